@@ -1,0 +1,108 @@
+# Everything here needs Go and make; `make test` installs the rest by itself.
+
+SHELL := bash
+.DEFAULT_GOAL := help
+
+# Every directory with a go.mod is a module; the root is one of them. A
+# workspace file must not hide what a module lacks.
+MODULES := $(sort $(dir $(shell find . -name go.mod -not -path '*/.*/*' -not -path '*/testdata/*')))
+NESTED  := $(filter-out ./,$(MODULES))
+export GOWORK := off
+
+# The newest golangci-lint that the module proxy serves with all it depends on.
+LINT_VERSION := v2.14.0
+LINT         := $(CURDIR)/.bin/$(LINT_VERSION)/golangci-lint
+
+FUZZTIME ?= 30s
+
+# A test that takes longer than this hangs, and its stacks say where.
+TEST_FLAGS := -shuffle=on -timeout=5m
+RACE_TEST  := CGO_ENABLED=1 go test -race
+
+.PHONY: help
+help: ## Show this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: test
+test: setup vet unit race nested lint-if-installable ## Run everything that must pass before a change goes in
+	@echo "all tests passed"
+
+.PHONY: setup
+setup: ## Install what the tests need and this machine lacks
+	@$(RACE_TEST) -run '^$$' errors >/dev/null || $(MAKE) --no-print-directory c-compiler
+
+# The race detector is linked by a C compiler.
+.PHONY: c-compiler
+c-compiler:
+	@if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+		echo "the race detector needs a C compiler: install gcc and the C library's headers, then run make again" >&2; \
+		exit 1; \
+	fi
+	apt-get update -q
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -q gcc libc6-dev
+	$(RACE_TEST) -run '^$$' errors
+
+.PHONY: vet
+vet: ## Check formatting and run go vet, for 32 bits too
+	@unformatted=$$(gofmt -l .); \
+	if [ -n "$$unformatted" ]; then echo "not formatted; run make fmt:"; echo "$$unformatted"; exit 1; fi
+	go vet ./...
+	GOOS=linux GOARCH=386 CGO_ENABLED=0 go vet ./...
+
+.PHONY: unit
+unit: ## Run the tests of the main module
+	go test $(TEST_FLAGS) ./...
+
+.PHONY: race
+race: setup ## Run the tests of the main module with the race detector
+	$(RACE_TEST) $(TEST_FLAGS) ./...
+
+.PHONY: nested
+nested: ## Vet and test the nested modules
+	@set -e; for module in $(NESTED); do \
+		echo "module $$module"; \
+		(cd $$module && go vet ./... && go test -short $(TEST_FLAGS) ./...); \
+	done
+
+.PHONY: fuzz
+fuzz: ## Run each fuzz target for FUZZTIME (30s)
+	@set -e; \
+	targets=$$(grep -rEo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | sed 's|/[^/]*:func |:|'); \
+	if [ -z "$$targets" ]; then echo "no fuzz targets found" >&2; exit 1; fi; \
+	for target in $$targets; do \
+		echo "fuzz $$target"; \
+		(cd $${target%:*} && go test -run '^$$' -fuzz "^$${target##*:}$$" -fuzztime $(FUZZTIME) .); \
+	done
+
+.PHONY: lint
+lint: $(LINT) ## Run golangci-lint on every module
+	@set -e; for module in $(MODULES); do \
+		echo "lint $$module"; \
+		(cd $$module && $(LINT) run ./...); \
+	done
+
+# Building the linter takes a network and two to three minutes, once. Where it
+# cannot be had, the tests are still worth running, and say what was left out.
+.PHONY: lint-if-installable
+lint-if-installable:
+	@if $(MAKE) --no-print-directory $(LINT); then \
+		$(MAKE) --no-print-directory lint; \
+	else \
+		echo "lint skipped: golangci-lint $(LINT_VERSION) could not be installed"; \
+	fi
+
+$(LINT):
+	GOBIN=$(dir $(LINT)) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+
+.PHONY: fmt
+fmt: $(LINT) ## Format every module
+	@set -e; for module in $(MODULES); do (cd $$module && $(LINT) fmt ./...); done
+
+.PHONY: bench
+bench: ## Measure the memory store beside other limiters, and print the table
+	cd bench && go run ./memory
+
+.PHONY: cover
+cover: ## Show how much of the main module its tests cover
+	go test -coverpkg=./... -coverprofile=cover.out ./...
+	go tool cover -func=cover.out

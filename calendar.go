@@ -1,0 +1,157 @@
+package penstock
+
+import (
+	"strings"
+	"time"
+)
+
+// A calendar divides time into the days, weeks, months or years of a zone.
+//
+// Windows follow from dates alone. A date begins at the first instant at which
+// a clock on the wall in that zone shows it or a later one, and a window begins
+// when the first of its dates does, plus the offset. So every instant belongs
+// to one window, and a window ends where the next begins, whatever the zone
+// does to its clocks: a midnight that is skipped moves the beginning to the
+// first instant after it, one that comes twice counts the first time, and a
+// date that never happens has no window of its own.
+type calendar struct {
+	loc    *time.Location
+	align  Align
+	offset time.Duration
+}
+
+// newCalendar returns the calendar that a fixed window is aligned to.
+func newCalendar(l Limit) (*calendar, error) {
+	if l.calendarPeriod() == 0 {
+		return nil, badLimit("Align", "%s: follows no calendar", l.Align)
+	}
+	loc, err := loadZone(l.Zone)
+	if err != nil {
+		return nil, err
+	}
+	return &calendar{loc: loc, align: l.Align, offset: l.Offset}, nil
+}
+
+// window returns the window that contains now: start ≤ now < end.
+func (c *calendar) window(now time.Time) (start, end time.Time) {
+	now = now.Add(-c.offset)
+	first := c.firstDate(now.In(c.loc).Date())
+	start = c.begins(first)
+	for {
+		// The next window can have begun before now although now's date is
+		// still in this one: where clocks are set back just after midnight,
+		// the old date shows once more.
+		first = c.nextDate(first)
+		end = c.begins(first)
+		if end.After(now) {
+			return start.Add(c.offset), end.Add(c.offset)
+		}
+		start = end
+	}
+}
+
+// firstDate returns the first date of the window that a date is in. Dates are
+// midnights in UTC, which has one on every date there is.
+func (c *calendar) firstDate(year int, month time.Month, day int) time.Time {
+	switch c.align {
+	case AlignYear:
+		month, day = time.January, 1
+	case AlignMonth:
+		day = 1
+	case AlignWeek:
+		weekday := time.Date(year, month, day, 0, 0, 0, 0, time.UTC).Weekday()
+		day -= (int(weekday) + 6) % 7 // days since Monday
+	}
+	return time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
+}
+
+// nextDate returns the first date of the window after the one that begins at
+// first.
+func (c *calendar) nextDate(first time.Time) time.Time {
+	switch c.align {
+	case AlignYear:
+		return first.AddDate(1, 0, 0)
+	case AlignMonth:
+		return first.AddDate(0, 1, 0)
+	case AlignWeek:
+		return first.AddDate(0, 0, 7)
+	}
+	return first.AddDate(0, 0, 1)
+}
+
+// begins returns the first instant whose date in the zone is the given one or
+// later. It looks at each stretch of time with one offset from UTC in turn,
+// because [time.Date] promises only some answer for a midnight that does not
+// exist or comes twice.
+func (c *calendar) begins(date time.Time) time.Time {
+	// No zone is ever two days ahead of UTC, so the date is not there yet.
+	at := date.Add(-2 * day).In(c.loc)
+	for {
+		_, ahead := at.Zone()
+		midnight := date.Add(-time.Duration(ahead) * time.Second).In(c.loc)
+		if midnight.Before(at) {
+			return at // the clocks went past midnight to get here
+		}
+		end := offsetEnds(at)
+		if end.IsZero() || midnight.Before(end) {
+			return midnight
+		}
+		at = end
+	}
+}
+
+// offsetEnds returns the end of the stretch of time around t that has one
+// offset from UTC, or the zero time if it never ends. It may be early, when the
+// same offset goes on.
+func offsetEnds(t time.Time) time.Time {
+	_, end := t.ZoneBounds()
+	if end.IsZero() || end.After(t) {
+		return end
+	}
+	// Beyond the zone's table of changes, its yearly rule is applied to one
+	// year of UTC at a time, and each year is said to end after 365 days. On
+	// the last day of a leap year that lies behind t; the year ends with it.
+	return t.Truncate(day).Add(day)
+}
+
+// loadZone returns the location of an IANA time zone, of UTC by default.
+//
+// What [time.LoadLocation] takes depends on the machine: "Local", and any file
+// in its zone directory, such as "localtime" or "right/UTC", by any path. A
+// limit must mean the same on all of them, and the names that do begin with a
+// capital letter and are plain.
+func loadZone(name string) (*time.Location, error) {
+	if name == "" {
+		return time.UTC, nil
+	}
+	if len(name) > maxNameBytes {
+		return nil, badLimit("Zone", "%d bytes long: must be at most %d", len(name), maxNameBytes)
+	}
+	if name == "Local" {
+		return nil, badLimit("Zone", "%q: differs between machines; want an IANA time zone such as Europe/Berlin", name)
+	}
+	if isZoneName(name) {
+		if loc, err := time.LoadLocation(name); err == nil {
+			return loc, nil
+		}
+	}
+	return nil, badLimit("Zone", "%q: want an IANA time zone such as Europe/Berlin, "+
+		"and zone data on this machine or an import of time/tzdata", name)
+}
+
+func isZoneName(name string) bool {
+	for part := range strings.SplitSeq(name, "/") {
+		if part == "" || strings.ContainsFunc(part, isOddInZone) {
+			return false
+		}
+	}
+	return 'A' <= name[0] && name[0] <= 'Z'
+}
+
+func isOddInZone(r rune) bool {
+	switch {
+	case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9':
+		return false
+	}
+	return r != '_' && r != '-' && r != '+'
+}

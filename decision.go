@@ -1,0 +1,75 @@
+package penstock
+
+import (
+	"math"
+	"time"
+)
+
+// Never is the RetryAfter of a cost that the limit can never grant.
+const Never = time.Duration(math.MaxInt64)
+
+// A Decision is a store's answer to a [Request]. The zero Decision denies.
+//
+// With a limit of 10 per second and a key that has used 8 of them just now,
+// taking 1 answers {Allowed: true, Granted: 1, Limit: 10, Remaining: 1,
+// ResetAfter: 900ms}, and taking 4 answers {Limit: 10, Remaining: 2,
+// RetryAfter: 200ms, ResetAfter: 800ms}.
+//
+// "Allowed, and that was the last one" is Allowed && Remaining == 0.
+type Decision struct {
+	// Allowed says whether the request may go on.
+	Allowed bool
+
+	// Granted is how many units were charged: the cost when allowed, less
+	// only for [Request.AtMost], negative when units were given back.
+	Granted int64
+
+	// Limit is the most that could ever be granted at once: the burst of a
+	// bucket, the count of a window.
+	Limit int64
+
+	// Remaining is how many units could be taken at this very moment.
+	Remaining int64
+
+	// RetryAfter is how long to wait until the same request, asked alone,
+	// passes. It is zero when allowed and [Never] when the cost can never
+	// fit. One tick of the store's clock earlier the request would still be
+	// denied.
+	RetryAfter time.Duration
+
+	// ResetAfter is how long until the key is as good as new.
+	ResetAfter time.Duration
+
+	// Delay is how long to hold an allowed request before acting on it. Only
+	// a [LeakyBucket], or a [Request.MaxDelay], gives one.
+	Delay time.Duration
+
+	// Source says who decided.
+	Source Source
+}
+
+// A Source says who made a [Decision]. The zero Source is the store itself.
+type Source uint8
+
+// The sources of decisions.
+const (
+	SourceStore     Source = iota // the store itself
+	SourceLease                   // units taken ahead and spent locally
+	SourceDenyCache               // a remembered denial
+	SourceFallback                // the second store, while the first is away
+)
+
+// String returns the source's name as it appears in metrics.
+func (s Source) String() string {
+	switch s {
+	case SourceStore:
+		return "store"
+	case SourceLease:
+		return "lease"
+	case SourceDenyCache:
+		return "deny-cache"
+	case SourceFallback:
+		return "fallback"
+	}
+	return "unknown"
+}

@@ -1,0 +1,486 @@
+package penstock_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+// The rules about who may know whom, and a few others about the tree as a
+// whole. They read every Go file of the repository, whatever its build
+// constraints, nested modules included.
+
+const module = "github.com/penstock-io/penstock"
+
+// rivals are the limiters that we measure ourselves against.
+var rivals = []string{
+	"github.com/failsafe-go/failsafe-go",
+	"github.com/juju/ratelimit",
+	"github.com/sethvargo/go-limiter",
+	"github.com/throttled/throttled",
+	"github.com/ulule/limiter",
+	"go.uber.org/ratelimit",
+	"golang.org/x/time",
+}
+
+// daemonOnly is what a library's user should not have to download.
+var daemonOnly = []string{
+	"github.com/goccy/go-yaml",
+	"github.com/prometheus",
+	"go.opentelemetry.io",
+	"go.yaml.in/yaml",
+	"google.golang.org/grpc",
+	"google.golang.org/protobuf",
+	"gopkg.in/yaml.v2",
+	"gopkg.in/yaml.v3",
+	"sigs.k8s.io/yaml",
+}
+
+// A rule forbids some packages to import others. Its patterns are:
+//
+//	.        the root package alone
+//	./dir    the package in dir, and those below it
+//	./...    every package of this repository
+//	std      the standard library
+//	*        every package there is
+//	a/b      the package a/b, and those below it
+type rule struct {
+	name    string
+	because string
+	in      []string // the packages it is about …
+	except  []string // … without these
+	forbid  []string // what they must not import …
+	unless  []string // … but for these
+	tests   bool     // whether test files are bound by it as well
+
+	// An example of each: a file and an import that break the rule, and that
+	// keep it.
+	breaks, keeps [2]string
+}
+
+var rules = []rule{
+	{
+		name:    "the library stands on the standard library",
+		because: "whoever limits rates in one process downloads nothing else",
+		in:      []string{"."},
+		forbid:  []string{"*"},
+		unless:  []string{"std", "./internal/algorithm"},
+		breaks:  [2]string{"memory.go", "golang.org/x/sys/cpu"},
+		keeps:   [2]string{"memory.go", module + "/internal/algorithm"},
+	},
+	{
+		name:    "algorithms are pure",
+		because: "an algorithm that reads a clock, takes a lock or does I/O cannot be replayed from a transcript",
+		in:      []string{"./internal/algorithm"},
+		forbid:  []string{"context", "crypto", "io", "log", "math/rand", "net", "os", "runtime", "sync", "syscall", "time"},
+		breaks:  [2]string{"internal/algorithm/tokenbucket.go", "time"},
+		keeps:   [2]string{"internal/algorithm/tokenbucket.go", "math/bits"},
+	},
+	{
+		name:    "algorithms know nobody",
+		because: "they are the lowest layer",
+		in:      []string{"./internal/algorithm"},
+		forbid:  []string{"*"},
+		unless:  []string{"std", "./internal/algorithm"},
+		breaks:  [2]string{"internal/algorithm/tokenbucket.go", module},
+		keeps:   [2]string{"internal/algorithm/tokenbucket.go", "math/bits"},
+	},
+	{
+		name:    "stores do not know their callers",
+		because: "arrows point downwards",
+		in:      []string{"./redisstore", "./storetest"},
+		forbid:  []string{"./httplimit", "./grpclimit", "./server", "./cmd"},
+		breaks:  [2]string{"redisstore/store.go", module + "/server/rules"},
+		keeps:   [2]string{"redisstore/store.go", module},
+	},
+	{
+		name:    "middleware does not know the daemon",
+		because: "it is for people's own servers",
+		in:      []string{"./httplimit", "./grpclimit"},
+		forbid:  []string{"./server", "./cmd"},
+		breaks:  [2]string{"httplimit/handler.go", module + "/server"},
+		keeps:   [2]string{"httplimit/handler.go", "net/http"},
+	},
+	{
+		name:    "nothing knows the command",
+		because: "it only wires the rest together",
+		in:      []string{"./..."},
+		except:  []string{"./cmd"},
+		forbid:  []string{"./cmd"},
+		breaks:  [2]string{"server/server.go", module + "/cmd/penstock"},
+		keeps:   [2]string{"server/server.go", module},
+	},
+	protocolRule("envoyrls", "httpapi"),
+	protocolRule("httpapi", "respapi"),
+	protocolRule("respapi", "admin"),
+	protocolRule("admin", "envoyrls"),
+	{
+		name:    "rules know no protocol",
+		because: "the same rule must mean the same at every door",
+		in:      []string{"./server/rules"},
+		forbid:  []string{"./server", "net/http", "google.golang.org/grpc"},
+		unless:  []string{"./server/rules"},
+		breaks:  [2]string{"server/rules/load.go", "net/http"},
+		keeps:   [2]string{"server/rules/load.go", module},
+	},
+	{
+		name:    "daemons' dependencies stay with the daemon",
+		because: "gRPC, Prometheus, YAML and OpenTelemetry are not what a library's user asked for",
+		in:      []string{"./..."},
+		except:  []string{"./server", "./grpclimit", "./cmd", "./examples", "./bench"},
+		forbid:  daemonOnly,
+		tests:   true,
+		breaks:  [2]string{"httplimit/metrics.go", "github.com/prometheus/client_golang/prometheus"},
+		keeps:   [2]string{"server/metrics.go", "github.com/prometheus/client_golang/prometheus"},
+	},
+	{
+		name:    "the library does not log",
+		because: "what to log, and where, is the program's choice",
+		in:      []string{".", "./internal", "./redisstore", "./httplimit", "./grpclimit"},
+		forbid:  []string{"log"},
+		breaks:  [2]string{"memory.go", "log/slog"},
+		keeps:   [2]string{"server/server.go", "log/slog"},
+	},
+	{
+		name:    "only tests import testing",
+		because: "it brings its flags and its machinery into every program that links it",
+		in:      []string{"./..."},
+		except:  []string{"./storetest", "./bench"}, // a kit for tests; a program that measures
+		forbid:  []string{"testing", "./storetest", "pgregory.net/rapid", "github.com/anishathalye/porcupine"},
+		breaks:  [2]string{"clock.go", "testing"},
+		keeps:   [2]string{"clock_test.go", "testing"},
+	},
+	{
+		name:    "rivals stay in bench",
+		because: "they are there to be measured, and not to be depended on",
+		in:      []string{"./..."},
+		except:  []string{"./bench"},
+		forbid:  rivals,
+		tests:   true,
+		breaks:  [2]string{"limiter_test.go", "golang.org/x/time/rate"},
+		keeps:   [2]string{"bench/memory/main.go", "golang.org/x/time/rate"},
+	},
+	{
+		name:    "nothing depends on bench",
+		because: "it is a module of its own, which nobody downloads",
+		in:      []string{"./..."},
+		except:  []string{"./bench"},
+		forbid:  []string{"./bench"},
+		tests:   true,
+		breaks:  [2]string{"limiter_test.go", module + "/bench/memory"},
+		keeps:   [2]string{"limiter_test.go", module},
+	},
+}
+
+// protocolRule keeps one of the daemon's protocols away from the others.
+func protocolRule(protocol, other string) rule {
+	file := "server/" + protocol + "/serve.go"
+	return rule{
+		name:    "protocols do not know each other",
+		because: "each must be readable, and removable, alone",
+		in:      []string{"./server/" + protocol},
+		forbid:  []string{"./server"},
+		unless:  []string{"./server/" + protocol, "./server/rules"},
+		breaks:  [2]string{file, module + "/server/" + other},
+		keeps:   [2]string{file, module + "/server/rules"},
+	}
+}
+
+func TestImports(t *testing.T) {
+	files := readTree(t, os.DirFS("."))
+	for _, r := range rules {
+		for _, complaint := range r.check(files) {
+			t.Error(complaint)
+		}
+	}
+}
+
+func TestEveryImportRuleCanFail(t *testing.T) {
+	for _, r := range rules {
+		if got := r.check(treeOf(t, r.breaks)); len(got) != 1 {
+			t.Errorf("%s: %s importing %s gave %q, want one complaint", r.name, r.breaks[0], r.breaks[1], got)
+		}
+		if got := r.check(treeOf(t, r.keeps)); len(got) != 0 {
+			t.Errorf("%s: %s importing %s gave %q, want none", r.name, r.keeps[0], r.keeps[1], got)
+		}
+	}
+}
+
+// treeOf returns a tree of one file with one import.
+func treeOf(t *testing.T, example [2]string) []file {
+	src := fmt.Sprintf("package p\n\nimport _ %q\n", example[1])
+	return readTree(t, fstest.MapFS{example[0]: {Data: []byte(src)}})
+}
+
+func TestEveryPackageHasAComment(t *testing.T) {
+	for _, dir := range undocumented(readTree(t, os.DirFS("."))) {
+		t.Errorf("%s: the package has no comment; a reader who lands there needs a sentence to begin with", dir)
+	}
+
+	fake := readTree(t, fstest.MapFS{
+		"doc.go":            {Data: []byte("// Package a has one.\npackage a\n")},
+		"other.go":          {Data: []byte("package a\n")},
+		"silent/silent.go":  {Data: []byte("package silent\n")},
+		"tests/all_test.go": {Data: []byte("package tests\n")},
+	})
+	if got, want := undocumented(fake), []string{"silent"}; !slices.Equal(got, want) {
+		t.Errorf("undocumented packages of the fake tree: got %q, want %q", got, want)
+	}
+}
+
+// undocumented returns the directories of the packages without a comment.
+// Those that consist of tests need none.
+func undocumented(files []file) []string {
+	documented := map[string]bool{}
+	for _, f := range files {
+		if !f.test {
+			documented[f.dir] = documented[f.dir] || f.comment
+		}
+	}
+	var dirs []string
+	for dir, ok := range documented {
+		if !ok {
+			dirs = append(dirs, dir)
+		}
+	}
+	slices.Sort(dirs)
+	return dirs
+}
+
+func TestPackageNamesMeanSomething(t *testing.T) {
+	for _, name := range emptyNames(readTree(t, os.DirFS("."))) {
+		t.Errorf("%s: the name says nothing about what is inside, so anything may end up there", name)
+	}
+
+	fake := readTree(t, fstest.MapFS{
+		"a/a.go": {Data: []byte("package helpers\n")},
+		"b/b.go": {Data: []byte("package rules\n")},
+	})
+	if got, want := emptyNames(fake), []string{"a/a.go: package helpers"}; !slices.Equal(got, want) {
+		t.Errorf("empty names of the fake tree: got %q, want %q", got, want)
+	}
+}
+
+func emptyNames(files []file) []string {
+	empty := []string{"util", "utils", "common", "helper", "helpers", "types", "models"}
+	var names []string
+	for _, f := range files {
+		if slices.Contains(empty, strings.TrimSuffix(f.pkg, "_test")) {
+			names = append(names, fmt.Sprintf("%s: package %s", f.path, f.pkg))
+		}
+	}
+	return names
+}
+
+// In a bubble of testing/synctest a sleep takes no time and ends exactly when
+// it should. Anywhere else it is slow, and now and then too short.
+func TestTestsSleepOnlyInBubbles(t *testing.T) {
+	for _, name := range sleepers(readTree(t, os.DirFS("."))) {
+		t.Errorf("%s calls time.Sleep and does not import testing/synctest", name)
+	}
+
+	sleep := "func f() { time.Sleep(1) }\n"
+	fake := readTree(t, fstest.MapFS{
+		"slow_test.go":   {Data: []byte("package p\n\nimport \"time\"\n\n" + sleep)},
+		"bubble_test.go": {Data: []byte("package p\n\nimport (\n\"testing/synctest\"\n\"time\"\n)\n\n" + sleep)},
+	})
+	if got, want := sleepers(fake), []string{"slow_test.go"}; !slices.Equal(got, want) {
+		t.Errorf("sleepers of the fake tree: got %q, want %q", got, want)
+	}
+}
+
+func sleepers(files []file) []string {
+	var names []string
+	for _, f := range files {
+		if f.test && f.sleeps && !slices.Contains(f.imports, "testing/synctest") {
+			names = append(names, f.path)
+		}
+	}
+	return names
+}
+
+func TestGoMod(t *testing.T) {
+	for _, complaint := range checkGoMod(t, "go.mod") {
+		t.Errorf("go.mod: %s", complaint)
+	}
+
+	fake := filepath.Join(t.TempDir(), "go.mod")
+	src := "module a\n\nrequire (\n\tgolang.org/x/time v0.9.0\n\texample.com/b v1.0.0\n)\n\nreplace example.com/b => ../b\n"
+	if err := os.WriteFile(fake, []byte(src), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"replaces example.com/b, which nobody who depends on us would see",
+		"requires golang.org/x/time, which belongs into bench",
+	}
+	if got := checkGoMod(t, fake); !slices.Equal(got, want) {
+		t.Errorf("complaints about\n%s\ngot %q, want %q", src, got, want)
+	}
+}
+
+func checkGoMod(t *testing.T, name string) []string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "mod", "edit", "-json", name).Output()
+	if err != nil {
+		t.Fatalf("go mod edit -json %s: %v", name, err)
+	}
+	var mod struct {
+		Require []struct {
+			Path     string
+			Indirect bool
+		}
+		Replace []struct{ Old struct{ Path string } }
+	}
+	if err := json.Unmarshal(out, &mod); err != nil {
+		t.Fatalf("go mod edit -json %s: %v", name, err)
+	}
+	var complaints []string
+	for _, r := range mod.Replace {
+		complaints = append(complaints, "replaces "+r.Old.Path+", which nobody who depends on us would see")
+	}
+	for _, r := range mod.Require {
+		if !r.Indirect && matchesAny(rivals, r.Path) {
+			complaints = append(complaints, "requires "+r.Path+", which belongs into bench")
+		}
+	}
+	return complaints
+}
+
+// check returns what breaks the rule.
+func (r rule) check(files []file) []string {
+	var complaints []string
+	for _, f := range files {
+		pkg := path.Join(module, f.dir)
+		if f.test && !r.tests || !matchesAny(r.in, pkg) || matchesAny(r.except, pkg) {
+			continue
+		}
+		for _, imported := range f.imports {
+			if matchesAny(r.forbid, imported) && !matchesAny(r.unless, imported) {
+				complaints = append(complaints, fmt.Sprintf("%s imports %s, but %s: %s", f.path, imported, r.name, r.because))
+			}
+		}
+	}
+	return complaints
+}
+
+// matchesAny reports whether one of a rule's patterns stands for the package.
+func matchesAny(patterns []string, pkg string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool { return matches(pattern, pkg) })
+}
+
+func matches(pattern, pkg string) bool {
+	switch pattern {
+	case "*":
+		return true
+	case ".":
+		return pkg == module
+	case "./...":
+		return within(module, pkg)
+	case "std":
+		first, _, _ := strings.Cut(pkg, "/")
+		return !strings.Contains(first, ".")
+	}
+	if dir, ok := strings.CutPrefix(pattern, "./"); ok {
+		return within(path.Join(module, dir), pkg)
+	}
+	return within(pattern, pkg)
+}
+
+// within reports whether the package is the parent or below it.
+func within(parent, pkg string) bool {
+	return pkg == parent || strings.HasPrefix(pkg, parent+"/")
+}
+
+// A file is what the rules want to know about one Go file.
+type file struct {
+	path    string // from the root of the tree
+	dir     string // "." for the root
+	pkg     string // as its package clause has it
+	test    bool
+	imports []string
+	comment bool // whether it has a package comment
+	sleeps  bool // whether it calls time.Sleep
+}
+
+// readTree reads all Go files, but for those that the go command ignores too.
+func readTree(t *testing.T, tree fs.FS) []file {
+	t.Helper()
+	var files []file
+	err := fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && ignored(name):
+			return fs.SkipDir
+		case entry.IsDir() || path.Ext(name) != ".go":
+			return nil
+		}
+		f, err := readFile(tree, name)
+		files = append(files, f)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) == 0 {
+		t.Fatal("found no Go files")
+	}
+	return files
+}
+
+func ignored(dir string) bool {
+	base := path.Base(dir)
+	return dir != "." && (base[0] == '.' || base[0] == '_' || base == "testdata")
+}
+
+func readFile(tree fs.FS, name string) (file, error) {
+	src, err := fs.ReadFile(tree, name)
+	if err != nil {
+		return file{}, err
+	}
+	parsed, err := parser.ParseFile(token.NewFileSet(), name, src, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		return file{}, err
+	}
+	f := file{
+		path:    name,
+		dir:     path.Dir(name),
+		pkg:     parsed.Name.Name,
+		test:    strings.HasSuffix(name, "_test.go"),
+		comment: parsed.Doc != nil,
+		sleeps:  sleeps(parsed),
+	}
+	for _, spec := range parsed.Imports {
+		imported, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			return file{}, err
+		}
+		f.imports = append(f.imports, imported)
+	}
+	return f, nil
+}
+
+// sleeps reports whether a file mentions time.Sleep.
+func sleeps(f *ast.File) bool {
+	found := false
+	ast.Inspect(f, func(n ast.Node) bool {
+		if sel, ok := n.(*ast.SelectorExpr); ok && sel.Sel.Name == "Sleep" {
+			pkg, ok := sel.X.(*ast.Ident)
+			found = found || ok && pkg.Name == "time"
+		}
+		return true
+	})
+	return found
+}

@@ -1,0 +1,92 @@
+package algorithm
+
+// The fixed window.
+//
+// Idea: count to Count; when the window ends, start again at nothing.
+//
+// State: what has been used, and when the window ends. A window in which
+// nothing is used has no state.
+//
+// Where windows begin is the caller's business: at the key's first request, on
+// the clock, or by the calendar of some place. The caller passes the window
+// that a request made now would open; a window that is open already stays open
+// until the end it has remembered.
+//
+// Bound: at most Count per window, and so at most 2·Count in an interval as
+// long as a window: Count just before an edge, and Count just after it.
+
+// A Window is the one that a request made now would open.
+type Window struct {
+	End    int64
+	Length int64
+}
+
+// Aligned returns the window that contains now, when windows of the given
+// length begin at offset and repeat for ever.
+func Aligned(now, length, offset int64) Window {
+	into := (now - offset) % length
+	if into < 0 {
+		into += length
+	}
+	return Window{End: now - into + length, Length: length}
+}
+
+// A Counter is the state of a fixed window.
+type Counter struct {
+	Used int64
+	End  int64
+}
+
+// A FixedWindow decides by a [Counter].
+type FixedWindow struct {
+	Count int64
+	Tick  int64
+}
+
+// Decide returns what becomes of the counter, and the verdict.
+func (f *FixedWindow) Decide(s Counter, now int64, w Window, ask Ask) (Counter, Verdict) {
+	s = f.settle(s, now, w)
+	v := Verdict{Allowed: true}
+	switch {
+	case ask.Cost > 0:
+		v = f.take(s, now, ask)
+	case ask.Cost < 0:
+		v = ask.givesBack(s.Used)
+	}
+	s.Used += v.Granted
+	if s.Used == 0 {
+		return Counter{}, v
+	}
+	return s, v
+}
+
+// Standing returns how a counter that Decide returned stands.
+func (f *FixedWindow) Standing(s Counter, now int64) Standing {
+	if s.Used == 0 {
+		return Standing{Remaining: f.Count}
+	}
+	return Standing{Remaining: f.Count - s.Used, ResetAfter: RoundUp(s.End-now, f.Tick)}
+}
+
+// settle returns the counter as it stands now.
+func (f *FixedWindow) settle(s Counter, now int64, w Window) Counter {
+	if s.Used == 0 || s.End <= now {
+		return Counter{End: w.End}
+	}
+	return Counter{
+		Used: min(s.Used, f.Count),
+		End:  min(s.End, now+w.Length),
+	}
+}
+
+func (f *FixedWindow) take(s Counter, now int64, ask Ask) Verdict {
+	free := f.Count - s.Used
+	cost := ask.fit(free)
+	if cost > f.Count {
+		return Verdict{RetryAfter: Never}
+	}
+	if cost > free {
+		return Verdict{RetryAfter: RoundUp(s.End-now, f.Tick)}
+	}
+	return Verdict{Allowed: true, Granted: cost}
+}

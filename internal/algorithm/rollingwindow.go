@@ -1,0 +1,172 @@
+package algorithm
+
+// The rolling window of n buckets.
+//
+// Idea: cut the period into n buckets on the clock, count in the newest, and
+// forget the oldest as time moves on. What is used is the sum.
+//
+// Bound: no interval of one Period admits more than Count. For that the sum
+// goes over n+1 buckets, the current one and n whole ones before it: with n
+// alone, units just inside the bucket that falls off would be forgotten up to
+// one bucket's length too early, and 2·Count could pass around it. The price is
+// that a unit comes back at most one bucket later.
+//
+//	│ n+1 buckets counted                        │
+//	├──────┬──────┬──────┬──────┬──────┬──────┬──┄┄┤
+//	            │ one Period, wherever it lies   now
+//
+// State: the counts in a ring, the number of the newest bucket since the
+// beginning of time, and the sum.
+
+// A Ring is the state of a rolling window: one count more than there are
+// buckets in a period. The zero Ring is as good as new, and can be decided by
+// but not recorded in.
+type Ring struct {
+	Newest int64   // which bucket Counts[Head] is
+	Total  int64   // the sum of Counts
+	Head   int     // where in Counts the newest bucket is
+	Counts []int64 // the others follow, oldest first
+}
+
+// A RollingWindow decides by a [Ring].
+type RollingWindow struct {
+	Count   int64
+	Buckets int64 // in a period; a Ring has one more
+	Length  int64 // of one bucket, in whole ticks
+}
+
+// NewRollingWindow returns a window of count units per period, counted
+// in so many buckets.
+func NewRollingWindow(count, period, buckets, tick int64) RollingWindow {
+	length := (period + buckets - 1) / buckets
+	return RollingWindow{Count: count, Buckets: buckets, Length: RoundUp(length, tick)}
+}
+
+// Settle moves buckets that lie in the future to the present, and forgets the
+// oldest units beyond Count.
+func (w *RollingWindow) Settle(r *Ring, now int64) {
+	r.Newest = min(r.Newest, now/w.Length)
+	for age := 0; r.Total > w.Count; age++ {
+		r.remove(r.place(age), r.Total-w.Count)
+	}
+}
+
+// Decide returns the verdict without changing the ring, which must be settled.
+func (w *RollingWindow) Decide(r *Ring, now int64, ask Ask) Verdict {
+	gone, used := r.live(now / w.Length)
+	switch {
+	case ask.Cost > 0:
+		return w.take(r, now, gone, used, ask)
+	case ask.Cost < 0:
+		return ask.givesBack(used)
+	}
+	return Verdict{Allowed: true}
+}
+
+// Standing returns how a settled ring stands.
+func (w *RollingWindow) Standing(r *Ring, now int64) Standing {
+	_, used := r.live(now / w.Length)
+	if used == 0 {
+		return Standing{Remaining: w.Count}
+	}
+	return Standing{Remaining: w.Count - used, ResetAfter: w.Empty(r) - now}
+}
+
+// Record charges what a Verdict granted, or gives it back, newest first.
+func (w *RollingWindow) Record(r *Ring, now, granted int64) {
+	r.advance(now / w.Length)
+	if granted > 0 {
+		r.Counts[r.Head] += granted
+		r.Total += granted
+		return
+	}
+	for age := len(r.Counts) - 1; granted < 0; age-- {
+		granted += r.remove(r.place(age), -granted)
+	}
+}
+
+// Empty returns when nothing of the ring will be left.
+func (w *RollingWindow) Empty(r *Ring) int64 {
+	if r.Total == 0 {
+		return 0
+	}
+	return w.leaves(r, r.newestUsed())
+}
+
+func (w *RollingWindow) take(r *Ring, now int64, gone int, used int64, ask Ask) Verdict {
+	free := w.Count - used
+	cost := ask.fit(free)
+	if cost > w.Count {
+		return Verdict{RetryAfter: Never}
+	}
+	if cost > free {
+		last := r.oldestHolding(gone, cost-free)
+		return Verdict{RetryAfter: w.leaves(r, last) - now}
+	}
+	return Verdict{Allowed: true, Granted: cost}
+}
+
+// leaves returns when the bucket that is the age-th oldest is forgotten.
+func (w *RollingWindow) leaves(r *Ring, age int) int64 {
+	return (r.Newest + int64(age) + 1) * w.Length
+}
+
+// place returns where in Counts the age-th oldest bucket is; age 0 is the oldest.
+func (r *Ring) place(age int) int {
+	i := r.Head + 1 + age
+	if i >= len(r.Counts) {
+		i -= len(r.Counts)
+	}
+	return i
+}
+
+// live returns how many of the oldest buckets are gone when current is the
+// newest, and how many units are left in the rest.
+func (r *Ring) live(current int64) (gone int, used int64) {
+	passed := current - r.Newest
+	if passed >= int64(len(r.Counts)) {
+		return len(r.Counts), 0
+	}
+	used = r.Total
+	for ; gone < int(passed); gone++ {
+		used -= r.Counts[r.place(gone)]
+	}
+	return gone, used
+}
+
+// oldestHolding returns the age of the bucket with which, counted from the
+// oldest that is not gone, at least n units leave.
+func (r *Ring) oldestHolding(gone int, n int64) int {
+	age := gone
+	for n -= r.Counts[r.place(age)]; n > 0; n -= r.Counts[r.place(age)] {
+		age++
+	}
+	return age
+}
+
+// newestUsed returns the age of the newest bucket that holds units.
+func (r *Ring) newestUsed() int {
+	age := len(r.Counts) - 1
+	for r.Counts[r.place(age)] == 0 {
+		age--
+	}
+	return age
+}
+
+// advance makes current the newest bucket.
+func (r *Ring) advance(current int64) {
+	passed := min(current-r.Newest, int64(len(r.Counts)))
+	for ; passed > 0; passed-- {
+		r.Head = r.place(0)
+		r.remove(r.Head, r.Counts[r.Head])
+	}
+	r.Newest = current
+}
+
+// remove takes at most n units out of one bucket and returns how many it took.
+func (r *Ring) remove(place int, n int64) int64 {
+	n = min(n, r.Counts[place])
+	r.Counts[place] -= n
+	r.Total -= n
+	return n
+}

@@ -1,0 +1,139 @@
+package algorithm
+
+// The sliding log.
+//
+// Idea: remember the moment of every admitted unit. What is used is the number
+// of moments within the last Period.
+//
+// State: the newest Count moments, in order, in a ring. Older ones can never
+// matter, and denied requests leave no moment. Units that arrive at the same
+// instant are as many moments.
+//
+// Bound: any interval [t, t+Period) admits at most Count, exactly.
+
+// A Log is the state of a sliding log: Len moments in a ring, the oldest at
+// Head. The ring may be shorter than Count while it is not needed.
+type Log struct {
+	Head    int
+	Len     int
+	Moments []int64
+}
+
+// A SlidingLog decides by a [Log].
+type SlidingLog struct {
+	Count  int64
+	Period int64 // in whole ticks
+	Tick   int64
+}
+
+// Settle moves moments that lie in the future to the present, and forgets the
+// oldest beyond Count.
+func (w *SlidingLog) Settle(l *Log, now int64) {
+	for i := l.Len - 1; i >= 0 && l.at(i) > now; i-- {
+		l.Moments[l.place(i)] = now
+	}
+	if extra := l.Len - int(w.Count); extra > 0 {
+		l.drop(extra)
+	}
+}
+
+// Decide returns the verdict without changing the log, which must be settled.
+func (w *SlidingLog) Decide(l *Log, now int64, ask Ask) Verdict {
+	gone := l.before(now - w.Period)
+	used := int64(l.Len - gone)
+	switch {
+	case ask.Cost > 0:
+		return w.take(l, now, gone, used, ask)
+	case ask.Cost < 0:
+		return ask.givesBack(used)
+	}
+	return Verdict{Allowed: true}
+}
+
+// Standing returns how a settled log stands.
+func (w *SlidingLog) Standing(l *Log, now int64) Standing {
+	used := l.Len - l.before(now-w.Period)
+	if used == 0 {
+		return Standing{Remaining: w.Count}
+	}
+	return Standing{Remaining: w.Count - int64(used), ResetAfter: RoundUp(w.Empty(l)-now, w.Tick)}
+}
+
+// Room returns how long the ring must be for Record to charge granted units.
+func (w *SlidingLog) Room(l *Log, now, granted int64) int {
+	return l.Len - l.before(now-w.Period) + int(granted)
+}
+
+// Record charges what a Verdict granted, or gives it back, newest first. The
+// ring must have [SlidingLog.Room].
+func (w *SlidingLog) Record(l *Log, now, granted int64) {
+	l.drop(l.before(now - w.Period))
+	for ; granted > 0; granted-- {
+		l.Moments[l.place(l.Len)] = now
+		l.Len++
+	}
+	l.Len += int(granted)
+}
+
+// Empty returns when nothing of the log will be left.
+func (w *SlidingLog) Empty(l *Log) int64 {
+	if l.Len == 0 {
+		return 0
+	}
+	return l.at(l.Len-1) + w.Period
+}
+
+func (w *SlidingLog) take(l *Log, now int64, gone int, used int64, ask Ask) Verdict {
+	free := w.Count - used
+	cost := ask.fit(free)
+	if cost > w.Count {
+		return Verdict{RetryAfter: Never}
+	}
+	if cost > free {
+		last := l.at(gone + int(cost-free) - 1)
+		return Verdict{RetryAfter: RoundUp(last+w.Period-now, w.Tick)}
+	}
+	return Verdict{Allowed: true, Granted: cost}
+}
+
+// place returns where in Moments the i-th oldest moment is.
+func (l *Log) place(i int) int {
+	i += l.Head
+	if i >= len(l.Moments) {
+		i -= len(l.Moments)
+	}
+	return i
+}
+
+func (l *Log) at(i int) int64 { return l.Moments[l.place(i)] }
+
+// drop forgets the n oldest moments.
+func (l *Log) drop(n int) {
+	if n == 0 {
+		return
+	}
+	l.Head = l.place(n)
+	l.Len -= n
+}
+
+// before returns how many moments are not after t. They are in order, so it
+// tries the oldest, which is all that a busy key needs, and then bisects.
+func (l *Log) before(t int64) int {
+	low, high := 0, l.Len
+	for probe := 0; low < high; probe = (low + high) / 2 {
+		if l.at(probe) <= t {
+			low = probe + 1
+		} else {
+			high = probe
+		}
+	}
+	return low
+}
+
+// CopyTo copies the moments, in order, into an empty log with a longer ring.
+func (l *Log) CopyTo(longer *Log) {
+	for i := range l.Len {
+		longer.Moments[i] = l.at(i)
+	}
+	longer.Head, longer.Len = 0, l.Len
+}

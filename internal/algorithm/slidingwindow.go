@@ -1,0 +1,156 @@
+package algorithm
+
+import "math/bits"
+
+// The sliding window of two counters.
+//
+// Idea: keep the count of the current window and of the one before. Assume that
+// the previous window's units were spread evenly, so that the share of them
+// still within one Period is the share of the current window yet to come:
+//
+//	used = current + ⌈previous · rest / Period⌉
+//
+//	├──── previous ────┼──── current ────┤
+//	          ├─── one Period ───┤
+//	                             now     rest
+//
+// State: both counts, and when the current window ends. Windows begin at the
+// key's first request, which also keeps many keys from rolling over at once.
+//
+// Bound: 2·Count − 1 in one Period, and no less: one unit at the start of a
+// window, Count − 1 just before its end, and as the assumption spreads those
+// evenly, Count − 1 more within one Period of them. Traffic that does not set
+// out to find that case stays close to Count.
+
+// A Slide is the state of a sliding window.
+type Slide struct {
+	Previous int64
+	Current  int64
+	End      int64 // of the current window
+}
+
+// A SlidingWindow decides by a [Slide]. Count must be below 2³¹.
+type SlidingWindow struct {
+	Count  int64
+	Period int64 // in whole ticks
+	Tick   int64
+}
+
+// Decide returns what becomes of the two counts, and the verdict.
+func (w *SlidingWindow) Decide(s Slide, now int64, ask Ask) (Slide, Verdict) {
+	s = w.settle(s, now)
+	v := Verdict{Allowed: true}
+	switch {
+	case ask.Cost > 0:
+		v = w.take(s, now, ask)
+		s.Current += v.Granted
+	case ask.Cost < 0:
+		v = ask.givesBack(s.Current + s.Previous)
+		s = s.without(-v.Granted)
+	}
+	if s.Current == 0 && s.Previous == 0 {
+		return Slide{}, v
+	}
+	return s, v
+}
+
+// Standing returns how the counts that Decide returned stand.
+func (w *SlidingWindow) Standing(s Slide, now int64) Standing {
+	if s.End == 0 {
+		return Standing{Remaining: w.Count}
+	}
+	return Standing{
+		Remaining:  w.Count - w.used(s, now),
+		ResetAfter: RoundUp(s.empty(w.Period)-now, w.Tick),
+	}
+}
+
+// settle returns the counts as they stand now.
+func (w *SlidingWindow) settle(s Slide, now int64) Slide {
+	if s.End <= now {
+		s = Slide{Previous: s.Current, End: s.End + w.Period}
+	}
+	if s.End <= now || s.Previous == 0 && s.Current == 0 {
+		return Slide{End: now + w.Period}
+	}
+	s.End = min(s.End, now+w.Period)
+	return w.clamp(s, s.End-now)
+}
+
+// clamp makes the counts owe no more than Count.
+func (w *SlidingWindow) clamp(s Slide, rest int64) Slide {
+	s.Current = min(s.Current, w.Count)
+	if exceeds(s.Previous, rest, w.Count-s.Current, w.Period) {
+		s.Previous = mulDiv(w.Count-s.Current, w.Period, rest)
+	}
+	return s
+}
+
+func (w *SlidingWindow) used(s Slide, now int64) int64 {
+	return s.Current + mulDivUp(s.Previous, s.End-now, w.Period)
+}
+
+func (w *SlidingWindow) take(s Slide, now int64, ask Ask) Verdict {
+	free := w.Count - w.used(s, now)
+	cost := ask.fit(free)
+	if cost > w.Count {
+		return Verdict{RetryAfter: Never}
+	}
+	if cost > free {
+		return Verdict{RetryAfter: RoundUp(w.wait(s, s.End-now, cost), w.Tick)}
+	}
+	return Verdict{Allowed: true, Granted: cost}
+}
+
+// wait returns how long until a cost that does not fit now will: either the
+// previous window's share must shrink, or this window must become the previous
+// one and its own share must shrink.
+func (w *SlidingWindow) wait(s Slide, rest, cost int64) int64 {
+	if room := w.Count - s.Current - cost; room >= 0 {
+		return rest - mulDiv(room, w.Period, s.Previous)
+	}
+	return rest + w.Period - mulDiv(w.Count-cost, w.Period, s.Current)
+}
+
+// without returns the counts with n units taken out, the newest first.
+func (s Slide) without(n int64) Slide {
+	current := min(n, s.Current)
+	return Slide{Previous: s.Previous - (n - current), Current: s.Current - current, End: s.End}
+}
+
+// empty returns when nothing of the counts will be left.
+func (s Slide) empty(period int64) int64 {
+	if s.Current > 0 {
+		return s.End + period
+	}
+	return s.End
+}
+
+// exceeds reports whether a·b > c·d, for numbers that are not negative.
+func exceeds(a, b, c, d int64) bool {
+	leftHigh, left := bits.Mul64(uint64(a), uint64(b))
+	rightHigh, right := bits.Mul64(uint64(c), uint64(d))
+	return leftHigh > rightHigh || leftHigh == rightHigh && left > right
+}
+
+// mulDiv returns ⌊a·b/c⌋, which must fit.
+func mulDiv(a, b, c int64) int64 {
+	high, low := bits.Mul64(uint64(a), uint64(b))
+	if high == 0 {
+		return int64(low / uint64(c))
+	}
+	quotient, _ := bits.Div64(high, low, uint64(c))
+	return int64(quotient)
+}
+
+// mulDivUp returns ⌈a·b/c⌉, which must fit.
+func mulDivUp(a, b, c int64) int64 {
+	high, low := bits.Mul64(uint64(a), uint64(b))
+	low, carry := bits.Add64(low, uint64(c)-1, 0)
+	high += carry
+	if high == 0 {
+		return int64(low / uint64(c))
+	}
+	quotient, _ := bits.Div64(high, low, uint64(c))
+	return int64(quotient)
+}

@@ -1,0 +1,501 @@
+package penstock
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// maxLimitText is longer than the text of any valid limit.
+const maxLimitText = 512
+
+// ParseLimit reads a limit from text such as
+//
+//	10/s
+//	30/1m burst=15
+//	100/10s sliding-log
+//	100/1d rolling-window bucket=1h
+//	5/day zone=Asia/Shanghai fixed-window
+//	100/1m fixed-window align=clock offset=10s name=login
+//
+// It begins with the count, a slash and the period. Words follow in any order,
+// each at most once:
+//
+//	token-bucket, leaky-bucket, fixed-window, sliding-window, rolling-window,
+//	sliding-log     how to count; token-bucket unless said otherwise
+//	burst=N         of a bucket: the most at once; the count unless said otherwise
+//	buckets=N       of a rolling-window: its parts; 10 unless said otherwise
+//	bucket=1h       another way to say buckets: so many that none is longer
+//	align=clock     of a fixed-window: where it begins; first unless said
+//	                otherwise, or clock, day, week, month, year
+//	offset=10s      of an aligned fixed-window: how much later it begins
+//	zone=UTC        of a fixed-window of a day, a week, a month or a year: follow
+//	                the calendar of that IANA time zone
+//	name=login      whose state this is
+//
+// A duration is one as in Go (1h30m, 250ms), also in days and weeks (1d, 2w), or
+// spelled out (2days, 3months). Where it is a single unit the number can be
+// left out: 10/s, 1000/hour, 1/year. A month has 30 days and a year 365, except
+// on a calendar. A value with spaces or other odd characters is quoted as in Go.
+//
+// The limit that is returned is valid and has its defaults filled in. The error
+// is a [*FieldError] of kind [ErrBadLimit], whose field is "text" when the text
+// itself cannot be read.
+func ParseLimit(s string) (Limit, error) {
+	words, err := splitLimit(s)
+	if err != nil {
+		return Limit{}, err
+	}
+	t := limitText{said: map[string]limitWord{}}
+	if err := t.readRate(words[0]); err != nil {
+		return Limit{}, err
+	}
+	for _, w := range words[1:] {
+		if err := t.readWord(w); err != nil {
+			return Limit{}, err
+		}
+	}
+	return t.finish()
+}
+
+// String returns the limit as [ParseLimit] reads it, in one way for all limits
+// that mean the same. The text of an invalid limit cannot be parsed.
+func (l Limit) String() string {
+	l = l.normal()
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d/%s", l.Count, l.periodText())
+	if l.Zone != "" {
+		b.WriteString(" zone=" + quoteIfOdd(l.Zone))
+	}
+	if l.Algorithm != TokenBucket {
+		b.WriteString(" " + l.Algorithm.String())
+	}
+	if l.Burst != 0 && l.Burst != l.Count {
+		fmt.Fprintf(&b, " burst=%d", l.Burst)
+	}
+	if l.Buckets != 0 && l.Buckets != defaultBuckets {
+		fmt.Fprintf(&b, " buckets=%d", l.Buckets)
+	}
+	if l.Align != AlignFirst && !l.isCalendar() {
+		b.WriteString(" align=" + l.Align.String())
+	}
+	if l.Offset != 0 {
+		b.WriteString(" offset=" + durationText(l.Offset))
+	}
+	if l.Name != "" {
+		b.WriteString(" name=" + quoteIfOdd(l.Name))
+	}
+	return b.String()
+}
+
+// MarshalText returns what String does, or an error if the limit is invalid. It
+// makes limits strings in JSON, and defaults of flags.
+func (l Limit) MarshalText() ([]byte, error) {
+	if err := l.Validate(); err != nil {
+		return nil, err
+	}
+	return []byte(l.String()), nil
+}
+
+// UnmarshalText reads what [ParseLimit] does. The limit is unchanged on error.
+func (l *Limit) UnmarshalText(text []byte) error {
+	parsed, err := ParseLimit(string(text))
+	if err == nil {
+		*l = parsed
+	}
+	return err
+}
+
+var (
+	algorithmWords = []string{"token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "rolling-window", "sliding-log"}
+	alignWords     = []string{"first", "clock", "day", "week", "month", "year"}
+
+	// limitFields says which field each key of the text sets.
+	limitFields = map[string]string{
+		"burst": "Burst", "buckets": "Buckets", "bucket": "Buckets", "align": "Align",
+		"offset": "Offset", "zone": "Zone", "name": "Name",
+	}
+	limitKeys = []string{"burst=", "buckets=", "bucket=", "align=", "offset=", "zone=", "name="}
+)
+
+// String returns the algorithm's name as [ParseLimit] reads it.
+func (a Algorithm) String() string {
+	if int(a) < len(algorithmWords) {
+		return algorithmWords[a]
+	}
+	return "algorithm(" + strconv.Itoa(int(a)) + ")"
+}
+
+// String returns the alignment's name as [ParseLimit] reads it.
+func (a Align) String() string {
+	if int(a) < len(alignWords) {
+		return alignWords[a]
+	}
+	return "align(" + strconv.Itoa(int(a)) + ")"
+}
+
+// isCalendar reports whether the limit's zone and period alone say its
+// alignment.
+func (l Limit) isCalendar() bool {
+	return l.calendarPeriod() != 0 && l.Period == l.calendarPeriod()
+}
+
+func (l Limit) periodText() string {
+	if l.isCalendar() {
+		return l.Align.String()
+	}
+	return durationText(l.Period)
+}
+
+// A limitWord is one word of a limit's text.
+type limitWord struct {
+	column int    // of its first byte, from 1
+	text   string // as it was written
+	key    string // before the equals sign, or the whole word
+	value  string // after the equals sign, without quotes
+}
+
+func (w limitWord) hasValue() bool { return len(w.text) > len(w.key) }
+
+// bad returns an error that points at the word.
+func (w limitWord) bad(field, format string, args ...any) *FieldError {
+	return badLimit(field, "at column %d: %q: %s", w.column, w.text, fmt.Sprintf(format, args...))
+}
+
+// splitLimit returns the words of a text, at least one.
+func splitLimit(s string) ([]limitWord, error) {
+	if len(s) > maxLimitText {
+		return nil, badLimit("text", "at column %d: %d bytes long: want at most %d", maxLimitText+1, len(s), maxLimitText)
+	}
+	var words []limitWord
+	for at := skipSpace(s, 0); at < len(s); {
+		w, err := readLimitWord(s, at)
+		if err != nil {
+			return nil, err
+		}
+		words = append(words, w)
+		at = skipSpace(s, at+len(w.text))
+	}
+	if len(words) == 0 {
+		return nil, badLimit("text", "at column 1: empty: want a count and a period such as 10/s")
+	}
+	return words, nil
+}
+
+const limitSpace = " \t\r\n"
+
+func skipSpace(s string, at int) int {
+	return len(s) - len(strings.TrimLeft(s[at:], limitSpace))
+}
+
+// readLimitWord reads the word that begins at s[at].
+func readLimitWord(s string, at int) (limitWord, error) {
+	rest := s[at:]
+	w := limitWord{column: at + 1, text: rest}
+	if end := strings.IndexAny(rest, limitSpace); end >= 0 {
+		w.text = rest[:end]
+	}
+	var hasValue bool
+	w.key, w.value, hasValue = strings.Cut(w.text, "=")
+	if !hasValue || w.value == "" {
+		return w, nil
+	}
+	if w.value[0] == '"' || w.value[0] == '`' {
+		return w.readQuoted(rest)
+	}
+	if isOdd(w.value) {
+		return w, w.bad(w.field(), "want quotes, as in %s=%s", w.key, strconv.Quote(w.value))
+	}
+	return w, nil
+}
+
+// readQuoted reads the word's quoted value, which may go on beyond a space, from
+// the text that begins with the word.
+func (w limitWord) readQuoted(rest string) (limitWord, error) {
+	var value string
+	quoted, err := strconv.QuotedPrefix(rest[len(w.key)+1:])
+	if err == nil {
+		value, err = strconv.Unquote(quoted)
+	}
+	if err != nil {
+		return w, w.bad(w.field(), "want a closing quote, and between the quotes a string as in Go")
+	}
+	w.value = value
+	w.text = rest[:len(w.key)+1+len(quoted)]
+	if after := rest[len(w.text):]; after != "" && !strings.Contains(limitSpace, after[:1]) {
+		return w, w.bad(w.field(), "want a space after the closing quote")
+	}
+	return w, nil
+}
+
+// field returns the field that the word sets, or "text" if there is none.
+func (w limitWord) field() string {
+	if field, ok := limitFields[w.key]; ok {
+		return field
+	}
+	return "text"
+}
+
+// A limitText is the limit read so far, and which word said what.
+type limitText struct {
+	limit Limit
+	said  map[string]limitWord // by field
+}
+
+// readRate reads the first word, the count and the period.
+func (t *limitText) readRate(w limitWord) error {
+	count, period, ok := strings.Cut(w.text, "/")
+	if !ok {
+		return w.bad("text", "want a count and a period first, such as 10/s")
+	}
+	countWord := limitWord{column: w.column, text: count}
+	periodWord := limitWord{column: w.column + len(count) + 1, text: period}
+	t.said["Count"], t.said["Period"] = countWord, periodWord
+
+	var err error
+	if t.limit.Count, err = wholeNumber(count); err != nil {
+		return countWord.bad("Count", "%v", err)
+	}
+	if t.limit.Period, ok = parseDuration(period); !ok {
+		return periodWord.bad("Period", "want a duration such as 30s, 1m, 1h30m, 1d, or a word such as day")
+	}
+	if t.limit.Period <= 0 {
+		return periodWord.bad("Period", "must be more than zero")
+	}
+	return nil
+}
+
+// readWord reads any word but the first.
+func (t *limitText) readWord(w limitWord) error {
+	field := w.field()
+	switch known := field != "text"; {
+	case known && !w.hasValue():
+		return w.bad("text", "want a value, as in %s=…", w.key)
+	case known && w.value == "":
+		return w.bad(field, "want a value, or leave the word out")
+	case !known && w.hasValue():
+		return w.bad("text", "unknown key; %s", suggest(w.key+"=", limitKeys))
+	case !known:
+		field = "Algorithm"
+	}
+	if earlier, ok := t.said[field]; ok {
+		return w.bad(field, "said before, at column %d: %q", earlier.column, earlier.text)
+	}
+	t.said[field] = w
+	return t.set(field, w)
+}
+
+// set sets the field that a word is about.
+func (t *limitText) set(field string, w limitWord) (err error) {
+	switch field {
+	case "Algorithm":
+		return t.setAlgorithm(w)
+	case "Align":
+		return t.setAlign(w)
+	case "Burst":
+		t.limit.Burst, err = positiveNumber(w, math.MaxInt64)
+	case "Buckets":
+		t.limit.Buckets, err = t.buckets(w)
+	case "Offset":
+		var ok bool
+		if t.limit.Offset, ok = parseOffset(w.value); !ok {
+			err = w.bad("Offset", "want a duration such as 4h or -30m")
+		}
+	case "Zone":
+		t.limit.Zone = w.value
+	case "Name":
+		t.limit.Name = w.value
+	}
+	return err
+}
+
+func (t *limitText) setAlgorithm(w limitWord) error {
+	i := slices.Index(algorithmWords, w.text)
+	if i < 0 {
+		return w.bad("Algorithm", "unknown word; %s", suggest(w.text, algorithmWords, limitKeys))
+	}
+	t.limit.Algorithm = Algorithm(i)
+	return nil
+}
+
+func (t *limitText) setAlign(w limitWord) error {
+	i := slices.Index(alignWords, w.value)
+	if i < 0 {
+		return w.bad("Align", "unknown alignment; %s", suggest(w.value, alignWords))
+	}
+	t.limit.Align = Align(i)
+	return nil
+}
+
+// buckets reads buckets=20, or bucket=1h in terms of the period.
+func (t *limitText) buckets(w limitWord) (int, error) {
+	if w.key == "buckets" {
+		n, err := positiveNumber(w, maxBuckets)
+		return int(n), err
+	}
+	bucket, ok := parseDuration(w.value)
+	if !ok || bucket <= 0 {
+		return 0, w.bad("Buckets", "want a duration such as 1h or 30s")
+	}
+	if bucket > t.limit.Period {
+		return 0, w.bad("Buckets", "longer than the period of %s", durationText(t.limit.Period))
+	}
+	n := (t.limit.Period-1)/bucket + 1
+	if n > maxBuckets {
+		return 0, w.bad("Buckets", "the period of %s has %d of these: want at most %d",
+			durationText(t.limit.Period), n, maxBuckets)
+	}
+	return int(n), nil
+}
+
+// finish checks what can be known only when every word has been read, and
+// returns the limit.
+func (t *limitText) finish() (Limit, error) {
+	for _, check := range [...]func() error{t.refuseStrangers, t.alignToZone, t.checkOffset} {
+		if err := check(); err != nil {
+			return Limit{}, err
+		}
+	}
+	var bad *FieldError
+	if errors.As(t.limit.Validate(), &bad) {
+		if w, ok := t.said[bad.Field]; ok {
+			return Limit{}, badLimit(bad.Field, "at column %d: %s", w.column, bad.Problem)
+		}
+		return Limit{}, bad
+	}
+	return t.limit.normal(), nil
+}
+
+// refuseStrangers refuses words that do not belong to the algorithm. In a
+// [Limit] such fields are ignored; who writes them out expects something.
+func (t *limitText) refuseStrangers() error {
+	a := t.limit.Algorithm
+	bucket := a == TokenBucket || a == LeakyBucket
+	for _, c := range []struct {
+		field   string
+		belongs bool
+		owner   string
+	}{
+		{"Burst", bucket, "token-bucket or leaky-bucket"},
+		{"Buckets", a == RollingWindow, "rolling-window"},
+		{"Align", a == FixedWindow, "fixed-window"},
+		{"Offset", a == FixedWindow, "fixed-window"},
+		{"Zone", a == FixedWindow, "fixed-window"},
+	} {
+		if w, ok := t.said[c.field]; ok && !c.belongs {
+			return w.bad(c.field, "belongs to %s, and this is %s", c.owner, a)
+		}
+	}
+	return nil
+}
+
+// alignToZone sets the alignment that a zone implies.
+func (t *limitText) alignToZone() error {
+	zone, ok := t.said["Zone"]
+	if !ok {
+		return nil
+	}
+	align, aligned := t.said["Align"]
+	if !aligned {
+		t.limit.Align = calendarAlign(t.limit.Period)
+	}
+	switch {
+	case t.limit.calendarPeriod() != 0:
+		return nil
+	case aligned:
+		return zone.bad("Zone", "want a calendar for it to apply to, and %s follows none", align.text)
+	}
+	return zone.bad("Zone", "want a period of day, week, month or year with it, and not %s", t.said["Period"].text)
+}
+
+// checkOffset refuses an offset from nothing.
+func (t *limitText) checkOffset() error {
+	if w, ok := t.said["Offset"]; ok && t.limit.Align == AlignFirst {
+		return w.bad("Offset", "want align= or zone= with it: these windows begin at the first request")
+	}
+	return nil
+}
+
+// positiveNumber reads the value of a word that says how many.
+func positiveNumber(w limitWord, most int64) (int64, error) {
+	n, err := wholeNumber(w.value)
+	if err != nil {
+		return 0, w.bad(w.field(), "%v", err)
+	}
+	if n < 1 || n > most {
+		return 0, w.bad(w.field(), "want a number from 1 to %d, or leave the word out", most)
+	}
+	return n, nil
+}
+
+// wholeNumber reads an int64 in decimal.
+func wholeNumber(s string) (int64, error) {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if errors.Is(err, strconv.ErrRange) {
+		return 0, fmt.Errorf("want a number of at most %d", int64(math.MaxInt64))
+	}
+	if err != nil || s[0] == '+' {
+		return 0, errors.New("want a whole number")
+	}
+	return n, nil
+}
+
+// quoteIfOdd returns a value as it is written after an equals sign.
+func quoteIfOdd(value string) string {
+	if value == "" || isOdd(value) {
+		return strconv.Quote(value)
+	}
+	return value
+}
+
+// isOdd reports whether a value has to be quoted.
+func isOdd(value string) bool {
+	return !utf8.ValidString(value) || strings.ContainsFunc(value, func(r rune) bool {
+		return !unicode.IsPrint(r) || strings.ContainsRune(" =\"'`\\", r)
+	})
+}
+
+// suggest names the known word that was probably meant, or else all of them.
+func suggest(word string, lists ...[]string) string {
+	known := slices.Concat(lists...)
+	nearest, least := "", max(2, len(word)/3)+1
+	for _, k := range known {
+		if word != "" && strings.HasPrefix(k, word) {
+			return "did you mean " + k + "?"
+		}
+		if d := editDistance(word, k); d < least {
+			nearest, least = k, d
+		}
+	}
+	if nearest != "" {
+		return "did you mean " + nearest + "?"
+	}
+	return "want one of " + strings.Join(known, ", ")
+}
+
+// editDistance returns how many bytes must be put in, taken out or exchanged to
+// make b of a.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1) // distances from the a read so far to each b[:j]
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			exchanged := diagonal
+			if a[i] != b[j] {
+				exchanged++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(exchanged, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}

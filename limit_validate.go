@@ -1,0 +1,278 @@
+package penstock
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/penstock-io/penstock/internal/algorithm"
+)
+
+// What a limit may ask for.
+const (
+	day = 24 * time.Hour
+
+	maxNameBytes    = 64
+	maxPeriod       = 366 * day
+	defaultBuckets  = 10
+	maxBuckets      = 1000
+	maxLogCount     = 10_000
+	maxLogPeriod    = 24 * day
+	maxSlidingCount = 1<<26 - 1
+)
+
+// Validate returns nil if the limit can be counted by, and otherwise a
+// [*FieldError] of kind [ErrBadLimit] that names the first field which is in
+// the way. Fields that belong to another algorithm are not looked at.
+func (l Limit) Validate() error {
+	checks := [...]func(Limit) error{
+		Limit.checkNames, Limit.checkCount, Limit.checkPeriod, Limit.checkAlgorithm,
+	}
+	for _, check := range checks {
+		if err := check(l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkNames checks what is chosen from a list or made up: the name, the
+// algorithm and the alignment.
+func (l Limit) checkNames() error {
+	if len(l.Name) > maxNameBytes {
+		return badLimit("Name", "%d bytes long: must be at most %d", len(l.Name), maxNameBytes)
+	}
+	if l.Algorithm > SlidingLog {
+		return badLimit("Algorithm", "%d: must be one of the six, at most %d", uint8(l.Algorithm), uint8(SlidingLog))
+	}
+	if l.Algorithm == FixedWindow && l.Align > AlignYear {
+		return badLimit("Align", "%d: must be one of the six, at most %d", uint8(l.Align), uint8(AlignYear))
+	}
+	return nil
+}
+
+func (l Limit) checkCount() error {
+	if l.Count < 0 {
+		return badLimit("Count", "%d: must not be negative", l.Count)
+	}
+	return nil
+}
+
+func (l Limit) checkPeriod() error {
+	if nominal := l.calendarPeriod(); nominal != 0 {
+		if l.Period == 0 || l.Period == nominal {
+			return nil
+		}
+		return badLimit("Period", "%s: must be %s, or 0, where windows follow the calendar's %s",
+			durationText(l.Period), durationText(nominal), l.Align)
+	}
+	if l.Period <= 0 {
+		return badLimit("Period", "%s: must be more than zero", durationText(l.Period))
+	}
+	if l.Period > maxPeriod {
+		return badLimit("Period", "%s: must be at most %s", durationText(l.Period), durationText(maxPeriod))
+	}
+	return nil
+}
+
+// checkAlgorithm checks what only the limit's own algorithm asks for.
+func (l Limit) checkAlgorithm() error {
+	switch l.Algorithm {
+	case FixedWindow:
+		return l.checkFixedWindow()
+	case SlidingWindow:
+		return l.checkSlidingWindow()
+	case RollingWindow:
+		return l.checkRollingWindow()
+	case SlidingLog:
+		return l.checkSlidingLog()
+	}
+	return l.checkBucket()
+}
+
+func (l Limit) checkBucket() error {
+	if l.Burst < 0 {
+		return badLimit("Burst", "%d: must not be negative", l.Burst)
+	}
+	n := l.normal()
+	interval, ok := algorithm.Interval(n.Count, int64(n.Period), n.Burst)
+	if !ok {
+		return badLimit("Count", "%d: cannot be spread evenly over %s to within 0.1 %%%s",
+			l.Count, durationText(l.Period), l.workingCounts())
+	}
+	if n.Burst > algorithm.MaxRefill/interval {
+		return badLimit("Burst", "%d: must be at most %d, which takes 73 years to come back",
+			n.Burst, algorithm.MaxRefill/interval)
+	}
+	return nil
+}
+
+func (l Limit) checkFixedWindow() error {
+	if l.Align == AlignFirst {
+		return nil
+	}
+	if l.calendarPeriod() != 0 {
+		if _, err := loadZone(l.Zone); err != nil {
+			return err
+		}
+	}
+	if period := l.normal().Period; l.Offset <= -period || l.Offset >= period {
+		return badLimit("Offset", "%s: must be shorter than the period of %s",
+			durationText(l.Offset), durationText(period))
+	}
+	return nil
+}
+
+func (l Limit) checkSlidingWindow() error {
+	if l.Count > maxSlidingCount {
+		return badLimit("Count", "%d: must be at most %d for a %s", l.Count, maxSlidingCount, l.Algorithm)
+	}
+	return nil
+}
+
+func (l Limit) checkRollingWindow() error {
+	if l.Buckets < 0 || l.Buckets > maxBuckets {
+		return badLimit("Buckets", "%d: must be from 1 to %d, or 0 for %d", l.Buckets, maxBuckets, defaultBuckets)
+	}
+	return nil
+}
+
+func (l Limit) checkSlidingLog() error {
+	if l.Count > maxLogCount {
+		return badLimit("Count", "%d: must be at most %d for a %s; a %s counts more",
+			l.Count, maxLogCount, SlidingLog, SlidingWindow)
+	}
+	if l.Period > maxLogPeriod {
+		return badLimit("Period", "%s: must be at most %s for a %s; a %s counts for longer",
+			durationText(l.Period), durationText(maxLogPeriod), SlidingLog, SlidingWindow)
+	}
+	return nil
+}
+
+// workingCounts names the nearest counts to either side that can be spread
+// over the period, as the end of a sentence. A unit lasts whole nanoseconds or
+// whole microseconds, so the counts to try are those of the durations next to
+// the one that was asked for.
+func (l Limit) workingCounts() string {
+	var below, above int64
+	for _, grain := range [...]time.Duration{time.Nanosecond, time.Microsecond} {
+		shorter := (l.Period / time.Duration(l.Count)).Truncate(grain)
+		for _, unit := range [...]time.Duration{shorter, shorter + grain} {
+			if unit == 0 {
+				continue
+			}
+			switch c := int64((l.Period-1)/unit + 1); {
+			case !l.spreads(c):
+			case c < l.Count:
+				below = max(below, c)
+			case above == 0 || c < above:
+				above = c
+			}
+		}
+	}
+	return nearestText(below, above)
+}
+
+// spreads reports whether the limit would work with another count.
+func (l Limit) spreads(count int64) bool {
+	l.Count = count
+	n := l.normal()
+	_, ok := algorithm.Interval(n.Count, int64(n.Period), n.Burst)
+	return ok
+}
+
+func nearestText(below, above int64) string {
+	switch {
+	case below == 0 && above == 0:
+		return ""
+	case above == 0:
+		return "; the nearest that can is " + strconv.FormatInt(below, 10)
+	case below == 0:
+		return "; the nearest that can is " + strconv.FormatInt(above, 10)
+	}
+	return fmt.Sprintf("; the nearest that can are %d and %d", below, above)
+}
+
+// normal returns the limit with its defaults filled in and the fields that
+// its algorithm ignores cleared, so that two limits of one meaning are equal.
+// What is invalid stays as it is.
+func (l Limit) normal() Limit {
+	n := Limit{Name: l.Name, Algorithm: l.Algorithm, Count: l.Count, Period: l.Period}
+	switch l.Algorithm {
+	case TokenBucket, LeakyBucket:
+		n.Burst = l.normalBurst()
+	case FixedWindow:
+		n.Align = l.Align
+		n.Period, n.Offset, n.Zone = l.normalWindow()
+	case RollingWindow:
+		n.Buckets = l.Buckets
+		if l.Buckets == 0 {
+			n.Buckets = defaultBuckets
+		}
+	}
+	return n
+}
+
+func (l Limit) normalBurst() int64 {
+	if l.Burst == 0 || l.Burst > 0 && l.Count == 0 {
+		return l.Count
+	}
+	return l.Burst
+}
+
+// normalWindow returns what the alignment makes of Period, Offset and Zone.
+// Windows on the clock come out the same for offsets one period apart; those
+// on a calendar do not, because its days and months differ in length.
+func (l Limit) normalWindow() (period, offset time.Duration, zone string) {
+	switch {
+	case l.Align == AlignFirst:
+		return l.Period, 0, ""
+	case l.Align == AlignClock:
+		if -l.Period < l.Offset && l.Offset < 0 {
+			return l.Period, l.Offset + l.Period, ""
+		}
+		return l.Period, l.Offset, ""
+	}
+	period, zone = l.Period, l.Zone
+	if period == 0 {
+		period = l.calendarPeriod()
+	}
+	if zone == "" {
+		zone = "UTC"
+	}
+	return period, l.Offset, zone
+}
+
+// calendarPeriod returns the nominal length of a window that follows the
+// calendar, and zero for any other limit.
+func (l Limit) calendarPeriod() time.Duration {
+	if l.Algorithm != FixedWindow {
+		return 0
+	}
+	switch l.Align {
+	case AlignDay:
+		return day
+	case AlignWeek:
+		return 7 * day
+	case AlignMonth:
+		return 30 * day
+	case AlignYear:
+		return 365 * day
+	}
+	return 0
+}
+
+// calendarAlign returns the alignment to the calendar of a period that is one
+// of its units, and otherwise AlignFirst.
+func calendarAlign(period time.Duration) Align {
+	for a := AlignDay; a <= AlignYear; a++ {
+		if period == (Limit{Algorithm: FixedWindow, Align: a}).calendarPeriod() {
+			return a
+		}
+	}
+	return AlignFirst
+}
+
+func badLimit(field, format string, args ...any) *FieldError {
+	return &FieldError{Field: field, Problem: fmt.Sprintf(format, args...), Kind: ErrBadLimit}
+}

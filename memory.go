@@ -1,0 +1,204 @@
+package penstock
+
+import (
+	"context"
+	"hash/maphash"
+	"math/bits"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock-io/penstock/internal/algorithm"
+)
+
+// MemoryOptions are the settings of a [Memory]. The zero value is good for
+// nearly everyone.
+type MemoryOptions struct {
+	// MaxKeys is how many keys may be held at once, counting each pair of key
+	// and limit, and each remembered [Request.ID]. Default: 1,000,000.
+	MaxKeys int
+
+	// MaxBytes is how much the states of sliding logs and rolling windows may
+	// occupy. The other algorithms need less than 64 bytes a key, which
+	// MaxKeys bounds. Default: 1 GiB.
+	MaxBytes int64
+
+	// Now is the clock, for tests and simulations. Default: the machine's
+	// monotonic clock, and its wall clock for windows that follow the time of
+	// day.
+	Now func() time.Time
+
+	// Tick is the step in which the clock moves. Decisions agree with those of
+	// a Redis store when it is a millisecond. Default: a nanosecond.
+	Tick time.Duration
+}
+
+// Memory is the store inside this process. It is safe for concurrent use, runs
+// no goroutine, needs no closing, and is bounded: see [MemoryOptions].
+//
+// A key that is as good as new takes no room. When every place is held by a key
+// that is not, nobody's debt is forgotten to make room: new keys under the same
+// limit share one bucket, with that limit's own numbers, until places become
+// free. [Memory.Stats] counts how often that happens.
+type Memory struct {
+	shards []shard
+	shift  int // a key's shard is in the top bits of its hash
+	base   time.Time
+	clock  func() int64 // nil for the machine's own
+	tick   int64
+
+	places   places // that the shards share
+	bytes    atomic.Int64
+	overflow shard
+	shared   atomic.Int64  // decisions made by the overflow shard
+	swept    atomic.Uint32 // the shard that was last swept for another's sake
+	meters   meterCache
+}
+
+// MemoryStats describes what a [Memory] holds.
+type MemoryStats struct {
+	// Keys is how many places are taken, by keys that are not as good as new
+	// or have not been found out to be.
+	Keys int64
+
+	// Bytes is what the states of sliding logs and rolling windows occupy.
+	Bytes int64
+
+	// Shared is how many requests were decided by a bucket that new keys
+	// share, because the store was full.
+	Shared int64
+}
+
+const (
+	defaultMaxKeys  = 1_000_000
+	defaultMaxBytes = 1 << 30
+	keysPerShard    = 4096
+	maxOverflow     = 1024 // buckets for those who find the store full, one a limit
+)
+
+// NewMemory returns an empty store. Nil options are all defaults.
+func NewMemory(o *MemoryOptions) *Memory {
+	if o == nil {
+		o = &MemoryOptions{}
+	}
+	m := &Memory{base: time.Now(), tick: max(int64(o.Tick), 1)}
+	m.places.most = defaultMaxKeys
+	if o.MaxKeys > 0 {
+		m.places.most = int64(o.MaxKeys)
+	}
+	m.setClock(o)
+	m.setShards(o)
+	return m
+}
+
+func (m *Memory) setShards(o *MemoryOptions) {
+	maxBytes := int64(defaultMaxBytes)
+	if o.MaxBytes > 0 {
+		maxBytes = o.MaxBytes
+	}
+	n := bits.Len64(uint64(m.places.most-1) / keysPerShard)
+	m.shards = make([]shard, 1<<n)
+	m.shift = 64 - n
+	for i := range m.shards {
+		m.shards[i].open(m, &m.places)
+		m.shards[i].blocks.held, m.shards[i].blocks.most = &m.bytes, maxBytes
+	}
+	m.overflow.open(m, &places{most: maxOverflow})
+}
+
+// setClock installs the caller's clock, or one that moves in the caller's tick.
+func (m *Memory) setClock(o *MemoryOptions) {
+	now := o.Now
+	switch {
+	case now == nil && m.tick == 1:
+		return
+	case now == nil:
+		now = time.Now
+	}
+	m.clock = func() int64 {
+		t := min(max(now().UnixNano(), 0), algorithm.MaxTime)
+		return algorithm.RoundDown(t, m.tick)
+	}
+}
+
+// now reads the clock: the wall's, or the one that never steps. It is called
+// with the key's shard locked, so that decisions about a key are in the order
+// of their times.
+func (m *Memory) now(wall bool) int64 {
+	switch {
+	case m.clock != nil:
+		return m.clock()
+	case wall:
+		return min(max(time.Now().UnixNano(), 0), algorithm.MaxTime)
+	}
+	return int64(time.Since(m.base))
+}
+
+// Take decides one request. It never blocks, and so does not look at ctx.
+func (m *Memory) Take(_ context.Context, r Request) (d Decision, err error) {
+	if err = r.check(); err != nil {
+		return d, err
+	}
+	mt, err := m.meter(&r)
+	if err != nil {
+		return d, err
+	}
+	if r.ID != "" && r.Cost != 0 {
+		return m.takeOnce(mt, &r)
+	}
+	m.take(mt, r.Key, r.ask(), &d)
+	return d, nil
+}
+
+// meter returns the request's limit, made ready for this store's clock.
+func (m *Memory) meter(r *Request) (*meter, error) {
+	if mt := r.meter; mt != nil && mt.tick == m.tick && mt.limit == r.Limit {
+		return mt, nil
+	}
+	return m.meters.get(r.Limit, m.tick)
+}
+
+// take decides about one key.
+func (m *Memory) take(mt *meter, key string, ask algorithm.Ask, d *Decision) {
+	h := hashOf(mt, key)
+	s := m.shard(h)
+	s.mu.Lock()
+	s.take(mt, h, m.now(mt.kind == clocked), ask, d)
+	s.mu.Unlock()
+}
+
+// Stats returns what the store holds now.
+func (m *Memory) Stats() MemoryStats {
+	return MemoryStats{
+		Keys:   m.places.taken.Load(),
+		Bytes:  m.bytes.Load(),
+		Shared: m.shared.Load(),
+	}
+}
+
+// hashOf returns what a key is known by under a limit; never 0.
+func hashOf(mt *meter, key string) uint64 {
+	return max(maphash.String(seed, key)^mt.identity, 1)
+}
+
+func (m *Memory) shard(hash uint64) *shard {
+	return &m.shards[hash>>m.shift]
+}
+
+// places counts the slots in use, of all shards together.
+type places struct {
+	taken atomic.Int64
+	most  int64
+}
+
+// take reports whether there was another place, and takes it.
+func (p *places) take() bool {
+	if p.taken.Add(1) <= p.most {
+		return true
+	}
+	p.taken.Add(-1)
+	return false
+}
+
+func (p *places) left() bool { return p.taken.Load() < p.most }
+
+func (p *places) free(n int) { p.taken.Add(-int64(n)) }

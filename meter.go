@@ -1,0 +1,178 @@
+package penstock
+
+import (
+	"hash/maphash"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock-io/penstock/internal/algorithm"
+)
+
+// A meter is a limit made ready for counting: checked, and its arithmetic
+// worked out for a store's tick.
+type meter struct {
+	limit    Limit  // as it was given
+	identity uint64 // whose state it counts
+	kind     kind   // of table that a Memory keeps the state in
+	tick     int64
+	most     int64 // that could be granted at once
+	memory   int64 // how long a grant under an ID is remembered
+
+	// One of these is in use, by limit.Algorithm.
+	token   algorithm.TokenBucket
+	leaky   algorithm.LeakyBucket
+	fixed   algorithm.FixedWindow
+	sliding algorithm.SlidingWindow
+	rolling algorithm.RollingWindow
+	log     algorithm.SlidingLog
+
+	period   int64 // of windows, in whole ticks
+	offset   int64 // of windows aligned to the clock
+	calendar *calendar
+	current  atomic.Pointer[span] // the calendar's window around now
+}
+
+// seed makes the hashes of keys differ from process to process, so that nobody
+// outside can choose keys that collide.
+var seed = maphash.MakeSeed()
+
+// maxMemory is the longest that a grant under an ID is remembered.
+const maxMemory = 24 * time.Hour
+
+// newMeter checks a limit and works it out for a clock of the given tick.
+func newMeter(l Limit, tick int64) (*meter, error) {
+	if err := l.Validate(); err != nil {
+		return nil, err
+	}
+	n := l.normal()
+	mt := &meter{
+		limit:    l,
+		identity: maphash.Comparable(seed, n.identity()),
+		kind:     n.kind(),
+		tick:     tick,
+		most:     n.most(),
+		memory:   algorithm.RoundUp(int64(min(n.Period, maxMemory)), tick),
+		period:   algorithm.RoundUp(int64(n.Period), tick),
+		offset:   algorithm.RoundDown(int64(n.Offset), tick),
+	}
+	return mt, mt.prepare(n)
+}
+
+// prepare works out the arithmetic of a limit in its normal form.
+func (mt *meter) prepare(n Limit) (err error) {
+	switch n.Algorithm {
+	case TokenBucket:
+		mt.token.Rate, _ = algorithm.NewRate(n.Count, int64(n.Period), n.Burst, mt.tick)
+	case LeakyBucket:
+		mt.leaky.Rate, _ = algorithm.NewRate(n.Count, int64(n.Period), n.Burst, mt.tick)
+	case FixedWindow:
+		mt.fixed = algorithm.FixedWindow{Count: n.Count, Tick: mt.tick}
+		if n.Align > AlignClock {
+			mt.calendar, err = newCalendar(n)
+		}
+	case SlidingWindow:
+		mt.sliding = algorithm.SlidingWindow{Count: n.Count, Period: mt.period, Tick: mt.tick}
+	case RollingWindow:
+		mt.rolling = algorithm.NewRollingWindow(n.Count, int64(n.Period), int64(n.Buckets), mt.tick)
+	case SlidingLog:
+		mt.log = algorithm.SlidingLog{Count: n.Count, Period: mt.period, Tick: mt.tick}
+	}
+	return err
+}
+
+// identity returns what a normal limit's state belongs to: every field of an
+// unnamed limit; of a named one its name and algorithm, and the shape of its
+// window, for units counted in one shape mean nothing in another.
+func (l Limit) identity() Limit {
+	if l.Name == "" {
+		return l
+	}
+	l.Count, l.Burst = 0, 0
+	if l.Algorithm == TokenBucket || l.Algorithm == LeakyBucket {
+		l.Period = 0
+	}
+	return l
+}
+
+// most returns the most that a normal limit could grant at once.
+func (l Limit) most() int64 {
+	if l.Algorithm == TokenBucket || l.Algorithm == LeakyBucket {
+		return l.Burst
+	}
+	return l.Count
+}
+
+// kind returns the kind of table that a limit's states fit into.
+func (l Limit) kind() kind {
+	switch l.Algorithm {
+	case TokenBucket, LeakyBucket:
+		return buckets
+	case RollingWindow, SlidingLog:
+		return stored
+	case FixedWindow:
+		if l.Align != AlignFirst {
+			return clocked
+		}
+	}
+	return windows
+}
+
+// sharedHash is what the new keys of a limit are known by, all together, when
+// there is no place for each.
+func (mt *meter) sharedHash() uint64 { return max(mt.identity, 1) }
+
+// window returns the fixed window that a request made now would open.
+func (mt *meter) window(now int64) algorithm.Window {
+	switch mt.limit.Align {
+	case AlignFirst:
+		return algorithm.Window{End: now + mt.period, Length: mt.period}
+	case AlignClock:
+		return algorithm.Aligned(now, mt.period, mt.offset)
+	}
+	today := mt.current.Load()
+	if today == nil || now < today.start || now >= today.end {
+		today = mt.spanAround(now)
+		mt.current.Store(today)
+	}
+	return algorithm.Window{End: today.end, Length: today.end - today.start}
+}
+
+// A span is a window of the calendar. Finding one is slow, so it is kept.
+type span struct {
+	start, end int64
+}
+
+func (mt *meter) spanAround(now int64) *span {
+	start, end := mt.calendar.window(time.Unix(0, now))
+	return &span{
+		start: algorithm.RoundDown(start.UnixNano(), mt.tick),
+		end:   algorithm.RoundDown(end.UnixNano(), mt.tick),
+	}
+}
+
+// A meterCache keeps meters for callers who come with a bare limit.
+type meterCache struct {
+	slots [1024]atomic.Pointer[meter]
+}
+
+func (c *meterCache) get(l Limit, tick int64) (*meter, error) {
+	slot := &c.slots[l.mix()%uint64(len(c.slots))]
+	if mt := slot.Load(); mt != nil && mt.limit == l {
+		return mt, nil
+	}
+	mt, err := newMeter(l, tick)
+	if err == nil {
+		slot.Store(mt)
+	}
+	return mt, err
+}
+
+// mix tells limits apart well enough to spread them over a cache, in less time
+// than a real hash of all fields takes.
+func (l Limit) mix() uint64 {
+	h := maphash.String(seed, l.Name)
+	for _, field := range [...]uint64{uint64(l.Count), uint64(l.Period), uint64(l.Burst), uint64(l.Algorithm)} {
+		h = (h ^ field) * 0x9e3779b97f4a7c15
+	}
+	return h >> 32
+}

@@ -1,0 +1,105 @@
+package penstock
+
+import (
+	"fmt"
+	"hash/maphash"
+	"time"
+
+	"github.com/penstock-io/penstock/internal/algorithm"
+)
+
+// A grant under an ID is remembered beside the key, in the same shard, so that
+// charge and record are one. Its slot holds when it is forgotten, what was
+// granted and is still charged, and when to act on it; the sign bit of the last
+// says that the grant was given back, which can be done once.
+const (
+	grantUntil  = 1
+	grantUnits  = 2
+	grantActing = 3
+)
+
+// takeOnce decides a request that has an ID.
+func (m *Memory) takeOnce(mt *meter, r *Request) (Decision, error) {
+	h := hashOf(mt, r.Key)
+	id := max(h*0x9e3779b97f4a7c15^maphash.String(seed, r.ID), 1)
+	s := m.shard(h)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now, clock := m.now(mt.kind == clocked), m.now(false)
+	grant := s.grant(id, clock)
+	switch {
+	case r.Cost < 0:
+		return s.reverse(mt, r, h, now, grant), nil
+	case grant != nil:
+		return s.repeat(mt, h, now, clock, grant), nil
+	}
+	return s.takeFirst(mt, r, h, id, now, clock)
+}
+
+// grant returns the slot of a grant that is still remembered, or nil.
+func (s *shard) grant(id uint64, clock int64) []uint64 {
+	t := &s.tables[grants]
+	at, ok := t.find(id)
+	if !ok || t.until(at) <= clock {
+		return nil
+	}
+	return t.words[at : at+t.width]
+}
+
+// takeFirst takes under an ID that is not remembered. The record gets its place
+// before anything is charged: without one, asking again would charge again.
+func (s *shard) takeFirst(mt *meter, r *Request, h, id uint64, now, clock int64) (Decision, error) {
+	t := &s.tables[grants]
+	at, ok := t.find(id)
+	if !ok {
+		at, ok = s.place(grants, id, clock)
+	}
+	if !ok {
+		return Decision{}, fmt.Errorf("penstock: memory: no place left to remember the ID: %w", ErrUnavailable)
+	}
+	t.words[at+grantUntil] = uint64(clock + mt.memory)
+	var d Decision
+	s.take(mt, h, now, r.ask(), &d)
+	at, ok = t.find(id) // taking may have moved it, or swept it if its time was short
+	if ok {
+		writeGrant(t.words[at:at+t.width], clock, mt.memory, d)
+		t.oldest = min(t.oldest, t.until(at))
+	}
+	return d, nil
+}
+
+// writeGrant records what was granted; a denial leaves nothing to remember.
+func writeGrant(grant []uint64, clock, memory int64, d Decision) {
+	grant[grantUntil] = 0
+	if d.Granted > 0 {
+		grant[grantUntil] = uint64(clock + memory)
+	}
+	grant[grantUnits] = uint64(d.Granted)
+	grant[grantActing] = uint64(clock + int64(d.Delay))
+}
+
+// repeat answers for a grant that was made before, with the numbers of now.
+func (s *shard) repeat(mt *meter, h uint64, now, clock int64, grant []uint64) (d Decision) {
+	granted, acting := int64(grant[grantUnits]), int64(grant[grantActing]&^signBit)
+	s.take(mt, h, now, algorithm.Ask{}, &d)
+	d.Granted = granted
+	d.Delay = max(0, time.Duration(acting-clock))
+	return d
+}
+
+// reverse gives back what a grant took, once.
+func (s *shard) reverse(mt *meter, r *Request, h uint64, now int64, grant []uint64) (d Decision) {
+	ask := r.ask()
+	if grant == nil || grant[grantActing]&signBit != 0 {
+		s.take(mt, h, now, algorithm.Ask{}, &d)
+		return d
+	}
+	ask.Cost = max(ask.Cost, -int64(grant[grantUnits]))
+	grant[grantUnits] += uint64(ask.Cost)
+	grant[grantActing] |= signBit
+	if grant[grantUnits] == 0 {
+		grant[grantUntil] = 0
+	}
+	s.take(mt, h, now, ask, &d)
+	return d
+}

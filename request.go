@@ -1,0 +1,91 @@
+package penstock
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/penstock-io/penstock/internal/algorithm"
+)
+
+// Reset, as the Cost of a [Request], gives everything back: the key is
+// forgotten, and as good as new.
+const Reset = math.MinInt64
+
+// A Request asks a [Store] about one key under one limit.
+type Request struct {
+	// Key says who is asking. Any bytes, but not empty. Required.
+	Key string
+
+	// Limit says how much the key may take. Required.
+	Limit Limit
+
+	// Cost is how many units are asked for: more than 0 takes, 0 looks, less
+	// than 0 gives back, and [Reset] gives everything back.
+	Cost int64
+
+	// AtMost takes what is left when the cost does not fit; it is denied only
+	// when nothing is left.
+	AtMost bool
+
+	// MaxDelay lets a bucket grant the request for a moment within this from
+	// now: it is charged at once, and [Decision.Delay] says when to act. On a
+	// LeakyBucket, which always grants with a delay, it bounds that delay.
+	// Windows ignore it. Default: no delay for a TokenBucket, any for a
+	// LeakyBucket.
+	MaxDelay time.Duration
+
+	// ID makes a take safe to ask again: within one Period (at most 24 hours)
+	// the same ID on the same key and limit is charged once, and answered
+	// with the same grant. Giving back under an ID reverses that take, once,
+	// and no more than was granted. Optional.
+	ID string
+
+	// meter is what Limit compiles to, carried along so that a store behind
+	// decorators need not look it up. It is trusted only while it agrees with
+	// Limit, which a decorator may have changed.
+	meter *meter
+}
+
+// check returns an error if the request, apart from its limit, has no meaning.
+func (r *Request) check() error {
+	switch {
+	case r.Key == "":
+		return &FieldError{Field: "Key", Problem: "is empty: want any bytes that say who is asking", Kind: ErrBadKey}
+	case r.MaxDelay < 0:
+		return costError("MaxDelay", r.MaxDelay.String()+": must not be negative")
+	case r.AtMost && r.Cost < 0:
+		return costError("AtMost", "has no meaning when units are given back")
+	case r.ID != "" && r.Cost == Reset:
+		return costError("ID", "has no meaning when a key is reset")
+	}
+	return nil
+}
+
+// checkTogether returns an error if the request cannot be part of a TakeAll.
+func (r *Request) checkTogether() error {
+	switch {
+	case r.AtMost:
+		return costError("AtMost", "has no meaning where all are taken or none")
+	case r.Cost < 0:
+		return costError("Cost", strconv.FormatInt(r.Cost, 10)+": nothing can be given back where all are taken or none")
+	case r.ID != "":
+		return costError("ID", "cannot be used where all are taken or none")
+	}
+	return r.check()
+}
+
+// ask returns what the request wants in the words of the algorithms.
+func (r Request) ask() algorithm.Ask {
+	return algorithm.Ask{Cost: r.Cost, AtMost: r.AtMost, MaxDelay: int64(r.MaxDelay)}
+}
+
+func costError(field, problem string) error {
+	return &FieldError{Field: field, Problem: problem, Kind: ErrBadCost}
+}
+
+// requestError says which of several requests an error is about.
+func requestError(i int, err error) error {
+	return fmt.Errorf("request %d: %w", i, err)
+}

@@ -1,0 +1,224 @@
+package penstock
+
+import (
+	"sync"
+
+	"github.com/penstock-io/penstock/internal/algorithm"
+)
+
+// A shard holds the keys whose hashes begin alike, under one lock. Its methods
+// are called with the lock held.
+type shard struct {
+	mu     sync.Mutex
+	tables [kinds]table
+	store  *Memory
+	places *places // shared with the other shards
+	blocks blocks
+	missed int // requests for a place that found none since the last sweep
+	_      [64]byte
+}
+
+// A shard keeps a table for each width of state, and for each clock.
+type kind int
+
+const (
+	buckets kind = iota // the instant at which a bucket is as good as new
+	windows             // when it is, and the counts
+	clocked             // the same, on the wall clock
+	stored              // when it is, and the run of words that holds the state
+	grants              // when it is forgotten, what was granted, and when to act
+	kinds
+)
+
+// slotWidths are the words of a slot, hash included.
+var slotWidths = [kinds]uint64{buckets: 2, windows: 3, clocked: 3, stored: 3, grants: 4}
+
+// maxSlotWidth is the most words that a slot of any kind has.
+const maxSlotWidth = 4
+
+func (s *shard) open(m *Memory, p *places) {
+	s.store, s.places = m, p
+	for k := range s.tables {
+		s.tables[k].width = slotWidths[k]
+	}
+}
+
+// take decides about the key of a hash.
+func (s *shard) take(mt *meter, hash uint64, now int64, ask algorithm.Ask, d *Decision) {
+	t := &s.tables[mt.kind]
+	at, held := t.find(hash)
+	if !held {
+		s.takeNew(mt, hash, now, ask, d)
+		return
+	}
+	slot := t.words[at : at+t.width]
+	if mt.kind == stored && ask.Cost > 0 && !s.makeRoom(mt, slot, now, ask) {
+		s.takeShared(mt, now, ask, d)
+		return
+	}
+	s.decide(mt, slot, now, ask, d)
+	t.oldest = min(t.oldest, t.until(at))
+}
+
+// takeNew decides about a key that is not held. It needs a place only if it is
+// granted something.
+func (s *shard) takeNew(mt *meter, hash uint64, now int64, ask algorithm.Ask, d *Decision) {
+	var fresh [maxSlotWidth]uint64
+	s.decide(mt, fresh[:], now, ask, d)
+	switch {
+	case d.Granted > 0 && s.hold(mt, hash, now, ask):
+		s.take(mt, hash, now, ask, d)
+	case d.Granted > 0 || !s.vacant(mt.kind, hash, now):
+		s.takeShared(mt, now, ask, d)
+	}
+}
+
+// takeShared decides by the bucket that a limit's new keys share when there is
+// no place for them. Where there is not even a place for that, it denies.
+func (s *shard) takeShared(mt *meter, now int64, ask algorithm.Ask, d *Decision) {
+	o := &s.store.overflow
+	if s == o {
+		d.set(mt, mt.noPlace(ask), algorithm.Standing{})
+		return
+	}
+	o.mu.Lock()
+	s.store.shared.Add(1)
+	o.take(mt, mt.sharedHash(), now, ask, d)
+	o.mu.Unlock()
+}
+
+// noPlace is the verdict when there is no place for a key, nor for all the new
+// keys of its limit together.
+func (mt *meter) noPlace(ask algorithm.Ask) algorithm.Verdict {
+	if ask.Cost <= 0 {
+		return algorithm.Verdict{Allowed: true}
+	}
+	return algorithm.Verdict{RetryAfter: mt.period}
+}
+
+// takeHeld decides about a key that has a place, and room there for what it
+// asks; one that has none is as good as new, and only looked at.
+func (s *shard) takeHeld(mt *meter, hash uint64, now int64, ask algorithm.Ask, d *Decision) {
+	var fresh [maxSlotWidth]uint64
+	t := &s.tables[mt.kind]
+	at, held := t.find(hash)
+	if !held {
+		s.decide(mt, fresh[:], now, ask, d)
+		return
+	}
+	s.decide(mt, t.words[at:at+t.width], now, ask, d)
+	t.oldest = min(t.oldest, t.until(at))
+}
+
+// verdictOn tells what a key would get, and charges nothing.
+func (s *shard) verdictOn(mt *meter, hash uint64, now int64, ask algorithm.Ask) algorithm.Verdict {
+	var fresh [maxSlotWidth]uint64
+	t := &s.tables[mt.kind]
+	at, held := t.find(hash)
+	if !held {
+		return s.verdict(mt, fresh[:], now, ask)
+	}
+	return s.verdict(mt, t.words[at:at+t.width], now, ask)
+}
+
+// hold makes sure that a key has a place, with room for what may be granted.
+func (s *shard) hold(mt *meter, hash uint64, now int64, ask algorithm.Ask) bool {
+	t := &s.tables[mt.kind]
+	at, held := t.find(hash)
+	if !held {
+		if at, held = s.place(mt.kind, hash, now); !held {
+			return false
+		}
+	}
+	return mt.kind != stored || s.makeRoom(mt, t.words[at:at+t.width], now, ask)
+}
+
+// place finds a slot for a new entry: an empty one while there are places left,
+// or else one whose entry is as good as new.
+func (s *shard) place(k kind, hash uint64, now int64) (at uint64, ok bool) {
+	t := &s.tables[k]
+	if s.places.take() || s.sweep(k, hash, now) && s.places.take() {
+		if t.crowded() {
+			s.places.free(t.makeRoom(now, s.dropper(k)))
+		}
+		return t.add(hash), true
+	}
+	if at, ok = t.stale(hash, now); ok {
+		slot := t.words[at : at+t.width]
+		s.drop(k, slot)
+		clear(slot)
+		slot[0] = hash
+	}
+	return at, ok
+}
+
+// vacant reports whether place would find one.
+func (s *shard) vacant(k kind, hash uint64, now int64) bool {
+	return s.places.left() || s.sweep(k, hash, now) && s.places.left() || s.hasStale(k, hash, now)
+}
+
+func (s *shard) hasStale(k kind, hash uint64, now int64) bool {
+	_, ok := s.tables[k].stale(hash, now)
+	return ok
+}
+
+// sweep looks for entries that are as good as new and takes their places back,
+// unless one lies on the hash's own way. A sweep costs a look at every slot, so
+// large tables wait until enough requests have missed to pay for it; and tables
+// in which nothing can have changed are left alone.
+func (s *shard) sweep(k kind, hash uint64, now int64) bool {
+	if s.hasStale(k, hash, now) {
+		return false
+	}
+	s.missed++
+	freed := s.sweepTables()
+	if freed == 0 && s.missed%sweepEvery == 0 {
+		freed = s.store.sweepNeighbour()
+	}
+	return freed > 0
+}
+
+const (
+	smallTable = 1024 // slots that are swept at any time
+	sweepEvery = 16   // requests that pay for sweeping a neighbour
+)
+
+func (s *shard) sweepTables() (freed int) {
+	for k := range s.tables {
+		t := &s.tables[k]
+		slots := len(t.words) / int(t.width)
+		if slots > smallTable && s.missed < slots/sweepEvery {
+			continue
+		}
+		if now := s.store.now(kind(k) == clocked); slots > 0 && now >= t.oldest {
+			freed += t.rebuild(now, s.dropper(kind(k)))
+		}
+	}
+	s.places.free(freed)
+	if freed > 0 {
+		s.missed = 0
+	}
+	return freed
+}
+
+// sweepNeighbour sweeps the next shard, in turn, if nobody is using it.
+func (m *Memory) sweepNeighbour() (freed int) {
+	s := &m.shards[int(m.swept.Add(1))%len(m.shards)]
+	if !s.mu.TryLock() {
+		return 0
+	}
+	defer s.mu.Unlock()
+	s.missed += keysPerShard
+	return s.sweepTables()
+}
+
+// drop takes back what an entry holds outside of its slot.
+func (s *shard) drop(k kind, slot []uint64) {
+	if k == stored && slot[2] != 0 {
+		s.blocks.give(run(slot[2]))
+	}
+}
+
+func (s *shard) dropper(k kind) func(slot []uint64) {
+	return func(slot []uint64) { s.drop(k, slot) }
+}

@@ -1,0 +1,222 @@
+package penstock
+
+import (
+	"time"
+
+	"github.com/penstock-io/penstock/internal/algorithm"
+)
+
+// This file knows how the state of each algorithm lies in a slot's words, and
+// in the run of words that a slot may refer to. What all slots have in common
+// is in table.go.
+
+// decide decides an ask and brings the slot, and what it refers to, up to date.
+// It writes the decision where the caller will return it from, because handing
+// so large a struct from function to function takes longer than making it.
+func (s *shard) decide(mt *meter, slot []uint64, now int64, ask algorithm.Ask, d *Decision) {
+	switch mt.limit.Algorithm {
+	case TokenBucket:
+		b, v := mt.token.Decide(bucketOf(slot[1]), now, ask)
+		slot[1] = wordOf(b)
+		d.set(mt, v, mt.token.Standing(max(b.Full-now, 0)))
+	case LeakyBucket:
+		drained, v := mt.leaky.Decide(int64(slot[1]), now, ask)
+		slot[1] = uint64(drained)
+		d.set(mt, v, mt.leaky.Standing(max(drained-now, 0)))
+	case FixedWindow:
+		c, v := mt.fixed.Decide(counterOf(slot), now, mt.window(now), ask)
+		putCounter(slot, c)
+		d.set(mt, v, mt.fixed.Standing(c, now))
+	case SlidingWindow:
+		c, v := mt.sliding.Decide(slideOf(mt, slot), now, ask)
+		putSlide(mt, slot, c)
+		d.set(mt, v, mt.sliding.Standing(c, now))
+	case RollingWindow:
+		s.decideRolling(mt, slot, now, ask, d)
+	case SlidingLog:
+		s.decideLog(mt, slot, now, ask, d)
+	}
+}
+
+func (d *Decision) set(mt *meter, v algorithm.Verdict, st algorithm.Standing) {
+	d.Allowed = v.Allowed
+	d.Granted = v.Granted
+	d.Limit = mt.most
+	d.Remaining = st.Remaining
+	d.RetryAfter = time.Duration(v.RetryAfter)
+	d.ResetAfter = time.Duration(st.ResetAfter)
+	d.Delay = time.Duration(v.Delay)
+}
+
+// verdict tells what an ask would get, and charges nothing.
+func (s *shard) verdict(mt *meter, slot []uint64, now int64, ask algorithm.Ask) (v algorithm.Verdict) {
+	switch mt.limit.Algorithm {
+	case TokenBucket:
+		_, v = mt.token.Decide(bucketOf(slot[1]), now, ask)
+	case LeakyBucket:
+		_, v = mt.leaky.Decide(int64(slot[1]), now, ask)
+	case FixedWindow:
+		_, v = mt.fixed.Decide(counterOf(slot), now, mt.window(now), ask)
+	case SlidingWindow:
+		_, v = mt.sliding.Decide(slideOf(mt, slot), now, ask)
+	case RollingWindow:
+		r, _ := s.ringOf(mt, slot)
+		mt.rolling.Settle(&r, now)
+		v = mt.rolling.Decide(&r, now, ask)
+	case SlidingLog:
+		l, _ := s.logOf(slot)
+		mt.log.Settle(&l, now)
+		v = mt.log.Decide(&l, now, ask)
+	}
+	return v
+}
+
+// A token bucket is the instant at which it is full; the sign bit says that
+// units are reserved.
+func bucketOf(word uint64) algorithm.Bucket {
+	return algorithm.Bucket{Full: int64(word &^ signBit), Reserved: word&signBit != 0}
+}
+
+func wordOf(b algorithm.Bucket) uint64 {
+	if b.Reserved {
+		return uint64(b.Full) | signBit
+	}
+	return uint64(b.Full)
+}
+
+// A fixed window is its end, and what is used.
+func counterOf(slot []uint64) algorithm.Counter {
+	return algorithm.Counter{End: int64(slot[1]), Used: int64(slot[2])}
+}
+
+func putCounter(slot []uint64, c algorithm.Counter) {
+	slot[1], slot[2] = uint64(c.End), uint64(c.Used)
+}
+
+// A sliding window is the end of the window after the current one, at which
+// nothing is left, and two counts of 32 bits.
+func slideOf(mt *meter, slot []uint64) algorithm.Slide {
+	return algorithm.Slide{
+		Previous: int64(slot[2] >> 32),
+		Current:  int64(uint32(slot[2])),
+		End:      int64(slot[1]) - mt.period,
+	}
+}
+
+func putSlide(mt *meter, slot []uint64, c algorithm.Slide) {
+	slot[1], slot[2] = 0, uint64(c.Previous)<<32|uint64(c.Current)
+	if c.End != 0 {
+		slot[1] = uint64(c.End + mt.period)
+	}
+}
+
+// A rolling window is a run: the newest bucket, the total, the head, and then
+// the counts. A slot without a run is as good as new.
+func (s *shard) ringOf(mt *meter, slot []uint64) (r algorithm.Ring, words []int64) {
+	if slot[2] == 0 {
+		return r, nil
+	}
+	words = s.blocks.words(run(slot[2]))
+	return algorithm.Ring{
+		Newest: words[0],
+		Total:  words[1],
+		Head:   int(words[2]),
+		Counts: words[ringHeader : ringHeader+mt.rolling.Buckets+1],
+	}, words
+}
+
+const ringHeader = 3
+
+func (s *shard) decideRolling(mt *meter, slot []uint64, now int64, ask algorithm.Ask, d *Decision) {
+	r, words := s.ringOf(mt, slot)
+	mt.rolling.Settle(&r, now)
+	v := mt.rolling.Decide(&r, now, ask)
+	if words != nil {
+		if v.Granted != 0 {
+			mt.rolling.Record(&r, now, v.Granted)
+		}
+		words[0], words[1], words[2] = r.Newest, r.Total, int64(r.Head)
+		slot[1] = uint64(mt.rolling.Empty(&r))
+	}
+	d.set(mt, v, mt.rolling.Standing(&r, now))
+}
+
+// A sliding log is a run: head and length in one word, and then the moments. A
+// slot without a run is as good as new.
+func (s *shard) logOf(slot []uint64) (l algorithm.Log, words []int64) {
+	if slot[2] == 0 {
+		return l, nil
+	}
+	words = s.blocks.words(run(slot[2]))
+	return algorithm.Log{
+		Head:    int(words[0] >> 32),
+		Len:     int(uint32(words[0])),
+		Moments: words[logHeader:],
+	}, words
+}
+
+const logHeader = 1
+
+func putLog(words []int64, l *algorithm.Log) {
+	words[0] = int64(l.Head)<<32 | int64(l.Len)
+}
+
+func (s *shard) decideLog(mt *meter, slot []uint64, now int64, ask algorithm.Ask, d *Decision) {
+	l, words := s.logOf(slot)
+	mt.log.Settle(&l, now)
+	v := mt.log.Decide(&l, now, ask)
+	if words != nil {
+		if v.Granted != 0 {
+			mt.log.Record(&l, now, v.Granted)
+		}
+		putLog(words, &l)
+		slot[1] = uint64(mt.log.Empty(&l))
+	}
+	d.set(mt, v, mt.log.Standing(&l, now))
+}
+
+// makeRoom makes sure that what an ask may be granted can be recorded. It fails
+// only when the store holds as many bytes as it may.
+func (s *shard) makeRoom(mt *meter, slot []uint64, now int64, ask algorithm.Ask) bool {
+	switch mt.limit.Algorithm {
+	case RollingWindow:
+		return slot[2] != 0 || s.giveRun(slot, ringHeader+int(mt.rolling.Buckets)+1)
+	case SlidingLog:
+		l, _ := s.logOf(slot)
+		if len(l.Moments) >= int(mt.log.Count) || int64(len(l.Moments)-l.Len) >= ask.Cost {
+			return true
+		}
+		return s.growLog(mt, slot, &l, now, ask)
+	}
+	return true
+}
+
+// growLog moves a log that is too short for an ask into a longer run.
+func (s *shard) growLog(mt *meter, slot []uint64, l *algorithm.Log, now int64, ask algorithm.Ask) bool {
+	mt.log.Settle(l, now)
+	need := mt.log.Room(l, now, max(mt.log.Decide(l, now, ask).Granted, 0))
+	if need <= len(l.Moments) {
+		return true
+	}
+	old := slot[2]
+	if !s.giveRun(slot, logHeader+min(max(need, 2*l.Len), int(mt.log.Count))) {
+		return false
+	}
+	longer, words := s.logOf(slot)
+	l.CopyTo(&longer)
+	putLog(words, &longer)
+	if old != 0 {
+		s.blocks.give(run(old))
+	}
+	return true
+}
+
+// giveRun lets a slot refer to another run of n words, all zero.
+func (s *shard) giveRun(slot []uint64, n int) bool {
+	r := s.blocks.take(n)
+	if r == 0 {
+		return false
+	}
+	slot[2] = uint64(r)
+	return true
+}

@@ -1,0 +1,160 @@
+package penstock
+
+import (
+	"context"
+	"fmt"
+)
+
+// A Store holds the state of keys and decides requests. It is safe for
+// concurrent use. [NewMemory] returns one; package redisstore has another; and
+// the functions whose names begin with With wrap one to make another.
+//
+// An error means that no decision was made; a denial is a decision.
+type Store interface {
+	Take(ctx context.Context, r Request) (Decision, error)
+}
+
+// A StoreFunc is a function that is a [Store].
+type StoreFunc func(ctx context.Context, r Request) (Decision, error)
+
+// Take calls f.
+func (f StoreFunc) Take(ctx context.Context, r Request) (Decision, error) { return f(ctx, r) }
+
+// AllowAll is a store that grants everything and remembers nothing.
+var AllowAll Store = StoreFunc(func(_ context.Context, r Request) (Decision, error) {
+	if err := r.check(); err != nil {
+		return Decision{}, err
+	}
+	n := r.Limit.normal()
+	return Decision{Allowed: true, Granted: max(r.Cost, 0), Limit: n.most(), Remaining: n.most()}, nil
+})
+
+// DenyAll is a store that grants nothing, ever. It still answers looks.
+var DenyAll Store = StoreFunc(func(_ context.Context, r Request) (Decision, error) {
+	if err := r.check(); err != nil {
+		return Decision{}, err
+	}
+	if r.Cost <= 0 {
+		return Decision{Allowed: true, Limit: r.Limit.normal().most()}, nil
+	}
+	return Decision{Limit: r.Limit.normal().most(), RetryAfter: Never}, nil
+})
+
+// TakeEach decides every request by itself and writes the decisions into ds, in
+// the same order. A store that has a method of this name decides them in one
+// trip; others are asked one request after the other. A request that cannot be
+// decided because it is malformed is found before anything is charged.
+func TakeEach(ctx context.Context, s Store, rs []Request, ds []Decision) error {
+	if s, ok := s.(interface {
+		TakeEach(ctx context.Context, rs []Request, ds []Decision) error
+	}); ok {
+		return s.TakeEach(ctx, rs, ds)
+	}
+	if err := checkEach(rs, ds); err != nil {
+		return err
+	}
+	for i, r := range rs {
+		d, err := s.Take(ctx, r)
+		if err != nil {
+			return requestError(i, err)
+		}
+		ds[i] = d
+	}
+	return nil
+}
+
+// TakeAll decides the requests as one, all or nothing: either every one of them
+// is charged, or none is. It writes the decisions into ds, in the same order. If
+// all of them are Allowed, all were charged. Otherwise nothing was, those that
+// stood in the way say when to come back in RetryAfter, and the others say how
+// their keys stand. The same key and limit twice adds up. AtMost, a negative
+// cost and an ID are an error here.
+//
+// A store that has a method of this name decides by itself, atomically. For any
+// other store the requests are taken one after the other, and given back when
+// one is refused: that never admits too much, but others may see units taken
+// for a moment.
+func TakeAll(ctx context.Context, s Store, rs []Request, ds []Decision) error {
+	if s, ok := s.(interface {
+		TakeAll(ctx context.Context, rs []Request, ds []Decision) error
+	}); ok {
+		return s.TakeAll(ctx, rs, ds)
+	}
+	if err := checkTogether(rs, ds); err != nil {
+		return err
+	}
+	for i, r := range rs {
+		d, err := s.Take(ctx, r)
+		ds[i] = d
+		if err != nil {
+			_ = giveBackAll(ctx, s, rs[:i], nil) // the first error is the one to report
+			return requestError(i, err)
+		}
+		if !d.Allowed {
+			return refuseAll(ctx, s, rs, ds, i)
+		}
+	}
+	return nil
+}
+
+// refuseAll gives back what was taken before the refusing request, and looks at
+// the others.
+func refuseAll(ctx context.Context, s Store, rs []Request, ds []Decision, refusing int) error {
+	if err := giveBackAll(ctx, s, rs[:refusing], ds); err != nil {
+		return err
+	}
+	for i := refusing + 1; i < len(rs); i++ {
+		look := rs[i]
+		look.Cost = 0
+		d, err := s.Take(ctx, look)
+		if err != nil {
+			return requestError(i, err)
+		}
+		ds[i] = d
+	}
+	return nil
+}
+
+// giveBackAll gives back what requests took, even if ctx has ended meanwhile.
+func giveBackAll(ctx context.Context, s Store, rs []Request, ds []Decision) error {
+	ctx = context.WithoutCancel(ctx)
+	var first error
+	for i, r := range rs {
+		r.Cost, r.MaxDelay = -r.Cost, 0
+		d, err := s.Take(ctx, r)
+		if err != nil && first == nil {
+			first = requestError(i, fmt.Errorf("giving back: %w", err))
+		}
+		d.Granted = 0
+		if ds != nil {
+			ds[i] = d
+		}
+	}
+	return first
+}
+
+// checkEach returns an error if a request is malformed.
+func checkEach(rs []Request, ds []Decision) error {
+	if len(ds) < len(rs) {
+		return fmt.Errorf("penstock: no room for the decisions: %d requests, %d places", len(rs), len(ds))
+	}
+	for i := range rs {
+		if err := rs[i].check(); err != nil {
+			return requestError(i, err)
+		}
+		if err := rs[i].Limit.Validate(); err != nil {
+			return requestError(i, err)
+		}
+	}
+	return nil
+}
+
+// checkTogether returns an error if a request cannot be part of a TakeAll.
+func checkTogether(rs []Request, ds []Decision) error {
+	for i := range rs {
+		if err := rs[i].checkTogether(); err != nil {
+			return requestError(i, err)
+		}
+	}
+	return checkEach(rs, ds)
+}

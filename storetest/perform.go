@@ -1,0 +1,118 @@
+package storetest
+
+import (
+	"context"
+	"io/fs"
+	"path"
+	"strings"
+	"testing"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/algorithm/vectors"
+)
+
+// testTranscripts plays every scene of every transcript to a store of its own.
+func testTranscripts(t *testing.T, open Open) {
+	for _, script := range readTranscripts(t) {
+		for _, s := range script.scenes {
+			name := strings.TrimSuffix(script.name, path.Ext(script.name)) + "/" + s.title
+			t.Run(name, func(t *testing.T) { play(t, open, script, s) })
+		}
+	}
+}
+
+func readTranscripts(t *testing.T) []*transcript {
+	t.Helper()
+	names, err := fs.Glob(vectors.Files, "*.txt")
+	if err != nil || len(names) == 0 {
+		t.Fatalf("no transcripts to play: %v", err)
+	}
+	var scripts []*transcript
+	for _, name := range names {
+		text, err := vectors.Files.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		script, err := parseTranscript(name, string(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		scripts = append(scripts, script)
+	}
+	return scripts
+}
+
+// play plays a scene, and compares every answer with the one in the transcript.
+func play(t *testing.T, open Open, script *transcript, s scene) {
+	clock := &Clock{}
+	mustSet(t, clock, &s.steps[0])
+	store := open(t, clock)
+	for i := range s.steps {
+		step := &s.steps[i]
+		got, err := perform(store, clock, step)
+		if err != nil {
+			t.Fatalf("%s:%d: %v", script.name, step.calls[0].line+1, err)
+		}
+		for j, c := range step.calls {
+			switch {
+			case c.open:
+				t.Errorf("%s:%d: %s\n got %s\nwant an answer to compare that with",
+					script.name, c.line+1, c.text(), got[j])
+			case got[j] != c.want:
+				t.Errorf("%s:%d: %s\n got %s\nwant %s", script.name, c.line+1, c.text(), got[j], c.want)
+			}
+		}
+	}
+}
+
+func mustSet(t testing.TB, clock *Clock, s *step) {
+	t.Helper()
+	if err := clock.set(s.at); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// perform asks a store what a step asks, at the step's time.
+func perform(store penstock.Store, clock *Clock, s *step) ([]answer, error) {
+	if err := clock.set(s.at); err != nil {
+		return nil, err
+	}
+	if s.how == single {
+		a, err := performSingle(store, clock, s)
+		return []answer{a}, err
+	}
+	rs := make([]penstock.Request, len(s.calls))
+	for i, c := range s.calls {
+		rs[i] = c.request
+	}
+	ds := make([]penstock.Decision, len(rs))
+	take := penstock.TakeEach
+	if s.how == all {
+		take = penstock.TakeAll
+	}
+	err := take(context.Background(), store, rs, ds)
+	answers := make([]answer, len(ds))
+	for i, d := range ds {
+		answers[i] = answer{times: 1, allowed: count(d.Allowed), last: d}
+	}
+	return answers, err
+}
+
+// performSingle asks one request, as often as the step says.
+func performSingle(store penstock.Store, clock *Clock, s *step) (answer, error) {
+	a := answer{times: s.times}
+	for i := range s.times {
+		if i > 0 && s.every > 0 {
+			if err := clock.set(clock.Now().Add(s.every)); err != nil {
+				return a, err
+			}
+		}
+		d, err := store.Take(context.Background(), s.calls[0].request)
+		if err != nil {
+			return a, err
+		}
+		a.allowed += count(d.Allowed)
+		a.last = d
+	}
+	return a, nil
+}

@@ -1,0 +1,280 @@
+package storetest
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+// A transcript is a file of scenes. Its language is described in
+// internal/algorithm/vectors.
+type transcript struct {
+	name   string
+	lines  []string
+	scenes []scene
+}
+
+// A scene is a story about a store that is empty at first.
+type scene struct {
+	title string
+	steps []step
+}
+
+// A step is what is asked of a store at one moment, or one request that is
+// asked over and over.
+type step struct {
+	at    time.Time
+	how   how
+	calls []call
+	times int
+	every time.Duration // between two of the times
+}
+
+// how says how the calls of a step belong together.
+type how string
+
+const (
+	single how = ""
+	each   how = "each"
+	all    how = "all"
+)
+
+// A call is one request and, in a transcript, the answer that is expected.
+type call struct {
+	line    int // in the transcript, from 0
+	request penstock.Request
+	label   string // of the request's limit
+	want    answer
+	open    bool // whether the transcript leaves the answer open
+}
+
+// parseTranscript reads a transcript. Errors name the file and the line.
+func parseTranscript(name, text string) (*transcript, error) {
+	p := parser{transcript: &transcript{name: name, lines: strings.Split(text, "\n")}}
+	for i, line := range p.transcript.lines {
+		p.line = i
+		if err := p.parseLine(line); err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", name, i+1, err)
+		}
+	}
+	return p.transcript, p.finish()
+}
+
+// A parser is how far a transcript has been read.
+type parser struct {
+	transcript *transcript
+	line       int
+	always     time.Time // the start that is good for all scenes
+	start      time.Time
+	now        time.Time // of the last request
+	limits     map[string]penstock.Limit
+}
+
+func (p *parser) parseLine(line string) error {
+	trimmed := strings.TrimSpace(line)
+	word, rest, _ := strings.Cut(trimmed, " ")
+	rest = strings.TrimSpace(rest)
+	switch {
+	case trimmed == "" || trimmed[0] == '#':
+		return nil
+	case line[0] == ' ' || line[0] == '\t':
+		return p.parseMember(trimmed)
+	case word == "==":
+		return p.beginScene(rest)
+	case word == "start":
+		return p.setStart(rest)
+	case p.scene() == nil:
+		return fmt.Errorf("want \"== TITLE\" before the first %q", word)
+	case word == "limit":
+		return p.setLimit(rest)
+	case word == "at":
+		return p.parseStep(rest, false)
+	case word == "back":
+		rest, ok := strings.CutPrefix(rest, "to ")
+		if !ok {
+			return fmt.Errorf("want \"back to TIME\"")
+		}
+		return p.parseStep(rest, true)
+	}
+	return fmt.Errorf("want ==, start, limit, at or back to, got %q", word)
+}
+
+// scene returns the scene that is being read, or nil before the first.
+func (p *parser) scene() *scene {
+	n := len(p.transcript.scenes)
+	if n == 0 {
+		return nil
+	}
+	return &p.transcript.scenes[n-1]
+}
+
+// lastStep returns the step that was read last, or nil.
+func (p *parser) lastStep() *step {
+	s := p.scene()
+	if s == nil || len(s.steps) == 0 {
+		return nil
+	}
+	return &s.steps[len(s.steps)-1]
+}
+
+func (p *parser) beginScene(title string) error {
+	if err := p.endScene(); err != nil {
+		return err
+	}
+	if title == "" {
+		return fmt.Errorf("want a title behind ==")
+	}
+	p.transcript.scenes = append(p.transcript.scenes, scene{title: title})
+	p.start, p.now = p.always, time.Time{}
+	p.limits = map[string]penstock.Limit{}
+	return nil
+}
+
+// endScene returns an error if the scene that ends shows nothing.
+func (p *parser) endScene() error {
+	if s := p.scene(); s != nil && len(s.steps) == 0 {
+		return fmt.Errorf("nothing happens in the scene %q", s.title)
+	}
+	if s := p.lastStep(); s != nil && len(s.calls) == 0 {
+		return fmt.Errorf("want indented requests below %q", s.how)
+	}
+	return nil
+}
+
+func (p *parser) finish() error {
+	err := p.endScene()
+	if err == nil && p.scene() == nil {
+		err = fmt.Errorf("no scenes")
+	}
+	if err != nil {
+		return fmt.Errorf("%s: at the end: %w", p.transcript.name, err)
+	}
+	return nil
+}
+
+func (p *parser) setStart(text string) error {
+	start, err := parseMoment(text)
+	if err != nil {
+		return err
+	}
+	p.start = start
+	if p.scene() == nil {
+		p.always = start
+	}
+	return nil
+}
+
+func (p *parser) setLimit(text string) error {
+	label := ""
+	if before, after, ok := strings.Cut(text, ": "); ok && !strings.ContainsAny(before, " /") {
+		label, text = before, after
+	}
+	limit, err := penstock.ParseLimit(text)
+	if err == nil {
+		p.limits[label] = limit
+	}
+	return err
+}
+
+// parseStep reads what follows "at" or "back to".
+func (p *parser) parseStep(text string, back bool) error {
+	when, rest, _ := strings.Cut(text, " ")
+	at, err := p.parseTime(when)
+	if err != nil {
+		return err
+	}
+	if !p.now.IsZero() && at.Before(p.now) != back {
+		return fmt.Errorf("%s is %s the request above: want \"at\" to go on and \"back to\" to go back",
+			when, beforeOrAfter(back))
+	}
+	if err := p.endStep(); err != nil {
+		return err
+	}
+	s := step{at: at, times: 1}
+	switch how := how(strings.TrimSpace(rest)); how {
+	case all, each:
+		s.how = how
+	default:
+		c, err := p.parseCall(rest, &s)
+		if err != nil {
+			return err
+		}
+		s.calls = []call{c}
+	}
+	p.now = s.end()
+	p.scene().steps = append(p.scene().steps, s)
+	return nil
+}
+
+func beforeOrAfter(back bool) string {
+	if back {
+		return "not before"
+	}
+	return "before"
+}
+
+func (p *parser) endStep() error {
+	if s := p.lastStep(); s != nil && len(s.calls) == 0 {
+		return fmt.Errorf("want indented requests below %q", s.how)
+	}
+	return nil
+}
+
+// parseMember reads an indented line.
+func (p *parser) parseMember(text string) error {
+	s := p.lastStep()
+	if s == nil || s.how == single {
+		return fmt.Errorf("indented, but not below \"all\" or \"each\"")
+	}
+	c, err := p.parseCall(text, s)
+	if err == nil {
+		s.calls = append(s.calls, c)
+	}
+	return err
+}
+
+// parseCall reads a request and the answer to it.
+func (p *parser) parseCall(text string, s *step) (call, error) {
+	c := call{line: p.line}
+	asked, want, answered := strings.Cut(text, "=>")
+	if err := p.parseRequest(&c, s, asked); err != nil {
+		return c, err
+	}
+	c.open = !answered || strings.TrimSpace(want) == ""
+	if c.open {
+		return c, nil
+	}
+	var err error
+	c.want, err = parseAnswer(strings.TrimSpace(want), s.times)
+	return c, err
+}
+
+// parseTime reads a duration since the start, or a moment.
+func (p *parser) parseTime(text string) (time.Time, error) {
+	if strings.Contains(text, "T") {
+		return parseMoment(text)
+	}
+	if p.start.IsZero() {
+		return time.Time{}, fmt.Errorf("want \"start TIME\" before the first duration")
+	}
+	d, err := parseDuration(text)
+	return p.start.Add(d), err
+}
+
+func parseMoment(text string) (time.Time, error) {
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return t, fmt.Errorf("want a time such as 2026-03-02T09:00:00Z, got %q", text)
+	}
+	if t.UnixNano()%int64(tick) != 0 {
+		return t, fmt.Errorf("want whole milliseconds, got %q", text)
+	}
+	return t.UTC(), nil
+}
+
+// end returns the time of the step's last request.
+func (s *step) end() time.Time {
+	return s.at.Add(time.Duration(s.times-1) * s.every)
+}

@@ -363,10 +363,8 @@ func (t *limitText) finish() (Limit, error) {
 	}
 	var bad *FieldError
 	if errors.As(t.limit.Validate(), &bad) {
-		if w, ok := t.said[bad.Field]; ok {
-			return Limit{}, badLimit(bad.Field, "at column %d: %s", w.column, bad.Problem)
-		}
-		return Limit{}, bad
+		// No default is ever invalid, so there is a word for the field.
+		return Limit{}, badLimit(bad.Field, "at column %d: %s", t.said[bad.Field].column, bad.Problem)
 	}
 	return t.limit.normal(), nil
 }

@@ -39,7 +39,7 @@ func (r *Rate) free(debt, most int64) int64 {
 	if debt >= most {
 		return 0
 	}
-	return min((most-debt)/r.Interval, r.Burst)
+	return min(int64(uint64(most-debt)/uint64(r.Interval)), r.Burst)
 }
 
 // Standing returns how a bucket with a debt stands.

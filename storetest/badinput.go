@@ -1,0 +1,5 @@
+package storetest
+
+import "testing"
+
+func testBadInput(t *testing.T, open Open) {}

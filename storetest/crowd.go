@@ -1,0 +1,5 @@
+package storetest
+
+import "testing"
+
+func testCrowd(t *testing.T, open Open) {}

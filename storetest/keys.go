@@ -1,0 +1,5 @@
+package storetest
+
+import "testing"
+
+func testKeys(t *testing.T, open Open) {}

@@ -1,0 +1,106 @@
+package storetest
+
+import (
+	"math"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"pgregory.net/rapid"
+)
+
+var algorithms = []penstock.Algorithm{
+	penstock.TokenBucket, penstock.LeakyBucket, penstock.FixedWindow,
+	penstock.SlidingWindow, penstock.RollingWindow, penstock.SlidingLog,
+}
+
+// zones are places whose clocks do something: nothing at all, an odd offset, a
+// change in the night, a change at midnight.
+var zones = []string{"UTC", "Asia/Kathmandu", "Asia/Shanghai", "Europe/Berlin", "Africa/Cairo"}
+
+// anyLimit makes up limits of an algorithm, in whole milliseconds.
+func anyLimit(a penstock.Algorithm) *rapid.Generator[penstock.Limit] {
+	return rapid.Custom(func(t *rapid.T) penstock.Limit {
+		l := penstock.Limit{
+			Algorithm: a,
+			Count:     anyCount().Draw(t, "count"),
+			Period:    anyPeriod().Draw(t, "period"),
+		}
+		switch a {
+		case penstock.TokenBucket, penstock.LeakyBucket:
+			l.Burst = rapid.Int64Range(0, 20).Draw(t, "burst")
+		case penstock.RollingWindow:
+			l.Buckets = rapid.IntRange(0, 12).Draw(t, "buckets")
+		case penstock.FixedWindow:
+			alignAny(t, &l)
+		}
+		return l
+	}).Filter(func(l penstock.Limit) bool { return l.Validate() == nil })
+}
+
+// alignAny makes up where the windows of a fixed window begin.
+func alignAny(t *rapid.T, l *penstock.Limit) {
+	l.Align = penstock.Align(rapid.IntRange(0, int(penstock.AlignYear)).Draw(t, "align"))
+	if l.Align > penstock.AlignClock {
+		l.Period = 0
+		l.Zone = rapid.SampledFrom(zones).Draw(t, "zone")
+		l.Offset = millis(-int64(time.Hour/tick), int64(5*time.Hour/tick)).Draw(t, "offset")
+		return
+	}
+	l.Offset = millis(0, int64(l.Period/tick)-1).Draw(t, "offset")
+}
+
+// anyCount prefers small counts, whose edges are soon reached.
+func anyCount() *rapid.Generator[int64] {
+	return rapid.OneOf(
+		rapid.Int64Range(0, 3), rapid.Int64Range(1, 20), rapid.Int64Range(1, 20), rapid.Int64Range(1, 1000),
+	)
+}
+
+func anyPeriod() *rapid.Generator[time.Duration] {
+	return rapid.OneOf(
+		millis(1, 50), millis(100, 10_000),
+		rapid.SampledFrom([]time.Duration{time.Second, time.Minute, time.Hour, 10 * day}),
+	)
+}
+
+func millis(least, most int64) *rapid.Generator[time.Duration] {
+	return rapid.Map(rapid.Int64Range(least, max(least, most)), func(n int64) time.Duration {
+		return time.Duration(n) * tick
+	})
+}
+
+// anyMoment makes up when a story begins: any time between 2020 and 2032, and
+// more often one near a change of the clocks, or of the year.
+func anyMoment() *rapid.Generator[time.Time] {
+	return rapid.Custom(func(t *rapid.T) time.Time {
+		near := rapid.SampledFrom([]time.Time{
+			time.Date(2026, 3, 29, 0, 0, 0, 0, time.UTC),    // Berlin's clocks go forward
+			time.Date(2026, 10, 24, 22, 0, 0, 0, time.UTC),  // and back
+			time.Date(2026, 4, 23, 21, 0, 0, 0, time.UTC),   // Cairo's, over midnight
+			time.Date(2026, 10, 29, 20, 0, 0, 0, time.UTC),  // and back over it
+			time.Date(2028, 2, 28, 12, 0, 0, 0, time.UTC),   // a leap year's February
+			time.Date(2024, 12, 31, 12, 30, 0, 0, time.UTC), // the end of one
+			time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).
+				Add(millis(-6*365*int64(day/tick), 6*365*int64(day/tick)).Draw(t, "moment")),
+		}).Draw(t, "near")
+		return near.Add(millis(0, int64(day/tick)).Draw(t, "past that"))
+	})
+}
+
+// anyCost makes up costs that are interesting under a limit of which most can
+// be granted at once.
+func anyCost(most int64) *rapid.Generator[int64] {
+	return rapid.OneOf(
+		rapid.Int64Range(1, 3), rapid.Int64Range(1, most+2), rapid.Int64Range(max(most-1, 1), most+2),
+		rapid.Just(int64(0)), rapid.Int64Range(-3, -1), rapid.Int64Range(-most-2, -1),
+		rapid.SampledFrom([]int64{math.MaxInt64, 1 << 40, -1 << 40, -math.MaxInt64, penstock.Reset}),
+	)
+}
+
+// anyDelay makes up a MaxDelay; mostly none.
+func anyDelay(period time.Duration) *rapid.Generator[time.Duration] {
+	return rapid.OneOf(
+		rapid.Just(time.Duration(0)), rapid.Just(time.Duration(0)),
+		millis(1, int64(2*period/tick)), rapid.Just(time.Duration(math.MaxInt64)),
+	)
+}

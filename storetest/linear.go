@@ -1,0 +1,5 @@
+package storetest
+
+import "testing"
+
+func testLinearizability(t *testing.T, open Open) {}

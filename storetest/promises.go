@@ -1,0 +1,5 @@
+package storetest
+
+import "testing"
+
+func testPromises(t *testing.T, open Open) {}

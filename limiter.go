@@ -26,8 +26,8 @@ import (
 type Limiter struct {
 	store  Store
 	memory *Memory // the store, if it is one: then it is asked directly
-	limit  Limit
 	meter  *meter
+	one    Request // for one unit of a key yet to be named
 }
 
 // New returns a limiter, or an error that wraps [ErrBadLimit] and names the
@@ -36,7 +36,7 @@ func New(s Store, l Limit) (*Limiter, error) {
 	if s == nil {
 		return nil, fmt.Errorf("penstock: no store: want a Store such as NewMemory(nil)")
 	}
-	lim := &Limiter{store: s, limit: l}
+	lim := &Limiter{store: s}
 	tick := int64(1)
 	if m, ok := s.(*Memory); ok {
 		lim.memory, tick = m, m.tick
@@ -46,22 +46,25 @@ func New(s Store, l Limit) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
+	lim.one = Request{Limit: l, Cost: 1, meter: lim.meter}
 	return lim, nil
 }
 
 // Limit returns the limit that the limiter asks about.
-func (l *Limiter) Limit() Limit { return l.limit }
+func (l *Limiter) Limit() Limit { return l.meter.limit }
 
 // Store returns the store that the limiter asks.
 func (l *Limiter) Store() Store { return l.store }
 
 // Allow takes one unit of the key, if there is one.
 func (l *Limiter) Allow(ctx context.Context, key string) (d Decision, err error) {
-	if l.memory != nil && key != "" {
-		l.memory.take(l.meter, key, algorithm.Ask{Cost: 1}, &d)
-		return d, nil
+	if l.memory == nil || key == "" {
+		r := l.one
+		r.Key = key
+		return l.store.Take(ctx, r)
 	}
-	return l.store.Take(ctx, l.request(key, 1))
+	l.memory.take(l.meter, key, algorithm.Ask{Cost: 1}, &d)
+	return d, nil
 }
 
 // AllowN takes n units of the key, all of them or none. Taking none is a look.
@@ -161,7 +164,7 @@ func (l *Limiter) worthWaiting(d Decision, n int64, patience time.Duration) erro
 		return fmt.Errorf("penstock: %w: %d of at most %d", ErrNever, n, d.Limit)
 	}
 	wait := d.RetryAfter
-	if l.limit.Algorithm == TokenBucket {
+	if l.meter.limit.Algorithm == TokenBucket {
 		wait += min(patience, time.Duration(l.meter.token.Reach()))
 	}
 	if wait > patience {
@@ -201,7 +204,9 @@ func (l *Limiter) giveBack(ctx context.Context, key string, n int64) {
 }
 
 func (l *Limiter) request(key string, cost int64) Request {
-	return Request{Key: key, Limit: l.limit, Cost: cost, meter: l.meter}
+	r := l.one
+	r.Key, r.Cost = key, cost
+	return r
 }
 
 func negative(n int64) error {

@@ -157,12 +157,25 @@ func (m *Memory) meter(r *Request) (*meter, error) {
 	return m.meters.get(r.Limit, m.tick)
 }
 
-// take decides about one key.
+// take decides about one key. A token bucket that has its place, which is what
+// most questions are about, is decided here; everything else goes a longer way.
 func (m *Memory) take(mt *meter, key string, ask algorithm.Ask, d *Decision) {
 	h := hashOf(mt, key)
 	s := m.shard(h)
 	s.mu.Lock()
-	s.take(mt, h, m.now(mt.kind == clocked), ask, d)
+	now := m.now(mt.kind == clocked)
+	if mt.limit.Algorithm == TokenBucket {
+		t := &s.tables[buckets]
+		if at, held := t.find(h); held {
+			b, v := mt.token.Decide(bucketOf(t.words[at+1]), now, ask)
+			t.words[at+1] = wordOf(b)
+			t.oldest = min(t.oldest, b.Full)
+			d.set(mt, v, mt.token.Standing(max(b.Full-now, 0)))
+			s.mu.Unlock()
+			return
+		}
+	}
+	s.take(mt, h, now, ask, d)
 	s.mu.Unlock()
 }
 

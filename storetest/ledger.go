@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
 // A ledger is everything that a store remembers. States and grants are never
@@ -193,21 +192,4 @@ func (l *ledger) expired(key string, now int64) bool {
 		}
 	}
 	return false
-}
-
-// decision puts an answer of the algorithms into the words of the API.
-func decision(l penstock.Limit, a algorithm.Answer) penstock.Decision {
-	most := l.Count
-	if isBucket(l) {
-		most = l.Burst
-	}
-	return penstock.Decision{
-		Allowed:    a.Allowed,
-		Granted:    a.Granted,
-		Limit:      most,
-		Remaining:  a.Remaining,
-		RetryAfter: time.Duration(a.RetryAfter),
-		ResetAfter: time.Duration(a.ResetAfter),
-		Delay:      time.Duration(a.Delay),
-	}
 }

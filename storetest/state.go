@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"slices"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/algorithm"
@@ -21,42 +22,37 @@ type state struct {
 
 // decide returns what becomes of the state, and the decision.
 func (s state) decide(now int64, r penstock.Request) (state, penstock.Decision) {
-	limit := normal(r.Limit)
+	l := normal(r.Limit)
 	ask := algorithm.Ask{Cost: r.Cost, AtMost: r.AtMost, MaxDelay: int64(r.MaxDelay)}
-	var a algorithm.Answer
-	switch limit.Algorithm {
+	var v algorithm.Verdict
+	var st algorithm.Standing
+	switch l.Algorithm {
 	case penstock.TokenBucket:
-		b := algorithm.TokenBucket{Rate: rate(limit)}
-		s.bucket, a = b.Decide(s.bucket, now, ask)
+		b := algorithm.TokenBucket{Rate: rate(l)}
+		s.bucket, v = b.Decide(s.bucket, now, ask)
+		st = b.Standing(max(s.bucket.Full-now, 0))
 	case penstock.LeakyBucket:
-		b := algorithm.LeakyBucket{Rate: rate(limit)}
-		s.drained, a = b.Decide(s.drained, now, ask)
+		b := algorithm.LeakyBucket{Rate: rate(l)}
+		s.drained, v = b.Decide(s.drained, now, ask)
+		st = b.Standing(max(s.drained-now, 0))
 	case penstock.FixedWindow:
-		w := algorithm.FixedWindow{Count: limit.Count, Tick: int64(tick)}
-		s.counter, a = w.Decide(s.counter, now, window(limit, now), ask)
+		w := algorithm.FixedWindow{Count: l.Count, Tick: int64(tick)}
+		s.counter, v = w.Decide(s.counter, now, window(l, now), ask)
+		st = w.Standing(s.counter, now)
 	case penstock.SlidingWindow:
-		w := algorithm.SlidingWindow{Count: limit.Count, Period: int64(limit.Period), Tick: int64(tick)}
-		s.slide, a = w.Decide(s.slide, now, ask)
+		w := algorithm.SlidingWindow{Count: l.Count, Period: int64(l.Period), Tick: int64(tick)}
+		s.slide, v = w.Decide(s.slide, now, ask)
+		st = w.Standing(s.slide, now)
 	case penstock.RollingWindow:
-		s.ring, a = roll(limit, s.ring, now, ask)
+		s.ring, v, st = roll(l, s.ring, now, ask)
 	case penstock.SlidingLog:
-		s.log, a = write(limit, s.log, now, ask)
+		s.log, v, st = write(l, s.log, now, ask)
 	}
 	s.until = 0
-	if a.ResetAfter > 0 {
-		s.until = now + a.ResetAfter
+	if st.ResetAfter > 0 {
+		s.until = now + st.ResetAfter
 	}
-	return s, decision(limit, a)
-}
-
-// normal returns a limit with its defaults filled in. The text of a limit has
-// them all.
-func normal(l penstock.Limit) penstock.Limit {
-	n, err := penstock.ParseLimit(l.String())
-	if err != nil {
-		return l // the store's own check has let it pass
-	}
-	return n
+	return s, decision(l, v, st)
 }
 
 func rate(l penstock.Limit) algorithm.Rate {
@@ -65,29 +61,59 @@ func rate(l penstock.Limit) algorithm.Rate {
 }
 
 // roll decides by a copy of the ring, which is returned.
-func roll(l penstock.Limit, r algorithm.Ring, now int64, ask algorithm.Ask) (algorithm.Ring, algorithm.Answer) {
+func roll(l penstock.Limit, r algorithm.Ring, now int64, ask algorithm.Ask) (algorithm.Ring, algorithm.Verdict, algorithm.Standing) {
 	w := algorithm.NewRollingWindow(l.Count, int64(l.Period), int64(l.Buckets), int64(tick))
 	if r.Counts = slices.Clone(r.Counts); r.Counts == nil {
 		r.Counts = make([]int64, w.Buckets+1)
 	}
 	w.Settle(&r, now)
-	a := w.Decide(&r, now, ask)
-	if a.Granted != 0 {
-		w.Record(&r, now, a.Granted)
+	v := w.Decide(&r, now, ask)
+	if v.Granted != 0 {
+		w.Record(&r, now, v.Granted)
 	}
-	return r, a
+	return r, v, w.Standing(&r, now)
 }
 
 // write decides by a copy of the log, which is returned. The copy has room for
 // all that can be granted.
-func write(l penstock.Limit, old algorithm.Log, now int64, ask algorithm.Ask) (algorithm.Log, algorithm.Answer) {
+func write(l penstock.Limit, old algorithm.Log, now int64, ask algorithm.Ask) (algorithm.Log, algorithm.Verdict, algorithm.Standing) {
 	w := algorithm.SlidingLog{Count: l.Count, Period: int64(l.Period), Tick: int64(tick)}
 	log := algorithm.Log{Moments: make([]int64, max(int(l.Count), old.Len))}
 	old.CopyTo(&log)
 	w.Settle(&log, now)
-	a := w.Decide(&log, now, ask)
-	if a.Granted != 0 {
-		w.Record(&log, now, a.Granted)
+	v := w.Decide(&log, now, ask)
+	if v.Granted != 0 {
+		w.Record(&log, now, v.Granted)
 	}
-	return log, a
+	return log, v, w.Standing(&log, now)
+}
+
+// decision puts what the algorithms say into the words of the API.
+func decision(l penstock.Limit, v algorithm.Verdict, st algorithm.Standing) penstock.Decision {
+	return penstock.Decision{
+		Allowed:    v.Allowed,
+		Granted:    v.Granted,
+		Limit:      most(l),
+		Remaining:  st.Remaining,
+		RetryAfter: time.Duration(v.RetryAfter),
+		ResetAfter: time.Duration(st.ResetAfter),
+		Delay:      time.Duration(v.Delay),
+	}
+}
+
+// normal returns a limit with its defaults filled in; its text has them all.
+func normal(l penstock.Limit) penstock.Limit {
+	n, err := penstock.ParseLimit(l.String())
+	if err != nil {
+		return l // a limit that was let pass has a text
+	}
+	return n
+}
+
+// most returns how many units a limit can grant at once.
+func most(l penstock.Limit) int64 {
+	if n := normal(l); isBucket(n) {
+		return n.Burst
+	}
+	return l.Count
 }

@@ -22,17 +22,25 @@ type LeakyBucket struct{ Rate }
 // verdict. A look tells the delay that one unit would get.
 func (b *LeakyBucket) Decide(drained, now int64, ask Ask) (int64, Verdict) {
 	debt := b.Debt(drained, now)
-	v := Verdict{Allowed: true, Delay: RoundUp(debt, b.Tick)}
-	switch {
-	case ask.Cost > 0:
-		debt, v = b.take(debt, ask)
-	case ask.Cost < 0:
-		debt, v = b.giveBack(debt, ask)
+	if ask.Cost <= 0 {
+		after, v := b.giveBack(debt, ask)
+		if ask.Cost == 0 {
+			v.Delay = RoundUp(debt, b.Tick)
+		}
+		return drainedAfter(after, now), v
 	}
-	if debt == 0 {
-		return 0, v
+	cost, capacity := ask.Cost, b.Capacity()
+	if ask.AtMost {
+		cost = ask.fit(b.free(debt, capacity))
 	}
-	return now + debt, v
+	if cost > b.Burst {
+		return drainedAfter(debt, now), Verdict{RetryAfter: Never}
+	}
+	after := debt + cost*b.Interval
+	if early := max(after-capacity, b.late(debt, ask)); early > 0 {
+		return drainedAfter(debt, now), Verdict{RetryAfter: RoundUp(early, b.Tick)}
+	}
+	return drainedAfter(after, now), Verdict{Allowed: true, Granted: cost, Delay: RoundUp(debt, b.Tick)}
 }
 
 // Debt returns how long the queue takes to drain.
@@ -40,21 +48,18 @@ func (b *LeakyBucket) Debt(drained, now int64) int64 {
 	return min(max(drained-now, 0), b.Capacity())
 }
 
-func (b *LeakyBucket) take(debt int64, ask Ask) (int64, Verdict) {
-	cost, capacity := ask.Cost, b.Capacity()
-	if ask.AtMost {
-		cost = ask.fit(b.free(debt, capacity))
+// late returns by how much a delay would be longer than the ask allows.
+func (b *LeakyBucket) late(debt int64, ask Ask) int64 {
+	if ask.MaxDelay == 0 {
+		return 0
 	}
-	if cost > b.Burst {
-		return debt, Verdict{RetryAfter: Never}
+	return debt - RoundDown(ask.MaxDelay, b.Tick)
+}
+
+// drainedAfter returns when a queue with a debt will have drained.
+func drainedAfter(debt, now int64) int64 {
+	if debt == 0 {
+		return 0
 	}
-	after := debt + cost*b.Interval
-	wait := after - capacity
-	if ask.MaxDelay > 0 {
-		wait = max(wait, debt-RoundDown(ask.MaxDelay, b.Tick))
-	}
-	if wait > 0 {
-		return debt, Verdict{RetryAfter: RoundUp(wait, b.Tick)}
-	}
-	return after, Verdict{Allowed: true, Granted: cost, Delay: RoundUp(debt, b.Tick)}
+	return now + debt
 }

@@ -48,8 +48,12 @@ func (r *Rate) Standing(debt int64) Standing {
 }
 
 // giveBack pays off debt as if the units had never been taken. Of a unit that
-// has partly come back already, only the rest is left to give.
+// has partly come back already, only the rest is left to give. A look, which
+// gives nothing back, changes nothing.
 func (r *Rate) giveBack(debt int64, ask Ask) (int64, Verdict) {
+	if debt == 0 || ask.Cost == 0 {
+		return debt, Verdict{Allowed: true}
+	}
 	owed := debt / r.Interval
 	if debt%r.Interval > 0 {
 		owed++

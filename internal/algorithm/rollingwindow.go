@@ -45,7 +45,7 @@ func NewRollingWindow(count, period, buckets, tick int64) RollingWindow {
 // Settle moves buckets that lie in the future to the present, and forgets the
 // oldest units beyond Count.
 func (w *RollingWindow) Settle(r *Ring, now int64) {
-	r.Newest = min(r.Newest, now/w.Length)
+	r.Newest = min(r.Newest, w.bucket(r, now))
 	for age := 0; r.Total > w.Count; age++ {
 		r.remove(r.place(age), r.Total-w.Count)
 	}
@@ -53,7 +53,7 @@ func (w *RollingWindow) Settle(r *Ring, now int64) {
 
 // Decide returns the verdict without changing the ring, which must be settled.
 func (w *RollingWindow) Decide(r *Ring, now int64, ask Ask) Verdict {
-	gone, used := r.live(now / w.Length)
+	gone, used := r.live(w.bucket(r, now))
 	switch {
 	case ask.Cost > 0:
 		return w.take(r, now, gone, used, ask)
@@ -65,7 +65,7 @@ func (w *RollingWindow) Decide(r *Ring, now int64, ask Ask) Verdict {
 
 // Standing returns how a settled ring stands.
 func (w *RollingWindow) Standing(r *Ring, now int64) Standing {
-	_, used := r.live(now / w.Length)
+	_, used := r.live(w.bucket(r, now))
 	if used == 0 {
 		return Standing{Remaining: w.Count}
 	}
@@ -74,7 +74,7 @@ func (w *RollingWindow) Standing(r *Ring, now int64) Standing {
 
 // Record charges what a Verdict granted, or gives it back, newest first.
 func (w *RollingWindow) Record(r *Ring, now, granted int64) {
-	r.advance(now / w.Length)
+	r.advance(w.bucket(r, now))
 	if granted > 0 {
 		r.Counts[r.Head] += granted
 		r.Total += granted
@@ -104,6 +104,15 @@ func (w *RollingWindow) take(r *Ring, now int64, gone int, used int64, ask Ask) 
 		return Verdict{RetryAfter: w.leaves(r, last) - now}
 	}
 	return Verdict{Allowed: true, Granted: cost}
+}
+
+// bucket returns the number of the bucket that now falls into. On a busy key it
+// is the newest, and then no division is needed to see that.
+func (w *RollingWindow) bucket(r *Ring, now int64) int64 {
+	if into := now - r.Newest*w.Length; into >= 0 && into < w.Length {
+		return r.Newest
+	}
+	return now / w.Length
 }
 
 // leaves returns when the bucket that is the age-th oldest is forgotten.

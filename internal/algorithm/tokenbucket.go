@@ -35,17 +35,24 @@ func (b *TokenBucket) Reach() int64 { return max(b.Capacity(), minute) }
 
 // Decide returns what becomes of the bucket, and the verdict.
 func (b *TokenBucket) Decide(s Bucket, now int64, ask Ask) (Bucket, Verdict) {
-	debt, v := b.Debt(s, now), Verdict{Allowed: true}
-	switch {
-	case ask.Cost > 0:
-		debt, v = b.take(debt, ask)
-	case ask.Cost < 0:
-		debt, v = b.giveBack(debt, ask)
+	debt := b.Debt(s, now)
+	if ask.Cost <= 0 {
+		debt, v := b.giveBack(debt, ask)
+		return b.owing(debt, now), v
 	}
-	if debt == 0 {
-		return Bucket{}, v
+	cost, most := ask.Cost, b.Capacity()
+	if ask.AtMost || ask.MaxDelay > 0 {
+		cost, most = b.stretch(debt, ask)
 	}
-	return Bucket{Full: now + debt, Reserved: debt > b.Capacity()}, v
+	if cost > b.Burst {
+		return b.owing(debt, now), Verdict{RetryAfter: Never}
+	}
+	after := debt + cost*b.Interval
+	if after > most {
+		return b.owing(debt, now), Verdict{RetryAfter: RoundUp(after-most, b.Tick)}
+	}
+	delay := RoundUp(max(after-b.Capacity(), 0), b.Tick)
+	return b.owing(after, now), Verdict{Allowed: true, Granted: cost, Delay: delay}
 }
 
 // Debt returns how far the bucket is from full, at most what it may owe.
@@ -57,21 +64,17 @@ func (b *TokenBucket) Debt(s Bucket, now int64) int64 {
 	return min(max(s.Full-now, 0), most)
 }
 
-func (b *TokenBucket) take(debt int64, ask Ask) (int64, Verdict) {
-	cost, most := ask.Cost, b.Capacity()
-	if ask.MaxDelay > 0 {
-		most += min(RoundDown(ask.MaxDelay, b.Tick), b.Reach())
+// owing returns a bucket with a debt.
+func (b *TokenBucket) owing(debt, now int64) Bucket {
+	if debt == 0 {
+		return Bucket{}
 	}
-	if ask.AtMost {
-		cost = ask.fit(b.free(debt, most))
-	}
-	if cost > b.Burst {
-		return debt, Verdict{RetryAfter: Never}
-	}
-	after := debt + cost*b.Interval
-	if after > most {
-		return debt, Verdict{RetryAfter: RoundUp(after-most, b.Tick)}
-	}
-	delay := max(after-b.Capacity(), 0)
-	return after, Verdict{Allowed: true, Granted: cost, Delay: RoundUp(delay, b.Tick)}
+	return Bucket{Full: now + debt, Reserved: debt > b.Capacity()}
+}
+
+// stretch returns how many units an ask takes, and how far the debt may grow,
+// when it takes what is left or may be granted for later.
+func (b *TokenBucket) stretch(debt int64, ask Ask) (cost, most int64) {
+	most = b.Capacity() + min(RoundDown(ask.MaxDelay, b.Tick), b.Reach())
+	return ask.fit(b.free(debt, most)), most
 }

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+)
+
+// A bench is one run: how long and how large, and what it has found so far.
+type bench struct {
+	rounds   int
+	length   time.Duration // of a round
+	sizes    sizes
+	progress io.Writer
+	report   report
+}
+
+// sizes are the numbers of keys in the cases.
+type sizes struct {
+	many       int // "10 thousand keys"
+	million    int // "1 million keys"
+	tenMillion int // "10 million keys"
+	logs       int // keys with full logs
+	room       int // MaxKeys of the store that is flooded
+	flood      int // new keys in the flood
+	victims    int // spent keys that are asked again after it
+}
+
+var fullSizes = sizes{
+	many:       10_000,
+	million:    1_000_000,
+	tenMillion: 10_000_000,
+	logs:       100_000,
+	room:       100_000,
+	flood:      2_000_000,
+	victims:    1_000,
+}
+
+// quickSizes let every case run in no time, to see that it runs.
+var quickSizes = sizes{
+	many:       200,
+	million:    2_000,
+	tenMillion: 4_000,
+	logs:       100,
+	room:       1_000,
+	flood:      5_000,
+	victims:    100,
+}
+
+func (b *bench) say(format string, args ...any) {
+	fmt.Fprintf(b.progress, format+"\n", args...)
+}
+
+// A trial is one line, or a few, of the table. Its error means that it did not
+// measure what it should; a missed target is a finding.
+type trial struct {
+	name string
+	run  func(b *bench) error
+}
+
+var trials = []trial{
+	{"hot", (*bench).hotKey},
+	{"denied", (*bench).hotKeyDenied},
+	{"store", (*bench).throughStore},
+	{"many", (*bench).manyKeys},
+	{"algorithms", (*bench).otherAlgorithms},
+	{"log", (*bench).turningLog},
+	{"million", (*bench).millionKeys},
+	{"flood", (*bench).floodOfNewKeys},
+	{"weight", (*bench).weights},
+	{"logweight", (*bench).logWeight},
+	{"tenmillion", (*bench).tenMillionKeys},
+}

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestMain lets the test binary stand in for the command when a case starts it
+// again to weigh a contestant.
+func TestMain(m *testing.M) {
+	if asked, err := weighIfAsked(); asked {
+		exitOn(err)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func TestEveryCaseRuns(t *testing.T) {
+	for _, trial := range trials {
+		t.Run(trial.name, func(t *testing.T) {
+			b := &bench{rounds: 3, length: 50 * time.Microsecond, sizes: quickSizes, progress: t.Output()}
+			if err := trial.run(b); err != nil {
+				t.Fatal(err)
+			}
+			if len(b.report.findings) == 0 {
+				t.Error("found nothing")
+			}
+		})
+	}
+}
+
+func TestCommandPrintsTheTable(t *testing.T) {
+	var out, progress bytes.Buffer
+	if got := command([]string{"-quick", "-run", "^(hot|store|logweight)$"}, &out, &progress); got != 0 {
+		t.Fatalf("exit status %d, want 0:\n%s", got, &progress)
+	}
+	for _, want := range []string{
+		`\| one hot key, token bucket, allowed \| ≤ 1\.8× the floor, 0 allocations \| [\d.]+× \([\d.]+–[\d.]+\) the floor, 0 allocations \| not judged \|`,
+		`\| one hot key, token bucket, allowed \| uber-go/ratelimit, no keys \| [\d.]+ \|`,
+		`\| one hot key, through a decorator and the Store interface \| ≤ 2\.7×`,
+		`\| penstock sliding-log \| 100 \| [\d.]+ \|`,
+	} {
+		if !regexp.MustCompile(want).Match(out.Bytes()) {
+			t.Errorf("no line like %s in:\n%s", want, &out)
+		}
+	}
+	if strings.Contains(out.String(), "200 keys") {
+		t.Errorf("-run ^(hot|store|logweight)$ ran other cases too:\n%s", &out)
+	}
+}
+
+func TestCommandRefusesNonsense(t *testing.T) {
+	for _, args := range [][]string{{"-run", "("}, {"-rounds", "0"}, {"-round", "-1s"}, {"-fast"}} {
+		var out, complaint bytes.Buffer
+		if got := command(args, &out, &complaint); got != 2 || complaint.Len() == 0 {
+			t.Errorf("%q: exit status %d and %q, want 2 and a reason", args, got, &complaint)
+		}
+	}
+}
+
+func TestExitStatus(t *testing.T) {
+	missed := report{findings: []finding{{target: "≤ 1", met: false}}}
+	reached := report{findings: []finding{{target: "≤ 1", met: true}, {target: "", met: false}}}
+	wrong := []error{errors.New("all keys were the same")}
+	for _, c := range []struct {
+		name   string
+		failed []error
+		report report
+		opts   options
+		want   int
+	}{
+		{"all is well", nil, reached, options{strict: true}, 0},
+		{"a missed target is news", nil, missed, options{}, 0},
+		{"a missed target is an error when strict", nil, missed, options{strict: true}, 1},
+		{"a quick run is not judged", nil, missed, options{strict: true, quick: true}, 0},
+		{"a wrong workload is always an error", wrong, reached, options{quick: true}, 1},
+	} {
+		var complaint bytes.Buffer
+		if got := status(&complaint, c.failed, &c.report, c.opts); got != c.want {
+			t.Errorf("%s: exit status %d, want %d; said %q", c.name, got, c.want, &complaint)
+		}
+	}
+}
+
+func TestTheVersionOfEveryRivalIsPrinted(t *testing.T) {
+	got := rivalVersions()
+	for _, c := range rivals {
+		if !strings.Contains(got, c.module+" v") {
+			t.Errorf("no version of %s in %q", c.module, got)
+		}
+	}
+}
+
+func TestVerdicts(t *testing.T) {
+	for _, c := range []struct {
+		finding finding
+		judged  bool
+		want    string
+	}{
+		{finding{target: "≤ 1", met: true}, true, "pass"},
+		{finding{target: "≤ 1", met: false}, true, "FAIL"},
+		{finding{target: "≤ 1", met: false}, false, "not judged"},
+		{finding{met: false}, true, "–"},
+	} {
+		if got := c.finding.verdict(c.judged); got != c.want {
+			t.Errorf("%+v, judged %v: %q, want %q", c.finding, c.judged, got, c.want)
+		}
+	}
+}
+
+func TestTargetsNeedBothSpeedAndNoAllocations(t *testing.T) {
+	for _, c := range []struct {
+		ratio, allocs float64
+		met           bool
+	}{{1.79, 0, true}, {1.81, 0, false}, {1.2, 0.5, false}} {
+		var r report
+		r.findAgainstFloor("hot", timing{toFloor: spread{median: c.ratio}, allocs: c.allocs}, 1.8)
+		if got := r.findings[0].met; got != c.met {
+			t.Errorf("%.2f× with %.1f allocations against at most 1.8×: met %v, want %v", c.ratio, c.allocs, got, c.met)
+		}
+	}
+	for _, c := range []struct {
+		bytes float64
+		gc    time.Duration
+		met   bool
+	}{{39, time.Millisecond, true}, {41, time.Millisecond, false}, {39, 3 * time.Millisecond, false}} {
+		var r report
+		r.findWeight(weight{Name: "penstock token-bucket", Bytes: c.bytes, GC: c.gc}, 40, 2*time.Millisecond)
+		if got := r.findings[0].met; got != c.met {
+			t.Errorf("%.0f bytes and %s against at most 40 and 2ms: met %v, want %v", c.bytes, c.gc, got, c.met)
+		}
+	}
+}
+
+func TestTheClosestRivalDecides(t *testing.T) {
+	duel := func(who string, ratio float64) []timing {
+		return []timing{{who: "penstock"}, {who: who, toOurs: spread{median: ratio}}}
+	}
+	s := newStandings("1,000,000 keys")
+	s.enter(duel("slow", 4))
+	s.enter(duel("close", 2.4))
+	s.enter(duel("slower", 5))
+	var r report
+	s.report(&r)
+	if f := r.findings[0]; f.met || !strings.Contains(f.measured, "2.4×") || !strings.Contains(f.measured, "close") {
+		t.Errorf("after rivals at 4×, 2.4× and 5×: %+v, want a miss at 2.4×", f)
+	}
+	if len(r.timings) != 4 {
+		t.Errorf("%d timings, want penstock's once and three rivals'", len(r.timings))
+	}
+}
+
+func TestTheWalkTouchesEveryKeyInAnotherOrderThanTheFill(t *testing.T) {
+	const n = 1000
+	var filled, walked []string
+	err := fillKeys(7, n, func(key string) error {
+		filled = append(filled, key)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newRing(7, n).walks(1)[0]
+	for range n {
+		walked = append(walked, w.key())
+	}
+	if slices.Equal(filled, walked) {
+		t.Error("keys are filled in the order in which they are walked")
+	}
+	if again := w.key(); again != walked[0] {
+		t.Errorf("after %d keys comes %q, want the first again, %q", n, again, walked[0])
+	}
+	slices.Sort(filled)
+	slices.Sort(walked)
+	if !slices.Equal(filled, walked) {
+		t.Error("other keys are filled than walked")
+	}
+	if got, want := len(slices.Compact(walked)), n; got != want {
+		t.Errorf("%d different keys, want %d", got, want)
+	}
+	if got := walked[0]; len(got) != keySize || got != "user:000000000000007" {
+		t.Errorf("the lowest key is %q, want user:000000000000007", got)
+	}
+}
+
+func TestMediansAreUnmovedByAStall(t *testing.T) {
+	got := spreadOf([]float64{3, 1, 2, 1000, 4})
+	if got.median != 3 {
+		t.Errorf("median %v, want 3", got.median)
+	}
+	if want := 1.4; math.Abs(got.p10-want) > 1e-9 {
+		t.Errorf("10th percentile %v, want %v", got.p10, want)
+	}
+	slowRounds := ratios([]float64{10, 200, 10}, []float64{5, 100, 5})
+	if !slices.Equal(slowRounds, []float64{2, 2, 2}) {
+		t.Errorf("ratios %v, want 2 in the slow round as in the others", slowRounds)
+	}
+}
+
+func TestContestantsTakeTurns(t *testing.T) {
+	var order []string
+	a, b := &recorder{"a", &order}, &recorder{"b", &order}
+	r := newRing(0, 1)
+	race(3, time.Nanosecond, newEntrant("a", a, r, 1), newEntrant("b", b, r, 1))
+	got := strings.Join(order[len(order)-6:], "")
+	if got != "ababab" {
+		t.Errorf("three rounds went %q, want ababab", got)
+	}
+}
+
+func TestTwoGoroutinesShareTheCalls(t *testing.T) {
+	l, err := openFilled(ours, roomy(100), 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newEntrant("penstock", l, newRing(0, 100), 2)
+	e.lap(80)
+	keys, err := distinct(e.walks)
+	if err != nil || keys != 80 || e.tally.calls != 80 {
+		t.Errorf("80 calls on two goroutines: %d keys, %d calls, %v; want 80 of both", keys, e.tally.calls, err)
+	}
+}
+
+// recorder writes down when it runs.
+type recorder struct {
+	name  string
+	order *[]string
+}
+
+func (r *recorder) take(string) (bool, error) { return true, nil }
+
+func (r *recorder) run(_ *walk, calls int) tally {
+	*r.order = append(*r.order, r.name)
+	return tally{calls: calls}
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+// A flood is an attacker who invents keys. The store is full of keys that have
+// spent their limit, and however many new keys come, none of the old may be
+// forgotten: to forget a debt is to admit.
+type flood struct {
+	lim     *limited
+	spent   []string // keys admitted while there was room
+	offered int      // keys invented so far
+}
+
+// floodOfNewKeys counts how many new keys a second a full store takes.
+func (b *bench) floodOfNewKeys() error {
+	title := "a flood of new keys into a full store of " + thousands(b.sizes.room)
+	b.say("%s", title)
+	f, err := newFlood(b.sizes.room)
+	if err != nil {
+		return err
+	}
+	rate, err := f.run(b.sizes.flood, b.rounds)
+	if err != nil {
+		return err
+	}
+	victims, admitted := f.askAgain(b.sizes.victims)
+	b.report.find(title, "≥ 1 million a second, no spent key admitted again",
+		rate.median >= 1_000_000 && admitted == 0,
+		"%.2f (%.2f–%.2f) million a second, %d of %d spent keys admitted again",
+		rate.median/1e6, rate.p10/1e6, rate.p90/1e6, admitted, victims)
+	return nil
+}
+
+// newFlood fills a store to the brim: first with as many keys as it has room
+// for, then with new ones until a thousand in a row are turned away.
+func newFlood(room int) (*flood, error) {
+	lim, err := newLimited(penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: room}), tokenBucket(once))
+	if err != nil {
+		return nil, err
+	}
+	f := &flood{lim: lim}
+	for turnedAway := 0; turnedAway < 1_000; turnedAway++ {
+		key := string(appendKey(nil, f.offered))
+		ok, err := lim.take(key)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			f.spent = append(f.spent, key)
+			turnedAway = 0
+		}
+		if f.offered++; f.offered > 4*room {
+			return nil, fmt.Errorf("a store of %d keys admitted %d of %d and is still not full", room, len(f.spent), f.offered)
+		}
+	}
+	return f, f.checkFull(room)
+}
+
+// checkFull says whether the store took at least about as many keys as it has
+// room for, since otherwise the flood finds an emptier store than it should.
+func (f *flood) checkFull(room int) error {
+	if len(f.spent) < room*9/10 {
+		return fmt.Errorf("a store of %d keys was full with %d", room, len(f.spent))
+	}
+	return nil
+}
+
+// run offers that many keys that the store has never seen, in so many rounds,
+// and returns the keys per second. Next to none may pass: those that do share
+// one bucket that is soon spent.
+func (f *flood) run(keys, rounds int) (spread, error) {
+	r := newRing(f.offered, keys)
+	w := r.walks(1)[0]
+	each := keys / rounds
+	var rates []float64
+	var t tally
+	for range rounds {
+		begin := time.Now()
+		t.merge(f.lim.run(w, each))
+		rates = append(rates, float64(each)/time.Since(begin).Seconds())
+	}
+	w.steps = t.calls
+	return spreadOf(rates), f.proveFlood(t, w)
+}
+
+func (f *flood) proveFlood(t tally, w *walk) error {
+	fresh, err := distinct([]*walk{w})
+	if err == nil && fresh != t.calls {
+		err = fmt.Errorf("%d of %d keys in the flood were new, want all", fresh, t.calls)
+	}
+	if admitted := t.calls - t.denied - t.failed; t.failed > 0 || admitted > t.calls/1000 {
+		err = errors.Join(err, fmt.Errorf("%d of %d keys in the flood failed and %d were admitted, want almost none", t.failed, t.calls, admitted))
+	}
+	return err
+}
+
+// askAgain asks about spent keys, evenly chosen, and says how many there were
+// and how many were admitted a second time.
+func (f *flood) askAgain(most int) (asked, admitted int) {
+	asked = min(most, len(f.spent))
+	for i := range asked {
+		d, err := f.lim.lim.Allow(context.Background(), f.spent[i*len(f.spent)/asked])
+		if err != nil || d.Allowed {
+			admitted++
+		}
+	}
+	return asked, admitted
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+)
+
+// keySize is the length of every key: "user:" and fifteen digits.
+const keySize = 20
+
+// These make the orders in which keys are walked and filled. They differ, so
+// that what a limiter laid out while filling is not laid out for the walk.
+const (
+	walkShuffle = 1
+	fillShuffle = 2
+)
+
+// A ring holds keys in one flat string, in the order in which they are walked.
+// Reading the next key costs a few nanoseconds because it lies beside the
+// last, while the entry that it names may lie anywhere in a limiter's table.
+type ring struct {
+	flat  string
+	first int // the number in the lowest key
+}
+
+// newRing returns a ring of n keys, numbered from first, in shuffled order.
+func newRing(first, n int) ring {
+	flat := make([]byte, 0, n*keySize)
+	for _, i := range shuffled(n, walkShuffle) {
+		flat = appendKey(flat, first+int(i))
+	}
+	return ring{flat: string(flat), first: first}
+}
+
+func (r ring) len() int { return len(r.flat) / keySize }
+
+// at returns the key in place i of the walk.
+func (r ring) at(i int) string { return r.flat[i*keySize : (i+1)*keySize] }
+
+// walks returns n walks that start evenly spaced around the ring.
+func (r ring) walks(n int) []*walk {
+	ws := make([]*walk, n)
+	for i := range ws {
+		start := i * r.len() / n
+		ws[i] = &walk{ring: r, start: start, next: start * keySize}
+	}
+	return ws
+}
+
+// A walk goes around a ring, key by key, for one goroutine.
+type walk struct {
+	ring  ring
+	start int // the place of the first key
+	next  int // the byte at which the next key begins
+	steps int // how many keys were read, kept by whoever drives the walk
+}
+
+// key returns the next key. It is small enough to be inlined.
+func (w *walk) key() string {
+	if w.next == len(w.ring.flat) {
+		w.next = 0
+	}
+	k := w.ring.flat[w.next : w.next+keySize]
+	w.next += keySize
+	return k
+}
+
+// distinct counts, by their text, the different keys that walks have read.
+func distinct(walks []*walk) (int, error) {
+	seen := make([]bool, walks[0].ring.len())
+	count := 0
+	for _, w := range walks {
+		for i := range min(w.steps, w.ring.len()) {
+			n, err := keyNumber(w.ring.at((w.start + i) % w.ring.len()))
+			if err != nil {
+				return 0, err
+			}
+			if at := n - w.ring.first; !seen[at] {
+				seen[at] = true
+				count++
+			}
+		}
+	}
+	return count, nil
+}
+
+// fillKeys calls fill once for each of the n keys from first on, in an order
+// that is not the walk's and with a string that nobody else holds.
+func fillKeys(first, n int, fill func(key string) error) error {
+	var b [keySize]byte
+	for _, i := range shuffled(n, fillShuffle) {
+		if err := fill(string(appendKey(b[:0], first+int(i)))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// appendKey appends the key with number i, such as "user:000000000000042".
+func appendKey(b []byte, i int) []byte {
+	const digits = keySize - len("user:")
+	b = append(b, "user:000000000000000"...)
+	for at := len(b) - 1; i > 0 && at >= len(b)-digits; at-- {
+		b[at] = byte('0' + i%10)
+		i /= 10
+	}
+	return b
+}
+
+func keyNumber(key string) (int, error) {
+	n, err := strconv.Atoi(key[len("user:"):])
+	if err != nil {
+		return 0, fmt.Errorf("key %q: %w", key, err)
+	}
+	return n, nil
+}
+
+func shuffled(n int, order uint64) []uint32 {
+	p := make([]uint32, n)
+	for i := range p {
+		p[i] = uint32(i)
+	}
+	rnd := rand.New(rand.NewPCG(order, uint64(n)))
+	rnd.Shuffle(n, func(i, j int) { p[i], p[j] = p[j], p[i] })
+	return p
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+
+	"github.com/penstock-io/penstock"
+)
+
+// defaultMaxKeys is what a penstock.Memory holds when not told otherwise.
+const defaultMaxKeys = 1_000_000
+
+// limited is penstock as people call it: a Limiter on a Store.
+type limited struct {
+	lim *penstock.Limiter
+	ctx context.Context
+}
+
+func (l *limited) take(key string) (bool, error) {
+	d, err := l.lim.Allow(l.ctx, key)
+	return d.Allowed, err
+}
+
+func (l *limited) run(w *walk, calls int) (t tally) {
+	for range calls {
+		if ok, err := l.take(w.key()); !ok {
+			t.refused(err)
+		}
+	}
+	t.calls = calls
+	return t
+}
+
+func newLimited(s penstock.Store, l penstock.Limit) (*limited, error) {
+	lim, err := penstock.New(s, l)
+	if err != nil {
+		return nil, err
+	}
+	return &limited{lim: lim, ctx: context.Background()}, nil
+}
+
+// memoryFor returns a store for n keys: the default one while that is enough.
+func memoryFor(n int) *penstock.Memory {
+	if n <= defaultMaxKeys {
+		return penstock.NewMemory(nil)
+	}
+	return penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: n})
+}
+
+func tokenBucket(p policy) penstock.Limit {
+	return penstock.Limit{Count: 1, Period: p.every, Burst: p.burst}
+}
+
+// ours is the contestant that this is all about.
+var ours = contestant{name: "penstock", keyed: true, open: func(p policy, n int) (limiter, error) {
+	return newLimited(memoryFor(n), tokenBucket(p))
+}}
+
+// passThrough is the least that a decorator can be.
+type passThrough struct{ next penstock.Store }
+
+func (p passThrough) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+	return p.next.Take(ctx, r)
+}
+
+// asked is penstock without a Limiter: a Request given to a Store by hand.
+type asked struct {
+	store penstock.Store
+	limit penstock.Limit
+	ctx   context.Context
+}
+
+func (a *asked) take(key string) (bool, error) {
+	d, err := a.store.Take(a.ctx, penstock.Request{Key: key, Limit: a.limit, Cost: 1})
+	return d.Allowed, err
+}
+
+func (a *asked) run(w *walk, calls int) (t tally) {
+	for range calls {
+		if ok, err := a.take(w.key()); !ok {
+			t.refused(err)
+		}
+	}
+	t.calls = calls
+	return t
+}

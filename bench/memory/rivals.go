@@ -1,0 +1,269 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	failsafe "github.com/failsafe-go/failsafe-go/ratelimiter"
+	juju "github.com/juju/ratelimit"
+	"github.com/sethvargo/go-limiter/memorystore"
+	"github.com/throttled/throttled/v2"
+	"github.com/throttled/throttled/v2/store/memstore"
+	ulule "github.com/ulule/limiter/v3"
+	ululememory "github.com/ulule/limiter/v3/drivers/store/memory"
+	uber "go.uber.org/ratelimit"
+	"golang.org/x/time/rate"
+
+	sethvargo "github.com/sethvargo/go-limiter"
+)
+
+// rivals are the limiters that Go programs use today, each called as its own
+// documentation says. Those without keys are kept per key in the container
+// that is named, as their users do.
+var rivals = []contestant{
+	{"x/time/rate, map and mutex", "golang.org/x/time", true, openRateMap},
+	{"x/time/rate, sync.Map", "golang.org/x/time", true, openRateSyncMap},
+	{"sethvargo/go-limiter", "github.com/sethvargo/go-limiter", true, openSethvargo},
+	{"throttled, GCRA", "github.com/throttled/throttled/v2", true, openThrottled},
+	{"ulule/limiter", "github.com/ulule/limiter/v3", true, openUlule},
+	{"failsafe-go bursty, sync.Map", "github.com/failsafe-go/failsafe-go", true, openFailsafeBursty},
+	{"failsafe-go smooth, sync.Map", "github.com/failsafe-go/failsafe-go", true, openFailsafeSmooth},
+	{"juju/ratelimit, sync.Map", "github.com/juju/ratelimit", true, openJuju},
+	{"uber-go/ratelimit, no keys", "go.uber.org/ratelimit", false, openUber},
+}
+
+type rateMap struct {
+	mu    sync.Mutex
+	each  rate.Limit
+	burst int
+	keys  map[string]*rate.Limiter
+}
+
+func openRateMap(p policy, _ int) (limiter, error) {
+	return &rateMap{each: rate.Every(p.every), burst: int(p.burst), keys: map[string]*rate.Limiter{}}, nil
+}
+
+func (r *rateMap) take(key string) (bool, error) {
+	r.mu.Lock()
+	l := r.keys[key]
+	if l == nil {
+		l = rate.NewLimiter(r.each, r.burst)
+		r.keys[key] = l
+	}
+	r.mu.Unlock()
+	return l.Allow(), nil
+}
+
+func (r *rateMap) run(w *walk, calls int) (t tally) {
+	for range calls {
+		if ok, err := r.take(w.key()); !ok {
+			t.refused(err)
+		}
+	}
+	t.calls = calls
+	return t
+}
+
+type rateSyncMap struct {
+	each  rate.Limit
+	burst int
+	keys  sync.Map
+}
+
+func openRateSyncMap(p policy, _ int) (limiter, error) {
+	return &rateSyncMap{each: rate.Every(p.every), burst: int(p.burst)}, nil
+}
+
+func (r *rateSyncMap) take(key string) (bool, error) {
+	l, ok := r.keys.Load(key)
+	if !ok {
+		l, _ = r.keys.LoadOrStore(key, rate.NewLimiter(r.each, r.burst))
+	}
+	return l.(*rate.Limiter).Allow(), nil
+}
+
+func (r *rateSyncMap) run(w *walk, calls int) (t tally) {
+	for range calls {
+		if ok, err := r.take(w.key()); !ok {
+			t.refused(err)
+		}
+	}
+	t.calls = calls
+	return t
+}
+
+type sethvargoStore struct {
+	store sethvargo.Store
+	ctx   context.Context
+}
+
+func openSethvargo(p policy, _ int) (limiter, error) {
+	s, err := memorystore.New(&memorystore.Config{Tokens: uint64(p.burst), Interval: p.window()})
+	return &sethvargoStore{store: s, ctx: context.Background()}, err
+}
+
+func (s *sethvargoStore) take(key string) (bool, error) {
+	_, _, _, ok, err := s.store.Take(s.ctx, key)
+	return ok, err
+}
+
+func (s *sethvargoStore) run(w *walk, calls int) (t tally) {
+	for range calls {
+		if ok, err := s.take(w.key()); !ok {
+			t.refused(err)
+		}
+	}
+	t.calls = calls
+	return t
+}
+
+func (s *sethvargoStore) close() { _ = s.store.Close(s.ctx) }
+
+type throttledGCRA struct {
+	lim *throttled.GCRARateLimiterCtx
+	ctx context.Context
+}
+
+func openThrottled(p policy, _ int) (limiter, error) {
+	const unbounded = 0 // Its bounded form takes a lock and two allocations more.
+	store, err := memstore.NewCtx(unbounded)
+	if err != nil {
+		return nil, err
+	}
+	quota := throttled.RateQuota{MaxRate: throttled.PerDuration(1, p.every), MaxBurst: int(p.burst) - 1}
+	lim, err := throttled.NewGCRARateLimiterCtx(store, quota)
+	return &throttledGCRA{lim: lim, ctx: context.Background()}, err
+}
+
+func (g *throttledGCRA) take(key string) (bool, error) {
+	limited, _, err := g.lim.RateLimitCtx(g.ctx, key, 1)
+	return err == nil && !limited, err
+}
+
+func (g *throttledGCRA) run(w *walk, calls int) (t tally) {
+	for range calls {
+		if ok, err := g.take(w.key()); !ok {
+			t.refused(err)
+		}
+	}
+	t.calls = calls
+	return t
+}
+
+type ululeMemory struct {
+	lim *ulule.Limiter
+	ctx context.Context
+}
+
+// openUlule lets its cleaner sleep through the run: a sweep would fall into
+// somebody's round, and without it ulule looks no worse.
+func openUlule(p policy, _ int) (limiter, error) {
+	store := ululememory.NewStoreWithOptions(ulule.StoreOptions{Prefix: "limiter", CleanUpInterval: time.Hour})
+	lim := ulule.New(store, ulule.Rate{Period: p.window(), Limit: p.burst})
+	return &ululeMemory{lim: lim, ctx: context.Background()}, nil
+}
+
+func (u *ululeMemory) take(key string) (bool, error) {
+	c, err := u.lim.Get(u.ctx, key)
+	return err == nil && !c.Reached, err
+}
+
+func (u *ululeMemory) run(w *walk, calls int) (t tally) {
+	for range calls {
+		if ok, err := u.take(w.key()); !ok {
+			t.refused(err)
+		}
+	}
+	t.calls = calls
+	return t
+}
+
+type failsafeSyncMap struct {
+	open func() failsafe.RateLimiter[any]
+	keys sync.Map
+}
+
+func openFailsafeBursty(p policy, _ int) (limiter, error) {
+	return &failsafeSyncMap{open: func() failsafe.RateLimiter[any] {
+		return failsafe.NewBursty[any](uint(p.burst), p.window())
+	}}, nil
+}
+
+// openFailsafeSmooth gives it one nanosecond for a burst: it has no bursts, so
+// only a rate that nobody can call at admits every call.
+func openFailsafeSmooth(p policy, _ int) (limiter, error) {
+	every := p.every
+	if p.burst > 1 {
+		every = time.Nanosecond
+	}
+	return &failsafeSyncMap{open: func() failsafe.RateLimiter[any] {
+		return failsafe.NewSmoothWithMaxRate[any](every)
+	}}, nil
+}
+
+func (f *failsafeSyncMap) take(key string) (bool, error) {
+	l, ok := f.keys.Load(key)
+	if !ok {
+		l, _ = f.keys.LoadOrStore(key, f.open())
+	}
+	return l.(failsafe.RateLimiter[any]).TryAcquirePermit(), nil
+}
+
+func (f *failsafeSyncMap) run(w *walk, calls int) (t tally) {
+	for range calls {
+		if ok, err := f.take(w.key()); !ok {
+			t.refused(err)
+		}
+	}
+	t.calls = calls
+	return t
+}
+
+type jujuSyncMap struct {
+	policy policy
+	keys   sync.Map
+}
+
+func openJuju(p policy, _ int) (limiter, error) { return &jujuSyncMap{policy: p}, nil }
+
+func (j *jujuSyncMap) take(key string) (bool, error) {
+	b, ok := j.keys.Load(key)
+	if !ok {
+		b, _ = j.keys.LoadOrStore(key, juju.NewBucket(j.policy.every, j.policy.burst))
+	}
+	return b.(*juju.Bucket).TakeAvailable(1) == 1, nil
+}
+
+func (j *jujuSyncMap) run(w *walk, calls int) (t tally) {
+	for range calls {
+		if ok, err := j.take(w.key()); !ok {
+			t.refused(err)
+		}
+	}
+	t.calls = calls
+	return t
+}
+
+type uberLimiter struct{ lim uber.Limiter }
+
+// openUber gives it the fastest rate it can count, since Take blocks: at a
+// billion a second it never does.
+func openUber(policy, int) (limiter, error) {
+	return &uberLimiter{lim: uber.New(1_000_000_000)}, nil
+}
+
+func (u *uberLimiter) take(string) (bool, error) {
+	u.lim.Take()
+	return true, nil
+}
+
+func (u *uberLimiter) run(w *walk, calls int) (t tally) {
+	for range calls {
+		if ok, err := u.take(w.key()); !ok {
+			t.refused(err)
+		}
+	}
+	t.calls = calls
+	return t
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+)
+
+// tenMillionKeys is there to be known: how a table behaves that no cache holds.
+func (b *bench) tenMillionKeys() error {
+	n := b.sizes.tenMillion
+	title := thousands(n) + " keys, token bucket"
+	b.say("%s: filling", title)
+	r := newRing(0, n)
+	before := heap()
+	l, err := openFilled(ours, roomy(n), n)
+	if err != nil {
+		return err
+	}
+	after := heap()
+	gc := bestCollection()
+	lu := &lineup{policy: roomy(n), ring: r, ours: l.(*limited), calls: n}
+	timings, err := b.playAloneAndTogether(title, lu)
+	if err != nil {
+		return err
+	}
+	b.report.find(title, "", true, "%.0f ns serial, %.0f ns on two goroutines, %.1f bytes a key, forced GC %s",
+		timings[0].nanos.median, timings[1].nanos.median,
+		(float64(after.HeapAlloc)-float64(before.HeapAlloc))/float64(n), millis(gc))
+	runtime.KeepAlive(r)
+	return nil
+}
+
+// playAloneAndTogether returns penstock's timings on one goroutine and on two.
+func (b *bench) playAloneAndTogether(title string, lu *lineup) ([2]timing, error) {
+	var both [2]timing
+	for i := range both {
+		suffix := [2]string{"", ", two goroutines"}[i]
+		timings, err := b.play(title+suffix, lu, i+1)
+		if err != nil {
+			return both, err
+		}
+		b.report.add(timings...)
+		both[i] = last(timings)
+	}
+	if err := checkDebts(lu.ours.lim, lu.ring, lu.calls); err != nil {
+		return both, fmt.Errorf("%s: %w", title, err)
+	}
+	return both, nil
+}

@@ -43,9 +43,14 @@ func NewRollingWindow(count, period, buckets, tick int64) RollingWindow {
 }
 
 // Settle moves buckets that lie in the future to the present, and forgets the
-// oldest units beyond Count.
+// oldest units beyond Count. A ring of which nothing is left is forgotten, and
+// stays so should the clock step back.
 func (w *RollingWindow) Settle(r *Ring, now int64) {
 	r.Newest = min(r.Newest, w.bucket(r, now))
+	if r.Total > 0 && w.Empty(r) <= now {
+		clear(r.Counts)
+		r.Total = 0
+	}
 	for age := 0; r.Total > w.Count; age++ {
 		r.remove(r.place(age), r.Total-w.Count)
 	}

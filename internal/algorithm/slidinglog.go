@@ -27,8 +27,12 @@ type SlidingLog struct {
 }
 
 // Settle moves moments that lie in the future to the present, and forgets the
-// oldest beyond Count.
+// oldest beyond Count. A log of which nothing is left is forgotten, and stays so
+// should the clock step back.
 func (w *SlidingLog) Settle(l *Log, now int64) {
+	if l.Len > 0 && w.Empty(l) <= now {
+		l.Len = 0
+	}
 	for i := l.Len - 1; i >= 0 && l.at(i) > now; i-- {
 		l.Moments[l.place(i)] = now
 	}

@@ -9,15 +9,9 @@ import (
 // This file is for those who write a [Store]. Whoever only asks one needs
 // nothing of it.
 
-// Validate returns an error if the request has no meaning under any state of
-// its key: if it names nobody, asks for something contradictory, or its limit
-// cannot be counted by.
-func (r Request) Validate() error {
-	if err := r.check(); err != nil {
-		return err
-	}
-	return r.Limit.Validate()
-}
+// Validate returns an error if the request, apart from its limit, has no meaning:
+// if it names nobody, or asks for something contradictory.
+func (r Request) Validate() error { return r.check() }
 
 // Normal returns the limit with its defaults filled in and the fields that its
 // algorithm ignores cleared: limits of one meaning have one normal form. The

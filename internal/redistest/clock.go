@@ -1,0 +1,80 @@
+package redistest
+
+import (
+	_ "embed" // for the shim
+	"encoding/binary"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// The name keeps the go command from looking for cgo.
+//
+//go:embed clock.c.txt
+var shimSource []byte
+
+// A Clock is what a server takes for the time of day.
+type Clock struct {
+	page []byte
+	path string
+}
+
+// newClock returns a clock in a file of its own.
+func newClock(dir string) (*Clock, error) {
+	path := filepath.Join(dir, "clock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if err := f.Truncate(8); err != nil {
+		return nil, err
+	}
+	page, err := syscall.Mmap(int(f.Fd()), 0, 8, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+	if err != nil {
+		return nil, err
+	}
+	c := &Clock{page: page, path: path}
+	c.Set(time.Now())
+	return c, nil
+}
+
+// Set makes it the given time, in microseconds, for everything that the server
+// does from now on.
+func (c *Clock) Set(now time.Time) {
+	binary.NativeEndian.PutUint64(c.page, uint64(now.UnixMicro()))
+}
+
+func (c *Clock) close() { _ = syscall.Munmap(c.page) }
+
+var shim struct {
+	once sync.Once
+	path string
+	err  error
+}
+
+// shimPath returns where the shim is, compiled once for each process.
+func shimPath() (string, error) {
+	shim.once.Do(func() { shim.path, shim.err = compileShim() })
+	return shim.path, shim.err
+}
+
+func compileShim() (string, error) {
+	dir, err := os.MkdirTemp("", "redistest-shim")
+	if err != nil {
+		return "", err
+	}
+	source, library := filepath.Join(dir, "clock.c"), filepath.Join(dir, "clock.so")
+	if err := os.WriteFile(source, shimSource, 0o600); err != nil {
+		return "", err
+	}
+	out, err := exec.Command("cc", "-O2", "-shared", "-fPIC", "-o", library, source).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("redistest: compiling the clock: %w\n%s", err, out)
+	}
+	return library, nil
+}

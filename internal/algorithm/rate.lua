@@ -1,0 +1,68 @@
+-- What both buckets count by; see rate.go. The bucket's own rule is put in
+-- where the line of dashes says so.
+--
+-- The value says where the instant at which the bucket is as good as new lies,
+-- counted from the key's expiry, and so never above 0; the time that the key has
+-- left turns it into the debt. It is in nanoseconds, or in microseconds where it
+-- ends in u. An r behind it says that units are reserved.
+--
+-- ARGV: charge, capacity, ttl, and for some bounds, interval, u
+-- Returns the debt before the charge, the charge granted, and the delay.
+local key, charge, capacity = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
+local unit, mark = 1000000, ''
+if ARGV[6] == 'u' then unit, mark = 1000, 'u' end
+local rest = redis.call('PTTL', key)
+local value, debt, stale = false, 0, false
+if rest > 0 then
+  local text = redis.call('GET', key)
+  value = tonumber(text)
+  if value and mark == '' then
+    if value > 0 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
+    debt = value + rest * unit
+    if debt > capacity then debt, stale = capacity, true end
+  else
+    local digits, micros, reserved = string.match(text, '^(%-?%d+)(u?)(r?)$')
+    if not digits or digits + 0 > 0 then return redis.error_reply('FOREIGN value') end
+    debt = digits + rest * (micros == 'u' and 1000 or 1000000)
+    if micros ~= mark then
+      debt, stale = mark == 'u' and math.ceil(debt / 1000) or debt * 1000, true
+    end
+    local most = capacity
+    if reserved == 'r' then
+      most = capacity + math.max(capacity, 60000 * unit)
+      stale = stale or debt <= capacity
+    end
+    if debt > most then debt, stale = most, true end
+    value = false
+  end
+  if debt < 0 then debt = 0 end
+elseif rest == -1 then
+  return redis.error_reply('FOREIGN key without expiry')
+end
+local most, late = capacity, false
+---------------------------------------- decide
+if ARGV[5] and ARGV[5] ~= '' and charge > 0 then
+  local interval = tonumber(ARGV[5])
+  local free = 0
+  if debt < most then free = math.min(math.floor((most - debt) / interval) * interval, capacity) end
+  if charge > free then charge = math.max(free, interval) end
+end
+local after = debt + charge
+if charge > 0 and (after > most or late) then charge, after = 0, debt end
+if ARGV.dry then return debt, charge end
+if after <= 0 then
+  if rest >= 0 then redis.call('DEL', key) end
+elseif charge ~= 0 or stale then
+  local moved = after - rest * unit
+  if value and not stale and moved <= 0 and after <= capacity then
+    redis.call('INCRBY', key, moved - value)
+  else
+    local ttl = ARGV[3]
+    if after > capacity then
+      ttl, mark = math.max(ttl + 0, math.ceil(after / unit)), mark .. 'r'
+    end
+    moved = after - ttl * unit
+    if mark ~= '' then moved = string.format('%.0f', moved) .. mark end
+    redis.call('SET', key, moved, 'PX', ttl)
+  end
+end

@@ -1,0 +1,104 @@
+package algorithm
+
+import (
+	_ "embed" // for the scripts
+	"strings"
+)
+
+// A Step is an algorithm as it runs inside Redis. Its script lies beside the Go
+// file of the same name, and decides the same: given the state that the script
+// found, the Go step tells the caller what the script did.
+//
+// There is one Step more than there are algorithms, because a fixed window that
+// begins with a key's first request needs no clock but the key's own expiry.
+type Step byte
+
+// The steps, by the letters that a script knows them by.
+const (
+	TokenBucketStep   Step = 't'
+	LeakyBucketStep   Step = 'l'
+	FixedWindowStep   Step = 'f'
+	AlignedWindowStep Step = 'a'
+	SlidingWindowStep Step = 's'
+	RollingWindowStep Step = 'r'
+	SlidingLogStep    Step = 'g'
+)
+
+var (
+	//go:embed rate.lua
+	rateScript string
+	//go:embed tokenbucket.lua
+	tokenBucketScript string
+	//go:embed leakybucket.lua
+	leakyBucketScript string
+	//go:embed fixedwindow.lua
+	fixedWindowScript string
+	//go:embed alignedwindow.lua
+	alignedWindowScript string
+	//go:embed slidingwindow.lua
+	slidingWindowScript string
+	//go:embed rollingwindow.lua
+	rollingWindowScript string
+	//go:embed slidinglog.lua
+	slidingLogScript string
+	//go:embed once.lua
+	onceScript string
+	//go:embed takeall.lua
+	takeAllScript string
+)
+
+// Script returns the script that takes one step.
+func (s Step) Script() string { return withoutComments(s.text()) }
+
+// OnceScript returns the script that takes one step under an ID.
+func (s Step) OnceScript() string {
+	return "local function step(KEYS, ARGV)\n" + s.Script() + "end\n" + withoutComments(onceScript)
+}
+
+// TakeAllScript returns the script that takes several of the given steps as one.
+func TakeAllScript(steps []Step) string {
+	var b strings.Builder
+	b.WriteString("local steps = {}\n")
+	for _, s := range steps {
+		b.WriteString("steps." + string(s) + " = function(KEYS, ARGV)\n" + s.Script() + "end\n")
+	}
+	b.WriteString(withoutComments(takeAllScript))
+	return b.String()
+}
+
+func (s Step) text() string {
+	switch s {
+	case TokenBucketStep:
+		return bucketScript(tokenBucketScript)
+	case LeakyBucketStep:
+		return bucketScript(leakyBucketScript)
+	case FixedWindowStep:
+		return fixedWindowScript
+	case AlignedWindowStep:
+		return alignedWindowScript
+	case SlidingWindowStep:
+		return slidingWindowScript
+	case RollingWindowStep:
+		return rollingWindowScript
+	}
+	return slidingLogScript
+}
+
+// bucketScript puts what is special about a bucket into what both have in
+// common: its rule where that is decided, and what it returns at the end.
+func bucketScript(own string) string {
+	const line = "----------------------------------------"
+	rule, returns, _ := strings.Cut(own, line+"\n")
+	return strings.Replace(rateScript, line+" decide\n", rule, 1) + returns
+}
+
+// withoutComments drops lines that Redis would only have to keep.
+func withoutComments(script string) string {
+	var b strings.Builder
+	for line := range strings.Lines(script) {
+		if code := strings.TrimSpace(line); code != "" && !strings.HasPrefix(code, "--") {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,70 @@
+-- The sliding log; see slidinglog.go. The value is the moments, oldest first, in
+-- four bytes each: milliseconds on a clock of the log's own, which wraps around.
+-- The key expires one period after the newest moment, and that is all it takes
+-- to know how long ago each of them was.
+--
+-- ARGV: cost, count, period, and 1 for at most
+-- Returns the units granted, what is used then, how long to wait for what was
+-- not granted, and the time until nothing is used; and the units granted again.
+local key, cost, count, period = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local rest = redis.call('PTTL', key)
+local log, len, newest, since, stale = '', 0, 0, 0, rest == 0
+if rest > 0 then
+  log = redis.call('GET', key)
+  len = #log / 4
+  if len < 1 or len % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
+  newest, since = struct.unpack('>I4', log, #log - 3), period - rest
+elseif rest == -1 then
+  return redis.error_reply('FOREIGN key without expiry')
+end
+local present = struct.pack('>I4', (newest + since) % 4294967296)
+local function age(i) return since + (newest - struct.unpack('>I4', log, 4 * i - 3)) % 4294967296 end
+
+-- Settle: nothing lies in the future, and nothing beyond count is owed.
+if since < 0 then
+  local past = len - 1
+  while past > 0 and age(past) < 0 do past = past - 1 end
+  log = string.sub(log, 1, 4 * past) .. string.rep(present, len - past)
+  newest, since, rest, stale = struct.unpack('>I4', present), 0, period, true
+end
+if len > count then
+  log, len, stale = string.sub(log, 4 * (len - count) + 1), count, true
+end
+
+-- Decide.
+local gone, high, probe = 0, len, 0
+while gone < high do
+  if age(probe + 1) >= period then gone = probe + 1 else high = probe end
+  probe = math.floor((gone + high) / 2)
+end
+local used, wait = len - gone, 0
+local free = count - used
+if ARGV[4] and cost > free then cost = math.max(free, 1) end
+if cost > free then
+  wait = period - age(gone + cost - free)
+  cost = 0
+elseif cost < -used then
+  cost = -used
+end
+local charge = cost
+if ARGV.dry then charge = 0 end
+
+-- Record.
+if charge > 0 then
+  log = string.sub(log, 4 * gone + 1) .. string.rep(present, charge)
+  newest, since = struct.unpack('>I4', present), 0
+elseif charge < 0 then
+  log = string.sub(log, 4 * gone + 1, #log + 4 * charge)
+end
+used, len = used + charge, #log / 4
+local reset = 0
+if len > 0 then reset = period - age(len) end
+if not ARGV.dry and (cost ~= 0 or stale) then
+  if reset > 0 then
+    redis.call('SET', key, log, 'PX', reset)
+  elseif rest >= 0 then
+    redis.call('DEL', key)
+  end
+end
+if used == 0 then reset = 0 end
+return {ARGV.dry and 0 or cost, used, wait, reset}, cost, 0

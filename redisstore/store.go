@@ -1,0 +1,186 @@
+// Package redisstore is the store on Redis: any number of processes share one
+// limit, and none of them can exceed it, whatever their clocks say.
+//
+//	store, err := redisstore.Open(ctx, "redis://localhost:6379", nil)
+//	…
+//	lim, err := penstock.New(store, penstock.PerMinute(30).WithBurst(15))
+//
+// It decides as [penstock.Memory] does, field by field, by Redis's clock and in
+// steps of one millisecond. A decision is one script, and so one trip; a denial
+// writes nothing. [penstock.TakeEach] is one trip for all, and [penstock.TakeAll]
+// one script: see [Store.TakeAll] for what that means in a Cluster.
+//
+// # State
+//
+// Every key that is written expires, at the latest some time after its state has
+// ceased to matter. A key that is gone is as good as new, so a Redis that evicts
+// keys gives units back: use maxmemory-policy noeviction, and look at
+// [Store.Warnings].
+package redisstore
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+// Options are the settings of a [Store]. The zero value is good for nearly
+// everyone.
+type Options struct {
+	// Prefix begins the name of every key in Redis. Stores with different
+	// prefixes share nothing. Letters, digits and : _ - / only. Default: "p".
+	Prefix string
+
+	// Timeout is how long a call may take, whatever the caller's context says;
+	// retries included. Default: 50 milliseconds.
+	Timeout time.Duration
+
+	// MaxCalls is how many calls may be under way at once. Further ones wait
+	// for their turn, within their timeout. Default: 2048.
+	MaxCalls int
+}
+
+const (
+	defaultPrefix   = "p"
+	defaultTimeout  = 50 * time.Millisecond
+	defaultMaxCalls = 2048
+)
+
+// withDefaults returns the options with their defaults filled in, or an error
+// that names the field that cannot be used.
+func (o *Options) withDefaults() (Options, error) {
+	var n Options
+	if o != nil {
+		n = *o
+	}
+	if n.Prefix == "" {
+		n.Prefix = defaultPrefix
+	}
+	if n.Timeout == 0 {
+		n.Timeout = defaultTimeout
+	}
+	if n.MaxCalls == 0 {
+		n.MaxCalls = defaultMaxCalls
+	}
+	switch {
+	case strings.ContainsFunc(n.Prefix, isOddInPrefix):
+		return n, fmt.Errorf("redisstore: Options.Prefix %q: want letters, digits and : _ - / only", n.Prefix)
+	case n.Timeout < 0:
+		return n, fmt.Errorf("redisstore: Options.Timeout %v: must not be negative", n.Timeout)
+	case n.MaxCalls < 0:
+		return n, fmt.Errorf("redisstore: Options.MaxCalls %d: must not be negative", n.MaxCalls)
+	}
+	return n, nil
+}
+
+func isOddInPrefix(r rune) bool {
+	switch {
+	case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9':
+		return false
+	}
+	return !strings.ContainsRune(":_-/", r)
+}
+
+// A Store keeps the state of keys in Redis. It is safe for concurrent use.
+type Store struct {
+	client   Client
+	prefix   string
+	timeout  time.Duration
+	gate     *gate
+	plans    plans
+	ahead    atomic.Int64 // how far Redis's clock is ahead of ours, in ticks
+	warnings []string
+	close    func()
+}
+
+// silence is after what time a connection that does not answer is given up.
+const silence = time.Second
+
+// New returns a store that goes through a client that the caller has, and that
+// the caller closes. Nil options are all defaults.
+func New(client Client, o *Options) (*Store, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
+	defer cancel()
+	return open(ctx, client, o)
+}
+
+// connectTimeout is how long connecting and the checks may take together.
+const connectTimeout = 5 * time.Second
+
+func open(ctx context.Context, client Client, o *Options) (*Store, error) {
+	opts, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if client == nil {
+		return nil, fmt.Errorf("redisstore: no client: want one, or a URL for Open")
+	}
+	s := &Store{
+		client:  client,
+		prefix:  opts.Prefix,
+		timeout: opts.Timeout,
+		gate:    newGate(opts.MaxCalls, silence),
+		close:   func() {},
+	}
+	return s, s.inspect(ctx)
+}
+
+// Close closes the connections that Open has opened. Calls under way fail.
+func (s *Store) Close() { s.close() }
+
+// Warnings returns what was found on connecting that makes the promises of a
+// limit weaker, in sentences for whoever runs Redis. None is good.
+func (s *Store) Warnings() []string { return s.warnings }
+
+// A trip is one request under way.
+type trip struct {
+	question question
+	calls    [1]Call
+	keys     [2]string
+	args     [12]string
+	reply    [8]int64
+}
+
+var trips = sync.Pool{New: func() any {
+	t := &trip{}
+	t.calls[0] = Call{Keys: t.keys[:0], Reply: t.reply[:0], own: t.args[:0]}
+	return t
+}}
+
+// Take decides one request, in one trip.
+func (s *Store) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+	t := trips.Get().(*trip)
+	d, err := s.take(ctx, t, &r)
+	if err == nil {
+		trips.Put(t) // after an error, somebody may still be writing into it
+	}
+	return d, err
+}
+
+// maxPosed is how often a question is posed when the server's clock keeps being
+// elsewhere.
+const maxPosed = 3
+
+func (s *Store) take(ctx context.Context, t *trip, r *penstock.Request) (d penstock.Decision, err error) {
+	q, c := &t.question, &t.calls[0]
+	if err = s.pose(q, c, r); err != nil {
+		return d, err
+	}
+	for range maxPosed {
+		s.travel(ctx, t.calls[:])
+		if c.Err != nil {
+			return d, s.callError(ctx, c)
+		}
+		d, ok, err := s.answer(q, c.Reply)
+		if ok || err != nil {
+			return d, err
+		}
+		s.poseAgain(q, c)
+	}
+	return d, fmt.Errorf("redisstore: %s: %w: %w", c.Script.Name, penstock.ErrUnavailable, errClock)
+}

@@ -1,0 +1,46 @@
+package redisstore
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/penstock-io/penstock"
+)
+
+// TakeEach decides every request by itself, all of them in one trip. It is what
+// [penstock.TakeEach] calls. When it returns an error, some of the requests may
+// have been charged.
+func (s *Store) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+	if len(ds) < len(rs) {
+		return fmt.Errorf("redisstore: no room for the decisions: %d requests, %d places", len(rs), len(ds))
+	}
+	if len(rs) == 0 {
+		return nil
+	}
+	questions, calls := make([]question, len(rs)), make([]Call, len(rs))
+	for i := range rs {
+		if err := s.pose(&questions[i], &calls[i], &rs[i]); err != nil {
+			return requestError(i, err)
+		}
+	}
+	s.travel(ctx, calls)
+	for i := range rs {
+		if calls[i].Err != nil {
+			return requestError(i, s.callError(ctx, &calls[i]))
+		}
+		d, ok, err := s.answer(&questions[i], calls[i].Reply)
+		if !ok { // nothing was decided, but now the server's clock is known
+			d, err = s.Take(ctx, rs[i])
+		}
+		if err != nil {
+			return requestError(i, err)
+		}
+		ds[i] = d
+	}
+	return nil
+}
+
+// requestError says which of several requests an error is about.
+func requestError(i int, err error) error {
+	return fmt.Errorf("request %d: %w", i, err)
+}

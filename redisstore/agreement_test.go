@@ -1,0 +1,317 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/redisstore"
+)
+
+// operations is how many are compared, at least, in each run.
+const operations = 100_000
+
+// storetest compares every store with a model, on limits whose edges are soon
+// reached. This test compares Redis with memory on all limits there are: those
+// of a year and of a millisecond, with counts that fill every bit a script has,
+// changed while they are in use.
+func TestRedisAgreesWithMemory(t *testing.T) {
+	seed := rand.Uint64()
+	w := &world{
+		T:      t,
+		random: rand.New(rand.NewPCG(seed, 0)),
+		redis:  open(t, held, redisstore.Options{}),
+	}
+	w.memory = penstock.NewMemory(&penstock.MemoryOptions{
+		Now: func() time.Time { return w.now }, Tick: time.Millisecond,
+	})
+	w.warmUp()
+	for w.compared < operations && !t.Failed() {
+		w.begin()
+		for range 200 {
+			if w.act(); t.Failed() {
+				t.Logf("seed %d, after %d operations:\n%s", seed, w.compared, w.story.String())
+				return
+			}
+		}
+	}
+}
+
+// A world is a few keys under a few limits, in Redis and in memory at once.
+type world struct {
+	*testing.T
+	random   *rand.Rand
+	redis    *redisstore.Store
+	memory   *penstock.Memory
+	now      time.Time
+	compared int
+
+	limits []penstock.Limit
+	keys   [3]string
+	made   int
+	// When a key's state and records end. After a step back the stores may
+	// know different things about a key that had come to an end before.
+	ends  map[string]map[any]time.Time
+	hints []time.Duration // durations that decisions named
+	story strings.Builder
+}
+
+// warmUp makes the server know all scripts. One that it does not know yet is sent
+// to it after the other calls of a TakeEach, and then their order is another.
+func (w *world) warmUp() {
+	for a := range penstock.SlidingLog + 1 {
+		for _, align := range []penstock.Align{penstock.AlignFirst, penstock.AlignClock} {
+			for _, id := range []string{"", "x"} {
+				l := penstock.Limit{Algorithm: a, Count: 1, Period: time.Second, Align: align}
+				if _, err := w.redis.Take(context.Background(), penstock.Request{Key: "warm", Limit: l, Cost: 1, ID: id}); err != nil {
+					w.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
+func (w *world) begin() {
+	w.story.Reset()
+	w.set(time.UnixMilli(1_577_836_800_000 + w.random.Int64N(12*365*86_400_000)))
+	w.ends = map[string]map[any]time.Time{}
+	for i := range w.keys {
+		w.newKey(i)
+	}
+	w.limits = nil
+	for i := range 4 {
+		l := w.anyLimit(penstock.Algorithm(w.random.IntN(6)))
+		if w.random.IntN(2) == 0 {
+			l.Name = fmt.Sprintf("n%d", i)
+		}
+		w.limits = append(w.limits, l)
+		fmt.Fprintf(&w.story, "limit %d: %s\n", i, l)
+	}
+}
+
+func (w *world) newKey(i int) {
+	w.made++
+	w.keys[i] = fmt.Sprintf("k%d", w.made)
+	w.ends[w.keys[i]] = map[any]time.Time{}
+}
+
+func (w *world) set(now time.Time) {
+	w.now = now
+	held.Clock.Set(now)
+	fmt.Fprintf(&w.story, "at %s\n", now.UTC().Format("2006-01-02 15:04:05.000"))
+}
+
+// act does one thing.
+func (w *world) act() {
+	switch n := w.random.IntN(20); {
+	case n < 10:
+		w.compare(w.ask(w.anyRequest()))
+	case n < 12:
+		w.askEach()
+	case n < 14:
+		w.askAll()
+	case n < 17:
+		w.set(w.now.Add(w.anyStep()))
+	case n < 18:
+		w.stepBack()
+	default:
+		w.change()
+	}
+}
+
+// magnitude returns a number from 0 to most, small ones as often as large ones.
+func (w *world) magnitude(most int64) int64 {
+	n := int64(math.Exp2(w.random.Float64() * math.Log2(float64(most))))
+	return min(n-1+w.random.Int64N(2), most)
+}
+
+func (w *world) anyPeriod() time.Duration {
+	return time.Duration(1+w.magnitude(366*86_400_000-1)) * time.Millisecond
+}
+
+// anyLimit returns any valid limit of an algorithm.
+func (w *world) anyLimit(a penstock.Algorithm) penstock.Limit {
+	for {
+		l := penstock.Limit{Algorithm: a, Count: w.magnitude(1 << 40), Period: w.anyPeriod()}
+		switch a {
+		case penstock.TokenBucket, penstock.LeakyBucket:
+			l.Burst = w.magnitude(1 << 30)
+		case penstock.RollingWindow:
+			l.Buckets = int(w.magnitude(40))
+		case penstock.FixedWindow:
+			w.align(&l)
+		case penstock.SlidingWindow:
+			l.Count = w.magnitude(1<<26 - 1)
+		case penstock.SlidingLog:
+			l.Count = w.magnitude(300)
+		}
+		if l.Validate() == nil {
+			return l
+		}
+	}
+}
+
+func (w *world) align(l *penstock.Limit) {
+	l.Align = penstock.Align(w.random.IntN(6))
+	l.Offset = time.Duration(w.random.Int64N(int64(l.Period/time.Millisecond))) * time.Millisecond
+	if l.Align > penstock.AlignClock {
+		l.Period = 0
+		l.Zone = []string{"UTC", "Europe/Berlin", "Asia/Kathmandu", "Africa/Cairo"}[w.random.IntN(4)]
+		l.Offset = time.Duration(w.random.Int64N(86_400_000)) * time.Millisecond
+	}
+}
+
+// change raises or lowers a limit; a bucket's rate may change as well.
+func (w *world) change() {
+	i := w.random.IntN(len(w.limits))
+	l := w.limits[i]
+	l.Count = w.anyLimit(l.Algorithm).Count
+	if l.Algorithm <= penstock.LeakyBucket {
+		if l.Burst = w.magnitude(1 << 20); w.random.IntN(2) == 0 {
+			l.Period = w.anyPeriod()
+		}
+	}
+	if l.Validate() == nil {
+		w.limits[i] = l
+		fmt.Fprintf(&w.story, "limit %d: %s\n", i, l)
+	}
+}
+
+func (w *world) anyRequest() penstock.Request {
+	r := w.plainRequest()
+	most := max(r.Limit.Count, r.Limit.Burst, 1)
+	switch w.random.IntN(10) {
+	case 0:
+		r.Cost = 0
+	case 1, 2:
+		r.Cost = -1 - w.magnitude(most)
+	case 3:
+		r.Cost = penstock.Reset
+	case 4:
+		r.Cost = []int64{math.MaxInt64, -math.MaxInt64, most, most + 1}[w.random.IntN(4)]
+	}
+	r.AtMost = r.Cost >= 0 && w.random.IntN(4) == 0
+	if r.Cost != penstock.Reset && w.random.IntN(4) == 0 {
+		r.ID = []string{"x", "y"}[w.random.IntN(2)]
+	}
+	return r
+}
+
+// plainRequest returns a request that can be part of a TakeAll.
+func (w *world) plainRequest() penstock.Request {
+	l := w.limits[w.random.IntN(len(w.limits))]
+	most := l.Count
+	if l.Algorithm <= penstock.LeakyBucket && l.Burst > 0 {
+		most = l.Burst
+	}
+	r := penstock.Request{Key: w.keys[w.random.IntN(len(w.keys))], Limit: l, Cost: 1 + w.magnitude(max(most, 1))}
+	switch w.random.IntN(8) {
+	case 0:
+		r.MaxDelay = time.Duration(w.magnitude(int64(2 * w.anyPeriod())))
+	case 1:
+		r.MaxDelay = math.MaxInt64
+	case 2:
+		r.MaxDelay = 0
+		r.Cost = max(most/2, 1)
+	}
+	return r
+}
+
+// ask puts a request to both stores.
+func (w *world) ask(r penstock.Request) (rs []penstock.Request, got, want []penstock.Decision, gotErr, wantErr error) {
+	got, want = make([]penstock.Decision, 1), make([]penstock.Decision, 1)
+	got[0], gotErr = w.redis.Take(context.Background(), r)
+	want[0], wantErr = w.memory.Take(context.Background(), r)
+	return []penstock.Request{r}, got, want, gotErr, wantErr
+}
+
+func (w *world) askEach() {
+	rs := make([]penstock.Request, 1+w.random.IntN(8))
+	for i := range rs {
+		rs[i] = w.anyRequest()
+	}
+	got, want := make([]penstock.Decision, len(rs)), make([]penstock.Decision, len(rs))
+	gotErr := penstock.TakeEach(context.Background(), w.redis, rs, got)
+	wantErr := penstock.TakeEach(context.Background(), w.memory, rs, want)
+	w.compare(rs, got, want, gotErr, wantErr)
+}
+
+func (w *world) askAll() {
+	rs := make([]penstock.Request, 1+w.random.IntN(4))
+	for i := range rs {
+		rs[i] = w.plainRequest()
+	}
+	fmt.Fprintf(&w.story, "together:\n")
+	got, want := make([]penstock.Decision, len(rs)), make([]penstock.Decision, len(rs))
+	gotErr := penstock.TakeAll(context.Background(), w.redis, rs, got)
+	wantErr := penstock.TakeAll(context.Background(), w.memory, rs, want)
+	w.compare(rs, got, want, gotErr, wantErr)
+}
+
+// compare compares what came back, field by field.
+func (w *world) compare(rs []penstock.Request, got, want []penstock.Decision, gotErr, wantErr error) {
+	w.Helper()
+	for i, r := range rs {
+		fmt.Fprintf(&w.story, "  %s %d at most=%v within %v id=%q under %s %s\n", r.Key, r.Cost, r.AtMost, r.MaxDelay, r.ID, r.Limit, r.Limit.Name)
+		fmt.Fprintf(&w.story, "     redis %+v %v\n    memory %+v %v\n", got[i], gotErr, want[i], wantErr)
+	}
+	if (gotErr == nil) != (wantErr == nil) || gotErr == nil && !slices.Equal(got, want) {
+		w.Errorf("the stores disagree; see the last lines of the story")
+	}
+	if gotErr == nil {
+		w.compared += len(rs)
+		w.remember(rs, want)
+	}
+}
+
+// remember notes when states and records end, and which times are interesting.
+func (w *world) remember(rs []penstock.Request, ds []penstock.Decision) {
+	w.hints = w.hints[:0]
+	for i, d := range ds {
+		ends := w.ends[rs[i].Key]
+		identity := rs[i].Limit.Identity()
+		if delete(ends, identity); d.ResetAfter > 0 {
+			ends[identity] = w.now.Add(d.ResetAfter)
+		}
+		if rs[i].ID != "" && d.Granted > 0 {
+			memory := min(rs[i].Limit.Normal().Period, 24*time.Hour)
+			record := [2]any{identity, rs[i].ID}
+			if !ends[record].After(w.now) { // a repeat does not make it last longer
+				ends[record] = w.now.Add(memory)
+			}
+		}
+		for _, hint := range []time.Duration{d.RetryAfter, d.ResetAfter, d.Delay} {
+			if hint > 0 && hint < 800*24*time.Hour {
+				w.hints = append(w.hints, hint)
+			}
+		}
+	}
+}
+
+func (w *world) anyStep() time.Duration {
+	if len(w.hints) > 0 && w.random.IntN(2) == 0 {
+		hint := w.hints[w.random.IntN(len(w.hints))]
+		return hint - time.Duration(w.random.IntN(2))*time.Millisecond
+	}
+	return time.Duration(w.magnitude(int64(w.anyPeriod()/time.Millisecond))) * time.Millisecond
+}
+
+// stepBack moves the clock back. Keys of which something has come to an end are
+// not asked about again.
+func (w *world) stepBack() {
+	for i, key := range w.keys {
+		for _, end := range w.ends[key] {
+			if !end.After(w.now) {
+				w.newKey(i)
+				break
+			}
+		}
+	}
+	w.set(w.now.Add(-w.anyStep()))
+}

@@ -1,0 +1,125 @@
+package redisstore_test
+
+import (
+	"math/big"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/redisstore"
+)
+
+// These are the agreements that chance does not find.
+
+func newWorld(t *testing.T) *world {
+	w := &world{T: t, random: rand.New(rand.NewPCG(1, 2)), redis: open(t, held, redisstore.Options{})}
+	w.memory = penstock.NewMemory(&penstock.MemoryOptions{
+		Now: func() time.Time { return w.now }, Tick: time.Millisecond,
+	})
+	w.begin()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(w.story.String())
+		}
+	})
+	return w
+}
+
+// both asks both stores, and compares.
+func (w *world) both(r penstock.Request) {
+	w.Helper()
+	if r.Key == "" {
+		r.Key = w.keys[0]
+	}
+	if w.compare(w.ask(r)); w.Failed() {
+		w.FailNow()
+	}
+}
+
+func (w *world) wait(d time.Duration) { w.set(w.now.Add(d.Truncate(time.Millisecond))) }
+
+func TestReservationEndsWhenItIsSeenToHaveEnded(t *testing.T) {
+	w := newWorld(t)
+	l := penstock.PerSecond(10)
+	w.both(penstock.Request{Limit: l, Cost: 10})
+	w.both(penstock.Request{Limit: l, Cost: 10, MaxDelay: time.Minute})
+	w.wait(1500 * time.Millisecond)
+	w.both(penstock.Request{Limit: l, Cost: 0}) // nothing is reserved any more
+	w.wait(-1200 * time.Millisecond)
+	w.both(penstock.Request{Limit: l, Cost: 1}) // so this owes what the bucket holds
+	w.both(penstock.Request{Limit: l, Cost: 0})
+}
+
+func TestBucketSurvivesAChangeOfItsUnit(t *testing.T) {
+	w := newWorld(t)
+	short := penstock.Limit{Name: "bucket", Count: 7, Period: time.Second, Burst: 100}
+	long := penstock.Limit{Name: "bucket", Count: 10, Period: 300 * 24 * time.Hour}
+	for cost := range int64(30) {
+		w.begin()
+		w.both(penstock.Request{Limit: short, Cost: cost + 1}) // in nanoseconds, not in whole microseconds
+		w.both(penstock.Request{Limit: long, Cost: 9})         // in microseconds
+		w.both(penstock.Request{Limit: long, Cost: -1})
+		w.wait(29 * 24 * time.Hour)
+		w.both(penstock.Request{Limit: long, Cost: 5, MaxDelay: 400 * 24 * time.Hour})
+		w.both(penstock.Request{Limit: long, Cost: 0})
+		w.both(penstock.Request{Limit: short, Cost: 1}) // owes what the shorter one holds
+	}
+}
+
+// A count times a time may be more than a double holds. It shows where the
+// quotient is next to a whole number: previous · left ≡ 1 (mod period).
+func TestSlidingWindowSharesExactly(t *testing.T) {
+	w := newWorld(t)
+	l := penstock.Limit{Algorithm: penstock.SlidingWindow, Count: 1<<26 - 1, Period: yearly}
+	for range 200 {
+		w.begin()
+		previous := w.coprime()
+		share := previous - inverse(int64(yearly/time.Millisecond), previous)
+		left := time.Duration((share*int64(yearly/time.Millisecond) + 1) / previous)
+		w.both(penstock.Request{Limit: l, Cost: previous})
+		w.wait(2*yearly - left*time.Millisecond)
+		w.both(penstock.Request{Limit: l, Cost: 0})
+		w.both(penstock.Request{Limit: l, Cost: 1<<26 - 1 - share}) // one too many
+		w.both(penstock.Request{Limit: l, Cost: 1<<26 - 2 - share})
+	}
+}
+
+// The same where a limit is lowered: count · period ≡ -1 (mod left).
+func TestSlidingWindowClampsExactly(t *testing.T) {
+	w := newWorld(t)
+	l := penstock.Limit{Name: "lowered", Algorithm: penstock.SlidingWindow, Count: 1<<26 - 1, Period: yearly}
+	for range 200 {
+		w.begin()
+		above := w.coprime()
+		lower := l
+		lower.Count = above - inverse(int64(yearly/time.Millisecond), above)
+		left := time.Duration((lower.Count*int64(yearly/time.Millisecond) + 1) / above)
+		w.both(penstock.Request{Limit: l, Cost: 1<<26 - 1})
+		w.wait(2*yearly - left*time.Millisecond)
+		w.both(penstock.Request{Limit: lower, Cost: 1})
+		w.wait(time.Hour)
+		w.both(penstock.Request{Limit: lower, Cost: 0})
+	}
+}
+
+const yearly = 347 * 24 * time.Hour
+
+// coprime returns a large count that shares no divisor with the period.
+func (w *world) coprime() int64 {
+	for {
+		n := 1<<25 + w.random.Int64N(1<<25-1)
+		if inverse(int64(yearly/time.Millisecond), n) != 0 {
+			return n
+		}
+	}
+}
+
+// inverse returns x such that a · x ≡ 1 (mod n), or 0 if there is none.
+func inverse(a, n int64) int64 {
+	x := new(big.Int).ModInverse(big.NewInt(a), big.NewInt(n))
+	if x == nil {
+		return 0
+	}
+	return x.Int64()
+}

@@ -31,6 +31,23 @@ func (p *plan) replyLen() int {
 	return 4
 }
 
+// unpack takes the time that a key has left out of a reply that is one number.
+func (p *plan) unpack(reply []int64) []int64 {
+	if len(reply) != 1 {
+		return reply
+	}
+	longest := p.period
+	switch p.step {
+	case algorithm.SlidingWindowStep:
+		longest *= 2
+	case algorithm.FixedWindowStep:
+	default:
+		return reply
+	}
+	both := reply[0]
+	return append(reply[:0], both/(longest+1), both%(longest+1))
+}
+
 // undecided returns the server's clock if the windows that a script was sent did
 // not reach to it, so that it has decided nothing.
 func (p *plan) undecided(reply []int64) (now int64, ok bool) {
@@ -146,6 +163,9 @@ func (s *Store) answer(q *question, reply []int64) (d penstock.Decision, ok bool
 	before := 0
 	if q.once {
 		before = 2
+	}
+	if !q.once {
+		reply = q.plan.unpack(reply)
 	}
 	if len(reply) != before+q.plan.replyLen() {
 		return d, true, fmt.Errorf("%w: unexpected reply %d", penstock.ErrUnavailable, reply)

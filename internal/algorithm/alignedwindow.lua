@@ -11,8 +11,8 @@
 --       length, offset; or an empty length, and instants
 -- Returns what was used, the window's end and the time, before the step; and the
 -- units granted.
-local key, cost, count = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
-local time = redis.call('TIME')
+local call, key, cost, count = redis.call, KEYS[1], ARGV[1] + 0, ARGV[2] + 0
+local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local length, finish = tonumber(ARGV[5]), false
 if length then
@@ -26,7 +26,7 @@ else
   end
   if not finish then return {-1, 0, now} end
 end
-local value = redis.call('GET', key)
+local value = call('GET', key)
 local used, stale, before = 0, false, {0, 0, now}
 if value then
   local count_text, end_text = string.match(value, '^(%d+) (%d+)$')
@@ -43,9 +43,9 @@ if ARGV[3] == '1' and cost > free then cost = math.max(free, 1) end
 if cost > free then cost = 0 elseif cost < -used then cost = -used end
 if ARGV.dry then return before, cost end
 if used + cost == 0 then
-  if value then redis.call('DEL', key) end
+  if value then call('DEL', key) end
 elseif cost ~= 0 or stale then
   local left = finish - now
-  redis.call('SET', key, string.format('%.0f %.0f', used + cost, finish), 'PX', left + math.floor(left * ARGV[4] / 1000))
+  call('SET', key, string.format('%.0f %.0f', used + cost, finish), 'PX', left + math.floor(left * ARGV[4] / 1000))
 end
 return before, cost, 0

@@ -2,30 +2,36 @@
 -- The value is what has been used, and the window ends when the key expires.
 --
 -- ARGV: cost, count, period, and 1 for at most
--- Returns what was used and the time left, before the step; and the units granted.
-local key, cost, count, period = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local rest = redis.call('PTTL', key)
+-- Returns what was used and the time left, before the step, as one number where
+-- one holds both, for two make a reply a fifth more costly; and the units granted.
+local call, key, cost, count, period = redis.call, KEYS[1], ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local rest = call('PTTL', key)
 local used, stale = 0, false
 if rest > 0 then
-  used = tonumber(redis.call('GET', key))
+  used = tonumber(call('GET', key))
   if not used or used < 1 or used % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
 elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
 end
-local before = {used, rest}
+local found, left = used, rest
 if used > count then used, stale = count, true end
 if rest > period then rest, stale = period, true end
-local free = count - used
+local free, asked = count - used, cost
 if ARGV[4] and cost > free then cost = math.max(free, 1) end
 if cost > free then cost = 0 elseif cost < -used then cost = -used end
-if ARGV.dry then return before, cost end
+if ARGV.dry then return {found, left}, cost end
 if used + cost == 0 then
-  if rest >= 0 then redis.call('DEL', key) end
+  if rest >= 0 then call('DEL', key) end
 elseif used == 0 then
-  redis.call('SET', key, cost, 'PX', period)
+  call('SET', key, cost, 'PX', ARGV[3])
 elseif stale then
-  redis.call('SET', key, used + cost, 'PX', rest)
+  call('SET', key, used + cost, 'PX', rest)
+elseif cost == asked and cost ~= 0 then
+  call('INCRBY', key, ARGV[1])
 elseif cost ~= 0 then
-  redis.call('INCRBY', key, cost)
+  call('INCRBY', key, cost)
 end
-return before, cost, 0
+if found == 0 then return 0 end -- alone
+local both = found * (period + 1) + left -- alone
+if left <= period and both < 9007199254740992 then return both end -- alone
+return {found, left}, cost, 0

@@ -1,5 +1,5 @@
--- The leaky bucket; see leakybucket.go. ARGV[4] is the debt above which the
--- delay would be too long.
-if ARGV[4] and ARGV[4] ~= '' then late = debt > tonumber(ARGV[4]) end
+-- The leaky bucket; see leakybucket.go. The bound is on the debt that is found,
+-- for that is the delay.
+if bound then late = debt > bound end
 ----------------------------------------
 return debt, charge, math.ceil(debt / unit)

@@ -6,15 +6,20 @@
 -- left turns it into the debt. It is in nanoseconds, or in microseconds where it
 -- ends in u. An r behind it says that units are reserved.
 --
--- ARGV: charge, capacity, ttl, and for some bounds, interval, u
+-- ARGV: charge, capacity, ttl; and where they are needed a bound, the interval of
+--       an ask for at most so much, and u; or nothing in place of each
 -- Returns the debt before the charge, the charge granted, and the delay.
-local key, charge, capacity = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
-local unit, mark = 1000000, ''
-if ARGV[6] == 'u' then unit, mark = 1000, 'u' end
-local rest = redis.call('PTTL', key)
+local call, key, charge, capacity = redis.call, KEYS[1], ARGV[1] + 0, ARGV[2] + 0
+local unit, mark, bound, interval = 1000000, '', false, false
+if ARGV[4] then
+  if ARGV[4] ~= '' then bound = ARGV[4] + 0 end
+  if ARGV[5] ~= '' then interval = ARGV[5] + 0 end
+  if ARGV[6] == 'u' then unit, mark = 1000, 'u' end
+end
+local rest = call('PTTL', key)
 local value, debt, stale = false, 0, false
 if rest > 0 then
-  local text = redis.call('GET', key)
+  local text = call('GET', key)
   value = tonumber(text)
   if value and mark == '' then
     if value > 0 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
@@ -39,10 +44,9 @@ if rest > 0 then
 elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
 end
-local most, late = capacity, false
+local most, late, asked = capacity, false, charge
 ---------------------------------------- decide
-if ARGV[5] and ARGV[5] ~= '' and charge > 0 then
-  local interval = tonumber(ARGV[5])
+if interval and charge > 0 then
   local free = 0
   if debt < most then free = math.min(math.floor((most - debt) / interval) * interval, capacity) end
   if charge > free then charge = math.max(free, interval) end
@@ -51,11 +55,16 @@ local after = debt + charge
 if charge > 0 and (after > most or late) then charge, after = 0, debt end
 if ARGV.dry then return debt, charge end
 if after <= 0 then
-  if rest >= 0 then redis.call('DEL', key) end
+  if rest >= 0 then call('DEL', key) end
 elseif charge ~= 0 or stale then
   local moved = after - rest * unit
   if value and not stale and moved <= 0 and after <= capacity then
-    redis.call('INCRBY', key, moved - value)
+    -- The argument as it came need not be made into text again.
+    if debt > 0 and charge == asked then
+      call('INCRBY', key, ARGV[1])
+    else
+      call('INCRBY', key, moved - value)
+    end
   else
     local ttl = ARGV[3]
     if after > capacity then
@@ -63,6 +72,6 @@ elseif charge ~= 0 or stale then
     end
     moved = after - ttl * unit
     if mark ~= '' then moved = string.format('%.0f', moved) .. mark end
-    redis.call('SET', key, moved, 'PX', ttl)
+    call('SET', key, moved, 'PX', ttl)
   end
 end

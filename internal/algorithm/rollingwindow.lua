@@ -5,12 +5,12 @@
 -- ARGV: cost, count, length, buckets, and 1 for at most
 -- Returns the units granted, what is used then, how long to wait for what was
 -- not granted, and the time until nothing is used; and the units granted again.
-local key, cost, count, length = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local call, key, cost, count, length = redis.call, KEYS[1], ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local size = ARGV[4] + 1
-local time = redis.call('TIME')
+local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local bucket = math.floor(now / length)
-local value = redis.call('GET', key)
+local value = call('GET', key)
 local newest, counts, total, stale = bucket, {}, 0, false
 if value then
   local head, tail = string.match(value, '^(%d+)( [%d ]*)$')
@@ -74,9 +74,9 @@ local reset = 0
 if last <= #counts then reset = (newest - last + 1 + size) * length - now end
 if not ARGV.dry and (cost ~= 0 or stale) then
   if reset > 0 then
-    redis.call('SET', key, newest .. ' ' .. table.concat(counts, ' '), 'PX', reset)
+    call('SET', key, newest .. ' ' .. table.concat(counts, ' '), 'PX', reset)
   elseif value then
-    redis.call('DEL', key)
+    call('DEL', key)
   end
 end
 if used == 0 then reset = 0 end

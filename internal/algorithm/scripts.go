@@ -48,11 +48,18 @@ var (
 )
 
 // Script returns the script that takes one step.
-func (s Step) Script() string { return withoutComments(s.text()) }
+func (s Step) Script() string {
+	return without(s.text(), func(code string) bool { return strings.HasPrefix(code, "if ARGV.dry then return") })
+}
+
+// within returns the step as part of another script.
+func (s Step) within() string {
+	return without(s.text(), func(code string) bool { return strings.HasSuffix(code, "-- alone") })
+}
 
 // OnceScript returns the script that takes one step under an ID.
 func (s Step) OnceScript() string {
-	return "local function step(KEYS, ARGV)\n" + s.Script() + "end\n" + withoutComments(onceScript)
+	return "local function step(KEYS, ARGV)\n" + s.within() + "end\n" + without(onceScript, nil)
 }
 
 // TakeAllScript returns the script that takes several of the given steps as one.
@@ -60,9 +67,9 @@ func TakeAllScript(steps []Step) string {
 	var b strings.Builder
 	b.WriteString("local steps = {}\n")
 	for _, s := range steps {
-		b.WriteString("steps." + string(s) + " = function(KEYS, ARGV)\n" + s.Script() + "end\n")
+		b.WriteString("steps." + string(s) + " = function(KEYS, ARGV)\n" + s.within() + "end\n")
 	}
-	b.WriteString(withoutComments(takeAllScript))
+	b.WriteString(without(takeAllScript, nil))
 	return b.String()
 }
 
@@ -92,13 +99,16 @@ func bucketScript(own string) string {
 	return strings.Replace(rateScript, line+" decide\n", rule, 1) + returns
 }
 
-// withoutComments drops lines that Redis would only have to keep.
-func withoutComments(script string) string {
+// without leaves out comments, which Redis would only have to keep, and lines of
+// code that the script does not need where it is used.
+func without(script string, needless func(code string) bool) string {
 	var b strings.Builder
 	for line := range strings.Lines(script) {
-		if code := strings.TrimSpace(line); code != "" && !strings.HasPrefix(code, "--") {
-			b.WriteString(line)
+		code := strings.TrimSpace(line)
+		if code == "" || strings.HasPrefix(code, "--") || needless != nil && needless(code) {
+			continue
 		}
+		b.WriteString(line)
 	}
 	return b.String()
 }

@@ -6,11 +6,11 @@
 -- ARGV: cost, count, period, and 1 for at most
 -- Returns the units granted, what is used then, how long to wait for what was
 -- not granted, and the time until nothing is used; and the units granted again.
-local key, cost, count, period = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local rest = redis.call('PTTL', key)
+local call, key, cost, count, period = redis.call, KEYS[1], ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local rest = call('PTTL', key)
 local log, len, newest, since, stale = '', 0, 0, 0, rest == 0
 if rest > 0 then
-  log = redis.call('GET', key)
+  log = call('GET', key)
   len = #log / 4
   if len < 1 or len % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
   newest, since = struct.unpack('>I4', log, #log - 3), period - rest
@@ -61,9 +61,9 @@ local reset = 0
 if len > 0 then reset = period - age(len) end
 if not ARGV.dry and (cost ~= 0 or stale) then
   if reset > 0 then
-    redis.call('SET', key, log, 'PX', reset)
+    call('SET', key, log, 'PX', reset)
   elseif rest >= 0 then
-    redis.call('DEL', key)
+    call('DEL', key)
   end
 end
 if used == 0 then reset = 0 end

@@ -6,18 +6,19 @@
 -- like on paper, in two digits.
 --
 -- ARGV: cost, count, period, and 1 for at most
--- Returns the value and the time left, before the step; and the units granted.
-local key, cost, count, period = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local rest = redis.call('PTTL', key)
+-- Returns the value and the time left, before the step, as one number where one
+-- holds both; and the units granted.
+local call, key, cost, count, period = redis.call, KEYS[1], ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local rest = call('PTTL', key)
 local value, stale = 0, false
 if rest > 0 then
-  value = tonumber(redis.call('GET', key))
+  value = tonumber(call('GET', key))
   if not value or value < 1 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
 elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
 end
-local before = {value, rest}
-local previous, current = math.floor(value / 67108864), value % 67108864
+local current = value % 67108864
+local previous = (value - current) / 67108864
 local left, kept = rest - period, true
 if left <= 0 then previous, current, left, kept = current, 0, rest, false end
 if previous == 0 and current == 0 then left, kept = period, false end
@@ -39,20 +40,25 @@ if previous > 0 then
     end
   end
 end
-local free = count - current - share
+local free, asked = count - current - share, cost
 if ARGV[4] and cost > free then cost = math.max(free, 1) end
 if cost > free then cost = 0 elseif cost < -current - previous then cost = -current - previous end
-if ARGV.dry then return before, cost end
+if ARGV.dry then return {value, rest}, cost end
 current = current + cost
 if current < 0 then previous, current = previous + current, 0 end
 if previous == 0 and current == 0 then
-  if rest >= 0 then redis.call('DEL', key) end
+  if rest >= 0 then call('DEL', key) end
 elseif cost ~= 0 or stale then
   local after = previous * 67108864 + current
-  if kept and not stale then
-    redis.call('INCRBY', key, after - value)
+  if kept and not stale and cost == asked and cost > 0 then
+    call('INCRBY', key, ARGV[1])
+  elseif kept and not stale then
+    call('INCRBY', key, after - value)
   else
-    redis.call('SET', key, after, 'PX', left + period)
+    call('SET', key, after, 'PX', left + period)
   end
 end
-return before, cost, 0
+if value == 0 then return 0 end -- alone
+local both = value * (2 * period + 1) + rest -- alone
+if rest <= 2 * period and both < 9007199254740992 then return both end -- alone
+return {value, rest}, cost, 0

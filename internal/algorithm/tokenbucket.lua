@@ -1,6 +1,5 @@
--- The token bucket; see tokenbucket.go. ARGV[4] is how far the debt may grow.
-if ARGV[4] and ARGV[4] ~= '' then most = tonumber(ARGV[4]) end
+-- The token bucket; see tokenbucket.go. The bound is how far the debt may grow.
+if bound then most = bound end
 ----------------------------------------
-local delay = 0
-if after > capacity then delay = math.ceil((after - capacity) / unit) end
-return debt, charge, delay
+if after <= capacity then return debt, charge, 0 end
+return debt, charge, math.ceil((after - capacity) / unit)

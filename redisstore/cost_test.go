@@ -1,0 +1,58 @@
+// The race detector makes pools forget at random, so that nothing can be counted.
+
+//go:build !race
+
+package redisstore_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/redisstore"
+)
+
+func TestAllowAllocatesLittle(t *testing.T) {
+	store := open(t, live, redisstore.Options{Timeout: time.Minute})
+	lim, err := penstock.New(store, penstock.PerHour(1_000_000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancelable, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	for _, c := range []struct {
+		name string
+		ctx  context.Context
+		most float64
+	}{
+		{"any context", context.Background(), 2},
+		{"a cancelable context", cancelable, 5},
+	} {
+		got := testing.AllocsPerRun(2000, func() {
+			if d, err := lim.Allow(c.ctx, "somebody"); err != nil || !d.Allowed {
+				t.Fatalf("Allow: got %+v, %v, want it allowed", d, err)
+			}
+		})
+		if got > c.most {
+			t.Errorf("Allow under %s: got %v allocations, want at most %v", c.name, got, c.most)
+		}
+	}
+}
+
+func BenchmarkAllow(b *testing.B) {
+	store := open(b, live, redisstore.Options{})
+	lim, err := penstock.New(store, penstock.PerHour(1_000_000_000))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	b.SetParallelism(32)
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if _, err := lim.Allow(context.Background(), "somebody"); err != nil {
+				b.Error(err)
+			}
+		}
+	})
+}

@@ -133,7 +133,7 @@ func (s *Store) pose(q *question, c *Call, r *penstock.Request) (err error) {
 func (s *Store) poseAgain(q *question, c *Call) {
 	p := q.plan
 	c.Reply, c.Err, c.Text = c.Reply[:0], nil, false
-	p.center(time.Now().UnixMilli() + s.ahead.Load())
+	p.center(here() + s.ahead.Load())
 	switch {
 	case q.once:
 		c.Script = p.once
@@ -171,7 +171,7 @@ func (s *Store) answer(q *question, reply []int64) (d penstock.Decision, ok bool
 		return d, true, fmt.Errorf("%w: unexpected reply %d", penstock.ErrUnavailable, reply)
 	}
 	if now, ok := q.plan.undecided(reply[before:]); ok {
-		s.ahead.Store(now - time.Now().UnixMilli())
+		s.ahead.Store(now - here())
 		return d, false, nil
 	}
 	if q.once {

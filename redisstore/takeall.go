@@ -109,7 +109,7 @@ func (m *member) whole() algorithm.Ask {
 func (s *Store) together(ms []member, take bool) Call {
 	for i := range ms {
 		take = take && !ms[i].plan.never(ms[i].whole())
-		ms[i].plan.center(time.Now().UnixMilli() + s.ahead.Load())
+		ms[i].plan.center(here() + s.ahead.Load())
 	}
 	c := Call{Args: []string{"0"}}
 	if take {
@@ -196,7 +196,7 @@ func (s *Store) readTogether(ctx context.Context, c *Call, ms []member) (took bo
 func (s *Store) elsewhere(ms []member) bool {
 	for i := range ms {
 		if now, ok := ms[i].plan.undecided(ms[i].state); ok {
-			s.ahead.Store(now - time.Now().UnixMilli())
+			s.ahead.Store(now - here())
 			return true
 		}
 	}

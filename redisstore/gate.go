@@ -10,36 +10,56 @@ import (
 // abandoned because its time is up keeps its place: its calls still wait in the
 // connection's queue, and a queue that is full makes callers wait for longer than
 // they may. The place becomes free when Redis answers somebody, or when the
-// connection must have been given up.
+// connection must have been given up. While all places are taken, one caller in a
+// while may go without, to see whether Redis answers again.
 type gate struct {
 	places    chan struct{}
 	abandoned atomic.Int64
 	patience  time.Duration // after which a connection that is silent is closed
+	began     time.Time
+	probed    atomic.Int64 // when somebody last went without a place, since began
 }
+
+// probeGap is the time between two who go without a place.
+const probeGap = 100 * time.Millisecond
 
 func newGate(places int, patience time.Duration) *gate {
-	return &gate{places: make(chan struct{}, places), patience: patience}
+	return &gate{places: make(chan struct{}, places), patience: patience, began: time.Now()}
 }
 
-// enter takes a place, and waits for one until ctx ends.
-func (g *gate) enter(ctx context.Context) error {
+// enter takes a place, and waits for one until ctx ends. It reports whether it
+// got one; who did not, and has no error, goes without.
+func (g *gate) enter(ctx context.Context) (place bool, err error) {
 	select {
 	case g.places <- struct{}{}:
-		return nil
+		return true, nil
 	default:
 	}
+	if g.probes() {
+		return false, nil
+	}
 	select {
 	case g.places <- struct{}{}:
-		return nil
+		return true, nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return false, ctx.Err()
 	}
 }
 
-// leave frees the place of a trip that has ended, and those of trips abandoned
-// before, because Redis is answering again.
-func (g *gate) leave() {
-	<-g.places
+func (g *gate) probes() bool {
+	last, now := g.probed.Load(), int64(time.Since(g.began))
+	return g.abandoned.Load() > 0 && now-last > int64(probeGap) && g.probed.CompareAndSwap(last, now)
+}
+
+// leave frees the place of a trip that has ended.
+func (g *gate) leave(place bool) {
+	if place {
+		<-g.places
+	}
+}
+
+// reopen frees the places of trips abandoned before, because Redis is answering.
+func (g *gate) reopen() {
 	if g.abandoned.Load() == 0 {
 		return
 	}
@@ -49,9 +69,11 @@ func (g *gate) leave() {
 }
 
 // abandon leaves the place taken for now.
-func (g *gate) abandon() {
-	g.abandoned.Add(1)
-	time.AfterFunc(g.patience, g.reclaim)
+func (g *gate) abandon(place bool) {
+	if place {
+		g.abandoned.Add(1)
+		time.AfterFunc(g.patience, g.reclaim)
+	}
 }
 
 // reclaim frees the place of one abandoned trip, if leave has not.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"syscall"
 	"time"
@@ -40,7 +41,8 @@ const (
 func (s *Store) travel(ctx context.Context, calls []Call) {
 	d := deadlineAfter(ctx, s.timeout)
 	defer d.stop()
-	if err := s.gate.enter(d); err != nil {
+	place, err := s.gate.enter(d)
+	if err != nil {
 		for i := range calls {
 			calls[i].Err = fmt.Errorf("%w: %w", errCrowded, err)
 		}
@@ -50,11 +52,25 @@ func (s *Store) travel(ctx context.Context, calls []Call) {
 	for pause := firstPause; anyAgain(calls) && s.wait(d, calls, pause); pause = min(2*pause, lastPause) {
 		s.repeat(d, calls)
 	}
-	if d.Err() != nil {
-		s.gate.abandon()
-	} else {
-		s.gate.leave()
+	switch {
+	case anyAnswered(calls):
+		s.gate.leave(place)
+		s.gate.reopen()
+	case d.Err() != nil:
+		s.gate.abandon(place)
+	default:
+		s.gate.leave(place)
 	}
+}
+
+// anyAnswered reports whether Redis has said anything.
+func anyAnswered(calls []Call) bool {
+	for i := range calls {
+		if calls[i].Err == nil || isReply(calls[i].Err) {
+			return true
+		}
+	}
+	return false
 }
 
 var errCrowded = errors.New("as many calls under way as there may be")
@@ -76,10 +92,10 @@ func (c *Call) again() bool {
 }
 
 // isReply reports whether an error is Redis's own answer; those begin with a
-// word in capitals.
+// word in capitals. EOF is one too, but not Redis's.
 func isReply(err error) bool {
 	word, _, _ := strings.Cut(err.Error(), " ")
-	return word != "" && strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
+	return !errors.Is(err, io.EOF) && word != "" && strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
 }
 
 // wait pauses before calls are repeated. A script that the node does not know is

@@ -105,7 +105,8 @@ var wallClock = time.Now
 // here returns the time of day of this process, in ticks.
 func here() int64 { return wallClock().UnixMilli() }
 
-// silence is after what time a connection that does not answer is given up.
+// silence is how long a connection may take to answer. It is given up after
+// twice that: it is asked first whether it is still there.
 const silence = time.Second
 
 // New returns a store that goes through a client that the caller has, and that
@@ -131,7 +132,7 @@ func open(ctx context.Context, client Client, o *Options) (*Store, error) {
 		client:  client,
 		prefix:  opts.Prefix,
 		timeout: opts.Timeout,
-		gate:    newGate(opts.MaxCalls, silence),
+		gate:    newGate(opts.MaxCalls, 2*silence),
 		close:   func() {},
 	}
 	return s, s.inspect(ctx)

@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -44,7 +43,7 @@ func cutAt(s, stops string) (before, after string) {
 // setPlace sets everything that depends on the scheme.
 func setPlace(option *rueidis.ClientOption, scheme, hosts string, u *url.URL) (err error) {
 	path := strings.TrimPrefix(u.Path, "/")
-	secure, defaultPort := u.Query().Get("tls") == "true", "6379"
+	secure, defaultPort, network := u.Query().Get("tls") == "true", "6379", "tcp"
 	switch scheme {
 	case "rediss", "redis":
 		secure = secure || scheme == "rediss"
@@ -52,9 +51,7 @@ func setPlace(option *rueidis.ClientOption, scheme, hosts string, u *url.URL) (e
 	case "unix":
 		option.ForceSingleClient = true
 		option.InitAddress = []string{u.Path}
-		option.DialCtxFn = func(ctx context.Context, path string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
-			return d.DialContext(ctx, "unix", path)
-		}
+		network = "unix"
 		path = u.Query().Get("db")
 	case "redis-sentinel":
 		defaultPort = "26379"
@@ -74,6 +71,7 @@ func setPlace(option *rueidis.ClientOption, scheme, hosts string, u *url.URL) (e
 	if secure {
 		setTLS(option)
 	}
+	option.DialCtxFn = newDialer(network).dial
 	return setDatabase(option, scheme, path)
 }
 

@@ -33,6 +33,11 @@ func newDialer(network string) *dialer {
 
 // dial returns a connection, perhaps one that was begun for somebody else.
 func (d *dialer) dial(ctx context.Context, address string, by *net.Dialer, secure *tls.Config) (net.Conn, error) {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, by.Timeout)
+		defer cancel()
+	}
 	a := d.adopt(address)
 	if a == nil {
 		a = &attempt{made: make(chan struct{})}
@@ -65,6 +70,7 @@ func (d *dialer) connect(a *attempt, address string, by *net.Dialer, secure *tls
 	defer close(a.made)
 	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
 	defer cancel()
+	by = &net.Dialer{KeepAlive: by.KeepAlive}
 	if secure == nil {
 		a.conn, a.err = by.DialContext(ctx, d.network, address)
 		return

@@ -21,7 +21,9 @@ import (
 //	redis-cluster://host:6379,host:6379                a Cluster
 //
 // Sentinels and Clusters are reached over TLS with ?tls=true, and sentinels with
-// a password of their own with ?sentinel_user=…&sentinel_password=….
+// a password of their own with ?sentinel_user=…&sentinel_password=…. For TLS,
+// ?ca=… names a file with the certificates to trust, and ?cert=…&key=… files with
+// one's own.
 func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 	opts, err := o.withDefaults()
 	if err != nil {

@@ -2,10 +2,12 @@ package redisstore
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 
@@ -69,7 +71,9 @@ func setPlace(option *rueidis.ClientOption, scheme, hosts string, u *url.URL) (e
 		option.InitAddress = addresses(hosts, defaultPort)
 	}
 	if secure {
-		setTLS(option)
+		if err := setTLS(option, u.Query()); err != nil {
+			return err
+		}
 	}
 	option.DialCtxFn = newDialer(network).dial
 	return setDatabase(option, scheme, path)
@@ -93,9 +97,27 @@ func addresses(hosts, port string) []string {
 
 // setTLS encrypts. The server's name is checked for each address, so that it is
 // left open here.
-func setTLS(option *rueidis.ClientOption) {
-	option.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
-	option.Sentinel.TLSConfig = option.TLSConfig
+func setTLS(option *rueidis.ClientOption, files url.Values) error {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	option.TLSConfig, option.Sentinel.TLSConfig = config, config
+	if ca := files.Get("ca"); ca != "" {
+		text, err := os.ReadFile(ca)
+		if err != nil {
+			return fmt.Errorf("redisstore: bad URL: ca: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(text) {
+			return fmt.Errorf("redisstore: bad URL: ca: no certificate in %s", ca)
+		}
+	}
+	if cert := files.Get("cert"); cert != "" {
+		own, err := tls.LoadX509KeyPair(cert, files.Get("key"))
+		if err != nil {
+			return fmt.Errorf("redisstore: bad URL: cert and key: %w", err)
+		}
+		config.Certificates = []tls.Certificate{own}
+	}
+	return nil
 }
 
 func setDatabase(option *rueidis.ClientOption, scheme, number string) (err error) {

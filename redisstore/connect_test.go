@@ -1,0 +1,183 @@
+package redisstore_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/redisstore"
+)
+
+// serve starts a server for one test.
+func serve(t *testing.T, args ...string) *redistest.Server {
+	t.Helper()
+	server, err := redistest.Start(redistest.Options{Args: args})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Stop)
+	return server
+}
+
+// works takes a unit by a URL.
+func works(t *testing.T, url string) (*redisstore.Store, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	store, err := redisstore.Open(ctx, url, &redisstore.Options{Timeout: 10 * time.Second})
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(store.Close)
+	d, err := store.Take(t.Context(), penstock.Request{Key: "k", Limit: penstock.PerHour(10), Cost: 1})
+	if err == nil && !d.Allowed {
+		t.Errorf("%s: got %+v, want the first unit", url, d)
+	}
+	return store, err
+}
+
+func TestOpenReachesADatabaseAsAUser(t *testing.T) {
+	server := serve(t)
+	for _, user := range [][]string{
+		{"me", "on", ">p@ss", "~*", "&*", "+@all"},
+		{"other", "on", ">x", "~*", "&*", "+ping", "+hello", "+info", "+client", "+select"},
+	} {
+		if _, err := server.Command(append([]string{"ACL", "SETUSER"}, user...)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, url := range []string{
+		"redis://me:p%40ss@" + server.Addr + "/3",
+		"unix://me:p%40ss@" + server.Socket + "?db=3",
+	} {
+		if _, err := works(t, url); err != nil {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+	keyspace, err := server.Command("INFO", "keyspace")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(keyspace, "db3:keys=1") || strings.Contains(keyspace, "db0:") {
+		t.Errorf("keyspace: got %q, want one key in database 3", keyspace)
+	}
+	for url, want := range map[string]string{
+		"redis://me:wrong@" + server.Addr: "WRONGPASS",
+		"redis://other:x@" + server.Addr:  "NOPERM",
+	} {
+		if _, err := works(t, url); !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %v with %s", url, err, penstock.ErrUnavailable, want)
+		}
+	}
+}
+
+func TestOpenFailsWhereNobodyIs(t *testing.T) {
+	server := serve(t)
+	server.Kill()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	_, err := redisstore.Open(ctx, "redis://"+server.Addr, nil)
+	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), server.Addr) {
+		t.Errorf("got %v, want %v with the address %s", err, penstock.ErrUnavailable, server.Addr)
+	}
+}
+
+func TestEvictionIsWarnedOf(t *testing.T) {
+	server := serve(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+	store, err := works(t, "redis://"+server.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := store.Warnings()
+	if len(got) != 1 || !strings.Contains(got[0], "allkeys-lru") || !strings.Contains(got[0], server.Addr) {
+		t.Errorf("got warnings %q, want one with the policy and the address %s", got, server.Addr)
+	}
+	if store, err = works(t, "unix://"+live.Socket); err != nil || len(store.Warnings()) != 0 {
+		t.Errorf("a server that evicts nothing: got warnings %q, error %v, want none", store.Warnings(), err)
+	}
+}
+
+func TestBadOptions(t *testing.T) {
+	for field, o := range map[string]*redisstore.Options{
+		"Prefix":   {Prefix: "a{b"},
+		"Timeout":  {Timeout: -1},
+		"MaxCalls": {MaxCalls: -1},
+	} {
+		if _, err := redisstore.Open(t.Context(), "unix://"+live.Socket, o); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%+v: got error %v, want one that names %s", *o, err, field)
+		}
+	}
+}
+
+// A server is trusted if its certificate says so, and not otherwise.
+func TestOpenEncrypts(t *testing.T) {
+	dir := t.TempDir()
+	writeCertificate(t, dir)
+	port := freeTLSPort(t)
+	server := serve(t, "--tls-port", port, "--tls-cert-file", filepath.Join(dir, "cert.pem"),
+		"--tls-key-file", filepath.Join(dir, "key.pem"), "--tls-ca-cert-file", filepath.Join(dir, "cert.pem"),
+		"--tls-auth-clients", "no")
+	trust := "?ca=" + filepath.Join(dir, "cert.pem")
+	if _, err := works(t, "rediss://127.0.0.1:"+port+trust); err != nil {
+		t.Errorf("a certificate that is trusted: %v", err)
+	}
+	if _, err := works(t, "rediss://127.0.0.1:"+port); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("a certificate that nobody vouches for: got %v, want an error about it", err)
+	}
+	if _, err := works(t, "rediss://"+server.Addr+trust); err == nil {
+		t.Error("a server that does not encrypt: got no error")
+	}
+}
+
+func writeCertificate(t *testing.T, dir string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{
+		"cert.pem": {Type: "CERTIFICATE", Bytes: cert}, "key.pem": {Type: "EC PRIVATE KEY", Bytes: private},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func freeTLSPort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return port
+}

@@ -1,0 +1,133 @@
+package redisstore_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/redisstore"
+)
+
+var everyAlgorithm = []penstock.Limit{
+	penstock.PerMinute(10),
+	{Algorithm: penstock.LeakyBucket, Count: 10, Period: time.Minute},
+	{Algorithm: penstock.FixedWindow, Count: 10, Period: time.Minute},
+	{Algorithm: penstock.FixedWindow, Count: 10, Period: time.Minute, Align: penstock.AlignClock},
+	{Algorithm: penstock.FixedWindow, Count: 10, Align: penstock.AlignDay, Zone: "Europe/Berlin"},
+	{Algorithm: penstock.SlidingWindow, Count: 10, Period: time.Minute},
+	{Algorithm: penstock.RollingWindow, Count: 10, Period: time.Minute},
+	{Algorithm: penstock.SlidingLog, Count: 10, Period: time.Minute},
+}
+
+// What somebody else has put under one of our names is never taken for a state,
+// and never for none: that would be a fresh start for whoever can write it.
+func TestForeignValuesAreErrors(t *testing.T) {
+	for _, l := range everyAlgorithm {
+		for _, foreign := range [][]string{
+			{"SET", "", "hello", "PX", "60000"},
+			{"SET", "", "", "PX", "60000"},
+			{"SET", "", "1.5", "PX", "60000"},
+			{"SET", "", "12 twelve", "PX", "60000"},
+			{"RPUSH", "", "a"},
+			{"HSET", "", "a", "b"},
+		} {
+			checkForeign(t, l, foreign)
+		}
+	}
+}
+
+func checkForeign(t *testing.T, l penstock.Limit, foreign []string) {
+	t.Helper()
+	prefix := newPrefix()
+	store := open(t, live, redisstore.Options{Prefix: prefix})
+	request := penstock.Request{Key: "k", Limit: l, Cost: 1}
+	if _, err := store.Take(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	name := keys(t, live, prefix)[0]
+	foreign[1] = name
+	for _, words := range [][]string{{"DEL", name}, foreign, {"PEXPIRE", name, "60000"}} {
+		if _, err := live.Command(words...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := dump(t, name)
+	for _, cost := range []int64{1, 0, -1, 100} {
+		request.Cost = cost
+		d, err := store.Take(t.Context(), request)
+		if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s, %q, cost %d: got %+v, %v, want an error that names the key", l, foreign, cost, d, err)
+		}
+	}
+	if dump(t, name) != before {
+		t.Errorf("%s: %q was changed", l, foreign)
+	}
+}
+
+func dump(t *testing.T, name string) string {
+	t.Helper()
+	text, err := live.Command("DUMP", name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// A state that has lost its expiry would never come back to full.
+func TestStatesWithoutExpiryAreErrors(t *testing.T) {
+	for _, l := range everyAlgorithm {
+		prefix := newPrefix()
+		store := open(t, live, redisstore.Options{Prefix: prefix})
+		request := penstock.Request{Key: "k", Limit: l, Cost: 1}
+		if _, err := store.Take(t.Context(), request); err != nil {
+			t.Fatal(err)
+		}
+		name := keys(t, live, prefix)[0]
+		if _, err := live.Command("PERSIST", name); err != nil {
+			t.Fatal(err)
+		}
+		_, err := store.Take(t.Context(), request)
+		ttl, _ := live.Command("PTTL", name)
+		if err == nil && ttl == "-1" {
+			t.Errorf("%s: a state without expiry was charged and left as it is", l)
+		}
+		if err != nil && !errors.Is(err, penstock.ErrUnavailable) {
+			t.Errorf("%s: got %v, want %v", l, err, penstock.ErrUnavailable)
+		}
+		if _, err := live.Command("DEL", name); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Every key that is written expires, not long after its state has ceased to
+// matter.
+func TestEveryKeyExpires(t *testing.T) {
+	for _, l := range everyAlgorithm {
+		prefix := newPrefix()
+		store := open(t, live, redisstore.Options{Prefix: prefix})
+		for _, r := range []penstock.Request{
+			{Cost: 3}, {Cost: 2, ID: "x"}, {Cost: 9, MaxDelay: time.Minute}, {Cost: -1}, {Cost: -1, ID: "x"}, {Cost: 100, AtMost: true},
+		} {
+			r.Key, r.Limit = "k", l
+			if _, err := store.Take(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range keys(t, live, prefix) {
+				left, err := live.Command("PTTL", name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ttl, err := time.ParseDuration(left + "ms")
+				if most := 2*l.Normal().Period + time.Second; err != nil || ttl <= 0 || ttl > most {
+					t.Errorf("%s, cost %d: %s lives for %v, want more than nothing and at most %v", l, r.Cost, name, ttl, most)
+				}
+			}
+		}
+		if got := len(keys(t, live, prefix)); got != 2 {
+			t.Errorf("%s: got %d keys, want a state and a record", l, got)
+		}
+	}
+}

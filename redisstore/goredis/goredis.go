@@ -1,0 +1,127 @@
+// Package goredis lets a [redisstore.Store] go through the go-redis client that a
+// program already has. It is a module of its own, so that only those who want
+// go-redis download it.
+//
+//	client, err := goredis.New(redis.NewClient(&redis.Options{ContextTimeoutEnabled: true}))
+//	…
+//	store, err := redisstore.New(client, nil)
+package goredis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/penstock-io/penstock/redisstore"
+	"github.com/redis/go-redis/v9"
+)
+
+// New returns the client as a store needs it. It must be a [*redis.Client], with
+// sentinels or without, or a [*redis.ClusterClient], and ContextTimeoutEnabled
+// must be set in its options: without it go-redis waits for as long as its own
+// ReadTimeout says, whatever the deadline. Its MaxRetries do not matter here.
+func New(client redis.UniversalClient) (redisstore.Client, error) {
+	ends, sharded := false, false
+	switch c := client.(type) {
+	case *redis.Client:
+		ends = c.Options().ContextTimeoutEnabled
+	case *redis.ClusterClient:
+		ends, sharded = c.Options().ContextTimeoutEnabled, true
+	default:
+		// A *redis.Ring goes to another server when one is away, and that one
+		// knows nothing of what was taken.
+		return nil, fmt.Errorf("goredis: a %T: want a *redis.Client or a *redis.ClusterClient", client)
+	}
+	if !ends {
+		return nil, errors.New("goredis: ContextTimeoutEnabled is not set: without it no call ends when its time is up")
+	}
+	return &adapter{client, sharded}, nil
+}
+
+type adapter struct {
+	client  redis.UniversalClient
+	sharded bool
+}
+
+func (a *adapter) Sharded() bool { return a.sharded }
+
+// A script is a command that go-redis must not send again by itself.
+type script struct{ *redis.Cmd }
+
+func (script) NoRetry() bool { return true }
+
+func newScript(ctx context.Context, c *redisstore.Call) script {
+	args := make([]any, 3, 3+len(c.Keys)+len(c.Args))
+	args[0], args[1], args[2] = "evalsha", c.Script.SHA1, len(c.Keys)
+	if c.Text {
+		args[0], args[1] = "eval", c.Script.Text
+	}
+	for _, key := range c.Keys {
+		args = append(args, key)
+	}
+	for _, arg := range c.Args {
+		args = append(args, arg)
+	}
+	return script{redis.NewCmd(ctx, args...)}
+}
+
+func (a *adapter) Do(ctx context.Context, calls []redisstore.Call) {
+	if len(calls) == 1 { // then MOVED is followed without a pause
+		s := newScript(ctx, &calls[0])
+		_ = a.client.Process(ctx, s)
+		a.read(ctx, &calls[0], s)
+		return
+	}
+	pipe, scripts := a.client.Pipeline(), make([]script, len(calls))
+	for i := range calls {
+		scripts[i] = newScript(ctx, &calls[i])
+		_ = pipe.Process(ctx, scripts[i])
+	}
+	_, _ = pipe.Exec(ctx) // each script has its own error
+	for i := range calls {
+		a.read(ctx, &calls[i], scripts[i])
+	}
+}
+
+// read puts what came back into a call.
+func (a *adapter) read(ctx context.Context, c *redisstore.Call, s script) {
+	if n, ok := s.Val().(int64); ok {
+		c.Reply = append(c.Reply, n)
+		return
+	}
+	list, err := s.Int64Slice()
+	if err != nil {
+		c.Err, c.Node = err, a.node(ctx, c)
+	}
+	c.Reply = append(c.Reply, list...)
+}
+
+// node returns who is asked about a call's keys.
+func (a *adapter) node(ctx context.Context, c *redisstore.Call) string {
+	client, ok := a.client.(*redis.Client)
+	if cluster, sharded := a.client.(*redis.ClusterClient); sharded {
+		master, err := cluster.MasterForKey(ctx, c.Keys[0])
+		client, ok = master, err == nil
+	}
+	if !ok {
+		return ""
+	}
+	return client.Options().Addr
+}
+
+func (a *adapter) Info(ctx context.Context) (map[string]string, error) {
+	var mu sync.Mutex
+	infos := map[string]string{}
+	ask := func(ctx context.Context, node *redis.Client) error {
+		text, err := node.Info(ctx).Result()
+		mu.Lock()
+		defer mu.Unlock()
+		infos[node.Options().Addr] = text
+		return err
+	}
+	if cluster, ok := a.client.(*redis.ClusterClient); ok {
+		return infos, cluster.ForEachMaster(ctx, ask)
+	}
+	return infos, ask(ctx, a.client.(*redis.Client))
+}

@@ -1,0 +1,351 @@
+package goredis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/redisstore"
+	"github.com/penstock-io/penstock/redisstore/goredis"
+	"github.com/penstock-io/penstock/storetest"
+	"github.com/redis/go-redis/v9"
+)
+
+// held is a server whose clock the tests hold.
+var held *redistest.Server
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	server, err := redistest.Start(redistest.Options{HeldClock: true})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer server.Stop()
+	held = server
+	return m.Run()
+}
+
+// patient is a timeout for calls that are to succeed, on a busy machine too.
+const patient = 10 * time.Second
+
+var prefixes atomic.Int64
+
+// newStore returns a store that goes through a go-redis client.
+func newStore(t testing.TB, client redis.UniversalClient, timeout time.Duration) *redisstore.Store {
+	t.Helper()
+	t.Cleanup(func() { _ = client.Close() })
+	c, err := goredis.New(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := redisstore.New(c, &redisstore.Options{Prefix: fmt.Sprintf("g%d-", prefixes.Add(1)), Timeout: timeout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func newClient(server *redistest.Server) *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: server.Addr, ContextTimeoutEnabled: true})
+}
+
+// newServer starts a server for one test, on the machine's own clock.
+func newServer(t *testing.T, args ...string) *redistest.Server {
+	t.Helper()
+	server, err := redistest.Start(redistest.Options{Args: args})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Stop)
+	return server
+}
+
+func command(t *testing.T, server *redistest.Server, words ...string) string {
+	t.Helper()
+	answer, err := server.Command(words...)
+	if err != nil {
+		t.Fatalf("%s: %v", strings.Join(words, " "), err)
+	}
+	return answer
+}
+
+// count returns a number from INFO, or 0 if it is not there.
+func count(t *testing.T, server *redistest.Server, section, pattern string) int {
+	t.Helper()
+	found := regexp.MustCompile(pattern + `(\d+)`).FindStringSubmatch(command(t, server, "INFO", section))
+	if found == nil {
+		return 0
+	}
+	n, err := strconv.Atoi(found[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func take(t *testing.T, s penstock.Store, key string, l penstock.Limit, cost int64) penstock.Decision {
+	t.Helper()
+	d, err := s.Take(context.Background(), penstock.Request{Key: key, Limit: l, Cost: cost})
+	if err != nil {
+		t.Fatalf("taking %d of %s under %s: %v", cost, key, l, err)
+	}
+	return d
+}
+
+func TestStoreThroughGoRedisIsAStore(t *testing.T) {
+	storetest.Run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
+		err := clock.Follow(func(now time.Time) error {
+			held.Clock.Set(now)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return newStore(t, newClient(held), patient)
+	})
+}
+
+// everyLimit returns one limit of each kind, so long that no time passes in it.
+func everyLimit() (limits []penstock.Limit) {
+	for a := range penstock.SlidingLog + 1 {
+		limits = append(limits, penstock.Limit{Algorithm: a, Count: 7, Period: 24 * time.Hour})
+	}
+	return append(limits,
+		penstock.Limit{Algorithm: penstock.FixedWindow, Count: 7, Period: 240 * 24 * time.Hour, Align: penstock.AlignClock},
+		penstock.Limit{Algorithm: penstock.FixedWindow, Count: 7, Align: penstock.AlignYear, Zone: "Europe/Berlin"},
+	)
+}
+
+// standing is what a decision says apart from times, which pass between the stores.
+func standing(d penstock.Decision) penstock.Decision {
+	return penstock.Decision{Allowed: d.Allowed, Granted: d.Granted, Limit: d.Limit, Remaining: d.Remaining}
+}
+
+func TestClusterThroughGoRedisGrantsWhatMemoryGrants(t *testing.T) {
+	nodes := newCluster(t)
+	redisStore, memory := newStore(t, newClusterClient(nodes), patient), penstock.NewMemory(nil)
+	for round := range 9 {
+		var rs []penstock.Request
+		for key := range 20 {
+			for _, l := range everyLimit() {
+				rs = append(rs, penstock.Request{
+					Key: fmt.Sprintf("key %d", key), Limit: l, Cost: int64(key%3 + 1), AtMost: key%2 == 0,
+					ID: []string{"", fmt.Sprint(round / 2)}[key%5/4],
+				})
+			}
+		}
+		got, want := make([]penstock.Decision, len(rs)), make([]penstock.Decision, len(rs))
+		if err := penstock.TakeEach(context.Background(), redisStore, rs, got); err != nil {
+			t.Fatal(err)
+		}
+		if err := penstock.TakeEach(context.Background(), memory, rs, want); err != nil {
+			t.Fatal(err)
+		}
+		for i := range rs {
+			if standing(got[i]) != standing(want[i]) {
+				t.Fatalf("round %d, %+v:\n got %+v\nwant %+v", round, rs[i], got[i], want[i])
+			}
+		}
+	}
+	for _, node := range nodes {
+		if command(t, node, "DBSIZE") == "0" {
+			t.Errorf("node %s holds no keys, so that this shows less than it says", node.Addr)
+		}
+	}
+}
+
+func TestTakeAllOverTheSlotsOfACluster(t *testing.T) {
+	s := newStore(t, newClusterClient(newCluster(t)), patient)
+	l := penstock.PerDay(2)
+	together := []penstock.Request{{Key: "a", Limit: l, Cost: 1}, {Key: "b", Limit: l, Cost: 1}, {Key: "c", Limit: l, Cost: 1}}
+	take(t, s, "b", l, 1)
+	for i, want := range []bool{true, false} {
+		ds := make([]penstock.Decision, len(together))
+		if err := penstock.TakeAll(context.Background(), s, together, ds); err != nil {
+			t.Fatal(err)
+		}
+		got := !slices.ContainsFunc(ds, func(d penstock.Decision) bool { return !d.Allowed })
+		if got != want {
+			t.Errorf("taking %d of a, b and c together, when one of b was taken before: %+v", i+1, ds)
+		}
+	}
+	if d := take(t, s, "a", l, 0); d.Remaining != 1 {
+		t.Errorf("after one TakeAll was granted and one refused, a has %d remaining, want 1", d.Remaining)
+	}
+}
+
+func TestMovedSlotsAreFollowed(t *testing.T) {
+	nodes := newCluster(t)
+	s := newStore(t, newClusterClient(nodes), patient)
+	for _, keys := range [][]string{{"alone"}, {"first", "second", "third"}} {
+		from := moveSlot(t, nodes, keys[0])
+		before := count(t, from, "errorstats", `errorstat_MOVED:count=`)
+		var rs []penstock.Request
+		for _, key := range keys {
+			rs = append(rs, penstock.Request{Key: key, Limit: penstock.PerDay(5), Cost: 1})
+		}
+		ds := make([]penstock.Decision, len(rs))
+		if err := penstock.TakeEach(context.Background(), s, rs, ds); err != nil {
+			t.Fatal(err)
+		}
+		for i, d := range ds {
+			if d.Remaining != 4 {
+				t.Errorf("%s: one of 5 was taken, and %d remain", keys[i], d.Remaining)
+			}
+		}
+		if n := count(t, from, "errorstats", `errorstat_MOVED:count=`); n == before {
+			t.Errorf("asking about %q: the node that the slot of %s has left never said so", keys, keys[0])
+		}
+	}
+}
+
+func TestForgottenScriptsAreSentAgain(t *testing.T) {
+	server := newServer(t)
+	s := newStore(t, newClient(server), patient)
+	l := penstock.PerDay(100)
+	take(t, s, "key", l, 1)
+	for i := range int64(5) {
+		command(t, server, "SCRIPT", "FLUSH")
+		rs := []penstock.Request{{Key: "key", Limit: l, Cost: 1}, {Key: "key", Limit: l, Cost: 1}, {Key: "other", Limit: l, Cost: 1}}
+		ds := make([]penstock.Decision, len(rs))
+		if err := penstock.TakeEach(context.Background(), s, rs, ds); err != nil {
+			t.Fatal(err)
+		}
+		command(t, server, "SCRIPT", "FLUSH")
+		if got, want := take(t, s, "key", l, 1).Remaining, 99-3*(i+1); got != want {
+			t.Errorf("after %d takes, each once, %d of 100 remain, want %d", 1+3*(i+1), got, want)
+		}
+	}
+	if n := count(t, server, "errorstats", `errorstat_NOSCRIPT:count=`); n < 10 {
+		t.Errorf("the scripts were flushed 10 times, but missing only %d times", n)
+	}
+}
+
+// The client would send a call up to four times, for each of which a connection
+// lies ready, and give each only a part of the time that the store allows.
+func TestCallsWithoutAnswerAreNotSentAgain(t *testing.T) {
+	server := newServer(t)
+	client := redis.NewClient(&redis.Options{
+		Addr: server.Addr, ContextTimeoutEnabled: true, MaxRetries: 3, ReadTimeout: 50 * time.Millisecond,
+	})
+	s := newStore(t, client, patient)
+	for calls := range 3 {
+		askInVain(t, s, server, client, calls+1)
+	}
+}
+
+func TestCallsWithoutAnswerAreNotSentAgainInACluster(t *testing.T) {
+	nodes := newCluster(t)
+	client := redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: addressesOf(nodes), ContextTimeoutEnabled: true, MaxRedirects: 3, ReadTimeout: 50 * time.Millisecond,
+	})
+	s := newStore(t, client, patient)
+	node, err := client.MasterForKey(context.Background(), "key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := nodes[slices.Index(addressesOf(nodes), node.Options().Addr)]
+	for calls := range 3 {
+		askInVain(t, s, server, node, calls+1)
+	}
+}
+
+// askInVain asks a server that does not answer, and looks how often it was asked.
+func askInVain(t *testing.T, s *redisstore.Store, server *redistest.Server, node *redis.Client, calls int) {
+	t.Helper()
+	rs := slices.Repeat([]penstock.Request{{Key: "key", Limit: penstock.PerDay(100), Cost: 1}}, calls)
+	ask := func() error { return penstock.TakeEach(context.Background(), s, rs, make([]penstock.Decision, calls)) }
+	if err := ask(); err != nil {
+		t.Fatal(err)
+	}
+	openConnections(t, node, 4)
+	asked := count(t, server, "commandstats", `cmdstat_evalsha:calls=`)
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	err := ask()
+	if resumed := server.Resume(); resumed != nil {
+		t.Fatal(resumed)
+	}
+	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(fmt.Sprint(err), server.Addr) {
+		t.Errorf("the server does not answer: got error %v, want one that is ErrUnavailable and names %s", err, server.Addr)
+	}
+	// Whoever has waited meanwhile is served before who comes now.
+	command(t, server, "PING")
+	command(t, server, "PING")
+	if got := count(t, server, "commandstats", `cmdstat_evalsha:calls=`) - asked; got != calls {
+		t.Errorf("%d calls without answer were carried out %d times in the end", calls, got)
+	}
+}
+
+// openConnections leaves so many connections in the client's pool.
+func openConnections(t *testing.T, client *redis.Client, n int) {
+	t.Helper()
+	for range n {
+		conn := client.Conn()
+		defer conn.Close()
+		if err := conn.Ping(context.Background()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestCallsEndWithTheirDeadline(t *testing.T) {
+	server := newServer(t)
+	s := newStore(t, newClient(server), 30*time.Millisecond)
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	// That this returns at all shows it: the server stays silent.
+	_, err := s.Take(context.Background(), penstock.Request{Key: "key", Limit: penstock.PerDay(1), Cost: 1})
+	if !errors.Is(err, penstock.ErrUnavailable) {
+		t.Errorf("asking a server that is silent: got error %v, want one that is ErrUnavailable", err)
+	}
+}
+
+func TestErrorsAreKept(t *testing.T) {
+	server := newServer(t)
+	s := newStore(t, newClient(server), patient)
+	r := penstock.Request{Key: "key", Limit: penstock.PerDay(5), Cost: 1}
+	take(t, s, r.Key, r.Limit, 1)
+	name := command(t, server, "KEYS", "*")
+	command(t, server, "DEL", name)
+	command(t, server, "SADD", name, "something else")
+	command(t, server, "EXPIRE", name, "100")
+	_, err := s.Take(context.Background(), r)
+	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(fmt.Sprint(err), "WRONGTYPE") {
+		t.Errorf("a set under the name of a bucket: got error %v, want one that is ErrUnavailable and says WRONGTYPE", err)
+	}
+
+	s = newStore(t, newClient(server), 50*time.Millisecond)
+	server.Kill()
+	_, err = s.Take(context.Background(), r)
+	if !errors.Is(err, penstock.ErrUnavailable) || !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a server that is gone: got error %v, want one that is ErrUnavailable and says why", err)
+	}
+}
+
+func TestClientsThatCannotKeepTheContractAreRefused(t *testing.T) {
+	ring := redis.NewRing(&redis.RingOptions{})
+	defer ring.Close()
+	impatient := redis.NewClient(&redis.Options{})
+	defer impatient.Close()
+	for client, want := range map[redis.UniversalClient]string{ring: "*redis.Ring", impatient: "ContextTimeoutEnabled", nil: "<nil>"} {
+		if _, err := goredis.New(client); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("a client of type %T: got error %v, want one that says %s", client, err, want)
+		}
+	}
+}

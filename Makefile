@@ -30,6 +30,7 @@ test: setup vet unit race nested lint-if-installable ## Run everything that must
 .PHONY: setup
 setup: ## Install what the tests need and this machine lacks
 	@$(RACE_TEST) -run '^$$' errors >/dev/null || $(MAKE) --no-print-directory c-compiler
+	@command -v redis-server >/dev/null || $(MAKE) --no-print-directory redis-server
 
 # The race detector is linked by a C compiler.
 .PHONY: c-compiler
@@ -41,6 +42,17 @@ c-compiler:
 	apt-get update -q
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -q gcc libc6-dev
 	$(RACE_TEST) -run '^$$' errors
+
+# The Redis store is tested with nothing less.
+.PHONY: redis-server
+redis-server:
+	@if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+		echo "the Redis store's tests need redis-server, 7.0 or later: install it, then run make again" >&2; \
+		exit 1; \
+	fi
+	apt-get update -q
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -q redis-server
+	command -v redis-server
 
 .PHONY: vet
 vet: ## Check formatting and run go vet, for 32 bits too

@@ -106,6 +106,16 @@ var rules = []rule{
 		keeps:   [2]string{"redisstore/store.go", module},
 	},
 	{
+		name:    "the Redis store adds one client",
+		because: "whoever has another plugs it in, and downloads only that one",
+		in:      []string{"./redisstore"},
+		except:  []string{"./redisstore/goredis"},
+		forbid:  []string{"*"},
+		unless:  []string{"std", ".", "./internal", "github.com/redis/rueidis"},
+		breaks:  [2]string{"redisstore/store.go", "github.com/redis/go-redis/v9"},
+		keeps:   [2]string{"redisstore/rueidis.go", "github.com/redis/rueidis"},
+	},
+	{
 		name:    "middleware does not know the daemon",
 		because: "it is for people's own servers",
 		in:      []string{"./httplimit", "./grpclimit"},
@@ -158,7 +168,7 @@ var rules = []rule{
 		because: "it brings its flags and its machinery into every program that links it",
 		in:      []string{"./..."},
 		except:  []string{"./storetest", "./bench"}, // a kit for tests; a program that measures
-		forbid:  []string{"testing", "./storetest", "pgregory.net/rapid", "github.com/anishathalye/porcupine"},
+		forbid:  []string{"testing", "./storetest", "./internal/redistest", "pgregory.net/rapid", "github.com/anishathalye/porcupine"},
 		breaks:  [2]string{"clock.go", "testing"},
 		keeps:   [2]string{"clock_test.go", "testing"},
 	},

@@ -59,6 +59,8 @@ func tune(ctx context.Context, option *rueidis.ClientOption, o Options) {
 	if at, ok := ctx.Deadline(); ok {
 		option.Dialer.Timeout = max(min(time.Until(at), connectTimeout), time.Millisecond)
 	}
+	option.Dialer.KeepAlive = silence
+	option.Sentinel.Dialer = option.Dialer // without it, sentinels get no time at all
 	option.ConnWriteTimeout = silence
 	option.RingScaleEachConn = max(10, bits.Len(uint(o.MaxCalls))+1)
 	option.ReadBufferEachConn = 1 << 16

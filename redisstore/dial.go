@@ -3,7 +3,10 @@ package redisstore
 import (
 	"context"
 	"crypto/tls"
+	"errors"
+	"fmt"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +21,16 @@ type dialer struct {
 	network string // "tcp" or "unix"
 	mu      sync.Mutex
 	orphans map[string][]*attempt // whose caller had no more time, by address
+	silent  map[string]time.Time  // when an address last did not answer a greeting
 }
+
+// restGap is how long an address that did not answer a greeting is left alone.
+// What the client sets up for each connection costs more than all the calls that
+// would wait for it.
+const restGap = 100 * time.Millisecond
+
+// errResting means that nothing was sent, because there is no connection.
+var errResting = errors.New("did not answer when it was last connected to")
 
 // An attempt is a connection being made.
 type attempt struct {
@@ -28,7 +40,7 @@ type attempt struct {
 }
 
 func newDialer(network string) *dialer {
-	return &dialer{network: network, orphans: map[string][]*attempt{}}
+	return &dialer{network: network, orphans: map[string][]*attempt{}, silent: map[string]time.Time{}}
 }
 
 // dial returns a connection, perhaps one that was begun for somebody else.
@@ -38,6 +50,9 @@ func (d *dialer) dial(ctx context.Context, address string, by *net.Dialer, secur
 		ctx, cancel = context.WithTimeout(ctx, by.Timeout)
 		defer cancel()
 	}
+	if d.resting(address) {
+		return nil, fmt.Errorf("%s: %w", address, errResting)
+	}
 	a := d.adopt(address)
 	if a == nil {
 		a = &attempt{made: make(chan struct{})}
@@ -45,13 +60,26 @@ func (d *dialer) dial(ctx context.Context, address string, by *net.Dialer, secur
 	}
 	select {
 	case <-a.made:
-		return greet(ctx, a)
+		return d.greet(ctx, a, address)
 	case <-ctx.Done():
 		d.mu.Lock()
 		d.orphans[address] = append(d.orphans[address], a)
 		d.mu.Unlock()
 		return nil, ctx.Err()
 	}
+}
+
+func (d *dialer) resting(address string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return time.Since(d.silent[address]) < restGap
+}
+
+// rest leaves an address alone for a while.
+func (d *dialer) rest(address string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.silent[address] = time.Now()
 }
 
 // adopt returns an attempt that nobody waits for, or nil.
@@ -101,20 +129,24 @@ type greeting struct {
 	net.Conn
 	by    time.Time
 	heard atomic.Bool
+	rest  func() // called if nothing is heard in time
 }
 
-func greet(ctx context.Context, a *attempt) (net.Conn, error) {
+func (d *dialer) greet(ctx context.Context, a *attempt, address string) (net.Conn, error) {
 	by, ok := ctx.Deadline()
 	if a.err != nil || !ok {
 		return a.conn, a.err
 	}
-	return &greeting{Conn: a.conn, by: by}, nil
+	return &greeting{Conn: a.conn, by: by, rest: func() { d.rest(address) }}, nil
 }
 
 func (g *greeting) Read(b []byte) (int, error) {
 	n, err := g.Conn.Read(b)
 	if n > 0 && !g.heard.Swap(true) {
 		_ = g.Conn.SetDeadline(time.Time{}) // the next to set one sets its own
+	}
+	if err != nil && !g.heard.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
+		g.rest()
 	}
 	return n, err
 }

@@ -25,7 +25,7 @@ func refused(err error) string {
 			return w
 		}
 	}
-	if errors.Is(err, syscall.ECONNREFUSED) {
+	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errResting) {
 		return "refused"
 	}
 	return ""

@@ -62,7 +62,7 @@ func tune(ctx context.Context, option *rueidis.ClientOption, o Options) {
 	option.Dialer.KeepAlive = silence
 	option.Sentinel.Dialer = option.Dialer // without it, sentinels get no time at all
 	option.ConnWriteTimeout = silence
-	option.RingScaleEachConn = max(10, bits.Len(uint(o.MaxCalls))+1)
+	option.RingScaleEachConn = max(10, bits.Len(uint(o.MaxCalls)))
 	option.ReadBufferEachConn = 1 << 16
 	option.WriteBufferEachConn = 1 << 16
 	option.DisableCache = true

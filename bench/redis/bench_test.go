@@ -1,0 +1,286 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// openBench returns a bench of quick sizes on a server of its own.
+func openBench(t *testing.T) *bench {
+	t.Helper()
+	s, err := startServer(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.stop)
+	return &bench{server: s, rounds: 3, length: time.Millisecond, sizes: quickSizes, progress: t.Output()}
+}
+
+func TestEveryCaseRuns(t *testing.T) {
+	b := openBench(t)
+	for _, trial := range trials {
+		if trial.name == "instructions" {
+			continue // a minute of valgrind
+		}
+		t.Run(trial.name, func(t *testing.T) {
+			b.report = report{}
+			if err := trial.run(b); err != nil {
+				t.Fatal(err)
+			}
+			if len(b.report.Findings) == 0 {
+				t.Error("found nothing")
+			}
+		})
+	}
+}
+
+func TestCommandPrintsTheTable(t *testing.T) {
+	var out, progress bytes.Buffer
+	if got := command([]string{"-quick", "-run", "^(clients|logweight)$"}, &out, &progress); got != 0 {
+		t.Fatalf("exit status %d, want 0:\n%s", got, &progress)
+	}
+	for _, want := range []string{
+		`\| token bucket, 64 goroutines, 200 keys, Limiter.Allow with its deadline \| ≥ 2× redis_rate \| [\d.]+× \([\d.]+–[\d.]+\) \| not judged \|`,
+		`\| memory a key, sliding log with 1000 entries \| ≤ 4400 B \| \d+ B`,
+		`\| go-zero TokenLimiter \| \d+ \|`,
+		`Redis \d+\.\d+`,
+	} {
+		if !regexp.MustCompile(want).Match(out.Bytes()) {
+			t.Errorf("no line like %s in:\n%s", want, &out)
+		}
+	}
+	if strings.Contains(out.String(), "By redis-benchmark") {
+		t.Errorf("-run ^(clients|logweight)$ ran other cases too:\n%s", &out)
+	}
+}
+
+func TestCommandRefusesNonsense(t *testing.T) {
+	for _, args := range [][]string{{"-run", "("}, {"-rounds", "0"}, {"-round", "-1s"}, {"-fast"}} {
+		var out, complaint bytes.Buffer
+		if got := command(args, &out, &complaint); got != 2 || complaint.Len() == 0 {
+			t.Errorf("%q: exit status %d and %q, want 2 and a reason", args, got, &complaint)
+		}
+	}
+}
+
+func TestAMissingServerIsAnErrorThatSaysWhatToInstall(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	var out, complaint bytes.Buffer
+	if got := command(nil, &out, &complaint); got != 1 || !strings.Contains(complaint.String(), "apt-get install redis-server") {
+		t.Errorf("without redis-server: exit status %d and %q, want 1 and what to install", got, &complaint)
+	}
+}
+
+func TestExitStatus(t *testing.T) {
+	var missed, reached report
+	missed.Add("case", "≤ 1", false, "2")
+	reached.Add("case", "≤ 1", true, "1")
+	reached.Add("known", "", false, "2")
+	wrong := []error{errors.New("no key expires")}
+	for _, c := range []struct {
+		name   string
+		failed []error
+		report *report
+		opts   options
+		want   int
+	}{
+		{"all is well", nil, &reached, options{strict: true}, 0},
+		{"a missed target is news", nil, &missed, options{}, 0},
+		{"a missed target is an error when strict", nil, &missed, options{strict: true}, 1},
+		{"a quick run is not judged", nil, &missed, options{strict: true, quick: true}, 0},
+		{"a wrong workload is always an error", wrong, &reached, options{quick: true}, 1},
+	} {
+		var complaint bytes.Buffer
+		if got := status(&complaint, c.failed, c.report, c.opts); got != c.want {
+			t.Errorf("%s: exit status %d, want %d; said %q", c.name, got, c.want, &complaint)
+		}
+	}
+}
+
+// TestDesignsLimit shows that the designs do what they were proposed for: on one
+// key, at moments of its own each, they admit the limit and no more.
+func TestDesignsLimit(t *testing.T) {
+	b := openBench(t)
+	for _, s := range designs() {
+		for i, w := range s.words {
+			if w == plenty {
+				s.words[i] = "3"
+			}
+		}
+		if err := s.load(b.server); err != nil {
+			t.Fatal(err)
+		}
+		granted := 0
+		for moment := range 5 {
+			answer := b.server.client.Do(context.Background(), b.server.client.B().Arbitrary(s.at(7, moment)...).Build())
+			first, err := answer.AsInt64()
+			if list, listErr := answer.AsIntSlice(); listErr == nil {
+				first, err = list[0], nil
+			}
+			if err == nil && first > 0 {
+				granted++
+			}
+		}
+		if granted != 3 {
+			t.Errorf("%s: %d of 5 calls granted, want 3", s.name, granted)
+		}
+	}
+}
+
+// TestOurShapesAreWhatTheStoreSends compares the server after a shape was sent
+// with the server after the store was asked.
+func TestOurShapesAreWhatTheStoreSends(t *testing.T) {
+	b := openBench(t)
+	s, err := ourShape(keyOf("pen"), tokenBucket, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.load(b.server); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fillFresh(b.server, s, 10); err != nil {
+		t.Fatal(err)
+	}
+	l, err := newPenstock(b.server.addr, tokenBucket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	for _, key := range keyNames("user:pen", 10) {
+		d, err := l.(*penstockLimiter).lim.Peek(t.Context(), key)
+		if err != nil || d.Remaining != d.Limit-1 {
+			t.Errorf("after one take by its shape, %s has %d of %d left, %v; want one less", key, d.Remaining, d.Limit, err)
+		}
+	}
+}
+
+func TestKeysThatDoNotComeAreCaught(t *testing.T) {
+	s := designs()[0]
+	for name, c := range map[string]struct {
+		came census
+		ok   bool
+	}{
+		"all of them":       {census{keys: 10, expires: 10}, true},
+		"one too few":       {census{keys: 9, expires: 9}, false},
+		"one never expires": {census{keys: 10, expires: 9}, false},
+	} {
+		if err := s.proveKeys(c.came, 10); (err == nil) != c.ok {
+			t.Errorf("%s: %v, want ok %v", name, err, c.ok)
+		}
+	}
+}
+
+func TestDenialsAndFailuresAreCaught(t *testing.T) {
+	s := designs()[3] // two writes a grant
+	for name, c := range map[string]struct {
+		commands map[string]cmdStats
+		ok       bool
+	}{
+		"all granted":     {map[string]cmdStats{"hincrby": {calls: 20}}, true},
+		"one denied":      {map[string]cmdStats{"hincrby": {calls: 18}}, false},
+		"a script failed": {map[string]cmdStats{"hincrby": {calls: 20}, "evalsha": {calls: 11, failed: 1}}, false},
+	} {
+		if err := s.proveGrants(census{commands: c.commands}, 10); (err == nil) != c.ok {
+			t.Errorf("%s: %v, want ok %v", name, err, c.ok)
+		}
+	}
+	for name, c := range map[string]struct {
+		tally tally
+		ok    bool
+	}{
+		"all granted": {tally{calls: 10}, true},
+		"too few":     {tally{calls: 9}, false},
+		"one denied":  {tally{calls: 10, denied: 1}, false},
+		"one failed":  {tally{calls: 10, failed: 1}, false},
+	} {
+		e := &entrant{tally: c.tally}
+		if err := e.prove(10); (err == nil) != c.ok {
+			t.Errorf("%s: %v, want ok %v", name, err, c.ok)
+		}
+	}
+}
+
+func TestALimiterThatAdmitsEverythingIsCaught(t *testing.T) {
+	b := openBench(t)
+	open := trivial
+	open.name = "no limiter"
+	if err := b.proveLimits(open); err == nil {
+		t.Error("a trip that decides nothing passed as a limiter")
+	}
+}
+
+func TestALapAsksAboutEveryKey(t *testing.T) {
+	seen := &recorder{asked: make(chan string, 1000)}
+	e := &entrant{limiter: seen, keys: keyNames("user:key", 100)}
+	e.lap(t.Context(), 70)
+	e.lap(t.Context(), 30)
+	close(seen.asked)
+	different := map[string]bool{}
+	for key := range seen.asked {
+		different[key] = true
+	}
+	if len(different) != 100 || e.tally.calls != 100 {
+		t.Errorf("100 calls in two laps over 100 keys: %d different keys, %d calls counted", len(different), e.tally.calls)
+	}
+}
+
+func TestReadingRates(t *testing.T) {
+	out := `"test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms","p95_latency_ms","p99_latency_ms","max_latency_ms"
+"EVAL local a = "x", 1 return a 1 key","84033.61","0.530","0.136","0.519","0.655","0.863","1.223"
+`
+	if got, err := readRate([]byte(out)); err != nil || got != 84033.61 {
+		t.Errorf("rate %v, %v; want 84033.61", got, err)
+	}
+	if got, err := readRate([]byte("could not connect\n")); err == nil {
+		t.Errorf("rate %v of a run that failed, want an error", got)
+	}
+}
+
+func TestReadingTheCensus(t *testing.T) {
+	text := "used_memory:1000\r\nused_cpu_sys:1.5\r\nused_cpu_user:2.25\r\n" +
+		"cmdstat_evalsha:calls=10,usec=70,usec_per_call=7.00,rejected_calls=1,failed_calls=2\r\n" +
+		"db0:keys=5,expires=4,avg_ttl=100\r\n"
+	got, err := parseCensus(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.memory != 1000 || got.cpu != 3.75 || got.keys != 5 || got.expires != 4 || got.commands["evalsha"] != (cmdStats{10, 70, 3}) {
+		t.Errorf("read %+v from:\n%s", got, text)
+	}
+	if d := got.since(got); d.memory != 0 || d.keys != 0 || d.failed() != 0 {
+		t.Errorf("nothing has happened, and that is %+v", d)
+	}
+}
+
+func TestReadingTheTotalOfInstructions(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "callgrind.out.1")
+	if err := os.WriteFile(path, []byte("version: 1\nfn=main\n12 34\n\ntotals: 123456\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := readTotal(path); err != nil || got != 123456 {
+		t.Errorf("total %d, %v; want 123456", got, err)
+	}
+	if err := os.WriteFile(path, []byte("version: 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := readTotal(path); err == nil {
+		t.Errorf("total %d of a file without one, want an error", got)
+	}
+}
+
+// recorder writes down what it is asked about.
+type recorder struct{ asked chan string }
+
+func (r *recorder) take(_ context.Context, key string) (bool, error) {
+	r.asked <- key
+	return true, nil
+}
+
+func (r *recorder) close() {}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+type instructionRow struct {
+	who  string
+	each float64
+}
+
+// instructionTargets are how many times INCR's instructions our scripts may
+// take, in the order of ourShapes.
+var instructionTargets = []float64{9.5, 10, 10.5}
+
+// instructions counts what the server executes for one decision, by callgrind.
+// Unlike a rate that is nearly the same on every machine and in every run, and
+// unlike a rate it knows nothing of caches and of the kernel.
+func (b *bench) instructions() error {
+	shapes, ours, err := line()
+	if err != nil {
+		return err
+	}
+	v, err := startUnderCallgrind()
+	if err != nil {
+		return err
+	}
+	defer v.stop()
+	for _, s := range shapes {
+		b.say("instructions of %s", s.name)
+		each, err := v.count(s, b.sizes.decisions)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		b.report.instructions = append(b.report.instructions, instructionRow{s.name, each})
+	}
+	incr := b.report.instructions[0].each
+	for i, m := range b.report.instructions[1 : 1+ours] {
+		b.report.Add(m.who+" script, server instructions",
+			fmt.Sprintf("≤ %g× INCR's", instructionTargets[i]), m.each/incr <= instructionTargets[i],
+			"%.1f× (%.0f to %.0f)", m.each/incr, m.each, incr)
+	}
+	return nil
+}
+
+// A simulated server is one that callgrind runs.
+type simulated struct {
+	*server
+	dumps int
+}
+
+func startUnderCallgrind() (*simulated, error) {
+	if _, err := exec.LookPath("callgrind_control"); err != nil {
+		return nil, fmt.Errorf("valgrind is needed; on Debian: apt-get install valgrind: %w", err)
+	}
+	wrapper := []string{"valgrind", "--tool=callgrind", "--instr-atstart=no", "--callgrind-out-file=callgrind.out"}
+	s, err := startServer(wrapper)
+	if err != nil {
+		return nil, err
+	}
+	return &simulated{server: s}, nil
+}
+
+// count returns the instructions of one decision, on keys that are there. Two
+// loads of different lengths are subtracted, which leaves out what a load costs
+// once: its connections.
+func (v *simulated) count(s *shape, decisions int) (float64, error) {
+	const keys = 200
+	if err := s.load(v.server); err != nil {
+		return 0, err
+	}
+	if _, err := fillFresh(v.server, s, keys); err != nil {
+		return 0, err
+	}
+	short := load{connections: 4, pipeline: 16, requests: decisions, keys: keys}
+	long := short
+	long.requests *= 3
+	less, err := v.under(s, short)
+	if err != nil {
+		return 0, err
+	}
+	more, err := v.under(s, long)
+	return float64(more-less) / float64(long.rounded()-short.rounded()), err
+}
+
+// under returns the instructions that the server executes under a load.
+func (v *simulated) under(s *shape, l load) (int, error) {
+	before, err := v.census()
+	if err != nil {
+		return 0, err
+	}
+	if err := v.control("-i", "on"); err != nil {
+		return 0, err
+	}
+	if _, err := l.press(v.server, s); err != nil {
+		return 0, err
+	}
+	if err := v.control("-i", "off"); err != nil {
+		return 0, err
+	}
+	after, err := v.census()
+	if err != nil {
+		return 0, err
+	}
+	if err := s.proveGrants(after.since(before), l.rounded()); err != nil {
+		return 0, err
+	}
+	return v.dump()
+}
+
+func (v *simulated) control(words ...string) error {
+	pid := strconv.Itoa(v.process.Process.Pid)
+	out, err := exec.Command("callgrind_control", append(words, pid)...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("callgrind_control %s: %w: %s", words, err, out)
+	}
+	return nil
+}
+
+// dump makes callgrind write down what it has counted, and start again from 0.
+func (v *simulated) dump() (int, error) {
+	if err := v.control("-d"); err != nil {
+		return 0, err
+	}
+	v.dumps++
+	paths, err := filepath.Glob(v.file("callgrind.out.*"))
+	if err != nil {
+		return 0, err
+	}
+	if len(paths) != v.dumps {
+		return 0, fmt.Errorf("callgrind has written %d times, want %d: %q", len(paths), v.dumps, paths)
+	}
+	return readTotal(v.file(fmt.Sprintf("callgrind.out.%d", v.dumps)))
+}
+
+// readTotal finds the number of instructions in what callgrind has written.
+func readTotal(path string) (int, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		if total, ok := strings.CutPrefix(lines.Text(), "totals: "); ok {
+			return strconv.Atoi(strings.TrimSpace(total))
+		}
+	}
+	return 0, errors.Join(lines.Err(), fmt.Errorf("%s: no total", path))
+}

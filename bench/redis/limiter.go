@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/redisstore"
+	"github.com/redis/rueidis"
+)
+
+// A limiter decides through a client library, as a program would.
+type limiter interface {
+	take(ctx context.Context, key string) (ok bool, err error) // never ok with an error
+	close()
+}
+
+// A policy is so many units at once, of which one comes back every so often.
+type policy struct {
+	burst int64
+	every time.Duration
+}
+
+// window is how long a burst takes to come back.
+func (p policy) window() time.Duration { return time.Duration(p.burst) * p.every }
+
+var (
+	roomy = policy{burst: 100_000, every: 36 * time.Second} // admits every call of a run
+	once  = policy{burst: 1, every: time.Hour}              // admits one
+)
+
+// A contestant knows how to open a limiter.
+type contestant struct {
+	name   string
+	module string // where it comes from
+	perKey int    // keys in Redis for each key
+	open   func(addr string, p policy) (limiter, error)
+}
+
+var ours = contestant{"penstock token-bucket", "github.com/penstock-io/penstock", 1, openPenstock}
+
+// ourWindows are there to be known.
+var ourWindows = []contestant{
+	{"penstock fixed-window", "", 1, openPenstockWindow(penstock.FixedWindow)},
+	{"penstock sliding-window", "", 1, openPenstockWindow(penstock.SlidingWindow)},
+}
+
+type penstockLimiter struct {
+	store *redisstore.Store
+	lim   *penstock.Limiter
+}
+
+func openPenstock(addr string, p policy) (limiter, error) {
+	return newPenstock(addr, penstock.Limit{Count: 1, Period: p.every, Burst: p.burst})
+}
+
+func openPenstockWindow(a penstock.Algorithm) func(string, policy) (limiter, error) {
+	return func(addr string, p policy) (limiter, error) {
+		return newPenstock(addr, penstock.Limit{Count: p.burst, Period: p.window(), Algorithm: a})
+	}
+}
+
+// newPenstock opens the store as it comes: every call has its deadline.
+func newPenstock(addr string, l penstock.Limit) (limiter, error) {
+	store, err := redisstore.Open(context.Background(), "redis://"+addr, &redisstore.Options{Timeout: patience})
+	if err != nil {
+		return nil, err
+	}
+	lim, err := penstock.New(store, l)
+	return &penstockLimiter{store, lim}, err
+}
+
+// patience is the deadline of a call. It is longer than the store's default
+// because a busy machine may well stop Redis for 50 ms; what it costs is the same.
+const patience = 2 * time.Second
+
+func (l *penstockLimiter) take(ctx context.Context, key string) (bool, error) {
+	d, err := l.lim.Allow(ctx, key)
+	return err == nil && d.Allowed, err
+}
+
+func (l *penstockLimiter) close() { l.store.Close() }
+
+// The floors are the least that a decision through a client can cost: a trip,
+// a trip that counts, and a trip that runs a script. None has a deadline.
+var floors = []contestant{
+	{"PING through rueidis", "github.com/redis/rueidis", 0, openFloor(pingShape())},
+	{"INCR through rueidis", "", 1, openFloor(incrShape())},
+	trivial,
+}
+
+var trivial = contestant{"trivial EVALSHA through rueidis", "", 0, openFloor(trivialShape())}
+
+type floor struct {
+	client rueidis.Client
+	words  []string
+}
+
+func openFloor(s *shape) func(string, policy) (limiter, error) {
+	return func(addr string, _ policy) (limiter, error) {
+		client, err := connect(addr)
+		if err != nil {
+			return nil, err
+		}
+		f := &floor{client: client, words: s.words}
+		if s.text != "" {
+			err = client.Do(context.Background(), client.B().ScriptLoad().Script(s.text).Build()).Error()
+		}
+		return f, err
+	}
+}
+
+func (f *floor) take(ctx context.Context, key string) (bool, error) {
+	err := f.client.Do(ctx, f.command(key)).Error()
+	return err == nil, err
+}
+
+func (f *floor) command(key string) rueidis.Completed {
+	switch f.words[0] {
+	case "PING":
+		return f.client.B().Ping().Build()
+	case "INCR":
+		return f.client.B().Incr().Key(key).Build()
+	}
+	return f.client.B().Evalsha().Sha1(f.words[1]).Numkeys(1).Key(key).Build()
+}
+
+func (f *floor) close() { f.client.Close() }

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/penstock-io/penstock/bench/internal/measure"
+)
+
+// A report is everything that a run has found, in the order of finding.
+type report struct {
+	measure.Findings
+	clients      []clientRow
+	presses      []pressRow
+	instructions []instructionRow
+	weights      []weight
+}
+
+type clientRow struct {
+	who                    string
+	rate                   float64
+	toTrivial, toRedisRate measure.Spread
+	client, server, allocs float64
+}
+
+type pressRow struct {
+	settings, who  string
+	rate           float64
+	toIncr         measure.Spread
+	server, inside float64
+}
+
+// addClients takes in a race in which the second was the trivial script and the
+// third redis_rate.
+func (r *report) addClients(entrants []*entrant, counted int) {
+	for _, e := range entrants {
+		r.clients = append(r.clients, clientRow{
+			who:         e.name,
+			rate:        measure.SpreadOf(e.rates).Median,
+			toTrivial:   e.against(entrants[1]),
+			toRedisRate: e.against(entrants[2]),
+			client:      measure.SpreadOf(e.client).Median,
+			server:      measure.SpreadOf(e.server).Median,
+			allocs:      e.allocations(context.Background(), counted),
+		})
+	}
+}
+
+// addPresses takes in a race in which INCR was the first.
+func (r *report) addPresses(settings string, presses []*press) {
+	for _, p := range presses {
+		r.presses = append(r.presses, pressRow{
+			settings: settings, who: p.shape.name,
+			rate:   measure.SpreadOf(p.rates).Median,
+			toIncr: measure.SpreadOf(measure.Ratios(p.rates, presses[0].rates)),
+			server: measure.SpreadOf(p.server).Median,
+			inside: measure.SpreadOf(p.inside).Median,
+		})
+	}
+}
+
+// write prints the report as Markdown.
+func (r *report) write(w io.Writer, judged bool) {
+	r.Findings.Write(w, judged)
+	r.writeClients(w)
+	r.writePresses(w)
+	r.writeInstructions(w)
+	r.writeWeights(w)
+}
+
+func (r *report) writeClients(w io.Writer) {
+	if len(r.clients) == 0 {
+		return
+	}
+	t := measure.Table{"limiter", "thousand calls a second", "to a trivial EVALSHA", "to redis_rate",
+		"client µs a call", "server µs a call", "allocations"}
+	t.Begin(w, fmt.Sprintf("Through client libraries, %d goroutines: medians of the rounds, in brackets the 10th to the 90th percentile", goroutines))
+	for _, m := range r.clients {
+		t.Row(w, m.who, thousandsOf(m.rate), measure.TimesWithSpread(m.toTrivial), measure.TimesWithSpread(m.toRedisRate),
+			decimal(m.client), decimal(m.server), decimal(m.allocs))
+	}
+}
+
+func (r *report) writePresses(w io.Writer) {
+	if len(r.presses) == 0 {
+		return
+	}
+	t := measure.Table{"redis-benchmark", "shape", "thousand a second", "to INCR", "server µs each", "of these inside the command"}
+	t.Begin(w, "By redis-benchmark")
+	for _, m := range r.presses {
+		t.Row(w, m.settings, m.who, thousandsOf(m.rate), measure.TimesWithSpread(m.toIncr), decimal(m.server), decimal(m.inside))
+	}
+}
+
+func (r *report) writeInstructions(w io.Writer) {
+	if len(r.instructions) == 0 {
+		return
+	}
+	t := measure.Table{"shape", "server instructions each", "to INCR"}
+	t.Begin(w, "Instructions of the server, counted by callgrind")
+	for _, m := range r.instructions {
+		t.Row(w, m.who, fmt.Sprintf("%.0f", m.each), measure.Times(m.each/r.instructions[0].each))
+	}
+}
+
+func (r *report) writeWeights(w io.Writer) {
+	if len(r.weights) == 0 {
+		return
+	}
+	t := measure.Table{"shape", "where", "keys", "bytes a key"}
+	t.Begin(w, "Memory: used_memory of the server, every key live")
+	for _, m := range r.weights {
+		t.Row(w, m.who, m.where, measure.Thousands(m.keys), decimal(m.bytes))
+	}
+}
+
+func thousandsOf(rate float64) string { return fmt.Sprintf("%.0f", rate/1000) }
+func decimal(x float64) string        { return fmt.Sprintf("%.1f", x) }

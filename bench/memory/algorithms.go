@@ -4,6 +4,7 @@ import (
 	_ "time/tzdata" // A calendar window needs its zone wherever this runs.
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/bench/internal/measure"
 )
 
 // A form is one of the ways in which penstock counts: a limit that admits every
@@ -66,7 +67,7 @@ func (b *bench) otherAlgorithms() error {
 		if err != nil {
 			return err
 		}
-		if err := b.againstFloor(thousands(n)+" keys, "+f.name, l, newRing(0, n), 3.3); err != nil {
+		if err := b.againstFloor(measure.Thousands(n)+" keys, "+f.name, l, newRing(0, n), 3.3); err != nil {
 			return err
 		}
 	}

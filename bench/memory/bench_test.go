@@ -3,13 +3,14 @@ package main
 import (
 	"bytes"
 	"errors"
-	"math"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/penstock-io/penstock/bench/internal/measure"
 )
 
 // TestMain lets the test binary stand in for the command when a case starts it
@@ -29,7 +30,7 @@ func TestEveryCaseRuns(t *testing.T) {
 			if err := trial.run(b); err != nil {
 				t.Fatal(err)
 			}
-			if len(b.report.findings) == 0 {
+			if len(b.report.Findings) == 0 {
 				t.Error("found nothing")
 			}
 		})
@@ -66,8 +67,10 @@ func TestCommandRefusesNonsense(t *testing.T) {
 }
 
 func TestExitStatus(t *testing.T) {
-	missed := report{findings: []finding{{target: "≤ 1", met: false}}}
-	reached := report{findings: []finding{{target: "≤ 1", met: true}, {target: "", met: false}}}
+	var missed, reached report
+	missed.Add("case", "≤ 1", false, "2")
+	reached.Add("case", "≤ 1", true, "1")
+	reached.Add("known", "", false, "2")
 	wrong := []error{errors.New("all keys were the same")}
 	for _, c := range []struct {
 		name   string
@@ -98,31 +101,14 @@ func TestTheVersionOfEveryRivalIsPrinted(t *testing.T) {
 	}
 }
 
-func TestVerdicts(t *testing.T) {
-	for _, c := range []struct {
-		finding finding
-		judged  bool
-		want    string
-	}{
-		{finding{target: "≤ 1", met: true}, true, "pass"},
-		{finding{target: "≤ 1", met: false}, true, "FAIL"},
-		{finding{target: "≤ 1", met: false}, false, "not judged"},
-		{finding{met: false}, true, "–"},
-	} {
-		if got := c.finding.verdict(c.judged); got != c.want {
-			t.Errorf("%+v, judged %v: %q, want %q", c.finding, c.judged, got, c.want)
-		}
-	}
-}
-
 func TestTargetsNeedBothSpeedAndNoAllocations(t *testing.T) {
 	for _, c := range []struct {
 		ratio, allocs float64
 		met           bool
 	}{{1.79, 0, true}, {1.81, 0, false}, {1.2, 0.5, false}} {
 		var r report
-		r.findAgainstFloor("hot", timing{toFloor: spread{median: c.ratio}, allocs: c.allocs}, 1.8)
-		if got := r.findings[0].met; got != c.met {
+		r.findAgainstFloor("hot", timing{toFloor: measure.Spread{Median: c.ratio}, allocs: c.allocs}, 1.8)
+		if got := r.Findings[0].Met; got != c.met {
 			t.Errorf("%.2f× with %.1f allocations against at most 1.8×: met %v, want %v", c.ratio, c.allocs, got, c.met)
 		}
 	}
@@ -133,7 +119,7 @@ func TestTargetsNeedBothSpeedAndNoAllocations(t *testing.T) {
 	}{{39, time.Millisecond, true}, {41, time.Millisecond, false}, {39, 3 * time.Millisecond, false}} {
 		var r report
 		r.findWeight(weight{Name: "penstock token-bucket", Bytes: c.bytes, GC: c.gc}, 40, 2*time.Millisecond)
-		if got := r.findings[0].met; got != c.met {
+		if got := r.Findings[0].Met; got != c.met {
 			t.Errorf("%.0f bytes and %s against at most 40 and 2ms: met %v, want %v", c.bytes, c.gc, got, c.met)
 		}
 	}
@@ -141,7 +127,7 @@ func TestTargetsNeedBothSpeedAndNoAllocations(t *testing.T) {
 
 func TestTheClosestRivalDecides(t *testing.T) {
 	duel := func(who string, ratio float64) []timing {
-		return []timing{{who: "penstock"}, {who: who, toOurs: spread{median: ratio}}}
+		return []timing{{who: "penstock"}, {who: who, toOurs: measure.Spread{Median: ratio}}}
 	}
 	s := newStandings("1,000,000 keys")
 	s.enter(duel("slow", 4))
@@ -149,7 +135,7 @@ func TestTheClosestRivalDecides(t *testing.T) {
 	s.enter(duel("slower", 5))
 	var r report
 	s.report(&r)
-	if f := r.findings[0]; f.met || !strings.Contains(f.measured, "2.4×") || !strings.Contains(f.measured, "close") {
+	if f := r.Findings[0]; f.Met || !strings.Contains(f.Measured, "2.4×") || !strings.Contains(f.Measured, "close") {
 		t.Errorf("after rivals at 4×, 2.4× and 5×: %+v, want a miss at 2.4×", f)
 	}
 	if len(r.timings) != 4 {
@@ -187,20 +173,6 @@ func TestTheWalkTouchesEveryKeyInAnotherOrderThanTheFill(t *testing.T) {
 	}
 	if got := walked[0]; len(got) != keySize || got != "user:000000000000007" {
 		t.Errorf("the lowest key is %q, want user:000000000000007", got)
-	}
-}
-
-func TestMediansAreUnmovedByAStall(t *testing.T) {
-	got := spreadOf([]float64{3, 1, 2, 1000, 4})
-	if got.median != 3 {
-		t.Errorf("median %v, want 3", got.median)
-	}
-	if want := 1.4; math.Abs(got.p10-want) > 1e-9 {
-		t.Errorf("10th percentile %v, want %v", got.p10, want)
-	}
-	slowRounds := ratios([]float64{10, 200, 10}, []float64{5, 100, 5})
-	if !slices.Equal(slowRounds, []float64{2, 2, 2}) {
-		t.Errorf("ratios %v, want 2 in the slow round as in the others", slowRounds)
 	}
 }
 

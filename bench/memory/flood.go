@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/bench/internal/measure"
 )
 
 // A flood is an attacker who invents keys. The store is full of keys that have
@@ -20,7 +21,7 @@ type flood struct {
 
 // floodOfNewKeys counts how many new keys a second a full store takes.
 func (b *bench) floodOfNewKeys() error {
-	title := "a flood of new keys into a full store of " + thousands(b.sizes.room)
+	title := "a flood of new keys into a full store of " + measure.Thousands(b.sizes.room)
 	b.say("%s", title)
 	f, err := newFlood(b.sizes.room)
 	if err != nil {
@@ -31,10 +32,10 @@ func (b *bench) floodOfNewKeys() error {
 		return err
 	}
 	victims, admitted := f.askAgain(b.sizes.victims)
-	b.report.find(title, "≥ 1 million a second, no spent key admitted again",
-		rate.median >= 1_000_000 && admitted == 0,
+	b.report.Add(title, "≥ 1 million a second, no spent key admitted again",
+		rate.Median >= 1_000_000 && admitted == 0,
 		"%.2f (%.2f–%.2f) million a second, %d of %d spent keys admitted again",
-		rate.median/1e6, rate.p10/1e6, rate.p90/1e6, admitted, victims)
+		rate.Median/1e6, rate.P10/1e6, rate.P90/1e6, admitted, victims)
 	return nil
 }
 
@@ -75,7 +76,7 @@ func (f *flood) checkFull(room int) error {
 // run offers that many keys that the store has never seen, in so many rounds,
 // and returns the keys per second. Next to none may pass: those that do share
 // one bucket that is soon spent.
-func (f *flood) run(keys, rounds int) (spread, error) {
+func (f *flood) run(keys, rounds int) (measure.Spread, error) {
 	r := newRing(f.offered, keys)
 	w := r.walks(1)[0]
 	each := keys / rounds
@@ -87,7 +88,7 @@ func (f *flood) run(keys, rounds int) (spread, error) {
 		rates = append(rates, float64(each)/time.Since(begin).Seconds())
 	}
 	w.steps = t.calls
-	return spreadOf(rates), f.proveFlood(t, w)
+	return measure.SpreadOf(rates), f.proveFlood(t, w)
 }
 
 func (f *flood) proveFlood(t tally, w *walk) error {

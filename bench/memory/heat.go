@@ -1,5 +1,7 @@
 package main
 
+import "github.com/penstock-io/penstock/bench/internal/measure"
+
 // A heat is what takes turns in one race: the floor, penstock, and at most
 // one rival, so that a rival's garbage and cache footprint burden no race but
 // its own. Floor and rival may be absent.
@@ -19,8 +21,8 @@ type workload struct {
 // nanoseconds of the same round; they are zero where there was no other side.
 type timing struct {
 	title, who      string
-	nanos           spread
-	toFloor, toOurs spread
+	nanos           measure.Spread
+	toFloor, toOurs measure.Spread
 	allocs          float64
 	keys            int
 	denied          float64
@@ -60,7 +62,7 @@ func (b *bench) run(h heat, w workload) ([]timing, error) {
 }
 
 func (h heat) timing(e *entrant, w workload) (timing, error) {
-	t := timing{title: h.title, who: e.name, nanos: spreadOf(e.nanos), allocs: e.allocations()}
+	t := timing{title: h.title, who: e.name, nanos: measure.SpreadOf(e.nanos), allocs: e.allocations()}
 	keys, err := e.prove(w)
 	if err != nil {
 		return t, err
@@ -68,8 +70,8 @@ func (h heat) timing(e *entrant, w workload) (timing, error) {
 	t.keys = keys
 	t.denied = float64(e.tally.denied) / float64(e.tally.calls)
 	if h.floor != nil {
-		t.toFloor = spreadOf(ratios(e.nanos, h.floor.nanos))
+		t.toFloor = measure.SpreadOf(measure.Ratios(e.nanos, h.floor.nanos))
 	}
-	t.toOurs = spreadOf(ratios(e.nanos, h.ours.nanos))
+	t.toOurs = measure.SpreadOf(measure.Ratios(e.nanos, h.ours.nanos))
 	return t, nil
 }

@@ -20,7 +20,7 @@ func (b *bench) hotKeyDenied() error {
 	if err != nil {
 		return err
 	}
-	b.report.add(timings...)
+	b.report.addTimings(timings...)
 	b.report.findAgainstFloor(title, timings[1], 0)
 	return nil
 }

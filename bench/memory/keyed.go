@@ -1,8 +1,10 @@
 package main
 
+import "github.com/penstock-io/penstock/bench/internal/measure"
+
 // manyKeys asks about keys that fit into a cache.
 func (b *bench) manyKeys() error {
-	return b.againstFloorAndRivals(thousands(b.sizes.many)+" keys", b.sizes.many, 2.3, keyed(rivals))
+	return b.againstFloorAndRivals(measure.Thousands(b.sizes.many)+" keys", b.sizes.many, 2.3, keyed(rivals))
 }
 
 // againstFloorAndRivals races penstock against the floor alone, which is what
@@ -12,14 +14,14 @@ func (b *bench) againstFloorAndRivals(title string, n int, target float64, rival
 	if err != nil {
 		return err
 	}
-	b.report.add(timings[0]...)
+	b.report.addTimings(timings[0]...)
 	b.report.findAgainstFloor(title, timings[0][1], target)
 	for _, rival := range rivals {
 		timings, err := b.duel(title, n, &rival, 1)
 		if err != nil {
 			return err
 		}
-		b.report.add(last(timings[0]))
+		b.report.addTimings(last(timings[0]))
 	}
 	return nil
 }
@@ -27,7 +29,7 @@ func (b *bench) againstFloorAndRivals(title string, n int, target float64, rival
 // millionKeys asks about keys whose entries lie all over the memory, on one
 // goroutine and on two.
 func (b *bench) millionKeys() error {
-	title := thousands(b.sizes.million) + " keys"
+	title := measure.Thousands(b.sizes.million) + " keys"
 	alone, together := newStandings(title), newStandings(title+", two goroutines")
 	for _, rival := range keyed(rivals) {
 		timings, err := b.duel(title, b.sizes.million, &rival, 1, 2)
@@ -45,7 +47,7 @@ func (b *bench) millionKeys() error {
 // idleKeys is the same with keys that are as good as new at each visit, which
 // makes their entries free space: a store that is too eager to use it pays here.
 func (b *bench) idleKeys() error {
-	title := thousands(b.sizes.million) + " keys, idle between visits"
+	title := measure.Thousands(b.sizes.million) + " keys, idle between visits"
 	lu, err := lineUp(b.sizes.million, forgetful, nil)
 	if err != nil {
 		return err
@@ -54,7 +56,7 @@ func (b *bench) idleKeys() error {
 	if err != nil {
 		return err
 	}
-	b.report.add(timings[1])
+	b.report.addTimings(timings[1])
 	return nil
 }
 
@@ -99,7 +101,7 @@ func (s *standings) enter(duel []timing) {
 		s.closest = rival
 	}
 	s.timings = append(s.timings, rival)
-	if rival.toOurs.median < s.closest.toOurs.median {
+	if rival.toOurs.Median < s.closest.toOurs.Median {
 		s.closest = rival
 	}
 }
@@ -108,10 +110,10 @@ func (s *standings) report(r *report) {
 	const atLeast = 2.5
 	for _, t := range s.timings {
 		t.title = s.title
-		r.add(t)
+		r.addTimings(t)
 	}
-	r.find(s.title, "≥ 2.5× faster than every rival", s.closest.toOurs.median >= atLeast,
-		"%s faster than the next, %s", timesWithSpread(s.closest.toOurs), s.closest.who)
+	r.Add(s.title, "≥ 2.5× faster than every rival", s.closest.toOurs.Median >= atLeast,
+		"%s faster than the next, %s", measure.TimesWithSpread(s.closest.toOurs), s.closest.who)
 }
 
 func keyed(cs []contestant) []contestant {

@@ -19,10 +19,10 @@ import (
 	"os"
 	"regexp"
 	"runtime"
-	"runtime/debug"
-	"slices"
 	"strings"
 	"time"
+
+	"github.com/penstock-io/penstock/bench/internal/measure"
 )
 
 func main() {
@@ -116,7 +116,7 @@ func status(stderr io.Writer, failed []error, r *report, o options) int {
 	}
 	missed := 0
 	if o.strict && !o.quick {
-		missed = r.missed()
+		missed = r.Missed()
 		fmt.Fprintf(stderr, "memory: %d targets missed\n", missed)
 	}
 	if len(failed) > 0 || missed > 0 {
@@ -128,7 +128,7 @@ func status(stderr io.Writer, failed []error, r *report, o options) int {
 // writeHeader says on what and how this was measured.
 func writeHeader(w io.Writer, b *bench, o options) {
 	fmt.Fprintf(w, "%s, %d logical cores, %s %s/%s; %d rounds of %s a contestant, %d-byte keys.\n",
-		processor(), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH, b.rounds, b.length, keySize)
+		measure.Processor(), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH, b.rounds, b.length, keySize)
 	if o.quick {
 		fmt.Fprintln(w, "\nA quick run: few keys, few rounds, and no figure worth quoting.")
 	}
@@ -137,29 +137,11 @@ func writeHeader(w io.Writer, b *bench, o options) {
 	}
 }
 
-func processor() string {
-	info, err := os.ReadFile("/proc/cpuinfo")
-	if err == nil {
-		for line := range strings.Lines(string(info)) {
-			if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
-				return strings.TrimSpace(value)
-			}
-		}
-	}
-	return "unknown processor"
-}
-
 // rivalVersions lists the rivals' modules as this program was built with them.
 func rivalVersions() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return ""
+	var modules []string
+	for _, c := range rivals {
+		modules = append(modules, c.module)
 	}
-	var vs []string
-	for _, m := range info.Deps {
-		if slices.ContainsFunc(rivals, func(c contestant) bool { return c.module == m.Path }) {
-			vs = append(vs, m.Path+" "+m.Version)
-		}
-	}
-	return strings.Join(vs, ", ")
+	return measure.Versions(modules)
 }

@@ -33,7 +33,7 @@ func (b *bench) againstFloor(title string, l limiter, r ring, target float64) er
 	if err != nil {
 		return err
 	}
-	b.report.add(timings...)
+	b.report.addTimings(timings...)
 	b.report.findAgainstFloor(title, timings[1], target)
 	return nil
 }

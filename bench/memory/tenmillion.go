@@ -3,12 +3,14 @@ package main
 import (
 	"fmt"
 	"runtime"
+
+	"github.com/penstock-io/penstock/bench/internal/measure"
 )
 
 // tenMillionKeys is there to be known: how a table behaves that no cache holds.
 func (b *bench) tenMillionKeys() error {
 	n := b.sizes.tenMillion
-	title := thousands(n) + " keys, token bucket"
+	title := measure.Thousands(n) + " keys, token bucket"
 	b.say("%s: filling", title)
 	r := newRing(0, n)
 	before := heap()
@@ -23,8 +25,8 @@ func (b *bench) tenMillionKeys() error {
 	if err != nil {
 		return err
 	}
-	b.report.find(title, "", true, "%.0f ns serial, %.0f ns on two goroutines, %.1f bytes a key, forced GC %s",
-		timings[0].nanos.median, timings[1].nanos.median,
+	b.report.Add(title, "", true, "%.0f ns serial, %.0f ns on two goroutines, %.1f bytes a key, forced GC %s",
+		timings[0].nanos.Median, timings[1].nanos.Median,
 		(float64(after.HeapAlloc)-float64(before.HeapAlloc))/float64(n), millis(gc))
 	runtime.KeepAlive(r)
 	return nil
@@ -39,7 +41,7 @@ func (b *bench) playAloneAndTogether(title string, lu *lineup) ([2]timing, error
 		if err != nil {
 			return both, err
 		}
-		b.report.add(timings...)
+		b.report.addTimings(timings...)
 		both[i] = last(timings)
 	}
 	if err := checkDebts(lu.ours.lim, lu.ring, lu.calls); err != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/bench/internal/measure"
 )
 
 // logCount is the limit of the sliding logs here.
@@ -33,7 +34,7 @@ type turningLog struct {
 // turningLog times the sliding log against the floor.
 func (b *bench) turningLog() error {
 	n := b.sizes.many
-	title := thousands(n) + " keys, sliding-log of 100, full and turning over"
+	title := measure.Thousands(n) + " keys, sliding-log of 100, full and turning over"
 	b.say("%s", title)
 	if err := checkTellsApart(slidingLog.contestant(), n); err != nil {
 		return err
@@ -46,7 +47,7 @@ func (b *bench) turningLog() error {
 	if err != nil {
 		return err
 	}
-	b.report.add(timings...)
+	b.report.addTimings(timings...)
 	b.report.findAgainstFloor(title, timings[1], 5)
 	return nil
 }
@@ -89,7 +90,7 @@ func timeLogLap(n int) (time.Duration, error) {
 		}
 		took = append(took, float64(lap))
 	}
-	return time.Duration(spreadOf(took).median), nil
+	return time.Duration(measure.SpreadOf(took).Median), nil
 }
 
 // newTurningLog returns n empty logs that see a lap every so often.
@@ -170,11 +171,11 @@ func (l *turningLog) measure(title string, rounds int) ([]timing, error) {
 		ours = append(ours, float64(took)/float64(n))
 	}
 	allocs := float64(mallocs()-before) / float64(l.calls)
-	one := spread{1, 1, 1}
+	one := measure.Spread{P10: 1, Median: 1, P90: 1}
 	return []timing{
-		{title: title, who: "floor", nanos: spreadOf(floor), toFloor: one, toOurs: spreadOf(ratios(floor, ours))},
+		{title: title, who: "floor", nanos: measure.SpreadOf(floor), toFloor: one, toOurs: measure.SpreadOf(measure.Ratios(floor, ours))},
 		{
-			title: title, who: "penstock", nanos: spreadOf(ours), toFloor: spreadOf(ratios(ours, floor)), toOurs: one,
+			title: title, who: "penstock", nanos: measure.SpreadOf(ours), toFloor: measure.SpreadOf(measure.Ratios(ours, floor)), toOurs: one,
 			allocs: allocs, keys: n,
 		},
 	}, l.prove()

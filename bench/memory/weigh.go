@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/penstock-io/penstock/bench/internal/measure"
 )
 
 // A weight is what a limiter's keys cost in memory and to the collector.
@@ -150,7 +152,7 @@ func (b *bench) weights() error {
 		if s.visits > 1 {
 			continue
 		}
-		b.say("weight of %s keys: %s", thousands(b.sizes.million), s.name)
+		b.say("weight of %s keys: %s", measure.Thousands(b.sizes.million), s.name)
 		w, err := weighElsewhere(s.name, b.sizes.million)
 		if err != nil {
 			return err
@@ -166,7 +168,7 @@ func (b *bench) weights() error {
 // logWeight weighs keys whose logs are full.
 func (b *bench) logWeight() error {
 	name := slidingLog.contestant().name
-	b.say("weight of %s full logs", thousands(b.sizes.logs))
+	b.say("weight of %s full logs", measure.Thousands(b.sizes.logs))
 	w, err := weighElsewhere(name, b.sizes.logs)
 	if err != nil {
 		return err
@@ -183,7 +185,7 @@ func (r *report) findWeight(w weight, bytes float64, gc time.Duration) {
 	if gc > 0 {
 		target += fmt.Sprintf(", forced GC ≤ %s", gc)
 	}
-	title := fmt.Sprintf("memory, %s live keys, %s", thousands(w.Keys), strings.TrimPrefix(w.Name, "penstock "))
-	r.find(title, target, w.Bytes <= bytes && (gc == 0 || w.GC <= gc),
+	title := fmt.Sprintf("memory, %s live keys, %s", measure.Thousands(w.Keys), strings.TrimPrefix(w.Name, "penstock "))
+	r.Add(title, target, w.Bytes <= bytes && (gc == 0 || w.GC <= gc),
 		"%.1f bytes a key, forced GC %s", w.Bytes, millis(w.GC))
 }

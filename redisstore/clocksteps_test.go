@@ -1,0 +1,78 @@
+package redisstore_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/redisstore"
+)
+
+// Redis's clock steps, as it does when somebody sets it, or when a server takes
+// over whose clock is another. It costs one more burst for each key if it steps
+// forward, and one refill of waiting if it steps back.
+
+// minuteLimits are limits of every kind that are as good as new soon.
+func minuteLimits() (limits []penstock.Limit) {
+	for a := range penstock.SlidingLog + 1 {
+		limits = append(limits, penstock.PerMinute(burst).WithAlgorithm(a))
+	}
+	return append(limits, penstock.Limit{
+		Algorithm: penstock.FixedWindow, Count: burst, Period: time.Minute, Align: penstock.AlignClock,
+	})
+}
+
+// useUp takes units until one is refused, and returns how many it got and how the
+// key stands then.
+func useUp(t *testing.T, store *redisstore.Store, key string, l penstock.Limit) (admitted int64, last penstock.Decision) {
+	t.Helper()
+	for range 10 * burst {
+		d, err := store.Take(t.Context(), penstock.Request{Key: key, Limit: l, Cost: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !d.Allowed {
+			return admitted, d
+		}
+		admitted += d.Granted
+	}
+	t.Fatalf("%s: %d admitted, and no end", l, admitted)
+	return 0, last
+}
+
+func TestClockStepsForward(t *testing.T) {
+	store, now := open(t, held, redisstore.Options{}), time.Date(2031, 5, 6, 7, 8, 9, 0, time.UTC)
+	for _, l := range minuteLimits() {
+		held.Clock.Set(now)
+		before, _ := useUp(t, store, "k", l)
+		held.Clock.Set(now.Add(time.Hour))
+		after, _ := useUp(t, store, "k", l)
+		t.Logf("%s: admitted %d, bound %d", l, before+after, 2*burst)
+		if before != burst || after != burst {
+			t.Errorf("%s: %d admitted, and %d after a step of one hour, want %d and no more than once again", l, before, after, burst)
+		}
+	}
+}
+
+func TestClockStepsBack(t *testing.T) {
+	store, now := open(t, held, redisstore.Options{}), time.Date(2032, 5, 6, 7, 8, 9, 0, time.UTC)
+	for _, l := range minuteLimits() {
+		held.Clock.Set(now)
+		before, full := useUp(t, store, "k", l)
+		held.Clock.Set(now.Add(-time.Hour))
+		after, denied := useUp(t, store, "k", l)
+		if before != burst || after != 0 {
+			t.Errorf("%s: %d admitted, and %d after a step back, want %d and no more", l, before, after, burst)
+		}
+		refill := max(full.ResetAfter, l.Period)
+		if denied.RetryAfter <= 0 || denied.RetryAfter > refill {
+			t.Errorf("%s: after a step back retry after %v, want no more than the %v that it takes to refill", l, denied.RetryAfter, refill)
+		}
+		held.Clock.Set(now.Add(-time.Hour + denied.RetryAfter))
+		later, err := store.Take(t.Context(), penstock.Request{Key: "k", Limit: l, Cost: 1})
+		if err != nil || !later.Allowed {
+			t.Errorf("%s: %v after a step back: %+v, %v, want it to be allowed", l, denied.RetryAfter, later, err)
+		}
+		t.Logf("%s: admitted %d, bound %d; locked out for %v, bound %v", l, before+after, burst, denied.RetryAfter, refill)
+	}
+}

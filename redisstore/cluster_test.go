@@ -1,0 +1,306 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/redisstore"
+)
+
+// alive returns the nodes that were not killed.
+func (c *cluster) alive() (nodes []*redistest.Server) {
+	for _, node := range c.nodes {
+		if _, err := node.Command("PING"); err == nil {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes
+}
+
+// TestCluster does everything on one Cluster, because starting one takes time.
+// The last step leaves it without one of its nodes.
+func TestCluster(t *testing.T) {
+	c := startCluster(t)
+	for _, step := range []struct {
+		name string
+		do   func(*testing.T, *cluster)
+	}{
+		{"decides as memory does", clusterAgrees},
+		{"takes keys of one slot as one", clusterTakesTogether},
+		{"takes keys of several slots or none", clusterTakesAcross},
+		{"never admits too much across slots", clusterCrowdsAcross},
+		{"moves slots under load", clusterMigrates},
+		{"forgets scripts under load", clusterFlushes},
+		{"promotes a replica under load", clusterFailsOver},
+		{"loses a node", clusterLosesNode},
+	} {
+		if !t.Run(step.name, func(t *testing.T) { step.do(t, c) }) {
+			return
+		}
+		mortal(t, c.alive()...)
+	}
+}
+
+// clusterAgrees asks for everything in every algorithm, on keys of all shards.
+func clusterAgrees(t *testing.T, c *cluster) {
+	store, memory := openURL(t, c.url(), generous), penstock.NewMemory(nil)
+	var rs []penstock.Request
+	for i, l := range slowLimits {
+		for _, r := range []penstock.Request{
+			{Cost: 5}, {Cost: 7, ID: "x"}, {Cost: 7, ID: "x"}, {Cost: -2}, {Cost: 0}, {Cost: -7, ID: "x"},
+			{Cost: 2 * burst, AtMost: true}, {Cost: 1}, {Cost: penstock.Reset}, {Cost: 1},
+		} {
+			for shard := range 4 {
+				r.Key, r.Limit = fmt.Sprint("key ", i, shard), l
+				rs = append(rs, r)
+			}
+		}
+	}
+	got, want := make([]penstock.Decision, len(rs)), make([]penstock.Decision, len(rs))
+	for i, r := range rs {
+		var err, errMemory error
+		got[i], err = store.Take(t.Context(), r)
+		want[i], errMemory = memory.Take(t.Context(), r)
+		if err != nil || errMemory != nil {
+			t.Fatalf("%+v: %v, %v", r, err, errMemory)
+		}
+	}
+	for i := range rs {
+		if g, w := got[i], want[i]; g.Allowed != w.Allowed || g.Granted != w.Granted || g.Remaining != w.Remaining {
+			t.Errorf("%+v: got %+v, want %+v", rs[i], g, w)
+		}
+	}
+	clusterTakesEach(t, c, store)
+}
+
+// clusterTakesEach decides many requests in one trip to each node.
+func clusterTakesEach(t *testing.T, c *cluster, store *redisstore.Store) {
+	t.Helper()
+	rs, ds := make([]penstock.Request, 100), make([]penstock.Decision, 100)
+	for i := range rs {
+		rs[i] = penstock.Request{Key: "each " + strconv.Itoa(i/2), Limit: slowLimits[0], Cost: burst}
+	}
+	if err := penstock.TakeEach(t.Context(), store, rs, ds); err != nil {
+		t.Fatal(err)
+	}
+	for i, d := range ds {
+		if want := i%2 == 0; d.Allowed != want {
+			t.Errorf("request %d of a whole burst: allowed %v, want %v", i, d.Allowed, want)
+		}
+	}
+	for i, node := range c.nodes[:shards] {
+		if stat(t, "cmdstat_evalsha", node) == 0 {
+			t.Errorf("node %d was never asked", i)
+		}
+	}
+}
+
+func (c *cluster) evals(t *testing.T) int {
+	t.Helper()
+	return stat(t, "cmdstat_evalsha", c.nodes...)
+}
+
+func together(t *testing.T, s penstock.Store, limit penstock.Limit, cost int64, keys ...string) []penstock.Decision {
+	t.Helper()
+	var rs []penstock.Request
+	for _, key := range keys {
+		rs = append(rs, penstock.Request{Key: key, Limit: limit, Cost: cost})
+	}
+	ds := make([]penstock.Decision, len(rs))
+	if err := penstock.TakeAll(t.Context(), s, rs, ds); err != nil {
+		t.Fatal(err)
+	}
+	return ds
+}
+
+// clusterTakesTogether shows that a tag of the caller's is honoured: keys with
+// one tag are one script.
+func clusterTakesTogether(t *testing.T, c *cluster) {
+	store := openURL(t, c.url(), generous)
+	keys := []string{"a{tenant}", "b{tenant}", "{tenant}c"}
+	together(t, store, slowLimits[0], 1, keys...) // so that the script is known
+	before := c.evals(t)
+	for _, d := range together(t, store, slowLimits[0], 1, keys...) {
+		if !d.Allowed || d.Remaining != burst-2 {
+			t.Errorf("taking 1 of each for the second time: %+v, want %d remaining", d, burst-2)
+		}
+	}
+	if n := c.evals(t) - before; n != 1 {
+		t.Errorf("three keys with one tag took %d scripts, want 1", n)
+	}
+}
+
+// clusterTakesAcross shows what a refusal leaves: nothing.
+func clusterTakesAcross(t *testing.T, c *cluster) {
+	store := openURL(t, c.url(), generous)
+	keys := []string{"one", "two", "three"}
+	for _, l := range slowLimits {
+		for _, d := range together(t, store, l, 10, keys...) {
+			if !d.Allowed || d.Granted != 10 || d.Remaining != burst-10 {
+				t.Errorf("%s: 10 of each: %+v, want all of them", l, d)
+			}
+		}
+		together(t, store, l, burst-15, "three")
+		for i, d := range together(t, store, l, 10, keys...) {
+			if refuses := keys[i] == "three"; d.Allowed == refuses || (d.RetryAfter > 0) != refuses || d.Granted != 0 {
+				t.Errorf("%s: 10 of each when %q has 5: %q got %+v", l, "three", keys[i], d)
+			}
+		}
+		for i, want := range []int64{burst - 10, burst - 10, 5} {
+			d, err := store.Take(t.Context(), penstock.Request{Key: keys[i], Limit: l})
+			if err != nil || d.Remaining != want {
+				t.Errorf("%s: after a refusal %q has %d, %v, want %d", l, keys[i], d.Remaining, err, want)
+			}
+		}
+	}
+}
+
+// clusterCrowdsAcross lets callers fight over keys of several slots, each in
+// another order. Some take back late, and nobody may get too much.
+func clusterCrowdsAcross(t *testing.T, c *cluster) {
+	store := openURL(t, c.url(), generous)
+	orders := [][]string{{"p", "q", "r"}, {"r", "q", "p"}, {"q", "p", "r"}}
+	var admitted, refused atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 12 {
+		wg.Go(func() {
+			for range 20 {
+				rs, ds := make([]penstock.Request, 3), make([]penstock.Decision, 3)
+				for j, key := range orders[i%len(orders)] {
+					rs[j] = penstock.Request{Key: key, Limit: slowLimits[0], Cost: 1}
+				}
+				if err := penstock.TakeAll(context.Background(), store, rs, ds); err != nil {
+					t.Error(err)
+				}
+				if ds[0].Allowed && ds[1].Allowed && ds[2].Allowed {
+					admitted.Add(1)
+				} else {
+					refused.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	// Others may see units taken for a moment, and be refused because of it; but
+	// what was refused was given back.
+	for _, d := range together(t, store, slowLimits[0], 0, "p", "q", "r") {
+		if d.Remaining != burst-admitted.Load() {
+			t.Errorf("%d admitted of %d, but %d remaining", admitted.Load(), burst, d.Remaining)
+		}
+	}
+	if admitted.Load() > burst || refused.Load() == 0 {
+		t.Errorf("%d admitted, %d refused, bound %d", admitted.Load(), refused.Load(), burst)
+	}
+	t.Logf("over three slots: admitted %d, bound %d", admitted.Load(), burst)
+}
+
+// clusterMigrates moves the slots of keys that are being asked about.
+func clusterMigrates(t *testing.T, c *cluster) {
+	crowd := gather(openURL(t, c.url(), generous))
+	moved := 0
+	for round := range 3 {
+		crowd.answered(t, 300)
+		for i := range 8 {
+			name := fmt.Sprintf("k%d", max(crowd.newest.Load()-int64(i), 0))
+			slot, _ := strconv.Atoi(tell(t, c.nodes[0], "CLUSTER", "KEYSLOT", name))
+			moved += c.migrate(t, slot, (c.owner(t, slot)+1+round%2)%shards)
+		}
+	}
+	crowd.answered(t, 300)
+	crowd.disperse(t)
+	crowd.judgeCalm(t)
+	asks, moves, tries := stat(t, "errorstat_ASK", c.nodes...), stat(t, "errorstat_MOVED", c.nodes...), stat(t, "errorstat_TRYAGAIN", c.nodes...)
+	t.Logf("%d keys moved; %d ASK, %d MOVED, %d TRYAGAIN", moved, asks, moves, tries)
+	if moved == 0 || asks == 0 || moves == 0 {
+		t.Errorf("%d keys moved, %d ASK, %d MOVED: the crowd did not notice", moved, asks, moves)
+	}
+}
+
+func clusterFlushes(t *testing.T, c *cluster) {
+	before := stat(t, "errorstat_NOSCRIPT", c.nodes...)
+	crowd := gather(openURL(t, c.url(), generous))
+	for range 20 {
+		crowd.answered(t, 50)
+		for _, node := range c.nodes[:shards] {
+			tell(t, node, "SCRIPT", "FLUSH")
+		}
+	}
+	crowd.disperse(t)
+	crowd.judgeCalm(t)
+	if n := stat(t, "errorstat_NOSCRIPT", c.nodes...) - before; n < 20 {
+		t.Errorf("%d calls met an unknown script, want more", n)
+	}
+}
+
+// clusterFailsOver makes a replica the primary without a crash, as one does for
+// maintenance.
+func clusterFailsOver(t *testing.T, c *cluster) {
+	crowd := gather(openURL(t, c.url(), generous))
+	crowd.answered(t, 300)
+	tell(t, c.nodes[shards], "CLUSTER", "FAILOVER")
+	await(t, "the replica is the primary", func() bool { return field(t, c.nodes[shards], "role") == "master" })
+	crowd.answered(t, 300)
+	crowd.disperse(t)
+	crowd.judgeCalm(t)
+	await(t, "the cluster is complete", func() bool { return c.complete(t) })
+}
+
+// clusterLosesNode kills a primary. Its keys are away until the replica has taken
+// over; those of other shards never are.
+func clusterLosesNode(t *testing.T, c *cluster) {
+	patient, quick := openPrefix(t, c.url(), "lost", generous), openPrefix(t, c.url(), "lost", 50*time.Millisecond)
+	const victim = 1
+	lost, kept := "", ""
+	for i := range 100 {
+		slot, _ := strconv.Atoi(tell(t, c.nodes[0], "CLUSTER", "KEYSLOT", strconv.Itoa(i)))
+		if c.owner(t, slot) == victim {
+			lost = strconv.Itoa(i)
+		} else {
+			kept = strconv.Itoa(i)
+		}
+	}
+	take := func(store *redisstore.Store, key string) (penstock.Decision, error) {
+		return store.Take(t.Context(), penstock.Request{Key: key, Limit: slowLimits[2], Cost: 1})
+	}
+	admitted, answered, failed := int64(0), 0, 0
+	for range burst / 2 {
+		d, err := take(patient, lost)
+		if err != nil {
+			t.Fatal(err)
+		}
+		admitted += d.Granted
+	}
+	c.nodes[victim].Kill()
+	await(t, "the shard answers again", func() bool {
+		if _, err := take(patient, kept); err != nil {
+			t.Errorf("a key of another shard: %v", err)
+		}
+		answered++
+		d, err := take(quick, lost)
+		if err != nil {
+			failed++
+			return false
+		}
+		admitted += d.Granted
+		return true
+	})
+	d, err := patient.Take(t.Context(), penstock.Request{Key: lost, Limit: slowLimits[2], Cost: 10 * burst, AtMost: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if admitted += d.Granted; admitted > 2*burst {
+		t.Errorf("admitted %d, bound %d", admitted, 2*burst)
+	}
+	if failed == 0 || !strings.Contains(tell(t, c.nodes[victim+shards], "CLUSTER", "NODES"), "fail") {
+		t.Errorf("%d calls failed: the node was not lost", failed)
+	}
+	t.Logf("%d calls of the lost shard failed, all %d of another were answered: admitted %d, bound %d", failed, answered, admitted, 2*burst)
+}

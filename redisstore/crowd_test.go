@@ -1,0 +1,198 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/redisstore"
+)
+
+// burst is what each of these limits grants at once. Nothing comes back while a
+// test runs, so that it is also all that a key may ever be granted.
+const burst = 60
+
+// slowLimits are limits of every kind.
+var slowLimits = []penstock.Limit{
+	{Algorithm: penstock.TokenBucket, Count: burst, Period: 300 * 24 * time.Hour},
+	{Algorithm: penstock.LeakyBucket, Count: burst, Period: 300 * 24 * time.Hour, Burst: burst},
+	{Algorithm: penstock.FixedWindow, Count: burst, Period: 24 * time.Hour},
+	{Algorithm: penstock.FixedWindow, Count: burst, Align: penstock.AlignClock, Period: 366 * 24 * time.Hour},
+	{Algorithm: penstock.SlidingWindow, Count: burst, Period: 24 * time.Hour},
+	{Algorithm: penstock.RollingWindow, Count: burst, Period: 240 * time.Hour},
+	{Algorithm: penstock.SlidingLog, Count: burst, Period: 24 * time.Hour},
+}
+
+// openURL opens a store as users do, under a prefix of its own.
+func openURL(t *testing.T, url string, timeout time.Duration) *redisstore.Store {
+	t.Helper()
+	return openPrefix(t, url, newPrefix(), timeout)
+}
+
+// openPrefix opens a store that shares its state with others of its prefix.
+func openPrefix(t *testing.T, url, prefix string, timeout time.Duration) *redisstore.Store {
+	t.Helper()
+	s, err := redisstore.Open(context.Background(), url, &redisstore.Options{Prefix: prefix, Timeout: timeout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// A crowd asks for one unit at a time of a few keys, goes on to others when they
+// are used up, and counts what it was granted.
+type crowd struct {
+	store *redisstore.Store
+	stop  chan struct{}
+	wg    sync.WaitGroup
+
+	newest atomic.Int64 // key
+	asked  atomic.Int64
+	failed atomic.Int64
+
+	mu       sync.Mutex
+	admitted map[int64]int64 // by key
+	failures []error         // some of them
+	slowest  time.Duration
+}
+
+// members is how many ask at once.
+const members = 16
+
+func gather(store *redisstore.Store) *crowd {
+	c := &crowd{store: store, stop: make(chan struct{}), admitted: map[int64]int64{}}
+	for range members {
+		c.wg.Go(c.ask)
+	}
+	return c
+}
+
+// ask asks until the crowd is to stop.
+func (c *crowd) ask() {
+	for {
+		select {
+		case <-c.stop:
+			return
+		default:
+		}
+		newest := c.newest.Load()
+		key := max(newest-rand.Int64N(8), 0)
+		if rand.IntN(10) == 0 {
+			key = rand.Int64N(newest + 1) // one that was used up long ago
+		}
+		if c.take(key, rand.IntN(8) == 0) {
+			c.newest.CompareAndSwap(newest, newest+1)
+		}
+	}
+}
+
+// take asks once, and reports whether that was one too many.
+func (c *crowd) take(key int64, withID bool) (denied bool) {
+	r := c.request(key, 1)
+	if withID {
+		r.ID = fmt.Sprint(rand.Uint64())
+	}
+	began := time.Now()
+	d, err := c.store.Take(context.Background(), r)
+	took := time.Since(began)
+	c.asked.Add(1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.slowest = max(c.slowest, took)
+	if err != nil {
+		if c.failed.Add(1) <= 5 {
+			c.failures = append(c.failures, err)
+		}
+		return false
+	}
+	c.admitted[key] += d.Granted
+	return !d.Allowed
+}
+
+func (c *crowd) request(key, cost int64) penstock.Request {
+	return penstock.Request{Key: fmt.Sprintf("k%d", key), Limit: slowLimits[key%int64(len(slowLimits))], Cost: cost}
+}
+
+// goOn waits until the crowd has asked some more.
+func (c *crowd) goOn(t *testing.T, times int64) {
+	t.Helper()
+	until := c.asked.Load() + times
+	await(t, "the crowd goes on", func() bool { return c.asked.Load() >= until })
+}
+
+// answered waits until the crowd got some more answers.
+func (c *crowd) answered(t *testing.T, times int64) {
+	t.Helper()
+	until := c.asked.Load() - c.failed.Load() + times
+	await(t, "the crowd gets answers again", func() bool { return c.asked.Load()-c.failed.Load() >= until })
+}
+
+// disperse ends the crowd, and takes whatever is left of its keys, so that all
+// that could be admitted was.
+func (c *crowd) disperse(t *testing.T) {
+	t.Helper()
+	close(c.stop)
+	c.wg.Wait()
+	for key := range c.admitted {
+		r := c.request(key, 10*burst)
+		r.AtMost = true
+		d, err := c.store.Take(context.Background(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.admitted[key] += d.Granted
+	}
+}
+
+// judge fails if a key was granted more than its bound, and prints what was. A
+// fault that may lose no unit gives least as the bound.
+func (c *crowd) judge(t *testing.T, least, most int64) {
+	t.Helper()
+	sum := int64(0)
+	for key, n := range c.admitted {
+		if sum += n; n < least || n > most {
+			t.Errorf("key %d under %s: admitted %d, want from %d to %d", key, c.request(key, 1).Limit, n, least, most)
+		}
+	}
+	keys := int64(len(c.admitted))
+	t.Logf("%d keys, %d calls, %d failed, slowest %v: admitted %d, bound %d (%d without the fault)",
+		keys, c.asked.Load(), c.failed.Load(), c.slowest.Round(time.Millisecond), sum, keys*most, keys*burst)
+	for _, err := range c.failures {
+		if !errors.Is(err, penstock.ErrUnavailable) {
+			t.Errorf("a call failed with %v, want it to be %v", err, penstock.ErrUnavailable)
+		}
+	}
+}
+
+// judgeCalm is judge for faults that no caller may notice.
+func (c *crowd) judgeCalm(t *testing.T) {
+	t.Helper()
+	c.judge(t, burst, burst)
+	for _, err := range c.failures {
+		t.Errorf("a caller got an error that a retry could have avoided: %v", err)
+	}
+}
+
+// mortal fails if a key on one of these servers would stay for ever.
+func mortal(t *testing.T, servers ...*redistest.Server) {
+	t.Helper()
+	for _, server := range servers {
+		var keys, expiring int
+		if text := field(t, server, "db0"); text != "" {
+			if _, err := fmt.Sscanf(text, "keys=%d,expires=%d", &keys, &expiring); err != nil {
+				t.Fatalf("%s: %q: %v", server.Addr, text, err)
+			}
+		}
+		if keys != expiring {
+			t.Errorf("%s: %d keys, of which %d expire", server.Addr, keys, expiring)
+		}
+	}
+}

@@ -1,0 +1,352 @@
+package redisstore_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/redisstore"
+)
+
+// These tests run other processes, which are this one again. One that finds the
+// name of a prefix in its environment asks what it is told to ask, and ends when
+// nobody tells it more. It must not start servers as TestMain does.
+const (
+	workerPrefix = "PENSTOCK_WORKER_PREFIX"
+	workerURL    = "PENSTOCK_WORKER_URL"
+	workerAhead  = "PENSTOCK_WORKER_AHEAD" // of the true time, as its clock says
+)
+
+func init() {
+	if os.Getenv(workerPrefix) == "" {
+		return
+	}
+	if err := work(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// An errand is what a worker is told to ask, and by how many at once.
+type errand struct {
+	Requests []penstock.Request
+	Together bool
+	Callers  int // 1 if it is 0
+	Times    int // for each of them; 1 if it is 0
+}
+
+// A report is what a worker was answered.
+type report struct {
+	Decisions []penstock.Decision // to the last
+	Granted   int64               // in all
+	Error     string
+}
+
+func work() error {
+	ahead, err := time.ParseDuration(os.Getenv(workerAhead))
+	if err != nil {
+		return err
+	}
+	redisstore.SetWallClock(ahead)
+	store, err := redisstore.Open(context.Background(), os.Getenv(workerURL),
+		&redisstore.Options{Prefix: os.Getenv(workerPrefix), Timeout: generous})
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	for {
+		var e errand
+		if err := in.Decode(&e); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if err := out.Encode(e.run(store)); err != nil {
+			return err
+		}
+	}
+}
+
+func (e *errand) run(store *redisstore.Store) *report {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	r := &report{}
+	for range max(e.Callers, 1) {
+		wg.Go(func() {
+			for range max(e.Times, 1) {
+				ds, err := e.ask(store)
+				mu.Lock()
+				r.Decisions = ds
+				for _, d := range ds {
+					r.Granted += d.Granted
+				}
+				if err != nil {
+					r.Error = err.Error()
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return r
+}
+
+func (e *errand) ask(store *redisstore.Store) ([]penstock.Decision, error) {
+	ds := make([]penstock.Decision, len(e.Requests))
+	if e.Together {
+		return ds, penstock.TakeAll(context.Background(), store, e.Requests, ds)
+	}
+	return ds, penstock.TakeEach(context.Background(), store, e.Requests, ds)
+}
+
+// A worker is another process with a store.
+type worker struct {
+	in  *json.Encoder
+	out *json.Decoder
+}
+
+// hire starts processes that share a prefix on the server whose clock the test
+// holds, one for each of the clocks.
+func hire(t *testing.T, clocks ...time.Duration) (workers []*worker) {
+	t.Helper()
+	prefix := newPrefix()
+	for _, ahead := range clocks {
+		c := exec.Command(os.Args[0])
+		c.Env = append(os.Environ(), workerPrefix+"="+prefix, workerURL+"=unix://"+held.Socket, workerAhead+"="+ahead.String())
+		c.Stderr = os.Stderr
+		in, err := c.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := c.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			in.Close()
+			if err := c.Wait(); err != nil {
+				t.Errorf("a worker: %v", err)
+			}
+		})
+		workers = append(workers, &worker{json.NewEncoder(in), json.NewDecoder(bufio.NewReader(out))})
+	}
+	return workers
+}
+
+func (w *worker) run(t *testing.T, e errand) (r report) {
+	t.Helper()
+	if err := w.in.Encode(e); err != nil {
+		t.Error(err)
+	}
+	if err := w.out.Decode(&r); err != nil || r.Error != "" {
+		t.Errorf("%+v: %v, %s", e, err, r.Error)
+	}
+	return r
+}
+
+// Processes whose clocks are hours apart decide as if they had one clock, which
+// is Redis's: field by field as memory does at that time.
+func TestProcessesWithClocksHoursApart(t *testing.T) {
+	workers := hire(t, 0, 7*time.Hour, -5*time.Hour, 90*24*time.Hour)
+	limits := []penstock.Limit{
+		{Algorithm: penstock.FixedWindow, Count: 8, Align: penstock.AlignDay, Zone: "Europe/Berlin"},
+		{Algorithm: penstock.FixedWindow, Count: 8, Align: penstock.AlignMonth, Zone: "UTC"},
+		{Algorithm: penstock.FixedWindow, Count: 8, Align: penstock.AlignClock, Period: time.Hour},
+	}
+	for a := range penstock.SlidingLog + 1 {
+		limits = append(limits, penstock.PerHour(8).WithAlgorithm(a))
+	}
+	now := time.Date(2031, 3, 29, 12, 0, 0, 0, time.UTC)
+	memory := penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return now }, Tick: time.Millisecond})
+	granted := int64(0)
+	for i := range 1500 {
+		held.Clock.Set(now)
+		r := penstock.Request{Key: "k", Limit: limits[rand.IntN(len(limits))], Cost: rand.Int64N(4)}
+		want, err := memory.Take(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := workers[i%len(workers)].run(t, errand{Requests: []penstock.Request{r}})
+		if t.Failed() || got.Decisions[0] != want {
+			t.Fatalf("%s, at %s, by worker %d: got %+v, want %+v", r.Limit, now, i%len(workers), got.Decisions, want)
+		}
+		granted += want.Granted
+		now = now.Add(time.Duration(rand.Int64N(10*60_000)) * time.Millisecond)
+	}
+	t.Logf("1500 decisions of 4 processes over %v, admitted %d, as memory alone", now.Sub(time.Date(2031, 3, 29, 12, 0, 0, 0, time.UTC)), granted)
+}
+
+func TestThousandCallsAtOneInstant(t *testing.T) {
+	const count = 137
+	workers := hire(t, 0, time.Hour, -time.Hour, 0)
+	held.Clock.Set(time.Now())
+	for _, l := range slowLimits {
+		l.Count = count
+		if l.Burst > 0 {
+			l.Burst = count
+		}
+		var admitted atomic.Int64
+		var wg sync.WaitGroup
+		for _, w := range workers {
+			wg.Go(func() {
+				r := penstock.Request{Key: "one", Limit: l, Cost: 1}
+				admitted.Add(w.run(t, errand{Requests: []penstock.Request{r}, Callers: 10, Times: 25}).Granted)
+			})
+		}
+		wg.Wait()
+		t.Logf("%s: 1000 calls of 4 processes: admitted %d, bound %d", l, admitted.Load(), count)
+		if admitted.Load() != count {
+			t.Errorf("%s: 1000 calls at one instant: %d admitted, want %d", l, admitted.Load(), count)
+		}
+	}
+}
+
+// What concurrent processes are told can be put into an order in which each
+// answer follows from those before it, and lies between its question and its
+// return. At one instant all algorithms are the same: nothing comes back by
+// itself.
+func TestProcessesAreLinearizable(t *testing.T) {
+	const histories, perWorker = 42, 6
+	workers := hire(t, 0, 3*time.Hour, -3*time.Hour)
+	held.Clock.Set(time.Now())
+	for n := range histories {
+		limit := slowLimits[n%len(slowLimits)]
+		limit.Count, limit.Burst = linearCount, 0
+		if limit.Algorithm == penstock.LeakyBucket {
+			limit.Burst = linearCount
+		}
+		var time atomic.Int64
+		var mu sync.Mutex
+		var history []porcupine.Operation
+		var wg sync.WaitGroup
+		for client, w := range workers {
+			wg.Go(func() {
+				for range perWorker {
+					e := anyErrand(limit, n)
+					called := time.Add(1)
+					r := w.run(t, e)
+					returned := time.Add(1)
+					mu.Lock()
+					history = append(history, porcupine.Operation{
+						ClientId: client, Input: e, Call: called, Output: r.Decisions, Return: returned,
+					})
+					mu.Unlock()
+				}
+			})
+		}
+		wg.Wait()
+		if !t.Failed() && !porcupine.CheckOperations(linearModel, history) {
+			t.Fatalf("%s: no order explains these answers:\n%+v", limit, history)
+		}
+	}
+}
+
+const linearCount = 9
+
+// anyErrand makes up a request of one key, or of both together.
+func anyErrand(l penstock.Limit, history int) errand {
+	r := penstock.Request{Key: fmt.Sprintf("%d-%d", history, rand.IntN(2)), Limit: l, Cost: 1 + rand.Int64N(4)}
+	switch rand.IntN(7) {
+	case 0:
+		r.Cost = -r.Cost
+	case 1:
+		r.AtMost = true
+	case 2, 3:
+		r.ID = "x"
+	case 4:
+		r.ID, r.Cost = "x", -linearCount
+	case 5:
+		other := r
+		other.Key = fmt.Sprintf("%d-%d", history, 1-int(r.Key[len(r.Key)-1]-'0'))
+		return errand{Requests: []penstock.Request{r, other}, Together: true}
+	}
+	return errand{Requests: []penstock.Request{r}}
+}
+
+// A linear is what two keys have used at one instant, and what was granted under
+// the ID of each.
+type linear struct{ used, once [2]int64 }
+
+var linearModel = porcupine.Model{
+	Init: func() any { return linear{} },
+	Step: func(state, input, output any) (bool, any) {
+		s, e := state.(linear), input.(errand)
+		if e.Together {
+			return s.takeBoth(e, output.([]penstock.Decision))
+		}
+		allowed, granted := s.take(e.Requests[0])
+		return s.explains(e, output.([]penstock.Decision), allowed, granted), s
+	},
+}
+
+// explains reports whether decisions are those of this state.
+func (s *linear) explains(e errand, ds []penstock.Decision, allowed bool, granted int64) bool {
+	for i, d := range ds {
+		if d.Allowed != allowed || d.Granted != granted || d.Remaining != linearCount-s.used[place(e.Requests[i])] {
+			return false
+		}
+	}
+	return true
+}
+
+func place(r penstock.Request) int { return int(r.Key[len(r.Key)-1] - '0') }
+
+func (s *linear) take(r penstock.Request) (allowed bool, granted int64) {
+	k := place(r)
+	switch {
+	case r.Cost < 0 && r.ID != "":
+		granted = -s.once[k]
+		s.once[k] = 0
+		granted = max(granted, -s.used[k])
+	case r.Cost < 0:
+		granted = max(r.Cost, -s.used[k])
+	case r.ID != "" && s.once[k] > 0:
+		return true, s.once[k]
+	case r.AtMost:
+		granted = min(r.Cost, linearCount-s.used[k])
+	case r.Cost <= linearCount-s.used[k]:
+		granted = r.Cost
+	}
+	s.used[k] += granted
+	if r.ID != "" && granted > 0 {
+		s.once[k] = granted
+	}
+	return r.Cost < 0 || granted > 0, granted
+}
+
+// takeBoth takes of both keys or of none. Of those that did not stand in the way,
+// a refusal is a look.
+func (s linear) takeBoth(e errand, ds []penstock.Decision) (bool, any) {
+	after, fits := s, true
+	for _, r := range e.Requests {
+		ok, _ := after.take(r)
+		fits = fits && ok
+	}
+	if fits {
+		return after.explains(e, ds, true, e.Requests[0].Cost), after
+	}
+	for i, r := range e.Requests {
+		left := linearCount - s.used[place(r)]
+		if d := ds[i]; d.Allowed != (r.Cost <= left) || d.Granted != 0 || d.Remaining != left {
+			return false, s
+		}
+	}
+	return true, s
+}

@@ -1,0 +1,42 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/redisstore"
+)
+
+// There is no old server here, but a way to a new one on which its version is
+// another.
+func TestOldServerIsRefused(t *testing.T) {
+	p := startProxy(t, live.Addr)
+	version := regexp.MustCompile(`redis_version:[0-9]`)
+	p.do(func() {
+		p.rewrite = func(b []byte) []byte { return version.ReplaceAll(b, []byte("redis_version:6")) }
+	})
+	err := openError(t, "redis://"+p.Addr)
+	for _, part := range []string{p.Addr, "version 6.", "want 7 or later"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("a server of version 6: got %v, want it to say %q", err, part)
+		}
+	}
+}
+
+// openError returns the error of a URL that cannot be opened.
+func openError(t *testing.T, url string) error {
+	t.Helper()
+	s, err := redisstore.Open(context.Background(), url, nil)
+	if err == nil {
+		s.Close()
+		t.Fatalf("Open(%q) succeeded", url)
+	}
+	if !errors.Is(err, penstock.ErrUnavailable) {
+		t.Errorf("Open(%q): %v, want it to be %v", url, err, penstock.ErrUnavailable)
+	}
+	return err
+}

@@ -1,0 +1,60 @@
+package redisstore_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock/internal/redistest"
+)
+
+// The primary is killed under load, and the store finds the next one by itself.
+// What the replica had not received yet can be admitted once more.
+func TestSentinelFailover(t *testing.T) {
+	w := startWatched(t)
+	c := gather(openURL(t, w.url(), 50*time.Millisecond))
+	c.answered(t, 2000)
+	old := w.primary(t)
+	old.Kill()
+	killed := time.Now()
+	await(t, "the sentinels choose another primary", func() bool { return w.primary(t) != old })
+	c.answered(t, 2000)
+	t.Logf("answered again %v after the primary was killed", time.Since(killed).Round(100*time.Millisecond))
+	c.disperse(t)
+	c.judge(t, 0, 2*burst)
+	if c.failed.Load() == 0 || field(t, w.primary(t), "role") != "master" {
+		t.Errorf("%d calls failed, and %s is a %s: nothing was lost",
+			c.failed.Load(), w.primary(t).Addr, field(t, w.primary(t), "role"))
+	}
+	mortal(t, w.primary(t))
+}
+
+// A planned failover kills nobody: the primary becomes a replica, and says so.
+func TestSentinelSwitchesWithoutACrash(t *testing.T) {
+	w := startWatched(t)
+	c := gather(openURL(t, w.url(), generous))
+	c.answered(t, 1000)
+	old := w.primary(t)
+	await(t, "the sentinel begins", func() bool {
+		_, err := w.sentinels[0].Command("SENTINEL", "FAILOVER", masterName)
+		return err == nil
+	})
+	await(t, "the sentinels have another primary", func() bool { return w.primary(t) != old })
+	c.answered(t, 1000)
+	c.disperse(t)
+	c.judge(t, 0, 2*burst)
+	for _, err := range c.failures {
+		if strings.Contains(err.Error(), "READONLY") {
+			t.Errorf("a caller got an error that a retry could have avoided: %v", err)
+		}
+	}
+	mortal(t, w.primary(t))
+}
+
+func TestSentinelMustKnowTheMaster(t *testing.T) {
+	server := launch(t, redistest.Options{Sentinel: "bind 127.0.0.1\n"})
+	err := openError(t, "redis-sentinel://"+server.Addr+"/nobody")
+	if !strings.Contains(err.Error(), server.Addr) {
+		t.Errorf("a master that no sentinel knows: got %v, want it to say which sentinel was asked", err)
+	}
+}

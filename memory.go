@@ -163,9 +163,12 @@ func (m *Memory) take(mt *meter, key string, ask algorithm.Ask, d *Decision) {
 	h := hashOf(mt, key)
 	s := m.shard(h)
 	s.mu.Lock()
+	t := &s.tables[mt.kind]
+	if t.large() || mt.kind == stored {
+		s.warm(mt.kind, h)
+	}
 	now := m.now(mt.kind == clocked)
 	if mt.limit.Algorithm == TokenBucket {
-		t := &s.tables[buckets]
 		if at, held := t.find(h); held {
 			b, v := mt.token.Decide(bucketOf(t.words[at+1]), now, ask)
 			t.words[at+1] = wordOf(b)

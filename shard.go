@@ -25,13 +25,13 @@ const (
 	buckets kind = iota // the instant at which a bucket is as good as new
 	windows             // when it is, and the counts
 	clocked             // the same, on the wall clock
-	stored              // when it is, and the run of words that holds the state
+	stored              // when it is, the run of words that holds the state, and where in it
 	grants              // when it is forgotten, what was granted, and when to act
 	kinds
 )
 
 // slotWidths are the words of a slot, hash included.
-var slotWidths = [kinds]uint64{buckets: 2, windows: 3, clocked: 3, stored: 3, grants: 4}
+var slotWidths = [kinds]uint64{buckets: 2, windows: 3, clocked: 3, stored: 4, grants: 4}
 
 // maxSlotWidth is the most words that a slot of any kind has.
 const maxSlotWidth = 4

@@ -42,6 +42,9 @@ func (t *table) find(hash uint64) (at uint64, ok bool) {
 	}
 }
 
+// large reports whether the table is too large to be at hand in the caches.
+func (t *table) large() bool { return t.mask >= 1023 }
+
 // crowded reports whether one more entry needs another array.
 func (t *table) crowded() bool {
 	return t.used >= len(t.words)/int(t.width)*7/8

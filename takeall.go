@@ -109,6 +109,7 @@ func (b *batch) decide(ds []Decision) error {
 // worked for all.
 func (b *batch) place() (ok bool, err error) {
 	for again := true; again; {
+		b.unpin()
 		if again, err = false, b.addUp(); err != nil {
 			return false, err
 		}
@@ -147,17 +148,18 @@ func (b *batch) addUp() error {
 
 // hold gives a member's key a slot, and pins it until all have theirs.
 func (b *batch) hold(mb *member) bool {
+	t := &mb.shard.tables[mb.meter.kind]
+	if at, held := t.find(mb.hash); held && t.words[at+1] == pin {
+		return true // the same key twice
+	}
 	all := mb.ask
 	all.Cost = mb.total
 	if !mb.shard.hold(mb.meter, mb.hash, mb.now, all) {
 		return false
 	}
-	t := &mb.shard.tables[mb.meter.kind]
 	at, _ := t.find(mb.hash)
-	if t.words[at+1] != pin {
-		mb.pinned, mb.until = true, t.words[at+1]
-		t.words[at+1] = pin
-	}
+	mb.pinned, mb.until = true, t.words[at+1]
+	t.words[at+1] = pin
 	return true
 }
 
@@ -177,6 +179,7 @@ func (b *batch) unpin() {
 			t := &mb.shard.tables[mb.meter.kind]
 			at, _ := t.find(mb.hash)
 			t.words[at+1] = mb.until
+			mb.pinned = false
 		}
 	}
 }

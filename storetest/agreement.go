@@ -23,14 +23,11 @@ func testAgreement(t *testing.T, open Open) {
 }
 
 func checkAgreement(t *testing.T, open Open, limits *rapid.Generator[penstock.Limit]) {
-	clock := &Clock{}
-	store := open(t, clock)
-	stories := 0
-	rapid.Check(t, func(t *rapid.T) {
-		stories++ // every story has keys of its own, and so a store that is empty
-		s := &story{store: store, clock: clock, model: newModel(clock), number: stories}
-		s.begin(t, limits)
-		t.Repeat(map[string]func(*rapid.T){
+	rapid.Check(t, func(rt *rapid.T) {
+		s := &story{clock: &Clock{}}
+		s.begin(rt, limits)
+		s.store, s.model = open(t, s.clock), newModel(s.clock)
+		rt.Repeat(map[string]func(*rapid.T){
 			"take": s.take, "take more": s.take, "take again": s.take, "take on": s.take,
 			"together": s.together, "apart": s.apart,
 			"wait": s.wait, "wait more": s.wait, "step back": s.stepBack,
@@ -41,10 +38,9 @@ func checkAgreement(t *testing.T, open Open, limits *rapid.Generator[penstock.Li
 
 // A story is told to a store and to the model at once.
 type story struct {
-	store  penstock.Store
-	clock  *Clock
-	model  *model
-	number int
+	store penstock.Store
+	clock *Clock
+	model *model
 
 	limits []penstock.Limit
 	keys   [3]int   // how often each key was replaced
@@ -118,7 +114,7 @@ func (s *story) anyCall(t *rapid.T) call {
 	}}
 }
 
-func (s *story) key(i int) string { return fmt.Sprintf("%d/%d/%d", s.number, i, s.keys[i]) }
+func (s *story) key(i int) string { return fmt.Sprintf("key-%d.%d", i, s.keys[i]) }
 
 // tell asks the store and the model the same, and compares.
 func (s *story) tell(t *rapid.T, step step) {

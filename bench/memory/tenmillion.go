@@ -1,9 +1,6 @@
 package main
 
-import (
-	"fmt"
-	"runtime"
-)
+import "fmt"
 
 // tenMillionKeys is there to be known: how a table behaves that no cache holds.
 func (b *bench) tenMillionKeys() error {
@@ -26,7 +23,6 @@ func (b *bench) tenMillionKeys() error {
 	b.report.find(title, "", true, "%.0f ns serial, %.0f ns on two goroutines, %.1f bytes a key, forced GC %s",
 		timings[0].nanos.median, timings[1].nanos.median,
 		(float64(after.HeapAlloc)-float64(before.HeapAlloc))/float64(n), millis(gc))
-	runtime.KeepAlive(r)
 	return nil
 }
 

@@ -162,35 +162,36 @@ func (s *shard) hasStale(k kind, hash uint64, now int64) bool {
 	return ok
 }
 
-// sweep looks for entries that are as good as new and takes their places back,
-// unless one lies on the hash's own way. A sweep costs a look at every slot, so
-// large tables wait until enough requests have missed to pay for it; and tables
-// in which nothing can have changed are left alone.
+// sweep takes back the places of entries that are as good as new, unless one
+// lies on the hash's own way and can be taken over. It reports whether there
+// were any.
 func (s *shard) sweep(k kind, hash uint64, now int64) bool {
 	if s.hasStale(k, hash, now) {
 		return false
 	}
 	s.missed++
-	freed := s.sweepTables()
-	if freed == 0 && s.missed%sweepEvery == 0 {
-		freed = s.store.sweepNeighbour()
-	}
-	return freed > 0
+	return s.sweepTables() > 0 || s.store.sweepNeighbour() > 0
 }
 
+// Sweeping a table means a look at every slot. It is done when an entry can
+// have become as good as new since the last time, and then at once if the table
+// is small, or else after so many nanoseconds, or once so many requests have
+// missed that each pays for a few slots only.
 const (
-	smallTable = 1024 // slots that are swept at any time
-	sweepEvery = 16   // requests that pay for sweeping a neighbour
+	smallTable   = 1024
+	sweepEvery   = 10_000_000
+	slotsPerMiss = 128
 )
 
 func (s *shard) sweepTables() (freed int) {
 	for k := range s.tables {
 		t := &s.tables[k]
-		slots := len(t.words) / int(t.width)
-		if slots > smallTable && s.missed < slots/sweepEvery {
+		if t.used == 0 {
 			continue
 		}
-		if now := s.store.now(kind(k) == clocked); slots > 0 && now >= t.oldest {
+		now, slots := s.store.now(kind(k) == clocked), len(t.words)/int(t.width)
+		due := slots <= smallTable || now-t.purged >= sweepEvery || s.missed >= slots/slotsPerMiss
+		if due && now >= t.oldest {
 			freed += t.rebuild(now, s.dropper(kind(k)))
 		}
 	}
@@ -208,7 +209,6 @@ func (m *Memory) sweepNeighbour() (freed int) {
 		return 0
 	}
 	defer s.mu.Unlock()
-	s.missed += keysPerShard
 	return s.sweepTables()
 }
 

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"math"
 	"testing"
 	"time"
 
@@ -174,34 +175,37 @@ func (g granted) acts() time.Time { return g.at.Add(g.delay) }
 // both included.
 func bound(l penstock.Limit, first, last granted) int64 {
 	l = normal(l)
-	stretch := last.at.Sub(first.at)
-	within := stretch < l.Period
 	switch l.Algorithm {
 	case penstock.TokenBucket:
-		return l.Burst + perInterval(l, last.acts().Sub(first.acts()))
+		return l.Burst + perInterval(l, first, last)
 	case penstock.LeakyBucket:
-		// The first units act at once; those of the last grant need not be
-		// through when it begins.
-		return first.units + perInterval(l, last.acts().Sub(first.acts())+tick) + last.units
-	case penstock.FixedWindow:
-		if l.Align > penstock.AlignClock {
-			return l.Count * int64(2+stretch/(28*day)) // no window that is counted here is longer
-		}
-		return l.Count * int64(2+stretch/l.Period)
-	case penstock.SlidingWindow:
-		if within {
-			return 2*l.Count - 1
-		}
-	default:
-		if within {
-			return l.Count
-		}
+		// Units follow each other one by one, and those of the last grant
+		// need not be through when it begins.
+		return first.units + perInterval(l, first, last) + last.units
 	}
-	return 1 << 62
+	start := first.at.UnixNano()
+	if l.Algorithm == penstock.FixedWindow && window(l, start).End > last.at.UnixNano() && l.Align != penstock.AlignFirst {
+		return l.Count
+	}
+	if last.at.Sub(first.at) >= l.Period {
+		return math.MaxInt64
+	}
+	switch l.Algorithm {
+	case penstock.FixedWindow:
+		return 2 * l.Count
+	case penstock.SlidingWindow:
+		return 2*l.Count - 1
+	}
+	return l.Count
 }
 
-// perInterval returns how many units come back in a stretch of time.
-func perInterval(l penstock.Limit, stretch time.Duration) int64 {
+// perInterval returns how many units come back between two grants. Delays are
+// rounded up, so that grants with a delay may seem closer than they are.
+func perInterval(l penstock.Limit, first, last granted) int64 {
+	stretch := last.acts().Sub(first.acts())
+	if first.delay > 0 {
+		stretch += tick
+	}
 	interval := (l.Period + time.Duration(l.Count) - 1) / time.Duration(l.Count)
 	return int64(stretch / interval)
 }

@@ -64,6 +64,9 @@ type Limit struct {
 	// Algorithm says how units are counted. Default: TokenBucket.
 	Algorithm Algorithm
 
+	// Align says where a FixedWindow begins. Default: AlignFirst.
+	Align Align
+
 	// Count is the number of units per Period. Zero denies every cost above
 	// zero.
 	Count int64
@@ -79,9 +82,6 @@ type Limit struct {
 	// Buckets is the number of parts a RollingWindow counts in, from 1 to
 	// 1000. Default: 10.
 	Buckets int
-
-	// Align says where a FixedWindow begins. Default: AlignFirst.
-	Align Align
 
 	// Offset moves the beginning of an aligned FixedWindow. Default: none.
 	Offset time.Duration

@@ -157,8 +157,9 @@ func (m *Memory) meter(r *Request) (*meter, error) {
 	return m.meters.get(r.Limit, m.tick)
 }
 
-// take decides about one key. A token bucket that has its place, which is what
-// most questions are about, is decided here; everything else goes a longer way.
+// take decides about one key. What happens most, that one unit of a token bucket
+// is taken and was there, is decided on the spot: calling others for it would
+// cost more than the decision.
 func (m *Memory) take(mt *meter, key string, ask algorithm.Ask, d *Decision) {
 	h := hashOf(mt, key)
 	s := m.shard(h)
@@ -168,14 +169,14 @@ func (m *Memory) take(mt *meter, key string, ask algorithm.Ask, d *Decision) {
 		s.warm(mt.kind, h)
 	}
 	now := m.now(mt.kind == clocked)
-	if mt.limit.Algorithm == TokenBucket {
-		if at, held := t.find(h); held {
-			b, v := mt.token.Decide(bucketOf(t.words[at+1]), now, ask)
-			t.words[at+1] = wordOf(b)
-			t.oldest = min(t.oldest, b.Full)
-			d.set(mt, v, mt.token.Standing(max(b.Full-now, 0)))
-			s.mu.Unlock()
-			return
+	if mt.limit.Algorithm == TokenBucket && ask == (algorithm.Ask{Cost: 1}) {
+		if at, held := t.find(h); held && t.words[at+1] < signBit {
+			if full, ok := mt.token.SpendOne(int64(t.words[at+1]), now); ok {
+				t.words[at+1] = uint64(full)
+				d.set(mt, algorithm.Verdict{Allowed: true, Granted: 1}, mt.token.Standing(full-now))
+				s.mu.Unlock()
+				return
+			}
 		}
 	}
 	s.take(mt, h, now, ask, d)

@@ -183,9 +183,11 @@ func bound(l penstock.Limit, first, last granted) int64 {
 		// need not be through when it begins.
 		return first.units + perInterval(l, first, last) + last.units
 	}
-	start := first.at.UnixNano()
-	if l.Algorithm == penstock.FixedWindow && window(l, start).End > last.at.UnixNano() && l.Align != penstock.AlignFirst {
-		return l.Count
+	if l.Algorithm == penstock.FixedWindow && l.Align != penstock.AlignFirst {
+		if window(l, first.at.UnixNano()).End > last.at.UnixNano() {
+			return l.Count
+		}
+		return math.MaxInt64
 	}
 	if last.at.Sub(first.at) >= l.Period {
 		return math.MaxInt64

@@ -55,6 +55,13 @@ func (b *TokenBucket) Decide(s Bucket, now int64, ask Ask) (Bucket, Verdict) {
 	return b.owing(after, now), Verdict{Allowed: true, Granted: cost, Delay: delay}
 }
 
+// SpendOne is Decide for what happens most: one unit is taken of a bucket on
+// which nothing is reserved, and it is there. If it is not, Decide must say why.
+func (b *TokenBucket) SpendOne(full, now int64) (after int64, ok bool) {
+	after = max(full, now) + b.Interval
+	return after, after-now <= b.Capacity()
+}
+
 // Debt returns how far the bucket is from full, at most what it may owe.
 func (b *TokenBucket) Debt(s Bucket, now int64) int64 {
 	most := b.Capacity()

@@ -144,6 +144,9 @@ func (l *Limiter) await(ctx context.Context, key string, n int64) (Decision, err
 		}
 		r.MaxDelay = patience
 		d, err := l.store.Take(ctx, r)
+		if n == 0 {
+			d.Delay = 0 // a look at a queue tells its length, and there is nothing to wait for
+		}
 		if err != nil || d.Allowed {
 			return d, err
 		}

@@ -182,6 +182,18 @@ func TestWaitCancelledGivesBack(t *testing.T) {
 	}
 }
 
+func TestWaitForNothingDoesNotWait(t *testing.T) {
+	for _, text := range []string{"5/1h", "5/1h leaky-bucket", "5/1h fixed-window", "0/1h"} {
+		synctest.Test(t, func(t *testing.T) {
+			lim := limiter(t, penstock.NewMemory(nil), text)
+			if _, err := lim.AllowAtMost(ctx, "k", 5); err != nil {
+				t.Fatal(err)
+			}
+			waits(t, 0, func() error { return lim.WaitN(ctx, "k", 0) })
+		})
+	}
+}
+
 func TestWaitWithAnEndedContextTakesNothing(t *testing.T) {
 	lim := limiter(t, penstock.NewMemory(nil), "5/1h")
 	c, cancel := context.WithCancel(ctx)

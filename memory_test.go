@@ -366,6 +366,19 @@ func TestTakeAllInAFullStore(t *testing.T) {
 	}
 }
 
+func TestTakeAllMayLook(t *testing.T) {
+	store := penstock.NewMemory(&penstock.MemoryOptions{Now: newHand().now})
+	limit := penstock.PerHour(5)
+	rs := []penstock.Request{{Key: "a", Limit: limit}, {Key: "a", Limit: limit, Cost: 6}, {Key: "b", Limit: limit, Cost: 1}}
+	ds := make([]penstock.Decision, 3)
+	if err := penstock.TakeAll(ctx, store, rs, ds); err != nil {
+		t.Fatal(err)
+	}
+	if !ds[0].Allowed || ds[1].Allowed || ds[1].RetryAfter != penstock.Never || !ds[2].Allowed || ds[2].Granted != 0 {
+		t.Errorf("a look, six of five, and another key: %+v", ds)
+	}
+}
+
 func TestDecisionsAllocateNothing(t *testing.T) {
 	for _, text := range everyAlgorithm {
 		store := penstock.NewMemory(nil)

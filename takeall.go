@@ -189,6 +189,9 @@ func (b *batch) fits() bool {
 	all := true
 	for i := range b.members {
 		mb := &b.members[i]
+		if mb.ask.Cost == 0 {
+			continue // a look asks for nothing, and refuses nothing
+		}
 		ask := mb.ask
 		ask.Cost = mb.total
 		mb.verdict = mb.shard.verdictOn(mb.meter, mb.hash, mb.now, ask)

@@ -36,27 +36,34 @@ type SlidingWindow struct {
 	Tick   int64
 }
 
-// Decide returns what becomes of the two counts, and the verdict.
+// Decide returns what becomes of the two counts, and the verdict. Counts that
+// only time has moved on are returned as they were: the next look moves them
+// just as well, and a denial leaves no trace.
 func (w *SlidingWindow) Decide(s Slide, now int64, ask Ask) (Slide, Verdict) {
-	s = w.settle(s, now)
-	v := Verdict{Allowed: true}
+	aged := w.age(s, now)
+	settled := w.settle(aged, now)
+	after, v := settled, Verdict{Allowed: true}
 	switch {
 	case ask.Cost > 0:
-		v = w.take(s, now, ask)
-		s.Current += v.Granted
+		v = w.take(settled, now, ask)
+		after.Current += v.Granted
 	case ask.Cost < 0:
-		v = ask.givesBack(s.Current + s.Previous)
-		s = s.without(-v.Granted)
+		v = ask.givesBack(settled.Current + settled.Previous)
+		after = settled.without(-v.Granted)
 	}
-	if s.Current == 0 && s.Previous == 0 {
+	switch {
+	case after.Current == 0 && after.Previous == 0:
 		return Slide{}, v
+	case after == aged:
+		return s, v
 	}
-	return s, v
+	return after, v
 }
 
 // Standing returns how the counts that Decide returned stand.
 func (w *SlidingWindow) Standing(s Slide, now int64) Standing {
-	if s.End == 0 {
+	s = w.age(s, now)
+	if s.Current == 0 && s.Previous == 0 {
 		return Standing{Remaining: w.Count}
 	}
 	return Standing{
@@ -65,14 +72,19 @@ func (w *SlidingWindow) Standing(s Slide, now int64) Standing {
 	}
 }
 
-// settle returns the counts as they stand now.
-func (w *SlidingWindow) settle(s Slide, now int64) Slide {
+// age returns the counts as time has moved them on.
+func (w *SlidingWindow) age(s Slide, now int64) Slide {
 	if s.End <= now {
 		s = Slide{Previous: s.Current, End: s.End + w.Period}
 	}
 	if s.End <= now || s.Previous == 0 && s.Current == 0 {
 		return Slide{End: now + w.Period}
 	}
+	return s
+}
+
+// settle returns aged counts within what the limit and the clock allow.
+func (w *SlidingWindow) settle(s Slide, now int64) Slide {
 	s.End = min(s.End, now+w.Period)
 	return w.clamp(s, s.End-now)
 }

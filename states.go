@@ -61,8 +61,11 @@ func (s *shard) verdict(mt *meter, slot []uint64, now int64, ask algorithm.Ask) 
 	case SlidingWindow:
 		_, v = mt.sliding.Decide(slideOf(mt, slot), now, ask)
 	case RollingWindow:
-		r, _ := s.ringOf(mt, slot)
+		r, words := s.ringOf(mt, slot)
 		mt.rolling.Settle(&r, now)
+		if words != nil {
+			putRing(words, slot, &r) // settling may have emptied buckets
+		}
 		v = mt.rolling.Decide(&r, now, ask)
 	case SlidingLog:
 		l := s.logOf(mt, slot)
@@ -128,6 +131,10 @@ func (s *shard) ringOf(mt *meter, slot []uint64) (r algorithm.Ring, words []int6
 
 const ringHeader = 2
 
+func putRing(words []int64, slot []uint64, r *algorithm.Ring) {
+	words[0], words[1], slot[3] = r.Newest, r.Total, uint64(r.Head)
+}
+
 func (s *shard) decideRolling(mt *meter, slot []uint64, now int64, ask algorithm.Ask, d *Decision) {
 	r, words := s.ringOf(mt, slot)
 	mt.rolling.Settle(&r, now)
@@ -136,7 +143,7 @@ func (s *shard) decideRolling(mt *meter, slot []uint64, now int64, ask algorithm
 		if v.Granted != 0 {
 			mt.rolling.Record(&r, now, v.Granted)
 		}
-		words[0], words[1], slot[3] = r.Newest, r.Total, uint64(r.Head)
+		putRing(words, slot, &r)
 		slot[1] = uint64(mt.rolling.Empty(&r))
 	}
 	d.set(mt, v, mt.rolling.Standing(&r, now))

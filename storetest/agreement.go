@@ -88,7 +88,7 @@ func (s *story) together(t *rapid.T) {
 	calls := make([]call, rapid.IntRange(1, 4).Draw(t, "members"))
 	for i := range calls {
 		calls[i] = s.anyCall(t)
-		calls[i].request.Cost = rapid.Int64Range(1, most(calls[i].request.Limit)/2+2).Draw(t, "cost")
+		calls[i].request.Cost = rapid.Int64Range(0, most(calls[i].request.Limit)/2+2).Draw(t, "cost")
 	}
 	s.tell(t, step{how: all, calls: calls})
 }
@@ -110,7 +110,7 @@ func (s *story) anyCall(t *rapid.T) call {
 	return call{label: label(i), request: penstock.Request{
 		Key:      s.key(key),
 		Limit:    s.limits[i],
-		MaxDelay: anyDelay(normal(s.limits[i]).Period).Draw(t, "max delay"),
+		MaxDelay: anyDelay(s.limits[i].Normal().Period).Draw(t, "max delay"),
 	}}
 }
 
@@ -142,7 +142,7 @@ func (s *story) check(t *rapid.T, err error) {
 // wait moves the clock forward, often to a moment that the last answer named,
 // or to just before it.
 func (s *story) wait(t *rapid.T) {
-	period := normal(s.limits[0]).Period
+	period := s.limits[0].Normal().Period
 	waits := []time.Duration{
 		tick,
 		millis(0, int64(period/tick)).Draw(t, "within a period"),
@@ -168,7 +168,7 @@ func (s *story) stepBack(t *rapid.T) {
 			s.keys[i]++
 		}
 	}
-	period := normal(s.limits[0]).Period
+	period := s.limits[0].Normal().Period
 	s.setClock(t, now.Add(-rapid.OneOf(millis(1, 20), millis(1, 2*int64(period/tick))).Draw(t, "step")))
 	s.note("back to %s\n", s.clock.Now().Format(time.RFC3339Nano))
 }

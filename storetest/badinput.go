@@ -44,6 +44,13 @@ func testBadInput(t *testing.T, open Open) {
 			w.check(t, bad, err)
 		}
 	})
+	t.Run("more than can be added up", func(t *testing.T) {
+		w := openWitness(t, open)
+		most := with(w.request, func(r *penstock.Request) { r.Key, r.Cost = "key", math.MaxInt64 })
+		rs := []penstock.Request{w.request, most, most}
+		err := penstock.TakeAll(context.Background(), w.store, rs, make([]penstock.Decision, len(rs)))
+		w.check(t, badRequest{most, penstock.ErrBadCost, "Cost"}, err)
+	})
 	t.Run("no room for decisions", func(t *testing.T) {
 		w := openWitness(t, open)
 		rs := []penstock.Request{w.request, w.request}

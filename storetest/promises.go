@@ -53,14 +53,14 @@ func checkTraffic(t *testing.T, open Open, a penstock.Algorithm, promise func(*t
 				Limit:    tr.limit,
 				Cost:     rapid.Int64Range(1, most(tr.limit)+1).Draw(rt, "cost"),
 				AtMost:   rapid.Bool().Draw(rt, "at most"),
-				MaxDelay: anyDelay(normal(tr.limit).Period).Draw(rt, "max delay"),
+				MaxDelay: anyDelay(tr.limit.Normal().Period).Draw(rt, "max delay"),
 			})
 		}
 	})
 }
 
 func anyPause(l penstock.Limit) *rapid.Generator[time.Duration] {
-	period := int64(normal(l).Period / tick)
+	period := int64(l.Normal().Period / tick)
 	return rapid.OneOf(
 		rapid.Just(time.Duration(0)), millis(0, 3), millis(0, period/(l.Count+1)+1), millis(0, period),
 	)
@@ -174,7 +174,7 @@ func (g granted) acts() time.Time { return g.at.Add(g.delay) }
 // bound returns how many units may be granted from the first grant to the last,
 // both included.
 func bound(l penstock.Limit, first, last granted) int64 {
-	l = normal(l)
+	l = l.Normal()
 	switch l.Algorithm {
 	case penstock.TokenBucket:
 		return l.Burst + perInterval(l, first, last)

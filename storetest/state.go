@@ -22,7 +22,7 @@ type state struct {
 
 // decide returns what becomes of the state, and the decision.
 func (s state) decide(now int64, r penstock.Request) (state, penstock.Decision) {
-	l := normal(r.Limit)
+	l := r.Limit.Normal()
 	ask := algorithm.Ask{Cost: r.Cost, AtMost: r.AtMost, MaxDelay: int64(r.MaxDelay)}
 	var v algorithm.Verdict
 	var st algorithm.Standing
@@ -101,19 +101,10 @@ func decision(l penstock.Limit, v algorithm.Verdict, st algorithm.Standing) pens
 	}
 }
 
-// normal returns a limit with its defaults filled in; its text has them all.
-func normal(l penstock.Limit) penstock.Limit {
-	n, err := penstock.ParseLimit(l.String())
-	if err != nil {
-		return l // a limit that was let pass has a text
-	}
-	return n
-}
-
 // most returns how many units a limit can grant at once.
 func most(l penstock.Limit) int64 {
-	if n := normal(l); isBucket(n) {
-		return n.Burst
+	if isBucket(l) {
+		return l.Normal().Burst
 	}
 	return l.Count
 }

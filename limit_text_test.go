@@ -38,7 +38,8 @@ var limitTexts = []struct {
 	{" \t10/s\r\n burst=2\n", Limit{Count: 10, Period: time.Second, Burst: 2}, "10/1s burst=2"},
 	{
 		"100/1m leaky-bucket burst=1",
-		Limit{Algorithm: LeakyBucket, Count: 100, Period: time.Minute, Burst: 1}, "",
+		Limit{Algorithm: LeakyBucket, Count: 100, Period: time.Minute, Burst: 1},
+		"",
 	},
 	{"100/10s sliding-log", Limit{Algorithm: SlidingLog, Count: 100, Period: 10 * time.Second}, ""},
 	{"100/10s sliding-window", Limit{Algorithm: SlidingWindow, Count: 100, Period: 10 * time.Second}, ""},
@@ -46,23 +47,28 @@ var limitTexts = []struct {
 	// Buckets, by their number or by their length.
 	{
 		"100/10s rolling-window",
-		Limit{Algorithm: RollingWindow, Count: 100, Period: 10 * time.Second, Buckets: 10}, "",
+		Limit{Algorithm: RollingWindow, Count: 100, Period: 10 * time.Second, Buckets: 10},
+		"",
 	},
 	{
 		"100/10s rolling-window buckets=20",
-		Limit{Algorithm: RollingWindow, Count: 100, Period: 10 * time.Second, Buckets: 20}, "",
+		Limit{Algorithm: RollingWindow, Count: 100, Period: 10 * time.Second, Buckets: 20},
+		"",
 	},
 	{
 		"100/1d rolling-window bucket=1h",
-		Limit{Algorithm: RollingWindow, Count: 100, Period: day, Buckets: 24}, "100/1d rolling-window buckets=24",
+		Limit{Algorithm: RollingWindow, Count: 100, Period: day, Buckets: 24},
+		"100/1d rolling-window buckets=24",
 	},
 	{
 		"100/1d bucket=7h rolling-window",
-		Limit{Algorithm: RollingWindow, Count: 100, Period: day, Buckets: 4}, "100/1d rolling-window buckets=4",
+		Limit{Algorithm: RollingWindow, Count: 100, Period: day, Buckets: 4},
+		"100/1d rolling-window buckets=4",
 	},
 	{
 		"100/day bucket=day rolling-window",
-		Limit{Algorithm: RollingWindow, Count: 100, Period: day, Buckets: 1}, "100/1d rolling-window buckets=1",
+		Limit{Algorithm: RollingWindow, Count: 100, Period: day, Buckets: 1},
+		"100/1d rolling-window buckets=1",
 	},
 
 	// Fixed windows from the first request, on the clock, and on a calendar.
@@ -70,7 +76,8 @@ var limitTexts = []struct {
 	{"5/day fixed-window align=first", Limit{Algorithm: FixedWindow, Count: 5, Period: day}, "5/1d fixed-window"},
 	{
 		"100/1m fixed-window align=clock offset=10s",
-		Limit{Algorithm: FixedWindow, Count: 100, Period: time.Minute, Align: AlignClock, Offset: 10 * time.Second}, "",
+		Limit{Algorithm: FixedWindow, Count: 100, Period: time.Minute, Align: AlignClock, Offset: 10 * time.Second},
+		"",
 	},
 	{
 		"100/1m fixed-window align=clock offset=-10s",
@@ -79,7 +86,8 @@ var limitTexts = []struct {
 	},
 	{
 		"5/day zone=Asia/Shanghai fixed-window",
-		Limit{Algorithm: FixedWindow, Count: 5, Period: day, Align: AlignDay, Zone: "Asia/Shanghai"}, "",
+		Limit{Algorithm: FixedWindow, Count: 5, Period: day, Align: AlignDay, Zone: "Asia/Shanghai"},
+		"",
 	},
 	{
 		"5/24h zone=Asia/Shanghai fixed-window",
@@ -93,7 +101,8 @@ var limitTexts = []struct {
 	},
 	{
 		"5/month zone=Europe/Berlin fixed-window offset=4h",
-		Limit{Algorithm: FixedWindow, Count: 5, Period: 30 * day, Align: AlignMonth, Offset: 4 * time.Hour, Zone: "Europe/Berlin"}, "",
+		Limit{Algorithm: FixedWindow, Count: 5, Period: 30 * day, Align: AlignMonth, Offset: 4 * time.Hour, Zone: "Europe/Berlin"},
+		"",
 	},
 	{
 		"5/year align=year fixed-window offset=-1d",
@@ -300,8 +309,15 @@ func TestEditDistance(t *testing.T) {
 		a, b string
 		want int
 	}{
-		{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"abc", "abc", 0},
-		{"abc", "abd", 1}, {"abc", "ac", 1}, {"ac", "abc", 1}, {"brust", "burst", 2}, {"kitten", "sitting", 3},
+		{"", "", 0},
+		{"", "abc", 3},
+		{"abc", "", 3},
+		{"abc", "abc", 0},
+		{"abc", "abd", 1},
+		{"abc", "ac", 1},
+		{"ac", "abc", 1},
+		{"brust", "burst", 2},
+		{"kitten", "sitting", 3},
 	} {
 		if got := editDistance(c.a, c.b); got != c.want {
 			t.Errorf("editDistance(%q, %q) = %d, want %d", c.a, c.b, got, c.want)
@@ -338,7 +354,7 @@ func FuzzParseLimit(f *testing.F) {
 func checkPointsInto(t *testing.T, text string, err error) {
 	t.Helper()
 	var bad *FieldError
-	if !errors.As(err, &bad) || bad.Kind != ErrBadLimit || bad.Field == "" {
+	if !errors.As(err, &bad) || !errors.Is(bad, ErrBadLimit) || bad.Field == "" {
 		t.Fatalf("ParseLimit(%q) = %v, want a FieldError of kind ErrBadLimit", text, err)
 	}
 	var column int

@@ -52,7 +52,8 @@ func lookalikes() []penstock.Request {
 			penstock.Request{Key: "one", Limit: limit.WithAlgorithm(a).WithName("name"), Cost: 1})
 	}
 	for _, l := range []penstock.Limit{
-		{Count: 1, Period: 2 * time.Hour}, {Count: 1, Period: time.Minute},
+		{Count: 1, Period: 2 * time.Hour},
+		{Count: 1, Period: time.Minute},
 		{Count: 1, Period: time.Hour, Algorithm: penstock.RollingWindow, Buckets: 5},
 		{Count: 1, Period: time.Hour, Algorithm: penstock.FixedWindow, Align: penstock.AlignClock},
 		{Count: 1, Period: time.Hour, Algorithm: penstock.FixedWindow, Align: penstock.AlignClock, Offset: time.Minute},

@@ -142,11 +142,11 @@ func (s *story) check(t *rapid.T, err error) {
 // wait moves the clock forward, often to a moment that the last answer named,
 // or to just before it.
 func (s *story) wait(t *rapid.T) {
-	period := s.limits[0].Normal().Period
+	period := s.anyPeriod(t)
 	waits := []time.Duration{
 		tick,
-		millis(0, int64(period/tick)).Draw(t, "within a period"),
-		millis(0, 3*int64(period/tick)).Draw(t, "more periods"),
+		millis(0, period).Draw(t, "within a period"),
+		millis(0, 3*period).Draw(t, "more periods"),
 	}
 	for _, a := range s.last {
 		for _, field := range durationFields(&a.last) {
@@ -156,6 +156,11 @@ func (s *story) wait(t *rapid.T) {
 		}
 	}
 	s.setClock(t, s.clock.Now().Add(rapid.SampledFrom(waits).Draw(t, "wait")))
+}
+
+// anyPeriod returns the period of one of the limits, in ticks.
+func (s *story) anyPeriod(t *rapid.T) int64 {
+	return int64(rapid.SampledFrom(s.limits).Draw(t, "limit").Normal().Period / tick)
 }
 
 // stepBack moves the clock back. What a store still knows of a key whose time
@@ -168,8 +173,7 @@ func (s *story) stepBack(t *rapid.T) {
 			s.keys[i]++
 		}
 	}
-	period := s.limits[0].Normal().Period
-	s.setClock(t, now.Add(-rapid.OneOf(millis(1, 20), millis(1, 2*int64(period/tick))).Draw(t, "step")))
+	s.setClock(t, now.Add(-rapid.OneOf(millis(1, 20), millis(1, 2*s.anyPeriod(t))).Draw(t, "step")))
 	s.note("back to %s\n", s.clock.Now().Format(time.RFC3339Nano))
 }
 
@@ -180,6 +184,7 @@ func (s *story) change(t *rapid.T) {
 	l.Count = anyCount().Draw(t, "count")
 	if isBucket(l) {
 		l.Burst = rapid.Int64Range(0, 20).Draw(t, "burst")
+		l.Period = rapid.OneOf(rapid.Just(l.Period), anyPeriod()).Draw(t, "period")
 	}
 	if l.Validate() != nil {
 		t.Skip("no limit")

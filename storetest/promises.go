@@ -179,9 +179,9 @@ func bound(l penstock.Limit, first, last granted) int64 {
 	case penstock.TokenBucket:
 		return l.Burst + perInterval(l, first, last)
 	case penstock.LeakyBucket:
-		// Units follow each other one by one, and those of the last grant
-		// need not be through when it begins.
-		return first.units + perInterval(l, first, last) + last.units
+		// Units act one after the other, and only those of the last grant
+		// are not through when it begins to act.
+		return perInterval(l, first, last) + last.units
 	}
 	if l.Algorithm == penstock.FixedWindow && l.Align != penstock.AlignFirst {
 		if window(l, first.at.UnixNano()).End > last.at.UnixNano() {

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,20 +20,25 @@ func openMemory(_ testing.TB, clock *Clock) penstock.Store {
 // The transcripts must be as -update would write them, to the letter.
 func TestVectors(t *testing.T) {
 	for _, script := range readTranscripts(t) {
-		old := strings.Join(script.lines, "\n")
+		old := slices.Clone(script.lines)
 		answerAll(t, script)
-		text := strings.Join(script.lines, "\n")
-		switch {
-		case text == old:
-		case *update:
-			name := filepath.Join("..", "internal", "algorithm", "vectors", script.name)
-			if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-				t.Fatal(err)
+		for i, line := range script.lines {
+			if line != old[i] && !*update {
+				t.Errorf("%s:%d: run with -update, and read what changes\n got %s\nwant %s", script.name, i+1, old[i], line)
 			}
-			t.Logf("%s: rewritten", name)
-		default:
-			t.Errorf("%s is not as the memory store answers; run with -update and read what changes", script.name)
 		}
+		if *update {
+			rewrite(t, script)
+		}
+	}
+}
+
+// rewrite writes a transcript back to its file.
+func rewrite(t *testing.T, script *transcript) {
+	t.Helper()
+	name := filepath.Join("..", "internal", "algorithm", "vectors", script.name)
+	if err := os.WriteFile(name, []byte(strings.Join(script.lines, "\n")), 0o644); err != nil {
+		t.Fatal(err)
 	}
 }
 

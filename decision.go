@@ -1,7 +1,9 @@
 package penstock
 
 import (
+	"fmt"
 	"math"
+	"strings"
 	"time"
 )
 
@@ -51,6 +53,37 @@ type Decision struct {
 	// them back to memory. An array makes them leave the words where they are,
 	// which is a tenth of what a decision costs.
 	_ [2]byte
+}
+
+// String returns the decision for people to read, such as
+// "allowed granted=1 remaining=1/10 reset=900ms". What is zero is left out.
+func (d Decision) String() string {
+	var b strings.Builder
+	if d.Allowed {
+		b.WriteString("allowed")
+	} else {
+		b.WriteString("denied")
+	}
+	if d.Granted != 0 {
+		fmt.Fprintf(&b, " granted=%d", d.Granted)
+	}
+	fmt.Fprintf(&b, " remaining=%d/%d", d.Remaining, d.Limit)
+	for _, part := range []struct {
+		name string
+		time time.Duration
+	}{{"retry", d.RetryAfter}, {"reset", d.ResetAfter}, {"delay", d.Delay}} {
+		switch part.time {
+		case 0:
+		case Never:
+			fmt.Fprintf(&b, " %s=never", part.name)
+		default:
+			fmt.Fprintf(&b, " %s=%v", part.name, part.time)
+		}
+	}
+	if d.Source != SourceStore {
+		fmt.Fprintf(&b, " source=%v", d.Source)
+	}
+	return b.String()
 }
 
 // A Source says who made a [Decision]. The zero Source is the store itself.

@@ -28,7 +28,9 @@ const (
 	SlidingWindow
 
 	// RollingWindow counts in Buckets parts of the period. No interval of one
-	// Period ever admits more than Count.
+	// Period ever admits more than Count; for that, units come back up to one
+	// part late, so ten parts let through nine tenths of what is asked of them
+	// without a pause, and a hundred parts nearly all.
 	RollingWindow
 
 	// SlidingLog remembers every admitted moment. It is exact, and pays for
@@ -57,8 +59,9 @@ type Limit struct {
 	// Name says whose state this is. Limits of one name share their state
 	// even when Count or Burst differ, so a limit can be changed while it is
 	// in use: raising it frees room at once, lowering it clamps what is owed.
-	// A limit without a name is identified by all of its fields. At most 64
-	// bytes. Optional.
+	// (Buckets owe time: a larger Burst frees room at once, a larger Count
+	// makes what is owed come back sooner.) A limit without a name is
+	// identified by all of its fields. At most 64 bytes. Optional.
 	Name string
 
 	// Algorithm says how units are counted. Default: TokenBucket.

@@ -22,9 +22,10 @@ type MemoryOptions struct {
 	// MaxKeys bounds. Default: 1 GiB.
 	MaxBytes int64
 
-	// Now is the clock, for tests and simulations. Default: the machine's
-	// monotonic clock, and its wall clock for windows that follow the time of
-	// day.
+	// Now is the clock, for tests and simulations. It must not call the store.
+	// [Limiter.Wait] sleeps on the machine's clock all the same; to test that,
+	// use testing/synctest and leave this nil. Default: the machine's monotonic
+	// clock, and its wall clock for windows that follow the time of day.
 	Now func() time.Time
 
 	// Tick is the step in which the clock moves. Decisions agree with those of

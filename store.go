@@ -14,7 +14,9 @@ type Store interface {
 	Take(ctx context.Context, r Request) (Decision, error)
 }
 
-// A StoreFunc is a function that is a [Store].
+// A StoreFunc is a function that is a [Store]. It has only Take: what it wraps
+// may be able to decide several requests at once, but [TakeAll] and [TakeEach]
+// will ask it for one after the other.
 type StoreFunc func(ctx context.Context, r Request) (Decision, error)
 
 // Take calls f.
@@ -65,7 +67,7 @@ func TakeEach(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 
 // TakeAll decides the requests as one, all or nothing: either every one of them
 // is charged, or none is. It writes the decisions into ds, in the same order. If
-// all of them are Allowed, all were charged. Otherwise nothing was, those that
+// all of them are Allowed, which [Tightest] tells, all were charged. Otherwise nothing was, those that
 // stood in the way say when to come back in RetryAfter, and the others say how
 // their keys stand. The same key and limit twice adds up. AtMost, a negative
 // cost and an ID are an error here.
@@ -95,6 +97,29 @@ func TakeAll(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 		}
 	}
 	return nil
+}
+
+// Tightest returns the one decision that speaks for several: of those that deny,
+// the one that does so for longest; if all allow, the one with the least
+// remaining. It is the zero Decision, which denies, if there are none.
+func Tightest(ds []Decision) Decision {
+	var tightest Decision
+	for i, d := range ds {
+		if i == 0 || d.tighterThan(tightest) {
+			tightest = d
+		}
+	}
+	return tightest
+}
+
+func (d Decision) tighterThan(e Decision) bool {
+	switch {
+	case d.Allowed != e.Allowed:
+		return e.Allowed
+	case d.Allowed:
+		return d.Remaining < e.Remaining
+	}
+	return d.RetryAfter > e.RetryAfter
 }
 
 // refuseAll gives back what was taken before the refusing request, and looks at

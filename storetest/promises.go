@@ -196,7 +196,7 @@ func bound(l penstock.Limit, first, last granted) int64 {
 	case penstock.FixedWindow:
 		return 2 * l.Count
 	case penstock.SlidingWindow:
-		return 2*l.Count - 1
+		return max(l.Count, 2*l.Count-2)
 	}
 	return l.Count
 }

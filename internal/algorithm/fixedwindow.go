@@ -13,7 +13,8 @@ package algorithm
 // until the end it has remembered.
 //
 // Bound: at most Count per window, and so at most 2·Count in an interval as
-// long as a window: Count just before an edge, and Count just after it.
+// long as a window: Count just before an edge, and Count just after it. Windows
+// that begin at the first request admit one less, because that request is early.
 
 // A Window is the one that a request made now would open.
 type Window struct {

@@ -18,7 +18,7 @@ func TestBlocks(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"take": func(t *rapid.T) {
 				n := rapid.OneOf(rapid.IntRange(1, 40), rapid.IntRange(1, 12_000)).Draw(t, "words")
-				r := b.take(n)
+				r := b.alloc(n)
 				if r == 0 {
 					t.Skip("no room")
 				}
@@ -41,7 +41,7 @@ func TestBlocks(t *testing.T) {
 					t.Skip("nothing to give")
 				}
 				i := rapid.IntRange(0, len(order)-1).Draw(t, "which")
-				b.give(order[i])
+				b.free(order[i])
 				delete(written, order[i])
 				order = append(order[:i], order[i+1:]...)
 			},

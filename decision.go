@@ -23,7 +23,8 @@ type Decision struct {
 	Allowed bool
 
 	// Granted is how many units were charged: the cost when allowed, less
-	// only for [Request.AtMost], negative when units were given back.
+	// only for [Request.AtMost], negative when units were given back. Asked
+	// again under the same [Request.ID], it is what was charged then.
 	Granted int64
 
 	// Limit is the most that could ever be granted at once: the burst of a
@@ -43,7 +44,8 @@ type Decision struct {
 	ResetAfter time.Duration
 
 	// Delay is how long to hold an allowed request before acting on it. Only
-	// a [LeakyBucket], or a [Request.MaxDelay], gives one.
+	// a [LeakyBucket], or a [Request.MaxDelay], gives one; a look at a leaky
+	// bucket tells the delay that one unit would get.
 	Delay time.Duration
 
 	// Source says who decided.
@@ -89,7 +91,8 @@ func (d Decision) String() string {
 // A Source says who made a [Decision]. The zero Source is the store itself.
 type Source uint8
 
-// The sources of decisions.
+// The sources of decisions. Stores leave it at zero; wrappers that answer for
+// one say so.
 const (
 	SourceStore     Source = iota // the store itself
 	SourceLease                   // units taken ahead and spent locally

@@ -38,6 +38,9 @@ const (
 	SlidingLog
 )
 
+// isBucket reports whether the algorithm counts by a rate and a burst.
+func (a Algorithm) isBucket() bool { return a == TokenBucket || a == LeakyBucket }
+
 // An Align says where the windows of a [FixedWindow] begin.
 type Align uint8
 

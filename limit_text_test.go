@@ -179,10 +179,10 @@ var badLimitTexts = []struct{ text, want string }{
 	{"10/s burst=0", `Burst at column 6: "burst=0": want a number from 1 to 9223372036854775807, or leave the word out`},
 	{"10/s burst=-1", `Burst at column 6: "burst=-1": want a number from 1 to 9223372036854775807, or leave the word out`},
 	{"10/s burst=2 burst=3", `Burst at column 14: "burst=3": said before, at column 6: "burst=2"`},
-	{"10/s burst=2 sliding-log", `Burst at column 6: "burst=2": belongs to token-bucket or leaky-bucket, and this is sliding-log`},
+	{"10/s burst=2 sliding-log", `Burst at column 6: "burst=2": want token-bucket or leaky-bucket with it, and this is sliding-log`},
 	{"1/d burst=30000", `Burst at column 5: 30000: must be at most 26687, which takes 73 years to come back`},
 
-	{"10/s buckets=5", `Buckets at column 6: "buckets=5": belongs to rolling-window, and this is token-bucket`},
+	{"10/s buckets=5", `Buckets at column 6: "buckets=5": want rolling-window with it, and this is token-bucket`},
 	{"10/s rolling-window buckets=1001", `Buckets at column 21: "buckets=1001": want a number from 1 to 1000, or leave the word out`},
 	{"10/s rolling-window bucket=1ms buckets=5", `Buckets at column 32: "buckets=5": said before, at column 21: "bucket=1ms"`},
 	{"10/s rolling-window bucket=x", `Buckets at column 21: "bucket=x": want a duration such as 1h or 30s`},
@@ -190,14 +190,14 @@ var badLimitTexts = []struct{ text, want string }{
 	{"10/s rolling-window bucket=1us", `Buckets at column 21: "bucket=1us": the period of 1s has 1000000 of these: want at most 1000`},
 	{"10/s rolling-window bucket=2s", `Buckets at column 21: "bucket=2s": longer than the period of 1s`},
 
-	{"10/s align=clock", `Align at column 6: "align=clock": belongs to fixed-window, and this is token-bucket`},
+	{"10/s align=clock", `Align at column 6: "align=clock": want fixed-window with it, and this is token-bucket`},
 	{"10/d fixed-window align=dya", `Align at column 19: "align=dya": unknown alignment; did you mean day?`},
-	{"10/s offset=1s", `Offset at column 6: "offset=1s": belongs to fixed-window, and this is token-bucket`},
+	{"10/s offset=1s", `Offset at column 6: "offset=1s": want fixed-window with it, and this is token-bucket`},
 	{"10/h fixed-window offset=1s", `Offset at column 19: "offset=1s": want align= or zone= with it: these windows begin at the first request`},
 	{"10/h fixed-window align=clock offset=x", `Offset at column 31: "offset=x": want a duration such as 4h or -30m`},
 	{"10/h fixed-window align=clock offset=1h", `Offset at column 31: 1h: must be shorter than the period of 1h`},
 
-	{"10/d zone=UTC", `Zone at column 6: "zone=UTC": belongs to fixed-window, and this is token-bucket`},
+	{"10/d zone=UTC", `Zone at column 6: "zone=UTC": want fixed-window with it, and this is token-bucket`},
 	{"10/90m zone=UTC fixed-window", `Zone at column 8: "zone=UTC": want a period of day, week, month or year with it, and not 90m`},
 	{"10/d zone=UTC fixed-window align=clock", `Zone at column 6: "zone=UTC": want a calendar for it to apply to, and align=clock follows none`},
 	{"10/d zone=UTC fixed-window align=first", `Zone at column 6: "zone=UTC": want a calendar for it to apply to, and align=first follows none`},
@@ -235,8 +235,8 @@ func TestLimitTextRoundTrips(t *testing.T) {
 		if (err == nil) != (invalid == nil) {
 			t.Fatalf("ParseLimit(%q) says %v, but %+v.Validate() = %v", l, err, fields(l), invalid)
 		}
-		if err == nil && got != l.normal() {
-			t.Fatalf("ParseLimit(%q)\ngot  %+v\nwant %+v", l, fields(got), fields(l.normal()))
+		if err == nil && got != l.Normal() {
+			t.Fatalf("ParseLimit(%q)\ngot  %+v\nwant %+v", l, fields(got), fields(l.Normal()))
 		}
 		if err == nil && got.String() != l.String() {
 			t.Fatalf("%q is not canonical: it reads back as %q", l, got)
@@ -341,7 +341,7 @@ func FuzzParseLimit(f *testing.F) {
 			checkPointsInto(t, text, err)
 			return
 		}
-		if err := l.Validate(); err != nil || l != l.normal() {
+		if err := l.Validate(); err != nil || l != l.Normal() {
 			t.Fatalf("ParseLimit(%q) = %+v, which is invalid (%v) or not normal", text, fields(l), err)
 		}
 		again, err := ParseLimit(l.String())

@@ -139,6 +139,25 @@ func TestWaitFailsAtArrivalWhenItCannotEndInTime(t *testing.T) {
 	}
 }
 
+// A queue moves up as time passes, but so does the deadline.
+func TestWaitInALongQueueFailsAtArrival(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lim := limiter(t, penstock.NewMemory(nil), "10/10s leaky-bucket")
+		if d, err := lim.AllowN(ctx, "k", 5); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+		soon, cancel := context.WithTimeout(ctx, 4*time.Second)
+		defer cancel()
+		start := time.Now()
+		if err := lim.Wait(soon, "k"); !errors.Is(err, penstock.ErrDeadline) || time.Since(start) != 0 {
+			t.Errorf("five seconds in line with four to spare: %v after %v, want ErrDeadline at once", err, time.Since(start))
+		}
+		patient, cancel := context.WithTimeout(ctx, 6*time.Second)
+		defer cancel()
+		waits(t, 5*time.Second, func() error { return lim.Wait(patient, "k") })
+	})
+}
+
 func TestWaitJustInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lim := limiter(t, penstock.NewMemory(nil), "1/1m")
@@ -252,6 +271,26 @@ func TestReserveAndCancelLeaveNoTrace(t *testing.T) {
 	})
 }
 
+func TestCancelCanBeTriedAgain(t *testing.T) {
+	store := &counting{next: penstock.NewMemory(nil), fail: map[string]bool{}}
+	lim := limiter(t, store, "5/1h")
+	r, err := lim.Reserve(ctx, "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	store.fail["k"] = true
+	if err := r.Cancel(ended); !errors.Is(err, penstock.ErrUnavailable) {
+		t.Errorf("cancelling on a store that fails: %v, want ErrUnavailable", err)
+	}
+	store.fail["k"] = false
+	if err := r.Cancel(ended); err != nil {
+		t.Errorf("cancelling again: %v", err)
+	}
+	remains(t, lim, "k", 5)
+}
+
 func TestReserveRefusesWhatItCannotPromise(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lim := limiter(t, penstock.NewMemory(nil), "1/1m")
@@ -359,7 +398,7 @@ func (c *counting) Take(ctx context.Context, r penstock.Request) (penstock.Decis
 }
 
 func TestTakeAllThroughAStoreThatOnlyTakes(t *testing.T) {
-	memory := penstock.NewMemory(nil)
+	memory := penstock.NewMemory(&penstock.MemoryOptions{Now: newHand().now})
 	store := &counting{next: memory, fail: map[string]bool{"broken": true}}
 	limit := penstock.PerHour(5)
 	ask := func(keys ...string) ([]penstock.Decision, error) {
@@ -387,6 +426,12 @@ func TestTakeAllThroughAStoreThatOnlyTakes(t *testing.T) {
 	}
 	for key, want := range map[string]int64{"a": 2, "b": 2, "c": 5, "d": 5} {
 		remains(t, lim, key, want)
+	}
+	if ds, err = ask("e", "e"); err != nil || ds[0].RetryAfter != penstock.Never || ds[0].Remaining != 5 {
+		t.Errorf("twice three of five: %v, %v, want never, and five left", ds, err)
+	}
+	if ds, err = ask("f", "a"); err != nil || ds[1].Remaining != 2 || ds[1].RetryAfter != 12*time.Minute {
+		t.Errorf("three of a's two: %v, %v, want two left and 12 minutes", ds, err)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 // MemoryOptions are the settings of a [Memory]. The zero value is good for
-// nearly everyone.
+// nearly everyone; a number that is not above zero means its default.
 type MemoryOptions struct {
 	// MaxKeys is how many keys may be held at once, counting each pair of key
 	// and limit, and each remembered [Request.ID]. Default: 1,000,000.
@@ -28,8 +28,9 @@ type MemoryOptions struct {
 	// clock, and its wall clock for windows that follow the time of day.
 	Now func() time.Time
 
-	// Tick is the step in which the clock moves. Decisions agree with those of
-	// a Redis store when it is a millisecond. Default: a nanosecond.
+	// Tick is the step in which the clock moves, for comparing with a store
+	// whose clock is coarser. With a tick of one's own, all limits go by the
+	// wall clock. Default: a nanosecond.
 	Tick time.Duration
 }
 
@@ -73,6 +74,7 @@ const (
 	defaultMaxKeys  = 1_000_000
 	defaultMaxBytes = 1 << 30
 	keysPerShard    = 4096
+	maxShardBits    = 14   // more shards than that gain nothing, and cost memory
 	maxOverflow     = 1024 // buckets for those who find the store full, one a limit
 )
 
@@ -96,7 +98,7 @@ func (m *Memory) setShards(o *MemoryOptions) {
 	if o.MaxBytes > 0 {
 		maxBytes = o.MaxBytes
 	}
-	n := bits.Len64(uint64(m.places.most-1) / keysPerShard)
+	n := min(bits.Len64(uint64(m.places.most-1)/keysPerShard), maxShardBits)
 	m.shards = make([]shard, 1<<n)
 	m.shift = 64 - n
 	for i := range m.shards {
@@ -134,6 +136,17 @@ func (m *Memory) now(wall bool) int64 {
 	return int64(time.Since(m.base))
 }
 
+// clocks reads the clock that a kind of table goes by, and the one that never
+// steps, at the same instant.
+func (m *Memory) clocks(k kind) (now, steady int64) {
+	if m.clock != nil || k != clockTable {
+		now = m.now(false)
+		return now, now
+	}
+	t := time.Now()
+	return min(max(t.UnixNano(), 0), algorithm.MaxTime), int64(t.Sub(m.base))
+}
+
 // Take decides one request. It never blocks, and so does not look at ctx.
 func (m *Memory) Take(_ context.Context, r Request) (d Decision, err error) {
 	if err = r.check(); err != nil {
@@ -166,10 +179,10 @@ func (m *Memory) take(mt *meter, key string, ask algorithm.Ask, d *Decision) {
 	s := m.shard(h)
 	s.mu.Lock()
 	t := &s.tables[mt.kind]
-	if t.large() || mt.kind == stored {
+	if t.large() || mt.kind == runTable { // small tables are at hand anyway
 		s.warm(mt.kind, h)
 	}
-	now := m.now(mt.kind == clocked)
+	now := m.now(mt.kind == clockTable)
 	if mt.limit.Algorithm == TokenBucket && ask == (algorithm.Ask{Cost: 1}) {
 		if at, held := t.find(h); held && t.words[at+1] < signBit {
 			if full, ok := mt.token.SpendOne(int64(t.words[at+1]), now); ok {
@@ -208,8 +221,8 @@ type places struct {
 	most  int64
 }
 
-// take reports whether there was another place, and takes it.
-func (p *places) take() bool {
+// claim reports whether there was another place, and claims it.
+func (p *places) claim() bool {
 	if p.taken.Add(1) <= p.most {
 		return true
 	}

@@ -3,8 +3,10 @@ package penstock_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -232,6 +234,43 @@ func TestLogsAreBoundedInBytes(t *testing.T) {
 	}
 }
 
+// A log that finds no room to grow counts to what it has room for. It must not
+// go on by the shared bucket, which would grant it more than its limit.
+func TestALogThatCannotGrowStaysWithinItsLimit(t *testing.T) {
+	store := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: 4096, MaxBytes: 64 << 10, Now: newHand().now})
+	lim := limiter(t, store, "100/1h sliding-log")
+	admitted := int64(0)
+	take := func(key string, n int64) penstock.Decision {
+		d, err := lim.AllowAtMost(ctx, key, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	admitted += take("victim", 8).Granted
+	for i := range 200 {
+		take(strconv.Itoa(i), 100)
+	}
+	for range 200 {
+		d := take("victim", 1)
+		admitted += d.Granted
+		if !d.Allowed && d.RetryAfter <= 0 {
+			t.Fatalf("denied without saying for how long: %v", d)
+		}
+	}
+	if admitted != 8 {
+		t.Errorf("a log with room for 8 moments admitted %d of its 100", admitted)
+	}
+	if d, err := lim.AllowN(ctx, "victim", 50); err != nil || d.Allowed || d.RetryAfter != time.Hour {
+		t.Errorf("50 more: %v, %v, want to be denied for an hour", d, err)
+	}
+	rs := []penstock.Request{{Key: "victim", Limit: lim.Limit(), Cost: 1}}
+	ds := make([]penstock.Decision, 1)
+	if err := penstock.TakeAll(ctx, store, rs, ds); err != nil || ds[0].Allowed || ds[0].RetryAfter <= 0 {
+		t.Errorf("one more in a batch: %v, %v, want a denial", ds, err)
+	}
+}
+
 func TestLogsGiveTheirBytesBack(t *testing.T) {
 	clock := newHand()
 	store := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: 100, Now: clock.now})
@@ -250,6 +289,35 @@ func TestLogsGiveTheirBytesBack(t *testing.T) {
 	}
 	if got := store.Stats(); got.Bytes != 0 {
 		t.Errorf("nothing is left of the logs, but %+v", got)
+	}
+}
+
+func TestMaxKeysMayBeAnything(t *testing.T) {
+	for _, most := range []int{math.MinInt, -1, 0, 1, 2, 4097, math.MaxInt} {
+		lim := limiter(t, penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: most, MaxBytes: -1, Tick: -1}), "5/1h")
+		spend(t, lim, "k")
+		denied(t, lim, "k")
+	}
+}
+
+// Limits that come bare, and in turn, are not worked out anew each time.
+func TestBareLimitsAreRemembered(t *testing.T) {
+	store := penstock.NewMemory(nil)
+	var requests []penstock.Request
+	for _, zone := range []string{"Asia/Shanghai", "Europe/Berlin", "America/Lima", "UTC"} {
+		requests = append(requests, penstock.Request{Key: "k", Cost: 1, Limit: penstock.Limit{
+			Algorithm: penstock.FixedWindow, Align: penstock.AlignDay, Count: 1 << 40, Zone: zone,
+		}})
+	}
+	allocations := testing.AllocsPerRun(100, func() {
+		for _, r := range requests {
+			if _, err := store.Take(ctx, r); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	if allocations != 0 {
+		t.Errorf("four limits in turn: %v allocations", allocations)
 	}
 }
 
@@ -382,13 +450,19 @@ func TestTakeAllMayLook(t *testing.T) {
 func TestDecisionsAllocateNothing(t *testing.T) {
 	for _, text := range everyAlgorithm {
 		store := penstock.NewMemory(nil)
-		lim := limiter(t, store, text)
+		lim := limiter(t, store, strings.Replace(text, "5/", "1000/", 1))
 		decorated, err := penstock.New(&counting{next: store}, lim.Limit())
 		if err != nil {
 			t.Fatal(err)
 		}
 		for name, l := range map[string]*penstock.Limiter{"direct": lim, "decorated": decorated} {
-			if n := testing.AllocsPerRun(100, func() { _, _ = l.Allow(ctx, "k") }); n != 0 {
+			spend(t, l, "k")
+			n := testing.AllocsPerRun(100, func() {
+				if d, err := l.Allow(ctx, "k"); err != nil || !d.Allowed {
+					t.Fatal(d, err)
+				}
+			})
+			if n != 0 {
 				t.Errorf("%s, %s: %v allocations", text, name, n)
 			}
 		}
@@ -399,6 +473,7 @@ func TestStoreIsInvisibleToTheCollector(t *testing.T) {
 	store := penstock.NewMemory(nil)
 	lim := limiter(t, store, "5/1h sliding-log")
 	var before, after runtime.MemStats
+	runtime.GC()
 	runtime.ReadMemStats(&before)
 	for i := range 100_000 {
 		if _, err := lim.Allow(ctx, strconv.Itoa(i)); err != nil {

@@ -44,12 +44,16 @@ func (r *Reservation) Decision() Decision { return r.decision }
 // may act.
 func (r *Reservation) Delay() time.Duration { return max(0, time.Until(r.act)) }
 
-// Cancel gives the units back, because the holder will not act. Only the first
-// call does.
+// Cancel gives the units back, because the holder will not act, even if ctx has
+// ended. Only the first call does, unless it returns an error.
 func (r *Reservation) Cancel(ctx context.Context) error {
 	if r.decision.Granted == 0 || r.cancelled.Swap(true) {
 		return nil
 	}
+	ctx = context.WithoutCancel(ctx)
 	_, err := r.limiter.store.Take(ctx, r.limiter.request(r.key, -r.decision.Granted))
+	if err != nil {
+		r.cancelled.Store(false)
+	}
 	return err
 }

@@ -22,16 +22,16 @@ type shard struct {
 type kind int
 
 const (
-	buckets kind = iota // the instant at which a bucket is as good as new
-	windows             // when it is, and the counts
-	clocked             // the same, on the wall clock
-	stored              // when it is, the run of words that holds the state, and where in it
-	grants              // when it is forgotten, what was granted, and when to act
+	bucketTable kind = iota // the instant at which a bucket is as good as new
+	windowTable             // when it is, and the counts
+	clockTable              // the same, on the wall clock
+	runTable                // when it is, the run of words that holds the state, and where in it
+	grantTable              // when it is forgotten, what was granted, and when to act
 	kinds
 )
 
 // slotWidths are the words of a slot, hash included.
-var slotWidths = [kinds]uint64{buckets: 2, windows: 3, clocked: 3, stored: 4, grants: 4}
+var slotWidths = [kinds]uint64{bucketTable: 2, windowTable: 3, clockTable: 3, runTable: 4, grantTable: 4}
 
 // maxSlotWidth is the most words that a slot of any kind has.
 const maxSlotWidth = 4
@@ -52,12 +52,16 @@ func (s *shard) take(mt *meter, hash uint64, now int64, ask algorithm.Ask, d *De
 		return
 	}
 	slot := t.words[at : at+t.width]
-	if mt.kind == stored && ask.Cost > 0 && !s.makeRoom(mt, slot, now, ask) {
+	switch {
+	case mt.kind != runTable || ask.Cost <= 0 || s.makeRoom(mt, slot, now, ask):
+		s.decide(mt, slot, now, ask, d)
+	case t.until(at) > now:
+		s.decideCramped(mt, slot, now, ask, d)
+	default:
 		s.takeShared(mt, now, ask, d)
 		return
 	}
-	s.decide(mt, slot, now, ask, d)
-	t.oldest = min(t.oldest, t.until(at))
+	t.firstStale = min(t.firstStale, t.until(at))
 }
 
 // takeNew decides about a key that is not held. It needs a place only if it is
@@ -74,7 +78,9 @@ func (s *shard) takeNew(mt *meter, hash uint64, now int64, ask algorithm.Ask, d 
 }
 
 // takeShared decides by the bucket that a limit's new keys share when there is
-// no place for them. Where there is not even a place for that, it denies.
+// no place for them. It is only for keys that owe nothing: others would get what
+// they have left, and what is shared on top. Where there is not even a place for
+// the shared bucket, it denies.
 func (s *shard) takeShared(mt *meter, now int64, ask algorithm.Ask, d *Decision) {
 	o := &s.store.overflow
 	if s == o {
@@ -101,24 +107,27 @@ func (mt *meter) noPlace(ask algorithm.Ask) algorithm.Verdict {
 func (s *shard) takeHeld(mt *meter, hash uint64, now int64, ask algorithm.Ask, d *Decision) {
 	var fresh [maxSlotWidth]uint64
 	t := &s.tables[mt.kind]
-	at, held := t.find(hash)
-	if !held {
-		s.decide(mt, fresh[:], now, ask, d)
+	if slot := t.slot(hash); slot != nil {
+		s.decide(mt, slot, now, ask, d)
+		t.firstStale = min(t.firstStale, int64(slot[1]&^signBit))
 		return
 	}
-	s.decide(mt, t.words[at:at+t.width], now, ask, d)
-	t.oldest = min(t.oldest, t.until(at))
+	s.decide(mt, fresh[:], now, ask, d)
 }
 
 // verdictOn tells what a key would get, and charges nothing.
 func (s *shard) verdictOn(mt *meter, hash uint64, now int64, ask algorithm.Ask) algorithm.Verdict {
 	var fresh [maxSlotWidth]uint64
-	t := &s.tables[mt.kind]
-	at, held := t.find(hash)
-	if !held {
-		return s.verdict(mt, fresh[:], now, ask)
+	if slot := s.tables[mt.kind].slot(hash); slot != nil {
+		return s.verdict(mt, slot, now, ask)
 	}
-	return s.verdict(mt, t.words[at:at+t.width], now, ask)
+	return s.verdict(mt, fresh[:], now, ask)
+}
+
+// owes reports whether a key has a place and is not as good as new.
+func (s *shard) owes(k kind, hash uint64, now int64) bool {
+	slot := s.tables[k].slot(hash)
+	return slot != nil && int64(slot[1]&^signBit) > now
 }
 
 // hold makes sure that a key has a place, with room for what may be granted.
@@ -130,16 +139,16 @@ func (s *shard) hold(mt *meter, hash uint64, now int64, ask algorithm.Ask) bool 
 			return false
 		}
 	}
-	return mt.kind != stored || s.makeRoom(mt, t.words[at:at+t.width], now, ask)
+	return mt.kind != runTable || s.makeRoom(mt, t.words[at:at+t.width], now, ask)
 }
 
 // place finds a slot for a new entry: an empty one while there are places left,
 // or else one whose entry is as good as new.
 func (s *shard) place(k kind, hash uint64, now int64) (at uint64, ok bool) {
 	t := &s.tables[k]
-	if s.places.take() || s.sweep(k, hash, now) && s.places.take() {
+	if s.places.claim() || s.sweep(k, hash, now) && s.places.claim() {
 		if t.crowded() {
-			s.places.free(t.makeRoom(now, s.dropper(k)))
+			s.places.free(t.relieve(now, s.dropper(k)))
 		}
 		return t.add(hash), true
 	}
@@ -189,9 +198,9 @@ func (s *shard) sweepTables() (freed int) {
 		if t.used == 0 {
 			continue
 		}
-		now, slots := s.store.now(kind(k) == clocked), len(t.words)/int(t.width)
+		now, slots := s.store.now(kind(k) == clockTable), len(t.words)/int(t.width)
 		due := slots <= smallTable || now-t.purged >= sweepEvery || s.missed >= slots/slotsPerMiss
-		if due && now >= t.oldest {
+		if due && now >= t.firstStale {
 			freed += t.rebuild(now, s.dropper(kind(k)))
 		}
 	}
@@ -214,8 +223,8 @@ func (m *Memory) sweepNeighbour() (freed int) {
 
 // drop takes back what an entry holds outside of its slot.
 func (s *shard) drop(k kind, slot []uint64) {
-	if k == stored && slot[2] != 0 {
-		s.blocks.give(run(slot[2]))
+	if k == runTable && slot[2] != 0 {
+		s.blocks.free(run(slot[2]))
 	}
 }
 

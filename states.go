@@ -169,16 +169,31 @@ func putLog(mt *meter, slot []uint64, l *algorithm.Log) {
 }
 
 func (s *shard) decideLog(mt *meter, slot []uint64, now int64, ask algorithm.Ask, d *Decision) {
+	s.decideByLog(mt, &mt.log, slot, now, ask, d)
+}
+
+// decideCramped decides about a log that ought to be longer, when the store holds
+// as many bytes as it may: it counts to what there is room for.
+func (s *shard) decideCramped(mt *meter, slot []uint64, now int64, ask algorithm.Ask, d *Decision) {
+	short := mt.log
+	short.Count = int64(len(s.logOf(mt, slot).Moments))
+	s.decideByLog(mt, &short, slot, now, ask, d)
+	if d.RetryAfter == Never && ask.Cost <= mt.log.Count {
+		d.RetryAfter = time.Duration(mt.period)
+	}
+}
+
+func (s *shard) decideByLog(mt *meter, w *algorithm.SlidingLog, slot []uint64, now int64, ask algorithm.Ask, d *Decision) {
 	l := s.logOf(mt, slot)
-	mt.log.Settle(&l, now)
-	v := mt.log.Decide(&l, now, ask)
+	w.Settle(&l, now)
+	v := w.Decide(&l, now, ask)
 	if l.Moments != nil {
 		if v.Granted != 0 {
-			mt.log.Record(&l, now, v.Granted)
+			w.Record(&l, now, v.Granted)
 		}
 		putLog(mt, slot, &l)
 	}
-	d.set(mt, v, mt.log.Standing(&l, now))
+	d.set(mt, v, w.Standing(&l, now))
 }
 
 // makeRoom makes sure that what an ask may be granted can be recorded. It fails
@@ -212,14 +227,14 @@ func (s *shard) growLog(mt *meter, slot []uint64, l *algorithm.Log, now int64, a
 	l.CopyTo(&longer)
 	putLog(mt, slot, &longer)
 	if old != 0 {
-		s.blocks.give(run(old))
+		s.blocks.free(run(old))
 	}
 	return true
 }
 
 // giveRun lets a slot refer to another run of n words, all zero.
 func (s *shard) giveRun(slot []uint64, n int) bool {
-	r := s.blocks.take(n)
+	r := s.blocks.alloc(n)
 	if r == 0 {
 		return false
 	}
@@ -231,7 +246,7 @@ func (s *shard) giveRun(slot []uint64, n int) bool {
 // there when the clock has been read: the slot, or what the slot refers to.
 func (s *shard) warm(k kind, hash uint64) {
 	t := &s.tables[k]
-	if k != stored {
+	if k != runTable {
 		prefetch(unsafe.Pointer(&t.words[(hash&t.mask)*t.width]))
 		return
 	}

@@ -3,13 +3,17 @@ package penstock
 import (
 	"context"
 	"fmt"
+	"math"
 )
 
 // A Store holds the state of keys and decides requests. It is safe for
-// concurrent use. [NewMemory] returns one; package redisstore has another; and
-// the functions whose names begin with With wrap one to make another.
+// concurrent use. [NewMemory] returns one.
 //
 // An error means that no decision was made; a denial is a decision.
+//
+// A store that can decide several requests at once has methods TakeEach and
+// TakeAll of the same shape as the functions of those names, which then call
+// them. A wrapper that has only Take hides them.
 type Store interface {
 	Take(ctx context.Context, r Request) (Decision, error)
 }
@@ -27,7 +31,7 @@ var AllowAll Store = StoreFunc(func(_ context.Context, r Request) (Decision, err
 	if err := r.check(); err != nil {
 		return Decision{}, err
 	}
-	n := r.Limit.normal()
+	n := r.Limit.Normal()
 	return Decision{Allowed: true, Granted: max(r.Cost, 0), Limit: n.most(), Remaining: n.most()}, nil
 })
 
@@ -37,9 +41,9 @@ var DenyAll Store = StoreFunc(func(_ context.Context, r Request) (Decision, erro
 		return Decision{}, err
 	}
 	if r.Cost <= 0 {
-		return Decision{Allowed: true, Limit: r.Limit.normal().most()}, nil
+		return Decision{Allowed: true, Limit: r.Limit.Normal().most()}, nil
 	}
-	return Decision{Limit: r.Limit.normal().most(), RetryAfter: Never}, nil
+	return Decision{Limit: r.Limit.Normal().most(), RetryAfter: Never}, nil
 })
 
 // TakeEach decides every request by itself and writes the decisions into ds, in
@@ -86,10 +90,13 @@ func TakeAll(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 		return err
 	}
 	for i, r := range rs {
+		if total := totalOf(rs, r); total > r.Limit.Normal().most() {
+			r.Cost = total // which says that it can never be
+		}
 		d, err := s.Take(ctx, r)
 		ds[i] = d
 		if err != nil {
-			_ = giveBackAll(ctx, s, rs[:i], nil) // the first error is the one to report
+			_ = giveBackAll(ctx, s, rs[:i]) // the first error is the one to report
 			return requestError(i, err)
 		}
 		if !d.Allowed {
@@ -122,37 +129,42 @@ func (d Decision) tighterThan(e Decision) bool {
 	return d.RetryAfter > e.RetryAfter
 }
 
+// totalOf returns what the requests ask of one of their keys, all together.
+func totalOf(rs []Request, of Request) (total int64) {
+	for _, r := range rs {
+		if r.Key == of.Key && r.Limit.Identity() == of.Limit.Identity() {
+			total += min(r.Cost, math.MaxInt64-total)
+		}
+	}
+	return total
+}
+
 // refuseAll gives back what was taken before the refusing request, and looks at
-// the others.
+// all of them.
 func refuseAll(ctx context.Context, s Store, rs []Request, ds []Decision, refusing int) error {
-	if err := giveBackAll(ctx, s, rs[:refusing], ds); err != nil {
+	retry := ds[refusing].RetryAfter
+	if err := giveBackAll(ctx, s, rs[:refusing]); err != nil {
 		return err
 	}
-	for i := refusing + 1; i < len(rs); i++ {
-		look := rs[i]
-		look.Cost = 0
+	for i, look := range rs {
+		look.Cost, look.MaxDelay = 0, 0
 		d, err := s.Take(ctx, look)
 		if err != nil {
 			return requestError(i, err)
 		}
 		ds[i] = d
 	}
+	ds[refusing].Allowed, ds[refusing].RetryAfter, ds[refusing].Delay = false, retry, 0
 	return nil
 }
 
 // giveBackAll gives back what requests took, even if ctx has ended meanwhile.
-func giveBackAll(ctx context.Context, s Store, rs []Request, ds []Decision) error {
+func giveBackAll(ctx context.Context, s Store, rs []Request) (first error) {
 	ctx = context.WithoutCancel(ctx)
-	var first error
 	for i, r := range rs {
 		r.Cost, r.MaxDelay = -r.Cost, 0
-		d, err := s.Take(ctx, r)
-		if err != nil && first == nil {
+		if _, err := s.Take(ctx, r); err != nil && first == nil {
 			first = requestError(i, fmt.Errorf("giving back: %w", err))
-		}
-		d.Granted = 0
-		if ds != nil {
-			ds[i] = d
 		}
 	}
 	return first
@@ -160,18 +172,12 @@ func giveBackAll(ctx context.Context, s Store, rs []Request, ds []Decision) erro
 
 // checkEach returns an error if a request is malformed.
 func checkEach(rs []Request, ds []Decision) error {
-	if len(ds) < len(rs) {
-		return fmt.Errorf("penstock: no room for the decisions: %d requests, %d places", len(rs), len(ds))
-	}
 	for i := range rs {
-		if err := rs[i].check(); err != nil {
-			return requestError(i, err)
-		}
-		if err := rs[i].Limit.Validate(); err != nil {
+		if err := rs[i].Validate(); err != nil {
 			return requestError(i, err)
 		}
 	}
-	return nil
+	return checkRoom(rs, ds)
 }
 
 // checkTogether returns an error if a request cannot be part of a TakeAll.
@@ -182,4 +188,12 @@ func checkTogether(rs []Request, ds []Decision) error {
 		}
 	}
 	return checkEach(rs, ds)
+}
+
+// checkRoom returns an error if there is no room for the decisions.
+func checkRoom(rs []Request, ds []Decision) error {
+	if len(ds) < len(rs) {
+		return fmt.Errorf("penstock: %d requests, but room for %d decisions", len(rs), len(ds))
+	}
+	return nil
 }

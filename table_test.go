@@ -6,8 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A table finds what is in it, forgets only what is as good as new, and knows
-// no later time at which something will be than the first.
+// A table finds what is in it, forgets only what is as good as new, and never
+// names a first expiry that is too late.
 func TestTable(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tab := &table{width: 3}
@@ -22,7 +22,7 @@ func TestTable(t *testing.T) {
 		}
 		write := func(at, hash uint64, until int64) {
 			tab.words[at+1], tab.words[at+2] = uint64(until), hash*7
-			tab.oldest = min(tab.oldest, until)
+			tab.firstStale = min(tab.firstStale, until)
 			model[hash] = until
 		}
 		t.Repeat(map[string]func(*rapid.T){
@@ -32,7 +32,7 @@ func TestTable(t *testing.T) {
 					t.Skip("there already")
 				}
 				if tab.crowded() {
-					tab.makeRoom(now, dropped)
+					tab.relieve(now, dropped)
 				}
 				write(tab.add(hash), hash, now+rapid.Int64Range(0, 100).Draw(t, "for"))
 			},
@@ -60,8 +60,8 @@ func TestTable(t *testing.T) {
 					if !ok || tab.until(at) != until || tab.words[at+2] != hash*7 {
 						t.Fatalf("%d is not as it was written", hash)
 					}
-					if until < tab.oldest {
-						t.Fatalf("%d matters until %d, but the first is said to be %d", hash, until, tab.oldest)
+					if until < tab.firstStale {
+						t.Fatalf("%d matters until %d, but the first is said to be %d", hash, until, tab.firstStale)
 					}
 				}
 			},

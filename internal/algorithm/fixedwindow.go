@@ -12,9 +12,11 @@ package algorithm
 // that a request made now would open; a window that is open already stays open
 // until the end it has remembered.
 //
-// Bound: at most Count per window, and so at most 2·Count in an interval as
-// long as a window: Count just before an edge, and Count just after it. Windows
-// that begin at the first request admit one less, because that request is early.
+// Bound: at most Count per window, and so at most 2·Count in an interval as long
+// as the shortest window: Count just before an edge, and Count just after it.
+// Windows that begin at the first request admit one less, because that request
+// is early. By the calendar a longer interval may touch three windows: thirty days
+// around a February do.
 
 // A Window is the one that a request made now would open.
 type Window struct {

@@ -11,7 +11,8 @@ package algorithm
 //
 // Bound: a request of cost n acts n Intervals before the next one, so single
 // units act at least one Interval apart; none waits longer than Burst − 1
-// Intervals. A Burst of 1 is strict spacing without a queue.
+// Intervals. A Burst of 1 is strict spacing without a queue. Giving back frees the
+// end of the line, so after that one may act together with the last.
 //
 // The arithmetic is the token bucket's; what differs is that the debt is served
 // as a delay instead of being lent.

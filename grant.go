@@ -25,7 +25,7 @@ func (m *Memory) takeOnce(mt *meter, r *Request) (Decision, error) {
 	s := m.shard(h)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now, clock := m.now(mt.kind == clocked), m.now(false)
+	now, clock := m.clocks(mt.kind)
 	grant := s.grant(id, clock)
 	switch {
 	case r.Cost < 0:
@@ -38,7 +38,7 @@ func (m *Memory) takeOnce(mt *meter, r *Request) (Decision, error) {
 
 // grant returns the slot of a grant that is still remembered, or nil.
 func (s *shard) grant(id uint64, clock int64) []uint64 {
-	t := &s.tables[grants]
+	t := &s.tables[grantTable]
 	at, ok := t.find(id)
 	if !ok || t.until(at) <= clock {
 		return nil
@@ -49,30 +49,30 @@ func (s *shard) grant(id uint64, clock int64) []uint64 {
 // takeFirst takes under an ID that is not remembered. The record gets its place
 // before anything is charged: without one, asking again would charge again.
 func (s *shard) takeFirst(mt *meter, r *Request, h, id uint64, now, clock int64) (Decision, error) {
-	t := &s.tables[grants]
+	t := &s.tables[grantTable]
 	at, ok := t.find(id)
 	if !ok {
-		at, ok = s.place(grants, id, clock)
+		at, ok = s.place(grantTable, id, clock)
 	}
 	if !ok {
 		return Decision{}, fmt.Errorf("penstock: memory: no place left to remember the ID: %w", ErrUnavailable)
 	}
-	t.words[at+grantUntil] = uint64(clock + mt.memory)
+	t.words[at+grantUntil] = uint64(clock + mt.grantLife)
 	var d Decision
 	s.take(mt, h, now, r.ask(), &d)
 	at, ok = t.find(id) // taking may have moved it, or swept it if its time was short
 	if ok {
-		writeGrant(t.words[at:at+t.width], clock, mt.memory, d)
-		t.oldest = min(t.oldest, t.until(at))
+		writeGrant(t.words[at:at+t.width], clock, mt.grantLife, d)
+		t.firstStale = min(t.firstStale, t.until(at))
 	}
 	return d, nil
 }
 
 // writeGrant records what was granted; a denial leaves nothing to remember.
-func writeGrant(grant []uint64, clock, memory int64, d Decision) {
+func writeGrant(grant []uint64, clock, life int64, d Decision) {
 	grant[grantUntil] = 0
 	if d.Granted > 0 {
-		grant[grantUntil] = uint64(clock + memory)
+		grant[grantUntil] = uint64(clock + life)
 	}
 	grant[grantUnits] = uint64(d.Granted)
 	grant[grantActing] = uint64(clock + int64(d.Delay))

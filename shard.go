@@ -61,6 +61,10 @@ func (s *shard) take(mt *meter, hash uint64, now int64, ask algorithm.Ask, d *De
 		s.takeShared(mt, now, ask, d)
 		return
 	}
+	if ask.Cost == algorithm.Forget {
+		s.drop(mt.kind, slot)
+		clear(slot[1:])
+	}
 	t.firstStale = min(t.firstStale, t.until(at))
 }
 

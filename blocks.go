@@ -57,6 +57,9 @@ func (b *blocks) words(r run) []int64 {
 	return b.pages[r>>32-1].run(int32(uint32(r)))
 }
 
+// size returns how many words a run has.
+func (b *blocks) size(r run) int { return int(b.pages[r>>32-1].size) }
+
 // free takes a run back.
 func (b *blocks) free(r run) {
 	id, i := int32(r>>32)-1, int32(uint32(r))

@@ -38,7 +38,7 @@ func New(s Store, l Limit) (*Limiter, error) {
 	}
 	lim := &Limiter{store: s}
 	tick := int64(1)
-	if m, ok := s.(*Memory); ok {
+	if m, ok := s.(*Memory); ok && m != nil {
 		lim.memory, tick = m, m.tick
 	}
 	var err error
@@ -155,11 +155,15 @@ func (l *Limiter) await(ctx context.Context, key string, n int64) (Decision, err
 		if err = l.worthWaiting(d, n, patience); err != nil {
 			return d, err
 		}
-		if err = sleep(ctx, d.RetryAfter); err != nil {
+		if err = sleep(ctx, max(d.RetryAfter, shortestSleep)); err != nil {
 			return d, err
 		}
 	}
 }
+
+// shortestSleep keeps a wait from spinning on a store that denies without saying
+// for how long.
+const shortestSleep = time.Microsecond
 
 // worthWaiting returns an error if a wait that was just refused cannot end in
 // time. A token bucket refuses only what lies beyond the reach of reservations:

@@ -272,23 +272,46 @@ func TestReserveAndCancelLeaveNoTrace(t *testing.T) {
 }
 
 func TestCancelCanBeTriedAgain(t *testing.T) {
-	store := &counting{next: penstock.NewMemory(nil), fail: map[string]bool{}}
-	lim := limiter(t, store, "5/1h")
-	r, err := lim.Reserve(ctx, "k")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended, cancel := context.WithCancel(ctx)
-	cancel()
-	store.fail["k"] = true
-	if err := r.Cancel(ended); !errors.Is(err, penstock.ErrUnavailable) {
-		t.Errorf("cancelling on a store that fails: %v, want ErrUnavailable", err)
-	}
-	store.fail["k"] = false
-	if err := r.Cancel(ended); err != nil {
-		t.Errorf("cancelling again: %v", err)
-	}
-	remains(t, lim, "k", 5)
+	synctest.Test(t, func(t *testing.T) {
+		store := &counting{next: penstock.NewMemory(nil), fail: map[string]bool{}}
+		lim := limiter(t, store, "5/5s")
+		if d, err := lim.AllowN(ctx, "k", 5); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+		r, err := lim.ReserveN(ctx, "k", 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		store.fail["k"] = true
+		if err := r.Cancel(ended); !errors.Is(err, penstock.ErrUnavailable) {
+			t.Errorf("cancelling on a store that fails: %v, want ErrUnavailable", err)
+		}
+		store.fail["k"] = false
+		if err := r.Cancel(ended); err != nil {
+			t.Errorf("cancelling again: %v", err)
+		}
+		time.Sleep(time.Second)
+		remains(t, lim, "k", 1)
+	})
+}
+
+func TestCancelAfterTheMomentGivesNothingBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, text := range []string{"10/1h", "10/1h leaky-bucket", "10/1h fixed-window"} {
+			lim := limiter(t, penstock.NewMemory(nil), text)
+			r, err := lim.Reserve(ctx, "k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(r.Delay() + 1)
+			if err := r.Cancel(ctx); err != nil {
+				t.Error(err)
+			}
+			remains(t, lim, "k", 9)
+		}
+	})
 }
 
 func TestReserveRefusesWhatItCannotPromise(t *testing.T) {

@@ -18,7 +18,8 @@ type MemoryOptions struct {
 	MaxKeys int
 
 	// MaxBytes is how much the states of sliding logs and rolling windows may
-	// occupy. The other algorithms need less than 64 bytes a key, which
+	// occupy; those that new keys share when the store is full may take a
+	// quarter more. The other algorithms need less than 64 bytes a key, which
 	// MaxKeys bounds. Default: 1 GiB.
 	MaxBytes int64
 
@@ -35,7 +36,8 @@ type MemoryOptions struct {
 }
 
 // Memory is the store inside this process. It is safe for concurrent use, runs
-// no goroutine, needs no closing, and is bounded: see [MemoryOptions].
+// no goroutine, needs no closing, and is bounded: see [MemoryOptions]. One that is
+// used in a bubble of testing/synctest must be made in it.
 //
 // A key that is as good as new takes no room. When every place is held by a key
 // that is not, nobody's debt is forgotten to make room: new keys under the same
@@ -106,6 +108,7 @@ func (m *Memory) setShards(o *MemoryOptions) {
 		m.shards[i].blocks.held, m.shards[i].blocks.most = &m.bytes, maxBytes
 	}
 	m.overflow.open(m, &places{most: maxOverflow})
+	m.overflow.blocks.held, m.overflow.blocks.most = &m.bytes, maxBytes+maxBytes/4
 }
 
 // setClock installs the caller's clock, or one that moves in the caller's tick.
@@ -133,7 +136,7 @@ func (m *Memory) now(wall bool) int64 {
 	case wall:
 		return min(max(time.Now().UnixNano(), 0), algorithm.MaxTime)
 	}
-	return int64(time.Since(m.base))
+	return max(int64(time.Since(m.base)), 0)
 }
 
 // clocks reads the clock that a kind of table goes by, and the one that never

@@ -131,8 +131,8 @@ type span struct {
 func (mt *meter) spanAround(now int64) *span {
 	start, end := mt.calendar.window(time.Unix(0, now))
 	return &span{
-		start: algorithm.RoundDown(start.UnixNano(), mt.tick),
-		end:   algorithm.RoundDown(end.UnixNano(), mt.tick),
+		start: algorithm.RoundUp(start.UnixNano(), mt.tick),
+		end:   algorithm.RoundUp(end.UnixNano(), mt.tick),
 	}
 }
 

@@ -1,6 +1,7 @@
 package penstock
 
 import (
+	"math"
 	"sync"
 
 	"github.com/penstock-io/penstock/internal/algorithm"
@@ -15,7 +16,9 @@ type shard struct {
 	places *places // shared with the other shards
 	blocks blocks
 	missed int // requests for a place that found none since the last sweep
-	_      [64]byte
+
+	wentShared bool // whether the last decision was the overflow shard's
+	_          [64]byte
 }
 
 // A shard keeps a table for each width of state, and for each clock.
@@ -52,20 +55,30 @@ func (s *shard) take(mt *meter, hash uint64, now int64, ask algorithm.Ask, d *De
 		return
 	}
 	slot := t.words[at : at+t.width]
-	switch {
-	case mt.kind != runTable || ask.Cost <= 0 || s.makeRoom(mt, slot, now, ask):
-		s.decide(mt, slot, now, ask, d)
-	case t.until(at) > now:
-		s.decideCramped(mt, slot, now, ask, d)
-	default:
-		s.takeShared(mt, now, ask, d)
+	if mt.kind == runTable && !s.hasRoom(mt, slot, ask) {
+		s.takeGrowing(mt, hash, now, ask, d)
 		return
 	}
+	s.decide(mt, slot, now, ask, d)
 	if ask.Cost == algorithm.Forget {
-		s.drop(mt.kind, slot)
-		clear(slot[1:])
+		s.forget(mt.kind, slot)
 	}
 	t.firstStale = min(t.firstStale, t.until(at))
+}
+
+// takeGrowing decides about a key whose run has to grow for what it asks. If it
+// cannot, a key that owes something goes on with the room that it has.
+func (s *shard) takeGrowing(mt *meter, hash uint64, now int64, ask algorithm.Ask, d *Decision) {
+	grown := s.makeRoom(mt, hash, now, ask)
+	slot := s.tables[runTable].slot(hash) // making room may have moved it
+	switch {
+	case grown:
+		s.decide(mt, slot, now, ask, d)
+	case s.owes(runTable, hash, now):
+		s.decideCramped(mt, slot, now, ask, d)
+	default:
+		s.takeShared(mt, ask, d)
+	}
 }
 
 // takeNew decides about a key that is not held. It needs a place only if it is
@@ -77,7 +90,7 @@ func (s *shard) takeNew(mt *meter, hash uint64, now int64, ask algorithm.Ask, d 
 	case d.Granted > 0 && s.hold(mt, hash, now, ask):
 		s.take(mt, hash, now, ask, d)
 	case d.Granted > 0 || !s.vacant(mt.kind, hash, now):
-		s.takeShared(mt, now, ask, d)
+		s.takeShared(mt, ask, d)
 	}
 }
 
@@ -85,7 +98,7 @@ func (s *shard) takeNew(mt *meter, hash uint64, now int64, ask algorithm.Ask, d 
 // no place for them. It is only for keys that owe nothing: others would get what
 // they have left, and what is shared on top. Where there is not even a place for
 // the shared bucket, it denies.
-func (s *shard) takeShared(mt *meter, now int64, ask algorithm.Ask, d *Decision) {
+func (s *shard) takeShared(mt *meter, ask algorithm.Ask, d *Decision) {
 	o := &s.store.overflow
 	if s == o {
 		d.set(mt, mt.noPlace(ask), algorithm.Standing{})
@@ -93,6 +106,8 @@ func (s *shard) takeShared(mt *meter, now int64, ask algorithm.Ask, d *Decision)
 	}
 	o.mu.Lock()
 	s.store.shared.Add(1)
+	s.wentShared = true
+	now := s.store.now(mt.kind == clockTable) // others may have been here since
 	o.take(mt, mt.sharedHash(), now, ask, d)
 	o.mu.Unlock()
 }
@@ -100,8 +115,11 @@ func (s *shard) takeShared(mt *meter, now int64, ask algorithm.Ask, d *Decision)
 // noPlace is the verdict when there is no place for a key, nor for all the new
 // keys of its limit together.
 func (mt *meter) noPlace(ask algorithm.Ask) algorithm.Verdict {
-	if ask.Cost <= 0 {
+	switch {
+	case ask.Cost <= 0:
 		return algorithm.Verdict{Allowed: true}
+	case mt.most == 0 || ask.Cost > mt.most && !ask.AtMost:
+		return algorithm.Verdict{RetryAfter: algorithm.Never}
 	}
 	return algorithm.Verdict{RetryAfter: mt.period}
 }
@@ -137,13 +155,43 @@ func (s *shard) owes(k kind, hash uint64, now int64) bool {
 // hold makes sure that a key has a place, with room for what may be granted.
 func (s *shard) hold(mt *meter, hash uint64, now int64, ask algorithm.Ask) bool {
 	t := &s.tables[mt.kind]
-	at, held := t.find(hash)
-	if !held {
-		if at, held = s.place(mt.kind, hash, now); !held {
-			return false
-		}
+	if t.slot(hash) != nil {
+		return s.makeRoom(mt, hash, now, ask)
 	}
-	return mt.kind != runTable || s.makeRoom(mt, t.words[at:at+t.width], now, ask)
+	at, ok := s.place(mt.kind, hash, now)
+	if !ok || mt.kind != runTable {
+		return ok
+	}
+	t.words[at+1] = pin // or else making room would sweep it
+	ok = s.makeRoom(mt, hash, now, ask)
+	slot := t.slot(hash)
+	slot[1] = 0
+	if !ok {
+		t.firstStale = 0
+	}
+	return ok
+}
+
+// pin, as the instant at which an entry is as good as new, is never reached.
+const pin = math.MaxInt64
+
+// makeRoom makes sure that what an ask may be granted can be recorded. It fails
+// only when the store holds as many bytes as it may, and no log or ring is left
+// that is as good as new. It may move the key's slot.
+func (s *shard) makeRoom(mt *meter, hash uint64, now int64, ask algorithm.Ask) bool {
+	if mt.kind != runTable || s.growRun(mt, s.tables[runTable].slot(hash), now, ask) {
+		return true
+	}
+	s.missed++
+	freed := s.sweepTables()
+	for tries := 0; freed == 0 && tries < bytesTries; tries++ {
+		freed = s.store.sweepNeighbour() // bytes are rarer than places, and further apart
+	}
+	if freed == 0 {
+		return false
+	}
+	slot := s.tables[runTable].slot(hash)
+	return slot != nil && s.growRun(mt, slot, now, ask)
 }
 
 // place finds a slot for a new entry: an empty one while there are places left,
@@ -194,6 +242,7 @@ const (
 	smallTable   = 1024
 	sweepEvery   = 10_000_000
 	slotsPerMiss = 128
+	bytesTries   = 32
 )
 
 func (s *shard) sweepTables() (freed int) {
@@ -205,19 +254,17 @@ func (s *shard) sweepTables() (freed int) {
 		now, slots := s.store.now(kind(k) == clockTable), len(t.words)/int(t.width)
 		due := slots <= smallTable || now-t.purged >= sweepEvery || s.missed >= slots/slotsPerMiss
 		if due && now >= t.firstStale {
-			freed += t.rebuild(now, s.dropper(kind(k)))
+			freed += t.purge(now, s.dropper(kind(k)))
+			s.missed = 0
 		}
 	}
 	s.places.free(freed)
-	if freed > 0 {
-		s.missed = 0
-	}
 	return freed
 }
 
 // sweepNeighbour sweeps the next shard, in turn, if nobody is using it.
 func (m *Memory) sweepNeighbour() (freed int) {
-	s := &m.shards[int(m.swept.Add(1))%len(m.shards)]
+	s := &m.shards[m.swept.Add(1)%uint32(len(m.shards))]
 	if !s.mu.TryLock() {
 		return 0
 	}
@@ -230,6 +277,12 @@ func (s *shard) drop(k kind, slot []uint64) {
 	if k == runTable && slot[2] != 0 {
 		s.blocks.free(run(slot[2]))
 	}
+}
+
+// forget makes an entry as good as new.
+func (s *shard) forget(k kind, slot []uint64) {
+	s.drop(k, slot)
+	clear(slot[1:])
 }
 
 func (s *shard) dropper(k kind) func(slot []uint64) {

@@ -196,20 +196,25 @@ func (s *shard) decideByLog(mt *meter, w *algorithm.SlidingLog, slot []uint64, n
 	d.set(mt, v, w.Standing(&l, now))
 }
 
-// makeRoom makes sure that what an ask may be granted can be recorded. It fails
-// only when the store holds as many bytes as it may.
-func (s *shard) makeRoom(mt *meter, slot []uint64, now int64, ask algorithm.Ask) bool {
-	switch mt.limit.Algorithm {
-	case RollingWindow:
-		return slot[2] != 0 || s.giveRun(slot, ringHeader+int(mt.rolling.Buckets)+1)
-	case SlidingLog:
-		l := s.logOf(mt, slot)
-		if len(l.Moments) >= int(mt.log.Count) || int64(len(l.Moments)-l.Len) >= ask.Cost {
-			return true
-		}
-		return s.growLog(mt, slot, &l, now, ask)
+// hasRoom reports whether what an ask may be granted can surely be recorded.
+func (s *shard) hasRoom(mt *meter, slot []uint64, ask algorithm.Ask) bool {
+	if ask.Cost <= 0 || slot[2] == 0 || mt.limit.Algorithm == RollingWindow {
+		return ask.Cost <= 0 || slot[2] != 0
 	}
-	return true
+	room := s.blocks.size(run(slot[2]))
+	return room >= int(mt.log.Count) || int64(room-int(uint32(slot[3]))) >= ask.Cost
+}
+
+// growRun gives a slot a run that can record what an ask may be granted.
+func (s *shard) growRun(mt *meter, slot []uint64, now int64, ask algorithm.Ask) bool {
+	if s.hasRoom(mt, slot, ask) {
+		return true
+	}
+	if mt.limit.Algorithm == RollingWindow {
+		return s.giveRun(slot, ringHeader+int(mt.rolling.Buckets)+1)
+	}
+	l := s.logOf(mt, slot)
+	return s.growLog(mt, slot, &l, now, ask)
 }
 
 // growLog moves a log that is too short for an ask into a longer run.

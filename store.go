@@ -89,14 +89,15 @@ func TakeAll(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 	if err := checkTogether(rs, ds); err != nil {
 		return err
 	}
+	totals := totalsOf(rs)
 	for i, r := range rs {
-		if total := totalOf(rs, r); total > r.Limit.Normal().most() {
+		if total := totals[askedOf(r)]; total > r.Limit.Normal().most() {
 			r.Cost = total // which says that it can never be
 		}
 		d, err := s.Take(ctx, r)
 		ds[i] = d
 		if err != nil {
-			_ = giveBackAll(ctx, s, rs[:i]) // the first error is the one to report
+			_ = giveBackAll(ctx, s, rs, ds[:i]) // the first error is the one to report
 			return requestError(i, err)
 		}
 		if !d.Allowed {
@@ -129,21 +130,29 @@ func (d Decision) tighterThan(e Decision) bool {
 	return d.RetryAfter > e.RetryAfter
 }
 
-// totalOf returns what the requests ask of one of their keys, all together.
-func totalOf(rs []Request, of Request) (total int64) {
+// asked is what a request asks something of.
+type asked struct {
+	key   string
+	limit Limit
+}
+
+func askedOf(r Request) asked { return asked{r.Key, r.Limit.Identity()} }
+
+// totalsOf returns what the requests ask of each key, all together.
+func totalsOf(rs []Request) map[asked]int64 {
+	totals := make(map[asked]int64, len(rs))
 	for _, r := range rs {
-		if r.Key == of.Key && r.Limit.Identity() == of.Limit.Identity() {
-			total += min(r.Cost, math.MaxInt64-total)
-		}
+		of := askedOf(r)
+		totals[of] += min(r.Cost, math.MaxInt64-totals[of])
 	}
-	return total
+	return totals
 }
 
 // refuseAll gives back what was taken before the refusing request, and looks at
 // all of them.
 func refuseAll(ctx context.Context, s Store, rs []Request, ds []Decision, refusing int) error {
 	retry := ds[refusing].RetryAfter
-	if err := giveBackAll(ctx, s, rs[:refusing]); err != nil {
+	if err := giveBackAll(ctx, s, rs, ds[:refusing]); err != nil {
 		return err
 	}
 	for i, look := range rs {
@@ -158,11 +167,15 @@ func refuseAll(ctx context.Context, s Store, rs []Request, ds []Decision, refusi
 	return nil
 }
 
-// giveBackAll gives back what requests took, even if ctx has ended meanwhile.
-func giveBackAll(ctx context.Context, s Store, rs []Request) (first error) {
+// giveBackAll gives back what decisions granted, even if ctx has ended meanwhile.
+func giveBackAll(ctx context.Context, s Store, rs []Request, ds []Decision) (first error) {
 	ctx = context.WithoutCancel(ctx)
-	for i, r := range rs {
-		r.Cost, r.MaxDelay = -r.Cost, 0
+	for i, d := range ds {
+		if d.Granted <= 0 {
+			continue
+		}
+		r := rs[i]
+		r.Cost, r.MaxDelay = -d.Granted, 0
 		if _, err := s.Take(ctx, r); err != nil && first == nil {
 			first = requestError(i, fmt.Errorf("giving back: %w", err))
 		}

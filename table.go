@@ -110,6 +110,17 @@ const (
 	keepAll    = -1 // a time before which no entry is as good as new
 )
 
+// purge drops what is as good as new, and returns how much that was. If nothing
+// is, it costs a look at every slot and no more.
+func (t *table) purge(now int64, drop func(slot []uint64)) int {
+	live, first := t.live(now)
+	if live == t.used {
+		t.firstStale, t.purged = first, now
+		return 0
+	}
+	return t.rebuild(now, drop)
+}
+
 // rebuild moves the entries that still matter into an array of the right size,
 // passing each of the others to drop. It returns how many it dropped.
 func (t *table) rebuild(now int64, drop func(slot []uint64)) int {

@@ -34,6 +34,8 @@ type batch struct {
 	shards   []int     // whose locks are held, in order
 	byKey    []*member // the members, those of one key side by side
 	overflow bool      // whether the overflow shard's lock is held as well
+
+	wall, steady int64 // the time, on both clocks
 }
 
 // A member is one request of a batch.
@@ -45,13 +47,11 @@ type member struct {
 	index   int    // among the requests
 	now     int64  // on the limit's clock
 	total   int64  // what the batch asks of this key
+	placed  bool   // whether the key got its place from this batch
 	pinned  bool   // whether the key's slot is kept from being swept
 	until   uint64 // what the pin covers
 	verdict algorithm.Verdict
 }
-
-// pin, as the instant at which an entry is as good as new, is never reached.
-const pin = math.MaxInt64
 
 func (b *batch) add(r *Request) error {
 	if err := r.checkTogether(); err != nil {
@@ -77,14 +77,10 @@ func (b *batch) lock() {
 	for _, i := range b.shards {
 		b.store.shards[i].mu.Lock()
 	}
-	wall, steady := b.store.clocks(clockTable)
+	b.wall, b.steady = b.store.clocks(clockTable)
 	for i := range b.members {
-		mb := &b.members[i]
-		mb.now = steady
-		if mb.meter.kind == clockTable {
-			mb.now = wall
-		}
-		b.byKey = append(b.byKey, mb)
+		b.setClock(&b.members[i])
+		b.byKey = append(b.byKey, &b.members[i])
 	}
 }
 
@@ -108,40 +104,44 @@ func (b *batch) decide(ds []Decision) error {
 		return nil
 	}
 	for i := range b.members {
+		b.members[i].leave()
 		b.members[i].look(&ds[i])
 	}
 	return nil
 }
 
 // place gives every member that takes something a slot with room for it, and
-// reports whether that worked for all. Moving a member to its limit's shared
-// bucket may add up costs that were apart, so it begins again after that.
+// reports whether that worked for all. Moving members to their limits' shared
+// buckets may add up costs that were apart, so it begins again after that.
 func (b *batch) place() (ok bool, err error) {
-	for {
+	for moved := true; moved; {
 		b.unpin()
-		if err := b.addUp(); err != nil {
+		if err = b.addUp(); err != nil {
 			return false, err
 		}
-		stuck := b.firstWithoutPlace()
-		switch {
-		case stuck == nil:
-			return true, nil
-		case stuck.shard == &b.store.overflow || stuck.shard.owes(stuck.meter.kind, stuck.hash, stuck.now):
-			stuck.verdict = stuck.meter.noPlace(stuck.ask)
+		if moved, ok = b.placeOnce(); !ok {
 			return false, nil
 		}
-		b.share(stuck)
 	}
+	return true, nil
 }
 
-// firstWithoutPlace gives the members their slots until one finds none.
-func (b *batch) firstWithoutPlace() *member {
+// placeOnce gives the members their slots. It reports whether some had to be
+// moved to a shared bucket, and whether nobody was left without a place.
+func (b *batch) placeOnce() (moved, ok bool) {
 	for i := range b.members {
-		if mb := &b.members[i]; mb.ask.Cost > 0 && !mb.hold() {
-			return mb
+		mb := &b.members[i]
+		if mb.ask.Cost == 0 || mb.hold() {
+			continue
 		}
+		if mb.shard == &b.store.overflow || mb.shard.owes(mb.meter.kind, mb.hash, mb.now) {
+			mb.verdict = mb.meter.noPlace(mb.ask)
+			return moved, false
+		}
+		b.share(mb)
+		moved = true
 	}
-	return nil
+	return moved, true
 }
 
 // addUp works out what the batch asks of each key.
@@ -170,9 +170,19 @@ func (b *batch) share(mb *member) {
 	if !b.overflow {
 		b.store.overflow.mu.Lock()
 		b.overflow = true
+		b.wall, b.steady = b.store.clocks(clockTable) // others may have been there since
 	}
 	b.store.shared.Add(1)
-	mb.shard, mb.hash = &b.store.overflow, mb.meter.sharedHash()
+	mb.shard, mb.hash, mb.placed = &b.store.overflow, mb.meter.sharedHash(), false
+	b.setClock(mb)
+}
+
+// setClock tells a member the time on its limit's clock.
+func (b *batch) setClock(mb *member) {
+	mb.now = b.steady
+	if mb.meter.kind == clockTable {
+		mb.now = b.wall
+	}
 }
 
 func (b *batch) unpin() {
@@ -234,16 +244,28 @@ func (mb *member) whole() algorithm.Ask {
 // hold gives a member's key a slot, and pins it until all have theirs.
 func (mb *member) hold() bool {
 	t := &mb.shard.tables[mb.meter.kind]
-	if slot := t.slot(mb.hash); slot != nil && slot[1] == pin {
+	slot := t.slot(mb.hash)
+	if slot != nil && slot[1] == pin {
 		return true // the same key twice
 	}
+	isNew := slot == nil
 	if !mb.shard.hold(mb.meter, mb.hash, mb.now, mb.whole()) {
 		return false
 	}
-	slot := t.slot(mb.hash)
+	mb.placed = mb.placed || isNew
+	slot = t.slot(mb.hash)
 	mb.pinned, mb.until = true, slot[1]
 	slot[1] = pin
 	return true
+}
+
+// leave gives up the place that a refused member got from the batch.
+func (mb *member) leave() {
+	t := &mb.shard.tables[mb.meter.kind]
+	if slot := t.slot(mb.hash); mb.placed && slot != nil {
+		mb.shard.forget(mb.meter.kind, slot)
+		t.firstStale = 0
+	}
 }
 
 // look reports how a member stands when the batch is refused: the refusing ones

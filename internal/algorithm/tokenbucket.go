@@ -13,7 +13,8 @@ package algorithm
 // Reservations: with a MaxDelay, a request that does not fit yet may be granted
 // for the moment when it will. It is charged now, so the debt goes beyond the
 // capacity, and whoever comes later stands in line behind it: first come, first
-// served. A reservation reaches at most one minute ahead, or one whole refill
+// served. Giving a reservation back frees the end of the line, so after that one
+// more may act together with the last. A reservation reaches at most one minute ahead, or one whole refill
 // where that is longer. The state remembers that there is one, because a debt
 // above the capacity without one means something else: that the clock stepped
 // back, or that the limit was lowered, and then only the capacity is owed.

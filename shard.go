@@ -70,7 +70,8 @@ func (s *shard) take(mt *meter, hash uint64, now int64, ask algorithm.Ask, d *De
 // cannot, a key that owes something goes on with the room that it has.
 func (s *shard) takeGrowing(mt *meter, hash uint64, now int64, ask algorithm.Ask, d *Decision) {
 	grown := s.makeRoom(mt, hash, now, ask)
-	slot := s.tables[runTable].slot(hash) // making room may have moved it
+	t := &s.tables[runTable]
+	slot := t.slot(hash) // making room may have moved it
 	switch {
 	case grown:
 		s.decide(mt, slot, now, ask, d)
@@ -78,7 +79,9 @@ func (s *shard) takeGrowing(mt *meter, hash uint64, now int64, ask algorithm.Ask
 		s.decideCramped(mt, slot, now, ask, d)
 	default:
 		s.takeShared(mt, ask, d)
+		return
 	}
+	t.firstStale = min(t.firstStale, int64(slot[1]))
 }
 
 // takeNew decides about a key that is not held. It needs a place only if it is

@@ -55,6 +55,7 @@ type Memory struct {
 	overflow shard
 	shared   atomic.Int64  // decisions made by the overflow shard
 	swept    atomic.Uint32 // the shard that was last swept for another's sake
+	barren   atomic.Int32  // how many requests for bytes need not look everywhere
 	meters   meterCache
 }
 

@@ -186,11 +186,7 @@ func (s *shard) makeRoom(mt *meter, hash uint64, now int64, ask algorithm.Ask) b
 		return true
 	}
 	s.missed++
-	freed := s.sweepTables()
-	for tries := 0; freed == 0 && tries < bytesTries; tries++ {
-		freed = s.store.sweepNeighbour() // bytes are rarer than places, and further apart
-	}
-	if freed == 0 {
+	if s.sweepTables() == 0 && s.store.sweepForBytes() == 0 {
 		return false
 	}
 	slot := s.tables[runTable].slot(hash)
@@ -245,7 +241,7 @@ const (
 	smallTable   = 1024
 	sweepEvery   = 10_000_000
 	slotsPerMiss = 128
-	bytesTries   = 32
+	afterBarren  = 256 // requests for bytes, when a sweep of all shards freed none
 )
 
 func (s *shard) sweepTables() (freed int) {
@@ -273,6 +269,23 @@ func (m *Memory) sweepNeighbour() (freed int) {
 	}
 	defer s.mu.Unlock()
 	return s.sweepTables()
+}
+
+// sweepForBytes sweeps one shard after the other until something is freed. Logs
+// are fewer than keys, so the next shard may well have none. When all are in use,
+// it does not look at all shards again for a while.
+func (m *Memory) sweepForBytes() (freed int) {
+	tries := len(m.shards)
+	if m.barren.Add(-1) > 0 {
+		tries = 1
+	}
+	for ; freed == 0 && tries > 0; tries-- {
+		freed = m.sweepNeighbour()
+	}
+	if freed == 0 && m.barren.Load() <= 0 {
+		m.barren.Store(afterBarren)
+	}
+	return freed
 }
 
 // drop takes back what an entry holds outside of its slot.

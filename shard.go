@@ -186,11 +186,11 @@ func (s *shard) makeRoom(mt *meter, hash uint64, now int64, ask algorithm.Ask) b
 		return true
 	}
 	s.missed++
-	if s.sweepTables() == 0 && s.store.sweepForBytes() == 0 {
-		return false
+	grow := func() bool {
+		slot := s.tables[runTable].slot(hash)
+		return slot != nil && s.growRun(mt, slot, now, ask)
 	}
-	slot := s.tables[runTable].slot(hash)
-	return slot != nil && s.growRun(mt, slot, now, ask)
+	return s.sweepTables() > 0 && grow() || s.store.sweepUntil(grow)
 }
 
 // place finds a slot for a new entry: an empty one while there are places left,
@@ -271,21 +271,23 @@ func (m *Memory) sweepNeighbour() (freed int) {
 	return s.sweepTables()
 }
 
-// sweepForBytes sweeps one shard after the other until something is freed. Logs
-// are fewer than keys, so the next shard may well have none. When all are in use,
-// it does not look at all shards again for a while.
-func (m *Memory) sweepForBytes() (freed int) {
+// sweepUntil sweeps one shard after the other until there are bytes to grow by.
+// One shard will often not do: logs are fewer than keys, and a page is only free
+// when all of its runs are. If no shard does, the next requests look at one only.
+func (m *Memory) sweepUntil(grow func() bool) bool {
 	tries := len(m.shards)
 	if m.barren.Add(-1) > 0 {
 		tries = 1
 	}
-	for ; freed == 0 && tries > 0; tries-- {
-		freed = m.sweepNeighbour()
+	for ; tries > 0; tries-- {
+		if m.sweepNeighbour() > 0 && grow() {
+			return true
+		}
 	}
-	if freed == 0 && m.barren.Load() <= 0 {
+	if m.barren.Load() <= 0 {
 		m.barren.Store(afterBarren)
 	}
-	return freed
+	return false
 }
 
 // drop takes back what an entry holds outside of its slot.

@@ -256,7 +256,8 @@ func (k *fixedKey) state(now int64) string {
 
 func (k *fixedKey) sound(now int64) bool {
 	c := k.counter
-	return c == algorithm.Counter{} || c.Used > 0 && (c.End <= now || c.Used <= k.limit.Count)
+	return c == algorithm.Counter{} || c.Used > 0 && c.End <= now+k.windows.window(now).Length &&
+		(c.End <= now || c.Used <= k.limit.Count)
 }
 
 type slidingKey struct {

@@ -91,6 +91,9 @@ func (l *ledger) take(now int64, r penstock.Request) penstock.Decision {
 // charge decides a request without regard to its ID.
 func (l *ledger) charge(now int64, r penstock.Request) penstock.Decision {
 	s, d := l.states[holderOf(r)].decide(now, r)
+	if r.Cost == penstock.Reset {
+		s = state{}
+	}
 	l.states[holderOf(r)] = s
 	return d
 }

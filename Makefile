@@ -83,7 +83,7 @@ fuzz: ## Run each fuzz target for FUZZTIME (30s)
 	if [ -z "$$targets" ]; then echo "no fuzz targets found" >&2; exit 1; fi; \
 	for target in $$targets; do \
 		echo "fuzz $$target"; \
-		(cd $${target%:*} && go test -run '^$$' -fuzz "^$${target##*:}$$" -fuzztime $(FUZZTIME) .); \
+		(cd $${target%:*} && go test -run '^$$' -fuzz "^$${target##*:}$$" -fuzztime $(FUZZTIME) -fuzzminimizetime=1x .); \
 	done
 
 .PHONY: lint

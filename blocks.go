@@ -35,9 +35,9 @@ type run uint64
 // pageWords is how many words a page has, unless one run needs more.
 const pageWords = 2048
 
-// take returns a run of at least n words, all zero, or no run when there is no
+// alloc returns a run of at least n words, all zero, or no run when there is no
 // room for another page.
-func (b *blocks) take(n int) run {
+func (b *blocks) alloc(n int) run {
 	class := sizeClass(n)
 	if b.open[class] == 0 && !b.addPage(class) {
 		return 0
@@ -57,8 +57,11 @@ func (b *blocks) words(r run) []int64 {
 	return b.pages[r>>32-1].run(int32(uint32(r)))
 }
 
-// give takes a run back.
-func (b *blocks) give(r run) {
+// size returns how many words a run has.
+func (b *blocks) size(r run) int { return int(b.pages[r>>32-1].size) }
+
+// free takes a run back.
+func (b *blocks) free(r run) {
 	id, i := int32(r>>32)-1, int32(uint32(r))
 	p := &b.pages[id]
 	class := sizeClass(int(p.size))

@@ -1,7 +1,9 @@
 package penstock
 
 import (
+	"fmt"
 	"math"
+	"strings"
 	"time"
 )
 
@@ -21,7 +23,8 @@ type Decision struct {
 	Allowed bool
 
 	// Granted is how many units were charged: the cost when allowed, less
-	// only for [Request.AtMost], negative when units were given back.
+	// only for [Request.AtMost], negative when units were given back. Asked
+	// again under the same [Request.ID], it is what was charged then.
 	Granted int64
 
 	// Limit is the most that could ever be granted at once: the burst of a
@@ -41,7 +44,8 @@ type Decision struct {
 	ResetAfter time.Duration
 
 	// Delay is how long to hold an allowed request before acting on it. Only
-	// a [LeakyBucket], or a [Request.MaxDelay], gives one.
+	// a [LeakyBucket], or a [Request.MaxDelay], gives one; a look at a leaky
+	// bucket tells the delay that one unit would get.
 	Delay time.Duration
 
 	// Source says who decided.
@@ -53,10 +57,42 @@ type Decision struct {
 	_ [2]byte
 }
 
+// String returns the decision for people to read, such as
+// "allowed granted=1 remaining=1/10 reset=900ms". What is zero is left out.
+func (d Decision) String() string {
+	var b strings.Builder
+	if d.Allowed {
+		b.WriteString("allowed")
+	} else {
+		b.WriteString("denied")
+	}
+	if d.Granted != 0 {
+		fmt.Fprintf(&b, " granted=%d", d.Granted)
+	}
+	fmt.Fprintf(&b, " remaining=%d/%d", d.Remaining, d.Limit)
+	for _, part := range []struct {
+		name string
+		time time.Duration
+	}{{"retry", d.RetryAfter}, {"reset", d.ResetAfter}, {"delay", d.Delay}} {
+		switch part.time {
+		case 0:
+		case Never:
+			fmt.Fprintf(&b, " %s=never", part.name)
+		default:
+			fmt.Fprintf(&b, " %s=%v", part.name, part.time)
+		}
+	}
+	if d.Source != SourceStore {
+		fmt.Fprintf(&b, " source=%v", d.Source)
+	}
+	return b.String()
+}
+
 // A Source says who made a [Decision]. The zero Source is the store itself.
 type Source uint8
 
-// The sources of decisions.
+// The sources of decisions. Stores leave it at zero; wrappers that answer for
+// one say so.
 const (
 	SourceStore     Source = iota // the store itself
 	SourceLease                   // units taken ahead and spent locally

@@ -1,4 +1,4 @@
-// Package penstock is exact rate limiting, inside one process or across many.
+// Package penstock is exact rate limiting.
 //
 // A [Limit] says how much, over how long, and how it is counted. A [Store] holds
 // the state of keys. A [Limiter] puts the two together and has the verbs:
@@ -21,8 +21,8 @@
 // # Exactness
 //
 // Each algorithm promises a bound on what any interval of time can admit, and
-// keeps it whatever the traffic, the concurrency and the clock do. A denial
-// costs nothing. [Decision.RetryAfter] is true to the tick of the clock: after
+// keeps it whatever the traffic and the concurrency; a clock that steps back
+// frees nothing. A denial costs nothing. [Decision.RetryAfter] is true to the tick of the clock: after
 // it, the same request asked alone passes, and one tick earlier it does not.
 //
 // # Compatibility

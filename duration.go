@@ -118,11 +118,11 @@ func durationUnit(name string) (time.Duration, bool) {
 		return time.Microsecond, true
 	case "ms":
 		return time.Millisecond, true
-	case "s", "second", "seconds":
+	case "s", "sec", "second", "seconds":
 		return time.Second, true
-	case "m", "minute", "minutes":
+	case "m", "min", "minute", "minutes":
 		return time.Minute, true
-	case "h", "hour", "hours":
+	case "h", "hr", "hour", "hours":
 		return time.Hour, true
 	case "d", "day", "days":
 		return day, true

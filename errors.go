@@ -28,8 +28,8 @@ var (
 	ErrNever = errors.New("cost exceeds what the limit can ever grant")
 )
 
-// A FieldError names the field of a [Limit], [Request] or options struct that
-// cannot be used, and says what was expected of it.
+// A FieldError names the field of a [Limit] or [Request] that cannot be used, and
+// says what was expected of it.
 type FieldError struct {
 	Field   string // such as "Period"
 	Problem string // such as "-1s: must be more than zero"

@@ -28,13 +28,18 @@ const (
 	SlidingWindow
 
 	// RollingWindow counts in Buckets parts of the period. No interval of one
-	// Period ever admits more than Count.
+	// Period ever admits more than Count; for that, units come back up to one
+	// part late, so ten parts let through nine tenths of what is asked of them
+	// without a pause, and a hundred parts nearly all.
 	RollingWindow
 
 	// SlidingLog remembers every admitted moment. It is exact, and pays for
 	// that with eight bytes a unit.
 	SlidingLog
 )
+
+// isBucket reports whether the algorithm counts by a rate and a burst.
+func (a Algorithm) isBucket() bool { return a == TokenBucket || a == LeakyBucket }
 
 // An Align says where the windows of a [FixedWindow] begin.
 type Align uint8
@@ -57,12 +62,16 @@ type Limit struct {
 	// Name says whose state this is. Limits of one name share their state
 	// even when Count or Burst differ, so a limit can be changed while it is
 	// in use: raising it frees room at once, lowering it clamps what is owed.
-	// A limit without a name is identified by all of its fields. At most 64
-	// bytes. Optional.
+	// (Buckets owe time: a larger Burst frees room at once, a larger Count
+	// makes what is owed come back sooner.) A limit without a name is
+	// identified by all of its fields. At most 64 bytes. Optional.
 	Name string
 
 	// Algorithm says how units are counted. Default: TokenBucket.
 	Algorithm Algorithm
+
+	// Align says where a FixedWindow begins. Default: AlignFirst.
+	Align Align
 
 	// Count is the number of units per Period. Zero denies every cost above
 	// zero.
@@ -79,9 +88,6 @@ type Limit struct {
 	// Buckets is the number of parts a RollingWindow counts in, from 1 to
 	// 1000. Default: 10.
 	Buckets int
-
-	// Align says where a FixedWindow begins. Default: AlignFirst.
-	Align Align
 
 	// Offset moves the beginning of an aligned FixedWindow. Default: none.
 	Offset time.Duration

@@ -66,7 +66,7 @@ func ParseLimit(s string) (Limit, error) {
 // String returns the limit as [ParseLimit] reads it, in one way for all limits
 // that mean the same. The text of an invalid limit cannot be parsed.
 func (l Limit) String() string {
-	l = l.normal()
+	l = l.Normal()
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d/%s", l.Count, l.periodText())
 	if l.Zone != "" {
@@ -366,14 +366,14 @@ func (t *limitText) finish() (Limit, error) {
 		// No default is ever invalid, so there is a word for the field.
 		return Limit{}, badLimit(bad.Field, "at column %d: %s", t.said[bad.Field].column, bad.Problem)
 	}
-	return t.limit.normal(), nil
+	return t.limit.Normal(), nil
 }
 
 // refuseStrangers refuses words that do not belong to the algorithm. In a
 // [Limit] such fields are ignored; who writes them out expects something.
 func (t *limitText) refuseStrangers() error {
 	a := t.limit.Algorithm
-	bucket := a == TokenBucket || a == LeakyBucket
+	bucket := a.isBucket()
 	for _, c := range []struct {
 		field   string
 		belongs bool
@@ -386,7 +386,7 @@ func (t *limitText) refuseStrangers() error {
 		{"Zone", a == FixedWindow, "fixed-window"},
 	} {
 		if w, ok := t.said[c.field]; ok && !c.belongs {
-			return w.bad(c.field, "belongs to %s, and this is %s", c.owner, a)
+			return w.bad(c.field, "want %s with it, and this is %s", c.owner, a)
 		}
 	}
 	return nil

@@ -38,7 +38,8 @@ var limitTexts = []struct {
 	{" \t10/s\r\n burst=2\n", Limit{Count: 10, Period: time.Second, Burst: 2}, "10/1s burst=2"},
 	{
 		"100/1m leaky-bucket burst=1",
-		Limit{Algorithm: LeakyBucket, Count: 100, Period: time.Minute, Burst: 1}, "",
+		Limit{Algorithm: LeakyBucket, Count: 100, Period: time.Minute, Burst: 1},
+		"",
 	},
 	{"100/10s sliding-log", Limit{Algorithm: SlidingLog, Count: 100, Period: 10 * time.Second}, ""},
 	{"100/10s sliding-window", Limit{Algorithm: SlidingWindow, Count: 100, Period: 10 * time.Second}, ""},
@@ -46,23 +47,28 @@ var limitTexts = []struct {
 	// Buckets, by their number or by their length.
 	{
 		"100/10s rolling-window",
-		Limit{Algorithm: RollingWindow, Count: 100, Period: 10 * time.Second, Buckets: 10}, "",
+		Limit{Algorithm: RollingWindow, Count: 100, Period: 10 * time.Second, Buckets: 10},
+		"",
 	},
 	{
 		"100/10s rolling-window buckets=20",
-		Limit{Algorithm: RollingWindow, Count: 100, Period: 10 * time.Second, Buckets: 20}, "",
+		Limit{Algorithm: RollingWindow, Count: 100, Period: 10 * time.Second, Buckets: 20},
+		"",
 	},
 	{
 		"100/1d rolling-window bucket=1h",
-		Limit{Algorithm: RollingWindow, Count: 100, Period: day, Buckets: 24}, "100/1d rolling-window buckets=24",
+		Limit{Algorithm: RollingWindow, Count: 100, Period: day, Buckets: 24},
+		"100/1d rolling-window buckets=24",
 	},
 	{
 		"100/1d bucket=7h rolling-window",
-		Limit{Algorithm: RollingWindow, Count: 100, Period: day, Buckets: 4}, "100/1d rolling-window buckets=4",
+		Limit{Algorithm: RollingWindow, Count: 100, Period: day, Buckets: 4},
+		"100/1d rolling-window buckets=4",
 	},
 	{
 		"100/day bucket=day rolling-window",
-		Limit{Algorithm: RollingWindow, Count: 100, Period: day, Buckets: 1}, "100/1d rolling-window buckets=1",
+		Limit{Algorithm: RollingWindow, Count: 100, Period: day, Buckets: 1},
+		"100/1d rolling-window buckets=1",
 	},
 
 	// Fixed windows from the first request, on the clock, and on a calendar.
@@ -70,7 +76,8 @@ var limitTexts = []struct {
 	{"5/day fixed-window align=first", Limit{Algorithm: FixedWindow, Count: 5, Period: day}, "5/1d fixed-window"},
 	{
 		"100/1m fixed-window align=clock offset=10s",
-		Limit{Algorithm: FixedWindow, Count: 100, Period: time.Minute, Align: AlignClock, Offset: 10 * time.Second}, "",
+		Limit{Algorithm: FixedWindow, Count: 100, Period: time.Minute, Align: AlignClock, Offset: 10 * time.Second},
+		"",
 	},
 	{
 		"100/1m fixed-window align=clock offset=-10s",
@@ -79,7 +86,8 @@ var limitTexts = []struct {
 	},
 	{
 		"5/day zone=Asia/Shanghai fixed-window",
-		Limit{Algorithm: FixedWindow, Count: 5, Period: day, Align: AlignDay, Zone: "Asia/Shanghai"}, "",
+		Limit{Algorithm: FixedWindow, Count: 5, Period: day, Align: AlignDay, Zone: "Asia/Shanghai"},
+		"",
 	},
 	{
 		"5/24h zone=Asia/Shanghai fixed-window",
@@ -93,7 +101,8 @@ var limitTexts = []struct {
 	},
 	{
 		"5/month zone=Europe/Berlin fixed-window offset=4h",
-		Limit{Algorithm: FixedWindow, Count: 5, Period: 30 * day, Align: AlignMonth, Offset: 4 * time.Hour, Zone: "Europe/Berlin"}, "",
+		Limit{Algorithm: FixedWindow, Count: 5, Period: 30 * day, Align: AlignMonth, Offset: 4 * time.Hour, Zone: "Europe/Berlin"},
+		"",
 	},
 	{
 		"5/year align=year fixed-window offset=-1d",
@@ -170,10 +179,10 @@ var badLimitTexts = []struct{ text, want string }{
 	{"10/s burst=0", `Burst at column 6: "burst=0": want a number from 1 to 9223372036854775807, or leave the word out`},
 	{"10/s burst=-1", `Burst at column 6: "burst=-1": want a number from 1 to 9223372036854775807, or leave the word out`},
 	{"10/s burst=2 burst=3", `Burst at column 14: "burst=3": said before, at column 6: "burst=2"`},
-	{"10/s burst=2 sliding-log", `Burst at column 6: "burst=2": belongs to token-bucket or leaky-bucket, and this is sliding-log`},
+	{"10/s burst=2 sliding-log", `Burst at column 6: "burst=2": want token-bucket or leaky-bucket with it, and this is sliding-log`},
 	{"1/d burst=30000", `Burst at column 5: 30000: must be at most 26687, which takes 73 years to come back`},
 
-	{"10/s buckets=5", `Buckets at column 6: "buckets=5": belongs to rolling-window, and this is token-bucket`},
+	{"10/s buckets=5", `Buckets at column 6: "buckets=5": want rolling-window with it, and this is token-bucket`},
 	{"10/s rolling-window buckets=1001", `Buckets at column 21: "buckets=1001": want a number from 1 to 1000, or leave the word out`},
 	{"10/s rolling-window bucket=1ms buckets=5", `Buckets at column 32: "buckets=5": said before, at column 21: "bucket=1ms"`},
 	{"10/s rolling-window bucket=x", `Buckets at column 21: "bucket=x": want a duration such as 1h or 30s`},
@@ -181,14 +190,14 @@ var badLimitTexts = []struct{ text, want string }{
 	{"10/s rolling-window bucket=1us", `Buckets at column 21: "bucket=1us": the period of 1s has 1000000 of these: want at most 1000`},
 	{"10/s rolling-window bucket=2s", `Buckets at column 21: "bucket=2s": longer than the period of 1s`},
 
-	{"10/s align=clock", `Align at column 6: "align=clock": belongs to fixed-window, and this is token-bucket`},
+	{"10/s align=clock", `Align at column 6: "align=clock": want fixed-window with it, and this is token-bucket`},
 	{"10/d fixed-window align=dya", `Align at column 19: "align=dya": unknown alignment; did you mean day?`},
-	{"10/s offset=1s", `Offset at column 6: "offset=1s": belongs to fixed-window, and this is token-bucket`},
+	{"10/s offset=1s", `Offset at column 6: "offset=1s": want fixed-window with it, and this is token-bucket`},
 	{"10/h fixed-window offset=1s", `Offset at column 19: "offset=1s": want align= or zone= with it: these windows begin at the first request`},
 	{"10/h fixed-window align=clock offset=x", `Offset at column 31: "offset=x": want a duration such as 4h or -30m`},
 	{"10/h fixed-window align=clock offset=1h", `Offset at column 31: 1h: must be shorter than the period of 1h`},
 
-	{"10/d zone=UTC", `Zone at column 6: "zone=UTC": belongs to fixed-window, and this is token-bucket`},
+	{"10/d zone=UTC", `Zone at column 6: "zone=UTC": want fixed-window with it, and this is token-bucket`},
 	{"10/90m zone=UTC fixed-window", `Zone at column 8: "zone=UTC": want a period of day, week, month or year with it, and not 90m`},
 	{"10/d zone=UTC fixed-window align=clock", `Zone at column 6: "zone=UTC": want a calendar for it to apply to, and align=clock follows none`},
 	{"10/d zone=UTC fixed-window align=first", `Zone at column 6: "zone=UTC": want a calendar for it to apply to, and align=first follows none`},
@@ -226,8 +235,8 @@ func TestLimitTextRoundTrips(t *testing.T) {
 		if (err == nil) != (invalid == nil) {
 			t.Fatalf("ParseLimit(%q) says %v, but %+v.Validate() = %v", l, err, fields(l), invalid)
 		}
-		if err == nil && got != l.normal() {
-			t.Fatalf("ParseLimit(%q)\ngot  %+v\nwant %+v", l, fields(got), fields(l.normal()))
+		if err == nil && got != l.Normal() {
+			t.Fatalf("ParseLimit(%q)\ngot  %+v\nwant %+v", l, fields(got), fields(l.Normal()))
 		}
 		if err == nil && got.String() != l.String() {
 			t.Fatalf("%q is not canonical: it reads back as %q", l, got)
@@ -300,8 +309,15 @@ func TestEditDistance(t *testing.T) {
 		a, b string
 		want int
 	}{
-		{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"abc", "abc", 0},
-		{"abc", "abd", 1}, {"abc", "ac", 1}, {"ac", "abc", 1}, {"brust", "burst", 2}, {"kitten", "sitting", 3},
+		{"", "", 0},
+		{"", "abc", 3},
+		{"abc", "", 3},
+		{"abc", "abc", 0},
+		{"abc", "abd", 1},
+		{"abc", "ac", 1},
+		{"ac", "abc", 1},
+		{"brust", "burst", 2},
+		{"kitten", "sitting", 3},
 	} {
 		if got := editDistance(c.a, c.b); got != c.want {
 			t.Errorf("editDistance(%q, %q) = %d, want %d", c.a, c.b, got, c.want)
@@ -325,7 +341,7 @@ func FuzzParseLimit(f *testing.F) {
 			checkPointsInto(t, text, err)
 			return
 		}
-		if err := l.Validate(); err != nil || l != l.normal() {
+		if err := l.Validate(); err != nil || l != l.Normal() {
 			t.Fatalf("ParseLimit(%q) = %+v, which is invalid (%v) or not normal", text, fields(l), err)
 		}
 		again, err := ParseLimit(l.String())
@@ -338,7 +354,7 @@ func FuzzParseLimit(f *testing.F) {
 func checkPointsInto(t *testing.T, text string, err error) {
 	t.Helper()
 	var bad *FieldError
-	if !errors.As(err, &bad) || bad.Kind != ErrBadLimit || bad.Field == "" {
+	if !errors.As(err, &bad) || !errors.Is(bad, ErrBadLimit) || bad.Field == "" {
 		t.Fatalf("ParseLimit(%q) = %v, want a FieldError of kind ErrBadLimit", text, err)
 	}
 	var column int

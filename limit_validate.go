@@ -94,7 +94,7 @@ func (l Limit) checkBucket() error {
 	if l.Burst < 0 {
 		return badLimit("Burst", "%d: must not be negative", l.Burst)
 	}
-	n := l.normal()
+	n := l.Normal()
 	interval, ok := algorithm.Interval(n.Count, int64(n.Period), n.Burst)
 	if !ok {
 		return badLimit("Count", "%d: cannot be spread evenly over %s to within 0.1 %%%s",
@@ -116,7 +116,7 @@ func (l Limit) checkFixedWindow() error {
 			return err
 		}
 	}
-	if period := l.normal().Period; l.Offset <= -period || l.Offset >= period {
+	if period := l.Normal().Period; l.Offset <= -period || l.Offset >= period {
 		return badLimit("Offset", "%s: must be shorter than the period of %s",
 			durationText(l.Offset), durationText(period))
 	}
@@ -176,7 +176,7 @@ func (l Limit) workingCounts() string {
 // spreads reports whether the limit would work with another count.
 func (l Limit) spreads(count int64) bool {
 	l.Count = count
-	n := l.normal()
+	n := l.Normal()
 	_, ok := algorithm.Interval(n.Count, int64(n.Period), n.Burst)
 	return ok
 }
@@ -193,10 +193,10 @@ func nearestText(below, above int64) string {
 	return fmt.Sprintf("; the nearest that can are %d and %d", below, above)
 }
 
-// normal returns the limit with its defaults filled in and the fields that
-// its algorithm ignores cleared, so that two limits of one meaning are equal.
-// What is invalid stays as it is.
-func (l Limit) normal() Limit {
+// Normal returns the limit with its defaults filled in and the fields that its
+// algorithm ignores cleared, so that two limits of one meaning are equal. What
+// is invalid stays as it is.
+func (l Limit) Normal() Limit {
 	n := Limit{Name: l.Name, Algorithm: l.Algorithm, Count: l.Count, Period: l.Period}
 	switch l.Algorithm {
 	case TokenBucket, LeakyBucket:

@@ -126,8 +126,8 @@ func TestNormalLimits(t *testing.T) {
 			Limit{Algorithm: FixedWindow, Count: 1, Period: 7 * day, Align: AlignWeek, Offset: -time.Minute, Zone: "UTC"},
 		},
 	} {
-		if got := c.limit.normal(); got != c.want {
-			t.Errorf("%+v.normal()\ngot  %+v\nwant %+v", fields(c.limit), fields(got), fields(c.want))
+		if got := c.limit.Normal(); got != c.want {
+			t.Errorf("%+v.Normal()\ngot  %+v\nwant %+v", fields(c.limit), fields(got), fields(c.want))
 		}
 	}
 }
@@ -137,9 +137,9 @@ func TestNormalLimits(t *testing.T) {
 func TestNormalKeepsTheMeaning(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := anyLimit().Draw(t, "limit")
-		n := l.normal()
-		if n.normal() != n {
-			t.Fatalf("%+v.normal() is %+v, whose normal form is %+v", fields(l), fields(n), fields(n.normal()))
+		n := l.Normal()
+		if n.Normal() != n {
+			t.Fatalf("%+v.Normal() is %+v, whose normal form is %+v", fields(l), fields(n), fields(n.Normal()))
 		}
 		if (l.Validate() == nil) != (n.Validate() == nil) {
 			t.Fatalf("%+v.Validate() = %v, but of its normal form %v", fields(l), l.Validate(), n.Validate())

@@ -30,15 +30,15 @@ type Limiter struct {
 	one    Request // for one unit of a key yet to be named
 }
 
-// New returns a limiter, or an error that wraps [ErrBadLimit] and names the
-// field that cannot be used.
+// New returns a limiter. If the limit cannot be counted by, the error wraps
+// [ErrBadLimit] and names the field.
 func New(s Store, l Limit) (*Limiter, error) {
 	if s == nil {
 		return nil, fmt.Errorf("penstock: no store: want a Store such as NewMemory(nil)")
 	}
 	lim := &Limiter{store: s}
 	tick := int64(1)
-	if m, ok := s.(*Memory); ok {
+	if m, ok := s.(*Memory); ok && m != nil {
 		lim.memory, tick = m, m.tick
 	}
 	var err error
@@ -118,8 +118,10 @@ func (l *Limiter) Wait(ctx context.Context, key string) error {
 // deadline of ctx. If ctx ends during the wait, the units are given back and the
 // context's error is returned.
 //
-// On buckets those who wait are served in the order in which they came, in all
-// processes together. On windows they ask again when there may be room.
+// On a token bucket those who wait are served in the order in which they came, as
+// far as reservations reach (see [Limiter.ReserveN]); on a leaky bucket, as long
+// as there is room in its queue. Whoever does not get in line, and everybody on
+// windows, asks again when there may be room, in no particular order.
 func (l *Limiter) WaitN(ctx context.Context, key string, n int64) error {
 	d, err := l.await(ctx, key, n)
 	if err != nil || d.Delay == 0 {
@@ -144,28 +146,40 @@ func (l *Limiter) await(ctx context.Context, key string, n int64) (Decision, err
 		}
 		r.MaxDelay = patience
 		d, err := l.store.Take(ctx, r)
+		if n == 0 {
+			d.Delay = 0 // a look at a queue tells its length, and there is nothing to wait for
+		}
 		if err != nil || d.Allowed {
 			return d, err
 		}
 		if err = l.worthWaiting(d, n, patience); err != nil {
 			return d, err
 		}
-		if err = sleep(ctx, d.RetryAfter); err != nil {
+		if err = sleep(ctx, max(d.RetryAfter, shortestSleep)); err != nil {
 			return d, err
 		}
 	}
 }
 
+// shortestSleep keeps a wait from spinning on a store that denies without saying
+// for how long.
+const shortestSleep = time.Microsecond
+
 // worthWaiting returns an error if a wait that was just refused cannot end in
 // time. A token bucket refuses only what lies beyond the reach of reservations:
-// after RetryAfter the reservation can be made, and there is the reach to wait.
+// after RetryAfter the reservation can be made, and then there is the reach to
+// wait. A leaky bucket lets nobody act before all who came earlier, however late
+// one gets in line.
 func (l *Limiter) worthWaiting(d Decision, n int64, patience time.Duration) error {
 	if d.RetryAfter == Never {
 		return fmt.Errorf("penstock: %w: %d of at most %d", ErrNever, n, d.Limit)
 	}
 	wait := d.RetryAfter
-	if l.meter.limit.Algorithm == TokenBucket {
+	switch l.meter.limit.Algorithm {
+	case TokenBucket:
 		wait += min(patience, time.Duration(l.meter.token.Reach()))
+	case LeakyBucket:
+		wait = d.ResetAfter
 	}
 	if wait > patience {
 		return fmt.Errorf("penstock: %w: %v needed, %v left", ErrDeadline, wait, patience)
@@ -180,9 +194,9 @@ func patienceOf(ctx context.Context) (time.Duration, error) {
 	}
 	deadline, ok := ctx.Deadline()
 	if !ok {
-		return math.MaxInt64 / 2, nil
+		return math.MaxInt64 / 2, nil // for ever, with room to add to it
 	}
-	return max(time.Until(deadline), 1), nil
+	return max(time.Until(deadline), 1), nil // as a MaxDelay, 0 has another meaning
 }
 
 // sleep returns after d, or with the error of ctx when that ends before.

@@ -11,29 +11,33 @@ import (
 )
 
 // MemoryOptions are the settings of a [Memory]. The zero value is good for
-// nearly everyone.
+// nearly everyone; a number that is not above zero means its default.
 type MemoryOptions struct {
 	// MaxKeys is how many keys may be held at once, counting each pair of key
 	// and limit, and each remembered [Request.ID]. Default: 1,000,000.
 	MaxKeys int
 
 	// MaxBytes is how much the states of sliding logs and rolling windows may
-	// occupy. The other algorithms need less than 64 bytes a key, which
+	// occupy; those that new keys share when the store is full may take a
+	// quarter more. The other algorithms need less than 64 bytes a key, which
 	// MaxKeys bounds. Default: 1 GiB.
 	MaxBytes int64
 
-	// Now is the clock, for tests and simulations. Default: the machine's
-	// monotonic clock, and its wall clock for windows that follow the time of
-	// day.
+	// Now is the clock, for tests and simulations. It must not call the store.
+	// [Limiter.Wait] sleeps on the machine's clock all the same; to test that,
+	// use testing/synctest and leave this nil. Default: the machine's monotonic
+	// clock, and its wall clock for windows that follow the time of day.
 	Now func() time.Time
 
-	// Tick is the step in which the clock moves. Decisions agree with those of
-	// a Redis store when it is a millisecond. Default: a nanosecond.
+	// Tick is the step in which the clock moves, for comparing with a store
+	// whose clock is coarser. With a tick of one's own, all limits go by the
+	// wall clock. Default: a nanosecond.
 	Tick time.Duration
 }
 
 // Memory is the store inside this process. It is safe for concurrent use, runs
-// no goroutine, needs no closing, and is bounded: see [MemoryOptions].
+// no goroutine, needs no closing, and is bounded: see [MemoryOptions]. One that is
+// used in a bubble of testing/synctest must be made in it.
 //
 // A key that is as good as new takes no room. When every place is held by a key
 // that is not, nobody's debt is forgotten to make room: new keys under the same
@@ -51,6 +55,7 @@ type Memory struct {
 	overflow shard
 	shared   atomic.Int64  // decisions made by the overflow shard
 	swept    atomic.Uint32 // the shard that was last swept for another's sake
+	barren   atomic.Int32  // how many requests for bytes need not look everywhere
 	meters   meterCache
 }
 
@@ -72,6 +77,7 @@ const (
 	defaultMaxKeys  = 1_000_000
 	defaultMaxBytes = 1 << 30
 	keysPerShard    = 4096
+	maxShardBits    = 14   // more shards than that gain nothing, and cost memory
 	maxOverflow     = 1024 // buckets for those who find the store full, one a limit
 )
 
@@ -95,7 +101,7 @@ func (m *Memory) setShards(o *MemoryOptions) {
 	if o.MaxBytes > 0 {
 		maxBytes = o.MaxBytes
 	}
-	n := bits.Len64(uint64(m.places.most-1) / keysPerShard)
+	n := min(bits.Len64(uint64(m.places.most-1)/keysPerShard), maxShardBits)
 	m.shards = make([]shard, 1<<n)
 	m.shift = 64 - n
 	for i := range m.shards {
@@ -103,6 +109,7 @@ func (m *Memory) setShards(o *MemoryOptions) {
 		m.shards[i].blocks.held, m.shards[i].blocks.most = &m.bytes, maxBytes
 	}
 	m.overflow.open(m, &places{most: maxOverflow})
+	m.overflow.blocks.held, m.overflow.blocks.most = &m.bytes, maxBytes+maxBytes/4
 }
 
 // setClock installs the caller's clock, or one that moves in the caller's tick.
@@ -130,7 +137,18 @@ func (m *Memory) now(wall bool) int64 {
 	case wall:
 		return min(max(time.Now().UnixNano(), 0), algorithm.MaxTime)
 	}
-	return int64(time.Since(m.base))
+	return max(int64(time.Since(m.base)), 0)
+}
+
+// clocks reads the clock that a kind of table goes by, and the one that never
+// steps, at the same instant.
+func (m *Memory) clocks(k kind) (now, steady int64) {
+	if m.clock != nil || k != clockTable {
+		now = m.now(false)
+		return now, now
+	}
+	t := time.Now()
+	return min(max(t.UnixNano(), 0), algorithm.MaxTime), int64(t.Sub(m.base))
 }
 
 // Take decides one request. It never blocks, and so does not look at ctx.
@@ -157,22 +175,26 @@ func (m *Memory) meter(r *Request) (*meter, error) {
 	return m.meters.get(r.Limit, m.tick)
 }
 
-// take decides about one key. A token bucket that has its place, which is what
-// most questions are about, is decided here; everything else goes a longer way.
+// take decides about one key. What happens most, that one unit of a token bucket
+// is taken and was there, is decided on the spot: calling others for it would
+// cost more than the decision.
 func (m *Memory) take(mt *meter, key string, ask algorithm.Ask, d *Decision) {
 	h := hashOf(mt, key)
 	s := m.shard(h)
 	s.mu.Lock()
-	now := m.now(mt.kind == clocked)
-	if mt.limit.Algorithm == TokenBucket {
-		t := &s.tables[buckets]
-		if at, held := t.find(h); held {
-			b, v := mt.token.Decide(bucketOf(t.words[at+1]), now, ask)
-			t.words[at+1] = wordOf(b)
-			t.oldest = min(t.oldest, b.Full)
-			d.set(mt, v, mt.token.Standing(max(b.Full-now, 0)))
-			s.mu.Unlock()
-			return
+	t := &s.tables[mt.kind]
+	if t.large() || mt.kind == runTable { // small tables are at hand anyway
+		s.warm(mt.kind, h)
+	}
+	now := m.now(mt.kind == clockTable)
+	if mt.limit.Algorithm == TokenBucket && ask == (algorithm.Ask{Cost: 1}) {
+		if at, held := t.find(h); held && t.words[at+1] < signBit {
+			if full, ok := mt.token.SpendOne(int64(t.words[at+1]), now); ok {
+				t.words[at+1] = uint64(full)
+				d.set(mt, algorithm.Verdict{Allowed: true, Granted: 1}, mt.token.Standing(full-now))
+				s.mu.Unlock()
+				return
+			}
 		}
 	}
 	s.take(mt, h, now, ask, d)
@@ -203,8 +225,8 @@ type places struct {
 	most  int64
 }
 
-// take reports whether there was another place, and takes it.
-func (p *places) take() bool {
+// claim reports whether there was another place, and claims it.
+func (p *places) claim() bool {
 	if p.taken.Add(1) <= p.most {
 		return true
 	}

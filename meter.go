@@ -11,12 +11,12 @@ import (
 // A meter is a limit made ready for counting: checked, and its arithmetic
 // worked out for a store's tick.
 type meter struct {
-	limit    Limit  // as it was given
-	identity uint64 // whose state it counts
-	kind     kind   // of table that a Memory keeps the state in
-	tick     int64
-	most     int64 // that could be granted at once
-	memory   int64 // how long a grant under an ID is remembered
+	limit     Limit  // as it was given
+	identity  uint64 // whose state it counts
+	kind      kind   // of table that a Memory keeps the state in
+	tick      int64
+	most      int64 // that could be granted at once
+	grantLife int64 // how long a grant under an ID is remembered
 
 	// One of these is in use, by limit.Algorithm.
 	token   algorithm.TokenBucket
@@ -36,24 +36,24 @@ type meter struct {
 // outside can choose keys that collide.
 var seed = maphash.MakeSeed()
 
-// maxMemory is the longest that a grant under an ID is remembered.
-const maxMemory = 24 * time.Hour
+// maxGrantLife is the longest that a grant under an ID is remembered.
+const maxGrantLife = 24 * time.Hour
 
 // newMeter checks a limit and works it out for a clock of the given tick.
 func newMeter(l Limit, tick int64) (*meter, error) {
 	if err := l.Validate(); err != nil {
 		return nil, err
 	}
-	n := l.normal()
+	n := l.Normal()
 	mt := &meter{
-		limit:    l,
-		identity: maphash.Comparable(seed, n.identity()),
-		kind:     n.kind(),
-		tick:     tick,
-		most:     n.most(),
-		memory:   algorithm.RoundUp(int64(min(n.Period, maxMemory)), tick),
-		period:   algorithm.RoundUp(int64(n.Period), tick),
-		offset:   algorithm.RoundDown(int64(n.Offset), tick),
+		limit:     l,
+		identity:  maphash.Comparable(seed, n.identity()),
+		kind:      n.kind(),
+		tick:      tick,
+		most:      n.most(),
+		grantLife: algorithm.RoundUp(int64(min(n.Period, maxGrantLife)), tick),
+		period:    algorithm.RoundUp(int64(n.Period), tick),
+		offset:    algorithm.RoundDown(int64(n.Offset), tick),
 	}
 	return mt, mt.prepare(n)
 }
@@ -80,23 +80,9 @@ func (mt *meter) prepare(n Limit) (err error) {
 	return err
 }
 
-// identity returns what a normal limit's state belongs to: every field of an
-// unnamed limit; of a named one its name and algorithm, and the shape of its
-// window, for units counted in one shape mean nothing in another.
-func (l Limit) identity() Limit {
-	if l.Name == "" {
-		return l
-	}
-	l.Count, l.Burst = 0, 0
-	if l.Algorithm == TokenBucket || l.Algorithm == LeakyBucket {
-		l.Period = 0
-	}
-	return l
-}
-
 // most returns the most that a normal limit could grant at once.
 func (l Limit) most() int64 {
-	if l.Algorithm == TokenBucket || l.Algorithm == LeakyBucket {
+	if l.Algorithm.isBucket() {
 		return l.Burst
 	}
 	return l.Count
@@ -106,15 +92,15 @@ func (l Limit) most() int64 {
 func (l Limit) kind() kind {
 	switch l.Algorithm {
 	case TokenBucket, LeakyBucket:
-		return buckets
+		return bucketTable
 	case RollingWindow, SlidingLog:
-		return stored
+		return runTable
 	case FixedWindow:
 		if l.Align != AlignFirst {
-			return clocked
+			return clockTable
 		}
 	}
-	return windows
+	return windowTable
 }
 
 // sharedHash is what the new keys of a limit are known by, all together, when
@@ -145,24 +131,30 @@ type span struct {
 func (mt *meter) spanAround(now int64) *span {
 	start, end := mt.calendar.window(time.Unix(0, now))
 	return &span{
-		start: algorithm.RoundDown(start.UnixNano(), mt.tick),
-		end:   algorithm.RoundDown(end.UnixNano(), mt.tick),
+		start: algorithm.RoundUp(start.UnixNano(), mt.tick),
+		end:   algorithm.RoundUp(end.UnixNano(), mt.tick),
 	}
 }
 
-// A meterCache keeps meters for callers who come with a bare limit.
+// A meterCache keeps meters for callers who come with a bare limit. A limit has
+// two places where it may be, so that a pair of limits which are asked about in
+// turn do not keep pushing each other out.
 type meterCache struct {
 	slots [1024]atomic.Pointer[meter]
 }
 
 func (c *meterCache) get(l Limit, tick int64) (*meter, error) {
-	slot := &c.slots[l.mix()%uint64(len(c.slots))]
-	if mt := slot.Load(); mt != nil && mt.limit == l {
+	i := l.mix() % uint64(len(c.slots))
+	first, second := &c.slots[i], &c.slots[i^1]
+	if mt := first.Load(); mt != nil && mt.limit == l {
+		return mt, nil
+	}
+	if mt := second.Load(); mt != nil && mt.limit == l {
 		return mt, nil
 	}
 	mt, err := newMeter(l, tick)
 	if err == nil {
-		slot.Store(mt)
+		second.Store(first.Swap(mt))
 	}
 	return mt, err
 }
@@ -170,9 +162,11 @@ func (c *meterCache) get(l Limit, tick int64) (*meter, error) {
 // mix tells limits apart well enough to spread them over a cache, in less time
 // than a real hash of all fields takes.
 func (l Limit) mix() uint64 {
-	h := maphash.String(seed, l.Name)
-	for _, field := range [...]uint64{uint64(l.Count), uint64(l.Period), uint64(l.Burst), uint64(l.Algorithm)} {
-		h = (h ^ field) * 0x9e3779b97f4a7c15
+	h := maphash.String(seed, l.Name) ^ maphash.String(seed, l.Zone)<<1
+	for _, field := range [...]int64{
+		l.Count, int64(l.Period), l.Burst, int64(l.Offset), int64(l.Buckets)<<16 | int64(l.Align)<<8 | int64(l.Algorithm),
+	} {
+		h = (h ^ uint64(field)) * 0x9e3779b97f4a7c15
 	}
 	return h >> 32
 }

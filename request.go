@@ -11,7 +11,7 @@ import (
 
 // Reset, as the Cost of a [Request], gives everything back: the key is
 // forgotten, and as good as new.
-const Reset = math.MinInt64
+const Reset int64 = math.MinInt64
 
 // A Request asks a [Store] about one key under one limit.
 type Request struct {
@@ -46,6 +46,16 @@ type Request struct {
 	// decorators need not look it up. It is trusted only while it agrees with
 	// Limit, which a decorator may have changed.
 	meter *meter
+}
+
+// Validate returns an error if the request has no meaning under any state of its
+// key: if it names nobody, asks for something contradictory, or its limit cannot
+// be counted by. Stores do this themselves.
+func (r Request) Validate() error {
+	if err := r.check(); err != nil {
+		return err
+	}
+	return r.Limit.Validate()
 }
 
 // check returns an error if the request, apart from its limit, has no meaning.

@@ -44,12 +44,21 @@ func (r *Reservation) Decision() Decision { return r.decision }
 // may act.
 func (r *Reservation) Delay() time.Duration { return max(0, time.Until(r.act)) }
 
-// Cancel gives the units back, because the holder will not act. Only the first
-// call does.
+// Cancel gives the units back, because the holder will not act, even if ctx has
+// ended. Only the first call does, unless it returns an error; and none does once
+// the moment to act has come, so that a deferred Cancel is harmless. To give back
+// after that, as on windows, whose reservations have no delay, use [Limiter.Refund].
+//
+// What is given back is the end of the line. Those who reserved later keep their
+// moments, so the next to reserve may act together with the last of them.
 func (r *Reservation) Cancel(ctx context.Context) error {
-	if r.decision.Granted == 0 || r.cancelled.Swap(true) {
+	if r.decision.Granted == 0 || time.Now().After(r.act) || r.cancelled.Swap(true) {
 		return nil
 	}
+	ctx = context.WithoutCancel(ctx)
 	_, err := r.limiter.store.Take(ctx, r.limiter.request(r.key, -r.decision.Granted))
+	if err != nil {
+		r.cancelled.Store(false)
+	}
 	return err
 }

@@ -1,6 +1,7 @@
 package penstock
 
 import (
+	"math"
 	"sync"
 
 	"github.com/penstock-io/penstock/internal/algorithm"
@@ -15,23 +16,25 @@ type shard struct {
 	places *places // shared with the other shards
 	blocks blocks
 	missed int // requests for a place that found none since the last sweep
-	_      [64]byte
+
+	wentShared bool // whether the last decision was the overflow shard's
+	_          [64]byte
 }
 
 // A shard keeps a table for each width of state, and for each clock.
 type kind int
 
 const (
-	buckets kind = iota // the instant at which a bucket is as good as new
-	windows             // when it is, and the counts
-	clocked             // the same, on the wall clock
-	stored              // when it is, and the run of words that holds the state
-	grants              // when it is forgotten, what was granted, and when to act
+	bucketTable kind = iota // the instant at which a bucket is as good as new
+	windowTable             // when it is, and the counts
+	clockTable              // the same, on the wall clock
+	runTable                // when it is, the run of words that holds the state, and where in it
+	grantTable              // when it is forgotten, what was granted, and when to act
 	kinds
 )
 
 // slotWidths are the words of a slot, hash included.
-var slotWidths = [kinds]uint64{buckets: 2, windows: 3, clocked: 3, stored: 3, grants: 4}
+var slotWidths = [kinds]uint64{bucketTable: 2, windowTable: 3, clockTable: 3, runTable: 4, grantTable: 4}
 
 // maxSlotWidth is the most words that a slot of any kind has.
 const maxSlotWidth = 4
@@ -52,12 +55,33 @@ func (s *shard) take(mt *meter, hash uint64, now int64, ask algorithm.Ask, d *De
 		return
 	}
 	slot := t.words[at : at+t.width]
-	if mt.kind == stored && ask.Cost > 0 && !s.makeRoom(mt, slot, now, ask) {
-		s.takeShared(mt, now, ask, d)
+	if mt.kind == runTable && !s.hasRoom(mt, slot, ask) {
+		s.takeGrowing(mt, hash, now, ask, d)
 		return
 	}
 	s.decide(mt, slot, now, ask, d)
-	t.oldest = min(t.oldest, t.until(at))
+	if ask.Cost == algorithm.Forget {
+		s.forget(mt.kind, slot)
+	}
+	t.firstStale = min(t.firstStale, t.until(at))
+}
+
+// takeGrowing decides about a key whose run has to grow for what it asks. If it
+// cannot, a key that owes something goes on with the room that it has.
+func (s *shard) takeGrowing(mt *meter, hash uint64, now int64, ask algorithm.Ask, d *Decision) {
+	grown := s.makeRoom(mt, hash, now, ask)
+	t := &s.tables[runTable]
+	slot := t.slot(hash) // making room may have moved it
+	switch {
+	case grown:
+		s.decide(mt, slot, now, ask, d)
+	case s.owes(runTable, hash, now):
+		s.decideCramped(mt, slot, now, ask, d)
+	default:
+		s.takeShared(mt, ask, d)
+		return
+	}
+	t.firstStale = min(t.firstStale, int64(slot[1]))
 }
 
 // takeNew decides about a key that is not held. It needs a place only if it is
@@ -69,13 +93,15 @@ func (s *shard) takeNew(mt *meter, hash uint64, now int64, ask algorithm.Ask, d 
 	case d.Granted > 0 && s.hold(mt, hash, now, ask):
 		s.take(mt, hash, now, ask, d)
 	case d.Granted > 0 || !s.vacant(mt.kind, hash, now):
-		s.takeShared(mt, now, ask, d)
+		s.takeShared(mt, ask, d)
 	}
 }
 
 // takeShared decides by the bucket that a limit's new keys share when there is
-// no place for them. Where there is not even a place for that, it denies.
-func (s *shard) takeShared(mt *meter, now int64, ask algorithm.Ask, d *Decision) {
+// no place for them. It is only for keys that owe nothing: others would get what
+// they have left, and what is shared on top. Where there is not even a place for
+// the shared bucket, it denies.
+func (s *shard) takeShared(mt *meter, ask algorithm.Ask, d *Decision) {
 	o := &s.store.overflow
 	if s == o {
 		d.set(mt, mt.noPlace(ask), algorithm.Standing{})
@@ -83,6 +109,8 @@ func (s *shard) takeShared(mt *meter, now int64, ask algorithm.Ask, d *Decision)
 	}
 	o.mu.Lock()
 	s.store.shared.Add(1)
+	s.wentShared = true
+	now := s.store.now(mt.kind == clockTable) // others may have been here since
 	o.take(mt, mt.sharedHash(), now, ask, d)
 	o.mu.Unlock()
 }
@@ -90,8 +118,11 @@ func (s *shard) takeShared(mt *meter, now int64, ask algorithm.Ask, d *Decision)
 // noPlace is the verdict when there is no place for a key, nor for all the new
 // keys of its limit together.
 func (mt *meter) noPlace(ask algorithm.Ask) algorithm.Verdict {
-	if ask.Cost <= 0 {
+	switch {
+	case ask.Cost <= 0:
 		return algorithm.Verdict{Allowed: true}
+	case mt.most == 0 || ask.Cost > mt.most && !ask.AtMost:
+		return algorithm.Verdict{RetryAfter: algorithm.Never}
 	}
 	return algorithm.Verdict{RetryAfter: mt.period}
 }
@@ -101,45 +132,74 @@ func (mt *meter) noPlace(ask algorithm.Ask) algorithm.Verdict {
 func (s *shard) takeHeld(mt *meter, hash uint64, now int64, ask algorithm.Ask, d *Decision) {
 	var fresh [maxSlotWidth]uint64
 	t := &s.tables[mt.kind]
-	at, held := t.find(hash)
-	if !held {
-		s.decide(mt, fresh[:], now, ask, d)
+	if slot := t.slot(hash); slot != nil {
+		s.decide(mt, slot, now, ask, d)
+		t.firstStale = min(t.firstStale, int64(slot[1]&^signBit))
 		return
 	}
-	s.decide(mt, t.words[at:at+t.width], now, ask, d)
-	t.oldest = min(t.oldest, t.until(at))
+	s.decide(mt, fresh[:], now, ask, d)
 }
 
 // verdictOn tells what a key would get, and charges nothing.
 func (s *shard) verdictOn(mt *meter, hash uint64, now int64, ask algorithm.Ask) algorithm.Verdict {
 	var fresh [maxSlotWidth]uint64
-	t := &s.tables[mt.kind]
-	at, held := t.find(hash)
-	if !held {
-		return s.verdict(mt, fresh[:], now, ask)
+	if slot := s.tables[mt.kind].slot(hash); slot != nil {
+		return s.verdict(mt, slot, now, ask)
 	}
-	return s.verdict(mt, t.words[at:at+t.width], now, ask)
+	return s.verdict(mt, fresh[:], now, ask)
+}
+
+// owes reports whether a key has a place and is not as good as new.
+func (s *shard) owes(k kind, hash uint64, now int64) bool {
+	slot := s.tables[k].slot(hash)
+	return slot != nil && int64(slot[1]&^signBit) > now
 }
 
 // hold makes sure that a key has a place, with room for what may be granted.
 func (s *shard) hold(mt *meter, hash uint64, now int64, ask algorithm.Ask) bool {
 	t := &s.tables[mt.kind]
-	at, held := t.find(hash)
-	if !held {
-		if at, held = s.place(mt.kind, hash, now); !held {
-			return false
-		}
+	if t.slot(hash) != nil {
+		return s.makeRoom(mt, hash, now, ask)
 	}
-	return mt.kind != stored || s.makeRoom(mt, t.words[at:at+t.width], now, ask)
+	at, ok := s.place(mt.kind, hash, now)
+	if !ok || mt.kind != runTable {
+		return ok
+	}
+	t.words[at+1] = pin // or else making room would sweep it
+	ok = s.makeRoom(mt, hash, now, ask)
+	slot := t.slot(hash)
+	slot[1] = 0
+	if !ok {
+		t.firstStale = 0
+	}
+	return ok
+}
+
+// pin, as the instant at which an entry is as good as new, is never reached.
+const pin = math.MaxInt64
+
+// makeRoom makes sure that what an ask may be granted can be recorded. It fails
+// only when the store holds as many bytes as it may, and no log or ring is left
+// that is as good as new. It may move the key's slot.
+func (s *shard) makeRoom(mt *meter, hash uint64, now int64, ask algorithm.Ask) bool {
+	if mt.kind != runTable || s.growRun(mt, s.tables[runTable].slot(hash), now, ask) {
+		return true
+	}
+	s.missed++
+	grow := func() bool {
+		slot := s.tables[runTable].slot(hash)
+		return slot != nil && s.growRun(mt, slot, now, ask)
+	}
+	return s.sweepTables() > 0 && grow() || s.store.sweepUntil(grow)
 }
 
 // place finds a slot for a new entry: an empty one while there are places left,
 // or else one whose entry is as good as new.
 func (s *shard) place(k kind, hash uint64, now int64) (at uint64, ok bool) {
 	t := &s.tables[k]
-	if s.places.take() || s.sweep(k, hash, now) && s.places.take() {
+	if s.places.claim() || s.sweep(k, hash, now) && s.places.claim() {
 		if t.crowded() {
-			s.places.free(t.makeRoom(now, s.dropper(k)))
+			s.places.free(t.relieve(now, s.dropper(k)))
 		}
 		return t.add(hash), true
 	}
@@ -162,61 +222,85 @@ func (s *shard) hasStale(k kind, hash uint64, now int64) bool {
 	return ok
 }
 
-// sweep looks for entries that are as good as new and takes their places back,
-// unless one lies on the hash's own way. A sweep costs a look at every slot, so
-// large tables wait until enough requests have missed to pay for it; and tables
-// in which nothing can have changed are left alone.
+// sweep takes back the places of entries that are as good as new, unless one
+// lies on the hash's own way and can be taken over. It reports whether there
+// were any.
 func (s *shard) sweep(k kind, hash uint64, now int64) bool {
 	if s.hasStale(k, hash, now) {
 		return false
 	}
 	s.missed++
-	freed := s.sweepTables()
-	if freed == 0 && s.missed%sweepEvery == 0 {
-		freed = s.store.sweepNeighbour()
-	}
-	return freed > 0
+	return s.sweepTables() > 0 || s.store.sweepNeighbour() > 0
 }
 
+// Sweeping a table means a look at every slot. It is done when an entry can
+// have become as good as new since the last time, and then at once if the table
+// is small, or else after so many nanoseconds, or once so many requests have
+// missed that each pays for a few slots only.
 const (
-	smallTable = 1024 // slots that are swept at any time
-	sweepEvery = 16   // requests that pay for sweeping a neighbour
+	smallTable   = 1024
+	sweepEvery   = 10_000_000
+	slotsPerMiss = 128
+	afterBarren  = 256 // requests for bytes, when a sweep of all shards freed none
 )
 
 func (s *shard) sweepTables() (freed int) {
 	for k := range s.tables {
 		t := &s.tables[k]
-		slots := len(t.words) / int(t.width)
-		if slots > smallTable && s.missed < slots/sweepEvery {
+		if t.used == 0 {
 			continue
 		}
-		if now := s.store.now(kind(k) == clocked); slots > 0 && now >= t.oldest {
-			freed += t.rebuild(now, s.dropper(kind(k)))
+		now, slots := s.store.now(kind(k) == clockTable), len(t.words)/int(t.width)
+		due := slots <= smallTable || now-t.purged >= sweepEvery || s.missed >= slots/slotsPerMiss
+		if due && now >= t.firstStale {
+			freed += t.purge(now, s.dropper(kind(k)))
+			s.missed = 0
 		}
 	}
 	s.places.free(freed)
-	if freed > 0 {
-		s.missed = 0
-	}
 	return freed
 }
 
 // sweepNeighbour sweeps the next shard, in turn, if nobody is using it.
 func (m *Memory) sweepNeighbour() (freed int) {
-	s := &m.shards[int(m.swept.Add(1))%len(m.shards)]
+	s := &m.shards[m.swept.Add(1)%uint32(len(m.shards))]
 	if !s.mu.TryLock() {
 		return 0
 	}
 	defer s.mu.Unlock()
-	s.missed += keysPerShard
 	return s.sweepTables()
+}
+
+// sweepUntil sweeps one shard after the other until there are bytes to grow by.
+// One shard will often not do: logs are fewer than keys, and a page is only free
+// when all of its runs are. If no shard does, the next requests look at one only.
+func (m *Memory) sweepUntil(grow func() bool) bool {
+	tries := len(m.shards)
+	if m.barren.Add(-1) > 0 {
+		tries = 1
+	}
+	for ; tries > 0; tries-- {
+		if m.sweepNeighbour() > 0 && grow() {
+			return true
+		}
+	}
+	if m.barren.Load() <= 0 {
+		m.barren.Store(afterBarren)
+	}
+	return false
 }
 
 // drop takes back what an entry holds outside of its slot.
 func (s *shard) drop(k kind, slot []uint64) {
-	if k == stored && slot[2] != 0 {
-		s.blocks.give(run(slot[2]))
+	if k == runTable && slot[2] != 0 {
+		s.blocks.free(run(slot[2]))
 	}
+}
+
+// forget makes an entry as good as new.
+func (s *shard) forget(k kind, slot []uint64) {
+	s.drop(k, slot)
+	clear(slot[1:])
 }
 
 func (s *shard) dropper(k kind) func(slot []uint64) {

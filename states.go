@@ -2,6 +2,7 @@ package penstock
 
 import (
 	"time"
+	"unsafe"
 
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
@@ -63,11 +64,11 @@ func (s *shard) verdict(mt *meter, slot []uint64, now int64, ask algorithm.Ask) 
 		r, words := s.ringOf(mt, slot)
 		mt.rolling.Settle(&r, now)
 		if words != nil {
-			putRing(words, &r) // settling may have emptied buckets
+			putRing(words, slot, &r) // settling may have emptied buckets
 		}
 		v = mt.rolling.Decide(&r, now, ask)
 	case SlidingLog:
-		l, _ := s.logOf(slot)
+		l := s.logOf(mt, slot)
 		mt.log.Settle(&l, now)
 		v = mt.log.Decide(&l, now, ask)
 	}
@@ -113,8 +114,8 @@ func putSlide(mt *meter, slot []uint64, c algorithm.Slide) {
 	}
 }
 
-// A rolling window is a run: the newest bucket, the total, the head, and then
-// the counts. A slot without a run is as good as new.
+// A rolling window is a run: the newest bucket, the total, and then the counts;
+// the slot's last word is the head. A slot without a run is as good as new.
 func (s *shard) ringOf(mt *meter, slot []uint64) (r algorithm.Ring, words []int64) {
 	if slot[2] == 0 {
 		return r, nil
@@ -123,15 +124,15 @@ func (s *shard) ringOf(mt *meter, slot []uint64) (r algorithm.Ring, words []int6
 	return algorithm.Ring{
 		Newest: words[0],
 		Total:  words[1],
-		Head:   int(words[2]),
+		Head:   int(slot[3]),
 		Counts: words[ringHeader : ringHeader+mt.rolling.Buckets+1],
 	}, words
 }
 
-const ringHeader = 3
+const ringHeader = 2
 
-func putRing(words []int64, r *algorithm.Ring) {
-	words[0], words[1], words[2] = r.Newest, r.Total, int64(r.Head)
+func putRing(words []int64, slot []uint64, r *algorithm.Ring) {
+	words[0], words[1], slot[3] = r.Newest, r.Total, uint64(r.Head)
 }
 
 func (s *shard) decideRolling(mt *meter, slot []uint64, now int64, ask algorithm.Ask, d *Decision) {
@@ -142,60 +143,78 @@ func (s *shard) decideRolling(mt *meter, slot []uint64, now int64, ask algorithm
 		if v.Granted != 0 {
 			mt.rolling.Record(&r, now, v.Granted)
 		}
-		putRing(words, &r)
+		putRing(words, slot, &r)
 		slot[1] = uint64(mt.rolling.Empty(&r))
 	}
 	d.set(mt, v, mt.rolling.Standing(&r, now))
 }
 
-// A sliding log is a run: head and length in one word, and then the moments. A
-// slot without a run is as good as new.
-func (s *shard) logOf(slot []uint64) (l algorithm.Log, words []int64) {
-	if slot[2] == 0 {
-		return l, nil
+// A sliding log is a run of moments; the slot's last word is where the oldest
+// is, and how many there are. A slot without a run is as good as new.
+func (s *shard) logOf(mt *meter, slot []uint64) (l algorithm.Log) {
+	if slot[2] != 0 {
+		l = algorithm.Log{
+			Head:    int(slot[3] >> 32),
+			Len:     int(uint32(slot[3])),
+			Newest:  int64(slot[1]) - mt.period,
+			Moments: s.blocks.words(run(slot[2])),
+		}
 	}
-	words = s.blocks.words(run(slot[2]))
-	return algorithm.Log{
-		Head:    int(words[0] >> 32),
-		Len:     int(uint32(words[0])),
-		Moments: words[logHeader:],
-	}, words
+	return l
 }
 
-const logHeader = 1
-
-func putLog(words []int64, l *algorithm.Log) {
-	words[0] = int64(l.Head)<<32 | int64(l.Len)
+func putLog(mt *meter, slot []uint64, l *algorithm.Log) {
+	slot[1] = uint64(mt.log.Empty(l))
+	slot[3] = uint64(l.Head)<<32 | uint64(l.Len)
 }
 
 func (s *shard) decideLog(mt *meter, slot []uint64, now int64, ask algorithm.Ask, d *Decision) {
-	l, words := s.logOf(slot)
-	mt.log.Settle(&l, now)
-	v := mt.log.Decide(&l, now, ask)
-	if words != nil {
-		if v.Granted != 0 {
-			mt.log.Record(&l, now, v.Granted)
-		}
-		putLog(words, &l)
-		slot[1] = uint64(mt.log.Empty(&l))
-	}
-	d.set(mt, v, mt.log.Standing(&l, now))
+	s.decideByLog(mt, &mt.log, slot, now, ask, d)
 }
 
-// makeRoom makes sure that what an ask may be granted can be recorded. It fails
-// only when the store holds as many bytes as it may.
-func (s *shard) makeRoom(mt *meter, slot []uint64, now int64, ask algorithm.Ask) bool {
-	switch mt.limit.Algorithm {
-	case RollingWindow:
-		return slot[2] != 0 || s.giveRun(slot, ringHeader+int(mt.rolling.Buckets)+1)
-	case SlidingLog:
-		l, _ := s.logOf(slot)
-		if len(l.Moments) >= int(mt.log.Count) || int64(len(l.Moments)-l.Len) >= ask.Cost {
-			return true
-		}
-		return s.growLog(mt, slot, &l, now, ask)
+// decideCramped decides about a log that ought to be longer, when the store holds
+// as many bytes as it may: it counts to what there is room for.
+func (s *shard) decideCramped(mt *meter, slot []uint64, now int64, ask algorithm.Ask, d *Decision) {
+	short := mt.log
+	short.Count = int64(len(s.logOf(mt, slot).Moments))
+	s.decideByLog(mt, &short, slot, now, ask, d)
+	if d.RetryAfter == Never && ask.Cost <= mt.log.Count {
+		d.RetryAfter = time.Duration(mt.period)
 	}
-	return true
+}
+
+func (s *shard) decideByLog(mt *meter, w *algorithm.SlidingLog, slot []uint64, now int64, ask algorithm.Ask, d *Decision) {
+	l := s.logOf(mt, slot)
+	w.Settle(&l, now)
+	v := w.Decide(&l, now, ask)
+	if l.Moments != nil {
+		if v.Granted != 0 {
+			w.Record(&l, now, v.Granted)
+		}
+		putLog(mt, slot, &l)
+	}
+	d.set(mt, v, w.Standing(&l, now))
+}
+
+// hasRoom reports whether what an ask may be granted can surely be recorded.
+func (s *shard) hasRoom(mt *meter, slot []uint64, ask algorithm.Ask) bool {
+	if ask.Cost <= 0 || slot[2] == 0 || mt.limit.Algorithm == RollingWindow {
+		return ask.Cost <= 0 || slot[2] != 0
+	}
+	room := s.blocks.size(run(slot[2]))
+	return room >= int(mt.log.Count) || int64(room-int(uint32(slot[3]))) >= ask.Cost
+}
+
+// growRun gives a slot a run that can record what an ask may be granted.
+func (s *shard) growRun(mt *meter, slot []uint64, now int64, ask algorithm.Ask) bool {
+	if s.hasRoom(mt, slot, ask) {
+		return true
+	}
+	if mt.limit.Algorithm == RollingWindow {
+		return s.giveRun(slot, ringHeader+int(mt.rolling.Buckets)+1)
+	}
+	l := s.logOf(mt, slot)
+	return s.growLog(mt, slot, &l, now, ask)
 }
 
 // growLog moves a log that is too short for an ask into a longer run.
@@ -206,24 +225,38 @@ func (s *shard) growLog(mt *meter, slot []uint64, l *algorithm.Log, now int64, a
 		return true
 	}
 	old := slot[2]
-	if !s.giveRun(slot, logHeader+min(max(need, 2*l.Len), int(mt.log.Count))) {
+	if !s.giveRun(slot, min(max(need, 2*l.Len), int(mt.log.Count))) {
 		return false
 	}
-	longer, words := s.logOf(slot)
+	longer := s.logOf(mt, slot)
 	l.CopyTo(&longer)
-	putLog(words, &longer)
+	putLog(mt, slot, &longer)
 	if old != 0 {
-		s.blocks.give(run(old))
+		s.blocks.free(run(old))
 	}
 	return true
 }
 
 // giveRun lets a slot refer to another run of n words, all zero.
 func (s *shard) giveRun(slot []uint64, n int) bool {
-	r := s.blocks.take(n)
+	r := s.blocks.alloc(n)
 	if r == 0 {
 		return false
 	}
 	slot[2] = uint64(r)
 	return true
+}
+
+// warm asks the processor to fetch what a decision will look at, so that it is
+// there when the clock has been read: the slot, or what the slot refers to.
+func (s *shard) warm(k kind, hash uint64) {
+	t := &s.tables[k]
+	if k != runTable {
+		prefetch(unsafe.Pointer(&t.words[(hash&t.mask)*t.width]))
+		return
+	}
+	if at, held := t.find(hash); held && t.words[at+2] != 0 {
+		words := s.blocks.words(run(t.words[at+2]))
+		prefetch(unsafe.Pointer(&words[t.words[at+3]>>32]))
+	}
 }

@@ -3,18 +3,24 @@ package penstock
 import (
 	"context"
 	"fmt"
+	"math"
 )
 
 // A Store holds the state of keys and decides requests. It is safe for
-// concurrent use. [NewMemory] returns one; package redisstore has another; and
-// the functions whose names begin with With wrap one to make another.
+// concurrent use. [NewMemory] returns one.
 //
 // An error means that no decision was made; a denial is a decision.
+//
+// A store that can decide several requests at once has methods TakeEach and
+// TakeAll of the same shape as the functions of those names, which then call
+// them. A wrapper that has only Take hides them.
 type Store interface {
 	Take(ctx context.Context, r Request) (Decision, error)
 }
 
-// A StoreFunc is a function that is a [Store].
+// A StoreFunc is a function that is a [Store]. It has only Take: what it wraps
+// may be able to decide several requests at once, but [TakeAll] and [TakeEach]
+// will ask it for one after the other.
 type StoreFunc func(ctx context.Context, r Request) (Decision, error)
 
 // Take calls f.
@@ -25,7 +31,7 @@ var AllowAll Store = StoreFunc(func(_ context.Context, r Request) (Decision, err
 	if err := r.check(); err != nil {
 		return Decision{}, err
 	}
-	n := r.Limit.normal()
+	n := r.Limit.Normal()
 	return Decision{Allowed: true, Granted: max(r.Cost, 0), Limit: n.most(), Remaining: n.most()}, nil
 })
 
@@ -35,9 +41,9 @@ var DenyAll Store = StoreFunc(func(_ context.Context, r Request) (Decision, erro
 		return Decision{}, err
 	}
 	if r.Cost <= 0 {
-		return Decision{Allowed: true, Limit: r.Limit.normal().most()}, nil
+		return Decision{Allowed: true, Limit: r.Limit.Normal().most()}, nil
 	}
-	return Decision{Limit: r.Limit.normal().most(), RetryAfter: Never}, nil
+	return Decision{Limit: r.Limit.Normal().most(), RetryAfter: Never}, nil
 })
 
 // TakeEach decides every request by itself and writes the decisions into ds, in
@@ -65,7 +71,7 @@ func TakeEach(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 
 // TakeAll decides the requests as one, all or nothing: either every one of them
 // is charged, or none is. It writes the decisions into ds, in the same order. If
-// all of them are Allowed, all were charged. Otherwise nothing was, those that
+// all of them are Allowed, which [Tightest] tells, all were charged. Otherwise nothing was, those that
 // stood in the way say when to come back in RetryAfter, and the others say how
 // their keys stand. The same key and limit twice adds up. AtMost, a negative
 // cost and an ID are an error here.
@@ -83,11 +89,15 @@ func TakeAll(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 	if err := checkTogether(rs, ds); err != nil {
 		return err
 	}
+	totals := totalsOf(rs)
 	for i, r := range rs {
+		if total := totals[askedOf(r)]; total > r.Limit.Normal().most() {
+			r.Cost = total // which says that it can never be
+		}
 		d, err := s.Take(ctx, r)
 		ds[i] = d
 		if err != nil {
-			_ = giveBackAll(ctx, s, rs[:i], nil) // the first error is the one to report
+			_ = giveBackAll(ctx, s, rs, ds[:i]) // the first error is the one to report
 			return requestError(i, err)
 		}
 		if !d.Allowed {
@@ -97,37 +107,77 @@ func TakeAll(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 	return nil
 }
 
+// Tightest returns the one decision that speaks for several: of those that deny,
+// the one that does so for longest; if all allow, the one with the least
+// remaining. It is the zero Decision, which denies, if there are none.
+func Tightest(ds []Decision) Decision {
+	var tightest Decision
+	for i, d := range ds {
+		if i == 0 || d.tighterThan(tightest) {
+			tightest = d
+		}
+	}
+	return tightest
+}
+
+func (d Decision) tighterThan(e Decision) bool {
+	switch {
+	case d.Allowed != e.Allowed:
+		return e.Allowed
+	case d.Allowed:
+		return d.Remaining < e.Remaining
+	}
+	return d.RetryAfter > e.RetryAfter
+}
+
+// asked is what a request asks something of.
+type asked struct {
+	key   string
+	limit Limit
+}
+
+func askedOf(r Request) asked { return asked{r.Key, r.Limit.Identity()} }
+
+// totalsOf returns what the requests ask of each key, all together.
+func totalsOf(rs []Request) map[asked]int64 {
+	totals := make(map[asked]int64, len(rs))
+	for _, r := range rs {
+		of := askedOf(r)
+		totals[of] += min(r.Cost, math.MaxInt64-totals[of])
+	}
+	return totals
+}
+
 // refuseAll gives back what was taken before the refusing request, and looks at
-// the others.
+// all of them.
 func refuseAll(ctx context.Context, s Store, rs []Request, ds []Decision, refusing int) error {
-	if err := giveBackAll(ctx, s, rs[:refusing], ds); err != nil {
+	retry := ds[refusing].RetryAfter
+	if err := giveBackAll(ctx, s, rs, ds[:refusing]); err != nil {
 		return err
 	}
-	for i := refusing + 1; i < len(rs); i++ {
-		look := rs[i]
-		look.Cost = 0
+	for i, look := range rs {
+		look.Cost, look.MaxDelay = 0, 0
 		d, err := s.Take(ctx, look)
 		if err != nil {
 			return requestError(i, err)
 		}
 		ds[i] = d
 	}
+	ds[refusing].Allowed, ds[refusing].RetryAfter, ds[refusing].Delay = false, retry, 0
 	return nil
 }
 
-// giveBackAll gives back what requests took, even if ctx has ended meanwhile.
-func giveBackAll(ctx context.Context, s Store, rs []Request, ds []Decision) error {
+// giveBackAll gives back what decisions granted, even if ctx has ended meanwhile.
+func giveBackAll(ctx context.Context, s Store, rs []Request, ds []Decision) (first error) {
 	ctx = context.WithoutCancel(ctx)
-	var first error
-	for i, r := range rs {
-		r.Cost, r.MaxDelay = -r.Cost, 0
-		d, err := s.Take(ctx, r)
-		if err != nil && first == nil {
-			first = requestError(i, fmt.Errorf("giving back: %w", err))
+	for i, d := range ds {
+		if d.Granted <= 0 {
+			continue
 		}
-		d.Granted = 0
-		if ds != nil {
-			ds[i] = d
+		r := rs[i]
+		r.Cost, r.MaxDelay = -d.Granted, 0
+		if _, err := s.Take(ctx, r); err != nil && first == nil {
+			first = requestError(i, fmt.Errorf("giving back: %w", err))
 		}
 	}
 	return first
@@ -135,18 +185,12 @@ func giveBackAll(ctx context.Context, s Store, rs []Request, ds []Decision) erro
 
 // checkEach returns an error if a request is malformed.
 func checkEach(rs []Request, ds []Decision) error {
-	if len(ds) < len(rs) {
-		return fmt.Errorf("penstock: no room for the decisions: %d requests, %d places", len(rs), len(ds))
-	}
 	for i := range rs {
-		if err := rs[i].check(); err != nil {
-			return requestError(i, err)
-		}
-		if err := rs[i].Limit.Validate(); err != nil {
+		if err := rs[i].Validate(); err != nil {
 			return requestError(i, err)
 		}
 	}
-	return nil
+	return checkRoom(rs, ds)
 }
 
 // checkTogether returns an error if a request cannot be part of a TakeAll.
@@ -157,4 +201,12 @@ func checkTogether(rs []Request, ds []Decision) error {
 		}
 	}
 	return checkEach(rs, ds)
+}
+
+// checkRoom returns an error if there is no room for the decisions.
+func checkRoom(rs []Request, ds []Decision) error {
+	if len(ds) < len(rs) {
+		return fmt.Errorf("penstock: %d requests, but room for %d decisions", len(rs), len(ds))
+	}
+	return nil
 }

@@ -11,16 +11,16 @@ import "math"
 // the entry's own.
 //
 // A table knows hashes and not keys. Two keys that share all 64 bits share an
-// entry, which can only deny too much; among a million keys that happens once
-// in thirty million processes, and nobody can bring it about, because the hash
-// is seeded anew in every process.
+// entry: one may pay for the other, or be let off. Among a million keys that
+// happens once in 37 million processes, and nobody can bring it about, because
+// the hash is seeded anew in every process.
 type table struct {
-	words  []uint64
-	mask   uint64
-	width  uint64 // words in a slot
-	used   int    // slots that are not empty
-	oldest int64  // no entry is as good as new before this
-	purged int64  // when entries were last looked at for that
+	words      []uint64
+	mask       uint64
+	width      uint64 // words in a slot
+	used       int    // slots that are not empty
+	firstStale int64  // no entry is as good as new before this
+	purged     int64  // when entries were last looked at for that
 }
 
 // minSlots is the size of a table with its first entry.
@@ -41,6 +41,18 @@ func (t *table) find(hash uint64) (at uint64, ok bool) {
 		}
 	}
 }
+
+// slot returns the words of an entry, or nil.
+func (t *table) slot(hash uint64) []uint64 {
+	at, held := t.find(hash)
+	if !held {
+		return nil
+	}
+	return t.words[at : at+t.width]
+}
+
+// large reports whether the table is too large to be at hand in the caches.
+func (t *table) large() bool { return t.mask >= 1023 }
 
 // crowded reports whether one more entry needs another array.
 func (t *table) crowded() bool {
@@ -82,11 +94,11 @@ func (t *table) until(at uint64) int64 {
 
 const signBit = 1 << 63
 
-// makeRoom makes a crowded table less so. An entry that is as good as new now
+// relieve makes a crowded table less so. An entry that is as good as new now
 // may belong to a key that comes back in a moment, and finds its slot sooner
 // than a new one, so entries are dropped at most once a second; otherwise the
 // table grows.
-func (t *table) makeRoom(now int64, drop func(slot []uint64)) int {
+func (t *table) relieve(now int64, drop func(slot []uint64)) int {
 	if now >= t.purged && now < t.purged+purgeEvery {
 		return t.rebuild(keepAll, drop)
 	}
@@ -98,13 +110,30 @@ const (
 	keepAll    = -1 // a time before which no entry is as good as new
 )
 
+// purge drops what is as good as new, and returns how much that was. If nothing
+// is, it costs a look at every slot and no more.
+func (t *table) purge(now int64, drop func(slot []uint64)) int {
+	live, first := t.live(now)
+	if live == t.used {
+		t.firstStale, t.purged = first, now
+		return 0
+	}
+	return t.rebuild(now, drop)
+}
+
 // rebuild moves the entries that still matter into an array of the right size,
 // passing each of the others to drop. It returns how many it dropped.
 func (t *table) rebuild(now int64, drop func(slot []uint64)) int {
-	live, oldest := t.live(now)
+	live, first := t.live(now)
 	old := *t
 	size := t.sizeFor(live)
-	*t = table{words: make([]uint64, size*old.width), mask: size - 1, width: old.width, oldest: oldest, purged: max(now, old.purged)}
+	*t = table{
+		words:      make([]uint64, size*old.width),
+		mask:       size - 1,
+		width:      old.width,
+		firstStale: first,
+		purged:     max(now, old.purged),
+	}
 	for at := uint64(0); at < uint64(len(old.words)); at += old.width {
 		slot := old.words[at : at+old.width]
 		switch {
@@ -120,15 +149,15 @@ func (t *table) rebuild(now int64, drop func(slot []uint64)) int {
 
 // live counts the entries that still matter, and finds the first instant at
 // which one of them will not.
-func (t *table) live(now int64) (n int, oldest int64) {
-	oldest = math.MaxInt64
+func (t *table) live(now int64) (n int, firstStale int64) {
+	firstStale = math.MaxInt64
 	for at := uint64(0); at < uint64(len(t.words)); at += t.width {
 		if until := t.until(at); t.words[at] != 0 && until > now {
 			n++
-			oldest = min(oldest, until)
+			firstStale = min(firstStale, until)
 		}
 	}
-	return n, oldest
+	return n, firstStale
 }
 
 // sizeFor returns how many slots to give to that many entries: room for a third

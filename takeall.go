@@ -1,6 +1,7 @@
 package penstock
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"slices"
@@ -12,18 +13,14 @@ import (
 // TakeAll decides the requests as one, under the locks of all their shards. It
 // is what [TakeAll] calls.
 func (m *Memory) TakeAll(_ context.Context, rs []Request, ds []Decision) error {
-	if err := checkTogether(rs, ds); err != nil {
+	if err := checkRoom(rs, ds); err != nil {
 		return err
 	}
 	b := batch{store: m}
-	var few [8]member
-	b.members = few[:0]
 	for i := range rs {
-		mt, err := m.meter(&rs[i])
-		if err != nil {
+		if err := b.add(&rs[i]); err != nil {
 			return requestError(i, err)
 		}
-		b.add(mt, &rs[i])
 	}
 	b.lock()
 	defer b.unlock()
@@ -32,10 +29,13 @@ func (m *Memory) TakeAll(_ context.Context, rs []Request, ds []Decision) error {
 
 // A batch is a TakeAll under way.
 type batch struct {
-	store   *Memory
-	members []member
-	shards  []int // whose locks are held, in order
-	crowded bool  // whether the overflow shard's lock is held as well
+	store    *Memory
+	members  []member
+	shards   []int     // whose locks are held, in order
+	byKey    []*member // the members, those of one key side by side
+	overflow bool      // whether the overflow shard's lock is held as well
+
+	wall, steady int64 // the time, on both clocks
 }
 
 // A member is one request of a batch.
@@ -44,42 +44,48 @@ type member struct {
 	ask     algorithm.Ask
 	hash    uint64
 	shard   *shard
-	now     int64             // on the limit's clock
-	total   int64             // what the batch asks of this key
-	pinned  bool              // whether the key's slot is kept from being swept
-	until   uint64            // what the pin covers
-	verdict algorithm.Verdict // on the total
+	index   int    // among the requests
+	now     int64  // on the limit's clock
+	total   int64  // what the batch asks of this key
+	placed  bool   // whether the key got its place from this batch
+	pinned  bool   // whether the key's slot is kept from being swept
+	until   uint64 // what the pin covers
+	verdict algorithm.Verdict
 }
 
-// pin, as the instant at which an entry is as good as new, is never reached.
-const pin = math.MaxInt64
-
-func (b *batch) add(mt *meter, r *Request) {
-	h := hashOf(mt, r.Key)
-	b.members = append(b.members, member{meter: mt, ask: r.ask(), hash: h, shard: b.store.shard(h)})
-	if i := int(h >> b.store.shift); !slices.Contains(b.shards, i) {
-		b.shards = append(b.shards, i)
+func (b *batch) add(r *Request) error {
+	if err := r.checkTogether(); err != nil {
+		return err
 	}
+	mt, err := b.store.meter(r)
+	if err != nil {
+		return err
+	}
+	h := hashOf(mt, r.Key)
+	b.members = append(b.members, member{
+		meter: mt, ask: r.ask(), hash: h, shard: b.store.shard(h), index: len(b.members),
+	})
+	b.shards = append(b.shards, int(h>>b.store.shift))
+	return nil
 }
 
 // lock takes the locks in one order for everybody, so that batches cannot wait
 // for each other in a circle.
 func (b *batch) lock() {
 	slices.Sort(b.shards)
+	b.shards = slices.Compact(b.shards)
 	for _, i := range b.shards {
 		b.store.shards[i].mu.Lock()
 	}
-	clock, wall := b.store.now(false), b.store.now(true)
+	b.wall, b.steady = b.store.clocks(clockTable)
 	for i := range b.members {
-		b.members[i].now = clock
-		if b.members[i].meter.kind == clocked {
-			b.members[i].now = wall
-		}
+		b.setClock(&b.members[i])
+		b.byKey = append(b.byKey, &b.members[i])
 	}
 }
 
 func (b *batch) unlock() {
-	if b.crowded {
+	if b.overflow {
 		b.store.overflow.mu.Unlock()
 	}
 	for _, i := range b.shards {
@@ -98,85 +104,92 @@ func (b *batch) decide(ds []Decision) error {
 		return nil
 	}
 	for i := range b.members {
+		b.members[i].leave()
 		b.members[i].look(&ds[i])
 	}
 	return nil
 }
 
-// place gives every member that takes something a slot with room for it; those
-// for which there is none are moved to the bucket that their limit's new keys
-// share, which may add up costs that were apart. It reports whether that
-// worked for all.
+// place gives every member that takes something a slot with room for it, and
+// reports whether that worked for all. Moving members to their limits' shared
+// buckets may add up costs that were apart, so it begins again after that.
 func (b *batch) place() (ok bool, err error) {
-	for again := true; again; {
-		if again, err = false, b.addUp(); err != nil {
+	for moved := true; moved; {
+		b.unpin()
+		if err = b.addUp(); err != nil {
 			return false, err
 		}
-		for i := range b.members {
-			mb := &b.members[i]
-			if mb.ask.Cost == 0 || b.hold(mb) {
-				continue
-			}
-			if mb.shard == &b.store.overflow {
-				mb.verdict = mb.meter.noPlace(mb.ask)
-				return false, nil
-			}
-			b.share(mb)
-			again = true
+		if moved, ok = b.placeOnce(); !ok {
+			return false, nil
 		}
 	}
 	return true, nil
 }
 
-// addUp works out what the batch asks of each key.
-func (b *batch) addUp() error {
+// placeOnce gives the members their slots. It reports whether some had to be
+// moved to a shared bucket, and whether nobody was left without a place.
+func (b *batch) placeOnce() (moved, ok bool) {
 	for i := range b.members {
 		mb := &b.members[i]
-		mb.total = 0
-		for j := range b.members {
-			if other := &b.members[j]; other.hash == mb.hash && other.shard == mb.shard {
-				if other.ask.Cost > math.MaxInt64-mb.total {
-					return requestError(i, costError("Cost", "costs of one key add up to more than fits"))
-				}
-				mb.total += other.ask.Cost
-			}
+		if mb.ask.Cost == 0 || mb.hold() {
+			continue
 		}
+		if mb.shard == &b.store.overflow || mb.shard.owes(mb.meter.kind, mb.hash, mb.now) {
+			mb.verdict = mb.meter.noPlace(mb.ask)
+			return moved, false
+		}
+		b.share(mb)
+		moved = true
+	}
+	return moved, true
+}
+
+// addUp works out what the batch asks of each key.
+func (b *batch) addUp() error {
+	slices.SortFunc(b.byKey, func(x, y *member) int {
+		return cmp.Or(cmp.Compare(x.hash, y.hash), cmp.Compare(x.index, y.index))
+	})
+	for rest := b.byKey; len(rest) > 0; {
+		same, total := 0, int64(0)
+		for ; same < len(rest) && rest[same].hash == rest[0].hash; same++ {
+			if rest[same].ask.Cost > math.MaxInt64-total {
+				return requestError(rest[same].index, costError("Cost", "adds up, with others of this key, to more than fits"))
+			}
+			total += rest[same].ask.Cost
+		}
+		for _, mb := range rest[:same] {
+			mb.total = total
+		}
+		rest = rest[same:]
 	}
 	return nil
 }
 
-// hold gives a member's key a slot, and pins it until all have theirs.
-func (b *batch) hold(mb *member) bool {
-	all := mb.ask
-	all.Cost = mb.total
-	if !mb.shard.hold(mb.meter, mb.hash, mb.now, all) {
-		return false
-	}
-	t := &mb.shard.tables[mb.meter.kind]
-	at, _ := t.find(mb.hash)
-	if t.words[at+1] != pin {
-		mb.pinned, mb.until = true, t.words[at+1]
-		t.words[at+1] = pin
-	}
-	return true
-}
-
 // share moves a member to the bucket that its limit's new keys share.
 func (b *batch) share(mb *member) {
-	if !b.crowded {
+	if !b.overflow {
 		b.store.overflow.mu.Lock()
-		b.crowded = true
+		b.overflow = true
+		b.wall, b.steady = b.store.clocks(clockTable) // others may have been there since
 	}
 	b.store.shared.Add(1)
-	mb.shard, mb.hash = &b.store.overflow, mb.meter.sharedHash()
+	mb.shard, mb.hash, mb.placed = &b.store.overflow, mb.meter.sharedHash(), false
+	b.setClock(mb)
+}
+
+// setClock tells a member the time on its limit's clock.
+func (b *batch) setClock(mb *member) {
+	mb.now = b.steady
+	if mb.meter.kind == clockTable {
+		mb.now = b.wall
+	}
 }
 
 func (b *batch) unpin() {
 	for i := range b.members {
 		if mb := &b.members[i]; mb.pinned {
-			t := &mb.shard.tables[mb.meter.kind]
-			at, _ := t.find(mb.hash)
-			t.words[at+1] = mb.until
+			mb.shard.tables[mb.meter.kind].slot(mb.hash)[1] = mb.until
+			mb.pinned = false
 		}
 	}
 }
@@ -186,9 +199,10 @@ func (b *batch) fits() bool {
 	all := true
 	for i := range b.members {
 		mb := &b.members[i]
-		ask := mb.ask
-		ask.Cost = mb.total
-		mb.verdict = mb.shard.verdictOn(mb.meter, mb.hash, mb.now, ask)
+		if mb.ask.Cost == 0 {
+			continue // a look asks for nothing, and refuses nothing
+		}
+		mb.verdict = mb.shard.verdictOn(mb.meter, mb.hash, mb.now, mb.whole())
 		all = all && mb.verdict.Allowed
 	}
 	return all
@@ -217,6 +231,40 @@ func (b *batch) giveBack(n int) {
 	for i := range b.members[:n] {
 		mb := &b.members[i]
 		mb.shard.takeHeld(mb.meter, mb.hash, mb.now, algorithm.Ask{Cost: -mb.ask.Cost}, &d)
+	}
+}
+
+// whole is what the batch asks of a member's key.
+func (mb *member) whole() algorithm.Ask {
+	ask := mb.ask
+	ask.Cost = mb.total
+	return ask
+}
+
+// hold gives a member's key a slot, and pins it until all have theirs.
+func (mb *member) hold() bool {
+	t := &mb.shard.tables[mb.meter.kind]
+	slot := t.slot(mb.hash)
+	if slot != nil && slot[1] == pin {
+		return true // the same key twice
+	}
+	isNew := slot == nil
+	if !mb.shard.hold(mb.meter, mb.hash, mb.now, mb.whole()) {
+		return false
+	}
+	mb.placed = mb.placed || isNew
+	slot = t.slot(mb.hash)
+	mb.pinned, mb.until = true, slot[1]
+	slot[1] = pin
+	return true
+}
+
+// leave gives up the place that a refused member got from the batch.
+func (mb *member) leave() {
+	t := &mb.shard.tables[mb.meter.kind]
+	if slot := t.slot(mb.hash); mb.placed && slot != nil {
+		mb.shard.forget(mb.meter.kind, slot)
+		t.firstStale = 0
 	}
 }
 

@@ -276,8 +276,10 @@ func (w *world) remember(rs []penstock.Request, ds []penstock.Decision) {
 	for i, d := range ds {
 		ends := w.ends[rs[i].Key]
 		identity := rs[i].Limit.Identity()
-		if delete(ends, identity); d.ResetAfter > 0 {
+		if d.ResetAfter > 0 {
 			ends[identity] = w.now.Add(d.ResetAfter)
+		} else if ends[identity].After(w.now) {
+			delete(ends, identity) // given back; what has run out stays an end
 		}
 		if rs[i].ID != "" && d.Granted > 0 {
 			memory := min(rs[i].Limit.Normal().Period, 24*time.Hour)

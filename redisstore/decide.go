@@ -110,9 +110,14 @@ type question struct {
 	once bool // whether it has an ID that matters
 }
 
+// anyLimit is valid.
+var anyLimit = penstock.PerSecond(1)
+
 // pose writes a request into a call.
 func (s *Store) pose(q *question, c *Call, r *penstock.Request) (err error) {
-	if err = r.Validate(); err != nil {
+	apart := *r
+	apart.Limit = anyLimit // its own is checked once, when it is planned
+	if err = apart.Validate(); err != nil {
 		return err
 	}
 	if q.plan, err = s.plans.get(r.Limit); err != nil {

@@ -214,7 +214,11 @@ func (p *plan) alignedArguments(ask algorithm.Ask, args []string) []string {
 		atMost = "1"
 	}
 	extra := extraLives[rand.IntN(len(extraLives))] //nolint:gosec // it only spreads expiries
-	args = append(args, strconv.FormatInt(p.sent(ask), 10), p.shape[0], atMost, extra)
+	cost := strconv.FormatInt(p.sent(ask), 10)
+	if ask.Cost == algorithm.Forget {
+		cost = "all" // also what a clock could step back to
+	}
+	args = append(args, cost, p.shape[0], atMost, extra)
 	if p.normal.Align == penstock.AlignClock {
 		offset := algorithm.RoundDown(int64(p.normal.Offset), tick) / tick
 		return append(args, p.shape[1], strconv.FormatInt(offset, 10))

@@ -98,10 +98,13 @@ func oneSlot(ms []member) bool {
 	return !slices.ContainsFunc(ms, func(m member) bool { return slotOf(m.name) != slotOf(ms[0].name) })
 }
 
-// whole returns the ask for all that is asked of the member's key.
+// whole returns the ask for all that is asked of the member's key. A look asks
+// for nothing, and refuses nothing.
 func (m *member) whole() algorithm.Ask {
 	ask := m.ask
-	ask.Cost = m.total
+	if ask.Cost > 0 {
+		ask.Cost = m.total
+	}
 	return ask
 }
 
@@ -128,12 +131,12 @@ func (s *Store) together(ms []member, take bool) Call {
 // arguments appends the step's letter, and with what it is tried and taken.
 func (m *member) arguments(args []string) []string {
 	try := m.plan.arguments(m.whole(), nil)
-	if m.ahead > 0 && m.plan.step == algorithm.LeakyBucketStep && m.ask.MaxDelay > 0 {
+	if m.ahead > 0 && m.ask.Cost > 0 && m.plan.step == algorithm.LeakyBucketStep && m.ask.MaxDelay > 0 {
 		try[3] = m.boundBehind()
 	}
 	args = append(args, string(m.plan.step), strconv.Itoa(len(try)))
 	args = append(args, try...)
-	if m.total == m.ask.Cost {
+	if m.whole() == m.ask {
 		return append(args, "0")
 	}
 	take := m.plan.arguments(m.ask, nil)
@@ -224,7 +227,7 @@ func refuse(ms []member, ds []penstock.Decision) {
 func refuseLate(ms []member, ds []penstock.Decision) {
 	for i := range ms {
 		m := &ms[i]
-		if m.plan.step != algorithm.LeakyBucketStep {
+		if m.plan.step != algorithm.LeakyBucketStep || m.ask.Cost == 0 {
 			continue
 		}
 		behind := m.state[0]*m.plan.unit + m.ahead*m.plan.leaky.Interval

@@ -23,14 +23,11 @@ func testAgreement(t *testing.T, open Open) {
 }
 
 func checkAgreement(t *testing.T, open Open, limits *rapid.Generator[penstock.Limit]) {
-	clock := &Clock{}
-	store := open(t, clock)
-	stories := 0
-	rapid.Check(t, func(t *rapid.T) {
-		stories++ // every story has keys of its own, and so a store that is empty
-		s := &story{store: store, clock: clock, model: newModel(clock), number: stories}
-		s.begin(t, limits)
-		t.Repeat(map[string]func(*rapid.T){
+	rapid.Check(t, func(rt *rapid.T) {
+		s := &story{clock: &Clock{}}
+		s.begin(rt, limits)
+		s.store, s.model = open(t, s.clock), newModel(s.clock)
+		rt.Repeat(map[string]func(*rapid.T){
 			"take": s.take, "take more": s.take, "take again": s.take, "take on": s.take,
 			"together": s.together, "apart": s.apart,
 			"wait": s.wait, "wait more": s.wait, "step back": s.stepBack,
@@ -41,10 +38,9 @@ func checkAgreement(t *testing.T, open Open, limits *rapid.Generator[penstock.Li
 
 // A story is told to a store and to the model at once.
 type story struct {
-	store  penstock.Store
-	clock  *Clock
-	model  *model
-	number int
+	store penstock.Store
+	clock *Clock
+	model *model
 
 	limits []penstock.Limit
 	keys   [3]int   // how often each key was replaced
@@ -92,7 +88,7 @@ func (s *story) together(t *rapid.T) {
 	calls := make([]call, rapid.IntRange(1, 4).Draw(t, "members"))
 	for i := range calls {
 		calls[i] = s.anyCall(t)
-		calls[i].request.Cost = rapid.Int64Range(1, most(calls[i].request.Limit)/2+2).Draw(t, "cost")
+		calls[i].request.Cost = rapid.Int64Range(0, most(calls[i].request.Limit)/2+2).Draw(t, "cost")
 	}
 	s.tell(t, step{how: all, calls: calls})
 }
@@ -114,11 +110,11 @@ func (s *story) anyCall(t *rapid.T) call {
 	return call{label: label(i), request: penstock.Request{
 		Key:      s.key(key),
 		Limit:    s.limits[i],
-		MaxDelay: anyDelay(normal(s.limits[i]).Period).Draw(t, "max delay"),
+		MaxDelay: anyDelay(s.limits[i].Normal().Period).Draw(t, "max delay"),
 	}}
 }
 
-func (s *story) key(i int) string { return fmt.Sprintf("%d/%d/%d", s.number, i, s.keys[i]) }
+func (s *story) key(i int) string { return fmt.Sprintf("key-%d.%d", i, s.keys[i]) }
 
 // tell asks the store and the model the same, and compares.
 func (s *story) tell(t *rapid.T, step step) {
@@ -146,11 +142,11 @@ func (s *story) check(t *rapid.T, err error) {
 // wait moves the clock forward, often to a moment that the last answer named,
 // or to just before it.
 func (s *story) wait(t *rapid.T) {
-	period := normal(s.limits[0]).Period
+	period := s.anyPeriod(t)
 	waits := []time.Duration{
 		tick,
-		millis(0, int64(period/tick)).Draw(t, "within a period"),
-		millis(0, 3*int64(period/tick)).Draw(t, "more periods"),
+		millis(0, period).Draw(t, "within a period"),
+		millis(0, 3*period).Draw(t, "more periods"),
 	}
 	for _, a := range s.last {
 		for _, field := range durationFields(&a.last) {
@@ -160,6 +156,11 @@ func (s *story) wait(t *rapid.T) {
 		}
 	}
 	s.setClock(t, s.clock.Now().Add(rapid.SampledFrom(waits).Draw(t, "wait")))
+}
+
+// anyPeriod returns the period of one of the limits, in ticks.
+func (s *story) anyPeriod(t *rapid.T) int64 {
+	return int64(rapid.SampledFrom(s.limits).Draw(t, "limit").Normal().Period / tick)
 }
 
 // stepBack moves the clock back. What a store still knows of a key whose time
@@ -172,8 +173,7 @@ func (s *story) stepBack(t *rapid.T) {
 			s.keys[i]++
 		}
 	}
-	period := normal(s.limits[0]).Period
-	s.setClock(t, now.Add(-rapid.OneOf(millis(1, 20), millis(1, 2*int64(period/tick))).Draw(t, "step")))
+	s.setClock(t, now.Add(-rapid.OneOf(millis(1, 20), millis(1, 2*s.anyPeriod(t))).Draw(t, "step")))
 	s.note("back to %s\n", s.clock.Now().Format(time.RFC3339Nano))
 }
 
@@ -184,6 +184,7 @@ func (s *story) change(t *rapid.T) {
 	l.Count = anyCount().Draw(t, "count")
 	if isBucket(l) {
 		l.Burst = rapid.Int64Range(0, 20).Draw(t, "burst")
+		l.Period = rapid.OneOf(rapid.Just(l.Period), anyPeriod()).Draw(t, "period")
 	}
 	if l.Validate() != nil {
 		t.Skip("no limit")

@@ -1,5 +1,193 @@
 package storetest
 
-import "testing"
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"time"
 
-func testBadInput(t *testing.T, open Open) {}
+	"github.com/penstock-io/penstock"
+)
+
+// A badRequest is a request that has no meaning, and what the error says.
+type badRequest struct {
+	request penstock.Request
+	kind    error
+	field   string
+}
+
+// testBadInput asks what cannot be answered. The error must say what is wrong,
+// and nothing may be charged.
+func testBadInput(t *testing.T, open Open) {
+	t.Run("take", func(t *testing.T) {
+		w := openWitness(t, open)
+		for _, bad := range append(badRequests(), badTakes()...) {
+			_, err := w.store.Take(context.Background(), bad.request)
+			w.check(t, bad, err)
+		}
+	})
+	t.Run("take each", func(t *testing.T) {
+		w := openWitness(t, open)
+		for _, bad := range append(badRequests(), badTakes()...) {
+			rs := []penstock.Request{w.request, bad.request, w.request}
+			err := penstock.TakeEach(context.Background(), w.store, rs, make([]penstock.Decision, len(rs)))
+			w.check(t, bad, err)
+		}
+	})
+	t.Run("take all", func(t *testing.T) {
+		w := openWitness(t, open)
+		for _, bad := range append(badRequests(), badMembers()...) {
+			rs := []penstock.Request{w.request, bad.request}
+			err := penstock.TakeAll(context.Background(), w.store, rs, make([]penstock.Decision, len(rs)))
+			w.check(t, bad, err)
+		}
+	})
+	t.Run("more than can be added up", func(t *testing.T) {
+		w := openWitness(t, open)
+		most := with(w.request, func(r *penstock.Request) { r.Key, r.Cost = "key", math.MaxInt64 })
+		rs := []penstock.Request{w.request, most, most}
+		err := penstock.TakeAll(context.Background(), w.store, rs, make([]penstock.Decision, len(rs)))
+		w.check(t, badRequest{most, penstock.ErrBadCost, "Cost"}, err)
+	})
+	t.Run("no room for decisions", func(t *testing.T) {
+		w := openWitness(t, open)
+		rs := []penstock.Request{w.request, w.request}
+		if err := penstock.TakeEach(context.Background(), w.store, rs, make([]penstock.Decision, 1)); err == nil {
+			t.Error("TakeEach of 2 requests with room for 1 decision: want an error")
+		}
+		if err := penstock.TakeAll(context.Background(), w.store, rs, make([]penstock.Decision, 1)); err == nil {
+			t.Error("TakeAll of 2 requests with room for 1 decision: want an error")
+		}
+		w.checkUncharged(t, "with room for 1 decision")
+	})
+}
+
+// A witness is a good request that travels with bad ones, and must never be
+// charged.
+type witness struct {
+	store   penstock.Store
+	request penstock.Request
+}
+
+func openWitness(t *testing.T, open Open) *witness {
+	t.Helper()
+	store := openAt(t, open, &Clock{}, noon)
+	return &witness{store, penstock.Request{Key: "witness", Limit: penstock.PerMinute(5), Cost: 1}}
+}
+
+// noon is when tests begin for which one time is as good as another.
+var noon = time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC)
+
+// openAt opens a store at a time.
+func openAt(t *testing.T, open Open, clock *Clock, now time.Time) penstock.Store {
+	t.Helper()
+	if err := clock.set(now); err != nil {
+		t.Fatal(err)
+	}
+	return open(t, clock)
+}
+
+// check compares an error with the one that is expected.
+func (w *witness) check(t *testing.T, bad badRequest, err error) {
+	t.Helper()
+	var field *penstock.FieldError
+	switch {
+	case err == nil:
+		t.Errorf("%+v: want an error about %s", bad.request, bad.field)
+	case !errors.Is(err, bad.kind):
+		t.Errorf("%+v: got the error %q, want one that is %q", bad.request, err, bad.kind)
+	case !errors.As(err, &field):
+		t.Errorf("%+v: got the error %q, want a FieldError", bad.request, err)
+	case field.Field != bad.field:
+		t.Errorf("%+v: got the error %q about %s, want one about %s", bad.request, err, field.Field, bad.field)
+	}
+	w.checkUncharged(t, bad.field)
+}
+
+func (w *witness) checkUncharged(t *testing.T, why string) {
+	t.Helper()
+	look := w.request
+	look.Cost = 0
+	d, err := w.store.Take(context.Background(), look)
+	if err != nil || d.Remaining != 5 {
+		t.Fatalf("after a bad request (%s): got %s, %v, want 5 remaining of a key that was never charged",
+			why, decisionText(d), err)
+	}
+}
+
+// badRequests are wrong wherever they are asked.
+func badRequests() []badRequest {
+	good := penstock.Request{Key: "key", Limit: penstock.PerMinute(5), Cost: 1}
+	bad := []badRequest{
+		{with(good, func(r *penstock.Request) { r.Key = "" }), penstock.ErrBadKey, "Key"},
+		{with(good, func(r *penstock.Request) { r.MaxDelay = -time.Second }), penstock.ErrBadCost, "MaxDelay"},
+	}
+	for _, l := range badLimits() {
+		r := with(good, func(r *penstock.Request) { r.Limit = l.limit })
+		bad = append(bad, badRequest{r, penstock.ErrBadLimit, l.field})
+	}
+	return bad
+}
+
+// badTakes are wrong by themselves; together with others they are wrong for
+// another reason.
+func badTakes() []badRequest {
+	good := penstock.Request{Key: "key", Limit: penstock.PerMinute(5), Cost: 1}
+	return []badRequest{
+		{with(good, func(r *penstock.Request) { r.AtMost, r.Cost = true, -1 }), penstock.ErrBadCost, "AtMost"},
+		{with(good, func(r *penstock.Request) { r.ID, r.Cost = "x", penstock.Reset }), penstock.ErrBadCost, "ID"},
+	}
+}
+
+// badMembers are wrong only where all are taken or none.
+func badMembers() []badRequest {
+	good := penstock.Request{Key: "key", Limit: penstock.PerMinute(5), Cost: 1}
+	return []badRequest{
+		{with(good, func(r *penstock.Request) { r.AtMost = true }), penstock.ErrBadCost, "AtMost"},
+		{with(good, func(r *penstock.Request) { r.Cost = -1 }), penstock.ErrBadCost, "Cost"},
+		{with(good, func(r *penstock.Request) { r.Cost = penstock.Reset }), penstock.ErrBadCost, "Cost"},
+		{with(good, func(r *penstock.Request) { r.ID = "x" }), penstock.ErrBadCost, "ID"},
+	}
+}
+
+func with(r penstock.Request, change func(*penstock.Request)) penstock.Request {
+	change(&r)
+	return r
+}
+
+type badLimit struct {
+	limit penstock.Limit
+	field string
+}
+
+func badLimits() []badLimit {
+	const (
+		fixed   = penstock.FixedWindow
+		rolling = penstock.RollingWindow
+		log     = penstock.SlidingLog
+	)
+	return []badLimit{
+		{penstock.Limit{}, "Period"},
+		{penstock.Limit{Count: 1, Period: -time.Second}, "Period"},
+		{penstock.Limit{Count: 1, Period: 366*day + 1}, "Period"},
+		{penstock.Limit{Count: -1, Period: time.Second}, "Count"},
+		{penstock.Limit{Count: math.MinInt64, Period: time.Second}, "Count"},
+		{penstock.Limit{Count: 1, Period: time.Second, Burst: -1}, "Burst"},
+		{penstock.Limit{Count: 1, Period: time.Second, Burst: math.MaxInt64}, "Burst"},
+		{penstock.Limit{Count: 999_999_999, Period: time.Second}, "Count"}, // no whole nanosecond is near
+		{penstock.Limit{Count: 1, Period: time.Second, Name: strings.Repeat("n", 65)}, "Name"},
+		{penstock.Limit{Count: 1, Period: time.Second, Algorithm: log + 1}, "Algorithm"},
+		{penstock.Limit{Count: 1, Period: time.Second, Algorithm: rolling, Buckets: -1}, "Buckets"},
+		{penstock.Limit{Count: 1, Period: time.Second, Algorithm: rolling, Buckets: 1001}, "Buckets"},
+		{penstock.Limit{Count: 10_001, Period: time.Second, Algorithm: log}, "Count"},
+		{penstock.Limit{Count: 1, Period: 24*day + 1, Algorithm: log}, "Period"},
+		{penstock.Limit{Count: 1 << 26, Period: time.Second, Algorithm: penstock.SlidingWindow}, "Count"},
+		{penstock.Limit{Count: 1, Period: time.Second, Algorithm: fixed, Align: penstock.AlignYear + 1}, "Align"},
+		{penstock.Limit{Count: 1, Period: time.Minute, Algorithm: fixed, Align: penstock.AlignDay}, "Period"},
+		{penstock.Limit{Count: 1, Algorithm: fixed, Align: penstock.AlignDay, Zone: "Mars/Olympus_Mons"}, "Zone"},
+		{penstock.Limit{Count: 1, Algorithm: fixed, Align: penstock.AlignDay, Offset: 24 * time.Hour}, "Offset"},
+		{penstock.Limit{Count: 1, Period: time.Second, Algorithm: fixed, Align: penstock.AlignClock, Offset: -time.Second}, "Offset"},
+	}
+}

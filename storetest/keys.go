@@ -1,5 +1,70 @@
 package storetest
 
-import "testing"
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
 
-func testKeys(t *testing.T, open Open) {}
+	"github.com/penstock-io/penstock"
+)
+
+// testKeys spends one key after the other, among them many that look like
+// another one, and expects that each finds its units untouched.
+func testKeys(t *testing.T, open Open) {
+	store := openAt(t, open, &Clock{}, noon)
+	seen := map[penstock.Request]bool{}
+	for _, r := range lookalikes() {
+		if seen[r] {
+			t.Fatalf("%+v is there twice", r)
+		}
+		seen[r] = true
+		d, err := store.Take(context.Background(), r)
+		if err != nil || !d.Allowed || d.Remaining != 0 {
+			t.Errorf("limit %q, key %q, id %q: got %s, %v, want the only unit: somebody else has taken it",
+				r.Limit, short(r.Key), r.ID, decisionText(d), err)
+		}
+	}
+}
+
+func short(key string) string { return key[:min(len(key), 40)] }
+
+// lookalikes are requests that differ in whom they are about, but not in much
+// else: by the bytes of their keys, and by where the name of the limit ends and
+// the key or the ID begins.
+func lookalikes() []penstock.Request {
+	limit := penstock.PerHour(1)
+	var rs []penstock.Request
+	for _, key := range []string{
+		"a", "A", "a ", " a", "a\x00", "\x00a", "a\n", "{a}", "{a}b", "a{b}", "{}a", "a:b", "a:b:c", ":", "*", "%s",
+		"ä", "a\u0308", "\xff", "\xfe", "a\x00b", "0", "00", "-1", strings.Repeat("a", 300), strings.Repeat("a", 301),
+	} {
+		rs = append(rs, penstock.Request{Key: key, Limit: limit, Cost: 1})
+	}
+	for _, named := range [][2]string{
+		{"n", "k"}, {"n:k", "k"}, {"n", "k:k"}, {"n:k:k", ""}, {"nk", ""}, {"n", "kk"}, {"nk", "k"}, {"{n}", "k"}, {"n ", "k"},
+	} {
+		rs = append(rs, penstock.Request{Key: named[1] + "key", Limit: limit.WithName(named[0]), Cost: 1})
+	}
+	for _, a := range algorithms {
+		rs = append(rs,
+			penstock.Request{Key: "one", Limit: limit.WithAlgorithm(a), Cost: 1},
+			penstock.Request{Key: "one", Limit: limit.WithAlgorithm(a).WithName("name"), Cost: 1})
+	}
+	for _, l := range []penstock.Limit{
+		{Count: 1, Period: 2 * time.Hour},
+		{Count: 1, Period: time.Minute},
+		{Count: 1, Period: time.Hour, Algorithm: penstock.RollingWindow, Buckets: 5},
+		{Count: 1, Period: time.Hour, Algorithm: penstock.FixedWindow, Align: penstock.AlignClock},
+		{Count: 1, Period: time.Hour, Algorithm: penstock.FixedWindow, Align: penstock.AlignClock, Offset: time.Minute},
+		{Count: 1, Algorithm: penstock.FixedWindow, Align: penstock.AlignDay},
+		{Count: 1, Algorithm: penstock.FixedWindow, Align: penstock.AlignDay, Zone: "Asia/Shanghai"},
+		{Count: 1, Algorithm: penstock.FixedWindow, Align: penstock.AlignWeek},
+	} {
+		rs = append(rs, penstock.Request{Key: "one", Limit: l, Cost: 1})
+	}
+	for _, id := range [][2]string{{"i", "d-e"}, {"i-d", "e"}, {"i", "d:f"}, {"i:d", "f"}, {"i", "dg"}, {"id", "g"}} {
+		rs = append(rs, penstock.Request{Key: id[1], Limit: limit, Cost: 1, ID: id[0]})
+	}
+	return rs
+}

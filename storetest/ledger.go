@@ -82,7 +82,7 @@ func (l *ledger) take(now int64, r penstock.Request) penstock.Decision {
 	}
 	d := l.charge(now, r)
 	if d.Granted > 0 {
-		until := now + int64(min(normal(r.Limit).Period, day))
+		until := now + int64(min(r.Limit.Normal().Period, day))
 		l.grants[id] = grant{until: until, units: d.Granted, acting: now + int64(d.Delay)}
 	}
 	return d
@@ -91,6 +91,9 @@ func (l *ledger) take(now int64, r penstock.Request) penstock.Decision {
 // charge decides a request without regard to its ID.
 func (l *ledger) charge(now int64, r penstock.Request) penstock.Decision {
 	s, d := l.states[holderOf(r)].decide(now, r)
+	if r.Cost == penstock.Reset {
+		s = state{}
+	}
 	l.states[holderOf(r)] = s
 	return d
 }

@@ -1,5 +1,173 @@
 package storetest
 
-import "testing"
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
 
-func testLinearizability(t *testing.T, open Open) {}
+	"github.com/anishathalye/porcupine"
+	"github.com/penstock-io/penstock"
+)
+
+// Histories are short, because checking one takes time that grows quickly with
+// its length, and there are many of them instead.
+const (
+	histories = 150
+	clients   = 4
+	rounds    = 4 // between which the clock moves
+	perRound  = 2 // operations of each client
+)
+
+// testLinearizability lets a few clients ask at once, and checks that the
+// answers are those that the model could have given in some order in which each
+// operation lies between its call and its return.
+func testLinearizability(t *testing.T, open Open) {
+	for seed := range uint64(histories) {
+		h := newHistory(t, open, seed)
+		for range rounds {
+			h.round(t)
+		}
+		if !porcupine.CheckOperations(ledgerModel, h.operations) {
+			t.Fatalf("history %d: no order of these operations explains the answers:\n%s", seed, h)
+		}
+	}
+}
+
+// ledgerModel is the model of stores in porcupine's terms.
+var ledgerModel = porcupine.Model{
+	Init: func() any { return newLedger() },
+	Step: func(state, input, output any) (bool, any) {
+		l := state.(ledger).clone()
+		op := input.(operation)
+		return reflect.DeepEqual(l.perform(op), output), l
+	},
+	Equal: func(a, b any) bool { return reflect.DeepEqual(a, b) },
+}
+
+// An operation is what one client asks at once: one request, or several
+// together.
+type operation struct {
+	now      time.Time
+	requests []penstock.Request
+}
+
+func (l *ledger) perform(op operation) []penstock.Decision {
+	now := op.now.UnixNano()
+	if len(op.requests) == 1 {
+		return []penstock.Decision{l.take(now, op.requests[0])}
+	}
+	return l.takeAll(now, op.requests)
+}
+
+// A history is what a few clients asked of a store, and when.
+type history struct {
+	store      penstock.Store
+	clock      *Clock
+	rand       *rand.Rand
+	limits     []penstock.Limit
+	time       atomic.Int64 // counts calls and returns
+	mu         sync.Mutex
+	operations []porcupine.Operation
+}
+
+func newHistory(t *testing.T, open Open, seed uint64) *history {
+	h := &history{clock: &Clock{}, rand: rand.New(rand.NewPCG(seed, 0))}
+	h.store = openAt(t, open, h.clock, noon)
+	for _, i := range h.rand.Perm(len(algorithms))[:2] {
+		h.limits = append(h.limits, penstock.PerMinute(h.rand.Int64N(6)+2).WithAlgorithm(algorithms[i]))
+	}
+	return h
+}
+
+// round lets all clients ask at once, and then moves the clock.
+func (h *history) round(t *testing.T) {
+	start := make(chan struct{})
+	var wg sync.WaitGroup
+	for client := range clients {
+		ops := make([]operation, perRound)
+		for i := range ops {
+			ops[i] = h.anyOperation()
+		}
+		wg.Go(func() {
+			<-start
+			for _, op := range ops {
+				h.perform(t, client, op)
+			}
+		})
+	}
+	close(start)
+	wg.Wait()
+	pause := time.Duration(h.rand.Int64N(30_000)) * time.Millisecond
+	if err := h.clock.set(h.clock.Now().Add(pause)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// perform asks the store, and writes down what it answers.
+func (h *history) perform(t *testing.T, client int, op operation) {
+	ds := make([]penstock.Decision, len(op.requests))
+	var err error
+	call := h.time.Add(1)
+	runtime.Gosched() // so that others come in between
+	if len(op.requests) == 1 {
+		ds[0], err = h.store.Take(context.Background(), op.requests[0])
+	} else {
+		err = penstock.TakeAll(context.Background(), h.store, op.requests, ds)
+	}
+	returned := h.time.Add(1)
+	if err != nil {
+		t.Error(err)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.operations = append(h.operations, porcupine.Operation{
+		ClientId: client, Input: op, Call: call, Output: ds, Return: returned,
+	})
+}
+
+// anyOperation makes up what a client asks: a take, a refund, either of them
+// under an ID, or a take of two keys together.
+func (h *history) anyOperation() operation {
+	op := operation{now: h.clock.Now(), requests: []penstock.Request{h.anyTake()}}
+	r := &op.requests[0]
+	switch h.rand.IntN(6) {
+	case 0:
+		r.Cost = -r.Cost
+	case 1:
+		r.ID = "x"
+	case 2:
+		r.ID, r.Cost = "x", -r.Cost
+	case 3, 4:
+		op.requests = append(op.requests, h.anyTake())
+	}
+	return op
+}
+
+func (h *history) anyTake() penstock.Request {
+	return penstock.Request{
+		Key:   string(rune('a' + h.rand.IntN(2))),
+		Limit: h.limits[h.rand.IntN(len(h.limits))],
+		Cost:  h.rand.Int64N(3) + 1,
+	}
+}
+
+// String returns the history, one operation after the other by their calls.
+func (h *history) String() string {
+	var b strings.Builder
+	for _, o := range h.operations {
+		op := o.Input.(operation)
+		fmt.Fprintf(&b, "client %d, from %d to %d, at %s\n", o.ClientId, o.Call, o.Return, op.now.Format(time.TimeOnly))
+		for i, d := range o.Output.([]penstock.Decision) {
+			c := call{request: op.requests[i]}
+			fmt.Fprintf(&b, "    %s under %s => %s\n", c.text(), c.request.Limit, decisionText(d))
+		}
+	}
+	return b.String()
+}

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"math"
 	"sync"
 
 	"github.com/penstock-io/penstock"
@@ -20,12 +21,9 @@ func newModel(clock *Clock) *model {
 	return &model{clock: clock, ledger: newLedger()}
 }
 
-// Take decides one request. What AllowAll refuses has no meaning.
-func (m *model) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
-	if _, err := penstock.AllowAll.Take(ctx, r); err != nil {
-		return penstock.Decision{}, err
-	}
-	if err := r.Limit.Validate(); err != nil {
+// Take decides one request.
+func (m *model) Take(_ context.Context, r penstock.Request) (penstock.Decision, error) {
+	if err := r.Validate(); err != nil {
 		return penstock.Decision{}, err
 	}
 	m.mu.Lock()
@@ -33,10 +31,17 @@ func (m *model) Take(ctx context.Context, r penstock.Request) (penstock.Decision
 	return m.ledger.take(m.clock.Now().UnixNano(), r), nil
 }
 
-// TakeAll decides requests as one.
+// TakeAll decides requests as one. What AllowAll refuses has no meaning.
 func (m *model) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	if err := penstock.TakeAll(ctx, penstock.AllowAll, rs, ds); err != nil {
 		return err
+	}
+	total := map[holder]int64{}
+	for _, r := range rs {
+		if r.Cost > math.MaxInt64-total[holderOf(r)] {
+			return &penstock.FieldError{Field: "Cost", Problem: "adds up to more than fits", Kind: penstock.ErrBadCost}
+		}
+		total[holderOf(r)] += r.Cost
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,5 +1,213 @@
 package storetest
 
-import "testing"
+import (
+	"context"
+	"math"
+	"testing"
+	"time"
 
-func testPromises(t *testing.T, open Open) {}
+	"github.com/penstock-io/penstock"
+	"pgregory.net/rapid"
+)
+
+// testPromises holds decisions against what the documentation promises about
+// them. It knows nothing of how they come about.
+func testPromises(t *testing.T, open Open) {
+	for _, a := range algorithms {
+		t.Run(a.String(), func(t *testing.T) {
+			t.Run("denial is free", func(t *testing.T) { checkTraffic(t, open, a, denialIsFree) })
+			t.Run("retry is true", func(t *testing.T) { checkTraffic(t, open, a, retryIsTrue) })
+			t.Run("reset is true", func(t *testing.T) { checkTraffic(t, open, a, resetIsTrue) })
+			t.Run("bound holds", func(t *testing.T) { checkTraffic(t, open, a, boundHolds) })
+		})
+	}
+}
+
+// traffic is a stream of takes of one key, on a clock that does not step back.
+type traffic struct {
+	t       *rapid.T
+	store   penstock.Store
+	clock   *Clock
+	limit   penstock.Limit
+	granted []granted
+}
+
+// granted is one take that was allowed.
+type granted struct {
+	at    time.Time
+	units int64
+	delay time.Duration
+}
+
+// checkTraffic makes up traffic and looks at every take with a promise in mind.
+func checkTraffic(t *testing.T, open Open, a penstock.Algorithm, promise func(*traffic, penstock.Request)) {
+	rapid.Check(t, func(rt *rapid.T) {
+		clock := &Clock{}
+		tr := &traffic{t: rt, clock: clock, limit: anyLimit(a).Draw(rt, "limit")}
+		tr.set(anyMoment().Draw(rt, "beginning"))
+		tr.store = open(t, clock)
+		for range rapid.IntRange(1, 30).Draw(rt, "takes") {
+			tr.set(clock.Now().Add(anyPause(tr.limit).Draw(rt, "pause")))
+			promise(tr, penstock.Request{
+				Key:      "key",
+				Limit:    tr.limit,
+				Cost:     rapid.Int64Range(1, most(tr.limit)+1).Draw(rt, "cost"),
+				AtMost:   rapid.Bool().Draw(rt, "at most"),
+				MaxDelay: anyDelay(tr.limit.Normal().Period).Draw(rt, "max delay"),
+			})
+		}
+	})
+}
+
+func anyPause(l penstock.Limit) *rapid.Generator[time.Duration] {
+	period := int64(l.Normal().Period / tick)
+	return rapid.OneOf(
+		rapid.Just(time.Duration(0)), millis(0, 3), millis(0, period/(l.Count+1)+1), millis(0, period),
+	)
+}
+
+func (tr *traffic) set(now time.Time) {
+	if err := tr.clock.set(now); err != nil {
+		tr.t.Fatal(err)
+	}
+}
+
+func (tr *traffic) take(r penstock.Request) penstock.Decision {
+	d, err := tr.store.Take(context.Background(), r)
+	if err != nil {
+		tr.t.Fatal(err)
+	}
+	return d
+}
+
+func (tr *traffic) look() penstock.Decision {
+	return tr.take(penstock.Request{Key: "key", Limit: tr.limit})
+}
+
+// A denial leaves the key as a look finds it, and what is granted is what goes.
+func denialIsFree(tr *traffic, r penstock.Request) {
+	before := tr.look()
+	d := tr.take(r)
+	after := tr.look()
+	if !d.Allowed && after != before {
+		tr.t.Logf("%s: denied %+v: %s", tr.limit, r, decisionText(d))
+		tr.t.Logf("before: %s", decisionText(before))
+		tr.t.Logf("after:  %s", decisionText(after))
+		tr.t.Fatal("a denial was not free")
+	}
+	if d.Delay == 0 && before.Remaining-after.Remaining != d.Granted {
+		tr.t.Logf("%s: %+v: %s", tr.limit, r, decisionText(d))
+		tr.t.Logf("remaining before: %d, after: %d", before.Remaining, after.Remaining)
+		tr.t.Fatal("what went is not what was granted")
+	}
+}
+
+// After RetryAfter the same request passes, and not one tick earlier. What can
+// never pass costs more than the limit holds.
+func retryIsTrue(tr *traffic, r penstock.Request) {
+	d := tr.take(r)
+	if d.Allowed {
+		return
+	}
+	if never := r.Cost > d.Limit && !r.AtMost || d.Limit == 0; never != (d.RetryAfter == penstock.Never) {
+		tr.t.Logf("%s: %+v: %s", tr.limit, r, decisionText(d))
+		tr.t.Fatalf("never is for costs above the limit")
+	}
+	if d.RetryAfter == penstock.Never {
+		return
+	}
+	now := tr.clock.Now()
+	tr.set(now.Add(d.RetryAfter - tick))
+	early := tr.take(r)
+	tr.set(now.Add(d.RetryAfter))
+	late := tr.take(r)
+	if d.RetryAfter <= 0 || early.Allowed || !late.Allowed {
+		tr.t.Logf("%s: %+v: %s", tr.limit, r, decisionText(d))
+		tr.t.Logf("one tick before that: %s", decisionText(early))
+		tr.t.Logf("after that: %s", decisionText(late))
+		tr.t.Fatal("RetryAfter was not true")
+	}
+}
+
+// After ResetAfter the key is as good as new, and not one tick earlier.
+func resetIsTrue(tr *traffic, r penstock.Request) {
+	d := tr.take(r)
+	if d.ResetAfter == 0 {
+		return
+	}
+	now := tr.clock.Now()
+	tr.set(now.Add(d.ResetAfter - tick))
+	early := tr.look()
+	tr.set(now.Add(d.ResetAfter))
+	late := tr.look()
+	fresh := penstock.Decision{Allowed: true, Limit: d.Limit, Remaining: d.Limit}
+	if early.ResetAfter != tick || late != fresh {
+		tr.t.Logf("%s: %+v: %s", tr.limit, r, decisionText(d))
+		tr.t.Logf("one tick before that: %s", decisionText(early))
+		tr.t.Logf("after that: %s", decisionText(late))
+		tr.t.Fatal("ResetAfter was not true")
+	}
+}
+
+// No stretch of time admits more than the algorithm's bound.
+func boundHolds(tr *traffic, r penstock.Request) {
+	d := tr.take(r)
+	if !d.Allowed {
+		return
+	}
+	tr.granted = append(tr.granted, granted{at: tr.clock.Now(), units: d.Granted, delay: d.Delay})
+	var units int64
+	last := tr.granted[len(tr.granted)-1]
+	for i := len(tr.granted) - 1; i >= 0; i-- {
+		g := tr.granted[i]
+		units += g.units
+		if most := bound(tr.limit, g, last); units > most {
+			tr.t.Logf("%s: %d units between %s and %s, at most %d may be",
+				tr.limit, units, g.acts().Format(time.RFC3339Nano), last.acts().Format(time.RFC3339Nano), most)
+			tr.t.Fatal("more was admitted than may be")
+		}
+	}
+}
+
+func (g granted) acts() time.Time { return g.at.Add(g.delay) }
+
+// bound returns how many units may be granted from the first grant to the last,
+// both included.
+func bound(l penstock.Limit, first, last granted) int64 {
+	l = l.Normal()
+	switch l.Algorithm {
+	case penstock.TokenBucket:
+		return l.Burst + perInterval(l, first, last)
+	case penstock.LeakyBucket:
+		// Units act one after the other, and only those of the last grant
+		// are not through when it begins to act.
+		return perInterval(l, first, last) + last.units
+	}
+	if l.Algorithm == penstock.FixedWindow && l.Align != penstock.AlignFirst {
+		if window(l, first.at.UnixNano()).End > last.at.UnixNano() {
+			return l.Count
+		}
+		return math.MaxInt64
+	}
+	if last.at.Sub(first.at) >= l.Period {
+		return math.MaxInt64
+	}
+	switch l.Algorithm {
+	case penstock.FixedWindow:
+		return 2 * l.Count
+	case penstock.SlidingWindow:
+		return max(l.Count, 2*l.Count-2)
+	}
+	return l.Count
+}
+
+// perInterval returns how many units come back between two grants. Delays are
+// rounded up, so that grants with a delay may seem closer than they are.
+func perInterval(l penstock.Limit, first, last granted) int64 {
+	stretch := last.acts().Sub(first.acts())
+	if first.delay > 0 {
+		stretch += tick
+	}
+	interval := (l.Period + time.Duration(l.Count) - 1) / time.Duration(l.Count)
+	return int64(stretch / interval)
+}

@@ -128,16 +128,20 @@ func (p *parser) findLimit(c *call) error {
 // text returns the call as transcripts have it before the arrow.
 func (c *call) text() string {
 	r := c.request
+	key := r.Key
+	if quoted := strconv.Quote(key); strings.Contains(key, " ") || quoted != `"`+key+`"` {
+		key = quoted
+	}
 	var b strings.Builder
 	switch {
 	case r.Cost == penstock.Reset:
-		fmt.Fprintf(&b, "reset %s", r.Key)
+		fmt.Fprintf(&b, "reset %s", key)
 	case r.Cost == 0:
-		fmt.Fprintf(&b, "look %s", r.Key)
+		fmt.Fprintf(&b, "look %s", key)
 	case r.Cost < 0:
-		fmt.Fprintf(&b, "refund %s %d", r.Key, -r.Cost)
+		fmt.Fprintf(&b, "refund %s %d", key, -r.Cost)
 	default:
-		fmt.Fprintf(&b, "take %s %d", r.Key, r.Cost)
+		fmt.Fprintf(&b, "take %s %d", key, r.Cost)
 	}
 	if r.AtMost {
 		b.WriteString(" at-most")

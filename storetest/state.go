@@ -22,7 +22,7 @@ type state struct {
 
 // decide returns what becomes of the state, and the decision.
 func (s state) decide(now int64, r penstock.Request) (state, penstock.Decision) {
-	l := normal(r.Limit)
+	l := r.Limit.Normal()
 	ask := algorithm.Ask{Cost: r.Cost, AtMost: r.AtMost, MaxDelay: int64(r.MaxDelay)}
 	var v algorithm.Verdict
 	var st algorithm.Standing
@@ -48,9 +48,11 @@ func (s state) decide(now int64, r penstock.Request) (state, penstock.Decision) 
 	case penstock.SlidingLog:
 		s.log, v, st = write(l, s.log, now, ask)
 	}
-	s.until = 0
-	if st.ResetAfter > 0 {
+	switch {
+	case st.ResetAfter > 0:
 		s.until = now + st.ResetAfter
+	case s.until > now:
+		s.until = 0 // given back; what has run out has still come to its end
 	}
 	return s, decision(l, v, st)
 }
@@ -101,19 +103,10 @@ func decision(l penstock.Limit, v algorithm.Verdict, st algorithm.Standing) pens
 	}
 }
 
-// normal returns a limit with its defaults filled in; its text has them all.
-func normal(l penstock.Limit) penstock.Limit {
-	n, err := penstock.ParseLimit(l.String())
-	if err != nil {
-		return l // a limit that was let pass has a text
-	}
-	return n
-}
-
 // most returns how many units a limit can grant at once.
 func most(l penstock.Limit) int64 {
-	if n := normal(l); isBucket(n) {
-		return n.Burst
+	if isBucket(l) {
+		return l.Normal().Burst
 	}
 	return l.Count
 }

@@ -27,11 +27,13 @@ import (
 )
 
 // Open opens an empty store that goes by the given clock, in steps of one
-// millisecond. It is called many times; stores may share a server behind them,
-// but no state. What has to be closed is closed by t.Cleanup.
+// millisecond. It is called some thousands of times; stores may share a server
+// behind them, but no state. What has to be closed is closed by t.Cleanup.
 type Open func(t testing.TB, clock *Clock) penstock.Store
 
-// Run runs all tests on the stores that open opens.
+// Run runs all tests on the stores that open opens. A store needs a TakeAll of its
+// own to pass them: what [penstock.TakeAll] does for one that has none is neither
+// atomic nor as telling.
 func Run(t *testing.T, open Open) {
 	t.Run("transcripts", func(t *testing.T) { testTranscripts(t, open) })
 	t.Run("agreement", func(t *testing.T) { testAgreement(t, open) })

@@ -137,6 +137,11 @@ func (p *parser) endScene() error {
 	if s := p.scene(); s != nil && len(s.steps) == 0 {
 		return fmt.Errorf("nothing happens in the scene %q", s.title)
 	}
+	return p.endStep()
+}
+
+// endStep returns an error if the step that ends asks nothing.
+func (p *parser) endStep() error {
 	if s := p.lastStep(); s != nil && len(s.calls) == 0 {
 		return fmt.Errorf("want indented requests below %q", s.how)
 	}
@@ -185,9 +190,8 @@ func (p *parser) parseStep(text string, back bool) error {
 	if err != nil {
 		return err
 	}
-	if !p.now.IsZero() && at.Before(p.now) != back {
-		return fmt.Errorf("%s is %s the request above: want \"at\" to go on and \"back to\" to go back",
-			when, beforeOrAfter(back))
+	if at.Before(p.now) != back {
+		return fmt.Errorf("%s: want \"at\" for a time not before the last one, and \"back to\" for one before it", when)
 	}
 	if err := p.endStep(); err != nil {
 		return err
@@ -205,20 +209,6 @@ func (p *parser) parseStep(text string, back bool) error {
 	}
 	p.now = s.end()
 	p.scene().steps = append(p.scene().steps, s)
-	return nil
-}
-
-func beforeOrAfter(back bool) string {
-	if back {
-		return "not before"
-	}
-	return "before"
-}
-
-func (p *parser) endStep() error {
-	if s := p.lastStep(); s != nil && len(s.calls) == 0 {
-		return fmt.Errorf("want indented requests below %q", s.how)
-	}
 	return nil
 }
 

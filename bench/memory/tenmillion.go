@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"runtime"
 
 	"github.com/penstock-io/penstock/bench/internal/measure"
 )
@@ -28,7 +27,6 @@ func (b *bench) tenMillionKeys() error {
 	b.report.Add(title, "", true, "%.0f ns serial, %.0f ns on two goroutines, %.1f bytes a key, forced GC %s",
 		timings[0].nanos.Median, timings[1].nanos.Median,
 		(float64(after.HeapAlloc)-float64(before.HeapAlloc))/float64(n), millis(gc))
-	runtime.KeepAlive(r)
 	return nil
 }
 

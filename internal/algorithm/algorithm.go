@@ -8,12 +8,16 @@
 // every duration in an answer is rounded up to whole ticks, so that a caller
 // who waits that long finds what was promised, and not one tick earlier.
 //
-// Three things hold for every algorithm. A denial changes nothing. A state
-// that could only have come from the future, because the clock has stepped
-// back since, is moved to the present: a step back never frees a unit, and
-// never locks a key out for longer than one refill. A state that owes more
-// than the limit holds, because the limit was lowered since, owes what the
-// limit holds.
+// Three things hold for every algorithm. A denial charges nothing; all that it
+// may change is one of the corrections that follow. A state that could only have
+// come from the future, because the clock has stepped back since, is moved to the
+// present: a step back never frees a unit, and never locks a key out for longer
+// than one refill and the reach of reservations. A state that owes more than the
+// limit holds, because the limit was lowered since, owes what the limit holds.
+//
+// The bounds in the essays are over forward time, the sum of the clock's forward
+// movements, which is the clock's own time unless it steps back; and they count
+// what is charged less what is given back, at the moment of acting on it.
 package algorithm
 
 import "math"

@@ -12,8 +12,13 @@ package algorithm
 // that a request made now would open; a window that is open already stays open
 // until the end it has remembered.
 //
-// Bound: at most Count per window, and so at most 2·Count in an interval as
-// long as a window: Count just before an edge, and Count just after it.
+// Bound: at most Count per window, and so at most 2·Count in an interval as long
+// as the shortest window: Count just before an edge, and Count just after it.
+// Windows that begin at the first request admit one less, because that request
+// is early. By the calendar a longer interval may touch three windows: thirty days
+// around a February do. Each time that the clock steps back over an edge, aligned
+// windows may admit Count once more: the window that lies in the future is cut to
+// one window's length from now, and so ends within another.
 
 // A Window is the one that a request made now would open.
 type Window struct {
@@ -43,32 +48,38 @@ type FixedWindow struct {
 	Tick  int64
 }
 
-// Decide returns what becomes of the counter, and the verdict.
+// Decide returns what becomes of the counter, and the verdict. A counter whose
+// window is over is only replaced when something is charged: if the clock steps
+// back into that window, it counts again.
 func (f *FixedWindow) Decide(s Counter, now int64, w Window, ask Ask) (Counter, Verdict) {
-	s = f.settle(s, now, w)
+	over := s.Used == 0 || s.End <= now
+	open := f.settle(s, now, w)
 	v := Verdict{Allowed: true}
 	switch {
 	case ask.Cost > 0:
-		v = f.take(s, now, ask)
+		v = f.take(open, now, ask)
 	case ask.Cost < 0:
-		v = ask.givesBack(s.Used)
+		v = ask.givesBack(open.Used)
 	}
-	s.Used += v.Granted
-	if s.Used == 0 {
+	if over && v.Granted == 0 && ask.Cost != Forget {
+		return s, v
+	}
+	open.Used += v.Granted
+	if open.Used == 0 {
 		return Counter{}, v
 	}
-	return s, v
+	return open, v
 }
 
 // Standing returns how a counter that Decide returned stands.
 func (f *FixedWindow) Standing(s Counter, now int64) Standing {
-	if s.Used == 0 {
+	if s.Used == 0 || s.End <= now {
 		return Standing{Remaining: f.Count}
 	}
 	return Standing{Remaining: f.Count - s.Used, ResetAfter: RoundUp(s.End-now, f.Tick)}
 }
 
-// settle returns the counter as it stands now.
+// settle returns the counter of the window that is open now.
 func (f *FixedWindow) settle(s Counter, now int64, w Window) Counter {
 	if s.Used == 0 || s.End <= now {
 		return Counter{End: w.End}

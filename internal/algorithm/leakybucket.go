@@ -9,8 +9,10 @@ package algorithm
 //
 // State: the instant at which the funnel will have run empty.
 //
-// Bound: units act at least one Interval apart, and none waits longer than
-// (Burst-1) Intervals. A Burst of 1 is strict spacing without a queue.
+// Bound: a request of cost n acts n Intervals before the next one, so single
+// units act at least one Interval apart; none waits longer than Burst − 1
+// Intervals. A Burst of 1 is strict spacing without a queue. Giving back frees the
+// end of the line, so after that one may act together with the last.
 //
 // The arithmetic is the token bucket's; what differs is that the debt is served
 // as a delay instead of being lent.

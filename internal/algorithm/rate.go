@@ -10,8 +10,8 @@ package algorithm
 // cell rate algorithm: nothing has to be refilled, no remainder is lost, and a
 // key that is not asked about costs nothing.
 //
-//	debt      0 ─────────────┬───────────────── Capacity
-//	          as good as new │ used   │  free  │
+//	0 ────────── debt ────────── Capacity
+//	│    used     │     free        │
 type Rate struct {
 	Interval int64 // see [Interval]
 	Burst    int64 // units that fit at once

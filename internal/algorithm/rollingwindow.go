@@ -43,14 +43,9 @@ func NewRollingWindow(count, period, buckets, tick int64) RollingWindow {
 }
 
 // Settle moves buckets that lie in the future to the present, and forgets the
-// oldest units beyond Count. A ring of which nothing is left is forgotten, and
-// stays so should the clock step back.
+// oldest units beyond Count.
 func (w *RollingWindow) Settle(r *Ring, now int64) {
-	r.Newest = min(r.Newest, w.bucket(r, now))
-	if r.Total > 0 && w.Empty(r) <= now {
-		clear(r.Counts)
-		r.Total = 0
-	}
+	r.retreat(w.bucket(r, now))
 	for age := 0; r.Total > w.Count; age++ {
 		r.remove(r.place(age), r.Total-w.Count)
 	}
@@ -175,6 +170,19 @@ func (r *Ring) advance(current int64) {
 		r.remove(r.Head, r.Counts[r.Head])
 	}
 	r.Newest = current
+}
+
+// retreat makes current the newest bucket when the clock has stepped back: what
+// lies in the future is moved into it. Older buckets stay where they are; if they
+// moved too, a clock that trembles around an edge would push units out.
+func (r *Ring) retreat(current int64) {
+	for ahead := min(r.Newest-current, int64(len(r.Counts))); ahead > 0; ahead-- {
+		late := r.Counts[r.Head]
+		r.Counts[r.Head] = 0
+		r.Head = r.place(len(r.Counts) - 2)
+		r.Counts[r.Head] += late
+	}
+	r.Newest = min(r.Newest, current)
 }
 
 // remove takes at most n units out of one bucket and returns how many it took.

@@ -23,8 +23,15 @@ if value then
   if #counts > size then return redis.error_reply('FOREIGN value') end
 end
 
--- Settle: nothing lies in the future, and nothing beyond count is owed.
-if newest > bucket then newest, stale = bucket, true end
+-- Settle: what lies in the future is moved to the present, and nothing beyond
+-- count is owed.
+if newest > bucket then
+  local kept, ahead = {0}, newest - bucket
+  for i, n in ipairs(counts) do
+    if i <= ahead + 1 then kept[1] = kept[1] + n else kept[#kept + 1] = n end
+  end
+  counts, newest, stale = kept, bucket, true
+end
 local last = 1
 while last <= #counts and counts[last] == 0 do last = last + 1 end
 if (newest - last + 1 + size) * length <= now then counts, total, stale = {}, 0, value end

@@ -12,10 +12,12 @@ package algorithm
 // Bound: any interval [t, t+Period) admits at most Count, exactly.
 
 // A Log is the state of a sliding log: Len moments in a ring, the oldest at
-// Head. The ring may be shorter than Count while it is not needed.
+// Head. The ring may be shorter than Count while it is not needed. The newest
+// moment is also kept apart, because a long log is not all at hand.
 type Log struct {
 	Head    int
 	Len     int
+	Newest  int64
 	Moments []int64
 }
 
@@ -27,14 +29,10 @@ type SlidingLog struct {
 }
 
 // Settle moves moments that lie in the future to the present, and forgets the
-// oldest beyond Count. A log of which nothing is left is forgotten, and stays so
-// should the clock step back.
+// oldest beyond Count.
 func (w *SlidingLog) Settle(l *Log, now int64) {
-	if l.Len > 0 && w.Empty(l) <= now {
-		l.Len = 0
-	}
-	for i := l.Len - 1; i >= 0 && l.at(i) > now; i-- {
-		l.Moments[l.place(i)] = now
+	if l.Newest > now {
+		l.bring(now)
 	}
 	if extra := l.Len - int(w.Count); extra > 0 {
 		l.drop(extra)
@@ -72,11 +70,16 @@ func (w *SlidingLog) Room(l *Log, now, granted int64) int {
 // ring must have [SlidingLog.Room].
 func (w *SlidingLog) Record(l *Log, now, granted int64) {
 	l.drop(l.before(now - w.Period))
+	if granted < 0 {
+		l.Len += int(granted)
+		l.Newest = l.at(max(l.Len-1, 0))
+		return
+	}
 	for ; granted > 0; granted-- {
 		l.Moments[l.place(l.Len)] = now
 		l.Len++
 	}
-	l.Len += int(granted)
+	l.Newest = now
 }
 
 // Empty returns when nothing of the log will be left.
@@ -84,7 +87,7 @@ func (w *SlidingLog) Empty(l *Log) int64 {
 	if l.Len == 0 {
 		return 0
 	}
-	return l.at(l.Len-1) + w.Period
+	return l.Newest + w.Period
 }
 
 func (w *SlidingLog) take(l *Log, now int64, gone int, used int64, ask Ask) Verdict {
@@ -111,6 +114,14 @@ func (l *Log) place(i int) int {
 
 func (l *Log) at(i int) int64 { return l.Moments[l.place(i)] }
 
+// bring moves the moments that lie after now to now.
+func (l *Log) bring(now int64) {
+	for i := l.Len - 1; i >= 0 && l.at(i) > now; i-- {
+		l.Moments[l.place(i)] = now
+	}
+	l.Newest = now
+}
+
 // drop forgets the n oldest moments.
 func (l *Log) drop(n int) {
 	if n == 0 {
@@ -120,15 +131,23 @@ func (l *Log) drop(n int) {
 	l.Len -= n
 }
 
-// before returns how many moments are not after t. They are in order, so it
-// tries the oldest, which is all that a busy key needs, and then bisects.
+// before returns how many moments are not after t. They are in order, and on a
+// busy key only the oldest few are, so it strides from the oldest, twice as far
+// each time, and bisects the last stride.
 func (l *Log) before(t int64) int {
 	low, high := 0, l.Len
-	for probe := 0; low < high; probe = (low + high) / 2 {
-		if l.at(probe) <= t {
-			low = probe + 1
+	for stride := 0; stride < l.Len; stride = 2*stride + 1 {
+		if l.at(stride) > t {
+			high = stride
+			break
+		}
+		low = stride + 1
+	}
+	for low < high {
+		if middle := (low + high) / 2; l.at(middle) > t {
+			high = middle
 		} else {
-			high = probe
+			low = middle + 1
 		}
 	}
 	return low
@@ -139,5 +158,5 @@ func (l *Log) CopyTo(longer *Log) {
 	for i := range l.Len {
 		longer.Moments[i] = l.at(i)
 	}
-	longer.Head, longer.Len = 0, l.Len
+	longer.Head, longer.Len, longer.Newest = 0, l.Len, l.Newest
 }

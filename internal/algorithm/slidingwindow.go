@@ -17,10 +17,11 @@ import "math/bits"
 // State: both counts, and when the current window ends. Windows begin at the
 // key's first request, which also keeps many keys from rolling over at once.
 //
-// Bound: 2·Count − 1 in one Period, and no less: one unit at the start of a
-// window, Count − 1 just before its end, and as the assumption spreads those
-// evenly, Count − 1 more within one Period of them. Traffic that does not set
-// out to find that case stays close to Count.
+// Bound: 2·Count − 2 in one Period (1 where Count is 1), and it is reached: one
+// unit opens a window, Count − 1 more come just before its end, and because those
+// are taken to have been spread evenly, nearly Count − 1 more fit within one
+// Period of them. Traffic that does not set out to find that case stays close to
+// Count.
 
 // A Slide is the state of a sliding window.
 type Slide struct {

@@ -13,7 +13,8 @@ package algorithm
 // Reservations: with a MaxDelay, a request that does not fit yet may be granted
 // for the moment when it will. It is charged now, so the debt goes beyond the
 // capacity, and whoever comes later stands in line behind it: first come, first
-// served. A reservation reaches at most one minute ahead, or one whole refill
+// served. Giving a reservation back frees the end of the line, so after that one
+// more may act together with the last. A reservation reaches at most one minute ahead, or one whole refill
 // where that is longer. The state remembers that there is one, because a debt
 // above the capacity without one means something else: that the clock stepped
 // back, or that the limit was lowered, and then only the capacity is owed.
@@ -53,6 +54,13 @@ func (b *TokenBucket) Decide(s Bucket, now int64, ask Ask) (Bucket, Verdict) {
 	}
 	delay := RoundUp(max(after-b.Capacity(), 0), b.Tick)
 	return b.owing(after, now), Verdict{Allowed: true, Granted: cost, Delay: delay}
+}
+
+// SpendOne is Decide for what happens most: one unit is taken of a bucket on
+// which nothing is reserved, and it is there. If it is not, Decide must say why.
+func (b *TokenBucket) SpendOne(full, now int64) (after int64, ok bool) {
+	after = max(full, now) + b.Interval
+	return after, after-now <= b.Capacity()
 }
 
 // Debt returns how far the bucket is from full, at most what it may owe.

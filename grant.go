@@ -10,8 +10,9 @@ import (
 
 // A grant under an ID is remembered beside the key, in the same shard, so that
 // charge and record are one. Its slot holds when it is forgotten, what was
-// granted and is still charged, and when to act on it; the sign bit of the last
-// says that the grant was given back, which can be done once.
+// granted and is still charged, and when to act on it. Two sign bits say more:
+// that the units were taken from the bucket that new keys share, and that the
+// grant was given back, which can be done once.
 const (
 	grantUntil  = 1
 	grantUnits  = 2
@@ -25,7 +26,7 @@ func (m *Memory) takeOnce(mt *meter, r *Request) (Decision, error) {
 	s := m.shard(h)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now, clock := m.now(mt.kind == clocked), m.now(false)
+	now, clock := m.clocks(mt.kind)
 	grant := s.grant(id, clock)
 	switch {
 	case r.Cost < 0:
@@ -38,7 +39,7 @@ func (m *Memory) takeOnce(mt *meter, r *Request) (Decision, error) {
 
 // grant returns the slot of a grant that is still remembered, or nil.
 func (s *shard) grant(id uint64, clock int64) []uint64 {
-	t := &s.tables[grants]
+	t := &s.tables[grantTable]
 	at, ok := t.find(id)
 	if !ok || t.until(at) <= clock {
 		return nil
@@ -49,38 +50,42 @@ func (s *shard) grant(id uint64, clock int64) []uint64 {
 // takeFirst takes under an ID that is not remembered. The record gets its place
 // before anything is charged: without one, asking again would charge again.
 func (s *shard) takeFirst(mt *meter, r *Request, h, id uint64, now, clock int64) (Decision, error) {
-	t := &s.tables[grants]
+	t := &s.tables[grantTable]
 	at, ok := t.find(id)
 	if !ok {
-		at, ok = s.place(grants, id, clock)
+		at, ok = s.place(grantTable, id, clock)
 	}
 	if !ok {
 		return Decision{}, fmt.Errorf("penstock: memory: no place left to remember the ID: %w", ErrUnavailable)
 	}
-	t.words[at+grantUntil] = uint64(clock + mt.memory)
+	t.words[at+grantUntil] = uint64(clock + mt.grantLife)
 	var d Decision
+	s.wentShared = false
 	s.take(mt, h, now, r.ask(), &d)
 	at, ok = t.find(id) // taking may have moved it, or swept it if its time was short
 	if ok {
-		writeGrant(t.words[at:at+t.width], clock, mt.memory, d)
-		t.oldest = min(t.oldest, t.until(at))
+		s.writeGrant(t.words[at:at+t.width], clock, mt.grantLife, d)
+		t.firstStale = min(t.firstStale, t.until(at))
 	}
 	return d, nil
 }
 
 // writeGrant records what was granted; a denial leaves nothing to remember.
-func writeGrant(grant []uint64, clock, memory int64, d Decision) {
+func (s *shard) writeGrant(grant []uint64, clock, life int64, d Decision) {
 	grant[grantUntil] = 0
 	if d.Granted > 0 {
-		grant[grantUntil] = uint64(clock + memory)
+		grant[grantUntil] = uint64(clock + life)
 	}
 	grant[grantUnits] = uint64(d.Granted)
+	if s.wentShared {
+		grant[grantUnits] |= signBit
+	}
 	grant[grantActing] = uint64(clock + int64(d.Delay))
 }
 
 // repeat answers for a grant that was made before, with the numbers of now.
 func (s *shard) repeat(mt *meter, h uint64, now, clock int64, grant []uint64) (d Decision) {
-	granted, acting := int64(grant[grantUnits]), int64(grant[grantActing]&^signBit)
+	granted, acting := int64(grant[grantUnits]&^signBit), int64(grant[grantActing]&^signBit)
 	s.take(mt, h, now, algorithm.Ask{}, &d)
 	d.Granted = granted
 	d.Delay = max(0, time.Duration(acting-clock))
@@ -94,12 +99,17 @@ func (s *shard) reverse(mt *meter, r *Request, h uint64, now int64, grant []uint
 		s.take(mt, h, now, algorithm.Ask{}, &d)
 		return d
 	}
-	ask.Cost = max(ask.Cost, -int64(grant[grantUnits]))
-	grant[grantUnits] += uint64(ask.Cost)
+	shared, granted := grant[grantUnits]&signBit, int64(grant[grantUnits]&^signBit)
+	ask.Cost = max(ask.Cost, -granted)
+	grant[grantUnits] = uint64(granted+ask.Cost) | shared
 	grant[grantActing] |= signBit
-	if grant[grantUnits] == 0 {
+	if granted+ask.Cost == 0 {
 		grant[grantUntil] = 0
 	}
-	s.take(mt, h, now, ask, &d)
+	if shared != 0 {
+		s.takeShared(mt, ask, &d)
+	} else {
+		s.take(mt, h, now, ask, &d)
+	}
 	return d
 }

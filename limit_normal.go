@@ -6,29 +6,31 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// This file is for those who write a [Store]. Whoever only asks one needs
-// nothing of it.
-
-// Validate returns an error if the request, apart from its limit, has no meaning:
-// if it names nobody, or asks for something contradictory.
-func (r Request) Validate() error { return r.check() }
-
-// Normal returns the limit with its defaults filled in and the fields that its
-// algorithm ignores cleared: limits of one meaning have one normal form. The
-// limit must be valid.
-func (l Limit) Normal() Limit { return l.normal() }
-
 // Identity returns what the limit's state belongs to: limits whose identities
 // are equal share the state of a key, and others never do. See [Limit.Name]. The
-// limit must be valid.
-func (l Limit) Identity() Limit { return l.normal().identity() }
+// limit must be valid. Only authors of stores need this.
+func (l Limit) Identity() Limit { return l.Normal().identity() }
+
+// identity returns what a normal limit's state belongs to: every field of an
+// unnamed limit; of a named one its name and algorithm, and the shape of its
+// window, for units counted in one shape mean nothing in another.
+func (l Limit) identity() Limit {
+	if l.Name == "" {
+		return l
+	}
+	l.Count, l.Burst = 0, 0
+	if l.Algorithm.isBucket() {
+		l.Period = 0
+	}
+	return l
+}
 
 // Window returns the window around an instant, start included and end not, of a
 // [FixedWindow] that is aligned to the clock or the calendar. A window that
 // begins with a key's first request begins at the instant. The limit must be
-// valid.
+// valid. Only authors of stores need this.
 func (l Limit) Window(at time.Time) (start, end time.Time) {
-	n := l.normal()
+	n := l.Normal()
 	switch n.Align {
 	case AlignFirst:
 		return at, at.Add(n.Period)
@@ -38,7 +40,7 @@ func (l Limit) Window(at time.Time) (start, end time.Time) {
 	}
 	c, err := newCalendar(n)
 	if err != nil {
-		return at, at.Add(n.Period) // not for a valid limit
+		return time.Time{}, time.Time{}
 	}
 	return c.window(at)
 }

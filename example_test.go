@@ -1,0 +1,461 @@
+package penstock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"slices"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+// Three an hour for each key, all at once if they like. A denial is an answer
+// and not an error.
+func Example() {
+	lim, err := penstock.New(penstock.NewMemory(nil), penstock.PerHour(3))
+	if err != nil {
+		log.Fatal(err) // the limit makes no sense
+	}
+	for range 4 {
+		d, err := lim.Allow(context.Background(), "user:42")
+		if err != nil {
+			log.Fatal(err) // no decision was made, which in memory does not happen
+		}
+		fmt.Println("allowed:", d.Allowed, "remaining:", d.Remaining)
+	}
+	// Output:
+	// allowed: true remaining: 2
+	// allowed: true remaining: 1
+	// allowed: true remaining: 0
+	// allowed: false remaining: 0
+}
+
+// Limits can be written as text, in a flag or a configuration file. What comes
+// back has its defaults filled in, and errors point at the word that is wrong.
+func ExampleParseLimit() {
+	for _, text := range []string{
+		"10/s",
+		"30/1m burst=15",
+		"100/1d rolling-window bucket=1h",
+		"5/day zone=Asia/Shanghai fixed-window",
+		"30/1m brust=15",
+	} {
+		limit, err := penstock.ParseLimit(text)
+		if err != nil {
+			fmt.Println(err)
+			continue
+		}
+		fmt.Printf("%d in %v by %v: %v\n", limit.Count, limit.Period, limit.Algorithm, limit)
+	}
+	// Output:
+	// 10 in 1s by token-bucket: 10/1s
+	// 30 in 1m0s by token-bucket: 30/1m burst=15
+	// 100 in 24h0m0s by rolling-window: 100/1d rolling-window buckets=24
+	// 5 in 24h0m0s by fixed-window: 5/day zone=Asia/Shanghai fixed-window
+	// penstock: bad limit: text at column 7: "brust=15": unknown key; did you mean burst=?
+}
+
+// Thirty replies a minute, fifteen of them at once. The clock is held still so
+// that the numbers are the same every time; a program leaves it out.
+func ExampleLimiter_Allow() {
+	ctx := context.Background()
+	now := time.Date(2026, time.March, 2, 9, 0, 0, 0, time.UTC)
+	store := penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return now }})
+	lim, _ := penstock.New(store, penstock.PerMinute(30).WithBurst(15))
+
+	for range 15 {
+		_, _ = lim.Allow(ctx, "user:42:reply")
+	}
+	d, _ := lim.Allow(ctx, "user:42:reply")
+	fmt.Println("the sixteenth:", d.Allowed, "come back after", d.RetryAfter)
+
+	d, _ = lim.Allow(ctx, "user:43:reply")
+	fmt.Println("somebody else:", d.Allowed)
+
+	now = now.Add(2 * time.Second)
+	d, _ = lim.Allow(ctx, "user:42:reply")
+	fmt.Println("two seconds later:", d.Allowed)
+	// Output:
+	// the sixteenth: false come back after 2s
+	// somebody else: true
+	// two seconds later: true
+}
+
+// A request may cost more than one unit: rows read, bytes sent, messages in a
+// batch. It gets all of them or none. A cost above the burst never fits.
+func ExampleLimiter_AllowN() {
+	ctx := context.Background()
+	lim, _ := penstock.New(penstock.NewMemory(nil), penstock.PerDay(1000))
+
+	for _, rows := range []int64{800, 300, 200, 5000} {
+		d, _ := lim.AllowN(ctx, "tenant:7", rows)
+		fmt.Println(rows, "rows:", d.Allowed, "remaining:", d.Remaining, "never:", d.RetryAfter == penstock.Never)
+	}
+	// Output:
+	// 800 rows: true remaining: 200 never: false
+	// 300 rows: false remaining: 200 never: false
+	// 200 rows: true remaining: 0 never: false
+	// 5000 rows: false remaining: 0 never: true
+}
+
+// A job that can do part of its work takes what is left.
+func ExampleLimiter_AllowAtMost() {
+	ctx := context.Background()
+	lim, _ := penstock.New(penstock.NewMemory(nil), penstock.PerDay(1000))
+
+	for range 3 {
+		d, _ := lim.AllowAtMost(ctx, "newsletter", 600)
+		fmt.Println("allowed:", d.Allowed, "mails to send now:", d.Granted)
+	}
+	// Output:
+	// allowed: true mails to send now: 600
+	// allowed: true mails to send now: 400
+	// allowed: false mails to send now: 0
+}
+
+// Peek is for showing how a key stands. Do not ask it for permission: between
+// the look and the act somebody else may take the last unit.
+func ExampleLimiter_Peek() {
+	ctx := context.Background()
+	now := time.Date(2026, time.March, 2, 9, 0, 0, 0, time.UTC)
+	store := penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return now }})
+	lim, _ := penstock.New(store, penstock.PerHour(60))
+
+	_, _ = lim.AllowN(ctx, "user:42", 20)
+	for range 2 {
+		d, _ := lim.Peek(ctx, "user:42")
+		fmt.Printf("%d of %d left, as good as new in %v\n", d.Remaining, d.Limit, d.ResetAfter)
+	}
+	// Output:
+	// 40 of 60 left, as good as new in 20m0s
+	// 40 of 60 left, as good as new in 20m0s
+}
+
+// A request that was let in and then came to nothing can be given back. Nobody
+// gets back more than was taken.
+func ExampleLimiter_Refund() {
+	ctx := context.Background()
+	lim, _ := penstock.New(penstock.NewMemory(nil), penstock.PerDay(10))
+
+	_, _ = lim.AllowN(ctx, "user:42:export", 4)
+	d, _ := lim.Refund(ctx, "user:42:export", 3)
+	fmt.Println("granted:", d.Granted, "remaining:", d.Remaining)
+	d, _ = lim.Refund(ctx, "user:42:export", 3)
+	fmt.Println("granted:", d.Granted, "remaining:", d.Remaining)
+	// Output:
+	// granted: -3 remaining: 9
+	// granted: -1 remaining: 10
+}
+
+// Reset is for the support desk.
+func ExampleLimiter_Reset() {
+	ctx := context.Background()
+	lim, _ := penstock.New(penstock.NewMemory(nil), penstock.PerDay(3))
+
+	_, _ = lim.AllowN(ctx, "user:42:password", 3)
+	d, _ := lim.Allow(ctx, "user:42:password")
+	fmt.Println("before:", d.Allowed)
+
+	_ = lim.Reset(ctx, "user:42:password")
+	d, _ = lim.Allow(ctx, "user:42:password")
+	fmt.Println("after:", d.Allowed)
+	// Output:
+	// before: false
+	// after: true
+}
+
+// Wait paces calls to somebody else's server: here at most a thousand a second,
+// a millisecond apart. When the context ends before its turn can come, it says
+// so at once instead of waiting in vain.
+func ExampleLimiter_Wait() {
+	ctx := context.Background()
+	store := penstock.NewMemory(nil)
+	lim, _ := penstock.New(store, penstock.PerSecond(1000).WithBurst(1))
+	for page := range 3 {
+		if err := lim.Wait(ctx, "api.example.com"); err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println("fetch page", page)
+	}
+
+	slow, _ := penstock.New(store, penstock.PerHour(1))
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	fmt.Println(slow.Wait(ctx, "api.example.com"))
+	fmt.Println(errors.Is(slow.Wait(ctx, "api.example.com"), penstock.ErrDeadline))
+	// Output:
+	// fetch page 0
+	// fetch page 1
+	// fetch page 2
+	// <nil>
+	// true
+}
+
+// WaitN waits for several units together, such as the bytes of a chunk. More
+// than the burst can never be had at once.
+func ExampleLimiter_WaitN() {
+	ctx := context.Background()
+	lim, _ := penstock.New(penstock.NewMemory(nil), penstock.PerSecond(1_000_000).WithBurst(4096))
+
+	for _, chunk := range []int64{4096, 1000, 5000} {
+		if err := lim.WaitN(ctx, "upload:9", chunk); err != nil {
+			fmt.Println(err)
+			continue
+		}
+		fmt.Println("send", chunk, "bytes")
+	}
+	// Output:
+	// send 4096 bytes
+	// send 1000 bytes
+	// penstock: cost exceeds what the limit can ever grant: 5000 of at most 4096
+}
+
+// Reserve charges now and leaves the waiting to its caller, who may have better
+// things to do meanwhile, and may still give the units back.
+func ExampleLimiter_Reserve() {
+	ctx := context.Background()
+	lim, _ := penstock.New(penstock.NewMemory(nil), penstock.PerHour(1))
+
+	first, _ := lim.Reserve(ctx, "report")
+	fmt.Println("the first acts in", first.Delay().Round(time.Minute))
+	second, _ := lim.Reserve(ctx, "report")
+	fmt.Println("the second acts in", second.Delay().Round(time.Minute))
+
+	_ = second.Cancel(ctx)
+	third, _ := lim.Reserve(ctx, "report")
+	fmt.Println("the third takes its place, in", third.Delay().Round(time.Minute))
+	// Output:
+	// the first acts in 0s
+	// the second acts in 1h0m0s
+	// the third takes its place, in 1h0m0s
+}
+
+// A retry that carries the ID of the first attempt is charged once and gets the
+// same answer, whether or not the first answer arrived. Giving back under the ID
+// reverses that take, once.
+func ExampleRequest_id() {
+	ctx := context.Background()
+	store := penstock.NewMemory(nil)
+	r := penstock.Request{Key: "user:42:payment", Limit: penstock.PerDay(10), Cost: 4, ID: "order-1001"}
+
+	for range 2 {
+		d, _ := store.Take(ctx, r)
+		fmt.Println("allowed:", d.Allowed, "granted:", d.Granted, "remaining:", d.Remaining)
+	}
+	r.Cost = -4
+	for range 2 {
+		d, _ := store.Take(ctx, r)
+		fmt.Println("granted:", d.Granted, "remaining:", d.Remaining)
+	}
+	// Output:
+	// allowed: true granted: 4 remaining: 6
+	// allowed: true granted: 4 remaining: 6
+	// granted: -4 remaining: 10
+	// granted: 0 remaining: 10
+}
+
+// Independent questions in one go: what one tenant is refused does not concern
+// the others.
+func ExampleTakeEach() {
+	ctx := context.Background()
+	store := penstock.NewMemory(nil)
+	lines := penstock.PerHour(100)
+	rs := []penstock.Request{
+		{Key: "tenant:red", Limit: lines, Cost: 30},
+		{Key: "tenant:green", Limit: lines, Cost: 300},
+		{Key: "tenant:blue", Limit: lines, Cost: 100},
+	}
+
+	ds := make([]penstock.Decision, len(rs))
+	if err := penstock.TakeEach(ctx, store, rs, ds); err != nil {
+		fmt.Println(err)
+	}
+	for i, d := range ds {
+		fmt.Println(rs[i].Key, d.Allowed, d.Remaining)
+	}
+	// Output:
+	// tenant:red true 70
+	// tenant:green false 100
+	// tenant:blue true 0
+}
+
+// One request, three limits: for the address it comes from, for the user, and
+// for everybody together. It must pass all of them, and when one refuses, it
+// costs nothing in the others: a user who is over the limit cannot use up
+// everybody's.
+func ExampleTakeAll() {
+	ctx := context.Background()
+	store := penstock.NewMemory(nil)
+	rs := []penstock.Request{
+		{Key: "address:192.0.2.7", Limit: penstock.PerHour(20), Cost: 1},
+		{Key: "user:42", Limit: penstock.PerHour(2), Cost: 1},
+		{Key: "everybody", Limit: penstock.PerHour(100), Cost: 1},
+	}
+
+	ds := make([]penstock.Decision, len(rs))
+	for range 3 {
+		if err := penstock.TakeAll(ctx, store, rs, ds); err != nil {
+			fmt.Println(err)
+		}
+		refused := slices.IndexFunc(ds, func(d penstock.Decision) bool { return !d.Allowed })
+		if refused >= 0 {
+			fmt.Print("refused by ", rs[refused].Key, "; ")
+		}
+		fmt.Println("remaining:", ds[0].Remaining, ds[1].Remaining, ds[2].Remaining)
+	}
+	// Output:
+	// remaining: 19 1 99
+	// remaining: 18 0 98
+	// refused by user:42; remaining: 18 0 98
+}
+
+// Five codes by text message per phone number and day, from midnight to midnight
+// in Shanghai, wherever the server is.
+func ExampleLimit_calendar() {
+	ctx := context.Background()
+	shanghai := time.FixedZone("GMT+8", 8*60*60)
+	now := time.Date(2026, time.March, 2, 23, 58, 0, 0, shanghai)
+	store := penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return now }})
+	codes, _ := penstock.New(store, penstock.Limit{
+		Algorithm: penstock.FixedWindow,
+		Count:     5,
+		Align:     penstock.AlignDay,
+		Zone:      "Asia/Shanghai",
+	})
+
+	for range 5 {
+		d, _ := codes.Allow(ctx, "+86 10 5555 0100")
+		fmt.Println("sent:", d.Allowed, "and that was the last one:", d.Allowed && d.Remaining == 0)
+	}
+	d, _ := codes.Allow(ctx, "+86 10 5555 0100")
+	fmt.Println("sent:", d.Allowed, "again in", d.RetryAfter)
+
+	now = now.Add(d.RetryAfter)
+	d, _ = codes.Allow(ctx, "+86 10 5555 0100")
+	fmt.Println("sent:", d.Allowed, "at", now.Format("15:04"))
+	// Output:
+	// sent: true and that was the last one: false
+	// sent: true and that was the last one: false
+	// sent: true and that was the last one: false
+	// sent: true and that was the last one: false
+	// sent: true and that was the last one: true
+	// sent: false again in 2m0s
+	// sent: true at 00:00
+}
+
+// A leaky bucket makes an even stream of whatever comes. Requests are let in
+// with the delay that puts them in line; its burst is the length of the line.
+func ExampleLimit_leakyBucket() {
+	ctx := context.Background()
+	now := time.Date(2026, time.March, 2, 9, 0, 0, 0, time.UTC)
+	store := penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return now }})
+	lim, _ := penstock.New(store, penstock.PerSecond(10).WithBurst(3).WithAlgorithm(penstock.LeakyBucket))
+
+	for range 4 {
+		d, _ := lim.Allow(ctx, "printer")
+		if d.Allowed {
+			fmt.Println("act after", d.Delay)
+		} else {
+			fmt.Println("the line is full; come back after", d.RetryAfter)
+		}
+	}
+	// Output:
+	// act after 0s
+	// act after 100ms
+	// act after 200ms
+	// the line is full; come back after 100ms
+}
+
+// With a MaxDelay a token bucket lends units it will have soon: charged now, to
+// be used after the delay. Who would have to wait longer is refused.
+func ExampleRequest_maxDelay() {
+	ctx := context.Background()
+	now := time.Date(2026, time.March, 2, 9, 0, 0, 0, time.UTC)
+	store := penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return now }})
+	r := penstock.Request{
+		Key:      "user:42",
+		Limit:    penstock.PerSecond(10).WithBurst(2),
+		Cost:     1,
+		MaxDelay: 150 * time.Millisecond,
+	}
+
+	for range 4 {
+		d, _ := store.Take(ctx, r)
+		fmt.Println("allowed:", d.Allowed, "act after", d.Delay)
+	}
+	// Output:
+	// allowed: true act after 0s
+	// allowed: true act after 0s
+	// allowed: true act after 100ms
+	// allowed: false act after 0s
+}
+
+// Limits of one name share their state, so that a limit can be changed while it
+// is in use. Without a name, another count is another limit and begins anew.
+func ExampleLimit_WithName() {
+	ctx := context.Background()
+	store := penstock.NewMemory(nil)
+	daily := penstock.PerDay(100).WithAlgorithm(penstock.FixedWindow).WithName("uploads")
+
+	lim, _ := penstock.New(store, daily)
+	d, _ := lim.AllowN(ctx, "user:42", 90)
+	fmt.Println("of", d.Limit, "remain", d.Remaining)
+
+	daily.Count = 500
+	lim, _ = penstock.New(store, daily)
+	d, _ = lim.Peek(ctx, "user:42")
+	fmt.Println("of", d.Limit, "remain", d.Remaining)
+	// Output:
+	// of 100 remain 10
+	// of 500 remain 410
+}
+
+// A store that wraps another is a function. This one counts who is refused;
+// others might log, measure, or answer for a store that is away.
+func ExampleStoreFunc() {
+	ctx := context.Background()
+	memory := penstock.NewMemory(nil)
+	refused := map[string]int{}
+	counting := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+		d, err := memory.Take(ctx, r)
+		if err == nil && !d.Allowed {
+			refused[r.Key]++
+		}
+		return d, err
+	})
+
+	lim, _ := penstock.New(counting, penstock.PerDay(2))
+	for range 5 {
+		_, _ = lim.Allow(ctx, "user:42")
+	}
+	_, _ = lim.Allow(ctx, "user:43")
+	fmt.Println(refused)
+	// Output:
+	// map[user:42:3]
+}
+
+// A store is bounded. This one has room for two keys, which is far too few: those
+// who find it full share one bucket, so nobody's debt is forgotten and nobody
+// gets in for free.
+func ExampleMemoryOptions() {
+	ctx := context.Background()
+	store := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: 2})
+	lim, _ := penstock.New(store, penstock.PerDay(1))
+
+	for _, key := range []string{"ann", "bob", "cy", "dee", "ann"} {
+		d, _ := lim.Allow(ctx, key)
+		fmt.Println(key, d.Allowed)
+	}
+	stats := store.Stats()
+	fmt.Println("keys:", stats.Keys, "decisions in the shared bucket:", stats.Shared)
+	// Output:
+	// ann true
+	// bob true
+	// cy true
+	// dee false
+	// ann false
+	// keys: 2 decisions in the shared bucket: 2
+}

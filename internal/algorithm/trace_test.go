@@ -1,0 +1,336 @@
+package algorithm_test
+
+import (
+	"math"
+	"math/big"
+	"math/bits"
+
+	"pgregory.net/rapid"
+
+	"github.com/penstock-io/penstock/internal/algorithm"
+)
+
+// A trace is the story of one key.
+type trace struct {
+	key
+	limit limit
+	small bool
+	now   int64
+	last  answer
+
+	// forward is how far the clock has moved ahead since the beginning, steps
+	// back left out. It is what a clock that never steps would have counted.
+	forward   big.Int
+	stepsBack int64
+}
+
+// newTrace draws where a story begins. Half of them play in a small world, of
+// a few units and a few ticks, where everything meets everything else soon.
+func newTrace(t *rapid.T, k kind) *trace {
+	if rapid.Bool().Draw(t, "small world") {
+		l := drawSmallLimit(t, k)
+		return &trace{key: newKey(l), limit: l, small: true}
+	}
+	l := drawLimit(t, k)
+	tr := &trace{key: newKey(l), limit: l}
+	tr.now = tr.onTick(rapid.OneOf(
+		rapid.Just[int64](0),
+		anySize(0, algorithm.MaxTime),
+		rapid.Int64Range(algorithm.MaxTime-2*year, algorithm.MaxTime),
+	).Draw(t, "start"))
+	return tr
+}
+
+// onTick returns the instant to which the clock comes that is nearest below t.
+func (tr *trace) onTick(t int64) int64 {
+	t = min(max(t, 0), algorithm.MaxTime)
+	return t / tr.limit.tick * tr.limit.tick
+}
+
+func (tr *trace) decide(ask algorithm.Ask) answer {
+	tr.last = tr.key.decide(tr.now, ask)
+	return tr.last
+}
+
+func (tr *trace) moveTo(now int64) {
+	now = tr.onTick(now)
+	if now >= tr.now {
+		tr.forward.Add(&tr.forward, big.NewInt(now-tr.now))
+	} else {
+		tr.stepsBack++
+	}
+	tr.now = now
+}
+
+// timePasses moves the clock ahead, mostly to about when something happens.
+func (tr *trace) timePasses(t *rapid.T) {
+	tr.moveTo(tr.now + min(tr.drawDuration(t), algorithm.MaxTime-tr.now))
+}
+
+// clockJumps sets the clock, mostly back by about as long as something takes.
+func (tr *trace) clockJumps(t *rapid.T) {
+	if tr.small {
+		ticks := rapid.OneOf(
+			rapid.Map(rapid.Int64Range(1, 4), func(n int64) int64 { return tr.now/tr.limit.tick - n }),
+			rapid.Int64Range(0, 50),
+		)
+		tr.moveTo(ticks.Draw(t, "ticks") * tr.limit.tick)
+		return
+	}
+	back := rapid.OneOf(rapid.Custom(tr.drawDuration), rapid.Int64Range(0, 5*hour))
+	to := rapid.Map(back, func(d int64) int64 { return tr.now - d })
+	tr.moveTo(rapid.OneOf(to, to, to, anySize(0, algorithm.MaxTime), rapid.Just[int64](algorithm.MaxTime)).Draw(t, "now"))
+}
+
+// clockJitters moves the clock by a few ticks, back or ahead.
+func (tr *trace) clockJitters(t *rapid.T) {
+	tr.moveTo(tr.now + rapid.Int64Range(-3, 3).Draw(t, "ticks")*tr.limit.tick)
+}
+
+func (tr *trace) drawDuration(t *rapid.T) int64 {
+	if tr.small {
+		ticks := rapid.OneOf(rapid.Int64Range(1, 3), rapid.Int64Range(1, 15))
+		return ticks.Draw(t, "ticks") * tr.limit.tick
+	}
+	eventful := append(tr.limit.durations(tr.now), tr.last.ResetAfter, tr.last.Delay)
+	if tr.last.RetryAfter != algorithm.Never {
+		eventful = append(eventful, tr.last.RetryAfter)
+	}
+	event := rapid.Custom(func(t *rapid.T) int64 {
+		d := rapid.SampledFrom(eventful).Draw(t, "event")
+		part := rapid.SampledFrom([]int64{1, 1, 1, 2, 3, 10}).Draw(t, "part")
+		ticksOff := rapid.Int64Range(-2, 2).Draw(t, "ticks off")
+		return max(d/part+ticksOff*tr.limit.tick, 0)
+	})
+	ticks := rapid.Map(rapid.Int64Range(1, 10), func(n int64) int64 { return n * tr.limit.tick })
+	return rapid.OneOf(ticks, event, event, event, anySize(0, 20*year)).Draw(t, "duration")
+}
+
+// limitChanges raises or lowers the limit now and then, and keeps the state.
+func (tr *trace) limitChanges(t *rapid.T) {
+	if rapid.Bool().Draw(t, "not now") {
+		return
+	}
+	var l limit
+	if tr.small {
+		l = drawSmallLimit(t, tr.limit.kind)
+	} else {
+		l = drawLimit(t, tr.limit.kind)
+	}
+	tr.limit.count, tr.limit.rate = l.count, l.rate
+	tr.limit.rate.Tick = tr.limit.tick
+	tr.key.change(tr.limit)
+}
+
+// drawAsk draws anything that can be asked.
+func (tr *trace) drawAsk(t *rapid.T) algorithm.Ask {
+	most, left := tr.limit.most(), tr.last.Remaining
+	cost := rapid.OneOf(
+		rapid.SampledFrom([]int64{1, left, left + 1, most, most - 1, most + 1}),
+		rapid.SampledFrom([]int64{-1, -2, -left, -most, -math.MaxInt64, algorithm.Forget}),
+		rapid.SampledFrom([]int64{0, math.MaxInt64, math.MaxInt64 - 1}),
+		anySize(0, math.MaxInt64),
+	).Draw(t, "cost")
+	return tr.drawTerms(t, cost)
+}
+
+// drawTake draws a take that leaves something, or nearly so.
+func (tr *trace) drawTake(t *rapid.T) algorithm.Ask {
+	left := tr.last.Remaining
+	return tr.drawTerms(t, rapid.OneOf(
+		rapid.Just[int64](1),
+		rapid.Int64Range(1, 5),
+		rapid.SampledFrom([]int64{left/2 + 1, left/3 + 1, left/10 + 1, left}),
+	).Draw(t, "cost"))
+}
+
+func (tr *trace) drawTerms(t *rapid.T, cost int64) algorithm.Ask {
+	return algorithm.Ask{
+		Cost:     cost,
+		AtMost:   rapid.Bool().Draw(t, "at most"),
+		MaxDelay: tr.drawMaxDelay(t),
+	}
+}
+
+func (tr *trace) drawMaxDelay(t *rapid.T) int64 {
+	if rapid.Bool().Draw(t, "no delay") {
+		return 0
+	}
+	return rapid.OneOf(
+		rapid.Custom(tr.drawDuration),
+		anySize(0, math.MaxInt64),
+		rapid.SampledFrom([]int64{1, tr.limit.tick - 1, minute - 1, minute, minute + 1, math.MaxInt64}),
+	).Draw(t, "max delay")
+}
+
+// anything are the actions of a trace in which anything can happen.
+func (tr *trace) anything(do func(*rapid.T, algorithm.Ask)) map[string]func(*rapid.T) {
+	return map[string]func(*rapid.T){
+		"time passes":   tr.timePasses,
+		"clock jumps":   tr.clockJumps,
+		"clock jitters": tr.clockJitters,
+		"limit changes": tr.limitChanges,
+		"ask":           func(t *rapid.T) { do(t, tr.drawAsk(t)) },
+		"take":          func(t *rapid.T) { do(t, tr.drawTake(t)) },
+	}
+}
+
+// withoutDelay are the actions of a trace in which nothing is granted for later.
+// Some takes are greedy: they leave nothing.
+func (tr *trace) withoutDelay(do func(*rapid.T, algorithm.Ask)) map[string]func(*rapid.T) {
+	return map[string]func(*rapid.T){
+		"time passes":   tr.timePasses,
+		"clock jumps":   tr.clockJumps,
+		"clock jitters": tr.clockJitters,
+		"ask": func(t *rapid.T) {
+			ask := tr.drawAsk(t)
+			ask.MaxDelay = 0
+			do(t, ask)
+		},
+		"take": func(t *rapid.T) {
+			ask := tr.drawTake(t)
+			ask.MaxDelay = 0
+			do(t, ask)
+		},
+		"take all": func(t *rapid.T) { do(t, algorithm.Ask{Cost: math.MaxInt64, AtMost: true}) },
+	}
+}
+
+// onlyTakes are the actions of a trace in which nothing is given back.
+func (tr *trace) onlyTakes(do func(*rapid.T, algorithm.Ask)) map[string]func(*rapid.T) {
+	return map[string]func(*rapid.T){
+		"time passes":   tr.timePasses,
+		"clock jumps":   tr.clockJumps,
+		"clock jitters": tr.clockJitters,
+		"take":          func(t *rapid.T) { do(t, tr.drawTake(t)) },
+		"take at any price": func(t *rapid.T) {
+			ask := tr.drawTake(t)
+			ask.MaxDelay = math.MaxInt64
+			do(t, ask)
+		},
+	}
+}
+
+func drawLimit(t *rapid.T, k kind) limit {
+	tick := rapid.SampledFrom([]int64{1, millisecond}).Draw(t, "tick")
+	l := limit{kind: k, tick: tick}
+	if k.isBucket() {
+		l.rate = drawRate(t, tick)
+		return l
+	}
+	l.count = drawCount(k).Draw(t, "count")
+	l.period = drawPeriod(k, tick).Draw(t, "period")
+	switch k {
+	case fixedWindow:
+		l.windows = fromFirst{l.period}
+	case alignedWindow:
+		l.windows = drawSchedule(t, tick)
+	case rollingWindow:
+		l.buckets = rapid.OneOf(rapid.Int64Range(1, 20), rapid.Just[int64](1000)).Draw(t, "buckets")
+	}
+	return l
+}
+
+// drawSmallLimit draws a limit that a few units fill in a few ticks.
+func drawSmallLimit(t *rapid.T, k kind) limit {
+	l := limit{
+		kind:    k,
+		tick:    rapid.SampledFrom([]int64{1, millisecond}).Draw(t, "tick"),
+		count:   rapid.Int64Range(0, 5).Draw(t, "count"),
+		buckets: rapid.Int64Range(1, 4).Draw(t, "buckets"),
+	}
+	l.period = rapid.Int64Range(1, 12).Draw(t, "ticks in a period") * l.tick
+	l.rate = algorithm.Rate{
+		Interval: rapid.Int64Range(1, 25).Draw(t, "tenths of ticks in an interval, or ticks") * max(l.tick/10, 1),
+		Burst:    l.count,
+		Tick:     l.tick,
+	}
+	switch k {
+	case fixedWindow:
+		l.windows = fromFirst{l.period}
+	case alignedWindow:
+		l.windows = rapid.SampledFrom([]schedule{
+			onClock{length: l.period, offset: l.period / 2},
+			onClock{length: l.period, offset: -l.period / 3},
+			calendar{start: -l.period / 2, lengths: []int64{l.period, 2 * l.period, l.period + l.tick}},
+		}).Draw(t, "windows")
+	}
+	return l
+}
+
+// drawCount draws the count of a window: zero, one, a few, or many.
+func drawCount(k kind) *rapid.Generator[int64] {
+	most := map[kind]int64{slidingWindow: 1<<26 - 1, slidingLog: 500}[k]
+	if most == 0 {
+		most = math.MaxInt64
+	}
+	return rapid.OneOf(
+		rapid.Just[int64](1),
+		rapid.Int64Range(2, 20),
+		anySize(1, most),
+		rapid.SampledFrom([]int64{0, most}),
+	)
+}
+
+// drawPeriod draws from one tick to 366 days.
+func drawPeriod(k kind, tick int64) *rapid.Generator[int64] {
+	longest := int64(366 * day)
+	if k == slidingLog {
+		longest = 24 * day
+	}
+	ticks := rapid.OneOf(
+		rapid.Int64Range(1, 100),
+		rapid.SampledFrom([]int64{second / tick, minute / tick, hour / tick, day / tick, longest / tick}),
+		anySize(1, longest/tick),
+	)
+	return rapid.Map(ticks, func(n int64) int64 { return n * tick })
+}
+
+// drawSchedule draws windows on the clock, or such as a calendar has. Their
+// edges need not lie on ticks.
+func drawSchedule(t *rapid.T, tick int64) schedule {
+	length := drawPeriod(alignedWindow, tick)
+	if rapid.Bool().Draw(t, "on the clock") {
+		c := onClock{length: length.Draw(t, "length")}
+		c.offset = rapid.Int64Range(1-c.length, c.length-1).Draw(t, "offset")
+		return c
+	}
+	months := rapid.SliceOfN(rapid.Map(rapid.Int64Range(28, 31), func(n int64) int64 { return n * day }), 2, 6)
+	days := rapid.SliceOfN(rapid.Map(rapid.Int64Range(22, 26), func(n int64) int64 { return n * hour }), 2, 6)
+	odd := rapid.SliceOfN(length, 2, 6)
+	c := calendar{lengths: rapid.OneOf(months, days, odd).Draw(t, "lengths")}
+	c.start = -rapid.Int64Range(0, c.lengths[0]-1).Draw(t, "start before zero")
+	return c
+}
+
+// drawRate draws a rate of which a whole burst takes up to 73 years.
+func drawRate(t *rapid.T, tick int64) algorithm.Rate {
+	period := rapid.OneOf(
+		rapid.SampledFrom([]int64{second, minute, hour, day, 366 * day}),
+		anySize(1, 366*day),
+	).Draw(t, "period")
+	count := rapid.OneOf(
+		rapid.Just[int64](1), rapid.Int64Range(2, 20), anySize(1, 1_000_000), rapid.Just[int64](0),
+	).Draw(t, "count")
+	burst := rapid.OneOf(
+		rapid.Just(count), rapid.Just[int64](1), rapid.Int64Range(1, 20), anySize(1, algorithm.MaxRefill),
+	).Draw(t, "burst")
+	if r, ok := algorithm.NewRate(count, period, burst, tick); ok {
+		return r
+	}
+	// One unit per period always works, if not too many fit at once.
+	period = (period + 999) / 1000 * 1000
+	r, ok := algorithm.NewRate(1, period, min(burst, algorithm.MaxRefill/period), tick)
+	if !ok {
+		t.Fatalf("NewRate(1, %d, %d, %d): not ok", period, min(burst, algorithm.MaxRefill/period), tick)
+	}
+	return r
+}
+
+// anySize draws a number that is as likely to have few digits as many.
+func anySize(low, high int64) *rapid.Generator[int64] {
+	return rapid.Custom(func(t *rapid.T) int64 {
+		size := rapid.IntRange(0, bits.Len64(uint64(high-low))).Draw(t, "bits")
+		return low + rapid.Int64Range(0, min(1<<size-1, high-low)).Draw(t, "number")
+	})
+}

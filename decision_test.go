@@ -38,6 +38,10 @@ func TestTheTightestDecisionSpeaksForAll(t *testing.T) {
 		{[]penstock.Decision{allow(3), allow(1), allow(2)}, allow(1)},
 		{[]penstock.Decision{allow(3), deny(1), allow(0), deny(5), deny(2)}, deny(5)},
 		{[]penstock.Decision{deny(penstock.Never), deny(5)}, deny(penstock.Never)},
+		{
+			[]penstock.Decision{{Allowed: true, Remaining: 1}, {Allowed: true, Remaining: 5, Delay: 7}},
+			penstock.Decision{Allowed: true, Remaining: 1, Delay: 7},
+		},
 	} {
 		if got := penstock.Tightest(c.of); got != c.want {
 			t.Errorf("of %v: %v, want %v", c.of, got, c.want)

@@ -50,7 +50,8 @@ type snippet struct {
 
 // snippetImports are the packages that a block need not import.
 var snippetImports = map[string]string{
-	"context": "context", "errors": "errors", "fmt": "fmt", "log": "log", "http": "net/http", "time": "time",
+	"context": "context", "errors": "errors", "fmt": "fmt", "log": "log", "http": "net/http",
+	"math": "math", "net": "net", "time": "time",
 	"penstock": module,
 }
 
@@ -84,7 +85,7 @@ func (f fence) wrappings() []string {
 			head += fmt.Sprintf("; import %q", path)
 		}
 	}
-	known := fmt.Sprintf("; import c %q; import p %q; var ctx c.Context; var store p.Store; var lim *p.Limiter",
+	known := fmt.Sprintf("; import c %q; import p %q; var ctx c.Context; var store p.Store; var lim, perAddress, perUser, forAll *p.Limiter",
 		"context", module)
 	return []string{
 		head + position + f.body,

@@ -1,6 +1,9 @@
 package penstock
 
-import "errors"
+import (
+	"context"
+	"errors"
+)
 
 // These are the reasons for which no decision is made. A denial is not among
 // them: a denial is a [Decision].
@@ -21,12 +24,19 @@ var (
 	ErrUnavailable = errors.New("store unavailable")
 
 	// ErrDeadline means that waiting would outlast the context. It is
-	// returned at once, and nothing was charged.
-	ErrDeadline = errors.New("wait would outlast the context's deadline")
+	// returned at once, and nothing was charged. It is also a
+	// [context.DeadlineExceeded].
+	ErrDeadline error = deadlineError{}
 
 	// ErrNever means that the cost is more than the limit can ever grant.
 	ErrNever = errors.New("cost exceeds what the limit can ever grant")
 )
+
+type deadlineError struct{}
+
+func (deadlineError) Error() string { return "wait would outlast the context's deadline" }
+
+func (deadlineError) Is(target error) bool { return target == context.DeadlineExceeded }
 
 // A FieldError names the field of a [Limit] or [Request] that cannot be used, and
 // says what was expected of it.

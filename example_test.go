@@ -21,7 +21,7 @@ func Example() {
 	for range 4 {
 		d, err := lim.Allow(context.Background(), "user:42")
 		if err != nil {
-			log.Fatal(err) // no decision was made, which in memory does not happen
+			log.Fatal(err) // no decision was made: the key is empty, say
 		}
 		fmt.Println("allowed:", d.Allowed, "remaining:", d.Remaining)
 	}

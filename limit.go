@@ -19,7 +19,8 @@ const (
 	LeakyBucket
 
 	// FixedWindow counts to Count and starts again when the window ends. It
-	// is the one for quotas that people talk about: five a day, from midnight.
+	// is the one for quotas that people talk about: five a day, from midnight
+	// with AlignDay, or else from the key's first request.
 	FixedWindow
 
 	// SlidingWindow weighs the previous window's count by how much of it is
@@ -57,14 +58,15 @@ const (
 // A Limit says how much, over how long, counted how. Limits are values:
 // comparable, copied freely, and usable as map keys. The zero Limit is invalid.
 //
-// Fields that belong to another algorithm are ignored.
+// A Burst or Buckets that belongs to another algorithm is ignored.
 type Limit struct {
 	// Name says whose state this is. Limits of one name share their state
 	// even when Count or Burst differ, so a limit can be changed while it is
 	// in use: raising it frees room at once, lowering it clamps what is owed.
 	// (Buckets owe time: a larger Burst frees room at once, a larger Count
 	// makes what is owed come back sooner.) A limit without a name is
-	// identified by all of its fields. At most 64 bytes. Optional.
+	// identified by all of its fields: two that are equal share their state, in
+	// one store and on one key. At most 64 bytes. Optional.
 	Name string
 
 	// Algorithm says how units are counted. Default: TokenBucket.
@@ -94,11 +96,17 @@ type Limit struct {
 
 	// Zone is the IANA time zone, such as "Asia/Shanghai", whose calendar a
 	// FixedWindow follows under AlignDay, AlignWeek, AlignMonth or AlignYear.
-	// Default: UTC.
+	// The machine must have zone data; where it may not, as in an empty
+	// container, import time/tzdata. Default: UTC.
 	Zone string
 }
 
-// PerSecond returns a token bucket of n units a second.
+// Per returns a token bucket of n units per period. Its burst is n, so a key that
+// was quiet can take nearly 2n within its first period; see [Limit.WithBurst].
+func Per(n int64, period time.Duration) Limit { return Limit{Count: n, Period: period} }
+
+// PerSecond returns a token bucket of n units a second. Like all of these it has
+// a burst of n: see [Per].
 func PerSecond(n int64) Limit { return Limit{Count: n, Period: time.Second} }
 
 // PerMinute returns a token bucket of n units a minute.

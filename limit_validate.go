@@ -23,10 +23,10 @@ const (
 
 // Validate returns nil if the limit can be counted by, and otherwise a
 // [*FieldError] of kind [ErrBadLimit] that names the first field which is in
-// the way. Fields that belong to another algorithm are not looked at.
+// the way. A Burst or Buckets that belongs to another algorithm is not looked at.
 func (l Limit) Validate() error {
 	checks := [...]func(Limit) error{
-		Limit.checkNames, Limit.checkCount, Limit.checkPeriod, Limit.checkAlgorithm,
+		Limit.checkNames, Limit.checkAlign, Limit.checkCount, Limit.checkPeriod, Limit.checkAlgorithm,
 	}
 	for _, check := range checks {
 		if err := check(l); err != nil {
@@ -45,8 +45,22 @@ func (l Limit) checkNames() error {
 	if l.Algorithm > SlidingLog {
 		return badLimit("Algorithm", "%d: must be one of the six, at most %d", uint8(l.Algorithm), uint8(SlidingLog))
 	}
-	if l.Algorithm == FixedWindow && l.Align > AlignYear {
+	if l.Align > AlignYear {
 		return badLimit("Align", "%d: must be one of the six, at most %d", uint8(l.Align), uint8(AlignYear))
+	}
+	return nil
+}
+
+// checkAlign checks that an alignment, an offset or a zone has something to apply
+// to. Without that, a quota meant to begin at midnight would begin anywhere.
+func (l Limit) checkAlign() error {
+	switch {
+	case l.Align != AlignFirst && l.Algorithm != FixedWindow:
+		return badLimit("Align", "%s: want Algorithm FixedWindow with it, and not %s", l.Align, l.Algorithm)
+	case l.Zone != "" && l.calendarPeriod() == 0:
+		return badLimit("Zone", "%q: want Algorithm FixedWindow with it, and Align AlignDay, AlignWeek, AlignMonth or AlignYear", l.Zone)
+	case l.Offset != 0 && l.Align == AlignFirst:
+		return badLimit("Offset", "%s: want Algorithm FixedWindow with it, and an Align other than AlignFirst", durationText(l.Offset))
 	}
 	return nil
 }

@@ -30,9 +30,9 @@ func TestValidLimits(t *testing.T) {
 		{Algorithm: RollingWindow, Count: 5, Period: 5, Buckets: 1000},
 		{Algorithm: SlidingLog, Count: 10_000, Period: 24 * day},
 
-		// Fields of other algorithms are ignored, whatever they hold.
-		{Algorithm: FixedWindow, Count: 5, Period: time.Hour, Burst: -1, Buckets: -1, Offset: 2 * time.Hour, Zone: "Nowhere"},
-		{Algorithm: SlidingLog, Count: 5, Period: time.Hour, Align: 77, Zone: "Local"},
+		// Numbers of other algorithms are ignored, whatever they hold.
+		{Algorithm: FixedWindow, Count: 5, Period: time.Hour, Burst: -1, Buckets: -1},
+		{Algorithm: SlidingLog, Count: 5, Period: time.Hour, Burst: -1, Buckets: 5000},
 	} {
 		if err := l.Validate(); err != nil {
 			t.Errorf("%+v.Validate() = %v, want nil", fields(l), err)
@@ -64,6 +64,10 @@ func TestInvalidLimits(t *testing.T) {
 		{fixed(Limit{Count: 1, Period: time.Hour, Align: AlignClock, Offset: math.MinInt64}), "Offset", "must be shorter"},
 		{fixed(Limit{Count: 1, Align: AlignWeek, Offset: 7 * day}), "Offset", "7d: must be shorter than the period of 7d"},
 		{fixed(Limit{Count: 1, Align: AlignDay, Zone: "Asia/Shangri-La"}), "Zone", `"Asia/Shangri-La": want an IANA time zone`},
+		{fixed(Limit{Count: 1, Period: day, Zone: "Asia/Shanghai"}), "Zone", `"Asia/Shanghai": want Algorithm FixedWindow with it, and Align AlignDay`},
+		{Limit{Count: 1, Period: day, Align: AlignDay, Zone: "UTC"}, "Align", "day: want Algorithm FixedWindow with it, and not token-bucket"},
+		{Limit{Count: 1, Align: AlignDay, Zone: "UTC"}, "Align", "day: want Algorithm FixedWindow"},
+		{fixed(Limit{Count: 1, Period: day, Offset: time.Hour}), "Offset", "1h: want Algorithm FixedWindow with it, and an Align other than AlignFirst"},
 		{fixed(Limit{Count: 1, Align: AlignDay, Zone: "Local"}), "Zone", `"Local": differs between machines`},
 		{fixed(Limit{Count: 1, Align: AlignDay, Zone: "localtime"}), "Zone", `"localtime": want an IANA time zone`},
 		{fixed(Limit{Count: 1, Align: AlignDay, Zone: "Asia//Shanghai"}), "Zone", "want an IANA time zone"},
@@ -205,8 +209,17 @@ func tameLimit() *rapid.Generator[Limit] {
 		if nominal := l.calendarPeriod(); nominal != 0 {
 			l.Period = rapid.SampledFrom([]time.Duration{0, nominal}).Draw(t, "nominal")
 		}
-		return l
+		return l.withoutIdleAlign()
 	})
+}
+
+// withoutIdleAlign clears what has nothing to apply to: the normal form does too,
+// and so means something where the limit does not.
+func (l Limit) withoutIdleAlign() Limit {
+	if l.checkAlign() != nil {
+		l.Align, l.Offset, l.Zone = AlignFirst, 0, ""
+	}
+	return l
 }
 
 // wildLimit draws from everything that fits into a limit, with a taste for
@@ -226,7 +239,7 @@ func wildLimit() *rapid.Generator[Limit] {
 		rapid.Map(rapid.Int64(), func(n int64) time.Duration { return time.Duration(n) }),
 	)
 	return rapid.Custom(func(t *rapid.T) Limit {
-		return Limit{
+		l := Limit{
 			Name:      rapid.OneOf(rapid.Just(""), rapid.StringN(0, 20, 70), anyBytes(66)).Draw(t, "name"),
 			Algorithm: Algorithm(rapid.IntRange(0, 6).Draw(t, "algorithm")),
 			Count:     count.Draw(t, "count"),
@@ -237,6 +250,7 @@ func wildLimit() *rapid.Generator[Limit] {
 			Offset:    offset.Draw(t, "offset"),
 			Zone:      rapid.SampledFrom([]string{"", "UTC", "Asia/Shanghai", "Local", "Nowhere", "UTC name=x", `"`}).Draw(t, "zone"),
 		}
+		return l.withoutIdleAlign()
 	})
 }
 

@@ -30,7 +30,9 @@ type Limiter struct {
 	one    Request // for one unit of a key yet to be named
 }
 
-// New returns a limiter. If the limit cannot be counted by, the error wraps
+// New returns a limiter. State belongs to the store, the limit and the key: two
+// limiters of one store and the same limit share it, so give limits names, or keys
+// prefixes, where they are to be counted apart. If the limit cannot be counted by, the error wraps
 // [ErrBadLimit] and names the field.
 func New(s Store, l Limit) (*Limiter, error) {
 	if s == nil {
@@ -38,7 +40,10 @@ func New(s Store, l Limit) (*Limiter, error) {
 	}
 	lim := &Limiter{store: s}
 	tick := int64(1)
-	if m, ok := s.(*Memory); ok && m != nil {
+	if m, ok := s.(*Memory); ok {
+		if m == nil || m.shards == nil {
+			return nil, fmt.Errorf("penstock: no store: a Memory is made by NewMemory")
+		}
 		lim.memory, tick = m, m.tick
 	}
 	var err error
@@ -52,6 +57,10 @@ func New(s Store, l Limit) (*Limiter, error) {
 
 // Limit returns the limit that the limiter asks about.
 func (l *Limiter) Limit() Limit { return l.meter.limit }
+
+// Request returns a request for one unit of the key, to change and to pass to
+// [TakeAll] or the store.
+func (l *Limiter) Request(key string) Request { return l.request(key, 1) }
 
 // Store returns the store that the limiter asks.
 func (l *Limiter) Store() Store { return l.store }
@@ -86,7 +95,8 @@ func (l *Limiter) AllowAtMost(ctx context.Context, key string, n int64) (Decisio
 	return l.store.Take(ctx, r)
 }
 
-// Peek says how the key stands, and takes nothing.
+// Peek says how the key stands, and takes nothing. It is always Allowed, because
+// it asks for nothing: look at [Decision.Remaining].
 func (l *Limiter) Peek(ctx context.Context, key string) (Decision, error) {
 	return l.store.Take(ctx, l.request(key, 0))
 }
@@ -106,7 +116,8 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	return err
 }
 
-// Wait waits until one unit of the key can be taken, and takes it. See WaitN.
+// Wait waits until one unit of the key can be taken, and takes it. To space calls
+// evenly from the first, use a burst of 1. See WaitN.
 func (l *Limiter) Wait(ctx context.Context, key string) error {
 	return l.WaitN(ctx, key, 1)
 }
@@ -114,8 +125,8 @@ func (l *Limiter) Wait(ctx context.Context, key string) error {
 // WaitN waits until n units of the key can be taken, and takes them.
 //
 // It fails at once, and charges nothing, with [ErrNever] if n is more than the
-// limit can ever grant, and with [ErrDeadline] if the wait would outlast the
-// deadline of ctx. If ctx ends during the wait, the units are given back and the
+// limit can ever grant, and with [ErrDeadline], which is also a
+// [context.DeadlineExceeded], if the wait would outlast the deadline of ctx. If ctx ends during the wait, the units are given back and the
 // context's error is returned.
 //
 // On a token bucket those who wait are served in the order in which they came, as

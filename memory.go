@@ -23,7 +23,9 @@ type MemoryOptions struct {
 	// MaxKeys bounds. Default: 1 GiB.
 	MaxBytes int64
 
-	// Now is the clock, for tests and simulations. It must not call the store.
+	// Now is the clock, for tests and simulations, between the years 1970 and
+	// 2116: outside of them it stands still. It must be safe for concurrent
+	// use, and must not call the store.
 	// [Limiter.Wait] sleeps on the machine's clock all the same; to test that,
 	// use testing/synctest and leave this nil. Default: the machine's monotonic
 	// clock, and its wall clock for windows that follow the time of day.
@@ -37,7 +39,8 @@ type MemoryOptions struct {
 
 // Memory is the store inside this process. It is safe for concurrent use, runs
 // no goroutine, needs no closing, and is bounded: see [MemoryOptions]. One that is
-// used in a bubble of testing/synctest must be made in it.
+// used in a bubble of testing/synctest must be made in it, or else its time stands
+// still. The zero Memory is not usable.
 //
 // A key that is as good as new takes no room. When every place is held by a key
 // that is not, nobody's debt is forgotten to make room: new keys under the same

@@ -10,7 +10,7 @@ import (
 )
 
 // Reset, as the Cost of a [Request], gives everything back: the key is
-// forgotten, and as good as new.
+// forgotten, and as good as new. Grants under an ID stay remembered.
 const Reset int64 = math.MinInt64
 
 // A Request asks a [Store] about one key under one limit.
@@ -22,7 +22,8 @@ type Request struct {
 	Limit Limit
 
 	// Cost is how many units are asked for: more than 0 takes, 0 looks, less
-	// than 0 gives back, and [Reset] gives everything back.
+	// than 0 gives back, and [Reset] gives everything back. A look is always
+	// allowed, so a request without a cost limits nothing.
 	Cost int64
 
 	// AtMost takes what is left when the cost does not fit; it is denied only
@@ -38,8 +39,10 @@ type Request struct {
 
 	// ID makes a take safe to ask again: within one Period (at most 24 hours)
 	// the same ID on the same key and limit is charged once, and answered
-	// with the same grant. Giving back under an ID reverses that take, once,
-	// and no more than was granted. Optional.
+	// with the same grant, whatever the cost; what was denied is decided anew.
+	// Giving back under an ID reverses that take, once, and no more than was
+	// granted. A Memory that has no place left for the record returns
+	// [ErrUnavailable] and charges nothing. Optional.
 	ID string
 
 	// meter is what Limit compiles to, carried along so that a store behind

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"time"
 )
 
 // A Store holds the state of keys and decides requests. It is safe for
@@ -109,13 +110,19 @@ func TakeAll(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 
 // Tightest returns the one decision that speaks for several: of those that deny,
 // the one that does so for longest; if all allow, the one with the least
-// remaining. It is the zero Decision, which denies, if there are none.
+// remaining, and the longest Delay of all. It is the zero Decision, which denies,
+// if there are none.
 func Tightest(ds []Decision) Decision {
 	var tightest Decision
+	var delay time.Duration
 	for i, d := range ds {
 		if i == 0 || d.tighterThan(tightest) {
 			tightest = d
 		}
+		delay = max(delay, d.Delay)
+	}
+	if tightest.Allowed {
+		tightest.Delay = delay
 	}
 	return tightest
 }

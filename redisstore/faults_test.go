@@ -100,8 +100,9 @@ func TestHangKeepsNobodyWaiting(t *testing.T) {
 	if crowd.granted.Load() != 0 {
 		t.Errorf("%d calls were granted by a server that hangs", crowd.granted.Load())
 	}
-	if got := time.Duration(crowd.slowest.Load()); got > timeout+slack {
-		t.Errorf("slowest call: %v, want at most the deadline of %v and %v for a busy machine", got, timeout, slack)
+	late := time.Duration(crowd.late.Load())
+	if got := time.Duration(crowd.slowest.Load()); got > timeout+slack+4*late {
+		t.Errorf("slowest call: %v, want at most the deadline of %v and some for a machine on which timers ring %v late", got, timeout, late)
 	}
 	// Callers, their timers when all ring at once, and the calls that may be under
 	// way.
@@ -115,9 +116,10 @@ func TestHangKeepsNobodyWaiting(t *testing.T) {
 	}
 }
 
-// A hung crowd is many callers of a server that does not answer.
+// A hung is many callers of a server that does not answer.
 type hung struct {
 	calls, granted, slowest, goroutines atomic.Int64
+	late                                atomic.Int64 // rang timers that nobody hindered
 }
 
 func hang(store *redisstore.Store, r penstock.Request, callers int, howLong time.Duration) *hung {
@@ -125,6 +127,9 @@ func hang(store *redisstore.Store, r penstock.Request, callers int, howLong time
 	ctx, cancel := context.WithTimeout(context.Background(), howLong)
 	defer cancel()
 	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() { h.listen(ctx) })
+	}
 	for range callers {
 		wg.Go(func() {
 			for ctx.Err() == nil {
@@ -142,6 +147,16 @@ func hang(store *redisstore.Store, r penstock.Request, callers int, howLong time
 	return h
 }
 
+// listen measures how late timers ring, because the machine is busy.
+func (h *hung) listen(ctx context.Context) {
+	const gap = 20 * time.Millisecond
+	for ctx.Err() == nil {
+		began := time.Now()
+		<-time.After(gap)
+		atMost(&h.late, int64(time.Since(began)-gap))
+	}
+}
+
 // atMost raises a maximum.
 func atMost(most *atomic.Int64, n int64) {
 	for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
@@ -156,15 +171,15 @@ func TestSlowRedisAnswersWithinTheDeadline(t *testing.T) {
 	c.answered(t, 200)
 	p.do(func() { p.delay = 30 * time.Millisecond })
 	c.answered(t, 200)
+	c.disperse(t)
 	if c.slowest < 30*time.Millisecond {
 		t.Errorf("the slowest call took %v: the proxy did not delay it", c.slowest)
 	}
-	c.disperse(t)
 	c.judgeCalm(t)
 }
 
 func TestTooSlowRedisIsAnError(t *testing.T) {
-	const timeout, delay, slack = 50 * time.Millisecond, 200 * time.Millisecond, time.Second
+	const timeout, delay = 50 * time.Millisecond, 400 * time.Millisecond
 	server := launch(t, redistest.Options{})
 	p := startProxy(t, server.Addr)
 	store := openURL(t, "redis://"+p.Addr, timeout)
@@ -172,10 +187,8 @@ func TestTooSlowRedisIsAnError(t *testing.T) {
 	await(t, "the store is warm", func() bool { _, err := store.Take(t.Context(), r); return err == nil })
 	p.do(func() { p.delay = delay })
 	for range 5 {
-		began := time.Now()
-		_, err := store.Take(t.Context(), r)
-		if took := time.Since(began); !errors.Is(err, penstock.ErrUnavailable) || took > timeout+slack {
-			t.Errorf("a reply after %v: got %v after %v, want an error after %v", delay, err, took, timeout)
+		if _, err := store.Take(t.Context(), r); !errors.Is(err, penstock.ErrUnavailable) {
+			t.Errorf("a reply after %v: got error %v, want one after %v", delay, err, timeout)
 		}
 	}
 	p.do(func() { p.delay = 0 })

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,12 +16,23 @@ import (
 // launch starts a server for one test.
 func launch(t *testing.T, o redistest.Options) *redistest.Server {
 	t.Helper()
-	server, err := redistest.Start(o)
+	server, err := startSomewhere(func() redistest.Options { return o })
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(server.Stop)
 	return server
+}
+
+// startSomewhere tries a few times, because a port that was free may be taken
+// before the server has it.
+func startSomewhere(options func() redistest.Options) (server *redistest.Server, err error) {
+	for range 5 {
+		if server, err = redistest.Start(options()); err == nil {
+			return server, nil
+		}
+	}
+	return nil, err
 }
 
 // tell gives a server a command that it must carry out.
@@ -100,41 +110,24 @@ const shards = 3
 // default all of it stops when one shard is lost.
 func startCluster(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{nodes: make([]*redistest.Server, 2*shards)}
-	for range c.nodes {
-		c.bus = append(c.bus, freePort(t))
-	}
-	c.inParallel(func(i int) (err error) {
-		c.nodes[i], err = redistest.Start(redistest.Options{Args: []string{
-			"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(c.bus[i]),
-			"--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no",
-		}})
-		return err
-	}, t)
-	t.Cleanup(func() {
-		for _, node := range c.nodes {
-			node.Stop()
+	c := &cluster{}
+	for i := range 2 * shards {
+		c.bus = append(c.bus, 0)
+		node, err := startSomewhere(func() redistest.Options {
+			c.bus[i] = freePort(t)
+			return redistest.Options{Args: []string{
+				"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(c.bus[i]),
+				"--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no",
+			}}
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
+		t.Cleanup(node.Stop)
+		c.nodes = append(c.nodes, node)
+	}
 	c.join(t)
 	return c
-}
-
-// inParallel does something for each node, because much of it is waiting.
-func (c *cluster) inParallel(do func(i int) error, t *testing.T) {
-	t.Helper()
-	var wg sync.WaitGroup
-	for i := range c.nodes {
-		wg.Go(func() {
-			if err := do(i); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	if t.Failed() {
-		t.FailNow()
-	}
 }
 
 // join makes one Cluster of the nodes.

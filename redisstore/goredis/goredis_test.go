@@ -296,7 +296,7 @@ func openConnections(t *testing.T, client *redis.Client, n int) {
 	t.Helper()
 	for range n {
 		conn := client.Conn()
-		defer conn.Close()
+		defer func() { _ = conn.Close() }()
 		if err := conn.Ping(context.Background()).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -340,9 +340,9 @@ func TestErrorsAreKept(t *testing.T) {
 
 func TestClientsThatCannotKeepTheContractAreRefused(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{})
-	defer ring.Close()
+	t.Cleanup(func() { _ = ring.Close() })
 	impatient := redis.NewClient(&redis.Options{})
-	defer impatient.Close()
+	t.Cleanup(func() { _ = impatient.Close() })
 	for client, want := range map[redis.UniversalClient]string{ring: "*redis.Ring", impatient: "ContextTimeoutEnabled", nil: "<nil>"} {
 		if _, err := goredis.New(client); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("a client of type %T: got error %v, want one that says %s", client, err, want)

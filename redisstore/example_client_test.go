@@ -1,0 +1,68 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/redisstore"
+	"github.com/redis/rueidis"
+)
+
+// ownClient makes a client that a program has anyway into one for a store. For
+// go-redis there is package redisstore/goredis.
+type ownClient struct{ rueidis.Client }
+
+func (c ownClient) Do(ctx context.Context, calls []redisstore.Call) {
+	commands := make(rueidis.Commands, len(calls))
+	for i, call := range calls {
+		command, script := "EVALSHA", call.Script.SHA1
+		if call.Text {
+			command, script = "EVAL", call.Script.Text
+		}
+		commands[i] = c.B().Arbitrary(command, script, fmt.Sprint(len(call.Keys))).Keys(call.Keys...).Args(call.Args...).Build()
+	}
+	for i, result := range c.DoMulti(ctx, commands...) {
+		if n, err := result.AsInt64(); err == nil {
+			calls[i].Reply = append(calls[i].Reply, n)
+			continue
+		}
+		list, err := result.AsIntSlice()
+		calls[i].Reply, calls[i].Err = append(calls[i].Reply, list...), err
+	}
+}
+
+func (c ownClient) Info(ctx context.Context) (map[string]string, error) {
+	text, err := c.Client.Do(ctx, c.B().Info().Build()).ToString()
+	return map[string]string{"redis": text}, err
+}
+
+func (c ownClient) Sharded() bool { return false }
+
+// A program that has a client already passes it to New, behind three methods.
+func ExampleNew() {
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress:  []string{live.Addr}, // such as localhost:6379
+		DisableRetry: true,                // the store knows what may be sent again
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close()
+	store, err := redisstore.New(ownClient{client}, &redisstore.Options{Prefix: "own", Timeout: time.Second})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	lim, err := penstock.New(store, penstock.PerMinute(30).WithBurst(15))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	d, err := lim.Allow(context.Background(), "user:42")
+	fmt.Println(d.Allowed, d.Limit, err)
+	// Output: true 15 <nil>
+}

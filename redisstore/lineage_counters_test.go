@@ -1,0 +1,294 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+// go-zero's period limit, and the first redis_rate.
+
+func (tr *trial) goZero(quota int64, seconds int64) int64 {
+	tr.Helper()
+	code, err := strconv.ParseInt(tr.run("go-zero-period", []string{tr.key("period")}, quota, seconds), 10, 64)
+	if err != nil {
+		tr.Fatal(err)
+	}
+	return code
+}
+
+// What go-zero's script answers.
+const (
+	overQuota = 0
+	allowed   = 1
+	hitQuota  = 2
+)
+
+// asGoZero says what the store decided in the words of go-zero.
+func asGoZero(d penstock.Decision) int64 {
+	switch {
+	case !d.Allowed:
+		return overQuota
+	case d.Remaining == 0:
+		return hitQuota
+	}
+	return allowed
+}
+
+// The steps never meet the millisecond in which a window ends: at that instant
+// Redis still has a key that expires.
+func TestGoZeroPeriodAgreesAndTellsTheLastOne(t *testing.T) {
+	tr := newTrial(t)
+	l := fixedWindow(5, 10*time.Second)
+	seen := map[int64]int{}
+	for i := range 400 {
+		got, want := asGoZero(tr.take(l)), tr.goZero(5, 10)
+		if got != want {
+			t.Fatalf("call %d, at %v: the store says %d, the script %d", i, tr.now.Format("15:04:05.000"), got, want)
+		}
+		seen[got]++
+		tr.wait(time.Duration(tr.random.IntN(400)) * 7 * time.Millisecond)
+	}
+	if len(seen) != 3 {
+		t.Errorf("the answers were %v, want all three kinds", seen)
+	}
+}
+
+// alignedSeconds is how long go-zero's window lasts when it is aligned, by the
+// clock of a caller in some zone.
+func alignedSeconds(now time.Time, period int64) int64 {
+	_, offset := now.Zone()
+	return period - (now.Unix()+int64(offset))%period
+}
+
+const day = 86_400
+
+func perDay(count int64, zone string) penstock.Limit {
+	return penstock.Limit{Algorithm: penstock.FixedWindow, Count: count, Align: penstock.AlignDay, Zone: zone}
+}
+
+func zone(t *testing.T, name string) *time.Location {
+	t.Helper()
+	z, err := time.LoadLocation(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return z
+}
+
+func TestGoZeroAlignAgreesInAZoneWithoutSummerTime(t *testing.T) {
+	tr := newTrial(t)
+	l, z := perDay(5, "Asia/Shanghai"), zone(t, "Asia/Shanghai")
+	tr.set(time.Date(2026, time.March, 2, 15, 59, 59, 0, time.UTC)) // a second before midnight there
+	for i := range 300 {
+		got, want := asGoZero(tr.take(l)), tr.goZero(5, alignedSeconds(tr.now.In(z), day))
+		if got != want {
+			t.Fatalf("call %d, at %v: the store says %d, the script %d", i, tr.now.In(z), got, want)
+		}
+		tr.wait(time.Duration(2+2*tr.random.IntN(7200)) * time.Second)
+	}
+}
+
+func TestGoZeroAlignIsLateAfterADayOf23Hours(t *testing.T) {
+	tr := newTrial(t)
+	l, z := perDay(1, "Europe/Berlin"), zone(t, "Europe/Berlin")
+	tr.set(time.Date(2026, time.March, 29, 0, 30, 0, 0, z))
+	tr.same("the first on the day on which summer time begins",
+		times(1, func() bool { return tr.goZero(1, alignedSeconds(tr.now.In(z), day)) != overQuota }),
+		times(1, func() bool { return tr.take(l).Allowed }), 1)
+	tr.set(time.Date(2026, time.March, 30, 0, 30, 0, 0, z))
+	tr.differ("the first on the day after",
+		times(1, func() bool { return tr.goZero(1, alignedSeconds(tr.now.In(z), day)) != overQuota }), 0,
+		times(1, func() bool { return tr.take(l).Allowed }), 1)
+}
+
+func TestGoZeroAlignFollowsWhoComesFirst(t *testing.T) {
+	tr := newTrial(t)
+	l := perDay(1, "Asia/Shanghai")
+	tr.set(time.Date(2026, time.March, 2, 15, 0, 0, 0, time.UTC))
+	tr.goZero(1, alignedSeconds(tr.now.UTC(), day)) // by a caller whose machine is set to UTC
+	tr.take(l)
+	tr.wait(2 * time.Hour) // past midnight in Shanghai
+	tr.differ("a new day in Shanghai, after a caller elsewhere",
+		times(1, func() bool {
+			return tr.goZero(1, alignedSeconds(tr.now.In(zone(t, "Asia/Shanghai")), day)) != overQuota
+		}), 0,
+		times(1, func() bool { return tr.take(l).Allowed }), 1)
+}
+
+func TestGoZeroNeverTellsTheLastOfOne(t *testing.T) {
+	tr := newTrial(t)
+	got, store := tr.goZero(1, 10), asGoZero(tr.take(fixedWindow(1, 10*time.Second)))
+	if got != allowed || store != hitQuota {
+		t.Errorf("the only one of 1: the script says %d, want %d; the store says %d, want %d", got, allowed, store, hitQuota)
+	}
+}
+
+func TestGoZeroAdmitsOneOfNone(t *testing.T) {
+	tr := newTrial(t)
+	tr.differ("5 calls, 0 in 10 s",
+		times(5, func() bool { return tr.goZero(0, 10) != overQuota }), 1,
+		times(5, func() bool { return tr.take(fixedWindow(0, 10*time.Second)).Allowed }), 0)
+}
+
+func TestGoZeroDeniesForEverOnAKeyWithoutExpiry(t *testing.T) {
+	tr := newTrial(t)
+	l := fixedWindow(2, 10*time.Second)
+	tr.goZero(2, 10)
+	tr.take(l)
+	own := tr.ownKeys()[0]
+	for _, key := range []string{tr.key("period"), own} {
+		tr.command("INCRBY", key, 5)
+		tr.command("PERSIST", key)
+	}
+	tr.wait(time.Hour)
+	if code := tr.goZero(2, 10); code != overQuota || tr.ttl(tr.key("period")) >= 0 {
+		t.Errorf("an hour later, 2 in 10 s: the script says %d, and its key lives for %v", code, tr.ttl(tr.key("period")))
+	}
+	_, err := tr.store.Take(context.Background(), penstock.Request{Key: "key", Limit: l, Cost: 1})
+	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(fmt.Sprint(err), own) {
+		t.Errorf("a key without expiry: got error %v, want one that names %s, for somebody to look at it", err, own)
+	}
+	tr.command("DEL", own)
+	if d := tr.take(l); !d.Allowed {
+		t.Errorf("after the key was deleted: %+v", d)
+	}
+}
+
+func TestGoZeroAdmitsEverythingInAWindowOfZero(t *testing.T) {
+	tr := newTrial(t)
+	if n := times(6, func() bool { return tr.goZero(2, 0) != overQuota }); n != 6 {
+		t.Errorf("6 calls, 2 in no time: the script grants %d, want 6", n)
+	}
+	for _, period := range []time.Duration{0, -time.Second} {
+		_, err := tr.store.Take(context.Background(), penstock.Request{Key: "key", Limit: fixedWindow(2, period), Cost: 1})
+		if !errors.Is(err, penstock.ErrBadLimit) {
+			t.Errorf("a period of %v: got error %v, want ErrBadLimit", period, err)
+		}
+	}
+}
+
+func TestGoZeroCountsWhatItDenies(t *testing.T) {
+	tr := newTrial(t)
+	l := fixedWindow(2, 10*time.Second)
+	tr.same("100 calls, 2 in 10 s",
+		times(100, func() bool { return tr.goZero(2, 10) != overQuota }),
+		times(100, func() bool { return tr.take(l).Allowed }), 2)
+	if n := tr.number("GET", tr.key("period")); n != 100 {
+		t.Errorf("the script has counted to %d, want 100", n)
+	}
+	if n := tr.number("GET", tr.ownKeys()[0]); n != 2 {
+		t.Errorf("the store has counted to %d, want 2", n)
+	}
+
+	tr.command("DECRBY", tr.key("period"), 1)
+	tr.ask(penstock.Request{Limit: l, Cost: -1})
+	tr.differ("after one was given back",
+		times(5, func() bool { return tr.goZero(2, 10) != overQuota }), 0,
+		times(5, func() bool { return tr.take(l).Allowed }), 1)
+}
+
+// redisRate asks the first redis_rate, at a time by the caller's clock.
+func (tr *trial) redisRate(at time.Time, count, seconds, cost int64) (ok bool, delay time.Duration) {
+	tr.Helper()
+	slot := at.Unix() / seconds
+	used := tr.run("redis-rate-slot", []string{tr.key(fmt.Sprintf("slot:%d", slot))}, cost, seconds)
+	n, err := strconv.ParseInt(used, 10, 64)
+	if err != nil {
+		tr.Fatal(err)
+	}
+	return n <= count, time.Duration((slot+1)*seconds-at.Unix()) * time.Second
+}
+
+func onTheClock(count int64, period time.Duration) penstock.Limit {
+	return penstock.Limit{Algorithm: penstock.FixedWindow, Count: count, Period: period, Align: penstock.AlignClock}
+}
+
+func TestRedisRateSlotsAgreeWhereAllClocksDo(t *testing.T) {
+	tr := newTrial(t)
+	l := onTheClock(5, 10*time.Second)
+	for i := range 400 {
+		d := tr.take(l)
+		ok, delay := tr.redisRate(tr.now, 5, 10, 1)
+		if d.Allowed != ok || !ok && d.RetryAfter != delay {
+			t.Fatalf("call %d, at %v: the store answers %+v, redis_rate %v after %v", i, tr.now.Format("15:04:05"), d, ok, delay)
+		}
+		tr.wait(time.Duration(tr.random.IntN(3)) * time.Second)
+	}
+}
+
+func TestRedisRateSlotsAreNotSharedByClocksTwoSecondsApart(t *testing.T) {
+	tr := newTrial(t)
+	l := onTheClock(5, time.Second)
+	design, store := 0, 0
+	for _, skew := range []time.Duration{0, 2 * time.Second} {
+		for range 5 {
+			ok, _ := tr.redisRate(tr.now.Add(skew), 5, 1, 1)
+			design += times(1, func() bool { return ok })
+			store += times(1, func() bool { return tr.take(l).Allowed })
+		}
+	}
+	tr.differ("5 calls by each of two clients 2 s apart, 5 a second", design, 10, store, 5)
+}
+
+func TestRedisRateCountsWhatItDenies(t *testing.T) {
+	tr := newTrial(t)
+	l := onTheClock(5, 10*time.Second)
+	if ok, _ := tr.redisRate(tr.now, 5, 10, 6); ok || tr.ask(penstock.Request{Limit: l, Cost: 6}).Allowed {
+		t.Error("6 of 5 were granted")
+	}
+	ok, _ := tr.redisRate(tr.now, 5, 10, 1)
+	tr.differ("one after 6 of 5 were denied", times(1, func() bool { return ok }), 0,
+		times(1, func() bool { return tr.take(l).Allowed }), 1)
+}
+
+// The offset of Flink's tumbling windows: windows of a day that begin at eight.
+func TestOffsetMovesWindows(t *testing.T) {
+	tr := newTrial(t)
+	l := onTheClock(1, 24*time.Hour)
+	l.Offset = 8 * time.Hour
+	for _, step := range []struct {
+		at   string
+		want bool
+	}{
+		{"2026-03-02T07:00:00Z", true},
+		{"2026-03-02T07:59:59Z", false},
+		{"2026-03-02T08:00:00Z", true},
+		{"2026-03-03T00:00:00Z", false},
+		{"2026-03-03T07:59:59Z", false},
+		{"2026-03-03T08:00:00Z", true},
+	} {
+		at, err := time.Parse(time.RFC3339, step.at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tr.set(at)
+		if d := tr.take(l); d.Allowed != step.want {
+			t.Errorf("%s at %s: %+v, want allowed %v", l, step.at, d, step.want)
+		}
+	}
+}
+
+// envoyproxy/ratelimit spreads the expiries of windows that all end at once.
+func TestAlignedWindowsDoNotAllExpireAtOnce(t *testing.T) {
+	tr := newTrial(t)
+	lives := map[time.Duration]bool{}
+	for i := range 60 {
+		tr.ask(penstock.Request{Key: fmt.Sprint(i), Limit: onTheClock(5, time.Minute), Cost: 1})
+	}
+	for _, name := range tr.ownKeys() {
+		life := tr.ttl(name)
+		if lives[life] = true; life < time.Minute || life > 66*time.Second {
+			t.Errorf("the key of a window that ends in a minute lives for %v, want up to a tenth more", life)
+		}
+	}
+	if len(lives) < 3 {
+		t.Errorf("60 windows of a minute expire at only %d instants", len(lives))
+	}
+}

@@ -1,0 +1,466 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/redisstore"
+)
+
+// The fixed and the rolling window of Istio's redisquota.
+
+// A quota is what a caller of Istio's scripts says.
+type quota struct {
+	key, id        string
+	credit, cost   int64
+	window, bucket time.Duration
+	bestEffort     bool
+	at             time.Time // by the caller's clock
+}
+
+// The scripts are told nanoseconds, and Lua holds those since 1970 only in
+// multiples of 256. Traces in steps of this are exact in spite of that.
+const istioStep = 4 * time.Millisecond
+
+// istio asks one of Istio's scripts, for one unit unless the quota says more.
+func (tr *trial) istio(script string, q quota) (granted int64, valid time.Duration) {
+	tr.Helper()
+	if q.key == "" {
+		q.key = tr.key("quota")
+	}
+	if q.cost == 0 {
+		q.cost = 1
+	}
+	if q.at.IsZero() {
+		q.at = tr.now
+	}
+	bestEffort := 0
+	if q.bestEffort {
+		bestEffort = 1
+	}
+	answer, err := tr.try(script, []string{q.key, q.key + "-data"},
+		q.credit, q.window.Nanoseconds(), q.bucket.Nanoseconds(), bestEffort, q.cost, q.at.UnixNano(), q.id)
+	if err != nil {
+		tr.Fatalf("%+v: %v", q, err)
+	}
+	first, second, _ := strings.Cut(answer, "\n")
+	granted, err = strconv.ParseInt(first, 10, 64)
+	if err != nil {
+		tr.Fatalf("%+v: %q: %v", q, answer, err)
+	}
+	nanos, err := strconv.ParseInt(second, 10, 64)
+	if err != nil {
+		tr.Fatalf("%+v: %q: %v", q, answer, err)
+	}
+	return granted, time.Duration(nanos)
+}
+
+func fixedWindow(count int64, period time.Duration) penstock.Limit {
+	return penstock.Limit{Algorithm: penstock.FixedWindow, Count: count, Period: period}
+}
+
+// both asks the script and the store, and returns what each granted.
+func (tr *trial) both(script string, q quota, l penstock.Limit) (design, store int) {
+	tr.Helper()
+	d := tr.ask(penstock.Request{Limit: l, Cost: max(q.cost, 1), AtMost: q.bestEffort, ID: q.id})
+	granted, _ := tr.istio(script, q)
+	return int(granted), int(d.Granted)
+}
+
+func TestIstioFixedWindowAgreesWhereAllClocksDo(t *testing.T) {
+	tr := newTrial(t)
+	script := readDesign(t, "istio-fixed-window")
+	l := fixedWindow(10, 2*time.Second)
+	var ends time.Time
+	for i := range 500 {
+		q := quota{credit: 10, window: l.Period, cost: 1 + tr.random.Int64N(6), bestEffort: tr.random.IntN(2) == 0}
+		d := tr.ask(penstock.Request{Limit: l, Cost: q.cost, AtMost: q.bestEffort})
+		if !tr.now.Before(ends) {
+			ends = tr.now.Add(l.Period)
+		}
+		granted, valid := tr.istio(script, q)
+		if granted != d.Granted || granted > 0 && valid != ends.Sub(tr.now) || granted > 0 && valid != d.ResetAfter {
+			t.Fatalf("call %d, %+v, in a window that ends in %v:\nthe script grants %d for %v\nthe store answers %+v",
+				i, q, ends.Sub(tr.now), granted, valid, d)
+		}
+		tr.wait(time.Duration(tr.random.IntN(150)) * istioStep)
+	}
+}
+
+func TestIstioDeduplicationAgreesWithinAWindow(t *testing.T) {
+	tr := newTrial(t)
+	script := readDesign(t, "istio-fixed-window")
+	l := fixedWindow(10, time.Second)
+	for window := range 40 {
+		for i := range 8 {
+			q := quota{credit: 10, window: l.Period, cost: 1 + tr.random.Int64N(6), bestEffort: tr.random.IntN(2) == 0}
+			q.id = fmt.Sprint(window, " ", tr.random.IntN(4))
+			if design, store := tr.both(script, q, l); design != store {
+				t.Fatalf("window %d, call %d, %+v: the script grants %d, the store %d", window, i, q, design, store)
+			}
+			tr.wait(istioStep)
+		}
+		tr.wait(l.Period)
+	}
+}
+
+// A caller asks again under an id that was denied: both decide anew.
+func TestDeniedIDsAreDecidedAnew(t *testing.T) {
+	for _, design := range []string{"istio-fixed-window", "istio-rolling-window"} {
+		tr := newTrial(t)
+		q := quota{credit: 5, window: 10 * time.Second, bucket: time.Second}
+		l := fixedWindow(5, q.window)
+		for _, step := range []struct {
+			id   string
+			cost int64
+			want int
+		}{{"first", 3, 3}, {"second", 3, 0}, {"second", 2, 2}, {"second", 1, 2}, {"first", 1, 3}} {
+			q.id, q.cost = step.id, step.cost
+			byScript, byStore := tr.both(readDesign(t, design), q, l)
+			tr.same(fmt.Sprintf("%s: %d for %s", design, step.cost, step.id), byScript, byStore, step.want)
+		}
+	}
+}
+
+// Istio's buckets begin with the first request after the last one's end. With a
+// request at the beginning of each on the clock, they are those of a rolling
+// window here that has one bucket less: it counts one more than its Period has.
+func TestIstioRollingWindowAgreesWithOneBucketLess(t *testing.T) {
+	tr := newTrial(t)
+	script := readDesign(t, "istio-rolling-window")
+	const bucket, buckets = 100 * istioStep, 5
+	l := penstock.Limit{Algorithm: penstock.RollingWindow, Count: 20, Period: (buckets - 1) * bucket, Buckets: buckets - 1}
+	for i := range 150 {
+		for at := time.Duration(0); at < bucket; at += time.Duration(1+tr.random.IntN(60)) * istioStep {
+			tr.set(time.Unix(1_800_000_000, 0).Add(time.Duration(i)*bucket + at))
+			q := quota{credit: 20, window: buckets * bucket, bucket: bucket, cost: 1 + tr.random.Int64N(6), bestEffort: tr.random.IntN(2) == 0}
+			if design, store := tr.both(script, q, l); design != store {
+				t.Fatalf("bucket %d, %v after it began, %+v: the script grants %d, the store %d", i, at, q, design, store)
+			}
+		}
+	}
+}
+
+// What is taken at the end of a bucket comes back when its beginning is one
+// window old, and so too early.
+func TestIstioRollingWindowAdmitsMoreThanItsCreditInOneWindow(t *testing.T) {
+	tr := newTrial(t)
+	script := readDesign(t, "istio-rolling-window")
+	q := quota{credit: 6, window: 10 * time.Second, bucket: 5 * time.Second}
+	l := penstock.Limit{Algorithm: penstock.RollingWindow, Count: 6, Period: q.window, Buckets: 2}
+	design, store := tr.both(script, q, l)
+	tr.wait(4900 * time.Millisecond)
+	for range 6 {
+		d, s := tr.both(script, q, l)
+		design, store = design+d, store+s
+	}
+	tr.wait(5100 * time.Millisecond)
+	for range 6 {
+		d, s := tr.both(script, q, l)
+		design, store = design+d, store+s
+	}
+	tr.differ("7 calls in 5 s and 6 more 5 s later, 6 in 10 s: the first is gone then, 5 are not", design, 12, store, 6)
+}
+
+func TestServerTimeKeepsIstioFromSkewedClocks(t *testing.T) {
+	tr := newTrial(t)
+	script := strings.Replace(readDesign(t, "istio-fixed-window"),
+		"---------------------------------------- time", readDesign(t, "server-time"), 1)
+	l := fixedWindow(5, 2*time.Second)
+	for i := range 300 {
+		skew := time.Duration(tr.random.IntN(7200)-3600) * time.Second
+		q := quota{credit: 5, window: l.Period, at: tr.now.Add(skew)}
+		if design, store := tr.both(script, q, l); design != store {
+			t.Fatalf("call %d by a caller whose clock is off by %v: the script grants %d, the store %d", i, skew, design, store)
+		}
+		tr.wait(time.Duration(tr.random.IntN(150)) * istioStep)
+	}
+}
+
+func TestIstioFixedWindowBeginsAnewForAClientWhoseClockIsAhead(t *testing.T) {
+	tr := newTrial(t)
+	script := readDesign(t, "istio-fixed-window")
+	q := quota{credit: 1, window: 10 * time.Second}
+	l := fixedWindow(1, q.window)
+	design, store := tr.both(script, q, l)
+	q.at = tr.now.Add(12 * time.Second)
+	d, s := tr.both(script, q, l)
+	tr.differ("two calls at one instant, one of them by a client 12 s ahead, 1 in 10 s", design+d, 2, store+s, 1)
+}
+
+// With clocks 2 s apart, the windows of the one who is behind end 2 s early for
+// the one who is ahead. They do not become 12 s long the other way round, because
+// the key expires after 10.
+func TestIstioFixedWindowShrinksBetweenSkewedClocks(t *testing.T) {
+	tr := newTrial(t)
+	script := readDesign(t, "istio-fixed-window")
+	q := quota{credit: 5, window: 10 * time.Second, cost: 5}
+	l := fixedWindow(5, q.window)
+	design, store := tr.both(script, q, l)
+	tr.wait(8 * time.Second)
+	q.at = tr.now.Add(2 * time.Second)
+	d, s := tr.both(script, q, l)
+	tr.differ("5 units now, and 5 for a client 2 s ahead 8 s later, 5 in 10 s", design+d, 10, store+s, 5)
+
+	tr = newTrial(t)
+	q.at = tr.now.Add(2 * time.Second)
+	design, store = tr.both(script, q, l)
+	tr.wait(q.window + time.Millisecond)
+	q.at = tr.now
+	d, s = tr.both(script, q, l)
+	tr.same("5 units for a client 2 s ahead, and 5 for another 10 s later", design+d, store+s, 10)
+}
+
+func TestIstioKeepsKeysOfOddWindowsForEver(t *testing.T) {
+	for _, design := range []string{"istio-fixed-window", "istio-rolling-window"} {
+		t.Run(design, func(t *testing.T) {
+			tr := newTrial(t)
+			window := 1_500_001 * time.Nanosecond
+			key := tr.key("quota")
+			_, err := tr.try(readDesign(t, design), []string{key, key + "-data"}, 1, window.Nanoseconds(), 1000, 0, 1, tr.now.UnixNano(), "")
+			if err == nil {
+				t.Errorf("a window of %v: the script answers, although a key's life is whole milliseconds", window)
+			}
+			if got := tr.ttl(key); got >= 0 {
+				t.Errorf("a window of %v: the script's key lives for %v, want for ever", window, got)
+			}
+			l := penstock.Limit{Algorithm: penstock.RollingWindow, Count: 1, Period: window, Buckets: 1}
+			for _, l := range []penstock.Limit{fixedWindow(1, window), l} {
+				if d := tr.ask(penstock.Request{Key: l.Algorithm.String(), Limit: l, Cost: 1}); !d.Allowed || d.ResetAfter < window {
+					t.Errorf("%s: %+v, want it allowed, and reset after the window", l, d)
+				}
+			}
+			for _, name := range tr.ownKeys() {
+				if got := tr.ttl(name); got <= 0 || got > 10*time.Millisecond {
+					t.Errorf("a window of %v: the store's key lives for %v", window, got)
+				}
+			}
+		})
+	}
+}
+
+func TestIstioForgetsAnIDTakenJustBeforeTheEnd(t *testing.T) {
+	tr := newTrial(t)
+	script := readDesign(t, "istio-fixed-window")
+	q := quota{credit: 2, window: 10 * time.Second}
+	l := fixedWindow(2, q.window)
+	tr.both(script, q, l)
+	tr.wait(q.window - 200*time.Microsecond)
+	q.id = "once"
+	design, store := tr.both(script, q, l)
+	tr.same("the second of 2, 0.2 ms before the window ends", design, store, 1)
+	design, store = tr.both(script, q, l)
+	tr.differ("the same id again", design, 0, store, 1)
+}
+
+func TestIstioRollingWindowNeverForgetsItsBuckets(t *testing.T) {
+	tr := newTrial(t)
+	script := readDesign(t, "istio-rolling-window")
+	q := quota{credit: 5, window: 10 * time.Second, bucket: time.Second}
+	l := penstock.Limit{Algorithm: penstock.RollingWindow, Count: 5, Period: q.window}
+	tr.both(script, q, l)
+	tr.wait(q.bucket)
+	tr.both(script, q, l)
+	if got := tr.ttl(tr.key("quota")); got != q.window {
+		t.Errorf("the script's hash lives for %v, want %v", got, q.window)
+	}
+	if got := tr.ttl(tr.key("quota-data")); got >= 0 {
+		t.Errorf("the script's sorted set lives for %v, want for ever", got)
+	}
+	for _, name := range tr.ownKeys() {
+		if got := tr.ttl(name); got <= 0 || got > 11*time.Second {
+			t.Errorf("the store's key lives for %v, want at most one bucket more than a window", got)
+		}
+	}
+}
+
+// The buckets outlive the hash, which expires by the server's clock. Those of a
+// client whose clock was ahead are then still to come, and are given back to a
+// window in which they were never taken.
+func TestIstioRollingWindowGivesBackWhatIsLongGone(t *testing.T) {
+	tr := newTrial(t)
+	script := readDesign(t, "istio-rolling-window")
+	q := quota{credit: 5, window: 10 * time.Second, bucket: time.Second}
+	l := penstock.Limit{Algorithm: penstock.RollingWindow, Count: 5, Period: q.window}
+
+	q.at, q.cost = tr.now.Add(3*time.Second), 3
+	tr.both(script, q, l)
+	tr.wait(time.Second)
+	q.at, q.cost = tr.now.Add(3*time.Second), 1
+	tr.both(script, q, l)
+
+	tr.wait(11 * time.Second)
+	q.at, q.cost = tr.now, 5
+	design, store := tr.both(script, q, l)
+	tr.wait(2 * time.Second)
+	q.at, q.cost = tr.now, 3
+	d, s := tr.both(script, q, l)
+	tr.differ("5 units, and 3 more 2 s later, 5 in 10 s", design+d, 8, store+s, 5)
+}
+
+func TestIstioMistakesOneIDForAnother(t *testing.T) {
+	for _, design := range []string{"istio-fixed-window", "istio-rolling-window"} {
+		tr := newTrial(t)
+		script := readDesign(t, design)
+		q := quota{credit: 1, window: 10 * time.Second, bucket: time.Second}
+		l := fixedWindow(1, q.window)
+		ask := func(id, key string) (byScript, byStore int) {
+			q.key, q.id = key, id
+			granted, _ := tr.istio(script, q)
+			return int(granted), int(tr.ask(penstock.Request{Key: key, Limit: l, Cost: 1, ID: id}).Granted)
+		}
+		c := tr.key("c")
+		ask("other", "b-"+c)
+		ask("a-b", c)
+		byScript, byStore := ask("a", "b-"+c)
+		tr.differ(design+": id a on a key b-c that has none left, after id a-b on the key c", byScript, 1, byStore, 0)
+	}
+}
+
+func TestIstioTakesNegativeCostsForCredit(t *testing.T) {
+	for _, design := range []string{"istio-fixed-window", "istio-rolling-window"} {
+		tr := newTrial(t)
+		script := readDesign(t, design)
+		q := quota{credit: 5, window: 10 * time.Second, bucket: time.Second, cost: -1000}
+		l := fixedWindow(5, q.window)
+		tr.istio(script, q)
+		if d := tr.ask(penstock.Request{Limit: l, Cost: -1000}); d.Granted != 0 || d.Remaining != 5 {
+			t.Errorf("giving back 1000 that were never taken: %+v, want nothing given back", d)
+		}
+		q.cost = 1000
+		byScript, byStore := tr.both(script, q, l)
+		tr.differ(design+": 1000 units after -1000, 5 in 10 s", byScript, 1000, byStore, 0)
+	}
+}
+
+func TestIstioDoesNotSayWhenToComeBack(t *testing.T) {
+	for _, design := range []string{"istio-fixed-window", "istio-rolling-window"} {
+		tr := newTrial(t)
+		script := readDesign(t, design)
+		q := quota{credit: 1, window: 10 * time.Second, bucket: time.Second}
+		l := fixedWindow(1, q.window)
+		tr.both(script, q, l)
+		tr.wait(4 * time.Second)
+		if granted, valid := tr.istio(script, q); granted != 0 || valid != 0 {
+			t.Errorf("%s: a denial says {%d, %v}, want {0, 0}", design, granted, valid)
+		}
+		if d := tr.take(l); d.Allowed || d.RetryAfter != 6*time.Second {
+			t.Errorf("%s: a denial 4 s into a window of 10: %+v, want RetryAfter 6s", l, d)
+		}
+	}
+}
+
+// In a Cluster a script may use the keys that it was called with. Istio's makes
+// up another for each id, which is often on another node.
+func TestIstioUsesKeysThatACallDoesNotName(t *testing.T) {
+	node, key := startHalfACluster(t)
+	failed, script := 0, readDesign(t, "istio-fixed-window")
+	for id := range 100 {
+		now := fmt.Sprint(time.Now().UnixNano())
+		_, err := node.Command("EVAL", script, "1", key, "1000", "10000000000", "0", "0", "1", now, fmt.Sprint("id", id))
+		failed += times(1, func() bool { return err != nil })
+	}
+	if failed < 20 || failed > 80 {
+		t.Errorf("on a node with half of the slots, %d of 100 calls with an id failed, want about half", failed)
+	}
+
+	s, err := redisstore.Open(context.Background(), "redis-cluster://"+node.Addr, &redisstore.Options{Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	for id := range 100 {
+		r := penstock.Request{Key: key, Limit: fixedWindow(1000, time.Hour), Cost: 1, ID: fmt.Sprint("id", id)}
+		if d, err := s.Take(context.Background(), r); err != nil || d.Granted != 1 {
+			t.Fatalf("%+v: %+v, %v", r, d, err)
+		}
+	}
+}
+
+// startHalfACluster starts a node that has half of the slots, the others being
+// nowhere, and returns it with a key that is in one of them.
+func startHalfACluster(t *testing.T) (node *redistest.Server, key string) {
+	t.Helper()
+	bus, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := bus.Addr().(*net.TCPAddr).Port
+	if err := bus.Close(); err != nil {
+		t.Fatal(err)
+	}
+	node, err = redistest.Start(redistest.Options{Args: []string{
+		"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(port), "--cluster-require-full-coverage", "no",
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(node.Stop)
+	if _, err := node.Command("CLUSTER", "ADDSLOTSRANGE", "0", "8191"); err != nil {
+		t.Fatal(err)
+	}
+	return node, keyInReach(t, node)
+}
+
+// keyInReach waits until a node serves its slots, and returns a key in them.
+func keyInReach(t *testing.T, node *redistest.Server) string {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for i := range 2000 {
+		key := fmt.Sprint("key", i%10)
+		if _, err := node.Command("EXISTS", key); err == nil {
+			return key
+		}
+		<-tick.C
+	}
+	t.Fatal("the node serves none of ten keys")
+	return ""
+}
+
+func TestIstioRoundsNanosecondsTo256(t *testing.T) {
+	tr := newTrial(t)
+	q := quota{credit: 1, window: time.Second, at: tr.now.Add(1001 * time.Nanosecond)}
+	tr.istio(readDesign(t, "istio-fixed-window"), q)
+	stored := tr.command("HGET", tr.key("quota"), "expire")
+	end, err := strconv.ParseFloat(stored, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := q.at.Add(q.window).UnixNano(); !strings.Contains(stored, "e+18") || int64(end) == want {
+		t.Errorf("the end of a window is stored as %s, want %d rounded to a multiple of 256", stored, want)
+	}
+	tr.take(fixedWindow(1, q.window))
+	if got := tr.command("GET", tr.ownKeys()[0]); got != "1" {
+		t.Errorf("the store's window is %q, want a whole number", got)
+	}
+}
+
+func TestCounterTakesLessThanIstiosHash(t *testing.T) {
+	tr := newTrial(t)
+	q := quota{credit: 100, window: 10 * time.Second, bucket: time.Second, key: tr.key("a-name-of-a-user-22")}
+	usage := func(names ...string) (sum int64) {
+		for _, name := range names {
+			sum += tr.number("MEMORY", "USAGE", name)
+		}
+		return sum
+	}
+	tr.istio(readDesign(t, "istio-fixed-window"), q)
+	fixed := usage(q.key)
+	tr.command("DEL", q.key)
+	tr.istio(readDesign(t, "istio-rolling-window"), q)
+	tr.wait(q.bucket)
+	tr.istio(readDesign(t, "istio-rolling-window"), q)
+	rolling := usage(q.key, q.key+"-data")
+	tr.ask(penstock.Request{Key: "a-name-of-a-user-22", Limit: fixedWindow(100, q.window), Cost: 1})
+	if own := usage(tr.ownKeys()...); 3*own > 2*fixed || 3*own > rolling {
+		t.Errorf("a fixed window takes %d bytes, Istio's %d and its rolling window %d: want two thirds, and a third, or less", own, fixed, rolling)
+	}
+}

@@ -1,0 +1,272 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/redisstore"
+)
+
+// The tests of lineage are about the limiters that this store has learned from.
+// Each of them is in testdata/designs, with the commands that it sends in the
+// order in which it sends them, and with its faults. On traces on which a design
+// is right, the store grants the same; and for each fault there is a trace on
+// which the design is seen to go wrong and the store is not.
+//
+// docs/lineage.md is the page about them.
+
+// A trial is a design and a store side by side, on a clock that the test holds.
+type trial struct {
+	*testing.T
+	store  *redisstore.Store
+	prefix string
+	now    time.Time // the server's, and that of callers whose clocks are right
+	random *rand.Rand
+}
+
+func newTrial(t *testing.T) *trial {
+	tr := &trial{T: t, prefix: newPrefix()}
+	tr.store = open(t, held, redisstore.Options{Prefix: tr.prefix})
+	seed := rand.Uint64()
+	tr.random = rand.New(rand.NewPCG(seed, 0))
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the seed was %d", seed)
+		}
+	})
+	tr.set(time.Date(2026, time.March, 2, 9, 0, 0, 0, time.UTC))
+	return tr
+}
+
+func (tr *trial) set(now time.Time) {
+	tr.now = now
+	held.Clock.Set(now)
+}
+
+func (tr *trial) wait(d time.Duration) { tr.set(tr.now.Add(d)) }
+
+// redisOptions are those of another process, which shares the state of a trial.
+func redisOptions(prefix string) redisstore.Options { return redisstore.Options{Prefix: prefix} }
+
+// key returns a name for the keys of a design, which the scan for keys without
+// expiry leaves alone: some designs leave such keys behind.
+func (tr *trial) key(name string) string { return "foreign-" + tr.prefix + name }
+
+func (tr *trial) command(words ...any) string {
+	tr.Helper()
+	texts := make([]string, len(words))
+	for i, word := range words {
+		texts[i] = fmt.Sprint(word)
+	}
+	answer, err := held.Command(texts...)
+	if err != nil {
+		tr.Fatalf("%v: %v", words, err)
+	}
+	return answer
+}
+
+func (tr *trial) number(words ...any) int64 {
+	tr.Helper()
+	n, err := strconv.ParseInt(tr.command(words...), 10, 64)
+	if err != nil {
+		tr.Fatalf("%v: %v", words, err)
+	}
+	return n
+}
+
+// ttl returns how long a key will live, or less than zero if for ever.
+func (tr *trial) ttl(key string) time.Duration {
+	tr.Helper()
+	return time.Duration(tr.number("PTTL", key)) * time.Millisecond
+}
+
+// ownKeys returns the names of the store's keys.
+func (tr *trial) ownKeys() []string {
+	tr.Helper()
+	return keys(tr.T, held, tr.prefix)
+}
+
+func readDesign(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", "designs", name+".lua"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// try runs a design's script.
+func (tr *trial) try(text string, keys []string, args ...any) (string, error) {
+	words := append([]string{"EVAL", text, strconv.Itoa(len(keys))}, keys...)
+	for _, arg := range args {
+		words = append(words, fmt.Sprint(arg))
+	}
+	return held.Command(words...)
+}
+
+// run runs a design by its name.
+func (tr *trial) run(design string, keys []string, args ...any) string {
+	tr.Helper()
+	answer, err := tr.try(readDesign(tr.T, design), keys, args...)
+	if err != nil {
+		tr.Fatalf("%s on %q with %v: %v", design, keys, args, err)
+	}
+	return answer
+}
+
+// ask puts a request to the store.
+func (tr *trial) ask(r penstock.Request) penstock.Decision {
+	tr.Helper()
+	if r.Key == "" {
+		r.Key = "key"
+	}
+	d, err := tr.store.Take(context.Background(), r)
+	if err != nil {
+		tr.Fatalf("%+v: %v", r, err)
+	}
+	return d
+}
+
+// take takes one unit from the store.
+func (tr *trial) take(l penstock.Limit) penstock.Decision {
+	tr.Helper()
+	return tr.ask(penstock.Request{Limit: l, Cost: 1})
+}
+
+// times counts how many of n calls are admitted.
+func times(n int, admitted func() bool) (count int) {
+	for range n {
+		if admitted() {
+			count++
+		}
+	}
+	return count
+}
+
+// same fails if the design and the store do not both grant what is wanted.
+func (tr *trial) same(what string, design, store, want int) {
+	tr.Helper()
+	tr.differ(what, design, want, store, want)
+}
+
+// differ fails if the design does not go wrong as it is known to, or if the
+// store is not right.
+func (tr *trial) differ(what string, design, wrong, store, right int) {
+	tr.Helper()
+	if design != wrong {
+		tr.Errorf("%s: the design grants %d, want %d", what, design, wrong)
+	}
+	if store != right {
+		tr.Errorf("%s: the store grants %d, want %d", what, store, right)
+	}
+}
+
+const lineagePage = "../docs/lineage.md"
+
+var (
+	rowOfPage  = regexp.MustCompile(`(?m)^\| .* \|$`)
+	testOnPage = regexp.MustCompile("`(Test[A-Za-z0-9]+)`")
+	fileOnPage = regexp.MustCompile("`([a-z0-9/_-]+\\.(?:go|lua|md|txt))`")
+	testInCode = regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9]+)\(t \*testing\.T\)`)
+)
+
+func TestLineageNamesWhatExists(t *testing.T) {
+	page, err := os.ReadFile(lineagePage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := testsBelow(t, "..")
+	for _, name := range namesIn(testOnPage, page) {
+		if !slices.Contains(tests, name) {
+			t.Errorf("%s names the test %s, which does not exist", lineagePage, name)
+		}
+	}
+	for _, name := range namesIn(fileOnPage, page) {
+		if _, err := os.Stat(filepath.Join("..", name)); err != nil {
+			t.Errorf("%s: %v", lineagePage, err)
+		}
+	}
+	for _, row := range rowOfPage.FindAllString(string(page), -1) {
+		cells := strings.Split(strings.Trim(row, "|"), "|")
+		if len(cells) != 4 || slices.ContainsFunc(cells, func(cell string) bool { return strings.TrimSpace(cell) == "" }) {
+			t.Errorf("%s: want four cells with something in each: %s", lineagePage, row)
+		}
+		built := !strings.Contains(row, "not built yet") && !strings.HasPrefix(row, "| from")
+		if built && !testOnPage.MatchString(row) {
+			t.Errorf("%s: no test shows this: %s", lineagePage, row)
+		}
+	}
+}
+
+func TestEveryTestOfLineageIsOnThePage(t *testing.T) {
+	page, err := os.ReadFile(lineagePage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("lineage*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range testsIn(t, files) {
+		if !slices.Contains(namesIn(testOnPage, page), name) {
+			t.Errorf("%s does not name %s", lineagePage, name)
+		}
+	}
+	designs, err := filepath.Glob("testdata/designs/*.lua")
+	if err != nil || len(designs) == 0 {
+		t.Fatalf("found no designs: %v", err)
+	}
+	for _, path := range designs {
+		if !slices.Contains(namesIn(fileOnPage, page), "redisstore/"+path) {
+			t.Errorf("%s does not name redisstore/%s", lineagePage, path)
+		}
+	}
+}
+
+func namesIn(pattern *regexp.Regexp, text []byte) (names []string) {
+	for _, match := range pattern.FindAllSubmatch(text, -1) {
+		names = append(names, string(match[1]))
+	}
+	return names
+}
+
+// testsBelow returns the names of all tests in a tree.
+func testsBelow(t *testing.T, root string) []string {
+	t.Helper()
+	var files []string
+	err := filepath.WalkDir(root, func(path string, _ os.DirEntry, err error) error {
+		if strings.HasSuffix(path, "_test.go") {
+			files = append(files, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return testsIn(t, files)
+}
+
+func testsIn(t *testing.T, files []string) (names []string) {
+	t.Helper()
+	for _, path := range files {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, namesIn(testInCode, text)...)
+	}
+	if len(names) == 0 {
+		t.Fatalf("found no tests in %q", files)
+	}
+	return names
+}

@@ -1,0 +1,12 @@
+-- The sliding log as a sorted set, in four commands that a client sends in one
+-- pipeline and judges afterwards. As a script they cannot interleave with those
+-- of another client, which a pipeline can.
+--
+-- ARGV: the caller's time in milliseconds, the period in seconds
+-- Returns how many are in the window, this one included.
+local now, period = tonumber(ARGV[1]), tonumber(ARGV[2])
+redis.call('ZADD', KEYS[1], now, now)
+redis.call('ZREMRANGEBYSCORE', KEYS[1], 0, now - period * 1000)
+local used = redis.call('ZCARD', KEYS[1])
+redis.call('EXPIRE', KEYS[1], period + 1)
+return used

@@ -6,6 +6,7 @@ package redisstore_test
 
 import (
 	"context"
+	"math"
 	"testing"
 	"time"
 
@@ -29,11 +30,14 @@ func TestAllowAllocatesLittle(t *testing.T) {
 		{"any context", context.Background(), 2},
 		{"a cancelable context", cancelable, 5},
 	} {
-		got := testing.AllocsPerRun(2000, func() {
-			if d, err := lim.Allow(c.ctx, "somebody"); err != nil || !d.Allowed {
-				t.Fatalf("Allow: got %+v, %v, want it allowed", d, err)
-			}
-		})
+		got := math.Inf(1)
+		for range 10 { // others in this process allocate too, but not all the time
+			got = min(got, testing.AllocsPerRun(500, func() {
+				if d, err := lim.Allow(c.ctx, "somebody"); err != nil || !d.Allowed {
+					t.Fatalf("Allow: got %+v, %v, want it allowed", d, err)
+				}
+			}))
+		}
 		if got > c.most {
 			t.Errorf("Allow under %s: got %v allocations, want at most %v", c.name, got, c.most)
 		}

@@ -56,8 +56,16 @@ func clusterAgrees(t *testing.T, c *cluster) {
 	var rs []penstock.Request
 	for i, l := range slowLimits {
 		for _, r := range []penstock.Request{
-			{Cost: 5}, {Cost: 7, ID: "x"}, {Cost: 7, ID: "x"}, {Cost: -2}, {Cost: 0}, {Cost: -7, ID: "x"},
-			{Cost: 2 * burst, AtMost: true}, {Cost: 1}, {Cost: penstock.Reset}, {Cost: 1},
+			{Cost: 5},
+			{Cost: 7, ID: "x"},
+			{Cost: 7, ID: "x"},
+			{Cost: -2},
+			{Cost: 0},
+			{Cost: -7, ID: "x"},
+			{Cost: 2 * burst, AtMost: true},
+			{Cost: 1},
+			{Cost: penstock.Reset},
+			{Cost: 1},
 		} {
 			for shard := range 4 {
 				r.Key, r.Limit = fmt.Sprint("key ", i, shard), l

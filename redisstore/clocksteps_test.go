@@ -55,11 +55,12 @@ func TestClockStepsForward(t *testing.T) {
 }
 
 func TestClockStepsBack(t *testing.T) {
-	store, now := open(t, held, redisstore.Options{}), time.Date(2032, 5, 6, 7, 8, 9, 0, time.UTC)
-	for _, l := range minuteLimits() {
+	store, now := open(t, held, redisstore.Options{}), time.Date(2042, 5, 6, 7, 8, 9, 0, time.UTC)
+	for _, l := range append(minuteLimits(), slowLimits[:2]...) {
 		held.Clock.Set(now)
 		before, full := useUp(t, store, "k", l)
-		held.Clock.Set(now.Add(-time.Hour))
+		back := now.Add(-10 * l.Period)
+		held.Clock.Set(back)
 		after, denied := useUp(t, store, "k", l)
 		if before != burst || after != 0 {
 			t.Errorf("%s: %d admitted, and %d after a step back, want %d and no more", l, before, after, burst)
@@ -68,7 +69,7 @@ func TestClockStepsBack(t *testing.T) {
 		if denied.RetryAfter <= 0 || denied.RetryAfter > refill {
 			t.Errorf("%s: after a step back retry after %v, want no more than the %v that it takes to refill", l, denied.RetryAfter, refill)
 		}
-		held.Clock.Set(now.Add(-time.Hour + denied.RetryAfter))
+		held.Clock.Set(back.Add(denied.RetryAfter))
 		later, err := store.Take(t.Context(), penstock.Request{Key: "k", Limit: l, Cost: 1})
 		if err != nil || !later.Allowed {
 			t.Errorf("%s: %v after a step back: %+v, %v, want it to be allowed", l, denied.RetryAfter, later, err)

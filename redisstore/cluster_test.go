@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -55,8 +56,16 @@ func clusterAgrees(t *testing.T, c *cluster) {
 	var rs []penstock.Request
 	for i, l := range slowLimits {
 		for _, r := range []penstock.Request{
-			{Cost: 5}, {Cost: 7, ID: "x"}, {Cost: 7, ID: "x"}, {Cost: -2}, {Cost: 0}, {Cost: -7, ID: "x"},
-			{Cost: 2 * burst, AtMost: true}, {Cost: 1}, {Cost: penstock.Reset}, {Cost: 1},
+			{Cost: 5},
+			{Cost: 7, ID: "x"},
+			{Cost: 7, ID: "x"},
+			{Cost: -2},
+			{Cost: 0},
+			{Cost: -7, ID: "x"},
+			{Cost: 2 * burst, AtMost: true},
+			{Cost: 1},
+			{Cost: penstock.Reset},
+			{Cost: 1},
 		} {
 			for shard := range 4 {
 				r.Key, r.Limit = fmt.Sprint("key ", i, shard), l
@@ -279,6 +288,7 @@ func clusterLosesNode(t *testing.T, c *cluster) {
 		admitted += d.Granted
 	}
 	c.nodes[victim].Kill()
+	chargesNothingWithoutAll(t, quick, patient, kept, lost)
 	await(t, "the shard answers again", func() bool {
 		if _, err := take(patient, kept); err != nil {
 			t.Errorf("a key of another shard: %v", err)
@@ -303,4 +313,17 @@ func clusterLosesNode(t *testing.T, c *cluster) {
 		t.Errorf("%d calls failed: the node was not lost", failed)
 	}
 	t.Logf("%d calls of the lost shard failed, all %d of another were answered: admitted %d, bound %d", failed, answered, admitted, 2*burst)
+}
+
+// chargesNothingWithoutAll asks for two keys together, of which one is away.
+func chargesNothingWithoutAll(t *testing.T, quick, patient *redisstore.Store, kept, lost string) {
+	t.Helper()
+	rs := []penstock.Request{{Key: kept, Limit: slowLimits[0], Cost: 1}, {Key: lost, Limit: slowLimits[0], Cost: 1}}
+	if err := penstock.TakeAll(t.Context(), quick, rs, make([]penstock.Decision, 2)); !errors.Is(err, penstock.ErrUnavailable) {
+		t.Errorf("two keys together, one of a lost shard: got %v, want %v", err, penstock.ErrUnavailable)
+	}
+	d, err := patient.Take(t.Context(), penstock.Request{Key: kept, Limit: slowLimits[0]})
+	if err != nil || d.Remaining != burst {
+		t.Errorf("the key that is there: %+v, %v, want nothing of it to be taken", d, err)
+	}
 }

@@ -22,6 +22,11 @@ func TestAllowAllocatesLittle(t *testing.T) {
 	}
 	cancelable, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	for range 100 { // connections are opened when they are first needed
+		if _, err := lim.Allow(cancelable, "somebody"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, c := range []struct {
 		name string
 		ctx  context.Context

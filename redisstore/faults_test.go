@@ -240,6 +240,41 @@ func TestCutReplyWithAnIDIsAnswered(t *testing.T) {
 	}
 }
 
+// Several together are charged all or none, also when nobody hears of it.
+func TestCutReplyOfSeveralIsChargedForAllOrNone(t *testing.T) {
+	server := launch(t, redistest.Options{})
+	p := startProxy(t, server.Addr)
+	store := openURL(t, "redis://"+p.Addr, generous)
+	ds := make([]penstock.Decision, 2)
+	ask := func(key string, cost int64) error {
+		rs := []penstock.Request{{Key: key, Limit: slowLimits[0], Cost: cost}, {Key: key, Limit: slowLimits[2], Cost: cost}}
+		return penstock.TakeAll(t.Context(), store, rs, ds)
+	}
+	for _, key := range []string{"one that makes the script known", "one whose reply is measured"} {
+		if err := ask(key, 3); err != nil {
+			t.Fatal(err)
+		}
+	}
+	whole := 0
+	p.do(func() { whole = p.length })
+	for k := range whole {
+		tell(t, server, "CONFIG", "RESETSTAT")
+		p.cutAfter(k, false)
+		if err := ask(strconv.Itoa(k), 3); !errors.Is(err, penstock.ErrUnavailable) {
+			t.Errorf("cut after %d bytes: got error %v, want %v", k, err, penstock.ErrUnavailable)
+		}
+		if n := stat(t, "cmdstat_evalsha", server); n != 1 {
+			t.Errorf("cut after %d bytes: the script ran %d times, want once", k, n)
+		}
+		if err := ask(strconv.Itoa(k), 0); err != nil || ds[0].Remaining != ds[1].Remaining || ds[0].Remaining < burst-3 {
+			t.Errorf("cut after %d bytes: %+v, %v, want both charged or none", k, ds, err)
+		}
+	}
+	if n := p.cutSoFar(); n != whole || whole == 0 {
+		t.Errorf("%d connections were cut, want %d", n, whole)
+	}
+}
+
 // cutEverywhere makes a call for each byte of its reply, and cuts the connection
 // there.
 func cutEverywhere(t *testing.T, reset bool, id string, check func(*testing.T, int, error, int, penstock.Decision)) {
@@ -269,8 +304,8 @@ func cutEverywhere(t *testing.T, reset bool, id string, check func(*testing.T, i
 			charged, tried = charged+int(burst-now.Remaining), tried+1
 		}
 	}
-	if p.cuts != tried {
-		t.Errorf("%d connections were cut, want %d", p.cuts, tried)
+	if n := p.cutSoFar(); n != tried {
+		t.Errorf("%d connections were cut, want %d", n, tried)
 	}
 	t.Logf("%d replies cut, reset %v, id %q: charged %d, bound %d", tried, reset, id, charged, 3*tried)
 }

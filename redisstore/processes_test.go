@@ -140,7 +140,7 @@ func hire(t *testing.T, clocks ...time.Duration) (workers []*worker) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			in.Close()
+			_ = in.Close()
 			if err := c.Wait(); err != nil {
 				t.Errorf("a worker: %v", err)
 			}

@@ -53,7 +53,7 @@ func startProxy(t *testing.T, target string) *proxy {
 		}
 	}()
 	t.Cleanup(func() {
-		l.Close()
+		_ = l.Close()
 		p.do(func() {
 			for k := range p.links {
 				p.cut(k)
@@ -73,7 +73,7 @@ func (p *proxy) do(change func()) {
 func (p *proxy) connect(client *net.TCPConn) {
 	server, err := net.Dial("tcp", p.target)
 	if err != nil {
-		client.Close()
+		_ = client.Close()
 		return
 	}
 	k := &link{client: client, server: server.(*net.TCPConn)}
@@ -146,8 +146,8 @@ func (p *proxy) cut(k *link) {
 	if p.reset {
 		_ = k.client.SetLinger(0)
 	}
-	k.client.Close()
-	k.server.Close()
+	_ = k.client.Close()
+	_ = k.server.Close()
 	k.end()
 	delete(p.links, k)
 }
@@ -156,6 +156,12 @@ func (p *proxy) cut(k *link) {
 // of the reply to it.
 func (p *proxy) cutAfter(n int, reset bool) {
 	p.do(func() { p.left, p.armed, p.reset = n, false, reset })
+}
+
+// cutSoFar returns how many connections were cut by that.
+func (p *proxy) cutSoFar() (n int) {
+	p.do(func() { n = p.cuts })
+	return n
 }
 
 // freeze leaves connections half open: nothing passes, and nobody is told. New

@@ -39,7 +39,7 @@ var fullSizes = sizes{
 	requests:      32_000,
 	decisions:     320,
 	weighed:       200_000,
-	entries:       1_000_000,
+	entries:       200_000,
 	crowd:         500,
 	crowdKeys:     500_000,
 	crowdRequests: 40_000,

@@ -82,6 +82,7 @@ func command(args []string, stdout, stderr io.Writer) int {
 		}
 		return 2
 	}
+	quietGoZero()
 	b := &bench{rounds: o.rounds, length: o.length, sizes: fullSizes, progress: stderr}
 	if o.quick {
 		b.rounds, b.length, b.sizes = min(o.rounds, 3), 2*time.Millisecond, quickSizes

@@ -94,9 +94,14 @@ func (u *ululeLimiter) take(ctx context.Context, key string) (bool, error) {
 
 func (u *ululeLimiter) close() { _ = u.Close() }
 
-// openZero keeps go-zero from writing its statistics between the lines of ours.
-func openZero(addr string) (*zeroredis.Redis, error) {
+// quietGoZero keeps go-zero from writing its statistics between our lines, which
+// it does from the moment that it is linked in.
+func quietGoZero() {
 	logx.Disable()
+	logx.DisableStat()
+}
+
+func openZero(addr string) (*zeroredis.Redis, error) {
 	return zeroredis.NewRedis(zeroredis.RedisConf{Host: addr, Type: zeroredis.NodeType})
 }
 

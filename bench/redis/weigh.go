@@ -79,6 +79,7 @@ func (b *bench) weighOn(srv *server, where string, atMost float64) error {
 }
 
 func (b *bench) weighAlone(srv *server, where string, s *shape) (weight, error) {
+	b.say("weight of %s keys, %s, %s", measure.Thousands(b.sizes.weighed), s.name, where)
 	if _, err := srv.ask("FLUSHALL", "SYNC"); err != nil {
 		return weight{}, err
 	}

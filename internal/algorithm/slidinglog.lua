@@ -1,14 +1,16 @@
 -- The sliding log; see slidinglog.go. The value is the moments, oldest first, in
 -- four bytes each: milliseconds on a clock of the log's own, which wraps around.
 -- The key expires one period after the newest moment, and that is all it takes
--- to know how long ago each of them was.
+-- to know how long ago each of them was. That clock starts at the moment whose
+-- bytes are the text 1000: Redis keeps a number as short as this for all keys
+-- that hold it, so that a log of one moment takes no room of its own.
 --
 -- ARGV: cost, count, period, and 1 for at most
 -- Returns the units granted, what is used then, how long to wait for what was
 -- not granted, and the time until nothing is used; and the units granted again.
 local call, key, cost, count, period = redis.call, KEYS[1], ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local rest = call('PTTL', key)
-local log, len, newest, since, stale = '', 0, 0, 0, rest == 0
+local log, len, newest, since, stale = '', 0, 0x31303030, 0, rest == 0
 if rest > 0 then
   log = call('GET', key)
   len = #log / 4

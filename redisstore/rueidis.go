@@ -34,6 +34,11 @@ func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 		return nil, err
 	}
 	tune(ctx, &option, opts)
+	dialer := newDialer("tcp")
+	if strings.HasPrefix(url, "unix:") {
+		dialer = newDialer("unix")
+	}
+	option.DialCtxFn = dialer.dial
 	client, err := rueidis.NewClient(option)
 	if err != nil {
 		if client != nil {
@@ -47,7 +52,10 @@ func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 		client.Close()
 		return nil, err
 	}
-	s.close = client.Close
+	s.close = func() {
+		client.Close()
+		dialer.close()
+	}
 	return s, nil
 }
 

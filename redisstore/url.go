@@ -45,7 +45,7 @@ func cutAt(s, stops string) (before, after string) {
 // setPlace sets everything that depends on the scheme.
 func setPlace(option *rueidis.ClientOption, scheme, hosts string, u *url.URL) (err error) {
 	path := strings.TrimPrefix(u.Path, "/")
-	secure, defaultPort, network := u.Query().Get("tls") == "true", "6379", "tcp"
+	secure, defaultPort := u.Query().Get("tls") == "true", "6379"
 	switch scheme {
 	case "rediss", "redis":
 		secure = secure || scheme == "rediss"
@@ -53,7 +53,6 @@ func setPlace(option *rueidis.ClientOption, scheme, hosts string, u *url.URL) (e
 	case "unix":
 		option.ForceSingleClient = true
 		option.InitAddress = []string{u.Path}
-		network = "unix"
 		path = u.Query().Get("db")
 	case "redis-sentinel":
 		defaultPort = "26379"
@@ -75,7 +74,6 @@ func setPlace(option *rueidis.ClientOption, scheme, hosts string, u *url.URL) (e
 			return err
 		}
 	}
-	option.DialCtxFn = newDialer(network).dial
 	return setDatabase(option, scheme, path)
 }
 

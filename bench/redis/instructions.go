@@ -155,7 +155,7 @@ func readTotal(path string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
 		if total, ok := strings.CutPrefix(lines.Text(), "totals: "); ok {

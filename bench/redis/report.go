@@ -73,8 +73,10 @@ func (r *report) writeClients(w io.Writer) {
 	if len(r.clients) == 0 {
 		return
 	}
-	t := measure.Table{"limiter", "thousand calls a second", "to a trivial EVALSHA", "to redis_rate",
-		"client µs a call", "server µs a call", "allocations"}
+	t := measure.Table{
+		"limiter", "thousand calls a second", "to a trivial EVALSHA", "to redis_rate",
+		"client µs a call", "server µs a call", "allocations",
+	}
 	t.Begin(w, fmt.Sprintf("Through client libraries, %d goroutines: medians of the rounds, in brackets the 10th to the 90th percentile", goroutines))
 	for _, m := range r.clients {
 		t.Row(w, m.who, thousandsOf(m.rate), measure.TimesWithSpread(m.toTrivial), measure.TimesWithSpread(m.toRedisRate),

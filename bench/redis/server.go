@@ -63,7 +63,7 @@ func freePort() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port), nil
 }
 
@@ -149,7 +149,7 @@ func startClusterNode() (*server, error) {
 		if err == nil && strings.Contains(info, "cluster_state:ok") {
 			return s, nil
 		}
-		time.Sleep(20 * time.Millisecond)
+		<-time.After(20 * time.Millisecond)
 	}
 	s.stop()
 	return nil, errors.New("a Cluster of one node does not become ready")

@@ -30,7 +30,7 @@ func newClock(dir string) (*Clock, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	if err := f.Truncate(8); err != nil {
 		return nil, err
 	}

@@ -172,9 +172,10 @@ func (s *Server) Restart() error {
 	return s.run()
 }
 
-// Pause stops the server in the middle of whatever it is doing, and Resume lets
-// it go on.
-func (s *Server) Pause() error  { return s.command.Process.Signal(syscall.SIGSTOP) }
+// Pause stops the server in the middle of whatever it is doing.
+func (s *Server) Pause() error { return s.command.Process.Signal(syscall.SIGSTOP) }
+
+// Resume lets a paused server go on.
 func (s *Server) Resume() error { return s.command.Process.Signal(syscall.SIGCONT) }
 
 func freePort() (int, error) {
@@ -182,6 +183,6 @@ func freePort() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	return l.Addr().(*net.TCPAddr).Port, nil
 }

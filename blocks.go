@@ -14,9 +14,9 @@ import (
 type blocks struct {
 	pages  []page
 	vacant []int32       // pages that have no words
-	open   [sizes]int32  // by size: a page with a free run, plus one
 	held   *atomic.Int64 // bytes in all pages, of all shards; nil means uncounted
 	most   int64         // bytes that may be held
+	open   [sizes]int32  // by size: a page with a free run, plus one
 }
 
 // A page is an array of runs of one size.

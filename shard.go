@@ -11,14 +11,16 @@ import (
 // are called with the lock held.
 type shard struct {
 	mu     sync.Mutex
-	tables [kinds]table
+	blocks blocks // beside the lock, because they are asked for with it
 	store  *Memory
 	places *places // shared with the other shards
-	blocks blocks
-	missed int // requests for a place that found none since the last sweep
+	missed int     // requests for a place that found none since the last sweep
 
 	wentShared bool // whether the last decision was the overflow shard's
-	_          [64]byte
+
+	// Each table has a cache line of its own, and no two shards share one.
+	_      [31]byte
+	tables [kinds]table
 }
 
 // A shard keeps a table for each width of state, and for each clock.

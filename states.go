@@ -139,14 +139,15 @@ func (s *shard) decideRolling(mt *meter, slot []uint64, now int64, ask algorithm
 	r, words := s.ringOf(mt, slot)
 	mt.rolling.Settle(&r, now)
 	v := mt.rolling.Decide(&r, now, ask)
+	if words != nil && v.Granted != 0 {
+		mt.rolling.Record(&r, now, v.Granted)
+	}
+	st := mt.rolling.Standing(&r, now)
 	if words != nil {
-		if v.Granted != 0 {
-			mt.rolling.Record(&r, now, v.Granted)
-		}
 		putRing(words, slot, &r)
 		slot[1] = uint64(mt.rolling.Empty(&r))
 	}
-	d.set(mt, v, mt.rolling.Standing(&r, now))
+	d.set(mt, v, st)
 }
 
 // A sliding log is a run of moments; the slot's last word is where the oldest
@@ -247,6 +248,9 @@ func (s *shard) giveRun(slot []uint64, n int) bool {
 	return true
 }
 
+// lineWords is how many words the processor fetches together.
+const lineWords = 8
+
 // warm asks the processor to fetch what a decision will look at, so that it is
 // there when the clock has been read: the slot, or what the slot refers to.
 func (s *shard) warm(k kind, hash uint64) {
@@ -257,6 +261,8 @@ func (s *shard) warm(k kind, hash uint64) {
 	}
 	if at, held := t.find(hash); held && t.words[at+2] != 0 {
 		words := s.blocks.words(run(t.words[at+2]))
-		prefetch(unsafe.Pointer(&words[t.words[at+3]>>32]))
+		first := int(t.words[at+3] >> 32)
+		prefetch(unsafe.Pointer(&words[first]))
+		prefetch(unsafe.Pointer(&words[min(first+lineWords, len(words)-1)]))
 	}
 }

@@ -45,7 +45,9 @@ func NewRollingWindow(count, period, buckets, tick int64) RollingWindow {
 // Settle moves buckets that lie in the future to the present, and forgets the
 // oldest units beyond Count.
 func (w *RollingWindow) Settle(r *Ring, now int64) {
-	r.retreat(w.bucket(r, now))
+	if current := w.bucket(r, now); current < r.Newest {
+		r.retreat(current)
+	}
 	for age := 0; r.Total > w.Count; age++ {
 		r.remove(r.place(age), r.Total-w.Count)
 	}
@@ -156,7 +158,7 @@ func (r *Ring) oldestHolding(gone int, n int64) int {
 // newestUsed returns the age of the newest bucket that holds units.
 func (r *Ring) newestUsed() int {
 	age := len(r.Counts) - 1
-	for r.Counts[r.place(age)] == 0 {
+	for i := r.Head; r.Counts[i] == 0; i = r.place(age) {
 		age--
 	}
 	return age
@@ -182,7 +184,7 @@ func (r *Ring) retreat(current int64) {
 		r.Head = r.place(len(r.Counts) - 2)
 		r.Counts[r.Head] += late
 	}
-	r.Newest = min(r.Newest, current)
+	r.Newest = current
 }
 
 // remove takes at most n units out of one bucket and returns how many it took.

@@ -36,10 +36,10 @@ const (
 )
 
 // slotWidths are the words of a slot, hash included.
-var slotWidths = [kinds]uint64{bucketTable: 2, windowTable: 3, clockTable: 3, runTable: 4, grantTable: 4}
+var slotWidths = [kinds]uint64{bucketTable: 2, windowTable: 3, clockTable: 3, runTable: 6, grantTable: 4}
 
 // maxSlotWidth is the most words that a slot of any kind has.
-const maxSlotWidth = 4
+const maxSlotWidth = 6
 
 func (s *shard) open(m *Memory, p *places) {
 	s.store, s.places = m, p

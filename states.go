@@ -61,10 +61,10 @@ func (s *shard) verdict(mt *meter, slot []uint64, now int64, ask algorithm.Ask) 
 	case SlidingWindow:
 		_, v = mt.sliding.Decide(slideOf(mt, slot), now, ask)
 	case RollingWindow:
-		r, words := s.ringOf(mt, slot)
+		r, recorded := s.ringOf(mt, slot)
 		mt.rolling.Settle(&r, now)
-		if words != nil {
-			putRing(words, slot, &r) // settling may have emptied buckets
+		if recorded {
+			putRing(slot, &r) // settling may have emptied buckets
 		}
 		v = mt.rolling.Decide(&r, now, ask)
 	case SlidingLog:
@@ -114,40 +114,43 @@ func putSlide(mt *meter, slot []uint64, c algorithm.Slide) {
 	}
 }
 
-// A rolling window is a run: the newest bucket, the total, and then the counts;
-// the slot's last word is the head. A slot without a run is as good as new.
-func (s *shard) ringOf(mt *meter, slot []uint64) (r algorithm.Ring, words []int64) {
+// A rolling window is a run of counts; the slot's other words are where the newest
+// is, which one that is, and the total. A slot without a run is as good as new.
+func (s *shard) ringOf(mt *meter, slot []uint64) (r algorithm.Ring, ok bool) {
 	if slot[2] == 0 {
-		return r, nil
+		return r, false
 	}
-	words = s.blocks.words(run(slot[2]))
 	return algorithm.Ring{
-		Newest: words[0],
-		Total:  words[1],
-		Head:   int(slot[3]),
-		Counts: words[ringHeader : ringHeader+mt.rolling.Buckets+1],
-	}, words
+		Head:   int(slot[3] >> 32),
+		Newest: int64(slot[4]),
+		Total:  int64(slot[5]),
+		Counts: s.blocks.words(run(slot[2]))[:mt.rolling.Buckets+1],
+	}, true
 }
 
-const ringHeader = 2
-
-func putRing(words []int64, slot []uint64, r *algorithm.Ring) {
-	words[0], words[1], slot[3] = r.Newest, r.Total, uint64(r.Head)
+func putRing(slot []uint64, r *algorithm.Ring) {
+	slot[3], slot[4], slot[5] = uint64(r.Head)<<32, uint64(r.Newest), uint64(r.Total)
 }
 
 func (s *shard) decideRolling(mt *meter, slot []uint64, now int64, ask algorithm.Ask, d *Decision) {
-	r, words := s.ringOf(mt, slot)
+	r, recorded := s.ringOf(mt, slot)
+	if recorded && ask.Cost > 0 && !ask.AtMost {
+		if st, ok := mt.rolling.Spend(&r, now, ask.Cost); ok {
+			slot[1], slot[5] = uint64(now+st.ResetAfter), uint64(r.Total)
+			d.set(mt, algorithm.Verdict{Allowed: true, Granted: ask.Cost}, st)
+			return
+		}
+	}
 	mt.rolling.Settle(&r, now)
 	v := mt.rolling.Decide(&r, now, ask)
-	if words != nil && v.Granted != 0 {
+	if recorded && v.Granted != 0 {
 		mt.rolling.Record(&r, now, v.Granted)
 	}
-	st := mt.rolling.Standing(&r, now)
-	if words != nil {
-		putRing(words, slot, &r)
+	if recorded {
+		putRing(slot, &r)
 		slot[1] = uint64(mt.rolling.Empty(&r))
 	}
-	d.set(mt, v, st)
+	d.set(mt, v, mt.rolling.Standing(&r, now))
 }
 
 // A sliding log is a run of moments; the slot's last word is where the oldest
@@ -212,7 +215,7 @@ func (s *shard) growRun(mt *meter, slot []uint64, now int64, ask algorithm.Ask) 
 		return true
 	}
 	if mt.limit.Algorithm == RollingWindow {
-		return s.giveRun(slot, ringHeader+int(mt.rolling.Buckets)+1)
+		return s.giveRun(slot, int(mt.rolling.Buckets)+1)
 	}
 	l := s.logOf(mt, slot)
 	return s.growLog(mt, slot, &l, now, ask)

@@ -53,6 +53,19 @@ func (w *RollingWindow) Settle(r *Ring, now int64) {
 	}
 }
 
+// Spend is Settle, Decide, Record and Standing at once for what happens most: a
+// plain cost is taken in the newest bucket, and fits. If it is not so, it does
+// nothing, and the others must say why.
+func (w *RollingWindow) Spend(r *Ring, now, cost int64) (st Standing, ok bool) {
+	into := now - r.Newest*w.Length
+	if into < 0 || into >= w.Length || cost > w.Count-r.Total {
+		return st, false
+	}
+	r.Counts[r.Head] += cost
+	r.Total += cost
+	return Standing{Remaining: w.Count - r.Total, ResetAfter: (w.Buckets+1)*w.Length - into}, true
+}
+
 // Decide returns the verdict without changing the ring, which must be settled.
 func (w *RollingWindow) Decide(r *Ring, now int64, ask Ask) Verdict {
 	gone, used := r.live(w.bucket(r, now))

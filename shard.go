@@ -57,7 +57,7 @@ func (s *shard) take(mt *meter, hash uint64, now int64, ask algorithm.Ask, d *De
 		return
 	}
 	slot := t.words[at : at+t.width]
-	if mt.kind == runTable && !s.hasRoom(mt, slot, ask) {
+	if mt.kind == runTable && (slot[2] == 0 || mt.limit.Algorithm == SlidingLog) && !s.hasRoom(mt, slot, ask) {
 		s.takeGrowing(mt, hash, now, ask, d)
 		return
 	}

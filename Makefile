@@ -23,6 +23,10 @@ RACE_TEST  := CGO_ENABLED=1 go test -race
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+.PHONY: run
+run: ## Show what a limit does; LIMIT="5/2s sliding-log" for another
+	@go run ./examples/quickstart "$(LIMIT)"
+
 .PHONY: test
 test: setup vet unit race nested lint-if-installable ## Run everything that must pass before a change goes in
 	@echo "all tests passed"

@@ -1,0 +1,58 @@
+// Quickstart shows what a limit does: it asks for one unit after the other, and
+// then waits for one more.
+//
+//	go run ./examples/quickstart
+//	go run ./examples/quickstart "5/2s sliding-log"
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+func main() {
+	if err := run(context.Background(), os.Stdout, strings.Join(os.Args[1:], " ")); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// run takes units until one is denied, at most twenty, and waits for the next.
+func run(ctx context.Context, w io.Writer, text string) error {
+	if text == "" {
+		text = "3/1s"
+	}
+	limit, err := penstock.ParseLimit(text)
+	if err != nil {
+		return err
+	}
+	lim, err := penstock.New(penstock.NewMemory(nil), limit)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(w, "limit", limit)
+	for range 20 {
+		d, err := lim.Allow(ctx, "user:42")
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(w, d)
+		if !d.Allowed {
+			break
+		}
+	}
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := lim.Wait(ctx, "user:42"); err != nil {
+		return err
+	}
+	fmt.Fprintln(w, "waited", time.Since(start).Round(time.Millisecond), "for the next")
+	return nil
+}

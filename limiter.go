@@ -36,7 +36,7 @@ type Limiter struct {
 // [ErrBadLimit] and names the field.
 func New(s Store, l Limit) (*Limiter, error) {
 	if s == nil {
-		return nil, fmt.Errorf("penstock: no store: want a Store such as NewMemory(nil)")
+		return nil, errNoStore
 	}
 	lim := &Limiter{store: s}
 	tick := int64(1)

@@ -382,6 +382,22 @@ func TestNewNeedsAStore(t *testing.T) {
 	}
 }
 
+func TestBatchesNeedAStoreAndSayWhichRequestIsWrong(t *testing.T) {
+	rs, ds := []penstock.Request{{Key: "a", Limit: penstock.PerSecond(1), Cost: 1}, {Limit: penstock.PerSecond(1)}}, make([]penstock.Decision, 2)
+	for name, take := range map[string]func(penstock.Store) error{
+		"TakeAll":  func(s penstock.Store) error { return penstock.TakeAll(ctx, s, rs, ds) },
+		"TakeEach": func(s penstock.Store) error { return penstock.TakeEach(ctx, s, rs, ds) },
+	} {
+		if err := take(nil); err == nil {
+			t.Errorf("%s of no store: no error", name)
+		}
+		want := "penstock: request 1: bad key: Key is empty: want any bytes that say who is asking"
+		if err := take(penstock.NewMemory(nil)); !errors.Is(err, penstock.ErrBadKey) || err.Error() != want {
+			t.Errorf("%s: got %v\nwant %s", name, err, want)
+		}
+	}
+}
+
 func TestFixedStores(t *testing.T) {
 	for _, c := range []struct {
 		store   penstock.Store

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/penstock-io/penstock/internal/algorithm"
@@ -99,6 +100,15 @@ func costError(field, problem string) error {
 }
 
 // requestError says which of several requests an error is about.
-func requestError(i int, err error) error {
-	return fmt.Errorf("request %d: %w", i, err)
+func requestError(i int, err error) error { return &batchError{index: i, err: err} }
+
+type batchError struct {
+	index int
+	err   error
 }
+
+func (e *batchError) Error() string {
+	return fmt.Sprintf("penstock: request %d: %s", e.index, strings.TrimPrefix(e.err.Error(), "penstock: "))
+}
+
+func (e *batchError) Unwrap() error { return e.err }

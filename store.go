@@ -2,6 +2,7 @@ package penstock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -57,6 +58,9 @@ func TakeEach(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 	}); ok {
 		return s.TakeEach(ctx, rs, ds)
 	}
+	if s == nil {
+		return errNoStore
+	}
 	if err := checkEach(rs, ds); err != nil {
 		return err
 	}
@@ -86,6 +90,9 @@ func TakeAll(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 		TakeAll(ctx context.Context, rs []Request, ds []Decision) error
 	}); ok {
 		return s.TakeAll(ctx, rs, ds)
+	}
+	if s == nil {
+		return errNoStore
 	}
 	if err := checkTogether(rs, ds); err != nil {
 		return err
@@ -209,6 +216,9 @@ func checkTogether(rs []Request, ds []Decision) error {
 	}
 	return checkEach(rs, ds)
 }
+
+// errNoStore is what there is to say to those who ask nobody.
+var errNoStore = errors.New("penstock: no store: want a Store such as NewMemory(nil)")
 
 // checkRoom returns an error if there is no room for the decisions.
 func checkRoom(rs []Request, ds []Decision) error {

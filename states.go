@@ -189,6 +189,13 @@ func (s *shard) decideCramped(mt *meter, slot []uint64, now int64, ask algorithm
 
 func (s *shard) decideByLog(mt *meter, w *algorithm.SlidingLog, slot []uint64, now int64, ask algorithm.Ask, d *Decision) {
 	l := s.logOf(mt, slot)
+	if ask.Cost > 0 && !ask.AtMost && l.Moments != nil {
+		if st, ok := w.Spend(&l, now, ask.Cost); ok {
+			putLog(mt, slot, &l)
+			d.set(mt, algorithm.Verdict{Allowed: true, Granted: ask.Cost}, st)
+			return
+		}
+	}
 	w.Settle(&l, now)
 	v := w.Decide(&l, now, ask)
 	if l.Moments != nil {

@@ -39,6 +39,20 @@ func (w *SlidingLog) Settle(l *Log, now int64) {
 	}
 }
 
+// Spend is Settle, Decide, Record and Standing at once for what happens most: a
+// plain cost is taken, fits, and the ring has room for it. If it is not so, it does
+// nothing, and the others must say why.
+func (w *SlidingLog) Spend(l *Log, now, cost int64) (st Standing, ok bool) {
+	gone := l.before(now - w.Period)
+	used := int64(l.Len - gone)
+	if l.Newest > now || cost > min(w.Count, int64(len(l.Moments)))-used {
+		return st, false
+	}
+	l.drop(gone)
+	l.add(now, cost)
+	return Standing{Remaining: w.Count - used - cost, ResetAfter: w.Period}, true
+}
+
 // Decide returns the verdict without changing the log, which must be settled.
 func (w *SlidingLog) Decide(l *Log, now int64, ask Ask) Verdict {
 	gone := l.before(now - w.Period)
@@ -75,11 +89,7 @@ func (w *SlidingLog) Record(l *Log, now, granted int64) {
 		l.Newest = l.at(max(l.Len-1, 0))
 		return
 	}
-	for ; granted > 0; granted-- {
-		l.Moments[l.place(l.Len)] = now
-		l.Len++
-	}
-	l.Newest = now
+	l.add(now, granted)
 }
 
 // Empty returns when nothing of the log will be left.
@@ -118,6 +128,15 @@ func (l *Log) at(i int) int64 { return l.Moments[l.place(i)] }
 func (l *Log) bring(now int64) {
 	for i := l.Len - 1; i >= 0 && l.at(i) > now; i-- {
 		l.Moments[l.place(i)] = now
+	}
+	l.Newest = now
+}
+
+// add appends n moments, for which the ring has room.
+func (l *Log) add(now, n int64) {
+	for ; n > 0; n-- {
+		l.Moments[l.place(l.Len)] = now
+		l.Len++
 	}
 	l.Newest = now
 }

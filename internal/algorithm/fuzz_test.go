@@ -45,6 +45,8 @@ func FuzzReservations(f *testing.F) { fuzz(f, reservationsKeepRateAndOrder) }
 
 func FuzzSpendOne(f *testing.F) { fuzz(f, spendOneIsDecide) }
 
+func FuzzSpend(f *testing.F) { fuzzKinds(f, []kind{rollingWindow, slidingLog}, spendIsDecide) }
+
 func FuzzLeakyBucketSpaces(f *testing.F) { fuzz(f, leakyBucketSpaces) }
 
 func FuzzDenialIsFree(f *testing.F) { fuzzKinds(f, everyKind, denialIsFree) }

@@ -33,6 +33,48 @@ func spendOneIsDecide(t *rapid.T) {
 	}))
 }
 
+// Spend, where it does something, is what the other steps do one after the other;
+// where it does nothing, it leaves no trace.
+func TestSpendIsDecide(t *testing.T) {
+	checkKinds(t, []kind{rollingWindow, slidingLog}, spendIsDecide)
+}
+
+func spendIsDecide(t *rapid.T, k kind) {
+	tr := newTrace(t, k)
+	t.Repeat(tr.anything(func(t *rapid.T, ask algorithm.Ask) {
+		tr.decide(ask)
+		cost := rapid.Int64Range(1, 3).Draw(t, "spent")
+		spender, decider := tr.key.fork(), tr.key.fork()
+		before := spender.state(tr.now)
+		st, ok := spend(spender, tr.now, cost)
+		if !ok {
+			if after := spender.state(tr.now); after != before {
+				t.Fatalf("%v at %d: Spend(%d) refuses, and yet %s becomes %s", tr.limit, tr.now, cost, before, after)
+			}
+			return
+		}
+		a := decider.decide(tr.now, algorithm.Ask{Cost: cost})
+		want := answer{algorithm.Verdict{Allowed: true, Granted: cost}, st}
+		if a != want || spender.state(tr.now) != decider.state(tr.now) {
+			t.Fatalf("%v at %d: Spend(%d) gives %+v and %s; Decide gives %+v and %s",
+				tr.limit, tr.now, cost, want, spender.state(tr.now), a, decider.state(tr.now))
+		}
+	}))
+}
+
+// spend takes a cost of a key that can be spent from in one step.
+func spend(k key, now, cost int64) (algorithm.Standing, bool) {
+	switch k := k.(type) {
+	case *rollingKey:
+		if k.ring.Counts != nil {
+			return k.limit.Spend(&k.ring, now, cost)
+		}
+	case *logKey:
+		return k.limit.Spend(&k.log, now, cost)
+	}
+	return algorithm.Standing{}, false
+}
+
 // A denial changes nothing: the key is as if it had only been looked at.
 func TestDenialIsFree(t *testing.T) { checkKinds(t, everyKind, denialIsFree) }
 

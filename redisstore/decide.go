@@ -31,13 +31,17 @@ func (p *plan) replyLen() int {
 	return 4
 }
 
-// unpack takes the time that a key has left out of a reply that is one number.
-func (p *plan) unpack(reply []int64) []int64 {
+// unpack returns in full what a script has answered with one number: a count
+// together with the time that the key has left, or what is used of a log that has
+// just granted all that was asked for.
+func (p *plan) unpack(reply []int64, ask algorithm.Ask) []int64 {
 	if len(reply) != 1 {
 		return reply
 	}
 	longest := p.period
 	switch p.step {
+	case algorithm.SlidingLogStep:
+		return append(reply[:0], p.sent(ask), reply[0], 0, p.period)
 	case algorithm.SlidingWindowStep:
 		longest *= 2
 	case algorithm.FixedWindowStep:
@@ -170,7 +174,7 @@ func (s *Store) answer(q *question, reply []int64) (d penstock.Decision, ok bool
 		before = 2
 	}
 	if !q.once {
-		reply = q.plan.unpack(reply)
+		reply = q.plan.unpack(reply, q.ask)
 	}
 	if len(reply) != before+q.plan.replyLen() {
 		return d, true, fmt.Errorf("%w: unexpected reply %d", penstock.ErrUnavailable, reply)

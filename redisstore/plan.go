@@ -103,19 +103,14 @@ func (p *plan) prepare() {
 	}
 }
 
-// leastLife is the least that a bucket's key lives, in ticks.
-const leastLife = 1000
-
-// prepareBucket works out a bucket's unit. Its key lives for twice the time that
-// the bucket takes to fill, so that a busy one is not written anew all the time.
+// prepareBucket works out a bucket's unit.
 func (p *plan) prepareBucket(r *algorithm.Rate) {
 	p.most = r.Burst
 	p.unit = 1
 	if 2*r.Capacity() >= 1<<53 { // see algorithm.Interval
 		p.unit = 1000
 	}
-	life := max(algorithm.RoundUp(2*r.Capacity(), tick)/tick, leastLife)
-	p.shape = texts(r.Capacity()/p.unit, life)
+	p.shape = texts(r.Capacity() / p.unit)
 }
 
 func texts(numbers ...int64) []string {

@@ -132,7 +132,7 @@ func (s *Store) together(ms []member, take bool) Call {
 func (m *member) arguments(args []string) []string {
 	try := m.plan.arguments(m.whole(), nil)
 	if m.ahead > 0 && m.ask.Cost > 0 && m.plan.step == algorithm.LeakyBucketStep && m.ask.MaxDelay > 0 {
-		try[3] = m.boundBehind()
+		try[2] = m.boundBehind()
 	}
 	args = append(args, string(m.plan.step), strconv.Itoa(len(try)))
 	args = append(args, try...)

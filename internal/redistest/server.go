@@ -45,21 +45,24 @@ func Start(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{dir: dir, Port: o.Port, Socket: filepath.Join(dir, "socket"), exited: make(chan struct{})}
-	if s.Port == 0 {
-		if s.Port, err = freePort(); err != nil {
-			return nil, err
-		}
-	}
-	s.Addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port))
-	if err := s.prepare(o); err != nil {
-		s.Stop()
-		return nil, err
-	}
-	if err := s.run(); err != nil {
+	if err := s.start(o); err != nil {
 		s.Stop()
 		return nil, err
 	}
 	return s, nil
+}
+
+func (s *Server) start(o Options) (err error) {
+	if s.Port == 0 {
+		if s.Port, err = freePort(); err != nil {
+			return err
+		}
+	}
+	s.Addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port))
+	if err := s.prepare(o); err != nil {
+		return err
+	}
+	return s.run()
 }
 
 // prepare works out the command.
@@ -71,6 +74,7 @@ func (s *Server) prepare(o Options) error {
 	args := []string{
 		"--port", strconv.Itoa(s.Port), "--unixsocket", s.Socket, "--bind", "127.0.0.1", "--dir", s.dir,
 		"--save", "", "--appendonly", "no", "--enable-debug-command", "local",
+		"--repl-diskless-sync-delay", "0", // a replica would wait five seconds for others
 	}
 	if o.Sentinel != "" {
 		config := filepath.Join(s.dir, "sentinel.conf")
@@ -88,9 +92,13 @@ func (s *Server) prepare(o Options) error {
 	return s.holdClock()
 }
 
-func (s *Server) holdClock() (err error) {
-	library, err := shimPath()
+func (s *Server) holdClock() error {
+	text, err := shim()
 	if err != nil {
+		return err
+	}
+	library := filepath.Join(s.dir, "clock.so")
+	if err := os.WriteFile(library, text, 0o700); err != nil {
 		return err
 	}
 	if s.Clock, err = newClock(s.dir); err != nil {

@@ -12,7 +12,7 @@ import (
 // more than the rest of a call.
 type deadline struct {
 	context.Context // the caller's
-	at              time.Time
+	began, at       time.Time
 	done            chan struct{}
 	ended           atomic.Bool
 	timer           *time.Timer
@@ -30,7 +30,8 @@ var deadlines = sync.Pool{New: func() any {
 func deadlineAfter(ctx context.Context, timeout time.Duration) *deadline {
 	d := deadlines.Get().(*deadline)
 	d.Context = ctx
-	d.at = time.Now().Add(timeout)
+	d.began = time.Now()
+	d.at = d.began.Add(timeout)
 	if at, ok := ctx.Deadline(); ok && at.Before(d.at) {
 		d.at = at
 	}
@@ -56,7 +57,7 @@ func (d *deadline) stop() {
 		d.release = nil
 	}
 	if stopped {
-		d.Context = nil
+		d.Context = context.Background() // which keeps nothing alive
 		deadlines.Put(d)
 	}
 }

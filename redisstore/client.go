@@ -40,7 +40,8 @@ type Call struct {
 	Reply []int64
 
 	// Err is set if there was no answer. Errors of Redis keep their text, which
-	// begins with a word such as MOVED.
+	// begins with a word such as MOVED; one that does not is to get ERR in
+	// front. Other errors must not begin like that.
 	Err error
 
 	// Node is the address of the node that was asked, if that is known. It is

@@ -42,6 +42,7 @@ func TestCluster(t *testing.T) {
 		{"gets back what a process took that died", clusterOutlivesProcess},
 		{"forgets soon what it took across slots", clusterForgetsSoon},
 		{"gives back for those who have gone away", clusterGivesBack},
+		{"does without a slot that nobody serves", clusterMissesSlot},
 		{"moves slots under load", clusterMigrates},
 		{"forgets scripts under load", clusterFlushes},
 		{"promotes a replica under load", clusterFailsOver},
@@ -354,6 +355,39 @@ func clusterGivesBack(t *testing.T, c *cluster) {
 	}
 }
 
+// clusterMissesSlot takes a slot away from everybody, and gives it back.
+func clusterMissesSlot(t *testing.T, c *cluster) {
+	keys := c.keysOf(t)
+	slot := c.slot(t, keys[1])
+	number, owner := strconv.Itoa(slot), c.owner(t, slot)
+	for _, node := range c.nodes {
+		tell(t, node, "CLUSTER", "DELSLOTS", number)
+	}
+	for _, when := range []string{"a store that knows the slot's node no longer", "one that never did"} {
+		quick := openURL(t, c.url(), 50*time.Millisecond)
+		for range 3 {
+			_, err := quick.Take(t.Context(), penstock.Request{Key: keys[1], Limit: slowLimits[0], Cost: 1})
+			if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), "slot "+number) {
+				t.Errorf("%s: got %v, want %v with the slot %s", when, err, penstock.ErrUnavailable, number)
+			}
+		}
+		await(t, "keys of other slots are decided", func() bool {
+			_, err := quick.Take(t.Context(), penstock.Request{Key: keys[0], Limit: slowLimits[0], Cost: 1})
+			return err == nil
+		})
+	}
+	patient, answered := openURL(t, c.url(), generous), make(chan error)
+	go func() {
+		_, err := patient.Take(context.Background(), penstock.Request{Key: keys[1], Limit: slowLimits[0], Cost: 1})
+		answered <- err
+	}()
+	tell(t, c.nodes[owner], "CLUSTER", "ADDSLOTS", number)
+	if err := <-answered; err != nil {
+		t.Errorf("a caller who waited until there was a node: %v", err)
+	}
+	await(t, "the cluster is complete", func() bool { return c.complete(t) })
+}
+
 // clusterMigrates moves the slots of keys that are being asked about.
 func clusterMigrates(t *testing.T, c *cluster) {
 	crowd := gather(openURL(t, c.url(), generous))
@@ -430,6 +464,9 @@ func clusterLosesNode(t *testing.T, c *cluster) {
 		admitted += d.Granted
 	}
 	c.nodes[victim].Kill()
+	if got := openURL(t, c.url(), generous).Warnings(); len(got) != 1 || !strings.Contains(got[0], c.nodes[victim].Addr) {
+		t.Errorf("opened without one node: got warnings %q, want one that names %s", got, c.nodes[victim].Addr)
+	}
 	chargesNothingWithoutAll(t, quick, patient, kept, lost)
 	await(t, "the shard answers again", func() bool {
 		if _, err := take(patient, kept); err != nil {

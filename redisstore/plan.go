@@ -266,7 +266,7 @@ func (p *plan) window(now int64) algorithm.Window {
 		s = p.around(now)
 	}
 	i := 0
-	for now >= s.starts[i+1] {
+	for now >= s.starts[i+1] && i+2 < len(s.starts) { // no calendar reaches to the end of all numbers
 		i++
 	}
 	return algorithm.Window{End: s.starts[i+1] * tick, Length: (s.starts[i+1] - s.starts[i]) * tick}

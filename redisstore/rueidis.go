@@ -218,6 +218,9 @@ func (b *builtIn) explain(ctx context.Context, err error) error {
 	case errors.Is(err, rueidis.ErrNoSlot):
 		return notSent(err)
 	}
+	if _, ok := rueidis.IsRedisErr(err); ok && !isReply(err) {
+		return fmt.Errorf("ERR %w", err) // what scripts may not do is said without a word in front
+	}
 	return err
 }
 

@@ -2,7 +2,6 @@ package redisstore_test
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"testing"
 
@@ -57,9 +56,6 @@ func (s tagged) tag(rs ...penstock.Request) []penstock.Request {
 
 func TestSentinelIsAStore(t *testing.T) {
 	server := launch(t, redistest.Options{HeldClock: true})
-	sentinel := launch(t, redistest.Options{Sentinel: fmt.Sprintf(
-		"bind 127.0.0.1\nsentinel monitor %s 127.0.0.1 %d 1\n", masterName, server.Port)})
-	one := openURL(t, "redis-sentinel://"+sentinel.Addr+"/"+masterName, generous)
-	storetest.Run(t, sharing(one, server))
+	storetest.Run(t, sharing(openURL(t, watch(t, server.Addr), generous), server))
 	mortal(t, server)
 }

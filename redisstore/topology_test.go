@@ -271,6 +271,14 @@ func startWatched(t *testing.T) *watched {
 	return w
 }
 
+// watch starts one sentinel that watches an address, and returns the URL of that.
+func watch(t *testing.T, address string) (url string) {
+	t.Helper()
+	host, port, _ := strings.Cut(address, ":")
+	sentinel := launch(t, redistest.Options{Sentinel: fmt.Sprintf("bind 127.0.0.1\nsentinel monitor %s %s %s 1\n", masterName, host, port)})
+	return "redis-sentinel://" + sentinel.Addr + "/" + masterName
+}
+
 func (w *watched) url() string {
 	return "redis-sentinel://" + addresses(w.sentinels) + "/" + masterName
 }

@@ -12,7 +12,7 @@ import (
 // more than the rest of a call.
 type deadline struct {
 	context.Context // the caller's
-	began, at       time.Time
+	at              time.Time
 	done            chan struct{}
 	ended           atomic.Bool
 	timer           *time.Timer
@@ -30,8 +30,7 @@ var deadlines = sync.Pool{New: func() any {
 func deadlineAfter(ctx context.Context, timeout time.Duration) *deadline {
 	d := deadlines.Get().(*deadline)
 	d.Context = ctx
-	d.began = time.Now()
-	d.at = d.began.Add(timeout)
+	d.at = time.Now().Add(timeout)
 	if at, ok := ctx.Deadline(); ok && at.Before(d.at) {
 		d.at = at
 	}

@@ -1,6 +1,8 @@
 package redisstore_test
 
 import (
+	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"testing"
@@ -39,6 +41,25 @@ func TestReplicaIsAnErrorWithItsName(t *testing.T) {
 	_, err := store.Take(t.Context(), penstock.Request{Key: "k", Limit: penstock.PerHour(burst), Cost: 1})
 	if err == nil || !strings.Contains(err.Error(), "READONLY") || !strings.Contains(err.Error(), server.Addr) {
 		t.Errorf("a server that stays a replica: got %v, want READONLY and %s", err, server.Addr)
+	}
+}
+
+// Who is refused, and then not answered any more, is told of both.
+func TestTimeoutAfterARefusalTellsOfBoth(t *testing.T) {
+	server := launch(t, redistest.Options{})
+	store := openURL(t, "redis://"+server.Addr, 500*time.Millisecond)
+	take(t, store, anyRequest)
+	tell(t, server, "REPLICAOF", "127.0.0.1", strconv.Itoa(freePort(t)))
+	ended := make(chan error)
+	go func() {
+		_, err := store.Take(context.Background(), anyRequest)
+		ended <- err
+	}()
+	await(t, "the call is refused", func() bool { return stat(t, "errorstat_READONLY", server) > 0 })
+	pause(t, server)
+	err := <-ended
+	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), "no answer within") || !strings.Contains(err.Error(), "READONLY") {
+		t.Errorf("got %v, want no answer after READONLY", err)
 	}
 }
 

@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -200,6 +201,36 @@ func TestNobodyStormsAServer(t *testing.T) {
 			crowd.disperse(t)
 			crowd.judge(t, 0, burst)
 		})
+	}
+}
+
+// A connection that breaks before anything was said on it has cost nobody a call.
+func TestGreetingThatFailsIsRepeated(t *testing.T) {
+	p := startProxy(t, live.Addr)
+	store := openURL(t, "redis://"+p.Addr, generous)
+	take(t, store, anyRequest)
+	stub, connections := startStub(t, "")
+	p.do(func() {
+		p.target = stub
+		for k := range p.links {
+			p.cut(k)
+		}
+	})
+	for range 20 { // on connections that were cut, of which there are some
+		impatient, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		_, _ = store.Take(impatient, anyRequest)
+		cancel()
+	}
+	answered := make(chan error)
+	go func() {
+		_, err := store.Take(context.Background(), anyRequest)
+		answered <- err
+	}()
+	before := connections.Load()
+	await(t, "some greetings fail", func() bool { return connections.Load() > before+3 })
+	p.do(func() { p.target = live.Addr })
+	if err := <-answered; err != nil {
+		t.Errorf("a call that was never sent: %v, want it to be repeated", err)
 	}
 }
 

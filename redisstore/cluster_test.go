@@ -36,6 +36,7 @@ func TestCluster(t *testing.T) {
 		do   func(*testing.T, *cluster)
 	}{
 		{"decides as memory does", clusterAgrees},
+		{"serves a user who may do little", clusterServesUser},
 		{"takes keys of one slot as one", clusterTakesTogether},
 		{"takes keys of several slots or none", clusterTakesAcross},
 		{"never admits too much across slots", clusterCrowdsAcross},
@@ -114,6 +115,18 @@ func clusterTakesEach(t *testing.T, c *cluster, store *redisstore.Store) {
 		if stat(t, "cmdstat_evalsha", node) == 0 {
 			t.Errorf("node %d was never asked", i)
 		}
+	}
+}
+
+func clusterServesUser(t *testing.T, c *cluster) {
+	prefix := newPrefix()
+	user := append([]string{"ACL", "SETUSER", "limiter", "on", ">secret", "resetchannels", "~" + prefix + "*", "-@all"}, needed...)
+	for _, node := range c.nodes {
+		tell(t, node, append(user, "+cluster|slots", "+cluster|shards", "+asking")...)
+	}
+	store, keys := openPrefix(t, strings.Replace(c.url(), "://", "://limiter:secret@", 1), prefix, generous), c.keysOf(t)
+	for _, l := range slowLimits {
+		together(t, store, l, 1, keys[:]...)
 	}
 }
 

@@ -140,7 +140,7 @@ func (s *Store) wait(ctx context.Context, calls []Call, pause time.Duration) boo
 }
 
 // repeat makes those calls again that may be.
-func (s *Store) repeat(ctx context.Context, calls []Call) {
+func (s *Store) repeat(d *deadline, calls []Call) {
 	var some []Call
 	var places []int
 	for i := range calls {
@@ -151,7 +151,8 @@ func (s *Store) repeat(ctx context.Context, calls []Call) {
 	for i := range some {
 		some[i].refusal, some[i].Err, some[i].Reply = some[i].Err, nil, some[i].Reply[:0]
 	}
-	s.client.Do(ctx, some)
+	d.asked = time.Now()
+	s.client.Do(d, some)
 	for i, place := range places {
 		calls[place] = some[i]
 	}

@@ -144,30 +144,24 @@ func newBuiltIn(client rueidis.Client, option rueidis.ClientOption) *builtIn {
 func (b *builtIn) Sharded() bool { return b.sharded }
 
 func (b *builtIn) Do(ctx context.Context, calls []Call) {
-	a := asking{b.current.Load(), time.Now()}
-	if a.session == nil {
+	s := b.current.Load()
+	if s == nil {
 		for i := range calls {
 			calls[i].Err = errClosed
 		}
 		return
 	}
 	if len(calls) == 1 {
-		b.read(a, &calls[0], a.client.Do(ctx, b.command(&calls[0])))
+		b.read(ctx, s, &calls[0], s.client.Do(ctx, b.command(&calls[0])))
 		return
 	}
 	commands := make(rueidis.Commands, len(calls))
 	for i := range calls {
 		commands[i] = b.command(&calls[i])
 	}
-	for i, result := range a.client.DoMulti(ctx, commands...) {
-		b.read(a, &calls[i], result)
+	for i, result := range s.client.DoMulti(ctx, commands...) {
+		b.read(ctx, s, &calls[i], result)
 	}
-}
-
-// asking is who is asked, and since when.
-type asking struct {
-	*session
-	since time.Time
 }
 
 func (b *builtIn) command(c *Call) rueidis.Completed {
@@ -178,10 +172,10 @@ func (b *builtIn) command(c *Call) rueidis.Completed {
 }
 
 // read puts what came back into a call.
-func (b *builtIn) read(a asking, c *Call, result rueidis.RedisResult) {
+func (b *builtIn) read(ctx context.Context, s *session, c *Call, result rueidis.RedisResult) {
 	message, err := result.ToMessage()
 	if err != nil {
-		b.fail(a, c, err)
+		b.fail(ctx, s, c, err)
 		return
 	}
 	if n, err := message.AsInt64(); err == nil {
@@ -197,26 +191,26 @@ func (b *builtIn) read(a asking, c *Call, result rueidis.RedisResult) {
 		c.Reply = append(c.Reply, n)
 	}
 	if err != nil {
-		b.fail(a, c, err)
+		b.fail(ctx, s, c, err)
 	}
 }
 
 // fail puts an error into a call. A server that says that it is a replica is not
 // the one to ask, but perhaps its name is by now that of another. In a Cluster
 // nobody is asked by name, and a replica says who is to be asked.
-func (b *builtIn) fail(a asking, c *Call, err error) {
-	c.Err, c.Node = b.explain(a, err), b.node(a, c)
+func (b *builtIn) fail(ctx context.Context, s *session, c *Call, err error) {
+	c.Err, c.Node = b.explain(ctx, err), b.node(s, c)
 	if word := refused(err); !b.sharded && (word == "READONLY" || word == "MASTERDOWN") {
-		b.renew(a.session)
+		b.renew(s)
 	}
 }
 
 // explain puts an error of the client into our words.
-func (b *builtIn) explain(a asking, err error) error {
+func (b *builtIn) explain(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, rueidis.ErrClosing) && b.current.Load() == nil:
 		return errClosed
-	case errors.Is(err, rueidis.ErrClosing) && time.Since(a.since) < farewell, errors.Is(err, rueidis.ErrNoSlot):
+	case errors.Is(err, rueidis.ErrClosing) && askedWithin(ctx, farewell), errors.Is(err, rueidis.ErrNoSlot):
 		return notSent(err)
 	}
 	if _, ok := rueidis.IsRedisErr(err); ok && !isReply(err) {
@@ -230,12 +224,18 @@ func (b *builtIn) explain(a asking, err error) error {
 // has not been sent.
 const farewell = time.Second
 
+// askedWithin reports whether the calls of a trip were made less than so long ago.
+func askedWithin(ctx context.Context, d time.Duration) bool {
+	by, ok := ctx.(*deadline)
+	return ok && time.Since(by.asked) < d
+}
+
 // node returns who was asked, as far as the client tells.
-func (b *builtIn) node(a asking, c *Call) string {
+func (b *builtIn) node(s *session, c *Call) string {
 	if b.sharded && len(c.Keys) > 0 {
-		return b.owners.name(a.client, slotOf(c.Keys[0]))
+		return b.owners.name(s.client, slotOf(c.Keys[0]))
 	}
-	for address := range a.client.Nodes() {
+	for address := range s.client.Nodes() {
 		return address
 	}
 	return ""

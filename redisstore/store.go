@@ -16,6 +16,14 @@
 // ceased to matter. A key that is gone is as good as new, so a Redis that evicts
 // keys gives units back: use maxmemory-policy noeviction, and look at
 // [Store.Warnings].
+//
+// # Redis
+//
+// It must be Redis 7 or later, or what speaks its protocol as well. A user must be
+// permitted hello, eval, evalsha, time, pttl, get, set, incrby and del, for keys
+// that begin with the prefix; in a Cluster also cluster|slots, cluster|shards and
+// asking, and where there are sentinels role. With info and ping too, the checks
+// on connecting can be made, and idle connections be watched.
 package redisstore
 
 import (

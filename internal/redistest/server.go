@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -22,6 +23,7 @@ type Options struct {
 	HeldClock bool     // whether the test holds its clock
 	Port      int      // 0 for one that nobody uses
 	Args      []string // more settings, as on redis-server's command line
+	Under     []string // the command that runs the server, such as valgrind's
 	Sentinel  string   // the configuration of a sentinel, which this is then
 }
 
@@ -83,8 +85,10 @@ func (s *Server) prepare(o Options) error {
 		}
 		args = []string{config, "--sentinel", "--port", strconv.Itoa(s.Port), "--dir", s.dir}
 	}
-	s.command = exec.Command(path, append(args, o.Args...)...)
-	s.command.Stdout, s.command.Stderr = &s.log, &s.log
+	words := append(slices.Clone(o.Under), path)
+	words = append(append(words, args...), o.Args...)
+	s.command = exec.Command(words[0], words[1:]...)
+	s.command.Dir, s.command.Stdout, s.command.Stderr = s.dir, &s.log, &s.log
 	s.command.SysProcAttr = diesWithParent()
 	if !o.HeldClock {
 		return nil
@@ -108,8 +112,9 @@ func (s *Server) holdClock() error {
 	return nil
 }
 
-// startTimeout is how long a server may take to answer.
-const startTimeout = 20 * time.Second
+// startTimeout is how long a server may take to answer, also one that a simulator
+// runs.
+const startTimeout = time.Minute
 
 func (s *Server) run() error {
 	if err := s.command.Start(); err != nil {
@@ -175,10 +180,16 @@ func (s *Server) Restart() error {
 	old := s.command
 	s.command = exec.Command(old.Path, old.Args[1:]...)
 	s.command.Env, s.command.Stdout, s.command.Stderr = old.Env, old.Stdout, old.Stderr
-	s.command.SysProcAttr = old.SysProcAttr
+	s.command.Dir, s.command.SysProcAttr = old.Dir, old.SysProcAttr
 	s.exited = make(chan struct{})
 	return s.run()
 }
+
+// PID returns the number of the server's process.
+func (s *Server) PID() int { return s.command.Process.Pid }
+
+// File returns the path of one of the files that the server writes where it is.
+func (s *Server) File(name string) string { return filepath.Join(s.dir, name) }
 
 // Pause stops the server in the middle of whatever it is doing.
 func (s *Server) Pause() error { return s.command.Process.Signal(syscall.SIGSTOP) }

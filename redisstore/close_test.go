@@ -57,7 +57,7 @@ func TestCloseWhileCallsAreUnderWay(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			crowd := gather(store)
+			crowd := gather(t, store)
 			crowd.answered(t, 300)
 			var closing sync.WaitGroup
 			for range 3 {
@@ -65,8 +65,7 @@ func TestCloseWhileCallsAreUnderWay(t *testing.T) {
 			}
 			closing.Wait()
 			await(t, "callers are told", func() bool { return crowd.failed.Load() > members })
-			close(crowd.stop)
-			crowd.wg.Wait()
+			crowd.end()
 			for _, err := range crowd.failures {
 				if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), "the store is closed") {
 					t.Errorf("a call under way when the store was closed: got %v", err)
@@ -92,13 +91,12 @@ func TestCloseInTheMiddleOfAFailure(t *testing.T) {
 	p := startProxy(t, server.Addr)
 	store := openURL(t, "redis://"+p.Addr, 20*time.Millisecond)
 	take(t, openURL(t, "redis://"+server.Addr, generous), anyRequest)
-	crowd := gather(store)
+	crowd := gather(t, store)
 	crowd.answered(t, 10)
 	p.freeze() // nothing answers any more, and new connections do not either
 	await(t, "callers notice", func() bool { return crowd.failed.Load() > 100 })
 	store.Close()
-	close(crowd.stop)
-	crowd.wg.Wait()
+	crowd.end()
 	p.do(func() {
 		for k := range p.links {
 			p.cut(k)

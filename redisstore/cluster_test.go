@@ -403,7 +403,7 @@ func clusterMissesSlot(t *testing.T, c *cluster) {
 
 // clusterMigrates moves the slots of keys that are being asked about.
 func clusterMigrates(t *testing.T, c *cluster) {
-	crowd := gather(openURL(t, c.url(), generous))
+	crowd := gather(t, openURL(t, c.url(), generous))
 	moved := 0
 	for round := range 3 {
 		crowd.answered(t, 300)
@@ -425,7 +425,7 @@ func clusterMigrates(t *testing.T, c *cluster) {
 
 func clusterFlushes(t *testing.T, c *cluster) {
 	before := stat(t, "errorstat_NOSCRIPT", c.nodes...)
-	crowd := gather(openURL(t, c.url(), generous))
+	crowd := gather(t, openURL(t, c.url(), generous))
 	for range 20 {
 		crowd.answered(t, 50)
 		for _, node := range c.nodes[:shards] {
@@ -442,7 +442,7 @@ func clusterFlushes(t *testing.T, c *cluster) {
 // clusterFailsOver makes a replica the primary without a crash, as one does for
 // maintenance.
 func clusterFailsOver(t *testing.T, c *cluster) {
-	crowd := gather(openURL(t, c.url(), generous))
+	crowd := gather(t, openURL(t, c.url(), generous))
 	crowd.answered(t, 300)
 	tell(t, c.nodes[shards], "CLUSTER", "FAILOVER")
 	await(t, "the replica is the primary", func() bool { return field(t, c.nodes[shards], "role") == "master" })

@@ -100,8 +100,16 @@ func TestOpenAsAUserWhoMayDoLittle(t *testing.T) {
 	}
 	for _, l := range everyAlgorithm {
 		for _, r := range []penstock.Request{
-			{Cost: 3}, {Cost: 2, ID: "x"}, {Cost: -1, ID: "x"}, {Cost: -1}, {Cost: 0}, {Cost: 1, MaxDelay: time.Minute},
-			{Cost: 50, AtMost: true}, {Cost: 5}, {Cost: penstock.Reset}, {Cost: penstock.Reset},
+			{Cost: 3},
+			{Cost: 2, ID: "x"},
+			{Cost: -1, ID: "x"},
+			{Cost: -1},
+			{Cost: 0},
+			{Cost: 1, MaxDelay: time.Minute},
+			{Cost: 50, AtMost: true},
+			{Cost: 5},
+			{Cost: penstock.Reset},
+			{Cost: penstock.Reset},
 		} {
 			r.Key, r.Limit = "k", l
 			take(t, store, r)

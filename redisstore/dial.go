@@ -35,6 +35,7 @@ type place struct {
 	orphans []*attempt // whose caller had no more time
 	paid    time.Time  // until when connections are accounted for, one for each dialGap
 	silent  time.Time  // when it last did not answer a greeting
+	failure error      // of the last connection, if that was one
 }
 
 const (
@@ -53,8 +54,8 @@ const (
 )
 
 var (
-	errSilent  = fmt.Errorf("%w: did not answer when it was last connected to", errNotSent)
-	errRushing = fmt.Errorf("%w: was connected to too often just now", errNotSent)
+	errSilent  = fmt.Errorf("%w: it did not answer when it was last connected to", errNotSent)
+	errRushing = fmt.Errorf("%w: it was connected to too often just now", errNotSent)
 )
 
 // An attempt is a connection being made.
@@ -107,6 +108,8 @@ func (d *dialer) next(address string) (a *attempt, begin bool, err error) {
 	case len(p.orphans) > 0:
 		a, p.orphans = p.orphans[0], p.orphans[1:]
 		return a, false, nil
+	case p.paid.Sub(now) > (dialBurst-1)*dialGap && p.failure != nil:
+		return nil, false, fmt.Errorf("%w: %w", errRushing, p.failure)
 	case p.paid.Sub(now) > (dialBurst-1)*dialGap:
 		return nil, false, errRushing
 	case p.paid.Before(now):
@@ -126,11 +129,16 @@ func (d *dialer) place(address string) *place {
 	return p
 }
 
-// rest leaves an address alone for a while.
-func (d *dialer) rest(address string) {
+// note remembers how a connection ended, or began if there is no error, and
+// leaves an address alone for a while that does not answer.
+func (d *dialer) note(address string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.place(address).silent = time.Now()
+	p := d.place(address)
+	p.failure = err
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		p.silent = time.Now()
+	}
 }
 
 // orphan leaves an attempt to whoever comes next, but not for ever.
@@ -196,29 +204,35 @@ type greeting struct {
 	net.Conn
 	by          time.Time
 	heard, used atomic.Bool
-	rest        func() // called if nothing is heard in time
+	note        func(error) // is told of the first answer, or why there is none
 }
 
 func (d *dialer) greet(ctx context.Context, a *attempt, address string) (net.Conn, error) {
 	if a.err != nil {
+		d.note(address, a.err)
 		return nil, notSent(a.err)
 	}
 	by, _ := ctx.Deadline()
-	return &greeting{Conn: a.conn, by: by, rest: func() { d.rest(address) }}, nil
+	return &greeting{Conn: a.conn, by: by, note: func(err error) { d.note(address, err) }}, nil
 }
 
 func notSent(err error) error { return fmt.Errorf("%w: %w", errNotSent, err) }
 
 func (g *greeting) Read(b []byte) (int, error) {
 	n, err := g.Conn.Read(b)
-	if n > 0 && !g.heard.Load() {
+	if !g.heard.Load() {
+		g.hear(n, err)
+	}
+	return n, g.wrap(err)
+}
+
+// hear is told of what is read first.
+func (g *greeting) hear(n int, err error) {
+	g.note(err)
+	if n > 0 {
 		g.heard.Store(true)
 		_ = g.Conn.SetDeadline(time.Time{}) // the next to set one sets its own
 	}
-	if err != nil && !g.heard.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
-		g.rest()
-	}
-	return n, g.wrap(err)
 }
 
 func (g *greeting) Write(b []byte) (int, error) {

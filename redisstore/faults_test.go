@@ -25,7 +25,7 @@ const generous = 10 * time.Second
 
 func TestEmptyRestartGivesOneMoreBurst(t *testing.T) {
 	server := launch(t, redistest.Options{})
-	c := gather(openURL(t, "redis://"+server.Addr, 50*time.Millisecond))
+	c := gather(t, openURL(t, "redis://"+server.Addr, 50*time.Millisecond))
 	c.answered(t, 3000)
 	before := crash(t, c, server)
 	c.disperse(t)
@@ -53,7 +53,7 @@ func crash(t *testing.T, c *crowd, server *redistest.Server) (id string) {
 
 func TestRestartWithAOFLosesNothing(t *testing.T) {
 	server := launch(t, redistest.Options{Args: []string{"--appendonly", "yes"}})
-	c := gather(openURL(t, "redis://"+server.Addr, 50*time.Millisecond))
+	c := gather(t, openURL(t, "redis://"+server.Addr, 50*time.Millisecond))
 	c.answered(t, 3000)
 	before := crash(t, c, server)
 	c.disperse(t)
@@ -204,7 +204,7 @@ func TestSlowRedisAnswersWithinTheDeadline(t *testing.T) {
 	server := launch(t, redistest.Options{})
 	p := startProxy(t, server.Addr)
 	store := openURL(t, "redis://"+p.Addr, generous)
-	c := gather(store)
+	c := gather(t, store)
 	c.answered(t, 200)
 	p.do(func() { p.delay = 30 * time.Millisecond })
 	c.answered(t, 200)
@@ -362,7 +362,7 @@ func replyLength(t *testing.T, p *proxy, store *redisstore.Store, r penstock.Req
 
 func TestFlushedScriptsAreNoError(t *testing.T) {
 	server := launch(t, redistest.Options{})
-	c := gather(openURL(t, "redis://"+server.Addr, generous))
+	c := gather(t, openURL(t, "redis://"+server.Addr, generous))
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for range 50 {

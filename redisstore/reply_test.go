@@ -13,9 +13,20 @@ import (
 // or an error. It is never a panic, and never an endless loop.
 func FuzzReplies(f *testing.F) {
 	for _, numbers := range [][]int64{
-		{}, {0}, {-1}, {math.MaxInt64}, {math.MinInt64}, {1, 2}, {math.MaxInt64, math.MinInt64}, {-1, 0, math.MaxInt64},
-		{5, 1 << 62, 1 << 62}, {0, 0, math.MinInt64}, {1, 2, 3, 4}, {math.MinInt64, math.MaxInt64, -1, -1},
-		{1, 0, 5, math.MaxInt64, math.MaxInt64}, {math.MaxInt64, math.MaxInt64, 1, 1, 1, 1},
+		{},
+		{0},
+		{-1},
+		{math.MaxInt64},
+		{math.MinInt64},
+		{1, 2},
+		{math.MaxInt64, math.MinInt64},
+		{-1, 0, math.MaxInt64},
+		{5, 1 << 62, 1 << 62},
+		{0, 0, math.MinInt64},
+		{1, 2, 3, 4},
+		{math.MinInt64, math.MaxInt64, -1, -1},
+		{1, 0, 5, math.MaxInt64, math.MaxInt64},
+		{math.MaxInt64, math.MaxInt64, 1, 1, 1, 1},
 	} {
 		var text []byte
 		for _, n := range numbers {
@@ -39,8 +50,15 @@ func FuzzReplies(f *testing.F) {
 		s := &Store{prefix: "p", timeout: time.Second}
 		for _, l := range limits {
 			for _, r := range []penstock.Request{
-				{Cost: 1}, {Cost: 0}, {Cost: -5}, {Cost: 20}, {Cost: 20, AtMost: true}, {Cost: 3, ID: "x"}, {Cost: -3, ID: "x"},
-				{Cost: penstock.Reset}, {Cost: 2, MaxDelay: time.Hour},
+				{Cost: 1},
+				{Cost: 0},
+				{Cost: -5},
+				{Cost: 20},
+				{Cost: 20, AtMost: true},
+				{Cost: 3, ID: "x"},
+				{Cost: -3, ID: "x"},
+				{Cost: penstock.Reset},
+				{Cost: 2, MaxDelay: time.Hour},
 			} {
 				r.Key, r.Limit = "k", l
 				var q question

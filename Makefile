@@ -115,8 +115,9 @@ fmt: $(LINT) ## Format every module
 	@set -e; for module in $(MODULES); do (cd $$module && $(LINT) fmt ./...); done
 
 .PHONY: bench
-bench: ## Measure the memory store beside other limiters, and print the table
+bench: setup ## Measure both stores beside other limiters, and print the tables, in some ten minutes
 	cd bench && go run ./memory
+	cd bench && go run ./redis
 
 .PHONY: cover
 cover: ## Show how much of the main module its tests cover

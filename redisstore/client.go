@@ -13,10 +13,12 @@ import (
 type Client interface {
 	// Do makes the calls in one trip: pipelined, and to each node of a Cluster
 	// at once. It writes into each what came back, an answer or an error, and
-	// returns when ctx ends.
+	// returns when ctx ends. After that it touches neither ctx nor the calls.
 	Do(ctx context.Context, calls []Call)
 
 	// Info returns what INFO says, for every node that decides, by its address.
+	// A node that does not tell is there with no text. It is an error only if
+	// none does.
 	Info(ctx context.Context) (map[string]string, error)
 
 	// Sharded reports whether the keys of one call must be in one slot, as in
@@ -38,15 +40,17 @@ type Call struct {
 	Reply []int64
 
 	// Err is set if there was no answer. Errors of Redis keep their text, which
-	// begins with a word such as MOVED.
+	// begins with a word such as MOVED; one that does not is to get ERR in
+	// front. Other errors must not begin like that.
 	Err error
 
 	// Node is the address of the node that was asked, if that is known. It is
 	// only for the texts of errors.
 	Node string
 
-	own  []string // room for Args
-	safe bool     // to repeat, whatever became of it
+	own     []string // room for Args
+	safe    bool     // to repeat, whatever became of it
+	refusal error    // because of which it was last repeated
 }
 
 // A Script is the text of a script, and the name that Redis gives it.

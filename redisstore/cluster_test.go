@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,9 +36,14 @@ func TestCluster(t *testing.T) {
 		do   func(*testing.T, *cluster)
 	}{
 		{"decides as memory does", clusterAgrees},
+		{"serves a user who may do little", clusterServesUser},
 		{"takes keys of one slot as one", clusterTakesTogether},
 		{"takes keys of several slots or none", clusterTakesAcross},
 		{"never admits too much across slots", clusterCrowdsAcross},
+		{"gets back what a process took that died", clusterOutlivesProcess},
+		{"forgets soon what it took across slots", clusterForgetsSoon},
+		{"gives back for those who have gone away", clusterGivesBack},
+		{"does without a slot that nobody serves", clusterMissesSlot},
 		{"moves slots under load", clusterMigrates},
 		{"forgets scripts under load", clusterFlushes},
 		{"promotes a replica under load", clusterFailsOver},
@@ -109,6 +115,18 @@ func clusterTakesEach(t *testing.T, c *cluster, store *redisstore.Store) {
 		if stat(t, "cmdstat_evalsha", node) == 0 {
 			t.Errorf("node %d was never asked", i)
 		}
+	}
+}
+
+func clusterServesUser(t *testing.T, c *cluster) {
+	prefix := newPrefix()
+	user := append([]string{"ACL", "SETUSER", "limiter", "on", ">secret", "resetchannels", "~" + prefix + "*", "-@all"}, needed...)
+	for _, node := range c.nodes {
+		tell(t, node, append(user, "+cluster|slots", "+cluster|shards", "+asking")...)
+	}
+	store, keys := openPrefix(t, strings.Replace(c.url(), "://", "://limiter:secret@", 1), prefix, generous), c.keysOf(t)
+	for _, l := range slowLimits {
+		together(t, store, l, 1, keys[:]...)
 	}
 }
 
@@ -211,15 +229,187 @@ func clusterCrowdsAcross(t *testing.T, c *cluster) {
 	t.Logf("over three slots: admitted %d, bound %d", admitted.Load(), burst)
 }
 
+// keysOf returns a key of each shard.
+func (c *cluster) keysOf(t *testing.T) (keys [shards]string) {
+	t.Helper()
+	for i := range 100 {
+		keys[c.owner(t, c.slot(t, strconv.Itoa(i)))] = strconv.Itoa(i)
+		if !slices.Contains(keys[:], "") {
+			return keys
+		}
+	}
+	t.Fatalf("no keys of all shards: %q", keys)
+	return keys
+}
+
+// slot returns the slot of a key.
+func (c *cluster) slot(t *testing.T, key string) int {
+	t.Helper()
+	slot, err := strconv.Atoi(tell(t, c.nodes[0], "CLUSTER", "KEYSLOT", key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slot
+}
+
+// halfMove begins to move the slot of a key, of which there is a state. Who looks
+// at that is answered, but who asks for a state and a record has to try again,
+// until it is settled.
+func (c *cluster) halfMove(t *testing.T, key string) (settle func()) {
+	t.Helper()
+	slot := c.slot(t, key)
+	from, number := c.owner(t, slot), strconv.Itoa(slot)
+	to := (from + 1) % shards
+	tell(t, c.nodes[to], "CLUSTER", "SETSLOT", number, "IMPORTING", c.ids[from])
+	tell(t, c.nodes[from], "CLUSTER", "SETSLOT", number, "MIGRATING", c.ids[to])
+	return func() {
+		for _, i := range []int{from, to} {
+			tell(t, c.nodes[i], "CLUSTER", "SETSLOT", number, "STABLE")
+		}
+	}
+}
+
+// tries returns how often somebody was told to try again.
+func (c *cluster) tries(t *testing.T) int {
+	t.Helper()
+	return stat(t, "errorstat_TRYAGAIN", c.nodes[:shards]...)
+}
+
+// quickLimits are limits of every kind that are as good as new in some seconds.
+func quickLimits() []penstock.Limit {
+	limits := slices.Clone(slowLimits)
+	for i := range limits {
+		limits[i].Period = time.Second
+	}
+	return limits
+}
+
+// clusterOutlivesProcess kills a process after it has taken of two shards, and
+// before it has of the third.
+func clusterOutlivesProcess(t *testing.T, c *cluster) {
+	const cost = 7
+	prefix := newPrefix()
+	store, keys := openPrefix(t, c.url(), prefix, generous), c.keysOf(t)
+	var rs []penstock.Request
+	for i := range slowLimits {
+		rs = append(rs, penstock.Request{Key: keys[0], Limit: slowLimits[i], Cost: cost},
+			penstock.Request{Key: keys[1], Limit: quickLimits()[i], Cost: cost})
+	}
+	last := penstock.Request{Key: keys[2], Limit: slowLimits[0], Cost: 1}
+	take(t, store, last)
+	settle, before := c.halfMove(t, keys[2]), c.tries(t)
+	w := hireAt(t, c.url(), prefix, 0)
+	if err := w.in.Encode(errand{Requests: append(rs, last), Together: true}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the process is about to take the last", func() bool { return c.tries(t) > before })
+	w.kill(t)
+	settle()
+
+	for _, r := range rs {
+		if !slices.Contains(slowLimits, r.Limit) {
+			r.Cost = 0
+			await(t, "all comes back by itself", func() bool { return take(t, store, r).Remaining == burst })
+			continue
+		}
+		r.Cost, r.AtMost = 10*burst, true
+		if d := take(t, store, r); d.Granted != burst-cost {
+			t.Errorf("%s: %d were left, want %d, for %d were taken", r.Limit, d.Granted, burst-cost, cost)
+		}
+	}
+	if d := take(t, store, last); d.Remaining != burst-2 {
+		t.Errorf("the last key has %d left, want %d: nothing was taken of it", d.Remaining, burst-2)
+	}
+}
+
+// clusterForgetsSoon shows that what is taken across slots leaves no records for
+// as long as its limits last.
+func clusterForgetsSoon(t *testing.T, c *cluster) {
+	prefix, keys := newPrefix(), c.keysOf(t)
+	const timeout = time.Second
+	together(t, openPrefix(t, c.url(), prefix, timeout), slowLimits[2], 1, keys[:]...)
+	records := 0
+	for _, node := range c.nodes[:shards] {
+		for _, name := range strings.Fields(tell(t, node, "KEYS", prefix+"!*")) {
+			records++
+			if ttl, err := strconv.Atoi(tell(t, node, "PTTL", name)); err != nil || ttl > 12_000 {
+				t.Errorf("a record lives for %d ms (%v), want no longer than it may be needed", ttl, err)
+			}
+		}
+	}
+	if records != shards {
+		t.Errorf("%d records, want one for each key", records)
+	}
+}
+
+// clusterGivesBack shows what becomes of a TakeAll whose caller leaves when some
+// was taken already: it ends at once, and gives that back.
+func clusterGivesBack(t *testing.T, c *cluster) {
+	store, keys := openURL(t, c.url(), generous), c.keysOf(t)
+	rs := make([]penstock.Request, shards)
+	for i, key := range keys {
+		rs[i] = penstock.Request{Key: key, Limit: slowLimits[i], Cost: 5}
+	}
+	take(t, store, rs[2])
+	settle, before := c.halfMove(t, keys[2]), c.tries(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- penstock.TakeAll(ctx, store, rs, make([]penstock.Decision, shards)) }()
+	await(t, "the last is about to be taken", func() bool { return c.tries(t) > before })
+	cancel()
+	for i, key := range keys[:2] {
+		await(t, "the others are given back", func() bool {
+			return take(t, store, penstock.Request{Key: key, Limit: slowLimits[i]}).Remaining == burst
+		})
+	}
+	settle()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("TakeAll of a caller who has gone away: got %v, want %v", err, context.Canceled)
+	}
+}
+
+// clusterMissesSlot takes a slot away from everybody, and gives it back.
+func clusterMissesSlot(t *testing.T, c *cluster) {
+	keys := c.keysOf(t)
+	slot := c.slot(t, keys[1])
+	number, owner := strconv.Itoa(slot), c.owner(t, slot)
+	for _, node := range c.nodes {
+		tell(t, node, "CLUSTER", "DELSLOTS", number)
+	}
+	for _, when := range []string{"a store that knows the slot's node no longer", "one that never did"} {
+		quick := openURL(t, c.url(), 50*time.Millisecond)
+		for range 3 {
+			_, err := quick.Take(t.Context(), penstock.Request{Key: keys[1], Limit: slowLimits[0], Cost: 1})
+			if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), "slot "+number) {
+				t.Errorf("%s: got %v, want %v with the slot %s", when, err, penstock.ErrUnavailable, number)
+			}
+		}
+		await(t, "keys of other slots are decided", func() bool {
+			_, err := quick.Take(t.Context(), penstock.Request{Key: keys[0], Limit: slowLimits[0], Cost: 1})
+			return err == nil
+		})
+	}
+	patient, answered := openURL(t, c.url(), generous), make(chan error)
+	go func() {
+		_, err := patient.Take(context.Background(), penstock.Request{Key: keys[1], Limit: slowLimits[0], Cost: 1})
+		answered <- err
+	}()
+	tell(t, c.nodes[owner], "CLUSTER", "ADDSLOTS", number)
+	if err := <-answered; err != nil {
+		t.Errorf("a caller who waited until there was a node: %v", err)
+	}
+	await(t, "the cluster is complete", func() bool { return c.complete(t) })
+}
+
 // clusterMigrates moves the slots of keys that are being asked about.
 func clusterMigrates(t *testing.T, c *cluster) {
-	crowd := gather(openURL(t, c.url(), generous))
+	crowd := gather(t, openURL(t, c.url(), generous))
 	moved := 0
 	for round := range 3 {
 		crowd.answered(t, 300)
 		for i := range 8 {
 			name := fmt.Sprintf("k%d", max(crowd.newest.Load()-int64(i), 0))
-			slot, _ := strconv.Atoi(tell(t, c.nodes[0], "CLUSTER", "KEYSLOT", name))
+			slot := c.slot(t, name)
 			moved += c.migrate(t, slot, (c.owner(t, slot)+1+round%2)%shards)
 		}
 	}
@@ -235,7 +425,7 @@ func clusterMigrates(t *testing.T, c *cluster) {
 
 func clusterFlushes(t *testing.T, c *cluster) {
 	before := stat(t, "errorstat_NOSCRIPT", c.nodes...)
-	crowd := gather(openURL(t, c.url(), generous))
+	crowd := gather(t, openURL(t, c.url(), generous))
 	for range 20 {
 		crowd.answered(t, 50)
 		for _, node := range c.nodes[:shards] {
@@ -252,7 +442,7 @@ func clusterFlushes(t *testing.T, c *cluster) {
 // clusterFailsOver makes a replica the primary without a crash, as one does for
 // maintenance.
 func clusterFailsOver(t *testing.T, c *cluster) {
-	crowd := gather(openURL(t, c.url(), generous))
+	crowd := gather(t, openURL(t, c.url(), generous))
 	crowd.answered(t, 300)
 	tell(t, c.nodes[shards], "CLUSTER", "FAILOVER")
 	await(t, "the replica is the primary", func() bool { return field(t, c.nodes[shards], "role") == "master" })
@@ -269,8 +459,7 @@ func clusterLosesNode(t *testing.T, c *cluster) {
 	const victim = 1
 	lost, kept := "", ""
 	for i := range 100 {
-		slot, _ := strconv.Atoi(tell(t, c.nodes[0], "CLUSTER", "KEYSLOT", strconv.Itoa(i)))
-		if c.owner(t, slot) == victim {
+		if c.owner(t, c.slot(t, strconv.Itoa(i))) == victim {
 			lost = strconv.Itoa(i)
 		} else {
 			kept = strconv.Itoa(i)
@@ -288,6 +477,9 @@ func clusterLosesNode(t *testing.T, c *cluster) {
 		admitted += d.Granted
 	}
 	c.nodes[victim].Kill()
+	if got := openURL(t, c.url(), generous).Warnings(); len(got) != 1 || !strings.Contains(got[0], c.nodes[victim].Addr) {
+		t.Errorf("opened without one node: got warnings %q, want one that names %s", got, c.nodes[victim].Addr)
+	}
 	chargesNothingWithoutAll(t, quick, patient, kept, lost)
 	await(t, "the shard answers again", func() bool {
 		if _, err := take(patient, kept); err != nil {

@@ -85,6 +85,122 @@ func TestOpenReachesADatabaseAsAUser(t *testing.T) {
 	}
 }
 
+// needed is what a user must be permitted, and no more; as the documentation of
+// the package has it.
+var needed = strings.Fields("+hello +eval +evalsha +time +pttl +get +set +incrby +del")
+
+func TestOpenAsAUserWhoMayDoLittle(t *testing.T) {
+	server := serve(t)
+	prefix := newPrefix()
+	user := append([]string{"ACL", "SETUSER", "limiter", "on", ">secret", "resetchannels", "~" + prefix + "*", "-@all"}, needed...)
+	tell(t, server, user...)
+	store := openPrefix(t, "redis://limiter:secret@"+server.Addr, prefix, generous)
+	if got := store.Warnings(); len(got) != 1 || !strings.Contains(got[0], server.Addr) || !strings.Contains(got[0], "INFO") {
+		t.Errorf("a user who may not ask INFO: got warnings %q, want one that says so", got)
+	}
+	for _, l := range everyAlgorithm {
+		for _, r := range []penstock.Request{
+			{Cost: 3},
+			{Cost: 2, ID: "x"},
+			{Cost: -1, ID: "x"},
+			{Cost: -1},
+			{Cost: 0},
+			{Cost: 1, MaxDelay: time.Minute},
+			{Cost: 50, AtMost: true},
+			{Cost: 5},
+			{Cost: penstock.Reset},
+			{Cost: penstock.Reset},
+		} {
+			r.Key, r.Limit = "k", l
+			take(t, store, r)
+		}
+		together(t, store, l, 2, "a", "b", "a")
+	}
+	tell(t, server, append(user, "+role")...)
+	take(t, openPrefix(t, strings.Replace(watch(t, server.Addr), "://", "://limiter:secret@", 1), prefix, generous), anyRequest)
+	tell(t, server, append(user, "+info", "+ping")...)
+	store = openPrefix(t, "redis://limiter:secret@"+server.Addr, prefix, generous)
+	if got := store.Warnings(); len(got) != 0 {
+		t.Errorf("a user who may ask INFO: got warnings %q, want none", got)
+	}
+}
+
+// What speaks Redis's protocol does not always speak the newer one.
+func TestOpenWithoutRESP3(t *testing.T) {
+	server := serve(t, "--rename-command", "HELLO", "")
+	store, err := works(t, "redis://"+server.Addr+"/2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range everyAlgorithm {
+		for _, r := range []penstock.Request{{Cost: 3}, {Cost: 2, ID: "x"}, {Cost: -1}, {Cost: 50, AtMost: true}, {Cost: 5}} {
+			r.Key, r.Limit = "k", l
+			take(t, store, r)
+		}
+		together(t, store, l, 1, "a", "b")
+	}
+}
+
+// A Cluster that is taken for one server would redirect most calls.
+func TestOpenTellsAClusterFromAServer(t *testing.T) {
+	node := serve(t, "--cluster-enabled", "yes")
+	if err := openError(t, "redis://"+node.Addr); !strings.Contains(err.Error(), "redis-cluster://") {
+		t.Errorf("one node of a Cluster: got %v, want it to name the scheme", err)
+	}
+	server := serve(t)
+	if _, err := works(t, "redis-cluster://"+server.Addr); err != nil {
+		t.Errorf("a server that is no Cluster: %v, want it to be taken for what it is", err)
+	}
+}
+
+func TestOpenWarnsOfAReplica(t *testing.T) {
+	server := serve(t)
+	tell(t, server, "REPLICAOF", "127.0.0.1", "1")
+	store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	if got := store.Warnings(); len(got) != 1 || !strings.Contains(got[0], "is a replica") {
+		t.Errorf("got warnings %q, want one that it is a replica", got)
+	}
+}
+
+// Who connects can stop waiting.
+func TestOpenEndsWithItsContext(t *testing.T) {
+	p := startProxy(t, live.Addr)
+	p.freeze()
+	for name, url := range map[string]string{
+		"server": "redis://" + p.Addr, "sentinel": "redis-sentinel://" + p.Addr + "/main", "cluster": "redis-cluster://" + p.Addr,
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		_, err := redisstore.Open(ctx, url, nil)
+		if !errors.Is(err, penstock.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), p.Addr) {
+			t.Errorf("%s: got %v, want %v with the address, because of the deadline", name, err, penstock.ErrUnavailable)
+		}
+		cancel()
+	}
+}
+
+// New returns no store with an error, and none without a client.
+func TestNewNeedsAClientThatAnswers(t *testing.T) {
+	if store, err := redisstore.New(nil, nil); store != nil || err == nil {
+		t.Errorf("no client: got %v, %v, want an error", store, err)
+	}
+	if store, err := redisstore.New(silentClient{}, nil); store != nil || !errors.Is(err, penstock.ErrUnavailable) {
+		t.Errorf("a client that does not answer: got %v, %v, want %v", store, err, penstock.ErrUnavailable)
+	}
+}
+
+type silentClient struct{}
+
+func (silentClient) Do(context.Context, []redisstore.Call) {}
+func (silentClient) Sharded() bool                         { return false }
+
+func (silentClient) Info(context.Context) (map[string]string, error) {
+	return nil, errors.New("no answer")
+}
+
 func TestOpenFailsWhereNobodyIs(t *testing.T) {
 	server := serve(t)
 	server.Kill()

@@ -52,6 +52,7 @@ func openPrefix(t *testing.T, url, prefix string, timeout time.Duration) *rediss
 type crowd struct {
 	store *redisstore.Store
 	stop  chan struct{}
+	ended sync.Once
 	wg    sync.WaitGroup
 
 	newest atomic.Int64 // key
@@ -67,12 +68,19 @@ type crowd struct {
 // members is how many ask at once.
 const members = 16
 
-func gather(store *redisstore.Store) *crowd {
+func gather(t *testing.T, store *redisstore.Store) *crowd {
 	c := &crowd{store: store, stop: make(chan struct{}), admitted: map[int64]int64{}}
 	for range members {
 		c.wg.Go(c.ask)
 	}
+	t.Cleanup(c.end) // also if the test fails before it ends the crowd
 	return c
+}
+
+// end ends the crowd, once.
+func (c *crowd) end() {
+	c.ended.Do(func() { close(c.stop) })
+	c.wg.Wait()
 }
 
 // ask asks until the crowd is to stop.
@@ -139,16 +147,15 @@ func (c *crowd) answered(t *testing.T, times int64) {
 // that could be admitted was.
 func (c *crowd) disperse(t *testing.T) {
 	t.Helper()
-	close(c.stop)
-	c.wg.Wait()
+	c.end()
 	for key := range c.admitted {
 		r := c.request(key, 10*burst)
 		r.AtMost = true
-		d, err := c.store.Take(context.Background(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.admitted[key] += d.Granted
+		await(t, "what is left can be taken", func() bool {
+			d, err := c.store.Take(context.Background(), r)
+			c.admitted[key] += d.Granted
+			return err == nil
+		})
 	}
 }
 

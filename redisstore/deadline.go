@@ -13,6 +13,7 @@ import (
 type deadline struct {
 	context.Context // the caller's
 	at              time.Time
+	asked           time.Time // when the calls that are under way were made, or before
 	done            chan struct{}
 	ended           atomic.Bool
 	timer           *time.Timer
@@ -30,7 +31,8 @@ var deadlines = sync.Pool{New: func() any {
 func deadlineAfter(ctx context.Context, timeout time.Duration) *deadline {
 	d := deadlines.Get().(*deadline)
 	d.Context = ctx
-	d.at = time.Now().Add(timeout)
+	d.asked = time.Now()
+	d.at = d.asked.Add(timeout)
 	if at, ok := ctx.Deadline(); ok && at.Before(d.at) {
 		d.at = at
 	}
@@ -56,7 +58,7 @@ func (d *deadline) stop() {
 		d.release = nil
 	}
 	if stopped {
-		d.Context = nil
+		d.Context = context.Background() // which keeps nothing alive
 		deadlines.Put(d)
 	}
 }

@@ -31,13 +31,17 @@ func (p *plan) replyLen() int {
 	return 4
 }
 
-// unpack takes the time that a key has left out of a reply that is one number.
-func (p *plan) unpack(reply []int64) []int64 {
+// unpack returns in full what a script has answered with one number: a count
+// together with the time that the key has left, or what is used of a log that has
+// just granted all that was asked for.
+func (p *plan) unpack(reply []int64, ask algorithm.Ask) []int64 {
 	if len(reply) != 1 {
 		return reply
 	}
 	longest := p.period
 	switch p.step {
+	case algorithm.SlidingLogStep:
+		return append(reply[:0], p.sent(ask), reply[0], 0, p.period)
 	case algorithm.SlidingWindowStep:
 		longest *= 2
 	case algorithm.FixedWindowStep:
@@ -105,16 +109,18 @@ func (p *plan) decision(v algorithm.Verdict, st algorithm.Standing) penstock.Dec
 
 // A question is a request on its way to a script.
 type question struct {
-	plan *plan
-	ask  algorithm.Ask
-	once bool // whether it has an ID that matters
+	plan   *plan
+	ask    algorithm.Ask
+	once   bool  // whether it has an ID that matters
+	memory int64 // how long a grant under it is remembered, in ticks
 }
 
 // anyLimit is valid.
 var anyLimit = penstock.PerSecond(1)
 
-// pose writes a request into a call.
-func (s *Store) pose(q *question, c *Call, r *penstock.Request) (err error) {
+// pose writes a request into a call. A grant under an ID is remembered for as long
+// as the limit says, but no longer than the given time.
+func (s *Store) pose(q *question, c *Call, r *penstock.Request, memory time.Duration) (err error) {
 	apart := *r
 	apart.Limit = anyLimit // its own is checked once, when it is planned
 	if err = apart.Validate(); err != nil {
@@ -124,6 +130,7 @@ func (s *Store) pose(q *question, c *Call, r *penstock.Request) (err error) {
 		return err
 	}
 	q.ask, q.once = askOf(r), r.ID != "" && r.Cost != 0
+	q.memory = min(q.plan.memory, memory.Milliseconds())
 	state := stateName(s.prefix, r.Key, q.plan.identity)
 	c.Keys = append(c.Keys[:0], state)
 	if c.safe = q.once; q.once {
@@ -137,12 +144,12 @@ func (s *Store) pose(q *question, c *Call, r *penstock.Request) (err error) {
 // turns out not to be where it was looked for.
 func (s *Store) poseAgain(q *question, c *Call) {
 	p := q.plan
-	c.Reply, c.Err, c.Text = c.Reply[:0], nil, false
+	c.Reply, c.Err, c.Text, c.refusal = c.Reply[:0], nil, false, nil
 	p.center(here() + s.ahead.Load())
 	switch {
 	case q.once:
 		c.Script = p.once
-		c.own = p.arguments(q.ask, append(c.own[:0], strconv.FormatInt(p.memory, 10), p.unitCost()))
+		c.own = p.arguments(q.ask, append(c.own[:0], strconv.FormatInt(q.memory, 10), p.unitCost()))
 		c.Args = c.own
 	case q.ask == (algorithm.Ask{Cost: 1}) && p.step != algorithm.AlignedWindowStep:
 		c.Script = p.script
@@ -164,16 +171,16 @@ func (p *plan) unitCost() string {
 
 // answer reads the decision from the reply to a question. It is not ok if the
 // server's clock is elsewhere; then the question has to be posed again.
-func (s *Store) answer(q *question, reply []int64) (d penstock.Decision, ok bool, err error) {
-	before := 0
+func (s *Store) answer(q *question, c *Call) (d penstock.Decision, ok bool, err error) {
+	reply, before := c.Reply, 0
 	if q.once {
 		before = 2
 	}
 	if !q.once {
-		reply = q.plan.unpack(reply)
+		reply = q.plan.unpack(reply, q.ask)
 	}
 	if len(reply) != before+q.plan.replyLen() {
-		return d, true, fmt.Errorf("%w: unexpected reply %d", penstock.ErrUnavailable, reply)
+		return d, true, c.unexpected()
 	}
 	if now, ok := q.plan.undecided(reply[before:]); ok {
 		s.ahead.Store(now - here())
@@ -183,6 +190,11 @@ func (s *Store) answer(q *question, reply []int64) (d penstock.Decision, ok bool
 		return q.answerOnce(reply[0], reply[1], reply[before:]), true, nil
 	}
 	return q.plan.decide(reply, q.ask), true, nil
+}
+
+// unexpected returns the error of a reply that no script of ours gives.
+func (c *Call) unexpected() error {
+	return c.failed(fmt.Errorf("%w: unexpected reply %d", penstock.ErrUnavailable, c.Reply))
 }
 
 // answerOnce returns the decision on a request with an ID, for which units are

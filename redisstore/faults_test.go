@@ -25,7 +25,7 @@ const generous = 10 * time.Second
 
 func TestEmptyRestartGivesOneMoreBurst(t *testing.T) {
 	server := launch(t, redistest.Options{})
-	c := gather(openURL(t, "redis://"+server.Addr, 50*time.Millisecond))
+	c := gather(t, openURL(t, "redis://"+server.Addr, 50*time.Millisecond))
 	c.answered(t, 3000)
 	before := crash(t, c, server)
 	c.disperse(t)
@@ -53,13 +53,50 @@ func crash(t *testing.T, c *crowd, server *redistest.Server) (id string) {
 
 func TestRestartWithAOFLosesNothing(t *testing.T) {
 	server := launch(t, redistest.Options{Args: []string{"--appendonly", "yes"}})
-	c := gather(openURL(t, "redis://"+server.Addr, 50*time.Millisecond))
+	c := gather(t, openURL(t, "redis://"+server.Addr, 50*time.Millisecond))
 	c.answered(t, 3000)
 	before := crash(t, c, server)
 	c.disperse(t)
 	c.judge(t, 0, burst)
 	if after := field(t, server, "run_id"); after == before {
 		t.Errorf("run id %s before and after: the server was not killed", after)
+	}
+	mortal(t, server)
+}
+
+// A server with much to remember says LOADING for a while when it comes back.
+// Callers wait for it within their deadlines, and nothing is lost.
+func TestLoadingServerIsWaitedFor(t *testing.T) {
+	server := launch(t, redistest.Options{Args: []string{
+		"--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024", // a second for a thousand keys
+	}})
+	url, prefix := "redis://"+server.Addr, newPrefix()
+	quick := openPrefix(t, url, prefix, 50*time.Millisecond)
+	r := penstock.Request{Key: "k", Limit: slowLimits[2], Cost: 10}
+	await(t, "some is taken", func() bool { _, err := quick.Take(t.Context(), r); return err == nil })
+	before := take(t, openPrefix(t, url, prefix, generous), r)
+	tell(t, server, "EVAL", "for i = 1, 1500 do redis.call('SET', 'other' .. i, i, 'PX', 600000) end", "0")
+	tell(t, server, "SAVE")
+	server.Kill()
+	restarted := make(chan error)
+	go func() { restarted <- server.Restart() }()
+
+	await(t, "callers are told why", func() bool {
+		_, err := quick.Take(t.Context(), r)
+		if !errors.Is(err, penstock.ErrUnavailable) {
+			t.Fatalf("a server that is loading: got %v, want %v", err, penstock.ErrUnavailable)
+		}
+		return strings.Contains(err.Error(), "LOADING") && strings.Contains(err.Error(), server.Addr)
+	})
+	if d := take(t, openPrefix(t, url, prefix, generous), r); d.Remaining != before.Remaining-r.Cost {
+		t.Errorf("a caller who waited for the server has %d left, want %d", d.Remaining, before.Remaining-r.Cost)
+	}
+	if err := <-restarted; err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the others recover by themselves", func() bool { _, err := quick.Take(t.Context(), r); return err == nil })
+	if n := stat(t, "errorstat_LOADING", server); n == 0 {
+		t.Error("nobody met a server that was loading")
 	}
 	mortal(t, server)
 }
@@ -167,7 +204,7 @@ func TestSlowRedisAnswersWithinTheDeadline(t *testing.T) {
 	server := launch(t, redistest.Options{})
 	p := startProxy(t, server.Addr)
 	store := openURL(t, "redis://"+p.Addr, generous)
-	c := gather(store)
+	c := gather(t, store)
 	c.answered(t, 200)
 	p.do(func() { p.delay = 30 * time.Millisecond })
 	c.answered(t, 200)
@@ -325,7 +362,7 @@ func replyLength(t *testing.T, p *proxy, store *redisstore.Store, r penstock.Req
 
 func TestFlushedScriptsAreNoError(t *testing.T) {
 	server := launch(t, redistest.Options{})
-	c := gather(openURL(t, "redis://"+server.Addr, generous))
+	c := gather(t, openURL(t, "redis://"+server.Addr, generous))
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for range 50 {
@@ -382,34 +419,4 @@ func TestFullRedisStillDenies(t *testing.T) {
 		}
 	}
 	mortal(t, server)
-}
-
-func TestServerThatWasDemotedForAMomentIsNoError(t *testing.T) {
-	for _, c := range []struct{ stale, word string }{{"yes", "READONLY"}, {"no", "MASTERDOWN"}} {
-		t.Run(c.word, func(t *testing.T) {
-			server := launch(t, redistest.Options{Args: []string{"--replica-serve-stale-data", c.stale}})
-			nobody := strconv.Itoa(freePort(t))
-			crowd := gather(openURL(t, "redis://"+server.Addr, generous))
-			for range 5 {
-				crowd.answered(t, 300)
-				before := stat(t, "errorstat_"+c.word, server)
-				tell(t, server, "REPLICAOF", "127.0.0.1", nobody)
-				await(t, "callers meet a replica", func() bool { return stat(t, "errorstat_"+c.word, server) > before })
-				tell(t, server, "REPLICAOF", "NO", "ONE")
-			}
-			crowd.disperse(t)
-			crowd.judgeCalm(t)
-			mortal(t, server)
-		})
-	}
-}
-
-func TestReplicaIsAnErrorWithItsName(t *testing.T) {
-	server := launch(t, redistest.Options{})
-	store := openURL(t, "redis://"+server.Addr, 50*time.Millisecond)
-	tell(t, server, "REPLICAOF", "127.0.0.1", strconv.Itoa(freePort(t)))
-	_, err := store.Take(t.Context(), penstock.Request{Key: "k", Limit: penstock.PerHour(burst), Cost: 1})
-	if err == nil || !strings.Contains(err.Error(), "READONLY") || !strings.Contains(err.Error(), server.Addr) {
-		t.Errorf("a server that stays a replica: got %v, want READONLY and %s", err, server.Addr)
-	}
 }

@@ -30,6 +30,8 @@ func TestForeignValuesAreErrors(t *testing.T) {
 			{"SET", "", "", "PX", "60000"},
 			{"SET", "", "1.5", "PX", "60000"},
 			{"SET", "", "12 twelve", "PX", "60000"},
+			{"SET", "", "nan", "PX", "60000"},
+			{"SET", "", "inf", "PX", "60000"},
 			{"RPUSH", "", "a"},
 			{"HSET", "", "a", "b"},
 		} {

@@ -22,26 +22,41 @@ func (s *Store) inspect(ctx context.Context) error {
 	}
 	for node, text := range infos {
 		info := parseInfo(text)
-		version := info["redis_version"]
-		major, _, _ := strings.Cut(version, ".")
-		if n, err := strconv.Atoi(major); err == nil && n < leastVersion {
-			return fmt.Errorf("redisstore: connect to %s: %w: version %s: want %d or later",
-				node, penstock.ErrUnavailable, version, leastVersion)
+		if problem := s.unfit(info); problem != "" {
+			return fmt.Errorf("redisstore: connect to %s: %w: %s", node, penstock.ErrUnavailable, problem)
 		}
-		s.warnings = append(s.warnings, warningsOf(node, info)...)
+		s.warnings = append(s.warnings, s.warningsOf(node, info)...)
 	}
 	slices.Sort(s.warnings)
 	return nil
 }
 
+// unfit returns why a store cannot work on a node, if that is so.
+func (s *Store) unfit(info map[string]string) string {
+	version := info["redis_version"]
+	major, _, _ := strings.Cut(version, ".")
+	if n, err := strconv.Atoi(major); err == nil && n < leastVersion {
+		return fmt.Sprintf("version %s: want %d or later", version, leastVersion)
+	}
+	if info["cluster_enabled"] == "1" && !s.client.Sharded() {
+		return "is a node of a Cluster: want a URL that begins with redis-cluster://"
+	}
+	return ""
+}
+
 // warningsOf returns what makes a node's promises weaker.
-func warningsOf(node string, info map[string]string) (warnings []string) {
+func (s *Store) warningsOf(node string, info map[string]string) (warnings []string) {
+	warn := func(format string, args ...any) {
+		warnings = append(warnings, node+": "+fmt.Sprintf(format, args...))
+	}
 	if policy := info["maxmemory_policy"]; policy != "" && policy != "noeviction" {
-		warnings = append(warnings, fmt.Sprintf(
-			"%s: maxmemory-policy is %s: a key that is evicted gets its whole burst back; want noeviction", node, policy))
+		warn("maxmemory-policy is %s: a key that is evicted gets its whole burst back; want noeviction", policy)
+	}
+	if info["role"] == "slave" && !s.client.Sharded() {
+		warn("is a replica, which refuses whatever would change something")
 	}
 	if info["redis_version"] == "" {
-		warnings = append(warnings, fmt.Sprintf("%s: does not tell its version; want %d or later", node, leastVersion))
+		warn("does not say in INFO which version it is and what it evicts; want %d or later, and noeviction", leastVersion)
 	}
 	return warnings
 }

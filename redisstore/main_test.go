@@ -83,16 +83,25 @@ func open(t testing.TB, server *redistest.Server, o redisstore.Options) *redisst
 	return s
 }
 
-// openHeld opens a store that goes by a clock of storetest.
-func openHeld(t testing.TB, clock *storetest.Clock) penstock.Store {
-	err := clock.Follow(func(now time.Time) error {
-		held.Clock.Set(now)
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
+// sharing returns how storetest opens stores that go by the clocks of servers. It
+// opens thousands, so that they share the connections of one.
+func sharing(one *redisstore.Store, servers ...*redistest.Server) storetest.Open {
+	return func(t testing.TB, clock *storetest.Clock) penstock.Store {
+		err := clock.Follow(func(now time.Time) error {
+			for _, server := range servers {
+				server.Clock.Set(now)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := one.Share(redisstore.Options{Prefix: newPrefix(), Timeout: generous})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
 	}
-	return open(t, held, redisstore.Options{})
 }
 
 // keys returns the names of the keys under a prefix.
@@ -103,4 +112,14 @@ func keys(t *testing.T, server *redistest.Server, prefix string) []string {
 		t.Fatal(err)
 	}
 	return strings.Fields(list)
+}
+
+// take asks for a decision that there must be.
+func take(t *testing.T, store *redisstore.Store, r penstock.Request) penstock.Decision {
+	t.Helper()
+	d, err := store.Take(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
 }

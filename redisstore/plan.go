@@ -103,19 +103,14 @@ func (p *plan) prepare() {
 	}
 }
 
-// leastLife is the least that a bucket's key lives, in ticks.
-const leastLife = 1000
-
-// prepareBucket works out a bucket's unit. Its key lives for twice the time that
-// the bucket takes to fill, so that a busy one is not written anew all the time.
+// prepareBucket works out a bucket's unit.
 func (p *plan) prepareBucket(r *algorithm.Rate) {
 	p.most = r.Burst
 	p.unit = 1
 	if 2*r.Capacity() >= 1<<53 { // see algorithm.Interval
 		p.unit = 1000
 	}
-	life := max(algorithm.RoundUp(2*r.Capacity(), tick)/tick, leastLife)
-	p.shape = texts(r.Capacity()/p.unit, life)
+	p.shape = texts(r.Capacity() / p.unit)
 }
 
 func texts(numbers ...int64) []string {
@@ -271,7 +266,7 @@ func (p *plan) window(now int64) algorithm.Window {
 		s = p.around(now)
 	}
 	i := 0
-	for now >= s.starts[i+1] {
+	for now >= s.starts[i+1] && i+2 < len(s.starts) { // no calendar reaches to the end of all numbers
 		i++
 	}
 	return algorithm.Window{End: s.starts[i+1] * tick, Length: (s.starts[i+1] - s.starts[i]) * tick}

@@ -115,8 +115,10 @@ func (e *errand) ask(store *redisstore.Store) ([]penstock.Decision, error) {
 
 // A worker is another process with a store.
 type worker struct {
-	in  *json.Encoder
-	out *json.Decoder
+	process *exec.Cmd
+	in      *json.Encoder
+	out     *json.Decoder
+	killed  bool
 }
 
 // hire starts processes that share a prefix on the server whose clock the test
@@ -125,29 +127,46 @@ func hire(t *testing.T, clocks ...time.Duration) (workers []*worker) {
 	t.Helper()
 	prefix := newPrefix()
 	for _, ahead := range clocks {
-		c := exec.Command(os.Args[0])
-		c.Env = append(os.Environ(), workerPrefix+"="+prefix, workerURL+"=unix://"+held.Socket, workerAhead+"="+ahead.String())
-		c.Stderr = os.Stderr
-		in, err := c.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		out, err := c.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = in.Close()
-			if err := c.Wait(); err != nil {
-				t.Errorf("a worker: %v", err)
-			}
-		})
-		workers = append(workers, &worker{json.NewEncoder(in), json.NewDecoder(bufio.NewReader(out))})
+		workers = append(workers, hireAt(t, "unix://"+held.Socket, prefix, ahead))
 	}
 	return workers
+}
+
+// hireAt starts a process with a store on some server.
+func hireAt(t *testing.T, url, prefix string, ahead time.Duration) *worker {
+	t.Helper()
+	c := exec.Command(os.Args[0])
+	c.Env = append(os.Environ(), workerPrefix+"="+prefix, workerURL+"="+url, workerAhead+"="+ahead.String())
+	c.Stderr = os.Stderr
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w := &worker{process: c, in: json.NewEncoder(in), out: json.NewDecoder(bufio.NewReader(out))}
+	t.Cleanup(func() {
+		_ = in.Close()
+		if err := c.Wait(); err != nil && !w.killed {
+			t.Errorf("a worker: %v", err)
+		}
+	})
+	return w
+}
+
+// kill ends a worker in the middle of whatever it is doing.
+func (w *worker) kill(t *testing.T) {
+	t.Helper()
+	w.killed = true
+	if err := w.process.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.out.Decode(&report{}) // returns when the process is gone
 }
 
 func (w *worker) run(t *testing.T, e errand) (r report) {

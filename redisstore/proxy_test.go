@@ -24,6 +24,7 @@ type proxy struct {
 	reset   bool          // whether a connection is cut without a farewell
 	icy     bool          // whether new connections are half open
 	cuts    int           // how many connections were cut
+	dials   int           // how many connections there were
 	length  int           // of what came back since the last call was seen
 	rewrite func([]byte) []byte
 }
@@ -71,7 +72,12 @@ func (p *proxy) do(change func()) {
 }
 
 func (p *proxy) connect(client *net.TCPConn) {
-	server, err := net.Dial("tcp", p.target)
+	target := ""
+	p.do(func() {
+		target = p.target
+		p.dials++
+	})
+	server, err := net.Dial("tcp", target)
 	if err != nil {
 		_ = client.Close()
 		return
@@ -161,6 +167,12 @@ func (p *proxy) cutAfter(n int, reset bool) {
 // cutSoFar returns how many connections were cut by that.
 func (p *proxy) cutSoFar() (n int) {
 	p.do(func() { n = p.cuts })
+	return n
+}
+
+// dialled returns how many connections there were so far.
+func (p *proxy) dialled() (n int) {
+	p.do(func() { n = p.dials })
 	return n
 }
 

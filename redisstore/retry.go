@@ -13,8 +13,14 @@ import (
 )
 
 // refusals are the words with which Redis says that it has done nothing, and
-// that asking again may help.
-var refusals = []string{"NOSCRIPT", "MOVED", "ASK", "TRYAGAIN", "READONLY", "LOADING", "CLUSTERDOWN", "MASTERDOWN"}
+// that asking again may help. BUSY and NOREPLICAS come before a script's first
+// write, and a script that was refused that has written nothing.
+var refusals = []string{
+	"NOSCRIPT", "MOVED", "ASK", "TRYAGAIN", "READONLY", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "NOREPLICAS",
+}
+
+// errNotSent means that a call never left this process.
+var errNotSent = errors.New("not sent")
 
 // refused returns such a word, or nothing. After any other error it is not known
 // whether the call was carried out.
@@ -25,7 +31,7 @@ func refused(err error) string {
 			return w
 		}
 	}
-	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errResting) {
+	if errors.Is(err, errNotSent) || errors.Is(err, syscall.ECONNREFUSED) {
 		return "refused"
 	}
 	return ""
@@ -37,14 +43,12 @@ const (
 	lastPause  = 16 * time.Millisecond
 )
 
-// travel makes calls, and repeats those that may be, until the store's deadline.
-func (s *Store) travel(ctx context.Context, calls []Call) {
-	d := deadlineAfter(ctx, s.timeout)
-	defer d.stop()
-	place, err := s.gate.enter(d)
+// travel makes calls, and repeats those that may be, until the deadline.
+func (s *Store) travel(d *deadline, calls []Call) {
+	place, err := s.enter(d)
 	if err != nil {
 		for i := range calls {
-			calls[i].Err = fmt.Errorf("%w: %w", errCrowded, err)
+			calls[i].Err = err
 		}
 		return
 	}
@@ -61,6 +65,18 @@ func (s *Store) travel(ctx context.Context, calls []Call) {
 	default:
 		s.gate.leave(place)
 	}
+}
+
+// enter waits for a place among the trips under way. Who comes too late is not
+// let in: a caller who has gone away must not be charged.
+func (s *Store) enter(d *deadline) (place bool, err error) {
+	if err = d.Context.Err(); err != nil {
+		return false, err
+	}
+	if place, err = s.gate.enter(d); err != nil {
+		err = fmt.Errorf("%w: %w", errCrowded, err)
+	}
+	return place, err
 }
 
 // anyAnswered reports whether Redis has said anything.
@@ -88,7 +104,10 @@ func anyAgain(calls []Call) bool {
 // again reports whether a call may be repeated: because it was not carried out,
 // or because its ID makes sure that it is charged once.
 func (c *Call) again() bool {
-	return c.Err != nil && (refused(c.Err) != "" || c.safe && !isReply(c.Err))
+	if c.Err == nil || errors.Is(c.Err, errClosed) {
+		return false
+	}
+	return refused(c.Err) != "" || c.safe && !isReply(c.Err)
 }
 
 // isReply reports whether an error is Redis's own answer; those begin with a
@@ -121,7 +140,7 @@ func (s *Store) wait(ctx context.Context, calls []Call, pause time.Duration) boo
 }
 
 // repeat makes those calls again that may be.
-func (s *Store) repeat(ctx context.Context, calls []Call) {
+func (s *Store) repeat(d *deadline, calls []Call) {
 	var some []Call
 	var places []int
 	for i := range calls {
@@ -130,30 +149,48 @@ func (s *Store) repeat(ctx context.Context, calls []Call) {
 		}
 	}
 	for i := range some {
-		some[i].Err, some[i].Reply = nil, some[i].Reply[:0]
+		some[i].refusal, some[i].Err, some[i].Reply = some[i].Err, nil, some[i].Reply[:0]
 	}
-	s.client.Do(ctx, some)
+	d.asked = time.Now()
+	s.client.Do(d, some)
 	for i, place := range places {
 		calls[place] = some[i]
 	}
 }
 
-// callError says which operation failed, where, and why.
-func (s *Store) callError(ctx context.Context, c *Call) error {
+// callError says which operation failed, where, and why. Why the caller has gone
+// away is the caller's to know, and no fault of Redis.
+func (s *Store) callError(d *deadline, c *Call) error {
+	err, before := c.Err, ""
+	if c.refusal != nil {
+		before = ", after " + c.refusal.Error()
+	}
+	switch gone := d.Context.Err(); {
+	case gone != nil && isReply(err) && refused(err) != "":
+		return c.failed(fmt.Errorf("%w, after %w", gone, err))
+	case gone != nil && !isReply(err):
+		return c.failed(fmt.Errorf("%w%s", gone, before))
+	case errors.Is(err, context.DeadlineExceeded):
+		err = fmt.Errorf("no answer within %v: %w%s", s.timeout, err, before)
+	case isForeign(err):
+		err = fmt.Errorf("key %q holds what no limit wrote: %w", c.Keys, err)
+	}
+	return c.failed(fmt.Errorf("%w: %w", penstock.ErrUnavailable, err))
+}
+
+// failed says which operation it was, and where.
+func (c *Call) failed(err error) error {
 	where := ""
 	if c.Node != "" {
 		where = " on " + c.Node
 	}
-	text := c.Err.Error()
-	switch {
-	case ctx.Err() != nil:
-		return fmt.Errorf("redisstore: %s%s: %w", c.Script.Name, where, ctx.Err())
-	case errors.Is(c.Err, context.DeadlineExceeded):
-		return fmt.Errorf("redisstore: %s%s: %w: no answer within %v: %w",
-			c.Script.Name, where, penstock.ErrUnavailable, s.timeout, c.Err)
-	case strings.HasPrefix(text, "FOREIGN"), strings.HasPrefix(text, "WRONGTYPE"):
-		return fmt.Errorf("redisstore: %s%s: %w: key %q holds what no limit wrote: %w",
-			c.Script.Name, where, penstock.ErrUnavailable, c.Keys, c.Err)
-	}
-	return fmt.Errorf("redisstore: %s%s: %w: %w", c.Script.Name, where, penstock.ErrUnavailable, c.Err)
+	return fmt.Errorf("redisstore: %s%s: %w", c.Script.Name, where, err)
+}
+
+// isForeign reports whether a script has found something that is not a state: by
+// itself, or because Redis cannot add to it.
+func isForeign(err error) bool {
+	text := err.Error()
+	return strings.HasPrefix(text, "FOREIGN") || strings.HasPrefix(text, "WRONGTYPE") ||
+		strings.HasPrefix(text, "ERR value is not an integer")
 }

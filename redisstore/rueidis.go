@@ -2,9 +2,11 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/bits"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -14,16 +16,24 @@ import (
 // Open connects to the Redis of a URL and returns a store on it, which must be
 // closed. Nil options are all defaults. The forms are
 //
-//	redis://user:password@host:6379/0                  one server
+//	redis://user:password@host:6379/0                  one server, database 0
 //	rediss://host:6380                                 the same, over TLS
 //	unix:///run/redis.sock?db=0                        the same, over a socket
 //	redis-sentinel://host:26379,host:26379/master/0    what sentinels call master
 //	redis-cluster://host:6379,host:6379                a Cluster
 //
+// All but the scheme may be left out where there is a default, as in redis://. A
+// user or password with any of : / ? # @ % in it is written as in other URLs, such
+// as p%40ss for p@ss.
+//
 // Sentinels and Clusters are reached over TLS with ?tls=true, and sentinels with
 // a password of their own with ?sentinel_user=…&sentinel_password=…. For TLS,
 // ?ca=… names a file with the certificates to trust, and ?cert=…&key=… files with
 // one's own.
+//
+// Open takes at most five seconds, or as long as ctx lasts if that is less. It
+// fails if nobody answers, if the server is too old, or if the URL does not fit
+// it; see [Store.Warnings] for what does not stop it.
 func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 	opts, err := o.withDefaults()
 	if err != nil {
@@ -33,40 +43,44 @@ func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	tune(ctx, &option, opts)
-	dialer := newDialer("tcp")
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	network := "tcp"
 	if strings.HasPrefix(url, "unix:") {
-		dialer = newDialer("unix")
+		network = "unix"
 	}
+	dialer := newDialer(network)
+	tune(&option, opts)
 	option.DialCtxFn = dialer.dial
-	client, err := rueidis.NewClient(option)
+	client, err := connect(ctx, option)
 	if err != nil {
-		if client != nil {
-			client.Close()
-		}
+		dialer.close()
 		return nil, fmt.Errorf("redisstore: connect to %s: %w: %w",
 			strings.Join(option.InitAddress, ", "), penstock.ErrUnavailable, err)
 	}
-	s, err := open(ctx, &builtIn{client: client, sharded: client.Mode() == rueidis.ClientModeCluster}, o)
-	if err != nil {
-		client.Close()
-		return nil, err
-	}
+	b := newBuiltIn(client, option)
+	s, err := open(ctx, b, o)
 	s.close = func() {
-		client.Close()
+		b.close()
 		dialer.close()
+	}
+	if err != nil {
+		s.close()
+		return nil, err
 	}
 	return s, nil
 }
 
+// dialTimeout is how long one address may take to answer when there are others
+// to try.
+const dialTimeout = time.Second
+
 // tune sets what the store needs of the client. The client's queues have more
 // places than there may be calls, because it does not look at the context while
-// it waits for one. It must not repeat anything by itself.
-func tune(ctx context.Context, option *rueidis.ClientOption, o Options) {
-	option.Dialer.Timeout = connectTimeout
-	if at, ok := ctx.Deadline(); ok {
-		option.Dialer.Timeout = max(min(time.Until(at), connectTimeout), time.Millisecond)
-	}
+// it waits for one. It must not repeat anything by itself, and redirections that
+// lead nowhere are pursued at our pace, not at its own.
+func tune(option *rueidis.ClientOption, o Options) {
+	option.Dialer.Timeout = dialTimeout
 	option.Dialer.KeepAlive = silence
 	option.Sentinel.Dialer = option.Dialer // without it, sentinels get no time at all
 	option.ConnWriteTimeout = silence
@@ -76,42 +90,92 @@ func tune(ctx context.Context, option *rueidis.ClientOption, o Options) {
 	option.DisableCache = true
 	option.DisableRetry = true
 	option.Sentinel.TopologyRefreshInterval = silence
+	option.ClusterOption.MaxMovedRedirections = 4
+}
+
+// connect makes a client, and waits for it as long as ctx lasts; the client's own
+// way to make one knows no context.
+func connect(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, error) {
+	type result struct {
+		client rueidis.Client
+		err    error
+	}
+	made := make(chan result, 1)
+	go func() {
+		client, err := rueidis.NewClient(option)
+		if err != nil && client != nil {
+			client.Close()
+		}
+		made <- result{client, err}
+	}()
+	select {
+	case r := <-made:
+		return r.client, r.err
+	case <-ctx.Done():
+		go func() {
+			if r := <-made; r.err == nil {
+				r.client.Close()
+			}
+		}()
+		return nil, ctx.Err()
+	}
 }
 
 // builtIn is the client that Open brings.
 type builtIn struct {
-	client  rueidis.Client
+	sessions
+	build   rueidis.Builder
 	sharded bool
+	owners  owners
+}
+
+func newBuiltIn(client rueidis.Client, option rueidis.ClientOption) *builtIn {
+	b := &builtIn{build: client.B(), sharded: client.Mode() == rueidis.ClientModeCluster}
+	b.gap = firstRenewGap
+	b.connect = func() (rueidis.Client, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
+		defer cancel()
+		return connect(ctx, option)
+	}
+	b.current.Store(&session{client})
+	return b
 }
 
 func (b *builtIn) Sharded() bool { return b.sharded }
 
 func (b *builtIn) Do(ctx context.Context, calls []Call) {
+	s := b.current.Load()
+	if s == nil {
+		for i := range calls {
+			calls[i].Err = errClosed
+		}
+		return
+	}
 	if len(calls) == 1 {
-		b.read(&calls[0], b.client.Do(ctx, b.command(&calls[0])))
+		b.read(ctx, s, &calls[0], s.client.Do(ctx, b.command(&calls[0])))
 		return
 	}
 	commands := make(rueidis.Commands, len(calls))
 	for i := range calls {
 		commands[i] = b.command(&calls[i])
 	}
-	for i, result := range b.client.DoMulti(ctx, commands...) {
-		b.read(&calls[i], result)
+	for i, result := range s.client.DoMulti(ctx, commands...) {
+		b.read(ctx, s, &calls[i], result)
 	}
 }
 
 func (b *builtIn) command(c *Call) rueidis.Completed {
 	if c.Text {
-		return b.client.B().Eval().Script(c.Script.Text).Numkeys(int64(len(c.Keys))).Key(c.Keys...).Arg(c.Args...).Build()
+		return b.build.Eval().Script(c.Script.Text).Numkeys(int64(len(c.Keys))).Key(c.Keys...).Arg(c.Args...).Build()
 	}
-	return b.client.B().Evalsha().Sha1(c.Script.SHA1).Numkeys(int64(len(c.Keys))).Key(c.Keys...).Arg(c.Args...).Build()
+	return b.build.Evalsha().Sha1(c.Script.SHA1).Numkeys(int64(len(c.Keys))).Key(c.Keys...).Arg(c.Args...).Build()
 }
 
 // read puts what came back into a call.
-func (b *builtIn) read(c *Call, result rueidis.RedisResult) {
+func (b *builtIn) read(ctx context.Context, s *session, c *Call, result rueidis.RedisResult) {
 	message, err := result.ToMessage()
 	if err != nil {
-		c.Err, c.Node = err, b.node(c)
+		b.fail(ctx, s, c, err)
 		return
 	}
 	if n, err := message.AsInt64(); err == nil {
@@ -120,40 +184,97 @@ func (b *builtIn) read(c *Call, result rueidis.RedisResult) {
 	}
 	list, err := message.ToArray()
 	for i := range list {
-		n, err := list[i].AsInt64()
-		if err != nil {
-			c.Err, c.Node = err, b.node(c)
-			return
+		var n int64
+		if n, err = list[i].AsInt64(); err != nil {
+			break
 		}
 		c.Reply = append(c.Reply, n)
 	}
 	if err != nil {
-		c.Err, c.Node = err, b.node(c)
+		b.fail(ctx, s, c, err)
 	}
 }
 
-// node returns who was asked, as far as the client tells.
-func (b *builtIn) node(c *Call) string {
-	if b.sharded && len(c.Keys) > 0 {
-		return fmt.Sprintf("the node of slot %d", slotOf(c.Keys[0]))
+// fail puts an error into a call. A server that says that it is a replica is not
+// the one to ask, but perhaps its name is by now that of another. In a Cluster
+// nobody is asked by name, and a replica says who is to be asked.
+func (b *builtIn) fail(ctx context.Context, s *session, c *Call, err error) {
+	c.Err, c.Node = b.explain(ctx, err), b.node(s, c)
+	if word := refused(err); !b.sharded && (word == "READONLY" || word == "MASTERDOWN") {
+		b.renew(s)
 	}
-	for address := range b.client.Nodes() {
+}
+
+// explain puts an error of the client into our words.
+func (b *builtIn) explain(ctx context.Context, err error) error {
+	switch {
+	case errors.Is(err, rueidis.ErrClosing) && b.current.Load() == nil:
+		return errClosed
+	case errors.Is(err, rueidis.ErrClosing) && askedWithin(ctx, farewell), errors.Is(err, rueidis.ErrNoSlot):
+		return notSent(err)
+	}
+	if _, ok := rueidis.IsRedisErr(err); ok && !isReply(err) {
+		return fmt.Errorf("ERR %w", err) // what scripts may not do is said without a word in front
+	}
+	return err
+}
+
+// farewell is how long a client that is being closed, because there is another
+// primary, waits for answers to what it has sent. Who is turned away before that
+// has not been sent.
+const farewell = time.Second
+
+// askedWithin reports whether the calls of a trip were made less than so long ago.
+func askedWithin(ctx context.Context, d time.Duration) bool {
+	by, ok := ctx.(*deadline)
+	return ok && time.Since(by.asked) < d
+}
+
+// node returns who was asked, as far as the client tells.
+func (b *builtIn) node(s *session, c *Call) string {
+	if b.sharded && len(c.Keys) > 0 {
+		return b.owners.name(s.client, slotOf(c.Keys[0]))
+	}
+	for address := range s.client.Nodes() {
 		return address
 	}
 	return ""
 }
 
 func (b *builtIn) Info(ctx context.Context) (map[string]string, error) {
-	infos := map[string]string{}
-	for address, node := range b.client.Nodes() {
-		text, err := node.Do(ctx, node.B().Info().Build()).ToString()
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", address, err)
-		}
-		infos[address] = text
-		if !b.sharded {
-			break // the others are replicas
-		}
+	s := b.current.Load()
+	if s == nil {
+		return nil, errClosed
 	}
-	return infos, nil
+	if b.sharded {
+		b.owners.load(ctx, s.client)
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var failed error
+	infos, told := map[string]string{}, 0
+	for address, node := range s.client.Nodes() {
+		wg.Go(func() {
+			text, err := node.Do(ctx, node.B().Info().Build()).ToString()
+			mu.Lock()
+			defer mu.Unlock()
+			infos[address] = text
+			if err == nil || keepsToItself(err) {
+				told++
+			} else {
+				failed = fmt.Errorf("%s: %w", address, err)
+			}
+		})
+	}
+	wg.Wait()
+	if told > 0 {
+		failed = nil
+	}
+	return infos, failed
+}
+
+// keepsToItself reports whether a server is there, but does not answer INFO: the
+// user may not ask, or it is something that only speaks Redis's protocol.
+func keepsToItself(err error) bool {
+	return strings.HasPrefix(err.Error(), "NOPERM") || strings.HasPrefix(err.Error(), "ERR unknown command")
 }

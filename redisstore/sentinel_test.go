@@ -12,7 +12,7 @@ import (
 // What the replica had not received yet can be admitted once more.
 func TestSentinelFailover(t *testing.T) {
 	w := startWatched(t)
-	c := gather(openURL(t, w.url(), 50*time.Millisecond))
+	c := gather(t, openURL(t, w.url(), 50*time.Millisecond))
 	c.answered(t, 2000)
 	old := w.primary(t)
 	old.Kill()
@@ -32,7 +32,7 @@ func TestSentinelFailover(t *testing.T) {
 // A planned failover kills nobody: the primary becomes a replica, and says so.
 func TestSentinelSwitchesWithoutACrash(t *testing.T) {
 	w := startWatched(t)
-	c := gather(openURL(t, w.url(), generous))
+	c := gather(t, openURL(t, w.url(), generous))
 	c.answered(t, 1000)
 	old := w.primary(t)
 	await(t, "the sentinel begins", func() bool {

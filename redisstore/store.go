@@ -16,11 +16,22 @@
 // ceased to matter. A key that is gone is as good as new, so a Redis that evicts
 // keys gives units back: use maxmemory-policy noeviction, and look at
 // [Store.Warnings].
+//
+// # Redis
+//
+// It must be Redis 7 or later, or what speaks its protocol as well. A user must be
+// permitted hello, eval, evalsha, time, pttl, get, set, incrby and del, for keys
+// that begin with the prefix; in a Cluster also cluster|slots, cluster|shards and
+// asking, and where there are sentinels role. With info and ping too, the checks
+// on connecting can be made, and idle connections be watched.
 package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -114,12 +125,17 @@ const silence = time.Second
 func New(client Client, o *Options) (*Store, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
 	defer cancel()
-	return open(ctx, client, o)
+	s, err := open(ctx, client, o)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // connectTimeout is how long connecting and the checks may take together.
 const connectTimeout = 5 * time.Second
 
+// open returns a store even if the servers are not fit for it, to be closed.
 func open(ctx context.Context, client Client, o *Options) (*Store, error) {
 	opts, err := o.withDefaults()
 	if err != nil {
@@ -138,12 +154,16 @@ func open(ctx context.Context, client Client, o *Options) (*Store, error) {
 	return s, s.inspect(ctx)
 }
 
-// Close closes the connections that Open has opened. Calls under way fail.
+// Close closes the connections that Open has opened. Calls under way fail, and so
+// do all that come later. A second Close does nothing.
 func (s *Store) Close() { s.close() }
+
+// errClosed means that there is nobody to ask any more.
+var errClosed = errors.New("the store is closed")
 
 // Warnings returns what was found on connecting that makes the promises of a
 // limit weaker, in sentences for whoever runs Redis. None is good.
-func (s *Store) Warnings() []string { return s.warnings }
+func (s *Store) Warnings() []string { return slices.Clone(s.warnings) }
 
 // A trip is one request under way.
 type trip struct {
@@ -162,33 +182,48 @@ var trips = sync.Pool{New: func() any {
 
 // Take decides one request, in one trip.
 func (s *Store) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+	d := deadlineAfter(ctx, s.timeout)
+	defer d.stop()
+	return s.take(d, &r, always)
+}
+
+// always is for how long a grant under an ID is remembered: as long as the limit
+// says.
+const always = time.Duration(math.MaxInt64)
+
+func (s *Store) take(d *deadline, r *penstock.Request, memory time.Duration) (penstock.Decision, error) {
 	t := trips.Get().(*trip)
-	d, err := s.take(ctx, t, &r)
+	decision, err := s.ask(d, t, r, memory)
 	if err == nil {
 		trips.Put(t) // after an error, somebody may still be writing into it
 	}
-	return d, err
+	return decision, err
 }
 
 // maxPosed is how often a question is posed when the server's clock keeps being
 // elsewhere.
 const maxPosed = 3
 
-func (s *Store) take(ctx context.Context, t *trip, r *penstock.Request) (d penstock.Decision, err error) {
+// ask takes one trip, or more if the server's clock has to be found first.
+func (s *Store) ask(d *deadline, t *trip, r *penstock.Request, memory time.Duration) (none penstock.Decision, err error) {
 	q, c := &t.question, &t.calls[0]
-	if err = s.pose(q, c, r); err != nil {
-		return d, err
+	if err = s.pose(q, c, r, memory); err != nil {
+		return none, err
 	}
 	for range maxPosed {
-		s.travel(ctx, t.calls[:])
+		s.travel(d, t.calls[:])
 		if c.Err != nil {
-			return d, s.callError(ctx, c)
+			return none, s.callError(d, c)
 		}
-		d, ok, err := s.answer(q, c.Reply)
+		decision, ok, err := s.answer(q, c)
 		if ok || err != nil {
-			return d, err
+			return decision, err
 		}
 		s.poseAgain(q, c)
 	}
-	return d, fmt.Errorf("redisstore: %s: %w: %w", c.Script.Name, penstock.ErrUnavailable, errClock)
+	return none, c.failed(errClock)
 }
+
+// errClock means that what was asked about windows of a calendar was never asked
+// about the right ones.
+var errClock = fmt.Errorf("%w: the server's clock does not stay in one place", penstock.ErrUnavailable)

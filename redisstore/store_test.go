@@ -1,11 +1,61 @@
 package redisstore_test
 
 import (
+	"context"
+	"slices"
 	"testing"
 
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/redisstore"
 	"github.com/penstock-io/penstock/storetest"
 )
 
 func TestRedisIsAStore(t *testing.T) {
-	storetest.Run(t, openHeld)
+	storetest.Run(t, sharing(open(t, held, redisstore.Options{}), held))
+}
+
+// In a Cluster, keys are on three servers. What is taken of several slots
+// together is not taken at one instant, but decided as if it were.
+func TestClusterIsAStore(t *testing.T) {
+	c := startHeldCluster(t)
+	one := openURL(t, c.url(), generous)
+	t.Run("keys of all slots", func(t *testing.T) { storetest.RunSequential(t, sharing(one, c.nodes...)) })
+	t.Run("keys of one slot", func(t *testing.T) {
+		storetest.Run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
+			return tagged{sharing(one, c.nodes...)(t, clock).(*redisstore.Store)}
+		})
+	})
+	mortal(t, c.nodes...)
+}
+
+// A tagged store has all keys in one slot.
+type tagged struct{ store *redisstore.Store }
+
+func (s tagged) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+	return s.store.Take(ctx, s.tag(r)[0])
+}
+
+func (s tagged) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+	return s.store.TakeEach(ctx, s.tag(rs...), ds)
+}
+
+func (s tagged) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+	return s.store.TakeAll(ctx, s.tag(rs...), ds)
+}
+
+func (s tagged) tag(rs ...penstock.Request) []penstock.Request {
+	rs = slices.Clone(rs)
+	for i := range rs {
+		if rs[i].Key != "" { // which is an error, and has to stay one
+			rs[i].Key = "{one}" + rs[i].Key
+		}
+	}
+	return rs
+}
+
+func TestSentinelIsAStore(t *testing.T) {
+	server := launch(t, redistest.Options{HeldClock: true})
+	storetest.Run(t, sharing(openURL(t, watch(t, server.Addr), generous), server))
+	mortal(t, server)
 }

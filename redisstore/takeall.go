@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -22,10 +21,11 @@ import (
 // one slot.
 //
 // Over several slots of a Cluster it looks at all keys, takes of one after the
-// other, and gives back what it took when one refuses. That never admits too
-// much. Others may see units taken for a moment, and be refused because of it; a
-// process that dies in between leaves them taken until they come back by
-// themselves.
+// other, and gives back what it took when one refuses or does not answer; for
+// giving back it has [Options].Timeout once more. That never admits too much.
+// Others may see units taken for a moment, and be refused because of it. What
+// cannot be given back, because the process has died or the node does not
+// answer, comes back by itself, as all that is taken does.
 func (s *Store) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	// AllowAll refuses what has no meaning, and whatever it grants is nothing.
 	if err := penstock.TakeAll(ctx, penstock.AllowAll, rs, ds); err != nil {
@@ -35,21 +35,21 @@ func (s *Store) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstoc
 	if err != nil || len(ms) == 0 {
 		return err
 	}
+	d := deadlineAfter(ctx, s.timeout)
+	defer d.stop()
 	for range maxPosed {
 		var decided bool
 		if s.client.Sharded() && !oneSlot(ms) {
-			decided, err = s.takeAcross(ctx, rs, ms, ds)
+			decided, err = s.takeAcross(d, rs, ms, ds)
 		} else {
-			decided, err = s.takeTogether(ctx, ms, ds)
+			decided, err = s.takeTogether(d, ms, ds)
 		}
 		if decided || err != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("redisstore: take all: %w: %w", penstock.ErrUnavailable, errClock)
+	return fmt.Errorf("redisstore: take all: %w", errClock)
 }
-
-var errClock = errors.New("the server's clock does not stay in one place")
 
 // A member is one request of a TakeAll.
 type member struct {
@@ -75,21 +75,19 @@ func (s *Store) members(rs []penstock.Request) ([]member, error) {
 
 // addUp works out what is asked of each key.
 func addUp(ms []member) error {
+	totals := make(map[string]int64, len(ms))
 	for i := range ms {
-		for j := range ms {
-			if ms[j].name != ms[i].name {
-				continue
-			}
-			if ms[j].ask.Cost > math.MaxInt64-ms[i].total {
-				return requestError(i, &penstock.FieldError{
-					Field: "Cost", Kind: penstock.ErrBadCost, Problem: "costs of one key add up to more than fits",
-				})
-			}
-			ms[i].total += ms[j].ask.Cost
-			if j < i {
-				ms[i].ahead += ms[j].ask.Cost
-			}
+		m := &ms[i]
+		m.ahead = totals[m.name]
+		if m.ask.Cost > math.MaxInt64-m.ahead {
+			return requestError(i, &penstock.FieldError{
+				Field: "Cost", Kind: penstock.ErrBadCost, Problem: "costs of one key add up to more than fits",
+			})
 		}
+		totals[m.name] = m.ahead + m.ask.Cost
+	}
+	for i := range ms {
+		ms[i].total = totals[ms[i].name]
 	}
 	return nil
 }
@@ -132,7 +130,7 @@ func (s *Store) together(ms []member, take bool) Call {
 func (m *member) arguments(args []string) []string {
 	try := m.plan.arguments(m.whole(), nil)
 	if m.ahead > 0 && m.ask.Cost > 0 && m.plan.step == algorithm.LeakyBucketStep && m.ask.MaxDelay > 0 {
-		try[3] = m.boundBehind()
+		try[2] = m.boundBehind()
 	}
 	args = append(args, string(m.plan.step), strconv.Itoa(len(try)))
 	args = append(args, try...)
@@ -156,10 +154,10 @@ func (m *member) boundBehind() string {
 
 // takeTogether takes all members in one script. Nothing is decided if the
 // server's clock is elsewhere.
-func (s *Store) takeTogether(ctx context.Context, ms []member, ds []penstock.Decision) (decided bool, err error) {
+func (s *Store) takeTogether(d *deadline, ms []member, ds []penstock.Decision) (decided bool, err error) {
 	calls := []Call{s.together(ms, true)}
-	s.travel(ctx, calls)
-	took, err := s.readTogether(ctx, &calls[0], ms)
+	s.travel(d, calls)
+	took, err := s.readTogether(d, &calls[0], ms)
 	if err != nil || s.elsewhere(ms) {
 		return false, err
 	}
@@ -174,9 +172,9 @@ func (s *Store) takeTogether(ctx context.Context, ms []member, ds []penstock.Dec
 }
 
 // readTogether gives each member its part of the reply.
-func (s *Store) readTogether(ctx context.Context, c *Call, ms []member) (took bool, err error) {
+func (s *Store) readTogether(d *deadline, c *Call, ms []member) (took bool, err error) {
 	if c.Err != nil {
-		return false, s.callError(ctx, c)
+		return false, s.callError(d, c)
 	}
 	reply := c.Reply
 	want := 1
@@ -184,7 +182,7 @@ func (s *Store) readTogether(ctx context.Context, c *Call, ms []member) (took bo
 		want += ms[i].plan.replyLen()
 	}
 	if len(reply) != want {
-		return false, fmt.Errorf("redisstore: take all: %w: unexpected reply %d", penstock.ErrUnavailable, reply)
+		return false, c.unexpected()
 	}
 	took, reply = reply[0] == 1, reply[1:]
 	for i := range ms {
@@ -252,8 +250,8 @@ func (m *member) look() penstock.Decision {
 }
 
 // takeAcross takes of keys in several slots, one after the other.
-func (s *Store) takeAcross(ctx context.Context, rs []penstock.Request, ms []member, ds []penstock.Decision) (decided bool, err error) {
-	if decided, err = s.tryAcross(ctx, ms, ds); decided || err != nil {
+func (s *Store) takeAcross(d *deadline, rs []penstock.Request, ms []member, ds []penstock.Decision) (decided bool, err error) {
+	if decided, err = s.tryAcross(d, ms, ds); decided || err != nil {
 		return decided, err
 	}
 	if s.elsewhere(ms) {
@@ -262,27 +260,26 @@ func (s *Store) takeAcross(ctx context.Context, rs []penstock.Request, ms []memb
 	id := rand.Text()
 	for i, r := range rs {
 		if r.Cost > 0 {
-			r.ID = id + strconv.Itoa(i)
+			r.ID = memberID(id, i)
 		}
-		d, err := s.Take(ctx, r)
-		ds[i] = d
-		if err == nil && d.Allowed {
+		ds[i], err = s.take(d, &r, s.briefly())
+		if err == nil && ds[i].Allowed {
 			continue
 		}
-		undone := s.undo(ctx, rs[:i+1], id)
-		if err != nil {
-			return false, requestError(i, err)
-		}
-		if undone == nil {
-			undone = s.lookAgain(ctx, rs, ds, i)
-		}
-		return true, undone
+		return true, s.retreat(d, rs, ds, i, id, err)
 	}
 	return true, nil
 }
 
+// briefly is how long a grant is remembered that may have to be given back: for
+// longer than there is time to do that, and not for a whole period, because
+// every member leaves a record.
+func (s *Store) briefly() time.Duration { return 2*s.timeout + 10*time.Second }
+
+func memberID(id string, i int) string { return id + strconv.Itoa(i) }
+
 // tryAcross looks at all keys, in one trip. If one refuses, that is the decision.
-func (s *Store) tryAcross(ctx context.Context, ms []member, ds []penstock.Decision) (refused bool, err error) {
+func (s *Store) tryAcross(d *deadline, ms []member, ds []penstock.Decision) (refused bool, err error) {
 	bySlot := map[uint16][]int{}
 	for i := range ms {
 		slot := slotOf(ms[i].name)
@@ -293,10 +290,10 @@ func (s *Store) tryAcross(ctx context.Context, ms []member, ds []penstock.Decisi
 	for _, group := range bySlot {
 		calls, groups = append(calls, s.together(pick(ms, group), false)), append(groups, group)
 	}
-	s.travel(ctx, calls)
+	s.travel(d, calls)
 	for i, group := range groups {
 		some := pick(ms, group)
-		if _, err := s.readTogether(ctx, &calls[i], some); err != nil {
+		if _, err := s.readTogether(d, &calls[i], some); err != nil {
 			return false, err
 		}
 		for j, place := range group {
@@ -318,32 +315,32 @@ func pick(ms []member, places []int) []member {
 	return some
 }
 
-// undo gives back what was taken under the IDs of a batch, even if ctx has ended.
-func (s *Store) undo(ctx context.Context, rs []penstock.Request, id string) error {
-	ctx = context.WithoutCancel(ctx)
-	var first error
-	for i, r := range rs {
-		if r.Cost == 0 {
-			continue
-		}
-		r.ID, r.Cost, r.MaxDelay = id+strconv.Itoa(i), -r.Cost, 0
-		if _, err := s.Take(ctx, r); err != nil && first == nil {
-			first = requestError(i, fmt.Errorf("giving back: %w", err))
+// retreat gives back what was taken up to the member that refused, or failed with
+// an error, even if the caller has gone away meanwhile. After a refusal it writes
+// how the keys stand.
+func (s *Store) retreat(d *deadline, rs []penstock.Request, ds []penstock.Decision, at int, id string, failed error) error {
+	d = deadlineAfter(context.WithoutCancel(d.Context), s.timeout)
+	defer d.stop()
+	retryAfter := ds[at].RetryAfter
+	asks := slices.Clone(rs)
+	for i := range asks {
+		asks[i].Cost, asks[i].MaxDelay = 0, 0
+		if i <= at && rs[i].Cost > 0 {
+			asks[i].Cost, asks[i].ID = -rs[i].Cost, memberID(id, i)
 		}
 	}
-	return first
-}
-
-// lookAgain writes how the keys stand after one of them refused late.
-func (s *Store) lookAgain(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, refusing int) error {
-	retryAfter := ds[refusing].RetryAfter
-	looks := slices.Clone(rs)
-	for i := range looks {
-		looks[i].Cost, looks[i].MaxDelay = 0, 0
-	}
-	if err := s.TakeEach(ctx, looks, ds); err != nil {
+	switch err := s.takeEach(d, asks, ds); {
+	case failed != nil:
+		return requestError(at, failed)
+	case err != nil:
 		return err
 	}
-	stand(&ds[refusing], retryAfter)
+	for i := range asks {
+		asks[i].Cost, asks[i].ID = 0, ""
+	}
+	if err := s.takeEach(d, asks, ds); err != nil {
+		return err
+	}
+	stand(&ds[at], retryAfter)
 	return nil
 }

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/penstock-io/penstock"
 )
@@ -17,30 +18,45 @@ func (s *Store) TakeEach(ctx context.Context, rs []penstock.Request, ds []pensto
 	if len(rs) == 0 {
 		return nil
 	}
+	d := deadlineAfter(ctx, s.timeout)
+	defer d.stop()
+	return s.takeEach(d, rs, ds)
+}
+
+func (s *Store) takeEach(d *deadline, rs []penstock.Request, ds []penstock.Decision) error {
 	questions, calls := make([]question, len(rs)), make([]Call, len(rs))
 	for i := range rs {
-		if err := s.pose(&questions[i], &calls[i], &rs[i]); err != nil {
+		if err := s.pose(&questions[i], &calls[i], &rs[i], always); err != nil {
 			return requestError(i, err)
 		}
 	}
-	s.travel(ctx, calls)
+	s.travel(d, calls)
 	for i := range rs {
 		if calls[i].Err != nil {
-			return requestError(i, s.callError(ctx, &calls[i]))
+			return requestError(i, s.callError(d, &calls[i]))
 		}
-		d, ok, err := s.answer(&questions[i], calls[i].Reply)
+		decision, ok, err := s.answer(&questions[i], &calls[i])
 		if !ok { // nothing was decided, but now the server's clock is known
-			d, err = s.Take(ctx, rs[i])
+			decision, err = s.take(d, &rs[i], always)
 		}
 		if err != nil {
 			return requestError(i, err)
 		}
-		ds[i] = d
+		ds[i] = decision
 	}
 	return nil
 }
 
 // requestError says which of several requests an error is about.
-func requestError(i int, err error) error {
-	return fmt.Errorf("request %d: %w", i, err)
+func requestError(i int, err error) error { return &batchError{index: i, err: err} }
+
+type batchError struct {
+	index int
+	err   error
 }
+
+func (e *batchError) Error() string {
+	return fmt.Sprintf("redisstore: request %d: %s", e.index, strings.TrimPrefix(e.err.Error(), "redisstore: "))
+}
+
+func (e *batchError) Unwrap() error { return e.err }

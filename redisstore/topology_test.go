@@ -97,7 +97,7 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// A cluster is three shards, each with a replica.
+// A cluster is three shards, each with a replica or without.
 type cluster struct {
 	nodes []*redistest.Server // three that own slots at first, and their replicas
 	bus   []int               // ports on which nodes talk to each other
@@ -109,16 +109,28 @@ const shards = 3
 // startCluster starts a Cluster whose shards do without each other, because by
 // default all of it stops when one shard is lost.
 func startCluster(t *testing.T) *cluster {
+	return launchCluster(t, 2*shards, redistest.Options{Args: []string{"--cluster-node-timeout", "1000"}})
+}
+
+// startHeldCluster starts a Cluster whose clock the test holds. Nobody is ever
+// missed there, however far that clock is set.
+func startHeldCluster(t *testing.T) *cluster {
+	const ages = "1000000000000000"
+	return launchCluster(t, shards, redistest.Options{HeldClock: true, Args: []string{"--cluster-node-timeout", ages}})
+}
+
+func launchCluster(t *testing.T, nodes int, o redistest.Options) *cluster {
 	t.Helper()
 	c := &cluster{}
-	for i := range 2 * shards {
+	for i := range nodes {
 		c.bus = append(c.bus, 0)
 		node, err := startSomewhere(func() redistest.Options {
 			c.bus[i] = freePort(t)
-			return redistest.Options{Args: []string{
-				"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(c.bus[i]),
-				"--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no",
-			}}
+			with := o
+			with.Args = append([]string{
+				"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(c.bus[i]), "--cluster-require-full-coverage", "no",
+			}, o.Args...)
+			return with
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -156,8 +168,12 @@ func (c *cluster) join(t *testing.T) {
 func (c *cluster) complete(t *testing.T) bool {
 	t.Helper()
 	for _, node := range c.nodes {
+		if node.Clock != nil {
+			node.Clock.Set(time.Now().Add(time.Minute)) // a node waits for a while before it takes part
+		}
+		info := tell(t, node, "CLUSTER", "INFO")
 		if strings.Count(tell(t, node, "CLUSTER", "NODES"), "connected") != len(c.nodes) ||
-			!strings.Contains(tell(t, node, "CLUSTER", "INFO"), "cluster_slots_ok:16384") {
+			!strings.Contains(info, "cluster_slots_ok:16384") || !strings.Contains(info, "cluster_state:ok") {
 			return false
 		}
 		if field(t, node, "role") == "slave" && field(t, node, "master_link_status") != "up" {
@@ -253,6 +269,14 @@ func startWatched(t *testing.T) *watched {
 		})
 	}
 	return w
+}
+
+// watch starts one sentinel that watches an address, and returns the URL of that.
+func watch(t *testing.T, address string) (url string) {
+	t.Helper()
+	host, port, _ := strings.Cut(address, ":")
+	sentinel := launch(t, redistest.Options{Sentinel: fmt.Sprintf("bind 127.0.0.1\nsentinel monitor %s %s %s 1\n", masterName, host, port)})
+	return "redis-sentinel://" + sentinel.Addr + "/" + masterName
 }
 
 func (w *watched) url() string {

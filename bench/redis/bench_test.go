@@ -108,7 +108,7 @@ func TestExitStatus(t *testing.T) {
 // key, at moments of its own each, they admit the limit and no more.
 func TestDesignsLimit(t *testing.T) {
 	b := openBench(t)
-	for _, s := range designs() {
+	for _, s := range designShapes() {
 		for i, w := range s.words {
 			if w == plenty {
 				s.words[i] = "3"
@@ -148,7 +148,7 @@ func TestOurShapesAreWhatTheStoreSends(t *testing.T) {
 	if _, err := fillFresh(b.server, s, 10); err != nil {
 		t.Fatal(err)
 	}
-	l, err := newPenstock(b.server.addr, tokenBucket)
+	l, err := newPenstock(b.server.Addr, tokenBucket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestOurShapesAreWhatTheStoreSends(t *testing.T) {
 }
 
 func TestKeysThatDoNotComeAreCaught(t *testing.T) {
-	s := designs()[0]
+	s := designShapes()[0]
 	for name, c := range map[string]struct {
 		came census
 		ok   bool
@@ -178,7 +178,7 @@ func TestKeysThatDoNotComeAreCaught(t *testing.T) {
 }
 
 func TestDenialsAndFailuresAreCaught(t *testing.T) {
-	s := designs()[3] // two writes a grant
+	s := designShapes()[3] // two writes a grant
 	for name, c := range map[string]struct {
 		commands map[string]cmdStats
 		ok       bool

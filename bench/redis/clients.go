@@ -80,7 +80,7 @@ func (b *bench) proveLimits(c contestant) error {
 	if c.isFloor() {
 		return nil
 	}
-	l, err := c.open(b.server.addr, once)
+	l, err := c.open(b.server.Addr, once)
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.name, err)
 	}

@@ -1,25 +1,10 @@
 package main
 
 import (
-	_ "embed" // for the scripts
 	"fmt"
 
 	"github.com/penstock-io/penstock"
-)
-
-// The designs are what is commonly written about limits on Redis, in scripts of
-// our own that send the same commands in the same order, flaws included.
-var (
-	//go:embed designs/hashlog.lua
-	hashLog string
-	//go:embed designs/zsetlog.lua
-	zsetLog string
-	//go:embed designs/istiofixed.lua
-	istioFixed string
-	//go:embed designs/istiorolling.lua
-	istioRolling string
-	//go:embed designs/period.lua
-	period string
+	"github.com/penstock-io/penstock/internal/designs"
 )
 
 // keyOf returns a key of 20 bytes, told apart from those of others by three
@@ -37,19 +22,20 @@ const (
 // plenty is a limit that no key of a run reaches.
 const plenty = "1000000"
 
-func designs() []*shape {
-	hash := scripted("hash log", hashLog, []string{keyOf("hsh")}, momentMark, "3600000", plenty)
+// designShapes are what is commonly written about limits on Redis.
+func designShapes() []*shape {
+	hash := scripted("hash log", designs.HashLog, []string{keyOf("hsh")}, momentMark, "3600000", plenty)
 	hash.write = "hincrby"
-	zset := scripted("zset log", zsetLog, []string{keyOf("zst")}, momentMark, "3600000", plenty)
+	zset := scripted("zset log", designs.ZsetLog, []string{keyOf("zst")}, momentMark, "3600000", plenty)
 	zset.write = "zadd"
-	fixed := scripted("Istio fixed window", istioFixed, []string{keyOf("ifx")},
+	fixed := scripted("Istio fixed window", designs.IstioFixedWindow, []string{keyOf("ifx")},
 		plenty, hourNanos, bucketNanos, "0", "1", momentNanos, "")
 	fixed.write = "hmset"
-	rolling := scripted("Istio rolling window", istioRolling, []string{keyOf("irl"), keyOf("ird")},
+	rolling := scripted("Istio rolling window", designs.IstioRollingWindow, []string{keyOf("irl"), keyOf("ird")},
 		plenty, hourNanos, bucketNanos, "0", "1", momentNanos, "")
 	rolling.write, rolling.times = "hincrby", 2
 	rolling.perKey = 1 // its set comes with the second bucket
-	gozero := scripted("go-zero period", period, []string{keyOf("per")}, plenty, "3600")
+	gozero := scripted("go-zero period", designs.GoZeroPeriod, []string{keyOf("per")}, plenty, "3600")
 	gozero.write = "incrby"
 	return []*shape{hash, zset, fixed, rolling, gozero}
 }

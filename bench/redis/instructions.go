@@ -125,7 +125,7 @@ func (v *simulated) under(s *shape, l load) (int, error) {
 }
 
 func (v *simulated) control(words ...string) error {
-	pid := strconv.Itoa(v.process.Process.Pid)
+	pid := strconv.Itoa(v.PID())
 	out, err := exec.Command("callgrind_control", append(words, pid)...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("callgrind_control %s: %w: %s", words, err, out)
@@ -139,14 +139,14 @@ func (v *simulated) dump() (int, error) {
 		return 0, err
 	}
 	v.dumps++
-	paths, err := filepath.Glob(v.file("callgrind.out.*"))
+	paths, err := filepath.Glob(v.File("callgrind.out.*"))
 	if err != nil {
 		return 0, err
 	}
 	if len(paths) != v.dumps {
 		return 0, fmt.Errorf("callgrind has written %d times, want %d: %q", len(paths), v.dumps, paths)
 	}
-	return readTotal(v.file(fmt.Sprintf("callgrind.out.%d", v.dumps)))
+	return readTotal(v.File(fmt.Sprintf("callgrind.out.%d", v.dumps)))
 }
 
 // readTotal finds the number of instructions in what callgrind has written.

@@ -18,7 +18,7 @@ type load struct {
 // press sends the shape and returns the rate, in requests a second.
 func (l load) press(srv *server, s *shape) (rate float64, err error) {
 	words := append([]string{
-		"-p", srv.port, "--csv",
+		"-p", strconv.Itoa(srv.Port), "--csv",
 		"-c", strconv.Itoa(l.connections), "-P", strconv.Itoa(l.pipeline),
 		"-n", strconv.Itoa(l.requests), "-r", strconv.Itoa(l.keys),
 	}, s.open()...)

@@ -42,7 +42,7 @@ func (b *bench) enter(c contestant, keys []string) (*entrant, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := c.open(b.server.addr, roomy)
+	l, err := c.open(b.server.Addr, roomy)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.name, err)
 	}

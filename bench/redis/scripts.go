@@ -20,7 +20,7 @@ func line() (shapes []*shape, ours int, err error) {
 	shapes = append(shapes, incrShape())
 	shapes = append(shapes, our...)
 	shapes = append(shapes, pingShape(), trivialShape())
-	return append(shapes, designs()...), len(our), nil
+	return append(shapes, designShapes()...), len(our), nil
 }
 
 // scriptTargets are the shares of INCR's rate that our scripts are to reach, in

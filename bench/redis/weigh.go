@@ -70,7 +70,7 @@ func (b *bench) weighOn(srv *server, where string, atMost float64) error {
 	if where != "standalone" {
 		return nil
 	}
-	for _, s := range append(designs(), incrShape()) {
+	for _, s := range append(designShapes(), incrShape()) {
 		if _, err := b.weighAlone(srv, where, s); err != nil {
 			return err
 		}
@@ -134,7 +134,7 @@ func (b *bench) logs(entries int) int { return max(b.sizes.entries/entries, 2) }
 
 // proveSpent returns an error unless nothing is left of the limit on any key.
 func (b *bench) proveSpent(limit penstock.Limit, n int) error {
-	store, err := redisstore.Open(context.Background(), "redis://"+b.server.addr, nil)
+	store, err := redisstore.Open(context.Background(), "redis://"+b.server.Addr, nil)
 	if err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (b *bench) weighZset(entries int) (weight, error) {
 	if err := b.empty(); err != nil {
 		return weight{}, err
 	}
-	zset, n := designs()[1], b.logs(entries)
+	zset, n := designShapes()[1], b.logs(entries)
 	if err := zset.load(b.server); err != nil {
 		return weight{}, err
 	}

@@ -6,15 +6,18 @@
 -- left turns it into the debt. It is in nanoseconds, or in microseconds where it
 -- ends in u. An r behind it says that units are reserved.
 --
--- ARGV: charge, capacity, ttl; and where they are needed a bound, the interval of
---       an ask for at most so much, and u; or nothing in place of each
+-- A key lives for twice the time that the bucket takes to fill, so that a busy one
+-- is not written anew all the time, and for a second at least.
+--
+-- ARGV: charge, capacity; and where they are needed a bound, the interval of an
+--       ask for at most so much, and u; or nothing in place of each
 -- Returns the debt before the charge, the charge granted, and the delay.
 local call, key, charge, capacity = redis.call, KEYS[1], ARGV[1] + 0, ARGV[2] + 0
 local unit, mark, bound, interval = 1000000, '', false, false
-if ARGV[4] then
-  if ARGV[4] ~= '' then bound = ARGV[4] + 0 end
-  if ARGV[5] ~= '' then interval = ARGV[5] + 0 end
-  if ARGV[6] == 'u' then unit, mark = 1000, 'u' end
+if ARGV[3] then
+  if ARGV[3] ~= '' then bound = ARGV[3] + 0 end
+  if ARGV[4] ~= '' then interval = ARGV[4] + 0 end
+  if ARGV[5] == 'u' then unit, mark = 1000, 'u' end
 end
 local rest = call('PTTL', key)
 local value, debt, stale = false, 0, false
@@ -66,9 +69,9 @@ elseif charge ~= 0 or stale then
       call('INCRBY', key, moved - value)
     end
   else
-    local ttl = ARGV[3]
+    local ttl = math.max(math.ceil(2 * capacity / unit), 1000)
     if after > capacity then
-      ttl, mark = math.max(ttl + 0, math.ceil(after / unit)), mark .. 'r'
+      ttl, mark = math.max(ttl, math.ceil(after / unit)), mark .. 'r'
     end
     moved = after - ttl * unit
     if mark ~= '' then moved = string.format('%.0f', moved) .. mark end

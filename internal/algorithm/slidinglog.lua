@@ -8,6 +8,7 @@
 -- ARGV: cost, count, period, and 1 for at most
 -- Returns the units granted, what is used then, how long to wait for what was
 -- not granted, and the time until nothing is used; and the units granted again.
+-- When all was granted that was asked for, what is used says the rest.
 local call, key, cost, count, period = redis.call, KEYS[1], ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local rest = call('PTTL', key)
 local log, len, newest, since, stale = '', 0, 0x31303030, 0, rest == 0
@@ -19,7 +20,8 @@ if rest > 0 then
 elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
 end
-local present = struct.pack('>I4', (newest + since) % 4294967296)
+local present = '1000'
+if len > 0 then present = struct.pack('>I4', (newest + since) % 4294967296) end
 local function age(i) return since + (newest - struct.unpack('>I4', log, 4 * i - 3)) % 4294967296 end
 
 -- Settle: nothing lies in the future, and nothing beyond count is owed.
@@ -40,7 +42,7 @@ while gone < high do
   probe = math.floor((gone + high) / 2)
 end
 local used, wait = len - gone, 0
-local free = count - used
+local free, asked = count - used, cost
 if ARGV[4] and cost > free then cost = math.max(free, 1) end
 if cost > free then
   wait = period - age(gone + cost - free)
@@ -52,15 +54,17 @@ local charge = cost
 if ARGV.dry then charge = 0 end
 
 -- Record.
-if charge > 0 then
-  log = string.sub(log, 4 * gone + 1) .. string.rep(present, charge)
-  newest, since = struct.unpack('>I4', present), 0
-elseif charge < 0 then
-  log = string.sub(log, 4 * gone + 1, #log + 4 * charge)
-end
-used, len = used + charge, #log / 4
 local reset = 0
-if len > 0 then reset = period - age(len) end
+if charge > 0 then
+  if gone > 0 then log = string.sub(log, 4 * gone + 1) end
+  log = log .. string.rep(present, charge)
+  reset = period
+else
+  if charge < 0 then log = string.sub(log, 4 * gone + 1, #log + 4 * charge) end
+  len = #log / 4
+  if len > 0 then reset = period - age(len) end
+end
+used = used + charge
 if not ARGV.dry and (cost ~= 0 or stale) then
   if reset > 0 then
     call('SET', key, log, 'PX', reset)
@@ -68,5 +72,6 @@ if not ARGV.dry and (cost ~= 0 or stale) then
     call('DEL', key)
   end
 end
+if cost == asked and cost > 0 then return used end -- alone
 if used == 0 then reset = 0 end
 return {ARGV.dry and 0 or cost, used, wait, reset}, cost, 0

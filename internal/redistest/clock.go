@@ -51,30 +51,23 @@ func (c *Clock) Set(now time.Time) {
 
 func (c *Clock) close() { _ = syscall.Munmap(c.page) }
 
-var shim struct {
-	once sync.Once
-	path string
-	err  error
-}
+// shim returns the shim as a library, compiled once for each process. It is kept
+// in memory, for nobody tells a test when the last server has ended.
+var shim = sync.OnceValues(compileShim)
 
-// shimPath returns where the shim is, compiled once for each process.
-func shimPath() (string, error) {
-	shim.once.Do(func() { shim.path, shim.err = compileShim() })
-	return shim.path, shim.err
-}
-
-func compileShim() (string, error) {
+func compileShim() ([]byte, error) {
 	dir, err := os.MkdirTemp("", "redistest-shim")
 	if err != nil {
-		return "", err
+		return nil, err
 	}
+	defer func() { _ = os.RemoveAll(dir) }()
 	source, library := filepath.Join(dir, "clock.c"), filepath.Join(dir, "clock.so")
 	if err := os.WriteFile(source, shimSource, 0o600); err != nil {
-		return "", err
+		return nil, err
 	}
 	out, err := exec.Command("cc", "-O2", "-shared", "-fPIC", "-o", library, source).CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("redistest: compiling the clock: %w\n%s", err, out)
+		return nil, fmt.Errorf("redistest: compiling the clock: %w\n%s", err, out)
 	}
-	return library, nil
+	return os.ReadFile(library)
 }

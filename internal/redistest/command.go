@@ -14,12 +14,13 @@ import (
 // Command asks the server something on a connection of its own. The answer is
 // text: elements of an array come in lines, and nothing is the empty string.
 func (s *Server) Command(words ...string) (string, error) {
-	conn, err := net.DialTimeout("tcp", s.Addr, time.Second)
+	const patience = 10 * time.Second // on a busy machine
+	conn, err := net.DialTimeout("tcp", s.Addr, patience)
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = conn.Close() }()
-	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return "", err
 	}
 	var request strings.Builder

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -22,6 +23,7 @@ type Options struct {
 	HeldClock bool     // whether the test holds its clock
 	Port      int      // 0 for one that nobody uses
 	Args      []string // more settings, as on redis-server's command line
+	Under     []string // the command that runs the server, such as valgrind's
 	Sentinel  string   // the configuration of a sentinel, which this is then
 }
 
@@ -45,21 +47,24 @@ func Start(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{dir: dir, Port: o.Port, Socket: filepath.Join(dir, "socket"), exited: make(chan struct{})}
-	if s.Port == 0 {
-		if s.Port, err = freePort(); err != nil {
-			return nil, err
-		}
-	}
-	s.Addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port))
-	if err := s.prepare(o); err != nil {
-		s.Stop()
-		return nil, err
-	}
-	if err := s.run(); err != nil {
+	if err := s.start(o); err != nil {
 		s.Stop()
 		return nil, err
 	}
 	return s, nil
+}
+
+func (s *Server) start(o Options) (err error) {
+	if s.Port == 0 {
+		if s.Port, err = freePort(); err != nil {
+			return err
+		}
+	}
+	s.Addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port))
+	if err := s.prepare(o); err != nil {
+		return err
+	}
+	return s.run()
 }
 
 // prepare works out the command.
@@ -71,6 +76,7 @@ func (s *Server) prepare(o Options) error {
 	args := []string{
 		"--port", strconv.Itoa(s.Port), "--unixsocket", s.Socket, "--bind", "127.0.0.1", "--dir", s.dir,
 		"--save", "", "--appendonly", "no", "--enable-debug-command", "local",
+		"--repl-diskless-sync-delay", "0", // a replica would wait five seconds for others
 	}
 	if o.Sentinel != "" {
 		config := filepath.Join(s.dir, "sentinel.conf")
@@ -79,8 +85,10 @@ func (s *Server) prepare(o Options) error {
 		}
 		args = []string{config, "--sentinel", "--port", strconv.Itoa(s.Port), "--dir", s.dir}
 	}
-	s.command = exec.Command(path, append(args, o.Args...)...)
-	s.command.Stdout, s.command.Stderr = &s.log, &s.log
+	words := append(slices.Clone(o.Under), path)
+	words = append(append(words, args...), o.Args...)
+	s.command = exec.Command(words[0], words[1:]...)
+	s.command.Dir, s.command.Stdout, s.command.Stderr = s.dir, &s.log, &s.log
 	s.command.SysProcAttr = diesWithParent()
 	if !o.HeldClock {
 		return nil
@@ -88,9 +96,13 @@ func (s *Server) prepare(o Options) error {
 	return s.holdClock()
 }
 
-func (s *Server) holdClock() (err error) {
-	library, err := shimPath()
+func (s *Server) holdClock() error {
+	text, err := shim()
 	if err != nil {
+		return err
+	}
+	library := filepath.Join(s.dir, "clock.so")
+	if err := os.WriteFile(library, text, 0o700); err != nil {
 		return err
 	}
 	if s.Clock, err = newClock(s.dir); err != nil {
@@ -100,8 +112,9 @@ func (s *Server) holdClock() (err error) {
 	return nil
 }
 
-// startTimeout is how long a server may take to answer.
-const startTimeout = 20 * time.Second
+// startTimeout is how long a server may take to answer, also one that a simulator
+// runs.
+const startTimeout = time.Minute
 
 func (s *Server) run() error {
 	if err := s.command.Start(); err != nil {
@@ -167,10 +180,16 @@ func (s *Server) Restart() error {
 	old := s.command
 	s.command = exec.Command(old.Path, old.Args[1:]...)
 	s.command.Env, s.command.Stdout, s.command.Stderr = old.Env, old.Stdout, old.Stderr
-	s.command.SysProcAttr = old.SysProcAttr
+	s.command.Dir, s.command.SysProcAttr = old.Dir, old.SysProcAttr
 	s.exited = make(chan struct{})
 	return s.run()
 }
+
+// PID returns the number of the server's process.
+func (s *Server) PID() int { return s.command.Process.Pid }
+
+// File returns the path of one of the files that the server writes where it is.
+func (s *Server) File(name string) string { return filepath.Join(s.dir, name) }
 
 // Pause stops the server in the middle of whatever it is doing.
 func (s *Server) Pause() error { return s.command.Process.Signal(syscall.SIGSTOP) }

@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/penstock-io/penstock/redisstore"
@@ -92,9 +93,20 @@ func (a *adapter) read(ctx context.Context, c *redisstore.Call, s script) {
 	}
 	list, err := s.Int64Slice()
 	if err != nil {
-		c.Err, c.Node = err, a.node(ctx, c)
+		c.Err, c.Node = worded(err), a.node(ctx, c)
 	}
 	c.Reply = append(c.Reply, list...)
+}
+
+// worded returns an error of Redis with a word in front. What a script may not do
+// is said without one.
+func worded(err error) error {
+	var said redis.Error
+	word, _, _ := strings.Cut(err.Error(), " ")
+	if errors.As(err, &said) && strings.ToUpper(word) != word {
+		return fmt.Errorf("ERR %w", err)
+	}
+	return err
 }
 
 // node returns who is asked about a call's keys.
@@ -112,16 +124,34 @@ func (a *adapter) node(ctx context.Context, c *redisstore.Call) string {
 
 func (a *adapter) Info(ctx context.Context) (map[string]string, error) {
 	var mu sync.Mutex
-	infos := map[string]string{}
+	infos, told, failed := map[string]string{}, 0, error(nil)
 	ask := func(ctx context.Context, node *redis.Client) error {
 		text, err := node.Info(ctx).Result()
 		mu.Lock()
 		defer mu.Unlock()
 		infos[node.Options().Addr] = text
-		return err
+		var said redis.Error
+		if err == nil || errors.As(err, &said) && keepsToItself(err) {
+			told++
+		} else {
+			failed = fmt.Errorf("%s: %w", node.Options().Addr, err)
+		}
+		return nil
 	}
 	if cluster, ok := a.client.(*redis.ClusterClient); ok {
-		return infos, cluster.ForEachMaster(ctx, ask)
+		if err := cluster.ForEachMaster(ctx, ask); err != nil {
+			return nil, err
+		}
+	} else {
+		_ = ask(ctx, a.client.(*redis.Client))
 	}
-	return infos, ask(ctx, a.client.(*redis.Client))
+	if told > 0 {
+		failed = nil
+	}
+	return infos, failed
+}
+
+// keepsToItself reports whether a server is there, but does not answer INFO.
+func keepsToItself(err error) bool {
+	return strings.HasPrefix(err.Error(), "NOPERM") || strings.HasPrefix(err.Error(), "ERR unknown command")
 }

@@ -47,6 +47,12 @@ var prefixes atomic.Int64
 func newStore(t testing.TB, client redis.UniversalClient, timeout time.Duration) *redisstore.Store {
 	t.Helper()
 	t.Cleanup(func() { _ = client.Close() })
+	return shareStore(t, client, timeout)
+}
+
+// shareStore returns one that shares its client with others.
+func shareStore(t testing.TB, client redis.UniversalClient, timeout time.Duration) *redisstore.Store {
+	t.Helper()
 	c, err := goredis.New(client)
 	if err != nil {
 		t.Fatal(err)
@@ -106,6 +112,8 @@ func take(t *testing.T, s penstock.Store, key string, l penstock.Limit, cost int
 }
 
 func TestStoreThroughGoRedisIsAStore(t *testing.T) {
+	client := newClient(held)
+	t.Cleanup(func() { _ = client.Close() })
 	storetest.Run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
 		err := clock.Follow(func(now time.Time) error {
 			held.Clock.Set(now)
@@ -114,7 +122,7 @@ func TestStoreThroughGoRedisIsAStore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return newStore(t, newClient(held), patient)
+		return shareStore(t, client, patient)
 	})
 }
 
@@ -329,6 +337,19 @@ func TestErrorsAreKept(t *testing.T) {
 	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(fmt.Sprint(err), "WRONGTYPE") {
 		t.Errorf("a set under the name of a bucket: got error %v, want one that is ErrUnavailable and says WRONGTYPE", err)
 	}
+
+	command(t, server, "DEL", name)
+	command(t, server, "ACL", "SETUSER", "default", "-set", "-info")
+	r.ID = "with which it would be asked again if nobody had answered"
+	s = newStore(t, newClient(server), time.Hour)
+	_, err = s.Take(context.Background(), r)
+	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(fmt.Sprint(err), "can't run") {
+		t.Errorf("a user who may not write: got error %v, want one that is ErrUnavailable and says so", err)
+	}
+	if got := s.Warnings(); len(got) != 1 || !strings.Contains(got[0], "INFO") {
+		t.Errorf("a user who may not ask INFO: got warnings %q, want one", got)
+	}
+	command(t, server, "ACL", "SETUSER", "default", "+@all")
 
 	s = newStore(t, newClient(server), 50*time.Millisecond)
 	server.Kill()

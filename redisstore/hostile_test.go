@@ -1,0 +1,295 @@
+package redisstore_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/redisstore"
+)
+
+// What people send, and what servers answer, when they mean no good.
+
+// Keys are any bytes, of any length, and so are IDs. No two of them are the same
+// to a store, and none is too long for a name in Redis.
+func TestHostileKeysAndIDs(t *testing.T) {
+	prefix := newPrefix()
+	store := open(t, live, redisstore.Options{Prefix: prefix})
+	huge := strings.Repeat("x", 4<<20)
+	texts := []string{
+		"\x00", "\xff\xfe", "a\r\nDEL b", "{", "}", "{}", "}{", "{a}b", "a{b}", "{a", "a}", " ", "*", "%s", "\u202e",
+		huge, huge + "y", "{" + huge + "}", "{a}" + huge,
+	}
+	for _, l := range slowLimits {
+		for i, key := range texts {
+			r := penstock.Request{Key: key, Limit: l, Cost: int64(i + 1), ID: texts[len(texts)-1-i]}
+			if d := take(t, store, r); d.Granted != r.Cost || d.Remaining != burst-r.Cost {
+				t.Errorf("%s, key %.20q: taking %d of a new key: got %+v", l, key, r.Cost, d)
+			}
+			r.ID += "."
+			r.Cost = 1
+			if d := take(t, store, r); d.Remaining != burst-int64(i+1)-1 {
+				t.Errorf("%s, key %.20q: another ID: got %+v, want one more to be taken", l, key, d)
+			}
+			r.ID, r.Cost = "", penstock.Reset
+			take(t, store, r)
+		}
+	}
+	longest, err := live.Command("EVAL", `
+		local longest = 0
+		for _, name in ipairs(redis.call('KEYS', ARGV[1] .. '*')) do longest = math.max(longest, #name) end
+		return longest`, "0", prefix)
+	if err != nil || len(longest) > 3 {
+		t.Errorf("the longest name has %s bytes (%v), want some hundreds at most", longest, err)
+	}
+}
+
+// An error says which operation failed, on which node and why, and is one of
+// those that mean that nothing was decided.
+func TestErrorsSayWhatFailedWhereAndWhy(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		spoil func(t *testing.T, server *redistest.Server)
+		why   string
+		mend  []string // so that it works again; nothing if it does by itself
+	}{
+		{"memory", setting("maxmemory", "1"), "OOM ", []string{"CONFIG", "SET", "maxmemory", "0"}},
+		{"replicas", setting("min-replicas-to-write", "1"), "NOREPLICAS ", []string{"CONFIG", "SET", "min-replicas-to-write", "0"}},
+		{"permission", func(t *testing.T, server *redistest.Server) {
+			tell(t, server, "ACL", "SETUSER", "default", "-incrby", "-set")
+		}, "NOPERM |ERR The user executing the script can't run", []string{"ACL", "SETUSER", "default", "+incrby", "+set"}},
+		{"scripts", func(t *testing.T, server *redistest.Server) {
+			tell(t, server, "ACL", "SETUSER", "default", "-evalsha", "-eval")
+		}, "NOPERM ", []string{"ACL", "SETUSER", "default", "+evalsha", "+eval"}},
+		{"password", func(t *testing.T, server *redistest.Server) {
+			tell(t, server, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+			tell(t, server, "CONFIG", "SET", "requirepass", "other")
+		}, "NOAUTH ", nil},
+		{"away", func(_ *testing.T, server *redistest.Server) { server.Kill() }, "connection refused", nil},
+		{"hung", func(t *testing.T, server *redistest.Server) { pause(t, server) }, "no answer within 200ms", nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			server := launch(t, redistest.Options{})
+			store := openURL(t, "redis://"+server.Addr, 200*time.Millisecond)
+			rs, ds := []penstock.Request{anyRequest, anyRequest}, make([]penstock.Decision, 2)
+			await(t, "the store is warm", func() bool { return store.TakeAll(t.Context(), rs, ds) == nil })
+			c.spoil(t, server)
+			want := regexp.MustCompile(`^redisstore: (request \d: )?take (token-bucket|token-bucket once|all) on ` + regexp.QuoteMeta(server.Addr) + `: store unavailable: .*(` + c.why + `)`)
+			once := anyRequest
+			once.ID = "x"
+			for name, ask := range map[string]func() error{
+				"Take":            func() error { _, err := store.Take(t.Context(), anyRequest); return err },
+				"Take with an ID": func() error { _, err := store.Take(t.Context(), once); return err },
+				"TakeEach":        func() error { return store.TakeEach(t.Context(), rs, ds) },
+				"TakeAll":         func() error { return store.TakeAll(t.Context(), rs, ds) },
+			} {
+				await(t, "the reason is known", func() bool {
+					err := ask()
+					if !errors.Is(err, penstock.ErrUnavailable) {
+						t.Fatalf("%s: got %v, want %v", name, err, penstock.ErrUnavailable)
+					}
+					if want.MatchString(err.Error()) {
+						return true
+					}
+					// Who uses a connection that was cut learns no more than that.
+					if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+						t.Fatalf("%s: got %v, want %s", name, err, want)
+					}
+					return false
+				})
+			}
+			if c.mend != nil {
+				tell(t, server, c.mend...)
+				look := anyRequest
+				look.Cost = 0
+				if d := take(t, store, look); d.Remaining != burst-2 {
+					t.Errorf("%d are left, want %d: what failed was charged", d.Remaining, burst-2)
+				}
+			}
+		})
+	}
+}
+
+func setting(name, value string) func(t *testing.T, server *redistest.Server) {
+	return func(t *testing.T, server *redistest.Server) { tell(t, server, "CONFIG", "SET", name, value) }
+}
+
+// Somebody's script that does not end is none of ours; when it is killed, callers
+// go on.
+func TestBusyServerIsWaitedFor(t *testing.T) {
+	server := launch(t, redistest.Options{Args: []string{"--busy-reply-threshold", "20"}})
+	crowd := gather(t, openURL(t, "redis://"+server.Addr, generous))
+	for range 3 {
+		crowd.answered(t, 200)
+		before := stat(t, "errorstat_BUSY", server)
+		go func() { _, _ = server.Command("EVAL", "while true do end", "0") }()
+		await(t, "the server is busy", func() bool { return busy(server) })
+		await(t, "the script is killed", func() bool {
+			_, _ = server.Command("SCRIPT", "KILL")
+			return !busy(server)
+		})
+		if stat(t, "errorstat_BUSY", server) <= before {
+			t.Error("nobody met a busy server")
+		}
+	}
+	crowd.answered(t, 200)
+	crowd.disperse(t)
+	crowd.judgeCalm(t)
+}
+
+// busy reports whether a server answers nobody but those who would help it.
+func busy(server *redistest.Server) bool {
+	_, err := server.Command("PING")
+	return err != nil && strings.HasPrefix(err.Error(), "BUSY")
+}
+
+// Connections that an operator cuts cost the calls on them, and no more.
+func TestKilledAndPausedClientsRecover(t *testing.T) {
+	server := launch(t, redistest.Options{})
+	crowd := gather(t, openURL(t, "redis://"+server.Addr, 50*time.Millisecond))
+	for range 10 {
+		crowd.answered(t, 100)
+		tell(t, server, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+	}
+	crowd.answered(t, 100)
+	failed := crowd.failed.Load()
+	tell(t, server, "CLIENT", "PAUSE", "400")
+	await(t, "callers notice the pause", func() bool { return crowd.failed.Load() > failed })
+	crowd.answered(t, 300)
+	crowd.disperse(t)
+	crowd.judge(t, 0, burst)
+	mortal(t, server)
+}
+
+// However many callers find no connection, and for whatever reason, they do not
+// connect more often than is useful.
+func TestNobodyStormsAServer(t *testing.T) {
+	for name, answer := range map[string]string{
+		"hangs up":                  "",
+		"is full":                   "-ERR max number of clients reached\r\n",
+		"wants another password":    "-WRONGPASS invalid username-password pair or user is disabled.\r\n",
+		"does not speak like Redis": "HTTP/1.1 400 Bad Request\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := startProxy(t, live.Addr)
+			store := openURL(t, "redis://"+p.Addr, 50*time.Millisecond)
+			crowd := gather(t, store)
+			crowd.answered(t, 50)
+			stub, connections := startStub(t, answer)
+			p.do(func() { p.target = stub })
+			began := time.Now()
+			p.do(func() {
+				for k := range p.links {
+					p.cut(k)
+				}
+			})
+			await(t, "callers notice", func() bool { return crowd.failed.Load() > 20*members })
+			n, took := connections.Load(), time.Since(began)
+			if most := 15 + int64(took/(20*time.Millisecond)); n == 0 || n > most {
+				t.Errorf("%d connections in %v for %d failed calls, want at most %d", n, took, crowd.failed.Load(), most)
+			}
+			p.do(func() { p.target = live.Addr })
+			crowd.answered(t, 50)
+			crowd.disperse(t)
+			crowd.judge(t, 0, burst)
+		})
+	}
+}
+
+// A connection that breaks before anything was said on it has cost nobody a call.
+func TestGreetingThatFailsIsRepeated(t *testing.T) {
+	p := startProxy(t, live.Addr)
+	store := openURL(t, "redis://"+p.Addr, generous)
+	take(t, store, anyRequest)
+	stub, connections := startStub(t, "")
+	p.do(func() {
+		p.target = stub
+		for k := range p.links {
+			p.cut(k)
+		}
+	})
+	for range 20 { // on connections that were cut, of which there are some
+		impatient, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		_, _ = store.Take(impatient, anyRequest)
+		cancel()
+	}
+	answered := make(chan error)
+	go func() {
+		_, err := store.Take(context.Background(), anyRequest)
+		answered <- err
+	}()
+	before := connections.Load()
+	await(t, "some greetings fail", func() bool { return connections.Load() > before+3 })
+	p.do(func() { p.target = live.Addr })
+	if err := <-answered; err != nil {
+		t.Errorf("a call that was never sent: %v, want it to be repeated", err)
+	}
+}
+
+// startStub starts something that answers everybody with the same, and hangs up.
+func startStub(t *testing.T, answer string) (address string, connections *atomic.Int64) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	connections = &atomic.Int64{}
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			connections.Add(1)
+			_, _ = io.WriteString(conn, answer)
+			_ = conn.Close()
+		}
+	}()
+	return l.Addr().String(), connections
+}
+
+// A Cluster whose node says that a slot is at its own address leads nowhere.
+func TestRedirectionThatLeadsNowhereIsAnError(t *testing.T) {
+	node := launch(t, redistest.Options{Args: []string{"--cluster-enabled", "yes"}})
+	p := startProxy(t, node.Addr)
+	_, port, _ := strings.Cut(p.Addr, ":")
+	tell(t, node, "CONFIG", "SET", "cluster-announce-port", port)
+	tell(t, node, "CONFIG", "SET", "cluster-announce-ip", "127.0.0.1")
+	tell(t, node, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+	await(t, "the Cluster is there", func() bool { return strings.Contains(tell(t, node, "CLUSTER", "INFO"), "cluster_state:ok") })
+	store := openURL(t, "redis-cluster://"+p.Addr, 200*time.Millisecond)
+	await(t, "the store is warm", func() bool { _, err := store.Take(t.Context(), anyRequest); return err == nil })
+	moved := fmt.Appendf(nil, "-MOVED 1 %s\r\n", p.Addr)
+	p.do(func() {
+		p.rewrite = func(b []byte) []byte {
+			if bytes.HasPrefix(b, []byte(":")) { // an answer to a script
+				return bytes.Repeat(moved, bytes.Count(b, []byte("\r\n")))
+			}
+			return b
+		}
+	})
+	before := p.dialled()
+	_, err := store.Take(t.Context(), anyRequest)
+	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), "MOVED") {
+		t.Errorf("got %v, want %v after MOVED", err, penstock.ErrUnavailable)
+	}
+	if n := p.dialled() - before; n > 25 {
+		t.Errorf("%d connections were made for one call", n)
+	}
+	p.do(func() { p.rewrite = nil })
+	await(t, "the store recovers", func() bool { _, err := store.Take(t.Context(), anyRequest); return err == nil })
+}

@@ -1,0 +1,76 @@
+package redisstore
+
+import (
+	"encoding/binary"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+// Whatever comes back, from something that only claims to be Redis, is a decision
+// or an error. It is never a panic, and never an endless loop.
+func FuzzReplies(f *testing.F) {
+	for _, numbers := range [][]int64{
+		{},
+		{0},
+		{-1},
+		{math.MaxInt64},
+		{math.MinInt64},
+		{1, 2},
+		{math.MaxInt64, math.MinInt64},
+		{-1, 0, math.MaxInt64},
+		{5, 1 << 62, 1 << 62},
+		{0, 0, math.MinInt64},
+		{1, 2, 3, 4},
+		{math.MinInt64, math.MaxInt64, -1, -1},
+		{1, 0, 5, math.MaxInt64, math.MaxInt64},
+		{math.MaxInt64, math.MaxInt64, 1, 1, 1, 1},
+	} {
+		var text []byte
+		for _, n := range numbers {
+			text = binary.BigEndian.AppendUint64(text, uint64(n))
+		}
+		f.Add(text)
+	}
+	var limits []penstock.Limit
+	for a := range penstock.SlidingLog + 1 {
+		limits = append(limits, penstock.PerMinute(10).WithAlgorithm(a))
+	}
+	limits = append(limits,
+		penstock.Limit{Algorithm: penstock.FixedWindow, Count: 10, Period: time.Hour, Align: penstock.AlignClock},
+		penstock.Limit{Algorithm: penstock.FixedWindow, Count: 10, Align: penstock.AlignMonth, Zone: "Europe/Berlin"},
+		penstock.Limit{Count: 10, Period: 300 * 24 * time.Hour})
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var reply []int64
+		for len(text) >= 8 && len(reply) < 10 {
+			reply, text = append(reply, int64(binary.BigEndian.Uint64(text))), text[8:]
+		}
+		s := &Store{prefix: "p", timeout: time.Second}
+		for _, l := range limits {
+			for _, r := range []penstock.Request{
+				{Cost: 1},
+				{Cost: 0},
+				{Cost: -5},
+				{Cost: 20},
+				{Cost: 20, AtMost: true},
+				{Cost: 3, ID: "x"},
+				{Cost: -3, ID: "x"},
+				{Cost: penstock.Reset},
+				{Cost: 2, MaxDelay: time.Hour},
+			} {
+				r.Key, r.Limit = "k", l
+				var q question
+				var c Call
+				if err := s.pose(&q, &c, &r, always); err != nil {
+					t.Fatal(err)
+				}
+				c.Reply = append(c.Reply, reply...)
+				if _, ok, err := s.answer(&q, &c); err != nil && !ok {
+					t.Errorf("%s: an answer that is an error, and is to be asked for again: %v", l, err)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,71 @@
+package redisstore
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// A session is a client that may be replaced by another, because what it is
+// connected to is no longer who it should be: a name or a virtual address has
+// moved to a new primary, and the old one, which is a replica now, keeps its
+// connections.
+type session struct{ client rueidis.Client }
+
+// sessions is the session that calls are made on, and how to get another.
+type sessions struct {
+	connect func() (rueidis.Client, error)
+	current atomic.Pointer[session] // nil when closed
+
+	mu      sync.Mutex
+	renewed time.Time // when the last one began, or was not to be had
+	gap     time.Duration
+	under   bool // whether one is being made
+}
+
+// The time from one session to the next doubles from one to the other while
+// there is a reason for another.
+const (
+	firstRenewGap = 100 * time.Millisecond
+	lastRenewGap  = time.Second
+)
+
+// renew replaces a session in the background, if it is the current one and that
+// was not done just now.
+func (ss *sessions) renew(old *session) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	since := time.Since(ss.renewed)
+	if ss.under || ss.current.Load() != old || since < ss.gap {
+		return
+	}
+	if ss.gap = min(2*ss.gap, lastRenewGap); since > 2*lastRenewGap {
+		ss.gap = firstRenewGap
+	}
+	ss.under = true
+	go ss.replace(old)
+}
+
+// replace makes another session. The client of the old one answers those who are
+// waiting before it closes, and whoever comes later has not been sent.
+func (ss *sessions) replace(old *session) {
+	client, err := ss.connect()
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	ss.under, ss.renewed = false, time.Now()
+	switch {
+	case err == nil && ss.current.CompareAndSwap(old, &session{client}):
+		go old.client.Close()
+	case err == nil: // the store was closed meanwhile
+		go client.Close()
+	}
+}
+
+// close ends the current session at once.
+func (ss *sessions) close() {
+	if s := ss.current.Swap(nil); s != nil {
+		s.client.Close()
+	}
+}

@@ -57,11 +57,20 @@ func WriteProblem(w http.ResponseWriter, p Problem) {
 	if p.Title == "" {
 		p.Title = http.StatusText(p.Status)
 	}
+	writeBody(w, p.Status, p.body())
+}
+
+// body returns the problem as it is sent.
+func (p Problem) body() []byte {
 	body, _ := json.Marshal(p) // which cannot fail on strings and numbers
-	h := w.Header()
-	h["Content-Type"] = []string{"application/problem+json"}
-	h["X-Content-Type-Options"] = []string{"nosniff"}
+	return append(body, '\n')
+}
+
+func writeBody(w http.ResponseWriter, status int, body []byte) {
+	h, values := w.Header(), []string{"application/problem+json", "nosniff"}
+	h["Content-Type"] = values[0:1:1]
+	h["X-Content-Type-Options"] = values[1:2:2]
 	delete(h, "Content-Length") // of whatever was to be sent instead
-	w.WriteHeader(p.Status)
-	_, _ = w.Write(append(body, '\n'))
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
 }

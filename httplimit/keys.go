@@ -1,0 +1,48 @@
+package httplimit
+
+import (
+	"net/http"
+	"strings"
+)
+
+// Header returns a [Charge.Key] that is the value of a header field, such as
+// X-API-Key. Whoever may choose it freely has as many keys as it likes: check it
+// before, or limit addresses as well.
+func Header(name string) func(*http.Request) string {
+	name = http.CanonicalHeaderKey(name)
+	return func(r *http.Request) string {
+		if values := r.Header[name]; len(values) > 0 {
+			return values[0]
+		}
+		return ""
+	}
+}
+
+// Cookie returns a [Charge.Key] that is the value of a cookie. What is said of
+// [Header] is true of cookies, too.
+func Cookie(name string) func(*http.Request) string {
+	return func(r *http.Request) string {
+		c, err := r.Cookie(name)
+		if err != nil {
+			return ""
+		}
+		return c.Value
+	}
+}
+
+// PathValue returns a [Charge.Key] that is a part of the path which matches a
+// wildcard, as {id} in a pattern of [http.ServeMux] is one. The middleware has to
+// be around the handler of that pattern; further out nothing has matched yet.
+func PathValue(name string) func(*http.Request) string {
+	return func(r *http.Request) string {
+		value := r.PathValue(name)
+		if strings.IndexByte(value, 0) >= 0 {
+			return "" // which could pose as an address
+		}
+		return value
+	}
+}
+
+// Everybody is a [Charge.Key] that is the same for every request: a limit on what
+// the server does for all.
+func Everybody(*http.Request) string { return "everybody" }

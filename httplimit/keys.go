@@ -1,9 +1,6 @@
 package httplimit
 
-import (
-	"net/http"
-	"strings"
-)
+import "net/http"
 
 // Header returns a [Charge.Key] that is the value of a header field, such as
 // X-API-Key. Whoever may choose it freely has as many keys as it likes: check it
@@ -34,13 +31,7 @@ func Cookie(name string) func(*http.Request) string {
 // wildcard, as {id} in a pattern of [http.ServeMux] is one. The middleware has to
 // be around the handler of that pattern; further out nothing has matched yet.
 func PathValue(name string) func(*http.Request) string {
-	return func(r *http.Request) string {
-		value := r.PathValue(name)
-		if strings.IndexByte(value, 0) >= 0 {
-			return "" // which could pose as an address
-		}
-		return value
-	}
+	return func(r *http.Request) string { return r.PathValue(name) }
 }
 
 // Everybody is a [Charge.Key] that is the same for every request: a limit on what

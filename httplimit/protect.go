@@ -203,13 +203,12 @@ func (p *protection) take(r *http.Request, parts []charge.Part) (decided int, al
 var errNobody = fmt.Errorf("httplimit: %w: neither a key nor the client's address is known", penstock.ErrBadKey)
 
 // keyOf returns whom to charge. Addresses that stand in for a missing key begin
-// with a byte that no key from a header field has, so that nobody can pose as
-// one of them.
+// with a byte that no key may begin with, so that nobody can pose as one of them.
 func (p *protection) keyOf(c *Charge, r *http.Request) string {
 	if c.Key == nil {
 		return p.book.Key(r.RemoteAddr, r.Header[p.AddressHeader])
 	}
-	if key := c.Key(r); key != "" {
+	if key := c.Key(r); key != "" && key[0] != 0 {
 		return key
 	}
 	if addr := p.book.Key(r.RemoteAddr, r.Header[p.AddressHeader]); addr != "" {

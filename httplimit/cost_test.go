@@ -25,12 +25,17 @@ func TestMiddlewareCostsNoMemory(t *testing.T) {
 	})(bare)
 	requests, decisions := []penstock.Request{a.Request("203.0.113.1"), b.Request("everybody")}, make([]penstock.Decision, 2)
 	storeAlone := testing.AllocsPerRun(200, func() { _ = penstock.TakeAll(t.Context(), store, requests, decisions) })
+	// Header fields are two: their values in one string, and a slice of those.
+	// A denial has one more, for what its body is.
+	told := httplimit.Protect(a, &httplimit.Options{Headers: httplimit.XRateLimit})(bare)
+	denied := httplimit.Protect(limiter(t, store, "none: 0/1s"), &httplimit.Options{Headers: httplimit.XRateLimit})(bare)
 	for _, test := range []struct {
 		h    http.Handler
 		from string
 		most float64
-	}{{one, alice, 0}, {one, "[2001:db8::1]:1", 1}, {both, alice, storeAlone}} {
+	}{{one, alice, 0}, {one, "[2001:db8::1]:1", 1}, {both, alice, storeAlone}, {told, alice, 2}, {denied, alice, 3}} {
 		r, w := httptest.NewRequest(http.MethodGet, "/", nil), httptest.NewRecorder()
+		w.Body = nil
 		r.RemoteAddr = test.from
 		if n := testing.AllocsPerRun(200, func() { test.h.ServeHTTP(w, r) }); n > test.most {
 			t.Errorf("%s: %v allocations, want at most %v", test.from, n, test.most)

@@ -5,12 +5,13 @@ import (
 	"strconv"
 )
 
-// fields collects header fields, to be allocated together: one string for all
-// values, and one slice for all fields.
+// fields are header fields whose values lie one after the other in a text, to be
+// allocated together: one string for all values, and one slice for all fields. The
+// text is handed in and out of functions, and so stays where its first bytes are:
+// on the stack.
 //
 // Names are written as net/http has them, so that it need not look at each.
 type fields struct {
-	text []byte
 	list [maxFields]field
 	n    int
 }
@@ -21,98 +22,104 @@ const maxFields = 3 + 2*6 + 1
 
 type field struct {
 	name   string
+	finish int  // of its value in the text; it starts where the one before finishes
 	add    bool // to what is there already
-	start  int
-	finish int
 }
 
-// begin begins a field, whose value is what is appended until end is called.
-func (f *fields) begin(name string) {
-	f.list[f.n] = field{name: name, start: len(f.text)}
-}
-
-func (f *fields) end() {
-	f.list[f.n].finish = len(f.text)
+// end ends a field whose value has been appended to the text.
+func (f *fields) end(text []byte, name string) {
+	f.list[f.n] = field{name: name, finish: len(text)}
 	f.n++
 }
 
-// number is a field whose value is a number.
-func (f *fields) number(name string, n int64) {
-	f.begin(name)
-	f.integer(n)
-	f.end()
+// endAdded ends a field that is added to what is there already.
+func (f *fields) endAdded(text []byte, name string) {
+	f.end(text, name)
+	f.list[f.n-1].add = true
 }
 
-func (f *fields) write(s string) { f.text = append(f.text, s...) }
+// start returns where the value of the next field starts.
+func (f *fields) start() int {
+	if f.n == 0 {
+		return 0
+	}
+	return f.list[f.n-1].finish
+}
+
+// number appends a field whose value is a number.
+func (f *fields) number(text []byte, name string, n int64) []byte {
+	text = appendInteger(text, n)
+	f.end(text, name)
+	return text
+}
+
+// separate appends what stands between the items of a list that has begun.
+func (f *fields) separate(text []byte) []byte {
+	if len(text) > f.start() {
+		text = append(text, ", "...)
+	}
+	return text
+}
+
+// writeTo writes the fields into h.
+func (f *fields) writeTo(h http.Header, text []byte) {
+	all, values, start := string(text), make([]string, f.n), 0
+	for i := range f.list[:f.n] {
+		field := &f.list[i]
+		values[i] = all[start:field.finish]
+		start = field.finish
+		value := values[i : i+1 : i+1]
+		if field.add {
+			if before := h[field.name]; len(before) > 0 {
+				value = append(before[:len(before):len(before)], values[i])
+			}
+		}
+		h[field.name] = value
+	}
+}
 
 // maxInteger is the largest number that a structured field can hold.
 const maxInteger = 999_999_999_999_999
 
-func (f *fields) integer(n int64) {
-	f.text = strconv.AppendInt(f.text, min(max(n, 0), maxInteger), 10)
+func appendInteger(text []byte, n int64) []byte {
+	return strconv.AppendInt(text, min(max(n, 0), maxInteger), 10)
 }
 
-// parameter is a structured field's parameter whose value is a number.
-func (f *fields) parameter(name string, n int64) {
-	f.text = append(f.text, ';')
-	f.write(name)
-	f.text = append(f.text, '=')
-	f.integer(n)
+// appendParameter appends a structured field's parameter whose value is a number.
+func appendParameter(text []byte, name string, n int64) []byte {
+	text = append(text, ';')
+	text = append(text, name...)
+	text = append(text, '=')
+	return appendInteger(text, n)
 }
 
-// quoted writes a structured field's string.
-func (f *fields) quoted(s string) {
-	f.text = append(f.text, '"')
+// appendQuoted appends a structured field's string.
+func appendQuoted(text []byte, s string) []byte {
+	text = append(text, '"')
 	for i := range len(s) {
 		if s[i] == '"' || s[i] == '\\' {
-			f.text = append(f.text, '\\')
+			text = append(text, '\\')
 		}
-		f.character(s[i])
+		text = appendCharacter(text, s[i])
 	}
-	f.text = append(f.text, '"')
+	return append(text, '"')
 }
 
-// plain writes a name into a field that has no quotes.
-func (f *fields) plain(s string) {
+// appendPlain appends a name to a field that has no quotes.
+func appendPlain(text []byte, s string) []byte {
 	for i := range len(s) {
-		f.character(s[i])
+		text = appendCharacter(text, s[i])
 	}
+	return text
 }
 
-// character writes one byte of a name. Fields have only what ASCII can print;
-// the rest is written as in addresses, so that names which differ stay different.
-func (f *fields) character(c byte) {
+// appendCharacter appends one byte of a name. Fields have only what ASCII can
+// print; the rest is written as in addresses, so that names which differ stay
+// different.
+func appendCharacter(text []byte, c byte) []byte {
 	if c >= ' ' && c <= '~' {
-		f.text = append(f.text, c)
-		return
+		return append(text, c)
 	}
 	const digits = "0123456789ABCDEF"
-	f.text = append(f.text, '%', digits[c>>4], digits[c&15])
-}
-
-// separate writes what stands between the items of a list that is begun.
-func (f *fields) separate() {
-	if len(f.text) > f.list[f.n].start {
-		f.write(", ")
-	}
-}
-
-// endUnlessEmpty ends a field, or forgets it if nothing was written.
-func (f *fields) endUnlessEmpty() {
-	if len(f.text) > f.list[f.n].start {
-		f.end()
-	}
-}
-
-// writeTo writes the fields into h.
-func (f *fields) writeTo(h http.Header) {
-	text, values := string(f.text), make([]string, f.n)
-	for i, field := range f.list[:f.n] {
-		values[i] = text[field.start:field.finish]
-		value := values[i : i+1 : i+1]
-		if before := h[field.name]; field.add && len(before) > 0 {
-			value = append(before[:len(before):len(before)], values[i])
-		}
-		h[field.name] = value
-	}
+	return append(text, '%', digits[c>>4], digits[c&15])
 }

@@ -93,24 +93,24 @@ func (f Form) SetHeaders(h http.Header, answers []Answer) {
 		return
 	}
 	var room [256]byte
-	out := fields{text: room[:0]}
-	worst := &answers[tightest(answers)]
+	var out fields
+	text, worst := room[:0], &answers[tightest(answers)]
 	switch f {
 	case IETF:
-		out.ietf(answers, worst)
+		text = out.ietf(text, answers, worst)
 	case IETF06:
-		out.ietf06(answers, worst)
+		text = out.ietf06(text, answers, worst)
 	case XRateLimit:
-		out.xRateLimit(worst)
+		text = out.xRateLimit(text, worst)
 	case GitHub:
-		out.gitHub(worst)
+		text = out.gitHub(text, worst)
 	case Kong:
-		out.kong(answers, worst)
+		text = out.kong(text, answers, worst)
 	case Envoy03:
-		out.envoy03(answers, worst)
+		text = out.envoy03(text, answers, worst)
 	}
 	if s, ok := RetryAfterSeconds(worst.Decision); ok {
-		out.number("Retry-After", s)
+		text = out.number(text, "Retry-After", s)
 	}
-	out.writeTo(h)
+	out.writeTo(h, text)
 }

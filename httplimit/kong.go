@@ -20,12 +20,12 @@ var kongPeriods = [...]struct {
 	{365 * 24 * time.Hour, penstock.AlignYear, "X-Ratelimit-Limit-Year", "X-Ratelimit-Remaining-Year"},
 }
 
-// kong writes the tightest limit's fields, and for each of Kong's periods those of
+// kong appends the tightest limit's fields, and for each of Kong's periods those of
 // the tightest limit of that period: how many per period, whatever the burst.
-func (f *fields) kong(answers []Answer, worst *Answer) {
-	f.number("Ratelimit-Limit", worst.Decision.Limit)
-	f.number("Ratelimit-Remaining", worst.Decision.Remaining)
-	f.number("Ratelimit-Reset", seconds(worst.Decision.ResetAfter))
+func (f *fields) kong(text []byte, answers []Answer, worst *Answer) []byte {
+	text = f.number(text, "Ratelimit-Limit", worst.Decision.Limit)
+	text = f.number(text, "Ratelimit-Remaining", worst.Decision.Remaining)
+	text = f.number(text, "Ratelimit-Reset", seconds(worst.Decision.ResetAfter))
 	for i := range kongPeriods {
 		p := &kongPeriods[i]
 		var of *Answer
@@ -35,10 +35,11 @@ func (f *fields) kong(answers []Answer, worst *Answer) {
 			}
 		}
 		if of != nil {
-			f.number(p.limit, of.Limit.Count)
-			f.number(p.remaining, min(of.Decision.Remaining, of.Limit.Count))
+			text = f.number(text, p.limit, of.Limit.Count)
+			text = f.number(text, p.remaining, min(of.Decision.Remaining, of.Limit.Count))
 		}
 	}
+	return text
 }
 
 func (a *Answer) isPer(length time.Duration, align penstock.Align) bool {

@@ -135,6 +135,9 @@ func (s *Set) Hold(ctx context.Context, parts []Part) error {
 
 // giveBack gives back what the first limiters were charged, even if ctx has ended.
 func (s *Set) giveBack(ctx context.Context, parts []Part) (first error) {
+	if len(parts) == 0 {
+		return nil
+	}
 	ctx = context.WithoutCancel(ctx)
 	for i := range parts {
 		d := &parts[i].Decision

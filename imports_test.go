@@ -26,11 +26,15 @@ const module = "github.com/penstock-io/penstock"
 
 // rivals are the limiters that we measure ourselves against.
 var rivals = []string{
+	"github.com/didip/tollbooth",
 	"github.com/failsafe-go/failsafe-go",
+	"github.com/go-chi/httprate",
+	"github.com/go-redis/redis_rate",
 	"github.com/juju/ratelimit",
 	"github.com/sethvargo/go-limiter",
 	"github.com/throttled/throttled",
 	"github.com/ulule/limiter",
+	"github.com/zeromicro/go-zero",
 	"go.uber.org/ratelimit",
 	"golang.org/x/time",
 }

@@ -1,6 +1,34 @@
 package httplimit
 
-import "net/http"
+import (
+	"net/http"
+	"net/netip"
+
+	"github.com/penstock-io/penstock/internal/address"
+)
+
+// ClientIP returns a [Charge.Key] that is the client's address, found by the
+// Proxies, the AddressHeader and the IPv6Prefix of the options. It is what is
+// charged by default, and of use where a key is made of it and something else. It
+// is "" if the client cannot be told from others.
+func ClientIP(o *Options) func(*http.Request) string {
+	if o == nil {
+		o = &Options{}
+	}
+	book, header := address.Book{Proxies: o.Proxies, Bits: o.IPv6Prefix}, "X-Forwarded-For"
+	if o.IPv6Prefix <= 0 {
+		book.Bits = 64
+	}
+	if o.AddressHeader != "" {
+		header = http.CanonicalHeaderKey(o.AddressHeader)
+	}
+	return func(r *http.Request) string { return book.Key(r.RemoteAddr, r.Header[header]) }
+}
+
+// PrivateNetworks returns the networks that nobody reaches from outside, such as
+// 10.0.0.0/8, for [Options.Proxies]: trust them where a load balancer or an ingress
+// of your own stands in front, and nobody inside has a reason to lie.
+func PrivateNetworks() []netip.Prefix { return address.Private() }
 
 // Header returns a [Charge.Key] that is the value of a header field, such as
 // X-API-Key. Whoever may choose it freely has as many keys as it likes: check it

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/internal/address"
 	"github.com/penstock-io/penstock/internal/charge"
 )
 
@@ -59,7 +58,8 @@ type Options struct {
 	Denied func(http.ResponseWriter, *http.Request, []Answer)
 
 	// Unavailable answers a request that nothing could be decided about, such
-	// as [Refuse] does. Default: the request passes.
+	// as [Refuse] does: because the store is away, or because the client
+	// cannot be told from others. Default: the request passes.
 	Unavailable func(http.ResponseWriter, *http.Request, error)
 
 	// OnError is told of each such failure, and of failures to give back.
@@ -95,11 +95,6 @@ func Protect(lim *penstock.Limiter, o *Options) func(http.Handler) http.Handler 
 	return func(next http.Handler) http.Handler { return &protected{p, next} }
 }
 
-// PrivateNetworks returns the networks that nobody reaches from outside, such as
-// 10.0.0.0/8, for [Options.Proxies]: trust them where a load balancer or an ingress
-// of your own stands in front, and nobody inside has a reason to lie.
-func PrivateNetworks() []netip.Prefix { return address.Private() }
-
 // A protection is middleware before it knows what it protects.
 type protection struct {
 	Options
@@ -108,18 +103,11 @@ type protection struct {
 	bodies  [][]byte // of problems, where one policy denies
 	set     *charge.Set
 	settles bool
-	book    address.Book
+	address func(*http.Request) string // of the client
 }
 
 func newProtection(lim *penstock.Limiter, o *Options) *protection {
-	p := &protection{Options: *o, book: address.Book{Proxies: o.Proxies, Bits: o.IPv6Prefix}}
-	if p.book.Bits <= 0 {
-		p.book.Bits = 64
-	}
-	if p.AddressHeader == "" {
-		p.AddressHeader = "X-Forwarded-For"
-	}
-	p.AddressHeader = http.CanonicalHeaderKey(p.AddressHeader)
+	p := &protection{Options: *o, address: ClientIP(o)}
 	given := append([]Charge{{Limiter: lim, Key: o.Key, Cost: o.Cost, After: o.After}}, o.Also...)
 	limiters := make([]*penstock.Limiter, len(given))
 	for i, c := range given {
@@ -206,12 +194,12 @@ var errNobody = fmt.Errorf("httplimit: %w: neither a key nor the client's addres
 // with a byte that no key may begin with, so that nobody can pose as one of them.
 func (p *protection) keyOf(c *Charge, r *http.Request) string {
 	if c.Key == nil {
-		return p.book.Key(r.RemoteAddr, r.Header[p.AddressHeader])
+		return p.address(r)
 	}
 	if key := c.Key(r); key != "" && key[0] != 0 {
 		return key
 	}
-	if addr := p.book.Key(r.RemoteAddr, r.Header[p.AddressHeader]); addr != "" {
+	if addr := p.address(r); addr != "" {
 		return "\x00" + addr
 	}
 	return ""

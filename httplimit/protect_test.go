@@ -158,6 +158,22 @@ func TestBehindProxies(t *testing.T) {
 	expect(t, "bob, by another header", statuses(h, 1, proxy, "CF-Connecting-IP", "203.0.113.2"), 200)
 }
 
+// Keys can be made of addresses and something else.
+func TestClientIP(t *testing.T) {
+	clientIP := httplimit.ClientIP(&httplimit.Options{Proxies: httplimit.PrivateNetworks()})
+	o := &httplimit.Options{Key: func(r *http.Request) string { return clientIP(r) + " " + r.Header.Get("X-User") }}
+	h := httplimit.Protect(inMemory(t, "1/1h"), o)(hello)
+	const proxy = "10.0.0.1:1"
+	expect(t, "alice", statuses(h, 2, proxy, "X-Forwarded-For", "203.0.113.1", "X-User", "alice"), 200, 429)
+	expect(t, "bob, from there", statuses(h, 1, proxy, "X-Forwarded-For", "203.0.113.1", "X-User", "bob"), 200)
+	expect(t, "alice, from elsewhere", statuses(h, 1, proxy, "X-Forwarded-For", "203.0.113.2", "X-User", "alice"), 200)
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.RemoteAddr = "[2001:db8::1]:1"
+	if got := httplimit.ClientIP(nil)(r); got != "2001:db8::/64" {
+		t.Errorf("without options: %q", got)
+	}
+}
+
 func TestIPv6Prefix(t *testing.T) {
 	h := httplimit.Protect(inMemory(t, "1/1h"), &httplimit.Options{IPv6Prefix: 48})(hello)
 	expect(t, "one site", statuses(h, 1, "[2001:db8:1:1::1]:1"), 200)

@@ -101,6 +101,17 @@ func TestClientErrors(t *testing.T) {
 			t.Errorf("got %v: %v, want %v: %v", status.Code(err), err, test.code, test.is)
 		}
 	}
+	for name, intercept := range map[string]grpc.StreamClientInterceptor{
+		"calls": grpclimit.StreamClient(inMemory(t, "0/1h"), nil), "messages": grpclimit.MessageClient(inMemory(t, "0/1h"), nil),
+	} {
+		stream, err := connect(t, target, grpc.WithStreamInterceptor(intercept)).StreamingInputCall(t.Context())
+		if err == nil {
+			err = stream.Send(&pb.StreamingInputCallRequest{})
+		}
+		if status.Code(err) != codes.ResourceExhausted || !errors.Is(err, penstock.ErrNever) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 func TestWaitingIsBounded(t *testing.T) {

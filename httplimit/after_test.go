@@ -215,7 +215,7 @@ func TestWriterKeepsItsMethods(t *testing.T) {
 			w.(http.Flusher).Flush()
 			_, _ = io.WriteString(w, r.Proto)
 		case "/copy":
-			if _, err := io.Copy(w, strings.NewReader("copied")); err != nil {
+			if _, err := io.Copy(w, struct{ io.Reader }{strings.NewReader("copied")}); err != nil {
 				t.Error(err)
 			}
 		case "/hints":

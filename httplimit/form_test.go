@@ -52,6 +52,7 @@ var story = []step{
 	{name: "a month and a year", limits: []string{"month 100/month zone=UTC fixed-window", "year 1000/year zone=UTC fixed-window"}, costs: []int64{1, 1}},
 	{name: "a window that is used up", limits: []string{"sms 5/day fixed-window"}, costs: []int64{5}},
 	{name: "a log that is used up", limits: []string{"log 10/1m sliding-log"}, costs: []int64{10}},
+	{name: "a look at a limit of none", limits: []string{"closed 0/1m"}, costs: []int64{0}},
 	{name: "a name that needs care", limits: []string{"\"a\\b\"\nö 10/1s"}, costs: []int64{1}},
 	{name: "no name", limits: []string{" 10/1s"}, costs: []int64{1}},
 }
@@ -70,11 +71,23 @@ func TestForms(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if got != string(want) {
-					t.Errorf("got\n%s\nwant\n%s", got, want)
-				}
+				sameSteps(t, got, string(want))
 			})
 		})
+	}
+}
+
+// sameSteps compares what was told with what should have been, step by step.
+func sameSteps(t *testing.T, got, want string) {
+	t.Helper()
+	gots, wants := strings.SplitAfter(got, "\n\n"), strings.SplitAfter(want, "\n\n")
+	for i := range max(len(gots), len(wants)) {
+		switch {
+		case i >= len(gots) || i >= len(wants):
+			t.Fatalf("%d steps were told, want %d", len(gots), len(wants))
+		case gots[i] != wants[i]:
+			t.Errorf("got\n%swant\n%s", gots[i], wants[i])
+		}
 	}
 }
 
@@ -276,6 +289,12 @@ func FuzzForms(f *testing.F) {
 	f.Add("reads", int64(10), int64(time.Second), int64(0), uint8(0), uint8(0), false, int64(10), int64(3), int64(1), int64(2))
 	f.Add("\"\\\x00\xff", int64(math.MaxInt64), int64(math.MinInt64), int64(-1), uint8(2), uint8(5), true,
 		int64(math.MinInt64), int64(math.MaxInt64), int64(math.MaxInt64), int64(math.MaxInt64))
+	f.Add("long", int64(1), int64(math.MaxInt64), int64(math.MaxInt64), uint8(0), uint8(0), true,
+		int64(math.MaxInt64), int64(0), int64(0), int64(math.MaxInt64))
+	f.Add("longer", int64(3), int64(math.MaxInt64-1), int64(0), uint8(3), uint8(0), true,
+		int64(math.MaxInt64), int64(math.MaxInt64), int64(0), int64(0))
+	f.Add("longest", int64(math.MaxInt64), int64(math.MaxInt64), int64(0), uint8(3), uint8(0), true,
+		int64(math.MaxInt64), int64(math.MaxInt64), int64(0), int64(0))
 	f.Fuzz(func(t *testing.T, policy string, count, period, burst int64, algorithm, align uint8, allowed bool,
 		limit, remaining, retry, reset int64,
 	) {

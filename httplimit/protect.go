@@ -124,8 +124,8 @@ func newProtection(lim *penstock.Limiter, o *Options) *protection {
 // add adds a charge, and works out what can be told of it beforehand.
 func (p *protection) add(c Charge) {
 	limit := c.Limiter.Limit()
-	name := limit.Name
-	if name == "" && len(p.Also) > 0 {
+	name := (&Answer{Limit: limit}).policy()
+	if limit.Name == "" && len(p.Also) > 0 {
 		name = limit.String()
 	}
 	p.charges, p.names = append(p.charges, c), append(p.names, name)

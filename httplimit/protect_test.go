@@ -194,8 +194,9 @@ func TestNobody(t *testing.T) {
 	if len(seen) != len(peers) || !errors.Is(seen[0], penstock.ErrBadKey) {
 		t.Errorf("reported %v", seen)
 	}
-	h = httplimit.Protect(lim, &httplimit.Options{Unavailable: httplimit.Refuse})(hello)
+	h = httplimit.Protect(lim, &httplimit.Options{Unavailable: httplimit.Refuse, Key: httplimit.Header("X-API-Key")})(hello)
 	expect(t, "where failures are refused", statuses(h, 1, "@"), 503)
+	expect(t, "where a key says who it is", statuses(h, 2, "@", "X-API-Key", "k"), 200, 429)
 }
 
 func TestKeys(t *testing.T) {
@@ -389,6 +390,23 @@ func TestDenied(t *testing.T) {
 	w := ask(h, alice)
 	if w.Code != 503 || w.Body.String() != "posts 1/1h name=posts 0" || w.Header().Get("Retry-After") != "3600" || w.Header().Get("X-RateLimit-Limit") != "1" {
 		t.Errorf("answered %d %q %v", w.Code, w.Body, w.Header())
+	}
+}
+
+// A limit without a name has one for those who are told.
+func TestNamelessLimits(t *testing.T) {
+	var seen []string
+	watch := func(_ *http.Request, answers []httplimit.Answer) {
+		for _, a := range answers {
+			seen = append(seen, a.Policy)
+		}
+	}
+	store := penstock.NewMemory(nil)
+	none := limiter(t, store, "0/1h")
+	ask(httplimit.Protect(none, &httplimit.Options{Shadow: watch})(hello), alice)
+	ask(httplimit.Protect(none, &httplimit.Options{Shadow: watch, Also: []httplimit.Charge{{Limiter: limiter(t, store, "0/1m")}}})(hello), alice)
+	if want := []string{"default", "0/1h", "0/1m"}; !slices.Equal(seen, want) {
+		t.Errorf("told of %q, want %q", seen, want)
 	}
 }
 

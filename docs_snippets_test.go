@@ -52,7 +52,7 @@ type snippet struct {
 var snippetImports = map[string]string{
 	"context": "context", "errors": "errors", "fmt": "fmt", "log": "log", "http": "net/http",
 	"math": "math", "net": "net", "time": "time",
-	"penstock": module, "redisstore": module + "/redisstore",
+	"penstock": module, "redisstore": module + "/redisstore", "httplimit": module + "/httplimit",
 }
 
 func parseSnippet(t *testing.T, f fence) *snippet {

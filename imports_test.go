@@ -26,11 +26,15 @@ const module = "github.com/penstock-io/penstock"
 
 // rivals are the limiters that we measure ourselves against.
 var rivals = []string{
+	"github.com/didip/tollbooth",
 	"github.com/failsafe-go/failsafe-go",
+	"github.com/go-chi/httprate",
+	"github.com/go-redis/redis_rate",
 	"github.com/juju/ratelimit",
 	"github.com/sethvargo/go-limiter",
 	"github.com/throttled/throttled",
 	"github.com/ulule/limiter",
+	"github.com/zeromicro/go-zero",
 	"go.uber.org/ratelimit",
 	"golang.org/x/time",
 }
@@ -41,6 +45,7 @@ var daemonOnly = []string{
 	"github.com/prometheus",
 	"go.opentelemetry.io",
 	"go.yaml.in/yaml",
+	"google.golang.org/genproto",
 	"google.golang.org/grpc",
 	"google.golang.org/protobuf",
 	"gopkg.in/yaml.v2",
@@ -122,6 +127,15 @@ var rules = []rule{
 		forbid:  []string{"./server", "./cmd"},
 		breaks:  [2]string{"httplimit/handler.go", module + "/server"},
 		keeps:   [2]string{"httplimit/handler.go", "net/http"},
+	},
+	{
+		name:    "middleware for HTTP stands on the standard library",
+		because: "whoever protects a handler downloads nothing else; frameworks take a func(http.Handler) http.Handler",
+		in:      []string{"./httplimit"},
+		forbid:  []string{"*"},
+		unless:  []string{"std", ".", "./internal"},
+		breaks:  [2]string{"httplimit/gin.go", "github.com/gin-gonic/gin"},
+		keeps:   [2]string{"httplimit/protect.go", module + "/internal/charge"},
 	},
 	{
 		name:    "nothing knows the command",

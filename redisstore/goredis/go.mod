@@ -1,6 +1,6 @@
 module github.com/penstock-io/penstock/redisstore/goredis
 
-go 1.25.0
+go 1.26.0
 
 require (
 	github.com/penstock-io/penstock v0.0.0
@@ -12,7 +12,7 @@ require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/redis/rueidis v1.0.79 // indirect
 	go.uber.org/atomic v1.11.0 // indirect
-	golang.org/x/sys v0.47.0 // indirect
+	golang.org/x/sys v0.48.0 // indirect
 	pgregory.net/rapid v1.3.0 // indirect
 )
 

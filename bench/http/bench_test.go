@@ -1,0 +1,154 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+func quick() *bench { return &bench{rounds: 3, length: 50 * time.Microsecond, clients: 100} }
+
+func TestEveryCaseRuns(t *testing.T) {
+	for _, trial := range trials {
+		t.Run(trial.name, func(t *testing.T) {
+			b := quick()
+			if err := trial.run(b); err != nil {
+				t.Fatal(err)
+			}
+			if len(b.findings) != 1 || len(b.timings) < 2 {
+				t.Errorf("found %v, timed %v", b.findings, b.timings)
+			}
+		})
+	}
+}
+
+// Allocations do not depend on how busy the machine is, so these targets are judged
+// even here.
+func TestFewerAllocationsThanRivals(t *testing.T) {
+	b := quick()
+	for _, trial := range trials {
+		if err := trial.run(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mine, base := map[string]float64{}, map[string]float64{}
+	for _, m := range b.timings {
+		switch m.who {
+		case ours.name, silent.name:
+			mine[m.title] = m.allocs
+		case bare.name:
+			base[m.title] = m.allocs
+		default:
+			if m.allocs <= mine[m.title] {
+				t.Errorf("%s: %s has %.1f allocations, we have %.1f", m.title, m.who, m.allocs, mine[m.title])
+			}
+		}
+	}
+	const title = "allowed, without header fields"
+	if more := mine[title] - base[title]; more > 2.5 {
+		t.Errorf("%s: %.1f allocations more than the handler alone", title, more)
+	}
+}
+
+func TestCommandPrintsTheTable(t *testing.T) {
+	var out, progress bytes.Buffer
+	if got := command([]string{"-quick", "-run", "denied|silent"}, &out, &progress); got != 0 {
+		t.Fatalf("exit status %d, want 0:\n%s", got, &progress)
+	}
+	for _, want := range []string{
+		`\| denied, 100 clients, X-RateLimit fields \| faster, and fewer allocations, than every rival \| [\d.]+× .* \| not judged \|`,
+		`\| denied \| go-chi/httprate \| \d+ \| [\d.]+× \([\d.]+–[\d.]+\) \| [\d.]+ \| 100 \| 100 % \|`,
+		`\| allowed, without header fields \| the handler alone \| \d+ \|.*\| 0 % \|`,
+	} {
+		if !regexp.MustCompile(want).Match(out.Bytes()) {
+			t.Errorf("no line like %s in:\n%s", want, &out)
+		}
+	}
+	if strings.Contains(out.String(), "| allowed |") {
+		t.Errorf("-run ran other cases too:\n%s", &out)
+	}
+	for _, c := range rivals {
+		if !strings.Contains(rivalVersions(), c.module+" v") {
+			t.Errorf("no version of %s", c.module)
+		}
+	}
+}
+
+func TestCommandRefusesNonsense(t *testing.T) {
+	for _, args := range [][]string{{"-run", "("}, {"-rounds", "0"}, {"-round", "-1s"}, {"-fast"}} {
+		var out, complaint bytes.Buffer
+		if got := command(args, &out, &complaint); got != 2 || complaint.Len() == 0 {
+			t.Errorf("%q: exit status %d and %q, want 2 and a reason", args, got, &complaint)
+		}
+	}
+}
+
+func TestExitStatus(t *testing.T) {
+	var missed bench
+	missed.findings.Add("case", "≤ 1", false, "2")
+	wrong := []error{errors.New("nobody was denied")}
+	for _, c := range []struct {
+		failed []error
+		opts   options
+		want   int
+	}{{nil, options{}, 0}, {nil, options{strict: true}, 1}, {nil, options{strict: true, quick: true}, 0}, {wrong, options{quick: true}, 1}} {
+		var complaint bytes.Buffer
+		if got := missed.status(&complaint, c.failed, c.opts); got != c.want {
+			t.Errorf("%v, %+v: exit status %d, want %d", c.failed, c.opts, got, c.want)
+		}
+	}
+}
+
+// A check that never fails proves nothing, so each is shown a workload that is
+// wrong.
+func TestWrongWorkloadsAreCaught(t *testing.T) {
+	refusing := contestant{name: "refusing", open: func(_ int64, _ http.Handler) (http.Handler, error) {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) }), nil
+	}}
+	mute := contestant{name: "mute", tells: "X-Ratelimit-Remaining", open: bare.open}
+	lenient := contestant{name: "lenient", open: bare.open}
+	for _, test := range []struct {
+		contestant contestant
+		denied     bool
+		want       string
+	}{
+		{refusing, false, "were denied, want 0"},
+		{refusing, true, "were denied at once"},
+		{mute, false, "and not what remains"},
+		{lenient, true, "were denied, want"},
+	} {
+		if _, err := quick().enter([]contestant{test.contestant}, test.denied); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want something about %q", test.contestant.name, err, test.want)
+		}
+	}
+	e, err := quick().open(ours, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range e.requests {
+		r.RemoteAddr = e.requests[0].RemoteAddr
+	}
+	e.countAllocations()
+	if err := e.prove(false, 100); err == nil || !strings.Contains(err.Error(), "1 clients asked") {
+		t.Errorf("clients that are all one: %v", err)
+	}
+}
+
+// Every contestant keeps clients apart.
+func TestEveryRivalTellsClientsApart(t *testing.T) {
+	for _, c := range append([]contestant{ours, silent}, rivals...) {
+		e, err := quick().open(c, true)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		e.lap(100)
+		if e.denied != 100 {
+			t.Errorf("%s: %d of 100 spent clients were denied", c.name, e.denied)
+		}
+	}
+}

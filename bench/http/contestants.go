@@ -1,0 +1,81 @@
+package main
+
+import (
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/didip/tollbooth/v7"
+	tollboothlimiter "github.com/didip/tollbooth/v7/limiter"
+	"github.com/go-chi/httprate"
+	ulule "github.com/ulule/limiter/v3"
+	ululehttp "github.com/ulule/limiter/v3/drivers/middleware/stdlib"
+	ululememory "github.com/ulule/limiter/v3/drivers/store/memory"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/bench/internal/measure"
+	"github.com/penstock-io/penstock/httplimit"
+)
+
+// A contestant puts a limit of so many an hour for each client before a handler.
+type contestant struct {
+	name   string
+	module string // whose version is printed; "" for none
+	tells  string // a field by which it tells a client what remains; "" if it tells nothing
+	open   func(perHour int64, next http.Handler) (http.Handler, error)
+}
+
+// bare is what all others stand on.
+var bare = contestant{name: "the handler alone", open: func(_ int64, next http.Handler) (http.Handler, error) { return next, nil }}
+
+var (
+	ours   = contestant{"penstock", "", "X-Ratelimit-Remaining", openPenstock(httplimit.XRateLimit)}
+	silent = contestant{"penstock, without header fields", "", "", openPenstock(httplimit.NoHeaders)}
+)
+
+// rivals are what Go programs use today, each as its own documentation says, by
+// the address that a client connects from.
+var rivals = []contestant{
+	{"go-chi/httprate", "github.com/go-chi/httprate", "X-Ratelimit-Remaining", openHTTPRate},
+	{"didip/tollbooth", "github.com/didip/tollbooth/v7", "Ratelimit-Remaining", openTollbooth},
+	{"ulule/limiter", "github.com/ulule/limiter/v3", "X-Ratelimit-Remaining", openUlule},
+}
+
+func openPenstock(form httplimit.Form) func(int64, http.Handler) (http.Handler, error) {
+	return func(perHour int64, next http.Handler) (http.Handler, error) {
+		lim, err := penstock.New(penstock.NewMemory(nil), penstock.PerHour(perHour))
+		if err != nil {
+			return nil, err
+		}
+		return httplimit.Protect(lim, &httplimit.Options{Headers: form})(next), nil
+	}
+}
+
+func openHTTPRate(perHour int64, next http.Handler) (http.Handler, error) {
+	return httprate.LimitBy(int(perHour), time.Hour, func(r *http.Request) (string, error) {
+		host, _, err := net.SplitHostPort(r.RemoteAddr)
+		return httprate.CanonicalizeIP(host), err
+	})(next), nil
+}
+
+func openTollbooth(perHour int64, next http.Handler) (http.Handler, error) {
+	lim := tollbooth.NewLimiter(float64(perHour)/3600, &tollboothlimiter.ExpirableOptions{DefaultExpirationTTL: time.Hour})
+	lim.SetIPLookups([]string{"RemoteAddr"}).SetBurst(int(perHour))
+	return tollbooth.LimitHandler(lim, next), nil
+}
+
+// openUlule lets its cleaner sleep through the run, which looks no worse for it.
+func openUlule(perHour int64, next http.Handler) (http.Handler, error) {
+	store := ululememory.NewStoreWithOptions(ulule.StoreOptions{Prefix: "limiter", CleanUpInterval: time.Hour})
+	lim := ulule.New(store, ulule.Rate{Period: time.Hour, Limit: perHour})
+	return ululehttp.NewMiddleware(lim).Handler(next), nil
+}
+
+// rivalVersions lists the rivals' modules as this program was built with them.
+func rivalVersions() string {
+	var modules []string
+	for _, c := range rivals {
+		modules = append(modules, c.module)
+	}
+	return measure.Versions(modules)
+}

@@ -1,0 +1,121 @@
+package migrating
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-redis/redis_rate/v10"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/redisstore"
+)
+
+func redisRateBefore(ctx context.Context, addr string) error {
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	lim := redis_rate.NewLimiter(client)
+	res, err := lim.Allow(ctx, "user:42", redis_rate.PerMinute(30))
+	if err != nil {
+		return err
+	}
+	if res.Allowed == 0 {
+		return errTooMany // come back in res.RetryAfter
+	}
+	return nil
+}
+
+func redisRateAfter(ctx context.Context, addr string) error {
+	store, err := redisstore.Open(ctx, "redis://"+addr, nil)
+	if err != nil {
+		return err
+	}
+	lim, err := penstock.New(store, penstock.PerMinute(30))
+	if err != nil {
+		return err
+	}
+	d, err := lim.Allow(ctx, "user:42")
+	if err != nil {
+		return err
+	}
+	if !d.Allowed {
+		return errTooMany // come back in d.RetryAfter
+	}
+	return nil
+}
+
+func redisRate(t *testing.T, addr string) *redis_rate.Limiter {
+	t.Helper()
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	t.Cleanup(func() { _ = client.Close() })
+	return redis_rate.NewLimiter(client)
+}
+
+func TestRedisRateCode(t *testing.T) {
+	_, addr, _ := startRedis(t)
+	if err := redisRateBefore(t.Context(), addr); err != nil {
+		t.Error(err)
+	}
+	err := redisRateAfter(t.Context(), addr)
+	for deadline := time.Now().Add(time.Minute); errors.Is(err, penstock.ErrUnavailable) && time.Now().Before(deadline); {
+		err = redisRateAfter(t.Context(), addr) // a busy machine may need longer than 50 ms
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRedisRateAgrees(t *testing.T) {
+	c, addr, store := startRedis(t)
+	theirs, limit := redisRate(t, addr), redis_rate.Limit{Rate: 8, Burst: 16, Period: time.Second}
+	c.compare(t, trace(2000, 125*time.Millisecond, 500*time.Millisecond, 10), limiter(t, store, penstock.PerSecond(8).WithBurst(16)),
+		func(n int) bool {
+			res, err := theirs.AllowN(t.Context(), "k", limit, n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return res.Allowed == n
+		})
+}
+
+// It counts in seconds since 2017, and a float of that has steps of 60 ns: at a
+// million a second each call is charged more than it costs.
+func TestRedisRateIsTooSlow(t *testing.T) {
+	_, addr, store := startRedis(t)
+	theirs, limit := redisRate(t, addr), redis_rate.Limit{Rate: 1_000_000, Burst: 1000, Period: time.Second}
+	allowed := 0
+	for range 1100 {
+		res, err := theirs.Allow(t.Context(), "k", limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		allowed += res.Allowed
+	}
+	if allowed >= 1000 {
+		t.Errorf("redis_rate admitted %d of a burst of 1000: it is no longer too slow", allowed)
+	}
+	if got := admitted(t, limiter(t, store, penstock.PerSecond(1_000_000).WithBurst(1000)), 1100); got != 1000 {
+		t.Errorf("we admitted %d of a burst of 1000", got)
+	}
+}
+
+// It tells those who ask for more than there can ever be to come back, for ever.
+func TestRedisRateNeverSaysNever(t *testing.T) {
+	c, addr, store := startRedis(t)
+	theirs, limit := redisRate(t, addr), redis_rate.PerSecond(20)
+	for range 3 {
+		res, err := theirs.AllowN(t.Context(), "k", limit, 200)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res.Allowed != 0 || res.RetryAfter <= 0 {
+			t.Errorf("200 of 20: %+v", res)
+		}
+		c.advance(res.RetryAfter.Round(time.Millisecond) + time.Millisecond)
+	}
+	d, err := limiter(t, store, penstock.PerSecond(20)).AllowN(t.Context(), "k", 200)
+	if err != nil || d.Allowed || d.RetryAfter != penstock.Never {
+		t.Errorf("200 of 20: %v, %v", d, err)
+	}
+}

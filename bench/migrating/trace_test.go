@@ -1,0 +1,143 @@
+// Package migrating holds docs/migrating.md to what it says: the code on that page
+// is the code in these files, and the limiters that people come from run on the
+// same traces as ours.
+package migrating
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/zeromicro/go-zero/core/logx"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/redisstore"
+)
+
+// errTooMany is what the code on the page returns when it is refused.
+var errTooMany = errors.New("too many requests")
+
+func TestMain(m *testing.M) {
+	logx.Disable() // go-zero writes its statistics from the moment that it is linked in
+	logx.DisableStat()
+	goredis.SetLogger(silence{})
+	os.Exit(m.Run())
+}
+
+// silence is what go-redis says about servers that a test has stopped, to clients
+// that go-zero leaves behind.
+type silence struct{}
+
+func (silence) Printf(context.Context, string, ...any) {}
+
+// A clock is moved by hand. It is this process's, and a Redis server's if there is
+// one.
+type clock struct {
+	now   time.Time
+	redis *redistest.Clock
+}
+
+func newClock() *clock { return &clock{now: time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)} }
+
+func (c *clock) advance(d time.Duration) {
+	c.now = c.now.Add(d)
+	if c.redis != nil {
+		c.redis.Set(c.now)
+	}
+}
+
+// memory returns our store in this process, on the clock.
+func (c *clock) memory() penstock.Store {
+	return penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return c.now }})
+}
+
+// startRedis starts a server on a clock that is moved by hand, and returns our
+// store on it.
+func startRedis(t *testing.T) (c *clock, addr string, store penstock.Store) {
+	t.Helper()
+	server, err := redistest.Start(redistest.Options{HeldClock: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Stop)
+	c = newClock()
+	c.redis = server.Clock
+	c.advance(0)
+	s, err := redisstore.Open(t.Context(), "redis://"+server.Addr, &redisstore.Options{Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return c, server.Addr, s
+}
+
+func limiter(t *testing.T, s penstock.Store, l penstock.Limit) *penstock.Limiter {
+	t.Helper()
+	lim, err := penstock.New(s, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lim
+}
+
+// A step of a trace is what somebody asks for, and how long after the one before.
+type step struct {
+	after time.Duration
+	cost  int
+}
+
+// trace returns random steps: pauses of whole units up to the longest, and costs.
+func trace(n int, unit, longest time.Duration, dearest int) []step {
+	random := rand.New(rand.NewPCG(20261101, uint64(n)))
+	steps := make([]step, n)
+	for i := range steps {
+		steps[i].cost = 1 + random.IntN(dearest)
+		if random.IntN(3) > 0 { // often at the same moment
+			steps[i].after = unit * time.Duration(random.Int64N(int64(longest/unit)+1))
+		}
+	}
+	return steps
+}
+
+// compare runs a trace on both limiters and fails where they differ. A trace that
+// is all allowed, or all denied, compares nothing.
+func (c *clock) compare(t *testing.T, steps []step, ours *penstock.Limiter, theirs func(n int) bool) {
+	t.Helper()
+	allowed := 0
+	for i, s := range steps {
+		c.advance(s.after)
+		d, err := ours.AllowN(context.Background(), "k", int64(s.cost))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := theirs(s.cost); got != d.Allowed {
+			t.Fatalf("step %d, %v after the one before, asks for %d: theirs %v, ours %v", i, s.after, s.cost, got, d)
+		}
+		if d.Allowed {
+			allowed++
+		}
+	}
+	if allowed < len(steps)/10 || allowed > len(steps)*9/10 {
+		t.Errorf("%d of %d steps were allowed, which tells little", allowed, len(steps))
+	}
+}
+
+// admitted counts how many of n calls for one unit are allowed by us.
+func admitted(t *testing.T, lim *penstock.Limiter, n int) (allowed int) {
+	t.Helper()
+	for range n {
+		d, err := lim.Allow(context.Background(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.Allowed {
+			allowed++
+		}
+	}
+	return allowed
+}

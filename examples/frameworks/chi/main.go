@@ -1,0 +1,51 @@
+// Chi protects a service that is built with chi, whose middleware is the standard
+// library's.
+//
+//	cd examples/frameworks && go run ./chi
+//	curl -i localhost:8080/tenants/acme           # four times
+//	curl -i -X POST localhost:8080/login?as=eve   # three times
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+
+	"github.com/go-chi/chi/v5"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/httplimit"
+)
+
+func main() {
+	h, err := handler(penstock.NewMemory(nil))
+	if err == nil {
+		fmt.Println("Ask four times on http://localhost:8080/tenants/acme")
+		err = http.ListenAndServe("localhost:8080", h)
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+}
+
+func handler(store penstock.Store) (http.Handler, error) {
+	perTenant, err := penstock.New(store, penstock.PerMinute(3).WithName("tenant"))
+	if err != nil {
+		return nil, err
+	}
+	logins, err := penstock.New(store, penstock.PerMinute(2).WithName("logins"))
+	if err != nil {
+		return nil, err
+	}
+	r := chi.NewRouter()
+	r.With(httplimit.Protect(perTenant, &httplimit.Options{Key: httplimit.PathValue("tenant")})).
+		Get("/tenants/{tenant}", func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprintln(w, "hello,", chi.URLParam(r, "tenant"))
+		})
+	r.With(httplimit.Protect(logins, &httplimit.Options{After: httplimit.OnlyFailures})).
+		Post("/login", func(w http.ResponseWriter, r *http.Request) {
+			if r.FormValue("as") != "ada" {
+				http.Error(w, "wrong", http.StatusUnauthorized)
+			}
+		})
+	return r, nil
+}

@@ -1,0 +1,70 @@
+// Gin protects a service that is built with gin. Its middleware is of another kind
+// than the standard library's, and [adapt] makes one of the other.
+//
+//	cd examples/frameworks && go run ./gin
+//	curl -i localhost:8080/tenants/acme           # four times
+//	curl -i -X POST localhost:8080/login?as=eve   # three times
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/httplimit"
+)
+
+func main() {
+	h, err := handler(penstock.NewMemory(nil))
+	if err == nil {
+		fmt.Println("Ask four times on http://localhost:8080/tenants/acme")
+		err = http.ListenAndServe("localhost:8080", h)
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+}
+
+// adapt makes a handler of gin's out of middleware. What follows in the chain runs
+// inside it, writes to gin's own writer, and is not run if the request is refused.
+func adapt(middleware func(http.Handler) http.Handler) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		passed := false
+		next := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			passed = true
+			c.Request = r
+			c.Next()
+		})
+		for _, p := range c.Params {
+			c.Request.SetPathValue(p.Key, p.Value)
+		}
+		middleware(next).ServeHTTP(c.Writer, c.Request)
+		if !passed {
+			c.Abort()
+		}
+	}
+}
+
+func handler(store penstock.Store) (http.Handler, error) {
+	perTenant, err := penstock.New(store, penstock.PerMinute(3).WithName("tenant"))
+	if err != nil {
+		return nil, err
+	}
+	logins, err := penstock.New(store, penstock.PerMinute(2).WithName("logins"))
+	if err != nil {
+		return nil, err
+	}
+	gin.SetMode(gin.ReleaseMode)
+	r := gin.New()
+	r.GET("/tenants/:tenant", adapt(httplimit.Protect(perTenant, &httplimit.Options{Key: httplimit.PathValue("tenant")})),
+		func(c *gin.Context) { c.String(http.StatusOK, "hello, %s\n", c.Param("tenant")) })
+	r.POST("/login", adapt(httplimit.Protect(logins, &httplimit.Options{After: httplimit.OnlyFailures})),
+		func(c *gin.Context) {
+			if c.Query("as") != "ada" {
+				c.AbortWithStatus(http.StatusUnauthorized)
+			}
+		})
+	return r, nil
+}

@@ -1,0 +1,4 @@
+package grpclimit
+
+// Pushback is what clients that repeat calls by themselves go by.
+var Pushback = pushback

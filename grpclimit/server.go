@@ -1,0 +1,213 @@
+package grpclimit
+
+import (
+	"context"
+	"fmt"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/httplimit"
+	"github.com/penstock-io/penstock/internal/address"
+	"github.com/penstock-io/penstock/internal/charge"
+)
+
+// UnaryServer returns an interceptor that charges each unary call to its client,
+// and refuses those for which not enough is left. If a limiter says that a call
+// should be held, as that of a leaky bucket does, it is held. The limiters must
+// not be nil.
+func UnaryServer(lim *penstock.Limiter, o *Options) grpc.UnaryServerInterceptor {
+	p := newProtection(lim, o)
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		call := Call{Method: info.FullMethod, Message: req}
+		if err := p.admit(ctx, call, func(md metadata.MD) { _ = grpc.SetTrailer(ctx, md) }); err != nil {
+			return nil, err
+		}
+		return handler(ctx, req)
+	}
+}
+
+// StreamServer returns an interceptor that charges each streaming call to its
+// client once, when it begins. What is said of [UnaryServer] is true of it, too.
+func StreamServer(lim *penstock.Limiter, o *Options) grpc.StreamServerInterceptor {
+	p := newProtection(lim, o)
+	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		if err := p.admit(ss.Context(), Call{Method: info.FullMethod}, ss.SetTrailer); err != nil {
+			return err
+		}
+		return handler(srv, ss)
+	}
+}
+
+// MessageServer returns an interceptor that charges each message which a client
+// sends in a streaming call. A message that is denied ends the call. A leaky
+// bucket makes the client wait instead, for as long as there is room in its queue.
+func MessageServer(lim *penstock.Limiter, o *Options) grpc.StreamServerInterceptor {
+	p := newProtection(lim, o)
+	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		m := &meteredStream{ServerStream: ss, protection: p, method: info.FullMethod}
+		err := handler(srv, m)
+		if m.denied != nil {
+			return m.denied // whatever the handler made of it
+		}
+		return err
+	}
+}
+
+// A meteredStream charges for what it receives.
+type meteredStream struct {
+	grpc.ServerStream
+	protection *protection
+	method     string
+	denied     error
+}
+
+// RecvMsg receives a message, and fails if it is one too many.
+func (s *meteredStream) RecvMsg(m any) error {
+	if s.denied != nil {
+		return s.denied
+	}
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	s.denied = s.protection.admit(s.Context(), Call{Method: s.method, Message: m}, s.SetTrailer)
+	return s.denied
+}
+
+// A protection is what is known of the limits before any call.
+type protection struct {
+	Options
+	charges []Charge
+	names   []string // of policies
+	set     *charge.Set
+	book    address.Book
+}
+
+func newProtection(lim *penstock.Limiter, o *Options) *protection {
+	if o == nil {
+		o = &Options{}
+	}
+	p := &protection{Options: *o, book: address.Book{Proxies: o.Proxies, Bits: o.IPv6Prefix}}
+	if p.book.Bits <= 0 {
+		p.book.Bits = 64
+	}
+	given := append([]Charge{{Limiter: lim, Key: o.Key, Cost: o.Cost}}, o.Also...)
+	limiters := make([]*penstock.Limiter, len(given))
+	for i, c := range given {
+		limiters[i] = c.Limiter
+	}
+	set, order := charge.NewSet(limiters)
+	p.set = set
+	for _, i := range order {
+		limit := given[i].Limiter.Limit()
+		name := limit.Name
+		if name == "" {
+			name = limit.String()
+		}
+		p.charges, p.names = append(p.charges, given[i]), append(p.names, name)
+	}
+	return p
+}
+
+// few is how many charges need no memory of their own.
+const few = 4
+
+// admit returns nil if the call may go on, when it may.
+func (p *protection) admit(ctx context.Context, call Call, setTrailer func(metadata.MD)) error {
+	if p.Skip != nil && p.Skip(ctx, call) {
+		return nil
+	}
+	var room [few]charge.Part
+	parts := append(room[:0], make([]charge.Part, len(p.charges))...)
+	decided, allowed, err := p.take(ctx, call, parts)
+	switch {
+	case err != nil:
+		return p.fail(ctx, call, err)
+	case p.Shadow != nil:
+		if !allowed {
+			p.Shadow(ctx, call, p.answers(parts[:decided]))
+		}
+		return nil
+	case !allowed:
+		return p.deny(ctx, call, p.answers(parts[:decided]), setTrailer)
+	}
+	if err := p.set.Hold(ctx, parts); err != nil {
+		return asStatus(err)
+	}
+	return nil
+}
+
+// take works out what the call costs, and whom, and takes it.
+func (p *protection) take(ctx context.Context, call Call, parts []charge.Part) (decided int, allowed bool, err error) {
+	for i := range p.charges {
+		c := &p.charges[i]
+		if parts[i].Key = p.keyOf(ctx, call, c); parts[i].Key == "" {
+			return 0, false, errNobody
+		}
+		parts[i].Cost = 1
+		if c.Cost != nil {
+			parts[i].Cost = c.Cost(ctx, call)
+		}
+	}
+	return p.set.Take(ctx, parts)
+}
+
+// errNobody means that there is no telling whom to charge. To charge everybody
+// together would let one of them shut out the rest.
+var errNobody = fmt.Errorf("grpclimit: %w: neither a key nor the client's address is known", penstock.ErrBadKey)
+
+// keyOf returns whom to charge. Addresses that stand in for a missing key begin
+// with a byte that no key may begin with, so that nobody can pose as one of them.
+func (p *protection) keyOf(ctx context.Context, call Call, c *Charge) string {
+	if c.Key == nil {
+		return p.addressOf(ctx)
+	}
+	if key := c.Key(ctx, call); key != "" && key[0] != 0 {
+		return key
+	}
+	if addr := p.addressOf(ctx); addr != "" {
+		return "\x00" + addr
+	}
+	return ""
+}
+
+func (p *protection) addressOf(ctx context.Context) string {
+	from, ok := peer.FromContext(ctx)
+	if !ok || from.Addr == nil {
+		return ""
+	}
+	var forwarded []string
+	if len(p.Proxies) > 0 {
+		forwarded = metadata.ValueFromIncomingContext(ctx, "x-forwarded-for")
+	}
+	return p.book.Key(from.Addr.String(), forwarded)
+}
+
+// fail deals with a call that nothing could be decided about.
+func (p *protection) fail(ctx context.Context, call Call, err error) error {
+	if p.OnError != nil {
+		p.OnError(ctx, call, err)
+	}
+	if p.Unavailable != nil && p.Shadow == nil {
+		return p.Unavailable(ctx, call, err)
+	}
+	return nil
+}
+
+func (p *protection) deny(ctx context.Context, call Call, answers []httplimit.Answer, setTrailer func(metadata.MD)) error {
+	setTrailer(pushback(answers))
+	if p.Denied != nil {
+		return p.Denied(ctx, call, answers)
+	}
+	return Denial(answers)
+}
+
+func (p *protection) answers(parts []charge.Part) []httplimit.Answer {
+	answers := make([]httplimit.Answer, len(parts))
+	for i := range parts {
+		answers[i] = httplimit.Answer{Policy: p.names[i], Limit: p.charges[i].Limiter.Limit(), Decision: parts[i].Decision}
+	}
+	return answers
+}

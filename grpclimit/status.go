@@ -1,0 +1,101 @@
+package grpclimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/httplimit"
+)
+
+// Denial returns the error of a call that was denied by some of the limits which
+// it was decided by: RESOURCE_EXHAUSTED, with a QuotaFailure that names them and a
+// RetryInfo that says when to come back, unless that is never.
+func Denial(answers []httplimit.Answer) error {
+	quota := &errdetails.QuotaFailure{}
+	for _, a := range answers {
+		if !a.Decision.Allowed {
+			quota.Violations = append(quota.Violations, &errdetails.QuotaFailure_Violation{
+				Subject: a.Policy, Description: a.Limit.WithName("").String(), QuotaId: a.Policy, QuotaValue: a.Limit.Count,
+			})
+		}
+	}
+	details := []protoadapt.MessageV1{quota}
+	message := "rate limit exceeded"
+	if retry := retryAfter(answers); retry != penstock.Never {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(retry)})
+		message = fmt.Sprintf("rate limit exceeded, retry in %v", retry)
+	}
+	s := status.New(codes.ResourceExhausted, message)
+	if detailed, err := s.WithDetails(details...); err == nil {
+		s = detailed
+	}
+	return s.Err()
+}
+
+// Refuse, as [Options.Unavailable], returns UNAVAILABLE.
+func Refuse(context.Context, Call, error) error {
+	return status.Error(codes.Unavailable, "rate limits are unavailable")
+}
+
+// retryAfter returns when all that denied would have room.
+func retryAfter(answers []httplimit.Answer) (longest time.Duration) {
+	for _, a := range answers {
+		if !a.Decision.Allowed {
+			longest = max(longest, a.Decision.RetryAfter)
+		}
+	}
+	return longest
+}
+
+// pushback returns what clients that repeat calls by themselves go by: in how many
+// milliseconds, or that there is no sense in it.
+func pushback(answers []httplimit.Answer) metadata.MD {
+	const name = "grpc-retry-pushback-ms"
+	retry := retryAfter(answers)
+	if retry == penstock.Never {
+		return metadata.Pairs(name, "-1")
+	}
+	ms := int64(retry / time.Millisecond)
+	if retry%time.Millisecond > 0 {
+		ms++
+	}
+	return metadata.Pairs(name, strconv.FormatInt(ms, 10))
+}
+
+// asStatus gives an error of ours the code that callers of gRPC look at.
+func asStatus(err error) error {
+	code := codes.Unavailable
+	switch {
+	case errors.Is(err, context.Canceled):
+		code = codes.Canceled
+	case errors.Is(err, context.DeadlineExceeded):
+		code = codes.DeadlineExceeded
+	case errors.Is(err, penstock.ErrNever) || errors.Is(err, ErrTooManyWaiting):
+		code = codes.ResourceExhausted
+	}
+	return &codedError{code, err}
+}
+
+// A codedError is an error with a code.
+type codedError struct {
+	code codes.Code
+	err  error
+}
+
+func (e *codedError) Error() string { return "grpclimit: " + e.err.Error() }
+
+func (e *codedError) Unwrap() error { return e.err }
+
+// GRPCStatus is what package status looks for.
+func (e *codedError) GRPCStatus() *status.Status { return status.New(e.code, e.Error()) }

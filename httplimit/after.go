@@ -1,0 +1,135 @@
+package httplimit
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/charge"
+)
+
+// A Response is what a [Charge.After] can tell the cost of a request by.
+type Response struct {
+	// Request is the request as the middleware got it.
+	Request *http.Request
+
+	// Status is that of the response: 500 if the handler panicked.
+	Status int
+
+	// Header is that of the response.
+	Header http.Header
+
+	// Taken is what the request was charged before it was served.
+	Taken int64
+
+	// Cost is what the handler told [SetCost], or Taken if it told nothing.
+	Cost int64
+}
+
+// SetCost tells the middleware around a handler what the request cost, for
+// [AsSaid] or another [Charge.After] to charge. The last call counts. It returns
+// false if no such middleware is there.
+func SetCost(ctx context.Context, cost int64) bool {
+	s, ok := ctx.Value(settlementKey{}).(*settlement)
+	for ; s != nil; s = s.outer {
+		s.cost.Store(cost)
+		s.said.Store(true)
+	}
+	return ok
+}
+
+// AsSaid, as a [Charge.After], charges what the handler told [SetCost]: take an
+// estimate first, and the rest, or what is left of it, afterwards.
+func AsSaid(r Response) int64 { return r.Cost }
+
+// CostHeader returns a [Charge.After] that charges what a header field of the
+// response says: a whole number, or else what was taken.
+func CostHeader(name string) func(Response) int64 {
+	return func(r Response) int64 {
+		cost, err := strconv.ParseInt(r.Header.Get(name), 10, 64)
+		if err != nil || cost < 0 {
+			return r.Taken
+		}
+		return cost
+	}
+}
+
+// OnlyFailures, as a [Charge.After], gives back what was taken for a response
+// whose status is below 400.
+func OnlyFailures(r Response) int64 {
+	if r.Status < 400 {
+		return 0
+	}
+	return r.Taken
+}
+
+// ResetOnSuccess, as a [Charge.After], makes the key as good as new after a
+// response whose status is below 400. It is the one for login forms: wrong
+// passwords count until there was a right one.
+func ResetOnSuccess(r Response) int64 {
+	if r.Status < 400 {
+		return penstock.Reset
+	}
+	return r.Taken
+}
+
+// FreeServerErrors, as a [Charge.After], gives back what was taken for a response
+// whose status is 500 or above. Be sure that clients cannot bring those about.
+func FreeServerErrors(r Response) int64 {
+	if r.Status >= 500 {
+		return 0
+	}
+	return r.Taken
+}
+
+// A settlement is what is known of a request that is to be settled once it was
+// served.
+type settlement struct {
+	parts []charge.Part
+	outer *settlement // of middleware further out
+	cost  atomic.Int64
+	said  atomic.Bool
+}
+
+type settlementKey struct{}
+
+// serve serves an allowed request, and settles what it cost.
+func (p *protected) serve(w http.ResponseWriter, r *http.Request, parts []charge.Part) {
+	if !p.settles {
+		p.next.ServeHTTP(w, r)
+		return
+	}
+	s := &settlement{parts: slices.Clone(parts)}
+	s.outer, _ = r.Context().Value(settlementKey{}).(*settlement)
+	watch := &watcher{ResponseWriter: w}
+	finished := false
+	defer func() {
+		status := http.StatusInternalServerError
+		if finished {
+			status = watch.result()
+		}
+		p.settle(s, Response{Request: r, Status: status, Header: w.Header()})
+	}()
+	p.next.ServeHTTP(watch.asCapableAs(w), r.WithContext(context.WithValue(r.Context(), settlementKey{}, s)))
+	finished = true
+}
+
+// settle charges what the request cost.
+func (p *protection) settle(s *settlement, resp Response) {
+	for i := range s.parts {
+		c := &p.charges[i]
+		if c.After == nil {
+			continue
+		}
+		resp.Taken = s.parts[i].Decision.Granted
+		resp.Cost = resp.Taken
+		if s.said.Load() {
+			resp.Cost = s.cost.Load()
+		}
+		err := charge.Settle(resp.Request.Context(), c.Limiter, s.parts[i].Key, resp.Taken, c.After(resp))
+		p.report(resp.Request, err)
+	}
+}

@@ -1,0 +1,55 @@
+package httplimit_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/httplimit"
+)
+
+func TestQuotaExceeded(t *testing.T) {
+	w := httptest.NewRecorder()
+	w.Header().Set("Content-Length", "3")
+	httplimit.WriteProblem(w, httplimit.QuotaExceeded([]httplimit.Answer{
+		{Policy: "ip", Decision: penstock.Decision{Allowed: true}},
+		{Limit: penstock.PerDay(5).WithName("daily")},
+		{Policy: "band\"width"},
+	}))
+	want := `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,` +
+		`"violated-policies":["daily","band\"width"]}` + "\n"
+	if got := w.Body.String(); got != want || w.Code != http.StatusTooManyRequests {
+		t.Errorf("%d\n%swant 429\n%s", w.Code, got, want)
+	}
+	if got, want := headerText(w.Header()), "Content-Type: application/problem+json\nX-Content-Type-Options: nosniff\n"; got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+func TestProblemsWithoutStatus(t *testing.T) {
+	for _, test := range []struct {
+		p      httplimit.Problem
+		status int
+		title  string
+	}{
+		{httplimit.Problem{}, 500, "Internal Server Error"},
+		{httplimit.Problem{Status: -1}, 500, "Internal Server Error"},
+		{httplimit.Problem{Status: 200}, 500, "Internal Server Error"},
+		{httplimit.Problem{Status: 1000}, 500, "Internal Server Error"},
+		{httplimit.Problem{Status: 503}, 503, "Service Unavailable"},
+		{httplimit.Problem{Status: 403, Title: "Banned", Type: httplimit.TypeAbnormalUsage}, 403, "Banned"},
+		{httplimit.Problem{Status: 503, Title: "\xff\x00", Type: httplimit.TypeReducedCapacity}, 503, "\ufffd\x00"},
+	} {
+		w := httptest.NewRecorder()
+		httplimit.WriteProblem(w, test.p)
+		var got httplimit.Problem
+		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+			t.Errorf("%+v: %v in %q", test.p, err, w.Body)
+		}
+		if w.Code != test.status || got.Status != test.status || got.Title != test.title || got.Type != test.p.Type {
+			t.Errorf("%+v: answered %d %+v", test.p, w.Code, got)
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package httplimit
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+)
+
+// A watcher lets a response through, and remembers its status.
+type watcher struct {
+	http.ResponseWriter
+	status int
+}
+
+// WriteHeader remembers the status, unless it is one of those that only announce
+// another.
+func (w *watcher) WriteHeader(status int) {
+	if status >= 200 || status == http.StatusSwitchingProtocols {
+		w.see(status)
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *watcher) Write(b []byte) (int, error) {
+	w.see(http.StatusOK)
+	return w.ResponseWriter.Write(b)
+}
+
+// ReadFrom keeps what net/http can do about files.
+func (w *watcher) ReadFrom(r io.Reader) (int64, error) {
+	w.see(http.StatusOK)
+	return io.Copy(w.ResponseWriter, r)
+}
+
+// Unwrap is what [http.ResponseController] asks for.
+func (w *watcher) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// see remembers the first status.
+func (w *watcher) see(status int) {
+	if w.status == 0 {
+		w.status = status
+	}
+}
+
+// result returns the status of a response that is finished. Frameworks that pass
+// by the watcher may know better.
+func (w *watcher) result() int {
+	if w.status != 0 {
+		return w.status
+	}
+	if s, ok := w.ResponseWriter.(interface{ Status() int }); ok && s.Status() != 0 {
+		return s.Status()
+	}
+	return http.StatusOK
+}
+
+// asCapableAs returns the watcher with those methods that handlers look for in a
+// writer, if the other one has them.
+func (w *watcher) asCapableAs(other http.ResponseWriter) http.ResponseWriter {
+	flusher, flushes := other.(http.Flusher)
+	hijacker, hijacks := other.(http.Hijacker)
+	switch {
+	case flushes && hijacks:
+		return &flushHijackWatcher{flushWatcher{w, flusher}, hijacker}
+	case flushes:
+		return &flushWatcher{w, flusher}
+	}
+	return w
+}
+
+type flushWatcher struct {
+	*watcher
+	flusher http.Flusher
+}
+
+// Flush sends what there is, which begins the response.
+func (w *flushWatcher) Flush() {
+	w.see(http.StatusOK)
+	w.flusher.Flush()
+}
+
+type flushHijackWatcher struct {
+	flushWatcher
+	hijacker http.Hijacker
+}
+
+// Hijack hands the connection over, to whatever protocol comes next.
+func (w *flushHijackWatcher) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := w.hijacker.Hijack()
+	if err == nil {
+		w.see(http.StatusSwitchingProtocols)
+	}
+	return conn, rw, err
+}

@@ -1,0 +1,143 @@
+package address
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+var home = &Book{Bits: 64, Proxies: []netip.Prefix{
+	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8:ffff::/48"),
+}}
+
+func TestWhoConnects(t *testing.T) {
+	for peer, want := range map[string]string{
+		"203.0.113.9:1234":            "203.0.113.9",
+		"203.0.113.9":                 "203.0.113.9",
+		"[2001:db8:1:2:3:4:5:6]:1234": "2001:db8:1:2::/64",
+		"[2001:db8:1:2::1]":           "2001:db8:1:2::/64",
+		"2001:db8:1:2::1":             "2001:db8:1:2::/64",
+		"2001:db8:1:2::1%eth0":        "2001:db8:1:2::/64",
+		"[::ffff:203.0.113.9]:1234":   "203.0.113.9",
+		"[::ffff:203.0.113.9%x]:1234": "203.0.113.9",
+		"[fe80::1%eth0]:1234":         "fe80::1%eth0",
+		"[fe80::1%eth1]:1234":         "fe80::1%eth1",
+		"[fe80::2%eth0]:1234":         "fe80::2%eth0",
+		"[::1]:1234":                  "::1",
+		"[fd00::1]:1234":              "fd00::1",
+		"[fd00::2]:1234":              "fd00::2",
+		"[64:ff9b::203.0.113.9]:1234": "64:ff9b::cb00:7109",
+		"[2001:0:53aa:64c::1:2]:1234": "2001:0:53aa:64c::1:2",
+		"":                            "",
+		"@":                           "", // a socket of Unix
+		"unknown":                     "",
+		"_hidden:99":                  "",
+		"203.0.113.09:1":              "",
+		"203.0.113.9.5":               "",
+		"[2001:db8::1":                "",
+		"[2001:db8::1]1234":           "",
+		"[]":                          "",
+		":":                           "",
+		"[":                           "",
+		"pipe":                        "",
+		"203.0.113.9:1:2":             "",
+		strings.Repeat("1", 1<<20):    "",
+		"[fe80::1%" + strings.Repeat("z", 1<<20) + "]:1": "",
+	} {
+		if got := home.Key(peer, []string{"198.51.100.1"}); got != want {
+			t.Errorf("%.60q is known as %q, want %q", peer, got, want)
+		}
+	}
+}
+
+func TestWhomAProxyForwardsFor(t *testing.T) {
+	const proxy = "10.0.0.1:1234"
+	for _, test := range []struct {
+		because   string
+		peer      string
+		forwarded []string
+		want      string
+	}{
+		{"it says so", proxy, []string{"203.0.113.9"}, "203.0.113.9"},
+		{"it says so, with a port", proxy, []string{"203.0.113.9:5678"}, "203.0.113.9"},
+		{"it says so, of IPv6", proxy, []string{"2001:db8::1"}, "2001:db8::/64"},
+		{"it says so, with brackets and a port", proxy, []string{"[2001:db8::1]:443"}, "2001:db8::/64"},
+		{"it says so, of a link that is not ours", proxy, []string{"fe80::1%eth0"}, "fe80::1"},
+		{"the client made up the rest", proxy, []string{"198.51.100.1, 203.0.113.9"}, "203.0.113.9"},
+		{"the client made up a proxy", proxy, []string{"10.0.0.7, 203.0.113.9"}, "203.0.113.9"},
+		{"the client made up nonsense", proxy, []string{"<script>,, ,203.0.113.9"}, "203.0.113.9"},
+		{"there is another proxy", proxy, []string{"203.0.113.9, 10.0.0.2"}, "203.0.113.9"},
+		{"there is another proxy, with a zone", proxy, []string{"203.0.113.9, 2001:db8:ffff::2%eth0"}, "203.0.113.9"},
+		{"there is another proxy, in IPv6's clothes", "[::ffff:10.0.0.1]:1", []string{"203.0.113.9, ::ffff:10.0.0.2"}, "203.0.113.9"},
+		{"the lines are one list", proxy, []string{"198.51.100.1", "203.0.113.9, 10.0.0.3", "10.0.0.2"}, "203.0.113.9"},
+		{"empty lines and items do not count", proxy, []string{"203.0.113.9", "", " , ,"}, "203.0.113.9"},
+		{"a proxy asks for itself", proxy, nil, "10.0.0.1"},
+		{"a proxy asks for itself, by another", proxy, []string{"10.0.0.2"}, "10.0.0.2"},
+		{"nobody is trusted but proxies", "203.0.113.9:1", []string{"198.51.100.1"}, "203.0.113.9"},
+		{"the proxy does not know", proxy, []string{"203.0.113.9, unknown"}, ""},
+		{"the proxy says nonsense", proxy, []string{"203.0.113.9, \x00"}, ""},
+		{"the chain is endless", proxy, []string{"203.0.113.9" + strings.Repeat(", 10.0.0.2", maxProxies)}, ""},
+	} {
+		before := strings.Join(test.forwarded, "\n")
+		if got := home.Key(test.peer, test.forwarded); got != test.want {
+			t.Errorf("%s: %q by %q is known as %q, want %q", test.because, test.forwarded, test.peer, got, test.want)
+		}
+		if after := strings.Join(test.forwarded, "\n"); after != before {
+			t.Errorf("%s: the header was changed to %q", test.because, after)
+		}
+	}
+}
+
+func TestBits(t *testing.T) {
+	for bits, want := range map[int]string{
+		48: "2001:db8:1::/48", 56: "2001:db8:1:200::/56", 128: "2001:db8:1:2ff::1", 999: "2001:db8:1:2ff::1", -1: "2001:db8:1:2ff::1",
+	} {
+		b := Book{Bits: bits}
+		if got := b.Key("[2001:db8:1:2ff::1]:1", nil); got != want {
+			t.Errorf("by %d bits: %q, want %q", bits, got, want)
+		}
+	}
+}
+
+func TestPrivateNetworks(t *testing.T) {
+	b := &Book{Bits: 64, Proxies: Private()}
+	for _, inside := range []string{"127.0.0.1:1", "[::1]:1", "10.1.2.3:1", "172.31.0.1:1", "192.168.1.1:1", "[fd12::1]:1"} {
+		if got := b.Key(inside, []string{"203.0.113.9"}); got != "203.0.113.9" {
+			t.Errorf("%s is not taken for a proxy: %q", inside, got)
+		}
+	}
+	for _, outside := range []string{"172.32.0.1:1", "192.169.0.1:1", "11.0.0.1:1", "169.254.1.1:1"} {
+		if got := b.Key(outside, []string{"203.0.113.9"}); got == "203.0.113.9" {
+			t.Errorf("%s is taken for a proxy", outside)
+		}
+	}
+}
+
+func TestIPv4CostsNoMemory(t *testing.T) {
+	forwarded := []string{"198.51.100.1, 203.0.113.9"}
+	for _, peer := range []string{"203.0.113.9:1234", "10.0.0.1:1234"} {
+		if n := testing.AllocsPerRun(100, func() { home.Key(peer, forwarded) }); n != 0 {
+			t.Errorf("%s: %v allocations", peer, n)
+		}
+	}
+}
+
+// Nobody who can choose what is forwarded, but not what a proxy adds to it, is
+// ever taken for anybody else.
+func FuzzKey(f *testing.F) {
+	f.Add("198.51.100.1", "10.0.0.7")
+	f.Add("[::1%lo]:1, ,", "\x00")
+	f.Add(",,,", "::ffff:10.0.0.1")
+	f.Fuzz(func(t *testing.T, line, item string) {
+		const client = "203.0.113.9"
+		for _, forwarded := range [][]string{{line, item + ", " + client}, {line + ",", item, client}, {line + "," + client, "10.0.0.2"}} {
+			if got := home.Key("10.0.0.1:1", forwarded); got != client {
+				t.Errorf("%q made %s known as %q", forwarded, client, got)
+			}
+		}
+		if got := home.Key("10.0.0.1:1", []string{line, item}); strings.ContainsAny(got, ", \t\r\n") {
+			t.Errorf("%q, %q: a key with separators in it: %q", line, item, got)
+		}
+		home.Key(line, []string{item})
+	})
+}

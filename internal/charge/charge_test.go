@@ -1,0 +1,171 @@
+package charge_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/charge"
+)
+
+func limiter(t *testing.T, s penstock.Store, text string) *penstock.Limiter {
+	t.Helper()
+	l, err := penstock.ParseLimit(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lim, err := penstock.New(s, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lim
+}
+
+// mindful is a store that minds whether the caller is still there, as one that is
+// far away does.
+func mindful() penstock.Store {
+	memory := penstock.NewMemory(nil)
+	return penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+		if err := ctx.Err(); err != nil {
+			return penstock.Decision{}, err
+		}
+		return memory.Take(ctx, r)
+	})
+}
+
+func remaining(t *testing.T, lim *penstock.Limiter) int64 {
+	t.Helper()
+	d, err := lim.Peek(context.Background(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.Remaining
+}
+
+func parts(costs ...int64) []charge.Part {
+	ps := make([]charge.Part, len(costs))
+	for i, c := range costs {
+		ps[i] = charge.Part{Key: "k", Cost: c}
+	}
+	return ps
+}
+
+func TestStoresStandTogether(t *testing.T) {
+	near, far := penstock.NewMemory(nil), penstock.NewMemory(nil)
+	given := []*penstock.Limiter{
+		limiter(t, near, "1/1s"), limiter(t, far, "2/1s"), limiter(t, penstock.AllowAll, "3/1s"),
+		limiter(t, near, "4/1s"), limiter(t, penstock.AllowAll, "5/1s"), limiter(t, far, "6/1s"),
+	}
+	_, order := charge.NewSet(given)
+	if want := []int{0, 3, 1, 5, 2, 4}; !slices.Equal(order, want) {
+		t.Errorf("order %v, want %v", order, want)
+	}
+}
+
+func TestAllOrNothing(t *testing.T) {
+	near, far := penstock.NewMemory(nil), penstock.NewMemory(nil)
+	a, b, c := limiter(t, near, "10/1h"), limiter(t, far, "10/1h"), limiter(t, far, "4/1h")
+	s, _ := charge.NewSet([]*penstock.Limiter{a, b, c})
+
+	ps := parts(3, 1, 2)
+	if n, ok, err := s.Take(t.Context(), ps); n != 3 || !ok || err != nil {
+		t.Errorf("with room: %d, %v, %v", n, ok, err)
+	}
+	ps = parts(3, 1, 3)
+	if n, ok, err := s.Take(t.Context(), ps); n != 3 || ok || err != nil {
+		t.Errorf("without room in the last: %d, %v, %v", n, ok, err)
+	}
+	if d := ps[0].Decision; !d.Allowed || d.Remaining != 7 || d.Granted != 0 {
+		t.Errorf("what was given back says %v", d)
+	}
+	if d := ps[2].Decision; d.Allowed || d.RetryAfter == 0 {
+		t.Errorf("what denied says %v", d)
+	}
+	if n, ok, err := s.Take(t.Context(), parts(8, 1, 1)); n != 1 || ok || err != nil {
+		t.Errorf("without room in the first store, the other is not asked: %d, %v, %v", n, ok, err)
+	}
+	if x, y, z := remaining(t, a), remaining(t, b), remaining(t, c); x != 7 || y != 9 || z != 2 {
+		t.Errorf("after one grant and two denials there remain %d, %d, %d", x, y, z)
+	}
+}
+
+func TestAFailureGivesBack(t *testing.T) {
+	lost := errors.New("lost")
+	broken := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
+		return penstock.Decision{}, lost
+	})
+	a := limiter(t, penstock.NewMemory(nil), "10/1h")
+	s, _ := charge.NewSet([]*penstock.Limiter{a, limiter(t, broken, "10/1h")})
+	if _, _, err := s.Take(t.Context(), parts(3, 1)); !errors.Is(err, lost) {
+		t.Errorf("got %v, want %v", err, lost)
+	}
+	if got := remaining(t, a); got != 10 {
+		t.Errorf("%d of 10 remain", got)
+	}
+}
+
+func TestHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		queue := limiter(t, mindful(), "1/1s leaky-bucket burst=5")
+		s, _ := charge.NewSet([]*penstock.Limiter{queue})
+		take := func() []charge.Part {
+			ps := parts(1)
+			if _, ok, err := s.Take(t.Context(), ps); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+			return ps
+		}
+		start := time.Now()
+		for _, want := range []time.Duration{0, time.Second} {
+			if err := s.Hold(t.Context(), take()); err != nil || time.Since(start) != want {
+				t.Errorf("held for %v, %v, want %v", time.Since(start), err, want)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		before := remaining(t, queue)
+		if err := s.Hold(ctx, take()); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("held beyond its context: %v", err)
+		}
+		if got := remaining(t, queue); got != before {
+			t.Errorf("%d remain of %d, although it was given back", got, before)
+		}
+	})
+}
+
+func TestSettle(t *testing.T) {
+	for _, test := range []struct{ taken, cost, remain int64 }{
+		{5, 5, 5}, {5, 2, 8}, {5, 0, 10}, {5, -1, 10}, {5, 7, 3}, {5, 1000, 0}, {5, penstock.Reset, 10}, {0, 0, 10}, {0, 3, 7},
+	} {
+		lim := limiter(t, mindful(), "10/1h")
+		if _, err := lim.AllowN(t.Context(), "k", test.taken); err != nil {
+			t.Fatal(err)
+		}
+		gone, leave := context.WithCancel(t.Context())
+		leave()
+		if err := charge.Settle(gone, lim, "k", test.taken, test.cost); err != nil {
+			t.Errorf("%+v: %v", test, err)
+		}
+		if got := remaining(t, lim); got != test.remain {
+			t.Errorf("%+v: %d remain", test, got)
+		}
+	}
+}
+
+func TestOneLimiterCostsNoMemory(t *testing.T) {
+	s, _ := charge.NewSet([]*penstock.Limiter{limiter(t, penstock.NewMemory(nil), "1000000/1s")})
+	ctx := context.Background()
+	n := testing.AllocsPerRun(100, func() {
+		ps := [...]charge.Part{{Key: "k", Cost: 1}}
+		if _, ok, err := s.Take(ctx, ps[:]); !ok || err != nil || s.Hold(ctx, ps[:]) != nil {
+			t.Error(ok, err)
+		}
+	})
+	if n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

@@ -21,10 +21,18 @@ RACE_TEST  := CGO_ENABLED=1 go test -race
 
 .PHONY: help
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: run
-run: ## Show what a limit does; LIMIT="5/2s sliding-log" for another
+run: build ## Start the daemon and print what to try; ARGS="--http :9090" for other settings
+	@.bin/penstock serve --try --rules examples/rules.yaml $(ARGS)
+
+.PHONY: build
+build: ## Build the daemon into .bin/penstock
+	go build -o .bin/penstock ./cmd/penstock
+
+.PHONY: quickstart
+quickstart: ## Show what a limit does; LIMIT="5/2s sliding-log" for another
 	@go run ./examples/quickstart "$(LIMIT)"
 
 .PHONY: test

@@ -41,8 +41,12 @@ var rivals = []string{
 
 // daemonOnly is what a library's user should not have to download.
 var daemonOnly = []string{
+	"github.com/envoyproxy/go-control-plane",
+	"github.com/fsnotify/fsnotify",
 	"github.com/goccy/go-yaml",
 	"github.com/prometheus",
+	"github.com/spf13/cobra",
+	"github.com/spf13/pflag",
 	"go.opentelemetry.io",
 	"go.yaml.in/yaml",
 	"google.golang.org/genproto",
@@ -160,6 +164,24 @@ var rules = []rule{
 		keeps:   [2]string{"server/rules/load.go", module},
 	},
 	{
+		name:    "the judge knows no protocol",
+		because: "every door must get the same answer from it",
+		in:      []string{"./server/judge"},
+		forbid:  []string{"./server", "net/http", "google.golang.org/grpc", "github.com/envoyproxy/go-control-plane"},
+		unless:  []string{"./server/judge", "./server/rules"},
+		breaks:  [2]string{"server/judge/decide.go", "net/http"},
+		keeps:   [2]string{"server/judge/decide.go", module + "/server/rules"},
+	},
+	{
+		name:    "what doors share knows no door",
+		because: "arrows point downwards",
+		in:      []string{"./server/rls", "./server/httpdoor"},
+		forbid:  []string{"./server"},
+		unless:  []string{"./server/rls", "./server/httpdoor", "./server/judge", "./server/rules"},
+		breaks:  [2]string{"server/rls/rls.go", module + "/server/envoyrls"},
+		keeps:   [2]string{"server/rls/rls.go", module + "/server/judge"},
+	},
+	{
 		name:    "daemons' dependencies stay with the daemon",
 		because: "gRPC, Prometheus, YAML and OpenTelemetry are not what a library's user asked for",
 		in:      []string{"./..."},
@@ -182,7 +204,7 @@ var rules = []rule{
 		because: "it brings its flags and its machinery into every program that links it",
 		in:      []string{"./..."},
 		except:  []string{"./storetest", "./bench"}, // a kit for tests; a program that measures
-		forbid:  []string{"testing", "./storetest", "./internal/redistest", "pgregory.net/rapid", "github.com/anishathalye/porcupine"},
+		forbid:  []string{"testing", "./storetest", "./internal/redistest", "pgregory.net/rapid", "github.com/anishathalye/porcupine", "github.com/rogpeppe/go-internal"},
 		breaks:  [2]string{"clock.go", "testing"},
 		keeps:   [2]string{"clock_test.go", "testing"},
 	},
@@ -216,7 +238,7 @@ func protocolRule(protocol, other string) rule {
 		because: "each must be readable, and removable, alone",
 		in:      []string{"./server/" + protocol},
 		forbid:  []string{"./server"},
-		unless:  []string{"./server/" + protocol, "./server/rules"},
+		unless:  []string{"./server/" + protocol, "./server/judge", "./server/rules", "./server/rls", "./server/httpdoor"},
 		breaks:  [2]string{file, module + "/server/" + other},
 		keeps:   [2]string{file, module + "/server/rules"},
 	}

@@ -1,0 +1,21 @@
+# One static binary in an empty image: no shell, no package manager, no root.
+#
+#   docker build -t penstock .
+#   docker run -p 8080:8080 -p 8081:8081 -p 6380:6380 penstock
+#   docker run -v ./rules:/rules:ro penstock serve --rules /rules --store redis://redis:6379
+FROM golang:1.26 AS build
+WORKDIR /src
+COPY go.mod go.sum ./
+RUN go mod download
+COPY . .
+RUN CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o /penstock ./cmd/penstock
+
+FROM scratch
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
+COPY --from=build /penstock /penstock
+USER 65532:65532
+EXPOSE 8080 8081 6380
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=5s --timeout=2s --start-period=10s CMD ["/penstock", "health"]
+ENTRYPOINT ["/penstock"]
+CMD ["serve"]

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) {
+	if floor := os.Getenv(floorVariable); floor != "" {
+		os.Exit(serveFloor(floor))
+	}
+	os.Exit(m.Run())
+}
+
+// Every case but the one that has to build a rival runs, and measures what it
+// should.
+func TestEveryCaseRuns(t *testing.T) {
+	var out, complaints bytes.Buffer
+	if status := command([]string{"-quick", "-run", "^(rls|resp|http|weight)$"}, &out, &complaints); status != 0 {
+		t.Fatalf("status %d: %s", status, &complaints)
+	}
+	for _, want := range []string{
+		"| RLS, 1 descriptor, 10,000 keys, 64 callers, embedded store | ≥ 0.95×",
+		"| CL.THROTTLE, redis-benchmark -c 50 -P 16 | ≥ 0.85×",
+		"| CL.THROTTLE, redis-benchmark -c 50 -P 16 | ≥ 2.5×",
+		"| CL.THROTTLE, redis-benchmark -c 50 -P 1 | ≥ 0.7×",
+		"| HTTP take, keep-alive, 10,000 keys, 64 callers | ≥ 0.75×",
+		"| memory of the process, idle | ≤ 40 MB",
+		"not judged",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in:\n%s", want, &out)
+		}
+	}
+}
+
+func TestAWrongAnswerEndsTheCase(t *testing.T) {
+	p, err := floor("http")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.stop()
+	c := askHTTP(p)
+	refuse := func(int, int) error { return os.ErrInvalid }
+	if err := c.press(10 * time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	c.ask = refuse
+	if err := c.press(10 * time.Millisecond); err == nil {
+		t.Error("a wrong answer was not noticed")
+	}
+}
+
+func TestUnknownFlagsAreRefused(t *testing.T) {
+	var out, complaints bytes.Buffer
+	for _, args := range [][]string{{"-pairs", "0"}, {"-run", "("}, {"-nonsense"}} {
+		if status := command(args, &out, &complaints); status != 2 {
+			t.Errorf("%q: status %d, want 2", args, status)
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+
+	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+)
+
+// floorVariable, set to kind@address, makes this program serve a floor.
+const floorVariable = "PENSTOCK_BENCH_FLOOR"
+
+// floor starts a server that answers a constant: this program itself.
+func floor(kind string) (*process, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	addr, err := freeAddr()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), floorVariable+"="+kind+"@"+addr)
+	return start("constant", addr, cmd)
+}
+
+func serveFloor(floor string) int {
+	kind, addr, _ := strings.Cut(floor, "@")
+	l, err := net.Listen("tcp", addr)
+	if err == nil {
+		switch kind {
+		case "grpc":
+			err = serveConstantRLS(l)
+		default:
+			err = serveConstantJSON(l)
+		}
+	}
+	fmt.Fprintln(os.Stderr, err)
+	return 1
+}
+
+// constantRLS is a rate limit service by the generated stubs, which says OK.
+type constantRLS struct {
+	rlspb.UnimplementedRateLimitServiceServer
+	answer *rlspb.RateLimitResponse
+}
+
+func (c *constantRLS) ShouldRateLimit(context.Context, *rlspb.RateLimitRequest) (*rlspb.RateLimitResponse, error) {
+	return c.answer, nil
+}
+
+func serveConstantRLS(l net.Listener) error {
+	s := grpc.NewServer()
+	rlspb.RegisterRateLimitServiceServer(s, &constantRLS{answer: &rlspb.RateLimitResponse{
+		OverallCode: rlspb.RateLimitResponse_OK,
+		Statuses: []*rlspb.RateLimitResponse_DescriptorStatus{{
+			Code:           rlspb.RateLimitResponse_OK,
+			CurrentLimit:   &rlspb.RateLimitResponse_RateLimit{RequestsPerUnit: 1000, Unit: rlspb.RateLimitResponse_RateLimit_HOUR},
+			LimitRemaining: 999,
+		}},
+	}})
+	return s.Serve(l)
+}
+
+// constantJSON is about what a decision looks like.
+const constantJSON = `{"allowed":true,"granted":1,"limit":1000,"remaining":999,"reset_after":3.6}` + "\n"
+
+func serveConstantJSON(l net.Listener) error {
+	return http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { //nolint:gosec // on loopback, for seconds
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(constantJSON))
+	}))
+}

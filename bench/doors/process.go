@@ -1,0 +1,158 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A process is a server that is measured.
+type process struct {
+	name   string
+	addr   string
+	cmd    *exec.Cmd
+	exited chan struct{}
+	log    bytes.Buffer
+}
+
+// startTimeout is how long a server may take until it answers.
+const startTimeout = 30 * time.Second
+
+// start runs a server and waits until somebody listens at its address.
+func start(name, addr string, cmd *exec.Cmd) (*process, error) {
+	p := &process{name: name, addr: addr, cmd: cmd, exited: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr = &p.log, &p.log
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	go func() {
+		_ = cmd.Wait()
+		close(p.exited)
+	}()
+	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); {
+		if c, err := net.Dial("tcp", addr); err == nil {
+			_ = c.Close()
+			return p, nil
+		}
+		select {
+		case <-p.exited:
+			return nil, fmt.Errorf("%s ended:\n%s", name, &p.log)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	p.stop()
+	return nil, fmt.Errorf("%s does not listen at %s:\n%s", name, addr, &p.log)
+}
+
+func (p *process) stop() {
+	_ = p.cmd.Process.Kill()
+	<-p.exited
+}
+
+// ticksPerSecond is what Linux counts processor time in, everywhere.
+const ticksPerSecond = 100
+
+// processor returns the processor time that the server has used so far.
+func (p *process) processor() (time.Duration, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0, errors.New("/proc/…/stat is too short")
+	}
+	user, err := strconv.Atoi(fields[11])
+	if err != nil {
+		return 0, err
+	}
+	system, err := strconv.Atoi(fields[12])
+	return time.Duration(user+system) * time.Second / ticksPerSecond, err
+}
+
+// resident returns how many bytes of memory the server has.
+func (p *process) resident() (int, error) {
+	statm, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	fields := strings.Fields(string(statm))
+	if len(fields) < 2 {
+		return 0, errors.New("/proc/…/statm is too short")
+	}
+	pages, err := strconv.Atoi(fields[1])
+	return pages * os.Getpagesize(), err
+}
+
+func freeAddr() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String(), nil
+}
+
+func portOf(addr string) string {
+	_, port, _ := net.SplitHostPort(addr)
+	return port
+}
+
+// build makes the daemon, and returns what removes it again.
+func (b *bench) build() (done func(), err error) {
+	dir, err := os.MkdirTemp("", "penstock-bench")
+	if err != nil {
+		return nil, err
+	}
+	b.daemon = filepath.Join(dir, "penstock")
+	out, err := exec.Command("go", "build", "-o", b.daemon, "github.com/penstock-io/penstock/cmd/penstock").CombinedOutput()
+	if err != nil {
+		_ = os.RemoveAll(dir)
+		return nil, fmt.Errorf("building the daemon: %w\n%s", err, out)
+	}
+	return func() { _ = os.RemoveAll(dir) }, nil
+}
+
+// file writes a file beside the daemon.
+func (b *bench) file(name, text string) (string, error) {
+	path := filepath.Join(filepath.Dir(b.daemon), name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return "", err
+	}
+	return path, os.WriteFile(path, []byte(text), 0o600)
+}
+
+// serve starts the daemon with one door open, and further flags.
+func (b *bench) serve(door string, flags ...string) (*process, error) {
+	addr, err := freeAddr()
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"serve", "--admin", ""}
+	for _, d := range []string{"grpc", "http", "resp"} {
+		at := ""
+		if d == door {
+			at = addr
+		}
+		args = append(args, "--"+d, at)
+	}
+	return start("penstock", addr, exec.Command(b.daemon, append(args, flags...)...))
+}
+
+// startRedis starts a redis-server without persistence.
+func startRedis() (*process, error) {
+	addr, err := freeAddr()
+	if err != nil {
+		return nil, err
+	}
+	return start("redis-server", addr, exec.Command("redis-server", "--port", portOf(addr), "--bind", "127.0.0.1",
+		"--save", "", "--appendonly", "no"))
+}

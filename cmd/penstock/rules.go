@@ -1,0 +1,81 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/penstock-io/penstock/server/rules"
+	"github.com/spf13/cobra"
+)
+
+func rulesCommand() *cobra.Command {
+	var o rules.Options
+	group := &cobra.Command{
+		Use:   "rules",
+		Short: "Check and explain rule files",
+		Args:  cobra.NoArgs,
+		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	group.PersistentFlags().BoolVar(&o.MergeDomains, "merge-domains", false, "let several rule files add to one domain")
+	group.AddCommand(checkCommand(&o), explainCommand(&o))
+	return group
+}
+
+func checkCommand(o *rules.Options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "check PATH",
+		Short: "Say whether rules can be used",
+		Long: `Check reads a rule file, or all files in a folder, as the server would, and says
+what is wrong with them: file, line and reason. It ends with 0 if they can be
+used, 1 if they cannot, and 2 if they cannot be read.`,
+		Example: `  penstock rules check rules.yaml
+  penstock rules check /etc/penstock/rules`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			set, err := rules.NewSource(args[0], o).Load()
+			if wrong := rules.Errors(nil); errors.As(err, &wrong) {
+				fmt.Fprintln(c.ErrOrStderr(), err)
+				return errNo
+			}
+			if err != nil {
+				return err
+			}
+			for _, w := range set.Warnings() {
+				fmt.Fprintf(c.ErrOrStderr(), "warning: %v\n", w)
+			}
+			fmt.Fprintf(c.OutOrStdout(), "ok: %s, %s\n", plural(len(set.Domains()), "domain"), plural(len(set.Rules()), "rule"))
+			return nil
+		},
+	}
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func explainCommand(o *rules.Options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "explain PATH DOMAIN KEY=VALUE...",
+		Short: "Say which rule a request gets, and why",
+		Long: `Explain says which rule a descriptor with these entries matches, and why the others
+do not.`,
+		Example: `  penstock rules explain rules.yaml shop user=42
+  penstock rules explain rules.yaml shop path=/login remote_address=203.0.113.9`,
+		Args: cobra.MinimumNArgs(3),
+		RunE: func(c *cobra.Command, args []string) error {
+			set, err := rules.NewSource(args[0], o).Load()
+			if err != nil {
+				return err
+			}
+			entries, err := readEntries(args[2:])
+			if err != nil {
+				return err
+			}
+			fmt.Fprint(c.OutOrStdout(), set.Explain(args[1], entries))
+			return nil
+		},
+	}
+}

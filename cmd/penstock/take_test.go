@@ -1,0 +1,40 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+)
+
+// Whoever gives back from another machine brings the token, and a server that
+// speaks no JSON is quoted.
+func TestTakeBringsTheToken(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer open sesame" {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		body, _ := io.ReadAll(r.Body)
+		if string(body) != `{"key":"k","limit":"1/1h","cost":-2}` {
+			t.Errorf("asked %s", body)
+		}
+		_, _ = io.WriteString(w, `{"allowed":true,"granted":-2,"limit":5,"remaining":4,"retry_after":0,"reset_after":0.5,"delay":0}`)
+	}))
+	defer s.Close()
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := takeRequest{key: "k", limit: "1/1h", cost: -2, token: "open sesame"}
+	a, err := r.askHTTP(t.Context(), u)
+	if err != nil || a.text != "allowed granted=-2 remaining=4/5 reset=500ms" {
+		t.Errorf("with the token: %+v, %v", a, err)
+	}
+	r.token = ""
+	if _, err := r.askHTTP(t.Context(), u); err == nil || !strings.Contains(err.Error(), "the server answered 403") {
+		t.Errorf("without the token: %v", err)
+	}
+}

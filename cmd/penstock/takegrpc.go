@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	envoyratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	envoyrls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// askGRPC asks ShouldRateLimit, as Envoy does.
+func (r *takeRequest) askGRPC(ctx context.Context, u *url.URL) (*takeAnswer, error) {
+	if r.domain == "" {
+		return nil, errors.New("--server grpc: Envoy's protocol knows no limits by text; want a --domain")
+	}
+	secure := insecure.NewCredentials()
+	if u.Scheme == "grpcs" {
+		secure = credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12})
+	}
+	conn, err := grpc.NewClient(u.Host, grpc.WithTransportCredentials(secure))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	if r.token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+r.token)
+	}
+	answer, err := envoyrls.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, r.envoyRequest())
+	if err != nil {
+		s := status.Convert(err)
+		return nil, fmt.Errorf("the server answered %s: %s", s.Code(), s.Message())
+	}
+	return readGRPC(answer)
+}
+
+func (r *takeRequest) envoyRequest() *envoyrls.RateLimitRequest {
+	d := &envoyratelimit.RateLimitDescriptor{
+		HitsAddend:     wrapperspb.UInt64(magnitude(r.cost)),
+		IsNegativeHits: r.cost < 0,
+	}
+	for _, e := range r.entries {
+		d.Entries = append(d.Entries, &envoyratelimit.RateLimitDescriptor_Entry{Key: e.Key, Value: e.Value})
+	}
+	return &envoyrls.RateLimitRequest{Domain: r.domain, Descriptors: []*envoyratelimit.RateLimitDescriptor{d}}
+}
+
+func magnitude(n int64) uint64 {
+	if n < 0 {
+		return -uint64(n)
+	}
+	return uint64(n)
+}
+
+func readGRPC(answer *envoyrls.RateLimitResponse) (*takeAnswer, error) {
+	if len(answer.Statuses) != 1 {
+		return nil, fmt.Errorf("the server answered with %d statuses to one question", len(answer.Statuses))
+	}
+	raw, err := protojson.Marshal(answer)
+	if err != nil {
+		return nil, err
+	}
+	s, allowed := answer.Statuses[0], answer.OverallCode == envoyrls.RateLimitResponse_OK
+	text := map[bool]string{true: "allowed", false: "denied"}[allowed]
+	if l := s.CurrentLimit; l != nil {
+		text += fmt.Sprintf(" remaining=%d limit=%d/%s", s.LimitRemaining, l.RequestsPerUnit, strings.ToLower(l.Unit.String()))
+	} else {
+		text += ": no rule limits this"
+	}
+	if s.DurationUntilReset != nil {
+		text += " reset=" + s.DurationUntilReset.AsDuration().String()
+	}
+	return &takeAnswer{allowed: allowed, text: text, raw: raw}, nil
+}

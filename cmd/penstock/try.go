@@ -1,0 +1,48 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/penstock-io/penstock/server"
+)
+
+// printTries prints a line to try for each door that is open.
+func printTries(w io.Writer, s *server.Server) {
+	fmt.Fprintln(w, "try, in another terminal:")
+	for _, t := range []struct{ door, line string }{
+		{"http", `curl %s/v1/take -H content-type:application/json -d '{"key":"user:42","limit":"10/1m"}'`},
+		{"resp", "redis-cli -h HOST -p PORT CL.THROTTLE user:42 15 30 60"},
+		{"grpc", os.Args[0] + " take --server %s --domain shop user=42"},
+		{"admin", "curl %s/metrics"},
+	} {
+		if addr := s.Addr(t.door); addr != nil {
+			fmt.Fprintf(w, "  %-6s %s\n", t.door, tryLine(t.door, t.line, addr, s.Encrypted(t.door)))
+		}
+	}
+}
+
+// tryLine puts into a line where the door is.
+func tryLine(door, line string, addr net.Addr, encrypted bool) string {
+	host, port, _ := net.SplitHostPort(addr.String())
+	if ip := net.ParseIP(host); ip == nil || ip.IsUnspecified() {
+		host = "localhost"
+	}
+	if door == "resp" {
+		if encrypted {
+			line = strings.Replace(line, "redis-cli", "redis-cli --tls", 1)
+		}
+		return strings.NewReplacer("HOST", host, "PORT", port).Replace(line)
+	}
+	scheme := map[string]string{"grpc": "grpc"}[door]
+	if scheme == "" {
+		scheme = "http"
+	}
+	if encrypted {
+		scheme += "s"
+	}
+	return fmt.Sprintf(line, scheme+"://"+net.JoinHostPort(host, port))
+}

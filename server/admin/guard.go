@@ -1,0 +1,45 @@
+package admin
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/penstock-io/penstock/server/httpdoor"
+)
+
+// guard lets only those to an endpoint who may ask it, and in the way it is asked.
+func (d *Door) guard(e endpoint) http.HandlerFunc {
+	methods := strings.Split(e.methods, ", ")
+	return func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Cache-Control", "no-store")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		switch {
+		case !e.open && !d.knows(r):
+			h.Set("WWW-Authenticate", `Bearer realm="penstock"`)
+			httpdoor.Problem{
+				Status: http.StatusUnauthorized,
+				Detail: "want Authorization: Bearer and the server's token",
+			}.Write(w)
+		case !slices.Contains(methods, r.Method):
+			httpdoor.NotAllowed(w, r, e.methods)
+		default:
+			defer httpdoor.Hold(r)() // profiles take their time
+			e.answer(w, r)
+		}
+	}
+}
+
+// knows reports whether the caller may see and change things here.
+func (d *Door) knows(r *http.Request) bool {
+	from, token := httpdoor.Caller(r)
+	if d.options.Loopback && from.IsLoopback() {
+		return true
+	}
+	given := sha256.Sum256([]byte(token)) // of one length, so that comparing takes the same time
+	return d.options.Token != "" && subtle.ConstantTimeCompare(given[:], d.token[:]) == 1
+}

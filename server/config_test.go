@@ -1,0 +1,176 @@
+package server_test
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock/server"
+)
+
+func TestDefaultsServeAtOnce(t *testing.T) {
+	c, err := server.LoadConfig(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, same := range map[string]bool{
+		"store":     c.Store == "memory:",
+		"grpc":      c.GRPC.Addr == ":8081",
+		"http":      c.HTTP.Addr == ":8080",
+		"resp":      c.RESP.Addr == ":6380",
+		"admin":     c.Admin.Addr == "127.0.0.1:6070",
+		"log level": c.LogLevel == slog.LevelInfo,
+		"grace":     c.ShutdownGrace == 10*time.Second,
+		"bytes":     c.MaxBytes == 1<<30,
+	} {
+		if !same {
+			t.Errorf("the default %s is not what it should be: %+v", what, c)
+		}
+	}
+}
+
+func TestFlagsWinOverVariablesOverFileOverDefaults(t *testing.T) {
+	file := write(t, "penstock.yaml", "max-keys: 1\nmax-connections: 1\nredis-timeout: 1s\nhttp: ':1'\n")
+	env := []string{"PENSTOCK_CONFIG=" + file, "PENSTOCK_MAX_KEYS=2", "PENSTOCK_MAX_CONNECTIONS=2", "HOME=/"}
+	c, err := server.LoadConfig(map[string]string{"max-keys": "3"}, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.MaxKeys != 3 || c.MaxConnections != 2 || c.RedisTimeout != time.Second || c.HTTP.Addr != ":1" || c.GRPC.Addr != ":8081" {
+		t.Errorf("got %+v", c)
+	}
+}
+
+// Every setting can be set in all three ways, and does something.
+func TestEverySettingCanBeSetEverywhere(t *testing.T) {
+	examples := map[string]string{
+		"number": "7", "size": "7MiB", "duration": "7s", "address": "127.0.0.1:7", "level": "debug", "format": "json",
+		"url": "redis://seven", "path": "seven", "text": "seven", "form": "github", "": "true", "file": "",
+		"names": "X-Limit,X-Remaining,X-Reset",
+	}
+	for _, s := range server.Settings {
+		value, known := examples[s.Kind]
+		if !known {
+			t.Errorf("%s: no example of a %q", s.Name, s.Kind)
+		}
+		if value == "" || s.Name == "resp-auth" {
+			continue // what must go together with others is set elsewhere
+		}
+		byFlag, err := server.LoadConfig(map[string]string{s.Name: value}, nil)
+		if err != nil {
+			t.Errorf("--%s %s: %v", s.Name, value, err)
+			continue
+		}
+		byEnv, err := server.LoadConfig(nil, []string{s.Env() + "=" + value})
+		if err != nil {
+			t.Errorf("%s=%s: %v", s.Env(), value, err)
+			continue
+		}
+		byFile, err := server.LoadConfig(nil, []string{"PENSTOCK_CONFIG=" + write(t, "c.yaml", s.Name+": "+value+"\n")})
+		if err != nil {
+			t.Errorf("%s: %s in the file: %v", s.Name, value, err)
+			continue
+		}
+		unset, err := server.LoadConfig(nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if *byFlag != *byEnv || *byFlag != *byFile || *byFlag == *unset {
+			t.Errorf("%s: by flag %+v, by variable %+v, by file %+v, unset %+v", s.Name, *byFlag, *byEnv, *byFile, *unset)
+		}
+	}
+}
+
+func TestBadSettingsAreNamed(t *testing.T) {
+	empty := write(t, "empty", "\n")
+	for _, c := range []struct {
+		name  string
+		flags map[string]string
+		env   []string
+		file  string
+		want  string
+	}{
+		{name: "misspelt variable", env: []string{"PENSTOCK_HTPP=:1"}, want: "PENSTOCK_HTPP: no such setting; the nearest is PENSTOCK_HTTP"},
+		{name: "misspelt in the file", file: "store: 'memory:'\nmax_keys: 3\n", want: "c.yaml:2: max_keys: no such setting; the nearest is max-keys"},
+		{name: "bad value in a variable", env: []string{"PENSTOCK_MAX_KEYS=many"}, want: `PENSTOCK_MAX_KEYS: "many": want a whole number above zero`},
+		{name: "bad value in the file", file: "redis-timeout: soon\n", want: `c.yaml:1: redis-timeout: "soon": want a duration like 500ms or 10s`},
+		{name: "set twice", file: "http: ':1'\nhttp: ':2'\n", want: "c.yaml:2: http: is set twice, first at "},
+		{name: "no value", file: "http:\n", want: `c.yaml:1: http: has no value; write "" for an empty one`},
+		{name: "a list", file: "http: [':1', ':2']\n", want: "c.yaml:1: http: want a single value"},
+		{name: "no settings", file: "just words\n", want: "c.yaml:1: want settings by their names"},
+		{name: "not YAML", file: "http: ':1\n", want: "c.yaml: yaml: "},
+		{name: "a file in a file", file: "config: other.yaml\n", want: "c.yaml:1: config: has no meaning inside the file"},
+		{name: "huge", file: "# " + strings.Repeat("#", 1<<20), want: "c.yaml: is larger than 1048576 bytes"},
+		{name: "no file", flags: map[string]string{"config": "/nowhere"}, want: "config file /nowhere: no such file or directory"},
+		{name: "no port", flags: map[string]string{"http": "8080"}, want: `--http: "8080": want an address like`},
+		{name: "impossible port", flags: map[string]string{"http": ":80800"}, want: `--http: ":80800": want a port from 0 to 65535`},
+		{name: "zero", flags: map[string]string{"redis-timeout": "0s"}, want: `--redis-timeout: "0s": want more than zero`},
+		{name: "negative", flags: map[string]string{"shutdown-grace": "-1s"}, want: `--shutdown-grace: "-1s": want a duration`},
+		{name: "size", flags: map[string]string{"max-bytes": "1GB"}, want: `--max-bytes: "1GB": want a size like 512MiB or 1GiB`},
+		{name: "size that wraps", flags: map[string]string{"max-bytes": "9007199254740993KiB"}, want: "want a size like"},
+		{name: "switch", flags: map[string]string{"shadow": "perhaps"}, want: `--shadow: "perhaps": want true or false`},
+		{name: "level", flags: map[string]string{"log-level": "loud"}, want: `--log-level: "loud": want debug, info, warn or error`},
+		{name: "format", flags: map[string]string{"log-format": "xml"}, want: `--log-format: "xml": want text or json`},
+		{name: "store", flags: map[string]string{"store": "mysql://root:secret@db"}, want: `--store: scheme "mysql": want memory:`},
+		{name: "all shut", flags: map[string]string{"grpc": "", "http": "", "resp": "", "admin": ""}, want: "no door is open"},
+		{name: "cert alone", flags: map[string]string{"http-tls-cert": "c"}, want: "--http-tls-cert without --http-tls-key: want both"},
+		{name: "key alone", flags: map[string]string{"resp-tls-key": "k"}, want: "--resp-tls-key without --resp-tls-cert: want both"},
+		{name: "client ca alone", flags: map[string]string{"grpc-tls-client-ca": "a"}, want: "--grpc-tls-client-ca without --grpc-tls-cert"},
+		{name: "two tokens", flags: map[string]string{"token": "t", "token-file": empty}, want: "--token and --token-file: want one of them"},
+		{name: "empty token", flags: map[string]string{"token-file": empty}, want: "empty is empty"},
+		{name: "nothing to authenticate with", flags: map[string]string{"resp-auth": "true"}, want: "--resp-auth: want a --token-file"},
+		{name: "two names", flags: map[string]string{"envoy-header-names": "A,B"}, want: "want three names with commas between them"},
+		{name: "bad name", flags: map[string]string{"envoy-header-names": "A,B,C: d"}, want: "want three names with commas between them"},
+		{name: "form", flags: map[string]string{"headers": "x"}, want: `--headers: httplimit: bad header form: "x": want one of ietf`},
+		{name: "no token", flags: map[string]string{"token-file": "/nowhere"}, want: "--token-file: open /nowhere"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.file != "" {
+				c.env = append(c.env, "PENSTOCK_CONFIG="+write(t, "c.yaml", c.file))
+			}
+			_, err := server.LoadConfig(c.flags, c.env)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+			if err != nil && strings.Contains(err.Error(), "secret") {
+				t.Errorf("a password is in %q", err)
+			}
+		})
+	}
+}
+
+func TestTokenIsReadFromItsFile(t *testing.T) {
+	c, err := server.LoadConfig(map[string]string{"token-file": write(t, "token", "open sesame\n")}, nil)
+	if err != nil || c.Token != "open sesame" {
+		t.Errorf("token %q, %v", c.Token, err)
+	}
+}
+
+// A pod in Kubernetes is told of the services around it, and a service may well
+// have our name.
+func TestVariablesOfKubernetesAreNotOurs(t *testing.T) {
+	links := []string{
+		"PENSTOCK_SERVICE_HOST=10.0.0.1", "PENSTOCK_SERVICE_PORT=8081", "PENSTOCK_SERVICE_PORT_GRPC=8081",
+		"PENSTOCK_PORT=tcp://10.0.0.1:8081", "PENSTOCK_PORT_8081_TCP=tcp://10.0.0.1:8081",
+		"PENSTOCK_PORT_8081_TCP_ADDR=10.0.0.1", "PENSTOCK_HTTP_SERVICE_HOST=10.0.0.2", "PENSTOCK_HTTP_PORT=tcp://10.0.0.2:80",
+	}
+	if _, err := server.LoadConfig(nil, links); err != nil {
+		t.Error(err)
+	}
+	_, err := server.LoadConfig(nil, []string{"PENSTOCK_HTTP_PORT=8080"})
+	if err == nil || !strings.Contains(err.Error(), "the nearest is PENSTOCK_HTTP") {
+		t.Errorf("a port that somebody meant: %v", err)
+	}
+}
+
+func write(t *testing.T, name, text string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

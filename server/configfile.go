@@ -1,0 +1,81 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// maxConfigBytes is far above what all settings together can need.
+const maxConfigBytes = 1 << 20
+
+// A fileValue is what the file says about a setting, and where.
+type fileValue struct{ text, at string }
+
+// settingsOf reads the file of settings. No path is no settings.
+func settingsOf(path string) (map[string]fileValue, error) {
+	if path == "" {
+		return nil, nil
+	}
+	root, err := readYAML(path)
+	if err != nil {
+		return nil, fmt.Errorf("config file %s: %w", path, err)
+	}
+	if root.Kind != yaml.MappingNode {
+		return nil, fmt.Errorf("config file %s:%d: want settings by their names, as in store: redis://localhost", path, root.Line)
+	}
+	found := map[string]fileValue{}
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		name, v := root.Content[i].Value, root.Content[i+1]
+		at := fmt.Sprintf("%s:%d", path, root.Content[i].Line)
+		if err := checkEntry(name, v); err != nil {
+			return nil, fmt.Errorf("%s: %s: %w", at, name, err)
+		}
+		if before, twice := found[name]; twice {
+			return nil, fmt.Errorf("%s: %s: is set twice, first at %s", at, name, before.at)
+		}
+		found[name] = fileValue{text: v.Value, at: at}
+	}
+	return found, nil
+}
+
+func readYAML(path string) (*yaml.Node, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, errors.Unwrap(err) // the path is said already
+	}
+	defer func() { _ = f.Close() }()
+	src, err := io.ReadAll(io.LimitReader(f, maxConfigBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(src) > maxConfigBytes {
+		return nil, fmt.Errorf("is larger than %d bytes", maxConfigBytes)
+	}
+	var document yaml.Node
+	if err := yaml.Unmarshal(src, &document); err != nil {
+		return nil, err
+	}
+	if len(document.Content) == 0 {
+		return &yaml.Node{Kind: yaml.MappingNode}, nil // an empty file sets nothing
+	}
+	return document.Content[0], nil
+}
+
+func checkEntry(name string, v *yaml.Node) error {
+	s := settingBy(func(s *Setting) bool { return s.Name == name })
+	switch {
+	case s == nil:
+		return fmt.Errorf("no such setting; the nearest is %s", Nearest(name, settingNames()))
+	case s.set == nil:
+		return errors.New("has no meaning inside the file")
+	case v.Kind != yaml.ScalarNode:
+		return errors.New("want a single value")
+	case v.Tag == "!!null":
+		return errors.New(`has no value; write "" for an empty one`)
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+package server_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock/server"
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+var update = flag.Bool("update", false, "write what is generated into docs/operations.md")
+
+const (
+	operationsPage = "../docs/operations.md"
+	settingsBegin  = "<!-- settings: go test ./server -run Operations -update -->\n"
+	settingsEnd    = "<!-- end of settings -->\n"
+)
+
+// The table of settings on the page is the table in the code.
+func TestOperationsPageHasEverySetting(t *testing.T) {
+	page, err := os.ReadFile(operationsPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(page), settingsBegin)
+	table, after, closed := strings.Cut(rest, settingsEnd)
+	if !ok || !closed {
+		t.Fatalf("%s has no place for the table: want lines %q and %q", operationsPage, settingsBegin, settingsEnd)
+	}
+	want := settingsTable()
+	if table == want {
+		return
+	}
+	if !*update {
+		t.Fatalf("the table in %s is not the one in the code; with -update this test writes it:\n%s", operationsPage, want)
+	}
+	if err := os.WriteFile(operationsPage, []byte(before+settingsBegin+want+settingsEnd+after), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func settingsTable() string {
+	var b strings.Builder
+	group := ""
+	for _, s := range server.Settings {
+		if s.Group != group {
+			group = s.Group
+			fmt.Fprintf(&b, "\n### %s\n\n| flag | variable | default | what it does |\n|---|---|---|---|\n", group)
+		}
+		flag := "--" + s.Name
+		if s.Kind != "" {
+			flag += " " + strings.ToUpper(s.Kind)
+		}
+		value := ""
+		if s.Default != "" {
+			value = "`" + s.Default + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s |\n", flag, s.Env(), value, s.Help)
+	}
+	b.WriteString("\n")
+	return b.String()
+}
+
+// What is there to be copied can be used as it is.
+func TestWhatIsDeployedCanBeUsed(t *testing.T) {
+	c, err := server.LoadConfig(map[string]string{"config": "../deploy/penstock.yaml"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unit, err := os.ReadFile("../deploy/penstock.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := regexp.MustCompile(`(?m)^TimeoutStopSec=(\S+)$`).FindSubmatch(unit)
+	if d, err := time.ParseDuration(string(stop[1])); err != nil || d <= c.ShutdownDelay+c.ShutdownGrace {
+		t.Errorf("systemd kills after %s what takes up to %v to end", stop[1], c.ShutdownDelay+c.ShutdownGrace)
+	}
+	set, err := rules.Load("../examples/rules.yaml")
+	if err == nil {
+		err = set.CheckEnvoy()
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,146 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"math"
+	"net"
+
+	"github.com/penstock-io/penstock/server/admin"
+	"github.com/penstock-io/penstock/server/envoyrls"
+	"github.com/penstock-io/penstock/server/httpapi"
+	"github.com/penstock-io/penstock/server/httpdoor"
+	"github.com/penstock-io/penstock/server/respapi"
+	"github.com/penstock-io/penstock/server/rls"
+)
+
+// A door speaks one protocol with whoever comes by a listener.
+type door interface {
+	Serve(l net.Listener) error         // until Shutdown; then it returns nil
+	Shutdown(ctx context.Context) error // after what is under way, or by force when ctx ends
+}
+
+// An opening is a door and where it listens.
+type opening struct {
+	name        string
+	door        door
+	entrance    *entrance
+	listener    net.Listener // the entrance, or TLS on top of it
+	certificate *certificate // nil in clear text
+	complaint   string       // what was last wrong with a new one
+}
+
+func (o *opening) serve() error {
+	if err := o.door.Serve(o.listener); err != nil {
+		return fmt.Errorf("door %s: %w", o.name, err)
+	}
+	return nil
+}
+
+// refused returns how many connections there was no room for.
+func (o *opening) refused() int64 {
+	n := o.entrance.refused.Load()
+	if d, ok := o.door.(*respapi.Door); ok {
+		n += d.Refused()
+	}
+	return n
+}
+
+func (o *opening) shutdown(ctx context.Context) error {
+	if err := o.door.Shutdown(ctx); err != nil {
+		return fmt.Errorf("door %s: not all requests were finished: %w", o.name, err)
+	}
+	return nil
+}
+
+// openDoors listens at every door that has an address.
+func (s *Server) openDoors(ctx context.Context) error {
+	for _, l := range s.config.listens() {
+		if l.Addr == "" {
+			continue
+		}
+		if err := s.openDoor(ctx, l.name, l.Listen); err != nil {
+			return fmt.Errorf("door %s: %w", l.name, err)
+		}
+	}
+	s.metrics.registry.MustRegister(doorStats{s.doors})
+	return nil
+}
+
+func (s *Server) openDoor(ctx context.Context, name string, l Listen) (err error) {
+	o := &opening{name: name}
+	var encrypted *tls.Config
+	if l.Cert != "" {
+		if o.certificate, err = newCertificate(l, protocols[name]...); err != nil {
+			return fmt.Errorf("TLS cannot be used: %w", err)
+		}
+		encrypted = o.certificate.config()
+	}
+	var tcp net.ListenConfig
+	plain, err := tcp.Listen(ctx, "tcp", l.Addr)
+	if err != nil {
+		return err
+	}
+	o.entrance = newEntrance(plain, s.room(name))
+	o.listener = o.entrance
+	if encrypted != nil && name != "grpc" { // which does it by itself
+		o.listener = tls.NewListener(o.entrance, encrypted)
+	}
+	s.doors = append(s.doors, o)
+	if o.door, err = s.makeDoor(o, encrypted); err != nil {
+		return err
+	}
+	s.log.Info("listening", "door", name, "addr", plain.Addr().String(), "tls", encrypted != nil)
+	return nil
+}
+
+// protocols are what the doors offer in TLS's negotiation.
+var protocols = map[string][]string{"grpc": {"h2"}, "http": {"h2", "http/1.1"}, "admin": {"h2", "http/1.1"}}
+
+// room returns how many connections a door lets in. The one for Redis clients sees
+// to that by itself, because it can tell them why.
+func (s *Server) room(name string) int {
+	if name == "resp" {
+		return math.MaxInt
+	}
+	return s.config.MaxConnections
+}
+
+func (s *Server) makeDoor(o *opening, encrypted *tls.Config) (door, error) {
+	c, envoy := s.config, s.config.envoyAnswers()
+	switch o.name {
+	case "grpc":
+		return envoyrls.New(s.judge, &envoyrls.Options{Answers: envoy, TLS: encrypted, Took: s.metrics.took(o.name)})
+	case "http":
+		return httpapi.New(s.judge, &httpapi.Options{
+			Form: c.Headers, Envoy: &envoy, Ready: s.ready, Took: s.metrics.took(o.name), Log: s.log,
+		})
+	case "resp":
+		return respapi.New(s.judge, &respapi.Options{
+			RequireAuth: c.RESPAuth,
+			MaxConns:    c.MaxConnections,
+			Took:        s.metrics.took(o.name),
+			Log:         s.log,
+		})
+	}
+	return admin.New(s.judge, &admin.Options{
+		Loopback: httpdoor.IsLoopback(o.entrance.Addr()),
+		Token:    c.Token,
+		Metrics:  s.metrics.handler(),
+		Ready:    s.ready,
+		Version:  Version(),
+		Log:      s.log,
+	})
+}
+
+// envoyAnswers says what Envoy is told besides the codes.
+func (c *Config) envoyAnswers() rls.Options {
+	return rls.Options{
+		Headers:         c.EnvoyHeaders,
+		LimitHeader:     c.EnvoyHeaderNames[0],
+		RemainingHeader: c.EnvoyHeaderNames[1],
+		ResetHeader:     c.EnvoyHeaderNames[2],
+		DynamicMetadata: c.EnvoyMetadata,
+	}
+}

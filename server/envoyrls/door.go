@@ -1,0 +1,152 @@
+// Package envoyrls is Envoy's door: its rate limit service, version 3, over gRPC,
+// with gRPC's health checks and reflection.
+package envoyrls
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"runtime"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	"github.com/penstock-io/penstock/server/judge"
+	"github.com/penstock-io/penstock/server/rls"
+)
+
+// Options configure a Door. A number that is not above zero means its default.
+type Options struct {
+	// Answers says what verdicts carry besides the codes. Default: nothing.
+	Answers rls.Options
+
+	// TLS is for connections that are encrypted. Default: they are not.
+	TLS *tls.Config
+
+	// MaxMessageBytes is the longest request that is read. Envoy lets pass what
+	// is refused for its length, so there should be room for the longest
+	// headers that it may put into descriptors. Default: 256 KiB.
+	MaxMessageBytes int
+
+	// MaxStreams is how many calls one connection may have under way. Default:
+	// 256.
+	MaxStreams int
+
+	// MaxConnectionAge is how long a connection lives before the client is asked
+	// to open another, which spreads clients over servers. Default: 24 hours.
+	MaxConnectionAge time.Duration
+
+	// Took is told how long each call took, and must not keep it waiting.
+	// Optional.
+	Took func(time.Duration)
+}
+
+const (
+	defaultMaxMessageBytes  = 256 << 10
+	defaultMaxStreams       = 256
+	defaultMaxConnectionAge = 24 * time.Hour
+
+	maxHeaderBytes = 16 << 10
+
+	// handshakeTimeout is how long a connection may take until it speaks HTTP/2.
+	handshakeTimeout = 5 * time.Second
+
+	// A connection that is silent for quietTime is asked whether it lives, and
+	// has answerTime to say so. A client may ask no more often than pingTime.
+	quietTime  = 2 * time.Minute
+	answerTime = 20 * time.Second
+	pingTime   = 10 * time.Second
+
+	// ageGrace is how long calls may go on when their connection is too old.
+	ageGrace = time.Hour
+)
+
+// A Door is a server of Envoy's rate limit service.
+type Door struct {
+	judge   *judge.Judge
+	service *rls.Service
+	server  *grpc.Server
+	health  *healthService
+	took    func(time.Duration)
+}
+
+// New returns a door that is yet to be opened by Serve. Nil options are all
+// defaults.
+func New(j *judge.Judge, o *Options) (*Door, error) {
+	if j == nil {
+		return nil, errors.New("envoyrls: no judge")
+	}
+	if o == nil {
+		o = &Options{}
+	}
+	d := &Door{judge: j, service: rls.New(j, &o.Answers), health: newHealthService(), took: o.Took}
+	d.server = grpc.NewServer(o.serverOptions()...)
+	d.server.RegisterService(&serviceDesc, d)
+	d.health.register(d.server)
+	reflection.Register(d.server)
+	return d, nil
+}
+
+func (o *Options) serverOptions() []grpc.ServerOption {
+	options := []grpc.ServerOption{
+		grpc.ForceServerCodecV2(newCodec()),
+		grpc.NumStreamWorkers(uint32(4 * runtime.GOMAXPROCS(0))),
+		grpc.MaxRecvMsgSize(orDefault(o.MaxMessageBytes, defaultMaxMessageBytes)),
+		grpc.MaxConcurrentStreams(uint32(orDefault(o.MaxStreams, defaultMaxStreams))),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionAge:      orDefault(o.MaxConnectionAge, defaultMaxConnectionAge),
+			MaxConnectionAgeGrace: ageGrace,
+			Time:                  quietTime,
+			Timeout:               answerTime,
+		}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingTime, PermitWithoutStream: true}),
+	}
+	if o.TLS != nil {
+		options = append(options, grpc.Creds(credentials.NewTLS(o.TLS)))
+	}
+	return options
+}
+
+func orDefault[T int | time.Duration](value, otherwise T) T {
+	if value > 0 {
+		return value
+	}
+	return otherwise
+}
+
+// Serve answers those who connect to the listener. It returns nil after Shutdown.
+func (d *Door) Serve(l net.Listener) error {
+	err := d.server.Serve(l)
+	if errors.Is(err, grpc.ErrServerStopped) {
+		return nil
+	}
+	return err
+}
+
+// SetServing says whether health checks of the service are to succeed. They do
+// from the beginning, until Shutdown.
+func (d *Door) SetServing(serving bool) { d.health.set(serving) }
+
+// Shutdown fails health checks, stops accepting, lets the calls under way finish,
+// and returns. When ctx ends before, it breaks them off and returns ctx's error.
+func (d *Door) Shutdown(ctx context.Context) error {
+	d.health.shutdown()
+	finished := make(chan struct{})
+	go func() {
+		d.server.GracefulStop()
+		close(finished)
+	}()
+	select {
+	case <-finished:
+		return nil
+	case <-ctx.Done():
+		d.server.Stop()
+		return ctx.Err()
+	}
+}

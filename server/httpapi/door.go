@@ -1,0 +1,150 @@
+// Package httpapi is the HTTP door. POST /v1/take decides under a limit that the
+// request names or by the rules, POST /json as envoyproxy/ratelimit does, and
+// /v1/auth for proxies that ask before they let a request pass: nginx, Caddy and
+// Traefik. openapi.yaml describes all of it, and is served at /openapi.yaml.
+package httpapi
+
+import (
+	"context"
+	_ "embed" // for openapi.yaml
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/penstock-io/penstock/httplimit"
+	"github.com/penstock-io/penstock/server/httpdoor"
+	"github.com/penstock-io/penstock/server/judge"
+	"github.com/penstock-io/penstock/server/rls"
+)
+
+// Options configure a Door.
+type Options struct {
+	// Form is in which header fields callers are told how they stand.
+	// Default: the IETF's.
+	Form httplimit.Form
+
+	// MaxHold is for how long /v1/auth holds a request that has to wait for
+	// its turn; one that would have to wait longer is denied. Default: 30 s.
+	MaxHold time.Duration
+
+	// Envoy is how the answers of /json tell what Envoy wants to know.
+	// Default: as rls has it.
+	Envoy *rls.Options
+
+	// Ready says why the server cannot decide at the moment, for /healthcheck.
+	// Default: it always can.
+	Ready func() error
+
+	// Took is told how long each decision took, without the time for which a
+	// request was held. It is called by many goroutines at once. Default:
+	// nobody is.
+	Took func(time.Duration)
+
+	// Log is told what an operator must know. Default: nobody is.
+	Log *slog.Logger
+}
+
+const defaultMaxHold = 30 * time.Second
+
+// A Door answers HTTP requests. It is safe for concurrent use.
+type Door struct {
+	door    *httpdoor.Door
+	judge   *judge.Judge
+	limits  *limitCache
+	form    httplimit.Form
+	maxHold time.Duration
+	envoy   *rls.Service
+	ready   func() error
+	took    func(time.Duration)
+}
+
+// New returns a door to the judge. Nil options are all defaults.
+func New(j *judge.Judge, o *Options) (*Door, error) {
+	if j == nil {
+		return nil, errors.New("httpapi: no judge")
+	}
+	if o == nil {
+		o = &Options{}
+	}
+	if o.Form > httplimit.NoHeaders {
+		return nil, fmt.Errorf("httpapi: no such form of headers: %v", o.Form)
+	}
+	d := &Door{
+		judge: j, limits: newLimitCache(j.Store()), form: o.Form, maxHold: o.MaxHold,
+		envoy: rls.New(j, o.Envoy), ready: o.Ready, took: o.Took,
+	}
+	if d.maxHold <= 0 {
+		d.maxHold = defaultMaxHold
+	}
+	if d.ready == nil {
+		d.ready = func() error { return nil }
+	}
+	d.door = httpdoor.New(d, httpdoor.Options{Log: o.Log})
+	return d, nil
+}
+
+// Serve answers on the listener until Shutdown, and then returns nil.
+func (d *Door) Serve(l net.Listener) error { return d.door.Serve(l) }
+
+// Shutdown stops accepting, finishes what is in flight and returns. What is not
+// finished when ctx ends is cut off.
+func (d *Door) Shutdown(ctx context.Context) error { return d.door.Shutdown(ctx) }
+
+// ServeHTTP answers one request.
+func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch path := r.URL.Path; {
+	case path == "/v1/take" && r.Method == http.MethodPost:
+		d.take(w, r)
+	case path == "/v1/auth":
+		d.auth(w, r)
+	case path == "/json":
+		d.envoyJSON(w, r)
+	case path == "/v1/take":
+		httpdoor.NotAllowed(w, r, http.MethodPost)
+	case path != "/openapi.yaml" && path != "/healthcheck":
+		httpdoor.Problem{
+			Status: http.StatusNotFound,
+			Detail: "there are /v1/take, /v1/auth, /json, /healthcheck and /openapi.yaml",
+		}.Write(w)
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		httpdoor.NotAllowed(w, r, "GET, HEAD")
+	case path == "/healthcheck":
+		d.healthcheck(w)
+	default:
+		w.Header().Set("Content-Type", "application/yaml")
+		_, _ = w.Write(openAPI)
+	}
+}
+
+// openAPI describes what there is here, for people and for programs that write
+// clients.
+//
+//go:embed openapi.yaml
+var openAPI []byte
+
+// healthcheck answers as envoyproxy/ratelimit does at this address.
+func (d *Door) healthcheck(w http.ResponseWriter) {
+	if err := d.ready(); err != nil {
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	_, _ = io.WriteString(w, "OK")
+}
+
+// begin and finish measure a decision, if anybody wants to know.
+func (d *Door) begin() (began time.Time) {
+	if d.took != nil {
+		began = time.Now()
+	}
+	return began
+}
+
+func (d *Door) finish(began time.Time) {
+	if d.took != nil {
+		d.took(time.Since(began))
+	}
+}

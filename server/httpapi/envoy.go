@@ -1,0 +1,45 @@
+package httpapi
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/penstock-io/penstock/server/httpdoor"
+	"github.com/penstock-io/penstock/server/rls"
+)
+
+// envoyJSON answers /json as envoyproxy/ratelimit does: by any method, and what
+// cannot be decided with 400 and no more, whoever's fault it is.
+func (d *Door) envoyJSON(w http.ResponseWriter, r *http.Request) {
+	c := calls.Get().(*call)
+	defer c.release()
+	if err := c.readBody(r); err != nil {
+		refuseEnvoy(w, err)
+		return
+	}
+	mayUndo := d.judge.MayUndo(httpdoor.Caller(r))
+	began := d.begin()
+	answer, over, err := d.envoy.AnswerJSON(r.Context(), c.in, mayUndo)
+	d.finish(began)
+	if err != nil {
+		refuseEnvoy(w, err)
+		return
+	}
+	w.Header()["Content-Type"] = jsonType
+	if over {
+		w.WriteHeader(http.StatusTooManyRequests)
+	}
+	_, _ = w.Write(answer)
+}
+
+func refuseEnvoy(w http.ResponseWriter, err error) {
+	status := http.StatusBadRequest
+	switch {
+	case errors.Is(err, errTooLarge):
+		w.Header().Set("Connection", "close")
+		status = http.StatusRequestEntityTooLarge
+	case errors.Is(err, rls.ErrMayNotUndo):
+		status = http.StatusForbidden
+	}
+	http.Error(w, http.StatusText(status), status)
+}

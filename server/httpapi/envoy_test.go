@@ -1,0 +1,127 @@
+package httpapi_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/httpapi"
+	"github.com/penstock-io/penstock/server/judge"
+	"github.com/penstock-io/penstock/server/rls"
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+const envoyRules = `
+domain: mongo_cps
+descriptors:
+  - key: database
+    value: users
+    rate_limit:
+      unit: hour
+      requests_per_unit: 2
+`
+
+func envoyJudge(t *testing.T, store penstock.Store) *judge.Judge {
+	t.Helper()
+	set, err := rules.Parse(rules.File{Name: "mongo.yaml", Text: []byte(envoyRules)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := judge.New(store, nil)
+	j.SetRules(set)
+	return j
+}
+
+// compact returns JSON without the spaces that protobuf puts in at random.
+func compact(t *testing.T, text string) string {
+	t.Helper()
+	var v any
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("%q: %v", text, err)
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestJSONAsEnvoysServiceAnswersIt(t *testing.T) {
+	onBothStores(t, func(t *testing.T, store penstock.Store) {
+		door := newDoor(t, envoyJudge(t, store), &httpapi.Options{Envoy: &rls.Options{Headers: true}})
+		at := serve(t, door)
+		ask := `{"domain":"mongo_cps","descriptors":[{"entries":[{"key":"database","value":"users"}]}]}`
+		for i, want := range []string{
+			`{"overallCode":"OK","responseHeadersToAdd":[{"key":"RateLimit-Limit","value":"2"},{"key":"RateLimit-Remaining","value":"1"},` +
+				`{"key":"RateLimit-Reset","value":"3600"}],"statuses":[{"code":"OK","currentLimit":{"requestsPerUnit":2,"unit":"HOUR"},` +
+				`"durationUntilReset":"3600s","limitRemaining":1}]}`,
+			`{"overallCode":"OK","responseHeadersToAdd":[{"key":"RateLimit-Limit","value":"2"},{"key":"RateLimit-Remaining","value":"0"},` +
+				`{"key":"RateLimit-Reset","value":"3600"}],"statuses":[{"code":"OK","currentLimit":{"requestsPerUnit":2,"unit":"HOUR"},` +
+				`"durationUntilReset":"3600s"}]}`,
+			`{"overallCode":"OVER_LIMIT","responseHeadersToAdd":[{"key":"RateLimit-Limit","value":"2"},{"key":"RateLimit-Remaining","value":"0"},` +
+				`{"key":"RateLimit-Reset","value":"3600"}],"statuses":[{"code":"OVER_LIMIT","currentLimit":{"requestsPerUnit":2,"unit":"HOUR"},` +
+				`"durationUntilReset":"3600s"}]}`,
+		} {
+			status := []int{200, 200, 429}[i]
+			got := do(t, "POST", at+"/json", ask, nil)
+			if got.status != status || compact(t, got.body) != want || got.header.Get("Content-Type") != "application/json" {
+				t.Errorf("request %d\ngot  %d %s %s\nwant %d application/json %s", i, got.status, got.header.Get("Content-Type"), compact(t, got.body), status, want)
+			}
+		}
+		snake := `{"domain":"mongo_cps","hits_addend":1,"descriptors":[{"entries":[{"key":"database","value":"other"}]}]}`
+		if got := do(t, "GET", at+"/json", snake, http.Header{"Content-Type": {"text/plain"}}); got.status != 200 {
+			t.Errorf("by GET, in snake case, as text: got %+v, want 200", got)
+		}
+	})
+}
+
+func TestWhatEnvoysServiceRefuses(t *testing.T) {
+	at := serve(t, newDoor(t, envoyJudge(t, stillMemory()), nil))
+	for _, body := range []string{
+		``, `{`, `[]`, `{"domain":"","descriptors":[{}]}`, `{"domain":"mongo_cps"}`, `{"domain":"mongo_cps","descriptors":[]}`,
+		`{"domain":"mongo_cps","descriptors":[{}],"unknown":1}`,
+		`{"domain":"mongo_cps","descriptors":[{"entries":[{"key":"a","value":"b"}],"limit":{"requestsPerUnit":1}}]}`,
+	} {
+		got := do(t, "POST", at+"/json", body, nil)
+		if got.status != 400 || got.body != "Bad Request" || got.header.Get("Content-Type") != "text/plain; charset=utf-8" {
+			t.Errorf("%s: got %+v, want 400 Bad Request", body, got)
+		}
+	}
+	if got := do(t, "POST", at+"/json", strings.Repeat(" ", 64<<10+1), nil); got.status != 413 {
+		t.Errorf("a body of more than 64 KiB: got %+v, want 413", got)
+	}
+	for name, j := range map[string]*judge.Judge{
+		"no rules": judge.New(stillMemory(), nil), "no store": envoyJudge(t, broken),
+	} {
+		ask := `{"domain":"mongo_cps","descriptors":[{"entries":[{"key":"database","value":"users"}]}]}`
+		if got := do(t, "POST", serve(t, newDoor(t, j, nil))+"/json", ask, nil); got.status != 400 {
+			t.Errorf("%s: got %+v, want 400", name, got)
+		}
+	}
+}
+
+func TestHitsAreGivenBackOnlyToThoseWhoMay(t *testing.T) {
+	door := newDoor(t, envoyJudge(t, stillMemory()), nil)
+	for from, want := range map[string]int{"127.0.0.1:4711": 200, "10.0.0.1:4711": 403} {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest("POST", "http://localhost/json", strings.NewReader(
+			`{"domain":"mongo_cps","descriptors":[{"entries":[{"key":"database","value":"users"}],"hitsAddend":"1","isNegativeHits":true}]}`))
+		r.RemoteAddr = from
+		if door.ServeHTTP(w, r); w.Code != want {
+			t.Errorf("from %s: got %d %s, want %d", from, w.Code, w.Body, want)
+		}
+	}
+}
+
+func TestHealthcheckAsEnvoysServiceAnswersIt(t *testing.T) {
+	var reason error
+	door := newDoor(t, judge.New(stillMemory(), nil), &httpapi.Options{Ready: func() error { return reason }})
+	at := serve(t, door)
+	do(t, "GET", at+"/healthcheck", "", nil).want(t, 200, "OK")
+	reason = errors.New("the store is away")
+	do(t, "GET", at+"/healthcheck", "", nil).want(t, 500, "")
+}

@@ -1,0 +1,195 @@
+package httpapi_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/httpapi"
+	"github.com/penstock-io/penstock/server/judge"
+	"github.com/penstock-io/penstock/server/rls"
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+// told returns a store whose decisions are told to come from somebody else.
+func told(source penstock.Source) penstock.Store {
+	store := stillMemory()
+	return penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+		d, err := store.Take(ctx, r)
+		d.Source = source
+		return d, err
+	})
+}
+
+// Every path, method, status, member and parameter of the file is met, and every
+// answer is as the file says.
+func TestTheFileDescribesTheDoor(t *testing.T) {
+	s, err := readSpec("openapi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	door := newDoor(t, judgeOf(t, stillMemory(), nil), nil)
+	ask := func(door http.Handler, from, method, target, body string, header ...string) {
+		t.Helper()
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(method, "http://localhost"+target, strings.NewReader(body))
+		r.RemoteAddr = from
+		if body != "" {
+			r.Header.Set("Content-Type", "application/json")
+		}
+		for i := 0; i < len(header); i += 2 {
+			r.Header.Set(header[i], header[i+1])
+		}
+		door.ServeHTTP(w, r)
+		got := answer{w.Code, w.Result().Header, strings.TrimSpace(w.Body.String()), w.Body.String()}
+		e := exchange{method, r.URL.Path, r.URL.RawQuery, body, got}
+		for _, wrong := range s.check(e) {
+			t.Errorf("%s %s %s: %d %s\nis not as the file has it: %s", method, target, body, got.status, got.body, wrong)
+		}
+	}
+	here, elsewhere := "127.0.0.1:4711", "10.0.0.1:4711"
+	take := func(body string) {
+		t.Helper()
+		ask(door, here, "POST", "/v1/take", body)
+	}
+	for range 2 {
+		take(`{"key":"k","limit":"1/1m","cost":1,"at_most":true,"max_delay":0}`)
+		take(`{"key_base64":"/w==","limit":"1/1m","id":"x"}`)
+		take(byRules("remote_address=1", "watched=2", "plan=gold", "nobody=3"))
+	}
+	take(`{"domain":"edge","cost":2,"descriptors":[{"entries":[{"key":"tenant"}],"cost":1}]}`)
+	take(`{"mode":"each","requests":[{"key":"k","limit":"1/1m","cost":-1},` + byRules("tenant=1") + `]}`)
+	take(`{"mode":"all","requests":[{"key":"k","limit":"1/1m","cost":2}]}`)
+	take(`{"key":"","limit":"1/1m"}`)
+	take(`{"key":"k","limit":"x"}`)
+	take(`{"key":"k","limit":"1/1m","max_delay":-1}`)
+	take(`{"key":"k"}`)
+	ask(door, elsewhere, "POST", "/v1/take", `{"key":"k","limit":"1/1m","cost":-1}`)
+	ask(door, here, "GET", "/v1/take", "")
+	take(strings.Repeat(" ", 64<<10+1))
+	ask(door, here, "POST", "/v1/take", `{}`, "Content-Type", "text/plain")
+	for _, source := range []penstock.Source{penstock.SourceLease, penstock.SourceDenyCache, penstock.SourceFallback} {
+		ask(newDoor(t, judge.New(told(source), nil), nil), here, "POST", "/v1/take", `{"key":"k","limit":"1/1m"}`)
+	}
+	noStore, noRules := newDoor(t, judgeOf(t, broken, nil), nil), newDoor(t, judge.New(stillMemory(), nil), nil)
+	for _, d := range []http.Handler{noStore, noRules} {
+		ask(d, here, "POST", "/v1/take", byRules("tenant=1"))
+		ask(d, here, "GET", "/v1/auth?domain=edge&tenant=1", "")
+	}
+	for _, query := range []string{"limit=1/1m&key=v&cost=1&max_delay=0.5&deny=403", "domain=edge&remote_address=9&cost=3"} {
+		ask(door, here, "GET", "/v1/auth?"+query, "")
+		ask(door, here, "GET", "/v1/auth?"+query, "")
+		ask(door, here, "PUT", "/v1/auth?"+strings.Replace(query, "&deny=403", "", 1), "")
+	}
+	ask(door, here, "GET", "/v1/auth?limit=1/1m", "")
+	askEnvoy(t, ask)
+	ask(door, here, "GET", "/healthcheck", "")
+	ask(door, here, "POST", "/healthcheck", "")
+	notReady := newDoor(t, judge.New(stillMemory(), nil), &httpapi.Options{Ready: func() error { return errors.New("no") }})
+	ask(notReady, here, "GET", "/healthcheck", "")
+	ask(door, here, "GET", "/openapi.yaml", "")
+	ask(door, here, "HEAD", "/openapi.yaml", "")
+	ask(door, here, "POST", "/openapi.yaml", "")
+	ask(door, here, "GET", "/elsewhere", "")
+	for _, place := range s.unmet() {
+		t.Errorf("openapi.yaml describes %s, which no request or answer has met", place)
+	}
+}
+
+// askEnvoy asks /json for all that it can answer.
+func askEnvoy(t *testing.T, ask func(door http.Handler, from, method, target, body string, header ...string)) {
+	t.Helper()
+	var file strings.Builder
+	file.WriteString("domain: d\ndescriptors:\n")
+	for _, unit := range []string{"second", "minute", "hour", "day", "week", "month", "year"} {
+		fmt.Fprintf(&file, "  - key: %s\n    metadata: {a: b}\n    rate_limit: {unit: %s, requests_per_unit: 1, name: n%s}\n", unit, unit, unit)
+	}
+	set, err := rules.Parse(rules.File{Name: "units.yaml", Text: []byte(file.String())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := judge.New(stillMemory(), nil)
+	j.SetRules(set)
+	door := newDoor(t, j, &httpapi.Options{Envoy: &rls.Options{Headers: true, DynamicMetadata: true}})
+	entries := func(key string) string { return `"entries":[{"key":"` + key + `","value":"v"}]` }
+	for _, unit := range []string{"second", "minute", "hour", "day", "week", "month", "year"} {
+		ask(door, "127.0.0.1:1", "POST", "/json", `{"domain":"d","descriptors":[{`+entries(unit)+`}]}`)
+	}
+	ask(door, "127.0.0.1:1", "POST", "/json", `{"domain":"d","hitsAddend":1,"descriptors":[{`+entries("day")+`}]}`)
+	for _, unit := range []string{"SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR"} {
+		limit := `"limit":{"requestsPerUnit":9,"unit":"` + unit + `"}`
+		if unit == "HOUR" {
+			limit = strings.TrimSuffix(limit, "}") + `,"unitMultiplier":2}`
+		}
+		ask(door, "127.0.0.1:1", "POST", "/json", `{"domain":"d","descriptors":[{`+entries("x")+`,`+limit+`}]}`)
+	}
+	undo := `{"domain":"d","descriptors":[{` + entries("day") + `,"hitsAddend":1,"isNegativeHits":true}]}`
+	ask(door, "127.0.0.1:1", "POST", "/json", undo)
+	ask(door, "10.0.0.1:1", "POST", "/json", undo)
+	ask(door, "127.0.0.1:1", "POST", "/json", `{`)
+	ask(door, "127.0.0.1:1", "POST", "/json", strings.Repeat(" ", 64<<10+1))
+}
+
+// unmet returns what the file describes and nothing has met: operations' answers
+// with their content and headers, parameters, members, and values of enumerations.
+func (s *spec) unmet() []string {
+	var places []string
+	var walk func(place string, node any)
+	walk = func(place string, node any) {
+		parent := place[:max(strings.LastIndexByte(place, '/'), 0)]
+		switch {
+		case strings.Contains(place, "/examples/"), strings.Contains(place, "/securitySchemes/"):
+			return
+		case strings.HasSuffix(parent, "/properties"), strings.HasSuffix(parent, "/enum"), strings.HasSuffix(parent, "/responses") &&
+			strings.HasPrefix(place, "/paths/"), strings.HasSuffix(parent, "/headers") && place != "/components/headers",
+			strings.HasSuffix(parent, "/parameters"), strings.HasSuffix(parent, "/content") && !strings.Contains(place, "/requestBody/"):
+			if _, at := s.at(place); !s.met[place] && !s.met[at] && parent != "/components/headers" {
+				places = append(places, place)
+			}
+		}
+		switch node := node.(type) {
+		case map[string]any:
+			for name, child := range node {
+				walk(below(place, name), child)
+			}
+		case []any:
+			for i, child := range node {
+				walk(fmt.Sprintf("%s/%d", place, i), child)
+			}
+		}
+	}
+	walk("", s.root)
+	slices.Sort(places)
+	return places
+}
+
+// The file's own examples are accepted.
+func TestTheExamplesOfTheFile(t *testing.T) {
+	s, err := readSpec("openapi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := open(t, stillMemory())
+	examples, _ := s.at("/paths/~1v1~1take/post/requestBody/content/application~1json/examples")
+	if len(examples.(map[string]any)) == 0 {
+		t.Fatal("there are no examples")
+	}
+	for name, example := range examples.(map[string]any) {
+		body := jsonOf(t, example.(map[string]any)["value"])
+		if got := post(t, at, body); got.status != 200 {
+			t.Errorf("%s: %s: got %+v, want 200", name, body, got)
+		}
+	}
+	limits, _ := s.at("/components/schemas/Limit/examples")
+	for _, limit := range limits.([]any) {
+		if got := post(t, at, jsonOf(t, map[string]any{"key": "k", "limit": limit})); got.status != 200 {
+			t.Errorf("%s: got %+v, want 200", limit, got)
+		}
+	}
+}

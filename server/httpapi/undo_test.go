@@ -1,0 +1,78 @@
+package httpapi_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/penstock-io/penstock/server/httpapi"
+	"github.com/penstock-io/penstock/server/judge"
+)
+
+// Giving back undoes a limit. Whoever is limited must not be able to do it: not
+// through a proxy on the same machine, and not through a page in a browser there.
+func TestWhoMayGiveBack(t *testing.T) {
+	door := newDoor(t, judgeOf(t, stillMemory(), &judge.Options{Token: "secret"}), nil)
+	asks := []string{
+		`{"key":"k","limit":"5/1s","cost":-1}`,
+		`{"key":"k","limit":"5/1s","cost":-9223372036854775808}`,
+		strings.TrimSuffix(byRules("tenant=x"), "}") + `,"cost":-1}`,
+		`{"domain":"edge","descriptors":[{"entries":[{"key":"tenant","value":"x"}],"cost":-1}]}`,
+		`{"mode":"each","requests":[{"key":"k","limit":"5/1s"},{"key":"k","limit":"5/1s","cost":-1}]}`,
+	}
+	for _, c := range []struct {
+		from   string
+		header http.Header
+		host   string
+		may    bool
+	}{
+		{"127.0.0.1:4711", nil, "localhost:8080", true},
+		{"[::1]:4711", nil, "[::1]:8080", true},
+		{"[::ffff:127.0.0.1]:4711", nil, "127.0.0.1:8080", true},
+		{"127.0.0.1:4711", nil, "api.localhost", true},
+		{"10.0.0.1:4711", nil, "localhost:8080", false},
+		{"[2001:db8::1]:4711", nil, "localhost:8080", false},
+		{"", nil, "localhost:8080", false},
+		{"10.0.0.1:4711", http.Header{"Authorization": {"Bearer secret"}}, "penstock:8080", true},
+		{"10.0.0.1:4711", http.Header{"Authorization": {"bearer  secret"}}, "penstock:8080", true},
+		{"10.0.0.1:4711", http.Header{"Authorization": {"Bearer secre"}}, "penstock:8080", false},
+		{"10.0.0.1:4711", http.Header{"Authorization": {"Bearer secrets"}}, "penstock:8080", false},
+		{"10.0.0.1:4711", http.Header{"Authorization": {"Bearer"}}, "penstock:8080", false},
+		{"10.0.0.1:4711", http.Header{"Authorization": {"Basic secret"}}, "penstock:8080", false},
+		{"127.0.0.1:4711", http.Header{"X-Forwarded-For": {"127.0.0.1"}}, "localhost:8080", false},
+		{"127.0.0.1:4711", http.Header{"Forwarded": {"for=127.0.0.1"}}, "localhost:8080", false},
+		{"127.0.0.1:4711", http.Header{"X-Real-Ip": {"127.0.0.1"}}, "localhost:8080", false},
+		{"127.0.0.1:4711", http.Header{"Via": {"1.1 proxy"}}, "localhost:8080", false},
+		{"127.0.0.1:4711", http.Header{"X-Forwarded-For": {"1.2.3.4"}, "Authorization": {"Bearer secret"}}, "localhost:8080", true},
+		{"127.0.0.1:4711", http.Header{"Origin": {"https://evil.example"}}, "localhost:8080", false},
+		{"127.0.0.1:4711", http.Header{"Origin": {"null"}}, "localhost:8080", false},
+		{"127.0.0.1:4711", http.Header{"Sec-Fetch-Site": {"cross-site"}}, "localhost:8080", false},
+		{"127.0.0.1:4711", http.Header{"Sec-Fetch-Site": {"same-origin"}, "Origin": {"http://localhost:8080"}}, "localhost:8080", true},
+		{"127.0.0.1:4711", http.Header{"Origin": {"http://evil.example:8080"}}, "evil.example:8080", false}, // a name that was made to point here
+		{"127.0.0.1:4711", nil, "evil.example:8080", false},
+	} {
+		for _, ask := range asks {
+			w := httptest.NewRecorder()
+			r := httptest.NewRequest(http.MethodPost, "/v1/take", strings.NewReader(ask))
+			r.RemoteAddr, r.Host = c.from, c.host
+			for name, values := range c.header {
+				r.Header[name] = values
+			}
+			r.Header.Set("Content-Type", "application/json")
+			door.ServeHTTP(w, r)
+			if got := w.Code == http.StatusOK; got != c.may {
+				t.Errorf("from %s to %s with %v: %s\ngot %d %s, want that it may: %t", c.from, c.host, c.header, ask, w.Code, w.Body, c.may)
+			}
+			if !c.may && !strings.Contains(w.Body.String(), httpapi.ProblemForbidden) {
+				t.Errorf("got %s, want a problem that says it is forbidden", w.Body)
+			}
+		}
+	}
+	w := httptest.NewRecorder()
+	r := httptest.NewRequest(http.MethodPost, "/v1/take", strings.NewReader(`{"key":"k","limit":"5/1s"}`))
+	r.RemoteAddr, r.Header = "10.0.0.1:4711", http.Header{"Content-Type": {"application/json"}}
+	if door.ServeHTTP(w, r); w.Code != http.StatusOK {
+		t.Errorf("taking from elsewhere: got %d %s, want 200", w.Code, w.Body)
+	}
+}

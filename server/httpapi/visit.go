@@ -1,0 +1,155 @@
+package httpapi
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/penstock-io/penstock/server/httpdoor"
+	"github.com/penstock-io/penstock/server/judge"
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+// A visit is a request that a proxy asks about before it lets it pass. What is
+// asked is in the URL, which the proxy's configuration says and its clients have
+// no part in, unless it names one of their headers.
+type visit struct {
+	question
+	deny int // the status of a denial
+}
+
+// maxParameters is as many as a descriptor's entries and what else there is.
+const maxParameters = maxEntries + 4
+
+// readVisit reads what is asked from the URL.
+func readVisit(r *http.Request) (*visit, error) {
+	parameters, err := httpdoor.Query(r.URL.RawQuery, maxParameters)
+	if err != nil {
+		return nil, &fieldError{problem: err.Error()}
+	}
+	v := &visit{question: question{cost: 1}, deny: http.StatusTooManyRequests}
+	var entries []rules.Entry
+	seen := map[string]bool{}
+	for _, p := range parameters {
+		if !isOwnParameter(p.Name) {
+			entries = append(entries, rules.Entry{Key: p.Name, Value: resolve(p.Value, "", r.Header)})
+			continue
+		}
+		if seen[p.Name] {
+			return nil, under(p.Name, &fieldError{problem: "is there twice"})
+		}
+		seen[p.Name] = true
+		if err := v.read(p, r.Header); err != nil {
+			return nil, under(p.Name, err)
+		}
+	}
+	if err := v.addEntries(entries); err != nil {
+		return nil, err
+	}
+	return v, v.check()
+}
+
+// isOwnParameter reports whether a parameter has a meaning of its own, and is not
+// an entry of a descriptor.
+func isOwnParameter(name string) bool {
+	switch name {
+	case "key", "limit", "domain", "cost", "deny", "max_delay":
+		return true
+	}
+	return false
+}
+
+// read reads a parameter that has a meaning of its own.
+func (v *visit) read(p httpdoor.Parameter, h http.Header) (err error) {
+	switch p.Name {
+	case "key":
+		v.said |= saidKey
+		v.key = shorten(resolve(p.Value, p.Value, h))
+		if v.key == "" {
+			err = errNoKey()
+		}
+	case "limit":
+		v.said |= saidLimit
+		v.limit = p.Value
+	case "domain":
+		v.said |= saidDomain
+		v.domain = p.Value
+	case "cost":
+		v.cost, err = strconv.ParseInt(p.Value, 10, 64)
+		if err != nil || v.cost < 0 {
+			err = &fieldError{problem: fmt.Sprintf("%.40q: want a whole number of 0 or more", p.Value), kind: ProblemBadCost}
+		}
+	case "deny":
+		v.deny, err = strconv.Atoi(p.Value)
+		if err != nil || v.deny < 400 || v.deny > 599 {
+			err = &fieldError{problem: fmt.Sprintf("%.40q: want the status of a denial, from 400 to 599", p.Value)}
+		}
+	case "max_delay":
+		v.said |= saidMaxDelay
+		r := &jsonReader{text: p.Value}
+		if v.maxDelay, err = r.seconds(); err == nil {
+			err = r.end()
+		}
+	}
+	return err
+}
+
+// addEntries makes a descriptor of the parameters that have no other meaning.
+func (v *visit) addEntries(entries []rules.Entry) error {
+	switch {
+	case len(entries) == 0:
+		return nil
+	case !v.said.has(saidDomain):
+		name := entries[0].Key
+		return under(name, &fieldError{problem: fmt.Sprintf("%.80q is not known without a domain", name)})
+	case len(entries) > maxEntries:
+		return &fieldError{problem: fmt.Sprintf("%d entries: want at most %d", len(entries), maxEntries)}
+	}
+	v.said |= saidDescriptors
+	v.descriptors = []judge.Descriptor{{Entries: entries, Cost: v.cost}}
+	v.costed = []bool{true}
+	return nil
+}
+
+// resolve returns what a parameter stands for: itself, or the value of the header
+// that it names as "header:Name", or the other text if that is missing.
+func resolve(value, missing string, h http.Header) string {
+	name, ok := strings.CutPrefix(value, "header:")
+	if !ok {
+		return value
+	}
+	values := strings.Join(h.Values(name), ",")
+	if http.CanonicalHeaderKey(name) == "X-Forwarded-For" {
+		values = nearest(values)
+	}
+	if values == "" {
+		return missing
+	}
+	return values
+}
+
+// nearest returns the last address of a list that every proxy adds one to: the
+// one that the proxy before us saw. Whoever trusts the others trusts the client.
+func nearest(forwarded string) string {
+	return strings.TrimSpace(forwarded[strings.LastIndexByte(forwarded, ',')+1:])
+}
+
+// shorten returns a key, or its hash if it is too long. A proxy may let pass
+// what it gets no answer about, and how long a header is is up to its client.
+func shorten(key string) string {
+	if len(key) <= maxKey {
+		return key
+	}
+	sum := sha256.Sum256([]byte(key))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// writeVisitProblem answers with what is wrong with the URL, or with the store.
+func writeVisitProblem(w http.ResponseWriter, err error) {
+	p := problemOf(err)
+	p.Pointer, p.Parameter = "", strings.TrimPrefix(p.Pointer, "#/")
+	p.Write(w)
+}

@@ -1,0 +1,177 @@
+// Package httpdoor is what the doors that speak HTTP have in common: a server with
+// limits on what comes from outside, who is asking, and how to say what is wrong
+// with a request.
+package httpdoor
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// headerBytes is how much a caller may send before its request has begun.
+const headerBytes = 16 << 10
+
+const defaultLinger = 250 * time.Millisecond
+
+// Options configure a Door.
+type Options struct {
+	// Linger is for how long, on shutdown, open connections are still
+	// answered. Default: 250 ms. Negative: not at all.
+	Linger time.Duration
+
+	// Log is told what an operator must know. Default: nobody is.
+	Log *slog.Logger
+}
+
+// A Door serves a handler. Whoever takes more than five seconds to send a request
+// or to receive the answer is cut off, and so is whoever does nothing for a minute.
+type Door struct {
+	server   http.Server
+	visitors visitors
+	tick     time.Duration
+	linger   time.Duration
+	closing  atomic.Bool
+
+	mu        sync.Mutex
+	listeners []net.Listener
+	stop      context.CancelFunc // of watching visitors
+}
+
+// New returns a door to the handler.
+func New(h http.Handler, o Options) *Door {
+	d := &Door{linger: o.Linger, tick: tick}
+	if d.linger == 0 {
+		d.linger = defaultLinger
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	d.server = http.Server{
+		Handler:        d.receive(h),
+		MaxHeaderBytes: headerBytes,
+		ConnContext:    d.visitors.welcome,
+		ConnState:      d.visitors.follow,
+		HTTP2:          &http.HTTP2Config{WriteByteTimeout: requestTicks * tick},
+		ErrorLog:       slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn),
+	}
+	return d
+}
+
+// Serve answers on the listener until Shutdown, and then returns nil.
+func (d *Door) Serve(l net.Listener) error {
+	l = &listener{Listener: l}
+	if !d.enter(l) {
+		return l.Close()
+	}
+	err := d.server.Serve(l)
+	if d.closing.Load() {
+		return nil // however the listener put it
+	}
+	return err
+}
+
+// enter notes a listener, and has visitors watched from the first on. It returns
+// false if the door is closing.
+func (d *Door) enter(l net.Listener) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closing.Load() {
+		return false
+	}
+	d.listeners = append(d.listeners, l)
+	if d.stop == nil {
+		ctx, stop := context.WithCancel(context.Background())
+		d.stop = stop
+		go d.visitors.watch(ctx, d.tick)
+	}
+	return true
+}
+
+// Shutdown stops accepting, finishes what is in flight and returns. What is not
+// finished when ctx ends is cut off.
+//
+// A caller that keeps its connection may have sent a request that nobody has read
+// yet. So connections stay open for a moment, and the next answer on each tells
+// the caller to close it.
+func (d *Door) Shutdown(ctx context.Context) error {
+	stop := d.leave()
+	defer stop()
+	d.awaitGoodbyes(ctx)
+	err := d.server.Shutdown(ctx)
+	if err != nil {
+		err = errors.Join(err, d.server.Close())
+	}
+	return err
+}
+
+// A listener can be closed twice: by the door, and then by the server that does not
+// know.
+type listener struct {
+	net.Listener
+	once sync.Once
+	err  error
+}
+
+func (l *listener) Close() error {
+	l.once.Do(func() { l.err = l.Listener.Close() })
+	return l.err
+}
+
+// leave closes the listeners, and returns what is left to stop.
+func (d *Door) leave() (stop context.CancelFunc) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closing.Store(true)
+	for _, l := range d.listeners {
+		_ = l.Close() // Shutdown of the server says what came of it
+	}
+	d.listeners = nil
+	if d.stop == nil {
+		return func() {}
+	}
+	return d.stop
+}
+
+// awaitGoodbyes waits until no connection is open, or for as long as is allowed.
+func (d *Door) awaitGoodbyes(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, max(d.linger, 0))
+	defer cancel()
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for d.visitors.open.Load() > 0 {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// receive asks callers to close their connections once the door is closing, and
+// sees to those by HTTP/2, where a connection is never done.
+func (d *Door) receive(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if d.closing.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		if r.ProtoMajor > 1 {
+			limitStream(w, r)
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// limitStream gives one of many requests on a connection the time that a connection
+// with one would have.
+func limitStream(w http.ResponseWriter, r *http.Request) {
+	if v, ok := r.Context().Value(visitorKey{}).(*visitor); ok {
+		v.many.Store(true)
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(requestTicks * tick)) // which a stream has
+}

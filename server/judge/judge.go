@@ -1,0 +1,109 @@
+// Package judge decides what the doors are asked: by the rules, or under a limit
+// that the request names. It knows no protocol, so every door gives the same
+// answer from the same counters.
+package judge
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+// The reasons for which a request goes undecided, besides the store's.
+var (
+	ErrNoRules       = errors.New("no rate limit configuration loaded")
+	ErrNoDomain      = errors.New("rate limit domain must not be empty")
+	ErrNoDescriptors = errors.New("rate limit descriptor list must not be empty")
+	ErrTooMany       = errors.New("too many descriptors")
+)
+
+// Options configure a Judge.
+type Options struct {
+	// Token lets callers from elsewhere give units back and reset keys.
+	// Default: only callers on this machine may.
+	Token string
+
+	// Shadow denies nothing, but counts what would have been denied.
+	Shadow bool
+
+	// MaxDescriptors is the most that one request may hold. Default: 64.
+	MaxDescriptors int
+}
+
+const defaultMaxDescriptors = 64
+
+// A Judge decides requests. It is safe for concurrent use.
+type Judge struct {
+	store    penstock.Store
+	inMemory bool // whether the store is one that never keeps a key's text
+	shadow   bool
+	most     int // descriptors in a request
+
+	token    [sha256.Size]byte
+	hasToken bool
+
+	loading sync.Mutex // so that rules are replaced one set after the other
+	book    atomic.Pointer[book]
+	unruled policy // what requests without rules are counted by
+}
+
+// New returns a judge without rules. The store is required; nil options are all
+// defaults.
+func New(store penstock.Store, o *Options) *Judge {
+	if o == nil {
+		o = &Options{}
+	}
+	_, inMemory := store.(*penstock.Memory)
+	j := &Judge{
+		store:    store,
+		inMemory: inMemory,
+		shadow:   o.Shadow,
+		most:     defaultMaxDescriptors,
+		token:    sha256.Sum256([]byte(o.Token)),
+		hasToken: o.Token != "",
+		unruled:  policy{counts: &Counts{Tally: &Tally{}}},
+	}
+	if o.MaxDescriptors > 0 {
+		j.most = o.MaxDescriptors
+	}
+	return j
+}
+
+// Store returns the store that the judge asks.
+func (j *Judge) Store() penstock.Store { return j.store }
+
+// MaxDescriptors returns the most descriptors that a request may hold, so that
+// doors need not make room for more.
+func (j *Judge) MaxDescriptors() int { return j.most }
+
+// SetRules replaces the rules. Requests being decided keep those they began with.
+// A rule that the old set had as well, by name, goes on counting where it was.
+func (j *Judge) SetRules(s *rules.Set) {
+	j.loading.Lock()
+	defer j.loading.Unlock()
+	j.book.Store(newBook(j.store, s, j.book.Load()))
+}
+
+// Rules returns the rules in force, or nil.
+func (j *Judge) Rules() *rules.Set {
+	if b := j.book.Load(); b != nil {
+		return b.set
+	}
+	return nil
+}
+
+// MayUndo says whether a caller may give units back or reset keys: from this
+// machine, or with the token. Whoever comes by a unix socket comes from here.
+func (j *Judge) MayUndo(from netip.Addr, token string) bool {
+	if from.IsLoopback() {
+		return true
+	}
+	given := sha256.Sum256([]byte(token)) // hashes are of one length, which a comparison gives away
+	return j.hasToken && subtle.ConstantTimeCompare(given[:], j.token[:]) == 1
+}

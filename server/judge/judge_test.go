@@ -1,0 +1,125 @@
+package judge_test
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/judge"
+)
+
+func TestWhoMayUndo(t *testing.T) {
+	for _, c := range []struct {
+		token, from, given string
+		may                bool
+	}{
+		{"", "127.0.0.1", "", true},
+		{"", "127.8.9.10", "", true},
+		{"", "::1", "", true},
+		{"", "::ffff:127.0.0.1", "", true},
+		{"", "10.0.0.1", "", false},
+		{"", "10.0.0.1", "guess", false},
+		{"secret", "10.0.0.1", "", false},
+		{"secret", "10.0.0.1", "secre", false},
+		{"secret", "10.0.0.1", "secret", true},
+		{"secret", "fe80::1%eth0", "secret", true},
+		{"secret", "127.0.0.1", "wrong", true},
+	} {
+		j := judge.New(newMemory(), &judge.Options{Token: c.token})
+		if may := j.MayUndo(netip.MustParseAddr(c.from), c.given); may != c.may {
+			t.Errorf("with the token %q, from %s with %q: %v, want %v", c.token, c.from, c.given, may, c.may)
+		}
+	}
+	if judge.New(newMemory(), nil).MayUndo(netip.Addr{}, "") {
+		t.Error("somebody from nowhere may undo")
+	}
+}
+
+func TestTheStoreIsTheOneThatWasGiven(t *testing.T) {
+	store := newMemory()
+	if j := judge.New(store, nil); j.Store() != penstock.Store(store) || j.Rules() != nil {
+		t.Errorf("a new judge has the store %v and the rules %v", j.Store(), j.Rules())
+	}
+}
+
+// However many ask at once, and however often the rules are replaced by the same,
+// no more is admitted than the limit says, and every decision is counted once.
+func TestACrowdUnderRulesThatAreReplaced(t *testing.T) {
+	const askers, asks = 8, 400
+	const yaml = `
+domain: crowd
+descriptors:
+  - {key: all, rate_limit: {unit: hour, requests_per_unit: 1000}}
+  - {key: who, rate_limit: {unit: hour, requests_per_unit: 300}}
+  - {key: trial, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 10}}
+`
+	onBothStores(t, func(t *testing.T, store penstock.Store) {
+		j := newJudge(t, store, yaml, nil)
+		var passed atomic.Int64
+		var asking sync.WaitGroup
+		ctx, stop := context.WithCancel(t.Context())
+		reloading := make(chan struct{})
+		go func() {
+			defer close(reloading)
+			for ctx.Err() == nil {
+				j.SetRules(parse(t, yaml))
+			}
+		}()
+		for asker := range askers {
+			asking.Go(func() {
+				var v judge.Verdict
+				who := of(1, "who="+string(rune('a'+asker%4)))
+				for range asks {
+					if err := j.Decide(ctx, "crowd", []judge.Descriptor{of(1, "all=x"), who, of(1, "trial=x")}, &v); err != nil {
+						t.Error(err)
+						return
+					}
+					if !v.Over {
+						passed.Add(1)
+					}
+				}
+			})
+		}
+		asking.Wait()
+		stop()
+		<-reloading
+		if passed.Load() != 1000 {
+			t.Errorf("%d of %d passed, want 1000", passed.Load(), askers*asks)
+		}
+		for _, c := range j.Counts() {
+			switch c.Policy {
+			case "crowd/all":
+				if a, d := c.Allowed.Load(), c.Denied.Load(); a != 1000 || d == 0 {
+					t.Errorf("all: %d allowed and %d denied were counted", a, d)
+				}
+			case "crowd/who":
+				if a := c.Allowed.Load(); a != 1000 {
+					t.Errorf("who: %d allowed were counted", a)
+				}
+			case "crowd/trial":
+				if a, s := c.Allowed.Load(), c.Shadowed.Load(); a != 10 || s != 990 {
+					t.Errorf("trial: %d allowed and %d in shadow were counted", a, s)
+				}
+			}
+		}
+	})
+}
+
+func BenchmarkDecide(b *testing.B) {
+	j := newJudge(b, penstock.NewMemory(nil), `
+domain: house
+descriptors:
+  - {key: user, rate_limit: {unit: hour, requests_per_unit: 4000000000}}
+`, nil)
+	ds := []judge.Descriptor{of(1, "user=ada")}
+	var v judge.Verdict
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := j.Decide(b.Context(), "house", ds, &v); err != nil || v.Over {
+			b.Fatal(v, err)
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package judge
+
+import (
+	"context"
+
+	"github.com/penstock-io/penstock"
+)
+
+// Take decides a request under the limit that it names, and counts it under the policy
+// of requests without rules.
+func (j *Judge) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+	d, err := j.store.Take(ctx, r)
+	clerk := j.Clerk()
+	if err != nil {
+		clerk.Fail()
+	} else {
+		clerk.Count(r.Cost, &d)
+	}
+	clerk.Report()
+	return d, err
+}
+
+// TakeEach is penstock.TakeEach, counted.
+func (j *Judge) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+	clerk := j.Clerk()
+	defer clerk.Report()
+	if err := penstock.TakeEach(ctx, j.store, rs, ds); err != nil {
+		clerk.Fail()
+		return err
+	}
+	for i := range rs {
+		clerk.Count(rs[i].Cost, &ds[i])
+	}
+	return nil
+}
+
+// TakeAll is penstock.TakeAll, counted.
+func (j *Judge) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+	clerk := j.Clerk()
+	defer clerk.Report()
+	if err := penstock.TakeAll(ctx, j.store, rs, ds); err != nil {
+		clerk.Fail()
+		return err
+	}
+	passed := allAllowed(ds[:len(rs)])
+	for i := range rs {
+		// Of a refused batch, those who did not stand in the way were only
+		// looked at.
+		if passed || !ds[i].Allowed {
+			clerk.Count(rs[i].Cost, &ds[i])
+		}
+	}
+	return nil
+}
+
+func allAllowed(ds []penstock.Decision) bool {
+	for i := range ds {
+		if !ds[i].Allowed {
+			return false
+		}
+	}
+	return true
+}

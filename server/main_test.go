@@ -1,0 +1,169 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/server"
+)
+
+// redis is a real server that the tests share, under prefixes of their own.
+var redis *redistest.Server
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	var err error
+	if redis, err = redistest.Start(redistest.Options{}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer redis.Stop()
+	return m.Run()
+}
+
+// patience is how long anything may take that will come if nothing is broken.
+const patience = time.Minute
+
+// A daemon is a server that a test runs.
+type daemon struct {
+	*server.Server
+	t    *testing.T
+	log  *logBuffer
+	stop context.CancelFunc
+	done chan struct{}
+	err  error // of Run, when done
+}
+
+// start runs a server with settings, on ports that nobody uses where no others are
+// set. It ends with the test, and must end well.
+func start(t *testing.T, settings map[string]string) *daemon {
+	t.Helper()
+	d := &daemon{t: t, log: &logBuffer{}, done: make(chan struct{})}
+	var err error
+	d.Server, err = server.New(t.Context(), load(t, settings), slog.New(slog.NewTextHandler(d.log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ctx context.Context
+	ctx, d.stop = context.WithCancel(context.Background())
+	go func() {
+		d.err = d.Run(ctx)
+		close(d.done)
+	}()
+	t.Cleanup(d.end)
+	return d
+}
+
+// load makes a configuration of settings.
+func load(t *testing.T, settings map[string]string) *server.Config {
+	t.Helper()
+	flags := map[string]string{}
+	for _, door := range []string{"grpc", "http", "resp", "admin"} {
+		flags[door] = "127.0.0.1:0"
+	}
+	for name, value := range settings {
+		flags[name] = value
+	}
+	c, err := server.LoadConfig(flags, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// end ends the server, once.
+func (d *daemon) end() {
+	d.t.Helper()
+	d.stop()
+	select {
+	case <-d.done:
+	case <-time.After(patience):
+		d.t.Fatalf("after %v the server has not ended; its log is\n%s", patience, d.log)
+	}
+	if d.err != nil {
+		d.t.Errorf("the server ended with %v; its log is\n%s", d.err, d.log)
+	}
+}
+
+func (d *daemon) addr(door string) string { return d.Addr(door).String() }
+
+// await waits until something is so.
+func (d *daemon) await(what string, so func() bool) {
+	d.t.Helper()
+	await(d.t, func() string { return what + "; its log is\n" + d.log.String() }, so)
+}
+
+func await(t *testing.T, what func() string, so func() bool) {
+	t.Helper()
+	deadline := time.After(patience)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !so() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("after %v: not %s", patience, what())
+		}
+	}
+}
+
+// get returns what an address answers.
+func get(t *testing.T, url string) (status int, body string) {
+	t.Helper()
+	answer, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, read(t, answer)
+}
+
+// post returns what POST /v1/take answers.
+func post(t *testing.T, addr, body string) (status int, answer string) {
+	t.Helper()
+	r, err := http.Post("http://"+addr+"/v1/take", "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.StatusCode, read(t, r)
+}
+
+func read(t *testing.T, answer *http.Response) string {
+	t.Helper()
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// A logBuffer holds what is logged while tests read it.
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+func (b *logBuffer) has(text string) bool { return strings.Contains(b.String(), text) }

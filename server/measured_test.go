@@ -1,0 +1,17 @@
+package server
+
+import (
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/storetest"
+)
+
+// Measuring changes nothing: several requests are still decided as one.
+func TestMeasuredIsAStore(t *testing.T) {
+	storetest.Run(t, func(_ testing.TB, clock *storetest.Clock) penstock.Store {
+		memory := penstock.NewMemory(&penstock.MemoryOptions{Now: clock.Now, Tick: time.Millisecond})
+		return newMeasured(memory, "memory", newMetrics())
+	})
+}

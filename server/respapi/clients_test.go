@@ -1,0 +1,166 @@
+package respapi
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/judge"
+	"github.com/redis/rueidis"
+)
+
+// runTool runs one of Redis's own programs against the door.
+func runTool(t *testing.T, addr, stdin, tool string, args ...string) string {
+	t.Helper()
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*patient)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, tool, append([]string{"-p", port}, args...)...)
+	cmd.Stdin = strings.NewReader(stdin)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", cmd, err, out)
+	}
+	return string(out)
+}
+
+func TestRedisCLI(t *testing.T) {
+	d := newDoor(t, penstock.NewMemory(nil), nil, &judge.Options{Token: "secret"}, nil)
+	addr := open(t, d)
+	for _, line := range []struct{ args, want string }{
+		{"cl.throttle k 15 30 60", "0\n16\n15\n-1\n2\n"},
+		{"-3 cl.throttle k 15 30 60", "0\n16\n14\n-1\n4\n"},
+		{"exists k", "1\n"},
+		{"-a secret --no-auth-warning del k", "1\n"},
+		{"get k", "\n"},
+		{"-3 ping", "PONG\n"},
+		{"-n 0 echo hello", "hello\n"},
+		{"cl.throttle k fifteen 30 60", "Cell error: Store error: Couldn't parse as integer: fifteen\n\n"},
+		{"command count", fmt.Sprintln(len(commands))},
+	} {
+		if got := runTool(t, addr, "", "redis-cli", strings.Fields(line.args)...); got != line.want {
+			t.Errorf("redis-cli %s: got %q, want %q", line.args, got, line.want)
+		}
+	}
+	if got := runTool(t, addr, "cl.throttle j 4 1 60\nttl j\n", "redis-cli"); got != "0\n5\n4\n-1\n60\n60\n" {
+		t.Errorf("redis-cli on a script: got %q", got)
+	}
+	script := strings.Repeat(encode("CL.THROTTLE", "j", "4", "1", "60"), 10_000)
+	if got := runTool(t, addr, script, "redis-cli", "--pipe"); !strings.Contains(got, "errors: 0, replies: 10000") {
+		t.Errorf("redis-cli --pipe: got %q", got)
+	}
+}
+
+// stores returns an empty store of each kind.
+func stores(t *testing.T) map[string]penstock.Store {
+	held.Clock.Set(newClock().now())
+	return map[string]penstock.Store{"memory": penstock.NewMemory(nil), "redis": redisOn(t, held)}
+}
+
+func TestRedisBenchmark(t *testing.T) {
+	for _, args := range []string{"-P 16", "-P 1 -3", "-P 100 -k 1"} {
+		for name, store := range stores(t) {
+			t.Run(args+" in "+name, func(t *testing.T) { benchmark(t, store, args) })
+		}
+	}
+}
+
+func benchmark(t *testing.T, store penstock.Store, args string) {
+	const n = 4000
+	d := newDoor(t, store, nil, nil, nil)
+	all := append(strings.Fields(args), "-q", "-c", "20", "-n", fmt.Sprint(n), "-r", "100", "CL.THROTTLE", "key:__rand_int__", "15", "30", "60")
+	got := runTool(t, open(t, d), "", "redis-benchmark", all...)
+	if !strings.Contains(got, "requests per second") || strings.Contains(strings.ToLower(got), "err") || strings.Contains(got, "WARN") {
+		t.Errorf("redis-benchmark said %s", got)
+	}
+	counts := d.judge.Counts()[0]
+	if a, b := counts.Allowed.Load(), counts.Denied.Load(); a < 1600 || a+b < n {
+		t.Errorf("%d allowed and %d denied, want 16 of each of 100 keys and %d in all", a, b, n)
+	}
+}
+
+// rueidis is used as it is used with Redis: with all its defaults.
+func TestRueidis(t *testing.T) {
+	for _, option := range []rueidis.ClientOption{
+		{}, {AlwaysRESP2: true, DisableCache: true}, {Password: "secret", ClientName: "web-1"}, {ForceSingleClient: true},
+	} {
+		for _, store := range stores(t) {
+			d := newDoor(t, store, nil, &judge.Options{Token: "secret"}, nil)
+			option.InitAddress = []string{open(t, d)}
+			c, err := rueidis.NewClient(option)
+			if err != nil {
+				t.Fatalf("%+v: %v", option, err)
+			}
+			useRueidis(t, c)
+			c.Close()
+		}
+	}
+}
+
+func useRueidis(t *testing.T, c rueidis.Client) {
+	ctx, cancel := context.WithTimeout(t.Context(), patient)
+	defer cancel()
+	take := func(key string) rueidis.Completed {
+		return c.B().Arbitrary("CL.THROTTLE").Keys(key).Args("99", "1", "60").Build()
+	}
+	got, err := c.Do(ctx, take("alice")).AsIntSlice()
+	if want := []int64{0, 100, 99, -1, 60}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %v, %v, want %v", got, err, want)
+	}
+	var pipeline rueidis.Commands
+	for range 50 {
+		pipeline = append(pipeline, take("alice"))
+	}
+	for i, r := range c.DoMulti(ctx, pipeline...) {
+		got, err := r.AsIntSlice()
+		if want := []int64{0, 100, int64(98 - i), -1, int64(2+i) * 60}; err != nil || !slices.Equal(got, want) {
+			t.Errorf("in a pipeline: got %v, %v, want %v", got, err, want)
+		}
+	}
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			if err := c.Do(ctx, take("bob")).Error(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if left, err := c.Do(ctx, c.B().Ttl().Key("bob").Build()).AsInt64(); err != nil || left < 1190 || left > 1200 {
+		t.Errorf("TTL: got %d, %v", left, err)
+	}
+	if err := c.Do(ctx, c.B().Arbitrary("CL.THROTTLE").Keys("bob").Args("x", "1", "60").Build()).Error(); err == nil ||
+		err.Error() != "Cell error: Store error: Couldn't parse as integer: x" {
+		t.Errorf("a bad number: got %v", err)
+	}
+	if n, err := c.Do(ctx, c.B().Del().Key("alice", "bob").Build()).AsInt64(); err != nil || n != 2 {
+		t.Errorf("DEL: got %d, %v", n, err)
+	}
+	if err := c.Do(ctx, c.B().Get().Key("alice").Build()).Error(); !rueidis.IsRedisNil(err) {
+		t.Errorf("GET: got %v, want nil", err)
+	}
+}
+
+// What rueidis asks for at a wrong password is an error, and not a hang.
+func TestRueidisWithAWrongPassword(t *testing.T) {
+	d := newDoor(t, penstock.NewMemory(nil), nil, &judge.Options{Token: "secret"}, nil)
+	c, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{open(t, d)}, Password: "sesame", Dialer: net.Dialer{Timeout: 10 * time.Second},
+	})
+	if err == nil || !strings.Contains(err.Error(), "WRONGPASS") {
+		t.Errorf("got %v, want WRONGPASS", err)
+	}
+	if err == nil {
+		c.Close()
+	}
+}

@@ -1,0 +1,18 @@
+module github.com/penstock-io/penstock/server/respapi/goredistest
+
+go 1.26.0
+
+require (
+	github.com/penstock-io/penstock v0.0.0
+	github.com/redis/go-redis/v9 v9.22.0
+)
+
+require (
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/fsnotify/fsnotify v1.10.1 // indirect
+	go.uber.org/atomic v1.11.0 // indirect
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
+	golang.org/x/sys v0.48.0 // indirect
+)
+
+replace github.com/penstock-io/penstock => ../../..

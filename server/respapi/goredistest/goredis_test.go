@@ -1,0 +1,166 @@
+// Package goredistest_test has go-redis speak to the door. It is a module of its own, so
+// that nobody who uses penstock downloads go-redis for it.
+package goredistest_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/judge"
+	"github.com/penstock-io/penstock/server/respapi"
+	"github.com/redis/go-redis/v9"
+)
+
+// patient is how long a test waits for what is bound to happen.
+const patient = 20 * time.Second
+
+// open opens a door on a free port until the test ends.
+func open(t *testing.T, o *respapi.Options) string {
+	t.Helper()
+	d, err := respapi.New(judge.New(penstock.NewMemory(nil), &judge.Options{Token: "secret"}), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		if err := d.Serve(l); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patient)
+		defer cancel()
+		if err := d.Shutdown(ctx); err != nil {
+			t.Error(err)
+		}
+		serving.Wait()
+	})
+	return l.Addr().String()
+}
+
+// go-redis is used as it is used with Redis, with its defaults and without.
+func TestGoRedis(t *testing.T) {
+	for name, o := range map[string]redis.Options{
+		"defaults": {},
+		"RESP2":    {Protocol: 2},
+		"password": {Password: "secret", ClientName: "web-1", MinIdleConns: 3},
+		"user":     {Username: "default", Password: "secret", DisableIdentity: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o.Addr = open(t, nil)
+			c := redis.NewClient(&o)
+			defer func() { _ = c.Close() }()
+			ctx, cancel := context.WithTimeout(t.Context(), patient)
+			defer cancel()
+			take(ctx, t, c)
+			pipeline(ctx, t, c)
+			crowd(ctx, t, c)
+			keys(ctx, t, c)
+		})
+	}
+}
+
+func take(ctx context.Context, t *testing.T, c *redis.Client) {
+	got, err := c.Do(ctx, "CL.THROTTLE", "alice", 99, 1, 60).Int64Slice()
+	if want := []int64{0, 100, 99, -1, 60}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %v, %v, want %v", got, err, want)
+	}
+	got, err = c.Do(ctx, "CL.THROTTLE", "alice", 99, 1, 60, 101).Int64Slice()
+	if want := []int64{1, 100, 99, -1, 60}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("too many: got %v, %v, want %v", got, err, want)
+	}
+	err = c.Do(ctx, "CL.THROTTLE", "alice", "x", 1, 60).Err()
+	if err == nil || err.Error() != "Cell error: Store error: Couldn't parse as integer: x" {
+		t.Errorf("a bad number: got %v", err)
+	}
+	if pong, err := c.Ping(ctx).Result(); err != nil || pong != "PONG" {
+		t.Errorf("PING: got %s, %v", pong, err)
+	}
+}
+
+func pipeline(ctx context.Context, t *testing.T, c *redis.Client) {
+	var replies []*redis.Cmd
+	_, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for range 50 {
+			replies = append(replies, p.Do(ctx, "CL.THROTTLE", "bob", 49, 1, 60))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range replies {
+		got, err := r.Int64Slice()
+		if want := []int64{0, 50, int64(49 - i), -1, int64(i+1) * 60}; err != nil || !slices.Equal(got, want) {
+			t.Errorf("in a pipeline: got %v, %v, want %v", got, err, want)
+		}
+	}
+}
+
+// crowd takes one key's units from many goroutines: none is granted twice.
+func crowd(ctx context.Context, t *testing.T, c *redis.Client) {
+	var mu sync.Mutex
+	granted := 0
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			for range 10 {
+				got, err := c.Do(ctx, "CL.THROTTLE", "crowd", 99, 1, 3600).Int64Slice()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				granted += 1 - int(got[0])
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	if granted != 100 {
+		t.Errorf("%d of 100 granted", granted)
+	}
+}
+
+func keys(ctx context.Context, t *testing.T, c *redis.Client) {
+	if n, err := c.Exists(ctx, "alice", "bob", "nobody").Result(); err != nil || n != 2 {
+		t.Errorf("EXISTS: got %d, %v", n, err)
+	}
+	if left, err := c.TTL(ctx, "bob").Result(); err != nil || left < 49*time.Minute || left > 50*time.Minute {
+		t.Errorf("TTL: got %v, %v", left, err)
+	}
+	if tat, err := c.Get(ctx, "bob").Int64(); err != nil || time.Until(time.Unix(0, tat)) < 49*time.Minute {
+		t.Errorf("GET: got %d, %v", tat, err)
+	}
+	if n, err := c.Del(ctx, "alice", "bob", "nobody").Result(); err != nil || n != 2 {
+		t.Errorf("DEL: got %d, %v", n, err)
+	}
+	if err := c.Get(ctx, "bob").Err(); !errors.Is(err, redis.Nil) {
+		t.Errorf("GET of nothing: got %v", err)
+	}
+	if info, err := c.Info(ctx).Result(); err != nil || !strings.Contains(info, "redis_mode:standalone") {
+		t.Errorf("INFO: got %q, %v", info, err)
+	}
+	if all, err := c.Command(ctx).Result(); err != nil || all["cl.throttle"] == nil || all["cl.throttle"].FirstKeyPos != 1 {
+		t.Errorf("COMMAND: got %v, %v", all, err)
+	}
+}
+
+func TestGoRedisWithAWrongPassword(t *testing.T) {
+	c := redis.NewClient(&redis.Options{Addr: open(t, &respapi.Options{RequireAuth: true}), Password: "sesame", MaxRetries: -1})
+	defer func() { _ = c.Close() }()
+	if err := c.Ping(t.Context()).Err(); err == nil || !strings.Contains(err.Error(), "WRONGPASS") {
+		t.Errorf("got %v, want WRONGPASS", err)
+	}
+}

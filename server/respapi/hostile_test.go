@@ -1,0 +1,385 @@
+package respapi
+
+import (
+	"context"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/judge"
+)
+
+// Whatever is said to the door, it keeps nothing of it, and everybody else is served.
+func TestHostileClientsCostNothing(t *testing.T) {
+	d := newDoor(t, penstock.NewMemory(nil), nil, nil, nil)
+	addr := open(t, d)
+	good := dial(t, addr)
+	attacks := []string{
+		"*2147483648\r\n", "*64\r\n$1000000000\r\n", "*2\r\n$4\r\nECHO\r\n$9999999\r\n",
+		"*1\r\n$-5\r\n", strings.Repeat("*1\r\n", 1000), strings.Repeat("a", 1<<20), "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+		"POST / HTTP/1.1\r\nHost: a\r\n\r\n", "*2\r\n$4\r\nPING\r\n$4\r\nPINGxx" + strings.Repeat("x", 1<<16),
+		encode("CL.THROTTLE", strings.Repeat("k", maxKey+1), "15", "30", "60"),
+		encode("ECHO", strings.Repeat("x", 10<<20)),
+	}
+	attack := func() {
+		var all sync.WaitGroup
+		for _, text := range attacks {
+			all.Go(func() { shout(t, addr, text) })
+		}
+		all.Wait()
+	}
+	attack()
+	before := heap()
+	for range 30 {
+		attack()
+		if got := good.ask("PING"); got != "+PONG" {
+			t.Fatalf("meanwhile PING is answered with %s", got)
+		}
+	}
+	awaitConns(t, d, 1)
+	if grown := int64(heap()) - int64(before); grown > 4<<20 {
+		t.Errorf("%d attacks left %d bytes behind", 30*len(attacks), grown)
+	}
+}
+
+// shout says something and listens until the door closes the connection, or has
+// nothing more to say.
+func shout(t *testing.T, addr, text string) {
+	nc, err := net.DialTimeout("tcp", addr, patient)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer func() { _ = nc.Close() }()
+	_ = nc.SetDeadline(time.Now().Add(patient))
+	_, _ = io.WriteString(nc, text) // the door may have closed already
+	_ = nc.(*net.TCPConn).CloseWrite()
+	_, _ = io.Copy(io.Discard, nc)
+}
+
+func heap() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// awaitConns waits until so many connections are open.
+func awaitConns(t testing.TB, d *Door, want int) {
+	t.Helper()
+	await(t, func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return len(d.conns) == want
+	})
+}
+
+// await waits until something is true.
+func await(t testing.TB, is func() bool) {
+	t.Helper()
+	end, look := time.After(patient), time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for !is() {
+		select {
+		case <-look.C:
+		case <-end:
+			t.Fatal("it does not come true")
+		}
+	}
+}
+
+func TestKeysThatAreTooLong(t *testing.T) {
+	asked := 0
+	store := penstock.StoreFunc(func(t context.Context, r penstock.Request) (penstock.Decision, error) {
+		asked++
+		return penstock.AllowAll.Take(t, r)
+	})
+	c := direct(newDoor(t, store, nil, nil, nil))
+	long := strings.Repeat("k", maxKey+1)
+	for _, words := range [][]string{{"CL.THROTTLE", long, "15", "30", "60"}, {"GET", long}, {"DEL", "a", long}, {"EXISTS", long}} {
+		if got := c.reply(t, words...); !strings.HasSuffix(got, "key of 4097 bytes: must be at most 4096") {
+			t.Errorf("%s: got %s", words[0], got)
+		}
+	}
+	if asked > 0 {
+		t.Errorf("the store was asked %d times", asked)
+	}
+	if got := c.reply(t, "CL.THROTTLE", long[1:], "15", "30", "60"); got != "*5 :0 :16 :16 :-1 :0" {
+		t.Errorf("a key of %d bytes: got %s", maxKey, got)
+	}
+}
+
+// What came from outside is repeated in an error, but not at length.
+func TestErrorsAreShort(t *testing.T) {
+	c := direct(newDoorOn(newClock()))
+	long := strings.Repeat("x", 50_000)
+	for _, words := range [][]string{
+		{"CL.THROTTLE", "k", long, "30", "60"},
+		{long},
+		{"NOPE", long, long[:10_000]},
+		{"CLIENT", long},
+		{"HELLO", "3", long},
+		{"CLIENT", "SETINFO", long, "x"},
+		{"COMMAND", long},
+	} {
+		if got := c.reply(t, words...); got[0] != '-' || len(got) > 1000 {
+			t.Errorf("%.20q: the error has %d bytes: %.80s", words, len(got), got)
+		}
+	}
+}
+
+// In a bubble, timeouts take no time and are exact but for the door's own tick.
+func TestTimeouts(t *testing.T) {
+	stories := map[string]struct {
+		want    time.Duration // at least, and at most half as long again
+		options Options
+		tell    func(nc net.Conn)
+	}{
+		"says nothing": {
+			want: defaultIdleTimeout, tell: func(net.Conn) {},
+		},
+		"says nothing more": {
+			want: defaultIdleTimeout, tell: func(nc net.Conn) { say(nc, encode("PING")) },
+		},
+		"stops in the middle of a command": {
+			want: defaultCommandTimeout, tell: func(nc net.Conn) { say(nc, encode("PING")+"*2\r\n$4\r\nEC") },
+		},
+		"stops in the middle of a line": {
+			want: defaultCommandTimeout, tell: func(nc net.Conn) { say(nc, "PI") },
+		},
+		"sends a byte a second": {
+			want: defaultCommandTimeout, tell: func(nc net.Conn) {
+				for range 100 {
+					time.Sleep(time.Second)
+					if _, err := nc.Write([]byte("a")); err != nil {
+						return
+					}
+				}
+			},
+		},
+		"as the operator says": {
+			want: time.Minute, options: Options{IdleTimeout: time.Minute}, tell: func(net.Conn) {},
+		},
+	}
+	for name, story := range stories {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHallway()
+				serve(t, newDoor(t, penstock.NewMemory(nil), nil, nil, &story.options), h)
+				nc := h.enter()
+				var telling sync.WaitGroup
+				telling.Go(func() { story.tell(nc) })
+				began := time.Now()
+				_, _ = io.Copy(io.Discard, nc)
+				took := time.Since(began)
+				telling.Wait()
+				if took < story.want || took > story.want*3/2 {
+					t.Errorf("cut off after %v, want %v", took, story.want)
+				}
+			})
+		})
+	}
+}
+
+// Hundreds who send a byte a second are cut off, and in the meantime nobody else
+// notices.
+func TestSlowloris(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHallway()
+		d := newDoor(t, penstock.NewMemory(nil), nil, nil, nil)
+		serve(t, d, h)
+		good := newClient(t, h.enter())
+		var all sync.WaitGroup
+		for range 500 {
+			nc := h.enter()
+			all.Go(func() {
+				for _, b := range []byte(encode("ECHO", strings.Repeat("x", 1000))) {
+					if _, err := nc.Write([]byte{b}); err != nil {
+						return
+					}
+					time.Sleep(time.Second)
+				}
+				t.Error("a command took its time, and was let")
+			})
+		}
+		for range 5 {
+			began := time.Now()
+			good.want("+PONG", "PING")
+			if took := time.Since(began); took > 0 {
+				t.Errorf("PING took %v", took)
+			}
+			time.Sleep(time.Second)
+		}
+		all.Wait()
+		synctest.Wait()
+		awaitConns(t, d, 1)
+		good.want("+PONG", "PING")
+	})
+}
+
+func say(nc net.Conn, text string) { _, _ = io.WriteString(nc, text) }
+
+// A client that does not read its answers is not read from, and then cut off.
+func TestSlowReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHallway()
+		serve(t, newDoor(t, penstock.NewMemory(nil), nil, nil, nil), h)
+		nc := h.enter()
+		began, sent := time.Now(), 0
+		for {
+			n, err := io.WriteString(nc, encode("ECHO", strings.Repeat("x", 1000)))
+			if sent += n; err != nil {
+				break
+			}
+		}
+		if took := time.Since(began); took < defaultWriteTimeout || took > defaultWriteTimeout*3/2 {
+			t.Errorf("cut off after %v, want %v", took, defaultWriteTimeout)
+		}
+		if sent > 2*firstBuffer {
+			t.Errorf("it could send %d bytes before its first answer was taken", sent)
+		}
+	})
+}
+
+// A client that is busy, if slow, is not cut off.
+func TestPatientClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHallway()
+		serve(t, newDoor(t, penstock.NewMemory(nil), nil, nil, nil), h)
+		nc := h.enter()
+		defer func() { _ = nc.Close() }()
+		for range 10 {
+			time.Sleep(defaultIdleTimeout * 3 / 4)
+			say(nc, "PI")
+			time.Sleep(defaultCommandTimeout * 3 / 4)
+			say(nc, "NG\r\n")
+			time.Sleep(defaultWriteTimeout * 3 / 4)
+			reply := make([]byte, 7)
+			if _, err := io.ReadFull(nc, reply); err != nil || string(reply) != "+PONG\r\n" {
+				t.Fatalf("got %q, %v", reply, err)
+			}
+		}
+	})
+}
+
+// Nor is one who never pauses for long, but is always quiet when the door looks.
+func TestSteadyClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHallway()
+		serve(t, newDoor(t, penstock.NewMemory(nil), nil, nil, nil), h)
+		nc := h.enter()
+		defer func() { _ = nc.Close() }()
+		reply := make([]byte, 7)
+		for began := time.Now(); time.Since(began) < 3*defaultIdleTimeout; time.Sleep(10 * time.Second) {
+			say(nc, encode("PING"))
+			if _, err := io.ReadFull(nc, reply); err != nil {
+				t.Fatalf("cut off after %v: %v", time.Since(began), err)
+			}
+		}
+	})
+}
+
+// Small commands with large replies are answered bit by bit.
+func TestAnswersAreNotHoarded(t *testing.T) {
+	nc := &tape{pieces: [][]byte{[]byte(strings.Repeat(encode("COMMAND"), 10_000))}}
+	d := newDoorOn(newClock())
+	d.admit(nc)
+	d.open.Wait()
+	one := nc.sent.Len() / 10_000
+	if one < 1000 {
+		t.Fatalf("a reply has %d bytes, which is none to hoard", one)
+	}
+	if nc.largest > sendAt+one {
+		t.Errorf("%d bytes were sent at once, want at most one reply more than %d", nc.largest, sendAt)
+	}
+}
+
+// Who takes all connections from one address leaves half of them to the others.
+func TestConnectionsAreCapped(t *testing.T) {
+	d := newDoor(t, penstock.NewMemory(nil), nil, nil, &Options{MaxConns: 4})
+	here, there := newRoad(t), newRoad(t)
+	there.from = elsewhere
+	serve(t, d, here)
+	serve(t, d, there)
+	for range 2 {
+		there.dial(t).want("+PONG", "PING")
+	}
+	if got := there.dial(t).hear(); got != "-ERR max number of clients reached" {
+		t.Errorf("the third from one address hears %s", got)
+	}
+	last := here.dial(t)
+	last.want("+PONG", "PING")
+	here.dial(t).want("+PONG", "PING")
+	if got := here.dial(t).hear(); got != "-ERR max number of clients reached" {
+		t.Errorf("the fifth hears %s", got)
+	}
+	if n := d.addrs(); n != 2 {
+		t.Errorf("%d addresses are remembered, want 2", n)
+	}
+	_ = last.conn.Close()
+	awaitConns(t, d, 3)
+	again := here.dial(t)
+	again.want("+PONG", "PING")
+	if got := again.ask("INFO", "stats"); !strings.Contains(got, `rejected_connections:2\r\n`) {
+		t.Errorf("INFO says %s", got)
+	}
+	if err := d.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := d.addrs(); n != 0 {
+		t.Errorf("%d addresses are remembered when all have gone", n)
+	}
+}
+
+// addrs returns how many addresses the door knows of.
+func (d *Door) addrs() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.perAddr)
+}
+
+// Before AUTH there is nothing to be had, and little to be said.
+func TestRequireAuth(t *testing.T) {
+	d := newDoor(t, penstock.NewMemory(nil), nil, &judge.Options{Token: "secret"}, &Options{RequireAuth: true})
+	addr := open(t, d)
+	c := dial(t, addr)
+	noAuthYet := "-NOAUTH Authentication required."
+	c.want(noAuthYet, "PING")
+	c.want(noAuthYet, "CL.THROTTLE", "k", "15", "30", "60")
+	c.want(noAuthYet, "DEL", "k")
+	c.want(noAuthYet, "NOPE")
+	c.want("-WRONGPASS invalid username-password pair or user is disabled.", "AUTH", "")
+	c.want(noAuthYet, "PING")
+	if got := c.ask("HELLO", "3"); !strings.HasPrefix(got, "-NOAUTH HELLO must be called") {
+		t.Errorf("HELLO: got %s", got)
+	}
+	if got := c.ask("HELLO", "3", "AUTH", "default", "secret"); !strings.HasPrefix(got, "%7") {
+		t.Errorf("HELLO with AUTH: got %s", got)
+	}
+	c.want("*5 :0 :16 :15 :-1 :2", "CL.THROTTLE", "k", "15", "30", "60")
+	c.want(":1", "DEL", "k")
+	c.want(`"`+strings.Repeat("x", 20<<10)+`"`, "ECHO", strings.Repeat("x", 20<<10))
+	c.want("+RESET", "RESET")
+	c.want(noAuthYet, "PING")
+
+	for raw, want := range map[string]string{
+		"*11\r\n":                        "-ERR Protocol error: unauthenticated multibulk length",
+		"*2\r\n$4\r\nAUTH\r\n$16385\r\n": "-ERR Protocol error: unauthenticated bulk length",
+	} {
+		c := dial(t, addr)
+		c.send(raw)
+		if got := c.hear(); got != want {
+			t.Errorf("%q: got %s, want %s", raw, got, want)
+		}
+		if got := c.hear(); got != "closed" {
+			t.Errorf("%q: then %s, want the end", raw, got)
+		}
+	}
+}

@@ -1,0 +1,240 @@
+package respapi
+
+import (
+	"bytes"
+)
+
+// What may come in, before anything is reserved for it.
+const (
+	maxArgs    = 64
+	maxCommand = 64 << 10 // bytes, all arguments and their lengths together
+	maxInline  = 4 << 10
+
+	// Whoever has yet to say who they are may say no more than that takes.
+	maxStrangerArgs = 10
+	maxStrangerBulk = 16 << 10
+)
+
+// A parser finds commands in what has been received. It keeps nothing from one
+// call to the next, so how the bytes came in makes no difference.
+type parser struct {
+	args     [][]byte // of the last command; they lie in what was received
+	inline   bool     // whether it was a line of words
+	stranger bool     // whether the smaller limits apply
+}
+
+// A protocolError is something that no client sends. What follows it cannot be made
+// sense of.
+type protocolError string
+
+func (e protocolError) Error() string { return "Protocol error: " + string(e) }
+
+const (
+	errArgs      = protocolError("invalid multibulk length")
+	errBulk      = protocolError("invalid bulk length")
+	errNoCRLF    = protocolError("expected CRLF behind bulk")
+	errInline    = protocolError("too big inline request")
+	errQuotes    = protocolError("unbalanced quotes in request")
+	errCommand   = protocolError("too big request")
+	errStranger  = protocolError("unauthenticated multibulk length")
+	errStrangers = protocolError("unauthenticated bulk length")
+)
+
+// next finds the first command in buf and returns how many bytes it takes, or
+// none if it is not complete. A command may have no arguments; it means nothing.
+func (p *parser) next(buf []byte) (n int, err error) {
+	p.args = p.args[:0]
+	if len(buf) == 0 {
+		return 0, nil
+	}
+	if p.inline = buf[0] != '*'; p.inline {
+		return p.nextInline(buf)
+	}
+	count, at, ok := length(buf, 1)
+	switch {
+	case !ok || count > maxArgs:
+		return 0, errArgs
+	case at == 0 || count <= 0:
+		return at, nil
+	case p.stranger && count > maxStrangerArgs:
+		return 0, errStranger
+	}
+	for range count {
+		if at, err = p.nextBulk(buf, at); at == 0 {
+			return 0, err
+		}
+	}
+	return at, nil
+}
+
+// nextBulk finds the argument at a place in buf, and returns the place behind it,
+// or 0 if it is not complete.
+func (p *parser) nextBulk(buf []byte, at int) (next int, err error) {
+	if at >= len(buf) {
+		return 0, nil
+	}
+	if buf[at] != '$' {
+		return 0, protocolError("expected '$', got '" + printable(buf[at:at+1]) + "'")
+	}
+	size, start, ok := length(buf, at+1)
+	switch {
+	case !ok || size < 0:
+		return 0, errBulk
+	case start == 0:
+		return 0, nil
+	case size > maxCommand-start-2:
+		return 0, errCommand
+	case p.stranger && size > maxStrangerBulk:
+		return 0, errStrangers
+	}
+	end := start + size
+	if len(buf) > end && buf[end] != '\r' || len(buf) > end+1 && buf[end+1] != '\n' {
+		return 0, errNoCRLF
+	}
+	if len(buf) < end+2 {
+		return 0, nil
+	}
+	p.args = append(p.args, buf[start:end])
+	return end + 2, nil
+}
+
+// maxDigits is how many digits a length may have.
+const maxDigits = 7
+
+// length reads the number at a place in buf, and its line's end. It returns the
+// place behind that, or 0 if it is not complete, and whether it can be a number.
+func length(buf []byte, at int) (n, next int, ok bool) {
+	if at+2 < len(buf) && buf[at]-'0' <= 9 && buf[at+1] == '\r' && buf[at+2] == '\n' {
+		return int(buf[at] - '0'), at + 3, true // as nearly always
+	}
+	start, negative := at, false
+	if at < len(buf) && buf[at] == '-' {
+		negative = true
+		at, start = at+1, at+1
+	}
+	for ; at < len(buf); at++ {
+		digit := buf[at] - '0'
+		if digit > 9 {
+			break
+		}
+		if at-start == maxDigits {
+			return 0, 0, false
+		}
+		n = n*10 + int(digit)
+	}
+	switch {
+	case at == len(buf):
+		return 0, 0, true
+	case at == start || buf[at] != '\r' || at+1 < len(buf) && buf[at+1] != '\n':
+		return 0, 0, false
+	case at+1 == len(buf):
+		return 0, 0, true
+	case negative:
+		n = -n
+	}
+	return n, at + 2, true
+}
+
+// nextInline finds a command that is one line of words, as people type them.
+func (p *parser) nextInline(buf []byte) (n int, err error) {
+	end := bytes.IndexByte(buf, '\n')
+	switch {
+	case end > maxInline || end < 0 && len(buf) > maxInline:
+		return 0, errInline
+	case end < 0:
+		return 0, nil
+	}
+	for line := buf[:end]; ; {
+		word, rest, err := nextWord(line)
+		switch {
+		case err != nil:
+			return 0, err
+		case word == nil:
+			return end + 1, nil
+		case len(p.args) == maxArgs:
+			return 0, errArgs
+		}
+		p.args, line = append(p.args, word), rest
+	}
+}
+
+// nextWord takes the first word off a line; there is none if it is nil. Words may
+// be in quotes, and within double quotes there may be escapes.
+func nextWord(line []byte) (word, rest []byte, err error) {
+	at := 0
+	for at < len(line) && isSpace(line[at]) {
+		at++
+	}
+	if at == len(line) {
+		return nil, nil, nil
+	}
+	word = []byte{}
+	for at < len(line) && !isSpace(line[at]) {
+		switch line[at] {
+		case '"', '\'':
+			if word, at, err = quoted(word, line, at); err != nil {
+				return nil, nil, err
+			}
+		default:
+			word = append(word, line[at])
+			at++
+		}
+	}
+	return word, line[at:], nil
+}
+
+// quoted appends to word what is in the quotes that begin at a place in line, and
+// returns the place behind them. A word must end there.
+func quoted(word, line []byte, at int) (_ []byte, next int, err error) {
+	quote := line[at]
+	for at++; at < len(line); at++ {
+		switch b := line[at]; {
+		case b == quote:
+			if at+1 < len(line) && !isSpace(line[at+1]) {
+				return nil, 0, errQuotes
+			}
+			return word, at + 1, nil
+		case b != '\\':
+			word = append(word, b)
+		case quote == '"':
+			var skipped int
+			word, skipped = unescape(word, line[at+1:])
+			at += skipped
+		case at+1 < len(line) && line[at+1] == '\'':
+			word = append(word, '\'')
+			at++
+		default:
+			word = append(word, b)
+		}
+	}
+	return nil, 0, errQuotes
+}
+
+// unescape appends to word what stands behind a backslash, and returns how many
+// bytes that takes.
+func unescape(word, rest []byte) ([]byte, int) {
+	if len(rest) == 0 {
+		return word, 0
+	}
+	if len(rest) >= 3 && rest[0] == 'x' {
+		if high, low := hexDigit(rest[1]), hexDigit(rest[2]); high >= 0 && low >= 0 {
+			return append(word, byte(high<<4|low)), 3
+		}
+	}
+	if at := bytes.IndexByte([]byte("nrtba"), rest[0]); at >= 0 {
+		return append(word, "\n\r\t\b\a"[at]), 1
+	}
+	return append(word, rest[0]), 1
+}
+
+func hexDigit(b byte) int {
+	switch {
+	case '0' <= b && b <= '9':
+		return int(b - '0')
+	case 'a' <= b|0x20 && b|0x20 <= 'f':
+		return int(b|0x20-'a') + 10
+	}
+	return -1
+}
+
+func isSpace(b byte) bool { return b == ' ' || '\t' <= b && b <= '\r' || b == 0 }

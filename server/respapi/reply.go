@@ -1,0 +1,81 @@
+package respapi
+
+import (
+	"strconv"
+)
+
+// A reply is what is to be sent. What is appended to it is in the protocol that
+// the client has asked for.
+type reply struct {
+	buf   []byte
+	resp3 bool
+}
+
+func (r *reply) simple(s string) {
+	r.buf = append(append(append(r.buf, '+'), s...), "\r\n"...)
+}
+
+func (r *reply) ok() { r.buf = append(r.buf, "+OK\r\n"...) }
+
+// fail replies with an error. It may hold what came from outside, so it is cut to
+// one line of things that can be printed.
+func (r *reply) fail(text string) {
+	r.buf = append(append(append(r.buf, '-'), printable([]byte(text))...), "\r\n"...)
+}
+
+func (r *reply) integer(n int64) {
+	r.buf = append(r.buf, ':')
+	r.buf = append(strconv.AppendInt(r.buf, n, 10), "\r\n"...)
+}
+
+func (r *reply) bulk(b []byte) {
+	r.header('$', len(b))
+	r.buf = append(append(r.buf, b...), "\r\n"...)
+}
+
+func (r *reply) text(s string) {
+	r.header('$', len(s))
+	r.buf = append(append(r.buf, s...), "\r\n"...)
+}
+
+func (r *reply) null() {
+	if r.resp3 {
+		r.buf = append(r.buf, "_\r\n"...)
+		return
+	}
+	r.buf = append(r.buf, "$-1\r\n"...)
+}
+
+// array begins an array of n replies.
+func (r *reply) array(n int) { r.header('*', n) }
+
+// pairs begins a map of n keys and values, which in RESP2 is an array.
+func (r *reply) pairs(n int) {
+	if r.resp3 {
+		r.header('%', n)
+		return
+	}
+	r.header('*', 2*n)
+}
+
+func (r *reply) header(mark byte, n int) {
+	r.buf = strconv.AppendInt(append(r.buf, mark), int64(n), 10)
+	r.buf = append(r.buf, "\r\n"...)
+}
+
+// maxPrinted is how much of what came from outside an error repeats.
+const maxPrinted = 512
+
+// printable returns text as one line, cut to a length that bears repeating. What is
+// not ASCII stays, so that keys in any language can be read.
+func printable(text []byte) string {
+	cut := text[:min(len(text), maxPrinted)]
+	line := make([]byte, len(cut))
+	for i, b := range cut {
+		if b < ' ' || b == 0x7f {
+			b = ' '
+		}
+		line[i] = b
+	}
+	return string(line)
+}

@@ -1,0 +1,241 @@
+package respapi
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// A session is what a client has said about itself.
+type session struct {
+	name, libName, libVer string
+	admitted              bool // whether it may do anything at all
+	mayUndo               bool
+}
+
+// reset makes the connection as good as new.
+func (c *conn) reset() {
+	c.session = session{
+		admitted: !c.door.options.RequireAuth,
+		mayUndo:  !c.door.options.RequireAuth && c.door.judge.MayUndo(c.addr, ""),
+	}
+	c.out.resp3 = false
+	c.parser.stranger = !c.session.admitted
+}
+
+// login reports whether the user and the password are right. The token is the
+// password of the only user.
+func (c *conn) login(user, password string) bool {
+	if user != "default" || !c.door.judge.MayUndo(netip.Addr{}, password) {
+		return false
+	}
+	c.session.admitted, c.session.mayUndo = true, true
+	c.parser.stranger = false
+	return true
+}
+
+const (
+	wrongPass  = "WRONGPASS invalid username-password pair or user is disabled."
+	noAuth     = "NOAUTH Authentication required."
+	noProto    = "NOPROTO unsupported protocol version"
+	badName    = "ERR Client names cannot contain spaces, newlines or special characters."
+	notInteger = "ERR value is not an integer or out of range"
+	syntax     = "ERR syntax error"
+)
+
+func (c *conn) auth(args [][]byte) {
+	user, password := "default", string(args[len(args)-1])
+	if len(args) == 3 {
+		user = string(args[1])
+	}
+	if len(args) > 3 {
+		c.out.fail(syntax)
+		return
+	}
+	if !c.login(user, password) {
+		c.out.fail(wrongPass)
+		return
+	}
+	c.out.ok()
+}
+
+// hello is HELLO [2|3 [AUTH user password] [SETNAME name]].
+func (c *conn) hello(args [][]byte) {
+	resp3, name := c.out.resp3, c.session.name
+	if len(args) > 1 {
+		switch string(args[1]) {
+		case "2":
+			resp3 = false
+		case "3":
+			resp3 = true
+		default:
+			c.out.fail(noProto)
+			return
+		}
+	}
+	for rest := args[min(2, len(args)):]; len(rest) > 0; {
+		switch option := strings.ToUpper(string(rest[0])); {
+		case option == "AUTH" && len(rest) >= 3:
+			if !c.login(string(rest[1]), string(rest[2])) {
+				c.out.fail(wrongPass)
+				return
+			}
+			rest = rest[3:]
+		case option == "SETNAME" && len(rest) >= 2:
+			if name = string(rest[1]); !isName(name) {
+				c.out.fail(badName)
+				return
+			}
+			rest = rest[2:]
+		default:
+			c.out.fail("ERR Syntax error in HELLO option '" + string(rest[0]) + "'")
+			return
+		}
+	}
+	if !c.session.admitted {
+		c.out.fail("NOAUTH HELLO must be called with the client already authenticated, otherwise the " +
+			"HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time")
+		return
+	}
+	c.out.resp3, c.session.name = resp3, name
+	c.greet()
+}
+
+// greet tells the client who it speaks to.
+func (c *conn) greet() {
+	proto := int64(2)
+	if c.out.resp3 {
+		proto = 3
+	}
+	c.out.pairs(7)
+	c.out.text("server")
+	c.out.text("penstock")
+	c.out.text("version")
+	c.out.text(redisVersion)
+	c.out.text("proto")
+	c.out.integer(proto)
+	c.out.text("id")
+	c.out.integer(c.id)
+	c.out.text("mode")
+	c.out.text("standalone")
+	c.out.text("role")
+	c.out.text("master")
+	c.out.text("modules")
+	c.out.array(0)
+}
+
+// isName reports whether a client may be called that.
+func isName(name string) bool {
+	return !strings.ContainsFunc(name, func(r rune) bool { return r < '!' || r > '~' })
+}
+
+func (c *conn) ping(args [][]byte) {
+	switch len(args) {
+	case 1:
+		c.out.simple("PONG")
+	case 2:
+		c.out.bulk(args[1])
+	default:
+		c.wrongArity("ping")
+	}
+}
+
+func (c *conn) echo(args [][]byte) { c.out.bulk(args[1]) }
+
+func (c *conn) quit([][]byte) {
+	c.out.ok()
+	c.leaving = true
+}
+
+func (c *conn) resetAll([][]byte) {
+	c.reset()
+	c.out.simple("RESET")
+}
+
+// selectDB is SELECT. There is one database.
+func (c *conn) selectDB(args [][]byte) {
+	switch n, ok := natural(args[1]); {
+	case !ok:
+		c.out.fail(notInteger)
+	case n != 0:
+		c.out.fail("ERR DB index is out of range")
+	default:
+		c.out.ok()
+	}
+}
+
+// client is CLIENT and its subcommands.
+func (c *conn) client(args [][]byte) {
+	sub := strings.ToUpper(string(args[1]))
+	switch rest := args[2:]; {
+	case sub == "ID" && len(rest) == 0:
+		c.out.integer(c.id)
+	case sub == "GETNAME" && len(rest) == 0:
+		c.getName()
+	case sub == "SETNAME" && len(rest) == 1:
+		c.setName(string(rest[0]))
+	case sub == "SETINFO" && len(rest) == 2:
+		c.setInfo(strings.ToUpper(string(rest[0])), string(rest[1]))
+	case sub == "INFO" && len(rest) == 0, sub == "LIST":
+		c.out.text(c.describe()) // others are nobody's business
+	case (sub == "NO-EVICT" || sub == "NO-TOUCH") && len(rest) == 1:
+		c.out.ok()
+	case sub == "TRACKING" && len(rest) >= 1:
+		c.out.ok() // and nothing is ever invalid, because nothing can be cached: that takes MULTI
+	default:
+		c.out.fail(fmt.Sprintf("ERR unknown subcommand or wrong number of arguments for '%s'. Try CLIENT ID, GETNAME, SETNAME, SETINFO, INFO or LIST.", args[1]))
+	}
+}
+
+func (c *conn) getName() {
+	if c.session.name == "" {
+		c.out.null()
+		return
+	}
+	c.out.text(c.session.name)
+}
+
+func (c *conn) setName(name string) {
+	if !isName(name) {
+		c.out.fail(badName)
+		return
+	}
+	c.session.name = name
+	c.out.ok()
+}
+
+func (c *conn) setInfo(option, value string) {
+	switch {
+	case !isName(value):
+		c.out.fail("ERR " + strings.ToLower(option) + " cannot contain spaces, newlines or special characters.")
+	case option == "LIB-NAME":
+		c.session.libName = value
+		c.out.ok()
+	case option == "LIB-VER":
+		c.session.libVer = value
+		c.out.ok()
+	default:
+		c.out.fail("ERR Unrecognized option '" + option + "'")
+	}
+}
+
+// describe returns the line of CLIENT LIST.
+func (c *conn) describe() string {
+	resp := "2"
+	if c.out.resp3 {
+		resp = "3"
+	}
+	line := []string{
+		"id=" + strconv.FormatInt(c.id, 10),
+		"addr=" + c.net.RemoteAddr().String(),
+		"laddr=" + c.net.LocalAddr().String(),
+		"name=" + c.session.name,
+		"db=0",
+		"user=default",
+		"lib-name=" + c.session.libName,
+		"lib-ver=" + c.session.libVer,
+		"resp=" + resp,
+	}
+	return strings.Join(line, " ") + "\n"
+}

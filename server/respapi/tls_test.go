@@ -1,0 +1,79 @@
+package respapi
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"math/big"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+func certificate(t *testing.T) tls.Certificate {
+	t.Helper()
+	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der := must(x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key))
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+func TestTLS(t *testing.T) {
+	cert := certificate(t)
+	roots := x509.NewCertPool()
+	roots.AddCert(must(x509.ParseCertificate(cert.Certificate[0])))
+	l := newRoad(t)
+	d := newDoor(t, penstock.NewMemory(nil), nil, nil, nil)
+	serve(t, d, tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}}))
+	nc, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{RootCAs: roots})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newClient(t, nc)
+	c.send(strings.Repeat(encode("CL.THROTTLE", "k", "2", "1", "60"), 3) + encode("QUIT"))
+	for _, want := range []string{"*5 :0 :3 :2 :-1 :60", "*5 :0 :3 :1 :-1 :120", "*5 :0 :3 :0 :-1 :180", "+OK", "closed"} {
+		if got := c.hear(); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+// Who begins a handshake and does not end it is cut off like one who does not end a
+// command.
+func TestTLSHandshakeThatStops(t *testing.T) {
+	l := newRoad(t)
+	d := newDoor(t, penstock.NewMemory(nil), nil, nil, &Options{CommandTimeout: 20 * time.Millisecond})
+	serve(t, d, tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{certificate(t)}}))
+	c := l.dial(t)
+	c.send("\x16\x03\x01")
+	if _, err := io.Copy(io.Discard, c.conn); err != nil && !strings.Contains(err.Error(), "reset") {
+		t.Errorf("got %v, want the end", err)
+	}
+}
+
+// Who is turned away, and would have to shake hands to be told so, holds up nobody.
+func TestTLSWhenThereIsNoRoom(t *testing.T) {
+	l := newRoad(t)
+	d := newDoor(t, penstock.NewMemory(nil), nil, nil, &Options{MaxConns: 1})
+	serve(t, d, tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{certificate(t)}}))
+	first := l.dial(t)
+	awaitConns(t, d, 1)
+	for range 3 {
+		if _, err := io.Copy(io.Discard, l.dial(t).conn); err != nil && !strings.Contains(err.Error(), "reset") {
+			t.Errorf("got %v, want the end", err)
+		}
+	}
+	_ = first.conn.Close()
+	awaitConns(t, d, 0)
+	if n := d.Refused(); n != 3 {
+		t.Errorf("%d were turned away, want 3", n)
+	}
+}

@@ -1,0 +1,130 @@
+package respapi
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/judge"
+)
+
+// The files in testdata tell what a client sees. A scene begins with ==, on an empty
+// store. Then
+//
+//	at 2s               sets the clock, counted from the scene's beginning
+//	elsewhere           goes on as a client on another machine
+//	> get k             sends a command, in RESP's own form
+//	>> "PING\r\n"       sends bytes as they are
+//	*5 :0 :16           is a reply; texts are in quotes
+//	closed              is the end of the connection
+//
+// Commands that follow one another are sent at once. The token is "secret".
+
+func TestTranscripts(t *testing.T) {
+	names, err := fs.Glob(os.DirFS("testdata"), "*.txt")
+	if err != nil || len(names) == 0 {
+		t.Fatalf("found %d transcripts: %v", len(names), err)
+	}
+	for _, name := range names {
+		text, err := os.ReadFile("testdata/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range scenes(string(text)) {
+			at := fmt.Sprintf("%s:%d", name, s.line)
+			t.Run(s.title+" in memory", func(t *testing.T) {
+				c := newClock()
+				s.play(t, at, c, c.memory(), c.set)
+			})
+			t.Run(s.title+" on redis", func(t *testing.T) {
+				c := newClock()
+				held.Clock.Set(c.now())
+				s.play(t, at, c, redisOn(t, held), func(now time.Time) {
+					c.set(now)
+					held.Clock.Set(now)
+				})
+			})
+		}
+	}
+}
+
+// A scene is a story about one client.
+type scene struct {
+	title string
+	line  int // from 1, of the title
+	lines []string
+}
+
+func scenes(text string) (all []scene) {
+	for i, line := range strings.Split(text, "\n") {
+		if title, ok := strings.CutPrefix(line, "== "); ok {
+			all = append(all, scene{title: title, line: i + 1})
+		} else if len(all) > 0 {
+			s := &all[len(all)-1]
+			s.lines = append(s.lines, strings.TrimSpace(line))
+		}
+	}
+	return all
+}
+
+func (s *scene) play(t *testing.T, at string, c *clock, store penstock.Store, set func(time.Time)) {
+	began := c.now()
+	door := newDoor(t, store, c, &judge.Options{Token: "secret"}, nil)
+	here, there := newRoad(t), newRoad(t)
+	there.from = elsewhere
+	serve(t, door, here)
+	serve(t, door, there)
+	client, replies := here.dial(t), 0
+	var sent strings.Builder
+	for i, line := range s.lines {
+		word, rest, _ := strings.Cut(line, " ")
+		if sent.Len() > 0 && word != ">" && word != ">>" {
+			client.send(sent.String())
+			sent.Reset()
+		}
+		switch {
+		case line == "" || line[0] == '#':
+		case word == "at":
+			set(began.Add(must(time.ParseDuration(rest))))
+		case word == "elsewhere":
+			client = there.dial(t)
+		case word == ">":
+			sent.WriteString(encode(words(t, rest)...))
+		case word == ">>":
+			sent.WriteString(must(strconv.Unquote(rest)))
+		default:
+			replies++
+			if got := strings.TrimSpace(client.hear()); got != line {
+				t.Fatalf("%s+%d:\ngot  %s\nwant %s", at, i+1, got, line)
+			}
+		}
+	}
+	if replies == 0 {
+		t.Fatalf("%s: nothing is expected of the scene", at)
+	}
+}
+
+// words splits a line as people type it.
+func words(t *testing.T, line string) []string {
+	var p parser
+	if n, err := p.nextInline([]byte(line + "\n")); err != nil || n == 0 {
+		t.Fatalf("%s: %v", line, err)
+	}
+	list := make([]string, len(p.args))
+	for i, arg := range p.args {
+		list[i] = string(arg)
+	}
+	return list
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}

@@ -1,0 +1,40 @@
+package rules_test
+
+import (
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+// Opening a pipe would wait for somebody to write to it.
+func TestAPipeIsNoFile(t *testing.T) {
+	f := newFolder(t)
+	f.must(syscall.Mkfifo(f.join("pipe"), 0o644))
+	for _, path := range []string{f.path, f.join("pipe")} {
+		want := f.join("pipe") + ": neither a file nor a folder"
+		if _, err := rules.Load(path); err == nil || err.Error() != want {
+			t.Errorf("%s: got %v, want %s", path, err, want)
+		}
+	}
+}
+
+// No system call tells of a change through mapped memory, nor on many a network's
+// file system. Polling finds it.
+func TestASilentChangeIsFound(t *testing.T) {
+	f := newFolder(t)
+	f.write("api.yaml", ruleFile("api", 1))
+	file, err := os.OpenFile(f.join("api.yaml"), os.O_RDWR, 0)
+	f.must(err)
+	defer func() { f.must(file.Close()) }()
+	text, err := syscall.Mmap(int(file.Fd()), 0, len(ruleFile("api", 1)), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+	f.must(err)
+	defer func() { f.must(syscall.Munmap(text)) }()
+	w := watch(t, f.path, 50*time.Millisecond)
+	w.source.Reload()
+	w.next() // now it has read, and waits
+	copy(text, ruleFile("api", 2))
+	w.until("api", 2)
+}

@@ -1,0 +1,82 @@
+package rules_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+func TestLoadReadsAFolder(t *testing.T) {
+	f := newFolder(t)
+	f.write("b.yaml", ruleFile("b", 2))
+	f.write("a", ruleFile("a", 1)) // whatever its extension
+	f.write("sub/sub/c.txt", ruleFile("c", 3))
+	f.link("../b.yaml", "sub/again") // a file is read once, by whatever names it has
+	f.link(".", "sub/loop")
+	for _, name := range []string{".hidden", ".git/config", "a~", "#a#", "..data/a"} {
+		f.write(name, "not rules")
+	}
+	set, err := rules.Load(f.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range set.Rules() {
+		got = append(got, fmt.Sprintf("%s %s", r.Name, strings.TrimPrefix(r.File, f.path+"/")))
+	}
+	if want := "a/k a, b/k b.yaml, c/k sub/sub/c.txt"; strings.Join(got, ", ") != want {
+		t.Errorf("got %s, want %s", strings.Join(got, ", "), want)
+	}
+}
+
+func TestLoadSaysWhatIsWrong(t *testing.T) {
+	f := newFolder(t)
+	f.must(os.Mkdir(f.join("empty"), 0o755))
+	f.link("nowhere", "dangling")
+	f.link("round", "round")
+	f.write("links/good", ruleFile("good", 1))
+	f.link("../nowhere", "links/bad")
+	f.write("large", strings.Repeat("#", 4<<20+1))
+	f.write("bad", "domain: d\ndescriptors: x\n")
+	f.write("deep/"+strings.Repeat("d/", 33)+"f", ruleFile("deep", 1))
+	for i := range 1001 {
+		f.write(fmt.Sprintf("many/%04d", i), "domain: d")
+	}
+	for i := range 17 {
+		f.write(fmt.Sprintf("much/%02d", i), "")
+		f.must(os.Truncate(f.join(fmt.Sprintf("much/%02d", i)), 4<<20))
+	}
+	for _, c := range []struct{ name, want string }{
+		{"missing", "missing: no such file or directory"},
+		{"empty", "empty: no rule files in this folder"},
+		{"dangling", "dangling: no such file or directory"},
+		{"round", "round: more than 40 links to follow"},
+		{"links", "links/bad: no such file or directory"},
+		{"large", "large: 4194305 bytes long: want at most 4194304"},
+		{"bad", "bad:2: error loading config file: descriptors: want a list, and not 'x'"},
+		{"deep", "deep/" + strings.TrimSuffix(strings.Repeat("d/", 32), "/") + ": want at most 32 folders within each other"},
+		{"many", "many/1000: one file too many: want at most 1000"},
+		{"much", "much/16: more than 67108864 bytes in all files together"},
+	} {
+		_, err := rules.Load(f.join(c.name))
+		if got := strings.TrimPrefix(fmt.Sprint(err), f.path+"/"); got != c.want {
+			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+func TestLoadOfARelativePath(t *testing.T) {
+	f := newFolder(t)
+	f.write("rules/api.yaml", "domain: api\ndescriptors: x\n")
+	t.Chdir(f.path)
+	want := "rules/api.yaml:2: error loading config file: descriptors: want a list, and not 'x'"
+	if _, err := rules.Load("rules"); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	if _, err := rules.Load(""); err == nil || err.Error() != "no path to rules was given" {
+		t.Errorf("got %v, want an error about the missing path", err)
+	}
+}

@@ -1,0 +1,225 @@
+package rules_test
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+func parse(t *testing.T, text string) *rules.Set {
+	t.Helper()
+	set, err := rules.Parse(rules.File{Name: "rules.yaml", Text: []byte(text)})
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	return set
+}
+
+func TestEveryErrorNamesItsPlace(t *testing.T) {
+	_, err := rules.Parse(
+		rules.File{Name: "good.yaml", Text: []byte("domain: good\n")},
+		rules.File{Name: "bad.yaml", Text: []byte("domain: bad\ndescriptors:\n- key: a\n- key: a\n- value: b\n")},
+	)
+	var one *rules.Error
+	if !errors.As(err, &one) || one.File != "bad.yaml" || one.Line != 4 || one.Reason != "duplicate descriptor composite key 'bad.a'" {
+		t.Errorf("got %+v, want the duplicate on line 4 of bad.yaml", one)
+	}
+	want := "bad.yaml:4: duplicate descriptor composite key 'bad.a'\nbad.yaml:5: descriptor has empty key"
+	if err.Error() != want {
+		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+}
+
+func TestManyErrorsAreCutShort(t *testing.T) {
+	text := "domain: d\ndescriptors:\n" + strings.Repeat("- value: a\n", 1000)
+	_, err := rules.Parse(rules.File{Name: "f", Text: []byte(text)})
+	lines := strings.Split(fmt.Sprint(err), "\n")
+	if len(lines) != 41 || lines[40] != "f: and 960 more problems" {
+		t.Errorf("%d lines, the last %q; want 41, and a word about the other 960", len(lines), lines[len(lines)-1])
+	}
+}
+
+// What a file says can go into logs, and must not look like lines of its own.
+func TestErrorsStayOnOneLine(t *testing.T) {
+	long := strings.Repeat("x", 1000)
+	for _, text := range []string{
+		"domain: d\n\"a\\nb\\x1b[1m\": c\n",
+		"domain: d\ndescriptors:\n- {key: \"a\\nb\"}\n- {key: \"a\\nb\"}\n",
+		"domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: \"\\r\\n" + long + "\"}}\n",
+		"domain: d\ndescriptors: [\"\\u2028\", \"" + long + "\"]\n",
+	} {
+		_, err := rules.Parse(rules.File{Name: "f", Text: []byte(text)})
+		var all rules.Errors
+		if !errors.As(err, &all) {
+			t.Fatalf("%q gave %v, want errors", text, err)
+		}
+		for _, e := range all {
+			if s := e.Error(); strings.ContainsAny(s, "\n\r\x1b\u2028") || len(s) > 300 {
+				t.Errorf("%q gave %q, want one short line", text, s)
+			}
+		}
+	}
+}
+
+func TestFilesAreBounded(t *testing.T) {
+	flood := make([]rules.File, 1001)
+	for i := range flood {
+		flood[i] = rules.File{Name: fmt.Sprintf("f%d", i), Text: fmt.Appendf(nil, "domain: d%d", i)}
+	}
+	if _, err := rules.Parse(flood[:1000]...); err != nil {
+		t.Errorf("1000 files: %v", err)
+	}
+	full := "domain: d\n" + strings.Repeat("#", 4<<20-10)
+	parse(t, full)
+	for _, c := range []struct {
+		name  string
+		files []rules.File
+		want  string
+	}{
+		{"too many files", flood, "f1000: one file too many: want at most 1000"},
+		{"too large", []rules.File{{Name: "f", Text: []byte(full + "#")}}, "f: 4194305 bytes long: want at most 4194304"},
+	} {
+		if _, err := rules.Parse(c.files...); fmt.Sprint(err) != c.want {
+			t.Errorf("%s: got %v, want %s", c.name, err, c.want)
+		}
+	}
+}
+
+// A few lines can stand for billions of nodes.
+func TestAliasesAreBounded(t *testing.T) {
+	var bomb, maps strings.Builder
+	bomb.WriteString("domain: d\ndescriptors:\n- key: a0\n  descriptors: &a0 [{key: x, limit: 1/s}]\n")
+	maps.WriteString("domain: d\ndescriptors:\n- key: a\n  metadata:\n    a0: &a0 [x, x]\n")
+	for i := 1; i < 40; i++ {
+		fmt.Fprintf(&bomb, "- key: a%d\n  descriptors: &a%d [{key: x, descriptors: *a%d}, {key: y, descriptors: *a%d}]\n", i, i, i-1, i-1)
+		fmt.Fprintf(&maps, "    a%d: &a%d [*a%d, *a%d]\n", i, i, i-1, i-1)
+	}
+	for _, c := range []struct{ name, text, want string }{
+		{"descriptors", bomb.String(), "more than 1048576 YAML nodes in all files, with aliases expanded"},
+		{"metadata", maps.String(), "more than 1048576 YAML nodes in all files, with aliases expanded"},
+		{"itself", "domain: d\ndescriptors: &a\n- key: a\n  descriptors: *a\n", "nested more than 64 levels deep"},
+		{"itself merged", "domain: d\ndescriptors:\n- &a\n  key: a\n  <<: *a\n", "nested more than 64 levels deep"},
+		{"itself as metadata", "domain: d\ndescriptors:\n- key: a\n  metadata: &a {b: *a}\n", "nested more than 64 levels deep"},
+		{"deep", "domain: d\ndescriptors: " + strings.Repeat("[{key: a, descriptors: ", 65) + strings.Repeat("}]", 65), "nested more than 64 levels deep"},
+		{"deep in YAML", "domain: " + strings.Repeat("[", 1<<20), "exceeded max depth of 10000"},
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := rules.Parse(rules.File{Name: "f", Text: []byte(c.text)})
+		runtime.ReadMemStats(&after)
+		if !strings.Contains(fmt.Sprint(err), c.want) {
+			t.Errorf("%s: got %.300v, want %s", c.name, err, c.want)
+		}
+		if mib := (after.TotalAlloc - before.TotalAlloc) >> 20; mib > 1024 {
+			t.Errorf("%s: %d MiB allocated", c.name, mib)
+		}
+	}
+	parse(t, "domain: d\ndescriptors: "+strings.Repeat("[{key: a, descriptors: ", 64)+strings.Repeat("}]", 64))
+}
+
+func TestDomains(t *testing.T) {
+	set, err := rules.Parse(
+		rules.File{Name: "b.yaml", Text: []byte("domain: b\ncompat: envoy\n")},
+		rules.File{Name: "a.yaml", Text: []byte("# a\ndomain: a\ncompat:\n")},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := set.Domains()
+	if len(all) != 2 || all[0].Name != "a" || all[1].Name != "b" || all[0].CompatEnvoy || !all[1].CompatEnvoy {
+		t.Errorf("domains are %+v, want a, and b compatible with Envoy", all)
+	}
+	if d := set.Domain("a"); d != all[0] || d.File != "a.yaml" || d.Line != 2 {
+		t.Errorf("domain a is %+v, want that of line 2 of a.yaml", d)
+	}
+	if d := set.Domain("c"); d != nil {
+		t.Errorf("domain c is %+v, want nil", d)
+	}
+}
+
+func TestEnvoyCannotHoldRequests(t *testing.T) {
+	set := parse(t, "domain: d\ndescriptors:\n- key: a\n  limit: 1/s\n- key: b\n  limit: 1/s leaky-bucket\n- key: c\n  rate_limit: {unlimited: true}\n")
+	var all rules.Errors
+	if err := set.CheckEnvoy(); !errors.As(err, &all) || len(all) != 1 || all[0].Line != 6 {
+		t.Errorf("got %v, want an error about line 6", err)
+	}
+	if err := parse(t, "domain: d\ndescriptors:\n- key: a\n  limit: 1/s\n").CheckEnvoy(); err != nil {
+		t.Errorf("got %v, want nil", err)
+	}
+}
+
+func TestUnits(t *testing.T) {
+	for u := rules.Second; u <= rules.Week; u++ {
+		l := u.Limit(5)
+		if err := l.Validate(); err != nil || l.Count != 5 || l.Period != u.Length() {
+			t.Errorf("5 per %s is %v: %v", u, l, err)
+		}
+	}
+	if got := rules.Unit(8).String() + " " + rules.UnknownUnit.String() + " " + rules.OnStoreFailure(9).String(); got != "unit(8) unknown failure(9)" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// FuzzParse holds whatever parses, and whatever does not, to what callers rely on.
+func FuzzParse(f *testing.F) {
+	for _, text := range fuzzSeeds(f) {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		set, err := rules.Parse(rules.File{Name: "f.yaml", Text: text})
+		if err != nil {
+			checkErrors(t, text, err)
+			return
+		}
+		names := map[string]bool{}
+		for i, r := range set.Rules() {
+			if r.Index != i || names[r.Name] || names["limit "+r.Limit.Name] && !r.Unlimited {
+				t.Fatalf("rule %d has index %d, and name %q, limit %q used before: %t", i, r.Index, r.Name, r.Limit.Name, names[r.Name])
+			}
+			names[r.Name], names["limit "+r.Limit.Name] = true, true
+			if err := r.Limit.Validate(); err != nil != r.Unlimited {
+				t.Fatalf("rule %q has the limit %v: %v", r.Name, r.Limit, err)
+			}
+			if r.Limit != r.Limit.Normal() {
+				t.Fatalf("rule %q has the limit %+v, which is not normal", r.Name, r.Limit)
+			}
+		}
+		for _, d := range set.Domains() {
+			entries := []rules.Entry{{Key: "a", Value: "b"}, {Key: "user", Value: string(text)}}
+			r, key := d.Match(entries, nil)
+			if x := set.Explain(d.Name, entries); x.Rule != r || x.Key != string(key) {
+				t.Fatalf("%v matched %v, and is explained by\n%s", entries, r, x)
+			}
+		}
+	})
+}
+
+func checkErrors(t *testing.T, text []byte, err error) {
+	t.Helper()
+	var all rules.Errors
+	if !errors.As(err, &all) || len(all) == 0 {
+		t.Fatalf("got %T %v, want rules.Errors", err, err)
+	}
+	lines := countLines(string(text))
+	for _, e := range all {
+		if e.File != "f.yaml" || e.Line < 0 || e.Line > lines || e.Reason == "" || strings.Contains(e.Reason, "\n") {
+			t.Fatalf("%+v, in a file of %d lines", e, lines)
+		}
+	}
+}
+
+// countLines returns how many lines YAML can see in a text, or more.
+func countLines(text string) int {
+	if strings.HasPrefix(text, "\xff\xfe") || strings.HasPrefix(text, "\xfe\xff") {
+		return 1 + len(text)/2 // UTF-16
+	}
+	n := 1
+	for _, end := range []string{"\n", "\r", "\u0085", "\u2028", "\u2029"} {
+		n += strings.Count(text, end)
+	}
+	return n
+}

@@ -1,0 +1,71 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+// openRules reads the rules for the first time, when they must be usable.
+func (s *Server) openRules(context.Context) error {
+	if s.config.Rules == "" {
+		s.log.Info("no rules: requests must bring their limit")
+		return nil
+	}
+	s.source = rules.NewSource(s.config.Rules, &rules.Options{MergeDomains: s.config.MergeDomains})
+	set, err := s.source.Load()
+	if err := s.useRules(set, err); err != nil {
+		return fmt.Errorf("--rules: %w", err)
+	}
+	return nil
+}
+
+// useRules puts rules in force, if they can be.
+func (s *Server) useRules(set *rules.Set, err error) error {
+	if err == nil && s.config.GRPC.Addr != "" {
+		err = set.CheckEnvoy()
+	}
+	s.metrics.loaded(err)
+	if err != nil {
+		return err
+	}
+	for _, w := range set.Warnings() {
+		s.log.Warn("a rule file says what has no effect", "file", w.File, "line", w.Line, "reason", w.Reason)
+	}
+	s.judge.SetRules(set)
+	s.log.Info("rules loaded", "path", s.config.Rules, "domains", len(set.Domains()), "rules", len(set.Rules()))
+	return nil
+}
+
+// watchRules follows the rules as they change.
+func (s *Server) watchRules(ctx context.Context) {
+	if s.source == nil {
+		return
+	}
+	s.source.Watch(ctx, func(set *rules.Set, err error) {
+		if err := s.useRules(set, err); err != nil {
+			s.logRuleErrors(err)
+		}
+	})
+}
+
+func (s *Server) reloadRules() {
+	if s.source != nil {
+		s.source.Reload()
+	}
+}
+
+// logRuleErrors says what is wrong with rules that were to replace others.
+func (s *Server) logRuleErrors(err error) {
+	const message = "the new rules cannot be used; the old ones stay"
+	var all rules.Errors
+	if !errors.As(err, &all) {
+		s.log.Error(message, "err", err)
+		return
+	}
+	for _, e := range all {
+		s.log.Error(message, "file", e.File, "line", e.Line, "reason", e.Reason)
+	}
+}

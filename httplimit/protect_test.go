@@ -37,6 +37,13 @@ func inMemory(t *testing.T, text string) *penstock.Limiter {
 	return limiter(t, penstock.NewMemory(nil), text)
 }
 
+// standingStill is a store whose clock does not move, so that times do not depend
+// on how fast this machine is.
+func standingStill() penstock.Store {
+	now := time.Now()
+	return penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return now }})
+}
+
 var hello = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") })
 
 // ask sends a request from an address, with header fields in pairs.
@@ -72,7 +79,7 @@ const (
 )
 
 func TestProtect(t *testing.T) {
-	server := httptest.NewServer(httplimit.Protect(inMemory(t, "2/1h"), nil)(hello))
+	server := httptest.NewServer(httplimit.Protect(limiter(t, standingStill(), "2/1h"), nil)(hello))
 	defer server.Close()
 	for _, want := range []struct {
 		status int
@@ -301,7 +308,7 @@ func violated(t *testing.T, w *httptest.ResponseRecorder) []string {
 
 // A shield of this process's own before the store that all share.
 func TestSeveralStores(t *testing.T) {
-	near, far := penstock.NewMemory(nil), penstock.NewMemory(nil)
+	near, far := standingStill(), standingStill()
 	shared := limiter(t, far, "tenant: 2/1h")
 	h := httplimit.Protect(limiter(t, near, "3/1h"), &httplimit.Options{Also: []httplimit.Charge{
 		{Limiter: shared, Key: httplimit.Everybody}, {Limiter: limiter(t, near, "10/1h"), Key: httplimit.Everybody},
@@ -385,7 +392,7 @@ func TestDenied(t *testing.T) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		_, _ = fmt.Fprint(w, answers[0].Policy, " ", answers[0].Limit, " ", answers[0].Decision.Remaining)
 	}, Headers: httplimit.XRateLimit}
-	h := httplimit.Protect(inMemory(t, "posts: 1/1h"), o)(hello)
+	h := httplimit.Protect(limiter(t, standingStill(), "posts: 1/1h"), o)(hello)
 	ask(h, alice)
 	w := ask(h, alice)
 	if w.Code != 503 || w.Body.String() != "posts 1/1h name=posts 0" || w.Header().Get("Retry-After") != "3600" || w.Header().Get("X-RateLimit-Limit") != "1" {

@@ -5,12 +5,14 @@ import (
 	"net/http/httptest"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/penstock-io/penstock"
 )
 
 func TestPlans(t *testing.T) {
-	h, err := handler(penstock.NewMemory(nil))
+	now := time.Now() // for good: quotas end at midnight
+	h, err := handler(penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return now }}))
 	if err != nil {
 		t.Fatal(err)
 	}

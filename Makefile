@@ -39,32 +39,26 @@ quickstart: ## Show what a limit does; LIMIT="5/2s sliding-log" for another
 test: setup vet unit race nested lint-if-installable ## Run everything that must pass before a change goes in
 	@echo "all tests passed"
 
+# What the tests run for real, and the Debian packages that bring it. They are
+# tested with nothing less.
+PROGRAMS := redis-server:redis-server redis-benchmark:redis-tools nginx:nginx-light caddy:caddy curl:curl
+
 .PHONY: setup
 setup: ## Install what the tests need and this machine lacks
-	@$(RACE_TEST) -run '^$$' errors >/dev/null || $(MAKE) --no-print-directory c-compiler
-	@command -v redis-server >/dev/null || $(MAKE) --no-print-directory redis-server
+	@$(RACE_TEST) -run '^$$' errors >/dev/null || $(MAKE) --no-print-directory install PACKAGES="gcc libc6-dev"
+	@missing=; for program in $(PROGRAMS); do \
+		command -v $${program%:*} >/dev/null || missing="$$missing $${program#*:}"; \
+	done; \
+	if [ -n "$$missing" ]; then $(MAKE) --no-print-directory install PACKAGES="$$missing"; fi
 
-# The race detector is linked by a C compiler.
-.PHONY: c-compiler
-c-compiler:
+.PHONY: install
+install:
 	@if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
-		echo "the race detector needs a C compiler: install gcc and the C library's headers, then run make again" >&2; \
+		echo "the tests need what these packages of Debian bring: $(PACKAGES); install it, then run make again" >&2; \
 		exit 1; \
 	fi
 	apt-get update -q
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -q gcc libc6-dev
-	$(RACE_TEST) -run '^$$' errors
-
-# The Redis store is tested with nothing less.
-.PHONY: redis-server
-redis-server:
-	@if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
-		echo "the Redis store's tests need redis-server, 7.0 or later: install it, then run make again" >&2; \
-		exit 1; \
-	fi
-	apt-get update -q
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -q redis-server
-	command -v redis-server
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $(PACKAGES)
 
 .PHONY: vet
 vet: ## Check formatting and run go vet, for 32 bits too
@@ -123,9 +117,11 @@ fmt: $(LINT) ## Format every module
 	@set -e; for module in $(MODULES); do (cd $$module && $(LINT) fmt ./...); done
 
 .PHONY: bench
-bench: setup ## Measure both stores beside other limiters, and print the tables, in some ten minutes
+bench: setup ## Measure stores, doors and middleware beside others, and print the tables, in some twenty minutes
 	cd bench && go run ./memory
 	cd bench && go run ./redis
+	cd bench && go run ./doors
+	cd bench && go run ./http
 
 .PHONY: cover
 cover: ## Show how much of the main module its tests cover

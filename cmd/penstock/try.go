@@ -14,7 +14,7 @@ import (
 func printTries(w io.Writer, s *server.Server) {
 	fmt.Fprintln(w, "try, in another terminal:")
 	for _, t := range []struct{ door, line string }{
-		{"http", `curl %s/v1/take -H content-type:application/json -d '{"key":"user:42","limit":"10/1m"}'`},
+		{"http", `curl %s/v1/take --json '{"key":"user:42","limit":"10/1m"}'`},
 		{"resp", "redis-cli -h HOST -p PORT CL.THROTTLE user:42 15 30 60"},
 		{"grpc", os.Args[0] + " take --server %s --domain shop user=42"},
 		{"admin", "curl %s/metrics"},

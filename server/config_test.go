@@ -115,6 +115,8 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		{name: "level", flags: map[string]string{"log-level": "loud"}, want: `--log-level: "loud": want debug, info, warn or error`},
 		{name: "format", flags: map[string]string{"log-format": "xml"}, want: `--log-format: "xml": want text or json`},
 		{name: "store", flags: map[string]string{"store": "mysql://root:secret@db"}, want: `--store: scheme "mysql": want memory:`},
+		{name: "memory without a colon", flags: map[string]string{"store": "memory"}, want: "--store: want memory: as it is"},
+		{name: "memory and more", flags: map[string]string{"store": "memory:secret"}, want: "--store: want memory: as it is"},
 		{name: "all shut", flags: map[string]string{"grpc": "", "http": "", "resp": "", "admin": ""}, want: "no door is open"},
 		{name: "cert alone", flags: map[string]string{"http-tls-cert": "c"}, want: "--http-tls-cert without --http-tls-key: want both"},
 		{name: "key alone", flags: map[string]string{"resp-tls-key": "k"}, want: "--resp-tls-key without --resp-tls-cert: want both"},

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -209,6 +210,9 @@ func headerNames(c *Config, text string) error {
 func storeURL(c *Config, text string) error {
 	c.Store = text
 	scheme, _, _ := strings.Cut(text, ":")
+	if scheme == "memory" && text != "memory:" {
+		return errors.New("want memory: as it is, or redis:// and where it is")
+	}
 	if !slices.Contains([]string{"memory", "redis", "rediss", "unix", "redis-sentinel", "redis-cluster"}, scheme) {
 		return fmt.Errorf("scheme %q: want memory:, redis://, rediss://, unix://, redis-sentinel:// or redis-cluster://", scheme)
 	}

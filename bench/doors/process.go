@@ -113,8 +113,14 @@ func (b *bench) build() (done func(), err error) {
 		return nil, err
 	}
 	b.daemon = filepath.Join(dir, "penstock")
-	out, err := exec.Command("go", "build", "-o", b.daemon, "github.com/penstock-io/penstock/cmd/penstock").CombinedOutput()
+	const module = "github.com/penstock-io/penstock"
+	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module).Output()
 	if err != nil {
+		return nil, fmt.Errorf("finding the daemon: %w", err)
+	}
+	build := exec.Command("go", "build", "-o", b.daemon, module+"/cmd/penstock")
+	build.Dir = strings.TrimSpace(string(root)) // by its own go.mod
+	if out, err := build.CombinedOutput(); err != nil {
 		_ = os.RemoveAll(dir)
 		return nil, fmt.Errorf("building the daemon: %w\n%s", err, out)
 	}

@@ -111,8 +111,10 @@ func (p *pressed) press(pipeline int) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	words := append([]string{"-p", portOf(p.server.addr), "--csv", "-c", "50", "-P", strconv.Itoa(pipeline),
-		"-n", strconv.Itoa(p.requests), "-r", strconv.Itoa(keyCount)}, p.words...)
+	words := append([]string{
+		"-p", portOf(p.server.addr), "--csv", "-c", "50", "-P", strconv.Itoa(pipeline),
+		"-n", strconv.Itoa(p.requests), "-r", strconv.Itoa(keyCount),
+	}, p.words...)
 	out, err := exec.Command("redis-benchmark", words...).Output()
 	if err != nil {
 		return 0, fmt.Errorf("redis-benchmark: %w: %s", err, out)

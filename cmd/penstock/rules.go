@@ -27,7 +27,8 @@ func checkCommand(o *rules.Options) *cobra.Command {
 		Short: "Say whether rules can be used",
 		Long: `Check reads a rule file, or all files in a folder, as the server would, and says
 what is wrong with them: file, line and reason. It ends with 0 if they can be
-used, 1 if they cannot, and 2 if they cannot be read.`,
+used, 1 if they cannot, and 2 if they cannot be read. It warns of what the server
+refuses while its door for Envoy is open.`,
 		Example: `  penstock rules check rules.yaml
   penstock rules check /etc/penstock/rules`,
 		Args: cobra.ExactArgs(1),
@@ -40,7 +41,11 @@ used, 1 if they cannot, and 2 if they cannot be read.`,
 			if err != nil {
 				return err
 			}
-			for _, w := range set.Warnings() {
+			warnings := set.Warnings()
+			if wrong := rules.Errors(nil); errors.As(set.CheckEnvoy(), &wrong) {
+				warnings = append(warnings, wrong...)
+			}
+			for _, w := range warnings {
 				fmt.Fprintf(c.ErrOrStderr(), "warning: %v\n", w)
 			}
 			fmt.Fprintf(c.OutOrStdout(), "ok: %s, %s\n", plural(len(set.Domains()), "domain"), plural(len(set.Rules()), "rule"))

@@ -341,9 +341,12 @@ func TestGivingBackFromElsewhereNeedsTheToken(t *testing.T) {
 	with := func(values ...string) context.Context {
 		return metadata.NewOutgoingContext(t.Context(), metadata.MD{"authorization": values})
 	}
-	for _, ctx := range []context.Context{t.Context(), with("Bearer wrong"), with("Bearer "), with("secre"), with("Bearer wrong", "Bearer secret"), with("Bearer secret", "Bearer wrong")} {
+	for _, ctx := range []context.Context{t.Context(), with("Bearer wrong"), with("Bearer "), with("secre"), with("secret"), with("Basic secret"), with("Bearer wrong", "Bearer secret"), with("Bearer secret", "Bearer wrong")} {
 		_, err := c.ShouldRateLimit(ctx, givingBack("ada"))
 		wantCode(t, err, codes.PermissionDenied)
+	}
+	if _, err := c.ShouldRateLimit(with("bearer secret"), givingBack("nobody")); err != nil {
+		t.Errorf("with the scheme in small letters: %v", err)
 	}
 	r, err := c.ShouldRateLimit(with("Bearer secret"), givingBack("ada"))
 	if err != nil || r.GetStatuses()[0].GetLimitRemaining() != 2 {

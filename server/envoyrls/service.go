@@ -91,9 +91,18 @@ func (d *Door) decide(ctx context.Context, c *call) error {
 func (d *Door) mayUndo(ctx context.Context) bool {
 	token := ""
 	if values := metadata.ValueFromIncomingContext(ctx, "authorization"); len(values) == 1 {
-		token, _ = strings.CutPrefix(values[0], "Bearer ")
+		token = bearer(values[0])
 	}
 	return d.judge.MayUndo(callerOf(ctx), token)
+}
+
+// bearer returns the token of an authorization, or "". A scheme is the same in capitals.
+func bearer(authorization string) string {
+	scheme, token, _ := strings.Cut(authorization, " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return strings.TrimSpace(token)
 }
 
 // callerOf returns where a call comes from. Whoever comes by a unix socket is on

@@ -20,6 +20,10 @@ func (d *Door) auth(w http.ResponseWriter, r *http.Request) {
 		writeVisitProblem(w, err)
 		return
 	}
+	if d.loosens([]question{v.question}) && !d.judge.MayUndo(httpdoor.Caller(r)) {
+		mayNotUndo.Write(w)
+		return
+	}
 	c := calls.Get().(*call)
 	defer c.release()
 	result, err := d.admit(r, c, v)

@@ -142,6 +142,7 @@ func TestMalformedVisits(t *testing.T) {
 		{"domain=edge&key=a", httpapi.ProblemMalformed, "key", "does not go together"},
 		{"domain=edge", httpapi.ProblemMalformed, "descriptors", "want at least one"},
 		{"domain=&a=b", httpapi.ProblemMalformed, "domain", "want a domain"},
+		{"domain=edge&=b", httpapi.ProblemMalformed, "", "has no name"},
 		{"domain=edge&a=%zz", httpapi.ProblemMalformed, "", "invalid URL escape"},
 		{"domain=edge" + strings.Repeat("&a=b", 17), httpapi.ProblemMalformed, "", "at most 16"},
 		{"domain=edge" + strings.Repeat("&a=b", 2000), httpapi.ProblemMalformed, "", "more than 20 parameters"},
@@ -274,5 +275,9 @@ func TestNoRulesAreLoaded(t *testing.T) {
 			t.Errorf("got %+v, want 503", got)
 		}
 	}
-	auth(t, at, "limit=1/s&key=a").want(t, 200, "")
+	each := post(t, at, `{"mode":"each","requests":[{"key":"a","limit":"1/s"},`+byRules("tenant=x")+`]}`)
+	if p := each.problem(t); each.status != 503 || p.Type != httpapi.ProblemNoRules {
+		t.Errorf("a list: got %+v, want 503", each)
+	}
+	auth(t, at, "limit=1/s&key=a").want(t, 200, "") // which the list has not taken
 }

@@ -54,6 +54,9 @@ func (c *call) decideEach(ctx context.Context, j *judge.Judge, limits *limitCach
 	if err := c.prepareEach(limits); err != nil {
 		return result{}, err
 	}
+	if err := c.checkRules(j); err != nil {
+		return result{}, err
+	}
 	if err := j.TakeEach(ctx, c.requests, c.decisions); err != nil {
 		return result{}, err
 	}
@@ -93,6 +96,17 @@ func (c *call) prepareEach(limits *limitCache) error {
 		c.requests = append(c.requests, r)
 	}
 	c.decisions = append(c.decisions, make([]penstock.Decision, len(c.requests))...)
+	return nil
+}
+
+// checkRules returns an error if a question is for rules, and there are none. It is
+// asked before anything is charged.
+func (c *call) checkRules(j *judge.Judge) error {
+	for i := range c.questions {
+		if c.questions[i].said.has(byRules) && j.Rules() == nil {
+			return inRequest(i, judge.ErrNoRules)
+		}
+	}
 	return nil
 }
 

@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/judge"
 )
 
 // wire is what encoding/json makes of a body. It lets much more pass.
@@ -152,4 +155,15 @@ func TestLimitTextsAreRememberedWithinBounds(t *testing.T) {
 	if n := len(d.limits.slots); n != 1024 {
 		t.Errorf("got %d slots, want 1024", n)
 	}
+}
+
+// testDoor returns a door to an empty memory.
+func testDoor(t testing.TB) (*Door, *penstock.Memory) {
+	t.Helper()
+	store := penstock.NewMemory(nil)
+	d, err := New(judge.New(store, nil), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d, store
 }

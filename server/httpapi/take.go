@@ -4,6 +4,7 @@ import (
 	"errors"
 	"mime"
 	"net/http"
+	"strings"
 
 	"github.com/penstock-io/penstock/server/httpdoor"
 )
@@ -23,11 +24,8 @@ func (d *Door) take(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, err)
 		return
 	}
-	if c.undoes() && !d.judge.MayUndo(httpdoor.Caller(r)) {
-		httpdoor.Problem{
-			Type: ProblemForbidden, Status: http.StatusForbidden, Title: "Units may not be given back",
-			Detail: "a negative cost needs a caller on the same machine, or Authorization: Bearer and the token",
-		}.Write(w)
+	if (c.undoes() || d.loosens(c.questions)) && !d.judge.MayUndo(httpdoor.Caller(r)) {
+		mayNotUndo.Write(w)
 		return
 	}
 	began := d.begin()
@@ -38,6 +36,27 @@ func (d *Door) take(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c.answer(w, &result, d.form)
+}
+
+var mayNotUndo = httpdoor.Problem{
+	Type: ProblemForbidden, Status: http.StatusForbidden, Title: "Units may not be given back",
+	Detail: "a negative cost, and a limit that goes by the name of a rule and is another, " +
+		"need a caller on the same machine, or Authorization: Bearer and the token",
+}
+
+// loosens reports whether one of the questions brings a limit in the place of a
+// rule's, which would undo what that has counted.
+func (d *Door) loosens(questions []question) bool {
+	for i := range questions {
+		q := &questions[i]
+		if !strings.Contains(q.limit, "name=") {
+			continue
+		}
+		if r, err := d.limits.request(q.limit); err == nil && d.judge.Loosens(r.Limit) {
+			return true
+		}
+	}
+	return false
 }
 
 // isJSON reports whether a body says that it is JSON. Browsers let any page send

@@ -3,11 +3,14 @@ package httpapi_test
 import (
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 
+	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/httpapi"
 	"github.com/penstock-io/penstock/server/judge"
+	"github.com/penstock-io/penstock/server/rules"
 )
 
 // Giving back undoes a limit. Whoever is limited must not be able to do it: not
@@ -75,4 +78,50 @@ func TestWhoMayGiveBack(t *testing.T) {
 	if door.ServeHTTP(w, r); w.Code != http.StatusOK {
 		t.Errorf("taking from elsewhere: got %d %s, want 200", w.Code, w.Body)
 	}
+}
+
+// A limit that goes by a rule's name counts where the rule does, and a lower one
+// clamps what is owed there. That undoes the rule as well as giving back does.
+func TestNobodyElseLoosensARule(t *testing.T) {
+	onBothStores(t, func(t *testing.T, store penstock.Store) {
+		j := judge.New(store, &judge.Options{Token: "secret"})
+		set, err := rules.Parse(rules.File{Name: "test.yaml", Text: []byte(
+			"domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1}}]\n")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		j.SetRules(set)
+		door := newDoor(t, j, nil)
+		ask := func(method, path, body, token string) int {
+			w := httptest.NewRecorder()
+			r := httptest.NewRequest(method, path, strings.NewReader(body))
+			r.RemoteAddr, r.Header = "10.0.0.1:4711", http.Header{"Content-Type": {"application/json"}, "Authorization": {token}}
+			door.ServeHTTP(w, r)
+			return w.Code
+		}
+		const lower = "0/1h fixed-window align=clock name=edge/user"
+		const spend = `{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"x"}]}]}`
+		ask("POST", "/v1/take", spend, "")
+		for _, c := range []struct {
+			method, path, body string
+		}{
+			{"POST", "/v1/take", `{"key":"user=x","limit":"` + lower + `"}`},
+			{"POST", "/v1/take", `{"mode":"each","requests":[{"key":"user=x","limit":"` + lower + `","cost":0}]}`},
+			{"GET", "/v1/auth?key=user%3Dx&limit=" + url.QueryEscape(lower), ""},
+		} {
+			if got := ask(c.method, c.path, c.body, ""); got != http.StatusForbidden {
+				t.Errorf("%s %s: got %d, want 403", c.path, c.body, got)
+			}
+			if got := ask("POST", "/v1/take", spend, ""); got != http.StatusTooManyRequests {
+				t.Errorf("after %s %s: got %d, want that the rule still denies", c.path, c.body, got)
+			}
+		}
+		const same = `{"key":"user=x","limit":"1/1h fixed-window align=clock name=edge/user"}`
+		if got := ask("POST", "/v1/take", same, ""); got != http.StatusTooManyRequests {
+			t.Errorf("the rule's own limit: got %d, want 429", got)
+		}
+		if got := ask("POST", "/v1/take", `{"key":"user=x","limit":"`+lower+`"}`, "Bearer secret"); got != http.StatusTooManyRequests {
+			t.Errorf("with the token: got %d, want a decision", got)
+		}
+	})
 }

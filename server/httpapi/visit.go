@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -105,6 +106,8 @@ func (v *visit) addEntries(entries []rules.Entry) error {
 	case !v.said.has(saidDomain):
 		name := entries[0].Key
 		return under(name, &fieldError{problem: fmt.Sprintf("%.80q is not known without a domain", name)})
+	case slices.ContainsFunc(entries, func(e rules.Entry) bool { return e.Key == "" }):
+		return &fieldError{problem: "a parameter has no name"}
 	case len(entries) > maxEntries:
 		return &fieldError{problem: fmt.Sprintf("%d entries: want at most %d", len(entries), maxEntries)}
 	}

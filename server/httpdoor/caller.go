@@ -16,12 +16,15 @@ import (
 // through a proxy or through a page in a browser on this machine.
 func Caller(r *http.Request) (from netip.Addr, token string) {
 	token = bearer(r.Header.Get("Authorization"))
+	if isRelayed(r.Header) {
+		return netip.Addr{}, token
+	}
 	if fromUnixSocket(r) {
 		return netip.IPv6Loopback(), token // which has no address, and whose other end is here
 	}
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	from = at.Addr().Unmap()
-	if err != nil || isRelayed(r.Header) || from.IsLoopback() && mayBePage(r) {
+	if err != nil || from.IsLoopback() && mayBePage(r) {
 		return netip.Addr{}, token
 	}
 	return from, token

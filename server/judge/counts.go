@@ -42,7 +42,8 @@ func (j *Judge) Counts() []*Counts {
 // A book is a set of rules with what is worked out once for each.
 type book struct {
 	set      *rules.Set
-	policies []policy // by the rules' indices
+	policies []policy                  // by the rules' indices
+	limits   map[string]penstock.Limit // of the rules, by their names
 }
 
 // A policy is a rule made ready for deciding.
@@ -56,7 +57,7 @@ func newBook(store penstock.Store, s *rules.Set, old *book) *book {
 		return nil
 	}
 	tallies := old.tallies()
-	b := &book{set: s, policies: make([]policy, len(s.Rules()))}
+	b := &book{set: s, policies: make([]policy, len(s.Rules())), limits: map[string]penstock.Limit{}}
 	for _, r := range s.Rules() {
 		if r.Unlimited {
 			continue
@@ -66,6 +67,7 @@ func newBook(store penstock.Store, s *rules.Set, old *book) *book {
 			tally = &Tally{}
 		}
 		counts := &Counts{Policy: r.Name, Limit: mostOf(r.Limit), Tally: tally}
+		b.limits[r.Limit.Name] = r.Limit.Normal()
 		b.policies[r.Index] = policy{counts: counts, request: requestUnder(store, r.Limit)}
 	}
 	return b

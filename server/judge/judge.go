@@ -98,6 +98,22 @@ func (j *Judge) Rules() *rules.Set {
 	return nil
 }
 
+// Loosens says whether to take under a limit may undo what a rule has counted: it
+// goes by the rule's name, and so counts where the rule does, but is another. What
+// is owed is clamped to the lower of both.
+func (j *Judge) Loosens(l penstock.Limit) bool {
+	switch b := j.book.Load(); {
+	case l.Name == "":
+		return false
+	case l.Name == OwnLimit:
+		return true
+	case b != nil:
+		rule, ok := b.limits[l.Name]
+		return ok && rule != l.Normal()
+	}
+	return false
+}
+
 // MayUndo says whether a caller may give units back or reset keys: from this
 // machine, or with the token. Whoever comes by a unix socket comes from here.
 func (j *Judge) MayUndo(from netip.Addr, token string) bool {

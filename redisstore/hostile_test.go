@@ -29,10 +29,13 @@ func TestHostileKeysAndIDs(t *testing.T) {
 	huge := strings.Repeat("x", 4<<20)
 	texts := []string{
 		"\x00", "\xff\xfe", "a\r\nDEL b", "{", "}", "{}", "}{", "{a}b", "a{b}", "{a", "a}", " ", "*", "%s", "\u202e",
-		huge, huge + "y", "{" + huge + "}", "{a}" + huge,
+		huge + "x", huge + "y", "{" + huge + "}", "{a}" + huge,
 	}
-	for _, l := range slowLimits {
+	for n, l := range slowLimits {
 		for i, key := range texts {
+			if n > 0 && len(key) > len(huge) {
+				continue // one limit shows it
+			}
 			r := penstock.Request{Key: key, Limit: l, Cost: int64(i + 1), ID: texts[len(texts)-1-i]}
 			if d := take(t, store, r); d.Granted != r.Cost || d.Remaining != burst-r.Cost {
 				t.Errorf("%s, key %.20q: taking %d of a new key: got %+v", l, key, r.Cost, d)

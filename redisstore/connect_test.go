@@ -228,10 +228,11 @@ func TestEvictionIsWarnedOf(t *testing.T) {
 }
 
 func TestBadOptions(t *testing.T) {
-	for field, o := range map[string]*redisstore.Options{
-		"Prefix":   {Prefix: "a{b"},
-		"Timeout":  {Timeout: -1},
-		"MaxCalls": {MaxCalls: -1},
+	for o, field := range map[*redisstore.Options]string{
+		{Prefix: "a{b"}:     "Prefix",
+		{Timeout: -1}:       "Timeout",
+		{MaxCalls: -1}:      "MaxCalls",
+		{MaxCalls: 1 << 40}: "MaxCalls",
 	} {
 		if _, err := redisstore.Open(t.Context(), "unix://"+live.Socket, o); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%+v: got error %v, want one that names %s", *o, err, field)

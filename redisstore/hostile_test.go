@@ -58,6 +58,27 @@ func TestHostileKeysAndIDs(t *testing.T) {
 	}
 }
 
+// Batches are of any length, too.
+func TestHugeBatches(t *testing.T) {
+	const n = 5000 // more than a client's connection sends at once
+	store := open(t, live, redisstore.Options{})
+	rs, ds := make([]penstock.Request, n), make([]penstock.Decision, n)
+	for i := range rs {
+		rs[i] = penstock.Request{Key: fmt.Sprint(i % (n / 2)), Limit: slowLimits[i%len(slowLimits)], Cost: 1}
+	}
+	if err := store.TakeEach(t.Context(), rs, ds); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.TakeAll(t.Context(), rs, ds); err != nil {
+		t.Fatal(err)
+	}
+	for i, d := range ds {
+		if !d.Allowed || d.Granted != 1 {
+			t.Fatalf("request %d of %d: got %+v, want it granted", i, n, d)
+		}
+	}
+}
+
 // An error says which operation failed, on which node and why, and is one of
 // those that mean that nothing was decided.
 func TestErrorsSayWhatFailedWhereAndWhy(t *testing.T) {

@@ -29,10 +29,13 @@ func TestHostileKeysAndIDs(t *testing.T) {
 	huge := strings.Repeat("x", 4<<20)
 	texts := []string{
 		"\x00", "\xff\xfe", "a\r\nDEL b", "{", "}", "{}", "}{", "{a}b", "a{b}", "{a", "a}", " ", "*", "%s", "\u202e",
-		huge, huge + "y", "{" + huge + "}", "{a}" + huge,
+		huge + "x", huge + "y", "{" + huge + "}", "{a}" + huge,
 	}
-	for _, l := range slowLimits {
+	for n, l := range slowLimits {
 		for i, key := range texts {
+			if n > 0 && len(key) > len(huge) {
+				continue // one limit shows it
+			}
 			r := penstock.Request{Key: key, Limit: l, Cost: int64(i + 1), ID: texts[len(texts)-1-i]}
 			if d := take(t, store, r); d.Granted != r.Cost || d.Remaining != burst-r.Cost {
 				t.Errorf("%s, key %.20q: taking %d of a new key: got %+v", l, key, r.Cost, d)
@@ -52,6 +55,27 @@ func TestHostileKeysAndIDs(t *testing.T) {
 		return longest`, "0", prefix)
 	if err != nil || len(longest) > 3 {
 		t.Errorf("the longest name has %s bytes (%v), want some hundreds at most", longest, err)
+	}
+}
+
+// Batches are of any length, too.
+func TestHugeBatches(t *testing.T) {
+	const n = 5000 // more than a client's connection sends at once
+	store := open(t, live, redisstore.Options{})
+	rs, ds := make([]penstock.Request, n), make([]penstock.Decision, n)
+	for i := range rs {
+		rs[i] = penstock.Request{Key: fmt.Sprint(i % (n / 2)), Limit: slowLimits[i%len(slowLimits)], Cost: 1}
+	}
+	if err := store.TakeEach(t.Context(), rs, ds); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.TakeAll(t.Context(), rs, ds); err != nil {
+		t.Fatal(err)
+	}
+	for i, d := range ds {
+		if !d.Allowed || d.Granted != 1 {
+			t.Fatalf("request %d of %d: got %+v, want it granted", i, n, d)
+		}
 	}
 }
 

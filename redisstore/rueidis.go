@@ -71,16 +71,15 @@ func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 	return s, nil
 }
 
-// dialTimeout is how long one address may take to answer when there are others
-// to try.
-const dialTimeout = time.Second
-
 // tune sets what the store needs of the client. The client's queues have more
 // places than there may be calls, because it does not look at the context while
 // it waits for one. It must not repeat anything by itself, and redirections that
 // lead nowhere are pursued at our pace, not at its own.
 func tune(option *rueidis.ClientOption, o Options) {
-	option.Dialer.Timeout = dialTimeout
+	option.Dialer.Timeout = connectTimeout
+	if option.Sentinel.MasterSet != "" { // they are asked one after the other
+		option.Dialer.Timeout = max(connectTimeout/time.Duration(len(option.InitAddress)), silence)
+	}
 	option.Dialer.KeepAlive = silence
 	option.Sentinel.Dialer = option.Dialer // without it, sentinels get no time at all
 	option.ConnWriteTimeout = silence

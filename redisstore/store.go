@@ -51,8 +51,8 @@ type Options struct {
 	// retries included. Default: 50 milliseconds.
 	Timeout time.Duration
 
-	// MaxCalls is how many calls may be under way at once. Further ones wait
-	// for their turn, within their timeout. Default: 2048.
+	// MaxCalls is how many calls may be under way at once, at most 65536.
+	// Further ones wait for their turn, within their timeout. Default: 2048.
 	MaxCalls int
 }
 
@@ -60,6 +60,7 @@ const (
 	defaultPrefix   = "p"
 	defaultTimeout  = 50 * time.Millisecond
 	defaultMaxCalls = 2048
+	mostMaxCalls    = 1 << 16 // for which each connection has a place, of some hundred bytes
 )
 
 // withDefaults returns the options with their defaults filled in, or an error
@@ -83,8 +84,8 @@ func (o *Options) withDefaults() (Options, error) {
 		return n, fmt.Errorf("redisstore: Options.Prefix %q: want letters, digits and : _ - / only", n.Prefix)
 	case n.Timeout < 0:
 		return n, fmt.Errorf("redisstore: Options.Timeout %v: must not be negative", n.Timeout)
-	case n.MaxCalls < 0:
-		return n, fmt.Errorf("redisstore: Options.MaxCalls %d: must not be negative", n.MaxCalls)
+	case n.MaxCalls < 0 || n.MaxCalls > mostMaxCalls:
+		return n, fmt.Errorf("redisstore: Options.MaxCalls %d: want from 1 to %d", n.MaxCalls, mostMaxCalls)
 	}
 	return n, nil
 }

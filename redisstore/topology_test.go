@@ -234,7 +234,23 @@ func (c *cluster) migrate(t *testing.T, slot, to int) (keys int) {
 	for _, i := range []int{to, from} {
 		tell(t, c.nodes[i], "CLUSTER", "SETSLOT", number, "NODE", c.ids[to])
 	}
+	// Who moves the next slot before all have heard of this one may leave two nodes
+	// that take each other for its owner, for ever.
+	await(t, "all nodes know the slot's owner", func() bool { return c.agree(t, slot, c.ids[to]) })
 	return keys
+}
+
+// agree reports whether all nodes take the same for a slot's owner.
+func (c *cluster) agree(t *testing.T, slot int, id string) bool {
+	t.Helper()
+	for _, node := range c.nodes {
+		for line := range strings.Lines(tell(t, node, "CLUSTER", "NODES")) {
+			if ownsSlot(line, slot) != strings.HasPrefix(line, id) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // A watched is a primary with two replicas, and three sentinels that watch it.

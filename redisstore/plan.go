@@ -282,7 +282,7 @@ type plans struct {
 
 // maxKnown is how many identities are remembered, to notice when two limits
 // have the same by accident.
-const maxKnown = 1 << 17
+const maxKnown = 1 << 14
 
 var seed = maphash.MakeSeed()
 

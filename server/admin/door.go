@@ -129,7 +129,6 @@ func (d *Door) endpoints() []endpoint {
 		{"/rlconfig", "GET, HEAD", "the loaded rules, one a line, as envoyproxy/ratelimit tells them", false, d.rlconfig},
 		{"/v1/keys", "GET, POST, DELETE", keysHelp, false, d.keys},
 		{"/debug/pprof/", "GET, HEAD", "profiles of the running process", false, pprof.Index},
-		{"/debug/pprof/cmdline", "GET, HEAD", "its command line", false, pprof.Cmdline},
 		{"/debug/pprof/profile", "GET, HEAD", "where it spends its time: ?seconds=30", false, pprof.Profile},
 		{"/debug/pprof/symbol", "GET, HEAD, POST", "the names of functions", false, pprof.Symbol},
 		{"/debug/pprof/trace", "GET, HEAD", "what it does in detail: ?seconds=1", false, pprof.Trace},

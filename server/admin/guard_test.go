@@ -24,7 +24,7 @@ func TestEveryRouteAndEveryToken(t *testing.T) {
 	open := map[string]bool{"/healthz": true, "/readyz": true}
 	for _, path := range []string{
 		"/", "/healthz", "/readyz", "/metrics", "/rules", "/rlconfig", "/v1/keys?limit=5/1m&key=k",
-		"/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/symbol", "/debug/pprof/heap?debug=1",
+		"/debug/pprof/", "/debug/pprof/symbol", "/debug/pprof/heap?debug=1",
 	} {
 		for _, method := range []string{"GET", "POST", "DELETE"} {
 			for _, token := range []string{"", "Bearer", "Bearer ", "Bearer wrong", "Bearer secre", "Bearer secrets", "Basic c2VjcmV0", "secret"} {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/tap"
 
 	"github.com/penstock-io/penstock/server/judge"
 	"github.com/penstock-io/penstock/server/rls"
@@ -54,6 +55,10 @@ const (
 
 	// handshakeTimeout is how long a connection may take until it speaks HTTP/2.
 	handshakeTimeout = 5 * time.Second
+
+	// callTime is how long a call may take to arrive and to be answered. gRPC has
+	// no limit of its own, and holds on to what has come of a request.
+	callTime = 10 * time.Second
 
 	// A connection that is silent for quietTime is asked whether it lives, and
 	// has answerTime to say so. A client may ask no more often than pingTime.
@@ -99,6 +104,7 @@ func (o *Options) serverOptions() []grpc.ServerOption {
 		grpc.MaxConcurrentStreams(uint32(orDefault(o.MaxStreams, defaultMaxStreams))),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.InTapHandle(limitCall),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionAge:      orDefault(o.MaxConnectionAge, defaultMaxConnectionAge),
 			MaxConnectionAgeGrace: ageGrace,
@@ -112,6 +118,19 @@ func (o *Options) serverOptions() []grpc.ServerOption {
 	}
 	return options
 }
+
+// limitCall gives a call its time. Health checks and reflection go on for as long as
+// their clients like.
+func limitCall(ctx context.Context, info *tap.Info) (context.Context, error) {
+	if info.FullMethodName != fullMethod {
+		return ctx, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	_ = cancel // it is over when the stream's own context is, which gRPC ends with the call
+	return ctx, nil
+}
+
+const fullMethod = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
 func orDefault[T int | time.Duration](value, otherwise T) T {
 	if value > 0 {

@@ -330,3 +330,20 @@ func heap() uint64 {
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
 }
+
+// Whoever begins a call and does not go on with it is not waited for: what has come
+// of the request is held until then.
+func TestACallThatIsNeverSentIsGivenUp(t *testing.T) {
+	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), nil)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	stream, err := dial(t, l).NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, method, grpc.ForceCodecV2(rawCodec{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answer []byte
+	if err := stream.RecvMsg(&answer); err == nil || ctx.Err() != nil {
+		t.Errorf("got %v after %v, want that the server gives up first", err, ctx.Err())
+	}
+	wantServed(t, l)
+}

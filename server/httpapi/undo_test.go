@@ -108,6 +108,7 @@ func TestNobodyElseLoosensARule(t *testing.T) {
 			{"POST", "/v1/take", `{"key":"user=x","limit":"` + lower + `"}`},
 			{"POST", "/v1/take", `{"mode":"each","requests":[{"key":"user=x","limit":"` + lower + `","cost":0}]}`},
 			{"GET", "/v1/auth?key=user%3Dx&limit=" + url.QueryEscape(lower), ""},
+			{"POST", "/v1/take", `{"key":"x","limit":"1000000/1s burst=1 name=cl.throttle"}`},
 		} {
 			if got := ask(c.method, c.path, c.body, ""); got != http.StatusForbidden {
 				t.Errorf("%s %s: got %d, want 403", c.path, c.body, got)

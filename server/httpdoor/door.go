@@ -161,17 +161,33 @@ func (d *Door) receive(h http.Handler) http.Handler {
 			w.Header().Set("Connection", "close")
 		}
 		if r.ProtoMajor > 1 {
-			limitStream(w, r)
+			r = limitStream(w, r)
 		}
 		h.ServeHTTP(w, r)
 	})
 }
 
 // limitStream gives one of many requests on a connection the time that a connection
-// with one would have.
-func limitStream(w http.ResponseWriter, r *http.Request) {
+// with one would have: to send it, and to receive the answer. A client of HTTP/2 says
+// how much it wants to receive, and may never want any.
+func limitStream(w http.ResponseWriter, r *http.Request) *http.Request {
 	if v, ok := r.Context().Value(visitorKey{}).(*visitor); ok {
 		v.many.Store(true)
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(requestTicks * tick)) // which a stream has
+	s := &stream{http.NewResponseController(w)}
+	_ = s.SetReadDeadline(time.Now().Add(requestTicks * tick)) // which a stream has
+	s.hurry()
+	return r.WithContext(context.WithValue(r.Context(), streamKey{}, s))
 }
+
+// A stream is one of many requests on a connection.
+type stream struct{ *http.ResponseController }
+
+type streamKey struct{}
+
+// hurry gives a stream the time that there is for a request and for its answer, from
+// now on. It is both, so that whoever was too slow with the one can still be told.
+func (s *stream) hurry() { _ = s.SetWriteDeadline(time.Now().Add(2 * requestTicks * tick)) }
+
+// rest gives it all the time there is.
+func (s *stream) rest() { _ = s.SetWriteDeadline(time.Time{}) }

@@ -324,6 +324,41 @@ func TestManyRequestsAtOnce(t *testing.T) {
 	}
 }
 
+// A client that does not want the answer to one of many requests is not waited for;
+// one that was held on purpose has its time from then on.
+func TestWhoWantsNoAnswerByHTTP2(t *testing.T) {
+	d := New(nil, Options{})
+	ended := make(chan error, 1)
+	s := httptest.NewUnstartedServer(d.receive(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/held" {
+			release := Hold(r)
+			time.Sleep(2*requestTicks*tick + tick)
+			release()
+			_, _ = io.WriteString(w, "at last")
+			return
+		}
+		var err error
+		for block := make([]byte, 1<<20); err == nil; {
+			_, err = w.Write(block)
+		}
+		ended <- err
+	})))
+	s.Config.ConnContext, s.Config.ConnState, s.EnableHTTP2 = d.server.ConnContext, d.server.ConnState, true
+	s.StartTLS()
+	defer s.Close()
+	r, err := s.Client().Get(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Body.Close() }()
+	held := make(chan string, 1)
+	go func() { held <- post(s, "/held", http.NoBody) }()
+	_ = within(t, "the answer to be given up", ended)
+	if got := within(t, "the request that was held", held); got != "200 HTTP/2.0 at last" {
+		t.Errorf("a request that was held: got %q", got)
+	}
+}
+
 func post(s *httptest.Server, path string, body io.Reader) string {
 	r, err := s.Client().Post(s.URL+path, "text/plain", body)
 	if err != nil {

@@ -121,6 +121,13 @@ func Hold(r *http.Request) (release func()) {
 		return func() {} // it came by no connection of ours
 	}
 	v.held.Add(1)
+	if s, ok := r.Context().Value(streamKey{}).(*stream); ok {
+		s.rest()
+		return func() {
+			s.hurry()
+			v.held.Add(-1)
+		}
+	}
 	return func() {
 		v.since.Store(v.among.tick.Load()) // first, or what comes next would be late already
 		v.held.Add(-1)

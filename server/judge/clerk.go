@@ -28,7 +28,7 @@ func (c *Clerk) Count(cost int64, d *penstock.Decision) {
 		d.Allowed, d.RetryAfter = true, 0
 	default:
 		c.denied++
-		c.deniedUnits += uint64(cost)
+		c.deniedUnits += uint64(min(cost, maxUnits))
 	}
 }
 

@@ -112,6 +112,10 @@ func (t *Tally) took(units int64) {
 	t.AllowedUnits.Add(uint64(max(units, 0)))
 }
 
+// maxUnits is the most that one request adds to a count, so that nobody can make
+// the count of all start again by asking for more than there is.
+const maxUnits = 1 << 40
+
 // refused counts a take that was denied, or would have been.
 func (t *Tally) refused(units int64, shadow bool) {
 	if shadow {
@@ -119,5 +123,5 @@ func (t *Tally) refused(units int64, shadow bool) {
 		return
 	}
 	t.Denied.Add(1)
-	t.DeniedUnits.Add(uint64(units))
+	t.DeniedUnits.Add(uint64(min(units, maxUnits)))
 }

@@ -8,6 +8,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -98,6 +99,10 @@ func (j *Judge) Rules() *rules.Set {
 	return nil
 }
 
+// ThrottleLimit is what the names of the limits of CL.THROTTLE begin with. They
+// belong to the door that speaks it, whose keys nobody else may loosen.
+const ThrottleLimit = "cl.throttle"
+
 // Loosens says whether to take under a limit may undo what a rule has counted: it
 // goes by the rule's name, and so counts where the rule does, but is another. What
 // is owed is clamped to the lower of both.
@@ -105,7 +110,7 @@ func (j *Judge) Loosens(l penstock.Limit) bool {
 	switch b := j.book.Load(); {
 	case l.Name == "":
 		return false
-	case l.Name == OwnLimit:
+	case l.Name == OwnLimit, strings.HasPrefix(l.Name, ThrottleLimit):
 		return true
 	case b != nil:
 		rule, ok := b.limits[l.Name]

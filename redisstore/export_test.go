@@ -1,9 +1,6 @@
 package redisstore
 
-import (
-	"context"
-	"time"
-)
+import "time"
 
 // What tests need that others must not have.
 
@@ -15,5 +12,6 @@ func SetWallClock(ahead time.Duration) {
 // Share returns another store that goes through the connections of the first, and
 // ends with it.
 func (s *Store) Share(o Options) (*Store, error) {
-	return open(context.Background(), s.client, &o)
+	opts, err := o.withDefaults()
+	return newStore(s.client, opts), err
 }

@@ -145,14 +145,18 @@ func open(ctx context.Context, client Client, o *Options) (*Store, error) {
 	if client == nil {
 		return nil, fmt.Errorf("redisstore: no client: want one, or a URL for Open")
 	}
-	s := &Store{
+	s := newStore(client, opts)
+	return s, s.inspect(ctx)
+}
+
+func newStore(client Client, o Options) *Store {
+	return &Store{
 		client:  client,
-		prefix:  opts.Prefix,
-		timeout: opts.Timeout,
-		gate:    newGate(opts.MaxCalls, 2*silence),
+		prefix:  o.Prefix,
+		timeout: o.Timeout,
+		gate:    newGate(o.MaxCalls, 2*silence),
 		close:   func() {},
 	}
-	return s, s.inspect(ctx)
 }
 
 // Close closes the connections that Open has opened. Calls under way fail, and so

@@ -3,6 +3,7 @@ package penstock_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -21,6 +22,9 @@ type farStore struct {
 	down  atomic.Bool
 	hung  atomic.Bool
 	hang  time.Duration // how long a hung store is waited for
+
+	refuse func(penstock.Request) bool   // whether it cannot do that
+	lost   func([]penstock.Request) bool // whether the answer is lost
 }
 
 func after(d time.Duration) func(penstock.Request) time.Duration {
@@ -39,11 +43,23 @@ func (s *farStore) reach(ctx context.Context, rs ...penstock.Request) error {
 	if s.down.Load() {
 		return fmt.Errorf("far: %w: connection refused", penstock.ErrUnavailable)
 	}
+	if s.refuse != nil && slices.ContainsFunc(rs, s.refuse) {
+		return fmt.Errorf("far: %w: out of memory", penstock.ErrUnavailable)
+	}
 	if s.seen != nil {
 		s.seen(rs...)
 	}
 	s.pass(s.there, rs)
 	return nil
+}
+
+// answer comes back with an answer, if it is not lost.
+func (s *farStore) answer(err error, rs ...penstock.Request) error {
+	s.pass(s.back, rs)
+	if s.lost != nil && s.lost(rs) {
+		return fmt.Errorf("far: %w: connection reset", penstock.ErrUnavailable)
+	}
+	return err
 }
 
 func (s *farStore) pass(way func(penstock.Request) time.Duration, rs []penstock.Request) {
@@ -57,28 +73,21 @@ func (s *farStore) Take(ctx context.Context, r penstock.Request) (penstock.Decis
 		return penstock.Decision{}, err
 	}
 	d, err := s.store.Take(ctx, r)
-	if s.back != nil {
-		<-time.After(s.back(r))
-	}
-	return d, err
+	return d, s.answer(err, r)
 }
 
 func (s *farStore) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	if err := s.reach(ctx, rs...); err != nil {
 		return err
 	}
-	err := penstock.TakeEach(ctx, s.store, rs, ds)
-	s.pass(s.back, rs)
-	return err
+	return s.answer(penstock.TakeEach(ctx, s.store, rs, ds), rs...)
 }
 
 func (s *farStore) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	if err := s.reach(ctx, rs...); err != nil {
 		return err
 	}
-	err := penstock.TakeAll(ctx, s.store, rs, ds)
-	s.pass(s.back, rs)
-	return err
+	return s.answer(penstock.TakeAll(ctx, s.store, rs, ds), rs...)
 }
 
 // tripsFor returns how many trips something takes.

@@ -297,7 +297,7 @@ func (s *Store) tryAcross(ctx context.Context, ms []member, ds []penstock.Decisi
 	for i, group := range groups {
 		some := pick(ms, group)
 		if _, err := s.readTogether(ctx, &calls[i], some); err != nil {
-			return false, err
+			return false, requestError(group[0], err)
 		}
 		for j, place := range group {
 			ms[place] = some[j]

@@ -41,6 +41,16 @@ func (s *Store) TakeEach(ctx context.Context, rs []penstock.Request, ds []pensto
 }
 
 // requestError says which of several requests an error is about.
-func requestError(i int, err error) error {
-	return fmt.Errorf("request %d: %w", i, err)
+func requestError(i int, err error) error { return &batchError{index: i, err: err} }
+
+type batchError struct {
+	index int
+	err   error
 }
+
+func (e *batchError) Error() string { return fmt.Sprintf("request %d: %v", e.index, e.err) }
+
+func (e *batchError) Unwrap() error { return e.err }
+
+// RequestIndex tells [penstock.WithFallback] whose shard it was.
+func (e *batchError) RequestIndex() int { return e.index }

@@ -121,8 +121,8 @@ func (s *simulation) check(n *node, r penstock.Request, d penstock.Decision) {
 // now: the store's clock may have been a tick behind when it was asked, and what
 // it says may be rounded up to the next.
 func (s *simulation) checkDenial(b *book, n *node, r penstock.Request, d penstock.Decision) {
-	if d.Allowed || d.Granted != 0 {
-		s.failf("node %d: %+v: the deny cache grants: %v", n.index, r, d)
+	if d.Allowed || d.Granted != 0 || d.RetryAfter <= 0 {
+		s.failf("node %d: %+v: remembered as %v, which is no denial", n.index, r, d)
 	}
 	if time.Since(b.given) <= time.Second+2*linkTimeout {
 		return

@@ -13,6 +13,7 @@ import (
 type meter struct {
 	limit     Limit  // as it was given
 	identity  uint64 // whose state it counts
+	numbers   uint64 // tells limits of one identity apart
 	kind      kind   // of table that a Memory keeps the state in
 	tick      int64
 	most      int64 // that could be granted at once
@@ -48,6 +49,7 @@ func newMeter(l Limit, tick int64) (*meter, error) {
 	mt := &meter{
 		limit:     l,
 		identity:  maphash.Comparable(seed, n.identity()),
+		numbers:   maphash.Comparable(seed, n),
 		kind:      n.kind(),
 		tick:      tick,
 		most:      n.most(),
@@ -78,6 +80,17 @@ func (mt *meter) prepare(n Limit) (err error) {
 		mt.log = algorithm.SlidingLog{Count: n.Count, Period: mt.period, Tick: mt.tick}
 	}
 	return err
+}
+
+// rate returns what a bucket counts by, and nil for a window.
+func (mt *meter) rate() *algorithm.Rate {
+	switch mt.limit.Algorithm {
+	case TokenBucket:
+		return &mt.token.Rate
+	case LeakyBucket:
+		return &mt.leaky.Rate
+	}
+	return nil
 }
 
 // most returns the most that a normal limit could grant at once.
@@ -141,6 +154,14 @@ func (mt *meter) spanAround(now int64) *span {
 // turn do not keep pushing each other out.
 type meterCache struct {
 	slots [1024]atomic.Pointer[meter]
+}
+
+// of returns the meter of a request's limit. It may be for any tick.
+func (c *meterCache) of(r *Request) (*meter, error) {
+	if mt := r.meter; mt != nil && mt.limit == r.Limit {
+		return mt, nil
+	}
+	return c.get(r.Limit, 1)
 }
 
 func (c *meterCache) get(l Limit, tick int64) (*meter, error) {

@@ -112,3 +112,8 @@ func (e *batchError) Error() string {
 }
 
 func (e *batchError) Unwrap() error { return e.err }
+
+// RequestIndex returns which request it is, from 0 on. A store that consists of
+// shards has errors with this method, so that a [Fallback] knows which shard it
+// was.
+func (e *batchError) RequestIndex() int { return e.index }

@@ -88,6 +88,9 @@ func hash(s string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
+// slots is how many slots a Cluster has.
+const slots = 16384
+
 // slotOf returns the slot of a name, which has a tag.
 func slotOf(name string) uint16 {
 	crc := uint16(0)
@@ -101,5 +104,5 @@ func slotOf(name string) uint16 {
 			}
 		}
 	}
-	return crc % 16384
+	return crc % slots
 }

@@ -294,7 +294,7 @@ func (s *Store) tryAcross(d *deadline, ms []member, ds []penstock.Decision) (ref
 	for i, group := range groups {
 		some := pick(ms, group)
 		if _, err := s.readTogether(d, &calls[i], some); err != nil {
-			return false, err
+			return false, requestError(group[0], err)
 		}
 		for j, place := range group {
 			ms[place] = some[j]

@@ -60,3 +60,6 @@ func (e *batchError) Error() string {
 }
 
 func (e *batchError) Unwrap() error { return e.err }
+
+// RequestIndex tells [penstock.WithFallback] whose shard it was.
+func (e *batchError) RequestIndex() int { return e.index }

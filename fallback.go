@@ -1,0 +1,362 @@
+package penstock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// FallbackOptions are the settings of a [Fallback]. The zero value is good for one
+// process alone; where several share the first store, set Share. A number that is
+// not above zero means its default.
+type FallbackOptions struct {
+	// Timeout is how long the first store may take to answer. A store that
+	// keeps to a shorter time by itself, as that on Redis does, and says so by a
+	// method Timeout() time.Duration, is not watched: that costs a little on every
+	// call. Default: 50 milliseconds.
+	Timeout time.Duration
+
+	// Failures is how many calls in a row have to fail for the first store to be
+	// given up for a while. Half of all calls within one second, if these are at
+	// least 20, have the same effect. Default: 5.
+	Failures int
+
+	// Retry is how long after that the first store is tried again, give or take
+	// a fifth. Default: half a second.
+	Retry time.Duration
+
+	// Share is the part of every limit that this process may grant by itself
+	// while the first store is away: with N processes, 1/N. It is never less
+	// than one unit. Default: 1, all of it.
+	Share float64
+
+	// OnFailure says what becomes of requests under a limit while the first
+	// store is away, and by which share; a share that is not above zero is the
+	// one above. It must be safe for concurrent use. Default: FailLocal for all.
+	OnFailure func(l Limit) (mode FailureMode, share float64)
+
+	// OnChange is called when the first store, or a shard of it, is given up, and
+	// when it is back. It must return soon. Default: nobody is told.
+	OnChange func(FallbackChange)
+
+	// MaxKeys is how many keys may wait to have settled what was spent while the
+	// first store was away. What is spent of others is never charged to it.
+	// Default: 65,536.
+	MaxKeys int
+
+	// Now is the clock, for tests and simulations. It must be safe for
+	// concurrent use. Default: the machine's monotonic clock.
+	Now func() time.Time
+}
+
+// A FailureMode says who decides under a limit while the first store is away.
+type FailureMode uint8
+
+// The failure modes. Whatever can never be granted is denied in any of them.
+const (
+	FailLocal  FailureMode = iota // the second store, by a share of the limit
+	FailOpen                      // everything is allowed
+	FailClosed                    // everything is denied
+)
+
+// A FallbackChange says that the first store, or a shard of it, was given up or is
+// back.
+type FallbackChange struct {
+	Shard int   // 0, unless the first store has several
+	Away  bool  // whether it was given up
+	Err   error // why it was
+}
+
+// A Fallback decides by a second store while the first is away. It asks from
+// goroutines of its own, which end by themselves, whether the first is back. It is
+// safe for concurrent use and needs no closing. [WithFallback] makes one.
+//
+// A call that the first store does not answer is decided by the second at once,
+// and after a few of these the first is not asked at all, until one call, made
+// beside the others, finds it answering again. Nobody sees an error but those who
+// asked for something that has no meaning, and those whose own context has ended.
+//
+// While the first store is away, what this process admits of a key is at most
+// what its share of the limit admits: Share·B + Share·r·T of a token bucket in any
+// time T. What a call that was not answered in time has taken of the first store,
+// if anything, stays taken. When the first is back, what was spent meanwhile, and
+// has not come back by itself, is charged to it, as far as there is room. Under
+// FailOpen there is no bound.
+//
+// A Request.ID is known only to the store that granted it, and a refund goes to
+// the store that is asked at the time: when the two differ, nothing is given back.
+//
+// Decisions of the second store have [SourceFallback]; their numbers are those of
+// the share.
+type Fallback struct {
+	first, second Store
+	timeout       time.Duration
+	watched       bool // whether calls need a deadline of ours
+	failures      int
+	retry         time.Duration
+	share         float64
+	onFailure     func(Limit) (FailureMode, float64)
+	onChange      func(FallbackChange)
+	clock         steady
+	meters        meterCache
+
+	parts   []part
+	shardOf func(key string) int // nil if there is one part
+
+	telling  sync.Mutex // keeps changes in order
+	identity settlementID
+}
+
+// A part of the first store can be away by itself.
+type part struct {
+	breaker
+	ledger ledger
+	shard  int
+}
+
+const (
+	defaultFallbackTimeout  = 50 * time.Millisecond
+	defaultFallbackFailures = 5
+	defaultFallbackRetry    = 500 * time.Millisecond
+	defaultFallbackKeys     = 1 << 16
+)
+
+// WithFallback returns a store that asks first, and lets second decide while first
+// is away. A nil second is a [Memory] of its own. Nil options are all defaults.
+//
+// A first store that consists of shards, any of which can be away by itself, says
+// so by methods Shards() int and ShardOf(key string) int.
+func WithFallback(first, second Store, o *FallbackOptions) *Fallback {
+	if o == nil {
+		o = &FallbackOptions{}
+	}
+	if second == nil {
+		second = NewMemory(nil)
+	}
+	f := &Fallback{
+		first: first, second: second,
+		timeout:   orDefault(o.Timeout, defaultFallbackTimeout),
+		failures:  orDefault(o.Failures, defaultFallbackFailures),
+		retry:     orDefault(o.Retry, defaultFallbackRetry),
+		share:     min(orDefault(o.Share, 1), 1),
+		onFailure: o.OnFailure,
+		onChange:  o.OnChange,
+		clock:     newSteady(o.Now),
+	}
+	f.setParts(orDefault(o.MaxKeys, defaultFallbackKeys))
+	own, ok := first.(interface{ Timeout() time.Duration })
+	f.watched = !ok || own.Timeout() <= 0 || own.Timeout() > f.timeout
+	return f
+}
+
+// orDefault returns a setting, or what it is if it is not set.
+func orDefault[T int | float64 | time.Duration](setting, byDefault T) T {
+	if setting > 0 {
+		return setting
+	}
+	return byDefault
+}
+
+func (f *Fallback) setParts(maxKeys int) {
+	n := 1
+	if s, ok := f.first.(interface {
+		Shards() int
+		ShardOf(key string) int
+	}); ok && s.Shards() > 1 {
+		n, f.shardOf = s.Shards(), s.ShardOf
+	}
+	f.parts = make([]part, n)
+	for i := range f.parts {
+		f.parts[i].shard = i
+		f.parts[i].ledger.most = max(maxKeys/n, 1)
+	}
+}
+
+func (f *Fallback) part(key string) *part {
+	if f.shardOf == nil {
+		return &f.parts[0]
+	}
+	return &f.parts[uint(f.shardOf(key))%uint(len(f.parts))]
+}
+
+// Away returns how many shards of the first store are away now, and of how many.
+func (f *Fallback) Away() (away, of int) {
+	for i := range f.parts {
+		if f.parts[i].isOpen() {
+			away++
+		}
+	}
+	return away, len(f.parts)
+}
+
+// Take decides one request.
+func (f *Fallback) Take(ctx context.Context, r Request) (Decision, error) {
+	if f.first == nil {
+		return Decision{}, errNoStore
+	}
+	p := f.part(r.Key)
+	sent := f.clock.read()
+	t, ok := p.admit(sent)
+	if !ok {
+		return f.takeAway(ctx, p, &r)
+	}
+	back := int64(0)
+	if r.Cost < 0 && p.ledger.owes() {
+		d := f.giveBack(ctx, p, &r)
+		if r.Cost == 0 {
+			return d, nil
+		}
+		back = d.Granted
+	}
+	d, err := f.ask(ctx, r)
+	switch {
+	case err == nil:
+		f.answered(p, t)
+	case f.blames(ctx, err, sent):
+		f.failed(p, t, err)
+		if ctx.Err() == nil {
+			d, err = f.takeAway(ctx, p, &r)
+		}
+	}
+	d.Granted += back
+	return d, err
+}
+
+// ask asks the first store, for as long as it may take.
+func (f *Fallback) ask(ctx context.Context, r Request) (Decision, error) {
+	if f.watched {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, f.timeout)
+		defer cancel()
+	}
+	return f.first.Take(ctx, r)
+}
+
+// answered takes note that a call was.
+func (f *Fallback) answered(p *part, t ticket) {
+	if p.inTrouble() {
+		p.succeed(t, f.clock.read())
+	}
+	if p.ledger.owes() {
+		f.settleSoon(p)
+	}
+}
+
+// failed takes note that a call was not answered, and says so if it was one too
+// many.
+func (f *Fallback) failed(p *part, t ticket, err error) {
+	if p.fail(t, f.clock.read(), f.failures, f.retry) {
+		f.tell(FallbackChange{Shard: p.shard, Away: true, Err: err})
+	}
+}
+
+func (f *Fallback) tell(c FallbackChange) {
+	if f.onChange != nil {
+		f.telling.Lock()
+		defer f.telling.Unlock()
+		f.onChange(c)
+	}
+}
+
+// blames reports whether an error is the first store's fault. It is not if the
+// request has no meaning, or if the caller has gone. A caller whose time was up
+// did not necessarily wait for long; but where nobody waits for as long as the
+// timeout, nothing else would show that a store hangs.
+func (f *Fallback) blames(ctx context.Context, err error, sent int64) bool {
+	switch gone := ctx.Err(); {
+	case isMalformed(err):
+		return false
+	case errors.Is(gone, context.DeadlineExceeded):
+		return f.clock.read()-sent >= int64(f.timeout)/5
+	case gone != nil:
+		return false
+	}
+	return true
+}
+
+// isMalformed reports whether an error says that a request has no meaning.
+func isMalformed(err error) bool {
+	return errors.Is(err, ErrBadLimit) || errors.Is(err, ErrBadKey) || errors.Is(err, ErrBadCost)
+}
+
+// probe tries the first store again, if it is time to. Where something waits to be
+// settled it does that, for a store may answer looks and still not be able to
+// write.
+func (f *Fallback) probe(p *part, r *Request) {
+	if !p.probe(f.clock.read()) {
+		return
+	}
+	look := Request{Key: r.Key, Limit: r.Limit}
+	go func() {
+		err := f.settleSome(p, 1, true)
+		if err == nil {
+			_, err = f.ask(context.Background(), look)
+		}
+		p.probed(err == nil, f.clock.read(), f.retry)
+		if err == nil {
+			f.tell(FallbackChange{Shard: p.shard})
+			f.settleSoon(p)
+		}
+	}()
+}
+
+// TakeEach decides every request by itself: those whose shards are there in one
+// trip. It is what [TakeEach] calls.
+func (f *Fallback) TakeEach(ctx context.Context, rs []Request, ds []Decision) error {
+	if err := f.check(rs, ds, (*Request).check); err != nil {
+		return err
+	}
+	if f.unsettled(rs) {
+		return TakeEach(ctx, StoreFunc(f.Take), rs, ds)
+	}
+	var b fallbackBatch
+	b.begin(f, rs)
+	asked, err := b.takeEach(ctx, rs, ds)
+	if err != nil {
+		return err
+	}
+	for i := range rs {
+		if asked && b.calls[i].ok {
+			continue
+		}
+		if ds[i], err = f.takeAway(ctx, b.calls[i].part, &rs[i]); err != nil {
+			return requestError(i, err)
+		}
+	}
+	return nil
+}
+
+// TakeAll decides the requests as one. If one of them is about a shard that is
+// away, the second store decides them all. It is what [TakeAll] calls.
+func (f *Fallback) TakeAll(ctx context.Context, rs []Request, ds []Decision) error {
+	if err := f.check(rs, ds, (*Request).checkTogether); err != nil {
+		return err
+	}
+	var b fallbackBatch
+	b.begin(f, rs)
+	if b.all {
+		asked, err := b.ask(ctx, TakeAll, rs, ds, nil)
+		if asked || err != nil {
+			return err
+		}
+	}
+	return f.takeAllAway(ctx, b.calls, rs, ds)
+}
+
+// check returns an error if a request is malformed.
+func (f *Fallback) check(rs []Request, ds []Decision, check func(*Request) error) error {
+	if f.first == nil {
+		return errNoStore
+	}
+	for i := range rs {
+		err := check(&rs[i])
+		if err == nil {
+			_, err = f.meters.of(&rs[i])
+		}
+		if err != nil {
+			return requestError(i, err)
+		}
+	}
+	return checkRoom(rs, ds)
+}

@@ -1,0 +1,323 @@
+package penstock
+
+import (
+	"strings"
+	"sync"
+	"time"
+)
+
+// A holding is what is held of one key, and what is known of it. The zero holding
+// is of nobody.
+type holding struct {
+	hash  uint64
+	key   string
+	meter *meter
+
+	left    int64 // units that may be spent …
+	taken   int64 // … and were taken then …
+	expires int64 // … until now
+
+	remaining int64 // in the store, when it was last asked
+	resetAt   int64 // when the key is as good as new, according to that
+	scarce    bool  // whether that was too little to take ahead
+
+	asked int64 // units that were asked for here, …
+	since int64 // … since then, or half of them if that was long ago
+
+	refilling int64 // until when somebody who asks for more is waited for
+	denied    int64 // until when to deny, because there was not enough
+	retryAt   int64 // when there will be some, if that is known
+	aside     int64 // until when to leave the key alone
+}
+
+// A holdingSet holds the keys whose hashes end alike, under one lock.
+type holdingSet struct {
+	mu   sync.Mutex
+	ways [setWays]holding
+}
+
+const (
+	leastAsked = 8                      // before a key is taken for a busy one
+	busyAsked  = 100                    // decisions that should be worth a trip …
+	longestNo  = 250 * time.Millisecond // … if they come within this
+	leaveAlone = 100 * time.Millisecond // a key that somebody else decides about
+)
+
+// enter meets a need by what is held, or says what to do: wait on a channel, ask
+// the store for more (n.want), or ask it about the request alone. A need is counted
+// when it is new, and one that has waited for long enough waits no more.
+func (s *holdingSet) enter(l *Lease, n *need, d *Decision, isNew, patient bool) (done bool, landed <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n.want = 0
+	h := s.find(l, n)
+	if h == nil || l.closed.Load() {
+		return false, nil
+	}
+	if isNew {
+		h.count(n, l.maxAge)
+	}
+	if n.now < h.expires && h.left >= n.cost {
+		h.grant(n, d)
+		return true, nil
+	}
+	want := h.wanted(n, l.maxAge)
+	switch {
+	case n.waits || !patient || n.cost > want || n.now < h.aside:
+		return false, nil
+	case n.now < h.denied:
+		h.deny(n, d)
+		return true, nil
+	case h.scarce && !h.isBusy(n):
+		return false, nil
+	case n.now < h.refilling:
+		return false, l.flights.join(n.hash)
+	}
+	n.want, h.refilling = want, n.now+int64(patience)
+	return false, nil
+}
+
+// find returns the holding of a key, or a place for one. A key whose limit has
+// changed begins anew, and so do those of which nothing is held when there is no
+// other place.
+func (s *holdingSet) find(l *Lease, n *need) *holding {
+	var spare *holding
+	for i := range s.ways {
+		h := &s.ways[i]
+		if h.is(n) {
+			return h
+		}
+		if h.hash == n.hash {
+			h.giveUp(l)
+			*h = holding{hash: n.hash, meter: n.meter, since: n.now}
+			return h
+		}
+		if h.left == 0 && (spare == nil || h.since < spare.since) {
+			spare = h
+		}
+	}
+	if spare != nil {
+		*spare = holding{hash: n.hash, meter: n.meter, since: n.now}
+	}
+	return spare
+}
+
+// giveUp puts what is left on its way back.
+func (h *holding) giveUp(l *Lease) {
+	if h.left > 0 {
+		l.returns.add(returned{key: h.key, meter: h.meter, units: h.left, taken: h.taken})
+		l.arm()
+	}
+	h.left = 0
+}
+
+// count takes note that units are asked for. What was long ago counts half.
+func (h *holding) count(n *need, maxAge int64) {
+	switch age := n.now - h.since; {
+	case age > 8*maxAge || age < 0:
+		h.asked, h.since = 0, n.now
+	case age > maxAge:
+		h.asked, h.since = h.asked/2, h.since+age/2
+	}
+	h.asked += min(n.cost, n.most)
+}
+
+// leastSpan keeps the first few requests of a key from looking like a flood.
+const leastSpan = 50 * time.Millisecond
+
+// within returns how many units will be asked for in a time, going by the past.
+func (h *holding) within(n *need, span int64) int64 {
+	past := max(n.now-h.since, int64(leastSpan))
+	return int64(float64(h.asked) * float64(span) / float64(past))
+}
+
+// wanted returns how many units to take ahead: enough for most of the time that
+// they may be held, and no more than may be held. None is wanted of a key that is
+// hardly asked for.
+func (h *holding) wanted(n *need, maxAge int64) int64 {
+	want := min(h.within(n, maxAge*7/10), n.most)
+	if h.asked < leastAsked || want < 2 {
+		return 0
+	}
+	return want
+}
+
+// isBusy reports whether so much is asked of a key that it is worth to deny some
+// of it unasked.
+func (h *holding) isBusy(n *need) bool { return h.within(n, int64(longestNo)) >= busyAsked }
+
+// holdOff returns for how long to deny after the store had too little, and said
+// when there will be some.
+func (h *holding) holdOff(n *need, retry time.Duration) int64 {
+	past := max(n.now-h.since, int64(leastSpan))
+	hundred := int64(float64(busyAsked) * float64(past) / float64(max(h.asked, 1)))
+	return min(max(int64(retry), hundred), int64(longestNo))
+}
+
+// grant spends what is held.
+func (h *holding) grant(n *need, d *Decision) {
+	h.left -= n.cost
+	n.taken = h.taken
+	*d = Decision{
+		Allowed: true, Granted: n.cost, Limit: n.meter.most,
+		Remaining:  min(h.left+h.remaining, n.meter.most),
+		ResetAfter: time.Duration(max(h.resetAt-n.now, 0)),
+		Source:     SourceLease,
+	}
+}
+
+// deny denies unasked.
+func (h *holding) deny(n *need, d *Decision) {
+	*d = Decision{
+		Limit: n.meter.most, Remaining: h.left,
+		RetryAfter: time.Duration(max(h.denied, h.retryAt) - n.now),
+		ResetAfter: time.Duration(max(h.resetAt-n.now, 0)),
+		Source:     SourceLease,
+	}
+}
+
+// refilled takes note of what the store has given, and meets the need by it. It
+// does not if that was too little. What somebody else has given in the store's
+// place, or what came when the lease was closed, goes back.
+func (s *holdingSet) refilled(l *Lease, n *need, d *Decision, err error) (done, back bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.holding(n)
+	if h != nil {
+		h.refilling = 0
+	}
+	switch now := l.clock.read(); {
+	case err != nil:
+		return false, false
+	case h == nil || l.closed.Load() || d.Source != SourceStore:
+		if h != nil {
+			h.aside = now + int64(leaveAlone)
+		}
+		return l.handBack(n, d)
+	default:
+		h.hold(l, n, d, now)
+		if d.Granted == 0 && n.cost == 1 {
+			return true, false // the store's denial is the answer
+		}
+		if now >= h.expires || h.left < n.cost {
+			return false, false
+		}
+	}
+	l.arm()
+	h.grant(n, d)
+	return true, false
+}
+
+// hold adds what was granted to what is held. If that is enough for the need, then
+// nothing older is left once it is met, and what is left has one age.
+func (h *holding) hold(l *Lease, n *need, d *Decision, now int64) {
+	if h.expires <= now {
+		h.giveUp(l)
+	}
+	if h.left == 0 && d.Granted > 0 {
+		h.key = strings.Clone(n.key) // which may be a piece of something large
+	}
+	if h.left += d.Granted; h.left == d.Granted || h.left >= n.cost {
+		h.taken, h.expires = n.now, n.now+l.maxAge
+	}
+	h.remaining, h.resetAt = d.Remaining, n.now+int64(d.ResetAfter)
+	h.scarce = d.Granted < n.want || d.Remaining < 2*n.want
+	if d.Granted < n.want && h.isBusy(n) {
+		h.denied = n.now + h.holdOff(n, d.RetryAfter)
+		h.retryAt = n.now + int64(d.RetryAfter)
+	}
+}
+
+// handBack keeps of a grant what the request needs, if that is there, and has the
+// rest given back.
+func (l *Lease) handBack(n *need, d *Decision) (done, back bool) {
+	rest := d.Granted
+	if done = d.Allowed && d.Granted >= n.cost; done {
+		n.taken = n.now
+		rest -= n.cost
+		d.Granted, d.Remaining = n.cost, d.Remaining+rest
+	}
+	if !d.Allowed && n.cost == 1 {
+		return true, false
+	}
+	l.returns.add(returned{key: strings.Clone(n.key), meter: n.meter, units: rest, taken: n.now})
+	return done, true
+}
+
+// putBack undoes a grant. Units of a lease that is over go back to the store.
+func (s *holdingSet) putBack(l *Lease, n *need) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := l.clock.read()
+	if h := s.holding(n); h != nil && h.taken == n.taken && now < h.expires && !l.closed.Load() {
+		h.left += n.cost
+		return
+	}
+	l.returns.add(returned{key: strings.Clone(n.key), meter: n.meter, units: n.cost, taken: n.taken})
+	l.arm()
+}
+
+// holding returns what is held of a key under a limit, or nil.
+func (s *holdingSet) holding(n *need) *holding {
+	for i := range s.ways {
+		if s.ways[i].is(n) {
+			return &s.ways[i]
+		}
+	}
+	return nil
+}
+
+// is reports whether a holding is of the key and limit of a need.
+func (h *holding) is(n *need) bool { return h.hash == n.hash && h.meter.numbers == n.meter.numbers }
+
+// passed learns from what the store has said of a request alone. A look is told
+// what is held beside, and who takes what is left gets that as well.
+func (s *holdingSet) passed(n *need, d *Decision) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.holding(n)
+	if h == nil {
+		return
+	}
+	if d.Source == SourceStore {
+		h.remaining, h.resetAt = d.Remaining, n.now+int64(d.ResetAfter)
+		h.scarce = d.Remaining < 2*n.most
+	}
+	if n.now >= h.expires || h.left == 0 {
+		return
+	}
+	if n.cost == 0 {
+		d.Remaining = min(d.Remaining+h.left, d.Limit)
+	}
+	if rest := min(n.cost-d.Granted, h.left); n.part && n.takes && rest > 0 {
+		h.left -= rest
+		d.Allowed, d.Granted, d.RetryAfter = true, d.Granted+rest, 0
+	}
+}
+
+// forget drops what is held of a key that is as good as new: it was paid for by
+// a debt that is forgotten.
+func (s *holdingSet) forget(n *need) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.ways {
+		if s.ways[i].hash == n.hash {
+			s.ways[i] = holding{}
+		}
+	}
+}
+
+// release puts what was held for too long, or all, on its way back. It reports
+// whether anything is held still.
+func (s *holdingSet) release(l *Lease, now int64, all bool) (held bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.ways {
+		h := &s.ways[i]
+		if h.left > 0 && (all || now >= h.expires) {
+			h.giveUp(l)
+		}
+		held = held || h.left > 0
+	}
+	return held
+}

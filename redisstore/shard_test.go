@@ -1,0 +1,56 @@
+package redisstore
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/penstock-io/penstock"
+)
+
+// A key's shard is that of the slot in which its state is, whatever the limit and
+// however the key is written.
+func TestShardOfIsWhereTheStateIs(t *testing.T) {
+	s := &Store{client: layout{sharded: true}, prefix: "p"}
+	seen := map[int]bool{}
+	for i := range 2000 {
+		for _, key := range []string{
+			fmt.Sprint("user:", i), fmt.Sprintf("{tag%d}x", i), fmt.Sprintf("}odd%d", i), fmt.Sprint(strings.Repeat("long", 80), i),
+		} {
+			state := stateName(s.prefix, key, identify(penstock.PerMinute(int64(i+1))))
+			if got, want := s.ShardOf(key), int(slotOf(state))/256; got != want {
+				t.Fatalf("%q is in shard %d, and its state %q in %d", key, got, state, want)
+			}
+			seen[s.ShardOf(key)] = true
+		}
+	}
+	if len(seen) != s.Shards() {
+		t.Errorf("keys in %d shards, want some in each of %d", len(seen), s.Shards())
+	}
+}
+
+func TestOneServerIsOneShard(t *testing.T) {
+	s := &Store{client: layout{}, prefix: "p"}
+	if s.Shards() != 1 || s.ShardOf("any") != 0 {
+		t.Errorf("%d shards, and a key in %d", s.Shards(), s.ShardOf("any"))
+	}
+}
+
+// A layout is a client that is asked only whether there are shards.
+type layout struct {
+	Client
+	sharded bool
+}
+
+func (l layout) Sharded() bool { return l.sharded }
+
+// An error about one of several requests says which, so that its shard can be
+// found.
+func TestErrorsSayWhichRequest(t *testing.T) {
+	err := fmt.Errorf("take each: %w", requestError(3, penstock.ErrUnavailable))
+	var about interface{ RequestIndex() int }
+	if !errors.As(err, &about) || about.RequestIndex() != 3 || !errors.Is(err, penstock.ErrUnavailable) {
+		t.Errorf("got %v, want an error about request 3 that is also unavailable", err)
+	}
+}

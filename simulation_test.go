@@ -159,7 +159,7 @@ func (s *simulation) newOrigin() *penstock.Memory {
 // newNode starts a process with all wrappers.
 func (s *simulation) newNode(i, born int) *node {
 	n := &node{index: i, born: born}
-	n.link = &link{s: s, node: i, rng: rand.New(rand.NewPCG(s.seed, uint64(1<<40+born*100+i)))}
+	n.link = &link{s: s, node: i, rng: rand.New(rand.NewPCG(s.seed, 1<<40+uint64(born*100+i)))}
 	local := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: 1 << 12})
 	fallback := penstock.WithFallback(n.link, local, &penstock.FallbackOptions{
 		Timeout: linkTimeout, Share: localShare,

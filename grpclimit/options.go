@@ -53,15 +53,17 @@ type Options struct {
 	// those that would have been denied. Default: limits are enforced.
 	Shadow func(context.Context, Call, []httplimit.Answer)
 
-	// Denied returns the error of a call that was denied. Default: [Denial].
+	// Denied returns the error of a call that was denied; for none it is the
+	// default. Default: [Denial].
 	Denied func(context.Context, Call, []httplimit.Answer) error
 
 	// Unavailable returns the error of a call that nothing could be decided
 	// about, such as [Refuse] does; or nil, and the call passes. Default: it
-	// passes.
+	// passes, unless its client has left.
 	Unavailable func(context.Context, Call, error) error
 
-	// OnError is told of each such failure. Default: nobody is told.
+	// OnError is told of each such failure, and of failures to give back.
+	// Default: nobody is told.
 	OnError func(context.Context, Call, error)
 
 	// Proxies are the addresses of those in front of this server whose word

@@ -3,6 +3,7 @@ package grpclimit
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -49,8 +50,8 @@ func MessageServer(lim *penstock.Limiter, o *Options) grpc.StreamServerIntercept
 	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		m := &meteredStream{ServerStream: ss, protection: p, method: info.FullMethod}
 		err := handler(srv, m)
-		if m.denied != nil {
-			return m.denied // whatever the handler made of it
+		if denied := m.denied.Load(); denied != nil {
+			return *denied // whatever the handler made of it
 		}
 		return err
 	}
@@ -61,19 +62,22 @@ type meteredStream struct {
 	grpc.ServerStream
 	protection *protection
 	method     string
-	denied     error
+	denied     atomic.Pointer[error] // for a handler may return while it still receives elsewhere
 }
 
 // RecvMsg receives a message, and fails if it is one too many.
 func (s *meteredStream) RecvMsg(m any) error {
-	if s.denied != nil {
-		return s.denied
+	if denied := s.denied.Load(); denied != nil {
+		return *denied
 	}
 	if err := s.ServerStream.RecvMsg(m); err != nil {
 		return err
 	}
-	s.denied = s.protection.admit(s.Context(), Call{Method: s.method, Message: m}, s.SetTrailer)
-	return s.denied
+	err := s.protection.admit(s.Context(), Call{Method: s.method, Message: m}, s.SetTrailer)
+	if err != nil {
+		s.denied.Store(&err)
+	}
+	return err
 }
 
 // A protection is what is known of the limits before any call.
@@ -122,9 +126,11 @@ func (p *protection) admit(ctx context.Context, call Call, setTrailer func(metad
 	var room [few]charge.Part
 	parts := append(room[:0], make([]charge.Part, len(p.charges))...)
 	decided, allowed, err := p.take(ctx, call, parts)
-	switch {
-	case err != nil:
+	if decided == 0 {
 		return p.fail(ctx, call, err)
+	}
+	p.report(ctx, call, err) // of a denial that could not give back what others had granted
+	switch {
 	case p.Shadow != nil:
 		if !allowed {
 			p.Shadow(ctx, call, p.answers(parts[:decided]))
@@ -185,21 +191,34 @@ func (p *protection) addressOf(ctx context.Context) string {
 	return p.book.Key(from.Addr.String(), forwarded)
 }
 
-// fail deals with a call that nothing could be decided about.
+// fail deals with a call that nothing could be decided about. One whose client left
+// meanwhile does not pass: to make calls and cancel them at once would otherwise be
+// a way around the limits of a store that minds.
 func (p *protection) fail(ctx context.Context, call Call, err error) error {
-	if p.OnError != nil {
-		p.OnError(ctx, call, err)
-	}
-	if p.Unavailable != nil && p.Shadow == nil {
+	p.report(ctx, call, err)
+	switch {
+	case p.Shadow != nil:
+		return nil
+	case ctx.Err() != nil:
+		return asStatus(ctx.Err())
+	case p.Unavailable != nil:
 		return p.Unavailable(ctx, call, err)
 	}
 	return nil
 }
 
+func (p *protection) report(ctx context.Context, call Call, err error) {
+	if err != nil && p.OnError != nil {
+		p.OnError(ctx, call, err)
+	}
+}
+
 func (p *protection) deny(ctx context.Context, call Call, answers []httplimit.Answer, setTrailer func(metadata.MD)) error {
 	setTrailer(pushback(answers))
 	if p.Denied != nil {
-		return p.Denied(ctx, call, answers)
+		if err := p.Denied(ctx, call, answers); err != nil {
+			return err
+		}
 	}
 	return Denial(answers)
 }

@@ -369,3 +369,32 @@ func TestHolding(t *testing.T) {
 		t.Errorf("one that is held for an hour: %v", err)
 	}
 }
+
+// A handler may return while another goroutine still receives.
+func TestReceivingElsewhere(t *testing.T) {
+	intercept := grpclimit.MessageServer(inMemory(t, "1/1h"), &grpclimit.Options{Key: grpclimit.Everybody})
+	received := make(chan struct{})
+	err := intercept(nil, &endless{ctx: t.Context()}, &grpc.StreamServerInfo{}, func(_ any, ss grpc.ServerStream) error {
+		go func() {
+			defer close(received)
+			for ss.RecvMsg(nil) == nil { // until it is one too many
+			}
+		}()
+		return nil
+	})
+	if err != nil && status.Code(err) != exhausted {
+		t.Error(err)
+	}
+	<-received
+}
+
+// endless is a stream in which messages never end.
+type endless struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (e *endless) Context() context.Context { return e.ctx }
+func (*endless) RecvMsg(any) error          { return nil }
+func (*endless) SendMsg(any) error          { return nil }
+func (*endless) SetTrailer(metadata.MD)     {}

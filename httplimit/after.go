@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -77,9 +78,11 @@ func ResetOnSuccess(r Response) int64 {
 }
 
 // FreeServerErrors, as a [Charge.After], gives back what was taken for a response
-// whose status is 500 or above. Be sure that clients cannot bring those about.
+// whose status is 500 or above, unless the client left before it was complete: a
+// proxy fails then, and to hang up would make every download free. Be sure that
+// clients cannot bring errors about in other ways.
 func FreeServerErrors(r Response) int64 {
-	if r.Status >= 500 {
+	if r.Status >= 500 && !errors.Is(r.Request.Context().Err(), context.Canceled) {
 		return 0
 	}
 	return r.Taken

@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -71,6 +73,38 @@ func TestAfter(t *testing.T) {
 		if got := remainsAfter(t, test.after, strings.Fields(test.statuses)...); got != test.remain {
 			t.Errorf("%s, %s: %d remain, want %d", test.name, test.statuses, got, test.remain)
 		}
+	}
+}
+
+// Whoever hangs up in the middle of an answer makes a proxy panic, and pays.
+func TestHangingUpIsNotFree(t *testing.T) {
+	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "hello")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done() // there would be more
+	}))
+	defer behind.Close()
+	at, err := url.Parse(behind.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lim := inMemory(t, "10/1h")
+	front := httptest.NewServer(httplimit.Protect(lim, &httplimit.Options{
+		Key: httplimit.Everybody, After: httplimit.FreeServerErrors,
+	})(httputil.NewSingleHostReverseProxy(at)))
+	for range 3 {
+		resp, err := http.Get(front.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = io.ReadFull(resp.Body, make([]byte, 5)); err != nil {
+			t.Error(err)
+		}
+		_ = resp.Body.Close()
+	}
+	front.Close() // when all have been settled
+	if d, err := lim.Peek(t.Context(), "everybody"); err != nil || d.Remaining != 7 {
+		t.Errorf("%v, %v, want 7 of 10 to remain", d, err)
 	}
 }
 
@@ -179,9 +213,8 @@ func TestCostHeader(t *testing.T) {
 func TestSettlingAfterTheClientLeft(t *testing.T) {
 	lim := inMemory(t, "10/1h")
 	ctx, leave := context.WithCancel(t.Context())
-	h := httplimit.Protect(lim, &httplimit.Options{After: httplimit.FreeServerErrors})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	h := httplimit.Protect(lim, &httplimit.Options{After: httplimit.OnlyFailures})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		leave()
-		w.WriteHeader(http.StatusBadGateway)
 	}))
 	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
 	r.RemoteAddr = alice
@@ -319,4 +352,39 @@ func (w *ownWriter) Status() int { return w.status }
 
 func (w *ownWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return nil, nil, errors.ErrUnsupported
+}
+
+// A handler that copied an empty file may still say what is wrong.
+func TestCopyingNothing(t *testing.T) {
+	lim := inMemory(t, "10/1h")
+	server := httptest.NewServer(httplimit.Protect(lim, &httplimit.Options{
+		Key: httplimit.Everybody, After: httplimit.ResetOnSuccess,
+	})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.Copy(w, io.LimitReader(strings.NewReader("nothing of this"), 0))
+		w.WriteHeader(http.StatusUnauthorized)
+	})))
+	resp, err := http.Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	server.Close()
+	if d, err := lim.Peek(t.Context(), "everybody"); resp.StatusCode != http.StatusUnauthorized || err != nil || d.Remaining != 9 {
+		t.Errorf("%d: %v, %v, want 9 to remain", resp.StatusCode, d, err)
+	}
+}
+
+// failing is a writer whose client is gone.
+type failing struct{ *httptest.ResponseRecorder }
+
+func (failing) FlushError() error { return net.ErrClosed }
+
+func TestFlushingFails(t *testing.T) {
+	h := httplimit.Protect(inMemory(t, "10/1h"), &httplimit.Options{After: httplimit.OnlyFailures})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if err := http.NewResponseController(w).Flush(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("got %v, want %v", err, net.ErrClosed)
+		}
+	}))
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	h.ServeHTTP(failing{httptest.NewRecorder()}, r)
 }

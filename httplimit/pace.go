@@ -93,6 +93,13 @@ func (p *pacer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
+// CloseIdleConnections is what [http.Client.CloseIdleConnections] asks for.
+func (p *pacer) CloseIdleConnections() {
+	if t, ok := p.Transport.(interface{ CloseIdleConnections() }); ok {
+		t.CloseIdleConnections()
+	}
+}
+
 // wait returns when the request may go.
 func (p *pacer) wait(r *http.Request, key string) error {
 	defer p.waiting.Add(-1)
@@ -115,12 +122,23 @@ func (p *pacer) wait(r *http.Request, key string) error {
 		}
 		// Meanwhile the server has said that it takes no more. To go on with
 		// what was taken would let all who waited go at once when it does.
-		if cost > 0 {
-			if _, err := p.limiter.Refund(r.Context(), key, cost); err != nil {
-				return err
-			}
+		if err := p.giveUp(r.Context(), key, cost); err != nil {
+			return err
 		}
 	}
+}
+
+// giveUp gives back a turn that was not used. The turns of a bucket are moments,
+// and this one has passed: whoever got it back would go in somebody else's.
+func (p *pacer) giveUp(ctx context.Context, key string, cost int64) (err error) {
+	switch p.limiter.Limit().Algorithm {
+	case penstock.TokenBucket, penstock.LeakyBucket:
+		return nil
+	}
+	if cost > 0 {
+		_, err = p.limiter.Refund(ctx, key, cost)
+	}
+	return err
 }
 
 // waitForServer waits for as long as the server wants us to.

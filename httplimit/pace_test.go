@@ -191,7 +191,7 @@ func TestLateAnswers(t *testing.T) {
 // Whoever got its turn while the server closed gives it back, for others to have.
 func TestTurnsThatAreNotUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lim := inMemory(t, "1/10s")
+		lim := inMemory(t, "1/10s fixed-window")
 		c := pacedClient(lim, httplimit.PaceOptions{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			time.Sleep(5 * time.Second)
 			w.Header().Set("Retry-After", "100")
@@ -247,6 +247,41 @@ func TestNoStampedeAfterAPause(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Those who had reserved a moment after the pause keep it to themselves.
+func TestNobodyGoesInAnothersTurn(t *testing.T) {
+	for _, limit := range []string{"1/1s burst=1", "1/1s leaky-bucket burst=100"} {
+		synctest.Test(t, func(t *testing.T) {
+			var mu sync.Mutex
+			var arrivals []time.Duration
+			start := time.Now()
+			c := pacedClient(inMemory(t, limit), httplimit.PaceOptions{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				mu.Lock()
+				defer mu.Unlock()
+				arrivals = append(arrivals, time.Since(start))
+				if len(arrivals) == 1 {
+					time.Sleep(500 * time.Millisecond) // until all the others are in line
+					w.Header().Set("Retry-After", "10")
+					w.WriteHeader(http.StatusTooManyRequests)
+				}
+			}))
+			var wg sync.WaitGroup
+			for range 21 {
+				wg.Go(func() {
+					if _, err := fetch(t.Context(), c, "http://api.example/"); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			for i := 1; i < len(arrivals); i++ {
+				if gap := arrivals[i] - arrivals[i-1]; gap < time.Second {
+					t.Errorf("%s: request %d came %v after the one before it", limit, i, gap)
+				}
+			}
+		})
+	}
 }
 
 func TestWaitingIsBounded(t *testing.T) {
@@ -387,5 +422,21 @@ func TestPacingAcrossProcesses(t *testing.T) {
 	wg.Wait()
 	if got, want := time.Since(start), (n-1)*interval; got < want {
 		t.Errorf("%d requests of two clients took %v, less than %v", n, got, want)
+	}
+}
+
+// idle is a transport with connections to close.
+type idle struct {
+	direct
+	closed *bool
+}
+
+func (i idle) CloseIdleConnections() { *i.closed = true }
+
+func TestPacingClosesIdleConnections(t *testing.T) {
+	closed := false
+	c := &http.Client{Transport: httplimit.Pace(inMemory(t, "1/1s"), &httplimit.PaceOptions{Transport: idle{closed: &closed}})}
+	if c.CloseIdleConnections(); !closed {
+		t.Error("connections are left open")
 	}
 }

@@ -19,12 +19,17 @@ type Charge struct {
 	Key func(*http.Request) string
 
 	// Cost says how much to take before the request is served. Nothing is
-	// taken for 0, and such a request always passes. Default: 1.
+	// taken for 0, and such a request always passes. Less than 0 cannot be
+	// decided, and passes unless Unavailable says otherwise: mind that
+	// ContentLength is -1 for a body of unknown length. Default: 1.
 	Cost func(*http.Request) int64
 
 	// After says what the request cost, once it was served: less than was
 	// taken is given back, more is taken as far as there is any left, and
-	// [penstock.Reset] makes the key as good as new. Default: what was taken.
+	// [penstock.Reset] makes the key as good as new. What is given back when
+	// the units had come back by themselves already, because the request took
+	// longer than that, makes room for as many others: the rate holds over
+	// time, a window's bound does not. Default: what was taken.
 	After func(Response) int64
 }
 
@@ -59,7 +64,8 @@ type Options struct {
 
 	// Unavailable answers a request that nothing could be decided about, such
 	// as [Refuse] does: because the store is away, or because the client
-	// cannot be told from others. Default: the request passes.
+	// cannot be told from others. Default: the request passes, unless its
+	// client has left.
 	Unavailable func(http.ResponseWriter, *http.Request, error)
 
 	// OnError is told of each such failure, and of failures to give back.
@@ -73,7 +79,8 @@ type Options struct {
 
 	// AddressHeader is the field by which proxies say whom they forward for:
 	// a list of addresses to which each has added the one it was connected
-	// from. Default: X-Forwarded-For.
+	// from. Forwarded, which is no such list, is not understood. Default:
+	// X-Forwarded-For.
 	AddressHeader string
 
 	// IPv6Prefix is how many bits of an IPv6 address tell clients apart. Who
@@ -151,9 +158,12 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var room [few]charge.Part
 	parts := append(room[:0], make([]charge.Part, len(p.charges))...)
 	decided, allowed, err := p.take(r, parts)
-	switch {
-	case err != nil:
+	if decided == 0 {
 		p.fail(w, r, err)
+		return
+	}
+	p.report(r, err) // of a denial that could not give back what others had granted
+	switch {
 	case p.Shadow != nil && !allowed:
 		p.Shadow(r, p.answers(parts[:decided]))
 		p.next.ServeHTTP(w, r)
@@ -205,14 +215,21 @@ func (p *protection) keyOf(c *Charge, r *http.Request) string {
 	return ""
 }
 
-// fail deals with a request that nothing could be decided about.
+// fail deals with a request that nothing could be decided about. One whose client
+// left meanwhile is not served: to send requests and take them back at once would
+// otherwise be a way around the limits of a store that minds.
 func (p *protected) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p.report(r, err)
-	if p.Unavailable != nil && p.Shadow == nil {
+	switch {
+	case p.Shadow != nil:
+		p.next.ServeHTTP(w, r)
+	case r.Context().Err() != nil:
+		Refuse(w, r, err)
+	case p.Unavailable != nil:
 		p.Unavailable(w, r, err)
-		return
+	default:
+		p.next.ServeHTTP(w, r)
 	}
-	p.next.ServeHTTP(w, r)
 }
 
 func (p *protection) report(r *http.Request, err error) {

@@ -441,3 +441,47 @@ func TestStoreFailure(t *testing.T) {
 	shadow := &httplimit.Options{Unavailable: httplimit.Refuse, Shadow: func(*http.Request, []httplimit.Answer) {}}
 	expect(t, "in shadow", statuses(httplimit.Protect(lim, shadow)(hello), 1, alice), 200)
 }
+
+// A request that was denied stays denied if what another store had granted cannot
+// be given back.
+func TestDenialWithoutGivingBack(t *testing.T) {
+	lost := fmt.Errorf("far away: %w", penstock.ErrUnavailable)
+	memory := penstock.NewMemory(nil)
+	keeping := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+		if r.Cost < 0 {
+			return penstock.Decision{}, lost
+		}
+		return memory.Take(ctx, r)
+	})
+	var seen error
+	h := httplimit.Protect(limiter(t, keeping, "10/1h"), &httplimit.Options{
+		Also:    []httplimit.Charge{{Limiter: inMemory(t, "1/1h")}},
+		OnError: func(_ *http.Request, err error) { seen = err },
+	})(hello)
+	expect(t, "one too many", statuses(h, 2, alice), 200, 429)
+	if !errors.Is(seen, lost) {
+		t.Errorf("reported %v, want %v", seen, lost)
+	}
+}
+
+// Whoever sends a request and takes it back at once is not served for free, although
+// a store that is far away does not decide about it.
+func TestLeavingIsNoWayAround(t *testing.T) {
+	memory := penstock.NewMemory(nil)
+	far := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+		if err := ctx.Err(); err != nil {
+			return penstock.Decision{}, fmt.Errorf("%w: %w", penstock.ErrUnavailable, err)
+		}
+		return memory.Take(ctx, r)
+	})
+	served := 0
+	h := httplimit.Protect(limiter(t, far, "1/1h"), nil)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ }))
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	for range 10 {
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(gone, http.MethodGet, "/", nil))
+	}
+	if served != 0 {
+		t.Errorf("%d requests were served and not charged", served)
+	}
+}

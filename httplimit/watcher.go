@@ -27,10 +27,13 @@ func (w *watcher) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
-// ReadFrom keeps what net/http can do about files.
-func (w *watcher) ReadFrom(r io.Reader) (int64, error) {
-	w.see(http.StatusOK)
-	return io.Copy(w.ResponseWriter, r)
+// ReadFrom keeps what net/http can do about files. A copy of nothing does not begin
+// the response.
+func (w *watcher) ReadFrom(r io.Reader) (n int64, err error) {
+	if n, err = io.Copy(w.ResponseWriter, r); n > 0 {
+		w.see(http.StatusOK)
+	}
+	return n, err
 }
 
 // Unwrap is what [http.ResponseController] asks for.
@@ -78,6 +81,12 @@ type flushWatcher struct {
 func (w *flushWatcher) Flush() {
 	w.see(http.StatusOK)
 	w.flusher.Flush()
+}
+
+// FlushError is what [http.ResponseController] asks for, to say if that failed.
+func (w *flushWatcher) FlushError() error {
+	w.see(http.StatusOK)
+	return http.NewResponseController(w.ResponseWriter).Flush()
 }
 
 type flushHijackWatcher struct {

@@ -123,3 +123,19 @@ func inverse(a, n int64) int64 {
 	}
 	return x.Int64()
 }
+
+// A grant is reversed by as many units as are asked back, also when the limit has
+// become much smaller since than what was granted.
+func TestGrantIsReversedUnderASmallerLimit(t *testing.T) {
+	w := newWorld(t)
+	large := penstock.Limit{Name: "bucket", Count: 1000, Period: 786 * time.Hour}
+	for _, small := range []penstock.Limit{
+		{Name: "bucket", Count: 58, Period: 125 * time.Hour, Burst: 1},
+		{Name: "bucket", Count: 1, Period: 366 * 24 * time.Hour},
+	} {
+		w.begin()
+		w.both(penstock.Request{Limit: large, Cost: 900, ID: "y"})
+		w.both(penstock.Request{Limit: small, Cost: -700, ID: "y"})
+		w.both(penstock.Request{Limit: small, Cost: 1, ID: "y"}) // 200 are still granted
+	}
+}

@@ -18,7 +18,7 @@ elseif rest == -1 then
   return redis.error_reply('FOREIGN record without expiry')
 end
 local back = 0
-if cost < 0 and known and reversed == '' then back = math.min(-cost / unit, units) end
+if cost < 0 and known and reversed == '' then back = math.min(math.floor(-cost / unit + 0.5), units) end
 if cost < 0 then own[1] = -back * unit elseif known then own[1] = 0 end
 local reply, charged, delay = step(KEYS, own)
 if type(reply) ~= 'table' then reply = {reply} end

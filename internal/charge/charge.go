@@ -60,7 +60,8 @@ func sameStore(a, b *penstock.Limiter) bool {
 // Take takes the parts, one for each limiter, all or nothing. It returns how many
 // of them were decided: all, unless one was denied before the others' stores were
 // asked. Limiters of one store are decided as one. Those of several are taken one
-// store after the other, and given back if a later one denies or fails.
+// store after the other, and given back if a later one denies or fails. A denial
+// stays one if giving back fails; nothing was decided only if decided is 0.
 func (s *Set) Take(ctx context.Context, parts []Part) (decided int, allowed bool, err error) {
 	from := 0
 	for _, end := range s.ends {

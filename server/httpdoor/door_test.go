@@ -332,7 +332,7 @@ func TestWhoWantsNoAnswerByHTTP2(t *testing.T) {
 	s := httptest.NewUnstartedServer(d.receive(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/held" {
 			release := Hold(r)
-			time.Sleep(2*requestTicks*tick + tick)
+			<-time.After(2*requestTicks*tick + tick)
 			release()
 			_, _ = io.WriteString(w, "at last")
 			return

@@ -150,6 +150,9 @@ func (s *Store) poseAgain(q *question, c *Call) {
 	case q.once:
 		c.Script = p.once
 		c.own = p.arguments(q.ask, append(c.own[:0], strconv.FormatInt(q.memory, 10), p.unitCost()))
+		if q.ask.Cost < 0 {
+			c.own[2] = strconv.FormatInt(p.sent(q.ask), 10)
+		}
 		c.Args = c.own
 	case q.ask == (algorithm.Ask{Cost: 1}) && p.step != algorithm.AlignedWindowStep:
 		c.Script = p.script

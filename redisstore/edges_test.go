@@ -67,6 +67,28 @@ func TestBucketSurvivesAChangeOfItsUnit(t *testing.T) {
 	}
 }
 
+// What was granted under an ID may be more than the limit that has taken its place
+// can count to. All of it is given back, and then it is as if it had never been.
+func TestGrantIsGivenBackUnderALowerLimit(t *testing.T) {
+	w := newWorld(t)
+	for a := range penstock.SlidingLog + 1 {
+		high := penstock.Limit{Name: "lowered", Algorithm: a, Count: 10_000, Period: time.Minute}
+		low := high
+		low.Count = 3
+		for _, delay := range []time.Duration{0, time.Minute} {
+			w.begin()
+			w.both(penstock.Request{Limit: high, Cost: 5000})
+			w.both(penstock.Request{Limit: high, Cost: 4999, ID: "y", MaxDelay: delay})
+			w.both(penstock.Request{Limit: low, Cost: -1, ID: "z"})
+			w.both(penstock.Request{Limit: low, Cost: -9000, ID: "y"})
+			w.both(penstock.Request{Limit: low, Cost: 2, ID: "y"})
+			w.both(penstock.Request{Limit: low, Cost: -1, ID: "y"})
+			w.both(penstock.Request{Limit: low, Cost: -1, ID: "y"}) // which can be done once
+			w.both(penstock.Request{Limit: low, Cost: 0})
+		}
+	}
+}
+
 // A count times a time may be more than a double holds. It shows where the
 // quotient is next to a whole number: previous · left ≡ 1 (mod period).
 func TestSlidingWindowSharesExactly(t *testing.T) {

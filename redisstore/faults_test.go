@@ -68,14 +68,15 @@ func TestRestartWithAOFLosesNothing(t *testing.T) {
 // Callers wait for it within their deadlines, and nothing is lost.
 func TestLoadingServerIsWaitedFor(t *testing.T) {
 	server := launch(t, redistest.Options{Args: []string{
-		"--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024", // a second for a thousand keys
+		// A second for a thousand keys, and somebody is answered after each of them.
+		"--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024", "--rdbcompression", "no",
 	}})
 	url, prefix := "redis://"+server.Addr, newPrefix()
 	quick := openPrefix(t, url, prefix, 50*time.Millisecond)
 	r := penstock.Request{Key: "k", Limit: slowLimits[2], Cost: 10}
 	await(t, "some is taken", func() bool { _, err := quick.Take(t.Context(), r); return err == nil })
 	before := take(t, openPrefix(t, url, prefix, generous), r)
-	tell(t, server, "EVAL", "for i = 1, 1500 do redis.call('SET', 'other' .. i, i, 'PX', 600000) end", "0")
+	tell(t, server, "EVAL", "for i = 1, 1500 do redis.call('SET', i, string.rep('x', 1100), 'PX', 600000) end", "0")
 	tell(t, server, "SAVE")
 	server.Kill()
 	restarted := make(chan error)

@@ -169,9 +169,10 @@ func (p *plan) bucketArguments(ask algorithm.Ask, args []string) []string {
 	r := p.rate()
 	cost := p.sent(ask)
 	if cost < 0 {
-		cost = max(cost, -(1<<62)/(r.Interval/p.unit)) // the charge is still a number
+		reach := algorithm.TokenBucket{Rate: *r}
+		cost = max(cost, -(r.Capacity()+reach.Reach())/r.Interval-1)
 	}
-	args = append(args, strconv.FormatInt(cost*(r.Interval/p.unit), 10))
+	args = append(args, strconv.FormatInt(cost*r.Interval/p.unit, 10))
 	args = append(args, p.shape...)
 	if !ask.AtMost && ask.MaxDelay == 0 && p.unit == 1 {
 		return args

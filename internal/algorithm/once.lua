@@ -4,7 +4,8 @@
 --
 -- KEYS: the step's, and the record's
 -- ARGV: how long a grant is remembered, what one unit costs the step, and then
---       the step's own
+--       the step's own; if something is given back, the first of those is in
+--       units, for it may be more than what the step now counts to
 -- Returns the units of a grant that was made before, or those that were asked
 -- back; when to act on it; and what the step returns.
 local memory, unit, own = tonumber(ARGV[1]), tonumber(ARGV[2]), {unpack(ARGV, 3)}
@@ -18,7 +19,7 @@ elseif rest == -1 then
   return redis.error_reply('FOREIGN record without expiry')
 end
 local back = 0
-if cost < 0 and known and reversed == '' then back = math.min(math.floor(-cost / unit + 0.5), units) end
+if cost < 0 and known and reversed == '' then back = math.min(-cost, units) end
 if cost < 0 then own[1] = -back * unit elseif known then own[1] = 0 end
 local reply, charged, delay = step(KEYS, own)
 if type(reply) ~= 'table' then reply = {reply} end

@@ -2,7 +2,6 @@ package penstock
 
 import (
 	"fmt"
-	"hash/maphash"
 	"time"
 
 	"github.com/penstock-io/penstock/internal/algorithm"
@@ -21,8 +20,8 @@ const (
 
 // takeOnce decides a request that has an ID.
 func (m *Memory) takeOnce(mt *meter, r *Request) (Decision, error) {
-	h := hashOf(mt, r.Key)
-	id := max(h*0x9e3779b97f4a7c15^maphash.String(seed, r.ID), 1)
+	h := m.hashOf(mt, r.Key)
+	id := max(h*0x9e3779b97f4a7c15^m.sum(r.ID), 1)
 	s := m.shard(h)
 	s.mu.Lock()
 	defer s.mu.Unlock()

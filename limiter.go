@@ -39,15 +39,15 @@ func New(s Store, l Limit) (*Limiter, error) {
 		return nil, errNoStore
 	}
 	lim := &Limiter{store: s}
-	tick := int64(1)
+	tick, own := int64(1), (*secret)(nil)
 	if m, ok := s.(*Memory); ok {
 		if m == nil || m.shards == nil {
 			return nil, fmt.Errorf("penstock: no store: a Memory is made by NewMemory")
 		}
-		lim.memory, tick = m, m.tick
+		lim.memory, tick, own = m, m.tick, m.secret
 	}
 	var err error
-	lim.meter, err = newMeter(l, tick)
+	lim.meter, err = newMeter(l, tick, own)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package penstock
 
 import (
 	"context"
+	"crypto/rand"
 	"hash/maphash"
 	"math/bits"
 	"sync/atomic"
@@ -35,6 +36,11 @@ type MemoryOptions struct {
 	// whose clock is coarser. With a tick of one's own, all limits go by the
 	// wall clock. Default: a nanosecond.
 	Tick time.Duration
+
+	// Durable makes [Memory.Snapshot] possible. Keys are then known by hashes
+	// that mean the same in the next process, which take some 20 ns longer to
+	// work out. Default: what is in memory ends with the process.
+	Durable bool
 }
 
 // Memory is the store inside this process. It is safe for concurrent use, runs
@@ -50,8 +56,10 @@ type Memory struct {
 	shards []shard
 	shift  int // a key's shard is in the top bits of its hash
 	base   time.Time
+	offset int64        // what the steady clock showed at the base
 	clock  func() int64 // nil for the machine's own
 	tick   int64
+	secret *secret // of the hashes; nil for the process's own
 
 	places   places // that the shards share
 	bytes    atomic.Int64
@@ -89,24 +97,31 @@ func NewMemory(o *MemoryOptions) *Memory {
 	if o == nil {
 		o = &MemoryOptions{}
 	}
+	most := int64(orDefault(o.MaxKeys, defaultMaxKeys))
+	return newMemory(o, most, min(bits.Len64(uint64(most-1)/keysPerShard), maxShardBits))
+}
+
+// newMemory returns a store for so many keys, in 2^shardBits shards.
+func newMemory(o *MemoryOptions, maxKeys int64, shardBits int) *Memory {
 	m := &Memory{base: time.Now(), tick: max(int64(o.Tick), 1)}
-	m.places.most = defaultMaxKeys
-	if o.MaxKeys > 0 {
-		m.places.most = int64(o.MaxKeys)
+	m.places.most = maxKeys
+	if o.Durable {
+		var b [secretLen]byte
+		_, _ = rand.Read(b[:]) // which never fails
+		m.secret = newSecret(b)
 	}
 	m.setClock(o)
-	m.setShards(o)
+	m.setShards(o, shardBits)
 	return m
 }
 
-func (m *Memory) setShards(o *MemoryOptions) {
+func (m *Memory) setShards(o *MemoryOptions, shardBits int) {
 	maxBytes := int64(defaultMaxBytes)
 	if o.MaxBytes > 0 {
 		maxBytes = o.MaxBytes
 	}
-	n := min(bits.Len64(uint64(m.places.most-1)/keysPerShard), maxShardBits)
-	m.shards = make([]shard, 1<<n)
-	m.shift = 64 - n
+	m.shards = make([]shard, 1<<shardBits)
+	m.shift = 64 - shardBits
 	for i := range m.shards {
 		m.shards[i].open(m, &m.places)
 		m.shards[i].blocks.held, m.shards[i].blocks.most = &m.bytes, maxBytes
@@ -140,7 +155,7 @@ func (m *Memory) now(wall bool) int64 {
 	case wall:
 		return min(max(time.Now().UnixNano(), 0), algorithm.MaxTime)
 	}
-	return max(int64(time.Since(m.base)), 0)
+	return max(int64(time.Since(m.base)), 0) + m.offset
 }
 
 // clocks reads the clock that a kind of table goes by, and the one that never
@@ -151,7 +166,7 @@ func (m *Memory) clocks(k kind) (now, steady int64) {
 		return now, now
 	}
 	t := time.Now()
-	return min(max(t.UnixNano(), 0), algorithm.MaxTime), int64(t.Sub(m.base))
+	return min(max(t.UnixNano(), 0), algorithm.MaxTime), int64(t.Sub(m.base)) + m.offset
 }
 
 // Take decides one request. It never blocks, and so does not look at ctx.
@@ -172,17 +187,17 @@ func (m *Memory) Take(_ context.Context, r Request) (d Decision, err error) {
 
 // meter returns the request's limit, made ready for this store's clock.
 func (m *Memory) meter(r *Request) (*meter, error) {
-	if mt := r.meter; mt != nil && mt.tick == m.tick && mt.limit == r.Limit {
+	if mt := r.meter; mt != nil && mt.tick == m.tick && mt.secret == m.secret && mt.limit == r.Limit {
 		return mt, nil
 	}
-	return m.meters.get(r.Limit, m.tick)
+	return m.meters.get(r.Limit, m.tick, m.secret)
 }
 
 // take decides about one key. What happens most, that one unit of a token bucket
 // is taken and was there, is decided on the spot: calling others for it would
 // cost more than the decision.
 func (m *Memory) take(mt *meter, key string, ask algorithm.Ask, d *Decision) {
-	h := hashOf(mt, key)
+	h := m.hashOf(mt, key)
 	s := m.shard(h)
 	s.mu.Lock()
 	t := &s.tables[mt.kind]
@@ -214,6 +229,22 @@ func (m *Memory) Stats() MemoryStats {
 }
 
 // hashOf returns what a key is known by under a limit; never 0.
+func (m *Memory) hashOf(mt *meter, key string) uint64 {
+	if m.secret != nil {
+		return max(m.secret.sum(key)^mt.identity, 1)
+	}
+	return hashOf(mt, key)
+}
+
+// sum returns the hash of a text.
+func (m *Memory) sum(text string) uint64 {
+	if m.secret != nil {
+		return m.secret.sum(text)
+	}
+	return maphash.String(seed, text)
+}
+
+// hashOf returns what a key is known by under a limit, in this process; never 0.
 func hashOf(mt *meter, key string) uint64 {
 	return max(maphash.String(seed, key)^mt.identity, 1)
 }

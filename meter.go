@@ -11,10 +11,11 @@ import (
 // A meter is a limit made ready for counting: checked, and its arithmetic
 // worked out for a store's tick.
 type meter struct {
-	limit     Limit  // as it was given
-	identity  uint64 // whose state it counts
-	numbers   uint64 // tells limits of one identity apart
-	kind      kind   // of table that a Memory keeps the state in
+	limit     Limit   // as it was given
+	secret    *secret // of the store it is for; nil for the process's own
+	identity  uint64  // whose state it counts
+	numbers   uint64  // tells limits of one identity apart
+	kind      kind    // of table that a Memory keeps the state in
 	tick      int64
 	most      int64 // that could be granted at once
 	grantLife int64 // how long a grant under an ID is remembered
@@ -40,14 +41,16 @@ var seed = maphash.MakeSeed()
 // maxGrantLife is the longest that a grant under an ID is remembered.
 const maxGrantLife = 24 * time.Hour
 
-// newMeter checks a limit and works it out for a clock of the given tick.
-func newMeter(l Limit, tick int64) (*meter, error) {
+// newMeter checks a limit and works it out for a clock of the given tick, and for
+// a store whose hashes have a secret of their own, or none.
+func newMeter(l Limit, tick int64, own *secret) (*meter, error) {
 	if err := l.Validate(); err != nil {
 		return nil, err
 	}
 	n := l.Normal()
 	mt := &meter{
 		limit:     l,
+		secret:    own,
 		identity:  maphash.Comparable(seed, n.identity()),
 		numbers:   maphash.Comparable(seed, n),
 		kind:      n.kind(),
@@ -56,6 +59,9 @@ func newMeter(l Limit, tick int64) (*meter, error) {
 		grantLife: algorithm.RoundUp(int64(min(n.Period, maxGrantLife)), tick),
 		period:    algorithm.RoundUp(int64(n.Period), tick),
 		offset:    algorithm.RoundDown(int64(n.Offset), tick),
+	}
+	if own != nil {
+		mt.identity = own.identify(n.identity())
 	}
 	return mt, mt.prepare(n)
 }
@@ -158,13 +164,13 @@ type meterCache struct {
 
 // of returns the meter of a request's limit. It may be for any tick.
 func (c *meterCache) of(r *Request) (*meter, error) {
-	if mt := r.meter; mt != nil && mt.limit == r.Limit {
+	if mt := r.meter; mt != nil && mt.secret == nil && mt.limit == r.Limit {
 		return mt, nil
 	}
-	return c.get(r.Limit, 1)
+	return c.get(r.Limit, 1, nil)
 }
 
-func (c *meterCache) get(l Limit, tick int64) (*meter, error) {
+func (c *meterCache) get(l Limit, tick int64, own *secret) (*meter, error) {
 	i := l.mix() % uint64(len(c.slots))
 	first, second := &c.slots[i], &c.slots[i^1]
 	if mt := first.Load(); mt != nil && mt.limit == l {
@@ -173,7 +179,7 @@ func (c *meterCache) get(l Limit, tick int64) (*meter, error) {
 	if mt := second.Load(); mt != nil && mt.limit == l {
 		return mt, nil
 	}
-	mt, err := newMeter(l, tick)
+	mt, err := newMeter(l, tick, own)
 	if err == nil {
 		second.Store(first.Swap(mt))
 	}

@@ -61,7 +61,7 @@ func (b *batch) add(r *Request) error {
 	if err != nil {
 		return err
 	}
-	h := hashOf(mt, r.Key)
+	h := b.store.hashOf(mt, r.Key)
 	b.members = append(b.members, member{
 		meter: mt, ask: r.ask(), hash: h, shard: b.store.shard(h), index: len(b.members),
 	})

@@ -69,7 +69,8 @@ func TestHugeBatches(t *testing.T) {
 	if err := store.TakeEach(t.Context(), rs, ds); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.TakeAll(t.Context(), rs, ds); err != nil {
+	const together = 500 // which one script takes, and everybody else waits for
+	if err := store.TakeAll(t.Context(), rs[:together], ds); err != nil {
 		t.Fatal(err)
 	}
 	for i, d := range ds {

@@ -43,8 +43,9 @@ type Options struct {
 
 	// Also are further limiters. A request that one of them denies takes
 	// nothing of the others. Limiters of one store are decided as one; of
-	// several stores, one store after the other, so put the nearest first.
-	// Optional.
+	// several stores, one store after the other, so put the nearest first: a
+	// store that is not asked any more cannot say that it would deny for
+	// longer, and Retry-After speaks of those that were. Optional.
 	Also []Charge
 
 	// Headers says how clients are told how they stand. Default: [IETF].

@@ -269,11 +269,13 @@ func TestLeaseAgesFromBeforeItWasAsked(t *testing.T) {
 			spendOne(l.T, lim, "key")
 		}
 		time.Sleep(1100 * time.Millisecond)
+		synctest.Wait()                              // for what is given back
 		l.store.back = after(900 * time.Millisecond) // a slow answer
 		sent := time.Now()
 		var wg sync.WaitGroup
 		wg.Go(func() { spendOne(l.T, lim, "key") })
 		wg.Wait()
+		synctest.Wait()
 		l.store.back = nil
 		before := l.store.trips.Load()
 		for time.Since(sent) < time.Second {
@@ -683,7 +685,7 @@ func TestLeaseInACrowd(t *testing.T) {
 // unspent, and then for all there is, never spend more in any interval than a lease
 // promises.
 func TestLeaseBounds(t *testing.T) {
-	given := 0
+	var given atomic.Int64
 	for seed := range uint64(40) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		nodes := 1 + rng.IntN(8)
@@ -692,7 +694,7 @@ func TestLeaseBounds(t *testing.T) {
 			b := &bounds{limit: limit, held: limit.Burst / int64(10*nodes) * int64(nodes)}
 			l.store.seen = func(rs ...penstock.Request) {
 				if rs[0].Cost < 0 {
-					given += len(rs)
+					given.Add(int64(len(rs)))
 				}
 			}
 			take := func(node int, times int64) {
@@ -719,8 +721,8 @@ func TestLeaseBounds(t *testing.T) {
 			}
 		})
 	}
-	if given < 150 {
-		t.Errorf("%d times units were given back: this has tested nothing", given)
+	if given.Load() < 150 {
+		t.Errorf("%d times units were given back: this has tested nothing", given.Load())
 	}
 }
 

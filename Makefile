@@ -16,7 +16,7 @@ LINT         := $(CURDIR)/.bin/$(LINT_VERSION)/golangci-lint
 FUZZTIME ?= 30s
 
 # A test that takes longer than this hangs, and its stacks say where.
-TEST_FLAGS := -shuffle=on -timeout=5m
+TEST_FLAGS := -shuffle=on -timeout=10m
 RACE_TEST  := CGO_ENABLED=1 go test -race
 
 .PHONY: help

@@ -67,6 +67,23 @@ func TestBucketSurvivesAChangeOfItsUnit(t *testing.T) {
 	}
 }
 
+// A look under a limit whose debt is counted in microseconds does not round what
+// was owed in nanoseconds.
+func TestLookUnderALongLimitRoundsNothing(t *testing.T) {
+	w := newWorld(t)
+	for _, a := range []penstock.Algorithm{penstock.TokenBucket, penstock.LeakyBucket} {
+		quick := penstock.Limit{Name: "bucket", Algorithm: a, Count: 50_000_000, Period: 27 * time.Second, Burst: 600}
+		long := penstock.Limit{Name: "bucket", Algorithm: a, Count: 9138, Period: 190 * time.Hour, Burst: 476_774}
+		for cost := range int64(40) {
+			w.begin()
+			w.both(penstock.Request{Limit: quick, Cost: cost + 1})
+			w.both(penstock.Request{Limit: long, Cost: 0})
+			w.both(penstock.Request{Limit: long, Cost: 476_774}) // which does not fit
+			w.both(penstock.Request{Limit: quick, Cost: 0})
+		}
+	}
+}
+
 // What was granted under an ID may be more than the limit that has taken its place
 // can count to. All of it is given back, and then it is as if it had never been.
 func TestGrantIsGivenBackUnderALowerLimit(t *testing.T) {

@@ -32,8 +32,8 @@ if rest > 0 then
     local digits, micros, reserved = string.match(text, '^(%-?%d+)(u?)(r?)$')
     if not digits or digits + 0 > 0 then return redis.error_reply('FOREIGN value') end
     debt = digits + rest * (micros == 'u' and 1000 or 1000000)
-    if micros ~= mark then
-      debt, stale = mark == 'u' and math.ceil(debt / 1000) or debt * 1000, true
+    if micros ~= mark then -- what only looks leaves it as exact as it is
+      debt = mark == 'u' and math.ceil(debt / 1000) or debt * 1000
     end
     local most = capacity
     if reserved == 'r' then

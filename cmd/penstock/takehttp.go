@@ -80,6 +80,7 @@ type httpAnswer struct {
 	RetryAfter *json.Number `json:"retry_after"`
 	ResetAfter *json.Number `json:"reset_after"`
 	Delay      *json.Number
+	Source     string
 	Decisions  []httpAnswer
 
 	Title, Detail string
@@ -111,6 +112,9 @@ func (a httpAnswer) String() string {
 		RetryAfter: duration(a.RetryAfter), ResetAfter: duration(a.ResetAfter), Delay: duration(a.Delay),
 	}
 	text := d.String()
+	if a.Source != penstock.SourceStore.String() && a.Source != "" {
+		text += " source=" + a.Source
+	}
 	if a.Rule != "" {
 		text += " rule=" + a.Rule
 	}

@@ -647,3 +647,30 @@ func TestDenyCacheAllocatesNothing(t *testing.T) {
 		}
 	}
 }
+
+// Denials under a limit that is to be left alone are asked for each time.
+func TestDenyCacheLeavesLimitsAlone(t *testing.T) {
+	asked := penstock.PerHour(1).WithName("asked")
+	cache := penstock.WithDenyCache(penstock.NewMemory(nil), &penstock.DenyCacheOptions{
+		Only: func(l penstock.Limit) bool { return l.Name != "asked" },
+	})
+	for limit, want := range map[penstock.Limit]penstock.Source{
+		asked:               penstock.SourceStore,
+		penstock.PerHour(1): penstock.SourceDenyCache,
+	} {
+		r := penstock.Request{Key: "k", Limit: limit, Cost: 1}
+		var d penstock.Decision
+		for range 3 {
+			var err error
+			if d, err = cache.Take(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if d.Allowed || d.Source != want {
+			t.Errorf("%v: %v, want a denial by the %v", limit, d, want)
+		}
+		if _, known := cache.Known(r); known != (want == penstock.SourceDenyCache) {
+			t.Errorf("%v: known %v", limit, known)
+		}
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -172,6 +173,16 @@ func TestSettling(t *testing.T) {
 	if d, err := lim.Peek(t.Context(), "everybody"); err != nil || d.Remaining != 600 {
 		t.Errorf("what nobody said the cost of: %v, %v", d, err)
 	}
+	for _, tokens := range []string{"-1", "-9223372036854775808"} { // the latter is what resets a key
+		if _, err := lim.AllowN(t.Context(), "everybody", 100); err != nil {
+			t.Fatal(err)
+		}
+		before, _ := lim.Peek(t.Context(), "everybody")
+		ask(h, alice, "X-Tokens", tokens)
+		if d, err := lim.Peek(t.Context(), "everybody"); err != nil || d.Remaining != before.Remaining {
+			t.Errorf("what cost %s: %v, %v, want what was taken to be given back, and no more: %v", tokens, d, err, before)
+		}
+	}
 	if httplimit.SetCost(t.Context(), 1) {
 		t.Error("SetCost found middleware where there is none")
 	}
@@ -197,7 +208,7 @@ func TestSettlingSeveral(t *testing.T) {
 }
 
 func TestCostHeader(t *testing.T) {
-	for value, remain := range map[string]int64{"3": 97, "0": 100, "": 90, "-1": 90, "3.5": 90, "99999999999999999999": 90, "1000": 0} {
+	for value, remain := range map[string]int64{"3": 97, "0": 100, "": 90, "-1": 90, "3.5": 90, "+3": 90, "99999999999999999999": 0, "1000": 0} {
 		lim := inMemory(t, "100/1h")
 		h := httplimit.Protect(lim, &httplimit.Options{
 			Cost: func(*http.Request) int64 { return 10 }, After: httplimit.CostHeader("x-cost"),
@@ -207,6 +218,32 @@ func TestCostHeader(t *testing.T) {
 			t.Errorf("X-Cost: %s: %v, %v, want %d", value, d, err, remain)
 		}
 	}
+}
+
+// A request that outlasts its window gives nothing back of the next one.
+func TestSettlingInAnotherWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lim := inMemory(t, "2/10s fixed-window")
+		h := httplimit.Protect(lim, &httplimit.Options{After: httplimit.OnlyFailures})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("X-Slow") != "" {
+				time.Sleep(15 * time.Second)
+			}
+		}))
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() { ask(h, alice, "X-Slow", "1") })
+		}
+		time.Sleep(12 * time.Second)
+		if d, err := lim.AllowN(t.Context(), "203.0.113.1", 2); err != nil || !d.Allowed {
+			t.Error(d, err)
+		}
+		wg.Wait()
+		if d, err := lim.Peek(t.Context(), "203.0.113.1"); err != nil || d.Remaining != 0 {
+			t.Errorf("%v, %v, want nothing to remain of this window", d, err)
+		}
+		time.Sleep(10 * time.Second)
+		expect(t, "what is fast is free", statuses(h, 5, alice), 200, 200, 200, 200, 200)
+	})
 }
 
 // A client that leaves is settled, and a store that is lost meanwhile is reported.

@@ -243,6 +243,21 @@ func TestSettlingInAnotherWindow(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		expect(t, "what is fast is free", statuses(h, 5, alice), 200, 200, 200, 200, 200)
+
+		queue := inMemory(t, "1/15s leaky-bucket burst=5")
+		h = httplimit.Protect(lim, &httplimit.Options{
+			Key: httplimit.Everybody, After: httplimit.OnlyFailures, Also: []httplimit.Charge{{Limiter: queue}},
+		})(hello)
+		expect(t, "the first in a queue", statuses(h, 1, alice), 200)
+		wg.Go(func() { ask(h, alice) }) // is held for as long
+		time.Sleep(12 * time.Second)
+		if d, err := lim.AllowN(t.Context(), "everybody", 2); err != nil || !d.Allowed {
+			t.Error(d, err)
+		}
+		wg.Wait()
+		if d, err := lim.Peek(t.Context(), "everybody"); err != nil || d.Remaining != 0 {
+			t.Errorf("after a queue: %v, %v, want nothing to remain of this window", d, err)
+		}
 	})
 }
 

@@ -77,8 +77,8 @@ type Options struct {
 	// [httplimit.PrivateNetworks]. Default: none.
 	Proxies []netip.Prefix
 
-	// IPv6Prefix is how many bits of an IPv6 address tell clients apart.
-	// Default: 64.
+	// IPv6Prefix is how many bits of an IPv6 address tell clients apart, as in
+	// [httplimit.Options]. Default: 64.
 	IPv6Prefix int
 }
 

@@ -17,7 +17,9 @@ type Charge struct {
 	Limiter *penstock.Limiter
 
 	// Key says whom to charge. A request for which it returns "" is charged to
-	// its client's address. Default: that address.
+	// its client's address. Default: that address. Who comes through a socket
+	// of Unix has none: nothing can be decided about such a request without a
+	// key, and it passes unless Unavailable says otherwise.
 	Key func(*http.Request) string
 
 	// Cost says how much to take before the request is served. Nothing is
@@ -92,7 +94,9 @@ type Options struct {
 	AddressHeader string
 
 	// IPv6Prefix is how many bits of an IPv6 address tell clients apart. Who
-	// has one address usually has a whole prefix. Default: 64.
+	// has one address usually has a whole prefix. Addresses that were made from
+	// one of IPv4, by 6to4, Teredo or NAT64, are known by that one. Default:
+	// 64.
 	IPv6Prefix int
 }
 

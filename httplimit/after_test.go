@@ -173,18 +173,26 @@ func TestSettling(t *testing.T) {
 	if d, err := lim.Peek(t.Context(), "everybody"); err != nil || d.Remaining != 600 {
 		t.Errorf("what nobody said the cost of: %v, %v", d, err)
 	}
-	for _, tokens := range []string{"-1", "-9223372036854775808"} { // the latter is what resets a key
+	if httplimit.SetCost(t.Context(), 1) {
+		t.Error("SetCost found middleware where there is none")
+	}
+}
+
+// A handler that says less than nothing, or by accident what resets a key, gives
+// back what was taken and no more.
+func TestSayingLessThanNothing(t *testing.T) {
+	for _, said := range []int64{-1, penstock.Reset} {
+		lim := inMemory(t, "1000/1h")
 		if _, err := lim.AllowN(t.Context(), "everybody", 100); err != nil {
 			t.Fatal(err)
 		}
-		before, _ := lim.Peek(t.Context(), "everybody")
-		ask(h, alice, "X-Tokens", tokens)
-		if d, err := lim.Peek(t.Context(), "everybody"); err != nil || d.Remaining != before.Remaining {
-			t.Errorf("what cost %s: %v, %v, want what was taken to be given back, and no more: %v", tokens, d, err, before)
+		h := httplimit.Protect(lim, &httplimit.Options{
+			Key: httplimit.Everybody, Cost: func(*http.Request) int64 { return 400 }, After: httplimit.AsSaid,
+		})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { httplimit.SetCost(r.Context(), said) }))
+		ask(h, alice)
+		if d, err := lim.Peek(t.Context(), "everybody"); err != nil || d.Remaining != 900 {
+			t.Errorf("what cost %d: %v, %v, want 900 to remain", said, d, err)
 		}
-	}
-	if httplimit.SetCost(t.Context(), 1) {
-		t.Error("SetCost found middleware where there is none")
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 
+	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/httpdoor"
 	"github.com/penstock-io/penstock/server/judge"
 )
@@ -107,7 +108,7 @@ func (d *Door) Shutdown(ctx context.Context) error { return d.door.Shutdown(ctx)
 func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.mux.ServeHTTP(w, r) }
 
 func notFound(w http.ResponseWriter, _ *http.Request) {
-	httpdoor.Problem{Status: http.StatusNotFound, Detail: "what there is is listed at /"}.Write(w)
+	httpdoor.Refuse(w, httplimit.Problem{Status: http.StatusNotFound, Detail: "what there is is listed at /"})
 }
 
 // An endpoint is something that can be asked.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/httpdoor"
 )
 
@@ -21,10 +22,10 @@ func (d *Door) guard(e endpoint) http.HandlerFunc {
 		switch {
 		case !e.open && !d.knows(r):
 			h.Set("WWW-Authenticate", `Bearer realm="penstock"`)
-			httpdoor.Problem{
+			httpdoor.Refuse(w, httplimit.Problem{
 				Status: http.StatusUnauthorized,
 				Detail: "want Authorization: Bearer and the server's token",
-			}.Write(w)
+			})
 		case !slices.Contains(methods, r.Method):
 			httpdoor.NotAllowed(w, r, e.methods)
 		default:

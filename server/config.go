@@ -31,6 +31,7 @@ type Config struct {
 	RESP  Listen
 	Admin Listen
 
+	Profiles                 bool
 	MaxConnections           int
 	MaxConnectionsPerAddress int // 0 for half of them
 	Token                    string

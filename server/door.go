@@ -122,6 +122,7 @@ func (s *Server) makeDoor(o *opening, encrypted *tls.Config) (door, error) {
 		Token:    c.Token,
 		Metrics:  s.metrics.handler(),
 		Ready:    s.ready,
+		Profiles: c.Profiles,
 		Version:  Version(),
 		Log:      s.log,
 	})

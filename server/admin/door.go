@@ -35,6 +35,10 @@ type Options struct {
 	// are told apart. Default: it always can.
 	Ready func() error
 
+	// Profiles opens /debug/pprof/, which tells of more than operators need, and
+	// keeps the process busy. Default: it is not there.
+	Profiles bool
+
 	// Version is that of the program. Optional.
 	Version string
 
@@ -121,7 +125,7 @@ type endpoint struct {
 }
 
 func (d *Door) endpoints() []endpoint {
-	return []endpoint{
+	all := []endpoint{
 		{"/{$}", "GET, HEAD", "this list", false, d.list},
 		{"/healthz", "GET, HEAD", "whether the process is alive", true, d.healthz},
 		{"/readyz", "GET, HEAD", "whether it can decide, and if not, why", true, d.readyz},
@@ -129,11 +133,18 @@ func (d *Door) endpoints() []endpoint {
 		{"/rules", "GET, HEAD", "the loaded rules and what they have decided, as JSON", false, d.rules},
 		{"/rlconfig", "GET, HEAD", "the loaded rules, one a line, as envoyproxy/ratelimit tells them", false, d.rlconfig},
 		{"/v1/keys", "GET, POST, DELETE", keysHelp, false, d.keys},
-		{"/debug/pprof/", "GET, HEAD", "profiles of the running process", false, pprof.Index},
-		{"/debug/pprof/profile", "GET, HEAD", "where it spends its time: ?seconds=30", false, pprof.Profile},
-		{"/debug/pprof/symbol", "GET, HEAD, POST", "the names of functions", false, pprof.Symbol},
-		{"/debug/pprof/trace", "GET, HEAD", "what it does in detail: ?seconds=1", false, pprof.Trace},
 	}
+	if d.options.Profiles {
+		all = append(all, profiles...)
+	}
+	return all
+}
+
+var profiles = []endpoint{
+	{"/debug/pprof/", "GET, HEAD", "profiles of the running process", false, pprof.Index},
+	{"/debug/pprof/profile", "GET, HEAD", "where it spends its time: ?seconds=30", false, pprof.Profile},
+	{"/debug/pprof/symbol", "GET, HEAD, POST", "the names of functions", false, pprof.Symbol},
+	{"/debug/pprof/trace", "GET, HEAD", "what it does in detail: ?seconds=1", false, pprof.Trace},
 }
 
 const keysHelp = "GET looks at a key, POST gives units=N back, DELETE resets it: " +

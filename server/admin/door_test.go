@@ -76,7 +76,7 @@ func ask(d http.Handler, method, target string, header ...string) *httptest.Resp
 }
 
 func TestTheListOfEndpoints(t *testing.T) {
-	d := newDoor(t, newJudge(t), admin.Options{Loopback: true, Version: "v1.2.3"})
+	d := newDoor(t, newJudge(t), admin.Options{Loopback: true, Version: "v1.2.3", Profiles: true})
 	body := ask(d, "GET", "/").Body.String()
 	if !strings.HasPrefix(body, "penstock v1.2.3\n") {
 		t.Errorf("got %q, want the version first", body)
@@ -306,7 +306,7 @@ func serve(t *testing.T, d *admin.Door) string {
 }
 
 func TestServing(t *testing.T) {
-	at := serve(t, newDoor(t, newJudge(t), admin.Options{Loopback: true}))
+	at := serve(t, newDoor(t, newJudge(t), admin.Options{Loopback: true, Profiles: true}))
 	for _, path := range []string{"/", "/healthz", "/rules", "/debug/pprof/", "/debug/pprof/goroutine?debug=1", "/debug/pprof/profile?seconds=1"} {
 		r, err := http.Get(at + path)
 		if err != nil {

@@ -20,7 +20,7 @@ func TestEveryRouteAndEveryToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	metrics := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	d := newDoor(t, j, admin.Options{Token: "secret", Metrics: metrics})
+	d := newDoor(t, j, admin.Options{Token: "secret", Metrics: metrics, Profiles: true})
 	open := map[string]bool{"/healthz": true, "/readyz": true}
 	for _, path := range []string{
 		"/", "/healthz", "/readyz", "/metrics", "/rules", "/rlconfig", "/v1/keys?limit=5/1m&key=k",
@@ -40,6 +40,25 @@ func TestEveryRouteAndEveryToken(t *testing.T) {
 	}
 	if d, err := j.Take(t.Context(), penstock.Request{Key: "k", Limit: limit}); err != nil || d.Remaining != 0 {
 		t.Errorf("after all that: got %v, %v, want that nothing was given back", d, err)
+	}
+}
+
+// Profiles are there only where they are asked for, whoever asks.
+func TestProfilesAreOff(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		d := newDoor(t, newJudge(t), admin.Options{Loopback: true, Token: "secret", Profiles: on})
+		for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap?debug=1", "/debug/pprof/symbol", "/debug/pprof/trace?seconds=0.01"} {
+			want := map[bool]int{false: 404, true: 200}[on]
+			if w := ask(d, "GET", path, "Authorization", "Bearer secret"); w.Code != want {
+				t.Errorf("%s with profiles %t: got %d, want %d", path, on, w.Code, want)
+			}
+		}
+		if w := ask(d, "GET", "/debug/pprof/cmdline", "Authorization", "Bearer secret"); w.Code != 404 {
+			t.Errorf("the command line, which may hold a token, with profiles %t: got %d, want 404", on, w.Code)
+		}
+		if w := ask(d, "GET", "/"); strings.Contains(w.Body.String(), "pprof") != on {
+			t.Errorf("the list with profiles %t: %s", on, w.Body)
+		}
 	}
 }
 

@@ -119,11 +119,10 @@ func (s *Server) makeDoor(o *opening, encrypted *tls.Config) (door, error) {
 	}
 	return admin.New(s.judge, &admin.Options{
 		Loopback: httpdoor.IsLoopback(o.entrance.Addr()),
-		Token:    c.Token,
 		Metrics:  s.metrics.handler(),
 		Ready:    s.ready,
-		Profiles: c.Profiles,
 		Version:  Version(),
+		Profiles: c.Profiles,
 		Log:      s.log,
 	})
 }

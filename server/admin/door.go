@@ -4,7 +4,6 @@ package admin
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,14 +18,10 @@ import (
 
 // Options configure a Door.
 type Options struct {
-	// Loopback says that only this machine can reach the listener. Then no
-	// token is asked for, except of those who come through a proxy or a
-	// browser's page.
+	// Loopback says that only this machine can reach the listener. Then the
+	// judge's token is asked for only of those who come through a proxy or a
+	// browser's page. Otherwise the judge must have one.
 	Loopback bool
-
-	// Token is what callers bring as Authorization: Bearer. Required, unless
-	// Loopback.
-	Token string
 
 	// Metrics answers /metrics. Default: there are none.
 	Metrics http.Handler
@@ -35,12 +30,12 @@ type Options struct {
 	// are told apart. Default: it always can.
 	Ready func() error
 
+	// Version is that of the program. Optional.
+	Version string
+
 	// Profiles opens /debug/pprof/, which tells of more than operators need, and
 	// keeps the process busy. Default: it is not there.
 	Profiles bool
-
-	// Version is that of the program. Optional.
-	Version string
 
 	// Log is told who reset a key or gave units back. Default: nobody is.
 	Log *slog.Logger
@@ -54,7 +49,6 @@ type Door struct {
 	door    *httpdoor.Door
 	judge   *judge.Judge
 	options Options
-	token   [sha256.Size]byte
 	mux     *http.ServeMux
 }
 
@@ -67,7 +61,7 @@ func New(j *judge.Judge, o *Options) (*Door, error) {
 	if o != nil {
 		d.options = *o
 	}
-	if d.options.Token == "" && !d.options.Loopback {
+	if !j.HasToken() && !d.options.Loopback {
 		return nil, ErrNoToken
 	}
 	if d.options.Ready == nil {
@@ -79,7 +73,6 @@ func New(j *judge.Judge, o *Options) (*Door, error) {
 	if d.options.Metrics == nil {
 		d.options.Metrics = http.NotFoundHandler()
 	}
-	d.token = sha256.Sum256([]byte(d.options.Token))
 	for _, e := range d.endpoints() {
 		d.mux.HandleFunc(e.path, d.guard(e))
 	}

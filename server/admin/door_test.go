@@ -36,13 +36,15 @@ descriptors:
 // noon is when it is in these tests.
 var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 
-func newJudge(t testing.TB) *judge.Judge {
+func newJudge(t testing.TB) *judge.Judge { return newJudgeWith(t, nil) }
+
+func newJudgeWith(t testing.TB, o *judge.Options) *judge.Judge {
 	t.Helper()
 	set, err := rules.Parse(rules.File{Name: "edge.yaml", Text: []byte(ruleFile)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	j := judge.New(penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return noon }, Tick: time.Millisecond}), nil)
+	j := judge.New(penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return noon }, Tick: time.Millisecond}), o)
 	j.SetRules(set)
 	return j
 }
@@ -93,7 +95,7 @@ func TestTheListOfEndpoints(t *testing.T) {
 
 func TestHealthAndReadiness(t *testing.T) {
 	var reason error
-	d := newDoor(t, newJudge(t), admin.Options{Token: "secret", Ready: func() error { return reason }})
+	d := newDoor(t, newJudgeWith(t, &judge.Options{Token: "secret"}), admin.Options{Ready: func() error { return reason }})
 	check := func(target string, status int, want string) {
 		t.Helper()
 		if w := ask(d, "GET", target); w.Code != status || strings.Join(strings.Fields(w.Body.String()), "") != want {

@@ -1,8 +1,6 @@
 package admin
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
 	"net/http"
 	"slices"
 	"strings"
@@ -38,9 +36,5 @@ func (d *Door) guard(e endpoint) http.HandlerFunc {
 // knows reports whether the caller may see and change things here.
 func (d *Door) knows(r *http.Request) bool {
 	from, token := httpdoor.Caller(r)
-	if d.options.Loopback && from.IsLoopback() {
-		return true
-	}
-	given := sha256.Sum256([]byte(token)) // of one length, so that comparing takes the same time
-	return d.options.Token != "" && subtle.ConstantTimeCompare(given[:], d.token[:]) == 1
+	return d.options.Loopback && from.IsLoopback() || d.judge.Trusts(token)
 }

@@ -1,8 +1,6 @@
 package httpapi
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"net/http"
 	"slices"
@@ -156,8 +154,7 @@ func shorten(key string) string {
 	if len(key) <= maxKey {
 		return key
 	}
-	sum := sha256.Sum256([]byte(key))
-	return "sha256:" + hex.EncodeToString(sum[:])
+	return string(judge.Shorten([]byte(key), 0))
 }
 
 // writeVisitProblem answers with what is wrong with the URL, or with the store.

@@ -128,10 +128,10 @@ func awaitLog(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func signalDaemon(ts *testscript.TestScript, _ bool, args []string) {
-	signals := map[string]syscall.Signal{"HUP": syscall.SIGHUP, "INT": syscall.SIGINT, "TERM": syscall.SIGTERM}
+	signals := map[string]syscall.Signal{"HUP": syscall.SIGHUP, "INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL}
 	s, ok := signals[strings.Join(args, " ")]
 	if !ok {
-		ts.Fatalf("usage: signal HUP|INT|TERM")
+		ts.Fatalf("usage: signal HUP|INT|TERM|KILL")
 	}
 	ts.Check(daemonOf(ts).command.Process.Signal(s))
 }

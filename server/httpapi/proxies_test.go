@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -242,6 +243,37 @@ func traefikHeaders(r *http.Request) http.Header {
 	h.Set("X-Forwarded-Host", r.Host)
 	h.Set("X-Forwarded-Uri", r.RequestURI)
 	return h
+}
+
+// The configurations on the page for operators are those that are tested here, line by
+// line.
+func TestThePageShowsWhatIsTested(t *testing.T) {
+	page, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n## In front of a site\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	blocks := regexp.MustCompile("(?s)```(\\w+)\n(.*?)```").FindAllStringSubmatch(section, -1)
+	if len(blocks) != 4 {
+		t.Fatalf("the page has %d configurations, want 4", len(blocks))
+	}
+	files := map[string]string{"nginx": "nginx.conf", "caddyfile": "Caddyfile", "yaml": "traefik.yaml"}
+	names := strings.NewReplacer("penstock:8080", "PENSTOCK", "site:3000", "SITE")
+	for _, block := range blocks {
+		text, err := os.ReadFile(filepath.Join("testdata", files[block[1]]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest := string(text)
+		for line := range strings.Lines(names.Replace(block[2])) {
+			_, after, found := strings.Cut(rest, strings.TrimSpace(line)+"\n")
+			if !found {
+				t.Errorf("%s is not tested, or not in this order: %s", files[block[1]], line)
+			}
+			rest = after
+		}
+	}
 }
 
 // checkProxy visits a site that lets three requests a minute pass.

@@ -23,10 +23,11 @@ func TestEveryRouteAndEveryToken(t *testing.T) {
 	metrics := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	d := newDoor(t, j, admin.Options{Metrics: metrics, Profiles: true})
 	open := map[string]bool{"/healthz": true, "/readyz": true}
-	for _, path := range []string{
-		"/", "/healthz", "/readyz", "/metrics", "/rules", "/rlconfig", "/v1/keys?limit=5/1m&key=k",
-		"/debug/pprof/", "/debug/pprof/symbol", "/debug/pprof/heap?debug=1",
-	} {
+	queries := map[string]string{
+		"/v1/keys": "?limit=5/1m&key=k", "/debug/pprof/profile": "?seconds=1", "/debug/pprof/trace": "?seconds=0.01",
+	}
+	for _, path := range append(d.Paths(), "/debug/pprof/heap") {
+		path += queries[path]
 		for _, method := range []string{"GET", "POST", "DELETE"} {
 			for _, token := range []string{"", "Bearer", "Bearer ", "Bearer wrong", "Bearer secre", "Bearer secrets", "Basic c2VjcmV0", "secret"} {
 				w := ask(d, method, path, "Authorization", token)

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/server/entrance"
+	"golang.org/x/net/http2"
 )
 
 // open serves a door on a port, and returns its address and what Serve returned.
@@ -288,16 +289,8 @@ func TestASecondRequestHasNoMoreTimeThanTheFirst(t *testing.T) {
 // request: it is not cut off as one that is slow, and is cut off as one that is idle.
 func TestAClientThatPingsIsIdle(t *testing.T) {
 	d := hasty(hello)
-	certificates := httptest.NewTLSServer(nil)
-	defer certificates.Close()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := certificates.TLS.Clone()
-	config.NextProtos = []string{"h2"}
-	go func() { _ = d.Serve(tls.NewListener(entrance.New(l, entrance.Options{Most: 10}), config)) }()
-	transport := certificates.Client().Transport.(*http.Transport)
+	address, client := openHTTP2(t, d)
+	transport := client.Transport.(*http.Transport)
 	transport.ForceAttemptHTTP2, transport.HTTP2 = true, &http.HTTP2Config{SendPingTimeout: d.tick}
 	for _, c := range []struct {
 		again bool // on the same connection
@@ -305,11 +298,11 @@ func TestAClientThatPingsIsIdle(t *testing.T) {
 	}{{false, 3 * requestTicks}, {true, idleTicks + 5}, {false, 0}} {
 		again := false
 		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { again = c.Reused }})
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+l.Addr().String(), nil)
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		answer, err := certificates.Client().Do(r)
+		answer, err := client.Do(r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -319,8 +312,62 @@ func TestAClientThatPingsIsIdle(t *testing.T) {
 		}
 		d.letPass(c.wait)
 	}
-	if err := d.Shutdown(t.Context()); err != nil {
-		t.Error(err)
+}
+
+// openHTTP2 serves a door by HTTP/2, and returns its address and a client that knows
+// its certificate.
+func openHTTP2(t *testing.T, d *Door) (string, *http.Client) {
+	t.Helper()
+	certificates := httptest.NewTLSServer(nil)
+	t.Cleanup(certificates.Close)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := certificates.TLS.Clone()
+	config.NextProtos = []string{"h2"}
+	go func() { _ = d.Serve(tls.NewListener(entrance.New(l, entrance.Options{Most: 10}), config)) }()
+	t.Cleanup(func() {
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = d.Shutdown(ended)
+	})
+	return l.Addr().String(), certificates.Client()
+}
+
+// By HTTP/2 there is something to say before the first request, for which a client may
+// take its time.
+func TestAClientThatHasNothingToAskYet(t *testing.T) {
+	d := hasty(hello)
+	address, client := openHTTP2(t, d)
+	config := client.Transport.(*http.Transport).TLSClientConfig.Clone()
+	config.NextProtos, config.ServerName = []string{"h2"}, "example.com"
+	conn, err := tls.Dial("tcp", address, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+		t.Fatal(err)
+	}
+	framer := http2.NewFramer(conn, conn)
+	for _, write := range []func() error{func() error { return framer.WriteSettings() }, framer.WriteSettingsAck} {
+		if err := write(); err != nil {
+			t.Fatal(err)
+		}
+		d.letPass(2 * requestTicks)
+	}
+	if err := framer.WritePing(false, [8]byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		frame, err := framer.ReadFrame()
+		if err != nil {
+			t.Fatalf("it was cut off: %v", err)
+		}
+		if ping, ok := frame.(*http2.PingFrame); ok && ping.IsAck() {
+			return
+		}
 	}
 }
 

@@ -63,6 +63,9 @@ func (vs *visitors) follow(conn net.Conn, s http.ConnState) {
 	}
 	if found, ok := vs.all.Load(conn); ok {
 		v := found.(*visitor)
+		if http.ConnState(v.state.Load()) == http.StateNew {
+			v.many.Store(speaksHTTP2(conn))
+		}
 		if s == http.StateIdle {
 			v.heard.Store(heardFrom(conn))
 		}
@@ -114,6 +117,12 @@ func heardFrom(conn net.Conn) int64 {
 		return counts.Heard()
 	}
 	return 0
+}
+
+// speaksHTTP2 reports whether a connection has many requests at once.
+func speaksHTTP2(conn net.Conn) bool {
+	t, ok := conn.(*tls.Conn)
+	return ok && t.ConnectionState().NegotiatedProtocol == "h2"
 }
 
 // plain returns the connection below TLS, which would say goodbye, and wait until

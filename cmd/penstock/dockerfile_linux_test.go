@@ -168,7 +168,7 @@ func wantStatic(t *testing.T, binary string) {
 func buildAsTheImage(t *testing.T, command, dir string) string {
 	t.Helper()
 	source := t.TempDir()
-	if out, err := exec.CommandContext(t.Context(), "sh", "-c", "cd "+root+" && git ls-files -z | tar --null --exclude-from=.dockerignore --files-from=- -c | tar -x -C "+source).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "sh", "-c", "tar --directory "+root+" --exclude-vcs --exclude-from="+root+"/.dockerignore --create . | tar --extract --directory "+source).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	target := regexp.MustCompile(`-o (\S+)`).FindStringSubmatch(command)[1]

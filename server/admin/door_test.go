@@ -45,18 +45,11 @@ var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 // own.
 var redis *redistest.Server
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	server, err := redistest.Start(redistest.Options{HeldClock: true})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer server.Stop()
-	server.Clock.Set(noon)
-	redis = server
-	return m.Run()
+func TestMain(m *testing.M) {
+	os.Exit(redistest.Main(m, redistest.Options{HeldClock: true}, func(shared *redistest.Server) {
+		redis = shared
+		shared.Clock.Set(noon)
+	}))
 }
 
 var prefixes atomic.Int64

@@ -30,18 +30,11 @@ const patient = 20 * time.Second
 // it, under prefixes of their own.
 var server *redistest.Server
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	s, err := redistest.Start(redistest.Options{HeldClock: true})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer s.Stop()
-	s.Clock.Set(began)
-	server = s
-	return m.Run()
+func TestMain(m *testing.M) {
+	os.Exit(redistest.Main(m, redistest.Options{HeldClock: true}, func(shared *redistest.Server) {
+		server = shared
+		shared.Clock.Set(began)
+	}))
 }
 
 // began is when it is for the stores, so that no answer depends on how fast it comes.

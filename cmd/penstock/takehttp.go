@@ -20,7 +20,8 @@ func (r *takeRequest) askHTTP(ctx context.Context, server string) (*takeAnswer, 
 	var refused *client.Error
 	switch {
 	case errors.As(err, &refused):
-		return nil, fmt.Errorf("the server answered %d: %w", refused.Status, err)
+		why := strings.Trim(refused.Title+": "+refused.Detail, ": ")
+		return nil, errors.New(strings.TrimSuffix(fmt.Sprintf("the server answered %d: %s", refused.Status, why), ": "))
 	case err != nil:
 		return nil, err
 	}

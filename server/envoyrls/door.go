@@ -29,8 +29,10 @@ type Options struct {
 	TLS *tls.Config
 
 	// MaxMessageBytes is the longest request that is read. Envoy lets pass what
-	// is refused for its length, so there should be room for the longest
-	// headers that it may put into descriptors. Default: 256 KiB.
+	// is refused for its length, so whoever may choose the length of a header
+	// that descriptors hold could escape its limit. Envoy takes headers of 60
+	// KiB unless it is told otherwise, and may put one into several descriptors.
+	// Default: 256 KiB.
 	MaxMessageBytes int
 
 	// MaxStreams is how many calls one connection may have under way. Default:
@@ -41,15 +43,20 @@ type Options struct {
 	// to open another, which spreads clients over servers. Default: 24 hours.
 	MaxConnectionAge time.Duration
 
+	// MaxConnectionIdle is for how long a connection may have no call under way
+	// before the client is asked to open another. Default: 10 minutes.
+	MaxConnectionIdle time.Duration
+
 	// Took is told how long each call took, and must not keep it waiting.
 	// Optional.
 	Took func(time.Duration)
 }
 
 const (
-	defaultMaxMessageBytes  = 256 << 10
-	defaultMaxStreams       = 256
-	defaultMaxConnectionAge = 24 * time.Hour
+	defaultMaxMessageBytes   = 256 << 10
+	defaultMaxStreams        = 256
+	defaultMaxConnectionAge  = 24 * time.Hour
+	defaultMaxConnectionIdle = 10 * time.Minute
 
 	maxHeaderBytes = 16 << 10
 
@@ -108,6 +115,7 @@ func (o *Options) serverOptions() []grpc.ServerOption {
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionAge:      orDefault(o.MaxConnectionAge, defaultMaxConnectionAge),
 			MaxConnectionAgeGrace: ageGrace,
+			MaxConnectionIdle:     orDefault(o.MaxConnectionIdle, defaultMaxConnectionIdle),
 			Time:                  quietTime,
 			Timeout:               answerTime,
 		}),

@@ -95,7 +95,7 @@ func (b *bench) rls() error {
 		return err
 	}
 	defer daemon.stop()
-	c, d, err := b.raceRLS("RLS, 1 descriptor, 10,000 keys, 64 callers, embedded store", constant, daemon)
+	c, d, err := b.raceRLS("RLS, 1 descriptor, 10,000 keys, 64 callers, embedded store", constant, daemon, nil)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (b *bench) rls() error {
 	return nil
 }
 
-func (b *bench) raceRLS(title string, first, second *process) (c, d *contender, err error) {
+func (b *bench) raceRLS(title string, first, second, behind *process) (c, d *contender, err error) {
 	c, doneFirst, err := askRLS(first)
 	if err != nil {
 		return nil, nil, err
@@ -116,6 +116,7 @@ func (b *bench) raceRLS(title string, first, second *process) (c, d *contender, 
 		return nil, nil, err
 	}
 	defer doneSecond()
+	c.behind, d.behind = behind, behind
 	return c, d, b.takeTurns(title, c, d)
 }
 
@@ -134,12 +135,12 @@ func (b *bench) rlsOnRedis() error {
 	}
 	defer rival.stop()
 	daemon, err := b.serve("grpc", "--rules", filepath.Join(filepath.Dir(b.daemon), "rules", "bench.yaml"),
-		"--store", "redis://"+redis.addr)
+		"--store", "redis://"+redis.addr, "--redis-timeout", "10s") // as long as the rival waits
 	if err != nil {
 		return err
 	}
 	defer daemon.stop()
-	c, d, err := b.raceRLS("the same on Redis", rival, daemon)
+	c, d, err := b.raceRLS("the same on Redis", rival, daemon, redis)
 	if err != nil {
 		return err
 	}

@@ -45,6 +45,7 @@ type bench struct {
 	pairs    int
 	turn     time.Duration
 	keys     int // that are live when the daemon is weighed
+	quick    bool
 	daemon   string
 	findings measure.Findings
 	results  []result
@@ -109,7 +110,7 @@ func command(args []string, stdout, stderr io.Writer) int {
 		}
 		return 2
 	}
-	b := &bench{pairs: o.pairs, turn: o.turn, keys: 1_000_000, progress: stderr}
+	b := &bench{pairs: o.pairs, turn: o.turn, keys: 1_000_000, quick: o.quick, progress: stderr}
 	if o.quick {
 		b.pairs, b.turn, b.keys = 1, 50*time.Millisecond, 10_000
 	}

@@ -58,6 +58,27 @@ func TestThoseWhoComeTogetherShareAScript(t *testing.T) {
 	}
 }
 
+// Who asks for more than those who are about to leave is charged for what it asks.
+func TestDifferentCostsAreNotMixed(t *testing.T) {
+	const callers, each = 60, 50
+	store := open(t, live, redisstore.Options{})
+	l := penstock.PerHour(1_000_000).WithAlgorithm(penstock.FixedWindow)
+	var wg sync.WaitGroup
+	for i := range callers {
+		r := penstock.Request{Key: fmt.Sprint(i), Limit: l, Cost: int64(1 + i%3)}
+		wg.Go(func() {
+			for n := range int64(each) {
+				want := l.Count - (n+1)*r.Cost
+				if d, err := store.Take(context.Background(), r); err != nil || d.Remaining != want {
+					t.Errorf("cost %d: got %+v, %v, want %d left", r.Cost, d, err, want)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
 func TestWhoHasGoneAwayIsNotCharged(t *testing.T) {
 	store := open(t, live, redisstore.Options{})
 	gone, cancel := context.WithCancel(context.Background())

@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
-	"runtime"
 	"time"
 
 	"google.golang.org/grpc"
@@ -60,6 +59,11 @@ const (
 
 	maxHeaderBytes = 16 << 10
 
+	// workers is how many goroutines are kept for calls. Those that wait for a
+	// store keep theirs; for a call that finds none a new one is made, and its
+	// stack has to grow, which costs more than the decision.
+	workers = 128
+
 	// handshakeTimeout is how long a connection may take until it speaks HTTP/2.
 	handshakeTimeout = 5 * time.Second
 
@@ -106,7 +110,7 @@ func New(j *judge.Judge, o *Options) (*Door, error) {
 func (o *Options) serverOptions() []grpc.ServerOption {
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
-		grpc.NumStreamWorkers(uint32(4 * runtime.GOMAXPROCS(0))),
+		grpc.NumStreamWorkers(workers),
 		grpc.MaxRecvMsgSize(orDefault(o.MaxMessageBytes, defaultMaxMessageBytes)),
 		grpc.MaxConcurrentStreams(uint32(orDefault(o.MaxStreams, defaultMaxStreams))),
 		grpc.MaxHeaderListSize(maxHeaderBytes),

@@ -1,0 +1,123 @@
+package faults
+
+import (
+	"context"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
+)
+
+// A load asks for one unit at a time of a few keys, goes on to others when they are
+// used up, and comes back to those now and then. One call in eight is about the key
+// of which units come back all the time.
+type load struct {
+	run    *run
+	nodes  []penstock.Store
+	drain  func(penstock.Request) (penstock.Decision, error) // by the store itself
+	close  func()
+	paced  bool // or else decisions without a trip would fill the memory with history
+	stop   chan struct{}
+	ended  sync.Once
+	wg     sync.WaitGroup
+	newest atomic.Int64 // key
+}
+
+// members is how many ask at once.
+const members = 16
+
+func (l *load) start() {
+	l.stop = make(chan struct{})
+	for i := range members {
+		l.wg.Go(func() { l.ask(i % len(l.nodes)) })
+	}
+	l.run.Cleanup(l.end) // also if the run fails before it ends the load
+}
+
+// end ends the load, once.
+func (l *load) end() {
+	l.ended.Do(func() { close(l.stop) })
+	l.wg.Wait()
+}
+
+// ask asks until the load is to stop.
+func (l *load) ask(node int) {
+	for {
+		select {
+		case <-l.stop:
+			return
+		default:
+		}
+		newest := l.newest.Load()
+		key := int(max(newest-rand.Int64N(8), 0))
+		switch rand.IntN(16) {
+		case 0, 1:
+			if !l.run.still {
+				key = flow
+			}
+		case 2:
+			key = int(rand.Int64N(newest + 1)) // one that was used up long ago
+		}
+		if !l.take(node, key) && key != flow {
+			l.newest.CompareAndSwap(newest, newest+1)
+		}
+		if l.paced {
+			time.Sleep(100 * time.Microsecond)
+		}
+	}
+}
+
+// take asks once, and reports whether that was not one too many.
+func (l *load) take(node, key int) bool {
+	r := l.run.request(key, 1)
+	if rand.IntN(8) == 0 && key != flow {
+		r.ID = strconv.FormatUint(rand.Uint64(), 36)
+	}
+	e := l.run.history.ask(node, key, 1, func() (penstock.Decision, error) {
+		return l.nodes[node].Take(context.Background(), r)
+	})
+	return e.err != nil || e.decision.Allowed
+}
+
+// asks waits until the load has asked some more.
+func (l *load) asks(times int) { l.await("the load goes on", &l.run.history.asked, times) }
+
+// answers waits until the store has answered some more of it.
+func (l *load) answers(times int) { l.await("the store answers", &l.run.history.answered, times) }
+
+// misses waits until some more calls have missed the store.
+func (l *load) misses(times int) { l.await("callers notice", &l.run.history.missed, times) }
+
+func (l *load) await(what string, counter *int, times int) {
+	l.run.Helper()
+	until := l.run.history.count(counter) + times
+	redistest.Await(l.run, what, func() bool { return l.run.history.count(counter) >= until })
+}
+
+// finish ends the load, and takes whatever is left of its keys, so that all that
+// could be admitted was.
+func (l *load) finish() {
+	l.end()
+	l.close()
+	for key := range l.run.history.granted() {
+		if key == flow {
+			continue
+		}
+		r := l.run.request(key, 10*capacity(l.run.limitOf(key)))
+		r.AtMost = true
+		redistest.Await(l.run, "what is left can be taken", func() bool {
+			began := time.Since(l.run.history.began)
+			d, err := l.drain(r)
+			if err != nil {
+				l.run.Logf("taking what is left of key %d: %v", key, err)
+				return false
+			}
+			l.run.history.add(event{begin: began, end: time.Since(l.run.history.began), key: key, cost: r.Cost, decision: d})
+			return true
+		})
+	}
+}

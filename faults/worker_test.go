@@ -1,0 +1,3 @@
+package faults
+
+func work() error { return nil }

@@ -1,5 +1,7 @@
 package faults
 
+import "github.com/penstock-io/penstock"
+
 // faults are all that are made, in the order of their numbers.
 var faults = []fault{
 	{name: "F1", on: standalone, what: "Redis is killed and comes back empty", quick: true, make: dieEmpty,
@@ -28,7 +30,23 @@ var faults = []fault{
 		promise: promise{layers: guarded, nodes: 2, calm: true}},
 	{name: "F5", on: standalone, what: "connections are half open", make: freeze,
 		promise: promise{layers: guarded, nodes: 2, calm: true}},
+	{name: "F6", on: sentinel, what: "the primary is killed", make: failOver,
+		promise: promise{layers: alone, lives: 2}},
+	{name: "F6", on: sentinel, what: "the primary is killed", make: failOver,
+		promise: promise{layers: guarded, lives: 2, nodes: 2, calm: true}},
+	{name: "F7", on: sentinel, what: "the primary freezes, is replaced, and wakes up", make: splitBrain,
+		promise: promise{layers: alone, lives: 2}},
+	{name: "F7", on: sentinel, what: "the primary freezes, is replaced, and wakes up", make: splitBrain,
+		promise: promise{layers: guarded, lives: 2, nodes: 2, calm: true}},
+	{name: "F8", on: cluster, what: "a node is lost", make: loseNode,
+		promise: promise{layers: alone, lives: 2}},
+	{name: "F8", on: cluster, what: "a node is lost", make: loseNode,
+		promise: promise{layers: guarded, lives: 2, nodes: 2, calm: true}},
+	{name: "F9", on: cluster, what: "slots move", make: moveSlots,
+		promise: promise{layers: alone, calm: true}},
 	{name: "F10", on: standalone, what: "scripts are flushed", quick: true, make: forgetScripts,
+		promise: promise{layers: alone, calm: true}},
+	{name: "F10", on: cluster, what: "scripts are flushed", make: forgetScriptsOfAll,
 		promise: promise{layers: alone, calm: true}},
 	{name: "F11", on: standalone, what: "Redis is full", quick: true, make: fill,
 		promise: promise{layers: alone}},
@@ -37,5 +55,19 @@ var faults = []fault{
 	{name: "F12", on: standalone, what: "keys are evicted", quick: true, make: evict,
 		promise: promise{layers: alone, lives: 2, calm: true}},
 	{name: "F13", on: standalone, what: "Redis becomes a replica for a moment", quick: true, make: demote,
+		promise: promise{layers: alone, calm: true}},
+	{name: "F14", on: standalone, what: "callers' clocks are an hour behind", quick: true, make: behindAnHour, still: true,
+		promise: promise{layers: alone, calm: true}},
+	{name: "F14", on: standalone, what: "callers' clocks are an hour ahead", quick: true, make: aheadAnHour, still: true,
+		promise: promise{layers: alone, calm: true}},
+	{name: "F15", on: standalone, what: "Redis's clock steps forward", quick: true, make: stepForward, still: true,
+		promise: promise{layers: alone, lives: 2, calm: true}},
+	{name: "F16", on: standalone, what: "Redis's clock steps back", quick: true, make: stepBack, still: true,
+		promise: promise{layers: alone, calm: true, wasted: burst}},
+	{name: "F17", on: standalone, what: "a process is killed while it holds leases", quick: true, make: dieLeasing,
+		promise: promise{layers: leased, nodes: workers, calm: true, limits: []penstock.Limit{workerLimit}, wasted: 3 * (workerHolds + workerCallers)}},
+	{name: "F20", on: "one process", what: "strangers flood the store with keys", quick: true, make: floodMemory, still: true,
+		promise: promise{layers: inProcess, calm: true}},
+	{name: "F31", on: standalone, what: "very many keys expire at once", make: expireAtOnce,
 		promise: promise{layers: alone, calm: true}},
 }

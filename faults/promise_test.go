@@ -62,6 +62,14 @@ func (p *promise) fallback(l penstock.Limit) int64 {
 	return max(capacity(l)/int64(p.nodes), 1)
 }
 
+// lot returns how much of a key one call may take for a lease.
+func (p *promise) lot(l penstock.Limit) int64 {
+	if p.layers != leased {
+		return 0
+	}
+	return capacity(l) / int64(10*p.nodes)
+}
+
 // leased returns what leases may spend of a key beyond its limit, because units
 // that they took before are spent now. Nothing comes back meanwhile of those that
 // never get any back.

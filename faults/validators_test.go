@@ -94,12 +94,12 @@ func locksNobodyOut(p promise, h *history) (complaints []string) {
 
 // wastesNothing is about keys that nothing comes back to by itself, and of which
 // the run has taken all that was left. What is missing may have been charged by
-// calls whose answer nobody heard, or be held by leases.
+// calls whose answer nobody heard, for one request or a whole lease.
 func wastesNothing(p promise, h *history) (complaints []string) {
 	granted := h.granted()
 	for key, events := range h.byKey((*event).missed) {
 		for _, e := range events {
-			granted[key] += e.cost
+			granted[key] += max(e.cost, p.lot(p.limitOf(key)))
 		}
 	}
 	for key, n := range granted {

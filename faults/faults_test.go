@@ -65,7 +65,7 @@ var faults = []fault{
 	{name: "F16", on: standalone, what: "Redis's clock steps back", quick: true, make: stepBack, still: true,
 		promise: promise{layers: alone, calm: true, wasted: burst}},
 	{name: "F17", on: standalone, what: "a process is killed while it holds leases", quick: true, make: dieLeasing,
-		promise: promise{layers: leased, nodes: workers, calm: true, limits: []penstock.Limit{workerLimit}, wasted: 3 * (workerHolds + workerCallers)}},
+		promise: promise{layers: hoarding, nodes: workers, calm: true, limits: []penstock.Limit{workerLimit}, wasted: 3 * (workerHolds + workerCallers)}},
 	{name: "F20", on: "one process", what: "strangers flood the store with keys", quick: true, make: floodMemory, still: true,
 		promise: promise{layers: inProcess, calm: true}},
 	{name: "F31", on: standalone, what: "very many keys expire at once", make: expireAtOnce,

@@ -99,6 +99,20 @@ func (h *history) granted() map[int]int64 {
 	return sums
 }
 
+// away returns which nodes had to decide about each key without the store.
+func (h *history) away() map[int]map[int]bool {
+	nodes := map[int]map[int]bool{}
+	for _, e := range h.events {
+		if e.err == nil && e.decision.Source == penstock.SourceFallback {
+			if nodes[e.key] == nil {
+				nodes[e.key] = map[int]bool{}
+			}
+			nodes[e.key][e.node] = true
+		}
+	}
+	return nodes
+}
+
 // downtime returns the longest time in which the store has answered nobody: from
 // the beginning of the first call that missed it to the end of the next that did
 // not. Only keys that are of a kind count.

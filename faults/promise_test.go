@@ -24,6 +24,7 @@ const (
 	alone     layers = "Redis"
 	guarded   layers = "Redis, fallback, deny cache"
 	leased    layers = "Redis, fallback, leases"
+	hoarding  layers = "Redis, leases"
 	inProcess layers = "memory"
 	daemonic  layers = "daemon"
 )
@@ -64,7 +65,7 @@ func (p *promise) fallback(l penstock.Limit) int64 {
 
 // lot returns how much of a key one call may take for a lease.
 func (p *promise) lot(l penstock.Limit) int64 {
-	if p.layers != leased {
+	if p.layers != leased && p.layers != hoarding {
 		return 0
 	}
 	return capacity(l) / int64(10*p.nodes)
@@ -74,21 +75,15 @@ func (p *promise) lot(l penstock.Limit) int64 {
 // that they took before are spent now. Nothing comes back meanwhile of those that
 // never get any back.
 func (p *promise) leased(l penstock.Limit) int64 {
-	if p.layers != leased || rateOf(l) == 0 {
-		return 0
-	}
-	return min(capacity(l)/10, rateOf(l)*int64(leaseAge)/int64(time.Second))
+	return min(p.lot(l)*int64(p.nodes), rateOf(l)*int64(leaseAge)/int64(time.Second))
 }
 
-// bound returns the most that may be granted of a key, in a run of some length.
-func (p *promise) bound(key int, length time.Duration) int64 {
+// bound returns the most that may be granted of a key in a run of some length, in
+// which some nodes had to decide without the store.
+func (p *promise) bound(key int, length time.Duration, away int64) int64 {
 	l := p.limitOf(key)
 	refill := rateOf(l) * int64(length+tick) / int64(time.Second)
-	bound := p.lives*capacity(l) + refill + p.leased(l)
-	if away := p.fallback(l) * int64(p.nodes); away > 0 {
-		bound += away + refill
-	}
-	return bound
+	return p.lives*capacity(l) + refill + p.leased(l) + away*(p.fallback(l)+refill/int64(p.nodes))
 }
 
 // fails reports whether an error is one that callers have to expect.

@@ -20,6 +20,10 @@ type DenyCacheOptions struct {
 	// this cache, has given units of it back. Default, and most: one second.
 	MaxAge time.Duration
 
+	// Only says of which limits denials are remembered. It must be safe for
+	// concurrent use. Default: all.
+	Only func(Limit) bool
+
 	// Now is the clock, for tests and simulations. It must be safe for
 	// concurrent use. Default: the machine's monotonic clock.
 	Now func() time.Time
@@ -47,6 +51,7 @@ type DenyCacheOptions struct {
 type DenyCache struct {
 	next    Store
 	maxAge  int64
+	only    func(Limit) bool
 	clock   steady
 	sets    []denialSet
 	mask    uint64
@@ -67,7 +72,7 @@ func WithDenyCache(next Store, o *DenyCacheOptions) *DenyCache {
 	if o == nil {
 		o = &DenyCacheOptions{}
 	}
-	c := &DenyCache{next: next, maxAge: int64(maxDenialAge), clock: newSteady(o.Now)}
+	c := &DenyCache{next: next, maxAge: int64(maxDenialAge), only: o.Only, clock: newSteady(o.Now)}
 	if o.MaxAge > 0 {
 		c.maxAge = int64(min(o.MaxAge, maxDenialAge))
 	}
@@ -104,7 +109,7 @@ func (c *DenyCache) question(r *Request) (q question, ok bool) {
 	if r.AtMost {
 		q.cost = min(q.cost, 1)
 	}
-	if r.MaxDelay > 0 && mt.limit.Algorithm.isBucket() {
+	if r.MaxDelay > 0 && mt.limit.Algorithm.isBucket() || c.only != nil && !c.only(r.Limit) {
 		q.cost = 0 // no other denial says anything about it, nor its own about others
 	}
 	q.known = q.cost > 0 && r.ID == ""

@@ -14,21 +14,42 @@ import (
 // with; what speaks its protocol reports one as well.
 const leastVersion = 7
 
-// inspect looks at the servers, and collects what the caller should know.
-func (s *Store) inspect(ctx context.Context) error {
-	infos, err := s.client.Info(ctx)
-	if err != nil {
-		return fmt.Errorf("redisstore: connect: %w: %w", penstock.ErrUnavailable, err)
-	}
+// inspect looks at what servers say of themselves, and collects what the caller
+// should know.
+func (s *Store) inspect(infos map[string]string) error {
+	var warnings []string
 	for node, text := range infos {
 		info := parseInfo(text)
 		if problem := s.unfit(info); problem != "" {
-			return fmt.Errorf("redisstore: connect to %s: %w: %s", node, penstock.ErrUnavailable, problem)
+			return unfitError(node + ": " + problem)
 		}
-		s.warnings = append(s.warnings, s.warningsOf(node, info)...)
+		warnings = append(warnings, s.warningsOf(node, info)...)
 	}
-	slices.Sort(s.warnings)
+	slices.Sort(warnings)
+	s.warnings.Store(&warnings)
 	return nil
+}
+
+// An unfitError says why a store cannot work on a server.
+type unfitError string
+
+func (e unfitError) Error() string { return string(e) }
+
+// Runs returns the run of every server that decides, by its address: a text that
+// is another whenever the server is started. A server that does not tell is left
+// out.
+func (s *Store) Runs(ctx context.Context) (map[string]string, error) {
+	infos, err := s.client.Info(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("redisstore: info: %w: %w", penstock.ErrUnavailable, err)
+	}
+	runs := map[string]string{}
+	for node, text := range infos {
+		if info := parseInfo(text); info["run_id"] != "" && info["role"] != "slave" {
+			runs[node] = info["run_id"]
+		}
+	}
+	return runs, nil
 }
 
 // unfit returns why a store cannot work on a node, if that is so.

@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -32,8 +33,8 @@ import (
 // one's own.
 //
 // Open takes at most five seconds, or as long as ctx lasts if that is less. It
-// fails if nobody answers, if the server is too old, or if the URL does not fit
-// it; see [Store.Warnings] for what does not stop it.
+// fails if nobody answers, unless that is permitted; if the server is too old, or
+// if the URL does not fit it; see [Store.Warnings] for what does not stop it.
 func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 	opts, err := o.withDefaults()
 	if err != nil {
@@ -43,8 +44,6 @@ func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
 	network := "tcp"
 	if strings.HasPrefix(url, "unix:") {
 		network = "unix"
@@ -52,19 +51,14 @@ func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 	dialer := newDialer(network)
 	tune(&option, opts)
 	option.DialCtxFn = dialer.dial
-	client, err := connect(ctx, option)
-	if err != nil {
-		dialer.close()
-		return nil, fmt.Errorf("redisstore: connect to %s: %w: %w",
-			strings.Join(option.InitAddress, ", "), penstock.ErrUnavailable, err)
-	}
-	b := newBuiltIn(client, option)
-	s, err := open(ctx, b, o)
+	b := newBuiltIn(option)
+	s := newStore(b, opts)
+	b.inspect = s.inspect
 	s.close = func() {
 		b.close()
 		dialer.close()
 	}
-	if err != nil {
+	if err = b.begin(ctx); err != nil && !(opts.MayBeAway && mayPass(err)) {
 		s.close()
 		return nil, err
 	}
@@ -123,51 +117,103 @@ func connect(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, 
 // builtIn is the client that Open brings.
 type builtIn struct {
 	sessions
-	build   rueidis.Builder
-	sharded bool
+	option  rueidis.ClientOption
+	inspect func(infos map[string]string) error
+	met     atomic.Bool           // whether servers were inspected
+	failure atomic.Pointer[error] // of the last attempt to connect
+	sharded atomic.Bool
 	owners  owners
 }
 
-func newBuiltIn(client rueidis.Client, option rueidis.ClientOption) *builtIn {
-	b := &builtIn{build: client.B(), sharded: client.Mode() == rueidis.ClientModeCluster}
+// newBuiltIn returns a client that is not connected yet.
+func newBuiltIn(option rueidis.ClientOption) *builtIn {
+	b := &builtIn{option: option}
+	b.sharded.Store(!option.ForceSingleClient && option.Sentinel.MasterSet == "")
 	b.gap = firstRenewGap
-	b.connect = func() (rueidis.Client, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
-		defer cancel()
-		return connect(ctx, option)
-	}
-	b.current.Store(&session{client})
+	b.connect = func() (rueidis.Client, error) { return b.meet(context.Background()) }
+	b.current.Store(&session{})
 	return b
 }
 
-func (b *builtIn) Sharded() bool { return b.sharded }
+// begin connects for the first time.
+func (b *builtIn) begin(ctx context.Context) error {
+	client, err := b.meet(ctx)
+	if err != nil {
+		return fmt.Errorf("redisstore: %w: %w", penstock.ErrUnavailable, err)
+	}
+	b.current.Store(&session{client})
+	return nil
+}
+
+// meet connects, and looks at the servers unless that was done before.
+func (b *builtIn) meet(ctx context.Context) (rueidis.Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	client, err := connect(ctx, b.option)
+	if err == nil && !b.met.Load() {
+		err = b.look(ctx, client)
+	}
+	if err != nil {
+		err = fmt.Errorf("connect to %s: %w", strings.Join(b.option.InitAddress, ", "), err)
+	}
+	b.failure.Store(&err)
+	return client, err
+}
+
+// look inspects the servers, and closes the client if they are not fit.
+func (b *builtIn) look(ctx context.Context, client rueidis.Client) error {
+	b.sharded.Store(client.Mode() == rueidis.ClientModeCluster)
+	infos, err := b.infoOf(ctx, client)
+	if err == nil {
+		err = b.inspect(infos)
+	}
+	if err != nil {
+		client.Close()
+		return err
+	}
+	b.met.Store(true)
+	return nil
+}
+
+func (b *builtIn) Sharded() bool { return b.sharded.Load() }
 
 func (b *builtIn) Do(ctx context.Context, calls []Call) {
 	s := b.current.Load()
-	if s == nil {
+	if s == nil || s.client == nil {
+		err := b.absent(s)
 		for i := range calls {
-			calls[i].Err = errClosed
+			calls[i].Err = err
 		}
 		return
 	}
+	build := s.client.B()
 	if len(calls) == 1 {
-		b.read(ctx, s, &calls[0], s.client.Do(ctx, b.command(&calls[0])))
+		b.read(ctx, s, &calls[0], s.client.Do(ctx, command(build, &calls[0])))
 		return
 	}
 	commands := make(rueidis.Commands, len(calls))
 	for i := range calls {
-		commands[i] = b.command(&calls[i])
+		commands[i] = command(build, &calls[i])
 	}
 	for i, result := range s.client.DoMulti(ctx, commands...) {
 		b.read(ctx, s, &calls[i], result)
 	}
 }
 
-func (b *builtIn) command(c *Call) rueidis.Completed {
-	if c.Text {
-		return b.build.Eval().Script(c.Script.Text).Numkeys(int64(len(c.Keys))).Key(c.Keys...).Arg(c.Args...).Build()
+// absent says why there is nobody to ask, and has it tried again.
+func (b *builtIn) absent(s *session) error {
+	if s == nil {
+		return errClosed
 	}
-	return b.build.Evalsha().Sha1(c.Script.SHA1).Numkeys(int64(len(c.Keys))).Key(c.Keys...).Arg(c.Args...).Build()
+	b.renew(s)
+	return *b.failure.Load()
+}
+
+func command(build rueidis.Builder, c *Call) rueidis.Completed {
+	if c.Text {
+		return build.Eval().Script(c.Script.Text).Numkeys(int64(len(c.Keys))).Key(c.Keys...).Arg(c.Args...).Build()
+	}
+	return build.Evalsha().Sha1(c.Script.SHA1).Numkeys(int64(len(c.Keys))).Key(c.Keys...).Arg(c.Args...).Build()
 }
 
 // read puts what came back into a call.
@@ -199,7 +245,7 @@ func (b *builtIn) read(ctx context.Context, s *session, c *Call, result rueidis.
 // nobody is asked by name, and a replica says who is to be asked.
 func (b *builtIn) fail(ctx context.Context, s *session, c *Call, err error) {
 	c.Err, c.Node = b.explain(ctx, err), b.node(s, c)
-	if word := refused(err); !b.sharded && (word == "READONLY" || word == "MASTERDOWN") {
+	if word := refused(err); !b.Sharded() && (word == "READONLY" || word == "MASTERDOWN") {
 		b.renew(s)
 	}
 }
@@ -231,7 +277,7 @@ func askedWithin(ctx context.Context, d time.Duration) bool {
 
 // node returns who was asked, as far as the client tells.
 func (b *builtIn) node(s *session, c *Call) string {
-	if b.sharded && len(c.Keys) > 0 {
+	if b.Sharded() && len(c.Keys) > 0 {
 		return b.owners.name(s.client, slotOf(c.Keys[0]))
 	}
 	for address := range s.client.Nodes() {
@@ -242,17 +288,21 @@ func (b *builtIn) node(s *session, c *Call) string {
 
 func (b *builtIn) Info(ctx context.Context) (map[string]string, error) {
 	s := b.current.Load()
-	if s == nil {
-		return nil, errClosed
+	if s == nil || s.client == nil {
+		return nil, b.absent(s)
 	}
-	if b.sharded {
-		b.owners.load(ctx, s.client)
+	return b.infoOf(ctx, s.client)
+}
+
+func (b *builtIn) infoOf(ctx context.Context, client rueidis.Client) (map[string]string, error) {
+	if b.Sharded() {
+		b.owners.load(ctx, client)
 	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var failed error
 	infos, told := map[string]string{}, 0
-	for address, node := range s.client.Nodes() {
+	for address, node := range client.Nodes() {
 		wg.Go(func() {
 			text, err := node.Do(ctx, node.B().Info().Build()).ToString()
 			mu.Lock()

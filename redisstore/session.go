@@ -12,7 +12,15 @@ import (
 // connected to is no longer who it should be: a name or a virtual address has
 // moved to a new primary, and the old one, which is a replica now, keeps its
 // connections.
-type session struct{ client rueidis.Client }
+type session struct {
+	client rueidis.Client // nil before there is one
+}
+
+func (s *session) close() {
+	if s.client != nil {
+		s.client.Close()
+	}
+}
 
 // sessions is the session that calls are made on, and how to get another.
 type sessions struct {
@@ -57,7 +65,7 @@ func (ss *sessions) replace(old *session) {
 	ss.under, ss.renewed = false, time.Now()
 	switch {
 	case err == nil && ss.current.CompareAndSwap(old, &session{client}):
-		go old.client.Close()
+		go old.close()
 	case err == nil: // the store was closed meanwhile
 		go client.Close()
 	}
@@ -66,6 +74,6 @@ func (ss *sessions) replace(old *session) {
 // close ends the current session at once.
 func (ss *sessions) close() {
 	if s := ss.current.Swap(nil); s != nil {
-		s.client.Close()
+		s.close()
 	}
 }

@@ -54,6 +54,12 @@ type Options struct {
 	// MaxCalls is how many calls may be under way at once, at most 65536.
 	// Further ones wait for their turn, within their timeout. Default: 2048.
 	MaxCalls int
+
+	// MayBeAway lets [Open] return a store though nobody answers yet, for those
+	// who go on without it, as with [penstock.WithFallback]. Calls fail at once
+	// until somebody does, and have it tried again. What will not pass by itself,
+	// such as a wrong password, is an error all the same.
+	MayBeAway bool
 }
 
 const (
@@ -106,7 +112,7 @@ type Store struct {
 	gate     *gate
 	plans    plans
 	ahead    atomic.Int64 // how far Redis's clock is ahead of ours, in ticks
-	warnings []string
+	warnings atomic.Pointer[[]string]
 	close    func()
 }
 
@@ -126,18 +132,6 @@ const silence = time.Second
 func New(client Client, o *Options) (*Store, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
 	defer cancel()
-	s, err := open(ctx, client, o)
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
-}
-
-// connectTimeout is how long connecting and the checks may take together.
-const connectTimeout = 5 * time.Second
-
-// open returns a store even if the servers are not fit for it, to be closed.
-func open(ctx context.Context, client Client, o *Options) (*Store, error) {
 	opts, err := o.withDefaults()
 	if err != nil {
 		return nil, err
@@ -146,8 +140,18 @@ func open(ctx context.Context, client Client, o *Options) (*Store, error) {
 		return nil, fmt.Errorf("redisstore: no client: want one, or a URL for Open")
 	}
 	s := newStore(client, opts)
-	return s, s.inspect(ctx)
+	infos, err := client.Info(ctx)
+	if err == nil {
+		err = s.inspect(infos)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("redisstore: %w: connect: %w", penstock.ErrUnavailable, err)
+	}
+	return s, nil
 }
+
+// connectTimeout is how long connecting and the checks may take together.
+const connectTimeout = 5 * time.Second
 
 func newStore(client Client, o Options) *Store {
 	return &Store{
@@ -168,7 +172,12 @@ var errClosed = errors.New("the store is closed")
 
 // Warnings returns what was found on connecting that makes the promises of a
 // limit weaker, in sentences for whoever runs Redis. None is good.
-func (s *Store) Warnings() []string { return slices.Clone(s.warnings) }
+func (s *Store) Warnings() []string {
+	if all := s.warnings.Load(); all != nil {
+		return slices.Clone(*all)
+	}
+	return nil
+}
 
 // A trip is one request under way.
 type trip struct {

@@ -26,6 +26,14 @@ type Config struct {
 	RedisPrefix  string
 	RedisTimeout time.Duration
 
+	Nodes          int
+	OnStoreFailure string // local, allow or deny
+	DenyCache      bool
+	Lease          bool
+
+	Data             string
+	SnapshotInterval time.Duration
+
 	GRPC  Listen
 	HTTP  Listen
 	RESP  Listen
@@ -151,6 +159,9 @@ func (c *Config) check() error {
 	}
 	if open == 0 {
 		return errors.New("no door is open: give at least one of --grpc, --http, --resp and --admin an address")
+	}
+	if c.Data != "" && c.Store != memoryURL {
+		return errors.New("--data: is for counts in memory, and --store says that they are in Redis")
 	}
 	if err := c.readToken(); err != nil {
 		return err

@@ -129,6 +129,7 @@ func (s *Server) makeDoor(o *opening, encrypted *tls.Config) (door, error) {
 		Token:    c.Token,
 		Metrics:  s.metrics.handler(),
 		Ready:    s.ready,
+		Degraded: s.degraded,
 		Version:  Version(),
 		Log:      s.log,
 	})

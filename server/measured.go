@@ -28,6 +28,34 @@ func newMeasured(next penstock.Store, name string, m *metrics) *measured {
 	}
 }
 
+// shards is what a store says about itself to a [penstock.Fallback].
+type shards interface {
+	Shards() int
+	ShardOf(key string) int
+	Timeout() time.Duration
+}
+
+func (s *measured) Shards() int {
+	if of, ok := s.next.(shards); ok {
+		return of.Shards()
+	}
+	return 1
+}
+
+func (s *measured) ShardOf(key string) int {
+	if of, ok := s.next.(shards); ok {
+		return of.ShardOf(key)
+	}
+	return 0
+}
+
+func (s *measured) Timeout() time.Duration {
+	if of, ok := s.next.(shards); ok {
+		return of.Timeout()
+	}
+	return 0
+}
+
 func (s *measured) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 	begin := time.Now()
 	d, err := s.next.Take(ctx, r)

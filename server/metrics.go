@@ -19,6 +19,16 @@ type metrics struct {
 	storeDuration *prometheus.HistogramVec
 	storeErrors   *prometheus.CounterVec
 	configLoads   *prometheus.CounterVec
+
+	// Of stores that can be away:
+	sources      *prometheus.CounterVec
+	leaseUnits   prometheus.Counter
+	storeChanges *prometheus.CounterVec
+	stateLosses  *prometheus.CounterVec
+
+	// Of a store that is kept in a file:
+	snapshots    *prometheus.CounterVec
+	snapshotTime prometheus.Gauge
 }
 
 func newMetrics() *metrics {
@@ -42,6 +52,30 @@ func newMetrics() *metrics {
 			Name: "penstock_config_loads_total",
 			Help: "How often the rules were read, and whether they could be used.",
 		}, []string{"result"}),
+		sources: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "penstock_source_decisions_total",
+			Help: "Decisions, by who made them.",
+		}, []string{"source"}),
+		leaseUnits: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "penstock_lease_units_total",
+			Help: "Units that were taken ahead and spent here.",
+		}),
+		storeChanges: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "penstock_store_changes_total",
+			Help: "How often a shard of the store was given up, and was back.",
+		}, []string{"store", "state"}),
+		stateLosses: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "penstock_store_state_losses_total",
+			Help: "How often the store was found to have lost what it counted, or some of it.",
+		}, []string{"store", "reason"}),
+		snapshots: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "penstock_snapshots_total",
+			Help: "How often counts were saved, and whether they could be.",
+		}, []string{"result"}),
+		snapshotTime: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "penstock_snapshot_timestamp_seconds",
+			Help: "When counts were last saved.",
+		}),
 	}
 	m.registry.MustRegister(m.doorDuration, m.storeDuration, m.storeErrors, m.configLoads,
 		collectors.NewGoCollector(), collectors.NewBuildInfoCollector(),
@@ -62,11 +96,22 @@ func (m *metrics) took(door string) func(time.Duration) {
 
 // loaded counts a reading of the rules.
 func (m *metrics) loaded(err error) {
-	result := "success"
-	if err != nil {
-		result = "failure"
+	m.configLoads.WithLabelValues(resultOf(err)).Inc()
+}
+
+// saved counts an attempt to save what is in memory.
+func (m *metrics) saved(err error) {
+	m.snapshots.WithLabelValues(resultOf(err)).Inc()
+	if err == nil {
+		m.snapshotTime.SetToCurrentTime()
 	}
-	m.configLoads.WithLabelValues(result).Inc()
+}
+
+func resultOf(err error) string {
+	if err != nil {
+		return "failure"
+	}
+	return "success"
 }
 
 var (

@@ -34,6 +34,7 @@ func (s *Server) useRules(set *rules.Set, err error) error {
 	for _, w := range set.Warnings() {
 		s.log.Warn("a rule file says what has no effect", "file", w.File, "line", w.Line, "reason", w.Reason)
 	}
+	s.policies.set(set.Rules())
 	s.judge.SetRules(set)
 	s.log.Info("rules loaded", "path", s.config.Rules, "domains", len(set.Domains()), "rules", len(set.Rules()))
 	return nil

@@ -6,15 +6,13 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/redisstore"
 	"github.com/penstock-io/penstock/server/judge"
 	"github.com/penstock-io/penstock/server/rules"
 )
@@ -27,11 +25,14 @@ type Server struct {
 	judge   *judge.Judge
 	source  *rules.Source // nil without rules
 	doors   []*opening
-	close   func() // the store
 
-	reloading  sync.Mutex
-	leaving    atomic.Bool
-	storeError atomic.Pointer[error] // why the store does not answer
+	policies   policies
+	outage     *outage                       // nil where the store cannot be away
+	background []func(context.Context)       // what goes on while it runs
+	closers    []func(context.Context) error // of the store; the last is called first
+
+	reloading sync.Mutex
+	leaving   atomic.Bool
 }
 
 // New opens the store, reads the rules and listens at every door, so that what
@@ -41,7 +42,7 @@ func New(ctx context.Context, c *Config, log *slog.Logger) (*Server, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{config: c, log: log, metrics: newMetrics(), close: func() {}}
+	s := &Server{config: c, log: log, metrics: newMetrics(), policies: policies{byDefault: c.policy()}}
 	for _, step := range []func(context.Context) error{s.openStore, s.openRules, s.openDoors} {
 		if err := step(ctx); err != nil {
 			s.abandon()
@@ -56,36 +57,15 @@ func (s *Server) abandon() {
 	for _, o := range s.doors {
 		_ = o.listener.Close()
 	}
-	s.close()
+	_ = s.closeStore(context.Background()) // the first error is the one to report
 }
 
-// openStore opens the store, and the judge that asks it.
-func (s *Server) openStore(ctx context.Context) error {
-	store, err := s.makeStore(ctx)
-	if err != nil {
-		return fmt.Errorf("--store: %w", err)
+// closeStore lets go of the store, and of what is around it.
+func (s *Server) closeStore(ctx context.Context) (err error) {
+	for _, c := range slices.Backward(s.closers) {
+		err = errors.Join(err, c(ctx))
 	}
-	s.judge = judge.New(store, &judge.Options{Token: s.config.Token, Shadow: s.config.Shadow})
-	s.metrics.registry.MustRegister(counts{s.judge})
-	return nil
-}
-
-func (s *Server) makeStore(ctx context.Context) (penstock.Store, error) {
-	c := s.config
-	if c.Store == "memory:" {
-		memory := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: c.MaxKeys, MaxBytes: c.MaxBytes})
-		s.metrics.registry.MustRegister(memoryStats{memory})
-		return memory, nil
-	}
-	redis, err := redisstore.Open(ctx, c.Store, &redisstore.Options{Prefix: c.RedisPrefix, Timeout: c.RedisTimeout})
-	if err != nil {
-		return nil, err
-	}
-	for _, warning := range redis.Warnings() {
-		s.log.Warn(warning)
-	}
-	s.close = redis.Close
-	return newMeasured(redis, "redis", s.metrics), nil
+	return err
 }
 
 // Addr returns where a door listens, or nil if it is shut. The doors are called
@@ -113,25 +93,29 @@ func (s *Server) opening(door string) *opening {
 }
 
 // Run serves until ctx ends, and then closes the doors: it tells load balancers,
-// finishes what is under way, and returns. It returns an error if a door failed,
-// or if something was not finished within the grace.
+// finishes what is under way, lets go of the store, and returns. It returns an
+// error if a door failed, if something was not finished within the grace, or if
+// what is kept in a file could not be saved.
 func (s *Server) Run(ctx context.Context) error {
-	defer s.close()
 	failures := make(chan error, len(s.doors))
 	var working sync.WaitGroup
 	for _, o := range s.doors {
 		working.Go(func() { failures <- o.serve() })
 	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
-	working.Go(func() { s.watchCertificates(background) })
-	working.Go(func() { s.watchRules(background) })
-	working.Go(func() { s.watchStore(background) })
+	for _, work := range append(s.background, s.watchCertificates, s.watchRules) {
+		working.Go(func() { work(background) })
+	}
 	s.log.Info("ready")
 
 	err := awaitEnd(ctx, failures)
-	err = errors.Join(err, s.shutdown())
+	grace, cancel := s.bidFarewell()
+	defer cancel()
+	err = errors.Join(err, s.closeDoors(grace))
 	stop()
 	working.Wait()
+	err = errors.Join(err, s.closeStore(grace))
+	s.log.Info("ended")
 	return err
 }
 
@@ -145,15 +129,18 @@ func awaitEnd(ctx context.Context, failures <-chan error) error {
 	}
 }
 
-// shutdown closes the doors, the one for operators last: until then it tells load
-// balancers that this server is leaving.
-func (s *Server) shutdown() error {
+// bidFarewell tells load balancers that this server is leaving, and returns the
+// time that is left for that once they have had theirs.
+func (s *Server) bidFarewell() (context.Context, context.CancelFunc) {
 	s.log.Info("shutting down", "delay", s.config.ShutdownDelay, "grace", s.config.ShutdownGrace)
 	s.leave()
 	wait(s.config.ShutdownDelay)
-	ctx, cancel := context.WithTimeout(context.Background(), s.config.ShutdownGrace)
-	defer cancel()
+	return context.WithTimeout(context.Background(), s.config.ShutdownGrace)
+}
 
+// closeDoors closes the doors, the one for operators last: until then it tells load
+// balancers that this server is leaving.
+func (s *Server) closeDoors(ctx context.Context) error {
 	errs := make(chan error, len(s.doors))
 	var closing sync.WaitGroup
 	var last *opening
@@ -173,7 +160,6 @@ func (s *Server) shutdown() error {
 	for err := range errs {
 		all = errors.Join(all, err)
 	}
-	s.log.Info("ended")
 	return all
 }
 

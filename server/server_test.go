@@ -22,7 +22,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
 const shopRules = `
@@ -262,37 +261,6 @@ func request(t *testing.T, conn net.Conn) {
 			t.Fatalf("%v after %q", err, answer)
 		}
 	}
-}
-
-// Load balancers hear when nobody can be served, and when they can be again.
-func TestReadinessFollowsTheStore(t *testing.T) {
-	own := startRedis(t)
-	d := start(t, map[string]string{"store": "redis://" + own.Addr})
-	conn := dialGRPC(t, d, nil)
-	ready := func(want bool) func() bool {
-		return func() bool {
-			status, _ := get(t, "http://"+d.addr("admin")+"/readyz")
-			health, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: "ratelimit"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return want == (status == http.StatusOK) && want == (health.Status == healthpb.HealthCheckResponse_SERVING)
-		}
-	}
-	d.await("ready", ready(true))
-	own.Kill()
-	d.await("unready without Redis", ready(false))
-	if !d.log.has("the store does not answer") {
-		t.Errorf("the log does not say why:\n%s", d.log)
-	}
-	if _, body := get(t, "http://"+d.addr("admin")+"/readyz"); !strings.Contains(body, "store unavailable") {
-		t.Errorf("/readyz does not say why: %s", body)
-	}
-	if err := own.Restart(); err != nil {
-		t.Fatal(err)
-	}
-	d.await("ready again", ready(true))
-	d.await("said so", func() bool { return d.log.has("the store answers again") })
 }
 
 // Rules are replaced between requests: each is decided by one set of them or by the

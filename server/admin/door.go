@@ -34,6 +34,10 @@ type Options struct {
 	// are told apart. Default: it always can.
 	Ready func() error
 
+	// Degraded says why decisions are not what they should be, though the server
+	// makes them. Default: they always are.
+	Degraded func() error
+
 	// Version is that of the program. Optional.
 	Version string
 
@@ -67,6 +71,9 @@ func New(j *judge.Judge, o *Options) (*Door, error) {
 	}
 	if d.options.Ready == nil {
 		d.options.Ready = func() error { return nil }
+	}
+	if d.options.Degraded == nil {
+		d.options.Degraded = func() error { return nil }
 	}
 	if d.options.Log == nil {
 		d.options.Log = slog.New(slog.DiscardHandler)

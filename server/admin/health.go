@@ -22,17 +22,21 @@ func (d *Door) healthz(w http.ResponseWriter, _ *http.Request) { writeText(w, "o
 
 // readiness is what /readyz answers.
 type readiness struct {
-	Ready   bool     `json:"ready"`
-	Reasons []string `json:"reasons,omitempty"`
+	Ready    bool     `json:"ready"`
+	Degraded bool     `json:"degraded,omitempty"`
+	Reasons  []string `json:"reasons,omitempty"`
 }
 
 func (d *Door) readyz(w http.ResponseWriter, _ *http.Request) {
-	err := d.options.Ready()
-	if err == nil {
-		writeJSON(w, http.StatusOK, readiness{Ready: true})
+	if err := d.options.Ready(); err != nil {
+		writeJSON(w, http.StatusServiceUnavailable, readiness{Reasons: reasons(err)})
 		return
 	}
-	writeJSON(w, http.StatusServiceUnavailable, readiness{Reasons: reasons(err)})
+	if err := d.options.Degraded(); err != nil {
+		writeJSON(w, http.StatusOK, readiness{Ready: true, Degraded: true, Reasons: reasons(err)})
+		return
+	}
+	writeJSON(w, http.StatusOK, readiness{Ready: true})
 }
 
 // reasons tells joined errors apart.

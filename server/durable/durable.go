@@ -162,9 +162,9 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Run saves once in a while until ctx ends, and reports when that fails. Failed
-// may be nil.
-func (s *Store) Run(ctx context.Context, every time.Duration, failed func(error)) {
+// Run saves once in a while until ctx ends, and tells how that went. Saved may be
+// nil.
+func (s *Store) Run(ctx context.Context, every time.Duration, saved func(error)) {
 	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
@@ -173,8 +173,8 @@ func (s *Store) Run(ctx context.Context, every time.Duration, failed func(error)
 			return
 		case <-t.C:
 		}
-		if err := s.Save(); err != nil && failed != nil {
-			failed(err)
+		if err := s.Save(); saved != nil {
+			saved(err)
 		}
 	}
 }

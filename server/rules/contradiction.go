@@ -87,7 +87,7 @@ func (r *reader) checkAlgorithm(s *limitSpec, a penstock.Algorithm) bool {
 		{"burst", bucket, "token-bucket or leaky-bucket"},
 		{"buckets", a == penstock.RollingWindow, "rolling-window"},
 		{"zone", a == penstock.FixedWindow, "fixed-window"},
-		{"lease", a == penstock.TokenBucket || !s.lease, "token-bucket"},
+		{"lease", a == penstock.TokenBucket || s.lease == nil || !*s.lease, "token-bucket"},
 	} {
 		if s.has(c.name) && !c.belongs {
 			r.fail(s.at(c.name), "%s: wants algorithm: %s with it, and this is %s", c.name, c.owner, a)

@@ -282,7 +282,8 @@ func (r *Rule) describe() [][]string {
 		{len(r.Replaces) > 0, "replaces", shown(strings.Join(r.Replaces, ", "))},
 		{r.OnStoreFailure != FailDefault, "on_store_failure", r.OnStoreFailure.String()},
 		{r.Share != 0, "share", fmt.Sprint(r.Share)},
-		{r.Lease, "lease", "units are taken ahead and spent locally"},
+		{r.Lease != nil && *r.Lease, "lease", "units are taken ahead and spent locally"},
+		{r.Lease != nil && !*r.Lease, "lease", "false"},
 		{r.DenyCache != nil, "deny_cache", fmt.Sprint(r.DenyCache != nil && *r.DenyCache)},
 	} {
 		if line.applies {

@@ -126,7 +126,7 @@ func extras(r *rules.Rule) (lines []string) {
 	add(r.Metadata != nil, "metadata %v", r.Metadata)
 	add(r.OnStoreFailure != rules.FailDefault, "on store failure %s", r.OnStoreFailure)
 	add(r.Share != 0, "share %v", r.Share)
-	add(r.Lease, "lease")
+	add(r.Lease != nil && *r.Lease, "lease")
 	add(r.DenyCache != nil && *r.DenyCache, "deny cache on")
 	add(r.DenyCache != nil && !*r.DenyCache, "deny cache off")
 	return lines

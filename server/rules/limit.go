@@ -32,7 +32,7 @@ type limitSpec struct {
 
 	onStoreFailure OnStoreFailure
 	share          float64
-	lease          bool
+	lease          *bool
 	denyCache      *bool
 }
 
@@ -152,7 +152,10 @@ var limitFields = map[string]func(*reader, *limitSpec, field){
 		s.onStoreFailure = FailLocal + OnStoreFailure(max(0, r.oneOf(f, failureNames[FailLocal:]...)))
 	},
 	"share": func(r *reader, s *limitSpec, f field) { s.share = r.fraction(f) },
-	"lease": func(r *reader, s *limitSpec, f field) { s.lease = r.flag(f) },
+	"lease": func(r *reader, s *limitSpec, f field) {
+		on := r.flag(f)
+		s.lease = &on
+	},
 	"deny_cache": func(r *reader, s *limitSpec, f field) {
 		on := r.flag(f)
 		s.denyCache = &on

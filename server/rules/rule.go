@@ -57,8 +57,9 @@ type Rule struct {
 	// decide, more than 0 and at most 1; 0 means as the server is set up.
 	Share float64
 
-	// Lease lets units be taken ahead and spent here. Only token buckets have it.
-	Lease bool
+	// Lease says whether units may be taken ahead and spent here, which only
+	// those of token buckets can be; nil means as the server is set up.
+	Lease *bool
 
 	// DenyCache says whether denials may be remembered here; nil means as the
 	// server is set up.

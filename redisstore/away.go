@@ -1,0 +1,27 @@
+package redisstore
+
+import (
+	"crypto/tls"
+	"errors"
+	"strings"
+
+	"github.com/redis/rueidis"
+)
+
+// mayPass reports whether an error of connecting may be gone in a while, without
+// anybody changing the URL or the server's settings. A name that cannot be
+// resolved may be that of a service which is about to start.
+func mayPass(err error) bool {
+	var reply *rueidis.RedisError
+	var unfit unfitError
+	var plain tls.RecordHeaderError
+	var stranger *tls.CertificateVerificationError
+	var alert tls.AlertError
+	switch {
+	case errors.As(err, &unfit), errors.As(err, &plain), errors.As(err, &stranger), errors.As(err, &alert):
+		return false
+	case errors.As(err, &reply):
+		return refused(reply) != "" || strings.HasPrefix(reply.Error(), "ERR max number of clients")
+	}
+	return true
+}

@@ -1,0 +1,85 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"strconv"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/redisstore"
+)
+
+// A canary is a key of this process alone in one shard of Redis. If it is gone before
+// its time, then so are others: the server was emptied, or came back without what it
+// had. It is a count like any other, so whatever can happen to those happens to it.
+type canary struct {
+	key   string
+	until time.Time // when it ends by itself; zero if it is not there yet
+}
+
+// canaryLimit is counted by for a day, and then anew.
+var canaryLimit = penstock.Limit{Algorithm: penstock.FixedWindow, Count: 1, Period: 24 * time.Hour, Name: "penstock.canary"}
+
+// canaryEnd is how long before its time nobody wonders about its end.
+const canaryEnd = time.Minute
+
+// newCanaries finds a key for every shard.
+func newCanaries(redis *redisstore.Store) []canary {
+	process, found := rand.Text(), 0
+	canaries := make([]canary, redis.Shards())
+	for n := 0; found < len(canaries); n++ {
+		key := "canary/" + process + "/" + strconv.Itoa(n)
+		if c := &canaries[redis.ShardOf(key)]; c.key == "" {
+			c.key = key
+			found++
+		}
+	}
+	return canaries
+}
+
+func (c *canary) request(cost int64) penstock.Request {
+	return penstock.Request{Key: c.key, Limit: canaryLimit, Cost: cost}
+}
+
+func (c *canary) isDue(now time.Time) bool { return now.Add(canaryEnd).After(c.until) }
+
+// look looks at all canaries, and sets out those that are missing.
+func (o *outage) look(ctx context.Context) {
+	now := time.Now()
+	requests := make([]penstock.Request, len(o.canaries))
+	for i := range o.canaries {
+		cost := int64(0)
+		if o.canaries[i].isDue(now) {
+			cost = 1
+		}
+		requests[i] = o.canaries[i].request(cost)
+	}
+	decisions := make([]penstock.Decision, len(requests))
+	err := penstock.TakeEach(ctx, o.redis, requests, decisions)
+	if ctx.Err() != nil && err != nil {
+		return
+	}
+	o.answered(err)
+	o.count(now, requests, decisions)
+}
+
+// count counts the canaries that are gone. A decision without a limit was not made.
+func (o *outage) count(now time.Time, requests []penstock.Request, decisions []penstock.Decision) {
+	gone := 0
+	for i, d := range decisions {
+		c := &o.canaries[i]
+		switch {
+		case d.Limit == 0:
+		case requests[i].Cost > 0:
+			c.until = now.Add(d.ResetAfter)
+		case d.Remaining > 0:
+			gone++
+			c.until = time.Time{}
+		}
+	}
+	if gone > 0 {
+		o.metrics.stateLosses.WithLabelValues(redisName, keysGone).Inc()
+		o.log.Warn("Redis has lost what it counted: keys begin anew", "shards", gone, "of", len(o.canaries))
+	}
+}

@@ -1,0 +1,71 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/durable"
+)
+
+// memoryURL is what the store in this process is called.
+const memoryURL = "memory:"
+
+// openMemory returns a store in this process, which outlives it if there is a
+// directory for that.
+func (s *Server) openMemory(context.Context) (penstock.Store, error) {
+	o := &penstock.MemoryOptions{MaxKeys: s.config.MaxKeys, MaxBytes: s.config.MaxBytes}
+	memory := (*penstock.Memory)(nil)
+	if s.config.Data == "" {
+		memory = penstock.NewMemory(o)
+	} else {
+		kept, err := s.openDurable(o)
+		if err != nil {
+			return nil, fmt.Errorf("--data: %w", err)
+		}
+		memory = kept.Memory
+	}
+	s.metrics.registry.MustRegister(memoryStats{memory})
+	return memory, nil
+}
+
+// openDurable restores what was saved, and has it saved from now on.
+func (s *Server) openDurable(o *penstock.MemoryOptions) (*durable.Store, error) {
+	kept, err := durable.Open(s.config.Data, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := kept.SetAside(); err != nil {
+		s.log.Error("what was kept cannot be used", "err", err)
+	}
+	s.log.Info("counts are kept", "data", s.config.Data, "every", s.config.SnapshotInterval, "keys", kept.Stats().Keys)
+	d := diary{log: s.log, metrics: s.metrics}
+	s.metrics.registry.MustRegister(s.metrics.snapshots, s.metrics.snapshotTime)
+	s.background = append(s.background, func(ctx context.Context) { kept.Run(ctx, s.config.SnapshotInterval, d.saved) })
+	s.closers = append(s.closers, func(context.Context) error {
+		err := kept.Close()
+		d.saved(err)
+		return err
+	})
+	return kept, nil
+}
+
+// A diary tells how saving goes.
+type diary struct {
+	log     *slog.Logger
+	metrics *metrics
+	failing bool
+}
+
+// saved takes note of one attempt to save. A disk that is full is told of once.
+func (d *diary) saved(err error) {
+	switch {
+	case err != nil && !d.failing:
+		d.log.Error("counts cannot be saved; those saved before stay", "err", err)
+	case err == nil && d.failing:
+		d.log.Info("counts are saved again")
+	}
+	d.failing = err != nil
+	d.metrics.saved(err)
+}

@@ -185,7 +185,7 @@ var rules = []rule{
 		name:    "daemons' dependencies stay with the daemon",
 		because: "gRPC, Prometheus, YAML and OpenTelemetry are not what a library's user asked for",
 		in:      []string{"./..."},
-		except:  []string{"./server", "./grpclimit", "./cmd", "./examples", "./bench"},
+		except:  []string{"./server", "./grpclimit", "./cmd", "./faults", "./examples", "./bench"},
 		forbid:  daemonOnly,
 		tests:   true,
 		breaks:  [2]string{"httplimit/metrics.go", "github.com/prometheus/client_golang/prometheus"},

@@ -25,6 +25,9 @@ func (e *event) answered() bool { return e.err == nil && e.decision.Source == pe
 // missed reports whether the caller has missed the store's decision.
 func (e *event) missed() bool { return e.err != nil || e.decision.Source == penstock.SourceFallback }
 
+// denied reports whether somebody has decided against the caller.
+func (e *event) denied() bool { return e.err == nil && !e.decision.Allowed }
+
 // granted returns the units that the caller may act on.
 func (e *event) granted() int64 {
 	if e.err != nil {

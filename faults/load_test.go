@@ -25,6 +25,8 @@ type load struct {
 	ended  sync.Once
 	wg     sync.WaitGroup
 	newest atomic.Int64 // key
+
+	finished bool
 }
 
 // members is how many ask at once.
@@ -62,7 +64,7 @@ func (l *load) ask(node int) {
 		case 2:
 			key = int(rand.Int64N(newest + 1)) // one that was used up long ago
 		}
-		if !l.take(node, key) && key != flow {
+		if e := l.take(node, key); e.denied() && key != flow {
 			l.newest.CompareAndSwap(newest, newest+1)
 		}
 		if l.paced {
@@ -71,16 +73,27 @@ func (l *load) ask(node int) {
 	}
 }
 
-// take asks once, and reports whether that was not one too many.
-func (l *load) take(node, key int) bool {
+// take asks for one unit.
+func (l *load) take(node, key int) event {
 	r := l.run.request(key, 1)
-	if rand.IntN(8) == 0 && key != flow {
+	if rand.IntN(8) == 0 && key != flow && l.run.layers != daemonic {
 		r.ID = strconv.FormatUint(rand.Uint64(), 36)
 	}
-	e := l.run.history.ask(node, key, 1, func() (penstock.Decision, error) {
+	return l.run.history.ask(node%l.run.nodes, l.apart(node, key), 1, func() (penstock.Decision, error) {
 		return l.nodes[node].Take(context.Background(), r)
 	})
-	return e.err != nil || e.decision.Allowed
+}
+
+// perDoor tells apart the keys of doors that share none.
+const perDoor = 1 << 20
+
+// apart returns a key as history knows it: those of a door that does not name the
+// rule are others.
+func (l *load) apart(node, key int) int {
+	if _, ok := l.nodes[node].(apart); ok {
+		return key + (node+1)*perDoor
+	}
+	return key
 }
 
 // asks waits until the load has asked some more.
@@ -101,8 +114,16 @@ func (l *load) await(what string, counter *int, times int) {
 // finish ends the load, and takes whatever is left of its keys, so that all that
 // could be admitted was.
 func (l *load) finish() {
+	if l.finished {
+		return
+	}
+	l.finished = true
 	l.end()
 	l.close()
+	if l.run.layers == daemonic {
+		l.exhaust()
+		return
+	}
 	for key := range l.run.history.granted() {
 		if key == flow {
 			continue
@@ -118,6 +139,21 @@ func (l *load) finish() {
 			}
 			l.run.history.add(event{begin: began, end: time.Since(l.run.history.began), key: key, cost: r.Cost, decision: d})
 			return true
+		})
+	}
+}
+
+// exhaust takes one unit after the other of each key, because not every door can
+// take all that is left.
+func (l *load) exhaust() {
+	for key := range l.run.history.granted() {
+		node := max(key/perDoor-1, 0)
+		redistest.Await(l.run, "what is left can be taken", func() bool {
+			e := l.take(node, key%perDoor)
+			for e.err == nil && e.decision.Allowed {
+				e = l.take(node, key%perDoor)
+			}
+			return e.denied()
 		})
 	}
 }

@@ -57,7 +57,7 @@ func rateOf(l penstock.Limit) int64 { return int64(float64(l.Count) / l.Period.S
 // fallback returns what one node may grant of a key at once while the store is
 // away. Share is one over the number of nodes.
 func (p *promise) fallback(l penstock.Limit) int64 {
-	if p.layers != guarded && p.layers != leased {
+	if p.layers != guarded && p.layers != leased && p.layers != daemonic {
 		return 0
 	}
 	return max(capacity(l)/int64(p.nodes), 1)

@@ -82,6 +82,8 @@ func (r *run) step(by time.Duration) {
 	l := r.start("redis://" + server.Addr)
 	l.answers(r.few(1500))
 	clock.ahead.Store(int64(by))
+	redistest.Await(r, "the clock steps", func() bool { return r.aheadOf(server) != 0 })
+	r.history.loses()
 	l.answers(r.few(1000))
 	sign := int(by / by.Abs())
 	r.happened("days that the clock has stepped, beyond a year", sign*r.aheadOf(server)/86400-366)

@@ -24,6 +24,7 @@ func loseNode(r *run) {
 	r.counted = func(key int) bool { return ownedByVictim(store, r.request(key, 1).Key, victim) }
 	killed := time.Since(r.history.began)
 	c.Nodes[victim].Kill()
+	r.history.loses()
 	l.misses(50)
 	r.recovers(l, c.Nodes[victim+redistest.Shards])
 	redistest.Await(r, "a key of the lost shard is decided", func() bool {

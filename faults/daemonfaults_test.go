@@ -24,7 +24,7 @@ func (r *run) serve(d *daemon) *daemon {
 	writeRules(r, path, doorRules)
 	d.flags = append([]string{"--rules", path}, d.flags...)
 	serve(r, d)
-	l := &load{run: r, nodes: openDoors(r, d), paced: true, close: func() {}}
+	l := &load{run: r, nodes: openDoors(r, d), pace: brisk, close: func() {}}
 	r.load = l
 	l.start()
 	return d
@@ -96,7 +96,8 @@ func (r *run) daemonDies(d *daemon) {
 
 func daemonDiesOnRedis(r *run) {
 	server := r.redis()
-	d := r.serve(&daemon{flags: []string{"--store", "redis://" + server.Addr, "--lease"}})
+	// A Redis that is only busy must not be given up here, or else a fallback decides.
+	d := r.serve(&daemon{flags: []string{"--store", "redis://" + server.Addr, "--lease", "--redis-timeout", "10s"}})
 	r.load.answers(r.few(500))
 	r.daemonDies(d)
 }

@@ -177,7 +177,10 @@ func (r *run) start(url string) *load {
 	if r.calm && r.layers == alone {
 		timeout = generous
 	}
-	l := &load{run: r, paced: r.layers != alone, close: func() {}}
+	l := &load{run: r, close: func() {}}
+	if r.layers != alone {
+		l.pace = brisk
+	}
 	for range r.nodes {
 		l.nodes = append(l.nodes, r.around(l, r.open(url, timeout)))
 	}

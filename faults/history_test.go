@@ -40,11 +40,15 @@ func (e *event) granted() int64 {
 type history struct {
 	began time.Time
 
-	mu                       sync.Mutex
-	events                   []event
-	asked, answered, unknown int
-	missed                   int
+	mu     sync.Mutex
+	events []event
+	lost   time.Duration // when the store had lost all that it knew; 0 if nobody can tell
+
+	asked, answered, missed, unknown int
 }
+
+// loses takes note that the store has lost all that it knew by now.
+func (h *history) loses() { h.lost = time.Since(h.began) }
 
 // ask makes a call and writes it down.
 func (h *history) ask(node, key int, cost int64, take func() (penstock.Decision, error)) event {

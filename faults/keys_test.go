@@ -18,7 +18,7 @@ import (
 func floodMemory(r *run) {
 	const places = 20_000
 	store := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: places})
-	l := &load{run: r, nodes: []penstock.Store{store}, paced: true, close: func() {}}
+	l := &load{run: r, nodes: []penstock.Store{store}, pace: brisk, close: func() {}}
 	l.drain = func(q penstock.Request) (penstock.Decision, error) { return store.Take(context.Background(), q) }
 	r.load = l
 	l.start()

@@ -20,20 +20,27 @@ type load struct {
 	nodes  []penstock.Store
 	drain  func(penstock.Request) (penstock.Decision, error) // by the store itself
 	close  func()
-	paced  bool // or else decisions without a trip would fill the memory with history
+	pace   time.Duration // between calls, or else decisions without a trip would fill the memory with history
 	stop   chan struct{}
 	ended  sync.Once
 	wg     sync.WaitGroup
+	first  int64        // key
 	newest atomic.Int64 // key
 
 	finished bool
 }
 
-// members is how many ask at once.
-const members = 16
+const (
+	// members is how many ask at once.
+	members = 16
+
+	// brisk is the pace of a load that is not to wait for trips.
+	brisk = 100 * time.Microsecond
+)
 
 func (l *load) start() {
 	l.stop = make(chan struct{})
+	l.newest.Store(l.first)
 	for i := range members {
 		l.wg.Go(func() { l.ask(i % len(l.nodes)) })
 	}
@@ -55,21 +62,19 @@ func (l *load) ask(node int) {
 		default:
 		}
 		newest := l.newest.Load()
-		key := int(max(newest-rand.Int64N(8), 0))
+		key := int(max(newest-rand.Int64N(8), l.first))
 		switch rand.IntN(16) {
 		case 0, 1:
 			if !l.run.still {
 				key = flow
 			}
 		case 2:
-			key = int(rand.Int64N(newest + 1)) // one that was used up long ago
+			key = int(l.first + rand.Int64N(newest-l.first+1)) // one that was used up long ago
 		}
 		if e := l.take(node, key); e.denied() && key != flow {
 			l.newest.CompareAndSwap(newest, newest+1)
 		}
-		if l.paced {
-			time.Sleep(100 * time.Microsecond)
-		}
+		time.Sleep(l.pace)
 	}
 }
 

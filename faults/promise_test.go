@@ -2,6 +2,7 @@ package faults
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -54,6 +55,15 @@ func capacity(l penstock.Limit) int64 {
 // a run lasts, none.
 func rateOf(l penstock.Limit) int64 { return int64(float64(l.Count) / l.Period.Seconds()) }
 
+// livesOf returns how many bursts a key may get, of which these are events. One that
+// nobody had asked for when all was lost has lost nothing.
+func (p *promise) livesOf(events []event, h *history) int64 {
+	if h.lost > 0 && slices.IndexFunc(events, func(e event) bool { return e.begin < h.lost }) < 0 {
+		return 1
+	}
+	return p.lives
+}
+
 // fallback returns what one node may grant of a key at once while the store is
 // away. Share is one over the number of nodes.
 func (p *promise) fallback(l penstock.Limit) int64 {
@@ -79,11 +89,11 @@ func (p *promise) leased(l penstock.Limit) int64 {
 }
 
 // bound returns the most that may be granted of a key in a run of some length, in
-// which some nodes had to decide without the store.
-func (p *promise) bound(key int, length time.Duration, away int64) int64 {
+// which it had some lives, and some nodes had to decide without the store.
+func (p *promise) bound(key int, length time.Duration, lives, away int64) int64 {
 	l := p.limitOf(key)
 	refill := rateOf(l) * int64(length+tick) / int64(time.Second)
-	return p.lives*capacity(l) + refill + p.leased(l) + away*(p.fallback(l)+refill/int64(p.nodes))
+	return lives*capacity(l) + refill + p.leased(l) + away*(p.fallback(l)+refill/int64(p.nodes))
 }
 
 // fails reports whether an error is one that callers have to expect.

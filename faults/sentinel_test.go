@@ -17,6 +17,7 @@ func failOver(r *run) {
 	l.answers(r.few(1000))
 	old := w.Primary(r)
 	old.Kill()
+	r.history.loses()
 	redistest.Await(r, "the sentinels choose another primary", func() bool { return w.Primary(r) != old })
 	r.recovers(l, w.Primary(r))
 	r.servers = append(r.servers, w.Primary(r))

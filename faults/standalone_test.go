@@ -25,6 +25,7 @@ func (r *run) die(server *redistest.Server) {
 	r.Helper()
 	before := redistest.Field(r, server, "run_id")
 	server.Kill()
+	r.history.loses()
 	r.load.misses(100)
 	r.restart(server)
 	r.load.answers(r.few(1000))
@@ -142,6 +143,7 @@ func forgetKeys(r *run) {
 	l.answers(r.few(2000))
 	keys := redistest.Field(r, server, "db0")
 	redistest.Tell(r, server, "FLUSHALL")
+	r.history.loses()
 	l.answers(r.few(1000))
 	if keys != "" {
 		r.happened("times that all keys were lost", redistest.Stat(r, "cmdstat_flushall", server))

@@ -19,9 +19,11 @@ type row struct {
 func (r *run) row(length time.Duration) row {
 	w := row{fault: &r.fault, unknown: r.history.unknown, calls: r.history.asked, downtime: r.history.downtime(r.counted)}
 	away := r.history.away()
-	for key, n := range r.history.granted() {
-		w.admitted += n
-		w.bound += r.bound(key, length, int64(len(away[key])))
+	for key, events := range r.history.byKey(func(*event) bool { return true }) {
+		for _, e := range events {
+			w.admitted += e.granted()
+		}
+		w.bound += r.bound(key, length, r.livesOf(events, r.history), int64(len(away[key])))
 	}
 	return w
 }

@@ -69,7 +69,7 @@ func generousStore(more int64) penstock.Store {
 func lived(t *testing.T, f fault, store penstock.Store) *run {
 	t.Helper()
 	r := newRun(t, f)
-	l := &load{run: r, nodes: slices.Repeat([]penstock.Store{store}, r.nodes), paced: true, close: func() {}}
+	l := &load{run: r, nodes: slices.Repeat([]penstock.Store{store}, r.nodes), pace: brisk, close: func() {}}
 	l.drain = func(q penstock.Request) (penstock.Decision, error) { return store.Take(t.Context(), q) }
 	r.load = l
 	l.start()

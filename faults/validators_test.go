@@ -46,7 +46,7 @@ func admitsItsLimit(p promise, h *history) (complaints []string) {
 	byStore := func(e *event) bool { return e.granted() != 0 && e.decision.Source != penstock.SourceFallback }
 	for key, events := range h.byKey(byStore) {
 		l := p.limitOf(key)
-		most := p.lives*capacity(l) + p.leased(l)
+		most := p.livesOf(events, h)*capacity(l) + p.leased(l)
 		if got := beyond(events, rateOf(l), tick); got > most {
 			complaints = append(complaints, fmt.Sprintf("key %d under %s: %d admitted beyond the rate, want at most %d", key, l, got, most))
 		}

@@ -24,7 +24,7 @@ func (r *run) serve(d *daemon) *daemon {
 	writeRules(r, path, doorRules)
 	d.flags = append([]string{"--rules", path}, d.flags...)
 	serve(r, d)
-	l := &load{run: r, nodes: openDoors(r, d), pace: brisk, close: func() {}}
+	l := &load{run: r, nodes: openDoors(r, d), pace: time.Millisecond, close: func() {}}
 	r.load = l
 	l.start()
 	return d

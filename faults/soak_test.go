@@ -110,8 +110,10 @@ func startSoak(t testing.TB) *soak {
 func (s *soak) dip(d dip, gap time.Duration) {
 	s.Helper()
 	const keysOfOne = 20_000
-	r := newRun(s, fault{name: "soak", what: d.what, on: behindDoors, still: true,
-		promise: promise{layers: daemonic, lives: d.lives, calm: d.calm, limits: doorLimits, wasted: burst}})
+	r := newRun(s, fault{
+		name: "soak", what: d.what, on: behindDoors, still: true,
+		promise: promise{layers: daemonic, lives: d.lives, calm: d.calm, limits: doorLimits, wasted: burst},
+	})
 	l := &load{run: r, nodes: s.doors, pace: time.Millisecond, close: func() {}, first: int64(len(s.rows)) % (perDoor / keysOfOne) * keysOfOne}
 	r.load = l
 	if len(s.rows)%(perDoor/keysOfOne) == 0 {

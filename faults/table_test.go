@@ -14,10 +14,12 @@ type row struct {
 	admitted, bound int64
 	unknown, calls  int
 	downtime        time.Duration
+	slowest         time.Duration // of all calls
 }
 
 func (r *run) row(length time.Duration) row {
 	w := row{fault: &r.fault, unknown: r.history.unknown, calls: r.history.asked, downtime: r.history.downtime(r.counted)}
+	w.slowest = r.history.slowest()
 	away := r.history.away()
 	for key, events := range r.history.byKey(func(*event) bool { return true }) {
 		for _, e := range events {
@@ -29,8 +31,8 @@ func (r *run) row(length time.Duration) row {
 }
 
 func (w row) String() string {
-	return fmt.Sprintf("%s: %d calls, admitted %d, bound %d, unknown outcomes %d, downtime %s",
-		w.fault.name, w.calls, w.admitted, w.bound, w.unknown, roundly(w.downtime))
+	return fmt.Sprintf("%s: %d calls, admitted %d, bound %d, unknown outcomes %d, downtime %s, slowest call %s",
+		w.fault.name, w.calls, w.admitted, w.bound, w.unknown, roundly(w.downtime), roundly(w.slowest))
 }
 
 // roundly returns a duration as people say it.
@@ -82,4 +84,5 @@ func publish(t *testing.T, rows []row) {
 	if err := os.WriteFile(document, []byte(before+tableBegins+table(rows)+tableEnds+after), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	knowsEveryFault(t)
 }

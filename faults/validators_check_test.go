@@ -130,8 +130,10 @@ func TestEveryValidatorCanFail(t *testing.T) {
 		"INV-9 ":     {promise{}, event{cost: 1, decision: penstock.Decision{RetryAfter: 400 * day}}},
 		"INV-17 ":    {promise{}, event{cost: 1, decision: penstock.Decision{Allowed: true, Granted: burst - 1}}},
 		"INV-20 ":    {promise{}, event{cost: 1, decision: penstock.Decision{Allowed: true, Source: penstock.SourceDenyCache}}},
-		"INV-21 ": {promise{layers: guarded, nodes: 2},
-			event{cost: 1, decision: penstock.Decision{Allowed: true, Granted: burst/2 + 1, Source: penstock.SourceFallback}}},
+		"INV-21 ": {
+			promise{layers: guarded, nodes: 2},
+			event{cost: 1, decision: penstock.Decision{Allowed: true, Granted: burst/2 + 1, Source: penstock.SourceFallback}},
+		},
 	} {
 		r := newRun(t, fault{promise: c.promise})
 		r.history.add(c.event)

@@ -22,12 +22,13 @@ import (
 const workerURL = "PENSTOCK_FAULTS_WORKER"
 
 // workerLimit is of that key. Each of two processes holds at most a twentieth of it.
-var workerLimit = penstock.Limit{Count: 40_000, Period: 300 * 24 * time.Hour}
+var workerLimit = penstock.Limit{Count: workerBurst, Period: 300 * 24 * time.Hour}
 
 const (
 	workers       = 2
 	workerCallers = 4
-	workerHolds   = 40_000 / (10 * workers)
+	workerBurst   = 12_000
+	workerHolds   = workerBurst / (10 * workers)
 )
 
 // work does not return in a worker, unless it fails.
@@ -141,12 +142,12 @@ func dieLeasing(r *run) {
 	victim, survivor := r.hire(0, url), r.hire(1, url)
 	spent := func() int64 { return victim.granted.Load() + survivor.granted.Load() }
 	redistest.Await(r, "both lease", func() bool {
-		return victim.leased.Load() > 1000 && survivor.leased.Load() > 1000 && left()+spent() < workerLimit.Count-100
+		return victim.leased.Load() > 300 && survivor.leased.Load() > 300 && left()+spent() < workerBurst-50
 	})
 	victim.kill()
 	r.happened("processes killed by a signal", -victim.process.ProcessState.ExitCode())
 	before := survivor.granted.Load()
-	redistest.Await(r, "the other goes on", func() bool { return survivor.granted.Load() > before+1000 })
+	redistest.Await(r, "the other goes on", func() bool { return survivor.granted.Load() > before+300 })
 	survivor.kill()
 	r.happened("units that were in their hands", int(workerLimit.Count-left()-spent()))
 	successor := r.hire(0, url)

@@ -3,6 +3,8 @@ package grpclimit_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"sync"
 	"testing"
 	"time"
@@ -10,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	pb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/penstock-io/penstock"
@@ -111,6 +114,100 @@ func TestClientErrors(t *testing.T) {
 		if status.Code(err) != codes.ResourceExhausted || !errors.Is(err, penstock.ErrNever) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// A server that says when to come back is not called before, by whatever kind of
+// call it was said to. Whoever cannot wait so long is told at once.
+func TestClientsHeedRetryInfo(t *testing.T) {
+	for name, test := range map[string]struct {
+		server grpc.ServerOption
+		client func(*penstock.Limiter) grpc.DialOption
+		call   func(context.Context, pb.TestServiceClient) error
+	}{
+		"calls": {
+			grpc.UnaryInterceptor(grpclimit.UnaryServer(inMemory(t, "1/1h"), nil)),
+			func(l *penstock.Limiter) grpc.DialOption {
+				return grpc.WithUnaryInterceptor(grpclimit.UnaryClient(l, nil))
+			},
+			func(ctx context.Context, c pb.TestServiceClient) error {
+				_, err := c.UnaryCall(ctx, &pb.SimpleRequest{})
+				return err
+			},
+		},
+		"streams": {
+			grpc.StreamInterceptor(grpclimit.StreamServer(inMemory(t, "1/1h"), nil)),
+			func(l *penstock.Limiter) grpc.DialOption {
+				return grpc.WithStreamInterceptor(grpclimit.StreamClient(l, nil))
+			},
+			stream,
+		},
+		"messages": {
+			grpc.StreamInterceptor(grpclimit.MessageServer(inMemory(t, "1/1h"), nil)),
+			func(l *penstock.Limiter) grpc.DialOption {
+				return grpc.WithStreamInterceptor(grpclimit.MessageClient(l, nil))
+			},
+			stream,
+		},
+	} {
+		lim := inMemory(t, "1000/1s")
+		c := connect(t, serve(t, test.server), test.client(lim))
+		if err := test.call(t.Context(), c); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := test.call(t.Context(), c); status.Code(err) != exhausted {
+			t.Errorf("%s: one too many: %v", name, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		if err := test.call(ctx, c); status.Code(err) != codes.DeadlineExceeded || !errors.Is(err, penstock.ErrDeadline) {
+			t.Errorf("%s: with a minute, when the server wants an hour: %v", name, err)
+		}
+		cancel()
+	}
+}
+
+// stream sends one message in a streaming call.
+func stream(ctx context.Context, c pb.TestServiceClient) error {
+	s, err := c.StreamingInputCall(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.Send(&pb.StreamingInputCallRequest{}); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	_, err = s.CloseAndRecv()
+	return err
+}
+
+// A server is believed up to MaxPause, and calls under other keys do not wait.
+func TestMaxPause(t *testing.T) {
+	target := serve(t, grpc.UnaryInterceptor(grpclimit.UnaryServer(inMemory(t, "1/1h"), nil)))
+	c := connect(t, target, grpc.WithUnaryInterceptor(grpclimit.UnaryClient(inMemory(t, "1000/1s"), &grpclimit.ClientOptions{
+		MaxPause: 100 * time.Millisecond,
+		Key: func(ctx context.Context, _ grpclimit.Call) string {
+			md, _ := metadata.FromOutgoingContext(ctx)
+			return fmt.Sprint(md.Get("x-account"))
+		},
+	})))
+	expect(t, "one too many", ask(t, c, 2, "x-account", "a"), codes.OK, exhausted)
+	start := time.Now()
+	expect(t, "after a pause", ask(t, c, 1, "x-account", "a"), exhausted)
+	if got := time.Since(start); got < 100*time.Millisecond {
+		t.Errorf("went after %v", got)
+	}
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "x-account", "b"), 50*time.Millisecond)
+	defer cancel()
+	if _, err := c.UnaryCall(ctx, &pb.SimpleRequest{}); errors.Is(err, penstock.ErrDeadline) {
+		t.Errorf("another account waits: %v", err)
+	}
+}
+
+func TestClientNegativeCosts(t *testing.T) {
+	c := connect(t, serve(t), grpc.WithUnaryInterceptor(grpclimit.UnaryClient(inMemory(t, "1/1h"), &grpclimit.ClientOptions{
+		Cost: func(context.Context, grpclimit.Call) int64 { return -1 },
+	})))
+	if _, err := c.UnaryCall(t.Context(), &pb.SimpleRequest{}); status.Code(err) != codes.InvalidArgument || !errors.Is(err, penstock.ErrBadCost) {
+		t.Error(err)
 	}
 }
 

@@ -26,11 +26,15 @@ type Charge struct {
 	Limiter *penstock.Limiter
 
 	// Key says whom to charge. A call for which it returns "" is charged to its
-	// client's address. Default: that address.
+	// client's address. Default: that address. Who comes through a socket of
+	// Unix, or through memory, has none, and cannot be told from others there:
+	// nothing can be decided about such a call without a key, and it passes
+	// unless Unavailable says otherwise.
 	Key func(context.Context, Call) string
 
 	// Cost says how much to take. Nothing is taken for 0, and such a call
-	// always passes. Default: 1.
+	// always passes. Less than 0 is refused with INVALID_ARGUMENT, so that no
+	// call can be made that undoes limits or passes by them. Default: 1.
 	Cost func(context.Context, Call) int64
 }
 
@@ -43,7 +47,9 @@ type Options struct {
 
 	// Also are further limiters. A call that one of them denies takes nothing
 	// of the others. Limiters of one store are decided as one; of several
-	// stores, one store after the other, so put the nearest first. Optional.
+	// stores, one store after the other, those within this process first.
+	// RetryInfo is that of the one that denies for longest, among those that
+	// were asked. Optional.
 	Also []Charge
 
 	// Skip says which calls are not limited at all. Default: none.
@@ -62,8 +68,8 @@ type Options struct {
 	// passes, unless its client has left.
 	Unavailable func(context.Context, Call, error) error
 
-	// OnError is told of each such failure, and of failures to give back.
-	// Default: nobody is told.
+	// OnError is told of each such failure, of costs below 0, and of failures
+	// to give back. Default: nobody is told.
 	OnError func(context.Context, Call, error)
 
 	// Proxies are the addresses of those in front of this server whose word
@@ -71,8 +77,8 @@ type Options struct {
 	// [httplimit.PrivateNetworks]. Default: none.
 	Proxies []netip.Prefix
 
-	// IPv6Prefix is how many bits of an IPv6 address tell clients apart.
-	// Default: 64.
+	// IPv6Prefix is how many bits of an IPv6 address tell clients apart, as in
+	// [httplimit.Options]. Default: 64.
 	IPv6Prefix int
 }
 

@@ -2,6 +2,7 @@ package grpclimit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -86,17 +87,14 @@ type protection struct {
 	charges []Charge
 	names   []string // of policies
 	set     *charge.Set
-	book    address.Book
+	book    *address.Book
 }
 
 func newProtection(lim *penstock.Limiter, o *Options) *protection {
 	if o == nil {
 		o = &Options{}
 	}
-	p := &protection{Options: *o, book: address.Book{Proxies: o.Proxies, Bits: o.IPv6Prefix}}
-	if p.book.Bits <= 0 {
-		p.book.Bits = 64
-	}
+	p := &protection{Options: *o, book: address.NewBook(o.Proxies, o.IPv6Prefix)}
 	given := append([]Charge{{Limiter: lim, Key: o.Key, Cost: o.Cost}}, o.Also...)
 	limiters := make([]*penstock.Limiter, len(given))
 	for i, c := range given {
@@ -199,6 +197,8 @@ func (p *protection) fail(ctx context.Context, call Call, err error) error {
 	switch {
 	case p.Shadow != nil:
 		return nil
+	case errors.Is(err, penstock.ErrBadCost):
+		return asStatus(err)
 	case ctx.Err() != nil:
 		return asStatus(ctx.Err())
 	case p.Unavailable != nil:

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	pb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/grpclimit"
@@ -77,6 +79,12 @@ func serve(t *testing.T, options ...grpc.ServerOption) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	serveOn(t, listener, options...)
+	return listener.Addr().String()
+}
+
+func serveOn(t *testing.T, listener net.Listener, options ...grpc.ServerOption) {
+	t.Helper()
 	server := grpc.NewServer(options...)
 	pb.RegisterTestServiceServer(server, echo{})
 	go func() {
@@ -85,7 +93,6 @@ func serve(t *testing.T, options ...grpc.ServerOption) string {
 		}
 	}()
 	t.Cleanup(server.Stop)
-	return listener.Addr().String()
 }
 
 func connect(t *testing.T, target string, options ...grpc.DialOption) pb.TestServiceClient {
@@ -285,23 +292,74 @@ func TestStoreFailure(t *testing.T) {
 	expect(t, "in shadow", ask(t, unary(t, lim, &grpclimit.Options{Unavailable: grpclimit.Refuse, Shadow: shadow}), 1), codes.OK)
 }
 
-// On a socket of Unix nobody has an address.
+// On a socket of Unix, or within memory, nobody has an address. Strangers are not
+// thrown together; whoever has a key is known by it.
 func TestNobody(t *testing.T) {
-	listener, err := net.Listen("unix", t.TempDir()+"/socket")
+	socket, err := net.Listen("unix", t.TempDir()+"/socket")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var seen error
-	server := grpc.NewServer(grpc.UnaryInterceptor(grpclimit.UnaryServer(inMemory(t, "1/1h"), &grpclimit.Options{
-		OnError: func(_ context.Context, _ grpclimit.Call, err error) { seen = err },
-	})))
-	pb.RegisterTestServiceServer(server, echo{})
-	go func() { _ = server.Serve(listener) }()
-	defer server.Stop()
-	c := connect(t, "unix:"+listener.Addr().String())
-	expect(t, "strangers", ask(t, c, 2), codes.OK, codes.OK)
-	if !errors.Is(seen, penstock.ErrBadKey) {
-		t.Errorf("told of %v", seen)
+	memory := bufconn.Listen(1 << 16)
+	inside := grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return memory.DialContext(ctx) })
+	for _, on := range []struct {
+		listener net.Listener
+		target   string
+		dial     grpc.DialOption
+	}{
+		{socket, "unix:" + socket.Addr().String(), grpc.EmptyDialOption{}},
+		{memory, "passthrough:memory", inside},
+	} {
+		var seen []error
+		serveOn(t, on.listener, grpc.UnaryInterceptor(grpclimit.UnaryServer(inMemory(t, "1/1h"), &grpclimit.Options{
+			Key:     grpclimit.Metadata("x-api-key"),
+			OnError: func(_ context.Context, _ grpclimit.Call, err error) { seen = append(seen, err) },
+		})))
+		c := connect(t, on.target, on.dial)
+		expect(t, on.target+": strangers", ask(t, c, 2), codes.OK, codes.OK)
+		expect(t, on.target+": a key", ask(t, c, 2, "x-api-key", "k"), codes.OK, exhausted)
+		if len(seen) != 2 || !errors.Is(seen[0], penstock.ErrBadKey) {
+			t.Errorf("%s: told of %v", on.target, seen)
+		}
+	}
+}
+
+// A call that makes its cost negative neither undoes limits nor passes by them.
+func TestNegativeCosts(t *testing.T) {
+	lim := inMemory(t, "10/1h")
+	c := unary(t, lim, &grpclimit.Options{
+		Key: grpclimit.Everybody,
+		Cost: func(ctx context.Context, _ grpclimit.Call) int64 {
+			n, _ := strconv.ParseInt(strings.Join(metadata.ValueFromIncomingContext(ctx, "x-cost"), ""), 10, 64)
+			return n
+		},
+		Unavailable: func(context.Context, grpclimit.Call, error) error { return nil },
+	})
+	expect(t, "an honest call", ask(t, c, 1, "x-cost", "6"), codes.OK)
+	expect(t, "a negative cost", ask(t, c, 1, "x-cost", "-6"), codes.InvalidArgument)
+	expect(t, "a reset", ask(t, c, 1, "x-cost", "-9223372036854775808"), codes.InvalidArgument)
+	expect(t, "what remains", ask(t, c, 2, "x-cost", "4"), codes.OK, exhausted)
+}
+
+// What comes through a header is charged by the first value, and never by that of
+// another name.
+func TestMetadata(t *testing.T) {
+	key := grpclimit.Metadata("X-API-Key")
+	for _, test := range []struct {
+		md   metadata.MD
+		want string
+	}{
+		{nil, ""},
+		{metadata.Pairs("x-api-key", "a"), "a"},
+		{metadata.Pairs("x-api-key", "a", "x-api-key", "b"), "a"},
+		{metadata.Pairs("X-Api-Key", "a"), "a"},
+		{metadata.Pairs("x-api", "a", "x-api-key2", "b"), ""},
+	} {
+		if got := key(metadata.NewIncomingContext(t.Context(), test.md), grpclimit.Call{}); got != test.want {
+			t.Errorf("%v: %q, want %q", test.md, got, test.want)
+		}
+	}
+	if got := key(t.Context(), grpclimit.Call{}); got != "" {
+		t.Errorf("outside of a call: %q", got)
 	}
 }
 
@@ -351,6 +409,27 @@ func TestMessageServer(t *testing.T) {
 	}
 }
 
+// After a message too many, whatever a handler does, it gets no more of them, and
+// the client is told why.
+func TestReceivingAfterADenial(t *testing.T) {
+	intercept := grpclimit.MessageServer(inMemory(t, "1/1h"), &grpclimit.Options{Key: grpclimit.Everybody})
+	stream := &endless{ctx: t.Context()}
+	err := intercept(nil, stream, &grpc.StreamServerInfo{}, func(_ any, ss grpc.ServerStream) error {
+		for i, want := range []codes.Code{codes.OK, exhausted, exhausted, exhausted} {
+			if got := status.Code(ss.RecvMsg(nil)); got != want {
+				t.Errorf("message %d: %v, want %v", i, got, want)
+			}
+		}
+		return nil // as if nothing had happened
+	})
+	if quota, retry := details(t, err); status.Code(err) != exhausted || quota == nil || retry == nil {
+		t.Errorf("the call ended with %v", err)
+	}
+	if stream.received != 2 {
+		t.Errorf("%d messages were received", stream.received)
+	}
+}
+
 // A leaky bucket makes those wait who send too fast.
 func TestHolding(t *testing.T) {
 	c := connect(t, serve(t, grpc.StreamInterceptor(grpclimit.MessageServer(inMemory(t, "1/20ms leaky-bucket burst=100"), nil))))
@@ -391,10 +470,11 @@ func TestReceivingElsewhere(t *testing.T) {
 // endless is a stream in which messages never end.
 type endless struct {
 	grpc.ServerStream
-	ctx context.Context
+	ctx      context.Context
+	received int
 }
 
 func (e *endless) Context() context.Context { return e.ctx }
-func (*endless) RecvMsg(any) error          { return nil }
+func (e *endless) RecvMsg(any) error        { e.received++; return nil }
 func (*endless) SendMsg(any) error          { return nil }
 func (*endless) SetTrailer(metadata.MD)     {}

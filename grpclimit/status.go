@@ -83,6 +83,8 @@ func asStatus(err error) error {
 		code = codes.DeadlineExceeded
 	case errors.Is(err, penstock.ErrNever) || errors.Is(err, ErrTooManyWaiting):
 		code = codes.ResourceExhausted
+	case errors.Is(err, penstock.ErrBadCost):
+		code = codes.InvalidArgument
 	}
 	return &codedError{code, err}
 }

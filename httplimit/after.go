@@ -5,8 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"strconv"
 	"sync/atomic"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/charge"
@@ -31,12 +31,12 @@ type Response struct {
 }
 
 // SetCost tells the middleware around a handler what the request cost, for
-// [AsSaid] or another [Charge.After] to charge. The last call counts. It returns
-// false if no such middleware is there.
+// [AsSaid] or another [Charge.After] to charge. The last call counts, and less than
+// 0 counts as 0. It returns false if no such middleware is there.
 func SetCost(ctx context.Context, cost int64) bool {
 	s, ok := ctx.Value(settlementKey{}).(*settlement)
 	for ; s != nil; s = s.outer {
-		s.cost.Store(cost)
+		s.cost.Store(max(cost, 0))
 		s.said.Store(true)
 	}
 	return ok
@@ -47,14 +47,14 @@ func SetCost(ctx context.Context, cost int64) bool {
 func AsSaid(r Response) int64 { return r.Cost }
 
 // CostHeader returns a [Charge.After] that charges what a header field of the
-// response says: a whole number, or else what was taken.
+// response says: a whole number, or else what was taken. A number that is too large
+// to be counted with takes all that is left.
 func CostHeader(name string) func(Response) int64 {
 	return func(r Response) int64 {
-		cost, err := strconv.ParseInt(r.Header.Get(name), 10, 64)
-		if err != nil || cost < 0 {
-			return r.Taken
+		if cost, ok := wholeNumber(r.Header.Get(name)); ok {
+			return cost
 		}
-		return cost
+		return r.Taken
 	}
 }
 
@@ -92,6 +92,7 @@ func FreeServerErrors(r Response) int64 {
 // served.
 type settlement struct {
 	parts []charge.Part
+	since time.Time   // no later than they were taken
 	outer *settlement // of middleware further out
 	cost  atomic.Int64
 	said  atomic.Bool
@@ -100,12 +101,12 @@ type settlement struct {
 type settlementKey struct{}
 
 // serve serves an allowed request, and settles what it cost.
-func (p *protected) serve(w http.ResponseWriter, r *http.Request, parts []charge.Part) {
+func (p *protected) serve(w http.ResponseWriter, r *http.Request, parts []charge.Part, since time.Time) {
 	if !p.settles {
 		p.next.ServeHTTP(w, r)
 		return
 	}
-	s := &settlement{parts: slices.Clone(parts)}
+	s := &settlement{parts: slices.Clone(parts), since: since}
 	s.outer, _ = r.Context().Value(settlementKey{}).(*settlement)
 	watch := &watcher{ResponseWriter: w}
 	finished := false
@@ -132,7 +133,7 @@ func (p *protection) settle(s *settlement, resp Response) {
 		if s.said.Load() {
 			resp.Cost = s.cost.Load()
 		}
-		err := charge.Settle(resp.Request.Context(), c.Limiter, s.parts[i].Key, resp.Taken, c.After(resp))
-		p.report(resp.Request, err)
+		cost := c.After(resp)
+		p.report(resp.Request, charge.Settle(resp.Request.Context(), c.Limiter, &s.parts[i], time.Since(s.since), cost))
 	}
 }

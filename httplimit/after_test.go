@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -177,6 +178,24 @@ func TestSettling(t *testing.T) {
 	}
 }
 
+// A handler that says less than nothing, or by accident what resets a key, gives
+// back what was taken and no more.
+func TestSayingLessThanNothing(t *testing.T) {
+	for _, said := range []int64{-1, penstock.Reset} {
+		lim := inMemory(t, "1000/1h")
+		if _, err := lim.AllowN(t.Context(), "everybody", 100); err != nil {
+			t.Fatal(err)
+		}
+		h := httplimit.Protect(lim, &httplimit.Options{
+			Key: httplimit.Everybody, Cost: func(*http.Request) int64 { return 400 }, After: httplimit.AsSaid,
+		})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { httplimit.SetCost(r.Context(), said) }))
+		ask(h, alice)
+		if d, err := lim.Peek(t.Context(), "everybody"); err != nil || d.Remaining != 900 {
+			t.Errorf("what cost %d: %v, %v, want 900 to remain", said, d, err)
+		}
+	}
+}
+
 // Requests are counted by one limit, tokens by another, and both are told.
 func TestSettlingSeveral(t *testing.T) {
 	store := penstock.NewMemory(nil)
@@ -197,7 +216,7 @@ func TestSettlingSeveral(t *testing.T) {
 }
 
 func TestCostHeader(t *testing.T) {
-	for value, remain := range map[string]int64{"3": 97, "0": 100, "": 90, "-1": 90, "3.5": 90, "99999999999999999999": 90, "1000": 0} {
+	for value, remain := range map[string]int64{"3": 97, "0": 100, "": 90, "-1": 90, "3.5": 90, "+3": 90, "99999999999999999999": 0, "1000": 0} {
 		lim := inMemory(t, "100/1h")
 		h := httplimit.Protect(lim, &httplimit.Options{
 			Cost: func(*http.Request) int64 { return 10 }, After: httplimit.CostHeader("x-cost"),
@@ -207,6 +226,47 @@ func TestCostHeader(t *testing.T) {
 			t.Errorf("X-Cost: %s: %v, %v, want %d", value, d, err, remain)
 		}
 	}
+}
+
+// A request that outlasts its window gives nothing back of the next one.
+func TestSettlingInAnotherWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lim := inMemory(t, "2/10s fixed-window")
+		h := httplimit.Protect(lim, &httplimit.Options{After: httplimit.OnlyFailures})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("X-Slow") != "" {
+				time.Sleep(15 * time.Second)
+			}
+		}))
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() { ask(h, alice, "X-Slow", "1") })
+		}
+		time.Sleep(12 * time.Second)
+		if d, err := lim.AllowN(t.Context(), "203.0.113.1", 2); err != nil || !d.Allowed {
+			t.Error(d, err)
+		}
+		wg.Wait()
+		if d, err := lim.Peek(t.Context(), "203.0.113.1"); err != nil || d.Remaining != 0 {
+			t.Errorf("%v, %v, want nothing to remain of this window", d, err)
+		}
+		time.Sleep(10 * time.Second)
+		expect(t, "what is fast is free", statuses(h, 5, alice), 200, 200, 200, 200, 200)
+
+		queue := inMemory(t, "1/15s leaky-bucket burst=5")
+		h = httplimit.Protect(lim, &httplimit.Options{
+			Key: httplimit.Everybody, After: httplimit.OnlyFailures, Also: []httplimit.Charge{{Limiter: queue}},
+		})(hello)
+		expect(t, "the first in a queue", statuses(h, 1, alice), 200)
+		wg.Go(func() { ask(h, alice) }) // is held for as long
+		time.Sleep(12 * time.Second)
+		if d, err := lim.AllowN(t.Context(), "everybody", 2); err != nil || !d.Allowed {
+			t.Error(d, err)
+		}
+		wg.Wait()
+		if d, err := lim.Peek(t.Context(), "everybody"); err != nil || d.Remaining != 0 {
+			t.Errorf("after a queue: %v, %v, want nothing to remain of this window", d, err)
+		}
+	})
 }
 
 // A client that leaves is settled, and a store that is lost meanwhile is reported.

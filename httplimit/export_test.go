@@ -1,10 +1,5 @@
 package httplimit
 
-import "net/http"
-
-// ClosedServers returns how many servers a transport remembers as closed.
-func ClosedServers(t http.RoundTripper) int { return len(t.(*pacer).closed) }
-
 // ServiceLimits returns what is left, and for how many seconds, of each item of a
 // RateLimit field.
 func ServiceLimits(lines ...string) (items [][2]int64, ok bool) {

@@ -6,9 +6,11 @@ import (
 	"flag"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -345,5 +347,48 @@ func checkField(t *testing.T, form httplimit.Form, name string, values []string)
 	}
 	if quoted && name != "X-Ratelimit-Resource" {
 		t.Fatalf("%v: %s: %q ends within a string", form, name, values)
+	}
+}
+
+// However limits, costs and moments fall together, a client that is denied by some
+// of several limits and comes back when it was told to is served; and all that it
+// would have been worth to come a second earlier for is denied still.
+func TestRetryAfterPassesWhateverHappened(t *testing.T) {
+	texts := []string{
+		"7/1m", "100/1h burst=3", "3/2s burst=5", "5/10s fixed-window", "9/7s sliding-window",
+		"5/10s rolling-window", "8/11s sliding-log", "6/day zone=Asia/Shanghai fixed-window", "13/333ms",
+	}
+	for seed := range uint64(40) {
+		synctest.Test(t, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 3))
+			cost := int64(1)
+			o := &httplimit.Options{Cost: func(*http.Request) int64 { return cost }, Headers: forms[rng.IntN(len(forms)-1)]}
+			store := penstock.NewMemory(nil)
+			for i := range rng.IntN(3) {
+				l := limiter(t, store, fmt.Sprintf("%d: %s", i, texts[rng.IntN(len(texts))]))
+				o.Also = append(o.Also, httplimit.Charge{Limiter: l, Cost: func(*http.Request) int64 { return cost }})
+			}
+			h := httplimit.Protect(limiter(t, store, "first: "+texts[rng.IntN(len(texts))]), o)(hello)
+			for range 60 {
+				time.Sleep(time.Duration(rng.Int64N(int64(3 * time.Second))))
+				cost = 1 + rng.Int64N(3)
+				w := ask(h, alice)
+				if w.Code == http.StatusOK {
+					continue
+				}
+				s, err := strconv.Atoi(w.Header().Get("Retry-After"))
+				if err != nil || s < 1 {
+					t.Fatalf("seed %d: denied with Retry-After %q", seed, w.Header().Get("Retry-After"))
+				}
+				time.Sleep(time.Duration(s-1) * time.Second)
+				if w := ask(h, alice); w.Code != http.StatusTooManyRequests {
+					t.Fatalf("seed %d: passes a whole second before Retry-After %d", seed, s)
+				}
+				time.Sleep(time.Second)
+				if w := ask(h, alice); w.Code != http.StatusOK {
+					t.Fatalf("seed %d: denied after Retry-After %d, with another of %s", seed, s, w.Header().Get("Retry-After"))
+				}
+			}
+		})
 	}
 }

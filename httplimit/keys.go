@@ -15,10 +15,7 @@ func ClientIP(o *Options) func(*http.Request) string {
 	if o == nil {
 		o = &Options{}
 	}
-	book, header := address.Book{Proxies: o.Proxies, Bits: o.IPv6Prefix}, "X-Forwarded-For"
-	if o.IPv6Prefix <= 0 {
-		book.Bits = 64
-	}
+	book, header := address.NewBook(o.Proxies, o.IPv6Prefix), "X-Forwarded-For"
 	if o.AddressHeader != "" {
 		header = http.CanonicalHeaderKey(o.AddressHeader)
 	}

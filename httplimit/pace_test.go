@@ -3,7 +3,6 @@ package httplimit_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -62,6 +61,46 @@ func TestPacing(t *testing.T) {
 			t.Errorf("another host waited %v, %v", time.Since(start), err)
 		}
 	})
+}
+
+// One host has many names to write, and one quota.
+func TestPacingKnowsHosts(t *testing.T) {
+	for _, test := range []struct {
+		key  string
+		urls []string
+	}{
+		{"api.example", []string{"http://api.example/", "http://API.Example/", "http://api.example:80/", "https://api.example:443/", "http://api.example./", "http://api.example.:80/", "http://api.example:/"}},
+		{"api.example:443", []string{"http://api.example:443/", "http://API.example.:443/"}},
+		{"api.example:8080", []string{"http://api.example:8080/", "https://api.example.:8080/"}},
+		{"2001:db8::1", []string{"http://[2001:db8::1]/", "http://[2001:DB8::1]:80/"}},
+		{"[2001:db8::1]:8080", []string{"http://[2001:db8::1]:8080/"}},
+	} {
+		lim := inMemory(t, "100/1h")
+		c := pacedClient(lim, httplimit.PaceOptions{}, hello)
+		for _, url := range test.urls {
+			if _, err := fetch(t.Context(), c, url); err != nil {
+				t.Error(err)
+			}
+		}
+		if d, err := lim.Peek(t.Context(), test.key); err != nil || d.Remaining != 100-int64(len(test.urls)) {
+			t.Errorf("%s: %v, %v, want %q to have %d less", test.urls, d, err, test.key, len(test.urls))
+		}
+	}
+}
+
+// A cost below zero gives nothing back.
+func TestPacingNegativeCosts(t *testing.T) {
+	lim := inMemory(t, "100/1h")
+	if _, err := lim.AllowN(t.Context(), "api.example", 10); err != nil {
+		t.Fatal(err)
+	}
+	c := pacedClient(lim, httplimit.PaceOptions{Cost: func(*http.Request) int64 { return -5 }}, hello)
+	if _, err := fetch(t.Context(), c, "http://api.example/"); !errors.Is(err, penstock.ErrBadCost) {
+		t.Errorf("got %v, want %v", err, penstock.ErrBadCost)
+	}
+	if d, err := lim.Peek(t.Context(), "api.example"); err != nil || d.Remaining != 90 {
+		t.Errorf("%v, %v, want 90 to remain", d, err)
+	}
 }
 
 func TestPacingByKeyAndCost(t *testing.T) {
@@ -366,25 +405,6 @@ type closing struct {
 func (c *closing) Close() error {
 	c.closed = true
 	return nil
-}
-
-// Many servers that closed once are not remembered for ever.
-func TestClosedServersAreForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := pacedClient(inMemory(t, "10/1s"), httplimit.PaceOptions{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Retry-After", "1")
-			w.WriteHeader(http.StatusTooManyRequests)
-		}))
-		for i := range 5000 {
-			time.Sleep(10 * time.Millisecond)
-			if _, err := fetch(t.Context(), c, fmt.Sprintf("http://%d.example/", i)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if n := httplimit.ClosedServers(c.Transport); n > 1100 {
-			t.Errorf("%d servers are remembered", n)
-		}
-	})
 }
 
 // Two processes that call the same API share its quota through Redis.

@@ -1,9 +1,11 @@
 package httplimit
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/charge"
@@ -15,21 +17,27 @@ type Charge struct {
 	Limiter *penstock.Limiter
 
 	// Key says whom to charge. A request for which it returns "" is charged to
-	// its client's address. Default: that address.
+	// its client's address. Default: that address. Who comes through a socket
+	// of Unix has none: nothing can be decided about such a request without a
+	// key, and it passes unless Unavailable says otherwise.
 	Key func(*http.Request) string
 
 	// Cost says how much to take before the request is served. Nothing is
-	// taken for 0, and such a request always passes. Less than 0 cannot be
-	// decided, and passes unless Unavailable says otherwise: mind that
-	// ContentLength is -1 for a body of unknown length. Default: 1.
+	// taken for 0, and such a request always passes. Less than 0 is refused
+	// with status 400, so that no request can be written that undoes limits or
+	// passes by them: mind that ContentLength is -1 for a body of unknown
+	// length. Default: 1.
 	Cost func(*http.Request) int64
 
 	// After says what the request cost, once it was served: less than was
 	// taken is given back, more is taken as far as there is any left, and
-	// [penstock.Reset] makes the key as good as new. What is given back when
-	// the units had come back by themselves already, because the request took
-	// longer than that, makes room for as many others: the rate holds over
-	// time, a window's bound does not. Default: what was taken.
+	// [penstock.Reset] makes the key as good as new. Nothing is given back that
+	// has come back by itself meanwhile: after a request that took longer than
+	// the window it was taken in, or than its bucket took to fill again, there
+	// is nothing left to settle. A fixed window's bound holds exactly. Buckets
+	// exceed theirs by no more than what requests that were under way at once
+	// gave back; and so do the other windows, which take off their newest
+	// units, whoever took those. Default: what was taken.
 	After func(Response) int64
 }
 
@@ -43,9 +51,10 @@ type Options struct {
 
 	// Also are further limiters. A request that one of them denies takes
 	// nothing of the others. Limiters of one store are decided as one; of
-	// several stores, one store after the other, so put the nearest first: a
-	// store that is not asked any more cannot say that it would deny for
-	// longer, and Retry-After speaks of those that were. Optional.
+	// several stores, one store after the other, those within this process
+	// first. Retry-After is that of the one that denies for longest, among
+	// those that were asked: a store that is far away is spared what another
+	// has denied already, and denies when its turn comes. Optional.
 	Also []Charge
 
 	// Headers says how clients are told how they stand. Default: [IETF].
@@ -69,8 +78,8 @@ type Options struct {
 	// client has left.
 	Unavailable func(http.ResponseWriter, *http.Request, error)
 
-	// OnError is told of each such failure, and of failures to give back.
-	// Default: nobody is told.
+	// OnError is told of each such failure, of costs below 0, and of failures
+	// to give back. Default: nobody is told.
 	OnError func(*http.Request, error)
 
 	// Proxies are the addresses of those in front of this server whose word
@@ -85,7 +94,9 @@ type Options struct {
 	AddressHeader string
 
 	// IPv6Prefix is how many bits of an IPv6 address tell clients apart. Who
-	// has one address usually has a whole prefix. Default: 64.
+	// has one address usually has a whole prefix. Addresses that were made from
+	// one of IPv4, by 6to4, Teredo or NAT64, are known by that one. Default:
+	// 64.
 	IPv6Prefix int
 }
 
@@ -158,6 +169,7 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	var room [few]charge.Part
 	parts := append(room[:0], make([]charge.Part, len(p.charges))...)
+	since := p.now()
 	decided, allowed, err := p.take(r, parts)
 	if decided == 0 {
 		p.fail(w, r, err)
@@ -169,7 +181,7 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.Shadow(r, p.answers(parts[:decided]))
 		p.next.ServeHTTP(w, r)
 	case p.Shadow != nil:
-		p.serve(w, r, parts)
+		p.serve(w, r, parts, since)
 	case !allowed:
 		p.deny(w, r, parts[:decided])
 	default:
@@ -178,8 +190,16 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			Refuse(w, r, err)
 			return
 		}
-		p.serve(w, r, parts)
+		p.serve(w, r, parts, since)
 	}
+}
+
+// now returns the time, which matters only if something is to be settled later.
+func (p *protection) now() (t time.Time) {
+	if p.settles {
+		t = time.Now()
+	}
+	return t
 }
 
 // take works out what the request costs, and whom, and takes it.
@@ -224,6 +244,8 @@ func (p *protected) fail(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case p.Shadow != nil:
 		p.next.ServeHTTP(w, r)
+	case errors.Is(err, penstock.ErrBadCost):
+		WriteProblem(w, Problem{Status: http.StatusBadRequest, Detail: "there is no telling what the request costs"})
 	case r.Context().Err() != nil:
 		Refuse(w, r, err)
 	case p.Unavailable != nil:

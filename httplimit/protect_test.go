@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -254,13 +255,38 @@ func TestCosts(t *testing.T) {
 		return w.Code
 	}
 	expect(t, "by length", []int{post(6), post(5), post(4), post(1), post(0), post(1000)}, 200, 429, 200, 429, 200, 429)
+}
 
-	var seen error
-	o.OnError = func(_ *http.Request, err error) { seen = err }
-	h = httplimit.Protect(inMemory(t, "10/1h"), o)(hello)
-	expect(t, "an unknown length", []int{post(-1)}, 200)
-	if !errors.Is(seen, penstock.ErrBadCost) {
-		t.Errorf("a negative cost is reported as %v", seen)
+// A request that makes its cost negative neither undoes limits nor passes by them,
+// whatever is done when stores fail.
+func TestNegativeCosts(t *testing.T) {
+	store := penstock.NewMemory(nil)
+	lim, other := limiter(t, store, "10/1h"), limiter(t, store, "other: 10/1h")
+	served := 0
+	count := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ })
+	for _, also := range [][]httplimit.Charge{nil, {{Limiter: other, Key: httplimit.Everybody}}} {
+		var seen error
+		h := httplimit.Protect(lim, &httplimit.Options{
+			Key: httplimit.Everybody, Also: also,
+			Cost: func(r *http.Request) int64 {
+				n, _ := strconv.ParseInt(r.Header.Get("X-Cost"), 10, 64)
+				return n
+			},
+			Unavailable: func(http.ResponseWriter, *http.Request, error) { t.Error("taken for a store that failed") },
+			OnError:     func(_ *http.Request, err error) { seen = err },
+		})(count)
+		expect(t, "an honest request", statuses(h, 1, alice, "X-Cost", "3"), 200)
+		for _, cost := range []string{"-1", "-1000", "-9223372036854775808"} {
+			seen = nil
+			w := ask(h, alice, "X-Cost", cost)
+			if w.Code != 400 || !strings.Contains(w.Body.String(), "there is no telling") || !errors.Is(seen, penstock.ErrBadCost) {
+				t.Errorf("a cost of %s: %d %s, reported %v", cost, w.Code, w.Body, seen)
+			}
+		}
+		expect(t, "a cost that is too large", statuses(h, 1, alice, "X-Cost", "9223372036854775807"), 429)
+	}
+	if d, err := lim.Peek(t.Context(), "everybody"); err != nil || d.Remaining != 4 || served != 2 {
+		t.Errorf("%v, %v after %d requests, want 4 to remain after 2", d, err, served)
 	}
 }
 
@@ -455,7 +481,7 @@ func TestDenialWithoutGivingBack(t *testing.T) {
 	})
 	var seen error
 	h := httplimit.Protect(limiter(t, keeping, "10/1h"), &httplimit.Options{
-		Also:    []httplimit.Charge{{Limiter: inMemory(t, "1/1h")}},
+		Also:    []httplimit.Charge{{Limiter: limiter(t, penstock.StoreFunc(penstock.NewMemory(nil).Take), "1/1h")}},
 		OnError: func(_ *http.Request, err error) { seen = err },
 	})(hello)
 	expect(t, "one too many", statuses(h, 2, alice), 200, 429)

@@ -1,11 +1,14 @@
-// Llmgateway stands before a language model, and gives each key so many tokens a
-// minute. What an answer costs is known when it has been given, so a request is
+// Llmgateway stands before a language model, and gives each customer so many tokens
+// a minute. What an answer costs is known when it has been given, so a request is
 // charged what it may cost at most, and what was not used is given back: requests
-// that come at the same time cannot overrun the budget together.
+// that come at the same time cannot overrun the budget together. Keys are checked
+// before anything is charged to them, or else whoever makes up keys makes up budgets;
+// strangers are counted by their addresses.
 //
 //	go run ./examples/llmgateway
 //	curl -i -H 'X-API-Key: ada' -d '{"prompt": "Why is the sky blue?", "max_tokens": 400}' localhost:8080/complete
 //	curl -i -H 'X-API-Key: ada' -d '{"prompt": "And at night?", "max_tokens": 2000}' localhost:8080/complete
+//	curl -i -H 'X-API-Key: guess' -d '{"prompt": "Who are you?"}' localhost:8080/complete
 package main
 
 import (
@@ -32,6 +35,10 @@ func main() {
 	os.Exit(1)
 }
 
+// customers are those who may ask, by their keys. In earnest there is a database of
+// the keys' hashes.
+var customers = map[string]string{"ada": "Ada", "bert": "Bert"}
+
 // A question is what clients ask.
 type question struct {
 	Prompt    string `json:"prompt"`
@@ -52,7 +59,7 @@ func (q question) promptTokens() int64 { return int64(len(q.Prompt)/4) + 1 }
 // A model answers word by word.
 type model func(ctx context.Context, q question, say func(word string))
 
-// handler returns the model behind its limits: requests are counted, and tokens.
+// handler returns the model behind its limits: requests are counted, tokens, and strangers.
 func handler(store penstock.Store, m model) (http.Handler, error) {
 	requests, err := penstock.New(store, penstock.PerMinute(60).WithName("requests"))
 	if err != nil {
@@ -62,14 +69,35 @@ func handler(store penstock.Store, m model) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	key := httplimit.Header("X-API-Key")
+	strangers, err := penstock.New(store, penstock.PerMinute(10).WithName("strangers"))
+	if err != nil {
+		return nil, err
+	}
 	protect := httplimit.Protect(requests, &httplimit.Options{
-		Key:  key,
-		Also: []httplimit.Charge{{Limiter: tokens, Key: key, Cost: estimate, After: httplimit.AsSaid}},
+		Key:  customer,
+		Also: []httplimit.Charge{{Limiter: tokens, Key: customer, Cost: estimate, After: httplimit.AsSaid}},
 	})
+	refuse := httplimit.Protect(strangers, nil)(http.HandlerFunc(refuseStranger))
 	mux := http.NewServeMux()
-	mux.Handle("POST /complete", reading(protect(m)))
+	mux.Handle("POST /complete", known(reading(protect(m)), refuse))
 	return mux, nil
+}
+
+func customer(r *http.Request) string { return customers[r.Header.Get("X-API-Key")] }
+
+// known lets customers in, and others talk to somebody else.
+func known(next, others http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if customer(r) == "" {
+			others.ServeHTTP(w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func refuseStranger(w http.ResponseWriter, _ *http.Request) {
+	httplimit.WriteProblem(w, httplimit.Problem{Status: http.StatusUnauthorized, Detail: "want a customer's X-API-Key"})
 }
 
 // reading reads the question before anything is charged, for it says how much.

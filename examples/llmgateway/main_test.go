@@ -15,12 +15,14 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-func ask(url, body string) (status int, remaining string, err error) {
+func ask(url, body string) (status int, remaining string, err error) { return askAs("ada", url, body) }
+
+func askAs(key, url, body string) (status int, remaining string, err error) {
 	r, err := http.NewRequest(http.MethodPost, url+"/complete", strings.NewReader(body))
 	if err != nil {
 		return 0, "", err
 	}
-	r.Header.Set("X-API-Key", "ada")
+	r.Header.Set("X-API-Key", key)
 	resp, err := http.DefaultClient.Do(r)
 	if err != nil {
 		return 0, "", err
@@ -37,7 +39,7 @@ func left(t *testing.T, store penstock.Store) int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := lim.Peek(t.Context(), "ada")
+	d, err := lim.Peek(t.Context(), "Ada")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,5 +127,35 @@ func TestBadQuestions(t *testing.T) {
 	}
 	if got := left(t, store); got != 2000 {
 		t.Errorf("%d tokens are left", got)
+	}
+}
+
+// Whoever makes up keys makes up no budgets, and is no burden on customers.
+func TestStrangers(t *testing.T) {
+	var asked atomic.Int64
+	h, err := handler(newStore(), func(context.Context, question, func(string)) { asked.Add(1) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(h)
+	defer server.Close()
+	seen := map[int]int{}
+	for i := range 30 {
+		status, _, err := askAs(fmt.Sprintf("made-up-%d", i), server.URL, `{"prompt": "Why?"}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen[status]++
+	}
+	if status, _, err := askAs("", server.URL, `{"prompt": "Why?"}`); status != http.StatusTooManyRequests || err != nil {
+		t.Errorf("without a key: %d, %v", status, err)
+	}
+	if seen[http.StatusUnauthorized] != 10 || seen[http.StatusTooManyRequests] != 20 || asked.Load() != 0 {
+		t.Errorf("strangers were answered %v, and asked %d questions", seen, asked.Load())
+	}
+	for _, key := range []string{"ada", "bert"} {
+		if status, _, err := askAs(key, server.URL, `{"prompt": "Why?", "max_tokens": 1998}`); status != http.StatusOK || err != nil {
+			t.Errorf("%s, from the same address: %d, %v", key, status, err)
+		}
 	}
 }

@@ -18,12 +18,33 @@ const maxText = 128
 const maxProxies = 64
 
 // A Book knows which addresses are proxies, whose word about others is taken.
+// [NewBook] makes one.
 type Book struct {
-	// Proxies are the addresses of those whose word is taken.
-	Proxies []netip.Prefix
+	proxies []netip.Prefix
+	bits    int
+}
 
-	// Bits is how many bits of an IPv6 address tell clients apart.
-	Bits int
+// NewBook returns a book with the addresses of those whose word is taken, and how
+// many bits of an IPv6 address tell clients apart, by default 64. Addresses of IPv4
+// may be written in the form that IPv6 has for them.
+func NewBook(proxies []netip.Prefix, bits int) *Book {
+	b := &Book{proxies: make([]netip.Prefix, len(proxies)), bits: bits}
+	for i, p := range proxies {
+		b.proxies[i] = unmap(p)
+	}
+	if bits <= 0 {
+		b.bits = 64
+	}
+	return b
+}
+
+// unmap returns ::ffff:10.0.0.0/104 as 10.0.0.0/8, for it is as the latter that
+// addresses are looked up.
+func unmap(p netip.Prefix) netip.Prefix {
+	if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 {
+		return netip.PrefixFrom(a.Unmap(), p.Bits()-96)
+	}
+	return p
 }
 
 // Key returns what the client is known by: one that connects from peer, or one
@@ -52,7 +73,7 @@ func (b *Book) Key(peer string, forwarded []string) string {
 
 func (b *Book) trusts(a netip.Addr) bool {
 	a = a.Unmap().WithZone("")
-	for _, p := range b.Proxies {
+	for _, p := range b.proxies {
 		if p.Contains(a) {
 			return true
 		}
@@ -113,34 +134,53 @@ func (b *Book) name(host string, a netip.Addr) string {
 		return ""
 	case a.Is4():
 		return host // ParseAddr knows only one way to write it
-	case a.Is4In6():
-		return a.Unmap().String()
-	case a.IsLinkLocalUnicast():
+	case a.IsLinkLocalUnicast() && !a.Is4In6():
 		return a.String() // with its zone: each link has addresses of its own
 	}
 	a = a.WithZone("")
-	if b.Bits >= 128 || standsAlone(a) {
+	if v4, ok := embedded(a); ok {
+		return v4.String()
+	}
+	if b.bits >= 128 || standsAlone(a) {
 		return a.String()
 	}
-	p, err := a.Prefix(b.Bits)
-	if err != nil {
-		return a.String()
-	}
+	p, _ := a.Prefix(b.bits) // which cannot fail on so many bits
 	var room [48]byte
 	return string(p.AppendTo(room[:0]))
 }
 
 var (
-	teredo = netip.MustParsePrefix("2001::/32")
-	nat64  = netip.MustParsePrefix("64:ff9b::/96")
+	teredo     = netip.MustParsePrefix("2001::/32")
+	sixToFour  = netip.MustParsePrefix("2002::/16")
+	nat64      = netip.MustParsePrefix("64:ff9b::/96")
+	localNAT64 = netip.MustParsePrefix("64:ff9b:1::/48")
+	compatible = netip.MustParsePrefix("::/96")
 )
+
+// embedded returns the address of IPv4 that one of IPv6 was made from, if it was.
+// That is who the client is: whoever has the one can choose among many of the
+// others, 65,536 prefixes by 6to4 and as many ports by Teredo, while behind a
+// translator of NAT64 everybody has the same prefix. Answers are sent there, too, so
+// nobody can hold a conversation in another's name.
+func embedded(a netip.Addr) (v4 netip.Addr, ok bool) {
+	b := a.As16()
+	switch {
+	case a.Is4In6(), nat64.Contains(a):
+		return netip.AddrFrom4([4]byte(b[12:16])), true
+	case sixToFour.Contains(a):
+		return netip.AddrFrom4([4]byte(b[2:6])), true
+	case teredo.Contains(a): // which turns its bits around, for the sake of routers that meddle
+		return netip.AddrFrom4([4]byte{^b[12], ^b[13], ^b[14], ^b[15]}), true
+	}
+	return netip.Addr{}, false
+}
 
 // standsAlone reports whether an IPv6 address stands for one client. Elsewhere
 // a client is given a whole prefix, to choose its addresses from; but within a
-// private network hosts share one, and where addresses of IPv4 are written into
-// those of IPv6 their prefix is the same for all.
+// private network hosts share one, and so they do where a network's own translator,
+// or what IPv6 had before there were any, writes addresses of IPv4 into its own.
 func standsAlone(a netip.Addr) bool {
-	return a.IsPrivate() || a.IsLoopback() || teredo.Contains(a) || nat64.Contains(a)
+	return a.IsPrivate() || localNAT64.Contains(a) || compatible.Contains(a) // with ::1, which is this machine
 }
 
 // Private returns the networks that nobody reaches from outside: where proxies

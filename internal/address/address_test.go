@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-var home = &Book{Bits: 64, Proxies: []netip.Prefix{
+var home = NewBook([]netip.Prefix{
 	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8:ffff::/48"),
-}}
+}, 64)
 
 func TestWhoConnects(t *testing.T) {
 	for peer, want := range map[string]string{
@@ -26,8 +26,6 @@ func TestWhoConnects(t *testing.T) {
 		"[::1]:1234":                  "::1",
 		"[fd00::1]:1234":              "fd00::1",
 		"[fd00::2]:1234":              "fd00::2",
-		"[64:ff9b::203.0.113.9]:1234": "64:ff9b::cb00:7109",
-		"[2001:0:53aa:64c::1:2]:1234": "2001:0:53aa:64c::1:2",
 		"":                            "",
 		"@":                           "", // a socket of Unix
 		"unknown":                     "",
@@ -88,11 +86,60 @@ func TestWhomAProxyForwardsFor(t *testing.T) {
 	}
 }
 
+// Whoever has an address of IPv4 is known by it, in whatever way it is written into
+// one of IPv6: one client cannot be many, nor strangers one.
+func TestIPv4WithinIPv6(t *testing.T) {
+	for client, ways := range map[string][]string{
+		"203.0.113.9": {
+			"::ffff:203.0.113.9", "64:ff9b::203.0.113.9",
+			"2002:cb00:7109::1", "2002:cb00:7109:1::1", "2002:cb00:7109:ffff:1:2:3:4", // prefixes of one site
+			"2001:0:4136:e378:8000:63bf:34ff:8ef6", "2001:0:53aa:64c:0:1:34ff:8ef6", // servers and ports of one client
+		},
+		"203.0.113.10": {
+			"::ffff:203.0.113.10", "64:ff9b::203.0.113.10", "2002:cb00:710a::1", "2001:0:4136:e378:8000:63bf:34ff:8ef5",
+		},
+		"64:ff9b:1::cb00:7109":  {"64:ff9b:1::203.0.113.9"}, // a network's own, which may lay it out otherwise
+		"64:ff9b:1::cb00:710a":  {"64:ff9b:1::203.0.113.10"},
+		"::cb00:7109":           {"::203.0.113.9"},
+		"::cb00:710a":           {"::203.0.113.10"},
+		"2001:1::/64":           {"2001:1::1", "2001:1::2"}, // next to Teredo, but not of it
+		"2003:cb00:7109:1::/64": {"2003:cb00:7109:1::1"},
+	} {
+		for _, way := range ways {
+			for _, bits := range []int{48, 64, 128} {
+				b := NewBook(nil, bits)
+				if got := b.Key("["+way+"]:1234", nil); got != client && (bits == 64 || !strings.HasSuffix(client, "/64")) {
+					t.Errorf("%s, by %d bits, is known as %q, want %q", way, bits, got, client)
+				}
+			}
+		}
+	}
+}
+
+// The address of a proxy is the same proxy's in both ways to write it.
+func TestProxiesInIPv6sClothes(t *testing.T) {
+	for text, trusted := range map[string]bool{
+		"::ffff:10.0.0.0/104": true, "::ffff:10.0.0.1/128": true, "::ffff:0.0.0.0/96": true, "10.0.0.0/8": true,
+		"::ffff:10.0.0.2/128": false, "::ffff:11.0.0.0/104": false, "::/0": false,
+	} {
+		b := NewBook([]netip.Prefix{netip.MustParsePrefix(text)}, 0)
+		for _, proxy := range []string{"10.0.0.1:1", "[::ffff:10.0.0.1]:1"} {
+			if got := b.Key(proxy, []string{"203.0.113.9"}); (got == "203.0.113.9") != trusted {
+				t.Errorf("with %s as a proxy, whom %s forwards for is known as %q", text, proxy, got)
+			}
+		}
+	}
+	// What a client says of itself is no proxy's word, whatever is written into it.
+	if got := home.Key("[2002:a00:1::1]:1", []string{"203.0.113.9"}); got != "10.0.0.1" {
+		t.Errorf("an address that 10.0.0.1 is written into was believed: %q", got)
+	}
+}
+
 func TestBits(t *testing.T) {
 	for bits, want := range map[int]string{
-		48: "2001:db8:1::/48", 56: "2001:db8:1:200::/56", 128: "2001:db8:1:2ff::1", 999: "2001:db8:1:2ff::1", -1: "2001:db8:1:2ff::1",
+		48: "2001:db8:1::/48", 56: "2001:db8:1:200::/56", 128: "2001:db8:1:2ff::1", 999: "2001:db8:1:2ff::1", 0: "2001:db8:1:2ff::/64", -1: "2001:db8:1:2ff::/64",
 	} {
-		b := Book{Bits: bits}
+		b := NewBook(nil, bits)
 		if got := b.Key("[2001:db8:1:2ff::1]:1", nil); got != want {
 			t.Errorf("by %d bits: %q, want %q", bits, got, want)
 		}
@@ -100,7 +147,7 @@ func TestBits(t *testing.T) {
 }
 
 func TestPrivateNetworks(t *testing.T) {
-	b := &Book{Bits: 64, Proxies: Private()}
+	b := NewBook(Private(), 64)
 	for _, inside := range []string{"127.0.0.1:1", "[::1]:1", "10.1.2.3:1", "172.31.0.1:1", "192.168.1.1:1", "[fd12::1]:1"} {
 		if got := b.Key(inside, []string{"203.0.113.9"}); got != "203.0.113.9" {
 			t.Errorf("%s is not taken for a proxy: %q", inside, got)

@@ -32,23 +32,41 @@ type batch struct {
 	decisions []penstock.Decision
 }
 
-// NewSet returns a set of limiters, and the order in which it has them: as they
-// were given, but with those of one store side by side.
+// NewSet returns a set of limiters, and the order in which it has them: those of
+// one store side by side, stores within this process before all others, and
+// otherwise as they were given. A denial that is to be had here costs no trip, and
+// one from far away is told together with what is known here.
 func NewSet(given []*penstock.Limiter) (s *Set, order []int) {
 	s = &Set{}
 	placed := make([]bool, len(given))
-	for i := range given {
-		if placed[i] {
-			continue
-		}
-		for k := i; k < len(given); k++ {
-			if k == i || !placed[k] && sameStore(given[i], given[k]) {
-				s.limiters, order, placed[k] = append(s.limiters, given[k]), append(order, k), true
+	place := func(here bool) {
+		for i := range given {
+			if !placed[i] && isHere(given[i]) == here {
+				order = append(order, s.addStore(given, placed, i)...)
 			}
 		}
-		s.ends = append(s.ends, len(s.limiters))
 	}
+	place(true)
+	place(false)
 	return s, order
+}
+
+// addStore adds the limiters of one store, from the first of them on, and returns
+// which they are.
+func (s *Set) addStore(given []*penstock.Limiter, placed []bool, first int) (added []int) {
+	for i := first; i < len(given); i++ {
+		if i == first || !placed[i] && sameStore(given[first], given[i]) {
+			s.limiters, added, placed[i] = append(s.limiters, given[i]), append(added, i), true
+		}
+	}
+	s.ends = append(s.ends, len(s.limiters))
+	return added
+}
+
+// isHere reports whether a limiter's store is within this process.
+func isHere(l *penstock.Limiter) bool {
+	_, ok := l.Store().(*penstock.Memory)
+	return ok
 }
 
 // sameStore reports whether two limiters have one store. Some stores, such as
@@ -63,21 +81,28 @@ func sameStore(a, b *penstock.Limiter) bool {
 // store after the other, and given back if a later one denies or fails. A denial
 // stays one if giving back fails; nothing was decided only if decided is 0.
 func (s *Set) Take(ctx context.Context, parts []Part) (decided int, allowed bool, err error) {
+	for i := range parts {
+		if parts[i].Cost < 0 {
+			return 0, false, errNegative // before anything is charged
+		}
+	}
 	from := 0
 	for _, end := range s.ends {
 		if err = s.takeTogether(ctx, from, parts[from:end]); err != nil {
-			_ = s.giveBack(ctx, parts[:from]) // the first error is the one to report
+			_ = s.giveBack(ctx, parts[:from], 0) // the first error is the one to report
 			return 0, false, err
 		}
 		for i := from; i < end; i++ {
 			if !parts[i].Decision.Allowed {
-				return end, false, s.giveBack(ctx, parts[:from])
+				return end, false, s.giveBack(ctx, parts[:from], 0)
 			}
 		}
 		from = end
 	}
 	return from, true, nil
 }
+
+var errNegative = &penstock.FieldError{Field: "Cost", Problem: "must not be negative", Kind: penstock.ErrBadCost}
 
 // takeTogether takes parts of one store.
 func (s *Set) takeTogether(ctx context.Context, from int, parts []Part) (err error) {
@@ -123,52 +148,13 @@ func (s *Set) Hold(ctx context.Context, parts []Part) error {
 	if delay == 0 {
 		return nil
 	}
-	t := time.NewTimer(delay)
+	began, t := time.Now(), time.NewTimer(delay)
 	defer t.Stop()
 	select {
 	case <-t.C:
 		return nil
 	case <-ctx.Done():
-		_ = s.giveBack(ctx, parts) // an error leaves units charged, which admits too little rather than too much
+		_ = s.giveBack(ctx, parts, time.Since(began)) // an error leaves units charged, which admits too little rather than too much
 		return ctx.Err()
 	}
-}
-
-// giveBack gives back what the first limiters were charged, even if ctx has ended.
-func (s *Set) giveBack(ctx context.Context, parts []Part) (first error) {
-	if len(parts) == 0 {
-		return nil
-	}
-	ctx = context.WithoutCancel(ctx)
-	for i := range parts {
-		d := &parts[i].Decision
-		if d.Granted <= 0 {
-			continue
-		}
-		now, err := s.limiters[i].Refund(ctx, parts[i].Key, d.Granted)
-		if err != nil && first == nil {
-			first = err
-		}
-		if err == nil {
-			now.Granted = 0
-			*d = now
-		}
-	}
-	return first
-}
-
-// Settle makes a key that was charged what was taken one that was charged the
-// cost: less is given back, more is taken as far as there is any left, and
-// [penstock.Reset] makes the key as good as new. It does so even if ctx has ended.
-func Settle(ctx context.Context, l *penstock.Limiter, key string, taken, cost int64) (err error) {
-	ctx = context.WithoutCancel(ctx)
-	switch {
-	case cost == penstock.Reset:
-		return l.Reset(ctx, key)
-	case max(cost, 0) < taken:
-		_, err = l.Refund(ctx, key, taken-max(cost, 0))
-	case cost > taken:
-		_, err = l.AllowAtMost(ctx, key, cost-taken)
-	}
-	return err
 }

@@ -64,6 +64,12 @@ func TestStoresStandTogether(t *testing.T) {
 	if want := []int{0, 3, 1, 5, 2, 4}; !slices.Equal(order, want) {
 		t.Errorf("order %v, want %v", order, want)
 	}
+	// What is within this process is asked first, wherever it stands.
+	slices.Reverse(given)
+	_, order = charge.NewSet(given)
+	if want := []int{0, 4, 2, 5, 1, 3}; !slices.Equal(order, want) {
+		t.Errorf("in reverse, order %v, want %v", order, want)
+	}
 }
 
 func TestAllOrNothing(t *testing.T) {
@@ -90,6 +96,63 @@ func TestAllOrNothing(t *testing.T) {
 	}
 	if x, y, z := remaining(t, a), remaining(t, b), remaining(t, c); x != 7 || y != 9 || z != 2 {
 		t.Errorf("after one grant and two denials there remain %d, %d, %d", x, y, z)
+	}
+}
+
+// Whoever is denied from far away is told what is known here, too: which of them
+// denies for longest. What is denied here costs no trip.
+func TestDenialsOfSeveralStores(t *testing.T) {
+	asked := 0
+	memory := penstock.NewMemory(nil)
+	far := limiter(t, penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+		asked++
+		return memory.Take(ctx, r)
+	}), "1/1h")
+	near, nearToo := limiter(t, penstock.NewMemory(nil), "1/1s"), limiter(t, penstock.NewMemory(nil), "9/1s")
+	s, order := charge.NewSet([]*penstock.Limiter{far, near, nearToo})
+	if want := []int{1, 2, 0}; !slices.Equal(order, want) {
+		t.Fatalf("order %v, want %v", order, want)
+	}
+	if _, ok, err := s.Take(t.Context(), parts(1, 1, 1)); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if n, ok, err := s.Take(t.Context(), parts(1, 1, 1)); n != 1 || ok || err != nil || asked != 1 {
+		t.Errorf("denied here: %d decided, %v, %v, and far away asked %d times", n, ok, err, asked)
+	}
+	if err := near.Reset(t.Context(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	ps := parts(1, 1, 1)
+	if n, ok, err := s.Take(t.Context(), ps); n != 3 || ok || err != nil {
+		t.Errorf("denied far away: %d decided, %v, %v", n, ok, err)
+	}
+	if !ps[0].Decision.Allowed || !ps[1].Decision.Allowed || ps[2].Decision.RetryAfter < 59*time.Minute {
+		t.Errorf("denied far away: %v", ps)
+	}
+	if x, y := remaining(t, near), remaining(t, nearToo); x != 1 || y != 8 {
+		t.Errorf("%d and %d remain here, although nothing was taken", x, y)
+	}
+}
+
+// A cost below zero, wherever it stands, undoes nothing and charges nothing.
+func TestNegativeCosts(t *testing.T) {
+	asked, memory := 0, penstock.NewMemory(nil)
+	a := limiter(t, penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+		asked++
+		return memory.Take(ctx, r)
+	}), "10/1h")
+	b := limiter(t, penstock.AllowAll, "10/1h")
+	s, _ := charge.NewSet([]*penstock.Limiter{a, b})
+	if _, ok, err := s.Take(t.Context(), parts(5, 5)); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	for _, costs := range [][]int64{{-1, 1}, {1, -1}, {1, penstock.Reset}} {
+		if n, ok, err := s.Take(t.Context(), parts(costs...)); n != 0 || ok || !errors.Is(err, penstock.ErrBadCost) {
+			t.Errorf("%v: %d decided, %v, %v", costs, n, ok, err)
+		}
+	}
+	if got := remaining(t, a); got != 5 || asked != 2 {
+		t.Errorf("%d remain of 5, and the store was asked %d times", got, asked)
 	}
 }
 
@@ -137,23 +200,34 @@ func TestHold(t *testing.T) {
 	})
 }
 
-func TestSettle(t *testing.T) {
-	for _, test := range []struct{ taken, cost, remain int64 }{
-		{5, 5, 5}, {5, 2, 8}, {5, 0, 10}, {5, -1, 10}, {5, 7, 3}, {5, 1000, 0}, {5, penstock.Reset, 10}, {0, 0, 10}, {0, 3, 7},
-	} {
-		lim := limiter(t, mindful(), "10/1h")
-		if _, err := lim.AllowN(t.Context(), "k", test.taken); err != nil {
-			t.Fatal(err)
+// Whoever leaves a queue in the next window gives nothing back of that one.
+func TestLeavingAQueueLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := penstock.NewMemory(nil)
+		queue, window := limiter(t, store, "1/1m leaky-bucket burst=5"), limiter(t, store, "10/10s fixed-window")
+		s, _ := charge.NewSet([]*penstock.Limiter{queue, window})
+		for range 2 {
+			if _, ok, err := s.Take(t.Context(), parts(1, 5)); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
 		}
-		gone, leave := context.WithCancel(t.Context())
-		leave()
-		if err := charge.Settle(gone, lim, "k", test.taken, test.cost); err != nil {
-			t.Errorf("%+v: %v", test, err)
+		ps := []charge.Part{{Key: "k"}, {Key: "k"}}
+		ps[0].Decision = penstock.Decision{Allowed: true, Granted: 1, Delay: time.Minute, ResetAfter: 2 * time.Minute}
+		ps[1].Decision = penstock.Decision{Allowed: true, Granted: 5, ResetAfter: 10 * time.Second}
+		time.AfterFunc(15*time.Second, func() {
+			if d, err := window.AllowN(t.Context(), "k", 7); !d.Allowed || err != nil {
+				t.Error(d, err)
+			}
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 16*time.Second)
+		defer cancel()
+		if err := s.Hold(ctx, ps); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
 		}
-		if got := remaining(t, lim); got != test.remain {
-			t.Errorf("%+v: %d remain", test, got)
+		if x, y := remaining(t, queue), remaining(t, window); x != 4 || y != 3 {
+			t.Errorf("%d and %d remain, want 4 and 3", x, y)
 		}
-	}
+	})
 }
 
 func TestOneLimiterCostsNoMemory(t *testing.T) {

@@ -154,7 +154,7 @@ var faults = []fault{
 	},
 	{
 		name: "F17", on: behindDoors, what: "the daemon is killed while it holds leases", make: daemonDiesOnRedis, still: true,
-		promise: promise{layers: daemonic, limits: doorLimits, wasted: burst / 10},
+		promise: promise{layers: daemonic, limits: doorLimits, wasted: burst / 2},
 	},
 	{
 		name: "F18", on: behindDoors, what: "rules change, and are wrong now and then", make: reload, still: true,

@@ -93,7 +93,7 @@ func (r *run) spread(server *redistest.Server, keys int) {
 		r.Fatal(err)
 	}
 	r.Logf("at most %d of %d keys expire in one millisecond", most, keys)
-	if most > keys/50 {
+	if most > keys/25 {
 		r.Errorf("%d of %d keys expire in one millisecond", most, keys)
 	}
 }

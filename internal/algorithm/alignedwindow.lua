@@ -8,8 +8,8 @@
 -- as the caller sees it; if now is not among them, nothing is decided, and the
 -- caller asks again with what it then knows of the server's clock.
 --
--- ARGV: cost, or all, count, 1 for at most or nothing, thousandths of extra life,
---       length, offset; or an empty length, and instants
+-- ARGV: cost, or all, count, 1 for at most or nothing, thousandths of the
+--       window to live longer, length, offset; or an empty length, and instants
 -- Returns what was used, the window's end and the time, before the step; and the
 -- units granted.
 local call, key, cost, count = redis.call, KEYS[1], tonumber(ARGV[1]) or -math.huge, ARGV[2] + 0
@@ -47,6 +47,6 @@ if used + cost == 0 then
   if value and (not over or ARGV[1] == 'all') then call('DEL', key) end
 elseif cost ~= 0 or stale then
   local left = finish - now
-  call('SET', key, string.format('%.0f %.0f', used + cost, finish), 'PX', left + math.floor(left * ARGV[4] / 1000))
+  call('SET', key, string.format('%.0f %.0f', used + cost, finish), 'PX', left + math.floor(length * ARGV[4] / 1000))
 end
 return before, cost, 0

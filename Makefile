@@ -123,6 +123,17 @@ bench: setup ## Measure stores, doors and middleware beside others, and print th
 	cd bench && go run ./doors
 	cd bench && go run ./http
 
+.PHONY: faults
+faults: setup ## Break real servers and daemons in every way that docs/reliability.md lists, in some minutes; UPDATE=1 writes its table
+	cd faults && go test -count=1 -timeout=30m -faults.full $(if $(UPDATE),-faults.update)
+
+# Any length: make soak SOAK=1h.
+SOAK ?= 5m
+
+.PHONY: soak
+soak: setup ## Keep a daemon under load for SOAK (5m), with a fault every twenty seconds
+	cd faults && go test -count=1 -timeout=0 -run '^TestSoak$$' -faults.soak=$(SOAK)
+
 .PHONY: cover
 cover: ## Show how much of the main module its tests cover
 	go test -coverpkg=./... -coverprofile=cover.out ./...

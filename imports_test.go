@@ -185,7 +185,7 @@ var rules = []rule{
 		name:    "daemons' dependencies stay with the daemon",
 		because: "gRPC, Prometheus, YAML and OpenTelemetry are not what a library's user asked for",
 		in:      []string{"./..."},
-		except:  []string{"./server", "./grpclimit", "./cmd", "./examples", "./bench"},
+		except:  []string{"./server", "./grpclimit", "./cmd", "./faults", "./examples", "./bench"},
 		forbid:  daemonOnly,
 		tests:   true,
 		breaks:  [2]string{"httplimit/metrics.go", "github.com/prometheus/client_golang/prometheus"},
@@ -203,7 +203,7 @@ var rules = []rule{
 		name:    "only tests import testing",
 		because: "it brings its flags and its machinery into every program that links it",
 		in:      []string{"./..."},
-		except:  []string{"./storetest", "./bench"}, // a kit for tests; a program that measures
+		except:  []string{"./storetest", "./internal/redistest", "./bench"}, // kits for tests; a program that measures
 		forbid:  []string{"testing", "./storetest", "./internal/redistest", "pgregory.net/rapid", "github.com/anishathalye/porcupine", "github.com/rogpeppe/go-internal"},
 		breaks:  [2]string{"clock.go", "testing"},
 		keeps:   [2]string{"clock_test.go", "testing"},

@@ -49,7 +49,7 @@ func TestClosedStoreSaysSo(t *testing.T) {
 func TestCloseWhileCallsAreUnderWay(t *testing.T) {
 	server := launch(t, redistest.Options{})
 	for name, url := range map[string]string{
-		"standalone": "redis://" + server.Addr, "sentinel": watch(t, server.Addr), "cluster": startHeldCluster(t).url(),
+		"standalone": "redis://" + server.Addr, "sentinel": redistest.Watch(t, server.Addr), "cluster": redistest.StartHeldCluster(t).URL(),
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := runtime.NumGoroutine()
@@ -93,15 +93,11 @@ func TestCloseInTheMiddleOfAFailure(t *testing.T) {
 	take(t, openURL(t, "redis://"+server.Addr, generous), anyRequest)
 	crowd := gather(t, store)
 	crowd.answered(t, 10)
-	p.freeze() // nothing answers any more, and new connections do not either
+	p.Freeze() // nothing answers any more, and new connections do not either
 	await(t, "callers notice", func() bool { return crowd.failed.Load() > 100 })
 	store.Close()
 	crowd.end()
-	p.do(func() {
-		for k := range p.links {
-			p.cut(k)
-		}
-	})
+	p.CutAll()
 	await(t, "nothing is left running", func() bool { return runtime.NumGoroutine() <= before+10 })
 }
 

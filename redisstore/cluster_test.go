@@ -19,7 +19,7 @@ import (
 
 // alive returns the nodes that were not killed.
 func (c *cluster) alive() (nodes []*redistest.Server) {
-	for _, node := range c.nodes {
+	for _, node := range c.Nodes {
 		if _, err := node.Command("PING"); err == nil {
 			nodes = append(nodes, node)
 		}
@@ -30,7 +30,7 @@ func (c *cluster) alive() (nodes []*redistest.Server) {
 // TestCluster does everything on one Cluster, because starting one takes time.
 // The last step leaves it without one of its nodes.
 func TestCluster(t *testing.T) {
-	c := startCluster(t)
+	c := &cluster{redistest.StartCluster(t)}
 	for _, step := range []struct {
 		name string
 		do   func(*testing.T, *cluster)
@@ -58,7 +58,7 @@ func TestCluster(t *testing.T) {
 
 // clusterAgrees asks for everything in every algorithm, on keys of all shards.
 func clusterAgrees(t *testing.T, c *cluster) {
-	store, memory := openURL(t, c.url(), generous), penstock.NewMemory(nil)
+	store, memory := openURL(t, c.URL(), generous), penstock.NewMemory(nil)
 	var rs []penstock.Request
 	for i, l := range slowLimits {
 		for _, r := range []penstock.Request{
@@ -111,7 +111,7 @@ func clusterTakesEach(t *testing.T, c *cluster, store *redisstore.Store) {
 			t.Errorf("request %d of a whole burst: allowed %v, want %v", i, d.Allowed, want)
 		}
 	}
-	for i, node := range c.nodes[:shards] {
+	for i, node := range c.Nodes[:shards] {
 		if stat(t, "cmdstat_evalsha", node) == 0 {
 			t.Errorf("node %d was never asked", i)
 		}
@@ -121,10 +121,10 @@ func clusterTakesEach(t *testing.T, c *cluster, store *redisstore.Store) {
 func clusterServesUser(t *testing.T, c *cluster) {
 	prefix := newPrefix()
 	user := append([]string{"ACL", "SETUSER", "limiter", "on", ">secret", "resetchannels", "~" + prefix + "*", "-@all"}, needed...)
-	for _, node := range c.nodes {
+	for _, node := range c.Nodes {
 		tell(t, node, append(user, "+cluster|slots", "+cluster|shards", "+asking")...)
 	}
-	store, keys := openPrefix(t, strings.Replace(c.url(), "://", "://limiter:secret@", 1), prefix, generous), c.keysOf(t)
+	store, keys := openPrefix(t, strings.Replace(c.URL(), "://", "://limiter:secret@", 1), prefix, generous), c.keysOf(t)
 	for _, l := range slowLimits {
 		together(t, store, l, 1, keys[:]...)
 	}
@@ -132,7 +132,7 @@ func clusterServesUser(t *testing.T, c *cluster) {
 
 func (c *cluster) evals(t *testing.T) int {
 	t.Helper()
-	return stat(t, "cmdstat_evalsha", c.nodes...)
+	return stat(t, "cmdstat_evalsha", c.Nodes...)
 }
 
 func together(t *testing.T, s penstock.Store, limit penstock.Limit, cost int64, keys ...string) []penstock.Decision {
@@ -151,7 +151,7 @@ func together(t *testing.T, s penstock.Store, limit penstock.Limit, cost int64, 
 // clusterTakesTogether shows that a tag of the caller's is honoured: keys with
 // one tag are one script.
 func clusterTakesTogether(t *testing.T, c *cluster) {
-	store := openURL(t, c.url(), generous)
+	store := openURL(t, c.URL(), generous)
 	keys := []string{"a{tenant}", "b{tenant}", "{tenant}c"}
 	together(t, store, slowLimits[0], 1, keys...) // so that the script is known
 	before := c.evals(t)
@@ -167,7 +167,7 @@ func clusterTakesTogether(t *testing.T, c *cluster) {
 
 // clusterTakesAcross shows what a refusal leaves: nothing.
 func clusterTakesAcross(t *testing.T, c *cluster) {
-	store := openURL(t, c.url(), generous)
+	store := openURL(t, c.URL(), generous)
 	keys := []string{"one", "two", "three"}
 	for _, l := range slowLimits {
 		for _, d := range together(t, store, l, 10, keys...) {
@@ -193,7 +193,7 @@ func clusterTakesAcross(t *testing.T, c *cluster) {
 // clusterCrowdsAcross lets callers fight over keys of several slots, each in
 // another order. Some take back late, and nobody may get too much.
 func clusterCrowdsAcross(t *testing.T, c *cluster) {
-	store := openURL(t, c.url(), generous)
+	store := openURL(t, c.URL(), generous)
 	orders := [][]string{{"p", "q", "r"}, {"r", "q", "p"}, {"q", "p", "r"}}
 	var admitted, refused atomic.Int64
 	var wg sync.WaitGroup
@@ -233,7 +233,7 @@ func clusterCrowdsAcross(t *testing.T, c *cluster) {
 func (c *cluster) keysOf(t *testing.T) (keys [shards]string) {
 	t.Helper()
 	for i := range 100 {
-		keys[c.owner(t, c.slot(t, strconv.Itoa(i)))] = strconv.Itoa(i)
+		keys[c.Owner(t, c.Slot(t, strconv.Itoa(i)))] = strconv.Itoa(i)
 		if !slices.Contains(keys[:], "") {
 			return keys
 		}
@@ -242,29 +242,19 @@ func (c *cluster) keysOf(t *testing.T) (keys [shards]string) {
 	return keys
 }
 
-// slot returns the slot of a key.
-func (c *cluster) slot(t *testing.T, key string) int {
-	t.Helper()
-	slot, err := strconv.Atoi(tell(t, c.nodes[0], "CLUSTER", "KEYSLOT", key))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return slot
-}
-
 // halfMove begins to move the slot of a key, of which there is a state. Who looks
 // at that is answered, but who asks for a state and a record has to try again,
 // until it is settled.
 func (c *cluster) halfMove(t *testing.T, key string) (settle func()) {
 	t.Helper()
-	slot := c.slot(t, key)
-	from, number := c.owner(t, slot), strconv.Itoa(slot)
+	slot := c.Slot(t, key)
+	from, number := c.Owner(t, slot), strconv.Itoa(slot)
 	to := (from + 1) % shards
-	tell(t, c.nodes[to], "CLUSTER", "SETSLOT", number, "IMPORTING", c.ids[from])
-	tell(t, c.nodes[from], "CLUSTER", "SETSLOT", number, "MIGRATING", c.ids[to])
+	tell(t, c.Nodes[to], "CLUSTER", "SETSLOT", number, "IMPORTING", c.IDs[from])
+	tell(t, c.Nodes[from], "CLUSTER", "SETSLOT", number, "MIGRATING", c.IDs[to])
 	return func() {
 		for _, i := range []int{from, to} {
-			tell(t, c.nodes[i], "CLUSTER", "SETSLOT", number, "STABLE")
+			tell(t, c.Nodes[i], "CLUSTER", "SETSLOT", number, "STABLE")
 		}
 	}
 }
@@ -272,7 +262,7 @@ func (c *cluster) halfMove(t *testing.T, key string) (settle func()) {
 // tries returns how often somebody was told to try again.
 func (c *cluster) tries(t *testing.T) int {
 	t.Helper()
-	return stat(t, "errorstat_TRYAGAIN", c.nodes[:shards]...)
+	return stat(t, "errorstat_TRYAGAIN", c.Nodes[:shards]...)
 }
 
 // quickLimits are limits of every kind that are as good as new in some seconds.
@@ -289,7 +279,7 @@ func quickLimits() []penstock.Limit {
 func clusterOutlivesProcess(t *testing.T, c *cluster) {
 	const cost = 7
 	prefix := newPrefix()
-	store, keys := openPrefix(t, c.url(), prefix, generous), c.keysOf(t)
+	store, keys := openPrefix(t, c.URL(), prefix, generous), c.keysOf(t)
 	var rs []penstock.Request
 	for i := range slowLimits {
 		rs = append(rs, penstock.Request{Key: keys[0], Limit: slowLimits[i], Cost: cost},
@@ -298,7 +288,7 @@ func clusterOutlivesProcess(t *testing.T, c *cluster) {
 	last := penstock.Request{Key: keys[2], Limit: slowLimits[0], Cost: 1}
 	take(t, store, last)
 	settle, before := c.halfMove(t, keys[2]), c.tries(t)
-	w := hireAt(t, c.url(), prefix, 0)
+	w := hireAt(t, c.URL(), prefix, 0)
 	if err := w.in.Encode(errand{Requests: append(rs, last), Together: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -327,9 +317,9 @@ func clusterOutlivesProcess(t *testing.T, c *cluster) {
 func clusterForgetsSoon(t *testing.T, c *cluster) {
 	prefix, keys := newPrefix(), c.keysOf(t)
 	const timeout = time.Second
-	together(t, openPrefix(t, c.url(), prefix, timeout), slowLimits[2], 1, keys[:]...)
+	together(t, openPrefix(t, c.URL(), prefix, timeout), slowLimits[2], 1, keys[:]...)
 	records := 0
-	for _, node := range c.nodes[:shards] {
+	for _, node := range c.Nodes[:shards] {
 		for _, name := range strings.Fields(tell(t, node, "KEYS", prefix+"!*")) {
 			records++
 			if ttl, err := strconv.Atoi(tell(t, node, "PTTL", name)); err != nil || ttl > 12_000 {
@@ -345,7 +335,7 @@ func clusterForgetsSoon(t *testing.T, c *cluster) {
 // clusterGivesBack shows what becomes of a TakeAll whose caller leaves when some
 // was taken already: it ends at once, and gives that back.
 func clusterGivesBack(t *testing.T, c *cluster) {
-	store, keys := openURL(t, c.url(), generous), c.keysOf(t)
+	store, keys := openURL(t, c.URL(), generous), c.keysOf(t)
 	rs := make([]penstock.Request, shards)
 	for i, key := range keys {
 		rs[i] = penstock.Request{Key: key, Limit: slowLimits[i], Cost: 5}
@@ -371,13 +361,13 @@ func clusterGivesBack(t *testing.T, c *cluster) {
 // clusterMissesSlot takes a slot away from everybody, and gives it back.
 func clusterMissesSlot(t *testing.T, c *cluster) {
 	keys := c.keysOf(t)
-	slot := c.slot(t, keys[1])
-	number, owner := strconv.Itoa(slot), c.owner(t, slot)
-	for _, node := range c.nodes {
+	slot := c.Slot(t, keys[1])
+	number, owner := strconv.Itoa(slot), c.Owner(t, slot)
+	for _, node := range c.Nodes {
 		tell(t, node, "CLUSTER", "DELSLOTS", number)
 	}
 	for _, when := range []string{"a store that knows the slot's node no longer", "one that never did"} {
-		quick := openURL(t, c.url(), 50*time.Millisecond)
+		quick := openURL(t, c.URL(), 50*time.Millisecond)
 		for range 3 {
 			_, err := quick.Take(t.Context(), penstock.Request{Key: keys[1], Limit: slowLimits[0], Cost: 1})
 			if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), "slot "+number) {
@@ -389,34 +379,34 @@ func clusterMissesSlot(t *testing.T, c *cluster) {
 			return err == nil
 		})
 	}
-	patient, answered := openURL(t, c.url(), generous), make(chan error)
+	patient, answered := openURL(t, c.URL(), generous), make(chan error)
 	go func() {
 		_, err := patient.Take(context.Background(), penstock.Request{Key: keys[1], Limit: slowLimits[0], Cost: 1})
 		answered <- err
 	}()
-	tell(t, c.nodes[owner], "CLUSTER", "ADDSLOTS", number)
+	tell(t, c.Nodes[owner], "CLUSTER", "ADDSLOTS", number)
 	if err := <-answered; err != nil {
 		t.Errorf("a caller who waited until there was a node: %v", err)
 	}
-	await(t, "the cluster is complete", func() bool { return c.complete(t) })
+	await(t, "the cluster is complete", func() bool { return c.Complete(t) })
 }
 
 // clusterMigrates moves the slots of keys that are being asked about.
 func clusterMigrates(t *testing.T, c *cluster) {
-	crowd := gather(t, openURL(t, c.url(), generous))
+	crowd := gather(t, openURL(t, c.URL(), generous))
 	moved := 0
 	for round := range 3 {
 		crowd.answered(t, 300)
 		for i := range 8 {
 			name := fmt.Sprintf("k%d", max(crowd.newest.Load()-int64(i), 0))
-			slot := c.slot(t, name)
-			moved += c.migrate(t, slot, (c.owner(t, slot)+1+round%2)%shards)
+			slot := c.Slot(t, name)
+			moved += c.Migrate(t, slot, (c.Owner(t, slot)+1+round%2)%shards)
 		}
 	}
 	crowd.answered(t, 300)
 	crowd.disperse(t)
 	crowd.judgeCalm(t)
-	asks, moves, tries := stat(t, "errorstat_ASK", c.nodes...), stat(t, "errorstat_MOVED", c.nodes...), stat(t, "errorstat_TRYAGAIN", c.nodes...)
+	asks, moves, tries := stat(t, "errorstat_ASK", c.Nodes...), stat(t, "errorstat_MOVED", c.Nodes...), stat(t, "errorstat_TRYAGAIN", c.Nodes...)
 	t.Logf("%d keys moved; %d ASK, %d MOVED, %d TRYAGAIN", moved, asks, moves, tries)
 	if moved == 0 || asks == 0 || moves == 0 {
 		t.Errorf("%d keys moved, %d ASK, %d MOVED: the crowd did not notice", moved, asks, moves)
@@ -424,17 +414,17 @@ func clusterMigrates(t *testing.T, c *cluster) {
 }
 
 func clusterFlushes(t *testing.T, c *cluster) {
-	before := stat(t, "errorstat_NOSCRIPT", c.nodes...)
-	crowd := gather(t, openURL(t, c.url(), generous))
+	before := stat(t, "errorstat_NOSCRIPT", c.Nodes...)
+	crowd := gather(t, openURL(t, c.URL(), generous))
 	for range 20 {
 		crowd.answered(t, 50)
-		for _, node := range c.nodes[:shards] {
+		for _, node := range c.Nodes[:shards] {
 			tell(t, node, "SCRIPT", "FLUSH")
 		}
 	}
 	crowd.disperse(t)
 	crowd.judgeCalm(t)
-	if n := stat(t, "errorstat_NOSCRIPT", c.nodes...) - before; n < 20 {
+	if n := stat(t, "errorstat_NOSCRIPT", c.Nodes...) - before; n < 20 {
 		t.Errorf("%d calls met an unknown script, want more", n)
 	}
 }
@@ -442,24 +432,24 @@ func clusterFlushes(t *testing.T, c *cluster) {
 // clusterFailsOver makes a replica the primary without a crash, as one does for
 // maintenance.
 func clusterFailsOver(t *testing.T, c *cluster) {
-	crowd := gather(t, openURL(t, c.url(), generous))
+	crowd := gather(t, openURL(t, c.URL(), generous))
 	crowd.answered(t, 300)
-	tell(t, c.nodes[shards], "CLUSTER", "FAILOVER")
-	await(t, "the replica is the primary", func() bool { return field(t, c.nodes[shards], "role") == "master" })
+	tell(t, c.Nodes[shards], "CLUSTER", "FAILOVER")
+	await(t, "the replica is the primary", func() bool { return field(t, c.Nodes[shards], "role") == "master" })
 	crowd.answered(t, 300)
 	crowd.disperse(t)
 	crowd.judgeCalm(t)
-	await(t, "the cluster is complete", func() bool { return c.complete(t) })
+	await(t, "the cluster is complete", func() bool { return c.Complete(t) })
 }
 
 // clusterLosesNode kills a primary. Its keys are away until the replica has taken
 // over; those of other shards never are.
 func clusterLosesNode(t *testing.T, c *cluster) {
-	patient, quick := openPrefix(t, c.url(), "lost", generous), openPrefix(t, c.url(), "lost", 50*time.Millisecond)
+	patient, quick := openPrefix(t, c.URL(), "lost", generous), openPrefix(t, c.URL(), "lost", 50*time.Millisecond)
 	const victim = 1
 	lost, kept := "", ""
 	for i := range 100 {
-		if c.owner(t, c.slot(t, strconv.Itoa(i))) == victim {
+		if c.Owner(t, c.Slot(t, strconv.Itoa(i))) == victim {
 			lost = strconv.Itoa(i)
 		} else {
 			kept = strconv.Itoa(i)
@@ -476,9 +466,9 @@ func clusterLosesNode(t *testing.T, c *cluster) {
 		}
 		admitted += d.Granted
 	}
-	c.nodes[victim].Kill()
-	if got := openURL(t, c.url(), generous).Warnings(); len(got) != 1 || !strings.Contains(got[0], c.nodes[victim].Addr) {
-		t.Errorf("opened without one node: got warnings %q, want one that names %s", got, c.nodes[victim].Addr)
+	c.Nodes[victim].Kill()
+	if got := openURL(t, c.URL(), generous).Warnings(); len(got) != 1 || !strings.Contains(got[0], c.Nodes[victim].Addr) {
+		t.Errorf("opened without one node: got warnings %q, want one that names %s", got, c.Nodes[victim].Addr)
 	}
 	chargesNothingWithoutAll(t, quick, patient, kept, lost)
 	await(t, "the shard answers again", func() bool {
@@ -501,7 +491,7 @@ func clusterLosesNode(t *testing.T, c *cluster) {
 	if admitted += d.Granted; admitted > 2*burst {
 		t.Errorf("admitted %d, bound %d", admitted, 2*burst)
 	}
-	if failed == 0 || !strings.Contains(tell(t, c.nodes[victim+shards], "CLUSTER", "NODES"), "fail") {
+	if failed == 0 || !strings.Contains(tell(t, c.Nodes[victim+shards], "CLUSTER", "NODES"), "fail") {
 		t.Errorf("%d calls failed: the node was not lost", failed)
 	}
 	t.Logf("%d calls of the lost shard failed, all %d of another were answered: admitted %d, bound %d", failed, answered, admitted, 2*burst)

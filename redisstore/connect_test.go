@@ -117,7 +117,7 @@ func TestOpenAsAUserWhoMayDoLittle(t *testing.T) {
 		together(t, store, l, 2, "a", "b", "a")
 	}
 	tell(t, server, append(user, "+role")...)
-	take(t, openPrefix(t, strings.Replace(watch(t, server.Addr), "://", "://limiter:secret@", 1), prefix, generous), anyRequest)
+	take(t, openPrefix(t, strings.Replace(redistest.Watch(t, server.Addr), "://", "://limiter:secret@", 1), prefix, generous), anyRequest)
 	tell(t, server, append(user, "+info", "+ping")...)
 	store = openPrefix(t, "redis://limiter:secret@"+server.Addr, prefix, generous)
 	if got := store.Warnings(); len(got) != 0 {
@@ -169,7 +169,7 @@ func TestOpenWarnsOfAReplica(t *testing.T) {
 // Who connects can stop waiting.
 func TestOpenEndsWithItsContext(t *testing.T) {
 	p := startProxy(t, live.Addr)
-	p.freeze()
+	p.Freeze()
 	for name, url := range map[string]string{
 		"server": "redis://" + p.Addr, "sentinel": "redis-sentinel://" + p.Addr + "/main", "cluster": "redis-cluster://" + p.Addr,
 	} {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/redisstore"
 )
 
@@ -187,21 +186,5 @@ func (c *crowd) judgeCalm(t *testing.T) {
 	c.judge(t, burst, burst)
 	for _, err := range c.failures {
 		t.Errorf("a caller got an error that a retry could have avoided: %v", err)
-	}
-}
-
-// mortal fails if a key on one of these servers would stay for ever.
-func mortal(t *testing.T, servers ...*redistest.Server) {
-	t.Helper()
-	for _, server := range servers {
-		var keys, expiring int
-		if text := field(t, server, "db0"); text != "" {
-			if _, err := fmt.Sscanf(text, "keys=%d,expires=%d", &keys, &expiring); err != nil {
-				t.Fatalf("%s: %q: %v", server.Addr, text, err)
-			}
-		}
-		if keys != expiring {
-			t.Errorf("%s: %d keys, of which %d expire", server.Addr, keys, expiring)
-		}
 	}
 }

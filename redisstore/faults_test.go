@@ -207,7 +207,7 @@ func TestSlowRedisAnswersWithinTheDeadline(t *testing.T) {
 	store := openURL(t, "redis://"+p.Addr, generous)
 	c := gather(t, store)
 	c.answered(t, 200)
-	p.do(func() { p.delay = 30 * time.Millisecond })
+	p.Delay(30 * time.Millisecond)
 	c.answered(t, 200)
 	c.disperse(t)
 	if c.slowest < 30*time.Millisecond {
@@ -223,13 +223,13 @@ func TestTooSlowRedisIsAnError(t *testing.T) {
 	store := openURL(t, "redis://"+p.Addr, timeout)
 	r := penstock.Request{Key: "k", Limit: penstock.PerHour(burst), Cost: 1}
 	await(t, "the store is warm", func() bool { _, err := store.Take(t.Context(), r); return err == nil })
-	p.do(func() { p.delay = delay })
+	p.Delay(delay)
 	for range 5 {
 		if _, err := store.Take(t.Context(), r); !errors.Is(err, penstock.ErrUnavailable) {
 			t.Errorf("a reply after %v: got error %v, want one after %v", delay, err, timeout)
 		}
 	}
-	p.do(func() { p.delay = 0 })
+	p.Delay(0)
 	await(t, "the store recovers", func() bool { _, err := store.Take(t.Context(), r); return err == nil })
 }
 
@@ -239,13 +239,13 @@ func TestHalfOpenConnectionIsGivenUp(t *testing.T) {
 	store := openURL(t, "redis://"+p.Addr, 50*time.Millisecond)
 	r := penstock.Request{Key: "k", Limit: penstock.PerHour(burst), Cost: 1}
 	await(t, "the store is warm", func() bool { _, err := store.Take(t.Context(), r); return err == nil })
-	if p.freeze() == 0 {
+	if p.Freeze() == 0 {
 		t.Fatal("no connection to freeze")
 	}
 	if _, err := store.Take(t.Context(), r); err == nil {
 		t.Error("a call on a connection that is half open was answered")
 	}
-	p.do(func() { p.icy = false })
+	p.Thaw()
 	await(t, "the store connects again", func() bool { _, err := store.Take(t.Context(), r); return err == nil })
 }
 
@@ -293,11 +293,10 @@ func TestCutReplyOfSeveralIsChargedForAllOrNone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	whole := 0
-	p.do(func() { whole = p.length })
+	whole := p.ReplyLength()
 	for k := range whole {
 		tell(t, server, "CONFIG", "RESETSTAT")
-		p.cutAfter(k, false)
+		p.CutAfter(k, false)
 		if err := ask(strconv.Itoa(k), 3); !errors.Is(err, penstock.ErrUnavailable) {
 			t.Errorf("cut after %d bytes: got error %v, want %v", k, err, penstock.ErrUnavailable)
 		}
@@ -308,7 +307,7 @@ func TestCutReplyOfSeveralIsChargedForAllOrNone(t *testing.T) {
 			t.Errorf("cut after %d bytes: %+v, %v, want both charged or none", k, ds, err)
 		}
 	}
-	if n := p.cutSoFar(); n != whole || whole == 0 {
+	if n := p.Cuts(); n != whole || whole == 0 {
 		t.Errorf("%d connections were cut, want %d", n, whole)
 	}
 }
@@ -327,7 +326,7 @@ func cutEverywhere(t *testing.T, reset bool, id string, check func(*testing.T, i
 		for k := range whole {
 			r := penstock.Request{Key: strconv.Itoa(i) + "-" + strconv.Itoa(k), Limit: limit, Cost: 3, ID: id}
 			tell(t, server, "CONFIG", "RESETSTAT")
-			p.cutAfter(k, reset)
+			p.CutAfter(k, reset)
 			d, err := store.Take(t.Context(), r)
 			check(t, k, err, stat(t, "cmdstat_evalsha", server), d)
 			look := penstock.Request{Key: r.Key, Limit: limit}
@@ -342,14 +341,14 @@ func cutEverywhere(t *testing.T, reset bool, id string, check func(*testing.T, i
 			charged, tried = charged+int(burst-now.Remaining), tried+1
 		}
 	}
-	if n := p.cutSoFar(); n != tried {
+	if n := p.Cuts(); n != tried {
 		t.Errorf("%d connections were cut, want %d", n, tried)
 	}
 	t.Logf("%d replies cut, reset %v, id %q: charged %d, bound %d", tried, reset, id, charged, 3*tried)
 }
 
 // replyLength returns how many bytes answer a request, once its script is known.
-func replyLength(t *testing.T, p *proxy, store *redisstore.Store, r penstock.Request) (n int) {
+func replyLength(t *testing.T, p *redistest.Proxy, store *redisstore.Store, r penstock.Request) int {
 	t.Helper()
 	for i := range 2 {
 		r.Key += strconv.Itoa(i)
@@ -357,8 +356,7 @@ func replyLength(t *testing.T, p *proxy, store *redisstore.Store, r penstock.Req
 			t.Fatal(err)
 		}
 	}
-	p.do(func() { n = p.length })
-	return n
+	return p.ReplyLength()
 }
 
 func TestFlushedScriptsAreNoError(t *testing.T) {

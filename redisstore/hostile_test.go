@@ -214,19 +214,15 @@ func TestNobodyStormsAServer(t *testing.T) {
 			crowd := gather(t, store)
 			crowd.answered(t, 50)
 			stub, connections := startStub(t, answer)
-			p.do(func() { p.target = stub })
+			p.Redirect(stub)
 			began := time.Now()
-			p.do(func() {
-				for k := range p.links {
-					p.cut(k)
-				}
-			})
+			p.CutAll()
 			await(t, "callers notice", func() bool { return crowd.failed.Load() > 20*members })
 			n, took := connections.Load(), time.Since(began)
 			if most := 15 + int64(took/(20*time.Millisecond)); n == 0 || n > most {
 				t.Errorf("%d connections in %v for %d failed calls, want at most %d", n, took, crowd.failed.Load(), most)
 			}
-			p.do(func() { p.target = live.Addr })
+			p.Redirect(live.Addr)
 			crowd.answered(t, 50)
 			crowd.disperse(t)
 			crowd.judge(t, 0, burst)
@@ -240,12 +236,8 @@ func TestGreetingThatFailsIsRepeated(t *testing.T) {
 	store := openURL(t, "redis://"+p.Addr, generous)
 	take(t, store, anyRequest)
 	stub, connections := startStub(t, "")
-	p.do(func() {
-		p.target = stub
-		for k := range p.links {
-			p.cut(k)
-		}
-	})
+	p.Redirect(stub)
+	p.CutAll()
 	for range 20 { // on connections that were cut, of which there are some
 		impatient, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		_, _ = store.Take(impatient, anyRequest)
@@ -258,7 +250,7 @@ func TestGreetingThatFailsIsRepeated(t *testing.T) {
 	}()
 	before := connections.Load()
 	await(t, "some greetings fail", func() bool { return connections.Load() > before+3 })
-	p.do(func() { p.target = live.Addr })
+	p.Redirect(live.Addr)
 	if err := <-answered; err != nil {
 		t.Errorf("a call that was never sent: %v, want it to be repeated", err)
 	}
@@ -299,22 +291,20 @@ func TestRedirectionThatLeadsNowhereIsAnError(t *testing.T) {
 	store := openURL(t, "redis-cluster://"+p.Addr, 200*time.Millisecond)
 	await(t, "the store is warm", func() bool { _, err := store.Take(t.Context(), anyRequest); return err == nil })
 	moved := fmt.Appendf(nil, "-MOVED 1 %s\r\n", p.Addr)
-	p.do(func() {
-		p.rewrite = func(b []byte) []byte {
-			if bytes.HasPrefix(b, []byte(":")) { // an answer to a script
-				return bytes.Repeat(moved, bytes.Count(b, []byte("\r\n")))
-			}
-			return b
+	p.Rewrite(func(b []byte) []byte {
+		if bytes.HasPrefix(b, []byte(":")) { // an answer to a script
+			return bytes.Repeat(moved, bytes.Count(b, []byte("\r\n")))
 		}
+		return b
 	})
-	before := p.dialled()
+	before := p.Dials()
 	_, err := store.Take(t.Context(), anyRequest)
 	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), "MOVED") {
 		t.Errorf("got %v, want %v after MOVED", err, penstock.ErrUnavailable)
 	}
-	if n := p.dialled() - before; n > 25 {
+	if n := p.Dials() - before; n > 25 {
 		t.Errorf("%d connections were made for one call", n)
 	}
-	p.do(func() { p.rewrite = nil })
+	p.Rewrite(nil)
 	await(t, "the store recovers", func() bool { _, err := store.Take(t.Context(), anyRequest); return err == nil })
 }

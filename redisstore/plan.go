@@ -205,8 +205,15 @@ func (p *plan) bound(ask algorithm.Ask) string {
 	return strconv.FormatInt((p.token.Capacity()+min(delay, p.token.Reach()))/p.unit, 10)
 }
 
-// extraLives are how much longer than its window a key may live, in thousandths.
-var extraLives = texts(0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100)
+// extraLives are how much longer than its window a key may live, in thousandths of
+// the window: few keys share one, and none depends on when in the window the key was
+// written last.
+var extraLives = func() (thousandths [101]string) {
+	for i := range thousandths {
+		thousandths[i] = strconv.Itoa(i)
+	}
+	return thousandths
+}()
 
 func (p *plan) alignedArguments(ask algorithm.Ask, args []string) []string {
 	atMost := ""

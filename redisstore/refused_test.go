@@ -16,9 +16,7 @@ import (
 func TestOldServerIsRefused(t *testing.T) {
 	p := startProxy(t, live.Addr)
 	version := regexp.MustCompile(`redis_version:[0-9]`)
-	p.do(func() {
-		p.rewrite = func(b []byte) []byte { return version.ReplaceAll(b, []byte("redis_version:6")) }
-	})
+	p.Rewrite(func(b []byte) []byte { return version.ReplaceAll(b, []byte("redis_version:6")) })
 	err := openError(t, "redis://"+p.Addr)
 	for _, part := range []string{p.Addr, "version 6.", "want 7 or later"} {
 		if !strings.Contains(err.Error(), part) {

@@ -11,38 +11,38 @@ import (
 // The primary is killed under load, and the store finds the next one by itself.
 // What the replica had not received yet can be admitted once more.
 func TestSentinelFailover(t *testing.T) {
-	w := startWatched(t)
-	c := gather(t, openURL(t, w.url(), 50*time.Millisecond))
+	w := redistest.StartWatched(t)
+	c := gather(t, openURL(t, w.URL(), 50*time.Millisecond))
 	c.answered(t, 2000)
-	old := w.primary(t)
+	old := w.Primary(t)
 	old.Kill()
 	killed := time.Now()
-	await(t, "the sentinels choose another primary", func() bool { return w.primary(t) != old })
+	await(t, "the sentinels choose another primary", func() bool { return w.Primary(t) != old })
 	c.answered(t, 2000)
 	t.Logf("answered again %v after the primary was killed", time.Since(killed).Round(100*time.Millisecond))
 	c.disperse(t)
 	c.judge(t, 0, 2*burst)
-	if c.failed.Load() == 0 || field(t, w.primary(t), "role") != "master" {
+	if c.failed.Load() == 0 || field(t, w.Primary(t), "role") != "master" {
 		t.Errorf("%d calls failed, and %s is a %s: nothing was lost",
-			c.failed.Load(), w.primary(t).Addr, field(t, w.primary(t), "role"))
+			c.failed.Load(), w.Primary(t).Addr, field(t, w.Primary(t), "role"))
 	}
-	mortal(t, w.primary(t))
+	mortal(t, w.Primary(t))
 }
 
 // A planned failover kills nobody: the primary becomes a replica, and says so.
 func TestSentinelSwitchesWithoutACrash(t *testing.T) {
-	w := startWatched(t)
-	c := gather(t, openURL(t, w.url(), generous))
+	w := redistest.StartWatched(t)
+	c := gather(t, openURL(t, w.URL(), generous))
 	c.answered(t, 1000)
-	old := w.primary(t)
+	old := w.Primary(t)
 	var begun time.Time
 	await(t, "the sentinels have another primary", func() bool {
-		if w.primary(t) != old {
+		if w.Primary(t) != old {
 			return true
 		}
 		// A sentinel whose replica is too slow gives up, and may be asked again.
 		if time.Since(begun) > 10*time.Second {
-			if _, err := w.sentinels[0].Command("SENTINEL", "FAILOVER", masterName); err == nil {
+			if _, err := w.Sentinels[0].Command("SENTINEL", "FAILOVER", redistest.MasterName); err == nil {
 				begun = time.Now()
 			}
 		}
@@ -56,7 +56,7 @@ func TestSentinelSwitchesWithoutACrash(t *testing.T) {
 			t.Errorf("a caller got an error that a retry could have avoided: %v", err)
 		}
 	}
-	mortal(t, w.primary(t))
+	mortal(t, w.Primary(t))
 }
 
 func TestSentinelMustKnowTheMaster(t *testing.T) {

@@ -18,15 +18,15 @@ func TestRedisIsAStore(t *testing.T) {
 // In a Cluster, keys are on three servers. What is taken of several slots
 // together is not taken at one instant, but decided as if it were.
 func TestClusterIsAStore(t *testing.T) {
-	c := startHeldCluster(t)
-	one := openURL(t, c.url(), generous)
-	t.Run("keys of all slots", func(t *testing.T) { storetest.RunSequential(t, sharing(one, c.nodes...)) })
+	c := redistest.StartHeldCluster(t)
+	one := openURL(t, c.URL(), generous)
+	t.Run("keys of all slots", func(t *testing.T) { storetest.RunSequential(t, sharing(one, c.Nodes...)) })
 	t.Run("keys of one slot", func(t *testing.T) {
 		storetest.Run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
-			return tagged{sharing(one, c.nodes...)(t, clock).(*redisstore.Store)}
+			return tagged{sharing(one, c.Nodes...)(t, clock).(*redisstore.Store)}
 		})
 	})
-	mortal(t, c.nodes...)
+	mortal(t, c.Nodes...)
 }
 
 // A tagged store has all keys in one slot.
@@ -56,6 +56,6 @@ func (s tagged) tag(rs ...penstock.Request) []penstock.Request {
 
 func TestSentinelIsAStore(t *testing.T) {
 	server := launch(t, redistest.Options{HeldClock: true})
-	storetest.Run(t, sharing(openURL(t, watch(t, server.Addr), generous), server))
+	storetest.Run(t, sharing(openURL(t, redistest.Watch(t, server.Addr), generous), server))
 	mortal(t, server)
 }

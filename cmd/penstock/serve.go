@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -110,7 +109,9 @@ func serve(ctx context.Context, c *server.Config, stdout, stderr io.Writer, try 
 	giveRoom()
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP) // from now on it does not end the process
-	s, err := server.New(ctx, c, logger(c, stderr))
+	log, flush := newLog(c, stderr)
+	defer flush()
+	s, err := server.New(ctx, c, log)
 	if err != nil {
 		return err
 	}
@@ -119,14 +120,6 @@ func serve(ctx context.Context, c *server.Config, stdout, stderr io.Writer, try 
 		printTries(stdout, s)
 	}
 	return s.Run(ctx)
-}
-
-func logger(c *server.Config, w io.Writer) *slog.Logger {
-	o := &slog.HandlerOptions{Level: c.LogLevel}
-	if c.LogFormat == "json" {
-		return slog.New(slog.NewJSONHandler(w, o))
-	}
-	return slog.New(slog.NewTextHandler(w, o))
 }
 
 // reloadOn reads rules and certificates again at every signal, until it is stopped.

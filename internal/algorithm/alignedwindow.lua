@@ -11,8 +11,8 @@
 -- as the caller sees it; if now is not among them, nothing is decided, and the
 -- caller asks again with what it then knows of the server's clock.
 --
--- ARGV: cost, or all, count, 1 for at most or nothing, thousandths of extra life,
---       length, offset; or an empty length, and instants
+-- ARGV: cost, or all, count, 1 for at most or nothing, thousandths of the
+--       window to live longer, length, offset; or an empty length, and instants
 -- Returns what was used, the window's end and the time, before the step; in windows
 -- on the clock what was used and the time left, as one number where one holds both;
 -- and the units granted.
@@ -70,7 +70,7 @@ elseif cost ~= 0 or stale then
   if finish % 1000 == 0 and finish >= 1000000000000 and finish < 9223372036000 and after < 1000000000 then
     text = string.format('%.0f%09.0f', finish / 1000, after)
   end
-  call('SET', key, text, 'PX', left + math.floor(left * ARGV[4] / 1000))
+  call('SET', key, text, 'PX', left + math.floor(length * ARGV[4] / 1000))
 end
 local both = found * (length + 1) + ending - now -- alone
 if clocked and ending - now <= length and both < 9007199254740992 then return both end -- alone

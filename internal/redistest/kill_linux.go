@@ -1,9 +1,12 @@
 package redistest
 
-import "syscall"
+import (
+	"os/exec"
+	"syscall"
+)
 
-// diesWithParent makes a server end when the process of the test does, however
-// that ended.
-func diesWithParent() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+// DieWithParent makes a command that is about to be started end when the process
+// of the test does, however that ended.
+func DieWithParent(c *exec.Cmd) {
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

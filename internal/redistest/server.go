@@ -102,7 +102,7 @@ func (s *Server) prepare(o Options) error {
 	words = append(append(words, args...), o.Args...)
 	s.command = exec.Command(words[0], words[1:]...)
 	s.command.Dir, s.command.Stdout, s.command.Stderr = s.dir, &s.log, &s.log
-	s.command.SysProcAttr = diesWithParent()
+	DieWithParent(s.command)
 	if !o.HeldClock {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package redisstore_test
+package redistest
 
 import (
 	"bytes"
@@ -10,22 +10,23 @@ import (
 	"time"
 )
 
-// A proxy stands between a store and its server, and does what networks do. What
+// A Proxy stands between a store and its server, and does what networks do. What
 // it is told holds for all connections, also for those that are there already.
-type proxy struct {
-	Addr   string
-	target string
+type Proxy struct {
+	Addr string
 
 	mu      sync.Mutex
+	target  string
 	links   map[*link]bool
 	delay   time.Duration // of every reply
 	left    int           // how many bytes of the next reply pass; -1 for all
 	armed   bool          // whether the call was seen whose reply that is
 	reset   bool          // whether a connection is cut without a farewell
 	icy     bool          // whether new connections are half open
-	cuts    int           // how many connections were cut
+	cuts    int           // how many connections were cut in a reply
 	dials   int           // how many connections there were
 	length  int           // of what came back since the last call was seen
+	held    int           // how many replies were held back
 	rewrite func([]byte) []byte
 }
 
@@ -37,13 +38,14 @@ type link struct {
 	frozen         bool
 }
 
-func startProxy(t *testing.T, target string) *proxy {
+// StartProxy starts one that ends with the test.
+func StartProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{Addr: l.Addr().String(), target: target, links: map[*link]bool{}, left: -1}
+	p := &Proxy{Addr: l.Addr().String(), target: target, links: map[*link]bool{}, left: -1}
 	go func() {
 		for {
 			client, err := l.Accept()
@@ -55,23 +57,19 @@ func startProxy(t *testing.T, target string) *proxy {
 	}()
 	t.Cleanup(func() {
 		_ = l.Close()
-		p.do(func() {
-			for k := range p.links {
-				p.cut(k)
-			}
-		})
+		p.CutAll()
 	})
 	return p
 }
 
-// do changes what the proxy does.
-func (p *proxy) do(change func()) {
+// do does something that no connection may see half done.
+func (p *Proxy) do(change func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change()
 }
 
-func (p *proxy) connect(client *net.TCPConn) {
+func (p *Proxy) connect(client *net.TCPConn) {
 	target := ""
 	p.do(func() {
 		target = p.target
@@ -90,7 +88,7 @@ func (p *proxy) connect(client *net.TCPConn) {
 }
 
 // carry carries bytes from one side to the other, as handle lets them pass.
-func (p *proxy) carry(k *link, from io.Reader, to io.Writer, handle func(*link, []byte) (pass []byte, whole bool)) {
+func (p *Proxy) carry(k *link, from io.Reader, to io.Writer, handle func(*link, []byte) (pass []byte, whole bool)) {
 	buffer := make([]byte, 1<<16)
 	for {
 		n, err := from.Read(buffer)
@@ -104,7 +102,7 @@ func (p *proxy) carry(k *link, from io.Reader, to io.Writer, handle func(*link, 
 }
 
 // call lets everything pass, and notices calls of scripts.
-func (p *proxy) call(k *link, b []byte) ([]byte, bool) {
+func (p *Proxy) call(k *link, b []byte) ([]byte, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if bytes.Contains(b, []byte("EVAL")) {
@@ -117,18 +115,8 @@ func (p *proxy) call(k *link, b []byte) ([]byte, bool) {
 }
 
 // reply lets so much of a reply pass as is left, when its time has come.
-func (p *proxy) reply(k *link, b []byte) ([]byte, bool) {
-	p.mu.Lock()
-	delay := p.delay
-	p.mu.Unlock()
-	if delay > 0 {
-		timer := time.NewTimer(delay)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-k.ctx.Done():
-		}
-	}
+func (p *Proxy) reply(k *link, b []byte) ([]byte, bool) {
+	p.hold(k)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.length += len(b)
@@ -147,8 +135,27 @@ func (p *proxy) reply(k *link, b []byte) ([]byte, bool) {
 	return b, true
 }
 
+// hold holds a reply back for as long as replies are delayed.
+func (p *Proxy) hold(k *link) {
+	delay := time.Duration(0)
+	p.do(func() {
+		if delay = p.delay; delay > 0 {
+			p.held++
+		}
+	})
+	if delay == 0 {
+		return
+	}
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-k.ctx.Done():
+	}
+}
+
 // cut ends a connection, with a reset if that is wanted.
-func (p *proxy) cut(k *link) {
+func (p *Proxy) cut(k *link) {
 	if p.reset {
 		_ = k.client.SetLinger(0)
 	}
@@ -158,27 +165,59 @@ func (p *proxy) cut(k *link) {
 	delete(p.links, k)
 }
 
-// cutAfter cuts the connection of the next call of a script, after some bytes
+// CutAfter cuts the connection of the next call of a script, after some bytes
 // of the reply to it.
-func (p *proxy) cutAfter(n int, reset bool) {
+func (p *Proxy) CutAfter(n int, reset bool) {
 	p.do(func() { p.left, p.armed, p.reset = n, false, reset })
 }
 
-// cutSoFar returns how many connections were cut by that.
-func (p *proxy) cutSoFar() (n int) {
+// Cuts returns how many connections were cut by that.
+func (p *Proxy) Cuts() (n int) {
 	p.do(func() { n = p.cuts })
 	return n
 }
 
-// dialled returns how many connections there were so far.
-func (p *proxy) dialled() (n int) {
+// CutAll cuts all connections, and returns how many there were.
+func (p *Proxy) CutAll() (n int) {
+	p.do(func() {
+		n = len(p.links)
+		for k := range p.links {
+			p.cut(k)
+		}
+	})
+	return n
+}
+
+// Redirect makes new connections lead to another server.
+func (p *Proxy) Redirect(target string) { p.do(func() { p.target = target }) }
+
+// Delay holds every reply back for a time, or no longer.
+func (p *Proxy) Delay(d time.Duration) { p.do(func() { p.delay = d }) }
+
+// Held returns how many replies were held back by that.
+func (p *Proxy) Held() (n int) {
+	p.do(func() { n = p.held })
+	return n
+}
+
+// Rewrite has every reply read and changed by a function, or nil.
+func (p *Proxy) Rewrite(f func([]byte) []byte) { p.do(func() { p.rewrite = f }) }
+
+// Dials returns how many connections there were so far.
+func (p *Proxy) Dials() (n int) {
 	p.do(func() { n = p.dials })
 	return n
 }
 
-// freeze leaves connections half open: nothing passes, and nobody is told. New
-// ones fare no better until there are to be good ones.
-func (p *proxy) freeze() (frozen int) {
+// ReplyLength returns how many bytes came back since the last call of a script.
+func (p *Proxy) ReplyLength() (n int) {
+	p.do(func() { n = p.length })
+	return n
+}
+
+// Freeze leaves connections half open: nothing passes, and nobody is told. New
+// ones fare no better until the proxy thaws.
+func (p *Proxy) Freeze() (frozen int) {
 	p.do(func() {
 		p.icy = true
 		for k := range p.links {
@@ -188,3 +227,6 @@ func (p *proxy) freeze() (frozen int) {
 	})
 	return frozen
 }
+
+// Thaw lets new connections be good ones. Those that are frozen stay so.
+func (p *Proxy) Thaw() { p.do(func() { p.icy = false }) }

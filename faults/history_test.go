@@ -1,0 +1,149 @@
+package faults
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+// An event is one call, as its caller saw it.
+type event struct {
+	begin, end time.Duration // since the history began
+	node       int           // who asked
+	key        int
+	cost       int64
+	decision   penstock.Decision
+	err        error // if there was no decision: nobody knows whether it was charged
+}
+
+// answered reports whether the store itself has decided, and not somebody in its
+// place.
+func (e *event) answered() bool { return e.err == nil && e.decision.Source == penstock.SourceStore }
+
+// missed reports whether the caller has missed the store's decision.
+func (e *event) missed() bool { return e.err != nil || e.decision.Source == penstock.SourceFallback }
+
+// denied reports whether somebody has decided against the caller.
+func (e *event) denied() bool { return e.err == nil && !e.decision.Allowed }
+
+// granted returns the units that the caller may act on.
+func (e *event) granted() int64 {
+	if e.err != nil {
+		return 0
+	}
+	return e.decision.Granted
+}
+
+// A history is every call of a run.
+type history struct {
+	began time.Time
+
+	mu     sync.Mutex
+	events []event
+	lost   time.Duration // when the store had lost all that it knew; 0 if nobody can tell
+
+	asked, answered, missed, unknown int
+}
+
+// loses takes note that the store has lost all that it knew by now.
+func (h *history) loses() { h.lost = time.Since(h.began) }
+
+// ask makes a call and writes it down.
+func (h *history) ask(node, key int, cost int64, take func() (penstock.Decision, error)) event {
+	e := event{begin: time.Since(h.began), node: node, key: key, cost: cost}
+	e.decision, e.err = take()
+	e.end = time.Since(h.began)
+	h.add(e)
+	return e
+}
+
+func (h *history) add(e event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.events = append(h.events, e)
+	h.asked++
+	if e.answered() {
+		h.answered++
+	}
+	if e.missed() {
+		h.missed++
+	}
+	if e.err != nil {
+		h.unknown++
+	}
+}
+
+// count returns one of the counters.
+func (h *history) count(of *int) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return *of
+}
+
+// byKey returns the events of each key that are of a kind, in the order of their
+// ends.
+func (h *history) byKey(is func(*event) bool) map[int][]event {
+	keys := map[int][]event{}
+	for _, e := range h.events {
+		if is(&e) {
+			keys[e.key] = append(keys[e.key], e)
+		}
+	}
+	for _, events := range keys {
+		slices.SortFunc(events, func(a, b event) int { return int(a.end - b.end) })
+	}
+	return keys
+}
+
+// granted returns the sum of what callers were granted of each key.
+func (h *history) granted() map[int]int64 {
+	sums := map[int]int64{}
+	for _, e := range h.events {
+		sums[e.key] += e.granted()
+	}
+	return sums
+}
+
+// away returns which nodes had to decide about each key without the store.
+func (h *history) away() map[int]map[int]bool {
+	nodes := map[int]map[int]bool{}
+	for _, e := range h.events {
+		if e.err == nil && e.decision.Source == penstock.SourceFallback {
+			if nodes[e.key] == nil {
+				nodes[e.key] = map[int]bool{}
+			}
+			nodes[e.key][e.node] = true
+		}
+	}
+	return nodes
+}
+
+// downtime returns the longest time in which the store has answered nobody: from
+// the beginning of the first call that missed it to the end of the next that did
+// not. Only keys that are of a kind count.
+func (h *history) downtime(of func(key int) bool) (longest time.Duration) {
+	events := slices.Clone(h.events)
+	slices.SortFunc(events, func(a, b event) int { return int(a.end - b.end) })
+	since := time.Duration(-1)
+	for _, e := range events {
+		switch {
+		case !of(e.key):
+		case e.missed() && since < 0:
+			since = e.begin
+		case e.answered() && since >= 0:
+			longest = max(longest, e.end-since)
+			since = -1
+		}
+	}
+	return longest
+}
+
+// slowest returns how long the slowest call took.
+func (h *history) slowest() (longest time.Duration) {
+	for _, e := range h.events {
+		longest = max(longest, e.end-e.begin)
+	}
+	return longest
+}

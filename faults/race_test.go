@@ -1,0 +1,6 @@
+//go:build race
+
+package faults
+
+// racing says whether the race detector watches, which makes everything slow.
+const racing = true

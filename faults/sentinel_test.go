@@ -1,0 +1,59 @@
+package faults
+
+import (
+	"time"
+
+	"github.com/penstock-io/penstock/internal/redistest"
+)
+
+// These faults befall a primary that sentinels watch.
+
+const sentinel = "Sentinel"
+
+// failOver is F6: the primary is killed, and a replica takes over.
+func failOver(r *run) {
+	w := redistest.StartWatched(r)
+	l := r.start(w.URL())
+	l.answers(r.few(1000))
+	old := w.Primary(r)
+	old.Kill()
+	r.history.loses()
+	redistest.Await(r, "the sentinels choose another primary", func() bool { return w.Primary(r) != old })
+	r.recovers(l, w.Primary(r))
+	r.servers = append(r.servers, w.Primary(r))
+	r.happened("calls of a primary that was dead", r.history.count(&r.history.missed))
+}
+
+// recovers waits until a server that has taken over is asked, and says how long
+// that took.
+func (r *run) recovers(l *load, next *redistest.Server) {
+	r.Helper()
+	redistest.Await(r, "the next primary takes over", func() bool { return redistest.Field(r, next, "role") == "master" })
+	began, before := time.Now(), redistest.Stat(r, "cmdstat_evalsha", next)
+	redistest.Await(r, "the next primary is asked", func() bool { return redistest.Stat(r, "cmdstat_evalsha", next) > before })
+	r.Logf("asked %v after it took over", time.Since(began).Round(time.Millisecond))
+	l.answers(r.few(500))
+}
+
+// splitBrain is F7: the primary freezes, is replaced, and wakes up again in the
+// belief that nothing has happened.
+func splitBrain(r *run) {
+	w := redistest.StartWatched(r)
+	l := r.start(w.URL())
+	l.answers(r.few(1000))
+	old := w.Primary(r)
+	if err := old.Pause(); err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() { _ = old.Resume() })
+	redistest.Await(r, "the sentinels choose another primary", func() bool { return w.Primary(r) != old })
+	next := w.Primary(r)
+	if err := old.Resume(); err != nil {
+		r.Fatal(err)
+	}
+	r.recovers(l, next)
+	redistest.Await(r, "the old primary is told", func() bool { return redistest.Field(r, old, "role") == "slave" })
+	l.answers(r.few(500))
+	r.servers = append(r.servers, next)
+	r.happened("primaries that were replaced behind their back", redistest.Stat(r, "cmdstat_replicaof", old)+redistest.Stat(r, "cmdstat_slaveof", old))
+}

@@ -146,6 +146,8 @@ func (s *denialSet) learn(q *question, d *Decision, err error, maxAge int64) {
 	case err == nil && denied && current && !n.tellsMore(q, d):
 		next.until = q.sent + min(next.until, maxAge)
 		s.put(n, next)
+	case n != nil && err != nil && q.cost > 0:
+		// What may have been taken makes nothing pass. The next one asks.
 	case n != nil && (err != nil || !denied && n.contradicts(q, d)):
 		n.forget()
 	}

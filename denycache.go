@@ -234,7 +234,7 @@ func takeRest(ctx context.Context, next Store, qs []question, rs, rest []Request
 	}
 	answers := make([]Decision, len(rest))
 	if err := TakeEach(ctx, next, rest, answers); err != nil {
-		return err
+		return amongAll(err, unanswered(qs))
 	}
 	for i := range qs {
 		if !qs[i].answered {
@@ -242,6 +242,16 @@ func takeRest(ctx context.Context, next Store, qs []question, rs, rest []Request
 		}
 	}
 	return nil
+}
+
+// unanswered returns the places of the requests that were not answered from memory.
+func unanswered(qs []question) (places []int) {
+	for i := range qs {
+		if !qs[i].answered {
+			places = append(places, i)
+		}
+	}
+	return places
 }
 
 // TakeAll decides the requests as one, by asking the store: one that is known to
@@ -261,16 +271,16 @@ func (c *DenyCache) TakeAll(ctx context.Context, rs []Request, ds []Decision) er
 		c.recall(&qs[i], nil)
 	}
 	err := TakeAll(ctx, c.next, rs, ds)
-	if err != nil || !ok {
+	if !ok || len(ds) < len(rs) {
 		return err
 	}
 	for i := range qs {
-		if sameKeyTwice(qs, i) {
-			qs[i].cost = 0 // it was refused for what they cost together
+		if err != nil || sameKeyTwice(qs, i) {
+			qs[i].cost = 0 // it was refused for what they cost together, or taken and given back
 		}
-		c.learn(&qs[i], &ds[i], nil)
+		c.learn(&qs[i], &ds[i], err)
 	}
-	return nil
+	return err
 }
 
 func sameKeyTwice(qs []question, i int) bool {

@@ -399,6 +399,105 @@ func TestNobodyQueuesAtAHungStore(t *testing.T) {
 	})
 }
 
+// When the one who asks goes away, another one asks, and not all.
+func TestAskerThatGoesAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &farStore{store: penstock.NewMemory(nil)}
+		lim := limiter(t, penstock.WithDenyCache(store, nil), "1/500ms")
+		spendOne(t, lim, "key")
+		time.Sleep(500 * time.Millisecond)
+		store.hang = time.Second
+		store.hung.Store(true)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, 2*time.Millisecond)
+			defer cancel()
+			if _, err := lim.Allow(ctx, "key"); err == nil {
+				t.Error("a store that hangs has answered")
+			}
+		})
+		synctest.Wait()
+		store.hung.Store(false)
+		store.there = after(time.Millisecond)
+		n := store.tripsFor(func() { crowd(100, func() { _, _ = lim.Allow(ctx, "key") }) })
+		wg.Wait()
+		if n != 1 {
+			t.Errorf("%d trips for 100 callers behind one that went away, want one", n)
+		}
+	})
+}
+
+// What was taken for several together, and given back because one of them failed,
+// is nobody's denial.
+func TestDenialDuringATakeAllThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &farStore{store: penstock.NewMemory(nil), there: after(time.Millisecond)}
+		store.refuse = func(r penstock.Request) bool { return r.Key == "broken" }
+		oneByOne := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+			d, err := store.Take(ctx, r)
+			if r.Cost < 0 {
+				time.Sleep(time.Millisecond)
+			}
+			return d, err
+		})
+		lim := limiter(t, penstock.WithDenyCache(oneByOne, nil), "1/1h")
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			rs := []penstock.Request{lim.Request("key"), lim.Request("broken")}
+			if err := penstock.TakeAll(ctx, lim.Store(), rs, make([]penstock.Decision, 2)); !errors.Is(err, penstock.ErrUnavailable) {
+				t.Errorf("got %v, want that the store is unavailable", err)
+			}
+		})
+		time.Sleep(500 * time.Microsecond)
+		denied(t, lim, "key") // for the moment that it is taken
+		wg.Wait()
+		spendOne(t, lim, "key")
+	})
+}
+
+// An error says which of the requests it is about, also when some of them were
+// answered before the store was asked.
+func TestErrorsNameTheRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := func(r penstock.Request) bool { return r.Key == "broken" }
+		cached := &farStore{store: penstock.NewMemory(nil)}
+		leased := &farStore{store: penstock.NewMemory(nil)}
+		away := newSharded()
+		lease := penstock.WithLease(penstock.StoreFunc(leased.Take), nil)
+		fallback := penstock.WithFallback(away, nil, nil)
+		for name, store := range map[string]penstock.Store{
+			"a cache":    penstock.WithDenyCache(penstock.StoreFunc(cached.Take), nil),
+			"a lease":    lease,
+			"a fallback": fallback,
+		} {
+			lim := limiter(t, store, "10000/300d name=n")
+			if name == "a cache" {
+				lim = limiter(t, store, "1/1h")
+			}
+			away.away[1].Store(true)
+			for range 20 {
+				if _, err := lim.Allow(ctx, "1"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			away.store = choosy{away.store}
+			cached.refuse, leased.refuse = broken, broken
+			odd := lim.Request("0")
+			odd.Limit.Name = "odd"
+			if name != "a fallback" {
+				odd = lim.Request("broken")
+			}
+			rs := []penstock.Request{lim.Request("1"), lim.Request("2"), odd}
+			err := penstock.TakeEach(ctx, store, rs, make([]penstock.Decision, 3))
+			var about interface{ RequestIndex() int }
+			if !errors.As(err, &about) || about.RequestIndex() != 2 || !strings.Contains(err.Error(), "request 2:") {
+				t.Errorf("%s: %v, want an error about request 2", name, err)
+			}
+		}
+		_ = lease.Close(ctx)
+	})
+}
+
 // Whoever waits for somebody else's answer stops when its own time is up.
 func TestWaitingForAnAnswerEndsWithTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -43,7 +43,8 @@ type DenyCacheOptions struct {
 // costs above one, Remaining is the least that is left.
 //
 // Of a key that was denied, one caller at a time asks again, and the others wait
-// for its answer, for five milliseconds at most.
+// for its answer, for five milliseconds at most. A denial that held when they began
+// to wait is their answer too, even if its time is up by then.
 type DenyCache struct {
 	next    Store
 	maxAge  int64
@@ -86,6 +87,7 @@ type question struct {
 	hash  uint64
 	cost  int64 // how many units must be left for it to pass
 	known bool  // whether a remembered denial may answer it
+	began int64 // when it was asked first
 	sent  int64
 	epoch uint32 // of its key, when it was sent
 	asker bool   // whether others may be waiting for the answer
@@ -134,12 +136,12 @@ func (c *DenyCache) Take(ctx context.Context, r Request) (Decision, error) {
 // enter answers a question from memory, or lets it pass, perhaps after waiting
 // for the answer to another one.
 func (c *DenyCache) enter(ctx context.Context, q *question, d *Decision) (denied bool, err error) {
-	for began := int64(0); ; {
+	for {
 		q.sent = c.clock.read()
-		if began == 0 {
-			began = q.sent
+		if q.began == 0 {
+			q.began = q.sent
 		}
-		wait := int64(patience) - (q.sent - began)
+		wait := int64(patience) - (q.sent - q.began)
 		denied, landed := c.set(q).enter(q, d, &c.flights, wait > 0)
 		if denied || landed == nil {
 			return denied, nil
@@ -161,6 +163,7 @@ func (c *DenyCache) Known(r Request) (d Decision, denied bool) {
 // recall answers a question from memory if it can, and waits for nobody.
 func (c *DenyCache) recall(q *question, d *Decision) bool {
 	q.sent = c.clock.read()
+	q.began = q.sent
 	denied, _ := c.set(q).enter(q, d, nil, false)
 	return denied
 }

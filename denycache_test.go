@@ -350,6 +350,63 @@ func TestOneAskerAtATime(t *testing.T) {
 	})
 }
 
+// A key that is asked for all the time costs few trips also where a trip takes
+// longer than a unit, so that some unit is granted during every trip.
+func TestBusyKeyFarAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &farStore{store: penstock.NewMemory(&penstock.MemoryOptions{Tick: time.Millisecond}), there: after(time.Millisecond)}
+		store.back = after(time.Millisecond)
+		lim := limiter(t, penstock.WithDenyCache(store, nil), "1000/1s burst=100")
+		const callers, times = 32, 1000
+		var allowed atomic.Int64
+		start := time.Now()
+		trips := store.tripsFor(func() {
+			crowd(callers, func() {
+				for range times {
+					if d, err := lim.Allow(ctx, "key"); err != nil {
+						t.Error(err)
+					} else if d.Allowed {
+						allowed.Add(1)
+					}
+					time.Sleep(2 * time.Millisecond)
+				}
+			})
+		})
+		ideal := 100 + int64(time.Since(start)/time.Millisecond)
+		if allowed.Load() < ideal*97/100 || allowed.Load() > ideal {
+			t.Errorf("%d allowed, want nearly the %d that there are", allowed.Load(), ideal)
+		}
+		if trips > callers*times/4 {
+			t.Errorf("%d trips for %d decisions, want few", trips, callers*times)
+		}
+		t.Logf("%d trips for %d decisions, %d of %d allowed", trips, callers*times, allowed.Load(), ideal)
+	})
+}
+
+// A denial that took longer to arrive than it lasts is still the answer to those
+// who had begun to wait while it held, or else they would ask one after the other.
+func TestWaitersShareALateDenial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &farStore{store: penstock.NewMemory(nil)}
+		lim := limiter(t, penstock.WithDenyCache(store, nil), "500/1s burst=1")
+		spendOne(t, lim, "key")
+		time.Sleep(2 * time.Millisecond)
+		spendOne(t, limiter(t, store.store, "500/1s burst=1"), "key") // somebody else was faster
+		store.back = after(3 * time.Millisecond)
+		n := store.tripsFor(func() {
+			crowd(50, func() {
+				d, err := lim.Allow(ctx, "key")
+				if err != nil || d.Allowed || d.RetryAfter <= 0 || d.RetryAfter > 2*time.Millisecond {
+					t.Errorf("%v, %v, want a denial for 2ms at most", d, err)
+				}
+			})
+		})
+		if n != 1 {
+			t.Errorf("%d trips for 50 callers, want one", n)
+		}
+	})
+}
+
 // crowd runs n of the same at once, and waits for them.
 func crowd(n int, f func()) {
 	var wg sync.WaitGroup

@@ -25,7 +25,7 @@ type FallbackOptions struct {
 	Failures int
 
 	// Retry is how long after that the first store is tried again, give or take
-	// a fifth. Default: half a second.
+	// a fifth. Default: a quarter of a second.
 	Retry time.Duration
 
 	// Share is the part of every limit that this process may grant by itself
@@ -129,7 +129,7 @@ type part struct {
 const (
 	defaultFallbackTimeout  = 50 * time.Millisecond
 	defaultFallbackFailures = 5
-	defaultFallbackRetry    = 500 * time.Millisecond
+	defaultFallbackRetry    = 250 * time.Millisecond
 	defaultFallbackKeys     = 1 << 16
 )
 

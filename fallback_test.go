@@ -394,8 +394,7 @@ func TestLastChangeIsTrue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := &farStore{store: penstock.NewMemory(nil)}
 		var changes []bool
-		var fallback *penstock.Fallback
-		fallback = penstock.WithFallback(first, nil, &penstock.FallbackOptions{OnChange: func(c penstock.FallbackChange) {
+		fallback := penstock.WithFallback(first, nil, &penstock.FallbackOptions{OnChange: func(c penstock.FallbackChange) {
 			changes = append(changes, c.Away)
 			if !c.Away {
 				time.Sleep(time.Second) // long enough for everything else
@@ -683,6 +682,7 @@ func TestProbeWritesWhereItCan(t *testing.T) {
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
+		synctest.Wait()
 		if len(s.changes) != 1 {
 			s.Errorf("%d changes in five seconds, want that it went away once", len(s.changes))
 		}

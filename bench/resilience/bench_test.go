@@ -12,7 +12,7 @@ func TestEveryCaseRuns(t *testing.T) {
 		t.Fatalf("status %d: %s", status, &complaints)
 	}
 	for _, want := range []string{
-		"| hot key with a lease, 64 callers, B = 1,500, asked below its rate | ≥ 20×",
+		"| hot key with a lease, 64 callers, B = 15,000, asked below its rate | ≥ 20×",
 		"| hot key with a lease, eight nodes,", "| deny cache, abusers beside 10 % good traffic, 64 callers | ≥ 5×",
 		"| deny cache, 1 saturated keys,", "| deny cache, 100 saturated keys,", "| fallback on a healthy path,",
 		"| deny cache on a healthy path,", "| Redis hung (SIGSTOP),", "| failover, Sentinel |", "| failover, Cluster |", "not judged",

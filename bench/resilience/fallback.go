@@ -121,14 +121,15 @@ func (b *bench) hang() error {
 			return w.ask(lim, strconv.Itoa(rng.IntN(1000)))
 		})
 	}()
-	time.Sleep(b.span / 2)
+	<-time.After(b.span / 2)
 	goroutines, bytes := runtime.NumGoroutine(), heap()
 	w.recording.Store(true)
 	if err := s.servers[0].Pause(); err != nil {
 		return err
 	}
 	most := 0
-	for start := time.Now(); time.Since(start) < b.span; time.Sleep(10 * time.Millisecond) {
+	for start := time.Now(); time.Since(start) < b.span; {
+		<-time.After(10 * time.Millisecond)
 		most = max(most, runtime.NumGoroutine())
 	}
 	w.recording.Store(false)

@@ -72,7 +72,7 @@ func pace(length time.Duration, perSecond float64, among int, ask asker) *tally 
 			for ; asked < due; asked++ {
 				t.note(ask(rng))
 			}
-			time.Sleep(time.Millisecond)
+			<-time.After(time.Millisecond)
 		}
 	})
 	return t

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/redisstore"
 )
 
@@ -41,13 +42,10 @@ func TestStoreComesBeforeItsServer(t *testing.T) {
 	if err := server.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(time.Minute)
-	for _, err = store.Take(t.Context(), take); err != nil; _, err = store.Take(t.Context(), take) {
-		if time.Now().After(deadline) {
-			t.Fatalf("with a server: %v", err)
-		}
-		time.Sleep(time.Millisecond)
-	}
+	redistest.Await(t, "the server decides", func() bool {
+		_, err := store.Take(t.Context(), take)
+		return err == nil
+	})
 	if runs, err := store.Runs(t.Context()); err != nil || runs[server.Addr] == "" {
 		t.Errorf("runs: %v, %v", runs, err)
 	}
@@ -65,14 +63,10 @@ func TestLateServerIsInspected(t *testing.T) {
 	if err := server.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(time.Minute)
-	for len(store.Warnings()) == 0 {
-		if time.Now().After(deadline) {
-			t.Fatal("no warning of a server that evicts")
-		}
+	redistest.Await(t, "a warning of a server that evicts", func() bool {
 		_, _ = store.Take(t.Context(), penstock.Request{Key: "k", Limit: penstock.PerHour(10)})
-		time.Sleep(time.Millisecond)
-	}
+		return len(store.Warnings()) > 0
+	})
 }
 
 // What will not pass by itself is an error, and so is everything for those who did not

@@ -13,20 +13,28 @@ func awaitCommand(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) == 0 {
 		ts.Fatalf("usage: until COMMAND...")
 	}
-	deadline := time.Now().Add(patience)
+	deadline := time.After(patience)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
 	for {
-		sh := exec.Command("sh", "-c", strings.Join(args, " "))
-		sh.Dir = ts.MkAbs(".")
-		for _, name := range []string{"PATH", "HTTP", "ADMIN", "REDIS"} {
-			sh.Env = append(sh.Env, name+"="+ts.Getenv(name))
-		}
-		said, err := sh.CombinedOutput()
-		switch {
-		case err == nil:
+		said, err := runShell(ts, strings.Join(args, " "))
+		if err == nil {
 			return
-		case time.Now().After(deadline):
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
 			ts.Fatalf("after %v: %v:\n%s\n%s", patience, err, said, daemonOf(ts).text(ts))
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
+}
+
+// runShell runs a command where the script is, with what it knows of the servers.
+func runShell(ts *testscript.TestScript, command string) (said []byte, err error) {
+	sh := exec.Command("sh", "-c", command)
+	sh.Dir = ts.MkAbs(".")
+	for _, name := range []string{"PATH", "HTTP", "ADMIN", "REDIS"} {
+		sh.Env = append(sh.Env, name+"="+ts.Getenv(name))
+	}
+	return sh.CombinedOutput()
 }

@@ -2,6 +2,7 @@ package penstock
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/penstock-io/penstock/internal/algorithm"
@@ -32,15 +33,16 @@ const setWays = 4
 
 // A denialSet holds the denials whose hashes end alike, under one lock.
 type denialSet struct {
-	mu     sync.Mutex
-	ways   [setWays]denial
-	epochs [8]uint32 // each changes with the keys of some hashes
+	mu   sync.Mutex
+	ways [setWays]denial
 }
 
-// epoch returns the number that changes whenever units of a key may have been given
-// back. What is taken makes no denial wrong. It is shared by few enough keys that a busy one will hardly ever keep the
-// denials of another from being remembered.
-func (s *denialSet) epoch(hash uint64) *uint32 { return &s.epochs[hash>>32%8] }
+// A denialSign is what there is to know of a set without opening it. Signs lie
+// together, so that a key nobody was ever denied beside costs next to nothing.
+type denialSign struct {
+	used  atomic.Bool   // whether there was ever a denial in the set
+	epoch atomic.Uint32 // changes whenever units of a key may have been given back
+}
 
 // enter looks for an answer to a question. If there is none, and somebody else is
 // asking the same, the caller gets a channel to wait on, if it is to wait at all;
@@ -48,7 +50,6 @@ func (s *denialSet) epoch(hash uint64) *uint32 { return &s.epochs[hash>>32%8] }
 func (s *denialSet) enter(q *question, d *Decision, f *flights, patient bool) (denied bool, landed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	q.epoch = *s.epoch(q.hash)
 	n := s.find(q.hash)
 	switch {
 	case n == nil:
@@ -135,32 +136,36 @@ func (n *denial) remains(mt *meter, now int64) int64 {
 	return n.remaining
 }
 
-// learn takes note of what a store has said.
-func (s *denialSet) learn(q *question, d *Decision, err error, maxAge int64) {
+// learn takes note of what a store has said, and of the denial to remember of it, if
+// it is one. What was under way when units were given back may be a denial from
+// before.
+func (s *denialSet) learn(sign *denialSign, q *question, d *Decision, err error, next *denial) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.find(q.hash)
 	if n != nil && q.asker {
 		n.asked = 0
 	}
-	epoch := s.epoch(q.hash)
-	current := q.epoch == *epoch
-	if q.cost < 0 || q.cost == 0 && err != nil {
-		*epoch++ // what is under way may be a denial from before units were given back
+	current := q.epoch == sign.epoch.Load()
+	if q.givesBack(err) {
+		sign.epoch.Add(1)
 	}
-	next, denied := q.denied(d)
 	switch {
-	case err == nil && denied && current && !n.tellsMore(q, d):
-		next.until = q.sent + min(next.until, maxAge)
+	case next != nil && current && !n.tellsMore(q, d):
+		sign.used.Store(true)
 		s.put(n, next)
 	case n != nil && err != nil && q.cost > 0:
 		// What may have been taken makes nothing pass. The next one asks.
 	case n != nil && err == nil && d.Granted > 0 && d.Remaining < aFew:
 		n.until, n.passes = 0, d.Remaining
-	case n != nil && (err != nil || !denied && n.contradicts(q, d)):
+	case n != nil && (err != nil || next == nil && n.contradicts(q, d)):
 		n.forget()
 	}
 }
+
+// givesBack reports whether a question may have given units back. What is taken makes
+// no denial wrong.
+func (q *question) givesBack(err error) bool { return q.cost < 0 || q.cost == 0 && err != nil }
 
 // aFew is how many units there are again of a key that may be spent in a moment. So
 // many callers are let through, and no more: if all who wait were, then nearly all
@@ -180,28 +185,29 @@ func (n *denial) contradicts(q *question, d *Decision) bool {
 	return d.Granted != 0 || d.Remaining != n.remains(q.meter, q.sent)
 }
 
-// denied returns what there is to remember of a decision; in its field until, for
+// denied writes what there is to remember of a decision; in its field until, for
 // how long. Only what a store has decided is worth it: others, who answer for
 // one, answer without a trip and may have changed their minds in a moment.
-func (q *question) denied(d *Decision) (n denial, ok bool) {
-	n = denial{
+func (q *question) denied(d *Decision, n *denial) bool {
+	switch {
+	case d.Source != SourceStore || q.cost <= 0 || d.Allowed && (d.Granted == 0 || d.Remaining > 0):
+		return false
+	case !d.Allowed && d.RetryAfter <= 0:
+		return false
+	}
+	*n = denial{
 		hash: q.hash, numbers: q.meter.numbers, noted: q.sent,
 		cost: q.cost, remaining: d.Remaining, resetAt: q.sent + int64(d.ResetAfter),
 	}
-	switch {
-	case d.Source != SourceStore || q.cost <= 0:
-		return n, false
-	case d.Allowed:
-		return n, d.Granted > 0 && d.Remaining == 0 && n.afterTheLast(q.meter, d)
-	case d.RetryAfter <= 0:
-		return n, false
+	if d.Allowed {
+		return n.afterTheLast(q.meter, d)
 	}
 	n.until, n.retryAt = int64(d.RetryAfter), int64(Never)
 	if d.RetryAfter != Never {
 		n.retryAt = q.sent + int64(d.RetryAfter)
 	}
 	n.whole = isWhole(int64(d.RetryAfter)) && !isWhole(intervalOf(q.meter))
-	return n, true
+	return true
 }
 
 // afterTheLast works out when there will be one unit again, now that there is
@@ -235,7 +241,7 @@ func intervalOf(mt *meter) int64 {
 
 // put writes a denial over the one of the same key, into an empty place, or over
 // the one that ends first.
-func (s *denialSet) put(same *denial, n denial) {
+func (s *denialSet) put(same, n *denial) {
 	if same == nil {
 		same = &s.ways[0]
 		for i := range s.ways {
@@ -244,5 +250,5 @@ func (s *denialSet) put(same *denial, n denial) {
 			}
 		}
 	}
-	*same = n
+	*same = *n
 }

@@ -54,6 +54,7 @@ type DenyCache struct {
 	maxAge  int64
 	only    func(Limit) bool
 	clock   steady
+	signs   []denialSign
 	sets    []denialSet
 	mask    uint64
 	flights flights
@@ -82,7 +83,7 @@ func WithDenyCache(next Store, o *DenyCacheOptions) *DenyCache {
 		keys = o.MaxKeys
 	}
 	n := 1 << bits.Len(uint(max((keys+setWays-1)/setWays, 1)-1))
-	c.sets, c.mask = make([]denialSet, n), uint64(n-1)
+	c.signs, c.sets, c.mask = make([]denialSign, n), make([]denialSet, n), uint64(n-1)
 	return c
 }
 
@@ -147,7 +148,7 @@ func (c *DenyCache) enter(ctx context.Context, q *question, d *Decision) (denied
 			q.began = q.sent
 		}
 		wait := int64(patience) - (q.sent - q.began)
-		denied, landed := c.set(q).enter(q, d, &c.flights, wait > 0)
+		denied, landed := c.look(q, d, &c.flights, wait > 0)
 		if denied || landed == nil {
 			return denied, nil
 		}
@@ -169,14 +170,31 @@ func (c *DenyCache) Known(r Request) (d Decision, denied bool) {
 func (c *DenyCache) recall(q *question, d *Decision) bool {
 	q.sent = c.clock.read()
 	q.began = q.sent
-	denied, _ := c.set(q).enter(q, d, nil, false)
+	denied, _ := c.look(q, d, nil, false)
 	return denied
 }
 
-func (c *DenyCache) set(q *question) *denialSet { return &c.sets[q.hash&c.mask] }
+// look looks for an answer in memory, or for somebody else who is asking.
+func (c *DenyCache) look(q *question, d *Decision, f *flights, patient bool) (denied bool, landed <-chan struct{}) {
+	sign := &c.signs[q.hash&c.mask]
+	q.epoch = sign.epoch.Load()
+	if !sign.used.Load() {
+		return false, nil
+	}
+	return c.sets[q.hash&c.mask].enter(q, d, f, patient)
+}
 
+// learn takes note of what the store has said.
 func (c *DenyCache) learn(q *question, d *Decision, err error) {
-	c.set(q).learn(q, d, err, c.maxAge)
+	sign := &c.signs[q.hash&c.mask]
+	var room denial
+	var next *denial
+	if err == nil && q.denied(d, &room) {
+		next, room.until = &room, q.sent+min(room.until, c.maxAge)
+	} else if !sign.used.Load() && !q.givesBack(err) {
+		return
+	}
+	c.sets[q.hash&c.mask].learn(sign, q, d, err, next)
 	if q.asker {
 		c.flights.land(q.hash)
 	}

@@ -12,6 +12,10 @@ import (
 // that a store which hangs keeps nobody for much longer than that.
 const patience = 5 * time.Millisecond
 
+// mostPatience is how long it waits if one answer after the other comes and there is
+// nothing in it for the caller, because others were there first.
+const mostPatience = 10 * patience
+
 // flights are calls under way whose answers others are waiting for. Most calls
 // are not among them.
 type flights struct {

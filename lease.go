@@ -190,7 +190,7 @@ func (l *Lease) spend(ctx context.Context, n *need, d *Decision) (done bool, err
 		if began == 0 {
 			began = n.now
 		}
-		wait := int64(patience) - (n.now - began)
+		wait := min(int64(patience), int64(mostPatience)-(n.now-began))
 		done, landed := l.set(n).enter(l, n, d, began == n.now, wait > 0)
 		switch {
 		case done:

@@ -29,8 +29,8 @@ func (b *bench) healthyPath() error {
 	}
 	rates := make([][]float64, len(contestants))
 	for range b.rounds {
-		for i, store := range contestants {
-			lim, err := limiter(store, "1000000/1s")
+		for _, i := range rand.Perm(len(contestants)) {
+			lim, err := limiter(contestants[i], "1000000/1s")
 			if err != nil {
 				return err
 			}

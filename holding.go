@@ -3,6 +3,7 @@ package penstock
 import (
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -12,10 +13,7 @@ type holding struct {
 	hash  uint64
 	key   string
 	meter *meter
-
-	left    int64 // units that may be spent …
-	taken   int64 // … and were taken then …
-	expires int64 // … until now
+	purse *purse // what may be spent; nil if there was never anything
 
 	remaining int64 // in the store, when it was last asked
 	resetAt   int64 // when the key is as good as new, according to that
@@ -31,10 +29,101 @@ type holding struct {
 	aside     int64 // until when to leave the key alone
 }
 
+// A purse holds units that were taken together, for everybody to spend of without
+// a lock. Only who has the lock of its set puts any in, or takes out the rest.
+type purse struct {
+	hash    uint64
+	numbers uint64 // of the limit
+	left    atomic.Int64
+	counted int64 // how many were left when it was last counted what is asked for
+	taken   int64 // when the oldest unit was, …
+	expires int64 // … and until when it may be spent
+
+	remaining int64 // in the store, after they were taken
+	resetAt   int64
+}
+
 // A holdingSet holds the keys whose hashes end alike, under one lock.
 type holdingSet struct {
+	hot  atomic.Pointer[purse] // that was last spent of
 	mu   sync.Mutex
 	ways [setWays]holding
+}
+
+// spend meets a need by the purse that was last spent of, and takes no lock.
+func (s *holdingSet) spend(n *need, d *Decision) bool {
+	p := s.hot.Load()
+	return p != nil && p.hash == n.hash && p.numbers == n.meter.numbers && p.spend(n, d)
+}
+
+// spend meets a need if there is enough.
+func (p *purse) spend(n *need, d *Decision) bool {
+	left, ok := p.take(n)
+	if !ok {
+		return false
+	}
+	n.taken = p.taken
+	*d = Decision{
+		Allowed: true, Granted: n.cost, Limit: n.meter.most,
+		Remaining:  min(left+p.remaining, n.meter.most),
+		ResetAfter: time.Duration(max(p.resetAt-n.now, 0)),
+		Source:     SourceLease,
+	}
+	return true
+}
+
+// take takes what is needed out, if it is there, and returns what is left.
+func (p *purse) take(n *need) (left int64, ok bool) {
+	for p != nil && n.now < p.expires {
+		left = p.left.Load()
+		if left < n.cost {
+			break
+		}
+		if p.left.CompareAndSwap(left, left-n.cost) {
+			return left - n.cost, true
+		}
+	}
+	return 0, false
+}
+
+// met reports whether a need was met by these units, and they may still be spent.
+func (p *purse) met(n *need, now int64) bool {
+	return p != nil && p.taken == n.taken && now < p.expires
+}
+
+// rest returns how many units there are, whether they may still be spent or not.
+func (p *purse) rest() int64 {
+	if p == nil {
+		return 0
+	}
+	return p.left.Load()
+}
+
+// spend meets a need if there is enough. One that is not new has been counted.
+func (h *holding) spend(n *need, d *Decision, isNew bool) bool {
+	ok := h.purse.spend(n, d)
+	if ok && !isNew {
+		h.purse.counted -= n.cost
+	}
+	return ok
+}
+
+// empty takes all units out of the purse.
+func (h *holding) empty() (left int64) {
+	if h.purse != nil {
+		left = h.purse.left.Swap(0)
+		h.asked += h.purse.counted - left
+		h.purse.counted = 0
+	}
+	return left
+}
+
+// good returns how many units may be spent now.
+func (h *holding) good(now int64) int64 {
+	if h.purse == nil || now >= h.purse.expires {
+		return 0
+	}
+	return h.purse.rest()
 }
 
 const (
@@ -58,12 +147,13 @@ func (s *holdingSet) enter(l *Lease, n *need, d *Decision, isNew, patient bool) 
 	if h == nil {
 		return false, nil
 	}
-	if isNew {
-		h.count(n, l.maxAge)
-	}
-	if n.now < h.expires && h.left >= n.cost {
-		h.grant(n, d)
+	h.count(n, l.maxAge)
+	if h.spend(n, d, isNew) {
+		s.hot.Store(h.purse)
 		return true, nil
+	}
+	if isNew {
+		h.asked += min(n.cost, n.most)
 	}
 	want := h.wanted(n, l.maxAge)
 	switch {
@@ -86,10 +176,7 @@ func (s *holdingSet) enter(l *Lease, n *need, d *Decision, isNew, patient bool) 
 // ask has more asked for: so much that, with what is held, there will be no more
 // than is wanted. Until that is back nobody else asks, or else there might be.
 func (h *holding) ask(l *Lease, n *need, want int64) {
-	n.want = want
-	if n.now < h.expires {
-		n.want -= h.left
-	}
+	n.want = want - h.good(n.now)
 	n.flight = l.flown.Add(1)
 	h.flight, h.refilling = n.flight, n.now+int64(patience)
 }
@@ -109,7 +196,7 @@ func (s *holdingSet) find(l *Lease, n *need) *holding {
 			*h = holding{hash: n.hash, meter: n.meter, since: n.now}
 			return h
 		}
-		if h.left == 0 && h.flight == 0 && (spare == nil || h.since < spare.since) {
+		if h.purse.rest() == 0 && h.flight == 0 && (spare == nil || h.since < spare.since) {
 			spare = h
 		}
 	}
@@ -121,14 +208,13 @@ func (s *holdingSet) find(l *Lease, n *need) *holding {
 
 // giveUp puts what is left on its way back.
 func (h *holding) giveUp(l *Lease) {
-	if h.left > 0 {
-		l.returns.add(returned{key: h.key, meter: h.meter, units: h.left, taken: h.taken})
+	if left := h.empty(); left > 0 {
+		l.returns.add(returned{key: h.key, meter: h.meter, units: left, taken: h.purse.taken})
 		l.arm()
 	}
-	h.left = 0
 }
 
-// count takes note that units are asked for. What was long ago counts half.
+// count takes note of what was asked for and met. What was long ago counts half.
 func (h *holding) count(n *need, maxAge int64) {
 	switch age := n.now - h.since; {
 	case age > 8*maxAge || age < 0:
@@ -136,7 +222,11 @@ func (h *holding) count(n *need, maxAge int64) {
 	case age > maxAge:
 		h.asked, h.since = h.asked/2, h.since+age/2
 	}
-	h.asked += min(n.cost, n.most)
+	if h.purse != nil {
+		left := h.purse.rest()
+		h.asked += h.purse.counted - left
+		h.purse.counted = left
+	}
 }
 
 // leastSpan keeps the first few requests of a key from looking like a flood.
@@ -171,22 +261,10 @@ func (h *holding) holdOff(n *need, retry time.Duration) int64 {
 	return min(max(int64(retry), hundred), int64(longestNo))
 }
 
-// grant spends what is held.
-func (h *holding) grant(n *need, d *Decision) {
-	h.left -= n.cost
-	n.taken = h.taken
-	*d = Decision{
-		Allowed: true, Granted: n.cost, Limit: n.meter.most,
-		Remaining:  min(h.left+h.remaining, n.meter.most),
-		ResetAfter: time.Duration(max(h.resetAt-n.now, 0)),
-		Source:     SourceLease,
-	}
-}
-
 // deny denies unasked.
 func (h *holding) deny(n *need, d *Decision) {
 	*d = Decision{
-		Limit: n.meter.most, Remaining: h.left,
+		Limit: n.meter.most, Remaining: h.good(n.now),
 		RetryAfter: time.Duration(max(h.denied, h.retryAt) - n.now),
 		ResetAfter: time.Duration(max(h.resetAt-n.now, 0)),
 		Source:     SourceLease,
@@ -220,27 +298,35 @@ func (s *holdingSet) refilled(l *Lease, n *need, d *Decision, err error) (done b
 	if d.Granted == 0 && n.cost == 1 {
 		return true // the store's denial is the answer
 	}
-	if now >= h.expires || h.left < n.cost {
+	if now >= h.purse.expires || !h.spend(n, d, false) {
 		return false
 	}
+	s.hot.Store(h.purse)
 	l.arm()
-	h.grant(n, d)
 	return true
 }
 
-// hold adds what was granted to what is held. If that is enough for the need, then
-// nothing older is left once it is met, and what is left has one age.
+// hold puts what was granted into a new purse, with what is left of the old one. If
+// that is enough for a need which could not be met before, then nothing older is left
+// once it is; otherwise all of it is as old as the oldest.
 func (h *holding) hold(l *Lease, n *need, d *Decision, now int64) {
-	if h.expires <= now {
+	if h.purse != nil && h.purse.expires <= now {
 		h.giveUp(l)
 	}
-	if h.left == 0 && d.Granted > 0 {
+	older := h.empty()
+	if older == 0 && d.Granted > 0 {
 		h.key = strings.Clone(n.key) // which may be a piece of something large
 	}
-	if h.left += d.Granted; h.left == d.Granted || h.left >= n.cost {
-		h.taken, h.expires = n.now, n.now+l.maxAge
-	}
 	h.remaining, h.resetAt = d.Remaining, n.now+int64(d.ResetAfter)
+	p := &purse{
+		hash: n.hash, numbers: n.meter.numbers, counted: older + d.Granted,
+		taken: n.now, expires: n.now + l.maxAge, remaining: h.remaining, resetAt: h.resetAt,
+	}
+	if older > n.cost || older > 0 && n.cost > p.counted {
+		p.taken, p.expires = h.purse.taken, h.purse.expires
+	}
+	p.left.Store(p.counted)
+	h.purse = p
 	h.scarce = d.Granted < n.want || d.Remaining < 2*n.want
 	if d.Granted < n.want && h.isBusy(n) {
 		h.denied = n.now + h.holdOff(n, d.RetryAfter)
@@ -269,8 +355,9 @@ func (s *holdingSet) putBack(l *Lease, n *need) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := l.clock.read()
-	if h := s.holding(n); h != nil && h.taken == n.taken && now < h.expires && !l.closed.Load() {
-		h.left += n.cost
+	if h := s.holding(n); h != nil && h.purse.met(n, now) && !l.closed.Load() {
+		h.purse.left.Add(n.cost)
+		h.purse.counted += n.cost
 		return
 	}
 	l.returns.add(returned{key: strings.Clone(n.key), meter: n.meter, units: n.cost, taken: n.taken})
@@ -303,15 +390,17 @@ func (s *holdingSet) passed(n *need, d *Decision) {
 		h.remaining, h.resetAt = d.Remaining, n.now+int64(d.ResetAfter)
 		h.scarce = d.Remaining < 2*n.most
 	}
-	if n.now >= h.expires || h.left == 0 {
+	left := h.good(n.now)
+	if n.cost == 0 {
+		d.Remaining = min(d.Remaining+left, d.Limit)
+	}
+	rest := *n
+	if rest.cost = min(n.cost-d.Granted, left); !n.part || !n.takes || rest.cost <= 0 {
 		return
 	}
-	if n.cost == 0 {
-		d.Remaining = min(d.Remaining+h.left, d.Limit)
-	}
-	if rest := min(n.cost-d.Granted, h.left); n.part && n.takes && rest > 0 {
-		h.left -= rest
-		d.Allowed, d.Granted, d.RetryAfter = true, d.Granted+rest, 0
+	if _, ok := h.purse.take(&rest); ok {
+		h.purse.counted -= rest.cost
+		d.Allowed, d.Granted, d.RetryAfter = true, d.Granted+rest.cost, 0
 	}
 }
 
@@ -322,6 +411,7 @@ func (s *holdingSet) forget(l *Lease, n *need, until int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h := s.find(l, n); h != nil {
+		h.empty()
 		*h = holding{hash: n.hash, meter: n.meter, since: n.now, aside: until}
 	}
 }
@@ -333,10 +423,10 @@ func (s *holdingSet) release(l *Lease, now int64, all bool) (held bool) {
 	defer s.mu.Unlock()
 	for i := range s.ways {
 		h := &s.ways[i]
-		if h.left > 0 && (all || now >= h.expires) {
+		if h.purse.rest() > 0 && (all || now >= h.purse.expires) {
 			h.giveUp(l)
 		}
-		held = held || h.left > 0
+		held = held || h.purse.rest() > 0
 	}
 	return held
 }

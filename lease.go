@@ -185,13 +185,13 @@ func (l *Lease) after(n *need, d *Decision, err error) {
 // time to, or waiting for somebody else who does. It is not done if the store has
 // to decide the request itself.
 func (l *Lease) spend(ctx context.Context, n *need, d *Decision) (done bool, err error) {
-	for began := int64(0); ; {
-		n.now = l.clock.read()
-		if began == 0 {
-			began = n.now
-		}
+	n.now = l.clock.read()
+	if l.set(n).spend(n, d) {
+		return true, nil
+	}
+	for began, isNew := n.now, true; ; n.now, isNew = l.clock.read(), false {
 		wait := min(int64(patience), int64(mostPatience)-(n.now-began))
-		done, landed := l.set(n).enter(l, n, d, began == n.now, wait > 0)
+		done, landed := l.set(n).enter(l, n, d, isNew, wait > 0)
 		switch {
 		case done:
 			return true, nil

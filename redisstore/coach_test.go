@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -99,6 +100,45 @@ func TestWhoHasGoneAwayIsNotCharged(t *testing.T) {
 		if slices.Contains(errs, nil) {
 			t.Errorf("%s: nobody was there any more, and got %v", l, errs)
 		}
+	}
+}
+
+// Nor is who goes away while the others wait for their turn.
+func TestWhoLeavesTheLineIsNotCharged(t *testing.T) {
+	server := launch(t, redistest.Options{})
+	store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, &redisstore.Options{Timeout: generous, MaxCalls: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	l := slowLimits[0]
+	take(t, store, penstock.Request{Key: "z", Limit: l})
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	began := make(chan struct{})
+	wg.Go(func() {
+		close(began)
+		take(t, store, penstock.Request{Key: "z", Limit: l}) // has the only place
+	})
+	<-began
+	time.Sleep(50 * time.Millisecond) // for it to take it, and below for the others to come to wait
+	hurried, cancel := context.WithCancel(context.Background())
+	wg.Go(func() {
+		ds, errs := store.TakeInCompany(inCompany(l, 1, "a", "b"), hurried)
+		if !errors.Is(errs[0], context.Canceled) || errs[1] != nil || !ds[1].Allowed {
+			t.Errorf("got %+v, %v, want one to be gone", ds, errs)
+		}
+	})
+	time.Sleep(50 * time.Millisecond)
+	cancel()
+	if err := server.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if d := take(t, store, penstock.Request{Key: "a", Limit: l}); d.Remaining != burst {
+		t.Errorf("%d left, want %d: it was gone before anybody was asked", d.Remaining, burst)
 	}
 }
 
@@ -198,14 +238,7 @@ func TestServersBehindOneAddressAreAskedApart(t *testing.T) {
 		text, err := server.Command("CLUSTER", "INFO")
 		return err == nil && strings.Contains(text, "cluster_state:ok")
 	})
-	client, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: []string{server.Addr}, ForceSingleClient: true, DisableRetry: true, DisableCache: true,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	store, err := redisstore.New(reservedClient{ownClient{client}}, &redisstore.Options{Timeout: generous})
+	store, err := redisstore.New(reservedClient{ownClientOf(t, server)}, &redisstore.Options{Timeout: generous})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,4 +257,67 @@ type reservedClient struct{ ownClient }
 
 func (reservedClient) Info(context.Context) (map[string]string, error) {
 	return map[string]string{"redis": ""}, nil
+}
+
+func ownClientOf(t *testing.T, server *redistest.Server) ownClient {
+	t.Helper()
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{server.Addr}, ForceSingleClient: true, DisableRetry: true, DisableCache: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return ownClient{client}
+}
+
+// A script about many long states would keep everybody else waiting, and perhaps take
+// longer than any of those have who wait for it.
+func TestLongStatesTravelInSmallCompany(t *testing.T) {
+	const callers, each = 64, 20
+	for _, c := range []struct {
+		limit penstock.Limit
+		most  int64
+	}{
+		{penstock.Limit{Algorithm: penstock.RollingWindow, Count: 100, Period: time.Hour, Buckets: 1000}, 1},
+		{penstock.Limit{Algorithm: penstock.RollingWindow, Count: 100, Period: time.Hour, Buckets: 10}, 16},
+		{penstock.Limit{Algorithm: penstock.SlidingLog, Count: 10_000, Period: time.Hour}, 1},
+		{penstock.Limit{Algorithm: penstock.SlidingLog, Count: 1_000, Period: time.Hour}, 9},
+	} {
+		client := &countingClient{ownClient: ownClientOf(t, live)}
+		store, err := redisstore.New(client, &redisstore.Options{Timeout: generous, Prefix: newPrefix()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for i := range callers {
+			wg.Go(func() {
+				for range each {
+					_, err := store.Take(context.Background(), penstock.Request{Key: fmt.Sprint(i), Limit: c.limit, Cost: 1})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if got := client.most.Load(); got > c.most {
+			t.Errorf("%s: %d keys in one script, want at most %d", c.limit, got, c.most)
+		}
+	}
+}
+
+// A countingClient remembers how many keys a script was about at most.
+type countingClient struct {
+	ownClient
+	most atomic.Int64
+}
+
+func (c *countingClient) Do(ctx context.Context, calls []redisstore.Call) {
+	for i := range calls {
+		n := int64(len(calls[i].Keys))
+		for most := c.most.Load(); n > most && !c.most.CompareAndSwap(most, n); most = c.most.Load() {
+		}
+	}
+	c.ownClient.Do(ctx, calls)
 }

@@ -177,6 +177,8 @@ func (c *coach) deliver(s *Store, d *deadline) {
 	case call.Err != nil && strings.HasPrefix(call.Err.Error(), "CROSSSLOT"):
 		s.apart.Store(true) // what looks like one server is several
 		c.each(func(t *trip) { t.alone = true })
+	case call.Err != nil && strings.HasPrefix(call.Err.Error(), "NOPERM"):
+		c.each(func(t *trip) { t.alone = true }) // it may be about one key, and comes before a script begins
 	case call.Err != nil:
 		err := s.callError(d, call)
 		c.each(func(t *trip) { t.err = err })

@@ -238,7 +238,7 @@ func TestServersBehindOneAddressAreAskedApart(t *testing.T) {
 		text, err := server.Command("CLUSTER", "INFO")
 		return err == nil && strings.Contains(text, "cluster_state:ok")
 	})
-	store, err := redisstore.New(reservedClient{ownClientOf(t, server)}, &redisstore.Options{Timeout: generous})
+	store, err := redisstore.New(proxyClient{ownClientOf(t, server), "redis_version:7.0.0"}, &redisstore.Options{Timeout: generous})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,11 +252,52 @@ func TestServersBehindOneAddressAreAskedApart(t *testing.T) {
 	}
 }
 
+// A proxyClient says of the servers behind it what it likes.
+type proxyClient struct {
+	ownClient
+	info string
+}
+
+func (c proxyClient) Info(context.Context) (map[string]string, error) {
+	return map[string]string{"proxy": c.info}, nil
+}
+
+// Some proxies send a script to wherever its first key is, and say nothing of the others.
+// Who does not say in INFO what it is may be one.
+func TestWhoDoesNotTellWhatItIsIsAskedApart(t *testing.T) {
+	const callers, each = 64, 20
+	client := &countingClient{ownClient: ownClientOf(t, live)}
+	store, err := redisstore.New(&reservedClient{client}, &redisstore.Options{Timeout: generous, Prefix: newPrefix()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rush(t, store, slowLimits[0], callers, each)
+	if got := client.most.Load(); got != 1 {
+		t.Errorf("%d keys in one script, want 1", got)
+	}
+}
+
 // A reservedClient does not tell who is behind it.
-type reservedClient struct{ ownClient }
+type reservedClient struct{ *countingClient }
 
 func (reservedClient) Info(context.Context) (map[string]string, error) {
 	return map[string]string{"redis": ""}, nil
+}
+
+// A user may be denied some keys. Those who ask about others do not notice.
+func TestForbiddenKeyIsNobodyElsesError(t *testing.T) {
+	server := launch(t, redistest.Options{})
+	tell(t, server, append([]string{"ACL", "SETUSER", "limiter", "on", ">secret", "~p{a}*", "~p{c}*", "-@all", "+info"}, needed...)...)
+	store := openPrefix(t, "redis://limiter:secret@"+server.Addr, "p", generous)
+	for _, l := range slowLimits {
+		ds, errs := store.TakeInCompany(inCompany(l, 1, "a", "b", "c"))
+		for i, want := range []string{"", "NOPERM", ""} {
+			if want == "" && (errs[i] != nil || ds[i].Remaining != burst-1) ||
+				want != "" && (errs[i] == nil || !strings.Contains(errs[i].Error(), want)) {
+				t.Errorf("%s, caller %d: got %+v, %v, want %q", l, i, ds[i], errs[i], want)
+			}
+		}
+	}
 }
 
 func ownClientOf(t *testing.T, server *redistest.Server) ownClient {
@@ -289,22 +330,27 @@ func TestLongStatesTravelInSmallCompany(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var wg sync.WaitGroup
-		for i := range callers {
-			wg.Go(func() {
-				for range each {
-					_, err := store.Take(context.Background(), penstock.Request{Key: fmt.Sprint(i), Limit: c.limit, Cost: 1})
-					if err != nil {
-						t.Error(err)
-					}
-				}
-			})
-		}
-		wg.Wait()
+		rush(t, store, c.limit, callers, each)
 		if got := client.most.Load(); got > c.most {
 			t.Errorf("%s: %d keys in one script, want at most %d", c.limit, got, c.most)
 		}
 	}
+}
+
+// rush has callers take at the same time, each from a key of its own.
+func rush(t *testing.T, store *redisstore.Store, l penstock.Limit, callers, each int) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() {
+			for range each {
+				if _, err := store.Take(context.Background(), penstock.Request{Key: fmt.Sprint(i), Limit: l, Cost: 1}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // A countingClient remembers how many keys a script was about at most.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -113,17 +114,10 @@ func TestWhoLeavesTheLineIsNotCharged(t *testing.T) {
 	defer store.Close()
 	l := slowLimits[0]
 	take(t, store, penstock.Request{Key: "z", Limit: l})
-	if err := server.Pause(); err != nil {
-		t.Fatal(err)
-	}
+	pause(t, server)
 	var wg sync.WaitGroup
-	began := make(chan struct{})
-	wg.Go(func() {
-		close(began)
-		take(t, store, penstock.Request{Key: "z", Limit: l}) // has the only place
-	})
-	<-began
-	time.Sleep(50 * time.Millisecond) // for it to take it, and below for the others to come to wait
+	wg.Go(func() { take(t, store, penstock.Request{Key: "z", Limit: l}) })
+	await(t, "it has the only place", func() bool { return somebodyIsIn("redisstore.(*builtIn).Do(") })
 	hurried, cancel := context.WithCancel(context.Background())
 	wg.Go(func() {
 		ds, errs := store.TakeInCompany(inCompany(l, 1, "a", "b"), hurried)
@@ -131,7 +125,7 @@ func TestWhoLeavesTheLineIsNotCharged(t *testing.T) {
 			t.Errorf("got %+v, %v, want one to be gone", ds, errs)
 		}
 	})
-	time.Sleep(50 * time.Millisecond)
+	await(t, "the others wait", func() bool { return somebodyIsIn("redisstore.(*gate).enter(") })
 	cancel()
 	if err := server.Resume(); err != nil {
 		t.Fatal(err)
@@ -140,6 +134,12 @@ func TestWhoLeavesTheLineIsNotCharged(t *testing.T) {
 	if d := take(t, store, penstock.Request{Key: "a", Limit: l}); d.Remaining != burst {
 		t.Errorf("%d left, want %d: it was gone before anybody was asked", d.Remaining, burst)
 	}
+}
+
+// somebodyIsIn reports whether a function is under way.
+func somebodyIsIn(function string) bool {
+	stacks := make([]byte, 1<<20)
+	return strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), function)
 }
 
 // What is wrong with one key is that one's error, and nobody is charged twice.

@@ -51,6 +51,26 @@ func TestStoreComesBeforeItsServer(t *testing.T) {
 	}
 }
 
+// Whoever asks in the moment between connecting and going over to the new connections
+// finds nobody yet, but is told so.
+func TestCallWhileTheServerIsBeingMet(t *testing.T) {
+	server := serve(t)
+	server.Kill()
+	store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, &redisstore.Options{MayBeAway: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Await(t, "the server is met", func() bool { return store.Meet(t.Context()) == nil })
+	_, err = store.Take(t.Context(), penstock.Request{Key: "k", Limit: penstock.PerHour(10)})
+	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), "not connected") {
+		t.Errorf("got %v, want that it is not connected", err)
+	}
+}
+
 // The servers are looked at when they are there, as they would have been at first.
 func TestLateServerIsInspected(t *testing.T) {
 	server := serve(t, "--maxmemory-policy", "allkeys-lru")

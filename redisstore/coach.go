@@ -21,16 +21,36 @@ type coach struct {
 	calls [1]Call
 }
 
-// seats is how many trips one coach takes, for a script keeps everybody else
-// waiting.
+// seats is how many trips one coach takes at most, for a script keeps everybody
+// else waiting.
 const seats = 64
+
+// How many moments of a log, or buckets of a ring, take as long to read and write
+// as all that a script does for a key that holds one number.
+const (
+	momentsOfAStep = 150
+	bucketsOfAStep = 3
+)
+
+// seatsFor returns how many trips under a limit one coach takes, so that the
+// script is about as short for all limits. Sixty-four rings of a thousand buckets
+// would take longer than a call may.
+func seatsFor(normal *penstock.Limit) int {
+	switch normal.Algorithm {
+	case penstock.RollingWindow:
+		return max(seats/(1+normal.Buckets/bucketsOfAStep), 1)
+	case penstock.SlidingLog:
+		return max(seats/(1+int(normal.Count)/momentsOfAStep), 1)
+	}
+	return seats
+}
 
 var coaches = sync.Pool{New: func() any { return &coach{trips: make([]*trip, 0, seats)} }}
 
 // ride makes a trip, in company if there is any.
 func (s *Store) ride(ctx context.Context, t *trip) (penstock.Decision, error) {
 	t.began = time.Now()
-	if t.question.once || s.apart.Load() || ctx.Err() != nil {
+	if t.question.once || t.question.plan.seats == 1 || s.apart.Load() || ctx.Err() != nil {
 		return s.walk(ctx, t)
 	}
 	c, first := t.board(ctx)
@@ -68,7 +88,7 @@ func (t *trip) board(ctx context.Context) (c *coach, first bool) {
 	} else if c.trips[0].question.ask != t.question.ask {
 		return nil, false
 	}
-	if c.trips = append(c.trips, t); len(c.trips) == seats {
+	if c.trips = append(c.trips, t); len(c.trips) == p.seats {
 		p.waiting = nil
 	}
 	return c, first
@@ -114,10 +134,16 @@ func (s *Store) drive(c *coach) {
 	d := deadlineAfter(context.Background(), s.timeout-time.Since(c.trips[0].began))
 	defer d.stop()
 	call := &c.calls[0]
-	if c.load(s); len(c.trips) > 0 {
-		s.travel(d, c.calls[:])
-		c.deliver(s, d)
+	place, err := s.enter(d)
+	switch c.load(s); { // not before: who goes away while it waits to enter is left behind
+	case len(c.trips) == 0:
+		s.gate.leave(place)
+	case err != nil:
+		call.Err = err
+	default:
+		s.pass(d, place, c.calls[:])
 	}
+	c.deliver(s, d)
 	if call.Err == nil { // after an error, somebody may still be writing into it
 		c.release()
 	}
@@ -151,6 +177,8 @@ func (c *coach) deliver(s *Store, d *deadline) {
 	case call.Err != nil && strings.HasPrefix(call.Err.Error(), "CROSSSLOT"):
 		s.apart.Store(true) // what looks like one server is several
 		c.each(func(t *trip) { t.alone = true })
+	case call.Err != nil && strings.HasPrefix(call.Err.Error(), "NOPERM"):
+		c.each(func(t *trip) { t.alone = true }) // it may be about one key, and comes before a script begins
 	case call.Err != nil:
 		err := s.callError(d, call)
 		c.each(func(t *trip) { t.err = err })

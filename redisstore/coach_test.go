@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -100,6 +102,44 @@ func TestWhoHasGoneAwayIsNotCharged(t *testing.T) {
 			t.Errorf("%s: nobody was there any more, and got %v", l, errs)
 		}
 	}
+}
+
+// Nor is who goes away while the others wait for their turn.
+func TestWhoLeavesTheLineIsNotCharged(t *testing.T) {
+	server := launch(t, redistest.Options{})
+	store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, &redisstore.Options{Timeout: generous, MaxCalls: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	l := slowLimits[0]
+	take(t, store, penstock.Request{Key: "z", Limit: l})
+	pause(t, server)
+	var wg sync.WaitGroup
+	wg.Go(func() { take(t, store, penstock.Request{Key: "z", Limit: l}) })
+	await(t, "it has the only place", func() bool { return somebodyIsIn("redisstore.(*builtIn).Do(") })
+	hurried, cancel := context.WithCancel(context.Background())
+	wg.Go(func() {
+		ds, errs := store.TakeInCompany(inCompany(l, 1, "a", "b"), hurried)
+		if !errors.Is(errs[0], context.Canceled) || errs[1] != nil || !ds[1].Allowed {
+			t.Errorf("got %+v, %v, want one to be gone", ds, errs)
+		}
+	})
+	await(t, "the others wait", func() bool { return somebodyIsIn("redisstore.(*gate).enter(") })
+	cancel()
+	if err := server.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if d := take(t, store, penstock.Request{Key: "a", Limit: l}); d.Remaining != burst {
+		t.Errorf("%d left, want %d: it was gone before anybody was asked", d.Remaining, burst)
+	}
+}
+
+// somebodyIsIn reports whether a function is under way.
+func somebodyIsIn(function string) bool {
+	stacks := make([]byte, 1<<20)
+	return strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), function)
 }
 
 // What is wrong with one key is that one's error, and nobody is charged twice.
@@ -198,14 +238,7 @@ func TestServersBehindOneAddressAreAskedApart(t *testing.T) {
 		text, err := server.Command("CLUSTER", "INFO")
 		return err == nil && strings.Contains(text, "cluster_state:ok")
 	})
-	client, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: []string{server.Addr}, ForceSingleClient: true, DisableRetry: true, DisableCache: true,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	store, err := redisstore.New(reservedClient{ownClient{client}}, &redisstore.Options{Timeout: generous})
+	store, err := redisstore.New(proxyClient{ownClientOf(t, server), "redis_version:7.0.0"}, &redisstore.Options{Timeout: generous})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,9 +252,118 @@ func TestServersBehindOneAddressAreAskedApart(t *testing.T) {
 	}
 }
 
+// A proxyClient says of the servers behind it what it likes.
+type proxyClient struct {
+	ownClient
+	info string
+}
+
+func (c proxyClient) Info(context.Context) (map[string]string, error) {
+	return map[string]string{"proxy": c.info}, nil
+}
+
+// Some proxies send a script to wherever its first key is, and say nothing of the others.
+// Who does not say in INFO what it is may be one.
+func TestWhoDoesNotTellWhatItIsIsAskedApart(t *testing.T) {
+	const callers, each = 64, 20
+	client := &countingClient{ownClient: ownClientOf(t, live)}
+	store, err := redisstore.New(&reservedClient{client}, &redisstore.Options{Timeout: generous, Prefix: newPrefix()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rush(t, store, slowLimits[0], callers, each)
+	if got := client.most.Load(); got != 1 {
+		t.Errorf("%d keys in one script, want 1", got)
+	}
+}
+
 // A reservedClient does not tell who is behind it.
-type reservedClient struct{ ownClient }
+type reservedClient struct{ *countingClient }
 
 func (reservedClient) Info(context.Context) (map[string]string, error) {
 	return map[string]string{"redis": ""}, nil
+}
+
+// A user may be denied some keys. Those who ask about others do not notice.
+func TestForbiddenKeyIsNobodyElsesError(t *testing.T) {
+	server := launch(t, redistest.Options{})
+	tell(t, server, append([]string{"ACL", "SETUSER", "limiter", "on", ">secret", "~p{a}*", "~p{c}*", "-@all", "+info"}, needed...)...)
+	store := openPrefix(t, "redis://limiter:secret@"+server.Addr, "p", generous)
+	for _, l := range slowLimits {
+		ds, errs := store.TakeInCompany(inCompany(l, 1, "a", "b", "c"))
+		for i, want := range []string{"", "NOPERM", ""} {
+			if want == "" && (errs[i] != nil || ds[i].Remaining != burst-1) ||
+				want != "" && (errs[i] == nil || !strings.Contains(errs[i].Error(), want)) {
+				t.Errorf("%s, caller %d: got %+v, %v, want %q", l, i, ds[i], errs[i], want)
+			}
+		}
+	}
+}
+
+func ownClientOf(t *testing.T, server *redistest.Server) ownClient {
+	t.Helper()
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{server.Addr}, ForceSingleClient: true, DisableRetry: true, DisableCache: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return ownClient{client}
+}
+
+// A script about many long states would keep everybody else waiting, and perhaps take
+// longer than any of those have who wait for it.
+func TestLongStatesTravelInSmallCompany(t *testing.T) {
+	const callers, each = 64, 20
+	for _, c := range []struct {
+		limit penstock.Limit
+		most  int64
+	}{
+		{penstock.Limit{Algorithm: penstock.RollingWindow, Count: 100, Period: time.Hour, Buckets: 1000}, 1},
+		{penstock.Limit{Algorithm: penstock.RollingWindow, Count: 100, Period: time.Hour, Buckets: 10}, 16},
+		{penstock.Limit{Algorithm: penstock.SlidingLog, Count: 10_000, Period: time.Hour}, 1},
+		{penstock.Limit{Algorithm: penstock.SlidingLog, Count: 1_000, Period: time.Hour}, 9},
+	} {
+		client := &countingClient{ownClient: ownClientOf(t, live)}
+		store, err := redisstore.New(client, &redisstore.Options{Timeout: generous, Prefix: newPrefix()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rush(t, store, c.limit, callers, each)
+		if got := client.most.Load(); got > c.most {
+			t.Errorf("%s: %d keys in one script, want at most %d", c.limit, got, c.most)
+		}
+	}
+}
+
+// rush has callers take at the same time, each from a key of its own.
+func rush(t *testing.T, store *redisstore.Store, l penstock.Limit, callers, each int) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() {
+			for range each {
+				if _, err := store.Take(context.Background(), penstock.Request{Key: fmt.Sprint(i), Limit: l, Cost: 1}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// A countingClient remembers how many keys a script was about at most.
+type countingClient struct {
+	ownClient
+	most atomic.Int64
+}
+
+func (c *countingClient) Do(ctx context.Context, calls []redisstore.Call) {
+	for i := range calls {
+		n := int64(len(calls[i].Keys))
+		for most := c.most.Load(); n > most && !c.most.CompareAndSwap(most, n); most = c.most.Load() {
+		}
+	}
+	c.ownClient.Do(ctx, calls)
 }

@@ -21,6 +21,16 @@ func (s *Store) Share(o Options) (*Store, error) {
 	return newStore(s.client, opts), err
 }
 
+// Meet connects once more, as a store does before it goes over to the new
+// connections, and then does not.
+func (s *Store) Meet(ctx context.Context) error {
+	client, err := s.client.(*builtIn).meet(ctx)
+	if err == nil {
+		client.Close()
+	}
+	return err
+}
+
 // TakeInCompany decides requests under one limit and for the same cost as if all
 // had come at the same time. Contexts may be fewer than requests.
 func (s *Store) TakeInCompany(rs []penstock.Request, ctxs ...context.Context) (ds []penstock.Decision, errs []error) {

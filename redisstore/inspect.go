@@ -23,6 +23,9 @@ func (s *Store) inspect(infos map[string]string) error {
 		if problem := s.unfit(info); problem != "" {
 			return unfitError(node + ": " + problem)
 		}
+		if info["redis_version"] == "" {
+			s.apart.Store(true) // it may be several, behind a proxy that goes by a script's first key
+		}
 		warnings = append(warnings, s.warningsOf(node, info)...)
 	}
 	slices.Sort(warnings)

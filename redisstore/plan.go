@@ -45,6 +45,7 @@ type plan struct {
 	shape  []string // the script's arguments behind the cost
 	spans  atomic.Pointer[spans]
 
+	seats    int // in a coach
 	boarding sync.Mutex
 	waiting  *coach // that others may board; or nil
 }
@@ -61,6 +62,7 @@ func newPlan(l penstock.Limit) (*plan, error) {
 		most:     n.Count,
 		memory:   algorithm.RoundUp(int64(min(n.Period, 24*time.Hour)), tick) / tick,
 		period:   algorithm.RoundUp(int64(n.Period), tick) / tick,
+		seats:    seatsFor(&n),
 	}
 	if n.Algorithm > penstock.LeakyBucket && n.Count > maxCount {
 		return nil, &penstock.FieldError{

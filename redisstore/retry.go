@@ -52,6 +52,11 @@ func (s *Store) travel(d *deadline, calls []Call) {
 		}
 		return
 	}
+	s.pass(d, place, calls)
+}
+
+// pass makes calls of those who have been let in, and lets others in after them.
+func (s *Store) pass(d *deadline, place bool, calls []Call) {
 	s.client.Do(d, calls)
 	for pause := firstPause; anyAgain(calls) && s.wait(d, calls, pause); pause = min(2*pause, lastPause) {
 		s.repeat(d, calls)

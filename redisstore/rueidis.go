@@ -120,7 +120,7 @@ type builtIn struct {
 	option  rueidis.ClientOption
 	inspect func(infos map[string]string) error
 	met     atomic.Bool           // whether servers were inspected
-	failure atomic.Pointer[error] // of the last attempt to connect
+	failure atomic.Pointer[error] // of the last attempt to connect that failed
 	sharded atomic.Bool
 	owners  owners
 }
@@ -155,8 +155,8 @@ func (b *builtIn) meet(ctx context.Context) (rueidis.Client, error) {
 	}
 	if err != nil {
 		err = fmt.Errorf("connect to %s: %w", strings.Join(b.option.InitAddress, ", "), err)
+		b.failure.Store(&err)
 	}
-	b.failure.Store(&err)
 	return client, err
 }
 

@@ -8,8 +8,9 @@
 // It decides as [penstock.Memory] does, field by field, by Redis's clock and in
 // steps of one millisecond. A decision is one script, and so one trip; a denial
 // writes nothing. Requests that are made at the same time, under one limit and for
-// the same cost, share a script, but not in a Cluster. [penstock.TakeEach] is one trip for all, and [penstock.TakeAll]
-// one script: see [Store.TakeAll] for what that means in a Cluster.
+// the same cost, share a script, but not in a Cluster. [penstock.TakeEach] is one trip
+// for all, and [penstock.TakeAll] one script: see [Store.TakeAll] for what that means in
+// a Cluster.
 //
 // # State
 //
@@ -24,7 +25,12 @@
 // permitted hello, eval, evalsha, time, pttl, get, set, incrby and del, for keys
 // that begin with the prefix; in a Cluster also cluster|slots, cluster|shards and
 // asking, and where there are sentinels role. With info and ping too, the checks
-// on connecting can be made, and idle connections be watched.
+// on connecting can be made, and idle connections be watched; and scripts are shared,
+// for what does not say in INFO what it is may be several servers.
+//
+// Behind a proxy that spreads keys over several servers, a script goes where its
+// first key is. If it answers INFO as one server would, go through [New] with a
+// [Client] that says that it is sharded.
 package redisstore
 
 import (

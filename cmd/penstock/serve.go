@@ -118,7 +118,7 @@ func serve(ctx context.Context, c *server.Config, stdout, stderr io.Writer, try 
 	defer reloadOn(hangups, s)()
 	if try {
 		lines.flush() // so that none of them comes between those to try
-		printTries(stdout, s)
+		printTries(stdout, s, c)
 	}
 	return s.Run(ctx)
 }

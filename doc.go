@@ -18,12 +18,22 @@
 // [TakeAll] decides several limits as one: per address, per user and for
 // everybody, say, where a refusal by one costs nothing in the others.
 //
+// # Around a store
+//
+// A store may be elsewhere, as that of package redisstore is, and then be away, or
+// far. [WithFallback] decides by a second store meanwhile, [WithLease] takes units of
+// busy keys ahead, and [WithDenyCache] answers those who were just denied. Each is a
+// store around a store. Where there are several, this is their order:
+//
+//	store := penstock.WithDenyCache(penstock.WithLease(penstock.WithFallback(redis, nil, nil), nil), nil)
+//
 // # Exactness
 //
 // Each algorithm promises a bound on what any interval of time can admit, and
 // keeps it whatever the traffic and the concurrency; a clock that steps back
-// frees nothing. A denial costs nothing. [Decision.RetryAfter] is true to the tick of the clock: after
-// it, the same request asked alone passes, and one tick earlier it does not.
+// frees nothing. A denial costs nothing. [Decision.RetryAfter] is true to the tick
+// of the clock: after it, the same request asked alone passes, and one tick earlier
+// it does not. What a store around a store adds to that is said at each of them.
 //
 // # Compatibility
 //

@@ -1,6 +1,7 @@
 package penstock_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -458,4 +459,89 @@ func ExampleMemoryOptions() {
 	// dee false
 	// ann false
 	// keys: 2 decisions in the shared bucket: 2
+}
+
+// Redis is away, and two processes share a limit of ten a day: each of them goes on
+// by its half. When Redis is back, it is charged for what was granted meanwhile.
+func ExampleWithFallback() {
+	away := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
+		return penstock.Decision{}, penstock.ErrUnavailable // as a store on Redis would say
+	})
+	store := penstock.WithFallback(away, nil, &penstock.FallbackOptions{Share: 1.0 / 2})
+	lim, _ := penstock.New(store, penstock.PerDay(10))
+
+	for range 6 {
+		d, err := lim.Allow(context.Background(), "user:42")
+		fmt.Println(d.Allowed, d.Source, err)
+	}
+	// Output:
+	// true fallback <nil>
+	// true fallback <nil>
+	// true fallback <nil>
+	// true fallback <nil>
+	// true fallback <nil>
+	// false fallback <nil>
+}
+
+// Somebody asks a thousand times for what he cannot have, and costs the store as
+// many trips as there were units.
+func ExampleWithDenyCache() {
+	trips := 0
+	memory := penstock.NewMemory(nil)
+	far := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+		trips++
+		return memory.Take(ctx, r)
+	})
+	held := time.Now()
+	store := penstock.WithDenyCache(far, &penstock.DenyCacheOptions{Now: func() time.Time { return held }})
+	lim, _ := penstock.New(store, penstock.PerDay(5))
+
+	var d penstock.Decision
+	for range 1000 {
+		d, _ = lim.Allow(context.Background(), "user:42")
+	}
+	fmt.Println(d.Allowed, d.Source, "after", trips, "trips")
+	// Output: false deny-cache after 5 trips
+}
+
+// A key that is asked for all the time costs a trip now and then. What is left of
+// the units that were taken ahead is given back at the end.
+func ExampleWithLease() {
+	ctx := context.Background()
+	memory := penstock.NewMemory(nil) // in place of one that is far away
+	store := penstock.WithLease(memory, nil)
+	lim, _ := penstock.New(store, penstock.PerDay(100_000))
+
+	here := 0
+	for range 1000 {
+		if d, _ := lim.Allow(ctx, "everybody"); d.Source == penstock.SourceLease {
+			here++
+		}
+	}
+	fmt.Println("most of them decided here:", here > 500)
+	fmt.Println(store.Close(ctx))
+	// Output:
+	// most of them decided here: true
+	// <nil>
+}
+
+// A quota outlives the process.
+func ExampleMemory_Snapshot() {
+	ctx := context.Background()
+	store := penstock.NewMemory(&penstock.MemoryOptions{Durable: true})
+	lim, _ := penstock.New(store, penstock.PerDay(5))
+	_, _ = lim.AllowN(ctx, "user:42", 3)
+	var file bytes.Buffer
+	if err := store.Snapshot(&file); err != nil {
+		log.Fatal(err)
+	}
+
+	store, err := penstock.RestoreMemory(&file, nil)
+	if err != nil {
+		log.Fatal(err) // it is damaged, or not a snapshot
+	}
+	lim, _ = penstock.New(store, penstock.PerDay(5))
+	d, _ := lim.Peek(ctx, "user:42")
+	fmt.Println("remaining:", d.Remaining)
+	// Output: remaining: 2
 }

@@ -171,10 +171,10 @@ func (s *snapshotWriter) end() error {
 	return nil
 }
 
-// RestoreMemory returns a store that goes on where a snapshot was written, with
-// the same options but for Durable, which it is. What would have come back
-// meanwhile has come back; if the machine's clock was set back meanwhile, no time
-// has passed. If the snapshot is damaged the error wraps [ErrBadSnapshot].
+// RestoreMemory returns a store that goes on where a snapshot was written. It is
+// Durable, whether the options say so or not. What would have come back meanwhile
+// has come back; if the machine's clock was set back meanwhile, no time has passed.
+// If the snapshot is damaged the error wraps [ErrBadSnapshot].
 func RestoreMemory(r io.Reader, o *MemoryOptions) (*Memory, error) {
 	m, err := restore(r, o)
 	if err != nil {

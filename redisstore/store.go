@@ -19,6 +19,13 @@
 // keys gives units back: use maxmemory-policy noeviction, and look at
 // [Store.Warnings].
 //
+// # When Redis does not answer
+//
+// A call ends after Options.Timeout at the latest. If it was not decided by then, its
+// error is [penstock.ErrUnavailable], and what it asked for may have been charged all
+// the same; under a Request.ID it can be asked again. [penstock.WithFallback] decides
+// such calls by itself, and with Options.MayBeAway Redis need not be there at the start.
+//
 // # Redis
 //
 // It must be Redis 7 or later, or what speaks its protocol as well. A user must be

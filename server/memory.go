@@ -13,7 +13,7 @@ import (
 const memoryURL = "memory:"
 
 // openMemory returns a store in this process, which outlives it if there is a
-// directory for that.
+// folder for that.
 func (s *Server) openMemory(context.Context) (penstock.Store, error) {
 	o := &penstock.MemoryOptions{MaxKeys: s.config.MaxKeys, MaxBytes: s.config.MaxBytes}
 	memory := (*penstock.Memory)(nil)

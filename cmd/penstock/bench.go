@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,7 +56,7 @@ request, and the server must have rules for the domain.`,
 	}
 	f := bench.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.addr, "addr", "", "where the door listens (default: on this machine, at its usual port)")
+	f.StringVar(&o.addr, "addr", "", "HOST:PORT where the door listens, without TLS (default: on this machine, at its usual port)")
 	f.DurationVar(&o.duration, "duration", 10*time.Second, "how long to ask, up to an hour")
 	f.IntVar(&o.callers, "callers", 64, "how many ask at once")
 	f.IntVar(&o.pipeline, "pipeline", 1, "how many questions a caller of the RESP door sends at once")
@@ -73,6 +74,8 @@ func (o *benchOptions) check() error {
 		o.addr = usualAddr[o.door]
 	}
 	switch {
+	case strings.Contains(o.addr, "://"):
+		return fmt.Errorf("--addr %s: want HOST:PORT of a door without TLS", o.addr)
 	case o.duration <= 0 || o.duration > longestBench:
 		return fmt.Errorf("--duration %v: want more than zero, and at most %v", o.duration, longestBench)
 	case o.callers < 1 || o.callers > 10_000:

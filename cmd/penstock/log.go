@@ -16,27 +16,31 @@ import (
 type logWriter struct {
 	to    io.Writer
 	lines chan []byte
-	lost  atomic.Int64  // lines that were dropped, and not told of yet
-	last  chan struct{} // closed when there will be no more
+	lost  atomic.Int64       // lines that were dropped, and not told of yet
+	asked chan chan struct{} // to be closed when all lines so far are written
+	last  chan struct{}      // closed when there will be no more
 	ended chan struct{}
 }
 
 const (
 	waitingLines = 1024        // that may wait to be written
-	lastLines    = time.Second // for what is left when the daemon ends
+	lastLines    = time.Second // for what is left when somebody waits for that
 )
 
-// newLog returns the logger that the configuration wants, and what writes the rest
-// when the daemon ends.
-func newLog(c *server.Config, to io.Writer) (log *slog.Logger, flush func()) {
-	w := &logWriter{to: to, lines: make(chan []byte, waitingLines), last: make(chan struct{}), ended: make(chan struct{})}
+// newLog returns the logger that the configuration wants, and its writer, which must
+// be ended.
+func newLog(c *server.Config, to io.Writer) (*slog.Logger, *logWriter) {
+	w := &logWriter{
+		to: to, lines: make(chan []byte, waitingLines),
+		asked: make(chan chan struct{}), last: make(chan struct{}), ended: make(chan struct{}),
+	}
 	o := &slog.HandlerOptions{Level: c.LogLevel}
-	log = slog.New(slog.NewTextHandler(w, o))
+	log := slog.New(slog.NewTextHandler(w, o))
 	if c.LogFormat == "json" {
 		log = slog.New(slog.NewJSONHandler(w, o))
 	}
 	go w.run(log)
-	return log, w.flush
+	return log, w
 }
 
 // Write never waits.
@@ -55,12 +59,19 @@ func (w *logWriter) run(log *slog.Logger) {
 		select {
 		case line := <-w.lines:
 			w.write(log, line)
+		case done := <-w.asked:
+			w.writeAll(log)
+			close(done)
 		case <-w.last:
-			for len(w.lines) > 0 {
-				w.write(log, <-w.lines)
-			}
+			w.writeAll(log)
 			return
 		}
+	}
+}
+
+func (w *logWriter) writeAll(log *slog.Logger) {
+	for len(w.lines) > 0 {
+		w.write(log, <-w.lines)
 	}
 }
 
@@ -71,8 +82,22 @@ func (w *logWriter) write(log *slog.Logger, line []byte) {
 	}
 }
 
-// flush writes what is left, unless that takes too long.
+// flush writes what was logged so far, unless that takes too long.
 func (w *logWriter) flush() {
+	done, late := make(chan struct{}), time.After(lastLines)
+	select {
+	case w.asked <- done:
+	case <-late:
+		return
+	}
+	select {
+	case <-done:
+	case <-late:
+	}
+}
+
+// end writes what is left, unless that takes too long.
+func (w *logWriter) end() {
 	close(w.last)
 	select {
 	case <-w.ended:

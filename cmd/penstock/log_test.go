@@ -13,7 +13,7 @@ import (
 // what is missing.
 func TestLogThatNobodyReadsHoldsNobodyUp(t *testing.T) {
 	reader, writer := io.Pipe()
-	log, flush := newLog(&server.Config{LogLevel: slog.LevelInfo}, writer)
+	log, lines := newLog(&server.Config{LogLevel: slog.LevelInfo}, writer)
 	for i := range 3 * waitingLines {
 		log.Info("a line", "n", i)
 	}
@@ -22,7 +22,7 @@ func TestLogThatNobodyReadsHoldsNobodyUp(t *testing.T) {
 		text, _ := io.ReadAll(reader)
 		read <- string(text)
 	}()
-	flush()
+	lines.end()
 	_ = writer.Close()
 	text := <-read
 	if n := strings.Count(text, "a line"); n < waitingLines || n > waitingLines+1 {
@@ -36,14 +36,37 @@ func TestLogThatNobodyReadsHoldsNobodyUp(t *testing.T) {
 // The last lines are written before the process ends, unless nobody reads them.
 func TestLogEndsWithItsReader(t *testing.T) {
 	var text strings.Builder
-	log, flush := newLog(&server.Config{LogFormat: "json"}, &text)
+	log, lines := newLog(&server.Config{LogFormat: "json"}, &text)
 	log.Info("bye")
-	flush()
+	lines.end()
 	if !strings.Contains(text.String(), `"msg":"bye"`) {
 		t.Errorf("got %q, want the last line", text.String())
 	}
 	_, deaf := io.Pipe()
-	log, flush = newLog(&server.Config{}, deaf)
+	log, lines = newLog(&server.Config{}, deaf)
 	log.Info("bye")
-	flush()
+	lines.end()
+}
+
+// Who asks for what was logged so far has it, and the log goes on.
+func TestLogIsWrittenOnDemand(t *testing.T) {
+	var text strings.Builder
+	log, lines := newLog(&server.Config{}, &text)
+	for range 100 {
+		log.Info("here")
+	}
+	lines.flush()
+	if n := strings.Count(text.String(), "here"); n != 100 {
+		t.Errorf("%d lines were written, want all 100", n)
+	}
+	log.Info("bye")
+	lines.end()
+	if !strings.Contains(text.String(), "bye") {
+		t.Errorf("got %q, want the last line too", text.String())
+	}
+	_, deaf := io.Pipe()
+	log, lines = newLog(&server.Config{}, deaf)
+	log.Info("nobody reads this")
+	lines.flush()
+	lines.end()
 }

@@ -109,15 +109,16 @@ func serve(ctx context.Context, c *server.Config, stdout, stderr io.Writer, try 
 	giveRoom()
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP) // from now on it does not end the process
-	log, flush := newLog(c, stderr)
-	defer flush()
+	log, lines := newLog(c, stderr)
+	defer lines.end()
 	s, err := server.New(ctx, c, log)
 	if err != nil {
 		return err
 	}
 	defer reloadOn(hangups, s)()
 	if try {
-		printTries(stdout, s)
+		lines.flush() // so that none of them comes between those to try
+		printTries(stdout, s, c)
 	}
 	return s.Run(ctx)
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// The names of files in a store's directory.
+// The names of files in a store's folder.
 const (
 	snapshotName = "memory.snapshot"
 	newName      = "memory.snapshot.new"
@@ -29,7 +29,7 @@ const (
 	lockName     = "lock"
 )
 
-// A Store is a [penstock.Memory] whose state is in a directory. It must be closed.
+// A Store is a [penstock.Memory] whose state is in a folder. It must be closed.
 type Store struct {
 	*penstock.Memory
 	dir      string
@@ -40,7 +40,7 @@ type Store struct {
 	closed bool
 }
 
-// Open returns the store of a directory, which is made if there is none. Nobody
+// Open returns the store of a folder, which is made if there is none. Nobody
 // else can open it until the store is closed, or the process ends. The options
 // are those of the store; nil is all defaults, and Durable goes without saying.
 //
@@ -179,7 +179,7 @@ func (s *Store) Run(ctx context.Context, every time.Duration, saved func(error))
 	}
 }
 
-// Close saves once more and lets others open the directory. The store itself
+// Close saves once more and lets others open the folder. The store itself
 // still decides, but nothing of that is kept.
 func (s *Store) Close() error {
 	s.mu.Lock()

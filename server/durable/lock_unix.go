@@ -18,7 +18,7 @@ func lockFile(name string) (*os.File, error) {
 	if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = f.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, errors.New("another process uses this directory")
+			return nil, errors.New("another process uses this folder")
 		}
 		return nil, err
 	}

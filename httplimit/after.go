@@ -102,7 +102,7 @@ type settlementKey struct{}
 
 // serve serves an allowed request, and settles what it cost.
 func (p *protected) serve(w http.ResponseWriter, r *http.Request, parts []charge.Part, since time.Time) {
-	if !p.settles {
+	if !p.settles || len(parts) == 0 {
 		p.next.ServeHTTP(w, r)
 		return
 	}

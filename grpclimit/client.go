@@ -82,11 +82,16 @@ func StreamClient(lim *penstock.Limiter, o *ClientOptions) grpc.StreamClientInte
 func MessageClient(lim *penstock.Limiter, o *ClientOptions) grpc.StreamClientInterceptor {
 	p := newPacer(lim, o)
 	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		ctx, end := context.WithCancel(ctx)
 		cs, err := open(ctx, desc, cc, method, opts...)
 		if err != nil {
+			end()
 			return nil, err
 		}
-		return &pacedStream{ClientStream: cs, pacer: p, method: method, target: cc.Target()}, nil
+		return &pacedStream{
+			ClientStream: cs, pacer: p, method: method, target: cc.Target(),
+			ctx: ctx, end: end, answersOnce: !desc.ServerStreams,
+		}, nil
 	}
 }
 
@@ -105,13 +110,18 @@ type pacedStream struct {
 	grpc.ClientStream
 	pacer          *pacer
 	method, target string
+	ctx            context.Context // to ask the stream for it would keep gRPC from repeating the call
+	end            func()
+	answersOnce    bool                   // so that nothing comes after the first message
 	key            atomic.Pointer[string] // that the last message was sent under
 }
 
-// SendMsg sends a message when its turn has come.
+// SendMsg sends a message when its turn has come. If that fails the call has ended,
+// as callers may expect, who need not do anything more about it.
 func (s *pacedStream) SendMsg(m any) error {
-	key, err := s.pacer.wait(s.Context(), Call{s.method, m}, s.target)
+	key, err := s.pacer.wait(s.ctx, Call{s.method, m}, s.target)
 	if err != nil {
+		s.end()
 		return err
 	}
 	s.key.Store(&key)
@@ -121,6 +131,9 @@ func (s *pacedStream) SendMsg(m any) error {
 // RecvMsg receives a message, or why there are no more.
 func (s *pacedStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
+	if err != nil || s.answersOnce {
+		s.end()
+	}
 	if key := s.key.Load(); key != nil {
 		_ = s.pacer.heed(*key, err)
 	}

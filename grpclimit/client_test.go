@@ -117,6 +117,34 @@ func TestClientErrors(t *testing.T) {
 	}
 }
 
+// Whoever cannot send the one message of a call has nothing left to end it by: it
+// has ended, at the server, too.
+func TestCallsThatCannotSendEnd(t *testing.T) {
+	begun, ended := make(chan bool), make(chan error, 1)
+	target := serve(t, grpc.StreamInterceptor(func(_ any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, _ grpc.StreamHandler) error {
+		close(begun)
+		<-ss.Context().Done()
+		ended <- ss.Context().Err()
+		return nil
+	}))
+	broken := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
+		<-begun
+		return penstock.Decision{}, penstock.ErrUnavailable
+	})
+	c := connect(t, target, grpc.WithStreamInterceptor(grpclimit.MessageClient(limiter(t, broken, "1/1h"), nil)))
+	if _, err := c.StreamingOutputCall(t.Context(), &pb.StreamingOutputCallRequest{}); !errors.Is(err, penstock.ErrUnavailable) {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the call goes on without anybody")
+	}
+}
+
 // A server that says when to come back is not called before, by whatever kind of
 // call it was said to. Whoever cannot wait so long is told at once.
 func TestClientsHeedRetryInfo(t *testing.T) {

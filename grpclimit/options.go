@@ -64,8 +64,10 @@ type Options struct {
 	Denied func(context.Context, Call, []httplimit.Answer) error
 
 	// Unavailable returns the error of a call that nothing could be decided
-	// about, such as [Refuse] does; or nil, and the call passes. Default: it
-	// passes, unless its client has left.
+	// about, such as [Refuse] does; or nil, and the call passes, charged to
+	// those limiters of other stores that could decide: keep one in memory, and
+	// it holds while a store is away. Default: it passes, unless its client has
+	// left.
 	Unavailable func(context.Context, Call, error) error
 
 	// OnError is told of each such failure, of costs below 0, and of failures

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -123,9 +124,10 @@ func (p *protection) admit(ctx context.Context, call Call, setTrailer func(metad
 	}
 	var room [few]charge.Part
 	parts := append(room[:0], make([]charge.Part, len(p.charges))...)
+	began := p.now()
 	decided, allowed, err := p.take(ctx, call, parts)
-	if decided == 0 {
-		return p.fail(ctx, call, err)
+	if allowed && err != nil {
+		return p.fail(ctx, call, parts[:decided], began, err)
 	}
 	p.report(ctx, call, err) // of a denial that could not give back what others had granted
 	switch {
@@ -137,10 +139,23 @@ func (p *protection) admit(ctx context.Context, call Call, setTrailer func(metad
 	case !allowed:
 		return p.deny(ctx, call, p.answers(parts[:decided]), setTrailer)
 	}
+	return p.hold(ctx, parts)
+}
+
+// hold returns when the limits want the call to go on.
+func (p *protection) hold(ctx context.Context, parts []charge.Part) error {
 	if err := p.set.Hold(ctx, parts); err != nil {
 		return asStatus(err)
 	}
 	return nil
+}
+
+// now returns the time, which matters only if one of several limits fails.
+func (p *protection) now() (t time.Time) {
+	if len(p.charges) > 1 {
+		t = time.Now()
+	}
+	return t
 }
 
 // take works out what the call costs, and whom, and takes it.
@@ -148,7 +163,7 @@ func (p *protection) take(ctx context.Context, call Call, parts []charge.Part) (
 	for i := range p.charges {
 		c := &p.charges[i]
 		if parts[i].Key = p.keyOf(ctx, call, c); parts[i].Key == "" {
-			return 0, false, errNobody
+			return 0, true, errNobody
 		}
 		parts[i].Cost = 1
 		if c.Cost != nil {
@@ -189,14 +204,27 @@ func (p *protection) addressOf(ctx context.Context) string {
 	return p.book.Key(from.Addr.String(), forwarded)
 }
 
-// fail deals with a call that nothing could be decided about. One whose client left
-// meanwhile does not pass: to make calls and cancel them at once would otherwise be
-// a way around the limits of a store that minds.
-func (p *protection) fail(ctx context.Context, call Call, err error) error {
+// fail deals with a call that not all limits decided about. If it passes, it is
+// charged to those that did: what shields this process must not fail with a store
+// that is far away. One whose client left meanwhile does not pass: to make calls and
+// cancel them at once would otherwise be a way around the limits of a store that
+// minds.
+func (p *protection) fail(ctx context.Context, call Call, granted []charge.Part, since time.Time, err error) error {
 	p.report(ctx, call, err)
-	switch {
-	case p.Shadow != nil:
+	if p.Shadow != nil {
 		return nil
+	}
+	refusal := p.refusal(ctx, call, err)
+	if refusal == nil {
+		return p.hold(ctx, granted)
+	}
+	p.report(ctx, call, p.set.GiveBack(ctx, granted, since))
+	return refusal
+}
+
+// refusal returns why such a call does not pass, or nil if it does.
+func (p *protection) refusal(ctx context.Context, call Call, err error) error {
+	switch {
 	case errors.Is(err, penstock.ErrBadCost):
 		return asStatus(err)
 	case ctx.Err() != nil:

@@ -292,6 +292,20 @@ func TestStoreFailure(t *testing.T) {
 	expect(t, "in shadow", ask(t, unary(t, lim, &grpclimit.Options{Unavailable: grpclimit.Refuse, Shadow: shadow}), 1), codes.OK)
 }
 
+// A shield of this process's own holds while the store that all share is away:
+// whoever passes is charged to it, and whoever is refused is not.
+func TestAShieldHoldsWhileAnotherStoreIsAway(t *testing.T) {
+	broken := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
+		return penstock.Decision{}, penstock.ErrUnavailable
+	})
+	also := []grpclimit.Charge{{Limiter: inMemory(t, "2/1h")}}
+	refusing := unary(t, limiter(t, broken, "9/1h"), &grpclimit.Options{Also: also, Unavailable: grpclimit.Refuse})
+	expect(t, "refused", ask(t, refusing, 3), codes.Unavailable, codes.Unavailable, codes.Unavailable)
+	passing := unary(t, limiter(t, broken, "9/1h"), &grpclimit.Options{Also: also})
+	expect(t, "passing", ask(t, passing, 3), codes.OK, codes.OK, exhausted)
+	expect(t, "refused by the shield", ask(t, refusing, 1), exhausted)
+}
+
 // On a socket of Unix, or within memory, nobody has an address. Strangers are not
 // thrown together; whoever has a key is known by it.
 func TestNobody(t *testing.T) {

@@ -23,6 +23,10 @@ type Response struct {
 	// Header is that of the response.
 	Header http.Header
 
+	// Aborted says that the client left before the response was complete, or
+	// sent a body that could not be read to its end.
+	Aborted bool
+
 	// Taken is what the request was charged before it was served.
 	Taken int64
 
@@ -78,11 +82,11 @@ func ResetOnSuccess(r Response) int64 {
 }
 
 // FreeServerErrors, as a [Charge.After], gives back what was taken for a response
-// whose status is 500 or above, unless the client left before it was complete: a
-// proxy fails then, and to hang up would make every download free. Be sure that
-// clients cannot bring errors about in other ways.
+// whose status is 500 or above, unless the client aborted the request: a proxy fails
+// then, and to hang up, or to garble the end of an upload, would make everything
+// before it free. Be sure that clients cannot bring errors about in other ways.
 func FreeServerErrors(r Response) int64 {
-	if r.Status >= 500 && !errors.Is(r.Request.Context().Err(), context.Canceled) {
+	if r.Status >= 500 && !r.Aborted {
 		return 0
 	}
 	return r.Taken
@@ -102,22 +106,24 @@ type settlementKey struct{}
 
 // serve serves an allowed request, and settles what it cost.
 func (p *protected) serve(w http.ResponseWriter, r *http.Request, parts []charge.Part, since time.Time) {
-	if !p.settles {
+	if !p.settles || len(parts) == 0 {
 		p.next.ServeHTTP(w, r)
 		return
 	}
 	s := &settlement{parts: slices.Clone(parts), since: since}
 	s.outer, _ = r.Context().Value(settlementKey{}).(*settlement)
-	watch := &watcher{ResponseWriter: w}
+	inner := r.WithContext(context.WithValue(r.Context(), settlementKey{}, s))
+	watch, body := &watcher{ResponseWriter: w}, watchBody(inner)
 	finished := false
 	defer func() {
 		status := http.StatusInternalServerError
 		if finished {
 			status = watch.result()
 		}
-		p.settle(s, Response{Request: r, Status: status, Header: w.Header()})
+		aborted := body.failed.Load() || errors.Is(r.Context().Err(), context.Canceled)
+		p.settle(s, Response{Request: r, Status: status, Header: w.Header(), Aborted: aborted})
 	}()
-	p.next.ServeHTTP(watch.asCapableAs(w), r.WithContext(context.WithValue(r.Context(), settlementKey{}, s)))
+	p.next.ServeHTTP(watch.asCapableAs(w), inner)
 	finished = true
 }
 

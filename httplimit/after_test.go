@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -106,6 +107,52 @@ func TestHangingUpIsNotFree(t *testing.T) {
 	front.Close() // when all have been settled
 	if d, err := lim.Peek(t.Context(), "everybody"); err != nil || d.Remaining != 7 {
 		t.Errorf("%v, %v, want 7 of 10 to remain", d, err)
+	}
+}
+
+// Whoever sends a body that ends in nonsense makes a proxy fail, and pays. Whoever
+// sends a good one to a server that fails does not.
+func TestSpoilingABodyIsNotFree(t *testing.T) {
+	front := func(behind http.HandlerFunc) (*penstock.Limiter, *httptest.Server) {
+		server := httptest.NewServer(behind)
+		t.Cleanup(server.Close)
+		at, err := url.Parse(server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		proxy := httputil.NewSingleHostReverseProxy(at)
+		proxy.ErrorLog = log.New(io.Discard, "", 0)
+		lim := inMemory(t, "10/1h")
+		return lim, httptest.NewServer(httplimit.Protect(lim, &httplimit.Options{
+			Key: httplimit.Everybody, After: httplimit.FreeServerErrors,
+		})(proxy))
+	}
+	reading := func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }
+	failing := func(w http.ResponseWriter, r *http.Request) { reading(w, r); w.WriteHeader(http.StatusBadGateway) }
+	for _, test := range []struct {
+		name   string
+		behind http.HandlerFunc
+		chunks string
+		remain int64
+	}{
+		{"spoilt", reading, "3\r\nabc\r\nnonsense\r\n", 9},
+		{"good", failing, "3\r\nabc\r\n0\r\n\r\n", 10},
+	} {
+		lim, server := front(test.behind)
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n"+test.chunks)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || resp.StatusCode != http.StatusBadGateway {
+			t.Errorf("%s: %v, %v", test.name, resp, err)
+		}
+		_ = conn.Close()
+		server.Close() // when all has been settled
+		if d, err := lim.Peek(t.Context(), "everybody"); err != nil || d.Remaining != test.remain {
+			t.Errorf("%s: %v, %v, want %d of 10 to remain", test.name, d, err, test.remain)
+		}
 	}
 }
 
@@ -311,6 +358,11 @@ func TestWriterKeepsItsMethods(t *testing.T) {
 			if _, err := io.Copy(w, struct{ io.Reader }{strings.NewReader("copied")}); err != nil {
 				t.Error(err)
 			}
+		case "/push":
+			if err := w.(http.Pusher).Push("/", nil); !errors.Is(err, http.ErrNotSupported) { // by this client
+				t.Error(err)
+			}
+			_, _ = w.(io.StringWriter).WriteString("pushed")
 		case "/hints":
 			w.WriteHeader(http.StatusEarlyHints)
 			w.WriteHeader(http.StatusNotFound)
@@ -332,7 +384,7 @@ func TestWriterKeepsItsMethods(t *testing.T) {
 	for _, test := range []struct {
 		path, body string
 		seen       int
-	}{{"/flush", "HTTP/2.0", 200}, {"/copy", "copied", 200}, {"/hints", "", 404}, {"/control", "", 200}} {
+	}{{"/flush", "HTTP/2.0", 200}, {"/copy", "copied", 200}, {"/push", "pushed", 200}, {"/hints", "", 404}, {"/control", "", 200}} {
 		got, seen := get(t, server.Client(), server.URL+test.path), <-statuses
 		if got != test.body || seen != test.seen {
 			t.Errorf("%s: %q, seen as %d, want %q, %d", test.path, got, seen, test.body, test.seen)

@@ -74,8 +74,10 @@ type Options struct {
 
 	// Unavailable answers a request that nothing could be decided about, such
 	// as [Refuse] does: because the store is away, or because the client
-	// cannot be told from others. Default: the request passes, unless its
-	// client has left.
+	// cannot be told from others. What limiters of other stores had granted is
+	// given back before. Default: the request passes, unless its client has
+	// left, and is charged to those limiters that could decide: keep one in
+	// memory, and it holds while a store is away.
 	Unavailable func(http.ResponseWriter, *http.Request, error)
 
 	// OnError is told of each such failure, of costs below 0, and of failures
@@ -171,8 +173,8 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	parts := append(room[:0], make([]charge.Part, len(p.charges))...)
 	since := p.now()
 	decided, allowed, err := p.take(r, parts)
-	if decided == 0 {
-		p.fail(w, r, err)
+	if allowed && err != nil {
+		p.fail(w, r, parts[:decided], since, err)
 		return
 	}
 	p.report(r, err) // of a denial that could not give back what others had granted
@@ -186,17 +188,23 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.deny(w, r, parts[:decided])
 	default:
 		p.tell(w.Header(), parts)
-		if err := p.set.Hold(r.Context(), parts); err != nil {
-			Refuse(w, r, err)
-			return
-		}
-		p.serve(w, r, parts, since)
+		p.pass(w, r, parts, since)
 	}
 }
 
-// now returns the time, which matters only if something is to be settled later.
+// pass serves a request when the limits want it to be.
+func (p *protected) pass(w http.ResponseWriter, r *http.Request, parts []charge.Part, since time.Time) {
+	if err := p.set.Hold(r.Context(), parts); err != nil {
+		Refuse(w, r, err)
+		return
+	}
+	p.serve(w, r, parts, since)
+}
+
+// now returns the time, which matters only if something is to be settled later, or
+// given back because one of several failed.
 func (p *protection) now() (t time.Time) {
-	if p.settles {
+	if p.settles || len(p.charges) > 1 {
 		t = time.Now()
 	}
 	return t
@@ -207,7 +215,7 @@ func (p *protection) take(r *http.Request, parts []charge.Part) (decided int, al
 	for i := range p.charges {
 		c := &p.charges[i]
 		if parts[i].Key = p.keyOf(c, r); parts[i].Key == "" {
-			return 0, false, errNobody
+			return 0, true, errNobody
 		}
 		parts[i].Cost = 1
 		if c.Cost != nil {
@@ -236,22 +244,29 @@ func (p *protection) keyOf(c *Charge, r *http.Request) string {
 	return ""
 }
 
-// fail deals with a request that nothing could be decided about. One whose client
-// left meanwhile is not served: to send requests and take them back at once would
-// otherwise be a way around the limits of a store that minds.
-func (p *protected) fail(w http.ResponseWriter, r *http.Request, err error) {
+// fail deals with a request that not all limits decided about. If it passes, it is
+// charged to those that did: what shields this process must not fail with a store
+// that is far away. One whose client left meanwhile is not served: to send requests
+// and take them back at once would otherwise be a way around the limits of a store
+// that minds.
+func (p *protected) fail(w http.ResponseWriter, r *http.Request, granted []charge.Part, since time.Time, err error) {
 	p.report(r, err)
 	switch {
 	case p.Shadow != nil:
-		p.next.ServeHTTP(w, r)
+		p.serve(w, r, granted, since)
+		return
+	case p.Unavailable == nil && r.Context().Err() == nil && !errors.Is(err, penstock.ErrBadCost):
+		p.pass(w, r, granted, since)
+		return
+	}
+	p.report(r, p.set.GiveBack(r.Context(), granted, since))
+	switch {
 	case errors.Is(err, penstock.ErrBadCost):
 		WriteProblem(w, Problem{Status: http.StatusBadRequest, Detail: "there is no telling what the request costs"})
-	case r.Context().Err() != nil:
+	case p.Unavailable == nil || r.Context().Err() != nil:
 		Refuse(w, r, err)
-	case p.Unavailable != nil:
-		p.Unavailable(w, r, err)
 	default:
-		p.next.ServeHTTP(w, r)
+		p.Unavailable(w, r, err)
 	}
 }
 

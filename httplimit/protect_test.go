@@ -468,6 +468,28 @@ func TestStoreFailure(t *testing.T) {
 	expect(t, "in shadow", statuses(httplimit.Protect(lim, shadow)(hello), 1, alice), 200)
 }
 
+// A shield of this process's own holds while the store that all share is away:
+// whoever passes is charged to it, and whoever is refused is not.
+func TestAShieldHoldsWhileAnotherStoreIsAway(t *testing.T) {
+	broken := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
+		return penstock.Decision{}, penstock.ErrUnavailable
+	})
+	behind := func(shield *penstock.Limiter, o httplimit.Options) http.Handler {
+		o.Also = []httplimit.Charge{{Limiter: shield, After: httplimit.OnlyFailures}}
+		return httplimit.Protect(limiter(t, broken, "9/1h"), &o)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("X-Fail") != "" {
+				w.WriteHeader(http.StatusNotFound)
+			}
+		}))
+	}
+	shield := inMemory(t, "2/1h")
+	expect(t, "those that After makes free", statuses(behind(shield, httplimit.Options{}), 3, alice), 200, 200, 200)
+	refusing := behind(shield, httplimit.Options{Unavailable: httplimit.Refuse})
+	expect(t, "refused", statuses(refusing, 3, alice, "X-Fail", "1"), 503, 503, 503)
+	expect(t, "passing", statuses(behind(shield, httplimit.Options{}), 3, alice, "X-Fail", "1"), 404, 404, 429)
+	expect(t, "refused by the shield", statuses(refusing, 1, alice), 429)
+}
+
 // A request that was denied stays denied if what another store had granted cannot
 // be given back.
 func TestDenialWithoutGivingBack(t *testing.T) {

@@ -38,6 +38,34 @@ func parseServiceLimits(lines []string) (items []serviceLimit, ok bool) {
 	}
 }
 
+// parseDraft07 reads a RateLimit field as it was for one draft, and as many servers
+// still send it: limit=100, remaining=12, reset=8.
+func parseDraft07(lines []string) (left, reset int64, ok bool) {
+	p := parser{rest: strings.Join(lines, ",")}
+	if len(p.rest) > maxField {
+		return 0, 0, false
+	}
+	left, reset = -1, -1
+	for more := true; more; more = p.cut(',') {
+		p.spaces(" \t")
+		name := p.while(isKeyByte)
+		if !p.cut('=') {
+			return 0, 0, false
+		}
+		value, isInteger, ok := p.bare()
+		switch {
+		case !ok:
+			return 0, 0, false
+		case name == "remaining" && isInteger:
+			left = value
+		case name == "reset" && isInteger:
+			reset = value
+		}
+		p.spaces(" \t")
+	}
+	return left, reset, p.rest == "" && left >= 0 && reset >= 0
+}
+
 // A parser reads structured fields from the start of a text.
 type parser struct {
 	rest string

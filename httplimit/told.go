@@ -26,6 +26,9 @@ func told(resp *http.Response) (left int64, within time.Duration, ok bool) {
 	if items, ok := parseServiceLimits(h["Ratelimit"]); ok {
 		return tightestLimit(items)
 	}
+	if left, reset, ok := parseDraft07(h["Ratelimit"]); ok {
+		return left, inSeconds(reset), true
+	}
 	for _, prefix := range []string{"Ratelimit-", "X-Ratelimit-", "X-Rate-Limit-"} {
 		left, ok := wholeNumber(h.Get(prefix + "Remaining"))
 		reset, also := wholeNumber(h.Get(prefix + "Reset"))

@@ -2,9 +2,11 @@ package httplimit
 
 import (
 	"bufio"
+	"errors"
 	"io"
 	"net"
 	"net/http"
+	"sync/atomic"
 )
 
 // A watcher lets a response through, and remembers its status.
@@ -25,6 +27,12 @@ func (w *watcher) WriteHeader(status int) {
 func (w *watcher) Write(b []byte) (int, error) {
 	w.see(http.StatusOK)
 	return w.ResponseWriter.Write(b)
+}
+
+// WriteString keeps net/http from copying the string.
+func (w *watcher) WriteString(s string) (int, error) {
+	w.see(http.StatusOK)
+	return io.WriteString(w.ResponseWriter, s)
 }
 
 // ReadFrom keeps what net/http can do about files. A copy of nothing does not begin
@@ -63,9 +71,12 @@ func (w *watcher) result() int {
 func (w *watcher) asCapableAs(other http.ResponseWriter) http.ResponseWriter {
 	flusher, flushes := other.(http.Flusher)
 	hijacker, hijacks := other.(http.Hijacker)
+	pusher, pushes := other.(http.Pusher)
 	switch {
 	case flushes && hijacks:
 		return &flushHijackWatcher{flushWatcher{w, flusher}, hijacker}
+	case flushes && pushes:
+		return &flushPushWatcher{flushWatcher{w, flusher}, pusher}
 	case flushes:
 		return &flushWatcher{w, flusher}
 	}
@@ -101,4 +112,35 @@ func (w *flushHijackWatcher) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		w.see(http.StatusSwitchingProtocols)
 	}
 	return conn, rw, err
+}
+
+// A flushPushWatcher is what HTTP/2 has.
+type flushPushWatcher struct {
+	flushWatcher
+	http.Pusher
+}
+
+// A bodyWatcher lets the body of a request through, and remembers if it could not be
+// read.
+type bodyWatcher struct {
+	io.ReadCloser
+	failed atomic.Bool // for a proxy's transport reads elsewhere
+}
+
+// watchBody puts a watcher around the body of a request, if it has one.
+func watchBody(r *http.Request) *bodyWatcher {
+	b := &bodyWatcher{ReadCloser: r.Body}
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = b
+	}
+	return b
+}
+
+// Read reads. That somebody here has closed the body is not the client's fault.
+func (b *bodyWatcher) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, http.ErrBodyReadAfterClose) {
+		b.failed.Store(true)
+	}
+	return n, err
 }

@@ -76,30 +76,40 @@ func sameStore(a, b *penstock.Limiter) bool {
 }
 
 // Take takes the parts, one for each limiter, all or nothing. It returns how many
-// of them were decided: all, unless one was denied before the others' stores were
-// asked. Limiters of one store are decided as one. Those of several are taken one
-// store after the other, and given back if a later one denies or fails. A denial
-// stays one if giving back fails; nothing was decided only if decided is 0.
+// of them were decided: all, unless one was denied, or failed, before the others'
+// stores were asked. Limiters of one store are decided as one. Those of several are
+// taken one store after the other, and given back if a later one denies. A denial
+// stays one if giving back fails. If a store fails that was to allow or deny,
+// allowed is true, and what the stores before it granted stays taken: it is for the
+// caller to [Set.GiveBack], unless the request goes on all the same.
 func (s *Set) Take(ctx context.Context, parts []Part) (decided int, allowed bool, err error) {
 	for i := range parts {
 		if parts[i].Cost < 0 {
-			return 0, false, errNegative // before anything is charged
+			return 0, true, errNegative // before anything is charged
 		}
 	}
-	from := 0
+	began, from := s.began(), 0
 	for _, end := range s.ends {
 		if err = s.takeTogether(ctx, from, parts[from:end]); err != nil {
-			_ = s.giveBack(ctx, parts[:from], 0) // the first error is the one to report
-			return 0, false, err
+			return from, true, err
 		}
 		for i := from; i < end; i++ {
 			if !parts[i].Decision.Allowed {
-				return end, false, s.giveBack(ctx, parts[:from], 0)
+				return end, false, s.GiveBack(ctx, parts[:from], began)
 			}
 		}
 		from = end
 	}
 	return from, true, nil
+}
+
+// began returns the time, which matters only if one store can be slow to answer
+// after another has granted.
+func (s *Set) began() (t time.Time) {
+	if len(s.ends) > 1 {
+		t = time.Now()
+	}
+	return t
 }
 
 var errNegative = &penstock.FieldError{Field: "Cost", Problem: "must not be negative", Kind: penstock.ErrBadCost}
@@ -154,7 +164,7 @@ func (s *Set) Hold(ctx context.Context, parts []Part) error {
 	case <-t.C:
 		return nil
 	case <-ctx.Done():
-		_ = s.giveBack(ctx, parts, time.Since(began)) // an error leaves units charged, which admits too little rather than too much
+		_ = s.GiveBack(ctx, parts, began) // an error leaves units charged, which admits too little rather than too much
 		return ctx.Err()
 	}
 }

@@ -147,7 +147,7 @@ func TestNegativeCosts(t *testing.T) {
 		t.Fatal(ok, err)
 	}
 	for _, costs := range [][]int64{{-1, 1}, {1, -1}, {1, penstock.Reset}} {
-		if n, ok, err := s.Take(t.Context(), parts(costs...)); n != 0 || ok || !errors.Is(err, penstock.ErrBadCost) {
+		if n, ok, err := s.Take(t.Context(), parts(costs...)); n != 0 || !ok || !errors.Is(err, penstock.ErrBadCost) {
 			t.Errorf("%v: %d decided, %v, %v", costs, n, ok, err)
 		}
 	}
@@ -156,15 +156,22 @@ func TestNegativeCosts(t *testing.T) {
 	}
 }
 
-func TestAFailureGivesBack(t *testing.T) {
+// What was granted before a store failed is the caller's to keep, or to give back.
+func TestAFailure(t *testing.T) {
 	lost := errors.New("lost")
 	broken := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
 		return penstock.Decision{}, lost
 	})
 	a := limiter(t, penstock.NewMemory(nil), "10/1h")
 	s, _ := charge.NewSet([]*penstock.Limiter{a, limiter(t, broken, "10/1h")})
-	if _, _, err := s.Take(t.Context(), parts(3, 1)); !errors.Is(err, lost) {
-		t.Errorf("got %v, want %v", err, lost)
+	ps := parts(3, 1)
+	began := time.Now()
+	n, ok, err := s.Take(t.Context(), ps)
+	if n != 1 || !ok || !errors.Is(err, lost) || remaining(t, a) != 7 {
+		t.Errorf("%d decided, %v, %v, and %d of 10 remain", n, ok, err, remaining(t, a))
+	}
+	if err := s.GiveBack(t.Context(), ps[:n], began); err != nil {
+		t.Error(err)
 	}
 	if got := remaining(t, a); got != 10 {
 		t.Errorf("%d of 10 remain", got)
@@ -242,4 +249,26 @@ func TestOneLimiterCostsNoMemory(t *testing.T) {
 	if n != 0 {
 		t.Errorf("%v allocations", n)
 	}
+}
+
+// A store that is slow to deny does not make the one before it forgive what others
+// took in a window that has begun since.
+func TestGivingBackLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near := limiter(t, penstock.NewMemory(nil), "10/1s fixed-window")
+		slow := limiter(t, penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
+			time.Sleep(2 * time.Second)
+			if _, err := near.AllowN(t.Context(), "k", 5); err != nil {
+				t.Error(err)
+			}
+			return penstock.Decision{RetryAfter: time.Second}, nil
+		}), "1/1h")
+		s, _ := charge.NewSet([]*penstock.Limiter{near, slow})
+		if _, ok, err := s.Take(t.Context(), parts(4, 1)); ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		if got := remaining(t, near); got != 5 {
+			t.Errorf("%d of 10 remain, after others took 5", got)
+		}
+	})
 }

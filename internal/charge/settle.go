@@ -8,13 +8,13 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// giveBack gives back what the first limiters were charged some time ago, even if
-// ctx has ended.
-func (s *Set) giveBack(ctx context.Context, parts []Part, age time.Duration) (first error) {
+// GiveBack gives back what the first limiters were charged at a time or later, even
+// if ctx has ended.
+func (s *Set) GiveBack(ctx context.Context, parts []Part, since time.Time) (first error) {
 	if len(parts) == 0 {
 		return nil
 	}
-	ctx = context.WithoutCancel(ctx)
+	ctx, age := context.WithoutCancel(ctx), time.Since(since)
 	for i := range parts {
 		p := &parts[i]
 		n := stillCharged(s.limiters[i].Limit(), &p.Decision, age)

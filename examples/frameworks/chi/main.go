@@ -2,8 +2,8 @@
 // library's.
 //
 //	cd examples/frameworks && go run ./chi
-//	curl -i localhost:8080/tenants/acme           # four times
-//	curl -i -X POST localhost:8080/login?as=eve   # three times
+//	curl -i localhost:8080/tenants/acme             # four times
+//	curl -i -X POST 'localhost:8080/login?as=eve'   # three times
 package main
 
 import (

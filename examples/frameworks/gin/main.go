@@ -2,8 +2,8 @@
 // than the standard library's, and [adapt] makes one of the other.
 //
 //	cd examples/frameworks && go run ./gin
-//	curl -i localhost:8080/tenants/acme           # four times
-//	curl -i -X POST localhost:8080/login?as=eve   # three times
+//	curl -i localhost:8080/tenants/acme             # four times
+//	curl -i -X POST 'localhost:8080/login?as=eve'   # three times
 package main
 
 import (

@@ -117,11 +117,12 @@ fmt: $(LINT) ## Format every module
 	@set -e; for module in $(MODULES); do (cd $$module && $(LINT) fmt ./...); done
 
 .PHONY: bench
-bench: setup ## Measure stores, doors and middleware beside others, and print the tables, in some twenty minutes
+bench: setup ## Measure stores, doors and middleware beside others, and print the tables, in some twenty-five minutes
 	cd bench && go run ./memory
 	cd bench && go run ./redis
 	cd bench && go run ./doors
 	cd bench && go run ./http
+	cd bench && go run ./resilience
 
 .PHONY: faults
 faults: setup ## Break real servers and daemons in every way that docs/reliability.md lists, in some minutes; UPDATE=1 writes its table

@@ -23,6 +23,7 @@ type denial struct {
 	cost      int64  // that was denied
 	remaining int64  // of units, at least
 	asked     int64  // until when somebody asking again is waited for
+	passes    int64  // units for which nobody need wait, because there are some again
 	whole     bool   // whether retryAt may have been rounded to a millisecond
 }
 
@@ -36,8 +37,8 @@ type denialSet struct {
 	epochs [8]uint32 // each changes with the keys of some hashes
 }
 
-// epoch returns the number that changes whenever units of a key are taken or given
-// back. It is shared by few enough keys that a busy one will hardly ever keep the
+// epoch returns the number that changes whenever units of a key may have been given
+// back. What is taken makes no denial wrong. It is shared by few enough keys that a busy one will hardly ever keep the
 // denials of another from being remembered.
 func (s *denialSet) epoch(hash uint64) *uint32 { return &s.epochs[hash>>32%8] }
 
@@ -57,9 +58,12 @@ func (s *denialSet) enter(q *question, d *Decision, f *flights, patient bool) (d
 		return false, nil
 	case !q.known || q.cost < n.cost:
 		return false, nil
-	case q.sent < n.until:
+	case q.began < n.until:
 		return n.answer(q, d), nil
 	case !patient:
+		return false, nil
+	case n.passes >= q.cost:
+		n.passes -= q.cost
 		return false, nil
 	case q.sent < n.asked:
 		return false, f.join(q.hash)
@@ -80,8 +84,8 @@ func (s *denialSet) find(hash uint64) *denial {
 // forget leaves a place to whoever wants it.
 func (n *denial) forget() { *n = denial{} }
 
-// answer writes the decision that the store would make now. It is not ok if the
-// denial of a smaller cost does not tell.
+// answer writes the decision that the store would make now, or would have made when
+// the question was asked. It is not ok if the denial of a smaller cost does not tell.
 func (n *denial) answer(q *question, d *Decision) (ok bool) {
 	retryAt, ok := n.retryAt, true
 	if q.cost > n.cost {
@@ -97,8 +101,11 @@ func (n *denial) answer(q *question, d *Decision) (ok bool) {
 		ResetAfter: time.Duration(max(n.resetAt-q.sent, 0)),
 		Source:     SourceDenyCache,
 	}
-	if retryAt == int64(Never) {
+	switch {
+	case retryAt == int64(Never):
 		d.RetryAfter = Never
+	case retryAt <= q.sent:
+		d.RetryAfter = time.Millisecond // it would pass now, but did not then
 	}
 	return true
 }
@@ -138,18 +145,27 @@ func (s *denialSet) learn(q *question, d *Decision, err error, maxAge int64) {
 	}
 	epoch := s.epoch(q.hash)
 	current := q.epoch == *epoch
-	if d.Granted != 0 || err != nil {
-		*epoch++ // answers under way are from before
+	if q.cost < 0 || q.cost == 0 && err != nil {
+		*epoch++ // what is under way may be a denial from before units were given back
 	}
 	next, denied := q.denied(d)
 	switch {
 	case err == nil && denied && current && !n.tellsMore(q, d):
 		next.until = q.sent + min(next.until, maxAge)
 		s.put(n, next)
+	case n != nil && err != nil && q.cost > 0:
+		// What may have been taken makes nothing pass. The next one asks.
+	case n != nil && err == nil && d.Granted > 0 && d.Remaining < aFew:
+		n.until, n.passes = 0, d.Remaining
 	case n != nil && (err != nil || !denied && n.contradicts(q, d)):
 		n.forget()
 	}
 }
+
+// aFew is how many units there are again of a key that may be spent in a moment. So
+// many callers are let through, and no more: if all who wait were, then nearly all
+// of them in vain, and again and again where a trip takes longer than a unit.
+const aFew = 64
 
 // tellsMore reports whether a denial of a smaller cost is good, and nothing has
 // happened to the key since.

@@ -47,7 +47,8 @@ type DenyCacheOptions struct {
 // costs above one, Remaining is the least that is left.
 //
 // Of a key that was denied, one caller at a time asks again, and the others wait
-// for its answer, for five milliseconds at most.
+// for its answer, for five milliseconds at most. A denial that held when they began
+// to wait is their answer too, even if its time is up by then.
 type DenyCache struct {
 	next    Store
 	maxAge  int64
@@ -91,6 +92,7 @@ type question struct {
 	hash  uint64
 	cost  int64 // how many units must be left for it to pass
 	known bool  // whether a remembered denial may answer it
+	began int64 // when it was asked first
 	sent  int64
 	epoch uint32 // of its key, when it was sent
 	asker bool   // whether others may be waiting for the answer
@@ -139,12 +141,12 @@ func (c *DenyCache) Take(ctx context.Context, r Request) (Decision, error) {
 // enter answers a question from memory, or lets it pass, perhaps after waiting
 // for the answer to another one.
 func (c *DenyCache) enter(ctx context.Context, q *question, d *Decision) (denied bool, err error) {
-	for began := int64(0); ; {
+	for {
 		q.sent = c.clock.read()
-		if began == 0 {
-			began = q.sent
+		if q.began == 0 {
+			q.began = q.sent
 		}
-		wait := int64(patience) - (q.sent - began)
+		wait := int64(patience) - (q.sent - q.began)
 		denied, landed := c.set(q).enter(q, d, &c.flights, wait > 0)
 		if denied || landed == nil {
 			return denied, nil
@@ -166,6 +168,7 @@ func (c *DenyCache) Known(r Request) (d Decision, denied bool) {
 // recall answers a question from memory if it can, and waits for nobody.
 func (c *DenyCache) recall(q *question, d *Decision) bool {
 	q.sent = c.clock.read()
+	q.began = q.sent
 	denied, _ := c.set(q).enter(q, d, nil, false)
 	return denied
 }
@@ -239,7 +242,7 @@ func takeRest(ctx context.Context, next Store, qs []question, rs, rest []Request
 	}
 	answers := make([]Decision, len(rest))
 	if err := TakeEach(ctx, next, rest, answers); err != nil {
-		return err
+		return amongAll(err, unanswered(qs))
 	}
 	for i := range qs {
 		if !qs[i].answered {
@@ -247,6 +250,16 @@ func takeRest(ctx context.Context, next Store, qs []question, rs, rest []Request
 		}
 	}
 	return nil
+}
+
+// unanswered returns the places of the requests that were not answered from memory.
+func unanswered(qs []question) (places []int) {
+	for i := range qs {
+		if !qs[i].answered {
+			places = append(places, i)
+		}
+	}
+	return places
 }
 
 // TakeAll decides the requests as one, by asking the store: one that is known to
@@ -266,16 +279,16 @@ func (c *DenyCache) TakeAll(ctx context.Context, rs []Request, ds []Decision) er
 		c.recall(&qs[i], nil)
 	}
 	err := TakeAll(ctx, c.next, rs, ds)
-	if err != nil || !ok {
+	if !ok || len(ds) < len(rs) {
 		return err
 	}
 	for i := range qs {
-		if sameKeyTwice(qs, i) {
-			qs[i].cost = 0 // it was refused for what they cost together
+		if err != nil || sameKeyTwice(qs, i) {
+			qs[i].cost = 0 // it was refused for what they cost together, or taken and given back
 		}
-		c.learn(&qs[i], &ds[i], nil)
+		c.learn(&qs[i], &ds[i], err)
 	}
-	return nil
+	return err
 }
 
 func sameKeyTwice(qs []question, i int) bool {

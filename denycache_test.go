@@ -350,6 +350,63 @@ func TestOneAskerAtATime(t *testing.T) {
 	})
 }
 
+// A key that is asked for all the time costs few trips also where a trip takes
+// longer than a unit, so that some unit is granted during every trip.
+func TestBusyKeyFarAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &farStore{store: penstock.NewMemory(&penstock.MemoryOptions{Tick: time.Millisecond}), there: after(time.Millisecond)}
+		store.back = after(time.Millisecond)
+		lim := limiter(t, penstock.WithDenyCache(store, nil), "1000/1s burst=100")
+		const callers, times = 32, 1000
+		var allowed atomic.Int64
+		start := time.Now()
+		trips := store.tripsFor(func() {
+			crowd(callers, func() {
+				for range times {
+					if d, err := lim.Allow(ctx, "key"); err != nil {
+						t.Error(err)
+					} else if d.Allowed {
+						allowed.Add(1)
+					}
+					time.Sleep(2 * time.Millisecond)
+				}
+			})
+		})
+		ideal := 100 + int64(time.Since(start)/time.Millisecond)
+		if allowed.Load() < ideal*97/100 || allowed.Load() > ideal {
+			t.Errorf("%d allowed, want nearly the %d that there are", allowed.Load(), ideal)
+		}
+		if trips > callers*times/4 {
+			t.Errorf("%d trips for %d decisions, want few", trips, callers*times)
+		}
+		t.Logf("%d trips for %d decisions, %d of %d allowed", trips, callers*times, allowed.Load(), ideal)
+	})
+}
+
+// A denial that took longer to arrive than it lasts is still the answer to those
+// who had begun to wait while it held, or else they would ask one after the other.
+func TestWaitersShareALateDenial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &farStore{store: penstock.NewMemory(nil)}
+		lim := limiter(t, penstock.WithDenyCache(store, nil), "500/1s burst=1")
+		spendOne(t, lim, "key")
+		time.Sleep(2 * time.Millisecond)
+		spendOne(t, limiter(t, store.store, "500/1s burst=1"), "key") // somebody else was faster
+		store.back = after(3 * time.Millisecond)
+		n := store.tripsFor(func() {
+			crowd(50, func() {
+				d, err := lim.Allow(ctx, "key")
+				if err != nil || d.Allowed || d.RetryAfter <= 0 || d.RetryAfter > 2*time.Millisecond {
+					t.Errorf("%v, %v, want a denial for 2ms at most", d, err)
+				}
+			})
+		})
+		if n != 1 {
+			t.Errorf("%d trips for 50 callers, want one", n)
+		}
+	})
+}
+
 // crowd runs n of the same at once, and waits for them.
 func crowd(n int, f func()) {
 	var wg sync.WaitGroup
@@ -396,6 +453,105 @@ func TestNobodyQueuesAtAHungStore(t *testing.T) {
 		if got := time.Since(start); got > 55*time.Millisecond {
 			t.Errorf("100 callers took %v, want at most 55ms", got)
 		}
+	})
+}
+
+// When the one who asks goes away, another one asks, and not all.
+func TestAskerThatGoesAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &farStore{store: penstock.NewMemory(nil)}
+		lim := limiter(t, penstock.WithDenyCache(store, nil), "1/500ms")
+		spendOne(t, lim, "key")
+		time.Sleep(500 * time.Millisecond)
+		store.hang = time.Second
+		store.hung.Store(true)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, 2*time.Millisecond)
+			defer cancel()
+			if _, err := lim.Allow(ctx, "key"); err == nil {
+				t.Error("a store that hangs has answered")
+			}
+		})
+		synctest.Wait()
+		store.hung.Store(false)
+		store.there = after(time.Millisecond)
+		n := store.tripsFor(func() { crowd(100, func() { _, _ = lim.Allow(ctx, "key") }) })
+		wg.Wait()
+		if n != 1 {
+			t.Errorf("%d trips for 100 callers behind one that went away, want one", n)
+		}
+	})
+}
+
+// What was taken for several together, and given back because one of them failed,
+// is nobody's denial.
+func TestDenialDuringATakeAllThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &farStore{store: penstock.NewMemory(nil), there: after(time.Millisecond)}
+		store.refuse = func(r penstock.Request) bool { return r.Key == "broken" }
+		oneByOne := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+			d, err := store.Take(ctx, r)
+			if r.Cost < 0 {
+				time.Sleep(time.Millisecond)
+			}
+			return d, err
+		})
+		lim := limiter(t, penstock.WithDenyCache(oneByOne, nil), "1/1h")
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			rs := []penstock.Request{lim.Request("key"), lim.Request("broken")}
+			if err := penstock.TakeAll(ctx, lim.Store(), rs, make([]penstock.Decision, 2)); !errors.Is(err, penstock.ErrUnavailable) {
+				t.Errorf("got %v, want that the store is unavailable", err)
+			}
+		})
+		time.Sleep(500 * time.Microsecond)
+		denied(t, lim, "key") // for the moment that it is taken
+		wg.Wait()
+		spendOne(t, lim, "key")
+	})
+}
+
+// An error says which of the requests it is about, also when some of them were
+// answered before the store was asked.
+func TestErrorsNameTheRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := func(r penstock.Request) bool { return r.Key == "broken" }
+		cached := &farStore{store: penstock.NewMemory(nil)}
+		leased := &farStore{store: penstock.NewMemory(nil)}
+		away := newSharded()
+		lease := penstock.WithLease(penstock.StoreFunc(leased.Take), nil)
+		fallback := penstock.WithFallback(away, nil, nil)
+		for name, store := range map[string]penstock.Store{
+			"a cache":    penstock.WithDenyCache(penstock.StoreFunc(cached.Take), nil),
+			"a lease":    lease,
+			"a fallback": fallback,
+		} {
+			lim := limiter(t, store, "10000/300d name=n")
+			if name == "a cache" {
+				lim = limiter(t, store, "1/1h")
+			}
+			away.away[1].Store(true)
+			for range 20 {
+				if _, err := lim.Allow(ctx, "1"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			away.store = choosy{away.store}
+			cached.refuse, leased.refuse = broken, broken
+			odd := lim.Request("0")
+			odd.Limit.Name = "odd"
+			if name != "a fallback" {
+				odd = lim.Request("broken")
+			}
+			rs := []penstock.Request{lim.Request("1"), lim.Request("2"), odd}
+			err := penstock.TakeEach(ctx, store, rs, make([]penstock.Decision, 3))
+			var about interface{ RequestIndex() int }
+			if !errors.As(err, &about) || about.RequestIndex() != 2 || !strings.Contains(err.Error(), "request 2:") {
+				t.Errorf("%s: %v, want an error about request 2", name, err)
+			}
+		}
+		_ = lease.Close(ctx)
 	})
 }
 
@@ -644,6 +800,33 @@ func TestDenyCacheAllocatesNothing(t *testing.T) {
 	} {
 		if n := testing.AllocsPerRun(100, call); n != 0 {
 			t.Errorf("%s: %v allocations, want none", name, n)
+		}
+	}
+}
+
+// Denials under a limit that is to be left alone are asked for each time.
+func TestDenyCacheLeavesLimitsAlone(t *testing.T) {
+	asked := penstock.PerHour(1).WithName("asked")
+	cache := penstock.WithDenyCache(penstock.NewMemory(nil), &penstock.DenyCacheOptions{
+		Only: func(l penstock.Limit) bool { return l.Name != "asked" },
+	})
+	for limit, want := range map[penstock.Limit]penstock.Source{
+		asked:               penstock.SourceStore,
+		penstock.PerHour(1): penstock.SourceDenyCache,
+	} {
+		r := penstock.Request{Key: "k", Limit: limit, Cost: 1}
+		var d penstock.Decision
+		for range 3 {
+			var err error
+			if d, err = cache.Take(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if d.Allowed || d.Source != want {
+			t.Errorf("%v: %v, want a denial by the %v", limit, d, want)
+		}
+		if _, known := cache.Known(r); known != (want == penstock.SourceDenyCache) {
+			t.Errorf("%v: known %v", limit, known)
 		}
 	}
 }

@@ -3,7 +3,9 @@ package penstock
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -23,7 +25,7 @@ type FallbackOptions struct {
 	Failures int
 
 	// Retry is how long after that the first store is tried again, give or take
-	// a fifth. Default: half a second.
+	// a fifth. Default: a quarter of a second.
 	Retry time.Duration
 
 	// Share is the part of every limit that this process may grant by itself
@@ -37,7 +39,9 @@ type FallbackOptions struct {
 	OnFailure func(l Limit) (mode FailureMode, share float64)
 
 	// OnChange is called when the first store, or a shard of it, is given up, and
-	// when it is back. It must return soon. Default: nobody is told.
+	// when it is back: beside the decisions, one call at a time. What it was told last
+	// is how things are; of what has come and gone while it was busy it hears nothing.
+	// Default: nobody is told.
 	OnChange func(FallbackChange)
 
 	// MaxKeys is how many keys may wait to have settled what was spent while the
@@ -84,8 +88,10 @@ type FallbackChange struct {
 // has not come back by itself, is charged to it, as far as there is room. Under
 // FailOpen there is no bound.
 //
-// A Request.ID is known only to the store that granted it, and a refund goes to
-// the store that is asked at the time: when the two differ, nothing is given back.
+// What the second store grants under a Request.ID is charged to the first under the
+// same ID: once, even if the first had granted it and the answer was lost. Until
+// then each store knows only the IDs that it granted, and a refund goes to the store
+// that is asked at the time: when the two differ, nothing is given back.
 //
 // Decisions of the second store have [SourceFallback]; their numbers are those of
 // the share.
@@ -104,21 +110,26 @@ type Fallback struct {
 	parts   []part
 	shardOf func(key string) int // nil if there is one part
 
-	telling  sync.Mutex // keeps changes in order
+	telling  sync.Mutex
+	told     bool // whether somebody is being told of changes
 	identity settlementID
 }
 
 // A part of the first store can be away by itself.
 type part struct {
 	breaker
-	ledger ledger
-	shard  int
+	ledger  ledger
+	shard   int
+	look    atomic.Pointer[Request] // by which it is tried
+	doubtAt atomic.Int64            // when to look next, if callers go without an answer
+	told    bool                    // whether it was said to be away; this and why under telling
+	why     error                   // it went
 }
 
 const (
 	defaultFallbackTimeout  = 50 * time.Millisecond
 	defaultFallbackFailures = 5
-	defaultFallbackRetry    = 500 * time.Millisecond
+	defaultFallbackRetry    = 250 * time.Millisecond
 	defaultFallbackKeys     = 1 << 16
 )
 
@@ -181,10 +192,13 @@ func (f *Fallback) part(key string) *part {
 }
 
 // Away returns how many shards of the first store are away now, and of how many.
+// Those that are it has tried again when it is time to, so that who waits for them
+// before it sends any requests does not wait for ever.
 func (f *Fallback) Away() (away, of int) {
 	for i := range f.parts {
-		if f.parts[i].isOpen() {
+		if p := &f.parts[i]; p.isOpen() {
 			away++
+			f.probe(p)
 		}
 	}
 	return away, len(f.parts)
@@ -213,7 +227,10 @@ func (f *Fallback) Take(ctx context.Context, r Request) (Decision, error) {
 	switch {
 	case err == nil:
 		f.answered(p, t)
-	case f.blames(ctx, err, sent):
+	case isMalformed(err):
+	case !f.blames(ctx, sent):
+		f.doubt(p, &r)
+	default:
 		f.failed(p, t, err)
 		if ctx.Err() == nil {
 			d, err = f.takeAway(ctx, p, &r)
@@ -247,32 +264,77 @@ func (f *Fallback) answered(p *part, t ticket) {
 // many.
 func (f *Fallback) failed(p *part, t ticket, err error) {
 	if p.fail(t, f.clock.read(), f.failures, f.retry) {
-		f.tell(FallbackChange{Shard: p.shard, Away: true, Err: err})
+		f.tell(p, err)
 	}
 }
 
-func (f *Fallback) tell(c FallbackChange) {
-	if f.onChange != nil {
-		f.telling.Lock()
-		defer f.telling.Unlock()
+// tell has it said that a part has changed, and why. No decision waits for that.
+func (f *Fallback) tell(p *part, err error) {
+	if f.onChange == nil {
+		return
+	}
+	f.telling.Lock()
+	defer f.telling.Unlock()
+	p.why = err
+	if !f.told {
+		f.told = true
+		go f.tellAll()
+	}
+}
+
+// tellAll says how the parts are, one change after the other, until there is
+// nothing new. So what was said last is true.
+func (f *Fallback) tellAll() {
+	for {
+		c, ok := f.change()
+		if !ok {
+			return
+		}
 		f.onChange(c)
 	}
 }
 
-// blames reports whether an error is the first store's fault. It is not if the
-// request has no meaning, or if the caller has gone. A caller whose time was up
-// did not necessarily wait for long; but where nobody waits for as long as the
-// timeout, nothing else would show that a store hangs.
-func (f *Fallback) blames(ctx context.Context, err error, sent int64) bool {
-	switch gone := ctx.Err(); {
-	case isMalformed(err):
-		return false
-	case errors.Is(gone, context.DeadlineExceeded):
-		return f.clock.read()-sent >= int64(f.timeout)/5
-	case gone != nil:
-		return false
+// change returns a change that nobody was told of yet.
+func (f *Fallback) change() (c FallbackChange, ok bool) {
+	f.telling.Lock()
+	defer f.telling.Unlock()
+	for i := range f.parts {
+		p := &f.parts[i]
+		if away := p.isOpen(); away != p.told {
+			p.told = away
+			return FallbackChange{Shard: p.shard, Away: away, Err: p.why}, true
+		}
 	}
-	return true
+	f.told = false
+	return c, false
+}
+
+// blames reports whether it is the first store's fault that a call was not
+// answered. It is not if the caller has gone before the store's time was up.
+func (f *Fallback) blames(ctx context.Context, sent int64) bool {
+	return ctx.Err() == nil || f.clock.read()-sent >= int64(f.timeout)
+}
+
+// doubt looks whether the first store answers, after a caller has gone without an
+// answer. Such a caller proves nothing; but where nobody waits for as long as the
+// timeout, nothing else would show that a store hangs.
+func (f *Fallback) doubt(p *part, r *Request) {
+	now, at := f.clock.read(), p.doubtAt.Load()
+	if now < at || !p.doubtAt.CompareAndSwap(at, now+int64(f.timeout)) {
+		return
+	}
+	t, ok := p.admit(now)
+	if !ok {
+		return
+	}
+	look := Request{Key: strings.Clone(r.Key), Limit: r.Limit}
+	go func() {
+		if _, err := f.ask(context.Background(), look); err == nil {
+			f.answered(p, t)
+		} else if !isMalformed(err) {
+			f.failed(p, t, err)
+		}
+	}()
 }
 
 // isMalformed reports whether an error says that a request has no meaning.
@@ -283,22 +345,31 @@ func isMalformed(err error) bool {
 // probe tries the first store again, if it is time to. Where something waits to be
 // settled it does that, for a store may answer looks and still not be able to
 // write.
-func (f *Fallback) probe(p *part, r *Request) {
-	if !p.probe(f.clock.read()) {
+func (f *Fallback) probe(p *part) {
+	look := p.look.Load()
+	if look == nil || !p.probe(f.clock.read()) {
 		return
 	}
-	look := Request{Key: r.Key, Limit: r.Limit}
 	go func() {
 		err := f.settleSome(p, 1, true)
 		if err == nil {
-			_, err = f.ask(context.Background(), look)
+			_, err = f.ask(context.Background(), *look)
 		}
-		p.probed(err == nil, f.clock.read(), f.retry)
-		if err == nil {
-			f.tell(FallbackChange{Shard: p.shard})
+		p.probed(err == nil || isMalformed(err), f.clock.read(), f.retry)
+		if !p.isOpen() {
+			f.tell(p, nil)
 			f.settleSoon(p)
 		}
 	}()
+}
+
+// probeBy tries the first store again, if it is time to, and remembers a request to
+// do so by.
+func (f *Fallback) probeBy(p *part, r *Request) {
+	if p.look.Load() == nil {
+		p.look.Store(&Request{Key: strings.Clone(r.Key), Limit: r.Limit})
+	}
+	f.probe(p)
 }
 
 // TakeEach decides every request by itself: those whose shards are there in one

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"strconv"
 )
 
 // This file is about how requests are decided while the first store is away.
@@ -27,6 +28,9 @@ func (f *Fallback) policy(l Limit) (mode FailureMode, local Limit) {
 // any.
 func (l Limit) portion(share float64) Limit {
 	n := l.Normal()
+	if n.Name == "" { // parts of different limits may be equal, and are still different
+		n.Name = "part of " + strconv.FormatInt(n.Count, 36) + " " + strconv.FormatInt(n.Burst, 36)
+	}
 	n.Count, n.Burst = portionOf(n.Count, share), portionOf(n.Burst, share)
 	if n.Validate() != nil { // so high a rate that it cannot be divided evenly
 		n.Count, n.Burst = min(n.Count, 1), min(n.Burst, 1)
@@ -46,7 +50,7 @@ func (f *Fallback) takeAway(ctx context.Context, p *part, r *Request) (Decision,
 	if err != nil {
 		return Decision{}, err
 	}
-	f.probe(p, r)
+	f.probeBy(p, r)
 	mode, local := f.policy(r.Limit)
 	switch mode {
 	case FailOpen:
@@ -125,7 +129,7 @@ func (f *Fallback) deny(p *part, mt *meter, r *Request) Decision {
 func (f *Fallback) takeAllAway(ctx context.Context, calls []fallbackCall, rs []Request, ds []Decision) error {
 	for i := range calls {
 		if calls[i].first {
-			f.probe(calls[i].part, &rs[i])
+			f.probeBy(calls[i].part, &rs[i])
 		}
 	}
 	a := awayBatch{f: f, calls: calls, rs: rs}

@@ -8,6 +8,7 @@ import (
 // A fallbackBatch is several requests under way to the first store.
 type fallbackBatch struct {
 	f     *Fallback
+	rs    []Request
 	sent  int64
 	calls []fallbackCall
 	all   bool // whether all of them may go
@@ -23,7 +24,7 @@ type fallbackCall struct {
 
 // begin asks the breaker of each part once whether its requests may go.
 func (b *fallbackBatch) begin(f *Fallback, rs []Request) {
-	b.f, b.sent, b.calls, b.all = f, f.clock.read(), make([]fallbackCall, 0, len(rs)), true
+	b.f, b.rs, b.sent, b.calls, b.all = f, rs, f.clock.read(), make([]fallbackCall, 0, len(rs)), true
 	for i := range rs {
 		c := fallbackCall{part: f.part(rs[i].Key), first: true}
 		for _, before := range b.calls {
@@ -82,14 +83,26 @@ func (b *fallbackBatch) ask(
 	case err == nil:
 		b.answered()
 		return true, nil
-	case !f.blames(ctx, err, b.sent):
-		return false, err
+	case isMalformed(err):
+		return false, amongAll(err, places)
+	case !f.blames(ctx, b.sent):
+		b.doubt()
+		return false, amongAll(err, places)
 	}
 	b.blame(err, places)
 	if ctx.Err() != nil {
-		return false, err
+		return false, amongAll(err, places)
 	}
 	return false, nil
+}
+
+// doubt looks whether the parts that were asked answer, after the caller has gone.
+func (b *fallbackBatch) doubt() {
+	for i := range b.calls {
+		if c := &b.calls[i]; c.ok && c.first {
+			b.f.doubt(c.part, &b.rs[i])
+		}
+	}
 }
 
 // answered tells the breaker of every part that was asked, once.

@@ -49,23 +49,26 @@ func (s *farStore) reach(ctx context.Context, rs ...penstock.Request) error {
 	if s.seen != nil {
 		s.seen(rs...)
 	}
-	s.pass(s.there, rs)
-	return nil
+	if s.there == nil || len(rs) == 0 {
+		return nil
+	}
+	select {
+	case <-time.After(s.there(rs[0])):
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("far: %w", ctx.Err())
+	}
 }
 
 // answer comes back with an answer, if it is not lost.
 func (s *farStore) answer(err error, rs ...penstock.Request) error {
-	s.pass(s.back, rs)
+	if s.back != nil && len(rs) > 0 {
+		<-time.After(s.back(rs[0]))
+	}
 	if s.lost != nil && s.lost(rs) {
 		return fmt.Errorf("far: %w: connection reset", penstock.ErrUnavailable)
 	}
 	return err
-}
-
-func (s *farStore) pass(way func(penstock.Request) time.Duration, rs []penstock.Request) {
-	if way != nil && len(rs) > 0 {
-		<-time.After(way(rs[0]))
-	}
 }
 
 func (s *farStore) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {

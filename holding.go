@@ -24,7 +24,8 @@ type holding struct {
 	asked int64 // units that were asked for here, …
 	since int64 // … since then, or half of them if that was long ago
 
-	refilling int64 // until when somebody who asks for more is waited for
+	flight    int64 // the number of the refill that is under way, if one is …
+	refilling int64 // … and until when it is waited for
 	denied    int64 // until when to deny, because there was not enough
 	retryAt   int64 // when there will be some, if that is known
 	aside     int64 // until when to leave the key alone
@@ -50,8 +51,11 @@ func (s *holdingSet) enter(l *Lease, n *need, d *Decision, isNew, patient bool) 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n.want = 0
+	if l.closed.Load() {
+		return false, nil
+	}
 	h := s.find(l, n)
-	if h == nil || l.closed.Load() {
+	if h == nil {
 		return false, nil
 	}
 	if isNew {
@@ -70,11 +74,24 @@ func (s *holdingSet) enter(l *Lease, n *need, d *Decision, isNew, patient bool) 
 		return true, nil
 	case h.scarce && !h.isBusy(n):
 		return false, nil
-	case n.now < h.refilling:
+	case h.flight != 0 && n.now < h.refilling:
 		return false, l.flights.join(n.hash)
+	case h.flight != 0:
+		return false, nil
 	}
-	n.want, h.refilling = want, n.now+int64(patience)
+	h.ask(l, n, want)
 	return false, nil
+}
+
+// ask has more asked for: so much that, with what is held, there will be no more
+// than is wanted. Until that is back nobody else asks, or else there might be.
+func (h *holding) ask(l *Lease, n *need, want int64) {
+	n.want = want
+	if n.now < h.expires {
+		n.want -= h.left
+	}
+	n.flight = l.flown.Add(1)
+	h.flight, h.refilling = n.flight, n.now+int64(patience)
 }
 
 // find returns the holding of a key, or a place for one. A key whose limit has
@@ -92,7 +109,7 @@ func (s *holdingSet) find(l *Lease, n *need) *holding {
 			*h = holding{hash: n.hash, meter: n.meter, since: n.now}
 			return h
 		}
-		if h.left == 0 && (spare == nil || h.since < spare.since) {
+		if h.left == 0 && h.flight == 0 && (spare == nil || h.since < spare.since) {
 			spare = h
 		}
 	}
@@ -178,34 +195,37 @@ func (h *holding) deny(n *need, d *Decision) {
 
 // refilled takes note of what the store has given, and meets the need by it. It
 // does not if that was too little. What somebody else has given in the store's
-// place, or what came when the lease was closed, goes back.
-func (s *holdingSet) refilled(l *Lease, n *need, d *Decision, err error) (done, back bool) {
+// place, or what came when the lease was closed, goes back. What came after the key
+// was reset is nobody's: it may have been paid for by a debt that is forgotten.
+func (s *holdingSet) refilled(l *Lease, n *need, d *Decision, err error) (done bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h := s.holding(n)
-	if h != nil {
-		h.refilling = 0
+	now, h := l.clock.read(), s.holding(n)
+	if h != nil && h.flight != n.flight {
+		return false
 	}
-	switch now := l.clock.read(); {
+	if h != nil {
+		h.flight = 0
+	}
+	switch {
 	case err != nil:
-		return false, false
+		return false
 	case h == nil || l.closed.Load() || d.Source != SourceStore:
 		if h != nil {
 			h.aside = now + int64(leaveAlone)
 		}
 		return l.handBack(n, d)
-	default:
-		h.hold(l, n, d, now)
-		if d.Granted == 0 && n.cost == 1 {
-			return true, false // the store's denial is the answer
-		}
-		if now >= h.expires || h.left < n.cost {
-			return false, false
-		}
+	}
+	h.hold(l, n, d, now)
+	if d.Granted == 0 && n.cost == 1 {
+		return true // the store's denial is the answer
+	}
+	if now >= h.expires || h.left < n.cost {
+		return false
 	}
 	l.arm()
 	h.grant(n, d)
-	return true, false
+	return true
 }
 
 // hold adds what was granted to what is held. If that is enough for the need, then
@@ -230,7 +250,7 @@ func (h *holding) hold(l *Lease, n *need, d *Decision, now int64) {
 
 // handBack keeps of a grant what the request needs, if that is there, and has the
 // rest given back.
-func (l *Lease) handBack(n *need, d *Decision) (done, back bool) {
+func (l *Lease) handBack(n *need, d *Decision) (done bool) {
 	rest := d.Granted
 	if done = d.Allowed && d.Granted >= n.cost; done {
 		n.taken = n.now
@@ -238,10 +258,10 @@ func (l *Lease) handBack(n *need, d *Decision) (done, back bool) {
 		d.Granted, d.Remaining = n.cost, d.Remaining+rest
 	}
 	if !d.Allowed && n.cost == 1 {
-		return true, false
+		return true
 	}
 	l.returns.add(returned{key: strings.Clone(n.key), meter: n.meter, units: rest, taken: n.now})
-	return done, true
+	return done
 }
 
 // putBack undoes a grant. Units of a lease that is over go back to the store.
@@ -295,15 +315,14 @@ func (s *holdingSet) passed(n *need, d *Decision) {
 	}
 }
 
-// forget drops what is held of a key that is as good as new: it was paid for by
-// a debt that is forgotten.
-func (s *holdingSet) forget(n *need) {
+// forget drops what is held of a key that is reset: it was paid for by a debt that
+// is forgotten. The key is left alone until then, and what is under way is nobody's
+// when it comes.
+func (s *holdingSet) forget(l *Lease, n *need, until int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range s.ways {
-		if s.ways[i].hash == n.hash {
-			s.ways[i] = holding{}
-		}
+	if h := s.find(l, n); h != nil {
+		*h = holding{hash: n.hash, meter: n.meter, since: n.now, aside: until}
 	}
 }
 

@@ -2,7 +2,9 @@ package penstock
 
 import (
 	"context"
+	"fmt"
 	"math/bits"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,7 +36,8 @@ type LeaseOptions struct {
 }
 
 // A Lease takes units of busy keys ahead, and must be closed to give back what it
-// holds; it also gives back from a goroutine that runs while it holds something.
+// holds; it also gives back, and asks for more, from goroutines that end by
+// themselves.
 // It is safe for concurrent use. [WithLease] makes one.
 //
 // Units are taken of the store before they are spent here, and a process can spend
@@ -73,6 +76,7 @@ type Lease struct {
 	closed  atomic.Bool
 	armed   atomic.Bool // whether a sweep is on its way
 	returns returns
+	flown   atomic.Int64 // refills that were ever asked for
 }
 
 const (
@@ -112,9 +116,10 @@ type need struct {
 	waits bool  // whether it may be granted for later
 	part  bool  // whether it can be met in part
 
-	now   int64
-	want  int64 // what to ask the store for, if this is who does
-	taken int64 // when the units were that have met it
+	now    int64
+	want   int64 // what to ask the store for, if this is who does, …
+	flight int64 // … and by which number that is known
+	taken  int64 // when the units were that have met it
 }
 
 // need returns what a request wants. It is not ok if leases have nothing to do
@@ -152,9 +157,7 @@ func (l *Lease) Take(ctx context.Context, r Request) (Decision, error) {
 	}
 	l.before(&n)
 	d, err := l.next.Take(ctx, r)
-	if err == nil {
-		l.set(&n).passed(&n, &d)
-	}
+	l.after(&n, &d, err)
 	return d, err
 }
 
@@ -162,10 +165,20 @@ func (l *Lease) set(n *need) *holdingSet { return &l.sets[n.hash&l.mask] }
 
 // before prepares for a request that goes to the store by itself.
 func (l *Lease) before(n *need) {
-	if n.cost == Reset {
-		l.set(n).forget(n) // or else what is held would be extra
-	}
 	n.now = l.clock.read()
+	if n.cost == Reset {
+		l.set(n).forget(l, n, n.now+l.maxAge) // or else what is held would be extra
+	}
+}
+
+// after takes note of what the store has said of such a request.
+func (l *Lease) after(n *need, d *Decision, err error) {
+	if n.cost == Reset {
+		l.set(n).forget(l, n, 0)
+	}
+	if err == nil {
+		l.set(n).passed(n, d)
+	}
 }
 
 // spend meets a need by what is held, after asking the store for more if it is
@@ -194,15 +207,47 @@ func (l *Lease) spend(ctx context.Context, n *need, d *Decision) (done bool, err
 }
 
 // refill asks the store for more than is needed, and holds the rest. It is not
-// done if that was too little, or none of the store's.
+// done if that was too little, or none of the store's. A caller who goes away
+// meanwhile leaves the units to the others: if they were lost with it, whoever
+// keeps going away could waste what everybody shares.
 func (l *Lease) refill(ctx context.Context, n *need, d *Decision) (done bool, err error) {
+	if ctx.Done() == nil {
+		return l.takeAhead(ctx, n, d)
+	}
+	r := &refill{need: *n, landed: make(chan struct{})}
+	go r.run(context.WithoutCancel(ctx), l)
+	select {
+	case <-r.landed:
+		*n, *d = r.need, r.decision
+		return r.done, r.err
+	case <-ctx.Done():
+		return false, fmt.Errorf("penstock: waiting for units to be taken ahead: %w", ctx.Err())
+	}
+}
+
+// A refill is asked for beside the caller whose need it is.
+type refill struct {
+	need     need
+	decision Decision
+	done     bool
+	err      error
+	landed   chan struct{}
+}
+
+func (r *refill) run(ctx context.Context, l *Lease) {
+	defer close(r.landed)
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(l.maxAge)) // what comes later is of no use
+	defer cancel()
+	r.need.key = strings.Clone(r.need.key) // the caller's may change once it has gone
+	r.done, r.err = l.takeAhead(ctx, &r.need, &r.decision)
+}
+
+func (l *Lease) takeAhead(ctx context.Context, n *need, d *Decision) (done bool, err error) {
 	more := Request{Key: n.key, Limit: n.meter.limit, Cost: n.want, AtMost: true, meter: n.meter}
 	*d, err = l.next.Take(ctx, more)
-	done, back := l.set(n).refilled(l, n, d, err)
+	done = l.set(n).refilled(l, n, d, err)
 	l.flights.land(n.hash)
-	if back {
-		_ = l.returns.flush(context.WithoutCancel(ctx), l) // what is not given back comes back by itself
-	}
+	l.returnSoon()
 	return done, err
 }
 
@@ -232,13 +277,13 @@ func (l *Lease) TakeAll(ctx context.Context, rs []Request, ds []Decision) error 
 	b.together = true
 	for i := range rs {
 		if err := b.spend(ctx, i); err != nil {
-			b.putBack(ctx)
+			b.putBack()
 			return requestError(i, err)
 		}
 	}
 	allowed, err := b.takeRest(ctx, TakeAll)
 	if !allowed {
-		b.putBack(ctx)
+		b.putBack()
 	}
 	return err
 }
@@ -275,10 +320,35 @@ func (l *Lease) sweep() {
 	_ = l.returns.flush(ctx, l) // there is nobody to tell, and the units come back by themselves
 }
 
+// returnSoon gives back what is on its way, beside the caller, who need not wait for
+// that. What cannot be given back comes back by itself.
+func (l *Lease) returnSoon() {
+	if !l.returns.leave() {
+		return
+	}
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(l.maxAge))
+		defer cancel()
+		_ = l.returns.flush(ctx, l)
+	}()
+}
+
 // returns are units on their way back to the store.
 type returns struct {
-	mu    sync.Mutex
-	units []returned
+	mu      sync.Mutex
+	units   []returned
+	leaving bool // whether somebody is about to take them along
+}
+
+// leave reports whether somebody has to take units along.
+func (rs *returns) leave() bool {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if len(rs.units) == 0 || rs.leaving {
+		return false
+	}
+	rs.leaving = true
+	return true
 }
 
 // A returned is what was left of a lease.
@@ -301,7 +371,7 @@ func (rs *returns) claim() []returned {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	units := rs.units
-	rs.units = nil
+	rs.units, rs.leaving = nil, false
 	return units
 }
 

@@ -73,22 +73,22 @@ func (b *leaseBatch) takeRest(
 		}
 	}
 	answers := make([]Decision, len(b.rest))
-	if err = take(ctx, b.l.next, b.rest, answers); err != nil {
-		return false, err
-	}
-	allowed = true
+	err = take(ctx, b.l.next, b.rest, answers)
+	allowed = err == nil
 	for j, i := range b.places {
-		b.ds[i] = answers[j]
 		allowed = allowed && answers[j].Allowed
 		if n := &b.needs[i]; n.meter != nil {
-			b.l.set(n).passed(n, &b.ds[i])
+			b.l.after(n, &answers[j], err)
+		}
+		if err == nil {
+			b.ds[i] = answers[j]
 		}
 	}
-	return allowed, nil
+	return allowed, amongAll(err, b.places)
 }
 
 // putBack undoes what was spent of what is held, and makes looks of the decisions.
-func (b *leaseBatch) putBack(ctx context.Context) {
+func (b *leaseBatch) putBack() {
 	for i := range b.needs {
 		if n := &b.needs[i]; n.taken > 0 {
 			b.l.set(n).putBack(b.l, n)
@@ -97,5 +97,5 @@ func (b *leaseBatch) putBack(ctx context.Context) {
 			n.taken = 0
 		}
 	}
-	_ = b.l.returns.flush(context.WithoutCancel(ctx), b.l) // what is not given back comes back by itself
+	b.l.returnSoon()
 }

@@ -1,6 +1,7 @@
 package penstock_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -39,7 +40,7 @@ func leasing(t *testing.T, limit string, nodes int, story func(*landlord)) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &landlord{T: t, limit: limit, store: &farStore{store: penstock.NewMemory(nil)}}
 		for range nodes {
-			l.nodes = append(l.nodes, penstock.WithLease(l.store, &penstock.LeaseOptions{Nodes: nodes}))
+			l.nodes = append(l.nodes, penstock.WithLease(l.store, &penstock.LeaseOptions{Nodes: nodes, MaxKeys: 1 << 10}))
 		}
 		story(l)
 		for _, node := range l.nodes {
@@ -47,6 +48,7 @@ func leasing(t *testing.T, limit string, nodes int, story func(*landlord)) {
 				t.Error(err)
 			}
 		}
+		time.Sleep(2 * leaseAge) // for what is still under way
 	})
 }
 
@@ -210,16 +212,19 @@ func TestExpiredUnitsAreNotKept(t *testing.T) {
 		if held := 100_000 - 50 - l.left("key"); held < 10 {
 			l.Fatalf("%d units are held, want more than a few", held)
 		}
-		time.Sleep(time.Second) // it has expired, and nobody has looked yet
-		before := l.left("key")
-		spendOne(l.T, lim, "key")
-		leased := before - l.left("key")
-		spent := int64(1)
-		for trips := l.store.trips.Load(); l.store.trips.Load() == trips; spent++ {
+		time.Sleep(time.Second) // it has expired, and perhaps nobody has looked yet
+		var leases []int64
+		l.store.seen = func(rs ...penstock.Request) {
+			if rs[0].Cost > 0 { // or else it is what was left
+				leases = append(leases, rs[0].Cost)
+			}
+		}
+		spent := int64(0)
+		for ; len(leases) < 2; spent++ {
 			spendOne(l.T, lim, "key")
 		}
-		if spent != leased+1 { // the last one was of the next lease
-			l.Errorf("%d were spent of a lease of %d", spent-1, leased)
+		if spent != leases[0]+1 { // the last one was of the next lease
+			l.Errorf("%d were spent of a lease of %d", spent-1, leases[0])
 		}
 	})
 }
@@ -345,6 +350,7 @@ func TestLeaseThatArrivesAfterClose(t *testing.T) {
 			l.Error(err)
 		}
 		wg.Wait()
+		time.Sleep(time.Second)
 		if got := before - l.left("key"); got != 2 {
 			l.Errorf("%d units stay taken, want the one that was asked for, and one that time was paying back", got)
 		}
@@ -571,6 +577,116 @@ func TestOneRefillAtATime(t *testing.T) {
 			l.Errorf("100 callers took %v, want at most 55ms", took)
 		}
 		l.store.hung.Store(false)
+	})
+}
+
+// However long the store takes, what a node has taken ahead of it and not spent is
+// never more than a node may hold.
+func TestSlowStoreIsAskedForMoreOnce(t *testing.T) {
+	leasing(t, "4000/300d", 1, func(l *landlord) {
+		const callers, most = 8, 400
+		lim := l.limiter(0)
+		l.store.there, l.store.back = after(10*time.Millisecond), after(15*time.Millisecond)
+		var granted, held atomic.Int64
+		crowd(callers, func() {
+			for range 200 {
+				d, err := lim.Allow(ctx, "key")
+				if err != nil {
+					l.Error(err)
+				}
+				if granted.Add(d.Granted); d.Source == penstock.SourceLease {
+					held.Add(1)
+				}
+				// Each of the other callers may have one unit on its way.
+				if ahead := 4000 - l.left("key") - granted.Load(); ahead > most+callers {
+					l.Errorf("%d units are taken ahead, want at most %d", ahead, most)
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
+		if held.Load() < 800 {
+			l.Errorf("%d units came from what was held: this has tested nothing", held.Load())
+		}
+		if err := l.nodes[0].Close(ctx); err != nil {
+			l.Error(err)
+		}
+		if lost := 4000 - l.left("key") - granted.Load(); lost > 20 { // one for every time that it asked
+			l.Errorf("%d units are lost", lost)
+		}
+	})
+}
+
+// Units that were on their way while their key was reset were paid for by a debt
+// that is forgotten, or may have been, and are nobody's.
+func TestResetWhileMoreIsAskedFor(t *testing.T) {
+	for _, back := range []time.Duration{0, 100 * time.Millisecond} {
+		leasing(t, "100000/300d", 1, func(l *landlord) {
+			lim := l.limiter(0)
+			for range 50 {
+				spendOne(l.T, lim, "key")
+			}
+			time.Sleep(1500 * time.Millisecond)
+			synctest.Wait()
+			l.store.there = func(r penstock.Request) time.Duration {
+				if r.Cost == penstock.Reset {
+					return 20 * time.Millisecond
+				}
+				return 0
+			}
+			l.store.back = func(r penstock.Request) time.Duration {
+				if r.AtMost {
+					return back
+				}
+				return 10 * time.Millisecond
+			}
+			var wg sync.WaitGroup
+			var late atomic.Int64
+			for i := range 40 {
+				wg.Go(func() {
+					time.Sleep(time.Duration(i) * time.Millisecond)
+					spendOne(l.T, lim, "key")
+					if i > 25 {
+						late.Add(1) // than the reset, which the store has seen after 22
+					}
+				})
+			}
+			time.Sleep(2 * time.Millisecond)
+			if err := lim.Reset(ctx, "key"); err != nil {
+				l.Fatal(err)
+			}
+			wg.Wait()
+			time.Sleep(time.Second)
+			d, err := lim.AllowAtMost(ctx, "key", 1_000_000)
+			if err != nil || d.Granted+late.Load() > 100_000 {
+				l.Errorf("%d after a reset, %v, want at most 100000", d.Granted+late.Load(), err)
+			}
+		})
+	}
+}
+
+// Whoever asks for more and goes away leaves it to the others.
+func TestCallerWhoGoesAwayWastesNothing(t *testing.T) {
+	leasing(t, "10000/300d", 1, func(l *landlord) {
+		lim := l.limiter(0)
+		l.ask(lim, "key", 300, 1000)
+		time.Sleep(1500 * time.Millisecond)
+		synctest.Wait()
+		l.store.back = after(5 * time.Millisecond)
+		hurried, cancel := context.WithTimeout(ctx, time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		if _, err := lim.Allow(hurried, "key"); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > time.Millisecond {
+			l.Errorf("%v after %v, want that the caller's time was up", err, time.Since(start))
+		}
+		time.Sleep(10 * time.Millisecond)
+		trips := l.store.tripsFor(func() {
+			if granted, held := l.ask(lim, "key", 50, 1000); granted != 50 || held != 50 {
+				l.Errorf("%d granted, %d of them held, want all of 50", granted, held)
+			}
+		})
+		if trips != 0 {
+			l.Errorf("%d trips, want none: more was taken than the one who asked could use", trips)
+		}
 	})
 }
 

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/penstock-io/penstock/internal/spelling"
 )
 
 // maxLimitText is longer than the text of any valid limit.
@@ -466,7 +468,7 @@ func suggest(word string, lists ...[]string) string {
 		if word != "" && strings.HasPrefix(k, word) {
 			return "did you mean " + k + "?"
 		}
-		if d := editDistance(word, k); d < least {
+		if d := spelling.Distance(word, k); d < least {
 			nearest, least = k, d
 		}
 	}
@@ -474,26 +476,4 @@ func suggest(word string, lists ...[]string) string {
 		return "did you mean " + nearest + "?"
 	}
 	return "want one of " + strings.Join(known, ", ")
-}
-
-// editDistance returns how many bytes must be put in, taken out or exchanged to
-// make b of a.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1) // distances from the a read so far to each b[:j]
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			exchanged := diagonal
-			if a[i] != b[j] {
-				exchanged++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(exchanged, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
 }

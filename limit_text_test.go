@@ -304,27 +304,6 @@ func TestNamesOfUnknownNumbers(t *testing.T) {
 	}
 }
 
-func TestEditDistance(t *testing.T) {
-	for _, c := range []struct {
-		a, b string
-		want int
-	}{
-		{"", "", 0},
-		{"", "abc", 3},
-		{"abc", "", 3},
-		{"abc", "abc", 0},
-		{"abc", "abd", 1},
-		{"abc", "ac", 1},
-		{"ac", "abc", 1},
-		{"brust", "burst", 2},
-		{"kitten", "sitting", 3},
-	} {
-		if got := editDistance(c.a, c.b); got != c.want {
-			t.Errorf("editDistance(%q, %q) = %d, want %d", c.a, c.b, got, c.want)
-		}
-	}
-}
-
 // Any text is either refused with an error that points into it, or is a valid
 // limit that its own text reads back as.
 func FuzzParseLimit(f *testing.F) {

@@ -1,6 +1,7 @@
 package penstock
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -117,3 +118,20 @@ func (e *batchError) Unwrap() error { return e.err }
 // shards has errors with this method, so that a [Fallback] knows which shard it
 // was.
 func (e *batchError) RequestIndex() int { return e.index }
+
+// amongAll returns an error about some requests as one about all of them, among
+// which those have these places.
+func amongAll(err error, places []int) error {
+	var about interface {
+		error
+		RequestIndex() int
+	}
+	if !errors.As(err, &about) || uint(about.RequestIndex()) >= uint(len(places)) {
+		return err
+	}
+	why := errors.Unwrap(about)
+	if why == nil {
+		why = about
+	}
+	return requestError(places[about.RequestIndex()], why)
+}

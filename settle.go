@@ -3,7 +3,9 @@ package penstock
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,11 +17,21 @@ import (
 type ledger struct {
 	most     int
 	mu       sync.Mutex
-	debts    map[asked]debt
+	debts    map[owed]debt
 	claimed  []debt       // sent before, and not known to be charged
 	entries  atomic.Int64 // of both
 	settleAt atomic.Int64 // when to try next; see probing
 }
+
+// owed is what a debt is about. What was granted under an ID is owed by itself: it
+// is charged under the same ID, so that nothing is if the first store has granted
+// it as well, and its answer was lost.
+type owed struct {
+	asked
+	id string
+}
+
+func owedOf(r *Request) owed { return owed{askedOf(*r), r.ID} }
 
 // A debt is what was spent of one key.
 type debt struct {
@@ -40,14 +52,16 @@ func (l *ledger) add(r *Request, local Limit, units int64) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	of := askedOf(*r)
+	of := owedOf(r)
 	d, known := l.debts[of]
 	switch {
 	case !known && (units < 0 || len(l.debts)+len(l.claimed) >= l.most):
 		return
 	case !known:
-		d.key = strings.Clone(r.Key) // which may be a piece of something large
-		of.key = d.key
+		d.key, d.id = strings.Clone(r.Key), strings.Clone(r.ID) // which may be pieces of something large
+		of.key, of.id = d.key, d.id
+	case r.ID != "" && units > 0:
+		d.units = 0 // asked again, it is told what was granted before
 	}
 	d.limit, d.local = r.Limit, local
 	d.units = max(d.units+units, 0)
@@ -55,9 +69,9 @@ func (l *ledger) add(r *Request, local Limit, units int64) {
 }
 
 // put writes a debt, or removes it when nothing is owed.
-func (l *ledger) put(of asked, d debt) {
+func (l *ledger) put(of owed, d debt) {
 	if l.debts == nil {
-		l.debts = map[asked]debt{}
+		l.debts = map[owed]debt{}
 	}
 	l.debts[of] = d
 	if d.units == 0 {
@@ -71,7 +85,7 @@ func (l *ledger) put(of asked, d debt) {
 func (l *ledger) giveBack(r *Request) (units int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	of := askedOf(*r)
+	of := owedOf(r)
 	d := l.debts[of]
 	units = d.units
 	if r.Cost != Reset {
@@ -163,12 +177,26 @@ func (f *Fallback) settleSome(p *part, most int, probe bool) error {
 		return nil
 	}
 	err := f.charge(rs)
-	if err != nil && !isMalformed(err) {
+	switch {
+	case isMalformed(err):
+		p.ledger.putBack(without(kept, err))
+		return nil
+	case err != nil:
 		p.ledger.putBack(kept)
 		f.failed(p, t, err)
-		return err
 	}
-	return nil
+	return err
+}
+
+// without returns the debts that an error is not about, or none if it does not say:
+// what the first store will never take need not be tried again.
+func without(ds []debt, err error) []debt {
+	var about interface{ RequestIndex() int }
+	if !errors.As(err, &about) || uint(about.RequestIndex()) >= uint(len(ds)) {
+		return nil
+	}
+	at := about.RequestIndex()
+	return slices.Delete(ds, at, at+1)
 }
 
 // charge takes units of the first store, as many as there are.
@@ -211,17 +239,17 @@ func (f *Fallback) giveBack(ctx context.Context, p *part, r *Request) (d Decisio
 		return d
 	}
 	units := p.ledger.giveBack(r)
-	if units == 0 {
+	if units == 0 && r.Cost != Reset {
 		return d
 	}
 	back := Request{Key: r.Key, Limit: r.Limit, Cost: -units}
 	_, back.Limit = f.policy(r.Limit)
-	if d, err := f.second.Take(ctx, back); err == nil {
-		if r.Cost != Reset {
-			r.Cost += units
-		}
-		d.Source = SourceFallback
-		return d
+	if r.Cost == Reset {
+		back.Cost = Reset // what is owed under IDs is so no more
+	} else {
+		r.Cost += units
 	}
-	return Decision{}
+	d, _ = f.second.Take(ctx, back) // if that fails, its own account says more than it should
+	d.Allowed, d.Granted, d.Source = true, -units, SourceFallback
+	return d
 }

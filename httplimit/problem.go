@@ -28,6 +28,13 @@ type Problem struct {
 	// Detail says what happened this time. Optional.
 	Detail string `json:"detail,omitempty"`
 
+	// Pointer says what in the body it is about, as a JSON pointer in a
+	// fragment: "#/requests/1/limit". Optional.
+	Pointer string `json:"pointer,omitempty"`
+
+	// Parameter says which parameter of the URL it is about. Optional.
+	Parameter string `json:"parameter,omitempty"`
+
 	// ViolatedPolicies are the names of the limits that denied. Optional.
 	ViolatedPolicies []string `json:"violated-policies,omitempty"`
 }

@@ -44,22 +44,33 @@ func (p *plan) unpack(reply []int64, ask algorithm.Ask) []int64 {
 		return append(reply[:0], p.sent(ask), reply[0], 0, p.period)
 	case algorithm.SlidingWindowStep:
 		longest *= 2
-	case algorithm.FixedWindowStep:
+	case algorithm.FixedWindowStep, algorithm.AlignedWindowStep:
 	default:
 		return reply
 	}
 	both := reply[0]
-	return append(reply[:0], both/(longest+1), both%(longest+1))
+	reply = append(reply[:0], both/(longest+1), both%(longest+1))
+	if p.step == algorithm.AlignedWindowStep {
+		reply = append(reply, leftFromNow)
+	}
+	return reply
 }
+
+// leftFromNow stands for the time in the state of an aligned window, where the
+// window's end counts from now.
+const leftFromNow = -1
 
 // undecided returns the server's clock if the windows that a script was sent did
 // not reach to it, so that it has decided nothing.
 func (p *plan) undecided(reply []int64) (now int64, ok bool) {
-	return reply[len(reply)-1], p.step == algorithm.AlignedWindowStep && reply[0] < 0
+	return reply[len(reply)-1], p.step == algorithm.AlignedWindowStep && reply[0] == noWindow
 }
 
+// noWindow is what the script answers first if it has found no window around now.
+const noWindow = -1
+
 // decide returns the decision on an ask, given the state that was found. Times
-// in it count from now, but for those of aligned windows.
+// in it count from now, but for those of aligned windows where that is not said.
 func (p *plan) decide(state []int64, ask algorithm.Ask) penstock.Decision {
 	switch p.step {
 	case algorithm.TokenBucketStep:
@@ -74,15 +85,24 @@ func (p *plan) decide(state []int64, ask algorithm.Ask) penstock.Decision {
 		c, v := p.fixed.Decide(algorithm.Counter{Used: state[0], End: state[1] * tick}, 0, w, ask)
 		return p.decision(v, p.fixed.Standing(c, 0))
 	case algorithm.AlignedWindowStep:
-		now := state[2] * tick
-		c, v := p.fixed.Decide(algorithm.Counter{Used: state[0], End: state[1] * tick}, now, p.window(state[2]), ask)
-		return p.decision(v, p.fixed.Standing(c, now))
+		return p.decideAligned(state[0], state[1], state[2], ask)
 	case algorithm.SlidingWindowStep:
 		s := algorithm.Slide{Previous: state[0] >> 26, Current: state[0] & (1<<26 - 1), End: (state[1] - p.period) * tick}
 		s, v := p.sliding.Decide(s, 0, ask)
 		return p.decision(v, p.sliding.Standing(s, 0))
 	}
 	return p.decided(state, ask)
+}
+
+func (p *plan) decideAligned(used, end, now int64, ask algorithm.Ask) penstock.Decision {
+	var w algorithm.Window
+	if now == leftFromNow {
+		now, w = 0, algorithm.Window{End: end * tick, Length: end * tick}
+	} else {
+		w = p.window(now)
+	}
+	c, v := p.fixed.Decide(algorithm.Counter{Used: used, End: end * tick}, now*tick, w, ask)
+	return p.decision(v, p.fixed.Standing(c, now*tick))
 }
 
 // decided returns the decision that a script has made.
@@ -120,7 +140,16 @@ var anyLimit = penstock.PerSecond(1)
 
 // pose writes a request into a call. A grant under an ID is remembered for as long
 // as the limit says, but no longer than the given time.
-func (s *Store) pose(q *question, c *Call, r *penstock.Request, memory time.Duration) (err error) {
+func (s *Store) pose(q *question, c *Call, r *penstock.Request, memory time.Duration) error {
+	err := s.name(q, c, r, memory)
+	if err == nil {
+		s.poseAgain(q, c)
+	}
+	return err
+}
+
+// name writes what does not change when a question has to be posed again.
+func (s *Store) name(q *question, c *Call, r *penstock.Request, memory time.Duration) (err error) {
 	apart := *r
 	apart.Limit = anyLimit // its own is checked once, when it is planned
 	if err = apart.Validate(); err != nil {
@@ -136,7 +165,6 @@ func (s *Store) pose(q *question, c *Call, r *penstock.Request, memory time.Dura
 	if c.safe = q.once; q.once {
 		c.Keys = append(c.Keys, recordName(s.prefix, state, r.ID))
 	}
-	s.poseAgain(q, c)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package redisstore_test
 
 import (
+	"fmt"
 	"math/big"
 	"math/rand/v2"
 	"testing"
@@ -176,5 +177,49 @@ func TestGrantIsReversedUnderASmallerLimit(t *testing.T) {
 		w.both(penstock.Request{Limit: large, Cost: 900, ID: "y"})
 		w.both(penstock.Request{Limit: small, Cost: -700, ID: "y"})
 		w.both(penstock.Request{Limit: small, Cost: 1, ID: "y"}) // 200 are still granted
+	}
+}
+
+// The ends of aligned windows are written in ten digits of seconds, or otherwise
+// where those do not hold them.
+func TestAlignedWindowsOfDistantTimes(t *testing.T) {
+	l := penstock.PerMinute(10).WithAlgorithm(penstock.FixedWindow)
+	l.Align = penstock.AlignClock
+	for _, year := range []int{1975, 2000, 2002, 2261, 2270} {
+		store := open(t, held, redisstore.Options{})
+		held.Clock.Set(time.Date(year, 5, 6, 7, 8, 9, 0, time.UTC))
+		for _, want := range []int64{9, 8, 7} {
+			if d := take(t, store, penstock.Request{Key: "k", Limit: l, Cost: 1}); d.Remaining != want || d.ResetAfter != 51*time.Second {
+				t.Errorf("in %d: got %+v, want %d left for 51 s", year, d, want)
+			}
+		}
+	}
+}
+
+// A window that is over counts again when the clock steps back into it, unless
+// everything was given back meanwhile.
+func TestResetForgetsAWindowThatIsOver(t *testing.T) {
+	store, now := open(t, held, redisstore.Options{}), time.Date(2034, 5, 6, 7, 8, 9, 0, time.UTC)
+	l := penstock.PerHour(10).WithAlgorithm(penstock.FixedWindow)
+	l.Align = penstock.AlignClock
+	kept := 0
+	for i := range 100 { // of which one in eleven expires with its window
+		forgotten, other := fmt.Sprint("forgotten", i), fmt.Sprint("other", i)
+		held.Clock.Set(now)
+		take(t, store, penstock.Request{Key: forgotten, Limit: l, Cost: 4})
+		take(t, store, penstock.Request{Key: other, Limit: l, Cost: 4})
+		held.Clock.Set(now.Truncate(time.Hour).Add(time.Hour))
+		take(t, store, penstock.Request{Key: forgotten, Limit: l, Cost: penstock.Reset})
+		take(t, store, penstock.Request{Key: other, Limit: l, Cost: -1})
+		held.Clock.Set(now)
+		if d := take(t, store, penstock.Request{Key: forgotten, Limit: l}); d.Remaining != 10 {
+			t.Fatalf("got %+v, want all of it back", d)
+		}
+		if d := take(t, store, penstock.Request{Key: other, Limit: l}); d.Remaining == 6 {
+			kept++
+		}
+	}
+	if kept < 50 {
+		t.Errorf("%d of 100 windows counted again, want most of them", kept)
 	}
 }

@@ -1,6 +1,11 @@
 package redisstore
 
-import "time"
+import (
+	"context"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
 
 // What tests need that others must not have.
 
@@ -14,4 +19,36 @@ func SetWallClock(ahead time.Duration) {
 func (s *Store) Share(o Options) (*Store, error) {
 	opts, err := o.withDefaults()
 	return newStore(s.client, opts), err
+}
+
+// TakeInCompany decides requests under one limit and for the same cost as if all
+// had come at the same time. Contexts may be fewer than requests.
+func (s *Store) TakeInCompany(rs []penstock.Request, ctxs ...context.Context) (ds []penstock.Decision, errs []error) {
+	ds, errs = make([]penstock.Decision, len(rs)), make([]error, len(rs))
+	c, trips := &coach{}, make([]*trip, len(rs))
+	for i := range rs {
+		t := newTrip()
+		trips[i], t.began = t, time.Now()
+		if errs[i] = s.name(&t.question, &t.calls[0], &rs[i], always); errs[i] != nil {
+			continue
+		}
+		t.begin(contextOf(i, ctxs))
+		c.trips = append(c.trips, t)
+	}
+	if len(c.trips) > 0 {
+		s.drive(c)
+	}
+	for i, t := range trips {
+		if errs[i] == nil {
+			ds[i], errs[i] = s.arrive(contextOf(i, ctxs), t)
+		}
+	}
+	return ds, errs
+}
+
+func contextOf(i int, ctxs []context.Context) context.Context {
+	if i < len(ctxs) {
+		return ctxs[i]
+	}
+	return context.Background()
 }

@@ -77,9 +77,13 @@ func dump(t *testing.T, name string) string {
 	return text
 }
 
-// A state that has lost its expiry would never come back to full.
+// A state that has lost its expiry would never come back to full. Only those of
+// aligned windows do, for they know when they end.
 func TestStatesWithoutExpiryAreErrors(t *testing.T) {
 	for _, l := range everyAlgorithm {
+		if l.Align != penstock.AlignFirst {
+			continue
+		}
 		prefix := newPrefix()
 		store := open(t, live, redisstore.Options{Prefix: prefix})
 		request := penstock.Request{Key: "k", Limit: l, Cost: 1}
@@ -100,6 +104,34 @@ func TestStatesWithoutExpiryAreErrors(t *testing.T) {
 		}
 		if _, err := live.Command("DEL", name); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+func TestAlignedWindowWithoutExpiryGetsOneWithTheNext(t *testing.T) {
+	now := time.Date(2033, 5, 6, 7, 8, 9, 0, time.UTC)
+	for _, l := range everyAlgorithm {
+		if l.Align == penstock.AlignFirst {
+			continue
+		}
+		prefix := newPrefix()
+		store := open(t, held, redisstore.Options{Prefix: prefix})
+		request := penstock.Request{Key: "k", Limit: l, Cost: 4}
+		held.Clock.Set(now)
+		take(t, store, request)
+		name := keys(t, held, prefix)[0]
+		if _, err := held.Command("PERSIST", name); err != nil {
+			t.Fatal(err)
+		}
+		if d := take(t, store, request); d.Remaining != 2 || d.ResetAfter <= 0 {
+			t.Errorf("%s, without expiry: got %+v, want 2 left until the window ends", l, d)
+		}
+		held.Clock.Set(now.Add(24 * time.Hour))
+		if d := take(t, store, request); d.Remaining != 6 {
+			t.Errorf("%s, a day later: got %+v, want 6 left", l, d)
+		}
+		if ttl, err := held.Command("PTTL", name); err != nil || ttl == "-1" {
+			t.Errorf("%s, a day later: expires in %s ms, %v, want it to expire", l, ttl, err)
 		}
 	}
 }

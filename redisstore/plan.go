@@ -28,6 +28,7 @@ type plan struct {
 	step     algorithm.Step
 	script   *Script
 	once     *Script
+	many     *Script
 	identity string
 	most     int64    // that could be granted at once
 	memory   int64    // how long a grant under an ID is remembered, in ticks
@@ -43,6 +44,9 @@ type plan struct {
 	period int64    // of windows, in ticks
 	shape  []string // the script's arguments behind the cost
 	spans  atomic.Pointer[spans]
+
+	boarding sync.Mutex
+	waiting  *coach // that others may board; or nil
 }
 
 func newPlan(l penstock.Limit) (*plan, error) {
@@ -65,7 +69,7 @@ func newPlan(l penstock.Limit) (*plan, error) {
 		}
 	}
 	p.prepare()
-	p.script, p.once = stepScripts[p.step], onceScripts[p.step]
+	p.script, p.once, p.many = stepScripts[p.step], onceScripts[p.step], manyScripts[p.step]
 	p.one = p.arguments(algorithm.Ask{Cost: 1}, nil)
 	return p, nil
 }
@@ -88,6 +92,7 @@ func (p *plan) prepare() {
 		p.shape = texts(n.Count, p.period)
 		if n.Align != penstock.AlignFirst {
 			p.step = algorithm.AlignedWindowStep
+			p.shape = texts(n.Count, p.period, algorithm.RoundDown(int64(n.Offset), tick)/tick)
 		}
 	case penstock.SlidingWindow:
 		p.step = algorithm.SlidingWindowStep
@@ -222,8 +227,7 @@ func (p *plan) alignedArguments(ask algorithm.Ask, args []string) []string {
 	}
 	args = append(args, cost, p.shape[0], atMost, extra)
 	if p.normal.Align == penstock.AlignClock {
-		offset := algorithm.RoundDown(int64(p.normal.Offset), tick) / tick
-		return append(args, p.shape[1], strconv.FormatInt(offset, 10))
+		return append(args, p.shape[1], p.shape[2])
 	}
 	args = append(args, "")
 	if s := p.spans.Load(); s != nil {

@@ -200,13 +200,14 @@ func (b *builtIn) Do(ctx context.Context, calls []Call) {
 	}
 }
 
-// absent says why there is nobody to ask, and has it tried again.
+// absent says why there is nobody to ask, and has it tried again. The text is all
+// there is of the reason: whoever repeated the call would find nobody either.
 func (b *builtIn) absent(s *session) error {
 	if s == nil {
 		return errClosed
 	}
 	b.renew(s)
-	return *b.failure.Load()
+	return errors.New("not connected: " + (*b.failure.Load()).Error())
 }
 
 func command(build rueidis.Builder, c *Call) rueidis.Completed {

@@ -7,7 +7,8 @@
 //
 // It decides as [penstock.Memory] does, field by field, by Redis's clock and in
 // steps of one millisecond. A decision is one script, and so one trip; a denial
-// writes nothing. [penstock.TakeEach] is one trip for all, and [penstock.TakeAll]
+// writes nothing. Requests that are made at the same time, under one limit and for
+// the same cost, share a script, but not in a Cluster. [penstock.TakeEach] is one trip for all, and [penstock.TakeAll]
 // one script: see [Store.TakeAll] for what that means in a Cluster.
 //
 // # State
@@ -51,8 +52,9 @@ type Options struct {
 	// retries included. Default: 50 milliseconds.
 	Timeout time.Duration
 
-	// MaxCalls is how many calls may be under way at once, at most 65536.
-	// Further ones wait for their turn, within their timeout. Default: 2048.
+	// MaxCalls is how many calls may be under way at once, at most 65536, where
+	// those that share a script are one. Further ones wait for their turn,
+	// within their timeout. Default: 2048.
 	MaxCalls int
 
 	// MayBeAway lets [Open] return a store though nobody answers yet, for those
@@ -112,6 +114,7 @@ type Store struct {
 	gate     *gate
 	plans    plans
 	ahead    atomic.Int64 // how far Redis's clock is ahead of ours, in ticks
+	apart    atomic.Bool  // whether one script may not be about several keys
 	warnings atomic.Pointer[[]string]
 	close    func()
 }
@@ -154,13 +157,15 @@ func New(client Client, o *Options) (*Store, error) {
 const connectTimeout = 5 * time.Second
 
 func newStore(client Client, o Options) *Store {
-	return &Store{
+	s := &Store{
 		client:  client,
 		prefix:  o.Prefix,
 		timeout: o.Timeout,
 		gate:    newGate(o.MaxCalls, 2*silence),
 		close:   func() {},
 	}
+	s.apart.Store(client.Sharded())
+	return s
 }
 
 // Close closes the connections that Open has opened. Calls under way fail, and so
@@ -186,30 +191,50 @@ type trip struct {
 	keys     [2]string
 	args     [12]string
 	reply    [8]int64
+
+	// For a trip in company:
+	ctx     context.Context
+	began   time.Time
+	arrived chan struct{}
+	alone   bool // whether it has to be made again, alone
+	err     error
 }
 
-var trips = sync.Pool{New: func() any {
-	t := &trip{}
+var trips = sync.Pool{New: func() any { return newTrip() }}
+
+func newTrip() *trip {
+	t := &trip{arrived: make(chan struct{}, 1)}
 	t.calls[0] = Call{Keys: t.keys[:0], Reply: t.reply[:0], own: t.args[:0]}
 	return t
-}}
+}
 
-// Take decides one request, in one trip.
+// Take decides one request, in one trip. It may share that with others.
 func (s *Store) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
-	d := deadlineAfter(ctx, s.timeout)
-	defer d.stop()
-	return s.take(d, &r, always)
+	t := trips.Get().(*trip)
+	if err := s.name(&t.question, &t.calls[0], &r, always); err != nil {
+		return penstock.Decision{}, err
+	}
+	decision, err := s.ride(ctx, t)
+	if err == nil { // otherwise somebody may still be writing into it
+		t.ctx = nil
+		trips.Put(t)
+	}
+	return decision, err
 }
 
 // always is for how long a grant under an ID is remembered: as long as the limit
 // says.
 const always = time.Duration(math.MaxInt64)
 
+// take decides one request by itself.
 func (s *Store) take(d *deadline, r *penstock.Request, memory time.Duration) (penstock.Decision, error) {
 	t := trips.Get().(*trip)
-	decision, err := s.ask(d, t, r, memory)
+	if err := s.name(&t.question, &t.calls[0], r, memory); err != nil {
+		return penstock.Decision{}, err
+	}
+	decision, err := s.ask(d, t)
 	if err == nil {
-		trips.Put(t) // after an error, somebody may still be writing into it
+		trips.Put(t) // see Take
 	}
 	return decision, err
 }
@@ -219,12 +244,10 @@ func (s *Store) take(d *deadline, r *penstock.Request, memory time.Duration) (pe
 const maxPosed = 3
 
 // ask takes one trip, or more if the server's clock has to be found first.
-func (s *Store) ask(d *deadline, t *trip, r *penstock.Request, memory time.Duration) (none penstock.Decision, err error) {
+func (s *Store) ask(d *deadline, t *trip) (none penstock.Decision, err error) {
 	q, c := &t.question, &t.calls[0]
-	if err = s.pose(q, c, r, memory); err != nil {
-		return none, err
-	}
 	for range maxPosed {
+		s.poseAgain(q, c)
 		s.travel(d, t.calls[:])
 		if c.Err != nil {
 			return none, s.callError(d, c)
@@ -233,7 +256,6 @@ func (s *Store) ask(d *deadline, t *trip, r *penstock.Request, memory time.Durat
 		if ok || err != nil {
 			return decision, err
 		}
-		s.poseAgain(q, c)
 	}
 	return none, c.failed(errClock)
 }

@@ -44,8 +44,21 @@ func (c *canary) request(cost int64) penstock.Request {
 
 func (c *canary) isDue(now time.Time) bool { return now.Add(canaryEnd).After(c.until) }
 
-// look looks at all canaries, and sets out those that are missing.
+// look looks at all canaries. Those that are gone are set out again before anybody
+// hears of it, so that the next loss is noticed as well.
 func (o *outage) look(ctx context.Context) {
+	gone := o.visit(ctx)
+	if gone == 0 {
+		return
+	}
+	o.visit(ctx)
+	o.metrics.stateLosses.WithLabelValues(redisName, keysGone).Inc()
+	o.log.Warn("Redis has lost what it counted: keys begin anew", "shards", gone, "of", len(o.canaries))
+}
+
+// visit sets out the canaries that are due, looks at the others, and returns how many
+// of these are gone.
+func (o *outage) visit(ctx context.Context) (gone int) {
 	now := time.Now()
 	requests := make([]penstock.Request, len(o.canaries))
 	for i := range o.canaries {
@@ -57,29 +70,27 @@ func (o *outage) look(ctx context.Context) {
 	}
 	decisions := make([]penstock.Decision, len(requests))
 	err := penstock.TakeEach(ctx, o.redis, requests, decisions)
-	if ctx.Err() != nil && err != nil {
-		return
+	if err != nil && ctx.Err() != nil {
+		return 0
 	}
 	o.answered(err)
-	o.count(now, requests, decisions)
-}
-
-// count counts the canaries that are gone. A decision without a limit was not made.
-func (o *outage) count(now time.Time, requests []penstock.Request, decisions []penstock.Decision) {
-	gone := 0
 	for i, d := range decisions {
-		c := &o.canaries[i]
-		switch {
-		case d.Limit == 0:
-		case requests[i].Cost > 0:
-			c.until = now.Add(d.ResetAfter)
-		case d.Remaining > 0:
+		if o.canaries[i].isGone(now, requests[i].Cost, d) {
 			gone++
-			c.until = time.Time{}
 		}
 	}
-	if gone > 0 {
-		o.metrics.stateLosses.WithLabelValues(redisName, keysGone).Inc()
-		o.log.Warn("Redis has lost what it counted: keys begin anew", "shards", gone, "of", len(o.canaries))
+	return gone
+}
+
+// isGone takes note of a decision about the canary. One without a limit was not made.
+func (c *canary) isGone(now time.Time, cost int64, d penstock.Decision) bool {
+	switch {
+	case d.Limit == 0:
+	case cost > 0:
+		c.until = now.Add(d.ResetAfter)
+	case d.Remaining > 0:
+		c.until = time.Time{}
+		return true
 	}
+	return false
 }

@@ -39,9 +39,11 @@ type Config struct {
 	RESP  Listen
 	Admin Listen
 
-	MaxConnections int
-	Token          string
-	TokenFile      string
+	Profiles                 bool
+	MaxConnections           int
+	MaxConnectionsPerAddress int // 0 for half of them
+	Token                    string
+	TokenFile                string
 
 	Headers          httplimit.Form
 	RESPAuth         bool

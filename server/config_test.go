@@ -49,7 +49,7 @@ func TestEverySettingCanBeSetEverywhere(t *testing.T) {
 	examples := map[string]string{
 		"number": "7", "size": "7MiB", "duration": "7s", "address": "127.0.0.1:7", "level": "debug", "format": "json",
 		"url": "redis://seven", "path": "seven", "text": "seven", "form": "github", "": "true", "file": "",
-		"names": "X-Limit,X-Remaining,X-Reset",
+		"names": "X-Limit,X-Remaining,X-Reset", "folder": "seven", "mode": "deny",
 	}
 	for _, s := range server.Settings {
 		value, known := examples[s.Kind]
@@ -58,6 +58,9 @@ func TestEverySettingCanBeSetEverywhere(t *testing.T) {
 		}
 		if value == "" || s.Name == "resp-auth" {
 			continue // what must go together with others is set elsewhere
+		}
+		if s.Default == "true" {
+			value = "false"
 		}
 		byFlag, err := server.LoadConfig(map[string]string{s.Name: value}, nil)
 		if err != nil {
@@ -93,6 +96,9 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		file  string
 		want  string
 	}{
+		{name: "a mode that is none", flags: map[string]string{"on-store-failure": "panic"}, want: `--on-store-failure: "panic": want local or allow or deny`},
+		{name: "no nodes", flags: map[string]string{"nodes": "0"}, want: `--nodes: "0": want a whole number above zero`},
+		{name: "data of Redis", flags: map[string]string{"store": "redis://x", "data": "d"}, want: "--data: is for counts in memory, and --store says that they are in Redis"},
 		{name: "misspelt variable", env: []string{"PENSTOCK_HTPP=:1"}, want: "PENSTOCK_HTPP: no such setting; the nearest is PENSTOCK_HTTP"},
 		{name: "misspelt in the file", file: "store: 'memory:'\nmax_keys: 3\n", want: "c.yaml:2: max_keys: no such setting; the nearest is max-keys"},
 		{name: "bad value in a variable", env: []string{"PENSTOCK_MAX_KEYS=many"}, want: `PENSTOCK_MAX_KEYS: "many": want a whole number above zero`},

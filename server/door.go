@@ -4,10 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"math"
 	"net"
 
 	"github.com/penstock-io/penstock/server/admin"
+	"github.com/penstock-io/penstock/server/entrance"
 	"github.com/penstock-io/penstock/server/envoyrls"
 	"github.com/penstock-io/penstock/server/httpapi"
 	"github.com/penstock-io/penstock/server/httpdoor"
@@ -25,7 +25,7 @@ type door interface {
 type opening struct {
 	name        string
 	door        door
-	entrance    *entrance
+	entrance    *entrance.Entrance
 	listener    net.Listener // the entrance, or TLS on top of it
 	certificate *certificate // nil in clear text
 	complaint   string       // what was last wrong with a new one
@@ -36,15 +36,6 @@ func (o *opening) serve() error {
 		return fmt.Errorf("door %s: %w", o.name, err)
 	}
 	return nil
-}
-
-// refused returns how many connections there was no room for.
-func (o *opening) refused() int64 {
-	n := o.entrance.refused.Load()
-	if d, ok := o.door.(*respapi.Door); ok {
-		n += d.Refused()
-	}
-	return n
 }
 
 func (o *opening) shutdown(ctx context.Context) error {
@@ -82,7 +73,7 @@ func (s *Server) openDoor(ctx context.Context, name string, l Listen) (err error
 	if err != nil {
 		return err
 	}
-	o.entrance = newEntrance(plain, s.room(name))
+	o.entrance = entrance.New(plain, s.room(name, encrypted != nil))
 	o.listener = o.entrance
 	if encrypted != nil && name != "grpc" { // which does it by itself
 		o.listener = tls.NewListener(o.entrance, encrypted)
@@ -98,13 +89,16 @@ func (s *Server) openDoor(ctx context.Context, name string, l Listen) (err error
 // protocols are what the doors offer in TLS's negotiation.
 var protocols = map[string][]string{"grpc": {"h2"}, "http": {"h2", "http/1.1"}, "admin": {"h2", "http/1.1"}}
 
-// room returns how many connections a door lets in. The one for Redis clients sees
-// to that by itself, because it can tell them why.
-func (s *Server) room(name string) int {
-	if name == "resp" {
-		return math.MaxInt
+// room says whom a door lets in. Redis clients are told when there is no room, unless
+// they would have to shake hands first.
+func (s *Server) room(door string, encrypted bool) entrance.Options {
+	o := entrance.Options{
+		Most: s.config.MaxConnections, MostFromOne: s.config.MaxConnectionsPerAddress, Log: s.log.With("door", door),
 	}
-	return s.config.MaxConnections
+	if door == "resp" && !encrypted {
+		o.Refuse = respapi.Refuse
+	}
+	return o
 }
 
 func (s *Server) makeDoor(o *opening, encrypted *tls.Config) (door, error) {
@@ -119,18 +113,17 @@ func (s *Server) makeDoor(o *opening, encrypted *tls.Config) (door, error) {
 	case "resp":
 		return respapi.New(s.judge, &respapi.Options{
 			RequireAuth: c.RESPAuth,
-			MaxConns:    c.MaxConnections,
+			Entrance:    o.entrance,
 			Took:        s.metrics.took(o.name),
-			Log:         s.log,
 		})
 	}
 	return admin.New(s.judge, &admin.Options{
 		Loopback: httpdoor.IsLoopback(o.entrance.Addr()),
-		Token:    c.Token,
 		Metrics:  s.metrics.handler(),
 		Ready:    s.ready,
 		Degraded: s.degraded,
 		Version:  Version(),
+		Profiles: c.Profiles,
 		Log:      s.log,
 	})
 }

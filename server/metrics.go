@@ -179,8 +179,8 @@ func (s doorStats) Describe(ch chan<- *prometheus.Desc) {
 
 func (s doorStats) Collect(ch chan<- prometheus.Metric) {
 	for _, o := range s.doors {
-		ch <- prometheus.MustNewConstMetric(connectionsDesc, prometheus.GaugeValue, float64(o.entrance.inside.Load()), o.name)
-		ch <- prometheus.MustNewConstMetric(refusedDesc, prometheus.CounterValue, float64(o.refused()), o.name)
+		ch <- prometheus.MustNewConstMetric(connectionsDesc, prometheus.GaugeValue, float64(o.entrance.Inside()), o.name)
+		ch <- prometheus.MustNewConstMetric(refusedDesc, prometheus.CounterValue, float64(o.entrance.Refused()), o.name)
 		if o.certificate != nil {
 			expiry := float64(o.certificate.expires().Unix())
 			ch <- prometheus.MustNewConstMetric(expiryDesc, prometheus.GaugeValue, expiry, o.name)

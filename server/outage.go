@@ -52,7 +52,9 @@ func (o *outage) begin(ctx context.Context, f *penstock.Fallback) {
 	o.fallback = f
 	o.canaries = newCanaries(o.redis)
 	o.misses = mostMisses // there was never an answer
-	o.look(ctx)
+	if o.look(ctx); !o.missed() {
+		o.compareRuns(ctx)
+	}
 	o.tell()
 }
 

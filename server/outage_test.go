@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -156,6 +157,44 @@ func TestRefusesARedisThatWillNotDo(t *testing.T) {
 	} {
 		if s, err := server.New(t.Context(), load(t, map[string]string{"store": url}), nil); err == nil || !strings.HasPrefix(err.Error(), "--store: ") {
 			t.Errorf("%s: %v, %v, want an error that names the setting", name, s, err)
+		}
+	}
+}
+
+// What was taken ahead and not spent is given back when a server ends.
+func TestLeasesAreGivenBackAtTheEnd(t *testing.T) {
+	const busy = "100000/366d"
+	settings := map[string]string{"store": "redis://" + own(t).Addr, "redis-timeout": "10s", "lease": "true"}
+	d := start(t, settings)
+	spent := 0
+	d.await("spending units that were taken ahead", func() bool {
+		spent += 10
+		source, allowed := d.takes("k", busy, "10")
+		if !allowed {
+			t.Fatal("denied")
+		}
+		return source == "lease"
+	})
+	if d.metric("penstock_lease_units_total") != "10" {
+		t.Errorf("%s units of leases, want 10", d.metric("penstock_lease_units_total"))
+	}
+	d.end()
+	left, err := strconv.Atoi(start(t, settings).remains("k", busy))
+	if most := 100_000 - spent; err != nil || left > most || left < most-1 {
+		t.Errorf("%d are left after %d of 100000 were spent", left, spent)
+	}
+}
+
+// A key that keeps asking costs Redis nothing, unless its rule wants it to.
+func TestDenialsAreRemembered(t *testing.T) {
+	for flag, want := range map[string]string{"true": "deny-cache", "false": "store"} {
+		d := start(t, map[string]string{
+			"store": "redis://" + redis.Addr, "redis-prefix": "deny" + flag, "redis-timeout": "10s", "deny-cache": flag,
+		})
+		d.takes("k", "1/366d", "1")
+		d.takes("k", "1/366d", "1")
+		if source, allowed := d.takes("k", "1/366d", "1"); source != want || allowed {
+			t.Errorf("--deny-cache=%s: decided by %s, %v", flag, source, allowed)
 		}
 	}
 }

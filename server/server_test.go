@@ -314,14 +314,15 @@ func replace(t *testing.T, path, text string) {
 	}
 }
 
-// Whoever reads the log may stop reading. Decisions go on.
+// Whoever reads the log may stop reading. Decisions go on, also when Redis goes.
 func TestALogThatIsStuckHoldsNobodyUp(t *testing.T) {
 	reader, writer, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := write(t, "rules.yaml", shopRules)
-	s, err := server.New(t.Context(), load(t, map[string]string{"rules": path}), slog.New(slog.NewTextHandler(writer, nil)))
+	path, redis := write(t, "rules.yaml", shopRules), own(t)
+	settings := map[string]string{"rules": path, "store": "redis://" + redis.Addr}
+	s, err := server.New(t.Context(), load(t, settings), slog.New(slog.NewTextHandler(writer, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -338,6 +339,7 @@ func TestALogThatIsStuckHoldsNobodyUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Reload()
+	redis.Kill()
 	for range 100 {
 		if status, answer := post(t, s.Addr("http").String(), `{"key":"k","limit":"1000/1h"}`); status != 200 {
 			t.Fatalf("%d %s", status, answer)

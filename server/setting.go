@@ -65,6 +65,8 @@ var Settings = slices.Concat(
 		Setting{Name: "envoy-header-names", Kind: "names", Default: "RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset", Help: "what those three are called", set: headerNames},
 		Setting{Name: "envoy-metadata", Default: "false", Help: "give Envoy what was asked, and the rules' metadata, as dynamic metadata", set: toggle(func(c *Config) *bool { return &c.EnvoyMetadata })},
 		Setting{Name: "max-connections", Kind: "number", Default: "10000", Help: "most connections of a door; others are closed at once", set: count(func(c *Config) *int { return &c.MaxConnections })},
+		Setting{Name: "max-connections-per-address", Kind: "number", Help: "most connections of a door from one address of another machine, or one /64 of IPv6; not set, half of --max-connections, for a proxy is one address too", set: optional(count(func(c *Config) *int { return &c.MaxConnectionsPerAddress }))},
+		Setting{Name: "pprof", Default: "false", Help: "tell profiles of the running process at /debug/pprof/ of the admin door", set: toggle(func(c *Config) *bool { return &c.Profiles })},
 		Setting{Name: "token", Kind: "text", Help: "lets callers on other machines give back and reset, and open the admin door; others can read it off the command line", set: text(func(c *Config) *string { return &c.Token })},
 		Setting{Name: "token-file", Kind: "file", Help: "file that holds the token", set: text(func(c *Config) *string { return &c.TokenFile })},
 	),
@@ -150,6 +152,16 @@ func count(of func(*Config) *int) func(*Config, string) error {
 			return fmt.Errorf("%q: want a whole number above zero", text)
 		}
 		return nil
+	}
+}
+
+// optional leaves a field as it is where nothing is set.
+func optional(set func(*Config, string) error) func(*Config, string) error {
+	return func(c *Config, text string) error {
+		if text == "" {
+			return nil
+		}
+		return set(c, text)
 	}
 }
 

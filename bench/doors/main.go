@@ -45,6 +45,7 @@ type bench struct {
 	pairs    int
 	turn     time.Duration
 	keys     int // that are live when the daemon is weighed
+	quick    bool
 	daemon   string
 	findings measure.Findings
 	results  []result
@@ -57,6 +58,8 @@ type result struct {
 	rates      []float64
 	p99        []float64 // milliseconds
 	processor  []float64 // microseconds of the server a call
+	beyond     []float64 // microseconds of what it asks in turn
+	load       []float64 // microseconds of those who ask
 	toFloor    measure.Spread
 }
 
@@ -107,7 +110,7 @@ func command(args []string, stdout, stderr io.Writer) int {
 		}
 		return 2
 	}
-	b := &bench{pairs: o.pairs, turn: o.turn, keys: 1_000_000, progress: stderr}
+	b := &bench{pairs: o.pairs, turn: o.turn, keys: 1_000_000, quick: o.quick, progress: stderr}
 	if o.quick {
 		b.pairs, b.turn, b.keys = 1, 50*time.Millisecond, 10_000
 	}
@@ -159,11 +162,11 @@ func (b *bench) write(w io.Writer, judged bool) {
 	if len(b.results) == 0 {
 		return
 	}
-	t := measure.Table{"case", "server", "thousand a second", "to its floor", "p99, ms", "server µs a call"}
+	t := measure.Table{"case", "server", "thousand a second", "to its floor", "p99, ms", "server µs a call", "redis-server", "load"}
 	t.Begin(w, "Rates: medians of the turns, in brackets the 10th to the 90th percentile of the pairs")
 	for _, r := range b.results {
 		t.Row(w, r.title, r.who, fmt.Sprintf("%.1f", measure.SpreadOf(r.rates).Median/1000),
-			measure.TimesWithSpread(r.toFloor), medianOrDash(r.p99), medianOrDash(r.processor))
+			measure.TimesWithSpread(r.toFloor), medianOrDash(r.p99), medianOrDash(r.processor), medianOrDash(r.beyond), medianOrDash(r.load))
 	}
 }
 

@@ -60,8 +60,13 @@ func (p *process) stop() {
 const ticksPerSecond = 100
 
 // processor returns the processor time that the server has used so far.
-func (p *process) processor() (time.Duration, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+func (p *process) processor() (time.Duration, error) { return processorOf(p.cmd.Process.Pid) }
+
+// ownProcessor returns the processor time that the load has used so far.
+func ownProcessor() (time.Duration, error) { return processorOf(os.Getpid()) }
+
+func processorOf(pid int) (time.Duration, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
 	}

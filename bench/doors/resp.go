@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/csv"
 	"errors"
 	"fmt"
 	"os/exec"
@@ -119,7 +117,7 @@ func (p *pressed) press(pipeline int) (float64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("redis-benchmark: %w: %s", err, out)
 	}
-	rate, err := readRate(out)
+	rate, err := measure.BenchmarkRate(out)
 	if err != nil {
 		return 0, err
 	}
@@ -127,20 +125,6 @@ func (p *pressed) press(pipeline int) (float64, error) {
 	p.rates = append(p.rates, rate)
 	p.processor = append(p.processor, float64((after-before)/time.Microsecond)/float64(p.requests))
 	return rate, err
-}
-
-// readRate finds the rate in redis-benchmark's CSV: the second column of the last
-// line, whose first is the command, with quotes that are not escaped.
-func readRate(out []byte) (float64, error) {
-	const columns = 8
-	lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
-	r := csv.NewReader(bytes.NewReader(lines[len(lines)-1]))
-	r.LazyQuotes = true
-	cells, err := r.Read()
-	if err != nil || len(cells) < columns {
-		return 0, fmt.Errorf("redis-benchmark says %q", out)
-	}
-	return strconv.ParseFloat(cells[len(cells)-columns+1], 64)
 }
 
 // scriptWords returns the command by which the Redis store takes from the same

@@ -19,6 +19,7 @@ const keyCount = 10_000
 // A contender is a server under load.
 type contender struct {
 	server *process
+	behind *process // what the server asks in turn, such as redis-server; or nil
 	// ask makes the n-th call of a caller and returns an error unless the answer
 	// is what it should be.
 	ask func(caller, n int) error
@@ -34,7 +35,7 @@ func (b *bench) takeTurns(title string, cs ...*contender) error {
 		if err := c.press(b.turn / 4); err != nil { // to warm up
 			return fmt.Errorf("%s: %w", c.server.name, err)
 		}
-		c.rates, c.p99, c.processor = nil, nil, nil
+		c.rates, c.p99, c.processor, c.beyond, c.load = nil, nil, nil, nil, nil
 	}
 	for range b.pairs {
 		for _, c := range cs {
@@ -56,7 +57,7 @@ func (c *contender) against(other *contender) measure.Spread {
 
 // press lets all callers ask for a while.
 func (c *contender) press(length time.Duration) error {
-	spent, err := c.server.processor()
+	before, err := c.spent()
 	if err != nil {
 		return err
 	}
@@ -73,9 +74,29 @@ func (c *contender) press(length time.Duration) error {
 			return err
 		}
 	}
-	after, err := c.server.processor()
-	c.note(slices.Concat(latencies...), took, after-spent)
+	after, err := c.spent()
+	c.note(slices.Concat(latencies...), took, after.since(before))
 	return err
+}
+
+// A bill is the processor time that all who share the machine have used.
+type bill struct{ load, server, behind time.Duration }
+
+func (b bill) since(a bill) bill {
+	return bill{load: b.load - a.load, server: b.server - a.server, behind: b.behind - a.behind}
+}
+
+func (c *contender) spent() (b bill, err error) {
+	if b.load, err = ownProcessor(); err != nil {
+		return b, err
+	}
+	if c.behind != nil {
+		if b.behind, err = c.behind.processor(); err != nil {
+			return b, err
+		}
+	}
+	b.server, err = c.server.processor()
+	return b, err
 }
 
 // call asks until the time is up.
@@ -92,10 +113,14 @@ func (c *contender) call(caller int, until time.Time) ([]time.Duration, error) {
 	return latencies, nil
 }
 
-func (c *contender) note(latencies []time.Duration, took, spent time.Duration) {
+func (c *contender) note(latencies []time.Duration, took time.Duration, spent bill) {
 	slices.Sort(latencies)
 	calls := float64(len(latencies))
 	c.rates = append(c.rates, calls/took.Seconds())
 	c.p99 = append(c.p99, float64(latencies[len(latencies)*99/100])/1e6)
-	c.processor = append(c.processor, float64(spent)/1e3/calls)
+	c.processor = append(c.processor, float64(spent.server)/1e3/calls)
+	c.load = append(c.load, float64(spent.load)/1e3/calls)
+	if c.behind != nil {
+		c.beyond = append(c.beyond, float64(spent.behind)/1e3/calls)
+	}
 }

@@ -2,10 +2,11 @@ package main
 
 import (
 	"bytes"
-	"encoding/csv"
 	"fmt"
 	"os/exec"
 	"strconv"
+
+	"github.com/penstock-io/penstock/bench/internal/measure"
 )
 
 // A load is how redis-benchmark is to press a server.
@@ -29,22 +30,7 @@ func (l load) press(srv *server, s *shape) (rate float64, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("redis-benchmark with %s: %w: %s", s.name, err, &complaint)
 	}
-	return readRate(out)
-}
-
-// readRate finds the rate in redis-benchmark's CSV: the second column of the
-// last line. The first is the command, with quotes that are not escaped.
-func readRate(out []byte) (float64, error) {
-	lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
-	last := lines[len(lines)-1]
-	const columns = 8
-	r := csv.NewReader(bytes.NewReader(last))
-	r.LazyQuotes = true
-	cells, err := r.Read()
-	if err != nil || len(cells) < columns {
-		return 0, fmt.Errorf("redis-benchmark says %q", last)
-	}
-	return strconv.ParseFloat(cells[len(cells)-columns+1], 64)
+	return measure.BenchmarkRate(out)
 }
 
 // A press is one shape in a race by redis-benchmark, and what was measured of it,

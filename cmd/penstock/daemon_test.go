@@ -26,14 +26,27 @@ type daemon struct {
 	log     string
 	exited  chan struct{}
 	load    *scriptLoad
+	redis   *redistest.Server
 }
 
 func daemonOf(ts *testscript.TestScript) *daemon { return ts.Value(daemonKey{}).(*daemon) }
 
+func (d *daemon) isRunning() bool {
+	if d.command == nil {
+		return false
+	}
+	select {
+	case <-d.exited:
+		return false
+	default:
+		return true
+	}
+}
+
 func startDaemon(ts *testscript.TestScript, neg bool, flags []string) {
 	d := daemonOf(ts)
-	if neg || d.command != nil {
-		ts.Fatalf("daemon: a script has one, and it must start")
+	if neg || d.isRunning() {
+		ts.Fatalf("daemon: a script has one at a time, and it must start")
 	}
 	args := []string{"serve"}
 	for _, door := range []string{"grpc", "http", "resp", "admin"} {
@@ -50,15 +63,16 @@ func startDaemon(ts *testscript.TestScript, neg bool, flags []string) {
 	d.command.Dir, d.command.Stderr, d.command.Stdout = ts.MkAbs("."), log, log
 	d.command.Env = append(os.Environ(), "HOME=/nowhere")
 	ts.Check(d.command.Start())
-	d.exited = make(chan struct{})
+	command, exited := d.command, make(chan struct{})
+	d.exited = exited
 	go func() {
-		_ = d.command.Wait() // its state says it
+		_ = command.Wait() // its state says it
 		_ = log.Close()
-		close(d.exited)
+		close(exited)
 	}()
 	ts.Defer(func() {
-		_ = d.command.Process.Kill()
-		<-d.exited
+		_ = command.Process.Kill()
+		<-exited
 	})
 	d.await(ts, `(?m)msg=ready$|"msg":"ready"`)
 	d.setAddresses(ts)
@@ -128,10 +142,10 @@ func awaitLog(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func signalDaemon(ts *testscript.TestScript, _ bool, args []string) {
-	signals := map[string]syscall.Signal{"HUP": syscall.SIGHUP, "INT": syscall.SIGINT, "TERM": syscall.SIGTERM}
+	signals := map[string]syscall.Signal{"HUP": syscall.SIGHUP, "INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL}
 	s, ok := signals[strings.Join(args, " ")]
 	if !ok {
-		ts.Fatalf("usage: signal HUP|INT|TERM")
+		ts.Fatalf("usage: signal HUP|INT|TERM|KILL")
 	}
 	ts.Check(daemonOf(ts).command.Process.Signal(s))
 }
@@ -155,11 +169,4 @@ func awaitEnd(ts *testscript.TestScript, _ bool, args []string) {
 		return
 	}
 	ts.Fatalf("the daemon panicked:\n%s", d.text(ts))
-}
-
-func startRedis(ts *testscript.TestScript, _ bool, _ []string) {
-	s, err := redistest.Start(redistest.Options{})
-	ts.Check(err)
-	ts.Defer(s.Stop)
-	ts.Setenv("REDIS", "redis://"+s.Addr)
 }

@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/netip"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,8 +28,21 @@ answer.`,
 			return health(c.Context(), server, c.OutOrStdout())
 		},
 	}
-	health.Flags().StringVar(&server, "server", "http://127.0.0.1:6070", "where the admin door is")
+	health.Flags().StringVar(&server, "server", adminServer(os.Getenv("PENSTOCK_ADMIN")), "where the admin door is; by default, where PENSTOCK_ADMIN has it")
 	return health
+}
+
+// adminServer returns where a server beside this one has its admin door, if it listens
+// where the setting says.
+func adminServer(setting string) string {
+	host, port, err := net.SplitHostPort(setting)
+	if err != nil {
+		return "http://127.0.0.1:6070"
+	}
+	if at, err := netip.ParseAddr(host); host == "" || err == nil && at.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return "http://" + net.JoinHostPort(host, port)
 }
 
 func health(ctx context.Context, server string, w io.Writer) error {

@@ -22,6 +22,8 @@ import (
 //	certificate NAME makes NAME.crt and NAME.key, signed by ca.crt; "expired NAME" one
 //	                 that is not good any more
 //	redis            starts a Redis server; $REDIS is where it is
+//	redis VERB       kills, restarts, pauses or resumes that
+//	until WHAT...    runs a shell command again and again until it succeeds
 
 func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"penstock": main}) }
 
@@ -43,7 +45,8 @@ func TestScripts(t *testing.T) {
 			"load":        startLoad,
 			"unharmed":    checkLoad,
 			"certificate": makeCertificate,
-			"redis":       startRedis,
+			"redis":       controlRedis,
+			"until":       awaitCommand,
 		},
 		UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != "",
 	})

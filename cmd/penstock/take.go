@@ -116,7 +116,7 @@ func (r *takeRequest) ask(ctx context.Context, server string) (*takeAnswer, erro
 	}
 	switch u.Scheme {
 	case "http", "https":
-		return r.askHTTP(ctx, u)
+		return r.askHTTP(ctx, server)
 	case "grpc", "grpcs":
 		return r.askGRPC(ctx, u)
 	}

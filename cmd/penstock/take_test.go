@@ -4,7 +4,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"strings"
 	"testing"
 )
@@ -21,20 +20,16 @@ func TestTakeBringsTheToken(t *testing.T) {
 		if string(body) != `{"key":"k","limit":"1/1h","cost":-2}` {
 			t.Errorf("asked %s", body)
 		}
-		_, _ = io.WriteString(w, `{"allowed":true,"granted":-2,"limit":5,"remaining":4,"retry_after":0,"reset_after":0.5,"delay":0}`)
+		_, _ = io.WriteString(w, `{"allowed":true,"granted":-2,"limit":5,"remaining":4,"retry_after":0,"reset_after":0.5,"delay":0,"source":"store"}`)
 	}))
 	defer s.Close()
-	u, err := url.Parse(s.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
 	r := takeRequest{key: "k", limit: "1/1h", cost: -2, token: "open sesame"}
-	a, err := r.askHTTP(t.Context(), u)
+	a, err := r.askHTTP(t.Context(), s.URL)
 	if err != nil || a.text != "allowed granted=-2 remaining=4/5 reset=500ms" {
 		t.Errorf("with the token: %+v, %v", a, err)
 	}
 	r.token = ""
-	if _, err := r.askHTTP(t.Context(), u); err == nil || !strings.Contains(err.Error(), "the server answered 403") {
+	if _, err := r.askHTTP(t.Context(), s.URL); err == nil || !strings.Contains(err.Error(), "the server answered 403") {
 		t.Errorf("without the token: %v", err)
 	}
 }

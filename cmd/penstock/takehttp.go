@@ -1,116 +1,54 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"net/url"
 	"strings"
-	"time"
 
-	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/httpapi/client"
 )
 
 // askHTTP asks POST /v1/take.
-func (r *takeRequest) askHTTP(ctx context.Context, u *url.URL) (*takeAnswer, error) {
-	body, err := json.Marshal(r.question())
+func (r *takeRequest) askHTTP(ctx context.Context, server string) (*takeAnswer, error) {
+	c, err := client.New(server, &client.Options{Token: r.token, HTTP: http.DefaultClient})
 	if err != nil {
 		return nil, err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, u.JoinPath("/v1/take").String(), bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	request.Header.Set("Content-Type", "application/json")
-	if r.token != "" {
-		request.Header.Set("Authorization", "Bearer "+r.token)
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
-	if err != nil {
-		return nil, err
-	}
-	return readHTTP(response.StatusCode, text)
-}
-
-// question returns the body of the request.
-func (r *takeRequest) question() any {
-	if r.domain == "" {
-		return struct {
-			Key    string `json:"key"`
-			Limit  string `json:"limit"`
-			Cost   int64  `json:"cost"`
-			AtMost bool   `json:"at_most,omitempty"`
-			ID     string `json:"id,omitempty"`
-		}{r.key, r.limit, r.cost, r.atMost, r.id}
-	}
-	type entry struct {
-		Key   string `json:"key"`
-		Value string `json:"value"`
-	}
-	var entries []entry
-	for _, e := range r.entries {
-		entries = append(entries, entry(e))
-	}
-	type descriptor struct {
-		Entries []entry `json:"entries"`
-	}
-	return struct {
-		Domain      string       `json:"domain"`
-		Cost        int64        `json:"cost"`
-		Descriptors []descriptor `json:"descriptors"`
-	}{r.domain, r.cost, []descriptor{{entries}}}
-}
-
-// A httpAnswer is a decision, or a problem, in JSON.
-type httpAnswer struct {
-	Allowed    bool
-	Rule       string
-	Mode       string
-	Granted    int64
-	Limit      int64
-	Remaining  int64
-	RetryAfter *json.Number `json:"retry_after"`
-	ResetAfter *json.Number `json:"reset_after"`
-	Delay      *json.Number
-	Decisions  []httpAnswer
-
-	Title, Detail string
-}
-
-func readHTTP(status int, text []byte) (*takeAnswer, error) {
-	var a httpAnswer
-	err := json.Unmarshal(text, &a)
+	a, err := c.Ask(ctx, r.question())
+	var refused *client.Error
 	switch {
+	case errors.As(err, &refused):
+		why := strings.Trim(refused.Title+": "+refused.Detail, ": ")
+		return nil, errors.New(strings.TrimSuffix(fmt.Sprintf("the server answered %d: %s", refused.Status, why), ": "))
 	case err != nil:
-		return nil, fmt.Errorf("the server answered %d, and no JSON: %.200q", status, text)
-	case status != http.StatusOK && status != http.StatusTooManyRequests:
-		return nil, fmt.Errorf("the server answered %d: %s", status, strings.Trim(a.Title+": "+a.Detail, ": "))
+		return nil, err
 	}
-	return &takeAnswer{allowed: a.Allowed, text: a.String(), raw: text}, nil
+	return &takeAnswer{allowed: a.Allowed, text: textOf(a), raw: a.JSON}, nil
 }
 
-// String returns the decision for people. Where rules decide there is one
-// descriptor, and what is said about that says it all.
-func (a httpAnswer) String() string {
-	if len(a.Decisions) > 0 {
-		a = a.Decisions[0]
+func (r *takeRequest) question() client.Question {
+	if r.domain == "" {
+		return client.Question{Key: r.key, Limit: r.limit, Cost: r.cost, AtMost: r.atMost, ID: r.id}
 	}
-	if a.Limit == 0 && a.ResetAfter == nil {
+	var d client.Descriptor
+	for _, e := range r.entries {
+		d.Entries = append(d.Entries, client.Entry(e))
+	}
+	return client.Question{Domain: r.domain, Cost: r.cost, Descriptors: []client.Descriptor{d}}
+}
+
+// textOf returns an answer for people. Where rules decide there is one descriptor, and
+// what is said about that says it all.
+func textOf(a client.Answer) string {
+	if len(a.Parts) > 0 {
+		a = a.Parts[0]
+	}
+	if !a.Limited {
 		return strings.TrimSpace("allowed: no rule limits this " + a.Rule)
 	}
-	d := penstock.Decision{
-		Allowed: a.Allowed, Granted: a.Granted, Limit: a.Limit, Remaining: a.Remaining,
-		RetryAfter: duration(a.RetryAfter), ResetAfter: duration(a.ResetAfter), Delay: duration(a.Delay),
-	}
-	text := d.String()
+	text := a.Decision.String()
 	if a.Rule != "" {
 		text += " rule=" + a.Rule
 	}
@@ -118,16 +56,4 @@ func (a httpAnswer) String() string {
 		text += " mode=" + a.Mode
 	}
 	return text
-}
-
-// duration reads a number of seconds; null is never.
-func duration(seconds *json.Number) time.Duration {
-	if seconds == nil {
-		return penstock.Never
-	}
-	d, err := time.ParseDuration(seconds.String() + "s")
-	if err != nil {
-		return penstock.Never
-	}
-	return d
 }

@@ -1,7 +1,10 @@
 -- The fixed window on the clock or by the calendar; see fixedwindow.go. The
--- value is what has been used and when the window ends, in milliseconds; the key
--- lives a little longer, so that not all of them expire at once. A window that is
--- over is only replaced when something is charged, or forgotten when all is.
+-- value is when the window ends, in seconds, and then what has been used, in nine
+-- digits: one number, to which can be added. A window that ends between two seconds,
+-- because a clock was set back, or in which more was used, is what has been used,
+-- a space, and the end in milliseconds. The key lives a little longer, so that not
+-- all of them expire at once. A window that is over is only replaced when something
+-- is charged, or forgotten when all is.
 --
 -- Windows on the clock are given by their length and offset. Those of a calendar
 -- are given by the instants at which they begin, some before and some after now
@@ -10,43 +13,65 @@
 --
 -- ARGV: cost, or all, count, 1 for at most or nothing, thousandths of the
 --       window to live longer, length, offset; or an empty length, and instants
--- Returns what was used, the window's end and the time, before the step; and the
--- units granted.
-local call, key, cost, count = redis.call, KEYS[1], tonumber(ARGV[1]) or -math.huge, ARGV[2] + 0
+-- Returns what was used, the window's end and the time, before the step; in windows
+-- on the clock what was used and the time left, as one number where one holds both;
+-- and the units granted.
+local call, sub, asked, count = redis.call, string.sub, tonumber(ARGV[1]) or -math.huge, ARGV[2] + 0
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local length, finish = tonumber(ARGV[5]), false
-if length then
-  finish = now - (now - ARGV[6]) % length + length
+local length, close = tonumber(ARGV[5]), false
+local clocked = length
+if clocked then
+  close = now - (now - ARGV[6]) % length + length
 else
   for i = 6, #ARGV - 1 do
     if ARGV[i] + 0 <= now and now < ARGV[i + 1] + 0 then
-      finish = tonumber(ARGV[i + 1])
-      length = finish - ARGV[i]
+      close = tonumber(ARGV[i + 1])
+      length = close - ARGV[i]
     end
   end
-  if not finish then return {-1, 0, now} end
+  if not close then return {-1, 0, now} end
 end
+local second = close / 1000
+---------------------------------------- each
 local value = call('GET', key)
-local used, stale, over, before = 0, false, true, {0, 0, now}
-if value then
-  local count_text, end_text = string.match(value, '^(%d+) (%d+)$')
-  if not count_text then return redis.error_reply('FOREIGN value') end
-  if end_text + 0 > now then
-    used, finish, over = tonumber(count_text), tonumber(end_text), false
-    before = {used, finish, now}
-    if used > count then used, stale = count, true end
-    if finish > now + length then finish, stale = now + length, true end
+local used, finish, over, stale, whole = 0, close, true, false, false
+if value and #value == 19 and tonumber(sub(value, 1, 10)) == second then
+  used, over, whole = tonumber(sub(value, 11)), false, true
+elseif value then
+  local ending, counted = string.match(value, '^(%d%d%d%d%d%d%d%d%d%d)(%d%d%d%d%d%d%d%d%d)$')
+  if ending then
+    ending = ending * 1000
+  else
+    counted, ending = string.match(value, '^(%d+) (%d+)$')
   end
+  if not ending then return redis.error_reply('FOREIGN value') end
+  if ending + 0 > now then used, finish, over = counted + 0, ending + 0, false end
 end
-local free = count - used
+if not used then return redis.error_reply('FOREIGN value') end
+local found, ending = used, finish
+if used > count then used, stale = count, true end
+if finish > now + length then finish, stale = now + length, true end
+local free, cost = count - used, asked
 if ARGV[3] == '1' and cost > free then cost = math.max(free, 1) end
 if cost > free then cost = 0 elseif cost < -used then cost = -used end
-if ARGV.dry then return before, cost end
-if used + cost == 0 then
+if ARGV.dry then return {found, ending, now}, cost end
+local after = used + cost
+if after == 0 then
   if value and (not over or ARGV[1] == 'all') then call('DEL', key) end
+elseif whole and not stale and after < 1000000000 then
+  if cost == asked and cost ~= 0 then
+    call('INCRBY', key, ARGV[1]) -- as it came, it need not be made into text again
+  elseif cost ~= 0 then
+    call('INCRBY', key, cost)
+  end
 elseif cost ~= 0 or stale then
-  local left = finish - now
-  call('SET', key, string.format('%.0f %.0f', used + cost, finish), 'PX', left + math.floor(length * ARGV[4] / 1000))
+  local text, left = string.format('%.0f %.0f', after, finish), finish - now
+  if finish % 1000 == 0 and finish >= 1000000000000 and finish < 9223372036000 and after < 1000000000 then
+    text = string.format('%.0f%09.0f', finish / 1000, after)
+  end
+  call('SET', key, text, 'PX', left + math.floor(length * ARGV[4] / 1000))
 end
-return before, cost, 0
+local both = found * (length + 1) + ending - now -- alone
+if clocked and ending - now <= length and both < 9007199254740992 then return both end -- alone
+return {found, ending, now}, cost, 0

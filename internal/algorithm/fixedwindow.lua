@@ -4,7 +4,8 @@
 -- ARGV: cost, count, period, and 1 for at most
 -- Returns what was used and the time left, before the step, as one number where
 -- one holds both, for two make a reply a fifth more costly; and the units granted.
-local call, key, cost, count, period = redis.call, KEYS[1], ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+---------------------------------------- each
 local rest = call('PTTL', key)
 local used, stale = 0, false
 if rest > 0 then
@@ -16,7 +17,7 @@ end
 local found, left = used, rest
 if used > count then used, stale = count, true end
 if rest > period then rest, stale = period, true end
-local free, asked = count - used, cost
+local free, cost = count - used, asked
 if ARGV[4] and cost > free then cost = math.max(free, 1) end
 if cost > free then cost = 0 elseif cost < -used then cost = -used end
 if ARGV.dry then return {found, left}, cost end

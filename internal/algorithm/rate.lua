@@ -12,13 +12,14 @@
 -- ARGV: charge, capacity; and where they are needed a bound, the interval of an
 --       ask for at most so much, and u; or nothing in place of each
 -- Returns the debt before the charge, the charge granted, and the delay.
-local call, key, charge, capacity = redis.call, KEYS[1], ARGV[1] + 0, ARGV[2] + 0
+local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
 local unit, mark, bound, interval = 1000000, '', false, false
 if ARGV[3] then
   if ARGV[3] ~= '' then bound = ARGV[3] + 0 end
   if ARGV[4] ~= '' then interval = ARGV[4] + 0 end
   if ARGV[5] == 'u' then unit, mark = 1000, 'u' end
 end
+---------------------------------------- each
 local rest = call('PTTL', key)
 local value, debt, stale = false, 0, false
 if rest > 0 then
@@ -47,7 +48,7 @@ if rest > 0 then
 elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
 end
-local most, late, asked = capacity, false, charge
+local most, late, charge = capacity, false, asked
 ---------------------------------------- decide
 if interval and charge > 0 then
   local free = 0
@@ -69,12 +70,12 @@ elseif charge ~= 0 or stale then
       call('INCRBY', key, moved - value)
     end
   else
-    local ttl = math.max(math.ceil(2 * capacity / unit), 1000)
+    local ttl, marks = math.max(math.ceil(2 * capacity / unit), 1000), mark
     if after > capacity then
-      ttl, mark = math.max(ttl, math.ceil(after / unit)), mark .. 'r'
+      ttl, marks = math.max(ttl, math.ceil(after / unit)), mark .. 'r'
     end
     moved = after - ttl * unit
-    if mark ~= '' then moved = string.format('%.0f', moved) .. mark end
+    if marks ~= '' then moved = string.format('%.0f', moved) .. marks end
     call('SET', key, moved, 'PX', ttl)
   end
 end

@@ -5,11 +5,12 @@
 -- ARGV: cost, count, length, buckets, and 1 for at most
 -- Returns the units granted, what is used then, how long to wait for what was
 -- not granted, and the time until nothing is used; and the units granted again.
-local call, key, cost, count, length = redis.call, KEYS[1], ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local call, asked, count, length = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local size = ARGV[4] + 1
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local bucket = math.floor(now / length)
+---------------------------------------- each
 local value = call('GET', key)
 local newest, counts, total, stale = bucket, {}, 0, false
 if value then
@@ -44,7 +45,7 @@ end
 -- Decide.
 local live, used = math.min(size - (bucket - newest), #counts), 0
 for i = 1, live do used = used + counts[i] end
-local free, wait = count - used, 0
+local free, cost, wait = count - used, asked, 0
 if ARGV[5] and cost > free then cost = math.max(free, 1) end
 if cost > free then
   local missing, i = cost - free, live

@@ -43,23 +43,40 @@ var (
 	slidingLogScript string
 	//go:embed once.lua
 	onceScript string
+	//go:embed many.lua
+	manyScript string
 	//go:embed takeall.lua
 	takeAllScript string
 )
 
 // Script returns the script that takes one step.
 func (s Step) Script() string {
-	return without(s.text(), func(code string) bool { return strings.HasPrefix(code, "if ARGV.dry then return") })
+	head, body := s.parts()
+	return without(head+oneKey+body, isDry)
 }
+
+// oneKey is what stands between the parts of a step for one key.
+const oneKey = "local key = KEYS[1]\n"
+
+// isDry reports whether a line is only for steps that are tried.
+func isDry(code string) bool { return strings.HasPrefix(code, "if ARGV.dry then return") }
 
 // within returns the step as part of another script.
 func (s Step) within() string {
-	return without(s.text(), func(code string) bool { return strings.HasSuffix(code, "-- alone") })
+	head, body := s.parts()
+	return without(head+oneKey+body, func(code string) bool { return strings.HasSuffix(code, "-- alone") })
 }
 
 // OnceScript returns the script that takes one step under an ID.
 func (s Step) OnceScript() string {
 	return "local function step(KEYS, ARGV)\n" + s.within() + "end\n" + without(onceScript, nil)
+}
+
+// ManyScript returns the script that takes one step for each of several keys. What
+// does not depend on the key is worked out once.
+func (s Step) ManyScript() string {
+	head, body := s.parts()
+	return without(head+"local function step(key)\n"+body+"end\n"+manyScript, isDry)
 }
 
 // TakeAllScript returns the script that takes several of the given steps as one.
@@ -71,6 +88,12 @@ func TakeAllScript(steps []Step) string {
 	}
 	b.WriteString(without(takeAllScript, nil))
 	return b.String()
+}
+
+// parts returns what a step does before it knows the key, and what it does then.
+func (s Step) parts() (head, body string) {
+	head, body, _ = strings.Cut(s.text(), line+" each\n")
+	return head, body
 }
 
 func (s Step) text() string {
@@ -91,10 +114,12 @@ func (s Step) text() string {
 	return slidingLogScript
 }
 
+// line begins the lines that part a script.
+const line = "----------------------------------------"
+
 // bucketScript puts what is special about a bucket into what both have in
 // common: its rule where that is decided, and what it returns at the end.
 func bucketScript(own string) string {
-	const line = "----------------------------------------"
 	rule, returns, _ := strings.Cut(own, line+"\n")
 	return strings.Replace(rateScript, line+" decide\n", rule, 1) + returns
 }

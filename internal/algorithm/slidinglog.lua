@@ -9,7 +9,8 @@
 -- Returns the units granted, what is used then, how long to wait for what was
 -- not granted, and the time until nothing is used; and the units granted again.
 -- When all was granted that was asked for, what is used says the rest.
-local call, key, cost, count, period = redis.call, KEYS[1], ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+---------------------------------------- each
 local rest = call('PTTL', key)
 local log, len, newest, since, stale = '', 0, 0x31303030, 0, rest == 0
 if rest > 0 then
@@ -42,7 +43,7 @@ while gone < high do
   probe = math.floor((gone + high) / 2)
 end
 local used, wait = len - gone, 0
-local free, asked = count - used, cost
+local free, cost = count - used, asked
 if ARGV[4] and cost > free then cost = math.max(free, 1) end
 if cost > free then
   wait = period - age(gone + cost - free)

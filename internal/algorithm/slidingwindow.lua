@@ -8,7 +8,8 @@
 -- ARGV: cost, count, period, and 1 for at most
 -- Returns the value and the time left, before the step, as one number where one
 -- holds both; and the units granted.
-local call, key, cost, count, period = redis.call, KEYS[1], ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+---------------------------------------- each
 local rest = call('PTTL', key)
 local value, stale = 0, false
 if rest > 0 then
@@ -40,7 +41,7 @@ if previous > 0 then
     end
   end
 end
-local free, asked = count - current - share, cost
+local free, cost = count - current - share, asked
 if ARGV[4] and cost > free then cost = math.max(free, 1) end
 if cost > free then cost = 0 elseif cost < -current - previous then cost = -current - previous end
 if ARGV.dry then return {value, rest}, cost end

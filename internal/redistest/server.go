@@ -54,6 +54,19 @@ func Start(o Options) (*Server, error) {
 	return s, nil
 }
 
+// Main runs the tests of a package, which share a server that is handed to use first.
+// It returns what the process is to end with.
+func Main(tests interface{ Run() int }, o Options, use func(*Server)) int {
+	s, err := Start(o)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer s.Stop()
+	use(s)
+	return tests.Run()
+}
+
 func (s *Server) start(o Options) (err error) {
 	if s.Port == 0 {
 		if s.Port, err = freePort(); err != nil {

@@ -4,7 +4,6 @@ package admin
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,20 +11,17 @@ import (
 	"net/http"
 	"net/http/pprof"
 
+	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/httpdoor"
 	"github.com/penstock-io/penstock/server/judge"
 )
 
 // Options configure a Door.
 type Options struct {
-	// Loopback says that only this machine can reach the listener. Then no
-	// token is asked for, except of those who come through a proxy or a
-	// browser's page.
+	// Loopback says that only this machine can reach the listener. Then the
+	// judge's token is asked for only of those who come through a proxy or a
+	// browser's page. Otherwise the judge must have one.
 	Loopback bool
-
-	// Token is what callers bring as Authorization: Bearer. Required, unless
-	// Loopback.
-	Token string
 
 	// Metrics answers /metrics. Default: there are none.
 	Metrics http.Handler
@@ -41,6 +37,10 @@ type Options struct {
 	// Version is that of the program. Optional.
 	Version string
 
+	// Profiles opens /debug/pprof/, which tells of more than operators need, and
+	// keeps the process busy. Default: it is not there.
+	Profiles bool
+
 	// Log is told who reset a key or gave units back. Default: nobody is.
 	Log *slog.Logger
 }
@@ -53,7 +53,6 @@ type Door struct {
 	door    *httpdoor.Door
 	judge   *judge.Judge
 	options Options
-	token   [sha256.Size]byte
 	mux     *http.ServeMux
 }
 
@@ -66,7 +65,7 @@ func New(j *judge.Judge, o *Options) (*Door, error) {
 	if o != nil {
 		d.options = *o
 	}
-	if d.options.Token == "" && !d.options.Loopback {
+	if !j.HasToken() && !d.options.Loopback {
 		return nil, ErrNoToken
 	}
 	if d.options.Ready == nil {
@@ -81,7 +80,6 @@ func New(j *judge.Judge, o *Options) (*Door, error) {
 	if d.options.Metrics == nil {
 		d.options.Metrics = http.NotFoundHandler()
 	}
-	d.token = sha256.Sum256([]byte(d.options.Token))
 	for _, e := range d.endpoints() {
 		d.mux.HandleFunc(e.path, d.guard(e))
 	}
@@ -114,7 +112,7 @@ func (d *Door) Shutdown(ctx context.Context) error { return d.door.Shutdown(ctx)
 func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.mux.ServeHTTP(w, r) }
 
 func notFound(w http.ResponseWriter, _ *http.Request) {
-	httpdoor.Problem{Status: http.StatusNotFound, Detail: "what there is is listed at /"}.Write(w)
+	httpdoor.Refuse(w, httplimit.Problem{Status: http.StatusNotFound, Detail: "what there is is listed at /"})
 }
 
 // An endpoint is something that can be asked.
@@ -127,7 +125,7 @@ type endpoint struct {
 }
 
 func (d *Door) endpoints() []endpoint {
-	return []endpoint{
+	all := []endpoint{
 		{"/{$}", "GET, HEAD", "this list", false, d.list},
 		{"/healthz", "GET, HEAD", "whether the process is alive", true, d.healthz},
 		{"/readyz", "GET, HEAD", "whether it can decide, and if not, why", true, d.readyz},
@@ -135,11 +133,18 @@ func (d *Door) endpoints() []endpoint {
 		{"/rules", "GET, HEAD", "the loaded rules and what they have decided, as JSON", false, d.rules},
 		{"/rlconfig", "GET, HEAD", "the loaded rules, one a line, as envoyproxy/ratelimit tells them", false, d.rlconfig},
 		{"/v1/keys", "GET, POST, DELETE", keysHelp, false, d.keys},
-		{"/debug/pprof/", "GET, HEAD", "profiles of the running process", false, pprof.Index},
-		{"/debug/pprof/profile", "GET, HEAD", "where it spends its time: ?seconds=30", false, pprof.Profile},
-		{"/debug/pprof/symbol", "GET, HEAD, POST", "the names of functions", false, pprof.Symbol},
-		{"/debug/pprof/trace", "GET, HEAD", "what it does in detail: ?seconds=1", false, pprof.Trace},
 	}
+	if d.options.Profiles {
+		all = append(all, profiles...)
+	}
+	return all
+}
+
+var profiles = []endpoint{
+	{"/debug/pprof/", "GET, HEAD", "profiles of the running process", false, pprof.Index},
+	{"/debug/pprof/profile", "GET, HEAD", "where it spends its time: ?seconds=30", false, pprof.Profile},
+	{"/debug/pprof/symbol", "GET, HEAD, POST", "the names of functions", false, pprof.Symbol},
+	{"/debug/pprof/trace", "GET, HEAD", "what it does in detail: ?seconds=1", false, pprof.Trace},
 }
 
 const keysHelp = "GET looks at a key, POST gives units=N back, DELETE resets it: " +

@@ -4,17 +4,22 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/redisstore"
 	"github.com/penstock-io/penstock/server/admin"
 	"github.com/penstock-io/penstock/server/judge"
 	"github.com/penstock-io/penstock/server/rules"
@@ -36,13 +41,50 @@ descriptors:
 // noon is when it is in these tests.
 var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 
-func newJudge(t testing.TB) *judge.Judge {
+// redis is a server whose clock stands still. Tests share it, under prefixes of their
+// own.
+var redis *redistest.Server
+
+func TestMain(m *testing.M) {
+	os.Exit(redistest.Main(m, redistest.Options{HeldClock: true}, func(shared *redistest.Server) {
+		redis = shared
+		shared.Clock.Set(noon)
+	}))
+}
+
+var prefixes atomic.Int64
+
+// onBothStores runs a test with a judge of each kind of store, at noon.
+func onBothStores(t *testing.T, test func(t *testing.T, j *judge.Judge)) {
+	t.Run("memory", func(t *testing.T) { test(t, newJudge(t)) })
+	t.Run("redis", func(t *testing.T) {
+		store, err := redisstore.Open(t.Context(), "redis://"+redis.Addr, &redisstore.Options{
+			Prefix:  fmt.Sprintf("t%d-", prefixes.Add(1)),
+			Timeout: 10 * time.Second, // a busy machine is no failure here
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(store.Close)
+		test(t, newJudgeOn(t, store, nil))
+	})
+}
+
+func newJudge(t testing.TB) *judge.Judge { return newJudgeWith(t, nil) }
+
+func newJudgeWith(t testing.TB, o *judge.Options) *judge.Judge {
+	t.Helper()
+	memory := penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return noon }, Tick: time.Millisecond})
+	return newJudgeOn(t, memory, o)
+}
+
+func newJudgeOn(t testing.TB, store penstock.Store, o *judge.Options) *judge.Judge {
 	t.Helper()
 	set, err := rules.Parse(rules.File{Name: "edge.yaml", Text: []byte(ruleFile)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	j := judge.New(penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return noon }, Tick: time.Millisecond}), nil)
+	j := judge.New(store, o)
 	j.SetRules(set)
 	return j
 }
@@ -76,7 +118,7 @@ func ask(d http.Handler, method, target string, header ...string) *httptest.Resp
 }
 
 func TestTheListOfEndpoints(t *testing.T) {
-	d := newDoor(t, newJudge(t), admin.Options{Loopback: true, Version: "v1.2.3"})
+	d := newDoor(t, newJudge(t), admin.Options{Loopback: true, Version: "v1.2.3", Profiles: true})
 	body := ask(d, "GET", "/").Body.String()
 	if !strings.HasPrefix(body, "penstock v1.2.3\n") {
 		t.Errorf("got %q, want the version first", body)
@@ -93,7 +135,7 @@ func TestTheListOfEndpoints(t *testing.T) {
 
 func TestHealthAndReadiness(t *testing.T) {
 	var reason error
-	d := newDoor(t, newJudge(t), admin.Options{Token: "secret", Ready: func() error { return reason }})
+	d := newDoor(t, newJudgeWith(t, &judge.Options{Token: "secret"}), admin.Options{Ready: func() error { return reason }})
 	check := func(target string, status int, want string) {
 		t.Helper()
 		if w := ask(d, "GET", target); w.Code != status || strings.Join(strings.Fields(w.Body.String()), "") != want {
@@ -182,62 +224,67 @@ func TestOneKey(t *testing.T) {
 		{"domain=edge&remote_address=10.0.0.1", "edge/remote_address"},
 		{"limit=" + url.QueryEscape(`3/1m fixed-window align=clock name="edge/remote_address"`) + "&key=remote_address%3D10.0.0.1", ""},
 	} {
-		j := newJudge(t)
-		var log strings.Builder
-		d := newDoor(t, j, admin.Options{Loopback: true, Log: slog.New(slog.NewTextHandler(&log, nil))})
-		var v judge.Verdict
-		err := j.Decide(t.Context(), "edge", []judge.Descriptor{{Entries: []rules.Entry{{Key: "remote_address", Value: "10.0.0.1"}}, Cost: 3}}, &v)
-		if err != nil {
-			t.Fatal(err)
+		onBothStores(t, func(t *testing.T, j *judge.Judge) { checkOneKey(t, j, c.query, c.rule) })
+	}
+}
+
+// checkOneKey has three units taken, and undoes that.
+func checkOneKey(t *testing.T, j *judge.Judge, query, rule string) {
+	var log strings.Builder
+	d := newDoor(t, j, admin.Options{Loopback: true, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	var v judge.Verdict
+	err := j.Decide(t.Context(), "edge", []judge.Descriptor{{Entries: []rules.Entry{{Key: "remote_address", Value: "10.0.0.1"}}, Cost: 3}}, &v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		method, more       string
+		granted, remaining float64
+	}{
+		{"GET", "", 0, 0},
+		{"POST", "", -1, 1},
+		{"POST", "&units=5", -2, 3},
+		{"GET", "", 0, 3},
+		{"DELETE", "", 0, 3},
+	} {
+		w := ask(d, step.method, "/v1/keys?"+query+step.more)
+		var got struct {
+			Rule, Limit, Key string
+			Decision         map[string]any
 		}
-		for _, step := range []struct {
-			method, more       string
-			granted, remaining float64
-		}{
-			{"GET", "", 0, 0},
-			{"POST", "", -1, 1},
-			{"POST", "&units=5", -2, 3},
-			{"GET", "", 0, 3},
-			{"DELETE", "", 0, 3},
-		} {
-			w := ask(d, step.method, "/v1/keys?"+c.query+step.more)
-			var got struct {
-				Rule, Limit, Key string
-				Decision         map[string]any
-			}
-			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != 200 {
-				t.Fatalf("%s %s: got %d %s", step.method, c.query, w.Code, w.Body)
-			}
-			if got.Rule != c.rule || got.Key != "remote_address=10.0.0.1" || !strings.HasPrefix(got.Limit, "3/1m fixed-window") ||
-				got.Decision["granted"] != step.granted || got.Decision["remaining"] != step.remaining || got.Decision["allowed"] != true {
-				t.Errorf("%s %s%s: got %s, want %v granted and %v remaining", step.method, c.query, step.more, w.Body, step.granted, step.remaining)
-			}
+		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != 200 {
+			t.Fatalf("%s %s: got %d %s", step.method, query, w.Code, w.Body)
 		}
-		if n := strings.Count(log.String(), "\n"); n != 3 || !strings.Contains(log.String(), "method=DELETE") {
-			t.Errorf("%s: the log has %d lines, want one for everything that was undone:\n%s", c.query, n, log.String())
+		if got.Rule != rule || got.Key != "remote_address=10.0.0.1" || !strings.HasPrefix(got.Limit, "3/1m fixed-window") ||
+			got.Decision["granted"] != step.granted || got.Decision["remaining"] != step.remaining || got.Decision["allowed"] != true {
+			t.Errorf("%s %s%s: got %s, want %v granted and %v remaining", step.method, query, step.more, w.Body, step.granted, step.remaining)
 		}
-		for _, counts := range j.Counts() {
-			if counts.Policy == "edge/remote_address" && counts.Allowed.Load() != 1 || counts.Policy == "" && counts.Allowed.Load() != 0 {
-				t.Errorf("%s: operators are counted as %d requests of %q", c.query, counts.Allowed.Load(), counts.Policy)
-			}
+	}
+	if n := strings.Count(log.String(), "\n"); n != 3 || !strings.Contains(log.String(), "method=DELETE") {
+		t.Errorf("%s: the log has %d lines, want one for everything that was undone:\n%s", query, n, log.String())
+	}
+	for _, counts := range j.Counts() {
+		if counts.Policy == "edge/remote_address" && counts.Allowed.Load() != 1 || counts.Policy == "" && counts.Allowed.Load() != 0 {
+			t.Errorf("%s: operators are counted as %d requests of %q", query, counts.Allowed.Load(), counts.Policy)
 		}
 	}
 }
 
 func TestResettingAKey(t *testing.T) {
-	j := newJudge(t)
-	d := newDoor(t, j, admin.Options{Loopback: true})
-	limit := penstock.PerMinute(5)
-	if _, err := j.Take(t.Context(), penstock.Request{Key: "a\x00\xff", Limit: limit, Cost: 5}); err != nil {
-		t.Fatal(err)
-	}
-	if w := ask(d, "DELETE", "/v1/keys?limit=5/1m&key=a%00%ff"); !strings.Contains(w.Body.String(), `"granted":-5`) &&
-		!strings.Contains(w.Body.String(), `"granted": -5`) {
-		t.Errorf("got %s, want that five units were given back", w.Body)
-	}
-	if d, err := j.Take(t.Context(), penstock.Request{Key: "a\x00\xff", Limit: limit}); err != nil || d.Remaining != 5 {
-		t.Errorf("got %v, %v, want 5 remaining", d, err)
-	}
+	onBothStores(t, func(t *testing.T, j *judge.Judge) {
+		d := newDoor(t, j, admin.Options{Loopback: true})
+		limit := penstock.PerMinute(5)
+		if _, err := j.Take(t.Context(), penstock.Request{Key: "a\x00\xff", Limit: limit, Cost: 5}); err != nil {
+			t.Fatal(err)
+		}
+		if w := ask(d, "DELETE", "/v1/keys?limit=5/1m&key=a%00%ff"); !strings.Contains(w.Body.String(), `"granted":-5`) &&
+			!strings.Contains(w.Body.String(), `"granted": -5`) {
+			t.Errorf("got %s, want that five units were given back", w.Body)
+		}
+		if d, err := j.Take(t.Context(), penstock.Request{Key: "a\x00\xff", Limit: limit}); err != nil || d.Remaining != 5 {
+			t.Errorf("got %v, %v, want 5 remaining", d, err)
+		}
+	})
 }
 
 func TestMalformedKeyRequests(t *testing.T) {
@@ -306,7 +353,7 @@ func serve(t *testing.T, d *admin.Door) string {
 }
 
 func TestServing(t *testing.T) {
-	at := serve(t, newDoor(t, newJudge(t), admin.Options{Loopback: true}))
+	at := serve(t, newDoor(t, newJudge(t), admin.Options{Loopback: true, Profiles: true}))
 	for _, path := range []string{"/", "/healthz", "/rules", "/debug/pprof/", "/debug/pprof/goroutine?debug=1", "/debug/pprof/profile?seconds=1"} {
 		r, err := http.Get(at + path)
 		if err != nil {

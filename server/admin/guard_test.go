@@ -9,23 +9,25 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/admin"
+	"github.com/penstock-io/penstock/server/judge"
 )
 
 // Every route is closed to those without the token, but for the two that say
 // whether the server is well; and who is refused changes and learns nothing.
 func TestEveryRouteAndEveryToken(t *testing.T) {
-	j := newJudge(t)
+	j := newJudgeWith(t, &judge.Options{Token: "secret"})
 	limit := penstock.PerMinute(5)
 	if _, err := j.Take(t.Context(), penstock.Request{Key: "k", Limit: limit, Cost: 5}); err != nil {
 		t.Fatal(err)
 	}
 	metrics := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	d := newDoor(t, j, admin.Options{Token: "secret", Metrics: metrics})
+	d := newDoor(t, j, admin.Options{Metrics: metrics, Profiles: true})
 	open := map[string]bool{"/healthz": true, "/readyz": true}
-	for _, path := range []string{
-		"/", "/healthz", "/readyz", "/metrics", "/rules", "/rlconfig", "/v1/keys?limit=5/1m&key=k",
-		"/debug/pprof/", "/debug/pprof/symbol", "/debug/pprof/heap?debug=1",
-	} {
+	queries := map[string]string{
+		"/v1/keys": "?limit=5/1m&key=k", "/debug/pprof/profile": "?seconds=1", "/debug/pprof/trace": "?seconds=0.01",
+	}
+	for _, path := range append(d.Paths(), "/debug/pprof/heap") {
+		path += queries[path]
 		for _, method := range []string{"GET", "POST", "DELETE"} {
 			for _, token := range []string{"", "Bearer", "Bearer ", "Bearer wrong", "Bearer secre", "Bearer secrets", "Basic c2VjcmV0", "secret"} {
 				w := ask(d, method, path, "Authorization", token)
@@ -43,10 +45,29 @@ func TestEveryRouteAndEveryToken(t *testing.T) {
 	}
 }
 
+// Profiles are there only where they are asked for, whoever asks.
+func TestProfilesAreOff(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		d := newDoor(t, newJudgeWith(t, &judge.Options{Token: "secret"}), admin.Options{Loopback: true, Profiles: on})
+		for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap?debug=1", "/debug/pprof/symbol", "/debug/pprof/trace?seconds=0.01"} {
+			want := map[bool]int{false: 404, true: 200}[on]
+			if w := ask(d, "GET", path, "Authorization", "Bearer secret"); w.Code != want {
+				t.Errorf("%s with profiles %t: got %d, want %d", path, on, w.Code, want)
+			}
+		}
+		if w := ask(d, "GET", "/debug/pprof/cmdline", "Authorization", "Bearer secret"); w.Code != 404 {
+			t.Errorf("the command line, which may hold a token, with profiles %t: got %d, want 404", on, w.Code)
+		}
+		if w := ask(d, "GET", "/"); strings.Contains(w.Body.String(), "pprof") != on {
+			t.Errorf("the list with profiles %t: %s", on, w.Body)
+		}
+	}
+}
+
 // On loopback no token is asked for, except of those who may be somebody else.
 func TestLoopbackIsForThisMachine(t *testing.T) {
 	d := newDoor(t, newJudge(t), admin.Options{Loopback: true})
-	withToken := newDoor(t, newJudge(t), admin.Options{Loopback: true, Token: "secret"})
+	withToken := newDoor(t, newJudgeWith(t, &judge.Options{Token: "secret"}), admin.Options{Loopback: true})
 	for _, c := range []struct {
 		header []string
 		may    bool

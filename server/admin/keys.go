@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/httpdoor"
 	"github.com/penstock-io/penstock/server/judge"
 	"github.com/penstock-io/penstock/server/rules"
@@ -42,7 +43,7 @@ func (d *Door) keys(w http.ResponseWriter, r *http.Request) {
 		err = d.answerKey(w, r, k)
 	}
 	if err != nil {
-		problemOf(err).Write(w)
+		httpdoor.Refuse(w, problemOf(err))
 	}
 }
 
@@ -203,21 +204,21 @@ func (d *Door) keyOf(k *keyRequest) string {
 }
 
 // problemOf returns what to answer for an error.
-func problemOf(err error) httpdoor.Problem {
+func problemOf(err error) httplimit.Problem {
 	var parameter *badParameter
 	var field *penstock.FieldError
 	switch {
 	case errors.As(err, &parameter):
-		return httpdoor.Problem{Status: http.StatusBadRequest, Detail: parameter.problem, Parameter: parameter.name}
+		return httplimit.Problem{Status: http.StatusBadRequest, Detail: parameter.problem, Parameter: parameter.name}
 	case errors.As(err, &field):
-		return httpdoor.Problem{
+		return httplimit.Problem{
 			Status: http.StatusBadRequest, Parameter: "limit",
 			Detail: strings.TrimPrefix(err.Error(), "penstock: "),
 		}
 	case errors.Is(err, httpdoor.ErrQuery), errors.Is(err, judge.ErrNoDomain):
-		return httpdoor.Problem{Status: http.StatusBadRequest, Detail: err.Error()}
+		return httplimit.Problem{Status: http.StatusBadRequest, Detail: err.Error()}
 	case errors.Is(err, errNoRule), errors.Is(err, judge.ErrNoRules):
-		return httpdoor.Problem{Status: http.StatusNotFound, Detail: err.Error()}
+		return httplimit.Problem{Status: http.StatusNotFound, Detail: err.Error()}
 	}
-	return httpdoor.Problem{Status: http.StatusServiceUnavailable, Detail: err.Error()}
+	return httplimit.Problem{Status: http.StatusServiceUnavailable, Detail: err.Error()}
 }

@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
-	"runtime"
 	"time"
 
 	"google.golang.org/grpc"
@@ -29,8 +28,10 @@ type Options struct {
 	TLS *tls.Config
 
 	// MaxMessageBytes is the longest request that is read. Envoy lets pass what
-	// is refused for its length, so there should be room for the longest
-	// headers that it may put into descriptors. Default: 256 KiB.
+	// is refused for its length, so whoever may choose the length of a header
+	// that descriptors hold could escape its limit. Envoy takes headers of 60
+	// KiB unless it is told otherwise, and may put one into several descriptors.
+	// Default: 256 KiB.
 	MaxMessageBytes int
 
 	// MaxStreams is how many calls one connection may have under way. Default:
@@ -41,17 +42,27 @@ type Options struct {
 	// to open another, which spreads clients over servers. Default: 24 hours.
 	MaxConnectionAge time.Duration
 
+	// MaxConnectionIdle is for how long a connection may have no call under way
+	// before the client is asked to open another. Default: 10 minutes.
+	MaxConnectionIdle time.Duration
+
 	// Took is told how long each call took, and must not keep it waiting.
 	// Optional.
 	Took func(time.Duration)
 }
 
 const (
-	defaultMaxMessageBytes  = 256 << 10
-	defaultMaxStreams       = 256
-	defaultMaxConnectionAge = 24 * time.Hour
+	defaultMaxMessageBytes   = 256 << 10
+	defaultMaxStreams        = 256
+	defaultMaxConnectionAge  = 24 * time.Hour
+	defaultMaxConnectionIdle = 10 * time.Minute
 
 	maxHeaderBytes = 16 << 10
+
+	// workers is how many goroutines are kept for calls. Those that wait for a
+	// store keep theirs; for a call that finds none a new one is made, and its
+	// stack has to grow, which costs more than the decision.
+	workers = 128
 
 	// handshakeTimeout is how long a connection may take until it speaks HTTP/2.
 	handshakeTimeout = 5 * time.Second
@@ -99,7 +110,7 @@ func New(j *judge.Judge, o *Options) (*Door, error) {
 func (o *Options) serverOptions() []grpc.ServerOption {
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
-		grpc.NumStreamWorkers(uint32(4 * runtime.GOMAXPROCS(0))),
+		grpc.NumStreamWorkers(workers),
 		grpc.MaxRecvMsgSize(orDefault(o.MaxMessageBytes, defaultMaxMessageBytes)),
 		grpc.MaxConcurrentStreams(uint32(orDefault(o.MaxStreams, defaultMaxStreams))),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
@@ -108,6 +119,7 @@ func (o *Options) serverOptions() []grpc.ServerOption {
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionAge:      orDefault(o.MaxConnectionAge, defaultMaxConnectionAge),
 			MaxConnectionAgeGrace: ageGrace,
+			MaxConnectionIdle:     orDefault(o.MaxConnectionIdle, defaultMaxConnectionIdle),
 			Time:                  quietTime,
 			Timeout:               answerTime,
 		}),

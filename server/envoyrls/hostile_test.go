@@ -302,6 +302,19 @@ func TestWhoKeepsPingingIsSentAway(t *testing.T) {
 	wantServed(t, l)
 }
 
+// Who has nothing to ask for too long is asked to come again when it has.
+func TestAnIdleConnectionIsEnded(t *testing.T) {
+	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), &envoyrls.Options{MaxConnectionIdle: 20 * time.Millisecond})
+	ended := newRude(t, l).until(func(f http2.Frame) bool {
+		_, away := f.(*http2.GoAwayFrame)
+		return away
+	})
+	if !ended {
+		t.Error("it was not told to go away")
+	}
+	wantServed(t, l)
+}
+
 func TestHostileCallsLeaveMemoryFlat(t *testing.T) {
 	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), nil)
 	conn := dial(t, l)

@@ -25,18 +25,11 @@ import (
 // their own.
 var redis *redistest.Server
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	server, err := redistest.Start(redistest.Options{HeldClock: true})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer server.Stop()
-	redis = server
-	setClock(noon)
-	return m.Run()
+func TestMain(m *testing.M) {
+	os.Exit(redistest.Main(m, redistest.Options{HeldClock: true}, func(shared *redistest.Server) {
+		redis = shared
+		setClock(noon)
+	}))
 }
 
 // noon is when it is in these tests, unless they say otherwise.

@@ -26,10 +26,18 @@ import (
 )
 
 // TestWhatAStoreMustDo runs the tests of stores through the door, as far as Envoy
-// has words for them: takes and looks, alone and several as one. Fixed windows on
-// the clock, of whole seconds, are overrides; other limits are rules. What Envoy
-// has no words for goes to the store behind the door: AtMost, MaxDelay, IDs,
-// resets, leaky buckets, and giving back, for no answer says how much was.
+// has words for them: takes, looks and giving back, and takes of several as one.
+// Fixed windows on the clock, of whole seconds, are overrides; other limits are
+// rules. It has none for
+//
+//   - AtMost, MaxDelay and IDs, which no field of a descriptor says;
+//   - resets, for no number of hits is all of them;
+//   - leaky buckets, which delay, and rules for Envoy cannot be;
+//   - how much was given back. Where what remains does not tell either, which is so
+//     in sliding windows and in buckets from which was taken in advance, nothing is
+//     given back through the door.
+//
+// All of that goes to the store behind the door, where it finds the same state.
 //
 // An answer to Envoy tells less than a decision: whole seconds, and no time to
 // come back. So the store is asked for the decision as well, under the same key
@@ -79,11 +87,35 @@ func (s *doorStore) Take(ctx context.Context, r penstock.Request) (penstock.Deci
 	if !s.hasWords(r) {
 		return s.judge.Store().Take(ctx, s.behind(r))
 	}
+	if r.Cost < 0 {
+		return s.giveBack(ctx, r)
+	}
 	answer, err := s.ask(ctx, r)
 	if err != nil {
 		return penstock.Decision{}, err
 	}
 	return s.decision(ctx, r, answer.GetStatuses()[0], answer.GetOverallCode())
+}
+
+// giveBack gives back through the door. What was given back is what there is more of
+// now, unless something is owed that nobody sees.
+func (s *doorStore) giveBack(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+	look := s.behind(r)
+	look.Cost = 0
+	before, err := s.judge.Store().Take(ctx, look)
+	if err != nil {
+		return before, err
+	}
+	if before.Remaining == 0 && r.Limit.Algorithm == penstock.TokenBucket || r.Limit.Algorithm == penstock.SlidingWindow {
+		return s.judge.Store().Take(ctx, s.behind(r))
+	}
+	answer, err := s.ask(ctx, r)
+	if err != nil {
+		return penstock.Decision{}, err
+	}
+	d, err := s.decision(ctx, r, answer.GetStatuses()[0], answer.GetOverallCode())
+	d.Granted = before.Remaining - d.Remaining
+	return d, err
 }
 
 func (s *doorStore) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
@@ -177,7 +209,7 @@ func (s *doorStore) compare(r penstock.Request, st *pb.RateLimitResponse_Descrip
 
 // hasWords reports whether Envoy has words for a request.
 func (s *doorStore) hasWords(r penstock.Request) bool {
-	return r.Validate() == nil && r.Cost >= 0 && !r.AtMost && r.MaxDelay == 0 && r.ID == "" &&
+	return r.Validate() == nil && r.Cost != penstock.Reset && !r.AtMost && r.MaxDelay == 0 && r.ID == "" &&
 		r.Limit.Algorithm != penstock.LeakyBucket && utf8.ValidString(r.Key) && len(r.Key) < 2048
 }
 
@@ -186,7 +218,7 @@ func (s *doorStore) hasWords(r penstock.Request) bool {
 func (s *doorStore) hasWordsForAll(rs []penstock.Request) bool {
 	seen := map[rules.Entry]bool{}
 	for _, r := range rs {
-		if !s.hasWords(r) || r.Cost == 0 || seen[s.entry(r)] {
+		if !s.hasWords(r) || r.Cost <= 0 || seen[s.entry(r)] {
 			return false
 		}
 		seen[s.entry(r)] = true
@@ -209,8 +241,9 @@ func (s *doorStore) ask(ctx context.Context, rs ...penstock.Request) (*pb.RateLi
 		e := s.entry(r)
 		d := &common.RateLimitDescriptor{
 			Entries:    []*common.RateLimitDescriptor_Entry{{Key: e.Key, Value: e.Value}},
-			HitsAddend: wrapperspb.UInt64(uint64(r.Cost)),
+			HitsAddend: wrapperspb.UInt64(uint64(max(r.Cost, -r.Cost))),
 		}
+		d.IsNegativeHits = r.Cost < 0
 		if isOverride(r.Limit) {
 			d.Limit = &common.RateLimitDescriptor_RateLimitOverride{
 				RequestsPerUnit: uint32(r.Limit.Count),

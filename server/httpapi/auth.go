@@ -21,7 +21,7 @@ func (d *Door) auth(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if d.loosens([]question{v.question}) && !d.judge.MayUndo(httpdoor.Caller(r)) {
-		mayNotUndo.Write(w)
+		httpdoor.Refuse(w, mayNotUndo)
 		return
 	}
 	c := calls.Get().(*call)

@@ -13,6 +13,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/penstock-io/penstock/httplimit"
@@ -94,30 +96,40 @@ func (d *Door) Serve(l net.Listener) error { return d.door.Serve(l) }
 // finished when ctx ends is cut off.
 func (d *Door) Shutdown(ctx context.Context) error { return d.door.Shutdown(ctx) }
 
+// A route is an address, the methods that are answered there, and how. Without
+// methods there are all of them.
+type route struct {
+	path    string
+	methods []string
+	answer  func(*Door, http.ResponseWriter, *http.Request)
+}
+
+// routes are all there are. openapi.yaml describes the same.
+var routes = [...]route{
+	{"/v1/take", []string{http.MethodPost}, (*Door).take},
+	{"/v1/auth", nil, (*Door).auth},
+	{"/json", nil, (*Door).envoyJSON},
+	{"/healthcheck", reading, (*Door).healthcheck},
+	{"/openapi.yaml", reading, (*Door).describe},
+}
+
+var reading = []string{http.MethodGet, http.MethodHead}
+
 // ServeHTTP answers one request.
 func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	switch path := r.URL.Path; {
-	case path == "/v1/take" && r.Method == http.MethodPost:
-		d.take(w, r)
-	case path == "/v1/auth":
-		d.auth(w, r)
-	case path == "/json":
-		d.envoyJSON(w, r)
-	case path == "/v1/take":
-		httpdoor.NotAllowed(w, r, http.MethodPost)
-	case path != "/openapi.yaml" && path != "/healthcheck":
-		httpdoor.Problem{
-			Status: http.StatusNotFound,
-			Detail: "there are /v1/take, /v1/auth, /json, /healthcheck and /openapi.yaml",
-		}.Write(w)
-	case r.Method != http.MethodGet && r.Method != http.MethodHead:
-		httpdoor.NotAllowed(w, r, "GET, HEAD")
-	case path == "/healthcheck":
-		d.healthcheck(w)
-	default:
-		w.Header().Set("Content-Type", "application/yaml")
-		_, _ = w.Write(openAPI)
+	for i := range routes {
+		here := &routes[i]
+		switch {
+		case here.path != r.URL.Path:
+			continue
+		case here.methods != nil && !slices.Contains(here.methods, r.Method):
+			httpdoor.NotAllowed(w, r, strings.Join(here.methods, ", "))
+		default:
+			here.answer(d, w, r)
+		}
+		return
 	}
+	httpdoor.Refuse(w, httplimit.Problem{Status: http.StatusNotFound, Detail: "what there is is described at /openapi.yaml"})
 }
 
 // openAPI describes what there is here, for people and for programs that write
@@ -126,8 +138,13 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 //go:embed openapi.yaml
 var openAPI []byte
 
+func (d *Door) describe(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/yaml")
+	_, _ = w.Write(openAPI)
+}
+
 // healthcheck answers as envoyproxy/ratelimit does at this address.
-func (d *Door) healthcheck(w http.ResponseWriter) {
+func (d *Door) healthcheck(w http.ResponseWriter, _ *http.Request) {
 	if err := d.ready(); err != nil {
 		w.WriteHeader(http.StatusInternalServerError)
 		return

@@ -8,9 +8,16 @@ import (
 	"github.com/penstock-io/penstock/server/rls"
 )
 
-// envoyJSON answers /json as envoyproxy/ratelimit does: by any method, and what
-// cannot be decided with 400 and no more, whoever's fault it is.
+// envoyJSON answers /json as envoyproxy/ratelimit does: by any method and of any
+// type, and what cannot be decided with 400 and no more, whoever's fault it is.
+//
+// Only pages in browsers must say that they send JSON. For that they need a
+// permission, which nobody gives them here.
 func (d *Door) envoyJSON(w http.ResponseWriter, r *http.Request) {
+	if httpdoor.FromPage(r) && !isJSON(r.Header.Get("Content-Type")) {
+		refuseEnvoy(w, errNotJSON)
+		return
+	}
 	c := calls.Get().(*call)
 	defer c.release()
 	if err := c.readBody(r); err != nil {
@@ -32,12 +39,16 @@ func (d *Door) envoyJSON(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(answer)
 }
 
+var errNotJSON = errors.New("body is not JSON")
+
 func refuseEnvoy(w http.ResponseWriter, err error) {
 	status := http.StatusBadRequest
 	switch {
 	case errors.Is(err, errTooLarge):
 		w.Header().Set("Connection", "close")
 		status = http.StatusRequestEntityTooLarge
+	case errors.Is(err, errNotJSON):
+		status = http.StatusUnsupportedMediaType
 	case errors.Is(err, rls.ErrMayNotUndo):
 		status = http.StatusForbidden
 	}

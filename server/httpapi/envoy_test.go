@@ -104,6 +104,35 @@ func TestWhatEnvoysServiceRefuses(t *testing.T) {
 	}
 }
 
+// Programs may send anything that holds JSON, as to envoyproxy/ratelimit. Pages may
+// not: without a permission, which they do not get, a browser lets them send nothing
+// that says it is JSON.
+func TestPagesInBrowsersCannotAskJSON(t *testing.T) {
+	at := serve(t, newDoor(t, envoyJudge(t, stillMemory()), nil))
+	ask := `{"domain":"mongo_cps","descriptors":[{"entries":[{"key":"database","value":"users"}]}]}`
+	for _, c := range []struct {
+		name, value, contentType string
+		want                     int
+	}{
+		{"Origin", "https://evil.example", "text/plain", 415},
+		{"Origin", "null", "application/x-www-form-urlencoded", 415},
+		{"Sec-Fetch-Site", "cross-site", "multipart/form-data; boundary=x", 415},
+		{"Sec-Fetch-Site", "same-site", "text/plain", 415},
+		{"Origin", at, "text/plain", 200},
+		{"User-Agent", "curl/8", "application/x-www-form-urlencoded", 200},
+		{"Origin", "https://evil.example", "application/json", 429}, // which no browser sends unasked
+	} {
+		got := do(t, "POST", at+"/json", ask, http.Header{c.name: {c.value}, "Content-Type": {c.contentType}})
+		if got.status != c.want {
+			t.Errorf("%s: %s as %s: got %+v, want %d", c.name, c.value, c.contentType, got, c.want)
+		}
+	}
+	preflight := do(t, "OPTIONS", at+"/json", "", http.Header{"Origin": {"https://evil.example"}, "Access-Control-Request-Headers": {"content-type"}})
+	if preflight.header.Get("Access-Control-Allow-Origin") != "" || preflight.status == 200 {
+		t.Errorf("a page that asks for a permission: got %+v, want none", preflight)
+	}
+}
+
 func TestHitsAreGivenBackOnlyToThoseWhoMay(t *testing.T) {
 	door := newDoor(t, envoyJudge(t, stillMemory()), nil)
 	for from, want := range map[string]int{"127.0.0.1:4711": 200, "10.0.0.1:4711": 403} {

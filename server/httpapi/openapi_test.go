@@ -4,13 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
 
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/httpapi"
 	"github.com/penstock-io/penstock/server/judge"
 	"github.com/penstock-io/penstock/server/rls"
@@ -88,22 +96,146 @@ func TestTheFileDescribesTheDoor(t *testing.T) {
 		ask(door, here, "PUT", "/v1/auth?"+strings.Replace(query, "&deny=403", "", 1), "")
 	}
 	ask(door, here, "GET", "/v1/auth?limit=1/1m", "")
+	provoke(ask, door, noStore, noRules)
 	askEnvoy(t, ask)
 	ask(door, here, "GET", "/healthcheck", "")
-	ask(door, here, "POST", "/healthcheck", "")
 	notReady := newDoor(t, judge.New(stillMemory(), nil), &httpapi.Options{Ready: func() error { return errors.New("no") }})
 	ask(notReady, here, "GET", "/healthcheck", "")
 	ask(door, here, "GET", "/openapi.yaml", "")
-	ask(door, here, "HEAD", "/openapi.yaml", "")
-	ask(door, here, "POST", "/openapi.yaml", "")
 	ask(door, here, "GET", "/elsewhere", "")
 	for _, place := range s.unmet() {
 		t.Errorf("openapi.yaml describes %s, which no request or answer has met", place)
 	}
 }
 
+// asking asks a door, and holds what it answers against the file.
+type asking func(door http.Handler, from, method, target, body string, header ...string)
+
+// provoke asks every address in every way that some address refuses, so that no
+// refusal is left that the file does not describe.
+func provoke(ask asking, doors ...http.Handler) {
+	lower := `9/1h name=edge/tenant`
+	queries := []string{"", "?limit=" + url.QueryEscape(lower) + "&key=k", "?" + strings.Repeat("a=b&", 99), "?domain=edge&tenant=t", "?domain=x&a=b&deny=418"}
+	bodies := []string{
+		"", "{", `{"key":"k","limit":"` + lower + `"}`, strings.Repeat(" ", 64<<10+1), byRules("tenant=t"),
+		`{"domain":"edge","descriptors":[{"entries":[{"key":"tenant","value":"t"}],"hitsAddend":1,"isNegativeHits":true}]}`,
+	}
+	for _, route := range httpapi.Routes() {
+		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"} {
+			for _, query := range queries {
+				for _, body := range bodies {
+					for _, door := range doors {
+						ask(door, "10.0.0.1:4711", method, route.Path+query, body)
+						ask(door, "10.0.0.1:4711", method, route.Path+query, body, "Content-Type", "text/plain", "Origin", "https://evil.example")
+					}
+				}
+			}
+		}
+	}
+}
+
+// The file describes the same addresses, methods, parameters and members that the
+// door knows, and the same kinds of problem.
+func TestTheFileAndTheDoorHaveTheSame(t *testing.T) {
+	s, err := readSpec("openapi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	same := func(what string, file, door []string) {
+		t.Helper()
+		slices.Sort(file)
+		slices.Sort(door)
+		if !slices.Equal(slices.Compact(file), slices.Compact(door)) {
+			t.Errorf("%s: openapi.yaml has %q, and the door %q", what, file, door)
+		}
+	}
+	var paths []string
+	for _, r := range httpapi.Routes() {
+		paths = append(paths, r.Path)
+		methods := s.names(below("/paths", r.Path))
+		if r.Methods == nil { // of all of them, the file describes the usual one
+			same("methods of "+r.Path, make([]string, len(methods)), make([]string, 1))
+			continue
+		}
+		same("methods of "+r.Path, methods, lower(r.Methods, http.MethodHead))
+	}
+	same("paths", s.names("/paths"), paths)
+	same("parameters of /v1/auth", s.parameters("/paths/~1v1~1auth/get"), httpapi.Parameters())
+	for place, members := range httpapi.Members() {
+		same("members of "+place, s.members(place), members)
+	}
+	s.compareMessage(t, "/components/schemas/RateLimitRequest", (&pb.RateLimitRequest{}).ProtoReflect().Descriptor())
+	types, _ := s.at("/components/schemas/Problem/properties/type/enum")
+	var kinds []string
+	for _, kind := range types.([]any) {
+		kinds = append(kinds, kind.(string))
+	}
+	same("types of problem", kinds, append(problemTypes(t), httplimit.TypeQuotaExceeded))
+}
+
+// lower returns methods as the file writes them, without one that goes without
+// saying.
+func lower(methods []string, without string) (all []string) {
+	for _, m := range methods {
+		if m != without {
+			all = append(all, strings.ToLower(m))
+		}
+	}
+	return all
+}
+
+// members returns the properties of a schema, or of all that it is one of.
+func (s *spec) members(place string) []string {
+	node, at := s.at(place)
+	all := s.names(at + "/properties")
+	several, _ := node.(map[string]any)["oneOf"].([]any)
+	for i := range several {
+		all = append(all, s.members(fmt.Sprintf("%s/oneOf/%d", at, i))...)
+	}
+	return all
+}
+
+// compareMessage fails the test unless a schema has the fields of a message, and
+// theirs. A message of another package is a value in JSON.
+func (s *spec) compareMessage(t *testing.T, place string, m protoreflect.MessageDescriptor) {
+	t.Helper()
+	var fields []string
+	for i := range m.Fields().Len() {
+		f := m.Fields().Get(i)
+		fields = append(fields, f.JSONName())
+		if f.Message() == nil || strings.HasPrefix(string(f.Message().FullName()), "google.protobuf.") {
+			continue
+		}
+		at := below(place+"/properties", f.JSONName())
+		if f.IsList() {
+			at += "/items"
+		}
+		s.compareMessage(t, at, f.Message())
+	}
+	slices.Sort(fields)
+	if got := s.names(place + "/properties"); !slices.Equal(got, fields) {
+		t.Errorf("%s has %q, and %s %q", place, got, m.FullName(), fields)
+	}
+}
+
+// problemTypes returns the addresses of the problems that the package exports.
+func problemTypes(t *testing.T) (all []string) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "problem.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if v, ok := n.(*ast.ValueSpec); ok && strings.HasPrefix(v.Names[0].Name, "Problem") {
+			all = append(all, strings.TrimSuffix(httpapi.ProblemMalformed, "ProblemMalformed")+v.Names[0].Name)
+		}
+		return true
+	})
+	return all
+}
+
 // askEnvoy asks /json for all that it can answer.
-func askEnvoy(t *testing.T, ask func(door http.Handler, from, method, target, body string, header ...string)) {
+func askEnvoy(t *testing.T, ask asking) {
 	t.Helper()
 	var file strings.Builder
 	file.WriteString("domain: d\ndescriptors:\n")

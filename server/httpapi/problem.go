@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/server/httpdoor"
+	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/judge"
 )
 
@@ -111,7 +111,7 @@ var fieldNames = map[string]string{
 }
 
 // problemOf returns what to answer for an error.
-func problemOf(err error) httpdoor.Problem {
+func problemOf(err error) httplimit.Problem {
 	var field *fieldError
 	if errors.As(asFieldError(err), &field) {
 		return field.asProblem()
@@ -122,12 +122,12 @@ func problemOf(err error) httpdoor.Problem {
 	case errors.Is(err, judge.ErrNoDescriptors), errors.Is(err, judge.ErrTooMany):
 		return (&fieldError{path: []string{"descriptors"}, problem: err.Error()}).asProblem()
 	case errors.Is(err, judge.ErrNoRules):
-		return httpdoor.Problem{
+		return httplimit.Problem{
 			Type: ProblemNoRules, Status: http.StatusServiceUnavailable,
 			Title: "No rules are loaded", Detail: "the request names a domain, and the server has no rules",
 		}
 	}
-	return httpdoor.Problem{
+	return httplimit.Problem{
 		Type: ProblemUnavailable, Status: http.StatusServiceUnavailable,
 		Title: "The store is unavailable", Detail: "no decision was made, and nothing is known about the key",
 	}
@@ -140,8 +140,8 @@ var titles = map[string]string{
 	ProblemBadCost:   "What is asked for has no meaning",
 }
 
-func (e *fieldError) asProblem() httpdoor.Problem {
-	p := httpdoor.Problem{Type: e.kind, Status: http.StatusBadRequest, Detail: e.problem}
+func (e *fieldError) asProblem() httplimit.Problem {
+	p := httplimit.Problem{Type: e.kind, Status: http.StatusBadRequest, Detail: e.problem}
 	if p.Type == "" {
 		p.Type = ProblemMalformed
 	}

@@ -307,6 +307,10 @@ func (s *spec) status(e exchange) string {
 	return strconv.Itoa(e.status)
 }
 
+// framing are header fields that every answer may have, and that OpenAPI describes
+// elsewhere or not at all.
+var framing = []string{"Content-Type", "Content-Length", "Date", "Connection"}
+
 func (s *spec) checkHeaders(place string, h http.Header) (wrong []string) {
 	node, _ := s.at(place)
 	headers, _ := node.(map[string]any)["headers"].(map[string]any)
@@ -317,14 +321,25 @@ func (s *spec) checkHeaders(place string, h http.Header) (wrong []string) {
 		switch {
 		case value != "":
 			s.meet(at)
-			if isInteger, _ := header.(map[string]any)["schema"].(map[string]any)["type"].(string); isInteger == "integer" {
-				wrong = append(wrong, s.validate(resolved+"/schema", json.Number(value))...)
-			}
+			wrong = append(wrong, s.checkHeader(resolved, value)...)
 		case header.(map[string]any)["required"] == true:
 			wrong = append(wrong, "the header "+name+" is missing")
 		}
 	}
+	for name := range h {
+		described := func(n string) bool { return http.CanonicalHeaderKey(n) == name }
+		if !slices.ContainsFunc(framing, described) && !slices.ContainsFunc(slices.Collect(maps.Keys(headers)), described) {
+			wrong = append(wrong, "the header "+name+" is not described")
+		}
+	}
 	return wrong
+}
+
+func (s *spec) checkHeader(place, value string) []string {
+	if kind, _ := s.at(place + "/schema/type"); kind == "integer" {
+		return s.validate(place+"/schema", json.Number(value))
+	}
+	return s.validate(place+"/schema", value)
 }
 
 func (s *spec) checkBody(place string, e exchange) []string {
@@ -361,15 +376,29 @@ func (s *spec) checkRequest(operation string, e exchange) (wrong []string) {
 		}
 		wrong = s.validate(operation+"/requestBody/content/application~1json/schema", v)
 	}
-	parameters, _ := s.at(operation + "/parameters")
-	list, _ := parameters.([]any)
-	for i, p := range list {
-		name := p.(map[string]any)["name"].(string)
+	for i, name := range s.parameters(operation) {
 		if strings.Contains("&"+e.query, "&"+name+"=") {
 			s.meet(fmt.Sprintf("%s/parameters/%d", operation, i))
 		}
 	}
 	return wrong
+}
+
+// parameters returns the names of an operation's parameters.
+func (s *spec) parameters(operation string) (names []string) {
+	parameters, _ := s.at(operation + "/parameters")
+	list, _ := parameters.([]any)
+	for _, p := range list {
+		names = append(names, p.(map[string]any)["name"].(string))
+	}
+	return names
+}
+
+// names returns what an object in the file has.
+func (s *spec) names(place string) []string {
+	node, _ := s.at(place)
+	object, _ := node.(map[string]any)
+	return slices.Sorted(maps.Keys(object))
 }
 
 func mustParse(text string) any {

@@ -6,16 +6,17 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/httpdoor"
 )
 
 // take answers POST /v1/take.
 func (d *Door) take(w http.ResponseWriter, r *http.Request) {
 	if !isJSON(r.Header.Get("Content-Type")) {
-		httpdoor.Problem{
+		httpdoor.Refuse(w, httplimit.Problem{
 			Type: ProblemNotJSON, Status: http.StatusUnsupportedMediaType,
 			Title: "The body is not JSON", Detail: "want Content-Type: application/json",
-		}.Write(w)
+		})
 		return
 	}
 	c := calls.Get().(*call)
@@ -25,7 +26,7 @@ func (d *Door) take(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if (c.undoes() || d.loosens(c.questions)) && !d.judge.MayUndo(httpdoor.Caller(r)) {
-		mayNotUndo.Write(w)
+		httpdoor.Refuse(w, mayNotUndo)
 		return
 	}
 	began := d.begin()
@@ -38,7 +39,7 @@ func (d *Door) take(w http.ResponseWriter, r *http.Request) {
 	c.answer(w, &result, d.form)
 }
 
-var mayNotUndo = httpdoor.Problem{
+var mayNotUndo = httplimit.Problem{
 	Type: ProblemForbidden, Status: http.StatusForbidden, Title: "Units may not be given back",
 	Detail: "a negative cost, and a limit that goes by the name of a rule and is another, " +
 		"need a caller on the same machine, or Authorization: Bearer and the token",
@@ -76,13 +77,13 @@ func isJSON(contentType string) bool {
 func writeProblem(w http.ResponseWriter, err error) {
 	if errors.Is(err, errTooLarge) {
 		w.Header().Set("Connection", "close") // the rest of the body is not worth reading
-		httpdoor.Problem{
+		httpdoor.Refuse(w, httplimit.Problem{
 			Type: ProblemTooLarge, Status: http.StatusRequestEntityTooLarge,
 			Title: "The body is too large", Detail: "want at most 64 KiB",
-		}.Write(w)
+		})
 		return
 	}
-	problemOf(err).Write(w)
+	httpdoor.Refuse(w, problemOf(err))
 }
 
 // read reads the body and what it asks.

@@ -205,7 +205,7 @@ func TestRulesOfAListAreDecidedAsOne(t *testing.T) {
 
 func TestHeadersOfAnotherForm(t *testing.T) {
 	door := newDoor(t, judgeOf(t, stillMemory(), nil), &httpapi.Options{Form: httplimit.XRateLimit})
-	got := post(t, serve(t, door), `{"key":"k","limit":"2/1s"}`)
+	got := send(t, "POST", serve(t, door)+"/v1/take", `{"key":"k","limit":"2/1s"}`, nil) // which the file does not describe
 	if got.header.Get("X-Ratelimit-Remaining") != "1" || got.header.Get("Ratelimit") != "" {
 		t.Errorf("got %v, want X-RateLimit-Remaining: 1", got.header)
 	}

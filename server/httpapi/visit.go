@@ -1,8 +1,6 @@
 package httpapi
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"net/http"
 	"slices"
@@ -27,15 +25,16 @@ const maxParameters = maxEntries + 4
 
 // readVisit reads what is asked from the URL.
 func readVisit(r *http.Request) (*visit, error) {
-	parameters, err := httpdoor.Query(r.URL.RawQuery, maxParameters)
+	all, err := httpdoor.Query(r.URL.RawQuery, maxParameters)
 	if err != nil {
 		return nil, &fieldError{problem: err.Error()}
 	}
 	v := &visit{question: question{cost: 1}, deny: http.StatusTooManyRequests}
 	var entries []rules.Entry
 	seen := map[string]bool{}
-	for _, p := range parameters {
-		if !isOwnParameter(p.Name) {
+	for _, p := range all {
+		read, own := parameters[p.Name]
+		if !own {
 			entries = append(entries, rules.Entry{Key: p.Name, Value: resolve(p.Value, "", r.Header)})
 			continue
 		}
@@ -43,7 +42,7 @@ func readVisit(r *http.Request) (*visit, error) {
 			return nil, under(p.Name, &fieldError{problem: "is there twice"})
 		}
 		seen[p.Name] = true
-		if err := v.read(p, r.Header); err != nil {
+		if err := read(v, p.Value, r.Header); err != nil {
 			return nil, under(p.Name, err)
 		}
 	}
@@ -53,49 +52,58 @@ func readVisit(r *http.Request) (*visit, error) {
 	return v, v.check()
 }
 
-// isOwnParameter reports whether a parameter has a meaning of its own, and is not
-// an entry of a descriptor.
-func isOwnParameter(name string) bool {
-	switch name {
-	case "key", "limit", "domain", "cost", "deny", "max_delay":
-		return true
-	}
-	return false
+// parameters have a meaning of their own. All others are entries of a descriptor.
+var parameters = map[string]func(v *visit, value string, h http.Header) error{
+	"key":       (*visit).readKey,
+	"limit":     (*visit).readLimit,
+	"domain":    (*visit).readDomain,
+	"cost":      (*visit).readCost,
+	"deny":      (*visit).readDeny,
+	"max_delay": (*visit).readMaxDelay,
 }
 
-// read reads a parameter that has a meaning of its own.
-func (v *visit) read(p httpdoor.Parameter, h http.Header) (err error) {
-	switch p.Name {
-	case "key":
-		v.said |= saidKey
-		v.key = shorten(resolve(p.Value, p.Value, h))
-		if v.key == "" {
-			err = errNoKey()
-		}
-	case "limit":
-		v.said |= saidLimit
-		v.limit = p.Value
-	case "domain":
-		v.said |= saidDomain
-		v.domain = p.Value
-	case "cost":
-		v.cost, err = strconv.ParseInt(p.Value, 10, 64)
-		if err != nil || v.cost < 0 {
-			err = &fieldError{problem: fmt.Sprintf("%.40q: want a whole number of 0 or more", p.Value), kind: ProblemBadCost}
-		}
-	case "deny":
-		v.deny, err = strconv.Atoi(p.Value)
-		if err != nil || v.deny < 400 || v.deny > 599 {
-			err = &fieldError{problem: fmt.Sprintf("%.40q: want the status of a denial, from 400 to 599", p.Value)}
-		}
-	case "max_delay":
-		v.said |= saidMaxDelay
-		r := &jsonReader{text: p.Value}
-		if v.maxDelay, err = r.seconds(); err == nil {
-			err = r.end()
-		}
+func (v *visit) readKey(value string, h http.Header) error {
+	v.said |= saidKey
+	v.key = shorten(resolve(value, value, h))
+	if v.key == "" {
+		return errNoKey()
 	}
-	return err
+	return nil
+}
+
+func (v *visit) readLimit(value string, _ http.Header) error {
+	v.said |= saidLimit
+	v.limit = value
+	return nil
+}
+
+func (v *visit) readDomain(value string, _ http.Header) error {
+	v.said |= saidDomain
+	v.domain = value
+	return nil
+}
+
+func (v *visit) readCost(value string, _ http.Header) (err error) {
+	if v.cost, err = strconv.ParseInt(value, 10, 64); err != nil || v.cost < 0 {
+		return &fieldError{problem: fmt.Sprintf("%.40q: want a whole number of 0 or more", value), kind: ProblemBadCost}
+	}
+	return nil
+}
+
+func (v *visit) readDeny(value string, _ http.Header) (err error) {
+	if v.deny, err = strconv.Atoi(value); err != nil || v.deny < 400 || v.deny > 599 {
+		return &fieldError{problem: fmt.Sprintf("%.40q: want the status of a denial, from 400 to 599", value)}
+	}
+	return nil
+}
+
+func (v *visit) readMaxDelay(value string, _ http.Header) (err error) {
+	v.said |= saidMaxDelay
+	r := &jsonReader{text: value}
+	if v.maxDelay, err = r.seconds(); err != nil {
+		return err
+	}
+	return r.end()
 }
 
 // addEntries makes a descriptor of the parameters that have no other meaning.
@@ -146,13 +154,12 @@ func shorten(key string) string {
 	if len(key) <= maxKey {
 		return key
 	}
-	sum := sha256.Sum256([]byte(key))
-	return "sha256:" + hex.EncodeToString(sum[:])
+	return string(judge.Shorten([]byte(key), 0))
 }
 
 // writeVisitProblem answers with what is wrong with the URL, or with the store.
 func writeVisitProblem(w http.ResponseWriter, err error) {
 	p := problemOf(err)
 	p.Pointer, p.Parameter = "", strings.TrimPrefix(p.Pointer, "#/")
-	p.Write(w)
+	httpdoor.Refuse(w, p)
 }

@@ -48,19 +48,22 @@ func isRelayed(h http.Header) bool {
 // mayBePage reports whether a page from elsewhere may have made a browser send
 // the request. Under a name of its own, which the page's owner lets point to this
 // machine, the browser would take that for the page's own server.
-func mayBePage(r *http.Request) bool {
+func mayBePage(r *http.Request) bool { return FromPage(r) || !isLocalName(r.Host) }
+
+// FromPage reports whether a browser says that a page of another site has made it
+// send the request. One of the same site may be somebody else's as well.
+func FromPage(r *http.Request) bool {
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "", "none", "same-origin":
 	default:
 		return true
 	}
-	if origin := r.Header.Get("Origin"); origin != "" {
-		from, err := url.Parse(origin)
-		if err != nil || from.Host != r.Host {
-			return true
-		}
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return false
 	}
-	return !isLocalName(r.Host)
+	from, err := url.Parse(origin)
+	return err != nil || from.Host != r.Host
 }
 
 // isLocalName reports whether a host, with or without a port, can be no other

@@ -171,9 +171,6 @@ func (d *Door) receive(h http.Handler) http.Handler {
 // with one would have: to send it, and to receive the answer. A client of HTTP/2 says
 // how much it wants to receive, and may never want any.
 func limitStream(w http.ResponseWriter, r *http.Request) *http.Request {
-	if v, ok := r.Context().Value(visitorKey{}).(*visitor); ok {
-		v.many.Store(true)
-	}
 	s := &stream{http.NewResponseController(w)}
 	_ = s.SetReadDeadline(time.Now().Add(requestTicks * tick)) // which a stream has
 	s.hurry()

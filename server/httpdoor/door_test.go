@@ -3,12 +3,14 @@ package httpdoor
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"os"
 	"runtime"
 	"strings"
@@ -17,6 +19,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/penstock-io/penstock/server/entrance"
+	"golang.org/x/net/http2"
 )
 
 // open serves a door on a port, and returns its address and what Serve returned.
@@ -27,7 +32,7 @@ func open(t testing.TB, d *Door) (address string, served chan error) {
 		t.Fatal(err)
 	}
 	served = make(chan error, 1)
-	go func() { served <- d.Serve(l) }()
+	go func() { served <- d.Serve(entrance.New(l, entrance.Options{Most: 10_000})) }()
 	t.Cleanup(func() {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -249,6 +254,135 @@ func TestSlowCallersAreCutOff(t *testing.T) {
 			_ = r.Body.Close()
 		}
 	}
+}
+
+// Who has been answered may be silent for a while. But once it begins to ask again, it
+// has the time of a request, however little it sends at a time.
+func TestASecondRequestHasNoMoreTimeThanTheFirst(t *testing.T) {
+	d := hasty(hello)
+	address, _ := open(t, d)
+	silent, slow := dial(t, address, ""), dial(t, address, "")
+	for _, conn := range []net.Conn{silent, slow} {
+		ask(t, conn)
+	}
+	begin := d.visitors.tick.Load()
+	closed := make(chan int64)
+	go func() {
+		_, _ = io.Copy(io.Discard, slow)
+		closed <- d.visitors.tick.Load() - begin
+	}()
+	go func() {
+		for _, b := range []byte("GET / HTTP/1.1\r\nHost: x\r\nX-Slow: " + strings.Repeat("a", idleTicks)) {
+			if _, err := slow.Write([]byte{b}); err != nil {
+				return
+			}
+			d.letPass(1)
+		}
+	}()
+	if ticks := within(t, "the slow request to be cut off", closed); ticks > idleTicks/2 {
+		t.Errorf("it was cut off after %d ticks, want about %d", ticks, requestTicks)
+	}
+	ask(t, silent)
+}
+
+// By HTTP/2 an idle client asks now and then whether the server is there, which is no
+// request: it is not cut off as one that is slow, and is cut off as one that is idle.
+func TestAClientThatPingsIsIdle(t *testing.T) {
+	d := hasty(hello)
+	address, client := openHTTP2(t, d)
+	transport := client.Transport.(*http.Transport)
+	transport.ForceAttemptHTTP2, transport.HTTP2 = true, &http.HTTP2Config{SendPingTimeout: d.tick}
+	for _, c := range []struct {
+		again bool // on the same connection
+		wait  int64
+	}{{false, 3 * requestTicks}, {true, idleTicks + 5}, {false, 0}} {
+		again := false
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { again = c.Reused }})
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		if answer.ProtoMajor != 2 || again != c.again {
+			t.Errorf("%s, on the same connection: %t, want %t", answer.Proto, again, c.again)
+		}
+		d.letPass(c.wait)
+	}
+}
+
+// openHTTP2 serves a door by HTTP/2, and returns its address and a client that knows
+// its certificate.
+func openHTTP2(t *testing.T, d *Door) (string, *http.Client) {
+	t.Helper()
+	certificates := httptest.NewTLSServer(nil)
+	t.Cleanup(certificates.Close)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := certificates.TLS.Clone()
+	config.NextProtos = []string{"h2"}
+	go func() { _ = d.Serve(tls.NewListener(entrance.New(l, entrance.Options{Most: 10}), config)) }()
+	t.Cleanup(func() {
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = d.Shutdown(ended)
+	})
+	return l.Addr().String(), certificates.Client()
+}
+
+// By HTTP/2 there is something to say before the first request, for which a client may
+// take its time.
+func TestAClientThatHasNothingToAskYet(t *testing.T) {
+	d := hasty(hello)
+	address, client := openHTTP2(t, d)
+	config := client.Transport.(*http.Transport).TLSClientConfig.Clone()
+	config.NextProtos, config.ServerName = []string{"h2"}, "example.com"
+	conn, err := tls.Dial("tcp", address, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+		t.Fatal(err)
+	}
+	framer := http2.NewFramer(conn, conn)
+	for _, write := range []func() error{func() error { return framer.WriteSettings() }, framer.WriteSettingsAck} {
+		if err := write(); err != nil {
+			t.Fatal(err)
+		}
+		d.letPass(2 * requestTicks)
+	}
+	if err := framer.WritePing(false, [8]byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		frame, err := framer.ReadFrame()
+		if err != nil {
+			t.Fatalf("it was cut off: %v", err)
+		}
+		if ping, ok := frame.(*http2.PingFrame); ok && ping.IsAck() {
+			return
+		}
+	}
+}
+
+// ask asks on a connection, and reads the answer.
+func ask(t *testing.T, conn net.Conn) {
+	t.Helper()
+	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	r, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, r.Body)
+	_ = r.Body.Close()
 }
 
 // Who asks and asks and never listens is cut off as well.

@@ -15,9 +15,9 @@ import (
 //
 // net/http has time limits of its own, which it sets anew several times a
 // request; that is a tenth of what a request costs. Looking at all connections
-// twice a second costs next to nothing. The price is that net/http does not say
-// when the header of a second request has begun to arrive, so that has the time of
-// a connection that does nothing.
+// twice a second costs next to nothing. net/http does not say when the header of a
+// second request has begun to arrive; but connections that come by an
+// [entrance.Entrance] say how much has, and who says more is not idle any more.
 type visitors struct {
 	all  sync.Map // of *visitor by net.Conn
 	open atomic.Int64
@@ -36,6 +36,7 @@ type visitor struct {
 	among *visitors
 	since atomic.Int64 // the tick of the latest change
 	state atomic.Int32 // an http.ConnState
+	heard atomic.Int64 // how much had come from it when it last became idle
 	held  atomic.Int32 // how many of its requests are held on purpose
 	many  atomic.Bool  // whether it has many requests at once, by HTTP/2
 }
@@ -62,6 +63,12 @@ func (vs *visitors) follow(conn net.Conn, s http.ConnState) {
 	}
 	if found, ok := vs.all.Load(conn); ok {
 		v := found.(*visitor)
+		if http.ConnState(v.state.Load()) == http.StateNew {
+			v.many.Store(speaksHTTP2(conn))
+		}
+		if s == http.StateIdle {
+			v.heard.Store(heardFrom(conn))
+		}
 		v.state.Store(int32(s))
 		v.since.Store(vs.tick.Load())
 	}
@@ -84,11 +91,38 @@ func (vs *visitors) watch(ctx context.Context, tick time.Duration) {
 func (vs *visitors) sweep() {
 	now := vs.tick.Add(1)
 	vs.all.Range(func(conn, found any) bool {
-		if v := found.(*visitor); now-v.since.Load() >= v.patience() {
+		v := found.(*visitor)
+		v.listen(conn.(net.Conn), now)
+		if now-v.since.Load() >= v.patience() {
 			_ = plain(conn.(net.Conn)).Close() // the server notices, and forgets it
 		}
 		return true
 	})
+}
+
+// listen notes that an idle connection has begun to send a request. By HTTP/2 there
+// is more to say than requests.
+func (v *visitor) listen(conn net.Conn, now int64) {
+	if v.many.Load() || heardFrom(conn) == v.heard.Load() {
+		return
+	}
+	if v.state.CompareAndSwap(int32(http.StateIdle), int32(http.StateNew)) {
+		v.since.Store(now)
+	}
+}
+
+// heardFrom returns how many bytes have come by a connection that counts them.
+func heardFrom(conn net.Conn) int64 {
+	if counts, ok := plain(conn).(interface{ Heard() int64 }); ok {
+		return counts.Heard()
+	}
+	return 0
+}
+
+// speaksHTTP2 reports whether a connection has many requests at once.
+func speaksHTTP2(conn net.Conn) bool {
+	t, ok := conn.(*tls.Conn)
+	return ok && t.ConnectionState().NegotiatedProtocol == "h2"
 }
 
 // plain returns the connection below TLS, which would say goodbye, and wait until

@@ -78,7 +78,7 @@ func (h *hearing) match(b *book, domain *rules.Domain, i int, d *Descriptor) err
 		return nil
 	}
 	h.verdict.Statuses[i].Rule = m.rule
-	h.keys = shorten(h.keys, m.key)
+	h.keys = Shorten(h.keys, m.key)
 	m.end = len(h.keys)
 	h.members = append(h.members, m)
 	return nil
@@ -115,9 +115,10 @@ func appendOwnKey(buf []byte, domain string, entries []rules.Entry) []byte {
 // error: so a longer key goes by its hash, and is limited like any other.
 const maxKey = 4 << 10
 
-// shorten puts a hash in the place of what begins at start, if that is too long.
-// No other key begins with a bar.
-func shorten(keys []byte, start int) []byte {
+// Shorten puts a hash in the place of the key that begins at start, if that is too
+// long. Who may choose the length of its key must not escape its limit by that. No
+// other key that rules make begins with a bar.
+func Shorten(keys []byte, start int) []byte {
 	if len(keys)-start <= maxKey {
 		return keys
 	}

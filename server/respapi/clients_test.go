@@ -35,8 +35,14 @@ func runTool(t *testing.T, addr, stdin, tool string, args ...string) string {
 }
 
 func TestRedisCLI(t *testing.T) {
-	d := newDoor(t, penstock.NewMemory(nil), nil, &judge.Options{Token: "secret"}, nil)
-	addr := open(t, d)
+	for name, store := range stores(t) {
+		t.Run(name, func(t *testing.T) {
+			useRedisCLI(t, open(t, newDoor(t, store, nil, &judge.Options{Token: "secret"}, nil)))
+		})
+	}
+}
+
+func useRedisCLI(t *testing.T, addr string) {
 	for _, line := range []struct{ args, want string }{
 		{"cl.throttle k 15 30 60", "0\n16\n15\n-1\n2\n"},
 		{"-3 cl.throttle k 15 30 60", "0\n16\n14\n-1\n4\n"},
@@ -61,10 +67,11 @@ func TestRedisCLI(t *testing.T) {
 	}
 }
 
-// stores returns an empty store of each kind.
+// stores returns an empty store of each kind. Their clocks stand still.
 func stores(t *testing.T) map[string]penstock.Store {
-	held.Clock.Set(newClock().now())
-	return map[string]penstock.Store{"memory": penstock.NewMemory(nil), "redis": redisOn(t, held)}
+	c := newClock()
+	held.Clock.Set(c.now())
+	return map[string]penstock.Store{"memory": c.memory(), "redis": redisOn(t, held)}
 }
 
 func TestRedisBenchmark(t *testing.T) {

@@ -7,14 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/entrance"
 	"github.com/penstock-io/penstock/server/judge"
 )
 
@@ -24,10 +23,9 @@ type Options struct {
 	// Default: only undoing needs that, and only from other machines.
 	RequireAuth bool
 
-	// MaxConns is how many connections may be open at once, and
-	// MaxConnsPerAddr how many of them from one address that is not this
-	// machine's own. Default: 10,000, and half of MaxConns.
-	MaxConns, MaxConnsPerAddr int
+	// Entrance is what the clients come by, for INFO to tell of. Default: it
+	// tells zeros.
+	Entrance *entrance.Entrance
 
 	// IdleTimeout is for how long a connection may say nothing, CommandTimeout
 	// how long a command may take to arrive once it has begun, and WriteTimeout
@@ -38,13 +36,9 @@ type Options struct {
 	// Took is told how long it took to decide the commands that came together.
 	// It is called by many goroutines at once. Default: nobody is.
 	Took func(time.Duration)
-
-	// Log is told what an operator must know. Default: nobody is.
-	Log *slog.Logger
 }
 
 const (
-	defaultMaxConns       = 10_000
 	defaultIdleTimeout    = 10 * time.Minute
 	defaultCommandTimeout = 5 * time.Second
 	defaultWriteTimeout   = 10 * time.Second
@@ -54,32 +48,20 @@ func (o *Options) withDefaults() (n Options, err error) {
 	if o != nil {
 		n = *o
 	}
-	for _, option := range []struct {
-		name  string
-		value int64
-	}{
-		{"MaxConns", int64(n.MaxConns)},
-		{"MaxConnsPerAddr", int64(n.MaxConnsPerAddr)},
-		{"IdleTimeout", int64(n.IdleTimeout)},
-		{"CommandTimeout", int64(n.CommandTimeout)},
-		{"WriteTimeout", int64(n.WriteTimeout)},
+	for name, value := range map[string]time.Duration{
+		"IdleTimeout": n.IdleTimeout, "CommandTimeout": n.CommandTimeout, "WriteTimeout": n.WriteTimeout,
 	} {
-		if option.value < 0 {
-			return n, fmt.Errorf("respapi: Options.%s %d: must not be negative", option.name, option.value)
+		if value < 0 {
+			return n, fmt.Errorf("respapi: Options.%s %v: must not be negative", name, value)
 		}
 	}
-	n.MaxConns = valueOr(n.MaxConns, defaultMaxConns)
-	n.MaxConnsPerAddr = valueOr(n.MaxConnsPerAddr, max(n.MaxConns/2, 1))
 	n.IdleTimeout = valueOr(n.IdleTimeout, defaultIdleTimeout)
 	n.CommandTimeout = valueOr(n.CommandTimeout, defaultCommandTimeout)
 	n.WriteTimeout = valueOr(n.WriteTimeout, defaultWriteTimeout)
-	if n.Log == nil {
-		n.Log = slog.New(slog.DiscardHandler)
-	}
 	return n, nil
 }
 
-func valueOr[T int | time.Duration](value, otherwise T) T {
+func valueOr(value, otherwise time.Duration) time.Duration {
 	if value == 0 {
 		return otherwise
 	}
@@ -102,13 +84,12 @@ type Door struct {
 	mu        sync.Mutex
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
-	perAddr   map[netip.Addr]int
 	closing   bool
 	watching  bool
 	closed    chan struct{}  // nobody is let in any more, and everybody was told
 	open      sync.WaitGroup // connections
 
-	lastID, accepted, refused, commands atomic.Int64
+	lastID, accepted, commands atomic.Int64
 }
 
 // New returns a door to the judge. Nil options are all defaults.
@@ -128,7 +109,6 @@ func New(j *judge.Judge, o *Options) (*Door, error) {
 		began:     time.Now(),
 		listeners: map[net.Listener]struct{}{},
 		conns:     map[*conn]struct{}{},
-		perAddr:   map[netip.Addr]int{},
 		closed:    make(chan struct{}),
 	}
 	d.memory, _ = j.Store().(*penstock.Memory)
@@ -145,43 +125,16 @@ func (d *Door) Serve(l net.Listener) error {
 		return l.Close()
 	}
 	defer d.unlisten(l)
-	pause := shortestPause
 	for {
 		nc, err := l.Accept()
 		switch {
 		case err == nil:
-			pause = shortestPause
 			d.admit(nc)
 		case d.isClosing():
 			return nil // however the listener put it
-		case !passes(err):
-			return err
 		default:
-			d.options.Log.Warn("no connection can be accepted for now", "door", "resp", "err", err)
-			d.rest(pause)
-			pause = min(2*pause, longestPause)
+			return err
 		}
-	}
-}
-
-const (
-	shortestPause = 5 * time.Millisecond
-	longestPause  = time.Second
-)
-
-// passes reports whether accepting may work again later, as when there are no file
-// descriptors left.
-func passes(err error) bool {
-	var temporary interface{ Temporary() bool }
-	return errors.As(err, &temporary) && temporary.Temporary()
-}
-
-func (d *Door) rest(pause time.Duration) {
-	t := time.NewTimer(pause)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-d.closed:
 	}
 }
 
@@ -213,44 +166,34 @@ func (d *Door) isClosing() bool {
 	return d.closing
 }
 
-// admit lets a connection in, if there is room for it.
+// admit lets a connection in, unless the door has just closed.
 func (d *Door) admit(nc net.Conn) {
 	c := newConn(d, nc)
 	d.mu.Lock()
-	roomy := !d.closing && len(d.conns) < d.options.MaxConns &&
-		(c.addr.IsLoopback() || d.perAddr[c.addr] < d.options.MaxConnsPerAddr)
-	if roomy {
+	open := !d.closing
+	if open {
 		d.conns[c] = struct{}{}
-		d.perAddr[c.addr]++
 		d.open.Add(1)
 	}
 	d.mu.Unlock()
-	if !roomy {
-		d.refuse(nc)
+	if !open {
+		_ = nc.Close()
 		return
 	}
 	d.accepted.Add(1)
 	go c.serve()
 }
 
-// refuse tells a connection that there is no room, if that can be told at once.
-func (d *Door) refuse(nc net.Conn) {
-	d.refused.Add(1)
-	_ = nc.SetDeadline(time.Now().Add(time.Millisecond)) // TLS would have to read first
+// Refuse tells a client that there is no room for it, if that can be told at once.
+func Refuse(nc net.Conn) {
+	_ = nc.SetDeadline(time.Now().Add(time.Millisecond))
 	_, _ = nc.Write([]byte("-ERR max number of clients reached\r\n"))
-	_ = nc.Close()
 }
-
-// Refused returns how many connections there was no room for.
-func (d *Door) Refused() int64 { return d.refused.Load() }
 
 // forget is called once by each connection that was let in.
 func (d *Door) forget(c *conn) {
 	d.mu.Lock()
 	delete(d.conns, c)
-	if d.perAddr[c.addr]--; d.perAddr[c.addr] == 0 {
-		delete(d.perAddr, c.addr)
-	}
 	d.mu.Unlock()
 	d.open.Done()
 }

@@ -24,17 +24,8 @@ import (
 // own.
 var held *redistest.Server
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	server, err := redistest.Start(redistest.Options{HeldClock: true})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer server.Stop()
-	held = server
-	return m.Run()
+func TestMain(m *testing.M) {
+	os.Exit(redistest.Main(m, redistest.Options{HeldClock: true}, func(shared *redistest.Server) { held = shared }))
 }
 
 // patient is how long a test waits for what is bound to happen, on a busy machine too.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/entrance"
 	"github.com/penstock-io/penstock/server/judge"
 )
 
@@ -301,48 +302,28 @@ func TestAnswersAreNotHoarded(t *testing.T) {
 	}
 }
 
-// Who takes all connections from one address leaves half of them to the others.
+// Clients there is no room for are told so, and INFO tells of them.
 func TestConnectionsAreCapped(t *testing.T) {
-	d := newDoor(t, penstock.NewMemory(nil), nil, nil, &Options{MaxConns: 4})
-	here, there := newRoad(t), newRoad(t)
-	there.from = elsewhere
-	serve(t, d, here)
-	serve(t, d, there)
-	for range 2 {
-		there.dial(t).want("+PONG", "PING")
+	l := newRoad(t)
+	e := entrance.New(l, entrance.Options{Most: 2, Refuse: Refuse})
+	d := newDoor(t, penstock.NewMemory(nil), nil, nil, &Options{Entrance: e})
+	serve(t, d, e)
+	first := l.dial(t)
+	first.want("+PONG", "PING")
+	l.dial(t).want("+PONG", "PING")
+	if got := l.dial(t).hear(); got != "-ERR max number of clients reached" {
+		t.Errorf("the third hears %s", got)
 	}
-	if got := there.dial(t).hear(); got != "-ERR max number of clients reached" {
-		t.Errorf("the third from one address hears %s", got)
-	}
-	last := here.dial(t)
-	last.want("+PONG", "PING")
-	here.dial(t).want("+PONG", "PING")
-	if got := here.dial(t).hear(); got != "-ERR max number of clients reached" {
-		t.Errorf("the fifth hears %s", got)
-	}
-	if n := d.addrs(); n != 2 {
-		t.Errorf("%d addresses are remembered, want 2", n)
-	}
-	_ = last.conn.Close()
-	awaitConns(t, d, 3)
-	again := here.dial(t)
+	_ = first.conn.Close()
+	awaitConns(t, d, 1)
+	again := l.dial(t)
 	again.want("+PONG", "PING")
-	if got := again.ask("INFO", "stats"); !strings.Contains(got, `rejected_connections:2\r\n`) {
-		t.Errorf("INFO says %s", got)
+	for section, want := range map[string]string{"stats": `rejected_connections:1\r\n`, "clients": `maxclients:2\r\n`} {
+		if got := again.ask("INFO", section); !strings.Contains(got, want) {
+			t.Errorf("INFO %s says %s, want %s", section, got, want)
+		}
 	}
-	if err := d.Shutdown(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if n := d.addrs(); n != 0 {
-		t.Errorf("%d addresses are remembered when all have gone", n)
-	}
-}
-
-// addrs returns how many addresses the door knows of.
-func (d *Door) addrs() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.perAddr)
+	again.want(`*2 "maxclients" "2"`, "CONFIG", "GET", "maxclients")
 }
 
 // Before AUTH there is nothing to be had, and little to be said.

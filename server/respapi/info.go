@@ -19,11 +19,20 @@ type section struct {
 	lines []string
 }
 
+// room returns how many clients there is room for, and for how many there was none.
+func (d *Door) room() (most int, refused int64) {
+	if e := d.options.Entrance; e != nil {
+		return e.Most(), e.Refused()
+	}
+	return 0, 0
+}
+
 func (d *Door) sections() []section {
 	d.mu.Lock()
 	open := len(d.conns)
 	d.mu.Unlock()
 	up := int64(d.now().Sub(d.began) / time.Second)
+	most, refused := d.room()
 	all := []section{
 		{"Server", []string{
 			"server_name:penstock", "redis_version:" + redisVersion, "redis_mode:standalone",
@@ -32,13 +41,13 @@ func (d *Door) sections() []section {
 		}},
 		{"Clients", []string{
 			fmt.Sprintf("connected_clients:%d", open),
-			fmt.Sprintf("maxclients:%d", d.options.MaxConns),
+			fmt.Sprintf("maxclients:%d", most),
 		}},
 		{"Persistence", []string{"loading:0"}},
 		{"Stats", []string{
 			fmt.Sprintf("total_connections_received:%d", d.accepted.Load()),
 			fmt.Sprintf("total_commands_processed:%d", d.commands.Load()),
-			fmt.Sprintf("rejected_connections:%d", d.refused.Load()),
+			fmt.Sprintf("rejected_connections:%d", refused),
 		}},
 		{"Replication", []string{"role:master", "connected_slaves:0"}},
 		{"Cluster", []string{"cluster_enabled:0"}},
@@ -78,10 +87,11 @@ func (c *conn) config(args [][]byte) {
 		c.out.fail("ERR only CONFIG GET is answered here; settings come from penstock's flags, environment and file")
 		return
 	}
+	most, _ := c.door.room()
 	settings := [][2]string{
 		{"appendonly", "no"},
 		{"databases", "1"},
-		{"maxclients", strconv.Itoa(c.door.options.MaxConns)},
+		{"maxclients", strconv.Itoa(most)},
 		{"save", ""},
 		{"timeout", strconv.FormatInt(int64(c.door.options.IdleTimeout/time.Second), 10)},
 	}

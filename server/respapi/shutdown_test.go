@@ -2,11 +2,9 @@ package respapi
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"runtime"
 	"strings"
@@ -198,22 +196,6 @@ func (b *bumpy) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	return b.road.Accept()
-}
-
-type shortage struct{}
-
-func (shortage) Error() string   { return "too many open files" }
-func (shortage) Temporary() bool { return true }
-
-func TestAcceptingGoesOnAfterAShortage(t *testing.T) {
-	var log bytes.Buffer
-	d := newDoor(t, penstock.NewMemory(nil), nil, nil, &Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
-	l := &bumpy{newRoad(t), []error{shortage{}, shortage{}}}
-	serve(t, d, l)
-	l.dial(t).want("+PONG", "PING")
-	if got := strings.Count(log.String(), "too many open files"); got != 2 {
-		t.Errorf("the operator was told %d times:\n%s", got, log.String())
-	}
 }
 
 func TestAcceptingEndsWithTheListener(t *testing.T) {

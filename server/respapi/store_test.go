@@ -226,11 +226,11 @@ func TestNewRefusesNonsense(t *testing.T) {
 		t.Error("a door to nobody")
 	}
 	for field, o := range map[string]Options{
-		"MaxConns": {MaxConns: -1}, "MaxConnsPerAddr": {MaxConnsPerAddr: -1}, "IdleTimeout": {IdleTimeout: -1},
+		"IdleTimeout":    {IdleTimeout: -1},
 		"CommandTimeout": {CommandTimeout: -1}, "WriteTimeout": {WriteTimeout: -1},
 	} {
 		_, err := New(judge.New(penstock.NewMemory(nil), nil), &o)
-		if err == nil || !strings.Contains(err.Error(), "Options."+field+" -1") {
+		if err == nil || !strings.Contains(err.Error(), "Options."+field+" -1ns") {
 			t.Errorf("%+v: got %v, want an error that names %s", o, err, field)
 		}
 	}

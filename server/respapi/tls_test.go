@@ -58,22 +58,3 @@ func TestTLSHandshakeThatStops(t *testing.T) {
 		t.Errorf("got %v, want the end", err)
 	}
 }
-
-// Who is turned away, and would have to shake hands to be told so, holds up nobody.
-func TestTLSWhenThereIsNoRoom(t *testing.T) {
-	l := newRoad(t)
-	d := newDoor(t, penstock.NewMemory(nil), nil, nil, &Options{MaxConns: 1})
-	serve(t, d, tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{certificate(t)}}))
-	first := l.dial(t)
-	awaitConns(t, d, 1)
-	for range 3 {
-		if _, err := io.Copy(io.Discard, l.dial(t).conn); err != nil && !strings.Contains(err.Error(), "reset") {
-			t.Errorf("got %v, want the end", err)
-		}
-	}
-	_ = first.conn.Close()
-	awaitConns(t, d, 0)
-	if n := d.Refused(); n != 3 {
-		t.Errorf("%d were turned away, want 3", n)
-	}
-}

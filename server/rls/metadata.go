@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/judge"
 	"github.com/penstock-io/penstock/server/rules"
 )
@@ -17,6 +18,7 @@ func metadataOf(q *Request, v *judge.Verdict) *structpb.Struct {
 		"domain":      text(q.Domain),
 		"descriptors": listOf(q.Descriptors, descriptorMetadata),
 	}
+	addSources(fields["descriptors"].GetListValue().GetValues(), v)
 	if q.HitsAddend != 0 {
 		fields["hitsAddend"] = structpb.NewNumberValue(float64(q.HitsAddend))
 	}
@@ -43,6 +45,15 @@ func descriptorMetadata(d Descriptor) *structpb.Value {
 		fields["hitsAddend"] = structpb.NewNumberValue(float64(d.HitsAddend))
 	}
 	return structpb.NewStructValue(&structpb.Struct{Fields: fields})
+}
+
+// addSources says of descriptors that the store has not decided who has.
+func addSources(descriptors []*structpb.Value, v *judge.Verdict) {
+	for i := range v.Statuses {
+		if source := v.Statuses[i].Decision.Source; source != penstock.SourceStore {
+			descriptors[i].GetStructValue().Fields["source"] = text(source.String())
+		}
+	}
 }
 
 // String returns the override in protobuf's text form.

@@ -66,3 +66,15 @@ func TestNumbersAsTheyArePrinted(t *testing.T) {
 		}
 	}
 }
+
+func TestReadingRates(t *testing.T) {
+	out := `"test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms","p95_latency_ms","p99_latency_ms","max_latency_ms"
+"EVAL local a = "x", 1 return a 1 key","84033.61","0.530","0.136","0.519","0.655","0.863","1.223"
+`
+	if got, err := BenchmarkRate([]byte(out)); err != nil || got != 84033.61 {
+		t.Errorf("rate %v, %v; want 84033.61", got, err)
+	}
+	if got, err := BenchmarkRate([]byte("could not connect\n")); err == nil {
+		t.Errorf("rate %v of a run that failed, want an error", got)
+	}
+}

@@ -4,6 +4,8 @@
 //
 //	store, err := client.New("http://localhost:8080", nil)
 //	lim, err := penstock.New(store, penstock.PerMinute(30))
+//
+// Where the limits are in the server's rules, [Client.Ask] asks by those.
 package client
 
 import (
@@ -80,12 +82,23 @@ func (c *Client) Take(ctx context.Context, r penstock.Request) (penstock.Decisio
 	if err := r.Validate(); err != nil {
 		return penstock.Decision{}, err
 	}
-	body, err := requestOf(r)
+	q, err := questionOf(r)
 	if err != nil {
 		return penstock.Decision{}, err
 	}
-	answer, err := c.ask(ctx, body)
+	answer, _, err := c.ask(ctx, q)
 	return answer.decision(), err
+}
+
+// Ask asks the server, which checks what is asked.
+func (c *Client) Ask(ctx context.Context, q Question) (Answer, error) {
+	answer, text, err := c.ask(ctx, q)
+	if err != nil {
+		return Answer{}, err
+	}
+	told := answer.told()
+	told.JSON = text
+	return told, nil
 }
 
 // TakeEach decides every request by itself, up to 64 in one trip.
@@ -117,14 +130,14 @@ func (c *Client) TakeAll(ctx context.Context, rs []penstock.Request, ds []pensto
 }
 
 func (c *Client) askList(ctx context.Context, mode string, rs []penstock.Request, ds []penstock.Decision) error {
-	l := list{Mode: mode, Requests: make([]request, len(rs))}
+	l := list{Mode: mode, Requests: make([]Question, len(rs))}
 	for i, r := range rs {
 		var err error
-		if l.Requests[i], err = requestOf(r); err != nil {
+		if l.Requests[i], err = questionOf(r); err != nil {
 			return err
 		}
 	}
-	answer, err := c.ask(ctx, l)
+	answer, _, err := c.ask(ctx, l)
 	if err != nil {
 		return err
 	}
@@ -138,14 +151,14 @@ func (c *Client) askList(ctx context.Context, mode string, rs []penstock.Request
 }
 
 // ask sends a body and reads the answer.
-func (c *Client) ask(ctx context.Context, body any) (answer, error) {
-	text, err := json.Marshal(body)
+func (c *Client) ask(ctx context.Context, body any) (a answer, text []byte, err error) {
+	sent, err := json.Marshal(body)
 	if err != nil {
-		return answer{}, fmt.Errorf("client: %w", err)
+		return a, nil, fmt.Errorf("client: %w", err)
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.take, bytes.NewReader(text))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.take, bytes.NewReader(sent))
 	if err != nil {
-		return answer{}, fmt.Errorf("client: %w", err)
+		return a, nil, fmt.Errorf("client: %w", err)
 	}
 	r.Header.Set("Content-Type", "application/json")
 	if c.token != "" {
@@ -153,22 +166,22 @@ func (c *Client) ask(ctx context.Context, body any) (answer, error) {
 	}
 	response, err := c.http.Do(r)
 	if err != nil {
-		return answer{}, fmt.Errorf("client: %w: %w", penstock.ErrUnavailable, err)
+		return a, nil, fmt.Errorf("client: %w: %w", penstock.ErrUnavailable, err)
 	}
 	defer func() { _ = response.Body.Close() }()
 	return readAnswer(response)
 }
 
-func readAnswer(response *http.Response) (a answer, err error) {
-	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+func readAnswer(response *http.Response) (a answer, text []byte, err error) {
+	text, err = io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err != nil {
-		return a, fmt.Errorf("client: %w: %w", penstock.ErrUnavailable, err)
+		return a, nil, fmt.Errorf("client: %w: %w", penstock.ErrUnavailable, err)
 	}
 	if response.StatusCode != http.StatusOK && response.StatusCode != http.StatusTooManyRequests {
-		return a, errorOf(response, text)
+		return a, nil, errorOf(response, text)
 	}
 	if err := json.Unmarshal(text, &a); err != nil {
-		return answer{}, fmt.Errorf("client: %w: %w", penstock.ErrUnavailable, err)
+		return answer{}, nil, fmt.Errorf("client: %w: %w", penstock.ErrUnavailable, err)
 	}
-	return a, nil
+	return a, text, nil
 }

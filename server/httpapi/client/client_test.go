@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/httpapi/client"
 	"github.com/penstock-io/penstock/server/judge"
+	"github.com/penstock-io/penstock/server/rules"
 )
 
 func TestALimiterAsksTheServer(t *testing.T) {
@@ -28,6 +30,35 @@ func TestALimiterAsksTheServer(t *testing.T) {
 	}
 	if d, err := lim.AllowN(t.Context(), "user:42", 9); err != nil || d.RetryAfter != penstock.Never {
 		t.Errorf("nine of two: got %v, %v, want never", d, err)
+	}
+}
+
+// By the rules, the answer says which of them decided.
+func TestAskingByTheRules(t *testing.T) {
+	set, err := rules.Parse(rules.File{Name: "shop.yaml", Text: []byte(
+		"domain: shop\ndescriptors: [{key: user, limit: 1/1h}, {key: seen, limit: 1/1h, shadow_mode: true}]\n")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := judge.New(penstock.NewMemory(nil), nil)
+	j.SetRules(set)
+	c := ask(t, serve(t, j))
+	q := client.Question{Domain: "shop", Cost: 1}
+	for _, key := range []string{"user", "seen", "nobody"} {
+		q.Descriptors = append(q.Descriptors, client.Descriptor{Entries: []client.Entry{{Key: key, Value: "42"}}})
+	}
+	for i, allowed := range []bool{true, false} {
+		a, err := c.Ask(t.Context(), q)
+		if err != nil || len(a.Parts) != 3 || !json.Valid(a.JSON) {
+			t.Fatalf("request %d: got %+v, %v", i, a, err)
+		}
+		user, seen, nobody := a.Parts[0], a.Parts[1], a.Parts[2]
+		if a.Allowed != allowed || user.Rule != "shop/user" || user.Limit != 1 || !user.Limited || seen.Mode != "shadow" || nobody.Limited {
+			t.Errorf("request %d: got %+v", i, a)
+		}
+	}
+	if _, err := c.Ask(t.Context(), client.Question{Key: "k", Limit: "often"}); !errors.Is(err, penstock.ErrBadLimit) {
+		t.Errorf("a limit that is none: got %v", err)
 	}
 }
 

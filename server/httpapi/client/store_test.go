@@ -22,17 +22,8 @@ import (
 // redis is a server whose clock the tests hold.
 var redis *redistest.Server
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	server, err := redistest.Start(redistest.Options{HeldClock: true})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer server.Stop()
-	redis = server
-	return m.Run()
+func TestMain(m *testing.M) {
+	os.Exit(redistest.Main(m, redistest.Options{HeldClock: true}, func(shared *redistest.Server) { redis = shared }))
 }
 
 // What is asked through the door is answered as the store behind it does, in

@@ -12,29 +12,43 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// What is sent.
-type (
-	request struct {
-		Key       string      `json:"key,omitempty"`
-		KeyBase64 string      `json:"key_base64,omitempty"`
-		Limit     string      `json:"limit"`
-		Cost      int64       `json:"cost"`
-		AtMost    bool        `json:"at_most,omitempty"`
-		MaxDelay  json.Number `json:"max_delay,omitempty"`
-		ID        string      `json:"id,omitempty"`
-	}
+// A Question is what a server can be asked: about a key, under the limit that comes
+// with it, or about descriptors, by the rules of a domain.
+type Question struct {
+	Key       string      `json:"key,omitempty"`
+	KeyBase64 string      `json:"key_base64,omitempty"` // where the key is not UTF-8
+	Limit     string      `json:"limit,omitempty"`      // as text: "10/1m"
+	AtMost    bool        `json:"at_most,omitempty"`
+	MaxDelay  json.Number `json:"max_delay,omitempty"` // seconds
+	ID        string      `json:"id,omitempty"`
 
-	list struct {
-		Mode     string    `json:"mode"`
-		Requests []request `json:"requests"`
-	}
-)
+	Domain      string       `json:"domain,omitempty"`
+	Descriptors []Descriptor `json:"descriptors,omitempty"`
 
-func requestOf(r penstock.Request) (request, error) {
+	Cost int64 `json:"cost"` // 0 looks, and less gives back
+}
+
+// A Descriptor is what is to be counted by the rules.
+type Descriptor struct {
+	Entries []Entry `json:"entries"`
+}
+
+// An Entry is one of a descriptor's.
+type Entry struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+type list struct {
+	Mode     string     `json:"mode"`
+	Requests []Question `json:"requests"`
+}
+
+func questionOf(r penstock.Request) (Question, error) {
 	if !utf8.ValidString(r.ID) {
-		return request{}, &penstock.FieldError{Field: "ID", Problem: "is not UTF-8, and cannot be sent", Kind: penstock.ErrBadCost}
+		return Question{}, &penstock.FieldError{Field: "ID", Problem: "is not UTF-8, and cannot be sent", Kind: penstock.ErrBadCost}
 	}
-	out := request{Limit: r.Limit.String(), Cost: r.Cost, AtMost: r.AtMost, ID: r.ID}
+	out := Question{Limit: r.Limit.String(), Cost: r.Cost, AtMost: r.AtMost, ID: r.ID}
 	if utf8.ValidString(r.Key) {
 		out.Key = r.Key
 	} else {
@@ -46,11 +60,25 @@ func requestOf(r penstock.Request) (request, error) {
 	return out, nil
 }
 
+// An Answer is what a server decided.
+type Answer struct {
+	penstock.Decision // of which only Allowed means something where no limit applied
+	Limited           bool
+
+	Rule string // that decided, where it was one
+	Mode string // of a rule that does not deny by itself: shadow or quota
+
+	Parts []Answer // to the descriptors, in their order
+	JSON  []byte   // as it was sent
+}
+
 // answer is what comes back.
 type answer struct {
 	Allowed    bool     `json:"allowed"`
+	Rule       string   `json:"rule"`
+	Mode       string   `json:"mode"`
 	Granted    int64    `json:"granted"`
-	Limit      int64    `json:"limit"`
+	Limit      *int64   `json:"limit"`
 	Remaining  int64    `json:"remaining"`
 	RetryAfter seconds  `json:"retry_after"`
 	ResetAfter seconds  `json:"reset_after"`
@@ -60,11 +88,23 @@ type answer struct {
 }
 
 func (a *answer) decision() penstock.Decision {
-	return penstock.Decision{
-		Allowed: a.Allowed, Granted: a.Granted, Limit: a.Limit, Remaining: a.Remaining,
+	d := penstock.Decision{
+		Allowed: a.Allowed, Granted: a.Granted, Remaining: a.Remaining,
 		RetryAfter: time.Duration(a.RetryAfter), ResetAfter: time.Duration(a.ResetAfter),
 		Delay: time.Duration(a.Delay), Source: penstock.Source(a.Source),
 	}
+	if a.Limit != nil {
+		d.Limit = *a.Limit
+	}
+	return d
+}
+
+func (a *answer) told() Answer {
+	told := Answer{Decision: a.decision(), Limited: a.Limit != nil, Rule: a.Rule, Mode: a.Mode}
+	for i := range a.Decisions {
+		told.Parts = append(told.Parts, a.Decisions[i].told())
+	}
+	return told
 }
 
 // seconds is a duration, sent as a number of seconds; null is never.

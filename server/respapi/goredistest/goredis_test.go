@@ -5,14 +5,19 @@ package goredistest_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/redisstore"
 	"github.com/penstock-io/penstock/server/judge"
 	"github.com/penstock-io/penstock/server/respapi"
 	"github.com/redis/go-redis/v9"
@@ -21,10 +26,43 @@ import (
 // patient is how long a test waits for what is bound to happen.
 const patient = 20 * time.Second
 
-// open opens a door on a free port until the test ends.
-func open(t *testing.T, o *respapi.Options) string {
+// server is a Redis for the doors to count in, whose clock stands still. Tests share
+// it, under prefixes of their own.
+var server *redistest.Server
+
+func TestMain(m *testing.M) {
+	os.Exit(redistest.Main(m, redistest.Options{HeldClock: true}, func(shared *redistest.Server) {
+		server = shared
+		shared.Clock.Set(began)
+	}))
+}
+
+// began is when it is for the stores, so that no answer depends on how fast it comes.
+var began = time.Now()
+
+var prefixes atomic.Int64
+
+// onBothStores runs a test on an empty store of each kind.
+func onBothStores(t *testing.T, test func(t *testing.T, store penstock.Store)) {
+	t.Run("memory", func(t *testing.T) {
+		test(t, penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return began }}))
+	})
+	t.Run("redis", func(t *testing.T) {
+		store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, &redisstore.Options{
+			Prefix: fmt.Sprintf("g%d-", prefixes.Add(1)), Timeout: patient,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(store.Close)
+		test(t, store)
+	})
+}
+
+// open opens a door to a store on a free port until the test ends.
+func open(t *testing.T, store penstock.Store, o *respapi.Options) string {
 	t.Helper()
-	d, err := respapi.New(judge.New(penstock.NewMemory(nil), &judge.Options{Token: "secret"}), o)
+	d, err := respapi.New(judge.New(store, &judge.Options{Token: "secret"}), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,15 +96,18 @@ func TestGoRedis(t *testing.T) {
 		"user":     {Username: "default", Password: "secret", DisableIdentity: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o.Addr = open(t, nil)
-			c := redis.NewClient(&o)
-			defer func() { _ = c.Close() }()
-			ctx, cancel := context.WithTimeout(t.Context(), patient)
-			defer cancel()
-			take(ctx, t, c)
-			pipeline(ctx, t, c)
-			crowd(ctx, t, c)
-			keys(ctx, t, c)
+			onBothStores(t, func(t *testing.T, store penstock.Store) {
+				options := o
+				options.Addr = open(t, store, nil)
+				c := redis.NewClient(&options)
+				defer func() { _ = c.Close() }()
+				ctx, cancel := context.WithTimeout(t.Context(), patient)
+				defer cancel()
+				take(ctx, t, c)
+				pipeline(ctx, t, c)
+				crowd(ctx, t, c)
+				keys(ctx, t, c)
+			})
 		})
 	}
 }
@@ -158,7 +199,7 @@ func keys(ctx context.Context, t *testing.T, c *redis.Client) {
 }
 
 func TestGoRedisWithAWrongPassword(t *testing.T) {
-	c := redis.NewClient(&redis.Options{Addr: open(t, &respapi.Options{RequireAuth: true}), Password: "sesame", MaxRetries: -1})
+	c := redis.NewClient(&redis.Options{Addr: open(t, penstock.NewMemory(nil), &respapi.Options{RequireAuth: true}), Password: "sesame", MaxRetries: -1})
 	defer func() { _ = c.Close() }()
 	if err := c.Ping(t.Context()).Err(); err == nil || !strings.Contains(err.Error(), "WRONGPASS") {
 		t.Errorf("got %v, want WRONGPASS", err)

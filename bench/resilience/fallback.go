@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/bench/internal/measure"
+)
+
+// healthyPath compares a store with each decorator and without, in turns.
+func (b *bench) healthyPath() error {
+	s, store, err := openSite(patient)
+	if err != nil {
+		return err
+	}
+	defer s.stop()
+	contestants := []penstock.Store{
+		store,
+		penstock.WithFallback(store, nil, &penstock.FallbackOptions{Timeout: patient}),
+		penstock.WithDenyCache(store, nil),
+	}
+	rates := make([][]float64, len(contestants))
+	for range b.rounds {
+		for i, store := range contestants {
+			lim, err := limiter(store, "1000000/1s")
+			if err != nil {
+				return err
+			}
+			t := press(b.turn, func(rng *rand.Rand) (penstock.Decision, error) {
+				return lim.Allow(context.Background(), strconv.Itoa(rng.IntN(10_000)))
+			})
+			if err := t.failed(); err != nil {
+				return err
+			}
+			rates[i] = append(rates[i], t.rate())
+		}
+	}
+	for i, c := range []struct {
+		name string
+		most float64
+	}{{"fallback", 10}, {"deny cache", 5}} {
+		kept := measure.SpreadOf(measure.Ratios(rates[i+1], rates[0]))
+		b.findings.Add(c.name+" on a healthy path, 64 callers", fmt.Sprintf("costs ≤ %.0f %% of throughput", c.most),
+			kept.Median >= 1-c.most/100, "%s of the throughput without", measure.TimesWithSpread(kept))
+	}
+	return nil
+}
+
+// A watch keeps the time of what callers see of an outage.
+type watch struct {
+	mu        sync.Mutex
+	before    []time.Duration // that calls took until the first store was given up
+	after     []time.Duration // and since then
+	away      atomic.Bool
+	fallback  atomic.Int64 // when it last decided, in nanoseconds since the epoch
+	recording atomic.Bool
+}
+
+func (w *watch) ask(lim *penstock.Limiter, key string) (penstock.Decision, error) {
+	away, start := w.away.Load(), time.Now()
+	d, err := lim.Allow(context.Background(), key)
+	end := time.Now()
+	if d.Source == penstock.SourceFallback {
+		w.fallback.Store(max(w.fallback.Load(), end.UnixNano()))
+	}
+	if w.recording.Load() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if away {
+			w.after = append(w.after, end.Sub(start))
+		} else {
+			w.before = append(w.before, end.Sub(start))
+		}
+	}
+	return d, err
+}
+
+func p99(ds []time.Duration) time.Duration {
+	if len(ds) == 0 {
+		return 0
+	}
+	slices.Sort(ds)
+	return ds[len(ds)*99/100]
+}
+
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+func heap() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// hang stops Redis in the middle of everything, under load.
+func (b *bench) hang() error {
+	s, store, err := openSite(usual)
+	if err != nil {
+		return err
+	}
+	defer s.stop()
+	w := &watch{}
+	fallback := penstock.WithFallback(store, nil, &penstock.FallbackOptions{
+		OnChange: func(c penstock.FallbackChange) { w.away.Store(c.Away) },
+	})
+	lim, err := limiter(fallback, "1000000/1s")
+	if err != nil {
+		return err
+	}
+	done := make(chan *tally)
+	go func() {
+		done <- pace(2*b.span, 5000, callers, func(rng *rand.Rand) (penstock.Decision, error) {
+			return w.ask(lim, strconv.Itoa(rng.IntN(1000)))
+		})
+	}()
+	<-time.After(b.span / 2)
+	goroutines, bytes := runtime.NumGoroutine(), heap()
+	w.recording.Store(true)
+	if err := s.servers[0].Pause(); err != nil {
+		return err
+	}
+	most := 0
+	for start := time.Now(); time.Since(start) < b.span; {
+		<-time.After(10 * time.Millisecond)
+		most = max(most, runtime.NumGoroutine())
+	}
+	w.recording.Store(false)
+	w.mu.Lock()
+	until, after := slices.Clone(w.before), slices.Clone(w.after)
+	w.before, w.after = nil, nil
+	w.mu.Unlock()
+	still := runtime.NumGoroutine()
+	grown := int64(heap()-bytes) - int64(8*(cap(until)+cap(after)))
+	if err := s.servers[0].Resume(); err != nil {
+		return err
+	}
+	t := <-done
+	if err := t.failed(); err != nil {
+		return fmt.Errorf("a caller saw an error: %w", err)
+	}
+	if len(until) == 0 || len(after) == 0 {
+		return fmt.Errorf("%d calls until it was given up, and %d after: nothing has hung", len(until), len(after))
+	}
+	b.findings.Add("Redis hung (SIGSTOP), 64 callers, deadline 50 ms", "p99 ≤ 60 ms until given up, ≤ 1 ms after",
+		p99(until) <= 60*time.Millisecond && p99(after) <= time.Millisecond,
+		"%.1f ms of %d calls, %.3f ms of %d", millis(p99(until)), len(until), millis(p99(after)), len(after))
+	b.findings.Add("the same: goroutines and memory", "flat: two more a caller at any time, 8 more at the end, 2 MB",
+		most <= goroutines+2*callers && still <= goroutines+8 && grown <= 2<<20,
+		"%+d goroutines at most, %+d at the end, %+.2f MB", most-goroutines, still-goroutines, float64(grown)/(1<<20))
+	return nil
+}

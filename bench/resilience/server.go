@@ -1,0 +1,250 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/redisstore"
+)
+
+// A site is some servers, and the stores that were opened on them.
+type site struct {
+	servers   []*redistest.Server
+	sentinels []*redistest.Server
+	url       string
+	stores    []*redisstore.Store
+}
+
+// startSite starts one server without persistence.
+func startSite() (*site, error) {
+	s := &site{}
+	if err := s.start(redistest.Options{}); err != nil {
+		return nil, err
+	}
+	s.url = "redis://" + s.servers[0].Addr
+	return s, nil
+}
+
+func (s *site) start(o redistest.Options) error {
+	server, err := redistest.Start(o)
+	if err != nil {
+		s.stop()
+		return fmt.Errorf("on Debian: apt-get install redis-server: %w", err)
+	}
+	if o.Sentinel != "" {
+		s.sentinels = append(s.sentinels, server)
+	} else {
+		s.servers = append(s.servers, server)
+	}
+	return nil
+}
+
+func (s *site) stop() {
+	for _, store := range s.stores {
+		store.Close()
+	}
+	for _, server := range append(s.sentinels, s.servers...) {
+		server.Stop()
+	}
+}
+
+// How long a call may take: as long as it does where nothing is to fail, or as long
+// as by default.
+const (
+	patient = time.Second
+	usual   = 50 * time.Millisecond
+)
+
+// open opens a store with a client of its own.
+func (s *site) open(timeout time.Duration) (*redisstore.Store, error) {
+	store, err := redisstore.Open(context.Background(), s.url, &redisstore.Options{Timeout: timeout})
+	if err == nil {
+		s.stores = append(s.stores, store)
+	}
+	return store, err
+}
+
+// calls returns how many scripts the first server has run, by its own account.
+func (s *site) calls() (calls int64, err error) {
+	info, err := s.servers[0].Command("INFO", "commandstats")
+	for line := range strings.Lines(info) {
+		if !strings.HasPrefix(line, "cmdstat_eval") {
+			continue
+		}
+		_, rest, _ := strings.Cut(line, "calls=")
+		number, _, _ := strings.Cut(rest, ",")
+		n, parseErr := strconv.ParseInt(number, 10, 64)
+		if parseErr != nil {
+			return 0, parseErr
+		}
+		calls += n
+	}
+	return calls, err
+}
+
+func limiter(store penstock.Store, text string) (*penstock.Limiter, error) {
+	limit, err := penstock.ParseLimit(text)
+	if err != nil {
+		return nil, err
+	}
+	return penstock.New(store, limit)
+}
+
+// until waits for something to become true.
+func until(what string, is func() bool) error {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+		if is() {
+			return nil
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+	return fmt.Errorf("waited a minute until %s", what)
+}
+
+func says(s *redistest.Server, text string, words ...string) bool {
+	answer, err := s.Command(words...)
+	return err == nil && strings.Contains(answer, text)
+}
+
+const masterName = "limits"
+
+// startWatched starts a primary with two replicas, and three sentinels.
+func startWatched() (*site, error) {
+	s, err := startSite()
+	if err != nil {
+		return nil, err
+	}
+	primary := strconv.Itoa(s.servers[0].Port)
+	for range 2 {
+		if err := s.start(redistest.Options{Args: []string{"--replicaof", "127.0.0.1 " + primary}}); err != nil {
+			return nil, err
+		}
+	}
+	config := fmt.Sprintf("bind 127.0.0.1\nsentinel monitor %[1]s 127.0.0.1 %[2]s 2\n"+
+		"sentinel down-after-milliseconds %[1]s 1000\nsentinel failover-timeout %[1]s 3000\n", masterName, primary)
+	var addresses []string
+	for range 3 {
+		if err := s.start(redistest.Options{Sentinel: config}); err != nil {
+			return nil, err
+		}
+		sentinel := s.sentinels[len(s.sentinels)-1]
+		addresses = append(addresses, sentinel.Addr)
+		if _, err := sentinel.Command("SENTINEL", "DEBUG", "info-period", "200", "publish-period", "200",
+			"ask-period", "200"); err != nil {
+			s.stop()
+			return nil, err
+		}
+	}
+	s.url = "redis-sentinel://" + strings.Join(addresses, ",") + "/" + masterName
+	err = until("the sentinels know each other and the replicas", func() bool {
+		for _, sentinel := range s.sentinels {
+			if !says(sentinel, "slaves=2,sentinels=3", "INFO", "sentinel") {
+				return false
+			}
+		}
+		return s.replicated(1)
+	})
+	if err != nil {
+		s.stop()
+	}
+	return s, err
+}
+
+// replicated reports whether the servers from a place on have their primary's data.
+func (s *site) replicated(from int) bool {
+	for _, replica := range s.servers[from:] {
+		if !says(replica, "master_link_status:up", "INFO", "replication") {
+			return false
+		}
+	}
+	return true
+}
+
+const shards = 3
+
+// startCluster starts a Cluster of three shards with a replica each.
+func startCluster() (*site, error) {
+	s := &site{}
+	var buses []string
+	for range 2 * shards {
+		bus, err := freePort()
+		if err != nil {
+			s.stop()
+			return nil, err
+		}
+		buses = append(buses, bus)
+		err = s.start(redistest.Options{Args: []string{
+			"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-port", bus,
+			"--cluster-node-timeout", "2000", "--cluster-require-full-coverage", "no",
+		}})
+		if err != nil {
+			return nil, err
+		}
+	}
+	if err := s.join(buses); err != nil {
+		s.stop()
+		return nil, err
+	}
+	return s, nil
+}
+
+// join makes the servers a Cluster.
+func (s *site) join(buses []string) error {
+	var ids, addresses []string
+	for i, node := range s.servers {
+		id, err := node.Command("CLUSTER", "MYID")
+		if err != nil {
+			return err
+		}
+		ids, addresses = append(ids, id), append(addresses, node.Addr)
+		commands := [][]string{
+			{"CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i + 1)},
+			{"CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(s.servers[0].Port), buses[0]},
+		}
+		if i < shards {
+			const slots = 16384
+			commands = append(commands, []string{
+				"CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(slots * i / shards), strconv.Itoa(slots*(i+1)/shards - 1),
+			})
+		}
+		for _, words := range commands {
+			if _, err := node.Command(words...); err != nil {
+				return fmt.Errorf("%s: %w", strings.Join(words, " "), err)
+			}
+		}
+	}
+	s.url = "redis-cluster://" + strings.Join(addresses, ",")
+	for i := shards; i < 2*shards; i++ {
+		err := until("a node knows its primary", func() bool {
+			_, err := s.servers[i].Command("CLUSTER", "REPLICATE", ids[i-shards])
+			return err == nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return until("the Cluster is complete", func() bool {
+		for _, node := range s.servers {
+			if !says(node, "cluster_state:ok", "CLUSTER", "INFO") || !says(node, "cluster_slots_ok:16384", "CLUSTER", "INFO") {
+				return false
+			}
+		}
+		return s.replicated(shards)
+	})
+}
+
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = l.Close() }()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	return port, err
+}

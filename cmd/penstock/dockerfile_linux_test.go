@@ -1,0 +1,186 @@
+package main
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/json"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/penstock-io/penstock/server"
+)
+
+const root = "../.."
+
+// instructions returns what the Dockerfile says, by the first word of the line.
+func instructions(t *testing.T) map[string][]string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "Dockerfile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string][]string{}
+	for line := range strings.Lines(string(text)) {
+		word, rest, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if ok && word != "#" {
+			all[word] = append(all[word], rest)
+		}
+	}
+	return all
+}
+
+// words returns the words of an instruction in the form of a JSON array.
+func words(t *testing.T, instruction string) (all []string) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(instruction), &all); err != nil {
+		t.Fatalf("%s: %v", instruction, err)
+	}
+	return all
+}
+
+func TestTheImageIsBuiltByTheModulesGo(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindSubmatch(text)
+	if got, want := instructions(t)["FROM"], "golang:"+string(version[1])+" AS build"; !slices.Equal(got, []string{want, "scratch"}) {
+		t.Errorf("the image is made from %q, want %q and scratch", got, want)
+	}
+}
+
+func TestTheImageSaysWhereItsDoorsAre(t *testing.T) {
+	var ports []string
+	for _, s := range server.Settings {
+		if slices.Contains([]string{"http", "grpc", "resp"}, s.Name) { // the admin door is for inside
+			ports = append(ports, strings.TrimPrefix(s.Default, ":"))
+		}
+	}
+	exposed := strings.Fields(instructions(t)["EXPOSE"][0])
+	slices.Sort(ports)
+	slices.Sort(exposed)
+	if !slices.Equal(ports, exposed) {
+		t.Errorf("the image exposes %q, and the doors are %q", exposed, ports)
+	}
+}
+
+// What the image is built by, from what it is built of, is a program that needs
+// nothing else: it runs under the image's user where there is no other file, answers
+// the health check, and ends by the image's signal.
+func TestTheImageRuns(t *testing.T) {
+	all, dir := instructions(t), t.TempDir()
+	entry := words(t, all["ENTRYPOINT"][0])
+	if copied := "--from=build " + entry[0] + " " + entry[0]; !slices.Contains(all["COPY"], copied) {
+		t.Errorf("COPY %s: is not there", copied)
+	}
+	binary := buildAsTheImage(t, all["RUN"][len(all["RUN"])-1], dir)
+	wantStatic(t, binary)
+	user, group, _ := strings.Cut(all["USER"][0], ":")
+	uid, err := strconv.ParseUint(user, 10, 32)
+	gid, err2 := strconv.ParseUint(group, 10, 32)
+	if err != nil || err2 != nil || uid == 0 || gid == 0 {
+		t.Fatalf("USER %s: want numbers, which need no other file, and not root", all["USER"][0])
+	}
+	inside := func(args ...string) *exec.Cmd {
+		c := exec.CommandContext(t.Context(), binary, args...)
+		if os.Getuid() == 0 { // who is not cannot go where there is nothing else
+			c.Path = entry[0]
+			c.SysProcAttr = &syscall.SysProcAttr{
+				Chroot: dir, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)},
+			}
+			c.Dir = "/"
+		}
+		c.Env = []string{"PENSTOCK_HTTP=127.0.0.1:0", "PENSTOCK_GRPC=127.0.0.1:0", "PENSTOCK_RESP=127.0.0.1:0", "PENSTOCK_ADMIN=" + freeAddr(t)}
+		return c
+	}
+	daemon := inside(append(entry[1:], words(t, all["CMD"][0])...)...)
+	log, err := daemon.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, log)
+	_, check, _ := strings.Cut(all["HEALTHCHECK"][0], "CMD ")
+	health := inside(words(t, check)[1:]...)
+	health.Env = daemon.Env
+	if out, err := health.CombinedOutput(); err != nil || words(t, check)[0] != entry[0] {
+		t.Errorf("%s: %v\n%s", check, err, out)
+	}
+	signals := map[string]syscall.Signal{"SIGTERM": syscall.SIGTERM, "SIGINT": syscall.SIGINT}
+	if err := daemon.Process.Signal(signals[all["STOPSIGNAL"][0]]); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _, _ = io.Copy(io.Discard, log) }()
+	if err := daemon.Wait(); err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+// awaitReady reads the log until the daemon is ready.
+func awaitReady(t *testing.T, log io.Reader) {
+	t.Helper()
+	var said bytes.Buffer
+	for piece := make([]byte, 512); !strings.Contains(said.String(), "msg=ready"); {
+		n, err := log.Read(piece)
+		said.Write(piece[:n])
+		if err != nil {
+			t.Fatalf("it is not ready: %v\n%s", err, said.String())
+		}
+	}
+}
+
+// wantStatic fails the test if a program needs others to be loaded with it.
+func wantStatic(t *testing.T, binary string) {
+	t.Helper()
+	f, err := elf.Open(binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if libraries, err := f.ImportedLibraries(); err != nil || len(libraries) > 0 {
+		t.Errorf("it needs %q: %v", libraries, err)
+	}
+}
+
+// buildAsTheImage runs the Dockerfile's command on the files that .dockerignore
+// leaves, and returns the program that it makes.
+func buildAsTheImage(t *testing.T, command, dir string) string {
+	t.Helper()
+	source := t.TempDir()
+	if out, err := exec.CommandContext(t.Context(), "sh", "-c", "tar --directory "+root+" --exclude-vcs --exclude-from="+root+"/.dockerignore --create . | tar --extract --directory "+source).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	target := regexp.MustCompile(`-o (\S+)`).FindStringSubmatch(command)[1]
+	binary := filepath.Join(dir, target)
+	build := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(command, "-o "+target, "-o "+binary, 1))
+	build.Dir = source
+	build.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false", "GOWORK=off") // the copy has no history
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", command, err, out)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return binary
+}

@@ -1,0 +1,25 @@
+package spelling
+
+import "testing"
+
+func TestDistance(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want int
+	}{
+		{"", "", 0},
+		{"", "abc", 3},
+		{"abc", "", 3},
+		{"abc", "abc", 0},
+		{"abc", "abd", 1},
+		{"abc", "ac", 1},
+		{"ac", "abc", 1},
+		{"kitten", "sitting", 3},
+		{"saturday", "sunday", 3},
+		{"brust", "burst", 2},
+	} {
+		if got := Distance(c.a, c.b); got != c.want {
+			t.Errorf("from %q to %q: got %d, want %d", c.a, c.b, got, c.want)
+		}
+	}
+}

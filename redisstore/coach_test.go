@@ -1,0 +1,227 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/redisstore"
+)
+
+// Requests that come together share a script. None of them is to notice. That they
+// are decided as memory decides them, TestRedisAgreesWithMemory shows.
+
+// inCompany returns the same request about each of several keys.
+func inCompany(l penstock.Limit, cost int64, keys ...string) (rs []penstock.Request) {
+	for _, key := range keys {
+		rs = append(rs, penstock.Request{Key: key, Limit: l, Cost: cost})
+	}
+	return rs
+}
+
+func TestThoseWhoComeTogetherShareAScript(t *testing.T) {
+	const callers, each = 64, 50
+	for _, l := range slowLimits {
+		server := launch(t, redistest.Options{})
+		store := openURL(t, "redis://"+server.Addr, generous)
+		var asked, admitted int
+		var mu sync.Mutex
+		for asked == 0 || stat(t, "cmdstat_evalsha", server) >= asked { // until some have met
+			var wg sync.WaitGroup
+			for range callers {
+				wg.Go(func() {
+					for range each {
+						d, err := store.Take(context.Background(), penstock.Request{Key: "k", Limit: l, Cost: 1})
+						mu.Lock()
+						asked, admitted = asked+1, admitted+int(d.Granted)
+						mu.Unlock()
+						if err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			wg.Wait()
+		}
+		if admitted != burst {
+			t.Errorf("%s: %d admitted, want %d", l, admitted, burst)
+		}
+	}
+}
+
+// Who asks for more than those who are about to leave is charged for what it asks.
+func TestDifferentCostsAreNotMixed(t *testing.T) {
+	const callers, each = 60, 50
+	store := open(t, live, redisstore.Options{})
+	l := penstock.PerHour(1_000_000).WithAlgorithm(penstock.FixedWindow)
+	var wg sync.WaitGroup
+	for i := range callers {
+		r := penstock.Request{Key: fmt.Sprint(i), Limit: l, Cost: int64(1 + i%3)}
+		wg.Go(func() {
+			for n := range int64(each) {
+				want := l.Count - (n+1)*r.Cost
+				if d, err := store.Take(context.Background(), r); err != nil || d.Remaining != want {
+					t.Errorf("cost %d: got %+v, %v, want %d left", r.Cost, d, err, want)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestWhoHasGoneAwayIsNotCharged(t *testing.T) {
+	store := open(t, live, redisstore.Options{})
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	here := context.Background()
+	for _, l := range everyAlgorithm {
+		rs := inCompany(l, 1, "a", "b", "c")
+		ds, errs := store.TakeInCompany(rs, here, gone, here)
+		if !errors.Is(errs[1], context.Canceled) || errors.Is(errs[1], penstock.ErrUnavailable) {
+			t.Errorf("%s: got %+v, %v, want %v", l, ds[1], errs[1], context.Canceled)
+		}
+		for i, want := range []int64{9, 10, 9} {
+			if d := take(t, store, penstock.Request{Key: rs[i].Key, Limit: l}); d.Remaining != want {
+				t.Errorf("%s, key %s: %d left, want %d", l, rs[i].Key, d.Remaining, want)
+			}
+		}
+		_, errs = store.TakeInCompany(rs, gone, gone, gone)
+		if slices.Contains(errs, nil) {
+			t.Errorf("%s: nobody was there any more, and got %v", l, errs)
+		}
+	}
+}
+
+// What is wrong with one key is that one's error, and nobody is charged twice.
+func TestForeignValueIsNobodyElsesError(t *testing.T) {
+	for _, foreign := range [][]string{{"SET", "", "hello"}, {"RPUSH", "", "a"}} {
+		for _, l := range everyAlgorithm {
+			prefix := newPrefix()
+			store := open(t, live, redisstore.Options{Prefix: prefix})
+			take(t, store, penstock.Request{Key: "b", Limit: l, Cost: 1})
+			name := keys(t, live, prefix)[0]
+			foreign[1] = name
+			for _, words := range [][]string{{"DEL", name}, foreign, {"PEXPIRE", name, "60000"}} {
+				if _, err := live.Command(words...); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ds, errs := store.TakeInCompany(inCompany(l, 3, "a", "b", "c"))
+			if !errors.Is(errs[1], penstock.ErrUnavailable) || !strings.Contains(errs[1].Error(), name) {
+				t.Errorf("%s, %q: got %+v, %v, want an error that names the key", l, foreign, ds[1], errs[1])
+			}
+			for i, key := range []string{0: "a", 2: "c"} {
+				if key == "" {
+					continue
+				}
+				look := take(t, store, penstock.Request{Key: key, Limit: l})
+				if errs[i] != nil || ds[i].Remaining != 7 || look.Remaining != 7 {
+					t.Errorf("%s, %q: got %+v, %v and then %+v, want 7 left of 10", l, foreign, ds[i], errs[i], look)
+				}
+			}
+		}
+	}
+}
+
+// A caller whose clock is wrong sends the wrong windows of a calendar.
+func TestCompanyFindsTheServersClock(t *testing.T) {
+	store := open(t, held, redisstore.Options{})
+	held.Clock.Set(time.Date(2037, 5, 6, 7, 8, 9, 0, time.UTC)) // not what this process believes
+	l := penstock.Limit{Algorithm: penstock.FixedWindow, Count: 10, Align: penstock.AlignDay}
+	for range 2 {
+		ds, errs := store.TakeInCompany(inCompany(l, 1, "a", "b"))
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		if want := 16*time.Hour + 51*time.Minute + 51*time.Second; ds[0].ResetAfter != want || ds[1].ResetAfter != want {
+			t.Errorf("got %+v, want the windows to end in %v", ds, want)
+		}
+	}
+	if d := take(t, store, penstock.Request{Key: "b", Limit: l}); d.Remaining != 8 {
+		t.Errorf("%d left, want 8 of 10 after two takes", d.Remaining)
+	}
+}
+
+// Whoever leaves early, or has less time than others, does not wait for them; and
+// all are told in time.
+func TestHungServerKeepsNoCompanyWaiting(t *testing.T) {
+	server := launch(t, redistest.Options{})
+	store := openURL(t, "redis://"+server.Addr, 500*time.Millisecond)
+	l := slowLimits[3]
+	await(t, "it works", func() bool {
+		_, errs := store.TakeInCompany(inCompany(l, 1, "a", "b"))
+		return errors.Join(errs...) == nil
+	})
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	hurried, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
+	defer cancel()
+	var wg sync.WaitGroup
+	for i := range 200 {
+		ctx, want := context.Background(), penstock.ErrUnavailable
+		if i%2 == 0 {
+			ctx, want = hurried, context.DeadlineExceeded
+		}
+		wg.Go(func() {
+			if d, err := store.Take(ctx, penstock.Request{Key: fmt.Sprint(i), Limit: l, Cost: 1}); !errors.Is(err, want) {
+				t.Errorf("caller %d: got %+v, %v, want %v", i, d, err, want)
+			}
+		})
+	}
+	wg.Wait() // for ever, if one is forgotten
+	if err := server.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "it works again", func() bool {
+		_, errs := store.TakeInCompany(inCompany(l, 1, "a", "b"))
+		return errors.Join(errs...) == nil
+	})
+}
+
+// What looks like one server may be several behind a proxy. Here it is a node of a
+// Cluster, which says so in the same words.
+func TestServersBehindOneAddressAreAskedApart(t *testing.T) {
+	server := launch(t, redistest.Options{Args: []string{"--cluster-enabled", "yes"}})
+	tell(t, server, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+	await(t, "it is a Cluster of one", func() bool {
+		text, err := server.Command("CLUSTER", "INFO")
+		return err == nil && strings.Contains(text, "cluster_state:ok")
+	})
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{server.Addr}, ForceSingleClient: true, DisableRetry: true, DisableCache: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	store, err := redisstore.New(reservedClient{ownClient{client}}, &redisstore.Options{Timeout: generous})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for round := range int64(2) {
+		ds, errs := store.TakeInCompany(inCompany(slowLimits[2], 1, "a", "b", "c"))
+		for i, d := range ds {
+			if errs[i] != nil || d.Remaining != burst-1-round {
+				t.Errorf("round %d: got %+v, %v, want %d left", round, d, errs[i], burst-1-round)
+			}
+		}
+	}
+}
+
+// A reservedClient does not tell who is behind it.
+type reservedClient struct{ ownClient }
+
+func (reservedClient) Info(context.Context) (map[string]string, error) {
+	return map[string]string{"redis": ""}, nil
+}

@@ -1,0 +1,11 @@
+package admin
+
+import "strings"
+
+// Paths returns all that the door answers.
+func (d *Door) Paths() (all []string) {
+	for _, e := range d.endpoints() {
+		all = append(all, strings.TrimSuffix(e.path, "{$}"))
+	}
+	return all
+}

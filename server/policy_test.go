@@ -1,0 +1,54 @@
+package server
+
+import (
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+// A rule has its own way in what it says, and the server's in the rest.
+func TestRulesChooseTheirPolicies(t *testing.T) {
+	c, err := LoadConfig(map[string]string{"nodes": "4", "on-store-failure": "deny", "lease": "true"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := policies{byDefault: c.policy()}
+	byDefault := policy{onFailure: penstock.FailClosed, share: 0.25, lease: true, denyCache: true}
+	named := func(name string) penstock.Limit { return penstock.Per(5, time.Hour).WithName(name) }
+	if l := named("shop/open"); p.of(&l) != byDefault {
+		t.Errorf("without rules: %+v", p.of(&l))
+	}
+	set, err := rules.Parse(rules.File{Name: "rules.yaml", Text: []byte(`
+domain: shop
+descriptors:
+  - {key: plain, limit: 5/1h}
+  - {key: free, rate_limit: {unlimited: true}}
+  - {key: open, limit: 5/1h, on_store_failure: allow, lease: false}
+  - {key: half, limit: 5/1h, share: 0.5, deny_cache: false}
+  - {key: here, limit: 5/1h, on_store_failure: local}
+`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.set(set.Rules())
+	for name, want := range map[string]policy{
+		"shop/plain": byDefault,
+		"shop/free":  byDefault,
+		"shop/gone":  byDefault,
+		"":           byDefault,
+		"shop/open":  {onFailure: penstock.FailOpen, share: 0.25, denyCache: true},
+		"shop/half":  {onFailure: penstock.FailLocal, share: 0.5, lease: true},
+		"shop/here":  {onFailure: penstock.FailLocal, share: 0.25, lease: true, denyCache: true},
+	} {
+		l := named(name)
+		if got := p.of(&l); got != want {
+			t.Errorf("%q: %+v, want %+v", name, got, want)
+		}
+	}
+	p.set(nil)
+	if l := named("shop/open"); p.of(&l) != byDefault {
+		t.Error("a rule that is gone still has its way")
+	}
+}

@@ -28,6 +28,7 @@ type soak struct {
 	proxy  *redistest.Proxy // between the two
 	doors  []penstock.Store
 	base   resources
+	rounds int // so far
 	rows   []row
 }
 
@@ -114,11 +115,12 @@ func (s *soak) dip(d dip, gap time.Duration) {
 		name: "soak", what: d.what, on: behindDoors, still: true,
 		promise: promise{layers: daemonic, lives: d.lives, calm: d.calm, limits: doorLimits, wasted: burst},
 	})
-	l := &load{run: r, nodes: s.doors, pace: time.Millisecond, close: func() {}, first: int64(len(s.rows)) % (perDoor / keysOfOne) * keysOfOne}
+	l := &load{run: r, nodes: s.doors, pace: time.Millisecond, close: func() {}, first: int64(s.rounds) % (perDoor / keysOfOne) * keysOfOne}
 	r.load = l
-	if len(s.rows)%(perDoor/keysOfOne) == 0 {
-		redistest.Tell(s, s.redis, "FLUSHALL") // so that no key was used before
+	if l.first == 0 {
+		redistest.Tell(s, s.redis, "FLUSHALL") // for all keys were used before
 	}
+	s.rounds++
 	l.start()
 	l.answers(100)
 	d.make(s, r)
@@ -129,7 +131,7 @@ func (s *soak) dip(d dip, gap time.Duration) {
 		s.Errorf("%s: %s", d.what, complaint)
 	}
 	s.rows = append(s.rows, r.row(time.Since(r.history.began)))
-	s.Logf("%s: %s", d.what, s.rows[len(s.rows)-1])
+	fmt.Printf("%s: %s\n", d.what, s.rows[len(s.rows)-1].numbers())
 	if s.base != (resources{}) {
 		s.returns()
 	}

@@ -37,6 +37,10 @@ descriptors:
     limit: "60/24h"
 `
 
+// doorPatience is how long callers wait at a door: long enough for a machine that
+// stands still for a while, so that only a daemon that hangs is blamed.
+const doorPatience = time.Minute
+
 // unsaid is who decided where the door does not say it.
 const unsaid penstock.Source = 255
 
@@ -49,14 +53,16 @@ func openDoors(t testing.TB, d *daemon) []penstock.Store {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	byLimit, err := client.New("http://"+d.doors["http"], nil)
+	byLimit, err := client.New("http://"+d.doors["http"], &client.Options{HTTP: &http.Client{
+		Timeout: doorPatience, Transport: &http.Transport{MaxIdleConnsPerHost: members},
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(byLimit.Close)
 	resp := &respDoor{addr: d.doors["resp"]}
 	t.Cleanup(resp.hangUp)
-	proxy := &http.Client{Timeout: generous, Transport: &http.Transport{MaxIdleConnsPerHost: members}}
+	proxy := &http.Client{Timeout: doorPatience, Transport: &http.Transport{MaxIdleConnsPerHost: members}}
 	t.Cleanup(proxy.CloseIdleConnections)
 	return []penstock.Store{
 		envoyDoor(envoyrls.NewRateLimitServiceClient(conn)),
@@ -84,7 +90,7 @@ func unavailable(door string, err error) error {
 // envoyDoor asks as Envoy does.
 func envoyDoor(c envoyrls.RateLimitServiceClient) penstock.Store {
 	return penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (d penstock.Decision, err error) {
-		ctx, cancel := context.WithTimeout(ctx, generous)
+		ctx, cancel := context.WithTimeout(ctx, doorPatience)
 		defer cancel()
 		answer, err := c.ShouldRateLimit(ctx, &envoyrls.RateLimitRequest{
 			Domain: "shop", Descriptors: []*envoyratelimit.RateLimitDescriptor{
@@ -156,12 +162,12 @@ func (p *respDoor) Take(_ context.Context, r penstock.Request) (penstock.Decisio
 
 func (p *respDoor) throttle(r penstock.Request) (d penstock.Decision, err error) {
 	if p.conn == nil {
-		if p.conn, err = net.DialTimeout("tcp", p.addr, generous); err != nil {
+		if p.conn, err = net.DialTimeout("tcp", p.addr, doorPatience); err != nil {
 			return d, err
 		}
 		p.in = bufio.NewReader(p.conn)
 	}
-	if err := p.conn.SetDeadline(time.Now().Add(generous)); err != nil {
+	if err := p.conn.SetDeadline(time.Now().Add(doorPatience)); err != nil {
 		return d, err
 	}
 	count, seconds := r.Limit.Count, int64(r.Limit.Period/time.Second)

@@ -90,7 +90,7 @@ func (f *fault) execute(t testing.TB) row {
 	}
 	r.leavesNothing()
 	got := r.row(length)
-	t.Log(got)
+	t.Log(got.numbers())
 	return got
 }
 

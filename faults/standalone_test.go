@@ -1,9 +1,11 @@
 package faults
 
 import (
+	"context"
 	"strconv"
 	"time"
 
+	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/redistest"
 )
 
@@ -59,6 +61,7 @@ func hang(r *run) {
 	}
 	r.Cleanup(func() { _ = server.Resume() })
 	l.misses(r.few(500))
+	settled := r.spendsAway(l)
 	if late := r.history.count(&r.history.answered) - before; late > 10*members {
 		r.Errorf("%d calls were answered by a server that hangs", late)
 	}
@@ -66,7 +69,32 @@ func hang(r *run) {
 		r.Fatal(err)
 	}
 	l.answers(r.few(1000))
+	settled()
 	r.happened("calls that the server had not answered in time", r.history.count(&r.history.missed))
+}
+
+// spendsAway takes some of a key that nobody else asks for while the store is away,
+// and returns what waits until that is charged to the store (INV-21). Without a
+// fallback there is nothing to charge.
+func (r *run) spendsAway(l *load) (settled func()) {
+	r.Helper()
+	if r.layers != guarded {
+		return func() {}
+	}
+	const key, cost = 7_000_000, 10
+	e := r.history.ask(0, key, cost, func() (penstock.Decision, error) {
+		return l.nodes[0].Take(context.Background(), r.request(key, cost))
+	})
+	if e.granted() != cost || e.decision.Source != penstock.SourceFallback {
+		r.Errorf("a key that nobody has asked for, while the store is away: %s, %v", e.decision, e.err)
+	}
+	return func() {
+		r.Helper()
+		redistest.Await(r, "INV-21 what was spent meanwhile is charged", func() bool {
+			d, err := l.drain(r.request(key, 0))
+			return err == nil && d.Remaining == capacity(r.limitOf(key))-cost
+		})
+	}
 }
 
 // slow is F4, within the time that a call may take.

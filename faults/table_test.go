@@ -30,9 +30,10 @@ func (r *run) row(length time.Duration) row {
 	return w
 }
 
-func (w row) String() string {
-	return fmt.Sprintf("%s: %d calls, admitted %d, bound %d, unknown outcomes %d, downtime %s, slowest call %s",
-		w.fault.name, w.calls, w.admitted, w.bound, w.unknown, roundly(w.downtime), roundly(w.slowest))
+// numbers returns the row in words.
+func (w row) numbers() string {
+	return fmt.Sprintf("%d calls, admitted %d, bound %d, unknown outcomes %d, downtime %s, slowest call %s",
+		w.calls, w.admitted, w.bound, w.unknown, roundly(w.downtime), roundly(w.slowest))
 }
 
 // roundly returns a duration as people say it.

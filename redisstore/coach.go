@@ -14,8 +14,9 @@ import (
 // the same cost, in one script: to enter a script costs Redis more than another
 // step in it, and each call costs the client and the kernel as much again.
 //
-// Nobody waits for a coach to fill. Whoever comes first lets those board who are
-// ready to run, and leaves; when nothing else goes on, that is at once, and alone.
+// Nobody waits for a coach to fill. Whoever is the only one under way goes at once,
+// and alone. Otherwise the first to come lets those board who are ready to run, and
+// leaves.
 type coach struct {
 	trips []*trip
 	calls [1]Call
@@ -50,7 +51,9 @@ var coaches = sync.Pool{New: func() any { return &coach{trips: make([]*trip, 0, 
 // ride makes a trip, in company if there is any.
 func (s *Store) ride(ctx context.Context, t *trip) (penstock.Decision, error) {
 	t.began = time.Now()
-	if t.question.once || t.question.plan.seats == 1 || s.apart.Load() || ctx.Err() != nil {
+	p := t.question.plan
+	defer p.riding.Add(-1)
+	if p.riding.Add(1) == 1 || t.question.once || p.seats == 1 || s.apart.Load() || ctx.Err() != nil {
 		return s.walk(ctx, t)
 	}
 	c, first := t.board(ctx)
@@ -59,7 +62,7 @@ func (s *Store) ride(ctx context.Context, t *trip) (penstock.Decision, error) {
 	}
 	if first {
 		runtime.Gosched()
-		if t.question.plan.depart(c); len(c.trips) == 1 {
+		if p.depart(c); len(c.trips) == 1 {
 			c.release()
 			return s.walk(ctx, t)
 		}
@@ -75,8 +78,12 @@ func (s *Store) walk(ctx context.Context, t *trip) (penstock.Decision, error) {
 	return s.ask(d, t)
 }
 
+// boardingTime is for how long others board after the first: they share its deadline, and
+// on a machine with much to do it may be a while before it runs again.
+const boardingTime = time.Millisecond
+
 // board finds a seat in a coach that goes there, or opens one. There is none if
-// those who wait ask for something else.
+// those who wait ask for something else, or have waited for long.
 func (t *trip) board(ctx context.Context) (c *coach, first bool) {
 	p := t.question.plan
 	t.begin(ctx)
@@ -85,7 +92,7 @@ func (t *trip) board(ctx context.Context) (c *coach, first bool) {
 	if c = p.waiting; c == nil {
 		c, first = coaches.Get().(*coach), true
 		p.waiting = c
-	} else if c.trips[0].question.ask != t.question.ask {
+	} else if c.trips[0].question.ask != t.question.ask || t.began.Sub(c.trips[0].began) > boardingTime {
 		return nil, false
 	}
 	if c.trips = append(c.trips, t); len(c.trips) == p.seats {

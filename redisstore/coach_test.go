@@ -367,3 +367,15 @@ func (c *countingClient) Do(ctx context.Context, calls []redisstore.Call) {
 	}
 	c.ownClient.Do(ctx, calls)
 }
+
+// Those in a coach share the deadline of the first, so none boards who came long
+// after it.
+func TestNobodyBoardsLate(t *testing.T) {
+	store := open(t, live, redisstore.Options{})
+	request := penstock.Request{Key: "k", Limit: penstock.PerHour(10), Cost: 1}
+	for before, want := range map[time.Duration]bool{0: true, time.Millisecond: true, 2 * time.Millisecond: false} {
+		if got, err := store.Boards(request, before); err != nil || got != want {
+			t.Errorf("%v after the first: boards %t, %v, want %t", before, got, err, want)
+		}
+	}
+}

@@ -62,3 +62,19 @@ func contextOf(i int, ctxs []context.Context) context.Context {
 	}
 	return context.Background()
 }
+
+// Boards reports whether a request gets a seat beside one that came so long before.
+func (s *Store) Boards(r penstock.Request, before time.Duration) (bool, error) {
+	first, second := newTrip(), newTrip()
+	for _, t := range []*trip{first, second} {
+		if err := s.name(&t.question, &t.calls[0], &r, always); err != nil {
+			return false, err
+		}
+	}
+	second.began = first.began.Add(before)
+	c, _ := first.board(context.Background())
+	defer c.release()
+	defer first.question.plan.depart(c)
+	seat, _ := second.board(context.Background())
+	return seat != nil, nil
+}

@@ -47,7 +47,8 @@ type plan struct {
 
 	seats    int // in a coach
 	boarding sync.Mutex
-	waiting  *coach // that others may board; or nil
+	waiting  *coach       // that others may board; or nil
+	riding   atomic.Int64 // trips under way
 }
 
 func newPlan(l penstock.Limit) (*plan, error) {

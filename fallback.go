@@ -120,10 +120,10 @@ type part struct {
 	breaker
 	ledger  ledger
 	shard   int
-	look    atomic.Pointer[Request] // by which it is tried
-	doubtAt atomic.Int64            // when to look next, if callers go without an answer
-	told    bool                    // whether it was said to be away; this and why under telling
-	why     error                   // it went
+	tryBy   atomic.Pointer[string] // a key of it, by which it is tried
+	doubtAt atomic.Int64           // when to look next, if callers go without an answer
+	told    bool                   // whether it was said to be away; this and why under telling
+	why     error                  // it went
 }
 
 const (
@@ -342,18 +342,21 @@ func isMalformed(err error) bool {
 	return errors.Is(err, ErrBadLimit) || errors.Is(err, ErrBadKey) || errors.Is(err, ErrBadCost)
 }
 
+// probeLimit is what the first store is tried by. It is taken of, and by nobody
+// else, for a store may answer looks and still not be able to write.
+var probeLimit = Limit{Algorithm: FixedWindow, Count: 1 << 30, Period: time.Second, Name: "penstock.probe"}
+
 // probe tries the first store again, if it is time to. Where something waits to be
-// settled it does that, for a store may answer looks and still not be able to
-// write.
+// settled it does that first.
 func (f *Fallback) probe(p *part) {
-	look := p.look.Load()
-	if look == nil || !p.probe(f.clock.read()) {
+	key := p.tryBy.Load()
+	if key == nil || !p.probe(f.clock.read()) {
 		return
 	}
 	go func() {
 		err := f.settleSome(p, 1, true)
 		if err == nil {
-			_, err = f.ask(context.Background(), *look)
+			_, err = f.ask(context.Background(), Request{Key: *key, Limit: probeLimit, Cost: 1})
 		}
 		p.probed(err == nil || isMalformed(err), f.clock.read(), f.retry)
 		if !p.isOpen() {
@@ -363,11 +366,12 @@ func (f *Fallback) probe(p *part) {
 	}()
 }
 
-// probeBy tries the first store again, if it is time to, and remembers a request to
-// do so by.
+// probeBy tries the first store again, if it is time to, and remembers a key to do so
+// by.
 func (f *Fallback) probeBy(p *part, r *Request) {
-	if p.look.Load() == nil {
-		p.look.Store(&Request{Key: strings.Clone(r.Key), Limit: r.Limit})
+	if p.tryBy.Load() == nil {
+		key := strings.Clone(r.Key)
+		p.tryBy.Store(&key)
 	}
 	f.probe(p)
 }

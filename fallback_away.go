@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"time"
 )
 
 // This file is about how requests are decided while the first store is away.
@@ -29,13 +30,25 @@ func (f *Fallback) policy(l Limit) (mode FailureMode, local Limit) {
 func (l Limit) portion(share float64) Limit {
 	n := l.Normal()
 	if n.Name == "" { // parts of different limits may be equal, and are still different
-		n.Name = "part of " + strconv.FormatInt(n.Count, 36) + " " + strconv.FormatInt(n.Burst, 36)
+		n.Name = "part of " + strconv.FormatInt(n.Count, 36) + " " + strconv.FormatInt(n.Burst, 36) + " " + strconv.FormatInt(int64(n.Period), 36)
+	}
+	if n.Algorithm.isBucket() && n.Count > 0 {
+		n.Period = stretched(n.Period, float64(n.Count)*share)
 	}
 	n.Count, n.Burst = portionOf(n.Count, share), portionOf(n.Burst, share)
 	if n.Validate() != nil { // so high a rate that it cannot be divided evenly
 		n.Count, n.Burst = min(n.Count, 1), min(n.Burst, 1)
 	}
 	return n
+}
+
+// stretched returns the time in which one unit of a bucket comes back, where that is
+// less than one in a period. Else many processes would grant one unit each.
+func stretched(period time.Duration, units float64) time.Duration {
+	if units >= 1 {
+		return period
+	}
+	return time.Duration(min(math.Round(float64(period)/units), float64(maxPeriod)))
 }
 
 // portionOf rounds down; but a third of three is one, whatever floats say.

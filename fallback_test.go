@@ -209,6 +209,35 @@ func TestShareBoundsAnOutage(t *testing.T) {
 	})
 }
 
+// Also of a bucket that gets one unit at a time, as those of CL.THROTTLE do, a share is
+// a share of the rate.
+func TestShareOfABucketThatGetsOneUnitAtATime(t *testing.T) {
+	for _, text := range []string{"1/10ms burst=8", "2/20ms burst=8", "1/10ms burst=8 leaky-bucket", "1/10ms burst=8 name=throttle"} {
+		inOutage(t, penstock.FallbackOptions{Share: 0.25}, func(s *outage) {
+			s.away()
+			lim := s.limiter(text)
+			granted := int64(0)
+			for range 1000 { // ten seconds
+				d, err := lim.AllowAtMost(ctx, "key", 8)
+				if err != nil {
+					s.Fatal(err)
+				}
+				granted += d.Granted
+				time.Sleep(10 * time.Millisecond)
+			}
+			if granted < 250 || granted > 252 {
+				s.Errorf("%s: %d were granted in ten seconds, want 2 + 25 a second", text, granted)
+			}
+		})
+	}
+	inOutage(t, penstock.FallbackOptions{Share: 0.25}, func(s *outage) {
+		s.away()
+		for _, text := range []string{"1/366d", "1/366d leaky-bucket", "1/366d burst=72"} {
+			s.allow(s.limiter(text), "key", 1, 1, penstock.SourceFallback)
+		}
+	})
+}
+
 // A limit so fast that a share of it cannot be counted is cut to one unit, and
 // one that grants nothing grants nothing.
 func TestSharesOfOddLimits(t *testing.T) {
@@ -670,23 +699,26 @@ func TestLedgerIsBounded(t *testing.T) {
 	})
 }
 
-// A first store that answers looks and cannot write is not taken for well as long
-// as there is something to write.
-func TestProbeWritesWhereItCan(t *testing.T) {
-	inOutage(t, penstock.FallbackOptions{}, func(s *outage) {
-		lim := s.limiter("1000/1h")
-		s.first.refuse = func(r penstock.Request) bool { return r.Cost > 0 }
-		for range 500 {
-			if _, err := lim.Allow(ctx, "key"); err != nil {
-				s.Fatal(err)
+// A first store that answers looks and cannot write is not taken for well, even where
+// nothing waits to be written.
+func TestProbeWrites(t *testing.T) {
+	for _, mode := range []penstock.FailureMode{penstock.FailLocal, penstock.FailOpen, penstock.FailClosed} {
+		onFailure := func(penstock.Limit) (penstock.FailureMode, float64) { return mode, 0 }
+		inOutage(t, penstock.FallbackOptions{OnFailure: onFailure}, func(s *outage) {
+			lim := s.limiter("1000/1h")
+			s.first.refuse = func(r penstock.Request) bool { return r.Cost > 0 }
+			for range 500 {
+				if _, err := lim.Allow(ctx, "key"); err != nil {
+					s.Fatal(err)
+				}
+				time.Sleep(10 * time.Millisecond)
 			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		synctest.Wait()
-		if len(s.changes) != 1 {
-			s.Errorf("%d changes in five seconds, want that it went away once", len(s.changes))
-		}
-	})
+			synctest.Wait()
+			if len(s.changes) != 1 {
+				s.Errorf("mode %d: %d changes in five seconds, want that it went away once", mode, len(s.changes))
+			}
+		})
+	}
 }
 
 // Requests that are taken together are decided by one store, all or none.

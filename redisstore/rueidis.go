@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -94,6 +95,7 @@ func connect(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, 
 		err    error
 	}
 	made := make(chan result, 1)
+	option.InitAddress = slices.Clone(option.InitAddress) // which the client shuffles, while another may read it
 	go func() {
 		client, err := rueidis.NewClient(option)
 		if err != nil && client != nil {

@@ -183,17 +183,34 @@ func (o *outage) compareRuns(ctx context.Context) {
 	if err != nil || len(runs) == 0 {
 		return
 	}
-	before := o.runs
-	o.runs = runs
-	for address, run := range runs {
-		old, known := before[address]
-		if known && old == run || !known && (len(before) == 0 || o.redis.Shards() > 1 || slices.Contains(slices.Collect(maps.Values(before)), run)) {
-			continue
-		}
+	var fresh []string
+	o.runs, fresh = compare(o.runs, runs, o.redis.Shards() > 1)
+	for _, address := range fresh {
 		o.metrics.stateLosses.WithLabelValues(redisName, newRun).Inc()
 		o.log.Warn("Redis was started again or replaced: what it had not saved or replicated is lost",
-			"addr", address, "run", run)
+			"addr", address, "run", runs[address])
 	}
+}
+
+// compare returns which servers were started again, or have replaced others, and what
+// to compare with next time. A node of a Cluster that does not tell its run is away, and
+// will be compared when it is back.
+func compare(before, runs map[string]string, cluster bool) (next map[string]string, fresh []string) {
+	next = maps.Clone(runs)
+	for address, run := range before {
+		if _, tells := runs[address]; cluster && !tells {
+			next[address] = run
+		}
+	}
+	old := slices.Collect(maps.Values(before))
+	for address, run := range runs {
+		was, known := before[address]
+		joined := !known && (cluster || len(before) == 0)
+		if was != run && !joined && !slices.Contains(old, run) {
+			fresh = append(fresh, address)
+		}
+	}
+	return next, fresh
 }
 
 // The reasons for which state is taken for lost.

@@ -20,7 +20,7 @@ func (h *hearing) decideAlone(ctx context.Context) (over bool, err error) {
 	}
 	for i := range h.decisions {
 		if h.requests[i].AtMost && h.decisions[i].Granted < h.requests[i].Cost {
-			refuse(&h.decisions[i], h.requests[i].Cost)
+			refuse(&h.decisions[i], &h.requests[i])
 		}
 	}
 	h.decided()
@@ -32,11 +32,12 @@ func (h *hearing) decideAlone(ctx context.Context) (over bool, err error) {
 }
 
 // refuse makes a denial of a decision that granted less than the cost. In a
-// fixed window the cost fits when the next one begins.
-func refuse(d *penstock.Decision, cost int64) {
+// fixed window the cost fits when the next one begins, unless the limit is below it.
+// The decision may be about a share of the limit, which will not always be all there is.
+func refuse(d *penstock.Decision, r *penstock.Request) {
 	d.Allowed = false
 	d.RetryAfter = max(d.RetryAfter, d.ResetAfter, time.Nanosecond)
-	if cost > d.Limit {
+	if r.Cost > mostOf(r.Limit) {
 		d.RetryAfter = penstock.Never
 	}
 }

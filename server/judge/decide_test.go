@@ -201,6 +201,24 @@ func TestCompatibleWithEnvoyDescriptorsCountAlone(t *testing.T) {
 	})
 }
 
+// What a share can never grant is not refused for ever: the store will be back.
+func TestCompatibleRefusalsOfAShareAreNotForEver(t *testing.T) {
+	away := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
+		return penstock.Decision{}, penstock.ErrUnavailable
+	})
+	j := newJudge(t, penstock.WithFallback(away, nil, &penstock.FallbackOptions{Share: 0.5}), compatRules, nil)
+	for cost, never := range map[int64]bool{3: false, 5: false, 6: true} {
+		var v judge.Verdict
+		if err := j.Decide(t.Context(), "envoy", []judge.Descriptor{of(cost, "five=x")}, &v); err != nil {
+			t.Fatal(err)
+		}
+		d := v.Statuses[0].Decision
+		if !v.Over || (d.RetryAfter == penstock.Never) != never || d.RetryAfter <= 0 {
+			t.Errorf("a cost of %d, of a share of two: %v, want never: %v", cost, d, never)
+		}
+	}
+}
+
 func TestCompatibleRefusalsSayWhenToComeBack(t *testing.T) {
 	j := newJudge(t, penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return noon.Add(time.Minute) }}), compatRules, nil)
 	for _, c := range []struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -442,10 +443,47 @@ func clusterFailsOver(t *testing.T, c *cluster) {
 	await(t, "the cluster is complete", func() bool { return c.Complete(t) })
 }
 
+// findsTheNewOwner asks by a store that has not heard yet of what became of a node. The
+// other nodes have, and send it where to ask.
+func findsTheNewOwner(t *testing.T, c *cluster, unaware *redisstore.Store, victim int, key string) {
+	t.Helper()
+	heir := tell(t, c.Nodes[victim+shards], "CLUSTER", "MYID")
+	await(t, "all nodes know of the new owner", func() bool {
+		for _, node := range c.alive() {
+			if !regexp.MustCompile(heir + " .*master .* connected [0-9]").MatchString(tell(t, node, "CLUSTER", "NODES")) {
+				return false
+			}
+		}
+		return true
+	})
+	moved := redirections(t, c.alive())
+	for range 20 { // one of them is the new owner by chance, and answers at once
+		if _, err := unaware.Take(t.Context(), penstock.Request{Key: key, Limit: slowLimits[2]}); err != nil {
+			t.Error(err)
+		}
+	}
+	if redirections(t, c.alive()) == moved {
+		t.Error("no node was asked where to go")
+	}
+}
+
+func redirections(t *testing.T, nodes []*redistest.Server) (n int) {
+	t.Helper()
+	for _, node := range nodes {
+		_, rest, _ := strings.Cut(tell(t, node, "INFO", "errorstats"), "errorstat_MOVED:count=")
+		digits := regexp.MustCompile("^[0-9]*").FindString(rest)
+		if count, err := strconv.Atoi(digits); err == nil {
+			n += count
+		}
+	}
+	return n
+}
+
 // clusterLosesNode kills a primary. Its keys are away until the replica has taken
 // over; those of other shards never are.
 func clusterLosesNode(t *testing.T, c *cluster) {
 	patient, quick := openPrefix(t, c.URL(), "lost", generous), openPrefix(t, c.URL(), "lost", 50*time.Millisecond)
+	unaware := openPrefix(t, c.URL(), "lost", generous)
 	const victim = 1
 	lost, kept := "", ""
 	for i := range 100 {
@@ -484,6 +522,7 @@ func clusterLosesNode(t *testing.T, c *cluster) {
 		admitted += d.Granted
 		return true
 	})
+	findsTheNewOwner(t, c, unaware, victim, lost)
 	d, err := patient.Take(t.Context(), penstock.Request{Key: lost, Limit: slowLimits[2], Cost: 10 * burst, AtMost: true})
 	if err != nil {
 		t.Fatal(err)

@@ -223,7 +223,9 @@ func command(build rueidis.Builder, c *Call) rueidis.Completed {
 func (b *builtIn) read(ctx context.Context, s *session, c *Call, result rueidis.RedisResult) {
 	message, err := result.ToMessage()
 	if err != nil {
-		b.fail(ctx, s, c, err)
+		if gone := refused(err) == "refused"; !gone || !b.Sharded() || !b.detour(ctx, s, c) {
+			b.fail(ctx, s, c, err)
+		}
 		return
 	}
 	if n, err := message.AsInt64(); err == nil {

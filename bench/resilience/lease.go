@@ -24,7 +24,7 @@ func (b *bench) leaseHotKey() error {
 	}
 	lease := penstock.WithLease(store, nil)
 	defer func() { _ = lease.Close(context.Background()) }()
-	const limit = "5000000/1s burst=15000"
+	const limit = "20000000/1s burst=15000"
 	bare, err := limiter(store, limit+" name=bare")
 	if err != nil {
 		return err

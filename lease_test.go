@@ -205,6 +205,13 @@ func TestNothingIsSpentAfterItsTime(t *testing.T) {
 // What has expired is not added to what is leased next.
 func TestExpiredUnitsAreNotKept(t *testing.T) {
 	leasing(t, "100000/300d", 1, func(l *landlord) {
+		var expired atomic.Bool
+		var leases []int64
+		l.store.seen = func(rs ...penstock.Request) {
+			if expired.Load() && rs[0].Cost > 0 { // or else it is what was left
+				leases = append(leases, rs[0].Cost)
+			}
+		}
 		lim := l.limiter(0)
 		for range 50 {
 			spendOne(l.T, lim, "key")
@@ -212,13 +219,8 @@ func TestExpiredUnitsAreNotKept(t *testing.T) {
 		if held := 100_000 - 50 - l.left("key"); held < 10 {
 			l.Fatalf("%d units are held, want more than a few", held)
 		}
-		time.Sleep(time.Second) // it has expired, and perhaps nobody has looked yet
-		var leases []int64
-		l.store.seen = func(rs ...penstock.Request) {
-			if rs[0].Cost > 0 { // or else it is what was left
-				leases = append(leases, rs[0].Cost)
-			}
-		}
+		time.Sleep(time.Second)
+		expired.Store(true) // and perhaps nobody has looked yet
 		spent := int64(0)
 		for ; len(leases) < 2; spent++ {
 			spendOne(l.T, lim, "key")

@@ -80,6 +80,8 @@ type FallbackChange struct {
 // and after a few of these the first is not asked at all, until one call, made
 // beside the others, finds it answering again. Nobody sees an error but those who
 // asked for something that has no meaning, and those whose own context has ended.
+// An error with a method Answered() bool that says yes is about its key alone: the
+// second store decides about that, and the first is not away.
 //
 // While the first store is away, what this process admits of a key is at most
 // what its share of the limit admits: Share·B + Share·r·T of a token bucket in any
@@ -263,6 +265,10 @@ func (f *Fallback) answered(p *part, t ticket) {
 // failed takes note that a call was not answered, and says so if it was one too
 // many.
 func (f *Fallback) failed(p *part, t ticket, err error) {
+	if isAnswer(err) {
+		f.answered(p, t)
+		return
+	}
 	if p.fail(t, f.clock.read(), f.failures, f.retry) {
 		f.tell(p, err)
 	}
@@ -340,6 +346,14 @@ func (f *Fallback) doubt(p *part, r *Request) {
 // isMalformed reports whether an error says that a request has no meaning.
 func isMalformed(err error) bool {
 	return errors.Is(err, ErrBadLimit) || errors.Is(err, ErrBadKey) || errors.Is(err, ErrBadCost)
+}
+
+// isAnswer reports whether an error is a store's own answer about a key: one that it
+// cannot decide about, though it is there. If those counted as failures, one such key
+// could have the store given up for all.
+func isAnswer(err error) bool {
+	var answer interface{ Answered() bool }
+	return errors.As(err, &answer) && answer.Answered()
 }
 
 // probeLimit is what the first store is tried by. It is taken of, and by nobody

@@ -178,7 +178,7 @@ func (f *Fallback) settleSome(p *part, most int, probe bool) error {
 	}
 	err := f.charge(rs)
 	switch {
-	case isMalformed(err):
+	case isMalformed(err) || isAnswer(err):
 		p.ledger.putBack(without(kept, err))
 		return nil
 	case err != nil:

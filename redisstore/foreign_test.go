@@ -165,3 +165,28 @@ func TestEveryKeyExpires(t *testing.T) {
 		}
 	}
 }
+
+// A key that holds what no limit wrote is decided by the second store, and the first is
+// not given up for it.
+func TestForeignKeyDoesNotSendTheStoreAway(t *testing.T) {
+	prefix := newPrefix()
+	store := open(t, live, redisstore.Options{Prefix: prefix})
+	fallback := penstock.WithFallback(store, nil, nil)
+	request := penstock.Request{Key: "foreign", Limit: penstock.PerHour(1000), Cost: 1}
+	take(t, fallback, request)
+	if _, err := live.Command("SET", keys(t, live, prefix)[0], "hello", "PX", "600000"); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		if d := take(t, fallback, request); d.Source != penstock.SourceFallback {
+			t.Fatalf("got %+v of a key that is not ours, want it of the second store", d)
+		}
+	}
+	request.Key = "ours"
+	if d := take(t, fallback, request); d.Source != penstock.SourceStore {
+		t.Errorf("another key: got %+v, want it of the store", d)
+	}
+	if away, _ := fallback.Away(); away != 0 {
+		t.Errorf("%d shards are away", away)
+	}
+}

@@ -115,7 +115,7 @@ func keys(t *testing.T, server *redistest.Server, prefix string) []string {
 }
 
 // take asks for a decision that there must be.
-func take(t *testing.T, store *redisstore.Store, r penstock.Request) penstock.Decision {
+func take(t *testing.T, store penstock.Store, r penstock.Request) penstock.Decision {
 	t.Helper()
 	d, err := store.Take(t.Context(), r)
 	if err != nil {

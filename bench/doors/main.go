@@ -6,14 +6,10 @@
 package main
 
 import (
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"runtime"
-	"strings"
 	"time"
 
 	"github.com/penstock-io/penstock/bench/internal/measure"
@@ -65,94 +61,45 @@ type result struct {
 
 func (b *bench) say(format string, args ...any) { fmt.Fprintf(b.progress, format+"\n", args...) }
 
-type options struct {
-	pairs         int
-	turn          time.Duration
-	quick, strict bool
-	only          *regexp.Regexp
-}
-
-func parse(args []string, stderr io.Writer) (options, error) {
-	var o options
-	var only string
-	fs := flag.NewFlagSet("doors", flag.ContinueOnError)
-	fs.SetOutput(stderr)
-	fs.IntVar(&o.pairs, "pairs", 10, "how many pairs of turns each case has")
-	fs.DurationVar(&o.turn, "turn", 2*time.Second, "how long one turn is")
-	fs.BoolVar(&o.quick, "quick", false, "short turns, to see that everything runs; targets are not judged")
-	fs.BoolVar(&o.strict, "strict", false, "end with a non-zero status when a target is missed")
-	fs.StringVar(&only, "run", "", "run only the cases that match this regular expression: "+names())
-	if err := fs.Parse(args); err != nil {
-		return o, err
-	}
-	if o.pairs < 1 || o.turn <= 0 {
-		return o, fmt.Errorf("%d pairs of %s: both must be more than zero", o.pairs, o.turn)
-	}
-	var err error
-	o.only, err = regexp.Compile(only)
-	return o, err
-}
-
-func names() string {
-	var ns []string
+func names() (all []string) {
 	for _, t := range trials {
-		ns = append(ns, t.name)
+		all = append(all, t.name)
 	}
-	return strings.Join(ns, ", ")
+	return all
 }
 
 // command runs the cases and returns the exit status.
 func command(args []string, stdout, stderr io.Writer) int {
-	o, err := parse(args, stderr)
-	if err != nil {
-		if !errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintln(stderr, "doors:", err)
-		}
+	b := &bench{keys: 1_000_000, progress: stderr}
+	c := measure.NewCommand("doors", stderr, names())
+	c.Flags.IntVar(&b.pairs, "pairs", 10, "how many pairs of turns each case has")
+	c.Flags.DurationVar(&b.turn, "turn", 2*time.Second, "how long one turn is")
+	if !c.Parse(args, b.check) {
 		return 2
 	}
-	b := &bench{pairs: o.pairs, turn: o.turn, keys: 1_000_000, quick: o.quick, progress: stderr}
-	if o.quick {
-		b.pairs, b.turn, b.keys = 1, 50*time.Millisecond, 10_000
+	if c.Quick {
+		b.quick, b.pairs, b.turn, b.keys = true, 1, 50*time.Millisecond, 10_000
 	}
 	done, err := b.build()
 	if err != nil {
-		fmt.Fprintln(stderr, "doors:", err)
+		c.Complain(err)
 		return 1
 	}
 	defer done()
-	failed := b.runTrials(o.only)
-	b.write(stdout, !o.quick)
-	return status(stderr, failed, b.findings, o)
-}
-
-// runTrials returns the errors of the cases that did not measure what they should.
-// The others are still worth reading.
-func (b *bench) runTrials(only *regexp.Regexp) []error {
-	var failed []error
 	for _, t := range trials {
-		if !only.MatchString(t.name) {
-			continue
-		}
-		if err := t.run(b); err != nil {
-			failed = append(failed, fmt.Errorf("%s: %w", t.name, err))
+		if c.Wants(t.name) {
+			c.Note(t.name, t.run(b))
 		}
 	}
-	return failed
+	b.write(stdout, !c.Quick)
+	return c.Status(b.findings)
 }
 
-func status(stderr io.Writer, failed []error, fs measure.Findings, o options) int {
-	for _, err := range failed {
-		fmt.Fprintln(stderr, "doors: wrong workload:", err)
+func (b *bench) check() error {
+	if b.pairs < 1 || b.turn <= 0 {
+		return fmt.Errorf("%d pairs of %s: both must be more than zero", b.pairs, b.turn)
 	}
-	missed := 0
-	if o.strict && !o.quick {
-		missed = fs.Missed()
-		fmt.Fprintf(stderr, "doors: %d targets missed\n", missed)
-	}
-	if len(failed) > 0 || missed > 0 {
-		return 1
-	}
-	return 0
+	return nil
 }
 
 func (b *bench) write(w io.Writer, judged bool) {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"net/http"
 	"regexp"
 	"strings"
@@ -83,22 +82,6 @@ func TestCommandRefusesNonsense(t *testing.T) {
 		var out, complaint bytes.Buffer
 		if got := command(args, &out, &complaint); got != 2 || complaint.Len() == 0 {
 			t.Errorf("%q: exit status %d and %q, want 2 and a reason", args, got, &complaint)
-		}
-	}
-}
-
-func TestExitStatus(t *testing.T) {
-	var missed bench
-	missed.findings.Add("case", "≤ 1", false, "2")
-	wrong := []error{errors.New("nobody was denied")}
-	for _, c := range []struct {
-		failed []error
-		opts   options
-		want   int
-	}{{nil, options{}, 0}, {nil, options{strict: true}, 1}, {nil, options{strict: true, quick: true}, 0}, {wrong, options{quick: true}, 1}} {
-		var complaint bytes.Buffer
-		if got := missed.status(&complaint, c.failed, c.opts); got != c.want {
-			t.Errorf("%v, %+v: exit status %d, want %d", c.failed, c.opts, got, c.want)
 		}
 	}
 }

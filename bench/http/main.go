@@ -13,13 +13,10 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"runtime"
-	"strings"
 	"time"
 
 	"github.com/penstock-io/penstock/bench/internal/measure"
@@ -27,95 +24,54 @@ import (
 
 func main() { os.Exit(command(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// options are what the command line says.
-type options struct {
-	rounds        int
-	length        time.Duration
-	quick, strict bool
-	only          *regexp.Regexp
-}
-
-func parse(args []string, stderr io.Writer) (options, error) {
-	var o options
-	var only string
-	fs := flag.NewFlagSet("http", flag.ContinueOnError)
-	fs.SetOutput(stderr)
-	fs.IntVar(&o.rounds, "rounds", 80, "how many rounds each case has")
-	fs.DurationVar(&o.length, "round", 10*time.Millisecond, "how long one contestant's turn is")
-	fs.BoolVar(&o.quick, "quick", false, "few clients and short rounds, to see that everything runs; targets are not judged")
-	fs.BoolVar(&o.strict, "strict", false, "end with a non-zero status when a target is missed")
-	fs.StringVar(&only, "run", "", "run only the cases that match this regular expression: "+names())
-	if err := fs.Parse(args); err != nil {
-		return o, err
-	}
-	if o.rounds < 1 || o.length <= 0 {
-		return o, fmt.Errorf("rounds %d of %s: both must be more than zero", o.rounds, o.length)
-	}
-	var err error
-	o.only, err = regexp.Compile(only)
-	return o, err
-}
-
-func names() string {
-	var ns []string
+func names() (all []string) {
 	for _, t := range trials {
-		ns = append(ns, t.name)
+		all = append(all, t.name)
 	}
-	return strings.Join(ns, ", ")
+	return all
 }
 
 // command runs the cases and returns the exit status.
 func command(args []string, stdout, stderr io.Writer) int {
-	o, err := parse(args, stderr)
-	if err != nil {
-		fmt.Fprintln(stderr, "http:", err)
+	b := &bench{clients: 10_000}
+	c := measure.NewCommand("http", stderr, names())
+	c.Flags.IntVar(&b.rounds, "rounds", 80, "how many rounds each case has")
+	c.Flags.DurationVar(&b.length, "round", 10*time.Millisecond, "how long one contestant's turn is")
+	if !c.Parse(args, b.check) {
 		return 2
 	}
-	b := &bench{rounds: o.rounds, length: o.length, clients: 10_000}
-	if o.quick {
-		b.rounds, b.length, b.clients = min(o.rounds, 5), 200*time.Microsecond, 100
+	if c.Quick {
+		b.rounds, b.length, b.clients = min(b.rounds, 5), 200*time.Microsecond, 100
 	}
-	var failed []error
 	for _, t := range trials {
-		if !o.only.MatchString(t.name) {
-			continue
+		if c.Wants(t.name) {
+			c.Note(t.name, t.run(b))
+			runtime.GC()
 		}
-		if err := t.run(b); err != nil {
-			failed = append(failed, fmt.Errorf("%s: %w", t.name, err))
-		}
-		runtime.GC()
 	}
-	b.write(stdout, o)
-	return b.status(stderr, failed, o)
+	b.write(stdout, c.Quick)
+	return c.Status(b.findings)
 }
 
-func (b *bench) status(stderr io.Writer, failed []error, o options) int {
-	for _, err := range failed {
-		fmt.Fprintln(stderr, "http: wrong workload:", err)
+func (b *bench) check() error {
+	if b.rounds < 1 || b.length <= 0 {
+		return fmt.Errorf("rounds %d of %s: both must be more than zero", b.rounds, b.length)
 	}
-	missed := 0
-	if o.strict && !o.quick {
-		missed = b.findings.Missed()
-		fmt.Fprintf(stderr, "http: %d targets missed\n", missed)
-	}
-	if len(failed) > 0 || missed > 0 {
-		return 1
-	}
-	return 0
+	return nil
 }
 
 // write prints what was found, and on what and how it was measured.
-func (b *bench) write(w io.Writer, o options) {
+func (b *bench) write(w io.Writer, quick bool) {
 	fmt.Fprintf(w, "%s, %d logical cores, %s %s/%s; %d rounds of %s a contestant, %s clients.\n",
 		measure.Processor(), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH,
 		b.rounds, b.length, measure.Thousands(b.clients))
-	if o.quick {
+	if quick {
 		fmt.Fprintln(w, "\nA quick run: few clients, few rounds, and no figure worth quoting.")
 	}
 	if vs := rivalVersions(); vs != "" {
 		fmt.Fprintf(w, "\nRivals: %s.\n", vs)
 	}
-	b.findings.Write(w, !o.quick)
+	b.findings.Write(w, !quick)
 	t := measure.Table{"case", "middleware", "ns a request", "to penstock", "allocations", "clients", "denied"}
 	t.Begin(w, "Speed: medians of the rounds, in brackets the 10th to the 90th percentile")
 	for _, m := range b.timings {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"os"
 	"regexp"
 	"slices"
@@ -62,32 +61,6 @@ func TestCommandRefusesNonsense(t *testing.T) {
 		var out, complaint bytes.Buffer
 		if got := command(args, &out, &complaint); got != 2 || complaint.Len() == 0 {
 			t.Errorf("%q: exit status %d and %q, want 2 and a reason", args, got, &complaint)
-		}
-	}
-}
-
-func TestExitStatus(t *testing.T) {
-	var missed, reached report
-	missed.Add("case", "≤ 1", false, "2")
-	reached.Add("case", "≤ 1", true, "1")
-	reached.Add("known", "", false, "2")
-	wrong := []error{errors.New("all keys were the same")}
-	for _, c := range []struct {
-		name   string
-		failed []error
-		report report
-		opts   options
-		want   int
-	}{
-		{"all is well", nil, reached, options{strict: true}, 0},
-		{"a missed target is news", nil, missed, options{}, 0},
-		{"a missed target is an error when strict", nil, missed, options{strict: true}, 1},
-		{"a quick run is not judged", nil, missed, options{strict: true, quick: true}, 0},
-		{"a wrong workload is always an error", wrong, reached, options{quick: true}, 1},
-	} {
-		var complaint bytes.Buffer
-		if got := status(&complaint, c.failed, &c.report, c.opts); got != c.want {
-			t.Errorf("%s: exit status %d, want %d; said %q", c.name, got, c.want, &complaint)
 		}
 	}
 }

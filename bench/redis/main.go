@@ -16,12 +16,9 @@
 package main
 
 import (
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"runtime"
 	"strings"
 	"time"
@@ -33,107 +30,62 @@ func main() {
 	os.Exit(command(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// options are what the command line says.
-type options struct {
-	rounds                   int
-	length                   time.Duration
-	quick, strict            bool
-	instructions, tenMillion bool
-	only                     *regexp.Regexp
-}
+// options are what only this command line says.
+type options struct{ instructions, tenMillion bool }
 
-func parse(args []string, stderr io.Writer) (options, error) {
-	var o options
-	var only string
-	fs := flag.NewFlagSet("redis", flag.ContinueOnError)
-	fs.SetOutput(stderr)
-	fs.IntVar(&o.rounds, "rounds", 60, "how many rounds each case has; those by redis-benchmark a third")
-	fs.DurationVar(&o.length, "round", 40*time.Millisecond, "how long one contestant's turn is")
-	fs.BoolVar(&o.quick, "quick", false, "few keys and short rounds, to see that everything runs; targets are not judged")
-	fs.BoolVar(&o.strict, "strict", false, "end with a non-zero status when a target is missed")
-	fs.BoolVar(&o.instructions, "instructions", false, "count the server's instructions too, which needs valgrind and is slow")
-	fs.BoolVar(&o.tenMillion, "tenmillion", false, "fill ten million keys too, which takes minutes and 3 GB")
-	fs.StringVar(&only, "run", "", "run only the cases that match this regular expression: "+names())
-	if err := fs.Parse(args); err != nil {
-		return o, err
-	}
-	if o.rounds < 1 || o.length <= 0 {
-		return o, fmt.Errorf("rounds %d of %s: both must be more than zero", o.rounds, o.length)
-	}
-	var err error
-	o.only, err = regexp.Compile(only)
-	return o, err
-}
-
-func names() string {
-	var ns []string
+func names() (all []string) {
 	for _, t := range trials {
-		ns = append(ns, t.name)
+		all = append(all, t.name)
 	}
-	return strings.Join(ns, ", ")
+	return all
 }
 
 // command runs the cases and returns the exit status.
 func command(args []string, stdout, stderr io.Writer) int {
-	o, err := parse(args, stderr)
-	if err != nil {
-		if !errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintln(stderr, "redis:", err)
-		}
+	var o options
+	b := &bench{sizes: fullSizes, progress: stderr}
+	c := measure.NewCommand("redis", stderr, names())
+	c.Flags.IntVar(&b.rounds, "rounds", 60, "how many rounds each case has; those by redis-benchmark a third")
+	c.Flags.DurationVar(&b.length, "round", 40*time.Millisecond, "how long one contestant's turn is")
+	c.Flags.BoolVar(&o.instructions, "instructions", false, "count the server's instructions too, which needs valgrind and is slow")
+	c.Flags.BoolVar(&o.tenMillion, "tenmillion", false, "fill ten million keys too, which takes minutes and 3 GB")
+	if !c.Parse(args, b.check) {
 		return 2
 	}
 	quietGoZero()
-	b := &bench{rounds: o.rounds, length: o.length, sizes: fullSizes, progress: stderr}
-	if o.quick {
-		b.rounds, b.length, b.sizes = min(o.rounds, 3), 2*time.Millisecond, quickSizes
+	if c.Quick {
+		b.rounds, b.length, b.sizes = min(b.rounds, 3), 2*time.Millisecond, quickSizes
 	}
-	if b.server, err = startServer(nil); err != nil {
-		fmt.Fprintln(stderr, "redis:", err)
+	server, err := startServer(nil)
+	if err != nil {
+		c.Complain(err)
 		return 1
 	}
-	defer b.server.stop()
-	failed := b.runTrials(o)
-	b.writeHeader(stdout, o)
-	b.report.write(stdout, !o.quick)
-	return status(stderr, failed, &b.report, o)
-}
-
-// runTrials returns the errors of the cases that did not measure what they
-// should. The others are still worth reading.
-func (b *bench) runTrials(o options) []error {
-	var failed []error
+	defer server.stop()
+	b.server = server
 	for _, t := range trials {
-		if !o.only.MatchString(t.name) || t.onlyFor != nil && !t.onlyFor(o) {
-			continue
-		}
-		if err := t.run(b); err != nil {
-			failed = append(failed, fmt.Errorf("%s: %w", t.name, err))
+		if c.Wants(t.name) && (t.onlyFor == nil || t.onlyFor(o)) {
+			c.Note(t.name, t.run(b))
 		}
 	}
-	return failed
+	b.writeHeader(stdout, c.Quick)
+	b.report.write(stdout, !c.Quick)
+	return c.Status(b.report.Findings)
 }
 
-func status(stderr io.Writer, failed []error, r *report, o options) int {
-	for _, err := range failed {
-		fmt.Fprintln(stderr, "redis: wrong workload:", err)
+func (b *bench) check() error {
+	if b.rounds < 1 || b.length <= 0 {
+		return fmt.Errorf("rounds %d of %s: both must be more than zero", b.rounds, b.length)
 	}
-	missed := 0
-	if o.strict && !o.quick {
-		missed = r.Missed()
-		fmt.Fprintf(stderr, "redis: %d targets missed\n", missed)
-	}
-	if len(failed) > 0 || missed > 0 {
-		return 1
-	}
-	return 0
+	return nil
 }
 
 // writeHeader says on what and how this was measured.
-func (b *bench) writeHeader(w io.Writer, o options) {
+func (b *bench) writeHeader(w io.Writer, quick bool) {
 	fmt.Fprintf(w, "%s, %d logical cores, %s %s/%s, %s; %d rounds of %s a limiter, %d by redis-benchmark.\n",
 		measure.Processor(), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH, b.server.version(),
 		b.rounds, b.length, b.pressRounds())
-	if o.quick {
+	if quick {
 		fmt.Fprintln(w, "\nA quick run: few keys, few rounds, and no figure worth quoting.")
 	}
 	var modules []string

@@ -67,6 +67,14 @@ func (l *landlord) left(key string) int64 {
 	return d.Remaining
 }
 
+// spend spends some units of a key, one after the other.
+func (l *landlord) spend(lim *penstock.Limiter, key string, units int) {
+	l.Helper()
+	for range units {
+		spendOne(l.T, lim, key)
+	}
+}
+
 // ask asks for one unit after the other, so many a second, and returns how many
 // were granted, and how many of those from what was held.
 func (l *landlord) ask(lim *penstock.Limiter, key string, times int, perSecond int) (granted, held int64) {
@@ -179,9 +187,7 @@ func TestUnspentUnitsGoBack(t *testing.T) {
 func TestNothingIsSpentAfterItsTime(t *testing.T) {
 	leasing(t, "100000/1h", 1, func(l *landlord) {
 		lim := l.limiter(0)
-		for range 20 {
-			spendOne(l.T, lim, "key")
-		}
+		l.spend(lim, "key", 20)
 		for range 3 {
 			start := time.Now()
 			for d := (penstock.Decision{Source: penstock.SourceStore}); d.Source != penstock.SourceLease; {
@@ -213,9 +219,7 @@ func TestExpiredUnitsAreNotKept(t *testing.T) {
 			}
 		}
 		lim := l.limiter(0)
-		for range 50 {
-			spendOne(l.T, lim, "key")
-		}
+		l.spend(lim, "key", 50)
 		if held := 100_000 - 50 - l.left("key"); held < 10 {
 			l.Fatalf("%d units are held, want more than a few", held)
 		}
@@ -272,9 +276,7 @@ func TestWaitersAreNotDeniedUnasked(t *testing.T) {
 func TestLeaseAgesFromBeforeItWasAsked(t *testing.T) {
 	leasing(t, "100000/1h", 1, func(l *landlord) {
 		lim := l.limiter(0)
-		for range 20 {
-			spendOne(l.T, lim, "key")
-		}
+		l.spend(lim, "key", 20)
 		time.Sleep(1100 * time.Millisecond)
 		synctest.Wait()                              // for what is given back
 		l.store.back = after(900 * time.Millisecond) // a slow answer
@@ -335,9 +337,7 @@ func TestCloseGivesBackAndEndsTheLease(t *testing.T) {
 func TestLeaseThatArrivesAfterClose(t *testing.T) {
 	leasing(t, "100000/300d", 1, func(l *landlord) {
 		lim := l.limiter(0)
-		for range 50 {
-			spendOne(l.T, lim, "key")
-		}
+		l.spend(lim, "key", 50)
 		time.Sleep(1500 * time.Millisecond)
 		synctest.Wait()
 		before := l.left("key")
@@ -362,9 +362,7 @@ func TestLeaseThatArrivesAfterClose(t *testing.T) {
 func TestOtherRequestsPassThroughALease(t *testing.T) {
 	leasing(t, "100000/1h", 1, func(l *landlord) {
 		lim := l.limiter(0)
-		for range 100 {
-			spendOne(l.T, lim, "key")
-		}
+		l.spend(lim, "key", 100)
 		held := 100_000 - 100 - l.left("key")
 		if held < 10 {
 			l.Fatal("nothing is held")
@@ -411,9 +409,7 @@ func TestOtherRequestsPassThroughALease(t *testing.T) {
 func TestChangedLimitEndsTheLease(t *testing.T) {
 	leasing(t, "100000/300d name=n", 1, func(l *landlord) {
 		lim := l.limiter(0)
-		for range 100 {
-			spendOne(l.T, lim, "key")
-		}
+		l.spend(lim, "key", 100)
 		held, given := 100_000-100-l.left("key"), int64(0)
 		l.store.seen = func(rs ...penstock.Request) { given -= min(rs[0].Cost, 0) }
 		lower := limiter(l.T, l.nodes[0], "1000/300d name=n")
@@ -508,9 +504,7 @@ func TestTakeEachWithALease(t *testing.T) {
 func TestTakeEachBehindAReset(t *testing.T) {
 	leasing(t, "100000/300d", 1, func(l *landlord) {
 		lim := l.limiter(0)
-		for range 100 {
-			spendOne(l.T, lim, "key")
-		}
+		l.spend(lim, "key", 100)
 		rs := []penstock.Request{lim.Request("key"), lim.Request("key")}
 		rs[0].Cost = penstock.Reset
 		if err := penstock.TakeEach(ctx, l.nodes[0], rs, make([]penstock.Decision, 2)); err != nil {

@@ -58,7 +58,7 @@ type DenyCache struct {
 	sets    []denialSet
 	mask    uint64
 	flights flights
-	meters  meterCache
+	meters  compiledCache
 }
 
 const (
@@ -89,7 +89,7 @@ func WithDenyCache(next Store, o *DenyCacheOptions) *DenyCache {
 
 // A question is what a request wants to know, as the cache sees it.
 type question struct {
-	meter *meter
+	meter *compiledLimit
 	hash  uint64
 	cost  int64 // how many units must be left for it to pass
 	known bool  // whether a remembered denial may answer it
@@ -104,15 +104,15 @@ type question struct {
 // question returns what a request wants to know. It is not ok if the request is
 // malformed, which the store will say.
 func (c *DenyCache) question(r *Request) (q question, ok bool) {
-	mt, err := c.meters.of(r)
+	cl, err := c.meters.of(r)
 	if err != nil || r.check() != nil {
 		return q, false
 	}
-	q = question{meter: mt, hash: hashOf(mt, r.Key), cost: r.Cost}
+	q = question{meter: cl, hash: hashOf(cl, r.Key), cost: r.Cost}
 	if r.AtMost {
 		q.cost = min(q.cost, 1)
 	}
-	if r.MaxDelay > 0 && mt.limit.Algorithm.isBucket() || c.only != nil && !c.only(r.Limit) {
+	if r.MaxDelay > 0 && cl.limit.Algorithm.isBucket() || c.only != nil && !c.only(r.Limit) {
 		q.cost = 0 // no other denial says anything about it, nor its own about others
 	}
 	q.known = q.cost > 0 && r.ID == ""
@@ -129,7 +129,7 @@ func (c *DenyCache) Take(ctx context.Context, r Request) (Decision, error) {
 	if !ok {
 		return c.next.Take(ctx, r)
 	}
-	r.meter = q.meter
+	r.compiled = q.meter
 	var d Decision
 	if denied, err := c.enter(ctx, &q, &d); denied || err != nil {
 		return d, err
@@ -158,10 +158,10 @@ func (c *DenyCache) enter(ctx context.Context, q *question, d *Decision) (denied
 	}
 }
 
-// Known returns what the cache remembers of a request that is surely denied, and
+// Cached returns what the cache remembers of a request that is surely denied, and
 // asks nobody. It is for those who ask about several limits and can stop at the
 // first that denies.
-func (c *DenyCache) Known(r Request) (d Decision, denied bool) {
+func (c *DenyCache) Cached(r Request) (d Decision, denied bool) {
 	q, ok := c.question(&r)
 	return d, ok && c.recall(&q, &d)
 }
@@ -285,7 +285,7 @@ func unanswered(qs []question) (places []int) {
 // is what [TakeAll] calls.
 func (c *DenyCache) TakeAll(ctx context.Context, rs []Request, ds []Decision) error {
 	if len(rs) == 1 && len(ds) > 0 && rs[0].checkTogether() == nil {
-		if d, denied := c.Known(rs[0]); denied {
+		if d, denied := c.Cached(rs[0]); denied {
 			ds[0] = d
 			return nil
 		}

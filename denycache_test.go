@@ -825,7 +825,7 @@ func TestDenyCacheLeavesLimitsAlone(t *testing.T) {
 		if d.Allowed || d.Source != want {
 			t.Errorf("%v: %v, want a denial by the %v", limit, d, want)
 		}
-		if _, known := cache.Known(r); known != (want == penstock.SourceDenyCache) {
+		if _, known := cache.Cached(r); known != (want == penstock.SourceDenyCache) {
 			t.Errorf("%v: known %v", limit, known)
 		}
 	}

@@ -451,7 +451,7 @@ func ExampleMemoryOptions() {
 		fmt.Println(key, d.Allowed)
 	}
 	stats := store.Stats()
-	fmt.Println("keys:", stats.Keys, "decisions in the shared bucket:", stats.Shared)
+	fmt.Println("keys:", stats.Keys, "decisions in the shared bucket:", stats.OverflowDecisions)
 	// Output:
 	// ann true
 	// bob true

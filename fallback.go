@@ -68,7 +68,7 @@ const (
 // back.
 type FallbackChange struct {
 	Shard int   // 0, unless the first store has several
-	Away  bool  // whether it was given up
+	Down  bool  // whether it was given up
 	Err   error // why it was
 }
 
@@ -107,7 +107,7 @@ type Fallback struct {
 	onFailure     func(Limit) (FailureMode, float64)
 	onChange      func(FallbackChange)
 	clock         steady
-	meters        meterCache
+	meters        compiledCache
 
 	parts   []part
 	shardOf func(key string) int // nil if there is one part
@@ -193,10 +193,10 @@ func (f *Fallback) part(key string) *part {
 	return &f.parts[uint(f.shardOf(key))%uint(len(f.parts))]
 }
 
-// Away returns how many shards of the first store are away now, and of how many.
+// Down returns how many shards of the first store are away now, and of how many.
 // Those that are it has tried again when it is time to, so that who waits for them
 // before it sends any requests does not wait for ever.
-func (f *Fallback) Away() (away, of int) {
+func (f *Fallback) Down() (away, of int) {
 	for i := range f.parts {
 		if p := &f.parts[i]; p.isOpen() {
 			away++
@@ -308,7 +308,7 @@ func (f *Fallback) change() (c FallbackChange, ok bool) {
 		p := &f.parts[i]
 		if away := p.isOpen(); away != p.told {
 			p.told = away
-			return FallbackChange{Shard: p.shard, Away: away, Err: p.why}, true
+			return FallbackChange{Shard: p.shard, Down: away, Err: p.why}, true
 		}
 	}
 	f.told = false

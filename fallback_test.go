@@ -127,7 +127,7 @@ func (s *outage) away() {
 			s.Fatal(err)
 		}
 	}
-	if away, of := s.fallback.Away(); away != 1 || of != 1 {
+	if away, of := s.fallback.Down(); away != 1 || of != 1 {
 		s.Fatalf("%d of %d shards are away, want the one", away, of)
 	}
 }
@@ -144,7 +144,7 @@ func (s *outage) back() {
 			s.Fatal(err)
 		}
 		synctest.Wait()
-		if away, _ := s.fallback.Away(); away == 0 {
+		if away, _ := s.fallback.Down(); away == 0 {
 			return
 		}
 	}
@@ -163,7 +163,7 @@ func TestSecondStoreDecidesWhileTheFirstIsAway(t *testing.T) {
 		}
 		s.back()
 		synctest.Wait()
-		if len(s.changes) != 2 || !s.changes[0].Away || !errors.Is(s.changes[0].Err, penstock.ErrUnavailable) || s.changes[1].Away {
+		if len(s.changes) != 2 || !s.changes[0].Down || !errors.Is(s.changes[0].Err, penstock.ErrUnavailable) || s.changes[1].Down {
 			s.Errorf("told of %+v, want that it went, why, and that it is back", s.changes)
 		}
 		s.allow(lim, "key", 60, 15, penstock.SourceStore) // 100 - 60 - 25
@@ -384,7 +384,7 @@ func TestWhoseFaultItIs(t *testing.T) {
 					for range 100 {
 						_ = ask()
 					}
-					if away, _ := s.fallback.Away(); away != 0 {
+					if away, _ := s.fallback.Down(); away != 0 {
 						s.Error("impatient callers made a store go away that answers")
 					}
 					time.Sleep(time.Second)
@@ -409,9 +409,9 @@ func TestAskingBringsItBack(t *testing.T) {
 		s.away()
 		s.first.down.Store(false)
 		time.Sleep(time.Second)
-		_, _ = s.fallback.Away()
+		_, _ = s.fallback.Down()
 		synctest.Wait()
-		if away, _ := s.fallback.Away(); away != 0 {
+		if away, _ := s.fallback.Down(); away != 0 {
 			s.Error("the first store is back, and nobody has noticed")
 		}
 	})
@@ -424,8 +424,8 @@ func TestLastChangeIsTrue(t *testing.T) {
 		first := &farStore{store: penstock.NewMemory(nil)}
 		var changes []bool
 		fallback := penstock.WithFallback(first, nil, &penstock.FallbackOptions{OnChange: func(c penstock.FallbackChange) {
-			changes = append(changes, c.Away)
-			if !c.Away {
+			changes = append(changes, c.Down)
+			if !c.Down {
 				time.Sleep(time.Second) // long enough for everything else
 			}
 		}})
@@ -442,7 +442,7 @@ func TestLastChangeIsTrue(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		away, _ := fallback.Away()
+		away, _ := fallback.Down()
 		for i, gone := range changes {
 			if gone != (i%2 == 0) {
 				t.Fatalf("told of %v: want it to go and to come back in turn", changes)
@@ -486,7 +486,7 @@ func TestMalformedRequestsBlameNobody(t *testing.T) {
 			}
 		}
 		check("there")
-		if away, _ := s.fallback.Away(); away != 0 {
+		if away, _ := s.fallback.Down(); away != 0 {
 			s.Error("malformed requests made the store go away")
 		}
 		s.away()
@@ -862,7 +862,7 @@ func TestShardsAreAwayOneByOne(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if away, of := fallback.Away(); away != 1 || of != 3 || len(changes) != 1 || changes[0].Shard != 1 {
+		if away, of := fallback.Down(); away != 1 || of != 3 || len(changes) != 1 || changes[0].Shard != 1 {
 			t.Errorf("%d of %d away, told of %+v, want shard 1 alone", away, of, changes)
 		}
 		if got := sources("0121"); got != "store fallback store fallback" {
@@ -878,7 +878,7 @@ func TestShardsAreAwayOneByOne(t *testing.T) {
 			sources("012")
 		}
 		synctest.Wait()
-		if away, of := fallback.Away(); away != 2 || of != 3 || len(changes) != 2 || changes[1].Shard != 2 {
+		if away, of := fallback.Down(); away != 2 || of != 3 || len(changes) != 2 || changes[1].Shard != 2 {
 			t.Errorf("%d of %d away, told of %+v, want shards 1 and 2", away, of, changes)
 		}
 		first.away[1].Store(false)
@@ -1054,7 +1054,7 @@ func TestFallbackInACrowd(t *testing.T) {
 			s.Errorf("%d changes: this has tested nothing", len(s.changes))
 		}
 		for i, c := range s.changes {
-			if c.Away != (i%2 == 0) {
+			if c.Down != (i%2 == 0) {
 				s.Fatalf("change %d of %+v: want it to go and to come back in turn", i, s.changes)
 			}
 		}

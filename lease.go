@@ -71,7 +71,7 @@ type Lease struct {
 	sets    []holdingSet
 	mask    uint64
 	flights flights
-	meters  meterCache
+	meters  compiledCache
 
 	closed  atomic.Bool
 	armed   atomic.Bool // whether a sweep is on its way
@@ -107,7 +107,7 @@ func WithLease(next Store, o *LeaseOptions) *Lease {
 
 // A need is what a request wants of a lease.
 type need struct {
-	meter *meter
+	meter *compiledLimit
 	hash  uint64
 	key   string
 	cost  int64
@@ -125,15 +125,15 @@ type need struct {
 // need returns what a request wants. It is not ok if leases have nothing to do
 // with it.
 func (l *Lease) need(r *Request) (n need, ok bool) {
-	mt, err := l.meters.of(r)
-	if err != nil || mt.limit.Algorithm != TokenBucket || r.check() != nil || l.closed.Load() {
+	cl, err := l.meters.of(r)
+	if err != nil || cl.limit.Algorithm != TokenBucket || r.check() != nil || l.closed.Load() {
 		return n, false
 	}
-	most := mt.most / (10 * l.nodes)
+	most := cl.most / (10 * l.nodes)
 	if most < 2 || l.only != nil && !l.only(r.Limit) {
 		return n, false
 	}
-	n = need{meter: mt, hash: hashOf(mt, r.Key), key: r.Key, cost: r.Cost, most: most}
+	n = need{meter: cl, hash: hashOf(cl, r.Key), key: r.Key, cost: r.Cost, most: most}
 	n.takes = r.Cost > 0 && r.ID == ""
 	n.waits, n.part = r.MaxDelay > 0, r.AtMost
 	return n, true
@@ -148,7 +148,7 @@ func (l *Lease) Take(ctx context.Context, r Request) (Decision, error) {
 	if !ok {
 		return l.next.Take(ctx, r)
 	}
-	r.meter = n.meter
+	r.compiled = n.meter
 	if n.takes {
 		var d Decision
 		if done, err := l.spend(ctx, &n, &d); done || err != nil {
@@ -243,7 +243,7 @@ func (r *refill) run(ctx context.Context, l *Lease) {
 }
 
 func (l *Lease) takeAhead(ctx context.Context, n *need, d *Decision) (done bool, err error) {
-	more := Request{Key: n.key, Limit: n.meter.limit, Cost: n.want, AtMost: true, meter: n.meter}
+	more := Request{Key: n.key, Limit: n.meter.limit, Cost: n.want, AtMost: true, compiled: n.meter}
 	*d, err = l.next.Take(ctx, more)
 	done = l.set(n).refilled(l, n, d, err)
 	l.flights.land(n.hash)
@@ -354,7 +354,7 @@ func (rs *returns) leave() bool {
 // A returned is what was left of a lease.
 type returned struct {
 	key   string
-	meter *meter
+	meter *compiledLimit
 	units int64
 	taken int64 // when they were
 }
@@ -380,7 +380,7 @@ func (rs *returns) flush(ctx context.Context, l *Lease) (first error) {
 	var requests []Request
 	for _, r := range rs.claim() {
 		if back := r.due(l.clock.read()); back > 0 {
-			requests = append(requests, Request{Key: r.key, Limit: r.meter.limit, Cost: -back, meter: r.meter})
+			requests = append(requests, Request{Key: r.key, Limit: r.meter.limit, Cost: -back, compiled: r.meter})
 		}
 	}
 	for len(requests) > 0 {

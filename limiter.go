@@ -26,7 +26,7 @@ import (
 type Limiter struct {
 	store  Store
 	memory *Memory // the store, if it is one: then it is asked directly
-	meter  *meter
+	meter  *compiledLimit
 	one    Request // for one unit of a key yet to be named
 }
 
@@ -47,11 +47,11 @@ func New(s Store, l Limit) (*Limiter, error) {
 		lim.memory, tick, own = m, m.tick, m.secret
 	}
 	var err error
-	lim.meter, err = newMeter(l, tick, own)
+	lim.meter, err = compileLimit(l, tick, own)
 	if err != nil {
 		return nil, err
 	}
-	lim.one = Request{Limit: l, Cost: 1, meter: lim.meter}
+	lim.one = Request{Limit: l, Cost: 1, compiled: lim.meter}
 	return lim, nil
 }
 

@@ -67,7 +67,7 @@ type Memory struct {
 	shared   atomic.Int64  // decisions made by the overflow shard
 	swept    atomic.Uint32 // the shard that was last swept for another's sake
 	barren   atomic.Int32  // how many requests for bytes need not look everywhere
-	meters   meterCache
+	meters   compiledCache
 }
 
 // MemoryStats describes what a [Memory] holds.
@@ -79,9 +79,9 @@ type MemoryStats struct {
 	// Bytes is what the states of sliding logs and rolling windows occupy.
 	Bytes int64
 
-	// Shared is how many requests were decided by a bucket that new keys
+	// OverflowDecisions is how many requests were decided by a bucket that new keys
 	// share, because the store was full.
-	Shared int64
+	OverflowDecisions int64
 }
 
 const (
@@ -174,21 +174,21 @@ func (m *Memory) Take(_ context.Context, r Request) (d Decision, err error) {
 	if err = r.check(); err != nil {
 		return d, err
 	}
-	mt, err := m.meter(&r)
+	cl, err := m.meter(&r)
 	if err != nil {
 		return d, err
 	}
 	if r.ID != "" && r.Cost != 0 {
-		return m.takeOnce(mt, &r)
+		return m.takeOnce(cl, &r)
 	}
-	m.take(mt, r.Key, r.ask(), &d)
+	m.take(cl, r.Key, r.ask(), &d)
 	return d, nil
 }
 
 // meter returns the request's limit, made ready for this store's clock.
-func (m *Memory) meter(r *Request) (*meter, error) {
-	if mt := r.meter; mt != nil && mt.tick == m.tick && mt.secret == m.secret && mt.limit == r.Limit {
-		return mt, nil
+func (m *Memory) meter(r *Request) (*compiledLimit, error) {
+	if cl := r.compiled; cl != nil && cl.tick == m.tick && cl.secret == m.secret && cl.limit == r.Limit {
+		return cl, nil
 	}
 	return m.meters.get(r.Limit, m.tick, m.secret)
 }
@@ -196,26 +196,26 @@ func (m *Memory) meter(r *Request) (*meter, error) {
 // take decides about one key. What happens most, that one unit of a token bucket
 // is taken and was there, is decided on the spot: calling others for it would
 // cost more than the decision.
-func (m *Memory) take(mt *meter, key string, ask algorithm.Ask, d *Decision) {
-	h := m.hashOf(mt, key)
+func (m *Memory) take(cl *compiledLimit, key string, ask algorithm.Ask, d *Decision) {
+	h := m.hashOf(cl, key)
 	s := m.shard(h)
 	s.mu.Lock()
-	t := &s.tables[mt.kind]
-	if t.large() || mt.kind == runTable { // small tables are at hand anyway
-		s.warm(mt.kind, h)
+	t := &s.tables[cl.kind]
+	if t.large() || cl.kind == runTable { // small tables are at hand anyway
+		s.warm(cl.kind, h)
 	}
-	now := m.now(mt.kind == clockTable)
-	if mt.limit.Algorithm == TokenBucket && ask == (algorithm.Ask{Cost: 1}) {
+	now := m.now(cl.kind == clockTable)
+	if cl.limit.Algorithm == TokenBucket && ask == (algorithm.Ask{Cost: 1}) {
 		if at, held := t.find(h); held && t.words[at+1] < signBit {
-			if full, ok := mt.token.SpendOne(int64(t.words[at+1]), now); ok {
+			if full, ok := cl.token.SpendOne(int64(t.words[at+1]), now); ok {
 				t.words[at+1] = uint64(full)
-				d.set(mt, algorithm.Verdict{Allowed: true, Granted: 1}, mt.token.Standing(full-now))
+				d.set(cl, algorithm.Verdict{Allowed: true, Granted: 1}, cl.token.Standing(full-now))
 				s.mu.Unlock()
 				return
 			}
 		}
 	}
-	s.take(mt, h, now, ask, d)
+	s.take(cl, h, now, ask, d)
 	s.mu.Unlock()
 }
 
@@ -224,16 +224,16 @@ func (m *Memory) Stats() MemoryStats {
 	return MemoryStats{
 		Keys:   m.places.taken.Load(),
 		Bytes:  m.bytes.Load(),
-		Shared: m.shared.Load(),
+		OverflowDecisions: m.shared.Load(),
 	}
 }
 
 // hashOf returns what a key is known by under a limit; never 0.
-func (m *Memory) hashOf(mt *meter, key string) uint64 {
+func (m *Memory) hashOf(cl *compiledLimit, key string) uint64 {
 	if m.secret != nil {
-		return max(m.secret.sum(key)^mt.identity, 1)
+		return max(m.secret.sum(key)^cl.identity, 1)
 	}
-	return hashOf(mt, key)
+	return hashOf(cl, key)
 }
 
 // sum returns the hash of a text.
@@ -245,8 +245,8 @@ func (m *Memory) sum(text string) uint64 {
 }
 
 // hashOf returns what a key is known by under a limit, in this process; never 0.
-func hashOf(mt *meter, key string) uint64 {
-	return max(maphash.String(seed, key)^mt.identity, 1)
+func hashOf(cl *compiledLimit, key string) uint64 {
+	return max(maphash.String(seed, key)^cl.identity, 1)
 }
 
 func (m *Memory) shard(hash uint64) *shard {

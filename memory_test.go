@@ -65,7 +65,7 @@ func TestFullStoreKeepsEveryDebt(t *testing.T) {
 			for i := range residents {
 				spend(t, lim, strconv.Itoa(i))
 			}
-			if got := store.Stats(); got.Keys != residents || got.Shared != 0 {
+			if got := store.Stats(); got.Keys != residents || got.OverflowDecisions != 0 {
 				t.Fatalf("a store with room for all: %+v", got)
 			}
 			admitted := 0
@@ -81,7 +81,7 @@ func TestFullStoreKeepsEveryDebt(t *testing.T) {
 			if admitted != 5 {
 				t.Errorf("%d strangers were admitted, want the 5 of their one bucket", admitted)
 			}
-			if got := store.Stats(); got.Keys != residents || got.Shared != strangers {
+			if got := store.Stats(); got.Keys != residents || got.OverflowDecisions != strangers {
 				t.Errorf("after the flood: %+v, want %d keys and %d shared decisions", got, residents, strangers)
 			}
 			for i := range residents {
@@ -165,7 +165,7 @@ func TestKeysAsGoodAsNewAreFreeSpace(t *testing.T) {
 				}
 				clock.advance(25 * time.Hour)
 			}
-			if got := store.Stats(); got.Shared != 0 || got.Keys > 50 {
+			if got := store.Stats(); got.OverflowDecisions != 0 || got.Keys > 50 {
 				t.Errorf("20 generations, one after the other: %+v", got)
 			}
 		})
@@ -184,7 +184,7 @@ func TestASingleFreePlaceIsFound(t *testing.T) {
 		spend(t, short, fmt.Sprint("short ", i))
 		clock.advance(time.Minute)
 	}
-	if got := store.Stats(); got.Shared != 0 {
+	if got := store.Stats(); got.OverflowDecisions != 0 {
 		t.Errorf("each short key left before the next came: %+v", got)
 	}
 	for i := range 499 {
@@ -209,8 +209,8 @@ func TestManyShardsFindRoomInEachOther(t *testing.T) {
 	if got.Keys > most {
 		t.Errorf("%d keys, more than %d", got.Keys, most)
 	}
-	if got.Shared > most/100 {
-		t.Errorf("%d of %d decisions were shared although room was there", got.Shared, 5*most)
+	if got.OverflowDecisions > most/100 {
+		t.Errorf("%d of %d decisions were shared although room was there", got.OverflowDecisions, 5*most)
 	}
 }
 
@@ -226,7 +226,7 @@ func TestLogsAreBoundedInBytes(t *testing.T) {
 	if got.Bytes > 1<<20+1<<18 || got.Bytes < 1<<19 {
 		t.Errorf("logs hold %d bytes, want a megabyte, and at most a quarter more to share", got.Bytes)
 	}
-	if got.Shared == 0 {
+	if got.OverflowDecisions == 0 {
 		t.Error("500 logs of 8 kB fit into a megabyte")
 	}
 	for i := range 60 {
@@ -285,7 +285,7 @@ func TestBytesOfOldLogsAreFree(t *testing.T) {
 		}
 		clock.advance(365 * 24 * time.Hour)
 	}
-	if got := store.Stats(); got.Shared != 0 {
+	if got := store.Stats(); got.OverflowDecisions != 0 {
 		t.Errorf("a year between them, and yet: %+v", got)
 	}
 }
@@ -304,7 +304,7 @@ func TestARefusedBatchLeavesNothingBehind(t *testing.T) {
 			t.Fatal(ds, err)
 		}
 	}
-	if got := store.Stats(); got.Bytes != 0 || got.Shared != 0 {
+	if got := store.Stats(); got.Bytes != 0 || got.OverflowDecisions != 0 {
 		t.Errorf("after a thousand refusals: %+v, want no bytes and nothing shared", got)
 	}
 }
@@ -318,11 +318,11 @@ func TestNoBytesNoPlace(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	shared := store.Stats().Shared
+	shared := store.Stats().OverflowDecisions
 	for i := range 900 {
 		spend(t, short, strconv.Itoa(i))
 	}
-	if got := store.Stats().Shared - shared; got != 0 {
+	if got := store.Stats().OverflowDecisions - shared; got != 0 {
 		t.Errorf("%d of 900 keys that need no bytes had to share", got)
 	}
 }

@@ -47,10 +47,10 @@ type Request struct {
 	// [ErrUnavailable] and charges nothing. Optional.
 	ID string
 
-	// meter is what Limit compiles to, carried along so that a store behind
+	// compiled is what Limit compiles to, carried along so that a store behind
 	// decorators need not look it up. It is trusted only while it agrees with
 	// Limit, which a decorator may have changed.
-	meter *meter
+	compiled *compiledLimit
 }
 
 // Validate returns an error if the request has no meaning under any state of its

@@ -163,7 +163,7 @@ func (s *simulation) newNode(i, born int) *node {
 	local := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: 1 << 12})
 	fallback := penstock.WithFallback(n.link, local, &penstock.FallbackOptions{
 		Timeout: linkTimeout, Share: localShare,
-		OnChange: func(c penstock.FallbackChange) { s.saw(map[bool]string{true: "gave up", false: "back again"}[c.Away]) },
+		OnChange: func(c penstock.FallbackChange) { s.saw(map[bool]string{true: "gave up", false: "back again"}[c.Down]) },
 	})
 	n.lease = penstock.WithLease(fallback, &penstock.LeaseOptions{Nodes: simulatedNodes, MaxAge: leaseAge, MaxKeys: 1 << 12})
 	n.store = penstock.WithDenyCache(n.lease, &penstock.DenyCacheOptions{MaxKeys: 1 << 12})

@@ -217,7 +217,7 @@ func (r *run) open(url string, timeout time.Duration) *redisstore.Store {
 // around puts layers around a store.
 func (r *run) around(l *load, store penstock.Store) penstock.Store {
 	o := &penstock.FallbackOptions{Share: 1 / float64(r.nodes), OnChange: func(c penstock.FallbackChange) {
-		r.Logf("%v away %v: %v", time.Since(r.history.began).Round(time.Millisecond), c.Away, c.Err)
+		r.Logf("%v away %v: %v", time.Since(r.history.began).Round(time.Millisecond), c.Down, c.Err)
 	}}
 	switch r.layers {
 	case guarded:

@@ -42,7 +42,7 @@ func floodMemory(r *run) {
 	if stats.Keys > places {
 		r.Errorf("%d places are taken, want at most %d", stats.Keys, places)
 	}
-	r.happened("requests of strangers for whom there was no place", int(stats.Shared))
+	r.happened("requests of strangers for whom there was no place", int(stats.OverflowDecisions))
 }
 
 // expireAtOnce is F31: very many windows end at the same moment. Their keys must

@@ -143,14 +143,14 @@ func (s *pacedStream) RecvMsg(m any) error {
 // A pacer lets calls wait.
 type pacer struct {
 	ClientOptions
-	line *pacing.Line
+	line *pacing.Queue
 }
 
 func newPacer(lim *penstock.Limiter, o *ClientOptions) *pacer {
 	if o == nil {
 		o = &ClientOptions{}
 	}
-	return &pacer{ClientOptions: *o, line: pacing.NewLine(lim, o.MaxWaiting, o.MaxPause)}
+	return &pacer{ClientOptions: *o, line: pacing.NewQueue(lim, o.MaxWaiting, o.MaxPause)}
 }
 
 // wait returns when the call may go, and under which key.
@@ -176,7 +176,7 @@ func (p *pacer) heed(key string, err error) error {
 	}
 	for _, detail := range status.Convert(err).Details() {
 		if retry, ok := detail.(*errdetails.RetryInfo); ok {
-			p.line.Close(key, retry.GetRetryDelay().AsDuration())
+			p.line.Pause(key, retry.GetRetryDelay().AsDuration())
 		}
 	}
 	return err

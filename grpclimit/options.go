@@ -45,12 +45,12 @@ type Options struct {
 	Key  func(context.Context, Call) string
 	Cost func(context.Context, Call) int64
 
-	// Also are further limiters. A call that one of them denies takes nothing
+	// Additional are further limiters. A call that one of them denies takes nothing
 	// of the others. Limiters of one store are decided as one; of several
 	// stores, one store after the other, those within this process first.
 	// RetryInfo is that of the one that denies for longest, among those that
 	// were asked. Optional.
-	Also []Charge
+	Additional []Charge
 
 	// Skip says which calls are not limited at all. Default: none.
 	Skip func(context.Context, Call) bool
@@ -96,6 +96,6 @@ func Metadata(name string) func(context.Context, Call) string {
 	}
 }
 
-// Everybody is a [Charge.Key] that is the same for every call: a limit on what the
+// Global is a [Charge.Key] that is the same for every call: a limit on what the
 // server does for all.
-func Everybody(context.Context, Call) string { return "everybody" }
+func Global(context.Context, Call) string { return "everybody" }

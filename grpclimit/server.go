@@ -88,15 +88,15 @@ type protection struct {
 	charges []Charge
 	names   []string // of policies
 	set     *charge.Set
-	book    *address.Book
+	book    *address.Resolver
 }
 
 func newProtection(lim *penstock.Limiter, o *Options) *protection {
 	if o == nil {
 		o = &Options{}
 	}
-	p := &protection{Options: *o, book: address.NewBook(o.Proxies, o.IPv6Prefix)}
-	given := append([]Charge{{Limiter: lim, Key: o.Key, Cost: o.Cost}}, o.Also...)
+	p := &protection{Options: *o, book: address.NewResolver(o.Proxies, o.IPv6Prefix)}
+	given := append([]Charge{{Limiter: lim, Key: o.Key, Cost: o.Cost}}, o.Additional...)
 	limiters := make([]*penstock.Limiter, len(given))
 	for i, c := range given {
 		limiters[i] = c.Limiter
@@ -218,7 +218,7 @@ func (p *protection) fail(ctx context.Context, call Call, granted []charge.Part,
 	if refusal == nil {
 		return p.hold(ctx, granted)
 	}
-	p.report(ctx, call, p.set.GiveBack(ctx, granted, since))
+	p.report(ctx, call, p.set.Refund(ctx, granted, since))
 	return refusal
 }
 

@@ -231,9 +231,9 @@ func TestAddresses(t *testing.T) {
 
 func TestSeveralLimits(t *testing.T) {
 	store := penstock.NewMemory(nil)
-	c := unary(t, limiter(t, store, "ip: 3/1h"), &grpclimit.Options{Also: []grpclimit.Charge{
+	c := unary(t, limiter(t, store, "ip: 3/1h"), &grpclimit.Options{Additional: []grpclimit.Charge{
 		{Limiter: limiter(t, store, "user: 2/1h"), Key: grpclimit.Metadata("x-user")},
-		{Limiter: limiter(t, store, "4/1h"), Key: grpclimit.Everybody},
+		{Limiter: limiter(t, store, "4/1h"), Key: grpclimit.Global},
 	}})
 	expect(t, "one user", ask(t, c, 4, "x-user", "u1"), codes.OK, codes.OK, exhausted, exhausted)
 	expect(t, "another, whom those denials cost nothing", ask(t, c, 1, "x-user", "u2"), codes.OK)
@@ -287,9 +287,9 @@ func TestStoreFailure(t *testing.T) {
 	if !errors.Is(seen, penstock.ErrUnavailable) {
 		t.Errorf("told of %v", seen)
 	}
-	expect(t, "refused", ask(t, unary(t, lim, &grpclimit.Options{Unavailable: grpclimit.Refuse}), 1), codes.Unavailable)
+	expect(t, "refused", ask(t, unary(t, lim, &grpclimit.Options{Unavailable: grpclimit.ServiceUnavailable}), 1), codes.Unavailable)
 	shadow := func(context.Context, grpclimit.Call, []httplimit.Answer) {}
-	expect(t, "in shadow", ask(t, unary(t, lim, &grpclimit.Options{Unavailable: grpclimit.Refuse, Shadow: shadow}), 1), codes.OK)
+	expect(t, "in shadow", ask(t, unary(t, lim, &grpclimit.Options{Unavailable: grpclimit.ServiceUnavailable, Shadow: shadow}), 1), codes.OK)
 }
 
 // A shield of this process's own holds while the store that all share is away:
@@ -299,9 +299,9 @@ func TestAShieldHoldsWhileAnotherStoreIsAway(t *testing.T) {
 		return penstock.Decision{}, penstock.ErrUnavailable
 	})
 	also := []grpclimit.Charge{{Limiter: inMemory(t, "2/1h")}}
-	refusing := unary(t, limiter(t, broken, "9/1h"), &grpclimit.Options{Also: also, Unavailable: grpclimit.Refuse})
+	refusing := unary(t, limiter(t, broken, "9/1h"), &grpclimit.Options{Additional: also, Unavailable: grpclimit.ServiceUnavailable})
 	expect(t, "refused", ask(t, refusing, 3), codes.Unavailable, codes.Unavailable, codes.Unavailable)
-	passing := unary(t, limiter(t, broken, "9/1h"), &grpclimit.Options{Also: also})
+	passing := unary(t, limiter(t, broken, "9/1h"), &grpclimit.Options{Additional: also})
 	expect(t, "passing", ask(t, passing, 3), codes.OK, codes.OK, exhausted)
 	expect(t, "refused by the shield", ask(t, refusing, 1), exhausted)
 }
@@ -341,7 +341,7 @@ func TestNobody(t *testing.T) {
 func TestNegativeCosts(t *testing.T) {
 	lim := inMemory(t, "10/1h")
 	c := unary(t, lim, &grpclimit.Options{
-		Key: grpclimit.Everybody,
+		Key: grpclimit.Global,
 		Cost: func(ctx context.Context, _ grpclimit.Call) int64 {
 			n, _ := strconv.ParseInt(strings.Join(metadata.ValueFromIncomingContext(ctx, "x-cost"), ""), 10, 64)
 			return n
@@ -426,7 +426,7 @@ func TestMessageServer(t *testing.T) {
 // After a message too many, whatever a handler does, it gets no more of them, and
 // the client is told why.
 func TestReceivingAfterADenial(t *testing.T) {
-	intercept := grpclimit.MessageServer(inMemory(t, "1/1h"), &grpclimit.Options{Key: grpclimit.Everybody})
+	intercept := grpclimit.MessageServer(inMemory(t, "1/1h"), &grpclimit.Options{Key: grpclimit.Global})
 	stream := &endless{ctx: t.Context()}
 	err := intercept(nil, stream, &grpc.StreamServerInfo{}, func(_ any, ss grpc.ServerStream) error {
 		for i, want := range []codes.Code{codes.OK, exhausted, exhausted, exhausted} {
@@ -465,7 +465,7 @@ func TestHolding(t *testing.T) {
 
 // A handler may return while another goroutine still receives.
 func TestReceivingElsewhere(t *testing.T) {
-	intercept := grpclimit.MessageServer(inMemory(t, "1/1h"), &grpclimit.Options{Key: grpclimit.Everybody})
+	intercept := grpclimit.MessageServer(inMemory(t, "1/1h"), &grpclimit.Options{Key: grpclimit.Global})
 	received := make(chan struct{})
 	err := intercept(nil, &endless{ctx: t.Context()}, &grpc.StreamServerInfo{}, func(_ any, ss grpc.ServerStream) error {
 		go func() {

@@ -43,8 +43,8 @@ func Denial(answers []httplimit.Answer) error {
 	return s.Err()
 }
 
-// Refuse, as [Options.Unavailable], returns UNAVAILABLE.
-func Refuse(context.Context, Call, error) error {
+// ServiceUnavailable, as [Options.Unavailable], returns UNAVAILABLE.
+func ServiceUnavailable(context.Context, Call, error) error {
 	return status.Error(codes.Unavailable, "rate limits are unavailable")
 }
 

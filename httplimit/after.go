@@ -35,7 +35,7 @@ type Response struct {
 }
 
 // SetCost tells the middleware around a handler what the request cost, for
-// [AsSaid] or another [Charge.After] to charge. The last call counts, and less than
+// [ReportedCost] or another [Charge.After] to charge. The last call counts, and less than
 // 0 counts as 0. It returns false if no such middleware is there.
 func SetCost(ctx context.Context, cost int64) bool {
 	s, ok := ctx.Value(settlementKey{}).(*settlement)
@@ -46,9 +46,9 @@ func SetCost(ctx context.Context, cost int64) bool {
 	return ok
 }
 
-// AsSaid, as a [Charge.After], charges what the handler told [SetCost]: take an
+// ReportedCost, as a [Charge.After], charges what the handler told [SetCost]: take an
 // estimate first, and the rest, or what is left of it, afterwards.
-func AsSaid(r Response) int64 { return r.Cost }
+func ReportedCost(r Response) int64 { return r.Cost }
 
 // CostHeader returns a [Charge.After] that charges what a header field of the
 // response says: a whole number, or else what was taken. A number that is too large

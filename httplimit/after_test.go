@@ -92,7 +92,7 @@ func TestHangingUpIsNotFree(t *testing.T) {
 	}
 	lim := inMemory(t, "10/1h")
 	front := httptest.NewServer(httplimit.Protect(lim, &httplimit.Options{
-		Key: httplimit.Everybody, After: httplimit.FreeServerErrors,
+		Key: httplimit.Global, After: httplimit.FreeServerErrors,
 	})(httputil.NewSingleHostReverseProxy(at)))
 	for range 3 {
 		resp, err := http.Get(front.URL)
@@ -124,7 +124,7 @@ func TestSpoilingABodyIsNotFree(t *testing.T) {
 		proxy.ErrorLog = log.New(io.Discard, "", 0)
 		lim := inMemory(t, "10/1h")
 		return lim, httptest.NewServer(httplimit.Protect(lim, &httplimit.Options{
-			Key: httplimit.Everybody, After: httplimit.FreeServerErrors,
+			Key: httplimit.Global, After: httplimit.FreeServerErrors,
 		})(proxy))
 	}
 	reading := func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }
@@ -187,7 +187,7 @@ func TestGuessingInParallel(t *testing.T) {
 func TestSettling(t *testing.T) {
 	lim := inMemory(t, "tokens: 1000/1h")
 	h := httplimit.Protect(lim, &httplimit.Options{
-		Key: httplimit.Everybody, Cost: func(*http.Request) int64 { return 400 }, After: httplimit.AsSaid,
+		Key: httplimit.Global, Cost: func(*http.Request) int64 { return 400 }, After: httplimit.ReportedCost,
 	})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		var cost int64
 		if n, _ := fmt.Sscanf(r.Header.Get("X-Tokens"), "%d", &cost); n == 1 && !httplimit.SetCost(r.Context(), cost) {
@@ -234,7 +234,7 @@ func TestSayingLessThanNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		h := httplimit.Protect(lim, &httplimit.Options{
-			Key: httplimit.Everybody, Cost: func(*http.Request) int64 { return 400 }, After: httplimit.AsSaid,
+			Key: httplimit.Global, Cost: func(*http.Request) int64 { return 400 }, After: httplimit.ReportedCost,
 		})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { httplimit.SetCost(r.Context(), said) }))
 		ask(h, alice)
 		if d, err := lim.Peek(t.Context(), "everybody"); err != nil || d.Remaining != 900 {
@@ -249,7 +249,7 @@ func TestSettlingSeveral(t *testing.T) {
 	requests, tokens, money := limiter(t, store, "requests: 10/1h"), limiter(t, store, "tokens: 100/1h"), limiter(t, store, "money: 50/1h")
 	cost := func(*http.Request) int64 { return 20 }
 	inner := httplimit.Protect(requests, &httplimit.Options{
-		Also: []httplimit.Charge{{Limiter: tokens, Cost: cost, After: httplimit.AsSaid}},
+		Additional: []httplimit.Charge{{Limiter: tokens, Cost: cost, After: httplimit.ReportedCost}},
 	})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { httplimit.SetCost(r.Context(), 7) }))
 	outer := httplimit.Protect(money, &httplimit.Options{
 		After: func(r httplimit.Response) int64 { return r.Cost * 2 },
@@ -301,7 +301,7 @@ func TestSettlingInAnotherWindow(t *testing.T) {
 
 		queue := inMemory(t, "1/15s leaky-bucket burst=5")
 		h = httplimit.Protect(lim, &httplimit.Options{
-			Key: httplimit.Everybody, After: httplimit.OnlyFailures, Also: []httplimit.Charge{{Limiter: queue}},
+			Key: httplimit.Global, After: httplimit.OnlyFailures, Additional: []httplimit.Charge{{Limiter: queue}},
 		})(hello)
 		expect(t, "the first in a queue", statuses(h, 1, alice), 200)
 		wg.Go(func() { ask(h, alice) }) // is held for as long
@@ -339,7 +339,7 @@ func TestSettlingAfterTheClientLeft(t *testing.T) {
 	})
 	var seen error
 	h = httplimit.Protect(limiter(t, breaking, "10/1h"), &httplimit.Options{
-		After: httplimit.OnlyFailures, OnError: func(_ *http.Request, err error) { seen = err }, Unavailable: httplimit.Refuse,
+		After: httplimit.OnlyFailures, OnError: func(_ *http.Request, err error) { seen = err }, Unavailable: httplimit.ServiceUnavailable,
 	})(hello)
 	if w := ask(h, alice); w.Code != 200 || w.Body.String() != "hello" || !errors.Is(seen, lost) {
 		t.Errorf("%d %q, reported %v", w.Code, w.Body, seen)
@@ -470,7 +470,7 @@ func (w *ownWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 func TestCopyingNothing(t *testing.T) {
 	lim := inMemory(t, "10/1h")
 	server := httptest.NewServer(httplimit.Protect(lim, &httplimit.Options{
-		Key: httplimit.Everybody, After: httplimit.ResetOnSuccess,
+		Key: httplimit.Global, After: httplimit.ResetOnSuccess,
 	})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.Copy(w, io.LimitReader(strings.NewReader("nothing of this"), 0))
 		w.WriteHeader(http.StatusUnauthorized)

@@ -21,7 +21,7 @@ func TestMiddlewareCostsNoMemory(t *testing.T) {
 	one := httplimit.Protect(a, &httplimit.Options{Headers: httplimit.NoHeaders})(bare)
 	both := httplimit.Protect(a, &httplimit.Options{
 		Headers: httplimit.NoHeaders,
-		Also:    []httplimit.Charge{{Limiter: b, Key: httplimit.Everybody}},
+		Additional:    []httplimit.Charge{{Limiter: b, Key: httplimit.Global}},
 	})(bare)
 	requests, decisions := []penstock.Request{a.Request("203.0.113.1"), b.Request("everybody")}, make([]penstock.Decision, 2)
 	storeAlone := testing.AllocsPerRun(200, func() { _ = penstock.TakeAll(t.Context(), store, requests, decisions) })

@@ -59,9 +59,9 @@ func ExampleProtect_several() {
 	forAll := must(penstock.New(store, penstock.PerSecond(1000).WithName("all")))
 
 	protect := httplimit.Protect(perAddress, &httplimit.Options{
-		Also: []httplimit.Charge{
+		Additional: []httplimit.Charge{
 			{Limiter: perCustomer, Key: httplimit.Header("X-API-Key")},
-			{Limiter: forAll, Key: httplimit.Everybody},
+			{Limiter: forAll, Key: httplimit.Global},
 		},
 		Headers: httplimit.XRateLimit,
 	})
@@ -106,7 +106,7 @@ func ExampleSetCost() {
 	protect := httplimit.Protect(tokens, &httplimit.Options{
 		Key:   httplimit.Header("X-API-Key"),
 		Cost:  func(*http.Request) int64 { return 400 },
-		After: httplimit.AsSaid,
+		After: httplimit.ReportedCost,
 	})
 	answer := protect(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		httplimit.SetCost(r.Context(), 50)

@@ -366,7 +366,7 @@ func TestRetryAfterPassesWhateverHappened(t *testing.T) {
 			store := penstock.NewMemory(nil)
 			for i := range rng.IntN(3) {
 				l := limiter(t, store, fmt.Sprintf("%d: %s", i, texts[rng.IntN(len(texts))]))
-				o.Also = append(o.Also, httplimit.Charge{Limiter: l, Cost: func(*http.Request) int64 { return cost }})
+				o.Additional = append(o.Additional, httplimit.Charge{Limiter: l, Cost: func(*http.Request) int64 { return cost }})
 			}
 			h := httplimit.Protect(limiter(t, store, "first: "+texts[rng.IntN(len(texts))]), o)(hello)
 			for range 60 {

@@ -15,7 +15,7 @@ func ClientIP(o *Options) func(*http.Request) string {
 	if o == nil {
 		o = &Options{}
 	}
-	book, header := address.NewBook(o.Proxies, o.IPv6Prefix), "X-Forwarded-For"
+	book, header := address.NewResolver(o.Proxies, o.IPv6Prefix), "X-Forwarded-For"
 	if o.AddressHeader != "" {
 		header = http.CanonicalHeaderKey(o.AddressHeader)
 	}
@@ -59,6 +59,6 @@ func PathValue(name string) func(*http.Request) string {
 	return func(r *http.Request) string { return r.PathValue(name) }
 }
 
-// Everybody is a [Charge.Key] that is the same for every request: a limit on what
+// Global is a [Charge.Key] that is the same for every request: a limit on what
 // the server does for all.
-func Everybody(*http.Request) string { return "everybody" }
+func Global(*http.Request) string { return "everybody" }

@@ -53,7 +53,7 @@ func Pace(lim *penstock.Limiter, o *PaceOptions) http.RoundTripper {
 	if o == nil {
 		o = &PaceOptions{}
 	}
-	p := &pacer{PaceOptions: *o, line: pacing.NewLine(lim, o.MaxWaiting, o.MaxPause)}
+	p := &pacer{PaceOptions: *o, line: pacing.NewQueue(lim, o.MaxWaiting, o.MaxPause)}
 	if p.Transport == nil {
 		p.Transport = http.DefaultTransport
 	}
@@ -65,7 +65,7 @@ func Pace(lim *penstock.Limiter, o *PaceOptions) http.RoundTripper {
 
 type pacer struct {
 	PaceOptions
-	line *pacing.Line
+	line *pacing.Queue
 }
 
 // RoundTrip sends the request when its turn has come.
@@ -83,7 +83,7 @@ func (p *pacer) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := p.Transport.RoundTrip(r)
 	if err == nil {
 		if left, within, ok := told(resp); ok && left == 0 {
-			p.line.Close(key, within)
+			p.line.Pause(key, within)
 		}
 	}
 	return resp, err

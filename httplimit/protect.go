@@ -49,13 +49,13 @@ type Options struct {
 	Cost  func(*http.Request) int64
 	After func(Response) int64
 
-	// Also are further limiters. A request that one of them denies takes
+	// Additional are further limiters. A request that one of them denies takes
 	// nothing of the others. Limiters of one store are decided as one; of
 	// several stores, one store after the other, those within this process
 	// first. Retry-After is that of the one that denies for longest, among
 	// those that were asked: a store that is far away is spared what another
 	// has denied already, and denies when its turn comes. Optional.
-	Also []Charge
+	Additional []Charge
 
 	// Headers says how clients are told how they stand. Default: [IETF].
 	Headers Form
@@ -129,7 +129,7 @@ type protection struct {
 
 func newProtection(lim *penstock.Limiter, o *Options) *protection {
 	p := &protection{Options: *o, address: ClientIP(o)}
-	given := append([]Charge{{Limiter: lim, Key: o.Key, Cost: o.Cost, After: o.After}}, o.Also...)
+	given := append([]Charge{{Limiter: lim, Key: o.Key, Cost: o.Cost, After: o.After}}, o.Additional...)
 	limiters := make([]*penstock.Limiter, len(given))
 	for i, c := range given {
 		limiters[i] = c.Limiter
@@ -146,7 +146,7 @@ func newProtection(lim *penstock.Limiter, o *Options) *protection {
 func (p *protection) add(c Charge) {
 	limit := c.Limiter.Limit()
 	name := (&Answer{Limit: limit}).policy()
-	if limit.Name == "" && len(p.Also) > 0 {
+	if limit.Name == "" && len(p.Additional) > 0 {
 		name = limit.String()
 	}
 	p.charges, p.names = append(p.charges, c), append(p.names, name)
@@ -195,7 +195,7 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // pass serves a request when the limits want it to be.
 func (p *protected) pass(w http.ResponseWriter, r *http.Request, parts []charge.Part, since time.Time) {
 	if err := p.set.Hold(r.Context(), parts); err != nil {
-		Refuse(w, r, err)
+		ServiceUnavailable(w, r, err)
 		return
 	}
 	p.serve(w, r, parts, since)
@@ -259,12 +259,12 @@ func (p *protected) fail(w http.ResponseWriter, r *http.Request, granted []charg
 		p.pass(w, r, granted, since)
 		return
 	}
-	p.report(r, p.set.GiveBack(r.Context(), granted, since))
+	p.report(r, p.set.Refund(r.Context(), granted, since))
 	switch {
 	case errors.Is(err, penstock.ErrBadCost):
 		WriteProblem(w, Problem{Status: http.StatusBadRequest, Detail: "there is no telling what the request costs"})
 	case p.Unavailable == nil || r.Context().Err() != nil:
-		Refuse(w, r, err)
+		ServiceUnavailable(w, r, err)
 	default:
 		p.Unavailable(w, r, err)
 	}
@@ -276,9 +276,9 @@ func (p *protection) report(r *http.Request, err error) {
 	}
 }
 
-// Refuse, as [Options.Unavailable], answers with status 503 and a problem of type
+// ServiceUnavailable, as [Options.Unavailable], answers with status 503 and a problem of type
 // [TypeReducedCapacity].
-func Refuse(w http.ResponseWriter, _ *http.Request, _ error) {
+func ServiceUnavailable(w http.ResponseWriter, _ *http.Request, _ error) {
 	WriteProblem(w, Problem{
 		Type:   TypeReducedCapacity,
 		Title:  "Temporary Reduced Capacity",

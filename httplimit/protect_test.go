@@ -202,7 +202,7 @@ func TestNobody(t *testing.T) {
 	if len(seen) != len(peers) || !errors.Is(seen[0], penstock.ErrBadKey) {
 		t.Errorf("reported %v", seen)
 	}
-	h = httplimit.Protect(lim, &httplimit.Options{Unavailable: httplimit.Refuse, Key: httplimit.Header("X-API-Key")})(hello)
+	h = httplimit.Protect(lim, &httplimit.Options{Unavailable: httplimit.ServiceUnavailable, Key: httplimit.Header("X-API-Key")})(hello)
 	expect(t, "where failures are refused", statuses(h, 1, "@"), 503)
 	expect(t, "where a key says who it is", statuses(h, 2, "@", "X-API-Key", "k"), 200, 429)
 }
@@ -227,7 +227,7 @@ func TestKeys(t *testing.T) {
 	expect(t, "another cookie", statuses(h, 1, alice, "Cookie", "theme=dark; session=s2"), 200)
 	expect(t, "no cookie", statuses(h, 2, alice, "Cookie", "theme=dark"), 200, 429)
 
-	h = httplimit.Protect(inMemory(t, "2/1h"), &httplimit.Options{Key: httplimit.Everybody})(hello)
+	h = httplimit.Protect(inMemory(t, "2/1h"), &httplimit.Options{Key: httplimit.Global})(hello)
 	expect(t, "alice of all", statuses(h, 1, alice), 200)
 	expect(t, "bob of all", statuses(h, 2, bob), 200, 429)
 }
@@ -264,10 +264,10 @@ func TestNegativeCosts(t *testing.T) {
 	lim, other := limiter(t, store, "10/1h"), limiter(t, store, "other: 10/1h")
 	served := 0
 	count := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ })
-	for _, also := range [][]httplimit.Charge{nil, {{Limiter: other, Key: httplimit.Everybody}}} {
+	for _, also := range [][]httplimit.Charge{nil, {{Limiter: other, Key: httplimit.Global}}} {
 		var seen error
 		h := httplimit.Protect(lim, &httplimit.Options{
-			Key: httplimit.Everybody, Also: also,
+			Key: httplimit.Global, Additional: also,
 			Cost: func(r *http.Request) int64 {
 				n, _ := strconv.ParseInt(r.Header.Get("X-Cost"), 10, 64)
 				return n
@@ -303,9 +303,9 @@ func TestSkip(t *testing.T) {
 func TestSeveralLimits(t *testing.T) {
 	store := penstock.NewMemory(nil)
 	perUser, forAll := limiter(t, store, "user: 2/1h"), limiter(t, store, "all: 5/1h")
-	h := httplimit.Protect(limiter(t, store, "ip: 3/1h"), &httplimit.Options{Also: []httplimit.Charge{
+	h := httplimit.Protect(limiter(t, store, "ip: 3/1h"), &httplimit.Options{Additional: []httplimit.Charge{
 		{Limiter: perUser, Key: httplimit.Header("X-User")},
-		{Limiter: forAll, Key: httplimit.Everybody},
+		{Limiter: forAll, Key: httplimit.Global},
 	}})(hello)
 	expect(t, "one user", statuses(h, 4, alice, "X-User", "u1"), 200, 200, 429, 429)
 	w := ask(h, alice, "X-User", "u1")
@@ -336,8 +336,8 @@ func violated(t *testing.T, w *httptest.ResponseRecorder) []string {
 func TestSeveralStores(t *testing.T) {
 	near, far := standingStill(), standingStill()
 	shared := limiter(t, far, "tenant: 2/1h")
-	h := httplimit.Protect(limiter(t, near, "3/1h"), &httplimit.Options{Also: []httplimit.Charge{
-		{Limiter: shared, Key: httplimit.Everybody}, {Limiter: limiter(t, near, "10/1h"), Key: httplimit.Everybody},
+	h := httplimit.Protect(limiter(t, near, "3/1h"), &httplimit.Options{Additional: []httplimit.Charge{
+		{Limiter: shared, Key: httplimit.Global}, {Limiter: limiter(t, near, "10/1h"), Key: httplimit.Global},
 	}})(hello)
 	expect(t, "alice", statuses(h, 4, alice), 200, 200, 429, 429)
 	w := ask(h, alice)
@@ -437,7 +437,7 @@ func TestNamelessLimits(t *testing.T) {
 	store := penstock.NewMemory(nil)
 	none := limiter(t, store, "0/1h")
 	ask(httplimit.Protect(none, &httplimit.Options{Shadow: watch})(hello), alice)
-	ask(httplimit.Protect(none, &httplimit.Options{Shadow: watch, Also: []httplimit.Charge{{Limiter: limiter(t, store, "0/1m")}}})(hello), alice)
+	ask(httplimit.Protect(none, &httplimit.Options{Shadow: watch, Additional: []httplimit.Charge{{Limiter: limiter(t, store, "0/1m")}}})(hello), alice)
 	if want := []string{"default", "0/1h", "0/1m"}; !slices.Equal(seen, want) {
 		t.Errorf("told of %q, want %q", seen, want)
 	}
@@ -455,7 +455,7 @@ func TestStoreFailure(t *testing.T) {
 	if w.Code != 200 || !errors.Is(seen, lost) || w.Header().Get("RateLimit") != "" {
 		t.Errorf("passing: %d, reported %v, told %v", w.Code, seen, w.Header())
 	}
-	w = ask(httplimit.Protect(lim, &httplimit.Options{OnError: watch, Unavailable: httplimit.Refuse})(hello), alice)
+	w = ask(httplimit.Protect(lim, &httplimit.Options{OnError: watch, Unavailable: httplimit.ServiceUnavailable})(hello), alice)
 	if w.Code != 503 || !strings.Contains(w.Body.String(), httplimit.TypeReducedCapacity) {
 		t.Errorf("refused: %d %s", w.Code, w.Body)
 	}
@@ -464,7 +464,7 @@ func TestStoreFailure(t *testing.T) {
 	if w.Code != http.StatusTeapot || !strings.Contains(w.Body.String(), "far away") {
 		t.Errorf("answered otherwise: %d %s", w.Code, w.Body)
 	}
-	shadow := &httplimit.Options{Unavailable: httplimit.Refuse, Shadow: func(*http.Request, []httplimit.Answer) {}}
+	shadow := &httplimit.Options{Unavailable: httplimit.ServiceUnavailable, Shadow: func(*http.Request, []httplimit.Answer) {}}
 	expect(t, "in shadow", statuses(httplimit.Protect(lim, shadow)(hello), 1, alice), 200)
 }
 
@@ -475,7 +475,7 @@ func TestAShieldHoldsWhileAnotherStoreIsAway(t *testing.T) {
 		return penstock.Decision{}, penstock.ErrUnavailable
 	})
 	behind := func(shield *penstock.Limiter, o httplimit.Options) http.Handler {
-		o.Also = []httplimit.Charge{{Limiter: shield, After: httplimit.OnlyFailures}}
+		o.Additional = []httplimit.Charge{{Limiter: shield, After: httplimit.OnlyFailures}}
 		return httplimit.Protect(limiter(t, broken, "9/1h"), &o)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("X-Fail") != "" {
 				w.WriteHeader(http.StatusNotFound)
@@ -484,7 +484,7 @@ func TestAShieldHoldsWhileAnotherStoreIsAway(t *testing.T) {
 	}
 	shield := inMemory(t, "2/1h")
 	expect(t, "those that After makes free", statuses(behind(shield, httplimit.Options{}), 3, alice), 200, 200, 200)
-	refusing := behind(shield, httplimit.Options{Unavailable: httplimit.Refuse})
+	refusing := behind(shield, httplimit.Options{Unavailable: httplimit.ServiceUnavailable})
 	expect(t, "refused", statuses(refusing, 3, alice, "X-Fail", "1"), 503, 503, 503)
 	expect(t, "passing", statuses(behind(shield, httplimit.Options{}), 3, alice, "X-Fail", "1"), 404, 404, 429)
 	expect(t, "refused by the shield", statuses(refusing, 1, alice), 429)
@@ -503,7 +503,7 @@ func TestDenialWithoutGivingBack(t *testing.T) {
 	})
 	var seen error
 	h := httplimit.Protect(limiter(t, keeping, "10/1h"), &httplimit.Options{
-		Also:    []httplimit.Charge{{Limiter: limiter(t, penstock.StoreFunc(penstock.NewMemory(nil).Take), "1/1h")}},
+		Additional:    []httplimit.Charge{{Limiter: limiter(t, penstock.StoreFunc(penstock.NewMemory(nil).Take), "1/1h")}},
 		OnError: func(_ *http.Request, err error) { seen = err },
 	})(hello)
 	expect(t, "one too many", statuses(h, 2, alice), 200, 429)

@@ -186,7 +186,7 @@ func TestForeignKeyDoesNotSendTheStoreAway(t *testing.T) {
 	if d := take(t, fallback, request); d.Source != penstock.SourceStore {
 		t.Errorf("another key: got %+v, want it of the store", d)
 	}
-	if away, _ := fallback.Away(); away != 0 {
+	if away, _ := fallback.Down(); away != 0 {
 		t.Errorf("%d shards are away", away)
 	}
 }

@@ -38,10 +38,10 @@ type unfitError string
 
 func (e unfitError) Error() string { return string(e) }
 
-// Runs returns the run of every server that decides, by its address: a text that
+// RunIDs returns the run of every server that decides, by its address: a text that
 // is another whenever the server is started. A server that does not tell is left
 // out.
-func (s *Store) Runs(ctx context.Context) (map[string]string, error) {
+func (s *Store) RunIDs(ctx context.Context) (map[string]string, error) {
 	infos, err := s.client.Info(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("redisstore: info: %w: %w", penstock.ErrUnavailable, err)

@@ -24,7 +24,7 @@
 // A call ends after Options.Timeout at the latest. If it was not decided by then, its
 // error is [penstock.ErrUnavailable], and what it asked for may have been charged all
 // the same; under a Request.ID it can be asked again. [penstock.WithFallback] decides
-// such calls by itself, and with Options.MayBeAway Redis need not be there at the start.
+// such calls by itself, and with Options.AllowUnavailable Redis need not be there at the start.
 //
 // # Redis
 //
@@ -70,11 +70,11 @@ type Options struct {
 	// within their timeout. Default: 2048.
 	MaxCalls int
 
-	// MayBeAway lets [Open] return a store though nobody answers yet, for those
+	// AllowUnavailable lets [Open] return a store though nobody answers yet, for those
 	// who go on without it, as with [penstock.WithFallback]. Calls fail at once
 	// until somebody does, and have it tried again. What will not pass by itself,
 	// such as a wrong password, is an error all the same.
-	MayBeAway bool
+	AllowUnavailable bool
 }
 
 const (

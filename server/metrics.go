@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/server/judge"
+	"github.com/penstock-io/penstock/server/engine"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -127,7 +127,7 @@ var (
 )
 
 // counts tells what a judge has decided.
-type counts struct{ judge *judge.Judge }
+type counts struct{ judge *engine.Engine }
 
 func (c counts) Describe(ch chan<- *prometheus.Desc) {
 	ch <- decisionsDesc
@@ -136,9 +136,9 @@ func (c counts) Describe(ch chan<- *prometheus.Desc) {
 }
 
 func (c counts) Collect(ch chan<- prometheus.Metric) {
-	for _, n := range c.judge.Counts() {
+	for _, n := range c.judge.RuleCounters() {
 		counter := func(d *prometheus.Desc, v uint64, labels ...string) {
-			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append([]string{n.Policy}, labels...)...)
+			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append([]string{n.Rule}, labels...)...)
 		}
 		counter(decisionsDesc, n.Allowed.Load(), "allowed", "enforce")
 		counter(decisionsDesc, n.Denied.Load(), "denied", "enforce")
@@ -146,8 +146,8 @@ func (c counts) Collect(ch chan<- prometheus.Metric) {
 		counter(decisionsDesc, n.Errors.Load(), "error", "enforce")
 		counter(unitsDesc, n.AllowedUnits.Load(), "allowed")
 		counter(unitsDesc, n.DeniedUnits.Load(), "denied")
-		if n.Policy != "" { // limits that requests bring are as many as they like
-			ch <- prometheus.MustNewConstMetric(limitDesc, prometheus.GaugeValue, float64(n.Limit), n.Policy)
+		if n.Rule != "" { // limits that requests bring are as many as they like
+			ch <- prometheus.MustNewConstMetric(limitDesc, prometheus.GaugeValue, float64(n.Limit), n.Rule)
 		}
 	}
 }
@@ -165,7 +165,7 @@ func (s memoryStats) Collect(ch chan<- prometheus.Metric) {
 	stats := s.memory.Stats()
 	ch <- prometheus.MustNewConstMetric(keysDesc, prometheus.GaugeValue, float64(stats.Keys))
 	ch <- prometheus.MustNewConstMetric(bytesDesc, prometheus.GaugeValue, float64(stats.Bytes))
-	ch <- prometheus.MustNewConstMetric(sharedDesc, prometheus.CounterValue, float64(stats.Shared))
+	ch <- prometheus.MustNewConstMetric(sharedDesc, prometheus.CounterValue, float64(stats.OverflowDecisions))
 }
 
 // doorStats tells who is inside.
@@ -179,7 +179,7 @@ func (s doorStats) Describe(ch chan<- *prometheus.Desc) {
 
 func (s doorStats) Collect(ch chan<- prometheus.Metric) {
 	for _, o := range s.doors {
-		ch <- prometheus.MustNewConstMetric(connectionsDesc, prometheus.GaugeValue, float64(o.entrance.Inside()), o.name)
+		ch <- prometheus.MustNewConstMetric(connectionsDesc, prometheus.GaugeValue, float64(o.entrance.Active()), o.name)
 		ch <- prometheus.MustNewConstMetric(refusedDesc, prometheus.CounterValue, float64(o.entrance.Refused()), o.name)
 		if o.certificate != nil {
 			expiry := float64(o.certificate.expires().Unix())

@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/penstock-io/penstock/server/judge"
+	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -22,7 +22,7 @@ type Server struct {
 	config  *Config
 	log     *slog.Logger
 	metrics *metrics
-	judge   *judge.Judge
+	judge   *engine.Engine
 	source  *rules.Source // nil without rules
 	doors   []*opening
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/redisstore"
-	"github.com/penstock-io/penstock/server/judge"
+	"github.com/penstock-io/penstock/server/engine"
 )
 
 // openStore opens the store, and the judge that asks it.
@@ -20,7 +20,7 @@ func (s *Server) openStore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.judge = judge.New(store, &judge.Options{Token: s.config.Token, Shadow: s.config.Shadow})
+	s.judge = engine.New(store, &engine.Options{Token: s.config.Token, Shadow: s.config.Shadow})
 	s.metrics.registry.MustRegister(counts{s.judge})
 	return nil
 }
@@ -38,7 +38,7 @@ func (s *Server) openRedis(ctx context.Context) (penstock.Store, error) {
 	limited, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
 	redis, err := redisstore.Open(limited, c.Store, &redisstore.Options{
-		Prefix: c.RedisPrefix, Timeout: c.RedisTimeout, MayBeAway: true,
+		Prefix: c.RedisPrefix, Timeout: c.RedisTimeout, AllowUnavailable: true,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("--store: %w", err)

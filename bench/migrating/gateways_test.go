@@ -78,7 +78,7 @@ func kongAfter(store penstock.Store, mux http.Handler) (http.Handler, error) {
 		return nil, err
 	}
 	return httplimit.Protect(second, &httplimit.Options{
-		Also:    []httplimit.Charge{{Limiter: day}},
+		Additional:    []httplimit.Charge{{Limiter: day}},
 		Headers: httplimit.Kong,
 	})(mux), nil
 }

@@ -48,7 +48,7 @@ const steadily = 500 * time.Millisecond
 func awaitBack(f *penstock.Fallback) error {
 	since := time.Now()
 	return until("no shard is away", func() bool {
-		if away, _ := f.Away(); away > 0 {
+		if away, _ := f.Down(); away > 0 {
 			since = time.Now()
 		}
 		return time.Since(since) >= steadily

@@ -109,7 +109,7 @@ func (b *bench) hang() error {
 	defer s.stop()
 	w := &watch{}
 	fallback := penstock.WithFallback(store, nil, &penstock.FallbackOptions{
-		OnChange: func(c penstock.FallbackChange) { w.away.Store(c.Away) },
+		OnChange: func(c penstock.FallbackChange) { w.away.Store(c.Down) },
 	})
 	lim, err := limiter(fallback, "1000000/1s")
 	if err != nil {

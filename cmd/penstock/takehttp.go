@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/penstock-io/penstock/server/httpapi/client"
+	"github.com/penstock-io/penstock/server/client"
 )
 
 // askHTTP asks POST /v1/take.
@@ -16,7 +16,7 @@ func (r *takeRequest) askHTTP(ctx context.Context, server string) (*takeAnswer, 
 	if err != nil {
 		return nil, err
 	}
-	a, err := c.Ask(ctx, r.question())
+	a, err := c.Do(ctx, r.question())
 	var refused *client.Error
 	switch {
 	case errors.As(err, &refused):
@@ -28,20 +28,20 @@ func (r *takeRequest) askHTTP(ctx context.Context, server string) (*takeAnswer, 
 	return &takeAnswer{allowed: a.Allowed, text: textOf(a), raw: a.JSON}, nil
 }
 
-func (r *takeRequest) question() client.Question {
+func (r *takeRequest) question() client.TakeRequest {
 	if r.domain == "" {
-		return client.Question{Key: r.key, Limit: r.limit, Cost: r.cost, AtMost: r.atMost, ID: r.id}
+		return client.TakeRequest{Key: r.key, Limit: r.limit, Cost: r.cost, AtMost: r.atMost, ID: r.id}
 	}
 	var d client.Descriptor
 	for _, e := range r.entries {
 		d.Entries = append(d.Entries, client.Entry(e))
 	}
-	return client.Question{Domain: r.domain, Cost: r.cost, Descriptors: []client.Descriptor{d}}
+	return client.TakeRequest{Domain: r.domain, Cost: r.cost, Descriptors: []client.Descriptor{d}}
 }
 
 // textOf returns an answer for people. Where rules decide there is one descriptor, and
 // what is said about that says it all.
-func textOf(a client.Answer) string {
+func textOf(a client.TakeResponse) string {
 	if len(a.Parts) > 0 {
 		a = a.Parts[0]
 	}

@@ -75,7 +75,7 @@ func handler(store penstock.Store, m model) (http.Handler, error) {
 	}
 	protect := httplimit.Protect(requests, &httplimit.Options{
 		Key:  customer,
-		Also: []httplimit.Charge{{Limiter: tokens, Key: customer, Cost: estimate, After: httplimit.AsSaid}},
+		Additional: []httplimit.Charge{{Limiter: tokens, Key: customer, Cost: estimate, After: httplimit.ReportedCost}},
 	})
 	refuse := httplimit.Protect(strangers, nil)(http.HandlerFunc(refuseStranger))
 	mux := http.NewServeMux()

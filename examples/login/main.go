@@ -43,7 +43,7 @@ func handler(store penstock.Store) (http.Handler, error) {
 	// guesses at once are no way around the limit.
 	protect := httplimit.Protect(perAddress, &httplimit.Options{
 		After: httplimit.OnlyFailures,
-		Also:  []httplimit.Charge{{Limiter: perName, Key: user, After: httplimit.ResetOnSuccess}},
+		Additional:  []httplimit.Charge{{Limiter: perName, Key: user, After: httplimit.ResetOnSuccess}},
 	})
 	mux := http.NewServeMux()
 	mux.Handle("POST /login", protect(http.HandlerFunc(login)))

@@ -47,7 +47,7 @@ func handler(store penstock.Store) (http.Handler, error) {
 		}
 	}
 	// Behind a load balancer, Options.Proxies has to say so.
-	protect := httplimit.Protect(limiters["address"], &httplimit.Options{Also: []httplimit.Charge{
+	protect := httplimit.Protect(limiters["address"], &httplimit.Options{Additional: []httplimit.Charge{
 		{Limiter: limiters["minute"], Key: phone, After: httplimit.FreeServerErrors},
 		{Limiter: limiters["day"], Key: phone, After: httplimit.FreeServerErrors},
 	}})

@@ -17,18 +17,18 @@ const maxText = 128
 // maxProxies bounds how far back a chain of trusted proxies is followed.
 const maxProxies = 64
 
-// A Book knows which addresses are proxies, whose word about others is taken.
-// [NewBook] makes one.
-type Book struct {
+// A Resolver knows which addresses are proxies, whose word about others is taken.
+// [NewResolver] makes one.
+type Resolver struct {
 	proxies []netip.Prefix
 	bits    int
 }
 
-// NewBook returns a book with the addresses of those whose word is taken, and how
+// NewResolver returns a book with the addresses of those whose word is taken, and how
 // many bits of an IPv6 address tell clients apart, by default 64. Addresses of IPv4
 // may be written in the form that IPv6 has for them.
-func NewBook(proxies []netip.Prefix, bits int) *Book {
-	b := &Book{proxies: make([]netip.Prefix, len(proxies)), bits: bits}
+func NewResolver(proxies []netip.Prefix, bits int) *Resolver {
+	b := &Resolver{proxies: make([]netip.Prefix, len(proxies)), bits: bits}
 	for i, p := range proxies {
 		b.proxies[i] = unmap(p)
 	}
@@ -54,7 +54,7 @@ func unmap(p netip.Prefix) netip.Prefix {
 //
 // It returns "" if that cannot be told. The client is then not known by the
 // proxy's address, for everybody comes from there.
-func (b *Book) Key(peer string, forwarded []string) string {
+func (b *Resolver) Key(peer string, forwarded []string) string {
 	host, addr := parse(peer)
 	c := chain{lines: forwarded}
 	for range maxProxies {
@@ -71,7 +71,7 @@ func (b *Book) Key(peer string, forwarded []string) string {
 	return ""
 }
 
-func (b *Book) trusts(a netip.Addr) bool {
+func (b *Resolver) trusts(a netip.Addr) bool {
 	a = a.Unmap().WithZone("")
 	for _, p := range b.proxies {
 		if p.Contains(a) {
@@ -128,7 +128,7 @@ func parse(text string) (host string, a netip.Addr) {
 }
 
 // name returns what a client is known by.
-func (b *Book) name(host string, a netip.Addr) string {
+func (b *Resolver) name(host string, a netip.Addr) string {
 	switch {
 	case !a.IsValid():
 		return ""

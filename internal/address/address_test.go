@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-var home = NewBook([]netip.Prefix{
+var home = NewResolver([]netip.Prefix{
 	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8:ffff::/48"),
 }, 64)
 
@@ -107,7 +107,7 @@ func TestIPv4WithinIPv6(t *testing.T) {
 	} {
 		for _, way := range ways {
 			for _, bits := range []int{48, 64, 128} {
-				b := NewBook(nil, bits)
+				b := NewResolver(nil, bits)
 				if got := b.Key("["+way+"]:1234", nil); got != client && (bits == 64 || !strings.HasSuffix(client, "/64")) {
 					t.Errorf("%s, by %d bits, is known as %q, want %q", way, bits, got, client)
 				}
@@ -122,7 +122,7 @@ func TestProxiesInIPv6sClothes(t *testing.T) {
 		"::ffff:10.0.0.0/104": true, "::ffff:10.0.0.1/128": true, "::ffff:0.0.0.0/96": true, "10.0.0.0/8": true,
 		"::ffff:10.0.0.2/128": false, "::ffff:11.0.0.0/104": false, "::/0": false,
 	} {
-		b := NewBook([]netip.Prefix{netip.MustParsePrefix(text)}, 0)
+		b := NewResolver([]netip.Prefix{netip.MustParsePrefix(text)}, 0)
 		for _, proxy := range []string{"10.0.0.1:1", "[::ffff:10.0.0.1]:1"} {
 			if got := b.Key(proxy, []string{"203.0.113.9"}); (got == "203.0.113.9") != trusted {
 				t.Errorf("with %s as a proxy, whom %s forwards for is known as %q", text, proxy, got)
@@ -139,7 +139,7 @@ func TestBits(t *testing.T) {
 	for bits, want := range map[int]string{
 		48: "2001:db8:1::/48", 56: "2001:db8:1:200::/56", 128: "2001:db8:1:2ff::1", 999: "2001:db8:1:2ff::1", 0: "2001:db8:1:2ff::/64", -1: "2001:db8:1:2ff::/64",
 	} {
-		b := NewBook(nil, bits)
+		b := NewResolver(nil, bits)
 		if got := b.Key("[2001:db8:1:2ff::1]:1", nil); got != want {
 			t.Errorf("by %d bits: %q, want %q", bits, got, want)
 		}
@@ -147,7 +147,7 @@ func TestBits(t *testing.T) {
 }
 
 func TestPrivateNetworks(t *testing.T) {
-	b := NewBook(Private(), 64)
+	b := NewResolver(Private(), 64)
 	for _, inside := range []string{"127.0.0.1:1", "[::1]:1", "10.1.2.3:1", "172.31.0.1:1", "192.168.1.1:1", "[fd12::1]:1"} {
 		if got := b.Key(inside, []string{"203.0.113.9"}); got != "203.0.113.9" {
 			t.Errorf("%s is not taken for a proxy: %q", inside, got)

@@ -81,7 +81,7 @@ func sameStore(a, b *penstock.Limiter) bool {
 // taken one store after the other, and given back if a later one denies. A denial
 // stays one if giving back fails. If a store fails that was to allow or deny,
 // allowed is true, and what the stores before it granted stays taken: it is for the
-// caller to [Set.GiveBack], unless the request goes on all the same.
+// caller to [Set.Refund], unless the request goes on all the same.
 func (s *Set) Take(ctx context.Context, parts []Part) (decided int, allowed bool, err error) {
 	for i := range parts {
 		if parts[i].Cost < 0 {
@@ -95,7 +95,7 @@ func (s *Set) Take(ctx context.Context, parts []Part) (decided int, allowed bool
 		}
 		for i := from; i < end; i++ {
 			if !parts[i].Decision.Allowed {
-				return end, false, s.GiveBack(ctx, parts[:from], began)
+				return end, false, s.Refund(ctx, parts[:from], began)
 			}
 		}
 		from = end
@@ -164,7 +164,7 @@ func (s *Set) Hold(ctx context.Context, parts []Part) error {
 	case <-t.C:
 		return nil
 	case <-ctx.Done():
-		_ = s.GiveBack(ctx, parts, began) // an error leaves units charged, which admits too little rather than too much
+		_ = s.Refund(ctx, parts, began) // an error leaves units charged, which admits too little rather than too much
 		return ctx.Err()
 	}
 }

@@ -170,7 +170,7 @@ func TestAFailure(t *testing.T) {
 	if n != 1 || !ok || !errors.Is(err, lost) || remaining(t, a) != 7 {
 		t.Errorf("%d decided, %v, %v, and %d of 10 remain", n, ok, err, remaining(t, a))
 	}
-	if err := s.GiveBack(t.Context(), ps[:n], began); err != nil {
+	if err := s.Refund(t.Context(), ps[:n], began); err != nil {
 		t.Error(err)
 	}
 	if got := remaining(t, a); got != 10 {

@@ -8,9 +8,9 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// GiveBack gives back what the first limiters were charged at a time or later, even
+// Refund gives back what the first limiters were charged at a time or later, even
 // if ctx has ended.
-func (s *Set) GiveBack(ctx context.Context, parts []Part, since time.Time) (first error) {
+func (s *Set) Refund(ctx context.Context, parts []Part, since time.Time) (first error) {
 	if len(parts) == 0 {
 		return nil
 	}

@@ -6,7 +6,7 @@ import (
 	"strconv"
 
 	"github.com/penstock-io/penstock/httplimit"
-	"github.com/penstock-io/penstock/server/httpdoor"
+	"github.com/penstock-io/penstock/server/internal/httpserver"
 )
 
 // answer writes a result: its headers, its status and its body.
@@ -47,7 +47,7 @@ func (c *call) collect(r *result, passes bool) {
 func (r *result) appendTo(b []byte) []byte {
 	b = append(b, '{')
 	if r.limited {
-		b = httpdoor.AppendDecision(b, &r.decision)
+		b = httpserver.AppendDecision(b, &r.decision)
 	} else {
 		b = append(b, `"allowed":`...)
 		b = strconv.AppendBool(b, r.decision.Allowed)

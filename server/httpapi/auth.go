@@ -8,20 +8,20 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
-	"github.com/penstock-io/penstock/server/httpdoor"
-	"github.com/penstock-io/penstock/server/judge"
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/internal/httpserver"
 )
 
 // auth answers /v1/auth.
-func (d *Door) auth(w http.ResponseWriter, r *http.Request) {
+func (d *Server) auth(w http.ResponseWriter, r *http.Request) {
 	w.Header()["Cache-Control"] = noStore
 	v, err := readVisit(r)
 	if err != nil {
 		writeVisitProblem(w, err)
 		return
 	}
-	if d.loosens([]question{v.question}) && !d.judge.MayUndo(httpdoor.Caller(r)) {
-		httpdoor.Refuse(w, mayNotUndo)
+	if d.loosens([]question{v.question}) && !d.judge.MayRefund(httpserver.Caller(r)) {
+		httpserver.WriteProblem(w, mayNotUndo)
 		return
 	}
 	c := calls.Get().(*call)
@@ -43,7 +43,7 @@ func (d *Door) auth(w http.ResponseWriter, r *http.Request) {
 var noStore = []string{"no-store"}
 
 // admit decides a visit, and holds it until its turn has come.
-func (d *Door) admit(r *http.Request, c *call, v *visit) (result, error) {
+func (d *Server) admit(r *http.Request, c *call, v *visit) (result, error) {
 	ctx := r.Context()
 	began := d.begin()
 	decided, err := d.decideVisit(ctx, c, v)
@@ -57,7 +57,7 @@ func (d *Door) admit(r *http.Request, c *call, v *visit) (result, error) {
 	}
 	// While a body is unread, nobody notices that the caller has gone.
 	_, _ = io.CopyN(io.Discard, r.Body, maxBody)
-	defer httpdoor.Hold(r)()
+	defer httpserver.Suspend(r)()
 	turn := time.NewTimer(delay)
 	defer turn.Stop()
 	select {
@@ -68,7 +68,7 @@ func (d *Door) admit(r *http.Request, c *call, v *visit) (result, error) {
 	}
 }
 
-func (d *Door) decideVisit(ctx context.Context, c *call, v *visit) (result, error) {
+func (d *Server) decideVisit(ctx context.Context, c *call, v *visit) (result, error) {
 	if v.said.has(byRules) {
 		return c.decideByRules(ctx, d.judge, &v.question)
 	}
@@ -85,7 +85,7 @@ func (d *Door) decideVisit(ctx context.Context, c *call, v *visit) (result, erro
 }
 
 // turnAway denies a visit that was granted for a time too far ahead.
-func (d *Door) turnAway(ctx context.Context, c *call, v *visit, granted result) (result, error) {
+func (d *Server) turnAway(ctx context.Context, c *call, v *visit, granted result) (result, error) {
 	if err := d.giveBack(ctx, c, v, granted); err != nil {
 		return result{}, err
 	}
@@ -107,7 +107,7 @@ func deny(r result, retryAfter time.Duration) result {
 
 // giveBack gives back what a visit was granted, whether or not anyone is still
 // there to hear of it.
-func (d *Door) giveBack(ctx context.Context, c *call, v *visit, granted result) error {
+func (d *Server) giveBack(ctx context.Context, c *call, v *visit, granted result) error {
 	ctx = context.WithoutCancel(ctx)
 	if !v.said.has(byRules) {
 		r, err := v.request(d.limits)
@@ -118,11 +118,11 @@ func (d *Door) giveBack(ctx context.Context, c *call, v *visit, granted result) 
 		_, err = d.judge.Take(ctx, r)
 		return err
 	}
-	back := make([]judge.Descriptor, len(v.descriptors))
+	back := make([]engine.Descriptor, len(v.descriptors))
 	for i, descriptor := range v.descriptors {
 		descriptor.Cost = -granted.parts[i].decision.Granted
 		back[i] = descriptor
 	}
-	var verdict judge.Verdict
+	var verdict engine.Result
 	return d.judge.Decide(ctx, v.domain, back, &verdict)
 }

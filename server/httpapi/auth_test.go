@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/httpapi"
-	"github.com/penstock-io/penstock/server/judge"
 )
 
 // auth asks whether a request may pass.
@@ -269,7 +269,7 @@ func TestAStoreThatCannotDecide(t *testing.T) {
 }
 
 func TestNoRulesAreLoaded(t *testing.T) {
-	at := serve(t, newDoor(t, judge.New(stillMemory(), nil), nil))
+	at := serve(t, newDoor(t, engine.New(stillMemory(), nil), nil))
 	for _, got := range []answer{auth(t, at, "domain=edge&tenant=x"), post(t, at, byRules("tenant=x"))} {
 		if p := got.problem(t); got.status != 503 || p.Type != httpapi.ProblemNoRules {
 			t.Errorf("got %+v, want 503", got)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
-	"github.com/penstock-io/penstock/server/judge"
+	"github.com/penstock-io/penstock/server/engine"
 )
 
 // A call is one request to /v1/take: what it asks, and what it is answered. It is
@@ -25,7 +25,7 @@ type call struct {
 
 	requests  []penstock.Request
 	decisions []penstock.Decision
-	verdict   judge.Verdict
+	verdict   engine.Result
 	answers   []httplimit.Answer
 }
 

@@ -20,7 +20,7 @@ func (d *discard) WriteHeader(int)             {}
 func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
 
 // replay returns a function that asks the door the same again and again.
-func replay(d *Door, body string) func() {
+func replay(d *Server, body string) func() {
 	r := httptest.NewRequest(http.MethodPost, "/v1/take", nil)
 	r.Header.Set("Content-Type", "application/json")
 	text := []byte(body)

@@ -5,7 +5,7 @@ import (
 	"errors"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/server/judge"
+	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -23,7 +23,7 @@ type result struct {
 func (r *result) shadow() bool { return r.rule != nil && r.rule.Shadow }
 
 // decide has the judge answer the questions.
-func (c *call) decide(ctx context.Context, j *judge.Judge, limits *limitCache) (result, error) {
+func (c *call) decide(ctx context.Context, j *engine.Engine, limits *limitCache) (result, error) {
 	switch c.mode {
 	case each:
 		return c.decideEach(ctx, j, limits)
@@ -42,7 +42,7 @@ func (c *call) decide(ctx context.Context, j *judge.Judge, limits *limitCache) (
 	return result{decision: d, limited: true, limit: r.Limit}, err
 }
 
-func (c *call) decideByRules(ctx context.Context, j *judge.Judge, q *question) (result, error) {
+func (c *call) decideByRules(ctx context.Context, j *engine.Engine, q *question) (result, error) {
 	if err := j.Decide(ctx, q.domain, q.descriptors, &c.verdict); err != nil {
 		return result{}, err
 	}
@@ -50,7 +50,7 @@ func (c *call) decideByRules(ctx context.Context, j *judge.Judge, q *question) (
 }
 
 // decideEach decides every question by itself, those about keys in one trip.
-func (c *call) decideEach(ctx context.Context, j *judge.Judge, limits *limitCache) (result, error) {
+func (c *call) decideEach(ctx context.Context, j *engine.Engine, limits *limitCache) (result, error) {
 	if err := c.prepareEach(limits); err != nil {
 		return result{}, err
 	}
@@ -101,17 +101,17 @@ func (c *call) prepareEach(limits *limitCache) error {
 
 // checkRules returns an error if a question is for rules, and there are none. It is
 // asked before anything is charged.
-func (c *call) checkRules(j *judge.Judge) error {
+func (c *call) checkRules(j *engine.Engine) error {
 	for i := range c.questions {
 		if c.questions[i].said.has(byRules) && j.Rules() == nil {
-			return inRequest(i, judge.ErrNoRules)
+			return inRequest(i, engine.ErrNoRules)
 		}
 	}
 	return nil
 }
 
 // decideAll decides the questions as one.
-func (c *call) decideAll(ctx context.Context, j *judge.Judge, limits *limitCache) (result, error) {
+func (c *call) decideAll(ctx context.Context, j *engine.Engine, limits *limitCache) (result, error) {
 	ruled := c.questions[0].said.has(byRules)
 	for i := range c.questions {
 		switch q := &c.questions[i]; {
@@ -160,8 +160,8 @@ func (c *call) locate(ctx context.Context, err error) error {
 }
 
 // decideAllByRules puts the descriptors of all questions into one.
-func (c *call) decideAllByRules(ctx context.Context, j *judge.Judge) (result, error) {
-	var descriptors []judge.Descriptor
+func (c *call) decideAllByRules(ctx context.Context, j *engine.Engine) (result, error) {
+	var descriptors []engine.Descriptor
 	for i := range c.questions {
 		descriptors = append(descriptors, c.questions[i].descriptors...)
 	}
@@ -189,7 +189,7 @@ func noneOver(parts []result) bool {
 
 // resultsOf returns the results of descriptors. One that is in shadow passes,
 // whatever was decided.
-func resultsOf(statuses []judge.Status) []result {
+func resultsOf(statuses []engine.Status) []result {
 	parts := make([]result, len(statuses))
 	for i, s := range statuses {
 		s.Decision.Allowed = !s.Over

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/server/judge"
+	"github.com/penstock-io/penstock/server/engine"
 )
 
 // wire is what encoding/json makes of a body. It lets much more pass.
@@ -158,10 +158,10 @@ func TestLimitTextsAreRememberedWithinBounds(t *testing.T) {
 }
 
 // testDoor returns a door to an empty memory.
-func testDoor(t testing.TB) (*Door, *penstock.Memory) {
+func testDoor(t testing.TB) (*Server, *penstock.Memory) {
 	t.Helper()
 	store := penstock.NewMemory(nil)
-	d, err := New(judge.New(store, nil), nil)
+	d, err := New(engine.New(store, nil), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"net/http"
 
-	"github.com/penstock-io/penstock/server/httpdoor"
-	"github.com/penstock-io/penstock/server/rls"
+	"github.com/penstock-io/penstock/server/internal/httpserver"
+	"github.com/penstock-io/penstock/server/rlsproto"
 )
 
 // envoyJSON answers /json as envoyproxy/ratelimit does: by any method and of any
@@ -13,8 +13,8 @@ import (
 //
 // Only pages in browsers must say that they send JSON. For that they need a
 // permission, which nobody gives them here.
-func (d *Door) envoyJSON(w http.ResponseWriter, r *http.Request) {
-	if httpdoor.FromPage(r) && !isJSON(r.Header.Get("Content-Type")) {
+func (d *Server) envoyJSON(w http.ResponseWriter, r *http.Request) {
+	if httpserver.FromPage(r) && !isJSON(r.Header.Get("Content-Type")) {
 		refuseEnvoy(w, errNotJSON)
 		return
 	}
@@ -24,9 +24,9 @@ func (d *Door) envoyJSON(w http.ResponseWriter, r *http.Request) {
 		refuseEnvoy(w, err)
 		return
 	}
-	mayUndo := d.judge.MayUndo(httpdoor.Caller(r))
+	mayUndo := d.judge.MayRefund(httpserver.Caller(r))
 	began := d.begin()
-	answer, over, err := d.envoy.AnswerJSON(r.Context(), c.in, mayUndo)
+	answer, over, err := d.envoy.HandleJSON(r.Context(), c.in, mayUndo)
 	d.finish(began)
 	if err != nil {
 		refuseEnvoy(w, err)
@@ -49,7 +49,7 @@ func refuseEnvoy(w http.ResponseWriter, err error) {
 		status = http.StatusRequestEntityTooLarge
 	case errors.Is(err, errNotJSON):
 		status = http.StatusUnsupportedMediaType
-	case errors.Is(err, rls.ErrMayNotUndo):
+	case errors.Is(err, rlsproto.ErrRefundForbidden):
 		status = http.StatusForbidden
 	}
 	http.Error(w, http.StatusText(status), status)

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/httpapi"
-	"github.com/penstock-io/penstock/server/judge"
-	"github.com/penstock-io/penstock/server/rls"
+	"github.com/penstock-io/penstock/server/rlsproto"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -25,13 +25,13 @@ descriptors:
       requests_per_unit: 2
 `
 
-func envoyJudge(t *testing.T, store penstock.Store) *judge.Judge {
+func envoyJudge(t *testing.T, store penstock.Store) *engine.Engine {
 	t.Helper()
 	set, err := rules.Parse(rules.File{Name: "mongo.yaml", Text: []byte(envoyRules)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	j := judge.New(store, nil)
+	j := engine.New(store, nil)
 	j.SetRules(set)
 	return j
 }
@@ -52,7 +52,7 @@ func compact(t *testing.T, text string) string {
 
 func TestJSONAsEnvoysServiceAnswersIt(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		door := newDoor(t, envoyJudge(t, store), &httpapi.Options{Envoy: &rls.Options{Headers: true}})
+		door := newDoor(t, envoyJudge(t, store), &httpapi.Options{Envoy: &rlsproto.Options{Headers: true}})
 		at := serve(t, door)
 		ask := `{"domain":"mongo_cps","descriptors":[{"entries":[{"key":"database","value":"users"}]}]}`
 		for i, want := range []string{
@@ -94,8 +94,8 @@ func TestWhatEnvoysServiceRefuses(t *testing.T) {
 	if got := do(t, "POST", at+"/json", strings.Repeat(" ", 64<<10+1), nil); got.status != 413 {
 		t.Errorf("a body of more than 64 KiB: got %+v, want 413", got)
 	}
-	for name, j := range map[string]*judge.Judge{
-		"no rules": judge.New(stillMemory(), nil), "no store": envoyJudge(t, broken),
+	for name, j := range map[string]*engine.Engine{
+		"no rules": engine.New(stillMemory(), nil), "no store": envoyJudge(t, broken),
 	} {
 		ask := `{"domain":"mongo_cps","descriptors":[{"entries":[{"key":"database","value":"users"}]}]}`
 		if got := do(t, "POST", serve(t, newDoor(t, j, nil))+"/json", ask, nil); got.status != 400 {
@@ -148,7 +148,7 @@ func TestHitsAreGivenBackOnlyToThoseWhoMay(t *testing.T) {
 
 func TestHealthcheckAsEnvoysServiceAnswersIt(t *testing.T) {
 	var reason error
-	door := newDoor(t, judge.New(stillMemory(), nil), &httpapi.Options{Ready: func() error { return reason }})
+	door := newDoor(t, engine.New(stillMemory(), nil), &httpapi.Options{Ready: func() error { return reason }})
 	at := serve(t, door)
 	do(t, "GET", at+"/healthcheck", "", nil).want(t, 200, "OK")
 	reason = errors.New("the store is away")

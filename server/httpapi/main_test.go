@@ -17,8 +17,8 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/redisstore"
+	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/httpapi"
-	"github.com/penstock-io/penstock/server/judge"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -83,19 +83,19 @@ descriptors:
 `
 
 // judgeOf returns a judge by the rules above.
-func judgeOf(t testing.TB, store penstock.Store, o *judge.Options) *judge.Judge {
+func judgeOf(t testing.TB, store penstock.Store, o *engine.Options) *engine.Engine {
 	t.Helper()
 	set, err := rules.Parse(rules.File{Name: "edge.yaml", Text: []byte(ruleFile)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	j := judge.New(store, o)
+	j := engine.New(store, o)
 	j.SetRules(set)
 	return j
 }
 
 // newDoor returns a door that nobody listens at.
-func newDoor(t testing.TB, j *judge.Judge, o *httpapi.Options) *httpapi.Door {
+func newDoor(t testing.TB, j *engine.Engine, o *httpapi.Options) *httpapi.Server {
 	t.Helper()
 	door, err := httpapi.New(j, o)
 	if err != nil {
@@ -105,7 +105,7 @@ func newDoor(t testing.TB, j *judge.Judge, o *httpapi.Options) *httpapi.Door {
 }
 
 // serve opens a door on a port, and returns its address.
-func serve(t testing.TB, door *httpapi.Door) string {
+func serve(t testing.TB, door *httpapi.Server) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -19,9 +19,9 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
+	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/httpapi"
-	"github.com/penstock-io/penstock/server/judge"
-	"github.com/penstock-io/penstock/server/rls"
+	"github.com/penstock-io/penstock/server/rlsproto"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -83,9 +83,9 @@ func TestTheFileDescribesTheDoor(t *testing.T) {
 	take(strings.Repeat(" ", 64<<10+1))
 	ask(door, here, "POST", "/v1/take", `{}`, "Content-Type", "text/plain")
 	for _, source := range []penstock.Source{penstock.SourceLease, penstock.SourceDenyCache, penstock.SourceFallback} {
-		ask(newDoor(t, judge.New(told(source), nil), nil), here, "POST", "/v1/take", `{"key":"k","limit":"1/1m"}`)
+		ask(newDoor(t, engine.New(told(source), nil), nil), here, "POST", "/v1/take", `{"key":"k","limit":"1/1m"}`)
 	}
-	noStore, noRules := newDoor(t, judgeOf(t, broken, nil), nil), newDoor(t, judge.New(stillMemory(), nil), nil)
+	noStore, noRules := newDoor(t, judgeOf(t, broken, nil), nil), newDoor(t, engine.New(stillMemory(), nil), nil)
 	for _, d := range []http.Handler{noStore, noRules} {
 		ask(d, here, "POST", "/v1/take", byRules("tenant=1"))
 		ask(d, here, "GET", "/v1/auth?domain=edge&tenant=1", "")
@@ -99,7 +99,7 @@ func TestTheFileDescribesTheDoor(t *testing.T) {
 	provoke(ask, door, noStore, noRules)
 	askEnvoy(t, ask)
 	ask(door, here, "GET", "/healthcheck", "")
-	notReady := newDoor(t, judge.New(stillMemory(), nil), &httpapi.Options{Ready: func() error { return errors.New("no") }})
+	notReady := newDoor(t, engine.New(stillMemory(), nil), &httpapi.Options{Ready: func() error { return errors.New("no") }})
 	ask(notReady, here, "GET", "/healthcheck", "")
 	ask(door, here, "GET", "/openapi.yaml", "")
 	ask(door, here, "GET", "/elsewhere", "")
@@ -246,9 +246,9 @@ func askEnvoy(t *testing.T, ask asking) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	j := judge.New(stillMemory(), nil)
+	j := engine.New(stillMemory(), nil)
 	j.SetRules(set)
-	door := newDoor(t, j, &httpapi.Options{Envoy: &rls.Options{Headers: true, DynamicMetadata: true}})
+	door := newDoor(t, j, &httpapi.Options{Envoy: &rlsproto.Options{Headers: true, DynamicMetadata: true}})
 	entries := func(key string) string { return `"entries":[{"key":"` + key + `","value":"v"}]` }
 	for _, unit := range []string{"second", "minute", "hour", "day", "week", "month", "year"} {
 		ask(door, "127.0.0.1:1", "POST", "/json", `{"domain":"d","descriptors":[{`+entries(unit)+`}]}`)

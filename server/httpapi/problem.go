@@ -8,7 +8,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
-	"github.com/penstock-io/penstock/server/judge"
+	"github.com/penstock-io/penstock/server/engine"
 )
 
 // The types of problem. Each is the address of its own documentation, and stays
@@ -117,11 +117,11 @@ func problemOf(err error) httplimit.Problem {
 		return field.asProblem()
 	}
 	switch {
-	case errors.Is(err, judge.ErrNoDomain):
+	case errors.Is(err, engine.ErrNoDomain):
 		return (&fieldError{path: []string{"domain"}, problem: "domain is empty"}).asProblem()
-	case errors.Is(err, judge.ErrNoDescriptors), errors.Is(err, judge.ErrTooMany):
+	case errors.Is(err, engine.ErrNoDescriptors), errors.Is(err, engine.ErrTooManyDescriptors):
 		return (&fieldError{path: []string{"descriptors"}, problem: err.Error()}).asProblem()
-	case errors.Is(err, judge.ErrNoRules):
+	case errors.Is(err, engine.ErrNoRules):
 		return httplimit.Problem{
 			Type: ProblemNoRules, Status: http.StatusServiceUnavailable,
 			Title: "No rules are loaded", Detail: "the request names a domain, and the server has no rules",

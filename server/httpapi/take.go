@@ -7,13 +7,13 @@ import (
 	"strings"
 
 	"github.com/penstock-io/penstock/httplimit"
-	"github.com/penstock-io/penstock/server/httpdoor"
+	"github.com/penstock-io/penstock/server/internal/httpserver"
 )
 
 // take answers POST /v1/take.
-func (d *Door) take(w http.ResponseWriter, r *http.Request) {
+func (d *Server) take(w http.ResponseWriter, r *http.Request) {
 	if !isJSON(r.Header.Get("Content-Type")) {
-		httpdoor.Refuse(w, httplimit.Problem{
+		httpserver.WriteProblem(w, httplimit.Problem{
 			Type: ProblemNotJSON, Status: http.StatusUnsupportedMediaType,
 			Title: "The body is not JSON", Detail: "want Content-Type: application/json",
 		})
@@ -25,8 +25,8 @@ func (d *Door) take(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, err)
 		return
 	}
-	if (c.undoes() || d.loosens(c.questions)) && !d.judge.MayUndo(httpdoor.Caller(r)) {
-		httpdoor.Refuse(w, mayNotUndo)
+	if (c.undoes() || d.loosens(c.questions)) && !d.judge.MayRefund(httpserver.Caller(r)) {
+		httpserver.WriteProblem(w, mayNotUndo)
 		return
 	}
 	began := d.begin()
@@ -47,13 +47,13 @@ var mayNotUndo = httplimit.Problem{
 
 // loosens reports whether one of the questions brings a limit in the place of a
 // rule's, which would undo what that has counted.
-func (d *Door) loosens(questions []question) bool {
+func (d *Server) loosens(questions []question) bool {
 	for i := range questions {
 		q := &questions[i]
 		if !strings.Contains(q.limit, "name=") {
 			continue
 		}
-		if r, err := d.limits.request(q.limit); err == nil && d.judge.Loosens(r.Limit) {
+		if r, err := d.limits.request(q.limit); err == nil && d.judge.OverridesRule(r.Limit) {
 			return true
 		}
 	}
@@ -77,13 +77,13 @@ func isJSON(contentType string) bool {
 func writeProblem(w http.ResponseWriter, err error) {
 	if errors.Is(err, errTooLarge) {
 		w.Header().Set("Connection", "close") // the rest of the body is not worth reading
-		httpdoor.Refuse(w, httplimit.Problem{
+		httpserver.WriteProblem(w, httplimit.Problem{
 			Type: ProblemTooLarge, Status: http.StatusRequestEntityTooLarge,
 			Title: "The body is too large", Detail: "want at most 64 KiB",
 		})
 		return
 	}
-	httpdoor.Refuse(w, problemOf(err))
+	httpserver.WriteProblem(w, problemOf(err))
 }
 
 // read reads the body and what it asks.

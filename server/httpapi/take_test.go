@@ -11,8 +11,8 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
+	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/httpapi"
-	"github.com/penstock-io/penstock/server/judge"
 )
 
 // open serves a store, with rules, and returns the address.
@@ -215,7 +215,7 @@ func TestADoorThatCannotBe(t *testing.T) {
 	if _, err := httpapi.New(nil, nil); err == nil {
 		t.Error("without a judge: want an error")
 	}
-	j := judge.New(penstock.NewMemory(nil), nil)
+	j := engine.New(penstock.NewMemory(nil), nil)
 	if _, err := httpapi.New(j, &httpapi.Options{Form: httplimit.NoHeaders + 1}); err == nil {
 		t.Error("with headers of no form: want an error")
 	}
@@ -227,7 +227,7 @@ func TestDecisionsAreMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var took []time.Duration
 		door := newDoor(t, judgeOf(t, penstock.NewMemory(nil), nil), &httpapi.Options{
-			Took: func(d time.Duration) { took = append(took, d) },
+			ObserveLatency: func(d time.Duration) { took = append(took, d) },
 		})
 		visit(t.Context(), door, "domain=edge&line=k")
 		visit(t.Context(), door, "domain=edge&line=k")

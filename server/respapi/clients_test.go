@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/server/judge"
+	"github.com/penstock-io/penstock/server/engine"
 	"github.com/redis/rueidis"
 )
 
@@ -37,7 +37,7 @@ func runTool(t *testing.T, addr, stdin, tool string, args ...string) string {
 func TestRedisCLI(t *testing.T) {
 	for name, store := range stores(t) {
 		t.Run(name, func(t *testing.T) {
-			useRedisCLI(t, open(t, newDoor(t, store, nil, &judge.Options{Token: "secret"}, nil)))
+			useRedisCLI(t, open(t, newDoor(t, store, nil, &engine.Options{Token: "secret"}, nil)))
 		})
 	}
 }
@@ -90,7 +90,7 @@ func benchmark(t *testing.T, store penstock.Store, args string) {
 	if !strings.Contains(got, "requests per second") || strings.Contains(strings.ToLower(got), "err") || strings.Contains(got, "WARN") {
 		t.Errorf("redis-benchmark said %s", got)
 	}
-	counts := d.judge.Counts()[0]
+	counts := d.judge.RuleCounters()[0]
 	if a, b := counts.Allowed.Load(), counts.Denied.Load(); a < 1600 || a+b < n {
 		t.Errorf("%d allowed and %d denied, want 16 of each of 100 keys and %d in all", a, b, n)
 	}
@@ -102,7 +102,7 @@ func TestRueidis(t *testing.T) {
 		{}, {AlwaysRESP2: true, DisableCache: true}, {Password: "secret", ClientName: "web-1"}, {ForceSingleClient: true},
 	} {
 		for _, store := range stores(t) {
-			d := newDoor(t, store, nil, &judge.Options{Token: "secret"}, nil)
+			d := newDoor(t, store, nil, &engine.Options{Token: "secret"}, nil)
 			option.InitAddress = []string{open(t, d)}
 			c, err := rueidis.NewClient(option)
 			if err != nil {
@@ -160,7 +160,7 @@ func useRueidis(t *testing.T, c rueidis.Client) {
 
 // What rueidis asks for at a wrong password is an error, and not a hang.
 func TestRueidisWithAWrongPassword(t *testing.T) {
-	d := newDoor(t, penstock.NewMemory(nil), nil, &judge.Options{Token: "secret"}, nil)
+	d := newDoor(t, penstock.NewMemory(nil), nil, &engine.Options{Token: "secret"}, nil)
 	c, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{open(t, d)}, Password: "sesame", Dialer: net.Dialer{Timeout: 10 * time.Second},
 	})

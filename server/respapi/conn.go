@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/server/judge"
+	"github.com/penstock-io/penstock/server/engine"
 )
 
 // How much a connection holds.
@@ -24,7 +24,7 @@ const (
 // pipeline costs one trip to the kernel each way. A client that does not read its
 // answers is not read from either.
 type conn struct {
-	door *Door
+	door *Server
 	net  net.Conn
 	id   int64
 	addr netip.Addr // without port; this machine's own for a unix socket
@@ -36,7 +36,7 @@ type conn struct {
 	out        reply
 	leaving    bool // to be closed once the answers are sent
 
-	clerk    judge.Clerk
+	clerk    engine.LocalCounters
 	requests []penstock.Request // to be decided in one trip
 	answers  []penstock.Decision
 
@@ -48,10 +48,10 @@ type conn struct {
 	seen   watched // the door's
 }
 
-func newConn(d *Door, nc net.Conn) *conn {
+func newConn(d *Server, nc net.Conn) *conn {
 	c := &conn{
 		door: d, net: nc, id: d.lastID.Add(1), addr: addrOf(nc.RemoteAddr()),
-		clerk: d.judge.Clerk(),
+		clerk: d.judge.LocalCounters(),
 	}
 	c.reset()
 	return c
@@ -158,22 +158,22 @@ func (c *conn) answer() {
 
 // report tells what has been counted.
 func (c *conn) report() {
-	c.clerk.Report()
+	c.clerk.Flush()
 	c.door.commands.Add(c.obeyed)
 	c.obeyed = 0
 }
 
 // begin and finish measure, if anybody wants to know.
 func (c *conn) begin() (began time.Time) {
-	if c.door.options.Took != nil {
+	if c.door.options.ObserveLatency != nil {
 		began = time.Now()
 	}
 	return began
 }
 
 func (c *conn) finish(began time.Time) {
-	if c.door.options.Took != nil && c.start > 0 {
-		c.door.options.Took(time.Since(began))
+	if c.door.options.ObserveLatency != nil && c.start > 0 {
+		c.door.options.ObserveLatency(time.Since(began))
 	}
 }
 

@@ -9,18 +9,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/penstock-io/penstock/server/judge"
+	"github.com/penstock-io/penstock/server/engine"
 )
 
 // newDoorOn returns a door to an empty store, both on a clock.
-func newDoorOn(c *clock) *Door {
-	d := must(New(judge.New(c.memory(), &judge.Options{Token: "secret"}), nil))
+func newDoorOn(c *clock) *Server {
+	d := must(New(engine.New(c.memory(), &engine.Options{Token: "secret"}), nil))
 	d.now, d.began = c.now, c.now()
 	return d
 }
 
 // direct returns a connection that nobody serves: what it is given it answers at once.
-func direct(d *Door) *conn { return newConn(d, &tape{}) }
+func direct(d *Server) *conn { return newConn(d, &tape{}) }
 
 // reply returns the reply to a command.
 func (c *conn) reply(t interface{ Fatalf(string, ...any) }, words ...string) string {

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/server/entrance"
-	"github.com/penstock-io/penstock/server/judge"
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/internal/connlimit"
 )
 
 // Whatever is said to the door, it keeps nothing of it, and everybody else is served.
@@ -73,7 +73,7 @@ func heap() uint64 {
 }
 
 // awaitConns waits until so many connections are open.
-func awaitConns(t testing.TB, d *Door, want int) {
+func awaitConns(t testing.TB, d *Server, want int) {
 	t.Helper()
 	await(t, func() bool {
 		d.mu.Lock()
@@ -305,8 +305,8 @@ func TestAnswersAreNotHoarded(t *testing.T) {
 // Clients there is no room for are told so, and INFO tells of them.
 func TestConnectionsAreCapped(t *testing.T) {
 	l := newRoad(t)
-	e := entrance.New(l, entrance.Options{Most: 2, Refuse: Refuse})
-	d := newDoor(t, penstock.NewMemory(nil), nil, nil, &Options{Entrance: e})
+	e := connlimit.New(l, connlimit.Options{Max: 2, Refuse: Refuse})
+	d := newDoor(t, penstock.NewMemory(nil), nil, nil, &Options{Listener: e})
 	serve(t, d, e)
 	first := l.dial(t)
 	first.want("+PONG", "PING")
@@ -328,7 +328,7 @@ func TestConnectionsAreCapped(t *testing.T) {
 
 // Before AUTH there is nothing to be had, and little to be said.
 func TestRequireAuth(t *testing.T) {
-	d := newDoor(t, penstock.NewMemory(nil), nil, &judge.Options{Token: "secret"}, &Options{RequireAuth: true})
+	d := newDoor(t, penstock.NewMemory(nil), nil, &engine.Options{Token: "secret"}, &Options{RequireAuth: true})
 	addr := open(t, d)
 	c := dial(t, addr)
 	noAuthYet := "-NOAUTH Authentication required."

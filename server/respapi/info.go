@@ -20,14 +20,14 @@ type section struct {
 }
 
 // room returns how many clients there is room for, and for how many there was none.
-func (d *Door) room() (most int, refused int64) {
-	if e := d.options.Entrance; e != nil {
-		return e.Most(), e.Refused()
+func (d *Server) room() (most int, refused int64) {
+	if e := d.options.Listener; e != nil {
+		return e.Max(), e.Refused()
 	}
 	return 0, 0
 }
 
-func (d *Door) sections() []section {
+func (d *Server) sections() []section {
 	d.mu.Lock()
 	open := len(d.conns)
 	d.mu.Unlock()

@@ -18,7 +18,7 @@ type session struct {
 func (c *conn) reset() {
 	c.session = session{
 		admitted: !c.door.options.RequireAuth,
-		mayUndo:  !c.door.options.RequireAuth && c.door.judge.MayUndo(c.addr, ""),
+		mayUndo:  !c.door.options.RequireAuth && c.door.judge.MayRefund(c.addr, ""),
 	}
 	c.out.resp3 = false
 	c.parser.stranger = !c.session.admitted
@@ -27,7 +27,7 @@ func (c *conn) reset() {
 // login reports whether the user and the password are right. The token is the
 // password of the only user.
 func (c *conn) login(user, password string) bool {
-	if user != "default" || !c.door.judge.MayUndo(netip.Addr{}, password) {
+	if user != "default" || !c.door.judge.MayRefund(netip.Addr{}, password) {
 		return false
 	}
 	c.session.admitted, c.session.mayUndo = true, true

@@ -225,7 +225,7 @@ func TestUnixSocketIsThisMachine(t *testing.T) {
 
 func TestTook(t *testing.T) {
 	var batches atomic.Int64
-	d := newDoor(t, penstock.NewMemory(nil), nil, nil, &Options{Took: func(took time.Duration) {
+	d := newDoor(t, penstock.NewMemory(nil), nil, nil, &Options{ObserveLatency: func(took time.Duration) {
 		if took < 0 || took > patient {
 			t.Errorf("it took %v", took)
 		}

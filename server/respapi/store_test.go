@@ -12,7 +12,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/redisstore"
-	"github.com/penstock-io/penstock/server/judge"
+	"github.com/penstock-io/penstock/server/engine"
 )
 
 // A counted store counts how often it is asked.
@@ -107,7 +107,7 @@ func TestAStoreThatFailsOnTheWay(t *testing.T) {
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	counts := d.judge.Counts()[0]
+	counts := d.judge.RuleCounters()[0]
 	if a, e := counts.Allowed.Load(), counts.Errors.Load(); a != 2 || e != 2 {
 		t.Errorf("counted %d allowed and %d errors, want 2 and 2", a, e)
 	}
@@ -155,7 +155,7 @@ func TestCounts(t *testing.T) {
 			c.reply(t, "CL.THROTTLE", "alice", "4", "0", "3600", "3") // none
 			c.reply(t, "TTL", "alice")
 			c.reply(t, "DEL", "alice")
-			n := d.judge.Counts()[0]
+			n := d.judge.RuleCounters()[0]
 			got := [...]uint64{n.Allowed.Load(), n.AllowedUnits.Load(), n.Denied.Load(), n.DeniedUnits.Load(), n.Shadowed.Load(), n.Errors.Load()}
 			if want := [...]uint64{2, 3, 1, 3, 0, 0}; got != want {
 				t.Errorf("allowed, their units, denied, their units, shadowed, errors: got %v, want %v", got, want)
@@ -169,14 +169,14 @@ func TestShadow(t *testing.T) {
 		"memory": penstock.NewMemory(nil), "another store": &counted{Store: penstock.NewMemory(nil)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDoor(t, store, nil, &judge.Options{Shadow: true}, nil)
+			d := newDoor(t, store, nil, &engine.Options{Shadow: true}, nil)
 			c := direct(d)
 			for range 3 {
 				if got := c.reply(t, "CL.THROTTLE", "alice", "0", "1", "3600"); got != "*5 :0 :1 :0 :-1 :3600" {
 					t.Errorf("in shadow: got %s", got)
 				}
 			}
-			n := d.judge.Counts()[0]
+			n := d.judge.RuleCounters()[0]
 			if a, s := n.Allowed.Load(), n.Shadowed.Load(); a != 1 || s != 2 {
 				t.Errorf("counted %d allowed and %d shadowed, want 1 and 2", a, s)
 			}
@@ -229,7 +229,7 @@ func TestNewRefusesNonsense(t *testing.T) {
 		"IdleTimeout":    {IdleTimeout: -1},
 		"CommandTimeout": {CommandTimeout: -1}, "WriteTimeout": {WriteTimeout: -1},
 	} {
-		_, err := New(judge.New(penstock.NewMemory(nil), nil), &o)
+		_, err := New(engine.New(penstock.NewMemory(nil), nil), &o)
 		if err == nil || !strings.Contains(err.Error(), "Options."+field+" -1ns") {
 			t.Errorf("%+v: got %v, want an error that names %s", o, err, field)
 		}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/server/judge"
+	"github.com/penstock-io/penstock/server/engine"
 )
 
 // CL.THROTTLE key max_burst count_per_period period [quantity] is redis-cell's: a
@@ -26,8 +26,8 @@ import (
 // may count what takes longer to fill in another unit, and then one look that fits
 // both would change what it looks at.
 const (
-	shortName = judge.ThrottleLimit
-	longName  = judge.ThrottleLimit + ".long"
+	shortName = engine.ThrottleLimit
+	longName  = engine.ThrottleLimit + ".long"
 
 	longFill = 1 << 52 // nanoseconds: 52 days
 )

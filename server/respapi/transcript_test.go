@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/server/judge"
+	"github.com/penstock-io/penstock/server/engine"
 )
 
 // The files in testdata tell what a client sees. A scene begins with ==, on an empty
@@ -74,7 +74,7 @@ func scenes(text string) (all []scene) {
 
 func (s *scene) play(t *testing.T, at string, c *clock, store penstock.Store, set func(time.Time)) {
 	began := c.now()
-	door := newDoor(t, store, c, &judge.Options{Token: "secret"}, nil)
+	door := newDoor(t, store, c, &engine.Options{Token: "secret"}, nil)
 	here, there := newRoad(t), newRoad(t)
 	there.from = elsewhere
 	serve(t, door, here)

@@ -28,7 +28,7 @@ type watched struct {
 func (c *conn) do(what uint64) { c.doing.Store(c.turns*doings + what) }
 
 // watch closes connections that do the same for too long, until the door is closed.
-func (d *Door) watch() {
+func (d *Server) watch() {
 	limits := [doings]time.Duration{
 		idle: d.options.IdleTimeout, partial: d.options.CommandTimeout, writing: d.options.WriteTimeout,
 	}
@@ -44,7 +44,7 @@ func (d *Door) watch() {
 	}
 }
 
-func (d *Door) look(limits [doings]time.Duration, now time.Time) {
+func (d *Server) look(limits [doings]time.Duration, now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for c := range d.conns {

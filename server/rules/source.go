@@ -14,9 +14,9 @@ type Options struct {
 	// is in one file.
 	MergeDomains bool
 
-	// Settle is how long files must have been left alone before they are read
+	// Debounce is how long files must have been left alone before they are read
 	// again, so that a change in several steps is seen as one. Default: 100 ms.
-	Settle time.Duration
+	Debounce time.Duration
 
 	// Poll is how often files are read although nothing was heard of them, for
 	// not every file system tells. Default: 10 s.
@@ -40,8 +40,8 @@ func NewSource(path string, o *Options) *Source {
 	if o != nil {
 		s.o = *o
 	}
-	if s.o.Settle <= 0 {
-		s.o.Settle = 100 * time.Millisecond
+	if s.o.Debounce <= 0 {
+		s.o.Debounce = 100 * time.Millisecond
 	}
 	if s.o.Poll <= 0 {
 		s.o.Poll = 10 * time.Second
@@ -135,9 +135,9 @@ func (s *Source) wait(ctx context.Context, ears *ears, poll <-chan time.Time) (r
 // settle returns when nothing has happened for a while. A folder in which
 // something always happens is waited for twenty times as long, and no longer.
 func (s *Source) settle(ctx context.Context, ears *ears) (reload bool) {
-	longest := time.NewTimer(20 * s.o.Settle)
+	longest := time.NewTimer(20 * s.o.Debounce)
 	defer longest.Stop()
-	quiet := time.NewTimer(s.o.Settle)
+	quiet := time.NewTimer(s.o.Debounce)
 	defer quiet.Stop()
 	events := ears.events
 	for {
@@ -154,7 +154,7 @@ func (s *Source) settle(ctx context.Context, ears *ears) (reload bool) {
 			if !open {
 				events = nil
 			} else if ears.heard.concerns(e.Name) {
-				quiet.Reset(s.o.Settle)
+				quiet.Reset(s.o.Debounce)
 			}
 		}
 	}

@@ -80,7 +80,7 @@ type load struct {
 // watch loads the rules at a path and watches them. Polling is for one test.
 func watch(t *testing.T, path string, poll time.Duration) *watching {
 	t.Helper()
-	w := &watching{t: t, source: rules.NewSource(path, &rules.Options{Settle: 5 * time.Millisecond, Poll: poll}), loads: make(chan load, 1000)}
+	w := &watching{t: t, source: rules.NewSource(path, &rules.Options{Debounce: 5 * time.Millisecond, Poll: poll}), loads: make(chan load, 1000)}
 	if _, err := w.source.Load(); err != nil {
 		t.Fatal(err)
 	}

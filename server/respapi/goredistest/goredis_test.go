@@ -18,7 +18,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/redisstore"
-	"github.com/penstock-io/penstock/server/judge"
+	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/respapi"
 	"github.com/redis/go-redis/v9"
 )
@@ -62,7 +62,7 @@ func onBothStores(t *testing.T, test func(t *testing.T, store penstock.Store)) {
 // open opens a door to a store on a free port until the test ends.
 func open(t *testing.T, store penstock.Store, o *respapi.Options) string {
 	t.Helper()
-	d, err := respapi.New(judge.New(store, &judge.Options{Token: "secret"}), o)
+	d, err := respapi.New(engine.New(store, &engine.Options{Token: "secret"}), o)
 	if err != nil {
 		t.Fatal(err)
 	}

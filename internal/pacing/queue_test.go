@@ -1,0 +1,194 @@
+package pacing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+func limiter(t *testing.T, s penstock.Store, text string) *penstock.Limiter {
+	t.Helper()
+	l, err := penstock.ParseLimit(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lim, err := penstock.New(s, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lim
+}
+
+// slow is a store that is a second away.
+func slow() penstock.Store {
+	memory := penstock.NewMemory(nil)
+	return penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+		time.Sleep(time.Second)
+		return memory.Take(ctx, r)
+	})
+}
+
+// wait lets n calls wait at once, and returns their errors.
+func wait(ctx context.Context, l *Queue, n int) chan error {
+	errs := make(chan error, n)
+	for range n {
+		go func() { errs <- l.Wait(ctx, "k", 1) }()
+	}
+	return errs
+}
+
+// count returns how many errors of each kind there are.
+func count(errs chan error, n int) (none, full int) {
+	for range n {
+		switch err := <-errs; {
+		case err == nil:
+			none++
+		case errors.Is(err, ErrTooManyWaiting):
+			full++
+		}
+	}
+	return none, full
+}
+
+// A call that need not wait is not one that waits, however long the store takes to
+// say so.
+func TestOnlyThoseWhoWaitCount(t *testing.T) {
+	for _, test := range []struct {
+		limit string
+		goes  int // how many go at once
+	}{{"20/1h", 20}, {"20/1h fixed-window", 20}, {"20/1h leaky-bucket burst=20", 1}} {
+		synctest.Test(t, func(t *testing.T) {
+			l := NewQueue(limiter(t, slow(), test.limit), 2, 0)
+			ctx, leave := context.WithCancel(t.Context())
+			errs := wait(ctx, l, 30)
+			if none, full := count(errs, 28); none != test.goes || full != 28-test.goes {
+				t.Errorf("%s: %d of 30 went and %d found too many waiting", test.limit, none, full)
+			}
+			leave()
+			if none, full := count(errs, 2); none != 0 || full != 0 {
+				t.Errorf("%s: of two that waited, %d went and %d found too many waiting", test.limit, none, full)
+			}
+		})
+	}
+}
+
+// Those who wait for the server wait, too.
+func TestWaitingForAServerCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewQueue(limiter(t, penstock.NewMemory(nil), "1000/1s"), 3, 0)
+		l.Pause("k", time.Minute)
+		start := time.Now()
+		if none, full := count(wait(t.Context(), l, 10), 10); none != 3 || full != 7 || time.Since(start) != time.Minute {
+			t.Errorf("%d went and %d found too many waiting, after %v", none, full, time.Since(start))
+		}
+	})
+}
+
+// On a bucket, those who wait go in the order in which they came.
+func TestOrder(t *testing.T) {
+	for _, limit := range []string{"1/1s burst=1", "1/1s leaky-bucket burst=100"} {
+		synctest.Test(t, func(t *testing.T) {
+			l := NewQueue(limiter(t, penstock.NewMemory(nil), limit), 0, 0)
+			went := make(chan int, 20)
+			for i := range 20 {
+				go func() {
+					if err := l.Wait(t.Context(), "k", 1); err != nil {
+						t.Error(err)
+					}
+					went <- i
+				}()
+				synctest.Wait()
+			}
+			for i := range 20 {
+				if got := <-went; got != i {
+					t.Errorf("%s: call %d went as number %d", limit, got, i)
+				}
+			}
+		})
+	}
+}
+
+// Whoever has left takes nothing, although there is enough.
+func TestLeavingBefore(t *testing.T) {
+	lim := limiter(t, penstock.NewMemory(nil), "10/1h")
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	if err := NewQueue(lim, 0, 0).Wait(gone, "k", 1); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if d, err := lim.Peek(t.Context(), "k"); err != nil || d.Remaining != 10 {
+		t.Errorf("%v, %v", d, err)
+	}
+}
+
+// A server that closes while a call asks for its turn is not called, and a window
+// gets back what was taken.
+func TestClosingMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lim := limiter(t, slow(), "10/1h fixed-window")
+		l := NewQueue(lim, 0, 0)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		time.AfterFunc(500*time.Millisecond, func() { l.Pause("k", time.Minute) })
+		if err := l.Wait(ctx, "k", 4); !errors.Is(err, penstock.ErrDeadline) {
+			t.Errorf("got %v, want %v", err, penstock.ErrDeadline)
+		}
+		if d, err := lim.Peek(t.Context(), "k"); err != nil || d.Remaining != 10 {
+			t.Errorf("%v, %v", d, err)
+		}
+	})
+}
+
+// Whoever cannot wait for a server does not take a turn, which a bucket would not
+// get back.
+func TestClosedBefore(t *testing.T) {
+	lim := limiter(t, penstock.NewMemory(nil), "10/1h")
+	l := NewQueue(lim, 0, 0)
+	l.Pause("k", time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := l.Wait(ctx, "k", 1); !errors.Is(err, penstock.ErrDeadline) {
+		t.Errorf("got %v, want %v", err, penstock.ErrDeadline)
+	}
+	if d, err := lim.Peek(t.Context(), "k"); err != nil || d.Remaining != 10 {
+		t.Errorf("%v, %v", d, err)
+	}
+}
+
+// Many servers that closed once are not remembered for ever, and none that is
+// closed is forgotten.
+func TestClosedServersAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewQueue(limiter(t, penstock.NewMemory(nil), "10/1s"), 0, 0)
+		for i := range 5000 {
+			time.Sleep(10 * time.Millisecond)
+			l.Pause(fmt.Sprint(i), time.Second)
+			if last := max(0, i-50); l.closedUntil(fmt.Sprint(last)).IsZero() {
+				t.Fatalf("%d is closed, and was forgotten", last)
+			}
+		}
+		if n := len(l.closed); n < 100 || n > maxClosed+100 {
+			t.Errorf("%d servers are remembered", n)
+		}
+	})
+}
+
+func TestPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewQueue(limiter(t, penstock.NewMemory(nil), "1000/1s"), 0, time.Minute)
+		for _, test := range []struct{ pause, waits time.Duration }{
+			{0, 0}, {-time.Second, 0}, {time.Second, time.Second}, {time.Hour, time.Minute}, {penstock.Never, time.Minute},
+		} {
+			start := time.Now()
+			l.Pause("k", test.pause)
+			if err := l.Wait(t.Context(), "k", 1); err != nil || time.Since(start) != test.waits {
+				t.Errorf("a pause of %v took %v, %v, want %v", test.pause, time.Since(start), err, test.waits)
+			}
+		}
+	})
+}

@@ -1,0 +1,422 @@
+package penstock_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/storetest"
+)
+
+// A durable store is a store as any.
+func TestDurableMemoryIsAStore(t *testing.T) {
+	storetest.Run(t, func(_ testing.TB, clock *storetest.Clock) penstock.Store {
+		return penstock.NewMemory(&penstock.MemoryOptions{Now: clock.Now, Tick: time.Millisecond, Durable: true, MaxKeys: 1 << 12})
+	})
+}
+
+// Nor does it matter to a store if it is saved and restored between questions.
+func TestRestoredMemoryIsAStore(t *testing.T) {
+	storetest.Run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
+		o := &penstock.MemoryOptions{Now: clock.Now, Tick: time.Millisecond, Durable: true, MaxKeys: 1 << 12}
+		return &restless{t: t, options: o, store: penstock.NewMemory(o)}
+	})
+}
+
+// restless is a store that ends and begins anew again and again.
+type restless struct {
+	t       testing.TB
+	mu      sync.Mutex
+	options *penstock.MemoryOptions
+	store   *penstock.Memory
+	asked   int
+}
+
+func (s *restless) restart() {
+	if s.asked++; s.asked%16 != 0 {
+		return
+	}
+	s.store = restored(s.t, snapshot(s.t, s.store), s.options)
+}
+
+func (s *restless) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.restart()
+	return s.store.Take(ctx, r)
+}
+
+func (s *restless) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.restart()
+	return s.store.TakeAll(ctx, rs, ds)
+}
+
+func snapshot(t testing.TB, m *penstock.Memory) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := m.Snapshot(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func restored(t testing.TB, snapshot []byte, o *penstock.MemoryOptions) *penstock.Memory {
+	t.Helper()
+	m, err := penstock.RestoreMemory(bytes.NewReader(snapshot), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// What has elapsed between a snapshot and its return has come back, on the clocks
+// that limits go by.
+func TestTimePassesWhileASnapshotLies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			limit string
+			left  int64 // of 100, after 20 are taken, 6 seconds lie between, and 30 more are taken
+		}{
+			{"100/1m", 60}, // ten come back
+			{"100/1m leaky-bucket", 60},
+			{"100/1h fixed-window", 50},
+			{"100/5s fixed-window", 70}, // a new window
+			{"100/day fixed-window zone=Asia/Shanghai", 50},
+			{"100/1m sliding-window", 50},
+			{"100/1m rolling-window", 50},
+			{"100/1m sliding-log", 50},
+			{"100/6s sliding-log", 70}, // what was taken is over
+		} {
+			store := penstock.NewMemory(&penstock.MemoryOptions{Durable: true})
+			lim := limiter(t, store, c.limit)
+			time.Sleep(time.Minute) // a clock that began with the process is not the next one's
+			if _, err := lim.AllowN(ctx, "key", 20); err != nil {
+				t.Fatal(err)
+			}
+			saved := snapshot(t, store)
+			time.Sleep(6 * time.Second)
+			lim = limiter(t, restored(t, saved, nil), c.limit)
+			d, err := lim.AllowN(ctx, "key", 30)
+			if err != nil || d.Remaining != c.left {
+				t.Errorf("%s: %v, %v, want %d remaining", c.limit, d, err, c.left)
+			}
+			// And from there on time passes as ever.
+			time.Sleep(d.ResetAfter)
+			if d, err = lim.Peek(ctx, "key"); err != nil || d.Remaining != 100 {
+				t.Errorf("%s: after ResetAfter: %v, %v, want all of it", c.limit, d, err)
+			}
+		}
+	})
+}
+
+// A restored store can be saved again, and is as good as the first.
+func TestSnapshotOfARestoredMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := penstock.NewMemory(&penstock.MemoryOptions{Durable: true})
+		for range 5 {
+			if d, err := limiter(t, store, "100/1m").AllowN(ctx, "key", 20); err != nil || !d.Allowed {
+				t.Fatal(d, err)
+			}
+			time.Sleep(3 * time.Second) // five come back
+			store = restored(t, snapshot(t, store), nil)
+		}
+		remains(t, limiter(t, store, "100/1m"), "key", 25)
+	})
+}
+
+// If the machine's clock was set back while the snapshot lay, no time has passed:
+// nothing comes back too early, and nobody is locked out.
+func TestClockSetBackWhileASnapshotLies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := penstock.NewMemory(&penstock.MemoryOptions{Durable: true})
+		lim := limiter(t, store, "100/1m")
+		time.Sleep(time.Hour)
+		if _, err := lim.AllowN(ctx, "key", 100); err != nil {
+			t.Fatal(err)
+		}
+		saved := snapshot(t, store)
+		wall := saved[8+4+4+8+8:]
+		binary.LittleEndian.PutUint64(wall, binary.LittleEndian.Uint64(wall)+uint64(24*time.Hour))
+		lim = limiter(t, restored(t, sealed(saved), nil), "100/1m")
+		remains(t, lim, "key", 0)
+		time.Sleep(30 * time.Second)
+		remains(t, lim, "key", 50)
+	})
+}
+
+// headLen is how long a snapshot's head is, with the magic before and the checksum
+// behind it.
+const headLen = 8 + 4 + 4 + 8 + 8 + 8 + 16 + 4
+
+// sealed returns a snapshot with its checksums made right.
+func sealed(snapshot []byte) []byte {
+	body := bytes.Clone(snapshot[:len(snapshot)-sha256.Size])
+	binary.LittleEndian.PutUint32(body[headLen-4:], crc32.ChecksumIEEE(body[8:headLen-4]))
+	sum := sha256.Sum256(body)
+	return append(body, sum[:]...)
+}
+
+// IDs, shared buckets and what reservations hold survive.
+func TestSnapshotHoldsEverything(t *testing.T) {
+	clock := newHand()
+	o := &penstock.MemoryOptions{Now: clock.now, Durable: true, MaxKeys: 4}
+	store := penstock.NewMemory(o)
+	lim := limiter(t, store, "5/1h")
+	once := lim.Request("a")
+	once.Cost, once.ID = 3, "id"
+	later := lim.Request("b")
+	later.Cost, later.MaxDelay = 5, time.Hour
+	for _, r := range []penstock.Request{once, later, later} {
+		if d, err := store.Take(ctx, r); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	spend(t, lim, "c")                                        // the last place
+	if _, err := lim.AllowN(ctx, "stranger", 2); err != nil { // of the bucket that strangers share
+		t.Fatal(err)
+	}
+	before := store.Stats()
+	store = restored(t, snapshot(t, store), o)
+	if after := store.Stats(); after.Keys != before.Keys || after.Bytes != before.Bytes {
+		t.Errorf("restored: %+v, want %+v", after, before)
+	}
+	lim = limiter(t, store, "5/1h")
+	if d, err := store.Take(ctx, once); err != nil || d.Granted != 3 || d.Remaining != 2 {
+		t.Errorf("asked again under the ID: %v, %v, want the same grant, and nothing charged", d, err)
+	}
+	if d, err := lim.Peek(ctx, "b"); err != nil || d.ResetAfter != 2*time.Hour {
+		t.Errorf("reserved for later: %v, %v, want two hours of it", d, err)
+	}
+	remains(t, lim, "c", 0)
+	remains(t, lim, "another stranger", 3)
+}
+
+// The place of a restored key becomes free when that is as good as new, wherever
+// in the snapshot it was.
+func TestRestoredPlacesBecomeFree(t *testing.T) {
+	for range 30 { // with another order each time
+		clock := newHand()
+		o := &penstock.MemoryOptions{Now: clock.now, Durable: true, MaxKeys: 100}
+		store := penstock.NewMemory(o)
+		long, short := limiter(t, store, "5/1h"), limiter(t, store, "5/1m")
+		spend(t, short, "soon gone")
+		for i := range 99 {
+			spend(t, long, strconv.Itoa(i))
+		}
+		store = restored(t, snapshot(t, store), o)
+		clock.advance(2 * time.Minute)
+		spend(t, limiter(t, store, "5/1h"), "new")
+		if got := store.Stats(); got.OverflowDecisions != 0 {
+			t.Fatalf("%+v: a new key had to share, though a place was free", got)
+		}
+	}
+}
+
+// An ID is remembered for its time, across the restart, also under a limit that
+// goes by the time of day.
+func TestIDsGrowOldWhileASnapshotLies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := penstock.NewMemory(&penstock.MemoryOptions{Durable: true})
+		time.Sleep(30 * time.Hour)
+		for _, text := range []string{"100/7d fixed-window", "100/month fixed-window zone=Asia/Shanghai"} {
+			r := limiter(t, store, text).Request("key")
+			r.Cost, r.ID = 10, "id"
+			for _, c := range []struct {
+				after time.Duration
+				left  int64
+			}{{0, 90}, {20 * time.Hour, 90}, {5 * time.Hour, 80}} {
+				time.Sleep(c.after)
+				store = restored(t, snapshot(t, store), nil)
+				d, err := store.Take(ctx, r)
+				if err != nil || d.Granted != 10 || d.Remaining != c.left {
+					t.Errorf("%s after %v more: %v, %v, want %d left", text, c.after, d, err, c.left)
+				}
+			}
+		}
+	})
+}
+
+// However a snapshot is damaged, it is refused, and nothing of it is loaded.
+func TestDamagedSnapshotsAreRefused(t *testing.T) {
+	small := &penstock.MemoryOptions{Durable: true, MaxKeys: 1000}
+	store := penstock.NewMemory(small)
+	for _, text := range everyAlgorithm {
+		lim := limiter(t, store, text)
+		for i := range 5 {
+			spend(t, lim, strconv.Itoa(i))
+		}
+	}
+	saved := snapshot(t, store)
+	refused := func(name string, damaged []byte) {
+		t.Helper()
+		m, err := penstock.RestoreMemory(bytes.NewReader(damaged), small)
+		if !errors.Is(err, penstock.ErrBadSnapshot) || m != nil {
+			t.Errorf("%s: %v, want it to be refused as a bad snapshot", name, err)
+		}
+	}
+	refused("nothing", nil)
+	refused("text", []byte(strings.Repeat("not a snapshot ", 100)))
+	refused("one byte more", append(bytes.Clone(saved), 0))
+	refused("twice", append(bytes.Clone(saved), saved...))
+	for cut := range saved {
+		refused(fmt.Sprint("cut at ", cut), saved[:cut])
+	}
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range 2000 {
+		damaged := bytes.Clone(saved)
+		at := rng.IntN(len(damaged))
+		damaged[at] ^= 1 << rng.IntN(8)
+		refused(fmt.Sprint("a bit at ", at), damaged)
+	}
+	future := bytes.Clone(saved)
+	future[8] = 2
+	refused("another version", sealed(future))
+	restored(t, saved, small) // and this one is fine
+}
+
+// A snapshot that is good but does not fit says so, and is not taken for damaged.
+func TestSnapshotThatDoesNotFit(t *testing.T) {
+	clock := newHand()
+	o := penstock.MemoryOptions{Now: clock.now, Durable: true}
+	store := penstock.NewMemory(&o)
+	bucket, log := limiter(t, store, "5/1h"), limiter(t, store, "5/1h sliding-log")
+	for i := range 100 {
+		spend(t, bucket, strconv.Itoa(i))
+		spend(t, log, strconv.Itoa(i))
+	}
+	saved := snapshot(t, store)
+	for name, change := range map[string]func(*penstock.MemoryOptions){
+		"MaxKeys":  func(o *penstock.MemoryOptions) { o.MaxKeys = 150 },
+		"MaxBytes": func(o *penstock.MemoryOptions) { o.MaxBytes = 1000 },
+		"Tick":     func(o *penstock.MemoryOptions) { o.Tick = time.Millisecond },
+		"Now":      func(o *penstock.MemoryOptions) { o.Now = nil },
+	} {
+		other := o
+		change(&other)
+		_, err := penstock.RestoreMemory(bytes.NewReader(saved), &other)
+		if err == nil || errors.Is(err, penstock.ErrBadSnapshot) || !strings.Contains(err.Error(), name) {
+			t.Errorf("another %s: %v, want an error that names it", name, err)
+		}
+	}
+	clock.advance(2 * time.Hour) // everything has come back, and needs no room
+	o.MaxKeys = 1
+	if m := restored(t, saved, &o); m.Stats().Keys != 0 {
+		t.Errorf("restored what has come back: %+v", m.Stats())
+	}
+}
+
+func TestOnlyDurableMemoriesHaveSnapshots(t *testing.T) {
+	if err := penstock.NewMemory(nil).Snapshot(new(bytes.Buffer)); err == nil {
+		t.Error("a snapshot of a store whose hashes end with the process: want an error")
+	}
+}
+
+// A writer that fails is heard of.
+func TestSnapshotToAFullDisk(t *testing.T) {
+	store := penstock.NewMemory(&penstock.MemoryOptions{Durable: true})
+	lim := limiter(t, store, "5/1h sliding-log")
+	for i := range 5000 {
+		spend(t, lim, strconv.Itoa(i))
+	}
+	for _, room := range []int{0, 10, 1000, 100_000} {
+		if err := store.Snapshot(&fullDisk{room}); !errors.Is(err, errFull) {
+			t.Errorf("a disk of %d bytes: %v, want it to be full", room, err)
+		}
+	}
+}
+
+type fullDisk struct{ room int }
+
+var errFull = errors.New("no space left on device")
+
+func (d *fullDisk) Write(b []byte) (int, error) {
+	if d.room -= len(b); d.room < 0 {
+		return 0, errFull
+	}
+	return len(b), nil
+}
+
+// A snapshot can be taken while the store is in use, and what it holds of a key is
+// something that the key once held.
+func TestSnapshotWhileInUse(t *testing.T) {
+	clock := newHand()
+	o := &penstock.MemoryOptions{Now: clock.now, Durable: true}
+	store := penstock.NewMemory(o)
+	lim := limiter(t, store, "1000/1h sliding-log")
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for worker := range 4 {
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+					_, _ = lim.Allow(ctx, strconv.Itoa((i*7+worker)%100))
+				}
+			}
+		})
+	}
+	last := make([]int64, 100)
+	for range 20 {
+		m := limiter(t, restored(t, snapshot(t, store), o), "1000/1h sliding-log")
+		for i := range last {
+			d, err := m.Peek(ctx, strconv.Itoa(i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if used := d.Limit - d.Remaining; used < last[i] {
+				t.Errorf("key %d has used %d, and had used %d before", i, used, last[i])
+			} else {
+				last[i] = used
+			}
+		}
+	}
+	close(stop)
+	wg.Wait()
+}
+
+// Whatever bytes there are behind a good head and before a good checksum, they are
+// read or refused, and never more is asked of memory than they take.
+func FuzzRestoreMemory(f *testing.F) {
+	small := &penstock.MemoryOptions{Durable: true, MaxKeys: 1000}
+	store := penstock.NewMemory(small)
+	for _, text := range everyAlgorithm {
+		limit, err := penstock.ParseLimit(text)
+		if err != nil {
+			f.Fatal(err)
+		}
+		if _, err = store.Take(ctx, penstock.Request{Key: "key", Limit: limit, Cost: 2, ID: "id"}); err != nil {
+			f.Fatal(err)
+		}
+	}
+	saved := snapshot(f, store)
+	f.Add(saved[headLen : len(saved)-sha256.Size])
+	f.Add([]byte{0xff})
+	f.Add([]byte{3, 1, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f})
+	f.Fuzz(func(t *testing.T, body []byte) {
+		whole := append(bytes.Clone(saved[:headLen]), body...)
+		m, err := penstock.RestoreMemory(bytes.NewReader(sealed(append(whole, make([]byte, sha256.Size)...))), small)
+		if err != nil {
+			return
+		}
+		if held := int(m.Stats().Keys); held*17 > len(body) {
+			t.Errorf("%d keys of %d bytes", held, len(body))
+		}
+		snapshot(t, m)
+	})
+}

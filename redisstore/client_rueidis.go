@@ -1,0 +1,334 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/redis/rueidis"
+)
+
+// Open connects to the Redis of a URL and returns a store on it, which must be
+// closed. Nil options are all defaults. The forms are
+//
+//	redis://user:password@host:6379/0                  one server, database 0
+//	rediss://host:6380                                 the same, over TLS
+//	unix:///run/redis.sock?db=0                        the same, over a socket
+//	redis-sentinel://host:26379,host:26379/master/0    what sentinels call master
+//	redis-cluster://host:6379,host:6379                a Cluster
+//
+// All but the scheme may be left out where there is a default, as in redis://. A
+// user or password with any of : / ? # @ % in it is written as in other URLs, such
+// as p%40ss for p@ss.
+//
+// Sentinels and Clusters are reached over TLS with ?tls=true, and sentinels with
+// a password of their own with ?sentinel_user=…&sentinel_password=…. For TLS,
+// ?ca=… names a file with the certificates to trust, and ?cert=…&key=… files with
+// one's own.
+//
+// Open takes at most five seconds, or as long as ctx lasts if that is less. It
+// fails if nobody answers, unless that is permitted; if the server is too old, or
+// if the URL does not fit it; see [Store.Warnings] for what does not stop it.
+func Open(ctx context.Context, url string, o *Options) (*Store, error) {
+	opts, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	option, err := parseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	network := "tcp"
+	if strings.HasPrefix(url, "unix:") {
+		network = "unix"
+	}
+	dialer := newDialer(network)
+	tune(&option, opts)
+	option.DialCtxFn = dialer.dial
+	b := newBuiltIn(option)
+	s := newStore(b, opts)
+	b.inspect = s.inspect
+	s.close = func() {
+		b.close()
+		dialer.close()
+	}
+	if err = b.begin(ctx); err != nil && !(opts.AllowUnavailable && mayPass(err)) {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// tune sets what the store needs of the client. The client's queues have more
+// places than there may be calls, because it does not look at the context while
+// it waits for one. It must not repeat anything by itself, and redirections that
+// lead nowhere are pursued at our pace, not at its own.
+func tune(option *rueidis.ClientOption, o Options) {
+	option.Dialer.Timeout = connectTimeout
+	if option.Sentinel.MasterSet != "" { // they are asked one after the other
+		option.Dialer.Timeout = max(connectTimeout/time.Duration(len(option.InitAddress)), silence)
+	}
+	option.Dialer.KeepAlive = silence
+	option.Sentinel.Dialer = option.Dialer // without it, sentinels get no time at all
+	option.ConnWriteTimeout = silence
+	option.RingScaleEachConn = max(10, bits.Len(uint(o.MaxCalls)))
+	option.ReadBufferEachConn = 1 << 16
+	option.WriteBufferEachConn = 1 << 16
+	option.DisableCache = true
+	option.DisableRetry = true
+	option.Sentinel.TopologyRefreshInterval = silence
+	option.ClusterOption.MaxMovedRedirections = 4
+}
+
+// connect makes a client, and waits for it as long as ctx lasts; the client's own
+// way to make one knows no context.
+func connect(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, error) {
+	type result struct {
+		client rueidis.Client
+		err    error
+	}
+	made := make(chan result, 1)
+	option.InitAddress = slices.Clone(option.InitAddress) // which the client shuffles, while another may read it
+	go func() {
+		client, err := rueidis.NewClient(option)
+		if err != nil && client != nil {
+			client.Close()
+		}
+		made <- result{client, err}
+	}()
+	select {
+	case r := <-made:
+		return r.client, r.err
+	case <-ctx.Done():
+		go func() {
+			if r := <-made; r.err == nil {
+				r.client.Close()
+			}
+		}()
+		return nil, ctx.Err()
+	}
+}
+
+// builtIn is the client that Open brings.
+type builtIn struct {
+	sessions
+	option  rueidis.ClientOption
+	inspect func(infos map[string]string) error
+	met     atomic.Bool           // whether servers were inspected
+	failure atomic.Pointer[error] // of the last attempt to connect that failed
+	sharded atomic.Bool
+	owners  owners
+}
+
+// newBuiltIn returns a client that is not connected yet.
+func newBuiltIn(option rueidis.ClientOption) *builtIn {
+	b := &builtIn{option: option}
+	b.sharded.Store(!option.ForceSingleClient && option.Sentinel.MasterSet == "")
+	b.gap = firstRenewGap
+	b.connect = func() (rueidis.Client, error) { return b.meet(context.Background()) }
+	b.current.Store(&session{})
+	return b
+}
+
+// begin connects for the first time.
+func (b *builtIn) begin(ctx context.Context) error {
+	client, err := b.meet(ctx)
+	if err != nil {
+		return fmt.Errorf("redisstore: %w: %w", penstock.ErrUnavailable, err)
+	}
+	b.current.Store(&session{client})
+	return nil
+}
+
+// meet connects, and looks at the servers unless that was done before.
+func (b *builtIn) meet(ctx context.Context) (rueidis.Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	client, err := connect(ctx, b.option)
+	if err == nil && !b.met.Load() {
+		err = b.look(ctx, client)
+	}
+	if err != nil {
+		err = fmt.Errorf("connect to %s: %w", strings.Join(b.option.InitAddress, ", "), err)
+		b.failure.Store(&err)
+	}
+	return client, err
+}
+
+// look inspects the servers, and closes the client if they are not fit.
+func (b *builtIn) look(ctx context.Context, client rueidis.Client) error {
+	b.sharded.Store(client.Mode() == rueidis.ClientModeCluster)
+	infos, err := b.infoOf(ctx, client)
+	if err == nil {
+		err = b.inspect(infos)
+	}
+	if err != nil {
+		client.Close()
+		return err
+	}
+	b.met.Store(true)
+	return nil
+}
+
+func (b *builtIn) Sharded() bool { return b.sharded.Load() }
+
+func (b *builtIn) Do(ctx context.Context, calls []Call) {
+	s := b.current.Load()
+	if s == nil || s.client == nil {
+		err := b.absent(s)
+		for i := range calls {
+			calls[i].Err = err
+		}
+		return
+	}
+	build := s.client.B()
+	if len(calls) == 1 {
+		b.read(ctx, s, &calls[0], s.client.Do(ctx, command(build, &calls[0])))
+		return
+	}
+	commands := make(rueidis.Commands, len(calls))
+	for i := range calls {
+		commands[i] = command(build, &calls[i])
+	}
+	for i, result := range s.client.DoMulti(ctx, commands...) {
+		b.read(ctx, s, &calls[i], result)
+	}
+}
+
+// absent says why there is nobody to ask, and has it tried again. The text is all
+// there is of the reason: whoever repeated the call would find nobody either.
+func (b *builtIn) absent(s *session) error {
+	if s == nil {
+		return errClosed
+	}
+	b.renew(s)
+	return errors.New("not connected: " + (*b.failure.Load()).Error())
+}
+
+func command(build rueidis.Builder, c *Call) rueidis.Completed {
+	if c.Text {
+		return build.Eval().Script(c.Script.Text).Numkeys(int64(len(c.Keys))).Key(c.Keys...).Arg(c.Args...).Build()
+	}
+	return build.Evalsha().Sha1(c.Script.SHA1).Numkeys(int64(len(c.Keys))).Key(c.Keys...).Arg(c.Args...).Build()
+}
+
+// read puts what came back into a call.
+func (b *builtIn) read(ctx context.Context, s *session, c *Call, result rueidis.RedisResult) {
+	message, err := result.ToMessage()
+	if err != nil {
+		if gone := refused(err) == "refused"; !gone || !b.Sharded() || !b.detour(ctx, s, c) {
+			b.fail(ctx, s, c, err)
+		}
+		return
+	}
+	if n, err := message.AsInt64(); err == nil {
+		c.Reply = append(c.Reply, n)
+		return
+	}
+	list, err := message.ToArray()
+	for i := range list {
+		var n int64
+		if n, err = list[i].AsInt64(); err != nil {
+			break
+		}
+		c.Reply = append(c.Reply, n)
+	}
+	if err != nil {
+		b.fail(ctx, s, c, err)
+	}
+}
+
+// fail puts an error into a call. A server that says that it is a replica is not
+// the one to ask, but perhaps its name is by now that of another. In a Cluster
+// nobody is asked by name, and a replica says who is to be asked.
+func (b *builtIn) fail(ctx context.Context, s *session, c *Call, err error) {
+	c.Err, c.Node = b.explain(ctx, err), b.node(s, c)
+	if word := refused(err); !b.Sharded() && (word == "READONLY" || word == "MASTERDOWN") {
+		b.renew(s)
+	}
+}
+
+// explain puts an error of the client into our words.
+func (b *builtIn) explain(ctx context.Context, err error) error {
+	switch {
+	case errors.Is(err, rueidis.ErrClosing) && b.current.Load() == nil:
+		return errClosed
+	case errors.Is(err, rueidis.ErrClosing) && askedWithin(ctx, farewell), errors.Is(err, rueidis.ErrNoSlot):
+		return notSent(err)
+	}
+	if _, ok := rueidis.IsRedisErr(err); ok && !isReply(err) {
+		return fmt.Errorf("ERR %w", err) // what scripts may not do is said without a word in front
+	}
+	return err
+}
+
+// farewell is how long a client that is being closed, because there is another
+// primary, waits for answers to what it has sent. Who is turned away before that
+// has not been sent.
+const farewell = time.Second
+
+// askedWithin reports whether the calls of a trip were made less than so long ago.
+func askedWithin(ctx context.Context, d time.Duration) bool {
+	by, ok := ctx.(*deadline)
+	return ok && time.Since(by.asked) < d
+}
+
+// node returns who was asked, as far as the client tells.
+func (b *builtIn) node(s *session, c *Call) string {
+	if b.Sharded() && len(c.Keys) > 0 {
+		return b.owners.name(s.client, slotOf(c.Keys[0]))
+	}
+	for address := range s.client.Nodes() {
+		return address
+	}
+	return ""
+}
+
+func (b *builtIn) Info(ctx context.Context) (map[string]string, error) {
+	s := b.current.Load()
+	if s == nil || s.client == nil {
+		return nil, b.absent(s)
+	}
+	return b.infoOf(ctx, s.client)
+}
+
+func (b *builtIn) infoOf(ctx context.Context, client rueidis.Client) (map[string]string, error) {
+	if b.Sharded() {
+		b.owners.load(ctx, client)
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var failed error
+	infos, told := map[string]string{}, 0
+	for address, node := range client.Nodes() {
+		wg.Go(func() {
+			text, err := node.Do(ctx, node.B().Info().Build()).ToString()
+			mu.Lock()
+			defer mu.Unlock()
+			infos[address] = text
+			if err == nil || keepsToItself(err) {
+				told++
+			} else {
+				failed = fmt.Errorf("%s: %w", address, err)
+			}
+		})
+	}
+	wg.Wait()
+	if told > 0 {
+		failed = nil
+	}
+	return infos, failed
+}
+
+// keepsToItself reports whether a server is there, but does not answer INFO: the
+// user may not ask, or it is something that only speaks Redis's protocol.
+func keepsToItself(err error) bool {
+	return strings.HasPrefix(err.Error(), "NOPERM") || strings.HasPrefix(err.Error(), "ERR unknown command")
+}

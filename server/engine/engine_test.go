@@ -1,0 +1,125 @@
+package engine_test
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/engine"
+)
+
+func TestWhoMayUndo(t *testing.T) {
+	for _, c := range []struct {
+		token, from, given string
+		may                bool
+	}{
+		{"", "127.0.0.1", "", true},
+		{"", "127.8.9.10", "", true},
+		{"", "::1", "", true},
+		{"", "::ffff:127.0.0.1", "", true},
+		{"", "10.0.0.1", "", false},
+		{"", "10.0.0.1", "guess", false},
+		{"secret", "10.0.0.1", "", false},
+		{"secret", "10.0.0.1", "secre", false},
+		{"secret", "10.0.0.1", "secret", true},
+		{"secret", "fe80::1%eth0", "secret", true},
+		{"secret", "127.0.0.1", "wrong", true},
+	} {
+		e := engine.New(newMemory(), &engine.Options{Token: c.token})
+		if may := e.MayRefund(netip.MustParseAddr(c.from), c.given); may != c.may {
+			t.Errorf("with the token %q, from %s with %q: %v, want %v", c.token, c.from, c.given, may, c.may)
+		}
+	}
+	if engine.New(newMemory(), nil).MayRefund(netip.Addr{}, "") {
+		t.Error("somebody from nowhere may undo")
+	}
+}
+
+func TestTheStoreIsTheOneThatWasGiven(t *testing.T) {
+	store := newMemory()
+	if e := engine.New(store, nil); e.Store() != penstock.Store(store) || e.Rules() != nil {
+		t.Errorf("a new judge has the store %v and the rules %v", e.Store(), e.Rules())
+	}
+}
+
+// However many ask at once, and however often the rules are replaced by the same,
+// no more is admitted than the limit says, and every decision is counted once.
+func TestACrowdUnderRulesThatAreReplaced(t *testing.T) {
+	const askers, asks = 8, 400
+	const yaml = `
+domain: crowd
+descriptors:
+  - {key: all, rate_limit: {unit: hour, requests_per_unit: 1000}}
+  - {key: who, rate_limit: {unit: hour, requests_per_unit: 300}}
+  - {key: trial, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 10}}
+`
+	onBothStores(t, func(t *testing.T, store penstock.Store) {
+		e := newJudge(t, store, yaml, nil)
+		var passed atomic.Int64
+		var asking sync.WaitGroup
+		ctx, stop := context.WithCancel(t.Context())
+		reloading := make(chan struct{})
+		go func() {
+			defer close(reloading)
+			for ctx.Err() == nil {
+				e.SetRules(parse(t, yaml))
+			}
+		}()
+		for asker := range askers {
+			asking.Go(func() {
+				var v engine.Result
+				who := of(1, "who="+string(rune('a'+asker%4)))
+				for range asks {
+					if err := e.Decide(ctx, "crowd", []engine.Descriptor{of(1, "all=x"), who, of(1, "trial=x")}, &v); err != nil {
+						t.Error(err)
+						return
+					}
+					if !v.Over {
+						passed.Add(1)
+					}
+				}
+			})
+		}
+		asking.Wait()
+		stop()
+		<-reloading
+		if passed.Load() != 1000 {
+			t.Errorf("%d of %d passed, want 1000", passed.Load(), askers*asks)
+		}
+		for _, c := range e.RuleCounters() {
+			switch c.Rule {
+			case "crowd/all":
+				if a, d := c.Allowed.Load(), c.Denied.Load(); a != 1000 || d == 0 {
+					t.Errorf("all: %d allowed and %d denied were counted", a, d)
+				}
+			case "crowd/who":
+				if a := c.Allowed.Load(); a != 1000 {
+					t.Errorf("who: %d allowed were counted", a)
+				}
+			case "crowd/trial":
+				if a, s := c.Allowed.Load(), c.Shadowed.Load(); a != 10 || s != 990 {
+					t.Errorf("trial: %d allowed and %d in shadow were counted", a, s)
+				}
+			}
+		}
+	})
+}
+
+func BenchmarkDecide(b *testing.B) {
+	e := newJudge(b, penstock.NewMemory(nil), `
+domain: house
+descriptors:
+  - {key: user, rate_limit: {unit: hour, requests_per_unit: 4000000000}}
+`, nil)
+	ds := []engine.Descriptor{of(1, "user=ada")}
+	var v engine.Result
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := e.Decide(b.Context(), "house", ds, &v); err != nil || v.Over {
+			b.Fatal(v, err)
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package engine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/engine"
+)
+
+// breaking returns a store that fails from the n-th request on, for as long as it
+// is asked in earnest: what is given back works.
+func breaking(next penstock.Store, n int) penstock.Store {
+	return penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+		if n--; n < 0 && r.Cost >= 0 {
+			return penstock.Decision{}, fmt.Errorf("the cable is cut: %w", penstock.ErrUnavailable)
+		}
+		return next.Take(ctx, r)
+	})
+}
+
+func TestAStoreThatFailsLeavesNothingCharged(t *testing.T) {
+	for _, c := range []struct {
+		domain, yaml string
+		ds           []engine.Descriptor
+	}{
+		{"house", houseRules, []engine.Descriptor{of(1, "user=x")}},
+		{"house", houseRules, []engine.Descriptor{of(1, "user=x"), of(1, "path=x")}},
+		{"house", houseRules, []engine.Descriptor{of(1, "user=x"), of(1, "trial=x"), of(0, "path=x")}},
+		{"quota", quotaRules, []engine.Descriptor{of(1, "small=x"), of(1, "large=x"), of(1, "hard=x"), of(0, "hard=x")}},
+	} {
+		for n := range len(c.ds) {
+			memory := newMemory()
+			broken := newJudge(t, breaking(memory, n), c.yaml, nil)
+			var v engine.Result
+			err := broken.Decide(t.Context(), c.domain, c.ds, &v)
+			if !errors.Is(err, penstock.ErrUnavailable) {
+				t.Fatalf("after %d of %v: got %v, want ErrUnavailable", n, c.ds, err)
+			}
+			whole := newJudge(t, memory, c.yaml, nil)
+			for _, d := range c.ds {
+				d.Cost = 0
+				var after engine.Result
+				if err := whole.Decide(t.Context(), c.domain, []engine.Descriptor{d}, &after); err != nil {
+					t.Fatal(err)
+				}
+				st := after.Statuses[0]
+				if st.Decision.Remaining != st.Decision.Limit && !st.Rule.Shadow {
+					t.Errorf("after %d of %v, %s was left charged: %v", n, c.ds, st.Rule.Name, st.Decision)
+				}
+			}
+		}
+	}
+}
+
+func TestErrorsAreCounted(t *testing.T) {
+	e := newJudge(t, breaking(newMemory(), 0), houseRules, nil)
+	var v engine.Result
+	if err := e.Decide(t.Context(), "house", []engine.Descriptor{of(1, "user=x"), of(1, "vip=x"), of(1, "path=x")}, &v); err == nil {
+		t.Fatal("a broken store decided")
+	}
+	want(t, countsOf(t, e, "house/user"), "limit=2 allowed=0/0 denied=0/0 shadowed=0 errors=1")
+	want(t, countsOf(t, e, "house/path"), "limit=10 allowed=0/0 denied=0/0 shadowed=0 errors=1")
+	want(t, countsOf(t, e, "house/never"), "limit=0 allowed=0/0 denied=0/0 shadowed=0 errors=0")
+}
+
+// What a quota rule took comes back even to a caller who has gone.
+func TestGivingBackOutlivesTheCaller(t *testing.T) {
+	memory := newMemory()
+	ctx, leave := context.WithCancel(t.Context())
+	store := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+		if err := ctx.Err(); err != nil {
+			return penstock.Decision{}, err
+		}
+		d, err := memory.Take(ctx, r)
+		if !d.Allowed {
+			leave()
+		}
+		return d, err
+	})
+	var v engine.Result
+	err := newJudge(t, store, quotaRules, nil).Decide(ctx, "quota", []engine.Descriptor{of(1, "small=x"), of(3, "hard=x")}, &v)
+	if err != nil || !v.Over {
+		t.Fatalf("got over %v, %v", v.Over, err)
+	}
+	want(t, decide(t, newJudge(t, memory, quotaRules, nil), "quota", of(0, "small=x")), "pass: granted=0 remaining=1")
+}
+
+func TestWhatIsBeingGivenBackIsNotGivenBackTwice(t *testing.T) {
+	memory := newMemory()
+	taken := newJudge(t, memory, quotaRules, nil)
+	want(t, decide(t, taken, "quota", of(1, "large=x")), "pass: granted=1 remaining=2")
+	refunds := 0
+	store := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+		d, err := memory.Take(ctx, r)
+		if r.Cost < 0 {
+			refunds++
+			err = penstock.ErrUnavailable // although it was done
+		}
+		return d, err
+	})
+	var v engine.Result
+	err := newJudge(t, store, quotaRules, nil).Decide(t.Context(), "quota", []engine.Descriptor{of(1, "large=x"), of(3, "hard=x")}, &v)
+	if !errors.Is(err, penstock.ErrUnavailable) || refunds != 1 {
+		t.Errorf("got %v after %d refunds, want ErrUnavailable after 1", err, refunds)
+	}
+	want(t, decide(t, taken, "quota", of(0, "large=x")), "pass: granted=0 remaining=2")
+}

@@ -1,0 +1,129 @@
+package engine_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/redisstore"
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+// redis is a server whose clock the tests hold. They share it, under prefixes of
+// their own.
+var redis *redistest.Server
+
+func TestMain(m *testing.M) {
+	os.Exit(redistest.Main(m, redistest.Options{HeldClock: true}, func(shared *redistest.Server) {
+		redis = shared
+		shared.Clock.Set(noon)
+	}))
+}
+
+// noon is when it is in these tests.
+var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
+
+var prefixes atomic.Int64
+
+// onBothStores runs a test on each kind of store. Their clocks stand still.
+func onBothStores(t *testing.T, test func(t *testing.T, store penstock.Store)) {
+	t.Run("memory", func(t *testing.T) { test(t, newMemory()) })
+	t.Run("redis", func(t *testing.T) {
+		store, err := redisstore.Open(context.Background(), "unix://"+redis.Socket, &redisstore.Options{
+			Prefix:  fmt.Sprintf("t%d-", prefixes.Add(1)),
+			Timeout: 10 * time.Second, // a busy machine is no failure here
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(store.Close)
+		test(t, store)
+	})
+}
+
+func newMemory() *penstock.Memory {
+	return penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return noon }})
+}
+
+// parse returns the rules of one file.
+func parse(t testing.TB, yaml string) *rules.Set {
+	t.Helper()
+	set, err := rules.Parse(rules.File{Name: "test.yaml", Text: []byte(yaml)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+// newJudge returns a judge by the rules of one file.
+func newJudge(t testing.TB, store penstock.Store, yaml string, o *engine.Options) *engine.Engine {
+	t.Helper()
+	e := engine.New(store, o)
+	e.SetRules(parse(t, yaml))
+	return e
+}
+
+// of returns a descriptor of entries such as "user=ada", at a cost.
+func of(cost int64, entries ...string) engine.Descriptor {
+	d := engine.Descriptor{Cost: cost}
+	for _, e := range entries {
+		key, value, _ := strings.Cut(e, "=")
+		d.Entries = append(d.Entries, rules.Entry{Key: key, Value: value})
+	}
+	return d
+}
+
+// decide returns the verdict in one line, such as
+// "over: granted=0 remaining=0 over | granted=0 remaining=9".
+func decide(t testing.TB, e *engine.Engine, domain string, ds ...engine.Descriptor) string {
+	t.Helper()
+	var v engine.Result
+	if err := e.Decide(context.Background(), domain, ds, &v); err != nil {
+		t.Fatalf("deciding %v: %v", ds, err)
+	}
+	return textOf(&v)
+}
+
+func textOf(v *engine.Result) string {
+	parts := make([]string, len(v.Statuses))
+	for i, st := range v.Statuses {
+		parts[i] = statusText(st)
+	}
+	outcome := "pass: "
+	if v.Over {
+		outcome = "over: "
+	}
+	return outcome + strings.Join(parts, " | ")
+}
+
+func statusText(st engine.Status) string {
+	switch {
+	case st.Rule == nil:
+		return "no rule"
+	case st.Rule.Unlimited:
+		return "unlimited"
+	}
+	text := fmt.Sprintf("granted=%d remaining=%d", st.Decision.Granted, st.Decision.Remaining)
+	if st.Over {
+		text += " over"
+	}
+	if !st.Decision.Allowed {
+		text += " refused"
+	}
+	return text
+}
+
+// want fails the test if a verdict is another.
+func want(t testing.TB, got, verdict string) {
+	t.Helper()
+	if got != verdict {
+		t.Errorf("got  %s\nwant %s", got, verdict)
+	}
+}

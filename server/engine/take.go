@@ -1,0 +1,63 @@
+package engine
+
+import (
+	"context"
+
+	"github.com/penstock-io/penstock"
+)
+
+// Take decides a request under the limit that it names, and counts it under the policy
+// of requests without rules.
+func (e *Engine) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+	d, err := e.store.Take(ctx, r)
+	clerk := e.LocalCounters()
+	if err != nil {
+		clerk.Fail()
+	} else {
+		clerk.Count(r.Cost, &d)
+	}
+	clerk.Flush()
+	return d, err
+}
+
+// TakeEach is penstock.TakeEach, counted.
+func (e *Engine) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+	clerk := e.LocalCounters()
+	defer clerk.Flush()
+	if err := penstock.TakeEach(ctx, e.store, rs, ds); err != nil {
+		clerk.Fail()
+		return err
+	}
+	for i := range rs {
+		clerk.Count(rs[i].Cost, &ds[i])
+	}
+	return nil
+}
+
+// TakeAll is penstock.TakeAll, counted.
+func (e *Engine) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+	clerk := e.LocalCounters()
+	defer clerk.Flush()
+	if err := penstock.TakeAll(ctx, e.store, rs, ds); err != nil {
+		clerk.Fail()
+		return err
+	}
+	passed := allAllowed(ds[:len(rs)])
+	for i := range rs {
+		// Of a refused batch, those who did not stand in the way were only
+		// looked at.
+		if passed || !ds[i].Allowed {
+			clerk.Count(rs[i].Cost, &ds[i])
+		}
+	}
+	return nil
+}
+
+func allAllowed(ds []penstock.Decision) bool {
+	for i := range ds {
+		if !ds[i].Allowed {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,362 @@
+package grpcapi_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/penstock-io/penstock/server/grpcapi"
+)
+
+// A rawCodec sends bytes as they are.
+type rawCodec struct{}
+
+func (rawCodec) Name() string { return "proto" }
+
+func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer(v.([]byte))}, nil
+}
+
+func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	*v.(*[]byte) = data.Materialize()
+	return nil
+}
+
+const method = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+
+// send sends any bytes as a request, and returns those of the answer.
+func send(t *testing.T, conn *grpc.ClientConn, data []byte) ([]byte, error) {
+	var answer []byte
+	err := conn.Invoke(t.Context(), method, data, &answer, grpc.ForceCodecV2(rawCodec{}), grpc.MaxCallSendMsgSize(64<<20))
+	return answer, err
+}
+
+// wantServed fails the test if an honest caller is not served.
+func wantServed(t *testing.T, l net.Listener) {
+	t.Helper()
+	if _, err := pb.NewRateLimitServiceClient(dial(t, l)).ShouldRateLimit(t.Context(), asking("honest")); err != nil {
+		t.Errorf("an honest caller is not served: %v", err)
+	}
+}
+
+// userRequest returns the bytes of a request about a user of any bytes.
+func userRequest(user string) []byte {
+	entry := protowire.AppendString([]byte("\x0a\x04user\x12"), user)
+	descriptor := protowire.AppendBytes([]byte("\x0a"), entry)
+	return protowire.AppendBytes([]byte("\x0a\x05house\x12"), descriptor)
+}
+
+func TestNonsenseIsRefusedForThatCallOnly(t *testing.T) {
+	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), nil)
+	conn := dial(t, l)
+	whole := userRequest("ada")
+	for _, c := range []struct {
+		name string
+		data []byte
+		code codes.Code
+	}{
+		{"cut", whole[:len(whole)-1], codes.InvalidArgument},
+		{"a length beyond the end", []byte("\x0a\xff\xff\xff\xff\x7f"), codes.InvalidArgument},
+		{"groups in groups", bytes.Repeat([]byte("\x0b"), 20_000), codes.InvalidArgument},
+		{"many descriptors", bytes.Repeat([]byte("\x12\x00"), 100_000), codes.ResourceExhausted},
+		{"nothing", nil, codes.Unknown},
+		{"fields of the future", append([]byte("\xf8\x07\x01"), whole...), codes.OK},
+		{"300 KiB", userRequest(strings.Repeat("a", 300<<10)), codes.ResourceExhausted},
+		{"10 MB", userRequest(strings.Repeat("a", 10<<20)), codes.ResourceExhausted},
+	} {
+		_, err := send(t, conn, c.data)
+		if err == nil && c.code != codes.OK {
+			t.Errorf("%s: passed", c.name)
+		}
+		wantCode(t, err, c.code)
+	}
+	wantServed(t, l)
+}
+
+func TestAnyBytesAreAKey(t *testing.T) {
+	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), nil)
+	conn := dial(t, l)
+	users := []string{
+		"", "\x00", "\n", "\xff", "\xfe\xff", "{}", "{a}b", "a|b", `a\|b`, "a=b", `a\=b`, "a", "a\r\nX: y", "<script>",
+		strings.Repeat("a", 100_000), strings.Repeat("a", 100_001),
+	}
+	ok := []byte("\x08\x01")
+	for range 2 { // of which each has two
+		for _, user := range users {
+			answer, err := send(t, conn, userRequest(user))
+			if err != nil || !bytes.HasPrefix(answer, ok) {
+				t.Errorf("%.20q: got %x, %v, want OK", user, answer, err)
+			}
+		}
+	}
+	for _, user := range users {
+		answer, err := send(t, conn, userRequest(user))
+		if err != nil || bytes.HasPrefix(answer, ok) {
+			t.Errorf("%.20q: got %x, %v, want OVER_LIMIT", user, answer, err)
+		}
+	}
+}
+
+func TestHugeHeadersAreRefused(t *testing.T) {
+	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), nil)
+	c := pb.NewRateLimitServiceClient(dial(t, l))
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-huge", strings.Repeat("a", 1<<20))
+	if _, err := c.ShouldRateLimit(ctx, asking("ada")); err == nil {
+		t.Error("a header of 1 MB was accepted")
+	}
+	wantServed(t, l)
+}
+
+func TestWhatIsNotHTTP2IsClosed(t *testing.T) {
+	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), nil)
+	for _, text := range []string{
+		"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n", "\x16\x03\x01\x02\x00\x01\x00" + strings.Repeat("\x01", 30), strings.Repeat("\x00", 100),
+		http2.ClientPreface + strings.Repeat("\xff", 100),
+	} {
+		conn, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, text); err != nil {
+			t.Fatal(err)
+		}
+		wantClosed(t, conn)
+	}
+	wantServed(t, l)
+}
+
+// wantClosed waits until the other side closes the connection.
+func wantClosed(t *testing.T, conn net.Conn) {
+	t.Helper()
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	var timeout net.Error
+	if _, err := io.Copy(io.Discard, conn); errors.As(err, &timeout) && timeout.Timeout() {
+		t.Error("the connection stays open")
+	}
+}
+
+func TestWhoSaysNothingIsClosed(t *testing.T) {
+	t.Parallel()
+	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), nil)
+	for _, text := range []string{"", http2.ClientPreface[:10]} {
+		t.Run(fmt.Sprintf("after %q", text), func(t *testing.T) {
+			t.Parallel()
+			conn, err := net.Dial("tcp", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.WriteString(conn, text); err != nil {
+				t.Fatal(err)
+			}
+			wantClosed(t, conn)
+		})
+	}
+	wantServed(t, l)
+}
+
+// A rude client speaks HTTP/2 frame by frame, and heeds nothing.
+type rude struct {
+	t    *testing.T
+	conn net.Conn
+	*http2.Framer
+	headers bytes.Buffer
+}
+
+func newRude(t *testing.T, l net.Listener) *rude {
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	r := &rude{t: t, conn: conn, Framer: http2.NewFramer(conn, conn)}
+	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.WriteSettings(); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// call begins a call, and reports whether the connection is still there.
+func (r *rude) call(stream uint32) bool {
+	r.headers.Reset()
+	e := hpack.NewEncoder(&r.headers)
+	for _, h := range [][2]string{
+		{":method", "POST"},
+		{":scheme", "http"},
+		{":path", method},
+		{":authority", "x"},
+		{"content-type", "application/grpc"},
+		{"te", "trailers"},
+	} {
+		if err := e.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	return r.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: r.headers.Bytes(), EndHeaders: true}) == nil
+}
+
+// until reads frames until one is found, or the connection is closed.
+func (r *rude) until(found func(http2.Frame) bool) bool {
+	_ = r.conn.SetReadDeadline(time.Now().Add(time.Minute))
+	for {
+		f, err := r.ReadFrame()
+		if err != nil {
+			return false
+		}
+		if found(f) {
+			return true
+		}
+	}
+}
+
+func TestCallsBeyondTheMostAreRefused(t *testing.T) {
+	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), &grpcapi.Options{MaxStreams: 10})
+	before := runtime.NumGoroutine()
+	r := newRude(t, l)
+	for i := range uint32(10_000) {
+		if !r.call(2*i + 1) {
+			break
+		}
+	}
+	refused := r.until(func(f http2.Frame) bool {
+		reset, ok := f.(*http2.RSTStreamFrame)
+		return ok && reset.ErrCode == http2.ErrCodeRefusedStream
+	})
+	if !refused {
+		t.Error("no call was refused")
+	}
+	if n := runtime.NumGoroutine(); n > before+100 {
+		t.Errorf("%d goroutines where there were %d", n, before)
+	}
+	wantServed(t, l)
+}
+
+func TestCallsThatAreBrokenOffLeaveNothingBehind(t *testing.T) {
+	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), nil)
+	wantServed(t, l)
+	before := runtime.NumGoroutine()
+	r := newRude(t, l)
+	go r.until(func(http2.Frame) bool { return false }) // or else nobody reads the answers
+	for i := range uint32(20_000) {
+		if !r.call(2*i+1) || r.WriteRSTStream(2*i+1, http2.ErrCodeCancel) != nil {
+			break
+		}
+	}
+	wantServed(t, l)
+	_ = r.conn.Close()
+	awaitGoroutines(t, before+20)
+}
+
+// awaitGoroutines waits until there are no more than so many.
+func awaitGoroutines(t *testing.T, most int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for runtime.NumGoroutine() > most {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%d goroutines, want at most %d", runtime.NumGoroutine(), most)
+		case <-tick.C:
+		}
+	}
+}
+
+func TestWhoKeepsPingingIsSentAway(t *testing.T) {
+	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), nil)
+	r := newRude(t, l)
+	for i := range byte(50) {
+		if r.WritePing(false, [8]byte{i}) != nil {
+			break
+		}
+	}
+	calm := r.until(func(f http2.Frame) bool {
+		away, ok := f.(*http2.GoAwayFrame)
+		return ok && away.ErrCode == http2.ErrCodeEnhanceYourCalm
+	})
+	if !calm {
+		t.Error("was not told to be calm")
+	}
+	wantServed(t, l)
+}
+
+// Who has nothing to ask for too long is asked to come again when it has.
+func TestAnIdleConnectionIsEnded(t *testing.T) {
+	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), &grpcapi.Options{MaxConnectionIdle: 20 * time.Millisecond})
+	ended := newRude(t, l).until(func(f http2.Frame) bool {
+		_, away := f.(*http2.GoAwayFrame)
+		return away
+	})
+	if !ended {
+		t.Error("it was not told to go away")
+	}
+	wantServed(t, l)
+}
+
+func TestHostileCallsLeaveMemoryFlat(t *testing.T) {
+	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), nil)
+	conn := dial(t, l)
+	long := userRequest(strings.Repeat("a", 200<<10))
+	many := bytes.Repeat([]byte("\x12\x00"), 100_000)
+	round := func() {
+		for range 100 {
+			_, _ = send(t, conn, long)
+			_, _ = send(t, conn, many)
+		}
+	}
+	round()
+	before := heap()
+	for range 5 {
+		round()
+	}
+	if after := heap(); after > before+8<<20 {
+		t.Errorf("the heap grew from %d to %d bytes", before, after)
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC() // which empties the pools
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// Whoever begins a call and does not go on with it is not waited for: what has come
+// of the request is held until then.
+func TestACallThatIsNeverSentIsGivenUp(t *testing.T) {
+	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), nil)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	stream, err := dial(t, l).NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, method, grpc.ForceCodecV2(rawCodec{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answer []byte
+	if err := stream.RecvMsg(&answer); err == nil || ctx.Err() != nil {
+		t.Errorf("got %v after %v, want that the server gives up first", err, ctx.Err())
+	}
+	wantServed(t, l)
+}

@@ -1,0 +1,150 @@
+package grpcapi_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/redisstore"
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/grpcapi"
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+// redis is a server whose clock the tests hold. They share it, under prefixes of
+// their own.
+var redis *redistest.Server
+
+func TestMain(m *testing.M) {
+	os.Exit(redistest.Main(m, redistest.Options{HeldClock: true}, func(shared *redistest.Server) {
+		redis = shared
+		setClock(noon)
+	}))
+}
+
+// noon is when it is in these tests, unless they say otherwise.
+var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
+
+// now is the time that both kinds of store go by, in nanoseconds.
+var now atomic.Int64
+
+func clockTime() time.Time { return time.Unix(0, now.Load()) }
+
+func setClock(t time.Time) {
+	now.Store(t.UnixNano())
+	redis.Clock.Set(t)
+}
+
+var prefixes atomic.Int64
+
+// onBothStores runs a test on each kind of store, at noon.
+func onBothStores(t *testing.T, test func(t *testing.T, store penstock.Store)) {
+	setClock(noon)
+	t.Run("memory", func(t *testing.T) { test(t, newMemory()) })
+	setClock(noon)
+	t.Run("redis", func(t *testing.T) { test(t, newRedisStore(t)) })
+}
+
+func newMemory() *penstock.Memory {
+	return penstock.NewMemory(&penstock.MemoryOptions{
+		Now:  clockTime,
+		Tick: time.Millisecond,
+	})
+}
+
+func newRedisStore(t *testing.T) penstock.Store {
+	store, err := redisstore.Open(context.Background(), "unix://"+redis.Socket, &redisstore.Options{
+		Prefix:  fmt.Sprintf("t%d-", prefixes.Add(1)),
+		Timeout: 10 * time.Second, // a busy machine is no failure here
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	return store
+}
+
+// newJudge returns a judge by the rules of one file.
+func newJudge(t testing.TB, store penstock.Store, yaml string, o *engine.Options) *engine.Engine {
+	t.Helper()
+	set, err := rules.Parse(rules.File{Name: "test.yaml", Text: []byte(yaml)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := engine.New(store, o)
+	j.SetRules(set)
+	return j
+}
+
+// houseRules are those of most tests.
+const houseRules = `
+domain: house
+descriptors:
+  - key: user
+    rate_limit: {unit: hour, requests_per_unit: 2}
+`
+
+// open opens a door on a port of its own, until the test ends.
+func open(t testing.TB, j *engine.Engine, o *grpcapi.Options) (*grpcapi.Server, net.Listener) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return openAt(t, l, j, o), l
+}
+
+// openAt opens a door at a listener, until the test ends.
+func openAt(t testing.TB, l net.Listener, j *engine.Engine, o *grpcapi.Options) *grpcapi.Server {
+	t.Helper()
+	d, err := grpcapi.New(j, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- d.Serve(l) }()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := d.Shutdown(ctx); err != nil {
+			t.Errorf("shutting down: %v", err)
+		}
+		if err := <-served; err != nil {
+			t.Errorf("serving: %v", err)
+		}
+	})
+	return d
+}
+
+// dial connects to a door, until the test ends.
+func dial(t testing.TB, l net.Listener, options ...grpc.DialOption) *grpc.ClientConn {
+	t.Helper()
+	target := "passthrough:///" + l.Addr().String()
+	if l.Addr().Network() == "unix" {
+		target = "unix:" + l.Addr().String()
+	}
+	options = append([]grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, options...)
+	conn, err := grpc.NewClient(target, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// client returns a client of a new door.
+func client(t testing.TB, j *engine.Engine, o *grpcapi.Options) pb.RateLimitServiceClient {
+	t.Helper()
+	_, l := open(t, j, o)
+	return pb.NewRateLimitServiceClient(dial(t, l))
+}

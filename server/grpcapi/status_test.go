@@ -1,0 +1,50 @@
+package grpcapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/rlsproto"
+)
+
+func TestErrorsAsGRPCTellsThem(t *testing.T) {
+	live := context.Background()
+	gone, cancel := context.WithCancel(live)
+	cancel()
+	late, cancel := context.WithDeadline(live, time.Now().Add(-time.Second))
+	defer cancel()
+	for _, c := range []struct {
+		ctx  context.Context
+		err  error
+		code codes.Code
+	}{
+		{live, engine.ErrNoDomain, codes.Unknown},
+		{live, engine.ErrNoDescriptors, codes.Unknown},
+		{live, engine.ErrNoRules, codes.Unknown},
+		{live, engine.ErrTooManyDescriptors, codes.ResourceExhausted},
+		{live, rlsproto.ErrMalformed, codes.InvalidArgument},
+		{live, rlsproto.ErrBadOverride, codes.InvalidArgument},
+		{live, rlsproto.ErrRefundForbidden, codes.PermissionDenied},
+		{live, penstock.ErrBadLimit, codes.InvalidArgument},
+		{live, penstock.ErrBadCost, codes.InvalidArgument},
+		{live, penstock.ErrBadKey, codes.InvalidArgument},
+		{live, penstock.ErrUnavailable, codes.Unknown},
+		// A store has its own patience, which is not the caller's.
+		{live, errors.Join(penstock.ErrUnavailable, context.DeadlineExceeded), codes.Unknown},
+		{late, errors.Join(penstock.ErrUnavailable, context.DeadlineExceeded), codes.DeadlineExceeded},
+		{gone, errors.Join(penstock.ErrUnavailable, context.Canceled), codes.Canceled},
+	} {
+		got := statusOf(c.ctx, fmt.Errorf("wrapped: %w", c.err))
+		if status.Code(got) != c.code {
+			t.Errorf("%v: got %v, want %v", c.err, got, c.code)
+		}
+	}
+}

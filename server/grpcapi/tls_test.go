@@ -1,0 +1,103 @@
+package grpcapi_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"math/big"
+	"net"
+	"testing"
+	"time"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/penstock-io/penstock/server/grpcapi"
+)
+
+// An authority signs certificates.
+type authority struct {
+	t    *testing.T
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pool *x509.CertPool
+}
+
+func newAuthority(t *testing.T) *authority {
+	a := &authority{t: t, pool: x509.NewCertPool()}
+	pair := a.issue(&x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
+	a.cert, a.key = pair.Leaf, pair.PrivateKey.(*ecdsa.PrivateKey)
+	a.pool.AddCert(a.cert)
+	return a
+}
+
+// pair returns a certificate for this machine.
+func (a *authority) pair() tls.Certificate {
+	return a.issue(&x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}})
+}
+
+func (a *authority) issue(template *x509.Certificate) tls.Certificate {
+	a.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	template.SerialNumber = big.NewInt(1)
+	template.Subject = pkix.Name{CommonName: "penstock's tests"}
+	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	parent, signer := template, key
+	if a.cert != nil {
+		parent, signer = a.cert, a.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+}
+
+func TestTLS(t *testing.T) {
+	ours, theirs := newAuthority(t), newAuthority(t)
+	pair := ours.pair()
+	plain := &tls.Config{Certificates: []tls.Certificate{pair}}
+	reloading := &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil }}
+	choosing := &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return plain, nil }}
+	mutual := &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ours.pool}
+	trusting := &tls.Config{RootCAs: ours.pool}
+	known := &tls.Config{RootCAs: ours.pool, Certificates: []tls.Certificate{ours.pair()}}
+	strange := &tls.Config{RootCAs: ours.pool, Certificates: []tls.Certificate{theirs.pair()}}
+	for _, c := range []struct {
+		name   string
+		server *tls.Config
+		client *tls.Config // nil for one that does not encrypt
+		code   codes.Code
+	}{
+		{"encrypted", plain, trusting, codes.OK},
+		{"a certificate that can change", reloading, trusting, codes.OK},
+		{"settings that can change", choosing, trusting, codes.OK},
+		{"in clear text", plain, nil, codes.Unavailable},
+		{"a client that trusts others", plain, &tls.Config{RootCAs: theirs.pool}, codes.Unavailable},
+		{"both sides known", mutual, known, codes.OK},
+		{"a client without a certificate", mutual, trusting, codes.Unavailable},
+		{"a client with another's certificate", mutual, strange, codes.Unavailable},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, l := open(t, newJudge(t, newMemory(), houseRules, nil), &grpcapi.Options{TLS: c.server})
+			var options []grpc.DialOption
+			if c.client != nil {
+				options = append(options, grpc.WithTransportCredentials(credentials.NewTLS(c.client)))
+			}
+			_, err := pb.NewRateLimitServiceClient(dial(t, l, options...)).ShouldRateLimit(t.Context(), asking("ada"))
+			wantCode(t, err, c.code)
+		})
+	}
+}

@@ -1,0 +1,117 @@
+package rlsproto
+
+import (
+	"math"
+	"strconv"
+	"time"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+// A Response is what Envoy is answered.
+type Response struct {
+	Over     bool
+	Statuses []Status // in the order of the descriptors
+	Headers  []Header // for Envoy to add to its response
+	Metadata *structpb.Struct
+}
+
+// A Status says how one descriptor stands.
+type Status struct {
+	Over      bool
+	Limit     Limit
+	HasLimit  bool
+	Remaining uint32
+	Reset     int64 // in seconds; 0 where there is nothing to reset
+}
+
+// A Limit is what Envoy is told of a limit.
+type Limit struct {
+	Name            string
+	RequestsPerUnit uint32
+	Unit            rules.Unit
+
+	// UnitMultiplier is how many units a period is, where it is set.
+	UnitMultiplier uint32
+}
+
+// A Header is one for Envoy to add to its response.
+type Header struct{ Name, Value string }
+
+// respond writes the response by the verdict.
+func (s *Service) respond(c *Call) {
+	r := &c.Response
+	r.Over, r.Statuses, r.Headers, r.Metadata = c.verdict.Over, r.Statuses[:0], r.Headers[:0], nil
+	for i := range c.verdict.Statuses {
+		st := s.statusOf(&c.verdict.Statuses[i])
+		if d := &c.Request.Descriptors[i]; st.HasLimit && d.Limit.HasUnitMultiplier {
+			st.Limit.UnitMultiplier = d.Limit.UnitMultiplier
+		}
+		r.Statuses = append(r.Statuses, st)
+	}
+	if s.options.Headers {
+		s.addHeaders(c)
+	}
+	if s.options.DynamicMetadata {
+		r.Metadata = metadataOf(&c.Request, &c.verdict)
+	}
+}
+
+func (s *Service) statusOf(st *engine.Status) Status {
+	switch {
+	case st.Rule == nil:
+		return Status{}
+	case st.Rule.Unlimited:
+		return Status{Remaining: math.MaxUint32}
+	}
+	out := Status{
+		Over:     st.Over,
+		HasLimit: true,
+		Limit:    Limit{Name: st.Rule.Alias, RequestsPerUnit: st.Rule.RequestsPerUnit, Unit: st.Rule.Unit},
+		Reset:    s.resetSeconds(st.Rule, &st.Decision),
+	}
+	if st.Decision.Allowed { // in shadow, a descriptor can be refused without being over
+		out.Remaining = uint32(min(max(st.Decision.Remaining, 0), math.MaxUint32))
+	}
+	return out
+}
+
+// resetSeconds returns the whole seconds until the limit is reset, at least one.
+// For a key that has taken nothing a store has nothing to reset, but Envoy is
+// told when the window ends.
+func (s *Service) resetSeconds(r *rules.Rule, d *penstock.Decision) int64 {
+	after := d.ResetAfter
+	if after <= 0 && r.Limit.Algorithm == penstock.FixedWindow && r.Limit.Align != penstock.AlignFirst {
+		now := s.options.Now()
+		_, end := r.Limit.Window(now)
+		after = end.Sub(now)
+	}
+	return max(int64((after+time.Second-1)/time.Second), 1)
+}
+
+// addHeaders writes the headers about the descriptor that has the least left, or
+// the last that refuses.
+func (s *Service) addHeaders(c *Call) {
+	var closest *Status
+	for i := range c.Response.Statuses {
+		st := &c.Response.Statuses[i]
+		switch {
+		case !st.HasLimit:
+		case st.Over && !c.verdict.Statuses[i].Rule.Quota:
+			closest = st
+		case closest == nil || st.Remaining < closest.Remaining:
+			closest = st
+		}
+	}
+	if closest == nil {
+		return
+	}
+	c.Response.Headers = append(c.Response.Headers,
+		Header{s.options.LimitHeader, strconv.FormatUint(uint64(closest.Limit.RequestsPerUnit), 10)},
+		Header{s.options.RemainingHeader, strconv.FormatUint(uint64(closest.Remaining), 10)},
+		Header{s.options.ResetHeader, strconv.FormatInt(closest.Reset, 10)})
+}

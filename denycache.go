@@ -260,7 +260,7 @@ func takeRest(ctx context.Context, next Store, qs []question, rs, rest []Request
 	}
 	answers := make([]Decision, len(rest))
 	if err := TakeEach(ctx, next, rest, answers); err != nil {
-		return amongAll(err, unanswered(qs))
+		return reindex(err, unanswered(qs))
 	}
 	for i := range qs {
 		if !qs[i].answered {

@@ -546,8 +546,8 @@ func TestErrorsNameTheRequest(t *testing.T) {
 			}
 			rs := []penstock.Request{lim.Request("1"), lim.Request("2"), odd}
 			err := penstock.TakeEach(ctx, store, rs, make([]penstock.Decision, 3))
-			var about interface{ RequestIndex() int }
-			if !errors.As(err, &about) || about.RequestIndex() != 2 || !strings.Contains(err.Error(), "request 2:") {
+			var about *penstock.RequestError
+			if !errors.As(err, &about) || about.Index != 2 || !strings.Contains(err.Error(), "request 2:") {
 				t.Errorf("%s: %v, want an error about request 2", name, err)
 			}
 		}

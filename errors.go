@@ -3,6 +3,8 @@ package penstock
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 )
 
 // These are the reasons for which no decision is made. A denial is not among
@@ -52,3 +54,40 @@ func (e *FieldError) Error() string {
 
 // Unwrap makes errors.Is(err, ErrBadLimit) and its like true.
 func (e *FieldError) Unwrap() error { return e.Kind }
+
+// A RequestError says which of several requests an error is about. Stores return
+// it from TakeEach and TakeAll, so that [WithFallback] knows which shard failed.
+type RequestError struct {
+	Index int // of the request, from 0
+	Err   error
+}
+
+func (e *RequestError) Error() string {
+	return fmt.Sprintf("penstock: request %d: %s", e.Index, strings.TrimPrefix(e.Err.Error(), "penstock: "))
+}
+
+func (e *RequestError) Unwrap() error { return e.Err }
+
+func requestError(i int, err error) error { return &RequestError{Index: i, Err: err} }
+
+// reindex turns an error about some requests into one about all of them; index
+// holds the position of each among all.
+func reindex(err error, index []int) error {
+	var about *RequestError
+	if !errors.As(err, &about) || uint(about.Index) >= uint(len(index)) {
+		return err
+	}
+	return requestError(index[about.Index], about.Err)
+}
+
+// A KeyError says that a store answered but cannot decide about one key, for
+// example because another program wrote its value. It is no failure of the
+// store: [WithFallback] decides the request and does not count it.
+type KeyError struct {
+	Key string
+	Err error
+}
+
+func (e *KeyError) Error() string { return e.Err.Error() }
+
+func (e *KeyError) Unwrap() error { return e.Err }

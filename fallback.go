@@ -158,7 +158,7 @@ func WithFallback(first, second Store, o *FallbackOptions) *Fallback {
 		clock:     newSteady(o.Now),
 	}
 	f.setParts(orDefault(o.MaxKeys, defaultFallbackKeys))
-	own, ok := first.(interface{ Timeout() time.Duration })
+	own, ok := first.(TimeoutStore)
 	f.watched = !ok || own.Timeout() <= 0 || own.Timeout() > f.timeout
 	return f
 }
@@ -173,10 +173,7 @@ func orDefault[T int | float64 | time.Duration](setting, byDefault T) T {
 
 func (f *Fallback) setParts(maxKeys int) {
 	n := 1
-	if s, ok := f.first.(interface {
-		Shards() int
-		ShardOf(key string) int
-	}); ok && s.Shards() > 1 {
+	if s, ok := f.first.(ShardedStore); ok && s.Shards() > 1 {
 		n, f.shardOf = s.Shards(), s.ShardOf
 	}
 	f.parts = make([]part, n)
@@ -352,8 +349,8 @@ func isMalformed(err error) bool {
 // cannot decide about, though it is there. If those counted as failures, one such key
 // could have the store given up for all.
 func isAnswer(err error) bool {
-	var answer interface{ Answered() bool }
-	return errors.As(err, &answer) && answer.Answered()
+	var about *KeyError
+	return errors.As(err, &about)
 }
 
 // probeLimit is what the first store is tried by. It is taken of, and by nobody

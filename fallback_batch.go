@@ -84,14 +84,14 @@ func (b *fallbackBatch) ask(
 		b.answered()
 		return true, nil
 	case isMalformed(err):
-		return false, amongAll(err, places)
+		return false, reindex(err, places)
 	case !f.blames(ctx, b.sent):
 		b.doubt()
-		return false, amongAll(err, places)
+		return false, reindex(err, places)
 	}
 	b.blame(err, places)
 	if ctx.Err() != nil {
-		return false, amongAll(err, places)
+		return false, reindex(err, places)
 	}
 	return false, nil
 }
@@ -117,10 +117,10 @@ func (b *fallbackBatch) answered() {
 // blame tells the breaker of the part that failed, or those of all if the error
 // does not say which request it is about.
 func (b *fallbackBatch) blame(err error, places []int) {
-	var about interface{ RequestIndex() int }
+	var about *RequestError
 	known, at := errors.As(err, &about), 0
 	if known {
-		at = about.RequestIndex()
+		at = about.Index
 	}
 	if at < len(places) {
 		at = places[at]

@@ -191,11 +191,11 @@ func (f *Fallback) settleSome(p *part, most int, probe bool) error {
 // without returns the debts that an error is not about, or none if it does not say:
 // what the first store will never take need not be tried again.
 func without(ds []debt, err error) []debt {
-	var about interface{ RequestIndex() int }
-	if !errors.As(err, &about) || uint(about.RequestIndex()) >= uint(len(ds)) {
+	var about *RequestError
+	if !errors.As(err, &about) || uint(about.Index) >= uint(len(ds)) {
 		return nil
 	}
-	at := about.RequestIndex()
+	at := about.Index
 	return slices.Delete(ds, at, at+1)
 }
 

@@ -791,19 +791,10 @@ func newSharded() *sharded {
 func (s *sharded) Shards() int            { return len(s.away) }
 func (s *sharded) ShardOf(key string) int { return int(key[0] - '0') }
 
-// indexed says which request failed, as a store that has shards does.
-type indexed struct {
-	error
-	index int
-}
-
-func (e indexed) RequestIndex() int { return e.index }
-func (e indexed) Unwrap() error     { return e.error }
-
 func (s *sharded) reach(rs ...penstock.Request) error {
 	for i, r := range rs {
 		if s.away[s.ShardOf(r.Key)].Load() {
-			return indexed{fmt.Errorf("shard: %w", penstock.ErrUnavailable), i}
+			return &penstock.RequestError{Index: i, Err: fmt.Errorf("shard: %w", penstock.ErrUnavailable)}
 		}
 	}
 	return nil

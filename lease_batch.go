@@ -84,7 +84,7 @@ func (b *leaseBatch) takeRest(
 			b.ds[i] = answers[j]
 		}
 	}
-	return allowed, amongAll(err, b.places)
+	return allowed, reindex(err, b.places)
 }
 
 // putBack undoes what was spent of what is held, and makes looks of the decisions.

@@ -222,8 +222,8 @@ func (m *Memory) take(cl *compiledLimit, key string, ask algorithm.Ask, d *Decis
 // Stats returns what the store holds now.
 func (m *Memory) Stats() MemoryStats {
 	return MemoryStats{
-		Keys:   m.places.taken.Load(),
-		Bytes:  m.bytes.Load(),
+		Keys:              m.places.taken.Load(),
+		Bytes:             m.bytes.Load(),
 		OverflowDecisions: m.shared.Load(),
 	}
 }
@@ -271,3 +271,7 @@ func (p *places) claim() bool {
 func (p *places) left() bool { return p.taken.Load() < p.most }
 
 func (p *places) free(n int) { p.taken.Add(-int64(n)) }
+
+// KeysAreTransient marks a Memory as a [TransientKeyStore]: it stores the hash of
+// a key, never the key.
+func (m *Memory) KeysAreTransient() {}

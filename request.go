@@ -1,11 +1,8 @@
 package penstock
 
 import (
-	"errors"
-	"fmt"
 	"math"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/penstock-io/penstock/internal/algorithm"
@@ -98,40 +95,4 @@ func (r Request) ask() algorithm.Ask {
 
 func costError(field, problem string) error {
 	return &FieldError{Field: field, Problem: problem, Kind: ErrBadCost}
-}
-
-// requestError says which of several requests an error is about.
-func requestError(i int, err error) error { return &batchError{index: i, err: err} }
-
-type batchError struct {
-	index int
-	err   error
-}
-
-func (e *batchError) Error() string {
-	return fmt.Sprintf("penstock: request %d: %s", e.index, strings.TrimPrefix(e.err.Error(), "penstock: "))
-}
-
-func (e *batchError) Unwrap() error { return e.err }
-
-// RequestIndex returns which request it is, from 0 on. A store that consists of
-// shards has errors with this method, so that a [Fallback] knows which shard it
-// was.
-func (e *batchError) RequestIndex() int { return e.index }
-
-// amongAll returns an error about some requests as one about all of them, among
-// which those have these places.
-func amongAll(err error, places []int) error {
-	var about interface {
-		error
-		RequestIndex() int
-	}
-	if !errors.As(err, &about) || uint(about.RequestIndex()) >= uint(len(places)) {
-		return err
-	}
-	why := errors.Unwrap(about)
-	if why == nil {
-		why = about
-	}
-	return requestError(places[about.RequestIndex()], why)
 }

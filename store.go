@@ -53,9 +53,7 @@ var DenyAll Store = StoreFunc(func(_ context.Context, r Request) (Decision, erro
 // trip; others are asked one request after the other. A request that cannot be
 // decided because it is malformed is found before anything is charged.
 func TakeEach(ctx context.Context, s Store, rs []Request, ds []Decision) error {
-	if s, ok := s.(interface {
-		TakeEach(ctx context.Context, rs []Request, ds []Decision) error
-	}); ok {
+	if s, ok := s.(BatchStore); ok {
 		return s.TakeEach(ctx, rs, ds)
 	}
 	if s == nil {
@@ -86,9 +84,7 @@ func TakeEach(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 // one is refused: that never admits too much, but others may see units taken
 // for a moment.
 func TakeAll(ctx context.Context, s Store, rs []Request, ds []Decision) error {
-	if s, ok := s.(interface {
-		TakeAll(ctx context.Context, rs []Request, ds []Decision) error
-	}); ok {
+	if s, ok := s.(AtomicStore); ok {
 		return s.TakeAll(ctx, rs, ds)
 	}
 	if s == nil {

@@ -20,8 +20,8 @@ func TestMiddlewareCostsNoMemory(t *testing.T) {
 	a, b := limiter(t, store, "a: 1000000/1s"), limiter(t, store, "b: 1000000/1s")
 	one := httplimit.Protect(a, &httplimit.Options{Headers: httplimit.NoHeaders})(bare)
 	both := httplimit.Protect(a, &httplimit.Options{
-		Headers: httplimit.NoHeaders,
-		Additional:    []httplimit.Charge{{Limiter: b, Key: httplimit.Global}},
+		Headers:    httplimit.NoHeaders,
+		Additional: []httplimit.Charge{{Limiter: b, Key: httplimit.Global}},
 	})(bare)
 	requests, decisions := []penstock.Request{a.Request("203.0.113.1"), b.Request("everybody")}, make([]penstock.Decision, 2)
 	storeAlone := testing.AllocsPerRun(200, func() { _ = penstock.TakeAll(t.Context(), store, requests, decisions) })

@@ -503,8 +503,8 @@ func TestDenialWithoutGivingBack(t *testing.T) {
 	})
 	var seen error
 	h := httplimit.Protect(limiter(t, keeping, "10/1h"), &httplimit.Options{
-		Additional:    []httplimit.Charge{{Limiter: limiter(t, penstock.StoreFunc(penstock.NewMemory(nil).Take), "1/1h")}},
-		OnError: func(_ *http.Request, err error) { seen = err },
+		Additional: []httplimit.Charge{{Limiter: limiter(t, penstock.StoreFunc(penstock.NewMemory(nil).Take), "1/1h")}},
+		OnError:    func(_ *http.Request, err error) { seen = err },
 	})(hello)
 	expect(t, "one too many", statuses(h, 2, alice), 200, 429)
 	if !errors.Is(seen, lost) {

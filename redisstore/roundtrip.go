@@ -178,17 +178,10 @@ func (s *Store) callError(d *deadline, c *Call) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		err = fmt.Errorf("no answer within %v: %w%s", s.timeout, err, before)
 	case isForeign(err):
-		err = foreignError{fmt.Errorf("key %q holds what no limit wrote: %w", c.Keys, err)}
+		err = &penstock.KeyError{Key: c.Keys[0], Err: fmt.Errorf("key %q holds a value that no limit wrote: %w", c.Keys, err)}
 	}
 	return c.failed(fmt.Errorf("%w: %w", penstock.ErrUnavailable, err))
 }
-
-// A foreignError is about a key that holds what no limit wrote. The store cannot
-// decide about it, but is not away for that: [penstock.WithFallback] asks.
-type foreignError struct{ error }
-
-func (foreignError) Answered() bool  { return true }
-func (e foreignError) Unwrap() error { return e.error }
 
 // failed says which operation it was, and where.
 func (c *Call) failed(err error) error {

@@ -49,8 +49,8 @@ func (l layout) Sharded() bool { return l.sharded }
 // found.
 func TestErrorsSayWhichRequest(t *testing.T) {
 	err := fmt.Errorf("take each: %w", requestError(3, penstock.ErrUnavailable))
-	var about interface{ RequestIndex() int }
-	if !errors.As(err, &about) || about.RequestIndex() != 3 || !errors.Is(err, penstock.ErrUnavailable) {
+	var about *penstock.RequestError
+	if !errors.As(err, &about) || about.Index != 3 || !errors.Is(err, penstock.ErrUnavailable) {
 		t.Errorf("got %v, want an error about request 3 that is also unavailable", err)
 	}
 }

@@ -276,3 +276,10 @@ func (s *Store) ask(d *deadline, t *trip) (none penstock.Decision, err error) {
 // errClock means that what was asked about windows of a calendar was never asked
 // about the right ones.
 var errClock = fmt.Errorf("%w: the server's clock does not stay in one place", penstock.ErrUnavailable)
+
+var (
+	_ penstock.BatchStore   = (*Store)(nil)
+	_ penstock.AtomicStore  = (*Store)(nil)
+	_ penstock.ShardedStore = (*Store)(nil)
+	_ penstock.TimeoutStore = (*Store)(nil)
+)

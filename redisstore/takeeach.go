@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/penstock-io/penstock"
 )
@@ -48,18 +47,4 @@ func (s *Store) takeEach(d *deadline, rs []penstock.Request, ds []penstock.Decis
 }
 
 // requestError says which of several requests an error is about.
-func requestError(i int, err error) error { return &batchError{index: i, err: err} }
-
-type batchError struct {
-	index int
-	err   error
-}
-
-func (e *batchError) Error() string {
-	return fmt.Sprintf("redisstore: request %d: %s", e.index, strings.TrimPrefix(e.err.Error(), "redisstore: "))
-}
-
-func (e *batchError) Unwrap() error { return e.err }
-
-// RequestIndex tells [penstock.WithFallback] whose shard it was.
-func (e *batchError) RequestIndex() int { return e.index }
+func requestError(i int, err error) error { return &penstock.RequestError{Index: i, Err: err} }

@@ -112,9 +112,9 @@ func (s *Server) makeDoor(o *opening, encrypted *tls.Config) (door, error) {
 		})
 	case "resp":
 		return respapi.New(s.judge, &respapi.Options{
-			RequireAuth: c.RESPAuth,
-			Listener:    o.entrance,
-			ObserveLatency:        s.metrics.took(o.name),
+			RequireAuth:    c.RESPAuth,
+			Listener:       o.entrance,
+			ObserveLatency: s.metrics.took(o.name),
 		})
 	}
 	return adminapi.New(s.judge, &adminapi.Options{

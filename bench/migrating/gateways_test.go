@@ -78,8 +78,8 @@ func kongAfter(store penstock.Store, mux http.Handler) (http.Handler, error) {
 		return nil, err
 	}
 	return httplimit.Protect(second, &httplimit.Options{
-		Additional:    []httplimit.Charge{{Limiter: day}},
-		Headers: httplimit.Kong,
+		Additional: []httplimit.Charge{{Limiter: day}},
+		Headers:    httplimit.Kong,
 	})(mux), nil
 }
 

@@ -74,7 +74,7 @@ func handler(store penstock.Store, m model) (http.Handler, error) {
 		return nil, err
 	}
 	protect := httplimit.Protect(requests, &httplimit.Options{
-		Key:  customer,
+		Key:        customer,
 		Additional: []httplimit.Charge{{Limiter: tokens, Key: customer, Cost: estimate, After: httplimit.ReportedCost}},
 	})
 	refuse := httplimit.Protect(strangers, nil)(http.HandlerFunc(refuseStranger))

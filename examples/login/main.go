@@ -42,8 +42,8 @@ func handler(store penstock.Store) (http.Handler, error) {
 	// A guess is charged before the password is looked at, so that a hundred
 	// guesses at once are no way around the limit.
 	protect := httplimit.Protect(perAddress, &httplimit.Options{
-		After: httplimit.OnlyFailures,
-		Additional:  []httplimit.Charge{{Limiter: perName, Key: user, After: httplimit.ResetOnSuccess}},
+		After:      httplimit.OnlyFailures,
+		Additional: []httplimit.Charge{{Limiter: perName, Key: user, After: httplimit.ResetOnSuccess}},
 	})
 	mux := http.NewServeMux()
 	mux.Handle("POST /login", protect(http.HandlerFunc(login)))

@@ -40,7 +40,7 @@ type Entry struct {
 }
 
 type list struct {
-	Mode     string     `json:"mode"`
+	Mode     string        `json:"mode"`
 	Requests []TakeRequest `json:"requests"`
 }
 
@@ -69,7 +69,7 @@ type TakeResponse struct {
 	Mode string // of a rule that does not deny by itself: shadow or quota
 
 	Parts []TakeResponse // to the descriptors, in their order
-	JSON  []byte   // as it was sent
+	JSON  []byte         // as it was sent
 }
 
 // answer is what comes back.

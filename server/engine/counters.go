@@ -9,8 +9,8 @@ import (
 
 // RuleCounters is what a policy has decided so far.
 type RuleCounters struct {
-	Rule string // the rule's name; "" for limits that requests name
-	Limit  int64  // the most that can be taken at once; 0 where there is no one limit
+	Rule  string // the rule's name; "" for limits that requests name
+	Limit int64  // the most that can be taken at once; 0 where there is no one limit
 
 	*Counters
 }
@@ -48,7 +48,7 @@ type book struct {
 
 // A policy is a rule made ready for deciding.
 type policy struct {
-	counts  *RuleCounters          // nil for a rule that limits nothing
+	counts  *RuleCounters    // nil for a rule that limits nothing
 	request penstock.Request // under the rule's limit, for a key yet to be named
 }
 

@@ -18,10 +18,10 @@ import (
 
 // The reasons for which a request goes undecided, besides the store's.
 var (
-	ErrNoRules       = errors.New("no rate limit configuration loaded")
-	ErrNoDomain      = errors.New("rate limit domain must not be empty")
-	ErrNoDescriptors = errors.New("rate limit descriptor list must not be empty")
-	ErrTooManyDescriptors       = errors.New("too many descriptors")
+	ErrNoRules            = errors.New("no rate limit configuration loaded")
+	ErrNoDomain           = errors.New("rate limit domain must not be empty")
+	ErrNoDescriptors      = errors.New("rate limit descriptor list must not be empty")
+	ErrTooManyDescriptors = errors.New("too many descriptors")
 )
 
 // Options configure a Judge.
@@ -41,10 +41,10 @@ const defaultMaxDescriptors = 64
 
 // A Engine decides requests. It is safe for concurrent use.
 type Engine struct {
-	store    penstock.Store
-	inMemory bool // whether the store is one that never keeps a key's text
-	shadow   bool
-	most     int // descriptors in a request
+	store         penstock.Store
+	transientKeys bool // whether the store is a penstock.TransientKeyStore
+	shadow        bool
+	most          int // descriptors in a request
 
 	token    [sha256.Size]byte
 	hasToken bool
@@ -60,15 +60,15 @@ func New(store penstock.Store, o *Options) *Engine {
 	if o == nil {
 		o = &Options{}
 	}
-	_, inMemory := store.(*penstock.Memory)
+	_, transient := store.(penstock.TransientKeyStore)
 	e := &Engine{
-		store:    store,
-		inMemory: inMemory,
-		shadow:   o.Shadow,
-		most:     defaultMaxDescriptors,
-		token:    sha256.Sum256([]byte(o.Token)),
-		hasToken: o.Token != "",
-		unruled:  policy{counts: &RuleCounters{Counters: &Counters{}}},
+		store:         store,
+		transientKeys: transient,
+		shadow:        o.Shadow,
+		most:          defaultMaxDescriptors,
+		token:         sha256.Sum256([]byte(o.Token)),
+		hasToken:      o.Token != "",
+		unruled:       policy{counts: &RuleCounters{Counters: &Counters{}}},
 	}
 	if o.MaxDescriptors > 0 {
 		e.most = o.MaxDescriptors

@@ -162,7 +162,7 @@ func (ev *evaluation) release(alias string) {
 // stores may hold on to a key, as after a timeout, and get a copy.
 func (ev *evaluation) nameKeys() {
 	text := unsafe.String(unsafe.SliceData(ev.keys), len(ev.keys))
-	if !ev.judge.inMemory {
+	if !ev.judge.transientKeys {
 		text = string(ev.keys)
 	}
 	for i := range ev.members {

@@ -19,9 +19,9 @@ import (
 
 // The reasons for which a request goes undecided, besides the judge's.
 var (
-	ErrMalformed   = errors.New("malformed rate limit request")
-	ErrBadOverride = errors.New("bad rate limit override")
-	ErrRefundForbidden  = errors.New("giving hits back needs the token, or a caller on this machine")
+	ErrMalformed       = errors.New("malformed rate limit request")
+	ErrBadOverride     = errors.New("bad rate limit override")
+	ErrRefundForbidden = errors.New("giving hits back needs the token, or a caller on this machine")
 )
 
 // Options configure how verdicts are told.

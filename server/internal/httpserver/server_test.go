@@ -25,18 +25,18 @@ import (
 )
 
 // open serves a door on a port, and returns its address and what Serve returned.
-func open(t testing.TB, s *Server) (address string, served chan error) {
+func open(t testing.TB, d *Server) (address string, served chan error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	served = make(chan error, 1)
-	go func() { served <- s.Serve(connlimit.New(l, connlimit.Options{Max: 10_000})) }()
+	go func() { served <- d.Serve(connlimit.New(l, connlimit.Options{Max: 10_000})) }()
 	t.Cleanup(func() {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = s.Shutdown(ended)
+		_ = d.Shutdown(ended)
 	})
 	return l.Addr().String(), served
 }
@@ -58,12 +58,12 @@ func within[T any](t testing.TB, what string, c <-chan T) T {
 // What is in flight is finished, and nobody new is let in.
 func TestShutdownFinishesWhatIsInFlight(t *testing.T) {
 	begun, finish := make(chan struct{}), make(chan struct{})
-	s := New(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	d := New(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		close(begun)
 		<-finish
 		_, _ = io.WriteString(w, "finished")
 	}), Options{Linger: -1})
-	address, served := open(t, s)
+	address, served := open(t, d)
 	answered := make(chan string, 1)
 	go func() {
 		r, err := http.Get("http://" + address)
@@ -77,7 +77,7 @@ func TestShutdownFinishesWhatIsInFlight(t *testing.T) {
 	}()
 	within(t, "the request", begun)
 	down := make(chan error, 1)
-	go func() { down <- s.Shutdown(context.Background()) }()
+	go func() { down <- d.Shutdown(context.Background()) }()
 	if err := within(t, "Serve to return", served); err != nil {
 		t.Errorf("Serve: got %v, want nil", err)
 	}
@@ -101,12 +101,12 @@ func TestShutdownFinishesWhatIsInFlight(t *testing.T) {
 // When the time is up, what is in flight is cut off.
 func TestShutdownByForce(t *testing.T) {
 	begun, gone := make(chan struct{}), make(chan struct{})
-	s := New(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	d := New(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		close(begun)
 		<-r.Context().Done()
 		close(gone)
 	}), Options{})
-	address, _ := open(t, s)
+	address, _ := open(t, d)
 	go func() {
 		if r, err := http.Get("http://" + address); err == nil {
 			_ = r.Body.Close()
@@ -115,7 +115,7 @@ func TestShutdownByForce(t *testing.T) {
 	within(t, "the request", begun)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := s.Shutdown(ctx); !errors.Is(err, context.Canceled) {
+	if err := d.Shutdown(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("Shutdown: got %v, want that its time was up", err)
 	}
 	within(t, "the handler to notice", gone)
@@ -125,11 +125,11 @@ func TestShutdownByForce(t *testing.T) {
 // that was sent is answered, until they are told to close.
 func TestShutdownUnderLoadDropsNothing(t *testing.T) {
 	var decided atomic.Int64
-	s := New(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	d := New(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		decided.Add(1)
 		_, _ = io.WriteString(w, "hello")
 	}), Options{Linger: 30 * time.Second})
-	address, _ := open(t, s)
+	address, _ := open(t, d)
 	var answered atomic.Int64
 	var busy, callers sync.WaitGroup
 	for range 16 {
@@ -156,7 +156,7 @@ func TestShutdownUnderLoadDropsNothing(t *testing.T) {
 		})
 	}
 	busy.Wait()
-	if err := s.Shutdown(context.Background()); err != nil {
+	if err := d.Shutdown(context.Background()); err != nil {
 		t.Errorf("Shutdown: %v", err)
 	}
 	callers.Wait()
@@ -166,15 +166,15 @@ func TestShutdownUnderLoadDropsNothing(t *testing.T) {
 }
 
 func TestServingAfterShutdown(t *testing.T) {
-	s := New(hello, Options{})
-	if err := s.Shutdown(context.Background()); err != nil {
+	d := New(hello, Options{})
+	if err := d.Shutdown(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Serve(l); err != nil {
+	if err := d.Serve(l); err != nil {
 		t.Errorf("Serve: got %v, want nil", err)
 	}
 	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
@@ -183,27 +183,27 @@ func TestServingAfterShutdown(t *testing.T) {
 }
 
 func TestAListenerThatFails(t *testing.T) {
-	s := New(hello, Options{})
+	d := New(hello, Options{})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_ = l.Close()
-	if err := s.Serve(l); err == nil {
+	if err := d.Serve(l); err == nil {
 		t.Error("Serve on a closed listener: want an error")
 	}
 }
 
 // hasty returns a door whose time goes by faster, to spare tests the time.
 func hasty(h http.HandlerFunc) *Server {
-	s := New(h, Options{})
-	s.tick = 20 * time.Millisecond
-	return s
+	d := New(h, Options{})
+	d.tick = 20 * time.Millisecond
+	return d
 }
 
 // letPass waits for so many ticks.
-func (s *Server) letPass(ticks int64) {
-	for begin := s.visitors.tick.Load(); s.visitors.tick.Load() < begin+ticks; {
+func (d *Server) letPass(ticks int64) {
+	for begin := d.visitors.tick.Load(); d.visitors.tick.Load() < begin+ticks; {
 		runtime.Gosched()
 	}
 }
@@ -259,24 +259,24 @@ func TestSlowCallersAreCutOff(t *testing.T) {
 // Who has been answered may be silent for a while. But once it begins to ask again, it
 // has the time of a request, however little it sends at a time.
 func TestASecondRequestHasNoMoreTimeThanTheFirst(t *testing.T) {
-	s := hasty(hello)
-	address, _ := open(t, s)
+	d := hasty(hello)
+	address, _ := open(t, d)
 	silent, slow := dial(t, address, ""), dial(t, address, "")
 	for _, conn := range []net.Conn{silent, slow} {
 		ask(t, conn)
 	}
-	begin := s.visitors.tick.Load()
+	begin := d.visitors.tick.Load()
 	closed := make(chan int64)
 	go func() {
 		_, _ = io.Copy(io.Discard, slow)
-		closed <- s.visitors.tick.Load() - begin
+		closed <- d.visitors.tick.Load() - begin
 	}()
 	go func() {
 		for _, b := range []byte("GET / HTTP/1.1\r\nHost: x\r\nX-Slow: " + strings.Repeat("a", idleTicks)) {
 			if _, err := slow.Write([]byte{b}); err != nil {
 				return
 			}
-			s.letPass(1)
+			d.letPass(1)
 		}
 	}()
 	if ticks := within(t, "the slow request to be cut off", closed); ticks > idleTicks/2 {
@@ -288,10 +288,10 @@ func TestASecondRequestHasNoMoreTimeThanTheFirst(t *testing.T) {
 // By HTTP/2 an idle client asks now and then whether the server is there, which is no
 // request: it is not cut off as one that is slow, and is cut off as one that is idle.
 func TestAClientThatPingsIsIdle(t *testing.T) {
-	s := hasty(hello)
-	address, client := openHTTP2(t, s)
+	d := hasty(hello)
+	address, client := openHTTP2(t, d)
 	transport := client.Transport.(*http.Transport)
-	transport.ForceAttemptHTTP2, transport.HTTP2 = true, &http.HTTP2Config{SendPingTimeout: s.tick}
+	transport.ForceAttemptHTTP2, transport.HTTP2 = true, &http.HTTP2Config{SendPingTimeout: d.tick}
 	for _, c := range []struct {
 		again bool // on the same connection
 		wait  int64
@@ -310,13 +310,13 @@ func TestAClientThatPingsIsIdle(t *testing.T) {
 		if answer.ProtoMajor != 2 || again != c.again {
 			t.Errorf("%s, on the same connection: %t, want %t", answer.Proto, again, c.again)
 		}
-		s.letPass(c.wait)
+		d.letPass(c.wait)
 	}
 }
 
 // openHTTP2 serves a door by HTTP/2, and returns its address and a client that knows
 // its certificate.
-func openHTTP2(t *testing.T, s *Server) (string, *http.Client) {
+func openHTTP2(t *testing.T, d *Server) (string, *http.Client) {
 	t.Helper()
 	certificates := httptest.NewTLSServer(nil)
 	t.Cleanup(certificates.Close)
@@ -326,11 +326,11 @@ func openHTTP2(t *testing.T, s *Server) (string, *http.Client) {
 	}
 	config := certificates.TLS.Clone()
 	config.NextProtos = []string{"h2"}
-	go func() { _ = s.Serve(tls.NewListener(connlimit.New(l, connlimit.Options{Max: 10}), config)) }()
+	go func() { _ = d.Serve(tls.NewListener(connlimit.New(l, connlimit.Options{Max: 10}), config)) }()
 	t.Cleanup(func() {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = s.Shutdown(ended)
+		_ = d.Shutdown(ended)
 	})
 	return l.Addr().String(), certificates.Client()
 }
@@ -338,8 +338,8 @@ func openHTTP2(t *testing.T, s *Server) (string, *http.Client) {
 // By HTTP/2 there is something to say before the first request, for which a client may
 // take its time.
 func TestAClientThatHasNothingToAskYet(t *testing.T) {
-	s := hasty(hello)
-	address, client := openHTTP2(t, s)
+	d := hasty(hello)
+	address, client := openHTTP2(t, d)
 	config := client.Transport.(*http.Transport).TLSClientConfig.Clone()
 	config.NextProtos, config.ServerName = []string{"h2"}, "example.com"
 	conn, err := tls.Dial("tcp", address, config)
@@ -355,7 +355,7 @@ func TestAClientThatHasNothingToAskYet(t *testing.T) {
 		if err := write(); err != nil {
 			t.Fatal(err)
 		}
-		s.letPass(2 * requestTicks)
+		d.letPass(2 * requestTicks)
 	}
 	if err := framer.WritePing(false, [8]byte{1}); err != nil {
 		t.Fatal(err)
@@ -403,15 +403,15 @@ func TestWhoDoesNotListenIsCutOff(t *testing.T) {
 
 // Who is held on purpose is not, however long it takes.
 func TestWhoIsHeldIsNotCutOff(t *testing.T) {
-	s := hasty(nil)
-	s.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	d := hasty(nil)
+	d.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		release := Suspend(r)
-		s.letPass(3 * requestTicks)
+		d.letPass(3 * requestTicks)
 		release()
-		s.letPass(3) // and from now on it has the time of any other
+		d.letPass(3) // and from now on it has the time of any other
 		_, _ = io.WriteString(w, "at last")
 	})
-	address, _ := open(t, s)
+	address, _ := open(t, d)
 	r, err := http.Get("http://" + address)
 	if err != nil {
 		t.Fatal(err)
@@ -461,9 +461,9 @@ func TestManyRequestsAtOnce(t *testing.T) {
 // A client that does not want the answer to one of many requests is not waited for;
 // one that was held on purpose has its time from then on.
 func TestWhoWantsNoAnswerByHTTP2(t *testing.T) {
-	s := New(nil, Options{})
+	d := New(nil, Options{})
 	ended := make(chan error, 1)
-	s := httptest.NewUnstartedServer(s.receive(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := httptest.NewUnstartedServer(d.receive(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/held" {
 			release := Suspend(r)
 			<-time.After(2*requestTicks*tick + tick)
@@ -477,7 +477,7 @@ func TestWhoWantsNoAnswerByHTTP2(t *testing.T) {
 		}
 		ended <- err
 	})))
-	s.Config.ConnContext, s.Config.ConnState, s.EnableHTTP2 = s.server.ConnContext, s.server.ConnState, true
+	s.Config.ConnContext, s.Config.ConnState, s.EnableHTTP2 = d.server.ConnContext, d.server.ConnState, true
 	s.StartTLS()
 	defer s.Close()
 	r, err := s.Client().Get(s.URL)
@@ -549,8 +549,8 @@ func TestWhatIsNotHTTP(t *testing.T) {
 func TestNothingIsLeftRunning(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for range 20 {
-		s := New(hello, Options{Linger: -1})
-		address, served := open(t, s)
+		d := New(hello, Options{Linger: -1})
+		address, served := open(t, d)
 		for range 5 {
 			r, err := http.Get("http://" + address)
 			if err != nil {
@@ -558,7 +558,7 @@ func TestNothingIsLeftRunning(t *testing.T) {
 			}
 			_ = r.Body.Close()
 		}
-		if err := s.Shutdown(context.Background()); err != nil {
+		if err := d.Shutdown(context.Background()); err != nil {
 			t.Fatal(err)
 		}
 		if err := within(t, "Serve to return", served); err != nil {

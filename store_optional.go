@@ -1,0 +1,59 @@
+package penstock
+
+import (
+	"context"
+	"time"
+)
+
+// The interfaces in this file are what a [Store] may implement besides Take. A
+// store without them works everywhere, at the cost that each comment states. A
+// wrapper that has only Take hides the ones of the store that it wraps.
+
+// A BatchStore decides several independent requests in one call, as [TakeEach]
+// does. Without it, TakeEach calls Take for one request after the other.
+type BatchStore interface {
+	Store
+	TakeEach(ctx context.Context, rs []Request, ds []Decision) error
+}
+
+// An AtomicStore decides several requests all or nothing, as [TakeAll] does.
+// Without it, TakeAll takes one after the other and refunds after a denial, so
+// concurrent callers may see units taken for a moment.
+type AtomicStore interface {
+	Store
+	TakeAll(ctx context.Context, rs []Request, ds []Decision) error
+}
+
+// A ShardedStore consists of shards that fail independently. [WithFallback] keeps
+// one breaker for each. Without it, the store is one shard.
+type ShardedStore interface {
+	Store
+	Shards() int
+	ShardOf(key string) int // 0 ≤ ShardOf(key) < Shards()
+}
+
+// A TimeoutStore bounds each call by itself, so [WithFallback] sets no second
+// timer unless its own timeout is shorter. A Timeout of 0 means no bound.
+type TimeoutStore interface {
+	Store
+	Timeout() time.Duration
+}
+
+// A TransientKeyStore does not keep Request.Key or Request.ID after a call has
+// returned, so a caller may reuse the memory behind those strings. Other stores,
+// which may still send a request that timed out, must be given copies.
+type TransientKeyStore interface {
+	Store
+	KeysAreTransient()
+}
+
+var (
+	_ AtomicStore       = (*Memory)(nil)
+	_ TransientKeyStore = (*Memory)(nil)
+	_ BatchStore        = (*DenyCache)(nil)
+	_ AtomicStore       = (*DenyCache)(nil)
+	_ BatchStore        = (*Lease)(nil)
+	_ AtomicStore       = (*Lease)(nil)
+	_ BatchStore        = (*Fallback)(nil)
+	_ AtomicStore       = (*Fallback)(nil)
+)

@@ -55,7 +55,7 @@ func compileLimit(l Limit, tick int64, own *secret) (*compiledLimit, error) {
 		numbers:   maphash.Comparable(seed, n),
 		kind:      n.kind(),
 		tick:      tick,
-		most:      n.most(),
+		most:      n.Capacity(),
 		grantLife: algorithm.RoundUp(int64(min(n.Period, maxGrantLife)), tick),
 		period:    algorithm.RoundUp(int64(n.Period), tick),
 		offset:    algorithm.RoundDown(int64(n.Offset), tick),
@@ -97,14 +97,6 @@ func (cl *compiledLimit) rate() *algorithm.Rate {
 		return &cl.leaky.Rate
 	}
 	return nil
-}
-
-// most returns the most that a normal limit could grant at once.
-func (l Limit) most() int64 {
-	if l.Algorithm.isBucket() {
-		return l.Burst
-	}
-	return l.Count
 }
 
 // kind returns the kind of table that a limit's states fit into.

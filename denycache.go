@@ -105,7 +105,7 @@ type question struct {
 // malformed, which the store will say.
 func (c *DenyCache) question(r *Request) (q question, ok bool) {
 	cl, err := c.meters.of(r)
-	if err != nil || r.check() != nil {
+	if err != nil || r.validateShape() != nil {
 		return q, false
 	}
 	q = question{meter: cl, hash: hashOf(cl, r.Key), cost: r.Cost}
@@ -284,7 +284,7 @@ func unanswered(qs []question) (places []int) {
 // be denied refuses them all, but how the others stand only the store knows. It
 // is what [TakeAll] calls.
 func (c *DenyCache) TakeAll(ctx context.Context, rs []Request, ds []Decision) error {
-	if len(rs) == 1 && len(ds) > 0 && rs[0].checkTogether() == nil {
+	if len(rs) == 1 && len(ds) > 0 && rs[0].validateForAll() == nil {
 		if d, denied := c.Cached(rs[0]); denied {
 			ds[0] = d
 			return nil

@@ -390,7 +390,7 @@ func (f *Fallback) probeBy(p *part, r *Request) {
 // TakeEach decides every request by itself: those whose shards are there in one
 // trip. It is what [TakeEach] calls.
 func (f *Fallback) TakeEach(ctx context.Context, rs []Request, ds []Decision) error {
-	if err := f.check(rs, ds, (*Request).check); err != nil {
+	if err := f.check(rs, ds, (*Request).validateShape); err != nil {
 		return err
 	}
 	if f.unsettled(rs) {
@@ -416,7 +416,7 @@ func (f *Fallback) TakeEach(ctx context.Context, rs []Request, ds []Decision) er
 // TakeAll decides the requests as one. If one of them is about a shard that is
 // away, the second store decides them all. It is what [TakeAll] calls.
 func (f *Fallback) TakeAll(ctx context.Context, rs []Request, ds []Decision) error {
-	if err := f.check(rs, ds, (*Request).checkTogether); err != nil {
+	if err := f.check(rs, ds, (*Request).validateForAll); err != nil {
 		return err
 	}
 	var b fallbackBatch
@@ -444,5 +444,5 @@ func (f *Fallback) check(rs []Request, ds []Decision, check func(*Request) error
 			return requestError(i, err)
 		}
 	}
-	return checkRoom(rs, ds)
+	return checkLengths(rs, ds)
 }

@@ -27,11 +27,11 @@ type ledger struct {
 // is charged under the same ID, so that nothing is if the first store has granted
 // it as well, and its answer was lost.
 type owed struct {
-	asked
+	stateKey
 	id string
 }
 
-func owedOf(r *Request) owed { return owed{askedOf(*r), r.ID} }
+func owedOf(r *Request) owed { return owed{stateKeyOf(*r), r.ID} }
 
 // A debt is what was spent of one key.
 type debt struct {

@@ -83,7 +83,7 @@ func (f *Fallback) takeAway(ctx context.Context, p *part, r *Request) (Decision,
 
 // checked returns the meter of a request that is not malformed.
 func (f *Fallback) checked(r *Request) (*compiledLimit, error) {
-	if err := r.check(); err != nil {
+	if err := r.validateShape(); err != nil {
 		return nil, err
 	}
 	return f.meters.of(r)
@@ -219,7 +219,7 @@ func (a *awayBatch) write(ctx context.Context, answers, ds []Decision) {
 			ds[i] = answers[0]
 			p.ledger.add(r, a.locals[0].Limit, ds[i].Granted)
 			whole := *r
-			whole.Cost = totals[askedOf(*r)]
+			whole.Cost = totals[stateKeyOf(*r)]
 			a.f.finish(p, cl, &whole, &ds[i])
 			answers, a.locals = answers[1:], a.locals[1:]
 		}

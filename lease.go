@@ -126,7 +126,7 @@ type need struct {
 // with it.
 func (l *Lease) need(r *Request) (n need, ok bool) {
 	cl, err := l.meters.of(r)
-	if err != nil || cl.limit.Algorithm != TokenBucket || r.check() != nil || l.closed.Load() {
+	if err != nil || cl.limit.Algorithm != TokenBucket || r.validateShape() != nil || l.closed.Load() {
 		return n, false
 	}
 	most := cl.most / (10 * l.nodes)
@@ -271,7 +271,7 @@ func (l *Lease) TakeEach(ctx context.Context, rs []Request, ds []Decision) error
 // here, and put back if the store refuses the others. It is what [TakeAll] calls.
 func (l *Lease) TakeAll(ctx context.Context, rs []Request, ds []Decision) error {
 	b, ok := l.batch(rs, ds)
-	if !ok || checkTogether(rs, ds) != nil {
+	if !ok || ValidateAll(rs, ds) != nil {
 		return TakeAll(ctx, l.next, rs, ds)
 	}
 	b.together = true

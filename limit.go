@@ -136,3 +136,13 @@ func (l Limit) WithAlgorithm(a Algorithm) Limit {
 	l.Algorithm = a
 	return l
 }
+
+// Capacity returns the most that the limit can grant at once: the burst of a
+// bucket, the count of a window. A larger cost is denied with a RetryAfter of
+// [Never]. A [Decision] carries it as Limit.
+func (l Limit) Capacity() int64 {
+	if l.Algorithm.isBucket() {
+		return l.normalBurst()
+	}
+	return l.Count
+}

@@ -171,7 +171,7 @@ func (m *Memory) clocks(k kind) (now, steady int64) {
 
 // Take decides one request. It never blocks, and so does not look at ctx.
 func (m *Memory) Take(_ context.Context, r Request) (d Decision, err error) {
-	if err = r.check(); err != nil {
+	if err = r.validateShape(); err != nil {
 		return d, err
 	}
 	cl, err := m.meter(&r)

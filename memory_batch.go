@@ -13,7 +13,7 @@ import (
 // TakeAll decides the requests as one, under the locks of all their shards. It
 // is what [TakeAll] calls.
 func (m *Memory) TakeAll(_ context.Context, rs []Request, ds []Decision) error {
-	if err := checkRoom(rs, ds); err != nil {
+	if err := checkLengths(rs, ds); err != nil {
 		return err
 	}
 	b := batch{store: m}
@@ -54,7 +54,7 @@ type member struct {
 }
 
 func (b *batch) add(r *Request) error {
-	if err := r.checkTogether(); err != nil {
+	if err := r.validateForAll(); err != nil {
 		return err
 	}
 	cl, err := b.store.meter(r)

@@ -50,18 +50,21 @@ type Request struct {
 	compiled *compiledLimit
 }
 
-// Validate returns an error if the request has no meaning under any state of its
-// key: if it names nobody, asks for something contradictory, or its limit cannot
-// be counted by. Stores do this themselves.
+// Validate returns an error if a store would refuse to decide the request. It
+// wraps [ErrBadKey], [ErrBadCost] or [ErrBadLimit]. Stores call it themselves.
 func (r Request) Validate() error {
-	if err := r.check(); err != nil {
+	if err := r.validateShape(); err != nil {
 		return err
 	}
 	return r.Limit.Validate()
 }
 
-// check returns an error if the request, apart from its limit, has no meaning.
-func (r *Request) check() error {
+// ValidateShape is Validate without the limit, for stores that validate a limit
+// once and cache the result.
+func (r Request) ValidateShape() error { return r.validateShape() }
+
+// validateShape is ValidateShape without copying the request.
+func (r *Request) validateShape() error {
 	switch {
 	case r.Key == "":
 		return &FieldError{Field: "Key", Problem: "is empty: want any bytes that say who is asking", Kind: ErrBadKey}
@@ -75,8 +78,9 @@ func (r *Request) check() error {
 	return nil
 }
 
-// checkTogether returns an error if the request cannot be part of a TakeAll.
-func (r *Request) checkTogether() error {
+// validateForAll returns an error if the request, apart from its limit, cannot
+// be part of a TakeAll.
+func (r *Request) validateForAll() error {
 	switch {
 	case r.AtMost:
 		return costError("AtMost", "has no meaning where all are taken or none")
@@ -85,7 +89,7 @@ func (r *Request) checkTogether() error {
 	case r.ID != "":
 		return costError("ID", "cannot be used where all are taken or none")
 	}
-	return r.check()
+	return r.validateShape()
 }
 
 // ask returns what the request wants in the words of the algorithms.

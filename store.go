@@ -30,22 +30,22 @@ func (f StoreFunc) Take(ctx context.Context, r Request) (Decision, error) { retu
 
 // AllowAll is a store that grants everything and remembers nothing.
 var AllowAll Store = StoreFunc(func(_ context.Context, r Request) (Decision, error) {
-	if err := r.check(); err != nil {
+	if err := r.validateShape(); err != nil {
 		return Decision{}, err
 	}
-	n := r.Limit.Normal()
-	return Decision{Allowed: true, Granted: max(r.Cost, 0), Limit: n.most(), Remaining: n.most()}, nil
+	capacity := r.Limit.Capacity()
+	return Decision{Allowed: true, Granted: max(r.Cost, 0), Limit: capacity, Remaining: capacity}, nil
 })
 
 // DenyAll is a store that grants nothing, ever. It still answers looks.
 var DenyAll Store = StoreFunc(func(_ context.Context, r Request) (Decision, error) {
-	if err := r.check(); err != nil {
+	if err := r.validateShape(); err != nil {
 		return Decision{}, err
 	}
 	if r.Cost <= 0 {
-		return Decision{Allowed: true, Limit: r.Limit.Normal().most()}, nil
+		return Decision{Allowed: true, Limit: r.Limit.Capacity()}, nil
 	}
-	return Decision{Limit: r.Limit.Normal().most(), RetryAfter: Never}, nil
+	return Decision{Limit: r.Limit.Capacity(), RetryAfter: Never}, nil
 })
 
 // TakeEach decides every request by itself and writes the decisions into ds, in
@@ -59,7 +59,7 @@ func TakeEach(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 	if s == nil {
 		return errNoStore
 	}
-	if err := checkEach(rs, ds); err != nil {
+	if err := ValidateEach(rs, ds); err != nil {
 		return err
 	}
 	for i, r := range rs {
@@ -90,12 +90,12 @@ func TakeAll(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 	if s == nil {
 		return errNoStore
 	}
-	if err := checkTogether(rs, ds); err != nil {
+	if err := ValidateAll(rs, ds); err != nil {
 		return err
 	}
 	totals := totalsOf(rs)
 	for i, r := range rs {
-		if total := totals[askedOf(r)]; total > r.Limit.Normal().most() {
+		if total := totals[stateKeyOf(r)]; total > r.Limit.Capacity() {
 			r.Cost = total // which says that it can never be
 		}
 		d, err := s.Take(ctx, r)
@@ -140,19 +140,19 @@ func (d Decision) tighterThan(e Decision) bool {
 	return d.RetryAfter > e.RetryAfter
 }
 
-// asked is what a request asks something of.
-type asked struct {
+// stateKey is what a request asks something of.
+type stateKey struct {
 	key   string
 	limit Limit
 }
 
-func askedOf(r Request) asked { return asked{r.Key, r.Limit.Identity()} }
+func stateKeyOf(r Request) stateKey { return stateKey{r.Key, r.Limit.Identity()} }
 
 // totalsOf returns what the requests ask of each key, all together.
-func totalsOf(rs []Request) map[asked]int64 {
-	totals := make(map[asked]int64, len(rs))
+func totalsOf(rs []Request) map[stateKey]int64 {
+	totals := make(map[stateKey]int64, len(rs))
 	for _, r := range rs {
-		of := askedOf(r)
+		of := stateKeyOf(r)
 		totals[of] += min(r.Cost, math.MaxInt64-totals[of])
 	}
 	return totals
@@ -193,31 +193,35 @@ func giveBackAll(ctx context.Context, s Store, rs []Request, ds []Decision) (fir
 	return first
 }
 
-// checkEach returns an error if a request is malformed.
-func checkEach(rs []Request, ds []Decision) error {
+// ValidateEach returns the error with which [TakeEach] refuses malformed requests,
+// or fewer decisions than requests. Stores with a TakeEach of their own can begin
+// with it.
+func ValidateEach(rs []Request, ds []Decision) error {
 	for i := range rs {
 		if err := rs[i].Validate(); err != nil {
 			return requestError(i, err)
 		}
 	}
-	return checkRoom(rs, ds)
+	return checkLengths(rs, ds)
 }
 
-// checkTogether returns an error if a request cannot be part of a TakeAll.
-func checkTogether(rs []Request, ds []Decision) error {
+// ValidateAll returns the error with which [TakeAll] refuses malformed requests,
+// requests that cannot be decided all or nothing, or fewer decisions than
+// requests. Stores with a TakeAll of their own can begin with it.
+func ValidateAll(rs []Request, ds []Decision) error {
 	for i := range rs {
-		if err := rs[i].checkTogether(); err != nil {
+		if err := rs[i].validateForAll(); err != nil {
 			return requestError(i, err)
 		}
 	}
-	return checkEach(rs, ds)
+	return ValidateEach(rs, ds)
 }
 
 // errNoStore is what there is to say to those who ask nobody.
 var errNoStore = errors.New("penstock: no store: want a Store such as NewMemory(nil)")
 
-// checkRoom returns an error if there is no room for the decisions.
-func checkRoom(rs []Request, ds []Decision) error {
+// checkLengths returns an error if there is no room for the decisions.
+func checkLengths(rs []Request, ds []Decision) error {
 	if len(ds) < len(rs) {
 		return fmt.Errorf("penstock: %d requests, but room for %d decisions", len(rs), len(ds))
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/penstock-io/penstock/server/adminapi"
 	"github.com/penstock-io/penstock/server/grpcapi"
 	"github.com/penstock-io/penstock/server/httpapi"
+	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/internal/connlimit"
-	"github.com/penstock-io/penstock/server/internal/httpserver"
 	"github.com/penstock-io/penstock/server/respapi"
 	"github.com/penstock-io/penstock/server/rlsproto"
 )
@@ -118,7 +118,7 @@ func (s *Server) makeDoor(o *opening, encrypted *tls.Config) (door, error) {
 		})
 	}
 	return adminapi.New(s.judge, &adminapi.Options{
-		Loopback: httpserver.IsLoopback(o.entrance.Addr()),
+		Loopback: auth.IsLoopback(o.entrance.Addr()),
 		Metrics:  s.metrics.handler(),
 		Ready:    s.ready,
 		Degraded: s.degraded,

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/penstock-io/penstock/httplimit"
+	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 )
 
@@ -35,6 +36,6 @@ func (d *Server) guard(e endpoint) http.HandlerFunc {
 
 // knows reports whether the caller may see and change things here.
 func (d *Server) knows(r *http.Request) bool {
-	from, token := httpserver.Caller(r)
+	from, token := auth.HTTPCaller(r)
 	return d.options.Loopback && from.IsLoopback() || d.judge.ValidToken(token)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 )
 
@@ -98,7 +99,7 @@ func (o *Options) log() *slog.Logger {
 // Serve answers on the listener until Shutdown, and then returns nil. A listener
 // that others can reach is refused if the options say otherwise.
 func (d *Server) Serve(l net.Listener) error {
-	if d.options.Loopback && !httpserver.IsLoopback(l.Addr()) {
+	if d.options.Loopback && !auth.IsLoopback(l.Addr()) {
 		return fmt.Errorf("admin: %s is not loopback", l.Addr())
 	}
 	return d.door.Serve(l)

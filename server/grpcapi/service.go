@@ -3,10 +3,8 @@ package grpcapi
 import (
 	"context"
 	"errors"
-	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -21,6 +19,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/rlsproto"
 )
 
@@ -91,34 +90,18 @@ func (d *Server) decide(ctx context.Context, c *call) error {
 func (d *Server) mayUndo(ctx context.Context) bool {
 	token := ""
 	if values := metadata.ValueFromIncomingContext(ctx, "authorization"); len(values) == 1 {
-		token = bearer(values[0])
+		token = auth.BearerToken(values[0])
 	}
-	return d.judge.MayRefund(callerOf(ctx), token)
+	return d.judge.MayRefund(peerAddr(ctx), token)
 }
 
-// bearer returns the token of an authorization, or "". A scheme is the same in capitals.
-func bearer(authorization string) string {
-	scheme, token, _ := strings.Cut(authorization, " ")
-	if !strings.EqualFold(scheme, "Bearer") {
-		return ""
-	}
-	return strings.TrimSpace(token)
-}
-
-// callerOf returns where a call comes from. Whoever comes by a unix socket is on
-// this machine.
-func callerOf(ctx context.Context) netip.Addr {
+// peerAddr returns the address of the caller, or the zero Addr if gRPC does not know it.
+func peerAddr(ctx context.Context) netip.Addr {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return netip.Addr{}
 	}
-	switch addr := p.Addr.(type) {
-	case *net.TCPAddr:
-		return addr.AddrPort().Addr()
-	case *net.UnixAddr:
-		return netip.IPv6Loopback()
-	}
-	return netip.Addr{}
+	return auth.PeerAddr(p.Addr)
 }
 
 // statusOf returns an error as gRPC tells it. What has no code of its own is

@@ -9,6 +9,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 )
 
@@ -20,7 +21,7 @@ func (d *Server) auth(w http.ResponseWriter, r *http.Request) {
 		writeVisitProblem(w, err)
 		return
 	}
-	if d.loosens([]question{v.question}) && !d.judge.MayRefund(httpserver.Caller(r)) {
+	if d.loosens([]question{v.question}) && !d.judge.MayRefund(auth.HTTPCaller(r)) {
 		httpserver.WriteProblem(w, mayNotUndo)
 		return
 	}

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"net/http"
 
-	"github.com/penstock-io/penstock/server/internal/httpserver"
+	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/rlsproto"
 )
 
@@ -14,7 +14,7 @@ import (
 // Only pages in browsers must say that they send JSON. For that they need a
 // permission, which nobody gives them here.
 func (d *Server) envoyJSON(w http.ResponseWriter, r *http.Request) {
-	if httpserver.FromPage(r) && !isJSON(r.Header.Get("Content-Type")) {
+	if auth.FromPage(r) && !isJSON(r.Header.Get("Content-Type")) {
 		refuseEnvoy(w, errNotJSON)
 		return
 	}
@@ -24,7 +24,7 @@ func (d *Server) envoyJSON(w http.ResponseWriter, r *http.Request) {
 		refuseEnvoy(w, err)
 		return
 	}
-	mayUndo := d.judge.MayRefund(httpserver.Caller(r))
+	mayUndo := d.judge.MayRefund(auth.HTTPCaller(r))
 	began := d.begin()
 	answer, over, err := d.envoy.HandleJSON(r.Context(), c.in, mayUndo)
 	d.finish(began)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/penstock-io/penstock/httplimit"
+	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 )
 
@@ -25,7 +26,7 @@ func (d *Server) take(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, err)
 		return
 	}
-	if (c.undoes() || d.loosens(c.questions)) && !d.judge.MayRefund(httpserver.Caller(r)) {
+	if (c.undoes() || d.loosens(c.questions)) && !d.judge.MayRefund(auth.HTTPCaller(r)) {
 		httpserver.WriteProblem(w, mayNotUndo)
 		return
 	}

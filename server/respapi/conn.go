@@ -9,6 +9,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/internal/auth"
 )
 
 // How much a connection holds.
@@ -50,23 +51,11 @@ type conn struct {
 
 func newConn(d *Server, nc net.Conn) *conn {
 	c := &conn{
-		door: d, net: nc, id: d.lastID.Add(1), addr: addrOf(nc.RemoteAddr()),
+		door: d, net: nc, id: d.lastID.Add(1), addr: auth.PeerAddr(nc.RemoteAddr()),
 		clerk: d.judge.LocalCounters(),
 	}
 	c.reset()
 	return c
-}
-
-// addrOf returns where a connection comes from. Who comes by a unix socket is on
-// this machine.
-func addrOf(a net.Addr) netip.Addr {
-	switch a := a.(type) {
-	case *net.TCPAddr:
-		return a.AddrPort().Addr().Unmap()
-	case *net.UnixAddr:
-		return netip.IPv6Loopback()
-	}
-	return netip.Addr{}
 }
 
 func (c *conn) serve() {

@@ -1,6 +1,7 @@
-# Everything here needs Go and make; `make test` installs the rest by itself.
+# Everything here needs Go and make. `make test` installs what else it needs.
 
 SHELL := bash
+.SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
 
 # Every directory with a go.mod is a module; the root is one of them. A
@@ -13,76 +14,85 @@ export GOWORK := off
 LINT_VERSION := v2.14.0
 LINT         := $(CURDIR)/.bin/$(LINT_VERSION)/golangci-lint
 
-FUZZTIME ?= 30s
-
-# A test that takes longer than this hangs, and its stacks say where.
-# Packages wait for servers more than they compute, so more of them run than there
-# are processors.
-TEST_FLAGS := -shuffle=on -timeout=10m -p 4
+# The timeout detects a hang, and the stacks say where. Packages wait for servers
+# more than they compute, so more of them run than there are processors.
+TEST_FLAGS := -shuffle=on -timeout=20m -p 4
 RACE_TEST  := CGO_ENABLED=1 go test -race
+SUMMARY    := .bin/summary
+REPORT     := go run ./internal/testreport -summary $(SUMMARY)
+
+# Pure packages, whose properties are worth trying more often than the race
+# detector allows.
+PURE := . ./internal/... ./storetest
 
 .PHONY: help
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+##@ Start here
 
 .PHONY: run
-run: build ## Start the daemon and print what to try; ARGS="--http :9090" for other settings
+run: build ## Start the daemon and print commands to try; ARGS="--http :9090" adds flags
 	@.bin/penstock serve --try --rules examples/rules.yaml $(ARGS)
 
+.PHONY: test
+test: setup format-check ## Run the tests of the main module, in at most seven minutes
+	@mkdir -p .bin && rm -f $(SUMMARY)
+	@$(RACE_TEST) $(TEST_FLAGS) -short -json ./... | $(REPORT) -title "all packages, race detector on"
+	@go test $(TEST_FLAGS) -json $(PURE) | $(REPORT) -title "library, full-length properties"
+	@echo; echo "make test:"; cat $(SUMMARY)
+
 .PHONY: build
-build: ## Build the daemon into .bin/penstock
+build: ## Build the command and daemon into .bin/penstock
 	go build -o .bin/penstock ./cmd/penstock
 
 .PHONY: quickstart
-quickstart: ## Show what a limit does; LIMIT="5/2s sliding-log" for another
+quickstart: ## Show what a limit does; LIMIT="5/2s sliding-log" shows another
 	@go run ./examples/quickstart "$(LIMIT)"
 
-.PHONY: test
-test: setup vet unit race nested lint-if-installable ## Run everything that must pass before a change goes in
-	@echo "all tests passed"
-
-# What the tests run for real, and the Debian packages that bring it. They are
-# tested with nothing less.
-PROGRAMS := redis-server:redis-server redis-benchmark:redis-tools nginx:nginx-light caddy:caddy curl:curl
-
-.PHONY: setup
-setup: ## Install what the tests need and this machine lacks
-	@$(RACE_TEST) -run '^$$' errors >/dev/null || $(MAKE) --no-print-directory install PACKAGES="gcc libc6-dev"
-	@missing=; for program in $(PROGRAMS); do \
-		command -v $${program%:*} >/dev/null || missing="$$missing $${program#*:}"; \
-	done; \
-	if [ -n "$$missing" ]; then $(MAKE) --no-print-directory install PACKAGES="$$missing"; fi
-
-.PHONY: install
-install:
-	@if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
-		echo "the tests need what these packages of Debian bring: $(PACKAGES); install it, then run make again" >&2; \
-		exit 1; \
-	fi
-	apt-get update -q
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $(PACKAGES)
-
-.PHONY: vet
-vet: ## Check formatting and run go vet, for 32 bits too
-	@unformatted=$$(gofmt -l .); \
-	if [ -n "$$unformatted" ]; then echo "not formatted; run make fmt:"; echo "$$unformatted"; exit 1; fi
-	go vet ./...
-	GOOS=linux GOARCH=386 CGO_ENABLED=0 go vet ./...
+##@ More tests (CI runs these too)
 
 .PHONY: unit
-unit: ## Run the tests of the main module
-	go test $(TEST_FLAGS) ./...
-
-.PHONY: race
-race: setup ## Run the tests of the main module with the race detector; properties try fewer cases
-	$(RACE_TEST) $(TEST_FLAGS) -short ./...
+unit: setup ## Run all tests without the race detector, allocation tests included
+	@mkdir -p .bin
+	@go test $(TEST_FLAGS) -json ./... | $(REPORT) -title "all packages"
 
 .PHONY: nested
-nested: ## Vet and test the nested modules
+nested: setup ## Vet and test the nested modules: benchmarks, adapters, framework examples
 	@set -e; for module in $(NESTED); do \
 		echo "module $$module"; \
 		(cd $$module && go vet ./... && go test -short $(TEST_FLAGS) ./...); \
 	done
+
+.PHONY: integration
+integration: setup-integration ## Run the tests that need nginx and Caddy
+	@mkdir -p .bin
+	@go test $(TEST_FLAGS) -tags integration -run Integration -json $(INTEGRATION) | $(REPORT) -title integration
+
+# The packages that have tests behind the build tag.
+INTEGRATION = $(sort $(dir $(shell grep -rl --include='*_test.go' '^//go:build integration' .)))
+
+.PHONY: lint
+lint: $(LINT) vet ## Run golangci-lint and go vet on every module
+	@set -e; for module in $(MODULES); do \
+		echo "lint $$module"; \
+		(cd $$module && $(LINT) run ./...); \
+	done
+
+.PHONY: vet
+vet: format-check ## Run go vet, for 32 bits and with the integration tests too
+	go vet ./...
+	go vet -tags integration ./...
+	GOOS=linux GOARCH=386 CGO_ENABLED=0 go vet ./...
+
+.PHONY: format-check
+format-check:
+	@unformatted=$$(gofmt -l .); \
+	if [ -n "$$unformatted" ]; then echo "not formatted; run make fmt:"; echo "$$unformatted"; exit 1; fi
+
+##@ Long runs
+
+FUZZTIME ?= 30s
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME (30s)
@@ -94,50 +104,59 @@ fuzz: ## Run each fuzz target for FUZZTIME (30s)
 		(cd $${target%:*} && go test -run '^$$' -fuzz "^$${target##*:}$$" -fuzztime $(FUZZTIME) -fuzzminimizetime=1x .); \
 	done
 
-.PHONY: lint
-lint: $(LINT) ## Run golangci-lint on every module
-	@set -e; for module in $(MODULES); do \
-		echo "lint $$module"; \
-		(cd $$module && $(LINT) run ./...); \
-	done
-
-# Building the linter takes a network and two to three minutes, once. Where it
-# cannot be had, the tests are still worth running, and say what was left out.
-.PHONY: lint-if-installable
-lint-if-installable:
-	@if $(MAKE) --no-print-directory $(LINT); then \
-		$(MAKE) --no-print-directory lint; \
-	else \
-		echo "lint skipped: golangci-lint $(LINT_VERSION) could not be installed"; \
-	fi
-
-$(LINT):
-	GOBIN=$(dir $(LINT)) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
-
-.PHONY: fmt
-fmt: $(LINT) ## Format every module
-	@set -e; for module in $(MODULES); do (cd $$module && $(LINT) fmt ./...); done
-
-.PHONY: bench
-bench: setup ## Measure stores, doors and middleware beside others, and print the tables, in some twenty-five minutes
-	cd bench && go run ./memory
-	cd bench && go run ./redis
-	cd bench && go run ./doors
-	cd bench && go run ./http
-	cd bench && go run ./resilience
-
 .PHONY: faults
-faults: setup ## Break real servers and daemons in every way that docs/reliability.md lists, in some minutes; UPDATE=1 writes its table
+faults: setup ## Break real servers and daemons as docs/reliability.md lists; UPDATE=1 writes its table
 	cd faults && go test -count=1 -timeout=30m -faults.full $(if $(UPDATE),-faults.update)
 
-# Any length: make soak SOAK=1h.
 SOAK ?= 5m
 
 .PHONY: soak
 soak: setup ## Keep a daemon under load for SOAK (5m), with a fault every twenty seconds
 	cd faults && go test -count=1 -timeout=0 -run '^TestSoak$$' -faults.soak=$(SOAK)
 
+.PHONY: bench
+bench: setup ## Measure penstock beside other limiters and print the tables, in about 25 minutes
+	cd bench && for part in memory redis daemon http resilience; do go run ./$$part || exit 1; done
+
 .PHONY: cover
-cover: ## Show how much of the main module its tests cover
-	go test -coverpkg=./... -coverprofile=cover.out ./...
-	go tool cover -func=cover.out
+cover: setup ## Show the test coverage of the main module
+	go test -coverpkg=./... -coverprofile=.bin/cover.out ./...
+	go tool cover -func=.bin/cover.out
+
+##@ Tools
+
+.PHONY: fmt
+fmt: $(LINT) ## Format every module
+	@set -e; for module in $(MODULES); do (cd $$module && $(LINT) fmt ./...); done
+
+$(LINT):
+	GOBIN=$(dir $(LINT)) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+
+# The programs that tests run, and the Debian packages that bring them.
+TEST_PROGRAMS        := redis-server:redis-server redis-benchmark:redis-tools curl:curl
+INTEGRATION_PROGRAMS := $(TEST_PROGRAMS) nginx:nginx-light caddy:caddy
+
+.PHONY: setup
+setup: ## Install what make test needs and this machine lacks
+	@$(RACE_TEST) -run '^$$' errors >/dev/null || $(MAKE) --no-print-directory install PACKAGES="gcc libc6-dev"
+	@$(MAKE) --no-print-directory programs PROGRAMS="$(TEST_PROGRAMS)"
+
+.PHONY: setup-integration
+setup-integration: ## Install what make integration needs and this machine lacks
+	@$(MAKE) --no-print-directory programs PROGRAMS="$(INTEGRATION_PROGRAMS)"
+
+.PHONY: programs
+programs:
+	@missing=; for program in $(PROGRAMS); do \
+		command -v $${program%:*} >/dev/null || missing="$$missing $${program#*:}"; \
+	done; \
+	if [ -n "$$missing" ]; then $(MAKE) --no-print-directory install PACKAGES="$$missing"; fi
+
+.PHONY: install
+install:
+	@if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+		echo "these Debian packages are needed: $(PACKAGES); install them or what brings the same programs, then run make again" >&2; \
+		exit 1; \
+	fi
+	apt-get update -q
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $(PACKAGES)

@@ -2,9 +2,12 @@ package penstock
 
 import (
 	"context"
-	"math/bits"
 	"slices"
 	"time"
+
+	"github.com/penstock-io/penstock/internal/inflight"
+	"github.com/penstock-io/penstock/internal/monotime"
+	"github.com/penstock-io/penstock/internal/setassoc"
 )
 
 // DenyCacheOptions are the settings of a [DenyCache]. The zero value is good for
@@ -50,15 +53,14 @@ type DenyCacheOptions struct {
 // for its answer, for five milliseconds at most. A denial that held when they began
 // to wait is their answer too, even if its time is up by then.
 type DenyCache struct {
-	next    Store
-	maxAge  int64
-	only    func(Limit) bool
-	clock   steady
-	signs   []denialSign
-	sets    []denialSet
-	mask    uint64
-	flights flights
-	meters  compiledCache
+	next     Store
+	maxAge   int64
+	only     func(Limit) bool
+	clock    monotime.Clock
+	signs    setassoc.Table[denialSign]
+	sets     setassoc.Table[denialSet]
+	inflight inflight.Calls
+	meters   compiledCache
 }
 
 const (
@@ -74,7 +76,7 @@ func WithDenyCache(next Store, o *DenyCacheOptions) *DenyCache {
 	if o == nil {
 		o = &DenyCacheOptions{}
 	}
-	c := &DenyCache{next: next, maxAge: int64(maxDenialAge), only: o.Only, clock: newSteady(o.Now)}
+	c := &DenyCache{next: next, maxAge: int64(maxDenialAge), only: o.Only, clock: monotime.New(o.Now)}
 	if o.MaxAge > 0 {
 		c.maxAge = int64(min(o.MaxAge, maxDenialAge))
 	}
@@ -82,8 +84,7 @@ func WithDenyCache(next Store, o *DenyCacheOptions) *DenyCache {
 	if o.MaxKeys > 0 {
 		keys = o.MaxKeys
 	}
-	n := 1 << bits.Len(uint(max((keys+setWays-1)/setWays, 1)-1))
-	c.signs, c.sets, c.mask = make([]denialSign, n), make([]denialSet, n), uint64(n-1)
+	c.signs, c.sets = setassoc.New[denialSign](keys), setassoc.New[denialSet](keys)
 	return c
 }
 
@@ -143,16 +144,16 @@ func (c *DenyCache) Take(ctx context.Context, r Request) (Decision, error) {
 // for the answer to another one.
 func (c *DenyCache) enter(ctx context.Context, q *question, d *Decision) (denied bool, err error) {
 	for {
-		q.sent = c.clock.read()
+		q.sent = c.clock.Now()
 		if q.began == 0 {
 			q.began = q.sent
 		}
-		wait := int64(patience) - (q.sent - q.began)
-		denied, landed := c.look(q, d, &c.flights, wait > 0)
+		wait := int64(inflight.MaxWait) - (q.sent - q.began)
+		denied, landed := c.look(q, d, &c.inflight, wait > 0)
 		if denied || landed == nil {
 			return denied, nil
 		}
-		if err = await(ctx, landed, time.Duration(wait)); err != nil {
+		if err = inflight.Await(ctx, landed, time.Duration(wait)); err != nil {
 			return false, err
 		}
 	}
@@ -168,25 +169,25 @@ func (c *DenyCache) Cached(r Request) (d Decision, denied bool) {
 
 // recall answers a question from memory if it can, and waits for nobody.
 func (c *DenyCache) recall(q *question, d *Decision) bool {
-	q.sent = c.clock.read()
+	q.sent = c.clock.Now()
 	q.began = q.sent
 	denied, _ := c.look(q, d, nil, false)
 	return denied
 }
 
 // look looks for an answer in memory, or for somebody else who is asking.
-func (c *DenyCache) look(q *question, d *Decision, f *flights, patient bool) (denied bool, landed <-chan struct{}) {
-	sign := &c.signs[q.hash&c.mask]
+func (c *DenyCache) look(q *question, d *Decision, f *inflight.Calls, patient bool) (denied bool, landed <-chan struct{}) {
+	sign := c.signs.Of(q.hash)
 	q.epoch = sign.epoch.Load()
 	if !sign.used.Load() {
 		return false, nil
 	}
-	return c.sets[q.hash&c.mask].enter(q, d, f, patient)
+	return c.sets.Of(q.hash).enter(q, d, f, patient)
 }
 
 // learn takes note of what the store has said.
 func (c *DenyCache) learn(q *question, d *Decision, err error) {
-	sign := &c.signs[q.hash&c.mask]
+	sign := c.signs.Of(q.hash)
 	var room denial
 	var next *denial
 	if err == nil && q.denied(d, &room) {
@@ -194,9 +195,9 @@ func (c *DenyCache) learn(q *question, d *Decision, err error) {
 	} else if !sign.used.Load() && !q.givesBack(err) {
 		return
 	}
-	c.sets[q.hash&c.mask].learn(sign, q, d, err, next)
+	c.sets.Of(q.hash).learn(sign, q, d, err, next)
 	if q.asker {
-		c.flights.land(q.hash)
+		c.inflight.Done(q.hash)
 	}
 }
 

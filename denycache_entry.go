@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/internal/algorithm"
+	"github.com/penstock-io/penstock/internal/inflight"
+	"github.com/penstock-io/penstock/internal/setassoc"
 )
 
 // A denial is what is remembered of a key that was denied. The zero denial is of
@@ -28,13 +30,10 @@ type denial struct {
 	whole     bool   // whether retryAt may have been rounded to a millisecond
 }
 
-// setWays is how many places there are for a hash.
-const setWays = 4
-
 // A denialSet holds the denials whose hashes end alike, under one lock.
 type denialSet struct {
 	mu   sync.Mutex
-	ways [setWays]denial
+	ways [setassoc.Ways]denial
 }
 
 // A denialSign is what there is to know of a set without opening it. Signs lie
@@ -47,7 +46,7 @@ type denialSign struct {
 // enter looks for an answer to a question. If there is none, and somebody else is
 // asking the same, the caller gets a channel to wait on, if it is to wait at all;
 // otherwise the question passes.
-func (s *denialSet) enter(q *question, d *Decision, f *flights, patient bool) (denied bool, landed <-chan struct{}) {
+func (s *denialSet) enter(q *question, d *Decision, f *inflight.Calls, patient bool) (denied bool, landed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.find(q.hash)
@@ -67,9 +66,9 @@ func (s *denialSet) enter(q *question, d *Decision, f *flights, patient bool) (d
 		n.passes -= q.cost
 		return false, nil
 	case q.sent < n.asked:
-		return false, f.join(q.hash)
+		return false, f.Wait(q.hash)
 	}
-	n.asked, q.asker = q.sent+int64(patience), true
+	n.asked, q.asker = q.sent+int64(inflight.MaxWait), true
 	return false, nil
 }
 

@@ -7,6 +7,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/penstock-io/penstock/internal/breaker"
+	"github.com/penstock-io/penstock/internal/monotime"
 )
 
 // FallbackOptions are the settings of a [Fallback]. The zero value is good for one
@@ -106,7 +109,7 @@ type Fallback struct {
 	share         float64
 	onFailure     func(Limit) (FailureMode, float64)
 	onChange      func(FallbackChange)
-	clock         steady
+	clock         monotime.Clock
 	meters        compiledCache
 
 	parts   []part
@@ -119,7 +122,7 @@ type Fallback struct {
 
 // A part of the first store can be away by itself.
 type part struct {
-	breaker
+	breaker breaker.Breaker
 	ledger  ledger
 	shard   int
 	tryBy   atomic.Pointer[string] // a key of it, by which it is tried
@@ -155,7 +158,7 @@ func WithFallback(first, second Store, o *FallbackOptions) *Fallback {
 		share:     min(orDefault(o.Share, 1), 1),
 		onFailure: o.OnFailure,
 		onChange:  o.OnChange,
-		clock:     newSteady(o.Now),
+		clock:     monotime.New(o.Now),
 	}
 	f.setParts(orDefault(o.MaxKeys, defaultFallbackKeys))
 	own, ok := first.(TimeoutStore)
@@ -195,7 +198,7 @@ func (f *Fallback) part(key string) *part {
 // before it sends any requests does not wait for ever.
 func (f *Fallback) Down() (away, of int) {
 	for i := range f.parts {
-		if p := &f.parts[i]; p.isOpen() {
+		if p := &f.parts[i]; p.breaker.IsOpen() {
 			away++
 			f.probe(p)
 		}
@@ -209,8 +212,8 @@ func (f *Fallback) Take(ctx context.Context, r Request) (Decision, error) {
 		return Decision{}, errNoStore
 	}
 	p := f.part(r.Key)
-	sent := f.clock.read()
-	t, ok := p.admit(sent)
+	sent := f.clock.Now()
+	t, ok := p.breaker.Admit(sent)
 	if !ok {
 		return f.takeAway(ctx, p, &r)
 	}
@@ -250,9 +253,9 @@ func (f *Fallback) ask(ctx context.Context, r Request) (Decision, error) {
 }
 
 // answered takes note that a call was.
-func (f *Fallback) answered(p *part, t ticket) {
-	if p.inTrouble() {
-		p.succeed(t, f.clock.read())
+func (f *Fallback) answered(p *part, t breaker.Ticket) {
+	if p.breaker.IsCounting() {
+		p.breaker.Succeed(t, f.clock.Now())
 	}
 	if p.ledger.owes() {
 		f.settleSoon(p)
@@ -261,12 +264,12 @@ func (f *Fallback) answered(p *part, t ticket) {
 
 // failed takes note that a call was not answered, and says so if it was one too
 // many.
-func (f *Fallback) failed(p *part, t ticket, err error) {
+func (f *Fallback) failed(p *part, t breaker.Ticket, err error) {
 	if isAnswer(err) {
 		f.answered(p, t)
 		return
 	}
-	if p.fail(t, f.clock.read(), f.failures, f.retry) {
+	if p.breaker.Fail(t, f.clock.Now(), f.failures, f.retry) {
 		f.tell(p, err)
 	}
 }
@@ -303,7 +306,7 @@ func (f *Fallback) change() (c FallbackChange, ok bool) {
 	defer f.telling.Unlock()
 	for i := range f.parts {
 		p := &f.parts[i]
-		if away := p.isOpen(); away != p.told {
+		if away := p.breaker.IsOpen(); away != p.told {
 			p.told = away
 			return FallbackChange{Shard: p.shard, Down: away, Err: p.why}, true
 		}
@@ -315,18 +318,18 @@ func (f *Fallback) change() (c FallbackChange, ok bool) {
 // blames reports whether it is the first store's fault that a call was not
 // answered. It is not if the caller has gone before the store's time was up.
 func (f *Fallback) blames(ctx context.Context, sent int64) bool {
-	return ctx.Err() == nil || f.clock.read()-sent >= int64(f.timeout)
+	return ctx.Err() == nil || f.clock.Now()-sent >= int64(f.timeout)
 }
 
 // doubt looks whether the first store answers, after a caller has gone without an
 // answer. Such a caller proves nothing; but where nobody waits for as long as the
 // timeout, nothing else would show that a store hangs.
 func (f *Fallback) doubt(p *part, r *Request) {
-	now, at := f.clock.read(), p.doubtAt.Load()
+	now, at := f.clock.Now(), p.doubtAt.Load()
 	if now < at || !p.doubtAt.CompareAndSwap(at, now+int64(f.timeout)) {
 		return
 	}
-	t, ok := p.admit(now)
+	t, ok := p.breaker.Admit(now)
 	if !ok {
 		return
 	}
@@ -361,7 +364,7 @@ var probeLimit = Limit{Algorithm: FixedWindow, Count: 1 << 30, Period: time.Seco
 // settled it does that first.
 func (f *Fallback) probe(p *part) {
 	key := p.tryBy.Load()
-	if key == nil || !p.probe(f.clock.read()) {
+	if key == nil || !p.breaker.StartProbe(f.clock.Now()) {
 		return
 	}
 	go func() {
@@ -369,8 +372,8 @@ func (f *Fallback) probe(p *part) {
 		if err == nil {
 			_, err = f.ask(context.Background(), Request{Key: *key, Limit: probeLimit, Cost: 1})
 		}
-		p.probed(err == nil || isMalformed(err), f.clock.read(), f.retry)
-		if !p.isOpen() {
+		p.breaker.EndProbe(err == nil || isMalformed(err), f.clock.Now(), f.retry)
+		if !p.breaker.IsOpen() {
 			f.tell(p, nil)
 			f.settleSoon(p)
 		}

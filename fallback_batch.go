@@ -3,6 +3,8 @@ package penstock
 import (
 	"context"
 	"errors"
+
+	"github.com/penstock-io/penstock/internal/breaker"
 )
 
 // A fallbackBatch is several requests under way to the first store.
@@ -17,14 +19,14 @@ type fallbackBatch struct {
 // A fallbackCall is one of them. Those of one part go together.
 type fallbackCall struct {
 	part   *part
-	ticket ticket
+	ticket breaker.Ticket
 	ok     bool // whether the breaker admits it
 	first  bool // of its part
 }
 
 // begin asks the breaker of each part once whether its requests may go.
 func (b *fallbackBatch) begin(f *Fallback, rs []Request) {
-	b.f, b.rs, b.sent, b.calls, b.all = f, rs, f.clock.read(), make([]fallbackCall, 0, len(rs)), true
+	b.f, b.rs, b.sent, b.calls, b.all = f, rs, f.clock.Now(), make([]fallbackCall, 0, len(rs)), true
 	for i := range rs {
 		c := fallbackCall{part: f.part(rs[i].Key), first: true}
 		for _, before := range b.calls {
@@ -34,7 +36,7 @@ func (b *fallbackBatch) begin(f *Fallback, rs []Request) {
 			}
 		}
 		if c.first {
-			c.ticket, c.ok = c.part.admit(b.sent)
+			c.ticket, c.ok = c.part.breaker.Admit(b.sent)
 		}
 		b.calls = append(b.calls, c)
 		b.all = b.all && c.ok

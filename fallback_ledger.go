@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,7 +21,7 @@ type ledger struct {
 	debts    map[owed]debt
 	claimed  []debt       // sent before, and not known to be charged
 	entries  atomic.Int64 // of both
-	settleAt atomic.Int64 // when to try next; see probing
+	settleAt atomic.Int64 // when to try next, or settling
 }
 
 // owed is what a debt is about. What was granted under an ID is owed by itself: it
@@ -139,7 +140,7 @@ func (s *settlementID) next() string {
 // it or has just failed.
 func (f *Fallback) settleSoon(p *part) {
 	at := p.ledger.settleAt.Load()
-	if f.clock.read() < at || !p.ledger.settleAt.CompareAndSwap(at, probing) {
+	if f.clock.Now() < at || !p.ledger.settleAt.CompareAndSwap(at, settling) {
 		return
 	}
 	go func() {
@@ -149,11 +150,14 @@ func (f *Fallback) settleSoon(p *part) {
 		}
 		again := int64(0)
 		if err != nil {
-			again = f.clock.read() + int64(f.retry)
+			again = f.clock.Now() + int64(f.retry)
 		}
 		p.ledger.settleAt.Store(again)
 	}()
 }
+
+// settling is the value of settleAt while a settlement is in flight.
+const settling = int64(math.MaxInt64)
 
 // settleAtOnce is how many debts are charged in one trip.
 const settleAtOnce = 128
@@ -161,7 +165,7 @@ const settleAtOnce = 128
 // settleSome charges some of what is owed. A probe does so while the breaker is
 // open.
 func (f *Fallback) settleSome(p *part, most int, probe bool) error {
-	t, ok := p.admit(f.clock.read())
+	t, ok := p.breaker.Admit(f.clock.Now())
 	if !ok && !probe {
 		return ErrUnavailable
 	}

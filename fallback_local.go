@@ -94,7 +94,7 @@ func (f *Fallback) checked(r *Request) (*compiledLimit, error) {
 func (f *Fallback) finish(p *part, cl *compiledLimit, r *Request, d *Decision) {
 	d.Source = SourceFallback
 	if d.RetryAfter == Never && !cl.never(r) {
-		d.RetryAfter = p.retryIn(f.clock.read())
+		d.RetryAfter = p.breaker.RetryIn(f.clock.Now())
 	}
 }
 
@@ -133,7 +133,7 @@ func (f *Fallback) deny(p *part, cl *compiledLimit, r *Request) Decision {
 	case cl.never(r):
 		d.RetryAfter = Never
 	default:
-		d.RetryAfter = p.retryIn(f.clock.read())
+		d.RetryAfter = p.breaker.RetryIn(f.clock.Now())
 	}
 	return d
 }

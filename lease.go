@@ -3,12 +3,19 @@ package penstock
 import (
 	"context"
 	"fmt"
-	"math/bits"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/penstock-io/penstock/internal/inflight"
+	"github.com/penstock-io/penstock/internal/monotime"
+	"github.com/penstock-io/penstock/internal/setassoc"
 )
+
+// maxCoalesceWait is how long a caller waits for refills in all, if one after the
+// other leaves nothing for it.
+const maxCoalesceWait = 10 * inflight.MaxWait
 
 // LeaseOptions are the settings of a [Lease]. A number that is not above zero
 // means its default.
@@ -63,15 +70,14 @@ type LeaseOptions struct {
 // when the units were taken. Requests with an ID, and all other algorithms, pass
 // through unchanged.
 type Lease struct {
-	next    Store
-	nodes   int64
-	maxAge  int64
-	only    func(Limit) bool
-	clock   steady
-	sets    []holdingSet
-	mask    uint64
-	flights flights
-	meters  compiledCache
+	next     Store
+	nodes    int64
+	maxAge   int64
+	only     func(Limit) bool
+	clock    monotime.Clock
+	sets     setassoc.Table[holdingSet]
+	inflight inflight.Calls
+	meters   compiledCache
 
 	closed  atomic.Bool
 	armed   atomic.Bool // whether a sweep is on its way
@@ -98,10 +104,9 @@ func WithLease(next Store, o *LeaseOptions) *Lease {
 		nodes:  int64(orDefault(o.Nodes, 1)),
 		maxAge: int64(orDefault(o.MaxAge, defaultLeaseAge)),
 		only:   o.Only,
-		clock:  newSteady(o.Now),
+		clock:  monotime.New(o.Now),
 	}
-	n := 1 << bits.Len(uint(max((orDefault(o.MaxKeys, defaultLeaseKeys)+setWays-1)/setWays, 1)-1))
-	l.sets, l.mask = make([]holdingSet, n), uint64(n-1)
+	l.sets = setassoc.New[holdingSet](orDefault(o.MaxKeys, defaultLeaseKeys))
 	return l
 }
 
@@ -161,11 +166,11 @@ func (l *Lease) Take(ctx context.Context, r Request) (Decision, error) {
 	return d, err
 }
 
-func (l *Lease) set(n *need) *holdingSet { return &l.sets[n.hash&l.mask] }
+func (l *Lease) set(n *need) *holdingSet { return l.sets.Of(n.hash) }
 
 // before prepares for a request that goes to the store by itself.
 func (l *Lease) before(n *need) {
-	n.now = l.clock.read()
+	n.now = l.clock.Now()
 	if n.cost == Reset {
 		l.set(n).forget(l, n, n.now+l.maxAge) // or else what is held would be extra
 	}
@@ -185,12 +190,12 @@ func (l *Lease) after(n *need, d *Decision, err error) {
 // time to, or waiting for somebody else who does. It is not done if the store has
 // to decide the request itself.
 func (l *Lease) spend(ctx context.Context, n *need, d *Decision) (done bool, err error) {
-	n.now = l.clock.read()
+	n.now = l.clock.Now()
 	if l.set(n).spend(n, d) {
 		return true, nil
 	}
-	for began, isNew := n.now, true; ; n.now, isNew = l.clock.read(), false {
-		wait := min(int64(patience), int64(mostPatience)-(n.now-began))
+	for began, isNew := n.now, true; ; n.now, isNew = l.clock.Now(), false {
+		wait := min(int64(inflight.MaxWait), int64(maxCoalesceWait)-(n.now-began))
 		done, landed := l.set(n).enter(l, n, d, isNew, wait > 0)
 		switch {
 		case done:
@@ -200,7 +205,7 @@ func (l *Lease) spend(ctx context.Context, n *need, d *Decision) (done bool, err
 		case landed == nil:
 			return false, nil
 		}
-		if err = await(ctx, landed, time.Duration(wait)); err != nil {
+		if err = inflight.Await(ctx, landed, time.Duration(wait)); err != nil {
 			return false, err
 		}
 	}
@@ -246,7 +251,7 @@ func (l *Lease) takeAhead(ctx context.Context, n *need, d *Decision) (done bool,
 	more := Request{Key: n.key, Limit: n.meter.limit, Cost: n.want, AtMost: true, compiled: n.meter}
 	*d, err = l.next.Take(ctx, more)
 	done = l.set(n).refilled(l, n, d, err)
-	l.flights.land(n.hash)
+	l.inflight.Done(n.hash)
 	l.returnSoon()
 	return done, err
 }
@@ -292,8 +297,9 @@ func (l *Lease) TakeAll(ctx context.Context, rs []Request, ds []Decision) error 
 // returns the first error; the units it is about come back by themselves.
 func (l *Lease) Close(ctx context.Context) error {
 	l.closed.Store(true)
-	for i := range l.sets {
-		l.sets[i].release(l, l.clock.read(), true)
+	sets := l.sets.All()
+	for i := range sets {
+		sets[i].release(l, l.clock.Now(), true)
 	}
 	return l.returns.flush(ctx, l)
 }
@@ -309,8 +315,9 @@ func (l *Lease) arm() {
 func (l *Lease) sweep() {
 	l.armed.Store(false)
 	held := false
-	for i := range l.sets {
-		held = l.sets[i].release(l, l.clock.read(), false) || held
+	sets := l.sets.All()
+	for i := range sets {
+		held = sets[i].release(l, l.clock.Now(), false) || held
 	}
 	if held {
 		l.arm()
@@ -379,7 +386,7 @@ func (rs *returns) claim() []returned {
 func (rs *returns) flush(ctx context.Context, l *Lease) (first error) {
 	var requests []Request
 	for _, r := range rs.claim() {
-		if back := r.due(l.clock.read()); back > 0 {
+		if back := r.due(l.clock.Now()); back > 0 {
 			requests = append(requests, Request{Key: r.key, Limit: r.meter.limit, Cost: -back, compiled: r.meter})
 		}
 	}

@@ -5,6 +5,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/penstock-io/penstock/internal/inflight"
+	"github.com/penstock-io/penstock/internal/setassoc"
 )
 
 // A holding is what is held of one key, and what is known of it. The zero holding
@@ -33,7 +36,7 @@ type holding struct {
 type holdingSet struct {
 	hot  atomic.Pointer[purse] // that was last spent of
 	mu   sync.Mutex
-	ways [setWays]holding
+	ways [setassoc.Ways]holding
 }
 
 // spend meets a need by the purse that was last spent of, and takes no lock.
@@ -108,7 +111,7 @@ func (s *holdingSet) enter(l *Lease, n *need, d *Decision, isNew, patient bool) 
 	case h.scarce && !h.isBusy(n):
 		return false, nil
 	case h.flight != 0 && n.now < h.refilling:
-		return false, l.flights.join(n.hash)
+		return false, l.inflight.Wait(n.hash)
 	case h.flight != 0:
 		return false, nil
 	}
@@ -121,7 +124,7 @@ func (s *holdingSet) enter(l *Lease, n *need, d *Decision, isNew, patient bool) 
 func (h *holding) ask(l *Lease, n *need, want int64) {
 	n.want = want - h.good(n.now)
 	n.flight = l.flown.Add(1)
-	h.flight, h.refilling = n.flight, n.now+int64(patience)
+	h.flight, h.refilling = n.flight, n.now+int64(inflight.MaxWait)
 }
 
 // find returns the holding of a key, or a place for one. A key whose limit has
@@ -221,7 +224,7 @@ func (h *holding) deny(n *need, d *Decision) {
 func (s *holdingSet) refilled(l *Lease, n *need, d *Decision, err error) (done bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now, h := l.clock.read(), s.holding(n)
+	now, h := l.clock.Now(), s.holding(n)
 	if h != nil && h.flight != n.flight {
 		return false
 	}
@@ -297,7 +300,7 @@ func (l *Lease) handBack(n *need, d *Decision) (done bool) {
 func (s *holdingSet) putBack(l *Lease, n *need) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := l.clock.read()
+	now := l.clock.Now()
 	if h := s.holding(n); h != nil && h.purse.met(n, now) && !l.closed.Load() {
 		h.purse.left.Add(n.cost)
 		h.purse.counted += n.cost

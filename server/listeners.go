@@ -96,7 +96,7 @@ func (s *Server) room(door string, encrypted bool) connlimit.Options {
 		Max: s.config.MaxConnections, MaxPerClient: s.config.MaxConnectionsPerAddress, Log: s.log.With("door", door),
 	}
 	if door == "resp" && !encrypted {
-		o.Refuse = respapi.Refuse
+		o.Refuse = respapi.WriteMaxClients
 	}
 	return o
 }
@@ -105,7 +105,7 @@ func (s *Server) makeDoor(o *opening, encrypted *tls.Config) (door, error) {
 	c, envoy := s.config, s.config.envoyAnswers()
 	switch o.name {
 	case "grpc":
-		return grpcapi.New(s.judge, &grpcapi.Options{Answers: envoy, TLS: encrypted, ObserveLatency: s.metrics.took(o.name)})
+		return grpcapi.New(s.judge, &grpcapi.Options{Response: envoy, TLS: encrypted, ObserveLatency: s.metrics.took(o.name)})
 	case "http":
 		return httpapi.New(s.judge, &httpapi.Options{
 			Form: c.Headers, Envoy: &envoy, Ready: s.ready, ObserveLatency: s.metrics.took(o.name), Log: s.log,

@@ -17,7 +17,7 @@ import (
 
 // Of what gRPC asks for, only the answer is new each time: its bytes, and three
 // small things to hand them over in.
-func TestACallAllocatesTheAnswer(t *testing.T) {
+func TestCallAllocatesOnlyResponse(t *testing.T) {
 	set, err := rules.Parse(rules.File{Name: "test.yaml", Text: []byte(
 		"domain: house\ndescriptors:\n- {key: user, rate_limit: {unit: hour, requests_per_unit: 1000000}}\n")})
 	if err != nil {

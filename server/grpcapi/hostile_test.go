@@ -50,7 +50,7 @@ func send(t *testing.T, conn *grpc.ClientConn, data []byte) ([]byte, error) {
 // wantServed fails the test if an honest caller is not served.
 func wantServed(t *testing.T, l net.Listener) {
 	t.Helper()
-	if _, err := pb.NewRateLimitServiceClient(dial(t, l)).ShouldRateLimit(t.Context(), asking("honest")); err != nil {
+	if _, err := pb.NewRateLimitServiceClient(dial(t, l)).ShouldRateLimit(t.Context(), takeRequest("honest")); err != nil {
 		t.Errorf("an honest caller is not served: %v", err)
 	}
 }
@@ -62,8 +62,8 @@ func userRequest(user string) []byte {
 	return protowire.AppendBytes([]byte("\x0a\x05house\x12"), descriptor)
 }
 
-func TestNonsenseIsRefusedForThatCallOnly(t *testing.T) {
-	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), nil)
+func TestMalformedRequestFailsOneCall(t *testing.T) {
+	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), nil)
 	conn := dial(t, l)
 	whole := userRequest("ada")
 	for _, c := range []struct {
@@ -89,8 +89,8 @@ func TestNonsenseIsRefusedForThatCallOnly(t *testing.T) {
 	wantServed(t, l)
 }
 
-func TestAnyBytesAreAKey(t *testing.T) {
-	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), nil)
+func TestKeysMayHoldAnyBytes(t *testing.T) {
+	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), nil)
 	conn := dial(t, l)
 	users := []string{
 		"", "\x00", "\n", "\xff", "\xfe\xff", "{}", "{a}b", "a|b", `a\|b`, "a=b", `a\=b`, "a", "a\r\nX: y", "<script>",
@@ -113,18 +113,18 @@ func TestAnyBytesAreAKey(t *testing.T) {
 	}
 }
 
-func TestHugeHeadersAreRefused(t *testing.T) {
-	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), nil)
+func TestHugeHeadersAreRejected(t *testing.T) {
+	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), nil)
 	c := pb.NewRateLimitServiceClient(dial(t, l))
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-huge", strings.Repeat("a", 1<<20))
-	if _, err := c.ShouldRateLimit(ctx, asking("ada")); err == nil {
+	if _, err := c.ShouldRateLimit(ctx, takeRequest("ada")); err == nil {
 		t.Error("a header of 1 MB was accepted")
 	}
 	wantServed(t, l)
 }
 
-func TestWhatIsNotHTTP2IsClosed(t *testing.T) {
-	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), nil)
+func TestNonHTTP2ConnectionIsClosed(t *testing.T) {
+	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), nil)
 	for _, text := range []string{
 		"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n", "\x16\x03\x01\x02\x00\x01\x00" + strings.Repeat("\x01", 30), strings.Repeat("\x00", 100),
 		http2.ClientPreface + strings.Repeat("\xff", 100),
@@ -154,9 +154,9 @@ func wantClosed(t *testing.T, conn net.Conn) {
 	}
 }
 
-func TestWhoSaysNothingIsClosed(t *testing.T) {
+func TestSilentConnectionIsClosed(t *testing.T) {
 	t.Parallel()
-	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), nil)
+	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), nil)
 	for _, text := range []string{"", http2.ClientPreface[:10]} {
 		t.Run(fmt.Sprintf("after %q", text), func(t *testing.T) {
 			t.Parallel()
@@ -173,21 +173,21 @@ func TestWhoSaysNothingIsClosed(t *testing.T) {
 	wantServed(t, l)
 }
 
-// A rude client speaks HTTP/2 frame by frame, and heeds nothing.
-type rude struct {
+// A h2Client client speaks HTTP/2 frame by frame, and heeds nothing.
+type h2Client struct {
 	t    *testing.T
 	conn net.Conn
 	*http2.Framer
 	headers bytes.Buffer
 }
 
-func newRude(t *testing.T, l net.Listener) *rude {
+func newH2Client(t *testing.T, l net.Listener) *h2Client {
 	conn, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	r := &rude{t: t, conn: conn, Framer: http2.NewFramer(conn, conn)}
+	r := &h2Client{t: t, conn: conn, Framer: http2.NewFramer(conn, conn)}
 	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
 		t.Fatal(err)
 	}
@@ -197,8 +197,8 @@ func newRude(t *testing.T, l net.Listener) *rude {
 	return r
 }
 
-// call begins a call, and reports whether the connection is still there.
-func (r *rude) call(stream uint32) bool {
+// startCall begins a call, and reports whether the connection is still there.
+func (r *h2Client) startCall(stream uint32) bool {
 	r.headers.Reset()
 	e := hpack.NewEncoder(&r.headers)
 	for _, h := range [][2]string{
@@ -216,8 +216,8 @@ func (r *rude) call(stream uint32) bool {
 	return r.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: r.headers.Bytes(), EndHeaders: true}) == nil
 }
 
-// until reads frames until one is found, or the connection is closed.
-func (r *rude) until(found func(http2.Frame) bool) bool {
+// readUntil reads frames until one is found, or the connection is closed.
+func (r *h2Client) readUntil(found func(http2.Frame) bool) bool {
 	_ = r.conn.SetReadDeadline(time.Now().Add(time.Minute))
 	for {
 		f, err := r.ReadFrame()
@@ -230,16 +230,16 @@ func (r *rude) until(found func(http2.Frame) bool) bool {
 	}
 }
 
-func TestCallsBeyondTheMostAreRefused(t *testing.T) {
-	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), &grpcapi.Options{MaxStreams: 10})
+func TestMaxStreams(t *testing.T) {
+	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), &grpcapi.Options{MaxStreams: 10})
 	before := runtime.NumGoroutine()
-	r := newRude(t, l)
+	r := newH2Client(t, l)
 	for i := range uint32(10_000) {
-		if !r.call(2*i + 1) {
+		if !r.startCall(2*i + 1) {
 			break
 		}
 	}
-	refused := r.until(func(f http2.Frame) bool {
+	refused := r.readUntil(func(f http2.Frame) bool {
 		reset, ok := f.(*http2.RSTStreamFrame)
 		return ok && reset.ErrCode == http2.ErrCodeRefusedStream
 	})
@@ -252,24 +252,24 @@ func TestCallsBeyondTheMostAreRefused(t *testing.T) {
 	wantServed(t, l)
 }
 
-func TestCallsThatAreBrokenOffLeaveNothingBehind(t *testing.T) {
-	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), nil)
+func TestCanceledCallsLeakNoGoroutines(t *testing.T) {
+	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), nil)
 	wantServed(t, l)
 	before := runtime.NumGoroutine()
-	r := newRude(t, l)
-	go r.until(func(http2.Frame) bool { return false }) // or else nobody reads the answers
+	r := newH2Client(t, l)
+	go r.readUntil(func(http2.Frame) bool { return false }) // or else nobody reads the answers
 	for i := range uint32(20_000) {
-		if !r.call(2*i+1) || r.WriteRSTStream(2*i+1, http2.ErrCodeCancel) != nil {
+		if !r.startCall(2*i+1) || r.WriteRSTStream(2*i+1, http2.ErrCodeCancel) != nil {
 			break
 		}
 	}
 	wantServed(t, l)
 	_ = r.conn.Close()
-	awaitGoroutines(t, before+20)
+	waitForGoroutines(t, before+20)
 }
 
-// awaitGoroutines waits until there are no more than so many.
-func awaitGoroutines(t *testing.T, most int) {
+// waitForGoroutines waits until there are no more than so many.
+func waitForGoroutines(t *testing.T, most int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -284,15 +284,15 @@ func awaitGoroutines(t *testing.T, most int) {
 	}
 }
 
-func TestWhoKeepsPingingIsSentAway(t *testing.T) {
-	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), nil)
-	r := newRude(t, l)
+func TestPingFloodIsClosed(t *testing.T) {
+	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), nil)
+	r := newH2Client(t, l)
 	for i := range byte(50) {
 		if r.WritePing(false, [8]byte{i}) != nil {
 			break
 		}
 	}
-	calm := r.until(func(f http2.Frame) bool {
+	calm := r.readUntil(func(f http2.Frame) bool {
 		away, ok := f.(*http2.GoAwayFrame)
 		return ok && away.ErrCode == http2.ErrCodeEnhanceYourCalm
 	})
@@ -303,9 +303,9 @@ func TestWhoKeepsPingingIsSentAway(t *testing.T) {
 }
 
 // Who has nothing to ask for too long is asked to come again when it has.
-func TestAnIdleConnectionIsEnded(t *testing.T) {
-	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), &grpcapi.Options{MaxConnectionIdle: 20 * time.Millisecond})
-	ended := newRude(t, l).until(func(f http2.Frame) bool {
+func TestMaxConnectionIdle(t *testing.T) {
+	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), &grpcapi.Options{MaxConnectionIdle: 20 * time.Millisecond})
+	ended := newH2Client(t, l).readUntil(func(f http2.Frame) bool {
 		_, away := f.(*http2.GoAwayFrame)
 		return away
 	})
@@ -315,8 +315,8 @@ func TestAnIdleConnectionIsEnded(t *testing.T) {
 	wantServed(t, l)
 }
 
-func TestHostileCallsLeaveMemoryFlat(t *testing.T) {
-	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), nil)
+func TestHostileCallsLeaveHeapFlat(t *testing.T) {
+	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), nil)
 	conn := dial(t, l)
 	long := userRequest(strings.Repeat("a", 200<<10))
 	many := bytes.Repeat([]byte("\x12\x00"), 100_000)
@@ -327,16 +327,16 @@ func TestHostileCallsLeaveMemoryFlat(t *testing.T) {
 		}
 	}
 	round()
-	before := heap()
+	before := heapBytes()
 	for range 5 {
 		round()
 	}
-	if after := heap(); after > before+8<<20 {
+	if after := heapBytes(); after > before+8<<20 {
 		t.Errorf("the heap grew from %d to %d bytes", before, after)
 	}
 }
 
-func heap() uint64 {
+func heapBytes() uint64 {
 	runtime.GC()
 	runtime.GC() // which empties the pools
 	var m runtime.MemStats
@@ -346,8 +346,8 @@ func heap() uint64 {
 
 // Whoever begins a call and does not go on with it is not waited for: what has come
 // of the request is held until then.
-func TestACallThatIsNeverSentIsGivenUp(t *testing.T) {
-	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), nil)
+func TestUnsentCallTimesOut(t *testing.T) {
+	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), nil)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	stream, err := dial(t, l).NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, method, grpc.ForceCodecV2(rawCodec{}))

@@ -74,8 +74,8 @@ func newRedisStore(t *testing.T) penstock.Store {
 	return store
 }
 
-// newJudge returns a judge by the rules of one file.
-func newJudge(t testing.TB, store penstock.Store, yaml string, o *engine.Options) *engine.Engine {
+// newEngine returns a judge by the rules of one file.
+func newEngine(t testing.TB, store penstock.Store, yaml string, o *engine.Options) *engine.Engine {
 	t.Helper()
 	set, err := rules.Parse(rules.File{Name: "test.yaml", Text: []byte(yaml)})
 	if err != nil {
@@ -86,26 +86,26 @@ func newJudge(t testing.TB, store penstock.Store, yaml string, o *engine.Options
 	return j
 }
 
-// houseRules are those of most tests.
-const houseRules = `
+// userRules are those of most tests.
+const userRules = `
 domain: house
 descriptors:
   - key: user
     rate_limit: {unit: hour, requests_per_unit: 2}
 `
 
-// open opens a door on a port of its own, until the test ends.
-func open(t testing.TB, j *engine.Engine, o *grpcapi.Options) (*grpcapi.Server, net.Listener) {
+// startServer opens a door on a port of its own, until the test ends.
+func startServer(t testing.TB, j *engine.Engine, o *grpcapi.Options) (*grpcapi.Server, net.Listener) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return openAt(t, l, j, o), l
+	return serveOn(t, l, j, o), l
 }
 
-// openAt opens a door at a listener, until the test ends.
-func openAt(t testing.TB, l net.Listener, j *engine.Engine, o *grpcapi.Options) *grpcapi.Server {
+// serveOn opens a door at a listener, until the test ends.
+func serveOn(t testing.TB, l net.Listener, j *engine.Engine, o *grpcapi.Options) *grpcapi.Server {
 	t.Helper()
 	d, err := grpcapi.New(j, o)
 	if err != nil {
@@ -142,9 +142,9 @@ func dial(t testing.TB, l net.Listener, options ...grpc.DialOption) *grpc.Client
 	return conn
 }
 
-// client returns a client of a new door.
-func client(t testing.TB, j *engine.Engine, o *grpcapi.Options) pb.RateLimitServiceClient {
+// newClient returns a client of a new door.
+func newClient(t testing.TB, j *engine.Engine, o *grpcapi.Options) pb.RateLimitServiceClient {
 	t.Helper()
-	_, l := open(t, j, o)
+	_, l := startServer(t, j, o)
 	return pb.NewRateLimitServiceClient(dial(t, l))
 }

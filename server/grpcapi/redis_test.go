@@ -14,7 +14,7 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-func TestRedisGoesAwayAndComesBack(t *testing.T) {
+func TestRedisDownAndUp(t *testing.T) {
 	server, err := redistest.Start(redistest.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -25,34 +25,34 @@ func TestRedisGoesAwayAndComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	rules := strings.Replace(houseRules, "requests_per_unit: 2", "requests_per_unit: 1000000", 1)
-	j := newJudge(t, store, rules, nil)
-	c := client(t, j, nil)
-	if _, err := c.ShouldRateLimit(t.Context(), asking("ada")); err != nil {
+	rules := strings.Replace(userRules, "requests_per_unit: 2", "requests_per_unit: 1000000", 1)
+	j := newEngine(t, store, rules, nil)
+	c := newClient(t, j, nil)
+	if _, err := c.ShouldRateLimit(t.Context(), takeRequest("ada")); err != nil {
 		t.Fatal(err)
 	}
 
 	server.Kill()
-	_, err = c.ShouldRateLimit(t.Context(), asking("ada"))
+	_, err = c.ShouldRateLimit(t.Context(), takeRequest("ada"))
 	wantCode(t, err, codes.Unknown)
 	if !strings.Contains(status.Convert(err).Message(), "store unavailable") {
 		t.Errorf("the error does not say what is wrong: %v", err)
 	}
-	awaitErrors(t, j, 1)
+	waitForErrors(t, j, 1)
 
 	if err := server.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	awaitAnswer(t, c)
+	waitForDecision(t, c)
 }
 
-// awaitAnswer waits until a call is decided again.
-func awaitAnswer(t *testing.T, c pb.RateLimitServiceClient) {
+// waitForDecision waits until a call is decided again.
+func waitForDecision(t *testing.T, c pb.RateLimitServiceClient) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
-		_, err := c.ShouldRateLimit(ctx, asking("ada"))
+		_, err := c.ShouldRateLimit(ctx, takeRequest("ada"))
 		if err == nil {
 			return
 		}

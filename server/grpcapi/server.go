@@ -21,8 +21,8 @@ import (
 
 // Options configure a Door. A number that is not above zero means its default.
 type Options struct {
-	// Answers says what verdicts carry besides the codes. Default: nothing.
-	Answers rlsproto.Options
+	// Response says what verdicts carry besides the codes. Default: nothing.
+	Response rlsproto.Options
 
 	// TLS is for connections that are encrypted. Default: they are not.
 	TLS *tls.Config
@@ -59,35 +59,35 @@ const (
 
 	maxHeaderBytes = 16 << 10
 
-	// workers is how many goroutines are kept for calls. Those that wait for a
+	// numWorkers is how many goroutines are kept for calls. Those that wait for a
 	// store keep theirs; for a call that finds none a new one is made, and its
 	// stack has to grow, which costs more than the decision.
-	workers = 128
+	numWorkers = 128
 
 	// handshakeTimeout is how long a connection may take until it speaks HTTP/2.
 	handshakeTimeout = 5 * time.Second
 
-	// callTime is how long a call may take to arrive and to be answered. gRPC has
+	// callTimeout is how long a call may take to arrive and to be answered. gRPC has
 	// no limit of its own, and holds on to what has come of a request.
-	callTime = 10 * time.Second
+	callTimeout = 10 * time.Second
 
-	// A connection that is silent for quietTime is asked whether it lives, and
-	// has answerTime to say so. A client may ask no more often than pingTime.
-	quietTime  = 2 * time.Minute
-	answerTime = 20 * time.Second
-	pingTime   = 10 * time.Second
+	// A connection that is silent for keepaliveTime is asked whether it lives, and
+	// has keepaliveTimeout to say so. A client may ask no more often than minPingInterval.
+	keepaliveTime  = 2 * time.Minute
+	keepaliveTimeout = 20 * time.Second
+	minPingInterval   = 10 * time.Second
 
-	// ageGrace is how long calls may go on when their connection is too old.
-	ageGrace = time.Hour
+	// maxConnectionAgeGrace is how long calls may go on when their connection is too old.
+	maxConnectionAgeGrace = time.Hour
 )
 
 // A Server is a server of Envoy's rate limit service.
 type Server struct {
-	judge   *engine.Engine
+	engine   *engine.Engine
 	service *rlsproto.Service
 	server  *grpc.Server
 	health  *healthService
-	took    func(time.Duration)
+	observeLatency    func(time.Duration)
 }
 
 // New returns a door that is yet to be opened by Serve. Nil options are all
@@ -99,7 +99,7 @@ func New(j *engine.Engine, o *Options) (*Server, error) {
 	if o == nil {
 		o = &Options{}
 	}
-	d := &Server{judge: j, service: rlsproto.New(j, &o.Answers), health: newHealthService(), took: o.ObserveLatency}
+	d := &Server{engine: j, service: rlsproto.New(j, &o.Response), health: newHealthService(), observeLatency: o.ObserveLatency}
 	d.server = grpc.NewServer(o.serverOptions()...)
 	d.server.RegisterService(&serviceDesc, d)
 	d.health.register(d.server)
@@ -110,20 +110,20 @@ func New(j *engine.Engine, o *Options) (*Server, error) {
 func (o *Options) serverOptions() []grpc.ServerOption {
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
-		grpc.NumStreamWorkers(workers),
+		grpc.NumStreamWorkers(numWorkers),
 		grpc.MaxRecvMsgSize(orDefault(o.MaxMessageBytes, defaultMaxMessageBytes)),
 		grpc.MaxConcurrentStreams(uint32(orDefault(o.MaxStreams, defaultMaxStreams))),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),
-		grpc.InTapHandle(limitCall),
+		grpc.InTapHandle(setCallTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionAge:      orDefault(o.MaxConnectionAge, defaultMaxConnectionAge),
-			MaxConnectionAgeGrace: ageGrace,
+			MaxConnectionAgeGrace: maxConnectionAgeGrace,
 			MaxConnectionIdle:     orDefault(o.MaxConnectionIdle, defaultMaxConnectionIdle),
-			Time:                  quietTime,
-			Timeout:               answerTime,
+			Time:                  keepaliveTime,
+			Timeout:               keepaliveTimeout,
 		}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingTime, PermitWithoutStream: true}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPingInterval, PermitWithoutStream: true}),
 	}
 	if o.TLS != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(o.TLS)))
@@ -131,13 +131,13 @@ func (o *Options) serverOptions() []grpc.ServerOption {
 	return options
 }
 
-// limitCall gives a call its time. Health checks and reflection go on for as long as
+// setCallTimeout gives a call its time. Health checks and reflection go on for as long as
 // their clients like.
-func limitCall(ctx context.Context, info *tap.Info) (context.Context, error) {
+func setCallTimeout(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if info.FullMethodName != fullMethod {
 		return ctx, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTime)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	_ = cancel // it is over when the stream's own context is, which gRPC ends with the call
 	return ctx, nil
 }
@@ -162,7 +162,7 @@ func (d *Server) Serve(l net.Listener) error {
 
 // SetServing says whether health checks of the service are to succeed. They do
 // from the beginning, until Shutdown.
-func (d *Server) SetServing(serving bool) { d.health.set(serving) }
+func (d *Server) SetServing(serving bool) { d.health.setServing(serving) }
 
 // Shutdown fails health checks, stops accepting, lets the calls under way finish,
 // and returns. When ctx ends before, it breaks them off and returns ctx's error.

@@ -24,16 +24,16 @@ import (
 	"github.com/penstock-io/penstock/server/grpcapi"
 )
 
-// asking returns a request about one user.
-func asking(user string) *pb.RateLimitRequest {
+// takeRequest returns a request about one user.
+func takeRequest(user string) *pb.RateLimitRequest {
 	return &pb.RateLimitRequest{Domain: "house", Descriptors: []*common.RateLimitDescriptor{{
 		Entries: []*common.RateLimitDescriptor_Entry{{Key: "user", Value: user}},
 	}}}
 }
 
-// givingBack returns a request that gives one hit back.
-func givingBack(user string) *pb.RateLimitRequest {
-	m := asking(user)
+// refundRequest returns a request that gives one hit back.
+func refundRequest(user string) *pb.RateLimitRequest {
+	m := takeRequest(user)
 	m.Descriptors[0].IsNegativeHits = true
 	return m
 }
@@ -46,21 +46,21 @@ func wantCode(t testing.TB, err error, code codes.Code) {
 	}
 }
 
-func TestADoorNeedsAJudge(t *testing.T) {
+func TestNewRequiresEngine(t *testing.T) {
 	if _, err := grpcapi.New(nil, nil); err == nil {
 		t.Error("a door opened without a judge")
 	}
 }
 
-func TestACrowdIsCountedExactly(t *testing.T) {
+func TestConcurrentCallsAreCountedExactly(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		c := client(t, newJudge(t, store, strings.Replace(houseRules, "requests_per_unit: 2", "requests_per_unit: 500", 1), nil), nil)
+		c := newClient(t, newEngine(t, store, strings.Replace(userRules, "requests_per_unit: 2", "requests_per_unit: 500", 1), nil), nil)
 		var passed atomic.Int64
 		var asking64 sync.WaitGroup
 		for range 64 {
 			asking64.Go(func() {
 				for range 20 {
-					r, err := c.ShouldRateLimit(t.Context(), asking("ada"))
+					r, err := c.ShouldRateLimit(t.Context(), takeRequest("ada"))
 					if err != nil {
 						t.Error(err)
 						return
@@ -79,7 +79,7 @@ func TestACrowdIsCountedExactly(t *testing.T) {
 }
 
 func TestHealth(t *testing.T) {
-	d, l := open(t, newJudge(t, newMemory(), houseRules, nil), nil)
+	d, l := startServer(t, newEngine(t, newMemory(), userRules, nil), nil)
 	health := healthpb.NewHealthClient(dial(t, l))
 	check := func(service string) string {
 		t.Helper()
@@ -106,7 +106,7 @@ func TestHealth(t *testing.T) {
 }
 
 func TestReflection(t *testing.T) {
-	_, l := open(t, newJudge(t, newMemory(), houseRules, nil), nil)
+	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), nil)
 	stream, err := reflectionpb.NewServerReflectionClient(dial(t, l)).ServerReflectionInfo(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -143,18 +143,18 @@ func TestReflection(t *testing.T) {
 }
 
 // A slow store says when it is asked, and answers when it is let.
-type slowStore struct {
+type blockingStore struct {
 	penstock.Store
-	asked   chan struct{}
+	called   chan struct{}
 	release chan struct{}
 }
 
-func newSlowStore() *slowStore {
-	return &slowStore{Store: newMemory(), asked: make(chan struct{}, 100), release: make(chan struct{})}
+func newBlockingStore() *blockingStore {
+	return &blockingStore{Store: newMemory(), called: make(chan struct{}, 100), release: make(chan struct{})}
 }
 
-func (s *slowStore) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
-	s.asked <- struct{}{}
+func (s *blockingStore) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+	s.called <- struct{}{}
 	select {
 	case <-s.release:
 		return s.Store.Take(ctx, r)
@@ -163,30 +163,30 @@ func (s *slowStore) Take(ctx context.Context, r penstock.Request) (penstock.Deci
 	}
 }
 
-func TestShutdownLetsCallsFinish(t *testing.T) {
-	store := newSlowStore()
-	d, l := open(t, newJudge(t, store, houseRules, nil), nil)
+func TestShutdownFinishesCalls(t *testing.T) {
+	store := newBlockingStore()
+	d, l := startServer(t, newEngine(t, store, userRules, nil), nil)
 	conn := dial(t, l)
 	watch, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{Service: "ratelimit"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantWatched(t, watch, healthpb.HealthCheckResponse_SERVING)
+	wantHealthUpdate(t, watch, healthpb.HealthCheckResponse_SERVING)
 
 	answered := make(chan error, 1)
 	go func() {
-		r, err := pb.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), asking("ada"))
+		r, err := pb.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(), takeRequest("ada"))
 		if err == nil && r.GetOverallCode() != pb.RateLimitResponse_OK {
 			err = errors.New(r.String())
 		}
 		answered <- err
 	}()
-	<-store.asked
+	<-store.called
 
 	down := make(chan error, 1)
 	go func() { down <- d.Shutdown(t.Context()) }()
-	wantWatched(t, watch, healthpb.HealthCheckResponse_NOT_SERVING) // while the call is under way
-	awaitRefusal(t, l)
+	wantHealthUpdate(t, watch, healthpb.HealthCheckResponse_NOT_SERVING) // while the call is under way
+	waitForRefusal(t, l)
 	select {
 	case err := <-down:
 		t.Fatalf("the door did not wait for the call: %v", err)
@@ -201,8 +201,8 @@ func TestShutdownLetsCallsFinish(t *testing.T) {
 	}
 }
 
-// wantWatched waits until somebody who watches is told.
-func wantWatched(t *testing.T, watch healthpb.Health_WatchClient, state healthpb.HealthCheckResponse_ServingStatus) {
+// wantHealthUpdate waits until somebody who watches is told.
+func wantHealthUpdate(t *testing.T, watch healthpb.Health_WatchClient, state healthpb.HealthCheckResponse_ServingStatus) {
 	t.Helper()
 	r, err := watch.Recv()
 	if err != nil || r.GetStatus() != state {
@@ -210,8 +210,8 @@ func wantWatched(t *testing.T, watch healthpb.Health_WatchClient, state healthpb
 	}
 }
 
-// awaitRefusal waits until nobody listens any more.
-func awaitRefusal(t *testing.T, l net.Listener) {
+// waitForRefusal waits until nobody listens any more.
+func waitForRefusal(t *testing.T, l net.Listener) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -225,15 +225,15 @@ func awaitRefusal(t *testing.T, l net.Listener) {
 	t.Fatal("new connections are still accepted")
 }
 
-func TestShutdownEndsByForce(t *testing.T) {
-	store := newSlowStore()
-	d, l := open(t, newJudge(t, store, houseRules, nil), nil)
+func TestShutdownDeadlineAbortsCalls(t *testing.T) {
+	store := newBlockingStore()
+	d, l := startServer(t, newEngine(t, store, userRules, nil), nil)
 	answered := make(chan error, 1)
 	go func() {
-		_, err := pb.NewRateLimitServiceClient(dial(t, l)).ShouldRateLimit(t.Context(), asking("ada"))
+		_, err := pb.NewRateLimitServiceClient(dial(t, l)).ShouldRateLimit(t.Context(), takeRequest("ada"))
 		answered <- err
 	}()
-	<-store.asked
+	<-store.called
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := d.Shutdown(ctx); !errors.Is(err, context.Canceled) {
@@ -242,8 +242,8 @@ func TestShutdownEndsByForce(t *testing.T) {
 	wantCode(t, <-answered, codes.Unavailable)
 }
 
-func TestServingAfterShutdownIsOver(t *testing.T) {
-	d, err := grpcapi.New(newJudge(t, newMemory(), houseRules, nil), nil)
+func TestServeAfterShutdownReturnsNil(t *testing.T) {
+	d, err := grpcapi.New(newEngine(t, newMemory(), userRules, nil), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,30 +259,30 @@ func TestServingAfterShutdownIsOver(t *testing.T) {
 	}
 }
 
-func TestACallersDeadlineIsKept(t *testing.T) {
-	c := client(t, newJudge(t, newSlowStore(), houseRules, nil), nil)
+func TestCallDeadline(t *testing.T) {
+	c := newClient(t, newEngine(t, newBlockingStore(), userRules, nil), nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	_, err := c.ShouldRateLimit(ctx, asking("ada"))
+	_, err := c.ShouldRateLimit(ctx, takeRequest("ada"))
 	wantCode(t, err, codes.DeadlineExceeded)
 }
 
-func TestACallerMayLeave(t *testing.T) {
-	store := newSlowStore()
-	j := newJudge(t, store, houseRules, nil)
-	c := client(t, j, nil)
+func TestCallCancellationReachesStore(t *testing.T) {
+	store := newBlockingStore()
+	j := newEngine(t, store, userRules, nil)
+	c := newClient(t, j, nil)
 	ctx, leave := context.WithCancel(t.Context())
 	go func() {
-		<-store.asked
+		<-store.called
 		leave()
 	}()
-	_, err := c.ShouldRateLimit(ctx, asking("ada"))
+	_, err := c.ShouldRateLimit(ctx, takeRequest("ada"))
 	wantCode(t, err, codes.Canceled)
-	awaitErrors(t, j, 1) // for the store was told that the caller has left
+	waitForErrors(t, j, 1) // for the store was told that the caller has left
 }
 
-// awaitErrors waits until so many requests were not decided.
-func awaitErrors(t *testing.T, j *engine.Engine, n uint64) {
+// waitForErrors waits until so many requests were not decided.
+func waitForErrors(t *testing.T, j *engine.Engine, n uint64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -304,76 +304,76 @@ func awaitErrors(t *testing.T, j *engine.Engine, n uint64) {
 	}
 }
 
-func TestAStoreThatIsAwayIsAnError(t *testing.T) {
+func TestStoreUnavailableIsAnError(t *testing.T) {
 	away := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
 		return penstock.Decision{}, errors.Join(errors.New("redis: connection refused"), penstock.ErrUnavailable)
 	})
-	_, err := client(t, newJudge(t, away, houseRules, nil), nil).ShouldRateLimit(t.Context(), asking("ada"))
+	_, err := newClient(t, newEngine(t, away, userRules, nil), nil).ShouldRateLimit(t.Context(), takeRequest("ada"))
 	wantCode(t, err, codes.Unknown)
 	if !strings.Contains(status.Convert(err).Message(), "connection refused") {
 		t.Errorf("the error does not say why: %v", err)
 	}
 }
 
-// A farListener has those who connect come from elsewhere.
-type farListener struct{ net.Listener }
+// A remoteListener has those who connect come from elsewhere.
+type remoteListener struct{ net.Listener }
 
-func (l farListener) Accept() (net.Conn, error) {
+func (l remoteListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
-	return farConn{c}, err
+	return remoteConn{c}, err
 }
 
-type farConn struct{ net.Conn }
+type remoteConn struct{ net.Conn }
 
-func (farConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7), Port: 7} }
+func (remoteConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7), Port: 7} }
 
-func TestGivingBackFromElsewhereNeedsTheToken(t *testing.T) {
+func TestRemoteRefundNeedsToken(t *testing.T) {
 	store := newMemory()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	openAt(t, farListener{l}, newJudge(t, store, houseRules, &engine.Options{Token: "secret"}), nil)
+	serveOn(t, remoteListener{l}, newEngine(t, store, userRules, &engine.Options{Token: "secret"}), nil)
 	c := pb.NewRateLimitServiceClient(dial(t, l))
-	if _, err := c.ShouldRateLimit(t.Context(), asking("ada")); err != nil {
+	if _, err := c.ShouldRateLimit(t.Context(), takeRequest("ada")); err != nil {
 		t.Fatal(err)
 	}
 	with := func(values ...string) context.Context {
 		return metadata.NewOutgoingContext(t.Context(), metadata.MD{"authorization": values})
 	}
 	for _, ctx := range []context.Context{t.Context(), with("Bearer wrong"), with("Bearer "), with("secre"), with("secret"), with("Basic secret"), with("Bearer wrong", "Bearer secret"), with("Bearer secret", "Bearer wrong")} {
-		_, err := c.ShouldRateLimit(ctx, givingBack("ada"))
+		_, err := c.ShouldRateLimit(ctx, refundRequest("ada"))
 		wantCode(t, err, codes.PermissionDenied)
 	}
-	if _, err := c.ShouldRateLimit(with("bearer secret"), givingBack("nobody")); err != nil {
+	if _, err := c.ShouldRateLimit(with("bearer secret"), refundRequest("nobody")); err != nil {
 		t.Errorf("with the scheme in small letters: %v", err)
 	}
-	r, err := c.ShouldRateLimit(with("Bearer secret"), givingBack("ada"))
+	r, err := c.ShouldRateLimit(with("Bearer secret"), refundRequest("ada"))
 	if err != nil || r.GetStatuses()[0].GetLimitRemaining() != 2 {
 		t.Errorf("with the token: got %v, %v, want 2 remaining", r, err)
 	}
 }
 
-func TestWhoComesByASocketIsOnThisMachine(t *testing.T) {
+func TestUnixSocketCountsAsLoopback(t *testing.T) {
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "socket"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	openAt(t, l, newJudge(t, newMemory(), houseRules, nil), nil)
-	if _, err := pb.NewRateLimitServiceClient(dial(t, l)).ShouldRateLimit(t.Context(), givingBack("ada")); err != nil {
+	serveOn(t, l, newEngine(t, newMemory(), userRules, nil), nil)
+	if _, err := pb.NewRateLimitServiceClient(dial(t, l)).ShouldRateLimit(t.Context(), refundRequest("ada")); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestTookIsToldOfEveryCall(t *testing.T) {
+func TestObserveLatencyEveryCall(t *testing.T) {
 	var told atomic.Int64
-	c := client(t, newJudge(t, newMemory(), houseRules, nil), &grpcapi.Options{ObserveLatency: func(d time.Duration) {
+	c := newClient(t, newEngine(t, newMemory(), userRules, nil), &grpcapi.Options{ObserveLatency: func(d time.Duration) {
 		if d > 0 {
 			told.Add(1)
 		}
 	}})
 	for range 3 { // the last one is refused
-		if _, err := c.ShouldRateLimit(t.Context(), asking("ada")); err != nil {
+		if _, err := c.ShouldRateLimit(t.Context(), takeRequest("ada")); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -32,41 +32,41 @@ var serviceDesc = grpc.ServiceDesc{
 	Metadata:    "envoy/service/ratelimit/v3/rls.proto",
 }
 
-// A call is one of ShouldRateLimit, while it lasts.
-type call struct {
+// A rateLimitCall is one of ShouldRateLimit, while it lasts.
+type rateLimitCall struct {
 	rlsproto.Call
 	request  []byte // in binary form; the texts of the call are in here
 	response []byte
 }
 
-var calls = sync.Pool{New: func() any { return &call{} }}
+var callPool = sync.Pool{New: func() any { return &rateLimitCall{} }}
 
-// maxKept is how many bytes of messages a call keeps room for.
-const maxKept = 16 << 10
+// maxPooledBytes is how many bytes of messages a call keeps room for.
+const maxPooledBytes = 16 << 10
 
-func (c *call) release() {
-	if cap(c.request) <= maxKept && cap(c.response) <= maxKept {
-		calls.Put(c)
+func (c *rateLimitCall) release() {
+	if cap(c.request) <= maxPooledBytes && cap(c.response) <= maxPooledBytes {
+		callPool.Put(c)
 	}
 }
 
-// A reply is a response in binary form.
-type reply []byte
+// A encodedResponse is a response in binary form.
+type encodedResponse []byte
 
 // shouldRateLimit is the handler of the one method there is.
 func shouldRateLimit(srv any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) { //nolint:revive // gRPC has the context second
 	d := srv.(*Server)
-	if d.took == nil {
-		return d.answer(ctx, decode)
+	if d.observeLatency == nil {
+		return d.handle(ctx, decode)
 	}
 	start := time.Now()
-	answer, err := d.answer(ctx, decode)
-	d.took(time.Since(start))
+	answer, err := d.handle(ctx, decode)
+	d.observeLatency(time.Since(start))
 	return answer, err
 }
 
-func (d *Server) answer(ctx context.Context, decode func(any) error) (any, error) {
-	c := calls.Get().(*call)
+func (d *Server) handle(ctx context.Context, decode func(any) error) (any, error) {
+	c := callPool.Get().(*rateLimitCall)
 	defer c.release()
 	if err := decode(c); err != nil {
 		return nil, err
@@ -75,24 +75,24 @@ func (d *Server) answer(ctx context.Context, decode func(any) error) (any, error
 		return nil, statusOf(ctx, err)
 	}
 	c.response = c.Response.Append(c.response[:0])
-	return reply(slices.Clone(c.response)), nil
+	return encodedResponse(slices.Clone(c.response)), nil
 }
 
-func (d *Server) decide(ctx context.Context, c *call) error {
-	if err := c.Request.Unmarshal(c.request, d.judge.MaxDescriptors()); err != nil {
+func (d *Server) decide(ctx context.Context, c *rateLimitCall) error {
+	if err := c.Request.Unmarshal(c.request, d.engine.MaxDescriptors()); err != nil {
 		return err
 	}
-	mayUndo := c.Request.HasRefund() && d.mayUndo(ctx)
+	mayUndo := c.Request.HasRefund() && d.mayRefund(ctx)
 	return d.service.Handle(ctx, &c.Call, mayUndo)
 }
 
-// mayUndo says whether the caller may give hits back.
-func (d *Server) mayUndo(ctx context.Context) bool {
+// mayRefund says whether the caller may give hits back.
+func (d *Server) mayRefund(ctx context.Context) bool {
 	token := ""
 	if values := metadata.ValueFromIncomingContext(ctx, "authorization"); len(values) == 1 {
 		token = auth.BearerToken(values[0])
 	}
-	return d.judge.MayRefund(peerAddr(ctx), token)
+	return d.engine.MayRefund(peerAddr(ctx), token)
 }
 
 // peerAddr returns the address of the caller, or the zero Addr if gRPC does not know it.
@@ -114,14 +114,14 @@ func statusOf(ctx context.Context, err error) error {
 		return status.Error(codes.ResourceExhausted, err.Error())
 	case errors.Is(err, rlsproto.ErrRefundForbidden):
 		return status.Error(codes.PermissionDenied, err.Error())
-	case isBad(err):
+	case isInvalidRequest(err):
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	return status.Error(codes.Unknown, err.Error())
 }
 
-// isBad reports whether an error is about the request.
-func isBad(err error) bool {
+// isInvalidRequest reports whether an error is about the request.
+func isInvalidRequest(err error) bool {
 	return slices.ContainsFunc([]error{
 		rlsproto.ErrMalformed, rlsproto.ErrBadOverride, penstock.ErrBadLimit, penstock.ErrBadCost, penstock.ErrBadKey,
 	}, func(bad error) bool { return errors.Is(err, bad) })
@@ -134,14 +134,14 @@ type codec struct{ encoding.CodecV2 }
 func newCodec() codec { return codec{encoding.GetCodecV2(proto.Name)} }
 
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
-	if r, ok := v.(reply); ok {
+	if r, ok := v.(encodedResponse); ok {
 		return mem.BufferSlice{mem.SliceBuffer(r)}, nil
 	}
 	return c.CodecV2.Marshal(v)
 }
 
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
-	m, ok := v.(*call)
+	m, ok := v.(*rateLimitCall)
 	if !ok {
 		return c.CodecV2.Unmarshal(data, v)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/penstock-io/penstock/server/rlsproto"
 )
 
-func TestErrorsAsGRPCTellsThem(t *testing.T) {
+func TestStatusOfErrors(t *testing.T) {
 	live := context.Background()
 	gone, cancel := context.WithCancel(live)
 	cancel()

@@ -25,7 +25,7 @@ import (
 	"github.com/penstock-io/penstock/storetest"
 )
 
-// TestWhatAStoreMustDo runs the tests of stores through the door, as far as Envoy
+// TestRateLimitStoreConformance runs the tests of stores through the door, as far as Envoy
 // has words for them: takes, looks and giving back, and takes of several as one.
 // Fixed windows on the clock, of whole seconds, are overrides; other limits are
 // rules. It has none for
@@ -42,14 +42,14 @@ import (
 // An answer to Envoy tells less than a decision: whole seconds, and no time to
 // come back. So the store is asked for the decision as well, under the same key
 // and without charging anything, and the answer must agree with it.
-func TestWhatAStoreMustDo(t *testing.T) {
+func TestRateLimitStoreConformance(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		store penstock.Store
 	}{{"memory", newMemory()}, {"redis", newRedisStore(t)}} {
 		t.Run(c.name, func(t *testing.T) {
 			j := engine.New(c.store, nil)
-			door := client(t, j, nil)
+			door := newClient(t, j, nil)
 			through := 0
 			storetest.Run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
 				err := clock.Follow(func(now time.Time) error {
@@ -59,7 +59,7 @@ func TestWhatAStoreMustDo(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				return &doorStore{t: t, through: &through, name: newName(), judge: j, client: door, sets: map[string]*rules.Set{}}
+				return &rlsStore{t: t, requests: &through, name: newName(), engine: j, client: door, sets: map[string]*rules.Set{}}
 			})
 			if through < 1000 {
 				t.Errorf("only %d requests went through the door", through)
@@ -70,46 +70,46 @@ func TestWhatAStoreMustDo(t *testing.T) {
 
 func newName() string { return fmt.Sprintf("%d.", prefixes.Add(1)) }
 
-// A doorStore is a store behind a door.
-type doorStore struct {
+// A rlsStore is a store behind a door.
+type rlsStore struct {
 	t       testing.TB
-	through *int
+	requests *int
 	name    string // before all keys, which makes the store one of its own
-	judge   *engine.Engine
+	engine   *engine.Engine
 	sets    map[string]*rules.Set // by the texts that they are made of
 	client  pb.RateLimitServiceClient
 	mu      sync.Mutex // for nobody may come between an answer and the look after it
 }
 
-func (s *doorStore) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+func (s *rlsStore) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.hasWords(r) {
-		return s.judge.Store().Take(ctx, s.behind(r))
+	if !s.canExpress(r) {
+		return s.engine.Store().Take(ctx, s.storeRequest(r))
 	}
 	if r.Cost < 0 {
-		return s.giveBack(ctx, r)
+		return s.refund(ctx, r)
 	}
-	answer, err := s.ask(ctx, r)
+	answer, err := s.send(ctx, r)
 	if err != nil {
 		return penstock.Decision{}, err
 	}
 	return s.decision(ctx, r, answer.GetStatuses()[0], answer.GetOverallCode())
 }
 
-// giveBack gives back through the door. What was given back is what there is more of
+// refund gives back through the door. What was given back is what there is more of
 // now, unless something is owed that nobody sees.
-func (s *doorStore) giveBack(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
-	look := s.behind(r)
+func (s *rlsStore) refund(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+	look := s.storeRequest(r)
 	look.Cost = 0
-	before, err := s.judge.Store().Take(ctx, look)
+	before, err := s.engine.Store().Take(ctx, look)
 	if err != nil {
 		return before, err
 	}
 	if before.Remaining == 0 && r.Limit.Algorithm == penstock.TokenBucket || r.Limit.Algorithm == penstock.SlidingWindow {
-		return s.judge.Store().Take(ctx, s.behind(r))
+		return s.engine.Store().Take(ctx, s.storeRequest(r))
 	}
-	answer, err := s.ask(ctx, r)
+	answer, err := s.send(ctx, r)
 	if err != nil {
 		return penstock.Decision{}, err
 	}
@@ -118,32 +118,32 @@ func (s *doorStore) giveBack(ctx context.Context, r penstock.Request) (penstock.
 	return d, err
 }
 
-func (s *doorStore) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+func (s *rlsStore) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	for i := range rs {
-		if !s.hasWords(rs[i]) {
+		if !s.canExpress(rs[i]) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			return penstock.TakeEach(ctx, s.judge.Store(), s.allBehind(rs), ds)
+			return penstock.TakeEach(ctx, s.engine.Store(), s.storeRequests(rs), ds)
 		}
 	}
 	return penstock.TakeEach(ctx, penstock.StoreFunc(s.Take), rs, ds)
 }
 
 // TakeAll asks about all at once. What is refused is asked of the store again.
-func (s *doorStore) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+func (s *rlsStore) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.hasWordsForAll(rs) || len(ds) < len(rs) {
-		return penstock.TakeAll(ctx, s.judge.Store(), s.allBehind(rs), ds)
+	if !s.canExpressAll(rs) || len(ds) < len(rs) {
+		return penstock.TakeAll(ctx, s.engine.Store(), s.storeRequests(rs), ds)
 	}
-	answer, err := s.ask(ctx, rs...)
+	answer, err := s.send(ctx, rs...)
 	if err != nil {
 		return err
 	}
 	if answer.GetOverallCode() == pb.RateLimitResponse_OK {
 		return s.granted(ctx, rs, ds, answer)
 	}
-	if err := penstock.TakeAll(ctx, s.judge.Store(), s.allBehind(rs), ds); err != nil {
+	if err := penstock.TakeAll(ctx, s.engine.Store(), s.storeRequests(rs), ds); err != nil {
 		return err
 	}
 	for i, st := range answer.GetStatuses() {
@@ -154,11 +154,11 @@ func (s *doorStore) TakeAll(ctx context.Context, rs []penstock.Request, ds []pen
 
 // granted returns the decisions on requests that were all granted. What each had
 // left when it was decided is what the answer says.
-func (s *doorStore) granted(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, answer *pb.RateLimitResponse) error {
+func (s *rlsStore) granted(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, answer *pb.RateLimitResponse) error {
 	for i, st := range answer.GetStatuses() {
-		look := s.behind(rs[i])
+		look := s.storeRequest(rs[i])
 		look.Cost = 0
-		d, err := s.judge.Store().Take(ctx, look)
+		d, err := s.engine.Store().Take(ctx, look)
 		if err != nil {
 			return err
 		}
@@ -172,12 +172,12 @@ func (s *doorStore) granted(ctx context.Context, rs []penstock.Request, ds []pen
 }
 
 // decision returns the decision that an answer stands for.
-func (s *doorStore) decision(ctx context.Context, r penstock.Request, st *pb.RateLimitResponse_DescriptorStatus, overall pb.RateLimitResponse_Code) (penstock.Decision, error) {
-	look := s.behind(r)
+func (s *rlsStore) decision(ctx context.Context, r penstock.Request, st *pb.RateLimitResponse_DescriptorStatus, overall pb.RateLimitResponse_Code) (penstock.Decision, error) {
+	look := s.storeRequest(r)
 	if st.GetCode() == pb.RateLimitResponse_OK {
 		look.Cost = 0
 	}
-	d, err := s.judge.Store().Take(ctx, look) // what was refused is refused again, and costs nothing
+	d, err := s.engine.Store().Take(ctx, look) // what was refused is refused again, and costs nothing
 	if err != nil {
 		return d, err
 	}
@@ -192,7 +192,7 @@ func (s *doorStore) decision(ctx context.Context, r penstock.Request, st *pb.Rat
 }
 
 // compare fails the test if an answer does not agree with a decision.
-func (s *doorStore) compare(r penstock.Request, st *pb.RateLimitResponse_DescriptorStatus, d penstock.Decision) {
+func (s *rlsStore) compare(r penstock.Request, st *pb.RateLimitResponse_DescriptorStatus, d penstock.Decision) {
 	s.t.Helper()
 	code, remaining := pb.RateLimitResponse_OK, d.Remaining
 	if !d.Allowed {
@@ -207,18 +207,18 @@ func (s *doorStore) compare(r penstock.Request, st *pb.RateLimitResponse_Descrip
 	}
 }
 
-// hasWords reports whether Envoy has words for a request.
-func (s *doorStore) hasWords(r penstock.Request) bool {
+// canExpress reports whether Envoy has words for a request.
+func (s *rlsStore) canExpress(r penstock.Request) bool {
 	return r.Validate() == nil && r.Cost != penstock.Reset && !r.AtMost && r.MaxDelay == 0 && r.ID == "" &&
 		r.Limit.Algorithm != penstock.LeakyBucket && utf8.ValidString(r.Key) && len(r.Key) < 2048
 }
 
-// hasWordsForAll reports whether Envoy has words for requests that are one. Of the
+// canExpressAll reports whether Envoy has words for requests that are one. Of the
 // same twice, the first would have to be looked at before the second.
-func (s *doorStore) hasWordsForAll(rs []penstock.Request) bool {
+func (s *rlsStore) canExpressAll(rs []penstock.Request) bool {
 	seen := map[rules.Entry]bool{}
 	for _, r := range rs {
-		if !s.hasWords(r) || r.Cost <= 0 || seen[s.entry(r)] {
+		if !s.canExpress(r) || r.Cost <= 0 || seen[s.entry(r)] {
 			return false
 		}
 		seen[s.entry(r)] = true
@@ -232,10 +232,10 @@ func isOverride(l penstock.Limit) bool {
 		l.Count >= 0 && l.Count <= math.MaxUint32 && l.Period >= time.Second && l.Period%time.Second == 0
 }
 
-// ask asks the door.
-func (s *doorStore) ask(ctx context.Context, rs ...penstock.Request) (*pb.RateLimitResponse, error) {
-	*s.through += len(rs)
-	s.judge.SetRules(s.rules(rs))
+// send asks the door.
+func (s *rlsStore) send(ctx context.Context, rs ...penstock.Request) (*pb.RateLimitResponse, error) {
+	*s.requests += len(rs)
+	s.engine.SetRules(s.rules(rs))
 	m := &pb.RateLimitRequest{Domain: "storetest"}
 	for _, r := range rs {
 		e := s.entry(r)
@@ -257,7 +257,7 @@ func (s *doorStore) ask(ctx context.Context, rs ...penstock.Request) (*pb.RateLi
 }
 
 // rules returns a set with a rule for each limit that needs one.
-func (s *doorStore) rules(rs []penstock.Request) *rules.Set {
+func (s *rlsStore) rules(rs []penstock.Request) *rules.Set {
 	text := "domain: storetest\ndescriptors:\n"
 	have := map[string]bool{}
 	for _, r := range rs {
@@ -281,12 +281,12 @@ func (s *doorStore) rules(rs []penstock.Request) *rules.Set {
 
 // entry returns what a request is about. Neither overrides nor rules have the
 // limit's name, so what its state belongs to is part of the key.
-func (s *doorStore) entry(r penstock.Request) rules.Entry {
+func (s *rlsStore) entry(r penstock.Request) rules.Entry {
 	return rules.Entry{Key: fmt.Sprintf("%s%+v", s.name, r.Limit.Identity()), Value: r.Key}
 }
 
-// behind returns a request as the door passes it on to the store.
-func (s *doorStore) behind(r penstock.Request) penstock.Request {
+// storeRequest returns a request as the door passes it on to the store.
+func (s *rlsStore) storeRequest(r penstock.Request) penstock.Request {
 	e := s.entry(r)
 	switch {
 	case r.Validate() != nil:
@@ -301,10 +301,10 @@ func (s *doorStore) behind(r penstock.Request) penstock.Request {
 	return r
 }
 
-func (s *doorStore) allBehind(rs []penstock.Request) []penstock.Request {
+func (s *rlsStore) storeRequests(rs []penstock.Request) []penstock.Request {
 	all := make([]penstock.Request, len(rs))
 	for i := range rs {
-		all[i] = s.behind(rs[i])
+		all[i] = s.storeRequest(rs[i])
 	}
 	return all
 }

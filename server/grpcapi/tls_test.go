@@ -91,12 +91,12 @@ func TestTLS(t *testing.T) {
 		{"a client with another's certificate", mutual, strange, codes.Unavailable},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, l := open(t, newJudge(t, newMemory(), houseRules, nil), &grpcapi.Options{TLS: c.server})
+			_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), &grpcapi.Options{TLS: c.server})
 			var options []grpc.DialOption
 			if c.client != nil {
 				options = append(options, grpc.WithTransportCredentials(credentials.NewTLS(c.client)))
 			}
-			_, err := pb.NewRateLimitServiceClient(dial(t, l, options...)).ShouldRateLimit(t.Context(), asking("ada"))
+			_, err := pb.NewRateLimitServiceClient(dial(t, l, options...)).ShouldRateLimit(t.Context(), takeRequest("ada"))
 			wantCode(t, err, c.code)
 		})
 	}

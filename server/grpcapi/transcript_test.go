@@ -50,14 +50,14 @@ func TestTranscripts(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			onBothStores(t, func(t *testing.T, store penstock.Store) { play(t, store, string(text)) })
+			onBothStores(t, func(t *testing.T, store penstock.Store) { runTranscript(t, store, string(text)) })
 		})
 	}
 }
 
-// play plays one story.
-func play(t *testing.T, store penstock.Store, text string) {
-	p := player{t: t, store: store}
+// runTranscript plays one story.
+func runTranscript(t *testing.T, store penstock.Store, text string) {
+	p := transcript{t: t, store: store}
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	asked := 0
 	for i := 0; i < len(lines); {
@@ -78,7 +78,7 @@ func play(t *testing.T, store penstock.Store, text string) {
 			p.setTime(rest)
 		case "ask":
 			asked++
-			p.ask(strings.Fields(rest), strings.Join(block, "\n"))
+			p.request(strings.Fields(rest), strings.Join(block, "\n"))
 		default:
 			t.Fatalf("line %d: want rules, options, at or ask, got %q", p.line, line)
 		}
@@ -88,8 +88,8 @@ func play(t *testing.T, store penstock.Store, text string) {
 	}
 }
 
-// A player is how far a story has been played.
-type player struct {
+// A transcript is how far a story has been played.
+type transcript struct {
 	t       *testing.T
 	store   penstock.Store
 	line    int
@@ -98,7 +98,7 @@ type player struct {
 	client  pb.RateLimitServiceClient
 }
 
-func (p *player) setTime(clock string) {
+func (p *transcript) setTime(clock string) {
 	at, err := time.Parse(time.TimeOnly, clock)
 	if err != nil {
 		p.t.Fatalf("line %d: %v", p.line, err)
@@ -106,13 +106,13 @@ func (p *player) setTime(clock string) {
 	setClock(noon.Truncate(24 * time.Hour).Add(at.Sub(at.Truncate(24 * time.Hour))))
 }
 
-func (p *player) ask(words []string, want string) {
+func (p *transcript) request(words []string, want string) {
 	p.t.Helper()
 	if p.client == nil {
-		p.client = p.open()
+		p.client = p.start()
 	}
 	var got string
-	response, err := p.client.ShouldRateLimit(p.t.Context(), p.request(words))
+	response, err := p.client.ShouldRateLimit(p.t.Context(), p.parseRequest(words))
 	if err != nil {
 		s := status.Convert(err)
 		got = fmt.Sprintf("error %v: %s", s.Code(), s.Message())
@@ -124,18 +124,18 @@ func (p *player) ask(words []string, want string) {
 	}
 }
 
-// open opens a door by the rules and options so far. State stays.
-func (p *player) open() pb.RateLimitServiceClient {
-	o := grpcapi.Options{Answers: rlsproto.Options{Now: clockTime}}
+// start opens a door by the rules and options so far. State stays.
+func (p *transcript) start() pb.RateLimitServiceClient {
+	o := grpcapi.Options{Response: rlsproto.Options{Now: clockTime}}
 	var jo engine.Options
 	for _, option := range p.options {
 		switch option {
 		case "headers":
-			o.Answers.Headers = true
+			o.Response.Headers = true
 		case "names":
-			o.Answers.LimitHeader, o.Answers.RemainingHeader, o.Answers.ResetHeader = "X-Limit", "X-Remaining", "X-Reset"
+			o.Response.LimitHeader, o.Response.RemainingHeader, o.Response.ResetHeader = "X-Limit", "X-Remaining", "X-Reset"
 		case "metadata":
-			o.Answers.DynamicMetadata = true
+			o.Response.DynamicMetadata = true
 		case "shadow":
 			jo.Shadow = true
 		default:
@@ -143,24 +143,24 @@ func (p *player) open() pb.RateLimitServiceClient {
 		}
 	}
 	if p.rules == "" {
-		return client(p.t, engine.New(p.store, &jo), &o)
+		return newClient(p.t, engine.New(p.store, &jo), &o)
 	}
-	return client(p.t, newJudge(p.t, p.store, p.rules, &jo), &o)
+	return newClient(p.t, newEngine(p.t, p.store, p.rules, &jo), &o)
 }
 
-func (p *player) request(words []string) *pb.RateLimitRequest {
+func (p *transcript) parseRequest(words []string) *pb.RateLimitRequest {
 	m := &pb.RateLimitRequest{Domain: strings.Trim(words[0], `"`)}
 	for _, word := range words[1:] {
 		if hits, ok := strings.CutPrefix(word, "hits:"); ok {
-			m.HitsAddend = uint32(p.number(hits))
+			m.HitsAddend = uint32(p.parseNumber(hits))
 			continue
 		}
-		m.Descriptors = append(m.Descriptors, p.descriptor(word))
+		m.Descriptors = append(m.Descriptors, p.parseDescriptor(word))
 	}
 	return m
 }
 
-func (p *player) descriptor(word string) *common.RateLimitDescriptor {
+func (p *transcript) parseDescriptor(word string) *common.RateLimitDescriptor {
 	parts := strings.Split(word, ";")
 	d := &common.RateLimitDescriptor{}
 	for _, entry := range strings.Split(parts[0], ",") {
@@ -173,11 +173,11 @@ func (p *player) descriptor(word string) *common.RateLimitDescriptor {
 		name, value, _ := strings.Cut(option, ":")
 		switch name {
 		case "hits":
-			d.HitsAddend = wrapperspb.UInt64(p.number(value))
+			d.HitsAddend = wrapperspb.UInt64(p.parseNumber(value))
 		case "back":
 			d.IsNegativeHits = true
 		case "limit":
-			d.Limit = p.limit(value)
+			d.Limit = p.parseLimit(value)
 		default:
 			p.t.Fatalf("line %d: no option %q", p.line, option)
 		}
@@ -185,24 +185,24 @@ func (p *player) descriptor(word string) *common.RateLimitDescriptor {
 	return d
 }
 
-// limit reads an override such as 5/HOUR, 5/2*HOUR or 5/9 for a unit by its
+// parseLimit reads an override such as 5/HOUR, 5/2*HOUR or 5/9 for a unit by its
 // number.
-func (p *player) limit(text string) *common.RateLimitDescriptor_RateLimitOverride {
+func (p *transcript) parseLimit(text string) *common.RateLimitDescriptor_RateLimitOverride {
 	requests, unit, _ := strings.Cut(text, "/")
-	o := &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: uint32(p.number(requests))}
+	o := &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: uint32(p.parseNumber(requests))}
 	if times, rest, ok := strings.Cut(unit, "*"); ok {
-		o.UnitMultiplier = wrapperspb.UInt32(uint32(p.number(times)))
+		o.UnitMultiplier = wrapperspb.UInt32(uint32(p.parseNumber(times)))
 		unit = rest
 	}
 	if n, ok := typev3.RateLimitUnit_value[unit]; ok {
 		o.Unit = typev3.RateLimitUnit(n)
 	} else {
-		o.Unit = typev3.RateLimitUnit(p.number(unit))
+		o.Unit = typev3.RateLimitUnit(p.parseNumber(unit))
 	}
 	return o
 }
 
-func (p *player) number(text string) uint64 {
+func (p *transcript) parseNumber(text string) uint64 {
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
 		p.t.Fatalf("line %d: %v", p.line, err)

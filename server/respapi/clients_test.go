@@ -23,7 +23,7 @@ func runTool(t *testing.T, addr, stdin, tool string, args ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*patient)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*testTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, tool, append([]string{"-p", port}, args...)...)
 	cmd.Stdin = strings.NewReader(stdin)
@@ -37,12 +37,12 @@ func runTool(t *testing.T, addr, stdin, tool string, args ...string) string {
 func TestRedisCLI(t *testing.T) {
 	for name, store := range stores(t) {
 		t.Run(name, func(t *testing.T) {
-			useRedisCLI(t, open(t, newDoor(t, store, nil, &engine.Options{Token: "secret"}, nil)))
+			testRedisCLI(t, startServer(t, newServer(t, store, nil, &engine.Options{Token: "secret"}, nil)))
 		})
 	}
 }
 
-func useRedisCLI(t *testing.T, addr string) {
+func testRedisCLI(t *testing.T, addr string) {
 	for _, line := range []struct{ args, want string }{
 		{"cl.throttle k 15 30 60", "0\n16\n15\n-1\n2\n"},
 		{"-3 cl.throttle k 15 30 60", "0\n16\n14\n-1\n4\n"},
@@ -69,28 +69,28 @@ func useRedisCLI(t *testing.T, addr string) {
 
 // stores returns an empty store of each kind. Their clocks stand still.
 func stores(t *testing.T) map[string]penstock.Store {
-	c := newClock()
-	held.Clock.Set(c.now())
-	return map[string]penstock.Store{"memory": c.memory(), "redis": redisOn(t, held)}
+	c := newFakeClock()
+	heldRedis.Clock.Set(c.now())
+	return map[string]penstock.Store{"memory": c.memory(), "redis": newRedisStore(t, heldRedis)}
 }
 
 func TestRedisBenchmark(t *testing.T) {
 	for _, args := range []string{"-P 16", "-P 1 -3", "-P 100 -k 1"} {
 		for name, store := range stores(t) {
-			t.Run(args+" in "+name, func(t *testing.T) { benchmark(t, store, args) })
+			t.Run(args+" in "+name, func(t *testing.T) { runRedisBenchmark(t, store, args) })
 		}
 	}
 }
 
-func benchmark(t *testing.T, store penstock.Store, args string) {
+func runRedisBenchmark(t *testing.T, store penstock.Store, args string) {
 	const n = 4000
-	d := newDoor(t, store, nil, nil, nil)
+	d := newServer(t, store, nil, nil, nil)
 	all := append(strings.Fields(args), "-q", "-c", "20", "-n", fmt.Sprint(n), "-r", "100", "CL.THROTTLE", "key:__rand_int__", "15", "30", "60")
-	got := runTool(t, open(t, d), "", "redis-benchmark", all...)
+	got := runTool(t, startServer(t, d), "", "redis-benchmark", all...)
 	if !strings.Contains(got, "requests per second") || strings.Contains(strings.ToLower(got), "err") || strings.Contains(got, "WARN") {
 		t.Errorf("redis-benchmark said %s", got)
 	}
-	counts := d.judge.RuleCounters()[0]
+	counts := d.engine.RuleCounters()[0]
 	if a, b := counts.Allowed.Load(), counts.Denied.Load(); a < 1600 || a+b < n {
 		t.Errorf("%d allowed and %d denied, want 16 of each of 100 keys and %d in all", a, b, n)
 	}
@@ -102,20 +102,20 @@ func TestRueidis(t *testing.T) {
 		{}, {AlwaysRESP2: true, DisableCache: true}, {Password: "secret", ClientName: "web-1"}, {ForceSingleClient: true},
 	} {
 		for _, store := range stores(t) {
-			d := newDoor(t, store, nil, &engine.Options{Token: "secret"}, nil)
-			option.InitAddress = []string{open(t, d)}
+			d := newServer(t, store, nil, &engine.Options{Token: "secret"}, nil)
+			option.InitAddress = []string{startServer(t, d)}
 			c, err := rueidis.NewClient(option)
 			if err != nil {
 				t.Fatalf("%+v: %v", option, err)
 			}
-			useRueidis(t, c)
+			testRueidis(t, c)
 			c.Close()
 		}
 	}
 }
 
-func useRueidis(t *testing.T, c rueidis.Client) {
-	ctx, cancel := context.WithTimeout(t.Context(), patient)
+func testRueidis(t *testing.T, c rueidis.Client) {
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	take := func(key string) rueidis.Completed {
 		return c.B().Arbitrary("CL.THROTTLE").Keys(key).Args("99", "1", "60").Build()
@@ -159,10 +159,10 @@ func useRueidis(t *testing.T, c rueidis.Client) {
 }
 
 // What rueidis asks for at a wrong password is an error, and not a hang.
-func TestRueidisWithAWrongPassword(t *testing.T) {
-	d := newDoor(t, penstock.NewMemory(nil), nil, &engine.Options{Token: "secret"}, nil)
+func TestRueidisWrongPassword(t *testing.T) {
+	d := newServer(t, penstock.NewMemory(nil), nil, &engine.Options{Token: "secret"}, nil)
 	c, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: []string{open(t, d)}, Password: "sesame", Dialer: net.Dialer{Timeout: 10 * time.Second},
+		InitAddress: []string{startServer(t, d)}, Password: "sesame", Dialer: net.Dialer{Timeout: 10 * time.Second},
 	})
 	if err == nil || !strings.Contains(err.Error(), "WRONGPASS") {
 		t.Errorf("got %v, want WRONGPASS", err)

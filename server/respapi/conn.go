@@ -14,10 +14,10 @@ import (
 
 // How much a connection holds.
 const (
-	firstBuffer = 4 << 10              // bytes received, to begin with
-	lastBuffer  = maxCommand + maxArgs // with room to see that more is too much
-	sendAt      = 16 << 10             // bytes to be sent
-	keptBuffer  = sendAt + sendAt/2    // to be used again
+	minReadBuffer = 4 << 10              // bytes received, to begin with
+	maxReadBuffer  = maxCommand + maxArgs // with room to see that more is too much
+	sendThreshold      = 16 << 10             // bytes to be sent
+	maxKeptReplies  = sendThreshold + sendThreshold/2    // to be used again
 )
 
 // A conn is one client. Its goroutine does everything in turn: it receives what
@@ -25,79 +25,79 @@ const (
 // pipeline costs one trip to the kernel each way. A client that does not read its
 // answers is not read from either.
 type conn struct {
-	door *Server
+	server *Server
 	net  net.Conn
 	id   int64
 	addr netip.Addr // without port; this machine's own for a unix socket
 
 	in         []byte
 	start, end int  // of what is received and not yet understood
-	filled     bool // whether the last read left no room in the buffer
+	bufferFull     bool // whether the last read left no room in the buffer
 	parser     parser
 	out        reply
-	leaving    bool // to be closed once the answers are sent
+	closing    bool // to be closed once the answers are sent
 
-	clerk    engine.LocalCounters
-	requests []penstock.Request // to be decided in one trip
-	answers  []penstock.Decision
+	counters    engine.LocalCounters
+	batch []penstock.Request // to be decided in one trip
+	decisions  []penstock.Decision
 
 	session session
 
-	obeyed int64 // commands, since the door was last told
-	turns  uint64
-	doing  atomic.Uint64
-	seen   watched // the door's
+	executed int64 // commands, since the door was last told
+	rounds  uint64
+	activity  atomic.Uint64
+	observed   observation // the door's
 }
 
 func newConn(d *Server, nc net.Conn) *conn {
 	c := &conn{
-		door: d, net: nc, id: d.lastID.Add(1), addr: auth.PeerAddr(nc.RemoteAddr()),
-		clerk: d.judge.LocalCounters(),
+		server: d, net: nc, id: d.lastID.Add(1), addr: auth.PeerAddr(nc.RemoteAddr()),
+		counters: d.engine.LocalCounters(),
 	}
-	c.reset()
+	c.resetSession()
 	return c
 }
 
 func (c *conn) serve() {
-	defer c.door.forget(c)
+	defer c.server.removeConn(c)
 	defer func() { _ = c.net.Close() }() // there is nobody left to tell
-	if !c.shakeHands() {
+	if !c.handshake() {
 		return
 	}
-	c.in = make([]byte, firstBuffer)
-	for !c.leaving && c.receive() {
-		c.answer()
+	c.in = make([]byte, minReadBuffer)
+	for !c.closing && c.receive() {
+		c.executeBuffered()
 		if !c.send() {
 			return
 		}
 	}
-	if c.leaving || c.door.isClosing() {
-		c.leave()
+	if c.closing || c.server.isClosing() {
+		c.finish()
 	}
 }
 
-// shakeHands does what TLS needs before anything can be read, within the time that
+// handshake does what TLS needs before anything can be read, within the time that
 // a command may take.
-func (c *conn) shakeHands() bool {
+func (c *conn) handshake() bool {
 	secure, ok := c.net.(interface{ HandshakeContext(context.Context) error })
 	if !ok {
 		return true
 	}
-	c.do(partial)
-	return secure.HandshakeContext(c.door.ctx) == nil
+	c.setActivity(partial)
+	return secure.HandshakeContext(c.server.ctx) == nil
 }
 
 // receive waits for more bytes, and reports whether there are any.
 func (c *conn) receive() bool {
 	c.makeRoom()
 	if c.end == 0 {
-		c.do(idle)
+		c.setActivity(idle)
 	} else {
-		c.do(partial)
+		c.setActivity(partial)
 	}
 	n, err := c.net.Read(c.in[c.end:])
 	c.end += n
-	c.filled = c.end == len(c.in)
+	c.bufferFull = c.end == len(c.in)
 	return n > 0 || err == nil
 }
 
@@ -106,10 +106,10 @@ func (c *conn) receive() bool {
 func (c *conn) makeRoom() {
 	rest, size := c.in[c.start:c.end], len(c.in)
 	switch {
-	case c.filled && size < lastBuffer:
-		size = min(2*size, lastBuffer)
-	case c.end < firstBuffer/2 && size > firstBuffer:
-		size = firstBuffer
+	case c.bufferFull && size < maxReadBuffer:
+		size = min(2*size, maxReadBuffer)
+	case c.end < minReadBuffer/2 && size > minReadBuffer:
+		size = minReadBuffer
 	}
 	if size != len(c.in) {
 		c.in = make([]byte, size)
@@ -117,52 +117,52 @@ func (c *conn) makeRoom() {
 	c.start, c.end = 0, copy(c.in, rest)
 }
 
-// answer decides all commands that are complete.
-func (c *conn) answer() {
-	began := c.begin()
-	for !c.leaving {
+// executeBuffered decides all commands that are complete.
+func (c *conn) executeBuffered() {
+	began := c.startTimer()
+	for !c.closing {
 		n, err := c.parser.next(c.in[c.start:c.end])
 		if err != nil {
-			c.settle()
-			c.out.fail("ERR " + err.Error())
-			c.leaving = true
+			c.flushBatch()
+			c.out.error("ERR " + err.Error())
+			c.closing = true
 		}
 		if n == 0 {
 			break
 		}
 		if c.start == 0 {
-			c.turns++
-			c.do(busy)
+			c.rounds++
+			c.setActivity(busy)
 		}
 		c.start += n
-		c.obey(c.parser.args)
-		if len(c.out.buf) >= sendAt && !c.send() {
-			c.leaving = true
+		c.execute(c.parser.args)
+		if len(c.out.buf) >= sendThreshold && !c.send() {
+			c.closing = true
 		}
 	}
-	c.settle()
-	c.report()
-	c.finish(began)
+	c.flushBatch()
+	c.flushCounters()
+	c.observeLatency(began)
 }
 
-// report tells what has been counted.
-func (c *conn) report() {
-	c.clerk.Flush()
-	c.door.commands.Add(c.obeyed)
-	c.obeyed = 0
+// flushCounters tells what has been counted.
+func (c *conn) flushCounters() {
+	c.counters.Flush()
+	c.server.commands.Add(c.executed)
+	c.executed = 0
 }
 
-// begin and finish measure, if anybody wants to know.
-func (c *conn) begin() (began time.Time) {
-	if c.door.options.ObserveLatency != nil {
+// startTimer and finish measure, if anybody wants to know.
+func (c *conn) startTimer() (began time.Time) {
+	if c.server.options.ObserveLatency != nil {
 		began = time.Now()
 	}
 	return began
 }
 
-func (c *conn) finish(began time.Time) {
-	if c.door.options.ObserveLatency != nil && c.start > 0 {
-		c.door.options.ObserveLatency(time.Since(began))
+func (c *conn) observeLatency(began time.Time) {
+	if c.server.options.ObserveLatency != nil && c.start > 0 {
+		c.server.options.ObserveLatency(time.Since(began))
 	}
 }
 
@@ -171,10 +171,10 @@ func (c *conn) send() bool {
 	if len(c.out.buf) == 0 {
 		return true
 	}
-	c.do(writing)
+	c.setActivity(writing)
 	_, err := c.net.Write(c.out.buf)
 	c.out.buf = c.out.buf[:0]
-	if cap(c.out.buf) > keptBuffer {
+	if cap(c.out.buf) > maxKeptReplies {
 		c.out.buf = nil
 	}
 	return err == nil
@@ -182,19 +182,19 @@ func (c *conn) send() bool {
 
 // How long a connection that is to be closed waits for what is on its way.
 const (
-	lastCall = 10 * time.Millisecond
-	linger   = 100 * time.Millisecond
+	finalReadWait = 10 * time.Millisecond
+	lingerTimeout   = 100 * time.Millisecond
 )
 
-// leave says goodbye. When the door closes, what has arrived until then is still
+// finish says goodbye. When the door closes, what has arrived until then is still
 // answered. A connection that is closed while the client sends may cost the client
 // the answers that it has not read yet; so it is told first that there will be no
 // more, and heard out for a moment.
-func (c *conn) leave() {
-	for arrived := !c.leaving; arrived; {
-		_ = c.net.SetReadDeadline(time.Now().Add(lastCall))
-		arrived = c.receive() && c.filled
-		c.answer()
+func (c *conn) finish() {
+	for arrived := !c.closing; arrived; {
+		_ = c.net.SetReadDeadline(time.Now().Add(finalReadWait))
+		arrived = c.receive() && c.bufferFull
+		c.executeBuffered()
 		if !c.send() {
 			return
 		}
@@ -203,7 +203,7 @@ func (c *conn) leave() {
 	if !ok || half.CloseWrite() != nil {
 		return
 	}
-	_ = c.net.SetReadDeadline(time.Now().Add(linger))
+	_ = c.net.SetReadDeadline(time.Now().Add(lingerTimeout))
 	for {
 		if _, err := c.net.Read(c.in); err != nil {
 			return

@@ -12,22 +12,22 @@ import (
 	"github.com/penstock-io/penstock/server/engine"
 )
 
-// newDoorOn returns a door to an empty store, both on a clock.
-func newDoorOn(c *clock) *Server {
+// newServerWithClock returns a door to an empty store, both on a clock.
+func newServerWithClock(c *fakeClock) *Server {
 	d := must(New(engine.New(c.memory(), &engine.Options{Token: "secret"}), nil))
-	d.now, d.began = c.now, c.now()
+	d.now, d.started = c.now, c.now()
 	return d
 }
 
-// direct returns a connection that nobody serves: what it is given it answers at once.
-func direct(d *Server) *conn { return newConn(d, &tape{}) }
+// newFakeClient returns a connection that nobody serves: what it is given it answers at once.
+func newFakeClient(d *Server) *conn { return newConn(d, &fakeConn{}) }
 
-// reply returns the reply to a command.
-func (c *conn) reply(t interface{ Fatalf(string, ...any) }, words ...string) string {
+// do returns the reply to a command.
+func (c *conn) do(t interface{ Fatalf(string, ...any) }, words ...string) string {
 	c.in = []byte(encode(words...))
 	c.start, c.end = 0, len(c.in)
-	c.answer()
-	text, err := hear(bufio.NewReader(bytes.NewReader(c.out.buf)))
+	c.executeBuffered()
+	text, err := readReply(bufio.NewReader(bytes.NewReader(c.out.buf)))
 	if err != nil {
 		t.Fatalf("%q: %v", words, err)
 	}
@@ -35,15 +35,15 @@ func (c *conn) reply(t interface{ Fatalf(string, ...any) }, words ...string) str
 	return text
 }
 
-// A tape is a connection on which one side has said all that it will, in pieces.
-type tape struct {
+// A fakeConn is a connection on which one side has said all that it will, in pieces.
+type fakeConn struct {
 	pieces  [][]byte
 	sent    bytes.Buffer
 	largest int // bytes sent at once
 	closed  bool
 }
 
-func (t *tape) Read(p []byte) (int, error) {
+func (t *fakeConn) Read(p []byte) (int, error) {
 	if len(t.pieces) == 0 {
 		return 0, io.EOF
 	}
@@ -54,25 +54,25 @@ func (t *tape) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (t *tape) Write(p []byte) (int, error) {
+func (t *fakeConn) Write(p []byte) (int, error) {
 	t.largest = max(t.largest, len(p))
 	return t.sent.Write(p)
 }
 
-func (t *tape) Close() error        { t.closed = true; return nil }
-func (t *tape) LocalAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 6380} }
+func (t *fakeConn) Close() error        { t.closed = true; return nil }
+func (t *fakeConn) LocalAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 6380} }
 
-func (t *tape) RemoteAddr() net.Addr             { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 4711} }
-func (t *tape) SetDeadline(time.Time) error      { return nil }
-func (t *tape) SetReadDeadline(time.Time) error  { return nil }
-func (t *tape) SetWriteDeadline(time.Time) error { return nil }
+func (t *fakeConn) RemoteAddr() net.Addr             { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 4711} }
+func (t *fakeConn) SetDeadline(time.Time) error      { return nil }
+func (t *fakeConn) SetReadDeadline(time.Time) error  { return nil }
+func (t *fakeConn) SetWriteDeadline(time.Time) error { return nil }
 
-// replay serves a tape on a door of its own, and returns what was sent.
-func replay(pieces [][]byte) string {
-	d := newDoorOn(newClock())
-	nc := &tape{pieces: pieces}
-	d.admit(nc)
-	d.open.Wait()
+// replyTo serves a tape on a door of its own, and returns what was sent.
+func replyTo(pieces [][]byte) string {
+	d := newServerWithClock(newFakeClock())
+	nc := &fakeConn{pieces: pieces}
+	d.startConn(nc)
+	d.openConns.Wait()
 	if !nc.closed {
 		panic("a connection whose client has gone stays open")
 	}
@@ -80,7 +80,7 @@ func replay(pieces [][]byte) string {
 }
 
 // However the bytes come in, the answers are the same.
-func FuzzPieces(f *testing.F) {
+func FuzzConnSplitReads(f *testing.F) {
 	for _, seed := range []string{
 		encode("CL.THROTTLE", "k", "15", "30", "60") + encode("CL.THROTTLE", "k", "15", "30", "60", "20"),
 		encode("PING") + "PING hello\r\n" + encode("INFO") + encode("GET", "k") + "*0\r\n\r\n",
@@ -93,9 +93,9 @@ func FuzzPieces(f *testing.F) {
 		f.Add([]byte(seed), uint16(7))
 	}
 	f.Fuzz(func(t *testing.T, stream []byte, cut uint16) {
-		whole := replay([][]byte{bytes.Clone(stream)})
+		whole := replyTo([][]byte{bytes.Clone(stream)})
 		at := min(int(cut), len(stream))
-		halves := replay([][]byte{bytes.Clone(stream[:at]), bytes.Clone(stream[at:])})
+		halves := replyTo([][]byte{bytes.Clone(stream[:at]), bytes.Clone(stream[at:])})
 		var bytewise [][]byte
 		for i := range stream {
 			bytewise = append(bytewise, []byte{stream[i]})
@@ -103,17 +103,17 @@ func FuzzPieces(f *testing.F) {
 		if halves != whole {
 			t.Errorf("%q cut at %d:\ngot  %q\nwant %q", stream, at, halves, whole)
 		}
-		if single := replay(bytewise); single != whole {
+		if single := replyTo(bytewise); single != whole {
 			t.Errorf("%q byte by byte:\ngot  %q\nwant %q", stream, single, whole)
 		}
-		wellFormed(t, stream, whole)
+		checkReplies(t, stream, whole)
 	})
 }
 
-// wellFormed fails the test unless a client could read all of the replies.
-func wellFormed(t *testing.T, stream []byte, replies string) {
+// checkReplies fails the test unless a client could read all of the replies.
+func checkReplies(t *testing.T, stream []byte, replies string) {
 	for r := bufio.NewReader(strings.NewReader(replies)); ; {
-		text, err := hear(r)
+		text, err := readReply(r)
 		if err != nil {
 			t.Fatalf("the replies to %q are no RESP: %v\n%q", stream, err, replies)
 		}
@@ -125,13 +125,13 @@ func wellFormed(t *testing.T, stream []byte, replies string) {
 
 // A take from memory costs nothing that would have to be collected.
 func TestThrottleAllocatesNothing(t *testing.T) {
-	c := direct(newDoorOn(newClock()))
+	c := newFakeClient(newServerWithClock(newFakeClock()))
 	raw := strings.Repeat(encode("CL.THROTTLE", "user:42", "15", "30", "60"), 15) +
 		encode("cl.throttle", "user:43", "15", "30", "60", "2")
 	c.in = []byte(raw)
 	decide := func() {
 		c.start, c.end = 0, len(c.in)
-		c.answer()
+		c.executeBuffered()
 		if n := bytes.Count(c.out.buf, []byte("*5\r\n")); n != 16 {
 			t.Fatalf("%d replies to 16 commands: %q", n, c.out.buf)
 		}
@@ -144,29 +144,29 @@ func TestThrottleAllocatesNothing(t *testing.T) {
 
 // The buffer grows for long pipelines, and not beyond one command; then it goes
 // back to what it was.
-func TestBufferGrowsAndShrinks(t *testing.T) {
-	d := newDoorOn(newClock())
+func TestConnBufferGrowsAndShrinks(t *testing.T) {
+	d := newServerWithClock(newFakeClock())
 	long := []byte(strings.Repeat(encode("ECHO", strings.Repeat("x", 40_000)), 30))
 	short := []byte(encode("PING"))
-	nc := &tape{pieces: [][]byte{long, short, short, short}}
+	nc := &fakeConn{pieces: [][]byte{long, short, short, short}}
 	c := newConn(d, nc)
-	c.in = make([]byte, firstBuffer)
+	c.in = make([]byte, minReadBuffer)
 	largest := 0
 	for c.receive() {
-		c.answer()
+		c.executeBuffered()
 		c.send()
 		largest = max(largest, len(c.in))
-		if cap(c.out.buf) > keptBuffer {
-			t.Fatalf("room for %d bytes is kept, want at most %d", cap(c.out.buf), keptBuffer)
+		if cap(c.out.buf) > maxKeptReplies {
+			t.Fatalf("room for %d bytes is kept, want at most %d", cap(c.out.buf), maxKeptReplies)
 		}
 	}
 	if got := strings.Count(nc.sent.String(), "$40000"); got != 30 {
 		t.Errorf("%d of 30 commands answered", got)
 	}
-	if largest != lastBuffer {
-		t.Errorf("the buffer grew to %d bytes, want %d", largest, lastBuffer)
+	if largest != maxReadBuffer {
+		t.Errorf("the buffer grew to %d bytes, want %d", largest, maxReadBuffer)
 	}
-	if len(c.in) != firstBuffer {
-		t.Errorf("after short commands the buffer has %d bytes, want %d", len(c.in), firstBuffer)
+	if len(c.in) != minReadBuffer {
+		t.Errorf("after short commands the buffer has %d bytes, want %d", len(c.in), minReadBuffer)
 	}
 }

@@ -7,82 +7,82 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// maxTrip is how many requests are decided in one trip to the store.
-const maxTrip = 128
+// maxBatch is how many requests are decided in one trip to the store.
+const maxBatch = 128
 
 // throttle is CL.THROTTLE. A Memory is asked at once. Any other store is asked when
 // the commands that came together have been read, about all of them in one trip;
 // whatever is answered in between has to wait for that, for answers are in the order
 // of commands.
 func (c *conn) throttle(args [][]byte) {
-	call, err := c.door.throttles.readThrottle(args)
+	call, err := c.server.limiters.parseThrottle(args)
 	switch {
 	case err != nil:
-		c.settle()
-		c.out.failThrottle(err)
-	case c.door.memory != nil:
-		c.throttleInMemory(&call)
+		c.flushBatch()
+		c.out.throttleError(err)
+	case c.server.memory != nil:
+		c.throttleNow(&call)
 	default:
 		r := call.limiter.Request(string(call.key)) // a copy, for the store may keep it
 		r.Cost = call.quantity
-		if c.requests = append(c.requests, r); len(c.requests) == maxTrip {
-			c.settle()
+		if c.batch = append(c.batch, r); len(c.batch) == maxBatch {
+			c.flushBatch()
 		}
 	}
 }
 
-// throttleInMemory decides without a copy of the key: a Memory keeps nothing of it,
+// throttleNow decides without a copy of the key: a Memory keeps nothing of it,
 // so it may see the bytes that were received.
-func (c *conn) throttleInMemory(call *throttleCall) {
+func (c *conn) throttleNow(call *throttleCall) {
 	var d penstock.Decision
 	var err error
 	key := unsafe.String(unsafe.SliceData(call.key), len(call.key))
 	if call.quantity == 1 {
-		d, err = call.limiter.Allow(c.door.ctx, key)
+		d, err = call.limiter.Allow(c.server.ctx, key)
 	} else {
-		d, err = call.limiter.AllowN(c.door.ctx, key, call.quantity)
+		d, err = call.limiter.AllowN(c.server.ctx, key, call.quantity)
 	}
 	if err != nil {
-		c.clerk.Fail()
-		c.out.failThrottle(err)
+		c.counters.Fail()
+		c.out.throttleError(err)
 		return
 	}
-	c.clerk.Count(call.quantity, &d)
-	c.out.throttled(&d)
+	c.counters.Count(call.quantity, &d)
+	c.out.decision(&d)
 }
 
-// settle decides the requests that wait, and answers them.
-func (c *conn) settle() {
-	if len(c.requests) == 0 {
+// flushBatch decides the requests that wait, and answers them.
+func (c *conn) flushBatch() {
+	if len(c.batch) == 0 {
 		return
 	}
-	c.answers = append(c.answers[:0], make([]penstock.Decision, len(c.requests))...)
-	err := c.take()
-	for i := range c.answers {
-		d := &c.answers[i]
+	c.decisions = append(c.decisions[:0], make([]penstock.Decision, len(c.batch))...)
+	err := c.takeBatch()
+	for i := range c.decisions {
+		d := &c.decisions[i]
 		if err != nil && d.Limit == 0 { // every limit has a burst, so this was not decided
-			c.clerk.Fail()
-			c.out.failThrottle(err)
+			c.counters.Fail()
+			c.out.throttleError(err)
 			continue
 		}
-		c.clerk.Count(c.requests[i].Cost, d)
-		c.out.throttled(d)
+		c.counters.Count(c.batch[i].Cost, d)
+		c.out.decision(d)
 	}
-	clear(c.requests)
-	c.requests = c.requests[:0]
+	clear(c.batch)
+	c.batch = c.batch[:0]
 }
 
-// take decides the requests that wait.
-func (c *conn) take() (err error) {
-	store := c.door.judge.Store()
-	if len(c.requests) > 1 {
-		return penstock.TakeEach(c.door.ctx, store, c.requests, c.answers)
+// takeBatch decides the requests that wait.
+func (c *conn) takeBatch() (err error) {
+	store := c.server.engine.Store()
+	if len(c.batch) > 1 {
+		return penstock.TakeEach(c.server.ctx, store, c.batch, c.decisions)
 	}
-	c.answers[0], err = store.Take(c.door.ctx, c.requests[0]) // which has less to prepare
+	c.decisions[0], err = store.Take(c.server.ctx, c.batch[0]) // which has less to prepare
 	return err
 }
 
-// failThrottle replies that there is no decision.
-func (r *reply) failThrottle(err error) { r.fail(cellError + reason(err)) }
+// throttleError replies that there is no decision.
+func (r *reply) throttleError(err error) { r.error(cellErrorPrefix + errorText(err)) }
 
-func reason(err error) string { return strings.TrimPrefix(err.Error(), "penstock: ") }
+func errorText(err error) string { return strings.TrimPrefix(err.Error(), "penstock: ") }

@@ -13,27 +13,27 @@ import (
 // look for by version.
 const redisVersion = "7.0.0"
 
-// A section is a part of what INFO tells.
-type section struct {
+// A infoSection is a part of what INFO tells.
+type infoSection struct {
 	name  string
 	lines []string
 }
 
-// room returns how many clients there is room for, and for how many there was none.
-func (d *Server) room() (most int, refused int64) {
+// connLimits returns how many clients there is room for, and for how many there was none.
+func (d *Server) connLimits() (most int, refused int64) {
 	if e := d.options.Listener; e != nil {
 		return e.Max(), e.Refused()
 	}
 	return 0, 0
 }
 
-func (d *Server) sections() []section {
+func (d *Server) infoSections() []infoSection {
 	d.mu.Lock()
 	open := len(d.conns)
 	d.mu.Unlock()
-	up := int64(d.now().Sub(d.began) / time.Second)
-	most, refused := d.room()
-	all := []section{
+	up := int64(d.now().Sub(d.started) / time.Second)
+	most, refused := d.connLimits()
+	all := []infoSection{
 		{"Server", []string{
 			"server_name:penstock", "redis_version:" + redisVersion, "redis_mode:standalone",
 			"process_id:" + strconv.Itoa(os.Getpid()),
@@ -53,7 +53,7 @@ func (d *Server) sections() []section {
 		{"Cluster", []string{"cluster_enabled:0"}},
 	}
 	if d.memory != nil { // others do not know
-		all = append(all, section{"Keyspace", []string{
+		all = append(all, infoSection{"Keyspace", []string{
 			fmt.Sprintf("db0:keys=%d,expires=%[1]d,avg_ttl=0", d.memory.Stats().Keys),
 		}})
 	}
@@ -67,9 +67,9 @@ func (c *conn) info(args [][]byte) {
 		wanted[strings.ToLower(string(name))] = true
 	}
 	everything := len(args) == 1 || wanted["all"] || wanted["default"] || wanted["everything"]
-	c.report() // this command counts, too
+	c.flushCounters() // this command counts, too
 	var b strings.Builder
-	for _, s := range c.door.sections() {
+	for _, s := range c.server.infoSections() {
 		if !everything && !wanted[strings.ToLower(s.name)] {
 			continue
 		}
@@ -84,16 +84,16 @@ func (c *conn) info(args [][]byte) {
 // config is CONFIG GET pattern ..., as far as clients ask for it.
 func (c *conn) config(args [][]byte) {
 	if !strings.EqualFold(string(args[1]), "GET") || len(args) < 3 {
-		c.out.fail("ERR only CONFIG GET is answered here; settings come from penstock's flags, environment and file")
+		c.out.error("ERR only CONFIG GET is answered here; settings come from penstock's flags, environment and file")
 		return
 	}
-	most, _ := c.door.room()
+	most, _ := c.server.connLimits()
 	settings := [][2]string{
 		{"appendonly", "no"},
 		{"databases", "1"},
 		{"maxclients", strconv.Itoa(most)},
 		{"save", ""},
-		{"timeout", strconv.FormatInt(int64(c.door.options.IdleTimeout/time.Second), 10)},
+		{"timeout", strconv.FormatInt(int64(c.server.options.IdleTimeout/time.Second), 10)},
 	}
 	var found []string
 	for _, s := range settings {
@@ -101,7 +101,7 @@ func (c *conn) config(args [][]byte) {
 			found = append(found, s[0], s[1])
 		}
 	}
-	c.out.pairs(len(found) / 2)
+	c.out.mapHeader(len(found) / 2)
 	for _, text := range found {
 		c.out.text(text)
 	}

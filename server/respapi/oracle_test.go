@@ -9,9 +9,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A cell is a key of redis-cell, as its behaviour is known from outside. It shares
+// A redisCell is a key of redis-cell, as its behaviour is known from outside. It shares
 // nothing with the door.
-type cell struct {
+type redisCell struct {
 	tats    [2]int64 // theoretical arrival times, in nanoseconds; see arrivals
 	lowered bool     // whether a limit was lowered below what was owed
 }
@@ -19,7 +19,7 @@ type cell struct {
 // arrivals returns the time that a limit counts by, and its interval. redis-cell has
 // one for all limits of a key. We keep limits apart that take more than 52 days to
 // fill, and count their intervals in whole microseconds.
-func (c *cell) arrivals(p params) (tat *int64, interval int64) {
+func (c *redisCell) arrivals(p throttleParams) (tat *int64, interval int64) {
 	interval = int64(float64(p.period*1e9) / float64(p.count))
 	if interval*(p.maxBurst+1) < 1<<52 {
 		return &c.tats[0], interval
@@ -27,12 +27,12 @@ func (c *cell) arrivals(p params) (tat *int64, interval int64) {
 	return &c.tats[1], (interval + 999) / 1000 * 1000
 }
 
-// answer is what redis-cell replies.
-type answer struct{ limited, limit, remaining, retry, reset int64 }
+// cellReply is what redis-cell replies.
+type cellReply struct{ limited, limit, remaining, retry, reset int64 }
 
 // throttle answers as redis-cell does. Where more is owed than the limit allows for,
 // which takes a limit that was lowered, we forget the rest, and redis-cell does not.
-func (c *cell) throttle(now int64, p params, quantity int64) answer {
+func (c *redisCell) throttle(now int64, p throttleParams, quantity int64) cellReply {
 	stored, interval := c.arrivals(p)
 	tolerance, increment := interval*(p.maxBurst+1), interval*quantity
 	tat := max(*stored, now)
@@ -40,7 +40,7 @@ func (c *cell) throttle(now int64, p params, quantity int64) answer {
 		tat, c.lowered = now+tolerance, true
 		*stored = tat
 	}
-	a := answer{limit: p.maxBurst + 1, retry: -1}
+	a := cellReply{limit: p.maxBurst + 1, retry: -1}
 	ttl := tat - now
 	if arrival := tat + increment; now >= arrival-tolerance {
 		*stored, ttl = arrival, arrival-now
@@ -75,12 +75,12 @@ func wholeSeconds(nanos int64) int64 {
 	return n
 }
 
-func TestThrottleIsRedisCell(t *testing.T) {
+func TestThrottleMatchesRedisCell(t *testing.T) {
 	limited, lowered, fractions, long := 0, 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {
-		clock := newClock()
-		c := direct(newDoorOn(clock))
-		keys := map[string]*cell{"alice": {}, "bob": {}}
+		clock := newFakeClock()
+		c := newFakeClient(newServerWithClock(clock))
+		keys := map[string]*redisCell{"alice": {}, "bob": {}}
 		p := anyParams().Draw(t, "params")
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			if rapid.IntRange(0, 9).Draw(t, "change") == 0 {
@@ -93,7 +93,7 @@ func TestThrottleIsRedisCell(t *testing.T) {
 			key := rapid.SampledFrom([]string{"alice", "bob"}).Draw(t, "key")
 			quantity := rapid.OneOf(rapid.Just(int64(1)), rapid.Int64Range(0, p.maxBurst+2)).Draw(t, "quantity")
 			want := keys[key].throttle(clock.now().UnixNano(), p, quantity)
-			got := c.reply(t, "CL.THROTTLE", key, fmt.Sprint(p.maxBurst), fmt.Sprint(p.count), fmt.Sprint(p.period), fmt.Sprint(quantity))
+			got := c.do(t, "CL.THROTTLE", key, fmt.Sprint(p.maxBurst), fmt.Sprint(p.count), fmt.Sprint(p.period), fmt.Sprint(quantity))
 			if got != want.String() {
 				t.Fatalf("CL.THROTTLE %s %d %d %d %d\ngot  %s\nwant %s", key, p.maxBurst, p.count, p.period, quantity, got, want)
 			}
@@ -114,20 +114,20 @@ func TestThrottleIsRedisCell(t *testing.T) {
 	}
 }
 
-func (a answer) String() string {
+func (a cellReply) String() string {
 	return fmt.Sprintf("*5 :%d :%d :%d :%d :%d", a.limited, a.limit, a.remaining, a.retry, a.reset)
 }
 
-func anyParams() *rapid.Generator[params] {
-	return rapid.Custom(func(t *rapid.T) params {
+func anyParams() *rapid.Generator[throttleParams] {
+	return rapid.Custom(func(t *rapid.T) throttleParams {
 		if rapid.IntRange(0, 9).Draw(t, "long") == 0 {
-			return params{
+			return throttleParams{
 				maxBurst: rapid.Int64Range(0, 20).Draw(t, "max burst"),
 				count:    rapid.Int64Range(1, 100).Draw(t, "count"),
 				period:   rapid.Int64Range(100*86400, 366*86400).Draw(t, "period"),
 			}
 		}
-		return params{
+		return throttleParams{
 			maxBurst: rapid.OneOf(rapid.Int64Range(0, 20), rapid.Int64Range(0, 5000)).Draw(t, "max burst"),
 			count:    rapid.OneOf(rapid.Int64Range(1, 100), rapid.SampledFrom([]int64{1000, 3000, 7777, 1e6, 3e6, 1e9})).Draw(t, "count"),
 			period:   rapid.OneOf(rapid.Int64Range(1, 5), rapid.Int64Range(1, 86400)).Draw(t, "period"),
@@ -136,7 +136,7 @@ func anyParams() *rapid.Generator[params] {
 }
 
 // Less than a millisecond above whole seconds is dropped.
-func TestSeconds(t *testing.T) {
+func TestSecondsRounding(t *testing.T) {
 	for d, want := range map[time.Duration]int64{
 		0: 0, time.Nanosecond: 0, 400 * time.Microsecond: 0, 999_999: 0, time.Millisecond: 1,
 		999 * time.Millisecond: 1, time.Second: 1, 5*time.Second + 400*time.Microsecond: 5,
@@ -149,11 +149,11 @@ func TestSeconds(t *testing.T) {
 }
 
 // Limits that fall on the same place are not mistaken for one another.
-func TestLimitsAreToldApart(t *testing.T) {
-	d := newDoorOn(newClock())
+func TestLimiterCacheDistinguishesLimits(t *testing.T) {
+	d := newServerWithClock(newFakeClock())
 	for i := range int64(2000) {
-		for _, p := range []params{{i, 1, 60}, {5, i + 1, 60}, {5, 1, i + 1}} {
-			limiter := must(d.throttles.get(p)).limiter
+		for _, p := range []throttleParams{{i, 1, 60}, {5, i + 1, 60}, {5, 1, i + 1}} {
+			limiter := must(d.limiters.get(p)).limiter
 			if got, want := limiter.Limit(), must(p.limit()); got != want {
 				t.Fatalf("%+v: got %v, want %v", p, got, want)
 			}
@@ -162,18 +162,18 @@ func TestLimitsAreToldApart(t *testing.T) {
 }
 
 // A key that is there has some time left, however little.
-func TestTheLastMoment(t *testing.T) {
-	clock := newClock()
-	c := direct(newDoorOn(clock))
-	c.reply(t, "CL.THROTTLE", "alice", "0", "1", "1")
+func TestKeysLastNanosecond(t *testing.T) {
+	clock := newFakeClock()
+	c := newFakeClient(newServerWithClock(clock))
+	c.do(t, "CL.THROTTLE", "alice", "0", "1", "1")
 	clock.add(time.Second - time.Nanosecond)
 	for name, want := range map[string]string{"PTTL": ":1", "TTL": ":0", "EXISTS": ":1", "TYPE": "+string", "GET": `"1772442001000000000"`} {
-		if got := c.reply(t, name, "alice"); got != want {
+		if got := c.do(t, name, "alice"); got != want {
 			t.Errorf("%s: got %s, want %s", name, got, want)
 		}
 	}
 	clock.add(time.Nanosecond)
-	if got := c.reply(t, "PTTL", "alice"); got != ":-2" {
+	if got := c.do(t, "PTTL", "alice"); got != ":-2" {
 		t.Errorf("PTTL: got %s, want :-2", got)
 	}
 }

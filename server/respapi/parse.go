@@ -11,8 +11,8 @@ const (
 	maxInline  = 4 << 10
 
 	// Whoever has yet to say who they are may say no more than that takes.
-	maxStrangerArgs = 10
-	maxStrangerBulk = 16 << 10
+	maxUnauthenticatedArgs = 10
+	maxUnauthenticatedBulk = 16 << 10
 )
 
 // A parser finds commands in what has been received. It keeps nothing from one
@@ -20,7 +20,7 @@ const (
 type parser struct {
 	args     [][]byte // of the last command; they lie in what was received
 	inline   bool     // whether it was a line of words
-	stranger bool     // whether the smaller limits apply
+	unauthenticated bool     // whether the smaller limits apply
 }
 
 // A protocolError is something that no client sends. What follows it cannot be made
@@ -30,14 +30,14 @@ type protocolError string
 func (e protocolError) Error() string { return "Protocol error: " + string(e) }
 
 const (
-	errArgs      = protocolError("invalid multibulk length")
-	errBulk      = protocolError("invalid bulk length")
+	errArgCount      = protocolError("invalid multibulk length")
+	errBulkLength      = protocolError("invalid bulk length")
 	errNoCRLF    = protocolError("expected CRLF behind bulk")
-	errInline    = protocolError("too big inline request")
+	errInlineSize    = protocolError("too big inline request")
 	errQuotes    = protocolError("unbalanced quotes in request")
-	errCommand   = protocolError("too big request")
-	errStranger  = protocolError("unauthenticated multibulk length")
-	errStrangers = protocolError("unauthenticated bulk length")
+	errCommandSize   = protocolError("too big request")
+	errUnauthenticatedArgs  = protocolError("unauthenticated multibulk length")
+	errUnauthenticatedBulk = protocolError("unauthenticated bulk length")
 )
 
 // next finds the first command in buf and returns how many bytes it takes, or
@@ -53,11 +53,11 @@ func (p *parser) next(buf []byte) (n int, err error) {
 	count, at, ok := length(buf, 1)
 	switch {
 	case !ok || count > maxArgs:
-		return 0, errArgs
+		return 0, errArgCount
 	case at == 0 || count <= 0:
 		return at, nil
-	case p.stranger && count > maxStrangerArgs:
-		return 0, errStranger
+	case p.unauthenticated && count > maxUnauthenticatedArgs:
+		return 0, errUnauthenticatedArgs
 	}
 	for range count {
 		if at, err = p.nextBulk(buf, at); at == 0 {
@@ -79,13 +79,13 @@ func (p *parser) nextBulk(buf []byte, at int) (next int, err error) {
 	size, start, ok := length(buf, at+1)
 	switch {
 	case !ok || size < 0:
-		return 0, errBulk
+		return 0, errBulkLength
 	case start == 0:
 		return 0, nil
 	case size > maxCommand-start-2:
-		return 0, errCommand
-	case p.stranger && size > maxStrangerBulk:
-		return 0, errStrangers
+		return 0, errCommandSize
+	case p.unauthenticated && size > maxUnauthenticatedBulk:
+		return 0, errUnauthenticatedBulk
 	}
 	end := start + size
 	if len(buf) > end && buf[end] != '\r' || len(buf) > end+1 && buf[end+1] != '\n' {
@@ -140,7 +140,7 @@ func (p *parser) nextInline(buf []byte) (n int, err error) {
 	end := bytes.IndexByte(buf, '\n')
 	switch {
 	case end > maxInline || end < 0 && len(buf) > maxInline:
-		return 0, errInline
+		return 0, errInlineSize
 	case end < 0:
 		return 0, nil
 	}
@@ -152,7 +152,7 @@ func (p *parser) nextInline(buf []byte) (n int, err error) {
 		case word == nil:
 			return end + 1, nil
 		case len(p.args) == maxArgs:
-			return 0, errArgs
+			return 0, errArgCount
 		}
 		p.args, line = append(p.args, word), rest
 	}

@@ -6,61 +6,61 @@ import (
 	"testing"
 )
 
-// A road is a listener on this machine whose clients come from where the test says.
-type road struct {
+// A testListener is a listener on this machine whose clients come from where the test says.
+type testListener struct {
 	net.Listener
 	from net.Addr // nil for where they really come from
 }
 
-// elsewhere is another machine.
-var elsewhere = &net.TCPAddr{IP: net.IPv4(203, 0, 113, 9), Port: 4711}
+// remoteAddr is another machine.
+var remoteAddr = &net.TCPAddr{IP: net.IPv4(203, 0, 113, 9), Port: 4711}
 
-func newRoad(t testing.TB) *road {
+func newTestListener(t testing.TB) *testListener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &road{Listener: l}
+	return &testListener{Listener: l}
 }
 
-func (r *road) Accept() (net.Conn, error) {
+func (r *testListener) Accept() (net.Conn, error) {
 	nc, err := r.Listener.Accept()
 	if err != nil || r.from == nil {
 		return nc, err
 	}
-	return &traveller{nc.(*net.TCPConn), r.from}, nil
+	return &testConn{nc.(*net.TCPConn), r.from}, nil
 }
 
-func (r *road) dial(t testing.TB) *client {
+func (r *testListener) dial(t testing.TB) *client {
 	t.Helper()
 	return dial(t, r.Addr().String())
 }
 
-type traveller struct {
+type testConn struct {
 	*net.TCPConn
 	from net.Addr
 }
 
-func (t *traveller) RemoteAddr() net.Addr { return t.from }
+func (t *testConn) RemoteAddr() net.Addr { return t.from }
 
-// A hallway is a listener whose connections are pipes, which work on the clock of a
+// A pipeListener is a listener whose connections are pipes, which work on the clock of a
 // synctest bubble.
-type hallway struct {
+type pipeListener struct {
 	conns  chan net.Conn
 	closed chan struct{}
 	once   sync.Once
 	from   net.Addr
 }
 
-func newHallway() *hallway {
-	return &hallway{
+func newPipeListener() *pipeListener {
+	return &pipeListener{
 		conns: make(chan net.Conn), closed: make(chan struct{}),
 		from: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 4711},
 	}
 }
 
-func (h *hallway) Accept() (net.Conn, error) {
+func (h *pipeListener) Accept() (net.Conn, error) {
 	select {
 	case nc := <-h.conns:
 		return nc, nil
@@ -69,23 +69,23 @@ func (h *hallway) Accept() (net.Conn, error) {
 	}
 }
 
-func (h *hallway) Close() error {
+func (h *pipeListener) Close() error {
 	h.once.Do(func() { close(h.closed) })
 	return nil
 }
 
-func (h *hallway) Addr() net.Addr { return h.from }
+func (h *pipeListener) Addr() net.Addr { return h.from }
 
-// enter returns the client's end of a new connection.
-func (h *hallway) enter() net.Conn {
+// dial returns the client's end of a new connection.
+func (h *pipeListener) dial() net.Conn {
 	ours, theirs := net.Pipe()
-	h.conns <- &visitor{theirs, h.from}
+	h.conns <- &pipeConn{theirs, h.from}
 	return ours
 }
 
-type visitor struct {
+type pipeConn struct {
 	net.Conn
 	from net.Addr
 }
 
-func (v *visitor) RemoteAddr() net.Addr { return v.from }
+func (v *pipeConn) RemoteAddr() net.Addr { return v.from }

@@ -14,7 +14,7 @@ import (
 	"github.com/penstock-io/penstock/storetest"
 )
 
-// TestWhatAStoreMustDo runs the tests of stores, and with them the library's
+// TestThrottleStoreConformance runs the tests of stores, and with them the library's
 // transcripts, through the door, as far as CL.THROTTLE has words for them: takes and
 // looks under token buckets. It has none for
 //
@@ -31,28 +31,28 @@ import (
 //
 // A reply tells whole seconds. So the store is asked for the decision as well, in a
 // way that charges nothing, and the reply must agree with it.
-func TestWhatAStoreMustDo(t *testing.T) {
+func TestThrottleStoreConformance(t *testing.T) {
 	fewerChecks(t)
 	for _, name := range []string{"memory", "redis"} {
 		t.Run(name, func(t *testing.T) {
-			c := newClock()
+			c := newFakeClock()
 			var store penstock.Store = penstock.NewMemory(&penstock.MemoryOptions{Now: c.now, Tick: time.Millisecond})
 			if name == "redis" {
-				store = redisOn(t, held)
+				store = newRedisStore(t, heldRedis)
 			}
-			door := newDoor(t, store, c, nil, nil)
+			door := newServer(t, store, c, nil, nil)
 			through, opened := 0, 0
 			storetest.Run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
 				err := clock.Follow(func(now time.Time) error {
 					c.set(now)
-					held.Clock.Set(now)
+					heldRedis.Clock.Set(now)
 					return nil
 				})
 				if err != nil {
 					t.Fatal(err)
 				}
 				opened++
-				return &cellStore{t: t, through: &through, name: fmt.Sprintf("%d.", opened), store: store, conn: direct(door)}
+				return &throttleStore{t: t, requests: &through, name: fmt.Sprintf("%d.", opened), store: store, conn: newFakeClient(door)}
 			})
 			t.Logf("%d requests went through the door", through)
 			if through < 1000 {
@@ -74,26 +74,26 @@ func fewerChecks(t *testing.T) {
 	t.Cleanup(func() { _ = checks.Set(before) })
 }
 
-// A cellStore is a store behind a door.
-type cellStore struct {
+// A throttleStore is a store behind a door.
+type throttleStore struct {
 	t       testing.TB
-	through *int
+	requests *int
 	name    string // before all keys, which makes the store one of its own
 	store   penstock.Store
 	conn    *conn
 	mu      sync.Mutex // for nobody may come between a reply and the look after it
 }
 
-func (s *cellStore) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+func (s *throttleStore) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p, ok := wordsFor(r)
+	p, ok := paramsOf(r)
 	if !ok {
-		return s.store.Take(ctx, s.behind(r))
+		return s.store.Take(ctx, s.storeRequest(r))
 	}
-	*s.through++
-	got := s.conn.reply(s.t, "CL.THROTTLE", s.key(r), fmt.Sprint(p.maxBurst), fmt.Sprint(p.count), fmt.Sprint(p.period), fmt.Sprint(r.Cost))
-	again := s.behind(r)
+	*s.requests++
+	got := s.conn.do(s.t, "CL.THROTTLE", s.key(r), fmt.Sprint(p.maxBurst), fmt.Sprint(p.count), fmt.Sprint(p.period), fmt.Sprint(r.Cost))
+	again := s.storeRequest(r)
 	if got[:len("*5 :0")] == "*5 :0" {
 		again.Cost = 0 // what was refused is refused again, and costs nothing
 	}
@@ -104,32 +104,32 @@ func (s *cellStore) Take(ctx context.Context, r penstock.Request) (penstock.Deci
 	if d.Allowed {
 		d.Granted = r.Cost
 	}
-	if want := cellReply(d); got != want {
+	if want := replyOf(d); got != want {
 		s.t.Errorf("taking %+v: got %s, but the store decided %v, which is %s", r, got, d, want)
 	}
 	return d, nil
 }
 
-func (s *cellStore) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+func (s *throttleStore) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	for i := range rs {
-		if _, ok := wordsFor(rs[i]); !ok {
+		if _, ok := paramsOf(rs[i]); !ok {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			return penstock.TakeEach(ctx, s.store, s.allBehind(rs), ds)
+			return penstock.TakeEach(ctx, s.store, s.storeRequests(rs), ds)
 		}
 	}
 	return penstock.TakeEach(ctx, penstock.StoreFunc(s.Take), rs, ds)
 }
 
-func (s *cellStore) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+func (s *throttleStore) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return penstock.TakeAll(ctx, s.store, s.allBehind(rs), ds)
+	return penstock.TakeAll(ctx, s.store, s.storeRequests(rs), ds)
 }
 
-// cellReply returns what a decision is in CL.THROTTLE's words.
-func cellReply(d penstock.Decision) string {
-	a := answer{limit: d.Limit, remaining: d.Remaining, retry: -1, reset: wholeSeconds(int64(d.ResetAfter))}
+// replyOf returns what a decision is in CL.THROTTLE's words.
+func replyOf(d penstock.Decision) string {
+	a := cellReply{limit: d.Limit, remaining: d.Remaining, retry: -1, reset: wholeSeconds(int64(d.ResetAfter))}
 	if !d.Allowed {
 		a.limited = 1
 		if d.RetryAfter != penstock.Never {
@@ -139,31 +139,31 @@ func cellReply(d penstock.Decision) string {
 	return a.String()
 }
 
-// wordsFor returns the numbers by which CL.THROTTLE says what a request does.
-func wordsFor(r penstock.Request) (params, bool) {
+// paramsOf returns the numbers by which CL.THROTTLE says what a request does.
+func paramsOf(r penstock.Request) (throttleParams, bool) {
 	l := r.Limit.Normal()
 	if r.Validate() != nil || r.Cost < 0 || r.AtMost || r.MaxDelay != 0 || r.ID != "" ||
 		l.Algorithm != penstock.TokenBucket || l.Count == 0 || int64(l.Period)%l.Count != 0 || len(r.Key) > maxKey/2 {
-		return params{}, false
+		return throttleParams{}, false
 	}
 	interval := int64(l.Period) / l.Count
 	common := new(big.Int).GCD(nil, nil, big.NewInt(interval), big.NewInt(int64(time.Second))).Int64()
-	p := params{maxBurst: l.Burst - 1, count: int64(time.Second) / common, period: interval / common}
+	p := throttleParams{maxBurst: l.Burst - 1, count: int64(time.Second) / common, period: interval / common}
 	said, err := p.limit()
 	if err != nil || r.Cost > math.MaxInt64/interval {
-		return params{}, false
+		return throttleParams{}, false
 	}
 	return p, int64(said.Period) == interval && said.Burst == l.Burst && (said.Name == shortName || l.Name == "")
 }
 
 // key returns the key that a request is about at the door, where the names of limits
 // do not tell them apart.
-func (s *cellStore) key(r penstock.Request) string {
+func (s *throttleStore) key(r penstock.Request) string {
 	return fmt.Sprintf("%s%+v %s", s.name, r.Limit.Identity(), r.Key)
 }
 
-// behind returns a request that means the same to the store behind the door.
-func (s *cellStore) behind(r penstock.Request) penstock.Request {
+// storeRequest returns a request that means the same to the store behind the door.
+func (s *throttleStore) storeRequest(r penstock.Request) penstock.Request {
 	if r.Validate() != nil {
 		return r // which is an error anywhere
 	}
@@ -171,7 +171,7 @@ func (s *cellStore) behind(r penstock.Request) penstock.Request {
 	if r.Limit.Algorithm != penstock.TokenBucket {
 		return r
 	}
-	p, ok := wordsFor(penstock.Request{Key: "k", Limit: r.Limit})
+	p, ok := paramsOf(penstock.Request{Key: "k", Limit: r.Limit})
 	r.Limit.Name = shortName
 	if ok {
 		r.Limit.Name = must(p.limit()).Name
@@ -179,10 +179,10 @@ func (s *cellStore) behind(r penstock.Request) penstock.Request {
 	return r
 }
 
-func (s *cellStore) allBehind(rs []penstock.Request) []penstock.Request {
+func (s *throttleStore) storeRequests(rs []penstock.Request) []penstock.Request {
 	all := make([]penstock.Request, len(rs))
 	for i := range rs {
-		all[i] = s.behind(rs[i])
+		all[i] = s.storeRequest(rs[i])
 	}
 	return all
 }

@@ -17,9 +17,9 @@ func (r *reply) simple(s string) {
 
 func (r *reply) ok() { r.buf = append(r.buf, "+OK\r\n"...) }
 
-// fail replies with an error. It may hold what came from outside, so it is cut to
+// error replies with an error. It may hold what came from outside, so it is cut to
 // one line of things that can be printed.
-func (r *reply) fail(text string) {
+func (r *reply) error(text string) {
 	r.buf = append(append(append(r.buf, '-'), printable([]byte(text))...), "\r\n"...)
 }
 
@@ -46,11 +46,11 @@ func (r *reply) null() {
 	r.buf = append(r.buf, "$-1\r\n"...)
 }
 
-// array begins an array of n replies.
-func (r *reply) array(n int) { r.header('*', n) }
+// arrayHeader begins an array of n replies.
+func (r *reply) arrayHeader(n int) { r.header('*', n) }
 
-// pairs begins a map of n keys and values, which in RESP2 is an array.
-func (r *reply) pairs(n int) {
+// mapHeader begins a map of n keys and values, which in RESP2 is an array.
+func (r *reply) mapHeader(n int) {
 	if r.resp3 {
 		r.header('%', n)
 		return

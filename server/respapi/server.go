@@ -55,13 +55,13 @@ func (o *Options) withDefaults() (n Options, err error) {
 			return n, fmt.Errorf("respapi: Options.%s %v: must not be negative", name, value)
 		}
 	}
-	n.IdleTimeout = valueOr(n.IdleTimeout, defaultIdleTimeout)
-	n.CommandTimeout = valueOr(n.CommandTimeout, defaultCommandTimeout)
-	n.WriteTimeout = valueOr(n.WriteTimeout, defaultWriteTimeout)
+	n.IdleTimeout = orDefault(n.IdleTimeout, defaultIdleTimeout)
+	n.CommandTimeout = orDefault(n.CommandTimeout, defaultCommandTimeout)
+	n.WriteTimeout = orDefault(n.WriteTimeout, defaultWriteTimeout)
 	return n, nil
 }
 
-func valueOr(value, otherwise time.Duration) time.Duration {
+func orDefault(value, otherwise time.Duration) time.Duration {
 	if value == 0 {
 		return otherwise
 	}
@@ -70,13 +70,13 @@ func valueOr(value, otherwise time.Duration) time.Duration {
 
 // A Server serves Redis clients.
 type Server struct {
-	judge     *engine.Engine
+	engine     *engine.Engine
 	options   Options
 	memory    *penstock.Memory // the judge's store, if it is one: then it is asked directly
-	throttles throttles
-	looks     []*penstock.Limiter // that show how a key stands under any limit
+	limiters limiterCache
+	keyLimiters     []*penstock.Limiter // that show how a key stands under any limit
 	now       func() time.Time
-	began     time.Time
+	started     time.Time
 
 	ctx    context.Context // of all that is asked of the store
 	cancel context.CancelFunc
@@ -85,9 +85,9 @@ type Server struct {
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
 	closing   bool
-	watching  bool
+	reaping  bool
 	closed    chan struct{}  // nobody is let in any more, and everybody was told
-	open      sync.WaitGroup // connections
+	openConns      sync.WaitGroup // connections
 
 	lastID, accepted, commands atomic.Int64
 }
@@ -102,17 +102,17 @@ func New(j *engine.Engine, o *Options) (*Server, error) {
 		return nil, err
 	}
 	d := &Server{
-		judge:     j,
+		engine:     j,
 		options:   options,
-		throttles: throttles{store: j.Store()},
+		limiters: limiterCache{store: j.Store()},
 		now:       time.Now,
-		began:     time.Now(),
+		started:     time.Now(),
 		listeners: map[net.Listener]struct{}{},
 		conns:     map[*conn]struct{}{},
 		closed:    make(chan struct{}),
 	}
 	d.memory, _ = j.Store().(*penstock.Memory)
-	if d.looks, err = looksOn(j.Store()); err != nil {
+	if d.keyLimiters, err = newKeyLimiters(j.Store()); err != nil {
 		return nil, err
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
@@ -121,15 +121,15 @@ func New(j *engine.Engine, o *Options) (*Server, error) {
 
 // Serve answers on the listener until Shutdown, and then returns nil.
 func (d *Server) Serve(l net.Listener) error {
-	if !d.listen(l) {
+	if !d.addListener(l) {
 		return l.Close()
 	}
-	defer d.unlisten(l)
+	defer d.removeListener(l)
 	for {
 		nc, err := l.Accept()
 		switch {
 		case err == nil:
-			d.admit(nc)
+			d.startConn(nc)
 		case d.isClosing():
 			return nil // however the listener put it
 		default:
@@ -138,22 +138,22 @@ func (d *Server) Serve(l net.Listener) error {
 	}
 }
 
-// listen notes a listener, unless the door is closed already.
-func (d *Server) listen(l net.Listener) bool {
+// addListener notes a listener, unless the door is closed already.
+func (d *Server) addListener(l net.Listener) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closing {
 		return false
 	}
 	d.listeners[l] = struct{}{}
-	if !d.watching {
-		d.watching = true
-		go d.watch()
+	if !d.reaping {
+		d.reaping = true
+		go d.reap()
 	}
 	return true
 }
 
-func (d *Server) unlisten(l net.Listener) {
+func (d *Server) removeListener(l net.Listener) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.listeners, l)
@@ -166,14 +166,14 @@ func (d *Server) isClosing() bool {
 	return d.closing
 }
 
-// admit lets a connection in, unless the door has just closed.
-func (d *Server) admit(nc net.Conn) {
+// startConn lets a connection in, unless the door has just closed.
+func (d *Server) startConn(nc net.Conn) {
 	c := newConn(d, nc)
 	d.mu.Lock()
 	open := !d.closing
 	if open {
 		d.conns[c] = struct{}{}
-		d.open.Add(1)
+		d.openConns.Add(1)
 	}
 	d.mu.Unlock()
 	if !open {
@@ -184,27 +184,27 @@ func (d *Server) admit(nc net.Conn) {
 	go c.serve()
 }
 
-// Refuse tells a client that there is no room for it, if that can be told at once.
-func Refuse(nc net.Conn) {
+// WriteMaxClients tells a client that there is no room for it, if that can be told at once.
+func WriteMaxClients(nc net.Conn) {
 	_ = nc.SetDeadline(time.Now().Add(time.Millisecond))
 	_, _ = nc.Write([]byte("-ERR max number of clients reached\r\n"))
 }
 
-// forget is called once by each connection that was let in.
-func (d *Server) forget(c *conn) {
+// removeConn is called once by each connection that was let in.
+func (d *Server) removeConn(c *conn) {
 	d.mu.Lock()
 	delete(d.conns, c)
 	d.mu.Unlock()
-	d.open.Done()
+	d.openConns.Done()
 }
 
 // Shutdown stops accepting, answers what has arrived, closes the connections and
 // returns. What is not done when ctx ends is cut off.
 func (d *Server) Shutdown(ctx context.Context) error {
-	d.shut()
+	d.beginShutdown()
 	done := make(chan struct{})
 	go func() {
-		d.open.Wait()
+		d.openConns.Wait()
 		close(done)
 	}()
 	select {
@@ -212,13 +212,13 @@ func (d *Server) Shutdown(ctx context.Context) error {
 		d.cancel()
 		return nil
 	case <-ctx.Done():
-		d.cutOff()
+		d.closeConns()
 		return ctx.Err()
 	}
 }
 
-// shut lets nobody in any more, and wakes everybody who waits for a command.
-func (d *Server) shut() {
+// beginShutdown lets nobody in any more, and wakes everybody who waits for a command.
+func (d *Server) beginShutdown() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closing {
@@ -234,7 +234,7 @@ func (d *Server) shut() {
 	close(d.closed)
 }
 
-func (d *Server) cutOff() {
+func (d *Server) closeConns() {
 	d.cancel()
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -20,41 +20,41 @@ import (
 	"github.com/penstock-io/penstock/server/engine"
 )
 
-// held is a Redis whose clock the tests hold. They share it, under prefixes of their
+// heldRedis is a Redis whose clock the tests hold. They share it, under prefixes of their
 // own.
-var held *redistest.Server
+var heldRedis *redistest.Server
 
 func TestMain(m *testing.M) {
-	os.Exit(redistest.Main(m, redistest.Options{HeldClock: true}, func(shared *redistest.Server) { held = shared }))
+	os.Exit(redistest.Main(m, redistest.Options{HeldClock: true}, func(shared *redistest.Server) { heldRedis = shared }))
 }
 
-// patient is how long a test waits for what is bound to happen, on a busy machine too.
-const patient = 20 * time.Second
+// testTimeout is how long a test waits for what is bound to happen, on a busy machine too.
+const testTimeout = 20 * time.Second
 
-// A clock stands still until a test sets it.
-type clock struct{ nanos atomic.Int64 }
+// A fakeClock stands still until a test sets it.
+type fakeClock struct{ nanos atomic.Int64 }
 
-func newClock() *clock {
-	c := &clock{}
+func newFakeClock() *fakeClock {
+	c := &fakeClock{}
 	c.set(time.Date(2026, 3, 2, 9, 0, 0, 0, time.UTC))
 	return c
 }
 
-func (c *clock) now() time.Time      { return time.Unix(0, c.nanos.Load()).UTC() }
-func (c *clock) set(t time.Time)     { c.nanos.Store(t.UnixNano()) }
-func (c *clock) add(d time.Duration) { c.nanos.Add(int64(d)) }
+func (c *fakeClock) now() time.Time      { return time.Unix(0, c.nanos.Load()).UTC() }
+func (c *fakeClock) set(t time.Time)     { c.nanos.Store(t.UnixNano()) }
+func (c *fakeClock) add(d time.Duration) { c.nanos.Add(int64(d)) }
 
-func (c *clock) memory() *penstock.Memory {
+func (c *fakeClock) memory() *penstock.Memory {
 	return penstock.NewMemory(&penstock.MemoryOptions{Now: c.now, MaxKeys: 1000})
 }
 
 var prefixes atomic.Int64
 
-// redisOn returns an empty store on a Redis.
-func redisOn(t testing.TB, server *redistest.Server) *redisstore.Store {
+// newRedisStore returns an empty store on a Redis.
+func newRedisStore(t testing.TB, server *redistest.Server) *redisstore.Store {
 	t.Helper()
 	s, err := redisstore.Open(t.Context(), "redis://"+server.Addr, &redisstore.Options{
-		Prefix: fmt.Sprintf("r%d-", prefixes.Add(1)), Timeout: patient,
+		Prefix: fmt.Sprintf("r%d-", prefixes.Add(1)), Timeout: testTimeout,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -63,21 +63,21 @@ func redisOn(t testing.TB, server *redistest.Server) *redisstore.Store {
 	return s
 }
 
-// newDoor returns a door to a store, on a clock that the test holds if there is one.
-func newDoor(t testing.TB, s penstock.Store, c *clock, jo *engine.Options, o *Options) *Server {
+// newServer returns a door to a store, on a clock that the test holds if there is one.
+func newServer(t testing.TB, s penstock.Store, c *fakeClock, jo *engine.Options, o *Options) *Server {
 	t.Helper()
 	d, err := New(engine.New(s, jo), o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if c != nil {
-		d.now, d.began = c.now, c.now()
+		d.now, d.started = c.now, c.now()
 	}
 	return d
 }
 
-// open opens the door on a free port until the test ends, and returns its address.
-func open(t testing.TB, d *Server) string {
+// startServer opens the door on a free port until the test ends, and returns its address.
+func startServer(t testing.TB, d *Server) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -96,7 +96,7 @@ func serve(t testing.TB, d *Server, l net.Listener) {
 		}
 	})
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patient)
+		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 		defer cancel()
 		if err := d.Shutdown(ctx); err != nil {
 			t.Errorf("Shutdown: %v", err)
@@ -114,7 +114,7 @@ type client struct {
 
 func dial(t testing.TB, addr string) *client {
 	t.Helper()
-	nc, err := net.DialTimeout("tcp", addr, patient)
+	nc, err := net.DialTimeout("tcp", addr, testTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,18 +123,18 @@ func dial(t testing.TB, addr string) *client {
 
 func newClient(t testing.TB, nc net.Conn) *client {
 	t.Helper()
-	if err := nc.SetDeadline(time.Now().Add(patient)); err != nil {
+	if err := nc.SetDeadline(time.Now().Add(testTimeout)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = nc.Close() })
 	return &client{t: t, conn: nc, r: bufio.NewReader(nc)}
 }
 
-// ask sends a command and returns the reply.
-func (c *client) ask(words ...string) string {
+// do sends a command and returns the reply.
+func (c *client) do(words ...string) string {
 	c.t.Helper()
 	c.send(encode(words...))
-	return c.hear()
+	return c.read()
 }
 
 func (c *client) send(raw string) {
@@ -144,10 +144,10 @@ func (c *client) send(raw string) {
 	}
 }
 
-// hear returns the next reply, or "closed".
-func (c *client) hear() string {
+// read returns the next reply, or "closed".
+func (c *client) read() string {
 	c.t.Helper()
-	text, err := hear(c.r)
+	text, err := readReply(c.r)
 	if err != nil {
 		c.t.Fatalf("waiting for a reply: %v", err)
 	}
@@ -157,7 +157,7 @@ func (c *client) hear() string {
 // want fails the test unless the reply to a command is the one that is wanted.
 func (c *client) want(want string, words ...string) {
 	c.t.Helper()
-	if got := c.ask(words...); got != want {
+	if got := c.do(words...); got != want {
 		c.t.Fatalf("%q: got %s, want %s", words, got, want)
 	}
 }
@@ -172,9 +172,9 @@ func encode(words ...string) string {
 	return b.String()
 }
 
-// hear reads one reply, and returns it in one line: what is counted in front of what
+// readReply reads one reply, and returns it in one line: what is counted in front of what
 // it counts, and texts in quotes. The end is "closed".
-func hear(r *bufio.Reader) (string, error) {
+func readReply(r *bufio.Reader) (string, error) {
 	line, err := r.ReadString('\n')
 	if err == io.EOF && line == "" {
 		return "closed", nil
@@ -188,14 +188,14 @@ func hear(r *bufio.Reader) (string, error) {
 	}
 	switch line[0] {
 	case '$':
-		return hearText(r, line)
+		return readBulkReply(r, line)
 	case '*', '%':
-		return hearList(r, line)
+		return readAggregateReply(r, line)
 	}
 	return line, nil
 }
 
-func hearText(r *bufio.Reader, line string) (string, error) {
+func readBulkReply(r *bufio.Reader, line string) (string, error) {
 	n, err := strconv.Atoi(line[1:])
 	if err != nil || n < 0 {
 		return line, err
@@ -210,7 +210,7 @@ func hearText(r *bufio.Reader, line string) (string, error) {
 	return strconv.Quote(string(text[:n])), nil
 }
 
-func hearList(r *bufio.Reader, line string) (string, error) {
+func readAggregateReply(r *bufio.Reader, line string) (string, error) {
 	n, err := strconv.Atoi(line[1:])
 	if err != nil {
 		return "", err
@@ -220,7 +220,7 @@ func hearList(r *bufio.Reader, line string) (string, error) {
 	}
 	parts := []string{line}
 	for range n {
-		part, err := hear(r)
+		part, err := readReply(r)
 		if err != nil {
 			return "", err
 		}

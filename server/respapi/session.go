@@ -10,28 +10,28 @@ import (
 // A session is what a client has said about itself.
 type session struct {
 	name, libName, libVer string
-	admitted              bool // whether it may do anything at all
-	mayUndo               bool
+	authenticated              bool // whether it may do anything at all
+	mayRefund               bool
 }
 
-// reset makes the connection as good as new.
-func (c *conn) reset() {
+// resetSession makes the connection as good as new.
+func (c *conn) resetSession() {
 	c.session = session{
-		admitted: !c.door.options.RequireAuth,
-		mayUndo:  !c.door.options.RequireAuth && c.door.judge.MayRefund(c.addr, ""),
+		authenticated: !c.server.options.RequireAuth,
+		mayRefund:  !c.server.options.RequireAuth && c.server.engine.MayRefund(c.addr, ""),
 	}
 	c.out.resp3 = false
-	c.parser.stranger = !c.session.admitted
+	c.parser.unauthenticated = !c.session.authenticated
 }
 
 // login reports whether the user and the password are right. The token is the
 // password of the only user.
 func (c *conn) login(user, password string) bool {
-	if user != "default" || !c.door.judge.MayRefund(netip.Addr{}, password) {
+	if user != "default" || !c.server.engine.MayRefund(netip.Addr{}, password) {
 		return false
 	}
-	c.session.admitted, c.session.mayUndo = true, true
-	c.parser.stranger = false
+	c.session.authenticated, c.session.mayRefund = true, true
+	c.parser.unauthenticated = false
 	return true
 }
 
@@ -50,11 +50,11 @@ func (c *conn) auth(args [][]byte) {
 		user = string(args[1])
 	}
 	if len(args) > 3 {
-		c.out.fail(syntax)
+		c.out.error(syntax)
 		return
 	}
 	if !c.login(user, password) {
-		c.out.fail(wrongPass)
+		c.out.error(wrongPass)
 		return
 	}
 	c.out.ok()
@@ -70,7 +70,7 @@ func (c *conn) hello(args [][]byte) {
 		case "3":
 			resp3 = true
 		default:
-			c.out.fail(noProto)
+			c.out.error(noProto)
 			return
 		}
 	}
@@ -78,37 +78,37 @@ func (c *conn) hello(args [][]byte) {
 		switch option := strings.ToUpper(string(rest[0])); {
 		case option == "AUTH" && len(rest) >= 3:
 			if !c.login(string(rest[1]), string(rest[2])) {
-				c.out.fail(wrongPass)
+				c.out.error(wrongPass)
 				return
 			}
 			rest = rest[3:]
 		case option == "SETNAME" && len(rest) >= 2:
-			if name = string(rest[1]); !isName(name) {
-				c.out.fail(badName)
+			if name = string(rest[1]); !isValidName(name) {
+				c.out.error(badName)
 				return
 			}
 			rest = rest[2:]
 		default:
-			c.out.fail("ERR Syntax error in HELLO option '" + string(rest[0]) + "'")
+			c.out.error("ERR Syntax error in HELLO option '" + string(rest[0]) + "'")
 			return
 		}
 	}
-	if !c.session.admitted {
-		c.out.fail("NOAUTH HELLO must be called with the client already authenticated, otherwise the " +
+	if !c.session.authenticated {
+		c.out.error("NOAUTH HELLO must be called with the client already authenticated, otherwise the " +
 			"HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time")
 		return
 	}
 	c.out.resp3, c.session.name = resp3, name
-	c.greet()
+	c.replyHello()
 }
 
-// greet tells the client who it speaks to.
-func (c *conn) greet() {
+// replyHello tells the client who it speaks to.
+func (c *conn) replyHello() {
 	proto := int64(2)
 	if c.out.resp3 {
 		proto = 3
 	}
-	c.out.pairs(7)
+	c.out.mapHeader(7)
 	c.out.text("server")
 	c.out.text("penstock")
 	c.out.text("version")
@@ -122,11 +122,11 @@ func (c *conn) greet() {
 	c.out.text("role")
 	c.out.text("master")
 	c.out.text("modules")
-	c.out.array(0)
+	c.out.arrayHeader(0)
 }
 
-// isName reports whether a client may be called that.
-func isName(name string) bool {
+// isValidName reports whether a client may be called that.
+func isValidName(name string) bool {
 	return !strings.ContainsFunc(name, func(r rune) bool { return r < '!' || r > '~' })
 }
 
@@ -137,7 +137,7 @@ func (c *conn) ping(args [][]byte) {
 	case 2:
 		c.out.bulk(args[1])
 	default:
-		c.wrongArity("ping")
+		c.replyWrongArity("ping")
 	}
 }
 
@@ -145,21 +145,21 @@ func (c *conn) echo(args [][]byte) { c.out.bulk(args[1]) }
 
 func (c *conn) quit([][]byte) {
 	c.out.ok()
-	c.leaving = true
+	c.closing = true
 }
 
-func (c *conn) resetAll([][]byte) {
-	c.reset()
+func (c *conn) reset([][]byte) {
+	c.resetSession()
 	c.out.simple("RESET")
 }
 
 // selectDB is SELECT. There is one database.
 func (c *conn) selectDB(args [][]byte) {
-	switch n, ok := natural(args[1]); {
+	switch n, ok := parseNatural(args[1]); {
 	case !ok:
-		c.out.fail(notInteger)
+		c.out.error(notInteger)
 	case n != 0:
-		c.out.fail("ERR DB index is out of range")
+		c.out.error("ERR DB index is out of range")
 	default:
 		c.out.ok()
 	}
@@ -178,13 +178,13 @@ func (c *conn) client(args [][]byte) {
 	case sub == "SETINFO" && len(rest) == 2:
 		c.setInfo(strings.ToUpper(string(rest[0])), string(rest[1]))
 	case sub == "INFO" && len(rest) == 0, sub == "LIST":
-		c.out.text(c.describe()) // others are nobody's business
+		c.out.text(c.clientLine()) // others are nobody's business
 	case (sub == "NO-EVICT" || sub == "NO-TOUCH") && len(rest) == 1:
 		c.out.ok()
 	case sub == "TRACKING" && len(rest) >= 1:
 		c.out.ok() // and nothing is ever invalid, because nothing can be cached: that takes MULTI
 	default:
-		c.out.fail(fmt.Sprintf("ERR unknown subcommand or wrong number of arguments for '%s'. Try CLIENT ID, GETNAME, SETNAME, SETINFO, INFO or LIST.", args[1]))
+		c.out.error(fmt.Sprintf("ERR unknown subcommand or wrong number of arguments for '%s'. Try CLIENT ID, GETNAME, SETNAME, SETINFO, INFO or LIST.", args[1]))
 	}
 }
 
@@ -197,8 +197,8 @@ func (c *conn) getName() {
 }
 
 func (c *conn) setName(name string) {
-	if !isName(name) {
-		c.out.fail(badName)
+	if !isValidName(name) {
+		c.out.error(badName)
 		return
 	}
 	c.session.name = name
@@ -207,8 +207,8 @@ func (c *conn) setName(name string) {
 
 func (c *conn) setInfo(option, value string) {
 	switch {
-	case !isName(value):
-		c.out.fail("ERR " + strings.ToLower(option) + " cannot contain spaces, newlines or special characters.")
+	case !isValidName(value):
+		c.out.error("ERR " + strings.ToLower(option) + " cannot contain spaces, newlines or special characters.")
 	case option == "LIB-NAME":
 		c.session.libName = value
 		c.out.ok()
@@ -216,12 +216,12 @@ func (c *conn) setInfo(option, value string) {
 		c.session.libVer = value
 		c.out.ok()
 	default:
-		c.out.fail("ERR Unrecognized option '" + option + "'")
+		c.out.error("ERR Unrecognized option '" + option + "'")
 	}
 }
 
-// describe returns the line of CLIENT LIST.
-func (c *conn) describe() string {
+// clientLine returns the line of CLIENT LIST.
+func (c *conn) clientLine() string {
 	resp := "2"
 	if c.out.resp3 {
 		resp = "3"

@@ -16,41 +16,41 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// A gated store decides when it is let.
-type gated struct {
+// A blockingStore store decides when it is let.
+type blockingStore struct {
 	penstock.Store
-	asked chan struct{}
-	gate  chan struct{}
+	called chan struct{}
+	release  chan struct{}
 }
 
-func newGated() *gated {
-	return &gated{Store: penstock.NewMemory(nil), asked: make(chan struct{}, 100), gate: make(chan struct{})}
+func newBlockingStore() *blockingStore {
+	return &blockingStore{Store: penstock.NewMemory(nil), called: make(chan struct{}, 100), release: make(chan struct{})}
 }
 
-func (g *gated) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
-	g.asked <- struct{}{}
+func (g *blockingStore) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+	g.called <- struct{}{}
 	select {
-	case <-g.gate:
+	case <-g.release:
 		return g.Store.Take(ctx, r)
 	case <-ctx.Done():
 		return penstock.Decision{}, ctx.Err()
 	}
 }
 
-func TestShutdownAnswersWhatHasArrived(t *testing.T) {
-	store := newGated()
-	d := newDoor(t, store, nil, nil, nil)
-	addr := open(t, d)
+func TestShutdownAnswersReceivedCommands(t *testing.T) {
+	store := newBlockingStore()
+	d := newServer(t, store, nil, nil, nil)
+	addr := startServer(t, d)
 	idler, asker := dial(t, addr), dial(t, addr)
 	idler.want("+PONG", "PING")
 	take := encode("CL.THROTTLE", "k", "15", "30", "60")
 	asker.send(take)
-	<-store.asked
+	<-store.called
 	asker.send(take + encode("PING")) // which nobody reads while the first is decided
 
 	done := make(chan error)
 	go func() { done <- d.Shutdown(t.Context()) }()
-	if got := idler.hear(); got != "closed" {
+	if got := idler.read(); got != "closed" {
 		t.Errorf("who was idle hears %s", got)
 	}
 	if _, err := net.DialTimeout("tcp", addr, time.Second); err == nil {
@@ -61,9 +61,9 @@ func TestShutdownAnswersWhatHasArrived(t *testing.T) {
 		t.Fatalf("Shutdown returned while a command was being decided: %v", err)
 	default:
 	}
-	close(store.gate)
+	close(store.release)
 	for _, want := range []string{"*5 :0 :16 :15 :-1 :2", "*5 :0 :16 :14 :-1 :4", "+PONG", "closed"} {
-		if got := asker.hear(); got != want {
+		if got := asker.read(); got != want {
 			t.Fatalf("got %s, want %s", got, want)
 		}
 	}
@@ -72,12 +72,12 @@ func TestShutdownAnswersWhatHasArrived(t *testing.T) {
 	}
 }
 
-func TestShutdownByForce(t *testing.T) {
-	store := newGated() // that is never let
-	d := newDoor(t, store, nil, nil, nil)
-	c := dial(t, open(t, d))
+func TestShutdownDeadlineClosesConnections(t *testing.T) {
+	store := newBlockingStore() // that is never let
+	d := newServer(t, store, nil, nil, nil)
+	c := dial(t, startServer(t, d))
 	c.send(encode("CL.THROTTLE", "k", "15", "30", "60"))
-	<-store.asked
+	<-store.called
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := d.Shutdown(ctx); !errors.Is(err, context.Canceled) {
@@ -86,14 +86,14 @@ func TestShutdownByForce(t *testing.T) {
 	if _, err := io.Copy(io.Discard, c.conn); err != nil && !strings.Contains(err.Error(), "reset") {
 		t.Errorf("the client hears %v", err)
 	}
-	d.open.Wait() // for the store was told to give up
+	d.openConns.Wait() // for the store was told to give up
 }
 
 // Everything that was decided before the end was answered, however busy it was.
-func TestShutdownUnderLoad(t *testing.T) {
+func TestShutdownUnderLoadAnswersEveryTake(t *testing.T) {
 	before := runtime.NumGoroutine()
 	memory := penstock.NewMemory(nil)
-	d := newDoor(t, memory, nil, nil, nil)
+	d := newServer(t, memory, nil, nil, nil)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -117,15 +117,15 @@ func TestShutdownUnderLoad(t *testing.T) {
 				if _, err := io.WriteString(nc, pipeline); err != nil {
 					break
 				}
-				if !hearAll(r, 1+i*5, &granted) {
+				if !readGrants(r, 1+i*5, &granted) {
 					return
 				}
 			}
-			hearAll(r, 1<<30, &granted)
+			readGrants(r, 1<<30, &granted)
 		})
 	}
-	awaitConns(t, d, 8)
-	await(t, func() bool { return granted.Load() > 1000 })
+	waitForConns(t, d, 8)
+	waitFor(t, func() bool { return granted.Load() > 1000 })
 	if err := d.Shutdown(t.Context()); err != nil {
 		t.Errorf("Shutdown: %v", err)
 	}
@@ -133,18 +133,18 @@ func TestShutdownUnderLoad(t *testing.T) {
 		t.Errorf("Serve: %v", err)
 	}
 	clients.Wait()
-	look := must(d.throttles.get(params{burst - 1, 1, 60}))
+	look := must(d.limiters.get(throttleParams{burst - 1, 1, 60}))
 	left := must(look.limiter.Peek(t.Context(), "k"))
 	if taken := burst - left.Remaining; taken != granted.Load() {
 		t.Errorf("%d were taken, and %d of them answered", taken, granted.Load())
 	}
-	await(t, func() bool { return runtime.NumGoroutine() <= before })
+	waitFor(t, func() bool { return runtime.NumGoroutine() <= before })
 }
 
-// hearAll hears n grants, and reports whether there were as many.
-func hearAll(r *bufio.Reader, n int, granted *atomic.Int64) bool {
+// readGrants hears n grants, and reports whether there were as many.
+func readGrants(r *bufio.Reader, n int, granted *atomic.Int64) bool {
 	for range n {
-		text, err := hear(r)
+		text, err := readReply(r)
 		if err != nil || !strings.HasPrefix(text, "*5 :0 ") {
 			return false
 		}
@@ -155,24 +155,24 @@ func hearAll(r *bufio.Reader, n int, granted *atomic.Int64) bool {
 
 // Who is still sending when the connection ends is heard out, so that the last answer
 // arrives and is followed by the end, and not by an error.
-func TestGoodbyes(t *testing.T) {
-	c := dial(t, open(t, newDoor(t, penstock.NewMemory(nil), nil, nil, nil)))
+func TestQuitDeliversLastReply(t *testing.T) {
+	c := dial(t, startServer(t, newServer(t, penstock.NewMemory(nil), nil, nil, nil)))
 	c.send(encode("QUIT") + strings.Repeat(encode("PING"), 4000))
 	for _, want := range []string{"+OK", "closed"} {
-		if got := c.hear(); got != want {
+		if got := c.read(); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
 }
 
-func TestServeAfterShutdown(t *testing.T) {
-	d := newDoor(t, penstock.NewMemory(nil), nil, nil, nil)
+func TestServeAfterShutdownReturnsNil(t *testing.T) {
+	d := newServer(t, penstock.NewMemory(nil), nil, nil, nil)
 	for range 2 {
 		if err := d.Shutdown(t.Context()); err != nil {
 			t.Errorf("Shutdown: %v", err)
 		}
 	}
-	l := newRoad(t)
+	l := newTestListener(t)
 	if err := d.Serve(l); err != nil {
 		t.Errorf("Serve: got %v, want nil", err)
 	}
@@ -183,24 +183,24 @@ func TestServeAfterShutdown(t *testing.T) {
 
 var errBroken = errors.New("broken")
 
-// A bumpy listener fails before it works.
-type bumpy struct {
-	*road
+// A failingListener listener fails before it works.
+type failingListener struct {
+	*testListener
 	errors []error
 }
 
-func (b *bumpy) Accept() (net.Conn, error) {
+func (b *failingListener) Accept() (net.Conn, error) {
 	if len(b.errors) > 0 {
 		err := b.errors[0]
 		b.errors = b.errors[1:]
 		return nil, err
 	}
-	return b.road.Accept()
+	return b.testListener.Accept()
 }
 
-func TestAcceptingEndsWithTheListener(t *testing.T) {
-	d := newDoor(t, penstock.NewMemory(nil), nil, nil, nil)
-	if err := d.Serve(&bumpy{newRoad(t), []error{errBroken}}); !errors.Is(err, errBroken) {
+func TestServeReturnsListenerError(t *testing.T) {
+	d := newServer(t, penstock.NewMemory(nil), nil, nil, nil)
+	if err := d.Serve(&failingListener{newTestListener(t), []error{errBroken}}); !errors.Is(err, errBroken) {
 		t.Errorf("Serve: got %v, want %v", err, errBroken)
 	}
 	if err := d.Shutdown(t.Context()); err != nil {
@@ -208,12 +208,12 @@ func TestAcceptingEndsWithTheListener(t *testing.T) {
 	}
 }
 
-func TestUnixSocketIsThisMachine(t *testing.T) {
+func TestUnixSocketCountsAsLoopback(t *testing.T) {
 	l, err := net.Listen("unix", t.TempDir()+"/resp")
 	if err != nil {
 		t.Fatal(err)
 	}
-	serve(t, newDoor(t, penstock.NewMemory(nil), nil, nil, nil), l)
+	serve(t, newServer(t, penstock.NewMemory(nil), nil, nil, nil), l)
 	nc, err := net.Dial("unix", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -223,17 +223,17 @@ func TestUnixSocketIsThisMachine(t *testing.T) {
 	c.want(":1", "DEL", "k")
 }
 
-func TestTook(t *testing.T) {
+func TestObserveLatencyOncePerPipeline(t *testing.T) {
 	var batches atomic.Int64
-	d := newDoor(t, penstock.NewMemory(nil), nil, nil, &Options{ObserveLatency: func(took time.Duration) {
-		if took < 0 || took > patient {
+	d := newServer(t, penstock.NewMemory(nil), nil, nil, &Options{ObserveLatency: func(took time.Duration) {
+		if took < 0 || took > testTimeout {
 			t.Errorf("it took %v", took)
 		}
 		batches.Add(1)
 	}})
-	c := direct(d)
-	c.replies(t, encode("PING"), encode("PING"), encode("PING"))
-	c.replies(t, "PI")
+	c := newFakeClient(d)
+	c.doAll(t, encode("PING"), encode("PING"), encode("PING"))
+	c.doAll(t, "PI")
 	if got := batches.Load(); got != 1 {
 		t.Errorf("told %d times, want once for what came together", got)
 	}

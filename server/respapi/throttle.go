@@ -35,17 +35,17 @@ const (
 // maxKey is how long a key may be.
 const maxKey = 4 << 10
 
-// A throttle is a limit as CL.THROTTLE has it, made ready.
-type throttle struct {
-	params  params
+// A cachedLimiter is a limit as CL.THROTTLE has it, made ready.
+type cachedLimiter struct {
+	params  throttleParams
 	limiter *penstock.Limiter
 }
 
-// params are the numbers of a CL.THROTTLE that make its limit.
-type params struct{ maxBurst, count, period int64 }
+// throttleParams are the numbers of a CL.THROTTLE that make its limit.
+type throttleParams struct{ maxBurst, count, period int64 }
 
-// cellError is how redis-cell begins every error.
-const cellError = "Cell error: Store error: "
+// cellErrorPrefix is how redis-cell begins every error.
+const cellErrorPrefix = "Cell error: Store error: "
 
 const (
 	usage      = "Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]"
@@ -53,34 +53,34 @@ const (
 	zeroRate   = "Zero rates are not supported"
 )
 
-// A badArgument is what is wrong with the arguments of a command.
-type badArgument string
+// A argumentError is what is wrong with the arguments of a command.
+type argumentError string
 
-func (e badArgument) Error() string { return string(e) }
+func (e argumentError) Error() string { return string(e) }
 
-// checkKey returns an error if a store must not be asked about a key. A request that
+// validateKey returns an error if a store must not be asked about a key. A request that
 // the store refuses would take others of its trip along.
-func checkKey(key []byte) error {
+func validateKey(key []byte) error {
 	switch {
 	case len(key) == 0:
-		return badArgument("key is empty: want any bytes that say who is asking")
+		return argumentError("key is empty: want any bytes that say who is asking")
 	case len(key) > maxKey:
-		return badArgument(fmt.Sprintf("key of %d bytes: must be at most %d", len(key), maxKey))
+		return argumentError(fmt.Sprintf("key of %d bytes: must be at most %d", len(key), maxKey))
 	}
 	return nil
 }
 
 // limit returns the limit of the parameters.
-func (p params) limit() (penstock.Limit, error) {
+func (p throttleParams) limit() (penstock.Limit, error) {
 	if p.count == 0 || p.period == 0 {
-		return penstock.Limit{}, badArgument(zeroRate)
+		return penstock.Limit{}, argumentError(zeroRate)
 	}
 	if p.maxBurst == math.MaxInt64 || p.period > math.MaxInt64/int64(time.Second) {
-		return penstock.Limit{}, badArgument(outOfRange)
+		return penstock.Limit{}, argumentError(outOfRange)
 	}
 	interval := int64(float64(p.period*int64(time.Second)) / float64(p.count)) // in doubles, as redis-cell does
 	if interval == 0 {
-		return penstock.Limit{}, badArgument(zeroRate)
+		return penstock.Limit{}, argumentError(zeroRate)
 	}
 	l := penstock.Limit{Name: shortName, Count: 1, Period: time.Duration(interval), Burst: p.maxBurst + 1}
 	if high, fill := bits.Mul64(uint64(interval), uint64(l.Burst)); high != 0 || fill >= longFill {
@@ -89,15 +89,15 @@ func (p params) limit() (penstock.Limit, error) {
 	return l, nil
 }
 
-// throttles keeps limits that were asked about, because checking one takes longer
+// limiterCache keeps limits that were asked about, because checking one takes longer
 // than deciding by it.
-type throttles struct {
+type limiterCache struct {
 	store penstock.Store
-	slots [512]atomic.Pointer[throttle]
+	slots [512]atomic.Pointer[cachedLimiter]
 }
 
-func (ts *throttles) get(p params) (*throttle, error) {
-	slot := &ts.slots[p.mix()%uint64(len(ts.slots))]
+func (ts *limiterCache) get(p throttleParams) (*cachedLimiter, error) {
+	slot := &ts.slots[p.hash()%uint64(len(ts.slots))]
 	if t := slot.Load(); t != nil && t.params == p {
 		return t, nil
 	}
@@ -109,13 +109,13 @@ func (ts *throttles) get(p params) (*throttle, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &throttle{params: p, limiter: limiter}
+	t := &cachedLimiter{params: p, limiter: limiter}
 	slot.Store(t)
 	return t, nil
 }
 
-// mix tells parameters apart well enough to spread them over the slots.
-func (p params) mix() uint64 {
+// hash tells parameters apart well enough to spread them over the slots.
+func (p throttleParams) hash() uint64 {
 	const odd = 0x9e3779b97f4a7c15
 	h := (uint64(p.maxBurst)*odd ^ uint64(p.count)) * odd
 	return (h ^ uint64(p.period)) * odd >> 32
@@ -123,29 +123,29 @@ func (p params) mix() uint64 {
 
 // A throttleCall is a CL.THROTTLE with its arguments understood.
 type throttleCall struct {
-	*throttle
+	*cachedLimiter
 	key      []byte
 	quantity int64
 }
 
-// readThrottle makes sense of the arguments of CL.THROTTLE.
-func (ts *throttles) readThrottle(args [][]byte) (call throttleCall, err error) {
+// parseThrottle makes sense of the arguments of CL.THROTTLE.
+func (ts *limiterCache) parseThrottle(args [][]byte) (call throttleCall, err error) {
 	if len(args) != 5 && len(args) != 6 {
-		return call, badArgument(usage)
+		return call, argumentError(usage)
 	}
-	if err := checkKey(args[1]); err != nil {
+	if err := validateKey(args[1]); err != nil {
 		return call, err
 	}
 	numbers := [4]int64{3: 1}
 	for i, arg := range args[2:] {
-		n, ok := natural(arg)
+		n, ok := parseNatural(arg)
 		if !ok {
-			return call, notNatural(arg)
+			return call, naturalError(arg)
 		}
 		numbers[i] = n
 	}
 	call.key, call.quantity = args[1], numbers[3]
-	call.throttle, err = ts.get(params{numbers[0], numbers[1], numbers[2]})
+	call.cachedLimiter, err = ts.get(throttleParams{numbers[0], numbers[1], numbers[2]})
 	if err == nil && call.quantity > 1 {
 		err = call.checkQuantity()
 	}
@@ -156,13 +156,13 @@ func (ts *throttles) readThrottle(args [][]byte) (call throttleCall, err error) 
 func (c *throttleCall) checkQuantity() error {
 	interval := int64(c.limiter.Limit().Period)
 	if c.quantity > math.MaxInt64/interval {
-		return badArgument(outOfRange)
+		return argumentError(outOfRange)
 	}
 	return nil
 }
 
-// natural reads a number that is not negative.
-func natural(text []byte) (n int64, ok bool) {
+// parseNatural reads a number that is not negative.
+func parseNatural(text []byte) (n int64, ok bool) {
 	if len(text) > 1 && text[0] == '+' {
 		text = text[1:]
 	}
@@ -186,18 +186,18 @@ func natural(text []byte) (n int64, ok bool) {
 // maxNaturalDigits are as many as an unsigned word always has room for.
 const maxNaturalDigits = 19
 
-// notNatural says what is wrong with a number.
-func notNatural(text []byte) error {
+// naturalError says what is wrong with a number.
+func naturalError(text []byte) error {
 	if len(text) > 1 && text[0] == '-' {
-		if _, ok := natural(text[1:]); ok {
-			return badArgument(outOfRange)
+		if _, ok := parseNatural(text[1:]); ok {
+			return argumentError(outOfRange)
 		}
 	}
-	return badArgument("Couldn't parse as integer: " + printable(text))
+	return argumentError("Couldn't parse as integer: " + printable(text))
 }
 
-// throttled replies with a decision.
-func (r *reply) throttled(d *penstock.Decision) {
+// decision replies with a decision.
+func (r *reply) decision(d *penstock.Decision) {
 	limited, retry := byte('1'), int64(-1)
 	switch {
 	case d.Allowed:

@@ -16,7 +16,7 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-func certificate(t *testing.T) tls.Certificate {
+func newCertificate(t *testing.T) tls.Certificate {
 	t.Helper()
 	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
 	template := &x509.Certificate{
@@ -27,11 +27,11 @@ func certificate(t *testing.T) tls.Certificate {
 }
 
 func TestTLS(t *testing.T) {
-	cert := certificate(t)
+	cert := newCertificate(t)
 	roots := x509.NewCertPool()
 	roots.AddCert(must(x509.ParseCertificate(cert.Certificate[0])))
-	l := newRoad(t)
-	d := newDoor(t, penstock.NewMemory(nil), nil, nil, nil)
+	l := newTestListener(t)
+	d := newServer(t, penstock.NewMemory(nil), nil, nil, nil)
 	serve(t, d, tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}}))
 	nc, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{RootCAs: roots})
 	if err != nil {
@@ -40,7 +40,7 @@ func TestTLS(t *testing.T) {
 	c := newClient(t, nc)
 	c.send(strings.Repeat(encode("CL.THROTTLE", "k", "2", "1", "60"), 3) + encode("QUIT"))
 	for _, want := range []string{"*5 :0 :3 :2 :-1 :60", "*5 :0 :3 :1 :-1 :120", "*5 :0 :3 :0 :-1 :180", "+OK", "closed"} {
-		if got := c.hear(); got != want {
+		if got := c.read(); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
@@ -48,10 +48,10 @@ func TestTLS(t *testing.T) {
 
 // Who begins a handshake and does not end it is cut off like one who does not end a
 // command.
-func TestTLSHandshakeThatStops(t *testing.T) {
-	l := newRoad(t)
-	d := newDoor(t, penstock.NewMemory(nil), nil, nil, &Options{CommandTimeout: 20 * time.Millisecond})
-	serve(t, d, tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{certificate(t)}}))
+func TestTLSHandshakeTimeout(t *testing.T) {
+	l := newTestListener(t)
+	d := newServer(t, penstock.NewMemory(nil), nil, nil, &Options{CommandTimeout: 20 * time.Millisecond})
+	serve(t, d, tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{newCertificate(t)}}))
 	c := l.dial(t)
 	c.send("\x16\x03\x01")
 	if _, err := io.Copy(io.Discard, c.conn); err != nil && !strings.Contains(err.Error(), "reset") {

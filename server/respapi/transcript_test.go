@@ -35,35 +35,35 @@ func TestTranscripts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, s := range scenes(string(text)) {
+		for _, s := range parseTranscripts(string(text)) {
 			at := fmt.Sprintf("%s:%d", name, s.line)
 			t.Run(s.title+" in memory", func(t *testing.T) {
-				c := newClock()
-				s.play(t, at, c, c.memory(), c.set)
+				c := newFakeClock()
+				s.run(t, at, c, c.memory(), c.set)
 			})
 			t.Run(s.title+" on redis", func(t *testing.T) {
-				c := newClock()
-				held.Clock.Set(c.now())
-				s.play(t, at, c, redisOn(t, held), func(now time.Time) {
+				c := newFakeClock()
+				heldRedis.Clock.Set(c.now())
+				s.run(t, at, c, newRedisStore(t, heldRedis), func(now time.Time) {
 					c.set(now)
-					held.Clock.Set(now)
+					heldRedis.Clock.Set(now)
 				})
 			})
 		}
 	}
 }
 
-// A scene is a story about one client.
-type scene struct {
+// A transcript is a story about one client.
+type transcript struct {
 	title string
 	line  int // from 1, of the title
 	lines []string
 }
 
-func scenes(text string) (all []scene) {
+func parseTranscripts(text string) (all []transcript) {
 	for i, line := range strings.Split(text, "\n") {
 		if title, ok := strings.CutPrefix(line, "== "); ok {
-			all = append(all, scene{title: title, line: i + 1})
+			all = append(all, transcript{title: title, line: i + 1})
 		} else if len(all) > 0 {
 			s := &all[len(all)-1]
 			s.lines = append(s.lines, strings.TrimSpace(line))
@@ -72,11 +72,11 @@ func scenes(text string) (all []scene) {
 	return all
 }
 
-func (s *scene) play(t *testing.T, at string, c *clock, store penstock.Store, set func(time.Time)) {
+func (s *transcript) run(t *testing.T, at string, c *fakeClock, store penstock.Store, set func(time.Time)) {
 	began := c.now()
-	door := newDoor(t, store, c, &engine.Options{Token: "secret"}, nil)
-	here, there := newRoad(t), newRoad(t)
-	there.from = elsewhere
+	door := newServer(t, store, c, &engine.Options{Token: "secret"}, nil)
+	here, there := newTestListener(t), newTestListener(t)
+	there.from = remoteAddr
 	serve(t, door, here)
 	serve(t, door, there)
 	client, replies := here.dial(t), 0
@@ -94,12 +94,12 @@ func (s *scene) play(t *testing.T, at string, c *clock, store penstock.Store, se
 		case word == "elsewhere":
 			client = there.dial(t)
 		case word == ">":
-			sent.WriteString(encode(words(t, rest)...))
+			sent.WriteString(encode(splitWords(t, rest)...))
 		case word == ">>":
 			sent.WriteString(must(strconv.Unquote(rest)))
 		default:
 			replies++
-			if got := strings.TrimSpace(client.hear()); got != line {
+			if got := strings.TrimSpace(client.read()); got != line {
 				t.Fatalf("%s+%d:\ngot  %s\nwant %s", at, i+1, got, line)
 			}
 		}
@@ -109,8 +109,8 @@ func (s *scene) play(t *testing.T, at string, c *clock, store penstock.Store, se
 	}
 }
 
-// words splits a line as people type it.
-func words(t *testing.T, line string) []string {
+// splitWords splits a line as people type it.
+func splitWords(t *testing.T, line string) []string {
 	var p parser
 	if n, err := p.nextInline([]byte(line + "\n")); err != nil || n == 0 {
 		t.Fatalf("%s: %v", line, err)

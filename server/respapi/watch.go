@@ -14,22 +14,22 @@ const (
 	partial        // waiting for the rest of one
 	busy           // deciding
 	writing        // waiting until the client has received its answers
-	doings
+	numActivities
 )
 
-// A watched is what the door has seen of a connection.
-type watched struct {
-	doing uint64    // and how many turns before it
+// A observation is what the door has seen of a connection.
+type observation struct {
+	activity uint64    // and how many turns before it
 	since time.Time // it was first seen doing that
 }
 
-// do says what the connection is doing from now on. Every batch of commands is a
+// setActivity says what the connection is doing from now on. Every batch of commands is a
 // turn: as long as none is complete, what trickles in does not count as a change.
-func (c *conn) do(what uint64) { c.doing.Store(c.turns*doings + what) }
+func (c *conn) setActivity(what uint64) { c.activity.Store(c.rounds*numActivities + what) }
 
-// watch closes connections that do the same for too long, until the door is closed.
-func (d *Server) watch() {
-	limits := [doings]time.Duration{
+// reap closes connections that do the same for too long, until the door is closed.
+func (d *Server) reap() {
+	limits := [numActivities]time.Duration{
 		idle: d.options.IdleTimeout, partial: d.options.CommandTimeout, writing: d.options.WriteTimeout,
 	}
 	tick := time.NewTicker(max(min(limits[idle], limits[partial], limits[writing])/4, time.Millisecond))
@@ -37,23 +37,23 @@ func (d *Server) watch() {
 	for {
 		select {
 		case <-tick.C:
-			d.look(limits, time.Now())
+			d.closeStalled(limits, time.Now())
 		case <-d.ctx.Done():
 			return
 		}
 	}
 }
 
-func (d *Server) look(limits [doings]time.Duration, now time.Time) {
+func (d *Server) closeStalled(limits [numActivities]time.Duration, now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for c := range d.conns {
-		doing := c.doing.Load()
-		limit := limits[doing%doings]
+		doing := c.activity.Load()
+		limit := limits[doing%numActivities]
 		switch {
-		case doing != c.seen.doing || c.seen.since.IsZero():
-			c.seen = watched{doing, now}
-		case limit > 0 && now.Sub(c.seen.since) >= limit:
+		case doing != c.observed.activity || c.observed.since.IsZero():
+			c.observed = observation{doing, now}
+		case limit > 0 && now.Sub(c.observed.since) >= limit:
 			_ = c.net.Close()
 		}
 	}

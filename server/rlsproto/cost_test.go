@@ -12,7 +12,7 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 )
 
-func TestACallAllocatesNothing(t *testing.T) {
+func TestCallAllocatesNothing(t *testing.T) {
 	s := newService(t, &Options{})
 	data := marshal(t, &pb.RateLimitRequest{Domain: "house", Descriptors: []*common.RateLimitDescriptor{
 		{Entries: []*common.RateLimitDescriptor_Entry{{Key: "user", Value: "ada"}}},

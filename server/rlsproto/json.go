@@ -22,7 +22,7 @@ func (s *Service) HandleJSON(ctx context.Context, body []byte, mayUndo bool) (an
 		return nil, false, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
 	var c Call
-	if err := c.Request.fromProto(&message, s.judge.MaxDescriptors()); err != nil {
+	if err := c.Request.fromProto(&message, s.engine.MaxDescriptors()); err != nil {
 		return nil, false, err
 	}
 	if err := s.Handle(ctx, &c, mayUndo); err != nil {
@@ -42,7 +42,7 @@ func (q *Request) fromProto(m *pb.RateLimitRequest, maxDescriptors int) error {
 		if len(from.GetEntries()) > maxEntries {
 			return tooManyEntries()
 		}
-		d := q.add()
+		d := q.addDescriptor()
 		for _, e := range from.GetEntries() {
 			d.Entries = append(d.Entries, rules.Entry{Key: e.GetKey(), Value: e.GetValue()})
 		}

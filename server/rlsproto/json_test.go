@@ -14,7 +14,7 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-const houseRules = `
+const testRules = `
 domain: house
 descriptors:
   - key: user
@@ -28,7 +28,7 @@ var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 
 func newService(t testing.TB, o *Options) *Service {
 	t.Helper()
-	set, err := rules.Parse(rules.File{Name: "test.yaml", Text: []byte(houseRules)})
+	set, err := rules.Parse(rules.File{Name: "test.yaml", Text: []byte(testRules)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func sameJSON(t *testing.T, a, b string) bool {
 	return reflect.DeepEqual(x, y)
 }
 
-func TestJSON(t *testing.T) {
+func TestHandleJSON(t *testing.T) {
 	s := newService(t, &Options{Headers: true, DynamicMetadata: true})
 	for _, c := range []struct {
 		ask, answer string
@@ -95,7 +95,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-func TestJSONThatCannotBeDecided(t *testing.T) {
+func TestHandleJSONErrors(t *testing.T) {
 	s := newService(t, &Options{})
 	entries := strings.Repeat(`{"key":"a"},`, 16) + `{"key":"a"}`
 	for _, c := range []struct {
@@ -120,7 +120,7 @@ func TestJSONThatCannotBeDecided(t *testing.T) {
 	}
 }
 
-func TestGivingBackInJSON(t *testing.T) {
+func TestHandleJSONRefund(t *testing.T) {
 	s := newService(t, &Options{})
 	const ask = `{"domain":"house","descriptors":[{"entries":[{"key":"user","value":"ada"}],"hitsAddend":"2"%}]}`
 	remaining := func(mayUndo bool, more string) uint32 {
@@ -146,7 +146,7 @@ func TestGivingBackInJSON(t *testing.T) {
 }
 
 // What is no text is told as text all the same, and does not spoil the answer.
-func TestMetadataOfAnyBytes(t *testing.T) {
+func TestMetadataInvalidUTF8(t *testing.T) {
 	s := newService(t, &Options{DynamicMetadata: true})
 	var c Call
 	c.Request = Request{Domain: "house", Descriptors: []Descriptor{{Entries: []rules.Entry{{Key: "user", Value: "\xffada"}}}}}
@@ -162,7 +162,7 @@ func TestMetadataOfAnyBytes(t *testing.T) {
 	}
 }
 
-func TestMetadataOfAnyKind(t *testing.T) {
+func TestMetadataValueTypes(t *testing.T) {
 	for _, c := range []struct{ from, want any }{
 		{int64(-7), -7.0},
 		{uint64(7), 7.0},
@@ -174,13 +174,13 @@ func TestMetadataOfAnyKind(t *testing.T) {
 		{map[string]any{"a": map[string]any{}}, map[string]any{"a": map[string]any{}}},
 		{time.Second, "1s"},
 	} {
-		if got := valueOf(c.from).AsInterface(); !reflect.DeepEqual(got, c.want) {
+		if got := newValue(c.from).AsInterface(); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%#v: got %#v, want %#v", c.from, got, c.want)
 		}
 	}
 }
 
-func TestMergingLeavesTheRulesAlone(t *testing.T) {
+func TestMetadataMergeKeepsRules(t *testing.T) {
 	first := map[string]any{"a": map[string]any{"x": "1"}, "b": "text"}
 	second := map[string]any{"a": map[string]any{"x": "2", "y": "3"}, "b": map[string]any{}, "c": "new"}
 	all := map[string]any{}

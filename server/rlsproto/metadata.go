@@ -11,12 +11,12 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// metadataOf returns what Envoy's filters behind the limit are told: the request,
+// newMetadata returns what Envoy's filters behind the limit are told: the request,
 // and the metadata of the rules that let it pass.
-func metadataOf(q *Request, v *engine.Result) *structpb.Struct {
+func newMetadata(q *Request, v *engine.Result) *structpb.Struct {
 	fields := map[string]*structpb.Value{
-		"domain":      text(q.Domain),
-		"descriptors": listOf(q.Descriptors, descriptorMetadata),
+		"domain":      stringValue(q.Domain),
+		"descriptors": newList(q.Descriptors, descriptorMetadata),
 	}
 	addSources(fields["descriptors"].GetListValue().GetValues(), v)
 	if q.HitsAddend != 0 {
@@ -29,17 +29,17 @@ func metadataOf(q *Request, v *engine.Result) *structpb.Struct {
 		}
 	}
 	if len(passed) > 0 {
-		fields["metadata"] = valueOf(passed)
+		fields["metadata"] = newValue(passed)
 	}
 	return &structpb.Struct{Fields: fields}
 }
 
 func descriptorMetadata(d Descriptor) *structpb.Value {
 	fields := map[string]*structpb.Value{
-		"entries": listOf(d.Entries, func(e rules.Entry) *structpb.Value { return text(e.Key + "=" + e.Value) }),
+		"entries": newList(d.Entries, func(e rules.Entry) *structpb.Value { return stringValue(e.Key + "=" + e.Value) }),
 	}
 	if d.HasLimit {
-		fields["limit"] = text(d.Limit.String())
+		fields["limit"] = stringValue(d.Limit.String())
 	}
 	if d.HasHitsAddend {
 		fields["hitsAddend"] = structpb.NewNumberValue(float64(d.HitsAddend))
@@ -51,7 +51,7 @@ func descriptorMetadata(d Descriptor) *structpb.Value {
 func addSources(descriptors []*structpb.Value, v *engine.Result) {
 	for i := range v.Statuses {
 		if source := v.Statuses[i].Decision.Source; source != penstock.SourceStore {
-			descriptors[i].GetStructValue().Fields["source"] = text(source.String())
+			descriptors[i].GetStructValue().Fields["source"] = stringValue(source.String())
 		}
 	}
 }
@@ -71,7 +71,7 @@ func merge(into, from map[string]any) {
 	for key, value := range from {
 		have, ok := into[key]
 		if !ok {
-			into[key] = copied(value)
+			into[key] = deepCopy(value)
 			continue
 		}
 		inner, isMap := have.(map[string]any)
@@ -81,8 +81,8 @@ func merge(into, from map[string]any) {
 	}
 }
 
-// copied returns a value whose maps are not those of a rule, which others read.
-func copied(value any) any {
+// deepCopy returns a value whose maps are not those of a rule, which others read.
+func deepCopy(value any) any {
 	from, ok := value.(map[string]any)
 	if !ok {
 		return value
@@ -92,28 +92,28 @@ func copied(value any) any {
 	return into
 }
 
-// valueOf returns a value of a rule file in protobuf's words. What has no such
+// newValue returns a value of a rule file in protobuf's words. What has no such
 // words is told as text.
-func valueOf(value any) *structpb.Value {
+func newValue(value any) *structpb.Value {
 	switch value := value.(type) {
 	case map[string]any:
 		fields := make(map[string]*structpb.Value, len(value))
 		for key, inner := range value {
-			fields[valid(key)] = valueOf(inner)
+			fields[validUTF8(key)] = newValue(inner)
 		}
 		return structpb.NewStructValue(&structpb.Struct{Fields: fields})
 	case []any:
-		return listOf(value, valueOf)
+		return newList(value, newValue)
 	case string:
-		return text(value)
+		return stringValue(value)
 	}
 	if v, err := structpb.NewValue(value); err == nil {
 		return v
 	}
-	return text(fmt.Sprint(value))
+	return stringValue(fmt.Sprint(value))
 }
 
-func listOf[T any](from []T, value func(T) *structpb.Value) *structpb.Value {
+func newList[T any](from []T, value func(T) *structpb.Value) *structpb.Value {
 	list := &structpb.ListValue{Values: make([]*structpb.Value, len(from))}
 	for i := range from {
 		list.Values[i] = value(from[i])
@@ -121,7 +121,7 @@ func listOf[T any](from []T, value func(T) *structpb.Value) *structpb.Value {
 	return structpb.NewListValue(list)
 }
 
-// text returns a text as protobuf can carry it.
-func text(s string) *structpb.Value { return structpb.NewStringValue(valid(s)) }
+// stringValue returns a text as protobuf can carry it.
+func stringValue(s string) *structpb.Value { return structpb.NewStringValue(validUTF8(s)) }
 
-func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+func validUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

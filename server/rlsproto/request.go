@@ -68,8 +68,8 @@ func (q *Request) cost(d *Descriptor) int64 {
 	return int64(hits)
 }
 
-// longest is the longest period that a limit may have.
-const longest = 366 * 24 * time.Hour
+// maxPeriod is the longest period that a limit may have.
+const maxPeriod = 366 * 24 * time.Hour
 
 // apply makes the override the limit of a descriptor.
 func (o *Override) apply(d *engine.Descriptor) error {
@@ -83,7 +83,7 @@ func (o *Override) apply(d *engine.Descriptor) error {
 		return nil
 	}
 	n := time.Duration(o.UnitMultiplier)
-	if n < 1 || n > longest/unit.Length() {
+	if n < 1 || n > maxPeriod/unit.Length() {
 		return fmt.Errorf("want a period of up to 366 days, got %d times a %v", o.UnitMultiplier, unit)
 	}
 	d.Limit.Period *= n
@@ -95,8 +95,8 @@ func (q *Request) reset() {
 	q.Domain, q.HitsAddend, q.Descriptors = "", 0, q.Descriptors[:0]
 }
 
-// add returns a new descriptor of the request.
-func (q *Request) add() *Descriptor {
+// addDescriptor returns a new descriptor of the request.
+func (q *Request) addDescriptor() *Descriptor {
 	if n := len(q.Descriptors); n < cap(q.Descriptors) {
 		q.Descriptors = q.Descriptors[:n+1]
 		d := &q.Descriptors[n]

@@ -42,12 +42,12 @@ type Limit struct {
 // A Header is one for Envoy to add to its response.
 type Header struct{ Name, Value string }
 
-// respond writes the response by the verdict.
-func (s *Service) respond(c *Call) {
+// buildResponse writes the response by the verdict.
+func (s *Service) buildResponse(c *Call) {
 	r := &c.Response
-	r.Over, r.Statuses, r.Headers, r.Metadata = c.verdict.Over, r.Statuses[:0], r.Headers[:0], nil
-	for i := range c.verdict.Statuses {
-		st := s.statusOf(&c.verdict.Statuses[i])
+	r.Over, r.Statuses, r.Headers, r.Metadata = c.result.Over, r.Statuses[:0], r.Headers[:0], nil
+	for i := range c.result.Statuses {
+		st := s.statusOf(&c.result.Statuses[i])
 		if d := &c.Request.Descriptors[i]; st.HasLimit && d.Limit.HasUnitMultiplier {
 			st.Limit.UnitMultiplier = d.Limit.UnitMultiplier
 		}
@@ -57,7 +57,7 @@ func (s *Service) respond(c *Call) {
 		s.addHeaders(c)
 	}
 	if s.options.DynamicMetadata {
-		r.Metadata = metadataOf(&c.Request, &c.verdict)
+		r.Metadata = newMetadata(&c.Request, &c.result)
 	}
 }
 
@@ -101,7 +101,7 @@ func (s *Service) addHeaders(c *Call) {
 		st := &c.Response.Statuses[i]
 		switch {
 		case !st.HasLimit:
-		case st.Over && !c.verdict.Statuses[i].Rule.Quota:
+		case st.Over && !c.result.Statuses[i].Rule.Quota:
 			closest = st
 		case closest == nil || st.Remaining < closest.Remaining:
 			closest = st

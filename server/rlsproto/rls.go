@@ -45,13 +45,13 @@ type Options struct {
 
 // A Service answers requests by a judge's verdict. It is safe for concurrent use.
 type Service struct {
-	judge   *engine.Engine
+	engine   *engine.Engine
 	options Options
 }
 
 // New returns a service. Nil options are all defaults.
 func New(j *engine.Engine, o *Options) *Service {
-	s := &Service{judge: j}
+	s := &Service{engine: j}
 	if o != nil {
 		s.options = *o
 	}
@@ -76,8 +76,8 @@ type Call struct {
 	Request  Request
 	Response Response
 
-	asked   []engine.Descriptor
-	verdict engine.Result
+	descriptors   []engine.Descriptor
+	result engine.Result
 }
 
 // Handle decides the request of a call, and writes the response. Only a caller
@@ -86,19 +86,19 @@ func (s *Service) Handle(ctx context.Context, c *Call, mayUndo bool) error {
 	if !mayUndo && c.Request.HasRefund() {
 		return ErrRefundForbidden
 	}
-	if err := c.ask(); err != nil {
+	if err := c.buildDescriptors(); err != nil {
 		return err
 	}
-	if err := s.judge.Decide(ctx, c.Request.Domain, c.asked, &c.verdict); err != nil {
+	if err := s.engine.Decide(ctx, c.Request.Domain, c.descriptors, &c.result); err != nil {
 		return err
 	}
-	s.respond(c)
+	s.buildResponse(c)
 	return nil
 }
 
-// ask turns the request into descriptors for the judge.
-func (c *Call) ask() error {
-	c.asked = c.asked[:0]
+// buildDescriptors turns the request into descriptors for the judge.
+func (c *Call) buildDescriptors() error {
+	c.descriptors = c.descriptors[:0]
 	for i := range c.Request.Descriptors {
 		d := &c.Request.Descriptors[i]
 		asked := engine.Descriptor{Entries: d.Entries, Cost: c.Request.cost(d)}
@@ -107,7 +107,7 @@ func (c *Call) ask() error {
 				return fmt.Errorf("%w: descriptor %d: %w", ErrBadOverride, i, err)
 			}
 		}
-		c.asked = append(c.asked, asked)
+		c.descriptors = append(c.descriptors, asked)
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ import (
 // Envoy may be in no encoding at all, and is to be limited all the same.
 func (q *Request) Unmarshal(data []byte, maxDescriptors int) error {
 	q.reset()
-	return eachField(data, func(f field) error {
+	return forEachField(data, func(f field) error {
 		switch f.tag {
 		case tag(1, protowire.BytesType):
 			q.Domain = f.text()
@@ -28,7 +28,7 @@ func (q *Request) Unmarshal(data []byte, maxDescriptors int) error {
 			if len(q.Descriptors) == maxDescriptors {
 				return tooManyDescriptors(maxDescriptors)
 			}
-			return q.add().unmarshal(f.bytes)
+			return q.addDescriptor().unmarshal(f.bytes)
 		case tag(3, protowire.VarintType):
 			q.HitsAddend = uint32(f.number)
 		}
@@ -37,7 +37,7 @@ func (q *Request) Unmarshal(data []byte, maxDescriptors int) error {
 }
 
 func (d *Descriptor) unmarshal(data []byte) error {
-	return eachField(data, func(f field) error {
+	return forEachField(data, func(f field) error {
 		switch f.tag {
 		case tag(1, protowire.BytesType):
 			if len(d.Entries) == maxEntries {
@@ -59,7 +59,7 @@ func (d *Descriptor) unmarshal(data []byte) error {
 }
 
 func unmarshalEntry(e *rules.Entry, data []byte) error {
-	return eachField(data, func(f field) error {
+	return forEachField(data, func(f field) error {
 		switch f.tag {
 		case tag(1, protowire.BytesType):
 			e.Key = f.text()
@@ -71,7 +71,7 @@ func unmarshalEntry(e *rules.Entry, data []byte) error {
 }
 
 func (o *Override) unmarshal(data []byte) error {
-	return eachField(data, func(f field) error {
+	return forEachField(data, func(f field) error {
 		switch f.tag {
 		case tag(1, protowire.VarintType):
 			o.RequestsPerUnit = uint32(f.number)
@@ -92,7 +92,7 @@ func (o *Override) unmarshal(data []byte) error {
 // unmarshalWrapped reads a number that is in a message of its own, so that one
 // can tell whether it was set.
 func unmarshalWrapped(n *uint64, data []byte) error {
-	return eachField(data, func(f field) error {
+	return forEachField(data, func(f field) error {
 		if f.tag == tag(1, protowire.VarintType) {
 			*n = f.number
 		}
@@ -112,13 +112,13 @@ func tag(n protowire.Number, t protowire.Type) uint64 { return protowire.EncodeT
 // text returns the bytes of a field as a text, without a copy.
 func (f field) text() string { return unsafe.String(unsafe.SliceData(f.bytes), len(f.bytes)) }
 
-// eachField calls read for every field of a message that is a number or bytes. The
+// forEachField calls read for every field of a message that is a number or bytes. The
 // others are none of ours.
-func eachField(data []byte, read func(field) error) error {
+func forEachField(data []byte, read func(field) error) error {
 	for len(data) > 0 {
 		number, kind, n := protowire.ConsumeTag(data)
 		if n < 0 {
-			return malformed(n)
+			return malformedError(n)
 		}
 		if number > protowire.MaxValidNumber {
 			return fmt.Errorf("%w: there is no field %d", ErrMalformed, number)
@@ -134,7 +134,7 @@ func eachField(data []byte, read func(field) error) error {
 			n = protowire.ConsumeFieldValue(number, kind, data)
 		}
 		if n < 0 {
-			return malformed(n)
+			return malformedError(n)
 		}
 		if err := read(f); err != nil {
 			return err
@@ -144,7 +144,7 @@ func eachField(data []byte, read func(field) error) error {
 	return nil
 }
 
-func malformed(n int) error {
+func malformedError(n int) error {
 	return fmt.Errorf("%w: %w", ErrMalformed, protowire.ParseError(n))
 }
 

@@ -79,7 +79,7 @@ func sameRequest(a, b *Request) bool {
 	return true
 }
 
-func TestRequestsReadAsGeneratedOnesDo(t *testing.T) {
+func TestRequestUnmarshalMatchesGenerated(t *testing.T) {
 	var got Request // used again and again
 	rapid.Check(t, func(t *rapid.T) {
 		m := drawRequest(t)
@@ -104,8 +104,8 @@ func TestRequestsReadAsGeneratedOnesDo(t *testing.T) {
 	})
 }
 
-// FuzzRequest reads any bytes both ways.
-func FuzzRequest(f *testing.F) {
+// FuzzRequestUnmarshal reads any bytes both ways.
+func FuzzRequestUnmarshal(f *testing.F) {
 	for _, m := range []*pb.RateLimitRequest{
 		{},
 		{Domain: "house", HitsAddend: 3, Descriptors: []*common.RateLimitDescriptor{{}}},
@@ -146,7 +146,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-func TestTextsMayBeAnyBytes(t *testing.T) {
+func TestRequestUnmarshalAnyBytes(t *testing.T) {
 	entry := append([]byte("\x0a\x04user"), "\x12\x03\xff\x00\xfe"...)
 	data := append([]byte("\x0a\x05house\x12"), byte(len(entry)+2), 0x0a, byte(len(entry)))
 	data = append(data, entry...)
@@ -159,7 +159,7 @@ func TestTextsMayBeAnyBytes(t *testing.T) {
 	}
 }
 
-func TestBrokenRequestsAreMalformed(t *testing.T) {
+func TestRequestUnmarshalMalformed(t *testing.T) {
 	whole := marshal(t, &pb.RateLimitRequest{Domain: "house", HitsAddend: 300, Descriptors: []*common.RateLimitDescriptor{
 		{Entries: []*common.RateLimitDescriptor_Entry{{Key: "user", Value: "ada"}}, HitsAddend: wrapperspb.UInt64(300)},
 	}})
@@ -184,7 +184,7 @@ func TestBrokenRequestsAreMalformed(t *testing.T) {
 	}
 }
 
-func TestTooMuchIsRefusedBeforeThereIsRoomForIt(t *testing.T) {
+func TestRequestUnmarshalLimitsAllocation(t *testing.T) {
 	var q Request
 	many := []byte(strings.Repeat("\x12\x00", 100_000))
 	if err := q.Unmarshal(many, 64); !errors.Is(err, engine.ErrTooManyDescriptors) || cap(q.Descriptors) > 128 {
@@ -222,12 +222,12 @@ func drawResponse(t *rapid.T) *Response {
 		r.Headers = append(r.Headers, Header{texts.Draw(t, "header"), texts.Draw(t, "value")})
 	}
 	if rapid.Bool().Draw(t, "has metadata") {
-		r.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{texts.Draw(t, "field"): text(texts.Draw(t, "text"))}}
+		r.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{texts.Draw(t, "field"): stringValue(texts.Draw(t, "text"))}}
 	}
 	return r
 }
 
-func TestResponsesAreWrittenAsGeneratedOnesAre(t *testing.T) {
+func TestResponseAppendMatchesGenerated(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := drawResponse(t)
 		var got pb.RateLimitResponse

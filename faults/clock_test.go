@@ -19,7 +19,7 @@ type clock struct{ ahead atomic.Int64 }
 // redisOn starts a server whose clock is wrong.
 func (r *run) redisOn(ahead time.Duration) (*redistest.Server, *clock) {
 	r.Helper()
-	server := redistest.Launch(r, redistest.Options{HeldClock: true})
+	server := redistest.StartForTest(r, redistest.Options{FakeClock: true})
 	r.servers = append(r.servers, server)
 	c := &clock{}
 	c.ahead.Store(int64(ahead))
@@ -49,7 +49,7 @@ func (r *run) redisOn(ahead time.Duration) (*redistest.Server, *clock) {
 // aheadOf returns how far a server's clock is ahead of ours, in seconds.
 func (r *run) aheadOf(server *redistest.Server) int {
 	r.Helper()
-	text, _, _ := strings.Cut(redistest.Tell(r, server, "TIME"), "\n")
+	text, _, _ := strings.Cut(redistest.MustCommand(r, server, "TIME"), "\n")
 	seconds, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
 		r.Fatal(err)
@@ -82,7 +82,7 @@ func (r *run) step(by time.Duration) {
 	l := r.start("redis://" + server.Addr)
 	l.answers(r.few(1500))
 	clock.ahead.Store(int64(by))
-	redistest.Await(r, "the clock steps", func() bool { return r.aheadOf(server) != 0 })
+	redistest.WaitFor(r, "the clock steps", func() bool { return r.aheadOf(server) != 0 })
 	r.history.loses()
 	l.answers(r.few(1000))
 	sign := int(by / by.Abs())

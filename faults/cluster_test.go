@@ -27,7 +27,7 @@ func loseNode(r *run) {
 	r.history.loses()
 	l.misses(50)
 	r.recovers(l, c.Nodes[victim+redistest.Shards])
-	redistest.Await(r, "a key of the lost shard is decided", func() bool {
+	redistest.WaitFor(r, "a key of the lost shard is decided", func() bool {
 		_, err := store.Take(context.Background(), r.request(r.keyOf(store, victim), 0))
 		return err == nil
 	})
@@ -82,13 +82,13 @@ func moveSlots(r *run) {
 		l.answers(300)
 		for i := range int64(8) {
 			slot := c.Slot(r, fmt.Sprintf("k%d", max(l.newest.Load()-i, 0)))
-			moved += c.Migrate(r, slot, (c.Owner(r, slot)+1+round%2)%redistest.Shards)
+			moved += c.MigrateSlot(r, slot, (c.Owner(r, slot)+1+round%2)%redistest.Shards)
 		}
 	}
 	l.answers(300)
 	r.servers = append(r.servers, c.Nodes[:redistest.Shards]...)
 	r.happened("keys that were moved", moved)
-	r.happened("calls that were sent elsewhere", redistest.Stat(r, "errorstat_ASK", c.Nodes...)+redistest.Stat(r, "errorstat_MOVED", c.Nodes...))
+	r.happened("calls that were sent elsewhere", redistest.InfoCounter(r, "errorstat_ASK", c.Nodes...)+redistest.InfoCounter(r, "errorstat_MOVED", c.Nodes...))
 }
 
 // forgetScriptsOfAll is F10 in a Cluster.
@@ -98,10 +98,10 @@ func forgetScriptsOfAll(r *run) {
 	for range r.few(5) {
 		l.answers(100)
 		for _, node := range c.Nodes[:redistest.Shards] {
-			redistest.Tell(r, node, "SCRIPT", "FLUSH")
+			redistest.MustCommand(r, node, "SCRIPT", "FLUSH")
 		}
 	}
 	l.answers(100)
 	r.servers = append(r.servers, c.Nodes[:redistest.Shards]...)
-	r.happened("calls of a script that was forgotten", redistest.Stat(r, "errorstat_NOSCRIPT", c.Nodes...))
+	r.happened("calls of a script that was forgotten", redistest.InfoCounter(r, "errorstat_NOSCRIPT", c.Nodes...))
 }

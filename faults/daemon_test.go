@@ -118,7 +118,7 @@ func (d *daemon) start() {
 		_ = d.command.Wait() // its state says it
 		close(d.exited)
 	}()
-	redistest.Await(d.tb, "the daemon is ready", func() bool { return d.ready() })
+	redistest.WaitFor(d.tb, "the daemon is ready", func() bool { return d.ready() })
 }
 
 func (d *daemon) ready() bool {

@@ -39,13 +39,13 @@ func redisDies(r *run) {
 	r.load.answers(r.few(500))
 	server.Kill()
 	r.load.misses(50)
-	redistest.Await(r, "the daemon says that it decides without Redis", func() bool {
+	redistest.WaitFor(r, "the daemon says that it decides without Redis", func() bool {
 		text, err := d.get("/readyz")
 		return err == nil && strings.Contains(text, `"degraded": true`)
 	})
 	r.restart(server)
 	r.load.answers(r.few(500))
-	redistest.Await(r, "the daemon says what was lost", func() bool { return d.metric("penstock_store_state_losses_total", "") > 0 })
+	redistest.WaitFor(r, "the daemon says what was lost", func() bool { return d.metric("penstock_store_state_losses_total", "") > 0 })
 	r.happened("times that Redis was away", d.metric("penstock_store_changes_total", `state="away"`))
 	r.happened("times that Redis has lost what it counted", d.metric("penstock_store_state_losses_total", ""))
 }
@@ -89,7 +89,7 @@ func (r *run) daemonDies(d *daemon) {
 	d.kill()
 	r.happened("daemons killed by a signal", d.killedBySignal())
 	unknown := r.history.count(&r.history.unknown)
-	redistest.Await(r, "callers notice", func() bool { return r.history.count(&r.history.unknown) > unknown+10 })
+	redistest.WaitFor(r, "callers notice", func() bool { return r.history.count(&r.history.unknown) > unknown+10 })
 	d.start()
 	r.load.answers(r.few(300))
 }
@@ -107,7 +107,7 @@ func daemonDiesRemembering(r *run) {
 	d := r.serve(&daemon{flags: []string{"--data", r.TempDir(), "--snapshot-interval", "1s"}})
 	r.load.answers(r.few(500))
 	saved := d.metric("penstock_snapshots_total", `result="success"`)
-	redistest.Await(r, "counts are saved", func() bool { return d.metric("penstock_snapshots_total", `result="success"`) > saved })
+	redistest.WaitFor(r, "counts are saved", func() bool { return d.metric("penstock_snapshots_total", `result="success"`) > saved })
 	r.daemonDies(d)
 	r.happened("keys that were there before anybody asked again", len(regexp.MustCompile(`(?m)keys=[1-9]`).FindAllString(d.log.String(), -1)))
 }
@@ -117,7 +117,7 @@ func damage(r *run) {
 	data := r.TempDir()
 	d := r.serve(&daemon{flags: []string{"--data", data, "--snapshot-interval", "1s"}})
 	r.load.answers(r.few(300))
-	redistest.Await(r, "counts are saved", func() bool { return d.metric("penstock_snapshots_total", `result="success"`) > 0 })
+	redistest.WaitFor(r, "counts are saved", func() bool { return d.metric("penstock_snapshots_total", `result="success"`) > 0 })
 	d.kill()
 	damaged := 0
 	files, err := filepath.Glob(filepath.Join(data, "*"))
@@ -152,7 +152,7 @@ func reload(r *run) {
 		failed, loaded := d.metric("penstock_config_loads_total", `"failure"`), d.metric("penstock_config_loads_total", `"success"`)
 		writeRules(r, d.rules(), rules)
 		d.signal(syscall.SIGHUP)
-		redistest.Await(r, "the rules are read", func() bool {
+		redistest.WaitFor(r, "the rules are read", func() bool {
 			return d.metric("penstock_config_loads_total", `"failure"`)+d.metric("penstock_config_loads_total", `"success"`) > failed+loaded
 		})
 	}
@@ -166,7 +166,7 @@ func reload(r *run) {
 // or take those of callers who come and go.
 func (r *run) returns(d *daemon, goroutines, files int) {
 	r.Helper()
-	redistest.Await(r, fmt.Sprintf("the daemon is back at %d goroutines and %d files", goroutines, files), func() bool {
+	redistest.WaitFor(r, fmt.Sprintf("the daemon is back at %d goroutines and %d files", goroutines, files), func() bool {
 		return d.metric("go_goroutines", "") <= goroutines+20 && d.openFiles() <= files+10
 	})
 }
@@ -186,7 +186,7 @@ func muteLog(r *run) {
 	})
 	r.load.answers(200)
 	writeRules(r, d.rules(), "domain: [")
-	redistest.Await(r, "the pipe is full", func() bool {
+	redistest.WaitFor(r, "the pipe is full", func() bool {
 		d.signal(syscall.SIGHUP)
 		return buffered(reader) > pipeSize-300
 	})
@@ -208,7 +208,7 @@ func fullDisk(r *run) {
 		flags: []string{"--data", data, "--snapshot-interval", "1s"},
 		logs:  func() (*os.File, error) { return os.OpenFile("/dev/full", os.O_WRONLY, 0) },
 	})
-	redistest.Await(r, "counts cannot be saved", func() bool { return d.metric("penstock_snapshots_total", `result="failure"`) > 0 })
+	redistest.WaitFor(r, "counts cannot be saved", func() bool { return d.metric("penstock_snapshots_total", `result="failure"`) > 0 })
 	r.load.answers(r.few(300))
 	r.happened("savings that failed", d.metric("penstock_snapshots_total", `result="failure"`))
 }
@@ -233,11 +233,11 @@ func noFiles(r *run) {
 		}
 		strangers = append(strangers, c)
 	}
-	redistest.Await(r, "the daemon has no files left", func() bool { return d.openFiles() >= most })
+	redistest.WaitFor(r, "the daemon has no files left", func() bool { return d.openFiles() >= most })
 	r.happened("files that it had open, of all that it may", d.openFiles())
 	r.load.answers(r.few(200))
 	hangUp()
-	redistest.Await(r, "the daemon has files again", func() bool { return d.openFiles() < most/2 })
+	redistest.WaitFor(r, "the daemon has files again", func() bool { return d.openFiles() < most/2 })
 	r.load.answers(r.few(200))
 	if _, err := d.get("/readyz"); err != nil {
 		r.Errorf("when the strangers have gone: %v", err)

@@ -98,9 +98,9 @@ func (f *fault) execute(t testing.TB) row {
 // connections (INV-24), and looks for keys that would stay for ever (INV-23).
 func (r *run) leavesNothing() {
 	r.Helper()
-	redistest.Mortal(r, r.servers...)
+	redistest.CheckExpiry(r, r.servers...)
 	if r.goroutines > 0 {
-		redistest.Await(r, "INV-24 goroutines end", func() bool { return runtime.NumGoroutine() <= r.goroutines+50 })
+		redistest.WaitFor(r, "INV-24 goroutines end", func() bool { return runtime.NumGoroutine() <= r.goroutines+50 })
 	}
 }
 
@@ -161,7 +161,7 @@ func (r *run) request(key int, cost int64) penstock.Request {
 // redis starts a server.
 func (r *run) redis(args ...string) *redistest.Server {
 	r.Helper()
-	server := redistest.Launch(r, redistest.Options{Args: args})
+	server := redistest.StartForTest(r, redistest.Options{Args: args})
 	r.servers = append(r.servers, server)
 	return server
 }

@@ -64,7 +64,7 @@ func expireAtOnce(r *run) {
 		}
 	}
 	expired := func() int {
-		n, err := strconv.Atoi(redistest.Field(r, server, "expired_keys"))
+		n, err := strconv.Atoi(redistest.InfoField(r, server, "expired_keys"))
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -72,7 +72,7 @@ func expireAtOnce(r *run) {
 	}
 	r.spread(server, n)
 	// Redis looks for the last of them at leisure.
-	redistest.Await(r, "the windows are over, and most keys gone", func() bool { return expired() >= n*3/4 })
+	redistest.WaitFor(r, "the windows are over, and most keys gone", func() bool { return expired() >= n*3/4 })
 	l.answers(300)
 	r.happened("keys that expired", expired())
 }
@@ -80,7 +80,7 @@ func expireAtOnce(r *run) {
 // spread fails if the keys of windows that end together expire together.
 func (r *run) spread(server *redistest.Server, keys int) {
 	r.Helper()
-	text := redistest.Tell(r, server, "EVAL", `
+	text := redistest.MustCommand(r, server, "EVAL", `
 		local at, most = {}, 0
 		for _, name in ipairs(redis.call('KEYS', '*window*')) do
 			local t = redis.call('PEXPIRETIME', name)

@@ -113,7 +113,7 @@ func (l *load) misses(times int) { l.await("callers notice", &l.run.history.miss
 func (l *load) await(what string, counter *int, times int) {
 	l.run.Helper()
 	until := l.run.history.count(counter) + times
-	redistest.Await(l.run, what, func() bool { return l.run.history.count(counter) >= until })
+	redistest.WaitFor(l.run, what, func() bool { return l.run.history.count(counter) >= until })
 }
 
 // finish ends the load, and takes whatever is left of its keys, so that all that
@@ -135,7 +135,7 @@ func (l *load) finish() {
 		}
 		r := l.run.request(key, 10*capacity(l.run.limitOf(key)))
 		r.AtMost = true
-		redistest.Await(l.run, "what is left can be taken", func() bool {
+		redistest.WaitFor(l.run, "what is left can be taken", func() bool {
 			began := time.Since(l.run.history.began)
 			d, err := l.drain(r)
 			if err != nil {
@@ -153,7 +153,7 @@ func (l *load) finish() {
 func (l *load) exhaust() {
 	for key := range l.run.history.granted() {
 		node := max(key/perDoor-1, 0)
-		redistest.Await(l.run, "what is left can be taken", func() bool {
+		redistest.WaitFor(l.run, "what is left can be taken", func() bool {
 			e := l.take(node, key%perDoor)
 			for e.err == nil && e.decision.Allowed {
 				e = l.take(node, key%perDoor)

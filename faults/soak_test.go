@@ -95,7 +95,7 @@ func TestSoak(t *testing.T) {
 }
 
 func startSoak(t testing.TB) *soak {
-	s := &soak{TB: t, redis: redistest.Launch(t, redistest.Options{})}
+	s := &soak{TB: t, redis: redistest.StartForTest(t, redistest.Options{})}
 	s.proxy = redistest.StartProxy(t, s.redis.Addr)
 	rules := filepath.Join(t.TempDir(), "rules.yaml")
 	writeRules(t, rules, doorRules)
@@ -118,7 +118,7 @@ func (s *soak) dip(d dip, gap time.Duration) {
 	l := &load{run: r, nodes: s.doors, pace: time.Millisecond, close: func() {}, first: int64(s.rounds) % (perDoor / keysOfOne) * keysOfOne}
 	r.load = l
 	if l.first == 0 {
-		redistest.Tell(s, s.redis, "FLUSHALL") // for all keys were used before
+		redistest.MustCommand(s, s.redis, "FLUSHALL") // for all keys were used before
 	}
 	s.rounds++
 	stood := standstill()
@@ -171,7 +171,7 @@ func standstill() (latest func() time.Duration) {
 // of garbage has not come to.
 func (s *soak) returns() {
 	s.Helper()
-	redistest.Await(s, fmt.Sprintf("the daemon is back at %v, from %v", s.base, s.resources()), func() bool {
+	redistest.WaitFor(s, fmt.Sprintf("the daemon is back at %v, from %v", s.base, s.resources()), func() bool {
 		now := s.resources()
 		return now.goroutines <= s.base.goroutines+3*members && now.files <= s.base.files+3*members && now.heap <= s.base.heap+64
 	})
@@ -209,26 +209,26 @@ func (s *soak) hangRedis(r *run) {
 }
 
 func (s *soak) flushRedis(r *run) {
-	before := redistest.Stat(s, "cmdstat_flushall", s.redis)
-	redistest.Tell(s, s.redis, "FLUSHALL")
-	r.happened("times that all was forgotten", redistest.Stat(s, "cmdstat_flushall", s.redis)-before)
+	before := redistest.InfoCounter(s, "cmdstat_flushall", s.redis)
+	redistest.MustCommand(s, s.redis, "FLUSHALL")
+	r.happened("times that all was forgotten", redistest.InfoCounter(s, "cmdstat_flushall", s.redis)-before)
 }
 
 func (s *soak) flushScripts(r *run) {
-	before := redistest.Stat(s, "errorstat_NOSCRIPT", s.redis)
-	redistest.Tell(s, s.redis, "SCRIPT", "FLUSH")
+	before := redistest.InfoCounter(s, "errorstat_NOSCRIPT", s.redis)
+	redistest.MustCommand(s, s.redis, "SCRIPT", "FLUSH")
 	r.load.answers(100)
-	r.happened("calls of a script that was forgotten", redistest.Stat(s, "errorstat_NOSCRIPT", s.redis)-before)
+	r.happened("calls of a script that was forgotten", redistest.InfoCounter(s, "errorstat_NOSCRIPT", s.redis)-before)
 }
 
 func (s *soak) cutRedis(r *run) { r.happened("connections that were cut", s.proxy.CutAll()) }
 
 func (s *soak) slowRedis(r *run) {
-	before := s.proxy.Held()
+	before := s.proxy.DelayedReplies()
 	s.proxy.Delay(200 * time.Millisecond)
 	r.load.misses(50)
 	s.proxy.Delay(0)
-	r.happened("replies that were held back", s.proxy.Held()-before)
+	r.happened("replies that were held back", s.proxy.DelayedReplies()-before)
 }
 
 func (s *soak) killDaemon(r *run) {
@@ -258,7 +258,7 @@ func (s *soak) readRules(r *run, result, rules string) {
 	count := func() int { return s.daemon.metric("penstock_config_loads_total", `"`+result+`"`) }
 	before := count()
 	writeRules(s, s.daemon.rules(), rules)
-	redistest.Await(s, "the rules are read", func() bool { return count() > before })
+	redistest.WaitFor(s, "the rules are read", func() bool { return count() > before })
 	r.happened("times that rules were read", count()-before)
 	if result == "failure" {
 		writeRules(s, s.daemon.rules(), strings.TrimLeft(doorRules, "\n"))

@@ -19,19 +19,19 @@ func dieEmpty(r *run) {
 	l := r.start("redis://" + server.Addr)
 	l.answers(r.few(2000))
 	r.die(server)
-	r.happened("scripts that the server had forgotten", redistest.Stat(r, "errorstat_NOSCRIPT", server))
+	r.happened("scripts that the server had forgotten", redistest.InfoCounter(r, "errorstat_NOSCRIPT", server))
 }
 
 // die kills a server, and starts it again when callers have noticed.
 func (r *run) die(server *redistest.Server) {
 	r.Helper()
-	before := redistest.Field(r, server, "run_id")
+	before := redistest.InfoField(r, server, "run_id")
 	server.Kill()
 	r.history.loses()
 	r.load.misses(100)
 	r.restart(server)
 	r.load.answers(r.few(1000))
-	if redistest.Field(r, server, "run_id") != before {
+	if redistest.InfoField(r, server, "run_id") != before {
 		r.happened("servers with a new run id", 1)
 	}
 }
@@ -40,13 +40,13 @@ func (r *run) die(server *redistest.Server) {
 func dieRemembering(r *run) {
 	server := r.redis("--appendonly", "yes", "--aof-use-rdb-preamble", "yes",
 		"--key-load-delay", "100", "--loading-process-events-interval-bytes", "1024", "--rdbcompression", "no")
-	redistest.Tell(r, server, "EVAL", "for i = 1, 300 do redis.call('SET', i, string.rep('x', 1100), 'PX', 600000) end", "0")
-	redistest.Tell(r, server, "BGREWRITEAOF")
-	redistest.Await(r, "the file is written anew", func() bool { return redistest.Field(r, server, "aof_rewrite_in_progress") == "0" })
+	redistest.MustCommand(r, server, "EVAL", "for i = 1, 300 do redis.call('SET', i, string.rep('x', 1100), 'PX', 600000) end", "0")
+	redistest.MustCommand(r, server, "BGREWRITEAOF")
+	redistest.WaitFor(r, "the file is written anew", func() bool { return redistest.InfoField(r, server, "aof_rewrite_in_progress") == "0" })
 	l := r.start("redis://" + server.Addr)
 	l.answers(r.few(2000))
 	r.die(server)
-	r.happened("calls that met a server which was loading", redistest.Stat(r, "errorstat_LOADING", server))
+	r.happened("calls that met a server which was loading", redistest.InfoCounter(r, "errorstat_LOADING", server))
 }
 
 // hang is F3.
@@ -54,7 +54,7 @@ func hang(r *run) {
 	server := r.redis()
 	l := r.start("redis://" + server.Addr)
 	l.answers(r.few(2000))
-	redistest.Tell(r, server, "CONFIG", "RESETSTAT")
+	redistest.MustCommand(r, server, "CONFIG", "RESETSTAT")
 	before := r.history.count(&r.history.answered)
 	if err := server.Pause(); err != nil {
 		r.Fatal(err)
@@ -90,7 +90,7 @@ func (r *run) spendsAway(l *load) (settled func()) {
 	}
 	return func() {
 		r.Helper()
-		redistest.Await(r, "INV-21 what was spent meanwhile is charged", func() bool {
+		redistest.WaitFor(r, "INV-21 what was spent meanwhile is charged", func() bool {
 			d, err := l.drain(r.request(key, 0))
 			return err == nil && d.Remaining == capacity(r.limitOf(key))-cost
 		})
@@ -107,7 +107,7 @@ func slow(r *run) {
 	l.answers(r.few(300))
 	p.Delay(0)
 	l.answers(r.few(300))
-	r.happened("replies that were held back", p.Held())
+	r.happened("replies that were held back", p.DelayedReplies())
 }
 
 // tooSlow is F4, beyond it.
@@ -120,7 +120,7 @@ func tooSlow(r *run) {
 	l.misses(r.few(100))
 	p.Delay(0)
 	l.answers(r.few(300))
-	r.happened("replies that came too late", min(p.Held(), r.history.count(&r.history.missed)))
+	r.happened("replies that came too late", min(p.DelayedReplies(), r.history.count(&r.history.missed)))
 }
 
 // cut is F5: the connection breaks after each byte of a reply in turn.
@@ -131,8 +131,8 @@ func cut(r *run) {
 	for k := range r.few(20) {
 		l.answers(50)
 		before := p.Cuts()
-		p.CutAfter(k%10, k%2 == 0)
-		redistest.Await(r, "a reply is cut", func() bool { return p.Cuts() > before })
+		p.CutReplyAfter(k%10, k%2 == 0)
+		redistest.WaitFor(r, "a reply is cut", func() bool { return p.Cuts() > before })
 	}
 	l.answers(300)
 	r.happened("replies that were cut", p.Cuts())
@@ -157,10 +157,10 @@ func forgetScripts(r *run) {
 	l := r.start("redis://" + server.Addr)
 	for range r.few(20) {
 		l.answers(100)
-		redistest.Tell(r, server, "SCRIPT", "FLUSH")
+		redistest.MustCommand(r, server, "SCRIPT", "FLUSH")
 	}
 	l.answers(100)
-	r.happened("calls of a script that was forgotten", redistest.Stat(r, "errorstat_NOSCRIPT", server))
+	r.happened("calls of a script that was forgotten", redistest.InfoCounter(r, "errorstat_NOSCRIPT", server))
 }
 
 // forgetKeys is not in the matrix by itself: FLUSHALL is the loss of F1 without its
@@ -169,12 +169,12 @@ func forgetKeys(r *run) {
 	server := r.redis()
 	l := r.start("redis://" + server.Addr)
 	l.answers(r.few(2000))
-	keys := redistest.Field(r, server, "db0")
-	redistest.Tell(r, server, "FLUSHALL")
+	keys := redistest.InfoField(r, server, "db0")
+	redistest.MustCommand(r, server, "FLUSHALL")
 	r.history.loses()
 	l.answers(r.few(1000))
 	if keys != "" {
-		r.happened("times that all keys were lost", redistest.Stat(r, "cmdstat_flushall", server))
+		r.happened("times that all keys were lost", redistest.InfoCounter(r, "cmdstat_flushall", server))
 	}
 }
 
@@ -183,11 +183,11 @@ func fill(r *run) {
 	server := r.redis("--maxmemory-policy", "noeviction")
 	l := r.start("redis://" + server.Addr)
 	l.answers(r.few(2000))
-	redistest.Tell(r, server, "CONFIG", "SET", "maxmemory", "1")
+	redistest.MustCommand(r, server, "CONFIG", "SET", "maxmemory", "1")
 	l.misses(r.few(300))
-	redistest.Tell(r, server, "CONFIG", "SET", "maxmemory", "0")
+	redistest.MustCommand(r, server, "CONFIG", "SET", "maxmemory", "0")
 	l.answers(r.few(300))
-	r.happened("calls for which there was no memory", redistest.Stat(r, "errorstat_OOM", server))
+	r.happened("calls for which there was no memory", redistest.InfoCounter(r, "errorstat_OOM", server))
 }
 
 // evict is F12: strangers' keys push ours out.
@@ -199,17 +199,17 @@ func evict(r *run) {
 		r.Errorf("got warnings %q, want one of a policy that gives units back", w)
 	}
 	l.end() // so that every key is evicted at most once
-	used, err := strconv.Atoi(redistest.Field(r, server, "used_memory"))
+	used, err := strconv.Atoi(redistest.InfoField(r, server, "used_memory"))
 	if err != nil {
 		r.Fatal(err)
 	}
-	redistest.Tell(r, server, "CONFIG", "SET", "maxmemory", strconv.Itoa(used+100_000))
-	redistest.Tell(r, server, "EVAL", "for i = 1, 3000 do redis.call('SET', i, string.rep('x', 100), 'PX', 600000) end", "0")
-	evicted, err := strconv.Atoi(redistest.Field(r, server, "evicted_keys"))
+	redistest.MustCommand(r, server, "CONFIG", "SET", "maxmemory", strconv.Itoa(used+100_000))
+	redistest.MustCommand(r, server, "EVAL", "for i = 1, 3000 do redis.call('SET', i, string.rep('x', 100), 'PX', 600000) end", "0")
+	evicted, err := strconv.Atoi(redistest.InfoField(r, server, "evicted_keys"))
 	if err != nil {
 		r.Fatal(err)
 	}
-	redistest.Tell(r, server, "CONFIG", "SET", "maxmemory", "0")
+	redistest.MustCommand(r, server, "CONFIG", "SET", "maxmemory", "0")
 	r.happened("keys that were evicted", evicted)
 }
 
@@ -220,11 +220,11 @@ func demote(r *run) {
 	l := r.start("redis://" + server.Addr)
 	for range r.few(3) {
 		l.answers(300)
-		before := redistest.Stat(r, "errorstat_READONLY", server)
-		redistest.Tell(r, server, "REPLICAOF", "127.0.0.1", nobody)
-		redistest.Await(r, "callers meet a replica", func() bool { return redistest.Stat(r, "errorstat_READONLY", server) > before })
-		redistest.Tell(r, server, "REPLICAOF", "NO", "ONE")
+		before := redistest.InfoCounter(r, "errorstat_READONLY", server)
+		redistest.MustCommand(r, server, "REPLICAOF", "127.0.0.1", nobody)
+		redistest.WaitFor(r, "callers meet a replica", func() bool { return redistest.InfoCounter(r, "errorstat_READONLY", server) > before })
+		redistest.MustCommand(r, server, "REPLICAOF", "NO", "ONE")
 	}
 	l.answers(300)
-	r.happened("calls that met a replica", redistest.Stat(r, "errorstat_READONLY", server))
+	r.happened("calls that met a replica", redistest.InfoCounter(r, "errorstat_READONLY", server))
 }

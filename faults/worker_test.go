@@ -141,17 +141,17 @@ func dieLeasing(r *run) {
 	}
 	victim, survivor := r.hire(0, url), r.hire(1, url)
 	spent := func() int64 { return victim.granted.Load() + survivor.granted.Load() }
-	redistest.Await(r, "both lease", func() bool {
+	redistest.WaitFor(r, "both lease", func() bool {
 		return victim.leased.Load() > 300 && survivor.leased.Load() > 300 && left()+spent() < workerBurst-50
 	})
 	victim.kill()
 	r.happened("processes killed by a signal", -victim.process.ProcessState.ExitCode())
 	before := survivor.granted.Load()
-	redistest.Await(r, "the other goes on", func() bool { return survivor.granted.Load() > before+300 })
+	redistest.WaitFor(r, "the other goes on", func() bool { return survivor.granted.Load() > before+300 })
 	survivor.kill()
 	r.happened("units that were in their hands", int(workerLimit.Count-left()-spent()))
 	successor := r.hire(0, url)
-	redistest.Await(r, "a successor takes its place", func() bool { return successor.leased.Load() > 300 })
+	redistest.WaitFor(r, "a successor takes its place", func() bool { return successor.leased.Load() > 300 })
 	successor.kill()
 	r.history.ask(0, 0, workerBurst, func() (penstock.Decision, error) {
 		return store.Take(context.Background(), penstock.Request{Key: "k0", Limit: workerLimit, Cost: workerBurst, AtMost: true})

@@ -49,7 +49,7 @@ func TestClosedStoreSaysSo(t *testing.T) {
 func TestCloseWhileCallsAreUnderWay(t *testing.T) {
 	server := launch(t, redistest.Options{})
 	for name, url := range map[string]string{
-		"standalone": "redis://" + server.Addr, "sentinel": redistest.Watch(t, server.Addr), "cluster": redistest.StartHeldCluster(t).URL(),
+		"standalone": "redis://" + server.Addr, "sentinel": redistest.StartSentinel(t, server.Addr), "cluster": redistest.StartFakeClockCluster(t).URL(),
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := runtime.NumGoroutine()

@@ -401,7 +401,7 @@ func clusterMigrates(t *testing.T, c *cluster) {
 		for i := range 8 {
 			name := fmt.Sprintf("k%d", max(crowd.newest.Load()-int64(i), 0))
 			slot := c.Slot(t, name)
-			moved += c.Migrate(t, slot, (c.Owner(t, slot)+1+round%2)%shards)
+			moved += c.MigrateSlot(t, slot, (c.Owner(t, slot)+1+round%2)%shards)
 		}
 	}
 	crowd.answered(t, 300)

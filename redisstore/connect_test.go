@@ -117,7 +117,7 @@ func TestOpenAsAUserWhoMayDoLittle(t *testing.T) {
 		together(t, store, l, 2, "a", "b", "a")
 	}
 	tell(t, server, append(user, "+role")...)
-	take(t, openPrefix(t, strings.Replace(redistest.Watch(t, server.Addr), "://", "://limiter:secret@", 1), prefix, generous), anyRequest)
+	take(t, openPrefix(t, strings.Replace(redistest.StartSentinel(t, server.Addr), "://", "://limiter:secret@", 1), prefix, generous), anyRequest)
 	tell(t, server, append(user, "+info", "+ping")...)
 	store = openPrefix(t, "redis://limiter:secret@"+server.Addr, prefix, generous)
 	if got := store.Warnings(); len(got) != 0 {

@@ -71,7 +71,7 @@ func TestAddressThatMovesToAnotherPrimaryIsNoError(t *testing.T) {
 	p := startProxy(t, old.Addr)
 	crowd := gather(t, openURL(t, "redis://"+p.Addr, generous))
 	crowd.answered(t, 300)
-	connected := p.Dials()
+	connected := p.Connections()
 
 	p.Redirect(next.Addr)
 	changePlaces(t, old, next)
@@ -82,7 +82,7 @@ func TestAddressThatMovesToAnotherPrimaryIsNoError(t *testing.T) {
 		t.Errorf("%d calls met the old primary, and %d the next: nothing has moved",
 			stat(t, "errorstat_READONLY", old), stat(t, "cmdstat_evalsha", next))
 	}
-	if n := p.Dials() - connected; n == 0 || n > 20 {
+	if n := p.Connections() - connected; n == 0 || n > 20 {
 		t.Errorf("%d connections were made when the address moved, want some and not many", n)
 	}
 	mortal(t, old, next)
@@ -104,7 +104,7 @@ func TestSentinelsThatNameAnAddressWhichMovesAreNoError(t *testing.T) {
 	old, next := launch(t, redistest.Options{}), launch(t, redistest.Options{})
 	tell(t, next, "REPLICAOF", "127.0.0.1", strconv.Itoa(old.Port))
 	p := startProxy(t, old.Addr)
-	crowd := gather(t, openURL(t, redistest.Watch(t, p.Addr), generous))
+	crowd := gather(t, openURL(t, redistest.StartSentinel(t, p.Addr), generous))
 	crowd.answered(t, 300)
 	p.Redirect(next.Addr)
 	changePlaces(t, old, next)
@@ -125,10 +125,10 @@ func TestServerThatStaysAReplicaIsNotStormed(t *testing.T) {
 	crowd.answered(t, 300)
 	tell(t, server, "REPLICAOF", "127.0.0.1", strconv.Itoa(freePort(t)))
 	await(t, "callers meet a replica", func() bool { return crowd.failed.Load() > 0 })
-	began, connected, refused := time.Now(), p.Dials(), stat(t, "errorstat_READONLY", server)
-	await(t, "the store tries another connection twice", func() bool { return p.Dials() >= connected+2 })
+	began, connected, refused := time.Now(), p.Connections(), stat(t, "errorstat_READONLY", server)
+	await(t, "the store tries another connection twice", func() bool { return p.Connections() >= connected+2 })
 	crowd.goOn(t, 300)
-	connections, refusals, took := p.Dials()-connected, stat(t, "errorstat_READONLY", server)-refused, time.Since(began)
+	connections, refusals, took := p.Connections()-connected, stat(t, "errorstat_READONLY", server)-refused, time.Since(began)
 	if most := 4 + 4*int(took/(100*time.Millisecond)); connections > most || refusals < 10*connections {
 		t.Errorf("%d connections were made in %v for %d refusals, want at most %d", connections, took, refusals, most)
 	}

@@ -296,7 +296,7 @@ func TestCutReplyOfSeveralIsChargedForAllOrNone(t *testing.T) {
 	whole := p.ReplyLength()
 	for k := range whole {
 		tell(t, server, "CONFIG", "RESETSTAT")
-		p.CutAfter(k, false)
+		p.CutReplyAfter(k, false)
 		if err := ask(strconv.Itoa(k), 3); !errors.Is(err, penstock.ErrUnavailable) {
 			t.Errorf("cut after %d bytes: got error %v, want %v", k, err, penstock.ErrUnavailable)
 		}
@@ -326,7 +326,7 @@ func cutEverywhere(t *testing.T, reset bool, id string, check func(*testing.T, i
 		for k := range whole {
 			r := penstock.Request{Key: strconv.Itoa(i) + "-" + strconv.Itoa(k), Limit: limit, Cost: 3, ID: id}
 			tell(t, server, "CONFIG", "RESETSTAT")
-			p.CutAfter(k, reset)
+			p.CutReplyAfter(k, reset)
 			d, err := store.Take(t.Context(), r)
 			check(t, k, err, stat(t, "cmdstat_evalsha", server), d)
 			look := penstock.Request{Key: r.Key, Limit: limit}

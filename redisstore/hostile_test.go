@@ -300,14 +300,14 @@ func TestRedirectionThatLeadsNowhereIsAnError(t *testing.T) {
 	var err error
 	before := 0
 	await(t, "a reply comes by itself, and is not seen", func() bool { // others may come before it in one piece
-		before = p.Dials()
+		before = p.Connections()
 		_, err = store.Take(t.Context(), anyRequest)
 		return err != nil
 	})
 	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), "MOVED") {
 		t.Errorf("got %v, want %v after MOVED", err, penstock.ErrUnavailable)
 	}
-	if n := p.Dials() - before; n > 25 {
+	if n := p.Connections() - before; n > 25 {
 		t.Errorf("%d connections were made for one call", n)
 	}
 	p.Rewrite(nil)

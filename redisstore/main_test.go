@@ -26,7 +26,7 @@ func run(m *testing.M) int {
 		server **redistest.Server
 		held   bool
 	}{{&held, true}, {&live, false}} {
-		server, err := redistest.Start(redistest.Options{HeldClock: s.held})
+		server, err := redistest.Start(redistest.Options{FakeClock: s.held})
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1

@@ -11,7 +11,7 @@ import (
 // The primary is killed under load, and the store finds the next one by itself.
 // What the replica had not received yet can be admitted once more.
 func TestSentinelFailover(t *testing.T) {
-	w := redistest.StartWatched(t)
+	w := redistest.StartSentinelGroup(t)
 	c := gather(t, openURL(t, w.URL(), 50*time.Millisecond))
 	c.answered(t, 2000)
 	old := w.Primary(t)
@@ -31,7 +31,7 @@ func TestSentinelFailover(t *testing.T) {
 
 // A planned failover kills nobody: the primary becomes a replica, and says so.
 func TestSentinelSwitchesWithoutACrash(t *testing.T) {
-	w := redistest.StartWatched(t)
+	w := redistest.StartSentinelGroup(t)
 	c := gather(t, openURL(t, w.URL(), generous))
 	c.answered(t, 1000)
 	old := w.Primary(t)

@@ -18,7 +18,7 @@ func TestRedisIsAStore(t *testing.T) {
 // In a Cluster, keys are on three servers. What is taken of several slots
 // together is not taken at one instant, but decided as if it were.
 func TestClusterIsAStore(t *testing.T) {
-	c := redistest.StartHeldCluster(t)
+	c := redistest.StartFakeClockCluster(t)
 	one := openURL(t, c.URL(), generous)
 	t.Run("keys of all slots", func(t *testing.T) { storetest.RunSequential(t, sharing(one, c.Nodes...)) })
 	t.Run("keys of one slot", func(t *testing.T) {
@@ -55,7 +55,7 @@ func (s tagged) tag(rs ...penstock.Request) []penstock.Request {
 }
 
 func TestSentinelIsAStore(t *testing.T) {
-	server := launch(t, redistest.Options{HeldClock: true})
-	storetest.Run(t, sharing(openURL(t, redistest.Watch(t, server.Addr), generous), server))
+	server := launch(t, redistest.Options{FakeClock: true})
+	storetest.Run(t, sharing(openURL(t, redistest.StartSentinel(t, server.Addr), generous), server))
 	mortal(t, server)
 }

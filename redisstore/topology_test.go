@@ -4,12 +4,12 @@ import "github.com/penstock-io/penstock/internal/redistest"
 
 // Servers, what is done to them and the ways there are redistest's.
 var (
-	launch     = redistest.Launch
-	tell       = redistest.Tell
-	await      = redistest.Await
-	field      = redistest.Field
-	stat       = redistest.Stat
-	mortal     = redistest.Mortal
+	launch     = redistest.StartForTest
+	tell       = redistest.MustCommand
+	await      = redistest.WaitFor
+	field      = redistest.InfoField
+	stat       = redistest.InfoCounter
+	mortal     = redistest.CheckExpiry
 	freePort   = redistest.FreePort
 	startProxy = redistest.StartProxy
 )

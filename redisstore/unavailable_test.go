@@ -42,7 +42,7 @@ func TestStoreComesBeforeItsServer(t *testing.T) {
 	if err := server.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	redistest.Await(t, "the server decides", func() bool {
+	redistest.WaitFor(t, "the server decides", func() bool {
 		_, err := store.Take(t.Context(), take)
 		return err == nil
 	})
@@ -64,7 +64,7 @@ func TestCallWhileTheServerIsBeingMet(t *testing.T) {
 	if err := server.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	redistest.Await(t, "the server is met", func() bool { return store.Meet(t.Context()) == nil })
+	redistest.WaitFor(t, "the server is met", func() bool { return store.Meet(t.Context()) == nil })
 	_, err = store.Take(t.Context(), penstock.Request{Key: "k", Limit: penstock.PerHour(10)})
 	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), "not connected") {
 		t.Errorf("got %v, want that it is not connected", err)
@@ -83,7 +83,7 @@ func TestLateServerIsInspected(t *testing.T) {
 	if err := server.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	redistest.Await(t, "a warning of a server that evicts", func() bool {
+	redistest.WaitFor(t, "a warning of a server that evicts", func() bool {
 		_, _ = store.Take(t.Context(), penstock.Request{Key: "k", Limit: penstock.PerHour(10)})
 		return len(store.Warnings()) > 0
 	})

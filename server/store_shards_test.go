@@ -103,22 +103,22 @@ func TestStartsWithoutACluster(t *testing.T) {
 // When the primary is lost, the server decides without it until the sentinels have
 // another, and goes on with what that has.
 func TestDecidesUntilThereIsAnotherPrimary(t *testing.T) {
-	w := redistest.StartWatched(t)
+	w := redistest.StartSentinelGroup(t)
 	d := start(t, map[string]string{"store": w.URL(), "redis-timeout": "100ms", "deny-cache": "false"})
 	d.await("decided by the primary", func() bool {
 		source, _ := d.takes("other", "1000000/1h", "1")
 		return source == "store"
 	})
 	d.takes("k", quota, "2")
-	written := redistest.Field(t, w.Servers[0], "master_repl_offset")
+	written := redistest.InfoField(t, w.Servers[0], "master_repl_offset")
 	for _, replica := range w.Servers[1:] {
-		redistest.Await(t, "a replica has it", func() bool { return !isBefore(redistest.Field(t, replica, "slave_repl_offset"), written) })
+		redistest.WaitFor(t, "a replica has it", func() bool { return !isBefore(redistest.InfoField(t, replica, "slave_repl_offset"), written) })
 	}
 	w.Servers[0].Kill()
 	if source, allowed := d.takes("k", quota, "3"); source != "fallback" || !allowed {
 		t.Errorf("without a primary: %s, %v", source, allowed)
 	}
-	redistest.Await(t, "the sentinels choose another primary", func() bool { return w.Primary(t) != w.Servers[0] })
+	redistest.WaitFor(t, "the sentinels choose another primary", func() bool { return w.Primary(t) != w.Servers[0] })
 	d.await("decided by the new primary", func() bool {
 		source, _ := d.takes("other", "1000000/1h", "1")
 		return source == "store" && !d.isDegraded()

@@ -60,7 +60,7 @@ func (c *clock) memory() penstock.Store {
 // store on it.
 func startRedis(t *testing.T) (c *clock, addr string, store penstock.Store) {
 	t.Helper()
-	server, err := redistest.Start(redistest.Options{HeldClock: true})
+	server, err := redistest.Start(redistest.Options{FakeClock: true})
 	if err != nil {
 		t.Fatal(err)
 	}

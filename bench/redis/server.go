@@ -29,7 +29,7 @@ func startServer(under []string, settings ...string) (*server, error) {
 			return nil, fmt.Errorf("%w: %w", errNoRedis, err)
 		}
 	}
-	started, err := redistest.Start(redistest.Options{Under: under, Args: append([]string{"--maxclients", "4000"}, settings...)})
+	started, err := redistest.Start(redistest.Options{Wrapper: under, Args: append([]string{"--maxclients", "4000"}, settings...)})
 	if err != nil {
 		return nil, err
 	}

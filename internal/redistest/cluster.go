@@ -24,11 +24,11 @@ func StartCluster(t testing.TB) *Cluster {
 	return launchCluster(t, 2*Shards, Options{Args: []string{"--cluster-node-timeout", "1000"}})
 }
 
-// StartHeldCluster starts a Cluster whose clock the test holds. Nobody is ever
+// StartFakeClockCluster starts a Cluster whose clock the test holds. Nobody is ever
 // missed there, however far that clock is set.
-func StartHeldCluster(t testing.TB) *Cluster {
+func StartFakeClockCluster(t testing.TB) *Cluster {
 	const ages = "1000000000000000"
-	return launchCluster(t, Shards, Options{HeldClock: true, Args: []string{"--cluster-node-timeout", ages}})
+	return launchCluster(t, Shards, Options{FakeClock: true, Args: []string{"--cluster-node-timeout", ages}})
 }
 
 func launchCluster(t testing.TB, nodes int, o Options) *Cluster {
@@ -59,20 +59,20 @@ func (c *Cluster) join(t testing.TB) {
 	t.Helper()
 	const slots = 16384
 	for i, node := range c.Nodes {
-		c.IDs = append(c.IDs, Tell(t, node, "CLUSTER", "MYID"))
-		Tell(t, node, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
-		Tell(t, node, "CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(c.Nodes[0].Port), strconv.Itoa(c.bus[0]))
+		c.IDs = append(c.IDs, MustCommand(t, node, "CLUSTER", "MYID"))
+		MustCommand(t, node, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
+		MustCommand(t, node, "CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(c.Nodes[0].Port), strconv.Itoa(c.bus[0]))
 		if i < Shards {
-			Tell(t, node, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(slots*i/Shards), strconv.Itoa(slots*(i+1)/Shards-1))
+			MustCommand(t, node, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(slots*i/Shards), strconv.Itoa(slots*(i+1)/Shards-1))
 		}
 	}
 	for i := Shards; i < len(c.Nodes); i++ {
-		Await(t, "a node knows its primary", func() bool {
+		WaitFor(t, "a node knows its primary", func() bool {
 			_, err := c.Nodes[i].Command("CLUSTER", "REPLICATE", c.IDs[i-Shards])
 			return err == nil
 		})
 	}
-	Await(t, "the cluster is complete", func() bool { return c.Complete(t) })
+	WaitFor(t, "the cluster is complete", func() bool { return c.Complete(t) })
 }
 
 // Complete reports whether every node knows all others and all slots, and every
@@ -83,12 +83,12 @@ func (c *Cluster) Complete(t testing.TB) bool {
 		if node.Clock != nil {
 			node.Clock.Set(time.Now().Add(time.Minute)) // a node waits for a while before it takes part
 		}
-		info := Tell(t, node, "CLUSTER", "INFO")
-		if strings.Count(Tell(t, node, "CLUSTER", "NODES"), "connected") != len(c.Nodes) ||
+		info := MustCommand(t, node, "CLUSTER", "INFO")
+		if strings.Count(MustCommand(t, node, "CLUSTER", "NODES"), "connected") != len(c.Nodes) ||
 			!strings.Contains(info, "cluster_slots_ok:16384") || !strings.Contains(info, "cluster_state:ok") {
 			return false
 		}
-		if Field(t, node, "role") == "slave" && Field(t, node, "master_link_status") != "up" {
+		if InfoField(t, node, "role") == "slave" && InfoField(t, node, "master_link_status") != "up" {
 			return false
 		}
 	}
@@ -101,7 +101,7 @@ func (c *Cluster) URL() string { return "redis-cluster://" + addresses(c.Nodes) 
 // Slot returns the slot of a key.
 func (c *Cluster) Slot(t testing.TB, key string) int {
 	t.Helper()
-	slot, err := strconv.Atoi(Tell(t, c.Nodes[0], "CLUSTER", "KEYSLOT", key))
+	slot, err := strconv.Atoi(MustCommand(t, c.Nodes[0], "CLUSTER", "KEYSLOT", key))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func (c *Cluster) Slot(t testing.TB, key string) int {
 func (c *Cluster) Owner(t testing.TB, slot int) int {
 	t.Helper()
 	for i, node := range c.Nodes {
-		for line := range strings.Lines(Tell(t, node, "CLUSTER", "NODES")) {
+		for line := range strings.Lines(MustCommand(t, node, "CLUSTER", "NODES")) {
 			if strings.Contains(line, "myself,master") && ownsSlot(line, slot) {
 				return i
 			}
@@ -136,30 +136,30 @@ func ownsSlot(line string, slot int) bool {
 	})
 }
 
-// Migrate moves a slot to another node, as redis-cli's reshard does it, with a
+// MigrateSlot moves a slot to another node, as redis-cli's reshard does it, with a
 // pause of one key at a time so that callers meet a slot that is half moved.
-func (c *Cluster) Migrate(t testing.TB, slot, to int) (keys int) {
+func (c *Cluster) MigrateSlot(t testing.TB, slot, to int) (keys int) {
 	t.Helper()
 	from, number := c.Owner(t, slot), strconv.Itoa(slot)
 	if from == to {
 		return 0
 	}
-	Tell(t, c.Nodes[to], "CLUSTER", "SETSLOT", number, "IMPORTING", c.IDs[from])
-	Tell(t, c.Nodes[from], "CLUSTER", "SETSLOT", number, "MIGRATING", c.IDs[to])
+	MustCommand(t, c.Nodes[to], "CLUSTER", "SETSLOT", number, "IMPORTING", c.IDs[from])
+	MustCommand(t, c.Nodes[from], "CLUSTER", "SETSLOT", number, "MIGRATING", c.IDs[to])
 	for {
-		name := Tell(t, c.Nodes[from], "CLUSTER", "GETKEYSINSLOT", number, "1")
+		name := MustCommand(t, c.Nodes[from], "CLUSTER", "GETKEYSINSLOT", number, "1")
 		if name == "" {
 			break
 		}
-		Tell(t, c.Nodes[from], "MIGRATE", "127.0.0.1", strconv.Itoa(c.Nodes[to].Port), name, "0", "5000")
+		MustCommand(t, c.Nodes[from], "MIGRATE", "127.0.0.1", strconv.Itoa(c.Nodes[to].Port), name, "0", "5000")
 		keys++
 	}
 	for _, i := range []int{to, from} {
-		Tell(t, c.Nodes[i], "CLUSTER", "SETSLOT", number, "NODE", c.IDs[to])
+		MustCommand(t, c.Nodes[i], "CLUSTER", "SETSLOT", number, "NODE", c.IDs[to])
 	}
 	// Who moves the next slot before all have heard of this one may leave two nodes
 	// that take each other for its owner, for ever.
-	Await(t, "all nodes know the slot's owner", func() bool { return c.agree(t, slot, c.IDs[to]) })
+	WaitFor(t, "all nodes know the slot's owner", func() bool { return c.agree(t, slot, c.IDs[to]) })
 	return keys
 }
 
@@ -167,7 +167,7 @@ func (c *Cluster) Migrate(t testing.TB, slot, to int) (keys int) {
 func (c *Cluster) agree(t testing.TB, slot int, id string) bool {
 	t.Helper()
 	for _, node := range c.Nodes {
-		for line := range strings.Lines(Tell(t, node, "CLUSTER", "NODES")) {
+		for line := range strings.Lines(MustCommand(t, node, "CLUSTER", "NODES")) {
 			if ownsSlot(line, slot) != strings.HasPrefix(line, id) {
 				return false
 			}

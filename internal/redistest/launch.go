@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Launch starts a server for one test, and stops it with that.
-func Launch(t testing.TB, o Options) *Server {
+// StartForTest starts a server for one test, and stops it with that.
+func StartForTest(t testing.TB, o Options) *Server {
 	t.Helper()
 	server, err := startSomewhere(func() Options { return o })
 	if err != nil {
@@ -31,8 +31,8 @@ func startSomewhere(options func() Options) (server *Server, err error) {
 	return nil, err
 }
 
-// Tell gives a server a command that it must carry out.
-func Tell(t testing.TB, server *Server, words ...string) string {
+// MustCommand gives a server a command that it must carry out.
+func MustCommand(t testing.TB, server *Server, words ...string) string {
 	t.Helper()
 	answer, err := server.Command(words...)
 	if err != nil {
@@ -44,8 +44,8 @@ func Tell(t testing.TB, server *Server, words ...string) string {
 // patience is after what time a test gives up, on the slowest of machines.
 const patience = 40 * time.Second
 
-// Await waits until something is the case.
-func Await(t testing.TB, what string, is func() bool) {
+// WaitFor waits until something is the case.
+func WaitFor(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -60,10 +60,10 @@ func Await(t testing.TB, what string, is func() bool) {
 	}
 }
 
-// Field returns a field of what INFO says.
-func Field(t testing.TB, server *Server, name string) string {
+// InfoField returns a field of what INFO says.
+func InfoField(t testing.TB, server *Server, name string) string {
 	t.Helper()
-	for line := range strings.Lines(Tell(t, server, "INFO", "everything")) {
+	for line := range strings.Lines(MustCommand(t, server, "INFO", "everything")) {
 		if value, ok := strings.CutPrefix(strings.TrimSpace(line), name+":"); ok {
 			return value
 		}
@@ -71,11 +71,11 @@ func Field(t testing.TB, server *Server, name string) string {
 	return ""
 }
 
-// Stat returns a number that INFO counts, as cmdstat_evalsha or errorstat_MOVED.
-func Stat(t testing.TB, name string, servers ...*Server) (sum int) {
+// InfoCounter returns a number that INFO counts, as cmdstat_evalsha or errorstat_MOVED.
+func InfoCounter(t testing.TB, name string, servers ...*Server) (sum int) {
 	t.Helper()
 	for _, server := range servers {
-		_, count, _ := strings.Cut(Field(t, server, name), "=")
+		_, count, _ := strings.Cut(InfoField(t, server, name), "=")
 		count, _, _ = strings.Cut(count, ",")
 		n, _ := strconv.Atoi(count)
 		sum += n
@@ -93,12 +93,12 @@ func FreePort(t testing.TB) int {
 	return port
 }
 
-// Mortal fails if a key on one of these servers would stay for ever.
-func Mortal(t testing.TB, servers ...*Server) {
+// CheckExpiry fails if a key on one of these servers would stay for ever.
+func CheckExpiry(t testing.TB, servers ...*Server) {
 	t.Helper()
 	for _, server := range servers {
 		var keys, expiring int
-		if text := Field(t, server, "db0"); text != "" {
+		if text := InfoField(t, server, "db0"); text != "" {
 			if _, err := fmt.Sscanf(text, "keys=%d,expires=%d", &keys, &expiring); err != nil {
 				t.Fatalf("%s: %q: %v", server.Addr, text, err)
 			}

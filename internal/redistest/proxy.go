@@ -165,9 +165,9 @@ func (p *Proxy) cut(k *link) {
 	delete(p.links, k)
 }
 
-// CutAfter cuts the connection of the next call of a script, after some bytes
+// CutReplyAfter cuts the connection of the next call of a script, after some bytes
 // of the reply to it.
-func (p *Proxy) CutAfter(n int, reset bool) {
+func (p *Proxy) CutReplyAfter(n int, reset bool) {
 	p.do(func() { p.left, p.armed, p.reset = n, false, reset })
 }
 
@@ -194,8 +194,8 @@ func (p *Proxy) Redirect(target string) { p.do(func() { p.target = target }) }
 // Delay holds every reply back for a time, or no longer.
 func (p *Proxy) Delay(d time.Duration) { p.do(func() { p.delay = d }) }
 
-// Held returns how many replies were held back by that.
-func (p *Proxy) Held() (n int) {
+// DelayedReplies returns how many replies were held back by that.
+func (p *Proxy) DelayedReplies() (n int) {
 	p.do(func() { n = p.held })
 	return n
 }
@@ -203,8 +203,8 @@ func (p *Proxy) Held() (n int) {
 // Rewrite has every reply read and changed by a function, or nil.
 func (p *Proxy) Rewrite(f func([]byte) []byte) { p.do(func() { p.rewrite = f }) }
 
-// Dials returns how many connections there were so far.
-func (p *Proxy) Dials() (n int) {
+// Connections returns how many connections there were so far.
+func (p *Proxy) Connections() (n int) {
 	p.do(func() { n = p.dials })
 	return n
 }

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A Watched is a primary with two replicas, and three sentinels that watch it.
-type Watched struct {
+// A SentinelGroup is a primary with two replicas, and three sentinels that watch it.
+type SentinelGroup struct {
 	Servers   []*Server // the first is the primary at first
 	Sentinels []*Server
 }
@@ -16,50 +16,50 @@ type Watched struct {
 // MasterName is what the sentinels call the primary.
 const MasterName = "limits"
 
-// StartWatched starts all of them, and waits until they know each other.
-func StartWatched(t testing.TB) *Watched {
+// StartSentinelGroup starts all of them, and waits until they know each other.
+func StartSentinelGroup(t testing.TB) *SentinelGroup {
 	t.Helper()
-	w := &Watched{Servers: []*Server{Launch(t, Options{})}}
+	w := &SentinelGroup{Servers: []*Server{StartForTest(t, Options{})}}
 	primary := strconv.Itoa(w.Servers[0].Port)
 	for range 2 {
-		w.Servers = append(w.Servers, Launch(t, Options{Args: []string{"--replicaof", "127.0.0.1 " + primary}}))
+		w.Servers = append(w.Servers, StartForTest(t, Options{Args: []string{"--replicaof", "127.0.0.1 " + primary}}))
 	}
 	for _, replica := range w.Servers[1:] {
-		Await(t, "a replica has its primary's data", func() bool { return Field(t, replica, "master_link_status") == "up" })
+		WaitFor(t, "a replica has its primary's data", func() bool { return InfoField(t, replica, "master_link_status") == "up" })
 	}
 	config := fmt.Sprintf("bind 127.0.0.1\nsentinel monitor %[1]s 127.0.0.1 %[2]s 2\n"+
 		"sentinel down-after-milliseconds %[1]s 500\nsentinel failover-timeout %[1]s 1500\n", MasterName, primary)
 	for range 3 {
-		sentinel := Launch(t, Options{Sentinel: config})
-		Tell(t, sentinel, "SENTINEL", "DEBUG", "info-period", "200", "publish-period", "200", "ping-period", "100",
+		sentinel := StartForTest(t, Options{Sentinel: config})
+		MustCommand(t, sentinel, "SENTINEL", "DEBUG", "info-period", "200", "publish-period", "200", "ping-period", "100",
 			"ask-period", "200") // they look every few seconds by default
 		w.Sentinels = append(w.Sentinels, sentinel)
 	}
 	for _, sentinel := range w.Sentinels {
-		Await(t, "the sentinels know each other and the replicas", func() bool {
-			return strings.Contains(Tell(t, sentinel, "INFO", "sentinel"), "slaves=2,sentinels=3")
+		WaitFor(t, "the sentinels know each other and the replicas", func() bool {
+			return strings.Contains(MustCommand(t, sentinel, "INFO", "sentinel"), "slaves=2,sentinels=3")
 		})
 	}
 	return w
 }
 
-// Watch starts one sentinel that watches an address, and returns the URL of that.
-func Watch(t testing.TB, address string) (url string) {
+// StartSentinel starts one sentinel that watches an address, and returns the URL of that.
+func StartSentinel(t testing.TB, address string) (url string) {
 	t.Helper()
 	host, port, _ := strings.Cut(address, ":")
-	sentinel := Launch(t, Options{Sentinel: fmt.Sprintf("bind 127.0.0.1\nsentinel monitor %s %s %s 1\n", MasterName, host, port)})
+	sentinel := StartForTest(t, Options{Sentinel: fmt.Sprintf("bind 127.0.0.1\nsentinel monitor %s %s %s 1\n", MasterName, host, port)})
 	return "redis-sentinel://" + sentinel.Addr + "/" + MasterName
 }
 
 // URL returns what to open a store with.
-func (w *Watched) URL() string {
+func (w *SentinelGroup) URL() string {
 	return "redis-sentinel://" + addresses(w.Sentinels) + "/" + MasterName
 }
 
 // Primary returns the server that a sentinel takes for the primary.
-func (w *Watched) Primary(t testing.TB) *Server {
+func (w *SentinelGroup) Primary(t testing.TB) *Server {
 	t.Helper()
-	address := Tell(t, w.Sentinels[0], "SENTINEL", "GET-MASTER-ADDR-BY-NAME", MasterName)
+	address := MustCommand(t, w.Sentinels[0], "SENTINEL", "GET-MASTER-ADDR-BY-NAME", MasterName)
 	for _, server := range w.Servers {
 		if address == fmt.Sprintf("127.0.0.1\n%d", server.Port) {
 			return server

@@ -20,10 +20,10 @@ import (
 
 // Options say what kind of server to start.
 type Options struct {
-	HeldClock bool     // whether the test holds its clock
+	FakeClock bool     // whether the test holds its clock
 	Port      int      // 0 for one that nobody uses
 	Args      []string // more settings, as on redis-server's command line
-	Under     []string // the command that runs the server, such as valgrind's
+	Wrapper     []string // the command that runs the server, such as valgrind's
 	Sentinel  string   // the configuration of a sentinel, which this is then
 }
 
@@ -98,12 +98,12 @@ func (s *Server) prepare(o Options) error {
 		}
 		args = []string{config, "--sentinel", "--port", strconv.Itoa(s.Port), "--dir", s.dir}
 	}
-	words := append(slices.Clone(o.Under), path)
+	words := append(slices.Clone(o.Wrapper), path)
 	words = append(append(words, args...), o.Args...)
 	s.command = exec.Command(words[0], words[1:]...)
 	s.command.Dir, s.command.Stdout, s.command.Stderr = s.dir, &s.log, &s.log
 	DieWithParent(s.command)
-	if !o.HeldClock {
+	if !o.FakeClock {
 		return nil
 	}
 	return s.holdClock()

@@ -12,7 +12,7 @@ import (
 func TestServerOnAHeldClockLeavesNothingBehind(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
-	server, err := Start(Options{HeldClock: true})
+	server, err := Start(Options{FakeClock: true})
 	if err != nil {
 		t.Fatal(err)
 	}

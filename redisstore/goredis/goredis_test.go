@@ -28,7 +28,7 @@ var held *redistest.Server
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	server, err := redistest.Start(redistest.Options{HeldClock: true})
+	server, err := redistest.Start(redistest.Options{FakeClock: true})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

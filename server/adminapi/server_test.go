@@ -46,7 +46,7 @@ var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 var redis *redistest.Server
 
 func TestMain(m *testing.M) {
-	os.Exit(redistest.Main(m, redistest.Options{HeldClock: true}, func(shared *redistest.Server) {
+	os.Exit(redistest.Main(m, redistest.Options{FakeClock: true}, func(shared *redistest.Server) {
 		redis = shared
 		shared.Clock.Set(noon)
 	}))

@@ -23,7 +23,7 @@ import (
 var redis *redistest.Server
 
 func TestMain(m *testing.M) {
-	os.Exit(redistest.Main(m, redistest.Options{HeldClock: true}, func(shared *redistest.Server) { redis = shared }))
+	os.Exit(redistest.Main(m, redistest.Options{FakeClock: true}, func(shared *redistest.Server) { redis = shared }))
 }
 
 // What is asked through the door is answered as the store behind it does, in

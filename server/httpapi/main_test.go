@@ -27,7 +27,7 @@ import (
 var redis *redistest.Server
 
 func TestMain(m *testing.M) {
-	os.Exit(redistest.Main(m, redistest.Options{HeldClock: true}, func(shared *redistest.Server) {
+	os.Exit(redistest.Main(m, redistest.Options{FakeClock: true}, func(shared *redistest.Server) {
 		redis = shared
 		shared.Clock.Set(noon)
 	}))

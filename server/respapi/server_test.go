@@ -25,7 +25,7 @@ import (
 var heldRedis *redistest.Server
 
 func TestMain(m *testing.M) {
-	os.Exit(redistest.Main(m, redistest.Options{HeldClock: true}, func(shared *redistest.Server) { heldRedis = shared }))
+	os.Exit(redistest.Main(m, redistest.Options{FakeClock: true}, func(shared *redistest.Server) { heldRedis = shared }))
 }
 
 // testTimeout is how long a test waits for what is bound to happen, on a busy machine too.

@@ -31,7 +31,7 @@ const patient = 20 * time.Second
 var server *redistest.Server
 
 func TestMain(m *testing.M) {
-	os.Exit(redistest.Main(m, redistest.Options{HeldClock: true}, func(shared *redistest.Server) {
+	os.Exit(redistest.Main(m, redistest.Options{FakeClock: true}, func(shared *redistest.Server) {
 		server = shared
 		shared.Clock.Set(began)
 	}))

@@ -18,7 +18,7 @@ import (
 )
 
 // The tests of lineage are about the limiters that this store has learned from.
-// Each of them is in internal/designs, with the commands that it sends in the
+// Each of them is in internal/rivalscripts, with the commands that it sends in the
 // order in which it sends them, and with its faults. On traces on which a design
 // is right, the store grants the same; and for each fault there is a trace on
 // which the design is seen to go wrong and the store is not.
@@ -98,7 +98,7 @@ func (tr *trial) ownKeys() []string {
 
 func readDesign(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "internal", "designs", name+".lua"))
+	text, err := os.ReadFile(filepath.Join("..", "internal", "rivalscripts", name+".lua"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func TestEveryTestOfLineageIsOnThePage(t *testing.T) {
 			t.Errorf("%s does not name %s", lineagePage, name)
 		}
 	}
-	designs, err := filepath.Glob("../internal/designs/*.lua")
+	designs, err := filepath.Glob("../internal/rivalscripts/*.lua")
 	if err != nil || len(designs) == 0 {
 		t.Fatalf("found no designs: %v", err)
 	}

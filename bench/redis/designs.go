@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/internal/designs"
+	"github.com/penstock-io/penstock/internal/rivalscripts"
 )
 
 // keyOf returns a key of 20 bytes, told apart from those of others by three
@@ -24,18 +24,18 @@ const plenty = "1000000"
 
 // designShapes are what is commonly written about limits on Redis.
 func designShapes() []*shape {
-	hash := scripted("hash log", designs.HashLog, []string{keyOf("hsh")}, momentMark, "3600000", plenty)
+	hash := scripted("hash log", rivalscripts.HashLog, []string{keyOf("hsh")}, momentMark, "3600000", plenty)
 	hash.write = "hincrby"
-	zset := scripted("zset log", designs.ZsetLog, []string{keyOf("zst")}, momentMark, "3600000", plenty)
+	zset := scripted("zset log", rivalscripts.ZsetLog, []string{keyOf("zst")}, momentMark, "3600000", plenty)
 	zset.write = "zadd"
-	fixed := scripted("Istio fixed window", designs.IstioFixedWindow, []string{keyOf("ifx")},
+	fixed := scripted("Istio fixed window", rivalscripts.IstioFixedWindow, []string{keyOf("ifx")},
 		plenty, hourNanos, bucketNanos, "0", "1", momentNanos, "")
 	fixed.write = "hmset"
-	rolling := scripted("Istio rolling window", designs.IstioRollingWindow, []string{keyOf("irl"), keyOf("ird")},
+	rolling := scripted("Istio rolling window", rivalscripts.IstioRollingWindow, []string{keyOf("irl"), keyOf("ird")},
 		plenty, hourNanos, bucketNanos, "0", "1", momentNanos, "")
 	rolling.write, rolling.times = "hincrby", 2
 	rolling.perKey = 1 // its set comes with the second bucket
-	gozero := scripted("go-zero period", designs.GoZeroPeriod, []string{keyOf("per")}, plenty, "3600")
+	gozero := scripted("go-zero period", rivalscripts.GoZeroPeriod, []string{keyOf("per")}, plenty, "3600")
 	gozero.write = "incrby"
 	return []*shape{hash, zset, fixed, rolling, gozero}
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/bench/internal/measure"
-	"github.com/penstock-io/penstock/internal/designs"
+	"github.com/penstock-io/penstock/internal/rivalscripts"
 )
 
 // The documents that propose the logs measure them with 500 connections, no
@@ -44,8 +44,8 @@ func (b *bench) settings() error {
 
 // settingsShapes returns INCR, the two logs, and then ours.
 func settingsShapes() ([]*shape, error) {
-	hash := scripted("hash log, by its text", designs.HashLog, []string{"h" + numberMark}, numberMark, "30000", "2").unscripted()
-	zset := scripted("zset log, by its text", designs.ZsetLog, []string{"z" + numberMark}, numberMark, "30000", "2").unscripted()
+	hash := scripted("hash log, by its text", rivalscripts.HashLog, []string{"h" + numberMark}, numberMark, "30000", "2").unscripted()
+	zset := scripted("zset log, by its text", rivalscripts.ZsetLog, []string{"z" + numberMark}, numberMark, "30000", "2").unscripted()
 	incr := &shape{name: "INCR", words: []string{"INCR", "i" + numberMark}, perKey: 1, lasting: true}
 	shapes := []*shape{incr, hash, zset}
 	for _, a := range []penstock.Algorithm{penstock.TokenBucket, penstock.SlidingWindow, penstock.SlidingLog} {

@@ -9,7 +9,7 @@ import (
 
 // A server goes by the clock that a test holds, forward and back, also after it
 // was killed, and leaves nothing behind.
-func TestServerOnAHeldClockLeavesNothingBehind(t *testing.T) {
+func TestServerFakeClockSurvivesRestart(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
 	server, err := Start(Options{FakeClock: true})

@@ -1,8 +1,8 @@
--- The sliding log as a hash: the caller's time is the field, and how many were
--- admitted at that time is the value.
+-- The sliding log as a hash: the field is the caller's time, the value is how many
+-- requests were admitted at that time.
 --
 -- ARGV: the caller's time, the window in the same unit, the limit
--- Returns 1 if admitted, and nothing otherwise.
+-- Returns 1 if admitted, nil otherwise.
 local now, window, limit = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local log = redis.call('HGETALL', KEYS[1])
 local used, old = 0, {}

@@ -1,11 +1,10 @@
--- The rolling window of Istio's redisquota: a hash of what is taken in all and in
--- the bucket that is being filled, and a sorted set of the buckets before it, by
--- when each began.
+-- The rolling window of Istio's redisquota: a hash with the units taken in total and
+-- in the current bucket, and a sorted set of the earlier buckets by start time.
 --
 -- KEYS: the hash, and the sorted set
 -- ARGV: credit, window, bucket, 1 for best effort, cost, the caller's time, all
---       times in nanoseconds; and a deduplication id or nothing
--- Returns what was granted, and for how long.
+--       times in nanoseconds; and an optional deduplication id
+-- Returns the units granted, and for how long.
 local window_key, buckets_key = KEYS[1], KEYS[2]
 local credit, length, bucket = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local best_effort, cost, now, id = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]

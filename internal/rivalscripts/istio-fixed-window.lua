@@ -1,10 +1,10 @@
--- The fixed window of Istio's redisquota: a hash of what was taken and when the
--- window ends, and for each deduplication id a hash of what it was given.
+-- The fixed window of Istio's redisquota: a hash with the units taken and the end of
+-- the window, and for each deduplication id a hash with the units granted.
 --
--- KEYS: the window's, and one that only the rolling window uses
+-- KEYS: the window, and one that only the rolling window uses
 -- ARGV: credit, window, bucket, 1 for best effort, cost, the caller's time, all
---       times in nanoseconds; and a deduplication id or nothing
--- Returns what was granted, and for how long.
+--       times in nanoseconds; and an optional deduplication id
+-- Returns the units granted, and for how long.
 local window_key, credit, length = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
 local best_effort, cost, now, id = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 ---------------------------------------- time

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/httplimit"
+	"github.com/penstock-io/penstock/internal/spelling"
 )
 
 // Config is everything that can be set about a server. [LoadConfig] makes one; what
@@ -34,10 +35,10 @@ type Config struct {
 	Data             string
 	SnapshotInterval time.Duration
 
-	GRPC  Listen
-	HTTP  Listen
-	RESP  Listen
-	Admin Listen
+	GRPC  ListenConfig
+	HTTP  ListenConfig
+	RESP  ListenConfig
+	Admin ListenConfig
 
 	Profiles                 bool
 	MaxConnections           int
@@ -58,8 +59,8 @@ type Config struct {
 	LogFormat string
 }
 
-// A Listen says where a door listens, and with which certificates.
-type Listen struct {
+// A ListenConfig says where a door listens, and with which certificates.
+type ListenConfig struct {
 	Addr     string // "" keeps the door shut
 	Cert     string // files in PEM; without one the door speaks in clear text
 	Key      string
@@ -71,11 +72,11 @@ type Listen struct {
 // default. Flags are by the name of their setting. The environment has the form
 // of [os.Environ]. The error names where the culprit was set.
 func LoadConfig(flags map[string]string, environ []string) (*Config, error) {
-	env, err := settingsIn(environ)
+	env, err := settingsFromEnv(environ)
 	if err != nil {
 		return nil, err
 	}
-	file, err := settingsOf(firstSet("config", flags, env))
+	file, err := settingsFromFile(firstSet("config", flags, env))
 	if err != nil {
 		return nil, err
 	}
@@ -123,17 +124,17 @@ func firstSet(name string, from ...map[string]string) string {
 
 const envPrefix = "PENSTOCK_"
 
-// settingsIn returns what the environment sets, by the settings' names.
-func settingsIn(environ []string) (map[string]string, error) {
+// settingsFromEnv returns what the environment sets, by the settings' names.
+func settingsFromEnv(environ []string) (map[string]string, error) {
 	found := map[string]string{}
 	for _, pair := range environ {
 		name, text, _ := strings.Cut(pair, "=")
 		if !strings.HasPrefix(name, envPrefix) || isServiceLink(name, text) {
 			continue
 		}
-		s := settingBy(func(s *Setting) bool { return s.Env() == name })
+		s := findSetting(func(s *Setting) bool { return s.Env() == name })
 		if s == nil {
-			return nil, fmt.Errorf("%s: no such setting; the nearest is %s", name, Nearest(name, envNames()))
+			return nil, fmt.Errorf("%s: no such setting; the nearest is %s", name, spelling.Nearest(name, envNames()))
 		}
 		found[s.Name] = text
 	}
@@ -151,7 +152,7 @@ func isServiceLink(name, text string) bool {
 // check returns an error if settings contradict each other, and reads the token.
 func (c *Config) check() error {
 	open := 0
-	for _, d := range c.listens() {
+	for _, d := range c.listenConfigs() {
 		if err := d.check(); err != nil {
 			return err
 		}
@@ -174,16 +175,16 @@ func (c *Config) check() error {
 	return nil
 }
 
-type namedListen struct {
+type namedListenConfig struct {
 	name string
-	Listen
+	ListenConfig
 }
 
-func (c *Config) listens() []namedListen {
-	return []namedListen{{"grpc", c.GRPC}, {"http", c.HTTP}, {"resp", c.RESP}, {"admin", c.Admin}}
+func (c *Config) listenConfigs() []namedListenConfig {
+	return []namedListenConfig{{"grpc", c.GRPC}, {"http", c.HTTP}, {"resp", c.RESP}, {"admin", c.Admin}}
 }
 
-func (l namedListen) check() error {
+func (l namedListenConfig) check() error {
 	switch {
 	case l.Cert == "" && l.Key != "":
 		return fmt.Errorf("--%s-tls-key without --%[1]s-tls-cert: want both", l.name)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/penstock-io/penstock/internal/spelling"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -15,8 +16,8 @@ const maxConfigBytes = 1 << 20
 // A fileValue is what the file says about a setting, and where.
 type fileValue struct{ text, at string }
 
-// settingsOf reads the file of settings. No path is no settings.
-func settingsOf(path string) (map[string]fileValue, error) {
+// settingsFromFile reads the file of settings. No path is no settings.
+func settingsFromFile(path string) (map[string]fileValue, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -66,10 +67,10 @@ func readYAML(path string) (*yaml.Node, error) {
 }
 
 func checkEntry(name string, v *yaml.Node) error {
-	s := settingBy(func(s *Setting) bool { return s.Name == name })
+	s := findSetting(func(s *Setting) bool { return s.Name == name })
 	switch {
 	case s == nil:
-		return fmt.Errorf("no such setting; the nearest is %s", Nearest(name, settingNames()))
+		return fmt.Errorf("no such setting; the nearest is %s", spelling.Nearest(name, settingNames()))
 	case s.set == nil:
 		return errors.New("has no meaning inside the file")
 	case v.Kind != yaml.ScalarNode:

@@ -54,10 +54,10 @@ var Settings = slices.Concat(
 		Setting{Name: "deny-cache", Default: "true", Help: "remember denials for up to a second, where no rule says deny_cache", set: toggle(func(c *Config) *bool { return &c.DenyCache })},
 		Setting{Name: "lease", Default: "false", Help: "take units of busy token buckets ahead and spend them here, where no rule says lease; limits may be exceeded by a tenth of their burst", set: toggle(func(c *Config) *bool { return &c.Lease })},
 	),
-	doorSettings("grpc", ":8081", "Envoy's rate limit service", func(c *Config) *Listen { return &c.GRPC }),
-	doorSettings("http", ":8080", "JSON over HTTP, and auth requests of proxies", func(c *Config) *Listen { return &c.HTTP }),
-	doorSettings("resp", ":6380", "CL.THROTTLE for Redis clients", func(c *Config) *Listen { return &c.RESP }),
-	doorSettings("admin", "127.0.0.1:6070", "health, metrics and keys", func(c *Config) *Listen { return &c.Admin }),
+	listenerSettings("grpc", ":8081", "Envoy's rate limit service", func(c *Config) *ListenConfig { return &c.GRPC }),
+	listenerSettings("http", ":8080", "JSON over HTTP, and auth requests of proxies", func(c *Config) *ListenConfig { return &c.HTTP }),
+	listenerSettings("resp", ":6380", "CL.THROTTLE for Redis clients", func(c *Config) *ListenConfig { return &c.RESP }),
+	listenerSettings("admin", "127.0.0.1:6070", "health, metrics and keys", func(c *Config) *ListenConfig { return &c.Admin }),
 	group("What doors do",
 		Setting{Name: "headers", Kind: "form", Default: "ietf", Help: "rate limit headers of the HTTP door: ietf, ietf-06, x-ratelimit, github, kong, envoy-03 or none", set: headers},
 		Setting{Name: "resp-auth", Default: "false", Help: "Redis clients must AUTH with the token before anything else", set: toggle(func(c *Config) *bool { return &c.RESPAuth })},
@@ -79,8 +79,8 @@ var Settings = slices.Concat(
 	),
 )
 
-// doorSettings returns the settings that every door has.
-func doorSettings(name, addr, what string, of func(*Config) *Listen) []Setting {
+// listenerSettings returns the settings that every door has.
+func listenerSettings(name, addr, what string, of func(*Config) *ListenConfig) []Setting {
 	return group("The door "+name,
 		Setting{Name: name, Kind: "address", Default: addr, Help: what + `; "" keeps the door shut`, set: func(c *Config, text string) error {
 			of(c).Addr = text
@@ -99,7 +99,7 @@ func group(name string, settings ...Setting) []Setting {
 	return settings
 }
 
-func settingBy(matches func(*Setting) bool) *Setting {
+func findSetting(matches func(*Setting) bool) *Setting {
 	if i := slices.IndexFunc(Settings, func(s Setting) bool { return matches(&s) }); i >= 0 {
 		return &Settings[i]
 	}

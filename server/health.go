@@ -6,12 +6,12 @@ import (
 	"github.com/penstock-io/penstock/server/grpcapi"
 )
 
-var errLeaving = errors.New("shutting down")
+var errShuttingDown = errors.New("shutting down")
 
 // ready says why nobody should be sent here.
 func (s *Server) ready() error {
-	if s.leaving.Load() {
-		return errLeaving
+	if s.draining.Load() {
+		return errShuttingDown
 	}
 	return nil
 }
@@ -20,21 +20,21 @@ func (s *Server) ready() error {
 // them. It is no reason to send nobody here, even where the rules deny everything
 // meanwhile: whoever finds no server at all may let pass what was to be denied.
 func (s *Server) degraded() error {
-	if s.outage == nil {
+	if s.monitor == nil {
 		return nil
 	}
-	return s.outage.reason()
+	return s.monitor.reason()
 }
 
-// leave tells whoever looks at the doors' health that this server is going.
-func (s *Server) leave() {
-	s.leaving.Store(true)
+// markDraining tells whoever looks at the doors' health that this server is going.
+func (s *Server) markDraining() {
+	s.draining.Store(true)
 	s.setServing()
 }
 
 // setServing has gRPC's health checks say what the others do.
 func (s *Server) setServing() {
-	if o := s.opening("grpc"); o != nil {
-		o.door.(*grpcapi.Server).SetServing(s.ready() == nil)
+	if o := s.listener("grpc"); o != nil {
+		o.api.(*grpcapi.Server).SetServing(s.ready() == nil)
 	}
 }

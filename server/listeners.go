@@ -15,52 +15,52 @@ import (
 	"github.com/penstock-io/penstock/server/rlsproto"
 )
 
-// A door speaks one protocol with whoever comes by a listener.
-type door interface {
+// A apiServer speaks one protocol with whoever comes by a listener.
+type apiServer interface {
 	Serve(l net.Listener) error         // until Shutdown; then it returns nil
 	Shutdown(ctx context.Context) error // after what is under way, or by force when ctx ends
 }
 
-// An opening is a door and where it listens.
-type opening struct {
+// An listener is a door and where it listens.
+type listener struct {
 	name        string
-	door        door
-	entrance    *connlimit.Listener
+	api         apiServer
+	socket      *connlimit.Listener
 	listener    net.Listener // the entrance, or TLS on top of it
 	certificate *certificate // nil in clear text
-	complaint   string       // what was last wrong with a new one
+	lastError   string       // what was last wrong with a new one
 }
 
-func (o *opening) serve() error {
-	if err := o.door.Serve(o.listener); err != nil {
+func (o *listener) serve() error {
+	if err := o.api.Serve(o.listener); err != nil {
 		return fmt.Errorf("door %s: %w", o.name, err)
 	}
 	return nil
 }
 
-func (o *opening) shutdown(ctx context.Context) error {
-	if err := o.door.Shutdown(ctx); err != nil {
+func (o *listener) shutdown(ctx context.Context) error {
+	if err := o.api.Shutdown(ctx); err != nil {
 		return fmt.Errorf("door %s: not all requests were finished: %w", o.name, err)
 	}
 	return nil
 }
 
-// openDoors listens at every door that has an address.
-func (s *Server) openDoors(ctx context.Context) error {
-	for _, l := range s.config.listens() {
+// openListeners listens at every door that has an address.
+func (s *Server) openListeners(ctx context.Context) error {
+	for _, l := range s.config.listenConfigs() {
 		if l.Addr == "" {
 			continue
 		}
-		if err := s.openDoor(ctx, l.name, l.Listen); err != nil {
+		if err := s.openListener(ctx, l.name, l.ListenConfig); err != nil {
 			return fmt.Errorf("door %s: %w", l.name, err)
 		}
 	}
-	s.metrics.registry.MustRegister(doorStats{s.doors})
+	s.metrics.registry.MustRegister(listenerCollector{s.listeners})
 	return nil
 }
 
-func (s *Server) openDoor(ctx context.Context, name string, l Listen) (err error) {
-	o := &opening{name: name}
+func (s *Server) openListener(ctx context.Context, name string, l ListenConfig) (err error) {
+	o := &listener{name: name}
 	var encrypted *tls.Config
 	if l.Cert != "" {
 		if o.certificate, err = newCertificate(l, protocols[name]...); err != nil {
@@ -73,13 +73,13 @@ func (s *Server) openDoor(ctx context.Context, name string, l Listen) (err error
 	if err != nil {
 		return err
 	}
-	o.entrance = connlimit.New(plain, s.room(name, encrypted != nil))
-	o.listener = o.entrance
+	o.socket = connlimit.New(plain, s.connLimits(name, encrypted != nil))
+	o.listener = o.socket
 	if encrypted != nil && name != "grpc" { // which does it by itself
-		o.listener = tls.NewListener(o.entrance, encrypted)
+		o.listener = tls.NewListener(o.socket, encrypted)
 	}
-	s.doors = append(s.doors, o)
-	if o.door, err = s.makeDoor(o, encrypted); err != nil {
+	s.listeners = append(s.listeners, o)
+	if o.api, err = s.newAPI(o, encrypted); err != nil {
 		return err
 	}
 	s.log.Info("listening", "door", name, "addr", plain.Addr().String(), "tls", encrypted != nil)
@@ -89,9 +89,9 @@ func (s *Server) openDoor(ctx context.Context, name string, l Listen) (err error
 // protocols are what the doors offer in TLS's negotiation.
 var protocols = map[string][]string{"grpc": {"h2"}, "http": {"h2", "http/1.1"}, "admin": {"h2", "http/1.1"}}
 
-// room says whom a door lets in. Redis clients are told when there is no room, unless
+// connLimits says whom a door lets in. Redis clients are told when there is no room, unless
 // they would have to shake hands first.
-func (s *Server) room(door string, encrypted bool) connlimit.Options {
+func (s *Server) connLimits(door string, encrypted bool) connlimit.Options {
 	o := connlimit.Options{
 		Max: s.config.MaxConnections, MaxPerClient: s.config.MaxConnectionsPerAddress, Log: s.log.With("door", door),
 	}
@@ -101,24 +101,24 @@ func (s *Server) room(door string, encrypted bool) connlimit.Options {
 	return o
 }
 
-func (s *Server) makeDoor(o *opening, encrypted *tls.Config) (door, error) {
-	c, envoy := s.config, s.config.envoyAnswers()
+func (s *Server) newAPI(o *listener, encrypted *tls.Config) (apiServer, error) {
+	c, envoy := s.config, s.config.envoyOptions()
 	switch o.name {
 	case "grpc":
-		return grpcapi.New(s.judge, &grpcapi.Options{Response: envoy, TLS: encrypted, ObserveLatency: s.metrics.took(o.name)})
+		return grpcapi.New(s.engine, &grpcapi.Options{Response: envoy, TLS: encrypted, ObserveLatency: s.metrics.observeLatency(o.name)})
 	case "http":
-		return httpapi.New(s.judge, &httpapi.Options{
-			Form: c.Headers, Envoy: &envoy, Ready: s.ready, ObserveLatency: s.metrics.took(o.name), Log: s.log,
+		return httpapi.New(s.engine, &httpapi.Options{
+			Form: c.Headers, Envoy: &envoy, Ready: s.ready, ObserveLatency: s.metrics.observeLatency(o.name), Log: s.log,
 		})
 	case "resp":
-		return respapi.New(s.judge, &respapi.Options{
+		return respapi.New(s.engine, &respapi.Options{
 			RequireAuth:    c.RESPAuth,
-			Listener:       o.entrance,
-			ObserveLatency: s.metrics.took(o.name),
+			Listener:       o.socket,
+			ObserveLatency: s.metrics.observeLatency(o.name),
 		})
 	}
-	return adminapi.New(s.judge, &adminapi.Options{
-		Loopback: auth.IsLoopback(o.entrance.Addr()),
+	return adminapi.New(s.engine, &adminapi.Options{
+		Loopback: auth.IsLoopback(o.socket.Addr()),
 		Metrics:  s.metrics.handler(),
 		Ready:    s.ready,
 		Degraded: s.degraded,
@@ -128,8 +128,8 @@ func (s *Server) makeDoor(o *opening, encrypted *tls.Config) (door, error) {
 	})
 }
 
-// envoyAnswers says what Envoy is told besides the codes.
-func (c *Config) envoyAnswers() rlsproto.Options {
+// envoyOptions says what Envoy is told besides the codes.
+func (c *Config) envoyOptions() rlsproto.Options {
 	return rlsproto.Options{
 		Headers:         c.EnvoyHeaders,
 		LimitHeader:     c.EnvoyHeaderNames[0],

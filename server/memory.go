@@ -26,7 +26,7 @@ func (s *Server) openMemory(context.Context) (penstock.Store, error) {
 		}
 		memory = kept.Memory
 	}
-	s.metrics.registry.MustRegister(memoryStats{memory})
+	s.metrics.registry.MustRegister(memoryCollector{memory})
 	return memory, nil
 }
 
@@ -36,30 +36,30 @@ func (s *Server) openDurable(o *penstock.MemoryOptions) (*durable.Store, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := kept.SetAside(); err != nil {
+	if err := kept.LoadError(); err != nil {
 		s.log.Error("what was kept cannot be used", "err", err)
 	}
 	s.log.Info("counts are kept", "data", s.config.Data, "every", s.config.SnapshotInterval, "keys", kept.Stats().Keys)
-	d := diary{log: s.log, metrics: s.metrics}
+	d := snapshotLog{log: s.log, metrics: s.metrics}
 	s.metrics.registry.MustRegister(s.metrics.snapshots, s.metrics.snapshotTime)
-	s.background = append(s.background, func(ctx context.Context) { kept.Run(ctx, s.config.SnapshotInterval, d.saved) })
+	s.background = append(s.background, func(ctx context.Context) { kept.Run(ctx, s.config.SnapshotInterval, d.record) })
 	s.closers = append(s.closers, func(context.Context) error {
 		err := kept.Close()
-		d.saved(err)
+		d.record(err)
 		return err
 	})
 	return kept, nil
 }
 
-// A diary tells how saving goes.
-type diary struct {
+// A snapshotLog tells how saving goes.
+type snapshotLog struct {
 	log     *slog.Logger
 	metrics *metrics
 	failing bool
 }
 
-// saved takes note of one attempt to save. A disk that is full is told of once.
-func (d *diary) saved(err error) {
+// record takes note of one attempt to save. A disk that is full is told of once.
+func (d *snapshotLog) record(err error) {
 	switch {
 	case err != nil && !d.failing:
 		d.log.Error("counts cannot be saved; those saved before stay", "err", err)
@@ -67,5 +67,5 @@ func (d *diary) saved(err error) {
 		d.log.Info("counts are saved again")
 	}
 	d.failing = err != nil
-	d.metrics.saved(err)
+	d.metrics.countSnapshot(err)
 }

@@ -14,17 +14,17 @@ import (
 // metrics are what the server tells about itself. No label is ever a key: there are
 // as many keys as there are users.
 type metrics struct {
-	registry      *prometheus.Registry
-	doorDuration  *prometheus.HistogramVec
-	storeDuration *prometheus.HistogramVec
-	storeErrors   *prometheus.CounterVec
-	configLoads   *prometheus.CounterVec
+	registry         *prometheus.Registry
+	decisionDuration *prometheus.HistogramVec
+	storeDuration    *prometheus.HistogramVec
+	storeErrors      *prometheus.CounterVec
+	configLoads      *prometheus.CounterVec
 
 	// Of stores that can be away:
-	sources      *prometheus.CounterVec
-	leaseUnits   prometheus.Counter
-	storeChanges *prometheus.CounterVec
-	stateLosses  *prometheus.CounterVec
+	decisionsBySource *prometheus.CounterVec
+	leaseUnits        prometheus.Counter
+	storeTransitions  *prometheus.CounterVec
+	stateLosses       *prometheus.CounterVec
 
 	// Of a store that is kept in a file:
 	snapshots    *prometheus.CounterVec
@@ -34,7 +34,7 @@ type metrics struct {
 func newMetrics() *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
-		doorDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		decisionDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "penstock_decision_duration_seconds",
 			Help:    "How long a door took to decide what came together.",
 			Buckets: prometheus.ExponentialBuckets(1e-6, 4, 10), // to 260 ms
@@ -52,7 +52,7 @@ func newMetrics() *metrics {
 			Name: "penstock_config_loads_total",
 			Help: "How often the rules were read, and whether they could be used.",
 		}, []string{"result"}),
-		sources: prometheus.NewCounterVec(prometheus.CounterOpts{
+		decisionsBySource: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "penstock_source_decisions_total",
 			Help: "Decisions, by who made them.",
 		}, []string{"source"}),
@@ -60,7 +60,7 @@ func newMetrics() *metrics {
 			Name: "penstock_lease_units_total",
 			Help: "Units that were taken ahead and spent here.",
 		}),
-		storeChanges: prometheus.NewCounterVec(prometheus.CounterOpts{
+		storeTransitions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "penstock_store_changes_total",
 			Help: "How often a shard of the store was given up, and was back.",
 		}, []string{"store", "state"}),
@@ -77,7 +77,7 @@ func newMetrics() *metrics {
 			Help: "When counts were last saved.",
 		}),
 	}
-	m.registry.MustRegister(m.doorDuration, m.storeDuration, m.storeErrors, m.configLoads,
+	m.registry.MustRegister(m.decisionDuration, m.storeDuration, m.storeErrors, m.configLoads,
 		collectors.NewGoCollector(), collectors.NewBuildInfoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -88,19 +88,19 @@ func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry})
 }
 
-// took returns what a door is to call with the durations of its decisions.
-func (m *metrics) took(door string) func(time.Duration) {
-	durations := m.doorDuration.WithLabelValues(door)
+// observeLatency returns what a door is to call with the durations of its decisions.
+func (m *metrics) observeLatency(door string) func(time.Duration) {
+	durations := m.decisionDuration.WithLabelValues(door)
 	return func(d time.Duration) { durations.Observe(d.Seconds()) }
 }
 
-// loaded counts a reading of the rules.
-func (m *metrics) loaded(err error) {
+// countConfigLoad counts a reading of the rules.
+func (m *metrics) countConfigLoad(err error) {
 	m.configLoads.WithLabelValues(resultOf(err)).Inc()
 }
 
-// saved counts an attempt to save what is in memory.
-func (m *metrics) saved(err error) {
+// countSnapshot counts an attempt to save what is in memory.
+func (m *metrics) countSnapshot(err error) {
 	m.snapshots.WithLabelValues(resultOf(err)).Inc()
 	if err == nil {
 		m.snapshotTime.SetToCurrentTime()
@@ -120,23 +120,23 @@ var (
 	limitDesc       = prometheus.NewDesc("penstock_limit_units", "The most that a rule grants at once.", []string{"policy"}, nil)
 	keysDesc        = prometheus.NewDesc("penstock_keys", "Keys in memory.", nil, nil)
 	bytesDesc       = prometheus.NewDesc("penstock_state_bytes", "Memory that sliding logs and rolling windows occupy.", nil, nil)
-	sharedDesc      = prometheus.NewDesc("penstock_shared_decisions_total", "Decisions by a bucket that new keys share, because memory is full of keys.", nil, nil)
+	overflowDesc    = prometheus.NewDesc("penstock_shared_decisions_total", "Decisions by a bucket that new keys share, because memory is full of keys.", nil, nil)
 	connectionsDesc = prometheus.NewDesc("penstock_connections", "Open connections.", []string{"door"}, nil)
 	refusedDesc     = prometheus.NewDesc("penstock_connections_refused_total", "Connections that were closed at once, because there were too many.", []string{"door"}, nil)
 	expiryDesc      = prometheus.NewDesc("penstock_certificate_expiry_timestamp_seconds", "When a door's certificate expires.", []string{"door"}, nil)
 )
 
-// counts tells what a judge has decided.
-type counts struct{ judge *engine.Engine }
+// engineCollector tells what a judge has decided.
+type engineCollector struct{ engine *engine.Engine }
 
-func (c counts) Describe(ch chan<- *prometheus.Desc) {
+func (c engineCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- decisionsDesc
 	ch <- unitsDesc
 	ch <- limitDesc
 }
 
-func (c counts) Collect(ch chan<- prometheus.Metric) {
-	for _, n := range c.judge.RuleCounters() {
+func (c engineCollector) Collect(ch chan<- prometheus.Metric) {
+	for _, n := range c.engine.RuleCounters() {
 		counter := func(d *prometheus.Desc, v uint64, labels ...string) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append([]string{n.Rule}, labels...)...)
 		}
@@ -152,35 +152,35 @@ func (c counts) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// memoryStats tells what a store in memory holds.
-type memoryStats struct{ memory *penstock.Memory }
+// memoryCollector tells what a store in memory holds.
+type memoryCollector struct{ memory *penstock.Memory }
 
-func (s memoryStats) Describe(ch chan<- *prometheus.Desc) {
+func (s memoryCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- keysDesc
 	ch <- bytesDesc
-	ch <- sharedDesc
+	ch <- overflowDesc
 }
 
-func (s memoryStats) Collect(ch chan<- prometheus.Metric) {
+func (s memoryCollector) Collect(ch chan<- prometheus.Metric) {
 	stats := s.memory.Stats()
 	ch <- prometheus.MustNewConstMetric(keysDesc, prometheus.GaugeValue, float64(stats.Keys))
 	ch <- prometheus.MustNewConstMetric(bytesDesc, prometheus.GaugeValue, float64(stats.Bytes))
-	ch <- prometheus.MustNewConstMetric(sharedDesc, prometheus.CounterValue, float64(stats.OverflowDecisions))
+	ch <- prometheus.MustNewConstMetric(overflowDesc, prometheus.CounterValue, float64(stats.OverflowDecisions))
 }
 
-// doorStats tells who is inside.
-type doorStats struct{ doors []*opening }
+// listenerCollector tells who is inside.
+type listenerCollector struct{ listeners []*listener }
 
-func (s doorStats) Describe(ch chan<- *prometheus.Desc) {
+func (s listenerCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- connectionsDesc
 	ch <- refusedDesc
 	ch <- expiryDesc
 }
 
-func (s doorStats) Collect(ch chan<- prometheus.Metric) {
-	for _, o := range s.doors {
-		ch <- prometheus.MustNewConstMetric(connectionsDesc, prometheus.GaugeValue, float64(o.entrance.Active()), o.name)
-		ch <- prometheus.MustNewConstMetric(refusedDesc, prometheus.CounterValue, float64(o.entrance.Refused()), o.name)
+func (s listenerCollector) Collect(ch chan<- prometheus.Metric) {
+	for _, o := range s.listeners {
+		ch <- prometheus.MustNewConstMetric(connectionsDesc, prometheus.GaugeValue, float64(o.socket.Active()), o.name)
+		ch <- prometheus.MustNewConstMetric(refusedDesc, prometheus.CounterValue, float64(o.socket.Refused()), o.name)
 		if o.certificate != nil {
 			expiry := float64(o.certificate.expires().Unix())
 			ch <- prometheus.MustNewConstMetric(expiryDesc, prometheus.GaugeValue, expiry, o.name)

@@ -32,17 +32,17 @@ func (s *Server) watchCertificates(ctx context.Context) {
 func (s *Server) refreshCertificates() {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
-	for _, o := range s.doors {
+	for _, o := range s.listeners {
 		if o.certificate == nil {
 			continue
 		}
 		changed, err := o.certificate.refresh()
 		switch {
-		case err != nil && o.complaint != err.Error(): // which is said once
-			o.complaint = err.Error()
+		case err != nil && o.lastError != err.Error(): // which is said once
+			o.lastError = err.Error()
 			s.log.Error("the new certificate cannot be used; the old one stays", "door", o.name, "err", err)
 		case err == nil && changed:
-			o.complaint = ""
+			o.lastError = ""
 			s.log.Info("certificate loaded", "door", o.name, "expires", o.certificate.expires())
 		}
 	}

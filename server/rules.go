@@ -27,15 +27,15 @@ func (s *Server) useRules(set *rules.Set, err error) error {
 	if err == nil && s.config.GRPC.Addr != "" {
 		err = set.CheckEnvoy()
 	}
-	s.metrics.loaded(err)
+	s.metrics.countConfigLoad(err)
 	if err != nil {
 		return err
 	}
 	for _, w := range set.Warnings() {
 		s.log.Warn("a rule file says what has no effect", "file", w.File, "line", w.Line, "reason", w.Reason)
 	}
-	s.policies.set(set.Rules())
-	s.judge.SetRules(set)
+	s.storePolicies.set(set.Rules())
+	s.engine.SetRules(set)
 	s.log.Info("rules loaded", "path", s.config.Rules, "domains", len(set.Domains()), "rules", len(set.Rules()))
 	return nil
 }

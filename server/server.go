@@ -19,20 +19,20 @@ import (
 
 // A Server is a store, the rules, and doors to ask them by.
 type Server struct {
-	config  *Config
-	log     *slog.Logger
-	metrics *metrics
-	judge   *engine.Engine
-	source  *rules.Source // nil without rules
-	doors   []*opening
+	config    *Config
+	log       *slog.Logger
+	metrics   *metrics
+	engine    *engine.Engine
+	source    *rules.Source // nil without rules
+	listeners []*listener
 
-	policies   policies
-	outage     *outage                       // nil where the store cannot be away
-	background []func(context.Context)       // what goes on while it runs
-	closers    []func(context.Context) error // of the store; the last is called first
+	storePolicies storePolicies
+	monitor       *monitor                      // nil where the store cannot be away
+	background    []func(context.Context)       // what goes on while it runs
+	closers       []func(context.Context) error // of the store; the last is called first
 
 	reloading sync.Mutex
-	leaving   atomic.Bool
+	draining  atomic.Bool
 }
 
 // New opens the store, reads the rules and listens at every door, so that what
@@ -42,19 +42,19 @@ func New(ctx context.Context, c *Config, log *slog.Logger) (*Server, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{config: c, log: log, metrics: newMetrics(), policies: policies{byDefault: c.policy()}}
-	for _, step := range []func(context.Context) error{s.openStore, s.openRules, s.openDoors} {
+	s := &Server{config: c, log: log, metrics: newMetrics(), storePolicies: storePolicies{defaults: c.defaultStorePolicy()}}
+	for _, step := range []func(context.Context) error{s.openStore, s.openRules, s.openListeners} {
 		if err := step(ctx); err != nil {
-			s.abandon()
+			s.closeAll()
 			return nil, err
 		}
 	}
 	return s, nil
 }
 
-// abandon closes what was opened before something else could not be.
-func (s *Server) abandon() {
-	for _, o := range s.doors {
+// closeAll closes what was opened before something else could not be.
+func (s *Server) closeAll() {
+	for _, o := range s.listeners {
 		_ = o.listener.Close()
 	}
 	_ = s.closeStore(context.Background()) // the first error is the one to report
@@ -71,20 +71,20 @@ func (s *Server) closeStore(ctx context.Context) (err error) {
 // Addr returns where a door listens, or nil if it is shut. The doors are called
 // grpc, http, resp and admin.
 func (s *Server) Addr(door string) net.Addr {
-	if o := s.opening(door); o != nil {
-		return o.entrance.Addr()
+	if o := s.listener(door); o != nil {
+		return o.socket.Addr()
 	}
 	return nil
 }
 
-// Encrypted reports whether a door speaks TLS.
-func (s *Server) Encrypted(door string) bool {
-	o := s.opening(door)
+// UsesTLS reports whether a door speaks TLS.
+func (s *Server) UsesTLS(door string) bool {
+	o := s.listener(door)
 	return o != nil && o.certificate != nil
 }
 
-func (s *Server) opening(door string) *opening {
-	for _, o := range s.doors {
+func (s *Server) listener(door string) *listener {
+	for _, o := range s.listeners {
 		if o.name == door {
 			return o
 		}
@@ -97,9 +97,9 @@ func (s *Server) opening(door string) *opening {
 // error if a door failed, if something was not finished within the grace, or if
 // what is kept in a file could not be saved.
 func (s *Server) Run(ctx context.Context) error {
-	failures := make(chan error, len(s.doors))
+	failures := make(chan error, len(s.listeners))
 	var working sync.WaitGroup
-	for _, o := range s.doors {
+	for _, o := range s.listeners {
 		working.Go(func() { failures <- o.serve() })
 	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -108,10 +108,10 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	s.log.Info("ready")
 
-	err := awaitEnd(ctx, failures)
-	grace, cancel := s.bidFarewell()
+	err := waitForEnd(ctx, failures)
+	grace, cancel := s.beginDrain()
 	defer cancel()
-	err = errors.Join(err, s.closeDoors(grace))
+	err = errors.Join(err, s.closeListeners(grace))
 	stop()
 	working.Wait()
 	err = errors.Join(err, s.closeStore(grace))
@@ -119,8 +119,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// awaitEnd returns when ctx ends, or when a door does.
-func awaitEnd(ctx context.Context, failures <-chan error) error {
+// waitForEnd returns when ctx ends, or when a door does.
+func waitForEnd(ctx context.Context, failures <-chan error) error {
 	select {
 	case <-ctx.Done():
 		return nil
@@ -129,22 +129,22 @@ func awaitEnd(ctx context.Context, failures <-chan error) error {
 	}
 }
 
-// bidFarewell tells load balancers that this server is leaving, and returns the
+// beginDrain tells load balancers that this server is leaving, and returns the
 // time that is left for that once they have had theirs.
-func (s *Server) bidFarewell() (context.Context, context.CancelFunc) {
+func (s *Server) beginDrain() (context.Context, context.CancelFunc) {
 	s.log.Info("shutting down", "delay", s.config.ShutdownDelay, "grace", s.config.ShutdownGrace)
-	s.leave()
-	wait(s.config.ShutdownDelay)
+	s.markDraining()
+	sleep(s.config.ShutdownDelay)
 	return context.WithTimeout(context.Background(), s.config.ShutdownGrace)
 }
 
-// closeDoors closes the doors, the one for operators last: until then it tells load
+// closeListeners closes the doors, the one for operators last: until then it tells load
 // balancers that this server is leaving.
-func (s *Server) closeDoors(ctx context.Context) error {
-	errs := make(chan error, len(s.doors))
+func (s *Server) closeListeners(ctx context.Context) error {
+	errs := make(chan error, len(s.listeners))
 	var closing sync.WaitGroup
-	var last *opening
-	for _, o := range s.doors {
+	var last *listener
+	for _, o := range s.listeners {
 		if o.name == "admin" {
 			last = o
 			continue
@@ -163,7 +163,7 @@ func (s *Server) closeDoors(ctx context.Context) error {
 	return all
 }
 
-func wait(d time.Duration) {
+func sleep(d time.Duration) {
 	if d > 0 {
 		<-time.After(d)
 	}

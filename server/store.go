@@ -20,13 +20,13 @@ func (s *Server) openStore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.judge = engine.New(store, &engine.Options{Token: s.config.Token, Shadow: s.config.Shadow})
-	s.metrics.registry.MustRegister(counts{s.judge})
+	s.engine = engine.New(store, &engine.Options{Token: s.config.Token, Shadow: s.config.Shadow})
+	s.metrics.registry.MustRegister(engineCollector{s.engine})
 	return nil
 }
 
-// connectTime is how long the start waits for Redis. After that it is made without.
-const connectTime = 2 * time.Second
+// connectTimeout is how long the start waits for Redis. After that it is made without.
+const connectTimeout = 2 * time.Second
 
 // openRedis returns a store on Redis that also decides while Redis is away. What is
 // around it is in an order: the fallback is next to Redis, so that the others never
@@ -35,7 +35,7 @@ const connectTime = 2 * time.Second
 // denials are remembered above all, so that they cost the least.
 func (s *Server) openRedis(ctx context.Context) (penstock.Store, error) {
 	c := s.config
-	limited, cancel := context.WithTimeout(ctx, connectTime)
+	limited, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	redis, err := redisstore.Open(limited, c.Store, &redisstore.Options{
 		Prefix: c.RedisPrefix, Timeout: c.RedisTimeout, AllowUnavailable: true,
@@ -47,30 +47,30 @@ func (s *Server) openRedis(ctx context.Context) (penstock.Store, error) {
 		redis.Close()
 		return nil
 	})
-	return s.surround(ctx, redis), nil
+	return s.wrapStore(ctx, redis), nil
 }
 
-// surround puts around Redis what goes on without it, and spares it work.
-func (s *Server) surround(ctx context.Context, redis *redisstore.Store) penstock.Store {
+// wrapStore puts around Redis what goes on without it, and spares it work.
+func (s *Server) wrapStore(ctx context.Context, redis *redisstore.Store) penstock.Store {
 	c := s.config
-	s.outage = newOutage(redis, s.metrics, s.log)
+	s.monitor = newMonitor(redis, s.metrics, s.log)
 	local := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: c.MaxKeys, MaxBytes: c.MaxBytes})
-	fallback := penstock.WithFallback(newMeasured(redis, redisName, s.metrics), local, &penstock.FallbackOptions{
+	fallback := penstock.WithFallback(newTimedStore(redis, redisName, s.metrics), local, &penstock.FallbackOptions{
 		Timeout:   c.RedisTimeout,
-		OnFailure: s.policies.onFailure,
-		OnChange:  s.outage.changed,
+		OnFailure: s.storePolicies.onFailure,
+		OnChange:  s.monitor.onChange,
 	})
-	s.outage.begin(ctx, fallback)
-	s.background = append(s.background, s.outage.watch)
+	s.monitor.start(ctx, fallback)
+	s.background = append(s.background, s.monitor.run)
 
-	lease := penstock.WithLease(fallback, &penstock.LeaseOptions{Nodes: c.Nodes, Only: s.policies.leases})
+	lease := penstock.WithLease(fallback, &penstock.LeaseOptions{Nodes: c.Nodes, Only: s.storePolicies.leased})
 	s.closers = append(s.closers, func(ctx context.Context) error {
 		if err := lease.Close(ctx); err != nil {
 			s.log.Warn("units that were taken ahead could not be given back; they come back by themselves", "err", err)
 		}
 		return nil
 	})
-	return newSourced(penstock.WithDenyCache(lease, &penstock.DenyCacheOptions{Only: s.policies.remembers}), s.metrics)
+	return newSourceCounter(penstock.WithDenyCache(lease, &penstock.DenyCacheOptions{Only: s.storePolicies.denyCached}), s.metrics)
 }
 
 // redisName is what metrics call the store.

@@ -21,8 +21,8 @@ type canary struct {
 // canaryLimit is counted by for a day, and then anew.
 var canaryLimit = penstock.Limit{Algorithm: penstock.FixedWindow, Count: 1, Period: 24 * time.Hour, Name: "penstock.canary"}
 
-// canaryEnd is how long before its time nobody wonders about its end.
-const canaryEnd = time.Minute
+// canaryRenewal is how long before its time nobody wonders about its end.
+const canaryRenewal = time.Minute
 
 // newCanaries finds a key for every shard.
 func newCanaries(redis *redisstore.Store) []canary {
@@ -42,23 +42,23 @@ func (c *canary) request(cost int64) penstock.Request {
 	return penstock.Request{Key: c.key, Limit: canaryLimit, Cost: cost}
 }
 
-func (c *canary) isDue(now time.Time) bool { return now.Add(canaryEnd).After(c.until) }
+func (c *canary) isDue(now time.Time) bool { return now.Add(canaryRenewal).After(c.until) }
 
-// look looks at all canaries. Those that are gone are set out again before anybody
+// checkCanaries looks at all canaries. Those that are gone are set out again before anybody
 // hears of it, so that the next loss is noticed as well.
-func (o *outage) look(ctx context.Context) {
-	gone := o.visit(ctx)
+func (o *monitor) checkCanaries(ctx context.Context) {
+	gone := o.touchCanaries(ctx)
 	if gone == 0 {
 		return
 	}
-	o.visit(ctx)
-	o.metrics.stateLosses.WithLabelValues(redisName, keysGone).Inc()
+	o.touchCanaries(ctx)
+	o.metrics.stateLosses.WithLabelValues(redisName, reasonKeysGone).Inc()
 	o.log.Warn("Redis has lost what it counted: keys begin anew", "shards", gone, "of", len(o.canaries))
 }
 
-// visit sets out the canaries that are due, looks at the others, and returns how many
+// touchCanaries sets out the canaries that are due, looks at the others, and returns how many
 // of these are gone.
-func (o *outage) visit(ctx context.Context) (gone int) {
+func (o *monitor) touchCanaries(ctx context.Context) (gone int) {
 	now := time.Now()
 	requests := make([]penstock.Request, len(o.canaries))
 	for i := range o.canaries {
@@ -73,7 +73,7 @@ func (o *outage) visit(ctx context.Context) (gone int) {
 	if err != nil && ctx.Err() != nil {
 		return 0
 	}
-	o.answered(err)
+	o.recordCheck(err)
 	for i, d := range decisions {
 		if o.canaries[i].isGone(now, requests[i].Cost, d) {
 			gone++

@@ -31,7 +31,7 @@ func TestRunsAreCompared(t *testing.T) {
 		var known runs
 		var fresh []string
 		for _, told := range c.told {
-			known, fresh = compare(known, maps.Clone(told), c.cluster)
+			known, fresh = diffRunIDs(known, maps.Clone(told), c.cluster)
 		}
 		if !slices.Equal(fresh, c.fresh) {
 			t.Errorf("%s: %v, want %v", name, fresh, c.fresh)

@@ -12,6 +12,6 @@ import (
 func TestMeasuredIsAStore(t *testing.T) {
 	storetest.Run(t, func(_ testing.TB, clock *storetest.Clock) penstock.Store {
 		memory := penstock.NewMemory(&penstock.MemoryOptions{Now: clock.Now, Tick: time.Millisecond})
-		return newMeasured(memory, "memory", newMetrics())
+		return newTimedStore(memory, "memory", newMetrics())
 	})
 }

@@ -14,11 +14,11 @@ func TestRulesChooseTheirPolicies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := policies{byDefault: c.policy()}
-	byDefault := policy{onFailure: penstock.FailClosed, share: 0.25, lease: true, denyCache: true}
+	p := storePolicies{defaults: c.defaultStorePolicy()}
+	byDefault := storePolicy{onFailure: penstock.FailClosed, fraction: 0.25, lease: true, denyCache: true}
 	named := func(name string) penstock.Limit { return penstock.Per(5, time.Hour).WithName(name) }
-	if l := named("shop/open"); p.of(&l) != byDefault {
-		t.Errorf("without rules: %+v", p.of(&l))
+	if l := named("shop/open"); p.forLimit(&l) != byDefault {
+		t.Errorf("without rules: %+v", p.forLimit(&l))
 	}
 	set, err := rules.Parse(rules.File{Name: "rules.yaml", Text: []byte(`
 domain: shop
@@ -33,22 +33,22 @@ descriptors:
 		t.Fatal(err)
 	}
 	p.set(set.Rules())
-	for name, want := range map[string]policy{
+	for name, want := range map[string]storePolicy{
 		"shop/plain": byDefault,
 		"shop/free":  byDefault,
 		"shop/gone":  byDefault,
 		"":           byDefault,
-		"shop/open":  {onFailure: penstock.FailOpen, share: 0.25, denyCache: true},
-		"shop/half":  {onFailure: penstock.FailLocal, share: 0.5, lease: true},
-		"shop/here":  {onFailure: penstock.FailLocal, share: 0.25, lease: true, denyCache: true},
+		"shop/open":  {onFailure: penstock.FailOpen, fraction: 0.25, denyCache: true},
+		"shop/half":  {onFailure: penstock.FailLocal, fraction: 0.5, lease: true},
+		"shop/here":  {onFailure: penstock.FailLocal, fraction: 0.25, lease: true, denyCache: true},
 	} {
 		l := named(name)
-		if got := p.of(&l); got != want {
+		if got := p.forLimit(&l); got != want {
 			t.Errorf("%q: %+v, want %+v", name, got, want)
 		}
 	}
 	p.set(nil)
-	if l := named("shop/open"); p.of(&l) != byDefault {
+	if l := named("shop/open"); p.forLimit(&l) != byDefault {
 		t.Error("a rule that is gone still has its way")
 	}
 }

@@ -14,15 +14,15 @@ import (
 // files, and read again when they change; what cannot be used leaves the last
 // good one in force.
 type certificate struct {
-	Listen
+	ListenConfig
 	protocols []string
 	files     [3][]byte // as last read, good or bad
 	current   atomic.Pointer[tls.Config]
 }
 
 // newCertificate reads the files of a door. They must be usable.
-func newCertificate(l Listen, protocols ...string) (*certificate, error) {
-	c := &certificate{Listen: l, protocols: protocols}
+func newCertificate(l ListenConfig, protocols ...string) (*certificate, error) {
+	c := &certificate{ListenConfig: l, protocols: protocols}
 	_, err := c.refresh()
 	return c, err
 }
@@ -59,7 +59,7 @@ func (c *certificate) refresh() (changed bool, err error) {
 		return false, nil
 	}
 	c.files = files
-	config, err := c.build(files)
+	config, err := c.parse(files)
 	if err != nil {
 		return true, err
 	}
@@ -76,13 +76,13 @@ func same(a, b [3][]byte) bool {
 	return true
 }
 
-// build makes the texts of the files into a configuration, if they can be used.
-func (c *certificate) build(files [3][]byte) (*tls.Config, error) {
+// parse makes the texts of the files into a configuration, if they can be used.
+func (c *certificate) parse(files [3][]byte) (*tls.Config, error) {
 	pair, err := tls.X509KeyPair(files[0], files[1])
 	if err != nil {
 		return nil, fmt.Errorf("%s and %s: %w", c.Cert, c.Key, err)
 	}
-	if err := inForce(pair.Leaf, time.Now()); err != nil {
+	if err := checkValidity(pair.Leaf, time.Now()); err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Cert, err)
 	}
 	config := &tls.Config{
@@ -101,9 +101,9 @@ func (c *certificate) build(files [3][]byte) (*tls.Config, error) {
 	return config, nil
 }
 
-// inForce returns an error if a certificate is not good now: every client would
+// checkValidity returns an error if a certificate is not good now: every client would
 // refuse it.
-func inForce(leaf *x509.Certificate, now time.Time) error {
+func checkValidity(leaf *x509.Certificate, now time.Time) error {
 	switch {
 	case now.After(leaf.NotAfter):
 		return fmt.Errorf("the certificate expired at %s", leaf.NotAfter.Format(time.RFC3339))

@@ -159,7 +159,7 @@ func TestEveryDoorSpeaksTLS(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", door, err)
 		}
-		if !d.Encrypted(door) {
+		if !d.UsesTLS(door) {
 			t.Errorf("%s does not say that it is encrypted", door)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/penstock-io/penstock/server"
+	"github.com/penstock-io/penstock/internal/spelling"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -91,5 +91,5 @@ func flagError(c *cobra.Command, err error) error {
 func nearestFlag(c *cobra.Command, name string) string {
 	var names []string
 	c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	return server.Nearest(name, names)
+	return spelling.Nearest(name, names)
 }

@@ -28,7 +28,7 @@ func printTries(w io.Writer, s *server.Server, c *server.Config) {
 		{"admin", "curl" + bearer + " %s/metrics"},
 	} {
 		if addr := s.Addr(t.door); addr != nil {
-			fmt.Fprintf(w, "  %-6s %s\n", t.door, tryLine(t.door, t.line, addr, s.Encrypted(t.door)))
+			fmt.Fprintf(w, "  %-6s %s\n", t.door, tryLine(t.door, t.line, addr, s.UsesTLS(t.door)))
 		}
 	}
 }

@@ -22,3 +22,15 @@ func Distance(a, b string) int {
 	}
 	return row[len(b)]
 }
+
+// Nearest returns the candidate with the smallest distance to name, or "" without
+// candidates. The first of equals wins.
+func Nearest(name string, candidates []string) (best string) {
+	least := -1
+	for _, c := range candidates {
+		if d := Distance(name, c); least < 0 || d < least {
+			least, best = d, c
+		}
+	}
+	return best
+}

@@ -23,3 +23,20 @@ func TestDistance(t *testing.T) {
 		}
 	}
 }
+
+func TestNearest(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		candidates []string
+		want       string
+	}{
+		{"brust", []string{"count", "burst", "period"}, "burst"},
+		{"cont", []string{"cost", "cont", "count"}, "cont"},
+		{"a", []string{"b", "c"}, "b"},
+		{"a", nil, ""},
+	} {
+		if got := Nearest(c.name, c.candidates); got != c.want {
+			t.Errorf("%q among %q: got %q, want %q", c.name, c.candidates, got, c.want)
+		}
+	}
+}

@@ -28,7 +28,7 @@ func (d *Server) guard(e endpoint) http.HandlerFunc {
 		case !slices.Contains(methods, r.Method):
 			httpserver.MethodNotAllowed(w, r, e.methods)
 		default:
-			defer httpserver.Suspend(r)() // profiles take their time
+			defer httpserver.SuspendTimeout(r)() // profiles take their time
 			e.answer(w, r)
 		}
 	}

@@ -45,7 +45,7 @@ type Store struct {
 // are those of the store; nil is all defaults, and Durable goes without saying.
 //
 // A snapshot that is damaged is set aside, and the store begins empty:
-// [Store.SetAside] says so. Any other error is returned.
+// [Store.LoadError] says so. Any other error is returned.
 func Open(dir string, o *penstock.MemoryOptions) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("durable: %w", err)
@@ -110,9 +110,9 @@ func (s *Store) putAside(damage error) error {
 
 func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }
 
-// SetAside returns why the store began empty though there was a snapshot, and
+// LoadError returns why the store began empty though there was a snapshot, and
 // where that is now; or nil.
-func (s *Store) SetAside() error { return s.setAside }
+func (s *Store) LoadError() error { return s.setAside }
 
 var errClosed = errors.New("durable: the store is closed")
 

@@ -65,8 +65,8 @@ func closed(t *testing.T, s *durable.Store) {
 func TestQuotaSurvivesTheProcess(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "made", "for", "it")
 	s := open(t, dir)
-	if s.SetAside() != nil {
-		t.Errorf("a new directory: %v", s.SetAside())
+	if s.LoadError() != nil {
+		t.Errorf("a new directory: %v", s.LoadError())
 	}
 	spend(t, s, "user", 700)
 	closed(t, s)
@@ -114,7 +114,7 @@ func TestDamagedSnapshotIsSetAside(t *testing.T) {
 			t.Fatal(err)
 		}
 		s = open(t, dir)
-		if err := s.SetAside(); !errors.Is(err, penstock.ErrBadSnapshot) || !strings.Contains(err.Error(), dir) {
+		if err := s.LoadError(); !errors.Is(err, penstock.ErrBadSnapshot) || !strings.Contains(err.Error(), dir) {
 			t.Errorf("after damage: %v, want it to say what was set aside, and where", err)
 		}
 		for i := range 100 {
@@ -245,8 +245,8 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	for round := range 15 {
 		acknowledged := killedSpender(t, dir, time.Duration(round*3)*time.Millisecond)
 		s := open(t, dir)
-		if s.SetAside() != nil {
-			t.Fatalf("round %d: %v", round, s.SetAside())
+		if s.LoadError() != nil {
+			t.Fatalf("round %d: %v", round, s.LoadError())
 		}
 		d, err := limiter(t, s.Memory, tally).Peek(ctx, "units")
 		if err != nil {

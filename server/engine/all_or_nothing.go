@@ -23,8 +23,8 @@ func (ev *evaluation) decideTogether(ctx context.Context) (over bool, err error)
 
 // takeQuotas takes what is under quota rules, each by itself.
 func (ev *evaluation) takeQuotas(ctx context.Context) error {
-	for i := range ev.members {
-		if m := &ev.members[i]; m.rule.Quota && !m.rule.Shadow && m.cost > 0 {
+	for i := range ev.limited {
+		if m := &ev.limited[i]; m.rule.Quota && !m.rule.Shadow && m.cost > 0 {
 			ev.ask(i, m.cost)
 		}
 	}
@@ -38,8 +38,8 @@ func (ev *evaluation) takeQuotas(ctx context.Context) error {
 // outOfQuota reports whether there are quota rules, and all of them refuse.
 func (ev *evaluation) outOfQuota() bool {
 	over := false
-	for i := range ev.members {
-		if m := &ev.members[i]; m.rule.Quota {
+	for i := range ev.limited {
+		if m := &ev.limited[i]; m.rule.Quota {
 			if over = m.over(); !over {
 				return false
 			}
@@ -49,12 +49,12 @@ func (ev *evaluation) outOfQuota() bool {
 }
 
 // over reports whether a member is over its limit, and that matters.
-func (m *member) over() bool { return m.refused && !m.rule.Shadow }
+func (m *limitedDescriptor) over() bool { return m.refused && !m.rule.Shadow }
 
 // takeEnforced takes what is under rules that each can refuse, as one.
 func (ev *evaluation) takeEnforced(ctx context.Context) (refused bool, err error) {
-	for i := range ev.members {
-		if m := &ev.members[i]; !m.rule.Quota && !m.rule.Shadow && m.cost > 0 {
+	for i := range ev.limited {
+		if m := &ev.limited[i]; !m.rule.Quota && !m.rule.Shadow && m.cost > 0 {
 			ev.ask(i, m.cost)
 		}
 	}
@@ -62,9 +62,9 @@ func (ev *evaluation) takeEnforced(ctx context.Context) (refused bool, err error
 	case 0:
 		return false, nil
 	case 1:
-		ev.decisions[0], err = ev.judge.store.Take(ctx, ev.requests[0])
+		ev.decisions[0], err = ev.engine.store.Take(ctx, ev.requests[0])
 	default:
-		err = penstock.TakeAll(ctx, ev.judge.store, ev.requests, ev.decisions)
+		err = penstock.TakeAll(ctx, ev.engine.store, ev.requests, ev.decisions)
 	}
 	if err != nil {
 		ev.forget()
@@ -79,9 +79,9 @@ func (ev *evaluation) takeEnforced(ctx context.Context) (refused bool, err error
 // are taken, and what is to be looked at or given back is. If it is refused, the
 // rest is looked at, and what quota rules took is given back.
 func (ev *evaluation) settle(ctx context.Context, over bool) error {
-	for i := range ev.members {
-		m := &ev.members[i]
-		granted := ev.verdict.Statuses[m.index].Decision.Granted
+	for i := range ev.limited {
+		m := &ev.limited[i]
+		granted := ev.result.Statuses[m.index].Decision.Granted
 		switch {
 		case over && granted > 0:
 			ev.ask(i, -granted)
@@ -107,8 +107,8 @@ func (ev *evaluation) settle(ctx context.Context, over bool) error {
 // cannot be given back stays charged, which admits too little rather than too
 // much.
 func (ev *evaluation) undo(ctx context.Context) {
-	for i := range ev.members {
-		if granted := ev.verdict.Statuses[ev.members[i].index].Decision.Granted; granted > 0 {
+	for i := range ev.limited {
+		if granted := ev.result.Statuses[ev.limited[i].index].Decision.Granted; granted > 0 {
 			ev.ask(i, -granted)
 		}
 	}

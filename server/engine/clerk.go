@@ -6,14 +6,14 @@ import "github.com/penstock-io/penstock"
 // matters to it. It is for one goroutine, and adds up what it is told until Report,
 // so that many decisions touch the counts that all share only once.
 type LocalCounters struct {
-	judge                     *Engine
+	engine                    *Engine
 	allowed, denied, shadowed uint64
 	allowedUnits, deniedUnits uint64
 	errors                    uint64
 }
 
 // LocalCounters returns a clerk who counts under the policy of requests without rules.
-func (e *Engine) LocalCounters() LocalCounters { return LocalCounters{judge: e} }
+func (e *Engine) LocalCounters() LocalCounters { return LocalCounters{engine: e} }
 
 // Count counts the decision on a request of that cost. In shadow it turns a denial
 // into a pass.
@@ -23,12 +23,12 @@ func (c *LocalCounters) Count(cost int64, d *penstock.Decision) {
 	case d.Allowed:
 		c.allowed++
 		c.allowedUnits += uint64(max(d.Granted, 0))
-	case c.judge.shadow:
+	case c.engine.shadow:
 		c.shadowed++
 		d.Allowed, d.RetryAfter = true, 0
 	default:
 		c.denied++
-		c.deniedUnits += uint64(min(cost, maxUnits))
+		c.deniedUnits += uint64(min(cost, maxUnitsPerRequest))
 	}
 }
 
@@ -37,7 +37,7 @@ func (c *LocalCounters) Fail() { c.errors++ }
 
 // Flush adds what was counted to the judge's counts.
 func (c *LocalCounters) Flush() {
-	t := c.judge.unruled.counts.Counters
+	t := c.engine.adHoc.counters.Counters
 	if c.allowed > 0 {
 		t.Allowed.Add(c.allowed)
 		t.AllowedUnits.Add(c.allowedUnits)
@@ -52,5 +52,5 @@ func (c *LocalCounters) Flush() {
 	if c.errors > 0 {
 		t.Errors.Add(c.errors)
 	}
-	*c = LocalCounters{judge: c.judge}
+	*c = LocalCounters{engine: c.engine}
 }

@@ -26,38 +26,38 @@ type Counters struct {
 // RuleCounters returns the counts of every rule that limits something, and of requests
 // without rules. They keep counting.
 func (e *Engine) RuleCounters() []*RuleCounters {
-	all := []*RuleCounters{e.unruled.counts}
-	b := e.book.Load()
+	all := []*RuleCounters{e.adHoc.counters}
+	b := e.table.Load()
 	if b == nil {
 		return all
 	}
-	for i := range b.policies {
-		if c := b.policies[i].counts; c != nil {
+	for i := range b.states {
+		if c := b.states[i].counters; c != nil {
 			all = append(all, c)
 		}
 	}
 	return all
 }
 
-// A book is a set of rules with what is worked out once for each.
-type book struct {
-	set      *rules.Set
-	policies []policy                  // by the rules' indices
-	limits   map[string]penstock.Limit // of the rules, by their names
+// A ruleTable is a set of rules with what is worked out once for each.
+type ruleTable struct {
+	set    *rules.Set
+	states []ruleState               // by the rules' indices
+	limits map[string]penstock.Limit // of the rules, by their names
 }
 
-// A policy is a rule made ready for deciding.
-type policy struct {
-	counts  *RuleCounters    // nil for a rule that limits nothing
-	request penstock.Request // under the rule's limit, for a key yet to be named
+// A ruleState is a rule made ready for deciding.
+type ruleState struct {
+	counters *RuleCounters    // nil for a rule that limits nothing
+	template penstock.Request // under the rule's limit, for a key yet to be named
 }
 
-func newBook(store penstock.Store, s *rules.Set, old *book) *book {
+func newRuleTable(store penstock.Store, s *rules.Set, old *ruleTable) *ruleTable {
 	if s == nil {
 		return nil
 	}
-	tallies := old.tallies()
-	b := &book{set: s, policies: make([]policy, len(s.Rules())), limits: map[string]penstock.Limit{}}
+	tallies := old.counters()
+	b := &ruleTable{set: s, states: make([]ruleState, len(s.Rules())), limits: map[string]penstock.Limit{}}
 	for _, r := range s.Rules() {
 		if r.Unlimited {
 			continue
@@ -66,30 +66,30 @@ func newBook(store penstock.Store, s *rules.Set, old *book) *book {
 		if tally == nil {
 			tally = &Counters{}
 		}
-		counts := &RuleCounters{Rule: r.Name, Limit: mostOf(r.Limit), Counters: tally}
+		counts := &RuleCounters{Rule: r.Name, Limit: maxAtOnce(r.Limit), Counters: tally}
 		b.limits[r.Limit.Name] = r.Limit.Normal()
-		b.policies[r.Index] = policy{counts: counts, request: requestUnder(store, r.Limit)}
+		b.states[r.Index] = ruleState{counters: counts, template: newTemplate(store, r.Limit)}
 	}
 	return b
 }
 
-// tallies returns the tallies of a book, which may be nil, by the names of rules.
-func (b *book) tallies() map[string]*Counters {
+// counters returns the tallies of a book, which may be nil, by the names of rules.
+func (b *ruleTable) counters() map[string]*Counters {
 	tallies := map[string]*Counters{}
 	if b == nil {
 		return tallies
 	}
-	for i := range b.policies {
-		if c := b.policies[i].counts; c != nil {
+	for i := range b.states {
+		if c := b.states[i].counters; c != nil {
 			tallies[c.Rule] = c.Counters
 		}
 	}
 	return tallies
 }
 
-// requestUnder returns a request under a limit, prepared for the store. A limit
+// newTemplate returns a request under a limit, prepared for the store. A limit
 // that cannot be counted by is the store's to refuse.
-func requestUnder(store penstock.Store, l penstock.Limit) penstock.Request {
+func newTemplate(store penstock.Store, l penstock.Limit) penstock.Request {
 	lim, err := penstock.New(store, l)
 	if err != nil {
 		return penstock.Request{Limit: l}
@@ -97,8 +97,8 @@ func requestUnder(store penstock.Store, l penstock.Limit) penstock.Request {
 	return lim.Request("")
 }
 
-// mostOf returns the most that can be taken at once under a limit.
-func mostOf(l penstock.Limit) int64 {
+// maxAtOnce returns the most that can be taken at once under a limit.
+func maxAtOnce(l penstock.Limit) int64 {
 	l = l.Normal()
 	if l.Algorithm == penstock.TokenBucket || l.Algorithm == penstock.LeakyBucket {
 		return l.Burst
@@ -106,22 +106,22 @@ func mostOf(l penstock.Limit) int64 {
 	return l.Count
 }
 
-// took counts a take that was granted.
-func (t *Counters) took(units int64) {
+// countAllowed counts a take that was granted.
+func (t *Counters) countAllowed(units int64) {
 	t.Allowed.Add(1)
 	t.AllowedUnits.Add(uint64(max(units, 0)))
 }
 
-// maxUnits is the most that one request adds to a count, so that nobody can make
+// maxUnitsPerRequest is the most that one request adds to a count, so that nobody can make
 // the count of all start again by asking for more than there is.
-const maxUnits = 1 << 40
+const maxUnitsPerRequest = 1 << 40
 
-// refused counts a take that was denied, or would have been.
-func (t *Counters) refused(units int64, shadow bool) {
+// countDenied counts a take that was denied, or would have been.
+func (t *Counters) countDenied(units int64, shadow bool) {
 	if shadow {
 		t.Shadowed.Add(1)
 		return
 	}
 	t.Denied.Add(1)
-	t.DeniedUnits.Add(uint64(min(units, maxUnits)))
+	t.DeniedUnits.Add(uint64(min(units, maxUnitsPerRequest)))
 }

@@ -14,16 +14,16 @@ type Descriptor struct {
 	Cost    int64 // more than 0 takes, 0 looks, less than 0 gives back
 
 	// Limit is the request's own, in place of what the rules say. Under the
-	// name [OverrideLimit], if it has none. Optional.
+	// name [OverrideLimitName], if it has none. Optional.
 	Limit           penstock.Limit
 	RequestsPerUnit uint32
 	Unit            rules.Unit
 }
 
-// OverrideLimit is the name of limits that come without one in a [Descriptor]. So they
+// OverrideLimitName is the name of limits that come without one in a [Descriptor]. So they
 // can change from request to request and still count on, as long as the period
 // stays the same.
-const OverrideLimit = "override"
+const OverrideLimitName = "override"
 
 // A Status says how one descriptor stands.
 type Status struct {
@@ -36,17 +36,17 @@ type Status struct {
 	// key where another descriptor is the reason for a refusal.
 	Decision penstock.Decision
 
-	// Over says that the descriptor is over its limit; never in shadow.
-	Over bool
+	// OverLimit says that the descriptor is over its limit; never in shadow.
+	OverLimit bool
 }
 
 // A Result is the answer about all descriptors of a request, in their order. It
 // can be used again, which saves allocations.
 type Result struct {
-	Over     bool
-	Statuses []Status
+	OverLimit bool
+	Statuses  []Status
 
-	own []rules.Rule // made of the limits that descriptors brought
+	overrides []rules.Rule // made of the limits that descriptors brought
 }
 
 // Decide decides the descriptors by the rules of the domain, all or nothing unless the
@@ -61,61 +61,61 @@ func (e *Engine) Decide(ctx context.Context, domain string, ds []Descriptor, v *
 	if err != nil {
 		return err
 	}
-	v.open(len(ds))
+	v.reset(len(ds))
 	d := b.set.Domain(domain)
 	if d == nil {
 		return nil
 	}
-	ev := hearings.Get().(*evaluation)
+	ev := evaluations.Get().(*evaluation)
 	defer ev.close()
-	ev.judge, ev.verdict = e, v
+	ev.engine, ev.result = e, v
 	if err := ev.open(b, d, ds); err != nil {
 		return err
 	}
 	over, err := ev.decide(ctx, d)
 	ev.count(err)
 	if err != nil {
-		v.open(0)
+		v.reset(0)
 		return err
 	}
-	v.Over = over && !e.shadow
+	v.OverLimit = over && !e.shadow
 	return nil
 }
 
 // admit returns the rules for a request, if it is one that can be decided.
-func (e *Engine) admit(domain string, ds []Descriptor) (*book, error) {
-	b := e.book.Load()
+func (e *Engine) admit(domain string, ds []Descriptor) (*ruleTable, error) {
+	b := e.table.Load()
 	switch {
 	case domain == "":
 		return nil, ErrNoDomain
 	case len(ds) == 0:
 		return nil, ErrNoDescriptors
-	case len(ds) > e.most:
-		return nil, fmt.Errorf("%w: %d, and at most %d are decided at once", ErrTooManyDescriptors, len(ds), e.most)
+	case len(ds) > e.maxDescriptors:
+		return nil, fmt.Errorf("%w: %d, and at most %d are decided at once", ErrTooManyDescriptors, len(ds), e.maxDescriptors)
 	case b == nil:
 		return nil, ErrNoRules
 	}
 	return b, nil
 }
 
-// open makes the verdict one that lets n descriptors pass.
-func (v *Result) open(n int) {
-	v.Over = false
+// reset makes the verdict one that lets n descriptors pass.
+func (v *Result) reset(n int) {
+	v.OverLimit = false
 	clear(v.Statuses)
 	if cap(v.Statuses) < n {
 		v.Statuses = make([]Status, n)
 	}
 	v.Statuses = v.Statuses[:n]
-	clear(v.own)
-	v.own = v.own[:0]
+	clear(v.overrides)
+	v.overrides = v.overrides[:0]
 }
 
-// ownRule returns a rule made of the limit that a descriptor brings.
-func (v *Result) ownRule(d *Descriptor) *rules.Rule {
-	v.own = append(v.own, rules.Rule{Limit: d.Limit, RequestsPerUnit: d.RequestsPerUnit, Unit: d.Unit})
-	r := &v.own[len(v.own)-1]
+// overrideRule returns a rule made of the limit that a descriptor brings.
+func (v *Result) overrideRule(d *Descriptor) *rules.Rule {
+	v.overrides = append(v.overrides, rules.Rule{Limit: d.Limit, RequestsPerUnit: d.RequestsPerUnit, Unit: d.Unit})
+	r := &v.overrides[len(v.overrides)-1]
 	if r.Limit.Name == "" {
-		r.Limit.Name = OverrideLimit
+		r.Limit.Name = OverrideLimitName
 	}
 	return r
 }

@@ -213,7 +213,7 @@ func TestCompatibleRefusalsOfAShareAreNotForEver(t *testing.T) {
 			t.Fatal(err)
 		}
 		d := v.Statuses[0].Decision
-		if !v.Over || (d.RetryAfter == penstock.Never) != never || d.RetryAfter <= 0 {
+		if !v.OverLimit || (d.RetryAfter == penstock.Never) != never || d.RetryAfter <= 0 {
 			t.Errorf("a cost of %d, of a share of two: %v, want never: %v", cost, d, never)
 		}
 	}

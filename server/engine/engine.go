@@ -41,17 +41,17 @@ const defaultMaxDescriptors = 64
 
 // A Engine decides requests. It is safe for concurrent use.
 type Engine struct {
-	store         penstock.Store
-	transientKeys bool // whether the store is a penstock.TransientKeyStore
-	shadow        bool
-	most          int // descriptors in a request
+	store          penstock.Store
+	transientKeys  bool // whether the store is a penstock.TransientKeyStore
+	shadow         bool
+	maxDescriptors int // descriptors in a request
 
 	token    [sha256.Size]byte
 	hasToken bool
 
 	loading sync.Mutex // so that rules are replaced one set after the other
-	book    atomic.Pointer[book]
-	unruled policy // what requests without rules are counted by
+	table   atomic.Pointer[ruleTable]
+	adHoc   ruleState // what requests without rules are counted by
 }
 
 // New returns a judge without rules. The store is required; nil options are all
@@ -62,16 +62,16 @@ func New(store penstock.Store, o *Options) *Engine {
 	}
 	_, transient := store.(penstock.TransientKeyStore)
 	e := &Engine{
-		store:         store,
-		transientKeys: transient,
-		shadow:        o.Shadow,
-		most:          defaultMaxDescriptors,
-		token:         sha256.Sum256([]byte(o.Token)),
-		hasToken:      o.Token != "",
-		unruled:       policy{counts: &RuleCounters{Counters: &Counters{}}},
+		store:          store,
+		transientKeys:  transient,
+		shadow:         o.Shadow,
+		maxDescriptors: defaultMaxDescriptors,
+		token:          sha256.Sum256([]byte(o.Token)),
+		hasToken:       o.Token != "",
+		adHoc:          ruleState{counters: &RuleCounters{Counters: &Counters{}}},
 	}
 	if o.MaxDescriptors > 0 {
-		e.most = o.MaxDescriptors
+		e.maxDescriptors = o.MaxDescriptors
 	}
 	return e
 }
@@ -81,36 +81,36 @@ func (e *Engine) Store() penstock.Store { return e.store }
 
 // MaxDescriptors returns the most descriptors that a request may hold, so that
 // doors need not make room for more.
-func (e *Engine) MaxDescriptors() int { return e.most }
+func (e *Engine) MaxDescriptors() int { return e.maxDescriptors }
 
 // SetRules replaces the rules. Requests being decided keep those they began with.
 // A rule that the old set had as well, by name, goes on counting where it was.
 func (e *Engine) SetRules(s *rules.Set) {
 	e.loading.Lock()
 	defer e.loading.Unlock()
-	e.book.Store(newBook(e.store, s, e.book.Load()))
+	e.table.Store(newRuleTable(e.store, s, e.table.Load()))
 }
 
 // Rules returns the rules in force, or nil.
 func (e *Engine) Rules() *rules.Set {
-	if b := e.book.Load(); b != nil {
+	if b := e.table.Load(); b != nil {
 		return b.set
 	}
 	return nil
 }
 
-// ThrottleLimit is what the names of the limits of CL.THROTTLE begin with. They
+// ThrottleLimitPrefix is what the names of the limits of CL.THROTTLE begin with. They
 // belong to the door that speaks it, whose keys nobody else may loosen.
-const ThrottleLimit = "cl.throttle"
+const ThrottleLimitPrefix = "cl.throttle"
 
 // OverridesRule says whether to take under a limit may undo what a rule has counted: it
 // goes by the rule's name, and so counts where the rule does, but is another. What
 // is owed is clamped to the lower of both.
 func (e *Engine) OverridesRule(l penstock.Limit) bool {
-	switch b := e.book.Load(); {
+	switch b := e.table.Load(); {
 	case l.Name == "":
 		return false
-	case l.Name == OverrideLimit, strings.HasPrefix(l.Name, ThrottleLimit):
+	case l.Name == OverrideLimitName, strings.HasPrefix(l.Name, ThrottleLimitPrefix):
 		return true
 	case b != nil:
 		rule, ok := b.limits[l.Name]

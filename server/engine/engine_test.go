@@ -77,7 +77,7 @@ descriptors:
 						t.Error(err)
 						return
 					}
-					if !v.Over {
+					if !v.OverLimit {
 						passed.Add(1)
 					}
 				}
@@ -118,7 +118,7 @@ descriptors:
 	var v engine.Result
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := e.Decide(b.Context(), "house", ds, &v); err != nil || v.Over {
+		if err := e.Decide(b.Context(), "house", ds, &v); err != nil || v.OverLimit {
 			b.Fatal(v, err)
 		}
 	}

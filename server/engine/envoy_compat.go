@@ -11,9 +11,9 @@ import (
 // and a refused hit counts. In a window that is full it makes no difference by
 // how much it was missed, so what is refused takes what is left.
 func (ev *evaluation) decideAlone(ctx context.Context) (over bool, err error) {
-	for i := range ev.members {
-		ev.ask(i, ev.members[i].cost)
-		ev.requests[i].AtMost = ev.members[i].cost > 0
+	for i := range ev.limited {
+		ev.ask(i, ev.limited[i].cost)
+		ev.requests[i].AtMost = ev.limited[i].cost > 0
 	}
 	if err := ev.takeEach(ctx); err != nil {
 		return false, err
@@ -24,8 +24,8 @@ func (ev *evaluation) decideAlone(ctx context.Context) (over bool, err error) {
 		}
 	}
 	ev.decided()
-	for i := range ev.members {
-		m := &ev.members[i]
+	for i := range ev.limited {
+		m := &ev.limited[i]
 		over = over || m.over() && !m.rule.Quota
 	}
 	return over || ev.outOfQuota(), nil
@@ -37,7 +37,7 @@ func (ev *evaluation) decideAlone(ctx context.Context) (over bool, err error) {
 func refuse(d *penstock.Decision, r *penstock.Request) {
 	d.Allowed = false
 	d.RetryAfter = max(d.RetryAfter, d.ResetAfter, time.Nanosecond)
-	if r.Cost > mostOf(r.Limit) {
+	if r.Cost > maxAtOnce(r.Limit) {
 		d.RetryAfter = penstock.Never
 	}
 }

@@ -15,21 +15,21 @@ import (
 // A evaluation is a request while it is decided. Hearings are used again, for most
 // of what a decision would allocate is the same every time.
 type evaluation struct {
-	judge   *Engine
-	verdict *Result
-	members []member // the descriptors under a limit
-	keys    []byte   // of the members, one behind the other
+	engine  *Engine
+	result  *Result
+	limited []limitedDescriptor // the descriptors under a limit
+	keys    []byte              // of the members, one behind the other
 
 	asked     []int // the members that the store is being asked about
 	requests  []penstock.Request
 	decisions []penstock.Decision
 }
 
-// A member is a descriptor that some limit applies to.
-type member struct {
+// A limitedDescriptor is a descriptor that some limit applies to.
+type limitedDescriptor struct {
 	index    int // among the descriptors
 	rule     *rules.Rule
-	policy   *policy
+	state    *ruleState
 	cost     int64
 	key, end int // in the hearing's keys
 	request  penstock.Request
@@ -37,24 +37,24 @@ type member struct {
 	refused  bool
 }
 
-var hearings = sync.Pool{New: func() any { return &evaluation{} }}
+var evaluations = sync.Pool{New: func() any { return &evaluation{} }}
 
-// maxKept is how many bytes of keys a hearing keeps room for.
-const maxKept = 64 << 10
+// maxKeptKeyBytes is how many bytes of keys a hearing keeps room for.
+const maxKeptKeyBytes = 64 << 10
 
 // close forgets the request, and keeps the room that it took.
 func (ev *evaluation) close() {
-	clear(ev.members)
-	ev.judge, ev.verdict = nil, nil
-	ev.members, ev.keys = ev.members[:0], ev.keys[:0]
-	if cap(ev.keys) > maxKept {
+	clear(ev.limited)
+	ev.engine, ev.result = nil, nil
+	ev.limited, ev.keys = ev.limited[:0], ev.keys[:0]
+	if cap(ev.keys) > maxKeptKeyBytes {
 		ev.keys = nil
 	}
-	hearings.Put(ev)
+	evaluations.Put(ev)
 }
 
 // open finds out which limits apply.
-func (ev *evaluation) open(b *book, domain *rules.Domain, ds []Descriptor) error {
+func (ev *evaluation) open(b *ruleTable, domain *rules.Domain, ds []Descriptor) error {
 	for i := range ds {
 		if err := ev.match(b, domain, i, &ds[i]); err != nil {
 			return err
@@ -66,8 +66,8 @@ func (ev *evaluation) open(b *book, domain *rules.Domain, ds []Descriptor) error
 }
 
 // match finds the limit for a descriptor, if there is one.
-func (ev *evaluation) match(b *book, domain *rules.Domain, i int, d *Descriptor) error {
-	m := member{index: i, cost: d.Cost, key: len(ev.keys)}
+func (ev *evaluation) match(b *ruleTable, domain *rules.Domain, i int, d *Descriptor) error {
+	m := limitedDescriptor{index: i, cost: d.Cost, key: len(ev.keys)}
 	if d.Limit == (penstock.Limit{}) {
 		ev.matchRule(&m, b, domain, d)
 	} else if err := ev.matchOwn(&m, domain, d); err != nil {
@@ -77,26 +77,26 @@ func (ev *evaluation) match(b *book, domain *rules.Domain, i int, d *Descriptor)
 		ev.keys = ev.keys[:m.key]
 		return nil
 	}
-	ev.verdict.Statuses[i].Rule = m.rule
+	ev.result.Statuses[i].Rule = m.rule
 	ev.keys = ShortenKey(ev.keys, m.key)
 	m.end = len(ev.keys)
-	ev.members = append(ev.members, m)
+	ev.limited = append(ev.limited, m)
 	return nil
 }
 
 // matchRule finds the rule for a descriptor.
-func (ev *evaluation) matchRule(m *member, b *book, domain *rules.Domain, d *Descriptor) {
+func (ev *evaluation) matchRule(m *limitedDescriptor, b *ruleTable, domain *rules.Domain, d *Descriptor) {
 	m.rule, ev.keys = domain.Match(d.Entries, ev.keys)
 	if m.rule != nil && !m.rule.Unlimited {
-		m.policy = &b.policies[m.rule.Index]
-		m.request = m.policy.request
+		m.state = &b.states[m.rule.Index]
+		m.request = m.state.template
 	}
 }
 
 // matchOwn makes a rule of the limit that a descriptor brings.
-func (ev *evaluation) matchOwn(m *member, domain *rules.Domain, d *Descriptor) error {
-	m.rule = ev.verdict.ownRule(d)
-	m.policy = &ev.judge.unruled
+func (ev *evaluation) matchOwn(m *limitedDescriptor, domain *rules.Domain, d *Descriptor) error {
+	m.rule = ev.result.overrideRule(d)
+	m.state = &ev.engine.adHoc
 	m.request = penstock.Request{Limit: m.rule.Limit}
 	ev.keys = appendOwnKey(ev.keys, domain.Name, d.Entries)
 	return m.rule.Limit.Validate()
@@ -131,28 +131,28 @@ func ShortenKey(keys []byte, start int) []byte {
 // for, even if those are replaced themselves. Then it drops the members that are
 // under no limit.
 func (ev *evaluation) replace() {
-	for i := range ev.members {
-		for _, alias := range ev.members[i].rule.Replaces {
+	for i := range ev.limited {
+		for _, alias := range ev.limited[i].rule.Replaces {
 			ev.release(alias)
 		}
 	}
-	kept := ev.members[:0]
-	for i := range ev.members {
-		if ev.members[i].policy != nil {
-			kept = append(kept, ev.members[i])
+	kept := ev.limited[:0]
+	for i := range ev.limited {
+		if ev.limited[i].state != nil {
+			kept = append(kept, ev.limited[i])
 		}
 	}
-	clear(ev.members[len(kept):])
-	ev.members = kept
+	clear(ev.limited[len(kept):])
+	ev.limited = kept
 }
 
 // release lets pass what is under rules of an alias. What is unlimited passes
 // anyhow, and says so.
 func (ev *evaluation) release(alias string) {
-	for i := range ev.members {
-		if m := &ev.members[i]; m.rule.Alias == alias && !m.rule.Unlimited {
-			m.policy = nil
-			ev.verdict.Statuses[m.index].Rule = nil
+	for i := range ev.limited {
+		if m := &ev.limited[i]; m.rule.Alias == alias && !m.rule.Unlimited {
+			m.state = nil
+			ev.result.Statuses[m.index].Rule = nil
 		}
 	}
 }
@@ -162,11 +162,11 @@ func (ev *evaluation) release(alias string) {
 // stores may hold on to a key, as after a timeout, and get a copy.
 func (ev *evaluation) nameKeys() {
 	text := unsafe.String(unsafe.SliceData(ev.keys), len(ev.keys))
-	if !ev.judge.transientKeys {
+	if !ev.engine.transientKeys {
 		text = string(ev.keys)
 	}
-	for i := range ev.members {
-		m := &ev.members[i]
+	for i := range ev.limited {
+		m := &ev.limited[i]
 		m.request.Key = text[m.key:m.end]
 	}
 }
@@ -188,7 +188,7 @@ func (ev *evaluation) decide(ctx context.Context, domain *rules.Domain) (over bo
 // ask adds a request about a member to those for the store.
 func (ev *evaluation) ask(i int, cost int64) {
 	ev.asked = append(ev.asked, i)
-	r := ev.members[i].request
+	r := ev.limited[i].request
 	r.Cost = cost
 	ev.requests = append(ev.requests, r)
 	ev.decisions = append(ev.decisions, penstock.Decision{})
@@ -199,9 +199,9 @@ func (ev *evaluation) takeEach(ctx context.Context) (err error) {
 	switch len(ev.requests) {
 	case 0:
 	case 1:
-		ev.decisions[0], err = ev.judge.store.Take(ctx, ev.requests[0])
+		ev.decisions[0], err = ev.engine.store.Take(ctx, ev.requests[0])
 	default:
-		err = penstock.TakeEach(ctx, ev.judge.store, ev.requests, ev.decisions)
+		err = penstock.TakeEach(ctx, ev.engine.store, ev.requests, ev.decisions)
 	}
 	if err != nil {
 		ev.decided() // some were perhaps, and nothing is to be given back twice
@@ -213,7 +213,7 @@ func (ev *evaluation) takeEach(ctx context.Context) (err error) {
 // stand in the way were only looked at, which their decisions say.
 func (ev *evaluation) decided() {
 	for n, i := range ev.asked {
-		m := &ev.members[i]
+		m := &ev.limited[i]
 		m.decided, m.refused = true, !ev.decisions[n].Allowed
 		ev.report(m, ev.decisions[n])
 	}
@@ -224,14 +224,14 @@ func (ev *evaluation) decided() {
 func (ev *evaluation) looked() {
 	for n, i := range ev.asked {
 		ev.decisions[n].Granted = 0 // what was given back is as if it had not been taken
-		ev.report(&ev.members[i], ev.decisions[n])
+		ev.report(&ev.limited[i], ev.decisions[n])
 	}
 	ev.forget()
 }
 
-func (ev *evaluation) report(m *member, d penstock.Decision) {
-	st := &ev.verdict.Statuses[m.index]
-	st.Decision, st.Over = d, m.over()
+func (ev *evaluation) report(m *limitedDescriptor, d penstock.Decision) {
+	st := &ev.result.Statuses[m.index]
+	st.Decision, st.OverLimit = d, m.over()
 }
 
 // forget drops what the store was asked.
@@ -242,17 +242,17 @@ func (ev *evaluation) forget() {
 
 // count adds the outcome to the counts of the rules.
 func (ev *evaluation) count(err error) {
-	for i := range ev.members {
-		m := &ev.members[i]
-		counts, granted := m.policy.counts, ev.verdict.Statuses[m.index].Decision.Granted
+	for i := range ev.limited {
+		m := &ev.limited[i]
+		counts, granted := m.state.counters, ev.result.Statuses[m.index].Decision.Granted
 		switch {
 		case err != nil:
 			counts.Errors.Add(1)
 		case m.cost <= 0:
 		case m.refused:
-			counts.refused(m.cost, m.rule.Shadow || ev.judge.shadow)
+			counts.countDenied(m.cost, m.rule.Shadow || ev.engine.shadow)
 		case granted > 0:
-			counts.took(granted)
+			counts.countAllowed(granted)
 		}
 	}
 }

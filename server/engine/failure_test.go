@@ -82,8 +82,8 @@ func TestGivingBackOutlivesTheCaller(t *testing.T) {
 	})
 	var v engine.Result
 	err := newJudge(t, store, quotaRules, nil).Decide(ctx, "quota", []engine.Descriptor{of(1, "small=x"), of(3, "hard=x")}, &v)
-	if err != nil || !v.Over {
-		t.Fatalf("got over %v, %v", v.Over, err)
+	if err != nil || !v.OverLimit {
+		t.Fatalf("got over %v, %v", v.OverLimit, err)
 	}
 	want(t, decide(t, newJudge(t, memory, quotaRules, nil), "quota", of(0, "small=x")), "pass: granted=0 remaining=1")
 }

@@ -97,7 +97,7 @@ func textOf(v *engine.Result) string {
 		parts[i] = statusText(st)
 	}
 	outcome := "pass: "
-	if v.Over {
+	if v.OverLimit {
 		outcome = "over: "
 	}
 	return outcome + strings.Join(parts, " | ")
@@ -111,7 +111,7 @@ func statusText(st engine.Status) string {
 		return "unlimited"
 	}
 	text := fmt.Sprintf("granted=%d remaining=%d", st.Decision.Granted, st.Decision.Remaining)
-	if st.Over {
+	if st.OverLimit {
 		text += " over"
 	}
 	if !st.Decision.Allowed {

@@ -149,7 +149,7 @@ func TestDecisionsAreTheModels(t *testing.T) {
 					if err := e.Decide(t.Context(), "DOMAIN", ds, &v); err != nil {
 						t.Fatal(err)
 					}
-					if over := m.decide(ps); v.Over != over {
+					if over := m.decide(ps); v.OverLimit != over {
 						t.Fatalf("%v: %s, but over should be %v", ds, textOf(&v), over)
 					}
 					m.compare(t, ds, ps, &v)
@@ -182,7 +182,7 @@ func drawRequest(t *rapid.T) ([]engine.Descriptor, []*part) {
 func (m *model) compare(t *rapid.T, ds []engine.Descriptor, ps []*part, v *engine.Result) {
 	times := map[string]int{}
 	for i, p := range ps {
-		if st := v.Statuses[i]; st.Over != (p.limited && p.refused && !p.shadow()) {
+		if st := v.Statuses[i]; st.OverLimit != (p.limited && p.refused && !p.shadow()) {
 			t.Fatalf("%v: %s, but descriptor %d is refused %v", ds, textOf(v), i, p.refused)
 		}
 		times[p.key]++

@@ -10,36 +10,36 @@ import (
 // of requests without rules.
 func (e *Engine) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 	d, err := e.store.Take(ctx, r)
-	clerk := e.LocalCounters()
+	counters := e.LocalCounters()
 	if err != nil {
-		clerk.Fail()
+		counters.Fail()
 	} else {
-		clerk.Count(r.Cost, &d)
+		counters.Count(r.Cost, &d)
 	}
-	clerk.Flush()
+	counters.Flush()
 	return d, err
 }
 
 // TakeEach is penstock.TakeEach, counted.
 func (e *Engine) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
-	clerk := e.LocalCounters()
-	defer clerk.Flush()
+	counters := e.LocalCounters()
+	defer counters.Flush()
 	if err := penstock.TakeEach(ctx, e.store, rs, ds); err != nil {
-		clerk.Fail()
+		counters.Fail()
 		return err
 	}
 	for i := range rs {
-		clerk.Count(rs[i].Cost, &ds[i])
+		counters.Count(rs[i].Cost, &ds[i])
 	}
 	return nil
 }
 
 // TakeAll is penstock.TakeAll, counted.
 func (e *Engine) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
-	clerk := e.LocalCounters()
-	defer clerk.Flush()
+	counters := e.LocalCounters()
+	defer counters.Flush()
 	if err := penstock.TakeAll(ctx, e.store, rs, ds); err != nil {
-		clerk.Fail()
+		counters.Fail()
 		return err
 	}
 	passed := allAllowed(ds[:len(rs)])
@@ -47,7 +47,7 @@ func (e *Engine) TakeAll(ctx context.Context, rs []penstock.Request, ds []pensto
 		// Of a refused batch, those who did not stand in the way were only
 		// looked at.
 		if passed || !ds[i].Allowed {
-			clerk.Count(rs[i].Cost, &ds[i])
+			counters.Count(rs[i].Cost, &ds[i])
 		}
 	}
 	return nil

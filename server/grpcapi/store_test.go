@@ -293,7 +293,7 @@ func (s *rlsStore) storeRequest(r penstock.Request) penstock.Request {
 		return r // which is an error anywhere
 	case isOverride(r.Limit):
 		r.Key = string(rules.AppendKey(nil, []rules.Entry{{Key: "storetest"}, e}))
-		r.Limit.Name = engine.OverrideLimit
+		r.Limit.Name = engine.OverrideLimitName
 	default:
 		r.Key = string(rules.AppendKey(nil, []rules.Entry{e}))
 		r.Limit = s.rules([]penstock.Request{r}).Rules()[0].Limit

@@ -58,7 +58,7 @@ func (d *Server) admit(r *http.Request, c *call, v *visit) (result, error) {
 	}
 	// While a body is unread, nobody notices that the caller has gone.
 	_, _ = io.CopyN(io.Discard, r.Body, maxBody)
-	defer httpserver.Suspend(r)()
+	defer httpserver.SuspendTimeout(r)()
 	turn := time.NewTimer(delay)
 	defer turn.Stop()
 	select {

@@ -46,7 +46,7 @@ func (c *call) decideByRules(ctx context.Context, j *engine.Engine, q *question)
 	if err := j.Decide(ctx, q.domain, q.descriptors, &c.verdict); err != nil {
 		return result{}, err
 	}
-	return together(!c.verdict.Over, resultsOf(c.verdict.Statuses)), nil
+	return together(!c.verdict.OverLimit, resultsOf(c.verdict.Statuses)), nil
 }
 
 // decideEach decides every question by itself, those about keys in one trip.
@@ -175,7 +175,7 @@ func (c *call) decideAllByRules(ctx context.Context, j *engine.Engine) (result, 
 		parts[i] = together(noneOver(rest[:n]), rest[:n:n])
 		rest = rest[n:]
 	}
-	return together(!c.verdict.Over, parts), nil
+	return together(!c.verdict.OverLimit, parts), nil
 }
 
 func noneOver(parts []result) bool {
@@ -192,7 +192,7 @@ func noneOver(parts []result) bool {
 func resultsOf(statuses []engine.Status) []result {
 	parts := make([]result, len(statuses))
 	for i, s := range statuses {
-		s.Decision.Allowed = !s.Over
+		s.Decision.Allowed = !s.OverLimit
 		parts[i] = result{decision: s.Decision, rule: s.Rule}
 		if s.Rule != nil && !s.Rule.Unlimited {
 			parts[i].limited, parts[i].limit = true, s.Rule.Limit

@@ -14,7 +14,7 @@ import (
 // Only pages in browsers must say that they send JSON. For that they need a
 // permission, which nobody gives them here.
 func (d *Server) envoyJSON(w http.ResponseWriter, r *http.Request) {
-	if auth.FromPage(r) && !isJSON(r.Header.Get("Content-Type")) {
+	if auth.IsCrossOrigin(r) && !isJSON(r.Header.Get("Content-Type")) {
 		refuseEnvoy(w, errNotJSON)
 		return
 	}

@@ -26,8 +26,8 @@ import (
 // may count what takes longer to fill in another unit, and then one look that fits
 // both would change what it looks at.
 const (
-	shortName = engine.ThrottleLimit
-	longName  = engine.ThrottleLimit + ".long"
+	shortName = engine.ThrottleLimitPrefix
+	longName  = engine.ThrottleLimitPrefix + ".long"
 
 	longFill = 1 << 52 // nanoseconds: 52 days
 )

@@ -45,7 +45,7 @@ type Header struct{ Name, Value string }
 // buildResponse writes the response by the verdict.
 func (s *Service) buildResponse(c *Call) {
 	r := &c.Response
-	r.Over, r.Statuses, r.Headers, r.Metadata = c.result.Over, r.Statuses[:0], r.Headers[:0], nil
+	r.Over, r.Statuses, r.Headers, r.Metadata = c.result.OverLimit, r.Statuses[:0], r.Headers[:0], nil
 	for i := range c.result.Statuses {
 		st := s.statusOf(&c.result.Statuses[i])
 		if d := &c.Request.Descriptors[i]; st.HasLimit && d.Limit.HasUnitMultiplier {
@@ -69,7 +69,7 @@ func (s *Service) statusOf(st *engine.Status) Status {
 		return Status{Remaining: math.MaxUint32}
 	}
 	out := Status{
-		Over:     st.Over,
+		Over:     st.OverLimit,
 		HasLimit: true,
 		Limit:    Limit{Name: st.Rule.Alias, RequestsPerUnit: st.Rule.RequestsPerUnit, Unit: st.Rule.Unit},
 		Reset:    s.resetSeconds(st.Rule, &st.Decision),

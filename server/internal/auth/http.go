@@ -24,7 +24,7 @@ func HTTPCaller(r *http.Request) (addr netip.Addr, token string) {
 	}
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	addr = peer.Addr().Unmap()
-	if err != nil || addr.IsLoopback() && mayBePage(r) {
+	if err != nil || addr.IsLoopback() && mayBeCrossOrigin(r) {
 		return netip.Addr{}, token
 	}
 	return addr, token
@@ -45,16 +45,16 @@ func isForwarded(h http.Header) bool {
 	return false
 }
 
-// mayBePage reports whether a page of another site may have made a browser send
+// mayBeCrossOrigin reports whether a page of another site may have made a browser send
 // the request. A host name that is not local counts as such a page: its owner can
 // let the name resolve to this machine (DNS rebinding), and the browser then
 // considers the request same-origin.
-func mayBePage(r *http.Request) bool { return FromPage(r) || !isLocalName(r.Host) }
+func mayBeCrossOrigin(r *http.Request) bool { return IsCrossOrigin(r) || !isLocalName(r.Host) }
 
-// FromPage reports whether a browser sent the request on behalf of a page of
+// IsCrossOrigin reports whether a browser sent the request on behalf of a page of
 // another origin. A page of the same site but another origin counts: it may belong
 // to another owner.
-func FromPage(r *http.Request) bool {
+func IsCrossOrigin(r *http.Request) bool {
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "", "none", "same-origin":
 	default:

@@ -39,10 +39,10 @@ type Listener struct {
 	closed  chan struct{}
 	once    sync.Once
 
-	mu      sync.Mutex
-	inside  int
-	from    map[netip.Addr]int
-	refused int64
+	mu        sync.Mutex
+	active    int
+	perClient map[netip.Addr]int
+	refused   int64
 }
 
 // New returns an entrance for those who come by the listener.
@@ -56,7 +56,7 @@ func New(l net.Listener, o Options) *Listener {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Listener{Listener: l, options: o, closed: make(chan struct{}), from: map[netip.Addr]int{}}
+	return &Listener{Listener: l, options: o, closed: make(chan struct{}), perClient: map[netip.Addr]int{}}
 }
 
 // Max returns how many may be inside at once.
@@ -66,7 +66,7 @@ func (l *Listener) Max() int { return l.options.Max }
 func (l *Listener) Active() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.inside
+	return l.active
 }
 
 // Refused returns for how many there was no room.
@@ -78,36 +78,36 @@ func (l *Listener) Refused() int64 {
 
 // Accept returns the next connection there is room for.
 func (l *Listener) Accept() (net.Conn, error) {
-	pause := shortestPause
+	pause := minPause
 	for {
 		conn, err := l.Listener.Accept()
 		switch {
 		case err == nil:
-			if g := l.admit(conn); g != nil {
-				return g, nil
+			if c := l.admit(conn); c != nil {
+				return c, nil
 			}
 			l.options.Refuse(conn)
 			_ = conn.Close()
-		case !passes(err):
+		case !isTemporary(err):
 			return nil, err
 		default:
 			l.options.Log.Warn("no connection can be accepted for now", "err", err)
 			if !l.wait(pause) {
 				return nil, net.ErrClosed
 			}
-			pause = min(2*pause, longestPause)
+			pause = min(2*pause, maxPause)
 		}
 	}
 }
 
 const (
-	shortestPause = 5 * time.Millisecond
-	longestPause  = time.Second
+	minPause = 5 * time.Millisecond
+	maxPause = time.Second
 )
 
-// passes reports whether accepting may work again later: after a connection is
+// isTemporary reports whether accepting may work again later: after a connection is
 // closed elsewhere, say, when there are no file descriptors left.
-func passes(err error) bool {
+func isTemporary(err error) bool {
 	var temporary interface{ Temporary() bool }
 	return errors.As(err, &temporary) && temporary.Temporary()
 }
@@ -125,24 +125,24 @@ func (l *Listener) wait(d time.Duration) bool {
 }
 
 // admit returns a connection as a guest, or nil if there is no room for it.
-func (l *Listener) admit(conn net.Conn) *guest {
-	from := neighbourhood(conn.RemoteAddr())
+func (l *Listener) admit(nc net.Conn) *conn {
+	from := clientPrefix(nc.RemoteAddr())
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.inside >= l.options.Max || l.from[from] >= l.options.MaxPerClient {
+	if l.active >= l.options.Max || l.perClient[from] >= l.options.MaxPerClient {
 		l.refused++
 		return nil
 	}
-	l.inside++
+	l.active++
 	if from.IsValid() {
-		l.from[from]++
+		l.perClient[from]++
 	}
-	return &guest{Conn: conn, entrance: l, from: from}
+	return &conn{Conn: nc, listener: l, from: from}
 }
 
-// neighbourhood returns what connections of one client have in common, or the zero
+// clientPrefix returns what connections of one client have in common, or the zero
 // Addr for a client on this machine.
-func neighbourhood(a net.Addr) netip.Addr {
+func clientPrefix(a net.Addr) netip.Addr {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok || tcp.IP.IsLoopback() {
 		return netip.Addr{}
@@ -158,13 +158,13 @@ func neighbourhood(a net.Addr) netip.Addr {
 	return network.Addr()
 }
 
-// leave makes room for another.
-func (l *Listener) leave(from netip.Addr) {
+// release makes room for another.
+func (l *Listener) release(from netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.inside--
-	if l.from[from]--; l.from[from] <= 0 {
-		delete(l.from, from)
+	l.active--
+	if l.perClient[from]--; l.perClient[from] <= 0 {
+		delete(l.perClient, from)
 	}
 }
 
@@ -174,33 +174,33 @@ func (l *Listener) Close() error {
 	return l.Listener.Close()
 }
 
-// A guest is a connection that has been let in.
-type guest struct {
+// A conn is a connection that has been let in.
+type conn struct {
 	net.Conn
-	entrance *Listener
-	from     netip.Addr
-	heard    atomic.Int64
-	once     sync.Once
+	listener  *Listener
+	from      netip.Addr
+	bytesRead atomic.Int64
+	once      sync.Once
 }
 
-func (g *guest) Read(p []byte) (int, error) {
-	n, err := g.Conn.Read(p)
-	g.heard.Add(int64(n))
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.bytesRead.Add(int64(n))
 	return n, err
 }
 
-// Heard returns how many bytes have come from the other side, so that whoever times a
+// BytesRead returns how many bytes have come from the other side, so that whoever times a
 // connection sees when it begins to speak.
-func (g *guest) Heard() int64 { return g.heard.Load() }
+func (c *conn) BytesRead() int64 { return c.bytesRead.Load() }
 
-func (g *guest) Close() error {
-	g.once.Do(func() { g.entrance.leave(g.from) })
-	return g.Conn.Close()
+func (c *conn) Close() error {
+	c.once.Do(func() { c.listener.release(c.from) })
+	return c.Conn.Close()
 }
 
 // CloseWrite tells the other side that there will be no more, where that can be told.
-func (g *guest) CloseWrite() error {
-	if half, ok := g.Conn.(interface{ CloseWrite() error }); ok {
+func (c *conn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
 	return errors.ErrUnsupported

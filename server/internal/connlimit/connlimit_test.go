@@ -93,8 +93,8 @@ func TestOneAddressLeavesRoomForOthers(t *testing.T) {
 			for _, conn := range inside {
 				_ = conn.Close()
 			}
-			if l.Active() != 0 || len(l.from) != 0 {
-				t.Errorf("%d are inside, and %d addresses remembered, when all have gone", l.Active(), len(l.from))
+			if l.Active() != 0 || len(l.perClient) != 0 {
+				t.Errorf("%d are inside, and %d addresses remembered, when all have gone", l.Active(), len(l.perClient))
 			}
 		})
 	}

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// headerBytes is how much a caller may send before its request has begun.
-const headerBytes = 16 << 10
+// maxHeaderBytes is how much a caller may send before its request has begun.
+const maxHeaderBytes = 16 << 10
 
 const defaultLinger = 250 * time.Millisecond
 
@@ -32,11 +32,11 @@ type Options struct {
 // A Server serves a handler. Whoever takes more than five seconds to send a request
 // or to receive the answer is cut off, and so is whoever does nothing for a minute.
 type Server struct {
-	server   http.Server
-	visitors visitors
-	tick     time.Duration
-	linger   time.Duration
-	closing  atomic.Bool
+	server  http.Server
+	conns   connTracker
+	tick    time.Duration
+	linger  time.Duration
+	closing atomic.Bool
 
 	mu        sync.Mutex
 	listeners []net.Listener
@@ -53,10 +53,10 @@ func New(h http.Handler, o Options) *Server {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	s.server = http.Server{
-		Handler:        s.receive(h),
-		MaxHeaderBytes: headerBytes,
-		ConnContext:    s.visitors.welcome,
-		ConnState:      s.visitors.follow,
+		Handler:        s.handler(h),
+		MaxHeaderBytes: maxHeaderBytes,
+		ConnContext:    s.conns.add,
+		ConnState:      s.conns.setState,
 		HTTP2:          &http.HTTP2Config{WriteByteTimeout: requestTicks * tick},
 		ErrorLog:       slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn),
 	}
@@ -66,7 +66,7 @@ func New(h http.Handler, o Options) *Server {
 // Serve answers on the listener until Shutdown, and then returns nil.
 func (s *Server) Serve(l net.Listener) error {
 	l = &listener{Listener: l}
-	if !s.enter(l) {
+	if !s.register(l) {
 		return l.Close()
 	}
 	err := s.server.Serve(l)
@@ -76,9 +76,9 @@ func (s *Server) Serve(l net.Listener) error {
 	return err
 }
 
-// enter notes a listener, and has visitors watched from the first on. It returns
+// register notes a listener, and has visitors watched from the first on. It returns
 // false if the door is closing.
-func (s *Server) enter(l net.Listener) bool {
+func (s *Server) register(l net.Listener) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing.Load() {
@@ -88,7 +88,7 @@ func (s *Server) enter(l net.Listener) bool {
 	if s.stop == nil {
 		ctx, stop := context.WithCancel(context.Background())
 		s.stop = stop
-		go s.visitors.watch(ctx, s.tick)
+		go s.conns.run(ctx, s.tick)
 	}
 	return true
 }
@@ -100,9 +100,9 @@ func (s *Server) enter(l net.Listener) bool {
 // yet. So connections stay open for a moment, and the next answer on each tells
 // the caller to close it.
 func (s *Server) Shutdown(ctx context.Context) error {
-	stop := s.leave()
+	stop := s.closeListeners()
 	defer stop()
-	s.awaitGoodbyes(ctx)
+	s.drain(ctx)
 	err := s.server.Shutdown(ctx)
 	if err != nil {
 		err = errors.Join(err, s.server.Close())
@@ -123,8 +123,8 @@ func (l *listener) Close() error {
 	return l.err
 }
 
-// leave closes the listeners, and returns what is left to stop.
-func (s *Server) leave() (stop context.CancelFunc) {
+// closeListeners closes the listeners, and returns what is left to stop.
+func (s *Server) closeListeners() (stop context.CancelFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closing.Store(true)
@@ -138,13 +138,13 @@ func (s *Server) leave() (stop context.CancelFunc) {
 	return s.stop
 }
 
-// awaitGoodbyes waits until no connection is open, or for as long as is allowed.
-func (s *Server) awaitGoodbyes(ctx context.Context) {
+// drain waits until no connection is open, or for as long as is allowed.
+func (s *Server) drain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, max(s.linger, 0))
 	defer cancel()
 	look := time.NewTicker(time.Millisecond)
 	defer look.Stop()
-	for s.visitors.open.Load() > 0 {
+	for s.conns.open.Load() > 0 {
 		select {
 		case <-look.C:
 		case <-ctx.Done():
@@ -153,9 +153,9 @@ func (s *Server) awaitGoodbyes(ctx context.Context) {
 	}
 }
 
-// receive asks callers to close their connections once the door is closing, and
+// handler asks callers to close their connections once the door is closing, and
 // sees to those by HTTP/2, where a connection is never done.
-func (s *Server) receive(h http.Handler) http.Handler {
+func (s *Server) handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.closing.Load() {
 			w.Header().Set("Connection", "close")
@@ -173,7 +173,7 @@ func (s *Server) receive(h http.Handler) http.Handler {
 func limitStream(w http.ResponseWriter, r *http.Request) *http.Request {
 	s := &stream{http.NewResponseController(w)}
 	_ = s.SetReadDeadline(time.Now().Add(requestTicks * tick)) // which a stream has
-	s.hurry()
+	s.setDeadline()
 	return r.WithContext(context.WithValue(r.Context(), streamKey{}, s))
 }
 
@@ -182,9 +182,9 @@ type stream struct{ *http.ResponseController }
 
 type streamKey struct{}
 
-// hurry gives a stream the time that there is for a request and for its answer, from
+// setDeadline gives a stream the time that there is for a request and for its answer, from
 // now on. It is both, so that whoever was too slow with the one can still be told.
-func (s *stream) hurry() { _ = s.SetWriteDeadline(time.Now().Add(2 * requestTicks * tick)) }
+func (s *stream) setDeadline() { _ = s.SetWriteDeadline(time.Now().Add(2 * requestTicks * tick)) }
 
-// rest gives it all the time there is.
-func (s *stream) rest() { _ = s.SetWriteDeadline(time.Time{}) }
+// clearDeadline gives it all the time there is.
+func (s *stream) clearDeadline() { _ = s.SetWriteDeadline(time.Time{}) }

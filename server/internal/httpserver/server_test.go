@@ -47,8 +47,8 @@ var hello = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _
 func within[T any](t testing.TB, what string, c <-chan T) T {
 	t.Helper()
 	select {
-	case v := <-c:
-		return v
+	case c := <-c:
+		return c
 	case <-time.After(time.Minute):
 		t.Fatalf("waited a minute for %s", what)
 		panic("unreachable")
@@ -203,7 +203,7 @@ func hasty(h http.HandlerFunc) *Server {
 
 // letPass waits for so many ticks.
 func (d *Server) letPass(ticks int64) {
-	for begin := d.visitors.tick.Load(); d.visitors.tick.Load() < begin+ticks; {
+	for begin := d.conns.now.Load(); d.conns.now.Load() < begin+ticks; {
 		runtime.Gosched()
 	}
 }
@@ -265,11 +265,11 @@ func TestASecondRequestHasNoMoreTimeThanTheFirst(t *testing.T) {
 	for _, conn := range []net.Conn{silent, slow} {
 		ask(t, conn)
 	}
-	begin := d.visitors.tick.Load()
+	begin := d.conns.now.Load()
 	closed := make(chan int64)
 	go func() {
 		_, _ = io.Copy(io.Discard, slow)
-		closed <- d.visitors.tick.Load() - begin
+		closed <- d.conns.now.Load() - begin
 	}()
 	go func() {
 		for _, b := range []byte("GET / HTTP/1.1\r\nHost: x\r\nX-Slow: " + strings.Repeat("a", idleTicks)) {
@@ -405,7 +405,7 @@ func TestWhoDoesNotListenIsCutOff(t *testing.T) {
 func TestWhoIsHeldIsNotCutOff(t *testing.T) {
 	d := hasty(nil)
 	d.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		release := Suspend(r)
+		release := SuspendTimeout(r)
 		d.letPass(3 * requestTicks)
 		release()
 		d.letPass(3) // and from now on it has the time of any other
@@ -427,7 +427,7 @@ func TestWhoIsHeldIsNotCutOff(t *testing.T) {
 // off; but each of the requests has only so much time.
 func TestManyRequestsAtOnce(t *testing.T) {
 	d, slow := hasty(nil), make(chan error, 1)
-	d.server.Handler = d.receive(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	d.server.Handler = d.handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/slow" {
 			_, err := io.Copy(io.Discard, r.Body)
 			slow <- err
@@ -439,10 +439,10 @@ func TestManyRequestsAtOnce(t *testing.T) {
 	s.Config.ConnContext, s.Config.ConnState, s.EnableHTTP2 = d.server.ConnContext, d.server.ConnState, true
 	s.StartTLS()
 	defer s.Close()
-	go d.visitors.watch(t.Context(), d.tick)
+	go d.conns.run(t.Context(), d.tick)
 	go post(s, "/slow", neverEnding{t.Context()})
-	begin := d.visitors.tick.Load()
-	for d.visitors.tick.Load() < begin+4*requestTicks {
+	begin := d.conns.now.Load()
+	for d.conns.now.Load() < begin+4*requestTicks {
 		var wg sync.WaitGroup
 		for range 3 {
 			wg.Go(func() {
@@ -463,9 +463,9 @@ func TestManyRequestsAtOnce(t *testing.T) {
 func TestWhoWantsNoAnswerByHTTP2(t *testing.T) {
 	d := New(nil, Options{})
 	ended := make(chan error, 1)
-	s := httptest.NewUnstartedServer(d.receive(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := httptest.NewUnstartedServer(d.handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/held" {
-			release := Suspend(r)
+			release := SuspendTimeout(r)
 			<-time.After(2*requestTicks*tick + tick)
 			release()
 			_, _ = io.WriteString(w, "at last")

@@ -1,30 +1,31 @@
-// Package rules says which limits apply to a request. It reads rule files and
-// matches descriptors against them.
+// Package rules reads rule files and finds the rule, and so the limit, that applies
+// to a request.
 //
-// A [Source] is a file or a folder of rule files, which it can watch; [Parse] takes
-// their text. Both make a [Set], whose domains match descriptors to rules. To see
-// why a descriptor gets the rule it gets, ask [Set.Explain].
+// [Load] reads a file or a directory of rule files, [Parse] reads their text, and a
+// [Source] also watches them for changes. All of them return a [Set], whose domains
+// match descriptors to rules: [Domain.Match]. [Set.Explain] shows why a descriptor
+// gets the rule it gets.
 //
 // The format is that of envoyproxy/ratelimit. Its files load unchanged and mean
-// the same, but for what is no proper YAML: a field said twice, or a second document
-// in a file, is an error and not ignored. What the format lacks is said inside
-// rate_limit or beside it:
+// the same, with one exception: a duplicate key in a map, or a second YAML document
+// in a file, is an error here and silently ignored there. Settings that the format
+// lacks go inside rate_limit or beside it:
 //
 //	domain: api
 //	compat: envoy                    # count as Envoy does; see [Domain]
 //	descriptors:
 //	  - key: user
-//	    limit: 30/1m burst=15        # a whole limit, as penstock.ParseLimit reads it
+//	    limit: 30/1m burst=15        # a whole limit, in the syntax of penstock.ParseLimit
 //	  - key: path
 //	    value: /reports/*
 //	    on_store_failure: deny       # local, allow or deny
 //	    rate_limit:
 //	      requests_per_unit: 100
 //	      period: 90s                # in place of unit
-//	      algorithm: sliding-window  # fixed-window, on the clock, unless said otherwise
+//	      algorithm: sliding-window  # default: fixed-window, aligned to the clock
 //
-// With them come burst (of a bucket), buckets (of a rolling-window), zone (of a
-// fixed-window of a day, week, month or year, which then follows the calendar there),
-// share (with on_store_failure: local), lease (of a token-bucket) and deny_cache.
-// Settings that contradict each other are an error.
+// The other settings are burst (of a bucket), buckets (of a rolling-window), zone (of
+// a fixed-window of a day, week, month or year, which then follows the calendar of
+// that zone), share (with on_store_failure: local), lease (of a token-bucket) and
+// deny_cache. Settings that contradict each other are an error.
 package rules

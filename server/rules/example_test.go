@@ -47,8 +47,8 @@ func ExampleSet_Explain() {
 	// domain api
 	//
 	// path=/login
-	// > path=/login  api.yaml:4  is exactly this
-	//   path         api.yaml:9  matches any value, but an exact match comes first
+	// > path=/login  api.yaml:4  exact match
+	//   path         api.yaml:9  matches any value, but an exact match wins
 	//
-	// no rule: the descriptor ends at path=/login (api.yaml:4), which has no limit; path (api.yaml:9) would have led to a rule, but a match once chosen is never left again
+	// no rule: the last entry matches path=/login (api.yaml:4), which has no limit; path (api.yaml:9) would lead to a rule, but matching never backtracks from the chosen descriptor
 }

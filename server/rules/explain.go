@@ -8,53 +8,53 @@ import (
 	"unicode/utf8"
 )
 
-// An Explanation says which rule a descriptor gets, and why no other. Its String
-// is meant for people.
+// An Explanation shows which rule applies to a descriptor, and why no other does. Its
+// String is for people to read.
 type Explanation struct {
 	Domain string
 
-	// Steps are the entries of the descriptor, as far as they led.
+	// Steps are the entries of the descriptor, up to the first that matched no node.
 	Steps []Step
 
-	// Rule is the rule that applies, and Key what it counts the descriptor
-	// under. If it is nil, NoRule says why.
+	// Rule is the rule that applies, and Key the key to count the descriptor
+	// under. If Rule is nil, NoRule has the reason.
 	Rule   *Rule
 	Key    string
 	NoRule string
 
-	shared bool // others are counted under the same key
+	shared bool // other descriptors are counted under the same key
 }
 
-// A Step is what became of one entry of a descriptor.
+// A Step shows how one entry of a descriptor was matched.
 type Step struct {
 	Entry      Entry
-	Candidates []Candidate // every node that could have been meant, in the order of files
+	Candidates []Candidate // all nodes it was compared with, in file order
 }
 
-// A Candidate is a node of a rule file that an entry was compared with.
+// A Candidate is a node of a rule file that was compared with an entry.
 type Candidate struct {
 	Key, Value string // of the node
 	File       string
 	Line       int
 	Matches    bool
-	Chosen     bool   // it is the one that the next entry goes on from
+	Chosen     bool   // the next entry is compared with its children
 	Why        string // why it was chosen, or not
 
 	node *node
 }
 
-// Explain says which rule a descriptor gets, and why. It answers as [Domain.Match]
-// does.
+// Explain returns which rule applies to a descriptor, and why. The rule is the one that
+// [Domain.Match] returns.
 func (s *Set) Explain(domain string, entries []Entry) *Explanation {
 	x := &Explanation{Domain: domain}
 	d := s.Domain(domain)
 	switch {
 	case d == nil:
-		x.NoRule = "there is no such domain; known are " + s.domainNames()
+		x.NoRule = "unknown domain; the rule files define " + s.domainNames()
 	case len(entries) == 0:
 		x.NoRule = "the descriptor has no entries"
 	default:
-		x.walk(d, entries)
+		x.trace(d, entries)
 	}
 	return x
 }
@@ -62,7 +62,7 @@ func (s *Set) Explain(domain string, entries []Entry) *Explanation {
 func (s *Set) domainNames() string {
 	names := make([]string, 0, len(s.domains))
 	for _, d := range s.Domains() {
-		names = append(names, shown(d.Name))
+		names = append(names, excerpt(d.Name))
 	}
 	if len(names) == 0 {
 		return "none"
@@ -70,25 +70,25 @@ func (s *Set) domainNames() string {
 	return strings.Join(names, ", ")
 }
 
-// walk takes the steps of Match, and notes why.
-func (x *Explanation) walk(d *Domain, entries []Entry) {
+// trace repeats the steps of Match and records the reasons.
+func (x *Explanation) trace(d *Domain, entries []Entry) {
 	at := &d.top
 	var n *node
 	for i, e := range entries {
 		if i > 0 && len(at.nodes) == 0 {
-			x.NoRule = n.place() + " has no descriptors below it, and " + entryText(e) + " is left" + x.hint(entries)
+			x.NoRule = n.location() + " has no nested descriptors to match " + entryText(e) + x.missedRule(entries)
 			return
 		}
 		chosen, kind, _ := at.find(e, nil)
 		x.Steps = append(x.Steps, Step{e, at.candidates(e, chosen, kind)})
 		if chosen == nil {
-			x.NoRule = "nothing matches " + entryText(e) + x.hint(entries)
+			x.NoRule = "no descriptor matches " + entryText(e) + x.missedRule(entries)
 			return
 		}
-		n, at = chosen, &chosen.below
+		n, at = chosen, &chosen.children
 	}
 	if n.rule == nil {
-		x.NoRule = "the descriptor ends at " + n.place() + ", which has no limit" + x.hint(entries)
+		x.NoRule = "the last entry matches " + n.location() + ", which has no limit" + x.missedRule(entries)
 		return
 	}
 	var key []byte
@@ -97,23 +97,24 @@ func (x *Explanation) walk(d *Domain, entries []Entry) {
 	x.shared = !bytes.Equal(key, AppendKey(nil, entries))
 }
 
-// hint names a way to a rule that was not taken. The first match is final, which is
-// Envoy's way and not what everyone expects.
-func (x *Explanation) hint(entries []Entry) string {
+// missedRule names a candidate that would have led to a rule. As in Envoy's service, the
+// best match of an entry is final even if it leads to no rule, which often surprises.
+func (x *Explanation) missedRule(entries []Entry) string {
 	for i, s := range slices.Backward(x.Steps) {
 		for _, c := range s.Candidates {
-			if c.Matches && !c.Chosen && c.node.leads(entries[i+1:]) {
-				return "; " + c.node.place() + " would have led to a rule, but a match once chosen is never left again"
+			if c.Matches && !c.Chosen && c.node.leadsToRule(entries[i+1:]) {
+				return "; " + c.node.location() + " would lead to a rule, but matching never backtracks from the chosen descriptor"
 			}
 		}
 	}
 	return ""
 }
 
-// leads reports whether entries lead from the node to a rule.
-func (n *node) leads(entries []Entry) bool {
+// leadsToRule reports whether entries select a rule among the node's descendants, or the
+// node's own if there are no entries.
+func (n *node) leadsToRule(entries []Entry) bool {
 	for _, e := range entries {
-		if n, _, _ = n.below.find(e, nil); n == nil {
+		if n, _, _ = n.children.find(e, nil); n == nil {
 			return false
 		}
 	}
@@ -122,44 +123,44 @@ func (n *node) leads(entries []Entry) bool {
 
 func (n *node) text() string {
 	if n.value == "" {
-		return shown(n.key)
+		return excerpt(n.key)
 	}
 	return entryText(Entry{n.key, n.value})
 }
 
-func (n *node) place() string { return n.text() + " (" + placeText(n.file, n.line) + ")" }
+func (n *node) location() string { return n.text() + " (" + location(n.file, n.line) + ")" }
 
-// candidates says of each node why it was chosen, or not.
-func (l *list) candidates(e Entry, chosen *node, kind matchKind) []Candidate {
+// candidates returns all nodes with the reason why each was chosen or not.
+func (l *nodeList) candidates(e Entry, chosen *node, kind matchKind) []Candidate {
 	joined := appendJoined(nil, e)
 	cs := make([]Candidate, 0, len(l.nodes))
 	for _, n := range l.nodes {
 		c := Candidate{Key: n.key, Value: n.value, File: n.file, Line: n.line, Chosen: n == chosen, node: n}
-		own := n.kindFor(e, joined)
+		own := n.matchKind(e, joined)
 		c.Matches = own != matchNone
 		switch {
 		case c.Chosen:
 			c.Why = n.whyMatches(e, own)
 		case !c.Matches:
-			c.Why = n.whyNot(e)
+			c.Why = n.whyNoMatch(e)
 		case own == kind:
-			c.Why = n.whyMatches(e, own) + ", but " + chosen.text() + " comes first"
+			c.Why = n.whyMatches(e, own) + ", but " + chosen.text() + " is earlier in the file"
 		case kind == matchExact:
-			c.Why = n.whyMatches(e, own) + ", but an exact match comes first"
+			c.Why = n.whyMatches(e, own) + ", but an exact match wins"
 		default:
-			c.Why = n.whyMatches(e, own) + ", but a pattern comes first"
+			c.Why = n.whyMatches(e, own) + ", but a pattern wins"
 		}
 		cs = append(cs, c)
 	}
 	return cs
 }
 
-// kindFor says by what the node matches an entry, regardless of its neighbours.
-func (n *node) kindFor(e Entry, joined []byte) matchKind {
+// matchKind returns how the node matches an entry, regardless of its siblings.
+func (n *node) matchKind(e Entry, joined []byte) matchKind {
 	switch {
 	case n.joined == string(joined):
 		return matchExact
-	case n.parts != nil && n.fits(joined):
+	case n.parts != nil && n.matchesPattern(joined):
 		return matchWildcard
 	case n.joined == e.Key:
 		return matchDefault
@@ -170,34 +171,34 @@ func (n *node) kindFor(e Entry, joined []byte) matchKind {
 func (n *node) whyMatches(e Entry, kind matchKind) string {
 	switch {
 	case kind == matchWildcard:
-		return "the pattern matches"
+		return "pattern matches"
 	case kind == matchExact && n.key == e.Key:
-		return "is exactly this"
+		return "exact match"
 	case kind == matchExact:
-		return "is the same when joined by an underscore"
+		return "exact match of key and value joined by '_'"
 	case n.key == e.Key:
 		return "matches any value"
 	}
-	return "is the key when joined by an underscore, and matches any value"
+	return "key and value joined by '_' equal the key, matches any value"
 }
 
-func (n *node) whyNot(e Entry) string {
+func (n *node) whyNoMatch(e Entry) string {
 	switch {
 	case n.parts != nil:
-		return "the pattern does not match"
+		return "pattern does not match"
 	case n.key != e.Key:
-		return "has another key"
+		return "different key"
 	}
-	return "has another value"
+	return "different value"
 }
 
-func entryText(e Entry) string { return shown(e.Key) + "=" + shown(e.Value) }
+func entryText(e Entry) string { return excerpt(e.Key) + "=" + excerpt(e.Value) }
 
-// String returns the explanation as lines of text: under each entry the nodes that
-// it was compared with, the chosen one marked, and then the rule.
+// String returns the explanation as lines of text: below each entry the nodes that
+// it was compared with, with a mark at the chosen one, and then the rule.
 func (x *Explanation) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "domain %s\n", shown(x.Domain))
+	fmt.Fprintf(&b, "domain %s\n", excerpt(x.Domain))
 	for _, s := range x.Steps {
 		fmt.Fprintf(&b, "\n%s\n%s", entryText(s.Entry), s.lines())
 	}
@@ -205,15 +206,15 @@ func (x *Explanation) String() string {
 	return b.String()
 }
 
-// maxOthers is how many nodes that do not match are printed of each list.
-const maxOthers = 10
+// maxMismatches is how many nodes that do not match are printed for each entry.
+const maxMismatches = 10
 
 func (s Step) lines() string {
 	var rows [][]string
-	others := 0
+	mismatches := 0
 	for _, c := range s.Candidates {
 		if !c.Matches {
-			if others++; others > maxOthers {
+			if mismatches++; mismatches > maxMismatches {
 				continue
 			}
 		}
@@ -221,10 +222,10 @@ func (s Step) lines() string {
 		if c.Chosen {
 			mark = "> "
 		}
-		rows = append(rows, []string{mark + c.node.text(), placeText(c.File, c.Line), c.Why})
+		rows = append(rows, []string{mark + c.node.text(), location(c.File, c.Line), c.Why})
 	}
-	if others > maxOthers {
-		rows = append(rows, []string{fmt.Sprintf("  … and %d more that do not match", others-maxOthers)})
+	if mismatches > maxMismatches {
+		rows = append(rows, []string{fmt.Sprintf("  … and %d more that do not match", mismatches-maxMismatches)})
 	}
 	return columns(rows)
 }
@@ -235,13 +236,13 @@ func (x *Explanation) ruleLines() string {
 	}
 	key := printable(x.Key)
 	if x.shared {
-		key += " (one count for all that the pattern matches)"
+		key += " (one count for all values that match the pattern)"
 	}
 	return columns(append(x.Rule.describe(), []string{"key", key}))
 }
 
-// columns returns rows as lines, each cell below those before it but for the last
-// of a row.
+// columns returns rows as lines with aligned cells. The last cell of a row is not
+// padded.
 func columns(rows [][]string) string {
 	var widths []int
 	for _, row := range rows {
@@ -265,7 +266,7 @@ func columns(rows [][]string) string {
 	return b.String()
 }
 
-// describe returns what the rule does, as words and their explanations.
+// describe returns the settings of the rule, as rows of a name and a text.
 func (r *Rule) describe() [][]string {
 	limit := "none: unlimited"
 	if !r.Unlimited {
@@ -277,12 +278,12 @@ func (r *Rule) describe() [][]string {
 		word, text string
 	}{
 		{r.Shadow, "shadow", "counts, but never denies"},
-		{r.Quota, "quota", "denies only when all quotas of the request are used up"},
-		{r.Alias != "", "name", shown(r.Alias)},
-		{len(r.Replaces) > 0, "replaces", shown(strings.Join(r.Replaces, ", "))},
+		{r.Quota, "quota", "denies only if all quota rules of the request are over their limit"},
+		{r.Alias != "", "name", excerpt(r.Alias)},
+		{len(r.Replaces) > 0, "replaces", excerpt(strings.Join(r.Replaces, ", "))},
 		{r.OnStoreFailure != FailDefault, "on_store_failure", r.OnStoreFailure.String()},
 		{r.Share != 0, "share", fmt.Sprint(r.Share)},
-		{r.Lease != nil && *r.Lease, "lease", "units are taken ahead and spent locally"},
+		{r.Lease != nil && *r.Lease, "lease", "units are taken in advance and spent locally"},
 		{r.Lease != nil && !*r.Lease, "lease", "false"},
 		{r.DenyCache != nil, "deny_cache", fmt.Sprint(r.DenyCache != nil && *r.DenyCache)},
 	} {

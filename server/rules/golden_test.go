@@ -13,58 +13,58 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-var update = flag.Bool("update", false, "rewrite the files in testdata to what is got")
+var update = flag.Bool("update", false, "rewrite the expected output in testdata")
 
-// Each file in testdata is a lesson: rule files, and what they mean. Sections
-// whose names end in .yaml are the files; the others say what to ask of them:
+// Each file in testdata is one test case. Sections whose names end in .yaml are rule
+// files; the other sections are the expected output:
 //
-//	errors, warnings   what is wrong with them
-//	rules              every rule that they make
-//	match              descriptors, and the rule and key that each gets
-//	explain            a descriptor on the first line, and its explanation
-func TestLessons(t *testing.T) {
+//	errors, warnings   the problems in the files
+//	rules              every rule
+//	match              descriptors, each with its rule and key
+//	explain            a descriptor on the first line, then its explanation
+func TestGoldenFiles(t *testing.T) {
 	names, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(names) == 0 {
-		t.Fatalf("no lessons: %v", err)
+		t.Fatalf("no files in testdata: %v", err)
 	}
 	for _, name := range names {
-		t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar"), func(t *testing.T) { runLesson(t, name) })
+		t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar"), func(t *testing.T) { runCase(t, name) })
 	}
 }
 
-func runLesson(t *testing.T, name string) {
-	lesson, err := txtar.ParseFile(name)
+func runCase(t *testing.T, name string) {
+	archive, err := txtar.ParseFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, err := rules.Parse(yamlFiles(lesson)...)
-	asked := false
-	for i, section := range lesson.Files {
+	set, err := rules.Parse(yamlFiles(archive)...)
+	checked := false
+	for i, section := range archive.Files {
 		if strings.HasSuffix(section.Name, ".yaml") {
 			continue
 		}
-		asked = asked || section.Name == "errors"
+		checked = checked || section.Name == "errors"
 		if err != nil && section.Name != "errors" {
 			t.Fatalf("%s: the rules do not load: %v", name, err)
 		}
-		got := ask(t, set, err, section)
+		got := renderSection(t, set, err, section)
 		if want := string(section.Data); got != want && !*update {
 			t.Errorf("%s, section %s:\ngot\n%s\nwant\n%s", name, section.Name, got, want)
 		}
-		lesson.Files[i].Data = []byte(got)
+		archive.Files[i].Data = []byte(got)
 	}
-	if err != nil && !asked {
-		t.Fatalf("%s: the rules do not load, and nobody asks why: %v", name, err)
+	if err != nil && !checked {
+		t.Fatalf("%s: the rules do not load, and there is no section errors: %v", name, err)
 	}
 	if *update {
-		if err := os.WriteFile(name, txtar.Format(lesson), 0o644); err != nil {
+		if err := os.WriteFile(name, txtar.Format(archive), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-func yamlFiles(lesson *txtar.Archive) (files []rules.File) {
-	for _, f := range lesson.Files {
+func yamlFiles(archive *txtar.Archive) (files []rules.File) {
+	for _, f := range archive.Files {
 		if strings.HasSuffix(f.Name, ".yaml") {
 			files = append(files, rules.File{Name: f.Name, Text: f.Data})
 		}
@@ -72,8 +72,8 @@ func yamlFiles(lesson *txtar.Archive) (files []rules.File) {
 	return files
 }
 
-// ask returns what a section should say.
-func ask(t *testing.T, set *rules.Set, err error, section txtar.File) string {
+// renderSection returns the actual output for a section.
+func renderSection(t *testing.T, set *rules.Set, err error, section txtar.File) string {
 	switch section.Name {
 	case "errors":
 		var all rules.Errors
@@ -88,15 +88,15 @@ func ask(t *testing.T, set *rules.Set, err error, section txtar.File) string {
 	case "match":
 		return matchLines(t, set, string(section.Data))
 	case "explain":
-		question, _, _ := strings.Cut(string(section.Data), "\n")
-		domain, entries := parseQuestion(t, question)
-		return question + "\n" + set.Explain(domain, entries).String()
+		line, _, _ := strings.Cut(string(section.Data), "\n")
+		domain, entries := parseDescriptorLine(t, line)
+		return line + "\n" + set.Explain(domain, entries).String()
 	}
 	t.Fatalf("no such section: %s", section.Name)
 	return ""
 }
 
-// listRules returns a line for each rule, and below it what is not in its limit.
+// listRules returns a line for each rule, followed by its settings besides the limit.
 func listRules(set *rules.Set) string {
 	var b strings.Builder
 	for _, r := range set.Rules() {
@@ -105,14 +105,14 @@ func listRules(set *rules.Set) string {
 			limit = r.Limit.WithName("").String()
 		}
 		fmt.Fprintf(&b, "%s: %s (%s:%d)\n", r.Name, limit, r.File, r.Line)
-		for _, line := range extras(r) {
+		for _, line := range ruleSettings(r) {
 			fmt.Fprintf(&b, "\t%s\n", line)
 		}
 	}
 	return b.String()
 }
 
-func extras(r *rules.Rule) (lines []string) {
+func ruleSettings(r *rules.Rule) (lines []string) {
 	add := func(applies bool, format string, args ...any) {
 		if applies {
 			lines = append(lines, fmt.Sprintf(format, args...))
@@ -132,32 +132,32 @@ func extras(r *rules.Rule) (lines []string) {
 	return lines
 }
 
-// matchLines answers each line up to its arrow.
+// matchLines returns each line with the actual rule and key after the arrow.
 func matchLines(t *testing.T, set *rules.Set, lines string) string {
 	var b strings.Builder
 	for line := range strings.Lines(lines) {
-		question, _, ok := strings.Cut(line, " ->")
-		question = strings.TrimRight(question, "\n")
-		if strings.TrimSpace(question) == "" || question[0] == '#' {
+		descriptor, _, ok := strings.Cut(line, " ->")
+		descriptor = strings.TrimRight(descriptor, "\n")
+		if strings.TrimSpace(descriptor) == "" || descriptor[0] == '#' {
 			b.WriteString(line)
 			continue
 		}
 		if !ok && !*update {
-			t.Fatalf("no answer in %q", line)
+			t.Fatalf("no arrow in %q", line)
 		}
-		domain, entries := parseQuestion(t, question)
+		domain, entries := parseDescriptorLine(t, descriptor)
 		r, key := set.Domain(domain).Match(entries, nil)
 		if r == nil {
-			fmt.Fprintf(&b, "%s -> none\n", question)
+			fmt.Fprintf(&b, "%s -> none\n", descriptor)
 			continue
 		}
-		fmt.Fprintf(&b, "%s -> %s key %s\n", question, r.Name, key)
+		fmt.Fprintf(&b, "%s -> %s key %s\n", descriptor, r.Name, key)
 	}
 	return b.String()
 }
 
-// parseQuestion reads a domain and entries such as path=/login.
-func parseQuestion(t *testing.T, line string) (domain string, entries []rules.Entry) {
+// parseDescriptorLine parses a domain and entries such as path=/login.
+func parseDescriptorLine(t *testing.T, line string) (domain string, entries []rules.Entry) {
 	words := strings.Fields(line)
 	for _, w := range words[1:] {
 		key, value, ok := strings.Cut(w, "=")
@@ -169,18 +169,18 @@ func parseQuestion(t *testing.T, line string) (domain string, entries []rules.En
 	return words[0], entries
 }
 
-// fuzzSeeds returns the rule files of the lessons.
+// fuzzSeeds returns the rule files in testdata.
 func fuzzSeeds(f *testing.F) (texts [][]byte) {
 	names, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(names) == 0 {
-		f.Fatalf("no lessons: %v", err)
+		f.Fatalf("no files in testdata: %v", err)
 	}
 	for _, name := range names {
-		lesson, err := txtar.ParseFile(name)
+		archive, err := txtar.ParseFile(name)
 		if err != nil {
 			f.Fatal(err)
 		}
-		for _, file := range yamlFiles(lesson) {
+		for _, file := range yamlFiles(archive) {
 			texts = append(texts, file.Text)
 		}
 	}

@@ -8,18 +8,17 @@ import (
 	"slices"
 )
 
-// maxBytes is how much all files may hold together.
-const maxBytes = 64 << 20
+// maxTotalBytes bounds the size of all files together.
+const maxTotalBytes = 64 << 20
 
-// Load makes a set of a file, or of all files in a folder and the folders in it,
-// whatever their names, except those that begin with a dot and the copies that
-// editors leave behind. If anything is wrong with what the files say, the error is
-// [Errors].
+// Load reads a rule file, or every file in a directory and its subdirectories,
+// whatever the file names. It skips names that begin with a dot and backup files of
+// editors. If the content of a file is wrong, the error is [Errors].
 func Load(path string) (*Set, error) { return NewSource(path, nil).Load() }
 
-// readFiles returns the files at a path as they were at one moment: it reads until
-// it finds the same twice in a row, for links can be changed while it is reading, and
-// half of the old rules with half of the new ones would be neither.
+// readFiles returns the files at a path as they were at one moment. Symbolic links can
+// change while it reads, which would mix old and new rules; so it reads until two
+// reads in a row agree.
 func readFiles(path string) ([]File, error) {
 	const tries = 10
 	files, err := readOnce(path)
@@ -30,7 +29,7 @@ func readFiles(path string) ([]File, error) {
 			return files, err
 		}
 	}
-	return nil, fmt.Errorf("%s: changes faster than it can be read", path)
+	return nil, fmt.Errorf("%s: files changed during each of %d reads", path, tries)
 }
 
 func sameFile(a, b File) bool { return a.Name == b.Name && bytes.Equal(a.Text, b.Text) }
@@ -40,26 +39,27 @@ func sameError(a, b error) bool {
 }
 
 func readOnce(path string) ([]File, error) {
-	s := surveyOf(path)
+	s := scanPath(path)
 	if s.err != nil {
 		return nil, s.err
 	}
-	files := make([]File, 0, len(s.names))
+	files := make([]File, 0, len(s.files))
 	total := 0
-	for _, name := range s.names {
+	for _, name := range s.files {
 		text, err := readFile(name)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, cause(err))
+			return nil, fmt.Errorf("%s: %w", name, withoutPath(err))
 		}
-		if total += len(text); total > maxBytes {
-			return nil, fmt.Errorf("%s: more than %d bytes in all files together", name, maxBytes)
+		if total += len(text); total > maxTotalBytes {
+			return nil, fmt.Errorf("%s: rule files are larger than %d bytes in total", name, maxTotalBytes)
 		}
 		files = append(files, File{Name: name, Text: text})
 	}
 	return files, nil
 }
 
-// readFile returns a file's text, or one byte more than is allowed.
+// readFile returns a file's text, cut off one byte after the size limit: that is
+// enough for Parse to reject it.
 func readFile(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {

@@ -9,12 +9,12 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-func TestLoadReadsAFolder(t *testing.T) {
-	f := newFolder(t)
+func TestLoadReadsDirectory(t *testing.T) {
+	f := newTestDir(t)
 	f.write("b.yaml", ruleFile("b", 2))
 	f.write("a", ruleFile("a", 1)) // whatever its extension
 	f.write("sub/sub/c.txt", ruleFile("c", 3))
-	f.link("../b.yaml", "sub/again") // a file is read once, by whatever names it has
+	f.link("../b.yaml", "sub/again") // a file with several names is read once
 	f.link(".", "sub/loop")
 	for _, name := range []string{".hidden", ".git/config", "a~", "#a#", "..data/a"} {
 		f.write(name, "not rules")
@@ -32,8 +32,8 @@ func TestLoadReadsAFolder(t *testing.T) {
 	}
 }
 
-func TestLoadSaysWhatIsWrong(t *testing.T) {
-	f := newFolder(t)
+func TestLoadErrors(t *testing.T) {
+	f := newTestDir(t)
 	f.must(os.Mkdir(f.join("empty"), 0o755))
 	f.link("nowhere", "dangling")
 	f.link("round", "round")
@@ -51,15 +51,15 @@ func TestLoadSaysWhatIsWrong(t *testing.T) {
 	}
 	for _, c := range []struct{ name, want string }{
 		{"missing", "missing: no such file or directory"},
-		{"empty", "empty: no rule files in this folder"},
+		{"empty", "empty: no rule files in this directory"},
 		{"dangling", "dangling: no such file or directory"},
-		{"round", "round: more than 40 links to follow"},
+		{"round", "round: more than 40 symbolic links in the path"},
 		{"links", "links/bad: no such file or directory"},
-		{"large", "large: 4194305 bytes long: want at most 4194304"},
-		{"bad", "bad:2: error loading config file: descriptors: want a list, and not 'x'"},
-		{"deep", "deep/" + strings.TrimSuffix(strings.Repeat("d/", 32), "/") + ": want at most 32 folders within each other"},
-		{"many", "many/1000: one file too many: want at most 1000"},
-		{"much", "much/16: more than 67108864 bytes in all files together"},
+		{"large", "large: file has 4194305 bytes: at most 4194304 are allowed"},
+		{"bad", "bad:2: descriptors: want a list, got 'x'"},
+		{"deep", "deep/" + strings.TrimSuffix(strings.Repeat("d/", 32), "/") + ": directories are nested more than 32 levels deep"},
+		{"many", "many/1000: too many rule files: at most 1000 are allowed"},
+		{"much", "much/16: rule files are larger than 67108864 bytes in total"},
 	} {
 		_, err := rules.Load(f.join(c.name))
 		if got := strings.TrimPrefix(fmt.Sprint(err), f.path+"/"); got != c.want {
@@ -68,15 +68,15 @@ func TestLoadSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestLoadOfARelativePath(t *testing.T) {
-	f := newFolder(t)
+func TestLoadRelativePath(t *testing.T) {
+	f := newTestDir(t)
 	f.write("rules/api.yaml", "domain: api\ndescriptors: x\n")
 	t.Chdir(f.path)
-	want := "rules/api.yaml:2: error loading config file: descriptors: want a list, and not 'x'"
+	want := "rules/api.yaml:2: descriptors: want a list, got 'x'"
 	if _, err := rules.Load("rules"); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
-	if _, err := rules.Load(""); err == nil || err.Error() != "no path to rules was given" {
+	if _, err := rules.Load(""); err == nil || err.Error() != "path to rules is empty" {
 		t.Errorf("got %v, want an error about the missing path", err)
 	}
 }

@@ -5,16 +5,16 @@ import (
 	"strings"
 )
 
-// A list is the nodes beside each other, at the top of a domain or below one node,
-// made ready for matching.
+// A nodeList holds sibling nodes: those at the top of a domain, or the children of a
+// node.
 //
-// Nodes are known by their key or, with a value, by key and value joined by an
-// underscore. So are entries, which is how Envoy's service does it, and a key "a_b"
-// is therefore the same as a key "a" with the value "b".
-type list struct {
-	nodes     []*node          // in the order of the files
-	joined    map[string]*node // by their joined strings
-	wildcards []*node          // those with a star, in the order of the files
+// A node is identified by its key or, if it has a value, by key and value joined by
+// an underscore. Entries are compared in the same form. This is how Envoy's service
+// does it; so a key "a_b" is the same as a key "a" with the value "b".
+type nodeList struct {
+	nodes     []*node          // in file order
+	joined    map[string]*node // by joined key and value
+	wildcards []*node          // those with a star, in file order
 }
 
 // A node is one descriptor of a rule file.
@@ -24,13 +24,13 @@ type node struct {
 	file       string
 	line       int
 
-	rule   *Rule // nil if nothing is limited here
-	below  list
-	parts  [][]byte // what is around the stars; nil if there are none
-	shared bool     // all values that the stars match are counted as one
+	rule     *Rule // nil if the node has no limit
+	children nodeList
+	parts    [][]byte // the text around the stars; nil if there are none
+	shared   bool     // all values that match the pattern have one count
 }
 
-func (l *list) add(n *node) {
+func (l *nodeList) add(n *node) {
 	if l.joined == nil {
 		l.joined = map[string]*node{}
 	}
@@ -41,7 +41,7 @@ func (l *list) add(n *node) {
 	}
 }
 
-// A matchKind says by what a node matches an entry. The lesser wins.
+// A matchKind is how a node matches an entry. The smallest wins.
 type matchKind uint8
 
 const (
@@ -51,10 +51,11 @@ const (
 	matchNone
 )
 
-// find returns the node that an entry leads to: the exact one, or else the first
-// whose stars fit, or else the one for all values of the key. It uses what is free
-// of buf to write on, and returns buf as it was, though perhaps with more room.
-func (l *list) find(e Entry, buf []byte) (*node, matchKind, []byte) {
+// find returns the node that an entry selects: the one that matches exactly, or else
+// the first whose pattern matches, or else the one for all values of the key. It uses
+// the spare capacity of buf as scratch space, and returns buf with its old length and
+// possibly a larger capacity.
+func (l *nodeList) find(e Entry, buf []byte) (*node, matchKind, []byte) {
 	start := len(buf)
 	buf = appendJoined(buf, e)
 	joined := buf[start:]
@@ -62,7 +63,7 @@ func (l *list) find(e Entry, buf []byte) (*node, matchKind, []byte) {
 		return n, matchExact, buf[:start]
 	}
 	for _, n := range l.wildcards {
-		if n.fits(joined) {
+		if n.matchesPattern(joined) {
 			return n, matchWildcard, buf[:start]
 		}
 	}
@@ -78,10 +79,10 @@ func appendJoined(buf []byte, e Entry) []byte {
 	return append(buf, e.Value...)
 }
 
-// fits reports whether the node's pattern matches a joined string. Each star
-// stands for any run of bytes, so what is between two stars can be taken where it is
-// found first, and no step is ever taken back.
-func (n *node) fits(joined []byte) bool {
+// matchesPattern reports whether the node's pattern matches a joined key and value.
+// A star matches any run of bytes, so each part between two stars can be matched at
+// its first occurrence: no backtracking is needed, and the time is linear.
+func (n *node) matchesPattern(joined []byte) bool {
 	first, last := n.parts[0], n.parts[len(n.parts)-1]
 	if len(joined) < len(first)+len(last) || !bytes.HasPrefix(joined, first) || !bytes.HasSuffix(joined, last) {
 		return false
@@ -97,9 +98,9 @@ func (n *node) fits(joined []byte) bool {
 	return true
 }
 
-// counted returns the value under which an entry that the node matches is
-// counted: its own or, where all values share one count, the pattern.
-func (n *node) counted(e Entry, kind matchKind) string {
+// countedValue returns the value to use in the key of a matching entry: its own or, if
+// all values of the pattern have one count, the pattern.
+func (n *node) countedValue(e Entry, kind matchKind) string {
 	if !n.shared || kind != matchWildcard {
 		return e.Value
 	}
@@ -109,10 +110,10 @@ func (n *node) counted(e Entry, kind matchKind) string {
 	return n.joined
 }
 
-// Match returns the rule for a descriptor, or nil, and appends to buf the key
-// under which the rule counts it. Different values never make the same key, unless
-// the rule counts them as one. Nothing is allocated while buf has room for the key
-// and once more for its longest entry. A nil Domain has no rules.
+// Match returns the rule that applies to a descriptor, or nil, and appends to buf the
+// key to count it under. Different values never have the same key, unless the rule
+// counts all values of a pattern together. Match does not allocate if buf has room for
+// the key and once more for its longest entry. A nil Domain has no rules.
 func (d *Domain) Match(entries []Entry, buf []byte) (*Rule, []byte) {
 	start := len(buf)
 	if d == nil {
@@ -128,11 +129,11 @@ func (d *Domain) Match(entries []Entry, buf []byte) (*Rule, []byte) {
 		if i > 0 {
 			buf = append(buf, '|')
 		}
-		buf = appendEntry(buf, e.Key, n.counted(e, kind))
+		buf = appendEntry(buf, e.Key, n.countedValue(e, kind))
 		if i == len(entries)-1 && n.rule != nil {
 			return n.rule, buf
 		}
-		at = &n.below
+		at = &n.children
 	}
 	return nil, buf[:start]
 }

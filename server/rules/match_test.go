@@ -32,20 +32,20 @@ descriptors:
 	}
 }
 
-// Patterns that send back-tracking matchers round for years: each star could stand
-// for any of the letters, and the last one is missing.
-func TestPatternsTakeLinearTime(t *testing.T) {
+// A backtracking matcher would take exponential time for this pattern: each star can
+// match any of the letters, and the last letter is missing.
+func TestMatchPatternTakesLinearTime(t *testing.T) {
 	pattern := strings.Repeat("a*", 2000) + "b"
 	set := parse(t, fmt.Sprintf("domain: d\ndescriptors:\n- {key: k, value: %q, limit: 1/s}\n", pattern))
 	for _, end := range []string{"b", "c"} {
 		entries := []rules.Entry{{Key: "k", Value: strings.Repeat("a", 100_000) + end}}
 		if r, _ := set.Domain("d").Match(entries, nil); (r != nil) != (end == "b") {
-			t.Errorf("a text that ends in %s: matched %v", end, r)
+			t.Errorf("text that ends in %s: matched %v", end, r)
 		}
 	}
 }
 
-func TestAKeyGoesAfterWhatIsInTheBuffer(t *testing.T) {
+func TestMatchAppendsKeyToBuffer(t *testing.T) {
 	set := parse(t, "domain: d\ndescriptors:\n- {key: a, limit: 1/s}\n")
 	for _, c := range []struct{ key, want string }{{"a", "prefix:a=x"}, {"b", "prefix:"}} {
 		if _, got := set.Domain("d").Match([]rules.Entry{{Key: c.key, Value: "x"}}, []byte("prefix:")); string(got) != c.want {
@@ -54,7 +54,7 @@ func TestAKeyGoesAfterWhatIsInTheBuffer(t *testing.T) {
 	}
 }
 
-func TestExplanationsOfLongListsAreShort(t *testing.T) {
+func TestExplainShortensLongLists(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("domain: d\ndescriptors:\n")
 	for i := range 500 {
@@ -71,7 +71,7 @@ func TestExplanationsOfLongListsAreShort(t *testing.T) {
 	}
 }
 
-func TestExplanationsAreSafeToPrint(t *testing.T) {
+func TestExplainEscapesControlCharacters(t *testing.T) {
 	set := parse(t, "domain: d\ndescriptors:\n- {key: \"a\\x1b\", limit: 1/s}\n")
 	entries := []rules.Entry{{Key: "a\x1b", Value: "\n\xff"}}
 	text := set.Explain("d", entries).String() + set.Explain("e\x1b\n", entries).String()

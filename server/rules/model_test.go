@@ -11,27 +11,27 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The model says which rule a descriptor gets in the plainest way there is: a map
-// from joined strings to nodes, made anew for each question, and patterns made into
-// regular expressions. It shares no code with the package.
+// The model finds the rule of a descriptor in the simplest way: a map from joined
+// strings to nodes, built for each lookup, and patterns as regular expressions. It
+// shares no code with the package.
 
-type sprout struct {
+type modelNode struct {
 	key, value string
-	requests   int // per second, and the name of the rule here; 0 if there is none
+	requests   int // per second, which also identifies the rule; 0 if there is none
 	shared     bool
-	below      []*sprout
+	children   []*modelNode
 }
 
-func (s *sprout) joined() string {
+func (s *modelNode) joined() string {
 	if s.value == "" {
 		return s.key
 	}
 	return s.key + "_" + s.value
 }
 
-func (s *sprout) isPattern() bool { return strings.Contains(s.joined(), "*") }
+func (s *modelNode) isPattern() bool { return strings.Contains(s.joined(), "*") }
 
-func (s *sprout) matchesPattern(joined string) bool {
+func (s *modelNode) matchesPattern(joined string) bool {
 	parts := strings.Split(s.joined(), "*")
 	for i := range parts {
 		parts[i] = regexp.QuoteMeta(parts[i])
@@ -39,12 +39,12 @@ func (s *sprout) matchesPattern(joined string) bool {
 	return regexp.MustCompile(`(?s)\A` + strings.Join(parts, `.*`) + `\z`).MatchString(joined)
 }
 
-// model returns the number of requests of the rule that applies, or 0, and what it
-// counts the descriptor under.
-func model(top []*sprout, entries []rules.Entry) (int, string) {
+// model returns the number of requests of the rule that applies, or 0, and the key of
+// the descriptor.
+func model(top []*modelNode, entries []rules.Entry) (int, string) {
 	var counted []rules.Entry
 	for i, e := range entries {
-		nodes := map[string]*sprout{}
+		nodes := map[string]*modelNode{}
 		for _, s := range top {
 			nodes[s.joined()] = s
 		}
@@ -68,7 +68,7 @@ func model(top []*sprout, entries []rules.Entry) (int, string) {
 		if i == len(entries)-1 {
 			return found.requests, modelKey(counted)
 		}
-		top = found.below
+		top = found.children
 	}
 	return 0, ""
 }
@@ -82,9 +82,9 @@ func modelKey(entries []rules.Entry) string {
 	return strings.Join(parts, "|")
 }
 
-// yamlOf writes sprouts as a list of descriptors.
-func yamlOf(b *strings.Builder, sprouts []*sprout, indent string) {
-	for _, s := range sprouts {
+// writeYAML writes nodes as a list of descriptors.
+func writeYAML(b *strings.Builder, nodes []*modelNode, indent string) {
+	for _, s := range nodes {
 		fmt.Fprintf(b, "%s- key: %s\n", indent, strconv.Quote(s.key))
 		if s.value != "" {
 			fmt.Fprintf(b, "%s  value: %s\n", indent, strconv.Quote(s.value))
@@ -95,21 +95,21 @@ func yamlOf(b *strings.Builder, sprouts []*sprout, indent string) {
 		if s.shared {
 			fmt.Fprintf(b, "%s  share_threshold: true\n", indent)
 		}
-		if len(s.below) > 0 {
+		if len(s.children) > 0 {
 			fmt.Fprintf(b, "%s  descriptors:\n", indent)
-			yamlOf(b, s.below, indent+"  ")
+			writeYAML(b, s.children, indent+"  ")
 		}
 	}
 }
 
-func fileOf(sprouts []*sprout) string {
+func modelFile(nodes []*modelNode) string {
 	var b strings.Builder
 	b.WriteString("domain: d\ndescriptors:\n")
-	yamlOf(&b, sprouts, "")
+	writeYAML(&b, nodes, "")
 	return b.String()
 }
 
-// Few words in few shapes, so that entries and nodes often meet.
+// Few words in few forms, so that entries often match nodes.
 var (
 	nodeKeys   = rapid.SampledFrom([]string{"a", "b", "a_b", "a*", "*", "*_b", "a=b", `a\`})
 	nodeValues = rapid.SampledFrom([]string{"", "", "a", "b", "b_a", "*", "a*", "*a", "a*a", "a*b", "*a*a*", "*a*b*", "**", "|", "é*"})
@@ -117,12 +117,12 @@ var (
 	texts      = rapid.StringOfN(rapid.SampledFrom([]rune(`ab_*|=\é`)), 0, 6, -1)
 )
 
-// drawSprouts draws a list without duplicates; requests numbers the rules.
-func drawSprouts(t *rapid.T, depth int, requests *int) []*sprout {
-	var list []*sprout
+// drawNodes draws a list without duplicates; requests numbers the rules.
+func drawNodes(t *rapid.T, depth int, requests *int) []*modelNode {
+	var list []*modelNode
 	seen := map[string]bool{}
 	for range rapid.IntRange(0, 5).Draw(t, "nodes") {
-		s := &sprout{key: nodeKeys.Draw(t, "key"), value: nodeValues.Draw(t, "value")}
+		s := &modelNode{key: nodeKeys.Draw(t, "key"), value: nodeValues.Draw(t, "value")}
 		if seen[s.joined()] {
 			continue
 		}
@@ -133,25 +133,24 @@ func drawSprouts(t *rapid.T, depth int, requests *int) []*sprout {
 		}
 		s.shared = s.isPattern() && rapid.Bool().Draw(t, "shared")
 		if depth > 0 && rapid.Bool().Draw(t, "deeper") {
-			s.below = drawSprouts(t, depth-1, requests)
+			s.children = drawNodes(t, depth-1, requests)
 		}
 		list = append(list, s)
 	}
 	return list
 }
 
-// drawEntries draws a descriptor: entries of any kind, or such as are likely to
-// find their way down the nodes.
-func drawEntries(t *rapid.T, sprouts []*sprout) (entries []rules.Entry) {
+// drawEntries draws a descriptor, most of whose entries match a node.
+func drawEntries(t *rapid.T, nodes []*modelNode) (entries []rules.Entry) {
 	for range rapid.IntRange(0, 4).Draw(t, "entries") {
 		e := rules.Entry{Key: entryKeys.Draw(t, "entry key"), Value: texts.Draw(t, "entry value")}
-		if len(sprouts) > 0 && rapid.IntRange(0, 9).Draw(t, "meets") > 0 {
-			s := rapid.SampledFrom(sprouts).Draw(t, "sprout")
+		if len(nodes) > 0 && rapid.IntRange(0, 9).Draw(t, "matches") > 0 {
+			s := rapid.SampledFrom(nodes).Draw(t, "node")
 			e.Key = s.key
 			if s.value != "" {
 				e.Value = strings.ReplaceAll(s.value, "*", texts.Draw(t, "star"))
 			}
-			sprouts = s.below
+			nodes = s.children
 		}
 		entries = append(entries, e)
 	}
@@ -160,16 +159,16 @@ func drawEntries(t *rapid.T, sprouts []*sprout) (entries []rules.Entry) {
 
 func checkAgainstModel(t *rapid.T) {
 	requests := 0
-	sprouts := drawSprouts(t, 2, &requests)
-	text := fileOf(sprouts)
+	nodes := drawNodes(t, 2, &requests)
+	text := modelFile(nodes)
 	set, err := rules.Parse(rules.File{Name: "d.yaml", Text: []byte(text)})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
 	buf := []byte("before ")
 	for range 10 {
-		entries := drawEntries(t, sprouts)
-		wantRule, wantKey := model(sprouts, entries)
+		entries := drawEntries(t, nodes)
+		wantRule, wantKey := model(nodes, entries)
 		r, got := set.Domain("d").Match(entries, buf)
 		gotRule, gotKey := 0, strings.TrimPrefix(string(got), "before ")
 		if r != nil {
@@ -187,14 +186,15 @@ func checkAgainstModel(t *rapid.T) {
 	}
 }
 
-func TestMatchAgreesWithTheModel(t *testing.T) { rapid.Check(t, checkAgainstModel) }
+func TestMatchAgreesWithModel(t *testing.T) { rapid.Check(t, checkAgainstModel) }
 
 func FuzzMatch(f *testing.F) { f.Fuzz(rapid.MakeFuzz(checkAgainstModel)) }
 
-// However their parts are divided, different descriptors have different keys.
-func TestKeysAreInjective(t *testing.T) {
+// Different descriptors have different keys, however the same text is divided into
+// parts.
+func TestAppendKeyIsInjective(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		a, b := drawAny(t, "a"), drawAny(t, "b")
+		a, b := drawAnyEntries(t, "a"), drawAnyEntries(t, "b")
 		same := len(a) == len(b)
 		for i := range min(len(a), len(b)) {
 			same = same && a[i] == b[i]
@@ -206,16 +206,15 @@ func TestKeysAreInjective(t *testing.T) {
 	})
 }
 
-func drawAny(t *rapid.T, label string) (entries []rules.Entry) {
+func drawAnyEntries(t *rapid.T, label string) (entries []rules.Entry) {
 	for range rapid.IntRange(1, 3).Draw(t, label) {
 		entries = append(entries, rules.Entry{Key: texts.Draw(t, "key"), Value: texts.Draw(t, "value")})
 	}
 	return entries
 }
 
-// The names of rules tell them apart, and so do those of their limits, however
-// long.
-func TestRulesHaveNamesOfTheirOwn(t *testing.T) {
+// Rules have different names, and so have their limits, whatever the length.
+func TestRuleAndLimitNamesAreUnique(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		long := rapid.SampledFrom([]string{"", strings.Repeat("long", 10), strings.Repeat(`\`, 44), strings.Repeat("é", 30)})
 		part := rapid.Custom(func(t *rapid.T) string {
@@ -242,7 +241,7 @@ func TestRulesHaveNamesOfTheirOwn(t *testing.T) {
 				if other, ok := limits[r.Limit.Name]; ok && other != place {
 					t.Fatalf("%s and %s both have a limit named %q", place, other, r.Limit.Name)
 				}
-				if len(r.Limit.Name) > 64 || r.Limit.Name != r.Name && couldBeARule(r.Limit.Name) {
+				if len(r.Limit.Name) > 64 || r.Limit.Name != r.Name && isRuleName(r.Limit.Name) {
 					t.Fatalf("the limit of %q is named %q, which is too long or could be another rule's", r.Name, r.Limit.Name)
 				}
 				names[r.Name], limits[r.Limit.Name] = place, place
@@ -251,9 +250,9 @@ func TestRulesHaveNamesOfTheirOwn(t *testing.T) {
 	})
 }
 
-// couldBeARule reports whether a name is made as those of rules are: every
-// backslash is before what it escapes.
-func couldBeARule(name string) bool {
+// isRuleName reports whether a name could be a rule's: every backslash precedes a
+// character to escape.
+func isRuleName(name string) bool {
 	for i := 0; i < len(name); i++ {
 		if name[i] != '\\' {
 			continue

@@ -2,25 +2,37 @@ package rules
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
+	"github.com/penstock-io/penstock/internal/spelling"
 	"go.yaml.in/yaml/v3"
 )
 
-// What files may ask for, before anything is allocated for them.
+// Limits that are checked before a file is parsed.
 const (
 	maxFileBytes = 4 << 20
 	maxFiles     = 1000
 )
 
-// parse makes a set of files. Where merge is set, files may add to the domains of
-// files before them.
+// A File is the text of a rule file.
+type File struct {
+	Name string
+	Text []byte
+}
+
+// Parse returns the rules of files. If the content of a file is wrong, the error is
+// [Errors], which has the file, the line and the reason of each problem.
+func Parse(files ...File) (*Set, error) { return parse(files, false) }
+
+// parse returns the rules of files. With merge, several files may add to one domain.
 func parse(files []File, merge bool) (*Set, error) {
 	p := &parser{set: &Set{domains: map[string]*Domain{}}, merge: merge}
 	if len(files) > maxFiles {
-		return nil, Errors{{File: files[maxFiles].Name, Reason: fmt.Sprintf("one file too many: want at most %d", maxFiles)}}
+		return nil, Errors{{File: files[maxFiles].Name, Reason: fmt.Sprintf("too many rule files: at most %d are allowed", maxFiles)}}
 	}
 	for _, f := range files {
-		p.file(f)
+		p.parseFile(f)
 	}
 	if p.problems.count() > 0 {
 		return nil, p.problems.sorted()
@@ -29,8 +41,8 @@ func parse(files []File, merge bool) (*Set, error) {
 	return p.set, nil
 }
 
-// A parser makes a set of files. It goes on after a problem, to find all of
-// them; the set is then of no use.
+// A parser builds a set from files. It continues after a problem, to report all of
+// them; the set is then not used.
 type parser struct {
 	set      *Set
 	merge    bool
@@ -39,33 +51,35 @@ type parser struct {
 	nodes    int
 }
 
-func (p *parser) file(f File) {
+func (p *parser) parseFile(f File) {
 	r := &reader{file: f.Name, problems: &p.problems, warnings: &p.warnings, nodes: &p.nodes}
 	if len(f.Text) > maxFileBytes {
-		r.fail(0, "%d bytes long: want at most %d", len(f.Text), maxFileBytes)
+		r.fail(0, "file has %d bytes: at most %d are allowed", len(f.Text), maxFileBytes)
 		return
 	}
 	before := p.problems.count()
-	root := r.document(f.Text)
+	root := r.readDocument(f.Text)
 	switch {
 	case p.problems.count() > before:
 	case root == nil || isNull(root):
-		r.fail(1, "config file cannot have empty domain")
+		r.fail(1, emptyDomain)
 	case root.Kind != yaml.MappingNode:
 		r.failType(field{name: "the file", line: root.Line, value: root}, "a map with domain and descriptors")
 	default:
-		p.root(r, root)
+		p.parseRoot(r, root)
 	}
 }
 
-// root reads the fields of a file.
-func (p *parser) root(r *reader, n *yaml.Node) {
+const emptyDomain = "config file cannot have empty domain: add domain: NAME"
+
+// parseRoot reads the top-level fields of a file.
+func (p *parser) parseRoot(r *reader, n *yaml.Node) {
 	before := p.problems.count()
 	var name string
 	var descriptors field
 	compat := false
 	line := n.Line
-	for _, f := range r.fields(r.visit(n), 0) {
+	for _, f := range r.readFields(r.resolveAlias(n), 0) {
 		switch f.name {
 		case "domain":
 			name, line = r.text(f), f.line
@@ -74,31 +88,32 @@ func (p *parser) root(r *reader, n *yaml.Node) {
 		case "compat":
 			compat = r.oneOf(f, "envoy") == 0
 		default:
-			r.stray(f)
+			r.misplaced(f)
 		}
 	}
 	if name == "" && p.problems.count() > before {
-		return // it may be there, and misspelt
+		return // domain may be there but misspelt, which is reported already
 	}
-	d := p.domain(r, line, name)
+	d := p.addDomain(r, line, name)
 	if d == nil {
 		return
 	}
 	d.CompatEnvoy = d.CompatEnvoy || compat
 	if descriptors.value != nil {
-		p.descriptors(r, descriptors, &d.top, rootPath(name))
+		p.parseDescriptors(r, descriptors, &d.top, rootPath(name))
 	}
 }
 
-// domain returns the domain of that name, or nil if it may not be had.
-func (p *parser) domain(r *reader, line int, name string) *Domain {
+// addDomain returns the domain of that name, or nil after reporting a problem.
+func (p *parser) addDomain(r *reader, line int, name string) *Domain {
 	if name == "" {
-		r.fail(line, "config file cannot have empty domain")
+		r.fail(line, emptyDomain)
 		return nil
 	}
 	d, ok := p.set.domains[name]
 	if ok && !p.merge {
-		r.fail(line, "duplicate domain '%s' in config file", shown(name))
+		r.fail(line, "duplicate domain '%s' in config file, first defined in %s: use one file for it, or set merge-domains",
+			excerpt(name), location(d.File, d.Line))
 		return nil
 	}
 	if !ok {
@@ -108,11 +123,11 @@ func (p *parser) domain(r *reader, line int, name string) *Domain {
 	return d
 }
 
-// homes says where each field belongs. Envoy's own count for nothing elsewhere,
-// and are warned about; ours are refused.
-var homes = map[string]struct {
+// fieldPlaces lists where each field belongs. In another place, a field of Envoy's
+// format has no effect and causes a warning; one of ours is an error.
+var fieldPlaces = map[string]struct {
 	place string
-	ours  bool
+	ours  bool // not part of Envoy's format
 }{
 	"domain":      {place: "at the top of the file"},
 	"descriptors": {place: "at the top of the file or in a descriptor"},
@@ -131,30 +146,49 @@ var homes = map[string]struct {
 	"unit":              {place: "inside rate_limit"},
 	"requests_per_unit": {place: "inside rate_limit"},
 	"unlimited":         {place: "inside rate_limit"},
-	"name":              {place: "inside rate_limit, or replaces"},
+	"name":              {place: "inside rate_limit or replaces"},
 	"replaces":          {place: "inside rate_limit"},
 
-	"algorithm":        {place: "inside rate_limit, or beside it", ours: true},
-	"burst":            {place: "inside rate_limit, or beside it", ours: true},
-	"period":           {place: "inside rate_limit, or beside it", ours: true},
-	"zone":             {place: "inside rate_limit, or beside it", ours: true},
-	"buckets":          {place: "inside rate_limit, or beside it", ours: true},
-	"limit":            {place: "inside rate_limit, or in place of it", ours: true},
-	"on_store_failure": {place: "inside rate_limit, or beside it", ours: true},
-	"share":            {place: "inside rate_limit, or beside it", ours: true},
-	"lease":            {place: "inside rate_limit, or beside it", ours: true},
-	"deny_cache":       {place: "inside rate_limit, or beside it", ours: true},
+	"algorithm":        {place: "inside rate_limit or beside it", ours: true},
+	"burst":            {place: "inside rate_limit or beside it", ours: true},
+	"period":           {place: "inside rate_limit or beside it", ours: true},
+	"zone":             {place: "inside rate_limit or beside it", ours: true},
+	"buckets":          {place: "inside rate_limit or beside it", ours: true},
+	"limit":            {place: "inside rate_limit or in place of it", ours: true},
+	"on_store_failure": {place: "inside rate_limit or beside it", ours: true},
+	"share":            {place: "inside rate_limit or beside it", ours: true},
+	"lease":            {place: "inside rate_limit or beside it", ours: true},
+	"deny_cache":       {place: "inside rate_limit or beside it", ours: true},
 }
 
-// stray reports a field that does not belong where it stands.
-func (r *reader) stray(f field) {
-	home, known := homes[f.name]
+// misplaced reports a field that is unknown or belongs elsewhere.
+func (r *reader) misplaced(f field) {
+	field, known := fieldPlaces[f.name]
 	switch {
 	case !known:
-		r.fail(f.line, "config error, unknown key '%s'", shown(f.name))
-	case home.ours:
-		r.fail(f.line, "'%s' has no place here: it belongs %s", f.name, home.place)
+		r.fail(f.line, "unknown key '%s'%s", excerpt(f.name), r.suggestion(f.name))
+	case field.ours:
+		r.fail(f.line, "'%s' is not allowed here: put it %s", f.name, field.place)
 	default:
-		r.warn(f.line, "'%s' has no effect here: it belongs %s", f.name, home.place)
+		r.warn(f.line, "'%s' has no effect here: put it %s", f.name, field.place)
 	}
+}
+
+// suggestion names the known field that is most similar to a misspelt one, if any. It
+// costs nothing for problems that are not kept.
+func (r *reader) suggestion(name string) string {
+	const longest = 40
+	if len(name) > longest || r.problems.count() >= maxProblems {
+		return ""
+	}
+	best, least := "", max(2, len(name)/3)+1
+	for _, known := range slices.Sorted(maps.Keys(fieldPlaces)) {
+		if d := spelling.Distance(name, known); d < least {
+			best, least = known, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return ": did you mean '" + best + "'?"
 }

@@ -19,31 +19,31 @@ func parse(t *testing.T, text string) *rules.Set {
 	return set
 }
 
-func TestEveryErrorNamesItsPlace(t *testing.T) {
+func TestErrorsNameFileAndLine(t *testing.T) {
 	_, err := rules.Parse(
 		rules.File{Name: "good.yaml", Text: []byte("domain: good\n")},
 		rules.File{Name: "bad.yaml", Text: []byte("domain: bad\ndescriptors:\n- key: a\n- key: a\n- value: b\n")},
 	)
 	var one *rules.Error
-	if !errors.As(err, &one) || one.File != "bad.yaml" || one.Line != 4 || one.Reason != "duplicate descriptor composite key 'bad.a'" {
+	if !errors.As(err, &one) || one.File != "bad.yaml" || one.Line != 4 || one.Reason != "duplicate descriptor composite key 'bad.a', first in bad.yaml:3" {
 		t.Errorf("got %+v, want the duplicate on line 4 of bad.yaml", one)
 	}
-	want := "bad.yaml:4: duplicate descriptor composite key 'bad.a'\nbad.yaml:5: descriptor has empty key"
+	want := "bad.yaml:4: duplicate descriptor composite key 'bad.a', first in bad.yaml:3\nbad.yaml:5: descriptor has empty key: add key: NAME"
 	if err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}
 }
 
-func TestManyErrorsAreCutShort(t *testing.T) {
+func TestErrorsAreLimitedTo40(t *testing.T) {
 	text := "domain: d\ndescriptors:\n" + strings.Repeat("- value: a\n", 1000)
 	_, err := rules.Parse(rules.File{Name: "f", Text: []byte(text)})
 	lines := strings.Split(fmt.Sprint(err), "\n")
 	if len(lines) != 41 || lines[40] != "f: and 960 more problems" {
-		t.Errorf("%d lines, the last %q; want 41, and a word about the other 960", len(lines), lines[len(lines)-1])
+		t.Errorf("%d lines, the last %q; want 41, the last with the number of the other 960", len(lines), lines[len(lines)-1])
 	}
 }
 
-// What a file says can go into logs, and must not look like lines of its own.
+// Errors are logged with text from the file, which must not be able to forge log lines.
 func TestErrorsStayOnOneLine(t *testing.T) {
 	long := strings.Repeat("x", 1000)
 	for _, text := range []string{
@@ -65,7 +65,7 @@ func TestErrorsStayOnOneLine(t *testing.T) {
 	}
 }
 
-func TestFilesAreBounded(t *testing.T) {
+func TestParseBoundsFiles(t *testing.T) {
 	flood := make([]rules.File, 1001)
 	for i := range flood {
 		flood[i] = rules.File{Name: fmt.Sprintf("f%d", i), Text: fmt.Appendf(nil, "domain: d%d", i)}
@@ -80,8 +80,8 @@ func TestFilesAreBounded(t *testing.T) {
 		files []rules.File
 		want  string
 	}{
-		{"too many files", flood, "f1000: one file too many: want at most 1000"},
-		{"too large", []rules.File{{Name: "f", Text: []byte(full + "#")}}, "f: 4194305 bytes long: want at most 4194304"},
+		{"too many files", flood, "f1000: too many rule files: at most 1000 are allowed"},
+		{"too large", []rules.File{{Name: "f", Text: []byte(full + "#")}}, "f: file has 4194305 bytes: at most 4194304 are allowed"},
 	} {
 		if _, err := rules.Parse(c.files...); fmt.Sprint(err) != c.want {
 			t.Errorf("%s: got %v, want %s", c.name, err, c.want)
@@ -89,8 +89,8 @@ func TestFilesAreBounded(t *testing.T) {
 	}
 }
 
-// A few lines can stand for billions of nodes.
-func TestAliasesAreBounded(t *testing.T) {
+// A few lines of aliases can expand to billions of nodes.
+func TestParseBoundsAliasesAndDepth(t *testing.T) {
 	var bomb, maps strings.Builder
 	bomb.WriteString("domain: d\ndescriptors:\n- key: a0\n  descriptors: &a0 [{key: x, limit: 1/s}]\n")
 	maps.WriteString("domain: d\ndescriptors:\n- key: a\n  metadata:\n    a0: &a0 [x, x]\n")
@@ -121,7 +121,7 @@ func TestAliasesAreBounded(t *testing.T) {
 	parse(t, "domain: d\ndescriptors: "+strings.Repeat("[{key: a, descriptors: ", 64)+strings.Repeat("}]", 64))
 }
 
-func TestDomains(t *testing.T) {
+func TestSetDomains(t *testing.T) {
 	set, err := rules.Parse(
 		rules.File{Name: "b.yaml", Text: []byte("domain: b\ncompat: envoy\n")},
 		rules.File{Name: "a.yaml", Text: []byte("# a\ndomain: a\ncompat:\n")},
@@ -134,14 +134,14 @@ func TestDomains(t *testing.T) {
 		t.Errorf("domains are %+v, want a, and b compatible with Envoy", all)
 	}
 	if d := set.Domain("a"); d != all[0] || d.File != "a.yaml" || d.Line != 2 {
-		t.Errorf("domain a is %+v, want that of line 2 of a.yaml", d)
+		t.Errorf("domain a is %+v, want the one on line 2 of a.yaml", d)
 	}
 	if d := set.Domain("c"); d != nil {
 		t.Errorf("domain c is %+v, want nil", d)
 	}
 }
 
-func TestEnvoyCannotHoldRequests(t *testing.T) {
+func TestCheckEnvoyRejectsLeakyBucket(t *testing.T) {
 	set := parse(t, "domain: d\ndescriptors:\n- key: a\n  limit: 1/s\n- key: b\n  limit: 1/s leaky-bucket\n- key: c\n  rate_limit: {unlimited: true}\n")
 	var all rules.Errors
 	if err := set.CheckEnvoy(); !errors.As(err, &all) || len(all) != 1 || all[0].Line != 6 {
@@ -152,7 +152,7 @@ func TestEnvoyCannotHoldRequests(t *testing.T) {
 	}
 }
 
-func TestUnits(t *testing.T) {
+func TestUnitLimitAndString(t *testing.T) {
 	for u := rules.Second; u <= rules.Week; u++ {
 		l := u.Limit(5)
 		if err := l.Validate(); err != nil || l.Count != 5 || l.Period != u.Length() {
@@ -164,7 +164,7 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// FuzzParse holds whatever parses, and whatever does not, to what callers rely on.
+// FuzzParse checks the properties of sets and errors that callers rely on.
 func FuzzParse(f *testing.F) {
 	for _, text := range fuzzSeeds(f) {
 		f.Add(text)
@@ -212,7 +212,7 @@ func checkErrors(t *testing.T, text []byte, err error) {
 	}
 }
 
-// countLines returns how many lines YAML can see in a text, or more.
+// countLines returns an upper bound of the number of lines in a YAML text.
 func countLines(text string) int {
 	if strings.HasPrefix(text, "\xff\xfe") || strings.HasPrefix(text, "\xfe\xff") {
 		return 1 + len(text)/2 // UTF-16

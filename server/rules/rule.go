@@ -8,22 +8,22 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// A Rule is one limit of a rule file, made ready for matching. It is read only.
+// A Rule is one limit of a rule file. It is read-only.
 type Rule struct {
-	// Name is where the rule stands, such as "api/path=login/user": the
-	// domain, then each node's key and value, with what would be ambiguous
-	// escaped. No two rules of a set have the same.
+	// Name is the path of the rule, such as "api/path=login/user": the
+	// domain, then each node's key and value, escaped where ambiguous. It is
+	// unique within a set.
 	Name string
 
-	// File and Line are where the rule was written.
+	// File and Line are where the rule is defined.
 	File string
 	Line int
 
-	// Index is the rule's place in [Set.Rules].
+	// Index is the rule's index in [Set.Rules].
 	Index int
 
-	// Limit is what the rule counts by. Its Name is the rule's, shortened to 64 bytes
-	// with a hash where it is longer, so that state outlives a reload.
+	// Limit is the limit to apply. Its Name is the rule's, shortened to 64 bytes
+	// with a hash if it is longer, so that state survives a reload.
 	Limit penstock.Limit
 
 	// Unlimited rules allow everything and count nothing; Limit is unset.
@@ -32,41 +32,41 @@ type Rule struct {
 	// Shadow rules never deny.
 	Shadow bool
 
-	// Quota rules deny only when every quota rule of a request is over.
+	// Quota rules deny only if all quota rules of a request are over their limit.
 	Quota bool
 
-	// RequestsPerUnit and Unit are what Envoy is told of the limit. Unit is
-	// UnknownUnit where the period is none of Envoy's.
+	// RequestsPerUnit and Unit describe the limit in responses to Envoy. Unit is
+	// UnknownUnit if Envoy has no unit of that length.
 	RequestsPerUnit uint32
 	Unit            Unit
 
-	// Alias is the name that other rules can replace, and that Envoy is told.
+	// Alias is the name by which other rules replace this one; responses to Envoy
+	// contain it.
 	Alias string
 
-	// Replaces are the aliases of the rules that this one stands in for.
+	// Replaces are the aliases of the rules that this one replaces.
 	Replaces []string
 
-	// Metadata is handed to Envoy when the rule passes. It is made of what JSON
-	// is made of: nil, bool, int64, uint64, float64, string, []any, map[string]any.
+	// Metadata is sent to Envoy when the rule allows a request. Its values are those
+	// of JSON: nil, bool, int64, uint64, float64, string, []any, map[string]any.
 	Metadata map[string]any
 
-	// OnStoreFailure says what to do when the store cannot decide.
+	// OnStoreFailure is how requests are decided while the store is unavailable.
 	OnStoreFailure OnStoreFailure
 
-	// Share is the part of the limit that is counted here while the store cannot
-	// decide, more than 0 and at most 1; 0 means as the server is set up.
+	// Share is the fraction of the limit that this node grants by itself while the
+	// store is unavailable, above 0 and at most 1; 0 means the server's default.
 	Share float64
 
-	// Lease says whether units may be taken ahead and spent here, which only
-	// those of token buckets can be; nil means as the server is set up.
+	// Lease allows this node to take units in advance and to spend them locally;
+	// only token buckets support it. Nil means the server's default.
 	Lease *bool
 
-	// DenyCache says whether denials may be remembered here; nil means as the
-	// server is set up.
+	// DenyCache allows this node to cache denials. Nil means the server's default.
 	DenyCache *bool
 }
 
-// A Unit is the unit of time of a limit, numbered as Envoy does.
+// A Unit is the unit of time of a limit, with the numbers of Envoy's protocol.
 type Unit int32
 
 // Envoy's units of time.
@@ -83,7 +83,7 @@ const (
 
 var unitNames = []string{"unknown", "second", "minute", "hour", "day", "month", "year", "week"}
 
-// String returns the unit's name as rule files have it.
+// String returns the unit's name in rule files.
 func (u Unit) String() string {
 	if u < 0 || int(u) >= len(unitNames) {
 		return "unit(" + strconv.Itoa(int(u)) + ")"
@@ -91,8 +91,8 @@ func (u Unit) String() string {
 	return unitNames[u]
 }
 
-// Length returns how long the unit is: a month has 30 days and a year 365, as
-// Envoy has it. It is 0 for the unknown unit.
+// Length returns how long the unit is: a month has 30 days and a year 365, as in
+// Envoy's service. It is 0 for the unknown unit.
 func (u Unit) Length() time.Duration {
 	const day = 24 * time.Hour
 	switch u {
@@ -114,8 +114,8 @@ func (u Unit) Length() time.Duration {
 	return 0
 }
 
-// Limit returns Envoy's way to count so many requests per unit: in windows on the
-// clock. The unit must be a known one.
+// Limit returns a limit of requests per unit as Envoy's service counts it: in fixed
+// windows aligned to the clock. The unit must not be UnknownUnit.
 func (u Unit) Limit(requests uint32) penstock.Limit {
 	return penstock.Limit{
 		Algorithm: penstock.FixedWindow,
@@ -125,7 +125,7 @@ func (u Unit) Limit(requests uint32) penstock.Limit {
 	}
 }
 
-// parseUnit returns the unit of that name, in capitals or not.
+// parseUnit returns the unit of that name, ignoring case.
 func parseUnit(name string) (Unit, bool) {
 	for u := Second; u <= Week; u++ {
 		if strings.EqualFold(name, unitNames[u]) {
@@ -145,20 +145,20 @@ func unitOf(period time.Duration) Unit {
 	return UnknownUnit
 }
 
-// An OnStoreFailure says what to do when the store cannot decide.
+// An OnStoreFailure is how requests are decided while the store is unavailable.
 type OnStoreFailure uint8
 
-// The ways to go on without the store.
+// The ways to decide without the store.
 const (
-	FailDefault OnStoreFailure = iota // as the server is set up
-	FailLocal                         // by a share of the limit, counted here
+	FailDefault OnStoreFailure = iota // the server's default
+	FailLocal                         // by a share of the limit, counted locally
 	FailAllow
 	FailDeny
 )
 
 var failureNames = []string{"default", "local", "allow", "deny"}
 
-// String returns the way's name as rule files have it.
+// String returns the name in rule files.
 func (f OnStoreFailure) String() string {
 	if int(f) >= len(failureNames) {
 		return "failure(" + strconv.Itoa(int(f)) + ")"

@@ -10,88 +10,92 @@ import (
 )
 
 const (
-	maxLinks       = 40 // from a path to what it stands for
-	maxFolderDepth = 32
+	maxLinks    = 40 // symbolic links followed to resolve one path
+	maxDirDepth = 32
 )
 
-// A survey is what there is at a path: the rule files, and the places where a
-// change would matter, which are more than where the files are. A link on the way can
-// be changed, as Kubernetes does, and a folder on the way be removed and made anew.
-type survey struct {
-	names  []string         // of rule files, in order
-	places map[string]place // by folder, with all links resolved
-	seen   map[string]bool  // files and folders met, with all links resolved
-	err    error            // the first, after which there is no looking further
+// A scan lists the rule files at a path, and the directories in which a change can
+// affect them. These are more than the directories of the files: a symbolic link in
+// the path can be changed, as Kubernetes does, and a parent directory can be removed
+// and created again.
+type scan struct {
+	files []string           // rule files, sorted by name within each directory
+	dirs  map[string]nameSet // names to watch, by directory with all links resolved
+	seen  map[string]bool    // visited files and directories, with all links resolved
+	err   error              // the first error, which ends the scan
 }
 
-// A place is the names in a folder that matter; nil means all of them.
-type place map[string]bool
+// A nameSet holds the names in a directory whose changes matter; nil means all.
+type nameSet map[string]bool
 
-// surveyOf looks at a path. What it finds wrong is in err.
-func surveyOf(path string) *survey {
-	s := &survey{places: map[string]place{}, seen: map[string]bool{}}
+// scanPath scans a path. An error is in the err field, because even a failed scan
+// lists directories to watch.
+func scanPath(path string) *scan {
+	s := &scan{dirs: map[string]nameSet{}, seen: map[string]bool{}}
 	abs, err := filepath.Abs(path)
 	if path == "" {
-		err = errors.New("no path to rules was given")
+		err = errors.New("path to rules is empty")
 	}
 	if err != nil {
 		s.err = err
 		return s
 	}
-	s.look(path, abs, 0)
-	if s.err == nil && len(s.names) == 0 {
-		s.err = fmt.Errorf("%s: no rule files in this folder", path)
+	s.visit(path, abs, 0)
+	if s.err == nil && len(s.files) == 0 {
+		s.err = fmt.Errorf("%s: no rule files in this directory", path)
 	}
 	return s
 }
 
-// look adds what is at a path, which messages call by another name.
-func (s *survey) look(name, path string, depth int) {
-	target, info, err := s.resolve(path)
+// visit adds the file or directory at a path. Error messages use name, which is the
+// path as the user wrote it.
+func (s *scan) visit(name, path string, depth int) {
+	target, info, err := s.resolveLinks(path)
 	switch {
 	case err != nil:
-		s.err = fmt.Errorf("%s: %w", name, cause(err))
+		s.err = fmt.Errorf("%s: %w", name, withoutPath(err))
 	case s.seen[target]:
 	case info.IsDir():
 		s.seen[target] = true
-		s.folder(name, target, depth)
+		s.visitDir(name, target, depth)
 	case !info.Mode().IsRegular():
-		s.err = fmt.Errorf("%s: neither a file nor a folder", name)
-	case len(s.names) == maxFiles:
-		s.err = fmt.Errorf("%s: one file too many: want at most %d", name, maxFiles)
+		s.err = fmt.Errorf("%s: neither a regular file nor a directory", name)
+	case len(s.files) == maxFiles:
+		s.err = fmt.Errorf("%s: too many rule files: at most %d are allowed", name, maxFiles)
 	default:
 		s.seen[target] = true
-		s.names = append(s.names, name)
+		s.files = append(s.files, name)
 	}
 }
 
-// folder adds what is in a folder, which is at a path without links.
-func (s *survey) folder(name, path string, depth int) {
-	s.places[path] = nil
-	if depth == maxFolderDepth {
-		s.err = fmt.Errorf("%s: want at most %d folders within each other", name, maxFolderDepth)
+// visitDir adds the contents of a directory, whose path has no links.
+func (s *scan) visitDir(name, path string, depth int) {
+	s.dirs[path] = nil
+	if depth == maxDirDepth {
+		s.err = fmt.Errorf("%s: directories are nested more than %d levels deep", name, maxDirDepth)
 		return
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		s.err = fmt.Errorf("%s: %w", name, cause(err))
+		s.err = fmt.Errorf("%s: %w", name, withoutPath(err))
 		return
 	}
 	for _, e := range entries {
 		if s.err == nil && !ignored(e.Name()) {
-			s.look(filepath.Join(name, e.Name()), filepath.Join(path, e.Name()), depth+1)
+			s.visit(filepath.Join(name, e.Name()), filepath.Join(path, e.Name()), depth+1)
 		}
 	}
 }
 
-// ignored says of a name in a folder that it is no rule file's: hidden, as are the
-// real folders behind Kubernetes' links, or a copy that an editor has left.
+// ignored reports whether a name is not a rule file's: hidden, as are the real
+// directories behind the links of Kubernetes, or a backup file of an editor.
 func ignored(name string) bool {
 	return name[0] == '.' || strings.HasSuffix(name, "~") || name[0] == '#'
 }
 
-// resolve returns what a path stands for, and notes all places on the way.
-func (s *survey) resolve(path string) (string, fs.FileInfo, error) {
+// resolveLinks returns a path with all links resolved, and its file info. It marks every
+// name on the way as one to watch.
+func (s *scan) resolveLinks(path string) (string, fs.FileInfo, error) {
 	at, rest := splitRoot(path)
 	info, err := os.Lstat(at)
 	for links := 0; err == nil && len(rest) > 0; {
@@ -101,22 +105,23 @@ func (s *survey) resolve(path string) (string, fs.FileInfo, error) {
 			at = filepath.Dir(at)
 			continue
 		}
-		s.note(at, name)
+		s.watchName(at, name)
 		next := filepath.Join(at, name)
 		if info, err = os.Lstat(next); err != nil || info.Mode()&fs.ModeSymlink == 0 {
 			at = next
 			continue
 		}
 		if links++; links > maxLinks {
-			return at, nil, fmt.Errorf("more than %d links to follow", maxLinks)
+			return at, nil, fmt.Errorf("more than %d symbolic links in the path", maxLinks)
 		}
-		at, rest, err = follow(at, next, rest)
+		at, rest, err = followLink(at, next, rest)
 	}
 	return at, info, err
 }
 
-// follow returns where a link leads, and what then is left of the way.
-func follow(at, link string, rest []string) (string, []string, error) {
+// followLink returns the directory in which to continue after a link, and the rest of
+// the path from there.
+func followLink(at, link string, rest []string) (string, []string, error) {
 	target, err := os.Readlink(link)
 	if filepath.IsAbs(target) {
 		root, parts := splitRoot(target)
@@ -130,7 +135,7 @@ func splitRoot(path string) (root string, parts []string) {
 	return volume + string(filepath.Separator), splitPath(path[len(volume):])
 }
 
-// splitPath returns the names in a path that lead anywhere.
+// splitPath returns the names in a path, without empty ones and ".".
 func splitPath(path string) (parts []string) {
 	for part := range strings.SplitSeq(filepath.ToSlash(path), "/") {
 		if part != "" && part != "." {
@@ -140,28 +145,28 @@ func splitPath(path string) (parts []string) {
 	return parts
 }
 
-// note notes that a name in a folder matters.
-func (s *survey) note(folder, name string) {
-	names, ok := s.places[folder]
+// watchName marks a name in a directory as one to watch.
+func (s *scan) watchName(dir, name string) {
+	names, ok := s.dirs[dir]
 	if !ok {
-		names = place{}
-		s.places[folder] = names
+		names = nameSet{}
+		s.dirs[dir] = names
 	}
 	if names != nil {
 		names[name] = true
 	}
 }
 
-// concerns reports whether a change at a path matters.
-func (s *survey) concerns(path string) bool {
-	names, ok := s.places[filepath.Dir(path)]
-	_, isFolder := s.places[path]
-	return isFolder || ok && (names == nil || names[filepath.Base(path)])
+// affects reports whether a change at a path can affect the rules.
+func (s *scan) affects(path string) bool {
+	names, ok := s.dirs[filepath.Dir(path)]
+	_, isDir := s.dirs[path]
+	return isDir || ok && (names == nil || names[filepath.Base(path)])
 }
 
-// cause returns the reason of a failure without the path, which is said in
-// another way.
-func cause(err error) error {
+// withoutPath returns the cause of a failure without its path: messages name the path
+// as the user wrote it.
+func withoutPath(err error) error {
 	var p *fs.PathError
 	if errors.As(err, &p) {
 		return p.Err

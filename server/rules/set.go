@@ -7,34 +7,24 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// A Set is the rules of all files together. It is immutable.
+// A Set holds the rules of all files. It is immutable.
 type Set struct {
 	rules    []*Rule
 	domains  map[string]*Domain
 	warnings Errors
 }
 
-// A File is the text of a rule file.
-type File struct {
-	Name string
-	Text []byte
-}
-
-// Parse makes a set of files. If anything is wrong with them the error is
-// [Errors], which names the file, the line and the reason of each.
-func Parse(files ...File) (*Set, error) { return parse(files, false) }
-
-// Rules returns every rule, in the order of files and nodes.
+// Rules returns every rule, in the order of files and of nodes within a file.
 func (s *Set) Rules() []*Rule { return s.rules }
 
-// Warnings returns what the files say without effect. Envoy's service accepts it
-// in silence; whoever checks a file wants to know.
+// Warnings returns the settings that have no effect where they are. Envoy's service
+// ignores them silently.
 func (s *Set) Warnings() Errors { return s.warnings }
 
 // Domain returns the domain of that name, or nil.
 func (s *Set) Domain(name string) *Domain { return s.domains[name] }
 
-// Domains returns every domain, by name.
+// Domains returns every domain, sorted by name.
 func (s *Set) Domains() []*Domain {
 	domains := make([]*Domain, 0, len(s.domains))
 	for _, name := range slices.Sorted(maps.Keys(s.domains)) {
@@ -43,14 +33,14 @@ func (s *Set) Domains() []*Domain {
 	return domains
 }
 
-// CheckEnvoy returns [Errors] if there are rules that Envoy cannot be served by.
-// A leaky bucket answers with a delay, and Envoy has no way to hold a request.
+// CheckEnvoy returns [Errors] if the set has rules that cannot be served to Envoy: a
+// leaky bucket answers with a delay, and Envoy cannot delay a request.
 func (s *Set) CheckEnvoy() error {
 	var p problems
 	for _, r := range s.rules {
 		if r.Limit.Algorithm == penstock.LeakyBucket {
-			p.add(r.File, r.Line, "%s: a leaky-bucket delays requests, which Envoy cannot do: "+
-				"choose another algorithm, or shut the door for Envoy", shown(r.Name))
+			p.add(r.File, r.Line, "%s: leaky-bucket delays requests, which Envoy cannot do: "+
+				"use another algorithm, or disable the gRPC listener", excerpt(r.Name))
 		}
 	}
 	if p.count() == 0 {
@@ -59,14 +49,15 @@ func (s *Set) CheckEnvoy() error {
 	return p.sorted()
 }
 
-// A Domain is the rules that one caller, such as one Envoy, asks for.
+// A Domain is a namespace of rules. A client, such as Envoy, names one in each
+// request.
 type Domain struct {
 	Name        string
-	CompatEnvoy bool // count as Envoy does: each descriptor alone, denied hits too
+	CompatEnvoy bool // count as Envoy does: each descriptor by itself, denied hits too
 
-	// File and Line are where the domain was named first.
+	// File and Line are where the domain is defined, or defined first.
 	File string
 	Line int
 
-	top list
+	top nodeList
 }

@@ -1,40 +1,39 @@
 package rules
 
 import (
-	"context"
 	"crypto/sha256"
 	"fmt"
 	"sync"
 	"time"
 )
 
-// Options say how a [Source] is read and watched.
+// Options configure how a [Source] is read and watched.
 type Options struct {
-	// MergeDomains lets several files add to one domain. Default: every domain
-	// is in one file.
+	// MergeDomains lets several files add to one domain. Default: each domain
+	// must be in one file.
 	MergeDomains bool
 
-	// Debounce is how long files must have been left alone before they are read
-	// again, so that a change in several steps is seen as one. Default: 100 ms.
+	// Debounce is how long files must stay unchanged before they are read
+	// again, so that a change in several steps is loaded once. Default: 100 ms.
 	Debounce time.Duration
 
-	// Poll is how often files are read although nothing was heard of them, for
-	// not every file system tells. Default: 10 s.
+	// Poll is how often files are read without a change notification, because
+	// some file systems do not send any. Default: 10 s.
 	Poll time.Duration
 }
 
-// A Source is where rules come from: a file, or a folder of files. It is safe for
-// concurrent use.
+// A Source is a rule file, or a directory of rule files, that can be loaded and
+// watched. It is safe for concurrent use.
 type Source struct {
 	path   string
 	o      Options
 	reload chan struct{}
 
 	mu   sync.Mutex
-	last [sha256.Size]byte // of what was read last, or why it could not be
+	last [sha256.Size]byte // hash of the files read last, or of the read error
 }
 
-// NewSource returns the source at a path. Nothing is read yet.
+// NewSource returns the source at a path. It reads nothing yet.
 func NewSource(path string, o *Options) *Source {
 	s := &Source{path: path, reload: make(chan struct{}, 1)}
 	if o != nil {
@@ -49,40 +48,12 @@ func NewSource(path string, o *Options) *Source {
 	return s
 }
 
-// Load makes a set of the files as they are now. If anything is wrong with what
-// they say, the error is [Errors].
+// Load reads and parses the files as they are now. If the content of a file is wrong,
+// the error is [Errors].
 func (s *Source) Load() (*Set, error) {
 	files, err := readFiles(s.path)
-	s.isNew(files, err)
+	s.changed(files, err)
 	return s.parse(files, err)
-}
-
-// Reload makes Watch load the rules now, whether or not they have changed.
-func (s *Source) Reload() {
-	select {
-	case s.reload <- struct{}{}:
-	default: // it will anyway
-	}
-}
-
-// Watch calls loaded with a new set whenever the files have changed since they were
-// loaded last, and on [Source.Reload]; or with an error if the new files are wrong, and
-// whoever has a set should keep it. It returns when the context ends, and
-// only then. Calls of loaded follow one another.
-func (s *Source) Watch(ctx context.Context, loaded func(*Set, error)) {
-	poll := time.NewTicker(s.o.Poll)
-	defer poll.Stop()
-	reload := false
-	for ctx.Err() == nil {
-		// Listening begins before reading, so that nothing is missed between.
-		ears := listen(s.path)
-		files, err := readFiles(s.path)
-		if s.isNew(files, err) || reload {
-			loaded(s.parse(files, err))
-		}
-		reload = s.wait(ctx, ears, poll.C)
-		ears.close()
-	}
 }
 
 func (s *Source) parse(files []File, err error) (*Set, error) {
@@ -92,8 +63,9 @@ func (s *Source) parse(files []File, err error) (*Set, error) {
 	return parse(files, s.o.MergeDomains)
 }
 
-// isNew remembers what was read, and reports whether it differs from before.
-func (s *Source) isNew(files []File, err error) bool {
+// changed remembers the files or the error that a read returned, and reports whether
+// they differ from those of the read before.
+func (s *Source) changed(files []File, err error) bool {
 	h := sha256.New()
 	for _, f := range files {
 		h.Write(fmt.Appendf(nil, "%d %s %d ", len(f.Name), f.Name, len(f.Text)))
@@ -109,53 +81,4 @@ func (s *Source) isNew(files []File, err error) bool {
 	changed := sum != s.last
 	s.last = sum
 	return changed
-}
-
-// wait returns when the files should be read again, or the context has ended, and
-// reports whether that was asked for.
-func (s *Source) wait(ctx context.Context, ears *ears, poll <-chan time.Time) (reload bool) {
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-s.reload:
-			return true
-		case <-poll:
-			return false
-		case e, open := <-ears.events:
-			if !open || ears.heard.concerns(e.Name) {
-				return s.settle(ctx, ears)
-			}
-		case <-ears.errors:
-			return s.settle(ctx, ears)
-		}
-	}
-}
-
-// settle returns when nothing has happened for a while. A folder in which
-// something always happens is waited for twenty times as long, and no longer.
-func (s *Source) settle(ctx context.Context, ears *ears) (reload bool) {
-	longest := time.NewTimer(20 * s.o.Debounce)
-	defer longest.Stop()
-	quiet := time.NewTimer(s.o.Debounce)
-	defer quiet.Stop()
-	events := ears.events
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-s.reload:
-			return true
-		case <-longest.C:
-			return false
-		case <-quiet.C:
-			return false
-		case e, open := <-events:
-			if !open {
-				events = nil
-			} else if ears.heard.concerns(e.Name) {
-				quiet.Reset(s.o.Debounce)
-			}
-		}
-	}
 }

@@ -8,31 +8,31 @@ import (
 	"unicode/utf8"
 )
 
-// An Error is one thing that is wrong with a rule file.
+// An Error is one problem in a rule file.
 type Error struct {
 	File   string
-	Line   int // from 1; 0 if the file as a whole is meant
+	Line   int // from 1; 0 means the whole file
 	Reason string
 }
 
-// Error returns the place and the reason, such as
+// Error returns the location and the reason, such as
 // "api.yaml:12: descriptor has empty key".
-func (e *Error) Error() string { return e.place() + ": " + e.Reason }
+func (e *Error) Error() string { return e.location() + ": " + e.Reason }
 
-func (e *Error) place() string { return placeText(e.File, e.Line) }
+func (e *Error) location() string { return location(e.File, e.Line) }
 
-func placeText(file string, line int) string {
+func location(file string, line int) string {
 	if line == 0 {
 		return file
 	}
 	return file + ":" + strconv.Itoa(line)
 }
 
-// Errors are all the things that are wrong with rule files, in the order of
-// files and lines: at least one, and not more than a screen can show.
+// Errors are the problems in rule files, sorted by file and line. There is at least
+// one. Only the first 40 are kept; a last entry has the number of the others.
 type Errors []*Error
 
-// Error returns one line for each.
+// Error returns one line for each problem.
 func (es Errors) Error() string {
 	lines := make([]string, len(es))
 	for i, e := range es {
@@ -50,11 +50,10 @@ func (es Errors) Unwrap() []error {
 	return errs
 }
 
-// maxProblems is how many problems are kept: whoever has that many wants to
-// mend these first.
+// maxProblems is how many problems are kept: about as many as a screen can show.
 const maxProblems = 40
 
-// problems collects what is wrong, so that one look at a file finds it all.
+// problems collects all problems of the files, so that one run reports them all.
 type problems struct {
 	list Errors
 	more int
@@ -70,7 +69,7 @@ func (p *problems) add(file string, line int, format string, args ...any) {
 
 func (p *problems) count() int { return len(p.list) + p.more }
 
-// sorted returns the problems by line, those of earlier files first.
+// sorted returns the problems sorted by line, those of earlier files first.
 func (p *problems) sorted() Errors {
 	order := map[string]int{}
 	for _, e := range p.list {
@@ -91,19 +90,19 @@ func (p *problems) sorted() Errors {
 	return p.list
 }
 
-// maxShown is how much of a value a message repeats.
-const maxShown = 80
+// maxExcerpt is how many bytes of a value a message repeats.
+const maxExcerpt = 80
 
-// shown returns a value from outside as a message may repeat it: on one line,
-// and not longer than that.
-func shown(s string) string {
-	if len(s) > maxShown {
-		s = cutRunes(s, maxShown) + "…"
+// excerpt returns a value from outside for use in a message: on one line and cut to
+// maxExcerpt bytes.
+func excerpt(s string) string {
+	if len(s) > maxExcerpt {
+		s = cutRunes(s, maxExcerpt) + "…"
 	}
 	return printable(s)
 }
 
-// printable returns s with what does not print written as in Go.
+// printable returns s with unprintable characters escaped as in Go.
 func printable(s string) string {
 	if !strings.ContainsFunc(s, isUnprintable) {
 		return s
@@ -122,11 +121,19 @@ func printable(s string) string {
 
 func isUnprintable(r rune) bool { return r == utf8.RuneError || !strconv.IsPrint(r) }
 
-// cutRunes returns the beginning of s, at most n bytes long, without breaking a
-// character in two.
+// cutRunes returns the first n bytes of s, or fewer so as not to split a character.
 func cutRunes(s string, n int) string {
 	for n > 0 && n < len(s) && s[n]&0xC0 == 0x80 {
 		n--
 	}
 	return s[:min(n, len(s))]
+}
+
+// orList returns words as in "a, b or c".
+func orList(words []string) string {
+	last := len(words) - 1
+	if last < 1 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:last], ", ") + " or " + words[last]
 }

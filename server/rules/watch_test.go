@@ -18,13 +18,13 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// ruleFile returns a file with one rule, which says n.
+// ruleFile returns a file with one rule of n requests per second.
 func ruleFile(domain string, n int) string {
 	return fmt.Sprintf("domain: %s\ndescriptors:\n- key: k\n  rate_limit: {unit: second, requests_per_unit: %d}\n", domain, n)
 }
 
-// said returns what the rule of a domain says, or -1.
-func said(set *rules.Set, domain string) int {
+// limitOf returns the requests per second of a domain's rule, or -1.
+func limitOf(set *rules.Set, domain string) int {
 	if set == nil {
 		return -1
 	}
@@ -35,37 +35,37 @@ func said(set *rules.Set, domain string) int {
 	return int(r.RequestsPerUnit)
 }
 
-// A folder is one that a test writes to.
-type folder struct {
+// A testDir is a directory of rule files that a test changes.
+type testDir struct {
 	t    *testing.T
 	path string
 }
 
-func newFolder(t *testing.T) folder { return folder{t, t.TempDir()} }
+func newTestDir(t *testing.T) testDir { return testDir{t, t.TempDir()} }
 
-func (f folder) join(name string) string { return filepath.Join(f.path, name) }
+func (f testDir) join(name string) string { return filepath.Join(f.path, name) }
 
-func (f folder) must(err error) {
+func (f testDir) must(err error) {
 	f.t.Helper()
 	if err != nil {
 		f.t.Fatal(err)
 	}
 }
 
-func (f folder) write(name, text string) {
+func (f testDir) write(name, text string) {
 	f.t.Helper()
 	f.must(os.MkdirAll(filepath.Dir(f.join(name)), 0o755))
 	f.must(os.WriteFile(f.join(name), []byte(text), 0o644))
 }
 
-func (f folder) link(target, name string) { f.t.Helper(); f.must(os.Symlink(target, f.join(name))) }
+func (f testDir) link(target, name string) { f.t.Helper(); f.must(os.Symlink(target, f.join(name))) }
 
-func (f folder) rename(from, to string) { f.t.Helper(); f.must(os.Rename(f.join(from), f.join(to))) }
+func (f testDir) rename(from, to string) { f.t.Helper(); f.must(os.Rename(f.join(from), f.join(to))) }
 
-func (f folder) remove(name string) { f.t.Helper(); f.must(os.RemoveAll(f.join(name))) }
+func (f testDir) remove(name string) { f.t.Helper(); f.must(os.RemoveAll(f.join(name))) }
 
-// A watching is a source being watched, and what has come of it.
-type watching struct {
+// A watchFixture watches a source and collects what Watch loads.
+type watchFixture struct {
 	t      *testing.T
 	source *rules.Source
 	loads  chan load
@@ -77,10 +77,10 @@ type load struct {
 	err error
 }
 
-// watch loads the rules at a path and watches them. Polling is for one test.
-func watch(t *testing.T, path string, poll time.Duration) *watching {
+// watch loads the rules at a path and watches them.
+func watch(t *testing.T, path string, poll time.Duration) *watchFixture {
 	t.Helper()
-	w := &watching{t: t, source: rules.NewSource(path, &rules.Options{Debounce: 5 * time.Millisecond, Poll: poll}), loads: make(chan load, 1000)}
+	w := &watchFixture{t: t, source: rules.NewSource(path, &rules.Options{Debounce: 5 * time.Millisecond, Poll: poll}), loads: make(chan load, 1000)}
 	if _, err := w.source.Load(); err != nil {
 		t.Fatal(err)
 	}
@@ -101,31 +101,31 @@ func watch(t *testing.T, path string, poll time.Duration) *watching {
 }
 
 // next returns the next load.
-func (w *watching) next() load {
+func (w *watchFixture) next() load {
 	w.t.Helper()
 	select {
 	case l := <-w.loads:
 		return l
 	case <-time.After(time.Minute):
-		w.t.Fatal("nothing was loaded")
+		w.t.Fatal("nothing was loaded within a minute")
 		return load{}
 	}
 }
 
-// until waits for rules of which the domain says n. What comes before may be
-// anything: half of a change, perhaps.
-func (w *watching) until(domain string, n int) {
+// until waits for rules with n requests per second in a domain. Earlier loads may be
+// of half a change.
+func (w *watchFixture) until(domain string, n int) {
 	w.t.Helper()
 	for {
 		l := w.next()
-		if l.err == nil && said(l.set, domain) == n {
+		if l.err == nil && limitOf(l.set, domain) == n {
 			return
 		}
 	}
 }
 
-// untilError waits for an error that says something.
-func (w *watching) untilError(text string) {
+// untilError waits for an error that contains text.
+func (w *watchFixture) untilError(text string) {
 	w.t.Helper()
 	for {
 		l := w.next()
@@ -135,14 +135,14 @@ func (w *watching) untilError(text string) {
 		if strings.Contains(l.err.Error(), text) {
 			return
 		}
-		w.t.Logf("passing over the error %v", l.err)
+		w.t.Logf("ignoring the error %v", l.err)
 	}
 }
 
 const never = 24 * time.Hour
 
-func TestAFileIsWrittenInPlace(t *testing.T) {
-	f := newFolder(t)
+func TestWatchFileWrittenInPlace(t *testing.T) {
+	f := newTestDir(t)
 	f.write("api.yaml", ruleFile("api", 1))
 	for _, path := range []string{f.path, f.join("api.yaml")} {
 		f.write("api.yaml", ruleFile("api", 1))
@@ -155,9 +155,9 @@ func TestAFileIsWrittenInPlace(t *testing.T) {
 	}
 }
 
-// Editors write another file and rename it, some after renaming the old one.
-func TestAFileIsReplacedByAnEditor(t *testing.T) {
-	f := newFolder(t)
+// Editors write a new file and rename it; some rename the old one to a backup first.
+func TestWatchFileReplacedByRename(t *testing.T) {
+	f := newTestDir(t)
 	f.write("api.yaml", ruleFile("api", 1))
 	for _, path := range []string{f.path, f.join("api.yaml")} {
 		f.write("api.yaml", ruleFile("api", 1))
@@ -168,7 +168,7 @@ func TestAFileIsReplacedByAnEditor(t *testing.T) {
 			w.until("api", n)
 		}
 		for n := 5; n < 8; n++ {
-			f.rename("api.yaml", "api.yaml~") // and left there
+			f.rename("api.yaml", "api.yaml~") // the backup stays
 			f.write("api.yaml", ruleFile("api", n))
 			w.until("api", n)
 		}
@@ -177,9 +177,9 @@ func TestAFileIsReplacedByAnEditor(t *testing.T) {
 	}
 }
 
-// mount lays files out as Kubernetes does: a link for each into a hidden folder,
-// which is itself a link that is changed when the files do.
-func (f folder) mount(version int, files ...string) {
+// mount arranges files as Kubernetes does: each is a link into a hidden directory,
+// which is itself a link that is replaced when the files change.
+func (f testDir) mount(version int, files ...string) {
 	f.t.Helper()
 	hidden := fmt.Sprintf("..2024_%d", version)
 	old, _ := os.Readlink(f.join("..data"))
@@ -198,10 +198,10 @@ func (f folder) mount(version int, files ...string) {
 	}
 }
 
-func TestKubernetesSwapsALink(t *testing.T) {
-	f := newFolder(t)
+func TestWatchKubernetesSymlinkSwap(t *testing.T) {
+	f := newTestDir(t)
 	f.mount(1, "api.yaml", "web.yaml", "more/sub.yaml")
-	elsewhere := newFolder(t)
+	elsewhere := newTestDir(t)
 	elsewhere.link(f.path, "mounted")
 	version := 1
 	for _, path := range []string{f.path, f.join("api.yaml"), elsewhere.join("mounted"), elsewhere.join("mounted/api.yaml")} {
@@ -214,14 +214,14 @@ func TestKubernetesSwapsALink(t *testing.T) {
 		w.stop()
 	}
 	set, err := rules.Load(f.path)
-	if err != nil || len(set.Rules()) != 3 || said(set, "web") != version || said(set, "sub") != version {
+	if err != nil || len(set.Rules()) != 3 || limitOf(set, "web") != version || limitOf(set, "sub") != version {
 		t.Errorf("loaded %v with the error %v, want three rules of version %d, each once", set, err, version)
 	}
 }
 
-// Envoy's service is deployed by a link to the current folder.
-func TestALinkOnTheWayIsSwapped(t *testing.T) {
-	f := newFolder(t)
+// Envoy's service is deployed with a link to the current directory.
+func TestWatchParentSymlinkSwap(t *testing.T) {
+	f := newTestDir(t)
 	for n := 1; n <= 4; n++ {
 		f.write(fmt.Sprintf("release%d/config/api.yaml", n), ruleFile("api", n))
 	}
@@ -236,8 +236,8 @@ func TestALinkOnTheWayIsSwapped(t *testing.T) {
 	w.until("api", 5)
 }
 
-func TestFilesComeAndGo(t *testing.T) {
-	f := newFolder(t)
+func TestWatchFilesAddedAndRemoved(t *testing.T) {
+	f := newTestDir(t)
 	f.write("api.yaml", ruleFile("api", 1))
 	w := watch(t, f.path, never)
 	f.write("web.yaml", ruleFile("web", 2))
@@ -255,8 +255,8 @@ func TestFilesComeAndGo(t *testing.T) {
 	w.until("far", -1)
 }
 
-func TestAFolderIsRemovedAndMadeAgain(t *testing.T) {
-	f := newFolder(t)
+func TestWatchDirectoryRecreated(t *testing.T) {
+	f := newTestDir(t)
 	f.write("etc/rules/api.yaml", ruleFile("api", 1))
 	w := watch(t, f.join("etc/rules"), never)
 	for n := 2; n < 5; n++ {
@@ -270,50 +270,50 @@ func TestAFolderIsRemovedAndMadeAgain(t *testing.T) {
 	f.rename("old", "etc")
 	w.until("api", 4)
 	f.remove("etc/rules/api.yaml")
-	w.untilError("no rule files in this folder")
+	w.untilError("no rule files in this directory")
 	f.write("etc/rules/api.yaml", ruleFile("api", 5))
 	w.until("api", 5)
 }
 
-func TestABadFileIsReportedAndMended(t *testing.T) {
-	f := newFolder(t)
+func TestWatchReportsBadFileUntilFixed(t *testing.T) {
+	f := newTestDir(t)
 	f.write("api.yaml", ruleFile("api", 1))
 	f.write("web.yaml", ruleFile("web", 1))
 	w := watch(t, f.path, never)
 	f.write("web.yaml", ruleFile("web", 2)+"  nonsense: true\n")
-	w.untilError(f.join("web.yaml") + ":5: config error, unknown key 'nonsense'")
+	w.untilError(f.join("web.yaml") + ":5: unknown key 'nonsense'")
 	f.write("api.yaml", ruleFile("api", 3))
-	w.untilError(f.join("web.yaml") + ":5: config error, unknown key 'nonsense'")
+	w.untilError(f.join("web.yaml") + ":5: unknown key 'nonsense'")
 	f.write("web.yaml", ruleFile("web", 3))
 	w.until("web", 3)
 	f.must(os.Truncate(f.join("web.yaml"), int64(len(ruleFile("web", 3))-3)))
-	w.untilError(f.join("web.yaml") + ":4: error loading config file: yaml: line 4: did not find expected node content")
+	w.untilError(f.join("web.yaml") + ":4: yaml: did not find expected node content")
 	f.write("web.yaml", ruleFile("web", 4))
 	w.until("web", 4)
 }
 
-// However often the files are read, each version of them is loaded once.
-func TestEachVersionIsLoadedOnce(t *testing.T) {
-	f := newFolder(t)
+// Each version of the files is loaded once, however often they are read.
+func TestWatchLoadsEachVersionOnce(t *testing.T) {
+	f := newTestDir(t)
 	f.write("api.yaml", ruleFile("api", 1))
 	w := watch(t, f.path, time.Millisecond)
 	for n := 2; n < 20; n++ {
 		f.write(".hidden", ruleFile("api", n))
 		f.rename(".hidden", "api.yaml")
-		if l := w.next(); l.err != nil || said(l.set, "api") != n {
+		if l := w.next(); l.err != nil || limitOf(l.set, "api") != n {
 			t.Fatalf("loaded %+v, want version %d", l, n)
 		}
-		<-time.After(10 * time.Millisecond) // time enough to read it several times
+		<-time.After(10 * time.Millisecond) // enough to read it several times
 	}
 }
 
-// What was loaded last is loaded again if that is asked for.
-func TestReload(t *testing.T) {
-	f := newFolder(t)
+// Reload loads the files even if they have not changed.
+func TestWatchReloadLoadsUnchangedFiles(t *testing.T) {
+	f := newTestDir(t)
 	f.write("api.yaml", ruleFile("api", 1))
 	w := watch(t, f.path, never)
 	w.source.Reload()
-	if l := w.next(); l.err != nil || said(l.set, "api") != 1 {
+	if l := w.next(); l.err != nil || limitOf(l.set, "api") != 1 {
 		t.Fatalf("loaded %+v, want the same rules again", l)
 	}
 	f.write(".hidden", "nonsense")
@@ -327,9 +327,9 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// A change in the moment between loading and watching is not missed.
-func TestAChangeBeforeWatching(t *testing.T) {
-	f := newFolder(t)
+// A change between Load and Watch is not missed.
+func TestWatchFindsChangeBeforeStart(t *testing.T) {
+	f := newTestDir(t)
 	f.write("api.yaml", ruleFile("api", 1))
 	source := rules.NewSource(f.path, nil)
 	if _, err := source.Load(); err != nil {
@@ -338,19 +338,19 @@ func TestAChangeBeforeWatching(t *testing.T) {
 	f.write("api.yaml", ruleFile("api", 2))
 	ctx, cancel := context.WithCancel(t.Context())
 	source.Watch(ctx, func(set *rules.Set, err error) {
-		if err != nil || said(set, "api") != 2 {
+		if err != nil || limitOf(set, "api") != 2 {
 			t.Errorf("loaded %v with the error %v, want the second version", set, err)
 		}
 		cancel()
 	})
 }
 
-func TestMergingDomains(t *testing.T) {
-	f := newFolder(t)
+func TestLoadMergesDomains(t *testing.T) {
+	f := newTestDir(t)
 	f.write("a.yaml", ruleFile("api", 1))
 	f.write("b.yaml", "domain: api\ncompat: envoy\ndescriptors:\n- {key: other, limit: 2/s}\n")
-	if _, err := rules.Load(f.path); err == nil || err.Error() != f.join("b.yaml")+":1: duplicate domain 'api' in config file" {
-		t.Errorf("got %v, want the second file refused", err)
+	if _, err := rules.Load(f.path); err == nil || !strings.HasPrefix(err.Error(), f.join("b.yaml")+":1: duplicate domain 'api' in config file, first defined in "+f.join("a.yaml")+":1: ") {
+		t.Errorf("got %v, want an error about the second file", err)
 	}
 	merging := rules.NewSource(f.path, &rules.Options{MergeDomains: true})
 	set, err := merging.Load()
@@ -358,16 +358,16 @@ func TestMergingDomains(t *testing.T) {
 		t.Fatalf("got %+v with the error %v, want two rules of one domain", set, err)
 	}
 	f.write("c.yaml", "domain: api\ndescriptors:\n- key: k\n")
-	want := f.join("c.yaml") + ":3: duplicate descriptor composite key 'api.k'"
+	want := f.join("c.yaml") + ":3: duplicate descriptor composite key 'api.k', first in " + f.join("a.yaml") + ":3"
 	if _, err := merging.Load(); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }
 
-// Rules are matched while a link is changed in the midst of reading them, and every
-// match is by one version of all files.
-func TestReloadsAreAtomic(t *testing.T) {
-	f := newFolder(t)
+// A link is replaced while the files are read, and rules are matched at the same time:
+// every set that is loaded has one version of all files.
+func TestWatchLoadsOneVersionOfAllFiles(t *testing.T) {
+	f := newTestDir(t)
 	files := make([]string, 40)
 	for i := range files {
 		files[i] = fmt.Sprintf("f%d.yaml", i)
@@ -393,9 +393,9 @@ func TestReloadsAreAtomic(t *testing.T) {
 		w.reload()
 		w.source.Reload()
 		f.link(fmt.Sprintf("..%d", (n+1)%2), "..tmp")
-		<-time.After(rand.N(time.Since(begun))) // any moment of the reading
+		<-time.After(rand.N(time.Since(begun))) // any moment during the read
 		f.rename("..tmp", "..data")
-		for said(current.Load(), "f0") != (n+1)%2 {
+		for limitOf(current.Load(), "f0") != (n+1)%2 {
 			set := w.nextGood()
 			checkVersion(t, set, files)
 			current.Store(set)
@@ -405,15 +405,15 @@ func TestReloadsAreAtomic(t *testing.T) {
 	matching.Wait()
 }
 
-// reload returns the set that is loaded when that is asked for.
-func (w *watching) reload() *rules.Set {
+// reload calls Reload and returns the set that is loaded.
+func (w *watchFixture) reload() *rules.Set {
 	w.t.Helper()
 	w.source.Reload()
 	return w.nextGood()
 }
 
-// nextGood returns the next set, passing over errors.
-func (w *watching) nextGood() *rules.Set {
+// nextGood returns the next set, ignoring errors.
+func (w *watchFixture) nextGood() *rules.Set {
 	w.t.Helper()
 	for {
 		if l := w.next(); l.err == nil {
@@ -422,20 +422,20 @@ func (w *watching) nextGood() *rules.Set {
 	}
 }
 
-// checkVersion checks that all files are of the version that the first is of.
+// checkVersion checks that all files have the version of the first.
 func checkVersion(t *testing.T, set *rules.Set, files []string) {
 	t.Helper()
-	version := said(set, "f0")
+	version := limitOf(set, "f0")
 	for _, name := range files {
-		if got := said(set, strings.TrimSuffix(name, ".yaml")); got != version {
+		if got := limitOf(set, strings.TrimSuffix(name, ".yaml")); got != version {
 			t.Errorf("version %d of %s beside version %d", got, name, version)
 			return
 		}
 	}
 }
 
-func TestWatchingLeavesNothingBehind(t *testing.T) {
-	f := newFolder(t)
+func TestWatchReleasesGoroutinesAndFiles(t *testing.T) {
+	f := newTestDir(t)
 	f.write("api.yaml", ruleFile("api", 1))
 	goroutines, files := runtime.NumGoroutine(), openFiles(t)
 	for n := range 30 {
@@ -448,7 +448,7 @@ func TestWatchingLeavesNothingBehind(t *testing.T) {
 	for runtime.NumGoroutine() > goroutines || openFiles(t) > files {
 		select {
 		case <-deadline:
-			t.Fatalf("%d goroutines and %d files, where there were %d and %d",
+			t.Fatalf("%d goroutines and %d open files, want at most %d and %d as before",
 				runtime.NumGoroutine(), openFiles(t), goroutines, files)
 		case <-time.After(time.Millisecond):
 		}
@@ -459,7 +459,7 @@ func openFiles(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0 // not on this system
+		return 0 // no /proc on this system
 	}
 	if err != nil {
 		t.Fatal(err)

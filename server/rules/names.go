@@ -6,11 +6,10 @@ import (
 	"strings"
 )
 
-// The name of a rule is where it stands: the domain, then each node's key and,
-// after an equals sign, its value, with slashes between them. A backslash goes
-// before a backslash, slash or equals sign that belongs to a part, so no two
-// places have the same name.
-
+// appendName appends a node to the name of a rule. The name is the rule's path: the
+// domain, then each node's key and, after an equals sign, its value, separated by
+// slashes. A backslash, slash or equals sign within a part is escaped by a backslash,
+// so no two paths have the same name.
 func appendName(name []byte, key, value string) []byte {
 	name = appendEscaped(append(name, '/'), key, '/')
 	if value != "" {
@@ -20,10 +19,10 @@ func appendName(name []byte, key, value string) []byte {
 }
 
 // AppendKey appends the key of a descriptor: each entry's key, an equals sign and
-// its value, with bars between the entries. A backslash goes before a backslash,
-// bar or equals sign that belongs to a part, so different descriptors never make
-// the same key. [Domain.Match] makes its keys like this; callers need it only for a
-// descriptor that brings its own limit.
+// its value, with bars between the entries. A backslash, bar or equals sign within a
+// part is escaped by a backslash, so different descriptors never have the same key.
+// [Domain.Match] builds its keys like this; callers need AppendKey only for a
+// descriptor that carries its own limit.
 func AppendKey(buf []byte, entries []Entry) []byte {
 	for i, e := range entries {
 		if i > 0 {
@@ -39,8 +38,8 @@ func appendEntry(buf []byte, key, value string) []byte {
 	return appendEscaped(append(buf, '='), value, '|')
 }
 
-// appendEscaped appends a part with a backslash before what would end it: the
-// separator, the equals sign and the backslash itself.
+// appendEscaped appends a part, with a backslash before each separator, equals sign
+// and backslash.
 func appendEscaped(buf []byte, part string, separator byte) []byte {
 	done := 0
 	for i := range len(part) {
@@ -54,15 +53,15 @@ func appendEscaped(buf []byte, part string, separator byte) []byte {
 }
 
 const (
-	maxLimitName = 64 // bytes, as penstock.Limit.Validate has it
+	maxLimitName = 64 // bytes, as penstock.Limit.Validate allows
 	hashMark     = `\#`
 	hashBytes    = 12 // 16 characters
 )
 
-// limitName returns the name of a rule's limit: the rule's own, or if that is too
-// long its beginning and a hash of the whole. The mark between them is not found in
-// any rule's name, where a backslash is only ever before what it escapes. So
-// different rules have different limits, and a rule's stays the same over reloads.
+// limitName returns the name of a rule's limit: the rule's own name or, if that is too
+// long, its beginning and a hash of the whole. No rule's name has the mark between
+// them: there a backslash only precedes a character to escape, and '#' is none. So
+// different rules have different limit names, and a rule's stays the same over reloads.
 func limitName(rule string) string {
 	if len(rule) <= maxLimitName {
 		return rule

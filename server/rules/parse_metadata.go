@@ -6,8 +6,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// metadata returns what a rule hands to Envoy when it passes.
-func (r *reader) metadata(f field) map[string]any {
+// readMetadata returns the metadata that a rule passes to Envoy.
+func (r *reader) readMetadata(f field) map[string]any {
 	if isNull(f.value) {
 		return nil
 	}
@@ -34,12 +34,13 @@ func (r *reader) freeMap(n *yaml.Node, depth int) map[string]any {
 func (r *reader) freeList(n *yaml.Node, depth int) []any {
 	l := make([]any, 0, len(n.Content))
 	for _, element := range n.Content {
-		l = append(l, r.freeValue(r.visit(element), element.Line, depth+1))
+		l = append(l, r.freeValue(r.resolveAlias(element), element.Line, depth+1))
 	}
 	return l
 }
 
-// freeValue returns what JSON can say of a node.
+// freeValue returns a node as the Go value that encoding/json would decode, except that
+// whole numbers are int64 or uint64.
 func (r *reader) freeValue(n *yaml.Node, line, depth int) any {
 	if r.tooDeep(line, depth) {
 		return nil
@@ -52,7 +53,7 @@ func (r *reader) freeValue(n *yaml.Node, line, depth int) any {
 	}
 	value, ok := freeScalar(n)
 	if !ok {
-		r.fail(line, "error parsing metadata: %s has no counterpart in JSON", r.kindText(n))
+		r.fail(line, "metadata: %s cannot be represented in JSON", r.kindText(n))
 	}
 	return value
 }

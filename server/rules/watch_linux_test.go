@@ -9,22 +9,22 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// Opening a pipe would wait for somebody to write to it.
-func TestAPipeIsNoFile(t *testing.T) {
-	f := newFolder(t)
+// Opening a named pipe would block until it has a writer.
+func TestLoadRejectsNamedPipe(t *testing.T) {
+	f := newTestDir(t)
 	f.must(syscall.Mkfifo(f.join("pipe"), 0o644))
 	for _, path := range []string{f.path, f.join("pipe")} {
-		want := f.join("pipe") + ": neither a file nor a folder"
+		want := f.join("pipe") + ": neither a regular file nor a directory"
 		if _, err := rules.Load(path); err == nil || err.Error() != want {
 			t.Errorf("%s: got %v, want %s", path, err, want)
 		}
 	}
 }
 
-// No system call tells of a change through mapped memory, nor on many a network's
-// file system. Polling finds it.
-func TestASilentChangeIsFound(t *testing.T) {
-	f := newFolder(t)
+// Changes through mapped memory, and on many network file systems, cause no
+// notification. Polling finds them.
+func TestWatchPollFindsUnreportedChange(t *testing.T) {
+	f := newTestDir(t)
 	f.write("api.yaml", ruleFile("api", 1))
 	file, err := os.OpenFile(f.join("api.yaml"), os.O_RDWR, 0)
 	f.must(err)
@@ -34,7 +34,7 @@ func TestASilentChangeIsFound(t *testing.T) {
 	defer func() { f.must(syscall.Munmap(text)) }()
 	w := watch(t, f.path, 50*time.Millisecond)
 	w.source.Reload()
-	w.next() // now it has read, and waits
+	w.next() // Watch has read the file and waits
 	copy(text, ruleFile("api", 2))
 	w.until("api", 2)
 }

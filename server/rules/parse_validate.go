@@ -1,0 +1,97 @@
+package rules
+
+import "github.com/penstock-io/penstock"
+
+// Settings that contradict each other are an error: if one of them were ignored, its
+// author would still rely on it.
+
+// checkCombination reports missing settings, and contradictions that do not depend on
+// the algorithm. It returns true if there are none.
+func (r *reader) checkCombination(s *limitSpec) bool {
+	before := r.problems.count()
+	switch {
+	case s.unlimited:
+		r.checkUnlimited(s)
+	case s.isSet("limit"):
+		r.checkLimitText(s)
+	case s.isSet("period"):
+		r.checkPeriod(s)
+	default:
+		r.checkUnit(s)
+	}
+	for _, name := range s.replaces {
+		if name == s.alias {
+			r.fail(s.lineOf("replaces"), "replaces should not contain name of same descriptor: remove '%s'", excerpt(name))
+		}
+	}
+	if s.isSet("share") && (s.onStoreFailure == FailAllow || s.onStoreFailure == FailDeny) {
+		r.fail(s.lineOf("share"), "share: needs on_store_failure: local, but it is %s", s.onStoreFailure)
+	}
+	return r.problems.count() == before
+}
+
+func (r *reader) checkUnlimited(s *limitSpec) {
+	if _, valid := parseUnit(s.unit); valid {
+		r.fail(s.lineOf("unit"), "should not specify rate limit unit when unlimited: remove unit")
+	}
+	name, ok := s.firstSet("limit", "period", "algorithm", "burst", "buckets", "zone",
+		"on_store_failure", "share", "lease", "deny_cache")
+	if ok {
+		r.fail(s.lineOf(name), "%s: cannot be combined with unlimited, which counts nothing: remove one of them", name)
+	}
+}
+
+func (r *reader) checkLimitText(s *limitSpec) {
+	name, ok := s.firstSet("unit", "requests_per_unit", "period", "algorithm", "burst", "buckets", "zone")
+	if ok {
+		r.fail(s.lineOf(name), "%s: cannot be combined with limit on line %d, which sets all of it: remove one of them", name, s.lineOf("limit"))
+	}
+}
+
+func (r *reader) checkPeriod(s *limitSpec) {
+	switch {
+	case s.isSet("unit"):
+		r.fail(s.lineOf("unit"), "unit: cannot be combined with period on line %d: remove one of them", s.lineOf("period"))
+	case !s.isSet("requests_per_unit"):
+		r.fail(s.lineOf("period"), "period: needs requests_per_unit beside it")
+	}
+	r.checkZone(s, unitOf(s.period))
+}
+
+func (r *reader) checkUnit(s *limitSpec) {
+	unit, valid := parseUnit(s.unit)
+	if !valid {
+		r.fail(s.lineOf("unit"), "invalid rate limit unit '%s': want %s, or use period", excerpt(s.unit), orList(unitNames[Second:]))
+		return
+	}
+	r.checkZone(s, unit)
+}
+
+// checkZone reports a zone with a unit that no calendar has.
+func (r *reader) checkZone(s *limitSpec, unit Unit) {
+	if _, ok := calendarAligns[unit]; s.isSet("zone") && !ok {
+		r.fail(s.lineOf("zone"), "zone: needs a unit or period of a day, week, month or year")
+	}
+}
+
+// checkAlgorithm reports settings of another algorithm than the limit's. It returns
+// true if there are none.
+func (r *reader) checkAlgorithm(s *limitSpec, a penstock.Algorithm) bool {
+	before := r.problems.count()
+	bucket := a == penstock.TokenBucket || a == penstock.LeakyBucket
+	for _, c := range []struct {
+		name    string
+		belongs bool
+		owner   string
+	}{
+		{"burst", bucket, "token-bucket or leaky-bucket"},
+		{"buckets", a == penstock.RollingWindow, "rolling-window"},
+		{"zone", a == penstock.FixedWindow, "fixed-window"},
+		{"lease", a == penstock.TokenBucket || s.lease == nil || !*s.lease, "token-bucket"},
+	} {
+		if s.isSet(c.name) && !c.belongs {
+			r.fail(s.lineOf(c.name), "%s: needs algorithm: %s, but it is %s", c.name, c.owner, a)
+		}
+	}
+	return r.problems.count() == before
+}

@@ -1,0 +1,308 @@
+package rules
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"regexp"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Limits on what is read. Aliases can expand a few lines to billions of nodes, so
+// nodes are counted as they are read.
+const (
+	maxNodes = 1 << 20 // in all files together
+	maxDepth = 64      // of descriptors within descriptors, and so on
+)
+
+// A reader reads the YAML of one file.
+type reader struct {
+	file     string
+	problems *problems
+	warnings *problems
+	nodes    *int // read so far, in all files
+}
+
+// A field is one key of a YAML map, with its value.
+type field struct {
+	name   string
+	line   int // of the key
+	value  *yaml.Node
+	merged bool // it comes from another map, by <<
+}
+
+func (r *reader) fail(line int, format string, args ...any) {
+	r.problems.add(r.file, line, format, args...)
+}
+
+func (r *reader) warn(line int, format string, args ...any) {
+	r.warnings.add(r.file, line, format, args...)
+}
+
+// readDocument returns the root node of a file, or nil if the file is empty. A second
+// document is an error, because ignoring it would surprise its author.
+func (r *reader) readDocument(text []byte) *yaml.Node {
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	var docs [2]yaml.Node
+	for i := range docs {
+		err := decoder.Decode(&docs[i])
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			r.failYAML(text, err)
+			return nil
+		}
+	}
+	if docs[0].IsZero() {
+		return nil
+	}
+	if second := docs[1]; !second.IsZero() && !isNull(second.Content[0]) {
+		r.fail(second.Content[0].Line, "second YAML document in the file: put each domain into its own file")
+	}
+	return docs[0].Content[0]
+}
+
+// failYAML reports a syntax error. The YAML parser often names the line where the
+// broken construct begins, far above the mistake; so unless the file is huge, the
+// line is searched for.
+func (r *reader) failYAML(text []byte, err error) {
+	const huge = 256 << 10
+	line, message := splitYAMLError(err)
+	if len(text) <= huge {
+		line = findErrorLine(text, message)
+	}
+	r.fail(line, "yaml: %s", message)
+}
+
+var yamlErrorPrefix = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
+
+// splitYAMLError returns the line and the message of a syntax error. The parser names
+// no line when it is the first.
+func splitYAMLError(err error) (line int, message string) {
+	message = err.Error()
+	prefix := yamlErrorPrefix.FindStringSubmatch(message)
+	if prefix == nil {
+		return 1, message
+	}
+	line, _ = strconv.Atoi(prefix[1])
+	return max(1, line), message[len(prefix[0]):]
+}
+
+// findErrorLine returns the first line up to which the text causes that message.
+func findErrorLine(text []byte, message string) int {
+	var ends []int
+	end := 0
+	for line := range bytes.Lines(text) {
+		end += len(line)
+		ends = append(ends, end)
+	}
+	return 1 + sort.Search(len(ends)-1, func(i int) bool {
+		decoder := yaml.NewDecoder(bytes.NewReader(text[:ends[i]]))
+		for {
+			var n yaml.Node
+			if err := decoder.Decode(&n); err != nil {
+				_, other := splitYAMLError(err)
+				return other == message
+			}
+		}
+	})
+}
+
+var nullNode = &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null"}
+
+// resolveAlias returns a node, or the one it is an alias of; or the null node when too
+// many nodes have been read. Every node is read through it.
+func (r *reader) resolveAlias(n *yaml.Node) *yaml.Node {
+	*r.nodes++
+	if *r.nodes == maxNodes {
+		r.fail(n.Line, "more than %d YAML nodes in all files, with aliases expanded", maxNodes)
+	}
+	if *r.nodes >= maxNodes {
+		return nullNode
+	}
+	if n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
+}
+
+// tooDeep reports a node that is nested too deeply, possibly within itself.
+func (r *reader) tooDeep(line, depth int) bool {
+	if depth <= maxDepth {
+		return false
+	}
+	r.fail(line, "nested more than %d levels deep", maxDepth)
+	return true
+}
+
+// readFields returns the fields of a map, with those merged into it.
+func (r *reader) readFields(n *yaml.Node, depth int) []field { return r.allFields(n, depth, false) }
+
+// allFields returns the fields of a map; with anyKey, their names need not be strings.
+// If two have one name the later counts, as in the YAML library of Envoy's service;
+// but a duplicate within one map is an error.
+func (r *reader) allFields(n *yaml.Node, depth int, anyKey bool) []field {
+	if r.tooDeep(n.Line, depth) {
+		return nil
+	}
+	fs := fieldList{indexes: map[string]int{}}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		line := n.Content[i].Line
+		key, value := r.resolveAlias(n.Content[i]), r.resolveAlias(n.Content[i+1])
+		if key.ShortTag() == "!!merge" {
+			r.merge(&fs, field{line: line, value: value}, depth+1, anyKey)
+			continue
+		}
+		if key.Kind != yaml.ScalarNode || key.ShortTag() != "!!str" && !anyKey {
+			r.fail(line, "map key must be text, got %s: put it in quotes", r.kindText(key))
+			continue
+		}
+		if before, ok := fs.add(field{name: key.Value, line: line, value: value}); !ok {
+			r.fail(line, "duplicate key '%s', first on line %d", excerpt(key.Value), before.line)
+		}
+	}
+	return fs.list
+}
+
+// merge adds the fields of the maps that << names. If several have a field, the first
+// counts.
+func (r *reader) merge(fs *fieldList, f field, depth int, anyKey bool) {
+	maps := []*yaml.Node{f.value}
+	if f.value.Kind == yaml.SequenceNode {
+		maps = slices.Clone(f.value.Content)
+		slices.Reverse(maps)
+	}
+	for _, n := range maps {
+		m := r.resolveAlias(n)
+		if m.Kind != yaml.MappingNode {
+			r.fail(f.line, "<<: want a map or a list of maps")
+			return
+		}
+		for _, f := range r.allFields(m, depth, anyKey) {
+			f.merged = true
+			fs.add(f)
+		}
+	}
+}
+
+// A fieldList holds the fields of a map, each name once.
+type fieldList struct {
+	list    []field
+	indexes map[string]int // into list, by name
+}
+
+// add adds a field, or replaces the one of that name. If it replaces one and neither
+// was merged, it returns the earlier one and false.
+func (fs *fieldList) add(f field) (field, bool) {
+	i, ok := fs.indexes[f.name]
+	if !ok {
+		fs.indexes[f.name] = len(fs.list)
+		fs.list = append(fs.list, f)
+		return f, true
+	}
+	before := fs.list[i]
+	fs.list[i] = f
+	return before, f.merged || before.merged
+}
+
+// listOfMaps returns the maps in a list, with the line of each.
+func (r *reader) listOfMaps(f field) []field {
+	if isNull(f.value) {
+		return nil
+	}
+	if f.value.Kind != yaml.SequenceNode {
+		r.failType(f, "a list")
+		return nil
+	}
+	var maps []field
+	for _, n := range f.value.Content {
+		value := r.resolveAlias(n)
+		if value.Kind != yaml.MappingNode {
+			r.fail(n.Line, "%s: each element must be a map, got %s", f.name, r.kindText(value))
+			continue
+		}
+		maps = append(maps, field{name: f.name, line: n.Line, value: value})
+	}
+	return maps
+}
+
+// text returns the text of a field. A value that YAML reads as another type, such as a
+// number, is returned as it is written.
+func (r *reader) text(f field) (s string) {
+	switch {
+	case f.value.Kind != yaml.ScalarNode:
+		r.failType(f, "text")
+	case f.value.ShortTag() == "!!float":
+		r.failFloat(f)
+	case f.value.Decode(&s) != nil || strings.ToValidUTF8(s, "") != s:
+		r.failType(f, "text")
+	}
+	return s
+}
+
+// flag returns a boolean field, in any of the spellings of YAML 1.1.
+func (r *reader) flag(f field) bool {
+	n := f.value
+	plain := n.Kind == yaml.ScalarNode && n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle) == 0
+	if isNull(n) {
+		return false
+	}
+	if n.ShortTag() == "!!float" {
+		r.failFloat(f)
+		return false
+	}
+	if plain {
+		switch strings.ToLower(n.Value) {
+		case "true", "yes", "on", "y":
+			return true
+		case "false", "no", "off", "n":
+			return false
+		}
+	}
+	r.failType(f, "true or false")
+	return false
+}
+
+// requests returns the number in requests_per_unit.
+func (r *reader) requests(f field) (n uint32) {
+	switch {
+	case isNull(f.value):
+	case f.value.ShortTag() == "!!float":
+		r.failFloat(f)
+	case f.value.ShortTag() != "!!int" || f.value.Decode(&n) != nil:
+		r.failType(f, "a whole number from 0 to 4294967295")
+	}
+	return n
+}
+
+// failFloat reports a fractional number, which Envoy's service rejects everywhere.
+func (r *reader) failFloat(f field) {
+	r.fail(f.line, "%s: %s is not a whole number: put it in quotes if it is text",
+		f.name, excerpt(f.value.Value))
+}
+
+func (r *reader) failType(f field, want string) {
+	r.fail(f.line, "%s: want %s, got %s", f.name, want, r.kindText(f.value))
+}
+
+// kindText describes a value for messages: its kind or, if it is a scalar, its text.
+func (r *reader) kindText(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a map"
+	case yaml.SequenceNode:
+		return "a list"
+	}
+	if isNull(n) {
+		return "null"
+	}
+	return "'" + excerpt(n.Value) + "'"
+}
+
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }

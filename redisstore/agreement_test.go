@@ -252,7 +252,7 @@ func (w *world) askInCompany() {
 		rs[i].Key = w.keys[w.random.IntN(len(w.keys))]
 	}
 	fmt.Fprintf(&w.story, "in company:\n")
-	got, errs := w.redis.TakeInCompany(rs)
+	got, errs := w.redis.TakeBatched(rs)
 	want := make([]penstock.Decision, len(rs))
 	wantErr := penstock.TakeEach(context.Background(), w.memory, rs, want)
 	w.compare(rs, got, want, errors.Join(errs...), wantErr)

@@ -8,12 +8,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// mayPass reports whether an error of connecting may be gone in a while, without
+// isTransient reports whether an error of connecting may be gone in a while, without
 // anybody changing the URL or the server's settings. A name that cannot be
 // resolved may be that of a service which is about to start.
-func mayPass(err error) bool {
+func isTransient(err error) bool {
 	var reply *rueidis.RedisError
-	var unfit unfitError
+	var unfit unsupportedError
 	var plain tls.RecordHeaderError
 	var stranger *tls.CertificateVerificationError
 	var alert tls.AlertError
@@ -21,7 +21,7 @@ func mayPass(err error) bool {
 	case errors.As(err, &unfit), errors.As(err, &plain), errors.As(err, &stranger), errors.As(err, &alert):
 		return false
 	case errors.As(err, &reply):
-		return refused(reply) != "" || strings.HasPrefix(reply.Error(), "ERR max number of clients")
+		return rejectionCode(reply) != "" || strings.HasPrefix(reply.Error(), "ERR max number of clients")
 	}
 	return true
 }

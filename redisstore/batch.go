@@ -10,119 +10,119 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// A coach carries trips that are made at the same time, under one limit and for
+// A batch carries trips that are made at the same time, under one limit and for
 // the same cost, in one script: to enter a script costs Redis more than another
 // step in it, and each call costs the client and the kernel as much again.
 //
 // Nobody waits for a coach to fill. Whoever is the only one under way goes at once,
 // and alone. Otherwise the first to come lets those board who are ready to run, and
 // leaves.
-type coach struct {
-	trips []*trip
+type batch struct {
+	takes []*pendingTake
 	calls [1]Call
 }
 
-// seats is how many trips one coach takes at most, for a script keeps everybody
+// maxBatch is how many trips one coach takes at most, for a script keeps everybody
 // else waiting.
-const seats = 64
+const maxBatch = 64
 
 // How many moments of a log, or buckets of a ring, take as long to read and write
 // as all that a script does for a key that holds one number.
 const (
-	momentsOfAStep = 150
-	bucketsOfAStep = 3
+	logEntriesPerStep  = 150
+	ringBucketsPerStep = 3
 )
 
-// seatsFor returns how many trips under a limit one coach takes, so that the
+// maxBatchFor returns how many trips under a limit one coach takes, so that the
 // script is about as short for all limits. Sixty-four rings of a thousand buckets
 // would take longer than a call may.
-func seatsFor(normal *penstock.Limit) int {
+func maxBatchFor(normal *penstock.Limit) int {
 	switch normal.Algorithm {
 	case penstock.RollingWindow:
-		return max(seats/(1+normal.Buckets/bucketsOfAStep), 1)
+		return max(maxBatch/(1+normal.Buckets/ringBucketsPerStep), 1)
 	case penstock.SlidingLog:
-		return max(seats/(1+int(normal.Count)/momentsOfAStep), 1)
+		return max(maxBatch/(1+int(normal.Count)/logEntriesPerStep), 1)
 	}
-	return seats
+	return maxBatch
 }
 
-var coaches = sync.Pool{New: func() any { return &coach{trips: make([]*trip, 0, seats)} }}
+var batchPool = sync.Pool{New: func() any { return &batch{takes: make([]*pendingTake, 0, maxBatch)} }}
 
-// ride makes a trip, in company if there is any.
-func (s *Store) ride(ctx context.Context, t *trip) (penstock.Decision, error) {
-	t.began = time.Now()
-	p := t.question.plan
-	defer p.riding.Add(-1)
-	if p.riding.Add(1) == 1 || t.question.once || p.seats == 1 || s.apart.Load() || ctx.Err() != nil {
+// submit makes a trip, in company if there is any.
+func (s *Store) submit(ctx context.Context, t *pendingTake) (penstock.Decision, error) {
+	t.start = time.Now()
+	p := t.request.limit
+	defer p.inFlight.Add(-1)
+	if p.inFlight.Add(1) == 1 || t.request.once || p.maxBatch == 1 || s.batchingOff.Load() || ctx.Err() != nil {
 		return s.walk(ctx, t)
 	}
-	c, first := t.board(ctx)
+	c, first := t.join(ctx)
 	if c == nil {
 		return s.walk(ctx, t)
 	}
 	if first {
 		runtime.Gosched()
-		if p.depart(c); len(c.trips) == 1 {
+		if p.seal(c); len(c.takes) == 1 {
 			c.release()
 			return s.walk(ctx, t)
 		}
-		go s.drive(c) // for the first may have to leave before the others
+		go s.flush(c) // for the first may have to leave before the others
 	}
-	return s.arrive(ctx, t)
+	return s.await(ctx, t)
 }
 
 // walk makes a trip alone.
-func (s *Store) walk(ctx context.Context, t *trip) (penstock.Decision, error) {
-	d := deadlineAfter(ctx, s.timeout-time.Since(t.began))
+func (s *Store) walk(ctx context.Context, t *pendingTake) (penstock.Decision, error) {
+	d := deadlineAfter(ctx, s.timeout-time.Since(t.start))
 	defer d.stop()
-	return s.ask(d, t)
+	return s.sendAlone(d, t)
 }
 
-// boardingTime is for how long others board after the first: they share its deadline, and
+// maxJoinDelay is for how long others board after the first: they share its deadline, and
 // on a machine with much to do it may be a while before it runs again.
-const boardingTime = time.Millisecond
+const maxJoinDelay = time.Millisecond
 
-// board finds a seat in a coach that goes there, or opens one. There is none if
+// join finds a seat in a coach that goes there, or opens one. There is none if
 // those who wait ask for something else, or have waited for long.
-func (t *trip) board(ctx context.Context) (c *coach, first bool) {
-	p := t.question.plan
-	t.begin(ctx)
-	p.boarding.Lock()
-	defer p.boarding.Unlock()
-	if c = p.waiting; c == nil {
-		c, first = coaches.Get().(*coach), true
-		p.waiting = c
-	} else if c.trips[0].question.ask != t.question.ask || t.began.Sub(c.trips[0].began) > boardingTime {
+func (t *pendingTake) join(ctx context.Context) (c *batch, first bool) {
+	p := t.request.limit
+	t.prepare(ctx)
+	p.batchMu.Lock()
+	defer p.batchMu.Unlock()
+	if c = p.openBatch; c == nil {
+		c, first = batchPool.Get().(*batch), true
+		p.openBatch = c
+	} else if c.takes[0].request.ask != t.request.ask || t.start.Sub(c.takes[0].start) > maxJoinDelay {
 		return nil, false
 	}
-	if c.trips = append(c.trips, t); len(c.trips) == p.seats {
-		p.waiting = nil
+	if c.takes = append(c.takes, t); len(c.takes) == p.maxBatch {
+		p.openBatch = nil
 	}
 	return c, first
 }
 
-// begin makes a trip ready to be made in company.
-func (t *trip) begin(ctx context.Context) {
+// prepare makes a trip ready to be made in company.
+func (t *pendingTake) prepare(ctx context.Context) {
 	t.ctx, t.alone, t.err = ctx, false, nil
-	t.calls[0].Script, t.calls[0].Reply = t.question.plan.many, t.calls[0].Reply[:0]
+	t.calls[0].Script, t.calls[0].Reply = t.request.limit.batchScript, t.calls[0].Reply[:0]
 }
 
-// depart lets nobody else board.
-func (p *plan) depart(c *coach) {
-	p.boarding.Lock()
-	defer p.boarding.Unlock()
-	if p.waiting == c {
-		p.waiting = nil
+// seal lets nobody else board.
+func (p *compiledLimit) seal(c *batch) {
+	p.batchMu.Lock()
+	defer p.batchMu.Unlock()
+	if p.openBatch == c {
+		p.openBatch = nil
 	}
 }
 
-// arrive waits for the end of a trip. The coach arrives in time, one way or the
+// await waits for the end of a trip. The coach arrives in time, one way or the
 // other, so that only the caller's own context has to be watched.
-func (s *Store) arrive(ctx context.Context, t *trip) (d penstock.Decision, err error) {
+func (s *Store) await(ctx context.Context, t *pendingTake) (d penstock.Decision, err error) {
 	select {
-	case <-t.arrived:
+	case <-t.done:
 	case <-ctx.Done():
-		return d, t.calls[0].failed(ctx.Err())
+		return d, t.calls[0].wrapError(ctx.Err())
 	}
 	switch {
 	case t.err != nil:
@@ -130,75 +130,75 @@ func (s *Store) arrive(ctx context.Context, t *trip) (d penstock.Decision, err e
 	case t.alone:
 		return s.walk(ctx, t)
 	}
-	if d, ok, err := s.answer(&t.question, &t.calls[0]); ok {
+	if d, ok, err := s.decode(&t.request, &t.calls[0]); ok {
 		return d, err
 	}
 	return s.walk(ctx, t)
 }
 
-// drive makes the trips of a coach.
-func (s *Store) drive(c *coach) {
-	d := deadlineAfter(context.Background(), s.timeout-time.Since(c.trips[0].began))
+// flush makes the trips of a coach.
+func (s *Store) flush(c *batch) {
+	d := deadlineAfter(context.Background(), s.timeout-time.Since(c.takes[0].start))
 	defer d.stop()
 	call := &c.calls[0]
-	place, err := s.enter(d)
-	switch c.load(s); { // not before: who goes away while it waits to enter is left behind
-	case len(c.trips) == 0:
-		s.gate.leave(place)
+	place, err := s.acquire(d)
+	switch c.encode(s); { // not before: who goes away while it waits to enter is left behind
+	case len(c.takes) == 0:
+		s.inflight.release(place)
 	case err != nil:
 		call.Err = err
 	default:
-		s.pass(d, place, c.calls[:])
+		s.attempt(d, place, c.calls[:])
 	}
-	c.deliver(s, d)
+	c.dispatch(s, d)
 	if call.Err == nil { // after an error, somebody may still be writing into it
 		c.release()
 	}
 }
 
-func (c *coach) release() {
-	clear(c.trips[:cap(c.trips)])
-	c.trips = c.trips[:0]
-	coaches.Put(c)
+func (c *batch) release() {
+	clear(c.takes[:cap(c.takes)])
+	c.takes = c.takes[:0]
+	batchPool.Put(c)
 }
 
-// load puts the trips into one call. Who has gone away meanwhile must not be
+// encode puts the trips into one call. Who has gone away meanwhile must not be
 // charged.
-func (c *coach) load(s *Store) {
-	call, q := &c.calls[0], c.trips[0].question
-	s.poseAgain(&q, call)
-	call.Script, call.Keys = q.plan.many, call.Keys[:0]
-	staying := c.trips[:0]
-	for _, t := range c.trips {
+func (c *batch) encode(s *Store) {
+	call, q := &c.calls[0], c.takes[0].request
+	s.encodeArgs(&q, call)
+	call.Script, call.Keys = q.limit.batchScript, call.Keys[:0]
+	staying := c.takes[:0]
+	for _, t := range c.takes {
 		if t.ctx.Err() == nil {
 			staying = append(staying, t)
 			call.Keys = append(call.Keys, t.calls[0].Keys[0])
 		}
 	}
-	c.trips = staying
+	c.takes = staying
 }
 
-// deliver tells each what came of its trip.
-func (c *coach) deliver(s *Store, d *deadline) {
+// dispatch tells each what came of its trip.
+func (c *batch) dispatch(s *Store, d *deadline) {
 	switch call := &c.calls[0]; {
 	case call.Err != nil && strings.HasPrefix(call.Err.Error(), "CROSSSLOT"):
-		s.apart.Store(true) // what looks like one server is several
-		c.each(func(t *trip) { t.alone = true })
+		s.batchingOff.Store(true) // what looks like one server is several
+		c.each(func(t *pendingTake) { t.alone = true })
 	case call.Err != nil && strings.HasPrefix(call.Err.Error(), "NOPERM"):
-		c.each(func(t *trip) { t.alone = true }) // it may be about one key, and comes before a script begins
+		c.each(func(t *pendingTake) { t.alone = true }) // it may be about one key, and comes before a script begins
 	case call.Err != nil:
 		err := s.callError(d, call)
-		c.each(func(t *trip) { t.err = err })
+		c.each(func(t *pendingTake) { t.err = err })
 	case len(call.Reply) > 0 && call.Reply[0] == noWindow:
-		c.each(func(t *trip) { t.alone = true }) // and finds out where the clock is
+		c.each(func(t *pendingTake) { t.alone = true }) // and finds out where the clock is
 	default:
-		c.share(call)
+		c.split(call)
 	}
-	c.each(func(t *trip) { t.arrived <- struct{}{} })
+	c.each(func(t *pendingTake) { t.done <- struct{}{} })
 }
 
-func (c *coach) each(do func(*trip)) {
-	for _, t := range c.trips {
+func (c *batch) each(do func(*pendingTake)) {
+	for _, t := range c.takes {
 		do(t)
 	}
 }
@@ -210,12 +210,12 @@ const (
 	listedStep = -3 // and a list of them follows
 )
 
-// share gives each its part of the reply.
-func (c *coach) share(call *Call) {
+// split gives each its part of the reply.
+func (c *batch) split(call *Call) {
 	rest := call.Reply
-	for _, t := range c.trips {
+	for _, t := range c.takes {
 		own := &t.calls[0]
-		switch n := t.question.plan.replyLen(); {
+		switch n := t.request.limit.replyLen(); {
 		case len(rest) > 0 && rest[0] == failedStep:
 			t.alone, rest = true, rest[1:] // to be told what is wrong
 		case len(rest) > n && rest[0] == listedStep:
@@ -223,7 +223,7 @@ func (c *coach) share(call *Call) {
 		case len(rest) > 0 && rest[0] >= 0:
 			own.Reply, rest = append(own.Reply, rest[0]), rest[1:]
 		default:
-			t.err = call.unexpected()
+			t.err = call.unexpectedReply()
 		}
 	}
 }

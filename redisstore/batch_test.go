@@ -88,7 +88,7 @@ func TestWhoHasGoneAwayIsNotCharged(t *testing.T) {
 	here := context.Background()
 	for _, l := range everyAlgorithm {
 		rs := inCompany(l, 1, "a", "b", "c")
-		ds, errs := store.TakeInCompany(rs, here, gone, here)
+		ds, errs := store.TakeBatched(rs, here, gone, here)
 		if !errors.Is(errs[1], context.Canceled) || errors.Is(errs[1], penstock.ErrUnavailable) {
 			t.Errorf("%s: got %+v, %v, want %v", l, ds[1], errs[1], context.Canceled)
 		}
@@ -97,7 +97,7 @@ func TestWhoHasGoneAwayIsNotCharged(t *testing.T) {
 				t.Errorf("%s, key %s: %d left, want %d", l, rs[i].Key, d.Remaining, want)
 			}
 		}
-		_, errs = store.TakeInCompany(rs, gone, gone, gone)
+		_, errs = store.TakeBatched(rs, gone, gone, gone)
 		if slices.Contains(errs, nil) {
 			t.Errorf("%s: nobody was there any more, and got %v", l, errs)
 		}
@@ -117,15 +117,15 @@ func TestWhoLeavesTheLineIsNotCharged(t *testing.T) {
 	pause(t, server)
 	var wg sync.WaitGroup
 	wg.Go(func() { take(t, store, penstock.Request{Key: "z", Limit: l}) })
-	await(t, "it has the only place", func() bool { return somebodyIsIn("redisstore.(*builtIn).Do(") })
+	await(t, "it has the only place", func() bool { return somebodyIsIn("redisstore.(*rueidisClient).Do(") })
 	hurried, cancel := context.WithCancel(context.Background())
 	wg.Go(func() {
-		ds, errs := store.TakeInCompany(inCompany(l, 1, "a", "b"), hurried)
+		ds, errs := store.TakeBatched(inCompany(l, 1, "a", "b"), hurried)
 		if !errors.Is(errs[0], context.Canceled) || errs[1] != nil || !ds[1].Allowed {
 			t.Errorf("got %+v, %v, want one to be gone", ds, errs)
 		}
 	})
-	await(t, "the others wait", func() bool { return somebodyIsIn("redisstore.(*gate).enter(") })
+	await(t, "the others wait", func() bool { return somebodyIsIn("redisstore.(*inflightLimiter).acquire(") })
 	cancel()
 	if err := server.Resume(); err != nil {
 		t.Fatal(err)
@@ -156,7 +156,7 @@ func TestForeignValueIsNobodyElsesError(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			ds, errs := store.TakeInCompany(inCompany(l, 3, "a", "b", "c"))
+			ds, errs := store.TakeBatched(inCompany(l, 3, "a", "b", "c"))
 			if !errors.Is(errs[1], penstock.ErrUnavailable) || !strings.Contains(errs[1].Error(), name) {
 				t.Errorf("%s, %q: got %+v, %v, want an error that names the key", l, foreign, ds[1], errs[1])
 			}
@@ -179,7 +179,7 @@ func TestCompanyFindsTheServersClock(t *testing.T) {
 	held.Clock.Set(time.Date(2037, 5, 6, 7, 8, 9, 0, time.UTC)) // not what this process believes
 	l := penstock.Limit{Algorithm: penstock.FixedWindow, Count: 10, Align: penstock.AlignDay}
 	for range 2 {
-		ds, errs := store.TakeInCompany(inCompany(l, 1, "a", "b"))
+		ds, errs := store.TakeBatched(inCompany(l, 1, "a", "b"))
 		if err := errors.Join(errs...); err != nil {
 			t.Fatal(err)
 		}
@@ -199,7 +199,7 @@ func TestHungServerKeepsNoCompanyWaiting(t *testing.T) {
 	store := openURL(t, "redis://"+server.Addr, 500*time.Millisecond)
 	l := slowLimits[3]
 	await(t, "it works", func() bool {
-		_, errs := store.TakeInCompany(inCompany(l, 1, "a", "b"))
+		_, errs := store.TakeBatched(inCompany(l, 1, "a", "b"))
 		return errors.Join(errs...) == nil
 	})
 	if err := server.Pause(); err != nil {
@@ -224,7 +224,7 @@ func TestHungServerKeepsNoCompanyWaiting(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "it works again", func() bool {
-		_, errs := store.TakeInCompany(inCompany(l, 1, "a", "b"))
+		_, errs := store.TakeBatched(inCompany(l, 1, "a", "b"))
 		return errors.Join(errs...) == nil
 	})
 }
@@ -243,7 +243,7 @@ func TestServersBehindOneAddressAreAskedApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	for round := range int64(2) {
-		ds, errs := store.TakeInCompany(inCompany(slowLimits[2], 1, "a", "b", "c"))
+		ds, errs := store.TakeBatched(inCompany(slowLimits[2], 1, "a", "b", "c"))
 		for i, d := range ds {
 			if errs[i] != nil || d.Remaining != burst-1-round {
 				t.Errorf("round %d: got %+v, %v, want %d left", round, d, errs[i], burst-1-round)
@@ -290,7 +290,7 @@ func TestForbiddenKeyIsNobodyElsesError(t *testing.T) {
 	tell(t, server, append([]string{"ACL", "SETUSER", "limiter", "on", ">secret", "~p{a}*", "~p{c}*", "-@all", "+info"}, needed...)...)
 	store := openPrefix(t, "redis://limiter:secret@"+server.Addr, "p", generous)
 	for _, l := range slowLimits {
-		ds, errs := store.TakeInCompany(inCompany(l, 1, "a", "b", "c"))
+		ds, errs := store.TakeBatched(inCompany(l, 1, "a", "b", "c"))
 		for i, want := range []string{"", "NOPERM", ""} {
 			if want == "" && (errs[i] != nil || ds[i].Remaining != burst-1) ||
 				want != "" && (errs[i] == nil || !strings.Contains(errs[i].Error(), want)) {
@@ -374,7 +374,7 @@ func TestNobodyBoardsLate(t *testing.T) {
 	store := open(t, live, redisstore.Options{})
 	request := penstock.Request{Key: "k", Limit: penstock.PerHour(10), Cost: 1}
 	for before, want := range map[time.Duration]bool{0: true, time.Millisecond: true, 2 * time.Millisecond: false} {
-		if got, err := store.Boards(request, before); err != nil || got != want {
+		if got, err := store.Joins(request, before); err != nil || got != want {
 			t.Errorf("%v after the first: boards %t, %v, want %t", before, got, err, want)
 		}
 	}

@@ -48,9 +48,9 @@ type Call struct {
 	// only for the texts of errors.
 	Node string
 
-	own     []string // room for Args
-	safe    bool     // to repeat, whatever became of it
-	refusal error    // because of which it was last repeated
+	argsBuf    []string // room for Args
+	idempotent bool     // to repeat, whatever became of it
+	lastErr    error    // because of which it was last repeated
 }
 
 // A Script is the text of a script, and the name that Redis gives it.

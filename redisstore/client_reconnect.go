@@ -22,47 +22,47 @@ func (s *session) close() {
 	}
 }
 
-// sessions is the session that calls are made on, and how to get another.
-type sessions struct {
+// reconnector is the session that calls are made on, and how to get another.
+type reconnector struct {
 	connect func() (rueidis.Client, error)
 	current atomic.Pointer[session] // nil when closed
 
-	mu      sync.Mutex
-	renewed time.Time // when the last one began, or was not to be had
-	gap     time.Duration
-	under   bool // whether one is being made
+	mu           sync.Mutex
+	lastAttempt  time.Time // when the last one began, or was not to be had
+	backoff      time.Duration
+	reconnecting bool // whether one is being made
 }
 
 // The time from one session to the next doubles from one to the other while
 // there is a reason for another.
 const (
-	firstRenewGap = 100 * time.Millisecond
-	lastRenewGap  = time.Second
+	minReconnectGap = 100 * time.Millisecond
+	maxReconnectGap = time.Second
 )
 
-// renew replaces a session in the background, if it is the current one and that
+// reconnect replaces a session in the background, if it is the current one and that
 // was not done just now.
-func (ss *sessions) renew(old *session) {
+func (ss *reconnector) reconnect(old *session) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	since := time.Since(ss.renewed)
-	if ss.under || ss.current.Load() != old || since < ss.gap {
+	since := time.Since(ss.lastAttempt)
+	if ss.reconnecting || ss.current.Load() != old || since < ss.backoff {
 		return
 	}
-	if ss.gap = min(2*ss.gap, lastRenewGap); since > 2*lastRenewGap {
-		ss.gap = firstRenewGap
+	if ss.backoff = min(2*ss.backoff, maxReconnectGap); since > 2*maxReconnectGap {
+		ss.backoff = minReconnectGap
 	}
-	ss.under = true
+	ss.reconnecting = true
 	go ss.replace(old)
 }
 
 // replace makes another session. The client of the old one answers those who are
 // waiting before it closes, and whoever comes later has not been sent.
-func (ss *sessions) replace(old *session) {
+func (ss *reconnector) replace(old *session) {
 	client, err := ss.connect()
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	ss.under, ss.renewed = false, time.Now()
+	ss.reconnecting, ss.lastAttempt = false, time.Now()
 	switch {
 	case err == nil && ss.current.CompareAndSwap(old, &session{client}):
 		go old.close()
@@ -72,7 +72,7 @@ func (ss *sessions) replace(old *session) {
 }
 
 // close ends the current session at once.
-func (ss *sessions) close() {
+func (ss *reconnector) close() {
 	if s := ss.current.Swap(nil); s != nil {
 		s.close()
 	}

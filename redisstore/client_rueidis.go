@@ -52,14 +52,14 @@ func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 	dialer := newDialer(network)
 	tune(&option, opts)
 	option.DialCtxFn = dialer.dial
-	b := newBuiltIn(option)
+	b := newRueidisClient(option)
 	s := newStore(b, opts)
 	b.inspect = s.inspect
 	s.close = func() {
 		b.close()
 		dialer.close()
 	}
-	if err = b.begin(ctx); err != nil && !(opts.AllowUnavailable && mayPass(err)) {
+	if err = b.open(ctx); err != nil && !(opts.AllowUnavailable && isTransient(err)) {
 		s.close()
 		return nil, err
 	}
@@ -73,17 +73,17 @@ func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 func tune(option *rueidis.ClientOption, o Options) {
 	option.Dialer.Timeout = connectTimeout
 	if option.Sentinel.MasterSet != "" { // they are asked one after the other
-		option.Dialer.Timeout = max(connectTimeout/time.Duration(len(option.InitAddress)), silence)
+		option.Dialer.Timeout = max(connectTimeout/time.Duration(len(option.InitAddress)), connTimeout)
 	}
-	option.Dialer.KeepAlive = silence
+	option.Dialer.KeepAlive = connTimeout
 	option.Sentinel.Dialer = option.Dialer // without it, sentinels get no time at all
-	option.ConnWriteTimeout = silence
+	option.ConnWriteTimeout = connTimeout
 	option.RingScaleEachConn = max(10, bits.Len(uint(o.MaxCalls)))
 	option.ReadBufferEachConn = 1 << 16
 	option.WriteBufferEachConn = 1 << 16
 	option.DisableCache = true
 	option.DisableRetry = true
-	option.Sentinel.TopologyRefreshInterval = silence
+	option.Sentinel.TopologyRefreshInterval = connTimeout
 	option.ClusterOption.MaxMovedRedirections = 4
 }
 
@@ -116,30 +116,30 @@ func connect(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, 
 	}
 }
 
-// builtIn is the client that Open brings.
-type builtIn struct {
-	sessions
-	option  rueidis.ClientOption
-	inspect func(infos map[string]string) error
-	met     atomic.Bool           // whether servers were inspected
-	failure atomic.Pointer[error] // of the last attempt to connect that failed
-	sharded atomic.Bool
-	owners  owners
+// rueidisClient is the client that Open brings.
+type rueidisClient struct {
+	reconnector
+	option    rueidis.ClientOption
+	inspect   func(infos map[string]string) error
+	inspected atomic.Bool           // whether servers were inspected
+	failure   atomic.Pointer[error] // of the last attempt to connect that failed
+	sharded   atomic.Bool
+	slotMap   slotMap
 }
 
-// newBuiltIn returns a client that is not connected yet.
-func newBuiltIn(option rueidis.ClientOption) *builtIn {
-	b := &builtIn{option: option}
+// newRueidisClient returns a client that is not connected yet.
+func newRueidisClient(option rueidis.ClientOption) *rueidisClient {
+	b := &rueidisClient{option: option}
 	b.sharded.Store(!option.ForceSingleClient && option.Sentinel.MasterSet == "")
-	b.gap = firstRenewGap
-	b.connect = func() (rueidis.Client, error) { return b.meet(context.Background()) }
+	b.backoff = minReconnectGap
+	b.connect = func() (rueidis.Client, error) { return b.connectAndInspect(context.Background()) }
 	b.current.Store(&session{})
 	return b
 }
 
-// begin connects for the first time.
-func (b *builtIn) begin(ctx context.Context) error {
-	client, err := b.meet(ctx)
+// open connects for the first time.
+func (b *rueidisClient) open(ctx context.Context) error {
+	client, err := b.connectAndInspect(ctx)
 	if err != nil {
 		return fmt.Errorf("redisstore: %w: %w", penstock.ErrUnavailable, err)
 	}
@@ -147,13 +147,13 @@ func (b *builtIn) begin(ctx context.Context) error {
 	return nil
 }
 
-// meet connects, and looks at the servers unless that was done before.
-func (b *builtIn) meet(ctx context.Context) (rueidis.Client, error) {
+// connectAndInspect connects, and looks at the servers unless that was done before.
+func (b *rueidisClient) connectAndInspect(ctx context.Context) (rueidis.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	client, err := connect(ctx, b.option)
-	if err == nil && !b.met.Load() {
-		err = b.look(ctx, client)
+	if err == nil && !b.inspected.Load() {
+		err = b.inspectServers(ctx, client)
 	}
 	if err != nil {
 		err = fmt.Errorf("connect to %s: %w", strings.Join(b.option.InitAddress, ", "), err)
@@ -162,8 +162,8 @@ func (b *builtIn) meet(ctx context.Context) (rueidis.Client, error) {
 	return client, err
 }
 
-// look inspects the servers, and closes the client if they are not fit.
-func (b *builtIn) look(ctx context.Context, client rueidis.Client) error {
+// inspectServers inspects the servers, and closes the client if they are not fit.
+func (b *rueidisClient) inspectServers(ctx context.Context, client rueidis.Client) error {
 	b.sharded.Store(client.Mode() == rueidis.ClientModeCluster)
 	infos, err := b.infoOf(ctx, client)
 	if err == nil {
@@ -173,16 +173,16 @@ func (b *builtIn) look(ctx context.Context, client rueidis.Client) error {
 		client.Close()
 		return err
 	}
-	b.met.Store(true)
+	b.inspected.Store(true)
 	return nil
 }
 
-func (b *builtIn) Sharded() bool { return b.sharded.Load() }
+func (b *rueidisClient) Sharded() bool { return b.sharded.Load() }
 
-func (b *builtIn) Do(ctx context.Context, calls []Call) {
+func (b *rueidisClient) Do(ctx context.Context, calls []Call) {
 	s := b.current.Load()
 	if s == nil || s.client == nil {
-		err := b.absent(s)
+		err := b.notConnected(s)
 		for i := range calls {
 			calls[i].Err = err
 		}
@@ -190,7 +190,7 @@ func (b *builtIn) Do(ctx context.Context, calls []Call) {
 	}
 	build := s.client.B()
 	if len(calls) == 1 {
-		b.read(ctx, s, &calls[0], s.client.Do(ctx, command(build, &calls[0])))
+		b.readReply(ctx, s, &calls[0], s.client.Do(ctx, command(build, &calls[0])))
 		return
 	}
 	commands := make(rueidis.Commands, len(calls))
@@ -198,17 +198,17 @@ func (b *builtIn) Do(ctx context.Context, calls []Call) {
 		commands[i] = command(build, &calls[i])
 	}
 	for i, result := range s.client.DoMulti(ctx, commands...) {
-		b.read(ctx, s, &calls[i], result)
+		b.readReply(ctx, s, &calls[i], result)
 	}
 }
 
-// absent says why there is nobody to ask, and has it tried again. The text is all
+// notConnected says why there is nobody to ask, and has it tried again. The text is all
 // there is of the reason: whoever repeated the call would find nobody either.
-func (b *builtIn) absent(s *session) error {
+func (b *rueidisClient) notConnected(s *session) error {
 	if s == nil {
 		return errClosed
 	}
-	b.renew(s)
+	b.reconnect(s)
 	return errors.New("not connected: " + (*b.failure.Load()).Error())
 }
 
@@ -219,12 +219,12 @@ func command(build rueidis.Builder, c *Call) rueidis.Completed {
 	return build.Evalsha().Sha1(c.Script.SHA1).Numkeys(int64(len(c.Keys))).Key(c.Keys...).Arg(c.Args...).Build()
 }
 
-// read puts what came back into a call.
-func (b *builtIn) read(ctx context.Context, s *session, c *Call, result rueidis.RedisResult) {
+// readReply puts what came back into a call.
+func (b *rueidisClient) readReply(ctx context.Context, s *session, c *Call, result rueidis.RedisResult) {
 	message, err := result.ToMessage()
 	if err != nil {
-		if gone := refused(err) == "refused"; !gone || !b.Sharded() || !b.detour(ctx, s, c) {
-			b.fail(ctx, s, c, err)
+		if gone := rejectionCode(err) == "refused"; !gone || !b.Sharded() || !b.askOtherNodes(ctx, s, c) {
+			b.setError(ctx, s, c, err)
 		}
 		return
 	}
@@ -241,26 +241,26 @@ func (b *builtIn) read(ctx context.Context, s *session, c *Call, result rueidis.
 		c.Reply = append(c.Reply, n)
 	}
 	if err != nil {
-		b.fail(ctx, s, c, err)
+		b.setError(ctx, s, c, err)
 	}
 }
 
-// fail puts an error into a call. A server that says that it is a replica is not
+// setError puts an error into a call. A server that says that it is a replica is not
 // the one to ask, but perhaps its name is by now that of another. In a Cluster
 // nobody is asked by name, and a replica says who is to be asked.
-func (b *builtIn) fail(ctx context.Context, s *session, c *Call, err error) {
-	c.Err, c.Node = b.explain(ctx, err), b.node(s, c)
-	if word := refused(err); !b.Sharded() && (word == "READONLY" || word == "MASTERDOWN") {
-		b.renew(s)
+func (b *rueidisClient) setError(ctx context.Context, s *session, c *Call, err error) {
+	c.Err, c.Node = b.translateError(ctx, err), b.nodeOf(s, c)
+	if word := rejectionCode(err); !b.Sharded() && (word == "READONLY" || word == "MASTERDOWN") {
+		b.reconnect(s)
 	}
 }
 
-// explain puts an error of the client into our words.
-func (b *builtIn) explain(ctx context.Context, err error) error {
+// translateError puts an error of the client into our words.
+func (b *rueidisClient) translateError(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, rueidis.ErrClosing) && b.current.Load() == nil:
 		return errClosed
-	case errors.Is(err, rueidis.ErrClosing) && askedWithin(ctx, farewell), errors.Is(err, rueidis.ErrNoSlot):
+	case errors.Is(err, rueidis.ErrClosing) && sentWithin(ctx, closeGrace), errors.Is(err, rueidis.ErrNoSlot):
 		return notSent(err)
 	}
 	if _, ok := rueidis.IsRedisErr(err); ok && !isReply(err) {
@@ -269,21 +269,21 @@ func (b *builtIn) explain(ctx context.Context, err error) error {
 	return err
 }
 
-// farewell is how long a client that is being closed, because there is another
+// closeGrace is how long a client that is being closed, because there is another
 // primary, waits for answers to what it has sent. Who is turned away before that
 // has not been sent.
-const farewell = time.Second
+const closeGrace = time.Second
 
-// askedWithin reports whether the calls of a trip were made less than so long ago.
-func askedWithin(ctx context.Context, d time.Duration) bool {
+// sentWithin reports whether the calls of a trip were made less than so long ago.
+func sentWithin(ctx context.Context, d time.Duration) bool {
 	by, ok := ctx.(*deadline)
-	return ok && time.Since(by.asked) < d
+	return ok && time.Since(by.sentAt) < d
 }
 
-// node returns who was asked, as far as the client tells.
-func (b *builtIn) node(s *session, c *Call) string {
+// nodeOf returns who was asked, as far as the client tells.
+func (b *rueidisClient) nodeOf(s *session, c *Call) string {
 	if b.Sharded() && len(c.Keys) > 0 {
-		return b.owners.name(s.client, slotOf(c.Keys[0]))
+		return b.slotMap.describe(s.client, slotOf(c.Keys[0]))
 	}
 	for address := range s.client.Nodes() {
 		return address
@@ -291,44 +291,44 @@ func (b *builtIn) node(s *session, c *Call) string {
 	return ""
 }
 
-func (b *builtIn) Info(ctx context.Context) (map[string]string, error) {
+func (b *rueidisClient) Info(ctx context.Context) (map[string]string, error) {
 	s := b.current.Load()
 	if s == nil || s.client == nil {
-		return nil, b.absent(s)
+		return nil, b.notConnected(s)
 	}
 	return b.infoOf(ctx, s.client)
 }
 
-func (b *builtIn) infoOf(ctx context.Context, client rueidis.Client) (map[string]string, error) {
+func (b *rueidisClient) infoOf(ctx context.Context, client rueidis.Client) (map[string]string, error) {
 	if b.Sharded() {
-		b.owners.load(ctx, client)
+		b.slotMap.load(ctx, client)
 	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var failed error
-	infos, told := map[string]string{}, 0
+	infos, answered := map[string]string{}, 0
 	for address, node := range client.Nodes() {
 		wg.Go(func() {
 			text, err := node.Do(ctx, node.B().Info().Build()).ToString()
 			mu.Lock()
 			defer mu.Unlock()
 			infos[address] = text
-			if err == nil || keepsToItself(err) {
-				told++
+			if err == nil || infoDenied(err) {
+				answered++
 			} else {
 				failed = fmt.Errorf("%s: %w", address, err)
 			}
 		})
 	}
 	wg.Wait()
-	if told > 0 {
+	if answered > 0 {
 		failed = nil
 	}
 	return infos, failed
 }
 
-// keepsToItself reports whether a server is there, but does not answer INFO: the
+// infoDenied reports whether a server is there, but does not answer INFO: the
 // user may not ask, or it is something that only speaks Redis's protocol.
-func keepsToItself(err error) bool {
+func infoDenied(err error) bool {
 	return strings.HasPrefix(err.Error(), "NOPERM") || strings.HasPrefix(err.Error(), "ERR unknown command")
 }

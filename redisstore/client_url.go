@@ -22,8 +22,8 @@ type address struct {
 	query               url.Values
 }
 
-// settings are what may follow the question mark, by scheme.
-var settings = map[string][]string{
+// urlParams are what may follow the question mark, by scheme.
+var urlParams = map[string][]string{
 	"redis":          {"tls", "ca", "cert", "key"},
 	"rediss":         {"tls", "ca", "cert", "key"},
 	"unix":           {"db"},
@@ -34,7 +34,7 @@ var settings = map[string][]string{
 // parseURL reads where Redis is. The error never shows a password, nor what may
 // be a part of one.
 func parseURL(text string) (option rueidis.ClientOption, err error) {
-	a, err := cutURL(text, &option)
+	a, err := splitURL(text, &option)
 	if err == nil {
 		err = a.set(&option)
 	}
@@ -44,14 +44,14 @@ func parseURL(text string) (option rueidis.ClientOption, err error) {
 	return option, nil
 }
 
-// cutURL takes a URL apart. Several hosts are not what package url takes for a
+// splitURL takes a URL apart. Several hosts are not what package url takes for a
 // host, and its errors show what is wrong.
-func cutURL(text string, option *rueidis.ClientOption) (a address, err error) {
+func splitURL(text string, option *rueidis.ClientOption) (a address, err error) {
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok {
 		return a, errors.New("want one like redis://localhost:6379")
 	}
-	if _, ok := settings[scheme]; !ok {
+	if _, ok := urlParams[scheme]; !ok {
 		return a, fmt.Errorf("scheme %q: want redis, rediss, unix, redis-sentinel or redis-cluster", scheme)
 	}
 	authority, path := cutAt(rest, "/?#")
@@ -78,8 +78,8 @@ func cutURL(text string, option *rueidis.ClientOption) (a address, err error) {
 		return a, errors.New("what follows the ? is not name=value&name=value")
 	}
 	for name := range a.query {
-		if !slices.Contains(settings[scheme], name) {
-			return a, fmt.Errorf("%q: want one of %s", name, strings.Join(settings[scheme], ", "))
+		if !slices.Contains(urlParams[scheme], name) {
+			return a, fmt.Errorf("%q: want one of %s", name, strings.Join(urlParams[scheme], ", "))
 		}
 	}
 	return a, nil

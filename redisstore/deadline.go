@@ -13,7 +13,7 @@ import (
 type deadline struct {
 	context.Context // the caller's
 	at              time.Time
-	asked           time.Time // when the calls that are under way were made, or before
+	sentAt          time.Time // when the calls that are under way were made, or before
 	done            chan struct{}
 	ended           atomic.Bool
 	timer           *time.Timer
@@ -31,8 +31,8 @@ var deadlines = sync.Pool{New: func() any {
 func deadlineAfter(ctx context.Context, timeout time.Duration) *deadline {
 	d := deadlines.Get().(*deadline)
 	d.Context = ctx
-	d.asked = time.Now()
-	d.at = d.asked.Add(timeout)
+	d.sentAt = time.Now()
+	d.at = d.sentAt.Add(timeout)
 	if at, ok := ctx.Deadline(); ok && at.Before(d.at) {
 		d.at = at
 	}

@@ -19,7 +19,7 @@ func askOf(r *penstock.Request) algorithm.Ask {
 }
 
 // replyLen is how many integers a step answers with.
-func (p *plan) replyLen() int {
+func (p *compiledLimit) replyLen() int {
 	switch p.step {
 	case algorithm.TokenBucketStep, algorithm.LeakyBucketStep:
 		return 1
@@ -34,14 +34,14 @@ func (p *plan) replyLen() int {
 // unpack returns in full what a script has answered with one number: a count
 // together with the time that the key has left, or what is used of a log that has
 // just granted all that was asked for.
-func (p *plan) unpack(reply []int64, ask algorithm.Ask) []int64 {
+func (p *compiledLimit) unpack(reply []int64, ask algorithm.Ask) []int64 {
 	if len(reply) != 1 {
 		return reply
 	}
 	longest := p.period
 	switch p.step {
 	case algorithm.SlidingLogStep:
-		return append(reply[:0], p.sent(ask), reply[0], 0, p.period)
+		return append(reply[:0], p.scriptCost(ask), reply[0], 0, p.period)
 	case algorithm.SlidingWindowStep:
 		longest *= 2
 	case algorithm.FixedWindowStep, algorithm.AlignedWindowStep:
@@ -60,9 +60,9 @@ func (p *plan) unpack(reply []int64, ask algorithm.Ask) []int64 {
 // window's end counts from now.
 const leftFromNow = -1
 
-// undecided returns the server's clock if the windows that a script was sent did
+// missedWindow returns the server's clock if the windows that a script was sent did
 // not reach to it, so that it has decided nothing.
-func (p *plan) undecided(reply []int64) (now int64, ok bool) {
+func (p *compiledLimit) missedWindow(reply []int64) (now int64, ok bool) {
 	return reply[len(reply)-1], p.step == algorithm.AlignedWindowStep && reply[0] == noWindow
 }
 
@@ -71,14 +71,14 @@ const noWindow = -1
 
 // decide returns the decision on an ask, given the state that was found. Times
 // in it count from now, but for those of aligned windows where that is not said.
-func (p *plan) decide(state []int64, ask algorithm.Ask) penstock.Decision {
+func (p *compiledLimit) decide(state []int64, ask algorithm.Ask) penstock.Decision {
 	switch p.step {
 	case algorithm.TokenBucketStep:
-		debt := state[0] * p.unit
+		debt := state[0] * p.debtUnit
 		b, v := p.token.Decide(algorithm.Bucket{Full: debt, Reserved: debt > p.token.Capacity()}, 0, ask)
 		return p.decision(v, p.token.Standing(b.Full))
 	case algorithm.LeakyBucketStep:
-		drained, v := p.leaky.Decide(state[0]*p.unit, 0, ask)
+		drained, v := p.leaky.Decide(state[0]*p.debtUnit, 0, ask)
 		return p.decision(v, p.leaky.Standing(drained))
 	case algorithm.FixedWindowStep:
 		w := algorithm.Window{End: p.period * tick, Length: p.period * tick}
@@ -91,10 +91,10 @@ func (p *plan) decide(state []int64, ask algorithm.Ask) penstock.Decision {
 		s, v := p.sliding.Decide(s, 0, ask)
 		return p.decision(v, p.sliding.Standing(s, 0))
 	}
-	return p.decided(state, ask)
+	return p.decodeDecision(state, ask)
 }
 
-func (p *plan) decideAligned(used, end, now int64, ask algorithm.Ask) penstock.Decision {
+func (p *compiledLimit) decideAligned(used, end, now int64, ask algorithm.Ask) penstock.Decision {
 	var w algorithm.Window
 	if now == leftFromNow {
 		now, w = 0, algorithm.Window{End: end * tick, Length: end * tick}
@@ -105,21 +105,21 @@ func (p *plan) decideAligned(used, end, now int64, ask algorithm.Ask) penstock.D
 	return p.decision(v, p.fixed.Standing(c, now*tick))
 }
 
-// decided returns the decision that a script has made.
-func (p *plan) decided(reply []int64, ask algorithm.Ask) penstock.Decision {
+// decodeDecision returns the decision that a script has made.
+func (p *compiledLimit) decodeDecision(reply []int64, ask algorithm.Ask) penstock.Decision {
 	granted, used, wait, reset := reply[0], reply[1], reply[2], reply[3]
 	v := algorithm.Verdict{Allowed: wait == 0, Granted: granted, RetryAfter: wait * tick}
-	if p.never(ask) {
+	if p.neverFits(ask) {
 		v = algorithm.Verdict{RetryAfter: algorithm.Never}
 	}
 	return p.decision(v, algorithm.Standing{Remaining: p.normal.Count - used, ResetAfter: reset * tick})
 }
 
-func (p *plan) decision(v algorithm.Verdict, st algorithm.Standing) penstock.Decision {
+func (p *compiledLimit) decision(v algorithm.Verdict, st algorithm.Standing) penstock.Decision {
 	return penstock.Decision{
 		Allowed:    v.Allowed,
 		Granted:    v.Granted,
-		Limit:      p.most,
+		Limit:      p.capacity,
 		Remaining:  st.Remaining,
 		RetryAfter: time.Duration(v.RetryAfter),
 		ResetAfter: time.Duration(st.ResetAfter),
@@ -127,117 +127,117 @@ func (p *plan) decision(v algorithm.Verdict, st algorithm.Standing) penstock.Dec
 	}
 }
 
-// A question is a request on its way to a script.
-type question struct {
-	plan   *plan
-	ask    algorithm.Ask
-	once   bool  // whether it has an ID that matters
-	memory int64 // how long a grant under it is remembered, in ticks
+// A compiledRequest is a request on its way to a script.
+type compiledRequest struct {
+	limit     *compiledLimit
+	ask       algorithm.Ask
+	once      bool  // whether it has an ID that matters
+	recordTTL int64 // how long a grant under it is remembered, in ticks
 }
 
 // anyLimit is valid.
 var anyLimit = penstock.PerSecond(1)
 
-// pose writes a request into a call. A grant under an ID is remembered for as long
+// encode writes a request into a call. A grant under an ID is remembered for as long
 // as the limit says, but no longer than the given time.
-func (s *Store) pose(q *question, c *Call, r *penstock.Request, memory time.Duration) error {
-	err := s.name(q, c, r, memory)
+func (s *Store) encode(q *compiledRequest, c *Call, r *penstock.Request, memory time.Duration) error {
+	err := s.encodeKeys(q, c, r, memory)
 	if err == nil {
-		s.poseAgain(q, c)
+		s.encodeArgs(q, c)
 	}
 	return err
 }
 
-// name writes what does not change when a question has to be posed again.
-func (s *Store) name(q *question, c *Call, r *penstock.Request, memory time.Duration) (err error) {
+// encodeKeys writes what does not change when a question has to be posed again.
+func (s *Store) encodeKeys(q *compiledRequest, c *Call, r *penstock.Request, memory time.Duration) (err error) {
 	apart := *r
 	apart.Limit = anyLimit // its own is checked once, when it is planned
 	if err = apart.Validate(); err != nil {
 		return err
 	}
-	if q.plan, err = s.plans.get(r.Limit); err != nil {
+	if q.limit, err = s.limits.get(r.Limit); err != nil {
 		return err
 	}
 	q.ask, q.once = askOf(r), r.ID != "" && r.Cost != 0
-	q.memory = min(q.plan.memory, memory.Milliseconds())
-	state := stateName(s.prefix, r.Key, q.plan.identity)
+	q.recordTTL = min(q.limit.recordTTL, memory.Milliseconds())
+	state := stateKey(s.prefix, r.Key, q.limit.identity)
 	c.Keys = append(c.Keys[:0], state)
-	if c.safe = q.once; q.once {
-		c.Keys = append(c.Keys, recordName(s.prefix, state, r.ID))
+	if c.idempotent = q.once; q.once {
+		c.Keys = append(c.Keys, recordKey(s.prefix, state, r.ID))
 	}
 	return nil
 }
 
-// poseAgain writes all but the keys, which do not change when the server's clock
+// encodeArgs writes all but the keys, which do not change when the server's clock
 // turns out not to be where it was looked for.
-func (s *Store) poseAgain(q *question, c *Call) {
-	p := q.plan
-	c.Reply, c.Err, c.Text, c.refusal = c.Reply[:0], nil, false, nil
-	p.center(here() + s.ahead.Load())
+func (s *Store) encodeArgs(q *compiledRequest, c *Call) {
+	p := q.limit
+	c.Reply, c.Err, c.Text, c.lastErr = c.Reply[:0], nil, false, nil
+	p.centerCalendar(s.nowMillis() + s.clockOffset.Load())
 	switch {
 	case q.once:
-		c.Script = p.once
-		c.own = p.arguments(q.ask, append(c.own[:0], strconv.FormatInt(q.memory, 10), p.unitCost()))
+		c.Script = p.onceScript
+		c.argsBuf = p.appendArgs(q.ask, append(c.argsBuf[:0], strconv.FormatInt(q.recordTTL, 10), p.unitCost()))
 		if q.ask.Cost < 0 {
-			c.own[2] = strconv.FormatInt(p.sent(q.ask), 10)
+			c.argsBuf[2] = strconv.FormatInt(p.scriptCost(q.ask), 10)
 		}
-		c.Args = c.own
+		c.Args = c.argsBuf
 	case q.ask == (algorithm.Ask{Cost: 1}) && p.step != algorithm.AlignedWindowStep:
-		c.Script = p.script
-		c.Args = p.one
+		c.Script = p.takeScript
+		c.Args = p.oneUnitArgs
 	default:
-		c.Script = p.script
-		c.own = p.arguments(q.ask, c.own[:0])
-		c.Args = c.own
+		c.Script = p.takeScript
+		c.argsBuf = p.appendArgs(q.ask, c.argsBuf[:0])
+		c.Args = c.argsBuf
 	}
 }
 
 // unitCost returns what one unit costs the step.
-func (p *plan) unitCost() string {
-	if p.unit == 0 {
+func (p *compiledLimit) unitCost() string {
+	if p.debtUnit == 0 {
 		return "1"
 	}
-	return strconv.FormatInt(p.rate().Interval/p.unit, 10)
+	return strconv.FormatInt(p.rate().Interval/p.debtUnit, 10)
 }
 
-// answer reads the decision from the reply to a question. It is not ok if the
+// decode reads the decision from the reply to a question. It is not ok if the
 // server's clock is elsewhere; then the question has to be posed again.
-func (s *Store) answer(q *question, c *Call) (d penstock.Decision, ok bool, err error) {
+func (s *Store) decode(q *compiledRequest, c *Call) (d penstock.Decision, ok bool, err error) {
 	reply, before := c.Reply, 0
 	if q.once {
 		before = 2
 	}
 	if !q.once {
-		reply = q.plan.unpack(reply, q.ask)
+		reply = q.limit.unpack(reply, q.ask)
 	}
-	if len(reply) != before+q.plan.replyLen() {
-		return d, true, c.unexpected()
+	if len(reply) != before+q.limit.replyLen() {
+		return d, true, c.unexpectedReply()
 	}
-	if now, ok := q.plan.undecided(reply[before:]); ok {
-		s.ahead.Store(now - here())
+	if now, ok := q.limit.missedWindow(reply[before:]); ok {
+		s.clockOffset.Store(now - s.nowMillis())
 		return d, false, nil
 	}
 	if q.once {
-		return q.answerOnce(reply[0], reply[1], reply[before:]), true, nil
+		return q.decodeOnce(reply[0], reply[1], reply[before:]), true, nil
 	}
-	return q.plan.decide(reply, q.ask), true, nil
+	return q.limit.decide(reply, q.ask), true, nil
 }
 
-// unexpected returns the error of a reply that no script of ours gives.
-func (c *Call) unexpected() error {
-	return c.failed(fmt.Errorf("%w: unexpected reply %d", penstock.ErrUnavailable, c.Reply))
+// unexpectedReply returns the error of a reply that no script of ours gives.
+func (c *Call) unexpectedReply() error {
+	return c.wrapError(fmt.Errorf("%w: unexpected reply %d", penstock.ErrUnavailable, c.Reply))
 }
 
-// answerOnce returns the decision on a request with an ID, for which units are
+// decodeOnce returns the decision on a request with an ID, for which units are
 // on record, or were asked back.
-func (q *question) answerOnce(units, acting int64, state []int64) penstock.Decision {
+func (q *compiledRequest) decodeOnce(units, acting int64, state []int64) penstock.Decision {
 	switch {
 	case q.ask.Cost < 0:
-		return q.plan.decide(state, algorithm.Ask{Cost: -units})
+		return q.limit.decide(state, algorithm.Ask{Cost: -units})
 	case units == 0:
-		return q.plan.decide(state, q.ask)
+		return q.limit.decide(state, q.ask)
 	}
-	d := q.plan.decide(state, algorithm.Ask{})
+	d := q.limit.decide(state, algorithm.Ask{})
 	d.Granted = units
 	d.Delay = time.Duration(acting * tick)
 	return d

@@ -9,9 +9,9 @@ import (
 
 // What tests need that others must not have.
 
-// SetWallClock makes this process take another time for that of the day.
-func SetWallClock(ahead time.Duration) {
-	wallClock = func() time.Time { return time.Now().Add(ahead) }
+// SetClock makes the store take the local time to be ahead by so much.
+func (s *Store) SetClock(ahead time.Duration) {
+	s.now = func() time.Time { return time.Now().Add(ahead) }
 }
 
 // Share returns another store that goes through the connections of the first, and
@@ -21,36 +21,36 @@ func (s *Store) Share(o Options) (*Store, error) {
 	return newStore(s.client, opts), err
 }
 
-// Meet connects once more, as a store does before it goes over to the new
+// Connect connects once more, as a store does before it goes over to the new
 // connections, and then does not.
-func (s *Store) Meet(ctx context.Context) error {
-	client, err := s.client.(*builtIn).meet(ctx)
+func (s *Store) Connect(ctx context.Context) error {
+	client, err := s.client.(*rueidisClient).connectAndInspect(ctx)
 	if err == nil {
 		client.Close()
 	}
 	return err
 }
 
-// TakeInCompany decides requests under one limit and for the same cost as if all
+// TakeBatched decides requests under one limit and for the same cost as if all
 // had come at the same time. Contexts may be fewer than requests.
-func (s *Store) TakeInCompany(rs []penstock.Request, ctxs ...context.Context) (ds []penstock.Decision, errs []error) {
+func (s *Store) TakeBatched(rs []penstock.Request, ctxs ...context.Context) (ds []penstock.Decision, errs []error) {
 	ds, errs = make([]penstock.Decision, len(rs)), make([]error, len(rs))
-	c, trips := &coach{}, make([]*trip, len(rs))
+	c, trips := &batch{}, make([]*pendingTake, len(rs))
 	for i := range rs {
-		t := newTrip()
-		trips[i], t.began = t, time.Now()
-		if errs[i] = s.name(&t.question, &t.calls[0], &rs[i], always); errs[i] != nil {
+		t := newPendingTake()
+		trips[i], t.start = t, time.Now()
+		if errs[i] = s.encodeKeys(&t.request, &t.calls[0], &rs[i], always); errs[i] != nil {
 			continue
 		}
-		t.begin(contextOf(i, ctxs))
-		c.trips = append(c.trips, t)
+		t.prepare(contextOf(i, ctxs))
+		c.takes = append(c.takes, t)
 	}
-	if len(c.trips) > 0 {
-		s.drive(c)
+	if len(c.takes) > 0 {
+		s.flush(c)
 	}
 	for i, t := range trips {
 		if errs[i] == nil {
-			ds[i], errs[i] = s.arrive(contextOf(i, ctxs), t)
+			ds[i], errs[i] = s.await(contextOf(i, ctxs), t)
 		}
 	}
 	return ds, errs
@@ -63,18 +63,18 @@ func contextOf(i int, ctxs []context.Context) context.Context {
 	return context.Background()
 }
 
-// Boards reports whether a request gets a seat beside one that came so long before.
-func (s *Store) Boards(r penstock.Request, before time.Duration) (bool, error) {
-	first, second := newTrip(), newTrip()
-	for _, t := range []*trip{first, second} {
-		if err := s.name(&t.question, &t.calls[0], &r, always); err != nil {
+// Joins reports whether a request gets a seat beside one that came so long before.
+func (s *Store) Joins(r penstock.Request, before time.Duration) (bool, error) {
+	first, second := newPendingTake(), newPendingTake()
+	for _, t := range []*pendingTake{first, second} {
+		if err := s.encodeKeys(&t.request, &t.calls[0], &r, always); err != nil {
 			return false, err
 		}
 	}
-	second.began = first.began.Add(before)
-	c, _ := first.board(context.Background())
+	second.start = first.start.Add(before)
+	c, _ := first.join(context.Background())
 	defer c.release()
-	defer first.question.plan.depart(c)
-	seat, _ := second.board(context.Background())
+	defer first.request.limit.seal(c)
+	seat, _ := second.join(context.Background())
 	return seat != nil, nil
 }

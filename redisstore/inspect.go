@@ -10,9 +10,9 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// leastVersion is the oldest major version of Redis that the store is tested
+// minVersion is the oldest major version of Redis that the store is tested
 // with; what speaks its protocol reports one as well.
-const leastVersion = 7
+const minVersion = 7
 
 // inspect looks at what servers say of themselves, and collects what the caller
 // should know.
@@ -20,11 +20,11 @@ func (s *Store) inspect(infos map[string]string) error {
 	var warnings []string
 	for node, text := range infos {
 		info := parseInfo(text)
-		if problem := s.unfit(info); problem != "" {
-			return unfitError(node + ": " + problem)
+		if problem := s.unsupported(info); problem != "" {
+			return unsupportedError(node + ": " + problem)
 		}
 		if info["redis_version"] == "" {
-			s.apart.Store(true) // it may be several, behind a proxy that goes by a script's first key
+			s.batchingOff.Store(true) // it may be several, behind a proxy that goes by a script's first key
 		}
 		warnings = append(warnings, s.warningsOf(node, info)...)
 	}
@@ -33,10 +33,10 @@ func (s *Store) inspect(infos map[string]string) error {
 	return nil
 }
 
-// An unfitError says why a store cannot work on a server.
-type unfitError string
+// An unsupportedError says why a store cannot work on a server.
+type unsupportedError string
 
-func (e unfitError) Error() string { return string(e) }
+func (e unsupportedError) Error() string { return string(e) }
 
 // RunIDs returns the run of every server that decides, by its address: a text that
 // is another whenever the server is started. A server that does not tell is left
@@ -55,12 +55,12 @@ func (s *Store) RunIDs(ctx context.Context) (map[string]string, error) {
 	return runs, nil
 }
 
-// unfit returns why a store cannot work on a node, if that is so.
-func (s *Store) unfit(info map[string]string) string {
+// unsupported returns why a store cannot work on a node, if that is so.
+func (s *Store) unsupported(info map[string]string) string {
 	version := info["redis_version"]
 	major, _, _ := strings.Cut(version, ".")
-	if n, err := strconv.Atoi(major); err == nil && n < leastVersion {
-		return fmt.Sprintf("version %s: want %d or later", version, leastVersion)
+	if n, err := strconv.Atoi(major); err == nil && n < minVersion {
+		return fmt.Sprintf("version %s: want %d or later", version, minVersion)
 	}
 	if info["cluster_enabled"] == "1" && !s.client.Sharded() {
 		return "is a node of a Cluster: want a URL that begins with redis-cluster://"
@@ -80,7 +80,7 @@ func (s *Store) warningsOf(node string, info map[string]string) (warnings []stri
 		warn("is a replica, which refuses whatever would change something")
 	}
 	if info["redis_version"] == "" {
-		warn("does not say in INFO which version it is and what it evicts; want %d or later, and noeviction", leastVersion)
+		warn("does not say in INFO which version it is and what it evicts; want %d or later, and noeviction", minVersion)
 	}
 	return warnings
 }

@@ -43,9 +43,9 @@ func identify(l penstock.Limit) string {
 	return hash(text)[:identityLen]
 }
 
-// stateName returns the name of a key's state under a limit.
-func stateName(prefix, key, identity string) string {
-	tag := ownTag(key)
+// stateKey returns the name of a key's state under a limit.
+func stateKey(prefix, key, identity string) string {
+	tag := hashTag(key)
 	switch {
 	case len(key) <= maxKeyLen && tag != "":
 		return prefix + "." + key + identity
@@ -59,19 +59,19 @@ func stateName(prefix, key, identity string) string {
 	return prefix + "#{" + tag + "}" + hash(key) + identity
 }
 
-// recordName returns the name of the record of a grant, beside the state that it
+// recordKey returns the name of the record of a grant, beside the state that it
 // is about.
-func recordName(prefix, state, id string) string {
+func recordKey(prefix, state, id string) string {
 	record := hash(fmt.Sprintf("%d %s%s", len(state), state, id))
-	return prefix + "!{" + ownTag(state) + "}" + record[:recordLen]
+	return prefix + "!{" + hashTag(state) + "}" + record[:recordLen]
 }
 
 // recordLen is how many characters tell records apart: 132 bits.
 const recordLen = 22
 
-// ownTag returns the part of a name by which a Cluster finds its slot, if that
+// hashTag returns the part of a name by which a Cluster finds its slot, if that
 // is not all of it.
-func ownTag(name string) string {
+func hashTag(name string) string {
 	_, rest, ok := strings.Cut(name, "{")
 	if !ok {
 		return ""
@@ -94,7 +94,7 @@ const slots = 16384
 // slotOf returns the slot of a name, which has a tag.
 func slotOf(name string) uint16 {
 	crc := uint16(0)
-	for _, b := range []byte(ownTag(name)) {
+	for _, b := range []byte(hashTag(name)) {
 		crc ^= uint16(b) << 8
 		for range 8 {
 			if crc&0x8000 != 0 {

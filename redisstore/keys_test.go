@@ -12,7 +12,7 @@ import (
 
 func TestNamesAreShort(t *testing.T) {
 	key := "twenty-bytes-of-name"
-	name := stateName(defaultPrefix, key, identify(penstock.PerSecond(10)))
+	name := stateKey(defaultPrefix, key, identify(penstock.PerSecond(10)))
 	if got := len(name) - len(key); got > 8 {
 		t.Errorf("%q adds %d bytes to %q, want at most 8", name, got, key)
 	}
@@ -35,9 +35,9 @@ func TestNamesAreInjective(t *testing.T) {
 	for key := range keys {
 		for _, prefix := range []string{"p", "pp"} {
 			for _, identity := range identities {
-				name := stateName(prefix, key, identity)
+				name := stateKey(prefix, key, identity)
 				checkOwner(t, owner, name, [2]string{prefix + "/" + identity, key})
-				checkOwner(t, owner, recordName(prefix, name, "id"), [2]string{prefix + "/" + identity + "/id", key})
+				checkOwner(t, owner, recordKey(prefix, name, "id"), [2]string{prefix + "/" + identity + "/id", key})
 			}
 		}
 	}
@@ -56,17 +56,17 @@ func checkOwner(t *testing.T, owner map[string][2]string, name string, who [2]st
 func TestNamesShareASlot(t *testing.T) {
 	long := strings.Repeat("long", 100)
 	for _, key := range []string{"user:42", "}", "}x", "a}b", "a{}b", "{", "a{b}c", "{x}", long, "{x}" + long, "{" + long + "}", "}" + long} {
-		one, two := stateName("p", key, "aaaaa"), stateName("p", key, "bbbbb")
-		if slotOf(one) != slotOf(two) || slotOf(one) != slotOf(recordName("p", one, "id")) {
+		one, two := stateKey("p", key, "aaaaa"), stateKey("p", key, "bbbbb")
+		if slotOf(one) != slotOf(two) || slotOf(one) != slotOf(recordKey("p", one, "id")) {
 			t.Errorf("key %.20q: slots %d and %d, record %d, want one slot",
-				key, slotOf(one), slotOf(two), slotOf(recordName("p", one, "id")))
+				key, slotOf(one), slotOf(two), slotOf(recordKey("p", one, "id")))
 		}
-		if ownTag(one) == "" {
+		if hashTag(one) == "" {
 			t.Errorf("key %.20q: name %.40q has no tag", key, one)
 		}
 	}
 	for _, pair := range [][2]string{{"a{x}", "b{x}c"}, {"{x}", "{x}" + long}, {"{" + long + "}a", "{" + long + "}b"}} {
-		one, two := stateName("p", pair[0], "aaaaa"), stateName("p", pair[1], "aaaaa")
+		one, two := stateKey("p", pair[0], "aaaaa"), stateKey("p", pair[1], "aaaaa")
 		if slotOf(one) != slotOf(two) {
 			t.Errorf("keys %.20q and %.20q: slots %d and %d, want one slot", pair[0], pair[1], slotOf(one), slotOf(two))
 		}
@@ -108,20 +108,20 @@ func TestIdentities(t *testing.T) {
 
 // Two limits that have one identity by accident are found out.
 func TestSameIdentityByAccident(t *testing.T) {
-	var c plans
+	var c limitCache
 	first, err := c.get(penstock.PerSecond(1))
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := newPlan(penstock.PerSecond(2))
+	second, err := compileLimit(penstock.PerSecond(2))
 	if err != nil {
 		t.Fatal(err)
 	}
 	second.identity = first.identity
-	if err := c.own(second); err == nil || !strings.Contains(err.Error(), "another name") {
+	if err := c.claimIdentity(second); err == nil || !strings.Contains(err.Error(), "another name") {
 		t.Errorf("a second limit of identity %s: got error %v, want one that asks for another name", first.identity, err)
 	}
-	if err := c.own(first); err != nil {
+	if err := c.claimIdentity(first); err != nil {
 		t.Errorf("the first limit of identity %s again: %v", first.identity, err)
 	}
 }

@@ -20,19 +20,19 @@ const tick = int64(time.Millisecond)
 // fourteen digits.
 const maxCount = 99_999_999_999_999
 
-// A plan is a limit made ready for Redis: checked, and with its arithmetic and
+// A compiledLimit is a limit made ready for Redis: checked, and with its arithmetic and
 // the arguments of its script worked out.
-type plan struct {
-	limit    penstock.Limit // as it was given
-	normal   penstock.Limit
-	step     algorithm.Step
-	script   *Script
-	once     *Script
-	many     *Script
-	identity string
-	most     int64    // that could be granted at once
-	memory   int64    // how long a grant under an ID is remembered, in ticks
-	one      []string // the arguments of a take of one unit
+type compiledLimit struct {
+	limit       penstock.Limit // as it was given
+	normal      penstock.Limit
+	step        algorithm.Step
+	takeScript  *Script
+	onceScript  *Script
+	batchScript *Script
+	identity    string
+	capacity    int64    // that could be granted at once
+	recordTTL   int64    // how long a grant under an ID is remembered, in ticks
+	oneUnitArgs []string // the arguments of a take of one unit
 
 	// One of these is in use, by limit.Algorithm.
 	token   algorithm.TokenBucket
@@ -40,30 +40,30 @@ type plan struct {
 	fixed   algorithm.FixedWindow
 	sliding algorithm.SlidingWindow
 
-	unit   int64    // of a bucket's debt, in nanoseconds
-	period int64    // of windows, in ticks
-	shape  []string // the script's arguments behind the cost
-	spans  atomic.Pointer[spans]
+	debtUnit  int64    // of a bucket's debt, in nanoseconds
+	period    int64    // of windows, in ticks
+	limitArgs []string // the script's arguments behind the cost
+	calendar  atomic.Pointer[calendarWindows]
 
-	seats    int // in a coach
-	boarding sync.Mutex
-	waiting  *coach       // that others may board; or nil
-	riding   atomic.Int64 // trips under way
+	maxBatch  int // in a coach
+	batchMu   sync.Mutex
+	openBatch *batch       // that others may board; or nil
+	inFlight  atomic.Int64 // trips under way
 }
 
-func newPlan(l penstock.Limit) (*plan, error) {
+func compileLimit(l penstock.Limit) (*compiledLimit, error) {
 	if err := l.Validate(); err != nil {
 		return nil, err
 	}
 	n := l.Normal()
-	p := &plan{
-		limit:    l,
-		normal:   n,
-		identity: identify(l),
-		most:     n.Count,
-		memory:   algorithm.RoundUp(int64(min(n.Period, 24*time.Hour)), tick) / tick,
-		period:   algorithm.RoundUp(int64(n.Period), tick) / tick,
-		seats:    seatsFor(&n),
+	p := &compiledLimit{
+		limit:     l,
+		normal:    n,
+		identity:  identify(l),
+		capacity:  n.Count,
+		recordTTL: algorithm.RoundUp(int64(min(n.Period, 24*time.Hour)), tick) / tick,
+		period:    algorithm.RoundUp(int64(n.Period), tick) / tick,
+		maxBatch:  maxBatchFor(&n),
 	}
 	if n.Algorithm > penstock.LeakyBucket && n.Count > maxCount {
 		return nil, &penstock.FieldError{
@@ -72,13 +72,13 @@ func newPlan(l penstock.Limit) (*plan, error) {
 		}
 	}
 	p.prepare()
-	p.script, p.once, p.many = stepScripts[p.step], onceScripts[p.step], manyScripts[p.step]
-	p.one = p.arguments(algorithm.Ask{Cost: 1}, nil)
+	p.takeScript, p.onceScript, p.batchScript = takeScripts[p.step], onceScripts[p.step], batchScripts[p.step]
+	p.oneUnitArgs = p.appendArgs(algorithm.Ask{Cost: 1}, nil)
 	return p, nil
 }
 
 // prepare works out the arithmetic, and what the script is told of the limit.
-func (p *plan) prepare() {
+func (p *compiledLimit) prepare() {
 	n := p.normal
 	switch n.Algorithm {
 	case penstock.TokenBucket:
@@ -92,36 +92,36 @@ func (p *plan) prepare() {
 	case penstock.FixedWindow:
 		p.step = algorithm.FixedWindowStep
 		p.fixed = algorithm.FixedWindow{Count: n.Count, Tick: tick}
-		p.shape = texts(n.Count, p.period)
+		p.limitArgs = formatInts(n.Count, p.period)
 		if n.Align != penstock.AlignFirst {
 			p.step = algorithm.AlignedWindowStep
-			p.shape = texts(n.Count, p.period, algorithm.RoundDown(int64(n.Offset), tick)/tick)
+			p.limitArgs = formatInts(n.Count, p.period, algorithm.RoundDown(int64(n.Offset), tick)/tick)
 		}
 	case penstock.SlidingWindow:
 		p.step = algorithm.SlidingWindowStep
 		p.sliding = algorithm.SlidingWindow{Count: n.Count, Period: p.period * tick, Tick: tick}
-		p.shape = texts(n.Count, p.period)
+		p.limitArgs = formatInts(n.Count, p.period)
 	case penstock.RollingWindow:
 		p.step = algorithm.RollingWindowStep
 		w := algorithm.NewRollingWindow(n.Count, int64(n.Period), int64(n.Buckets), tick)
-		p.shape = texts(n.Count, w.Length/tick, w.Buckets)
+		p.limitArgs = formatInts(n.Count, w.Length/tick, w.Buckets)
 	case penstock.SlidingLog:
 		p.step = algorithm.SlidingLogStep
-		p.shape = texts(n.Count, p.period)
+		p.limitArgs = formatInts(n.Count, p.period)
 	}
 }
 
 // prepareBucket works out a bucket's unit.
-func (p *plan) prepareBucket(r *algorithm.Rate) {
-	p.most = r.Burst
-	p.unit = 1
+func (p *compiledLimit) prepareBucket(r *algorithm.Rate) {
+	p.capacity = r.Burst
+	p.debtUnit = 1
 	if 2*r.Capacity() >= 1<<53 { // see algorithm.Interval
-		p.unit = 1000
+		p.debtUnit = 1000
 	}
-	p.shape = texts(r.Capacity() / p.unit)
+	p.limitArgs = formatInts(r.Capacity() / p.debtUnit)
 }
 
-func texts(numbers ...int64) []string {
+func formatInts(numbers ...int64) []string {
 	list := make([]string, len(numbers))
 	for i, n := range numbers {
 		list[i] = strconv.FormatInt(n, 10)
@@ -129,67 +129,67 @@ func texts(numbers ...int64) []string {
 	return list
 }
 
-// arguments appends what the script is told of an ask.
-func (p *plan) arguments(ask algorithm.Ask, args []string) []string {
+// appendArgs appends what the script is told of an ask.
+func (p *compiledLimit) appendArgs(ask algorithm.Ask, args []string) []string {
 	switch p.step {
 	case algorithm.TokenBucketStep, algorithm.LeakyBucketStep:
-		return p.bucketArguments(ask, args)
+		return p.appendBucketArgs(ask, args)
 	case algorithm.AlignedWindowStep:
-		return p.alignedArguments(ask, args)
+		return p.appendAlignedArgs(ask, args)
 	}
-	args = append(args, strconv.FormatInt(p.sent(ask), 10))
-	args = append(args, p.shape...)
+	args = append(args, strconv.FormatInt(p.scriptCost(ask), 10))
+	args = append(args, p.limitArgs...)
 	if ask.AtMost {
 		args = append(args, "1")
 	}
 	return args
 }
 
-// sent returns the cost that the script is told. A cost that can never fit is
+// scriptCost returns the cost that the script is told. A cost that can never fit is
 // sent as a look, and no number is larger than a script can count.
-func (p *plan) sent(ask algorithm.Ask) int64 {
+func (p *compiledLimit) scriptCost(ask algorithm.Ask) int64 {
 	switch {
 	case ask.Cost < 0:
 		return max(ask.Cost, -maxCount)
 	case ask.AtMost:
-		return min(ask.Cost, p.most)
-	case ask.Cost > p.most:
+		return min(ask.Cost, p.capacity)
+	case ask.Cost > p.capacity:
 		return 0
 	}
 	return ask.Cost
 }
 
-// never reports whether an ask can never be granted.
-func (p *plan) never(ask algorithm.Ask) bool {
-	return ask.Cost > p.most && (!ask.AtMost || p.most == 0)
+// neverFits reports whether an ask can never be granted.
+func (p *compiledLimit) neverFits(ask algorithm.Ask) bool {
+	return ask.Cost > p.capacity && (!ask.AtMost || p.capacity == 0)
 }
 
-func (p *plan) rate() *algorithm.Rate {
+func (p *compiledLimit) rate() *algorithm.Rate {
 	if p.step == algorithm.LeakyBucketStep {
 		return &p.leaky.Rate
 	}
 	return &p.token.Rate
 }
 
-// bucketArguments appends a charge in units of debt. What a plain take does not
+// appendBucketArgs appends a charge in units of debt. What a plain take does not
 // need is left out.
-func (p *plan) bucketArguments(ask algorithm.Ask, args []string) []string {
+func (p *compiledLimit) appendBucketArgs(ask algorithm.Ask, args []string) []string {
 	r := p.rate()
-	cost := p.sent(ask)
+	cost := p.scriptCost(ask)
 	if cost < 0 {
 		reach := algorithm.TokenBucket{Rate: *r}
 		cost = max(cost, -(r.Capacity()+reach.Reach())/r.Interval-1)
 	}
-	args = append(args, strconv.FormatInt(cost*r.Interval/p.unit, 10))
-	args = append(args, p.shape...)
-	if !ask.AtMost && ask.MaxDelay == 0 && p.unit == 1 {
+	args = append(args, strconv.FormatInt(cost*r.Interval/p.debtUnit, 10))
+	args = append(args, p.limitArgs...)
+	if !ask.AtMost && ask.MaxDelay == 0 && p.debtUnit == 1 {
 		return args
 	}
 	bound, interval, mark := p.bound(ask), "", ""
 	if ask.AtMost {
-		interval = strconv.FormatInt(r.Interval/p.unit, 10)
+		interval = strconv.FormatInt(r.Interval/p.debtUnit, 10)
 	}
-	if p.unit != 1 {
+	if p.debtUnit != 1 {
 		mark = "u"
 	}
 	return append(args, bound, interval, mark)
@@ -197,87 +197,87 @@ func (p *plan) bucketArguments(ask algorithm.Ask, args []string) []string {
 
 // bound returns how far the debt of a token bucket may grow, or above which debt
 // a leaky bucket's delay is too long.
-func (p *plan) bound(ask algorithm.Ask) string {
+func (p *compiledLimit) bound(ask algorithm.Ask) string {
 	if ask.MaxDelay == 0 {
 		return ""
 	}
 	delay := algorithm.RoundDown(ask.MaxDelay, tick)
 	if p.step == algorithm.LeakyBucketStep {
-		return strconv.FormatInt(min(delay, p.leaky.Capacity())/p.unit, 10)
+		return strconv.FormatInt(min(delay, p.leaky.Capacity())/p.debtUnit, 10)
 	}
-	return strconv.FormatInt((p.token.Capacity()+min(delay, p.token.Reach()))/p.unit, 10)
+	return strconv.FormatInt((p.token.Capacity()+min(delay, p.token.Reach()))/p.debtUnit, 10)
 }
 
-// extraLives are how much longer than its window a key may live, in thousandths of
+// extraTTLs are how much longer than its window a key may live, in thousandths of
 // the window: few keys share one, and none depends on when in the window the key was
 // written last.
-var extraLives = func() (thousandths [101]string) {
+var extraTTLs = func() (thousandths [101]string) {
 	for i := range thousandths {
 		thousandths[i] = strconv.Itoa(i)
 	}
 	return thousandths
 }()
 
-func (p *plan) alignedArguments(ask algorithm.Ask, args []string) []string {
+func (p *compiledLimit) appendAlignedArgs(ask algorithm.Ask, args []string) []string {
 	atMost := ""
 	if ask.AtMost {
 		atMost = "1"
 	}
-	extra := extraLives[rand.IntN(len(extraLives))] //nolint:gosec // it only spreads expiries
-	cost := strconv.FormatInt(p.sent(ask), 10)
+	extra := extraTTLs[rand.IntN(len(extraTTLs))] //nolint:gosec // it only spreads expiries
+	cost := strconv.FormatInt(p.scriptCost(ask), 10)
 	if ask.Cost == algorithm.Forget {
 		cost = "all" // also what a clock could step back to
 	}
-	args = append(args, cost, p.shape[0], atMost, extra)
+	args = append(args, cost, p.limitArgs[0], atMost, extra)
 	if p.normal.Align == penstock.AlignClock {
-		return append(args, p.shape[1], p.shape[2])
+		return append(args, p.limitArgs[1], p.limitArgs[2])
 	}
 	args = append(args, "")
-	if s := p.spans.Load(); s != nil {
+	if s := p.calendar.Load(); s != nil {
 		args = append(args, s.texts...)
 	}
 	return args
 }
 
-// spans are the instants at which windows of a calendar begin, around now.
-type spans struct {
+// calendarWindows are the instants at which windows of a calendar begin, around now.
+type calendarWindows struct {
 	starts []int64 // in ticks
 	texts  []string
 }
 
-// around returns the windows around an instant, in ticks: the one before it, its
+// windowsAround returns the windows around an instant, in ticks: the one before it, its
 // own, and the one after.
-func (p *plan) around(now int64) *spans {
+func (p *compiledLimit) windowsAround(now int64) *calendarWindows {
 	start, end := p.normal.Window(time.UnixMilli(now))
 	before, _ := p.normal.Window(start.Add(-1))
 	_, after := p.normal.Window(end)
-	s := &spans{}
+	s := &calendarWindows{}
 	for _, t := range []time.Time{before, start, end, after} {
 		s.starts = append(s.starts, algorithm.RoundDown(t.UnixNano(), tick)/tick)
 	}
-	s.texts = texts(s.starts...)
+	s.texts = formatInts(s.starts...)
 	return s
 }
 
-// center makes the calendar's windows those around now, unless they are already.
-func (p *plan) center(now int64) {
+// centerCalendar makes the calendar's windows those around now, unless they are already.
+func (p *compiledLimit) centerCalendar(now int64) {
 	if p.normal.Align <= penstock.AlignClock {
 		return
 	}
-	if s := p.spans.Load(); s == nil || now < s.starts[1] || now >= s.starts[2] {
-		p.spans.Store(p.around(now))
+	if s := p.calendar.Load(); s == nil || now < s.starts[1] || now >= s.starts[2] {
+		p.calendar.Store(p.windowsAround(now))
 	}
 }
 
 // window returns the fixed window around now, in ticks.
-func (p *plan) window(now int64) algorithm.Window {
+func (p *compiledLimit) window(now int64) algorithm.Window {
 	if p.normal.Align == penstock.AlignClock {
 		offset := algorithm.RoundDown(int64(p.normal.Offset), tick)
 		return algorithm.Aligned(now*tick, p.period*tick, offset)
 	}
-	s := p.spans.Load()
+	s := p.calendar.Load()
 	if s == nil || now < s.starts[0] || now >= s.starts[3] {
-		s = p.around(now)
+		s = p.windowsAround(now)
 	}
 	i := 0
 	for now >= s.starts[i+1] && i+2 < len(s.starts) { // no calendar reaches to the end of all numbers
@@ -286,12 +286,12 @@ func (p *plan) window(now int64) algorithm.Window {
 	return algorithm.Window{End: s.starts[i+1] * tick, Length: (s.starts[i+1] - s.starts[i]) * tick}
 }
 
-// plans keeps plans for the limits that are asked about, and knows which limit
+// limitCache keeps plans for the limits that are asked about, and knows which limit
 // has which identity.
-type plans struct {
-	slots [1024]atomic.Pointer[plan]
-	owner sync.Map // identity → the limit's identity in full
-	known atomic.Int64
+type limitCache struct {
+	slots  [1024]atomic.Pointer[compiledLimit]
+	owners sync.Map // identity → the limit's identity in full
+	known  atomic.Int64
 }
 
 // maxKnown is how many identities are remembered, to notice when two limits
@@ -300,14 +300,14 @@ const maxKnown = 1 << 14
 
 var seed = maphash.MakeSeed()
 
-func (c *plans) get(l penstock.Limit) (*plan, error) {
+func (c *limitCache) get(l penstock.Limit) (*compiledLimit, error) {
 	slot := &c.slots[mix(&l)%uint64(len(c.slots))]
 	if p := slot.Load(); p != nil && p.limit == l {
 		return p, nil
 	}
-	p, err := newPlan(l)
+	p, err := compileLimit(l)
 	if err == nil {
-		err = c.own(p)
+		err = c.claimIdentity(p)
 	}
 	if err != nil {
 		return nil, err
@@ -332,13 +332,13 @@ func mix(l *penstock.Limit) uint64 {
 	return h >> 32
 }
 
-// own returns an error if another limit has the same identity by accident.
-func (c *plans) own(p *plan) error {
+// claimIdentity returns an error if another limit has the same identity by accident.
+func (c *limitCache) claimIdentity(p *compiledLimit) error {
 	if c.known.Load() >= maxKnown {
 		return nil
 	}
 	full := p.limit.Identity()
-	owner, known := c.owner.LoadOrStore(p.identity, full)
+	owner, known := c.owners.LoadOrStore(p.identity, full)
 	if !known {
 		c.known.Add(1)
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// owners says which node of a Cluster is asked about a slot, for the texts of
+// slotMap says which node of a Cluster is asked about a slot, for the texts of
 // errors; the client knows, but does not tell.
-type owners struct {
+type slotMap struct {
 	mu     sync.Mutex
 	ranges []slotRange
 	loaded time.Time
@@ -24,15 +24,15 @@ type slotRange struct {
 	address     string
 }
 
-// ownersLife is how long what is known is good enough for a text.
-const ownersLife = time.Second
+// slotMapTTL is how long what is known is good enough for a text.
+const slotMapTTL = time.Second
 
-// name returns what to call the node of a slot. It does not wait: what it learns
+// describe returns what to call the node of a slot. It does not wait: what it learns
 // is for the next error.
-func (o *owners) name(client rueidis.Client, slot uint16) string {
+func (o *slotMap) describe(client rueidis.Client, slot uint16) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if time.Since(o.loaded) > ownersLife {
+	if time.Since(o.loaded) > slotMapTTL {
 		o.loaded = time.Now()
 		go o.load(context.Background(), client)
 	}
@@ -45,8 +45,8 @@ func (o *owners) name(client rueidis.Client, slot uint16) string {
 }
 
 // load asks a node who owns what. If that fails, what was known stays.
-func (o *owners) load(ctx context.Context, client rueidis.Client) {
-	ctx, cancel := context.WithTimeout(ctx, ownersLife)
+func (o *slotMap) load(ctx context.Context, client rueidis.Client) {
+	ctx, cancel := context.WithTimeout(ctx, slotMapTTL)
 	defer cancel()
 	list, err := client.Do(ctx, client.B().ClusterSlots().Build()).ToArray()
 	if err != nil {

@@ -60,13 +60,13 @@ func work() error {
 	if err != nil {
 		return err
 	}
-	redisstore.SetWallClock(ahead)
 	store, err := redisstore.Open(context.Background(), os.Getenv(workerURL),
 		&redisstore.Options{Prefix: os.Getenv(workerPrefix), Timeout: generous})
 	if err != nil {
 		return err
 	}
 	defer store.Close()
+	store.SetClock(ahead)
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {
 		var e errand

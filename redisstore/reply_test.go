@@ -47,7 +47,7 @@ func FuzzReplies(f *testing.F) {
 		for len(text) >= 8 && len(reply) < 10 {
 			reply, text = append(reply, int64(binary.BigEndian.Uint64(text))), text[8:]
 		}
-		s := &Store{prefix: "p", timeout: time.Second}
+		s := &Store{prefix: "p", timeout: time.Second, now: time.Now}
 		for _, l := range limits {
 			for _, r := range []penstock.Request{
 				{Cost: 1},
@@ -61,13 +61,13 @@ func FuzzReplies(f *testing.F) {
 				{Cost: 2, MaxDelay: time.Hour},
 			} {
 				r.Key, r.Limit = "k", l
-				var q question
+				var q compiledRequest
 				var c Call
-				if err := s.pose(&q, &c, &r, always); err != nil {
+				if err := s.encode(&q, &c, &r, always); err != nil {
 					t.Fatal(err)
 				}
 				c.Reply = append(c.Reply, reply...)
-				if _, ok, err := s.answer(&q, &c); err != nil && !ok {
+				if _, ok, err := s.decode(&q, &c); err != nil && !ok {
 					t.Errorf("%s: an answer that is an error, and is to be asked for again: %v", l, err)
 				}
 			}

@@ -12,21 +12,21 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// refusals are the words with which Redis says that it has done nothing, and
+// rejectionCodes are the words with which Redis says that it has done nothing, and
 // that asking again may help. BUSY and NOREPLICAS come before a script's first
 // write, and a script that was refused that has written nothing.
-var refusals = []string{
+var rejectionCodes = []string{
 	"NOSCRIPT", "MOVED", "ASK", "TRYAGAIN", "READONLY", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "NOREPLICAS",
 }
 
 // errNotSent means that a call never left this process.
 var errNotSent = errors.New("not sent")
 
-// refused returns such a word, or nothing. After any other error it is not known
+// rejectionCode returns such a word, or nothing. After any other error it is not known
 // whether the call was carried out.
-func refused(err error) string {
+func rejectionCode(err error) string {
 	word, _, _ := strings.Cut(err.Error(), " ")
-	for _, w := range refusals {
+	for _, w := range rejectionCodes {
 		if word == w {
 			return w
 		}
@@ -39,47 +39,47 @@ func refused(err error) string {
 
 // The pause before a call is repeated doubles from one to the other.
 const (
-	firstPause = time.Millisecond
-	lastPause  = 16 * time.Millisecond
+	minRetryPause = time.Millisecond
+	maxRetryPause = 16 * time.Millisecond
 )
 
-// travel makes calls, and repeats those that may be, until the deadline.
-func (s *Store) travel(d *deadline, calls []Call) {
-	place, err := s.enter(d)
+// roundTrip makes calls, and repeats those that may be, until the deadline.
+func (s *Store) roundTrip(d *deadline, calls []Call) {
+	place, err := s.acquire(d)
 	if err != nil {
 		for i := range calls {
 			calls[i].Err = err
 		}
 		return
 	}
-	s.pass(d, place, calls)
+	s.attempt(d, place, calls)
 }
 
-// pass makes calls of those who have been let in, and lets others in after them.
-func (s *Store) pass(d *deadline, place bool, calls []Call) {
+// attempt makes calls of those who have been let in, and lets others in after them.
+func (s *Store) attempt(d *deadline, place bool, calls []Call) {
 	s.client.Do(d, calls)
-	for pause := firstPause; anyAgain(calls) && s.wait(d, calls, pause); pause = min(2*pause, lastPause) {
-		s.repeat(d, calls)
+	for pause := minRetryPause; anyRetryable(calls) && s.pause(d, calls, pause); pause = min(2*pause, maxRetryPause) {
+		s.retry(d, calls)
 	}
 	switch {
 	case anyAnswered(calls):
-		s.gate.leave(place)
-		s.gate.reopen()
+		s.inflight.release(place)
+		s.inflight.releaseAbandoned()
 	case d.Err() != nil:
-		s.gate.abandon(place)
+		s.inflight.abandon(place)
 	default:
-		s.gate.leave(place)
+		s.inflight.release(place)
 	}
 }
 
-// enter waits for a place among the trips under way. Who comes too late is not
+// acquire waits for a place among the trips under way. Who comes too late is not
 // let in: a caller who has gone away must not be charged.
-func (s *Store) enter(d *deadline) (place bool, err error) {
+func (s *Store) acquire(d *deadline) (place bool, err error) {
 	if err = d.Context.Err(); err != nil {
 		return false, err
 	}
-	if place, err = s.gate.enter(d); err != nil {
-		err = fmt.Errorf("%w: %w", errCrowded, err)
+	if place, err = s.inflight.acquire(d); err != nil {
+		err = fmt.Errorf("%w: %w", errTooManyCalls, err)
 	}
 	return place, err
 }
@@ -94,25 +94,25 @@ func anyAnswered(calls []Call) bool {
 	return false
 }
 
-var errCrowded = errors.New("as many calls under way as there may be")
+var errTooManyCalls = errors.New("as many calls under way as there may be")
 
-// anyAgain reports whether a call may be repeated.
-func anyAgain(calls []Call) bool {
+// anyRetryable reports whether a call may be repeated.
+func anyRetryable(calls []Call) bool {
 	for i := range calls {
-		if calls[i].again() {
+		if calls[i].retryable() {
 			return true
 		}
 	}
 	return false
 }
 
-// again reports whether a call may be repeated: because it was not carried out,
+// retryable reports whether a call may be repeated: because it was not carried out,
 // or because its ID makes sure that it is charged once.
-func (c *Call) again() bool {
+func (c *Call) retryable() bool {
 	if c.Err == nil || errors.Is(c.Err, errClosed) {
 		return false
 	}
-	return refused(c.Err) != "" || c.safe && !isReply(c.Err)
+	return rejectionCode(c.Err) != "" || c.idempotent && !isReply(c.Err)
 }
 
 // isReply reports whether an error is Redis's own answer; those begin with a
@@ -122,11 +122,11 @@ func isReply(err error) bool {
 	return !errors.Is(err, io.EOF) && word != "" && strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
 }
 
-// wait pauses before calls are repeated. A script that the node does not know is
+// pause pauses before calls are repeated. A script that the node does not know is
 // sent to it at once.
-func (s *Store) wait(ctx context.Context, calls []Call, pause time.Duration) bool {
+func (s *Store) pause(ctx context.Context, calls []Call, pause time.Duration) bool {
 	for i := range calls {
-		if c := &calls[i]; c.again() && refused(c.Err) == "NOSCRIPT" && !c.Text {
+		if c := &calls[i]; c.retryable() && rejectionCode(c.Err) == "NOSCRIPT" && !c.Text {
 			c.Text = true
 			pause = 0
 		}
@@ -144,19 +144,19 @@ func (s *Store) wait(ctx context.Context, calls []Call, pause time.Duration) boo
 	}
 }
 
-// repeat makes those calls again that may be.
-func (s *Store) repeat(d *deadline, calls []Call) {
+// retry makes those calls again that may be.
+func (s *Store) retry(d *deadline, calls []Call) {
 	var some []Call
 	var places []int
 	for i := range calls {
-		if calls[i].again() {
+		if calls[i].retryable() {
 			some, places = append(some, calls[i]), append(places, i)
 		}
 	}
 	for i := range some {
-		some[i].refusal, some[i].Err, some[i].Reply = some[i].Err, nil, some[i].Reply[:0]
+		some[i].lastErr, some[i].Err, some[i].Reply = some[i].Err, nil, some[i].Reply[:0]
 	}
-	d.asked = time.Now()
+	d.sentAt = time.Now()
 	s.client.Do(d, some)
 	for i, place := range places {
 		calls[place] = some[i]
@@ -167,24 +167,24 @@ func (s *Store) repeat(d *deadline, calls []Call) {
 // away is the caller's to know, and no fault of Redis.
 func (s *Store) callError(d *deadline, c *Call) error {
 	err, before := c.Err, ""
-	if c.refusal != nil {
-		before = ", after " + c.refusal.Error()
+	if c.lastErr != nil {
+		before = ", after " + c.lastErr.Error()
 	}
 	switch gone := d.Context.Err(); {
-	case gone != nil && isReply(err) && refused(err) != "":
-		return c.failed(fmt.Errorf("%w, after %w", gone, err))
+	case gone != nil && isReply(err) && rejectionCode(err) != "":
+		return c.wrapError(fmt.Errorf("%w, after %w", gone, err))
 	case gone != nil && !isReply(err):
-		return c.failed(fmt.Errorf("%w%s", gone, before))
+		return c.wrapError(fmt.Errorf("%w%s", gone, before))
 	case errors.Is(err, context.DeadlineExceeded):
 		err = fmt.Errorf("no answer within %v: %w%s", s.timeout, err, before)
 	case isForeign(err):
 		err = &penstock.KeyError{Key: c.Keys[0], Err: fmt.Errorf("key %q holds a value that no limit wrote: %w", c.Keys, err)}
 	}
-	return c.failed(fmt.Errorf("%w: %w", penstock.ErrUnavailable, err))
+	return c.wrapError(fmt.Errorf("%w: %w", penstock.ErrUnavailable, err))
 }
 
-// failed says which operation it was, and where.
-func (c *Call) failed(err error) error {
+// wrapError says which operation it was, and where.
+func (c *Call) wrapError(err error) error {
 	where := ""
 	if c.Node != "" {
 		where = " on " + c.Node

@@ -25,16 +25,16 @@ var stepNames = map[algorithm.Step]string{
 }
 
 var (
-	stepScripts = map[algorithm.Step]*Script{}
-	onceScripts = map[algorithm.Step]*Script{}
-	manyScripts = map[algorithm.Step]*Script{}
+	takeScripts  = map[algorithm.Step]*Script{}
+	onceScripts  = map[algorithm.Step]*Script{}
+	batchScripts = map[algorithm.Step]*Script{}
 )
 
 func init() {
 	for _, s := range steps {
-		stepScripts[s] = newScript("take "+stepNames[s], s.Script())
+		takeScripts[s] = newScript("take "+stepNames[s], s.Script())
 		onceScripts[s] = newScript("take "+stepNames[s]+" once", s.OnceScript())
-		manyScripts[s] = newScript("take "+stepNames[s], s.ManyScript())
+		batchScripts[s] = newScript("take "+stepNames[s], s.ManyScript())
 	}
 }
 

@@ -21,7 +21,7 @@ func (s *Store) ShardOf(key string) int {
 	if key == "" || !s.client.Sharded() {
 		return 0
 	}
-	return int(slotOf(stateName("", key, ""))) / slotsPerShard
+	return int(slotOf(stateKey("", key, ""))) / slotsPerShard
 }
 
 // Timeout returns how long a call may take, whatever the caller's context says.

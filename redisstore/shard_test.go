@@ -18,7 +18,7 @@ func TestShardOfIsWhereTheStateIs(t *testing.T) {
 		for _, key := range []string{
 			fmt.Sprint("user:", i), fmt.Sprintf("{tag%d}x", i), fmt.Sprintf("}odd%d", i), fmt.Sprint(strings.Repeat("long", 80), i),
 		} {
-			state := stateName(s.prefix, key, identify(penstock.PerMinute(int64(i+1))))
+			state := stateKey(s.prefix, key, identify(penstock.PerMinute(int64(i+1))))
 			if got, want := s.ShardOf(key), int(slotOf(state))/256; got != want {
 				t.Fatalf("%q is in shard %d, and its state %q in %d", key, got, state, want)
 			}

@@ -81,7 +81,7 @@ const (
 	defaultPrefix   = "p"
 	defaultTimeout  = 50 * time.Millisecond
 	defaultMaxCalls = 2048
-	mostMaxCalls    = 1 << 16 // for which each connection has a place, of some hundred bytes
+	maxMaxCalls     = 1 << 16 // for which each connection has a place, of some hundred bytes
 )
 
 // withDefaults returns the options with their defaults filled in, or an error
@@ -101,17 +101,17 @@ func (o *Options) withDefaults() (Options, error) {
 		n.MaxCalls = defaultMaxCalls
 	}
 	switch {
-	case strings.ContainsFunc(n.Prefix, isOddInPrefix):
+	case strings.ContainsFunc(n.Prefix, invalidInPrefix):
 		return n, fmt.Errorf("redisstore: Options.Prefix %q: want letters, digits and : _ - / only", n.Prefix)
 	case n.Timeout < 0:
 		return n, fmt.Errorf("redisstore: Options.Timeout %v: must not be negative", n.Timeout)
-	case n.MaxCalls < 0 || n.MaxCalls > mostMaxCalls:
-		return n, fmt.Errorf("redisstore: Options.MaxCalls %d: want from 1 to %d", n.MaxCalls, mostMaxCalls)
+	case n.MaxCalls < 0 || n.MaxCalls > maxMaxCalls:
+		return n, fmt.Errorf("redisstore: Options.MaxCalls %d: want from 1 to %d", n.MaxCalls, maxMaxCalls)
 	}
 	return n, nil
 }
 
-func isOddInPrefix(r rune) bool {
+func invalidInPrefix(r rune) bool {
 	switch {
 	case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9':
 		return false
@@ -121,27 +121,24 @@ func isOddInPrefix(r rune) bool {
 
 // A Store keeps the state of keys in Redis. It is safe for concurrent use.
 type Store struct {
-	client   Client
-	prefix   string
-	timeout  time.Duration
-	gate     *gate
-	plans    plans
-	ahead    atomic.Int64 // how far Redis's clock is ahead of ours, in ticks
-	apart    atomic.Bool  // whether one script may not be about several keys
-	warnings atomic.Pointer[[]string]
-	close    func()
+	client      Client
+	prefix      string
+	timeout     time.Duration
+	inflight    *inflightLimiter
+	limits      limitCache
+	clockOffset atomic.Int64 // how far Redis's clock is ahead of ours, in ticks
+	batchingOff atomic.Bool  // whether one script may not be about several keys
+	warnings    atomic.Pointer[[]string]
+	now         func() time.Time // only the search for the clock of Redis depends on it
+	close       func()
 }
 
-// wallClock is what this process takes for the time of day. Where Redis's clock
-// is looked for depends on it, and nothing else does; tests set it wrong.
-var wallClock = time.Now
+// nowMillis returns the time of this process, in ticks.
+func (s *Store) nowMillis() int64 { return s.now().UnixMilli() }
 
-// here returns the time of day of this process, in ticks.
-func here() int64 { return wallClock().UnixMilli() }
-
-// silence is how long a connection may take to answer. It is given up after
+// connTimeout is how long a connection may take to answer. It is given up after
 // twice that: it is asked first whether it is still there.
-const silence = time.Second
+const connTimeout = time.Second
 
 // New returns a store that goes through a client that the caller has, and that
 // the caller closes. Nil options are all defaults.
@@ -171,13 +168,14 @@ const connectTimeout = 5 * time.Second
 
 func newStore(client Client, o Options) *Store {
 	s := &Store{
-		client:  client,
-		prefix:  o.Prefix,
-		timeout: o.Timeout,
-		gate:    newGate(o.MaxCalls, 2*silence),
-		close:   func() {},
+		client:   client,
+		prefix:   o.Prefix,
+		timeout:  o.Timeout,
+		inflight: newInflightLimiter(o.MaxCalls, 2*connTimeout),
+		now:      time.Now,
+		close:    func() {},
 	}
-	s.apart.Store(client.Sharded())
+	s.batchingOff.Store(client.Sharded())
 	return s
 }
 
@@ -197,40 +195,40 @@ func (s *Store) Warnings() []string {
 	return nil
 }
 
-// A trip is one request under way.
-type trip struct {
-	question question
-	calls    [1]Call
-	keys     [2]string
-	args     [12]string
-	reply    [8]int64
+// A pendingTake is one request under way.
+type pendingTake struct {
+	request compiledRequest
+	calls   [1]Call
+	keys    [2]string
+	args    [12]string
+	reply   [8]int64
 
 	// For a trip in company:
-	ctx     context.Context
-	began   time.Time
-	arrived chan struct{}
-	alone   bool // whether it has to be made again, alone
-	err     error
+	ctx   context.Context
+	start time.Time
+	done  chan struct{}
+	alone bool // whether it has to be made again, alone
+	err   error
 }
 
-var trips = sync.Pool{New: func() any { return newTrip() }}
+var pendingTakePool = sync.Pool{New: func() any { return newPendingTake() }}
 
-func newTrip() *trip {
-	t := &trip{arrived: make(chan struct{}, 1)}
-	t.calls[0] = Call{Keys: t.keys[:0], Reply: t.reply[:0], own: t.args[:0]}
+func newPendingTake() *pendingTake {
+	t := &pendingTake{done: make(chan struct{}, 1)}
+	t.calls[0] = Call{Keys: t.keys[:0], Reply: t.reply[:0], argsBuf: t.args[:0]}
 	return t
 }
 
 // Take decides one request, in one trip. It may share that with others.
 func (s *Store) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
-	t := trips.Get().(*trip)
-	if err := s.name(&t.question, &t.calls[0], &r, always); err != nil {
+	t := pendingTakePool.Get().(*pendingTake)
+	if err := s.encodeKeys(&t.request, &t.calls[0], &r, always); err != nil {
 		return penstock.Decision{}, err
 	}
-	decision, err := s.ride(ctx, t)
+	decision, err := s.submit(ctx, t)
 	if err == nil { // otherwise somebody may still be writing into it
 		t.ctx = nil
-		trips.Put(t)
+		pendingTakePool.Put(t)
 	}
 	return decision, err
 }
@@ -239,43 +237,43 @@ func (s *Store) Take(ctx context.Context, r penstock.Request) (penstock.Decision
 // says.
 const always = time.Duration(math.MaxInt64)
 
-// take decides one request by itself.
-func (s *Store) take(d *deadline, r *penstock.Request, memory time.Duration) (penstock.Decision, error) {
-	t := trips.Get().(*trip)
-	if err := s.name(&t.question, &t.calls[0], r, memory); err != nil {
+// takeAlone decides one request by itself.
+func (s *Store) takeAlone(d *deadline, r *penstock.Request, memory time.Duration) (penstock.Decision, error) {
+	t := pendingTakePool.Get().(*pendingTake)
+	if err := s.encodeKeys(&t.request, &t.calls[0], r, memory); err != nil {
 		return penstock.Decision{}, err
 	}
-	decision, err := s.ask(d, t)
+	decision, err := s.sendAlone(d, t)
 	if err == nil {
-		trips.Put(t) // see Take
+		pendingTakePool.Put(t) // see Take
 	}
 	return decision, err
 }
 
-// maxPosed is how often a question is posed when the server's clock keeps being
+// maxClockAttempts is how often a question is posed when the server's clock keeps being
 // elsewhere.
-const maxPosed = 3
+const maxClockAttempts = 3
 
-// ask takes one trip, or more if the server's clock has to be found first.
-func (s *Store) ask(d *deadline, t *trip) (none penstock.Decision, err error) {
-	q, c := &t.question, &t.calls[0]
-	for range maxPosed {
-		s.poseAgain(q, c)
-		s.travel(d, t.calls[:])
+// sendAlone takes one trip, or more if the server's clock has to be found first.
+func (s *Store) sendAlone(d *deadline, t *pendingTake) (none penstock.Decision, err error) {
+	q, c := &t.request, &t.calls[0]
+	for range maxClockAttempts {
+		s.encodeArgs(q, c)
+		s.roundTrip(d, t.calls[:])
 		if c.Err != nil {
 			return none, s.callError(d, c)
 		}
-		decision, ok, err := s.answer(q, c)
+		decision, ok, err := s.decode(q, c)
 		if ok || err != nil {
 			return decision, err
 		}
 	}
-	return none, c.failed(errClock)
+	return none, c.wrapError(errClockChanged)
 }
 
-// errClock means that what was asked about windows of a calendar was never asked
+// errClockChanged means that what was asked about windows of a calendar was never asked
 // about the right ones.
-var errClock = fmt.Errorf("%w: the server's clock does not stay in one place", penstock.ErrUnavailable)
+var errClockChanged = fmt.Errorf("%w: the server's clock does not stay in one place", penstock.ErrUnavailable)
 
 var (
 	_ penstock.BatchStore   = (*Store)(nil)

@@ -23,20 +23,20 @@ func (s *Store) TakeEach(ctx context.Context, rs []penstock.Request, ds []pensto
 }
 
 func (s *Store) takeEach(d *deadline, rs []penstock.Request, ds []penstock.Decision) error {
-	questions, calls := make([]question, len(rs)), make([]Call, len(rs))
+	questions, calls := make([]compiledRequest, len(rs)), make([]Call, len(rs))
 	for i := range rs {
-		if err := s.pose(&questions[i], &calls[i], &rs[i], always); err != nil {
+		if err := s.encode(&questions[i], &calls[i], &rs[i], always); err != nil {
 			return requestError(i, err)
 		}
 	}
-	s.travel(d, calls)
+	s.roundTrip(d, calls)
 	for i := range rs {
 		if calls[i].Err != nil {
 			return requestError(i, s.callError(d, &calls[i]))
 		}
-		decision, ok, err := s.answer(&questions[i], &calls[i])
+		decision, ok, err := s.decode(&questions[i], &calls[i])
 		if !ok { // nothing was decided, but now the server's clock is known
-			decision, err = s.take(d, &rs[i], always)
+			decision, err = s.takeAlone(d, &rs[i], always)
 		}
 		if err != nil {
 			return requestError(i, err)

@@ -64,7 +64,7 @@ func TestCallWhileTheServerIsBeingMet(t *testing.T) {
 	if err := server.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	redistest.WaitFor(t, "the server is met", func() bool { return store.Meet(t.Context()) == nil })
+	redistest.WaitFor(t, "the server is met", func() bool { return store.Connect(t.Context()) == nil })
 	_, err = store.Take(t.Context(), penstock.Request{Key: "k", Limit: penstock.PerHour(10)})
 	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), "not connected") {
 		t.Errorf("got %v, want that it is not connected", err)

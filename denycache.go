@@ -10,20 +10,20 @@ import (
 	"github.com/penstock-io/penstock/internal/setassoc"
 )
 
-// DenyCacheOptions are the settings of a [DenyCache]. The zero value is good for
-// nearly everyone; a number that is not above zero means its default.
+// DenyCacheOptions are the settings of a [DenyCache]. The zero value suits most
+// programs. A number of zero or less means its default.
 type DenyCacheOptions struct {
-	// MaxKeys is how many denials are remembered at once, counting each pair of
-	// key and limit; each takes some 80 bytes. When there are more, those that
-	// end soonest are forgotten, and asked about again. Default: 65,536.
+	// MaxKeys is how many denials are cached at once, counting each pair of key
+	// and limit; each takes about 90 bytes. When the cache is full, the denials
+	// that end soonest are dropped. Default: 65,536.
 	MaxKeys int
 
-	// MaxAge is the longest that a denial is remembered. It is also for how long
-	// a key may be denied wrongly after somebody else, who does not go through
-	// this cache, has given units of it back. Default, and most: one second.
+	// MaxAge is how long a denial is cached at most. If units are refunded
+	// without going through this cache, a key may be denied wrongly for this
+	// long. Default and maximum: one second.
 	MaxAge time.Duration
 
-	// Only says of which limits denials are remembered. It must be safe for
+	// Only selects the limits whose denials are cached. It must be safe for
 	// concurrent use. Default: all.
 	Only func(Limit) bool
 
@@ -32,35 +32,35 @@ type DenyCacheOptions struct {
 	Now func() time.Time
 }
 
-// A DenyCache answers for a store when it knows that the answer is no. It is safe
-// for concurrent use, runs no goroutine and needs no closing. [WithDenyCache]
-// makes one.
+// A DenyCache is a [Store] that caches the denials of another store, so clients
+// that keep retrying cost no calls to it. [WithDenyCache] makes one. It is safe for
+// concurrent use, starts no goroutine and needs no Close.
 //
-// It never allows anything. A denial is remembered until its RetryAfter, counted
-// from before the store was asked, so as long as units only come back by
-// themselves, the store would have denied too. What gives units back through the
-// cache (refunds, resets, another Count or Burst under the same name) makes it
-// forget the key; what gives them back elsewhere is noticed within MaxAge.
+// It never allows a request by itself. A denial is cached until its RetryAfter has
+// passed, counted from before the store was called. As long as units come back by
+// time alone, the store would have denied the request too. Refunds and resets
+// through the cache, and requests with another Count or Burst under the same name,
+// drop the key's denial. Refunds that bypass the cache are noticed within MaxAge.
 //
-// A remembered denial answers requests of at least its own cost under the same
-// limit, with [SourceDenyCache] and times that go on counting down. The times are
-// as true as the store's, but for one thing: when the last unit of a bucket was
-// just taken, the cache works out by itself when there will be another, and where
-// a unit does not last whole milliseconds that may be up to one too late. With
-// costs above one, Remaining is the least that is left.
+// A cached denial answers requests of at least its own cost under the same limit.
+// The decision has [SourceDenyCache], and its times count down. They are as exact
+// as the store's, with one exception: after a request took the last unit of a
+// bucket, the cache computes itself when the next unit is due. If a unit does not
+// take whole milliseconds to come back, that may be up to one millisecond late.
+// For costs above one, Remaining is a lower bound.
 //
-// Of a key that was denied, one caller at a time asks again, and the others wait
-// for its answer, for five milliseconds at most. A denial that held when they began
-// to wait is their answer too, even if its time is up by then.
+// When a denial ends, one caller at a time calls the store again. Concurrent
+// callers wait for its result, for at most five milliseconds. A new denial that
+// held when they began to wait also answers them, even if it has ended since.
 type DenyCache struct {
 	next     Store
 	maxAge   int64
 	only     func(Limit) bool
 	clock    monotime.Clock
-	signs    setassoc.Table[denialSign]
+	hints    setassoc.Table[setHint]
 	sets     setassoc.Table[denialSet]
 	inflight inflight.Calls
-	meters   compiledCache
+	limits   compiledCache
 }
 
 const (
@@ -68,222 +68,222 @@ const (
 	maxDenialAge   = time.Second
 )
 
-// WithDenyCache returns a store that remembers for a moment what next has denied,
-// so that somebody who keeps asking costs no trip. It is of use where next is
-// elsewhere, as in Redis; a [Memory] denies just as fast. Nil options are all
-// defaults.
+// WithDenyCache returns a store that answers from memory while next is known to
+// deny. Use it if next is remote, such as Redis; a [Memory] denies just as fast. Nil
+// options mean all defaults.
 func WithDenyCache(next Store, o *DenyCacheOptions) *DenyCache {
 	if o == nil {
 		o = &DenyCacheOptions{}
 	}
-	c := &DenyCache{next: next, maxAge: int64(maxDenialAge), only: o.Only, clock: monotime.New(o.Now)}
-	if o.MaxAge > 0 {
-		c.maxAge = int64(min(o.MaxAge, maxDenialAge))
+	keys := orDefault(o.MaxKeys, defaultDenials)
+	return &DenyCache{
+		next:   next,
+		maxAge: int64(min(orDefault(o.MaxAge, maxDenialAge), maxDenialAge)),
+		only:   o.Only,
+		clock:  monotime.New(o.Now),
+		hints:  setassoc.New[setHint](keys),
+		sets:   setassoc.New[denialSet](keys),
 	}
-	keys := defaultDenials
-	if o.MaxKeys > 0 {
-		keys = o.MaxKeys
-	}
-	c.signs, c.sets = setassoc.New[denialSign](keys), setassoc.New[denialSet](keys)
-	return c
 }
 
-// A question is what a request wants to know, as the cache sees it.
-type question struct {
-	meter *compiledLimit
-	hash  uint64
-	cost  int64 // how many units must be left for it to pass
-	known bool  // whether a remembered denial may answer it
-	began int64 // when it was asked first
-	sent  int64
-	epoch uint32 // of its key, when it was sent
-	asker bool   // whether others may be waiting for the answer
-
-	answered bool // whether a remembered denial did
+// A lookup is one request on its way through the cache.
+type lookup struct {
+	limit     *compiledLimit
+	hash      uint64
+	cost      int64  // units that must remain for it to pass; 0 if denials do not apply to it
+	cacheable bool   // whether a cached denial may answer it
+	began     int64  // when it was first looked up
+	sent      int64  // when it was last looked up, before the store was called
+	epoch     uint32 // of its set, when it was sent
+	leader    bool   // whether other callers may wait for its result
+	answered  bool   // whether a cached denial has answered it
 }
 
-// question returns what a request wants to know. It is not ok if the request is
-// malformed, which the store will say.
-func (c *DenyCache) question(r *Request) (q question, ok bool) {
-	cl, err := c.meters.of(r)
+// newLookup returns the lookup of a request. It is not ok if the request is
+// malformed; then the store returns the error.
+func (c *DenyCache) newLookup(r *Request) (l lookup, ok bool) {
+	cl, err := c.limits.of(r)
 	if err != nil || r.validateShape() != nil {
-		return q, false
+		return l, false
 	}
-	q = question{meter: cl, hash: hashOf(cl, r.Key), cost: r.Cost}
+	l = lookup{limit: cl, hash: hashOf(cl, r.Key), cost: r.Cost}
 	if r.AtMost {
-		q.cost = min(q.cost, 1)
+		l.cost = min(l.cost, 1)
 	}
 	if r.MaxDelay > 0 && cl.limit.Algorithm.isBucket() || c.only != nil && !c.only(r.Limit) {
-		q.cost = 0 // no other denial says anything about it, nor its own about others
+		l.cost = 0 // other denials say nothing about it, and its own nothing about others
 	}
-	q.known = q.cost > 0 && r.ID == ""
-	return q, true
+	l.cacheable = l.cost > 0 && r.ID == ""
+	return l, true
 }
 
-// Take decides one request: from memory if it is known to be denied, or else by
-// asking the store.
+// Take decides one request: from the cache if it is known to be denied, or else by
+// calling the store.
 func (c *DenyCache) Take(ctx context.Context, r Request) (Decision, error) {
 	if c.next == nil {
 		return Decision{}, errNoStore
 	}
-	q, ok := c.question(&r)
+	l, ok := c.newLookup(&r)
 	if !ok {
 		return c.next.Take(ctx, r)
 	}
-	r.compiled = q.meter
+	r.compiled = l.limit
 	var d Decision
-	if denied, err := c.enter(ctx, &q, &d); denied || err != nil {
+	if denied, err := c.lookUpOrWait(ctx, &l, &d); denied || err != nil {
 		return d, err
 	}
 	d, err := c.next.Take(ctx, r)
-	c.learn(&q, &d, err)
+	c.record(&l, &d, err)
 	return d, err
 }
 
-// enter answers a question from memory, or lets it pass, perhaps after waiting
-// for the answer to another one.
-func (c *DenyCache) enter(ctx context.Context, q *question, d *Decision) (denied bool, err error) {
+// lookUpOrWait answers a request from the cache. If the store has to decide it, and
+// is being called about the same key, it waits for that call first.
+func (c *DenyCache) lookUpOrWait(ctx context.Context, l *lookup, d *Decision) (denied bool, err error) {
 	for {
-		q.sent = c.clock.Now()
-		if q.began == 0 {
-			q.began = q.sent
+		l.sent = c.clock.Now()
+		if l.began == 0 {
+			l.began = l.sent
 		}
-		wait := int64(inflight.MaxWait) - (q.sent - q.began)
-		denied, landed := c.look(q, d, &c.inflight, wait > 0)
-		if denied || landed == nil {
+		wait := int64(inflight.MaxWait) - (l.sent - l.began)
+		calls := &c.inflight
+		if wait <= 0 {
+			calls = nil
+		}
+		denied, done := c.find(l, d, calls)
+		if denied || done == nil {
 			return denied, nil
 		}
-		if err = inflight.Await(ctx, landed, time.Duration(wait)); err != nil {
+		if err = inflight.Await(ctx, done, time.Duration(wait)); err != nil {
 			return false, err
 		}
 	}
 }
 
-// Cached returns what the cache remembers of a request that is surely denied, and
-// asks nobody. It is for those who ask about several limits and can stop at the
-// first that denies.
+// Cached returns the cached denial of a request, and never calls the store. It is
+// for callers that check several limits and can stop at the first that denies.
 func (c *DenyCache) Cached(r Request) (d Decision, denied bool) {
-	q, ok := c.question(&r)
-	return d, ok && c.recall(&q, &d)
+	l, ok := c.newLookup(&r)
+	return d, ok && c.lookUp(&l, &d)
 }
 
-// recall answers a question from memory if it can, and waits for nobody.
-func (c *DenyCache) recall(q *question, d *Decision) bool {
-	q.sent = c.clock.Now()
-	q.began = q.sent
-	denied, _ := c.look(q, d, nil, false)
+// lookUp answers a request from the cache if it can, and does not wait.
+func (c *DenyCache) lookUp(l *lookup, d *Decision) (denied bool) {
+	l.sent = c.clock.Now()
+	l.began = l.sent
+	denied, _ = c.find(l, d, nil)
 	return denied
 }
 
-// look looks for an answer in memory, or for somebody else who is asking.
-func (c *DenyCache) look(q *question, d *Decision, f *inflight.Calls, patient bool) (denied bool, landed <-chan struct{}) {
-	sign := c.signs.Of(q.hash)
-	q.epoch = sign.epoch.Load()
-	if !sign.used.Load() {
+// find looks for a denial in the request's set, or for a call in flight to wait
+// for. Without calls there is no waiting.
+func (c *DenyCache) find(l *lookup, d *Decision, calls *inflight.Calls) (denied bool, done <-chan struct{}) {
+	hint := c.hints.Of(l.hash)
+	l.epoch = hint.epoch.Load()
+	if !hint.used.Load() {
 		return false, nil
 	}
-	return c.sets.Of(q.hash).enter(q, d, f, patient)
+	return c.sets.Of(l.hash).find(l, d, calls)
 }
 
-// learn takes note of what the store has said.
-func (c *DenyCache) learn(q *question, d *Decision, err error) {
-	sign := c.signs.Of(q.hash)
-	var room denial
-	var next *denial
-	if err == nil && q.denied(d, &room) {
-		next, room.until = &room, q.sent+min(room.until, c.maxAge)
-	} else if !sign.used.Load() && !q.givesBack(err) {
+// record learns from the store's decision.
+func (c *DenyCache) record(l *lookup, d *Decision, err error) {
+	hint := c.hints.Of(l.hash)
+	var e denial
+	var denied *denial
+	if err == nil && e.from(l, d) {
+		denied, e.until = &e, l.sent+min(e.until, c.maxAge)
+	} else if !hint.used.Load() && !l.mayRefund(err) {
 		return
 	}
-	c.sets.Of(q.hash).learn(sign, q, d, err, next)
-	if q.asker {
-		c.inflight.Done(q.hash)
+	c.sets.Of(l.hash).record(hint, l, d, err, denied)
+	if l.leader {
+		c.inflight.Done(l.hash)
 	}
 }
 
-// TakeEach decides every request by itself: what is known to be denied from
-// memory, the rest in one trip. It is what [TakeEach] calls.
+// TakeEach decides every request by itself: known denials from the cache, the rest
+// in one call to the store. [TakeEach] calls it.
 func (c *DenyCache) TakeEach(ctx context.Context, rs []Request, ds []Decision) error {
-	var room [roomy]question
-	qs, ok := c.questions(room[:0], rs)
+	var buffer [batchBuffer]lookup
+	ls, ok := c.newLookups(buffer[:0], rs)
 	if !ok || len(ds) < len(rs) {
 		return TakeEach(ctx, c.next, rs, ds)
 	}
-	var rest []Request
-	for i := range qs {
-		qs[i].known = qs[i].known && !askedBefore(qs, i)
-		qs[i].answered = c.recall(&qs[i], &ds[i])
-		if qs[i].answered && rest == nil {
+	var rest []Request // nil as long as no request is answered
+	for i := range ls {
+		ls[i].cacheable = ls[i].cacheable && !followsUnanswered(ls, i)
+		ls[i].answered = c.lookUp(&ls[i], &ds[i])
+		if ls[i].answered && rest == nil {
 			rest = append(make([]Request, 0, len(rs)), rs[:i]...)
-		} else if !qs[i].answered && rest != nil {
+		} else if !ls[i].answered && rest != nil {
 			rest = append(rest, rs[i])
 		}
 	}
-	err := takeRest(ctx, c.next, qs, rs, rest, ds)
-	for i := range qs {
-		if !qs[i].answered {
-			c.learn(&qs[i], &ds[i], err)
+	err := takeUnanswered(ctx, c.next, ls, rs, rest, ds)
+	for i := range ls {
+		if !ls[i].answered {
+			c.record(&ls[i], &ds[i], err)
 		}
 	}
 	return err
 }
 
-// roomy is how many requests come together at most, as a rule.
-const roomy = 8
+// batchBuffer is the size of a batch up to which lookups stay on the stack.
+const batchBuffer = 8
 
-// questions appends what requests want to know. It is not ok if one of them is
-// malformed; the store will say which.
-func (c *DenyCache) questions(qs []question, rs []Request) ([]question, bool) {
+// newLookups appends the lookups of requests. It is not ok if one of them is
+// malformed; then the store returns the error.
+func (c *DenyCache) newLookups(ls []lookup, rs []Request) ([]lookup, bool) {
 	for i := range rs {
-		q, ok := c.question(&rs[i])
+		l, ok := c.newLookup(&rs[i])
 		if !ok {
 			return nil, false
 		}
-		qs = append(qs, q)
+		ls = append(ls, l)
 	}
-	return qs, true
+	return ls, true
 }
 
-// askedBefore reports whether a request comes after one about the same key that
-// has to be asked. What that takes or gives back, the later one must see.
-func askedBefore(qs []question, i int) bool {
-	return slices.ContainsFunc(qs[:i], func(q question) bool { return q.hash == qs[i].hash && !q.answered })
+// followsUnanswered reports whether an earlier request of the batch, about the same
+// key, goes to the store. The later one must see what that takes or refunds.
+func followsUnanswered(ls []lookup, i int) bool {
+	return slices.ContainsFunc(ls[:i], func(l lookup) bool { return l.hash == ls[i].hash && !l.answered })
 }
 
-// takeRest asks the requests that were not answered from memory, which are the
-// rest unless that is nil: then all of them are.
-func takeRest(ctx context.Context, next Store, qs []question, rs, rest []Request, ds []Decision) error {
+// takeUnanswered calls the store with the requests that the cache did not answer:
+// rest, or all of them if rest is nil.
+func takeUnanswered(ctx context.Context, next Store, ls []lookup, rs, rest []Request, ds []Decision) error {
 	if rest == nil {
 		return TakeEach(ctx, next, rs, ds)
 	}
 	if len(rest) == 0 {
 		return nil
 	}
-	answers := make([]Decision, len(rest))
-	if err := TakeEach(ctx, next, rest, answers); err != nil {
-		return reindex(err, unanswered(qs))
+	decisions := make([]Decision, len(rest))
+	if err := TakeEach(ctx, next, rest, decisions); err != nil {
+		return reindex(err, unansweredIndexes(ls))
 	}
-	for i := range qs {
-		if !qs[i].answered {
-			ds[i], answers = answers[0], answers[1:]
+	for i := range ls {
+		if !ls[i].answered {
+			ds[i], decisions = decisions[0], decisions[1:]
 		}
 	}
 	return nil
 }
 
-// unanswered returns the places of the requests that were not answered from memory.
-func unanswered(qs []question) (places []int) {
-	for i := range qs {
-		if !qs[i].answered {
-			places = append(places, i)
+func unansweredIndexes(ls []lookup) (indexes []int) {
+	for i := range ls {
+		if !ls[i].answered {
+			indexes = append(indexes, i)
 		}
 	}
-	return places
+	return indexes
 }
 
-// TakeAll decides the requests as one, by asking the store: one that is known to
-// be denied refuses them all, but how the others stand only the store knows. It
-// is what [TakeAll] calls.
+// TakeAll decides the requests all or nothing, by calling the store. A known denial
+// of one would deny them all, but only the store knows the state of the others.
+// [TakeAll] calls it.
 func (c *DenyCache) TakeAll(ctx context.Context, rs []Request, ds []Decision) error {
 	if len(rs) == 1 && len(ds) > 0 && rs[0].validateForAll() == nil {
 		if d, denied := c.Cached(rs[0]); denied {
@@ -291,28 +291,29 @@ func (c *DenyCache) TakeAll(ctx context.Context, rs []Request, ds []Decision) er
 			return nil
 		}
 	}
-	var room [roomy]question
-	qs, ok := c.questions(room[:0], rs)
-	for i := range qs {
-		qs[i].known = false
-		c.recall(&qs[i], nil)
+	var buffer [batchBuffer]lookup
+	ls, ok := c.newLookups(buffer[:0], rs)
+	for i := range ls {
+		ls[i].cacheable = false
+		c.lookUp(&ls[i], nil)
 	}
 	err := TakeAll(ctx, c.next, rs, ds)
 	if !ok || len(ds) < len(rs) {
 		return err
 	}
-	for i := range qs {
-		if err != nil || sameKeyTwice(qs, i) {
-			qs[i].cost = 0 // it was refused for what they cost together, or taken and given back
+	for i := range ls {
+		if err != nil || isDuplicate(ls, i) {
+			ls[i].cost = 0 // it was denied for the sum of costs, or taken and refunded
 		}
-		c.learn(&qs[i], &ds[i], err)
+		c.record(&ls[i], &ds[i], err)
 	}
 	return err
 }
 
-func sameKeyTwice(qs []question, i int) bool {
-	for j := range qs {
-		if j != i && qs[j].hash == qs[i].hash {
+// isDuplicate reports whether another request of the batch is about the same key.
+func isDuplicate(ls []lookup, i int) bool {
+	for j := range ls {
+		if j != i && ls[j].hash == ls[i].hash {
 			return true
 		}
 	}

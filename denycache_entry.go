@@ -10,227 +10,227 @@ import (
 	"github.com/penstock-io/penstock/internal/setassoc"
 )
 
-// A denial is what is remembered of a key that was denied. The zero denial is of
-// nobody.
+// A denial is a cache entry: what the store said when it denied a key. The zero
+// denial is a free entry.
 //
-// Once its time is up it stays where it is, for as long as nobody needs the room:
-// it says that the key was denied not long ago, so that one caller at a time
-// should ask about it.
+// An entry that has ended stays until its place is needed. It marks the key as
+// recently denied, so that one caller at a time calls the store about it.
 type denial struct {
-	hash      uint64 // whom it is about
+	hash      uint64 // of key and limit
 	numbers   uint64 // of the limit that denied
-	noted     int64  // when the store was asked
-	until     int64  // when it ceases to answer
-	retryAt   int64  // when the cost passes; Never, if it cannot
-	resetAt   int64  // when the key is as good as new
+	sent      int64  // when the store was called
+	until     int64  // when the entry ends
+	retryAt   int64  // when the cost fits; Never if it cannot
+	resetAt   int64  // when the key is full again
 	cost      int64  // that was denied
-	remaining int64  // of units, at least
-	asked     int64  // until when somebody asking again is waited for
-	passes    int64  // units for which nobody need wait, because there are some again
-	whole     bool   // whether retryAt may have been rounded to a millisecond
+	remaining int64  // units, at least
+
+	leaderUntil int64 // until when callers wait for the one that calls the store
+	passes      int64 // units that may be requested without waiting, as the store has some again
+	rounded     bool  // whether retryAt may be rounded up to a millisecond
 }
 
-// A denialSet holds the denials whose hashes end alike, under one lock.
+// A denialSet holds the denials of one set, under one lock.
 type denialSet struct {
-	mu   sync.Mutex
-	ways [setassoc.Ways]denial
+	mu      sync.Mutex
+	entries [setassoc.Ways]denial
 }
 
-// A denialSign is what there is to know of a set without opening it. Signs lie
-// together, so that a key nobody was ever denied beside costs next to nothing.
-type denialSign struct {
-	used  atomic.Bool   // whether there was ever a denial in the set
-	epoch atomic.Uint32 // changes whenever units of a key may have been given back
+// A setHint is what can be read of a set without its lock. Hints are stored apart
+// from the sets, so a key in a set without denials costs one small read.
+type setHint struct {
+	used  atomic.Bool   // whether the set has ever held a denial
+	epoch atomic.Uint32 // changes whenever units of a key may have been refunded
 }
 
-// enter looks for an answer to a question. If there is none, and somebody else is
-// asking the same, the caller gets a channel to wait on, if it is to wait at all;
-// otherwise the question passes.
-func (s *denialSet) enter(q *question, d *Decision, f *inflight.Calls, patient bool) (denied bool, landed <-chan struct{}) {
+// find looks for a denial that answers a request. If there is none and another
+// caller calls the store about the key, it returns a channel to wait on. Otherwise
+// the request goes to the store. Without calls there is no waiting.
+func (s *denialSet) find(l *lookup, d *Decision, calls *inflight.Calls) (denied bool, done <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := s.find(q.hash)
+	e := s.entry(l.hash)
 	switch {
-	case n == nil:
+	case e == nil:
 		return false, nil
-	case n.numbers != q.meter.numbers || q.sent < n.noted:
-		n.forget() // another limit now, or the clock was set back
+	case e.numbers != l.limit.numbers || l.sent < e.sent:
+		e.clear() // the limit has changed, or the clock was set back
 		return false, nil
-	case !q.known || q.cost < n.cost:
+	case !l.cacheable || l.cost < e.cost:
 		return false, nil
-	case q.began < n.until:
-		return n.answer(q, d), nil
-	case !patient:
+	case l.began < e.until:
+		return e.answer(l, d), nil
+	case calls == nil:
 		return false, nil
-	case n.passes >= q.cost:
-		n.passes -= q.cost
+	case e.passes >= l.cost:
+		e.passes -= l.cost
 		return false, nil
-	case q.sent < n.asked:
-		return false, f.Wait(q.hash)
+	case l.sent < e.leaderUntil:
+		return false, calls.Wait(l.hash)
 	}
-	n.asked, q.asker = q.sent+int64(inflight.MaxWait), true
+	e.leaderUntil, l.leader = l.sent+int64(inflight.MaxWait), true
 	return false, nil
 }
 
-func (s *denialSet) find(hash uint64) *denial {
-	for i := range s.ways {
-		if s.ways[i].hash == hash {
-			return &s.ways[i]
+func (s *denialSet) entry(hash uint64) *denial {
+	for i := range s.entries {
+		if s.entries[i].hash == hash {
+			return &s.entries[i]
 		}
 	}
 	return nil
 }
 
-// forget leaves a place to whoever wants it.
-func (n *denial) forget() { *n = denial{} }
+func (e *denial) clear() { *e = denial{} }
 
 // answer writes the decision that the store would make now, or would have made when
-// the question was asked. It is not ok if the denial of a smaller cost does not tell.
-func (n *denial) answer(q *question, d *Decision) (ok bool) {
-	retryAt, ok := n.retryAt, true
-	if q.cost > n.cost {
-		retryAt, ok = n.retryFor(q)
+// the lookup began. It is not ok if the store alone knows when a larger cost fits.
+func (e *denial) answer(l *lookup, d *Decision) (ok bool) {
+	retryAt, ok := e.retryAt, true
+	if l.cost > e.cost {
+		retryAt, ok = e.retryFor(l)
 	}
 	if !ok {
 		return false
 	}
 	*d = Decision{
-		Limit:      q.meter.most,
-		Remaining:  n.remains(q.meter, q.sent),
-		RetryAfter: time.Duration(retryAt - q.sent),
-		ResetAfter: time.Duration(max(n.resetAt-q.sent, 0)),
+		Limit:      l.limit.most,
+		Remaining:  e.remainingAt(l.limit, l.sent),
+		RetryAfter: time.Duration(retryAt - l.sent),
+		ResetAfter: time.Duration(max(e.resetAt-l.sent, 0)),
 		Source:     SourceDenyCache,
 	}
 	switch {
 	case retryAt == int64(Never):
 		d.RetryAfter = Never
-	case retryAt <= q.sent:
-		d.RetryAfter = time.Millisecond // it would pass now, but did not then
+	case retryAt <= l.sent:
+		d.RetryAfter = time.Millisecond // it fits now, but did not when the lookup began
 	}
 	return true
 }
 
-// retryFor returns when a larger cost than the denied one passes. A bucket earns
-// the difference one unit after the other, and a fixed window is empty at its
-// end; only the store knows what becomes of the others meanwhile.
-func (n *denial) retryFor(q *question) (at int64, ok bool) {
-	rate := q.meter.rate()
+// retryFor returns when a larger cost than the denied one fits. A bucket earns the
+// difference unit by unit, and a fixed window is empty at its end. For other
+// algorithms only the store knows.
+func (e *denial) retryFor(l *lookup) (at int64, ok bool) {
+	rate := l.limit.rate()
 	switch {
-	case q.cost > q.meter.most:
+	case l.cost > l.limit.most:
 		return int64(Never), true
-	case q.meter.limit.Algorithm == FixedWindow:
-		return n.retryAt, true
-	case rate == nil || n.whole:
+	case l.limit.limit.Algorithm == FixedWindow:
+		return e.retryAt, true
+	case rate == nil || e.rounded:
 		return 0, false
 	}
-	return n.retryAt + (q.cost-n.cost)*rate.Interval, true
+	return e.retryAt + (l.cost-e.cost)*rate.Interval, true
 }
 
-// remains returns how many units there are, at least; fewer than were denied.
-func (n *denial) remains(cl *compiledLimit, now int64) int64 {
-	if rate := cl.rate(); rate != nil && n.cost > 1 {
-		earned := rate.Standing(max(n.resetAt-now, 0)).Remaining
-		return min(max(earned, n.remaining), n.cost-1)
+// remainingAt returns a lower bound of the units that remain. It is below the
+// denied cost.
+func (e *denial) remainingAt(cl *compiledLimit, now int64) int64 {
+	if rate := cl.rate(); rate != nil && e.cost > 1 {
+		earned := rate.Standing(max(e.resetAt-now, 0)).Remaining
+		return min(max(earned, e.remaining), e.cost-1)
 	}
-	return n.remaining
+	return e.remaining
 }
 
-// learn takes note of what a store has said, and of the denial to remember of it, if
-// it is one. What was under way when units were given back may be a denial from
-// before.
-func (s *denialSet) learn(sign *denialSign, q *question, d *Decision, err error, next *denial) {
+// record learns from the store's decision, and caches the denial if it is one. A
+// call that was in flight during a refund may be a denial from before it.
+func (s *denialSet) record(hint *setHint, l *lookup, d *Decision, err error, denied *denial) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := s.find(q.hash)
-	if n != nil && q.asker {
-		n.asked = 0
+	e := s.entry(l.hash)
+	if e != nil && l.leader {
+		e.leaderUntil = 0
 	}
-	current := q.epoch == sign.epoch.Load()
-	if q.givesBack(err) {
-		sign.epoch.Add(1)
+	isCurrent := l.epoch == hint.epoch.Load()
+	if l.mayRefund(err) {
+		hint.epoch.Add(1)
 	}
 	switch {
-	case next != nil && current && !n.tellsMore(q, d):
-		sign.used.Store(true)
-		s.put(n, next)
-	case n != nil && err != nil && q.cost > 0:
-		// What may have been taken makes nothing pass. The next one asks.
-	case n != nil && err == nil && d.Granted > 0 && d.Remaining < aFew:
-		n.until, n.passes = 0, d.Remaining
-	case n != nil && (err != nil || next == nil && n.contradicts(q, d)):
-		n.forget()
+	case denied != nil && isCurrent && !e.covers(l, d):
+		hint.used.Store(true)
+		s.put(e, denied)
+	case e != nil && err != nil && l.cost > 0:
+		// A failed take makes no other request fit. The next caller calls the store.
+	case e != nil && err == nil && d.Granted > 0 && d.Remaining < maxPasses:
+		e.until, e.passes = 0, d.Remaining
+	case e != nil && (err != nil || denied == nil && e.contradicts(l, d)):
+		e.clear()
 	}
 }
 
-// givesBack reports whether a question may have given units back. What is taken makes
-// no denial wrong.
-func (q *question) givesBack(err error) bool { return q.cost < 0 || q.cost == 0 && err != nil }
+// mayRefund reports whether a request may have refunded units. Takes never make a
+// denial wrong.
+func (l *lookup) mayRefund(err error) bool { return l.cost < 0 || l.cost == 0 && err != nil }
 
-// aFew is how many units there are again of a key that may be spent in a moment. So
-// many callers are let through, and no more: if all who wait were, then nearly all
-// of them in vain, and again and again where a trip takes longer than a unit.
-const aFew = 64
+// maxPasses is how many waiting callers may go to the store after it granted a
+// request and had fewer units than this left. If all of them went, nearly all would
+// be denied, again and again where a call takes longer than a unit.
+const maxPasses = 64
 
-// tellsMore reports whether a denial of a smaller cost is good, and nothing has
-// happened to the key since.
-func (n *denial) tellsMore(q *question, d *Decision) bool {
-	const jitter = int64(5 * time.Millisecond)
-	return n != nil && n.cost < q.cost && q.sent < n.until && n.remaining == d.Remaining &&
-		max(n.resetAt-q.sent-int64(d.ResetAfter), q.sent+int64(d.ResetAfter)-n.resetAt) <= jitter
+// covers reports whether the entry, of a smaller cost, still holds and the key has
+// not changed since. Then it says more than a denial of the larger cost.
+func (e *denial) covers(l *lookup, d *Decision) bool {
+	const tolerance = int64(5 * time.Millisecond)
+	return e != nil && e.cost < l.cost && l.sent < e.until && e.remaining == d.Remaining &&
+		max(e.resetAt-l.sent-int64(d.ResetAfter), l.sent+int64(d.ResetAfter)-e.resetAt) <= tolerance
 }
 
-// contradicts reports whether a denial no longer describes its key.
-func (n *denial) contradicts(q *question, d *Decision) bool {
-	return d.Granted != 0 || d.Remaining != n.remains(q.meter, q.sent)
+// contradicts reports whether a decision shows that the entry no longer describes
+// its key.
+func (e *denial) contradicts(l *lookup, d *Decision) bool {
+	return d.Granted != 0 || d.Remaining != e.remainingAt(l.limit, l.sent)
 }
 
-// denied writes what there is to remember of a decision; in its field until, for
-// how long. Only what a store has decided is worth it: others, who answer for
-// one, answer without a trip and may have changed their minds in a moment.
-func (q *question) denied(d *Decision, n *denial) bool {
+// from sets the entry by a decision, with a duration in its field until. It is not
+// ok if the decision does not show that the next request would be denied. Decisions
+// of a lease or a fallback are not cached: they cost no call, and change quickly.
+func (e *denial) from(l *lookup, d *Decision) (ok bool) {
 	switch {
-	case d.Source != SourceStore || q.cost <= 0 || d.Allowed && (d.Granted == 0 || d.Remaining > 0):
+	case d.Source != SourceStore || l.cost <= 0 || d.Allowed && (d.Granted == 0 || d.Remaining > 0):
 		return false
 	case !d.Allowed && d.RetryAfter <= 0:
 		return false
 	}
-	*n = denial{
-		hash: q.hash, numbers: q.meter.numbers, noted: q.sent,
-		cost: q.cost, remaining: d.Remaining, resetAt: q.sent + int64(d.ResetAfter),
+	*e = denial{
+		hash: l.hash, numbers: l.limit.numbers, sent: l.sent,
+		cost: l.cost, remaining: d.Remaining, resetAt: l.sent + int64(d.ResetAfter),
 	}
 	if d.Allowed {
-		return n.afterTheLast(q.meter, d)
+		return e.fromLastUnit(l.limit, d)
 	}
-	n.until, n.retryAt = int64(d.RetryAfter), int64(Never)
+	e.until, e.retryAt = int64(d.RetryAfter), int64(Never)
 	if d.RetryAfter != Never {
-		n.retryAt = q.sent + int64(d.RetryAfter)
+		e.retryAt = l.sent + int64(d.RetryAfter)
 	}
-	n.whole = isWhole(int64(d.RetryAfter)) && !isWhole(intervalOf(q.meter))
+	e.rounded = isWholeMillis(int64(d.RetryAfter)) && !isWholeMillis(intervalOf(l.limit))
 	return true
 }
 
-// afterTheLast works out when there will be one unit again, now that there is
-// none. The store may have rounded the time that it tells up to a millisecond.
-func (n *denial) afterTheLast(cl *compiledLimit, d *Decision) (ok bool) {
+// fromLastUnit computes when one unit is available again, after a request took the
+// last one. The store may have rounded ResetAfter up to a millisecond.
+func (e *denial) fromLastUnit(cl *compiledLimit, d *Decision) (ok bool) {
 	wait, early := int64(d.ResetAfter), int64(0)
 	if rate := cl.rate(); rate != nil {
 		wait -= rate.Capacity() - rate.Interval
-		if isWhole(int64(d.ResetAfter)) && !isWhole(rate.Interval) {
-			early, n.whole = int64(time.Millisecond), true
+		if isWholeMillis(int64(d.ResetAfter)) && !isWholeMillis(rate.Interval) {
+			early, e.rounded = int64(time.Millisecond), true
 			wait = algorithm.RoundUp(wait, early)
 		}
 	} else if cl.limit.Algorithm != FixedWindow {
 		return false
 	}
-	n.cost, n.until, n.retryAt = 1, wait-early, n.noted+wait
-	return n.until > 0
+	e.cost, e.until, e.retryAt = 1, wait-early, e.sent+wait
+	return e.until > 0
 }
 
-// isWhole reports whether a time is in whole milliseconds, as those of a store
-// on Redis are.
-func isWhole(d int64) bool { return d%int64(time.Millisecond) == 0 }
+// isWholeMillis reports whether a time is in whole milliseconds, as all times of a
+// Redis store are.
+func isWholeMillis(d int64) bool { return d%int64(time.Millisecond) == 0 }
 
-// intervalOf returns how long a unit of a bucket lasts.
+// intervalOf returns how long a bucket takes to earn one unit, and 0 for windows.
 func intervalOf(cl *compiledLimit) int64 {
 	if rate := cl.rate(); rate != nil {
 		return rate.Interval
@@ -238,16 +238,16 @@ func intervalOf(cl *compiledLimit) int64 {
 	return 0
 }
 
-// put writes a denial over the one of the same key, into an empty place, or over
-// the one that ends first.
-func (s *denialSet) put(same, n *denial) {
+// put writes a denial over the entry of the same key, or else over the entry that
+// ends first, which may be a free one.
+func (s *denialSet) put(same, e *denial) {
 	if same == nil {
-		same = &s.ways[0]
-		for i := range s.ways {
-			if s.ways[i].until < same.until {
-				same = &s.ways[i]
+		same = &s.entries[0]
+		for i := range s.entries {
+			if s.entries[i].until < same.until {
+				same = &s.entries[i]
 			}
 		}
 	}
-	*same = *n
+	*same = *e
 }

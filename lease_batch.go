@@ -5,97 +5,97 @@ import (
 	"slices"
 )
 
-// A leaseBatch is several requests that a lease decides.
+// A leaseBatch is a TakeEach or TakeAll on its way through a lease.
 type leaseBatch struct {
-	l        *Lease
-	rs       []Request
-	ds       []Decision
-	needs    []need
-	together bool // whether all are granted or none
+	l            *Lease
+	rs           []Request
+	ds           []Decision
+	lrs          []leaseRequest
+	allOrNothing bool
 
-	rest   []Request // those that the store decides
-	places []int     // where they are among all
+	rest    []Request // requests that the store decides
+	indexes []int     // of those among all
 }
 
-// batch returns the requests as a batch. It is not ok if leases have nothing to do
-// with any of them, or if one is malformed, so that the store can say which.
-func (l *Lease) batch(rs []Request, ds []Decision) (b *leaseBatch, ok bool) {
+// newBatch returns the requests as a batch. It is not ok if none of them can be
+// leased, or if one is malformed; then the store returns the error.
+func (l *Lease) newBatch(rs []Request, ds []Decision) (b *leaseBatch, ok bool) {
 	if l.next == nil || len(ds) < len(rs) {
 		return nil, false
 	}
-	needs := make([]need, len(rs))
+	lrs := make([]leaseRequest, len(rs))
 	leased := false
 	for i := range rs {
 		if rs[i].Validate() != nil {
 			return nil, false
 		}
-		needs[i], ok = l.need(&rs[i])
+		lrs[i], ok = l.newRequest(&rs[i])
 		leased = leased || ok
 	}
-	return &leaseBatch{l: l, rs: rs, ds: ds, needs: needs}, leased
+	return &leaseBatch{l: l, rs: rs, ds: ds, lrs: lrs}, leased
 }
 
-// spend meets a request by what is held, or leaves it to the store. After one that
-// gives units back, all later ones of the same key go to the store as well. Of
-// requests that are taken together the store alone refuses any, because only it
-// knows how the others stand.
+// spend decides a request by leased units, or leaves it to the store. After a
+// refund, all later requests of the same key go to the store as well. In a TakeAll
+// only the store denies, because only it knows the state of the other keys.
 func (b *leaseBatch) spend(ctx context.Context, i int) error {
-	n := &b.needs[i]
-	if n.takes && !b.givesBefore(i) {
-		done, err := b.l.spend(ctx, n, &b.ds[i])
+	lr := &b.lrs[i]
+	if lr.spendable && !b.followsRefund(i) {
+		decided, err := b.l.spend(ctx, lr, &b.ds[i])
 		if err != nil {
 			return err
 		}
-		if done && (b.ds[i].Allowed || !b.together) {
+		if decided && (b.ds[i].Allowed || !b.allOrNothing) {
 			return nil
 		}
 	}
-	n.taken = 0
-	b.rest, b.places = append(b.rest, b.rs[i]), append(b.places, i)
+	lr.takenAt = 0
+	b.rest, b.indexes = append(b.rest, b.rs[i]), append(b.indexes, i)
 	return nil
 }
 
-func (b *leaseBatch) givesBefore(i int) bool {
-	return slices.ContainsFunc(b.needs[:i], func(n need) bool { return n.cost < 0 && n.hash == b.needs[i].hash })
+func (b *leaseBatch) followsRefund(i int) bool {
+	return slices.ContainsFunc(b.lrs[:i], func(lr leaseRequest) bool { return lr.cost < 0 && lr.hash == b.lrs[i].hash })
 }
 
-// takeRest lets the store decide what is left, and reports whether all of that is
-// allowed.
+// takeRest lets the store decide the remaining requests, and reports whether it
+// allowed all of them.
 func (b *leaseBatch) takeRest(
 	ctx context.Context, take func(context.Context, Store, []Request, []Decision) error,
 ) (allowed bool, err error) {
 	if len(b.rest) == 0 {
 		return true, nil
 	}
-	for _, i := range b.places {
-		if b.needs[i].meter != nil {
-			b.l.before(&b.needs[i])
+	for _, i := range b.indexes {
+		if b.lrs[i].limit != nil {
+			b.l.beforeStore(&b.lrs[i])
 		}
 	}
-	answers := make([]Decision, len(b.rest))
-	err = take(ctx, b.l.next, b.rest, answers)
+	decisions := make([]Decision, len(b.rest))
+	err = take(ctx, b.l.next, b.rest, decisions)
 	allowed = err == nil
-	for j, i := range b.places {
-		allowed = allowed && answers[j].Allowed
-		if n := &b.needs[i]; n.meter != nil {
-			b.l.after(n, &answers[j], err)
+	for j, i := range b.indexes {
+		allowed = allowed && decisions[j].Allowed
+		if lr := &b.lrs[i]; lr.limit != nil {
+			b.l.afterStore(lr, &decisions[j], err)
 		}
 		if err == nil {
-			b.ds[i] = answers[j]
+			b.ds[i] = decisions[j]
 		}
 	}
-	return allowed, reindex(err, b.places)
+	return allowed, reindex(err, b.indexes)
 }
 
-// putBack undoes what was spent of what is held, and makes looks of the decisions.
-func (b *leaseBatch) putBack() {
-	for i := range b.needs {
-		if n := &b.needs[i]; n.taken > 0 {
-			b.l.set(n).putBack(b.l, n)
+// revert puts back the leased units that were spent, and turns those decisions into
+// peeks.
+func (b *leaseBatch) revert() {
+	for i := range b.lrs {
+		if lr := &b.lrs[i]; lr.takenAt > 0 {
+			b.l.setOf(lr).putBack(b.l, lr)
 			b.ds[i].Granted = 0
-			b.ds[i].Remaining = min(b.ds[i].Remaining+n.cost, b.ds[i].Limit)
-			n.taken = 0
+			b.ds[i].Remaining = min(b.ds[i].Remaining+lr.cost, b.ds[i].Limit)
+			lr.takenAt = 0
 		}
 	}
-	b.l.returnSoon()
+	b.l.flushSoon()
 }

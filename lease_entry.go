@@ -10,369 +10,370 @@ import (
 	"github.com/penstock-io/penstock/internal/setassoc"
 )
 
-// A holding is what is held of one key, and what is known of it. The zero holding
-// is of nobody.
-type holding struct {
-	hash  uint64
-	key   string
-	meter *compiledLimit
-	purse *purse // what may be spent; nil if there was never anything
+// A leaseEntry is the state of one key: the units held, how many it needs, and how
+// its requests are decided until the next call to the store. The zero entry is
+// free.
+type leaseEntry struct {
+	hash   uint64 // of key and limit
+	key    string // set while units are held
+	limit  *compiledLimit
+	pool   *unitPool // nil if units were never held
+	demand demand
 
-	remaining int64 // in the store, when it was last asked
-	resetAt   int64 // when the key is as good as new, according to that
-	scarce    bool  // whether that was too little to take ahead
+	// What the store said last.
+	resetAt int64 // when the key is full again
+	scarce  bool  // whether too few units were left to lease some
 
-	asked int64 // units that were asked for here, …
-	since int64 // … since then, or half of them if that was long ago
-
-	flight    int64 // the number of the refill that is under way, if one is …
-	refilling int64 // … and until when it is waited for
-	denied    int64 // until when to deny, because there was not enough
-	retryAt   int64 // when there will be some, if that is known
-	aside     int64 // until when to leave the key alone
+	refillID    int64 // of the refill in flight, or 0
+	waitUntil   int64 // until when requests wait for that refill
+	denyUntil   int64 // until when requests are denied locally, after a refill got too little
+	retryAt     int64 // when the store will have units again; valid until denyUntil
+	bypassUntil int64 // until when requests go to the store
 }
 
-// A holdingSet holds the keys whose hashes end alike, under one lock.
-type holdingSet struct {
-	hot  atomic.Pointer[purse] // that was last spent of
-	mu   sync.Mutex
-	ways [setassoc.Ways]holding
+// A leaseEntrySet holds the entries of one set, under one lock.
+type leaseEntrySet struct {
+	hot     atomic.Pointer[unitPool] // the pool that was spent from last
+	mu      sync.Mutex
+	entries [setassoc.Ways]leaseEntry
 }
 
-// spend meets a need by the purse that was last spent of, and takes no lock.
-func (s *holdingSet) spend(n *need, d *Decision) bool {
+const (
+	minDemand  = 8                      // units requested before a key is leased
+	busyDemand = 100                    // units requested within maxDeny that make a key very busy
+	maxDeny    = 250 * time.Millisecond // for which a very busy key is denied locally
+	bypassTime = 100 * time.Millisecond // after a decision that was not the store's
+)
+
+// A leaseStep is what to do next with a request.
+type leaseStep int
+
+const (
+	leaseDecided   leaseStep = iota // nothing: it is decided
+	leaseCallStore                  // let the store decide it
+	leaseRefill                     // refill the key's units
+	leaseWait                       // wait for the refill in flight
+)
+
+// spendHot decides a request by the pool that was spent from last, without a lock.
+func (s *leaseEntrySet) spendHot(lr *leaseRequest, d *Decision) bool {
 	p := s.hot.Load()
-	return p != nil && p.hash == n.hash && p.numbers == n.meter.numbers && p.spend(n, d)
+	return p != nil && p.hash == lr.hash && p.numbers == lr.limit.numbers && p.spend(lr, d)
 }
 
-// spend meets a need if there is enough. One that is not new has been counted.
-func (h *holding) spend(n *need, d *Decision, isNew bool) bool {
-	ok := h.purse.spend(n, d)
+// decide decides a request by the units held, or returns the next step; for
+// leaseWait with a channel to wait on. Only a new request adds to the demand.
+func (s *leaseEntrySet) decide(
+	l *Lease, lr *leaseRequest, d *Decision, isNew, mayWait bool,
+) (step leaseStep, refilled <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l.closed.Load() {
+		return leaseCallStore, nil
+	}
+	e := s.getOrAdd(l, lr)
+	if e == nil {
+		return leaseCallStore, nil
+	}
+	e.countDemand(lr.now, l.maxAge)
+	if e.spend(lr, d, isNew) {
+		s.hot.Store(e.pool)
+		return leaseDecided, nil
+	}
+	if isNew {
+		e.demand.units += min(lr.cost, lr.maxHeld)
+	}
+	want := e.wanted(lr, l.maxAge)
+	switch step = e.nextStep(lr, want, mayWait); step {
+	case leaseDecided:
+		e.deny(lr, d)
+	case leaseRefill:
+		e.startRefill(l, lr, want)
+	case leaseWait:
+		refilled = l.inflight.Wait(lr.hash)
+	}
+	return step, refilled
+}
+
+// nextStep returns what to do with a request for which there are not enough units.
+// leaseDecided means that it is denied.
+func (e *leaseEntry) nextStep(lr *leaseRequest, want int64, mayWait bool) leaseStep {
+	switch {
+	case lr.mayDelay || !mayWait || lr.cost > want || lr.now < e.bypassUntil:
+		return leaseCallStore
+	case lr.now < e.denyUntil:
+		return leaseDecided
+	case e.scarce && !e.isVeryBusy(lr.now):
+		return leaseCallStore
+	case e.refillID == 0:
+		return leaseRefill
+	case lr.now < e.waitUntil:
+		return leaseWait
+	}
+	return leaseCallStore
+}
+
+// spend decides a request if there are enough units. Demand has already counted a
+// request that is not new.
+func (e *leaseEntry) spend(lr *leaseRequest, d *Decision, isNew bool) bool {
+	ok := e.pool.spend(lr, d)
 	if ok && !isNew {
-		h.purse.counted -= n.cost
+		e.pool.counted -= lr.cost
 	}
 	return ok
 }
 
-// empty takes all units out of the purse.
-func (h *holding) empty() (left int64) {
-	if h.purse != nil {
-		left = h.purse.left.Swap(0)
-		h.asked += h.purse.counted - left
-		h.purse.counted = 0
-	}
-	return left
+// startRefill prepares a refill up to the wanted units. There is one at a time, or
+// else more than wanted could be held.
+func (e *leaseEntry) startRefill(l *Lease, lr *leaseRequest, want int64) {
+	lr.want = want - e.pool.usable(lr.now)
+	lr.refillID = l.lastRefill.Add(1)
+	e.refillID, e.waitUntil = lr.refillID, lr.now+int64(inflight.MaxWait)
 }
 
-// good returns how many units may be spent now.
-func (h *holding) good(now int64) int64 {
-	if h.purse == nil || now >= h.purse.expires {
-		return 0
-	}
-	return h.purse.rest()
-}
-
-const (
-	leastAsked = 8                      // before a key is taken for a busy one
-	busyAsked  = 100                    // decisions that should be worth a trip …
-	longestNo  = 250 * time.Millisecond // … if they come within this
-	leaveAlone = 100 * time.Millisecond // a key that somebody else decides about
-)
-
-// enter meets a need by what is held, or says what to do: wait on a channel, ask
-// the store for more (n.want), or ask it about the request alone. A need is counted
-// when it is new, and one that has waited for long enough waits no more.
-func (s *holdingSet) enter(l *Lease, n *need, d *Decision, isNew, patient bool) (done bool, landed <-chan struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n.want = 0
-	if l.closed.Load() {
-		return false, nil
-	}
-	h := s.find(l, n)
-	if h == nil {
-		return false, nil
-	}
-	h.count(n, l.maxAge)
-	if h.spend(n, d, isNew) {
-		s.hot.Store(h.purse)
-		return true, nil
-	}
-	if isNew {
-		h.asked += min(n.cost, n.most)
-	}
-	want := h.wanted(n, l.maxAge)
-	switch {
-	case n.waits || !patient || n.cost > want || n.now < h.aside:
-		return false, nil
-	case n.now < h.denied:
-		h.deny(n, d)
-		return true, nil
-	case h.scarce && !h.isBusy(n):
-		return false, nil
-	case h.flight != 0 && n.now < h.refilling:
-		return false, l.inflight.Wait(n.hash)
-	case h.flight != 0:
-		return false, nil
-	}
-	h.ask(l, n, want)
-	return false, nil
-}
-
-// ask has more asked for: so much that, with what is held, there will be no more
-// than is wanted. Until that is back nobody else asks, or else there might be.
-func (h *holding) ask(l *Lease, n *need, want int64) {
-	n.want = want - h.good(n.now)
-	n.flight = l.flown.Add(1)
-	h.flight, h.refilling = n.flight, n.now+int64(inflight.MaxWait)
-}
-
-// find returns the holding of a key, or a place for one. A key whose limit has
-// changed begins anew, and so do those of which nothing is held when there is no
-// other place.
-func (s *holdingSet) find(l *Lease, n *need) *holding {
-	var spare *holding
-	for i := range s.ways {
-		h := &s.ways[i]
-		if h.is(n) {
-			return h
+// getOrAdd returns the entry of a key. If the key has none, or its limit has
+// changed, it starts a new one. It returns nil if all entries of the set hold units
+// or wait for a refill.
+func (s *leaseEntrySet) getOrAdd(l *Lease, lr *leaseRequest) *leaseEntry {
+	var unused *leaseEntry
+	for i := range s.entries {
+		e := &s.entries[i]
+		if e.isOf(lr) {
+			return e
 		}
-		if h.hash == n.hash {
-			h.giveUp(l)
-			*h = holding{hash: n.hash, meter: n.meter, since: n.now}
-			return h
+		if e.hash == lr.hash {
+			e.returnUnits(l)
+			e.init(lr)
+			return e
 		}
-		if h.purse.rest() == 0 && h.flight == 0 && (spare == nil || h.since < spare.since) {
-			spare = h
+		if e.pool.units() == 0 && e.refillID == 0 && (unused == nil || e.demand.since < unused.demand.since) {
+			unused = e
 		}
 	}
-	if spare != nil {
-		*spare = holding{hash: n.hash, meter: n.meter, since: n.now}
+	if unused != nil {
+		unused.init(lr)
 	}
-	return spare
+	return unused
 }
 
-// giveUp puts what is left on its way back.
-func (h *holding) giveUp(l *Lease) {
-	if left := h.empty(); left > 0 {
-		l.returns.add(returned{key: h.key, meter: h.meter, units: left, taken: h.purse.taken})
-		l.arm()
-	}
-}
-
-// count takes note of what was asked for and met. What was long ago counts half.
-func (h *holding) count(n *need, maxAge int64) {
-	switch age := n.now - h.since; {
-	case age > 8*maxAge || age < 0:
-		h.asked, h.since = 0, n.now
-	case age > maxAge:
-		h.asked, h.since = h.asked/2, h.since+age/2
-	}
-	if h.purse != nil {
-		left := h.purse.rest()
-		h.asked += h.purse.counted - left
-		h.purse.counted = left
-	}
-}
-
-// leastSpan keeps the first few requests of a key from looking like a flood.
-const leastSpan = 50 * time.Millisecond
-
-// within returns how many units will be asked for in a time, going by the past.
-func (h *holding) within(n *need, span int64) int64 {
-	past := max(n.now-h.since, int64(leastSpan))
-	return int64(float64(h.asked) * float64(span) / float64(past))
-}
-
-// wanted returns how many units to take ahead: enough for most of the time that
-// they may be held, and no more than may be held. None is wanted of a key that is
-// hardly asked for.
-func (h *holding) wanted(n *need, maxAge int64) int64 {
-	want := min(h.within(n, maxAge*7/10), n.most)
-	if h.asked < leastAsked || want < 2 {
-		return 0
-	}
-	return want
-}
-
-// isBusy reports whether so much is asked of a key that it is worth to deny some
-// of it unasked.
-func (h *holding) isBusy(n *need) bool { return h.within(n, int64(longestNo)) >= busyAsked }
-
-// holdOff returns for how long to deny after the store had too little, and said
-// when there will be some.
-func (h *holding) holdOff(n *need, retry time.Duration) int64 {
-	past := max(n.now-h.since, int64(leastSpan))
-	hundred := int64(float64(busyAsked) * float64(past) / float64(max(h.asked, 1)))
-	return min(max(int64(retry), hundred), int64(longestNo))
-}
-
-// deny denies unasked.
-func (h *holding) deny(n *need, d *Decision) {
-	*d = Decision{
-		Limit: n.meter.most, Remaining: h.good(n.now),
-		RetryAfter: time.Duration(max(h.denied, h.retryAt) - n.now),
-		ResetAfter: time.Duration(max(h.resetAt-n.now, 0)),
-		Source:     SourceLease,
-	}
-}
-
-// refilled takes note of what the store has given, and meets the need by it. It
-// does not if that was too little. What somebody else has given in the store's
-// place, or what came when the lease was closed, goes back. What came after the key
-// was reset is nobody's: it may have been paid for by a debt that is forgotten.
-func (s *holdingSet) refilled(l *Lease, n *need, d *Decision, err error) (done bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now, h := l.clock.Now(), s.holding(n)
-	if h != nil && h.flight != n.flight {
-		return false
-	}
-	if h != nil {
-		h.flight = 0
-	}
-	switch {
-	case err != nil:
-		return false
-	case h == nil || l.closed.Load() || d.Source != SourceStore:
-		if h != nil {
-			h.aside = now + int64(leaveAlone)
-		}
-		return l.handBack(n, d)
-	}
-	h.hold(l, n, d, now)
-	if d.Granted == 0 && n.cost == 1 {
-		return true // the store's denial is the answer
-	}
-	if now >= h.purse.expires || !h.spend(n, d, false) {
-		return false
-	}
-	s.hot.Store(h.purse)
-	l.arm()
-	return true
-}
-
-// hold puts what was granted into a new purse, with what is left of the old one. If
-// that is enough for a need which could not be met before, then nothing older is left
-// once it is; otherwise all of it is as old as the oldest.
-func (h *holding) hold(l *Lease, n *need, d *Decision, now int64) {
-	if h.purse != nil && h.purse.expires <= now {
-		h.giveUp(l)
-	}
-	older := h.empty()
-	if older == 0 && d.Granted > 0 {
-		h.key = strings.Clone(n.key) // which may be a piece of something large
-	}
-	h.remaining, h.resetAt = d.Remaining, n.now+int64(d.ResetAfter)
-	p := &purse{
-		hash: n.hash, numbers: n.meter.numbers, counted: older + d.Granted,
-		taken: n.now, expires: n.now + l.maxAge, remaining: h.remaining, resetAt: h.resetAt,
-	}
-	if older > n.cost || older > 0 && n.cost > p.counted {
-		p.taken, p.expires = h.purse.taken, h.purse.expires
-	}
-	p.left.Store(p.counted)
-	h.purse = p
-	h.scarce = d.Granted < n.want || d.Remaining < 2*n.want
-	if d.Granted < n.want && h.isBusy(n) {
-		h.denied = n.now + h.holdOff(n, d.RetryAfter)
-		h.retryAt = n.now + int64(d.RetryAfter)
-	}
-}
-
-// handBack keeps of a grant what the request needs, if that is there, and has the
-// rest given back.
-func (l *Lease) handBack(n *need, d *Decision) (done bool) {
-	rest := d.Granted
-	if done = d.Allowed && d.Granted >= n.cost; done {
-		n.taken = n.now
-		rest -= n.cost
-		d.Granted, d.Remaining = n.cost, d.Remaining+rest
-	}
-	if !d.Allowed && n.cost == 1 {
-		return true
-	}
-	l.returns.add(returned{key: strings.Clone(n.key), meter: n.meter, units: rest, taken: n.now})
-	return done
-}
-
-// putBack undoes a grant. Units of a lease that is over go back to the store.
-func (s *holdingSet) putBack(l *Lease, n *need) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := l.clock.Now()
-	if h := s.holding(n); h != nil && h.purse.met(n, now) && !l.closed.Load() {
-		h.purse.left.Add(n.cost)
-		h.purse.counted += n.cost
-		return
-	}
-	l.returns.add(returned{key: strings.Clone(n.key), meter: n.meter, units: n.cost, taken: n.taken})
-	l.arm()
-}
-
-// holding returns what is held of a key under a limit, or nil.
-func (s *holdingSet) holding(n *need) *holding {
-	for i := range s.ways {
-		if s.ways[i].is(n) {
-			return &s.ways[i]
+// get returns the entry of a key and limit, or nil.
+func (s *leaseEntrySet) get(lr *leaseRequest) *leaseEntry {
+	for i := range s.entries {
+		if s.entries[i].isOf(lr) {
+			return &s.entries[i]
 		}
 	}
 	return nil
 }
 
-// is reports whether a holding is of the key and limit of a need.
-func (h *holding) is(n *need) bool { return h.hash == n.hash && h.meter.numbers == n.meter.numbers }
+func (e *leaseEntry) isOf(lr *leaseRequest) bool {
+	return e.hash == lr.hash && e.limit.numbers == lr.limit.numbers
+}
 
-// passed learns from what the store has said of a request alone. A look is told
-// what is held beside, and who takes what is left gets that as well.
-func (s *holdingSet) passed(n *need, d *Decision) {
+func (e *leaseEntry) init(lr *leaseRequest) {
+	*e = leaseEntry{hash: lr.hash, limit: lr.limit, demand: demand{since: lr.now}}
+}
+
+// takeOut takes all units out of the pool.
+func (e *leaseEntry) takeOut() (units int64) {
+	if e.pool != nil {
+		units = e.pool.left.Swap(0)
+		e.demand.units += e.pool.counted - units
+		e.pool.counted = 0
+	}
+	return units
+}
+
+// returnUnits queues all units for a refund.
+func (e *leaseEntry) returnUnits(l *Lease) {
+	if units := e.takeOut(); units > 0 {
+		l.returns.add(unspentUnits{key: e.key, limit: e.limit, units: units, takenAt: e.pool.takenAt})
+		l.scheduleSweep()
+	}
+}
+
+// countDemand adds the units that were spent since the last count.
+func (e *leaseEntry) countDemand(now, maxAge int64) {
+	e.demand.age(now, maxAge)
+	if e.pool != nil {
+		left := e.pool.units()
+		e.demand.units += e.pool.counted - left
+		e.pool.counted = left
+	}
+}
+
+// wanted returns how many units to hold: enough for seven tenths of their lifetime,
+// and no more than may be held. It is 0 for a key with little demand.
+func (e *leaseEntry) wanted(lr *leaseRequest, maxAge int64) int64 {
+	want := min(e.demand.within(lr.now, maxAge*7/10), lr.maxHeld)
+	if e.demand.units < minDemand || want < 2 {
+		return 0
+	}
+	return want
+}
+
+// isVeryBusy reports whether demand is so high that denying some requests locally
+// saves many calls.
+func (e *leaseEntry) isVeryBusy(now int64) bool {
+	return e.demand.within(now, int64(maxDeny)) >= busyDemand
+}
+
+// deny denies a request without calling the store.
+func (e *leaseEntry) deny(lr *leaseRequest, d *Decision) {
+	*d = Decision{
+		Limit: lr.limit.most, Remaining: e.pool.usable(lr.now),
+		RetryAfter: time.Duration(max(e.denyUntil, e.retryAt) - lr.now),
+		ResetAfter: time.Duration(max(e.resetAt-lr.now, 0)),
+		Source:     SourceLease,
+	}
+}
+
+// finishRefill adds the refilled units and decides the request by them, if there are
+// enough. Units that a fallback granted, or that arrive after Close, are returned.
+// Units that arrive after their key was reset are dropped, because the reset may
+// have erased the debt that paid for them.
+func (s *leaseEntrySet) finishRefill(l *Lease, lr *leaseRequest, d *Decision, err error) (decided bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h := s.holding(n)
-	if h == nil {
+	now, e := l.clock.Now(), s.get(lr)
+	if e != nil && e.refillID != lr.refillID {
+		return false
+	}
+	if e != nil {
+		e.refillID = 0
+	}
+	switch {
+	case err != nil:
+		return false
+	case e == nil:
+		return l.decideDirectly(lr, d)
+	case l.closed.Load() || d.Source != SourceStore:
+		e.bypassUntil = now + int64(bypassTime)
+		return l.decideDirectly(lr, d)
+	}
+	e.addUnits(l, lr, d, now)
+	if d.Granted == 0 && lr.cost == 1 {
+		return true // the store has denied what the request asks for
+	}
+	if now >= e.pool.expires || !e.spend(lr, d, false) {
+		return false
+	}
+	s.hot.Store(e.pool)
+	l.scheduleSweep()
+	return true
+}
+
+// decideDirectly decides a request by the decision about its refill, and queues the
+// other units for a refund.
+func (l *Lease) decideDirectly(lr *leaseRequest, d *Decision) (decided bool) {
+	rest := d.Granted
+	if decided = d.Allowed && d.Granted >= lr.cost; decided {
+		lr.takenAt = lr.now
+		rest -= lr.cost
+		d.Granted, d.Remaining = lr.cost, d.Remaining+rest
+	}
+	if !d.Allowed && lr.cost == 1 {
+		return true
+	}
+	l.returns.add(unspentUnits{key: strings.Clone(lr.key), limit: lr.limit, units: rest, takenAt: lr.now})
+	return decided
+}
+
+// addUnits puts the granted units into a new pool, with those left in the old one.
+// The pool is as old as its oldest unit. It is new if the request, which the old
+// units could not meet, is about to spend all of them.
+func (e *leaseEntry) addUnits(l *Lease, lr *leaseRequest, d *Decision, now int64) {
+	if e.pool != nil && e.pool.expires <= now {
+		e.returnUnits(l)
+	}
+	old := e.takeOut()
+	if old == 0 && d.Granted > 0 {
+		e.key = strings.Clone(lr.key) // it may be part of a large string
+	}
+	e.resetAt = lr.now + int64(d.ResetAfter)
+	p := &unitPool{
+		hash: lr.hash, numbers: lr.limit.numbers, counted: old + d.Granted,
+		takenAt: lr.now, expires: lr.now + l.maxAge, remaining: d.Remaining, resetAt: e.resetAt,
+	}
+	if old > lr.cost || old > 0 && lr.cost > p.counted {
+		p.takenAt, p.expires = e.pool.takenAt, e.pool.expires
+	}
+	p.left.Store(p.counted)
+	e.pool = p
+	e.scarce = d.Granted < lr.want || d.Remaining < 2*lr.want
+	if d.Granted < lr.want && e.isVeryBusy(lr.now) {
+		deny := max(int64(d.RetryAfter), e.demand.timeFor(lr.now, busyDemand))
+		e.denyUntil = lr.now + min(deny, int64(maxDeny))
+		e.retryAt = lr.now + int64(d.RetryAfter)
+	}
+}
+
+// putBack puts back what a request spent. Units that have expired are queued for a
+// refund.
+func (s *leaseEntrySet) putBack(l *Lease, lr *leaseRequest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := l.clock.Now()
+	if e := s.get(lr); e != nil && e.pool.canTakeBack(lr, now) && !l.closed.Load() {
+		e.pool.left.Add(lr.cost)
+		e.pool.counted += lr.cost
+		return
+	}
+	l.returns.add(unspentUnits{key: strings.Clone(lr.key), limit: lr.limit, units: lr.cost, takenAt: lr.takenAt})
+	l.scheduleSweep()
+}
+
+// observe learns from the store's decision about a request. It adds the units held
+// to the result of a peek, and to what an AtMost request gets.
+func (s *leaseEntrySet) observe(lr *leaseRequest, d *Decision) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.get(lr)
+	if e == nil {
 		return
 	}
 	if d.Source == SourceStore {
-		h.remaining, h.resetAt = d.Remaining, n.now+int64(d.ResetAfter)
-		h.scarce = d.Remaining < 2*n.most
+		e.resetAt = lr.now + int64(d.ResetAfter)
+		e.scarce = d.Remaining < 2*lr.maxHeld
 	}
-	left := h.good(n.now)
-	if n.cost == 0 {
-		d.Remaining = min(d.Remaining+left, d.Limit)
+	held := e.pool.usable(lr.now)
+	if lr.cost == 0 {
+		d.Remaining = min(d.Remaining+held, d.Limit)
 	}
-	rest := *n
-	if rest.cost = min(n.cost-d.Granted, left); !n.part || !n.takes || rest.cost <= 0 {
+	rest := *lr
+	if rest.cost = min(lr.cost-d.Granted, held); !lr.atMost || !lr.spendable || rest.cost <= 0 {
 		return
 	}
-	if _, ok := h.purse.take(&rest); ok {
-		h.purse.counted -= rest.cost
+	if _, ok := e.pool.take(&rest); ok {
+		e.pool.counted -= rest.cost
 		d.Allowed, d.Granted, d.RetryAfter = true, d.Granted+rest.cost, 0
 	}
 }
 
-// forget drops what is held of a key that is reset: it was paid for by a debt that
-// is forgotten. The key is left alone until then, and what is under way is nobody's
-// when it comes.
-func (s *holdingSet) forget(l *Lease, n *need, until int64) {
+// reset drops the units of a key that is reset, because the reset erases the debt
+// that paid for them. A refill in flight will be dropped, and until then requests
+// go to the store.
+func (s *leaseEntrySet) reset(l *Lease, lr *leaseRequest, until int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h := s.find(l, n); h != nil {
-		h.empty()
-		*h = holding{hash: n.hash, meter: n.meter, since: n.now, aside: until}
+	if e := s.getOrAdd(l, lr); e != nil {
+		e.takeOut()
+		e.init(lr)
+		e.bypassUntil = until
 	}
 }
 
-// release puts what was held for too long, or all, on its way back. It reports
-// whether anything is held still.
-func (s *holdingSet) release(l *Lease, now int64, all bool) (held bool) {
+// release queues expired units for a refund, or all units. It reports whether any
+// are still held.
+func (s *leaseEntrySet) release(l *Lease, now int64, all bool) (held bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range s.ways {
-		h := &s.ways[i]
-		if h.purse.rest() > 0 && (all || now >= h.purse.expires) {
-			h.giveUp(l)
+	for i := range s.entries {
+		e := &s.entries[i]
+		if e.pool.units() > 0 && (all || now >= e.pool.expires) {
+			e.returnUnits(l)
 		}
-		held = held || h.purse.rest() > 0
+		held = held || e.pool.units() > 0
 	}
 	return held
 }

@@ -5,58 +5,68 @@ import (
 	"time"
 )
 
-// A purse holds units that were taken together, for everybody to spend of without
-// a lock. Only who has the lock of its set puts any in, or takes out the rest.
-type purse struct {
+// A unitPool holds leased units, to be spent without a lock. Adding units or taking
+// out the rest needs the lock of its set. A nil pool is empty.
+type unitPool struct {
 	hash    uint64
 	numbers uint64 // of the limit
 	left    atomic.Int64
-	counted int64 // how many were left when it was last counted what is asked for
-	taken   int64 // when the oldest unit was, …
-	expires int64 // … and until when it may be spent
+	counted int64 // units that were left when demand was last counted
+	takenAt int64 // when the oldest unit was taken from the store
+	expires int64 // when the oldest unit expires
 
-	remaining int64 // in the store, after they were taken
+	remaining int64 // in the store, after the units were taken
 	resetAt   int64
 }
 
-// spend meets a need if there is enough.
-func (p *purse) spend(n *need, d *Decision) bool {
-	left, ok := p.take(n)
+// spend decides a request if the pool has enough units.
+func (p *unitPool) spend(lr *leaseRequest, d *Decision) bool {
+	left, ok := p.take(lr)
 	if !ok {
 		return false
 	}
-	n.taken = p.taken
+	lr.takenAt = p.takenAt
 	*d = Decision{
-		Allowed: true, Granted: n.cost, Limit: n.meter.most,
-		Remaining:  min(left+p.remaining, n.meter.most),
-		ResetAfter: time.Duration(max(p.resetAt-n.now, 0)),
+		Allowed: true, Granted: lr.cost, Limit: lr.limit.most,
+		Remaining:  min(left+p.remaining, lr.limit.most),
+		ResetAfter: time.Duration(max(p.resetAt-lr.now, 0)),
 		Source:     SourceLease,
 	}
 	return true
 }
 
-// take takes what is needed out, if it is there, and returns what is left.
-func (p *purse) take(n *need) (left int64, ok bool) {
-	for p != nil && n.now < p.expires {
+// take takes the cost of a request out of the pool, if that has enough units that
+// have not expired, and returns how many are left.
+func (p *unitPool) take(lr *leaseRequest) (left int64, ok bool) {
+	for p != nil && lr.now < p.expires {
 		left = p.left.Load()
-		if left < n.cost {
+		if left < lr.cost {
 			break
 		}
-		if p.left.CompareAndSwap(left, left-n.cost) {
-			return left - n.cost, true
+		if p.left.CompareAndSwap(left, left-lr.cost) {
+			return left - lr.cost, true
 		}
 	}
 	return 0, false
 }
 
-// met reports whether a need was met by these units, and they may still be spent.
-func (p *purse) met(n *need, now int64) bool {
-	return p != nil && p.taken == n.taken && now < p.expires
+// canTakeBack reports whether a request spent units of this pool that have not
+// expired.
+func (p *unitPool) canTakeBack(lr *leaseRequest, now int64) bool {
+	return p != nil && p.takenAt == lr.takenAt && now < p.expires
 }
 
-// rest returns how many units there are, whether they may still be spent or not.
-func (p *purse) rest() int64 {
+// units returns how many units the pool has, expired or not.
+func (p *unitPool) units() int64 {
 	if p == nil {
+		return 0
+	}
+	return p.left.Load()
+}
+
+// usable returns how many units may be spent now.
+func (p *unitPool) usable(now int64) int64 {
+	if p == nil || now >= p.expires {
 		return 0
 	}
 	return p.left.Load()

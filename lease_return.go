@@ -1,0 +1,75 @@
+package penstock
+
+import (
+	"context"
+	"sync"
+)
+
+// A returnQueue holds unspent units until they are refunded to the store.
+type returnQueue struct {
+	mu       sync.Mutex
+	units    []unspentUnits
+	flushing bool // whether a flush is about to start
+}
+
+// unspentUnits are what is left of a lease.
+type unspentUnits struct {
+	key     string
+	limit   *compiledLimit
+	units   int64
+	takenAt int64
+}
+
+// startFlush reports whether the caller has to flush the queue.
+func (q *returnQueue) startFlush() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.units) == 0 || q.flushing {
+		return false
+	}
+	q.flushing = true
+	return true
+}
+
+func (q *returnQueue) add(u unspentUnits) {
+	if u.units > 0 {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.units = append(q.units, u)
+	}
+}
+
+func (q *returnQueue) drain() []unspentUnits {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	units := q.units
+	q.units, q.flushing = nil, false
+	return units
+}
+
+// flush refunds the units, each once whether that succeeds or not. A second try
+// could refund them twice.
+func (q *returnQueue) flush(ctx context.Context, l *Lease) (first error) {
+	var refunds []Request
+	for _, u := range q.drain() {
+		if units := u.refundable(l.clock.Now()); units > 0 {
+			refunds = append(refunds, Request{Key: u.key, Limit: u.limit.limit, Cost: -units, compiled: u.limit})
+		}
+	}
+	for len(refunds) > 0 {
+		batch := refunds[:min(len(refunds), maxRefundBatch)]
+		refunds = refunds[len(batch):]
+		if err := TakeEach(ctx, l.next, batch, make([]Decision, len(batch))); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// refundable returns how many units may be refunded. Since they were taken, the
+// bucket has earned some units back; to refund those as well would count the same
+// time twice.
+func (u *unspentUnits) refundable(now int64) int64 {
+	interval := u.limit.token.Interval
+	return u.units - (max(now-u.takenAt, 0)+interval-1)/interval
+}

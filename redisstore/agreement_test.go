@@ -22,30 +22,30 @@ const operations = 100_000
 // reached. This test compares Redis with memory on all limits there are: those
 // of a year and of a millisecond, with counts that fill every bit a script has,
 // changed while they are in use.
-func TestRedisAgreesWithMemory(t *testing.T) {
+func TestStoreAgreesWithMemory(t *testing.T) {
 	seed := rand.Uint64()
-	w := &world{
+	w := &storePair{
 		T:      t,
 		random: rand.New(rand.NewPCG(seed, 0)),
-		redis:  open(t, held, redisstore.Options{}),
+		redis:  open(t, fakeClockServer, redisstore.Options{}),
 	}
 	w.memory = penstock.NewMemory(&penstock.MemoryOptions{
 		Now: func() time.Time { return w.now }, Tick: time.Millisecond,
 	})
 	w.warmUp()
 	for w.compared < operations && !t.Failed() {
-		w.begin()
+		w.newRound()
 		for range 200 {
-			if w.act(); t.Failed() {
-				t.Logf("seed %d, after %d operations:\n%s", seed, w.compared, w.story.String())
+			if w.randomStep(); t.Failed() {
+				t.Logf("seed %d, after %d operations:\n%s", seed, w.compared, w.trace.String())
 				return
 			}
 		}
 	}
 }
 
-// A world is a few keys under a few limits, in Redis and in memory at once.
-type world struct {
+// A storePair is a few keys under a few limits, in Redis and in memory at once.
+type storePair struct {
 	*testing.T
 	random   *rand.Rand
 	redis    *redisstore.Store
@@ -53,19 +53,19 @@ type world struct {
 	now      time.Time
 	compared int
 
-	limits []penstock.Limit
-	keys   [3]string
-	made   int
+	limits   []penstock.Limit
+	keys     [3]string
+	keyCount int
 	// When a key's state and records end. After a step back the stores may
 	// know different things about a key that had come to an end before.
 	ends  map[string]map[any]time.Time
 	hints []time.Duration // durations that decisions named
-	story strings.Builder
+	trace strings.Builder
 }
 
 // warmUp makes the server know all scripts. One that it does not know yet is sent
 // to it after the other calls of a TakeEach, and then their order is another.
-func (w *world) warmUp() {
+func (w *storePair) warmUp() {
 	for a := range penstock.SlidingLog + 1 {
 		for _, align := range []penstock.Align{penstock.AlignFirst, penstock.AlignClock} {
 			for _, id := range []string{"", "x"} {
@@ -81,70 +81,70 @@ func (w *world) warmUp() {
 	}
 }
 
-func (w *world) begin() {
-	w.story.Reset()
-	w.set(time.UnixMilli(1_577_836_800_000 + w.random.Int64N(12*365*86_400_000)))
+func (w *storePair) newRound() {
+	w.trace.Reset()
+	w.setClock(time.UnixMilli(1_577_836_800_000 + w.random.Int64N(12*365*86_400_000)))
 	w.ends = map[string]map[any]time.Time{}
 	for i := range w.keys {
 		w.newKey(i)
 	}
 	w.limits = nil
 	for i := range 4 {
-		l := w.anyLimit(penstock.Algorithm(w.random.IntN(6)))
+		l := w.randomLimit(penstock.Algorithm(w.random.IntN(6)))
 		if w.random.IntN(2) == 0 {
 			l.Name = fmt.Sprintf("n%d", i)
 		}
 		w.limits = append(w.limits, l)
-		fmt.Fprintf(&w.story, "limit %d: %s\n", i, l)
+		fmt.Fprintf(&w.trace, "limit %d: %s\n", i, l)
 	}
 }
 
-func (w *world) newKey(i int) {
-	w.made++
-	w.keys[i] = fmt.Sprintf("k%d", w.made)
+func (w *storePair) newKey(i int) {
+	w.keyCount++
+	w.keys[i] = fmt.Sprintf("k%d", w.keyCount)
 	w.ends[w.keys[i]] = map[any]time.Time{}
 }
 
-func (w *world) set(now time.Time) {
+func (w *storePair) setClock(now time.Time) {
 	w.now = now
-	held.Clock.Set(now)
-	fmt.Fprintf(&w.story, "at %s\n", now.UTC().Format("2006-01-02 15:04:05.000"))
+	fakeClockServer.Clock.Set(now)
+	fmt.Fprintf(&w.trace, "at %s\n", now.UTC().Format("2006-01-02 15:04:05.000"))
 }
 
-// act does one thing.
-func (w *world) act() {
+// randomStep does one thing.
+func (w *storePair) randomStep() {
 	switch n := w.random.IntN(20); {
 	case n < 8:
-		w.compare(w.ask(w.anyRequest()))
+		w.compare(w.take(w.randomRequest()))
 	case n < 10:
-		w.askInCompany()
+		w.compareBatch()
 	case n < 12:
-		w.askEach()
+		w.compareTakeEach()
 	case n < 14:
-		w.askAll()
+		w.compareTakeAll()
 	case n < 17:
-		w.set(w.now.Add(w.anyStep()))
+		w.setClock(w.now.Add(w.randomStepSize()))
 	case n < 18:
 		w.stepBack()
 	default:
-		w.change()
+		w.changeLimit()
 	}
 }
 
 // magnitude returns a number from 0 to most, small ones as often as large ones.
-func (w *world) magnitude(most int64) int64 {
+func (w *storePair) magnitude(most int64) int64 {
 	n := int64(math.Exp2(w.random.Float64() * math.Log2(float64(most))))
 	return min(n-1+w.random.Int64N(2), most)
 }
 
-func (w *world) anyPeriod() time.Duration {
+func (w *storePair) randomPeriod() time.Duration {
 	return time.Duration(1+w.magnitude(366*86_400_000-1)) * time.Millisecond
 }
 
-// anyLimit returns any valid limit of an algorithm.
-func (w *world) anyLimit(a penstock.Algorithm) penstock.Limit {
+// randomLimit returns any valid limit of an algorithm.
+func (w *storePair) randomLimit(a penstock.Algorithm) penstock.Limit {
 	for {
-		l := penstock.Limit{Algorithm: a, Count: w.magnitude(1 << 40), Period: w.anyPeriod()}
+		l := penstock.Limit{Algorithm: a, Count: w.magnitude(1 << 40), Period: w.randomPeriod()}
 		switch a {
 		case penstock.TokenBucket, penstock.LeakyBucket:
 			l.Burst = w.magnitude(1 << 30)
@@ -163,7 +163,7 @@ func (w *world) anyLimit(a penstock.Algorithm) penstock.Limit {
 	}
 }
 
-func (w *world) align(l *penstock.Limit) {
+func (w *storePair) align(l *penstock.Limit) {
 	l.Align = penstock.Align(w.random.IntN(6))
 	l.Offset = time.Duration(w.random.Int64N(int64(l.Period/time.Millisecond))) * time.Millisecond
 	if l.Align > penstock.AlignClock {
@@ -177,24 +177,24 @@ func (w *world) align(l *penstock.Limit) {
 	}
 }
 
-// change raises or lowers a limit; a bucket's rate may change as well.
-func (w *world) change() {
+// changeLimit raises or lowers a limit; a bucket's rate may change as well.
+func (w *storePair) changeLimit() {
 	i := w.random.IntN(len(w.limits))
 	l := w.limits[i]
-	l.Count = w.anyLimit(l.Algorithm).Count
+	l.Count = w.randomLimit(l.Algorithm).Count
 	if l.Algorithm <= penstock.LeakyBucket {
 		if l.Burst = w.magnitude(1 << 20); w.random.IntN(2) == 0 {
-			l.Period = w.anyPeriod()
+			l.Period = w.randomPeriod()
 		}
 	}
 	if l.Validate() == nil {
 		w.limits[i] = l
-		fmt.Fprintf(&w.story, "limit %d: %s\n", i, l)
+		fmt.Fprintf(&w.trace, "limit %d: %s\n", i, l)
 	}
 }
 
-func (w *world) anyRequest() penstock.Request {
-	r := w.plainRequest()
+func (w *storePair) randomRequest() penstock.Request {
+	r := w.randomTakeAllRequest()
 	most := max(r.Limit.Count, r.Limit.Burst, 1)
 	switch w.random.IntN(10) {
 	case 0:
@@ -213,8 +213,8 @@ func (w *world) anyRequest() penstock.Request {
 	return r
 }
 
-// plainRequest returns a request that can be part of a TakeAll.
-func (w *world) plainRequest() penstock.Request {
+// randomTakeAllRequest returns a request that can be part of a TakeAll.
+func (w *storePair) randomTakeAllRequest() penstock.Request {
 	l := w.limits[w.random.IntN(len(w.limits))]
 	most := l.Count
 	if l.Algorithm <= penstock.LeakyBucket && l.Burst > 0 {
@@ -223,7 +223,7 @@ func (w *world) plainRequest() penstock.Request {
 	r := penstock.Request{Key: w.keys[w.random.IntN(len(w.keys))], Limit: l, Cost: 1 + w.magnitude(max(most, 1))}
 	switch w.random.IntN(8) {
 	case 0:
-		r.MaxDelay = time.Duration(w.magnitude(int64(2 * w.anyPeriod())))
+		r.MaxDelay = time.Duration(w.magnitude(int64(2 * w.randomPeriod())))
 	case 1:
 		r.MaxDelay = math.MaxInt64
 	case 2:
@@ -233,35 +233,35 @@ func (w *world) plainRequest() penstock.Request {
 	return r
 }
 
-// ask puts a request to both stores.
-func (w *world) ask(r penstock.Request) (rs []penstock.Request, got, want []penstock.Decision, gotErr, wantErr error) {
+// take puts a request to both stores.
+func (w *storePair) take(r penstock.Request) (rs []penstock.Request, got, want []penstock.Decision, gotErr, wantErr error) {
 	got, want = make([]penstock.Decision, 1), make([]penstock.Decision, 1)
 	got[0], gotErr = w.redis.Take(context.Background(), r)
 	want[0], wantErr = w.memory.Take(context.Background(), r)
 	return []penstock.Request{r}, got, want, gotErr, wantErr
 }
 
-// askInCompany puts one request about several keys, and perhaps about one of them
+// compareBatch puts one request about several keys, and perhaps about one of them
 // more than once, to both stores.
-func (w *world) askInCompany() {
-	one := w.anyRequest()
+func (w *storePair) compareBatch() {
+	one := w.randomRequest()
 	one.ID = ""
 	rs := make([]penstock.Request, 1+w.random.IntN(8))
 	for i := range rs {
 		rs[i] = one
 		rs[i].Key = w.keys[w.random.IntN(len(w.keys))]
 	}
-	fmt.Fprintf(&w.story, "in company:\n")
+	fmt.Fprintf(&w.trace, "in company:\n")
 	got, errs := w.redis.TakeBatched(rs)
 	want := make([]penstock.Decision, len(rs))
 	wantErr := penstock.TakeEach(context.Background(), w.memory, rs, want)
 	w.compare(rs, got, want, errors.Join(errs...), wantErr)
 }
 
-func (w *world) askEach() {
+func (w *storePair) compareTakeEach() {
 	rs := make([]penstock.Request, 1+w.random.IntN(8))
 	for i := range rs {
-		rs[i] = w.anyRequest()
+		rs[i] = w.randomRequest()
 	}
 	got, want := make([]penstock.Decision, len(rs)), make([]penstock.Decision, len(rs))
 	gotErr := penstock.TakeEach(context.Background(), w.redis, rs, got)
@@ -269,12 +269,12 @@ func (w *world) askEach() {
 	w.compare(rs, got, want, gotErr, wantErr)
 }
 
-func (w *world) askAll() {
+func (w *storePair) compareTakeAll() {
 	rs := make([]penstock.Request, 1+w.random.IntN(4))
 	for i := range rs {
-		rs[i] = w.plainRequest()
+		rs[i] = w.randomTakeAllRequest()
 	}
-	fmt.Fprintf(&w.story, "together:\n")
+	fmt.Fprintf(&w.trace, "together:\n")
 	got, want := make([]penstock.Decision, len(rs)), make([]penstock.Decision, len(rs))
 	gotErr := penstock.TakeAll(context.Background(), w.redis, rs, got)
 	wantErr := penstock.TakeAll(context.Background(), w.memory, rs, want)
@@ -282,23 +282,23 @@ func (w *world) askAll() {
 }
 
 // compare compares what came back, field by field.
-func (w *world) compare(rs []penstock.Request, got, want []penstock.Decision, gotErr, wantErr error) {
+func (w *storePair) compare(rs []penstock.Request, got, want []penstock.Decision, gotErr, wantErr error) {
 	w.Helper()
 	for i, r := range rs {
-		fmt.Fprintf(&w.story, "  %s %d at most=%v within %v id=%q under %s %s\n", r.Key, r.Cost, r.AtMost, r.MaxDelay, r.ID, r.Limit, r.Limit.Name)
-		fmt.Fprintf(&w.story, "     redis %+v %v\n    memory %+v %v\n", got[i], gotErr, want[i], wantErr)
+		fmt.Fprintf(&w.trace, "  %s %d at most=%v within %v id=%q under %s %s\n", r.Key, r.Cost, r.AtMost, r.MaxDelay, r.ID, r.Limit, r.Limit.Name)
+		fmt.Fprintf(&w.trace, "     redis %+v %v\n    memory %+v %v\n", got[i], gotErr, want[i], wantErr)
 	}
 	if (gotErr == nil) != (wantErr == nil) || gotErr == nil && !slices.Equal(got, want) {
 		w.Errorf("the stores disagree; see the last lines of the story")
 	}
 	if gotErr == nil {
 		w.compared += len(rs)
-		w.remember(rs, want)
+		w.recordExpiries(rs, want)
 	}
 }
 
-// remember notes when states and records end, and which times are interesting.
-func (w *world) remember(rs []penstock.Request, ds []penstock.Decision) {
+// recordExpiries notes when states and records end, and which times are interesting.
+func (w *storePair) recordExpiries(rs []penstock.Request, ds []penstock.Decision) {
 	w.hints = w.hints[:0]
 	for i, d := range ds {
 		ends := w.ends[rs[i].Key]
@@ -323,17 +323,17 @@ func (w *world) remember(rs []penstock.Request, ds []penstock.Decision) {
 	}
 }
 
-func (w *world) anyStep() time.Duration {
+func (w *storePair) randomStepSize() time.Duration {
 	if len(w.hints) > 0 && w.random.IntN(2) == 0 {
 		hint := w.hints[w.random.IntN(len(w.hints))]
 		return hint - time.Duration(w.random.IntN(2))*time.Millisecond
 	}
-	return time.Duration(w.magnitude(int64(w.anyPeriod()/time.Millisecond))) * time.Millisecond
+	return time.Duration(w.magnitude(int64(w.randomPeriod()/time.Millisecond))) * time.Millisecond
 }
 
 // stepBack moves the clock back. Keys of which something has come to an end are
 // not asked about again.
-func (w *world) stepBack() {
+func (w *storePair) stepBack() {
 	for i, key := range w.keys {
 		for _, end := range w.ends[key] {
 			if !end.After(w.now) {
@@ -342,5 +342,5 @@ func (w *world) stepBack() {
 			}
 		}
 	}
-	w.set(w.now.Add(-w.anyStep()))
+	w.setClock(w.now.Add(-w.randomStepSize()))
 }

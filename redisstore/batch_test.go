@@ -20,24 +20,24 @@ import (
 )
 
 // Requests that come together share a script. None of them is to notice. That they
-// are decided as memory decides them, TestRedisAgreesWithMemory shows.
+// are decided as memory decides them, TestStoreAgreesWithMemory shows.
 
-// inCompany returns the same request about each of several keys.
-func inCompany(l penstock.Limit, cost int64, keys ...string) (rs []penstock.Request) {
+// requestsFor returns the same request about each of several keys.
+func requestsFor(l penstock.Limit, cost int64, keys ...string) (rs []penstock.Request) {
 	for _, key := range keys {
 		rs = append(rs, penstock.Request{Key: key, Limit: l, Cost: cost})
 	}
 	return rs
 }
 
-func TestThoseWhoComeTogetherShareAScript(t *testing.T) {
+func TestBatchConcurrentCallsShareScript(t *testing.T) {
 	const callers, each = 64, 50
 	for _, l := range slowLimits {
-		server := launch(t, redistest.Options{})
+		server := startServer(t, redistest.Options{})
 		store := openURL(t, "redis://"+server.Addr, generous)
 		var asked, admitted int
 		var mu sync.Mutex
-		for asked == 0 || stat(t, "cmdstat_evalsha", server) >= asked { // until some have met
+		for asked == 0 || infoCounter(t, "cmdstat_evalsha", server) >= asked { // until some have met
 			var wg sync.WaitGroup
 			for range callers {
 				wg.Go(func() {
@@ -61,9 +61,9 @@ func TestThoseWhoComeTogetherShareAScript(t *testing.T) {
 }
 
 // Who asks for more than those who are about to leave is charged for what it asks.
-func TestDifferentCostsAreNotMixed(t *testing.T) {
+func TestBatchKeepsCostsApart(t *testing.T) {
 	const callers, each = 60, 50
-	store := open(t, live, redisstore.Options{})
+	store := open(t, liveServer, redisstore.Options{})
 	l := penstock.PerHour(1_000_000).WithAlgorithm(penstock.FixedWindow)
 	var wg sync.WaitGroup
 	for i := range callers {
@@ -81,13 +81,13 @@ func TestDifferentCostsAreNotMixed(t *testing.T) {
 	wg.Wait()
 }
 
-func TestWhoHasGoneAwayIsNotCharged(t *testing.T) {
-	store := open(t, live, redisstore.Options{})
+func TestBatchSkipsCanceledCallers(t *testing.T) {
+	store := open(t, liveServer, redisstore.Options{})
 	gone, cancel := context.WithCancel(context.Background())
 	cancel()
 	here := context.Background()
 	for _, l := range everyAlgorithm {
-		rs := inCompany(l, 1, "a", "b", "c")
+		rs := requestsFor(l, 1, "a", "b", "c")
 		ds, errs := store.TakeBatched(rs, here, gone, here)
 		if !errors.Is(errs[1], context.Canceled) || errors.Is(errs[1], penstock.ErrUnavailable) {
 			t.Errorf("%s: got %+v, %v, want %v", l, ds[1], errs[1], context.Canceled)
@@ -105,8 +105,8 @@ func TestWhoHasGoneAwayIsNotCharged(t *testing.T) {
 }
 
 // Nor is who goes away while the others wait for their turn.
-func TestWhoLeavesTheLineIsNotCharged(t *testing.T) {
-	server := launch(t, redistest.Options{})
+func TestBatchSkipsCallersCanceledInQueue(t *testing.T) {
+	server := startServer(t, redistest.Options{})
 	store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, &redisstore.Options{Timeout: generous, MaxCalls: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -114,18 +114,18 @@ func TestWhoLeavesTheLineIsNotCharged(t *testing.T) {
 	defer store.Close()
 	l := slowLimits[0]
 	take(t, store, penstock.Request{Key: "z", Limit: l})
-	pause(t, server)
+	pauseServer(t, server)
 	var wg sync.WaitGroup
 	wg.Go(func() { take(t, store, penstock.Request{Key: "z", Limit: l}) })
-	await(t, "it has the only place", func() bool { return somebodyIsIn("redisstore.(*rueidisClient).Do(") })
+	waitFor(t, "it has the only place", func() bool { return goroutineIn("redisstore.(*rueidisClient).Do(") })
 	hurried, cancel := context.WithCancel(context.Background())
 	wg.Go(func() {
-		ds, errs := store.TakeBatched(inCompany(l, 1, "a", "b"), hurried)
+		ds, errs := store.TakeBatched(requestsFor(l, 1, "a", "b"), hurried)
 		if !errors.Is(errs[0], context.Canceled) || errs[1] != nil || !ds[1].Allowed {
 			t.Errorf("got %+v, %v, want one to be gone", ds, errs)
 		}
 	})
-	await(t, "the others wait", func() bool { return somebodyIsIn("redisstore.(*inflightLimiter).acquire(") })
+	waitFor(t, "the others wait", func() bool { return goroutineIn("redisstore.(*inflightLimiter).acquire(") })
 	cancel()
 	if err := server.Resume(); err != nil {
 		t.Fatal(err)
@@ -136,27 +136,27 @@ func TestWhoLeavesTheLineIsNotCharged(t *testing.T) {
 	}
 }
 
-// somebodyIsIn reports whether a function is under way.
-func somebodyIsIn(function string) bool {
+// goroutineIn reports whether a function is under way.
+func goroutineIn(function string) bool {
 	stacks := make([]byte, 1<<20)
 	return strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), function)
 }
 
 // What is wrong with one key is that one's error, and nobody is charged twice.
-func TestForeignValueIsNobodyElsesError(t *testing.T) {
+func TestBatchForeignValueFailsOneKey(t *testing.T) {
 	for _, foreign := range [][]string{{"SET", "", "hello"}, {"RPUSH", "", "a"}} {
 		for _, l := range everyAlgorithm {
 			prefix := newPrefix()
-			store := open(t, live, redisstore.Options{Prefix: prefix})
+			store := open(t, liveServer, redisstore.Options{Prefix: prefix})
 			take(t, store, penstock.Request{Key: "b", Limit: l, Cost: 1})
-			name := keys(t, live, prefix)[0]
+			name := keys(t, liveServer, prefix)[0]
 			foreign[1] = name
 			for _, words := range [][]string{{"DEL", name}, foreign, {"PEXPIRE", name, "60000"}} {
-				if _, err := live.Command(words...); err != nil {
+				if _, err := liveServer.Command(words...); err != nil {
 					t.Fatal(err)
 				}
 			}
-			ds, errs := store.TakeBatched(inCompany(l, 3, "a", "b", "c"))
+			ds, errs := store.TakeBatched(requestsFor(l, 3, "a", "b", "c"))
 			if !errors.Is(errs[1], penstock.ErrUnavailable) || !strings.Contains(errs[1].Error(), name) {
 				t.Errorf("%s, %q: got %+v, %v, want an error that names the key", l, foreign, ds[1], errs[1])
 			}
@@ -174,12 +174,12 @@ func TestForeignValueIsNobodyElsesError(t *testing.T) {
 }
 
 // A caller whose clock is wrong sends the wrong windows of a calendar.
-func TestCompanyFindsTheServersClock(t *testing.T) {
-	store := open(t, held, redisstore.Options{})
-	held.Clock.Set(time.Date(2037, 5, 6, 7, 8, 9, 0, time.UTC)) // not what this process believes
+func TestBatchUsesServerClock(t *testing.T) {
+	store := open(t, fakeClockServer, redisstore.Options{})
+	fakeClockServer.Clock.Set(time.Date(2037, 5, 6, 7, 8, 9, 0, time.UTC)) // not what this process believes
 	l := penstock.Limit{Algorithm: penstock.FixedWindow, Count: 10, Align: penstock.AlignDay}
 	for range 2 {
-		ds, errs := store.TakeBatched(inCompany(l, 1, "a", "b"))
+		ds, errs := store.TakeBatched(requestsFor(l, 1, "a", "b"))
 		if err := errors.Join(errs...); err != nil {
 			t.Fatal(err)
 		}
@@ -194,12 +194,12 @@ func TestCompanyFindsTheServersClock(t *testing.T) {
 
 // Whoever leaves early, or has less time than others, does not wait for them; and
 // all are told in time.
-func TestHungServerKeepsNoCompanyWaiting(t *testing.T) {
-	server := launch(t, redistest.Options{})
+func TestBatchHungServerHonorsEachDeadline(t *testing.T) {
+	server := startServer(t, redistest.Options{})
 	store := openURL(t, "redis://"+server.Addr, 500*time.Millisecond)
 	l := slowLimits[3]
-	await(t, "it works", func() bool {
-		_, errs := store.TakeBatched(inCompany(l, 1, "a", "b"))
+	waitFor(t, "it works", func() bool {
+		_, errs := store.TakeBatched(requestsFor(l, 1, "a", "b"))
 		return errors.Join(errs...) == nil
 	})
 	if err := server.Pause(); err != nil {
@@ -223,27 +223,27 @@ func TestHungServerKeepsNoCompanyWaiting(t *testing.T) {
 	if err := server.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "it works again", func() bool {
-		_, errs := store.TakeBatched(inCompany(l, 1, "a", "b"))
+	waitFor(t, "it works again", func() bool {
+		_, errs := store.TakeBatched(requestsFor(l, 1, "a", "b"))
 		return errors.Join(errs...) == nil
 	})
 }
 
 // What looks like one server may be several behind a proxy. Here it is a node of a
 // Cluster, which says so in the same words.
-func TestServersBehindOneAddressAreAskedApart(t *testing.T) {
-	server := launch(t, redistest.Options{Args: []string{"--cluster-enabled", "yes"}})
-	tell(t, server, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-	await(t, "it is a Cluster of one", func() bool {
+func TestStoreProxiedClusterDisablesBatching(t *testing.T) {
+	server := startServer(t, redistest.Options{Args: []string{"--cluster-enabled", "yes"}})
+	mustCommand(t, server, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+	waitFor(t, "it is a Cluster of one", func() bool {
 		text, err := server.Command("CLUSTER", "INFO")
 		return err == nil && strings.Contains(text, "cluster_state:ok")
 	})
-	store, err := redisstore.New(proxyClient{ownClientOf(t, server), "redis_version:7.0.0"}, &redisstore.Options{Timeout: generous})
+	store, err := redisstore.New(proxyClient{newAppClient(t, server), "redis_version:7.0.0"}, &redisstore.Options{Timeout: generous})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for round := range int64(2) {
-		ds, errs := store.TakeBatched(inCompany(slowLimits[2], 1, "a", "b", "c"))
+		ds, errs := store.TakeBatched(requestsFor(slowLimits[2], 1, "a", "b", "c"))
 		for i, d := range ds {
 			if errs[i] != nil || d.Remaining != burst-1-round {
 				t.Errorf("round %d: got %+v, %v, want %d left", round, d, errs[i], burst-1-round)
@@ -254,7 +254,7 @@ func TestServersBehindOneAddressAreAskedApart(t *testing.T) {
 
 // A proxyClient says of the servers behind it what it likes.
 type proxyClient struct {
-	ownClient
+	appClient
 	info string
 }
 
@@ -264,33 +264,33 @@ func (c proxyClient) Info(context.Context) (map[string]string, error) {
 
 // Some proxies send a script to wherever its first key is, and say nothing of the others.
 // Who does not say in INFO what it is may be one.
-func TestWhoDoesNotTellWhatItIsIsAskedApart(t *testing.T) {
+func TestStoreUnknownServerDisablesBatching(t *testing.T) {
 	const callers, each = 64, 20
-	client := &countingClient{ownClient: ownClientOf(t, live)}
-	store, err := redisstore.New(&reservedClient{client}, &redisstore.Options{Timeout: generous, Prefix: newPrefix()})
+	client := &countingClient{appClient: newAppClient(t, liveServer)}
+	store, err := redisstore.New(&anonymousClient{client}, &redisstore.Options{Timeout: generous, Prefix: newPrefix()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	rush(t, store, slowLimits[0], callers, each)
+	takeConcurrently(t, store, slowLimits[0], callers, each)
 	if got := client.most.Load(); got != 1 {
 		t.Errorf("%d keys in one script, want 1", got)
 	}
 }
 
-// A reservedClient does not tell who is behind it.
-type reservedClient struct{ *countingClient }
+// A anonymousClient does not tell who is behind it.
+type anonymousClient struct{ *countingClient }
 
-func (reservedClient) Info(context.Context) (map[string]string, error) {
+func (anonymousClient) Info(context.Context) (map[string]string, error) {
 	return map[string]string{"redis": ""}, nil
 }
 
 // A user may be denied some keys. Those who ask about others do not notice.
-func TestForbiddenKeyIsNobodyElsesError(t *testing.T) {
-	server := launch(t, redistest.Options{})
-	tell(t, server, append([]string{"ACL", "SETUSER", "limiter", "on", ">secret", "~p{a}*", "~p{c}*", "-@all", "+info"}, needed...)...)
+func TestBatchForbiddenKeyFailsOneKey(t *testing.T) {
+	server := startServer(t, redistest.Options{})
+	mustCommand(t, server, append([]string{"ACL", "SETUSER", "limiter", "on", ">secret", "~p{a}*", "~p{c}*", "-@all", "+info"}, requiredCommands...)...)
 	store := openPrefix(t, "redis://limiter:secret@"+server.Addr, "p", generous)
 	for _, l := range slowLimits {
-		ds, errs := store.TakeBatched(inCompany(l, 1, "a", "b", "c"))
+		ds, errs := store.TakeBatched(requestsFor(l, 1, "a", "b", "c"))
 		for i, want := range []string{"", "NOPERM", ""} {
 			if want == "" && (errs[i] != nil || ds[i].Remaining != burst-1) ||
 				want != "" && (errs[i] == nil || !strings.Contains(errs[i].Error(), want)) {
@@ -300,7 +300,7 @@ func TestForbiddenKeyIsNobodyElsesError(t *testing.T) {
 	}
 }
 
-func ownClientOf(t *testing.T, server *redistest.Server) ownClient {
+func newAppClient(t *testing.T, server *redistest.Server) appClient {
 	t.Helper()
 	client, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{server.Addr}, ForceSingleClient: true, DisableRetry: true, DisableCache: true,
@@ -309,12 +309,12 @@ func ownClientOf(t *testing.T, server *redistest.Server) ownClient {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	return ownClient{client}
+	return appClient{client}
 }
 
 // A script about many long states would keep everybody else waiting, and perhaps take
 // longer than any of those have who wait for it.
-func TestLongStatesTravelInSmallCompany(t *testing.T) {
+func TestBatchLongStatesLimitBatchSize(t *testing.T) {
 	const callers, each = 64, 20
 	for _, c := range []struct {
 		limit penstock.Limit
@@ -325,20 +325,20 @@ func TestLongStatesTravelInSmallCompany(t *testing.T) {
 		{penstock.Limit{Algorithm: penstock.SlidingLog, Count: 10_000, Period: time.Hour}, 1},
 		{penstock.Limit{Algorithm: penstock.SlidingLog, Count: 1_000, Period: time.Hour}, 9},
 	} {
-		client := &countingClient{ownClient: ownClientOf(t, live)}
+		client := &countingClient{appClient: newAppClient(t, liveServer)}
 		store, err := redisstore.New(client, &redisstore.Options{Timeout: generous, Prefix: newPrefix()})
 		if err != nil {
 			t.Fatal(err)
 		}
-		rush(t, store, c.limit, callers, each)
+		takeConcurrently(t, store, c.limit, callers, each)
 		if got := client.most.Load(); got > c.most {
 			t.Errorf("%s: %d keys in one script, want at most %d", c.limit, got, c.most)
 		}
 	}
 }
 
-// rush has callers take at the same time, each from a key of its own.
-func rush(t *testing.T, store *redisstore.Store, l penstock.Limit, callers, each int) {
+// takeConcurrently has callers take at the same time, each from a key of its own.
+func takeConcurrently(t *testing.T, store *redisstore.Store, l penstock.Limit, callers, each int) {
 	t.Helper()
 	var wg sync.WaitGroup
 	for i := range callers {
@@ -355,7 +355,7 @@ func rush(t *testing.T, store *redisstore.Store, l penstock.Limit, callers, each
 
 // A countingClient remembers how many keys a script was about at most.
 type countingClient struct {
-	ownClient
+	appClient
 	most atomic.Int64
 }
 
@@ -365,13 +365,13 @@ func (c *countingClient) Do(ctx context.Context, calls []redisstore.Call) {
 		for most := c.most.Load(); n > most && !c.most.CompareAndSwap(most, n); most = c.most.Load() {
 		}
 	}
-	c.ownClient.Do(ctx, calls)
+	c.appClient.Do(ctx, calls)
 }
 
 // Those in a coach share the deadline of the first, so none boards who came long
 // after it.
-func TestNobodyBoardsLate(t *testing.T) {
-	store := open(t, live, redisstore.Options{})
+func TestBatchRejectsLateCalls(t *testing.T) {
+	store := open(t, liveServer, redisstore.Options{})
 	request := penstock.Request{Key: "k", Limit: penstock.PerHour(10), Cost: 1}
 	for before, want := range map[time.Duration]bool{0: true, time.Millisecond: true, 2 * time.Millisecond: false} {
 		if got, err := store.Joins(request, before); err != nil || got != want {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestURLs(t *testing.T) {
+func TestParseURL(t *testing.T) {
 	for _, c := range []struct {
 		url            string
 		addresses      []string
@@ -48,7 +48,7 @@ func TestURLs(t *testing.T) {
 	}
 }
 
-func TestBadURLs(t *testing.T) {
+func TestParseURLRejectsBadURLs(t *testing.T) {
 	for url, want := range map[string]string{
 		"localhost:6379":                       "redis://localhost:6379",
 		"http://h":                             `scheme "http"`,
@@ -96,7 +96,7 @@ func TestBadURLs(t *testing.T) {
 }
 
 // Whatever a URL is, it is read or refused, and a refusal keeps its secrets.
-func FuzzURLs(f *testing.F) {
+func FuzzParseURL(f *testing.F) {
 	for _, seed := range []string{
 		"redis://u:p@h:1/2?tls=true", "unix:///s?db=1", "redis-sentinel://a,b/m/3", "redis-cluster://[::1]:7,b?ca=x", "rediss://@:%", "redis://#@?/",
 	} {

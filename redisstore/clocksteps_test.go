@@ -22,9 +22,9 @@ func minuteLimits() (limits []penstock.Limit) {
 	})
 }
 
-// useUp takes units until one is refused, and returns how many it got and how the
+// takeUntilDenied takes units until one is refused, and returns how many it got and how the
 // key stands then.
-func useUp(t *testing.T, store *redisstore.Store, key string, l penstock.Limit) (admitted int64, last penstock.Decision) {
+func takeUntilDenied(t *testing.T, store *redisstore.Store, key string, l penstock.Limit) (admitted int64, last penstock.Decision) {
 	t.Helper()
 	for range 10 * burst {
 		d, err := store.Take(t.Context(), penstock.Request{Key: key, Limit: l, Cost: 1})
@@ -40,13 +40,13 @@ func useUp(t *testing.T, store *redisstore.Store, key string, l penstock.Limit) 
 	return 0, last
 }
 
-func TestClockStepsForward(t *testing.T) {
-	store, now := open(t, held, redisstore.Options{}), time.Date(2031, 5, 6, 7, 8, 9, 0, time.UTC)
+func TestStoreClockStepForwardAdmitsOneMoreBurst(t *testing.T) {
+	store, now := open(t, fakeClockServer, redisstore.Options{}), time.Date(2031, 5, 6, 7, 8, 9, 0, time.UTC)
 	for _, l := range minuteLimits() {
-		held.Clock.Set(now)
-		before, _ := useUp(t, store, "k", l)
-		held.Clock.Set(now.Add(time.Hour))
-		after, _ := useUp(t, store, "k", l)
+		fakeClockServer.Clock.Set(now)
+		before, _ := takeUntilDenied(t, store, "k", l)
+		fakeClockServer.Clock.Set(now.Add(time.Hour))
+		after, _ := takeUntilDenied(t, store, "k", l)
 		t.Logf("%s: admitted %d, bound %d", l, before+after, 2*burst)
 		if before != burst || after != burst {
 			t.Errorf("%s: %d admitted, and %d after a step of one hour, want %d and no more than once again", l, before, after, burst)
@@ -54,14 +54,14 @@ func TestClockStepsForward(t *testing.T) {
 	}
 }
 
-func TestClockStepsBack(t *testing.T) {
-	store, now := open(t, held, redisstore.Options{}), time.Date(2042, 5, 6, 7, 8, 9, 0, time.UTC)
+func TestStoreClockStepBackLocksOutOneRefill(t *testing.T) {
+	store, now := open(t, fakeClockServer, redisstore.Options{}), time.Date(2042, 5, 6, 7, 8, 9, 0, time.UTC)
 	for _, l := range append(minuteLimits(), slowLimits[:2]...) {
-		held.Clock.Set(now)
-		before, full := useUp(t, store, "k", l)
+		fakeClockServer.Clock.Set(now)
+		before, full := takeUntilDenied(t, store, "k", l)
 		back := now.Add(-10 * l.Period)
-		held.Clock.Set(back)
-		after, denied := useUp(t, store, "k", l)
+		fakeClockServer.Clock.Set(back)
+		after, denied := takeUntilDenied(t, store, "k", l)
 		if before != burst || after != 0 {
 			t.Errorf("%s: %d admitted, and %d after a step back, want %d and no more", l, before, after, burst)
 		}
@@ -69,7 +69,7 @@ func TestClockStepsBack(t *testing.T) {
 		if denied.RetryAfter <= 0 || denied.RetryAfter > refill {
 			t.Errorf("%s: after a step back retry after %v, want no more than the %v that it takes to refill", l, denied.RetryAfter, refill)
 		}
-		held.Clock.Set(back.Add(denied.RetryAfter))
+		fakeClockServer.Clock.Set(back.Add(denied.RetryAfter))
 		later, err := store.Take(t.Context(), penstock.Request{Key: "k", Limit: l, Cost: 1})
 		if err != nil || !later.Allowed {
 			t.Errorf("%s: %v after a step back: %+v, %v, want it to be allowed", l, denied.RetryAfter, later, err)

@@ -28,37 +28,37 @@ func (c *cluster) alive() (nodes []*redistest.Server) {
 	return nodes
 }
 
-// TestCluster does everything on one Cluster, because starting one takes time.
+// TestStoreOnCluster does everything on one Cluster, because starting one takes time.
 // The last step leaves it without one of its nodes.
-func TestCluster(t *testing.T) {
+func TestStoreOnCluster(t *testing.T) {
 	c := &cluster{redistest.StartCluster(t)}
 	for _, step := range []struct {
 		name string
 		do   func(*testing.T, *cluster)
 	}{
-		{"decides as memory does", clusterAgrees},
-		{"serves a user who may do little", clusterServesUser},
-		{"takes keys of one slot as one", clusterTakesTogether},
-		{"takes keys of several slots or none", clusterTakesAcross},
-		{"never admits too much across slots", clusterCrowdsAcross},
-		{"gets back what a process took that died", clusterOutlivesProcess},
-		{"forgets soon what it took across slots", clusterForgetsSoon},
-		{"gives back for those who have gone away", clusterGivesBack},
-		{"does without a slot that nobody serves", clusterMissesSlot},
-		{"moves slots under load", clusterMigrates},
-		{"forgets scripts under load", clusterFlushes},
-		{"promotes a replica under load", clusterFailsOver},
-		{"loses a node", clusterLosesNode},
+		{"decides as memory does", checkClusterAgreement},
+		{"serves a user who may do little", checkClusterUser},
+		{"takes keys of one slot as one", checkClusterTagSharesScript},
+		{"takes keys of several slots or none", checkClusterDenialTakesNothing},
+		{"never admits too much across slots", checkClusterConcurrentTakeAll},
+		{"gets back what a process took that died", checkClusterKilledProcess},
+		{"forgets soon what it took across slots", checkClusterRecordExpiry},
+		{"gives back for those who have gone away", checkClusterCanceledTakeAll},
+		{"does without a slot that nobody serves", checkClusterUnservedSlot},
+		{"moves slots under load", checkClusterMigration},
+		{"forgets scripts under load", checkClusterScriptFlush},
+		{"promotes a replica under load", checkClusterFailover},
+		{"loses a node", checkClusterLostNode},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.do(t, c) }) {
 			return
 		}
-		mortal(t, c.alive()...)
+		checkExpiry(t, c.alive()...)
 	}
 }
 
-// clusterAgrees asks for everything in every algorithm, on keys of all shards.
-func clusterAgrees(t *testing.T, c *cluster) {
+// checkClusterAgreement asks for everything in every algorithm, on keys of all shards.
+func checkClusterAgreement(t *testing.T, c *cluster) {
 	store, memory := openURL(t, c.URL(), generous), penstock.NewMemory(nil)
 	var rs []penstock.Request
 	for i, l := range slowLimits {
@@ -94,11 +94,11 @@ func clusterAgrees(t *testing.T, c *cluster) {
 			t.Errorf("%+v: got %+v, want %+v", rs[i], g, w)
 		}
 	}
-	clusterTakesEach(t, c, store)
+	checkClusterTakeEach(t, c, store)
 }
 
-// clusterTakesEach decides many requests in one trip to each node.
-func clusterTakesEach(t *testing.T, c *cluster, store *redisstore.Store) {
+// checkClusterTakeEach decides many requests in one trip to each node.
+func checkClusterTakeEach(t *testing.T, c *cluster, store *redisstore.Store) {
 	t.Helper()
 	rs, ds := make([]penstock.Request, 100), make([]penstock.Decision, 100)
 	for i := range rs {
@@ -113,30 +113,30 @@ func clusterTakesEach(t *testing.T, c *cluster, store *redisstore.Store) {
 		}
 	}
 	for i, node := range c.Nodes[:shards] {
-		if stat(t, "cmdstat_evalsha", node) == 0 {
+		if infoCounter(t, "cmdstat_evalsha", node) == 0 {
 			t.Errorf("node %d was never asked", i)
 		}
 	}
 }
 
-func clusterServesUser(t *testing.T, c *cluster) {
+func checkClusterUser(t *testing.T, c *cluster) {
 	prefix := newPrefix()
-	user := append([]string{"ACL", "SETUSER", "limiter", "on", ">secret", "resetchannels", "~" + prefix + "*", "-@all"}, needed...)
+	user := append([]string{"ACL", "SETUSER", "limiter", "on", ">secret", "resetchannels", "~" + prefix + "*", "-@all"}, requiredCommands...)
 	for _, node := range c.Nodes {
-		tell(t, node, append(user, "+cluster|slots", "+cluster|shards", "+asking")...)
+		mustCommand(t, node, append(user, "+cluster|slots", "+cluster|shards", "+asking")...)
 	}
-	store, keys := openPrefix(t, strings.Replace(c.URL(), "://", "://limiter:secret@", 1), prefix, generous), c.keysOf(t)
+	store, keys := openPrefix(t, strings.Replace(c.URL(), "://", "://limiter:secret@", 1), prefix, generous), c.keyPerShard(t)
 	for _, l := range slowLimits {
-		together(t, store, l, 1, keys[:]...)
+		takeAll(t, store, l, 1, keys[:]...)
 	}
 }
 
-func (c *cluster) evals(t *testing.T) int {
+func (c *cluster) evalCalls(t *testing.T) int {
 	t.Helper()
-	return stat(t, "cmdstat_evalsha", c.Nodes...)
+	return infoCounter(t, "cmdstat_evalsha", c.Nodes...)
 }
 
-func together(t *testing.T, s penstock.Store, limit penstock.Limit, cost int64, keys ...string) []penstock.Decision {
+func takeAll(t *testing.T, s penstock.Store, limit penstock.Limit, cost int64, keys ...string) []penstock.Decision {
 	t.Helper()
 	var rs []penstock.Request
 	for _, key := range keys {
@@ -149,35 +149,35 @@ func together(t *testing.T, s penstock.Store, limit penstock.Limit, cost int64, 
 	return ds
 }
 
-// clusterTakesTogether shows that a tag of the caller's is honoured: keys with
+// checkClusterTagSharesScript shows that a tag of the caller's is honoured: keys with
 // one tag are one script.
-func clusterTakesTogether(t *testing.T, c *cluster) {
+func checkClusterTagSharesScript(t *testing.T, c *cluster) {
 	store := openURL(t, c.URL(), generous)
 	keys := []string{"a{tenant}", "b{tenant}", "{tenant}c"}
-	together(t, store, slowLimits[0], 1, keys...) // so that the script is known
-	before := c.evals(t)
-	for _, d := range together(t, store, slowLimits[0], 1, keys...) {
+	takeAll(t, store, slowLimits[0], 1, keys...) // so that the script is known
+	before := c.evalCalls(t)
+	for _, d := range takeAll(t, store, slowLimits[0], 1, keys...) {
 		if !d.Allowed || d.Remaining != burst-2 {
 			t.Errorf("taking 1 of each for the second time: %+v, want %d remaining", d, burst-2)
 		}
 	}
-	if n := c.evals(t) - before; n != 1 {
+	if n := c.evalCalls(t) - before; n != 1 {
 		t.Errorf("three keys with one tag took %d scripts, want 1", n)
 	}
 }
 
-// clusterTakesAcross shows what a refusal leaves: nothing.
-func clusterTakesAcross(t *testing.T, c *cluster) {
+// checkClusterDenialTakesNothing shows what a refusal leaves: nothing.
+func checkClusterDenialTakesNothing(t *testing.T, c *cluster) {
 	store := openURL(t, c.URL(), generous)
 	keys := []string{"one", "two", "three"}
 	for _, l := range slowLimits {
-		for _, d := range together(t, store, l, 10, keys...) {
+		for _, d := range takeAll(t, store, l, 10, keys...) {
 			if !d.Allowed || d.Granted != 10 || d.Remaining != burst-10 {
 				t.Errorf("%s: 10 of each: %+v, want all of them", l, d)
 			}
 		}
-		together(t, store, l, burst-15, "three")
-		for i, d := range together(t, store, l, 10, keys...) {
+		takeAll(t, store, l, burst-15, "three")
+		for i, d := range takeAll(t, store, l, 10, keys...) {
 			if refuses := keys[i] == "three"; d.Allowed == refuses || (d.RetryAfter > 0) != refuses || d.Granted != 0 {
 				t.Errorf("%s: 10 of each when %q has 5: %q got %+v", l, "three", keys[i], d)
 			}
@@ -191,9 +191,9 @@ func clusterTakesAcross(t *testing.T, c *cluster) {
 	}
 }
 
-// clusterCrowdsAcross lets callers fight over keys of several slots, each in
+// checkClusterConcurrentTakeAll lets callers fight over keys of several slots, each in
 // another order. Some take back late, and nobody may get too much.
-func clusterCrowdsAcross(t *testing.T, c *cluster) {
+func checkClusterConcurrentTakeAll(t *testing.T, c *cluster) {
 	store := openURL(t, c.URL(), generous)
 	orders := [][]string{{"p", "q", "r"}, {"r", "q", "p"}, {"q", "p", "r"}}
 	var admitted, refused atomic.Int64
@@ -219,7 +219,7 @@ func clusterCrowdsAcross(t *testing.T, c *cluster) {
 	wg.Wait()
 	// Others may see units taken for a moment, and be refused because of it; but
 	// what was refused was given back.
-	for _, d := range together(t, store, slowLimits[0], 0, "p", "q", "r") {
+	for _, d := range takeAll(t, store, slowLimits[0], 0, "p", "q", "r") {
 		if d.Remaining != burst-admitted.Load() {
 			t.Errorf("%d admitted of %d, but %d remaining", admitted.Load(), burst, d.Remaining)
 		}
@@ -230,8 +230,8 @@ func clusterCrowdsAcross(t *testing.T, c *cluster) {
 	t.Logf("over three slots: admitted %d, bound %d", admitted.Load(), burst)
 }
 
-// keysOf returns a key of each shard.
-func (c *cluster) keysOf(t *testing.T) (keys [shards]string) {
+// keyPerShard returns a key of each shard.
+func (c *cluster) keyPerShard(t *testing.T) (keys [shards]string) {
 	t.Helper()
 	for i := range 100 {
 		keys[c.Owner(t, c.Slot(t, strconv.Itoa(i)))] = strconv.Itoa(i)
@@ -243,27 +243,27 @@ func (c *cluster) keysOf(t *testing.T) (keys [shards]string) {
 	return keys
 }
 
-// halfMove begins to move the slot of a key, of which there is a state. Who looks
+// beginMigration begins to move the slot of a key, of which there is a state. Who looks
 // at that is answered, but who asks for a state and a record has to try again,
 // until it is settled.
-func (c *cluster) halfMove(t *testing.T, key string) (settle func()) {
+func (c *cluster) beginMigration(t *testing.T, key string) (settle func()) {
 	t.Helper()
 	slot := c.Slot(t, key)
 	from, number := c.Owner(t, slot), strconv.Itoa(slot)
 	to := (from + 1) % shards
-	tell(t, c.Nodes[to], "CLUSTER", "SETSLOT", number, "IMPORTING", c.IDs[from])
-	tell(t, c.Nodes[from], "CLUSTER", "SETSLOT", number, "MIGRATING", c.IDs[to])
+	mustCommand(t, c.Nodes[to], "CLUSTER", "SETSLOT", number, "IMPORTING", c.IDs[from])
+	mustCommand(t, c.Nodes[from], "CLUSTER", "SETSLOT", number, "MIGRATING", c.IDs[to])
 	return func() {
 		for _, i := range []int{from, to} {
-			tell(t, c.Nodes[i], "CLUSTER", "SETSLOT", number, "STABLE")
+			mustCommand(t, c.Nodes[i], "CLUSTER", "SETSLOT", number, "STABLE")
 		}
 	}
 }
 
-// tries returns how often somebody was told to try again.
-func (c *cluster) tries(t *testing.T) int {
+// tryAgainErrors returns how often somebody was told to try again.
+func (c *cluster) tryAgainErrors(t *testing.T) int {
 	t.Helper()
-	return stat(t, "errorstat_TRYAGAIN", c.Nodes[:shards]...)
+	return infoCounter(t, "errorstat_TRYAGAIN", c.Nodes[:shards]...)
 }
 
 // quickLimits are limits of every kind that are as good as new in some seconds.
@@ -275,12 +275,12 @@ func quickLimits() []penstock.Limit {
 	return limits
 }
 
-// clusterOutlivesProcess kills a process after it has taken of two shards, and
+// checkClusterKilledProcess kills a process after it has taken of two shards, and
 // before it has of the third.
-func clusterOutlivesProcess(t *testing.T, c *cluster) {
+func checkClusterKilledProcess(t *testing.T, c *cluster) {
 	const cost = 7
 	prefix := newPrefix()
-	store, keys := openPrefix(t, c.URL(), prefix, generous), c.keysOf(t)
+	store, keys := openPrefix(t, c.URL(), prefix, generous), c.keyPerShard(t)
 	var rs []penstock.Request
 	for i := range slowLimits {
 		rs = append(rs, penstock.Request{Key: keys[0], Limit: slowLimits[i], Cost: cost},
@@ -288,19 +288,19 @@ func clusterOutlivesProcess(t *testing.T, c *cluster) {
 	}
 	last := penstock.Request{Key: keys[2], Limit: slowLimits[0], Cost: 1}
 	take(t, store, last)
-	settle, before := c.halfMove(t, keys[2]), c.tries(t)
-	w := hireAt(t, c.URL(), prefix, 0)
-	if err := w.in.Encode(errand{Requests: append(rs, last), Together: true}); err != nil {
+	settle, before := c.beginMigration(t, keys[2]), c.tryAgainErrors(t)
+	w := startWorker(t, c.URL(), prefix, 0)
+	if err := w.in.Encode(job{Requests: append(rs, last), TakeAll: true}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the process is about to take the last", func() bool { return c.tries(t) > before })
+	waitFor(t, "the process is about to take the last", func() bool { return c.tryAgainErrors(t) > before })
 	w.kill(t)
 	settle()
 
 	for _, r := range rs {
 		if !slices.Contains(slowLimits, r.Limit) {
 			r.Cost = 0
-			await(t, "all comes back by itself", func() bool { return take(t, store, r).Remaining == burst })
+			waitFor(t, "all comes back by itself", func() bool { return take(t, store, r).Remaining == burst })
 			continue
 		}
 		r.Cost, r.AtMost = 10*burst, true
@@ -313,17 +313,17 @@ func clusterOutlivesProcess(t *testing.T, c *cluster) {
 	}
 }
 
-// clusterForgetsSoon shows that what is taken across slots leaves no records for
+// checkClusterRecordExpiry shows that what is taken across slots leaves no records for
 // as long as its limits last.
-func clusterForgetsSoon(t *testing.T, c *cluster) {
-	prefix, keys := newPrefix(), c.keysOf(t)
+func checkClusterRecordExpiry(t *testing.T, c *cluster) {
+	prefix, keys := newPrefix(), c.keyPerShard(t)
 	const timeout = time.Second
-	together(t, openPrefix(t, c.URL(), prefix, timeout), slowLimits[2], 1, keys[:]...)
+	takeAll(t, openPrefix(t, c.URL(), prefix, timeout), slowLimits[2], 1, keys[:]...)
 	records := 0
 	for _, node := range c.Nodes[:shards] {
-		for _, name := range strings.Fields(tell(t, node, "KEYS", prefix+"!*")) {
+		for _, name := range strings.Fields(mustCommand(t, node, "KEYS", prefix+"!*")) {
 			records++
-			if ttl, err := strconv.Atoi(tell(t, node, "PTTL", name)); err != nil || ttl > 12_000 {
+			if ttl, err := strconv.Atoi(mustCommand(t, node, "PTTL", name)); err != nil || ttl > 12_000 {
 				t.Errorf("a record lives for %d ms (%v), want no longer than it may be needed", ttl, err)
 			}
 		}
@@ -333,23 +333,23 @@ func clusterForgetsSoon(t *testing.T, c *cluster) {
 	}
 }
 
-// clusterGivesBack shows what becomes of a TakeAll whose caller leaves when some
+// checkClusterCanceledTakeAll shows what becomes of a TakeAll whose caller leaves when some
 // was taken already: it ends at once, and gives that back.
-func clusterGivesBack(t *testing.T, c *cluster) {
-	store, keys := openURL(t, c.URL(), generous), c.keysOf(t)
+func checkClusterCanceledTakeAll(t *testing.T, c *cluster) {
+	store, keys := openURL(t, c.URL(), generous), c.keyPerShard(t)
 	rs := make([]penstock.Request, shards)
 	for i, key := range keys {
 		rs[i] = penstock.Request{Key: key, Limit: slowLimits[i], Cost: 5}
 	}
 	take(t, store, rs[2])
-	settle, before := c.halfMove(t, keys[2]), c.tries(t)
+	settle, before := c.beginMigration(t, keys[2]), c.tryAgainErrors(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- penstock.TakeAll(ctx, store, rs, make([]penstock.Decision, shards)) }()
-	await(t, "the last is about to be taken", func() bool { return c.tries(t) > before })
+	waitFor(t, "the last is about to be taken", func() bool { return c.tryAgainErrors(t) > before })
 	cancel()
 	for i, key := range keys[:2] {
-		await(t, "the others are given back", func() bool {
+		waitFor(t, "the others are given back", func() bool {
 			return take(t, store, penstock.Request{Key: key, Limit: slowLimits[i]}).Remaining == burst
 		})
 	}
@@ -359,13 +359,13 @@ func clusterGivesBack(t *testing.T, c *cluster) {
 	}
 }
 
-// clusterMissesSlot takes a slot away from everybody, and gives it back.
-func clusterMissesSlot(t *testing.T, c *cluster) {
-	keys := c.keysOf(t)
+// checkClusterUnservedSlot takes a slot away from everybody, and gives it back.
+func checkClusterUnservedSlot(t *testing.T, c *cluster) {
+	keys := c.keyPerShard(t)
 	slot := c.Slot(t, keys[1])
 	number, owner := strconv.Itoa(slot), c.Owner(t, slot)
 	for _, node := range c.Nodes {
-		tell(t, node, "CLUSTER", "DELSLOTS", number)
+		mustCommand(t, node, "CLUSTER", "DELSLOTS", number)
 	}
 	for _, when := range []string{"a store that knows the slot's node no longer", "one that never did"} {
 		quick := openURL(t, c.URL(), 50*time.Millisecond)
@@ -375,7 +375,7 @@ func clusterMissesSlot(t *testing.T, c *cluster) {
 				t.Errorf("%s: got %v, want %v with the slot %s", when, err, penstock.ErrUnavailable, number)
 			}
 		}
-		await(t, "keys of other slots are decided", func() bool {
+		waitFor(t, "keys of other slots are decided", func() bool {
 			_, err := quick.Take(t.Context(), penstock.Request{Key: keys[0], Limit: slowLimits[0], Cost: 1})
 			return err == nil
 		})
@@ -385,72 +385,72 @@ func clusterMissesSlot(t *testing.T, c *cluster) {
 		_, err := patient.Take(context.Background(), penstock.Request{Key: keys[1], Limit: slowLimits[0], Cost: 1})
 		answered <- err
 	}()
-	tell(t, c.Nodes[owner], "CLUSTER", "ADDSLOTS", number)
+	mustCommand(t, c.Nodes[owner], "CLUSTER", "ADDSLOTS", number)
 	if err := <-answered; err != nil {
 		t.Errorf("a caller who waited until there was a node: %v", err)
 	}
-	await(t, "the cluster is complete", func() bool { return c.Complete(t) })
+	waitFor(t, "the cluster is complete", func() bool { return c.Complete(t) })
 }
 
-// clusterMigrates moves the slots of keys that are being asked about.
-func clusterMigrates(t *testing.T, c *cluster) {
-	crowd := gather(t, openURL(t, c.URL(), generous))
+// checkClusterMigration moves the slots of keys that are being asked about.
+func checkClusterMigration(t *testing.T, c *cluster) {
+	load := startLoad(t, openURL(t, c.URL(), generous))
 	moved := 0
 	for round := range 3 {
-		crowd.answered(t, 300)
+		load.waitAnswers(t, 300)
 		for i := range 8 {
-			name := fmt.Sprintf("k%d", max(crowd.newest.Load()-int64(i), 0))
+			name := fmt.Sprintf("k%d", max(load.newest.Load()-int64(i), 0))
 			slot := c.Slot(t, name)
 			moved += c.MigrateSlot(t, slot, (c.Owner(t, slot)+1+round%2)%shards)
 		}
 	}
-	crowd.answered(t, 300)
-	crowd.disperse(t)
-	crowd.judgeCalm(t)
-	asks, moves, tries := stat(t, "errorstat_ASK", c.Nodes...), stat(t, "errorstat_MOVED", c.Nodes...), stat(t, "errorstat_TRYAGAIN", c.Nodes...)
+	load.waitAnswers(t, 300)
+	load.closeAndDrain(t)
+	load.checkNoFailures(t)
+	asks, moves, tries := infoCounter(t, "errorstat_ASK", c.Nodes...), infoCounter(t, "errorstat_MOVED", c.Nodes...), infoCounter(t, "errorstat_TRYAGAIN", c.Nodes...)
 	t.Logf("%d keys moved; %d ASK, %d MOVED, %d TRYAGAIN", moved, asks, moves, tries)
 	if moved == 0 || asks == 0 || moves == 0 {
 		t.Errorf("%d keys moved, %d ASK, %d MOVED: the crowd did not notice", moved, asks, moves)
 	}
 }
 
-func clusterFlushes(t *testing.T, c *cluster) {
-	before := stat(t, "errorstat_NOSCRIPT", c.Nodes...)
-	crowd := gather(t, openURL(t, c.URL(), generous))
+func checkClusterScriptFlush(t *testing.T, c *cluster) {
+	before := infoCounter(t, "errorstat_NOSCRIPT", c.Nodes...)
+	load := startLoad(t, openURL(t, c.URL(), generous))
 	for range 20 {
-		crowd.answered(t, 50)
+		load.waitAnswers(t, 50)
 		for _, node := range c.Nodes[:shards] {
-			tell(t, node, "SCRIPT", "FLUSH")
+			mustCommand(t, node, "SCRIPT", "FLUSH")
 		}
 	}
-	crowd.disperse(t)
-	crowd.judgeCalm(t)
-	if n := stat(t, "errorstat_NOSCRIPT", c.Nodes...) - before; n < 20 {
+	load.closeAndDrain(t)
+	load.checkNoFailures(t)
+	if n := infoCounter(t, "errorstat_NOSCRIPT", c.Nodes...) - before; n < 20 {
 		t.Errorf("%d calls met an unknown script, want more", n)
 	}
 }
 
-// clusterFailsOver makes a replica the primary without a crash, as one does for
+// checkClusterFailover makes a replica the primary without a crash, as one does for
 // maintenance.
-func clusterFailsOver(t *testing.T, c *cluster) {
-	crowd := gather(t, openURL(t, c.URL(), generous))
-	crowd.answered(t, 300)
-	tell(t, c.Nodes[shards], "CLUSTER", "FAILOVER")
-	await(t, "the replica is the primary", func() bool { return field(t, c.Nodes[shards], "role") == "master" })
-	crowd.answered(t, 300)
-	crowd.disperse(t)
-	crowd.judgeCalm(t)
-	await(t, "the cluster is complete", func() bool { return c.Complete(t) })
+func checkClusterFailover(t *testing.T, c *cluster) {
+	load := startLoad(t, openURL(t, c.URL(), generous))
+	load.waitAnswers(t, 300)
+	mustCommand(t, c.Nodes[shards], "CLUSTER", "FAILOVER")
+	waitFor(t, "the replica is the primary", func() bool { return infoField(t, c.Nodes[shards], "role") == "master" })
+	load.waitAnswers(t, 300)
+	load.closeAndDrain(t)
+	load.checkNoFailures(t)
+	waitFor(t, "the cluster is complete", func() bool { return c.Complete(t) })
 }
 
-// findsTheNewOwner asks by a store that has not heard yet of what became of a node. The
+// checkNewOwnerFound asks by a store that has not heard yet of what became of a node. The
 // other nodes have, and send it where to ask.
-func findsTheNewOwner(t *testing.T, c *cluster, unaware *redisstore.Store, victim int, key string) {
+func checkNewOwnerFound(t *testing.T, c *cluster, unaware *redisstore.Store, victim int, key string) {
 	t.Helper()
-	heir := tell(t, c.Nodes[victim+shards], "CLUSTER", "MYID")
-	await(t, "all nodes know of the new owner", func() bool {
+	heir := mustCommand(t, c.Nodes[victim+shards], "CLUSTER", "MYID")
+	waitFor(t, "all nodes know of the new owner", func() bool {
 		for _, node := range c.alive() {
-			if !regexp.MustCompile(heir + " .*master .* connected [0-9]").MatchString(tell(t, node, "CLUSTER", "NODES")) {
+			if !regexp.MustCompile(heir + " .*master .* connected [0-9]").MatchString(mustCommand(t, node, "CLUSTER", "NODES")) {
 				return false
 			}
 		}
@@ -470,7 +470,7 @@ func findsTheNewOwner(t *testing.T, c *cluster, unaware *redisstore.Store, victi
 func redirections(t *testing.T, nodes []*redistest.Server) (n int) {
 	t.Helper()
 	for _, node := range nodes {
-		_, rest, _ := strings.Cut(tell(t, node, "INFO", "errorstats"), "errorstat_MOVED:count=")
+		_, rest, _ := strings.Cut(mustCommand(t, node, "INFO", "errorstats"), "errorstat_MOVED:count=")
 		digits := regexp.MustCompile("^[0-9]*").FindString(rest)
 		if count, err := strconv.Atoi(digits); err == nil {
 			n += count
@@ -479,9 +479,9 @@ func redirections(t *testing.T, nodes []*redistest.Server) (n int) {
 	return n
 }
 
-// clusterLosesNode kills a primary. Its keys are away until the replica has taken
+// checkClusterLostNode kills a primary. Its keys are away until the replica has taken
 // over; those of other shards never are.
-func clusterLosesNode(t *testing.T, c *cluster) {
+func checkClusterLostNode(t *testing.T, c *cluster) {
 	patient, quick := openPrefix(t, c.URL(), "lost", generous), openPrefix(t, c.URL(), "lost", 50*time.Millisecond)
 	unaware := openPrefix(t, c.URL(), "lost", generous)
 	const victim = 1
@@ -508,8 +508,8 @@ func clusterLosesNode(t *testing.T, c *cluster) {
 	if got := openURL(t, c.URL(), generous).Warnings(); len(got) != 1 || !strings.Contains(got[0], c.Nodes[victim].Addr) {
 		t.Errorf("opened without one node: got warnings %q, want one that names %s", got, c.Nodes[victim].Addr)
 	}
-	chargesNothingWithoutAll(t, quick, patient, kept, lost)
-	await(t, "the shard answers again", func() bool {
+	checkTakeAllChargesNothing(t, quick, patient, kept, lost)
+	waitFor(t, "the shard answers again", func() bool {
 		if _, err := take(patient, kept); err != nil {
 			t.Errorf("a key of another shard: %v", err)
 		}
@@ -522,7 +522,7 @@ func clusterLosesNode(t *testing.T, c *cluster) {
 		admitted += d.Granted
 		return true
 	})
-	findsTheNewOwner(t, c, unaware, victim, lost)
+	checkNewOwnerFound(t, c, unaware, victim, lost)
 	d, err := patient.Take(t.Context(), penstock.Request{Key: lost, Limit: slowLimits[2], Cost: 10 * burst, AtMost: true})
 	if err != nil {
 		t.Fatal(err)
@@ -530,14 +530,14 @@ func clusterLosesNode(t *testing.T, c *cluster) {
 	if admitted += d.Granted; admitted > 2*burst {
 		t.Errorf("admitted %d, bound %d", admitted, 2*burst)
 	}
-	if failed == 0 || !strings.Contains(tell(t, c.Nodes[victim+shards], "CLUSTER", "NODES"), "fail") {
+	if failed == 0 || !strings.Contains(mustCommand(t, c.Nodes[victim+shards], "CLUSTER", "NODES"), "fail") {
 		t.Errorf("%d calls failed: the node was not lost", failed)
 	}
 	t.Logf("%d calls of the lost shard failed, all %d of another were answered: admitted %d, bound %d", failed, answered, admitted, 2*burst)
 }
 
-// chargesNothingWithoutAll asks for two keys together, of which one is away.
-func chargesNothingWithoutAll(t *testing.T, quick, patient *redisstore.Store, kept, lost string) {
+// checkTakeAllChargesNothing asks for two keys together, of which one is away.
+func checkTakeAllChargesNothing(t *testing.T, quick, patient *redisstore.Store, kept, lost string) {
 	t.Helper()
 	rs := []penstock.Request{{Key: kept, Limit: slowLimits[0], Cost: 1}, {Key: lost, Limit: slowLimits[0], Cost: 1}}
 	if err := penstock.TakeAll(t.Context(), quick, rs, make([]penstock.Decision, 2)); !errors.Is(err, penstock.ErrUnavailable) {

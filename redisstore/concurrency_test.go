@@ -46,16 +46,16 @@ func openPrefix(t *testing.T, url, prefix string, timeout time.Duration) *rediss
 	return s
 }
 
-// A crowd asks for one unit at a time of a few keys, goes on to others when they
+// A load asks for one unit at a time of a few keys, goes on to others when they
 // are used up, and counts what it was granted.
-type crowd struct {
-	store *redisstore.Store
-	stop  chan struct{}
-	ended sync.Once
-	wg    sync.WaitGroup
+type load struct {
+	store     *redisstore.Store
+	stop      chan struct{}
+	closeOnce sync.Once
+	wg        sync.WaitGroup
 
 	newest atomic.Int64 // key
-	asked  atomic.Int64
+	calls  atomic.Int64
 	failed atomic.Int64
 
 	mu       sync.Mutex
@@ -64,26 +64,26 @@ type crowd struct {
 	slowest  time.Duration
 }
 
-// members is how many ask at once.
-const members = 16
+// loadClients is how many ask at once.
+const loadClients = 16
 
-func gather(t *testing.T, store *redisstore.Store) *crowd {
-	c := &crowd{store: store, stop: make(chan struct{}), admitted: map[int64]int64{}}
-	for range members {
-		c.wg.Go(c.ask)
+func startLoad(t *testing.T, store *redisstore.Store) *load {
+	c := &load{store: store, stop: make(chan struct{}), admitted: map[int64]int64{}}
+	for range loadClients {
+		c.wg.Go(c.run)
 	}
-	t.Cleanup(c.end) // also if the test fails before it ends the crowd
+	t.Cleanup(c.close) // also if the test fails before it ends the crowd
 	return c
 }
 
-// end ends the crowd, once.
-func (c *crowd) end() {
-	c.ended.Do(func() { close(c.stop) })
+// close ends the crowd, once.
+func (c *load) close() {
+	c.closeOnce.Do(func() { close(c.stop) })
 	c.wg.Wait()
 }
 
-// ask asks until the crowd is to stop.
-func (c *crowd) ask() {
+// run asks until the crowd is to stop.
+func (c *load) run() {
 	for {
 		select {
 		case <-c.stop:
@@ -102,7 +102,7 @@ func (c *crowd) ask() {
 }
 
 // take asks once, and reports whether that was one too many.
-func (c *crowd) take(key int64, withID bool) (denied bool) {
+func (c *load) take(key int64, withID bool) (denied bool) {
 	r := c.request(key, 1)
 	if withID {
 		r.ID = fmt.Sprint(rand.Uint64())
@@ -110,7 +110,7 @@ func (c *crowd) take(key int64, withID bool) (denied bool) {
 	began := time.Now()
 	d, err := c.store.Take(context.Background(), r)
 	took := time.Since(began)
-	c.asked.Add(1)
+	c.calls.Add(1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.slowest = max(c.slowest, took)
@@ -124,33 +124,33 @@ func (c *crowd) take(key int64, withID bool) (denied bool) {
 	return !d.Allowed
 }
 
-func (c *crowd) request(key, cost int64) penstock.Request {
+func (c *load) request(key, cost int64) penstock.Request {
 	return penstock.Request{Key: fmt.Sprintf("k%d", key), Limit: slowLimits[key%int64(len(slowLimits))], Cost: cost}
 }
 
-// goOn waits until the crowd has asked some more.
-func (c *crowd) goOn(t *testing.T, times int64) {
+// waitCalls waits until the crowd has asked some more.
+func (c *load) waitCalls(t *testing.T, times int64) {
 	t.Helper()
-	until := c.asked.Load() + times
-	await(t, "the crowd goes on", func() bool { return c.asked.Load() >= until })
+	until := c.calls.Load() + times
+	waitFor(t, "the crowd goes on", func() bool { return c.calls.Load() >= until })
 }
 
-// answered waits until the crowd got some more answers.
-func (c *crowd) answered(t *testing.T, times int64) {
+// waitAnswers waits until the crowd got some more answers.
+func (c *load) waitAnswers(t *testing.T, times int64) {
 	t.Helper()
-	until := c.asked.Load() - c.failed.Load() + times
-	await(t, "the crowd gets answers again", func() bool { return c.asked.Load()-c.failed.Load() >= until })
+	until := c.calls.Load() - c.failed.Load() + times
+	waitFor(t, "the crowd gets answers again", func() bool { return c.calls.Load()-c.failed.Load() >= until })
 }
 
-// disperse ends the crowd, and takes whatever is left of its keys, so that all
+// closeAndDrain ends the crowd, and takes whatever is left of its keys, so that all
 // that could be admitted was.
-func (c *crowd) disperse(t *testing.T) {
+func (c *load) closeAndDrain(t *testing.T) {
 	t.Helper()
-	c.end()
+	c.close()
 	for key := range c.admitted {
 		r := c.request(key, 10*burst)
 		r.AtMost = true
-		await(t, "what is left can be taken", func() bool {
+		waitFor(t, "what is left can be taken", func() bool {
 			d, err := c.store.Take(context.Background(), r)
 			if c.admitted[key] += d.Granted; err != nil {
 				t.Logf("taking what is left of %s: %v", r.Key, err)
@@ -160,9 +160,9 @@ func (c *crowd) disperse(t *testing.T) {
 	}
 }
 
-// judge fails if a key was granted more than its bound, and prints what was. A
+// check fails if a key was granted more than its bound, and prints what was. A
 // fault that may lose no unit gives least as the bound.
-func (c *crowd) judge(t *testing.T, least, most int64) {
+func (c *load) check(t *testing.T, least, most int64) {
 	t.Helper()
 	sum := int64(0)
 	for key, n := range c.admitted {
@@ -172,7 +172,7 @@ func (c *crowd) judge(t *testing.T, least, most int64) {
 	}
 	keys := int64(len(c.admitted))
 	t.Logf("%d keys, %d calls, %d failed, slowest %v: admitted %d, bound %d (%d without the fault)",
-		keys, c.asked.Load(), c.failed.Load(), c.slowest.Round(time.Millisecond), sum, keys*most, keys*burst)
+		keys, c.calls.Load(), c.failed.Load(), c.slowest.Round(time.Millisecond), sum, keys*most, keys*burst)
 	for _, err := range c.failures {
 		if !errors.Is(err, penstock.ErrUnavailable) {
 			t.Errorf("a call failed with %v, want it to be %v", err, penstock.ErrUnavailable)
@@ -180,10 +180,10 @@ func (c *crowd) judge(t *testing.T, least, most int64) {
 	}
 }
 
-// judgeCalm is judge for faults that no caller may notice.
-func (c *crowd) judgeCalm(t *testing.T) {
+// checkNoFailures is judge for faults that no caller may notice.
+func (c *load) checkNoFailures(t *testing.T) {
 	t.Helper()
-	c.judge(t, burst, burst)
+	c.check(t, burst, burst)
 	for _, err := range c.failures {
 		t.Errorf("a caller got an error that a retry could have avoided: %v", err)
 	}

@@ -33,8 +33,8 @@ func serve(t *testing.T, args ...string) *redistest.Server {
 	return server
 }
 
-// works takes a unit by a URL.
-func works(t *testing.T, url string) (*redisstore.Store, error) {
+// openAndTake takes a unit by a URL.
+func openAndTake(t *testing.T, url string) (*redisstore.Store, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
@@ -50,7 +50,7 @@ func works(t *testing.T, url string) (*redisstore.Store, error) {
 	return store, err
 }
 
-func TestOpenReachesADatabaseAsAUser(t *testing.T) {
+func TestOpenSelectsDatabaseAndUser(t *testing.T) {
 	server := serve(t)
 	for _, user := range [][]string{
 		{"me", "on", ">p@ss", "~*", "&*", "+@all"},
@@ -64,7 +64,7 @@ func TestOpenReachesADatabaseAsAUser(t *testing.T) {
 		"redis://me:p%40ss@" + server.Addr + "/3",
 		"unix://me:p%40ss@" + server.Socket + "?db=3",
 	} {
-		if _, err := works(t, url); err != nil {
+		if _, err := openAndTake(t, url); err != nil {
 			t.Errorf("%s: %v", url, err)
 		}
 	}
@@ -79,21 +79,21 @@ func TestOpenReachesADatabaseAsAUser(t *testing.T) {
 		"redis://me:wrong@" + server.Addr: "WRONGPASS",
 		"redis://other:x@" + server.Addr:  "NOPERM",
 	} {
-		if _, err := works(t, url); !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), want) {
+		if _, err := openAndTake(t, url); !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %v with %s", url, err, penstock.ErrUnavailable, want)
 		}
 	}
 }
 
-// needed is what a user must be permitted, and no more; as the documentation of
+// requiredCommands is what a user must be permitted, and no more; as the documentation of
 // the package has it.
-var needed = strings.Fields("+hello +eval +evalsha +time +pttl +get +set +incrby +del")
+var requiredCommands = strings.Fields("+hello +eval +evalsha +time +pttl +get +set +incrby +del")
 
-func TestOpenAsAUserWhoMayDoLittle(t *testing.T) {
+func TestOpenMinimalPermissions(t *testing.T) {
 	server := serve(t)
 	prefix := newPrefix()
-	user := append([]string{"ACL", "SETUSER", "limiter", "on", ">secret", "resetchannels", "~" + prefix + "*", "-@all"}, needed...)
-	tell(t, server, user...)
+	user := append([]string{"ACL", "SETUSER", "limiter", "on", ">secret", "resetchannels", "~" + prefix + "*", "-@all"}, requiredCommands...)
+	mustCommand(t, server, user...)
 	store := openPrefix(t, "redis://limiter:secret@"+server.Addr, prefix, generous)
 	if got := store.Warnings(); len(got) != 1 || !strings.Contains(got[0], server.Addr) || !strings.Contains(got[0], "INFO") {
 		t.Errorf("a user who may not ask INFO: got warnings %q, want one that says so", got)
@@ -114,11 +114,11 @@ func TestOpenAsAUserWhoMayDoLittle(t *testing.T) {
 			r.Key, r.Limit = "k", l
 			take(t, store, r)
 		}
-		together(t, store, l, 2, "a", "b", "a")
+		takeAll(t, store, l, 2, "a", "b", "a")
 	}
-	tell(t, server, append(user, "+role")...)
-	take(t, openPrefix(t, strings.Replace(redistest.StartSentinel(t, server.Addr), "://", "://limiter:secret@", 1), prefix, generous), anyRequest)
-	tell(t, server, append(user, "+info", "+ping")...)
+	mustCommand(t, server, append(user, "+role")...)
+	take(t, openPrefix(t, strings.Replace(redistest.StartSentinel(t, server.Addr), "://", "://limiter:secret@", 1), prefix, generous), takeOne)
+	mustCommand(t, server, append(user, "+info", "+ping")...)
 	store = openPrefix(t, "redis://limiter:secret@"+server.Addr, prefix, generous)
 	if got := store.Warnings(); len(got) != 0 {
 		t.Errorf("a user who may ask INFO: got warnings %q, want none", got)
@@ -128,7 +128,7 @@ func TestOpenAsAUserWhoMayDoLittle(t *testing.T) {
 // What speaks Redis's protocol does not always speak the newer one.
 func TestOpenWithoutRESP3(t *testing.T) {
 	server := serve(t, "--rename-command", "HELLO", "")
-	store, err := works(t, "redis://"+server.Addr+"/2")
+	store, err := openAndTake(t, "redis://"+server.Addr+"/2")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,25 +137,25 @@ func TestOpenWithoutRESP3(t *testing.T) {
 			r.Key, r.Limit = "k", l
 			take(t, store, r)
 		}
-		together(t, store, l, 1, "a", "b")
+		takeAll(t, store, l, 1, "a", "b")
 	}
 }
 
 // A Cluster that is taken for one server would redirect most calls.
-func TestOpenTellsAClusterFromAServer(t *testing.T) {
+func TestOpenDetectsCluster(t *testing.T) {
 	node := serve(t, "--cluster-enabled", "yes")
 	if err := openError(t, "redis://"+node.Addr); !strings.Contains(err.Error(), "redis-cluster://") {
 		t.Errorf("one node of a Cluster: got %v, want it to name the scheme", err)
 	}
 	server := serve(t)
-	if _, err := works(t, "redis-cluster://"+server.Addr); err != nil {
+	if _, err := openAndTake(t, "redis-cluster://"+server.Addr); err != nil {
 		t.Errorf("a server that is no Cluster: %v, want it to be taken for what it is", err)
 	}
 }
 
-func TestOpenWarnsOfAReplica(t *testing.T) {
+func TestOpenWarnsAboutReplica(t *testing.T) {
 	server := serve(t)
-	tell(t, server, "REPLICAOF", "127.0.0.1", "1")
+	mustCommand(t, server, "REPLICAOF", "127.0.0.1", "1")
 	store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -167,8 +167,8 @@ func TestOpenWarnsOfAReplica(t *testing.T) {
 }
 
 // Who connects can stop waiting.
-func TestOpenEndsWithItsContext(t *testing.T) {
-	p := startProxy(t, live.Addr)
+func TestOpenHonorsContext(t *testing.T) {
+	p := startProxy(t, liveServer.Addr)
 	p.Freeze()
 	for name, url := range map[string]string{
 		"server": "redis://" + p.Addr, "sentinel": "redis-sentinel://" + p.Addr + "/main", "cluster": "redis-cluster://" + p.Addr,
@@ -183,7 +183,7 @@ func TestOpenEndsWithItsContext(t *testing.T) {
 }
 
 // New returns no store with an error, and none without a client.
-func TestNewNeedsAClientThatAnswers(t *testing.T) {
+func TestNewRejectsSilentClient(t *testing.T) {
 	if store, err := redisstore.New(nil, nil); store != nil || err == nil {
 		t.Errorf("no client: got %v, %v, want an error", store, err)
 	}
@@ -201,7 +201,7 @@ func (silentClient) Info(context.Context) (map[string]string, error) {
 	return nil, errors.New("no answer")
 }
 
-func TestOpenFailsWhereNobodyIs(t *testing.T) {
+func TestOpenNoServerFails(t *testing.T) {
 	server := serve(t)
 	server.Kill()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -212,9 +212,9 @@ func TestOpenFailsWhereNobodyIs(t *testing.T) {
 	}
 }
 
-func TestEvictionIsWarnedOf(t *testing.T) {
+func TestOpenWarnsAboutEviction(t *testing.T) {
 	server := serve(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
-	store, err := works(t, "redis://"+server.Addr)
+	store, err := openAndTake(t, "redis://"+server.Addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,26 +222,26 @@ func TestEvictionIsWarnedOf(t *testing.T) {
 	if len(got) != 1 || !strings.Contains(got[0], "allkeys-lru") || !strings.Contains(got[0], server.Addr) {
 		t.Errorf("got warnings %q, want one with the policy and the address %s", got, server.Addr)
 	}
-	if store, err = works(t, "unix://"+live.Socket); err != nil || len(store.Warnings()) != 0 {
+	if store, err = openAndTake(t, "unix://"+liveServer.Socket); err != nil || len(store.Warnings()) != 0 {
 		t.Errorf("a server that evicts nothing: got warnings %q, error %v, want none", store.Warnings(), err)
 	}
 }
 
-func TestBadOptions(t *testing.T) {
+func TestOpenRejectsBadOptions(t *testing.T) {
 	for o, field := range map[*redisstore.Options]string{
 		{Prefix: "a{b"}:     "Prefix",
 		{Timeout: -1}:       "Timeout",
 		{MaxCalls: -1}:      "MaxCalls",
 		{MaxCalls: 1 << 30}: "MaxCalls",
 	} {
-		if _, err := redisstore.Open(t.Context(), "unix://"+live.Socket, o); err == nil || !strings.Contains(err.Error(), field) {
+		if _, err := redisstore.Open(t.Context(), "unix://"+liveServer.Socket, o); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%+v: got error %v, want one that names %s", *o, err, field)
 		}
 	}
 }
 
 // A server is trusted if its certificate says so, and not otherwise.
-func TestOpenEncrypts(t *testing.T) {
+func TestOpenTLSVerifiesCertificate(t *testing.T) {
 	dir := t.TempDir()
 	writeCertificate(t, dir)
 	port := freeTLSPort(t)
@@ -249,13 +249,13 @@ func TestOpenEncrypts(t *testing.T) {
 		"--tls-key-file", filepath.Join(dir, "key.pem"), "--tls-ca-cert-file", filepath.Join(dir, "cert.pem"),
 		"--tls-auth-clients", "no")
 	trust := "?ca=" + filepath.Join(dir, "cert.pem")
-	if _, err := works(t, "rediss://127.0.0.1:"+port+trust); err != nil {
+	if _, err := openAndTake(t, "rediss://127.0.0.1:"+port+trust); err != nil {
 		t.Errorf("a certificate that is trusted: %v", err)
 	}
-	if _, err := works(t, "rediss://127.0.0.1:"+port); err == nil || !strings.Contains(err.Error(), "certificate") {
+	if _, err := openAndTake(t, "rediss://127.0.0.1:"+port); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("a certificate that nobody vouches for: got %v, want an error about it", err)
 	}
-	if _, err := works(t, "rediss://"+server.Addr+trust); err == nil {
+	if _, err := openAndTake(t, "rediss://"+server.Addr+trust); err == nil {
 		t.Error("a server that does not encrypt: got no error")
 	}
 }

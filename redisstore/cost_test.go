@@ -14,8 +14,8 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-func TestAllowAllocatesLittle(t *testing.T) {
-	store := open(t, live, redisstore.Options{Timeout: time.Minute})
+func TestStoreAllowAllocations(t *testing.T) {
+	store := open(t, liveServer, redisstore.Options{Timeout: time.Minute})
 	lim, err := penstock.New(store, penstock.PerHour(1_000_000))
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +50,7 @@ func TestAllowAllocatesLittle(t *testing.T) {
 }
 
 func BenchmarkAllow(b *testing.B) {
-	store := open(b, live, redisstore.Options{})
+	store := open(b, liveServer, redisstore.Options{})
 	lim, err := penstock.New(store, penstock.PerHour(1_000_000_000))
 	if err != nil {
 		b.Fatal(err)

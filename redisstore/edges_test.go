@@ -13,140 +13,140 @@ import (
 
 // These are the agreements that chance does not find.
 
-func newWorld(t *testing.T) *world {
-	w := &world{T: t, random: rand.New(rand.NewPCG(1, 2)), redis: open(t, held, redisstore.Options{})}
+func newStorePair(t *testing.T) *storePair {
+	w := &storePair{T: t, random: rand.New(rand.NewPCG(1, 2)), redis: open(t, fakeClockServer, redisstore.Options{})}
 	w.memory = penstock.NewMemory(&penstock.MemoryOptions{
 		Now: func() time.Time { return w.now }, Tick: time.Millisecond,
 	})
-	w.begin()
+	w.newRound()
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log(w.story.String())
+			t.Log(w.trace.String())
 		}
 	})
 	return w
 }
 
-// both asks both stores, and compares.
-func (w *world) both(r penstock.Request) {
+// compareOne asks both stores, and compares.
+func (w *storePair) compareOne(r penstock.Request) {
 	w.Helper()
 	if r.Key == "" {
 		r.Key = w.keys[0]
 	}
-	if w.compare(w.ask(r)); w.Failed() {
+	if w.compare(w.take(r)); w.Failed() {
 		w.FailNow()
 	}
 }
 
-func (w *world) wait(d time.Duration) { w.set(w.now.Add(d.Truncate(time.Millisecond))) }
+func (w *storePair) wait(d time.Duration) { w.setClock(w.now.Add(d.Truncate(time.Millisecond))) }
 
-func TestReservationEndsWhenItIsSeenToHaveEnded(t *testing.T) {
-	w := newWorld(t)
+func TestReservationEndSurvivesClockStepBack(t *testing.T) {
+	w := newStorePair(t)
 	l := penstock.PerSecond(10)
-	w.both(penstock.Request{Limit: l, Cost: 10})
-	w.both(penstock.Request{Limit: l, Cost: 10, MaxDelay: time.Minute})
+	w.compareOne(penstock.Request{Limit: l, Cost: 10})
+	w.compareOne(penstock.Request{Limit: l, Cost: 10, MaxDelay: time.Minute})
 	w.wait(1500 * time.Millisecond)
-	w.both(penstock.Request{Limit: l, Cost: 0}) // nothing is reserved any more
+	w.compareOne(penstock.Request{Limit: l, Cost: 0}) // nothing is reserved any more
 	w.wait(-1200 * time.Millisecond)
-	w.both(penstock.Request{Limit: l, Cost: 1}) // so this owes what the bucket holds
-	w.both(penstock.Request{Limit: l, Cost: 0})
+	w.compareOne(penstock.Request{Limit: l, Cost: 1}) // so this owes what the bucket holds
+	w.compareOne(penstock.Request{Limit: l, Cost: 0})
 }
 
-func TestBucketSurvivesAChangeOfItsUnit(t *testing.T) {
-	w := newWorld(t)
+func TestBucketDebtSurvivesUnitChange(t *testing.T) {
+	w := newStorePair(t)
 	short := penstock.Limit{Name: "bucket", Count: 7, Period: time.Second, Burst: 100}
 	long := penstock.Limit{Name: "bucket", Count: 10, Period: 300 * 24 * time.Hour}
 	for cost := range int64(30) {
-		w.begin()
-		w.both(penstock.Request{Limit: short, Cost: cost + 1}) // in nanoseconds, not in whole microseconds
-		w.both(penstock.Request{Limit: long, Cost: 9})         // in microseconds
-		w.both(penstock.Request{Limit: long, Cost: -1})
+		w.newRound()
+		w.compareOne(penstock.Request{Limit: short, Cost: cost + 1}) // in nanoseconds, not in whole microseconds
+		w.compareOne(penstock.Request{Limit: long, Cost: 9})         // in microseconds
+		w.compareOne(penstock.Request{Limit: long, Cost: -1})
 		w.wait(29 * 24 * time.Hour)
-		w.both(penstock.Request{Limit: long, Cost: 5, MaxDelay: 400 * 24 * time.Hour})
-		w.both(penstock.Request{Limit: long, Cost: 0})
-		w.both(penstock.Request{Limit: short, Cost: 1}) // owes what the shorter one holds
+		w.compareOne(penstock.Request{Limit: long, Cost: 5, MaxDelay: 400 * 24 * time.Hour})
+		w.compareOne(penstock.Request{Limit: long, Cost: 0})
+		w.compareOne(penstock.Request{Limit: short, Cost: 1}) // owes what the shorter one holds
 	}
 }
 
 // A look under a limit whose debt is counted in microseconds does not round what
 // was owed in nanoseconds.
-func TestLookUnderALongLimitRoundsNothing(t *testing.T) {
-	w := newWorld(t)
+func TestPeekUnderLongLimitKeepsNanoseconds(t *testing.T) {
+	w := newStorePair(t)
 	for _, a := range []penstock.Algorithm{penstock.TokenBucket, penstock.LeakyBucket} {
 		quick := penstock.Limit{Name: "bucket", Algorithm: a, Count: 50_000_000, Period: 27 * time.Second, Burst: 600}
 		long := penstock.Limit{Name: "bucket", Algorithm: a, Count: 9138, Period: 190 * time.Hour, Burst: 476_774}
 		for cost := range int64(40) {
-			w.begin()
-			w.both(penstock.Request{Limit: quick, Cost: cost + 1})
-			w.both(penstock.Request{Limit: long, Cost: 0})
-			w.both(penstock.Request{Limit: long, Cost: 476_774}) // which does not fit
-			w.both(penstock.Request{Limit: quick, Cost: 0})
+			w.newRound()
+			w.compareOne(penstock.Request{Limit: quick, Cost: cost + 1})
+			w.compareOne(penstock.Request{Limit: long, Cost: 0})
+			w.compareOne(penstock.Request{Limit: long, Cost: 476_774}) // which does not fit
+			w.compareOne(penstock.Request{Limit: quick, Cost: 0})
 		}
 	}
 }
 
 // What was granted under an ID may be more than the limit that has taken its place
 // can count to. All of it is given back, and then it is as if it had never been.
-func TestGrantIsGivenBackUnderALowerLimit(t *testing.T) {
-	w := newWorld(t)
+func TestRefundByIDUnderLoweredLimit(t *testing.T) {
+	w := newStorePair(t)
 	for a := range penstock.SlidingLog + 1 {
 		high := penstock.Limit{Name: "lowered", Algorithm: a, Count: 10_000, Period: time.Minute}
 		low := high
 		low.Count = 3
 		for _, delay := range []time.Duration{0, time.Minute} {
-			w.begin()
-			w.both(penstock.Request{Limit: high, Cost: 5000})
-			w.both(penstock.Request{Limit: high, Cost: 4999, ID: "y", MaxDelay: delay})
-			w.both(penstock.Request{Limit: low, Cost: -1, ID: "z"})
-			w.both(penstock.Request{Limit: low, Cost: -9000, ID: "y"})
-			w.both(penstock.Request{Limit: low, Cost: 2, ID: "y"})
-			w.both(penstock.Request{Limit: low, Cost: -1, ID: "y"})
-			w.both(penstock.Request{Limit: low, Cost: -1, ID: "y"}) // which can be done once
-			w.both(penstock.Request{Limit: low, Cost: 0})
+			w.newRound()
+			w.compareOne(penstock.Request{Limit: high, Cost: 5000})
+			w.compareOne(penstock.Request{Limit: high, Cost: 4999, ID: "y", MaxDelay: delay})
+			w.compareOne(penstock.Request{Limit: low, Cost: -1, ID: "z"})
+			w.compareOne(penstock.Request{Limit: low, Cost: -9000, ID: "y"})
+			w.compareOne(penstock.Request{Limit: low, Cost: 2, ID: "y"})
+			w.compareOne(penstock.Request{Limit: low, Cost: -1, ID: "y"})
+			w.compareOne(penstock.Request{Limit: low, Cost: -1, ID: "y"}) // which can be done once
+			w.compareOne(penstock.Request{Limit: low, Cost: 0})
 		}
 	}
 }
 
 // A count times a time may be more than a double holds. It shows where the
 // quotient is next to a whole number: previous · left ≡ 1 (mod period).
-func TestSlidingWindowSharesExactly(t *testing.T) {
-	w := newWorld(t)
+func TestSlidingWindowWeightsExactly(t *testing.T) {
+	w := newStorePair(t)
 	l := penstock.Limit{Algorithm: penstock.SlidingWindow, Count: 1<<26 - 1, Period: yearly}
 	for range 200 {
-		w.begin()
+		w.newRound()
 		previous := w.coprime()
 		share := previous - inverse(int64(yearly/time.Millisecond), previous)
 		left := time.Duration((share*int64(yearly/time.Millisecond) + 1) / previous)
-		w.both(penstock.Request{Limit: l, Cost: previous})
+		w.compareOne(penstock.Request{Limit: l, Cost: previous})
 		w.wait(2*yearly - left*time.Millisecond)
-		w.both(penstock.Request{Limit: l, Cost: 0})
-		w.both(penstock.Request{Limit: l, Cost: 1<<26 - 1 - share}) // one too many
-		w.both(penstock.Request{Limit: l, Cost: 1<<26 - 2 - share})
+		w.compareOne(penstock.Request{Limit: l, Cost: 0})
+		w.compareOne(penstock.Request{Limit: l, Cost: 1<<26 - 1 - share}) // one too many
+		w.compareOne(penstock.Request{Limit: l, Cost: 1<<26 - 2 - share})
 	}
 }
 
 // The same where a limit is lowered: count · period ≡ -1 (mod left).
 func TestSlidingWindowClampsExactly(t *testing.T) {
-	w := newWorld(t)
+	w := newStorePair(t)
 	l := penstock.Limit{Name: "lowered", Algorithm: penstock.SlidingWindow, Count: 1<<26 - 1, Period: yearly}
 	for range 200 {
-		w.begin()
+		w.newRound()
 		above := w.coprime()
 		lower := l
 		lower.Count = above - inverse(int64(yearly/time.Millisecond), above)
 		left := time.Duration((lower.Count*int64(yearly/time.Millisecond) + 1) / above)
-		w.both(penstock.Request{Limit: l, Cost: 1<<26 - 1})
+		w.compareOne(penstock.Request{Limit: l, Cost: 1<<26 - 1})
 		w.wait(2*yearly - left*time.Millisecond)
-		w.both(penstock.Request{Limit: lower, Cost: 1})
+		w.compareOne(penstock.Request{Limit: lower, Cost: 1})
 		w.wait(time.Hour)
-		w.both(penstock.Request{Limit: lower, Cost: 0})
+		w.compareOne(penstock.Request{Limit: lower, Cost: 0})
 	}
 }
 
 const yearly = 347 * 24 * time.Hour
 
 // coprime returns a large count that shares no divisor with the period.
-func (w *world) coprime() int64 {
+func (w *storePair) coprime() int64 {
 	for {
 		n := 1<<25 + w.random.Int64N(1<<25-1)
 		if inverse(int64(yearly/time.Millisecond), n) != 0 {
@@ -166,28 +166,28 @@ func inverse(a, n int64) int64 {
 
 // A grant is reversed by as many units as are asked back, also when the limit has
 // become much smaller since than what was granted.
-func TestGrantIsReversedUnderASmallerLimit(t *testing.T) {
-	w := newWorld(t)
+func TestRefundByIDUnderSmallerBucket(t *testing.T) {
+	w := newStorePair(t)
 	large := penstock.Limit{Name: "bucket", Count: 1000, Period: 786 * time.Hour}
 	for _, small := range []penstock.Limit{
 		{Name: "bucket", Count: 58, Period: 125 * time.Hour, Burst: 1},
 		{Name: "bucket", Count: 1, Period: 366 * 24 * time.Hour},
 	} {
-		w.begin()
-		w.both(penstock.Request{Limit: large, Cost: 900, ID: "y"})
-		w.both(penstock.Request{Limit: small, Cost: -700, ID: "y"})
-		w.both(penstock.Request{Limit: small, Cost: 1, ID: "y"}) // 200 are still granted
+		w.newRound()
+		w.compareOne(penstock.Request{Limit: large, Cost: 900, ID: "y"})
+		w.compareOne(penstock.Request{Limit: small, Cost: -700, ID: "y"})
+		w.compareOne(penstock.Request{Limit: small, Cost: 1, ID: "y"}) // 200 are still granted
 	}
 }
 
 // The ends of aligned windows are written in ten digits of seconds, or otherwise
 // where those do not hold them.
-func TestAlignedWindowsOfDistantTimes(t *testing.T) {
+func TestAlignedWindowDistantYears(t *testing.T) {
 	l := penstock.PerMinute(10).WithAlgorithm(penstock.FixedWindow)
 	l.Align = penstock.AlignClock
 	for _, year := range []int{1975, 2000, 2002, 2261, 2270} {
-		store := open(t, held, redisstore.Options{})
-		held.Clock.Set(time.Date(year, 5, 6, 7, 8, 9, 0, time.UTC))
+		store := open(t, fakeClockServer, redisstore.Options{})
+		fakeClockServer.Clock.Set(time.Date(year, 5, 6, 7, 8, 9, 0, time.UTC))
 		for _, want := range []int64{9, 8, 7} {
 			if d := take(t, store, penstock.Request{Key: "k", Limit: l, Cost: 1}); d.Remaining != want || d.ResetAfter != 51*time.Second {
 				t.Errorf("in %d: got %+v, want %d left for 51 s", year, d, want)
@@ -198,20 +198,20 @@ func TestAlignedWindowsOfDistantTimes(t *testing.T) {
 
 // A window that is over counts again when the clock steps back into it, unless
 // everything was given back meanwhile.
-func TestResetForgetsAWindowThatIsOver(t *testing.T) {
-	store, now := open(t, held, redisstore.Options{}), time.Date(2034, 5, 6, 7, 8, 9, 0, time.UTC)
+func TestResetClearsEndedWindow(t *testing.T) {
+	store, now := open(t, fakeClockServer, redisstore.Options{}), time.Date(2034, 5, 6, 7, 8, 9, 0, time.UTC)
 	l := penstock.PerHour(10).WithAlgorithm(penstock.FixedWindow)
 	l.Align = penstock.AlignClock
 	kept := 0
 	for i := range 100 { // of which one in eleven expires with its window
 		forgotten, other := fmt.Sprint("forgotten", i), fmt.Sprint("other", i)
-		held.Clock.Set(now)
+		fakeClockServer.Clock.Set(now)
 		take(t, store, penstock.Request{Key: forgotten, Limit: l, Cost: 4})
 		take(t, store, penstock.Request{Key: other, Limit: l, Cost: 4})
-		held.Clock.Set(now.Truncate(time.Hour).Add(time.Hour))
+		fakeClockServer.Clock.Set(now.Truncate(time.Hour).Add(time.Hour))
 		take(t, store, penstock.Request{Key: forgotten, Limit: l, Cost: penstock.Reset})
 		take(t, store, penstock.Request{Key: other, Limit: l, Cost: -1})
-		held.Clock.Set(now)
+		fakeClockServer.Clock.Set(now)
 		if d := take(t, store, penstock.Request{Key: forgotten, Limit: l}); d.Remaining != 10 {
 			t.Fatalf("got %+v, want all of it back", d)
 		}

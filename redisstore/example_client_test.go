@@ -10,11 +10,11 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// ownClient makes a client that a program has anyway into one for a store. For
+// appClient makes a client that a program has anyway into one for a store. For
 // go-redis there is package redisstore/goredis.
-type ownClient struct{ rueidis.Client }
+type appClient struct{ rueidis.Client }
 
-func (c ownClient) Do(ctx context.Context, calls []redisstore.Call) {
+func (c appClient) Do(ctx context.Context, calls []redisstore.Call) {
 	commands := make(rueidis.Commands, len(calls))
 	for i, call := range calls {
 		command, script := "EVALSHA", call.Script.SHA1
@@ -33,25 +33,25 @@ func (c ownClient) Do(ctx context.Context, calls []redisstore.Call) {
 	}
 }
 
-func (c ownClient) Info(ctx context.Context) (map[string]string, error) {
+func (c appClient) Info(ctx context.Context) (map[string]string, error) {
 	text, err := c.Client.Do(ctx, c.B().Info().Build()).ToString()
 	return map[string]string{"redis": text}, err
 }
 
-func (c ownClient) Sharded() bool { return false }
+func (c appClient) Sharded() bool { return false }
 
 // A program that has a client already passes it to New, behind three methods.
 func ExampleNew() {
 	client, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress:  []string{live.Addr}, // such as localhost:6379
-		DisableRetry: true,                // the store knows what may be sent again
+		InitAddress:  []string{liveServer.Addr}, // such as localhost:6379
+		DisableRetry: true,                      // the store knows what may be sent again
 	})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	defer client.Close()
-	store, err := redisstore.New(ownClient{client}, &redisstore.Options{Prefix: "own", Timeout: time.Second})
+	store, err := redisstore.New(appClient{client}, &redisstore.Options{Prefix: "own", Timeout: time.Second})
 	if err != nil {
 		fmt.Println(err)
 		return

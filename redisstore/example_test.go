@@ -11,7 +11,7 @@ import (
 
 func ExampleOpen() {
 	ctx := context.Background()
-	url := "redis://" + live.Addr // such as redis://user:password@localhost:6379/0
+	url := "redis://" + liveServer.Addr // such as redis://user:password@localhost:6379/0
 	store, err := redisstore.Open(ctx, url, &redisstore.Options{Prefix: "shop", Timeout: time.Second})
 	if err != nil {
 		fmt.Println(err)
@@ -45,7 +45,7 @@ func ExampleOpen_cluster() {
 // Under an ID a request can be repeated when nobody knows what became of it.
 func ExampleStore_Take() {
 	ctx := context.Background()
-	store, err := redisstore.Open(ctx, "redis://"+live.Addr, &redisstore.Options{Prefix: "mail", Timeout: time.Second})
+	store, err := redisstore.Open(ctx, "redis://"+liveServer.Addr, &redisstore.Options{Prefix: "mail", Timeout: time.Second})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -65,7 +65,7 @@ func ExampleStore_Take() {
 
 func ExampleStore_TakeEach() {
 	ctx := context.Background()
-	store, err := redisstore.Open(ctx, "redis://"+live.Addr, &redisstore.Options{Prefix: "each", Timeout: time.Second})
+	store, err := redisstore.Open(ctx, "redis://"+liveServer.Addr, &redisstore.Options{Prefix: "each", Timeout: time.Second})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -23,66 +23,66 @@ import (
 // generous is a deadline that no healthy server misses, however busy the machine.
 const generous = 10 * time.Second
 
-func TestEmptyRestartGivesOneMoreBurst(t *testing.T) {
-	server := launch(t, redistest.Options{})
-	c := gather(t, openURL(t, "redis://"+server.Addr, 50*time.Millisecond))
-	c.answered(t, 3000)
-	before := crash(t, c, server)
-	c.disperse(t)
-	c.judge(t, 0, 2*burst)
-	if after := field(t, server, "run_id"); after == before || c.failed.Load() == 0 || stat(t, "errorstat_NOSCRIPT", server) == 0 {
+func TestStoreEmptyRestartAdmitsOneMoreBurst(t *testing.T) {
+	server := startServer(t, redistest.Options{})
+	c := startLoad(t, openURL(t, "redis://"+server.Addr, 50*time.Millisecond))
+	c.waitAnswers(t, 3000)
+	before := killAndRestart(t, c, server)
+	c.closeAndDrain(t)
+	c.check(t, 0, 2*burst)
+	if after := infoField(t, server, "run_id"); after == before || c.failed.Load() == 0 || infoCounter(t, "errorstat_NOSCRIPT", server) == 0 {
 		t.Errorf("run id %s, then %s; %d calls failed; %d scripts were unknown: the server was not lost",
-			before, after, c.failed.Load(), stat(t, "errorstat_NOSCRIPT", server))
+			before, after, c.failed.Load(), infoCounter(t, "errorstat_NOSCRIPT", server))
 	}
-	mortal(t, server)
+	checkExpiry(t, server)
 }
 
-// crash kills a server and starts it again, while a crowd asks.
-func crash(t *testing.T, c *crowd, server *redistest.Server) (id string) {
+// killAndRestart kills a server and starts it again, while a crowd asks.
+func killAndRestart(t *testing.T, c *load, server *redistest.Server) (id string) {
 	t.Helper()
-	id = field(t, server, "run_id")
+	id = infoField(t, server, "run_id")
 	server.Kill()
 	failed := c.failed.Load()
-	await(t, "callers notice", func() bool { return c.failed.Load() > failed })
+	waitFor(t, "callers notice", func() bool { return c.failed.Load() > failed })
 	if err := server.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	c.answered(t, 1000)
+	c.waitAnswers(t, 1000)
 	return id
 }
 
-func TestRestartWithAOFLosesNothing(t *testing.T) {
-	server := launch(t, redistest.Options{Args: []string{"--appendonly", "yes"}})
-	c := gather(t, openURL(t, "redis://"+server.Addr, 50*time.Millisecond))
-	c.answered(t, 3000)
-	before := crash(t, c, server)
-	c.disperse(t)
-	c.judge(t, 0, burst)
-	if after := field(t, server, "run_id"); after == before {
+func TestStoreAOFRestartLosesNothing(t *testing.T) {
+	server := startServer(t, redistest.Options{Args: []string{"--appendonly", "yes"}})
+	c := startLoad(t, openURL(t, "redis://"+server.Addr, 50*time.Millisecond))
+	c.waitAnswers(t, 3000)
+	before := killAndRestart(t, c, server)
+	c.closeAndDrain(t)
+	c.check(t, 0, burst)
+	if after := infoField(t, server, "run_id"); after == before {
 		t.Errorf("run id %s before and after: the server was not killed", after)
 	}
-	mortal(t, server)
+	checkExpiry(t, server)
 }
 
 // A server with much to remember says LOADING for a while when it comes back.
 // Callers wait for it within their deadlines, and nothing is lost.
-func TestLoadingServerIsWaitedFor(t *testing.T) {
-	server := launch(t, redistest.Options{Args: []string{
+func TestStoreWaitsForLoadingServer(t *testing.T) {
+	server := startServer(t, redistest.Options{Args: []string{
 		// A second for a thousand keys, and somebody is answered after each of them.
 		"--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024", "--rdbcompression", "no",
 	}})
 	url, prefix := "redis://"+server.Addr, newPrefix()
 	quick := openPrefix(t, url, prefix, 50*time.Millisecond)
 	r := penstock.Request{Key: "k", Limit: slowLimits[2], Cost: 10}
-	await(t, "some is taken", func() bool { _, err := quick.Take(t.Context(), r); return err == nil })
+	waitFor(t, "some is taken", func() bool { _, err := quick.Take(t.Context(), r); return err == nil })
 	before := take(t, openPrefix(t, url, prefix, generous), r)
-	tell(t, server, "EVAL", "for i = 1, 1500 do redis.call('SET', i, string.rep('x', 1100), 'PX', 600000) end", "0")
-	tell(t, server, "SAVE")
+	mustCommand(t, server, "EVAL", "for i = 1, 1500 do redis.call('SET', i, string.rep('x', 1100), 'PX', 600000) end", "0")
+	mustCommand(t, server, "SAVE")
 	server.Kill()
 	restarted := make(chan error)
 	go func() { restarted <- server.Restart() }()
 
-	await(t, "callers are told why", func() bool {
+	waitFor(t, "callers are told why", func() bool {
 		_, err := quick.Take(t.Context(), r)
 		if !errors.Is(err, penstock.ErrUnavailable) {
 			t.Fatalf("a server that is loading: got %v, want %v", err, penstock.ErrUnavailable)
@@ -95,11 +95,11 @@ func TestLoadingServerIsWaitedFor(t *testing.T) {
 	if err := <-restarted; err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the others recover by themselves", func() bool { _, err := quick.Take(t.Context(), r); return err == nil })
-	if n := stat(t, "errorstat_LOADING", server); n == 0 {
+	waitFor(t, "the others recover by themselves", func() bool { _, err := quick.Take(t.Context(), r); return err == nil })
+	if n := infoCounter(t, "errorstat_LOADING", server); n == 0 {
 		t.Error("nobody met a server that was loading")
 	}
-	mortal(t, server)
+	checkExpiry(t, server)
 }
 
 // hangTime is how long the server hangs: three seconds, or as PENSTOCK_HANG says,
@@ -117,64 +117,64 @@ func hangTime(t *testing.T) time.Duration {
 	return d
 }
 
-func TestHangKeepsNobodyWaiting(t *testing.T) {
+func TestStoreHungServerHonorsTimeout(t *testing.T) {
 	const callers, timeout, slack = 2000, 50 * time.Millisecond, time.Second
-	server := launch(t, redistest.Options{})
+	server := startServer(t, redistest.Options{})
 	store := openURL(t, "redis://"+server.Addr, timeout)
 	r := penstock.Request{Key: "k", Limit: penstock.Limit{Algorithm: penstock.FixedWindow, Count: 1 << 40, Period: 24 * time.Hour}, Cost: 1}
-	await(t, "the store is warm", func() bool { _, err := store.Take(t.Context(), r); return err == nil })
-	tell(t, server, "CONFIG", "RESETSTAT")
+	waitFor(t, "the store is warm", func() bool { _, err := store.Take(t.Context(), r); return err == nil })
+	mustCommand(t, server, "CONFIG", "RESETSTAT")
 	before := runtime.NumGoroutine()
 	if err := server.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	crowd := hang(store, r, callers, hangTime(t))
+	load := callHungServer(store, r, callers, hangTime(t))
 	if err := server.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the store recovers by itself", func() bool { _, err := store.Take(t.Context(), r); return err == nil })
+	waitFor(t, "the store recovers by itself", func() bool { _, err := store.Take(t.Context(), r); return err == nil })
 	t.Logf("hung for %v: %d calls, %d granted, slowest %v, at most %d goroutines (%d before)", hangTime(t),
-		crowd.calls.Load(), crowd.granted.Load(), time.Duration(crowd.slowest.Load()), crowd.goroutines.Load(), before)
-	if crowd.granted.Load() != 0 {
-		t.Errorf("%d calls were granted by a server that hangs", crowd.granted.Load())
+		load.calls.Load(), load.granted.Load(), time.Duration(load.slowest.Load()), load.goroutines.Load(), before)
+	if load.granted.Load() != 0 {
+		t.Errorf("%d calls were granted by a server that hangs", load.granted.Load())
 	}
-	late := time.Duration(crowd.late.Load())
-	if got := time.Duration(crowd.slowest.Load()); got > timeout+slack+4*late {
+	late := time.Duration(load.timerDelay.Load())
+	if got := time.Duration(load.slowest.Load()); got > timeout+slack+4*late {
 		t.Errorf("slowest call: %v, want at most the deadline of %v and some for a machine on which timers ring %v late", got, timeout, late)
 	}
 	// Callers, their timers when all ring at once, and the calls that may be under
 	// way.
-	if got, want := crowd.goroutines.Load(), int64(before+2*callers+2048+100); got > want {
+	if got, want := load.goroutines.Load(), int64(before+2*callers+2048+100); got > want {
 		t.Errorf("%d goroutines at once, want at most %d", got, want)
 	}
-	await(t, "goroutines end", func() bool { return runtime.NumGoroutine() <= before+20 })
-	ghosts := stat(t, "cmdstat_evalsha", server)
-	if bound := int(crowd.calls.Load()) + 100; ghosts > bound {
+	waitFor(t, "goroutines end", func() bool { return runtime.NumGoroutine() <= before+20 })
+	ghosts := infoCounter(t, "cmdstat_evalsha", server)
+	if bound := int(load.calls.Load()) + 100; ghosts > bound {
 		t.Errorf("%d calls were carried out late, of %d: some were repeated", ghosts, bound)
 	}
 }
 
-// A hung is many callers of a server that does not answer.
-type hung struct {
+// A hangStats is many callers of a server that does not answer.
+type hangStats struct {
 	calls, granted, slowest, goroutines atomic.Int64
-	late                                atomic.Int64 // rang timers that nobody hindered
+	timerDelay                          atomic.Int64 // rang timers that nobody hindered
 }
 
-func hang(store *redisstore.Store, r penstock.Request, callers int, howLong time.Duration) *hung {
-	h := &hung{}
+func callHungServer(store *redisstore.Store, r penstock.Request, callers int, howLong time.Duration) *hangStats {
+	h := &hangStats{}
 	ctx, cancel := context.WithTimeout(context.Background(), howLong)
 	defer cancel()
 	var wg sync.WaitGroup
 	for range 8 {
-		wg.Go(func() { h.listen(ctx) })
+		wg.Go(func() { h.measureTimerDelay(ctx) })
 	}
 	for range callers {
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				began := time.Now()
 				d, err := store.Take(context.Background(), r)
-				atMost(&h.slowest, int64(time.Since(began)))
-				atMost(&h.goroutines, int64(runtime.NumGoroutine()))
+				storeMax(&h.slowest, int64(time.Since(began)))
+				storeMax(&h.goroutines, int64(runtime.NumGoroutine()))
 				if h.calls.Add(1); err == nil {
 					h.granted.Add(d.Granted)
 				}
@@ -185,44 +185,44 @@ func hang(store *redisstore.Store, r penstock.Request, callers int, howLong time
 	return h
 }
 
-// listen measures how late timers ring, because the machine is busy.
-func (h *hung) listen(ctx context.Context) {
+// measureTimerDelay measures how late timers ring, because the machine is busy.
+func (h *hangStats) measureTimerDelay(ctx context.Context) {
 	const gap = 20 * time.Millisecond
 	for ctx.Err() == nil {
 		began := time.Now()
 		<-time.After(gap)
-		atMost(&h.late, int64(time.Since(began)-gap))
+		storeMax(&h.timerDelay, int64(time.Since(began)-gap))
 	}
 }
 
-// atMost raises a maximum.
-func atMost(most *atomic.Int64, n int64) {
+// storeMax raises a maximum.
+func storeMax(most *atomic.Int64, n int64) {
 	for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
 	}
 }
 
-func TestSlowRedisAnswersWithinTheDeadline(t *testing.T) {
-	server := launch(t, redistest.Options{})
+func TestStoreSlowServerWithinTimeout(t *testing.T) {
+	server := startServer(t, redistest.Options{})
 	p := startProxy(t, server.Addr)
 	store := openURL(t, "redis://"+p.Addr, generous)
-	c := gather(t, store)
-	c.answered(t, 200)
+	c := startLoad(t, store)
+	c.waitAnswers(t, 200)
 	p.Delay(30 * time.Millisecond)
-	c.answered(t, 200)
-	c.disperse(t)
+	c.waitAnswers(t, 200)
+	c.closeAndDrain(t)
 	if c.slowest < 30*time.Millisecond {
 		t.Errorf("the slowest call took %v: the proxy did not delay it", c.slowest)
 	}
-	c.judgeCalm(t)
+	c.checkNoFailures(t)
 }
 
-func TestTooSlowRedisIsAnError(t *testing.T) {
+func TestStoreSlowServerBeyondTimeoutFails(t *testing.T) {
 	const timeout, delay = 50 * time.Millisecond, 400 * time.Millisecond
-	server := launch(t, redistest.Options{})
+	server := startServer(t, redistest.Options{})
 	p := startProxy(t, server.Addr)
 	store := openURL(t, "redis://"+p.Addr, timeout)
 	r := penstock.Request{Key: "k", Limit: penstock.PerHour(burst), Cost: 1}
-	await(t, "the store is warm", func() bool { _, err := store.Take(t.Context(), r); return err == nil })
+	waitFor(t, "the store is warm", func() bool { _, err := store.Take(t.Context(), r); return err == nil })
 	p.Delay(delay)
 	for range 5 {
 		if _, err := store.Take(t.Context(), r); !errors.Is(err, penstock.ErrUnavailable) {
@@ -230,15 +230,15 @@ func TestTooSlowRedisIsAnError(t *testing.T) {
 		}
 	}
 	p.Delay(0)
-	await(t, "the store recovers", func() bool { _, err := store.Take(t.Context(), r); return err == nil })
+	waitFor(t, "the store recovers", func() bool { _, err := store.Take(t.Context(), r); return err == nil })
 }
 
-func TestHalfOpenConnectionIsGivenUp(t *testing.T) {
-	server := launch(t, redistest.Options{})
+func TestStoreDropsHalfOpenConnection(t *testing.T) {
+	server := startServer(t, redistest.Options{})
 	p := startProxy(t, server.Addr)
 	store := openURL(t, "redis://"+p.Addr, 50*time.Millisecond)
 	r := penstock.Request{Key: "k", Limit: penstock.PerHour(burst), Cost: 1}
-	await(t, "the store is warm", func() bool { _, err := store.Take(t.Context(), r); return err == nil })
+	waitFor(t, "the store is warm", func() bool { _, err := store.Take(t.Context(), r); return err == nil })
 	if p.Freeze() == 0 {
 		t.Fatal("no connection to freeze")
 	}
@@ -246,12 +246,12 @@ func TestHalfOpenConnectionIsGivenUp(t *testing.T) {
 		t.Error("a call on a connection that is half open was answered")
 	}
 	p.Thaw()
-	await(t, "the store connects again", func() bool { _, err := store.Take(t.Context(), r); return err == nil })
+	waitFor(t, "the store connects again", func() bool { _, err := store.Take(t.Context(), r); return err == nil })
 }
 
 // The connection is cut after each byte of the reply. Whether the call was carried
 // out is then not known, and it must not be repeated.
-func TestCutReplyIsChargedOnceAtMost(t *testing.T) {
+func TestStoreCutReplyChargesAtMostOnce(t *testing.T) {
 	for _, reset := range []bool{false, true} {
 		cutEverywhere(t, reset, "", func(t *testing.T, k int, err error, evals int, d penstock.Decision) {
 			if err == nil {
@@ -265,7 +265,7 @@ func TestCutReplyIsChargedOnceAtMost(t *testing.T) {
 }
 
 // With an ID it is repeated, and still charged once.
-func TestCutReplyWithAnIDIsAnswered(t *testing.T) {
+func TestStoreCutReplyWithIDIsRetried(t *testing.T) {
 	for _, reset := range []bool{false, true} {
 		cutEverywhere(t, reset, "id", func(t *testing.T, k int, err error, evals int, d penstock.Decision) {
 			if err != nil || !d.Allowed || d.Granted != 3 {
@@ -279,8 +279,8 @@ func TestCutReplyWithAnIDIsAnswered(t *testing.T) {
 }
 
 // Several together are charged all or none, also when nobody hears of it.
-func TestCutReplyOfSeveralIsChargedForAllOrNone(t *testing.T) {
-	server := launch(t, redistest.Options{})
+func TestStoreCutReplyTakeAllIsAtomic(t *testing.T) {
+	server := startServer(t, redistest.Options{})
 	p := startProxy(t, server.Addr)
 	store := openURL(t, "redis://"+p.Addr, generous)
 	ds := make([]penstock.Decision, 2)
@@ -295,12 +295,12 @@ func TestCutReplyOfSeveralIsChargedForAllOrNone(t *testing.T) {
 	}
 	whole := p.ReplyLength()
 	for k := range whole {
-		tell(t, server, "CONFIG", "RESETSTAT")
+		mustCommand(t, server, "CONFIG", "RESETSTAT")
 		p.CutReplyAfter(k, false)
 		if err := ask(strconv.Itoa(k), 3); !errors.Is(err, penstock.ErrUnavailable) {
 			t.Errorf("cut after %d bytes: got error %v, want %v", k, err, penstock.ErrUnavailable)
 		}
-		if n := stat(t, "cmdstat_evalsha", server); n != 1 {
+		if n := infoCounter(t, "cmdstat_evalsha", server); n != 1 {
 			t.Errorf("cut after %d bytes: the script ran %d times, want once", k, n)
 		}
 		if err := ask(strconv.Itoa(k), 0); err != nil || ds[0].Remaining != ds[1].Remaining || ds[0].Remaining < burst-3 {
@@ -316,7 +316,7 @@ func TestCutReplyOfSeveralIsChargedForAllOrNone(t *testing.T) {
 // there.
 func cutEverywhere(t *testing.T, reset bool, id string, check func(*testing.T, int, error, int, penstock.Decision)) {
 	t.Helper()
-	server := launch(t, redistest.Options{})
+	server := startServer(t, redistest.Options{})
 	p := startProxy(t, server.Addr)
 	store := openPrefix(t, "redis://"+p.Addr, "cut", generous)
 	direct := openPrefix(t, "redis://"+server.Addr, "cut", generous)
@@ -325,10 +325,10 @@ func cutEverywhere(t *testing.T, reset bool, id string, check func(*testing.T, i
 		whole := replyLength(t, p, store, penstock.Request{Key: "warm", Limit: limit, Cost: 3, ID: id})
 		for k := range whole {
 			r := penstock.Request{Key: strconv.Itoa(i) + "-" + strconv.Itoa(k), Limit: limit, Cost: 3, ID: id}
-			tell(t, server, "CONFIG", "RESETSTAT")
+			mustCommand(t, server, "CONFIG", "RESETSTAT")
 			p.CutReplyAfter(k, reset)
 			d, err := store.Take(t.Context(), r)
-			check(t, k, err, stat(t, "cmdstat_evalsha", server), d)
+			check(t, k, err, infoCounter(t, "cmdstat_evalsha", server), d)
 			look := penstock.Request{Key: r.Key, Limit: limit}
 			// The next call must not get what was left of the last one's reply.
 			now, err := store.Take(t.Context(), look)
@@ -359,26 +359,26 @@ func replyLength(t *testing.T, p *redistest.Proxy, store *redisstore.Store, r pe
 	return p.ReplyLength()
 }
 
-func TestFlushedScriptsAreNoError(t *testing.T) {
-	server := launch(t, redistest.Options{})
-	c := gather(t, openURL(t, "redis://"+server.Addr, generous))
+func TestStoreReloadsFlushedScripts(t *testing.T) {
+	server := startServer(t, redistest.Options{})
+	c := startLoad(t, openURL(t, "redis://"+server.Addr, generous))
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for range 50 {
 		<-tick.C
-		tell(t, server, "SCRIPT", "FLUSH")
+		mustCommand(t, server, "SCRIPT", "FLUSH")
 	}
-	c.goOn(t, 100)
-	c.disperse(t)
-	c.judgeCalm(t)
-	if n := stat(t, "errorstat_NOSCRIPT", server); n < 50 {
+	c.waitCalls(t, 100)
+	c.closeAndDrain(t)
+	c.checkNoFailures(t)
+	if n := infoCounter(t, "errorstat_NOSCRIPT", server); n < 50 {
 		t.Errorf("%d calls met an unknown script, want some for each of 50 flushes", n)
 	}
-	mortal(t, server)
+	checkExpiry(t, server)
 }
 
-func TestFullRedisStillDenies(t *testing.T) {
-	server := launch(t, redistest.Options{Args: []string{"--maxmemory-policy", "noeviction"}})
+func TestStoreOutOfMemoryServerStillDenies(t *testing.T) {
+	server := startServer(t, redistest.Options{Args: []string{"--maxmemory-policy", "noeviction"}})
 	store := openURL(t, "redis://"+server.Addr, generous)
 	take := func(key string, l penstock.Limit, cost int64, id string) (penstock.Decision, error) {
 		return store.Take(t.Context(), penstock.Request{Key: key, Limit: l, Cost: cost, ID: id})
@@ -390,7 +390,7 @@ func TestFullRedisStillDenies(t *testing.T) {
 			}
 		}
 	}
-	tell(t, server, "CONFIG", "SET", "maxmemory", "1")
+	mustCommand(t, server, "CONFIG", "SET", "maxmemory", "1")
 	for _, l := range slowLimits {
 		if d, err := take("used up", l, 1, ""); err != nil || d.Allowed || d.RetryAfter == 0 {
 			t.Errorf("%s: a denial without memory: got %+v, %v", l, d, err)
@@ -406,10 +406,10 @@ func TestFullRedisStillDenies(t *testing.T) {
 			}
 		}
 	}
-	if n := stat(t, "errorstat_OOM", server); n == 0 {
+	if n := infoCounter(t, "errorstat_OOM", server); n == 0 {
 		t.Error("the server never was out of memory")
 	}
-	tell(t, server, "CONFIG", "SET", "maxmemory", "0")
+	mustCommand(t, server, "CONFIG", "SET", "maxmemory", "0")
 	for _, l := range slowLimits {
 		for key, want := range map[string]int64{"used up": 0, "half": burst / 2, "new": burst} {
 			if d, err := take(key, l, 0, ""); err != nil || d.Remaining != want {
@@ -417,5 +417,5 @@ func TestFullRedisStillDenies(t *testing.T) {
 			}
 		}
 	}
-	mortal(t, server)
+	checkExpiry(t, server)
 }

@@ -23,7 +23,7 @@ var everyAlgorithm = []penstock.Limit{
 
 // What somebody else has put under one of our names is never taken for a state,
 // and never for none: that would be a fresh start for whoever can write it.
-func TestForeignValuesAreErrors(t *testing.T) {
+func TestStoreForeignValueFails(t *testing.T) {
 	for _, l := range everyAlgorithm {
 		for _, foreign := range [][]string{
 			{"SET", "", "hello", "PX", "60000"},
@@ -43,15 +43,15 @@ func TestForeignValuesAreErrors(t *testing.T) {
 func checkForeign(t *testing.T, l penstock.Limit, foreign []string) {
 	t.Helper()
 	prefix := newPrefix()
-	store := open(t, live, redisstore.Options{Prefix: prefix})
+	store := open(t, liveServer, redisstore.Options{Prefix: prefix})
 	request := penstock.Request{Key: "k", Limit: l, Cost: 1}
 	if _, err := store.Take(t.Context(), request); err != nil {
 		t.Fatal(err)
 	}
-	name := keys(t, live, prefix)[0]
+	name := keys(t, liveServer, prefix)[0]
 	foreign[1] = name
 	for _, words := range [][]string{{"DEL", name}, foreign, {"PEXPIRE", name, "60000"}} {
-		if _, err := live.Command(words...); err != nil {
+		if _, err := liveServer.Command(words...); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -70,7 +70,7 @@ func checkForeign(t *testing.T, l penstock.Limit, foreign []string) {
 
 func dump(t *testing.T, name string) string {
 	t.Helper()
-	text, err := live.Command("DUMP", name)
+	text, err := liveServer.Command("DUMP", name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,58 +79,58 @@ func dump(t *testing.T, name string) string {
 
 // A state that has lost its expiry would never come back to full. Only those of
 // aligned windows do, for they know when they end.
-func TestStatesWithoutExpiryAreErrors(t *testing.T) {
+func TestStoreStateWithoutExpiryFails(t *testing.T) {
 	for _, l := range everyAlgorithm {
 		if l.Align != penstock.AlignFirst {
 			continue
 		}
 		prefix := newPrefix()
-		store := open(t, live, redisstore.Options{Prefix: prefix})
+		store := open(t, liveServer, redisstore.Options{Prefix: prefix})
 		request := penstock.Request{Key: "k", Limit: l, Cost: 1}
 		if _, err := store.Take(t.Context(), request); err != nil {
 			t.Fatal(err)
 		}
-		name := keys(t, live, prefix)[0]
-		if _, err := live.Command("PERSIST", name); err != nil {
+		name := keys(t, liveServer, prefix)[0]
+		if _, err := liveServer.Command("PERSIST", name); err != nil {
 			t.Fatal(err)
 		}
 		_, err := store.Take(t.Context(), request)
-		ttl, _ := live.Command("PTTL", name)
+		ttl, _ := liveServer.Command("PTTL", name)
 		if err == nil && ttl == "-1" {
 			t.Errorf("%s: a state without expiry was charged and left as it is", l)
 		}
 		if err != nil && !errors.Is(err, penstock.ErrUnavailable) {
 			t.Errorf("%s: got %v, want %v", l, err, penstock.ErrUnavailable)
 		}
-		if _, err := live.Command("DEL", name); err != nil {
+		if _, err := liveServer.Command("DEL", name); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-func TestAlignedWindowWithoutExpiryGetsOneWithTheNext(t *testing.T) {
+func TestAlignedWindowRestoresExpiry(t *testing.T) {
 	now := time.Date(2033, 5, 6, 7, 8, 9, 0, time.UTC)
 	for _, l := range everyAlgorithm {
 		if l.Align == penstock.AlignFirst {
 			continue
 		}
 		prefix := newPrefix()
-		store := open(t, held, redisstore.Options{Prefix: prefix})
+		store := open(t, fakeClockServer, redisstore.Options{Prefix: prefix})
 		request := penstock.Request{Key: "k", Limit: l, Cost: 4}
-		held.Clock.Set(now)
+		fakeClockServer.Clock.Set(now)
 		take(t, store, request)
-		name := keys(t, held, prefix)[0]
-		if _, err := held.Command("PERSIST", name); err != nil {
+		name := keys(t, fakeClockServer, prefix)[0]
+		if _, err := fakeClockServer.Command("PERSIST", name); err != nil {
 			t.Fatal(err)
 		}
 		if d := take(t, store, request); d.Remaining != 2 || d.ResetAfter <= 0 {
 			t.Errorf("%s, without expiry: got %+v, want 2 left until the window ends", l, d)
 		}
-		held.Clock.Set(now.Add(24 * time.Hour))
+		fakeClockServer.Clock.Set(now.Add(24 * time.Hour))
 		if d := take(t, store, request); d.Remaining != 6 {
 			t.Errorf("%s, a day later: got %+v, want 6 left", l, d)
 		}
-		if ttl, err := held.Command("PTTL", name); err != nil || ttl == "-1" {
+		if ttl, err := fakeClockServer.Command("PTTL", name); err != nil || ttl == "-1" {
 			t.Errorf("%s, a day later: expires in %s ms, %v, want it to expire", l, ttl, err)
 		}
 	}
@@ -138,10 +138,10 @@ func TestAlignedWindowWithoutExpiryGetsOneWithTheNext(t *testing.T) {
 
 // Every key that is written expires, not long after its state has ceased to
 // matter.
-func TestEveryKeyExpires(t *testing.T) {
+func TestStoreEveryKeyExpires(t *testing.T) {
 	for _, l := range everyAlgorithm {
 		prefix := newPrefix()
-		store := open(t, live, redisstore.Options{Prefix: prefix})
+		store := open(t, liveServer, redisstore.Options{Prefix: prefix})
 		for _, r := range []penstock.Request{
 			{Cost: 3}, {Cost: 2, ID: "x"}, {Cost: 9, MaxDelay: time.Minute}, {Cost: -1}, {Cost: -1, ID: "x"}, {Cost: 100, AtMost: true},
 		} {
@@ -149,8 +149,8 @@ func TestEveryKeyExpires(t *testing.T) {
 			if _, err := store.Take(t.Context(), r); err != nil {
 				t.Fatal(err)
 			}
-			for _, name := range keys(t, live, prefix) {
-				left, err := live.Command("PTTL", name)
+			for _, name := range keys(t, liveServer, prefix) {
+				left, err := liveServer.Command("PTTL", name)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -160,7 +160,7 @@ func TestEveryKeyExpires(t *testing.T) {
 				}
 			}
 		}
-		if got := len(keys(t, live, prefix)); got != 2 {
+		if got := len(keys(t, liveServer, prefix)); got != 2 {
 			t.Errorf("%s: got %d keys, want a state and a record", l, got)
 		}
 	}
@@ -168,13 +168,13 @@ func TestEveryKeyExpires(t *testing.T) {
 
 // A key that holds what no limit wrote is decided by the second store, and the first is
 // not given up for it.
-func TestForeignKeyDoesNotSendTheStoreAway(t *testing.T) {
+func TestFallbackForeignKeyKeepsStoreUp(t *testing.T) {
 	prefix := newPrefix()
-	store := open(t, live, redisstore.Options{Prefix: prefix})
+	store := open(t, liveServer, redisstore.Options{Prefix: prefix})
 	fallback := penstock.WithFallback(store, nil, nil)
 	request := penstock.Request{Key: "foreign", Limit: penstock.PerHour(1000), Cost: 1}
 	take(t, fallback, request)
-	if _, err := live.Command("SET", keys(t, live, prefix)[0], "hello", "PX", "600000"); err != nil {
+	if _, err := liveServer.Command("SET", keys(t, liveServer, prefix)[0], "hello", "PX", "600000"); err != nil {
 		t.Fatal(err)
 	}
 	for range 100 {

@@ -23,9 +23,9 @@ import (
 
 // Keys are any bytes, of any length, and so are IDs. No two of them are the same
 // to a store, and none is too long for a name in Redis.
-func TestHostileKeysAndIDs(t *testing.T) {
+func TestStoreHostileKeysAndIDs(t *testing.T) {
 	prefix := newPrefix()
-	store := open(t, live, redisstore.Options{Prefix: prefix})
+	store := open(t, liveServer, redisstore.Options{Prefix: prefix})
 	huge := strings.Repeat("x", 4<<20)
 	texts := []string{
 		"\x00", "\xff\xfe", "a\r\nDEL b", "{", "}", "{}", "}{", "{a}b", "a{b}", "{a", "a}", " ", "*", "%s", "\u202e",
@@ -49,7 +49,7 @@ func TestHostileKeysAndIDs(t *testing.T) {
 			take(t, store, r)
 		}
 	}
-	longest, err := live.Command("EVAL", `
+	longest, err := liveServer.Command("EVAL", `
 		local longest = 0
 		for _, name in ipairs(redis.call('KEYS', ARGV[1] .. '*')) do longest = math.max(longest, #name) end
 		return longest`, "0", prefix)
@@ -59,9 +59,9 @@ func TestHostileKeysAndIDs(t *testing.T) {
 }
 
 // Batches are of any length, too.
-func TestHugeBatches(t *testing.T) {
+func TestStoreLargeTakeEachAndTakeAll(t *testing.T) {
 	const n = 5000 // more than a client's connection sends at once
-	store := open(t, live, redisstore.Options{})
+	store := open(t, liveServer, redisstore.Options{})
 	rs, ds := make([]penstock.Request, n), make([]penstock.Decision, n)
 	for i := range rs {
 		rs[i] = penstock.Request{Key: fmt.Sprint(i % (n / 2)), Limit: slowLimits[i%len(slowLimits)], Cost: 1}
@@ -82,45 +82,45 @@ func TestHugeBatches(t *testing.T) {
 
 // An error says which operation failed, on which node and why, and is one of
 // those that mean that nothing was decided.
-func TestErrorsSayWhatFailedWhereAndWhy(t *testing.T) {
+func TestStoreErrorsNameOperationNodeAndCause(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		spoil func(t *testing.T, server *redistest.Server)
 		why   string
 		mend  []string // so that it works again; nothing if it does by itself
 	}{
-		{"memory", setting("maxmemory", "1"), "OOM ", []string{"CONFIG", "SET", "maxmemory", "0"}},
-		{"replicas", setting("min-replicas-to-write", "1"), "NOREPLICAS ", []string{"CONFIG", "SET", "min-replicas-to-write", "0"}},
+		{"memory", configSet("maxmemory", "1"), "OOM ", []string{"CONFIG", "SET", "maxmemory", "0"}},
+		{"replicas", configSet("min-replicas-to-write", "1"), "NOREPLICAS ", []string{"CONFIG", "SET", "min-replicas-to-write", "0"}},
 		{"permission", func(t *testing.T, server *redistest.Server) {
-			tell(t, server, "ACL", "SETUSER", "default", "-incrby", "-set")
+			mustCommand(t, server, "ACL", "SETUSER", "default", "-incrby", "-set")
 		}, "NOPERM |ERR The user executing the script can't run", []string{"ACL", "SETUSER", "default", "+incrby", "+set"}},
 		{"scripts", func(t *testing.T, server *redistest.Server) {
-			tell(t, server, "ACL", "SETUSER", "default", "-evalsha", "-eval")
+			mustCommand(t, server, "ACL", "SETUSER", "default", "-evalsha", "-eval")
 		}, "NOPERM ", []string{"ACL", "SETUSER", "default", "+evalsha", "+eval"}},
 		{"password", func(t *testing.T, server *redistest.Server) {
-			tell(t, server, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-			tell(t, server, "CONFIG", "SET", "requirepass", "other")
+			mustCommand(t, server, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+			mustCommand(t, server, "CONFIG", "SET", "requirepass", "other")
 		}, "NOAUTH ", nil},
 		{"away", func(_ *testing.T, server *redistest.Server) { server.Kill() }, "connection refused", nil},
-		{"hung", func(t *testing.T, server *redistest.Server) { pause(t, server) }, "no answer within 200ms|it did not answer when it was last connected to", nil},
+		{"hung", func(t *testing.T, server *redistest.Server) { pauseServer(t, server) }, "no answer within 200ms|it did not answer when it was last connected to", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			server := launch(t, redistest.Options{})
+			server := startServer(t, redistest.Options{})
 			store := openURL(t, "redis://"+server.Addr, 200*time.Millisecond)
-			rs, ds := []penstock.Request{anyRequest, anyRequest}, make([]penstock.Decision, 2)
-			await(t, "the store is warm", func() bool { return store.TakeAll(t.Context(), rs, ds) == nil })
+			rs, ds := []penstock.Request{takeOne, takeOne}, make([]penstock.Decision, 2)
+			waitFor(t, "the store is warm", func() bool { return store.TakeAll(t.Context(), rs, ds) == nil })
 			c.spoil(t, server)
 			want := regexp.MustCompile(`^redisstore: (request \d: )?take (token-bucket|token-bucket once|all) on ` + regexp.QuoteMeta(server.Addr) + `: store unavailable: .*(` + c.why + `)`)
-			once := anyRequest
+			once := takeOne
 			once.ID = "x"
 			for name, ask := range map[string]func() error{
-				"Take":            func() error { _, err := store.Take(t.Context(), anyRequest); return err },
+				"Take":            func() error { _, err := store.Take(t.Context(), takeOne); return err },
 				"Take with an ID": func() error { _, err := store.Take(t.Context(), once); return err },
 				"TakeEach":        func() error { return store.TakeEach(t.Context(), rs, ds) },
 				"TakeAll":         func() error { return store.TakeAll(t.Context(), rs, ds) },
 			} {
-				await(t, "the reason is known", func() bool {
+				waitFor(t, "the reason is known", func() bool {
 					err := ask()
 					if !errors.Is(err, penstock.ErrUnavailable) {
 						t.Fatalf("%s: got %v, want %v", name, err, penstock.ErrUnavailable)
@@ -136,8 +136,8 @@ func TestErrorsSayWhatFailedWhereAndWhy(t *testing.T) {
 				})
 			}
 			if c.mend != nil {
-				tell(t, server, c.mend...)
-				look := anyRequest
+				mustCommand(t, server, c.mend...)
+				look := takeOne
 				look.Cost = 0
 				if d := take(t, store, look); d.Remaining != burst-2 {
 					t.Errorf("%d are left, want %d: what failed was charged", d.Remaining, burst-2)
@@ -147,31 +147,31 @@ func TestErrorsSayWhatFailedWhereAndWhy(t *testing.T) {
 	}
 }
 
-func setting(name, value string) func(t *testing.T, server *redistest.Server) {
-	return func(t *testing.T, server *redistest.Server) { tell(t, server, "CONFIG", "SET", name, value) }
+func configSet(name, value string) func(t *testing.T, server *redistest.Server) {
+	return func(t *testing.T, server *redistest.Server) { mustCommand(t, server, "CONFIG", "SET", name, value) }
 }
 
 // Somebody's script that does not end is none of ours; when it is killed, callers
 // go on.
-func TestBusyServerIsWaitedFor(t *testing.T) {
-	server := launch(t, redistest.Options{Args: []string{"--busy-reply-threshold", "20"}})
-	crowd := gather(t, openURL(t, "redis://"+server.Addr, generous))
+func TestStoreWaitsForBusyServer(t *testing.T) {
+	server := startServer(t, redistest.Options{Args: []string{"--busy-reply-threshold", "20"}})
+	load := startLoad(t, openURL(t, "redis://"+server.Addr, generous))
 	for range 3 {
-		crowd.answered(t, 200)
-		before := stat(t, "errorstat_BUSY", server)
+		load.waitAnswers(t, 200)
+		before := infoCounter(t, "errorstat_BUSY", server)
 		go func() { _, _ = server.Command("EVAL", "while true do end", "0") }()
-		await(t, "the server is busy", func() bool { return busy(server) })
-		await(t, "the script is killed", func() bool {
+		waitFor(t, "the server is busy", func() bool { return busy(server) })
+		waitFor(t, "the script is killed", func() bool {
 			_, _ = server.Command("SCRIPT", "KILL")
 			return !busy(server)
 		})
-		if stat(t, "errorstat_BUSY", server) <= before {
+		if infoCounter(t, "errorstat_BUSY", server) <= before {
 			t.Error("nobody met a busy server")
 		}
 	}
-	crowd.answered(t, 200)
-	crowd.disperse(t)
-	crowd.judgeCalm(t)
+	load.waitAnswers(t, 200)
+	load.closeAndDrain(t)
+	load.checkNoFailures(t)
 }
 
 // busy reports whether a server answers nobody but those who would help it.
@@ -181,26 +181,26 @@ func busy(server *redistest.Server) bool {
 }
 
 // Connections that an operator cuts cost the calls on them, and no more.
-func TestKilledAndPausedClientsRecover(t *testing.T) {
-	server := launch(t, redistest.Options{})
-	crowd := gather(t, openURL(t, "redis://"+server.Addr, 50*time.Millisecond))
+func TestStoreRecoversFromClientKillAndPause(t *testing.T) {
+	server := startServer(t, redistest.Options{})
+	load := startLoad(t, openURL(t, "redis://"+server.Addr, 50*time.Millisecond))
 	for range 10 {
-		crowd.answered(t, 100)
-		tell(t, server, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+		load.waitAnswers(t, 100)
+		mustCommand(t, server, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 	}
-	crowd.answered(t, 100)
-	failed := crowd.failed.Load()
-	tell(t, server, "CLIENT", "PAUSE", "400")
-	await(t, "callers notice the pause", func() bool { return crowd.failed.Load() > failed })
-	crowd.answered(t, 300)
-	crowd.disperse(t)
-	crowd.judge(t, 0, burst)
-	mortal(t, server)
+	load.waitAnswers(t, 100)
+	failed := load.failed.Load()
+	mustCommand(t, server, "CLIENT", "PAUSE", "400")
+	waitFor(t, "callers notice the pause", func() bool { return load.failed.Load() > failed })
+	load.waitAnswers(t, 300)
+	load.closeAndDrain(t)
+	load.check(t, 0, burst)
+	checkExpiry(t, server)
 }
 
 // However many callers find no connection, and for whatever reason, they do not
 // connect more often than is useful.
-func TestNobodyStormsAServer(t *testing.T) {
+func TestStoreLimitsReconnects(t *testing.T) {
 	for name, answer := range map[string]string{
 		"hangs up":                  "",
 		"is full":                   "-ERR max number of clients reached\r\n",
@@ -209,48 +209,48 @@ func TestNobodyStormsAServer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := startProxy(t, live.Addr)
+			p := startProxy(t, liveServer.Addr)
 			store := openURL(t, "redis://"+p.Addr, 50*time.Millisecond)
-			crowd := gather(t, store)
-			crowd.answered(t, 50)
+			load := startLoad(t, store)
+			load.waitAnswers(t, 50)
 			stub, connections := startStub(t, answer)
 			p.Redirect(stub)
 			began := time.Now()
 			p.CutAll()
-			await(t, "callers notice", func() bool { return crowd.failed.Load() > 20*members })
+			waitFor(t, "callers notice", func() bool { return load.failed.Load() > 20*loadClients })
 			n, took := connections.Load(), time.Since(began)
 			if most := 15 + int64(took/(20*time.Millisecond)); n == 0 || n > most {
-				t.Errorf("%d connections in %v for %d failed calls, want at most %d", n, took, crowd.failed.Load(), most)
+				t.Errorf("%d connections in %v for %d failed calls, want at most %d", n, took, load.failed.Load(), most)
 			}
-			p.Redirect(live.Addr)
-			crowd.answered(t, 50)
-			crowd.disperse(t)
-			crowd.judge(t, 0, burst)
+			p.Redirect(liveServer.Addr)
+			load.waitAnswers(t, 50)
+			load.closeAndDrain(t)
+			load.check(t, 0, burst)
 		})
 	}
 }
 
 // A connection that breaks before anything was said on it has cost nobody a call.
-func TestGreetingThatFailsIsRepeated(t *testing.T) {
-	p := startProxy(t, live.Addr)
+func TestStoreRetriesFailedHandshake(t *testing.T) {
+	p := startProxy(t, liveServer.Addr)
 	store := openURL(t, "redis://"+p.Addr, generous)
-	take(t, store, anyRequest)
+	take(t, store, takeOne)
 	stub, connections := startStub(t, "")
 	p.Redirect(stub)
 	p.CutAll()
 	for range 20 { // on connections that were cut, of which there are some
 		impatient, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		_, _ = store.Take(impatient, anyRequest)
+		_, _ = store.Take(impatient, takeOne)
 		cancel()
 	}
 	answered := make(chan error)
 	go func() {
-		_, err := store.Take(context.Background(), anyRequest)
+		_, err := store.Take(context.Background(), takeOne)
 		answered <- err
 	}()
 	before := connections.Load()
-	await(t, "some greetings fail", func() bool { return connections.Load() > before+3 })
-	p.Redirect(live.Addr)
+	waitFor(t, "some greetings fail", func() bool { return connections.Load() > before+3 })
+	p.Redirect(liveServer.Addr)
 	if err := <-answered; err != nil {
 		t.Errorf("a call that was never sent: %v, want it to be repeated", err)
 	}
@@ -280,16 +280,16 @@ func startStub(t *testing.T, answer string) (address string, connections *atomic
 }
 
 // A Cluster whose node says that a slot is at its own address leads nowhere.
-func TestRedirectionThatLeadsNowhereIsAnError(t *testing.T) {
-	node := launch(t, redistest.Options{Args: []string{"--cluster-enabled", "yes"}})
+func TestStoreRedirectionLoopFails(t *testing.T) {
+	node := startServer(t, redistest.Options{Args: []string{"--cluster-enabled", "yes"}})
 	p := startProxy(t, node.Addr)
 	_, port, _ := strings.Cut(p.Addr, ":")
-	tell(t, node, "CONFIG", "SET", "cluster-announce-port", port)
-	tell(t, node, "CONFIG", "SET", "cluster-announce-ip", "127.0.0.1")
-	tell(t, node, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-	await(t, "the Cluster is there", func() bool { return strings.Contains(tell(t, node, "CLUSTER", "INFO"), "cluster_state:ok") })
+	mustCommand(t, node, "CONFIG", "SET", "cluster-announce-port", port)
+	mustCommand(t, node, "CONFIG", "SET", "cluster-announce-ip", "127.0.0.1")
+	mustCommand(t, node, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+	waitFor(t, "the Cluster is there", func() bool { return strings.Contains(mustCommand(t, node, "CLUSTER", "INFO"), "cluster_state:ok") })
 	store := openURL(t, "redis-cluster://"+p.Addr, 200*time.Millisecond)
-	await(t, "the store is warm", func() bool { _, err := store.Take(t.Context(), anyRequest); return err == nil })
+	waitFor(t, "the store is warm", func() bool { _, err := store.Take(t.Context(), takeOne); return err == nil })
 	moved := fmt.Appendf(nil, "-MOVED 1 %s\r\n", p.Addr)
 	p.Rewrite(func(b []byte) []byte {
 		if bytes.HasPrefix(b, []byte(":")) { // an answer to a script
@@ -299,9 +299,9 @@ func TestRedirectionThatLeadsNowhereIsAnError(t *testing.T) {
 	})
 	var err error
 	before := 0
-	await(t, "a reply comes by itself, and is not seen", func() bool { // others may come before it in one piece
+	waitFor(t, "a reply comes by itself, and is not seen", func() bool { // others may come before it in one piece
 		before = p.Connections()
-		_, err = store.Take(t.Context(), anyRequest)
+		_, err = store.Take(t.Context(), takeOne)
 		return err != nil
 	})
 	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), "MOVED") {
@@ -311,5 +311,5 @@ func TestRedirectionThatLeadsNowhereIsAnError(t *testing.T) {
 		t.Errorf("%d connections were made for one call", n)
 	}
 	p.Rewrite(nil)
-	await(t, "the store recovers", func() bool { _, err := store.Take(t.Context(), anyRequest); return err == nil })
+	waitFor(t, "the store recovers", func() bool { _, err := store.Take(t.Context(), takeOne); return err == nil })
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-func TestNamesAreShort(t *testing.T) {
+func TestStateNameIsShort(t *testing.T) {
 	key := "twenty-bytes-of-name"
 	name := stateKey(defaultPrefix, key, identify(penstock.PerSecond(10)))
 	if got := len(name) - len(key); got > 8 {
@@ -19,7 +19,7 @@ func TestNamesAreShort(t *testing.T) {
 }
 
 // The forms of names must not run into each other, whatever is in a key.
-func TestNamesAreInjective(t *testing.T) {
+func TestStateNamesAreInjective(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
 	pieces := []string{"{", "}", "{}", "a", "b", ".", "#", "!", "p", "Xk3_a", "\x00", "\xff", "{a}", strings.Repeat("x", 250)}
 	keys := map[string]bool{}
@@ -53,7 +53,7 @@ func checkOwner(t *testing.T, owner map[string][2]string, name string, who [2]st
 
 // All states of one key, and the records beside them, share a slot; and keys that
 // have the same tag of their own do.
-func TestNamesShareASlot(t *testing.T) {
+func TestStateNamesShareSlot(t *testing.T) {
 	long := strings.Repeat("long", 100)
 	for _, key := range []string{"user:42", "}", "}x", "a}b", "a{}b", "{", "a{b}c", "{x}", long, "{x}" + long, "{" + long + "}", "}" + long} {
 		one, two := stateKey("p", key, "aaaaa"), stateKey("p", key, "bbbbb")
@@ -78,7 +78,7 @@ func TestNamesShareASlot(t *testing.T) {
 }
 
 // A limit's identity is what its state belongs to, and nothing else.
-func TestIdentities(t *testing.T) {
+func TestLimitIdentity(t *testing.T) {
 	named := penstock.Limit{Name: "n", Count: 10, Period: time.Minute}
 	for _, same := range [][2]penstock.Limit{
 		{named, {Name: "n", Count: 20, Period: time.Hour, Burst: 5}},
@@ -107,7 +107,7 @@ func TestIdentities(t *testing.T) {
 }
 
 // Two limits that have one identity by accident are found out.
-func TestSameIdentityByAccident(t *testing.T) {
+func TestLimitIdentityCollisionFails(t *testing.T) {
 	var c limitCache
 	first, err := c.get(penstock.PerSecond(1))
 	if err != nil {

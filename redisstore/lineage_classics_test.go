@@ -37,59 +37,59 @@ func (f *funnel) take(now time.Time) bool {
 // replies is 30 a minute, 15 at once.
 func replies() penstock.Limit { return penstock.PerMinute(30).WithBurst(15) }
 
-func TestFunnelAgreesWhereWholeUnitsLeak(t *testing.T) {
-	tr := newTrial(t)
+func TestFunnelAgreesOnWholeUnits(t *testing.T) {
+	tr := newRivalTest(t)
 	f := newFunnel(15, 0.5, tr.now)
-	tr.agree(400, replies(),
+	tr.checkAgreement(400, replies(),
 		func(bool) { tr.wait(time.Duration(tr.random.IntN(5)/2*2) * time.Second) },
 		func() bool { return f.take(tr.now) })
 }
 
-func TestFunnelLetsTwentyRepliesBeFifteen(t *testing.T) {
-	tr := newTrial(t)
+func TestFunnelAdmitsFifteenOfTwentyReplies(t *testing.T) {
+	tr := newRivalTest(t)
 	f := newFunnel(15, 0.5, tr.now)
-	tr.same("20 calls at once, 30 a minute and 15 at once",
-		times(20, func() bool { return f.take(tr.now) }),
-		times(20, func() bool { return tr.take(replies()).Allowed }), 15)
+	tr.checkSame("20 calls at once, 30 a minute and 15 at once",
+		countAdmitted(20, func() bool { return f.take(tr.now) }),
+		countAdmitted(20, func() bool { return tr.take(replies()).Allowed }), 15)
 }
 
-func TestFunnelHoldsBackAUnitThatIsDue(t *testing.T) {
-	tr := newTrial(t)
+func TestFunnelDelaysDueUnit(t *testing.T) {
+	tr := newRivalTest(t)
 	f := newFunnel(15, 0.5, tr.now)
-	both := func() (design, store int) {
-		return times(1, func() bool { return f.take(tr.now) }), times(1, func() bool { return tr.take(replies()).Allowed })
+	both := func() (rival, store int) {
+		return countAdmitted(1, func() bool { return f.take(tr.now) }), countAdmitted(1, func() bool { return tr.take(replies()).Allowed })
 	}
 	for range 15 {
 		both()
 	}
 	tr.wait(3 * time.Second)
-	design, store := both()
-	tr.same("one, 3 s after all was taken, when 1.5 have leaked", design, store, 1)
+	rival, store := both()
+	tr.checkSame("one, 3 s after all was taken, when 1.5 have leaked", rival, store, 1)
 	tr.wait(time.Second)
-	design, store = both()
-	tr.differ("another a second later, when 2 have leaked", design, 0, store, 1)
+	rival, store = both()
+	tr.checkDiffer("another a second later, when 2 have leaked", rival, 0, store, 1)
 }
 
-func TestFunnelsOfTwoProcessesAreTwo(t *testing.T) {
-	tr := newTrial(t)
-	design, store := 0, 0
+func TestFunnelPerProcessAdmitsDouble(t *testing.T) {
+	tr := newRivalTest(t)
+	rival, store := 0, 0
 	for range 2 {
-		f, process := newFunnel(15, 0.5, tr.now), newTrial(t)
-		process.store = open(t, held, redisOptions(tr.prefix))
-		design += times(20, func() bool { return f.take(tr.now) })
-		store += times(20, func() bool { return process.take(replies()).Allowed })
+		f, process := newFunnel(15, 0.5, tr.now), newRivalTest(t)
+		process.store = open(t, fakeClockServer, sharedOptions(tr.prefix))
+		rival += countAdmitted(20, func() bool { return f.take(tr.now) })
+		store += countAdmitted(20, func() bool { return process.take(replies()).Allowed })
 	}
-	tr.differ("20 calls in each of two processes, 15 at once", design, 30, store, 15)
+	tr.checkDiffer("20 calls in each of two processes, 15 at once", rival, 30, store, 15)
 }
 
 // CL.THROTTLE dayueba:reply 15 30 60 is answered with 0, 15, 14, -1, 2.
-func TestRedisCellsFiveNumbersAreInADecision(t *testing.T) {
-	tr := newTrial(t)
+func TestRedisCellReplyMapsToDecision(t *testing.T) {
+	tr := newRivalTest(t)
 	want := penstock.Decision{Allowed: true, Granted: 1, Limit: 15, Remaining: 14, ResetAfter: 2 * time.Second}
 	if got := tr.take(replies()); got != want {
 		t.Errorf("the first of 15 at once:\n got %+v\nwant %+v", got, want)
 	}
-	tr.ask(penstock.Request{Limit: replies(), Cost: 14})
+	tr.request(penstock.Request{Limit: replies(), Cost: 14})
 	want = penstock.Decision{Limit: 15, RetryAfter: 2 * time.Second, ResetAfter: 30 * time.Second}
 	if got := tr.take(replies()); got != want {
 		t.Errorf("one more than 15 at once:\n got %+v\nwant %+v", got, want)
@@ -102,14 +102,14 @@ func TestRedisCellsFiveNumbersAreInADecision(t *testing.T) {
 
 // 100 a second, one of them at the beginning of a window, and 200 calls in the
 // second from its middle to the middle of the next.
-func TestCountersAdmitMoreAcrossAnEdgeAndLogsDoNot(t *testing.T) {
+func TestWindowEdgeCountersAdmitMoreThanLogs(t *testing.T) {
 	for _, step := range []struct {
 		algorithm penstock.Algorithm
 		want      int
 	}{
 		{penstock.FixedWindow, 199}, {penstock.SlidingWindow, 148}, {penstock.RollingWindow, 100}, {penstock.SlidingLog, 100},
 	} {
-		tr := newTrial(t)
+		tr := newRivalTest(t)
 		tr.set(time.Unix(1_800_000_000, 0))
 		l := penstock.Limit{Algorithm: step.algorithm, Count: 100, Period: time.Second}
 		if l.Algorithm == penstock.FixedWindow {
@@ -119,7 +119,7 @@ func TestCountersAdmitMoreAcrossAnEdgeAndLogsDoNot(t *testing.T) {
 		granted := 0
 		for _, wait := range []time.Duration{500, 499, 1, 499} {
 			tr.wait(wait * time.Millisecond)
-			granted += times(50, func() bool { return tr.take(l).Allowed })
+			granted += countAdmitted(50, func() bool { return tr.take(l).Allowed })
 		}
 		if granted != step.want {
 			t.Errorf("%s: 200 calls within a second across an edge: %d granted, want %d", l, granted, step.want)
@@ -131,16 +131,16 @@ func TestCountersAdmitMoreAcrossAnEdgeAndLogsDoNot(t *testing.T) {
 // and 500 in the other. When the first bucket leaves, much of the 1100 goes with
 // it where buckets are long. A window here counts one bucket more than its Period
 // has, so the Period is one bucket shorter.
-func TestMoreBucketsForgetLessAtOnce(t *testing.T) {
+func TestRollingWindowMoreBucketsExpireSmoothly(t *testing.T) {
 	for buckets, want := range map[int]int64{2: 501, 10: 981} {
-		tr := newTrial(t)
+		tr := newRivalTest(t)
 		length := time.Second / time.Duration(buckets)
 		l := penstock.Limit{Algorithm: penstock.RollingWindow, Count: 10_000, Period: time.Second - length, Buckets: buckets - 1}
 		for tenth := range 10 {
 			tr.set(time.Unix(1_800_000_001, 0).Add(time.Duration(tenth) * 100 * time.Millisecond))
-			tr.ask(penstock.Request{Limit: l, Cost: []int64{120, 100}[tenth/5]})
+			tr.request(penstock.Request{Limit: l, Cost: []int64{120, 100}[tenth/5]})
 		}
-		if d := tr.ask(penstock.Request{Limit: l}); l.Count-d.Remaining != 1100 {
+		if d := tr.request(penstock.Request{Limit: l}); l.Count-d.Remaining != 1100 {
 			t.Errorf("%d buckets: %d are counted after a second, want 1100", buckets, l.Count-d.Remaining)
 		}
 		tr.set(time.Unix(1_800_000_002, 0))
@@ -152,7 +152,7 @@ func TestMoreBucketsForgetLessAtOnce(t *testing.T) {
 
 // uber-go/ratelimit: whoever comes, leaves at an even pace; a full queue refuses.
 func TestLeakyBucketDrainsEvenly(t *testing.T) {
-	tr := newTrial(t)
+	tr := newRivalTest(t)
 	l := penstock.Limit{Algorithm: penstock.LeakyBucket, Count: 10, Period: time.Second, Burst: 5}
 	for i := range 5 {
 		if d := tr.take(l); !d.Allowed || d.Delay != time.Duration(i)*100*time.Millisecond {
@@ -172,8 +172,8 @@ func TestLeakyBucketDrainsEvenly(t *testing.T) {
 }
 
 // x/time/rate: what is not used is saved up to the burst, and spent at once.
-func TestTokenBucketSavesUpToItsBurst(t *testing.T) {
-	tr := newTrial(t)
+func TestTokenBucketSavesUpToBurst(t *testing.T) {
+	tr := newRivalTest(t)
 	l := penstock.PerSecond(10).WithBurst(5)
 	for _, rest := range []time.Duration{0, 300 * time.Millisecond, time.Hour} {
 		tr.wait(rest)
@@ -181,18 +181,18 @@ func TestTokenBucketSavesUpToItsBurst(t *testing.T) {
 		if rest == 0 {
 			want = 5
 		}
-		if n := times(20, func() bool { return tr.take(l).Allowed }); n != want {
+		if n := countAdmitted(20, func() bool { return tr.take(l).Allowed }); n != want {
 			t.Errorf("20 calls after %v of rest: %d granted, want %d", rest, n, want)
 		}
 	}
 }
 
 // x/time/rate's third verb, across processes.
-func TestReservationsOfTwoProcessesFollowEachOther(t *testing.T) {
-	tr := newTrial(t)
+func TestReservationsQueueAcrossProcesses(t *testing.T) {
+	tr := newRivalTest(t)
 	l := penstock.PerSecond(10).WithBurst(1)
 	for i := range 4 {
-		lim, err := penstock.New(open(t, held, redisOptions(tr.prefix)), l)
+		lim, err := penstock.New(open(t, fakeClockServer, sharedOptions(tr.prefix)), l)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,9 +14,9 @@ import (
 
 // go-zero's period limit, and the first redis_rate.
 
-func (tr *trial) goZero(quota int64, seconds int64) int64 {
+func (tr *rivalTest) goZero(quota int64, seconds int64) int64 {
 	tr.Helper()
-	code, err := strconv.ParseInt(tr.run("go-zero-period", []string{tr.key("period")}, quota, seconds), 10, 64)
+	code, err := strconv.ParseInt(tr.runRival("go-zero-period", []string{tr.key("period")}, quota, seconds), 10, 64)
 	if err != nil {
 		tr.Fatal(err)
 	}
@@ -43,8 +43,8 @@ func asGoZero(d penstock.Decision) int64 {
 
 // The steps never meet the millisecond in which a window ends: at that instant
 // Redis still has a key that expires.
-func TestGoZeroPeriodAgreesAndTellsTheLastOne(t *testing.T) {
-	tr := newTrial(t)
+func TestGoZeroPeriodAgrees(t *testing.T) {
+	tr := newRivalTest(t)
 	l := fixedWindow(5, 10*time.Second)
 	seen := map[int64]int{}
 	for i := range 400 {
@@ -82,8 +82,8 @@ func zone(t *testing.T, name string) *time.Location {
 	return z
 }
 
-func TestGoZeroAlignAgreesInAZoneWithoutSummerTime(t *testing.T) {
-	tr := newTrial(t)
+func TestGoZeroAlignAgreesWithoutDST(t *testing.T) {
+	tr := newRivalTest(t)
 	l, z := perDay(5, "Asia/Shanghai"), zone(t, "Asia/Shanghai")
 	tr.set(time.Date(2026, time.March, 2, 15, 59, 59, 0, time.UTC)) // a second before midnight there
 	for i := range 300 {
@@ -95,54 +95,54 @@ func TestGoZeroAlignAgreesInAZoneWithoutSummerTime(t *testing.T) {
 	}
 }
 
-func TestGoZeroAlignIsLateAfterADayOf23Hours(t *testing.T) {
-	tr := newTrial(t)
+func TestGoZeroAlignLateAfterDSTChange(t *testing.T) {
+	tr := newRivalTest(t)
 	l, z := perDay(1, "Europe/Berlin"), zone(t, "Europe/Berlin")
 	tr.set(time.Date(2026, time.March, 29, 0, 30, 0, 0, z))
-	tr.same("the first on the day on which summer time begins",
-		times(1, func() bool { return tr.goZero(1, alignedSeconds(tr.now.In(z), day)) != overQuota }),
-		times(1, func() bool { return tr.take(l).Allowed }), 1)
+	tr.checkSame("the first on the day on which summer time begins",
+		countAdmitted(1, func() bool { return tr.goZero(1, alignedSeconds(tr.now.In(z), day)) != overQuota }),
+		countAdmitted(1, func() bool { return tr.take(l).Allowed }), 1)
 	tr.set(time.Date(2026, time.March, 30, 0, 30, 0, 0, z))
-	tr.differ("the first on the day after",
-		times(1, func() bool { return tr.goZero(1, alignedSeconds(tr.now.In(z), day)) != overQuota }), 0,
-		times(1, func() bool { return tr.take(l).Allowed }), 1)
+	tr.checkDiffer("the first on the day after",
+		countAdmitted(1, func() bool { return tr.goZero(1, alignedSeconds(tr.now.In(z), day)) != overQuota }), 0,
+		countAdmitted(1, func() bool { return tr.take(l).Allowed }), 1)
 }
 
-func TestGoZeroAlignFollowsWhoComesFirst(t *testing.T) {
-	tr := newTrial(t)
+func TestGoZeroAlignDependsOnFirstCaller(t *testing.T) {
+	tr := newRivalTest(t)
 	l := perDay(1, "Asia/Shanghai")
 	tr.set(time.Date(2026, time.March, 2, 15, 0, 0, 0, time.UTC))
 	tr.goZero(1, alignedSeconds(tr.now.UTC(), day)) // by a caller whose machine is set to UTC
 	tr.take(l)
 	tr.wait(2 * time.Hour) // past midnight in Shanghai
-	tr.differ("a new day in Shanghai, after a caller elsewhere",
-		times(1, func() bool {
+	tr.checkDiffer("a new day in Shanghai, after a caller elsewhere",
+		countAdmitted(1, func() bool {
 			return tr.goZero(1, alignedSeconds(tr.now.In(zone(t, "Asia/Shanghai")), day)) != overQuota
 		}), 0,
-		times(1, func() bool { return tr.take(l).Allowed }), 1)
+		countAdmitted(1, func() bool { return tr.take(l).Allowed }), 1)
 }
 
-func TestGoZeroNeverTellsTheLastOfOne(t *testing.T) {
-	tr := newTrial(t)
+func TestGoZeroQuotaOfOneNeverReportsHitQuota(t *testing.T) {
+	tr := newRivalTest(t)
 	got, store := tr.goZero(1, 10), asGoZero(tr.take(fixedWindow(1, 10*time.Second)))
 	if got != allowed || store != hitQuota {
 		t.Errorf("the only one of 1: the script says %d, want %d; the store says %d, want %d", got, allowed, store, hitQuota)
 	}
 }
 
-func TestGoZeroAdmitsOneOfNone(t *testing.T) {
-	tr := newTrial(t)
-	tr.differ("5 calls, 0 in 10 s",
-		times(5, func() bool { return tr.goZero(0, 10) != overQuota }), 1,
-		times(5, func() bool { return tr.take(fixedWindow(0, 10*time.Second)).Allowed }), 0)
+func TestGoZeroZeroQuotaAdmitsOne(t *testing.T) {
+	tr := newRivalTest(t)
+	tr.checkDiffer("5 calls, 0 in 10 s",
+		countAdmitted(5, func() bool { return tr.goZero(0, 10) != overQuota }), 1,
+		countAdmitted(5, func() bool { return tr.take(fixedWindow(0, 10*time.Second)).Allowed }), 0)
 }
 
-func TestGoZeroDeniesForEverOnAKeyWithoutExpiry(t *testing.T) {
-	tr := newTrial(t)
+func TestGoZeroKeyWithoutExpiryDeniesForever(t *testing.T) {
+	tr := newRivalTest(t)
 	l := fixedWindow(2, 10*time.Second)
 	tr.goZero(2, 10)
 	tr.take(l)
-	own := tr.ownKeys()[0]
+	own := tr.storeKeys()[0]
 	for _, key := range []string{tr.key("period"), own} {
 		tr.command("INCRBY", key, 5)
 		tr.command("PERSIST", key)
@@ -161,9 +161,9 @@ func TestGoZeroDeniesForEverOnAKeyWithoutExpiry(t *testing.T) {
 	}
 }
 
-func TestGoZeroAdmitsEverythingInAWindowOfZero(t *testing.T) {
-	tr := newTrial(t)
-	if n := times(6, func() bool { return tr.goZero(2, 0) != overQuota }); n != 6 {
+func TestGoZeroZeroWindowAdmitsEverything(t *testing.T) {
+	tr := newRivalTest(t)
+	if n := countAdmitted(6, func() bool { return tr.goZero(2, 0) != overQuota }); n != 6 {
 		t.Errorf("6 calls, 2 in no time: the script grants %d, want 6", n)
 	}
 	for _, period := range []time.Duration{0, -time.Second} {
@@ -174,31 +174,31 @@ func TestGoZeroAdmitsEverythingInAWindowOfZero(t *testing.T) {
 	}
 }
 
-func TestGoZeroCountsWhatItDenies(t *testing.T) {
-	tr := newTrial(t)
+func TestGoZeroCountsDeniedRequests(t *testing.T) {
+	tr := newRivalTest(t)
 	l := fixedWindow(2, 10*time.Second)
-	tr.same("100 calls, 2 in 10 s",
-		times(100, func() bool { return tr.goZero(2, 10) != overQuota }),
-		times(100, func() bool { return tr.take(l).Allowed }), 2)
+	tr.checkSame("100 calls, 2 in 10 s",
+		countAdmitted(100, func() bool { return tr.goZero(2, 10) != overQuota }),
+		countAdmitted(100, func() bool { return tr.take(l).Allowed }), 2)
 	if n := tr.number("GET", tr.key("period")); n != 100 {
 		t.Errorf("the script has counted to %d, want 100", n)
 	}
-	if n := tr.number("GET", tr.ownKeys()[0]); n != 2 {
+	if n := tr.number("GET", tr.storeKeys()[0]); n != 2 {
 		t.Errorf("the store has counted to %d, want 2", n)
 	}
 
 	tr.command("DECRBY", tr.key("period"), 1)
-	tr.ask(penstock.Request{Limit: l, Cost: -1})
-	tr.differ("after one was given back",
-		times(5, func() bool { return tr.goZero(2, 10) != overQuota }), 0,
-		times(5, func() bool { return tr.take(l).Allowed }), 1)
+	tr.request(penstock.Request{Limit: l, Cost: -1})
+	tr.checkDiffer("after one was given back",
+		countAdmitted(5, func() bool { return tr.goZero(2, 10) != overQuota }), 0,
+		countAdmitted(5, func() bool { return tr.take(l).Allowed }), 1)
 }
 
 // redisRate asks the first redis_rate, at a time by the caller's clock.
-func (tr *trial) redisRate(at time.Time, count, seconds, cost int64) (ok bool, delay time.Duration) {
+func (tr *rivalTest) redisRate(at time.Time, count, seconds, cost int64) (ok bool, delay time.Duration) {
 	tr.Helper()
 	slot := at.Unix() / seconds
-	used := tr.run("redis-rate-slot", []string{tr.key(fmt.Sprintf("slot:%d", slot))}, cost, seconds)
+	used := tr.runRival("redis-rate-slot", []string{tr.key(fmt.Sprintf("slot:%d", slot))}, cost, seconds)
 	n, err := strconv.ParseInt(used, 10, 64)
 	if err != nil {
 		tr.Fatal(err)
@@ -210,8 +210,8 @@ func onTheClock(count int64, period time.Duration) penstock.Limit {
 	return penstock.Limit{Algorithm: penstock.FixedWindow, Count: count, Period: period, Align: penstock.AlignClock}
 }
 
-func TestRedisRateSlotsAgreeWhereAllClocksDo(t *testing.T) {
-	tr := newTrial(t)
+func TestRedisRateAgreesOnSynchronizedClocks(t *testing.T) {
+	tr := newRivalTest(t)
 	l := onTheClock(5, 10*time.Second)
 	for i := range 400 {
 		d := tr.take(l)
@@ -223,34 +223,34 @@ func TestRedisRateSlotsAgreeWhereAllClocksDo(t *testing.T) {
 	}
 }
 
-func TestRedisRateSlotsAreNotSharedByClocksTwoSecondsApart(t *testing.T) {
-	tr := newTrial(t)
+func TestRedisRateSkewedClocksUseSeparateWindows(t *testing.T) {
+	tr := newRivalTest(t)
 	l := onTheClock(5, time.Second)
-	design, store := 0, 0
+	rival, store := 0, 0
 	for _, skew := range []time.Duration{0, 2 * time.Second} {
 		for range 5 {
 			ok, _ := tr.redisRate(tr.now.Add(skew), 5, 1, 1)
-			design += times(1, func() bool { return ok })
-			store += times(1, func() bool { return tr.take(l).Allowed })
+			rival += countAdmitted(1, func() bool { return ok })
+			store += countAdmitted(1, func() bool { return tr.take(l).Allowed })
 		}
 	}
-	tr.differ("5 calls by each of two clients 2 s apart, 5 a second", design, 10, store, 5)
+	tr.checkDiffer("5 calls by each of two clients 2 s apart, 5 a second", rival, 10, store, 5)
 }
 
-func TestRedisRateCountsWhatItDenies(t *testing.T) {
-	tr := newTrial(t)
+func TestRedisRateCountsDeniedRequests(t *testing.T) {
+	tr := newRivalTest(t)
 	l := onTheClock(5, 10*time.Second)
-	if ok, _ := tr.redisRate(tr.now, 5, 10, 6); ok || tr.ask(penstock.Request{Limit: l, Cost: 6}).Allowed {
+	if ok, _ := tr.redisRate(tr.now, 5, 10, 6); ok || tr.request(penstock.Request{Limit: l, Cost: 6}).Allowed {
 		t.Error("6 of 5 were granted")
 	}
 	ok, _ := tr.redisRate(tr.now, 5, 10, 1)
-	tr.differ("one after 6 of 5 were denied", times(1, func() bool { return ok }), 0,
-		times(1, func() bool { return tr.take(l).Allowed }), 1)
+	tr.checkDiffer("one after 6 of 5 were denied", countAdmitted(1, func() bool { return ok }), 0,
+		countAdmitted(1, func() bool { return tr.take(l).Allowed }), 1)
 }
 
 // The offset of Flink's tumbling windows: windows of a day that begin at eight.
-func TestOffsetMovesWindows(t *testing.T) {
-	tr := newTrial(t)
+func TestAlignedWindowOffset(t *testing.T) {
+	tr := newRivalTest(t)
 	l := onTheClock(1, 24*time.Hour)
 	l.Offset = 8 * time.Hour
 	for _, step := range []struct {
@@ -276,13 +276,13 @@ func TestOffsetMovesWindows(t *testing.T) {
 }
 
 // envoyproxy/ratelimit spreads the expiries of windows that all end at once.
-func TestAlignedWindowsDoNotAllExpireAtOnce(t *testing.T) {
-	tr := newTrial(t)
+func TestAlignedWindowExpiryHasJitter(t *testing.T) {
+	tr := newRivalTest(t)
 	lives := map[time.Duration]bool{}
 	for i := range 60 {
-		tr.ask(penstock.Request{Key: fmt.Sprint(i), Limit: onTheClock(5, time.Minute), Cost: 1})
+		tr.request(penstock.Request{Key: fmt.Sprint(i), Limit: onTheClock(5, time.Minute), Cost: 1})
 	}
-	for _, name := range tr.ownKeys() {
+	for _, name := range tr.storeKeys() {
 		life := tr.ttl(name)
 		if lives[life] = true; life < time.Minute || life > 66*time.Second {
 			t.Errorf("the key of a window that ends in a minute lives for %v, want up to a tenth more", life)

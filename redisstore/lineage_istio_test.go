@@ -30,7 +30,7 @@ type quota struct {
 const istioStep = 4 * time.Millisecond
 
 // istio asks one of Istio's scripts, for one unit unless the quota says more.
-func (tr *trial) istio(script string, q quota) (granted int64, valid time.Duration) {
+func (tr *rivalTest) istio(script string, q quota) (granted int64, valid time.Duration) {
 	tr.Helper()
 	if q.key == "" {
 		q.key = tr.key("quota")
@@ -45,7 +45,7 @@ func (tr *trial) istio(script string, q quota) (granted int64, valid time.Durati
 	if q.bestEffort {
 		bestEffort = 1
 	}
-	answer, err := tr.try(script, []string{q.key, q.key + "-data"},
+	answer, err := tr.eval(script, []string{q.key, q.key + "-data"},
 		q.credit, q.window.Nanoseconds(), q.bucket.Nanoseconds(), bestEffort, q.cost, q.at.UnixNano(), q.id)
 	if err != nil {
 		tr.Fatalf("%+v: %v", q, err)
@@ -66,22 +66,22 @@ func fixedWindow(count int64, period time.Duration) penstock.Limit {
 	return penstock.Limit{Algorithm: penstock.FixedWindow, Count: count, Period: period}
 }
 
-// both asks the script and the store, and returns what each granted.
-func (tr *trial) both(script string, q quota, l penstock.Limit) (design, store int) {
+// istioAndStore asks the script and the store, and returns what each granted.
+func (tr *rivalTest) istioAndStore(script string, q quota, l penstock.Limit) (rival, store int) {
 	tr.Helper()
-	d := tr.ask(penstock.Request{Limit: l, Cost: max(q.cost, 1), AtMost: q.bestEffort, ID: q.id})
+	d := tr.request(penstock.Request{Limit: l, Cost: max(q.cost, 1), AtMost: q.bestEffort, ID: q.id})
 	granted, _ := tr.istio(script, q)
 	return int(granted), int(d.Granted)
 }
 
-func TestIstioFixedWindowAgreesWhereAllClocksDo(t *testing.T) {
-	tr := newTrial(t)
-	script := readDesign(t, "istio-fixed-window")
+func TestIstioFixedWindowAgreesOnSynchronizedClocks(t *testing.T) {
+	tr := newRivalTest(t)
+	script := readRival(t, "istio-fixed-window")
 	l := fixedWindow(10, 2*time.Second)
 	var ends time.Time
 	for i := range 500 {
 		q := quota{credit: 10, window: l.Period, cost: 1 + tr.random.Int64N(6), bestEffort: tr.random.IntN(2) == 0}
-		d := tr.ask(penstock.Request{Limit: l, Cost: q.cost, AtMost: q.bestEffort})
+		d := tr.request(penstock.Request{Limit: l, Cost: q.cost, AtMost: q.bestEffort})
 		if !tr.now.Before(ends) {
 			ends = tr.now.Add(l.Period)
 		}
@@ -94,16 +94,16 @@ func TestIstioFixedWindowAgreesWhereAllClocksDo(t *testing.T) {
 	}
 }
 
-func TestIstioDeduplicationAgreesWithinAWindow(t *testing.T) {
-	tr := newTrial(t)
-	script := readDesign(t, "istio-fixed-window")
+func TestIstioDeduplicationAgreesWithinWindow(t *testing.T) {
+	tr := newRivalTest(t)
+	script := readRival(t, "istio-fixed-window")
 	l := fixedWindow(10, time.Second)
 	for window := range 40 {
 		for i := range 8 {
 			q := quota{credit: 10, window: l.Period, cost: 1 + tr.random.Int64N(6), bestEffort: tr.random.IntN(2) == 0}
 			q.id = fmt.Sprint(window, " ", tr.random.IntN(4))
-			if design, store := tr.both(script, q, l); design != store {
-				t.Fatalf("window %d, call %d, %+v: the script grants %d, the store %d", window, i, q, design, store)
+			if rival, store := tr.istioAndStore(script, q, l); rival != store {
+				t.Fatalf("window %d, call %d, %+v: the script grants %d, the store %d", window, i, q, rival, store)
 			}
 			tr.wait(istioStep)
 		}
@@ -112,9 +112,9 @@ func TestIstioDeduplicationAgreesWithinAWindow(t *testing.T) {
 }
 
 // A caller asks again under an id that was denied: both decide anew.
-func TestDeniedIDsAreDecidedAnew(t *testing.T) {
-	for _, design := range []string{"istio-fixed-window", "istio-rolling-window"} {
-		tr := newTrial(t)
+func TestIstioDeniedIDIsDecidedAgain(t *testing.T) {
+	for _, rival := range []string{"istio-fixed-window", "istio-rolling-window"} {
+		tr := newRivalTest(t)
 		q := quota{credit: 5, window: 10 * time.Second, bucket: time.Second}
 		l := fixedWindow(5, q.window)
 		for _, step := range []struct {
@@ -123,8 +123,8 @@ func TestDeniedIDsAreDecidedAnew(t *testing.T) {
 			want int
 		}{{"first", 3, 3}, {"second", 3, 0}, {"second", 2, 2}, {"second", 1, 2}, {"first", 1, 3}} {
 			q.id, q.cost = step.id, step.cost
-			byScript, byStore := tr.both(readDesign(t, design), q, l)
-			tr.same(fmt.Sprintf("%s: %d for %s", design, step.cost, step.id), byScript, byStore, step.want)
+			byScript, byStore := tr.istioAndStore(readRival(t, rival), q, l)
+			tr.checkSame(fmt.Sprintf("%s: %d for %s", rival, step.cost, step.id), byScript, byStore, step.want)
 		}
 	}
 }
@@ -132,17 +132,17 @@ func TestDeniedIDsAreDecidedAnew(t *testing.T) {
 // Istio's buckets begin with the first request after the last one's end. With a
 // request at the beginning of each on the clock, they are those of a rolling
 // window here that has one bucket less: it counts one more than its Period has.
-func TestIstioRollingWindowAgreesWithOneBucketLess(t *testing.T) {
-	tr := newTrial(t)
-	script := readDesign(t, "istio-rolling-window")
+func TestIstioRollingWindowAgreesWithOneBucketFewer(t *testing.T) {
+	tr := newRivalTest(t)
+	script := readRival(t, "istio-rolling-window")
 	const bucket, buckets = 100 * istioStep, 5
 	l := penstock.Limit{Algorithm: penstock.RollingWindow, Count: 20, Period: (buckets - 1) * bucket, Buckets: buckets - 1}
 	for i := range 150 {
 		for at := time.Duration(0); at < bucket; at += time.Duration(1+tr.random.IntN(60)) * istioStep {
 			tr.set(time.Unix(1_800_000_000, 0).Add(time.Duration(i)*bucket + at))
 			q := quota{credit: 20, window: buckets * bucket, bucket: bucket, cost: 1 + tr.random.Int64N(6), bestEffort: tr.random.IntN(2) == 0}
-			if design, store := tr.both(script, q, l); design != store {
-				t.Fatalf("bucket %d, %v after it began, %+v: the script grants %d, the store %d", i, at, q, design, store)
+			if rival, store := tr.istioAndStore(script, q, l); rival != store {
+				t.Fatalf("bucket %d, %v after it began, %+v: the script grants %d, the store %d", i, at, q, rival, store)
 			}
 		}
 	}
@@ -150,81 +150,81 @@ func TestIstioRollingWindowAgreesWithOneBucketLess(t *testing.T) {
 
 // What is taken at the end of a bucket comes back when its beginning is one
 // window old, and so too early.
-func TestIstioRollingWindowAdmitsMoreThanItsCreditInOneWindow(t *testing.T) {
-	tr := newTrial(t)
-	script := readDesign(t, "istio-rolling-window")
+func TestIstioRollingWindowExceedsCredit(t *testing.T) {
+	tr := newRivalTest(t)
+	script := readRival(t, "istio-rolling-window")
 	q := quota{credit: 6, window: 10 * time.Second, bucket: 5 * time.Second}
 	l := penstock.Limit{Algorithm: penstock.RollingWindow, Count: 6, Period: q.window, Buckets: 2}
-	design, store := tr.both(script, q, l)
+	rival, store := tr.istioAndStore(script, q, l)
 	tr.wait(4900 * time.Millisecond)
 	for range 6 {
-		d, s := tr.both(script, q, l)
-		design, store = design+d, store+s
+		d, s := tr.istioAndStore(script, q, l)
+		rival, store = rival+d, store+s
 	}
 	tr.wait(5100 * time.Millisecond)
 	for range 6 {
-		d, s := tr.both(script, q, l)
-		design, store = design+d, store+s
+		d, s := tr.istioAndStore(script, q, l)
+		rival, store = rival+d, store+s
 	}
-	tr.differ("7 calls in 5 s and 6 more 5 s later, 6 in 10 s: the first is gone then, 5 are not", design, 12, store, 6)
+	tr.checkDiffer("7 calls in 5 s and 6 more 5 s later, 6 in 10 s: the first is gone then, 5 are not", rival, 12, store, 6)
 }
 
-func TestServerTimeKeepsIstioFromSkewedClocks(t *testing.T) {
-	tr := newTrial(t)
-	script := strings.Replace(readDesign(t, "istio-fixed-window"),
-		"---------------------------------------- time", readDesign(t, "server-time"), 1)
+func TestIstioWithServerTimeIgnoresClockSkew(t *testing.T) {
+	tr := newRivalTest(t)
+	script := strings.Replace(readRival(t, "istio-fixed-window"),
+		"---------------------------------------- time", readRival(t, "server-time"), 1)
 	l := fixedWindow(5, 2*time.Second)
 	for i := range 300 {
 		skew := time.Duration(tr.random.IntN(7200)-3600) * time.Second
 		q := quota{credit: 5, window: l.Period, at: tr.now.Add(skew)}
-		if design, store := tr.both(script, q, l); design != store {
-			t.Fatalf("call %d by a caller whose clock is off by %v: the script grants %d, the store %d", i, skew, design, store)
+		if rival, store := tr.istioAndStore(script, q, l); rival != store {
+			t.Fatalf("call %d by a caller whose clock is off by %v: the script grants %d, the store %d", i, skew, rival, store)
 		}
 		tr.wait(time.Duration(tr.random.IntN(150)) * istioStep)
 	}
 }
 
-func TestIstioFixedWindowBeginsAnewForAClientWhoseClockIsAhead(t *testing.T) {
-	tr := newTrial(t)
-	script := readDesign(t, "istio-fixed-window")
+func TestIstioFixedWindowRestartsForFastClock(t *testing.T) {
+	tr := newRivalTest(t)
+	script := readRival(t, "istio-fixed-window")
 	q := quota{credit: 1, window: 10 * time.Second}
 	l := fixedWindow(1, q.window)
-	design, store := tr.both(script, q, l)
+	rival, store := tr.istioAndStore(script, q, l)
 	q.at = tr.now.Add(12 * time.Second)
-	d, s := tr.both(script, q, l)
-	tr.differ("two calls at one instant, one of them by a client 12 s ahead, 1 in 10 s", design+d, 2, store+s, 1)
+	d, s := tr.istioAndStore(script, q, l)
+	tr.checkDiffer("two calls at one instant, one of them by a client 12 s ahead, 1 in 10 s", rival+d, 2, store+s, 1)
 }
 
 // With clocks 2 s apart, the windows of the one who is behind end 2 s early for
 // the one who is ahead. They do not become 12 s long the other way round, because
 // the key expires after 10.
 func TestIstioFixedWindowShrinksBetweenSkewedClocks(t *testing.T) {
-	tr := newTrial(t)
-	script := readDesign(t, "istio-fixed-window")
+	tr := newRivalTest(t)
+	script := readRival(t, "istio-fixed-window")
 	q := quota{credit: 5, window: 10 * time.Second, cost: 5}
 	l := fixedWindow(5, q.window)
-	design, store := tr.both(script, q, l)
+	rival, store := tr.istioAndStore(script, q, l)
 	tr.wait(8 * time.Second)
 	q.at = tr.now.Add(2 * time.Second)
-	d, s := tr.both(script, q, l)
-	tr.differ("5 units now, and 5 for a client 2 s ahead 8 s later, 5 in 10 s", design+d, 10, store+s, 5)
+	d, s := tr.istioAndStore(script, q, l)
+	tr.checkDiffer("5 units now, and 5 for a client 2 s ahead 8 s later, 5 in 10 s", rival+d, 10, store+s, 5)
 
-	tr = newTrial(t)
+	tr = newRivalTest(t)
 	q.at = tr.now.Add(2 * time.Second)
-	design, store = tr.both(script, q, l)
+	rival, store = tr.istioAndStore(script, q, l)
 	tr.wait(q.window + time.Millisecond)
 	q.at = tr.now
-	d, s = tr.both(script, q, l)
-	tr.same("5 units for a client 2 s ahead, and 5 for another 10 s later", design+d, store+s, 10)
+	d, s = tr.istioAndStore(script, q, l)
+	tr.checkSame("5 units for a client 2 s ahead, and 5 for another 10 s later", rival+d, store+s, 10)
 }
 
-func TestIstioKeepsKeysOfOddWindowsForEver(t *testing.T) {
-	for _, design := range []string{"istio-fixed-window", "istio-rolling-window"} {
-		t.Run(design, func(t *testing.T) {
-			tr := newTrial(t)
+func TestIstioOddWindowKeysNeverExpire(t *testing.T) {
+	for _, rival := range []string{"istio-fixed-window", "istio-rolling-window"} {
+		t.Run(rival, func(t *testing.T) {
+			tr := newRivalTest(t)
 			window := 1_500_001 * time.Nanosecond
 			key := tr.key("quota")
-			_, err := tr.try(readDesign(t, design), []string{key, key + "-data"}, 1, window.Nanoseconds(), 1000, 0, 1, tr.now.UnixNano(), "")
+			_, err := tr.eval(readRival(t, rival), []string{key, key + "-data"}, 1, window.Nanoseconds(), 1000, 0, 1, tr.now.UnixNano(), "")
 			if err == nil {
 				t.Errorf("a window of %v: the script answers, although a key's life is whole milliseconds", window)
 			}
@@ -233,11 +233,11 @@ func TestIstioKeepsKeysOfOddWindowsForEver(t *testing.T) {
 			}
 			l := penstock.Limit{Algorithm: penstock.RollingWindow, Count: 1, Period: window, Buckets: 1}
 			for _, l := range []penstock.Limit{fixedWindow(1, window), l} {
-				if d := tr.ask(penstock.Request{Key: l.Algorithm.String(), Limit: l, Cost: 1}); !d.Allowed || d.ResetAfter < window {
+				if d := tr.request(penstock.Request{Key: l.Algorithm.String(), Limit: l, Cost: 1}); !d.Allowed || d.ResetAfter < window {
 					t.Errorf("%s: %+v, want it allowed, and reset after the window", l, d)
 				}
 			}
-			for _, name := range tr.ownKeys() {
+			for _, name := range tr.storeKeys() {
 				if got := tr.ttl(name); got <= 0 || got > 10*time.Millisecond {
 					t.Errorf("a window of %v: the store's key lives for %v", window, got)
 				}
@@ -246,35 +246,35 @@ func TestIstioKeepsKeysOfOddWindowsForEver(t *testing.T) {
 	}
 }
 
-func TestIstioForgetsAnIDTakenJustBeforeTheEnd(t *testing.T) {
-	tr := newTrial(t)
-	script := readDesign(t, "istio-fixed-window")
+func TestIstioForgetsIDAtWindowEnd(t *testing.T) {
+	tr := newRivalTest(t)
+	script := readRival(t, "istio-fixed-window")
 	q := quota{credit: 2, window: 10 * time.Second}
 	l := fixedWindow(2, q.window)
-	tr.both(script, q, l)
+	tr.istioAndStore(script, q, l)
 	tr.wait(q.window - 200*time.Microsecond)
 	q.id = "once"
-	design, store := tr.both(script, q, l)
-	tr.same("the second of 2, 0.2 ms before the window ends", design, store, 1)
-	design, store = tr.both(script, q, l)
-	tr.differ("the same id again", design, 0, store, 1)
+	rival, store := tr.istioAndStore(script, q, l)
+	tr.checkSame("the second of 2, 0.2 ms before the window ends", rival, store, 1)
+	rival, store = tr.istioAndStore(script, q, l)
+	tr.checkDiffer("the same id again", rival, 0, store, 1)
 }
 
-func TestIstioRollingWindowNeverForgetsItsBuckets(t *testing.T) {
-	tr := newTrial(t)
-	script := readDesign(t, "istio-rolling-window")
+func TestIstioRollingWindowBucketsNeverExpire(t *testing.T) {
+	tr := newRivalTest(t)
+	script := readRival(t, "istio-rolling-window")
 	q := quota{credit: 5, window: 10 * time.Second, bucket: time.Second}
 	l := penstock.Limit{Algorithm: penstock.RollingWindow, Count: 5, Period: q.window}
-	tr.both(script, q, l)
+	tr.istioAndStore(script, q, l)
 	tr.wait(q.bucket)
-	tr.both(script, q, l)
+	tr.istioAndStore(script, q, l)
 	if got := tr.ttl(tr.key("quota")); got != q.window {
 		t.Errorf("the script's hash lives for %v, want %v", got, q.window)
 	}
 	if got := tr.ttl(tr.key("quota-data")); got >= 0 {
 		t.Errorf("the script's sorted set lives for %v, want for ever", got)
 	}
-	for _, name := range tr.ownKeys() {
+	for _, name := range tr.storeKeys() {
 		if got := tr.ttl(name); got <= 0 || got > 11*time.Second {
 			t.Errorf("the store's key lives for %v, want at most one bucket more than a window", got)
 		}
@@ -284,72 +284,72 @@ func TestIstioRollingWindowNeverForgetsItsBuckets(t *testing.T) {
 // The buckets outlive the hash, which expires by the server's clock. Those of a
 // client whose clock was ahead are then still to come, and are given back to a
 // window in which they were never taken.
-func TestIstioRollingWindowGivesBackWhatIsLongGone(t *testing.T) {
-	tr := newTrial(t)
-	script := readDesign(t, "istio-rolling-window")
+func TestIstioRollingWindowRefundsExpiredBuckets(t *testing.T) {
+	tr := newRivalTest(t)
+	script := readRival(t, "istio-rolling-window")
 	q := quota{credit: 5, window: 10 * time.Second, bucket: time.Second}
 	l := penstock.Limit{Algorithm: penstock.RollingWindow, Count: 5, Period: q.window}
 
 	q.at, q.cost = tr.now.Add(3*time.Second), 3
-	tr.both(script, q, l)
+	tr.istioAndStore(script, q, l)
 	tr.wait(time.Second)
 	q.at, q.cost = tr.now.Add(3*time.Second), 1
-	tr.both(script, q, l)
+	tr.istioAndStore(script, q, l)
 
 	tr.wait(11 * time.Second)
 	q.at, q.cost = tr.now, 5
-	design, store := tr.both(script, q, l)
+	rival, store := tr.istioAndStore(script, q, l)
 	tr.wait(2 * time.Second)
 	q.at, q.cost = tr.now, 3
-	d, s := tr.both(script, q, l)
-	tr.differ("5 units, and 3 more 2 s later, 5 in 10 s", design+d, 8, store+s, 5)
+	d, s := tr.istioAndStore(script, q, l)
+	tr.checkDiffer("5 units, and 3 more 2 s later, 5 in 10 s", rival+d, 8, store+s, 5)
 }
 
-func TestIstioMistakesOneIDForAnother(t *testing.T) {
-	for _, design := range []string{"istio-fixed-window", "istio-rolling-window"} {
-		tr := newTrial(t)
-		script := readDesign(t, design)
+func TestIstioConfusesIDs(t *testing.T) {
+	for _, rival := range []string{"istio-fixed-window", "istio-rolling-window"} {
+		tr := newRivalTest(t)
+		script := readRival(t, rival)
 		q := quota{credit: 1, window: 10 * time.Second, bucket: time.Second}
 		l := fixedWindow(1, q.window)
 		ask := func(id, key string) (byScript, byStore int) {
 			q.key, q.id = key, id
 			granted, _ := tr.istio(script, q)
-			return int(granted), int(tr.ask(penstock.Request{Key: key, Limit: l, Cost: 1, ID: id}).Granted)
+			return int(granted), int(tr.request(penstock.Request{Key: key, Limit: l, Cost: 1, ID: id}).Granted)
 		}
 		c := tr.key("c")
 		ask("other", "b-"+c)
 		ask("a-b", c)
 		byScript, byStore := ask("a", "b-"+c)
-		tr.differ(design+": id a on a key b-c that has none left, after id a-b on the key c", byScript, 1, byStore, 0)
+		tr.checkDiffer(rival+": id a on a key b-c that has none left, after id a-b on the key c", byScript, 1, byStore, 0)
 	}
 }
 
-func TestIstioTakesNegativeCostsForCredit(t *testing.T) {
-	for _, design := range []string{"istio-fixed-window", "istio-rolling-window"} {
-		tr := newTrial(t)
-		script := readDesign(t, design)
+func TestIstioNegativeCostAddsCredit(t *testing.T) {
+	for _, rival := range []string{"istio-fixed-window", "istio-rolling-window"} {
+		tr := newRivalTest(t)
+		script := readRival(t, rival)
 		q := quota{credit: 5, window: 10 * time.Second, bucket: time.Second, cost: -1000}
 		l := fixedWindow(5, q.window)
 		tr.istio(script, q)
-		if d := tr.ask(penstock.Request{Limit: l, Cost: -1000}); d.Granted != 0 || d.Remaining != 5 {
+		if d := tr.request(penstock.Request{Limit: l, Cost: -1000}); d.Granted != 0 || d.Remaining != 5 {
 			t.Errorf("giving back 1000 that were never taken: %+v, want nothing given back", d)
 		}
 		q.cost = 1000
-		byScript, byStore := tr.both(script, q, l)
-		tr.differ(design+": 1000 units after -1000, 5 in 10 s", byScript, 1000, byStore, 0)
+		byScript, byStore := tr.istioAndStore(script, q, l)
+		tr.checkDiffer(rival+": 1000 units after -1000, 5 in 10 s", byScript, 1000, byStore, 0)
 	}
 }
 
-func TestIstioDoesNotSayWhenToComeBack(t *testing.T) {
-	for _, design := range []string{"istio-fixed-window", "istio-rolling-window"} {
-		tr := newTrial(t)
-		script := readDesign(t, design)
+func TestIstioDenialHasNoRetryAfter(t *testing.T) {
+	for _, rival := range []string{"istio-fixed-window", "istio-rolling-window"} {
+		tr := newRivalTest(t)
+		script := readRival(t, rival)
 		q := quota{credit: 1, window: 10 * time.Second, bucket: time.Second}
 		l := fixedWindow(1, q.window)
-		tr.both(script, q, l)
+		tr.istioAndStore(script, q, l)
 		tr.wait(4 * time.Second)
 		if granted, valid := tr.istio(script, q); granted != 0 || valid != 0 {
-			t.Errorf("%s: a denial says {%d, %v}, want {0, 0}", design, granted, valid)
+			t.Errorf("%s: a denial says {%d, %v}, want {0, 0}", rival, granted, valid)
 		}
 		if d := tr.take(l); d.Allowed || d.RetryAfter != 6*time.Second {
 			t.Errorf("%s: a denial 4 s into a window of 10: %+v, want RetryAfter 6s", l, d)
@@ -359,13 +359,13 @@ func TestIstioDoesNotSayWhenToComeBack(t *testing.T) {
 
 // In a Cluster a script may use the keys that it was called with. Istio's makes
 // up another for each id, which is often on another node.
-func TestIstioUsesKeysThatACallDoesNotName(t *testing.T) {
+func TestIstioUsesUndeclaredKeys(t *testing.T) {
 	node, key := startHalfACluster(t)
-	failed, script := 0, readDesign(t, "istio-fixed-window")
+	failed, script := 0, readRival(t, "istio-fixed-window")
 	for id := range 100 {
 		now := fmt.Sprint(time.Now().UnixNano())
 		_, err := node.Command("EVAL", script, "1", key, "1000", "10000000000", "0", "0", "1", now, fmt.Sprint("id", id))
-		failed += times(1, func() bool { return err != nil })
+		failed += countAdmitted(1, func() bool { return err != nil })
 	}
 	if failed < 20 || failed > 80 {
 		t.Errorf("on a node with half of the slots, %d of 100 calls with an id failed, want about half", failed)
@@ -425,10 +425,10 @@ func keyInReach(t *testing.T, node *redistest.Server) string {
 	return ""
 }
 
-func TestIstioRoundsNanosecondsTo256(t *testing.T) {
-	tr := newTrial(t)
+func TestIstioRoundsNanoseconds(t *testing.T) {
+	tr := newRivalTest(t)
 	q := quota{credit: 1, window: time.Second, at: tr.now.Add(1001 * time.Nanosecond)}
-	tr.istio(readDesign(t, "istio-fixed-window"), q)
+	tr.istio(readRival(t, "istio-fixed-window"), q)
 	stored := tr.command("HGET", tr.key("quota"), "expire")
 	end, err := strconv.ParseFloat(stored, 64)
 	if err != nil {
@@ -438,13 +438,13 @@ func TestIstioRoundsNanosecondsTo256(t *testing.T) {
 		t.Errorf("the end of a window is stored as %s, want %d rounded to a multiple of 256", stored, want)
 	}
 	tr.take(fixedWindow(1, q.window))
-	if got := tr.command("GET", tr.ownKeys()[0]); got != "1" {
+	if got := tr.command("GET", tr.storeKeys()[0]); got != "1" {
 		t.Errorf("the store's window is %q, want a whole number", got)
 	}
 }
 
-func TestCounterTakesLessThanIstiosHash(t *testing.T) {
-	tr := newTrial(t)
+func TestFixedWindowUsesLessMemoryThanIstio(t *testing.T) {
+	tr := newRivalTest(t)
 	q := quota{credit: 100, window: 10 * time.Second, bucket: time.Second, key: tr.key("a-name-of-a-user-22")}
 	usage := func(names ...string) (sum int64) {
 		for _, name := range names {
@@ -452,15 +452,15 @@ func TestCounterTakesLessThanIstiosHash(t *testing.T) {
 		}
 		return sum
 	}
-	tr.istio(readDesign(t, "istio-fixed-window"), q)
+	tr.istio(readRival(t, "istio-fixed-window"), q)
 	fixed := usage(q.key)
 	tr.command("DEL", q.key)
-	tr.istio(readDesign(t, "istio-rolling-window"), q)
+	tr.istio(readRival(t, "istio-rolling-window"), q)
 	tr.wait(q.bucket)
-	tr.istio(readDesign(t, "istio-rolling-window"), q)
+	tr.istio(readRival(t, "istio-rolling-window"), q)
 	rolling := usage(q.key, q.key+"-data")
-	tr.ask(penstock.Request{Key: "a-name-of-a-user-22", Limit: fixedWindow(100, q.window), Cost: 1})
-	if own := usage(tr.ownKeys()...); 3*own > 2*fixed || 3*own > rolling {
+	tr.request(penstock.Request{Key: "a-name-of-a-user-22", Limit: fixedWindow(100, q.window), Cost: 1})
+	if own := usage(tr.storeKeys()...); 3*own > 2*fixed || 3*own > rolling {
 		t.Errorf("a fixed window takes %d bytes, Istio's %d and its rolling window %d: want two thirds, and a third, or less", own, fixed, rolling)
 	}
 }

@@ -16,15 +16,15 @@ func slidingLog(count int64, period time.Duration) penstock.Limit {
 	return penstock.Limit{Algorithm: penstock.SlidingLog, Count: count, Period: period}
 }
 
-// logDesign asks the zset-log or the hash-log, at a time by the caller's clock.
-func (tr *trial) logDesign(design string, at time.Time, l penstock.Limit) bool {
+// rivalLog asks the zset-log or the hash-log, at a time by the caller's clock.
+func (tr *rivalTest) rivalLog(rival string, at time.Time, l penstock.Limit) bool {
 	tr.Helper()
-	return tr.run(design, []string{tr.key("log")}, at.UnixMilli(), l.Period.Milliseconds(), l.Count) == "1"
+	return tr.runRival(rival, []string{tr.key("log")}, at.UnixMilli(), l.Period.Milliseconds(), l.Count) == "1"
 }
 
-func (tr *trial) zsetPipeline(at time.Time, l penstock.Limit) bool {
+func (tr *rivalTest) zsetPipeline(at time.Time, l penstock.Limit) bool {
 	tr.Helper()
-	used := tr.run("zset-pipeline", []string{tr.key("log")}, at.UnixMilli(), int64(l.Period/time.Second))
+	used := tr.runRival("zset-pipeline", []string{tr.key("log")}, at.UnixMilli(), int64(l.Period/time.Second))
 	n, err := strconv.ParseInt(used, 10, 64)
 	if err != nil {
 		tr.Fatal(err)
@@ -32,12 +32,12 @@ func (tr *trial) zsetPipeline(at time.Time, l penstock.Limit) bool {
 	return n <= l.Count
 }
 
-// agree asks a design and the store the same, n times, and returns how often
+// checkAgreement asks a design and the store the same, n times, and returns how often
 // they granted.
-func (tr *trial) agree(n int, l penstock.Limit, next func(admitted bool), design func() bool) (granted int) {
+func (tr *rivalTest) checkAgreement(n int, l penstock.Limit, next func(admitted bool), rival func() bool) (granted int) {
 	tr.Helper()
 	for i := range n {
-		got, want := tr.take(l).Allowed, design()
+		got, want := tr.take(l).Allowed, rival()
 		if got != want {
 			tr.Fatalf("call %d, at %v: the store says %v, the design %v", i, tr.now.Format("15:04:05.000"), got, want)
 		}
@@ -55,26 +55,26 @@ func (tr *trial) agree(n int, l penstock.Limit, next func(admitted bool), design
 // tenth is the step of traces that are to meet the end of a window of seconds.
 const tenth = 100 * time.Millisecond
 
-func TestZsetLogAgreesWhereNoTwoRequestsShareAMillisecond(t *testing.T) {
-	tr := newTrial(t)
+func TestZsetLogAgreesOnDistinctMilliseconds(t *testing.T) {
+	tr := newRivalTest(t)
 	l := slidingLog(5, 2*time.Second)
-	tr.agree(400, l,
+	tr.checkAgreement(400, l,
 		func(bool) { tr.wait(time.Duration(1+tr.random.IntN(5)) * tenth) },
-		func() bool { return tr.logDesign("zset-log", tr.now, l) })
+		func() bool { return tr.rivalLog("zset-log", tr.now, l) })
 }
 
-func TestHashLogAgreesAlsoWhereTheyDo(t *testing.T) {
-	tr := newTrial(t)
+func TestHashLogAgreesOnSharedMilliseconds(t *testing.T) {
+	tr := newRivalTest(t)
 	l := slidingLog(5, 2*time.Second)
-	tr.agree(400, l,
+	tr.checkAgreement(400, l,
 		func(bool) { tr.wait(time.Duration(tr.random.IntN(6)) * tenth) },
-		func() bool { return tr.logDesign("hash-log", tr.now, l) })
+		func() bool { return tr.rivalLog("hash-log", tr.now, l) })
 }
 
-func TestZsetPipelineAgreesWithThoseWhoStopWhenDenied(t *testing.T) {
-	tr := newTrial(t)
+func TestZsetPipelineAgreesWhenDeniedCallersWait(t *testing.T) {
+	tr := newRivalTest(t)
 	l := slidingLog(5, 2*time.Second)
-	tr.agree(400, l,
+	tr.checkAgreement(400, l,
 		func(admitted bool) {
 			if tr.wait(time.Duration(1+tr.random.IntN(5)) * tenth); !admitted {
 				tr.wait(l.Period)
@@ -83,130 +83,130 @@ func TestZsetPipelineAgreesWithThoseWhoStopWhenDenied(t *testing.T) {
 		func() bool { return tr.zsetPipeline(tr.now, l) })
 }
 
-func TestZsetLogCountsOneMillisecondAsOne(t *testing.T) {
-	tr := newTrial(t)
+func TestZsetLogCountsMillisecondOnce(t *testing.T) {
+	tr := newRivalTest(t)
 	l := slidingLog(2, time.Minute)
-	tr.differ("50 calls in one millisecond, 2 a minute",
-		times(50, func() bool { return tr.logDesign("zset-log", tr.now, l) }), 50,
-		times(50, func() bool { return tr.take(l).Allowed }), 2)
+	tr.checkDiffer("50 calls in one millisecond, 2 a minute",
+		countAdmitted(50, func() bool { return tr.rivalLog("zset-log", tr.now, l) }), 50,
+		countAdmitted(50, func() bool { return tr.take(l).Allowed }), 2)
 	if n := tr.number("ZCARD", tr.key("log")); n != 1 {
 		t.Errorf("the sorted set has %d members after 50 calls in one millisecond, want 1", n)
 	}
 }
 
-func TestZsetPipelineCountsOneMillisecondAsOne(t *testing.T) {
-	tr := newTrial(t)
+func TestZsetPipelineCountsMillisecondOnce(t *testing.T) {
+	tr := newRivalTest(t)
 	l := slidingLog(5, time.Minute)
-	tr.differ("100 calls in one millisecond, 5 a minute",
-		times(100, func() bool { return tr.zsetPipeline(tr.now, l) }), 100,
-		times(100, func() bool { return tr.take(l).Allowed }), 5)
+	tr.checkDiffer("100 calls in one millisecond, 5 a minute",
+		countAdmitted(100, func() bool { return tr.zsetPipeline(tr.now, l) }), 100,
+		countAdmitted(100, func() bool { return tr.take(l).Allowed }), 5)
 }
 
-func TestZsetPipelineKeepsOutWhoKeepsAsking(t *testing.T) {
-	tr := newTrial(t)
+func TestZsetPipelineDeniedRetriesExtendWait(t *testing.T) {
+	tr := newRivalTest(t)
 	l := slidingLog(5, 10*time.Second)
-	design, store := 0, 0
+	rival, store := 0, 0
 	for range 120 {
-		design += times(1, func() bool { return tr.zsetPipeline(tr.now, l) })
-		store += times(1, func() bool { return tr.take(l).Allowed })
+		rival += countAdmitted(1, func() bool { return tr.zsetPipeline(tr.now, l) })
+		store += countAdmitted(1, func() bool { return tr.take(l).Allowed })
 		tr.wait(time.Second)
 	}
-	tr.differ("one call a second for two minutes, 5 in 10 s", design, 5, store, 60)
+	tr.checkDiffer("one call a second for two minutes, 5 in 10 s", rival, 5, store, 60)
 }
 
-func TestZsetPipelineGrowsWithWhatItDenies(t *testing.T) {
-	tr := newTrial(t)
+func TestZsetPipelineGrowsWithDenials(t *testing.T) {
+	tr := newRivalTest(t)
 	l := slidingLog(5, 10*time.Second)
-	design, store := 0, 0
+	rival, store := 0, 0
 	for range 1000 {
-		design += times(1, func() bool { return tr.zsetPipeline(tr.now, l) })
-		store += times(1, func() bool { return tr.take(l).Allowed })
+		rival += countAdmitted(1, func() bool { return tr.zsetPipeline(tr.now, l) })
+		store += countAdmitted(1, func() bool { return tr.take(l).Allowed })
 		tr.wait(time.Millisecond)
 	}
-	tr.same("1000 calls in a second, 5 in 10 s", design, store, 5)
+	tr.checkSame("1000 calls in a second, 5 in 10 s", rival, store, 5)
 	if n := tr.number("ZCARD", tr.key("log")); n != 1000 {
 		t.Errorf("the sorted set has %d members, want one for each call: 1000", n)
 	}
-	if n := tr.number("STRLEN", tr.ownKeys()[0]); n != 4*5 {
+	if n := tr.number("STRLEN", tr.storeKeys()[0]); n != 4*5 {
 		t.Errorf("the store's log takes %d bytes, want 4 for each of 5", n)
 	}
 }
 
-func TestLogsTakeMillisecondsForSeconds(t *testing.T) {
-	for _, design := range []string{"zset-log", "hash-log"} {
-		t.Run(design, func(t *testing.T) {
-			tr := newTrial(t)
+func TestLogsExpireMillisecondsAsSeconds(t *testing.T) {
+	for _, rival := range []string{"zset-log", "hash-log"} {
+		t.Run(rival, func(t *testing.T) {
+			tr := newRivalTest(t)
 			l := slidingLog(5, 30*time.Second)
-			if !tr.logDesign(design, tr.now, l) || !tr.take(l).Allowed {
+			if !tr.rivalLog(rival, tr.now, l) || !tr.take(l).Allowed {
 				t.Fatal("the first of 5 was denied")
 			}
 			if got, want := tr.ttl(tr.key("log")), 30_000*time.Second; got != want {
 				t.Errorf("a window of %v in milliseconds: the design's key lives for %v, want %v", l.Period, got, want)
 			}
-			if got := tr.ttl(tr.ownKeys()[0]); got != l.Period {
+			if got := tr.ttl(tr.storeKeys()[0]); got != l.Period {
 				t.Errorf("a window of %v: the store's key lives for %v, want the same", l.Period, got)
 			}
 		})
 	}
 }
 
-func TestLogsForgetForAClientWhoseClockIsAhead(t *testing.T) {
-	for _, design := range []string{"zset-log", "hash-log"} {
-		t.Run(design, func(t *testing.T) {
-			tr := newTrial(t)
+func TestLogsFastClockDropsEntries(t *testing.T) {
+	for _, rival := range []string{"zset-log", "hash-log"} {
+		t.Run(rival, func(t *testing.T) {
+			tr := newRivalTest(t)
 			l := slidingLog(5, 10*time.Second)
-			spend := func(n int) (byDesign, byStore int) {
+			spend := func(n int) (byRival, byStore int) {
 				for range n {
 					tr.wait(time.Millisecond)
-					byDesign += times(1, func() bool { return tr.logDesign(design, tr.now, l) })
-					byStore += times(1, func() bool { return tr.take(l).Allowed })
+					byRival += countAdmitted(1, func() bool { return tr.rivalLog(rival, tr.now, l) })
+					byStore += countAdmitted(1, func() bool { return tr.take(l).Allowed })
 				}
-				return byDesign, byStore
+				return byRival, byStore
 			}
-			byDesign, byStore := spend(6)
-			tr.same("6 calls, 5 in 10 s", byDesign, byStore, 5)
+			byRival, byStore := spend(6)
+			tr.checkSame("6 calls, 5 in 10 s", byRival, byStore, 5)
 
-			ahead := tr.logDesign(design, tr.now.Add(11*time.Second), l)
-			tr.differ("then one by a client 11 s ahead", times(1, func() bool { return ahead }), 1,
-				times(1, func() bool { return tr.take(l).Allowed }), 0)
+			ahead := tr.rivalLog(rival, tr.now.Add(11*time.Second), l)
+			tr.checkDiffer("then one by a client 11 s ahead", countAdmitted(1, func() bool { return ahead }), 1,
+				countAdmitted(1, func() bool { return tr.take(l).Allowed }), 0)
 
-			byDesign, byStore = spend(5)
-			tr.differ("and 5 by the others", byDesign, 4, byStore, 0)
+			byRival, byStore = spend(5)
+			tr.checkDiffer("and 5 by the others", byRival, 4, byStore, 0)
 		})
 	}
 }
 
-func TestLogsLockOutAllWhenOneClockIsAheadByAnHour(t *testing.T) {
-	for _, design := range []string{"zset-log", "hash-log"} {
-		t.Run(design, func(t *testing.T) {
-			tr := newTrial(t)
+func TestLogsClockHourAheadLocksOutAll(t *testing.T) {
+	for _, rival := range []string{"zset-log", "hash-log"} {
+		t.Run(rival, func(t *testing.T) {
+			tr := newRivalTest(t)
 			l := slidingLog(5, 10*time.Second)
 			for range 5 {
 				tr.wait(time.Millisecond)
-				if !tr.logDesign(design, tr.now.Add(time.Hour), l) || !tr.take(l).Allowed {
+				if !tr.rivalLog(rival, tr.now.Add(time.Hour), l) || !tr.take(l).Allowed {
 					t.Fatal("one of the first 5 was denied")
 				}
 			}
 			tr.wait(20 * time.Second)
-			tr.differ("20 s after a client an hour ahead has used 5 in 10 s",
-				times(1, func() bool { return tr.logDesign(design, tr.now, l) }), 0,
-				times(1, func() bool { return tr.take(l).Allowed }), 1)
+			tr.checkDiffer("20 s after a client an hour ahead has used 5 in 10 s",
+				countAdmitted(1, func() bool { return tr.rivalLog(rival, tr.now, l) }), 0,
+				countAdmitted(1, func() bool { return tr.take(l).Allowed }), 1)
 		})
 	}
 }
 
-func TestHashLogCannotForgetNineThousandMoments(t *testing.T) {
-	tr := newTrial(t)
+func TestHashLogCannotExpireManyEntries(t *testing.T) {
+	tr := newRivalTest(t)
 	l := slidingLog(10_000, 10*time.Second)
 	// This is what 9000 calls in as many milliseconds leave.
 	tr.command("EVAL", `for i = 0, 8999 do redis.call('HSET', KEYS[1], ARGV[1] + i, 1) end redis.call('EXPIRE', KEYS[1], 10000)`,
 		1, tr.key("log"), tr.now.UnixMilli())
-	if d := tr.ask(penstock.Request{Limit: l, Cost: 9000}); d.Granted != 9000 {
+	if d := tr.request(penstock.Request{Limit: l, Cost: 9000}); d.Granted != 9000 {
 		t.Fatalf("9000 of 10,000: %+v", d)
 	}
 	for _, later := range []time.Duration{20 * time.Second, time.Hour} {
 		tr.wait(later)
-		_, err := tr.try(readDesign(t, "hash-log"), []string{tr.key("log")}, tr.now.UnixMilli(), l.Period.Milliseconds(), l.Count)
+		_, err := tr.eval(readRival(t, "hash-log"), []string{tr.key("log")}, tr.now.UnixMilli(), l.Period.Milliseconds(), l.Count)
 		if err == nil {
 			t.Errorf("%v later the hash-log answers, although it cannot unpack 9000 fields", later)
 		}
@@ -216,17 +216,17 @@ func TestHashLogCannotForgetNineThousandMoments(t *testing.T) {
 	}
 }
 
-func TestLogTakesAThirdOfAZset(t *testing.T) {
+func TestSlidingLogUsesThirdOfZset(t *testing.T) {
 	for _, n := range []int64{100, 1000} {
-		tr := newTrial(t)
+		tr := newRivalTest(t)
 		l := slidingLog(n, time.Hour)
 		tr.command("EVAL", `for i = 1, ARGV[2] do redis.call('ZADD', KEYS[1], ARGV[1] + i, ARGV[1] + i) end redis.call('EXPIRE', KEYS[1], 3600)`,
 			1, tr.key("log"), tr.now.UnixMilli(), n)
 		for range 10 {
 			tr.wait(time.Millisecond)
-			tr.ask(penstock.Request{Limit: l, Cost: n / 10})
+			tr.request(penstock.Request{Limit: l, Cost: n / 10})
 		}
-		zset, own := tr.number("MEMORY", "USAGE", tr.key("log"), "SAMPLES", 0), tr.number("MEMORY", "USAGE", tr.ownKeys()[0])
+		zset, own := tr.number("MEMORY", "USAGE", tr.key("log"), "SAMPLES", 0), tr.number("MEMORY", "USAGE", tr.storeKeys()[0])
 		if 3*own > zset {
 			t.Errorf("%d moments take %d bytes, and %d in a sorted set: want a third or less", n, own, zset)
 		}
@@ -235,43 +235,43 @@ func TestLogTakesAThirdOfAZset(t *testing.T) {
 
 // The idea behind the hash-log's fields: hours instead of milliseconds, where
 // nobody needs to know it better, so that a day takes no more than 24 of them.
-func TestCoarseMomentsAreBuckets(t *testing.T) {
-	tr := newTrial(t)
+func TestRollingWindowStoresOneCountPerBucket(t *testing.T) {
+	tr := newRivalTest(t)
 	l := penstock.Limit{Algorithm: penstock.RollingWindow, Count: 1000, Period: 24 * time.Hour, Buckets: 24}
 	for range 100 {
-		if d := tr.ask(penstock.Request{Limit: l, Cost: 3}); !d.Allowed {
+		if d := tr.request(penstock.Request{Limit: l, Cost: 3}); !d.Allowed {
 			t.Fatalf("3 of 1000 a day, for the hundredth time: %+v", d)
 		}
 		tr.wait(10 * time.Minute)
 	}
-	if n := tr.number("MEMORY", "USAGE", tr.ownKeys()[0]); n > 250 {
+	if n := tr.number("MEMORY", "USAGE", tr.storeKeys()[0]); n > 250 {
 		t.Errorf("100 moments in 17 hours take %d bytes, want as many as 17 counts need", n)
 	}
 }
 
-func TestManyCallsPerMinuteAreNotLogged(t *testing.T) {
-	tr := newTrial(t)
+func TestSlidingLogRejectsMillionEntries(t *testing.T) {
+	tr := newRivalTest(t)
 	l := slidingLog(1_000_000, time.Minute)
 	if _, err := tr.store.Take(context.Background(), penstock.Request{Key: "key", Limit: l, Cost: 1}); err == nil {
 		t.Errorf("%s: a log of a million moments was accepted", l)
 	}
 	window := l.WithAlgorithm(penstock.SlidingWindow)
-	if d := tr.ask(penstock.Request{Limit: window, Cost: 1_000_000}); !d.Allowed {
+	if d := tr.request(penstock.Request{Limit: window, Cost: 1_000_000}); !d.Allowed {
 		t.Errorf("%s: %+v", window, d)
 	}
-	if n := tr.number("MEMORY", "USAGE", tr.ownKeys()[0]); n > 150 {
+	if n := tr.number("MEMORY", "USAGE", tr.storeKeys()[0]); n > 150 {
 		t.Errorf("%s takes %d bytes, want as many as two counts need", window, n)
 	}
 }
 
-func TestKeysOfUsersAndActionsAreNotMixedUp(t *testing.T) {
-	tr := newTrial(t)
+func TestSlidingLogKeysAreSeparate(t *testing.T) {
+	tr := newRivalTest(t)
 	l := slidingLog(1, time.Minute)
 	for _, key := range []string{"hist:ann:reply", "hist:ann:post", "hist:bob:reply", fmt.Sprint("hist:", 5)} {
-		if d := tr.ask(penstock.Request{Key: key, Limit: l, Cost: 1}); !d.Allowed {
+		if d := tr.request(penstock.Request{Key: key, Limit: l, Cost: 1}); !d.Allowed {
 			t.Errorf("%s was denied its first, because of another: %+v", key, d)
 		}
-		if d := tr.ask(penstock.Request{Key: key, Limit: l, Cost: 1}); d.Allowed {
+		if d := tr.request(penstock.Request{Key: key, Limit: l, Cost: 1}); d.Allowed {
 			t.Errorf("%s was granted a second of one a minute: %+v", key, d)
 		}
 	}

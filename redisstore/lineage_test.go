@@ -25,8 +25,8 @@ import (
 //
 // docs/lineage.md is the page about them.
 
-// A trial is a design and a store side by side, on a clock that the test holds.
-type trial struct {
+// A rivalTest is a design and a store side by side, on a clock that the test holds.
+type rivalTest struct {
 	*testing.T
 	store  *redisstore.Store
 	prefix string
@@ -34,9 +34,9 @@ type trial struct {
 	random *rand.Rand
 }
 
-func newTrial(t *testing.T) *trial {
-	tr := &trial{T: t, prefix: newPrefix()}
-	tr.store = open(t, held, redisstore.Options{Prefix: tr.prefix})
+func newRivalTest(t *testing.T) *rivalTest {
+	tr := &rivalTest{T: t, prefix: newPrefix()}
+	tr.store = open(t, fakeClockServer, redisstore.Options{Prefix: tr.prefix})
 	seed := rand.Uint64()
 	tr.random = rand.New(rand.NewPCG(seed, 0))
 	t.Cleanup(func() {
@@ -48,34 +48,34 @@ func newTrial(t *testing.T) *trial {
 	return tr
 }
 
-func (tr *trial) set(now time.Time) {
+func (tr *rivalTest) set(now time.Time) {
 	tr.now = now
-	held.Clock.Set(now)
+	fakeClockServer.Clock.Set(now)
 }
 
-func (tr *trial) wait(d time.Duration) { tr.set(tr.now.Add(d)) }
+func (tr *rivalTest) wait(d time.Duration) { tr.set(tr.now.Add(d)) }
 
-// redisOptions are those of another process, which shares the state of a trial.
-func redisOptions(prefix string) redisstore.Options { return redisstore.Options{Prefix: prefix} }
+// sharedOptions are those of another process, which shares the state of a trial.
+func sharedOptions(prefix string) redisstore.Options { return redisstore.Options{Prefix: prefix} }
 
 // key returns a name for the keys of a design, which the scan for keys without
 // expiry leaves alone: some designs leave such keys behind.
-func (tr *trial) key(name string) string { return "foreign-" + tr.prefix + name }
+func (tr *rivalTest) key(name string) string { return "foreign-" + tr.prefix + name }
 
-func (tr *trial) command(words ...any) string {
+func (tr *rivalTest) command(words ...any) string {
 	tr.Helper()
 	texts := make([]string, len(words))
 	for i, word := range words {
 		texts[i] = fmt.Sprint(word)
 	}
-	answer, err := held.Command(texts...)
+	answer, err := fakeClockServer.Command(texts...)
 	if err != nil {
 		tr.Fatalf("%v: %v", words, err)
 	}
 	return answer
 }
 
-func (tr *trial) number(words ...any) int64 {
+func (tr *rivalTest) number(words ...any) int64 {
 	tr.Helper()
 	n, err := strconv.ParseInt(tr.command(words...), 10, 64)
 	if err != nil {
@@ -85,18 +85,18 @@ func (tr *trial) number(words ...any) int64 {
 }
 
 // ttl returns how long a key will live, or less than zero if for ever.
-func (tr *trial) ttl(key string) time.Duration {
+func (tr *rivalTest) ttl(key string) time.Duration {
 	tr.Helper()
 	return time.Duration(tr.number("PTTL", key)) * time.Millisecond
 }
 
-// ownKeys returns the names of the store's keys.
-func (tr *trial) ownKeys() []string {
+// storeKeys returns the names of the store's keys.
+func (tr *rivalTest) storeKeys() []string {
 	tr.Helper()
-	return keys(tr.T, held, tr.prefix)
+	return keys(tr.T, fakeClockServer, tr.prefix)
 }
 
-func readDesign(t *testing.T, name string) string {
+func readRival(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "internal", "rivalscripts", name+".lua"))
 	if err != nil {
@@ -105,27 +105,27 @@ func readDesign(t *testing.T, name string) string {
 	return string(text)
 }
 
-// try runs a design's script.
-func (tr *trial) try(text string, keys []string, args ...any) (string, error) {
+// eval runs a design's script.
+func (tr *rivalTest) eval(text string, keys []string, args ...any) (string, error) {
 	words := append([]string{"EVAL", text, strconv.Itoa(len(keys))}, keys...)
 	for _, arg := range args {
 		words = append(words, fmt.Sprint(arg))
 	}
-	return held.Command(words...)
+	return fakeClockServer.Command(words...)
 }
 
-// run runs a design by its name.
-func (tr *trial) run(design string, keys []string, args ...any) string {
+// runRival runs a design by its name.
+func (tr *rivalTest) runRival(rival string, keys []string, args ...any) string {
 	tr.Helper()
-	answer, err := tr.try(readDesign(tr.T, design), keys, args...)
+	answer, err := tr.eval(readRival(tr.T, rival), keys, args...)
 	if err != nil {
-		tr.Fatalf("%s on %q with %v: %v", design, keys, args, err)
+		tr.Fatalf("%s on %q with %v: %v", rival, keys, args, err)
 	}
 	return answer
 }
 
-// ask puts a request to the store.
-func (tr *trial) ask(r penstock.Request) penstock.Decision {
+// request puts a request to the store.
+func (tr *rivalTest) request(r penstock.Request) penstock.Decision {
 	tr.Helper()
 	if r.Key == "" {
 		r.Key = "key"
@@ -138,13 +138,13 @@ func (tr *trial) ask(r penstock.Request) penstock.Decision {
 }
 
 // take takes one unit from the store.
-func (tr *trial) take(l penstock.Limit) penstock.Decision {
+func (tr *rivalTest) take(l penstock.Limit) penstock.Decision {
 	tr.Helper()
-	return tr.ask(penstock.Request{Limit: l, Cost: 1})
+	return tr.request(penstock.Request{Limit: l, Cost: 1})
 }
 
-// times counts how many of n calls are admitted.
-func times(n int, admitted func() bool) (count int) {
+// countAdmitted counts how many of n calls are admitted.
+func countAdmitted(n int, admitted func() bool) (count int) {
 	for range n {
 		if admitted() {
 			count++
@@ -153,18 +153,18 @@ func times(n int, admitted func() bool) (count int) {
 	return count
 }
 
-// same fails if the design and the store do not both grant what is wanted.
-func (tr *trial) same(what string, design, store, want int) {
+// checkSame fails if the design and the store do not both grant what is wanted.
+func (tr *rivalTest) checkSame(what string, rival, store, want int) {
 	tr.Helper()
-	tr.differ(what, design, want, store, want)
+	tr.checkDiffer(what, rival, want, store, want)
 }
 
-// differ fails if the design does not go wrong as it is known to, or if the
+// checkDiffer fails if the design does not go wrong as it is known to, or if the
 // store is not right.
-func (tr *trial) differ(what string, design, wrong, store, right int) {
+func (tr *rivalTest) checkDiffer(what string, rival, wrong, store, right int) {
 	tr.Helper()
-	if design != wrong {
-		tr.Errorf("%s: the design grants %d, want %d", what, design, wrong)
+	if rival != wrong {
+		tr.Errorf("%s: the design grants %d, want %d", what, rival, wrong)
 	}
 	if store != right {
 		tr.Errorf("%s: the store grants %d, want %d", what, store, right)
@@ -180,7 +180,7 @@ var (
 	testInCode = regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9]+)\(t \*testing\.T\)`)
 )
 
-func TestLineageNamesWhatExists(t *testing.T) {
+func TestLineagePageReferencesExist(t *testing.T) {
 	page, err := os.ReadFile(lineagePage)
 	if err != nil {
 		t.Fatal(err)
@@ -208,7 +208,7 @@ func TestLineageNamesWhatExists(t *testing.T) {
 	}
 }
 
-func TestEveryTestOfLineageIsOnThePage(t *testing.T) {
+func TestLineagePageListsEveryTest(t *testing.T) {
 	page, err := os.ReadFile(lineagePage)
 	if err != nil {
 		t.Fatal(err)

@@ -15,9 +15,9 @@ import (
 	"github.com/penstock-io/penstock/storetest"
 )
 
-// held is a server whose clock the tests hold, and live is one on the machine's
+// fakeClockServer is a server whose clock the tests hold, and live is one on the machine's
 // own clock. Tests share them, under prefixes of their own.
-var held, live *redistest.Server
+var fakeClockServer, liveServer *redistest.Server
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
@@ -25,7 +25,7 @@ func run(m *testing.M) int {
 	for _, s := range []struct {
 		server **redistest.Server
 		held   bool
-	}{{&held, true}, {&live, false}} {
+	}{{&fakeClockServer, true}, {&liveServer, false}} {
 		server, err := redistest.Start(redistest.Options{FakeClock: s.held})
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -35,8 +35,8 @@ func run(m *testing.M) int {
 		*s.server = server
 	}
 	code := m.Run()
-	for _, server := range []*redistest.Server{held, live} {
-		if err := scan(server); err != nil {
+	for _, server := range []*redistest.Server{fakeClockServer, liveServer} {
+		if err := checkKeysExpire(server); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
@@ -44,8 +44,8 @@ func run(m *testing.M) int {
 	return code
 }
 
-// scan returns an error if a key would stay for ever.
-func scan(server *redistest.Server) error {
+// checkKeysExpire returns an error if a key would stay for ever.
+func checkKeysExpire(server *redistest.Server) error {
 	immortal, err := server.Command("EVAL", `
 		local names = {}
 		for _, name in ipairs(redis.call('KEYS', '*')) do
@@ -83,9 +83,9 @@ func open(t testing.TB, server *redistest.Server, o redisstore.Options) *redisst
 	return s
 }
 
-// sharing returns how storetest opens stores that go by the clocks of servers. It
+// openShared returns how storetest opens stores that go by the clocks of servers. It
 // opens thousands, so that they share the connections of one.
-func sharing(one *redisstore.Store, servers ...*redistest.Server) storetest.Open {
+func openShared(one *redisstore.Store, servers ...*redistest.Server) storetest.Open {
 	return func(t testing.TB, clock *storetest.Clock) penstock.Store {
 		err := clock.Follow(func(now time.Time) error {
 			for _, server := range servers {

@@ -24,39 +24,39 @@ import (
 // name of a prefix in its environment asks what it is told to ask, and ends when
 // nobody tells it more. It must not start servers as TestMain does.
 const (
-	workerPrefix = "PENSTOCK_WORKER_PREFIX"
-	workerURL    = "PENSTOCK_WORKER_URL"
-	workerAhead  = "PENSTOCK_WORKER_AHEAD" // of the true time, as its clock says
+	workerPrefix      = "PENSTOCK_WORKER_PREFIX"
+	workerURL         = "PENSTOCK_WORKER_URL"
+	workerClockOffset = "PENSTOCK_WORKER_AHEAD" // of the true time, as its clock says
 )
 
 func init() {
 	if os.Getenv(workerPrefix) == "" {
 		return
 	}
-	if err := work(); err != nil {
+	if err := runWorker(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	os.Exit(0)
 }
 
-// An errand is what a worker is told to ask, and by how many at once.
-type errand struct {
+// An job is what a worker is told to ask, and by how many at once.
+type job struct {
 	Requests []penstock.Request
-	Together bool
+	TakeAll  bool
 	Callers  int // 1 if it is 0
 	Times    int // for each of them; 1 if it is 0
 }
 
-// A report is what a worker was answered.
-type report struct {
+// A result is what a worker was answered.
+type result struct {
 	Decisions []penstock.Decision // to the last
 	Granted   int64               // in all
 	Error     string
 }
 
-func work() error {
-	ahead, err := time.ParseDuration(os.Getenv(workerAhead))
+func runWorker() error {
+	ahead, err := time.ParseDuration(os.Getenv(workerClockOffset))
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func work() error {
 	store.SetClock(ahead)
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {
-		var e errand
+		var e job
 		if err := in.Decode(&e); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
@@ -81,14 +81,14 @@ func work() error {
 	}
 }
 
-func (e *errand) run(store *redisstore.Store) *report {
+func (e *job) run(store *redisstore.Store) *result {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	r := &report{}
+	r := &result{}
 	for range max(e.Callers, 1) {
 		wg.Go(func() {
 			for range max(e.Times, 1) {
-				ds, err := e.ask(store)
+				ds, err := e.take(store)
 				mu.Lock()
 				r.Decisions = ds
 				for _, d := range ds {
@@ -105,9 +105,9 @@ func (e *errand) run(store *redisstore.Store) *report {
 	return r
 }
 
-func (e *errand) ask(store *redisstore.Store) ([]penstock.Decision, error) {
+func (e *job) take(store *redisstore.Store) ([]penstock.Decision, error) {
 	ds := make([]penstock.Decision, len(e.Requests))
-	if e.Together {
+	if e.TakeAll {
 		return ds, penstock.TakeAll(context.Background(), store, e.Requests, ds)
 	}
 	return ds, penstock.TakeEach(context.Background(), store, e.Requests, ds)
@@ -121,22 +121,22 @@ type worker struct {
 	killed  bool
 }
 
-// hire starts processes that share a prefix on the server whose clock the test
+// startWorkers starts processes that share a prefix on the server whose clock the test
 // holds, one for each of the clocks.
-func hire(t *testing.T, clocks ...time.Duration) (workers []*worker) {
+func startWorkers(t *testing.T, clocks ...time.Duration) (workers []*worker) {
 	t.Helper()
 	prefix := newPrefix()
 	for _, ahead := range clocks {
-		workers = append(workers, hireAt(t, "unix://"+held.Socket, prefix, ahead))
+		workers = append(workers, startWorker(t, "unix://"+fakeClockServer.Socket, prefix, ahead))
 	}
 	return workers
 }
 
-// hireAt starts a process with a store on some server.
-func hireAt(t *testing.T, url, prefix string, ahead time.Duration) *worker {
+// startWorker starts a process with a store on some server.
+func startWorker(t *testing.T, url, prefix string, ahead time.Duration) *worker {
 	t.Helper()
 	c := exec.Command(os.Args[0])
-	c.Env = append(os.Environ(), workerPrefix+"="+prefix, workerURL+"="+url, workerAhead+"="+ahead.String())
+	c.Env = append(os.Environ(), workerPrefix+"="+prefix, workerURL+"="+url, workerClockOffset+"="+ahead.String())
 	c.Stderr = os.Stderr
 	in, err := c.StdinPipe()
 	if err != nil {
@@ -166,10 +166,10 @@ func (w *worker) kill(t *testing.T) {
 	if err := w.process.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = w.out.Decode(&report{}) // returns when the process is gone
+	_ = w.out.Decode(&result{}) // returns when the process is gone
 }
 
-func (w *worker) run(t *testing.T, e errand) (r report) {
+func (w *worker) run(t *testing.T, e job) (r result) {
 	t.Helper()
 	if err := w.in.Encode(e); err != nil {
 		t.Error(err)
@@ -182,8 +182,8 @@ func (w *worker) run(t *testing.T, e errand) (r report) {
 
 // Processes whose clocks are hours apart decide as if they had one clock, which
 // is Redis's: field by field as memory does at that time.
-func TestProcessesWithClocksHoursApart(t *testing.T) {
-	workers := hire(t, 0, 7*time.Hour, -5*time.Hour, 90*24*time.Hour)
+func TestProcessesClockSkewAgreesWithMemory(t *testing.T) {
+	workers := startWorkers(t, 0, 7*time.Hour, -5*time.Hour, 90*24*time.Hour)
 	limits := []penstock.Limit{
 		{Algorithm: penstock.FixedWindow, Count: 8, Align: penstock.AlignDay, Zone: "Europe/Berlin"},
 		{Algorithm: penstock.FixedWindow, Count: 8, Align: penstock.AlignMonth, Zone: "UTC"},
@@ -196,13 +196,13 @@ func TestProcessesWithClocksHoursApart(t *testing.T) {
 	memory := penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return now }, Tick: time.Millisecond})
 	granted := int64(0)
 	for i := range 1500 {
-		held.Clock.Set(now)
+		fakeClockServer.Clock.Set(now)
 		r := penstock.Request{Key: "k", Limit: limits[rand.IntN(len(limits))], Cost: rand.Int64N(4)}
 		want, err := memory.Take(t.Context(), r)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := workers[i%len(workers)].run(t, errand{Requests: []penstock.Request{r}})
+		got := workers[i%len(workers)].run(t, job{Requests: []penstock.Request{r}})
 		if t.Failed() || got.Decisions[0] != want {
 			t.Fatalf("%s, at %s, by worker %d: got %+v, want %+v", r.Limit, now, i%len(workers), got.Decisions, want)
 		}
@@ -212,10 +212,10 @@ func TestProcessesWithClocksHoursApart(t *testing.T) {
 	t.Logf("1500 decisions of 4 processes over %v, admitted %d, as memory alone", now.Sub(time.Date(2031, 3, 29, 12, 0, 0, 0, time.UTC)), granted)
 }
 
-func TestThousandCallsAtOneInstant(t *testing.T) {
+func TestProcessesThousandCallsAtOneInstant(t *testing.T) {
 	const count = 137
-	workers := hire(t, 0, time.Hour, -time.Hour, 0)
-	held.Clock.Set(time.Now())
+	workers := startWorkers(t, 0, time.Hour, -time.Hour, 0)
+	fakeClockServer.Clock.Set(time.Now())
 	for _, l := range slowLimits {
 		l.Count = count
 		if l.Burst > 0 {
@@ -226,7 +226,7 @@ func TestThousandCallsAtOneInstant(t *testing.T) {
 		for _, w := range workers {
 			wg.Go(func() {
 				r := penstock.Request{Key: "one", Limit: l, Cost: 1}
-				admitted.Add(w.run(t, errand{Requests: []penstock.Request{r}, Callers: 10, Times: 25}).Granted)
+				admitted.Add(w.run(t, job{Requests: []penstock.Request{r}, Callers: 10, Times: 25}).Granted)
 			})
 		}
 		wg.Wait()
@@ -243,8 +243,8 @@ func TestThousandCallsAtOneInstant(t *testing.T) {
 // itself.
 func TestProcessesAreLinearizable(t *testing.T) {
 	const histories, perWorker = 42, 6
-	workers := hire(t, 0, 3*time.Hour, -3*time.Hour)
-	held.Clock.Set(time.Now())
+	workers := startWorkers(t, 0, 3*time.Hour, -3*time.Hour)
+	fakeClockServer.Clock.Set(time.Now())
 	for n := range histories {
 		limit := slowLimits[n%len(slowLimits)]
 		limit.Count, limit.Burst = linearCount, 0
@@ -258,7 +258,7 @@ func TestProcessesAreLinearizable(t *testing.T) {
 		for client, w := range workers {
 			wg.Go(func() {
 				for range perWorker {
-					e := anyErrand(limit, n)
+					e := randomJob(limit, n)
 					called := time.Add(1)
 					r := w.run(t, e)
 					returned := time.Add(1)
@@ -279,8 +279,8 @@ func TestProcessesAreLinearizable(t *testing.T) {
 
 const linearCount = 9
 
-// anyErrand makes up a request of one key, or of both together.
-func anyErrand(l penstock.Limit, history int) errand {
+// randomJob makes up a request of one key, or of both together.
+func randomJob(l penstock.Limit, history int) job {
 	r := penstock.Request{Key: fmt.Sprintf("%d-%d", history, rand.IntN(2)), Limit: l, Cost: 1 + rand.Int64N(4)}
 	switch rand.IntN(7) {
 	case 0:
@@ -294,20 +294,20 @@ func anyErrand(l penstock.Limit, history int) errand {
 	case 5:
 		other := r
 		other.Key = fmt.Sprintf("%d-%d", history, 1-int(r.Key[len(r.Key)-1]-'0'))
-		return errand{Requests: []penstock.Request{r, other}, Together: true}
+		return job{Requests: []penstock.Request{r, other}, TakeAll: true}
 	}
-	return errand{Requests: []penstock.Request{r}}
+	return job{Requests: []penstock.Request{r}}
 }
 
 // A linear is what two keys have used at one instant, and what was granted under
 // the ID of each.
-type linear struct{ used, once [2]int64 }
+type linear struct{ used, granted [2]int64 }
 
 var linearModel = porcupine.Model{
 	Init: func() any { return linear{} },
 	Step: func(state, input, output any) (bool, any) {
-		s, e := state.(linear), input.(errand)
-		if e.Together {
+		s, e := state.(linear), input.(job)
+		if e.TakeAll {
 			return s.takeBoth(e, output.([]penstock.Decision))
 		}
 		allowed, granted := s.take(e.Requests[0])
@@ -316,7 +316,7 @@ var linearModel = porcupine.Model{
 }
 
 // explains reports whether decisions are those of this state.
-func (s *linear) explains(e errand, ds []penstock.Decision, allowed bool, granted int64) bool {
+func (s *linear) explains(e job, ds []penstock.Decision, allowed bool, granted int64) bool {
 	for i, d := range ds {
 		if d.Allowed != allowed || d.Granted != granted || d.Remaining != linearCount-s.used[place(e.Requests[i])] {
 			return false
@@ -331,13 +331,13 @@ func (s *linear) take(r penstock.Request) (allowed bool, granted int64) {
 	k := place(r)
 	switch {
 	case r.Cost < 0 && r.ID != "":
-		granted = -s.once[k]
-		s.once[k] = 0
+		granted = -s.granted[k]
+		s.granted[k] = 0
 		granted = max(granted, -s.used[k])
 	case r.Cost < 0:
 		granted = max(r.Cost, -s.used[k])
-	case r.ID != "" && s.once[k] > 0:
-		return true, s.once[k]
+	case r.ID != "" && s.granted[k] > 0:
+		return true, s.granted[k]
 	case r.AtMost:
 		granted = min(r.Cost, linearCount-s.used[k])
 	case r.Cost <= linearCount-s.used[k]:
@@ -345,14 +345,14 @@ func (s *linear) take(r penstock.Request) (allowed bool, granted int64) {
 	}
 	s.used[k] += granted
 	if r.ID != "" && granted > 0 {
-		s.once[k] = granted
+		s.granted[k] = granted
 	}
 	return r.Cost < 0 || granted > 0, granted
 }
 
 // takeBoth takes of both keys or of none. Of those that did not stand in the way,
 // a refusal is a look.
-func (s linear) takeBoth(e errand, ds []penstock.Decision) (bool, any) {
+func (s linear) takeBoth(e job, ds []penstock.Decision) (bool, any) {
 	after, fits := s, true
 	for _, r := range e.Requests {
 		ok, _ := after.take(r)

@@ -13,8 +13,8 @@ import (
 
 // There is no old server here, but a way to a new one on which its version is
 // another.
-func TestOldServerIsRefused(t *testing.T) {
-	p := startProxy(t, live.Addr)
+func TestOpenRejectsOldServer(t *testing.T) {
+	p := startProxy(t, liveServer.Addr)
 	version := regexp.MustCompile(`redis_version:[0-9]`)
 	p.Rewrite(func(b []byte) []byte { return version.ReplaceAll(b, []byte("redis_version:6")) })
 	err := openError(t, "redis://"+p.Addr)

@@ -11,7 +11,7 @@ import (
 
 // Whatever comes back, from something that only claims to be Redis, is a decision
 // or an error. It is never a panic, and never an endless loop.
-func FuzzReplies(f *testing.F) {
+func FuzzDecodeReply(f *testing.F) {
 	for _, numbers := range [][]int64{
 		{},
 		{0},

@@ -10,33 +10,33 @@ import (
 
 // The primary is killed under load, and the store finds the next one by itself.
 // What the replica had not received yet can be admitted once more.
-func TestSentinelFailover(t *testing.T) {
+func TestSentinelCrashAdmitsOneMoreBurst(t *testing.T) {
 	w := redistest.StartSentinelGroup(t)
-	c := gather(t, openURL(t, w.URL(), 50*time.Millisecond))
-	c.answered(t, 2000)
+	c := startLoad(t, openURL(t, w.URL(), 50*time.Millisecond))
+	c.waitAnswers(t, 2000)
 	old := w.Primary(t)
 	old.Kill()
 	killed := time.Now()
-	await(t, "the sentinels choose another primary", func() bool { return w.Primary(t) != old })
-	c.answered(t, 2000)
+	waitFor(t, "the sentinels choose another primary", func() bool { return w.Primary(t) != old })
+	c.waitAnswers(t, 2000)
 	t.Logf("answered again %v after the primary was killed", time.Since(killed).Round(100*time.Millisecond))
-	c.disperse(t)
-	c.judge(t, 0, 2*burst)
-	if c.failed.Load() == 0 || field(t, w.Primary(t), "role") != "master" {
+	c.closeAndDrain(t)
+	c.check(t, 0, 2*burst)
+	if c.failed.Load() == 0 || infoField(t, w.Primary(t), "role") != "master" {
 		t.Errorf("%d calls failed, and %s is a %s: nothing was lost",
-			c.failed.Load(), w.Primary(t).Addr, field(t, w.Primary(t), "role"))
+			c.failed.Load(), w.Primary(t).Addr, infoField(t, w.Primary(t), "role"))
 	}
-	mortal(t, w.Primary(t))
+	checkExpiry(t, w.Primary(t))
 }
 
 // A planned failover kills nobody: the primary becomes a replica, and says so.
-func TestSentinelSwitchesWithoutACrash(t *testing.T) {
+func TestSentinelPlannedFailoverHidesReadOnly(t *testing.T) {
 	w := redistest.StartSentinelGroup(t)
-	c := gather(t, openURL(t, w.URL(), generous))
-	c.answered(t, 1000)
+	c := startLoad(t, openURL(t, w.URL(), generous))
+	c.waitAnswers(t, 1000)
 	old := w.Primary(t)
 	var begun time.Time
-	await(t, "the sentinels have another primary", func() bool {
+	waitFor(t, "the sentinels have another primary", func() bool {
 		if w.Primary(t) != old {
 			return true
 		}
@@ -48,19 +48,19 @@ func TestSentinelSwitchesWithoutACrash(t *testing.T) {
 		}
 		return false
 	})
-	c.answered(t, 1000)
-	c.disperse(t)
-	c.judge(t, 0, 2*burst)
+	c.waitAnswers(t, 1000)
+	c.closeAndDrain(t)
+	c.check(t, 0, 2*burst)
 	for _, err := range c.failures {
 		if strings.Contains(err.Error(), "READONLY") {
 			t.Errorf("a caller got an error that a retry could have avoided: %v", err)
 		}
 	}
-	mortal(t, w.Primary(t))
+	checkExpiry(t, w.Primary(t))
 }
 
-func TestSentinelMustKnowTheMaster(t *testing.T) {
-	server := launch(t, redistest.Options{Sentinel: "bind 127.0.0.1\n"})
+func TestOpenUnknownSentinelMasterFails(t *testing.T) {
+	server := startServer(t, redistest.Options{Sentinel: "bind 127.0.0.1\n"})
 	err := openError(t, "redis-sentinel://"+server.Addr+"/nobody")
 	if !strings.Contains(err.Error(), server.Addr) {
 		t.Errorf("a master that no sentinel knows: got %v, want it to say which sentinel was asked", err)

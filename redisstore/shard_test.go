@@ -11,7 +11,7 @@ import (
 
 // A key's shard is that of the slot in which its state is, whatever the limit and
 // however the key is written.
-func TestShardOfIsWhereTheStateIs(t *testing.T) {
+func TestStoreShardOfMatchesSlot(t *testing.T) {
 	s := &Store{client: layout{sharded: true}, prefix: "p"}
 	seen := map[int]bool{}
 	for i := range 2000 {
@@ -30,7 +30,7 @@ func TestShardOfIsWhereTheStateIs(t *testing.T) {
 	}
 }
 
-func TestOneServerIsOneShard(t *testing.T) {
+func TestStoreSingleServerIsOneShard(t *testing.T) {
 	s := &Store{client: layout{}, prefix: "p"}
 	if s.Shards() != 1 || s.ShardOf("any") != 0 {
 		t.Errorf("%d shards, and a key in %d", s.Shards(), s.ShardOf("any"))
@@ -47,7 +47,7 @@ func (l layout) Sharded() bool { return l.sharded }
 
 // An error about one of several requests says which, so that its shard can be
 // found.
-func TestErrorsSayWhichRequest(t *testing.T) {
+func TestRequestErrorHasIndex(t *testing.T) {
 	err := fmt.Errorf("take each: %w", requestError(3, penstock.ErrUnavailable))
 	var about *penstock.RequestError
 	if !errors.As(err, &about) || about.Index != 3 || !errors.Is(err, penstock.ErrUnavailable) {

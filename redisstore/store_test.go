@@ -11,22 +11,22 @@ import (
 	"github.com/penstock-io/penstock/storetest"
 )
 
-func TestRedisIsAStore(t *testing.T) {
-	storetest.Run(t, sharing(open(t, held, redisstore.Options{}), held))
+func TestStoreConformance(t *testing.T) {
+	storetest.Run(t, openShared(open(t, fakeClockServer, redisstore.Options{}), fakeClockServer))
 }
 
 // In a Cluster, keys are on three servers. What is taken of several slots
 // together is not taken at one instant, but decided as if it were.
-func TestClusterIsAStore(t *testing.T) {
+func TestStoreClusterConformance(t *testing.T) {
 	c := redistest.StartFakeClockCluster(t)
 	one := openURL(t, c.URL(), generous)
-	t.Run("keys of all slots", func(t *testing.T) { storetest.RunSequential(t, sharing(one, c.Nodes...)) })
+	t.Run("keys of all slots", func(t *testing.T) { storetest.RunSequential(t, openShared(one, c.Nodes...)) })
 	t.Run("keys of one slot", func(t *testing.T) {
 		storetest.Run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
-			return tagged{sharing(one, c.Nodes...)(t, clock).(*redisstore.Store)}
+			return tagged{openShared(one, c.Nodes...)(t, clock).(*redisstore.Store)}
 		})
 	})
-	mortal(t, c.Nodes...)
+	checkExpiry(t, c.Nodes...)
 }
 
 // A tagged store has all keys in one slot.
@@ -54,8 +54,8 @@ func (s tagged) tag(rs ...penstock.Request) []penstock.Request {
 	return rs
 }
 
-func TestSentinelIsAStore(t *testing.T) {
-	server := launch(t, redistest.Options{FakeClock: true})
-	storetest.Run(t, sharing(openURL(t, redistest.StartSentinel(t, server.Addr), generous), server))
-	mortal(t, server)
+func TestStoreSentinelConformance(t *testing.T) {
+	server := startServer(t, redistest.Options{FakeClock: true})
+	storetest.Run(t, openShared(openURL(t, redistest.StartSentinel(t, server.Addr), generous), server))
+	checkExpiry(t, server)
 }

@@ -4,14 +4,14 @@ import "github.com/penstock-io/penstock/internal/redistest"
 
 // Servers, what is done to them and the ways there are redistest's.
 var (
-	launch     = redistest.StartForTest
-	tell       = redistest.MustCommand
-	await      = redistest.WaitFor
-	field      = redistest.InfoField
-	stat       = redistest.InfoCounter
-	mortal     = redistest.CheckExpiry
-	freePort   = redistest.FreePort
-	startProxy = redistest.StartProxy
+	startServer = redistest.StartForTest
+	mustCommand = redistest.MustCommand
+	waitFor     = redistest.WaitFor
+	infoField   = redistest.InfoField
+	infoCounter = redistest.InfoCounter
+	checkExpiry = redistest.CheckExpiry
+	freePort    = redistest.FreePort
+	startProxy  = redistest.StartProxy
 )
 
 const shards = redistest.Shards

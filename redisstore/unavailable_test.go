@@ -15,7 +15,7 @@ import (
 
 // A store that may be away is there before its server: calls fail at once, and pass
 // when there is somebody to ask.
-func TestStoreComesBeforeItsServer(t *testing.T) {
+func TestOpenAllowUnavailableRecovers(t *testing.T) {
 	server := serve(t)
 	server.Kill()
 	url := "redis://" + server.Addr
@@ -53,7 +53,7 @@ func TestStoreComesBeforeItsServer(t *testing.T) {
 
 // Whoever asks in the moment between connecting and going over to the new connections
 // finds nobody yet, but is told so.
-func TestCallWhileTheServerIsBeingMet(t *testing.T) {
+func TestOpenAllowUnavailableCallWhileConnecting(t *testing.T) {
 	server := serve(t)
 	server.Kill()
 	store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, &redisstore.Options{AllowUnavailable: true})
@@ -72,7 +72,7 @@ func TestCallWhileTheServerIsBeingMet(t *testing.T) {
 }
 
 // The servers are looked at when they are there, as they would have been at first.
-func TestLateServerIsInspected(t *testing.T) {
+func TestOpenAllowUnavailableInspectsLater(t *testing.T) {
 	server := serve(t, "--maxmemory-policy", "allkeys-lru")
 	server.Kill()
 	store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, &redisstore.Options{AllowUnavailable: true})
@@ -91,7 +91,7 @@ func TestLateServerIsInspected(t *testing.T) {
 
 // What will not pass by itself is an error, and so is everything for those who did not
 // say that the server may be away.
-func TestStoreThatMayBeAwayRefusesMistakes(t *testing.T) {
+func TestOpenAllowUnavailableRejectsMistakes(t *testing.T) {
 	server := serve(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -118,7 +118,7 @@ func TestStoreThatMayBeAwayRefusesMistakes(t *testing.T) {
 }
 
 // Closed before it was ever connected, a store leaves nothing behind.
-func TestCloseBeforeTheServerComes(t *testing.T) {
+func TestOpenAllowUnavailableClose(t *testing.T) {
 	server := serve(t)
 	server.Kill()
 	store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, &redisstore.Options{AllowUnavailable: true})

@@ -23,7 +23,7 @@ type Options struct {
 	FakeClock bool     // whether the test holds its clock
 	Port      int      // 0 for one that nobody uses
 	Args      []string // more settings, as on redis-server's command line
-	Wrapper     []string // the command that runs the server, such as valgrind's
+	Wrapper   []string // the command that runs the server, such as valgrind's
 	Sentinel  string   // the configuration of a sentinel, which this is then
 }
 

@@ -29,7 +29,7 @@ func newCluster(t *testing.T) []*redistest.Server {
 		command(t, node, "CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(nodes[0].Port), port)
 	}
 	for _, node := range nodes {
-		until(t, func() bool {
+		waitFor(t, func() bool {
 			info := command(t, node, "CLUSTER", "INFO")
 			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:3")
 		})
@@ -37,7 +37,7 @@ func newCluster(t *testing.T) []*redistest.Server {
 	return nodes
 }
 
-func until(t *testing.T, done func() bool) {
+func waitFor(t *testing.T, done func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

@@ -22,8 +22,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// held is a server whose clock the tests hold.
-var held *redistest.Server
+// fakeClockServer is a server whose clock the tests hold.
+var fakeClockServer *redistest.Server
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
@@ -34,12 +34,12 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer server.Stop()
-	held = server
+	fakeClockServer = server
 	return m.Run()
 }
 
-// patient is a timeout for calls that are to succeed, on a busy machine too.
-const patient = 10 * time.Second
+// longTimeout is a timeout for calls that are to succeed, on a busy machine too.
+const longTimeout = 10 * time.Second
 
 var prefixes atomic.Int64
 
@@ -111,23 +111,23 @@ func take(t *testing.T, s penstock.Store, key string, l penstock.Limit, cost int
 	return d
 }
 
-func TestStoreThroughGoRedisIsAStore(t *testing.T) {
-	client := newClient(held)
+func TestClientStoreConformance(t *testing.T) {
+	client := newClient(fakeClockServer)
 	t.Cleanup(func() { _ = client.Close() })
 	storetest.Run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
 		err := clock.Follow(func(now time.Time) error {
-			held.Clock.Set(now)
+			fakeClockServer.Clock.Set(now)
 			return nil
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return shareStore(t, client, patient)
+		return shareStore(t, client, longTimeout)
 	})
 }
 
-// everyLimit returns one limit of each kind, so long that no time passes in it.
-func everyLimit() (limits []penstock.Limit) {
+// limitsOfEveryKind returns one limit of each kind, so long that no time passes in it.
+func limitsOfEveryKind() (limits []penstock.Limit) {
 	for a := range penstock.SlidingLog + 1 {
 		limits = append(limits, penstock.Limit{Algorithm: a, Count: 7, Period: 24 * time.Hour})
 	}
@@ -137,18 +137,18 @@ func everyLimit() (limits []penstock.Limit) {
 	)
 }
 
-// standing is what a decision says apart from times, which pass between the stores.
-func standing(d penstock.Decision) penstock.Decision {
+// withoutTimes is what a decision says apart from times, which pass between the stores.
+func withoutTimes(d penstock.Decision) penstock.Decision {
 	return penstock.Decision{Allowed: d.Allowed, Granted: d.Granted, Limit: d.Limit, Remaining: d.Remaining}
 }
 
-func TestClusterThroughGoRedisGrantsWhatMemoryGrants(t *testing.T) {
+func TestClusterClientAgreesWithMemory(t *testing.T) {
 	nodes := newCluster(t)
-	redisStore, memory := newStore(t, newClusterClient(nodes), patient), penstock.NewMemory(nil)
+	redisStore, memory := newStore(t, newClusterClient(nodes), longTimeout), penstock.NewMemory(nil)
 	for round := range 9 {
 		var rs []penstock.Request
 		for key := range 20 {
-			for _, l := range everyLimit() {
+			for _, l := range limitsOfEveryKind() {
 				rs = append(rs, penstock.Request{
 					Key: fmt.Sprintf("key %d", key), Limit: l, Cost: int64(key%3 + 1), AtMost: key%2 == 0,
 					ID: []string{"", fmt.Sprint(round / 2)}[key%5/4],
@@ -163,7 +163,7 @@ func TestClusterThroughGoRedisGrantsWhatMemoryGrants(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range rs {
-			if standing(got[i]) != standing(want[i]) {
+			if withoutTimes(got[i]) != withoutTimes(want[i]) {
 				t.Fatalf("round %d, %+v:\n got %+v\nwant %+v", round, rs[i], got[i], want[i])
 			}
 		}
@@ -175,8 +175,8 @@ func TestClusterThroughGoRedisGrantsWhatMemoryGrants(t *testing.T) {
 	}
 }
 
-func TestTakeAllOverTheSlotsOfACluster(t *testing.T) {
-	s := newStore(t, newClusterClient(newCluster(t)), patient)
+func TestClusterClientTakeAllAcrossSlots(t *testing.T) {
+	s := newStore(t, newClusterClient(newCluster(t)), longTimeout)
 	l := penstock.PerDay(2)
 	together := []penstock.Request{{Key: "a", Limit: l, Cost: 1}, {Key: "b", Limit: l, Cost: 1}, {Key: "c", Limit: l, Cost: 1}}
 	take(t, s, "b", l, 1)
@@ -195,9 +195,9 @@ func TestTakeAllOverTheSlotsOfACluster(t *testing.T) {
 	}
 }
 
-func TestMovedSlotsAreFollowed(t *testing.T) {
+func TestClusterClientFollowsMovedSlots(t *testing.T) {
 	nodes := newCluster(t)
-	s := newStore(t, newClusterClient(nodes), patient)
+	s := newStore(t, newClusterClient(nodes), longTimeout)
 	for _, keys := range [][]string{{"alone"}, {"first", "second", "third"}} {
 		from := moveSlot(t, nodes, keys[0])
 		before := count(t, from, "errorstats", `errorstat_MOVED:count=`)
@@ -220,9 +220,9 @@ func TestMovedSlotsAreFollowed(t *testing.T) {
 	}
 }
 
-func TestForgottenScriptsAreSentAgain(t *testing.T) {
+func TestClientReloadsFlushedScripts(t *testing.T) {
 	server := newServer(t)
-	s := newStore(t, newClient(server), patient)
+	s := newStore(t, newClient(server), longTimeout)
 	l := penstock.PerDay(100)
 	take(t, s, "key", l, 1)
 	for i := range int64(5) {
@@ -244,35 +244,35 @@ func TestForgottenScriptsAreSentAgain(t *testing.T) {
 
 // The client would send a call up to four times, for each of which a connection
 // lies ready, and give each only a part of the time that the store allows.
-func TestCallsWithoutAnswerAreNotSentAgain(t *testing.T) {
+func TestClientDoesNotRetryUnansweredCalls(t *testing.T) {
 	server := newServer(t)
 	client := redis.NewClient(&redis.Options{
 		Addr: server.Addr, ContextTimeoutEnabled: true, MaxRetries: 3, ReadTimeout: 50 * time.Millisecond,
 	})
-	s := newStore(t, client, patient)
+	s := newStore(t, client, longTimeout)
 	for calls := range 3 {
-		askInVain(t, s, server, client, calls+1)
+		callPausedServer(t, s, server, client, calls+1)
 	}
 }
 
-func TestCallsWithoutAnswerAreNotSentAgainInACluster(t *testing.T) {
+func TestClusterClientDoesNotRetryUnansweredCalls(t *testing.T) {
 	nodes := newCluster(t)
 	client := redis.NewClusterClient(&redis.ClusterOptions{
 		Addrs: addressesOf(nodes), ContextTimeoutEnabled: true, MaxRedirects: 3, ReadTimeout: 50 * time.Millisecond,
 	})
-	s := newStore(t, client, patient)
+	s := newStore(t, client, longTimeout)
 	node, err := client.MasterForKey(context.Background(), "key")
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := nodes[slices.Index(addressesOf(nodes), node.Options().Addr)]
 	for calls := range 3 {
-		askInVain(t, s, server, node, calls+1)
+		callPausedServer(t, s, server, node, calls+1)
 	}
 }
 
-// askInVain asks a server that does not answer, and looks how often it was asked.
-func askInVain(t *testing.T, s *redisstore.Store, server *redistest.Server, node *redis.Client, calls int) {
+// callPausedServer asks a server that does not answer, and looks how often it was asked.
+func callPausedServer(t *testing.T, s *redisstore.Store, server *redistest.Server, node *redis.Client, calls int) {
 	t.Helper()
 	rs := slices.Repeat([]penstock.Request{{Key: "key", Limit: penstock.PerDay(100), Cost: 1}}, calls)
 	ask := func() error { return penstock.TakeEach(context.Background(), s, rs, make([]penstock.Decision, calls)) }
@@ -311,7 +311,7 @@ func openConnections(t *testing.T, client *redis.Client, n int) {
 	}
 }
 
-func TestCallsEndWithTheirDeadline(t *testing.T) {
+func TestClientHonorsDeadline(t *testing.T) {
 	server := newServer(t)
 	s := newStore(t, newClient(server), 30*time.Millisecond)
 	if err := server.Pause(); err != nil {
@@ -324,9 +324,9 @@ func TestCallsEndWithTheirDeadline(t *testing.T) {
 	}
 }
 
-func TestErrorsAreKept(t *testing.T) {
+func TestClientKeepsErrors(t *testing.T) {
 	server := newServer(t)
-	s := newStore(t, newClient(server), patient)
+	s := newStore(t, newClient(server), longTimeout)
 	r := penstock.Request{Key: "key", Limit: penstock.PerDay(5), Cost: 1}
 	take(t, s, r.Key, r.Limit, 1)
 	name := command(t, server, "KEYS", "*")
@@ -359,7 +359,7 @@ func TestErrorsAreKept(t *testing.T) {
 	}
 }
 
-func TestClientsThatCannotKeepTheContractAreRefused(t *testing.T) {
+func TestNewRejectsUnfitClients(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{})
 	t.Cleanup(func() { _ = ring.Close() })
 	impatient := redis.NewClient(&redis.Options{})

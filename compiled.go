@@ -1,24 +1,27 @@
 package penstock
 
 import (
+	"encoding/binary"
 	"hash/maphash"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/penstock-io/penstock/internal/algorithm"
+	"github.com/penstock-io/penstock/internal/siphash"
 )
 
-// A compiledLimit is a limit made ready for counting: checked, and its arithmetic
-// worked out for a store's tick.
+// A compiledLimit is a limit that was validated, with its arithmetic prepared for
+// the tick of a store's clock.
 type compiledLimit struct {
-	limit     Limit   // as it was given
-	secret    *secret // of the store it is for; nil for the process's own
-	identity  uint64  // whose state it counts
-	numbers   uint64  // tells limits of one identity apart
-	kind      kind    // of table that a Memory keeps the state in
-	tick      int64
-	most      int64 // that could be granted at once
-	grantLife int64 // how long a grant under an ID is remembered
+	limit      Limit        // as it was given
+	key        *siphash.Key // of the store's hashes; nil for the process's own
+	identity   uint64       // hash of Limit.Identity: limits with equal ones share state
+	numbers    uint64       // hash of Limit.Normal: tells limits of one identity apart
+	kind       kind         // of table that a Memory keeps the state in
+	tick       int64
+	capacity   int64 // the most that can be granted at once
+	idLifetime int64 // how long a grant under an ID is remembered
 
 	// One of these is in use, by limit.Algorithm.
 	token   algorithm.TokenBucket
@@ -34,39 +37,56 @@ type compiledLimit struct {
 	current  atomic.Pointer[span] // the calendar's window around now
 }
 
-// seed makes the hashes of keys differ from process to process, so that nobody
-// outside can choose keys that collide.
+// seed makes the hashes of keys differ from process to process, so that an
+// attacker cannot choose keys that collide.
 var seed = maphash.MakeSeed()
 
-// maxGrantLife is the longest that a grant under an ID is remembered.
-const maxGrantLife = 24 * time.Hour
+// maxIDLifetime is the longest that a grant under an ID is remembered.
+const maxIDLifetime = 24 * time.Hour
 
-// compileLimit checks a limit and works it out for a clock of the given tick, and for
-// a store whose hashes have a secret of their own, or none.
-func compileLimit(l Limit, tick int64, own *secret) (*compiledLimit, error) {
+// compileLimit validates a limit and compiles it for a clock of the given tick,
+// and for a store whose hashes have a key of their own, or nil.
+func compileLimit(l Limit, tick int64, key *siphash.Key) (*compiledLimit, error) {
 	if err := l.Validate(); err != nil {
 		return nil, err
 	}
 	n := l.Normal()
 	cl := &compiledLimit{
-		limit:     l,
-		secret:    own,
-		identity:  maphash.Comparable(seed, n.identity()),
-		numbers:   maphash.Comparable(seed, n),
-		kind:      n.kind(),
-		tick:      tick,
-		most:      n.Capacity(),
-		grantLife: algorithm.RoundUp(int64(min(n.Period, maxGrantLife)), tick),
-		period:    algorithm.RoundUp(int64(n.Period), tick),
-		offset:    algorithm.RoundDown(int64(n.Offset), tick),
-	}
-	if own != nil {
-		cl.identity = own.identify(n.identity())
+		limit:      l,
+		key:        key,
+		identity:   identify(n.identity(), key),
+		numbers:    maphash.Comparable(seed, n),
+		kind:       kindOf(n),
+		tick:       tick,
+		capacity:   n.Capacity(),
+		idLifetime: algorithm.RoundUp(int64(min(n.Period, maxIDLifetime)), tick),
+		period:     algorithm.RoundUp(int64(n.Period), tick),
+		offset:     algorithm.RoundDown(int64(n.Offset), tick),
 	}
 	return cl, cl.prepare(n)
 }
 
-// prepare works out the arithmetic of a limit in its normal form.
+// identify returns the hash of a limit's identity. With a key it is the same in
+// every process.
+func identify(l Limit, key *siphash.Key) uint64 {
+	if key == nil {
+		return maphash.Comparable(seed, l)
+	}
+	var b strings.Builder
+	for _, n := range [...]int64{
+		int64(l.Algorithm), int64(l.Align), l.Count, int64(l.Period), l.Burst, int64(l.Buckets), int64(l.Offset),
+		int64(len(l.Name)),
+	} {
+		var word [8]byte
+		binary.LittleEndian.PutUint64(word[:], uint64(n))
+		b.Write(word[:])
+	}
+	b.WriteString(l.Name)
+	b.WriteString(l.Zone)
+	return key.Sum(b.String())
+}
+
+// prepare sets up the algorithm of a normal limit.
 func (cl *compiledLimit) prepare(n Limit) (err error) {
 	switch n.Algorithm {
 	case TokenBucket:
@@ -88,7 +108,7 @@ func (cl *compiledLimit) prepare(n Limit) (err error) {
 	return err
 }
 
-// rate returns what a bucket counts by, and nil for a window.
+// rate returns the rate of a bucket, and nil for a window.
 func (cl *compiledLimit) rate() *algorithm.Rate {
 	switch cl.limit.Algorithm {
 	case TokenBucket:
@@ -99,24 +119,30 @@ func (cl *compiledLimit) rate() *algorithm.Rate {
 	return nil
 }
 
-// kind returns the kind of table that a limit's states fit into.
-func (l Limit) kind() kind {
-	switch l.Algorithm {
-	case TokenBucket, LeakyBucket:
-		return bucketTable
-	case RollingWindow, SlidingLog:
-		return runTable
-	case FixedWindow:
-		if l.Align != AlignFirst {
-			return clockTable
-		}
-	}
-	return windowTable
+// hashOf returns the hash of a key under a limit, in this process; never 0.
+func hashOf(cl *compiledLimit, key string) uint64 {
+	return max(maphash.String(seed, key)^cl.identity, 1)
 }
 
-// sharedHash is what the new keys of a limit are known by, all together, when
-// there is no place for each.
-func (cl *compiledLimit) sharedHash() uint64 { return max(cl.identity, 1) }
+// overflowHash is the hash of the limit's overflow bucket.
+func (cl *compiledLimit) overflowHash() uint64 { return max(cl.identity, 1) }
+
+// never reports whether the request can never be granted, whatever is left.
+func (cl *compiledLimit) never(r *Request) bool {
+	return r.Cost > cl.capacity && (!r.AtMost || cl.capacity == 0)
+}
+
+// denyFull is the result when the store has room neither for a key nor for its
+// limit's overflow bucket.
+func (cl *compiledLimit) denyFull(ask algorithm.Ask) algorithm.Verdict {
+	switch {
+	case ask.Cost <= 0:
+		return algorithm.Verdict{Allowed: true}
+	case cl.capacity == 0 || ask.Cost > cl.capacity && !ask.AtMost:
+		return algorithm.Verdict{RetryAfter: algorithm.Never}
+	}
+	return algorithm.Verdict{RetryAfter: cl.period}
+}
 
 // window returns the fixed window that a request made now would open.
 func (cl *compiledLimit) window(now int64) algorithm.Window {
@@ -126,15 +152,15 @@ func (cl *compiledLimit) window(now int64) algorithm.Window {
 	case AlignClock:
 		return algorithm.Aligned(now, cl.period, cl.offset)
 	}
-	today := cl.current.Load()
-	if today == nil || now < today.start || now >= today.end {
-		today = cl.spanAround(now)
-		cl.current.Store(today)
+	current := cl.current.Load()
+	if current == nil || now < current.start || now >= current.end {
+		current = cl.spanAround(now)
+		cl.current.Store(current)
 	}
-	return algorithm.Window{End: today.end, Length: today.end - today.start}
+	return algorithm.Window{End: current.end, Length: current.end - current.start}
 }
 
-// A span is a window of the calendar. Finding one is slow, so it is kept.
+// A span is a window of the calendar. Finding one is slow, so it is cached.
 type span struct {
 	start, end int64
 }
@@ -147,23 +173,23 @@ func (cl *compiledLimit) spanAround(now int64) *span {
 	}
 }
 
-// A compiledCache keeps meters for callers who come with a bare limit. A limit has
-// two places where it may be, so that a pair of limits which are asked about in
-// turn do not keep pushing each other out.
+// A compiledCache caches compiled limits, for requests that carry only a Limit. A
+// limit has two slots, so that two limits that are used in turn do not keep
+// evicting each other.
 type compiledCache struct {
 	slots [1024]atomic.Pointer[compiledLimit]
 }
 
-// of returns the meter of a request's limit. It may be for any tick.
-func (c *compiledCache) of(r *Request) (*compiledLimit, error) {
-	if cl := r.compiled; cl != nil && cl.secret == nil && cl.limit == r.Limit {
+// forRequest returns the compiled limit of a request. Its tick may be any.
+func (c *compiledCache) forRequest(r *Request) (*compiledLimit, error) {
+	if cl := r.compiled; cl != nil && cl.key == nil && cl.limit == r.Limit {
 		return cl, nil
 	}
 	return c.get(r.Limit, 1, nil)
 }
 
-func (c *compiledCache) get(l Limit, tick int64, own *secret) (*compiledLimit, error) {
-	i := l.mix() % uint64(len(c.slots))
+func (c *compiledCache) get(l Limit, tick int64, key *siphash.Key) (*compiledLimit, error) {
+	i := l.cacheHash() % uint64(len(c.slots))
 	first, second := &c.slots[i], &c.slots[i^1]
 	if cl := first.Load(); cl != nil && cl.limit == l {
 		return cl, nil
@@ -171,16 +197,16 @@ func (c *compiledCache) get(l Limit, tick int64, own *secret) (*compiledLimit, e
 	if cl := second.Load(); cl != nil && cl.limit == l {
 		return cl, nil
 	}
-	cl, err := compileLimit(l, tick, own)
+	cl, err := compileLimit(l, tick, key)
 	if err == nil {
 		second.Store(first.Swap(cl))
 	}
 	return cl, err
 }
 
-// mix tells limits apart well enough to spread them over a cache, in less time
-// than a real hash of all fields takes.
-func (l Limit) mix() uint64 {
+// cacheHash spreads limits over a cache, in less time than a real hash of all
+// fields takes.
+func (l Limit) cacheHash() uint64 {
 	h := maphash.String(seed, l.Name) ^ maphash.String(seed, l.Zone)<<1
 	for _, field := range [...]int64{
 		l.Count, int64(l.Period), l.Burst, int64(l.Offset), int64(l.Buckets)<<16 | int64(l.Align)<<8 | int64(l.Algorithm),

@@ -5,6 +5,8 @@ import (
 	"math"
 	"strings"
 	"time"
+
+	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
 // Never is the RetryAfter of a cost that the limit can never grant.
@@ -55,6 +57,17 @@ type Decision struct {
 	// them back to memory. An array makes them leave the words where they are,
 	// which is a tenth of what a decision costs.
 	_ [2]byte
+}
+
+// set fills in what an algorithm decided, and how the key stands after it.
+func (d *Decision) set(cl *compiledLimit, v algorithm.Verdict, st algorithm.Standing) {
+	d.Allowed = v.Allowed
+	d.Granted = v.Granted
+	d.Limit = cl.capacity
+	d.Remaining = st.Remaining
+	d.RetryAfter = time.Duration(v.RetryAfter)
+	d.ResetAfter = time.Duration(st.ResetAfter)
+	d.Delay = time.Duration(v.Delay)
 }
 
 // String returns the decision for people to read, such as

@@ -102,7 +102,7 @@ type lookup struct {
 // newLookup returns the lookup of a request. It is not ok if the request is
 // malformed; then the store returns the error.
 func (c *DenyCache) newLookup(r *Request) (l lookup, ok bool) {
-	cl, err := c.limits.of(r)
+	cl, err := c.limits.forRequest(r)
 	if err != nil || r.validateShape() != nil {
 		return l, false
 	}

@@ -94,7 +94,7 @@ func (e *denial) answer(l *lookup, d *Decision) (ok bool) {
 		return false
 	}
 	*d = Decision{
-		Limit:      l.limit.most,
+		Limit:      l.limit.capacity,
 		Remaining:  e.remainingAt(l.limit, l.sent),
 		RetryAfter: time.Duration(retryAt - l.sent),
 		ResetAfter: time.Duration(max(e.resetAt-l.sent, 0)),
@@ -115,7 +115,7 @@ func (e *denial) answer(l *lookup, d *Decision) (ok bool) {
 func (e *denial) retryFor(l *lookup) (at int64, ok bool) {
 	rate := l.limit.rate()
 	switch {
-	case l.cost > l.limit.most:
+	case l.cost > l.limit.capacity:
 		return int64(Never), true
 	case l.limit.limit.Algorithm == FixedWindow:
 		return e.retryAt, true

@@ -166,14 +166,6 @@ func WithFallback(first, second Store, o *FallbackOptions) *Fallback {
 	return f
 }
 
-// orDefault returns a setting, or what it is if it is not set.
-func orDefault[T int | float64 | time.Duration](setting, byDefault T) T {
-	if setting > 0 {
-		return setting
-	}
-	return byDefault
-}
-
 func (f *Fallback) setParts(maxKeys int) {
 	n := 1
 	if s, ok := f.first.(ShardedStore); ok && s.Shards() > 1 {
@@ -441,7 +433,7 @@ func (f *Fallback) check(rs []Request, ds []Decision, check func(*Request) error
 	for i := range rs {
 		err := check(&rs[i])
 		if err == nil {
-			_, err = f.meters.of(&rs[i])
+			_, err = f.meters.forRequest(&rs[i])
 		}
 		if err != nil {
 			return requestError(i, err)

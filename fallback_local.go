@@ -86,7 +86,7 @@ func (f *Fallback) checked(r *Request) (*compiledLimit, error) {
 	if err := r.validateShape(); err != nil {
 		return nil, err
 	}
-	return f.meters.of(r)
+	return f.meters.forRequest(r)
 }
 
 // finish says who decided. What the share can never grant may be granted when the
@@ -96,11 +96,6 @@ func (f *Fallback) finish(p *part, cl *compiledLimit, r *Request, d *Decision) {
 	if d.RetryAfter == Never && !cl.never(r) {
 		d.RetryAfter = p.breaker.RetryIn(f.clock.Now())
 	}
-}
-
-// never reports whether a request asks for more than its limit can ever grant.
-func (cl *compiledLimit) never(r *Request) bool {
-	return r.Cost > cl.most && (!r.AtMost || cl.most == 0)
 }
 
 // allow allows a request. The second store keeps account of it, as far as it can.
@@ -116,10 +111,10 @@ func (f *Fallback) allow(ctx context.Context, p *part, cl *compiledLimit, r *Req
 	}
 	granted := d.Granted
 	if r.Cost > 0 {
-		granted = min(r.Cost, cl.most)
+		granted = min(r.Cost, cl.capacity)
 	}
 	return Decision{
-		Allowed: true, Granted: granted, Limit: cl.most,
+		Allowed: true, Granted: granted, Limit: cl.capacity,
 		Remaining: d.Remaining, ResetAfter: d.ResetAfter, Source: SourceFallback,
 	}
 }
@@ -127,7 +122,7 @@ func (f *Fallback) allow(ctx context.Context, p *part, cl *compiledLimit, r *Req
 // deny denies a request until the first store is tried again. A look, or what
 // gives back, asks for nothing.
 func (f *Fallback) deny(p *part, cl *compiledLimit, r *Request) Decision {
-	d := Decision{Allowed: r.Cost <= 0, Limit: cl.most, Source: SourceFallback}
+	d := Decision{Allowed: r.Cost <= 0, Limit: cl.capacity, Source: SourceFallback}
 	switch {
 	case r.Cost <= 0:
 	case cl.never(r):

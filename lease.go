@@ -128,11 +128,11 @@ type leaseRequest struct {
 
 // newRequest prepares a request. It is not ok if the request cannot be leased.
 func (l *Lease) newRequest(r *Request) (lr leaseRequest, ok bool) {
-	cl, err := l.limits.of(r)
+	cl, err := l.limits.forRequest(r)
 	if err != nil || cl.limit.Algorithm != TokenBucket || r.validateShape() != nil || l.closed.Load() {
 		return lr, false
 	}
-	maxHeld := cl.most / (10 * l.nodes)
+	maxHeld := cl.capacity / (10 * l.nodes)
 	if maxHeld < 2 || l.only != nil && !l.only(r.Limit) {
 		return lr, false
 	}

@@ -221,7 +221,7 @@ func (e *leaseEntry) isVeryBusy(now int64) bool {
 // deny denies a request without calling the store.
 func (e *leaseEntry) deny(lr *leaseRequest, d *Decision) {
 	*d = Decision{
-		Limit: lr.limit.most, Remaining: e.pool.usable(lr.now),
+		Limit: lr.limit.capacity, Remaining: e.pool.usable(lr.now),
 		RetryAfter: time.Duration(max(e.denyUntil, e.retryAt) - lr.now),
 		ResetAfter: time.Duration(max(e.resetAt-lr.now, 0)),
 		Source:     SourceLease,

@@ -27,8 +27,8 @@ func (p *unitPool) spend(lr *leaseRequest, d *Decision) bool {
 	}
 	lr.takenAt = p.takenAt
 	*d = Decision{
-		Allowed: true, Granted: lr.cost, Limit: lr.limit.most,
-		Remaining:  min(left+p.remaining, lr.limit.most),
+		Allowed: true, Granted: lr.cost, Limit: lr.limit.capacity,
+		Remaining:  min(left+p.remaining, lr.limit.capacity),
 		ResetAfter: time.Duration(max(p.resetAt-lr.now, 0)),
 		Source:     SourceLease,
 	}

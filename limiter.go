@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/internal/algorithm"
+	"github.com/penstock-io/penstock/internal/siphash"
 )
 
 // A Limiter asks one store about one limit. It is safe for concurrent use.
@@ -24,10 +25,10 @@ import (
 //
 // A denial is a [Decision] with Allowed false, never an error.
 type Limiter struct {
-	store  Store
-	memory *Memory // the store, if it is one: then it is asked directly
-	meter  *compiledLimit
-	one    Request // for one unit of a key yet to be named
+	store    Store
+	memory   *Memory // the store, if it is one: then it is asked directly
+	compiled *compiledLimit
+	one      Request // for one unit of a key yet to be named
 }
 
 // New returns a limiter. State belongs to the store, the limit and the key: two
@@ -39,24 +40,24 @@ func New(s Store, l Limit) (*Limiter, error) {
 		return nil, errNoStore
 	}
 	lim := &Limiter{store: s}
-	tick, own := int64(1), (*secret)(nil)
+	tick, key := int64(1), (*siphash.Key)(nil)
 	if m, ok := s.(*Memory); ok {
 		if m == nil || m.shards == nil {
 			return nil, fmt.Errorf("penstock: no store: a Memory is made by NewMemory")
 		}
-		lim.memory, tick, own = m, m.tick, m.secret
+		lim.memory, tick, key = m, m.tick, m.key
 	}
 	var err error
-	lim.meter, err = compileLimit(l, tick, own)
+	lim.compiled, err = compileLimit(l, tick, key)
 	if err != nil {
 		return nil, err
 	}
-	lim.one = Request{Limit: l, Cost: 1, compiled: lim.meter}
+	lim.one = Request{Limit: l, Cost: 1, compiled: lim.compiled}
 	return lim, nil
 }
 
 // Limit returns the limit that the limiter asks about.
-func (l *Limiter) Limit() Limit { return l.meter.limit }
+func (l *Limiter) Limit() Limit { return l.compiled.limit }
 
 // Request returns a request for one unit of the key, to change and to pass to
 // [TakeAll] or the store.
@@ -72,7 +73,7 @@ func (l *Limiter) Allow(ctx context.Context, key string) (d Decision, err error)
 		r.Key = key
 		return l.store.Take(ctx, r)
 	}
-	l.memory.take(l.meter, key, algorithm.Ask{Cost: 1}, &d)
+	l.memory.take(l.compiled, key, algorithm.Ask{Cost: 1}, &d)
 	return d, nil
 }
 
@@ -186,9 +187,9 @@ func (l *Limiter) worthWaiting(d Decision, n int64, patience time.Duration) erro
 		return fmt.Errorf("penstock: %w: %d of at most %d", ErrNever, n, d.Limit)
 	}
 	wait := d.RetryAfter
-	switch l.meter.limit.Algorithm {
+	switch l.compiled.limit.Algorithm {
 	case TokenBucket:
-		wait += min(patience, time.Duration(l.meter.token.Reach()))
+		wait += min(patience, time.Duration(l.compiled.token.Reach()))
 	case LeakyBucket:
 		wait = d.ResetAfter
 	}

@@ -1,310 +1,283 @@
 package penstock
 
 import (
-	"math"
 	"sync"
+	"time"
+	"unsafe"
 
 	"github.com/penstock-io/penstock/internal/algorithm"
+	"github.com/penstock-io/penstock/internal/hashtable"
+	"github.com/penstock-io/penstock/internal/slab"
 )
 
 // A shard holds the keys whose hashes begin alike, under one lock. Its methods
 // are called with the lock held.
 type shard struct {
 	mu     sync.Mutex
-	blocks blocks // beside the lock, because they are asked for with it
+	blocks slab.Slab // next to the lock, because both are read together
 	store  *Memory
-	places *places // shared with the other shards
-	missed int     // requests for a place that found none since the last sweep
+	quota  *slotQuota // shared with the other shards
+	missed int        // requests for a slot that found none since the last sweep
 
-	wentShared bool // whether the last decision was the overflow shard's
+	usedOverflow bool // whether the overflow shard made the last decision
 
 	// Each table has a cache line of its own, and no two shards share one.
 	_      [31]byte
-	tables [kinds]table
+	tables [kinds]hashtable.Table
 }
 
-// A shard keeps a table for each width of state, and for each clock.
-type kind int
-
-const (
-	bucketTable kind = iota // the instant at which a bucket is as good as new
-	windowTable             // when it is, and the counts
-	clockTable              // the same, on the wall clock
-	runTable                // when it is, the run of words that holds the state, and where in it
-	grantTable              // when it is forgotten, what was granted, and when to act
-	kinds
-)
-
-// slotWidths are the words of a slot, hash included.
-var slotWidths = [kinds]uint64{bucketTable: 2, windowTable: 3, clockTable: 3, runTable: 6, grantTable: 4}
-
-// maxSlotWidth is the most words that a slot of any kind has.
-const maxSlotWidth = 6
-
-func (s *shard) open(m *Memory, p *places) {
-	s.store, s.places = m, p
+func (s *shard) init(m *Memory, q *slotQuota, maxBytes int64) {
+	s.store, s.quota = m, q
+	s.blocks.SetLimit(&m.bytes, maxBytes)
 	for k := range s.tables {
-		s.tables[k].width = slotWidths[k]
+		s.tables[k].Init(slotWidths[k])
 	}
 }
 
 // take decides about the key of a hash.
 func (s *shard) take(cl *compiledLimit, hash uint64, now int64, ask algorithm.Ask, d *Decision) {
 	t := &s.tables[cl.kind]
-	at, held := t.find(hash)
-	if !held {
+	slot := t.Slot(hash)
+	switch {
+	case slot == nil:
 		s.takeNew(cl, hash, now, ask, d)
 		return
-	}
-	slot := t.words[at : at+t.width]
-	if cl.kind == runTable && (slot[2] == 0 || cl.limit.Algorithm == SlidingLog) && !s.hasRoom(cl, slot, ask) {
+	case cl.kind == blockTable && !s.hasRoom(cl, slot, ask):
 		s.takeGrowing(cl, hash, now, ask, d)
 		return
 	}
 	s.decide(cl, slot, now, ask, d)
 	if ask.Cost == algorithm.Forget {
-		s.forget(cl.kind, slot)
+		s.clearSlot(cl.kind, slot)
 	}
-	t.firstStale = min(t.firstStale, t.until(at))
+	t.NoteExpiry(hashtable.Expiry(slot))
 }
 
-// takeGrowing decides about a key whose run has to grow for what it asks. If it
-// cannot, a key that owes something goes on with the room that it has.
-func (s *shard) takeGrowing(cl *compiledLimit, hash uint64, now int64, ask algorithm.Ask, d *Decision) {
-	grown := s.makeRoom(cl, hash, now, ask)
-	t := &s.tables[runTable]
-	slot := t.slot(hash) // making room may have moved it
-	switch {
-	case grown:
-		s.decide(cl, slot, now, ask, d)
-	case s.owes(runTable, hash, now):
-		s.decideCramped(cl, slot, now, ask, d)
-	default:
-		s.takeShared(cl, ask, d)
-		return
-	}
-	t.firstStale = min(t.firstStale, int64(slot[1]))
-}
-
-// takeNew decides about a key that is not held. It needs a place only if it is
-// granted something.
+// takeNew decides about a key that has no slot. It needs one only if it is granted
+// something.
 func (s *shard) takeNew(cl *compiledLimit, hash uint64, now int64, ask algorithm.Ask, d *Decision) {
 	var fresh [maxSlotWidth]uint64
 	s.decide(cl, fresh[:], now, ask, d)
 	switch {
-	case d.Granted > 0 && s.hold(cl, hash, now, ask):
-		s.take(cl, hash, now, ask, d)
-	case d.Granted > 0 || !s.vacant(cl.kind, hash, now):
-		s.takeShared(cl, ask, d)
+	case d.Granted > 0 && s.ensureSlot(cl, hash, now, ask):
+		s.storeNew(cl, hash, now, ask, &fresh, d)
+	case d.Granted > 0 || !s.slotAvailable(cl.kind, hash, now):
+		s.takeOverflow(cl, ask, d)
 	}
 }
 
-// takeShared decides by the bucket that a limit's new keys share when there is
-// no place for them. It is only for keys that owe nothing: others would get what
-// they have left, and what is shared on top. Where there is not even a place for
-// the shared bucket, it denies.
-func (s *shard) takeShared(cl *compiledLimit, ask algorithm.Ask, d *Decision) {
+// storeNew writes the state of a new key into the slot that it got. Without the
+// slot there was no block to record a log or a ring in, so these are decided again.
+func (s *shard) storeNew(cl *compiledLimit, hash uint64, now int64, ask algorithm.Ask, fresh *[maxSlotWidth]uint64, d *Decision) {
+	t := &s.tables[cl.kind]
+	slot := t.Slot(hash)
+	if cl.kind == blockTable {
+		s.decide(cl, slot, now, ask, d)
+	} else {
+		copy(slot[expiryWord:], fresh[expiryWord:])
+	}
+	t.NoteExpiry(hashtable.Expiry(slot))
+}
+
+// takeGrowing decides about a key whose block is too short for the ask. If it
+// cannot grow, an active key goes on with the block that it has.
+func (s *shard) takeGrowing(cl *compiledLimit, hash uint64, now int64, ask algorithm.Ask, d *Decision) {
+	grown := s.ensureRoom(cl, hash, now, ask)
+	t := &s.tables[blockTable]
+	slot := t.Slot(hash) // ensureRoom may have moved it
+	switch {
+	case grown:
+		s.decide(cl, slot, now, ask, d)
+	case s.isActive(blockTable, hash, now):
+		s.decideTruncated(cl, slot, now, ask, d)
+	default:
+		s.takeOverflow(cl, ask, d)
+		return
+	}
+	t.NoteExpiry(hashtable.Expiry(slot))
+}
+
+// takeOverflow decides by the overflow bucket, which the new keys of a limit share
+// when the store is full. It is only for idle keys: an active one would get what
+// it has left, and the overflow bucket's units on top. If there is no slot for the
+// overflow bucket either, it denies.
+func (s *shard) takeOverflow(cl *compiledLimit, ask algorithm.Ask, d *Decision) {
 	o := &s.store.overflow
 	if s == o {
-		d.set(cl, cl.noPlace(ask), algorithm.Standing{})
+		d.set(cl, cl.denyFull(ask), algorithm.Standing{})
 		return
 	}
 	o.mu.Lock()
-	s.store.shared.Add(1)
-	s.wentShared = true
-	now := s.store.now(cl.kind == clockTable) // others may have been here since
-	o.take(cl, cl.sharedHash(), now, ask, d)
+	s.store.overflowDecisions.Add(1)
+	s.usedOverflow = true
+	now := s.store.now(cl.kind == clockTable) // other shards may have used it since
+	o.take(cl, cl.overflowHash(), now, ask, d)
 	o.mu.Unlock()
 }
 
-// noPlace is the verdict when there is no place for a key, nor for all the new
-// keys of its limit together.
-func (cl *compiledLimit) noPlace(ask algorithm.Ask) algorithm.Verdict {
-	switch {
-	case ask.Cost <= 0:
-		return algorithm.Verdict{Allowed: true}
-	case cl.most == 0 || ask.Cost > cl.most && !ask.AtMost:
-		return algorithm.Verdict{RetryAfter: algorithm.Never}
-	}
-	return algorithm.Verdict{RetryAfter: cl.period}
-}
-
-// takeHeld decides about a key that has a place, and room there for what it
-// asks; one that has none is as good as new, and only looked at.
-func (s *shard) takeHeld(cl *compiledLimit, hash uint64, now int64, ask algorithm.Ask, d *Decision) {
+// takeInPlace decides about a key that has a slot, with room for the ask. A key
+// without one is idle, and the ask is a peek.
+func (s *shard) takeInPlace(cl *compiledLimit, hash uint64, now int64, ask algorithm.Ask, d *Decision) {
 	var fresh [maxSlotWidth]uint64
 	t := &s.tables[cl.kind]
-	if slot := t.slot(hash); slot != nil {
+	if slot := t.Slot(hash); slot != nil {
 		s.decide(cl, slot, now, ask, d)
-		t.firstStale = min(t.firstStale, int64(slot[1]&^signBit))
+		t.NoteExpiry(hashtable.Expiry(slot))
 		return
 	}
 	s.decide(cl, fresh[:], now, ask, d)
 }
 
-// verdictOn tells what a key would get, and charges nothing.
-func (s *shard) verdictOn(cl *compiledLimit, hash uint64, now int64, ask algorithm.Ask) algorithm.Verdict {
+// isActive reports whether a key has a slot that has not expired.
+func (s *shard) isActive(k kind, hash uint64, now int64) bool {
+	slot := s.tables[k].Slot(hash)
+	return slot != nil && hashtable.Expiry(slot) > now
+}
+
+// decide decides an ask and updates the slot and its block. It writes the decision
+// where the caller returns it from, because passing so large a struct from
+// function to function takes longer than making it.
+func (s *shard) decide(cl *compiledLimit, slot []uint64, now int64, ask algorithm.Ask, d *Decision) {
+	switch cl.limit.Algorithm {
+	case TokenBucket:
+		b, v := cl.token.Decide(bucketOf(slot), now, ask)
+		putBucket(slot, b)
+		d.set(cl, v, cl.token.Standing(max(b.Full-now, 0)))
+	case LeakyBucket:
+		drained, v := cl.leaky.Decide(drainedOf(slot), now, ask)
+		putDrained(slot, drained)
+		d.set(cl, v, cl.leaky.Standing(max(drained-now, 0)))
+	case FixedWindow:
+		c, v := cl.fixed.Decide(counterOf(slot), now, cl.window(now), ask)
+		putCounter(slot, c)
+		d.set(cl, v, cl.fixed.Standing(c, now))
+	case SlidingWindow:
+		c, v := cl.sliding.Decide(slideOf(cl, slot), now, ask)
+		putSlide(cl, slot, c)
+		d.set(cl, v, cl.sliding.Standing(c, now))
+	case RollingWindow:
+		s.decideRolling(cl, slot, now, ask, d)
+	case SlidingLog:
+		s.decideLog(cl, &cl.log, slot, now, ask, d)
+	}
+}
+
+func (s *shard) decideRolling(cl *compiledLimit, slot []uint64, now int64, ask algorithm.Ask, d *Decision) {
+	r, recorded := s.ring(cl, slot)
+	if recorded && ask.Cost > 0 && !ask.AtMost {
+		if st, ok := cl.rolling.Spend(&r, now, ask.Cost); ok {
+			slot[expiryWord], slot[totalWord] = uint64(now+st.ResetAfter), uint64(r.Total)
+			d.set(cl, algorithm.Verdict{Allowed: true, Granted: ask.Cost}, st)
+			return
+		}
+	}
+	cl.rolling.Settle(&r, now)
+	v := cl.rolling.Decide(&r, now, ask)
+	if recorded && v.Granted != 0 {
+		cl.rolling.Record(&r, now, v.Granted)
+	}
+	if recorded {
+		putRing(slot, &r)
+		slot[expiryWord] = uint64(cl.rolling.Empty(&r))
+	}
+	d.set(cl, v, cl.rolling.Standing(&r, now))
+}
+
+// decideTruncated decides about a log that should be longer, but cannot grow
+// because the store has reached MaxBytes: it counts up to the length that it has.
+func (s *shard) decideTruncated(cl *compiledLimit, slot []uint64, now int64, ask algorithm.Ask, d *Decision) {
+	short := cl.log
+	short.Count = int64(len(s.log(cl, slot).Moments))
+	s.decideLog(cl, &short, slot, now, ask, d)
+	if d.RetryAfter == Never && ask.Cost <= cl.log.Count {
+		d.RetryAfter = time.Duration(cl.period)
+	}
+}
+
+func (s *shard) decideLog(cl *compiledLimit, w *algorithm.SlidingLog, slot []uint64, now int64, ask algorithm.Ask, d *Decision) {
+	l := s.log(cl, slot)
+	if ask.Cost > 0 && !ask.AtMost && l.Moments != nil {
+		if st, ok := w.Spend(&l, now, ask.Cost); ok {
+			putLog(cl, slot, &l)
+			d.set(cl, algorithm.Verdict{Allowed: true, Granted: ask.Cost}, st)
+			return
+		}
+	}
+	w.Settle(&l, now)
+	v := w.Decide(&l, now, ask)
+	if l.Moments != nil {
+		if v.Granted != 0 {
+			w.Record(&l, now, v.Granted)
+		}
+		putLog(cl, slot, &l)
+	}
+	d.set(cl, v, w.Standing(&l, now))
+}
+
+// preview returns what a key would get, and charges nothing.
+func (s *shard) preview(cl *compiledLimit, hash uint64, now int64, ask algorithm.Ask) (v algorithm.Verdict) {
 	var fresh [maxSlotWidth]uint64
-	if slot := s.tables[cl.kind].slot(hash); slot != nil {
-		return s.verdict(cl, slot, now, ask)
+	slot := s.tables[cl.kind].Slot(hash)
+	if slot == nil {
+		slot = fresh[:]
 	}
-	return s.verdict(cl, fresh[:], now, ask)
+	switch cl.limit.Algorithm {
+	case TokenBucket:
+		_, v = cl.token.Decide(bucketOf(slot), now, ask)
+	case LeakyBucket:
+		_, v = cl.leaky.Decide(drainedOf(slot), now, ask)
+	case FixedWindow:
+		_, v = cl.fixed.Decide(counterOf(slot), now, cl.window(now), ask)
+	case SlidingWindow:
+		_, v = cl.sliding.Decide(slideOf(cl, slot), now, ask)
+	case RollingWindow:
+		r, recorded := s.ring(cl, slot)
+		cl.rolling.Settle(&r, now)
+		if recorded {
+			putRing(slot, &r) // Settle may have emptied buckets
+		}
+		v = cl.rolling.Decide(&r, now, ask)
+	case SlidingLog:
+		l := s.log(cl, slot)
+		cl.log.Settle(&l, now)
+		v = cl.log.Decide(&l, now, ask)
+	}
+	return v
 }
 
-// owes reports whether a key has a place and is not as good as new.
-func (s *shard) owes(k kind, hash uint64, now int64) bool {
-	slot := s.tables[k].slot(hash)
-	return slot != nil && int64(slot[1]&^signBit) > now
+// ring decodes a rolling window. Without a block it is empty, and cannot be
+// written to.
+func (s *shard) ring(cl *compiledLimit, slot []uint64) (r algorithm.Ring, ok bool) {
+	b := blockOf(slot)
+	if b == 0 {
+		return r, false
+	}
+	return ringOf(cl, slot, s.blocks.Words(b)), true
 }
 
-// hold makes sure that a key has a place, with room for what may be granted.
-func (s *shard) hold(cl *compiledLimit, hash uint64, now int64, ask algorithm.Ask) bool {
-	t := &s.tables[cl.kind]
-	if t.slot(hash) != nil {
-		return s.makeRoom(cl, hash, now, ask)
+// log decodes a sliding log. Without a block it is empty, and Moments is nil.
+func (s *shard) log(cl *compiledLimit, slot []uint64) (l algorithm.Log) {
+	if b := blockOf(slot); b != 0 {
+		l = logOf(cl, slot, s.blocks.Words(b))
 	}
-	at, ok := s.place(cl.kind, hash, now)
-	if !ok || cl.kind != runTable {
-		return ok
-	}
-	t.words[at+1] = pin // or else making room would sweep it
-	ok = s.makeRoom(cl, hash, now, ask)
-	slot := t.slot(hash)
-	slot[1] = 0
-	if !ok {
-		t.firstStale = 0
-	}
-	return ok
+	return l
 }
 
-// pin, as the instant at which an entry is as good as new, is never reached.
-const pin = math.MaxInt64
+// lineWords is the number of words in a cache line.
+const lineWords = 8
 
-// makeRoom makes sure that what an ask may be granted can be recorded. It fails
-// only when the store holds as many bytes as it may, and no log or ring is left
-// that is as good as new. It may move the key's slot.
-func (s *shard) makeRoom(cl *compiledLimit, hash uint64, now int64, ask algorithm.Ask) bool {
-	if cl.kind != runTable || s.growRun(cl, s.tables[runTable].slot(hash), now, ask) {
-		return true
-	}
-	s.missed++
-	grow := func() bool {
-		slot := s.tables[runTable].slot(hash)
-		return slot != nil && s.growRun(cl, slot, now, ask)
-	}
-	return s.sweepTables() > 0 && grow() || s.store.sweepUntil(grow)
-}
-
-// place finds a slot for a new entry: an empty one while there are places left,
-// or else one whose entry is as good as new.
-func (s *shard) place(k kind, hash uint64, now int64) (at uint64, ok bool) {
+// prefetchSlot fetches what a decision will read, so that it arrives while the
+// clock is read: the slot, or the words of the slot's block.
+func (s *shard) prefetchSlot(k kind, hash uint64) {
 	t := &s.tables[k]
-	if s.places.claim() || s.sweep(k, hash, now) && s.places.claim() {
-		if t.crowded() {
-			s.places.free(t.relieve(now, s.dropper(k)))
-		}
-		return t.add(hash), true
+	if k != blockTable {
+		t.Prefetch(hash)
+		return
 	}
-	if at, ok = t.stale(hash, now); ok {
-		slot := t.words[at : at+t.width]
-		s.drop(k, slot)
-		clear(slot)
-		slot[0] = hash
+	if slot := t.Slot(hash); slot != nil && blockOf(slot) != 0 {
+		words := s.blocks.Words(blockOf(slot))
+		first := firstOf(slot)
+		hashtable.Prefetch(unsafe.Pointer(&words[first]))
+		hashtable.Prefetch(unsafe.Pointer(&words[min(first+lineWords, len(words)-1)]))
 	}
-	return at, ok
-}
-
-// vacant reports whether place would find one.
-func (s *shard) vacant(k kind, hash uint64, now int64) bool {
-	return s.places.left() || s.sweep(k, hash, now) && s.places.left() || s.hasStale(k, hash, now)
-}
-
-func (s *shard) hasStale(k kind, hash uint64, now int64) bool {
-	_, ok := s.tables[k].stale(hash, now)
-	return ok
-}
-
-// sweep takes back the places of entries that are as good as new, unless one
-// lies on the hash's own way and can be taken over. It reports whether there
-// were any.
-func (s *shard) sweep(k kind, hash uint64, now int64) bool {
-	if s.hasStale(k, hash, now) {
-		return false
-	}
-	s.missed++
-	return s.sweepTables() > 0 || s.store.sweepNeighbour() > 0
-}
-
-// Sweeping a table means a look at every slot. It is done when an entry can
-// have become as good as new since the last time, and then at once if the table
-// is small, or else after so many nanoseconds, or once so many requests have
-// missed that each pays for a few slots only.
-const (
-	smallTable   = 1024
-	sweepEvery   = 10_000_000
-	slotsPerMiss = 128
-	afterBarren  = 256 // requests for bytes, when a sweep of all shards freed none
-)
-
-func (s *shard) sweepTables() (freed int) {
-	for k := range s.tables {
-		t := &s.tables[k]
-		if t.used == 0 {
-			continue
-		}
-		now, slots := s.store.now(kind(k) == clockTable), len(t.words)/int(t.width)
-		due := slots <= smallTable || now-t.purged >= sweepEvery || s.missed >= slots/slotsPerMiss
-		if due && now >= t.firstStale {
-			freed += t.purge(now, s.dropper(kind(k)))
-			s.missed = 0
-		}
-	}
-	s.places.free(freed)
-	return freed
-}
-
-// sweepNeighbour sweeps the next shard, in turn, if nobody is using it.
-func (m *Memory) sweepNeighbour() (freed int) {
-	s := &m.shards[m.swept.Add(1)%uint32(len(m.shards))]
-	if !s.mu.TryLock() {
-		return 0
-	}
-	defer s.mu.Unlock()
-	return s.sweepTables()
-}
-
-// sweepUntil sweeps one shard after the other until there are bytes to grow by.
-// One shard will often not do: logs are fewer than keys, and a page is only free
-// when all of its runs are. If no shard does, the next requests look at one only.
-func (m *Memory) sweepUntil(grow func() bool) bool {
-	tries := len(m.shards)
-	if m.barren.Add(-1) > 0 {
-		tries = 1
-	}
-	for ; tries > 0; tries-- {
-		if m.sweepNeighbour() > 0 && grow() {
-			return true
-		}
-	}
-	if m.barren.Load() <= 0 {
-		m.barren.Store(afterBarren)
-	}
-	return false
-}
-
-// drop takes back what an entry holds outside of its slot.
-func (s *shard) drop(k kind, slot []uint64) {
-	if k == runTable && slot[2] != 0 {
-		s.blocks.free(run(slot[2]))
-	}
-}
-
-// forget makes an entry as good as new.
-func (s *shard) forget(k kind, slot []uint64) {
-	s.drop(k, slot)
-	clear(slot[1:])
-}
-
-func (s *shard) dropper(k kind) func(slot []uint64) {
-	return func(slot []uint64) { s.drop(k, slot) }
 }

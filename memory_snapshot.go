@@ -13,17 +13,22 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/internal/algorithm"
+	"github.com/penstock-io/penstock/internal/hashtable"
+	"github.com/penstock-io/penstock/internal/siphash"
+	"github.com/penstock-io/penstock/internal/slab"
 )
 
-// A snapshot is what a [Memory] holds, as bytes, in little endian order: a head,
-// the entries of all tables as they are, one shard after the other, and a checksum
-// of all that. An entry is the kind of its table, its words, and, for a log or a
-// ring, how long its run of words is, and these. Keys are not part of it, only
-// their hashes, and the secret that these depend on. The shards are restored as
-// they were, because a grant is in the shard of its key, which it does not tell.
+// A snapshot is the content of a [Memory] as bytes, in little endian order: a
+// header, the entries of all tables, one shard after the other, and a checksum of
+// it all. An entry is the kind of its table and its words, and, for a log or a
+// ring, the length of its block and the words of that. Keys are not part of it,
+// only their hashes, and the key of the hash function. The shards are restored as
+// they were, because the record of an ID is in the shard of its key, which its own
+// hash does not show.
 //
-// Times are those of the store's clocks. The steady one goes on, when a snapshot is
-// restored, from where it was, plus what the time of day says has passed since.
+// Times are those of the store's clocks. When a snapshot is restored, the
+// monotonic clock goes on from where it was, plus what has passed since on the
+// wall clock.
 
 // ErrBadSnapshot means that a snapshot is damaged, or not one that this version
 // can read.
@@ -37,33 +42,32 @@ const (
 	nextShard = 0xfe // the entries of the next shard follow
 	lastEntry = 0xff // no entry follows
 
-	maxRunWords = 1 << 17 // more than any log or ring has
+	maxBlockWords = 1 << 17 // more than any log or ring has
 )
 
-// A snapshotHead is what a snapshot begins with, behind the magic and before a
-// checksum of its own: what is wrong with it must not be taken for another clock.
-type snapshotHead struct {
-	Version   uint32
-	OwnClock  uint16 // whether the times are those of MemoryOptions.Now
-	ShardBits uint16
-	Tick      int64
-	Steady    int64 // the steady clock, …
-	Wall      int64 // … and the time of day, when the snapshot was begun
-	Secret    [secretLen]byte
+// A snapshotHeader is what a snapshot begins with, after the magic. A checksum of
+// its own follows, so that damage is not taken for another clock.
+type snapshotHeader struct {
+	Version     uint32
+	CustomClock uint16 // whether the times are those of MemoryOptions.Now
+	ShardBits   uint16
+	Tick        int64
+	Mono        int64 // the monotonic clock, …
+	Wall        int64 // … and the wall clock, when the snapshot was begun
+	Key         [siphash.KeySize]byte
 }
 
-// Snapshot writes what the store holds, for [RestoreMemory] to read. The store
-// goes on meanwhile: each of its parts is written as it is at one moment, and
-// nobody waits for longer than it takes to copy one. The options must have said
-// that the store is Durable.
+// Snapshot writes the content of the store, for [RestoreMemory]. The store stays in
+// use: each shard is written as it is at one moment, and its requests wait no
+// longer than it takes to copy it. The store must be [MemoryOptions].Durable.
 //
-// Whoever reads a snapshot can find out whether it knows a key. It holds no keys.
+// A snapshot holds no keys, but a reader can test whether it knows a given key.
 func (m *Memory) Snapshot(w io.Writer) error {
-	if m.secret == nil {
+	if m.key == nil {
 		return errors.New("penstock: snapshot: the store is not Durable: see MemoryOptions")
 	}
 	s := newSnapshotWriter(w)
-	s.head(m)
+	s.header(m)
 	for i := range m.shards {
 		s.shard(&m.shards[i])
 	}
@@ -85,13 +89,13 @@ func newSnapshotWriter(w io.Writer) *snapshotWriter {
 	return s
 }
 
-func (s *snapshotWriter) head(m *Memory) {
-	h := snapshotHead{
+func (s *snapshotWriter) header(m *Memory) {
+	h := snapshotHeader{
 		Version: snapshotVersion, ShardBits: uint16(64 - m.shift), Tick: m.tick,
-		Steady: m.now(false), Wall: time.Now().UnixNano(), Secret: m.secret.bytes(),
+		Mono: m.now(false), Wall: time.Now().UnixNano(), Key: m.key.Bytes(),
 	}
 	if m.clock != nil {
-		h.OwnClock = 1
+		h.CustomClock = 1
 	}
 	s.err = binary.Write(&s.copy, binary.LittleEndian, &h)
 	sum := crc32.ChecksumIEEE(s.copy.Bytes()[len(snapshotMagic):])
@@ -99,7 +103,7 @@ func (s *snapshotWriter) head(m *Memory) {
 	s.flush()
 }
 
-// shard writes the entries of a shard that still matter.
+// shard writes the entries of a shard that have not expired.
 func (s *snapshotWriter) shard(sh *shard) {
 	s.copy.WriteByte(nextShard)
 	sh.mu.Lock()
@@ -112,30 +116,29 @@ func (s *snapshotWriter) shard(sh *shard) {
 
 func (s *snapshotWriter) table(sh *shard, k kind) {
 	t := &sh.tables[k]
-	if t.used == 0 {
+	if t.Len() == 0 {
 		return
 	}
 	now := sh.store.now(k == clockTable)
-	for at := uint64(0); at < uint64(len(t.words)); at += t.width {
-		slot := t.words[at : at+t.width]
-		if slot[0] == 0 || t.until(at) <= now {
+	for slot := range t.All {
+		if hashtable.Expiry(slot) <= now {
 			continue
 		}
 		s.copy.WriteByte(byte(k))
 		for _, word := range slot {
 			s.word(word)
 		}
-		if k == runTable {
-			s.run(sh, run(slot[2]))
+		if k == blockTable {
+			s.block(sh, blockOf(slot))
 		}
 	}
 }
 
-// run writes the words outside of a slot.
-func (s *snapshotWriter) run(sh *shard, r run) {
+// block writes the words of a block.
+func (s *snapshotWriter) block(sh *shard, b slab.Block) {
 	var words []int64
-	if r != 0 {
-		words = sh.blocks.words(r)
+	if b != 0 {
+		words = sh.blocks.Words(b)
 	}
 	s.word(uint64(len(words)))
 	for _, word := range words {
@@ -147,7 +150,7 @@ func (s *snapshotWriter) word(n uint64) {
 	s.copy.Write(binary.LittleEndian.AppendUint64(s.copy.AvailableBuffer(), n))
 }
 
-// flush passes on what was copied.
+// flush writes the copy.
 func (s *snapshotWriter) flush() {
 	s.sum.Write(s.copy.Bytes())
 	if s.err == nil {
@@ -171,10 +174,11 @@ func (s *snapshotWriter) end() error {
 	return nil
 }
 
-// RestoreMemory returns a store that goes on where a snapshot was written. It is
-// Durable, whether the options say so or not. What would have come back meanwhile
-// has come back; if the machine's clock was set back meanwhile, no time has passed.
-// If the snapshot is damaged the error wraps [ErrBadSnapshot].
+// RestoreMemory returns a store with the content of a snapshot. It is Durable,
+// whatever the options say. Time has passed since the snapshot was written, so
+// units that were due meanwhile are available; if the machine's clock was set back
+// meanwhile, no time has passed. If the snapshot is damaged, the error wraps
+// [ErrBadSnapshot].
 func RestoreMemory(r io.Reader, o *MemoryOptions) (*Memory, error) {
 	m, err := restore(r, o)
 	if err != nil {
@@ -185,7 +189,7 @@ func RestoreMemory(r io.Reader, o *MemoryOptions) (*Memory, error) {
 
 func restore(from io.Reader, o *MemoryOptions) (*Memory, error) {
 	r := &snapshotReader{r: bufio.NewReaderSize(from, 1<<16), sum: sha256.New()}
-	h, err := r.head()
+	h, err := r.header()
 	if err != nil {
 		return nil, err
 	}
@@ -193,11 +197,11 @@ func restore(from io.Reader, o *MemoryOptions) (*Memory, error) {
 		o = &MemoryOptions{}
 	}
 	m := newMemory(o, int64(orDefault(o.MaxKeys, defaultMaxKeys)), int(h.ShardBits))
-	if (m.clock != nil) != (h.OwnClock != 0) || m.tick != h.Tick {
-		return nil, fmt.Errorf("written on another clock: Now and Tick must be as they were")
+	if (m.clock != nil) != (h.CustomClock != 0) || m.tick != h.Tick {
+		return nil, fmt.Errorf("snapshot was written on another clock: Now and Tick must be as they were")
 	}
-	m.secret = newSecret(h.Secret)
-	m.offset = h.Steady + max(time.Now().UnixNano()-h.Wall, 0)
+	m.key = siphash.NewKey(h.Key)
+	m.offset = h.Mono + max(time.Now().UnixNano()-h.Wall, 0)
 	if err = r.entries(m); err != nil {
 		return nil, err
 	}
@@ -236,34 +240,34 @@ func (r *snapshotReader) entries(m *Memory) error {
 type snapshotReader struct {
 	r   *bufio.Reader
 	sum hash.Hash
-	buf [64]byte // more than a head, a slot or a checksum has
+	buf [64]byte // more than a header, a slot or a checksum has
 }
 
-// read reads some bytes, which are the reader's own until it reads again.
+// read reads n bytes, which are valid until the next read.
 func (r *snapshotReader) read(n int) ([]byte, error) {
 	b := r.buf[:n]
 	if _, err := io.ReadFull(r.r, b); err != nil {
-		return nil, cutShort(err)
+		return nil, asTruncated(err)
 	}
 	r.sum.Write(b)
 	return b, nil
 }
 
-// cutShort says so if a snapshot ends too early.
-func cutShort(err error) error {
+// asTruncated turns the end of the input into an ErrBadSnapshot.
+func asTruncated(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("%w: it is cut short", ErrBadSnapshot)
+		return fmt.Errorf("%w: truncated", ErrBadSnapshot)
 	}
 	return err
 }
 
-func (r *snapshotReader) head() (h snapshotHead, err error) {
+func (r *snapshotReader) header() (h snapshotHeader, err error) {
 	magic, err := r.read(len(snapshotMagic))
 	if err != nil {
 		return h, err
 	}
 	if string(magic) != snapshotMagic {
-		return h, fmt.Errorf("%w: it does not begin like one", ErrBadSnapshot)
+		return h, fmt.Errorf("%w: not a snapshot", ErrBadSnapshot)
 	}
 	b, err := r.read(binary.Size(h) + crc32.Size)
 	if err != nil {
@@ -271,7 +275,7 @@ func (r *snapshotReader) head() (h snapshotHead, err error) {
 	}
 	fields, sum := b[:binary.Size(h)], binary.LittleEndian.Uint32(b[binary.Size(h):])
 	if crc32.ChecksumIEEE(fields) != sum {
-		return h, fmt.Errorf("%w: the checksum of its head is wrong", ErrBadSnapshot)
+		return h, fmt.Errorf("%w: wrong header checksum", ErrBadSnapshot)
 	}
 	if _, err = binary.Decode(fields, binary.LittleEndian, &h); err != nil {
 		return h, err
@@ -279,13 +283,13 @@ func (r *snapshotReader) head() (h snapshotHead, err error) {
 	if h.Version != snapshotVersion {
 		return h, fmt.Errorf("%w: version %d, and this reads version %d", ErrBadSnapshot, h.Version, snapshotVersion)
 	}
-	if h.ShardBits > maxShardBits || h.Tick <= 0 || h.Wall < 0 || h.Steady < 0 || h.Steady > algorithm.MaxTime {
-		return h, fmt.Errorf("%w: numbers that cannot be", ErrBadSnapshot)
+	if h.ShardBits > maxShardBits || h.Tick <= 0 || h.Wall < 0 || h.Mono < 0 || h.Mono > algorithm.MaxTime {
+		return h, fmt.Errorf("%w: impossible values in the header", ErrBadSnapshot)
 	}
 	return h, nil
 }
 
-// entry reads an entry and puts it into its shard, if it still matters.
+// entry reads an entry and puts it into its shard, unless it has expired.
 func (r *snapshotReader) entry(m *Memory, s *shard, k kind) error {
 	b, err := r.read(int(slotWidths[k]) * 8)
 	if err != nil {
@@ -295,19 +299,19 @@ func (r *snapshotReader) entry(m *Memory, s *shard, k kind) error {
 	for i := range slotWidths[k] {
 		slot[i] = binary.LittleEndian.Uint64(b[8*i:])
 	}
-	if k != grantTable && s != &m.overflow && s != m.shard(slot[0]) {
-		return fmt.Errorf("%w: an entry that nobody would find", ErrBadSnapshot)
+	if k != idTable && s != &m.overflow && s != m.shard(slot[hashWord]) {
+		return fmt.Errorf("%w: entry in the wrong shard", ErrBadSnapshot)
 	}
-	words, err := r.run(k, slot[3])
+	words, err := r.block(k, slot[positionWord])
 	if err != nil {
 		return err
 	}
 	return s.restore(k, slot[:slotWidths[k]], words)
 }
 
-// run reads the words outside of a slot, of which a part is in use.
-func (r *snapshotReader) run(k kind, part uint64) ([]int64, error) {
-	if k != runTable {
+// block reads the words of a block. The position must lie in it.
+func (r *snapshotReader) block(k kind, position uint64) ([]int64, error) {
+	if k != blockTable {
 		return nil, nil
 	}
 	b, err := r.read(8)
@@ -315,8 +319,8 @@ func (r *snapshotReader) run(k kind, part uint64) ([]int64, error) {
 		return nil, err
 	}
 	n := binary.LittleEndian.Uint64(b)
-	if n > maxRunWords || part>>32 > 0 && part>>32 >= n || part&(1<<32-1) > n {
-		return nil, fmt.Errorf("%w: %d words, and more of them in use", ErrBadSnapshot, n)
+	if n > maxBlockWords || position>>32 > 0 && position>>32 >= n || position&(1<<32-1) > n {
+		return nil, fmt.Errorf("%w: impossible length or position in a block of %d words", ErrBadSnapshot, n)
 	}
 	var words []int64
 	for range n {
@@ -328,7 +332,7 @@ func (r *snapshotReader) run(k kind, part uint64) ([]int64, error) {
 	return words, nil
 }
 
-// end compares the checksum, behind which there is nothing.
+// end compares the checksum, after which nothing may follow.
 func (r *snapshotReader) end() error {
 	want := r.sum.Sum(nil)
 	got, err := r.read(len(want))
@@ -336,38 +340,38 @@ func (r *snapshotReader) end() error {
 		return err
 	}
 	if !bytes.Equal(got, want) {
-		return fmt.Errorf("%w: the checksum is wrong", ErrBadSnapshot)
+		return fmt.Errorf("%w: wrong checksum", ErrBadSnapshot)
 	}
 	if _, err := r.r.ReadByte(); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("%w: there is something behind its end", ErrBadSnapshot)
+		return fmt.Errorf("%w: data after the end", ErrBadSnapshot)
 	}
 	return nil
 }
 
-// restore puts an entry into a shard that nobody uses yet.
-func (s *shard) restore(k kind, slot []uint64, words []int64) error {
+// restore puts an entry into a shard that is not in use yet.
+func (s *shard) restore(k kind, entry []uint64, words []int64) error {
 	now := s.store.now(k == clockTable)
 	t := &s.tables[k]
-	if int64(slot[1]&^signBit) <= now {
+	if hashtable.Expiry(entry) <= now {
 		return nil
 	}
-	if slot[0] == 0 || t.slot(slot[0]) != nil {
-		return fmt.Errorf("%w: an entry of nobody, or the second of somebody", ErrBadSnapshot)
+	if entry[hashWord] == 0 || t.Slot(entry[hashWord]) != nil {
+		return fmt.Errorf("%w: empty or duplicate entry", ErrBadSnapshot)
 	}
-	at, ok := s.place(k, slot[0], now)
-	if !ok {
-		return fmt.Errorf("more keys than MaxKeys, %d, has room for", s.places.most)
+	slot := s.newSlot(k, entry[hashWord], now)
+	if slot == nil {
+		return fmt.Errorf("snapshot has more keys than MaxKeys, %d", s.quota.max)
 	}
-	copy(t.words[at:at+t.width], slot)
-	t.firstStale = min(t.firstStale, t.until(at))
-	if k != runTable || len(words) == 0 {
+	copy(slot, entry)
+	t.NoteExpiry(hashtable.Expiry(slot))
+	if k != blockTable || len(words) == 0 {
 		return nil
 	}
-	r := s.blocks.alloc(len(words))
-	if r == 0 {
-		return fmt.Errorf("more bytes of logs than MaxBytes, %d, has room for", s.blocks.most)
+	b := s.blocks.Alloc(len(words))
+	if b == 0 {
+		return fmt.Errorf("snapshot has more bytes of logs and rings than MaxBytes, %d", s.blocks.MaxBytes())
 	}
-	copy(s.blocks.words(r), words)
-	t.words[at+2] = uint64(r)
+	copy(s.blocks.Words(b), words)
+	putBlock(slot, b)
 	return nil
 }

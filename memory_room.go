@@ -1,0 +1,236 @@
+package penstock
+
+import (
+	"math"
+	"sync/atomic"
+
+	"github.com/penstock-io/penstock/internal/algorithm"
+)
+
+// This file finds slots and blocks for keys, and takes them back from keys that
+// are idle again.
+
+// A slotQuota bounds the slots that several shards use together.
+type slotQuota struct {
+	used atomic.Int64
+	max  int64
+}
+
+// acquire takes one slot, unless all are in use.
+func (q *slotQuota) acquire() bool {
+	if q.used.Add(1) <= q.max {
+		return true
+	}
+	q.used.Add(-1)
+	return false
+}
+
+func (q *slotQuota) available() bool { return q.used.Load() < q.max }
+
+func (q *slotQuota) release(n int) { q.used.Add(-int64(n)) }
+
+// pin, as the expiry of a slot, keeps it from being swept.
+const pin = math.MaxInt64
+
+// ensureSlot makes sure that a key has a slot, with room for what the ask may be
+// granted.
+func (s *shard) ensureSlot(cl *compiledLimit, hash uint64, now int64, ask algorithm.Ask) bool {
+	t := &s.tables[cl.kind]
+	if t.Slot(hash) != nil {
+		return s.ensureRoom(cl, hash, now, ask)
+	}
+	slot := s.newSlot(cl.kind, hash, now)
+	if slot == nil || cl.kind != blockTable {
+		return slot != nil
+	}
+	slot[expiryWord] = pin // or else ensureRoom would sweep it
+	ok := s.ensureRoom(cl, hash, now, ask)
+	t.Slot(hash)[expiryWord] = 0
+	if !ok {
+		t.NoteExpiry(0)
+	}
+	return ok
+}
+
+// newSlot returns a slot for a new entry, or nil: an empty one while the quota
+// lasts, or else one whose entry has expired.
+func (s *shard) newSlot(k kind, hash uint64, now int64) []uint64 {
+	t := &s.tables[k]
+	if s.quota.acquire() || s.sweepFor(k, hash, now) && s.quota.acquire() {
+		if t.Crowded() {
+			s.quota.release(t.Grow(now, s.dropper(k)))
+		}
+		return t.At(t.Insert(hash))
+	}
+	at, ok := t.Reusable(hash, now)
+	if !ok {
+		return nil
+	}
+	slot := t.At(at)
+	s.clearSlot(k, slot)
+	slot[hashWord] = hash
+	return slot
+}
+
+// slotAvailable reports whether newSlot would return one.
+func (s *shard) slotAvailable(k kind, hash uint64, now int64) bool {
+	return s.quota.available() || s.sweepFor(k, hash, now) && s.quota.available() || s.hasReusable(k, hash, now)
+}
+
+func (s *shard) hasReusable(k kind, hash uint64, now int64) bool {
+	_, ok := s.tables[k].Reusable(hash, now)
+	return ok
+}
+
+// hasRoom reports whether the block of a slot can surely record what the ask may
+// be granted.
+func (s *shard) hasRoom(cl *compiledLimit, slot []uint64, ask algorithm.Ask) bool {
+	b := blockOf(slot)
+	if ask.Cost <= 0 || b == 0 || cl.limit.Algorithm == RollingWindow {
+		return ask.Cost <= 0 || b != 0
+	}
+	size := s.blocks.Size(b)
+	return size >= int(cl.log.Count) || int64(size-logLenOf(slot)) >= ask.Cost
+}
+
+// ensureRoom makes sure that what the ask may be granted can be recorded. It fails
+// only when the store has reached MaxBytes, and no log or ring has expired. It may
+// move the key's slot.
+func (s *shard) ensureRoom(cl *compiledLimit, hash uint64, now int64, ask algorithm.Ask) bool {
+	if cl.kind != blockTable || s.growBlock(cl, s.tables[blockTable].Slot(hash), now, ask) {
+		return true
+	}
+	s.missed++
+	grow := func() bool {
+		slot := s.tables[blockTable].Slot(hash)
+		return slot != nil && s.growBlock(cl, slot, now, ask)
+	}
+	return s.sweep() > 0 && grow() || s.store.sweepUntil(grow)
+}
+
+// growBlock gives a slot a block that can record what the ask may be granted.
+func (s *shard) growBlock(cl *compiledLimit, slot []uint64, now int64, ask algorithm.Ask) bool {
+	switch {
+	case s.hasRoom(cl, slot, ask):
+		return true
+	case cl.limit.Algorithm == RollingWindow:
+		return s.newBlock(slot, int(cl.rolling.Buckets)+1)
+	}
+	return s.growLog(cl, slot, now, ask)
+}
+
+// growLog moves a log that is too short for the ask into a longer block.
+func (s *shard) growLog(cl *compiledLimit, slot []uint64, now int64, ask algorithm.Ask) bool {
+	l := s.log(cl, slot)
+	cl.log.Settle(&l, now)
+	need := cl.log.Room(&l, now, max(cl.log.Decide(&l, now, ask).Granted, 0))
+	if need <= len(l.Moments) {
+		return true
+	}
+	old := blockOf(slot)
+	if !s.newBlock(slot, min(max(need, 2*l.Len), int(cl.log.Count))) {
+		return false
+	}
+	longer := s.log(cl, slot)
+	l.CopyTo(&longer)
+	putLog(cl, slot, &longer)
+	if old != 0 {
+		s.blocks.Free(old)
+	}
+	return true
+}
+
+// newBlock gives a slot another block of n words, all zero.
+func (s *shard) newBlock(slot []uint64, n int) bool {
+	b := s.blocks.Alloc(n)
+	if b == 0 {
+		return false
+	}
+	putBlock(slot, b)
+	return true
+}
+
+// clearSlot makes an entry's key idle.
+func (s *shard) clearSlot(k kind, slot []uint64) {
+	s.freeBlock(k, slot)
+	clear(slot[expiryWord:])
+}
+
+func (s *shard) freeBlock(k kind, slot []uint64) {
+	if k == blockTable && blockOf(slot) != 0 {
+		s.blocks.Free(blockOf(slot))
+	}
+}
+
+// dropper returns what a table calls for each entry that it drops.
+func (s *shard) dropper(k kind) func(slot []uint64) {
+	return func(slot []uint64) { s.freeBlock(k, slot) }
+}
+
+// Sweeping a table reads every slot. It is done when an entry can have expired
+// since the last time, and then at once if the table is small, or else after so
+// many nanoseconds, or once so many requests have missed that each pays for a few
+// slots only.
+const (
+	smallTable    = 1024
+	sweepEvery    = 10_000_000
+	slotsPerMiss  = 128
+	backoffMisses = 256 // requests for bytes, after a sweep of all shards freed none
+)
+
+// sweepFor frees the slots of expired entries, unless the hash can reuse one of
+// them. It reports whether it freed any.
+func (s *shard) sweepFor(k kind, hash uint64, now int64) bool {
+	if s.hasReusable(k, hash, now) {
+		return false
+	}
+	s.missed++
+	return s.sweep() > 0 || s.store.sweepNext() > 0
+}
+
+// sweep drops the expired entries of the tables for which that is due.
+func (s *shard) sweep() (freed int) {
+	for k := range s.tables {
+		t := &s.tables[k]
+		if t.Len() == 0 {
+			continue
+		}
+		now, slots := s.store.now(kind(k) == clockTable), t.Slots()
+		due := slots <= smallTable || now-t.LastPurge() >= sweepEvery || s.missed >= slots/slotsPerMiss
+		if due && now >= t.FirstExpiry() {
+			freed += t.Purge(now, s.dropper(kind(k)))
+			s.missed = 0
+		}
+	}
+	s.quota.release(freed)
+	return freed
+}
+
+// sweepNext sweeps one shard, the next in turn, unless it is locked.
+func (m *Memory) sweepNext() (freed int) {
+	s := &m.shards[m.swept.Add(1)%uint32(len(m.shards))]
+	if !s.mu.TryLock() {
+		return 0
+	}
+	defer s.mu.Unlock()
+	return s.sweep()
+}
+
+// sweepUntil sweeps one shard after the other until grow succeeds. One shard is
+// often not enough: logs are fewer than keys, and a page is only released with its
+// last block. If all shards are not enough, the next requests sweep one only.
+func (m *Memory) sweepUntil(grow func() bool) bool {
+	tries := len(m.shards)
+	if m.sweepBackoff.Add(-1) > 0 {
+		tries = 1
+	}
+	for ; tries > 0; tries-- {
+		if m.sweepNext() > 0 && grow() {
+			return true
+		}
+	}
+	if m.sweepBackoff.Load() <= 0 {
+		m.sweepBackoff.Store(backoffMisses)
+	}
+	return false
+}

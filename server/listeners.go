@@ -108,7 +108,7 @@ func (s *Server) newAPI(o *listener, encrypted *tls.Config) (apiServer, error) {
 		return grpcapi.New(s.engine, &grpcapi.Options{Response: envoy, TLS: encrypted, ObserveLatency: s.metrics.observeLatency(o.name)})
 	case "http":
 		return httpapi.New(s.engine, &httpapi.Options{
-			Form: c.Headers, Envoy: &envoy, Ready: s.ready, ObserveLatency: s.metrics.observeLatency(o.name), Log: s.log,
+			Headers: c.Headers, Envoy: &envoy, Ready: s.ready, ObserveLatency: s.metrics.observeLatency(o.name), Log: s.log,
 		})
 	case "resp":
 		return respapi.New(s.engine, &respapi.Options{

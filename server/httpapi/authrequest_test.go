@@ -1,55 +1,280 @@
-package httpapi
+package httpapi_test
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
-	"github.com/penstock-io/penstock/server/internal/httpserver"
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/httpapi"
 )
 
-// Whatever is in the URL and in a header, reading it does not panic; what is asked
-// has a meaning; and a header never changes anything but the key.
-func FuzzVisit(f *testing.F) {
-	f.Add("limit=1/s&key=header:X-Api-Key&deny=403&cost=2&max_delay=1.5", "ada")
-	f.Add("domain=edge&remote_address=header:X-Forwarded-For&path=%2Flogin", "1.1.1.1, 2.2.2.2")
-	f.Add("key=a&key=b", "&limit=9/s")
-	f.Add("%zz&&=&;", "")
-	f.Fuzz(func(t *testing.T, query, header string) {
-		r := httptest.NewRequest(http.MethodGet, "/v1/auth", nil)
-		r.URL = &url.URL{Path: "/v1/auth", RawQuery: query}
-		r.Header = http.Header{"X-Api-Key": {header}, "X-Forwarded-For": {header}}
-		v, err := readVisit(r)
-		if err != nil {
-			if p := problemOf(err); p.Status != http.StatusBadRequest || p.Detail == "" {
-				t.Fatalf("?%s: got %+v, want a problem of status 400 that says why", query, p)
+// auth sends a request to /v1/auth. The headers are names and values in turn.
+func auth(t testing.TB, base, query string, header ...string) response {
+	t.Helper()
+	h := http.Header{}
+	for i := 0; i < len(header); i += 2 {
+		h.Add(header[i], header[i+1])
+	}
+	return do(t, http.MethodGet, base+"/v1/auth?"+query, "", h)
+}
+
+func TestAuthRequestDeniesWhenExhausted(t *testing.T) {
+	onEachStore(t, func(t *testing.T, store penstock.Store) {
+		base := serveStore(t, store)
+		for _, query := range []string{
+			"limit=2/1m&key=10.0.0.1",
+			"domain=edge&remote_address=10.0.0.1&cost=1",
+		} {
+			first := auth(t, base, query)
+			first.want(t, 200, "")
+			if first.header.Get("Ratelimit") == "" || first.header.Get("Cache-Control") != "no-store" {
+				t.Errorf("%s: got %v, want RateLimit and Cache-Control: no-store", query, first.header)
 			}
-			return
-		}
-		if v.cost < 0 || v.deny < 400 || v.deny > 599 || len(v.key) > maxKey || v.said.has(byRules) == v.said.has(byLimit) {
-			t.Fatalf("?%s: got %+v, which has no meaning", query, v)
-		}
-		r.Header = http.Header{}
-		other, err := readVisit(r)
-		if err != nil {
-			t.Fatalf("?%s: without headers: %v", query, err)
-		}
-		if v.limit != other.limit || v.cost != other.cost || v.deny != other.deny || v.domain != other.domain || v.maxDelay != other.maxDelay {
-			t.Fatalf("?%s: got %+v with the header %q, and %+v without", query, v, header, other)
+			auth(t, base, query)
+			if strings.HasPrefix(query, "domain") {
+				auth(t, base, query)
+			}
+			denied := auth(t, base, query)
+			if p := denied.problem(t); denied.status != 429 || denied.header.Get("Retry-After") == "" ||
+				p.Type != "https://iana.org/assignments/http-problem-types#quota-exceeded" {
+				t.Errorf("%s: got %+v, want 429 with Retry-After", query, denied)
+			}
+			if got := auth(t, base, query+"&deny=403"); got.status != 403 || got.header.Get("Retry-After") == "" {
+				t.Errorf("%s, denied with 403: got %+v", query, got)
+			}
 		}
 	})
 }
 
-func TestParametersAreReadInOrder(t *testing.T) {
-	got, err := httpserver.ParseQuery("b=1&a=%3d%26&&b=2&c&=d&e=f=g", 9)
-	want := []httpserver.Parameter{{Name: "b", Value: "1"}, {Name: "a", Value: "=&"}, {Name: "b", Value: "2"}, {Name: "c"}, {Value: "d"}, {Name: "e", Value: "f=g"}}
-	if err != nil || len(got) != len(want) {
-		t.Fatalf("got %q, %v, want %q", got, err, want)
-	}
-	for i := range want {
-		if got[i] != want[i] {
-			t.Errorf("parameter %d: got %q, want %q", i, got[i], want[i])
+func TestAuthRequestAcceptsAnyMethod(t *testing.T) {
+	base := serveStore(t, frozenMemory())
+	for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PURGE"} {
+		if got := do(t, method, base+"/v1/auth?limit=100/1m&key=k", "", nil); got.status != 200 {
+			t.Errorf("%s: got %+v, want 200", method, got)
 		}
 	}
+	if got := auth(t, base, "limit=100/1m&key=k&cost=0"); got.header.Get("Ratelimit") != `"default";r=92;t=56` {
+		t.Errorf("after 8 requests of 100: got %v", got.header)
+	}
+}
+
+func TestAuthRequestKeyFromHeader(t *testing.T) {
+	base := serveStore(t, frozenMemory())
+	key := "limit=1/1m&key=header:X-Api-Key"
+	auth(t, base, key, "X-Api-Key", "ada").want(t, 200, "")
+	auth(t, base, key, "X-Api-Key", "bob").want(t, 200, "")
+	auth(t, base, key, "X-Api-Key", "bob&cost=0&limit=9/s").want(t, 200, "") // an ordinary key, not parameters
+	for _, again := range []string{"ada", "bob", "bob&cost=0&limit=9/s"} {
+		if got := auth(t, base, key, "X-Api-Key", again); got.status != 429 {
+			t.Errorf("second request with X-Api-Key: %s: got %+v, want 429", again, got)
+		}
+	}
+	auth(t, base, key).want(t, 200, "")
+	if got := auth(t, base, key, "X-Other", "x"); got.status != 429 {
+		t.Errorf("second request without the header: got %+v, want 429: they share a key", got)
+	}
+	auth(t, base, "limit=1/1m&key=X-Api-Key", "X-Api-Key", "ada").want(t, 200, "") // without header: the text is the key
+}
+
+// A client can forge all of X-Forwarded-For but the last address.
+func TestAuthRequestUsesLastForwardedAddress(t *testing.T) {
+	base := serveStore(t, frozenMemory())
+	for _, query := range []string{"limit=1/1m&key=header:x-forwarded-for", "domain=edge&remote_address=header:X-Forwarded-For&cost=3"} {
+		auth(t, base, query, "X-Forwarded-For", "1.1.1.1, 10.0.0.9").want(t, 200, "")
+		for _, spoofed := range []string{"10.0.0.9", "2.2.2.2,10.0.0.9", "3.3.3.3 ,  10.0.0.9 "} {
+			if got := auth(t, base, query, "X-Forwarded-For", spoofed); got.status != 429 {
+				t.Errorf("%s: X-Forwarded-For: %s: got %+v, want 429", query, spoofed, got)
+			}
+		}
+		if got := auth(t, base, query, "X-Forwarded-For", "2.2.2.2", "X-Forwarded-For", "10.0.0.9"); got.status != 429 {
+			t.Errorf("%s: in two lines: got %+v, want 429", query, got)
+		}
+		auth(t, base, query, "X-Forwarded-For", "10.0.0.9, 10.0.0.8").want(t, 200, "")
+	}
+}
+
+// A header of any length is counted, and the store never sees a key of more than
+// 4 KiB.
+func TestAuthRequestShortensLongKeys(t *testing.T) {
+	memory := frozenMemory()
+	base := serveStore(t, penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+		if len(r.Key) > 4<<10 {
+			t.Errorf("the store got a key of %d bytes, want at most 4096", len(r.Key))
+		}
+		return memory.Take(ctx, r)
+	}))
+	long := strings.Repeat("k", 9000)
+	for _, query := range []string{"limit=1/1m&key=header:X-Api-Key", "domain=edge&tenant=header:X-Api-Key&cost=5"} {
+		auth(t, base, query, "X-Api-Key", long).want(t, 200, "")
+		if got := auth(t, base, query, "X-Api-Key", long); got.status != 429 {
+			t.Errorf("%s: second request with a header of 9000 bytes: got %+v, want 429", query, got)
+		}
+		auth(t, base, query, "X-Api-Key", long+"k").want(t, 200, "")
+	}
+}
+
+func TestAuthRequestMalformed(t *testing.T) {
+	base := serveStore(t, frozenMemory())
+	for _, c := range []struct{ query, kind, parameter, detail string }{
+		{"", httpapi.ProblemMalformed, "key", "want key and limit, or domain"},
+		{"limit=1/s", httpapi.ProblemMalformed, "key", "want key and limit"},
+		{"key=a", httpapi.ProblemMalformed, "limit", "want a limit"},
+		{"limit=1/s&key=", httpapi.ProblemBadKey, "key", "must not be empty"},
+		{"limit=nine&key=a", httpapi.ProblemBadLimit, "limit", "want a count"},
+		{"limit=1/s&key=a&key=b", httpapi.ProblemMalformed, "key", "duplicate"},
+		{"limit=1/s&limit=9/s&key=a", httpapi.ProblemMalformed, "limit", "duplicate"},
+		{"limit=1/s&key=a&burst=2", httpapi.ProblemMalformed, "burst", "unknown parameter"},
+		{"limit=1/s&key=a&cost=-1", httpapi.ProblemBadCost, "cost", "0 or more"},
+		{"limit=1/s&key=a&cost=one", httpapi.ProblemBadCost, "cost", "whole number"},
+		{"limit=1/s&key=a&deny=200", httpapi.ProblemMalformed, "deny", "from 400 to 599"},
+		{"limit=1/s&key=a&deny=999", httpapi.ProblemMalformed, "deny", "from 400 to 599"},
+		{"limit=1/s&key=a&max_delay=1m", httpapi.ProblemMalformed, "max_delay", "want the end"},
+		{"limit=1/s&key=a&max_delay=Inf", httpapi.ProblemMalformed, "max_delay", "want a number"},
+		{"limit=1/s&key=a&max_delay=-1", httpapi.ProblemBadCost, "max_delay", "must not be negative"},
+		{"domain=edge&key=a", httpapi.ProblemMalformed, "key", "cannot be combined"},
+		{"domain=edge", httpapi.ProblemMalformed, "descriptors", "want at least one"},
+		{"domain=&a=b", httpapi.ProblemMalformed, "domain", "want a domain"},
+		{"domain=edge&=b", httpapi.ProblemMalformed, "", "has no name"},
+		{"domain=edge&a=%zz", httpapi.ProblemMalformed, "", "invalid URL escape"},
+		{"domain=edge" + strings.Repeat("&a=b", 17), httpapi.ProblemMalformed, "", "at most 16"},
+		{"domain=edge" + strings.Repeat("&a=b", 2000), httpapi.ProblemMalformed, "", "more than 20 parameters"},
+	} {
+		got := auth(t, base, c.query)
+		if p := got.problem(t); got.status != 400 || p.Type != c.kind || p.Parameter != c.parameter || !strings.Contains(p.Detail, c.detail) {
+			t.Errorf("?%.80s\ngot  %d %+v\nwant 400 %s at %q: %q", c.query, got.status, p, c.kind, c.parameter, c.detail)
+		}
+	}
+}
+
+// authDirectly calls the handler without a network, for tests with a fake clock.
+func authDirectly(ctx context.Context, server http.Handler, query string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	server.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/auth?"+query, strings.NewReader("a body")))
+	return w
+}
+
+// A request that a leaky bucket admits with a delay is held for exactly that long.
+func TestAuthRequestHoldsForDelay(t *testing.T) {
+	for _, query := range []string{
+		"limit=" + url.QueryEscape("1/100ms leaky-bucket burst=3") + "&key=k",
+		"domain=edge&line=k",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			server := newServer(t, newEngine(t, penstock.NewMemory(nil), nil), nil)
+			begin := time.Now()
+			for i := range 3 {
+				go func() {
+					// One millisecond apart, for a fixed order.
+					time.Sleep(time.Duration(i) * time.Millisecond)
+					w := authDirectly(context.Background(), server, query)
+					held := time.Since(begin)
+					if want := time.Duration(i) * 100 * time.Millisecond; w.Code != 200 || held != want {
+						t.Errorf("%s: request %d: got %d after %v, want 200 after %v", query, i, w.Code, held, want)
+					}
+				}()
+			}
+			time.Sleep(10 * time.Millisecond)
+			if w := authDirectly(context.Background(), server, query); w.Code != 429 || w.Header().Get("Retry-After") != "1" {
+				t.Errorf("%s: fourth request: got %d %v, want 429", query, w.Code, w.Header())
+			}
+			time.Sleep(time.Second)
+		})
+	}
+}
+
+func TestAuthRequestRefundsOnDisconnect(t *testing.T) {
+	for _, query := range []string{
+		"limit=" + url.QueryEscape("1/1h leaky-bucket burst=2") + "&key=k",
+		"limit=1/1h&key=k&max_delay=7200",
+		"domain=edge&queue=k",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			server := newServer(t, newEngine(t, penstock.NewMemory(nil), nil), &httpapi.Options{MaxHold: 2 * time.Hour})
+			authDirectly(context.Background(), server, query)
+			ctx, disconnect := context.WithCancel(context.Background())
+			done := make(chan struct{})
+			go func() {
+				authDirectly(ctx, server, query)
+				close(done)
+			}()
+			time.Sleep(time.Second)
+			disconnect()
+			<-done
+			begin := time.Now()
+			w := authDirectly(context.Background(), server, query)
+			if held := time.Since(begin); w.Code != 200 || held != time.Hour-time.Second {
+				t.Errorf("%s: got %d after %v, want 200 after 59m59s, in place of the disconnected request", query, w.Code, held)
+			}
+		})
+	}
+}
+
+// A request with a delay above MaxHold is denied at once, and not charged.
+func TestAuthRequestDeniesLongDelay(t *testing.T) {
+	for _, query := range []string{
+		"limit=" + url.QueryEscape("1/1h leaky-bucket burst=3") + "&key=k",
+		"domain=edge&queue=k",
+		"limit=1/1h&key=k&max_delay=7200",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			server := newServer(t, newEngine(t, penstock.NewMemory(nil), nil), &httpapi.Options{MaxHold: time.Minute})
+			authDirectly(context.Background(), server, query)
+			for range 5 {
+				begin := time.Now()
+				w := authDirectly(context.Background(), server, query)
+				if time.Since(begin) != 0 || w.Code != 429 || w.Header().Get("Retry-After") != "3540" {
+					t.Fatalf("%s: got %d %v after %v, want 429 at once with Retry-After: 3540", query, w.Code, w.Header(), time.Since(begin))
+				}
+			}
+			time.Sleep(59 * time.Minute)
+			begin := time.Now()
+			if w := authDirectly(context.Background(), server, query); w.Code != 200 || time.Since(begin) != time.Minute {
+				t.Errorf("%s: 59 minutes later: got %d after %v, want 200 after a minute", query, w.Code, time.Since(begin))
+			}
+		})
+	}
+}
+
+// unavailableStore is a store that never decides.
+var unavailableStore = penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
+	return penstock.Decision{}, penstock.ErrUnavailable
+})
+
+func TestServerStoreUnavailable(t *testing.T) {
+	base := serve(t, newServer(t, newEngine(t, unavailableStore, nil), nil))
+	for _, got := range []response{
+		auth(t, base, "limit=1/s&key=a"),
+		auth(t, base, "domain=edge&tenant=x"),
+		post(t, base, `{"key":"a","limit":"1/s"}`),
+		post(t, base, byRules("tenant=x")),
+		post(t, base, `{"mode":"each","requests":[{"key":"a","limit":"1/s"}]}`),
+		post(t, base, `{"mode":"all","requests":[{"key":"a","limit":"1/s"}]}`),
+		post(t, base, `{"mode":"each","requests":[`+byRules("tenant=x")+`]}`),
+		post(t, base, `{"mode":"all","requests":[`+byRules("tenant=x")+`]}`),
+	} {
+		if p := got.problem(t); got.status != 503 || p.Type != httpapi.ProblemUnavailable {
+			t.Errorf("got %+v, want 503", got)
+		}
+	}
+}
+
+func TestServerWithoutRules(t *testing.T) {
+	base := serve(t, newServer(t, engine.New(frozenMemory(), nil), nil))
+	for _, got := range []response{auth(t, base, "domain=edge&tenant=x"), post(t, base, byRules("tenant=x"))} {
+		if p := got.problem(t); got.status != 503 || p.Type != httpapi.ProblemNoRules {
+			t.Errorf("got %+v, want 503", got)
+		}
+	}
+	each := post(t, base, `{"mode":"each","requests":[{"key":"a","limit":"1/s"},`+byRules("tenant=x")+`]}`)
+	if p := each.problem(t); each.status != 503 || p.Type != httpapi.ProblemNoRules {
+		t.Errorf("a list: got %+v, want 503", each)
+	}
+	auth(t, base, "limit=1/s&key=a").want(t, 200, "") // not charged by the list
 }

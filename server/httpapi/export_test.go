@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// A Route is an address and the methods that are answered there; none for all.
+// A Route is a path and the methods allowed there. Nil methods allow all.
 type Route struct {
 	Path    string
 	Methods []string
 }
 
-// Routes returns what the door answers.
+// Routes returns all routes.
 func Routes() (all []Route) {
 	for _, r := range routes {
 		all = append(all, Route{r.path, r.methods})
@@ -19,25 +19,25 @@ func Routes() (all []Route) {
 	return all
 }
 
-// Parameters returns those of /v1/auth that have a meaning of their own.
+// Parameters returns the parameters of /v1/auth with a fixed meaning.
 func Parameters() []string { return slices.Sorted(maps.Keys(parameters)) }
 
-// Members returns what the objects of /v1/take may hold, by where openapi.yaml
-// describes them.
-func Members() map[string][]string {
+// Fields returns the fields that the JSON objects of /v1/take may have, by the place
+// of their description in openapi.yaml.
+func Fields() map[string][]string {
 	const schemas = "/components/schemas/"
 	return map[string][]string{
-		schemas + "Take":       (ofQuestion | inList).names(),
-		schemas + "ByLimit":    (byLimit | saidCost).names(),
-		schemas + "ByRules":    (byRules | saidCost).names(),
-		schemas + "List":       inList.names(),
-		schemas + "Descriptor": ofDescriptor.names(),
-		schemas + "Descriptor/properties/entries/items": ofEntry.names(),
+		schemas + "Take":       (requestFields | listFields).names(),
+		schemas + "ByLimit":    (limitFields | fieldCost).names(),
+		schemas + "ByRules":    (ruleFields | fieldCost).names(),
+		schemas + "List":       listFields.names(),
+		schemas + "Descriptor": descriptorFields.names(),
+		schemas + "Descriptor/properties/entries/items": entryFields.names(),
 	}
 }
 
-func (s said) names() (names []string) {
-	for i, name := range memberNames {
+func (s fieldSet) names() (names []string) {
+	for i, name := range fieldNames {
 		if s.has(1 << i) {
 			names = append(names, name)
 		}

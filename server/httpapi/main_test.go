@@ -22,8 +22,8 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// redis is a server whose clock the tests hold. They share it, under prefixes of
-// their own.
+// redis is shared by all tests. Its clock stands at noon; each store has a key
+// prefix of its own.
 var redis *redistest.Server
 
 func TestMain(m *testing.M) {
@@ -33,18 +33,18 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// noon is when it is where a test's clock stands still.
+// noon is the time of all frozen clocks.
 var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 
 var prefixes atomic.Int64
 
-// onBothStores runs a test on each kind of store. Their clocks stand still.
-func onBothStores(t *testing.T, test func(t *testing.T, store penstock.Store)) {
-	t.Run("memory", func(t *testing.T) { test(t, stillMemory()) })
+// onEachStore runs a test with each kind of store, with a frozen clock.
+func onEachStore(t *testing.T, test func(t *testing.T, store penstock.Store)) {
+	t.Run("memory", func(t *testing.T) { test(t, frozenMemory()) })
 	t.Run("redis", func(t *testing.T) {
 		store, err := redisstore.Open(context.Background(), "unix://"+redis.Socket, &redisstore.Options{
 			Prefix:  fmt.Sprintf("t%d-", prefixes.Add(1)),
-			Timeout: 10 * time.Second, // a busy machine is no failure here
+			Timeout: time.Minute, // these tests are not about timeouts
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -54,11 +54,12 @@ func onBothStores(t *testing.T, test func(t *testing.T, store penstock.Store)) {
 	})
 }
 
-func stillMemory() *penstock.Memory {
+// frozenMemory returns a memory store whose clock stands at noon.
+func frozenMemory() *penstock.Memory {
 	return penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return noon }, Tick: time.Millisecond})
 }
 
-// ruleFile has a rule of every kind that answers differ by.
+// ruleFile has a rule of every kind that responses distinguish.
 const ruleFile = `
 domain: edge
 descriptors:
@@ -82,42 +83,42 @@ descriptors:
     limit: "1/1h leaky-bucket burst=3"
 `
 
-// judgeOf returns a judge by the rules above.
-func judgeOf(t testing.TB, store penstock.Store, o *engine.Options) *engine.Engine {
+// newEngine returns an engine with the rules of ruleFile.
+func newEngine(t testing.TB, store penstock.Store, o *engine.Options) *engine.Engine {
 	t.Helper()
 	set, err := rules.Parse(rules.File{Name: "edge.yaml", Text: []byte(ruleFile)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	j := engine.New(store, o)
-	j.SetRules(set)
-	return j
+	e := engine.New(store, o)
+	e.SetRules(set)
+	return e
 }
 
-// newDoor returns a door that nobody listens at.
-func newDoor(t testing.TB, j *engine.Engine, o *httpapi.Options) *httpapi.Server {
+// newServer returns a server without a listener.
+func newServer(t testing.TB, e *engine.Engine, o *httpapi.Options) *httpapi.Server {
 	t.Helper()
-	door, err := httpapi.New(j, o)
+	server, err := httpapi.New(e, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return door
+	return server
 }
 
-// serve opens a door on a port, and returns its address.
-func serve(t testing.TB, door *httpapi.Server) string {
+// serve serves on a free port of loopback until the test ends, and returns the URL.
+func serve(t testing.TB, server *httpapi.Server) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	served := make(chan error, 1)
-	go func() { served <- door.Serve(l) }()
+	go func() { served <- server.Serve(l) }()
 	t.Cleanup(func() {
-		http.DefaultClient.CloseIdleConnections() // which the door would wait for
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		http.DefaultClient.CloseIdleConnections() // Shutdown would wait for them
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if err := door.Shutdown(ctx); err != nil {
+		if err := server.Shutdown(ctx); err != nil {
 			t.Errorf("shutdown: %v", err)
 		}
 		if err := <-served; err != nil {
@@ -127,23 +128,22 @@ func serve(t testing.TB, door *httpapi.Server) string {
 	return "http://" + l.Addr().String()
 }
 
-// An answer is what came back from the door.
-type answer struct {
+type response struct {
 	status  int
 	header  http.Header
-	body    string // without space around it
+	body    string // without surrounding space
 	rawBody string
 }
 
 // post sends a body to /v1/take.
-func post(t testing.TB, address, body string) answer {
+func post(t testing.TB, base, body string) response {
 	t.Helper()
-	return do(t, http.MethodPost, address+"/v1/take", body, nil)
+	return do(t, http.MethodPost, base+"/v1/take", body, nil)
 }
 
-// do sends a request to a door, and holds the answer against openapi.yaml. A body
-// without a Content-Type is sent as JSON.
-func do(t testing.TB, method, url, body string, header http.Header) answer {
+// do sends a request and checks the exchange against openapi.yaml. A body without a
+// Content-Type is sent as JSON.
+func do(t testing.TB, method, url, body string, header http.Header) response {
 	t.Helper()
 	got := send(t, method, url, body, header)
 	path, query, _ := strings.Cut(strings.TrimPrefix(url, "http://"), "?")
@@ -152,8 +152,8 @@ func do(t testing.TB, method, url, body string, header http.Header) answer {
 	return got
 }
 
-// send sends a request to anyone.
-func send(t testing.TB, method, url, body string, header http.Header) answer {
+// send sends a request.
+func send(t testing.TB, method, url, body string, header http.Header) response {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	if err != nil {
@@ -165,19 +165,18 @@ func send(t testing.TB, method, url, body string, header http.Header) answer {
 	if body != "" && r.Header.Get("Content-Type") == "" {
 		r.Header.Set("Content-Type", "application/json")
 	}
-	response, err := http.DefaultClient.Do(r)
+	got, err := http.DefaultClient.Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(response.Body)
+	defer func() { _ = got.Body.Close() }()
+	text, err := io.ReadAll(got.Body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer{response.StatusCode, response.Header, string(bytes.TrimSpace(text)), string(text)}
+	return response{got.StatusCode, got.Header, string(bytes.TrimSpace(text)), string(text)}
 }
 
-// jsonOf returns a value in JSON.
 func jsonOf(t testing.TB, v any) string {
 	t.Helper()
 	text, err := json.Marshal(v)
@@ -187,10 +186,10 @@ func jsonOf(t testing.TB, v any) string {
 	return string(text)
 }
 
-// want compares an answer with the one that is expected.
-func (a answer) want(t testing.TB, status int, body string) {
+// want fails the test if the response differs.
+func (r response) want(t testing.TB, status int, body string) {
 	t.Helper()
-	if a.status != status || a.body != body {
-		t.Errorf("got  %d %s\nwant %d %s", a.status, a.body, status, body)
+	if r.status != status || r.body != body {
+		t.Errorf("got  %d %s\nwant %d %s", r.status, r.body, status, body)
 	}
 }

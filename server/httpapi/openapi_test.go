@@ -25,9 +25,9 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// told returns a store whose decisions are told to come from somebody else.
-func told(source penstock.Source) penstock.Store {
-	store := stillMemory()
+// withSource returns a store whose decisions have the source.
+func withSource(source penstock.Source) penstock.Store {
+	store := frozenMemory()
 	return penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 		d, err := store.Take(ctx, r)
 		d.Source = source
@@ -35,41 +35,41 @@ func told(source penstock.Source) penstock.Store {
 	})
 }
 
-// Every path, method, status, member and parameter of the file is met, and every
-// answer is as the file says.
-func TestTheFileDescribesTheDoor(t *testing.T) {
+// Every path, method, status, field and parameter of openapi.yaml occurs in some
+// exchange, and every exchange is valid by it.
+func TestOpenAPIDescribesAllExchanges(t *testing.T) {
 	s, err := readSpec("openapi.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	door := newDoor(t, judgeOf(t, stillMemory(), nil), nil)
-	ask := func(door http.Handler, from, method, target, body string, header ...string) {
+	server := newServer(t, newEngine(t, frozenMemory(), nil), nil)
+	send := func(server http.Handler, addr, method, target, body string, header ...string) {
 		t.Helper()
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest(method, "http://localhost"+target, strings.NewReader(body))
-		r.RemoteAddr = from
+		r.RemoteAddr = addr
 		if body != "" {
 			r.Header.Set("Content-Type", "application/json")
 		}
 		for i := 0; i < len(header); i += 2 {
 			r.Header.Set(header[i], header[i+1])
 		}
-		door.ServeHTTP(w, r)
-		got := answer{w.Code, w.Result().Header, strings.TrimSpace(w.Body.String()), w.Body.String()}
+		server.ServeHTTP(w, r)
+		got := response{w.Code, w.Result().Header, strings.TrimSpace(w.Body.String()), w.Body.String()}
 		e := exchange{method, r.URL.Path, r.URL.RawQuery, body, got}
-		for _, wrong := range s.check(e) {
-			t.Errorf("%s %s %s: %d %s\nis not as the file has it: %s", method, target, body, got.status, got.body, wrong)
+		for _, violation := range s.check(e) {
+			t.Errorf("%s %s %s: %d %s\nviolates openapi.yaml: %s", method, target, body, got.status, got.body, violation)
 		}
 	}
-	here, elsewhere := "127.0.0.1:4711", "10.0.0.1:4711"
+	local, remote := "127.0.0.1:4711", "10.0.0.1:4711"
 	take := func(body string) {
 		t.Helper()
-		ask(door, here, "POST", "/v1/take", body)
+		send(server, local, "POST", "/v1/take", body)
 	}
 	for range 2 {
 		take(`{"key":"k","limit":"1/1m","cost":1,"at_most":true,"max_delay":0}`)
 		take(`{"key_base64":"/w==","limit":"1/1m","id":"x"}`)
-		take(byRules("remote_address=1", "watched=2", "plan=gold", "nobody=3"))
+		take(byRules("remote_address=1", "watched=2", "plan=gold", "unruled=3"))
 	}
 	take(`{"domain":"edge","cost":2,"descriptors":[{"entries":[{"key":"tenant"}],"cost":1}]}`)
 	take(`{"mode":"each","requests":[{"key":"k","limit":"1/1m","cost":-1},` + byRules("tenant=1") + `]}`)
@@ -78,42 +78,42 @@ func TestTheFileDescribesTheDoor(t *testing.T) {
 	take(`{"key":"k","limit":"x"}`)
 	take(`{"key":"k","limit":"1/1m","max_delay":-1}`)
 	take(`{"key":"k"}`)
-	ask(door, elsewhere, "POST", "/v1/take", `{"key":"k","limit":"1/1m","cost":-1}`)
-	ask(door, here, "GET", "/v1/take", "")
+	send(server, remote, "POST", "/v1/take", `{"key":"k","limit":"1/1m","cost":-1}`)
+	send(server, local, "GET", "/v1/take", "")
 	take(strings.Repeat(" ", 64<<10+1))
-	ask(door, here, "POST", "/v1/take", `{}`, "Content-Type", "text/plain")
+	send(server, local, "POST", "/v1/take", `{}`, "Content-Type", "text/plain")
 	for _, source := range []penstock.Source{penstock.SourceLease, penstock.SourceDenyCache, penstock.SourceFallback} {
-		ask(newDoor(t, engine.New(told(source), nil), nil), here, "POST", "/v1/take", `{"key":"k","limit":"1/1m"}`)
+		send(newServer(t, engine.New(withSource(source), nil), nil), local, "POST", "/v1/take", `{"key":"k","limit":"1/1m"}`)
 	}
-	noStore, noRules := newDoor(t, judgeOf(t, broken, nil), nil), newDoor(t, engine.New(stillMemory(), nil), nil)
+	noStore, noRules := newServer(t, newEngine(t, unavailableStore, nil), nil), newServer(t, engine.New(frozenMemory(), nil), nil)
 	for _, d := range []http.Handler{noStore, noRules} {
-		ask(d, here, "POST", "/v1/take", byRules("tenant=1"))
-		ask(d, here, "GET", "/v1/auth?domain=edge&tenant=1", "")
+		send(d, local, "POST", "/v1/take", byRules("tenant=1"))
+		send(d, local, "GET", "/v1/auth?domain=edge&tenant=1", "")
 	}
 	for _, query := range []string{"limit=1/1m&key=v&cost=1&max_delay=0.5&deny=403", "domain=edge&remote_address=9&cost=3"} {
-		ask(door, here, "GET", "/v1/auth?"+query, "")
-		ask(door, here, "GET", "/v1/auth?"+query, "")
-		ask(door, here, "PUT", "/v1/auth?"+strings.Replace(query, "&deny=403", "", 1), "")
+		send(server, local, "GET", "/v1/auth?"+query, "")
+		send(server, local, "GET", "/v1/auth?"+query, "")
+		send(server, local, "PUT", "/v1/auth?"+strings.Replace(query, "&deny=403", "", 1), "")
 	}
-	ask(door, here, "GET", "/v1/auth?limit=1/1m", "")
-	provoke(ask, door, noStore, noRules)
-	askEnvoy(t, ask)
-	ask(door, here, "GET", "/healthcheck", "")
-	notReady := newDoor(t, engine.New(stillMemory(), nil), &httpapi.Options{Ready: func() error { return errors.New("no") }})
-	ask(notReady, here, "GET", "/healthcheck", "")
-	ask(door, here, "GET", "/openapi.yaml", "")
-	ask(door, here, "GET", "/elsewhere", "")
-	for _, place := range s.unmet() {
-		t.Errorf("openapi.yaml describes %s, which no request or answer has met", place)
+	send(server, local, "GET", "/v1/auth?limit=1/1m", "")
+	sendInvalid(send, server, noStore, noRules)
+	sendEnvoy(t, send)
+	send(server, local, "GET", "/healthcheck", "")
+	notReady := newServer(t, engine.New(frozenMemory(), nil), &httpapi.Options{Ready: func() error { return errors.New("no") }})
+	send(notReady, local, "GET", "/healthcheck", "")
+	send(server, local, "GET", "/openapi.yaml", "")
+	send(server, local, "GET", "/elsewhere", "")
+	for _, place := range s.uncovered() {
+		t.Errorf("openapi.yaml describes %s, which no exchange has covered", place)
 	}
 }
 
-// asking asks a door, and holds what it answers against the file.
-type asking func(door http.Handler, from, method, target, body string, header ...string)
+// A sendFunc sends a request and checks the exchange against openapi.yaml.
+type sendFunc func(server http.Handler, addr, method, target, body string, header ...string)
 
-// provoke asks every address in every way that some address refuses, so that no
-// refusal is left that the file does not describe.
-func provoke(ask asking, doors ...http.Handler) {
+// sendInvalid sends to every path everything that some path rejects, to check that
+// openapi.yaml describes all rejections.
+func sendInvalid(send sendFunc, servers ...http.Handler) {
 	lower := `9/1h name=edge/tenant`
 	queries := []string{"", "?limit=" + url.QueryEscape(lower) + "&key=k", "?" + strings.Repeat("a=b&", 99), "?domain=edge&tenant=t", "?domain=x&a=b&deny=418"}
 	bodies := []string{
@@ -124,9 +124,9 @@ func provoke(ask asking, doors ...http.Handler) {
 		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"} {
 			for _, query := range queries {
 				for _, body := range bodies {
-					for _, door := range doors {
-						ask(door, "10.0.0.1:4711", method, route.Path+query, body)
-						ask(door, "10.0.0.1:4711", method, route.Path+query, body, "Content-Type", "text/plain", "Origin", "https://evil.example")
+					for _, server := range servers {
+						send(server, "10.0.0.1:4711", method, route.Path+query, body)
+						send(server, "10.0.0.1:4711", method, route.Path+query, body, "Content-Type", "text/plain", "Origin", "https://evil.example")
 					}
 				}
 			}
@@ -134,26 +134,26 @@ func provoke(ask asking, doors ...http.Handler) {
 	}
 }
 
-// The file describes the same addresses, methods, parameters and members that the
-// door knows, and the same kinds of problem.
-func TestTheFileAndTheDoorHaveTheSame(t *testing.T) {
+// openapi.yaml has the same paths, methods, parameters, fields and problem types as
+// the code.
+func TestOpenAPIMatchesCode(t *testing.T) {
 	s, err := readSpec("openapi.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	same := func(what string, file, door []string) {
+	same := func(what string, file, code []string) {
 		t.Helper()
 		slices.Sort(file)
-		slices.Sort(door)
-		if !slices.Equal(slices.Compact(file), slices.Compact(door)) {
-			t.Errorf("%s: openapi.yaml has %q, and the door %q", what, file, door)
+		slices.Sort(code)
+		if !slices.Equal(slices.Compact(file), slices.Compact(code)) {
+			t.Errorf("%s: openapi.yaml has %q, the code has %q", what, file, code)
 		}
 	}
 	var paths []string
 	for _, r := range httpapi.Routes() {
 		paths = append(paths, r.Path)
 		methods := s.names(below("/paths", r.Path))
-		if r.Methods == nil { // of all of them, the file describes the usual one
+		if r.Methods == nil { // any method: the file describes the usual one
 			same("methods of "+r.Path, make([]string, len(methods)), make([]string, 1))
 			continue
 		}
@@ -161,8 +161,8 @@ func TestTheFileAndTheDoorHaveTheSame(t *testing.T) {
 	}
 	same("paths", s.names("/paths"), paths)
 	same("parameters of /v1/auth", s.parameters("/paths/~1v1~1auth/get"), httpapi.Parameters())
-	for place, members := range httpapi.Members() {
-		same("members of "+place, s.members(place), members)
+	for place, fields := range httpapi.Fields() {
+		same("fields of "+place, s.fields(place), fields)
 	}
 	s.compareMessage(t, "/components/schemas/RateLimitRequest", (&pb.RateLimitRequest{}).ProtoReflect().Descriptor())
 	types, _ := s.at("/components/schemas/Problem/properties/type/enum")
@@ -170,11 +170,10 @@ func TestTheFileAndTheDoorHaveTheSame(t *testing.T) {
 	for _, kind := range types.([]any) {
 		kinds = append(kinds, kind.(string))
 	}
-	same("types of problem", kinds, append(problemTypes(t), httplimit.TypeQuotaExceeded))
+	same("problem types", kinds, append(problemTypes(t), httplimit.TypeQuotaExceeded))
 }
 
-// lower returns methods as the file writes them, without one that goes without
-// saying.
+// lower returns the methods in lower case, as in the file, without one of them.
 func lower(methods []string, without string) (all []string) {
 	for _, m := range methods {
 		if m != without {
@@ -184,19 +183,19 @@ func lower(methods []string, without string) (all []string) {
 	return all
 }
 
-// members returns the properties of a schema, or of all that it is one of.
-func (s *spec) members(place string) []string {
+// fields returns the properties of a schema, or of all alternatives of its oneOf.
+func (s *spec) fields(place string) []string {
 	node, at := s.at(place)
 	all := s.names(at + "/properties")
-	several, _ := node.(map[string]any)["oneOf"].([]any)
-	for i := range several {
-		all = append(all, s.members(fmt.Sprintf("%s/oneOf/%d", at, i))...)
+	alternatives, _ := node.(map[string]any)["oneOf"].([]any)
+	for i := range alternatives {
+		all = append(all, s.fields(fmt.Sprintf("%s/oneOf/%d", at, i))...)
 	}
 	return all
 }
 
-// compareMessage fails the test unless a schema has the fields of a message, and
-// theirs. A message of another package is a value in JSON.
+// compareMessage fails the test unless a schema has the fields of a protobuf
+// message, recursively. Messages of google.protobuf are plain values in JSON.
 func (s *spec) compareMessage(t *testing.T, place string, m protoreflect.MessageDescriptor) {
 	t.Helper()
 	var fields []string
@@ -214,11 +213,11 @@ func (s *spec) compareMessage(t *testing.T, place string, m protoreflect.Message
 	}
 	slices.Sort(fields)
 	if got := s.names(place + "/properties"); !slices.Equal(got, fields) {
-		t.Errorf("%s has %q, and %s %q", place, got, m.FullName(), fields)
+		t.Errorf("%s has %q, %s has %q", place, got, m.FullName(), fields)
 	}
 }
 
-// problemTypes returns the addresses of the problems that the package exports.
+// problemTypes returns the problem types that the package exports.
 func problemTypes(t *testing.T) (all []string) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "problem.go", nil, 0)
@@ -234,8 +233,8 @@ func problemTypes(t *testing.T) (all []string) {
 	return all
 }
 
-// askEnvoy asks /json for all that it can answer.
-func askEnvoy(t *testing.T, ask asking) {
+// sendEnvoy sends requests to /json that cause all its responses.
+func sendEnvoy(t *testing.T, send sendFunc) {
 	t.Helper()
 	var file strings.Builder
 	file.WriteString("domain: d\ndescriptors:\n")
@@ -246,31 +245,31 @@ func askEnvoy(t *testing.T, ask asking) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	j := engine.New(stillMemory(), nil)
-	j.SetRules(set)
-	door := newDoor(t, j, &httpapi.Options{Envoy: &rlsproto.Options{Headers: true, DynamicMetadata: true}})
+	e := engine.New(frozenMemory(), nil)
+	e.SetRules(set)
+	server := newServer(t, e, &httpapi.Options{Envoy: &rlsproto.Options{Headers: true, DynamicMetadata: true}})
 	entries := func(key string) string { return `"entries":[{"key":"` + key + `","value":"v"}]` }
 	for _, unit := range []string{"second", "minute", "hour", "day", "week", "month", "year"} {
-		ask(door, "127.0.0.1:1", "POST", "/json", `{"domain":"d","descriptors":[{`+entries(unit)+`}]}`)
+		send(server, "127.0.0.1:1", "POST", "/json", `{"domain":"d","descriptors":[{`+entries(unit)+`}]}`)
 	}
-	ask(door, "127.0.0.1:1", "POST", "/json", `{"domain":"d","hitsAddend":1,"descriptors":[{`+entries("day")+`}]}`)
+	send(server, "127.0.0.1:1", "POST", "/json", `{"domain":"d","hitsAddend":1,"descriptors":[{`+entries("day")+`}]}`)
 	for _, unit := range []string{"SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR"} {
 		limit := `"limit":{"requestsPerUnit":9,"unit":"` + unit + `"}`
 		if unit == "HOUR" {
 			limit = strings.TrimSuffix(limit, "}") + `,"unitMultiplier":2}`
 		}
-		ask(door, "127.0.0.1:1", "POST", "/json", `{"domain":"d","descriptors":[{`+entries("x")+`,`+limit+`}]}`)
+		send(server, "127.0.0.1:1", "POST", "/json", `{"domain":"d","descriptors":[{`+entries("x")+`,`+limit+`}]}`)
 	}
-	undo := `{"domain":"d","descriptors":[{` + entries("day") + `,"hitsAddend":1,"isNegativeHits":true}]}`
-	ask(door, "127.0.0.1:1", "POST", "/json", undo)
-	ask(door, "10.0.0.1:1", "POST", "/json", undo)
-	ask(door, "127.0.0.1:1", "POST", "/json", `{`)
-	ask(door, "127.0.0.1:1", "POST", "/json", strings.Repeat(" ", 64<<10+1))
+	refund := `{"domain":"d","descriptors":[{` + entries("day") + `,"hitsAddend":1,"isNegativeHits":true}]}`
+	send(server, "127.0.0.1:1", "POST", "/json", refund)
+	send(server, "10.0.0.1:1", "POST", "/json", refund)
+	send(server, "127.0.0.1:1", "POST", "/json", `{`)
+	send(server, "127.0.0.1:1", "POST", "/json", strings.Repeat(" ", 64<<10+1))
 }
 
-// unmet returns what the file describes and nothing has met: operations' answers
-// with their content and headers, parameters, members, and values of enumerations.
-func (s *spec) unmet() []string {
+// uncovered returns the places of the file that no exchange has covered: responses
+// with their content and headers, parameters, fields, and values of enumerations.
+func (s *spec) uncovered() []string {
 	var places []string
 	var walk func(place string, node any)
 	walk = func(place string, node any) {
@@ -281,7 +280,7 @@ func (s *spec) unmet() []string {
 		case strings.HasSuffix(parent, "/properties"), strings.HasSuffix(parent, "/enum"), strings.HasSuffix(parent, "/responses") &&
 			strings.HasPrefix(place, "/paths/"), strings.HasSuffix(parent, "/headers") && place != "/components/headers",
 			strings.HasSuffix(parent, "/parameters"), strings.HasSuffix(parent, "/content") && !strings.Contains(place, "/requestBody/"):
-			if _, at := s.at(place); !s.met[place] && !s.met[at] && parent != "/components/headers" {
+			if _, at := s.at(place); !s.covered[place] && !s.covered[at] && parent != "/components/headers" {
 				places = append(places, place)
 			}
 		}
@@ -301,26 +300,26 @@ func (s *spec) unmet() []string {
 	return places
 }
 
-// The file's own examples are accepted.
-func TestTheExamplesOfTheFile(t *testing.T) {
+// The examples of openapi.yaml are accepted.
+func TestOpenAPIExamples(t *testing.T) {
 	s, err := readSpec("openapi.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := open(t, stillMemory())
+	base := serveStore(t, frozenMemory())
 	examples, _ := s.at("/paths/~1v1~1take/post/requestBody/content/application~1json/examples")
 	if len(examples.(map[string]any)) == 0 {
-		t.Fatal("there are no examples")
+		t.Fatal("openapi.yaml has no examples")
 	}
 	for name, example := range examples.(map[string]any) {
 		body := jsonOf(t, example.(map[string]any)["value"])
-		if got := post(t, at, body); got.status != 200 {
+		if got := post(t, base, body); got.status != 200 {
 			t.Errorf("%s: %s: got %+v, want 200", name, body, got)
 		}
 	}
 	limits, _ := s.at("/components/schemas/Limit/examples")
 	for _, limit := range limits.([]any) {
-		if got := post(t, at, jsonOf(t, map[string]any{"key": "k", "limit": limit})); got.status != 200 {
+		if got := post(t, base, jsonOf(t, map[string]any{"key": "k", "limit": limit})); got.status != 200 {
 			t.Errorf("%s: got %+v, want 200", limit, got)
 		}
 	}

@@ -11,54 +11,94 @@ import (
 	"github.com/penstock-io/penstock/server/engine"
 )
 
-// The types of problem. Each is the address of its own documentation, and stays
-// what it is.
+// The types of problem documents (RFC 9457). Each is the URL of its documentation,
+// and stable.
 const (
-	// ProblemMalformed means that the request cannot be read, or is not one of those
-	// that openapi.yaml describes.
-	ProblemMalformed = problems + "ProblemMalformed"
+	// ProblemMalformed means that the request does not match openapi.yaml.
+	ProblemMalformed = problemBase + "ProblemMalformed"
 
-	// ProblemBadLimit means that a limit cannot be counted by.
-	ProblemBadLimit = problems + "ProblemBadLimit"
+	// ProblemBadLimit means that a limit is invalid.
+	ProblemBadLimit = problemBase + "ProblemBadLimit"
 
 	// ProblemBadKey means that a key is empty or too long.
-	ProblemBadKey = problems + "ProblemBadKey"
+	ProblemBadKey = problemBase + "ProblemBadKey"
 
-	// ProblemBadCost means that what is asked for has no meaning, such as to give
-	// units back where all are taken or none.
-	ProblemBadCost = problems + "ProblemBadCost"
+	// ProblemBadCost means that the cost, or a field that modifies it, is invalid:
+	// such as a refund in a list of the mode "all".
+	ProblemBadCost = problemBase + "ProblemBadCost"
 
-	// ProblemForbidden means that units are given back only to callers on the same
-	// machine, or with the token.
-	ProblemForbidden = problems + "ProblemForbidden"
+	// ProblemForbidden means that the caller may not refund units: it is neither on
+	// the same machine, nor does it send the token.
+	ProblemForbidden = problemBase + "ProblemForbidden"
 
 	// ProblemTooLarge means that the body is longer than 64 KiB.
-	ProblemTooLarge = problems + "ProblemTooLarge"
+	ProblemTooLarge = problemBase + "ProblemTooLarge"
 
-	// ProblemNotJSON means that the body does not say that it is JSON.
-	ProblemNotJSON = problems + "ProblemNotJSON"
+	// ProblemNotJSON means that the Content-Type is not JSON.
+	ProblemNotJSON = problemBase + "ProblemNotJSON"
 
-	// ProblemUnavailable means that the store could not decide. Nothing is known about
-	// the key; whether to go on is the caller's choice.
-	ProblemUnavailable = problems + "ProblemUnavailable"
+	// ProblemUnavailable means that the store could not decide. The caller chooses
+	// whether to go on.
+	ProblemUnavailable = problemBase + "ProblemUnavailable"
 
-	// ProblemNoRules means that the request goes by rules, and none are loaded.
-	ProblemNoRules = problems + "ProblemNoRules"
+	// ProblemNoRules means that the request needs rules, and none are loaded.
+	ProblemNoRules = problemBase + "ProblemNoRules"
 
-	problems = "https://pkg.go.dev/github.com/penstock-io/penstock/server/httpapi#"
+	problemBase = "https://pkg.go.dev/github.com/penstock-io/penstock/server/httpapi#"
 )
 
-// A fieldError says which part of a request cannot be used.
+var (
+	notJSON = httplimit.Problem{
+		Type: ProblemNotJSON, Status: http.StatusUnsupportedMediaType,
+		Title: "Content type is not JSON", Detail: "want Content-Type: application/json",
+	}
+	tooLarge = httplimit.Problem{
+		Type: ProblemTooLarge, Status: http.StatusRequestEntityTooLarge,
+		Title: "Body too large", Detail: "want at most 64 KiB",
+	}
+	refundForbidden = httplimit.Problem{
+		Type: ProblemForbidden, Status: http.StatusForbidden, Title: "Refund not allowed",
+		Detail: "a negative cost, or a limit with the name of a rule and other parameters, " +
+			"needs a caller on the same machine or the header Authorization: Bearer TOKEN",
+	}
+	noRules = httplimit.Problem{
+		Type: ProblemNoRules, Status: http.StatusServiceUnavailable,
+		Title: "No rules loaded", Detail: "the request names a domain, but the server has no rules",
+	}
+	unavailable = httplimit.Problem{
+		Type: ProblemUnavailable, Status: http.StatusServiceUnavailable,
+		Title: "Store unavailable", Detail: "no decision was made; the state of the key is unknown",
+	}
+)
+
+// problemOf returns the problem of an error.
+func problemOf(err error) httplimit.Problem {
+	var field *fieldError
+	if errors.As(asFieldError(err), &field) {
+		return field.asProblem()
+	}
+	switch {
+	case errors.Is(err, engine.ErrNoDomain):
+		return (&fieldError{path: []string{"domain"}, problem: "must not be empty"}).asProblem()
+	case errors.Is(err, engine.ErrNoDescriptors), errors.Is(err, engine.ErrTooManyDescriptors):
+		return (&fieldError{path: []string{"descriptors"}, problem: err.Error()}).asProblem()
+	case errors.Is(err, engine.ErrNoRules):
+		return noRules
+	}
+	return unavailable
+}
+
+// A fieldError means that a field of the request is invalid.
 type fieldError struct {
-	path    []string // from the innermost outwards
+	path    []string // to the field, innermost first
 	problem string
-	kind    string // a type of problem; ProblemMalformed if empty
+	kind    string // type of problem. Default: ProblemMalformed
 }
 
 func (e *fieldError) Error() string { return e.problem }
 
-// under says in which member or element an error is.
-func under(name string, err error) error {
+// in adds the name or index of the enclosing field to the path of an error.
+func in(name string, err error) error {
 	var field *fieldError
 	if errors.As(err, &field) {
 		field.path = append(field.path, name)
@@ -66,32 +106,15 @@ func under(name string, err error) error {
 	return err
 }
 
-// maxName is how much is repeated of the name of a member that nobody knows.
-const maxName = 80
-
-// pointer returns where the field is, as a JSON pointer in a fragment.
-func (e *fieldError) pointer() string {
-	var b strings.Builder
-	b.WriteByte('#')
-	for i := len(e.path) - 1; i >= 0; i-- {
-		name := e.path[i][:min(len(e.path[i]), maxName)]
-		b.WriteByte('/')
-		b.WriteString(url.PathEscape(pointerEscapes.Replace(name)))
-	}
-	return b.String()
-}
-
-var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")
-
-// asFieldError returns an error of the library about a field in the words of
-// this API, or the error itself.
+// asFieldError returns an error of the library about a field as a fieldError, with
+// the JSON name of the field. It returns other errors as they are.
 func asFieldError(err error) error {
 	var field *penstock.FieldError
 	if !errors.As(err, &field) {
 		return err
 	}
 	e := &fieldError{problem: field.Field + " " + field.Problem, kind: ProblemBadLimit}
-	switch name := fieldNames[field.Field]; {
+	switch name := jsonNames[field.Field]; {
 	case errors.Is(field, penstock.ErrBadLimit):
 		e.path = []string{"limit"}
 	case errors.Is(field, penstock.ErrBadKey):
@@ -105,39 +128,16 @@ func asFieldError(err error) error {
 	return e
 }
 
-// fieldNames says what the fields of a request are called here.
-var fieldNames = map[string]string{
+// jsonNames maps the fields of penstock.Request to JSON fields.
+var jsonNames = map[string]string{
 	"Key": "key", "Cost": "cost", "AtMost": "at_most", "MaxDelay": "max_delay", "ID": "id",
 }
 
-// problemOf returns what to answer for an error.
-func problemOf(err error) httplimit.Problem {
-	var field *fieldError
-	if errors.As(asFieldError(err), &field) {
-		return field.asProblem()
-	}
-	switch {
-	case errors.Is(err, engine.ErrNoDomain):
-		return (&fieldError{path: []string{"domain"}, problem: "domain is empty"}).asProblem()
-	case errors.Is(err, engine.ErrNoDescriptors), errors.Is(err, engine.ErrTooManyDescriptors):
-		return (&fieldError{path: []string{"descriptors"}, problem: err.Error()}).asProblem()
-	case errors.Is(err, engine.ErrNoRules):
-		return httplimit.Problem{
-			Type: ProblemNoRules, Status: http.StatusServiceUnavailable,
-			Title: "No rules are loaded", Detail: "the request names a domain, and the server has no rules",
-		}
-	}
-	return httplimit.Problem{
-		Type: ProblemUnavailable, Status: http.StatusServiceUnavailable,
-		Title: "The store is unavailable", Detail: "no decision was made, and nothing is known about the key",
-	}
-}
-
 var titles = map[string]string{
-	ProblemMalformed: "The request cannot be read",
-	ProblemBadLimit:  "The limit cannot be counted by",
-	ProblemBadKey:    "The key cannot be used",
-	ProblemBadCost:   "What is asked for has no meaning",
+	ProblemMalformed: "Malformed request",
+	ProblemBadLimit:  "Invalid limit",
+	ProblemBadKey:    "Invalid key",
+	ProblemBadCost:   "Invalid cost",
 }
 
 func (e *fieldError) asProblem() httplimit.Problem {
@@ -151,3 +151,21 @@ func (e *fieldError) asProblem() httplimit.Problem {
 	p.Title = titles[p.Type]
 	return p
 }
+
+// maxName is how many bytes of a field's name a pointer repeats: the client chose
+// the name.
+const maxName = 80
+
+// pointer returns the path as a JSON pointer in a URI fragment.
+func (e *fieldError) pointer() string {
+	var b strings.Builder
+	b.WriteByte('#')
+	for i := len(e.path) - 1; i >= 0; i-- {
+		name := e.path[i][:min(len(e.path[i]), maxName)]
+		b.WriteByte('/')
+		b.WriteString(url.PathEscape(pointerEscapes.Replace(name)))
+	}
+	return b.String()
+}
+
+var pointerEscapes = strings.NewReplacer("~", "~0", "/", "~1")

@@ -1,7 +1,11 @@
-// Package httpapi is the HTTP door. POST /v1/take decides under a limit that the
-// request names or by the rules, POST /json as envoyproxy/ratelimit does, and
-// /v1/auth for proxies that ask before they let a request pass: nginx, Caddy and
-// Traefik. openapi.yaml describes all of it, and is served at /openapi.yaml.
+// Package httpapi is the HTTP API of the daemon:
+//
+//   - POST /v1/take decides requests under a limit that they carry, or by the rules
+//   - /v1/auth answers the authorization subrequests of nginx (auth_request), Caddy
+//     (forward_auth) and Traefik (ForwardAuth)
+//   - POST /json and GET /healthcheck are compatible with envoyproxy/ratelimit
+//
+// openapi.yaml describes all endpoints and is served at /openapi.yaml.
 package httpapi
 
 import (
@@ -23,145 +27,144 @@ import (
 	"github.com/penstock-io/penstock/server/rlsproto"
 )
 
-// Options configure a Door.
+// Options configure a Server.
 type Options struct {
-	// Form is in which header fields callers are told how they stand.
-	// Default: the IETF's.
-	Form httplimit.Form
+	// Headers selects the rate limit headers of responses.
+	// Default: httplimit.IETF.
+	Headers httplimit.Form
 
-	// MaxHold is for how long /v1/auth holds a request that has to wait for
-	// its turn; one that would have to wait longer is denied. Default: 30 s.
+	// MaxHold is the longest time for which /v1/auth holds a request that was
+	// admitted with a delay. A request with a longer delay is denied.
+	// Default: 30 s.
 	MaxHold time.Duration
 
-	// Envoy is how the answers of /json tell what Envoy wants to know.
-	// Default: as rls has it.
+	// Envoy configures the responses of /json. Default: those of package
+	// rlsproto.
 	Envoy *rlsproto.Options
 
-	// Ready says why the server cannot decide at the moment, for /healthcheck.
-	// Default: it always can.
+	// Ready returns why the server cannot decide at the moment, for
+	// /healthcheck. Default: always ready.
 	Ready func() error
 
-	// ObserveLatency is told how long each decision took, without the time for which a
-	// request was held. It is called by many goroutines at once. Default:
-	// nobody is.
+	// ObserveLatency receives the duration of each decision, without the time
+	// for which a request was held. It is called concurrently. Optional.
 	ObserveLatency func(time.Duration)
 
-	// Log is told what an operator must know. Default: nobody is.
+	// Log receives errors of the HTTP server. Default: discarded.
 	Log *slog.Logger
 }
 
 const defaultMaxHold = 30 * time.Second
 
-// A Server answers HTTP requests. It is safe for concurrent use.
+// A Server serves the HTTP API. It is safe for concurrent use.
 type Server struct {
-	door    *httpserver.Server
-	judge   *engine.Engine
-	limits  *limitCache
-	form    httplimit.Form
-	maxHold time.Duration
-	envoy   *rlsproto.Service
-	ready   func() error
-	took    func(time.Duration)
+	http           *httpserver.Server
+	engine         *engine.Engine
+	limits         *limitCache
+	headers        httplimit.Form
+	maxHold        time.Duration
+	envoy          *rlsproto.Service
+	ready          func() error
+	observeLatency func(time.Duration)
 }
 
-// New returns a door to the judge. Nil options are all defaults.
-func New(j *engine.Engine, o *Options) (*Server, error) {
-	if j == nil {
-		return nil, errors.New("httpapi: no judge")
+// New returns a Server that decides with the engine. Nil options mean all
+// defaults.
+func New(e *engine.Engine, o *Options) (*Server, error) {
+	if e == nil {
+		return nil, errors.New("httpapi: no engine")
 	}
 	if o == nil {
 		o = &Options{}
 	}
-	if o.Form > httplimit.NoHeaders {
-		return nil, fmt.Errorf("httpapi: no such form of headers: %v", o.Form)
+	if o.Headers > httplimit.NoHeaders {
+		return nil, fmt.Errorf("httpapi: unknown headers: %v", o.Headers)
 	}
-	d := &Server{
-		judge: j, limits: newLimitCache(j.Store()), form: o.Form, maxHold: o.MaxHold,
-		envoy: rlsproto.New(j, o.Envoy), ready: o.Ready, took: o.ObserveLatency,
+	s := &Server{
+		engine: e, limits: newLimitCache(e.Store()), headers: o.Headers, maxHold: o.MaxHold,
+		envoy: rlsproto.New(e, o.Envoy), ready: o.Ready, observeLatency: o.ObserveLatency,
 	}
-	if d.maxHold <= 0 {
-		d.maxHold = defaultMaxHold
+	if s.maxHold <= 0 {
+		s.maxHold = defaultMaxHold
 	}
-	if d.ready == nil {
-		d.ready = func() error { return nil }
+	if s.ready == nil {
+		s.ready = func() error { return nil }
 	}
-	d.door = httpserver.New(d, httpserver.Options{Log: o.Log})
-	return d, nil
+	s.http = httpserver.New(s, httpserver.Options{Log: o.Log})
+	return s, nil
 }
 
-// Serve answers on the listener until Shutdown, and then returns nil.
-func (d *Server) Serve(l net.Listener) error { return d.door.Serve(l) }
+// Serve serves the listener until Shutdown, and then returns nil.
+func (s *Server) Serve(l net.Listener) error { return s.http.Serve(l) }
 
-// Shutdown stops accepting, finishes what is in flight and returns. What is not
-// finished when ctx ends is cut off.
-func (d *Server) Shutdown(ctx context.Context) error { return d.door.Shutdown(ctx) }
+// Shutdown stops accepting connections and waits for the requests in flight.
+// Those that are not finished when ctx ends are aborted.
+func (s *Server) Shutdown(ctx context.Context) error { return s.http.Shutdown(ctx) }
 
-// A route is an address, the methods that are answered there, and how. Without
-// methods there are all of them.
+// A route is a path, the methods allowed there, and its handler. Nil methods
+// allow all.
 type route struct {
 	path    string
 	methods []string
-	answer  func(*Server, http.ResponseWriter, *http.Request)
+	handle  func(*Server, http.ResponseWriter, *http.Request)
 }
 
-// routes are all there are. openapi.yaml describes the same.
+// routes are all endpoints. openapi.yaml describes the same.
 var routes = [...]route{
-	{"/v1/take", []string{http.MethodPost}, (*Server).take},
-	{"/v1/auth", nil, (*Server).auth},
-	{"/json", nil, (*Server).envoyJSON},
-	{"/healthcheck", reading, (*Server).healthcheck},
-	{"/openapi.yaml", reading, (*Server).describe},
+	{"/v1/take", []string{http.MethodPost}, (*Server).handleTake},
+	{"/v1/auth", nil, (*Server).handleAuthRequest},
+	{"/json", nil, (*Server).handleEnvoyJSON},
+	{"/healthcheck", readMethods, (*Server).handleHealthcheck},
+	{"/openapi.yaml", readMethods, (*Server).handleOpenAPI},
 }
 
-var reading = []string{http.MethodGet, http.MethodHead}
+var readMethods = []string{http.MethodGet, http.MethodHead}
 
-// ServeHTTP answers one request.
-func (d *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP implements [http.Handler].
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for i := range routes {
-		here := &routes[i]
+		route := &routes[i]
 		switch {
-		case here.path != r.URL.Path:
+		case route.path != r.URL.Path:
 			continue
-		case here.methods != nil && !slices.Contains(here.methods, r.Method):
-			httpserver.MethodNotAllowed(w, r, strings.Join(here.methods, ", "))
+		case route.methods != nil && !slices.Contains(route.methods, r.Method):
+			httpserver.MethodNotAllowed(w, r, strings.Join(route.methods, ", "))
 		default:
-			here.answer(d, w, r)
+			route.handle(s, w, r)
 		}
 		return
 	}
-	httpserver.WriteProblem(w, httplimit.Problem{Status: http.StatusNotFound, Detail: "what there is is described at /openapi.yaml"})
+	httpserver.WriteProblem(w, httplimit.Problem{Status: http.StatusNotFound, Detail: "no such path; see /openapi.yaml"})
 }
 
-// openAPI describes what there is here, for people and for programs that write
-// clients.
-//
-//go:embed openapi.yaml
-var openAPI []byte
-
-func (d *Server) describe(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "application/yaml")
-	_, _ = w.Write(openAPI)
-}
-
-// healthcheck answers as envoyproxy/ratelimit does at this address.
-func (d *Server) healthcheck(w http.ResponseWriter, _ *http.Request) {
-	if err := d.ready(); err != nil {
+// handleHealthcheck answers GET /healthcheck as envoyproxy/ratelimit does.
+func (s *Server) handleHealthcheck(w http.ResponseWriter, _ *http.Request) {
+	if err := s.ready(); err != nil {
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
 	_, _ = io.WriteString(w, "OK")
 }
 
-// begin and finish measure a decision, if anybody wants to know.
-func (d *Server) begin() (began time.Time) {
-	if d.took != nil {
-		began = time.Now()
-	}
-	return began
+//go:embed openapi.yaml
+var openAPI []byte
+
+func (s *Server) handleOpenAPI(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/yaml")
+	_, _ = w.Write(openAPI)
 }
 
-func (d *Server) finish(began time.Time) {
-	if d.took != nil {
-		d.took(time.Since(began))
+// startTimer returns the current time if latencies are observed. Pass it to
+// stopTimer.
+func (s *Server) startTimer() (start time.Time) {
+	if s.observeLatency != nil {
+		start = time.Now()
+	}
+	return start
+}
+
+func (s *Server) stopTimer(start time.Time) {
+	if s.observeLatency != nil {
+		s.observeLatency(time.Since(start))
 	}
 }

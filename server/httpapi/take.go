@@ -5,64 +5,87 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+	"sync"
 
+	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
+	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 )
 
-// take answers POST /v1/take.
-func (d *Server) take(w http.ResponseWriter, r *http.Request) {
+// handleTake answers POST /v1/take: take_decode.go reads the body, take_decide.go
+// decides the requests, take_encode.go writes the response.
+func (s *Server) handleTake(w http.ResponseWriter, r *http.Request) {
 	if !isJSON(r.Header.Get("Content-Type")) {
-		httpserver.WriteProblem(w, httplimit.Problem{
-			Type: ProblemNotJSON, Status: http.StatusUnsupportedMediaType,
-			Title: "The body is not JSON", Detail: "want Content-Type: application/json",
-		})
+		httpserver.WriteProblem(w, notJSON)
 		return
 	}
 	c := calls.Get().(*call)
 	defer c.release()
-	if err := c.read(r, d.judge.MaxDescriptors()); err != nil {
-		writeProblem(w, err)
+	if err := c.decode(r, s.engine.MaxDescriptors()); err != nil {
+		writeTakeProblem(w, err)
 		return
 	}
-	if (c.undoes() || d.loosens(c.questions)) && !d.judge.MayRefund(auth.HTTPCaller(r)) {
-		httpserver.WriteProblem(w, mayNotUndo)
+	if (c.refunds() || s.overridesRule(c.requests)) && !s.engine.MayRefund(auth.HTTPCaller(r)) {
+		httpserver.WriteProblem(w, refundForbidden)
 		return
 	}
-	began := d.begin()
-	result, err := c.decide(r.Context(), d.judge, d.limits)
-	d.finish(began)
+	start := s.startTimer()
+	response, err := c.decide(r.Context(), s.engine, s.limits)
+	s.stopTimer(start)
 	if err != nil {
-		writeProblem(w, err)
+		writeTakeProblem(w, err)
 		return
 	}
-	c.answer(w, &result, d.form)
+	c.encode(w, &response, s.headers)
 }
 
-var mayNotUndo = httplimit.Problem{
-	Type: ProblemForbidden, Status: http.StatusForbidden, Title: "Units may not be given back",
-	Detail: "a negative cost, and a limit that goes by the name of a rule and is another, " +
-		"need a caller on the same machine, or Authorization: Bearer and the token",
+// A call holds the buffers of one HTTP request. Calls are pooled.
+type call struct {
+	body, out []byte
+	reader    jsonReader
+
+	mode     mode
+	requests []takeRequest
+
+	storeRequests []penstock.Request
+	decisions     []penstock.Decision
+	result        engine.Result
+	applied       []httplimit.Answer // the limits that the headers report
 }
 
-// loosens reports whether one of the questions brings a limit in the place of a
-// rule's, which would undo what that has counted.
-func (d *Server) loosens(questions []question) bool {
-	for i := range questions {
-		q := &questions[i]
-		if !strings.Contains(q.limit, "name=") {
-			continue
-		}
-		if r, err := d.limits.request(q.limit); err == nil && d.judge.OverridesRule(r.Limit) {
-			return true
-		}
+// A mode says how the requests of one call are decided.
+type mode string
+
+const (
+	single mode = ""     // not a list
+	each   mode = "each" // every request by itself
+	all    mode = "all"  // all are granted or none is charged
+)
+
+var calls = sync.Pool{New: func() any { return &call{body: make([]byte, 0, 512), out: make([]byte, 0, 512)} }}
+
+// maxPooled is the capacity above which buffers are not pooled.
+const maxPooled = 8 << 10
+
+// release returns the call to the pool, without references to keys.
+func (c *call) release() {
+	if cap(c.body) > maxPooled || cap(c.out) > maxPooled || len(c.requests) > 1 {
+		return
 	}
-	return false
+	clear(c.requests)
+	clear(c.storeRequests)
+	clear(c.result.Statuses)
+	clear(c.applied)
+	c.body, c.out, c.reader, c.mode = c.body[:0], c.out[:0], jsonReader{}, single
+	c.requests, c.storeRequests, c.decisions = c.requests[:0], c.storeRequests[:0], c.decisions[:0]
+	c.applied = c.applied[:0]
+	calls.Put(c)
 }
 
-// isJSON reports whether a body says that it is JSON. Browsers let any page send
-// anything else to anyone, so this is also what keeps them out.
+// isJSON reports whether a content type is JSON. Browsers let a page of any site
+// send other types without a CORS preflight, so the check also keeps pages out.
 func isJSON(contentType string) bool {
 	if contentType == "application/json" {
 		return true
@@ -75,32 +98,37 @@ func isJSON(contentType string) bool {
 	return !ok || charset == "utf-8" || charset == "UTF-8"
 }
 
-func writeProblem(w http.ResponseWriter, err error) {
-	if errors.Is(err, errTooLarge) {
-		w.Header().Set("Connection", "close") // the rest of the body is not worth reading
-		httpserver.WriteProblem(w, httplimit.Problem{
-			Type: ProblemTooLarge, Status: http.StatusRequestEntityTooLarge,
-			Title: "The body is too large", Detail: "want at most 64 KiB",
-		})
-		return
-	}
-	httpserver.WriteProblem(w, problemOf(err))
-}
-
-// read reads the body and what it asks.
-func (c *call) read(r *http.Request, maxDescriptors int) error {
-	if err := c.readBody(r); err != nil {
-		return err
-	}
-	return c.decode(maxDescriptors)
-}
-
-// undoes reports whether the call gives something back.
-func (c *call) undoes() bool {
-	for i := range c.questions {
-		if c.questions[i].undoes() {
+// refunds reports whether the call refunds units or resets a key.
+func (c *call) refunds() bool {
+	for i := range c.requests {
+		if c.requests[i].refunds() {
 			return true
 		}
 	}
 	return false
+}
+
+// overridesRule reports whether a request carries a limit with the name of a rule
+// and other parameters. Such a limit changes what the rule has counted, like a
+// refund.
+func (s *Server) overridesRule(requests []takeRequest) bool {
+	for i := range requests {
+		r := &requests[i]
+		if !strings.Contains(r.limit, "name=") {
+			continue
+		}
+		if sr, err := s.limits.request(r.limit); err == nil && s.engine.OverridesRule(sr.Limit) {
+			return true
+		}
+	}
+	return false
+}
+
+func writeTakeProblem(w http.ResponseWriter, err error) {
+	if errors.Is(err, errTooLarge) {
+		w.Header().Set("Connection", "close") // rather than read the rest of the body
+		httpserver.WriteProblem(w, tooLarge)
+		return
+	}
+	httpserver.WriteProblem(w, problemOf(err))
 }

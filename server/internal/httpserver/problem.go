@@ -6,17 +6,18 @@ import (
 	"github.com/penstock-io/penstock/httplimit"
 )
 
-// WriteProblem answers with a problem, which nobody is to keep for other requests.
+// WriteProblem writes a problem document that must not be cached.
 func WriteProblem(w http.ResponseWriter, p httplimit.Problem) {
 	w.Header().Set("Cache-Control", "no-store")
 	httplimit.WriteProblem(w, p)
 }
 
-// MethodNotAllowed answers a request whose method the resource does not have.
+// MethodNotAllowed writes the response to a request with a method that its path does not
+// allow.
 func MethodNotAllowed(w http.ResponseWriter, r *http.Request, allowed string) {
 	w.Header().Set("Allow", allowed)
 	WriteProblem(w, httplimit.Problem{
 		Status: http.StatusMethodNotAllowed,
-		Detail: r.URL.Path + " is not asked by " + r.Method + ", but by " + allowed,
+		Detail: "method " + r.Method + " not allowed, use " + allowed,
 	})
 }

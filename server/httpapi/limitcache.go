@@ -8,16 +8,16 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// A limitCache remembers what the texts of limits mean: a program that asks
-// writes the same few again and again. It holds at most one text a slot, so that
-// texts made up by somebody hostile cost others no more than reading theirs anew.
+// A limitCache caches parsed limits by their text: clients send the same few again
+// and again. It is direct-mapped with a seeded hash, so a flood of different texts
+// costs bounded memory, and other clients at most the parsing of theirs.
 type limitCache struct {
 	store penstock.Store
 	seed  maphash.Seed
-	slots [1024]atomic.Pointer[knownLimit]
+	slots [1024]atomic.Pointer[cachedLimit]
 }
 
-type knownLimit struct {
+type cachedLimit struct {
 	text    string
 	limiter *penstock.Limiter
 }
@@ -26,22 +26,22 @@ func newLimitCache(store penstock.Store) *limitCache {
 	return &limitCache{store: store, seed: maphash.MakeSeed()}
 }
 
-// request returns a request for one unit, of a key yet to be named, under the
-// limit that the text says.
+// request returns a request for one unit under the limit in the text, without a
+// key.
 func (c *limitCache) request(text string) (penstock.Request, error) {
 	slot := &c.slots[maphash.String(c.seed, text)%uint64(len(c.slots))]
-	known := slot.Load()
-	if known == nil || known.text != text {
+	cached := slot.Load()
+	if cached == nil || cached.text != text {
 		limit, err := penstock.ParseLimit(text)
 		if err != nil {
 			return penstock.Request{}, err
 		}
-		lim, err := penstock.New(c.store, limit)
+		limiter, err := penstock.New(c.store, limit)
 		if err != nil {
 			return penstock.Request{}, err
 		}
-		known = &knownLimit{strings.Clone(text), lim}
-		slot.Store(known)
+		cached = &cachedLimit{strings.Clone(text), limiter}
+		slot.Store(cached)
 	}
-	return known.limiter.Request(""), nil
+	return cached.limiter.Request(""), nil
 }

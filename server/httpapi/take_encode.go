@@ -9,42 +9,43 @@ import (
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 )
 
-// answer writes a result: its headers, its status and its body.
-func (c *call) answer(w http.ResponseWriter, r *result, form httplimit.Form) {
+// encode writes a response: headers, status and body.
+func (c *call) encode(w http.ResponseWriter, r *takeResponse, headers httplimit.Form) {
 	status := http.StatusOK
-	if c.mode != each { // where some may be granted and others not, headers and status could speak for none
-		c.collect(r, r.decision.Allowed)
-		form.SetHeaders(w.Header(), c.answers)
+	if c.mode != each { // some may be allowed and others denied: no status or header fits all
+		c.collectApplied(r, r.decision.Allowed)
+		headers.SetHeaders(w.Header(), c.applied)
 		if !r.decision.Allowed {
 			status = http.StatusTooManyRequests
 		}
 	}
-	c.out = append(r.appendTo(c.out), '\n')
+	c.out = append(r.appendJSON(c.out), '\n')
 	w.Header()["Content-Type"] = jsonType
 	w.WriteHeader(status)
-	_, _ = w.Write(c.out) // a caller that has gone hears nothing
+	_, _ = w.Write(c.out) // fails only if the client has disconnected
 }
 
 var jsonType = []string{"application/json"}
 
-// collect gathers what headers tell: of a result that passes, the limits that let
-// it pass. What is in shadow is not told.
-func (c *call) collect(r *result, passes bool) {
+// collectApplied appends the limits that headers report to c.applied: all that
+// applied if the request is denied, those that allowed it otherwise, and none in
+// shadow mode.
+func (c *call) collectApplied(r *takeResponse, allowed bool) {
 	for i := range r.parts {
-		c.collect(&r.parts[i], passes)
+		c.collectApplied(&r.parts[i], allowed)
 	}
-	if len(r.parts) > 0 || !r.limited || r.shadow() || passes && !r.decision.Allowed {
+	if len(r.parts) > 0 || !r.limited || r.shadow() || allowed && !r.decision.Allowed {
 		return
 	}
 	a := httplimit.Answer{Limit: r.limit, Decision: r.decision}
 	if r.rule != nil {
 		a.Policy = r.rule.Name
 	}
-	c.answers = append(c.answers, a)
+	c.applied = append(c.applied, a)
 }
 
-// appendTo appends the result as JSON.
-func (r *result) appendTo(b []byte) []byte {
+// appendJSON appends the response as JSON.
+func (r *takeResponse) appendJSON(b []byte) []byte {
 	b = append(b, '{')
 	if r.limited {
 		b = httpserver.AppendDecision(b, &r.decision)
@@ -68,7 +69,7 @@ func (r *result) appendTo(b []byte) []byte {
 		} else {
 			b = append(b, ',')
 		}
-		b = r.parts[i].appendTo(b)
+		b = r.parts[i].appendJSON(b)
 		if i == len(r.parts)-1 {
 			b = append(b, ']')
 		}
@@ -79,7 +80,7 @@ func (r *result) appendTo(b []byte) []byte {
 func appendString(b []byte, s string) []byte {
 	quoted, err := json.Marshal(s)
 	if err != nil {
-		return append(b, `""`...) // it cannot be: any string can be quoted
+		return append(b, `""`...) // cannot happen: every string can be quoted
 	}
 	return append(b, quoted...)
 }

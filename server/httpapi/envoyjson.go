@@ -8,40 +8,40 @@ import (
 	"github.com/penstock-io/penstock/server/rlsproto"
 )
 
-// envoyJSON answers /json as envoyproxy/ratelimit does: by any method and of any
-// type, and what cannot be decided with 400 and no more, whoever's fault it is.
+// handleEnvoyJSON answers /json as envoyproxy/ratelimit does: any method and any
+// content type are accepted, and every failure to decide is a plain 400.
 //
-// Only pages in browsers must say that they send JSON. For that they need a
-// permission, which nobody gives them here.
-func (d *Server) envoyJSON(w http.ResponseWriter, r *http.Request) {
+// Only requests of pages in browsers must have the content type JSON. A browser
+// asks for permission (CORS) before it sends that, and gets none.
+func (s *Server) handleEnvoyJSON(w http.ResponseWriter, r *http.Request) {
 	if auth.IsCrossOrigin(r) && !isJSON(r.Header.Get("Content-Type")) {
-		refuseEnvoy(w, errNotJSON)
+		writeEnvoyError(w, errNotJSON)
 		return
 	}
 	c := calls.Get().(*call)
 	defer c.release()
 	if err := c.readBody(r); err != nil {
-		refuseEnvoy(w, err)
+		writeEnvoyError(w, err)
 		return
 	}
-	mayUndo := d.judge.MayRefund(auth.HTTPCaller(r))
-	began := d.begin()
-	answer, over, err := d.envoy.HandleJSON(r.Context(), c.in, mayUndo)
-	d.finish(began)
+	mayRefund := s.engine.MayRefund(auth.HTTPCaller(r))
+	start := s.startTimer()
+	response, over, err := s.envoy.HandleJSON(r.Context(), c.body, mayRefund)
+	s.stopTimer(start)
 	if err != nil {
-		refuseEnvoy(w, err)
+		writeEnvoyError(w, err)
 		return
 	}
 	w.Header()["Content-Type"] = jsonType
 	if over {
 		w.WriteHeader(http.StatusTooManyRequests)
 	}
-	_, _ = w.Write(answer)
+	_, _ = w.Write(response)
 }
 
-var errNotJSON = errors.New("body is not JSON")
+var errNotJSON = errors.New("content type is not JSON")
 
-func refuseEnvoy(w http.ResponseWriter, err error) {
+func writeEnvoyError(w http.ResponseWriter, err error) {
 	status := http.StatusBadRequest
 	switch {
 	case errors.Is(err, errTooLarge):

@@ -25,18 +25,18 @@ descriptors:
       requests_per_unit: 2
 `
 
-func envoyJudge(t *testing.T, store penstock.Store) *engine.Engine {
+func envoyEngine(t *testing.T, store penstock.Store) *engine.Engine {
 	t.Helper()
 	set, err := rules.Parse(rules.File{Name: "mongo.yaml", Text: []byte(envoyRules)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	j := engine.New(store, nil)
-	j.SetRules(set)
-	return j
+	e := engine.New(store, nil)
+	e.SetRules(set)
+	return e
 }
 
-// compact returns JSON without the spaces that protobuf puts in at random.
+// compact returns JSON without white space, which protobuf inserts at random.
 func compact(t *testing.T, text string) string {
 	t.Helper()
 	var v any
@@ -50,11 +50,11 @@ func compact(t *testing.T, text string) string {
 	return string(b)
 }
 
-func TestJSONAsEnvoysServiceAnswersIt(t *testing.T) {
-	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		door := newDoor(t, envoyJudge(t, store), &httpapi.Options{Envoy: &rlsproto.Options{Headers: true}})
-		at := serve(t, door)
-		ask := `{"domain":"mongo_cps","descriptors":[{"entries":[{"key":"database","value":"users"}]}]}`
+func TestEnvoyJSONResponses(t *testing.T) {
+	onEachStore(t, func(t *testing.T, store penstock.Store) {
+		server := newServer(t, envoyEngine(t, store), &httpapi.Options{Envoy: &rlsproto.Options{Headers: true}})
+		base := serve(t, server)
+		body := `{"domain":"mongo_cps","descriptors":[{"entries":[{"key":"database","value":"users"}]}]}`
 		for i, want := range []string{
 			`{"overallCode":"OK","responseHeadersToAdd":[{"key":"RateLimit-Limit","value":"2"},{"key":"RateLimit-Remaining","value":"1"},` +
 				`{"key":"RateLimit-Reset","value":"3600"}],"statuses":[{"code":"OK","currentLimit":{"requestsPerUnit":2,"unit":"HOUR"},` +
@@ -67,49 +67,49 @@ func TestJSONAsEnvoysServiceAnswersIt(t *testing.T) {
 				`"durationUntilReset":"3600s"}]}`,
 		} {
 			status := []int{200, 200, 429}[i]
-			got := do(t, "POST", at+"/json", ask, nil)
+			got := do(t, "POST", base+"/json", body, nil)
 			if got.status != status || compact(t, got.body) != want || got.header.Get("Content-Type") != "application/json" {
 				t.Errorf("request %d\ngot  %d %s %s\nwant %d application/json %s", i, got.status, got.header.Get("Content-Type"), compact(t, got.body), status, want)
 			}
 		}
 		snake := `{"domain":"mongo_cps","hits_addend":1,"descriptors":[{"entries":[{"key":"database","value":"other"}]}]}`
-		if got := do(t, "GET", at+"/json", snake, http.Header{"Content-Type": {"text/plain"}}); got.status != 200 {
-			t.Errorf("by GET, in snake case, as text: got %+v, want 200", got)
+		if got := do(t, "GET", base+"/json", snake, http.Header{"Content-Type": {"text/plain"}}); got.status != 200 {
+			t.Errorf("GET with snake_case as text/plain: got %+v, want 200", got)
 		}
 	})
 }
 
-func TestWhatEnvoysServiceRefuses(t *testing.T) {
-	at := serve(t, newDoor(t, envoyJudge(t, stillMemory()), nil))
+func TestEnvoyJSONErrors(t *testing.T) {
+	base := serve(t, newServer(t, envoyEngine(t, frozenMemory()), nil))
 	for _, body := range []string{
 		``, `{`, `[]`, `{"domain":"","descriptors":[{}]}`, `{"domain":"mongo_cps"}`, `{"domain":"mongo_cps","descriptors":[]}`,
 		`{"domain":"mongo_cps","descriptors":[{}],"unknown":1}`,
 		`{"domain":"mongo_cps","descriptors":[{"entries":[{"key":"a","value":"b"}],"limit":{"requestsPerUnit":1}}]}`,
 	} {
-		got := do(t, "POST", at+"/json", body, nil)
+		got := do(t, "POST", base+"/json", body, nil)
 		if got.status != 400 || got.body != "Bad Request" || got.header.Get("Content-Type") != "text/plain; charset=utf-8" {
 			t.Errorf("%s: got %+v, want 400 Bad Request", body, got)
 		}
 	}
-	if got := do(t, "POST", at+"/json", strings.Repeat(" ", 64<<10+1), nil); got.status != 413 {
-		t.Errorf("a body of more than 64 KiB: got %+v, want 413", got)
+	if got := do(t, "POST", base+"/json", strings.Repeat(" ", 64<<10+1), nil); got.status != 413 {
+		t.Errorf("body above 64 KiB: got %+v, want 413", got)
 	}
-	for name, j := range map[string]*engine.Engine{
-		"no rules": engine.New(stillMemory(), nil), "no store": envoyJudge(t, broken),
+	for name, e := range map[string]*engine.Engine{
+		"no rules": engine.New(frozenMemory(), nil), "store unavailable": envoyEngine(t, unavailableStore),
 	} {
-		ask := `{"domain":"mongo_cps","descriptors":[{"entries":[{"key":"database","value":"users"}]}]}`
-		if got := do(t, "POST", serve(t, newDoor(t, j, nil))+"/json", ask, nil); got.status != 400 {
+		body := `{"domain":"mongo_cps","descriptors":[{"entries":[{"key":"database","value":"users"}]}]}`
+		if got := do(t, "POST", serve(t, newServer(t, e, nil))+"/json", body, nil); got.status != 400 {
 			t.Errorf("%s: got %+v, want 400", name, got)
 		}
 	}
 }
 
-// Programs may send anything that holds JSON, as to envoyproxy/ratelimit. Pages may
-// not: without a permission, which they do not get, a browser lets them send nothing
-// that says it is JSON.
-func TestPagesInBrowsersCannotAskJSON(t *testing.T) {
-	at := serve(t, newDoor(t, envoyJudge(t, stillMemory()), nil))
-	ask := `{"domain":"mongo_cps","descriptors":[{"entries":[{"key":"database","value":"users"}]}]}`
+// Programs may send JSON with any content type, as to envoyproxy/ratelimit. Pages in
+// browsers may not: they need the content type JSON, for which a browser asks for
+// permission (CORS) that the server does not give.
+func TestEnvoyJSONRejectsBrowserPages(t *testing.T) {
+	base := serve(t, newServer(t, envoyEngine(t, frozenMemory()), nil))
+	body := `{"domain":"mongo_cps","descriptors":[{"entries":[{"key":"database","value":"users"}]}]}`
 	for _, c := range []struct {
 		name, value, contentType string
 		want                     int
@@ -118,39 +118,39 @@ func TestPagesInBrowsersCannotAskJSON(t *testing.T) {
 		{"Origin", "null", "application/x-www-form-urlencoded", 415},
 		{"Sec-Fetch-Site", "cross-site", "multipart/form-data; boundary=x", 415},
 		{"Sec-Fetch-Site", "same-site", "text/plain", 415},
-		{"Origin", at, "text/plain", 200},
+		{"Origin", base, "text/plain", 200},
 		{"User-Agent", "curl/8", "application/x-www-form-urlencoded", 200},
-		{"Origin", "https://evil.example", "application/json", 429}, // which no browser sends unasked
+		{"Origin", "https://evil.example", "application/json", 429}, // a browser sends this only after a preflight
 	} {
-		got := do(t, "POST", at+"/json", ask, http.Header{c.name: {c.value}, "Content-Type": {c.contentType}})
+		got := do(t, "POST", base+"/json", body, http.Header{c.name: {c.value}, "Content-Type": {c.contentType}})
 		if got.status != c.want {
 			t.Errorf("%s: %s as %s: got %+v, want %d", c.name, c.value, c.contentType, got, c.want)
 		}
 	}
-	preflight := do(t, "OPTIONS", at+"/json", "", http.Header{"Origin": {"https://evil.example"}, "Access-Control-Request-Headers": {"content-type"}})
+	preflight := do(t, "OPTIONS", base+"/json", "", http.Header{"Origin": {"https://evil.example"}, "Access-Control-Request-Headers": {"content-type"}})
 	if preflight.header.Get("Access-Control-Allow-Origin") != "" || preflight.status == 200 {
-		t.Errorf("a page that asks for a permission: got %+v, want none", preflight)
+		t.Errorf("preflight: got %+v, want no permission", preflight)
 	}
 }
 
-func TestHitsAreGivenBackOnlyToThoseWhoMay(t *testing.T) {
-	door := newDoor(t, envoyJudge(t, stillMemory()), nil)
-	for from, want := range map[string]int{"127.0.0.1:4711": 200, "10.0.0.1:4711": 403} {
+func TestEnvoyJSONRefundNeedsLocalCaller(t *testing.T) {
+	server := newServer(t, envoyEngine(t, frozenMemory()), nil)
+	for addr, want := range map[string]int{"127.0.0.1:4711": 200, "10.0.0.1:4711": 403} {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest("POST", "http://localhost/json", strings.NewReader(
 			`{"domain":"mongo_cps","descriptors":[{"entries":[{"key":"database","value":"users"}],"hitsAddend":"1","isNegativeHits":true}]}`))
-		r.RemoteAddr = from
-		if door.ServeHTTP(w, r); w.Code != want {
-			t.Errorf("from %s: got %d %s, want %d", from, w.Code, w.Body, want)
+		r.RemoteAddr = addr
+		if server.ServeHTTP(w, r); w.Code != want {
+			t.Errorf("from %s: got %d %s, want %d", addr, w.Code, w.Body, want)
 		}
 	}
 }
 
-func TestHealthcheckAsEnvoysServiceAnswersIt(t *testing.T) {
+func TestHealthcheck(t *testing.T) {
 	var reason error
-	door := newDoor(t, engine.New(stillMemory(), nil), &httpapi.Options{Ready: func() error { return reason }})
-	at := serve(t, door)
-	do(t, "GET", at+"/healthcheck", "", nil).want(t, 200, "OK")
-	reason = errors.New("the store is away")
-	do(t, "GET", at+"/healthcheck", "", nil).want(t, 500, "")
+	server := newServer(t, engine.New(frozenMemory(), nil), &httpapi.Options{Ready: func() error { return reason }})
+	base := serve(t, server)
+	do(t, "GET", base+"/healthcheck", "", nil).want(t, 200, "OK")
+	reason = errors.New("store unavailable")
+	do(t, "GET", base+"/healthcheck", "", nil).want(t, 500, "")
 }

@@ -7,30 +7,27 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/httpapi"
 )
 
-// A problem is the body of an answer that is no decision.
-type problem struct {
-	Type, Title, Detail, Pointer, Parameter string
-	Status                                  int
-}
-
-// problem returns the problem of an answer.
-func (a answer) problem(t testing.TB) problem {
+// problem returns the problem document of a response.
+func (r response) problem(t testing.TB) httplimit.Problem {
 	t.Helper()
-	var p problem
-	if err := json.Unmarshal([]byte(a.body), &p); err != nil {
-		t.Fatalf("%v: %+v", err, a)
+	var p httplimit.Problem
+	if err := json.Unmarshal([]byte(r.body), &p); err != nil {
+		t.Fatalf("%v: %+v", err, r)
 	}
-	if got := a.header.Get("Content-Type"); got != "application/problem+json" || p.Status != a.status || p.Title == "" {
-		t.Errorf("want a problem of status %d with a title, got %+v", a.status, a)
+	if kind := r.header.Get("Content-Type"); kind != "application/problem+json" || p.Status != r.status || p.Title == "" {
+		t.Errorf("want a problem of status %d with a title, got %+v", r.status, r)
 	}
 	return p
 }
 
-// many repeats one element of an array.
-func many(n int, one string) string { return strings.TrimSuffix(strings.Repeat(one+",", n), ",") }
+// repeat returns n copies of an element, separated by commas.
+func repeat(n int, element string) string {
+	return strings.TrimSuffix(strings.Repeat(element+",", n), ",")
+}
 
 const (
 	malformed = httpapi.ProblemMalformed
@@ -38,29 +35,29 @@ const (
 	badLimit  = httpapi.ProblemBadLimit
 	badCost   = httpapi.ProblemBadCost
 	entry     = `{"key":"a","value":"b"}`
-	by        = `"domain":"edge","descriptors":[{"entries":[` + entry + `]}]`
+	byEdge    = `"domain":"edge","descriptors":[{"entries":[` + entry + `]}]`
 )
 
-var long = strings.Repeat("k", 4097)
+var tooLongKey = strings.Repeat("k", 4097)
 
-// malformedBodies have no meaning, and this is what is said of them.
+// malformedBodies are invalid bodies with the problem that they cause.
 var malformedBodies = []struct{ body, kind, pointer, detail string }{
-	{` `, malformed, "", "the end: want an object"},
+	{` `, malformed, "", "got the end, want an object"},
 	{`null`, malformed, "", "want an object"},
 	{`[]`, malformed, "", "want an object"},
 	{`"x"`, malformed, "", "want an object"},
-	{`{`, malformed, "", "the end: want a name"},
+	{`{`, malformed, "", "got the end, want a name"},
 	{`{}`, malformed, "#/key", "want key and limit, or domain and descriptors"},
 	{`{"key":"a"`, malformed, "", "want a comma or the end of the object"},
 	{`{"key":"a",}`, malformed, "", "want a name"},
 	{`{'key':'a'}`, malformed, "", "want a name in quotes"},
-	{`{"key":"a","limit":"1/s"} x`, malformed, "", "want nothing after the object"},
-	{`{"key":"a","limit":"1/s"}{"key":"a","limit":"1/s"}`, malformed, "", "want nothing after the object"},
+	{`{"key":"a","limit":"1/s"} x`, malformed, "", "want the end"},
+	{`{"key":"a","limit":"1/s"}{"key":"a","limit":"1/s"}`, malformed, "", "want the end"},
 	{"{\"key\":\"a\x00\",\"limit\":\"1/s\"}", malformed, "#/key", "no control character"},
 	{"{\"key\":\"a\nb\",\"limit\":\"1/s\"}", malformed, "#/key", "no control character"},
 	{"{\"key\":\"\xff\",\"limit\":\"1/s\"}", malformed, "", "want UTF-8"},
 	{`{"key":"\ud800","limit":"1/s"}`, malformed, "#/key", "other half of a surrogate pair"},
-	{`{"key":"\ud800\u0041","limit":"1/s"}`, malformed, "#/key", "two halves of a surrogate pair"},
+	{`{"key":"\ud800\u0041","limit":"1/s"}`, malformed, "#/key", "want a valid surrogate pair"},
 	{`{"key":"\udc00","limit":"1/s"}`, malformed, "#/key", "surrogate pair"},
 	{`{"key":"\x41","limit":"1/s"}`, malformed, "#/key", "want an escape"},
 	{`{"key":"\u12","limit":"1/s"}`, malformed, "#/key", "four hexadecimal digits"},
@@ -69,9 +66,9 @@ var malformedBodies = []struct{ body, kind, pointer, detail string }{
 	{`{"key":"a`, malformed, "#/key", "want a closing quote"},
 	{`{"key":7,"limit":"1/s"}`, malformed, "#/key", "want a string"},
 	{`{"key":null,"limit":"1/s"}`, malformed, "#/key", "want a string"},
-	{`{"key":"","limit":"1/s"}`, badKey, "#/key", "is empty"},
-	{`{"key":"` + long + `","limit":"1/s"}`, badKey, "#/key", "4097 bytes long"},
-	{`{"key_base64":"","limit":"1/s"}`, badKey, "#/key_base64", "is empty"},
+	{`{"key":"","limit":"1/s"}`, badKey, "#/key", "must not be empty"},
+	{`{"key":"` + tooLongKey + `","limit":"1/s"}`, badKey, "#/key", "4097 bytes long"},
+	{`{"key_base64":"","limit":"1/s"}`, badKey, "#/key_base64", "must not be empty"},
 	{`{"key_base64":"a","limit":"1/s"}`, badKey, "#/key_base64", "want base64"},
 	{`{"key_base64":"YQ","limit":"1/s"}`, badKey, "#/key_base64", "want base64"},
 	{`{"key_base64":"YR==","limit":"1/s"}`, badKey, "#/key_base64", "want base64"},
@@ -82,14 +79,14 @@ var malformedBodies = []struct{ body, kind, pointer, detail string }{
 	{`{"key":"a","limit":10}`, malformed, "#/limit", "want a string"},
 	{`{"key":"a","limit":"10"}`, badLimit, "#/limit", "want a count and a period first"},
 	{`{"key":"a","limit":"10/s burts=3"}`, badLimit, "#/limit", "did you mean burst=?"},
-	{`{"key":"a","limit":"1/s","Cost":2}`, malformed, "#/Cost", `"Cost" is not known here`},
-	{`{"key":"a","limit":"1/s","x/y~":2}`, malformed, "#/x~1y~0", "is not known here"},
-	{`{"key":"a","limit":"1/s","` + strings.Repeat("x", 5000) + `":2}`, malformed, "#/" + strings.Repeat("x", 80), "is not known here"},
-	{`{"key":"a","limit":"1/s","key":"b"}`, malformed, "#/key", `"key" is there twice`},
-	{`{"key":"a","limit":"1/s","cost":1,"cost":0}`, malformed, "#/cost", `"cost" is there twice`},
+	{`{"key":"a","limit":"1/s","Cost":2}`, malformed, "#/Cost", `unknown field "Cost"`},
+	{`{"key":"a","limit":"1/s","x/y~":2}`, malformed, "#/x~1y~0", "unknown field"},
+	{`{"key":"a","limit":"1/s","` + strings.Repeat("x", 5000) + `":2}`, malformed, "#/" + strings.Repeat("x", 80), "unknown field"},
+	{`{"key":"a","limit":"1/s","key":"b"}`, malformed, "#/key", `duplicate field "key"`},
+	{`{"key":"a","limit":"1/s","cost":1,"cost":0}`, malformed, "#/cost", `duplicate field "cost"`},
 	{`{"key":"a","limit":"1/s","cost":"1"}`, malformed, "#/cost", "want a number"},
 	{`{"key":"a","limit":"1/s","cost":true}`, malformed, "#/cost", "want a number"},
-	{`{"key":"a","limit":"1/s","cost":1.5}`, malformed, "#/cost", "want a whole number of 64 bits"},
+	{`{"key":"a","limit":"1/s","cost":1.5}`, malformed, "#/cost", "want a whole number that fits into 64 bits"},
 	{`{"key":"a","limit":"1/s","cost":01}`, malformed, "#/cost", "want a number"},
 	{`{"key":"a","limit":"1/s","cost":+1}`, malformed, "#/cost", "want a number"},
 	{`{"key":"a","limit":"1/s","cost":-}`, malformed, "#/cost", "want a number"},
@@ -108,10 +105,10 @@ var malformedBodies = []struct{ body, kind, pointer, detail string }{
 	{`{"key":"a","limit":"1/s","max_delay":"1s"}`, malformed, "#/max_delay", "want a number"},
 	{`{"key":"a","limit":"1/s","max_delay":1e99}`, malformed, "#/max_delay", "want a number of seconds"},
 	{`{"key":"a","limit":"1/s","max_delay":99999999999}`, malformed, "#/max_delay", "want a number of seconds"},
-	{`{"key":"a","limit":"1/s","id":"` + long + `"}`, badKey, "#/id", "4097 bytes long"},
+	{`{"key":"a","limit":"1/s","id":"` + tooLongKey + `"}`, badKey, "#/id", "4097 bytes long"},
 	{`{"key":"a","limit":"1/s","id":"x","cost":-9223372036854775808}`, badCost, "#/id", "has no meaning"},
-	{`{"key":"a",` + by + `}`, malformed, "#/key", "does not go together with domain"},
-	{`{"id":"a",` + by + `}`, malformed, "#/id", "does not go together with domain"},
+	{`{"key":"a",` + byEdge + `}`, malformed, "#/key", "cannot be combined with domain"},
+	{`{"id":"a",` + byEdge + `}`, malformed, "#/id", "cannot be combined with domain"},
 	{`{"domain":"edge"}`, malformed, "#/descriptors", "want at least one descriptor"},
 	{`{"domain":"edge","descriptors":[]}`, malformed, "#/descriptors", "want at least one descriptor"},
 	{`{"domain":"","descriptors":[{"entries":[` + entry + `]}]}`, malformed, "#/domain", "want a domain"},
@@ -119,49 +116,49 @@ var malformedBodies = []struct{ body, kind, pointer, detail string }{
 	{`{"domain":"edge","descriptors":{}}`, malformed, "#/descriptors", "want an array"},
 	{`{"domain":"edge","descriptors":[{}]}`, malformed, "#/descriptors/0/entries", "want at least one entry"},
 	{`{"domain":"edge","descriptors":[{"entries":[{}]}]}`, malformed, "#/descriptors/0/entries/0/key", "missing or empty"},
-	{`{"domain":"edge","descriptors":[{"entries":[{"key":"a","key":"b"}]}]}`, malformed, "#/descriptors/0/entries/0/key", "twice"},
-	{`{"domain":"edge","descriptors":[{"entries":[{"key":"a","cost":1}]}]}`, malformed, "#/descriptors/0/entries/0/cost", "not known"},
+	{`{"domain":"edge","descriptors":[{"entries":[{"key":"a","key":"b"}]}]}`, malformed, "#/descriptors/0/entries/0/key", "duplicate field"},
+	{`{"domain":"edge","descriptors":[{"entries":[{"key":"a","cost":1}]}]}`, malformed, "#/descriptors/0/entries/0/cost", "unknown field"},
 	{`{"domain":"edge","descriptors":[{"entries":[` + entry + `],"cost":"x"}]}`, malformed, "#/descriptors/0/cost", "want a number"},
-	{`{"domain":"edge","descriptors":[{"entries":[` + entry + `],"limit":"1/s"}]}`, malformed, "#/descriptors/0/limit", "not known"},
-	{`{"domain":"edge","descriptors":[{"entries":[` + entry + `]},{"entries":[` + many(17, entry) + `]}]}`, malformed, "#/descriptors/1/entries/16", "at most 16"},
-	{`{"domain":"edge","descriptors":[` + many(65, `{"entries":[`+entry+`]}`) + `]}`, malformed, "#/descriptors/64", "at most 64"},
-	{`{"domain":"edge","descriptors":[{"entries":[` + entry + `,{"key":"a","value":"` + long + `"}]}]}`, badKey, "#/descriptors/0/entries/1", "4100 bytes long"},
+	{`{"domain":"edge","descriptors":[{"entries":[` + entry + `],"limit":"1/s"}]}`, malformed, "#/descriptors/0/limit", "unknown field"},
+	{`{"domain":"edge","descriptors":[{"entries":[` + entry + `]},{"entries":[` + repeat(17, entry) + `]}]}`, malformed, "#/descriptors/1/entries/16", "at most 16"},
+	{`{"domain":"edge","descriptors":[` + repeat(65, `{"entries":[`+entry+`]}`) + `]}`, malformed, "#/descriptors/64", "at most 64"},
+	{`{"domain":"edge","descriptors":[{"entries":[` + entry + `,{"key":"a","value":"` + tooLongKey + `"}]}]}`, badKey, "#/descriptors/0/entries/1", "4100 bytes long"},
 	{`{"mode":"each"}`, malformed, "#/requests", "want at least one request"},
 	{`{"mode":"any","requests":[]}`, malformed, "#/mode", `want "each" or "all"`},
 	{`{"requests":[{"key":"a","limit":"1/s"}]}`, malformed, "#/mode", `want "each" or "all"`},
 	{`{"mode":"each","requests":[]}`, malformed, "#/requests", "want at least one request"},
-	{`{"mode":"each","cost":2,"requests":[{"key":"a","limit":"1/s"}]}`, malformed, "#/cost", "belongs into one of the requests"},
+	{`{"mode":"each","cost":2,"requests":[{"key":"a","limit":"1/s"}]}`, malformed, "#/cost", "must be inside one of the requests"},
 	{`{"mode":"each","requests":[{"key":"a","limit":"1/s"},{"key":"b"}]}`, malformed, "#/requests/1/limit", "want a limit"},
 	{`{"mode":"each","requests":[{"key":"a","limit":"1/s"},{"key":"b","limit":"x"}]}`, badLimit, "#/requests/1/limit", "want a count"},
 	{`{"mode":"each","requests":[{"key":"a","limit":"1/s"},{"key":"a","limit":"1/s","at_most":true,"cost":-1}]}`, badCost, "#/requests/1/at_most", "no meaning"},
-	{`{"mode":"each","requests":[{"key":"a","limit":"1/s"},{"mode":"all","requests":[]}]}`, malformed, "#/requests/1/mode", "not known"},
+	{`{"mode":"each","requests":[{"key":"a","limit":"1/s"},{"mode":"all","requests":[]}]}`, malformed, "#/requests/1/mode", "unknown field"},
 	{`{"mode":"all","requests":[{"key":"a","limit":"1/s"},{"key":"a","limit":"1/s","id":"x"}]}`, badCost, "#/requests/1/id", "all are taken or none"},
 	{`{"mode":"all","requests":[{"key":"a","limit":"1/s"},{"key":"a","limit":"1/s","cost":-1}]}`, badCost, "#/requests/1/cost", "all are taken or none"},
-	{`{"mode":"all","requests":[{"key":"a","limit":"1/s"},{` + by + `}]}`, malformed, "#/requests/1", "cannot be decided as one"},
-	{`{"mode":"all","requests":[{` + by + `},{` + strings.Replace(by, "edge", "core", 1) + `}]}`, malformed, "#/requests/1/domain", "cannot be decided as one"},
-	{`{"mode":"all","requests":[` + many(2, `{"key":"a","limit":"1/s","cost":9223372036854775807}`) + `]}`, badCost, "#/requests", "cost"},
-	{`{"mode":"each","requests":[` + many(65, `{"key":"a","limit":"1/s"}`) + `]}`, malformed, "#/requests/64", "at most 64"},
-	{strings.Repeat(`{"requests":[`, 2000), malformed, "#/requests/0/requests", "not known"},
+	{`{"mode":"all","requests":[{"key":"a","limit":"1/s"},{` + byEdge + `}]}`, malformed, "#/requests/1", "cannot mix requests with a limit and requests by rules"},
+	{`{"mode":"all","requests":[{` + byEdge + `},{` + strings.Replace(byEdge, "edge", "core", 1) + `}]}`, malformed, "#/requests/1/domain", "wants the same domain in all requests"},
+	{`{"mode":"all","requests":[` + repeat(2, `{"key":"a","limit":"1/s","cost":9223372036854775807}`) + `]}`, badCost, "#/requests", "cost"},
+	{`{"mode":"each","requests":[` + repeat(65, `{"key":"a","limit":"1/s"}`) + `]}`, malformed, "#/requests/64", "at most 64"},
+	{strings.Repeat(`{"requests":[`, 2000), malformed, "#/requests/0/requests", "unknown field"},
 }
 
-// Every body that has no meaning is answered with what is wrong and where, and
-// charges nothing.
-func TestMalformedBodies(t *testing.T) {
-	at := open(t, stillMemory())
+// The response to an invalid body names the field and the problem. Nothing is
+// charged.
+func TestTakeMalformedBodies(t *testing.T) {
+	base := serveStore(t, frozenMemory())
 	for _, c := range malformedBodies {
-		got := post(t, at, c.body)
+		got := post(t, base, c.body)
 		p := got.problem(t)
 		if got.status != http.StatusBadRequest || p.Type != c.kind || p.Pointer != c.pointer || !strings.Contains(p.Detail, c.detail) {
-			t.Errorf("%.200s\ngot  %d %+v\nwant 400 %s about %q: %q", c.body, got.status, p, c.kind, c.pointer, c.detail)
+			t.Errorf("%.200s\ngot  %d %+v\nwant 400 %s at %q: %q", c.body, got.status, p, c.kind, c.pointer, c.detail)
 		}
 	}
-	post(t, at, `{"key":"a","limit":"1/s","cost":0}`).want(t, 200,
+	post(t, base, `{"key":"a","limit":"1/s","cost":0}`).want(t, 200,
 		`{"allowed":true,"granted":0,"limit":1,"remaining":1,"retry_after":0,"reset_after":0,"delay":0,"source":"store"}`)
 }
 
-// What is unusual but right is read as it is meant.
-func TestUnusualBodies(t *testing.T) {
-	at := open(t, stillMemory())
+// Unusual but valid JSON is accepted.
+func TestTakeUnusualBodies(t *testing.T) {
+	base := serveStore(t, frozenMemory())
 	for i, body := range []string{
 		"\t\r\n { \"key\" : \"%s\" , \"limit\" : \"5/1s\" } \n",
 		`{"k\u0065y":"%s","limit":"5\/1s"}`,
@@ -171,17 +168,17 @@ func TestUnusualBodies(t *testing.T) {
 		`{"key":"%s","limit":"5/1s","max_delay":1E-2}`,
 	} {
 		key := fmt.Sprintf("k%d \\u00e4\\ud83d\\ude00\\n\\\"", i)
-		post(t, at, fmt.Sprintf(body, key)).want(t, 200,
+		post(t, base, fmt.Sprintf(body, key)).want(t, 200,
 			`{"allowed":true,"granted":1,"limit":5,"remaining":4,"retry_after":0,"reset_after":0.2,"delay":0,"source":"store"}`)
 		plain := fmt.Sprintf("k%d ä😀\\n\\\"", i)
-		if got := post(t, at, fmt.Sprintf(`{"key":"%s","limit":"5/1s","cost":-0}`, plain)); !strings.Contains(got.body, `"remaining":4`) {
+		if got := post(t, base, fmt.Sprintf(`{"key":"%s","limit":"5/1s","cost":-0}`, plain)); !strings.Contains(got.body, `"remaining":4`) {
 			t.Errorf("%s: the same key without escapes: got %+v", body, got)
 		}
 	}
 }
 
-func TestWhatIsNotATake(t *testing.T) {
-	at := open(t, stillMemory())
+func TestServerRejectsWrongPathMethodAndType(t *testing.T) {
+	base := serveStore(t, frozenMemory())
 	good := `{"key":"a","limit":"1/s"}`
 	header := func(name, value string) http.Header { return http.Header{name: {value}} }
 	for _, c := range []struct {
@@ -204,20 +201,20 @@ func TestWhatIsNotATake(t *testing.T) {
 		{"POST", "/v1/take", good, header("Content-Type", ";"), 415, httpapi.ProblemNotJSON, ""},
 		{"POST", "/v1/take", strings.Repeat(" ", 64<<10) + good, nil, 413, httpapi.ProblemTooLarge, ""},
 	} {
-		got := do(t, c.method, at+c.path, c.body, c.header)
+		got := do(t, c.method, base+c.path, c.body, c.header)
 		p := got.problem(t)
 		if got.status != c.status || p.Type != c.kind || got.header.Get("Allow") != c.allow {
 			t.Errorf("%s %s: got %+v, want %d %s, allowing %q", c.method, c.path, got, c.status, c.kind, c.allow)
 		}
 	}
-	got := do(t, "POST", at+"/v1/take", good, header("Content-Type", "application/json; charset=utf-8"))
+	got := do(t, "POST", base+"/v1/take", good, header("Content-Type", "application/json; charset=utf-8"))
 	if got.status != 200 || !strings.Contains(got.body, `"granted":1`) {
-		t.Errorf("the only unit: got %+v, want that nothing was charged before", got)
+		t.Errorf("charset=utf-8: got %+v, want 200: rejected requests must not charge", got)
 	}
 }
 
-// Every type of problem is the address of its own documentation.
-func TestProblemTypesArePlacesToRead(t *testing.T) {
+// Every problem type is the URL of its documentation.
+func TestProblemTypesAreDocumentationURLs(t *testing.T) {
 	for name, kind := range map[string]string{
 		"ProblemMalformed": httpapi.ProblemMalformed, "ProblemBadLimit": httpapi.ProblemBadLimit,
 		"ProblemBadKey": httpapi.ProblemBadKey, "ProblemBadCost": httpapi.ProblemBadCost,

@@ -17,92 +17,93 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// A spec is openapi.yaml, and what of it has been met.
+// A spec is openapi.yaml, and the places in it that exchanges have covered.
 type spec struct {
 	root map[string]any
 
-	mu  sync.Mutex
-	met map[string]bool // places in the file, such as "/paths/~1json/post/responses/200"
+	mu      sync.Mutex
+	covered map[string]bool // such as "/paths/~1json/post/responses/200"
 }
 
-// described returns the file, read once.
-var described = sync.OnceValues(func() (*spec, error) { return readSpec("openapi.yaml") })
+// sharedSpec returns the file, read once.
+var sharedSpec = sync.OnceValues(func() (*spec, error) { return readSpec("openapi.yaml") })
 
 func readSpec(name string) (*spec, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
 		return nil, err
 	}
-	s := &spec{met: map[string]bool{}}
+	s := &spec{covered: map[string]bool{}}
 	return s, yaml.Unmarshal(text, &s.root)
 }
 
-// at returns what is at a place, and the place that a reference there leads to.
+// at returns the node at a place, and its place after following references.
 func (s *spec) at(place string) (any, string) {
-	var here any = s.root
+	var node any = s.root
 	for part := range strings.SplitSeq(strings.TrimPrefix(place, "/"), "/") {
 		part = strings.ReplaceAll(strings.ReplaceAll(part, "~1", "/"), "~0", "~")
-		switch node := here.(type) {
+		switch parent := node.(type) {
 		case map[string]any:
-			here = node[part]
+			node = parent[part]
 		case []any:
 			i, _ := strconv.Atoi(part)
-			here = node[i]
+			node = parent[i]
 		default:
 			return nil, place
 		}
 	}
-	if node, ok := here.(map[string]any); ok {
-		if ref, ok := node["$ref"].(string); ok {
+	if object, ok := node.(map[string]any); ok {
+		if ref, ok := object["$ref"].(string); ok {
 			return s.at(strings.TrimPrefix(ref, "#"))
 		}
 	}
-	return here, place
+	return node, place
 }
 
+// below returns the place of a child, with its name escaped.
 func below(place, name string) string {
 	return place + "/" + strings.ReplaceAll(strings.ReplaceAll(name, "~", "~0"), "/", "~1")
 }
 
-func (s *spec) meet(place string) {
+func (s *spec) cover(place string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.met[place] = true
+	s.covered[place] = true
 }
 
-// A schemaCheck compares a value with a schema. It is of the part of JSON Schema
-// that the file uses, and refuses to go by any other.
+// A schemaCheck validates a value. It knows the keywords of JSON Schema that the
+// file uses, and fails on any other.
 type schemaCheck struct {
-	spec  *spec
-	wrong []string
-	met   []string
+	spec       *spec
+	violations []string
+	covered    []string
 }
 
-// validate returns what is wrong with a value by the schema at a place. What it
-// meets counts only if nothing is.
+// validate returns how a value violates the schema at a place. Places count as
+// covered only if the value is valid.
 func (s *spec) validate(place string, v any) []string {
 	c := &schemaCheck{spec: s}
 	c.value(place, "", v)
-	if len(c.wrong) == 0 {
-		for _, place := range c.met {
-			s.meet(place)
+	if len(c.violations) == 0 {
+		for _, place := range c.covered {
+			s.cover(place)
 		}
 	}
-	return c.wrong
+	return c.violations
 }
 
 func (c *schemaCheck) bad(where, format string, args ...any) {
-	c.wrong = append(c.wrong, fmt.Sprintf("%s: %s", where, fmt.Sprintf(format, args...)))
+	c.violations = append(c.violations, fmt.Sprintf("%s: %s", where, fmt.Sprintf(format, args...)))
 }
 
 func (c *schemaCheck) value(place, where string, v any) {
 	node, place := c.spec.at(place)
 	schema, ok := node.(map[string]any)
 	if !ok {
-		c.bad(where, "there is no schema at %s", place)
+		c.bad(where, "no schema at %s", place)
 		return
 	}
-	c.met = append(c.met, place)
+	c.covered = append(c.covered, place)
 	for keyword, want := range schema {
 		switch keyword {
 		case "description", "default", "examples", "format", "contentEncoding":
@@ -126,7 +127,7 @@ func (c *schemaCheck) value(place, where string, v any) {
 		case "required", "properties", "additionalProperties", "dependentRequired":
 			c.object(keyword, place, where, want, v)
 		default:
-			c.bad(where, "%s has the keyword %s, which this test does not know", place, keyword)
+			c.bad(where, "%s: unknown keyword %s", place, keyword)
 		}
 	}
 }
@@ -166,7 +167,7 @@ func (c *schemaCheck) oneOfValues(place, where string, want []any, v any) {
 		c.bad(where, "%v, want one of %v", v, want)
 		return
 	}
-	c.met = append(c.met, fmt.Sprintf("%s/enum/%d", place, i))
+	c.covered = append(c.covered, fmt.Sprintf("%s/enum/%d", place, i))
 }
 
 func (c *schemaCheck) exactlyOne(place, where string, schemas []any, v any) {
@@ -175,16 +176,16 @@ func (c *schemaCheck) exactlyOne(place, where string, schemas []any, v any) {
 	for i := range schemas {
 		one := &schemaCheck{spec: c.spec}
 		one.value(fmt.Sprintf("%s/oneOf/%d", place, i), where, v)
-		if len(one.wrong) == 0 {
+		if len(one.violations) == 0 {
 			fits = append(fits, one)
 		}
-		reasons = append(reasons, one.wrong...)
+		reasons = append(reasons, one.violations...)
 	}
 	if len(fits) != 1 {
 		c.bad(where, "fits %d of %d schemas: %s", len(fits), len(schemas), strings.Join(reasons, "; "))
 		return
 	}
-	c.met = append(c.met, fits[0].met...)
+	c.covered = append(c.covered, fits[0].covered...)
 }
 
 func (c *schemaCheck) bound(keyword, where string, want, v any) {
@@ -228,7 +229,7 @@ func (c *schemaCheck) object(keyword, place, where string, want, v any) {
 	case "properties":
 		for name := range properties {
 			if value, ok := object[name]; ok {
-				c.met = append(c.met, below(place+"/properties", name))
+				c.covered = append(c.covered, below(place+"/properties", name))
 				c.value(below(place+"/properties", name), where+"/"+name, value)
 			}
 		}
@@ -249,7 +250,7 @@ func (c *schemaCheck) require(where string, object map[string]any, names []any) 
 	}
 }
 
-// parseJSON returns a value whose numbers are as they were written.
+// parseJSON returns a value with numbers as json.Number.
 func parseJSON(text string) (v any, err error) {
 	d := json.NewDecoder(strings.NewReader(text))
 	d.UseNumber()
@@ -257,39 +258,39 @@ func parseJSON(text string) (v any, err error) {
 	return v, err
 }
 
-// An exchange is a request, and what was answered.
+// An exchange is a request and its response.
 type exchange struct {
 	method, path, query, body string
-	answer
+	response
 }
 
-// check returns how an exchange differs from what the file says.
+// check returns how an exchange violates the file.
 func (s *spec) check(e exchange) []string {
 	place := below("/paths", e.path)
 	if node, _ := s.at(place); node == nil {
 		if e.status == http.StatusNotFound {
-			return s.validate("/components/schemas/Problem", mustParse(e.answer.body))
+			return s.validate("/components/schemas/Problem", mustParse(e.response.body))
 		}
 		return []string{e.path + " is not described"}
 	}
 	operation := place + "/" + s.operation(place, e.method)
-	response, responsePlace := s.at(below(operation+"/responses", s.status(e)))
-	if response == nil {
+	node, responsePlace := s.at(below(operation+"/responses", s.status(e)))
+	if node == nil {
 		return []string{fmt.Sprintf("%s %s: the status %d is not described", e.method, e.path, e.status)}
 	}
-	s.meet(below(operation+"/responses", s.status(e)))
-	wrong := s.checkHeaders(responsePlace, e.header)
+	s.cover(below(operation+"/responses", s.status(e)))
+	violations := s.checkHeaders(responsePlace, e.header)
 	if e.method != http.MethodHead {
-		wrong = append(wrong, s.checkBody(responsePlace, e)...)
+		violations = append(violations, s.checkBody(responsePlace, e)...)
 	}
 	if e.status == http.StatusOK || e.status == http.StatusTooManyRequests {
-		wrong = append(wrong, s.checkRequest(operation, e)...)
+		violations = append(violations, s.checkRequest(operation, e)...)
 	}
-	return wrong
+	return violations
 }
 
-// operation returns the method that the file describes. Other methods than that
-// are answered alike, or refused.
+// operation returns the method in the file. Other methods get the same responses, or
+// are rejected.
 func (s *spec) operation(place, method string) string {
 	node, _ := s.at(place)
 	methods := slices.Collect(maps.Keys(node.(map[string]any)))
@@ -299,7 +300,8 @@ func (s *spec) operation(place, method string) string {
 	return methods[0]
 }
 
-// status returns the status of an exchange, or what it stands for.
+// status returns the status of an exchange as in the file, where a denial with the
+// status of the parameter deny is 429.
 func (s *spec) status(e exchange) string {
 	if e.path == "/v1/auth" && strings.Contains(e.query, "deny="+strconv.Itoa(e.status)) {
 		return "429"
@@ -307,11 +309,11 @@ func (s *spec) status(e exchange) string {
 	return strconv.Itoa(e.status)
 }
 
-// framing are header fields that every answer may have, and that OpenAPI describes
+// undescribed are headers that any response may have, and that OpenAPI describes
 // elsewhere or not at all.
-var framing = []string{"Content-Type", "Content-Length", "Date", "Connection"}
+var undescribed = []string{"Content-Type", "Content-Length", "Date", "Connection"}
 
-func (s *spec) checkHeaders(place string, h http.Header) (wrong []string) {
+func (s *spec) checkHeaders(place string, h http.Header) (violations []string) {
 	node, _ := s.at(place)
 	headers, _ := node.(map[string]any)["headers"].(map[string]any)
 	for name := range headers {
@@ -320,19 +322,19 @@ func (s *spec) checkHeaders(place string, h http.Header) (wrong []string) {
 		value := h.Get(name)
 		switch {
 		case value != "":
-			s.meet(at)
-			wrong = append(wrong, s.checkHeader(resolved, value)...)
+			s.cover(at)
+			violations = append(violations, s.checkHeader(resolved, value)...)
 		case header.(map[string]any)["required"] == true:
-			wrong = append(wrong, "the header "+name+" is missing")
+			violations = append(violations, "the header "+name+" is missing")
 		}
 	}
 	for name := range h {
-		described := func(n string) bool { return http.CanonicalHeaderKey(n) == name }
-		if !slices.ContainsFunc(framing, described) && !slices.ContainsFunc(slices.Collect(maps.Keys(headers)), described) {
-			wrong = append(wrong, "the header "+name+" is not described")
+		same := func(n string) bool { return http.CanonicalHeaderKey(n) == name }
+		if !slices.ContainsFunc(undescribed, same) && !slices.ContainsFunc(slices.Collect(maps.Keys(headers)), same) {
+			violations = append(violations, "the header "+name+" is not described")
 		}
 	}
-	return wrong
+	return violations
 }
 
 func (s *spec) checkHeader(place, value string) []string {
@@ -346,8 +348,8 @@ func (s *spec) checkBody(place string, e exchange) []string {
 	node, _ := s.at(place)
 	content, _ := node.(map[string]any)["content"].(map[string]any)
 	if content == nil {
-		if e.answer.body != "" {
-			return []string{fmt.Sprintf("%s %d has a body, which is not described: %s", e.path, e.status, e.answer.body)}
+		if e.response.body != "" {
+			return []string{fmt.Sprintf("%s %d has a body, which is not described: %s", e.path, e.status, e.response.body)}
 		}
 		return nil
 	}
@@ -356,9 +358,9 @@ func (s *spec) checkBody(place string, e exchange) []string {
 		return []string{fmt.Sprintf("%s %d: the content type %q is not described", e.path, e.status, e.header.Get("Content-Type"))}
 	}
 	at := below(place+"/content", media)
-	s.meet(at)
+	s.cover(at)
 	if strings.HasSuffix(media, "json") {
-		v, err := parseJSON(e.answer.body)
+		v, err := parseJSON(e.response.body)
 		if err != nil {
 			return []string{err.Error()}
 		}
@@ -367,21 +369,21 @@ func (s *spec) checkBody(place string, e exchange) []string {
 	return s.validate(at+"/schema", e.rawBody)
 }
 
-// checkRequest checks that what was accepted is what the file describes.
-func (s *spec) checkRequest(operation string, e exchange) (wrong []string) {
+// checkRequest checks an accepted request.
+func (s *spec) checkRequest(operation string, e exchange) (violations []string) {
 	if body, _ := s.at(operation + "/requestBody"); body != nil && e.body != "" {
 		v, err := parseJSON(e.body)
 		if err != nil {
 			return []string{err.Error()}
 		}
-		wrong = s.validate(operation+"/requestBody/content/application~1json/schema", v)
+		violations = s.validate(operation+"/requestBody/content/application~1json/schema", v)
 	}
 	for i, name := range s.parameters(operation) {
 		if strings.Contains("&"+e.query, "&"+name+"=") {
-			s.meet(fmt.Sprintf("%s/parameters/%d", operation, i))
+			s.cover(fmt.Sprintf("%s/parameters/%d", operation, i))
 		}
 	}
-	return wrong
+	return violations
 }
 
 // parameters returns the names of an operation's parameters.
@@ -394,7 +396,7 @@ func (s *spec) parameters(operation string) (names []string) {
 	return names
 }
 
-// names returns what an object in the file has.
+// names returns the sorted names in an object of the file.
 func (s *spec) names(place string) []string {
 	node, _ := s.at(place)
 	object, _ := node.(map[string]any)
@@ -409,14 +411,14 @@ func mustParse(text string) any {
 	return v
 }
 
-// checkAgainstSpec fails a test whose exchange is not as the file says.
+// checkAgainstSpec fails the test if an exchange violates openapi.yaml.
 func checkAgainstSpec(t testing.TB, e exchange) {
 	t.Helper()
-	s, err := described()
+	s, err := sharedSpec()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, wrong := range s.check(e) {
-		t.Errorf("%s %s?%s %.200s: %d %.400s\nis not as openapi.yaml has it: %s", e.method, e.path, e.query, e.body, e.status, e.answer.body, wrong)
+	for _, violation := range s.check(e) {
+		t.Errorf("%s %s?%s %.200s: %d %.400s\nviolates openapi.yaml: %s", e.method, e.path, e.query, e.body, e.status, e.response.body, violation)
 	}
 }

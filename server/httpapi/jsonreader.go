@@ -10,23 +10,22 @@ import (
 	"unicode/utf8"
 )
 
-// A jsonReader reads JSON as RFC 8259 has it, and nothing that is nearly so. It
-// exists because of what others let pass: a member that is there twice, where
-// two readers may believe different ones; bytes that are not UTF-8, or half of a
-// surrogate pair, which would make different keys the same; a number that is not
-// quite what was sent.
+// A jsonReader is a strict reader of JSON (RFC 8259). encoding/json accepts input
+// that would be a danger here: duplicate fields, of which two readers may use
+// different ones; invalid UTF-8 and half surrogate pairs, which would make
+// different keys the same; numbers that lose precision.
 type jsonReader struct {
 	text string
 	at   int
 }
 
-// bad returns an error that says what is wrong at this place of the text.
+// bad returns an error with the position, what is there, and what is wanted.
 func (r *jsonReader) bad(want string) error {
-	what := "the end"
+	got := "the end"
 	if r.at < len(r.text) {
-		what = strconv.QuoteRune(firstRune(r.text[r.at:]))
+		got = strconv.QuoteRune(firstRune(r.text[r.at:]))
 	}
-	return &fieldError{problem: fmt.Sprintf("at byte %d: %s: want %s", r.at+1, what, want)}
+	return &fieldError{problem: fmt.Sprintf("byte %d: got %s, want %s", r.at+1, got, want)}
 }
 
 func firstRune(s string) rune {
@@ -46,7 +45,7 @@ func (r *jsonReader) next() byte {
 	return 0
 }
 
-// skip goes past the next byte, if it is c.
+// skip skips white space and then c, if that is the next byte.
 func (r *jsonReader) skip(c byte) bool {
 	if r.next() != c || c == 0 {
 		return false
@@ -55,16 +54,16 @@ func (r *jsonReader) skip(c byte) bool {
 	return true
 }
 
-// end returns an error unless there is nothing more.
+// end returns an error unless only white space is left.
 func (r *jsonReader) end() error {
 	if r.next(); r.at < len(r.text) {
-		return r.bad("nothing after the object")
+		return r.bad("the end")
 	}
 	return nil
 }
 
-// object reads an object. It calls member with every name, to read the value.
-func (r *jsonReader) object(member func(name string) error) error {
+// object reads an object. It calls field with every name, to read the value.
+func (r *jsonReader) object(field func(name string) error) error {
 	if !r.skip('{') {
 		return r.bad("an object")
 	}
@@ -82,8 +81,8 @@ func (r *jsonReader) object(member func(name string) error) error {
 		if !r.skip(':') {
 			return r.bad("a colon")
 		}
-		if err := member(name); err != nil {
-			return under(name, err)
+		if err := field(name); err != nil {
+			return in(name, err)
 		}
 		if r.skip('}') {
 			return nil
@@ -104,7 +103,7 @@ func (r *jsonReader) array(element func(i int) error) error {
 	}
 	for i := 0; ; i++ {
 		if err := element(i); err != nil {
-			return under(strconv.Itoa(i), err)
+			return in(strconv.Itoa(i), err)
 		}
 		if r.skip(']') {
 			return nil
@@ -115,7 +114,7 @@ func (r *jsonReader) array(element func(i int) error) error {
 	}
 }
 
-// string reads a string. Without escapes it is a part of the text.
+// string reads a string. Without escapes it is a substring of the text.
 func (r *jsonReader) string() (string, error) {
 	if !r.skip('"') {
 		return "", r.bad("a string")
@@ -136,7 +135,7 @@ func (r *jsonReader) string() (string, error) {
 	return "", r.bad("a closing quote")
 }
 
-// escaped reads on from the first escape of a string that began at start.
+// escaped reads the rest of a string that began at start, from its first escape.
 func (r *jsonReader) escaped(start int) (string, error) {
 	var b strings.Builder
 	b.WriteString(r.text[start:r.at])
@@ -195,7 +194,7 @@ func (r *jsonReader) escape() (rune, error) {
 	}
 	char := utf16.DecodeRune(first, second)
 	if char == utf8.RuneError {
-		return 0, r.bad("two halves of a surrogate pair before this")
+		return 0, r.bad("a valid surrogate pair before this")
 	}
 	return char, nil
 }
@@ -208,7 +207,7 @@ func (r *jsonReader) hex() (rune, error) {
 	}
 	n, err := strconv.ParseUint(r.text[r.at+1:r.at+5], 16, 16)
 	if err != nil || strings.ContainsAny(r.text[r.at+1:r.at+5], "+-_") {
-		return 0, r.bad("four hexadecimal digits after it")
+		return 0, r.bad("four hexadecimal digits")
 	}
 	r.at += 5
 	return rune(n), nil
@@ -263,11 +262,11 @@ func (r *jsonReader) digits() (n int) {
 	return n
 }
 
-// exact is the largest whole number up to which a float64 has all of them.
-const exact = 1 << 53
+// maxExact is the largest integer up to which a float64 represents all of them.
+const maxExact = 1 << 53
 
-// integer reads a whole number. 1.0 and 1e3 are whole numbers too; beyond 2⁵³
-// they must be written out, for nobody knows what such a sender has rounded.
+// integer reads a whole number. 1.0 and 1e3 are whole numbers too; beyond 2⁵³ only
+// plain digits are accepted, since the sender may have rounded other forms.
 func (r *jsonReader) integer() (int64, error) {
 	text, err := r.number()
 	if err != nil {
@@ -277,13 +276,13 @@ func (r *jsonReader) integer() (int64, error) {
 		return n, nil
 	}
 	f, err := strconv.ParseFloat(text, 64)
-	if err != nil || f != math.Trunc(f) || math.Abs(f) > exact {
-		return 0, &fieldError{problem: fmt.Sprintf("%.40s: want a whole number of 64 bits", text)}
+	if err != nil || f != math.Trunc(f) || math.Abs(f) > maxExact {
+		return 0, &fieldError{problem: fmt.Sprintf("%.40s: want a whole number that fits into 64 bits", text)}
 	}
 	return int64(f), nil
 }
 
-// seconds reads a number of seconds. What is finer than a nanosecond is lost.
+// seconds reads a number of seconds, truncated to the nanosecond.
 func (r *jsonReader) seconds() (time.Duration, error) {
 	text, err := r.number()
 	if err != nil {
@@ -292,10 +291,10 @@ func (r *jsonReader) seconds() (time.Duration, error) {
 	return parseSeconds(text)
 }
 
-// maxSeconds is how many seconds fit in a duration, nearly.
+// maxSeconds is about the longest time.Duration.
 const maxSeconds = 9e9
 
-// parseSeconds reads a number of seconds as JSON writes numbers.
+// parseSeconds parses a JSON number of seconds.
 func parseSeconds(text string) (time.Duration, error) {
 	if !strings.ContainsAny(text, "eE") {
 		if d, err := time.ParseDuration(text + "s"); err == nil {

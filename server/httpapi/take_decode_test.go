@@ -13,14 +13,14 @@ import (
 	"github.com/penstock-io/penstock/server/engine"
 )
 
-// wire is what encoding/json makes of a body. It lets much more pass.
-type wire struct {
-	wireQuestion
+// plainBody is a body as encoding/json decodes it, which accepts much more.
+type plainBody struct {
+	plainRequest
 	Mode     string         `json:"mode"`
-	Requests []wireQuestion `json:"requests"`
+	Requests []plainRequest `json:"requests"`
 }
 
-type wireQuestion struct {
+type plainRequest struct {
 	Key         string      `json:"key"`
 	KeyBase64   []byte      `json:"key_base64"`
 	Limit       string      `json:"limit"`
@@ -38,9 +38,9 @@ type wireQuestion struct {
 	} `json:"descriptors"`
 }
 
-// Whatever is sent, reading it does not panic; and what is accepted is what
-// another reader makes of it.
-func FuzzDecode(f *testing.F) {
+// Decoding never panics, and encoding/json decodes accepted bodies to the same
+// values.
+func FuzzTakeDecode(f *testing.F) {
 	for _, body := range []string{
 		`{"key":"user:42","limit":"30/1m burst=15","cost":2,"at_most":true,"max_delay":1.5,"id":"x"}`,
 		`{"key_base64":"/w==","limit":"10/s","cost":-1}`,
@@ -52,79 +52,79 @@ func FuzzDecode(f *testing.F) {
 		f.Add([]byte(body))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		c := &call{in: body}
-		err := c.decode(64)
+		c := &call{body: body}
+		err := c.decodeBody(64)
 		if err != nil {
 			p := problemOf(err)
 			if p.Status != 400 || p.Detail == "" || !utf8.ValidString(p.Pointer) {
-				t.Fatalf("%q: got the problem %+v, want one of status 400 that says why", body, p)
+				t.Fatalf("%q: got the problem %+v, want status 400 and a detail", body, p)
 			}
 			return
 		}
-		other := readAsOthersDo(t, body)
-		questions := other.Requests
-		if c.mode == alone {
-			questions = []wireQuestion{other.wireQuestion}
+		plain := decodePlain(t, body)
+		requests := plain.Requests
+		if c.mode == single {
+			requests = []plainRequest{plain.plainRequest}
 		}
-		if string(c.mode) != other.Mode || len(questions) != len(c.questions) {
-			t.Fatalf("%q: got %d questions with mode %q, others read %+v", body, len(c.questions), c.mode, other)
+		if string(c.mode) != plain.Mode || len(requests) != len(c.requests) {
+			t.Fatalf("%q: got %d requests with mode %q, encoding/json decodes %+v", body, len(c.requests), c.mode, plain)
 		}
-		for i := range questions {
-			compare(t, body, &c.questions[i], &questions[i])
+		for i := range requests {
+			compareRequest(t, body, &c.requests[i], &requests[i])
 		}
 	})
 }
 
-func readAsOthersDo(t *testing.T, body []byte) (w wire) {
+func decodePlain(t *testing.T, body []byte) (p plainBody) {
 	t.Helper()
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&w); err != nil {
-		t.Fatalf("%q was accepted, and others say %v", body, err)
+	if err := d.Decode(&p); err != nil {
+		t.Fatalf("%q was accepted, but encoding/json fails: %v", body, err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		t.Fatalf("%q was accepted with something after it", body)
+		t.Fatalf("%q was accepted with data after the object", body)
 	}
-	return w
+	return p
 }
 
-func compare(t *testing.T, body []byte, q *question, w *wireQuestion) {
+func compareRequest(t *testing.T, body []byte, got *takeRequest, want *plainRequest) {
 	t.Helper()
-	key := w.Key
+	key := want.Key
 	if key == "" {
-		key = string(w.KeyBase64)
+		key = string(want.KeyBase64)
 	}
-	seconds := time.Duration(w.MaxDelay * 1e9)
-	if q.key != key || q.limit != w.Limit || q.id != w.ID || q.atMost != w.AtMost || q.domain != w.Domain ||
-		(q.maxDelay-seconds).Abs() > max(seconds.Abs()/1e9, 1) || len(q.descriptors) != len(w.Descriptors) {
-		t.Fatalf("%q: got %+v, others read %+v", body, q, w)
+	seconds := time.Duration(want.MaxDelay * 1e9)
+	if got.key != key || got.limit != want.Limit || got.id != want.ID || got.atMost != want.AtMost || got.domain != want.Domain ||
+		(got.maxDelay-seconds).Abs() > max(seconds.Abs()/1e9, 1) || len(got.descriptors) != len(want.Descriptors) {
+		t.Fatalf("%q: got %+v, encoding/json decodes %+v", body, got, want)
 	}
-	compareCost(t, body, q.cost, w.Cost, 1)
-	for i, d := range q.descriptors {
-		compareCost(t, body, d.Cost, w.Descriptors[i].Cost, q.cost)
+	compareCost(t, body, got.cost, want.Cost, 1)
+	for i, d := range got.descriptors {
+		compareCost(t, body, d.Cost, want.Descriptors[i].Cost, got.cost)
 		for n, e := range d.Entries {
-			if other := w.Descriptors[i].Entries[n]; e.Key != other.Key || e.Value != other.Value {
-				t.Fatalf("%q: got the entry %q, others read %q", body, e, other)
+			if plain := want.Descriptors[i].Entries[n]; e.Key != plain.Key || e.Value != plain.Value {
+				t.Fatalf("%q: got the entry %q, encoding/json decodes %q", body, e, plain)
 			}
 		}
 	}
 }
 
-func compareCost(t *testing.T, body []byte, got int64, text json.Number, missing int64) {
+func compareCost(t *testing.T, body []byte, got int64, text json.Number, absent int64) {
 	t.Helper()
 	want, err := text.Int64()
 	if f, notFloat := text.Float64(); err != nil && notFloat == nil {
 		want = int64(f)
 	}
 	if text == "" {
-		want = missing
+		want = absent
 	}
 	if got != want {
-		t.Fatalf("%q: got the cost %d, others read %q", body, got, text)
+		t.Fatalf("%q: got the cost %d, encoding/json decodes %q", body, got, text)
 	}
 }
 
-func TestSecondsAreReadToTheNanosecond(t *testing.T) {
+func TestJSONReaderSecondsToTheNanosecond(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"0": 0, "-0": 0, "1": time.Second, "1.25": 1250 * time.Millisecond, "0.000000001": 1, "0.0000000019": 1,
 		"31622400.000000001": 366*24*time.Hour + 1, "-1.5": -1500 * time.Millisecond, "1e3": 1000 * time.Second,
@@ -137,33 +137,32 @@ func TestSecondsAreReadToTheNanosecond(t *testing.T) {
 	}
 }
 
-// The cache of limits holds no more than its slots, and finds what it forgot
-// again.
-func TestLimitTextsAreRememberedWithinBounds(t *testing.T) {
+// The cache has a fixed number of slots, and parses an evicted limit again.
+func TestLimitCacheIsBounded(t *testing.T) {
 	c := newLimitCache(nil)
 	if _, err := c.request("1/s"); err == nil {
 		t.Error("without a store: want an error")
 	}
-	d, _ := testDoor(t)
+	s, _ := newMemoryServer(t)
 	for i := range 5000 {
 		text := "10/1s burst=" + strings.Repeat("1", 1+i%9) + " name=n" + time.Duration(i).String()
-		r, err := d.limits.request(text)
+		r, err := s.limits.request(text)
 		if err != nil || r.Limit.Count != 10 || r.Cost != 1 || r.Limit.Name != "n"+time.Duration(i).String() {
 			t.Fatalf("%s: got %+v, %v", text, r, err)
 		}
 	}
-	if n := len(d.limits.slots); n != 1024 {
+	if n := len(s.limits.slots); n != 1024 {
 		t.Errorf("got %d slots, want 1024", n)
 	}
 }
 
-// testDoor returns a door to an empty memory.
-func testDoor(t testing.TB) (*Server, *penstock.Memory) {
+// newMemoryServer returns a server with an empty memory store.
+func newMemoryServer(t testing.TB) (*Server, *penstock.Memory) {
 	t.Helper()
 	store := penstock.NewMemory(nil)
-	d, err := New(engine.New(store, nil), nil)
+	s, err := New(engine.New(store, nil), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d, store
+	return s, store
 }

@@ -1,0 +1,55 @@
+package httpapi
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"testing"
+
+	"github.com/penstock-io/penstock/server/internal/httpserver"
+)
+
+// Decoding never panics, accepted requests are valid, and a header changes nothing
+// but the key.
+func FuzzAuthRequestDecode(f *testing.F) {
+	f.Add("limit=1/s&key=header:X-Api-Key&deny=403&cost=2&max_delay=1.5", "ada")
+	f.Add("domain=edge&remote_address=header:X-Forwarded-For&path=%2Flogin", "1.1.1.1, 2.2.2.2")
+	f.Add("key=a&key=b", "&limit=9/s")
+	f.Add("%zz&&=&;", "")
+	f.Fuzz(func(t *testing.T, query, header string) {
+		r := httptest.NewRequest(http.MethodGet, "/v1/auth", nil)
+		r.URL = &url.URL{Path: "/v1/auth", RawQuery: query}
+		r.Header = http.Header{"X-Api-Key": {header}, "X-Forwarded-For": {header}}
+		a, err := decodeAuthRequest(r)
+		if err != nil {
+			if p := problemOf(err); p.Status != http.StatusBadRequest || p.Detail == "" {
+				t.Fatalf("?%s: got %+v, want status 400 and a detail", query, p)
+			}
+			return
+		}
+		if a.cost < 0 || a.denyStatus < 400 || a.denyStatus > 599 || len(a.key) > maxKey || a.fields.has(ruleFields) == a.fields.has(limitFields) {
+			t.Fatalf("?%s: got %+v, which is invalid", query, a)
+		}
+		r.Header = http.Header{}
+		other, err := decodeAuthRequest(r)
+		if err != nil {
+			t.Fatalf("?%s: without headers: %v", query, err)
+		}
+		if a.limit != other.limit || a.cost != other.cost || a.denyStatus != other.denyStatus || a.domain != other.domain || a.maxDelay != other.maxDelay {
+			t.Fatalf("?%s: got %+v with the header %q, and %+v without", query, a, header, other)
+		}
+	})
+}
+
+func TestParseQueryKeepsOrder(t *testing.T) {
+	got, err := httpserver.ParseQuery("b=1&a=%3d%26&&b=2&c&=d&e=f=g", 9)
+	want := []httpserver.Parameter{{Name: "b", Value: "1"}, {Name: "a", Value: "=&"}, {Name: "b", Value: "2"}, {Name: "c"}, {Value: "d"}, {Name: "e", Value: "f=g"}}
+	if err != nil || len(got) != len(want) {
+		t.Fatalf("got %q, %v, want %q", got, err, want)
+	}
+	for i := range want {
+		if got[i] != want[i] {
+			t.Errorf("parameter %d: got %q, want %q", i, got[i], want[i])
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package httpapi
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"unicode/utf8"
+)
+
+// What a body may contain.
+const (
+	maxBody     = 64 << 10
+	maxKey      = 4 << 10 // also of an ID, and of all keys and values of a descriptor together
+	maxRequests = 64
+	maxEntries  = 16
+)
+
+var errTooLarge = errors.New("body too large")
+
+// decode reads the body of POST /v1/take into c.requests.
+func (c *call) decode(r *http.Request, maxDescriptors int) error {
+	if err := c.readBody(r); err != nil {
+		return err
+	}
+	return c.decodeBody(maxDescriptors)
+}
+
+// readBody reads the body into c.body, up to maxBody.
+func (c *call) readBody(r *http.Request) error {
+	if r.ContentLength > maxBody {
+		return errTooLarge
+	}
+	for {
+		if len(c.body) == cap(c.body) {
+			c.body = append(c.body, 0)[:len(c.body)]
+		}
+		n, err := r.Body.Read(c.body[len(c.body):cap(c.body)])
+		c.body = c.body[:len(c.body)+n]
+		switch {
+		case len(c.body) > maxBody:
+			return errTooLarge
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return &fieldError{problem: "cannot read the body: " + err.Error()}
+		}
+	}
+}
+
+// decodeBody parses the body: one request, or a list of them.
+func (c *call) decodeBody(maxDescriptors int) error {
+	if !utf8.Valid(c.body) {
+		return &fieldError{problem: "want UTF-8; send a key of other bytes as key_base64"}
+	}
+	r := &c.reader
+	*r = jsonReader{text: string(c.body)}
+	top := takeRequest{cost: 1, maxDescriptors: maxDescriptors}
+	err := r.object(func(name string) error {
+		if err := top.fields.add(name, requestFields|listFields); err != nil {
+			return err
+		}
+		switch name {
+		case "mode":
+			return c.decodeMode(r)
+		case "requests":
+			return r.array(func(i int) error { return c.decodeListed(r, i, maxDescriptors) })
+		}
+		return top.decodeField(r, name)
+	})
+	if err == nil {
+		err = r.end()
+	}
+	if err != nil {
+		return err
+	}
+	if top.fields.has(listFields) {
+		return c.checkList(top.fields)
+	}
+	c.requests = append(c.requests, top)
+	return top.check()
+}
+
+func (c *call) decodeMode(r *jsonReader) error {
+	text, err := r.string()
+	if err != nil {
+		return err
+	}
+	c.mode = mode(text)
+	if c.mode != each && c.mode != all {
+		return &fieldError{problem: fmt.Sprintf("%.20q: want \"each\" or \"all\"", text)}
+	}
+	return nil
+}
+
+// decodeListed parses request i of a list.
+func (c *call) decodeListed(r *jsonReader, i, maxDescriptors int) error {
+	if i == maxRequests {
+		return &fieldError{problem: fmt.Sprintf("want at most %d requests", maxRequests)}
+	}
+	request := takeRequest{cost: 1, maxDescriptors: maxDescriptors}
+	err := r.object(func(name string) error {
+		if err := request.fields.add(name, requestFields); err != nil {
+			return err
+		}
+		return request.decodeField(r, name)
+	})
+	c.requests = append(c.requests, request)
+	return err
+}
+
+// checkList checks a list whose top-level object has the fields.
+func (c *call) checkList(top fieldSet) error {
+	switch {
+	case top.has(requestFields):
+		name := top.first(requestFields)
+		return &fieldError{path: []string{name}, problem: name + " must be inside one of the requests"}
+	case !top.has(fieldMode):
+		return &fieldError{path: []string{"mode"}, problem: "want \"each\" or \"all\" with a list"}
+	case len(c.requests) == 0:
+		return &fieldError{path: []string{"requests"}, problem: "want at least one request"}
+	}
+	for i := range c.requests {
+		if err := c.requests[i].check(); err != nil {
+			return inRequest(i, err)
+		}
+	}
+	return nil
+}
+
+// inRequest adds the index of a request in a list to the path of an error.
+func inRequest(i int, err error) error {
+	return in("requests", in(strconv.Itoa(i), asFieldError(err)))
+}

@@ -1,0 +1,286 @@
+package httpapi
+
+import (
+	"encoding/base64"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+// A takeRequest is one request of /v1/take or /v1/auth: for a key under the limit
+// that it carries, or for descriptors by the rules of a domain.
+type takeRequest struct {
+	fields fieldSet
+	cost   int64
+
+	key      string
+	limit    string
+	id       string
+	atMost   bool
+	maxDelay time.Duration
+
+	domain         string
+	maxDescriptors int
+	descriptors    []engine.Descriptor
+	hasCost        []bool // which descriptors have a cost of their own
+}
+
+// A fieldSet is the set of fields that a JSON object has.
+type fieldSet uint16
+
+const (
+	fieldKey fieldSet = 1 << iota
+	fieldKeyBase64
+	fieldLimit
+	fieldCost
+	fieldAtMost
+	fieldMaxDelay
+	fieldID
+	fieldDomain
+	fieldDescriptors
+	fieldMode
+	fieldRequests
+	fieldEntries
+	fieldValue
+
+	keyFields   = fieldKey | fieldKeyBase64
+	limitFields = keyFields | fieldLimit | fieldAtMost | fieldMaxDelay | fieldID
+	ruleFields  = fieldDomain | fieldDescriptors
+	listFields  = fieldMode | fieldRequests
+
+	requestFields    = limitFields | ruleFields | fieldCost
+	descriptorFields = fieldEntries | fieldCost
+	entryFields      = fieldKey | fieldValue
+)
+
+// fieldNames are in the order of the bits above.
+var fieldNames = [...]string{
+	"key", "key_base64", "limit", "cost", "at_most", "max_delay", "id",
+	"domain", "descriptors", "mode", "requests", "entries", "value",
+}
+
+// has reports whether the set has at least one of the fields.
+func (s fieldSet) has(fields fieldSet) bool { return s&fields != 0 }
+
+// first returns the name of the first of the fields that the set has.
+func (s fieldSet) first(fields fieldSet) string {
+	for i, name := range fieldNames {
+		if s.has(1 << i & fields) {
+			return name
+		}
+	}
+	return ""
+}
+
+// add adds a field by its name. It must be one of the known fields, and new.
+func (s *fieldSet) add(name string, known fieldSet) error {
+	for i := range fieldNames {
+		field := fieldSet(1) << i
+		if fieldNames[i] != name || !known.has(field) {
+			continue
+		}
+		if s.has(field) {
+			return &fieldError{problem: fmt.Sprintf("duplicate field %q", name)}
+		}
+		*s |= field
+		return nil
+	}
+	return &fieldError{problem: fmt.Sprintf("unknown field %.80q", name)}
+}
+
+// decodeField reads the value of a field.
+func (t *takeRequest) decodeField(r *jsonReader, name string) (err error) {
+	switch name {
+	case "key":
+		t.key, err = r.key()
+	case "key_base64":
+		t.key, err = r.keyBase64()
+	case "limit":
+		t.limit, err = r.string()
+	case "cost":
+		t.cost, err = r.integer()
+	case "at_most":
+		t.atMost, err = r.boolean()
+	case "max_delay":
+		t.maxDelay, err = r.seconds()
+	case "id":
+		t.id, err = r.shortString()
+	case "domain":
+		t.domain, err = r.shortString()
+	case "descriptors":
+		err = r.array(func(i int) error { return t.decodeDescriptor(r, i) })
+	}
+	return err
+}
+
+func (r *jsonReader) key() (string, error) {
+	key, err := r.shortString()
+	if err == nil && key == "" {
+		err = errEmptyKey()
+	}
+	return key, err
+}
+
+// keyBase64 reads a key of any bytes.
+func (r *jsonReader) keyBase64() (string, error) {
+	text, err := r.string()
+	if err != nil {
+		return "", err
+	}
+	if len(text) > base64.StdEncoding.EncodedLen(maxKey) {
+		return "", errTooLong(len(text))
+	}
+	key, err := base64.StdEncoding.Strict().DecodeString(text)
+	switch {
+	case err != nil:
+		return "", &fieldError{problem: "want base64 with padding: " + err.Error(), kind: ProblemBadKey}
+	case len(key) == 0:
+		return "", errEmptyKey()
+	case len(key) > maxKey:
+		return "", errTooLong(len(key))
+	}
+	return string(key), nil
+}
+
+// shortString reads a string of at most maxKey bytes. It returns a copy: a store
+// may keep a key, and must not keep the whole body with it.
+func (r *jsonReader) shortString() (string, error) {
+	s, err := r.string()
+	if err != nil {
+		return "", err
+	}
+	if len(s) > maxKey {
+		return "", errTooLong(len(s))
+	}
+	return strings.Clone(s), nil
+}
+
+func errEmptyKey() error {
+	return &fieldError{problem: "must not be empty", kind: ProblemBadKey}
+}
+
+func errTooLong(n int) error {
+	return &fieldError{problem: fmt.Sprintf("%d bytes long, want at most %d", n, maxKey), kind: ProblemBadKey}
+}
+
+func (t *takeRequest) decodeDescriptor(r *jsonReader, i int) error {
+	if i == t.maxDescriptors {
+		return &fieldError{problem: fmt.Sprintf("want at most %d descriptors", t.maxDescriptors)}
+	}
+	var d engine.Descriptor
+	var fields fieldSet
+	err := r.object(func(name string) error {
+		err := fields.add(name, descriptorFields)
+		switch {
+		case err != nil:
+		case name == "cost":
+			d.Cost, err = r.integer()
+		default:
+			d.Entries, err = r.entries()
+		}
+		return err
+	})
+	if err == nil && len(d.Entries) == 0 {
+		err = &fieldError{path: []string{"entries"}, problem: "want at least one entry"}
+	}
+	t.descriptors = append(t.descriptors, d)
+	t.hasCost = append(t.hasCost, fields.has(fieldCost))
+	return err
+}
+
+// entries reads the entries of a descriptor.
+func (r *jsonReader) entries() (entries []rules.Entry, err error) {
+	length := 0
+	err = r.array(func(i int) error {
+		if i == maxEntries {
+			return &fieldError{problem: fmt.Sprintf("want at most %d entries", maxEntries)}
+		}
+		e, err := r.entry()
+		if length += len(e.Key) + len(e.Value); err == nil && length > maxKey {
+			err = errTooLong(length)
+		}
+		entries = append(entries, e)
+		return err
+	})
+	return entries, err
+}
+
+func (r *jsonReader) entry() (e rules.Entry, err error) {
+	var fields fieldSet
+	err = r.object(func(name string) error {
+		err := fields.add(name, entryFields)
+		switch {
+		case err != nil:
+		case name == "key":
+			e.Key, err = r.string()
+		default:
+			e.Value, err = r.string()
+		}
+		return err
+	})
+	if err == nil && e.Key == "" {
+		err = &fieldError{path: []string{"key"}, problem: "missing or empty"}
+	}
+	return e, err
+}
+
+// check returns an error if fields are missing or contradict each other. It gives
+// descriptors without a cost the cost of the request.
+func (t *takeRequest) check() error {
+	switch {
+	case t.fields.has(ruleFields) && t.fields.has(limitFields):
+		name := t.fields.first(limitFields)
+		return &fieldError{path: []string{name}, problem: name + " cannot be combined with domain and descriptors"}
+	case t.fields.has(ruleFields):
+		return t.checkDescriptors()
+	case !t.fields.has(keyFields):
+		return &fieldError{path: []string{"key"}, problem: "want key and limit, or domain and descriptors"}
+	case t.fields&keyFields == keyFields:
+		return &fieldError{path: []string{"key_base64"}, problem: "want key or key_base64, not both"}
+	case !t.fields.has(fieldLimit):
+		return &fieldError{path: []string{"limit"}, problem: "want a limit such as \"10/1m\""}
+	}
+	return nil
+}
+
+func (t *takeRequest) checkDescriptors() error {
+	switch {
+	case t.domain == "":
+		return &fieldError{path: []string{"domain"}, problem: "want a domain with the descriptors"}
+	case len(t.descriptors) == 0:
+		return &fieldError{path: []string{"descriptors"}, problem: "want at least one descriptor"}
+	}
+	for i := range t.descriptors {
+		if !t.hasCost[i] {
+			t.descriptors[i].Cost = t.cost
+		}
+	}
+	return nil
+}
+
+// storeRequest returns the request for the store, of a request with key and limit.
+func (t *takeRequest) storeRequest(limits *limitCache) (penstock.Request, error) {
+	r, err := limits.request(t.limit)
+	if err != nil {
+		return r, &fieldError{
+			path: []string{"limit"}, kind: ProblemBadLimit,
+			problem: strings.TrimPrefix(err.Error(), "penstock: "),
+		}
+	}
+	r.Key, r.Cost, r.ID, r.AtMost, r.MaxDelay = t.key, t.cost, t.id, t.atMost, t.maxDelay
+	return r, nil
+}
+
+// refunds reports whether the request refunds units or resets a key.
+func (t *takeRequest) refunds() bool {
+	for i := range t.descriptors {
+		if t.descriptors[i].Cost < 0 {
+			return true
+		}
+	}
+	return t.cost < 0 && !t.fields.has(ruleFields)
+}

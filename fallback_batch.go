@@ -7,129 +7,130 @@ import (
 	"github.com/penstock-io/penstock/internal/breaker"
 )
 
-// A fallbackBatch is several requests under way to the first store.
+// A fallbackBatch is a TakeEach or TakeAll on its way to the primary store.
 type fallbackBatch struct {
-	f     *Fallback
-	rs    []Request
-	sent  int64
-	calls []fallbackCall
-	all   bool // whether all of them may go
+	f           *Fallback
+	rs          []Request
+	sent        int64
+	calls       []fallbackCall // one for each request
+	allAdmitted bool
 }
 
-// A fallbackCall is one of them. Those of one part go together.
+// A fallbackCall says where a request goes. The requests of a shard share a ticket.
 type fallbackCall struct {
-	part   *part
-	ticket breaker.Ticket
-	ok     bool // whether the breaker admits it
-	first  bool // of its part
+	shard    *shardState
+	ticket   breaker.Ticket
+	admitted bool // whether the breaker admits it
+	isFirst  bool // whether it is the first request of its shard
 }
 
-// begin asks the breaker of each part once whether its requests may go.
-func (b *fallbackBatch) begin(f *Fallback, rs []Request) {
-	b.f, b.rs, b.sent, b.calls, b.all = f, rs, f.clock.Now(), make([]fallbackCall, 0, len(rs)), true
+// newBatch asks the breaker of each shard once whether its requests may go.
+func (f *Fallback) newBatch(rs []Request) fallbackBatch {
+	b := fallbackBatch{f: f, rs: rs, sent: f.clock.Now(), calls: make([]fallbackCall, 0, len(rs)), allAdmitted: true}
 	for i := range rs {
-		c := fallbackCall{part: f.part(rs[i].Key), first: true}
-		for _, before := range b.calls {
-			if before.part == c.part {
-				c, c.first = before, false
+		c := fallbackCall{shard: f.shardFor(rs[i].Key), isFirst: true}
+		for _, earlier := range b.calls {
+			if earlier.shard == c.shard {
+				c, c.isFirst = earlier, false
 				break
 			}
 		}
-		if c.first {
-			c.ticket, c.ok = c.part.breaker.Admit(b.sent)
+		if c.isFirst {
+			c.ticket, c.admitted = c.shard.breaker.Admit(b.sent)
 		}
 		b.calls = append(b.calls, c)
-		b.all = b.all && c.ok
+		b.allAdmitted = b.allAdmitted && c.admitted
 	}
+	return b
 }
 
-// takeEach asks the first store about the requests that may go, and reports
-// whether it has answered.
-func (b *fallbackBatch) takeEach(ctx context.Context, rs []Request, ds []Decision) (asked bool, err error) {
-	if b.all {
-		return b.ask(ctx, TakeEach, rs, ds, nil)
+// takeEach calls the primary store with the admitted requests, and reports whether
+// it answered.
+func (b *fallbackBatch) takeEach(ctx context.Context, rs []Request, ds []Decision) (answered bool, err error) {
+	if b.allAdmitted {
+		return b.call(ctx, TakeEach, rs, ds, nil)
 	}
-	var some []Request
-	var places []int
+	var admitted []Request
+	var indexes []int
 	for i := range rs {
-		if b.calls[i].ok {
-			some, places = append(some, rs[i]), append(places, i)
+		if b.calls[i].admitted {
+			admitted, indexes = append(admitted, rs[i]), append(indexes, i)
 		}
 	}
-	if len(some) == 0 {
+	if len(admitted) == 0 {
 		return false, nil
 	}
-	answers := make([]Decision, len(some))
-	asked, err = b.ask(ctx, TakeEach, some, answers, places)
-	for j, i := range places {
-		ds[i] = answers[j]
+	decisions := make([]Decision, len(admitted))
+	answered, err = b.call(ctx, TakeEach, admitted, decisions, indexes)
+	for j, i := range indexes {
+		ds[i] = decisions[j]
 	}
-	return asked, err
+	return answered, err
 }
 
-// ask makes one call to the first store, and tells the breakers what came of it.
-// The requests are all of the batch, or those in some places. An error is one for
-// the caller.
-func (b *fallbackBatch) ask(
+// call makes one call to the primary store, and reports the result to the breakers.
+// The requests are those of the batch at indexes, or all if indexes is nil. An error
+// is one for the caller.
+func (b *fallbackBatch) call(
 	ctx context.Context, take func(context.Context, Store, []Request, []Decision) error,
-	rs []Request, ds []Decision, places []int,
-) (asked bool, err error) {
+	rs []Request, ds []Decision, indexes []int,
+) (answered bool, err error) {
 	f, limited := b.f, ctx
-	if f.watched {
+	if f.setsTimer {
 		var cancel context.CancelFunc
 		limited, cancel = context.WithTimeout(ctx, f.timeout)
 		defer cancel()
 	}
-	err = take(limited, f.first, rs, ds)
+	err = take(limited, f.primary, rs, ds)
 	switch {
 	case err == nil:
-		b.answered()
+		b.succeeded()
 		return true, nil
 	case isMalformed(err):
-		return false, reindex(err, places)
-	case !f.blames(ctx, b.sent):
-		b.doubt()
-		return false, reindex(err, places)
+		return false, reindex(err, indexes)
+	case !f.isStoreFault(ctx, b.sent):
+		b.verifyAsync()
+		return false, reindex(err, indexes)
 	}
-	b.blame(err, places)
+	b.failed(err, indexes)
 	if ctx.Err() != nil {
-		return false, reindex(err, places)
+		return false, reindex(err, indexes)
 	}
 	return false, nil
 }
 
-// doubt looks whether the parts that were asked answer, after the caller has gone.
-func (b *fallbackBatch) doubt() {
+// verifyAsync verifies all shards that were called.
+func (b *fallbackBatch) verifyAsync() {
 	for i := range b.calls {
-		if c := &b.calls[i]; c.ok && c.first {
-			b.f.doubt(c.part, &b.rs[i])
+		if c := &b.calls[i]; c.admitted && c.isFirst {
+			b.f.verifyAsync(c.shard, &b.rs[i])
 		}
 	}
 }
 
-// answered tells the breaker of every part that was asked, once.
-func (b *fallbackBatch) answered() {
+// succeeded records the success once for every shard that was called.
+func (b *fallbackBatch) succeeded() {
 	for i := range b.calls {
-		if c := &b.calls[i]; c.ok && c.first {
-			b.f.answered(c.part, c.ticket)
+		if c := &b.calls[i]; c.admitted && c.isFirst {
+			b.f.succeeded(c.shard, c.ticket)
 		}
 	}
 }
 
-// blame tells the breaker of the part that failed, or those of all if the error
-// does not say which request it is about.
-func (b *fallbackBatch) blame(err error, places []int) {
+// failed records the failure of the shard that the error is about, or of all shards
+// that were called if it does not say which.
+func (b *fallbackBatch) failed(err error, indexes []int) {
 	var about *RequestError
 	known, at := errors.As(err, &about), 0
 	if known {
 		at = about.Index
 	}
-	if at < len(places) {
-		at = places[at]
+	if at < len(indexes) {
+		at = indexes[at]
 	}
 	for i := range b.calls {
-		if c := &b.calls[i]; known && i == at || !known && c.ok && c.first {
-			b.f.failed(c.part, c.ticket, err)
+		if c := &b.calls[i]; known && i == at || !known && c.admitted && c.isFirst {
+			b.f.failed(c.shard, c.ticket, err)
 		}
 	}
 }

@@ -13,163 +13,163 @@ import (
 	"sync/atomic"
 )
 
-// A ledger holds what was spent by the second store's leave and has yet to be
-// charged to the first.
+// A ledger holds debts: units that were granted without the primary store, and have
+// yet to be charged to it.
 type ledger struct {
-	most     int
+	maxDebts int
 	mu       sync.Mutex
-	debts    map[owed]debt
-	claimed  []debt       // sent before, and not known to be charged
-	entries  atomic.Int64 // of both
-	settleAt atomic.Int64 // when to try next, or settling
+	debts    map[debtKey]debt
+	retries  []debt       // debts that were sent before, and may have been charged
+	size     atomic.Int64 // the number of both
+	settleAt atomic.Int64 // when to settle next, or settling
 }
 
-// owed is what a debt is about. What was granted under an ID is owed by itself: it
-// is charged under the same ID, so that nothing is if the first store has granted
-// it as well, and its answer was lost.
-type owed struct {
+// settling is the value of settleAt while a settlement is in flight.
+const settling = int64(math.MaxInt64)
+
+// A debtKey identifies a debt. A grant under an ID is a debt of its own: it is
+// charged under the same ID, so nothing is charged if the primary store has granted
+// it as well and the response was lost.
+type debtKey struct {
 	stateKey
 	id string
 }
 
-func owedOf(r *Request) owed { return owed{stateKeyOf(*r), r.ID} }
+func debtKeyOf(r *Request) debtKey { return debtKey{stateKeyOf(*r), r.ID} }
 
-// A debt is what was spent of one key.
+// A debt is what was granted of one key.
 type debt struct {
 	key   string
-	limit Limit  // of the first store
-	local Limit  // of the second
-	units int64  // that were granted, and not given back
-	id    string // under which they are charged, once that was tried
+	limit Limit  // to charge
+	local Limit  // that the secondary store decided by
+	units int64  // granted, and not refunded
+	id    string // to charge under; set before the first try
 }
 
-// owes reports whether anything waits to be settled.
-func (l *ledger) owes() bool { return l.entries.Load() > 0 }
+func (l *ledger) hasDebts() bool { return l.size.Load() > 0 }
 
-// add takes note of units that were granted under a local limit, or given back.
+func (l *ledger) updateSize() { l.size.Store(int64(len(l.debts) + len(l.retries))) }
+
+// add records units that were granted under a local limit, or refunded if negative.
 func (l *ledger) add(r *Request, local Limit, units int64) {
 	if units == 0 {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	of := owedOf(r)
-	d, known := l.debts[of]
+	k := debtKeyOf(r)
+	d, known := l.debts[k]
 	switch {
-	case !known && (units < 0 || len(l.debts)+len(l.claimed) >= l.most):
+	case !known && (units < 0 || len(l.debts)+len(l.retries) >= l.maxDebts):
 		return
 	case !known:
-		d.key, d.id = strings.Clone(r.Key), strings.Clone(r.ID) // which may be pieces of something large
-		of.key, of.id = d.key, d.id
+		d.key, d.id = strings.Clone(r.Key), strings.Clone(r.ID) // they may be parts of large strings
+		k.key, k.id = d.key, d.id
 	case r.ID != "" && units > 0:
-		d.units = 0 // asked again, it is told what was granted before
+		d.units = 0 // a retry gets the same grant again
 	}
 	d.limit, d.local = r.Limit, local
 	d.units = max(d.units+units, 0)
-	l.put(of, d)
+	l.put(k, d)
 }
 
-// put writes a debt, or removes it when nothing is owed.
-func (l *ledger) put(of owed, d debt) {
+// put writes a debt, or removes it if it has no units.
+func (l *ledger) put(k debtKey, d debt) {
 	if l.debts == nil {
-		l.debts = map[owed]debt{}
+		l.debts = map[debtKey]debt{}
 	}
-	l.debts[of] = d
+	l.debts[k] = d
 	if d.units == 0 {
-		delete(l.debts, of)
+		delete(l.debts, k)
 	}
-	l.entries.Store(int64(len(l.debts) + len(l.claimed)))
+	l.updateSize()
 }
 
-// giveBack takes units off a debt, as many as there are, and returns how many
-// that were.
-func (l *ledger) giveBack(r *Request) (units int64) {
+// refund takes the units of a refund off a debt, and returns how many that were.
+func (l *ledger) refund(r *Request) (units int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	of := owedOf(r)
-	d := l.debts[of]
+	k := debtKeyOf(r)
+	d := l.debts[k]
 	units = d.units
 	if r.Cost != Reset {
 		units = min(d.units, -r.Cost)
 	}
 	d.units -= units
-	l.put(of, d)
+	l.put(k, d)
 	return units
 }
 
-// claim takes debts out of the ledger: those that were tried before first.
+// claim takes debts out of the ledger, retries first.
 func (l *ledger) claim(most int) (ds []debt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := min(most, len(l.claimed))
-	ds = append(ds, l.claimed[:n]...)
-	l.claimed = l.claimed[n:]
-	for of, d := range maps.All(l.debts) {
+	n := min(most, len(l.retries))
+	ds = append(ds, l.retries[:n]...)
+	l.retries = l.retries[n:]
+	for k, d := range maps.All(l.debts) {
 		if len(ds) == most {
 			break
 		}
 		ds = append(ds, d)
-		delete(l.debts, of)
+		delete(l.debts, k)
 	}
-	l.entries.Store(int64(len(l.debts) + len(l.claimed)))
+	l.updateSize()
 	return ds
 }
 
-// putBack returns debts of which it is not known whether they were charged. They
-// keep their IDs, by which they are charged once.
-func (l *ledger) putBack(ds []debt) {
+// retry puts back debts that may or may not have been charged. They keep their IDs,
+// so they are charged once.
+func (l *ledger) retry(ds []debt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.claimed = append(l.claimed, ds...)
-	l.entries.Store(int64(len(l.debts) + len(l.claimed)))
+	l.retries = append(l.retries, ds...)
+	l.updateSize()
 }
 
-// A settlementID tells apart the settlements of all processes.
-type settlementID struct {
+// settlementIDs makes request IDs that are unique among all processes.
+type settlementIDs struct {
 	once    sync.Once
 	process string
 	n       atomic.Int64
 }
 
-func (s *settlementID) next() string {
+func (s *settlementIDs) next() string {
 	s.once.Do(func() { s.process = rand.Text() })
 	return "penstock settles " + s.process + " " + strconv.FormatInt(s.n.Add(1), 36)
 }
 
-// settleSoon charges to the first store what is owed to it, unless somebody is at
-// it or has just failed.
-func (f *Fallback) settleSoon(p *part) {
-	at := p.ledger.settleAt.Load()
-	if f.clock.Now() < at || !p.ledger.settleAt.CompareAndSwap(at, settling) {
+// settleAsync charges all debts to the primary store, unless that is in flight or
+// has just failed.
+func (f *Fallback) settleAsync(s *shardState) {
+	at := s.ledger.settleAt.Load()
+	if f.clock.Now() < at || !s.ledger.settleAt.CompareAndSwap(at, settling) {
 		return
 	}
 	go func() {
 		var err error
-		for err == nil && p.ledger.owes() {
-			err = f.settleSome(p, settleAtOnce, false)
+		for err == nil && s.ledger.hasDebts() {
+			err = f.settleBatch(s, maxSettleBatch, false)
 		}
-		again := int64(0)
+		next := int64(0)
 		if err != nil {
-			again = f.clock.Now() + int64(f.retry)
+			next = f.clock.Now() + int64(f.retry)
 		}
-		p.ledger.settleAt.Store(again)
+		s.ledger.settleAt.Store(next)
 	}()
 }
 
-// settling is the value of settleAt while a settlement is in flight.
-const settling = int64(math.MaxInt64)
+// maxSettleBatch is how many debts are charged in one call.
+const maxSettleBatch = 128
 
-// settleAtOnce is how many debts are charged in one trip.
-const settleAtOnce = 128
-
-// settleSome charges some of what is owed. A probe does so while the breaker is
+// settleBatch charges up to so many debts. Only a probe does so while the breaker is
 // open.
-func (f *Fallback) settleSome(p *part, most int, probe bool) error {
-	t, ok := p.breaker.Admit(f.clock.Now())
-	if !ok && !probe {
+func (f *Fallback) settleBatch(s *shardState, most int, isProbe bool) error {
+	t, ok := s.breaker.Admit(f.clock.Now())
+	if !ok && !isProbe {
 		return ErrUnavailable
 	}
-	debts := p.ledger.claim(most)
+	debts := s.ledger.claim(most)
 	rs := make([]Request, 0, len(debts))
 	kept := debts[:0]
 	for _, d := range debts {
@@ -182,18 +182,19 @@ func (f *Fallback) settleSome(p *part, most int, probe bool) error {
 	}
 	err := f.charge(rs)
 	switch {
-	case isMalformed(err) || isAnswer(err):
-		p.ledger.putBack(without(kept, err))
+	case isMalformed(err) || isKeyError(err):
+		s.ledger.retry(without(kept, err))
 		return nil
 	case err != nil:
-		p.ledger.putBack(kept)
-		f.failed(p, t, err)
+		s.ledger.retry(kept)
+		f.failed(s, t, err)
 	}
 	return err
 }
 
-// without returns the debts that an error is not about, or none if it does not say:
-// what the first store will never take need not be tried again.
+// without returns the debts without the one that an error is about, since the
+// primary store will never accept that. It returns none if the error does not say
+// which.
 func without(ds []debt, err error) []debt {
 	var about *RequestError
 	if !errors.As(err, &about) || uint(about.Index) >= uint(len(ds)) {
@@ -203,57 +204,57 @@ func without(ds []debt, err error) []debt {
 	return slices.Delete(ds, at, at+1)
 }
 
-// charge takes units of the first store, as many as there are.
+// charge sends settlements to the primary store.
 func (f *Fallback) charge(rs []Request) error {
 	ctx, cancel := context.WithTimeout(context.Background(), f.timeout)
 	defer cancel()
-	return TakeEach(ctx, f.first, rs, make([]Decision, len(rs)))
+	return TakeEach(ctx, f.primary, rs, make([]Decision, len(rs)))
 }
 
-// settlement returns the request by which a debt is charged. What has come back
-// by itself meanwhile, by the second store's account, is not owed any more.
+// settlement returns the request that charges a debt. Units that have come back by
+// time, according to the secondary store, are not charged.
 func (f *Fallback) settlement(d *debt) (r Request, ok bool) {
-	look, err := f.second.Take(context.Background(), Request{Key: d.key, Limit: d.local})
+	peek, err := f.secondary.Take(context.Background(), Request{Key: d.key, Limit: d.local})
 	if err != nil {
 		return r, false
 	}
-	due := min(d.units, look.Limit-look.Remaining)
+	due := min(d.units, peek.Limit-peek.Remaining)
 	if d.id == "" {
-		d.id = f.identity.next()
+		d.id = f.ids.next()
 	}
 	return Request{Key: d.key, Limit: d.limit, Cost: due, AtMost: true, ID: d.id}, due > 0
 }
 
-// unsettled reports whether requests give back what may not be charged to the
-// first store yet.
-func (f *Fallback) unsettled(rs []Request) bool {
+// refundsDebt reports whether one of the requests is a refund, of a shard with
+// debts.
+func (f *Fallback) refundsDebt(rs []Request) bool {
 	for i := range rs {
-		if rs[i].Cost < 0 && f.part(rs[i].Key).ledger.owes() {
+		if rs[i].Cost < 0 && f.shardFor(rs[i].Key).ledger.hasDebts() {
 			return true
 		}
 	}
 	return false
 }
 
-// giveBack gives back what was granted by the second store and is not charged to
-// the first yet, and takes that off the request: the rest is the first store's. It
-// returns the second's decision, which gives back nothing if there was nothing.
-func (f *Fallback) giveBack(ctx context.Context, p *part, r *Request) (d Decision) {
+// refundDebt refunds what was granted by the secondary store and not charged to the
+// primary yet, and takes that off the request; the rest is for the primary. It
+// returns the secondary's decision, which is zero if there was nothing to refund.
+func (f *Fallback) refundDebt(ctx context.Context, s *shardState, r *Request) (d Decision) {
 	if r.ID != "" {
 		return d
 	}
-	units := p.ledger.giveBack(r)
+	units := s.ledger.refund(r)
 	if units == 0 && r.Cost != Reset {
 		return d
 	}
-	back := Request{Key: r.Key, Limit: r.Limit, Cost: -units}
-	_, back.Limit = f.policy(r.Limit)
+	local := Request{Key: r.Key, Limit: r.Limit, Cost: -units}
+	_, local.Limit = f.modeFor(r.Limit)
 	if r.Cost == Reset {
-		back.Cost = Reset // what is owed under IDs is so no more
+		local.Cost = Reset // this also cancels the debts under IDs
 	} else {
 		r.Cost += units
 	}
-	d, _ = f.second.Take(ctx, back) // if that fails, its own account says more than it should
+	d, _ = f.secondary.Take(ctx, local) // on an error the secondary counts too much
 	d.Allowed, d.Granted, d.Source = true, -units, SourceFallback
 	return d
 }

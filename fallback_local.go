@@ -2,17 +2,14 @@ package penstock
 
 import (
 	"context"
-	"math"
 	"slices"
-	"strconv"
-	"time"
 )
 
-// This file is about how requests are decided while the first store is away.
+// This file decides requests while the primary store is down.
 
-// policy returns what becomes of requests under a limit, and the limit that the
-// second store goes by.
-func (f *Fallback) policy(l Limit) (mode FailureMode, local Limit) {
+// modeFor returns how requests under a limit are decided, and the limit that the
+// secondary store decides by.
+func (f *Fallback) modeFor(l Limit) (mode FailureMode, local Limit) {
 	share := f.share
 	if f.onFailure != nil {
 		var own float64
@@ -22,92 +19,61 @@ func (f *Fallback) policy(l Limit) (mode FailureMode, local Limit) {
 	if mode != FailLocal || share == 1 {
 		return mode, l
 	}
-	return mode, l.portion(share)
+	return mode, l.scaled(share)
 }
 
-// portion returns a part of a valid limit, but at least one unit of one that has
-// any.
-func (l Limit) portion(share float64) Limit {
-	n := l.Normal()
-	if n.Name == "" { // parts of different limits may be equal, and are still different
-		n.Name = "part of " + strconv.FormatInt(n.Count, 36) + " " + strconv.FormatInt(n.Burst, 36) + " " + strconv.FormatInt(int64(n.Period), 36)
-	}
-	if n.Algorithm.isBucket() && n.Count > 0 {
-		n.Period = stretched(n.Period, float64(n.Count)*share)
-	}
-	n.Count, n.Burst = portionOf(n.Count, share), portionOf(n.Burst, share)
-	if n.Validate() != nil { // so high a rate that it cannot be divided evenly
-		n.Count, n.Burst = min(n.Count, 1), min(n.Burst, 1)
-	}
-	return n
-}
-
-// stretched returns the time in which one unit of a bucket comes back, where that is
-// less than one in a period. Else many processes would grant one unit each.
-func stretched(period time.Duration, units float64) time.Duration {
-	if units >= 1 {
-		return period
-	}
-	return time.Duration(min(math.Round(float64(period)/units), float64(maxPeriod)))
-}
-
-// portionOf rounds down; but a third of three is one, whatever floats say.
-func portionOf(units int64, share float64) int64 {
-	part := int64(math.Floor(float64(units)*share + 1e-9))
-	return min(max(part, 1), units)
-}
-
-// takeAway decides a request without the first store.
-func (f *Fallback) takeAway(ctx context.Context, p *part, r *Request) (Decision, error) {
-	cl, err := f.checked(r)
+// takeLocal decides a request without the primary store.
+func (f *Fallback) takeLocal(ctx context.Context, s *shardState, r *Request) (Decision, error) {
+	cl, err := f.compile(r)
 	if err != nil {
 		return Decision{}, err
 	}
-	f.probeBy(p, r)
-	mode, local := f.policy(r.Limit)
+	f.probeWith(s, r)
+	mode, limit := f.modeFor(r.Limit)
 	switch mode {
 	case FailOpen:
-		return f.allow(ctx, p, cl, r), nil
+		return f.allow(ctx, s, cl, r), nil
 	case FailClosed:
-		return f.deny(p, cl, r), nil
+		return f.deny(s, cl, r), nil
 	}
-	asked := *r
-	asked.Limit = local
-	d, err := f.second.Take(ctx, asked)
+	local := *r
+	local.Limit = limit
+	d, err := f.secondary.Take(ctx, local)
 	if err == nil {
-		p.ledger.add(r, local, d.Granted)
-		f.finish(p, cl, r, &d)
+		s.ledger.add(r, limit, d.Granted)
+		f.markLocal(s, cl, r, &d)
 	}
 	return d, err
 }
 
-// checked returns the meter of a request that is not malformed.
-func (f *Fallback) checked(r *Request) (*compiledLimit, error) {
+// compile validates a request and returns its compiled limit.
+func (f *Fallback) compile(r *Request) (*compiledLimit, error) {
 	if err := r.validateShape(); err != nil {
 		return nil, err
 	}
-	return f.meters.forRequest(r)
+	return f.limits.forRequest(r)
 }
 
-// finish says who decided. What the share can never grant may be granted when the
-// first store is back.
-func (f *Fallback) finish(p *part, cl *compiledLimit, r *Request, d *Decision) {
+// markLocal sets the source of the secondary store's decision. A cost that only the
+// share can never grant may be granted when the primary store is up again.
+func (f *Fallback) markLocal(s *shardState, cl *compiledLimit, r *Request, d *Decision) {
 	d.Source = SourceFallback
 	if d.RetryAfter == Never && !cl.never(r) {
-		d.RetryAfter = p.breaker.RetryIn(f.clock.Now())
+		d.RetryAfter = s.breaker.RetryIn(f.clock.Now())
 	}
 }
 
-// allow allows a request. The second store keeps account of it, as far as it can.
-func (f *Fallback) allow(ctx context.Context, p *part, cl *compiledLimit, r *Request) Decision {
+// allow allows a request, and records it in the secondary store as far as that has
+// units.
+func (f *Fallback) allow(ctx context.Context, s *shardState, cl *compiledLimit, r *Request) Decision {
 	if cl.never(r) {
-		return f.deny(p, cl, r)
+		return f.deny(s, cl, r)
 	}
-	noted := *r
-	noted.AtMost, noted.MaxDelay = r.Cost > 0, 0
-	d, err := f.second.Take(ctx, noted)
+	local := *r
+	local.AtMost, local.MaxDelay = r.Cost > 0, 0
+	d, err := f.secondary.Take(ctx, local)
 	if err == nil {
-		p.ledger.add(r, r.Limit, d.Granted)
+		s.ledger.add(r, r.Limit, d.Granted)
 	}
 	granted := d.Granted
 	if r.Cost > 0 {
@@ -119,104 +85,104 @@ func (f *Fallback) allow(ctx context.Context, p *part, cl *compiledLimit, r *Req
 	}
 }
 
-// deny denies a request until the first store is tried again. A look, or what
-// gives back, asks for nothing.
-func (f *Fallback) deny(p *part, cl *compiledLimit, r *Request) Decision {
+// deny denies a request until the next probe. Peeks and refunds are allowed, and
+// have no effect.
+func (f *Fallback) deny(s *shardState, cl *compiledLimit, r *Request) Decision {
 	d := Decision{Allowed: r.Cost <= 0, Limit: cl.capacity, Source: SourceFallback}
 	switch {
 	case r.Cost <= 0:
 	case cl.never(r):
 		d.RetryAfter = Never
 	default:
-		d.RetryAfter = p.breaker.RetryIn(f.clock.Now())
+		d.RetryAfter = s.breaker.RetryIn(f.clock.Now())
 	}
 	return d
 }
 
-// takeAllAway decides requests as one, without the first store.
-func (f *Fallback) takeAllAway(ctx context.Context, calls []fallbackCall, rs []Request, ds []Decision) error {
+// takeAllLocal decides requests all or nothing, without the primary store.
+func (f *Fallback) takeAllLocal(ctx context.Context, calls []fallbackCall, rs []Request, ds []Decision) error {
 	for i := range calls {
-		if calls[i].first {
-			f.probeBy(calls[i].part, &rs[i])
+		if calls[i].isFirst {
+			f.probeWith(calls[i].shard, &rs[i])
 		}
 	}
-	a := awayBatch{f: f, calls: calls, rs: rs}
+	b := localBatch{f: f, calls: calls, rs: rs}
 	for i := range rs {
-		if err := a.add(&rs[i]); err != nil {
+		if err := b.add(&rs[i]); err != nil {
 			return requestError(i, err)
 		}
 	}
-	if a.refused {
-		a.onlyLook()
+	if b.denied {
+		b.peekOnly()
 	}
-	answers := make([]Decision, len(a.locals))
-	if err := TakeAll(ctx, f.second, a.locals, answers); err != nil {
+	decisions := make([]Decision, len(b.locals))
+	if err := TakeAll(ctx, f.secondary, b.locals, decisions); err != nil {
 		return err
 	}
-	a.refused = a.refused || slices.ContainsFunc(answers, func(d Decision) bool { return !d.Allowed })
-	a.write(ctx, answers, ds)
+	b.denied = b.denied || slices.ContainsFunc(decisions, func(d Decision) bool { return !d.Allowed })
+	b.write(ctx, decisions, ds)
 	return nil
 }
 
-// An awayBatch is a TakeAll that is decided without the first store.
-type awayBatch struct {
-	f       *Fallback
-	calls   []fallbackCall
-	rs      []Request
-	meters  []*compiledLimit
-	modes   []FailureMode
-	locals  []Request // those under FailLocal, for the second store
-	refused bool
+// A localBatch is a TakeAll that is decided without the primary store.
+type localBatch struct {
+	f      *Fallback
+	calls  []fallbackCall
+	rs     []Request
+	limits []*compiledLimit
+	modes  []FailureMode
+	locals []Request // the requests under FailLocal, for the secondary store
+	denied bool      // whether one of the requests is denied
 }
 
-func (a *awayBatch) add(r *Request) error {
-	cl, err := a.f.checked(r)
+func (b *localBatch) add(r *Request) error {
+	cl, err := b.f.compile(r)
 	if err != nil {
 		return err
 	}
-	mode, local := a.f.policy(r.Limit)
-	a.meters, a.modes = append(a.meters, cl), append(a.modes, mode)
+	mode, limit := b.f.modeFor(r.Limit)
+	b.limits, b.modes = append(b.limits, cl), append(b.modes, mode)
 	switch {
 	case mode == FailLocal:
-		asked := *r
-		asked.Limit = local
-		a.locals = append(a.locals, asked)
+		local := *r
+		local.Limit = limit
+		b.locals = append(b.locals, local)
 	case r.Cost > 0 && (mode == FailClosed || cl.never(r)):
-		a.refused = true
+		b.denied = true
 	}
 	return nil
 }
 
-// onlyLook makes the requests for the second store ask for nothing.
-func (a *awayBatch) onlyLook() {
-	for i := range a.locals {
-		a.locals[i].Cost, a.locals[i].MaxDelay = 0, 0
+// peekOnly turns the requests for the secondary store into peeks.
+func (b *localBatch) peekOnly() {
+	for i := range b.locals {
+		b.locals[i].Cost, b.locals[i].MaxDelay = 0, 0
 	}
 }
 
-// write writes the decisions, once it is known whether all are granted.
-func (a *awayBatch) write(ctx context.Context, answers, ds []Decision) {
-	totals := totalsOf(a.rs)
-	for i := range a.rs {
-		r, p, cl := &a.rs[i], a.calls[i].part, a.meters[i]
-		look := *r
-		look.Cost, look.MaxDelay = 0, 0
+// write writes the decisions, once it is known whether one of them is a denial.
+func (b *localBatch) write(ctx context.Context, decisions, ds []Decision) {
+	totals := totalsOf(b.rs)
+	for i := range b.rs {
+		r, s, cl := &b.rs[i], b.calls[i].shard, b.limits[i]
+		peek := *r
+		peek.Cost, peek.MaxDelay = 0, 0
 		switch {
-		case a.modes[i] == FailClosed:
-			ds[i] = a.f.deny(p, cl, r)
-		case a.modes[i] == FailOpen && cl.never(r):
-			ds[i] = a.f.deny(p, cl, r)
-		case a.modes[i] == FailOpen && a.refused:
-			ds[i] = a.f.allow(ctx, p, cl, &look)
-		case a.modes[i] == FailOpen:
-			ds[i] = a.f.allow(ctx, p, cl, r)
+		case b.modes[i] == FailClosed:
+			ds[i] = b.f.deny(s, cl, r)
+		case b.modes[i] == FailOpen && cl.never(r):
+			ds[i] = b.f.deny(s, cl, r)
+		case b.modes[i] == FailOpen && b.denied:
+			ds[i] = b.f.allow(ctx, s, cl, &peek)
+		case b.modes[i] == FailOpen:
+			ds[i] = b.f.allow(ctx, s, cl, r)
 		default:
-			ds[i] = answers[0]
-			p.ledger.add(r, a.locals[0].Limit, ds[i].Granted)
-			whole := *r
-			whole.Cost = totals[stateKeyOf(*r)]
-			a.f.finish(p, cl, &whole, &ds[i])
-			answers, a.locals = answers[1:], a.locals[1:]
+			ds[i] = decisions[0]
+			s.ledger.add(r, b.locals[0].Limit, ds[i].Granted)
+			sum := *r
+			sum.Cost = totals[stateKeyOf(*r)]
+			b.f.markLocal(s, cl, &sum, &ds[i])
+			decisions, b.locals = decisions[1:], b.locals[1:]
 		}
 	}
 }

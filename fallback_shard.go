@@ -1,0 +1,178 @@
+package penstock
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock-io/penstock/internal/breaker"
+)
+
+// A shardState is what a fallback knows about one shard of the primary store.
+type shardState struct {
+	breaker  breaker.Breaker
+	ledger   ledger
+	index    int
+	probeKey atomic.Pointer[string] // a key of the shard, to probe with
+	verifyAt atomic.Int64           // when verifyAsync may call the shard next
+
+	// Under Fallback.notifyMu.
+	reportedDown bool  // what OnChange was told last
+	err          error // why it went down
+}
+
+func (f *Fallback) initShards(maxKeys int) {
+	n := 1
+	if s, ok := f.primary.(ShardedStore); ok && s.Shards() > 1 {
+		n, f.shardOf = s.Shards(), s.ShardOf
+	}
+	f.shards = make([]shardState, n)
+	for i := range f.shards {
+		f.shards[i].index = i
+		f.shards[i].ledger.maxDebts = max(maxKeys/n, 1)
+	}
+}
+
+func (f *Fallback) shardFor(key string) *shardState {
+	if f.shardOf == nil {
+		return &f.shards[0]
+	}
+	return &f.shards[uint(f.shardOf(key))%uint(len(f.shards))]
+}
+
+// succeeded records that the primary store answered a call.
+func (f *Fallback) succeeded(s *shardState, t breaker.Ticket) {
+	if s.breaker.IsCounting() {
+		s.breaker.Succeed(t, f.clock.Now())
+	}
+	if s.ledger.hasDebts() {
+		f.settleAsync(s)
+	}
+}
+
+// failed records that a call to the primary store failed.
+func (f *Fallback) failed(s *shardState, t breaker.Ticket, err error) {
+	if isKeyError(err) {
+		f.succeeded(s, t)
+		return
+	}
+	if s.breaker.Fail(t, f.clock.Now(), f.failures, f.retry) {
+		f.notify(s, err)
+	}
+}
+
+// isMalformed reports whether an error is about a malformed request.
+func isMalformed(err error) bool {
+	return errors.Is(err, ErrBadLimit) || errors.Is(err, ErrBadKey) || errors.Is(err, ErrBadCost)
+}
+
+// isKeyError reports whether the store answered, but could not decide about one
+// key. If that counted as a failure, one such key could open the breaker for all.
+func isKeyError(err error) bool {
+	var about *KeyError
+	return errors.As(err, &about)
+}
+
+// isStoreFault reports whether a failed call is the primary store's fault. It is not
+// if the caller's context ended before the timeout.
+func (f *Fallback) isStoreFault(ctx context.Context, sent int64) bool {
+	return ctx.Err() == nil || f.clock.Now()-sent >= int64(f.timeout)
+}
+
+// verifyAsync peeks at the primary store after a caller's context has ended without
+// a decision. Such a call proves nothing about the store. But where all callers have
+// deadlines shorter than the timeout, nothing else would detect a store that hangs.
+func (f *Fallback) verifyAsync(s *shardState, r *Request) {
+	now, at := f.clock.Now(), s.verifyAt.Load()
+	if now < at || !s.verifyAt.CompareAndSwap(at, now+int64(f.timeout)) {
+		return
+	}
+	t, ok := s.breaker.Admit(now)
+	if !ok {
+		return
+	}
+	peek := Request{Key: strings.Clone(r.Key), Limit: r.Limit}
+	go func() {
+		if _, err := f.callPrimary(context.Background(), peek); err == nil {
+			f.succeeded(s, t)
+		} else if !isMalformed(err) {
+			f.failed(s, t, err)
+		}
+	}()
+}
+
+// probeLimit is the limit of probes, and of no other requests. A probe takes a unit, because a store may
+// answer peeks and still be unable to write.
+var probeLimit = Limit{Algorithm: FixedWindow, Count: 1 << 30, Period: time.Second, Name: "penstock.probe"}
+
+// probe calls the primary store in a goroutine, if a probe is due. It first settles
+// a debt, if there is one.
+func (f *Fallback) probe(s *shardState) {
+	key := s.probeKey.Load()
+	if key == nil || !s.breaker.StartProbe(f.clock.Now()) {
+		return
+	}
+	go func() {
+		err := f.settleBatch(s, 1, true)
+		if err == nil {
+			_, err = f.callPrimary(context.Background(), Request{Key: *key, Limit: probeLimit, Cost: 1})
+		}
+		s.breaker.EndProbe(err == nil || isMalformed(err), f.clock.Now(), f.retry)
+		if !s.breaker.IsOpen() {
+			f.notify(s, nil)
+			f.settleAsync(s)
+		}
+	}()
+}
+
+// probeWith probes the primary store, if a probe is due, with the key of a request
+// unless the shard already has a probe key.
+func (f *Fallback) probeWith(s *shardState, r *Request) {
+	if s.probeKey.Load() == nil {
+		key := strings.Clone(r.Key)
+		s.probeKey.Store(&key)
+	}
+	f.probe(s)
+}
+
+// notify has OnChange called about a shard, in a goroutine.
+func (f *Fallback) notify(s *shardState, err error) {
+	if f.onChange == nil {
+		return
+	}
+	f.notifyMu.Lock()
+	defer f.notifyMu.Unlock()
+	s.err = err
+	if !f.notifying {
+		f.notifying = true
+		go f.notifyAll()
+	}
+}
+
+// notifyAll calls OnChange until it has reported the current state of all shards.
+func (f *Fallback) notifyAll() {
+	for {
+		c, ok := f.nextChange()
+		if !ok {
+			return
+		}
+		f.onChange(c)
+	}
+}
+
+// nextChange returns a change that is not reported yet.
+func (f *Fallback) nextChange() (c FallbackChange, ok bool) {
+	f.notifyMu.Lock()
+	defer f.notifyMu.Unlock()
+	for i := range f.shards {
+		s := &f.shards[i]
+		if down := s.breaker.IsOpen(); down != s.reportedDown {
+			s.reportedDown = down
+			return FallbackChange{Shard: s.index, Down: down, Err: s.err}, true
+		}
+	}
+	f.notifying = false
+	return c, false
+}

@@ -1,4 +1,4 @@
-package penstock_test
+package doctest
 
 import (
 	"errors"
@@ -22,12 +22,12 @@ import (
 )
 
 // The Go on the pages is type-checked, in one package for each block. A block
-// that is not a whole file may leave out its imports, and use ctx, store and lim
-// without saying what they are. What it declares need not be used.
+// that is not a whole file may omit imports, use ctx, store and lim without
+// declaring them, and declare variables that it does not use.
 func TestSnippetsCompile(t *testing.T) {
 	var snippets []*snippet
-	for page, text := range writtenPages(t) {
-		for _, f := range fencesOf(page, text) {
+	for _, page := range pages {
+		for _, f := range fencesOf(page, readPage(t, page)) {
 			if f.info == "go" {
 				snippets = append(snippets, parseSnippet(t, f))
 			}
@@ -38,7 +38,7 @@ func TestSnippetsCompile(t *testing.T) {
 		s.check(t, exports)
 	}
 	if len(snippets) == 0 {
-		t.Errorf("no Go is written in %v", pages)
+		t.Errorf("%v have no Go", pages)
 	}
 }
 
@@ -103,12 +103,12 @@ func exportsOf(t *testing.T, snippets []*snippet) map[string]string {
 			args = append(args, strings.Trim(spec.Path.Value, "`\""))
 		}
 	}
-	var complaints strings.Builder
+	var stderr strings.Builder
 	list := exec.CommandContext(t.Context(), "go", args...)
-	list.Stderr = &complaints
+	list.Stderr = &stderr
 	out, err := list.Output()
 	if err != nil {
-		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, &complaints)
+		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, &stderr)
 	}
 	exports := map[string]string{}
 	for line := range strings.Lines(string(out)) {
@@ -118,15 +118,15 @@ func exportsOf(t *testing.T, snippets []*snippet) map[string]string {
 	return exports
 }
 
-// check reports what a compiler would, and where a limit is not what the comment
-// behind it says.
+// check reports compile errors, and limits that differ from the text in the
+// comment behind them.
 func (s *snippet) check(t *testing.T, exports map[string]string) {
 	open := func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) }
 	conf := types.Config{
 		Importer: importer.ForCompiler(s.fset, "gc", open),
 		Error: func(err error) {
 			var bad types.Error
-			if !errors.As(err, &bad) || !bad.Soft { // soft is what is declared and not used
+			if !errors.As(err, &bad) || !bad.Soft { // soft errors are unused declarations
 				t.Error(err)
 			}
 		},
@@ -135,11 +135,11 @@ func (s *snippet) check(t *testing.T, exports map[string]string) {
 	s.checkLimits(t)
 }
 
-// checkLimits works out each limit that has its text in a comment behind it.
+// checkLimits evaluates each limit that has its text in a comment behind it.
 func (s *snippet) checkLimits(t *testing.T) {
-	said := map[int]string{}
+	comments := map[int]string{}
 	for _, c := range s.file.Comments {
-		said[s.fset.Position(c.Pos()).Line] = strings.TrimSpace(c.Text())
+		comments[s.fset.Position(c.Pos()).Line] = strings.TrimSpace(c.Text())
 	}
 	ast.Inspect(s.file, func(n ast.Node) bool {
 		assign, ok := n.(*ast.AssignStmt)
@@ -147,12 +147,12 @@ func (s *snippet) checkLimits(t *testing.T) {
 			return true
 		}
 		at := s.fset.Position(assign.End())
-		want, err := penstock.ParseLimit(said[at.Line])
+		want, err := penstock.ParseLimit(comments[at.Line])
 		if err != nil {
-			return true // the comment says something else
+			return true // some other comment
 		}
 		if got, ok := s.limit(assign.Rhs[0]); !ok || got.String() != want.String() {
-			t.Errorf("%v: the limit is %v, and the comment says %v", at, got, want)
+			t.Errorf("%v: the limit is %v, the comment says %v", at, got, want)
 		}
 		return true
 	})
@@ -163,8 +163,8 @@ func (s *snippet) isLimit(e ast.Expr) bool {
 	return typ != nil && typ.String() == module+".Limit"
 }
 
-// limit works out a limit that is written as a literal or as a chain of calls,
-// all of constants.
+// limit evaluates a limit that is written as a literal or as a chain of calls, all
+// with constant arguments.
 func (s *snippet) limit(e ast.Expr) (l penstock.Limit, ok bool) {
 	switch e := e.(type) {
 	case *ast.CompositeLit:

@@ -1,13 +1,13 @@
-package penstock_test
+package doctest
 
 import (
 	"cmp"
 	"context"
-	"errors"
+	"flag"
 	"fmt"
-	"io/fs"
 	"math"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,29 +18,25 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// These tests hold the documents to what the code does: the pictures and the
-// tables in docs/algorithms.md are drawn again, the sentences with numbers in
-// them are worked out again, the limits are parsed, and the Go is type-checked.
+// update rewrites generated blocks instead of comparing them.
+var update = flag.Bool("update", false, "write generated blocks into the documents")
 
-const algorithmsPage = "docs/algorithms.md"
+const (
+	module         = "github.com/penstock-io/penstock"
+	root           = "../.."
+	algorithmsPage = "docs/algorithms.md"
+)
 
 // pages are those whose limits must parse and whose Go must compile.
-var pages = []string{"README.md", algorithmsPage}
+var pages = []string{"README.md", "README.zh-CN.md", algorithmsPage}
 
-// writtenPages returns the text of the pages that are there.
-func writtenPages(t *testing.T) map[string]string {
+func readPage(t *testing.T, page string) string {
 	t.Helper()
-	texts := map[string]string{}
-	for _, page := range pages {
-		text, err := os.ReadFile(page)
-		switch {
-		case err == nil:
-			texts[page] = string(text)
-		case !errors.Is(err, fs.ErrNotExist):
-			t.Fatal(err)
-		}
+	text, err := os.ReadFile(filepath.Join(root, page))
+	if err != nil {
+		t.Fatal(err)
 	}
-	return texts
+	return string(text)
 }
 
 // A fence is a block between two lines of three backquotes.
@@ -66,17 +62,8 @@ func fencesOf(page, text string) (fences []fence) {
 	return fences
 }
 
-func readPage(t *testing.T, page string) string {
-	t.Helper()
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
-// A drawing works out what a block should contain from the words after its kind
-// and, for tables, from the first columns of the block that is there.
+// drawings compute a block from the words after its kind and, for tables, from
+// the first columns of the block that is there.
 var drawings = map[string]func(t *testing.T, words, body string) string{
 	"edge":    drawEdge,
 	"acts":    drawActs,
@@ -85,17 +72,16 @@ var drawings = map[string]func(t *testing.T, words, body string) string{
 	"steady":  drawSteady,
 	"windows": drawWindows,
 	"bytes":   drawBytes,
+	"numbers": drawNumbers,
 }
 
-func TestBlocksAreAsDrawn(t *testing.T) {
-	drawn := map[string]bool{}
-	for _, f := range fencesOf(algorithmsPage, readPage(t, algorithmsPage)) {
+func TestAlgorithmsPageBlocksAreCurrent(t *testing.T) {
+	page := readPage(t, algorithmsPage)
+	drawn, updated := map[string]bool{}, page
+	for _, f := range fencesOf(algorithmsPage, page) {
 		kind, words, _ := strings.Cut(strings.TrimPrefix(f.info, "text "), " ")
 		draw, known := drawings[kind]
 		if !known {
-			if f.info != "go" {
-				t.Errorf("%s:%d: block %q is held true by nothing", f.page, f.line, f.info)
-			}
 			continue
 		}
 		drawn[kind] = true
@@ -103,9 +89,22 @@ func TestBlocksAreAsDrawn(t *testing.T) {
 			drawn[limitOf(t, words).Algorithm.String()] = true
 		}
 		if want := draw(t, words, f.body); f.body != want {
-			t.Errorf("%s:%d: the block %q is not what the code does; it should be\n%s", f.page, f.line, f.info, want)
+			updated = strings.Replace(updated, "```"+f.info+"\n"+f.body, "```"+f.info+"\n"+want, 1)
+			if !*update {
+				t.Errorf("%s:%d: block %q is not what the code does; run with -update, or compare with\n%s", f.page, f.line, f.info, want)
+			}
 		}
 	}
+	checkAllDrawn(t, drawn)
+	if *update && updated != page {
+		if err := os.WriteFile(filepath.Join(root, algorithmsPage), []byte(updated), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func checkAllDrawn(t *testing.T, drawn map[string]bool) {
+	t.Helper()
 	for kind := range drawings {
 		if !drawn[kind] {
 			t.Errorf("%s has no block %q", algorithmsPage, kind)
@@ -127,51 +126,51 @@ func limitOf(t *testing.T, text string) penstock.Limit {
 	return limit
 }
 
-// A world is a store on a clock that the test holds, and one key in it.
-type world struct {
+// A scenario is a store on a clock that the test sets, and one limit.
+type scenario struct {
 	t     *testing.T
 	store *penstock.Memory
 	limit penstock.Limit
 	now   time.Time
 }
 
-// secondsEdge is the edge of a second, and of a minute, that the traffic of the
-// pictures goes across.
+// secondsEdge is the edge of a second and of a minute, in the middle of the
+// pictures.
 var secondsEdge = time.Date(2026, time.March, 2, 9, 0, 0, 0, time.UTC)
 
-func newWorld(t *testing.T, limit penstock.Limit) *world {
-	w := &world{t: t, limit: limit, now: secondsEdge}
-	w.store = penstock.NewMemory(&penstock.MemoryOptions{
-		Now:     func() time.Time { return w.now },
+func newScenario(t *testing.T, limit penstock.Limit) *scenario {
+	s := &scenario{t: t, limit: limit, now: secondsEdge}
+	s.store = penstock.NewMemory(&penstock.MemoryOptions{
+		Now:     func() time.Time { return s.now },
 		MaxKeys: 4096, // in one shard, so that bytes add up evenly
 	})
-	return w
+	return s
 }
 
-// take asks for units of a key at an instant after the edge, or before it.
-func (w *world) take(at time.Duration, cost int64) penstock.Decision {
-	return w.takeOf("key", secondsEdge.Add(at), cost)
+// take takes units at an instant relative to the edge.
+func (s *scenario) take(at time.Duration, cost int64) penstock.Decision {
+	return s.takeOf("key", secondsEdge.Add(at), cost)
 }
 
-func (w *world) takeOf(key string, now time.Time, cost int64) penstock.Decision {
-	w.now = now
-	return w.ask(penstock.Request{Key: key, Limit: w.limit, Cost: cost})
+func (s *scenario) takeOf(key string, now time.Time, cost int64) penstock.Decision {
+	s.now = now
+	return s.request(penstock.Request{Key: key, Limit: s.limit, Cost: cost})
 }
 
-func (w *world) ask(r penstock.Request) penstock.Decision {
-	d, err := w.store.Take(context.Background(), r)
+func (s *scenario) request(r penstock.Request) penstock.Decision {
+	d, err := s.store.Take(context.Background(), r)
 	if err != nil {
-		w.t.Fatalf("%v: take %d: %v", r.Limit, r.Cost, err)
+		s.t.Fatalf("%v: take %d: %v", r.Limit, r.Cost, err)
 	}
 	return d
 }
 
-// An event is a unit that was admitted: when it was, and when it may act.
+// An event is an admitted unit: when it arrived, and when it acts.
 type event struct{ arrived, acts time.Duration }
 
-// arrive asks for one unit and reports it if it was admitted.
-func (w *world) arrive(at time.Duration) (e event, ok bool) {
-	d := w.take(at, 1)
+// arrive takes one unit and reports whether it was admitted.
+func (s *scenario) arrive(at time.Duration) (e event, ok bool) {
+	d := s.take(at, 1)
 	return event{at, at + d.Delay}, d.Allowed
 }
 
@@ -184,19 +183,19 @@ const (
 	early   = -time.Second // when the first request of the key comes
 )
 
-// acrossTheEdge lets the traffic of the pictures arrive, and returns what was
-// admitted of it; the early request is not part of that.
-func acrossTheEdge(t *testing.T, limit penstock.Limit) []event {
-	w := newWorld(t, limit)
-	if _, ok := w.arrive(early); !ok {
-		t.Fatalf("%v refuses the first request of a key", limit)
+// admittedAcrossEdge returns what is admitted of the traffic in the pictures,
+// without the early request.
+func admittedAcrossEdge(t *testing.T, limit penstock.Limit) []event {
+	s := newScenario(t, limit)
+	if _, ok := s.arrive(early); !ok {
+		t.Fatalf("%v denies the first request of a key", limit)
 	}
-	return w.theTwoHundred()
+	return s.traffic()
 }
 
-func (w *world) theTwoHundred() (in []event) {
+func (s *scenario) traffic() (in []event) {
 	for at := -half; at < half; at += every {
-		if e, ok := w.arrive(at); ok {
+		if e, ok := s.arrive(at); ok {
 			in = append(in, e)
 		}
 	}
@@ -230,17 +229,17 @@ func mostIn(events []event, when func(event) time.Duration, length time.Duration
 }
 
 func drawEdge(t *testing.T, words, _ string) string {
-	in := acrossTheEdge(t, limitOf(t, words))
+	in := admittedAcrossEdge(t, limitOf(t, words))
 	return histogram(in, arrived, "░", func(n int) string { return fmt.Sprintf("%d of 100 admitted", n) })
 }
 
 func drawActs(t *testing.T, words, _ string) string {
-	in := acrossTheEdge(t, limitOf(t, words))
+	in := admittedAcrossEdge(t, limitOf(t, words))
 	return histogram(in, acts, " ", func(n int) string { return fmt.Sprintf("%d act", n) })
 }
 
-// histogram draws the events in each cell as a column of halves, ten high. What
-// is not there of the ten is drawn as a rest.
+// histogram draws the events of each cell as a column of half blocks, ten high,
+// filled up with rest.
 func histogram(events []event, when func(event) time.Duration, rest string, sum func(int) string) string {
 	var b strings.Builder
 	for top := perCell; top > 0; top -= 2 {
@@ -282,8 +281,7 @@ func row(b *strings.Builder, label string, cellText func(c int) string) {
 	b.WriteString(strings.TrimRight(line, " ") + "\n")
 }
 
-// table draws again a table whose first line is a heading and whose first
-// column is limits, with other columns worked out anew.
+// table keeps the limits in the first column and computes the other columns.
 func table(t *testing.T, body, heading string, columns func(limit penstock.Limit) string) string {
 	lines := strings.Split(strings.TrimSpace(body), "\n")
 	want := heading + "\n"
@@ -297,13 +295,13 @@ func table(t *testing.T, body, heading string, columns func(limit penstock.Limit
 func drawTotals(t *testing.T, _, body string) string {
 	heading := fmt.Sprintf("%-34s%6s%8s%10s%15s", "limit", "before", "after", "admitted", "act meanwhile")
 	return table(t, body, heading, func(limit penstock.Limit) string {
-		in := acrossTheEdge(t, limit)
+		in := admittedAcrossEdge(t, limit)
 		before, after := between(in, arrived, -half, 0), between(in, arrived, 0, half)
 		return fmt.Sprintf("%6d%8d%10d%15d", before, after, before+after, between(in, acts, -half, half))
 	})
 }
 
-// drawWorst searches for the second in which most is admitted or, where requests
+// drawWorst finds the second in which most units are admitted or, where requests
 // are delayed, in which most act.
 func drawWorst(t *testing.T, _, body string) string {
 	heading := fmt.Sprintf("%-34s%18s", "limit", "most in one second")
@@ -316,25 +314,24 @@ func drawWorst(t *testing.T, _, body string) string {
 	})
 }
 
-// worstSecond tries traffic that knows where the edge is: as much as gets in
-// just before it and at every millisecond after it, with an early request and
-// without.
+// worstSecond tries adversarial traffic: as many units as are admitted just before
+// the edge and at every millisecond after it, with and without an early request.
 func worstSecond(t *testing.T, limit penstock.Limit) (most int) {
 	for _, first := range []time.Duration{early, -1} {
-		w := newWorld(t, limit)
-		in := slices.Concat(w.flood(first, 1), w.flood(-1, 1000))
+		s := newScenario(t, limit)
+		in := slices.Concat(s.flood(first, 1), s.flood(-1, 1000))
 		for at := time.Duration(0); at < 2*time.Second; at += time.Millisecond {
-			in = append(in, w.flood(at, 1000)...)
+			in = append(in, s.flood(at, 1000)...)
 		}
 		most = max(most, mostIn(in, acts, time.Second))
 	}
 	return most
 }
 
-// flood asks for one unit after the other at one instant, until one is denied.
-func (w *world) flood(at time.Duration, most int) (in []event) {
+// flood takes single units at one instant until one is denied.
+func (s *scenario) flood(at time.Duration, most int) (in []event) {
 	for range most {
-		e, ok := w.arrive(at)
+		e, ok := s.arrive(at)
 		if !ok {
 			break
 		}
@@ -359,14 +356,14 @@ func boundOf(l penstock.Limit) int64 {
 	return l.Count
 }
 
-// drawSteady lets 200 a second arrive for two minutes and looks at the second.
+// drawSteady sends 200 requests a second for two minutes and counts the second one.
 func drawSteady(t *testing.T, _, body string) string {
 	heading := fmt.Sprintf("%-34s%11s%20s", "limit", "in a minute", "most in one second")
 	return table(t, body, heading, func(limit penstock.Limit) string {
-		w := newWorld(t, limit)
+		s := newScenario(t, limit)
 		var in []event
 		for at := time.Duration(0); at < 2*time.Minute; at += every {
-			if e, ok := w.arrive(at); ok && at >= time.Minute {
+			if e, ok := s.arrive(at); ok && at >= time.Minute {
 				in = append(in, e)
 			}
 		}
@@ -376,16 +373,16 @@ func drawSteady(t *testing.T, _, body string) string {
 
 const wallClock = "2006-01-02 15:04"
 
-// drawWindows opens the window around an instant and says when it ends.
+// drawWindows shows when the window around an instant ends.
 func drawWindows(t *testing.T, _, body string) string {
 	format := "%-49s%-36s%-18s%s\n"
 	want := fmt.Sprintf(format, "limit", "asked at", "its window ends", "after")
 	columns := regexp.MustCompile(`  +`)
 	for _, line := range strings.Split(strings.TrimSpace(body), "\n")[1:] {
 		words := columns.Split(line, -1)
-		w := newWorld(t, limitOf(t, words[0]))
+		s := newScenario(t, limitOf(t, words[0]))
 		asked := wallTime(t, words[1])
-		d := w.takeOf("key", asked, 1)
+		d := s.takeOf("key", asked, 1)
 		want += fmt.Sprintf(format, words[0], words[1], asked.Add(d.ResetAfter).Format(wallClock), hours(d.ResetAfter))
 	}
 	return want
@@ -407,7 +404,7 @@ func wallTime(t *testing.T, text string) time.Time {
 
 func hours(d time.Duration) string { return fmt.Sprintf("%g h", d.Hours()) }
 
-// drawBytes fills so many keys that the pages they lie in are full.
+// drawBytes shows what a full key occupies.
 func drawBytes(t *testing.T, _, body string) string {
 	heading := fmt.Sprintf("%-34s%11s", "limit", "bytes a key")
 	return table(t, body, heading, func(limit penstock.Limit) string {
@@ -415,16 +412,16 @@ func drawBytes(t *testing.T, _, body string) string {
 	})
 }
 
-// bytesOfAFullKey fills keys one after the other, and takes the best average:
-// the one with the least of the last page unused.
+// bytesOfAFullKey returns the lowest average over growing numbers of keys, so that
+// the unused part of the last page hardly counts.
 func bytesOfAFullKey(t *testing.T, limit penstock.Limit) int64 {
-	w := newWorld(t, limit)
+	s := newScenario(t, limit)
 	least := int64(math.MaxInt64)
 	for n := int64(1); n*limit.Count <= 20_000; n++ {
 		for range limit.Count {
-			w.takeOf(fmt.Sprint("key", n), secondsEdge, 1)
+			s.takeOf(fmt.Sprint("key", n), secondsEdge, 1)
 		}
-		least = min(least, w.store.Stats().Bytes/n)
+		least = min(least, s.store.Stats().Bytes/n)
 	}
 	return least
 }

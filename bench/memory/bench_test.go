@@ -36,6 +36,18 @@ func TestEveryCaseRuns(t *testing.T) {
 	}
 }
 
+func TestSeriesHasEveryLimiterAtEachNumberOfKeys(t *testing.T) {
+	var out bytes.Buffer
+	b := &bench{rounds: 3, length: 50 * time.Microsecond, sizes: quickSizes, progress: t.Output()}
+	if err := b.series(&out, []int{1, 100}); err != nil {
+		t.Fatal(err)
+	}
+	want := 1 + 2*(2+len(keyed(rivals)))
+	if got := strings.Count(out.String(), "\n"); got != want {
+		t.Errorf("%d lines, want %d:\n%s", got, want, &out)
+	}
+}
+
 func TestCommandPrintsTheTable(t *testing.T) {
 	var out, progress bytes.Buffer
 	if got := command([]string{"-quick", "-run", "^(hot|store|logweight)$"}, &out, &progress); got != 0 {

@@ -50,11 +50,16 @@ func command(args []string, stdout, stderr io.Writer) int {
 	c := measure.NewCommand("memory", stderr, names())
 	c.Flags.IntVar(&b.rounds, "rounds", 80, "how many rounds each case has")
 	c.Flags.DurationVar(&b.length, "round", 10*time.Millisecond, "how long one contestant's turn is")
+	series := c.Flags.String("series", "", "only measure decisions at growing numbers of keys, and write CSV to this `file`")
 	if !c.Parse(args, b.check) {
 		return 2
 	}
 	if c.Quick {
 		b.rounds, b.length, b.sizes = min(b.rounds, 5), 200*time.Microsecond, quickSizes
+	}
+	if *series != "" {
+		exitOn(b.writeSeries(*series))
+		return 0
 	}
 	for _, t := range trials {
 		if c.Wants(t.name) {

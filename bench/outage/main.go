@@ -1,0 +1,196 @@
+// Command outage shows what two processes admit of one key while Redis is killed
+// and comes back empty. It writes CSV that bench/plots draws, and fails if more
+// was admitted than docs/reliability.md states, or if there was no outage.
+//
+//	go run ./outage -csv results/outage.csv
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/redisstore"
+)
+
+// The run: its limit, how many processes share it, and when Redis is down.
+const (
+	rate      = 100 // a second, and the burst
+	processes = 2
+	offered   = 250 // requests a second of each process
+	sample    = 100 * time.Millisecond
+)
+
+// phases are fractions of the run.
+const (
+	killAt    = 1.0 / 3
+	restartAt = 2.0 / 3
+)
+
+func main() {
+	file := flag.String("csv", "", "write the samples to this `file`; default standard output")
+	length := flag.Duration("length", 12*time.Second, "`duration` of the run")
+	flag.Parse()
+	if err := run(*file, *length); err != nil {
+		fmt.Fprintln(os.Stderr, "outage:", err)
+		os.Exit(1)
+	}
+}
+
+func run(file string, length time.Duration) error {
+	samples, err := measure(length)
+	if err != nil {
+		return err
+	}
+	out := io.Writer(os.Stdout)
+	if file != "" {
+		f, err := os.Create(file)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		out = f
+	}
+	write(out, samples)
+	return check(samples)
+}
+
+// A sample is what had been admitted at a moment of the run.
+type point struct {
+	at                 time.Duration
+	admitted, fallback int64
+	bound              float64
+	down               bool
+}
+
+type counters struct{ admitted, fallback, errors atomic.Int64 }
+
+func measure(length time.Duration) ([]point, error) {
+	server, err := redistest.Start(redistest.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer server.Stop()
+	ctx, cancel := context.WithTimeout(context.Background(), length)
+	defer cancel()
+	var c counters
+	var callers sync.WaitGroup
+	for range processes {
+		store, err := redisstore.Open(ctx, "redis://"+server.Addr, nil)
+		if err != nil {
+			return nil, err
+		}
+		defer store.Close()
+		lim, err := penstock.New(penstock.WithFallback(store, nil, &penstock.FallbackOptions{Share: 1.0 / processes}),
+			penstock.PerSecond(rate))
+		if err != nil {
+			return nil, err
+		}
+		callers.Go(func() { c.call(ctx, lim) })
+	}
+	samples := c.watch(ctx, server, length)
+	callers.Wait()
+	if n := c.errors.Load(); n > 0 {
+		return nil, fmt.Errorf("%d callers saw an error", n)
+	}
+	return samples, nil
+}
+
+// call takes one unit after the other, at the offered rate.
+func (c *counters) call(ctx context.Context, lim *penstock.Limiter) {
+	tick := time.NewTicker(time.Second / offered)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		d, err := lim.Allow(context.WithoutCancel(ctx), "user:42")
+		switch {
+		case err != nil:
+			c.errors.Add(1)
+		case d.Allowed && d.Source == penstock.SourceFallback:
+			c.fallback.Add(1)
+			c.admitted.Add(1)
+		case d.Allowed:
+			c.admitted.Add(1)
+		}
+	}
+}
+
+// watch samples the counters, and kills and restarts Redis in between.
+func (c *counters) watch(ctx context.Context, server *redistest.Server, length time.Duration) (samples []point) {
+	begin := time.Now()
+	tick := time.NewTicker(sample)
+	defer tick.Stop()
+	killed, restarted := time.Duration(-1), time.Duration(-1)
+	for {
+		at := time.Since(begin)
+		samples = append(samples, point{
+			at: at, admitted: c.admitted.Load(), fallback: c.fallback.Load(),
+			bound: boundAt(at, killed >= 0, restarted >= 0), down: killed >= 0 && restarted < 0,
+		})
+		switch {
+		case killed < 0 && at >= fraction(length, killAt):
+			server.Kill()
+			killed = at
+		case killed >= 0 && restarted < 0 && at >= fraction(length, restartAt):
+			if server.Restart() == nil {
+				restarted = at
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return samples
+		case <-tick.C:
+		}
+	}
+}
+
+func fraction(d time.Duration, f float64) time.Duration { return time.Duration(f * float64(d)) }
+
+// boundAt is the bound of docs/reliability.md, F1 with a fallback: one burst and
+// the rate, one burst of all shares together, one burst for the lost state.
+func boundAt(at time.Duration, outage, lost bool) float64 {
+	bound := rate + rate*at.Seconds()
+	if outage {
+		bound += rate
+	}
+	if lost {
+		bound += rate
+	}
+	return bound
+}
+
+func write(w io.Writer, samples []point) {
+	fmt.Fprintln(w, "seconds,admitted,bound,down")
+	for _, s := range samples {
+		down := 0
+		if s.down {
+			down = 1
+		}
+		fmt.Fprintf(w, "%.1f,%d,%.0f,%d\n", s.at.Seconds(), s.admitted, s.bound, down)
+	}
+}
+
+func check(samples []point) error {
+	for _, s := range samples {
+		// The counters are read a moment after the clock.
+		if slack := rate * sample.Seconds(); float64(s.admitted) > s.bound+slack {
+			return fmt.Errorf("at %v %d were admitted, and the bound is %.0f", s.at, s.admitted, s.bound)
+		}
+	}
+	if last := samples[len(samples)-1]; last.fallback == 0 {
+		return errors.New("the fallback decided nothing: there was no outage")
+	}
+	return nil
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestPicturesAreCurrent(t *testing.T) {
+	want, err := pictures("../results")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, svg := range want {
+		got, err := os.ReadFile(filepath.Join("../../docs/images", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got) != svg {
+			t.Errorf("docs/images/%s is not what bench/results says; run: cd bench && go run ./plots", name)
+		}
+	}
+}
+
+func TestPicturesAreWellFormed(t *testing.T) {
+	all, err := pictures("../results")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, svg := range all {
+		d := xml.NewDecoder(strings.NewReader(svg))
+		for {
+			if _, err := d.Token(); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+	}
+}
+
+// The lanes must show what the bounds say: a fixed window admits nearly twice its
+// count around an edge, a log does not.
+func TestLanesShowTheBounds(t *testing.T) {
+	for text, want := range map[string]int{"10/1s fixed-window": 19, "10/1s sliding-log": 10, "10/1s rolling-window": 10, "10/1s leaky-bucket": 10} {
+		if _, most, err := play(text); err != nil || most != want {
+			t.Errorf("%s: most in one second is %d, %v, want %d", text, most, err, want)
+		}
+	}
+}
+
+func TestOutageNeedsAnOutage(t *testing.T) {
+	if _, err := drawOutage([][]string{{"0.0", "1", "100", "0"}}); err == nil {
+		t.Error("samples without an outage are drawn")
+	}
+}

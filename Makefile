@@ -118,6 +118,10 @@ soak: setup ## Keep a daemon under load for SOAK (5m), with a fault every twenty
 bench: setup ## Measure penstock beside other limiters and print the tables, in about 25 minutes
 	cd bench && for part in memory redis daemon http resilience; do go run ./$$part || exit 1; done
 
+.PHONY: plots
+plots: ## Draw docs/images from bench/results; MEASURE=1 measures anew first
+	cd bench $(if $(MEASURE),&& go run ./memory -series results/keys.csv && go run ./outage -csv results/outage.csv) && go run ./plots
+
 .PHONY: cover
 cover: setup ## Show the test coverage of the main module
 	go test -coverpkg=./... -coverprofile=.bin/cover.out ./...

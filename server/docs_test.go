@@ -13,33 +13,34 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-var update = flag.Bool("update", false, "write what is generated into docs/operations.md")
+var update = flag.Bool("update", false, "write what is generated into docs/configuration.md")
 
 const (
-	operationsPage = "../docs/operations.md"
-	settingsBegin  = "<!-- settings: go test ./server -run Operations -update -->\n"
-	settingsEnd    = "<!-- end of settings -->\n"
+	configurationPage = "../docs/configuration.md"
+	operationsPage    = "../docs/operations.md"
+	settingsBegin     = "<!-- settings: go test ./server -run Configuration -update -->\n"
+	settingsEnd       = "<!-- end of settings -->\n"
 )
 
 // The table of settings on the page is the table in the code.
-func TestOperationsPageHasEverySetting(t *testing.T) {
-	page, err := os.ReadFile(operationsPage)
+func TestConfigurationPageHasEverySetting(t *testing.T) {
+	page, err := os.ReadFile(configurationPage)
 	if err != nil {
 		t.Fatal(err)
 	}
 	before, rest, ok := strings.Cut(string(page), settingsBegin)
 	table, after, closed := strings.Cut(rest, settingsEnd)
 	if !ok || !closed {
-		t.Fatalf("%s has no place for the table: want lines %q and %q", operationsPage, settingsBegin, settingsEnd)
+		t.Fatalf("%s has no place for the table: want lines %q and %q", configurationPage, settingsBegin, settingsEnd)
 	}
 	want := settingsTable()
 	if table == want {
 		return
 	}
 	if !*update {
-		t.Fatalf("the table in %s is not the one in the code; with -update this test writes it:\n%s", operationsPage, want)
+		t.Fatalf("the table in %s is not the one in the code; with -update this test writes it:\n%s", configurationPage, want)
 	}
-	if err := os.WriteFile(operationsPage, []byte(before+settingsBegin+want+settingsEnd+after), 0o644); err != nil {
+	if err := os.WriteFile(configurationPage, []byte(before+settingsBegin+want+settingsEnd+after), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }

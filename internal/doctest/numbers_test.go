@@ -201,7 +201,7 @@ func limitNumbers(t *testing.T) []number {
 	}
 }
 
-var writtenLimits = regexp.MustCompile("`([0-9]+/[^`]+)`|ParseLimit\\(\"([^\"]+)\"\\)")
+var writtenLimits = regexp.MustCompile("`([0-9]+/[^`]+)`|(?:ParseLimit\\(|limit\"?: ?)\"([^\"]+)\"")
 
 func TestWrittenLimitsParse(t *testing.T) {
 	for _, page := range pages {

@@ -10,8 +10,9 @@ import (
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 )
 
-// guard lets only those to an endpoint who may ask it, and in the way it is asked.
-func (d *Server) guard(e endpoint) http.HandlerFunc {
+// authorize returns the handler of an endpoint for authorized callers and allowed
+// methods. It answers all other requests with 401 or 405.
+func (s *Server) authorize(e endpoint) http.HandlerFunc {
 	methods := strings.Split(e.methods, ", ")
 	return func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -19,23 +20,24 @@ func (d *Server) guard(e endpoint) http.HandlerFunc {
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 		switch {
-		case !e.open && !d.knows(r):
+		case !e.public && !s.isAuthorized(r):
 			h.Set("WWW-Authenticate", `Bearer realm="penstock"`)
 			httpserver.WriteProblem(w, httplimit.Problem{
 				Status: http.StatusUnauthorized,
-				Detail: "want Authorization: Bearer and the server's token",
+				Detail: "want the header Authorization: Bearer TOKEN",
 			})
 		case !slices.Contains(methods, r.Method):
 			httpserver.MethodNotAllowed(w, r, e.methods)
 		default:
-			defer httpserver.SuspendTimeout(r)() // profiles take their time
-			e.answer(w, r)
+			defer httpserver.SuspendTimeout(r)() // profiles take long
+			e.handle(w, r)
 		}
 	}
 }
 
-// knows reports whether the caller may see and change things here.
-func (d *Server) knows(r *http.Request) bool {
-	from, token := auth.HTTPCaller(r)
-	return d.options.Loopback && from.IsLoopback() || d.judge.ValidToken(token)
+// isAuthorized reports whether the caller is local, on a loopback listener, or sent
+// the token.
+func (s *Server) isAuthorized(r *http.Request) bool {
+	addr, token := auth.HTTPCaller(r)
+	return s.options.Loopback && addr.IsLoopback() || s.engine.ValidToken(token)
 }

@@ -2,9 +2,9 @@ package adminapi
 
 import "strings"
 
-// Paths returns all that the door answers.
-func (d *Server) Paths() (all []string) {
-	for _, e := range d.endpoints() {
+// Paths returns the paths of all endpoints.
+func (s *Server) Paths() (all []string) {
+	for _, e := range s.endpoints() {
 		all = append(all, strings.TrimSuffix(e.path, "{$}"))
 	}
 	return all

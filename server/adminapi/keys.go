@@ -17,42 +17,43 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// A keyRequest is what to do about one key: of a rule, of a limit, or of whatever
-// rule a descriptor has.
+// handleKey answers /v1/keys: GET peeks at a key, POST refunds units, DELETE resets
+// it. A key can be any bytes, escaped as usual in a URL.
+func (s *Server) handleKey(w http.ResponseWriter, r *http.Request) {
+	k, err := decodeKeyRequest(r)
+	if err != nil {
+		httpserver.WriteProblem(w, problemOf(err))
+		return
+	}
+	state, err := s.take(r.Context(), k)
+	if err != nil {
+		httpserver.WriteProblem(w, problemOf(err))
+		return
+	}
+	s.logChange(r, k, state)
+	writeJSON(w, http.StatusOK, state)
+}
+
+// A keyRequest is the request of /v1/keys. It identifies a key by its rule, by its
+// limit, or by the entries of a descriptor that the rules match.
 type keyRequest struct {
-	said    map[string]bool
+	has     map[string]bool // the parameters that are present
 	rule    string
 	limit   string
 	key     string
 	domain  string
 	entries []rules.Entry
-	cost    int64 // 0 to look, less to give back
+	cost    int64 // 0 peeks, negative refunds, penstock.Reset resets
 }
-
-// badParameter says which parameter of the URL cannot be used.
-type badParameter struct{ name, problem string }
-
-func (e *badParameter) Error() string { return e.problem }
 
 const maxParameters = 24
 
-// keys answers /v1/keys. A key can be any bytes, escaped as usual in a URL.
-func (d *Server) keys(w http.ResponseWriter, r *http.Request) {
-	k, err := readKeyRequest(r)
-	if err == nil {
-		err = d.answerKey(w, r, k)
-	}
-	if err != nil {
-		httpserver.WriteProblem(w, problemOf(err))
-	}
-}
-
-func readKeyRequest(r *http.Request) (*keyRequest, error) {
+func decodeKeyRequest(r *http.Request) (*keyRequest, error) {
 	parameters, err := httpserver.ParseQuery(r.URL.RawQuery, maxParameters)
 	if err != nil {
 		return nil, err
 	}
-	k := &keyRequest{said: map[string]bool{}}
+	k := &keyRequest{has: map[string]bool{}}
 	switch r.Method {
 	case http.MethodDelete:
 		k.cost = penstock.Reset
@@ -60,75 +61,123 @@ func readKeyRequest(r *http.Request) (*keyRequest, error) {
 		k.cost = -1
 	}
 	for _, p := range parameters {
-		if err := k.read(p, r.Method); err != nil {
+		if err := k.decodeParameter(p, r.Method); err != nil {
 			return nil, err
 		}
 	}
 	return k, k.check()
 }
 
-func (k *keyRequest) read(p httpserver.Parameter, method string) error {
+func (k *keyRequest) decodeParameter(p httpserver.Parameter, method string) error {
 	fields := map[string]*string{"rule": &k.rule, "limit": &k.limit, "key": &k.key, "domain": &k.domain}
 	field, known := fields[p.Name]
 	if !known && p.Name != "units" {
 		k.entries = append(k.entries, rules.Entry{Key: p.Name, Value: p.Value})
 		return nil
 	}
-	if k.said[p.Name] {
-		return &badParameter{p.Name, "is there twice"}
+	if k.has[p.Name] {
+		return &parameterError{p.Name, "duplicate parameter"}
 	}
-	k.said[p.Name] = true
+	k.has[p.Name] = true
 	if known {
 		*field = p.Value
 		return nil
 	}
 	units, err := strconv.ParseInt(p.Value, 10, 64)
 	if err != nil || units < 1 || method != http.MethodPost {
-		return &badParameter{"units", "want a whole number of 1 or more, with POST"}
+		return &parameterError{"units", "want a whole number, 1 or more, with POST"}
 	}
 	k.cost = -units
 	return nil
 }
 
-// check returns an error unless it is clear which key is meant.
+// check returns an error unless the parameters identify one key.
 func (k *keyRequest) check() error {
-	var named []string
+	var given []string
 	for _, name := range []string{"rule", "limit", "domain"} {
-		if k.said[name] {
-			named = append(named, name)
+		if k.has[name] {
+			given = append(given, name)
 		}
 	}
 	switch {
-	case len(named) != 1:
-		return &badParameter{"rule", "want one of rule, limit and domain"}
-	case k.said["domain"] && k.said["key"]:
-		return &badParameter{"key", "want entries with a domain, such as remote_address=203.0.113.9"}
-	case k.said["domain"]:
+	case len(given) != 1:
+		return &parameterError{"rule", "want one of rule, limit and domain"}
+	case k.has["domain"] && k.has["key"]:
+		return &parameterError{"key", "want entries with a domain, such as remote_address=203.0.113.9"}
+	case k.has["domain"]:
 		return nil
 	case len(k.entries) > 0:
-		return &badParameter{k.entries[0].Key, fmt.Sprintf("%.80q is not known without a domain", k.entries[0].Key)}
+		name := k.entries[0].Key
+		return &parameterError{name, fmt.Sprintf("unknown parameter %.80q; entries of a descriptor need a domain", name)}
 	case k.key == "":
-		return &badParameter{"key", "want a key with a " + named[0]}
+		return &parameterError{"key", "want a key with a " + given[0]}
 	}
 	return nil
 }
 
-// answerKey does what is asked and tells how the key stands.
-func (d *Server) answerKey(w http.ResponseWriter, r *http.Request, k *keyRequest) error {
-	told, err := d.do(r.Context(), k)
+// take peeks at the key, refunds or resets it. The counters of requests do not
+// include it.
+func (s *Server) take(ctx context.Context, k *keyRequest) (*keyState, error) {
+	if k.has["domain"] {
+		return s.takeByRules(ctx, k)
+	}
+	limit, err := s.limitOf(k)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if k.cost < 0 {
-		d.options.Log.Info("units given back", "method", r.Method, "rule", told.Rule, "limit", told.Limit,
-			"key", k.key, "entries", fmt.Sprintf("%q", k.entries), "granted", told.decision.Granted, "from", r.RemoteAddr)
+	d, err := s.engine.Store().Take(ctx, penstock.Request{Key: k.key, Limit: limit, Cost: k.cost})
+	if err != nil {
+		return nil, err
 	}
-	writeJSON(w, http.StatusOK, told)
-	return nil
+	return newKeyState(k.rule, limit, k.key, d), nil
 }
 
-// standing is what /v1/keys answers.
-type standing struct {
+var errNoRule = errors.New("no such rule")
+
+func (s *Server) limitOf(k *keyRequest) (penstock.Limit, error) {
+	if k.has["limit"] {
+		return penstock.ParseLimit(k.limit)
+	}
+	set := s.engine.Rules()
+	if set == nil {
+		return penstock.Limit{}, engine.ErrNoRules
+	}
+	all := set.Rules()
+	i := slices.IndexFunc(all, func(r *rules.Rule) bool { return r.Name == k.rule })
+	switch {
+	case i < 0:
+		return penstock.Limit{}, errNoRule
+	case all[i].Unlimited:
+		return penstock.Limit{}, &parameterError{"rule", "the rule is unlimited and has no state"}
+	}
+	return all[i].Limit, nil
+}
+
+// takeByRules is take for the key that the rules make of the entries.
+func (s *Server) takeByRules(ctx context.Context, k *keyRequest) (*keyState, error) {
+	var result engine.Result
+	err := s.engine.Decide(ctx, k.domain, []engine.Descriptor{{Entries: k.entries, Cost: k.cost}}, &result)
+	if err != nil {
+		return nil, err
+	}
+	status := result.Statuses[0]
+	if status.Rule == nil || status.Rule.Unlimited {
+		return nil, errNoRule
+	}
+	return newKeyState(status.Rule.Name, status.Rule.Limit, s.keyByRules(k), status.Decision), nil
+}
+
+func (s *Server) keyByRules(k *keyRequest) string {
+	set := s.engine.Rules()
+	if set == nil || set.Domain(k.domain) == nil {
+		return "" // the rules were replaced meanwhile
+	}
+	_, key := set.Domain(k.domain).Match(k.entries, nil)
+	return string(key)
+}
+
+// keyState is the response of /v1/keys.
+type keyState struct {
 	Rule     string          `json:"rule,omitempty"`
 	Limit    string          `json:"limit,omitempty"`
 	Key      string          `json:"key,omitempty"`
@@ -137,75 +186,32 @@ type standing struct {
 	decision penstock.Decision
 }
 
-func newStanding(rule string, limit penstock.Limit, key string, d penstock.Decision) *standing {
+func newKeyState(rule string, limit penstock.Limit, key string, d penstock.Decision) *keyState {
 	text := append(httpserver.AppendDecision([]byte{'{'}, &d), '}')
-	return &standing{Rule: rule, Limit: limit.String(), Key: key, Decision: text, decision: d}
+	return &keyState{Rule: rule, Limit: limit.String(), Key: key, Decision: text, decision: d}
 }
 
-// do asks the store, and not as one of those whom it counts.
-func (d *Server) do(ctx context.Context, k *keyRequest) (*standing, error) {
-	if k.said["domain"] {
-		return d.doByEntries(ctx, k)
+// logChange logs a refund or reset.
+func (s *Server) logChange(r *http.Request, k *keyRequest, state *keyState) {
+	if k.cost >= 0 {
+		return
 	}
-	limit, err := d.limitOf(k)
-	if err != nil {
-		return nil, err
+	message := "units refunded"
+	if k.cost == penstock.Reset {
+		message = "key reset"
 	}
-	decision, err := d.judge.Store().Take(ctx, penstock.Request{Key: k.key, Limit: limit, Cost: k.cost})
-	if err != nil {
-		return nil, err
-	}
-	return newStanding(k.rule, limit, k.key, decision), nil
+	s.options.Log.Info(message, "method", r.Method, "rule", state.Rule, "limit", state.Limit,
+		"key", k.key, "entries", fmt.Sprintf("%q", k.entries), "granted", state.decision.Granted, "from", r.RemoteAddr)
 }
 
-func (d *Server) limitOf(k *keyRequest) (penstock.Limit, error) {
-	if k.said["limit"] {
-		return penstock.ParseLimit(k.limit)
-	}
-	set := d.judge.Rules()
-	if set == nil {
-		return penstock.Limit{}, engine.ErrNoRules
-	}
-	all := set.Rules()
-	at := slices.IndexFunc(all, func(r *rules.Rule) bool { return r.Name == k.rule })
-	switch {
-	case at < 0:
-		return penstock.Limit{}, errNoRule
-	case all[at].Unlimited:
-		return penstock.Limit{}, &badParameter{"rule", "is unlimited, and counts nothing"}
-	}
-	return all[at].Limit, nil
-}
+// A parameterError means that a parameter of the URL is invalid.
+type parameterError struct{ name, problem string }
 
-var errNoRule = errors.New("no such rule is loaded")
+func (e *parameterError) Error() string { return e.problem }
 
-// doByEntries lets the rules find the key.
-func (d *Server) doByEntries(ctx context.Context, k *keyRequest) (*standing, error) {
-	var v engine.Result
-	err := d.judge.Decide(ctx, k.domain, []engine.Descriptor{{Entries: k.entries, Cost: k.cost}}, &v)
-	if err != nil {
-		return nil, err
-	}
-	st := v.Statuses[0]
-	if st.Rule == nil || st.Rule.Unlimited {
-		return nil, errNoRule
-	}
-	return newStanding(st.Rule.Name, st.Rule.Limit, d.keyOf(k), st.Decision), nil
-}
-
-// keyOf returns the key that the rules make of the entries.
-func (d *Server) keyOf(k *keyRequest) string {
-	set := d.judge.Rules()
-	if set == nil || set.Domain(k.domain) == nil {
-		return "" // the rules were replaced a moment ago
-	}
-	_, key := set.Domain(k.domain).Match(k.entries, nil)
-	return string(key)
-}
-
-// problemOf returns what to answer for an error.
+// problemOf returns the problem of an error.
 func problemOf(err error) httplimit.Problem {
-	var parameter *badParameter
+	var parameter *parameterError
 	var field *penstock.FieldError
 	switch {
 	case errors.As(err, &parameter):

@@ -9,33 +9,33 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// What /rules answers.
+// The response of /rules.
 type (
-	ruleBook struct {
-		Loaded bool   `json:"loaded"`
-		Rules  []rule `json:"rules"`
+	rulesResponse struct {
+		Loaded bool           `json:"loaded"`
+		Rules  []ruleResponse `json:"rules"`
 
-		// Others are the decisions under limits that requests named.
-		Others *counts `json:"others"`
+		// Others counts decisions under limits that requests carried.
+		Others *counters `json:"others"`
 	}
 
-	rule struct {
-		Name            string   `json:"name"`
-		File            string   `json:"file,omitempty"`
-		Line            int      `json:"line,omitempty"`
-		Limit           string   `json:"limit,omitempty"`
-		Unlimited       bool     `json:"unlimited,omitempty"`
-		Shadow          bool     `json:"shadow,omitempty"`
-		Quota           bool     `json:"quota,omitempty"`
-		Alias           string   `json:"alias,omitempty"`
-		Replaces        []string `json:"replaces,omitempty"`
-		RequestsPerUnit uint32   `json:"requests_per_unit,omitempty"`
-		Unit            string   `json:"unit,omitempty"`
-		OnStoreFailure  string   `json:"on_store_failure"`
-		Counts          *counts  `json:"counts,omitempty"`
+	ruleResponse struct {
+		Name            string    `json:"name"`
+		File            string    `json:"file,omitempty"`
+		Line            int       `json:"line,omitempty"`
+		Limit           string    `json:"limit,omitempty"`
+		Unlimited       bool      `json:"unlimited,omitempty"`
+		Shadow          bool      `json:"shadow,omitempty"`
+		Quota           bool      `json:"quota,omitempty"`
+		Alias           string    `json:"alias,omitempty"`
+		Replaces        []string  `json:"replaces,omitempty"`
+		RequestsPerUnit uint32    `json:"requests_per_unit,omitempty"`
+		Unit            string    `json:"unit,omitempty"`
+		OnStoreFailure  string    `json:"on_store_failure"`
+		Counts          *counters `json:"counts,omitempty"`
 	}
 
-	counts struct {
+	counters struct {
 		Allowed      uint64 `json:"allowed"`
 		Denied       uint64 `json:"denied"`
 		Shadowed     uint64 `json:"shadowed"`
@@ -45,50 +45,50 @@ type (
 	}
 )
 
-func (d *Server) rules(w http.ResponseWriter, _ *http.Request) {
-	set := d.judge.Rules()
-	tallies := map[string]*counts{}
-	for _, c := range d.judge.RuleCounters() {
-		tallies[c.Rule] = countsOf(c)
+func (s *Server) handleRules(w http.ResponseWriter, _ *http.Request) {
+	set := s.engine.Rules()
+	byRule := map[string]*counters{}
+	for _, c := range s.engine.RuleCounters() {
+		byRule[c.Rule] = newCounters(c)
 	}
-	book := ruleBook{Loaded: set != nil, Rules: []rule{}, Others: tallies[""]}
+	response := rulesResponse{Loaded: set != nil, Rules: []ruleResponse{}, Others: byRule[""]}
 	if set != nil {
 		for _, r := range set.Rules() {
-			told := ruleOf(r)
-			told.Counts = tallies[r.Name]
-			book.Rules = append(book.Rules, told)
+			rule := newRuleResponse(r)
+			rule.Counts = byRule[r.Name]
+			response.Rules = append(response.Rules, rule)
 		}
 	}
-	writeJSON(w, http.StatusOK, book)
+	writeJSON(w, http.StatusOK, response)
 }
 
-func ruleOf(r *rules.Rule) rule {
-	told := rule{
+func newRuleResponse(r *rules.Rule) ruleResponse {
+	response := ruleResponse{
 		Name: r.Name, File: r.File, Line: r.Line, Unlimited: r.Unlimited, Shadow: r.Shadow, Quota: r.Quota,
 		Alias: r.Alias, Replaces: r.Replaces, RequestsPerUnit: r.RequestsPerUnit,
 		OnStoreFailure: r.OnStoreFailure.String(),
 	}
 	if !r.Unlimited {
-		told.Limit = r.Limit.String()
+		response.Limit = r.Limit.String()
 	}
 	if r.Unit != rules.UnknownUnit {
-		told.Unit = r.Unit.String()
+		response.Unit = r.Unit.String()
 	}
-	return told
+	return response
 }
 
-func countsOf(c *engine.RuleCounters) *counts {
-	return &counts{
+func newCounters(c *engine.RuleCounters) *counters {
+	return &counters{
 		Allowed: c.Allowed.Load(), Denied: c.Denied.Load(), Shadowed: c.Shadowed.Load(),
 		AllowedUnits: c.AllowedUnits.Load(), DeniedUnits: c.DeniedUnits.Load(), Errors: c.Errors.Load(),
 	}
 }
 
-// rlconfig tells the rules as envoyproxy/ratelimit does, in order, and of those
-// that it cannot have, the limit.
-func (d *Server) rlconfig(w http.ResponseWriter, _ *http.Request) {
+// handleRLConfig lists the rules in the format of envoyproxy/ratelimit, and with the
+// limit where that format cannot express it.
+func (s *Server) handleRLConfig(w http.ResponseWriter, _ *http.Request) {
 	var b strings.Builder
-	if set := d.judge.Rules(); set != nil {
+	if set := s.engine.Rules(); set != nil {
 		for _, r := range set.Rules() {
 			fmt.Fprintf(&b, "%s: %s, shadow_mode: %t, quota_mode: %t\n", r.Name, rlconfigLimit(r), r.Shadow, r.Quota)
 		}

@@ -1,5 +1,5 @@
-// Package adminapi is the operator's door: whether the server is well, what it has
-// counted, which rules are loaded, and what to do about one key.
+// Package adminapi is the admin API of the daemon: health and readiness, metrics, the
+// loaded rules, and the inspection, refund and reset of single keys.
 package adminapi
 
 import (
@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"strings"
 
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/engine"
@@ -17,136 +18,145 @@ import (
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 )
 
-// Options configure a Door.
+// Options configure a Server.
 type Options struct {
-	// Loopback says that only this machine can reach the listener. Then the
-	// judge's token is asked for only of those who come through a proxy or a
-	// browser's page. Otherwise the judge must have one.
+	// Loopback says that the listener can be reached from this machine only. Then
+	// only requests through a proxy or from a page in a browser need the engine's
+	// token. Otherwise all do, and the engine must have one.
 	Loopback bool
 
-	// Metrics answers /metrics. Default: there are none.
+	// Metrics serves /metrics. Default: 404.
 	Metrics http.Handler
 
-	// Ready says why the server cannot decide at the moment. Joined errors
-	// are told apart. Default: it always can.
+	// Ready returns why the server cannot decide at the moment. Joined errors are
+	// listed one by one. Default: always ready.
 	Ready func() error
 
-	// Degraded says why decisions are not what they should be, though the server
-	// makes them. Default: they always are.
+	// Degraded returns why decisions are made with reduced guarantees. Default:
+	// never degraded.
 	Degraded func() error
 
-	// Version is that of the program. Optional.
+	// Version is the version of the program. Optional.
 	Version string
 
-	// Profiles opens /debug/pprof/, which tells of more than operators need, and
-	// keeps the process busy. Default: it is not there.
+	// Profiles enables /debug/pprof/, which exposes internals of the process and
+	// takes CPU time. Default: disabled.
 	Profiles bool
 
-	// Log is told who reset a key or gave units back. Default: nobody is.
+	// Log receives every refund and reset with the address of the caller, and
+	// errors of the HTTP server. Default: discarded.
 	Log *slog.Logger
 }
 
-// ErrNoToken means that a door which others can reach has no token.
-var ErrNoToken = errors.New("admin: a token is required where the listener is not loopback")
+// ErrNoToken means that the listener can be reached from other machines, but the
+// engine has no token.
+var ErrNoToken = errors.New("adminapi: a token is required unless the listener is loopback")
 
-// A Server answers operators. It is safe for concurrent use.
+// A Server serves the admin API. It is safe for concurrent use.
 type Server struct {
-	door    *httpserver.Server
-	judge   *engine.Engine
+	http    *httpserver.Server
+	engine  *engine.Engine
 	options Options
 	mux     *http.ServeMux
 }
 
-// New returns a door to the judge, or [ErrNoToken].
-func New(j *engine.Engine, o *Options) (*Server, error) {
-	if j == nil {
-		return nil, errors.New("admin: no judge")
+// New returns a Server for the engine, or [ErrNoToken]. Nil options mean all defaults.
+func New(e *engine.Engine, o *Options) (*Server, error) {
+	if e == nil {
+		return nil, errors.New("adminapi: no engine")
 	}
-	d := &Server{judge: j, mux: http.NewServeMux()}
-	if o != nil {
-		d.options = *o
+	if o == nil {
+		o = &Options{}
 	}
-	if !j.HasToken() && !d.options.Loopback {
+	if !e.HasToken() && !o.Loopback {
 		return nil, ErrNoToken
 	}
-	if d.options.Ready == nil {
-		d.options.Ready = func() error { return nil }
+	s := &Server{engine: e, options: o.withDefaults(), mux: http.NewServeMux()}
+	for _, e := range s.endpoints() {
+		s.mux.HandleFunc(e.path, s.authorize(e))
 	}
-	if d.options.Degraded == nil {
-		d.options.Degraded = func() error { return nil }
-	}
-	if d.options.Log == nil {
-		d.options.Log = slog.New(slog.DiscardHandler)
-	}
-	if d.options.Metrics == nil {
-		d.options.Metrics = http.NotFoundHandler()
-	}
-	for _, e := range d.endpoints() {
-		d.mux.HandleFunc(e.path, d.guard(e))
-	}
-	d.mux.HandleFunc("/", notFound)
-	d.door = httpserver.New(d.mux, httpserver.Options{Log: o.log()})
-	return d, nil
+	s.mux.HandleFunc("/", handleNotFound)
+	s.http = httpserver.New(s.mux, httpserver.Options{Log: o.Log})
+	return s, nil
 }
 
-func (o *Options) log() *slog.Logger {
-	if o == nil {
-		return nil
+func (o Options) withDefaults() Options {
+	if o.Ready == nil {
+		o.Ready = func() error { return nil }
 	}
-	return o.Log
-}
-
-// Serve answers on the listener until Shutdown, and then returns nil. A listener
-// that others can reach is refused if the options say otherwise.
-func (d *Server) Serve(l net.Listener) error {
-	if d.options.Loopback && !auth.IsLoopback(l.Addr()) {
-		return fmt.Errorf("admin: %s is not loopback", l.Addr())
+	if o.Degraded == nil {
+		o.Degraded = func() error { return nil }
 	}
-	return d.door.Serve(l)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Metrics == nil {
+		o.Metrics = http.NotFoundHandler()
+	}
+	return o
 }
 
-// Shutdown stops accepting, finishes what is in flight and returns. What is not
-// finished when ctx ends is cut off.
-func (d *Server) Shutdown(ctx context.Context) error { return d.door.Shutdown(ctx) }
-
-// ServeHTTP answers one request.
-func (d *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.mux.ServeHTTP(w, r) }
-
-func notFound(w http.ResponseWriter, _ *http.Request) {
-	httpserver.WriteProblem(w, httplimit.Problem{Status: http.StatusNotFound, Detail: "what there is is listed at /"})
+// Serve serves the listener until Shutdown, and then returns nil. With
+// Options.Loopback it returns an error for a listener that is not loopback.
+func (s *Server) Serve(l net.Listener) error {
+	if s.options.Loopback && !auth.IsLoopback(l.Addr()) {
+		return fmt.Errorf("adminapi: %s is not loopback", l.Addr())
+	}
+	return s.http.Serve(l)
 }
 
-// An endpoint is something that can be asked.
+// Shutdown stops accepting connections and waits for the requests in flight. Those
+// that are not finished when ctx ends are aborted.
+func (s *Server) Shutdown(ctx context.Context) error { return s.http.Shutdown(ctx) }
+
+// ServeHTTP implements [http.Handler].
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+
+// An endpoint is a path with its allowed methods and its handler.
 type endpoint struct {
 	path    string
 	methods string
 	help    string
-	open    bool // to everybody
-	answer  http.HandlerFunc
+	public  bool // needs no token
+	handle  http.HandlerFunc
 }
 
-func (d *Server) endpoints() []endpoint {
+func (s *Server) endpoints() []endpoint {
 	all := []endpoint{
-		{"/{$}", "GET, HEAD", "this list", false, d.list},
-		{"/healthz", "GET, HEAD", "whether the process is alive", true, d.healthz},
-		{"/readyz", "GET, HEAD", "whether it can decide, and if not, why", true, d.readyz},
-		{"/metrics", "GET, HEAD", "counters for Prometheus", false, d.options.Metrics.ServeHTTP},
-		{"/rules", "GET, HEAD", "the loaded rules and what they have decided, as JSON", false, d.rules},
-		{"/rlconfig", "GET, HEAD", "the loaded rules, one a line, as envoyproxy/ratelimit tells them", false, d.rlconfig},
-		{"/v1/keys", "GET, POST, DELETE", keysHelp, false, d.keys},
+		{"/{$}", "GET, HEAD", "this list", false, s.handleIndex},
+		{"/healthz", "GET, HEAD", "liveness: 200 while the process runs", true, s.handleHealthz},
+		{"/readyz", "GET, HEAD", "readiness: 200 if the server can decide, else 503 and the reasons", true, s.handleReadyz},
+		{"/metrics", "GET, HEAD", "metrics for Prometheus", false, s.options.Metrics.ServeHTTP},
+		{"/rules", "GET, HEAD", "the loaded rules and their counters, as JSON", false, s.handleRules},
+		{"/rlconfig", "GET, HEAD", "the loaded rules, one per line, in the format of envoyproxy/ratelimit", false, s.handleRLConfig},
+		{"/v1/keys", "GET, POST, DELETE", keysHelp, false, s.handleKey},
 	}
-	if d.options.Profiles {
+	if s.options.Profiles {
 		all = append(all, profiles...)
 	}
 	return all
 }
 
+const keysHelp = "GET peeks at a key, POST refunds units=N, DELETE resets it: " +
+	"?rule=NAME&key=KEY, ?limit=10/1m&key=KEY, or ?domain=D&entry=value"
+
 var profiles = []endpoint{
-	{"/debug/pprof/", "GET, HEAD", "profiles of the running process", false, pprof.Index},
-	{"/debug/pprof/profile", "GET, HEAD", "where it spends its time: ?seconds=30", false, pprof.Profile},
-	{"/debug/pprof/symbol", "GET, HEAD, POST", "the names of functions", false, pprof.Symbol},
-	{"/debug/pprof/trace", "GET, HEAD", "what it does in detail: ?seconds=1", false, pprof.Trace},
+	{"/debug/pprof/", "GET, HEAD", "profiles of the process", false, pprof.Index},
+	{"/debug/pprof/profile", "GET, HEAD", "CPU profile: ?seconds=30", false, pprof.Profile},
+	{"/debug/pprof/symbol", "GET, HEAD, POST", "function names of program counters", false, pprof.Symbol},
+	{"/debug/pprof/trace", "GET, HEAD", "execution trace: ?seconds=1", false, pprof.Trace},
 }
 
-const keysHelp = "GET looks at a key, POST gives units=N back, DELETE resets it: " +
-	"?rule=NAME&key=KEY, ?limit=10/1m&key=KEY, or ?domain=D&entry=value"
+// handleIndex lists the endpoints as text.
+func (s *Server) handleIndex(w http.ResponseWriter, _ *http.Request) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "penstock %s\n\n", s.options.Version)
+	for _, e := range s.endpoints() {
+		fmt.Fprintf(&b, "%-22s %s\n", strings.TrimSuffix(e.path, "{$}"), e.help)
+	}
+	writeText(w, b.String())
+}
+
+func handleNotFound(w http.ResponseWriter, _ *http.Request) {
+	httpserver.WriteProblem(w, httplimit.Problem{Status: http.StatusNotFound, Detail: "no such path; see /"})
+}

@@ -1,0 +1,129 @@
+package adminapi_test
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/adminapi"
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+// A key is peeked at, refunded and reset, by rule, by entries and by limit.
+func TestKeysPeekRefundReset(t *testing.T) {
+	for _, c := range []struct{ query, rule string }{
+		{"rule=edge/remote_address&key=remote_address%3D10.0.0.1", "edge/remote_address"},
+		{"domain=edge&remote_address=10.0.0.1", "edge/remote_address"},
+		{"limit=" + url.QueryEscape(`3/1m fixed-window align=clock name="edge/remote_address"`) + "&key=remote_address%3D10.0.0.1", ""},
+	} {
+		onEachStore(t, func(t *testing.T, e *engine.Engine) { checkKey(t, e, c.query, c.rule) })
+	}
+}
+
+// checkKey takes three units of a key, and refunds and resets them.
+func checkKey(t *testing.T, e *engine.Engine, query, rule string) {
+	var log strings.Builder
+	s := newServer(t, e, adminapi.Options{Loopback: true, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	var result engine.Result
+	err := e.Decide(t.Context(), "edge", []engine.Descriptor{{Entries: []rules.Entry{{Key: "remote_address", Value: "10.0.0.1"}}, Cost: 3}}, &result)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		method, more       string
+		granted, remaining float64
+	}{
+		{"GET", "", 0, 0},
+		{"POST", "", -1, 1},
+		{"POST", "&units=5", -2, 3},
+		{"GET", "", 0, 3},
+		{"DELETE", "", 0, 3},
+	} {
+		w := send(s, step.method, "/v1/keys?"+query+step.more)
+		var got struct {
+			Rule, Limit, Key string
+			Decision         map[string]any
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != 200 {
+			t.Fatalf("%s %s: got %d %s", step.method, query, w.Code, w.Body)
+		}
+		if got.Rule != rule || got.Key != "remote_address=10.0.0.1" || !strings.HasPrefix(got.Limit, "3/1m fixed-window") ||
+			got.Decision["granted"] != step.granted || got.Decision["remaining"] != step.remaining || got.Decision["allowed"] != true {
+			t.Errorf("%s %s%s: got %s, want %v granted and %v remaining", step.method, query, step.more, w.Body, step.granted, step.remaining)
+		}
+	}
+	if n := strings.Count(log.String(), "\n"); n != 3 || strings.Count(log.String(), `msg="units refunded"`) != 2 || !strings.Contains(log.String(), `msg="key reset" method=DELETE`) {
+		t.Errorf("%s: the log has %d lines, want one for each refund and reset:\n%s", query, n, log.String())
+	}
+	for _, counts := range e.RuleCounters() {
+		if counts.Rule == "edge/remote_address" && counts.Allowed.Load() != 1 || counts.Rule == "" && counts.Allowed.Load() != 0 {
+			t.Errorf("%s: got %d counted requests of rule %q, want those of clients only", query, counts.Allowed.Load(), counts.Rule)
+		}
+	}
+}
+
+func TestKeysResetOfAnyBytes(t *testing.T) {
+	onEachStore(t, func(t *testing.T, e *engine.Engine) {
+		s := newServer(t, e, adminapi.Options{Loopback: true})
+		limit := penstock.PerMinute(5)
+		if _, err := e.Take(t.Context(), penstock.Request{Key: "a\x00\xff", Limit: limit, Cost: 5}); err != nil {
+			t.Fatal(err)
+		}
+		if w := send(s, "DELETE", "/v1/keys?limit=5/1m&key=a%00%ff"); !strings.Contains(w.Body.String(), `"granted":-5`) &&
+			!strings.Contains(w.Body.String(), `"granted": -5`) {
+			t.Errorf("got %s, want -5 granted", w.Body)
+		}
+		if d, err := e.Take(t.Context(), penstock.Request{Key: "a\x00\xff", Limit: limit}); err != nil || d.Remaining != 5 {
+			t.Errorf("got %v, %v, want 5 remaining", d, err)
+		}
+	})
+}
+
+func TestKeysMalformed(t *testing.T) {
+	s := newServer(t, newEngine(t), adminapi.Options{Loopback: true})
+	for _, c := range []struct {
+		method, query     string
+		status            int
+		parameter, detail string
+	}{
+		{"GET", "", 400, "rule", "want one of rule, limit and domain"},
+		{"GET", "rule=a&limit=1/s&key=k", 400, "rule", "want one of"},
+		{"GET", "limit=1/s", 400, "key", "want a key"},
+		{"GET", "limit=x&key=k", 400, "limit", "want a count"},
+		{"GET", "limit=1/s&key=k&key=l", 400, "key", "duplicate"},
+		{"GET", "limit=1/s&key=k&x=y", 400, "x", "unknown parameter"},
+		{"GET", "limit=1/s&key=k&units=1", 400, "units", "with POST"},
+		{"DELETE", "limit=1/s&key=k&units=1", 400, "units", "with POST"},
+		{"POST", "limit=1/s&key=k&units=0", 400, "units", "1 or more"},
+		{"POST", "limit=1/s&key=k&units=-1", 400, "units", "1 or more"},
+		{"GET", "domain=edge&key=k", 400, "key", "want entries"},
+		{"GET", "rule=edge/nothing&key=k", 404, "", "no such rule"},
+		{"GET", "rule=edge/vip&key=k", 400, "rule", "unlimited"},
+		{"GET", "domain=edge&nothing=k", 404, "", "no such rule"},
+		{"GET", "domain=nowhere&a=k", 404, "", "no such rule"},
+		{"GET", "domain=&a=k", 400, "", "domain must not be empty"},
+		{"GET", "rule=%zz", 400, "", "invalid URL escape"},
+		{"PUT", "limit=1/s&key=k", 405, "", "GET, POST, DELETE"},
+	} {
+		w := send(s, c.method, "/v1/keys?"+c.query)
+		var p struct{ Detail, Parameter string }
+		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != c.status || p.Parameter != c.parameter || !strings.Contains(p.Detail, c.detail) {
+			t.Errorf("%s %s: got %d %s, want %d at %q: %s", c.method, c.query, w.Code, w.Body, c.status, c.parameter, c.detail)
+		}
+	}
+}
+
+func TestKeysStoreUnavailable(t *testing.T) {
+	unavailable := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
+		return penstock.Decision{}, penstock.ErrUnavailable
+	})
+	s := newServer(t, engine.New(unavailable, nil), adminapi.Options{Loopback: true})
+	if w := send(s, "GET", "/v1/keys?limit=1/s&key=k"); w.Code != 503 {
+		t.Errorf("got %d %s, want 503", w.Code, w.Body)
+	}
+}

@@ -73,17 +73,17 @@ func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 func tune(option *rueidis.ClientOption, o Options) {
 	option.Dialer.Timeout = connectTimeout
 	if option.Sentinel.MasterSet != "" { // they are asked one after the other
-		option.Dialer.Timeout = max(connectTimeout/time.Duration(len(option.InitAddress)), connTimeout)
+		option.Dialer.Timeout = max(connectTimeout/time.Duration(len(option.InitAddress)), defaultConnTimeout)
 	}
-	option.Dialer.KeepAlive = connTimeout
+	option.Dialer.KeepAlive = o.connTimeout
 	option.Sentinel.Dialer = option.Dialer // without it, sentinels get no time at all
-	option.ConnWriteTimeout = connTimeout
+	option.ConnWriteTimeout = o.connTimeout
 	option.RingScaleEachConn = max(10, bits.Len(uint(o.MaxCalls)))
 	option.ReadBufferEachConn = 1 << 16
 	option.WriteBufferEachConn = 1 << 16
 	option.DisableCache = true
 	option.DisableRetry = true
-	option.Sentinel.TopologyRefreshInterval = connTimeout
+	option.Sentinel.TopologyRefreshInterval = defaultConnTimeout
 	option.ClusterOption.MaxMovedRedirections = 4
 }
 

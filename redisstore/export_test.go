@@ -7,22 +7,28 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// What tests need that others must not have.
+// Access to internals for the external test package.
 
-// SetClock makes the store take the local time to be ahead by so much.
+// WithConnTimeout returns options whose connections may be silent for longer, so
+// that a busy machine is not mistaken for a dead server.
+func (o Options) WithConnTimeout(d time.Duration) Options {
+	o.connTimeout = d
+	return o
+}
+
+// SetClock moves the local clock of the store ahead.
 func (s *Store) SetClock(ahead time.Duration) {
 	s.now = func() time.Time { return time.Now().Add(ahead) }
 }
 
-// Share returns another store that goes through the connections of the first, and
-// ends with it.
+// Share returns another store on the connections of the first. It is closed with
+// the first.
 func (s *Store) Share(o Options) (*Store, error) {
 	opts, err := o.withDefaults()
 	return newStore(s.client, opts), err
 }
 
-// Connect connects once more, as a store does before it goes over to the new
-// connections, and then does not.
+// Connect makes new connections, as a reconnect does, but does not switch to them.
 func (s *Store) Connect(ctx context.Context) error {
 	client, err := s.client.(*rueidisClient).connectAndInspect(ctx)
 	if err == nil {
@@ -31,24 +37,24 @@ func (s *Store) Connect(ctx context.Context) error {
 	return err
 }
 
-// TakeBatched decides requests under one limit and for the same cost as if all
-// had come at the same time. Contexts may be fewer than requests.
+// TakeBatched decides requests with one limit and one cost as one batch. Requests
+// without a context get the background context.
 func (s *Store) TakeBatched(rs []penstock.Request, ctxs ...context.Context) (ds []penstock.Decision, errs []error) {
 	ds, errs = make([]penstock.Decision, len(rs)), make([]error, len(rs))
-	c, trips := &batch{}, make([]*pendingTake, len(rs))
+	b, takes := &batch{}, make([]*pendingTake, len(rs))
 	for i := range rs {
 		t := newPendingTake()
-		trips[i], t.start = t, time.Now()
+		takes[i], t.start = t, time.Now()
 		if errs[i] = s.encodeKeys(&t.request, &t.calls[0], &rs[i], always); errs[i] != nil {
 			continue
 		}
 		t.prepare(contextOf(i, ctxs))
-		c.takes = append(c.takes, t)
+		b.takes = append(b.takes, t)
 	}
-	if len(c.takes) > 0 {
-		s.flush(c)
+	if len(b.takes) > 0 {
+		s.flush(b)
 	}
-	for i, t := range trips {
+	for i, t := range takes {
 		if errs[i] == nil {
 			ds[i], errs[i] = s.await(contextOf(i, ctxs), t)
 		}
@@ -63,7 +69,7 @@ func contextOf(i int, ctxs []context.Context) context.Context {
 	return context.Background()
 }
 
-// Joins reports whether a request gets a seat beside one that came so long before.
+// Joins reports whether a request joins the batch of one that came this long before.
 func (s *Store) Joins(r penstock.Request, before time.Duration) (bool, error) {
 	first, second := newPendingTake(), newPendingTake()
 	for _, t := range []*pendingTake{first, second} {
@@ -72,9 +78,9 @@ func (s *Store) Joins(r penstock.Request, before time.Duration) (bool, error) {
 		}
 	}
 	second.start = first.start.Add(before)
-	c, _ := first.join(context.Background())
-	defer c.release()
-	defer first.request.limit.seal(c)
-	seat, _ := second.join(context.Background())
-	return seat != nil, nil
+	b, _ := first.join(context.Background())
+	defer b.release()
+	defer first.request.limit.seal(b)
+	joined, _ := second.join(context.Background())
+	return joined != nil, nil
 }

@@ -75,6 +75,10 @@ type Options struct {
 	// until somebody does, and have it tried again. What will not pass by itself,
 	// such as a wrong password, is an error all the same.
 	AllowUnavailable bool
+
+	// connTimeout is how long a connection may take to answer. Tests that are not
+	// about silent connections raise it. Default: defaultConnTimeout.
+	connTimeout time.Duration
 }
 
 const (
@@ -99,6 +103,9 @@ func (o *Options) withDefaults() (Options, error) {
 	}
 	if n.MaxCalls == 0 {
 		n.MaxCalls = defaultMaxCalls
+	}
+	if n.connTimeout == 0 {
+		n.connTimeout = defaultConnTimeout
 	}
 	switch {
 	case strings.ContainsFunc(n.Prefix, invalidInPrefix):
@@ -136,9 +143,9 @@ type Store struct {
 // nowMillis returns the time of this process, in ticks.
 func (s *Store) nowMillis() int64 { return s.now().UnixMilli() }
 
-// connTimeout is how long a connection may take to answer. It is given up after
+// defaultConnTimeout is how long a connection may take to answer. It is given up after
 // twice that: it is asked first whether it is still there.
-const connTimeout = time.Second
+const defaultConnTimeout = time.Second
 
 // New returns a store that goes through a client that the caller has, and that
 // the caller closes. Nil options are all defaults.
@@ -171,7 +178,7 @@ func newStore(client Client, o Options) *Store {
 		client:   client,
 		prefix:   o.Prefix,
 		timeout:  o.Timeout,
-		inflight: newInflightLimiter(o.MaxCalls, 2*connTimeout),
+		inflight: newInflightLimiter(o.MaxCalls, 2*o.connTimeout),
 		now:      time.Now,
 		close:    func() {},
 	}

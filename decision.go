@@ -12,50 +12,50 @@ import (
 // Never is the RetryAfter of a cost that the limit can never grant.
 const Never = time.Duration(math.MaxInt64)
 
-// A Decision is a store's answer to a [Request]. The zero Decision denies.
+// A Decision is the result of a [Request]. The zero Decision denies.
 //
-// With a limit of 10 per second and a key that has used 8 of them just now,
-// taking 1 answers {Allowed: true, Granted: 1, Limit: 10, Remaining: 1,
-// ResetAfter: 900ms}, and taking 4 answers {Limit: 10, Remaining: 2,
-// RetryAfter: 200ms, ResetAfter: 800ms}.
+// With a limit of 10 per second and a key that has just used 8 of them, taking 1
+// returns {Allowed: true, Granted: 1, Limit: 10, Remaining: 1, ResetAfter: 900ms},
+// and taking 4 returns {Limit: 10, Remaining: 2, RetryAfter: 200ms, ResetAfter:
+// 800ms}.
 //
-// "Allowed, and that was the last one" is Allowed && Remaining == 0.
+// Allowed && Remaining == 0 means that this was the last unit.
 type Decision struct {
-	// Allowed says whether the request may go on.
+	// Allowed reports whether the request may proceed.
 	Allowed bool
 
-	// Granted is how many units were charged: the cost when allowed, less
-	// only for [Request.AtMost], negative when units were given back. Asked
-	// again under the same [Request.ID], it is what was charged then.
+	// Granted is the number of units charged: the cost if allowed, or less with
+	// [Request.AtMost]; negative for a refund. For a retry with the same
+	// [Request.ID] it is what was charged the first time.
 	Granted int64
 
-	// Limit is the most that could ever be granted at once: the burst of a
-	// bucket, the count of a window.
+	// Limit is the [Limit.Capacity]: the burst of a bucket, the count of a
+	// window.
 	Limit int64
 
-	// Remaining is how many units could be taken at this very moment.
+	// Remaining is the number of units that could be taken now.
 	Remaining int64
 
-	// RetryAfter is how long to wait until the same request, asked alone,
-	// passes. It is zero when allowed and [Never] when the cost can never
-	// fit. One tick of the store's clock earlier the request would still be
-	// denied.
+	// RetryAfter is how long to wait until the same request passes, if no other
+	// comes first. One tick of the store's clock earlier it would still be
+	// denied. It is zero if allowed, and [Never] if the cost exceeds Limit.
 	RetryAfter time.Duration
 
-	// ResetAfter is how long until the key is as good as new.
+	// ResetAfter is how long until the key is idle: its bucket full, its window
+	// empty.
 	ResetAfter time.Duration
 
-	// Delay is how long to hold an allowed request before acting on it. Only
-	// a [LeakyBucket], or a [Request.MaxDelay], gives one; a look at a leaky
-	// bucket tells the delay that one unit would get.
+	// Delay is how long to hold an allowed request before acting on it. Only a
+	// [LeakyBucket] or a [Request.MaxDelay] causes one. For a peek at a leaky
+	// bucket it is the delay that one unit would get.
 	Delay time.Duration
 
-	// Source says who decided.
+	// Source is the store or decorator that decided.
 	Source Source
 
-	// Compilers return so many words in registers, and callers at once write
-	// them back to memory. An array makes them leave the words where they are,
-	// which is a tenth of what a decision costs.
+	// Go 1.26 returns a struct of this size in registers, and callers write it
+	// back to memory at once. A struct with an array is returned in memory,
+	// which saves a tenth of the cost of a decision.
 	_ [2]byte
 }
 
@@ -70,8 +70,8 @@ func (d *Decision) set(cl *compiledLimit, v algorithm.Verdict, st algorithm.Stan
 	d.Delay = time.Duration(v.Delay)
 }
 
-// String returns the decision for people to read, such as
-// "allowed granted=1 remaining=1/10 reset=900ms". What is zero is left out.
+// String returns the decision as text, such as
+// "allowed granted=1 remaining=1/10 reset=900ms". Zero fields are left out.
 func (d Decision) String() string {
 	var b strings.Builder
 	if d.Allowed {
@@ -101,16 +101,16 @@ func (d Decision) String() string {
 	return b.String()
 }
 
-// A Source says who made a [Decision]. The zero Source is the store itself.
+// A Source is what made a [Decision]. The zero Source is the store itself.
 type Source uint8
 
-// The sources of decisions. Stores leave it at zero; wrappers that answer for
-// one say so.
+// The sources of decisions. Stores leave it at zero; decorators that decide in
+// their place set it.
 const (
 	SourceStore     Source = iota // the store itself
-	SourceLease                   // units taken ahead and spent locally
+	SourceLease                   // units that were taken in advance
 	SourceDenyCache               // a remembered denial
-	SourceFallback                // the second store, while the first is away
+	SourceFallback                // the second store, while the first is unavailable
 )
 
 // String returns the source's name as it appears in metrics.

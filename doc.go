@@ -1,42 +1,43 @@
-// Package penstock is exact rate limiting.
+// Package penstock is an exact rate limiter.
 //
-// A [Limit] says how much, over how long, and how it is counted. A [Store] holds
-// the state of keys. A [Limiter] puts the two together and has the verbs:
+// A [Limit] is a number of units per period. A [Store] holds the state of keys. A
+// [Limiter] applies a limit to the keys of a store:
 //
 //	store := penstock.NewMemory(nil)
 //	lim, err := penstock.New(store, penstock.PerMinute(30).WithBurst(15))
 //	…
 //	d, err := lim.Allow(ctx, "user:42")
 //	if !d.Allowed {
-//		// tell the caller to come back after d.RetryAfter
+//		// deny the request, and have the client retry after d.RetryAfter
 //	}
 //
-// Most callers need no more than that. Which verb to call is said at [Limiter];
-// which algorithm to choose, at [Algorithm]. Limits can be written as text, as in
+// Most callers need no more than that. [Limiter] says which method to call, and
+// [Algorithm] which algorithm to choose. Limits can be written as text, as in
 // "30/1m burst=15" or "5/day zone=Asia/Shanghai fixed-window": see [ParseLimit].
 //
-// [TakeAll] decides several limits as one: per address, per user and for
-// everybody, say, where a refusal by one costs nothing in the others.
+// [TakeAll] applies several limits all or nothing, such as one per address, one per
+// user and a global one: if one of them denies, none is charged.
 //
-// # Around a store
+// # Decorators
 //
-// A store may be elsewhere, as that of package redisstore is, and then be away, or
-// far. [WithFallback] decides by a second store meanwhile, [WithLease] takes units of
-// busy keys ahead, and [WithDenyCache] answers those who were just denied. Each is a
-// store around a store. Where there are several, this is their order:
+// A store may be remote, as that of package redisstore is, and so be slow or
+// unavailable. [WithFallback] decides by a second store while it is unavailable,
+// [WithLease] takes units of busy keys in advance, and [WithDenyCache] repeats
+// denials without asking it. Each is a store around a store. To use several, nest
+// them in this order:
 //
 //	store := penstock.WithDenyCache(penstock.WithLease(penstock.WithFallback(redis, nil, nil), nil), nil)
 //
 // # Exactness
 //
-// Each algorithm promises a bound on what any interval of time can admit, and
-// keeps it whatever the traffic and the concurrency; a clock that steps back
-// frees nothing. A denial costs nothing. [Decision.RetryAfter] is true to the tick
-// of the clock: after it, the same request asked alone passes, and one tick earlier
-// it does not. What a store around a store adds to that is said at each of them.
+// Each algorithm guarantees a bound on what any interval of time can admit, at any
+// traffic and concurrency; a clock that steps back frees nothing. A denial costs
+// nothing. [Decision.RetryAfter] is exact to the tick of the clock: if no other
+// request comes first, the same request passes after it, and not one tick earlier.
+// Each decorator documents how it changes these guarantees.
 //
 // # Compatibility
 //
-// The names and the text form of limits are stable from v1.0.0 on. Until then
-// a change that breaks callers is announced in the changelog.
+// The names and the text form of limits are stable from v1.0.0 on. Until then,
+// breaking changes are announced in the changelog.
 package penstock

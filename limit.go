@@ -2,47 +2,50 @@ package penstock
 
 import (
 	"time"
+
+	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// An Algorithm says how units are counted. The zero Algorithm is [TokenBucket].
+// An Algorithm is a way to count units. The zero Algorithm is [TokenBucket], the
+// right choice for most limits.
 type Algorithm uint8
 
 // The six algorithms. docs/algorithms.md draws what each admits.
 const (
-	// TokenBucket admits bursts of up to Burst and Count per Period over
-	// time. It is the right choice for most limits: one word a key, no edges.
+	// TokenBucket admits bursts of up to Burst, and Count per Period over time.
+	// It needs one word per key, and has no window edges.
 	TokenBucket Algorithm = iota
 
-	// LeakyBucket is a queue that holds Burst units and drains evenly. A
-	// request is allowed with a Delay that puts it in line, and refused when
-	// the queue is full.
+	// LeakyBucket is a queue that holds Burst units and drains evenly. An
+	// allowed request has a [Decision.Delay], its turn in the queue; a request
+	// is denied when the queue is full.
 	LeakyBucket
 
-	// FixedWindow counts to Count and starts again when the window ends. It
-	// is the one for quotas that people talk about: five a day, from midnight
-	// with AlignDay, or else from the key's first request.
+	// FixedWindow counts up to Count and starts again when the window ends. Use
+	// it for quotas such as five a day: from midnight with AlignDay, or else
+	// from the key's first request.
 	FixedWindow
 
 	// SlidingWindow weighs the previous window's count by how much of it is
-	// still within one Period: cheap, without the fixed window's double
-	// burst in practice, though not in the worst case.
+	// still within one Period. It is cheap, and avoids the fixed window's
+	// double burst in practice, though not in the worst case.
 	SlidingWindow
 
 	// RollingWindow counts in Buckets parts of the period. No interval of one
-	// Period ever admits more than Count; for that, units come back up to one
-	// part late, so ten parts let through nine tenths of what is asked of them
-	// without a pause, and a hundred parts nearly all.
+	// Period ever admits more than Count; for that, units become available up
+	// to one part late, so under constant load ten parts admit nine tenths of
+	// Count, and a hundred parts nearly all of it.
 	RollingWindow
 
-	// SlidingLog remembers every admitted moment. It is exact, and pays for
-	// that with eight bytes a unit.
+	// SlidingLog records the time of every admitted unit. It is exact, and
+	// needs eight bytes per unit.
 	SlidingLog
 )
 
-// isBucket reports whether the algorithm counts by a rate and a burst.
+// isBucket reports whether the algorithm has a rate and a burst.
 func (a Algorithm) isBucket() bool { return a == TokenBucket || a == LeakyBucket }
 
-// An Align says where the windows of a [FixedWindow] begin.
+// An Align determines where the windows of a [FixedWindow] begin.
 type Align uint8
 
 // The ways to align a fixed window.
@@ -55,36 +58,37 @@ const (
 	AlignYear               // on the first of January
 )
 
-// A Limit says how much, over how long, counted how. Limits are values:
-// comparable, copied freely, and usable as map keys. The zero Limit is invalid.
-//
-// A Burst or Buckets that belongs to another algorithm is ignored.
+// A Limit is a number of units per period, and the algorithm that counts them.
+// Limits are values: comparable, copied freely, and usable as map keys. The zero
+// Limit is invalid. A Burst or Buckets that belongs to another algorithm is
+// ignored.
 type Limit struct {
-	// Name says whose state this is. Limits of one name share their state
-	// even when Count or Burst differ, so a limit can be changed while it is
-	// in use: raising it frees room at once, lowering it clamps what is owed.
-	// (Buckets owe time: a larger Burst frees room at once, a larger Count
-	// makes what is owed come back sooner.) A limit without a name is
-	// identified by all of its fields: two that are equal share their state, in
-	// one store and on one key. At most 64 bytes. Optional.
+	// Name identifies the limit's state. Limits of one name share their state
+	// even when Count or Burst differ, so a limit can be changed while it is in
+	// use: raising it frees room at once, lowering it clamps the debt of its
+	// keys. (The debt of a bucket is measured in time: a larger Burst frees
+	// room at once, a larger Count makes a bucket refill sooner.) A limit
+	// without a name is identified by all of its fields: two that are equal
+	// share their state, in one store and on one key. At most 64 bytes.
+	// Optional.
 	Name string
 
-	// Algorithm says how units are counted. Default: TokenBucket.
+	// Algorithm counts the units. Default: TokenBucket.
 	Algorithm Algorithm
 
-	// Align says where a FixedWindow begins. Default: AlignFirst.
+	// Align is where a FixedWindow begins. Default: AlignFirst.
 	Align Align
 
 	// Count is the number of units per Period. Zero denies every cost above
 	// zero.
 	Count int64
 
-	// Period is how long Count is good for: more than zero, at most 366 days.
-	// Required, except that the calendar alignments imply theirs.
+	// Period is more than zero, and at most 366 days. Required, except that the
+	// calendar alignments imply it.
 	Period time.Duration
 
 	// Burst is the most that can be taken at once (TokenBucket), or that can
-	// wait in line (LeakyBucket). Default: Count.
+	// be queued (LeakyBucket). Default: Count.
 	Burst int64
 
 	// Buckets is the number of parts a RollingWindow counts in, from 1 to
@@ -101,22 +105,22 @@ type Limit struct {
 	Zone string
 }
 
-// Per returns a token bucket of n units per period. Its burst is n, so a key that
-// was quiet can take nearly 2n within its first period; see [Limit.WithBurst].
+// Per returns a token bucket of n units per period. Its burst is n, so an idle key
+// can take nearly 2n within its first period; see [Limit.WithBurst].
 func Per(n int64, period time.Duration) Limit { return Limit{Count: n, Period: period} }
 
-// PerSecond returns a token bucket of n units a second. Like all of these it has
-// a burst of n: see [Per].
+// PerSecond returns a token bucket of n units per second, with a burst of n: see
+// [Per].
 func PerSecond(n int64) Limit { return Limit{Count: n, Period: time.Second} }
 
-// PerMinute returns a token bucket of n units a minute.
+// PerMinute returns a token bucket of n units per minute.
 func PerMinute(n int64) Limit { return Limit{Count: n, Period: time.Minute} }
 
-// PerHour returns a token bucket of n units an hour.
+// PerHour returns a token bucket of n units per hour.
 func PerHour(n int64) Limit { return Limit{Count: n, Period: time.Hour} }
 
-// PerDay returns a token bucket of n units in 24 hours. For a quota that begins
-// at midnight somewhere, see [AlignDay].
+// PerDay returns a token bucket of n units per 24 hours. For a quota that begins at
+// midnight, see [AlignDay].
 func PerDay(n int64) Limit { return Limit{Count: n, Period: 24 * time.Hour} }
 
 // WithBurst returns the limit with another burst.
@@ -125,13 +129,13 @@ func (l Limit) WithBurst(n int64) Limit {
 	return l
 }
 
-// WithName returns the limit under a name.
+// WithName returns the limit with another name.
 func (l Limit) WithName(name string) Limit {
 	l.Name = name
 	return l
 }
 
-// WithAlgorithm returns the limit counted in another way.
+// WithAlgorithm returns the limit with another algorithm.
 func (l Limit) WithAlgorithm(a Algorithm) Limit {
 	l.Algorithm = a
 	return l
@@ -145,4 +149,92 @@ func (l Limit) Capacity() int64 {
 		return l.normalBurst()
 	}
 	return l.Count
+}
+
+// Normal returns the limit with its defaults filled in and the fields that its
+// algorithm ignores cleared, so that equivalent limits are equal. Invalid fields
+// stay as they are.
+func (l Limit) Normal() Limit {
+	n := Limit{Name: l.Name, Algorithm: l.Algorithm, Count: l.Count, Period: l.Period}
+	switch l.Algorithm {
+	case TokenBucket, LeakyBucket:
+		n.Burst = l.normalBurst()
+	case FixedWindow:
+		n.Align = l.Align
+		n.Period, n.Offset, n.Zone = l.normalWindow()
+	case RollingWindow:
+		n.Buckets = l.Buckets
+		if l.Buckets == 0 {
+			n.Buckets = defaultBuckets
+		}
+	}
+	return n
+}
+
+func (l Limit) normalBurst() int64 {
+	if l.Burst == 0 || l.Burst > 0 && l.Count == 0 {
+		return l.Count
+	}
+	return l.Burst
+}
+
+// normalWindow returns Period, Offset and Zone as the alignment uses them. Windows
+// on the clock are the same for offsets one period apart; those on a calendar are
+// not, because its days and months differ in length.
+func (l Limit) normalWindow() (period, offset time.Duration, zone string) {
+	switch {
+	case l.Align == AlignFirst:
+		return l.Period, 0, ""
+	case l.Align == AlignClock:
+		if -l.Period < l.Offset && l.Offset < 0 {
+			return l.Period, l.Offset + l.Period, ""
+		}
+		return l.Period, l.Offset, ""
+	}
+	period, zone = l.Period, l.Zone
+	if period == 0 {
+		period = l.calendarPeriod()
+	}
+	if zone == "" {
+		zone = "UTC"
+	}
+	return period, l.Offset, zone
+}
+
+// Identity returns the part of the limit that identifies its state: limits share
+// the state of a key if their identities are equal, and only then. See
+// [Limit.Name]. The limit must be valid. Only authors of stores need this.
+func (l Limit) Identity() Limit { return l.Normal().identity() }
+
+// identity returns the identity of a normal limit: every field of an unnamed one;
+// of a named one its name and algorithm, and the shape of its window, because
+// counts of one shape mean nothing in another.
+func (l Limit) identity() Limit {
+	if l.Name == "" {
+		return l
+	}
+	l.Count, l.Burst = 0, 0
+	if l.Algorithm.isBucket() {
+		l.Period = 0
+	}
+	return l
+}
+
+// Window returns the window of a [FixedWindow] around an instant, start included
+// and end not. With AlignFirst it begins at the instant. The limit must be valid.
+// Only authors of stores need this.
+func (l Limit) Window(at time.Time) (start, end time.Time) {
+	n := l.Normal()
+	switch n.Align {
+	case AlignFirst:
+		return at, at.Add(n.Period)
+	case AlignClock:
+		w := algorithm.Aligned(at.UnixNano(), int64(n.Period), int64(n.Offset))
+		return time.Unix(0, w.End-w.Length).UTC(), time.Unix(0, w.End).UTC()
+	}
+	c, err := newCalendar(n)
+	if err != nil {
+		return time.Time{}, time.Time{}
+	}
+	return c.window(at)
 }

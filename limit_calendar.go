@@ -7,13 +7,13 @@ import (
 
 // A calendar divides time into the days, weeks, months or years of a zone.
 //
-// Windows follow from dates alone. A date begins at the first instant at which
-// a clock on the wall in that zone shows it or a later one, and a window begins
-// when the first of its dates does, plus the offset. So every instant belongs
-// to one window, and a window ends where the next begins, whatever the zone
-// does to its clocks: a midnight that is skipped moves the beginning to the
-// first instant after it, one that comes twice counts the first time, and a
-// date that never happens has no window of its own.
+// Windows depend on dates alone. A date begins at the first instant at which the
+// local time in that zone has it or a later one, and a window begins when the
+// first of its dates does, plus the offset. So every instant belongs to one
+// window, and a window ends where the next begins, whatever clock changes the
+// zone has: a window whose midnight is skipped begins at the first instant after
+// it, one whose midnight occurs twice begins at the first, and a date that never
+// occurs has no window of its own.
 type calendar struct {
 	loc    *time.Location
 	align  Align
@@ -51,7 +51,7 @@ func (c *calendar) window(now time.Time) (start, end time.Time) {
 }
 
 // firstDate returns the first date of the window that a date is in. Dates are
-// midnights in UTC, which has one on every date there is.
+// represented by their midnight in UTC, where every date has one.
 func (c *calendar) firstDate(year int, month time.Month, day int) time.Time {
 	switch c.align {
 	case AlignYear:
@@ -80,17 +80,17 @@ func (c *calendar) nextDate(first time.Time) time.Time {
 }
 
 // begins returns the first instant whose date in the zone is the given one or
-// later. It looks at each stretch of time with one offset from UTC in turn,
-// because [time.Date] promises only some answer for a midnight that does not
-// exist or comes twice.
+// later. It goes through the stretches of time with one offset from UTC, because
+// [time.Date] does not specify which instant it returns for a midnight that does
+// not exist or occurs twice.
 func (c *calendar) begins(date time.Time) time.Time {
-	// No zone is ever two days ahead of UTC, so the date is not there yet.
+	// No zone is two days ahead of UTC, so the date has not begun by then.
 	at := date.Add(-2 * day).In(c.loc)
 	for {
 		_, ahead := at.Zone()
 		midnight := date.Add(-time.Duration(ahead) * time.Second).In(c.loc)
 		if midnight.Before(at) {
-			return at // the clocks went past midnight to get here
+			return at // a clock change skipped midnight
 		}
 		end := offsetEnds(at)
 		if end.IsZero() || midnight.Before(end) {
@@ -101,25 +101,55 @@ func (c *calendar) begins(date time.Time) time.Time {
 }
 
 // offsetEnds returns the end of the stretch of time around t that has one
-// offset from UTC, or the zero time if it never ends. It may be early, when the
-// same offset goes on.
+// offset from UTC, or the zero time if it never ends. It may be early, if the
+// next stretch has the same offset.
 func offsetEnds(t time.Time) time.Time {
 	_, end := t.ZoneBounds()
 	if end.IsZero() || end.After(t) {
 		return end
 	}
-	// Beyond the zone's table of changes, its yearly rule is applied to one
-	// year of UTC at a time, and each year is said to end after 365 days. On
-	// the last day of a leap year that lies behind t; the year ends with it.
+	// Beyond the zone's table of changes, ZoneBounds applies its yearly rule to
+	// one year of UTC at a time, and takes each year to have 365 days. On the
+	// last day of a leap year that end is before t; the year ends with the day.
 	return t.Truncate(day).Add(day)
+}
+
+// calendarPeriod returns the nominal length of a window that follows the
+// calendar, and zero for any other limit.
+func (l Limit) calendarPeriod() time.Duration {
+	if l.Algorithm != FixedWindow {
+		return 0
+	}
+	switch l.Align {
+	case AlignDay:
+		return day
+	case AlignWeek:
+		return 7 * day
+	case AlignMonth:
+		return 30 * day
+	case AlignYear:
+		return 365 * day
+	}
+	return 0
+}
+
+// calendarAlign returns the alignment to the calendar of a period that is one
+// of its units, and otherwise AlignFirst.
+func calendarAlign(period time.Duration) Align {
+	for a := AlignDay; a <= AlignYear; a++ {
+		if period == (Limit{Algorithm: FixedWindow, Align: a}).calendarPeriod() {
+			return a
+		}
+	}
+	return AlignFirst
 }
 
 // loadZone returns the location of an IANA time zone, of UTC by default.
 //
-// What [time.LoadLocation] takes depends on the machine: "Local", and any file
-// in its zone directory, such as "localtime" or "right/UTC", by any path. A
-// limit must mean the same on all of them, and the names that do begin with a
-// capital letter and are plain.
+// Which names [time.LoadLocation] accepts depends on the machine: "Local", and any
+// file in its zone directory, such as "localtime" or "right/UTC", by any path. A
+// limit must mean the same everywhere. The names that do begin with a capital
+// letter, and have no special characters.
 func loadZone(name string) (*time.Location, error) {
 	if name == "" {
 		return time.UTC, nil
@@ -141,14 +171,14 @@ func loadZone(name string) (*time.Location, error) {
 
 func isZoneName(name string) bool {
 	for part := range strings.SplitSeq(name, "/") {
-		if part == "" || strings.ContainsFunc(part, isOddInZone) {
+		if part == "" || strings.ContainsFunc(part, notInZoneName) {
 			return false
 		}
 	}
 	return 'A' <= name[0] && name[0] <= 'Z'
 }
 
-func isOddInZone(r rune) bool {
+func notInZoneName(r rune) bool {
 	switch {
 	case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9':
 		return false

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// durationText returns a duration as parseDuration reads it: whole days as 7d,
-// anything else as Go has it, in ASCII and without zeroes at its end.
+// durationText formats a duration for parseDuration: whole days as 7d, all others
+// as in Go, but in ASCII and without trailing zero units.
 func durationText(d time.Duration) string {
 	if d != 0 && d%day == 0 {
 		return strconv.FormatInt(int64(d/day), 10) + "d"
@@ -24,7 +24,7 @@ func durationText(d time.Duration) string {
 	return s
 }
 
-// parseOffset reads a duration that may be negative.
+// parseOffset parses a duration that may be negative.
 func parseOffset(s string) (time.Duration, bool) {
 	if positive, ok := strings.CutPrefix(s, "-"); ok {
 		d, ok := parseDuration(positive)
@@ -33,9 +33,9 @@ func parseOffset(s string) (time.Duration, bool) {
 	return parseDuration(s)
 }
 
-// parseDuration reads a duration of zero or more. One that is too long for a
-// [time.Duration] is the longest there is, which is too long for any limit; one
-// that is finer than a nanosecond loses what is finer.
+// parseDuration parses a duration of zero or more. One that overflows becomes the
+// longest [time.Duration], which is too long for any limit; fractions of a
+// nanosecond are dropped.
 func parseDuration(s string) (time.Duration, bool) {
 	if s == "0" {
 		return 0, true
@@ -57,7 +57,7 @@ func parseDuration(s string) (time.Duration, bool) {
 	return sum, s != ""
 }
 
-// cutDuration reads one number with its unit from the beginning of s.
+// cutDuration parses one number and its unit at the beginning of s.
 func cutDuration(s string) (d time.Duration, rest string, ok bool) {
 	whole, s := cutDigits(s)
 	fraction := ""
@@ -72,7 +72,7 @@ func cutDuration(s string) (d time.Duration, rest string, ok bool) {
 	if !ok || whole+fraction == "" {
 		return 0, "", false
 	}
-	d = times(whole, unit) + partOf(fraction, unit)
+	d = wholeUnits(whole, unit) + fractionOf(fraction, unit)
 	if d < 0 {
 		d = math.MaxInt64
 	}
@@ -84,8 +84,8 @@ func cutDigits(s string) (digits, rest string) {
 	return s[:len(s)-len(rest)], rest
 }
 
-// times returns so many units, or the longest duration if that is too long.
-func times(digits string, unit time.Duration) time.Duration {
+// wholeUnits returns digits × unit, or the longest duration if that overflows.
+func wholeUnits(digits string, unit time.Duration) time.Duration {
 	if digits == "" {
 		return 0
 	}
@@ -96,9 +96,9 @@ func times(digits string, unit time.Duration) time.Duration {
 	return time.Duration(n) * unit
 }
 
-// partOf returns the part of a unit that the digits after a point stand for.
-// More than 18 of them make no difference of a nanosecond.
-func partOf(digits string, unit time.Duration) time.Duration {
+// fractionOf returns the fraction of a unit that the digits after a point express.
+// Digits after the 18th are less than a nanosecond.
+func fractionOf(digits string, unit time.Duration) time.Duration {
 	numerator, denominator := uint64(0), uint64(1)
 	for _, digit := range []byte(digits[:min(len(digits), 18)]) {
 		numerator = 10*numerator + uint64(digit-'0')
@@ -109,7 +109,7 @@ func partOf(digits string, unit time.Duration) time.Duration {
 	return time.Duration(part)
 }
 
-// durationUnit returns the length of a unit by any of its names.
+// durationUnit returns the length of a unit.
 func durationUnit(name string) (time.Duration, bool) {
 	switch name {
 	case "ns":

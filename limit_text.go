@@ -16,7 +16,7 @@ import (
 // maxLimitText is longer than the text of any valid limit.
 const maxLimitText = 512
 
-// ParseLimit reads a limit from text such as
+// ParseLimit parses a limit from text such as
 //
 //	10/s
 //	30/1m burst=15
@@ -25,54 +25,54 @@ const maxLimitText = 512
 //	5/day zone=Asia/Shanghai fixed-window
 //	100/1m fixed-window align=clock offset=10s name=login
 //
-// It begins with the count, a slash and the period. Words follow in any order,
-// each at most once:
+// It begins with the count, a slash and the period. These words may follow, in any
+// order, each at most once:
 //
 //	token-bucket, leaky-bucket, fixed-window, sliding-window, rolling-window,
-//	sliding-log     how to count; token-bucket unless said otherwise
-//	burst=N         of a bucket: the most at once; the count unless said otherwise
-//	buckets=N       of a rolling-window: its parts; 10 unless said otherwise
-//	bucket=1h       another way to say buckets: so many that none is longer
-//	align=clock     of a fixed-window: where it begins; first unless said
-//	                otherwise, or clock, day, week, month, year
+//	sliding-log     the algorithm; default token-bucket
+//	burst=N         of a bucket: the most at once; default the count
+//	buckets=N       of a rolling-window: the number of its parts; default 10
+//	bucket=1h       the same by length: as many parts as needed, none longer
+//	align=clock     of a fixed-window: where it begins, one of first (the
+//	                default), clock, day, week, month, year
 //	offset=10s      of an aligned fixed-window: how much later it begins
-//	zone=UTC        of a fixed-window of a day, a week, a month or a year: follow
-//	                the calendar of that IANA time zone
-//	name=login      whose state this is
+//	zone=UTC        of a fixed-window of a day, week, month or year: the IANA
+//	                time zone whose calendar it follows
+//	name=login      the name that identifies its state
 //
-// A duration is one as in Go (1h30m, 250ms), also in days and weeks (1d, 2w), or
-// spelled out (2days, 3months). Where it is a single unit the number can be
-// left out: 10/s, 1000/hour, 1/year. A month has 30 days and a year 365, except
-// on a calendar. A value with spaces or other odd characters is quoted as in Go.
+// Durations are written as in Go (1h30m, 250ms), in days and weeks (1d, 2w), or
+// spelled out (2days, 3months). The number of a single unit can be left out: 10/s,
+// 1000/hour, 1/year. A month has 30 days and a year 365, except on a calendar. A
+// value with spaces or special characters is quoted as in Go.
 //
-// The limit that is returned is valid and has its defaults filled in. The error
-// is a [*FieldError] of kind [ErrBadLimit], whose field is "text" when the text
-// itself cannot be read.
+// The returned limit is valid and has its defaults filled in. The error is a
+// [*FieldError] of kind [ErrBadLimit], whose field is "text" if the text itself
+// cannot be parsed.
 func ParseLimit(s string) (Limit, error) {
 	words, err := splitLimit(s)
 	if err != nil {
 		return Limit{}, err
 	}
-	t := limitText{said: map[string]limitWord{}}
-	if err := t.readRate(words[0]); err != nil {
+	p := limitParser{words: map[string]limitWord{}}
+	if err := p.readRate(words[0]); err != nil {
 		return Limit{}, err
 	}
 	for _, w := range words[1:] {
-		if err := t.readWord(w); err != nil {
+		if err := p.readWord(w); err != nil {
 			return Limit{}, err
 		}
 	}
-	return t.finish()
+	return p.finish()
 }
 
-// String returns the limit as [ParseLimit] reads it, in one way for all limits
-// that mean the same. The text of an invalid limit cannot be parsed.
+// String returns the limit as text for [ParseLimit]. Equivalent limits have equal
+// texts. The text of an invalid limit cannot be parsed.
 func (l Limit) String() string {
 	l = l.Normal()
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d/%s", l.Count, l.periodText())
 	if l.Zone != "" {
-		b.WriteString(" zone=" + quoteIfOdd(l.Zone))
+		b.WriteString(" zone=" + quoteValue(l.Zone))
 	}
 	if l.Algorithm != TokenBucket {
 		b.WriteString(" " + l.Algorithm.String())
@@ -90,13 +90,13 @@ func (l Limit) String() string {
 		b.WriteString(" offset=" + durationText(l.Offset))
 	}
 	if l.Name != "" {
-		b.WriteString(" name=" + quoteIfOdd(l.Name))
+		b.WriteString(" name=" + quoteValue(l.Name))
 	}
 	return b.String()
 }
 
-// MarshalText returns what String does, or an error if the limit is invalid. It
-// makes limits strings in JSON, and defaults of flags.
+// MarshalText returns the text of [Limit.String], or an error if the limit is
+// invalid. With it, limits are strings in JSON, and work as flags.
 func (l Limit) MarshalText() ([]byte, error) {
 	if err := l.Validate(); err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func (l Limit) MarshalText() ([]byte, error) {
 	return []byte(l.String()), nil
 }
 
-// UnmarshalText reads what [ParseLimit] does. The limit is unchanged on error.
+// UnmarshalText parses like [ParseLimit]. The limit is unchanged on error.
 func (l *Limit) UnmarshalText(text []byte) error {
 	parsed, err := ParseLimit(string(text))
 	if err == nil {
@@ -117,7 +117,7 @@ var (
 	algorithmWords = []string{"token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "rolling-window", "sliding-log"}
 	alignWords     = []string{"first", "clock", "day", "week", "month", "year"}
 
-	// limitFields says which field each key of the text sets.
+	// limitFields maps the keys of the text to the fields that they set.
 	limitFields = map[string]string{
 		"burst": "Burst", "buckets": "Buckets", "bucket": "Buckets", "align": "Align",
 		"offset": "Offset", "zone": "Zone", "name": "Name",
@@ -125,7 +125,7 @@ var (
 	limitKeys = []string{"burst=", "buckets=", "bucket=", "align=", "offset=", "zone=", "name="}
 )
 
-// String returns the algorithm's name as [ParseLimit] reads it.
+// String returns the algorithm's name in the text of a limit.
 func (a Algorithm) String() string {
 	if int(a) < len(algorithmWords) {
 		return algorithmWords[a]
@@ -133,7 +133,7 @@ func (a Algorithm) String() string {
 	return "algorithm(" + strconv.Itoa(int(a)) + ")"
 }
 
-// String returns the alignment's name as [ParseLimit] reads it.
+// String returns the alignment's name in the text of a limit.
 func (a Align) String() string {
 	if int(a) < len(alignWords) {
 		return alignWords[a]
@@ -141,8 +141,7 @@ func (a Align) String() string {
 	return "align(" + strconv.Itoa(int(a)) + ")"
 }
 
-// isCalendar reports whether the limit's zone and period alone say its
-// alignment.
+// isCalendar reports whether the limit's zone and period imply its alignment.
 func (l Limit) isCalendar() bool {
 	return l.calendarPeriod() != 0 && l.Period == l.calendarPeriod()
 }
@@ -195,7 +194,7 @@ func skipSpace(s string, at int) int {
 	return len(s) - len(strings.TrimLeft(s[at:], limitSpace))
 }
 
-// readLimitWord reads the word that begins at s[at].
+// readLimitWord returns the word that begins at s[at].
 func readLimitWord(s string, at int) (limitWord, error) {
 	rest := s[at:]
 	w := limitWord{column: at + 1, text: rest}
@@ -210,14 +209,14 @@ func readLimitWord(s string, at int) (limitWord, error) {
 	if w.value[0] == '"' || w.value[0] == '`' {
 		return w.readQuoted(rest)
 	}
-	if isOdd(w.value) {
+	if needsQuotes(w.value) {
 		return w, w.bad(w.field(), "want quotes, as in %s=%s", w.key, strconv.Quote(w.value))
 	}
 	return w, nil
 }
 
-// readQuoted reads the word's quoted value, which may go on beyond a space, from
-// the text that begins with the word.
+// readQuoted reads the word's quoted value, which may contain spaces, from the text
+// that begins with the word.
 func (w limitWord) readQuoted(rest string) (limitWord, error) {
 	var value string
 	quoted, err := strconv.QuotedPrefix(rest[len(w.key)+1:])
@@ -243,37 +242,37 @@ func (w limitWord) field() string {
 	return "text"
 }
 
-// A limitText is the limit read so far, and which word said what.
-type limitText struct {
+// A limitParser holds the limit parsed so far, and the word that set each field.
+type limitParser struct {
 	limit Limit
-	said  map[string]limitWord // by field
+	words map[string]limitWord // by field
 }
 
-// readRate reads the first word, the count and the period.
-func (t *limitText) readRate(w limitWord) error {
+// readRate parses the first word, the count and the period.
+func (p *limitParser) readRate(w limitWord) error {
 	count, period, ok := strings.Cut(w.text, "/")
 	if !ok {
 		return w.bad("text", "want a count and a period first, such as 10/s")
 	}
 	countWord := limitWord{column: w.column, text: count}
 	periodWord := limitWord{column: w.column + len(count) + 1, text: period}
-	t.said["Count"], t.said["Period"] = countWord, periodWord
+	p.words["Count"], p.words["Period"] = countWord, periodWord
 
 	var err error
-	if t.limit.Count, err = wholeNumber(count); err != nil {
+	if p.limit.Count, err = wholeNumber(count); err != nil {
 		return countWord.bad("Count", "%v", err)
 	}
-	if t.limit.Period, ok = parseDuration(period); !ok {
+	if p.limit.Period, ok = parseDuration(period); !ok {
 		return periodWord.bad("Period", "want a duration such as 30s, 1m, 1h30m, 1d, or a word such as day")
 	}
-	if t.limit.Period <= 0 {
+	if p.limit.Period <= 0 {
 		return periodWord.bad("Period", "must be more than zero")
 	}
 	return nil
 }
 
-// readWord reads any word but the first.
-func (t *limitText) readWord(w limitWord) error {
+// readWord parses any word but the first.
+func (p *limitParser) readWord(w limitWord) error {
 	field := w.field()
 	switch known := field != "text"; {
 	case known && !w.hasValue():
@@ -285,57 +284,57 @@ func (t *limitText) readWord(w limitWord) error {
 	case !known:
 		field = "Algorithm"
 	}
-	if earlier, ok := t.said[field]; ok {
-		return w.bad(field, "said before, at column %d: %q", earlier.column, earlier.text)
+	if earlier, ok := p.words[field]; ok {
+		return w.bad(field, "already set at column %d: %q", earlier.column, earlier.text)
 	}
-	t.said[field] = w
-	return t.set(field, w)
+	p.words[field] = w
+	return p.set(field, w)
 }
 
-// set sets the field that a word is about.
-func (t *limitText) set(field string, w limitWord) (err error) {
+// set sets the field of a word.
+func (p *limitParser) set(field string, w limitWord) (err error) {
 	switch field {
 	case "Algorithm":
-		return t.setAlgorithm(w)
+		return p.setAlgorithm(w)
 	case "Align":
-		return t.setAlign(w)
+		return p.setAlign(w)
 	case "Burst":
-		t.limit.Burst, err = positiveNumber(w, math.MaxInt64)
+		p.limit.Burst, err = positiveNumber(w, math.MaxInt64)
 	case "Buckets":
-		t.limit.Buckets, err = t.buckets(w)
+		p.limit.Buckets, err = p.buckets(w)
 	case "Offset":
 		var ok bool
-		if t.limit.Offset, ok = parseOffset(w.value); !ok {
+		if p.limit.Offset, ok = parseOffset(w.value); !ok {
 			err = w.bad("Offset", "want a duration such as 4h or -30m")
 		}
 	case "Zone":
-		t.limit.Zone = w.value
+		p.limit.Zone = w.value
 	case "Name":
-		t.limit.Name = w.value
+		p.limit.Name = w.value
 	}
 	return err
 }
 
-func (t *limitText) setAlgorithm(w limitWord) error {
+func (p *limitParser) setAlgorithm(w limitWord) error {
 	i := slices.Index(algorithmWords, w.text)
 	if i < 0 {
 		return w.bad("Algorithm", "unknown word; %s", suggest(w.text, algorithmWords, limitKeys))
 	}
-	t.limit.Algorithm = Algorithm(i)
+	p.limit.Algorithm = Algorithm(i)
 	return nil
 }
 
-func (t *limitText) setAlign(w limitWord) error {
+func (p *limitParser) setAlign(w limitWord) error {
 	i := slices.Index(alignWords, w.value)
 	if i < 0 {
 		return w.bad("Align", "unknown alignment; %s", suggest(w.value, alignWords))
 	}
-	t.limit.Align = Align(i)
+	p.limit.Align = Align(i)
 	return nil
 }
 
-// buckets reads buckets=20, or bucket=1h in terms of the period.
-func (t *limitText) buckets(w limitWord) (int, error) {
+// buckets parses buckets=20, or bucket=1h as a fraction of the period.
+func (p *limitParser) buckets(w limitWord) (int, error) {
 	if w.key == "buckets" {
 		n, err := positiveNumber(w, maxBuckets)
 		return int(n), err
@@ -344,37 +343,36 @@ func (t *limitText) buckets(w limitWord) (int, error) {
 	if !ok || bucket <= 0 {
 		return 0, w.bad("Buckets", "want a duration such as 1h or 30s")
 	}
-	if bucket > t.limit.Period {
-		return 0, w.bad("Buckets", "longer than the period of %s", durationText(t.limit.Period))
+	if bucket > p.limit.Period {
+		return 0, w.bad("Buckets", "longer than the period of %s", durationText(p.limit.Period))
 	}
-	n := (t.limit.Period-1)/bucket + 1
+	n := (p.limit.Period-1)/bucket + 1
 	if n > maxBuckets {
 		return 0, w.bad("Buckets", "the period of %s has %d of these: want at most %d",
-			durationText(t.limit.Period), n, maxBuckets)
+			durationText(p.limit.Period), n, maxBuckets)
 	}
 	return int(n), nil
 }
 
-// finish checks what can be known only when every word has been read, and
-// returns the limit.
-func (t *limitText) finish() (Limit, error) {
-	for _, check := range [...]func() error{t.refuseStrangers, t.alignToZone, t.checkOffset} {
+// finish checks how the words fit together, and returns the limit.
+func (p *limitParser) finish() (Limit, error) {
+	for _, check := range [...]func() error{p.checkAlgorithmWords, p.alignToZone, p.checkOffset} {
 		if err := check(); err != nil {
 			return Limit{}, err
 		}
 	}
 	var bad *FieldError
-	if errors.As(t.limit.Validate(), &bad) {
+	if errors.As(p.limit.Validate(), &bad) {
 		// No default is ever invalid, so there is a word for the field.
-		return Limit{}, badLimit(bad.Field, "at column %d: %s", t.said[bad.Field].column, bad.Problem)
+		return Limit{}, badLimit(bad.Field, "at column %d: %s", p.words[bad.Field].column, bad.Problem)
 	}
-	return t.limit.Normal(), nil
+	return p.limit.Normal(), nil
 }
 
-// refuseStrangers refuses words that do not belong to the algorithm. In a
-// [Limit] such fields are ignored; who writes them out expects something.
-func (t *limitText) refuseStrangers() error {
-	a := t.limit.Algorithm
+// checkAlgorithmWords refuses words that the algorithm does not use. In a [Limit]
+// such fields are ignored, but in a text they are a mistake.
+func (p *limitParser) checkAlgorithmWords() error {
+	a := p.limit.Algorithm
 	bucket := a.isBucket()
 	for _, c := range []struct {
 		field   string
@@ -387,53 +385,53 @@ func (t *limitText) refuseStrangers() error {
 		{"Offset", a == FixedWindow, "fixed-window"},
 		{"Zone", a == FixedWindow, "fixed-window"},
 	} {
-		if w, ok := t.said[c.field]; ok && !c.belongs {
-			return w.bad(c.field, "want %s with it, and this is %s", c.owner, a)
+		if w, ok := p.words[c.field]; ok && !c.belongs {
+			return w.bad(c.field, "requires %s, not %s", c.owner, a)
 		}
 	}
 	return nil
 }
 
 // alignToZone sets the alignment that a zone implies.
-func (t *limitText) alignToZone() error {
-	zone, ok := t.said["Zone"]
+func (p *limitParser) alignToZone() error {
+	zone, ok := p.words["Zone"]
 	if !ok {
 		return nil
 	}
-	align, aligned := t.said["Align"]
+	align, aligned := p.words["Align"]
 	if !aligned {
-		t.limit.Align = calendarAlign(t.limit.Period)
+		p.limit.Align = calendarAlign(p.limit.Period)
 	}
 	switch {
-	case t.limit.calendarPeriod() != 0:
+	case p.limit.calendarPeriod() != 0:
 		return nil
 	case aligned:
-		return zone.bad("Zone", "want a calendar for it to apply to, and %s follows none", align.text)
+		return zone.bad("Zone", "requires a calendar, which %s does not follow", align.text)
 	}
-	return zone.bad("Zone", "want a period of day, week, month or year with it, and not %s", t.said["Period"].text)
+	return zone.bad("Zone", "requires a period of day, week, month or year, not %s", p.words["Period"].text)
 }
 
-// checkOffset refuses an offset from nothing.
-func (t *limitText) checkOffset() error {
-	if w, ok := t.said["Offset"]; ok && t.limit.Align == AlignFirst {
-		return w.bad("Offset", "want align= or zone= with it: these windows begin at the first request")
+// checkOffset refuses an offset without an alignment.
+func (p *limitParser) checkOffset() error {
+	if w, ok := p.words["Offset"]; ok && p.limit.Align == AlignFirst {
+		return w.bad("Offset", "requires align= or zone=: these windows begin at the first request")
 	}
 	return nil
 }
 
-// positiveNumber reads the value of a word that says how many.
-func positiveNumber(w limitWord, most int64) (int64, error) {
+// positiveNumber parses the value of a word as a number from 1 to max.
+func positiveNumber(w limitWord, max int64) (int64, error) {
 	n, err := wholeNumber(w.value)
 	if err != nil {
 		return 0, w.bad(w.field(), "%v", err)
 	}
-	if n < 1 || n > most {
-		return 0, w.bad(w.field(), "want a number from 1 to %d, or leave the word out", most)
+	if n < 1 || n > max {
+		return 0, w.bad(w.field(), "want a number from 1 to %d, or leave the word out", max)
 	}
 	return n, nil
 }
 
-// wholeNumber reads an int64 in decimal.
+// wholeNumber parses an int64 in decimal.
 func wholeNumber(s string) (int64, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if errors.Is(err, strconv.ErrRange) {
@@ -445,22 +443,22 @@ func wholeNumber(s string) (int64, error) {
 	return n, nil
 }
 
-// quoteIfOdd returns a value as it is written after an equals sign.
-func quoteIfOdd(value string) string {
-	if value == "" || isOdd(value) {
+// quoteValue returns a value as it is written after an equals sign.
+func quoteValue(value string) string {
+	if value == "" || needsQuotes(value) {
 		return strconv.Quote(value)
 	}
 	return value
 }
 
-// isOdd reports whether a value has to be quoted.
-func isOdd(value string) bool {
+// needsQuotes reports whether a value has to be quoted.
+func needsQuotes(value string) bool {
 	return !utf8.ValidString(value) || strings.ContainsFunc(value, func(r rune) bool {
 		return !unicode.IsPrint(r) || strings.ContainsRune(" =\"'`\\", r)
 	})
 }
 
-// suggest names the known word that was probably meant, or else all of them.
+// suggest returns the known word that is nearest, or else all of them.
 func suggest(word string, lists ...[]string) string {
 	known := slices.Concat(lists...)
 	nearest, least := "", max(2, len(word)/3)+1

@@ -8,7 +8,7 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// What a limit may ask for.
+// The bounds of limits.
 const (
 	day = 24 * time.Hour
 
@@ -21,9 +21,9 @@ const (
 	maxSlidingCount = 1<<26 - 1
 )
 
-// Validate returns nil if the limit can be counted by, and otherwise a
-// [*FieldError] of kind [ErrBadLimit] that names the first field which is in
-// the way. A Burst or Buckets that belongs to another algorithm is not looked at.
+// Validate returns nil if the limit is valid, and otherwise a [*FieldError] of kind
+// [ErrBadLimit] that names the first invalid field. A Burst or Buckets that
+// belongs to another algorithm is ignored.
 func (l Limit) Validate() error {
 	checks := [...]func(Limit) error{
 		Limit.checkNames, Limit.checkAlign, Limit.checkCount, Limit.checkPeriod, Limit.checkAlgorithm,
@@ -36,8 +36,7 @@ func (l Limit) Validate() error {
 	return nil
 }
 
-// checkNames checks what is chosen from a list or made up: the name, the
-// algorithm and the alignment.
+// checkNames checks the name, the algorithm and the alignment.
 func (l Limit) checkNames() error {
 	if len(l.Name) > maxNameBytes {
 		return badLimit("Name", "%d bytes long: must be at most %d", len(l.Name), maxNameBytes)
@@ -51,16 +50,16 @@ func (l Limit) checkNames() error {
 	return nil
 }
 
-// checkAlign checks that an alignment, an offset or a zone has something to apply
-// to. Without that, a quota meant to begin at midnight would begin anywhere.
+// checkAlign checks that an alignment, an offset or a zone has a window to apply
+// to. Otherwise a quota meant to begin at midnight would begin at any time.
 func (l Limit) checkAlign() error {
 	switch {
 	case l.Align != AlignFirst && l.Algorithm != FixedWindow:
-		return badLimit("Align", "%s: want Algorithm FixedWindow with it, and not %s", l.Align, l.Algorithm)
+		return badLimit("Align", "%s: requires Algorithm FixedWindow, not %s", l.Align, l.Algorithm)
 	case l.Zone != "" && l.calendarPeriod() == 0:
-		return badLimit("Zone", "%q: want Algorithm FixedWindow with it, and Align AlignDay, AlignWeek, AlignMonth or AlignYear", l.Zone)
+		return badLimit("Zone", "%q: requires Algorithm FixedWindow, and Align AlignDay, AlignWeek, AlignMonth or AlignYear", l.Zone)
 	case l.Offset != 0 && l.Align == AlignFirst:
-		return badLimit("Offset", "%s: want Algorithm FixedWindow with it, and an Align other than AlignFirst", durationText(l.Offset))
+		return badLimit("Offset", "%s: requires Algorithm FixedWindow, and an Align other than AlignFirst", durationText(l.Offset))
 	}
 	return nil
 }
@@ -77,7 +76,7 @@ func (l Limit) checkPeriod() error {
 		if l.Period == 0 || l.Period == nominal {
 			return nil
 		}
-		return badLimit("Period", "%s: must be %s, or 0, where windows follow the calendar's %s",
+		return badLimit("Period", "%s: must be %s, or 0, with Align %s",
 			durationText(l.Period), durationText(nominal), l.Align)
 	}
 	if l.Period <= 0 {
@@ -89,7 +88,7 @@ func (l Limit) checkPeriod() error {
 	return nil
 }
 
-// checkAlgorithm checks what only the limit's own algorithm asks for.
+// checkAlgorithm checks the fields that only the limit's own algorithm uses.
 func (l Limit) checkAlgorithm() error {
 	switch l.Algorithm {
 	case FixedWindow:
@@ -115,7 +114,7 @@ func (l Limit) checkBucket() error {
 			l.Count, durationText(l.Period), l.workingCounts())
 	}
 	if n.Burst > algorithm.MaxRefill/interval {
-		return badLimit("Burst", "%d: must be at most %d, which takes 73 years to come back",
+		return badLimit("Burst", "%d: must be at most %d, which takes 73 years to refill",
 			n.Burst, algorithm.MaxRefill/interval)
 	}
 	return nil
@@ -163,19 +162,19 @@ func (l Limit) checkSlidingLog() error {
 	return nil
 }
 
-// workingCounts names the nearest counts to either side that can be spread
-// over the period, as the end of a sentence. A unit lasts whole nanoseconds or
-// whole microseconds, so the counts to try are those of the durations next to
-// the one that was asked for.
+// workingCounts names the nearest counts below and above that can be spread over
+// the period, as the end of a sentence. The interval between units is in whole
+// nanoseconds or whole microseconds, so the candidates are the counts of the
+// intervals next to the requested one.
 func (l Limit) workingCounts() string {
 	var below, above int64
 	for _, grain := range [...]time.Duration{time.Nanosecond, time.Microsecond} {
 		shorter := (l.Period / time.Duration(l.Count)).Truncate(grain)
-		for _, unit := range [...]time.Duration{shorter, shorter + grain} {
-			if unit == 0 {
+		for _, interval := range [...]time.Duration{shorter, shorter + grain} {
+			if interval == 0 {
 				continue
 			}
-			switch c := int64((l.Period-1)/unit + 1); {
+			switch c := int64((l.Period-1)/interval + 1); {
 			case !l.spreads(c):
 			case c < l.Count:
 				below = max(below, c)
@@ -187,7 +186,7 @@ func (l Limit) workingCounts() string {
 	return nearestText(below, above)
 }
 
-// spreads reports whether the limit would work with another count.
+// spreads reports whether another count can be spread over the period.
 func (l Limit) spreads(count int64) bool {
 	l.Count = count
 	n := l.Normal()
@@ -205,86 +204,6 @@ func nearestText(below, above int64) string {
 		return "; the nearest that can is " + strconv.FormatInt(above, 10)
 	}
 	return fmt.Sprintf("; the nearest that can are %d and %d", below, above)
-}
-
-// Normal returns the limit with its defaults filled in and the fields that its
-// algorithm ignores cleared, so that two limits of one meaning are equal. What
-// is invalid stays as it is.
-func (l Limit) Normal() Limit {
-	n := Limit{Name: l.Name, Algorithm: l.Algorithm, Count: l.Count, Period: l.Period}
-	switch l.Algorithm {
-	case TokenBucket, LeakyBucket:
-		n.Burst = l.normalBurst()
-	case FixedWindow:
-		n.Align = l.Align
-		n.Period, n.Offset, n.Zone = l.normalWindow()
-	case RollingWindow:
-		n.Buckets = l.Buckets
-		if l.Buckets == 0 {
-			n.Buckets = defaultBuckets
-		}
-	}
-	return n
-}
-
-func (l Limit) normalBurst() int64 {
-	if l.Burst == 0 || l.Burst > 0 && l.Count == 0 {
-		return l.Count
-	}
-	return l.Burst
-}
-
-// normalWindow returns what the alignment makes of Period, Offset and Zone.
-// Windows on the clock come out the same for offsets one period apart; those
-// on a calendar do not, because its days and months differ in length.
-func (l Limit) normalWindow() (period, offset time.Duration, zone string) {
-	switch {
-	case l.Align == AlignFirst:
-		return l.Period, 0, ""
-	case l.Align == AlignClock:
-		if -l.Period < l.Offset && l.Offset < 0 {
-			return l.Period, l.Offset + l.Period, ""
-		}
-		return l.Period, l.Offset, ""
-	}
-	period, zone = l.Period, l.Zone
-	if period == 0 {
-		period = l.calendarPeriod()
-	}
-	if zone == "" {
-		zone = "UTC"
-	}
-	return period, l.Offset, zone
-}
-
-// calendarPeriod returns the nominal length of a window that follows the
-// calendar, and zero for any other limit.
-func (l Limit) calendarPeriod() time.Duration {
-	if l.Algorithm != FixedWindow {
-		return 0
-	}
-	switch l.Align {
-	case AlignDay:
-		return day
-	case AlignWeek:
-		return 7 * day
-	case AlignMonth:
-		return 30 * day
-	case AlignYear:
-		return 365 * day
-	}
-	return 0
-}
-
-// calendarAlign returns the alignment to the calendar of a period that is one
-// of its units, and otherwise AlignFirst.
-func calendarAlign(period time.Duration) Align {
-	for a := AlignDay; a <= AlignYear; a++ {
-		if period == (Limit{Algorithm: FixedWindow, Align: a}).calendarPeriod() {
-			return a
-		}
-	}
-	return AlignFirst
 }
 
 func badLimit(field, format string, args ...any) *FieldError {

@@ -391,7 +391,7 @@ func TestBatchesNeedAStoreAndSayWhichRequestIsWrong(t *testing.T) {
 		if err := take(nil); err == nil {
 			t.Errorf("%s of no store: no error", name)
 		}
-		want := "penstock: request 1: bad key: Key is empty: want any bytes that say who is asking"
+		want := "penstock: request 1: bad key: Key is empty: want any bytes that identify the caller"
 		if err := take(penstock.NewMemory(nil)); !errors.Is(err, penstock.ErrBadKey) || err.Error() != want {
 			t.Errorf("%s: got %v\nwant %s", name, err, want)
 		}

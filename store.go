@@ -11,24 +11,22 @@ import (
 // A Store holds the state of keys and decides requests. It is safe for
 // concurrent use. [NewMemory] returns one.
 //
-// An error means that no decision was made; a denial is a decision.
-//
-// A store that can decide several requests at once has methods TakeEach and
-// TakeAll of the same shape as the functions of those names, which then call
-// them. A wrapper that has only Take hides them.
+// An error means that no decision was made; a denial is a decision. A store may
+// implement [BatchStore], [AtomicStore] and other optional interfaces. A wrapper
+// that has only Take hides them.
 type Store interface {
 	Take(ctx context.Context, r Request) (Decision, error)
 }
 
-// A StoreFunc is a function that is a [Store]. It has only Take: what it wraps
-// may be able to decide several requests at once, but [TakeAll] and [TakeEach]
-// will ask it for one after the other.
+// A StoreFunc is a function that is a [Store]. It has only Take, so [TakeAll] and
+// [TakeEach] call it for one request after the other, even if the store that it
+// wraps could decide them at once.
 type StoreFunc func(ctx context.Context, r Request) (Decision, error)
 
 // Take calls f.
 func (f StoreFunc) Take(ctx context.Context, r Request) (Decision, error) { return f(ctx, r) }
 
-// AllowAll is a store that grants everything and remembers nothing.
+// AllowAll is a store that grants every request and keeps no state.
 var AllowAll Store = StoreFunc(func(_ context.Context, r Request) (Decision, error) {
 	if err := r.validateShape(); err != nil {
 		return Decision{}, err
@@ -37,7 +35,7 @@ var AllowAll Store = StoreFunc(func(_ context.Context, r Request) (Decision, err
 	return Decision{Allowed: true, Granted: max(r.Cost, 0), Limit: capacity, Remaining: capacity}, nil
 })
 
-// DenyAll is a store that grants nothing, ever. It still answers looks.
+// DenyAll is a store that denies every request with a cost above zero.
 var DenyAll Store = StoreFunc(func(_ context.Context, r Request) (Decision, error) {
 	if err := r.validateShape(); err != nil {
 		return Decision{}, err
@@ -48,10 +46,9 @@ var DenyAll Store = StoreFunc(func(_ context.Context, r Request) (Decision, erro
 	return Decision{Limit: r.Limit.Capacity(), RetryAfter: Never}, nil
 })
 
-// TakeEach decides every request by itself and writes the decisions into ds, in
-// the same order. A store that has a method of this name decides them in one
-// trip; others are asked one request after the other. A request that cannot be
-// decided because it is malformed is found before anything is charged.
+// TakeEach decides the requests independently and writes the decisions to ds, in
+// the same order. A [BatchStore] decides them in one call, any other store one
+// after the other. If a request is malformed, nothing is charged.
 func TakeEach(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 	if s, ok := s.(BatchStore); ok {
 		return s.TakeEach(ctx, rs, ds)
@@ -72,17 +69,15 @@ func TakeEach(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 	return nil
 }
 
-// TakeAll decides the requests as one, all or nothing: either every one of them
-// is charged, or none is. It writes the decisions into ds, in the same order. If
-// all of them are Allowed, which [Tightest] tells, all were charged. Otherwise nothing was, those that
-// stood in the way say when to come back in RetryAfter, and the others say how
-// their keys stand. The same key and limit twice adds up. AtMost, a negative
-// cost and an ID are an error here.
+// TakeAll decides the requests all or nothing, and writes the decisions to ds, in
+// the same order. If all are Allowed, which [Tightest] reports, all were charged.
+// Otherwise none was: the requests that did not fit are denied with a RetryAfter,
+// and the other decisions are peeks. Costs of the same key and limit add up.
+// AtMost, a negative cost and an ID are errors here.
 //
-// A store that has a method of this name decides by itself, atomically. For any
-// other store the requests are taken one after the other, and given back when
-// one is refused: that never admits too much, but others may see units taken
-// for a moment.
+// An [AtomicStore] decides atomically. With any other store the requests are taken
+// one after the other, and refunded when one is denied: that never admits too
+// much, but concurrent requests may see units taken for a moment.
 func TakeAll(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 	if s, ok := s.(AtomicStore); ok {
 		return s.TakeAll(ctx, rs, ds)
@@ -96,25 +91,25 @@ func TakeAll(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 	totals := totalsOf(rs)
 	for i, r := range rs {
 		if total := totals[stateKeyOf(r)]; total > r.Limit.Capacity() {
-			r.Cost = total // which says that it can never be
+			r.Cost = total // is denied with RetryAfter Never
 		}
 		d, err := s.Take(ctx, r)
 		ds[i] = d
 		if err != nil {
-			_ = giveBackAll(ctx, s, rs, ds[:i]) // the first error is the one to report
+			_ = refundAll(ctx, s, rs, ds[:i]) // err is the one to report
 			return requestError(i, err)
 		}
 		if !d.Allowed {
-			return refuseAll(ctx, s, rs, ds, i)
+			return denyAll(ctx, s, rs, ds, i)
 		}
 	}
 	return nil
 }
 
-// Tightest returns the one decision that speaks for several: of those that deny,
-// the one that does so for longest; if all allow, the one with the least
-// remaining, and the longest Delay of all. It is the zero Decision, which denies,
-// if there are none.
+// Tightest combines several decisions into one: of the denials, the one with the
+// longest RetryAfter; if all are allowed, the one with the least Remaining, with
+// the longest Delay of all. Without decisions it is the zero Decision, which
+// denies.
 func Tightest(ds []Decision) Decision {
 	var tightest Decision
 	var delay time.Duration
@@ -140,7 +135,7 @@ func (d Decision) tighterThan(e Decision) bool {
 	return d.RetryAfter > e.RetryAfter
 }
 
-// stateKey is what a request asks something of.
+// A stateKey identifies the state that a request is about.
 type stateKey struct {
 	key   string
 	limit Limit
@@ -148,37 +143,37 @@ type stateKey struct {
 
 func stateKeyOf(r Request) stateKey { return stateKey{r.Key, r.Limit.Identity()} }
 
-// totalsOf returns what the requests ask of each key, all together.
+// totalsOf returns the total cost per state.
 func totalsOf(rs []Request) map[stateKey]int64 {
 	totals := make(map[stateKey]int64, len(rs))
 	for _, r := range rs {
-		of := stateKeyOf(r)
-		totals[of] += min(r.Cost, math.MaxInt64-totals[of])
+		k := stateKeyOf(r)
+		totals[k] += min(r.Cost, math.MaxInt64-totals[k])
 	}
 	return totals
 }
 
-// refuseAll gives back what was taken before the refusing request, and looks at
-// all of them.
-func refuseAll(ctx context.Context, s Store, rs []Request, ds []Decision, refusing int) error {
-	retry := ds[refusing].RetryAfter
-	if err := giveBackAll(ctx, s, rs, ds[:refusing]); err != nil {
+// denyAll refunds what was taken before the denied request, and peeks at all of
+// them.
+func denyAll(ctx context.Context, s Store, rs []Request, ds []Decision, denied int) error {
+	retry := ds[denied].RetryAfter
+	if err := refundAll(ctx, s, rs, ds[:denied]); err != nil {
 		return err
 	}
-	for i, look := range rs {
-		look.Cost, look.MaxDelay = 0, 0
-		d, err := s.Take(ctx, look)
+	for i, peek := range rs {
+		peek.Cost, peek.MaxDelay = 0, 0
+		d, err := s.Take(ctx, peek)
 		if err != nil {
 			return requestError(i, err)
 		}
 		ds[i] = d
 	}
-	ds[refusing].Allowed, ds[refusing].RetryAfter, ds[refusing].Delay = false, retry, 0
+	ds[denied].Allowed, ds[denied].RetryAfter, ds[denied].Delay = false, retry, 0
 	return nil
 }
 
-// giveBackAll gives back what decisions granted, even if ctx has ended meanwhile.
-func giveBackAll(ctx context.Context, s Store, rs []Request, ds []Decision) (first error) {
+// refundAll refunds what the decisions granted, even if ctx has ended.
+func refundAll(ctx context.Context, s Store, rs []Request, ds []Decision) (first error) {
 	ctx = context.WithoutCancel(ctx)
 	for i, d := range ds {
 		if d.Granted <= 0 {
@@ -187,7 +182,7 @@ func giveBackAll(ctx context.Context, s Store, rs []Request, ds []Decision) (fir
 		r := rs[i]
 		r.Cost, r.MaxDelay = -d.Granted, 0
 		if _, err := s.Take(ctx, r); err != nil && first == nil {
-			first = requestError(i, fmt.Errorf("giving back: %w", err))
+			first = requestError(i, fmt.Errorf("refund: %w", err))
 		}
 	}
 	return first
@@ -217,13 +212,13 @@ func ValidateAll(rs []Request, ds []Decision) error {
 	return ValidateEach(rs, ds)
 }
 
-// errNoStore is what there is to say to those who ask nobody.
+// errNoStore is returned for a nil Store.
 var errNoStore = errors.New("penstock: no store: want a Store such as NewMemory(nil)")
 
-// checkLengths returns an error if there is no room for the decisions.
+// checkLengths returns an error if ds is too short.
 func checkLengths(rs []Request, ds []Decision) error {
 	if len(ds) < len(rs) {
-		return fmt.Errorf("penstock: %d requests, but room for %d decisions", len(rs), len(ds))
+		return fmt.Errorf("penstock: %d requests, but ds has a length of %d", len(rs), len(ds))
 	}
 	return nil
 }

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// The interfaces in this file are what a [Store] may implement besides Take. A
-// store without them works everywhere, at the cost that each comment states. A
-// wrapper that has only Take hides the ones of the store that it wraps.
+// The interfaces in this file are optional for a [Store]. A store without them
+// works everywhere, at the cost that each comment states. A wrapper that has only
+// Take hides those of the store that it wraps.
 
 // A BatchStore decides several independent requests in one call, as [TakeEach]
 // does. Without it, TakeEach calls Take for one request after the other.
@@ -18,7 +18,7 @@ type BatchStore interface {
 
 // An AtomicStore decides several requests all or nothing, as [TakeAll] does.
 // Without it, TakeAll takes one after the other and refunds after a denial, so
-// concurrent callers may see units taken for a moment.
+// concurrent requests may see units taken for a moment.
 type AtomicStore interface {
 	Store
 	TakeAll(ctx context.Context, rs []Request, ds []Decision) error

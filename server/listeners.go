@@ -39,6 +39,7 @@ func (o *listener) serve() error {
 }
 
 func (o *listener) shutdown(ctx context.Context) error {
+	o.socket.Drain(ctx)
 	if err := o.api.Shutdown(ctx); err != nil {
 		return fmt.Errorf("door %s: not all requests were finished: %w", o.name, err)
 	}

@@ -1,5 +1,6 @@
-// Package connlimit lets connections in: so many at once, and so many from one
-// address. It outlives a shortage of file descriptors.
+// Package connlimit is the listener that all APIs share. It limits connections, in
+// total and per client address, survives a shortage of file descriptors, and drains
+// the accept queue on shutdown.
 package connlimit
 
 import (
@@ -12,40 +13,48 @@ import (
 	"time"
 )
 
-// Options say how much room there is behind an entrance.
+// Options configure a [Listener].
 type Options struct {
-	// Max is how many connections may be inside at once. Required.
+	// Max is how many connections may be open at once. Required.
 	Max int
 
-	// MaxPerClient is how many of them may come from one address, or of IPv6 from
-	// one network of 64 bits, which one customer has to itself. Those from this
-	// machine are not counted: a proxy beside the server speaks for everybody.
-	// Default: half of Most, for a proxy elsewhere speaks for many as well.
+	// MaxPerClient is how many of them may come from one IPv4 address or one
+	// IPv6 /64, which is what one customer gets. Connections from this machine
+	// are not limited per client: a local proxy forwards for many clients.
+	// Default: half of Max, since a remote proxy forwards for many clients too.
 	MaxPerClient int
 
-	// Refuse tells a connection that there is no room. It must not wait.
-	// Default: the connection is closed without a word.
+	// Refuse is called with a connection over the limit, before it is closed.
+	// It must not block. Default: the connection is just closed.
 	Refuse func(net.Conn)
 
-	// Log is told when no connections can be accepted. Default: nobody is.
+	// Log receives errors of accepting connections. Default: none.
 	Log *slog.Logger
 }
 
-// An Listener is a listener that lets in whom there is room for. Others are closed: a
-// client that is told so tries elsewhere, and one that is kept waiting does not.
+// A Listener accepts connections up to a limit. It closes connections over the limit
+// at once, so that their clients can try another server instead of waiting.
 type Listener struct {
 	net.Listener
 	options Options
-	closed  chan struct{}
-	once    sync.Once
+
+	draining  atomic.Bool
+	drained   chan struct{} // closed once the accept queue is empty
+	drainOnce sync.Once
+
+	closed      chan struct{}
+	closeOnce   sync.Once
+	socketOnce  sync.Once
+	socketError error
 
 	mu        sync.Mutex
 	active    int
 	perClient map[netip.Addr]int
 	refused   int64
+	unread    int // active connections that have not sent anything yet
 }
 
-// New returns an entrance for those who come by the listener.
+// New returns a listener that limits the connections of another.
 func New(l net.Listener, o Options) *Listener {
 	if o.MaxPerClient == 0 {
 		o.MaxPerClient = max(o.Max/2, 1)
@@ -56,42 +65,45 @@ func New(l net.Listener, o Options) *Listener {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Listener{Listener: l, options: o, closed: make(chan struct{}), perClient: map[netip.Addr]int{}}
+	return &Listener{
+		Listener: l, options: o, perClient: map[netip.Addr]int{},
+		drained: make(chan struct{}), closed: make(chan struct{}),
+	}
 }
 
-// Max returns how many may be inside at once.
+// Max returns how many connections may be open at once.
 func (l *Listener) Max() int { return l.options.Max }
 
-// Active returns how many are inside.
+// Active returns how many connections are open.
 func (l *Listener) Active() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.active
 }
 
-// Refused returns for how many there was no room.
+// Refused returns how many connections were refused so far.
 func (l *Listener) Refused() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.refused
 }
 
-// Accept returns the next connection there is room for.
+// Accept returns the next connection within the limits.
 func (l *Listener) Accept() (net.Conn, error) {
 	pause := minPause
 	for {
-		conn, err := l.Listener.Accept()
+		nc, err := l.acceptSocket()
 		switch {
 		case err == nil:
-			if c := l.admit(conn); c != nil {
+			if c := l.admit(nc); c != nil {
 				return c, nil
 			}
-			l.options.Refuse(conn)
-			_ = conn.Close()
+			l.options.Refuse(nc)
+			_ = nc.Close()
 		case !isTemporary(err):
 			return nil, err
 		default:
-			l.options.Log.Warn("no connection can be accepted for now", "err", err)
+			l.options.Log.Warn("cannot accept connections, retrying", "err", err)
 			if !l.wait(pause) {
 				return nil, net.ErrClosed
 			}
@@ -105,14 +117,14 @@ const (
 	maxPause = time.Second
 )
 
-// isTemporary reports whether accepting may work again later: after a connection is
-// closed elsewhere, say, when there are no file descriptors left.
+// isTemporary reports whether accepting may work again later, as after a shortage of
+// file descriptors.
 func isTemporary(err error) bool {
 	var temporary interface{ Temporary() bool }
 	return errors.As(err, &temporary) && temporary.Temporary()
 }
 
-// wait reports whether the entrance is still open after a while.
+// wait pauses, and reports whether the listener is still open.
 func (l *Listener) wait(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -124,81 +136,101 @@ func (l *Listener) wait(d time.Duration) bool {
 	}
 }
 
-// admit returns a connection as a guest, or nil if there is no room for it.
+// admit counts a connection, or returns nil if it is over a limit.
 func (l *Listener) admit(nc net.Conn) *conn {
-	from := clientPrefix(nc.RemoteAddr())
+	client := clientPrefix(nc.RemoteAddr())
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.active >= l.options.Max || l.perClient[from] >= l.options.MaxPerClient {
+	if l.active >= l.options.Max || l.perClient[client] >= l.options.MaxPerClient {
 		l.refused++
 		return nil
 	}
 	l.active++
-	if from.IsValid() {
-		l.perClient[from]++
+	l.unread++
+	if client.IsValid() {
+		l.perClient[client]++
 	}
-	return &conn{Conn: nc, listener: l, from: from}
+	return &conn{Conn: nc, listener: l, client: client}
 }
 
-// clientPrefix returns what connections of one client have in common, or the zero
-// Addr for a client on this machine.
+// clientPrefix returns the address that all connections of a client share, or the
+// zero Addr for a client on this machine.
 func clientPrefix(a net.Addr) netip.Addr {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok || tcp.IP.IsLoopback() {
 		return netip.Addr{}
 	}
-	from := tcp.AddrPort().Addr().Unmap().WithZone("")
-	if from.Is4() {
-		return from
+	client := tcp.AddrPort().Addr().Unmap().WithZone("")
+	if client.Is4() {
+		return client
 	}
-	network, err := from.Prefix(64)
+	network, err := client.Prefix(64)
 	if err != nil {
-		return netip.Addr{} // it cannot be: an address of IPv6 has 128 bits
+		return netip.Addr{} // impossible: an IPv6 address has 128 bits
 	}
 	return network.Addr()
 }
 
-// release makes room for another.
-func (l *Listener) release(from netip.Addr) {
+// release frees the place of a closed connection.
+func (l *Listener) release(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.active--
-	if l.perClient[from]--; l.perClient[from] <= 0 {
-		delete(l.perClient, from)
+	if l.perClient[c.client]--; l.perClient[c.client] <= 0 {
+		delete(l.perClient, c.client)
 	}
 }
 
-// Close lets nobody in any more. Those who are inside stay.
+// Close stops accepting. Open connections stay open; those that wait in the kernel's
+// accept queue are reset, unless [Listener.Drain] was called before.
 func (l *Listener) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return l.Listener.Close()
+	l.closeOnce.Do(func() { close(l.closed) })
+	return l.closeSocket()
 }
 
-// A conn is a connection that has been let in.
+func (l *Listener) closeSocket() error {
+	l.socketOnce.Do(func() { l.socketError = l.Listener.Close() })
+	return l.socketError
+}
+
+// A conn is an accepted connection within the limits.
 type conn struct {
 	net.Conn
 	listener  *Listener
-	from      netip.Addr
+	client    netip.Addr
 	bytesRead atomic.Int64
-	once      sync.Once
+	readOnce  sync.Once
+	closeOnce sync.Once
 }
 
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	c.bytesRead.Add(int64(n))
+	if c.bytesRead.Add(int64(n)) == int64(n) && n > 0 {
+		c.markRead()
+	}
 	return n, err
 }
 
-// BytesRead returns how many bytes have come from the other side, so that whoever times a
-// connection sees when it begins to speak.
+// BytesRead returns how many bytes were received, so that idle connections can be
+// told from those that have begun to send a request.
 func (c *conn) BytesRead() int64 { return c.bytesRead.Load() }
 
+// markRead notes that the connection's handler has started to read, or never will.
+func (c *conn) markRead() {
+	c.readOnce.Do(func() {
+		c.listener.mu.Lock()
+		defer c.listener.mu.Unlock()
+		c.listener.unread--
+	})
+}
+
 func (c *conn) Close() error {
-	c.once.Do(func() { c.listener.release(c.from) })
+	c.closeOnce.Do(func() { c.listener.release(c) })
+	c.markRead()
 	return c.Conn.Close()
 }
 
-// CloseWrite tells the other side that there will be no more, where that can be told.
+// CloseWrite closes the sending side, where the connection can do that.
 func (c *conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

@@ -1,0 +1,183 @@
+//go:build unix
+
+package connlimit
+
+import (
+	"context"
+	"errors"
+	"net"
+	"runtime"
+	"testing"
+	"time"
+)
+
+const testTimeout = time.Minute
+
+// listen returns a listener on a port of its own.
+func listen(t *testing.T) *Listener {
+	t.Helper()
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := New(tcp, Options{Max: 1000})
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// dial connects, and sends a byte.
+func dial(t *testing.T, l *Listener) net.Conn {
+	t.Helper()
+	nc, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = nc.Close() })
+	_ = nc.SetDeadline(time.Now().Add(testTimeout))
+	if _, err := nc.Write([]byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	return nc
+}
+
+// echo is a server that returns the first byte of every connection. It returns what
+// Accept failed with.
+func echo(l *Listener) error {
+	for {
+		nc, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		go func() {
+			defer func() { _ = nc.Close() }()
+			var b [1]byte
+			if _, err := nc.Read(b[:]); err == nil {
+				_, _ = nc.Write(b[:])
+			}
+		}()
+	}
+}
+
+func wantEcho(t *testing.T, nc net.Conn) {
+	t.Helper()
+	var b [1]byte
+	if _, err := nc.Read(b[:]); err != nil {
+		t.Errorf("a queued connection was not served: %v", err)
+	}
+}
+
+func await[T any](t *testing.T, from <-chan T, what string) (v T) {
+	t.Helper()
+	select {
+	case v = <-from:
+	case <-time.After(testTimeout):
+		t.Fatalf("%s: nothing happened for %v", what, testTimeout)
+	}
+	return v
+}
+
+// The accept loop starts only after the drain, so all clients are in the accept queue then.
+func TestListenerDrainAcceptsQueuedConnections(t *testing.T) {
+	l := listen(t)
+	var clients []net.Conn
+	for range 50 {
+		clients = append(clients, dial(t, l))
+	}
+	drained := make(chan struct{})
+	go func() {
+		l.Drain(t.Context())
+		close(drained)
+	}()
+	for !l.draining.Load() {
+		runtime.Gosched()
+	}
+	served := make(chan error, 1)
+	go func() { served <- echo(l) }()
+	await(t, drained, "Drain")
+	for _, nc := range clients {
+		wantEcho(t, nc)
+	}
+	if _, err := net.Dial("tcp", l.Addr().String()); err == nil {
+		t.Error("the socket is open after Drain")
+	}
+	select {
+	case err := <-served:
+		t.Errorf("Accept returned %v before Close", err)
+	default:
+	}
+	if err := l.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	if err := await(t, served, "Accept"); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept: got %v, want net.ErrClosed", err)
+	}
+}
+
+func TestListenerDrainWakesIdleAccept(t *testing.T) {
+	l := listen(t)
+	served := make(chan error, 1)
+	go func() { served <- echo(l) }()
+	wantEcho(t, dial(t, l)) // so Accept is called
+	l.Drain(t.Context())
+	if err := l.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	if err := await(t, served, "Accept"); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept: got %v, want net.ErrClosed", err)
+	}
+}
+
+func TestListenerDrainWaitsForFirstRead(t *testing.T) {
+	l := listen(t)
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		nc, err := l.Accept()
+		if err != nil {
+			return
+		}
+		accepted <- nc
+		_, _ = l.Accept()
+	}()
+	dial(t, l)
+	nc := await(t, accepted, "Accept")
+	drained := make(chan struct{})
+	go func() {
+		l.Drain(t.Context())
+		close(drained)
+	}()
+	await(t, l.drained, "draining the queue")
+	select {
+	case <-drained:
+		t.Error("Drain returned before the first read")
+	default:
+	}
+	if _, err := nc.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	await(t, drained, "Drain")
+}
+
+func TestListenerDrainIsBounded(t *testing.T) {
+	l := listen(t)
+	dial(t, l) // and never accepted
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	l.Drain(ctx)
+	if err := l.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	if _, err := l.Accept(); err == nil {
+		t.Error("Accept works after Close")
+	}
+}
+
+func TestListenerDrainAfterClose(t *testing.T) {
+	l := listen(t)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l.Drain(t.Context())
+	if _, err := l.Accept(); err == nil {
+		t.Error("Accept works after Close")
+	}
+}

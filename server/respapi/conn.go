@@ -14,10 +14,10 @@ import (
 
 // How much a connection holds.
 const (
-	minReadBuffer = 4 << 10              // bytes received, to begin with
-	maxReadBuffer  = maxCommand + maxArgs // with room to see that more is too much
-	sendThreshold      = 16 << 10             // bytes to be sent
-	maxKeptReplies  = sendThreshold + sendThreshold/2    // to be used again
+	minReadBuffer  = 4 << 10                         // bytes received, to begin with
+	maxReadBuffer  = maxCommand + maxArgs            // with room to see that more is too much
+	sendThreshold  = 16 << 10                        // bytes to be sent
+	maxKeptReplies = sendThreshold + sendThreshold/2 // to be used again
 )
 
 // A conn is one client. Its goroutine does everything in turn: it receives what
@@ -25,28 +25,29 @@ const (
 // pipeline costs one trip to the kernel each way. A client that does not read its
 // answers is not read from either.
 type conn struct {
-	server *Server
-	net  net.Conn
-	id   int64
-	addr netip.Addr // without port; this machine's own for a unix socket
+	server      *Server
+	net         net.Conn
+	id          int64
+	established bool       // guarded by server.mu
+	addr        netip.Addr // without port; this machine's own for a unix socket
 
 	in         []byte
 	start, end int  // of what is received and not yet understood
-	bufferFull     bool // whether the last read left no room in the buffer
+	bufferFull bool // whether the last read left no room in the buffer
 	parser     parser
 	out        reply
 	closing    bool // to be closed once the answers are sent
 
-	counters    engine.LocalCounters
-	batch []penstock.Request // to be decided in one trip
-	decisions  []penstock.Decision
+	counters  engine.LocalCounters
+	batch     []penstock.Request // to be decided in one trip
+	decisions []penstock.Decision
 
 	session session
 
 	executed int64 // commands, since the door was last told
-	rounds  uint64
-	activity  atomic.Uint64
-	observed   observation // the door's
+	rounds   uint64
+	activity atomic.Uint64
+	observed observation // the door's
 }
 
 func newConn(d *Server, nc net.Conn) *conn {
@@ -81,11 +82,19 @@ func (c *conn) serve() {
 func (c *conn) handshake() bool {
 	secure, ok := c.net.(interface{ HandshakeContext(context.Context) error })
 	if !ok {
+		c.server.markEstablished(c)
 		return true
 	}
 	c.setActivity(partial)
-	return secure.HandshakeContext(c.server.ctx) == nil
+	if secure.HandshakeContext(c.server.ctx) != nil {
+		return false
+	}
+	c.server.markEstablished(c)
+	return true
 }
+
+// interruptRead makes a pending read, and the next one, fail at once.
+func (c *conn) interruptRead() { _ = c.net.SetReadDeadline(time.Unix(1, 0)) }
 
 // receive waits for more bytes, and reports whether there are any.
 func (c *conn) receive() bool {
@@ -183,8 +192,16 @@ func (c *conn) send() bool {
 // How long a connection that is to be closed waits for what is on its way.
 const (
 	finalReadWait = 10 * time.Millisecond
-	lingerTimeout   = 100 * time.Millisecond
+	firstReadWait = 250 * time.Millisecond // for a client that has just connected
+	lingerTimeout = 100 * time.Millisecond
 )
+
+func (c *conn) finalReadWait() time.Duration {
+	if c.rounds == 0 {
+		return firstReadWait
+	}
+	return finalReadWait
+}
 
 // finish says goodbye. When the door closes, what has arrived until then is still
 // answered. A connection that is closed while the client sends may cost the client
@@ -192,7 +209,7 @@ const (
 // more, and heard out for a moment.
 func (c *conn) finish() {
 	for arrived := !c.closing; arrived; {
-		_ = c.net.SetReadDeadline(time.Now().Add(finalReadWait))
+		_ = c.net.SetReadDeadline(time.Now().Add(c.finalReadWait()))
 		arrived = c.receive() && c.bufferFull
 		c.executeBuffered()
 		if !c.send() {

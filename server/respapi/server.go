@@ -70,12 +70,12 @@ func orDefault(value, otherwise time.Duration) time.Duration {
 
 // A Server serves Redis clients.
 type Server struct {
-	engine     *engine.Engine
-	options   Options
-	memory    *penstock.Memory // the judge's store, if it is one: then it is asked directly
-	limiters limiterCache
-	keyLimiters     []*penstock.Limiter // that show how a key stands under any limit
-	now       func() time.Time
+	engine      *engine.Engine
+	options     Options
+	memory      *penstock.Memory // the judge's store, if it is one: then it is asked directly
+	limiters    limiterCache
+	keyLimiters []*penstock.Limiter // that show how a key stands under any limit
+	now         func() time.Time
 	started     time.Time
 
 	ctx    context.Context // of all that is asked of the store
@@ -85,9 +85,9 @@ type Server struct {
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
 	closing   bool
-	reaping  bool
+	reaping   bool
 	closed    chan struct{}  // nobody is let in any more, and everybody was told
-	openConns      sync.WaitGroup // connections
+	openConns sync.WaitGroup // connections
 
 	lastID, accepted, commands atomic.Int64
 }
@@ -102,11 +102,11 @@ func New(j *engine.Engine, o *Options) (*Server, error) {
 		return nil, err
 	}
 	d := &Server{
-		engine:     j,
+		engine:    j,
 		options:   options,
-		limiters: limiterCache{store: j.Store()},
+		limiters:  limiterCache{store: j.Store()},
 		now:       time.Now,
-		started:     time.Now(),
+		started:   time.Now(),
 		listeners: map[net.Listener]struct{}{},
 		conns:     map[*conn]struct{}{},
 		closed:    make(chan struct{}),
@@ -190,6 +190,17 @@ func WriteMaxClients(nc net.Conn) {
 	_, _ = nc.Write([]byte("-ERR max number of clients reached\r\n"))
 }
 
+// markEstablished notes that a connection's TLS handshake is done. A shutdown lets
+// handshakes finish, since the client's first command comes right behind.
+func (d *Server) markEstablished(c *conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c.established = true
+	if d.closing {
+		c.interruptRead()
+	}
+}
+
 // removeConn is called once by each connection that was let in.
 func (d *Server) removeConn(c *conn) {
 	d.mu.Lock()
@@ -229,7 +240,9 @@ func (d *Server) beginShutdown() {
 		_ = l.Close() // what it says goes to Serve
 	}
 	for c := range d.conns {
-		_ = c.net.SetReadDeadline(time.Unix(1, 0)) // long ago
+		if c.established {
+			c.interruptRead()
+		}
 	}
 	close(d.closed)
 }

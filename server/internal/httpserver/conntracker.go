@@ -10,40 +10,39 @@ import (
 	"time"
 )
 
-// connTracker are the open connections, and since when each of them does what it
-// does. Who takes too long is shown out.
+// A connTracker records the open connections and since when each is in its state. It
+// closes connections that stay in a state for too long.
 //
-// net/http has time limits of its own, which it sets anew several times a
-// request; that is a tenth of what a request costs. Looking at all connections
-// twice a second costs next to nothing. net/http does not say when the header of a
-// second request has begun to arrive; but connections that come by an
-// [entrance.Entrance] say how much has, and who says more is not idle any more.
+// net/http has timeouts of its own, but sets deadlines several times per request, which
+// costs a tenth of a request. A scan of all connections twice a second costs next to
+// nothing. net/http does not report when the header of a second request begins to arrive;
+// connections of a [connlimit.Listener] count their bytes, and the scan looks at that.
 type connTracker struct {
-	all  sync.Map // of *visitor by net.Conn
+	all  sync.Map // net.Conn to *trackedConn
 	open atomic.Int64
-	now  atomic.Int64 // how many times they were looked at
+	now  atomic.Int64 // scans so far, which is the time in ticks
 }
 
-// How often visitors are looked at, and for how many times a connection may stay
-// as it is. A look comes up to one tick late, so none stays for longer.
+// The scan interval, and for how many ticks a connection may stay in a state. The scan
+// sees a change up to one tick late, so no connection stays longer.
 const (
 	tick         = 500 * time.Millisecond
-	requestTicks = 10  // to send a request, or be answered: 5 s
+	requestTicks = 10  // to send a request, or to be answered: 5 s
 	idleTicks    = 120 // between requests: a minute
 )
 
 type trackedConn struct {
 	tracker     *connTracker
-	since       atomic.Int64 // the tick of the latest change
+	since       atomic.Int64 // the tick of the last change of state
 	state       atomic.Int32 // an http.ConnState
-	idleBytes   atomic.Int64 // how much had come from it when it last became idle
-	suspended   atomic.Int32 // how many of its requests are held on purpose
-	multiplexed atomic.Bool  // whether it has many requests at once, by HTTP/2
+	idleBytes   atomic.Int64 // bytes read when it last became idle
+	suspended   atomic.Int32 // requests whose timeout is suspended
+	multiplexed atomic.Bool  // HTTP/2: many requests at once
 }
 
 type trackedConnKey struct{}
 
-// add notes a new connection. It is what the server calls first.
+// add tracks a new connection. It is the server's ConnContext.
 func (t *connTracker) add(ctx context.Context, conn net.Conn) context.Context {
 	c := &trackedConn{tracker: t}
 	c.since.Store(t.now.Load())
@@ -52,18 +51,17 @@ func (t *connTracker) add(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, trackedConnKey{}, c)
 }
 
-// setState notes that a connection has begun something else. It is what the server
-// calls when that happens.
+// setState records a change of state. It is the server's ConnState hook.
 func (t *connTracker) setState(conn net.Conn, s http.ConnState) {
 	if s == http.StateClosed || s == http.StateHijacked {
-		if _, there := t.all.LoadAndDelete(conn); there {
+		if _, ok := t.all.LoadAndDelete(conn); ok {
 			t.open.Add(-1)
 		}
 		return
 	}
 	if found, ok := t.all.Load(conn); ok {
 		c := found.(*trackedConn)
-		if http.ConnState(c.state.Load()) == http.StateNew {
+		if c.isNew() {
 			c.multiplexed.Store(isHTTP2(conn))
 		}
 		if s == http.StateIdle {
@@ -74,7 +72,18 @@ func (t *connTracker) setState(conn net.Conn, s http.ConnState) {
 	}
 }
 
-// run shows out who takes too long, until the context ends.
+func (t *connTracker) anyOpen() bool { return t.open.Load() > 0 }
+
+// anyNew reports whether a connection has not sent a complete request yet.
+func (t *connTracker) anyNew() (found bool) {
+	t.all.Range(func(_, c any) bool {
+		found = c.(*trackedConn).isNew()
+		return !found
+	})
+	return found
+}
+
+// run scans the connections every tick, until the context ends.
 func (t *connTracker) run(ctx context.Context, tick time.Duration) {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -88,20 +97,23 @@ func (t *connTracker) run(ctx context.Context, tick time.Duration) {
 	}
 }
 
+// sweep closes the connections that have been in their state for too long.
 func (t *connTracker) sweep() {
 	now := t.now.Add(1)
 	t.all.Range(func(conn, found any) bool {
 		c := found.(*trackedConn)
 		c.checkIdle(conn.(net.Conn), now)
 		if now-c.since.Load() >= c.timeoutTicks() {
-			_ = underlying(conn.(net.Conn)).Close() // the server notices, and forgets it
+			_ = underlying(conn.(net.Conn)).Close() // net/http then reports StateClosed
 		}
 		return true
 	})
 }
 
-// checkIdle notes that an idle connection has begun to send a request. By HTTP/2 there
-// is more to say than requests.
+func (c *trackedConn) isNew() bool { return http.ConnState(c.state.Load()) == http.StateNew }
+
+// checkIdle notes that an idle connection has begun to send a request. It ignores HTTP/2,
+// where idle connections send other frames too.
 func (c *trackedConn) checkIdle(conn net.Conn, now int64) {
 	if c.multiplexed.Load() || bytesRead(conn) == c.idleBytes.Load() {
 		return
@@ -111,22 +123,33 @@ func (c *trackedConn) checkIdle(conn net.Conn, now int64) {
 	}
 }
 
-// bytesRead returns how many bytes have come by a connection that counts them.
+// timeoutTicks returns for how many ticks a connection may stay in its state.
+func (c *trackedConn) timeoutTicks() int64 {
+	const never = 1 << 62
+	switch {
+	case http.ConnState(c.state.Load()) == http.StateIdle:
+		return idleTicks
+	case c.suspended.Load() > 0 || c.multiplexed.Load():
+		return never
+	}
+	return requestTicks
+}
+
+// bytesRead returns how many bytes a connection has received, if it counts them.
 func bytesRead(conn net.Conn) int64 {
-	if counts, ok := underlying(conn).(interface{ Heard() int64 }); ok {
-		return counts.Heard()
+	if c, ok := underlying(conn).(interface{ BytesRead() int64 }); ok {
+		return c.BytesRead()
 	}
 	return 0
 }
 
-// isHTTP2 reports whether a connection has many requests at once.
 func isHTTP2(conn net.Conn) bool {
 	t, ok := conn.(*tls.Conn)
 	return ok && t.ConnectionState().NegotiatedProtocol == "h2"
 }
 
-// underlying returns the connection below TLS, which would say goodbye, and wait until
-// somebody hears it.
+// underlying returns the connection below TLS. Closing that one does not block, as the
+// close of TLS does, which sends an alert first.
 func underlying(conn net.Conn) net.Conn {
 	if t, ok := conn.(*tls.Conn); ok {
 		return t.NetConn()
@@ -134,25 +157,12 @@ func underlying(conn net.Conn) net.Conn {
 	return conn
 }
 
-// timeoutTicks returns for how many ticks a connection may stay as it is.
-func (c *trackedConn) timeoutTicks() int64 {
-	const forever = 1 << 62
-	switch {
-	case http.ConnState(c.state.Load()) == http.StateIdle:
-		return idleTicks
-	case c.suspended.Load() > 0 || c.multiplexed.Load():
-		return forever
-	}
-	return requestTicks
-}
-
-// SuspendTimeout says that a handler keeps the request waiting on purpose, until the function
-// that is returned is called. Otherwise it would be taken for a caller that takes
-// too long.
-func SuspendTimeout(r *http.Request) (release func()) {
+// SuspendTimeout exempts a request from the time limits until resume is called: for a
+// handler that delays its response on purpose.
+func SuspendTimeout(r *http.Request) (resume func()) {
 	c, ok := r.Context().Value(trackedConnKey{}).(*trackedConn)
 	if !ok {
-		return func() {} // it came by no connection of ours
+		return func() {} // not a connection of a Server, as in tests
 	}
 	c.suspended.Add(1)
 	if s, ok := r.Context().Value(streamKey{}).(*stream); ok {
@@ -163,7 +173,7 @@ func SuspendTimeout(r *http.Request) (release func()) {
 		}
 	}
 	return func() {
-		c.since.Store(c.tracker.now.Load()) // first, or what comes next would be late already
+		c.since.Store(c.tracker.now.Load()) // first, or the scan would take it for overdue
 		c.suspended.Add(-1)
 	}
 }

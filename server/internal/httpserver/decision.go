@@ -8,7 +8,7 @@ import (
 )
 
 // AppendDecision appends a decision as the members of a JSON object, without its
-// braces. Every member is always there, so that nobody has to ask which.
+// braces. Every member is always present, so clients need no checks.
 func AppendDecision(b []byte, s *penstock.Decision) []byte {
 	b = append(b, `"allowed":`...)
 	b = strconv.AppendBool(b, s.Allowed)
@@ -30,8 +30,8 @@ func AppendDecision(b []byte, s *penstock.Decision) []byte {
 }
 
 // appendSeconds appends a duration as a number of seconds, to the nanosecond.
-// Never is null: a program that takes it for a number fails, where any number
-// would have it try again.
+// Never is null: a client that expects a number fails, whereas any number would
+// make it retry.
 func appendSeconds(b []byte, s time.Duration) []byte {
 	if s == penstock.Never {
 		return append(b, "null"...)

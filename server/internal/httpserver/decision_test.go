@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestDecisionsInJSON(t *testing.T) {
+func TestAppendDecision(t *testing.T) {
 	s := penstock.Decision{
 		Allowed: true, Granted: -3, Limit: math.MaxInt64, Remaining: 1,
 		RetryAfter: penstock.Never, ResetAfter: time.Nanosecond, Delay: 90 * time.Second, Source: penstock.SourceLease,
@@ -22,13 +22,13 @@ func TestDecisionsInJSON(t *testing.T) {
 	}
 }
 
-// Every duration can be read back to the nanosecond.
-func TestSecondsAreExact(t *testing.T) {
+// A rapid check that every duration parses back to the same nanosecond.
+func TestAppendSecondsIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := time.Duration(rapid.Int64Range(-math.MaxInt64, math.MaxInt64-1).Draw(t, "duration"))
 		text := string(appendSeconds(nil, s))
 		if got, err := time.ParseDuration(text + "s"); err != nil || got != s {
-			t.Fatalf("%v is written %s, which is %v, %v", s, text, got, err)
+			t.Fatalf("%v is written as %s, which parses as %v, %v", s, text, got, err)
 		}
 		if !json.Valid([]byte(text)) {
 			t.Fatalf("%s is not JSON", text)

@@ -7,22 +7,22 @@ import (
 	"strings"
 )
 
-// A Parameter is one of a URL's.
+// A Parameter is one name and value of a URL's query.
 type Parameter struct{ Name, Value string }
 
-// ErrBadQuery means that the query of a URL cannot be read.
+// ErrBadQuery means that the query of a URL cannot be parsed.
 var ErrBadQuery = errors.New("bad query")
 
-// ParseQuery returns the parameters of a URL in their order, at most so many. A name
-// without a value has the empty one.
-func ParseQuery(raw string, most int) ([]Parameter, error) {
+// ParseQuery returns the parameters of a query in their order. More than limit of them
+// are an error. A name without a value has the empty value.
+func ParseQuery(raw string, limit int) ([]Parameter, error) {
 	var parameters []Parameter
 	for part := range strings.SplitSeq(raw, "&") {
 		if part == "" {
 			continue
 		}
-		if len(parameters) == most {
-			return nil, fmt.Errorf("%w: more than %d parameters", ErrBadQuery, most)
+		if len(parameters) == limit {
+			return nil, fmt.Errorf("%w: more than %d parameters", ErrBadQuery, limit)
 		}
 		p, err := parameter(part)
 		if err != nil {

@@ -1,6 +1,5 @@
-// Package httpserver is what the doors that speak HTTP have in common: a server with
-// limits on what comes from outside, who is asking, and how to say what is wrong
-// with a request.
+// Package httpserver is the HTTP server of the HTTP and admin APIs: time limits for
+// slow clients, a shutdown that answers what was sent, and shared responses.
 package httpserver
 
 import (
@@ -14,38 +13,39 @@ import (
 	"time"
 )
 
-// maxHeaderBytes is how much a caller may send before its request has begun.
+// maxHeaderBytes limits the request line and headers of a request.
 const maxHeaderBytes = 16 << 10
 
 const defaultLinger = 250 * time.Millisecond
 
-// Options configure a Door.
+// Options configure a [Server].
 type Options struct {
-	// Linger is for how long, on shutdown, open connections are still
-	// answered. Default: 250 ms. Negative: not at all.
+	// Linger is how long a shutdown keeps answering on open connections.
+	// Default: 250 ms. Negative: not at all.
 	Linger time.Duration
 
-	// Log is told what an operator must know. Default: nobody is.
+	// Log receives errors of connections. Default: none.
 	Log *slog.Logger
 }
 
-// A Server serves a handler. Whoever takes more than five seconds to send a request
-// or to receive the answer is cut off, and so is whoever does nothing for a minute.
+// A Server serves a handler. It closes connections that take more than five seconds to
+// send a request or to receive its response, and those that are idle for a minute.
 type Server struct {
-	server  http.Server
-	conns   connTracker
-	tick    time.Duration
-	linger  time.Duration
-	closing atomic.Bool
+	server         http.Server
+	conns          connTracker
+	tick           time.Duration
+	requestTimeout time.Duration // of an HTTP/2 stream
+	linger         time.Duration
+	closing        atomic.Bool
 
 	mu        sync.Mutex
 	listeners []net.Listener
-	stop      context.CancelFunc // of watching visitors
+	stop      context.CancelFunc // of the connection tracker
 }
 
-// New returns a door to the handler.
+// New returns a server of the handler.
 func New(h http.Handler, o Options) *Server {
-	s := &Server{linger: o.Linger, tick: tick}
+	s := &Server{linger: o.Linger, tick: tick, requestTimeout: requestTicks * tick}
 	if s.linger == 0 {
 		s.linger = defaultLinger
 	}
@@ -57,27 +57,27 @@ func New(h http.Handler, o Options) *Server {
 		MaxHeaderBytes: maxHeaderBytes,
 		ConnContext:    s.conns.add,
 		ConnState:      s.conns.setState,
-		HTTP2:          &http.HTTP2Config{WriteByteTimeout: requestTicks * tick},
+		HTTP2:          &http.HTTP2Config{WriteByteTimeout: s.requestTimeout},
 		ErrorLog:       slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn),
 	}
 	return s
 }
 
-// Serve answers on the listener until Shutdown, and then returns nil.
+// Serve serves the listener until Shutdown, and then returns nil.
 func (s *Server) Serve(l net.Listener) error {
-	l = &listener{Listener: l}
+	l = &onceListener{Listener: l}
 	if !s.register(l) {
 		return l.Close()
 	}
 	err := s.server.Serve(l)
 	if s.closing.Load() {
-		return nil // however the listener put it
+		return nil // the error is that of the closed listener
 	}
 	return err
 }
 
-// register notes a listener, and has visitors watched from the first on. It returns
-// false if the door is closing.
+// register notes a listener, and starts the connection tracker with the first. It
+// returns false after Shutdown.
 func (s *Server) register(l net.Listener) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,12 +93,13 @@ func (s *Server) register(l net.Listener) bool {
 	return true
 }
 
-// Shutdown stops accepting, finishes what is in flight and returns. What is not
-// finished when ctx ends is cut off.
+// Shutdown closes the listeners, answers requests that were sent, and returns. Requests
+// that are not finished when ctx ends are cut off.
 //
-// A caller that keeps its connection may have sent a request that nobody has read
-// yet. So connections stay open for a moment, and the next answer on each tells
-// the caller to close it.
+// A client may have sent a request that is not read yet, and net/http drops requests that
+// it reads during its own shutdown. So Shutdown first keeps serving open connections: all
+// of them for the linger time, with Connection: close in the responses, and after that
+// those whose first request is still outstanding.
 func (s *Server) Shutdown(ctx context.Context) error {
 	stop := s.closeListeners()
 	defer stop()
@@ -110,26 +111,26 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// A listener can be closed twice: by the door, and then by the server that does not
-// know.
-type listener struct {
+// A onceListener can be closed twice: by Shutdown, and then by net/http.
+type onceListener struct {
 	net.Listener
 	once sync.Once
 	err  error
 }
 
-func (l *listener) Close() error {
+func (l *onceListener) Close() error {
 	l.once.Do(func() { l.err = l.Listener.Close() })
 	return l.err
 }
 
-// closeListeners closes the listeners, and returns what is left to stop.
+// closeListeners closes the listeners, and returns a function that stops the connection
+// tracker.
 func (s *Server) closeListeners() (stop context.CancelFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closing.Store(true)
 	for _, l := range s.listeners {
-		_ = l.Close() // Shutdown of the server says what came of it
+		_ = l.Close() // the server's own Shutdown returns the error
 	}
 	s.listeners = nil
 	if s.stop == nil {
@@ -138,53 +139,77 @@ func (s *Server) closeListeners() (stop context.CancelFunc) {
 	return s.stop
 }
 
-// drain waits until no connection is open, or for as long as is allowed.
+// drain waits until no connection is open. After the linger time it waits only for
+// connections without a complete request, which have requestTicks from their start. The
+// last wait is for requests that were just read, until their handlers have started.
 func (s *Server) drain(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, max(s.linger, 0))
+	linger, cancel := context.WithTimeout(ctx, max(s.linger, 0))
 	defer cancel()
-	look := time.NewTicker(time.Millisecond)
-	defer look.Stop()
-	for s.conns.open.Load() > 0 {
-		select {
-		case <-look.C:
-		case <-ctx.Done():
-			return
+	if waitWhile(linger, time.Millisecond, s.conns.anyOpen) {
+		return
+	}
+	_ = waitWhile(ctx, drainInterval, s.conns.anyNew)
+	_ = sleep(ctx, drainInterval)
+}
+
+const drainInterval = 10 * time.Millisecond
+
+// waitWhile waits until the condition is false. It returns false if ctx ends before.
+func waitWhile(ctx context.Context, interval time.Duration, condition func() bool) bool {
+	for condition() {
+		if !sleep(ctx, interval) {
+			return false
 		}
+	}
+	return true
+}
+
+// sleep returns false if ctx ends before.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
-// handler asks callers to close their connections once the door is closing, and
-// sees to those by HTTP/2, where a connection is never done.
+// handler asks clients to close their connections during a shutdown, and limits the time
+// of HTTP/2 streams.
 func (s *Server) handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.closing.Load() {
 			w.Header().Set("Connection", "close")
 		}
 		if r.ProtoMajor > 1 {
-			r = limitStream(w, r)
+			r = limitStream(w, r, s.requestTimeout)
 		}
 		h.ServeHTTP(w, r)
 	})
 }
 
-// limitStream gives one of many requests on a connection the time that a connection
-// with one would have: to send it, and to receive the answer. A client of HTTP/2 says
-// how much it wants to receive, and may never want any.
-func limitStream(w http.ResponseWriter, r *http.Request) *http.Request {
-	s := &stream{http.NewResponseController(w)}
-	_ = s.SetReadDeadline(time.Now().Add(requestTicks * tick)) // which a stream has
+// limitStream gives an HTTP/2 stream the time limits of an HTTP/1 connection: one for
+// sending the request, one for receiving the response. HTTP/2 flow control lets a client
+// refuse to receive anything.
+func limitStream(w http.ResponseWriter, r *http.Request, timeout time.Duration) *http.Request {
+	s := &stream{http.NewResponseController(w), timeout}
+	_ = s.SetReadDeadline(time.Now().Add(timeout)) // streams support it
 	s.setDeadline()
 	return r.WithContext(context.WithValue(r.Context(), streamKey{}, s))
 }
 
-// A stream is one of many requests on a connection.
-type stream struct{ *http.ResponseController }
+// A stream is one request of an HTTP/2 connection.
+type stream struct {
+	*http.ResponseController
+	timeout time.Duration
+}
 
 type streamKey struct{}
 
-// setDeadline gives a stream the time that there is for a request and for its answer, from
-// now on. It is both, so that whoever was too slow with the one can still be told.
-func (s *stream) setDeadline() { _ = s.SetWriteDeadline(time.Now().Add(2 * requestTicks * tick)) }
+// setDeadline sets the write deadline from now. It covers both limits, so that a request
+// that took too long to arrive can still be answered.
+func (s *stream) setDeadline() { _ = s.SetWriteDeadline(time.Now().Add(2 * s.timeout)) }
 
-// clearDeadline gives it all the time there is.
 func (s *stream) clearDeadline() { _ = s.SetWriteDeadline(time.Time{}) }

@@ -24,8 +24,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// open serves a door on a port, and returns its address and what Serve returned.
-func open(t testing.TB, d *Server) (address string, served chan error) {
+// serve starts a server, and returns its address and the result of Serve.
+func serve(t testing.TB, d *Server) (address string, served chan error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -55,15 +55,15 @@ func within[T any](t testing.TB, what string, c <-chan T) T {
 	}
 }
 
-// What is in flight is finished, and nobody new is let in.
-func TestShutdownFinishesWhatIsInFlight(t *testing.T) {
+func TestServerShutdownFinishesRequestsInFlight(t *testing.T) {
+	t.Parallel()
 	begun, finish := make(chan struct{}), make(chan struct{})
 	d := New(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		close(begun)
 		<-finish
 		_, _ = io.WriteString(w, "finished")
 	}), Options{Linger: -1})
-	address, served := open(t, d)
+	address, served := serve(t, d)
 	answered := make(chan string, 1)
 	go func() {
 		r, err := http.Get("http://" + address)
@@ -82,7 +82,7 @@ func TestShutdownFinishesWhatIsInFlight(t *testing.T) {
 		t.Errorf("Serve: got %v, want nil", err)
 	}
 	if _, err := net.Dial("tcp", address); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("a new connection: got %v, want that it is refused", err)
+		t.Errorf("new connection: got %v, want ECONNREFUSED", err)
 	}
 	select {
 	case err := <-down:
@@ -91,22 +91,22 @@ func TestShutdownFinishesWhatIsInFlight(t *testing.T) {
 	}
 	close(finish)
 	if got := within(t, "the answer", answered); got != "finished" {
-		t.Errorf("the request in flight: got %q, want that it is finished", got)
+		t.Errorf("request in flight: got %q, want its response", got)
 	}
 	if err := within(t, "Shutdown to return", down); err != nil {
 		t.Errorf("Shutdown: got %v, want nil", err)
 	}
 }
 
-// When the time is up, what is in flight is cut off.
-func TestShutdownByForce(t *testing.T) {
+func TestServerShutdownDeadlineCancelsRequests(t *testing.T) {
+	t.Parallel()
 	begun, gone := make(chan struct{}), make(chan struct{})
 	d := New(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		close(begun)
 		<-r.Context().Done()
 		close(gone)
 	}), Options{})
-	address, _ := open(t, d)
+	address, _ := serve(t, d)
 	go func() {
 		if r, err := http.Get("http://" + address); err == nil {
 			_ = r.Body.Close()
@@ -116,20 +116,21 @@ func TestShutdownByForce(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := d.Shutdown(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("Shutdown: got %v, want that its time was up", err)
+		t.Errorf("Shutdown: got %v, want context.Canceled", err)
 	}
 	within(t, "the handler to notice", gone)
 }
 
-// Callers that keep their connections and never pause lose nothing: every request
-// that was sent is answered, until they are told to close.
-func TestShutdownUnderLoadDropsNothing(t *testing.T) {
-	var decided atomic.Int64
+// Every request on a keep-alive connection is answered until a response asks the client to
+// close the connection.
+func TestServerShutdownUnderLoadAnswersAllRequests(t *testing.T) {
+	t.Parallel()
+	var handled atomic.Int64
 	d := New(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		decided.Add(1)
+		handled.Add(1)
 		_, _ = io.WriteString(w, "hello")
 	}), Options{Linger: 30 * time.Second})
-	address, _ := open(t, d)
+	address, _ := serve(t, d)
 	var answered atomic.Int64
 	var busy, callers sync.WaitGroup
 	for range 16 {
@@ -142,7 +143,7 @@ func TestShutdownUnderLoadDropsNothing(t *testing.T) {
 				r, err := c.Post("http://"+address, "text/plain", strings.NewReader("ask"))
 				if err != nil {
 					if !errors.Is(err, syscall.ECONNREFUSED) {
-						t.Errorf("after %d answers: %v, want none but a refused connection", n, err)
+						t.Errorf("after %d responses: got %v, want ECONNREFUSED", n, err)
 					}
 					return
 				}
@@ -160,12 +161,13 @@ func TestShutdownUnderLoadDropsNothing(t *testing.T) {
 		t.Errorf("Shutdown: %v", err)
 	}
 	callers.Wait()
-	if answered.Load() != decided.Load() {
-		t.Errorf("%d requests were decided, and %d answered", decided.Load(), answered.Load())
+	if answered.Load() != handled.Load() {
+		t.Errorf("%d requests handled, %d answered", handled.Load(), answered.Load())
 	}
 }
 
-func TestServingAfterShutdown(t *testing.T) {
+func TestServerServeAfterShutdownReturnsNil(t *testing.T) {
+	t.Parallel()
 	d := New(hello, Options{})
 	if err := d.Shutdown(context.Background()); err != nil {
 		t.Fatal(err)
@@ -178,11 +180,12 @@ func TestServingAfterShutdown(t *testing.T) {
 		t.Errorf("Serve: got %v, want nil", err)
 	}
 	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("the listener: got %v, want that it is closed", err)
+		t.Errorf("listener: got %v, want net.ErrClosed", err)
 	}
 }
 
-func TestAListenerThatFails(t *testing.T) {
+func TestServerServeReturnsListenerError(t *testing.T) {
+	t.Parallel()
 	d := New(hello, Options{})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -194,18 +197,18 @@ func TestAListenerThatFails(t *testing.T) {
 	}
 }
 
-// hasty returns a door whose time goes by faster, to spare tests the time.
-func hasty(h http.HandlerFunc) *Server {
+// newFastServer returns a server with shorter time limits: a tick is 20 ms, and a stream has
+// a second.
+func newFastServer(h http.HandlerFunc) *Server {
 	d := New(h, Options{})
-	d.tick = 20 * time.Millisecond
+	d.tick, d.requestTimeout = 20*time.Millisecond, time.Second
 	return d
 }
 
-// letPass waits for so many ticks.
-func (d *Server) letPass(ticks int64) {
-	for begin := d.conns.now.Load(); d.conns.now.Load() < begin+ticks; {
-		runtime.Gosched()
-	}
+// waitTicks waits until the connection tracker has seen so many ticks.
+func (d *Server) waitTicks(ticks int64) {
+	start := d.conns.now.Load()
+	waitWhile(context.Background(), d.tick/4, func() bool { return d.conns.now.Load() < start+ticks })
 }
 
 // dial connects, and sends something.
@@ -222,9 +225,9 @@ func dial(t *testing.T, address, text string) net.Conn {
 	return conn
 }
 
-// Those who send slowly are cut off, and all the while others are served.
-func TestSlowCallersAreCutOff(t *testing.T) {
-	address, _ := open(t, hasty(func(w http.ResponseWriter, r *http.Request) {
+func TestServerClosesSlowClientsAndServesOthers(t *testing.T) {
+	t.Parallel()
+	address, _ := serve(t, newFastServer(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		_, _ = io.WriteString(w, "hello")
 	}))
@@ -248,7 +251,7 @@ func TestSlowCallersAreCutOff(t *testing.T) {
 		default:
 			r, err := http.Get("http://" + address)
 			if err != nil {
-				t.Fatalf("among %d slow callers: %v", cap(closed)-done, err)
+				t.Fatalf("with %d slow clients: %v", cap(closed)-done, err)
 			}
 			_, _ = io.Copy(io.Discard, r.Body)
 			_ = r.Body.Close()
@@ -256,14 +259,15 @@ func TestSlowCallersAreCutOff(t *testing.T) {
 	}
 }
 
-// Who has been answered may be silent for a while. But once it begins to ask again, it
-// has the time of a request, however little it sends at a time.
-func TestASecondRequestHasNoMoreTimeThanTheFirst(t *testing.T) {
-	d := hasty(hello)
-	address, _ := open(t, d)
+// An idle connection has idleTicks. From the first byte of its next request it has only
+// requestTicks, however little it sends at a time.
+func TestServerClosesSlowSecondRequest(t *testing.T) {
+	t.Parallel()
+	d := newFastServer(hello)
+	address, _ := serve(t, d)
 	silent, slow := dial(t, address, ""), dial(t, address, "")
 	for _, conn := range []net.Conn{silent, slow} {
-		ask(t, conn)
+		roundTrip(t, conn)
 	}
 	begin := d.conns.now.Load()
 	closed := make(chan int64)
@@ -276,20 +280,20 @@ func TestASecondRequestHasNoMoreTimeThanTheFirst(t *testing.T) {
 			if _, err := slow.Write([]byte{b}); err != nil {
 				return
 			}
-			d.letPass(1)
+			d.waitTicks(1)
 		}
 	}()
-	if ticks := within(t, "the slow request to be cut off", closed); ticks > idleTicks/2 {
-		t.Errorf("it was cut off after %d ticks, want about %d", ticks, requestTicks)
+	if ticks := within(t, "the slow connection to be closed", closed); ticks > idleTicks/2 {
+		t.Errorf("closed after %d ticks, want about %d", ticks, requestTicks)
 	}
-	ask(t, silent)
+	roundTrip(t, silent)
 }
 
-// By HTTP/2 an idle client asks now and then whether the server is there, which is no
-// request: it is not cut off as one that is slow, and is cut off as one that is idle.
-func TestAClientThatPingsIsIdle(t *testing.T) {
-	d := hasty(hello)
-	address, client := openHTTP2(t, d)
+// HTTP/2 pings are no request: the connection is not closed as slow, but as idle.
+func TestServerTreatsPingingHTTP2ClientAsIdle(t *testing.T) {
+	t.Parallel()
+	d := newFastServer(hello)
+	address, client := serveHTTP2(t, d)
 	transport := client.Transport.(*http.Transport)
 	transport.ForceAttemptHTTP2, transport.HTTP2 = true, &http.HTTP2Config{SendPingTimeout: d.tick}
 	for _, c := range []struct {
@@ -308,15 +312,15 @@ func TestAClientThatPingsIsIdle(t *testing.T) {
 		}
 		_ = answer.Body.Close()
 		if answer.ProtoMajor != 2 || again != c.again {
-			t.Errorf("%s, on the same connection: %t, want %t", answer.Proto, again, c.again)
+			t.Errorf("%s, connection reused: %t, want HTTP/2.0 and %t", answer.Proto, again, c.again)
 		}
-		d.letPass(c.wait)
+		d.waitTicks(c.wait)
 	}
 }
 
-// openHTTP2 serves a door by HTTP/2, and returns its address and a client that knows
-// its certificate.
-func openHTTP2(t *testing.T, d *Server) (string, *http.Client) {
+// serveHTTP2 starts a server over TLS with HTTP/2, and returns its address and a client that
+// trusts its certificate.
+func serveHTTP2(t *testing.T, d *Server) (string, *http.Client) {
 	t.Helper()
 	certificates := httptest.NewTLSServer(nil)
 	t.Cleanup(certificates.Close)
@@ -335,11 +339,11 @@ func openHTTP2(t *testing.T, d *Server) (string, *http.Client) {
 	return l.Addr().String(), certificates.Client()
 }
 
-// By HTTP/2 there is something to say before the first request, for which a client may
-// take its time.
-func TestAClientThatHasNothingToAskYet(t *testing.T) {
-	d := hasty(hello)
-	address, client := openHTTP2(t, d)
+// An HTTP/2 client may connect long before its first request.
+func TestServerKeepsHTTP2ConnectionWithoutRequest(t *testing.T) {
+	t.Parallel()
+	d := newFastServer(hello)
+	address, client := serveHTTP2(t, d)
 	config := client.Transport.(*http.Transport).TLSClientConfig.Clone()
 	config.NextProtos, config.ServerName = []string{"h2"}, "example.com"
 	conn, err := tls.Dial("tcp", address, config)
@@ -355,7 +359,7 @@ func TestAClientThatHasNothingToAskYet(t *testing.T) {
 		if err := write(); err != nil {
 			t.Fatal(err)
 		}
-		d.letPass(2 * requestTicks)
+		d.waitTicks(2 * requestTicks)
 	}
 	if err := framer.WritePing(false, [8]byte{1}); err != nil {
 		t.Fatal(err)
@@ -363,7 +367,7 @@ func TestAClientThatHasNothingToAskYet(t *testing.T) {
 	for {
 		frame, err := framer.ReadFrame()
 		if err != nil {
-			t.Fatalf("it was cut off: %v", err)
+			t.Fatalf("the connection was closed: %v", err)
 		}
 		if ping, ok := frame.(*http2.PingFrame); ok && ping.IsAck() {
 			return
@@ -371,8 +375,8 @@ func TestAClientThatHasNothingToAskYet(t *testing.T) {
 	}
 }
 
-// ask asks on a connection, and reads the answer.
-func ask(t *testing.T, conn net.Conn) {
+// roundTrip sends a request on a connection, and reads the response.
+func roundTrip(t *testing.T, conn net.Conn) {
 	t.Helper()
 	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 		t.Fatal(err)
@@ -385,11 +389,11 @@ func ask(t *testing.T, conn net.Conn) {
 	_ = r.Body.Close()
 }
 
-// Who asks and asks and never listens is cut off as well.
-func TestWhoDoesNotListenIsCutOff(t *testing.T) {
+func TestServerClosesClientThatDoesNotRead(t *testing.T) {
+	t.Parallel()
 	gone := make(chan struct{})
 	var once sync.Once
-	address, _ := open(t, hasty(func(w http.ResponseWriter, _ *http.Request) {
+	address, _ := serve(t, newFastServer(func(w http.ResponseWriter, _ *http.Request) {
 		for range 1000 {
 			if _, err := w.Write(make([]byte, 64<<10)); err != nil {
 				once.Do(func() { close(gone) })
@@ -398,20 +402,20 @@ func TestWhoDoesNotListenIsCutOff(t *testing.T) {
 		}
 	}))
 	dial(t, address, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-	within(t, "the caller to be cut off", gone)
+	within(t, "the connection to be closed", gone)
 }
 
-// Who is held on purpose is not, however long it takes.
-func TestWhoIsHeldIsNotCutOff(t *testing.T) {
-	d := hasty(nil)
+func TestSuspendTimeoutKeepsConnectionOpen(t *testing.T) {
+	t.Parallel()
+	d := newFastServer(nil)
 	d.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		release := SuspendTimeout(r)
-		d.letPass(3 * requestTicks)
-		release()
-		d.letPass(3) // and from now on it has the time of any other
+		resume := SuspendTimeout(r)
+		d.waitTicks(3 * requestTicks)
+		resume()
+		d.waitTicks(3) // the limit counts from resume
 		_, _ = io.WriteString(w, "at last")
 	})
-	address, _ := open(t, d)
+	address, _ := serve(t, d)
 	r, err := http.Get("http://" + address)
 	if err != nil {
 		t.Fatal(err)
@@ -419,21 +423,22 @@ func TestWhoIsHeldIsNotCutOff(t *testing.T) {
 	body, err := io.ReadAll(r.Body)
 	_ = r.Body.Close()
 	if err != nil || string(body) != "at last" {
-		t.Errorf("got %q, %v, want the answer", body, err)
+		t.Errorf("got %q, %v, want the response", body, err)
 	}
 }
 
-// A connection that is never done, because it has many requests at once, is not cut
-// off; but each of the requests has only so much time.
-func TestManyRequestsAtOnce(t *testing.T) {
-	d, slow := hasty(nil), make(chan error, 1)
+// An HTTP/2 connection that always has a request in flight is not closed, but each of its
+// streams has a time limit.
+func TestServerLimitsHTTP2StreamsNotConnections(t *testing.T) {
+	t.Parallel()
+	d, slow := newFastServer(nil), make(chan error, 1)
 	d.server.Handler = d.handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/slow" {
 			_, err := io.Copy(io.Discard, r.Body)
 			slow <- err
 			return
 		}
-		d.letPass(requestTicks / 2)
+		d.waitTicks(requestTicks / 2)
 	}))
 	s := httptest.NewUnstartedServer(d.server.Handler)
 	s.Config.ConnContext, s.Config.ConnState, s.EnableHTTP2 = d.server.ConnContext, d.server.ConnState, true
@@ -447,27 +452,28 @@ func TestManyRequestsAtOnce(t *testing.T) {
 		for range 3 {
 			wg.Go(func() {
 				if got := post(s, "/", http.NoBody); got != "200 HTTP/2.0 " {
-					t.Errorf("one of many requests: got %q", got)
+					t.Errorf("concurrent request: got %q", got)
 				}
 			})
 		}
 		wg.Wait()
 	}
 	if err := within(t, "the slow request", slow); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("a slow request: got %v, want that its time was up", err)
+		t.Errorf("slow request: got %v, want os.ErrDeadlineExceeded", err)
 	}
 }
 
-// A client that does not want the answer to one of many requests is not waited for;
-// one that was held on purpose has its time from then on.
-func TestWhoWantsNoAnswerByHTTP2(t *testing.T) {
-	d := New(nil, Options{})
+// A stream whose client does not read the response is closed. The limit of a suspended stream
+// counts from resume.
+func TestServerClosesHTTP2StreamThatIsNotRead(t *testing.T) {
+	t.Parallel()
+	d := newFastServer(nil)
 	ended := make(chan error, 1)
 	s := httptest.NewUnstartedServer(d.handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/held" {
-			release := SuspendTimeout(r)
-			<-time.After(2*requestTicks*tick + tick)
-			release()
+		if r.URL.Path == "/suspended" {
+			resume := SuspendTimeout(r)
+			<-time.After(2*d.requestTimeout + 100*time.Millisecond)
+			resume()
 			_, _ = io.WriteString(w, "at last")
 			return
 		}
@@ -485,11 +491,11 @@ func TestWhoWantsNoAnswerByHTTP2(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = r.Body.Close() }()
-	held := make(chan string, 1)
-	go func() { held <- post(s, "/held", http.NoBody) }()
-	_ = within(t, "the answer to be given up", ended)
-	if got := within(t, "the request that was held", held); got != "200 HTTP/2.0 at last" {
-		t.Errorf("a request that was held: got %q", got)
+	suspended := make(chan string, 1)
+	go func() { suspended <- post(s, "/suspended", http.NoBody) }()
+	_ = within(t, "the response to be aborted", ended)
+	if got := within(t, "the suspended request", suspended); got != "200 HTTP/2.0 at last" {
+		t.Errorf("suspended request: got %q", got)
 	}
 }
 
@@ -503,7 +509,7 @@ func post(s *httptest.Server, path string, body io.Reader) string {
 	return fmt.Sprintf("%d %s %s", r.StatusCode, r.Proto, text)
 }
 
-// neverEnding is a body that says nothing.
+// neverEnding is a body that sends nothing.
 type neverEnding struct{ until context.Context }
 
 func (n neverEnding) Read([]byte) (int, error) {
@@ -511,8 +517,8 @@ func (n neverEnding) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// raw sends bytes, and returns the first line of the answer.
-func raw(t *testing.T, address, text string) string {
+// statusLine sends bytes, and returns the first line of the response.
+func statusLine(t *testing.T, address, text string) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
@@ -525,8 +531,9 @@ func raw(t *testing.T, address, text string) string {
 	return strings.TrimSpace(line)
 }
 
-func TestWhatIsNotHTTP(t *testing.T) {
-	address, _ := open(t, New(hello, Options{}))
+func TestServerRejectsMalformedRequests(t *testing.T) {
+	t.Parallel()
+	address, _ := serve(t, New(hello, Options{}))
 	for text, want := range map[string]string{
 		"GET / HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 64<<10) + "\r\n\r\n": "HTTP/1.1 431",
 		"*1\r\n$4\r\nPING\r\n\r\n":                                       "HTTP/1.1 400",
@@ -539,18 +546,17 @@ func TestWhatIsNotHTTP(t *testing.T) {
 		"GET http://a/%00 HTTP/1.1\r\nHost: x\r\nConnection: x\r\n\r\n":  "HTTP/1.1 200",
 		"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 a TLS hello\r\n\r": "HTTP/1.1 400",
 	} {
-		if got := raw(t, address, text); !strings.HasPrefix(got, want) {
+		if got := statusLine(t, address, text); !strings.HasPrefix(got, want) {
 			t.Errorf("%.60q: got %q, want %q", text, got, want)
 		}
 	}
 }
 
-// A door that was used and shut leaves nothing running.
-func TestNothingIsLeftRunning(t *testing.T) {
+func TestServerShutdownLeavesNoGoroutines(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for range 20 {
 		d := New(hello, Options{Linger: -1})
-		address, served := open(t, d)
+		address, served := serve(t, d)
 		for range 5 {
 			r, err := http.Get("http://" + address)
 			if err != nil {

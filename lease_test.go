@@ -17,8 +17,8 @@ import (
 	"github.com/penstock-io/penstock/storetest"
 )
 
-// What is not to be leased, a lease lets pass unchanged.
-func TestLeaseIsAStore(t *testing.T) {
+// A limit that is not leased passes through unchanged.
+func TestLeaseConformsToStore(t *testing.T) {
 	storetest.Run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
 		memory := penstock.NewMemory(&penstock.MemoryOptions{Now: clock.Now, Tick: time.Millisecond, MaxKeys: 1 << 12})
 		return penstock.WithLease(memory, &penstock.LeaseOptions{
@@ -27,38 +27,37 @@ func TestLeaseIsAStore(t *testing.T) {
 	})
 }
 
-// A landlord is a store that is leased from by a few nodes, in a bubble.
-type landlord struct {
+// A leaseFixture is a store and a few nodes that lease from it, in a synctest bubble.
+type leaseFixture struct {
 	*testing.T
-	store *farStore
+	store *remoteStore
 	nodes []*penstock.Lease
 	limit string
 }
 
-func leasing(t *testing.T, limit string, nodes int, story func(*landlord)) {
+func withLease(t *testing.T, limit string, nodes int, test func(*leaseFixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		l := &landlord{T: t, limit: limit, store: &farStore{store: penstock.NewMemory(nil)}}
+		l := &leaseFixture{T: t, limit: limit, store: &remoteStore{store: penstock.NewMemory(nil)}}
 		for range nodes {
 			l.nodes = append(l.nodes, penstock.WithLease(l.store, &penstock.LeaseOptions{Nodes: nodes, MaxKeys: 1 << 10}))
 		}
-		story(l)
+		test(l)
 		for _, node := range l.nodes {
 			if err := node.Close(ctx); err != nil {
 				t.Error(err)
 			}
 		}
-		time.Sleep(2 * leaseAge) // for what is still under way
+		time.Sleep(2 * leaseAge) // for calls in flight
 	})
 }
-
-func (l *landlord) limiter(node int) *penstock.Limiter {
+func (l *leaseFixture) limiter(node int) *penstock.Limiter {
 	l.Helper()
 	return limiter(l.T, l.nodes[node], l.limit)
 }
 
 // left returns what the store has left of a key.
-func (l *landlord) left(key string) int64 {
+func (l *leaseFixture) left(key string) int64 {
 	l.Helper()
 	d, err := limiter(l.T, l.store.store, l.limit).Peek(ctx, key)
 	if err != nil {
@@ -68,16 +67,16 @@ func (l *landlord) left(key string) int64 {
 }
 
 // spend spends some units of a key, one after the other.
-func (l *landlord) spend(lim *penstock.Limiter, key string, units int) {
+func (l *leaseFixture) spend(lim *penstock.Limiter, key string, units int) {
 	l.Helper()
 	for range units {
-		spendOne(l.T, lim, key)
+		allowOne(l.T, lim, key)
 	}
 }
 
-// ask asks for one unit after the other, so many a second, and returns how many
-// were granted, and how many of those from what was held.
-func (l *landlord) ask(lim *penstock.Limiter, key string, times int, perSecond int) (granted, held int64) {
+// request requests one unit after the other at a rate, and returns how many were
+// granted, and how many of those by leased units.
+func (l *leaseFixture) request(lim *penstock.Limiter, key string, times int, perSecond int) (granted, leased int64) {
 	l.Helper()
 	for range times {
 		d, err := lim.Allow(ctx, key)
@@ -88,40 +87,40 @@ func (l *landlord) ask(lim *penstock.Limiter, key string, times int, perSecond i
 			granted++
 		}
 		if d.Allowed && d.Source == penstock.SourceLease {
-			held++
+			leased++
 		}
 		time.Sleep(time.Second / time.Duration(perSecond))
 	}
-	return granted, held
+	return granted, leased
 }
 
-func TestBusyKeyCostsFewTrips(t *testing.T) {
-	leasing(t, "10000/1s burst=1500", 1, func(l *landlord) {
+func TestLeaseBusyKeyCostsFewCalls(t *testing.T) {
+	withLease(t, "10000/1s burst=1500", 1, func(l *leaseFixture) {
 		lim := l.limiter(0)
 		var granted, held int64
-		trips := l.store.tripsFor(func() { granted, held = l.ask(lim, "key", 20_000, 5000) })
-		if granted != 20_000 || trips > 200 {
-			l.Errorf("%d of 20000 were granted in %d trips, want all in at most 200", granted, trips)
+		calls := l.store.callsDuring(func() { granted, held = l.request(lim, "key", 20_000, 5000) })
+		if granted != 20_000 || calls > 200 {
+			l.Errorf("%d of 20000 were granted in %d calls, want all in at most 200", granted, calls)
 		}
 		if held < 19_700 {
-			l.Errorf("%d were spent of what was held, want nearly all", held)
+			l.Errorf("%d were leased, want nearly all", held)
 		}
 	})
 }
 
-// Eight nodes ask for far more than there is, and get nearly all of it with few
-// trips.
-func TestSaturatedKeyCostsFewTrips(t *testing.T) {
+// Eight nodes request far more units than there are, and get nearly all of them with
+// few calls.
+func TestLeaseSaturatedKeyCostsFewCalls(t *testing.T) {
 	const nodes, perSecond, seconds = 8, 4000, 10
-	leasing(t, "6000/1s", nodes, func(l *landlord) {
-		l.store.there = after(100 * time.Microsecond)
+	withLease(t, "6000/1s", nodes, func(l *leaseFixture) {
+		l.store.requestDelay = fixedDelay(100 * time.Microsecond)
 		var granted atomic.Int64
-		trips := l.store.tripsFor(func() {
+		calls := l.store.callsDuring(func() {
 			var wg sync.WaitGroup
 			for node := range nodes {
 				lim := l.limiter(node)
 				wg.Go(func() {
-					n, _ := l.ask(lim, "key", perSecond*seconds, perSecond)
+					n, _ := l.request(lim, "key", perSecond*seconds, perSecond)
 					granted.Add(n)
 				})
 			}
@@ -130,62 +129,62 @@ func TestSaturatedKeyCostsFewTrips(t *testing.T) {
 		const ideal = 6000 + 6000*seconds
 		decisions := int64(nodes * perSecond * seconds)
 		if granted.Load() < ideal*97/100 || granted.Load() > ideal+6000/10 {
-			l.Errorf("%d were granted, want at least 97%% of %d, and no more than may be held beyond", granted.Load(), ideal)
+			l.Errorf("%d were granted, want at least 97%% of %d, and no more than may be held in addition", granted.Load(), ideal)
 		}
-		if trips*1000 > decisions*15 {
-			l.Errorf("%d trips for %d decisions, want at most 1.5 in 100", trips, decisions)
+		if calls*1000 > decisions*15 {
+			l.Errorf("%d calls for %d decisions, want at most 1.5 in 100", calls, decisions)
 		}
-		l.Logf("%d of %d granted in %d trips for %d decisions", granted.Load(), ideal, trips, decisions)
+		l.Logf("%d of %d granted in %d calls for %d decisions", granted.Load(), ideal, calls, decisions)
 	})
 }
 
-// Keys that are hardly asked for are not leased, however many there are.
-func TestQuietKeysAreNotLeased(t *testing.T) {
-	leasing(t, "1000/1h", 1, func(l *landlord) {
+// Keys with little demand are not leased, however many there are.
+func TestLeaseIgnoresQuietKeys(t *testing.T) {
+	withLease(t, "1000/1h", 1, func(l *leaseFixture) {
 		lim := l.limiter(0)
 		for i := range 1000 {
 			key := strconv.Itoa(i)
 			for range 3 {
-				spendOne(l.T, lim, key)
+				allowOne(l.T, lim, key)
 			}
 			if left := l.left(key); left != 997 {
-				l.Fatalf("%s: the store has %d left, want 997: three were asked for", key, left)
+				l.Fatalf("%s: the store has %d left, want 997: three were taken", key, left)
 			}
 		}
-		_, held := l.ask(lim, "slow", 100, 5)
+		_, held := l.request(lim, "slow", 100, 5)
 		if left := l.left("slow"); left < 900 || left > 906 || held != 0 {
-			l.Errorf("the store has %d left after 100 in 20 seconds, and %d were spent of what was held, want 905 and none", left, held)
+			l.Errorf("the store has %d left after 100 in 20 seconds, and %d were leased, want 905 and none", left, held)
 		}
 	})
 }
 
-// What is not spent in time is not spent at all, and goes back, but for what has
-// come back to the bucket by itself meanwhile.
-func TestUnspentUnitsGoBack(t *testing.T) {
-	leasing(t, "6000/1m", 1, func(l *landlord) { // 100 a second
+// Units that are not spent in time are refunded, except for those that the bucket has
+// earned back since.
+func TestLeaseRefundsUnspentUnits(t *testing.T) {
+	withLease(t, "6000/1m", 1, func(l *leaseFixture) { // 100 a second
 		lim := l.limiter(0)
-		l.ask(lim, "key", 300, 1000)
-		held := 6000 - 300 - l.left("key") + 29 // that came back in 300ms, nearly
+		l.request(lim, "key", 300, 1000)
+		held := 6000 - 300 - l.left("key") + 29 // earned back in about 300ms
 		if held < 200 {
 			l.Fatalf("%d units are held, want a few hundred", held)
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		// 300 were spent and 230 came back; of what was held, 100 to 150 stay taken.
+		// 300 were spent and 230 earned back; of the units held, 100 to 150 stay taken.
 		if left := l.left("key"); left < 5700+230-150-2 || left > 5700+230-100 {
 			l.Errorf("the store has %d left of 6000, want about 5800", left)
 		}
 		before := l.left("key")
 		d, err := lim.Allow(ctx, "key")
 		if err != nil || !d.Allowed || d.Source == penstock.SourceLease && l.left("key") == before {
-			l.Errorf("after the lease has expired: %v, %v, want it taken of the store", d, err)
+			l.Errorf("after the lease has expired: %v, %v, want a unit of the store", d, err)
 		}
 	})
 }
 
-// Spending right up to the end of a lease is fine; after it nothing of it is spent.
-func TestNothingIsSpentAfterItsTime(t *testing.T) {
-	leasing(t, "100000/1h", 1, func(l *landlord) {
+// Units can be spent right up to the end of a lease, and not after it.
+func TestLeaseUnitsExpire(t *testing.T) {
+	withLease(t, "100000/1h", 1, func(l *leaseFixture) {
 		lim := l.limiter(0)
 		l.spend(lim, "key", 20)
 		for range 3 {
@@ -197,24 +196,23 @@ func TestNothingIsSpentAfterItsTime(t *testing.T) {
 			}
 			time.Sleep(time.Second - 3*time.Millisecond)
 			if d, err := lim.Allow(ctx, "key"); err != nil || d.Source != penstock.SourceLease {
-				l.Errorf("%v after: %v, %v, want it of what is held", time.Since(start), d, err)
+				l.Errorf("%v after: %v, %v, want a leased unit", time.Since(start), d, err)
 			}
 			time.Sleep(4 * time.Millisecond)
-			before := l.store.trips.Load()
-			if d, err := lim.Allow(ctx, "key"); err != nil || l.store.trips.Load() == before {
-				l.Errorf("%v after: %v, %v, want the store to be asked", time.Since(start), d, err)
+			before := l.store.calls.Load()
+			if d, err := lim.Allow(ctx, "key"); err != nil || l.store.calls.Load() == before {
+				l.Errorf("%v after: %v, %v, want a call to the store", time.Since(start), d, err)
 			}
 		}
 	})
 }
 
-// What has expired is not added to what is leased next.
-func TestExpiredUnitsAreNotKept(t *testing.T) {
-	leasing(t, "100000/300d", 1, func(l *landlord) {
+func TestLeaseExpiredUnitsAreNotAddedToRefill(t *testing.T) {
+	withLease(t, "100000/300d", 1, func(l *leaseFixture) {
 		var expired atomic.Bool
 		var leases []int64
-		l.store.seen = func(rs ...penstock.Request) {
-			if expired.Load() && rs[0].Cost > 0 { // or else it is what was left
+		l.store.onRequest = func(rs ...penstock.Request) {
+			if expired.Load() && rs[0].Cost > 0 { // not a refund
 				leases = append(leases, rs[0].Cost)
 			}
 		}
@@ -224,10 +222,10 @@ func TestExpiredUnitsAreNotKept(t *testing.T) {
 			l.Fatalf("%d units are held, want more than a few", held)
 		}
 		time.Sleep(time.Second)
-		expired.Store(true) // and perhaps nobody has looked yet
+		expired.Store(true) // the sweep may not have run yet
 		spent := int64(0)
 		for ; len(leases) < 2; spent++ {
-			spendOne(l.T, lim, "key")
+			allowOne(l.T, lim, "key")
 		}
 		if spent != leases[0]+1 { // the last one was of the next lease
 			l.Errorf("%d were spent of a lease of %d", spent-1, leases[0])
@@ -235,15 +233,15 @@ func TestExpiredUnitsAreNotKept(t *testing.T) {
 	})
 }
 
-// Of a key of which little is left, what is asked for is taken and no more, so
-// that others get the rest.
-func TestLittleIsTakenOneByOne(t *testing.T) {
-	leasing(t, "10000/300d", 1, func(l *landlord) {
+// When the store has few units left, only what is requested is taken, so other nodes
+// get the rest.
+func TestLeaseScarceKeyIsTakenOneByOne(t *testing.T) {
+	withLease(t, "10000/300d", 1, func(l *leaseFixture) {
 		lim := l.limiter(0)
 		if _, err := limiter(l.T, l.store.store, l.limit).AllowN(ctx, "key", 9900); err != nil {
 			l.Fatal(err)
 		}
-		l.ask(lim, "key", 30, 100) // finds out
+		l.request(lim, "key", 30, 100) // learns that units are scarce
 		for range 30 {
 			before := l.left("key")
 			d, err := lim.Allow(ctx, "key")
@@ -255,59 +253,59 @@ func TestLittleIsTakenOneByOne(t *testing.T) {
 	})
 }
 
-// Who is willing to wait is not denied for a moment with the rest, but gets in
-// line.
-func TestWaitersAreNotDeniedUnasked(t *testing.T) {
-	leasing(t, "1000/1s", 1, func(l *landlord) {
+// A request that may be delayed goes to the store, even while other requests are
+// denied locally.
+func TestLeaseDelayedRequestIsNotDeniedLocally(t *testing.T) {
+	withLease(t, "1000/1s", 1, func(l *leaseFixture) {
 		lim := l.limiter(0)
 		for d := (penstock.Decision{Allowed: true}); d.Allowed || d.Source != penstock.SourceLease; {
-			d, _ = lim.Allow(ctx, "key") // until it is denied unasked
+			d, _ = lim.Allow(ctx, "key") // until it is denied locally
 			time.Sleep(10 * time.Microsecond)
 		}
 		r := lim.Request("key")
 		r.MaxDelay = time.Second
 		if d, err := lim.Store().Take(ctx, r); err != nil || !d.Allowed || d.Delay == 0 {
-			l.Errorf("%v, %v, want it granted for later", d, err)
+			l.Errorf("%v, %v, want a grant with a delay", d, err)
 		}
 	})
 }
 
-// A lease ages from before the store was asked for it.
-func TestLeaseAgesFromBeforeItWasAsked(t *testing.T) {
-	leasing(t, "100000/1h", 1, func(l *landlord) {
+// A lease ages from before the store was called.
+func TestLeaseAgeCountsFromBeforeTheCall(t *testing.T) {
+	withLease(t, "100000/1h", 1, func(l *leaseFixture) {
 		lim := l.limiter(0)
 		l.spend(lim, "key", 20)
 		time.Sleep(1100 * time.Millisecond)
-		synctest.Wait()                              // for what is given back
-		l.store.back = after(900 * time.Millisecond) // a slow answer
+		synctest.Wait()                                            // for refunds
+		l.store.responseDelay = fixedDelay(900 * time.Millisecond) // a slow response
 		sent := time.Now()
 		var wg sync.WaitGroup
-		wg.Go(func() { spendOne(l.T, lim, "key") })
+		wg.Go(func() { allowOne(l.T, lim, "key") })
 		wg.Wait()
 		synctest.Wait()
-		l.store.back = nil
-		before := l.store.trips.Load()
+		l.store.responseDelay = nil
+		before := l.store.calls.Load()
 		for time.Since(sent) < time.Second {
-			spendOne(l.T, lim, "key")
+			allowOne(l.T, lim, "key")
 			time.Sleep(10 * time.Millisecond)
 		}
-		if n := l.store.trips.Load() - before; n != 0 {
-			l.Errorf("%d trips while the lease was good, want none", n)
+		if n := l.store.calls.Load() - before; n != 0 {
+			l.Errorf("%d calls while the lease was valid, want none", n)
 		}
-		spendOne(l.T, lim, "key")
-		if n := l.store.trips.Load() - before; n == 0 {
-			l.Error("no trip a second after the store was asked, want one: the lease is over")
+		allowOne(l.T, lim, "key")
+		if n := l.store.calls.Load() - before; n == 0 {
+			l.Error("no call a second after the refill was sent, want one: the lease has expired")
 		}
 	})
 }
 
-func TestCloseGivesBackAndEndsTheLease(t *testing.T) {
-	leasing(t, "100000/1h", 1, func(l *landlord) {
+func TestLeaseCloseRefundsUnits(t *testing.T) {
+	withLease(t, "100000/1h", 1, func(l *leaseFixture) {
 		lim := l.limiter(0)
 		const keys, times = 300, 50
 		for i := range keys {
 			for range times {
-				spendOne(l.T, lim, strconv.Itoa(i))
+				allowOne(l.T, lim, strconv.Itoa(i))
 			}
 		}
 		held := int64(0)
@@ -333,20 +331,20 @@ func TestCloseGivesBackAndEndsTheLease(t *testing.T) {
 	})
 }
 
-// What arrives after Close goes back at once.
-func TestLeaseThatArrivesAfterClose(t *testing.T) {
-	leasing(t, "100000/300d", 1, func(l *landlord) {
+// Units that arrive after Close are refunded at once.
+func TestLeaseRefillAfterCloseIsRefunded(t *testing.T) {
+	withLease(t, "100000/300d", 1, func(l *leaseFixture) {
 		lim := l.limiter(0)
 		l.spend(lim, "key", 50)
 		time.Sleep(1500 * time.Millisecond)
 		synctest.Wait()
 		before := l.left("key")
-		l.store.back = after(100 * time.Millisecond)
+		l.store.responseDelay = fixedDelay(100 * time.Millisecond)
 		var wg sync.WaitGroup
-		wg.Go(func() { spendOne(l.T, lim, "key") })
+		wg.Go(func() { allowOne(l.T, lim, "key") })
 		time.Sleep(10 * time.Millisecond)
 		if before-l.left("key") < 10 {
-			l.Fatal("nothing is on its way")
+			l.Fatal("no refill is in flight")
 		}
 		if err := l.nodes[0].Close(ctx); err != nil {
 			l.Error(err)
@@ -354,13 +352,13 @@ func TestLeaseThatArrivesAfterClose(t *testing.T) {
 		wg.Wait()
 		time.Sleep(time.Second)
 		if got := before - l.left("key"); got != 2 {
-			l.Errorf("%d units stay taken, want the one that was asked for, and one that time was paying back", got)
+			l.Errorf("%d units stay taken, want the one that was requested, and one that was earned back", got)
 		}
 	})
 }
 
-func TestOtherRequestsPassThroughALease(t *testing.T) {
-	leasing(t, "100000/1h", 1, func(l *landlord) {
+func TestLeasePassesOtherRequests(t *testing.T) {
+	withLease(t, "100000/1h", 1, func(l *leaseFixture) {
 		lim := l.limiter(0)
 		l.spend(lim, "key", 100)
 		held := 100_000 - 100 - l.left("key")
@@ -368,10 +366,10 @@ func TestOtherRequestsPassThroughALease(t *testing.T) {
 			l.Fatal("nothing is held")
 		}
 		if d, err := lim.Peek(ctx, "key"); err != nil || d.Remaining != 99_900 || d.Source != penstock.SourceStore {
-			l.Errorf("a look: %v, %v, want what the store has and what is held: 99900", d, err)
+			l.Errorf("peek: %v, %v, want the units in the store and those held: 99900", d, err)
 		}
 		if d, err := lim.Refund(ctx, "key", 5); err != nil || d.Granted != -5 {
-			l.Errorf("a refund: %v, %v", d, err)
+			l.Errorf("refund: %v, %v", d, err)
 		}
 		once := lim.Request("key")
 		once.ID = "id"
@@ -388,7 +386,7 @@ func TestOtherRequestsPassThroughALease(t *testing.T) {
 			l.Errorf("the store has %d left, want %d", l.left("key"), want-held)
 		}
 		if d, err := lim.AllowAtMost(ctx, "key", 1000_000); err != nil || d.Granted != want || l.left("key") != 0 {
-			l.Errorf("all that is left: %v, %v, want all of the store's and all that is held: %d", d, err, want)
+			l.Errorf("all that is left: %v, %v, want all units in the store and all held: %d", d, err, want)
 		}
 		denied(l.T, lim, "key")
 		for range 2 {
@@ -396,31 +394,32 @@ func TestOtherRequestsPassThroughALease(t *testing.T) {
 				l.Fatal(err)
 			}
 			for range 100 {
-				spendOne(l.T, lim, "key")
+				allowOne(l.T, lim, "key")
 			}
 		}
 		if d, err := lim.AllowAtMost(ctx, "key", 1000_000); err != nil || d.Granted != 99_900 {
-			l.Errorf("after a reset: %v, %v, want all of it, and nothing that was held before", d, err)
+			l.Errorf("after a reset: %v, %v, want all units, and none that was held before", d, err)
 		}
 	})
 }
 
-// Under a lower limit of the same name nothing is spent that the higher one held.
-func TestChangedLimitEndsTheLease(t *testing.T) {
-	leasing(t, "100000/300d name=n", 1, func(l *landlord) {
+// Units leased under a higher limit of the same name are not spent under the lower
+// one.
+func TestLeaseChangedLimitReturnsUnits(t *testing.T) {
+	withLease(t, "100000/300d name=n", 1, func(l *leaseFixture) {
 		lim := l.limiter(0)
 		l.spend(lim, "key", 100)
-		held, given := 100_000-100-l.left("key"), int64(0)
-		l.store.seen = func(rs ...penstock.Request) { given -= min(rs[0].Cost, 0) }
+		held, refunded := 100_000-100-l.left("key"), int64(0)
+		l.store.onRequest = func(rs ...penstock.Request) { refunded -= min(rs[0].Cost, 0) }
 		lower := limiter(l.T, l.nodes[0], "1000/300d name=n")
 		d, err := lower.Allow(ctx, "key")
 		if err != nil || d.Source != penstock.SourceStore || d.Limit != 1000 {
-			l.Errorf("under the lower limit: %v, %v, want the store's answer", d, err)
+			l.Errorf("under the lower limit: %v, %v, want the store's decision", d, err)
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if given < held*8/10 || given > held {
-			l.Errorf("%d of %d units that were held were given back, want nearly all", given, held)
+		if refunded < held*8/10 || refunded > held {
+			l.Errorf("%d of %d units held were refunded, want nearly all", refunded, held)
 		}
 		for range 100 {
 			if d, err := lower.Allow(ctx, "key"); err != nil || d.Limit != 1000 {
@@ -430,12 +429,11 @@ func TestChangedLimitEndsTheLease(t *testing.T) {
 	})
 }
 
-// Takes together spend what is held only if all of them pass.
-func TestTakeAllWithALease(t *testing.T) {
-	leasing(t, "100000/1h", 1, func(l *landlord) {
+func TestLeaseTakeAllSpendsOnlyIfAllAllowed(t *testing.T) {
+	withLease(t, "100000/1h", 1, func(l *leaseFixture) {
 		busy, other := l.limiter(0), limiter(l.T, l.nodes[0], "3/1h sliding-log")
 		for range 100 {
-			spendOne(l.T, busy, "key")
+			allowOne(l.T, busy, "key")
 		}
 		total := func() int64 {
 			d, err := busy.Peek(ctx, "key")
@@ -452,17 +450,17 @@ func TestTakeAllWithALease(t *testing.T) {
 				l.Fatal(err)
 			}
 			if allowed := penstock.Tightest(ds).Allowed; allowed != (i < 3) {
-				l.Errorf("take %d: %v, want three that pass", i, ds)
+				l.Errorf("take %d: %v, want three that are allowed", i, ds)
 			}
 			if i < 3 && ds[0].Source != penstock.SourceLease {
-				l.Errorf("take %d: %v, want what is held to be spent", i, ds[0])
+				l.Errorf("take %d: %v, want leased units", i, ds[0])
 			}
 			if i >= 3 && (!ds[0].Allowed || ds[0].Granted != 0 || ds[1].Allowed || ds[1].RetryAfter <= 0) {
-				l.Errorf("take %d: %v, want looks, and a refusal", i, ds)
+				l.Errorf("take %d: %v, want peeks, and a denial", i, ds)
 			}
 		}
 		if got := before - total(); got != 6 {
-			l.Errorf("%d units are gone after three that passed and two that did not, want 6", got)
+			l.Errorf("%d units are gone after three that were allowed and two that were not, want 6", got)
 		}
 		l.store.down.Store(true)
 		if err := penstock.TakeAll(ctx, l.nodes[0], rs, ds); !errors.Is(err, penstock.ErrUnavailable) {
@@ -470,20 +468,20 @@ func TestTakeAllWithALease(t *testing.T) {
 		}
 		l.store.down.Store(false)
 		if got := before - total(); got != 6 {
-			l.Errorf("%d units are gone after one that failed as well, want 6", got)
+			l.Errorf("%d units are gone after another that failed, want 6", got)
 		}
 	})
 }
 
-func TestTakeEachWithALease(t *testing.T) {
-	leasing(t, "100000/1h", 1, func(l *landlord) {
+func TestLeaseTakeEach(t *testing.T) {
+	withLease(t, "100000/1h", 1, func(l *leaseFixture) {
 		busy, other := l.limiter(0), limiter(l.T, l.nodes[0], "3/1h sliding-log")
 		for range 100 {
-			spendOne(l.T, busy, "key")
+			allowOne(l.T, busy, "key")
 		}
 		rs := []penstock.Request{busy.Request("key"), other.Request("key"), busy.Request("quiet"), busy.Request("key")}
 		ds := make([]penstock.Decision, len(rs))
-		trips := l.store.tripsFor(func() {
+		calls := l.store.callsDuring(func() {
 			if err := penstock.TakeEach(ctx, l.nodes[0], rs, ds); err != nil {
 				l.Fatal(err)
 			}
@@ -494,15 +492,15 @@ func TestTakeEachWithALease(t *testing.T) {
 				l.Errorf("%d: %v, want a grant by the %v", i, d, want[i])
 			}
 		}
-		if trips != 1 {
-			l.Errorf("%d trips, want one", trips)
+		if calls != 1 {
+			l.Errorf("%d calls, want one", calls)
 		}
 	})
 }
 
-// What is asked for behind a reset is taken of the key as it is then.
-func TestTakeEachBehindAReset(t *testing.T) {
-	leasing(t, "100000/300d", 1, func(l *landlord) {
+// A request after a reset in the same batch sees the key as it is after the reset.
+func TestLeaseTakeEachAfterReset(t *testing.T) {
+	withLease(t, "100000/300d", 1, func(l *leaseFixture) {
 		lim := l.limiter(0)
 		l.spend(lim, "key", 100)
 		rs := []penstock.Request{lim.Request("key"), lim.Request("key")}
@@ -516,27 +514,27 @@ func TestTakeEachBehindAReset(t *testing.T) {
 	})
 }
 
-// Units that were not enough for what was asked, together with the few that the
-// store had left, do not become younger by them.
-func TestOldUnitsStayOld(t *testing.T) {
-	leasing(t, "1000/300d", 1, func(l *landlord) {
+// Old units and a small refill that together do not suffice for a request expire when
+// the old units do.
+func TestLeaseRefillKeepsAgeOfOldUnits(t *testing.T) {
+	withLease(t, "1000/300d", 1, func(l *leaseFixture) {
 		lim, direct := l.limiter(0), limiter(l.T, l.store.store, l.limit)
-		l.ask(lim, "key", 200, 1000)
+		l.request(lim, "key", 200, 1000)
 		held := 1000 - 200 - l.left("key")
 		if _, err := direct.AllowN(ctx, "key", l.left("key")-1); err != nil || held < 5 {
 			l.Fatal(held, err)
 		}
 		for range held - 3 {
-			spendOne(l.T, lim, "key")
+			allowOne(l.T, lim, "key")
 		}
 		time.Sleep(800 * time.Millisecond)
-		trips := l.store.tripsFor(func() {
+		calls := l.store.callsDuring(func() {
 			if d, err := lim.AllowN(ctx, "key", 5); err != nil || d.Allowed {
 				l.Errorf("five, with three held and one in the store: %v, %v", d, err)
 			}
 		})
-		if trips != 2 || l.left("key") != 0 {
-			l.Fatalf("%d trips, and %d left: want the last one to be leased in vain", trips, l.left("key"))
+		if calls != 2 || l.left("key") != 0 {
+			l.Fatalf("%d calls, and %d left: want the last one to be leased", calls, l.left("key"))
 		}
 		time.Sleep(200 * time.Millisecond) // the three are more than a second old
 		if d, err := lim.Allow(ctx, "key"); err != nil || d.Allowed {
@@ -545,28 +543,28 @@ func TestOldUnitsStayOld(t *testing.T) {
 	})
 }
 
-// One caller asks for more, and the others wait for it; a store that hangs keeps
-// nobody much longer than itself.
-func TestOneRefillAtATime(t *testing.T) {
-	leasing(t, "100000/1s burst=10000", 1, func(l *landlord) {
+// One caller refills and the others wait for it. A store that hangs delays them by
+// little more than the call itself.
+func TestLeaseCoalescesRefills(t *testing.T) {
+	withLease(t, "100000/1s burst=10000", 1, func(l *leaseFixture) {
 		lim := l.limiter(0)
-		l.ask(lim, "key", 500, 10_000)
+		l.request(lim, "key", 500, 10_000)
 		time.Sleep(2 * time.Second)
-		l.ask(lim, "key", 20, 10_000)
-		l.store.there = after(time.Millisecond)
+		l.request(lim, "key", 20, 10_000)
+		l.store.requestDelay = fixedDelay(time.Millisecond)
 		time.Sleep(1100 * time.Millisecond)
-		trips := l.store.tripsFor(func() { crowd(20, func() { spendOne(l.T, lim, "key") }) })
-		if trips > 2 {
-			l.Errorf("%d trips for 20 at once, want one, or two", trips)
+		calls := l.store.callsDuring(func() { concurrently(20, func() { allowOne(l.T, lim, "key") }) })
+		if calls > 2 {
+			l.Errorf("%d calls for 20 concurrent requests, want one or two", calls)
 		}
-		l.store.there = nil
+		l.store.requestDelay = nil
 		time.Sleep(1100 * time.Millisecond)
 		l.store.hang = 50 * time.Millisecond
 		l.store.hung.Store(true)
 		start := time.Now()
-		crowd(100, func() {
+		concurrently(100, func() {
 			if d, err := lim.Allow(ctx, "key"); err == nil && d.Source != penstock.SourceLease {
-				l.Errorf("%v of a store that hangs", d)
+				l.Errorf("%v by a hung store", d)
 			}
 		})
 		if took := time.Since(start); took > 55*time.Millisecond {
@@ -576,15 +574,14 @@ func TestOneRefillAtATime(t *testing.T) {
 	})
 }
 
-// However long the store takes, what a node has taken ahead of it and not spent is
-// never more than a node may hold.
-func TestSlowStoreIsAskedForMoreOnce(t *testing.T) {
-	leasing(t, "4000/300d", 1, func(l *landlord) {
+// However slow the store is, a node never holds more units than it may.
+func TestLeaseSlowStoreKeepsMaxHeld(t *testing.T) {
+	withLease(t, "4000/300d", 1, func(l *leaseFixture) {
 		const callers, most = 8, 400
 		lim := l.limiter(0)
-		l.store.there, l.store.back = after(10*time.Millisecond), after(15*time.Millisecond)
+		l.store.requestDelay, l.store.responseDelay = fixedDelay(10*time.Millisecond), fixedDelay(15*time.Millisecond)
 		var granted, held atomic.Int64
-		crowd(callers, func() {
+		concurrently(callers, func() {
 			for range 200 {
 				d, err := lim.Allow(ctx, "key")
 				if err != nil {
@@ -593,43 +590,43 @@ func TestSlowStoreIsAskedForMoreOnce(t *testing.T) {
 				if granted.Add(d.Granted); d.Source == penstock.SourceLease {
 					held.Add(1)
 				}
-				// Each of the other callers may have one unit on its way.
+				// Each of the other callers may have one unit in flight.
 				if ahead := 4000 - l.left("key") - granted.Load(); ahead > most+callers {
-					l.Errorf("%d units are taken ahead, want at most %d", ahead, most)
+					l.Errorf("%d units are held, want at most %d", ahead, most)
 				}
 				time.Sleep(time.Millisecond)
 			}
 		})
 		if held.Load() < 800 {
-			l.Errorf("%d units came from what was held: this has tested nothing", held.Load())
+			l.Errorf("%d units were leased: too few for the test to mean anything", held.Load())
 		}
 		if err := l.nodes[0].Close(ctx); err != nil {
 			l.Error(err)
 		}
-		if lost := 4000 - l.left("key") - granted.Load(); lost > 20 { // one for every time that it asked
+		if lost := 4000 - l.left("key") - granted.Load(); lost > 20 { // one for every refill
 			l.Errorf("%d units are lost", lost)
 		}
 	})
 }
 
-// Units that were on their way while their key was reset were paid for by a debt
-// that is forgotten, or may have been, and are nobody's.
-func TestResetWhileMoreIsAskedFor(t *testing.T) {
+// Units of a refill that was in flight during a reset are dropped, because the reset
+// may have erased the debt that paid for them.
+func TestLeaseResetDuringRefill(t *testing.T) {
 	for _, back := range []time.Duration{0, 100 * time.Millisecond} {
-		leasing(t, "100000/300d", 1, func(l *landlord) {
+		withLease(t, "100000/300d", 1, func(l *leaseFixture) {
 			lim := l.limiter(0)
 			for range 50 {
-				spendOne(l.T, lim, "key")
+				allowOne(l.T, lim, "key")
 			}
 			time.Sleep(1500 * time.Millisecond)
 			synctest.Wait()
-			l.store.there = func(r penstock.Request) time.Duration {
+			l.store.requestDelay = func(r penstock.Request) time.Duration {
 				if r.Cost == penstock.Reset {
 					return 20 * time.Millisecond
 				}
 				return 0
 			}
-			l.store.back = func(r penstock.Request) time.Duration {
+			l.store.responseDelay = func(r penstock.Request) time.Duration {
 				if r.AtMost {
 					return back
 				}
@@ -640,9 +637,9 @@ func TestResetWhileMoreIsAskedFor(t *testing.T) {
 			for i := range 40 {
 				wg.Go(func() {
 					time.Sleep(time.Duration(i) * time.Millisecond)
-					spendOne(l.T, lim, "key")
+					allowOne(l.T, lim, "key")
 					if i > 25 {
-						late.Add(1) // than the reset, which the store has seen after 22
+						late.Add(1) // after the reset, which reaches the store at 22ms
 					}
 				})
 			}
@@ -660,54 +657,53 @@ func TestResetWhileMoreIsAskedFor(t *testing.T) {
 	}
 }
 
-// Whoever asks for more and goes away leaves it to the others.
-func TestCallerWhoGoesAwayWastesNothing(t *testing.T) {
-	leasing(t, "10000/300d", 1, func(l *landlord) {
+func TestLeaseCancelledCallerLeavesRefillToOthers(t *testing.T) {
+	withLease(t, "10000/300d", 1, func(l *leaseFixture) {
 		lim := l.limiter(0)
-		l.ask(lim, "key", 300, 1000)
+		l.request(lim, "key", 300, 1000)
 		time.Sleep(1500 * time.Millisecond)
 		synctest.Wait()
-		l.store.back = after(5 * time.Millisecond)
-		hurried, cancel := context.WithTimeout(ctx, time.Millisecond)
+		l.store.responseDelay = fixedDelay(5 * time.Millisecond)
+		short, cancel := context.WithTimeout(ctx, time.Millisecond)
 		defer cancel()
 		start := time.Now()
-		if _, err := lim.Allow(hurried, "key"); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > time.Millisecond {
-			l.Errorf("%v after %v, want that the caller's time was up", err, time.Since(start))
+		if _, err := lim.Allow(short, "key"); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > time.Millisecond {
+			l.Errorf("%v after %v, want the context's error", err, time.Since(start))
 		}
 		time.Sleep(10 * time.Millisecond)
-		trips := l.store.tripsFor(func() {
-			if granted, held := l.ask(lim, "key", 50, 1000); granted != 50 || held != 50 {
-				l.Errorf("%d granted, %d of them held, want all of 50", granted, held)
+		calls := l.store.callsDuring(func() {
+			if granted, held := l.request(lim, "key", 50, 1000); granted != 50 || held != 50 {
+				l.Errorf("%d granted, %d of them leased, want all of 50", granted, held)
 			}
 		})
-		if trips != 0 {
-			l.Errorf("%d trips, want none: more was taken than the one who asked could use", trips)
+		if calls != 0 {
+			l.Errorf("%d calls, want none: the refill of the cancelled caller suffices", calls)
 		}
 	})
 }
 
-// What a fallback grants in the store's place is not held.
-func TestFallbackIsNotLeasedFrom(t *testing.T) {
+// Units that a fallback grants are not held.
+func TestLeaseHoldsNoUnitsOfAFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		first := &farStore{store: penstock.NewMemory(nil)}
-		second := penstock.NewMemory(nil)
-		lease := penstock.WithLease(penstock.WithFallback(first, second, nil), nil)
+		primary := &remoteStore{store: penstock.NewMemory(nil)}
+		secondary := penstock.NewMemory(nil)
+		lease := penstock.WithLease(penstock.WithFallback(primary, secondary, nil), nil)
 		lim := limiter(t, lease, "100000/1h")
 		for range 100 {
-			spendOne(t, lim, "key")
+			allowOne(t, lim, "key")
 		}
-		first.down.Store(true)
-		time.Sleep(1100 * time.Millisecond) // the lease is over
+		primary.down.Store(true)
+		time.Sleep(1100 * time.Millisecond) // the lease expires
 		for range 500 {
 			d, err := lim.Allow(ctx, "key")
 			if err != nil || !d.Allowed || d.Source != penstock.SourceFallback || d.Granted != 1 {
-				t.Fatalf("while the store is away: %v, %v, want the fallback's", d, err)
+				t.Fatalf("while the store is down: %v, %v, want the fallback's", d, err)
 			}
 			time.Sleep(5 * time.Millisecond)
 		}
-		d, err := limiter(t, second, "100000/1h").Peek(ctx, "key")
+		d, err := limiter(t, secondary, "100000/1h").Peek(ctx, "key")
 		if err != nil || d.Remaining < 99_430 || d.Remaining > 99_600 {
-			t.Errorf("500 were granted, and the second store has %v left, %v", d, err)
+			t.Errorf("500 were granted, and the secondary store has %v left, %v", d, err)
 		}
 		if err := lease.Close(ctx); err != nil {
 			t.Error(err)
@@ -715,7 +711,7 @@ func TestFallbackIsNotLeasedFrom(t *testing.T) {
 	})
 }
 
-func TestOnlyChosenLimitsAreLeased(t *testing.T) {
+func TestLeaseOnly(t *testing.T) {
 	memory := penstock.NewMemory(nil)
 	lease := penstock.WithLease(memory, &penstock.LeaseOptions{
 		Only: func(l penstock.Limit) bool { return strings.HasPrefix(l.Name, "leased") },
@@ -743,31 +739,31 @@ func TestOnlyChosenLimitsAreLeased(t *testing.T) {
 	}
 }
 
-// Close says so when units could not be given back.
-func TestCloseWithoutTheStore(t *testing.T) {
-	store := &farStore{store: penstock.NewMemory(nil)}
+// Close returns the error if units could not be refunded.
+func TestLeaseCloseReturnsStoreError(t *testing.T) {
+	store := &remoteStore{store: penstock.NewMemory(nil)}
 	lease := penstock.WithLease(store, nil)
 	lim := limiter(t, lease, "100000/1h")
 	for range 100 {
-		spendOne(t, lim, "key")
+		allowOne(t, lim, "key")
 	}
 	store.down.Store(true)
 	if err := lease.Close(ctx); !errors.Is(err, penstock.ErrUnavailable) {
-		t.Errorf("got %v, want that the store is unavailable", err)
+		t.Errorf("got %v, want ErrUnavailable", err)
 	}
 	if err := lease.Close(ctx); err != nil {
-		t.Errorf("a second time: %v, want nothing left to give back", err)
+		t.Errorf("a second time: %v, want nothing left to refund", err)
 	}
 }
 
-// However many spend at once, no unit is spent twice and none is lost.
-func TestLeaseInACrowd(t *testing.T) {
+// With any number of concurrent callers, no unit is spent twice and none is lost.
+func TestLeaseConcurrentSpending(t *testing.T) {
 	const workers, times = 32, 2000
-	store := &farStore{store: penstock.NewMemory(nil)}
+	store := &remoteStore{store: penstock.NewMemory(nil)}
 	lease := penstock.WithLease(store, &penstock.LeaseOptions{MaxAge: time.Hour})
 	lim := limiter(t, lease, "10000000/1h name=n burst=40000")
 	var granted atomic.Int64
-	crowd(workers, func() {
+	concurrently(workers, func() {
 		for range times {
 			d, err := lim.Allow(ctx, "key")
 			if err != nil {
@@ -784,29 +780,28 @@ func TestLeaseInACrowd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What time has brought meanwhile can be any number, but never less than none.
+	// The units earned back meanwhile can be any number, but not negative.
 	if spent := 40_000 - d.Remaining; granted.Load() < spent {
-		t.Errorf("%d were granted, and the store misses %d", granted.Load(), spent)
+		t.Errorf("%d were granted, and the store lacks %d", granted.Load(), spent)
 	}
 	if granted.Load() < 40_000 {
-		t.Errorf("%d were granted of 64000 asked for and 40000 there", granted.Load())
+		t.Errorf("%d were granted of 64000 requested and 40000 available", granted.Load())
 	}
 }
 
-// Nodes that ask for a little now and then, so that what they lease goes back
-// unspent, and then for all there is, never spend more in any interval than a lease
-// promises.
+// Nodes that request a little now and then, so that leased units are refunded, and
+// then all there is, never spend more in any interval than the bounds of a lease.
 func TestLeaseBounds(t *testing.T) {
-	var given atomic.Int64
+	var refunds atomic.Int64
 	for seed := range uint64(40) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		nodes := 1 + rng.IntN(8)
 		limit := penstock.Per(1+rng.Int64N(30), time.Second).WithBurst(200 + rng.Int64N(1000))
-		leasing(t, limit.String(), nodes, func(l *landlord) {
+		withLease(t, limit.String(), nodes, func(l *leaseFixture) {
 			b := &bounds{limit: limit, held: limit.Burst / int64(10*nodes) * int64(nodes)}
-			l.store.seen = func(rs ...penstock.Request) {
+			l.store.onRequest = func(rs ...penstock.Request) {
 				if rs[0].Cost < 0 {
-					given.Add(int64(len(rs)))
+					refunds.Add(int64(len(rs)))
 				}
 			}
 			take := func(node int, times int64) {
@@ -816,8 +811,8 @@ func TestLeaseBounds(t *testing.T) {
 					if err != nil {
 						l.Fatal(err)
 					}
-					if complaint := b.spend(d.Granted); complaint != "" {
-						l.Fatalf("seed %d: %v by %d nodes: %s", seed, limit, nodes, complaint)
+					if violation := b.spend(d.Granted); violation != "" {
+						l.Fatalf("seed %d: %v by %d nodes: %s", seed, limit, nodes, violation)
 					}
 				}
 			}
@@ -833,13 +828,13 @@ func TestLeaseBounds(t *testing.T) {
 			}
 		})
 	}
-	if given.Load() < 150 {
-		t.Errorf("%d times units were given back: this has tested nothing", given.Load())
+	if refunds.Load() < 150 {
+		t.Errorf("%d refunds: too few for the test to mean anything", refunds.Load())
 	}
 }
 
-// bounds are what any interval may spend. Each is a bucket that never denies,
-// whose level is the most that an interval until now has spent beyond the rate.
+// bounds check what any interval may spend. The level is that of a bucket that never
+// denies: the most that an interval until now has spent beyond the rate.
 type bounds struct {
 	limit penstock.Limit
 	held  int64
@@ -847,7 +842,7 @@ type bounds struct {
 	at    time.Time
 }
 
-func (b *bounds) spend(units int64) (complaint string) {
+func (b *bounds) spend(units int64) (violation string) {
 	interval := intervalOf(b.limit)
 	b.level = max(b.level-int64(time.Since(b.at)), 0) + units*interval
 	b.at = time.Now()
@@ -864,7 +859,7 @@ func TestLeaseAllocatesNothing(t *testing.T) {
 	lease := penstock.WithLease(penstock.NewMemory(nil), &penstock.LeaseOptions{MaxAge: time.Hour})
 	lim := limiter(t, lease, "1000000000/1h burst=100000000")
 	for range 1000 {
-		spendOne(t, lim, "key")
+		allowOne(t, lim, "key")
 	}
 	if n := testing.AllocsPerRun(1000, func() { _, _ = lim.Allow(ctx, "key") }); n != 0 {
 		t.Errorf("%v allocations, want none", n)
@@ -874,9 +869,9 @@ func TestLeaseAllocatesNothing(t *testing.T) {
 	}
 }
 
-func TestLeaseWithoutAStore(t *testing.T) {
+func TestLeaseWithoutStore(t *testing.T) {
 	lease := penstock.WithLease(nil, nil)
 	if _, err := lease.Take(ctx, penstock.Request{Key: "k", Limit: penstock.PerSecond(1), Cost: 1}); err == nil {
-		t.Error("a lease from no store: want an error")
+		t.Error("no store: want an error")
 	}
 }

@@ -73,7 +73,7 @@ func (r *Request) validateShape() error {
 	case r.AtMost && r.Cost < 0:
 		return costError("AtMost", "cannot be combined with a refund")
 	case r.ID != "" && r.Cost == Reset:
-		return costError("ID", "cannot be combined with Reset")
+		return costError("ID", "cannot be combined with a reset")
 	}
 	return nil
 }
@@ -83,11 +83,11 @@ func (r *Request) validateShape() error {
 func (r *Request) validateForAll() error {
 	switch {
 	case r.AtMost:
-		return costError("AtMost", "cannot be used in TakeAll")
+		return costError("AtMost", "cannot be used in an all-or-nothing request")
 	case r.Cost < 0:
-		return costError("Cost", strconv.FormatInt(r.Cost, 10)+": must not be negative in TakeAll")
+		return costError("Cost", strconv.FormatInt(r.Cost, 10)+": must not be negative in an all-or-nothing request")
 	case r.ID != "":
-		return costError("ID", "cannot be used in TakeAll")
+		return costError("ID", "cannot be used in an all-or-nothing request")
 	}
 	return r.validateShape()
 }

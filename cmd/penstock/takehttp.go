@@ -42,8 +42,8 @@ func (r *takeRequest) question() client.TakeRequest {
 // textOf returns an answer for people. Where rules decide there is one descriptor, and
 // what is said about that says it all.
 func textOf(a client.TakeResponse) string {
-	if len(a.Parts) > 0 {
-		a = a.Parts[0]
+	if len(a.Descriptors) > 0 {
+		a = a.Descriptors[0]
 	}
 	if !a.Limited {
 		return strings.TrimSpace("allowed: no rule limits this " + a.Rule)

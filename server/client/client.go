@@ -1,11 +1,12 @@
-// Package client asks a penstock server over HTTP. A [Client] is a
-// [penstock.Store], so a program that limits in memory today asks the server
-// tomorrow by changing one line:
+// Package client is a client of the daemon's HTTP API. A [Client] is a
+// [penstock.Store], so a program moves from a store in memory to the daemon by changing
+// one line:
 //
 //	store, err := client.New("http://localhost:8080", nil)
 //	lim, err := penstock.New(store, penstock.PerMinute(30))
 //
-// Where the limits are in the server's rules, [Client.Ask] asks by those.
+// Where the limits are in the daemon's rules, use [Client.Do] with a domain and
+// descriptors.
 package client
 
 import (
@@ -23,94 +24,98 @@ import (
 
 // Options configure a Client.
 type Options struct {
-	// Token lets the client give units back on a server on another machine.
-	// Optional.
+	// Token is the bearer token of the server. Refunds and resets need it unless
+	// the server is on the same machine. Optional.
 	Token string
 
-	// HTTP is what asks. Default: a client of its own, which waits for up to
-	// ten seconds, and keeps up to 64 connections.
+	// HTTP sends the requests. Default: a client with a timeout of 10 s and up to
+	// 64 connections.
 	HTTP *http.Client
 }
 
-// A Client is a store that asks a server. It is safe for concurrent use.
+// A Client sends requests to a server. It is safe for concurrent use.
 //
-// What fails on the way is [penstock.ErrUnavailable], and may have been charged:
-// a request with an ID can be asked again.
+// An error on the way to the server is [penstock.ErrUnavailable]. The request may have
+// been charged; one with an ID can be retried without being charged twice.
 type Client struct {
-	take  string // where to ask
-	token string
-	http  *http.Client
+	takeURL string
+	token   string
+	http    *http.Client
 }
 
-const (
-	answerTime  = 10 * time.Second
-	connections = 64
-	maxAnswer   = 1 << 20
-	maxRequests = 64 // that the server decides at once
+var (
+	_ penstock.BatchStore  = (*Client)(nil)
+	_ penstock.AtomicStore = (*Client)(nil)
 )
 
-// New returns a client of the server at the address, such as
-// "http://localhost:8080". Nil options are all defaults.
+const (
+	defaultTimeout  = 10 * time.Second
+	maxConnections  = 64
+	maxResponseSize = 1 << 20
+	maxRequests     = 64 // in one list
+)
+
+// New returns a client of the server at an address such as "http://localhost:8080".
+// Nil options mean all defaults.
 func New(address string, o *Options) (*Client, error) {
-	at, err := url.Parse(address)
+	base, err := url.Parse(address)
 	if err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
-	if at.Host == "" || at.Scheme != "http" && at.Scheme != "https" {
+	if base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
 		return nil, fmt.Errorf("client: %q: want an address such as http://localhost:8080", address)
 	}
 	if o == nil {
 		o = &Options{}
 	}
-	c := &Client{take: at.JoinPath("/v1/take").String(), token: o.Token, http: o.HTTP}
+	c := &Client{takeURL: base.JoinPath("/v1/take").String(), token: o.Token, http: o.HTTP}
 	if c.http == nil {
-		c.http = &http.Client{Timeout: answerTime, Transport: &http.Transport{
+		c.http = &http.Client{Timeout: defaultTimeout, Transport: &http.Transport{
 			Proxy:               http.ProxyFromEnvironment,
-			MaxConnsPerHost:     connections,
-			MaxIdleConnsPerHost: connections,
-			IdleConnTimeout:     answerTime,
+			MaxConnsPerHost:     maxConnections,
+			MaxIdleConnsPerHost: maxConnections,
+			IdleConnTimeout:     defaultTimeout,
 		}}
 	}
 	return c, nil
 }
 
-// Close closes connections that are idle.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Take decides one request.
+// Take implements [penstock.Store].
 func (c *Client) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 	if err := r.Validate(); err != nil {
 		return penstock.Decision{}, err
 	}
-	q, err := questionOf(r)
+	t, err := newTakeRequest(r)
 	if err != nil {
 		return penstock.Decision{}, err
 	}
-	answer, _, err := c.ask(ctx, q)
-	return answer.decision(), err
+	body, _, err := c.post(ctx, t)
+	return body.decision(), err
 }
 
-// Do asks the server, which checks what is asked.
-func (c *Client) Do(ctx context.Context, q TakeRequest) (TakeResponse, error) {
-	answer, text, err := c.ask(ctx, q)
+// Do sends a request as it is. The server validates it.
+func (c *Client) Do(ctx context.Context, t TakeRequest) (TakeResponse, error) {
+	body, text, err := c.post(ctx, t)
 	if err != nil {
 		return TakeResponse{}, err
 	}
-	told := answer.told()
-	told.JSON = text
-	return told, nil
+	response := body.response()
+	response.JSON = text
+	return response, nil
 }
 
-// TakeEach decides every request by itself, up to 64 in one trip.
+// TakeEach implements [penstock.BatchStore], with one HTTP request for up to 64
+// requests.
 func (c *Client) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
-	// Whom everything is allowed by finds what is malformed, before anything is
-	// charged.
-	if err := penstock.TakeEach(ctx, penstock.AllowAll, rs, make([]penstock.Decision, len(ds))); err != nil {
+	if err := penstock.ValidateEach(rs, ds); err != nil {
 		return err
 	}
 	for len(rs) > 0 {
 		n := min(len(rs), maxRequests)
-		if err := c.askList(ctx, "each", rs[:n], ds); err != nil {
+		if err := c.postList(ctx, "each", rs[:n], ds); err != nil {
 			return err
 		}
 		rs, ds = rs[n:], ds[n:]
@@ -118,47 +123,48 @@ func (c *Client) TakeEach(ctx context.Context, rs []penstock.Request, ds []penst
 	return nil
 }
 
-// TakeAll decides up to 64 requests as one.
+// TakeAll implements [penstock.AtomicStore], for up to 64 requests.
 func (c *Client) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
-	if err := penstock.TakeAll(ctx, penstock.AllowAll, rs, make([]penstock.Decision, len(ds))); err != nil {
+	if err := penstock.ValidateAll(rs, ds); err != nil {
 		return err
 	}
 	if len(rs) == 0 {
 		return nil
 	}
-	return c.askList(ctx, "all", rs, ds)
+	return c.postList(ctx, "all", rs, ds)
 }
 
-func (c *Client) askList(ctx context.Context, mode string, rs []penstock.Request, ds []penstock.Decision) error {
-	l := list{Mode: mode, Requests: make([]TakeRequest, len(rs))}
+// postList sends a list of requests, and stores their decisions in ds.
+func (c *Client) postList(ctx context.Context, mode string, rs []penstock.Request, ds []penstock.Decision) error {
+	list := takeList{Mode: mode, Requests: make([]TakeRequest, len(rs))}
 	for i, r := range rs {
 		var err error
-		if l.Requests[i], err = questionOf(r); err != nil {
+		if list.Requests[i], err = newTakeRequest(r); err != nil {
 			return err
 		}
 	}
-	answer, _, err := c.ask(ctx, l)
+	body, _, err := c.post(ctx, list)
 	if err != nil {
 		return err
 	}
-	if len(answer.Decisions) != len(rs) {
-		return fmt.Errorf("client: %w: asked %d requests, and %d were answered", penstock.ErrUnavailable, len(rs), len(answer.Decisions))
+	if len(body.Decisions) != len(rs) {
+		return fmt.Errorf("client: %w: got %d decisions for %d requests", penstock.ErrUnavailable, len(body.Decisions), len(rs))
 	}
-	for i := range answer.Decisions {
-		ds[i] = answer.Decisions[i].decision()
+	for i := range body.Decisions {
+		ds[i] = body.Decisions[i].decision()
 	}
 	return nil
 }
 
-// ask sends a body and reads the answer.
-func (c *Client) ask(ctx context.Context, body any) (a answer, text []byte, err error) {
-	sent, err := json.Marshal(body)
+// post sends a request or a list to /v1/take. It returns the response also as text.
+func (c *Client) post(ctx context.Context, request any) (body responseBody, text []byte, err error) {
+	encoded, err := json.Marshal(request)
 	if err != nil {
-		return a, nil, fmt.Errorf("client: %w", err)
+		return body, nil, fmt.Errorf("client: %w", err)
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.take, bytes.NewReader(sent))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.takeURL, bytes.NewReader(encoded))
 	if err != nil {
-		return a, nil, fmt.Errorf("client: %w", err)
+		return body, nil, fmt.Errorf("client: %w", err)
 	}
 	r.Header.Set("Content-Type", "application/json")
 	if c.token != "" {
@@ -166,22 +172,22 @@ func (c *Client) ask(ctx context.Context, body any) (a answer, text []byte, err 
 	}
 	response, err := c.http.Do(r)
 	if err != nil {
-		return a, nil, fmt.Errorf("client: %w: %w", penstock.ErrUnavailable, err)
+		return body, nil, fmt.Errorf("client: %w: %w", penstock.ErrUnavailable, err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	return readAnswer(response)
+	return readResponse(response)
 }
 
-func readAnswer(response *http.Response) (a answer, text []byte, err error) {
-	text, err = io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+func readResponse(response *http.Response) (body responseBody, text []byte, err error) {
+	text, err = io.ReadAll(io.LimitReader(response.Body, maxResponseSize))
 	if err != nil {
-		return a, nil, fmt.Errorf("client: %w: %w", penstock.ErrUnavailable, err)
+		return body, nil, fmt.Errorf("client: %w: %w", penstock.ErrUnavailable, err)
 	}
 	if response.StatusCode != http.StatusOK && response.StatusCode != http.StatusTooManyRequests {
-		return a, nil, errorOf(response, text)
+		return body, nil, newError(response, text)
 	}
-	if err := json.Unmarshal(text, &a); err != nil {
-		return answer{}, nil, fmt.Errorf("client: %w: %w", penstock.ErrUnavailable, err)
+	if err := json.Unmarshal(text, &body); err != nil {
+		return responseBody{}, nil, fmt.Errorf("client: %w: %w", penstock.ErrUnavailable, err)
 	}
-	return a, text, nil
+	return body, text, nil
 }

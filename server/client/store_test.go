@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"sync/atomic"
 	"testing"
@@ -19,45 +20,41 @@ import (
 	"github.com/penstock-io/penstock/storetest"
 )
 
-// redis is a server whose clock the tests hold.
+// redis is shared by all tests. Its clock is that of storetest; each store has a key
+// prefix of its own.
 var redis *redistest.Server
 
 func TestMain(m *testing.M) {
+	// The stores are tested in full by their own packages. Here fewer random cases
+	// suffice for the way through HTTP.
+	if err := flag.Set("rapid.checks", "10"); err != nil {
+		panic(err)
+	}
 	os.Exit(redistest.Main(m, redistest.Options{FakeClock: true}, func(shared *redistest.Server) { redis = shared }))
 }
 
-// What is asked through the door is answered as the store behind it does, in
-// every field.
-func TestAMemoryBehindTheDoorIsAStore(t *testing.T) {
-	fewerChecks(t)
+// Through client and server, a store decides as it does directly, in every field.
+func TestClientIsAStoreOnMemory(t *testing.T) {
+	t.Parallel()
 	storetest.Run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
 		store := penstock.NewMemory(&penstock.MemoryOptions{Now: clock.Now, Tick: time.Millisecond, MaxKeys: 10_000})
-		return ask(t, serve(t, engine.New(store, nil)))
+		return newClient(t, serve(t, engine.New(store, nil)))
 	})
 }
 
-func TestRedisBehindTheDoorIsAStore(t *testing.T) {
-	fewerChecks(t)
+func TestClientIsAStoreOnRedis(t *testing.T) {
+	t.Parallel()
 	storetest.Run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
-		return ask(t, serve(t, engine.New(openRedis(t, clock), nil)))
+		return newClient(t, serve(t, engine.New(openRedis(t, clock), nil)))
 	})
 }
 
-// fewerChecks makes up fewer requests. The stores have been asked everything in
-// their own tests: here it is about the way there.
-func fewerChecks(t *testing.T) {
-	t.Helper()
-	checks := flag.Lookup("rapid.checks").Value
-	before := checks.String()
-	if err := checks.Set("20"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = checks.Set(before) })
-}
+// timeout is for a starved machine. These tests are not about timeouts.
+const timeout = time.Minute
 
 var prefixes atomic.Int64
 
-// openRedis opens an empty store that goes by the clock.
+// openRedis opens an empty store that follows the clock.
 func openRedis(t testing.TB, clock *storetest.Clock) penstock.Store {
 	t.Helper()
 	err := clock.Follow(func(now time.Time) error {
@@ -69,7 +66,7 @@ func openRedis(t testing.TB, clock *storetest.Clock) penstock.Store {
 	}
 	store, err := redisstore.Open(context.Background(), "unix://"+redis.Socket, &redisstore.Options{
 		Prefix:  fmt.Sprintf("t%d-", prefixes.Add(1)),
-		Timeout: 10 * time.Second, // a busy machine is no failure here
+		Timeout: timeout,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -78,10 +75,11 @@ func openRedis(t testing.TB, clock *storetest.Clock) penstock.Store {
 	return store
 }
 
-// serve opens a door to the judge, and returns its address.
-func serve(t testing.TB, j *engine.Engine) string {
+// serve serves the HTTP API on a free port of loopback until the test ends, and
+// returns the URL.
+func serve(t testing.TB, e *engine.Engine) string {
 	t.Helper()
-	door, err := httpapi.New(j, nil)
+	server, err := httpapi.New(e, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,11 +88,11 @@ func serve(t testing.TB, j *engine.Engine) string {
 		t.Fatal(err)
 	}
 	served := make(chan error, 1)
-	go func() { served <- door.Serve(l) }()
+	go func() { served <- server.Serve(l) }()
 	t.Cleanup(func() {
-		ended, cancel := context.WithCancel(context.Background())
+		canceled, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = door.Shutdown(ended)
+		_ = server.Shutdown(canceled) // without waiting for idle connections
 		if err := <-served; err != nil {
 			t.Errorf("serving: %v", err)
 		}
@@ -102,10 +100,12 @@ func serve(t testing.TB, j *engine.Engine) string {
 	return "http://" + l.Addr().String()
 }
 
-// ask returns a client of the server at an address.
-func ask(t testing.TB, address string) *client.Client {
+// newClient returns a client of the server at an address.
+func newClient(t testing.TB, address string) *client.Client {
 	t.Helper()
-	c, err := client.New(address, nil)
+	c, err := client.New(address, &client.Options{HTTP: &http.Client{Timeout: timeout, Transport: &http.Transport{
+		MaxConnsPerHost: 64, MaxIdleConnsPerHost: 64,
+	}}})
 	if err != nil {
 		t.Fatal(err)
 	}

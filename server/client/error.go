@@ -1,0 +1,64 @@
+package client
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/httplimit"
+)
+
+// An Error is a response without a decision, unless that is a [penstock.FieldError]. Its
+// Type is one of the constants of package httpapi, or empty.
+type Error struct{ httplimit.Problem }
+
+func (e *Error) Error() string {
+	if e.Title == "" {
+		return fmt.Sprintf("client: the server responded %d %s", e.Status, http.StatusText(e.Status))
+	}
+	return fmt.Sprintf("client: %s: %s", e.Title, e.Detail)
+}
+
+// Unwrap returns [penstock.ErrUnavailable] if the server could not decide.
+func (e *Error) Unwrap() error {
+	if e.Status >= http.StatusInternalServerError {
+		return penstock.ErrUnavailable
+	}
+	return nil
+}
+
+// newError returns the error of a response: a penstock.FieldError if the problem is
+// about a key, limit or cost, else an Error.
+func newError(response *http.Response, body []byte) error {
+	e := &Error{}
+	if json.Unmarshal(body, &e.Problem) != nil {
+		e = &Error{}
+	}
+	e.Status = response.StatusCode
+	_, kind, _ := strings.Cut(e.Type, "#")
+	field, ok := fieldErrors[kind]
+	if !ok {
+		return e
+	}
+	if name, ok := fieldNames[e.Pointer[strings.LastIndexByte(e.Pointer, '/')+1:]]; ok {
+		field.Field = name
+	}
+	field.Problem = e.Detail
+	return &field
+}
+
+var (
+	// fieldErrors maps problem types to errors of the library.
+	fieldErrors = map[string]penstock.FieldError{
+		"ProblemBadLimit": {Field: "Limit", Kind: penstock.ErrBadLimit},
+		"ProblemBadKey":   {Field: "Key", Kind: penstock.ErrBadKey},
+		"ProblemBadCost":  {Field: "Cost", Kind: penstock.ErrBadCost},
+	}
+
+	// fieldNames maps JSON fields to fields of penstock.Request.
+	fieldNames = map[string]string{
+		"key": "Key", "key_base64": "Key", "cost": "Cost", "at_most": "AtMost", "max_delay": "MaxDelay", "id": "ID",
+	}
+)

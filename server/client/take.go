@@ -1,0 +1,135 @@
+package client
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/penstock-io/penstock"
+)
+
+// A TakeRequest is the body of POST /v1/take: a request for a key under the limit that
+// it carries, or for descriptors by the rules of a domain.
+type TakeRequest struct {
+	Key       string      `json:"key,omitempty"`
+	KeyBase64 string      `json:"key_base64,omitempty"` // in place of Key, if that is not UTF-8
+	Limit     string      `json:"limit,omitempty"`      // as text: "10/1m"
+	AtMost    bool        `json:"at_most,omitempty"`
+	MaxDelay  json.Number `json:"max_delay,omitempty"` // seconds
+	ID        string      `json:"id,omitempty"`
+
+	Domain      string       `json:"domain,omitempty"`
+	Descriptors []Descriptor `json:"descriptors,omitempty"`
+
+	Cost int64 `json:"cost"` // 0 peeks, a negative cost refunds
+}
+
+// A Descriptor is matched against the rules of the domain.
+type Descriptor struct {
+	Entries []Entry `json:"entries"`
+}
+
+// An Entry is a key and a value of a descriptor.
+type Entry struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+// takeList is the body of POST /v1/take for several requests.
+type takeList struct {
+	Mode     string        `json:"mode"`
+	Requests []TakeRequest `json:"requests"`
+}
+
+func newTakeRequest(r penstock.Request) (TakeRequest, error) {
+	if !utf8.ValidString(r.ID) {
+		return TakeRequest{}, &penstock.FieldError{Field: "ID", Problem: "must be UTF-8 to be sent as JSON", Kind: penstock.ErrBadCost}
+	}
+	t := TakeRequest{Limit: r.Limit.String(), Cost: r.Cost, AtMost: r.AtMost, ID: r.ID}
+	if utf8.ValidString(r.Key) {
+		t.Key = r.Key
+	} else {
+		t.KeyBase64 = base64.StdEncoding.EncodeToString([]byte(r.Key))
+	}
+	if r.MaxDelay != 0 {
+		t.MaxDelay = json.Number(fmt.Sprintf("%d.%09d", r.MaxDelay/time.Second, r.MaxDelay%time.Second))
+	}
+	return t, nil
+}
+
+// A TakeResponse is the response of POST /v1/take.
+type TakeResponse struct {
+	penstock.Decision      // only Allowed has a meaning if Limited is false
+	Limited           bool // whether any limit applied
+
+	Rule string // the rule that decided, if any
+	Mode string // "shadow" or "quota" if the rule has that mode
+
+	Descriptors []TakeResponse // by descriptor, in their order
+	JSON        []byte         // the body of the response
+}
+
+// responseBody is the JSON of a response.
+type responseBody struct {
+	Allowed    bool           `json:"allowed"`
+	Rule       string         `json:"rule"`
+	Mode       string         `json:"mode"`
+	Granted    int64          `json:"granted"`
+	Limit      *int64         `json:"limit"`
+	Remaining  int64          `json:"remaining"`
+	RetryAfter seconds        `json:"retry_after"`
+	ResetAfter seconds        `json:"reset_after"`
+	Delay      seconds        `json:"delay"`
+	Source     source         `json:"source"`
+	Decisions  []responseBody `json:"decisions"`
+}
+
+func (b *responseBody) decision() penstock.Decision {
+	d := penstock.Decision{
+		Allowed: b.Allowed, Granted: b.Granted, Remaining: b.Remaining,
+		RetryAfter: time.Duration(b.RetryAfter), ResetAfter: time.Duration(b.ResetAfter),
+		Delay: time.Duration(b.Delay), Source: penstock.Source(b.Source),
+	}
+	if b.Limit != nil {
+		d.Limit = *b.Limit
+	}
+	return d
+}
+
+func (b *responseBody) response() TakeResponse {
+	r := TakeResponse{Decision: b.decision(), Limited: b.Limit != nil, Rule: b.Rule, Mode: b.Mode}
+	for i := range b.Decisions {
+		r.Descriptors = append(r.Descriptors, b.Decisions[i].response())
+	}
+	return r
+}
+
+// seconds is a duration as a JSON number of seconds; null is penstock.Never.
+type seconds time.Duration
+
+// UnmarshalJSON is exact to the nanosecond, unlike a float64.
+func (s *seconds) UnmarshalJSON(text []byte) error {
+	if string(text) == "null" {
+		*s = seconds(penstock.Never)
+		return nil
+	}
+	d, err := time.ParseDuration(string(text) + "s")
+	*s = seconds(d)
+	return err
+}
+
+// source is a penstock.Source by its name.
+type source penstock.Source
+
+// UnmarshalText parses the name of a source.
+func (s *source) UnmarshalText(text []byte) error {
+	for known := penstock.SourceStore; known <= penstock.SourceFallback; known++ {
+		if known.String() == string(text) {
+			*s = source(known)
+			return nil
+		}
+	}
+	return fmt.Errorf("unknown source %q", text)
+}

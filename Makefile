@@ -33,7 +33,7 @@ help: ## Show this help
 
 .PHONY: run
 run: build ## Start the daemon and print commands to try; ARGS="--http :9090" adds flags
-	@.bin/penstock serve --try --rules examples/rules.yaml $(ARGS)
+	@.bin/penstock serve --print-examples --rules examples/rules.yaml $(ARGS)
 
 .PHONY: test
 test: setup format-check ## Run the tests of the main module, in at most seven minutes

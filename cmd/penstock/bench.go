@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,39 +14,39 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// benchOptions say what to load a door with.
+// benchOptions configure the load on one API of a server.
 type benchOptions struct {
-	door     string
+	api      string
 	addr     string
 	domain   string
 	duration time.Duration
 	callers  int
 	pipeline int
 	keys     int
-	each     int
+	units    int // of each key
 	json     bool
 }
 
-const longestBench = time.Hour
+const maxBenchDuration = time.Hour
 
 func benchCommand() *cobra.Command {
 	var o benchOptions
 	bench := &cobra.Command{
 		Use:   "bench grpc|http|resp",
-		Short: "Load one door of a running server",
-		Long: `Bench asks one door as fast as its callers can, each of them for one unit of a key
-at a time, and tells how long the answers took. It checks what it is told: of
-each key, no more units may be granted than there are, and no fewer.
+		Short: "Load-test one API of a running server",
+		Long: `Bench sends requests to one API as fast as its callers can, each for one unit of a
+random key, and prints the latencies. It also checks the decisions: of each key, the
+server must allow exactly as many units as the limit has.
 
-The keys are new ones in every run. On the gRPC door the limit comes with the
-request, and the server must have rules for the domain.`,
+Every run uses new keys. On the gRPC API, the request carries its limit, and the
+server must have rules for the domain.`,
 		Example: `  penstock bench http
   penstock bench resp --addr localhost:6380 --callers 50 --pipeline 16
   penstock bench grpc --domain shop --duration 30s --json > result.json`,
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: []string{"grpc", "http", "resp"},
 		RunE: func(c *cobra.Command, args []string) error {
-			o.door = args[0]
+			o.api = args[0]
 			if err := o.check(); err != nil {
 				return err
 			}
@@ -56,159 +55,155 @@ request, and the server must have rules for the domain.`,
 	}
 	f := bench.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.addr, "addr", "", "HOST:PORT where the door listens, without TLS (default: on this machine, at its usual port)")
-	f.DurationVar(&o.duration, "duration", 10*time.Second, "how long to ask, up to an hour")
-	f.IntVar(&o.callers, "callers", 64, "how many ask at once")
-	f.IntVar(&o.pipeline, "pipeline", 1, "how many questions a caller of the RESP door sends at once")
-	f.IntVar(&o.keys, "keys", 10_000, "how many keys are asked about")
-	f.IntVar(&o.each, "each", 100, "how many units a key has for the day")
-	f.StringVar(&o.domain, "domain", "bench", "domain to ask for, on the gRPC door")
+	f.StringVar(&o.addr, "addr", "", "HOST:PORT of the listener, without TLS (default: this machine, default port)")
+	f.DurationVar(&o.duration, "duration", 10*time.Second, "how long to send requests, at most 1h")
+	f.IntVar(&o.callers, "callers", 64, "number of concurrent callers")
+	f.IntVar(&o.pipeline, "pipeline", 1, "requests that a caller sends at once; RESP only")
+	f.IntVar(&o.keys, "keys", 10_000, "number of keys")
+	f.IntVar(&o.units, "units", 100, "units per key and day")
+	f.StringVar(&o.domain, "domain", "bench", "domain of the requests; gRPC only")
 	f.BoolVar(&o.json, "json", false, "print the result as JSON")
 	return bench
 }
 
-var usualAddr = map[string]string{"grpc": "127.0.0.1:8081", "http": "127.0.0.1:8080", "resp": "127.0.0.1:6380"}
+var defaultAddr = map[string]string{"grpc": "127.0.0.1:8081", "http": "127.0.0.1:8080", "resp": "127.0.0.1:6380"}
 
 func (o *benchOptions) check() error {
 	if o.addr == "" {
-		o.addr = usualAddr[o.door]
+		o.addr = defaultAddr[o.api]
 	}
 	switch {
 	case strings.Contains(o.addr, "://"):
-		return fmt.Errorf("--addr %s: want HOST:PORT of a door without TLS", o.addr)
-	case o.duration <= 0 || o.duration > longestBench:
-		return fmt.Errorf("--duration %v: want more than zero, and at most %v", o.duration, longestBench)
+		return fmt.Errorf("--addr %s: want HOST:PORT of a listener without TLS", o.addr)
+	case o.duration <= 0 || o.duration > maxBenchDuration:
+		return fmt.Errorf("--duration %v: want more than 0 and at most %v", o.duration, maxBenchDuration)
 	case o.callers < 1 || o.callers > 10_000:
 		return fmt.Errorf("--callers %d: want from 1 to 10000", o.callers)
 	case o.keys < 1 || o.keys > 10_000_000:
 		return fmt.Errorf("--keys %d: want from 1 to 10000000", o.keys)
-	case o.each < 1 || o.each > 1_000_000:
-		return fmt.Errorf("--each %d: want from 1 to 1000000", o.each)
+	case o.units < 1 || o.units > 1_000_000:
+		return fmt.Errorf("--units %d: want from 1 to 1000000", o.units)
 	case o.pipeline < 1 || o.pipeline > 1000:
 		return fmt.Errorf("--pipeline %d: want from 1 to 1000", o.pipeline)
-	case o.pipeline > 1 && o.door != "resp":
-		return fmt.Errorf("--pipeline: only the door resp has pipelines")
+	case o.pipeline > 1 && o.api != "resp":
+		return fmt.Errorf("--pipeline: only the RESP API has pipelines")
 	}
 	return nil
 }
 
-// A load is a bench under way.
-type load struct {
+// A benchRun holds the counts of a running bench. Slices are indexed by key, latencies
+// by caller.
+type benchRun struct {
 	benchOptions
-	names   []string // of the keys
-	asked   []atomic.Int64
-	granted []atomic.Int64
-	times   []*histogram // of the callers
-	begin   time.Time
+	keyNames  []string
+	requests  []atomic.Int64
+	allowed   []atomic.Int64
+	latencies []*histogram
+	started   time.Time
 }
 
 func bench(ctx context.Context, o benchOptions, stdout, stderr io.Writer) error {
-	l := newLoad(o)
-	openAsker, hangUp, err := dial(o)
+	b := newBenchRun(o)
+	open, closeAll, err := openAPI(o)
 	if err != nil {
 		return err
 	}
-	defer hangUp()
-	ctx, cancel := context.WithTimeoutCause(ctx, o.duration, errTimeIsUp)
+	defer closeAll()
+	ctx, cancel := context.WithTimeoutCause(ctx, o.duration, errBenchDone)
 	defer cancel()
 
-	stopProgress := l.showProgress(stderr)
-	err = l.run(ctx, openAsker)
+	stopProgress := b.showProgress(stderr, time.Second)
+	err = b.run(ctx, open)
 	stopProgress()
 	if err != nil {
-		return fmt.Errorf("bench %s at %s: %w", o.door, o.addr, err)
+		return fmt.Errorf("bench %s at %s: %w", o.api, o.addr, err)
 	}
-	return l.report(stdout)
+	return b.report(stdout)
 }
 
-var errTimeIsUp = errors.New("time is up")
+var errBenchDone = errors.New("duration is over")
 
-func newLoad(o benchOptions) *load {
-	l := &load{
+func newBenchRun(o benchOptions) *benchRun {
+	b := &benchRun{
 		benchOptions: o,
-		names:        make([]string, o.keys),
-		asked:        make([]atomic.Int64, o.keys),
-		granted:      make([]atomic.Int64, o.keys),
-		times:        make([]*histogram, o.callers),
-		begin:        time.Now(),
+		keyNames:     make([]string, o.keys),
+		requests:     make([]atomic.Int64, o.keys),
+		allowed:      make([]atomic.Int64, o.keys),
+		latencies:    make([]*histogram, o.callers),
+		started:      time.Now(),
 	}
 	run := rand.Uint64()
-	for i := range l.names {
-		l.names[i] = fmt.Sprintf("bench:%016x:%d", run, i)
+	for i := range b.keyNames {
+		b.keyNames[i] = fmt.Sprintf("bench:%016x:%d", run, i)
 	}
-	for i := range l.times {
-		l.times[i] = &histogram{}
+	for i := range b.latencies {
+		b.latencies[i] = &histogram{}
 	}
-	return l
+	return b
 }
 
-// run lets the callers ask until ctx ends, or until one of them gets no answer.
-func (l *load) run(ctx context.Context, open func() (asker, error)) error {
+// run runs the callers until ctx ends or one of them fails.
+func (b *benchRun) run(ctx context.Context, open func() (loadClient, error)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var callers sync.WaitGroup
-	for i := range l.callers {
+	for i := range b.callers {
 		callers.Go(func() {
-			if err := l.call(ctx, open, l.times[i]); err != nil {
+			if err := b.runCaller(ctx, open, b.latencies[i]); err != nil {
 				cancel(err)
 			}
 		})
 	}
 	callers.Wait()
-	if err := context.Cause(ctx); !errors.Is(err, errTimeIsUp) {
+	if err := context.Cause(ctx); !errors.Is(err, errBenchDone) {
 		return err
 	}
 	return nil
 }
 
-// answerTime is how long an answer may take.
-const answerTime = 10 * time.Second
+// requestTimeout bounds every request of this command.
+const requestTimeout = 10 * time.Second
 
-// call asks until ctx ends. What has been asked is waited for.
-func (l *load) call(ctx context.Context, open func() (asker, error), times *histogram) error {
-	a, err := open()
+// runCaller sends requests until ctx ends. It waits for the response to the last one.
+func (b *benchRun) runCaller(ctx context.Context, open func() (loadClient, error), latencies *histogram) error {
+	c, err := open()
 	if err != nil {
 		return err
 	}
-	defer a.close()
-	batch := make([]question, l.pipeline)
+	defer c.close()
+	batch := make([]loadRequest, b.pipeline)
 	for ctx.Err() == nil {
 		for i := range batch {
-			batch[i].index = rand.IntN(l.keys)
-			batch[i].key = l.names[batch[i].index]
+			batch[i].keyIndex = rand.IntN(b.keys)
+			batch[i].key = b.keyNames[batch[i].keyIndex]
 		}
-		begin := time.Now()
-		if err := a.ask(batch); err != nil {
+		started := time.Now()
+		if err := c.send(batch); err != nil {
 			return err
 		}
-		times.add(time.Since(begin))
-		for _, q := range batch {
-			l.asked[q.index].Add(1)
-			if q.granted {
-				l.granted[q.index].Add(1)
+		latencies.add(time.Since(started))
+		for _, r := range batch {
+			b.requests[r.keyIndex].Add(1)
+			if r.allowed {
+				b.allowed[r.keyIndex].Add(1)
 			}
 		}
 	}
 	return nil
 }
 
-// showProgress writes a line a second, until it is stopped.
-func (l *load) showProgress(w io.Writer) (stop func()) {
+// showProgress writes a line at each interval until stop is called.
+func (b *benchRun) showProgress(w io.Writer, interval time.Duration) (stop func()) {
 	done := make(chan struct{})
-	var showing sync.WaitGroup
-	showing.Go(func() {
-		tick := time.NewTicker(time.Second)
+	var running sync.WaitGroup
+	running.Go(func() {
+		tick := time.NewTicker(interval)
 		defer tick.Stop()
 		before := int64(0)
 		for {
 			select {
 			case <-tick.C:
-				asked, _ := l.totals()
-				all := &histogram{}
-				all.merge(l.times)
-				fmt.Fprintf(w, "%4.0fs of %v  %8d/s  p50 %-8s p99 %s\n", time.Since(l.begin).Seconds(), l.duration,
-					asked-before, short(all.quantile(.5)), short(all.quantile(.99)))
-				before = asked
+				before = b.printProgress(w, before, interval)
 			case <-done:
 				return
 			}
@@ -216,96 +211,25 @@ func (l *load) showProgress(w io.Writer) (stop func()) {
 	})
 	return func() {
 		close(done)
-		showing.Wait()
+		running.Wait()
 	}
 }
 
-func (l *load) totals() (asked, granted int64) {
-	for i := range l.asked {
-		asked += l.asked[i].Load()
-		granted += l.granted[i].Load()
-	}
-	return asked, granted
-}
-
-// A benchResult is what a bench found. Times are in nanoseconds.
-type benchResult struct {
-	Door      string  `json:"door"`
-	Addr      string  `json:"addr"`
-	Callers   int     `json:"callers"`
-	Pipeline  int     `json:"pipeline"`
-	Keys      int     `json:"keys"`
-	Each      int     `json:"each"`
-	Seconds   float64 `json:"seconds"`
-	Asked     int64   `json:"asked"`
-	Granted   int64   `json:"granted"`
-	Denied    int64   `json:"denied"`
-	PerSecond float64 `json:"per_second"`
-	Mean      int64   `json:"mean_ns"`
-	P50       int64   `json:"p50_ns"`
-	P90       int64   `json:"p90_ns"`
-	P99       int64   `json:"p99_ns"`
-	P999      int64   `json:"p999_ns"`
-	Max       int64   `json:"max_ns"`
-	Histogram []row   `json:"histogram"`
-	Wrong     string  `json:"wrong,omitempty"` // what the answers should not have been
-}
-
-func (l *load) report(w io.Writer) error {
+// printProgress writes the rate since the last interval, when there had been so many
+// requests before, and returns how many there are now.
+func (b *benchRun) printProgress(w io.Writer, before int64, interval time.Duration) (requests int64) {
+	requests, _ = b.totals()
 	all := &histogram{}
-	all.merge(l.times)
-	r := l.result(all)
-	if l.json {
-		encoder := json.NewEncoder(w)
-		encoder.SetIndent("", "  ")
-		if err := encoder.Encode(r); err != nil {
-			return err
-		}
-	} else {
-		r.print(w, all)
-	}
-	if r.Wrong != "" {
-		return errNo
-	}
-	return nil
+	all.merge(b.latencies)
+	fmt.Fprintf(w, "%4.0fs of %v  %8.0f/s  p50 %-8s p99 %s\n", time.Since(b.started).Seconds(), b.duration,
+		float64(requests-before)/interval.Seconds(), shortDuration(all.quantile(.5)), shortDuration(all.quantile(.99)))
+	return requests
 }
 
-func (l *load) result(all *histogram) benchResult {
-	elapsed := time.Since(l.begin)
-	asked, granted := l.totals()
-	return benchResult{
-		Door: l.door, Addr: l.addr, Callers: l.callers, Pipeline: l.pipeline, Keys: l.keys, Each: l.each,
-		Seconds: elapsed.Seconds(), Asked: asked, Granted: granted, Denied: asked - granted,
-		PerSecond: float64(asked) / elapsed.Seconds(),
-		Mean:      int64(all.mean()), P50: int64(all.quantile(.5)), P90: int64(all.quantile(.9)),
-		P99: int64(all.quantile(.99)), P999: int64(all.quantile(.999)), Max: all.max.Load(),
-		Histogram: all.rows(), Wrong: l.wrong(elapsed),
+func (b *benchRun) totals() (requests, allowed int64) {
+	for i := range b.requests {
+		requests += b.requests[i].Load()
+		allowed += b.allowed[i].Load()
 	}
-}
-
-func (r benchResult) print(w io.Writer, all *histogram) {
-	fmt.Fprintf(w, "%s at %s, %s, %s\n", r.Door, r.Addr, plural(r.Callers, "caller"), plural(r.Keys, "key"))
-	all.draw(w)
-	fmt.Fprintf(w, "p50 %s  p90 %s  p99 %s  p99.9 %s  max %s\n", short(time.Duration(r.P50)), short(time.Duration(r.P90)),
-		short(time.Duration(r.P99)), short(time.Duration(r.P999)), short(time.Duration(r.Max)))
-	fmt.Fprintf(w, "%d asked in %.1fs, %.0f a second; %d granted, %d denied\n", r.Asked, r.Seconds, r.PerSecond, r.Granted, r.Denied)
-	if r.Wrong != "" {
-		fmt.Fprintln(w, "wrong:", r.Wrong)
-	}
-}
-
-// wrong says what the answers should not have been. A key has so many units for the
-// day; they come back evenly, or all of them when a day begins.
-func (l *load) wrong(elapsed time.Duration) string {
-	most := int64(l.each) + 1 + int64(float64(l.each)*elapsed.Hours()/24)
-	if now := time.Now().UTC(); now.YearDay() != now.Add(-elapsed).YearDay() {
-		most += int64(l.each)
-	}
-	for i := range l.names {
-		asked, granted := l.asked[i].Load(), l.granted[i].Load()
-		if granted > most || granted < min(asked, int64(l.each)) {
-			return fmt.Sprintf("key %s asked for %d and was granted %d of the %d it had", l.names[i], asked, granted, l.each)
-		}
-	}
-	return ""
+	return requests, allowed
 }

@@ -10,31 +10,34 @@ import (
 	"time"
 )
 
-// A server that grants too much, or too little, does not get away with it.
-func TestBenchChecksTheAnswers(t *testing.T) {
-	for name, status := range map[string]int{"always": http.StatusOK, "never": http.StatusTooManyRequests} {
-		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_, _ = io.Copy(io.Discard, r.Body)
-			w.WriteHeader(status)
-		}))
-		defer s.Close()
-		o := benchOptions{
-			door: "http", addr: strings.TrimPrefix(s.URL, "http://"), duration: 100 * time.Millisecond,
-			callers: 2, pipeline: 1, keys: 1, each: 2,
-		}
-		var out strings.Builder
-		err := bench(t.Context(), o, &out, io.Discard)
-		if !errors.Is(err, errNo) || !strings.Contains(out.String(), "wrong: key bench:") {
-			t.Errorf("a server that grants %s: %v\n%s", name, err, &out)
-		}
+// Bench fails if a server allows too much or too little.
+func TestBenchReportsWrongCounts(t *testing.T) {
+	for name, status := range map[string]int{"allows everything": http.StatusOK, "allows nothing": http.StatusTooManyRequests} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				w.WriteHeader(status)
+			}))
+			defer s.Close()
+			o := benchOptions{
+				api: "http", addr: strings.TrimPrefix(s.URL, "http://"), duration: 500 * time.Millisecond,
+				callers: 2, pipeline: 1, keys: 1, units: 2,
+			}
+			var out strings.Builder
+			err := bench(t.Context(), o, &out, io.Discard)
+			if !errors.Is(err, errNegative) || !strings.Contains(out.String(), "error: key bench:") {
+				t.Errorf("got %v\n%s", err, &out)
+			}
+		})
 	}
 }
 
-// A bench that is interrupted says so, and not that all is well.
-func TestBenchThatIsInterruptedIsAnError(t *testing.T) {
+// An unexpected status ends the bench with an error.
+func TestBenchFailedRequestIsError(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
 	defer s.Close()
-	o := benchOptions{door: "http", addr: strings.TrimPrefix(s.URL, "http://"), duration: time.Minute, callers: 2, pipeline: 1, keys: 1, each: 2}
+	o := benchOptions{api: "http", addr: strings.TrimPrefix(s.URL, "http://"), duration: time.Minute, callers: 2, pipeline: 1, keys: 1, units: 2}
 	if err := bench(t.Context(), o, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "418") {
 		t.Errorf("got %v, want the status", err)
 	}
@@ -42,10 +45,25 @@ func TestBenchThatIsInterruptedIsAnError(t *testing.T) {
 
 // The heap may grow by the same amount while it is small, and by half when it is
 // large.
-func TestRoomForGarbage(t *testing.T) {
+func TestGCPercent(t *testing.T) {
 	for live, want := range map[uint64]int{0: 800, 1 << 20: 800, 8 << 20: 400, 32 << 20: 100, 64 << 20: 50, 1 << 30: 50} {
-		if got := percentFor(live); got != want {
+		if got := gcPercent(live); got != want {
 			t.Errorf("%d bytes: %d %%, want %d %%", live, got, want)
 		}
+	}
+}
+
+func TestBenchShowsProgress(t *testing.T) {
+	b := newBenchRun(benchOptions{duration: time.Minute, callers: 1, keys: 1})
+	b.requests[0].Add(7)
+	b.latencies[0].add(time.Millisecond)
+	reader, writer := io.Pipe()
+	stop := b.showProgress(writer, 10*time.Millisecond)
+	line := make([]byte, 100)
+	n, err := reader.Read(line)
+	_ = reader.Close() // later lines fail instead of blocking
+	stop()
+	if got, want := string(line[:n]), "s of 1m0s       700/s  p50 1ms      p99 1ms\n"; err != nil || !strings.HasSuffix(got, want) {
+		t.Errorf("got %q, %v; want it to end in %q", got, err, want)
 	}
 }

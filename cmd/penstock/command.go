@@ -15,21 +15,21 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// What the process tells the shell.
+// Exit codes.
 const (
-	exitDone  = 0
-	exitNo    = 1 // the answer is no: denied, or not valid
-	exitError = 2 // there is no answer
+	exitOK       = 0
+	exitNegative = 1 // the result is negative: denied, invalid or not ready
+	exitError    = 2 // there is no result
 )
 
-// errNo is the answer no, which has been printed.
-var errNo = errors.New("no")
+// errNegative is returned for a negative result, which has been printed.
+var errNegative = errors.New("negative result")
 
 // run runs the command and returns its exit code.
 func run(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// Whoever asks a second time does not want to wait.
+	// After the first signal, restore the default: a second one ends the process.
 	context.AfterFunc(ctx, stop)
 
 	root := rootCommand()
@@ -39,16 +39,16 @@ func run(args []string, stdout, stderr io.Writer) int {
 	err := root.ExecuteContext(ctx)
 	switch {
 	case err == nil:
-		return exitDone
-	case errors.Is(err, errNo):
-		return exitNo
+		return exitOK
+	case errors.Is(err, errNegative):
+		return exitNegative
 	}
 	fmt.Fprintf(stderr, "penstock: %s\n", oneLine(err))
 	return exitError
 }
 
-// oneLine returns an error's text without line breaks, and without the library's name,
-// which is that of the command, too.
+// oneLine returns an error's text without line breaks, and without the prefix
+// "penstock: ", which run adds.
 func oneLine(err error) string {
 	text := strings.TrimPrefix(err.Error(), "penstock: ")
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
@@ -58,12 +58,11 @@ func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "penstock",
 		Short: "Rate limiting for every language",
-		Long: `Penstock decides who may go on and who has to wait: for Envoy over gRPC, for
-proxies and programs over HTTP, and for Redis clients by CL.THROTTLE, all of
-them against the same counters.
+		Long: `Penstock is a rate limiter. It serves Envoy over gRPC, proxies and programs over
+HTTP, and Redis clients by CL.THROTTLE, all from the same counters.
 
-Exit codes: 0 done, or allowed; 1 the answer is no: denied, or not valid;
-2 an error, and no answer.`,
+Exit codes: 0 success or allowed; 1 a negative result: denied, invalid or not
+ready; 2 an error without a result.`,
 		Example: `  penstock serve
   penstock take user:42 --limit "10/1m"
   penstock rules check rules.yaml`,
@@ -75,7 +74,7 @@ Exit codes: 0 done, or allowed; 1 the answer is no: denied, or not valid;
 	return root
 }
 
-// flagError names the flag that a misspelt one was most likely meant to be.
+// flagError adds the most similar flag to the error about an unknown one.
 func flagError(c *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {
@@ -83,9 +82,9 @@ func flagError(c *cobra.Command, err error) error {
 	}
 	name := unknown.GetSpecifiedName()
 	if near := nearestFlag(c, name); near != "" {
-		return fmt.Errorf("no flag --%s; the nearest is --%s, and %s --help lists all", name, near, c.CommandPath())
+		return fmt.Errorf("unknown flag --%s: did you mean --%s? %s --help lists all flags", name, near, c.CommandPath())
 	}
-	return fmt.Errorf("no flag --%s; %s --help lists all", name, c.CommandPath())
+	return fmt.Errorf("unknown flag --%s: %s --help lists all flags", name, c.CommandPath())
 }
 
 func nearestFlag(c *cobra.Command, name string) string {

@@ -5,7 +5,6 @@ import (
 	"debug/elf"
 	"encoding/json"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,7 +20,7 @@ import (
 
 const root = "../.."
 
-// instructions returns what the Dockerfile says, by the first word of the line.
+// instructions returns the arguments of the Dockerfile's instructions, by keyword.
 func instructions(t *testing.T) map[string][]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "Dockerfile"))
@@ -38,8 +37,8 @@ func instructions(t *testing.T) map[string][]string {
 	return all
 }
 
-// words returns the words of an instruction in the form of a JSON array.
-func words(t *testing.T, instruction string) (all []string) {
+// jsonWords parses the arguments of an instruction that are a JSON array.
+func jsonWords(t *testing.T, instruction string) (all []string) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(instruction), &all); err != nil {
 		t.Fatalf("%s: %v", instruction, err)
@@ -47,21 +46,21 @@ func words(t *testing.T, instruction string) (all []string) {
 	return all
 }
 
-func TestTheImageIsBuiltByTheModulesGo(t *testing.T) {
+func TestDockerfileUsesModuleGoVersion(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "go.mod"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindSubmatch(text)
 	if got, want := instructions(t)["FROM"], "golang:"+string(version[1])+" AS build"; !slices.Equal(got, []string{want, "scratch"}) {
-		t.Errorf("the image is made from %q, want %q and scratch", got, want)
+		t.Errorf("the image is built from %q, want %q and scratch", got, want)
 	}
 }
 
-func TestTheImageSaysWhereItsDoorsAre(t *testing.T) {
+func TestDockerfileExposesListeners(t *testing.T) {
 	var ports []string
 	for _, s := range server.Settings {
-		if slices.Contains([]string{"http", "grpc", "resp"}, s.Name) { // the admin door is for inside
+		if slices.Contains([]string{"http", "grpc", "resp"}, s.Name) { // the admin listener is not exposed
 			ports = append(ports, strings.TrimPrefix(s.Default, ":"))
 		}
 	}
@@ -69,40 +68,40 @@ func TestTheImageSaysWhereItsDoorsAre(t *testing.T) {
 	slices.Sort(ports)
 	slices.Sort(exposed)
 	if !slices.Equal(ports, exposed) {
-		t.Errorf("the image exposes %q, and the doors are %q", exposed, ports)
+		t.Errorf("the image exposes %q, want the listeners' ports %q", exposed, ports)
 	}
 }
 
-// What the image is built by, from what it is built of, is a program that needs
-// nothing else: it runs under the image's user where there is no other file, answers
-// the health check, and ends by the image's signal.
-func TestTheImageRuns(t *testing.T) {
+// The Dockerfile's build command, run on the files that .dockerignore leaves, makes a
+// static binary. It runs as the image's user in an otherwise empty root, passes the
+// health check, and exits on the image's stop signal.
+func TestDockerfileBinaryRuns(t *testing.T) {
 	all, dir := instructions(t), t.TempDir()
-	entry := words(t, all["ENTRYPOINT"][0])
+	entry := jsonWords(t, all["ENTRYPOINT"][0])
 	if copied := "--from=build " + entry[0] + " " + entry[0]; !slices.Contains(all["COPY"], copied) {
-		t.Errorf("COPY %s: is not there", copied)
+		t.Errorf("no instruction COPY %s", copied)
 	}
-	binary := buildAsTheImage(t, all["RUN"][len(all["RUN"])-1], dir)
+	binary := buildImageBinary(t, all["RUN"][len(all["RUN"])-1], dir)
 	wantStatic(t, binary)
 	user, group, _ := strings.Cut(all["USER"][0], ":")
 	uid, err := strconv.ParseUint(user, 10, 32)
 	gid, err2 := strconv.ParseUint(group, 10, 32)
 	if err != nil || err2 != nil || uid == 0 || gid == 0 {
-		t.Fatalf("USER %s: want numbers, which need no other file, and not root", all["USER"][0])
+		t.Fatalf("USER %s: want numbers, because the image has no /etc/passwd, and not root", all["USER"][0])
 	}
-	inside := func(args ...string) *exec.Cmd {
+	inside := func(admin string, args ...string) *exec.Cmd {
 		c := exec.CommandContext(t.Context(), binary, args...)
-		if os.Getuid() == 0 { // who is not cannot go where there is nothing else
+		if os.Getuid() == 0 { // only root can chroot
 			c.Path = entry[0]
 			c.SysProcAttr = &syscall.SysProcAttr{
 				Chroot: dir, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)},
 			}
 			c.Dir = "/"
 		}
-		c.Env = []string{"PENSTOCK_HTTP=127.0.0.1:0", "PENSTOCK_GRPC=127.0.0.1:0", "PENSTOCK_RESP=127.0.0.1:0", "PENSTOCK_ADMIN=" + freeAddr(t)}
+		c.Env = []string{"PENSTOCK_HTTP=127.0.0.1:0", "PENSTOCK_GRPC=127.0.0.1:0", "PENSTOCK_RESP=127.0.0.1:0", "PENSTOCK_ADMIN=" + admin}
 		return c
 	}
-	daemon := inside(append(entry[1:], words(t, all["CMD"][0])...)...)
+	daemon := inside("127.0.0.1:0", append(entry[1:], jsonWords(t, all["CMD"][0])...)...)
 	log, err := daemon.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -110,11 +109,10 @@ func TestTheImageRuns(t *testing.T) {
 	if err := daemon.Start(); err != nil {
 		t.Fatal(err)
 	}
-	awaitReady(t, log)
+	admin := awaitReady(t, log)
 	_, check, _ := strings.Cut(all["HEALTHCHECK"][0], "CMD ")
-	health := inside(words(t, check)[1:]...)
-	health.Env = daemon.Env
-	if out, err := health.CombinedOutput(); err != nil || words(t, check)[0] != entry[0] {
+	health := inside(admin, jsonWords(t, check)[1:]...)
+	if out, err := health.CombinedOutput(); err != nil || jsonWords(t, check)[0] != entry[0] {
 		t.Errorf("%s: %v\n%s", check, err, out)
 	}
 	signals := map[string]syscall.Signal{"SIGTERM": syscall.SIGTERM, "SIGINT": syscall.SIGINT}
@@ -123,34 +121,32 @@ func TestTheImageRuns(t *testing.T) {
 	}
 	go func() { _, _ = io.Copy(io.Discard, log) }()
 	if err := daemon.Wait(); err != nil {
-		t.Errorf("it ended with %v", err)
+		t.Errorf("the daemon exited with %v", err)
 	}
 }
 
-func freeAddr(t *testing.T) string {
+// awaitReady reads the log until the daemon is ready, and returns the address of its
+// admin listener.
+func awaitReady(t *testing.T, log io.Reader) (admin string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
-}
-
-// awaitReady reads the log until the daemon is ready.
-func awaitReady(t *testing.T, log io.Reader) {
-	t.Helper()
-	var said bytes.Buffer
-	for piece := make([]byte, 512); !strings.Contains(said.String(), "msg=ready"); {
+	var output bytes.Buffer
+	for piece := make([]byte, 512); !strings.Contains(output.String(), "msg=ready"); {
 		n, err := log.Read(piece)
-		said.Write(piece[:n])
+		output.Write(piece[:n])
 		if err != nil {
-			t.Fatalf("it is not ready: %v\n%s", err, said.String())
+			t.Fatalf("the daemon is not ready: %v\n%s", err, output.String())
 		}
 	}
+	for _, m := range listening.FindAllStringSubmatch(output.String(), -1) {
+		if m[1] == "admin" {
+			return m[2]
+		}
+	}
+	t.Fatalf("no address of the admin listener in\n%s", output.String())
+	return ""
 }
 
-// wantStatic fails the test if a program needs others to be loaded with it.
+// wantStatic fails the test if a binary needs shared libraries.
 func wantStatic(t *testing.T, binary string) {
 	t.Helper()
 	f, err := elf.Open(binary)
@@ -159,13 +155,13 @@ func wantStatic(t *testing.T, binary string) {
 	}
 	defer func() { _ = f.Close() }()
 	if libraries, err := f.ImportedLibraries(); err != nil || len(libraries) > 0 {
-		t.Errorf("it needs %q: %v", libraries, err)
+		t.Errorf("the binary needs %q: %v", libraries, err)
 	}
 }
 
-// buildAsTheImage runs the Dockerfile's command on the files that .dockerignore
-// leaves, and returns the program that it makes.
-func buildAsTheImage(t *testing.T, command, dir string) string {
+// buildImageBinary runs the Dockerfile's build command on the files that .dockerignore
+// leaves, and returns the path of the binary.
+func buildImageBinary(t *testing.T, command, dir string) string {
 	t.Helper()
 	source := t.TempDir()
 	if out, err := exec.CommandContext(t.Context(), "sh", "-c", "tar --directory "+root+" --exclude-vcs --exclude-from="+root+"/.dockerignore --create . | tar --extract --directory "+source).CombinedOutput(); err != nil {

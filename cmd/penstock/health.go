@@ -17,10 +17,9 @@ func healthCommand() *cobra.Command {
 	var server string
 	health := &cobra.Command{
 		Use:   "health",
-		Short: "Ask a running server whether it is ready",
-		Long: `Health asks /readyz at the admin door, for containers that have nothing else to ask
-with. It ends with 0 if the server is ready, 1 if it is not, and 2 if there was no
-answer.`,
+		Short: "Check whether a running server is ready",
+		Long: `Health requests /readyz on the admin listener, for containers without curl. The exit
+code is 0 if the server is ready, 1 if it is not, and 2 if there is no response.`,
 		Example: `  penstock health
   penstock health --server http://10.0.0.7:6070`,
 		Args: cobra.NoArgs,
@@ -28,13 +27,13 @@ answer.`,
 			return health(c.Context(), server, c.OutOrStdout())
 		},
 	}
-	health.Flags().StringVar(&server, "server", adminServer(os.Getenv("PENSTOCK_ADMIN")), "where the admin door is; by default, where PENSTOCK_ADMIN has it")
+	health.Flags().StringVar(&server, "server", adminURL(os.Getenv("PENSTOCK_ADMIN")), "URL of the admin listener; by default derived from PENSTOCK_ADMIN")
 	return health
 }
 
-// adminServer returns where a server beside this one has its admin door, if it listens
-// where the setting says.
-func adminServer(setting string) string {
+// adminURL returns the URL of the admin listener of a server on this machine, given
+// its setting.
+func adminURL(setting string) string {
 	host, port, err := net.SplitHostPort(setting)
 	if err != nil {
 		return "http://127.0.0.1:6070"
@@ -46,24 +45,24 @@ func adminServer(setting string) string {
 }
 
 func health(ctx context.Context, server string, w io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server+"/readyz", http.NoBody)
 	if err != nil {
 		return err
 	}
-	answer, err := http.DefaultClient.Do(request)
+	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = answer.Body.Close() }()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, 1<<10))
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(io.LimitReader(response.Body, 1<<10))
 	if err != nil {
 		return err
 	}
 	fmt.Fprintln(w, strings.TrimSpace(string(text)))
-	if answer.StatusCode != http.StatusOK {
-		return errNo
+	if response.StatusCode != http.StatusOK {
+		return errNegative
 	}
 	return nil
 }

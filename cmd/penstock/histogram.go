@@ -9,44 +9,44 @@ import (
 	"time"
 )
 
-// A histogram counts durations, each within a sixteenth of what it was. One
-// goroutine adds, any may read.
+// A histogram counts durations with a relative error of at most a sixteenth. One
+// goroutine may add while others read.
 type histogram struct {
-	counts [64 * parts]atomic.Uint64
+	counts [64 * bucketsPerDoubling]atomic.Uint64
 	sum    atomic.Int64
 	max    atomic.Int64
 }
 
-// parts is how many cells there are between a power of two and the next.
-const parts = 16
+// bucketsPerDoubling is the number of buckets between a power of two and the next.
+const bucketsPerDoubling = 16
 
 func (h *histogram) add(d time.Duration) {
-	h.counts[cellOf(d)].Add(1)
+	h.counts[bucketIndex(d)].Add(1)
 	h.sum.Add(int64(d))
 	if int64(d) > h.max.Load() {
 		h.max.Store(int64(d))
 	}
 }
 
-func cellOf(d time.Duration) int {
+func bucketIndex(d time.Duration) int {
 	n := uint64(max(d, 0))
-	if n < parts {
+	if n < bucketsPerDoubling {
 		return int(n)
 	}
-	shift := bits.Len64(n) - bits.Len64(parts)
-	return shift*parts + int(n>>shift)
+	shift := bits.Len64(n) - bits.Len64(bucketsPerDoubling)
+	return shift*bucketsPerDoubling + int(n>>shift)
 }
 
-// endOf returns the first duration that lies beyond a cell.
-func endOf(cell int) time.Duration {
-	if cell < parts {
-		return time.Duration(cell + 1)
+// bucketEnd returns the first duration that is beyond a bucket.
+func bucketEnd(bucket int) time.Duration {
+	if bucket < bucketsPerDoubling {
+		return time.Duration(bucket + 1)
 	}
-	shift := cell/parts - 1
-	return time.Duration(cell-shift*parts+1) << shift
+	shift := bucket/bucketsPerDoubling - 1
+	return time.Duration(bucket-shift*bucketsPerDoubling+1) << shift
 }
 
-// merge adds what others have counted.
+// merge adds the counts of other histograms.
 func (h *histogram) merge(others []*histogram) {
 	for _, o := range others {
 		for i := range o.counts {
@@ -68,19 +68,19 @@ func (h *histogram) mean() time.Duration {
 	return time.Duration(h.sum.Load() / max(int64(h.total()), 1))
 }
 
-// quantile returns a duration that so large a part of all does not exceed.
+// quantile returns a duration that a fraction q of all durations does not exceed.
 func (h *histogram) quantile(q float64) time.Duration {
 	want, seen := q*float64(h.total()), uint64(0)
 	for i := range h.counts {
 		seen += h.counts[i].Load()
 		if seen > 0 && float64(seen) >= want {
-			return min(endOf(i), time.Duration(h.max.Load()))
+			return min(bucketEnd(i), time.Duration(h.max.Load()))
 		}
 	}
 	return 0
 }
 
-// draw writes a line for each step of 1, 2, 5 that something was counted in.
+// draw writes a bar for each row.
 func (h *histogram) draw(w io.Writer) {
 	rows := h.rows()
 	most := uint64(1)
@@ -93,22 +93,23 @@ func (h *histogram) draw(w io.Writer) {
 	}
 }
 
-// A row is how many durations were below one, and not below that of the row before.
-type row struct {
+// A histogramRow counts the durations from the end of the row before up to Below,
+// exclusive.
+type histogramRow struct {
 	Below int64  `json:"below_ns"`
 	Count uint64 `json:"count"`
 }
 
-// rows returns the durations in steps of 1, 2, 5, 10 and so on, from the first to
-// the last that has any.
-func (h *histogram) rows() (rows []row) {
-	r, last := row{Below: 1000}, 0
+// rows returns the counts in steps of 1, 2, 5, 10 and so on, from the first to the last
+// row that is not empty.
+func (h *histogram) rows() (rows []histogramRow) {
+	r, last := histogramRow{Below: 1000}, 0
 	for i := range h.counts {
-		for i < len(h.counts)-1 && int64(endOf(i)) > r.Below && r.Below < int64(time.Hour) {
+		for i < len(h.counts)-1 && int64(bucketEnd(i)) > r.Below && r.Below < int64(time.Hour) {
 			if r.Count > 0 || len(rows) > 0 {
 				rows = append(rows, r)
 			}
-			r = row{Below: nextStep(r.Below)}
+			r = histogramRow{Below: nextRowEnd(r.Below)}
 		}
 		if n := h.counts[i].Load(); n > 0 {
 			r.Count += n
@@ -118,8 +119,8 @@ func (h *histogram) rows() (rows []row) {
 	return append(rows, r)[:last]
 }
 
-// nextStep returns what follows in 1, 2, 5, 10, 20, 50 …
-func nextStep(n int64) int64 {
+// nextRowEnd returns the number after n in 1, 2, 5, 10, 20, 50 …
+func nextRowEnd(n int64) int64 {
 	first := n
 	for first >= 10 {
 		first /= 10
@@ -130,8 +131,8 @@ func nextStep(n int64) int64 {
 	return 2 * n
 }
 
-// short returns a duration with three digits or so.
-func short(d time.Duration) string {
+// shortDuration formats a duration with about three digits.
+func shortDuration(d time.Duration) string {
 	switch {
 	case d < 10*time.Microsecond:
 		return d.String()

@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-func TestEveryDurationHasItsCell(t *testing.T) {
+func TestHistogramBucketBounds(t *testing.T) {
 	for range 100_000 {
 		d := time.Duration(rand.Uint64() >> (2 + rand.IntN(62)))
-		cell := cellOf(d)
-		if end := endOf(cell); end <= d || cell > 0 && endOf(cell-1) > d || float64(end) > 1.07*float64(d)+1 {
-			t.Fatalf("%v is in cell %d, which ends at %v, after one that ends at %v", d, cell, end, endOf(cell-1))
+		bucket := bucketIndex(d)
+		if end := bucketEnd(bucket); end <= d || bucket > 0 && bucketEnd(bucket-1) > d || float64(end) > 1.07*float64(d)+1 {
+			t.Fatalf("%v is in bucket %d, which ends at %v, after one that ends at %v", d, bucket, end, bucketEnd(bucket-1))
 		}
 	}
 }
 
-func TestQuantilesAreNear(t *testing.T) {
+func TestHistogramQuantileError(t *testing.T) {
 	h, all := &histogram{}, make([]time.Duration, 10_000)
 	for i := range all {
 		all[i] = time.Duration(rand.ExpFloat64() * float64(time.Millisecond))
@@ -36,7 +36,7 @@ func TestQuantilesAreNear(t *testing.T) {
 	}
 }
 
-func TestRowsHoldEverythingInSteps(t *testing.T) {
+func TestHistogramRows(t *testing.T) {
 	h := &histogram{}
 	for _, d := range []time.Duration{3 * time.Microsecond, 40 * time.Microsecond, 41 * time.Microsecond, 400 * time.Microsecond, 3 * time.Hour} {
 		h.add(d)
@@ -47,18 +47,18 @@ func TestRowsHoldEverythingInSteps(t *testing.T) {
 		sum += r.Count
 	}
 	if sum != 5 {
-		t.Errorf("rows hold %d of 5: %v", sum, rows)
+		t.Errorf("rows count %d of 5: %v", sum, rows)
 	}
-	want := []row{{5000, 1}, {10_000, 0}, {20_000, 0}, {50_000, 2}, {100_000, 0}, {200_000, 0}, {500_000, 1}}
+	want := []histogramRow{{5000, 1}, {10_000, 0}, {20_000, 0}, {50_000, 2}, {100_000, 0}, {200_000, 0}, {500_000, 1}}
 	if !slices.Equal(rows[:7], want) {
 		t.Errorf("got %v, want %v first", rows[:7], want)
 	}
 	var b strings.Builder
 	h.draw(&b)
 	if !strings.HasPrefix(b.String(), "    <5µs  ████████████████████ 1\n") {
-		t.Errorf("drawn:\n%s", b.String())
+		t.Errorf("output:\n%s", b.String())
 	}
 	if rows := (&histogram{}).rows(); len(rows) != 0 {
-		t.Errorf("rows of nothing: %v", rows)
+		t.Errorf("rows of an empty histogram: %v", rows)
 	}
 }

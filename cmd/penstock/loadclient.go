@@ -21,42 +21,44 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// An asker asks a door. One goroutine uses it.
-type asker interface {
-	// ask asks all questions at once, and writes whether each was granted.
-	ask(questions []question) error
+// A loadClient sends requests to one API. It is for one goroutine.
+type loadClient interface {
+	// send sends requests, pipelined if the API can, and sets allowed in each.
+	send(requests []loadRequest) error
 	close()
 }
 
-// A question is for one unit of a key.
-type question struct {
-	index   int // of the key
-	key     string
-	granted bool
+// A loadRequest asks for one unit of a key.
+type loadRequest struct {
+	keyIndex int
+	key      string
+	allowed  bool
 }
 
-// dial returns how to make askers of a door, and how to end what they share.
-func dial(o benchOptions) (open func() (asker, error), hangUp func(), err error) {
-	switch o.door {
+// openAPI returns a function that opens clients of an API, and one that closes the
+// connections they share.
+func openAPI(o benchOptions) (open func() (loadClient, error), closeAll func(), err error) {
+	switch o.api {
 	case "grpc":
-		return dialGRPC(o)
+		return openGRPC(o)
 	case "http":
-		return dialHTTP(o)
+		return openHTTP(o)
 	}
-	return func() (asker, error) { return openRESP(o) }, func() {}, nil
+	return func() (loadClient, error) { return openRESP(o) }, func() {}, nil
 }
 
-// A grpcAsker asks as Envoy does.
-type grpcAsker struct {
+// A grpcLoadClient calls ShouldRateLimit, as Envoy does.
+type grpcLoadClient struct {
 	client  envoyrls.RateLimitServiceClient
 	entry   *envoyratelimit.RateLimitDescriptor_Entry
 	request *envoyrls.RateLimitRequest
 }
 
-// dialGRPC opens as many connections as there are processors, as Envoy does.
-func dialGRPC(o benchOptions) (func() (asker, error), func(), error) {
+// openGRPC opens as many connections as there are processors, as Envoy does with one
+// per worker thread.
+func openGRPC(o benchOptions) (func() (loadClient, error), func(), error) {
 	var connections []*grpc.ClientConn
-	hangUp := func() {
+	closeAll := func() {
 		for _, c := range connections {
 			_ = c.Close()
 		}
@@ -64,130 +66,130 @@ func dialGRPC(o benchOptions) (func() (asker, error), func(), error) {
 	for range min(runtime.GOMAXPROCS(0), o.callers) {
 		c, err := grpc.NewClient(o.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
-			hangUp()
+			closeAll()
 			return nil, nil, err
 		}
 		connections = append(connections, c)
 	}
 	var next atomic.Int64
-	open := func() (asker, error) {
+	open := func() (loadClient, error) {
 		c := connections[int(next.Add(1))%len(connections)]
-		return newGRPCAsker(c, o), nil
+		return newGRPCLoadClient(c, o), nil
 	}
-	return open, hangUp, nil
+	return open, closeAll, nil
 }
 
-func newGRPCAsker(c *grpc.ClientConn, o benchOptions) *grpcAsker {
-	a := &grpcAsker{client: envoyrls.NewRateLimitServiceClient(c), entry: &envoyratelimit.RateLimitDescriptor_Entry{Key: "key"}}
-	a.request = &envoyrls.RateLimitRequest{
+func newGRPCLoadClient(conn *grpc.ClientConn, o benchOptions) *grpcLoadClient {
+	c := &grpcLoadClient{client: envoyrls.NewRateLimitServiceClient(conn), entry: &envoyratelimit.RateLimitDescriptor_Entry{Key: "key"}}
+	c.request = &envoyrls.RateLimitRequest{
 		Domain: o.domain,
 		Descriptors: []*envoyratelimit.RateLimitDescriptor{{
-			Entries: []*envoyratelimit.RateLimitDescriptor_Entry{a.entry},
+			Entries: []*envoyratelimit.RateLimitDescriptor_Entry{c.entry},
 			Limit: &envoyratelimit.RateLimitDescriptor_RateLimitOverride{
-				RequestsPerUnit: uint32(o.each), Unit: envoytype.RateLimitUnit_DAY,
+				RequestsPerUnit: uint32(o.units), Unit: envoytype.RateLimitUnit_DAY,
 			},
 		}},
 	}
-	return a
+	return c
 }
 
-func (a *grpcAsker) ask(questions []question) error {
-	for i := range questions {
-		a.entry.Value = questions[i].key
-		ctx, cancel := context.WithTimeout(context.Background(), answerTime)
-		answer, err := a.client.ShouldRateLimit(ctx, a.request)
+func (c *grpcLoadClient) send(requests []loadRequest) error {
+	for i := range requests {
+		c.entry.Value = requests[i].key
+		ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+		response, err := c.client.ShouldRateLimit(ctx, c.request)
 		cancel()
 		if err != nil {
 			return err
 		}
-		if len(answer.Statuses) != 1 || answer.Statuses[0].CurrentLimit == nil {
-			return fmt.Errorf("nothing was counted: the server has no rules for the domain %q", a.request.Domain)
+		if len(response.Statuses) != 1 || response.Statuses[0].CurrentLimit == nil {
+			return fmt.Errorf("the server applied no limit: it has no rules for the domain %q", c.request.Domain)
 		}
-		questions[i].granted = answer.OverallCode == envoyrls.RateLimitResponse_OK
+		requests[i].allowed = response.OverallCode == envoyrls.RateLimitResponse_OK
 	}
 	return nil
 }
 
-func (a *grpcAsker) close() {}
+func (c *grpcLoadClient) close() {}
 
-// An httpAsker asks POST /v1/take.
-type httpAsker struct {
+// An httpLoadClient sends POST /v1/take.
+type httpLoadClient struct {
 	client *http.Client
 	url    string
-	each   int
+	units  int
 	body   []byte
 }
 
-func dialHTTP(o benchOptions) (func() (asker, error), func(), error) {
+func openHTTP(o benchOptions) (func() (loadClient, error), func(), error) {
 	transport := &http.Transport{MaxIdleConnsPerHost: o.callers, DisableCompression: true}
-	client := &http.Client{Transport: transport, Timeout: answerTime}
-	open := func() (asker, error) {
-		return &httpAsker{client: client, url: "http://" + o.addr + "/v1/take", each: o.each}, nil
+	client := &http.Client{Transport: transport, Timeout: requestTimeout}
+	open := func() (loadClient, error) {
+		return &httpLoadClient{client: client, url: "http://" + o.addr + "/v1/take", units: o.units}, nil
 	}
 	return open, transport.CloseIdleConnections, nil
 }
 
-func (a *httpAsker) ask(questions []question) error {
-	for i := range questions {
-		a.body = fmt.Appendf(a.body[:0], `{"key":%q,"limit":"%d/24h"}`, questions[i].key, a.each)
-		answer, err := a.client.Post(a.url, "application/json", bytes.NewReader(a.body))
+func (c *httpLoadClient) send(requests []loadRequest) error {
+	for i := range requests {
+		c.body = fmt.Appendf(c.body[:0], `{"key":%q,"limit":"%d/24h"}`, requests[i].key, c.units)
+		response, err := c.client.Post(c.url, "application/json", bytes.NewReader(c.body))
 		if err != nil {
 			return err
 		}
-		text, err := io.ReadAll(io.LimitReader(answer.Body, 1<<16))
-		_ = answer.Body.Close()
+		text, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
+		_ = response.Body.Close()
 		switch {
 		case err != nil:
 			return err
-		case answer.StatusCode == http.StatusOK:
-			questions[i].granted = true
-		case answer.StatusCode == http.StatusTooManyRequests:
-			questions[i].granted = false
+		case response.StatusCode == http.StatusOK:
+			requests[i].allowed = true
+		case response.StatusCode == http.StatusTooManyRequests:
+			requests[i].allowed = false
 		default:
-			return fmt.Errorf("%s: %s", answer.Status, bytes.TrimSpace(text))
+			return fmt.Errorf("%s: %s", response.Status, bytes.TrimSpace(text))
 		}
 	}
 	return nil
 }
 
-func (a *httpAsker) close() {}
+func (c *httpLoadClient) close() {}
 
-// A respAsker asks CL.THROTTLE.
-type respAsker struct {
+// A respLoadClient sends CL.THROTTLE.
+type respLoadClient struct {
 	conn   net.Conn
 	reader *bufio.Reader
-	each   string
+	units  string
 	burst  string
 	out    []byte
 }
 
-func openRESP(o benchOptions) (asker, error) {
-	conn, err := net.DialTimeout("tcp", o.addr, answerTime)
+func openRESP(o benchOptions) (loadClient, error) {
+	conn, err := net.DialTimeout("tcp", o.addr, requestTimeout)
 	if err != nil {
 		return nil, err
 	}
-	return &respAsker{
-		conn: conn, reader: bufio.NewReader(conn), each: strconv.Itoa(o.each), burst: strconv.Itoa(o.each - 1),
+	return &respLoadClient{
+		conn: conn, reader: bufio.NewReader(conn), units: strconv.Itoa(o.units), burst: strconv.Itoa(o.units - 1),
 	}, nil
 }
 
-func (a *respAsker) ask(questions []question) error {
-	a.out = a.out[:0]
-	for i := range questions {
-		a.out = appendCommand(a.out, "CL.THROTTLE", questions[i].key, a.burst, a.each, "86400")
+func (c *respLoadClient) send(requests []loadRequest) error {
+	c.out = c.out[:0]
+	for i := range requests {
+		c.out = appendCommand(c.out, "CL.THROTTLE", requests[i].key, c.burst, c.units, "86400")
 	}
-	if err := a.conn.SetDeadline(time.Now().Add(answerTime)); err != nil {
+	if err := c.conn.SetDeadline(time.Now().Add(requestTimeout)); err != nil {
 		return err
 	}
-	if _, err := a.conn.Write(a.out); err != nil {
+	if _, err := c.conn.Write(c.out); err != nil {
 		return err
 	}
-	for i := range questions {
-		limited, err := a.readLimited()
+	for i := range requests {
+		limited, err := c.readReply()
 		if err != nil {
 			return err
 		}
-		questions[i].granted = !limited
+		requests[i].allowed = !limited
 	}
 	return nil
 }
@@ -201,11 +203,14 @@ func appendCommand(out []byte, words ...string) []byte {
 	return out
 }
 
-// readLimited reads the five numbers of an answer, and returns what the first says.
-func (a *respAsker) readLimited() (limited bool, err error) {
+// readReply reads the five numbers of a reply. The first is 1 if the request was limited.
+func (c *respLoadClient) readReply() (limited bool, err error) {
 	for i := range 6 {
-		line, err := a.reader.ReadSlice('\n')
-		if err != nil {
+		line, err := c.reader.ReadSlice('\n')
+		switch {
+		case err != nil && (i > 0 || len(line) > 0):
+			return false, fmt.Errorf("reply cut off: %v", err) // not %w: this is no orderly EOF
+		case err != nil:
 			return false, err
 		}
 		line = bytes.TrimSuffix(line, []byte("\r\n"))
@@ -214,10 +219,10 @@ func (a *respAsker) readLimited() (limited bool, err error) {
 		case i == 1 && string(line) == ":1":
 			limited = true
 		case i == 0 || len(line) < 2 || line[0] != ':':
-			return false, errors.New("unexpected answer: " + strconv.Quote(string(line)))
+			return false, errors.New("unexpected reply: " + strconv.Quote(string(line)))
 		}
 	}
 	return limited, nil
 }
 
-func (a *respAsker) close() { _ = a.conn.Close() }
+func (c *respLoadClient) close() { _ = c.conn.Close() }

@@ -10,29 +10,28 @@ import (
 	"github.com/penstock-io/penstock/server"
 )
 
-// A logWriter writes lines in the background, and drops them when whoever should
-// take them does not: a daemon whose log nobody reads must still decide, and end
-// when it is told to.
+// A logWriter writes log lines in the background, and drops lines while its output
+// blocks. A daemon whose log is not read must still decide, and shut down on a signal.
 type logWriter struct {
-	to    io.Writer
-	lines chan []byte
-	lost  atomic.Int64       // lines that were dropped, and not told of yet
-	asked chan chan struct{} // to be closed when all lines so far are written
-	last  chan struct{}      // closed when there will be no more
-	ended chan struct{}
+	to      io.Writer
+	lines   chan []byte
+	dropped atomic.Int64       // lines dropped since the last warning
+	flushes chan chan struct{} // each is closed when all queued lines are written
+	closing chan struct{}      // closed by close: write the queued lines and stop
+	done    chan struct{}
 }
 
 const (
-	waitingLines = 1024        // that may wait to be written
-	lastLines    = time.Second // for what is left when somebody waits for that
+	maxQueuedLines = 1024
+	flushTimeout   = time.Second
 )
 
-// newLog returns the logger that the configuration wants, and its writer, which must
-// be ended.
+// newLog returns a logger with the configured level and format, and its writer, which
+// must be closed.
 func newLog(c *server.Config, to io.Writer) (*slog.Logger, *logWriter) {
 	w := &logWriter{
-		to: to, lines: make(chan []byte, waitingLines),
-		asked: make(chan chan struct{}), last: make(chan struct{}), ended: make(chan struct{}),
+		to: to, lines: make(chan []byte, maxQueuedLines),
+		flushes: make(chan chan struct{}), closing: make(chan struct{}), done: make(chan struct{}),
 	}
 	o := &slog.HandlerOptions{Level: c.LogLevel}
 	log := slog.New(slog.NewTextHandler(w, o))
@@ -43,26 +42,26 @@ func newLog(c *server.Config, to io.Writer) (*slog.Logger, *logWriter) {
 	return log, w
 }
 
-// Write never waits.
+// Write queues a line. It never blocks.
 func (w *logWriter) Write(line []byte) (int, error) {
 	select {
 	case w.lines <- bytes.Clone(line):
 	default:
-		w.lost.Add(1)
+		w.dropped.Add(1)
 	}
 	return len(line), nil
 }
 
 func (w *logWriter) run(log *slog.Logger) {
-	defer close(w.ended)
+	defer close(w.done)
 	for {
 		select {
 		case line := <-w.lines:
 			w.write(log, line)
-		case done := <-w.asked:
+		case done := <-w.flushes:
 			w.writeAll(log)
 			close(done)
-		case <-w.last:
+		case <-w.closing:
 			w.writeAll(log)
 			return
 		}
@@ -76,17 +75,17 @@ func (w *logWriter) writeAll(log *slog.Logger) {
 }
 
 func (w *logWriter) write(log *slog.Logger, line []byte) {
-	_, _ = w.to.Write(line) // there is nobody to tell
-	if n := w.lost.Swap(0); n > 0 {
-		log.Warn("nobody read the log, and lines were lost", "lines", n)
+	_, _ = w.to.Write(line) // an error cannot be logged
+	if n := w.dropped.Swap(0); n > 0 {
+		log.Warn("log output was blocked, lines were dropped", "lines", n)
 	}
 }
 
-// flush writes what was logged so far, unless that takes too long.
+// flush waits until all queued lines are written, for at most flushTimeout.
 func (w *logWriter) flush() {
-	done, late := make(chan struct{}), time.After(lastLines)
+	done, late := make(chan struct{}), time.After(flushTimeout)
 	select {
-	case w.asked <- done:
+	case w.flushes <- done:
 	case <-late:
 		return
 	}
@@ -96,11 +95,11 @@ func (w *logWriter) flush() {
 	}
 }
 
-// end writes what is left, unless that takes too long.
-func (w *logWriter) end() {
-	close(w.last)
+// close writes the queued lines and stops, within flushTimeout.
+func (w *logWriter) close() {
+	close(w.closing)
 	select {
-	case <-w.ended:
-	case <-time.After(lastLines):
+	case <-w.done:
+	case <-time.After(flushTimeout):
 	}
 }

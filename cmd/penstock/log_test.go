@@ -9,12 +9,12 @@ import (
 	"github.com/penstock-io/penstock/server"
 )
 
-// Nobody reads at first. Whoever logs is not held up, and who reads at last is told
-// what is missing.
-func TestLogThatNobodyReadsHoldsNobodyUp(t *testing.T) {
+// The output blocks at first: logging does not. When the output continues, a warning has
+// the number of dropped lines.
+func TestLogDropsLinesWhenOutputBlocks(t *testing.T) {
 	reader, writer := io.Pipe()
 	log, lines := newLog(&server.Config{LogLevel: slog.LevelInfo}, writer)
-	for i := range 3 * waitingLines {
+	for i := range 3 * maxQueuedLines {
 		log.Info("a line", "n", i)
 	}
 	read := make(chan string)
@@ -22,34 +22,34 @@ func TestLogThatNobodyReadsHoldsNobodyUp(t *testing.T) {
 		text, _ := io.ReadAll(reader)
 		read <- string(text)
 	}()
-	lines.end()
+	lines.close()
 	_ = writer.Close()
 	text := <-read
-	if n := strings.Count(text, "a line"); n < waitingLines || n > waitingLines+1 {
-		t.Errorf("%d lines were written, want those that may wait and one under way", n)
+	if n := strings.Count(text, "a line"); n < maxQueuedLines || n > maxQueuedLines+1 {
+		t.Errorf("%d lines were written, want those in the queue and at most one being written", n)
 	}
-	if !strings.Contains(text, "nobody read the log, and lines were lost") {
-		t.Errorf("nothing was said of lines that were lost:\n%s", text[len(text)-200:])
+	if !strings.Contains(text, "log output was blocked, lines were dropped") {
+		t.Errorf("no warning about dropped lines:\n%s", text[len(text)-200:])
 	}
 }
 
-// The last lines are written before the process ends, unless nobody reads them.
-func TestLogEndsWithItsReader(t *testing.T) {
+// Close writes the last lines, and gives up if the output blocks.
+func TestLogCloseWritesQueuedLines(t *testing.T) {
 	var text strings.Builder
 	log, lines := newLog(&server.Config{LogFormat: "json"}, &text)
 	log.Info("bye")
-	lines.end()
+	lines.close()
 	if !strings.Contains(text.String(), `"msg":"bye"`) {
 		t.Errorf("got %q, want the last line", text.String())
 	}
-	_, deaf := io.Pipe()
-	log, lines = newLog(&server.Config{}, deaf)
+	_, blocked := io.Pipe()
+	log, lines = newLog(&server.Config{}, blocked)
 	log.Info("bye")
-	lines.end()
+	lines.close()
 }
 
-// Who asks for what was logged so far has it, and the log goes on.
-func TestLogIsWrittenOnDemand(t *testing.T) {
+// Flush writes all lines so far and gives up if the output blocks; logging continues.
+func TestLogFlushWritesQueuedLines(t *testing.T) {
 	var text strings.Builder
 	log, lines := newLog(&server.Config{}, &text)
 	for range 100 {
@@ -60,13 +60,13 @@ func TestLogIsWrittenOnDemand(t *testing.T) {
 		t.Errorf("%d lines were written, want all 100", n)
 	}
 	log.Info("bye")
-	lines.end()
+	lines.close()
 	if !strings.Contains(text.String(), "bye") {
 		t.Errorf("got %q, want the last line too", text.String())
 	}
-	_, deaf := io.Pipe()
-	log, lines = newLog(&server.Config{}, deaf)
-	log.Info("nobody reads this")
+	_, blocked := io.Pipe()
+	log, lines = newLog(&server.Config{}, blocked)
+	log.Info("this blocks")
 	lines.flush()
-	lines.end()
+	lines.close()
 }

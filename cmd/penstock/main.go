@@ -1,15 +1,15 @@
-// Penstock is the daemon and the command: a rate limiter that Envoy, proxies, Redis
-// clients and HTTP clients can ask, all of them about the same counters.
+// Penstock is a rate-limiting server and its command line. It serves Envoy, proxies,
+// Redis clients and HTTP clients from the same counters.
 //
 //	penstock serve
 //	penstock take user:42 --limit "10/1m"
 //
-// penstock help tells the rest.
+// penstock help lists all commands.
 package main
 
 import (
 	"os"
-	_ "time/tzdata" // limits follow calendars also where the machine has none
+	_ "time/tzdata" // time zones for calendar limits on machines without zone data
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }

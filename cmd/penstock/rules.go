@@ -24,11 +24,12 @@ func rulesCommand() *cobra.Command {
 func checkCommand(o *rules.Options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check PATH",
-		Short: "Say whether rules can be used",
-		Long: `Check reads a rule file, or all files in a folder, as the server would, and says
-what is wrong with them: file, line and reason. It ends with 0 if they can be
-used, 1 if they cannot, and 2 if they cannot be read. It warns of what the server
-refuses while its door for Envoy is open.`,
+		Short: "Validate rule files",
+		Long: `Check reads a rule file, or all files in a directory, as the server does, and
+prints the file, line and reason of each problem. The exit code is 0 if the rules
+are valid, 1 if they are not, and 2 if they cannot be read. It warns of settings
+without effect, and of rules that the server rejects while the gRPC listener is
+enabled.`,
 		Example: `  penstock rules check rules.yaml
   penstock rules check /etc/penstock/rules`,
 		Args: cobra.ExactArgs(1),
@@ -36,7 +37,7 @@ refuses while its door for Envoy is open.`,
 			set, err := rules.NewSource(args[0], o).Load()
 			if wrong := rules.Errors(nil); errors.As(err, &wrong) {
 				fmt.Fprintln(c.ErrOrStderr(), err)
-				return errNo
+				return errNegative
 			}
 			if err != nil {
 				return err
@@ -64,9 +65,9 @@ func plural(n int, what string) string {
 func explainCommand(o *rules.Options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "explain PATH DOMAIN KEY=VALUE...",
-		Short: "Say which rule a request gets, and why",
-		Long: `Explain says which rule a descriptor with these entries matches, and why the others
-do not.`,
+		Short: "Show which rule applies to a request, and why",
+		Long: `Explain prints which rule applies to a descriptor with these entries, and why other
+rules do not.`,
 		Example: `  penstock rules explain rules.yaml shop user=42
   penstock rules explain rules.yaml shop path=/login remote_address=203.0.113.9`,
 		Args: cobra.MinimumNArgs(3),
@@ -75,7 +76,7 @@ do not.`,
 			if err != nil {
 				return err
 			}
-			entries, err := readEntries(args[2:])
+			entries, err := parseEntries(args[2:])
 			if err != nil {
 				return err
 			}

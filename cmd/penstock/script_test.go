@@ -8,22 +8,22 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// The scripts in testdata/script say what the command and the daemon do. Besides
-// testscript's own commands they have:
+// The scripts in testdata/script specify the command and the daemon. Besides the
+// commands of testscript they have:
 //
-//	daemon FLAGS...  starts penstock serve on ports that nobody uses, and waits until
-//	                 it is ready; $GRPC, $HTTP, $RESP and $ADMIN are where it listens
-//	logged PATTERN   waits until the daemon's log has a line that matches
-//	signal NAME      sends the daemon HUP, INT, TERM or KILL
-//	ended CODE       waits until the daemon has ended, with that exit code
-//	load DOOR...     asks doors without a pause, on connections that are kept
-//	unharmed         waits until those who ask have found the doors closed, and
-//	                 checks that every question before that got its answer
-//	certificate NAME makes NAME.crt and NAME.key, signed by ca.crt; "expired NAME" one
-//	                 that is not good any more
-//	redis            starts a Redis server; $REDIS is where it is
-//	redis VERB       kills, restarts, pauses or resumes that
-//	until WHAT...    runs a shell command again and again until it succeeds
+//	daemon FLAGS...    starts penstock serve on free ports and waits until it is
+//	                   ready; $GRPC, $HTTP, $RESP and $ADMIN are its addresses
+//	logged PATTERN     waits until the daemon's log matches
+//	signal NAME        sends the daemon HUP, INT, TERM or KILL
+//	exited CODE        waits until the daemon has exited, with that code
+//	load API...        sends requests to APIs without a pause, on kept connections
+//	checkload          waits until the load has found its listeners closed, and checks
+//	                   that no request before that failed
+//	certificate NAME   makes NAME.crt and NAME.key, signed by ca.crt; "certificate
+//	                   expired NAME" makes an expired one
+//	redis              starts a Redis server; $REDIS is its URL
+//	redis VERB         kills, restarts, pauses or resumes the Redis server
+//	until COMMAND...   repeats a shell command until it succeeds
 
 func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"penstock": main}) }
 
@@ -32,7 +32,7 @@ func TestScripts(t *testing.T) {
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
-		Deadline:            time.Now().Add(3 * time.Minute), // for what should have refused to start
+		Deadline:            time.Now().Add(3 * time.Minute), // kills a server that should not have started
 		Setup: func(e *testscript.Env) error {
 			e.Values[daemonKey{}] = &daemon{}
 			return nil
@@ -41,12 +41,12 @@ func TestScripts(t *testing.T) {
 			"daemon":      startDaemon,
 			"logged":      awaitLog,
 			"signal":      signalDaemon,
-			"ended":       awaitEnd,
+			"exited":      awaitExit,
 			"load":        startLoad,
-			"unharmed":    checkLoad,
+			"checkload":   checkLoad,
 			"certificate": makeCertificate,
 			"redis":       controlRedis,
-			"until":       awaitCommand,
+			"until":       retryCommand,
 		},
 		UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != "",
 	})

@@ -15,17 +15,18 @@ import (
 
 func serveCommand() *cobra.Command {
 	flags := map[string]string{}
-	try := false
+	examples := false
 	serve := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the server",
-		Long: `Serve runs the server until it gets SIGTERM or SIGINT; then it tells load
-balancers, finishes what is under way and ends. A second signal ends it at once.
-SIGHUP reads the rules and certificates again; they are also read when they change.
+		Long: `Serve runs the server until SIGTERM or SIGINT. Then /readyz reports that it is
+shutting down, requests in flight are completed, and the process exits. A second
+signal ends it at once. SIGHUP reloads rules and certificates; they are also
+reloaded when their files change.
 
-Every flag can also be set by a variable, as in PENSTOCK_LOG_LEVEL=debug, or in
-the file that --config names, as in "log-level: debug". A flag wins over a
-variable, and a variable over the file.`,
+Every flag can also be set by an environment variable, as in
+PENSTOCK_LOG_LEVEL=debug, or in the file that --config names, as in
+"log-level: debug". Flags override variables, and variables override the file.`,
 		Example: `  penstock serve
   penstock serve --rules rules/ --store redis://localhost:6379
   penstock serve --grpc "" --resp "" --http 127.0.0.1:8080
@@ -36,45 +37,46 @@ variable, and a variable over the file.`,
 			if err != nil {
 				return err
 			}
-			return serve(c.Context(), config, c.OutOrStdout(), c.ErrOrStderr(), try)
+			return serve(c.Context(), config, c.OutOrStdout(), c.ErrOrStderr(), examples)
 		},
 	}
 	addSettings(serve.Flags(), flags)
-	serve.Flags().BoolVar(&try, "try", false, "print a line to try for each door")
+	serve.Flags().BoolVar(&examples, "print-examples", false, "print an example command for each listener")
 	serve.SetUsageFunc(printServeUsage)
 	return serve
 }
 
-// printServeUsage lists the flags under the headings of the settings.
+// printServeUsage lists the flags grouped as in [server.Settings].
 func printServeUsage(c *cobra.Command) error {
 	w := c.OutOrStderr()
 	fmt.Fprintf(w, "Usage:\n  %s\n\nExamples:\n%s\n", c.UseLine(), c.Example)
 	var heading string
-	under := pflag.NewFlagSet("", pflag.ContinueOnError)
+	group := pflag.NewFlagSet("", pflag.ContinueOnError)
 	flush := func(next string) {
-		if under.HasFlags() {
-			fmt.Fprintf(w, "\n%s:\n%s", heading, under.FlagUsagesWrapped(usageWidth))
+		if group.HasFlags() {
+			fmt.Fprintf(w, "\n%s:\n%s", heading, group.FlagUsagesWrapped(usageWidth))
 		}
-		heading, under = next, pflag.NewFlagSet("", pflag.ContinueOnError)
-		under.SortFlags = false
+		heading, group = next, pflag.NewFlagSet("", pflag.ContinueOnError)
+		group.SortFlags = false
 	}
 	for _, s := range server.Settings {
 		if s.Group != heading {
 			flush(s.Group)
 		}
-		under.AddFlag(c.Flags().Lookup(s.Name))
+		group.AddFlag(c.Flags().Lookup(s.Name))
 	}
-	flush("For people")
-	under.AddFlag(c.Flags().Lookup("try"))
-	under.AddFlag(c.Flags().Lookup("help"))
+	flush("Help")
+	group.AddFlag(c.Flags().Lookup("print-examples"))
+	group.AddFlag(c.Flags().Lookup("help"))
 	flush("")
 	return nil
 }
 
-// usageWidth is how wide most terminals are at least.
+// usageWidth is a width in columns that most terminals have.
 const usageWidth = 100
 
-// addSettings gives the flags a place to be collected in.
+// addSettings adds a flag for each setting. Values are collected in a map, for
+// [server.LoadConfig].
 func addSettings(set *pflag.FlagSet, values map[string]string) {
 	set.SortFlags = false
 	for _, s := range server.Settings {
@@ -85,7 +87,7 @@ func addSettings(set *pflag.FlagSet, values map[string]string) {
 	}
 }
 
-// A flagValue collects what a flag is set to.
+// A flagValue is a [pflag.Value] that stores the flag's text in a map.
 type flagValue struct {
 	setting server.Setting
 	values  map[string]string
@@ -95,7 +97,7 @@ func (v flagValue) String() string { return v.setting.Default }
 
 func (v flagValue) Type() string {
 	if v.setting.Kind == "" {
-		return "bool" // which pflag knows to need no word for its value
+		return "bool" // pflag prints no placeholder for the value of a bool
 	}
 	return v.setting.Kind
 }
@@ -105,26 +107,26 @@ func (v flagValue) Set(text string) error {
 	return nil
 }
 
-func serve(ctx context.Context, c *server.Config, stdout, stderr io.Writer, try bool) error {
-	giveRoom()
+func serve(ctx context.Context, c *server.Config, stdout, stderr io.Writer, examples bool) error {
+	tuneGC()
 	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP) // from now on it does not end the process
+	signal.Notify(hangups, syscall.SIGHUP) // from now on SIGHUP does not end the process
 	log, lines := newLog(c, stderr)
-	defer lines.end()
+	defer lines.close()
 	s, err := server.New(ctx, c, log)
 	if err != nil {
 		return err
 	}
-	defer reloadOn(hangups, s)()
-	if try {
-		lines.flush() // so that none of them comes between those to try
-		printTries(stdout, s, c)
+	defer reloadOnSignal(hangups, s)()
+	if examples {
+		lines.flush() // so that no log line comes between the examples
+		printExamples(stdout, s, c)
 	}
 	return s.Run(ctx)
 }
 
-// reloadOn reads rules and certificates again at every signal, until it is stopped.
-func reloadOn(hangups chan os.Signal, s *server.Server) (stop func()) {
+// reloadOnSignal reloads rules and certificates at every signal until stop is called.
+func reloadOnSignal(hangups chan os.Signal, s *server.Server) (stop func()) {
 	go func() {
 		for range hangups {
 			s.Reload()

@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A takeRequest is what take asks a server: for units of a key under a limit, or of
-// what the rules of a domain make of entries.
+// A takeRequest asks a server for units: of a key under a limit, or under the rules of a
+// domain for a descriptor's entries.
 type takeRequest struct {
 	key, limit, id string
 	atMost         bool
@@ -32,25 +32,26 @@ func takeCommand() *cobra.Command {
 	take := &cobra.Command{
 		Use:   "take KEY --limit LIMIT | take --domain DOMAIN KEY=VALUE...",
 		Short: "Take units from a running server",
-		Long: `Take asks a running server for units of a key, under the limit that it names, or by
-the rules that the server has for a domain. It prints the decision and ends with
-0 if it was allowed, 1 if it was denied, and 2 if there was none.
+		Long: `Take requests units of a key from a running server, either under the limit in
+--limit or under the server's rules for a domain. It prints the decision. The exit
+code is 0 if the request was allowed, 1 if it was denied, and 2 if there was no
+decision.
 
-A cost of 0 looks and takes nothing; one below 0 gives back, which from another
-machine needs the server's token.`,
+A cost of 0 peeks without taking anything. A negative cost refunds units, which
+needs the server's token unless the server is on the same machine.`,
 		Example: `  penstock take user:42 --limit "10/1m"
   penstock take import --limit "1000/1h burst=1000" --cost 200 --at-most
   penstock take --domain shop user=42
   penstock take --domain shop user=42 --server grpc://localhost:8081
   if penstock take backup --limit 1/day; then ./backup; fi`,
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := r.read(args); err != nil {
+			if err := r.parseArgs(args); err != nil {
 				return err
 			}
 			if r.token == "" {
 				r.token = os.Getenv("PENSTOCK_TOKEN")
 			}
-			a, err := r.ask(c.Context(), server)
+			a, err := r.send(c.Context(), server)
 			if err != nil {
 				return err
 			}
@@ -59,41 +60,41 @@ machine needs the server's token.`,
 	}
 	f := take.Flags()
 	f.SortFlags = false
-	f.StringVar(&r.limit, "limit", "", `how much, over how long: "10/1m", "30/1m burst=15", "5/day zone=Asia/Shanghai"`)
-	f.StringVar(&r.domain, "domain", "", "domain whose rules decide")
-	f.Int64Var(&r.cost, "cost", 1, "how many units")
-	f.BoolVar(&r.atMost, "at-most", false, "take what is left if that is less")
-	f.StringVar(&r.id, "id", "", "asking again with the same ID is charged once")
-	f.StringVar(&server, "server", "http://127.0.0.1:8080", "where the server is; grpc://HOST:PORT asks as Envoy does")
-	f.StringVar(&r.token, "token", "", "the server's token (default: PENSTOCK_TOKEN)")
-	f.BoolVar(&raw, "json", false, "print the answer as JSON")
+	f.StringVar(&r.limit, "limit", "", `limit, such as "10/1m", "30/1m burst=15" or "5/day zone=Asia/Shanghai fixed-window"`)
+	f.StringVar(&r.domain, "domain", "", "domain whose rules apply")
+	f.Int64Var(&r.cost, "cost", 1, "units to take; 0 peeks, less than 0 refunds")
+	f.BoolVar(&r.atMost, "at-most", false, "take what is left if it is less than the cost")
+	f.StringVar(&r.id, "id", "", "request ID: repeated requests with the same ID are charged once")
+	f.StringVar(&server, "server", "http://127.0.0.1:8080", "URL of the server; grpc://HOST:PORT uses Envoy's protocol")
+	f.StringVar(&r.token, "token", "", "the server's token (default: $PENSTOCK_TOKEN)")
+	f.BoolVar(&raw, "json", false, "print the response as JSON")
 	return take
 }
 
-// read reads the arguments, and says which do not go together.
-func (r *takeRequest) read(args []string) (err error) {
+// parseArgs parses the arguments, and rejects flags that exclude each other.
+func (r *takeRequest) parseArgs(args []string) (err error) {
 	if r.domain != "" {
 		if r.limit != "" || r.atMost || r.id != "" {
-			return errors.New("--domain: the rules say the limit; --limit, --at-most and --id go with a key")
+			return errors.New("--domain: cannot be combined with --limit, --at-most or --id, which need a key")
 		}
-		r.entries, err = readEntries(args)
+		r.entries, err = parseEntries(args)
 		return err
 	}
 	switch {
 	case len(args) != 1:
-		return fmt.Errorf("want one key, as in penstock take user:42 --limit \"10/1m\"; got %d", len(args))
+		return fmt.Errorf("want one key, as in penstock take user:42 --limit \"10/1m\"; got %d arguments", len(args))
 	case r.limit == "":
-		return errors.New("want a --limit such as \"10/1m\", or a --domain whose rules have it")
+		return errors.New("no limit: set --limit, such as \"10/1m\", or --domain to use the server's rules")
 	}
 	r.key = args[0]
 	_, err = penstock.ParseLimit(r.limit)
 	return err
 }
 
-// readEntries reads the entries of a descriptor.
-func readEntries(args []string) ([]rules.Entry, error) {
+// parseEntries parses the entries of a descriptor.
+func parseEntries(args []string) ([]rules.Entry, error) {
 	if len(args) == 0 {
-		return nil, errors.New("want entries after the domain, as in user=42")
+		return nil, errors.New("no entries: add at least one after the domain, as in user=42")
 	}
 	entries := make([]rules.Entry, len(args))
 	for i, arg := range args {
@@ -106,38 +107,38 @@ func readEntries(args []string) ([]rules.Entry, error) {
 	return entries, nil
 }
 
-// ask asks the server at an address, by the protocol that the address names.
-func (r *takeRequest) ask(ctx context.Context, server string) (*takeAnswer, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+// send sends the request to the server, by the protocol of its URL.
+func (r *takeRequest) send(ctx context.Context, server string) (*takeResult, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	u, err := url.Parse(server)
 	if err != nil || u.Host == "" {
-		return nil, fmt.Errorf("--server %q: want an address like http://127.0.0.1:8080", server)
+		return nil, fmt.Errorf("--server %q: want a URL like http://127.0.0.1:8080", server)
 	}
 	switch u.Scheme {
 	case "http", "https":
-		return r.askHTTP(ctx, server)
+		return r.sendHTTP(ctx, server)
 	case "grpc", "grpcs":
-		return r.askGRPC(ctx, u)
+		return r.sendGRPC(ctx, u)
 	}
-	return nil, fmt.Errorf("--server %q: want http, https, grpc or grpcs before the address", server)
+	return nil, fmt.Errorf("--server %q: want a URL with http, https, grpc or grpcs", server)
 }
 
-// A takeAnswer is what the server said.
-type takeAnswer struct {
+// A takeResult is the server's decision.
+type takeResult struct {
 	allowed bool
-	text    string // for people
-	raw     []byte // JSON
+	text    string // to print
+	raw     []byte // JSON, to print with --json
 }
 
-func (a *takeAnswer) print(w io.Writer, raw bool) error {
+func (a *takeResult) print(w io.Writer, raw bool) error {
 	if raw {
 		fmt.Fprintf(w, "%s\n", strings.TrimSpace(string(a.raw)))
 	} else {
 		fmt.Fprintln(w, a.text)
 	}
 	if !a.allowed {
-		return errNo
+		return errNegative
 	}
 	return nil
 }

@@ -8,9 +8,8 @@ import (
 	"testing"
 )
 
-// Whoever gives back from another machine brings the token, and a server that
-// speaks no JSON is quoted.
-func TestTakeBringsTheToken(t *testing.T) {
+// A refund sends the token, and an error without a JSON body shows the status.
+func TestTakeSendsToken(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer open sesame" {
 			w.WriteHeader(http.StatusForbidden)
@@ -18,18 +17,18 @@ func TestTakeBringsTheToken(t *testing.T) {
 		}
 		body, _ := io.ReadAll(r.Body)
 		if string(body) != `{"key":"k","limit":"1/1h","cost":-2}` {
-			t.Errorf("asked %s", body)
+			t.Errorf("the server received %s", body)
 		}
 		_, _ = io.WriteString(w, `{"allowed":true,"granted":-2,"limit":5,"remaining":4,"retry_after":0,"reset_after":0.5,"delay":0,"source":"store"}`)
 	}))
 	defer s.Close()
 	r := takeRequest{key: "k", limit: "1/1h", cost: -2, token: "open sesame"}
-	a, err := r.askHTTP(t.Context(), s.URL)
+	a, err := r.sendHTTP(t.Context(), s.URL)
 	if err != nil || a.text != "allowed granted=-2 remaining=4/5 reset=500ms" {
 		t.Errorf("with the token: %+v, %v", a, err)
 	}
 	r.token = ""
-	if _, err := r.askHTTP(t.Context(), s.URL); err == nil || !strings.Contains(err.Error(), "the server answered 403") {
+	if _, err := r.sendHTTP(t.Context(), s.URL); err == nil || !strings.Contains(err.Error(), "the server returned 403") {
 		t.Errorf("without the token: %v", err)
 	}
 }

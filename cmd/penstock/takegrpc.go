@@ -19,10 +19,10 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// askGRPC asks ShouldRateLimit, as Envoy does.
-func (r *takeRequest) askGRPC(ctx context.Context, u *url.URL) (*takeAnswer, error) {
+// sendGRPC calls ShouldRateLimit, as Envoy does.
+func (r *takeRequest) sendGRPC(ctx context.Context, u *url.URL) (*takeResult, error) {
 	if r.domain == "" {
-		return nil, errors.New("--server grpc: Envoy's protocol knows no limits by text; want a --domain")
+		return nil, errors.New("--server grpc: Envoy's protocol has no limits in text form: set --domain")
 	}
 	secure := insecure.NewCredentials()
 	if u.Scheme == "grpcs" {
@@ -36,12 +36,12 @@ func (r *takeRequest) askGRPC(ctx context.Context, u *url.URL) (*takeAnswer, err
 	if r.token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+r.token)
 	}
-	answer, err := envoyrls.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, r.envoyRequest())
+	response, err := envoyrls.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, r.envoyRequest())
 	if err != nil {
 		s := status.Convert(err)
-		return nil, fmt.Errorf("the server answered %s: %s", s.Code(), s.Message())
+		return nil, fmt.Errorf("the server returned %s: %s", s.Code(), s.Message())
 	}
-	return readGRPC(answer)
+	return grpcResult(response)
 }
 
 func (r *takeRequest) envoyRequest() *envoyrls.RateLimitRequest {
@@ -62,23 +62,23 @@ func magnitude(n int64) uint64 {
 	return uint64(n)
 }
 
-func readGRPC(answer *envoyrls.RateLimitResponse) (*takeAnswer, error) {
-	if len(answer.Statuses) != 1 {
-		return nil, fmt.Errorf("the server answered with %d statuses to one question", len(answer.Statuses))
+func grpcResult(response *envoyrls.RateLimitResponse) (*takeResult, error) {
+	if len(response.Statuses) != 1 {
+		return nil, fmt.Errorf("the server returned %d statuses for one descriptor", len(response.Statuses))
 	}
-	raw, err := protojson.Marshal(answer)
+	raw, err := protojson.Marshal(response)
 	if err != nil {
 		return nil, err
 	}
-	s, allowed := answer.Statuses[0], answer.OverallCode == envoyrls.RateLimitResponse_OK
+	s, allowed := response.Statuses[0], response.OverallCode == envoyrls.RateLimitResponse_OK
 	text := map[bool]string{true: "allowed", false: "denied"}[allowed]
 	if l := s.CurrentLimit; l != nil {
 		text += fmt.Sprintf(" remaining=%d limit=%d/%s", s.LimitRemaining, l.RequestsPerUnit, strings.ToLower(l.Unit.String()))
 	} else {
-		text += ": no rule limits this"
+		text += ": no rule applies"
 	}
 	if s.DurationUntilReset != nil {
 		text += " reset=" + s.DurationUntilReset.AsDuration().String()
 	}
-	return &takeAnswer{allowed: allowed, text: text, raw: raw}, nil
+	return &takeResult{allowed: allowed, text: text, raw: raw}, nil
 }

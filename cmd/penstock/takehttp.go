@@ -10,25 +10,25 @@ import (
 	"github.com/penstock-io/penstock/server/client"
 )
 
-// askHTTP asks POST /v1/take.
-func (r *takeRequest) askHTTP(ctx context.Context, server string) (*takeAnswer, error) {
+// sendHTTP sends POST /v1/take.
+func (r *takeRequest) sendHTTP(ctx context.Context, server string) (*takeResult, error) {
 	c, err := client.New(server, &client.Options{Token: r.token, HTTP: http.DefaultClient})
 	if err != nil {
 		return nil, err
 	}
-	a, err := c.Do(ctx, r.question())
+	a, err := c.Do(ctx, r.httpRequest())
 	var refused *client.Error
 	switch {
 	case errors.As(err, &refused):
 		why := strings.Trim(refused.Title+": "+refused.Detail, ": ")
-		return nil, errors.New(strings.TrimSuffix(fmt.Sprintf("the server answered %d: %s", refused.Status, why), ": "))
+		return nil, errors.New(strings.TrimSuffix(fmt.Sprintf("the server returned %d: %s", refused.Status, why), ": "))
 	case err != nil:
 		return nil, err
 	}
-	return &takeAnswer{allowed: a.Allowed, text: textOf(a), raw: a.JSON}, nil
+	return &takeResult{allowed: a.Allowed, text: resultText(a), raw: a.JSON}, nil
 }
 
-func (r *takeRequest) question() client.TakeRequest {
+func (r *takeRequest) httpRequest() client.TakeRequest {
 	if r.domain == "" {
 		return client.TakeRequest{Key: r.key, Limit: r.limit, Cost: r.cost, AtMost: r.atMost, ID: r.id}
 	}
@@ -39,14 +39,14 @@ func (r *takeRequest) question() client.TakeRequest {
 	return client.TakeRequest{Domain: r.domain, Cost: r.cost, Descriptors: []client.Descriptor{d}}
 }
 
-// textOf returns an answer for people. Where rules decide there is one descriptor, and
-// what is said about that says it all.
-func textOf(a client.TakeResponse) string {
+// resultText returns a response as a line to print. With rules, the response has a part
+// for each descriptor, and here there is one.
+func resultText(a client.TakeResponse) string {
 	if len(a.Descriptors) > 0 {
 		a = a.Descriptors[0]
 	}
 	if !a.Limited {
-		return strings.TrimSpace("allowed: no rule limits this " + a.Rule)
+		return strings.TrimSpace("allowed: no rule applies " + a.Rule)
 	}
 	text := a.Decision.String()
 	if a.Rule != "" {

@@ -7,7 +7,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// controlRedis starts a Redis server for a script, or does something to it.
+// controlRedis starts the Redis server of a script, or kills, restarts, pauses or resumes
+// it.
 func controlRedis(ts *testscript.TestScript, _ bool, args []string) {
 	d := daemonOf(ts)
 	switch verb := strings.Join(args, " "); {
@@ -22,7 +23,7 @@ func controlRedis(ts *testscript.TestScript, _ bool, args []string) {
 	case verb == "resume" && d.redis != nil:
 		ts.Check(d.redis.Resume())
 	default:
-		ts.Fatalf("usage: redis, and then redis kill|restart|pause|resume")
+		ts.Fatalf("usage: redis, then redis kill|restart|pause|resume")
 	}
 }
 

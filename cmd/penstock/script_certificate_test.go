@@ -15,8 +15,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// makeCertificate makes a certificate for this machine, and the authority that signs
-// it if there is none yet.
+// makeCertificate makes a certificate for 127.0.0.1, and first its authority if there is
+// none yet.
 func makeCertificate(ts *testscript.TestScript, _ bool, args []string) {
 	ends := time.Now().Add(time.Hour)
 	if len(args) == 2 && args[0] == "expired" {

@@ -15,12 +15,13 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// patience is how long anything may take that will come if nothing is broken.
-const patience = 60 * time.Second
+// waitTimeout bounds every wait for an event that must happen. It is generous, because
+// it only matters when a test fails.
+const waitTimeout = 60 * time.Second
 
 type daemonKey struct{}
 
-// A daemon is the one that a script has started.
+// A daemon is the penstock server of a script, with its load and its Redis server.
 type daemon struct {
 	command *exec.Cmd
 	log     string
@@ -46,12 +47,12 @@ func (d *daemon) isRunning() bool {
 func startDaemon(ts *testscript.TestScript, neg bool, flags []string) {
 	d := daemonOf(ts)
 	if neg || d.isRunning() {
-		ts.Fatalf("daemon: a script has one at a time, and it must start")
+		ts.Fatalf("daemon: a script can run one at a time, and cannot expect it to fail")
 	}
 	args := []string{"serve"}
-	for _, door := range []string{"grpc", "http", "resp", "admin"} {
-		if !slices.Contains(flags, "--"+door) {
-			args = append(args, "--"+door, "127.0.0.1:0")
+	for _, api := range []string{"grpc", "http", "resp", "admin"} {
+		if !slices.Contains(flags, "--"+api) {
+			args = append(args, "--"+api, "127.0.0.1:0")
 		}
 	}
 	d.log = ts.MkAbs("daemon.log")
@@ -66,7 +67,7 @@ func startDaemon(ts *testscript.TestScript, neg bool, flags []string) {
 	command, exited := d.command, make(chan struct{})
 	d.exited = exited
 	go func() {
-		_ = command.Wait() // its state says it
+		_ = command.Wait() // awaitExit reads the ProcessState
 		_ = log.Close()
 		close(exited)
 	}()
@@ -74,7 +75,7 @@ func startDaemon(ts *testscript.TestScript, neg bool, flags []string) {
 		_ = command.Process.Kill()
 		<-exited
 	})
-	d.await(ts, `(?m)msg=ready$|"msg":"ready"`)
+	d.awaitLogLine(ts, `(?m)msg=ready$|"msg":"ready"`)
 	d.setAddresses(ts)
 }
 
@@ -92,37 +93,37 @@ func isFile(name string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-var listening = regexp.MustCompile(`msg=listening door=(\w+) addr=(\S+)|"msg":"listening","door":"(\w+)","addr":"([^"]+)"`)
+var listening = regexp.MustCompile(`msg=listening (?:door|listener)=(\w+) addr=(\S+)|"msg":"listening","(?:door|listener)":"(\w+)","addr":"([^"]+)"`)
 
-// setAddresses tells the script where the doors are.
+// setAddresses sets the variables with the addresses of the listeners.
 func (d *daemon) setAddresses(ts *testscript.TestScript) {
-	for _, m := range listening.FindAllStringSubmatch(d.text(ts), -1) {
+	for _, m := range listening.FindAllStringSubmatch(d.logText(ts), -1) {
 		ts.Setenv(strings.ToUpper(m[1]+m[3]), m[2]+m[4])
 	}
 }
 
-func (d *daemon) text(ts *testscript.TestScript) string {
+func (d *daemon) logText(ts *testscript.TestScript) string {
 	text, err := os.ReadFile(d.log)
 	ts.Check(err)
 	return string(text)
 }
 
-// await waits until the log matches.
-func (d *daemon) await(ts *testscript.TestScript, pattern string) {
+// awaitLogLine waits until the log matches.
+func (d *daemon) awaitLogLine(ts *testscript.TestScript, pattern string) {
 	want, err := regexp.Compile(pattern)
 	ts.Check(err)
-	deadline := time.After(patience)
+	deadline := time.After(waitTimeout)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for !want.MatchString(d.text(ts)) {
+	for !want.MatchString(d.logText(ts)) {
 		select {
 		case <-tick.C:
 		case <-d.exited:
-			if !want.MatchString(d.text(ts)) {
-				ts.Fatalf("the daemon ended, and its log does not match %q:\n%s", pattern, d.text(ts))
+			if !want.MatchString(d.logText(ts)) {
+				ts.Fatalf("the daemon exited, and its log does not match %q:\n%s", pattern, d.logText(ts))
 			}
 		case <-deadline:
-			ts.Fatalf("after %v the log does not match %q:\n%s", patience, pattern, d.text(ts))
+			ts.Fatalf("after %v the log does not match %q:\n%s", waitTimeout, pattern, d.logText(ts))
 		}
 	}
 }
@@ -133,10 +134,10 @@ func awaitLog(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	d := daemonOf(ts)
 	if !neg {
-		d.await(ts, "(?m)"+args[0])
+		d.awaitLogLine(ts, "(?m)"+args[0])
 		return
 	}
-	if found := regexp.MustCompile("(?m)" + args[0]).FindString(d.text(ts)); found != "" {
+	if found := regexp.MustCompile("(?m)" + args[0]).FindString(d.logText(ts)); found != "" {
 		ts.Fatalf("the log has %q", found)
 	}
 }
@@ -150,23 +151,24 @@ func signalDaemon(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(daemonOf(ts).command.Process.Signal(s))
 }
 
-// awaitEnd checks the exit code; one that is a signal's is written as its name.
-func awaitEnd(ts *testscript.TestScript, _ bool, args []string) {
+// awaitExit waits for the daemon's exit and checks the code; after a signal, the code is
+// the signal's name.
+func awaitExit(ts *testscript.TestScript, _ bool, args []string) {
 	d := daemonOf(ts)
 	select {
 	case <-d.exited:
-	case <-time.After(patience):
-		ts.Fatalf("after %v the daemon has not ended:\n%s", patience, d.text(ts))
+	case <-time.After(waitTimeout):
+		ts.Fatalf("after %v the daemon has not exited:\n%s", waitTimeout, d.logText(ts))
 	}
 	got := strconv.Itoa(d.command.ProcessState.ExitCode())
 	if status, ok := d.command.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		got = strings.ToUpper(status.Signal().String())
 	}
 	if want := strings.Join(args, " "); got != want {
-		ts.Fatalf("the daemon ended with %s, want %s:\n%s", got, want, d.text(ts))
+		ts.Fatalf("the daemon exited with %s, want %s:\n%s", got, want, d.logText(ts))
 	}
-	if !strings.Contains(d.text(ts), "panic") {
+	if !strings.Contains(d.logText(ts), "panic") {
 		return
 	}
-	ts.Fatalf("the daemon panicked:\n%s", d.text(ts))
+	ts.Fatalf("the daemon panicked:\n%s", d.logText(ts))
 }

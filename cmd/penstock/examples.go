@@ -1,0 +1,61 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/penstock-io/penstock/server"
+)
+
+// printExamples prints an example command for each listener. If a command needs the
+// token, it contains a placeholder and not the token itself.
+func printExamples(w io.Writer, s *server.Server, c *server.Config) {
+	redisCLI, bearer := "redis-cli", ""
+	if c.RESPAuth {
+		redisCLI += " --askpass"
+	}
+	if addr := s.Addr("admin"); addr != nil && !isLoopback(addr) {
+		bearer = ` -H "Authorization: Bearer $PENSTOCK_TOKEN"`
+	}
+	fmt.Fprintln(w, "example commands:")
+	for _, t := range []struct{ listener, command string }{
+		{"http", `curl %s/v1/take --json '{"key":"user:42","limit":"10/1m"}'`},
+		{"resp", redisCLI + " -h HOST -p PORT CL.THROTTLE user:42 15 30 60"},
+		{"grpc", os.Args[0] + " take --server %s --domain shop user=42"},
+		{"admin", "curl" + bearer + " %s/metrics"},
+	} {
+		if addr := s.Addr(t.listener); addr != nil {
+			fmt.Fprintf(w, "  %-6s %s\n", t.listener, exampleCommand(t.listener, t.command, addr, s.UsesTLS(t.listener)))
+		}
+	}
+}
+
+func isLoopback(addr net.Addr) bool {
+	tcp, ok := addr.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
+}
+
+// exampleCommand inserts the address of the listener into a command.
+func exampleCommand(listener, command string, addr net.Addr, usesTLS bool) string {
+	host, port, _ := net.SplitHostPort(addr.String())
+	if ip := net.ParseIP(host); ip == nil || ip.IsUnspecified() {
+		host = "localhost"
+	}
+	if listener == "resp" {
+		if usesTLS {
+			command = strings.Replace(command, "redis-cli", "redis-cli --tls", 1)
+		}
+		return strings.NewReplacer("HOST", host, "PORT", port).Replace(command)
+	}
+	scheme := map[string]string{"grpc": "grpc"}[listener]
+	if scheme == "" {
+		scheme = "http"
+	}
+	if usesTLS {
+		scheme += "s"
+	}
+	return fmt.Sprintf(command, scheme+"://"+net.JoinHostPort(host, port))
+}

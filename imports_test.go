@@ -178,8 +178,8 @@ var rules = []rule{
 		in:      []string{"./server/rlsproto", "./server/internal"},
 		forbid:  []string{"./server"},
 		unless:  []string{"./server/rlsproto", "./server/internal", "./server/engine", "./server/rules"},
-		breaks:  [2]string{"server/rlsproto/rls.go", module + "/server/grpcapi"},
-		keeps:   [2]string{"server/rlsproto/rls.go", module + "/server/engine"},
+		breaks:  [2]string{"server/rlsproto/service.go", module + "/server/grpcapi"},
+		keeps:   [2]string{"server/rlsproto/service.go", module + "/server/engine"},
 	},
 	{
 		name:    "daemons' dependencies stay with the daemon",

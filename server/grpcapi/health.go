@@ -10,17 +10,16 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// healthServiceName is what health checks call the service, as they do with Envoy's own.
-// The server itself goes by the empty name.
+// healthServiceName is the name of the service in health checks, the same as in
+// envoyproxy/ratelimit. The empty name stands for the whole server.
 const healthServiceName = "ratelimit"
 
-// A healthService answers health checks. Unlike the one that it is made of, it
-// ends the calls of those who watch when the server shuts down, or else they
-// would keep it from doing so.
+// A healthService answers health checks. Unlike the embedded server, it ends Watch calls
+// when the server shuts down: they would block a graceful stop.
 type healthService struct {
 	*health.Server
 	stopping context.Context
-	stop    context.CancelFunc
+	stop     context.CancelFunc
 }
 
 func newHealthService() *healthService {
@@ -46,7 +45,7 @@ func (h *healthService) shutdown() {
 	h.stop()
 }
 
-// Watch tells how a service is, and whenever that changes.
+// Watch streams the status of a service and its changes.
 func (h *healthService) Watch(in *healthpb.HealthCheckRequest, stream healthpb.Health_WatchServer) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
@@ -55,14 +54,14 @@ func (h *healthService) Watch(in *healthpb.HealthCheckRequest, stream healthpb.H
 	if h.stopping.Err() == nil {
 		return err
 	}
-	// It may have been ended before it could say so.
+	// The embedded server may have stopped before it sent NOT_SERVING.
 	if err := stream.Send(&healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_NOT_SERVING}); err != nil {
 		return err
 	}
 	return status.Error(codes.Unavailable, "the server is shutting down")
 }
 
-// A watchStream is the stream of somebody who watches, with a context of its own.
+// A watchStream is the stream of a Watch call with another context.
 type watchStream struct {
 	healthpb.Health_WatchServer
 	ctx context.Context

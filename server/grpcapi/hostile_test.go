@@ -24,7 +24,7 @@ import (
 	"github.com/penstock-io/penstock/server/grpcapi"
 )
 
-// A rawCodec sends bytes as they are.
+// A rawCodec sends and receives messages as bytes.
 type rawCodec struct{}
 
 func (rawCodec) Name() string { return "proto" }
@@ -40,22 +40,22 @@ func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 
 const method = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
-// send sends any bytes as a request, and returns those of the answer.
+// send sends bytes as a request, and returns the bytes of the response.
 func send(t *testing.T, conn *grpc.ClientConn, data []byte) ([]byte, error) {
-	var answer []byte
-	err := conn.Invoke(t.Context(), method, data, &answer, grpc.ForceCodecV2(rawCodec{}), grpc.MaxCallSendMsgSize(64<<20))
-	return answer, err
+	var response []byte
+	err := conn.Invoke(t.Context(), method, data, &response, grpc.ForceCodecV2(rawCodec{}), grpc.MaxCallSendMsgSize(64<<20))
+	return response, err
 }
 
-// wantServed fails the test if an honest caller is not served.
+// wantServed fails the test unless a new client is served.
 func wantServed(t *testing.T, l net.Listener) {
 	t.Helper()
-	if _, err := pb.NewRateLimitServiceClient(dial(t, l)).ShouldRateLimit(t.Context(), takeRequest("honest")); err != nil {
-		t.Errorf("an honest caller is not served: %v", err)
+	if _, err := pb.NewRateLimitServiceClient(dial(t, l)).ShouldRateLimit(t.Context(), takeRequest("bob")); err != nil {
+		t.Errorf("a new client is not served: %v", err)
 	}
 }
 
-// userRequest returns the bytes of a request about a user of any bytes.
+// userRequest returns the encoded request for a user of any bytes.
 func userRequest(user string) []byte {
 	entry := protowire.AppendString([]byte("\x0a\x04user\x12"), user)
 	descriptor := protowire.AppendBytes([]byte("\x0a"), entry)
@@ -71,18 +71,18 @@ func TestMalformedRequestFailsOneCall(t *testing.T) {
 		data []byte
 		code codes.Code
 	}{
-		{"cut", whole[:len(whole)-1], codes.InvalidArgument},
-		{"a length beyond the end", []byte("\x0a\xff\xff\xff\xff\x7f"), codes.InvalidArgument},
-		{"groups in groups", bytes.Repeat([]byte("\x0b"), 20_000), codes.InvalidArgument},
+		{"truncated", whole[:len(whole)-1], codes.InvalidArgument},
+		{"length beyond the end", []byte("\x0a\xff\xff\xff\xff\x7f"), codes.InvalidArgument},
+		{"nested groups", bytes.Repeat([]byte("\x0b"), 20_000), codes.InvalidArgument},
 		{"many descriptors", bytes.Repeat([]byte("\x12\x00"), 100_000), codes.ResourceExhausted},
-		{"nothing", nil, codes.Unknown},
-		{"fields of the future", append([]byte("\xf8\x07\x01"), whole...), codes.OK},
+		{"empty", nil, codes.Unknown},
+		{"unknown fields", append([]byte("\xf8\x07\x01"), whole...), codes.OK},
 		{"300 KiB", userRequest(strings.Repeat("a", 300<<10)), codes.ResourceExhausted},
 		{"10 MB", userRequest(strings.Repeat("a", 10<<20)), codes.ResourceExhausted},
 	} {
 		_, err := send(t, conn, c.data)
 		if err == nil && c.code != codes.OK {
-			t.Errorf("%s: passed", c.name)
+			t.Errorf("%s: no error", c.name)
 		}
 		wantCode(t, err, c.code)
 	}
@@ -97,18 +97,18 @@ func TestKeysMayHoldAnyBytes(t *testing.T) {
 		strings.Repeat("a", 100_000), strings.Repeat("a", 100_001),
 	}
 	ok := []byte("\x08\x01")
-	for range 2 { // of which each has two
+	for range 2 { // the limit of each user
 		for _, user := range users {
-			answer, err := send(t, conn, userRequest(user))
-			if err != nil || !bytes.HasPrefix(answer, ok) {
-				t.Errorf("%.20q: got %x, %v, want OK", user, answer, err)
+			response, err := send(t, conn, userRequest(user))
+			if err != nil || !bytes.HasPrefix(response, ok) {
+				t.Errorf("%.20q: got %x, %v, want OK", user, response, err)
 			}
 		}
 	}
 	for _, user := range users {
-		answer, err := send(t, conn, userRequest(user))
-		if err != nil || bytes.HasPrefix(answer, ok) {
-			t.Errorf("%.20q: got %x, %v, want OVER_LIMIT", user, answer, err)
+		response, err := send(t, conn, userRequest(user))
+		if err != nil || bytes.HasPrefix(response, ok) {
+			t.Errorf("%.20q: got %x, %v, want OVER_LIMIT", user, response, err)
 		}
 	}
 }
@@ -124,6 +124,7 @@ func TestHugeHeadersAreRejected(t *testing.T) {
 }
 
 func TestNonHTTP2ConnectionIsClosed(t *testing.T) {
+	t.Parallel()
 	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), nil)
 	for _, text := range []string{
 		"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n", "\x16\x03\x01\x02\x00\x01\x00" + strings.Repeat("\x01", 30), strings.Repeat("\x00", 100),
@@ -141,7 +142,7 @@ func TestNonHTTP2ConnectionIsClosed(t *testing.T) {
 	wantServed(t, l)
 }
 
-// wantClosed waits until the other side closes the connection.
+// wantClosed waits until the server closes the connection.
 func wantClosed(t *testing.T, conn net.Conn) {
 	t.Helper()
 	defer func() { _ = conn.Close() }()
@@ -150,7 +151,7 @@ func wantClosed(t *testing.T, conn net.Conn) {
 	}
 	var timeout net.Error
 	if _, err := io.Copy(io.Discard, conn); errors.As(err, &timeout) && timeout.Timeout() {
-		t.Error("the connection stays open")
+		t.Error("the connection was not closed")
 	}
 }
 
@@ -173,7 +174,7 @@ func TestSilentConnectionIsClosed(t *testing.T) {
 	wantServed(t, l)
 }
 
-// A h2Client client speaks HTTP/2 frame by frame, and heeds nothing.
+// An h2Client sends and receives single HTTP/2 frames, and ignores the protocol's limits.
 type h2Client struct {
 	t    *testing.T
 	conn net.Conn
@@ -187,20 +188,20 @@ func newH2Client(t *testing.T, l net.Listener) *h2Client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	r := &h2Client{t: t, conn: conn, Framer: http2.NewFramer(conn, conn)}
+	c := &h2Client{t: t, conn: conn, Framer: http2.NewFramer(conn, conn)}
 	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.WriteSettings(); err != nil {
+	if err := c.WriteSettings(); err != nil {
 		t.Fatal(err)
 	}
-	return r
+	return c
 }
 
-// startCall begins a call, and reports whether the connection is still there.
-func (r *h2Client) startCall(stream uint32) bool {
-	r.headers.Reset()
-	e := hpack.NewEncoder(&r.headers)
+// startCall sends the headers of a call, and reports whether the connection is open.
+func (c *h2Client) startCall(stream uint32) bool {
+	c.headers.Reset()
+	e := hpack.NewEncoder(&c.headers)
 	for _, h := range [][2]string{
 		{":method", "POST"},
 		{":scheme", "http"},
@@ -210,21 +211,22 @@ func (r *h2Client) startCall(stream uint32) bool {
 		{"te", "trailers"},
 	} {
 		if err := e.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}); err != nil {
-			r.t.Fatal(err)
+			c.t.Fatal(err)
 		}
 	}
-	return r.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: r.headers.Bytes(), EndHeaders: true}) == nil
+	return c.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: c.headers.Bytes(), EndHeaders: true}) == nil
 }
 
-// readUntil reads frames until one is found, or the connection is closed.
-func (r *h2Client) readUntil(found func(http2.Frame) bool) bool {
-	_ = r.conn.SetReadDeadline(time.Now().Add(time.Minute))
+// readUntil reads frames until one matches, and reports false if the connection is closed
+// first.
+func (c *h2Client) readUntil(match func(http2.Frame) bool) bool {
+	_ = c.conn.SetReadDeadline(time.Now().Add(time.Minute))
 	for {
-		f, err := r.ReadFrame()
+		f, err := c.ReadFrame()
 		if err != nil {
 			return false
 		}
-		if found(f) {
+		if match(f) {
 			return true
 		}
 	}
@@ -233,13 +235,13 @@ func (r *h2Client) readUntil(found func(http2.Frame) bool) bool {
 func TestMaxStreams(t *testing.T) {
 	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), &grpcapi.Options{MaxStreams: 10})
 	before := runtime.NumGoroutine()
-	r := newH2Client(t, l)
+	c := newH2Client(t, l)
 	for i := range uint32(10_000) {
-		if !r.startCall(2*i + 1) {
+		if !c.startCall(2*i + 1) {
 			break
 		}
 	}
-	refused := r.readUntil(func(f http2.Frame) bool {
+	refused := c.readUntil(func(f http2.Frame) bool {
 		reset, ok := f.(*http2.RSTStreamFrame)
 		return ok && reset.ErrCode == http2.ErrCodeRefusedStream
 	})
@@ -247,7 +249,7 @@ func TestMaxStreams(t *testing.T) {
 		t.Error("no call was refused")
 	}
 	if n := runtime.NumGoroutine(); n > before+100 {
-		t.Errorf("%d goroutines where there were %d", n, before)
+		t.Errorf("%d goroutines, %d before the calls", n, before)
 	}
 	wantServed(t, l)
 }
@@ -256,29 +258,29 @@ func TestCanceledCallsLeakNoGoroutines(t *testing.T) {
 	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), nil)
 	wantServed(t, l)
 	before := runtime.NumGoroutine()
-	r := newH2Client(t, l)
-	go r.readUntil(func(http2.Frame) bool { return false }) // or else nobody reads the answers
+	c := newH2Client(t, l)
+	go c.readUntil(func(http2.Frame) bool { return false }) // reads the responses
 	for i := range uint32(20_000) {
-		if !r.startCall(2*i+1) || r.WriteRSTStream(2*i+1, http2.ErrCodeCancel) != nil {
+		if !c.startCall(2*i+1) || c.WriteRSTStream(2*i+1, http2.ErrCodeCancel) != nil {
 			break
 		}
 	}
 	wantServed(t, l)
-	_ = r.conn.Close()
+	_ = c.conn.Close()
 	waitForGoroutines(t, before+20)
 }
 
-// waitForGoroutines waits until there are no more than so many.
-func waitForGoroutines(t *testing.T, most int) {
+// waitForGoroutines waits until there are at most limit goroutines.
+func waitForGoroutines(t *testing.T, limit int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for runtime.NumGoroutine() > most {
+	for runtime.NumGoroutine() > limit {
 		select {
 		case <-ctx.Done():
-			t.Fatalf("%d goroutines, want at most %d", runtime.NumGoroutine(), most)
+			t.Fatalf("%d goroutines, want at most %d", runtime.NumGoroutine(), limit)
 		case <-tick.C:
 		}
 	}
@@ -286,31 +288,30 @@ func waitForGoroutines(t *testing.T, most int) {
 
 func TestPingFloodIsClosed(t *testing.T) {
 	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), nil)
-	r := newH2Client(t, l)
+	c := newH2Client(t, l)
 	for i := range byte(50) {
-		if r.WritePing(false, [8]byte{i}) != nil {
+		if c.WritePing(false, [8]byte{i}) != nil {
 			break
 		}
 	}
-	calm := r.readUntil(func(f http2.Frame) bool {
-		away, ok := f.(*http2.GoAwayFrame)
-		return ok && away.ErrCode == http2.ErrCodeEnhanceYourCalm
+	calm := c.readUntil(func(f http2.Frame) bool {
+		goAway, ok := f.(*http2.GoAwayFrame)
+		return ok && goAway.ErrCode == http2.ErrCodeEnhanceYourCalm
 	})
 	if !calm {
-		t.Error("was not told to be calm")
+		t.Error("no GOAWAY with ENHANCE_YOUR_CALM")
 	}
 	wantServed(t, l)
 }
 
-// Who has nothing to ask for too long is asked to come again when it has.
 func TestMaxConnectionIdle(t *testing.T) {
 	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), &grpcapi.Options{MaxConnectionIdle: 20 * time.Millisecond})
 	ended := newH2Client(t, l).readUntil(func(f http2.Frame) bool {
-		_, away := f.(*http2.GoAwayFrame)
-		return away
+		_, ok := f.(*http2.GoAwayFrame)
+		return ok
 	})
 	if !ended {
-		t.Error("it was not told to go away")
+		t.Error("no GOAWAY")
 	}
 	wantServed(t, l)
 }
@@ -338,15 +339,16 @@ func TestHostileCallsLeaveHeapFlat(t *testing.T) {
 
 func heapBytes() uint64 {
 	runtime.GC()
-	runtime.GC() // which empties the pools
+	runtime.GC() // empties the pools
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
 }
 
-// Whoever begins a call and does not go on with it is not waited for: what has come
-// of the request is held until then.
+// A call whose request never arrives times out: the server keeps the received part in
+// memory until then.
 func TestUnsentCallTimesOut(t *testing.T) {
+	t.Parallel()
 	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), nil)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -354,9 +356,9 @@ func TestUnsentCallTimesOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var answer []byte
-	if err := stream.RecvMsg(&answer); err == nil || ctx.Err() != nil {
-		t.Errorf("got %v after %v, want that the server gives up first", err, ctx.Err())
+	var response []byte
+	if err := stream.RecvMsg(&response); err == nil || ctx.Err() != nil {
+		t.Errorf("got %v after %v, want an error before the client's deadline", err, ctx.Err())
 	}
 	wantServed(t, l)
 }

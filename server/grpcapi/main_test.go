@@ -21,8 +21,8 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// redis is a server whose clock the tests hold. They share it, under prefixes of
-// their own.
+// redis is a server with a clock that the tests set. Tests share it, each with its own
+// key prefix.
 var redis *redistest.Server
 
 func TestMain(m *testing.M) {
@@ -32,10 +32,10 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// noon is when it is in these tests, unless they say otherwise.
+// noon is the time at the beginning of a test.
 var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 
-// now is the time that both kinds of store go by, in nanoseconds.
+// now is the time of both kinds of store, in Unix nanoseconds.
 var now atomic.Int64
 
 func clockTime() time.Time { return time.Unix(0, now.Load()) }
@@ -47,7 +47,7 @@ func setClock(t time.Time) {
 
 var prefixes atomic.Int64
 
-// onBothStores runs a test on each kind of store, at noon.
+// onBothStores runs a test with each kind of store, at noon.
 func onBothStores(t *testing.T, test func(t *testing.T, store penstock.Store)) {
 	setClock(noon)
 	t.Run("memory", func(t *testing.T) { test(t, newMemory()) })
@@ -65,7 +65,7 @@ func newMemory() *penstock.Memory {
 func newRedisStore(t *testing.T) penstock.Store {
 	store, err := redisstore.Open(context.Background(), "unix://"+redis.Socket, &redisstore.Options{
 		Prefix:  fmt.Sprintf("t%d-", prefixes.Add(1)),
-		Timeout: 10 * time.Second, // a busy machine is no failure here
+		Timeout: 10 * time.Second, // long enough for a busy machine
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -74,19 +74,19 @@ func newRedisStore(t *testing.T) penstock.Store {
 	return store
 }
 
-// newEngine returns a judge by the rules of one file.
+// newEngine returns an engine with the rules of one file.
 func newEngine(t testing.TB, store penstock.Store, yaml string, o *engine.Options) *engine.Engine {
 	t.Helper()
 	set, err := rules.Parse(rules.File{Name: "test.yaml", Text: []byte(yaml)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	j := engine.New(store, o)
-	j.SetRules(set)
-	return j
+	e := engine.New(store, o)
+	e.SetRules(set)
+	return e
 }
 
-// userRules are those of most tests.
+// userRules allow each user two requests an hour.
 const userRules = `
 domain: house
 descriptors:
@@ -94,39 +94,39 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 2}
 `
 
-// startServer opens a door on a port of its own, until the test ends.
-func startServer(t testing.TB, j *engine.Engine, o *grpcapi.Options) (*grpcapi.Server, net.Listener) {
+// startServer serves on a free port until the test ends.
+func startServer(t testing.TB, e *engine.Engine, o *grpcapi.Options) (*grpcapi.Server, net.Listener) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return serveOn(t, l, j, o), l
+	return serveOn(t, l, e, o), l
 }
 
-// serveOn opens a door at a listener, until the test ends.
-func serveOn(t testing.TB, l net.Listener, j *engine.Engine, o *grpcapi.Options) *grpcapi.Server {
+// serveOn serves on a listener until the test ends.
+func serveOn(t testing.TB, l net.Listener, e *engine.Engine, o *grpcapi.Options) *grpcapi.Server {
 	t.Helper()
-	d, err := grpcapi.New(j, o)
+	s, err := grpcapi.New(e, o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	served := make(chan error, 1)
-	go func() { served <- d.Serve(l) }()
+	go func() { served <- s.Serve(l) }()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if err := d.Shutdown(ctx); err != nil {
+		if err := s.Shutdown(ctx); err != nil {
 			t.Errorf("shutting down: %v", err)
 		}
 		if err := <-served; err != nil {
 			t.Errorf("serving: %v", err)
 		}
 	})
-	return d
+	return s
 }
 
-// dial connects to a door, until the test ends.
+// dial returns a client connection that is closed when the test ends.
 func dial(t testing.TB, l net.Listener, options ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
 	target := "passthrough:///" + l.Addr().String()
@@ -142,9 +142,9 @@ func dial(t testing.TB, l net.Listener, options ...grpc.DialOption) *grpc.Client
 	return conn
 }
 
-// newClient returns a client of a new door.
-func newClient(t testing.TB, j *engine.Engine, o *grpcapi.Options) pb.RateLimitServiceClient {
+// newClient returns a client of a new server.
+func newClient(t testing.TB, e *engine.Engine, o *grpcapi.Options) pb.RateLimitServiceClient {
 	t.Helper()
-	_, l := startServer(t, j, o)
+	_, l := startServer(t, e, o)
 	return pb.NewRateLimitServiceClient(dial(t, l))
 }

@@ -26,8 +26,8 @@ func TestRedisDownAndUp(t *testing.T) {
 	}
 	defer store.Close()
 	rules := strings.Replace(userRules, "requests_per_unit: 2", "requests_per_unit: 1000000", 1)
-	j := newEngine(t, store, rules, nil)
-	c := newClient(t, j, nil)
+	e := newEngine(t, store, rules, nil)
+	c := newClient(t, e, nil)
 	if _, err := c.ShouldRateLimit(t.Context(), takeRequest("ada")); err != nil {
 		t.Fatal(err)
 	}
@@ -36,9 +36,9 @@ func TestRedisDownAndUp(t *testing.T) {
 	_, err = c.ShouldRateLimit(t.Context(), takeRequest("ada"))
 	wantCode(t, err, codes.Unknown)
 	if !strings.Contains(status.Convert(err).Message(), "store unavailable") {
-		t.Errorf("the error does not say what is wrong: %v", err)
+		t.Errorf("the error lacks the cause: %v", err)
 	}
-	waitForErrors(t, j, 1)
+	waitForErrors(t, e, 1)
 
 	if err := server.Restart(); err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func TestRedisDownAndUp(t *testing.T) {
 	waitForDecision(t, c)
 }
 
-// waitForDecision waits until a call is decided again.
+// waitForDecision waits until a call succeeds.
 func waitForDecision(t *testing.T, c pb.RateLimitServiceClient) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -57,7 +57,7 @@ func waitForDecision(t *testing.T, c pb.RateLimitServiceClient) {
 			return
 		}
 		if ctx.Err() != nil {
-			t.Fatalf("not decided within a minute: %v", err)
+			t.Fatalf("no decision within a minute: %v", err)
 		}
 	}
 }

@@ -1,5 +1,9 @@
-// Package grpcapi is Envoy's door: its rate limit service, version 3, over gRPC,
-// with gRPC's health checks and reflection.
+// Package grpcapi serves Envoy's rate limit service, version 3, over gRPC, with gRPC's
+// health checks and reflection.
+//
+// A call takes this path: should_rate_limit.go handles it, codec.go hands over its
+// bytes, and package rlsproto decodes the request, decides it with the engine, and
+// encodes the response. Errors become gRPC codes in status.go.
 package grpcapi
 
 import (
@@ -7,6 +11,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -19,35 +24,33 @@ import (
 	"github.com/penstock-io/penstock/server/rlsproto"
 )
 
-// Options configure a Door. A number that is not above zero means its default.
+// Options configure a Server. Numbers that are not positive mean their default.
 type Options struct {
-	// Response says what verdicts carry besides the codes. Default: nothing.
+	// Response adds headers and metadata to responses. Default: none.
 	Response rlsproto.Options
 
-	// TLS is for connections that are encrypted. Default: they are not.
+	// TLS encrypts connections. Default: clear text.
 	TLS *tls.Config
 
-	// MaxMessageBytes is the longest request that is read. Envoy lets pass what
-	// is refused for its length, so whoever may choose the length of a header
-	// that descriptors hold could escape its limit. Envoy takes headers of 60
-	// KiB unless it is told otherwise, and may put one into several descriptors.
-	// Default: 256 KiB.
+	// MaxMessageBytes is the longest accepted request. Envoy lets traffic pass whose
+	// rate limit request fails, so a client that can choose the length of a header in
+	// a descriptor could evade its limit with a longer one. Envoy accepts headers of
+	// 60 KiB by default, and may put one into several descriptors. Default: 256 KiB.
 	MaxMessageBytes int
 
-	// MaxStreams is how many calls one connection may have under way. Default:
-	// 256.
+	// MaxStreams is the number of calls in flight on one connection. Default: 256.
 	MaxStreams int
 
-	// MaxConnectionAge is how long a connection lives before the client is asked
-	// to open another, which spreads clients over servers. Default: 24 hours.
+	// MaxConnectionAge is the age at which the server asks a client to reconnect, which
+	// distributes clients over servers. Default: 24 hours.
 	MaxConnectionAge time.Duration
 
-	// MaxConnectionIdle is for how long a connection may have no call under way
-	// before the client is asked to open another. Default: 10 minutes.
+	// MaxConnectionIdle is the time without calls after which the server asks a client
+	// to reconnect. Default: 10 minutes.
 	MaxConnectionIdle time.Duration
 
-	// ObserveLatency is told how long each call took, and must not keep it waiting.
-	// Optional.
+	// ObserveLatency is called with the duration of each call, and must not block.
+	// Default: none.
 	ObserveLatency func(time.Duration)
 }
 
@@ -59,52 +62,61 @@ const (
 
 	maxHeaderBytes = 16 << 10
 
-	// numWorkers is how many goroutines are kept for calls. Those that wait for a
-	// store keep theirs; for a call that finds none a new one is made, and its
-	// stack has to grow, which costs more than the decision.
+	// numWorkers is the number of goroutines kept for calls. A call that waits for the
+	// store occupies one. A call without a free one starts a new goroutine, whose stack
+	// has to grow, which costs more than the decision.
 	numWorkers = 128
 
-	// handshakeTimeout is how long a connection may take until it speaks HTTP/2.
+	// handshakeTimeout bounds the time until a connection speaks HTTP/2.
 	handshakeTimeout = 5 * time.Second
 
-	// callTimeout is how long a call may take to arrive and to be answered. gRPC has
-	// no limit of its own, and holds on to what has come of a request.
+	// callTimeout bounds a call, from its headers to the response. gRPC has no such
+	// limit, and keeps the received part of a request in memory.
 	callTimeout = 10 * time.Second
 
-	// A connection that is silent for keepaliveTime is asked whether it lives, and
-	// has keepaliveTimeout to say so. A client may ask no more often than minPingInterval.
-	keepaliveTime  = 2 * time.Minute
+	// A connection that is silent for keepaliveTime is pinged, and closed if it does
+	// not respond within keepaliveTimeout. A client that pings more often than
+	// minPingInterval is disconnected.
+	keepaliveTime    = 2 * time.Minute
 	keepaliveTimeout = 20 * time.Second
-	minPingInterval   = 10 * time.Second
+	minPingInterval  = 10 * time.Second
 
-	// maxConnectionAgeGrace is how long calls may go on when their connection is too old.
+	// maxConnectionAgeGrace is how long calls may continue after MaxConnectionAge.
 	maxConnectionAgeGrace = time.Hour
 )
 
-// A Server is a server of Envoy's rate limit service.
+// A Server serves Envoy's rate limit service. It is safe for concurrent use.
 type Server struct {
-	engine   *engine.Engine
-	service *rlsproto.Service
-	server  *grpc.Server
-	health  *healthService
-	observeLatency    func(time.Duration)
+	engine         *engine.Engine
+	service        *rlsproto.Service
+	grpc           *grpc.Server
+	health         *healthService
+	observeLatency func(time.Duration)
+
+	mu        sync.Mutex
+	listeners []*drainListener
+	closing   bool // Shutdown was called
 }
 
-// New returns a door that is yet to be opened by Serve. Nil options are all
-// defaults.
-func New(j *engine.Engine, o *Options) (*Server, error) {
-	if j == nil {
-		return nil, errors.New("envoyrls: no judge")
+// New returns a server for an engine. Nil options are all defaults.
+func New(e *engine.Engine, o *Options) (*Server, error) {
+	if e == nil {
+		return nil, errors.New("grpcapi: no engine")
 	}
 	if o == nil {
 		o = &Options{}
 	}
-	d := &Server{engine: j, service: rlsproto.New(j, &o.Response), health: newHealthService(), observeLatency: o.ObserveLatency}
-	d.server = grpc.NewServer(o.serverOptions()...)
-	d.server.RegisterService(&serviceDesc, d)
-	d.health.register(d.server)
-	reflection.Register(d.server)
-	return d, nil
+	s := &Server{
+		engine:         e,
+		service:        rlsproto.New(e, &o.Response),
+		grpc:           grpc.NewServer(o.serverOptions()...),
+		health:         newHealthService(),
+		observeLatency: o.ObserveLatency,
+	}
+	s.grpc.RegisterService(&serviceDesc, s)
+	s.health.register(s.grpc)
+	reflection.Register(s.grpc)
+	return s, nil
 }
 
 func (o *Options) serverOptions() []grpc.ServerOption {
@@ -131,18 +143,16 @@ func (o *Options) serverOptions() []grpc.ServerOption {
 	return options
 }
 
-// setCallTimeout gives a call its time. Health checks and reflection go on for as long as
-// their clients like.
+// setCallTimeout bounds calls of ShouldRateLimit. Health checks and reflection may last
+// as long as their clients like.
 func setCallTimeout(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if info.FullMethodName != fullMethod {
 		return ctx, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	_ = cancel // it is over when the stream's own context is, which gRPC ends with the call
+	_ = cancel // the parent is the stream's context, which gRPC cancels after the call
 	return ctx, nil
 }
-
-const fullMethod = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
 func orDefault[T int | time.Duration](value, otherwise T) T {
 	if value > 0 {
@@ -151,33 +161,58 @@ func orDefault[T int | time.Duration](value, otherwise T) T {
 	return otherwise
 }
 
-// Serve answers those who connect to the listener. It returns nil after Shutdown.
-func (d *Server) Serve(l net.Listener) error {
-	err := d.server.Serve(l)
+// Serve accepts connections until Shutdown, and then returns nil.
+func (s *Server) Serve(l net.Listener) error {
+	err := s.grpc.Serve(s.addListener(l))
 	if errors.Is(err, grpc.ErrServerStopped) {
 		return nil
 	}
 	return err
 }
 
-// SetServing says whether health checks of the service are to succeed. They do
-// from the beginning, until Shutdown.
-func (d *Server) SetServing(serving bool) { d.health.setServing(serving) }
+// addListener returns a listener for gRPC that Shutdown can drain. After Shutdown gRPC
+// closes it without a call of Accept.
+func (s *Server) addListener(l net.Listener) *drainListener {
+	d := newDrainListener(l)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closing {
+		s.listeners = append(s.listeners, d)
+	}
+	return d
+}
 
-// Shutdown fails health checks, stops accepting, lets the calls under way finish,
-// and returns. When ctx ends before, it breaks them off and returns ctx's error.
-func (d *Server) Shutdown(ctx context.Context) error {
-	d.health.shutdown()
+// SetServing sets the result of health checks of the service. They succeed until then,
+// and fail from Shutdown on.
+func (s *Server) SetServing(serving bool) { s.health.setServing(serving) }
+
+// Shutdown fails health checks, stops accepting, finishes the calls that connections
+// have sent, and returns. When ctx ends first, it aborts them and returns ctx's error.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.health.shutdown()
 	finished := make(chan struct{})
 	go func() {
-		d.server.GracefulStop()
+		s.drainListeners(ctx)
+		s.grpc.GracefulStop()
 		close(finished)
 	}()
 	select {
 	case <-finished:
 		return nil
 	case <-ctx.Done():
-		d.server.Stop()
+		s.grpc.Stop()
 		return ctx.Err()
+	}
+}
+
+// drainListeners closes the listeners and waits until gRPC serves their last
+// connections: GracefulStop closes those that it has not begun to serve.
+func (s *Server) drainListeners(ctx context.Context) {
+	s.mu.Lock()
+	s.closing = true
+	listeners := s.listeners
+	s.mu.Unlock()
+	for _, l := range listeners {
+		l.drain(ctx)
 	}
 }

@@ -17,9 +17,9 @@ import (
 
 func TestStatusOfErrors(t *testing.T) {
 	live := context.Background()
-	gone, cancel := context.WithCancel(live)
+	canceled, cancel := context.WithCancel(live)
 	cancel()
-	late, cancel := context.WithDeadline(live, time.Now().Add(-time.Second))
+	expired, cancel := context.WithDeadline(live, time.Now().Add(-time.Second))
 	defer cancel()
 	for _, c := range []struct {
 		ctx  context.Context
@@ -37,10 +37,10 @@ func TestStatusOfErrors(t *testing.T) {
 		{live, penstock.ErrBadCost, codes.InvalidArgument},
 		{live, penstock.ErrBadKey, codes.InvalidArgument},
 		{live, penstock.ErrUnavailable, codes.Unknown},
-		// A store has its own patience, which is not the caller's.
+		// A store's own timeout is not the caller's.
 		{live, errors.Join(penstock.ErrUnavailable, context.DeadlineExceeded), codes.Unknown},
-		{late, errors.Join(penstock.ErrUnavailable, context.DeadlineExceeded), codes.DeadlineExceeded},
-		{gone, errors.Join(penstock.ErrUnavailable, context.Canceled), codes.Canceled},
+		{expired, errors.Join(penstock.ErrUnavailable, context.DeadlineExceeded), codes.DeadlineExceeded},
+		{canceled, errors.Join(penstock.ErrUnavailable, context.Canceled), codes.Canceled},
 	} {
 		got := statusOf(c.ctx, fmt.Errorf("wrapped: %w", c.err))
 		if status.Code(got) != c.code {

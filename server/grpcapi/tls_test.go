@@ -20,7 +20,7 @@ import (
 	"github.com/penstock-io/penstock/server/grpcapi"
 )
 
-// An authority signs certificates.
+// An authority is a certificate authority.
 type authority struct {
 	t    *testing.T
 	cert *x509.Certificate
@@ -36,7 +36,7 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-// pair returns a certificate for this machine.
+// pair returns a certificate for 127.0.0.1.
 func (a *authority) pair() tls.Certificate {
 	return a.issue(&x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}})
 }
@@ -48,7 +48,7 @@ func (a *authority) issue(template *x509.Certificate) tls.Certificate {
 		a.t.Fatal(err)
 	}
 	template.SerialNumber = big.NewInt(1)
-	template.Subject = pkix.Name{CommonName: "penstock's tests"}
+	template.Subject = pkix.Name{CommonName: "penstock test"}
 	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
 	parent, signer := template, key
 	if a.cert != nil {
@@ -66,29 +66,29 @@ func (a *authority) issue(template *x509.Certificate) tls.Certificate {
 }
 
 func TestTLS(t *testing.T) {
-	ours, theirs := newAuthority(t), newAuthority(t)
-	pair := ours.pair()
+	ca, otherCA := newAuthority(t), newAuthority(t)
+	pair := ca.pair()
 	plain := &tls.Config{Certificates: []tls.Certificate{pair}}
 	reloading := &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil }}
 	choosing := &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return plain, nil }}
-	mutual := &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ours.pool}
-	trusting := &tls.Config{RootCAs: ours.pool}
-	known := &tls.Config{RootCAs: ours.pool, Certificates: []tls.Certificate{ours.pair()}}
-	strange := &tls.Config{RootCAs: ours.pool, Certificates: []tls.Certificate{theirs.pair()}}
+	mutual := &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.pool}
+	client := &tls.Config{RootCAs: ca.pool}
+	clientWithCert := &tls.Config{RootCAs: ca.pool, Certificates: []tls.Certificate{ca.pair()}}
+	clientWithOtherCA := &tls.Config{RootCAs: ca.pool, Certificates: []tls.Certificate{otherCA.pair()}}
 	for _, c := range []struct {
 		name   string
 		server *tls.Config
-		client *tls.Config // nil for one that does not encrypt
+		client *tls.Config // nil for clear text
 		code   codes.Code
 	}{
-		{"encrypted", plain, trusting, codes.OK},
-		{"a certificate that can change", reloading, trusting, codes.OK},
-		{"settings that can change", choosing, trusting, codes.OK},
-		{"in clear text", plain, nil, codes.Unavailable},
-		{"a client that trusts others", plain, &tls.Config{RootCAs: theirs.pool}, codes.Unavailable},
-		{"both sides known", mutual, known, codes.OK},
-		{"a client without a certificate", mutual, trusting, codes.Unavailable},
-		{"a client with another's certificate", mutual, strange, codes.Unavailable},
+		{"encrypted", plain, client, codes.OK},
+		{"reloaded certificate", reloading, client, codes.OK},
+		{"config per client", choosing, client, codes.OK},
+		{"clear text", plain, nil, codes.Unavailable},
+		{"client with another root", plain, &tls.Config{RootCAs: otherCA.pool}, codes.Unavailable},
+		{"mutual", mutual, clientWithCert, codes.OK},
+		{"mutual without client certificate", mutual, client, codes.Unavailable},
+		{"mutual with certificate of another CA", mutual, clientWithOtherCA, codes.Unavailable},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), &grpcapi.Options{TLS: c.server})

@@ -22,10 +22,10 @@ import (
 	"github.com/penstock-io/penstock/server/rlsproto"
 )
 
-// TestTranscripts plays the stories in testdata on both stores, through Envoy's
-// own client. A story is made of lines like these:
+// TestTranscripts runs the transcripts in testdata on both stores, through Envoy's own
+// client. A transcript has lines like these:
 //
-//	# what the story is about
+//	# a comment
 //	rules
 //	    the text of a rule file, or nothing for no rules
 //	options headers metadata shadow
@@ -34,11 +34,11 @@ import (
 //	    OK
 //	    OK 2/HOUR remaining=1 reset=1800
 //
-// Behind the domain, each word of a question is a descriptor: entries with commas
-// between them, and after semicolons hits:3, back, or limit:5/2*HOUR. A word
-// hits:3 is the request's own, "" is an empty domain, and - a descriptor without
-// entries. The first line of an answer is about the whole, the next ones are
-// about one descriptor each, then come headers and metadata.
+// After the domain, each word of a request is a descriptor: entries separated by commas,
+// and after semicolons hits:3, back (a refund), or limit:5/2*HOUR. A word hits:3 is the
+// request's own field, "" is an empty domain, and - a descriptor without entries. The
+// first line of a response is the overall code; then come one line for each descriptor,
+// the headers and the metadata.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -55,13 +55,13 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-// runTranscript plays one story.
+// runTranscript runs one transcript.
 func runTranscript(t *testing.T, store penstock.Store, text string) {
-	p := transcript{t: t, store: store}
+	tr := transcript{t: t, store: store}
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
-	asked := 0
+	requests := 0
 	for i := 0; i < len(lines); {
-		p.line = i + 1
+		tr.line = i + 1
 		line := lines[i]
 		var block []string
 		for i++; i < len(lines) && strings.HasPrefix(lines[i], "    "); i++ {
@@ -71,24 +71,24 @@ func runTranscript(t *testing.T, store penstock.Store, text string) {
 		switch word {
 		case "", "#":
 		case "rules":
-			p.rules, p.client = strings.Join(block, "\n"), nil
+			tr.rules, tr.client = strings.Join(block, "\n"), nil
 		case "options":
-			p.options, p.client = strings.Fields(rest), nil
+			tr.options, tr.client = strings.Fields(rest), nil
 		case "at":
-			p.setTime(rest)
+			tr.setTime(rest)
 		case "ask":
-			asked++
-			p.request(strings.Fields(rest), strings.Join(block, "\n"))
+			requests++
+			tr.request(strings.Fields(rest), strings.Join(block, "\n"))
 		default:
-			t.Fatalf("line %d: want rules, options, at or ask, got %q", p.line, line)
+			t.Fatalf("line %d: want rules, options, at or ask, got %q", tr.line, line)
 		}
 	}
-	if asked == 0 {
-		t.Fatal("nothing was asked")
+	if requests == 0 {
+		t.Fatal("the transcript has no request")
 	}
 }
 
-// A transcript is how far a story has been played.
+// A transcript is the state of a running transcript.
 type transcript struct {
 	t       *testing.T
 	store   penstock.Store
@@ -98,21 +98,21 @@ type transcript struct {
 	client  pb.RateLimitServiceClient
 }
 
-func (p *transcript) setTime(clock string) {
+func (tr *transcript) setTime(clock string) {
 	at, err := time.Parse(time.TimeOnly, clock)
 	if err != nil {
-		p.t.Fatalf("line %d: %v", p.line, err)
+		tr.t.Fatalf("line %d: %v", tr.line, err)
 	}
 	setClock(noon.Truncate(24 * time.Hour).Add(at.Sub(at.Truncate(24 * time.Hour))))
 }
 
-func (p *transcript) request(words []string, want string) {
-	p.t.Helper()
-	if p.client == nil {
-		p.client = p.start()
+func (tr *transcript) request(words []string, want string) {
+	tr.t.Helper()
+	if tr.client == nil {
+		tr.client = tr.start()
 	}
 	var got string
-	response, err := p.client.ShouldRateLimit(p.t.Context(), p.parseRequest(words))
+	response, err := tr.client.ShouldRateLimit(tr.t.Context(), tr.parseRequest(words))
 	if err != nil {
 		s := status.Convert(err)
 		got = fmt.Sprintf("error %v: %s", s.Code(), s.Message())
@@ -120,15 +120,16 @@ func (p *transcript) request(words []string, want string) {
 		got = responseText(response)
 	}
 	if got != want {
-		p.t.Errorf("line %d: ask %s\ngot\n%s\nwant\n%s", p.line, strings.Join(words, " "), got, want)
+		tr.t.Errorf("line %d: ask %s\ngot\n%s\nwant\n%s", tr.line, strings.Join(words, " "), got, want)
 	}
 }
 
-// start opens a door by the rules and options so far. State stays.
-func (p *transcript) start() pb.RateLimitServiceClient {
+// start returns a client of a new server with the current rules and options. The store
+// stays.
+func (tr *transcript) start() pb.RateLimitServiceClient {
 	o := grpcapi.Options{Response: rlsproto.Options{Now: clockTime}}
-	var jo engine.Options
-	for _, option := range p.options {
+	var eo engine.Options
+	for _, option := range tr.options {
 		switch option {
 		case "headers":
 			o.Response.Headers = true
@@ -137,30 +138,30 @@ func (p *transcript) start() pb.RateLimitServiceClient {
 		case "metadata":
 			o.Response.DynamicMetadata = true
 		case "shadow":
-			jo.Shadow = true
+			eo.Shadow = true
 		default:
-			p.t.Fatalf("line %d: no option %q", p.line, option)
+			tr.t.Fatalf("line %d: no option %q", tr.line, option)
 		}
 	}
-	if p.rules == "" {
-		return newClient(p.t, engine.New(p.store, &jo), &o)
+	if tr.rules == "" {
+		return newClient(tr.t, engine.New(tr.store, &eo), &o)
 	}
-	return newClient(p.t, newEngine(p.t, p.store, p.rules, &jo), &o)
+	return newClient(tr.t, newEngine(tr.t, tr.store, tr.rules, &eo), &o)
 }
 
-func (p *transcript) parseRequest(words []string) *pb.RateLimitRequest {
+func (tr *transcript) parseRequest(words []string) *pb.RateLimitRequest {
 	m := &pb.RateLimitRequest{Domain: strings.Trim(words[0], `"`)}
 	for _, word := range words[1:] {
 		if hits, ok := strings.CutPrefix(word, "hits:"); ok {
-			m.HitsAddend = uint32(p.parseNumber(hits))
+			m.HitsAddend = uint32(tr.parseNumber(hits))
 			continue
 		}
-		m.Descriptors = append(m.Descriptors, p.parseDescriptor(word))
+		m.Descriptors = append(m.Descriptors, tr.parseDescriptor(word))
 	}
 	return m
 }
 
-func (p *transcript) parseDescriptor(word string) *common.RateLimitDescriptor {
+func (tr *transcript) parseDescriptor(word string) *common.RateLimitDescriptor {
 	parts := strings.Split(word, ";")
 	d := &common.RateLimitDescriptor{}
 	for _, entry := range strings.Split(parts[0], ",") {
@@ -173,44 +174,44 @@ func (p *transcript) parseDescriptor(word string) *common.RateLimitDescriptor {
 		name, value, _ := strings.Cut(option, ":")
 		switch name {
 		case "hits":
-			d.HitsAddend = wrapperspb.UInt64(p.parseNumber(value))
+			d.HitsAddend = wrapperspb.UInt64(tr.parseNumber(value))
 		case "back":
 			d.IsNegativeHits = true
 		case "limit":
-			d.Limit = p.parseLimit(value)
+			d.Limit = tr.parseLimit(value)
 		default:
-			p.t.Fatalf("line %d: no option %q", p.line, option)
+			tr.t.Fatalf("line %d: no option %q", tr.line, option)
 		}
 	}
 	return d
 }
 
-// parseLimit reads an override such as 5/HOUR, 5/2*HOUR or 5/9 for a unit by its
-// number.
-func (p *transcript) parseLimit(text string) *common.RateLimitDescriptor_RateLimitOverride {
+// parseLimit parses an override such as 5/HOUR, 5/2*HOUR, or 5/9 with the number of a
+// unit.
+func (tr *transcript) parseLimit(text string) *common.RateLimitDescriptor_RateLimitOverride {
 	requests, unit, _ := strings.Cut(text, "/")
-	o := &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: uint32(p.parseNumber(requests))}
+	o := &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: uint32(tr.parseNumber(requests))}
 	if times, rest, ok := strings.Cut(unit, "*"); ok {
-		o.UnitMultiplier = wrapperspb.UInt32(uint32(p.parseNumber(times)))
+		o.UnitMultiplier = wrapperspb.UInt32(uint32(tr.parseNumber(times)))
 		unit = rest
 	}
 	if n, ok := typev3.RateLimitUnit_value[unit]; ok {
 		o.Unit = typev3.RateLimitUnit(n)
 	} else {
-		o.Unit = typev3.RateLimitUnit(p.parseNumber(unit))
+		o.Unit = typev3.RateLimitUnit(tr.parseNumber(unit))
 	}
 	return o
 }
 
-func (p *transcript) parseNumber(text string) uint64 {
+func (tr *transcript) parseNumber(text string) uint64 {
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		p.t.Fatalf("line %d: %v", p.line, err)
+		tr.t.Fatalf("line %d: %v", tr.line, err)
 	}
 	return n
 }
 
-// responseText returns a response as transcripts have it.
+// responseText formats a response like a transcript.
 func responseText(m *pb.RateLimitResponse) string {
 	lines := []string{m.GetOverallCode().String()}
 	for _, st := range m.GetStatuses() {
@@ -246,6 +247,6 @@ func statusText(st *pb.RateLimitResponse_DescriptorStatus) string {
 	return text
 }
 
-// metadataText returns a value with its fields in order, which JSON's printer
-// does not promise.
+// metadataText formats a value with its fields in order, which protojson does not
+// guarantee.
 func metadataText(v *structpb.Value) string { return fmt.Sprint(v.AsInterface()) }

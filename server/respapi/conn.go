@@ -12,48 +12,47 @@ import (
 	"github.com/penstock-io/penstock/server/internal/auth"
 )
 
-// How much a connection holds.
+// Buffer sizes of a connection, in bytes.
 const (
-	minReadBuffer  = 4 << 10                         // bytes received, to begin with
-	maxReadBuffer  = maxCommand + maxArgs            // with room to see that more is too much
-	sendThreshold  = 16 << 10                        // bytes to be sent
-	maxKeptReplies = sendThreshold + sendThreshold/2 // to be used again
+	minReadBuffer  = 4 << 10
+	maxReadBuffer  = maxCommand + maxArgs // enough for the parser to see that a command is too long
+	sendThreshold  = 16 << 10             // replies are sent when they reach this
+	maxKeptReplies = sendThreshold + sendThreshold/2
 )
 
-// A conn is one client. Its goroutine does everything in turn: it receives what
-// there is, decides all commands that are complete, and sends the answers, so a
-// pipeline costs one trip to the kernel each way. A client that does not read its
-// answers is not read from either.
+// A conn is a client's connection. Its goroutine repeats three steps: receive what
+// has arrived, execute all complete commands, send the replies. So a pipeline costs
+// one read and one write. A client that does not read its replies is not read from.
 type conn struct {
 	server      *Server
 	net         net.Conn
 	id          int64
-	established bool       // guarded by server.mu
-	addr        netip.Addr // without port; this machine's own for a unix socket
+	established bool       // the TLS handshake is done; guarded by Server.mu
+	addr        netip.Addr // loopback for a Unix socket
 
 	in         []byte
-	start, end int  // of what is received and not yet understood
-	bufferFull bool // whether the last read left no room in the buffer
+	start, end int  // the received bytes that are not yet parsed
+	bufferFull bool // whether the last read filled the buffer
 	parser     parser
 	out        reply
-	closing    bool // to be closed once the answers are sent
+	closing    bool // close after sending the replies
 
 	counters  engine.LocalCounters
-	batch     []penstock.Request // to be decided in one trip
+	batch     []penstock.Request // CL.THROTTLE commands for the next call of the store
 	decisions []penstock.Decision
 
 	session session
 
-	executed int64 // commands, since the door was last told
+	executed int64 // commands since flushCounters
 	rounds   uint64
 	activity atomic.Uint64
-	observed observation // the door's
+	observed observation // guarded by Server.mu
 }
 
-func newConn(d *Server, nc net.Conn) *conn {
+func newConn(s *Server, nc net.Conn) *conn {
 	c := &conn{
-		server: d, net: nc, id: d.lastID.Add(1), addr: auth.PeerAddr(nc.RemoteAddr()),
-		counters: d.engine.LocalCounters(),
+		server: s, net: nc, id: s.lastID.Add(1), addr: auth.PeerAddr(nc.RemoteAddr()),
+		counters: s.engine.LocalCounters(),
 	}
 	c.resetSession()
 	return c
@@ -61,7 +60,7 @@ func newConn(d *Server, nc net.Conn) *conn {
 
 func (c *conn) serve() {
 	defer c.server.removeConn(c)
-	defer func() { _ = c.net.Close() }() // there is nobody left to tell
+	defer func() { _ = c.net.Close() }()
 	if !c.handshake() {
 		return
 	}
@@ -77,26 +76,20 @@ func (c *conn) serve() {
 	}
 }
 
-// handshake does what TLS needs before anything can be read, within the time that
-// a command may take.
+// handshake completes a TLS handshake before the first read, within CommandTimeout.
 func (c *conn) handshake() bool {
 	secure, ok := c.net.(interface{ HandshakeContext(context.Context) error })
-	if !ok {
-		c.server.markEstablished(c)
-		return true
-	}
-	c.setActivity(partial)
-	if secure.HandshakeContext(c.server.ctx) != nil {
-		return false
+	if ok {
+		c.setActivity(partial)
+		if secure.HandshakeContext(c.server.ctx) != nil {
+			return false
+		}
 	}
 	c.server.markEstablished(c)
 	return true
 }
 
-// interruptRead makes a pending read, and the next one, fail at once.
-func (c *conn) interruptRead() { _ = c.net.SetReadDeadline(time.Unix(1, 0)) }
-
-// receive waits for more bytes, and reports whether there are any.
+// receive waits for more bytes and reports whether there are any.
 func (c *conn) receive() bool {
 	c.makeRoom()
 	if c.end == 0 {
@@ -110,8 +103,8 @@ func (c *conn) receive() bool {
 	return n > 0 || err == nil
 }
 
-// makeRoom makes room behind what has been received. The buffer grows while it is
-// too small, and goes back to its first size when that would do again.
+// makeRoom moves the unparsed bytes to the start of the buffer. The buffer grows while
+// reads fill it, and shrinks to its first size when that is enough again.
 func (c *conn) makeRoom() {
 	rest, size := c.in[c.start:c.end], len(c.in)
 	switch {
@@ -126,9 +119,9 @@ func (c *conn) makeRoom() {
 	c.start, c.end = 0, copy(c.in, rest)
 }
 
-// executeBuffered decides all commands that are complete.
+// executeBuffered executes all complete commands in the buffer.
 func (c *conn) executeBuffered() {
-	began := c.startTimer()
+	start := c.startTimer()
 	for !c.closing {
 		n, err := c.parser.next(c.in[c.start:c.end])
 		if err != nil {
@@ -151,31 +144,32 @@ func (c *conn) executeBuffered() {
 	}
 	c.flushBatch()
 	c.flushCounters()
-	c.observeLatency(began)
+	c.observeLatency(start)
 }
 
-// flushCounters tells what has been counted.
+// flushCounters adds the connection's counters to the server's and the engine's.
 func (c *conn) flushCounters() {
 	c.counters.Flush()
 	c.server.commands.Add(c.executed)
 	c.executed = 0
 }
 
-// startTimer and finish measure, if anybody wants to know.
-func (c *conn) startTimer() (began time.Time) {
+// startTimer returns the time if latency is observed.
+func (c *conn) startTimer() (start time.Time) {
 	if c.server.options.ObserveLatency != nil {
-		began = time.Now()
+		start = time.Now()
 	}
-	return began
+	return start
 }
 
-func (c *conn) observeLatency(began time.Time) {
+// observeLatency reports the latency if any command was executed.
+func (c *conn) observeLatency(start time.Time) {
 	if c.server.options.ObserveLatency != nil && c.start > 0 {
-		c.server.options.ObserveLatency(time.Since(began))
+		c.server.options.ObserveLatency(time.Since(start))
 	}
 }
 
-// send sends the answers, and reports whether that worked.
+// send writes the replies and reports whether that succeeded.
 func (c *conn) send() bool {
 	if len(c.out.buf) == 0 {
 		return true
@@ -189,12 +183,30 @@ func (c *conn) send() bool {
 	return err == nil
 }
 
-// How long a connection that is to be closed waits for what is on its way.
+// interruptRead makes a read in progress, and the next one, return at once.
+func (c *conn) interruptRead() {
+	_ = c.net.SetReadDeadline(time.Unix(1, 0)) // in the past
+}
+
+// How long finish waits for bytes in flight.
 const (
 	finalReadWait = 10 * time.Millisecond
 	firstReadWait = 250 * time.Millisecond // for a client that has just connected
 	lingerTimeout = 100 * time.Millisecond
 )
+
+// finish answers what arrived before a shutdown, and ends the connection.
+func (c *conn) finish() {
+	for more := !c.closing; more; {
+		_ = c.net.SetReadDeadline(time.Now().Add(c.finalReadWait()))
+		more = c.receive() && c.bufferFull
+		c.executeBuffered()
+		if !c.send() {
+			return
+		}
+	}
+	c.lingeringClose()
+}
 
 func (c *conn) finalReadWait() time.Duration {
 	if c.rounds == 0 {
@@ -203,19 +215,10 @@ func (c *conn) finalReadWait() time.Duration {
 	return finalReadWait
 }
 
-// finish says goodbye. When the door closes, what has arrived until then is still
-// answered. A connection that is closed while the client sends may cost the client
-// the answers that it has not read yet; so it is told first that there will be no
-// more, and heard out for a moment.
-func (c *conn) finish() {
-	for arrived := !c.closing; arrived; {
-		_ = c.net.SetReadDeadline(time.Now().Add(c.finalReadWait()))
-		arrived = c.receive() && c.bufferFull
-		c.executeBuffered()
-		if !c.send() {
-			return
-		}
-	}
+// lingeringClose closes the write side and reads what still arrives for a moment.
+// Closing a connection with unread bytes resets it, which may cost the client the
+// replies that it has not read yet.
+func (c *conn) lingeringClose() {
 	half, ok := c.net.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil {
 		return

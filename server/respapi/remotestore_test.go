@@ -76,12 +76,12 @@ func fewerChecks(t *testing.T) {
 
 // A throttleStore is a store behind a door.
 type throttleStore struct {
-	t       testing.TB
+	t        testing.TB
 	requests *int
-	name    string // before all keys, which makes the store one of its own
-	store   penstock.Store
-	conn    *conn
-	mu      sync.Mutex // for nobody may come between a reply and the look after it
+	name     string // before all keys, which makes the store one of its own
+	store    penstock.Store
+	conn     *conn
+	mu       sync.Mutex // for nobody may come between a reply and the look after it
 }
 
 func (s *throttleStore) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {

@@ -4,8 +4,8 @@ import (
 	"strconv"
 )
 
-// A reply is what is to be sent. What is appended to it is in the protocol that
-// the client has asked for.
+// A reply is a buffer of encoded replies, in the protocol version that the client
+// selected.
 type reply struct {
 	buf   []byte
 	resp3 bool
@@ -17,8 +17,8 @@ func (r *reply) simple(s string) {
 
 func (r *reply) ok() { r.buf = append(r.buf, "+OK\r\n"...) }
 
-// error replies with an error. It may hold what came from outside, so it is cut to
-// one line of things that can be printed.
+// error appends an error reply. Its text may contain arguments of the client, so it is
+// reduced to one printable line.
 func (r *reply) error(text string) {
 	r.buf = append(append(append(r.buf, '-'), printable([]byte(text))...), "\r\n"...)
 }
@@ -46,10 +46,10 @@ func (r *reply) null() {
 	r.buf = append(r.buf, "$-1\r\n"...)
 }
 
-// arrayHeader begins an array of n replies.
+// arrayHeader begins an array of n elements.
 func (r *reply) arrayHeader(n int) { r.header('*', n) }
 
-// mapHeader begins a map of n keys and values, which in RESP2 is an array.
+// mapHeader begins a map of n keys and values; in RESP2, an array of both.
 func (r *reply) mapHeader(n int) {
 	if r.resp3 {
 		r.header('%', n)
@@ -63,11 +63,11 @@ func (r *reply) header(mark byte, n int) {
 	r.buf = append(r.buf, "\r\n"...)
 }
 
-// maxPrinted is how much of what came from outside an error repeats.
+// maxPrinted bounds the bytes of an error's text.
 const maxPrinted = 512
 
-// printable returns text as one line, cut to a length that bears repeating. What is
-// not ASCII stays, so that keys in any language can be read.
+// printable returns the first bytes of text with control characters replaced. Other
+// bytes stay, so that keys in any language remain readable.
 func printable(text []byte) string {
 	cut := text[:min(len(text), maxPrinted)]
 	line := make([]byte, len(cut))

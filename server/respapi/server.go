@@ -1,6 +1,12 @@
-// Package respapi is the door for Redis clients. It speaks RESP2 and RESP3, answers
-// CL.THROTTLE as redis-cell does, and the commands that clients and operators send
-// around it.
+// Package respapi serves Redis clients. It speaks RESP2 and RESP3, answers
+// CL.THROTTLE as redis-cell does, and supports the commands that clients and
+// operators send besides.
+//
+// A command takes this path: conn.go reads bytes and runs the commands in them,
+// parser.go splits the bytes into arguments, commands.go finds the command,
+// throttle.go parses a CL.THROTTLE and encodes the reply to it, pipeline.go sends the
+// CL.THROTTLE commands of a pipeline to the store in batches, and reply.go encodes
+// everything else. The commands_*.go files hold the other commands.
 package respapi
 
 import (
@@ -17,24 +23,24 @@ import (
 	"github.com/penstock-io/penstock/server/internal/connlimit"
 )
 
-// Options configure a Door. The zero value is good for nearly everyone.
+// Options configure a Server. The zero value has all defaults.
 type Options struct {
-	// RequireAuth lets nobody do anything before AUTH with the judge's token.
-	// Default: only undoing needs that, and only from other machines.
+	// RequireAuth rejects every command before AUTH with the engine's token.
+	// Default: only DEL and UNLINK need AUTH, and only from other machines.
 	RequireAuth bool
 
-	// Listener is what the clients come by, for INFO to tell of. Default: it
-	// tells zeros.
+	// Listener is where INFO reads connection limits and rejections from.
+	// Default: INFO reports zeros.
 	Listener *connlimit.Listener
 
-	// IdleTimeout is for how long a connection may say nothing, CommandTimeout
-	// how long a command may take to arrive once it has begun, and WriteTimeout
-	// how long a client may take to receive its answers. They are kept to within
-	// a quarter. Default: 10 minutes, 5 seconds, 10 seconds.
+	// IdleTimeout closes a connection without commands, CommandTimeout one with an
+	// incomplete command, and WriteTimeout one that does not read its replies. They
+	// are accurate to a quarter of the shortest. Default: 10 minutes, 5 seconds,
+	// 10 seconds.
 	IdleTimeout, CommandTimeout, WriteTimeout time.Duration
 
-	// ObserveLatency is told how long it took to decide the commands that came together.
-	// It is called by many goroutines at once. Default: nobody is.
+	// ObserveLatency is called with the time that a pipeline of commands took. It is
+	// called concurrently. Default: none.
 	ObserveLatency func(time.Duration)
 }
 
@@ -68,190 +74,209 @@ func orDefault(value, otherwise time.Duration) time.Duration {
 	return value
 }
 
-// A Server serves Redis clients.
+// A Server serves Redis clients. It is safe for concurrent use.
 type Server struct {
-	engine      *engine.Engine
-	options     Options
-	memory      *penstock.Memory // the judge's store, if it is one: then it is asked directly
-	limiters    limiterCache
-	keyLimiters []*penstock.Limiter // that show how a key stands under any limit
-	now         func() time.Time
-	started     time.Time
+	engine        *engine.Engine
+	options       Options
+	transientKeys bool                // whether the store is a penstock.TransientKeyStore
+	keyCounter    keyCounter          // the store, for INFO; nil if it cannot count its keys
+	limiters      limiterCache        // of CL.THROTTLE
+	keyLimiters   []*penstock.Limiter // to peek at and reset a key of CL.THROTTLE under any limit
+	now           func() time.Time
+	started       time.Time
 
-	ctx    context.Context // of all that is asked of the store
+	ctx    context.Context // of all calls to the store; ends when Shutdown does
 	cancel context.CancelFunc
 
 	mu        sync.Mutex
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
-	closing   bool
+	closing   bool // Shutdown was called
 	reaping   bool
-	closed    chan struct{}  // nobody is let in any more, and everybody was told
-	openConns sync.WaitGroup // connections
+	accepting sync.WaitGroup // calls of Serve
+	openConns sync.WaitGroup
 
 	lastID, accepted, commands atomic.Int64
 }
 
-// New returns a door to the judge. Nil options are all defaults.
-func New(j *engine.Engine, o *Options) (*Server, error) {
-	if j == nil {
-		return nil, errors.New("respapi: no judge")
+// A keyCounter is a store that can tell how many keys it holds, as penstock.Memory can.
+type keyCounter interface {
+	Stats() penstock.MemoryStats
+}
+
+// New returns a server for an engine. Nil options are all defaults.
+func New(e *engine.Engine, o *Options) (*Server, error) {
+	if e == nil {
+		return nil, errors.New("respapi: no engine")
 	}
 	options, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	d := &Server{
-		engine:    j,
+	s := &Server{
+		engine:    e,
 		options:   options,
-		limiters:  limiterCache{store: j.Store()},
+		limiters:  limiterCache{store: e.Store()},
 		now:       time.Now,
 		started:   time.Now(),
 		listeners: map[net.Listener]struct{}{},
 		conns:     map[*conn]struct{}{},
-		closed:    make(chan struct{}),
 	}
-	d.memory, _ = j.Store().(*penstock.Memory)
-	if d.keyLimiters, err = newKeyLimiters(j.Store()); err != nil {
+	_, s.transientKeys = e.Store().(penstock.TransientKeyStore)
+	s.keyCounter, _ = e.Store().(keyCounter)
+	if s.keyLimiters, err = newKeyLimiters(e.Store()); err != nil {
 		return nil, err
 	}
-	d.ctx, d.cancel = context.WithCancel(context.Background())
-	return d, nil
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s, nil
 }
 
-// Serve answers on the listener until Shutdown, and then returns nil.
-func (d *Server) Serve(l net.Listener) error {
-	if !d.addListener(l) {
+// Serve accepts connections until Shutdown, and then returns nil.
+func (s *Server) Serve(l net.Listener) error {
+	if !s.addListener(l) {
 		return l.Close()
 	}
-	defer d.removeListener(l)
+	defer s.removeListener(l)
 	for {
 		nc, err := l.Accept()
 		switch {
 		case err == nil:
-			d.startConn(nc)
-		case d.isClosing():
-			return nil // however the listener put it
+			s.startConn(nc)
+		case s.isClosing():
+			return nil // the listener was closed by Shutdown
 		default:
 			return err
 		}
 	}
 }
 
-// addListener notes a listener, unless the door is closed already.
-func (d *Server) addListener(l net.Listener) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closing {
+// addListener registers a listener, unless Shutdown was called.
+func (s *Server) addListener(l net.Listener) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
 		return false
 	}
-	d.listeners[l] = struct{}{}
-	if !d.reaping {
-		d.reaping = true
-		go d.reap()
+	s.listeners[l] = struct{}{}
+	s.accepting.Add(1)
+	if !s.reaping {
+		s.reaping = true
+		go s.reap()
 	}
 	return true
 }
 
-func (d *Server) removeListener(l net.Listener) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.listeners, l)
-	_ = l.Close() // as often as not it is closed already
+func (s *Server) removeListener(l net.Listener) {
+	s.mu.Lock()
+	delete(s.listeners, l)
+	s.mu.Unlock()
+	_ = l.Close() // it may be closed already
+	s.accepting.Done()
 }
 
-func (d *Server) isClosing() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.closing
+func (s *Server) isClosing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closing
 }
 
-// startConn lets a connection in, unless the door has just closed.
-func (d *Server) startConn(nc net.Conn) {
-	c := newConn(d, nc)
-	d.mu.Lock()
-	open := !d.closing
-	if open {
-		d.conns[c] = struct{}{}
-		d.openConns.Add(1)
-	}
-	d.mu.Unlock()
-	if !open {
+// startConn serves a connection in a new goroutine. One that was accepted during
+// Shutdown is answered what it has sent, like those before it.
+func (s *Server) startConn(nc net.Conn) {
+	c := newConn(s, nc)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
 		_ = nc.Close()
 		return
 	}
-	d.accepted.Add(1)
+	s.conns[c] = struct{}{}
+	s.openConns.Add(1)
+	s.accepted.Add(1)
 	go c.serve()
 }
 
-// WriteMaxClients tells a client that there is no room for it, if that can be told at once.
+// markEstablished marks a connection whose TLS handshake is done. Shutdown lets
+// handshakes finish, since the client's first command follows at once.
+func (s *Server) markEstablished(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.established = true
+	if s.closing {
+		c.interruptRead()
+	}
+}
+
+// removeConn is called once by each connection that was started.
+func (s *Server) removeConn(c *conn) {
+	s.mu.Lock()
+	delete(s.conns, c)
+	s.mu.Unlock()
+	s.openConns.Done()
+}
+
+// WriteMaxClients writes Redis's error for a connection above the limit, if the
+// socket takes it at once.
 func WriteMaxClients(nc net.Conn) {
 	_ = nc.SetDeadline(time.Now().Add(time.Millisecond))
 	_, _ = nc.Write([]byte("-ERR max number of clients reached\r\n"))
 }
 
-// markEstablished notes that a connection's TLS handshake is done. A shutdown lets
-// handshakes finish, since the client's first command comes right behind.
-func (d *Server) markEstablished(c *conn) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	c.established = true
-	if d.closing {
-		c.interruptRead()
-	}
-}
-
-// removeConn is called once by each connection that was let in.
-func (d *Server) removeConn(c *conn) {
-	d.mu.Lock()
-	delete(d.conns, c)
-	d.mu.Unlock()
-	d.openConns.Done()
-}
-
-// Shutdown stops accepting, answers what has arrived, closes the connections and
-// returns. What is not done when ctx ends is cut off.
-func (d *Server) Shutdown(ctx context.Context) error {
-	d.beginShutdown()
+// Shutdown stops accepting, answers the commands that connections have sent, closes
+// the connections and returns. When ctx ends first, it closes them at once and
+// returns ctx's error.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.beginShutdown()
 	done := make(chan struct{})
 	go func() {
-		d.openConns.Wait()
+		s.accepting.Wait() // only then no connection is added
+		s.openConns.Wait()
 		close(done)
 	}()
 	select {
 	case <-done:
-		d.cancel()
+		s.cancel()
 		return nil
 	case <-ctx.Done():
-		d.closeConns()
+		s.closeConns()
 		return ctx.Err()
 	}
 }
 
-// beginShutdown lets nobody in any more, and wakes everybody who waits for a command.
-func (d *Server) beginShutdown() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closing {
-		return
+// beginShutdown closes the listeners and interrupts connections that wait for a
+// command.
+func (s *Server) beginShutdown() {
+	for _, l := range s.setClosing() {
+		_ = l.Close() // Serve sees the error
 	}
-	d.closing = true
-	for l := range d.listeners {
-		_ = l.Close() // what it says goes to Serve
+}
+
+// setClosing returns the listeners to close, without holding the lock: a listener
+// may hand over its last connections while it closes.
+func (s *Server) setClosing() (listeners []net.Listener) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return nil
 	}
-	for c := range d.conns {
+	s.closing = true
+	for l := range s.listeners {
+		listeners = append(listeners, l)
+	}
+	for c := range s.conns {
 		if c.established {
 			c.interruptRead()
 		}
 	}
-	close(d.closed)
+	return listeners
 }
 
-func (d *Server) closeConns() {
-	d.cancel()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for c := range d.conns {
+// closeConns closes all connections without waiting for them.
+func (s *Server) closeConns() {
+	s.cancel()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
 		_ = c.net.Close()
 	}
 }

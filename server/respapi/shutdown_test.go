@@ -19,8 +19,8 @@ import (
 // A blockingStore store decides when it is let.
 type blockingStore struct {
 	penstock.Store
-	called chan struct{}
-	release  chan struct{}
+	called  chan struct{}
+	release chan struct{}
 }
 
 func newBlockingStore() *blockingStore {

@@ -13,10 +13,11 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// HandleJSON decides a request in JSON, as protobuf maps it, and returns the answer
-// likewise. Over says that the answer is OVER_LIMIT. An unknown field is an error.
-// Only a caller who may undo, which [judge.Judge.MayUndo] tells, may give hits back.
-func (s *Service) HandleJSON(ctx context.Context, body []byte, mayUndo bool) (answer []byte, over bool, err error) {
+// HandleJSON decides a request in protobuf's JSON form and returns the response in the
+// same form. An unknown field is an error. over reports whether the response is
+// OVER_LIMIT. A request that refunds hits needs mayRefund; see
+// [engine.Engine.MayRefund].
+func (s *Service) HandleJSON(ctx context.Context, body []byte, mayRefund bool) (response []byte, over bool, err error) {
 	var message pb.RateLimitRequest
 	if err := protojson.Unmarshal(body, &message); err != nil {
 		return nil, false, fmt.Errorf("%w: %w", ErrMalformed, err)
@@ -25,11 +26,11 @@ func (s *Service) HandleJSON(ctx context.Context, body []byte, mayUndo bool) (an
 	if err := c.Request.fromProto(&message, s.engine.MaxDescriptors()); err != nil {
 		return nil, false, err
 	}
-	if err := s.Handle(ctx, &c, mayUndo); err != nil {
+	if err := s.Handle(ctx, &c, func() bool { return mayRefund }); err != nil {
 		return nil, false, err
 	}
-	answer, err = protojson.Marshal(c.Response.toProto())
-	return answer, c.Response.Over, err
+	response, err = protojson.Marshal(c.Response.toProto())
+	return response, c.Response.Over, err
 }
 
 func (q *Request) fromProto(m *pb.RateLimitRequest, maxDescriptors int) error {

@@ -1,7 +1,6 @@
 package rlsproto
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"reflect"
@@ -33,13 +32,13 @@ func newService(t testing.TB, o *Options) *Service {
 		t.Fatal(err)
 	}
 	now := func() time.Time { return noon }
-	j := engine.New(penstock.NewMemory(&penstock.MemoryOptions{Now: now}), nil)
-	j.SetRules(set)
+	e := engine.New(penstock.NewMemory(&penstock.MemoryOptions{Now: now}), nil)
+	e.SetRules(set)
 	o.Now = now
-	return New(j, o)
+	return New(e, o)
 }
 
-// sameJSON reports whether two texts are the same JSON, whatever the spaces.
+// sameJSON reports whether two JSON texts have the same value.
 func sameJSON(t *testing.T, a, b string) bool {
 	t.Helper()
 	var x, y any
@@ -55,28 +54,28 @@ func sameJSON(t *testing.T, a, b string) bool {
 func TestHandleJSON(t *testing.T) {
 	s := newService(t, &Options{Headers: true, DynamicMetadata: true})
 	for _, c := range []struct {
-		ask, answer string
+		request, response string
 		over        bool
 	}{
 		{
-			ask: `{"domain":"house","descriptors":[{"entries":[{"key":"user","value":"ada"}]}]}`,
-			answer: `{"overallCode":"OK",
+			request: `{"domain":"house","descriptors":[{"entries":[{"key":"user","value":"ada"}]}]}`,
+			response: `{"overallCode":"OK",
 				"statuses":[{"code":"OK","currentLimit":{"name":"usual","requestsPerUnit":2,"unit":"HOUR"},"limitRemaining":1,"durationUntilReset":"3600s"}],
 				"responseHeadersToAdd":[{"key":"RateLimit-Limit","value":"2"},{"key":"RateLimit-Remaining","value":"1"},{"key":"RateLimit-Reset","value":"3600"}],
 				"dynamicMetadata":{"domain":"house","descriptors":[{"entries":["user=ada"]}],"metadata":{"plan":"basic"}}}`,
 		},
 		{
-			ask: `{"domain":"house","hits_addend":2,"descriptors":[{"entries":[{"key":"user","value":"ada"}]}]}`,
-			answer: `{"overallCode":"OVER_LIMIT",
+			request: `{"domain":"house","hits_addend":2,"descriptors":[{"entries":[{"key":"user","value":"ada"}]}]}`,
+			response: `{"overallCode":"OVER_LIMIT",
 				"statuses":[{"code":"OVER_LIMIT","currentLimit":{"name":"usual","requestsPerUnit":2,"unit":"HOUR"},"durationUntilReset":"3600s"}],
 				"responseHeadersToAdd":[{"key":"RateLimit-Limit","value":"2"},{"key":"RateLimit-Remaining","value":"0"},{"key":"RateLimit-Reset","value":"3600"}],
 				"dynamicMetadata":{"domain":"house","hitsAddend":2,"descriptors":[{"entries":["user=ada"]}]}}`,
 			over: true,
 		},
 		{
-			ask: `{"domain":"house","descriptors":[{"entries":[{"key":"vip"}],"hitsAddend":"0"},
+			request: `{"domain":"house","descriptors":[{"entries":[{"key":"vip"}],"hitsAddend":"0"},
 				{"limit":{"requestsPerUnit":7,"unit":"SECOND","unitMultiplier":30}}]}`,
-			answer: `{"overallCode":"OK",
+			response: `{"overallCode":"OK",
 				"statuses":[{"code":"OK","limitRemaining":4294967295},
 					{"code":"OK","currentLimit":{"requestsPerUnit":7,"unit":"SECOND","unitMultiplier":30},"limitRemaining":6,"durationUntilReset":"30s"}],
 				"responseHeadersToAdd":[{"key":"RateLimit-Limit","value":"7"},{"key":"RateLimit-Remaining","value":"6"},{"key":"RateLimit-Reset","value":"30"}],
@@ -84,13 +83,13 @@ func TestHandleJSON(t *testing.T) {
 					{"entries":[],"limit":"requests_per_unit:7 unit:SECOND unit_multiplier:{value:30}"}]}}`,
 		},
 	} {
-		answer, over, err := s.HandleJSON(t.Context(), []byte(c.ask), false)
+		response, over, err := s.HandleJSON(t.Context(), []byte(c.request), false)
 		if err != nil {
-			t.Errorf("%s: %v", c.ask, err)
+			t.Errorf("%s: %v", c.request, err)
 			continue
 		}
-		if over != c.over || !sameJSON(t, string(answer), c.answer) {
-			t.Errorf("%s\ngot %s, over %v\nwant %s, over %v", c.ask, answer, over, c.answer, c.over)
+		if over != c.over || !sameJSON(t, string(response), c.response) {
+			t.Errorf("%s\ngot %s, over %v\nwant %s, over %v", c.request, response, over, c.response, c.over)
 		}
 	}
 }
@@ -99,7 +98,7 @@ func TestHandleJSONErrors(t *testing.T) {
 	s := newService(t, &Options{})
 	entries := strings.Repeat(`{"key":"a"},`, 16) + `{"key":"a"}`
 	for _, c := range []struct {
-		ask    string
+		request string
 		reason error
 	}{
 		{``, ErrMalformed},
@@ -114,25 +113,25 @@ func TestHandleJSONErrors(t *testing.T) {
 		{`{"domain":"house","descriptors":[{"limit":{"requestsPerUnit":1}}]}`, ErrBadOverride},
 		{`{"domain":"house","descriptors":[{"isNegativeHits":true}]}`, ErrRefundForbidden},
 	} {
-		if answer, _, err := s.HandleJSON(t.Context(), []byte(c.ask), false); !errors.Is(err, c.reason) || answer != nil {
-			t.Errorf("%.80s: got %s, %v, want %v", c.ask, answer, err, c.reason)
+		if response, _, err := s.HandleJSON(t.Context(), []byte(c.request), false); !errors.Is(err, c.reason) || response != nil {
+			t.Errorf("%.80s: got %s, %v, want %v", c.request, response, err, c.reason)
 		}
 	}
 }
 
 func TestHandleJSONRefund(t *testing.T) {
 	s := newService(t, &Options{})
-	const ask = `{"domain":"house","descriptors":[{"entries":[{"key":"user","value":"ada"}],"hitsAddend":"2"%}]}`
-	remaining := func(mayUndo bool, more string) uint32 {
+	const request = `{"domain":"house","descriptors":[{"entries":[{"key":"user","value":"ada"}],"hitsAddend":"2"%}]}`
+	remaining := func(mayRefund bool, more string) uint32 {
 		t.Helper()
 		var got struct {
 			Statuses []struct{ LimitRemaining uint32 }
 		}
-		answer, _, err := s.HandleJSON(t.Context(), []byte(strings.Replace(ask, "%", more, 1)), mayUndo)
+		response, _, err := s.HandleJSON(t.Context(), []byte(strings.Replace(request, "%", more, 1)), mayRefund)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := json.Unmarshal(answer, &got); err != nil {
+		if err := json.Unmarshal(response, &got); err != nil {
 			t.Fatal(err)
 		}
 		return got.Statuses[0].LimitRemaining
@@ -142,55 +141,5 @@ func TestHandleJSONRefund(t *testing.T) {
 	}
 	if n := remaining(true, `,"isNegativeHits":true`); n != 2 {
 		t.Errorf("%d remaining, want 2", n)
-	}
-}
-
-// What is no text is told as text all the same, and does not spoil the answer.
-func TestMetadataInvalidUTF8(t *testing.T) {
-	s := newService(t, &Options{DynamicMetadata: true})
-	var c Call
-	c.Request = Request{Domain: "house", Descriptors: []Descriptor{{Entries: []rules.Entry{{Key: "user", Value: "\xffada"}}}}}
-	if err := s.Handle(context.Background(), &c, false); err != nil {
-		t.Fatal(err)
-	}
-	descriptor := c.Response.Metadata.AsMap()["descriptors"].([]any)[0].(map[string]any)
-	if got := descriptor["entries"].([]any)[0]; got != "user=\uFFFDada" {
-		t.Errorf("got %q", got)
-	}
-	if n := len(c.Response.Append(nil)); n < 50 {
-		t.Errorf("the answer has only %d bytes, so the metadata is missing", n)
-	}
-}
-
-func TestMetadataValueTypes(t *testing.T) {
-	for _, c := range []struct{ from, want any }{
-		{int64(-7), -7.0},
-		{uint64(7), 7.0},
-		{2.5, 2.5},
-		{true, true},
-		{nil, nil},
-		{"\xff", "\uFFFD"},
-		{[]any{"a", []any{int64(1)}}, []any{"a", []any{1.0}}},
-		{map[string]any{"a": map[string]any{}}, map[string]any{"a": map[string]any{}}},
-		{time.Second, "1s"},
-	} {
-		if got := newValue(c.from).AsInterface(); !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%#v: got %#v, want %#v", c.from, got, c.want)
-		}
-	}
-}
-
-func TestMetadataMergeKeepsRules(t *testing.T) {
-	first := map[string]any{"a": map[string]any{"x": "1"}, "b": "text"}
-	second := map[string]any{"a": map[string]any{"x": "2", "y": "3"}, "b": map[string]any{}, "c": "new"}
-	all := map[string]any{}
-	merge(all, first)
-	merge(all, second)
-	want := map[string]any{"a": map[string]any{"x": "1", "y": "3"}, "b": "text", "c": "new"}
-	if !reflect.DeepEqual(all, want) {
-		t.Errorf("got %v, want %v", all, want)
-	}
-	if !reflect.DeepEqual(first, map[string]any{"a": map[string]any{"x": "1"}, "b": "text"}) {
-		t.Errorf("the first rule's metadata became %v", first)
 	}
 }

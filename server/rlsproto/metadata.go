@@ -11,8 +11,8 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// newMetadata returns what Envoy's filters behind the limit are told: the request,
-// and the metadata of the rules that let it pass.
+// newMetadata returns the dynamic metadata for Envoy's later filters: the request and
+// the metadata of the rules that allowed it.
 func newMetadata(q *Request, v *engine.Result) *structpb.Struct {
 	fields := map[string]*structpb.Value{
 		"domain":      stringValue(q.Domain),
@@ -22,14 +22,14 @@ func newMetadata(q *Request, v *engine.Result) *structpb.Struct {
 	if q.HitsAddend != 0 {
 		fields["hitsAddend"] = structpb.NewNumberValue(float64(q.HitsAddend))
 	}
-	passed := map[string]any{}
+	allowed := map[string]any{}
 	for i := range v.Statuses {
-		if st := &v.Statuses[i]; st.Rule != nil && !st.Rule.Unlimited && !st.OverLimit {
-			merge(passed, st.Rule.Metadata)
+		if st := &v.Statuses[i]; st.Rule != nil && !st.Rule.Unlimited && !st.Over {
+			merge(allowed, st.Rule.Metadata)
 		}
 	}
-	if len(passed) > 0 {
-		fields["metadata"] = newValue(passed)
+	if len(allowed) > 0 {
+		fields["metadata"] = newValue(allowed)
 	}
 	return &structpb.Struct{Fields: fields}
 }
@@ -47,7 +47,7 @@ func descriptorMetadata(d Descriptor) *structpb.Value {
 	return structpb.NewStructValue(&structpb.Struct{Fields: fields})
 }
 
-// addSources says of descriptors that the store has not decided who has.
+// addSources adds the source of each decision that did not come from the store.
 func addSources(descriptors []*structpb.Value, v *engine.Result) {
 	for i := range v.Statuses {
 		if source := v.Statuses[i].Decision.Source; source != penstock.SourceStore {
@@ -66,7 +66,7 @@ func (o Override) String() string {
 	return b.String()
 }
 
-// merge adds what is new in from, also inside of maps that both have.
+// merge adds the keys of from that into lacks, recursively in maps that both have.
 func merge(into, from map[string]any) {
 	for key, value := range from {
 		have, ok := into[key]
@@ -81,7 +81,7 @@ func merge(into, from map[string]any) {
 	}
 }
 
-// deepCopy returns a value whose maps are not those of a rule, which others read.
+// deepCopy copies the maps of a value: those of a rule are shared and must not change.
 func deepCopy(value any) any {
 	from, ok := value.(map[string]any)
 	if !ok {
@@ -92,8 +92,8 @@ func deepCopy(value any) any {
 	return into
 }
 
-// newValue returns a value of a rule file in protobuf's words. What has no such
-// words is told as text.
+// newValue converts a value of a rule file to protobuf. A type without a protobuf
+// equivalent becomes its text.
 func newValue(value any) *structpb.Value {
 	switch value := value.(type) {
 	case map[string]any:
@@ -121,7 +121,7 @@ func newList[T any](from []T, value func(T) *structpb.Value) *structpb.Value {
 	return structpb.NewListValue(list)
 }
 
-// stringValue returns a text as protobuf can carry it.
+// stringValue replaces invalid UTF-8, which protobuf cannot carry.
 func stringValue(s string) *structpb.Value { return structpb.NewStringValue(validUTF8(s)) }
 
 func validUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

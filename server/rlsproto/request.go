@@ -9,44 +9,44 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// A Request is what Envoy asks.
+// A Request is Envoy's RateLimitRequest.
 type Request struct {
 	Domain      string
 	Descriptors []Descriptor
-	HitsAddend  uint32 // of descriptors that have none; 0 means 1
+	HitsAddend  uint32 // for descriptors without their own; 0 means 1
 }
 
-// A Descriptor is one thing to be counted.
+// A Descriptor is Envoy's RateLimitDescriptor: entries that select a rule and a key.
 type Descriptor struct {
 	Entries []rules.Entry
 
-	// Limit is the request's own, in place of what the rules say.
+	// Limit replaces the limit of the rules if HasLimit is set.
 	Limit    Override
 	HasLimit bool
 
-	// HitsAddend is how many hits this is, where it is set: 0 looks.
+	// HitsAddend is the cost if HasHitsAddend is set; 0 peeks.
 	HitsAddend    uint64
 	HasHitsAddend bool
 
-	// IsNegativeHits gives the hits back.
+	// IsNegativeHits refunds the hits.
 	IsNegativeHits bool
 }
 
-// An Override is a limit that a descriptor brings along.
+// An Override is the limit of a descriptor that does not use the rules.
 type Override struct {
 	RequestsPerUnit uint32
-	Unit            int32 // as Envoy numbers them
+	Unit            int32 // Envoy's RateLimitUnit
 
-	// UnitMultiplier is how many units a period is, where it is set.
+	// UnitMultiplier is how many units the period has, if HasUnitMultiplier is set.
 	UnitMultiplier    uint32
 	HasUnitMultiplier bool
 }
 
-// maxEntries is the most entries that a descriptor may have.
+// maxEntries bounds the entries of a descriptor.
 const maxEntries = 16
 
-// HasRefund reports whether the request gives hits back.
-func (q *Request) HasRefund() bool {
+// hasRefund reports whether any descriptor refunds hits.
+func (q *Request) hasRefund() bool {
 	for i := range q.Descriptors {
 		if q.cost(&q.Descriptors[i]) < 0 {
 			return true
@@ -55,8 +55,8 @@ func (q *Request) HasRefund() bool {
 	return false
 }
 
-// cost returns what a descriptor asks for. A field of the request that is 0 may
-// not have been set, so it means 1; in the descriptor's own, 0 is 0.
+// cost returns the cost of a descriptor. The request's HitsAddend cannot be told from
+// an unset one if it is 0, so it means 1; a descriptor's own 0 is 0.
 func (q *Request) cost(d *Descriptor) int64 {
 	hits := uint64(max(q.HitsAddend, 1))
 	if d.HasHitsAddend {
@@ -68,10 +68,10 @@ func (q *Request) cost(d *Descriptor) int64 {
 	return int64(hits)
 }
 
-// maxPeriod is the longest period that a limit may have.
+// maxPeriod is the longest period of an override.
 const maxPeriod = 366 * 24 * time.Hour
 
-// apply makes the override the limit of a descriptor.
+// apply makes the override the limit of an engine descriptor.
 func (o *Override) apply(d *engine.Descriptor) error {
 	unit := rules.Unit(o.Unit)
 	if unit.Length() == 0 {
@@ -90,12 +90,13 @@ func (o *Override) apply(d *engine.Descriptor) error {
 	return nil
 }
 
-// reset makes the request an empty one, and keeps the room that it has.
+// reset empties the request and keeps its allocated memory.
 func (q *Request) reset() {
 	q.Domain, q.HitsAddend, q.Descriptors = "", 0, q.Descriptors[:0]
 }
 
-// addDescriptor returns a new descriptor of the request.
+// addDescriptor appends an empty descriptor and returns it. It reuses the memory of
+// an earlier request if there is any.
 func (q *Request) addDescriptor() *Descriptor {
 	if n := len(q.Descriptors); n < cap(q.Descriptors) {
 		q.Descriptors = q.Descriptors[:n+1]
@@ -107,12 +108,11 @@ func (q *Request) addDescriptor() *Descriptor {
 	return &q.Descriptors[len(q.Descriptors)-1]
 }
 
-// tooManyEntries is the error about a descriptor that is too long.
 func tooManyEntries() error {
 	return fmt.Errorf("%w: a descriptor has more than %d entries", ErrMalformed, maxEntries)
 }
 
-// tooManyDescriptors is the judge's error, before there are too many to hold.
-func tooManyDescriptors(most int) error {
-	return fmt.Errorf("%w: at most %d are decided at once", engine.ErrTooManyDescriptors, most)
+// tooManyDescriptors returns the engine's error before the descriptors are allocated.
+func tooManyDescriptors(limit int) error {
+	return fmt.Errorf("%w: at most %d are decided at once", engine.ErrTooManyDescriptors, limit)
 }

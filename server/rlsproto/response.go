@@ -12,7 +12,7 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// A Response is what Envoy is answered.
+// A Response is Envoy's RateLimitResponse.
 type Response struct {
 	Over     bool
 	Statuses []Status // in the order of the descriptors
@@ -20,29 +20,29 @@ type Response struct {
 	Metadata *structpb.Struct
 }
 
-// A Status says how one descriptor stands.
+// A Status is the outcome for one descriptor, Envoy's DescriptorStatus.
 type Status struct {
 	Over      bool
 	Limit     Limit
 	HasLimit  bool
 	Remaining uint32
-	Reset     int64 // in seconds; 0 where there is nothing to reset
+	Reset     int64 // in seconds; 0 without a limit
 }
 
-// A Limit is what Envoy is told of a limit.
+// A Limit is the limit that a descriptor was decided by.
 type Limit struct {
 	Name            string
 	RequestsPerUnit uint32
 	Unit            rules.Unit
 
-	// UnitMultiplier is how many units a period is, where it is set.
+	// UnitMultiplier is how many units the period has; 0 if the override had none.
 	UnitMultiplier uint32
 }
 
-// A Header is one for Envoy to add to its response.
+// A Header is a response header for Envoy to add.
 type Header struct{ Name, Value string }
 
-// buildResponse writes the response by the verdict.
+// buildResponse fills in the response from the engine's result.
 func (s *Service) buildResponse(c *Call) {
 	r := &c.Response
 	r.Over, r.Statuses, r.Headers, r.Metadata = c.result.OverLimit, r.Statuses[:0], r.Headers[:0], nil
@@ -74,15 +74,15 @@ func (s *Service) statusOf(st *engine.Status) Status {
 		Limit:    Limit{Name: st.Rule.Alias, RequestsPerUnit: st.Rule.RequestsPerUnit, Unit: st.Rule.Unit},
 		Reset:    s.resetSeconds(st.Rule, &st.Decision),
 	}
-	if st.Decision.Allowed { // in shadow, a descriptor can be refused without being over
+	if st.Decision.Allowed { // a denied descriptor of a shadow rule is not over, but has nothing left
 		out.Remaining = uint32(min(max(st.Decision.Remaining, 0), math.MaxUint32))
 	}
 	return out
 }
 
-// resetSeconds returns the whole seconds until the limit is reset, at least one.
-// For a key that has taken nothing a store has nothing to reset, but Envoy is
-// told when the window ends.
+// resetSeconds returns the seconds until the limit is reset, rounded up, at least 1.
+// For an idle key the store has nothing to reset; the response then has the end of
+// the current window.
 func (s *Service) resetSeconds(r *rules.Rule, d *penstock.Decision) int64 {
 	after := d.ResetAfter
 	if after <= 0 && r.Limit.Algorithm == penstock.FixedWindow && r.Limit.Align != penstock.AlignFirst {
@@ -93,8 +93,8 @@ func (s *Service) resetSeconds(r *rules.Rule, d *penstock.Decision) int64 {
 	return max(int64((after+time.Second-1)/time.Second), 1)
 }
 
-// addHeaders writes the headers about the descriptor that has the least left, or
-// the last that refuses.
+// addHeaders adds the headers for the descriptor with the least remaining, or for the
+// last one over its limit.
 func (s *Service) addHeaders(c *Call) {
 	var closest *Status
 	for i := range c.Response.Statuses {

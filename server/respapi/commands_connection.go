@@ -7,25 +7,25 @@ import (
 	"strings"
 )
 
-// A session is what a client has said about itself.
+// A session is the state that AUTH, HELLO and CLIENT set.
 type session struct {
 	name, libName, libVer string
-	authenticated              bool // whether it may do anything at all
-	mayRefund               bool
+	authenticated         bool // whether it may run all commands
+	mayRefund             bool // whether it may reset keys
 }
 
-// resetSession makes the connection as good as new.
+// resetSession sets the state of a new connection.
 func (c *conn) resetSession() {
 	c.session = session{
 		authenticated: !c.server.options.RequireAuth,
-		mayRefund:  !c.server.options.RequireAuth && c.server.engine.MayRefund(c.addr, ""),
+		mayRefund:     !c.server.options.RequireAuth && c.server.engine.MayRefund(c.addr, ""),
 	}
 	c.out.resp3 = false
 	c.parser.unauthenticated = !c.session.authenticated
 }
 
-// login reports whether the user and the password are right. The token is the
-// password of the only user.
+// login authenticates the connection if the user is "default" and the password is the
+// engine's token.
 func (c *conn) login(user, password string) bool {
 	if user != "default" || !c.server.engine.MayRefund(netip.Addr{}, password) {
 		return false
@@ -35,6 +35,7 @@ func (c *conn) login(user, password string) bool {
 	return true
 }
 
+// Redis's error replies.
 const (
 	wrongPass  = "WRONGPASS invalid username-password pair or user is disabled."
 	noAuth     = "NOAUTH Authentication required."
@@ -42,6 +43,9 @@ const (
 	badName    = "ERR Client names cannot contain spaces, newlines or special characters."
 	notInteger = "ERR value is not an integer or out of range"
 	syntax     = "ERR syntax error"
+
+	helloNoAuth = "NOAUTH HELLO must be called with the client already authenticated, otherwise the " +
+		"HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time"
 )
 
 func (c *conn) auth(args [][]byte) {
@@ -60,7 +64,7 @@ func (c *conn) auth(args [][]byte) {
 	c.out.ok()
 }
 
-// hello is HELLO [2|3 [AUTH user password] [SETNAME name]].
+// hello answers HELLO [2|3 [AUTH user password] [SETNAME name]].
 func (c *conn) hello(args [][]byte) {
 	resp3, name := c.out.resp3, c.session.name
 	if len(args) > 1 {
@@ -74,35 +78,43 @@ func (c *conn) hello(args [][]byte) {
 			return
 		}
 	}
-	for rest := args[min(2, len(args)):]; len(rest) > 0; {
-		switch option := strings.ToUpper(string(rest[0])); {
-		case option == "AUTH" && len(rest) >= 3:
-			if !c.login(string(rest[1]), string(rest[2])) {
-				c.out.error(wrongPass)
-				return
-			}
-			rest = rest[3:]
-		case option == "SETNAME" && len(rest) >= 2:
-			if name = string(rest[1]); !isValidName(name) {
-				c.out.error(badName)
-				return
-			}
-			rest = rest[2:]
-		default:
-			c.out.error("ERR Syntax error in HELLO option '" + string(rest[0]) + "'")
-			return
-		}
+	if !c.helloOptions(args[min(2, len(args)):], &name) {
+		return
 	}
 	if !c.session.authenticated {
-		c.out.error("NOAUTH HELLO must be called with the client already authenticated, otherwise the " +
-			"HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time")
+		c.out.error(helloNoAuth)
 		return
 	}
 	c.out.resp3, c.session.name = resp3, name
 	c.replyHello()
 }
 
-// replyHello tells the client who it speaks to.
+// helloOptions applies AUTH, stores the name of SETNAME, and reports whether all options
+// are valid. If not, it appends the error.
+func (c *conn) helloOptions(options [][]byte, name *string) bool {
+	for len(options) > 0 {
+		switch option := strings.ToUpper(string(options[0])); {
+		case option == "AUTH" && len(options) >= 3:
+			if !c.login(string(options[1]), string(options[2])) {
+				c.out.error(wrongPass)
+				return false
+			}
+			options = options[3:]
+		case option == "SETNAME" && len(options) >= 2:
+			if *name = string(options[1]); !isValidName(*name) {
+				c.out.error(badName)
+				return false
+			}
+			options = options[2:]
+		default:
+			c.out.error("ERR Syntax error in HELLO option '" + string(options[0]) + "'")
+			return false
+		}
+	}
+	return true
+}
+
+// replyHello appends the properties of server and connection.
 func (c *conn) replyHello() {
 	proto := int64(2)
 	if c.out.resp3 {
@@ -125,7 +137,7 @@ func (c *conn) replyHello() {
 	c.out.arrayHeader(0)
 }
 
-// isValidName reports whether a client may be called that.
+// isValidName reports whether a client name has only printable ASCII without spaces.
 func isValidName(name string) bool {
 	return !strings.ContainsFunc(name, func(r rune) bool { return r < '!' || r > '~' })
 }
@@ -153,7 +165,7 @@ func (c *conn) reset([][]byte) {
 	c.out.simple("RESET")
 }
 
-// selectDB is SELECT. There is one database.
+// selectDB answers SELECT. There is one database, 0.
 func (c *conn) selectDB(args [][]byte) {
 	switch n, ok := parseNatural(args[1]); {
 	case !ok:
@@ -165,7 +177,7 @@ func (c *conn) selectDB(args [][]byte) {
 	}
 }
 
-// client is CLIENT and its subcommands.
+// client answers CLIENT and its subcommands.
 func (c *conn) client(args [][]byte) {
 	sub := strings.ToUpper(string(args[1]))
 	switch rest := args[2:]; {
@@ -178,11 +190,11 @@ func (c *conn) client(args [][]byte) {
 	case sub == "SETINFO" && len(rest) == 2:
 		c.setInfo(strings.ToUpper(string(rest[0])), string(rest[1]))
 	case sub == "INFO" && len(rest) == 0, sub == "LIST":
-		c.out.text(c.clientLine()) // others are nobody's business
+		c.out.text(c.clientLine()) // LIST does not show other connections
 	case (sub == "NO-EVICT" || sub == "NO-TOUCH") && len(rest) == 1:
 		c.out.ok()
 	case sub == "TRACKING" && len(rest) >= 1:
-		c.out.ok() // and nothing is ever invalid, because nothing can be cached: that takes MULTI
+		c.out.ok() // no invalidation ever follows: client-side caching needs MULTI, which is not supported
 	default:
 		c.out.error(fmt.Sprintf("ERR unknown subcommand or wrong number of arguments for '%s'. Try CLIENT ID, GETNAME, SETNAME, SETINFO, INFO or LIST.", args[1]))
 	}
@@ -220,7 +232,7 @@ func (c *conn) setInfo(option, value string) {
 	}
 }
 
-// clientLine returns the line of CLIENT LIST.
+// clientLine returns the connection's line of CLIENT LIST.
 func (c *conn) clientLine() string {
 	resp := "2"
 	if c.out.resp3 {

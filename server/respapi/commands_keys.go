@@ -9,12 +9,12 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// A key is what CL.THROTTLE has left of it: with redis-cell, a string that holds the
-// instant at which the bucket will be full again, and that expires then.
+// These commands inspect and reset the keys of CL.THROTTLE. As with redis-cell, a key is
+// a string that holds the instant at which its bucket will be full, and expires then.
 
-// newKeyLimiters returns limiters that show how a key stands, whatever limit it was last
-// asked about with. A look clamps what is owed to its own limit's capacity, so theirs
-// is the largest there is under each name.
+// newKeyLimiters returns limiters that read the state of a key whatever limit it was
+// last taken from with, one for each limit name of CL.THROTTLE. A peek clamps the debt
+// to the capacity of its own limit, so these have the largest capacity.
 func newKeyLimiters(s penstock.Store) ([]*penstock.Limiter, error) {
 	limits := []penstock.Limit{
 		{Name: shortName, Count: 1, Period: longFill - 1, Burst: 1},
@@ -30,19 +30,19 @@ func newKeyLimiters(s penstock.Store) ([]*penstock.Limiter, error) {
 	return limiters, nil
 }
 
-// maxFill is the longest that any bucket takes to fill, in nanoseconds.
+// maxFill is the longest time that any bucket takes to fill, in nanoseconds.
 const maxFill = 1 << 61
 
-// takeKeys asks about keys under every name that CL.THROTTLE goes by, at one cost. The
-// decisions about the first key come first.
+// takeKeys takes cost from each key under each limit name of CL.THROTTLE. The decisions
+// are ordered by key.
 func (c *conn) takeKeys(keys [][]byte, cost int64) ([]penstock.Decision, error) {
 	var rs []penstock.Request
 	for _, key := range keys {
 		if err := validateKey(key); err != nil {
 			return nil, err
 		}
-		for _, look := range c.server.keyLimiters {
-			r := look.Request(string(key))
+		for _, limiter := range c.server.keyLimiters {
+			r := limiter.Request(string(key))
 			r.Cost = cost
 			rs = append(rs, r)
 		}
@@ -55,7 +55,7 @@ func (c *conn) takeKeys(keys [][]byte, cost int64) ([]penstock.Decision, error) 
 	return ds, err
 }
 
-// timeLeft returns for how long a key will be there; 0 if it is not.
+// timeLeft returns the time until a key expires, or 0 if it does not exist.
 func (c *conn) timeLeft(key []byte) (time.Duration, error) {
 	ds, err := c.takeKeys([][]byte{key}, 0)
 	var longest time.Duration
@@ -65,7 +65,7 @@ func (c *conn) timeLeft(key []byte) (time.Duration, error) {
 	return longest, err
 }
 
-// replyTimeLeft replies what found makes of the time that the key of a command has left.
+// replyTimeLeft calls found with the time until the key expires, or absent without a key.
 func (c *conn) replyTimeLeft(args [][]byte, found func(time.Duration), absent func()) {
 	left, err := c.timeLeft(args[1])
 	switch {
@@ -84,7 +84,7 @@ func (c *conn) get(args [][]byte) {
 	}, c.out.null)
 }
 
-// noSuchKey is what TTL says of a key that is not there.
+// noSuchKey is the reply of TTL and PTTL for a key that does not exist.
 const noSuchKey = -2
 
 func (c *conn) ttl(args [][]byte) {
@@ -99,7 +99,7 @@ func (c *conn) pttl(args [][]byte) {
 	}, func() { c.out.integer(noSuchKey) })
 }
 
-// milliseconds rounds up, so that a key which is there has at least one left.
+// milliseconds rounds up, so that a key that exists has at least 1.
 func milliseconds(d time.Duration) int64 {
 	return int64((d + time.Millisecond - 1) / time.Millisecond)
 }
@@ -108,38 +108,38 @@ func (c *conn) keyType(args [][]byte) {
 	c.replyTimeLeft(args, func(time.Duration) { c.out.simple("string") }, func() { c.out.simple("none") })
 }
 
-// exists counts the keys that are there; one that is named twice counts twice.
+// exists counts the keys that exist; a key named twice counts twice.
 func (c *conn) exists(args [][]byte) {
 	ds, err := c.takeKeys(args[1:], 0)
 	c.replyCount(ds, err, func(d penstock.Decision) bool { return d.ResetAfter > 0 })
 }
 
-// del makes keys as good as new, and counts those that were not.
+// del resets keys, and counts those that existed.
 func (c *conn) del(args [][]byte) {
 	if !c.session.mayRefund {
-		c.out.error(fmt.Sprintf("NOPERM %s undoes a limit: from another machine it needs AUTH with the token", args[0]))
+		c.out.error(fmt.Sprintf("NOPERM %s resets a limit: from another machine it needs AUTH with the token", args[0]))
 		return
 	}
 	ds, err := c.takeKeys(args[1:], penstock.Reset)
 	c.replyCount(ds, err, func(d penstock.Decision) bool { return d.Granted < 0 })
 }
 
-// replyCount replies for how many keys something is true under one of its names.
-func (c *conn) replyCount(ds []penstock.Decision, err error, is func(penstock.Decision) bool) {
+// replyCount replies with the number of keys for which match is true under a limit name.
+func (c *conn) replyCount(ds []penstock.Decision, err error, match func(penstock.Decision) bool) {
 	if err != nil {
 		c.out.error("ERR " + errorText(err))
 		return
 	}
 	n, names := int64(0), len(c.server.keyLimiters)
 	for ; len(ds) > 0; ds = ds[names:] {
-		if slices.ContainsFunc(ds[:names], is) {
+		if slices.ContainsFunc(ds[:names], match) {
 			n++
 		}
 	}
 	c.out.integer(n)
 }
 
-// rejectFlush is FLUSHALL and its like.
+// rejectFlush answers FLUSHALL and FLUSHDB.
 func (c *conn) rejectFlush(args [][]byte) {
-	c.out.error(fmt.Sprintf("ERR %s would undo every limit at once, which nobody may do here; DEL undoes one", args[0]))
+	c.out.error(fmt.Sprintf("ERR %s is disabled because it would reset every limit; use DEL to reset one key", args[0]))
 }

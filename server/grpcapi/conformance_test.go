@@ -1,5 +1,5 @@
-// These tests ask one question at a time, of which the race detector learns
-// nothing, and under it they take minutes.
+// These tests send one request at a time, where the race detector finds nothing, and
+// take minutes under it.
 
 //go:build !race
 
@@ -7,6 +7,7 @@ package grpcapi_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"math"
 	"sync"
@@ -25,32 +26,33 @@ import (
 	"github.com/penstock-io/penstock/storetest"
 )
 
-// TestRateLimitStoreConformance runs the tests of stores through the door, as far as Envoy
-// has words for them: takes, looks and giving back, and takes of several as one.
-// Fixed windows on the clock, of whole seconds, are overrides; other limits are
-// rules. It has none for
+// TestRateLimitStoreConformance runs the conformance tests of stores through the API, as
+// far as Envoy's protocol can express them: takes, peeks, refunds, and all-or-nothing
+// takes. Fixed windows on the clock, of whole seconds, are sent as overrides; other limits
+// are rules. The protocol cannot express
 //
-//   - AtMost, MaxDelay and IDs, which no field of a descriptor says;
-//   - resets, for no number of hits is all of them;
-//   - leaky buckets, which delay, and rules for Envoy cannot be;
-//   - how much was given back. Where what remains does not tell either, which is so
-//     in sliding windows and in buckets from which was taken in advance, nothing is
-//     given back through the door.
+//   - AtMost, MaxDelay and IDs, for which descriptors have no field;
+//   - resets, since no number of hits means all of them;
+//   - leaky buckets, which delay, and which rules for Envoy cannot be;
+//   - how much was refunded. Where the remaining units do not show it either, which
+//     holds for sliding windows and for buckets with a debt, the refund does not go
+//     through the API.
 //
-// All of that goes to the store behind the door, where it finds the same state.
+// Those requests go to the store behind the API, where they find the same state.
 //
-// An answer to Envoy tells less than a decision: whole seconds, and no time to
-// come back. So the store is asked for the decision as well, under the same key
-// and without charging anything, and the answer must agree with it.
+// A response contains less than a decision: whole seconds, and no time to retry. So the
+// test reads the decision from the store as well, under the same key and without a
+// charge, and the response must agree with it.
 func TestRateLimitStoreConformance(t *testing.T) {
+	fewerChecks(t)
 	for _, c := range []struct {
 		name  string
 		store penstock.Store
 	}{{"memory", newMemory()}, {"redis", newRedisStore(t)}} {
 		t.Run(c.name, func(t *testing.T) {
-			j := engine.New(c.store, nil)
-			door := newClient(t, j, nil)
-			through := 0
+			e := engine.New(c.store, nil)
+			api := newClient(t, e, nil)
+			requests := 0
 			storetest.Run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
 				err := clock.Follow(func(now time.Time) error {
 					setClock(now)
@@ -59,26 +61,38 @@ func TestRateLimitStoreConformance(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				return &rlsStore{t: t, requests: &through, name: newName(), engine: j, client: door, sets: map[string]*rules.Set{}}
+				return &rlsStore{t: t, requests: &requests, name: newName(), engine: e, client: api, sets: map[string]*rules.Set{}}
 			})
-			if through < 1000 {
-				t.Errorf("only %d requests went through the door", through)
+			if requests < 1000 {
+				t.Errorf("only %d requests went through the API", requests)
 			}
 		})
 	}
 }
 
+// fewerChecks reduces the number of random cases. The stores' own tests run all of them;
+// this test is about the way to the store.
+func fewerChecks(t *testing.T) {
+	t.Helper()
+	checks := flag.Lookup("rapid.checks").Value
+	before := checks.String()
+	if err := checks.Set("20"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = checks.Set(before) })
+}
+
 func newName() string { return fmt.Sprintf("%d.", prefixes.Add(1)) }
 
-// A rlsStore is a store behind a door.
+// An rlsStore takes through the API.
 type rlsStore struct {
-	t       testing.TB
+	t        testing.TB
 	requests *int
-	name    string // before all keys, which makes the store one of its own
+	name     string // prefix of all keys, which separates the stores
 	engine   *engine.Engine
-	sets    map[string]*rules.Set // by the texts that they are made of
-	client  pb.RateLimitServiceClient
-	mu      sync.Mutex // for nobody may come between an answer and the look after it
+	sets     map[string]*rules.Set // by rule file
+	client   pb.RateLimitServiceClient
+	mu       sync.Mutex // held between a response and the peek after it
 }
 
 func (s *rlsStore) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
@@ -90,30 +104,30 @@ func (s *rlsStore) Take(ctx context.Context, r penstock.Request) (penstock.Decis
 	if r.Cost < 0 {
 		return s.refund(ctx, r)
 	}
-	answer, err := s.send(ctx, r)
+	response, err := s.send(ctx, r)
 	if err != nil {
 		return penstock.Decision{}, err
 	}
-	return s.decision(ctx, r, answer.GetStatuses()[0], answer.GetOverallCode())
+	return s.decision(ctx, r, response.GetStatuses()[0], response.GetOverallCode())
 }
 
-// refund gives back through the door. What was given back is what there is more of
-// now, unless something is owed that nobody sees.
+// refund refunds through the API. The refunded units are the difference in remaining
+// units, unless the bucket has a debt.
 func (s *rlsStore) refund(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
-	look := s.storeRequest(r)
-	look.Cost = 0
-	before, err := s.engine.Store().Take(ctx, look)
+	peek := s.storeRequest(r)
+	peek.Cost = 0
+	before, err := s.engine.Store().Take(ctx, peek)
 	if err != nil {
 		return before, err
 	}
 	if before.Remaining == 0 && r.Limit.Algorithm == penstock.TokenBucket || r.Limit.Algorithm == penstock.SlidingWindow {
 		return s.engine.Store().Take(ctx, s.storeRequest(r))
 	}
-	answer, err := s.send(ctx, r)
+	response, err := s.send(ctx, r)
 	if err != nil {
 		return penstock.Decision{}, err
 	}
-	d, err := s.decision(ctx, r, answer.GetStatuses()[0], answer.GetOverallCode())
+	d, err := s.decision(ctx, r, response.GetStatuses()[0], response.GetOverallCode())
 	d.Granted = before.Remaining - d.Remaining
 	return d, err
 }
@@ -129,41 +143,42 @@ func (s *rlsStore) TakeEach(ctx context.Context, rs []penstock.Request, ds []pen
 	return penstock.TakeEach(ctx, penstock.StoreFunc(s.Take), rs, ds)
 }
 
-// TakeAll asks about all at once. What is refused is asked of the store again.
+// TakeAll sends all requests in one call. The decisions on denied requests are read from
+// the store.
 func (s *rlsStore) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.canExpressAll(rs) || len(ds) < len(rs) {
 		return penstock.TakeAll(ctx, s.engine.Store(), s.storeRequests(rs), ds)
 	}
-	answer, err := s.send(ctx, rs...)
+	response, err := s.send(ctx, rs...)
 	if err != nil {
 		return err
 	}
-	if answer.GetOverallCode() == pb.RateLimitResponse_OK {
-		return s.granted(ctx, rs, ds, answer)
+	if response.GetOverallCode() == pb.RateLimitResponse_OK {
+		return s.granted(ctx, rs, ds, response)
 	}
 	if err := penstock.TakeAll(ctx, s.engine.Store(), s.storeRequests(rs), ds); err != nil {
 		return err
 	}
-	for i, st := range answer.GetStatuses() {
+	for i, st := range response.GetStatuses() {
 		s.compare(rs[i], st, ds[i])
 	}
 	return nil
 }
 
-// granted returns the decisions on requests that were all granted. What each had
-// left when it was decided is what the answer says.
-func (s *rlsStore) granted(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, answer *pb.RateLimitResponse) error {
-	for i, st := range answer.GetStatuses() {
-		look := s.storeRequest(rs[i])
-		look.Cost = 0
-		d, err := s.engine.Store().Take(ctx, look)
+// granted returns the decisions on requests that were all granted, with the remaining
+// units of the response.
+func (s *rlsStore) granted(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, response *pb.RateLimitResponse) error {
+	for i, st := range response.GetStatuses() {
+		peek := s.storeRequest(rs[i])
+		peek.Cost = 0
+		d, err := s.engine.Store().Take(ctx, peek)
 		if err != nil {
 			return err
 		}
 		if st.GetCode() != pb.RateLimitResponse_OK {
-			s.t.Errorf("%v passed, but %v did not", rs, st)
+			s.t.Errorf("%v were allowed, but %v was not", rs, st)
 		}
 		d.Granted, d.Remaining = rs[i].Cost, int64(st.GetLimitRemaining())
 		ds[i] = d
@@ -171,18 +186,18 @@ func (s *rlsStore) granted(ctx context.Context, rs []penstock.Request, ds []pens
 	return nil
 }
 
-// decision returns the decision that an answer stands for.
+// decision returns the decision that corresponds to a status.
 func (s *rlsStore) decision(ctx context.Context, r penstock.Request, st *pb.RateLimitResponse_DescriptorStatus, overall pb.RateLimitResponse_Code) (penstock.Decision, error) {
-	look := s.storeRequest(r)
+	peek := s.storeRequest(r)
 	if st.GetCode() == pb.RateLimitResponse_OK {
-		look.Cost = 0
+		peek.Cost = 0
 	}
-	d, err := s.engine.Store().Take(ctx, look) // what was refused is refused again, and costs nothing
+	d, err := s.engine.Store().Take(ctx, peek) // a denied request is denied again and costs nothing
 	if err != nil {
 		return d, err
 	}
 	if st.GetCode() != overall {
-		s.t.Errorf("taking %+v: the status is %v, but the answer %v", r, st.GetCode(), overall)
+		s.t.Errorf("taking %+v: status %v, but overall code %v", r, st.GetCode(), overall)
 	}
 	s.compare(r, st, d)
 	if d.Allowed {
@@ -191,7 +206,7 @@ func (s *rlsStore) decision(ctx context.Context, r penstock.Request, st *pb.Rate
 	return d, nil
 }
 
-// compare fails the test if an answer does not agree with a decision.
+// compare fails the test if a status does not agree with a decision.
 func (s *rlsStore) compare(r penstock.Request, st *pb.RateLimitResponse_DescriptorStatus, d penstock.Decision) {
 	s.t.Helper()
 	code, remaining := pb.RateLimitResponse_OK, d.Remaining
@@ -203,18 +218,18 @@ func (s *rlsStore) compare(r penstock.Request, st *pb.RateLimitResponse_Descript
 	}
 	seconds := int64((d.ResetAfter + time.Second - 1) / time.Second)
 	if got := st.GetDurationUntilReset().GetSeconds(); d.ResetAfter > 0 && got != seconds {
-		s.t.Errorf("taking %+v: reset after %d s, but the store says %v", r, got, d.ResetAfter)
+		s.t.Errorf("taking %+v: reset after %d s, but the store decided %v", r, got, d.ResetAfter)
 	}
 }
 
-// canExpress reports whether Envoy has words for a request.
+// canExpress reports whether the protocol can express a request.
 func (s *rlsStore) canExpress(r penstock.Request) bool {
 	return r.Validate() == nil && r.Cost != penstock.Reset && !r.AtMost && r.MaxDelay == 0 && r.ID == "" &&
 		r.Limit.Algorithm != penstock.LeakyBucket && utf8.ValidString(r.Key) && len(r.Key) < 2048
 }
 
-// canExpressAll reports whether Envoy has words for requests that are one. Of the
-// same twice, the first would have to be looked at before the second.
+// canExpressAll reports whether the protocol can express an all-or-nothing take. With a
+// key twice, the first decision could not be read before the second.
 func (s *rlsStore) canExpressAll(rs []penstock.Request) bool {
 	seen := map[rules.Entry]bool{}
 	for _, r := range rs {
@@ -226,13 +241,13 @@ func (s *rlsStore) canExpressAll(rs []penstock.Request) bool {
 	return len(rs) > 1
 }
 
-// isOverride reports whether Envoy has words for a limit.
+// isOverride reports whether an override can express a limit.
 func isOverride(l penstock.Limit) bool {
 	return l.Algorithm == penstock.FixedWindow && l.Align == penstock.AlignClock && l.Offset == 0 &&
 		l.Count >= 0 && l.Count <= math.MaxUint32 && l.Period >= time.Second && l.Period%time.Second == 0
 }
 
-// send asks the door.
+// send sends requests as one call.
 func (s *rlsStore) send(ctx context.Context, rs ...penstock.Request) (*pb.RateLimitResponse, error) {
 	*s.requests += len(rs)
 	s.engine.SetRules(s.rules(rs))
@@ -279,18 +294,18 @@ func (s *rlsStore) rules(rs []penstock.Request) *rules.Set {
 	return set
 }
 
-// entry returns what a request is about. Neither overrides nor rules have the
-// limit's name, so what its state belongs to is part of the key.
+// entry returns the descriptor entry of a request. Neither overrides nor rules carry the
+// limit's name, so the identity of the limit is part of the key.
 func (s *rlsStore) entry(r penstock.Request) rules.Entry {
 	return rules.Entry{Key: fmt.Sprintf("%s%+v", s.name, r.Limit.Identity()), Value: r.Key}
 }
 
-// storeRequest returns a request as the door passes it on to the store.
+// storeRequest returns a request as the engine sends it to the store.
 func (s *rlsStore) storeRequest(r penstock.Request) penstock.Request {
 	e := s.entry(r)
 	switch {
 	case r.Validate() != nil:
-		return r // which is an error anywhere
+		return r // an error in every store
 	case isOverride(r.Limit):
 		r.Key = string(rules.AppendKey(nil, []rules.Entry{{Key: "storetest"}, e}))
 		r.Limit.Name = engine.OverrideLimitName

@@ -4,44 +4,43 @@ import (
 	"bytes"
 )
 
-// What may come in, before anything is reserved for it.
+// Limits of a command, checked before memory is allocated for it.
 const (
 	maxArgs    = 64
-	maxCommand = 64 << 10 // bytes, all arguments and their lengths together
+	maxCommand = 64 << 10 // bytes, with the lengths of its arguments
 	maxInline  = 4 << 10
 
-	// Whoever has yet to say who they are may say no more than that takes.
+	// Before AUTH the limits are smaller, but large enough for AUTH.
 	maxUnauthenticatedArgs = 10
 	maxUnauthenticatedBulk = 16 << 10
 )
 
-// A parser finds commands in what has been received. It keeps nothing from one
-// call to the next, so how the bytes came in makes no difference.
+// A parser splits received bytes into commands. It keeps no state between calls, so it
+// makes no difference how the bytes were split into reads.
 type parser struct {
-	args     [][]byte // of the last command; they lie in what was received
-	inline   bool     // whether it was a line of words
+	args            [][]byte // of the last command; they share the read buffer's memory
+	inline          bool     // whether it was an inline command
 	unauthenticated bool     // whether the smaller limits apply
 }
 
-// A protocolError is something that no client sends. What follows it cannot be made
-// sense of.
+// A protocolError is invalid RESP. The bytes after it cannot be parsed.
 type protocolError string
 
 func (e protocolError) Error() string { return "Protocol error: " + string(e) }
 
 const (
-	errArgCount      = protocolError("invalid multibulk length")
-	errBulkLength      = protocolError("invalid bulk length")
-	errNoCRLF    = protocolError("expected CRLF behind bulk")
-	errInlineSize    = protocolError("too big inline request")
-	errQuotes    = protocolError("unbalanced quotes in request")
-	errCommandSize   = protocolError("too big request")
-	errUnauthenticatedArgs  = protocolError("unauthenticated multibulk length")
+	errArgCount            = protocolError("invalid multibulk length")
+	errBulkLength          = protocolError("invalid bulk length")
+	errNoCRLF              = protocolError("expected CRLF behind bulk")
+	errInlineSize          = protocolError("too big inline request")
+	errQuotes              = protocolError("unbalanced quotes in request")
+	errCommandSize         = protocolError("too big request")
+	errUnauthenticatedArgs = protocolError("unauthenticated multibulk length")
 	errUnauthenticatedBulk = protocolError("unauthenticated bulk length")
 )
 
-// next finds the first command in buf and returns how many bytes it takes, or
-// none if it is not complete. A command may have no arguments; it means nothing.
+// next parses the first command in buf into p.args and returns its length in bytes, or 0
+// if it is incomplete. A command without arguments is valid and ignored.
 func (p *parser) next(buf []byte) (n int, err error) {
 	p.args = p.args[:0]
 	if len(buf) == 0 {
@@ -67,8 +66,8 @@ func (p *parser) next(buf []byte) (n int, err error) {
 	return at, nil
 }
 
-// nextBulk finds the argument at a place in buf, and returns the place behind it,
-// or 0 if it is not complete.
+// nextBulk parses the argument at buf[at:] and returns the index after it, or 0 if it is
+// incomplete.
 func (p *parser) nextBulk(buf []byte, at int) (next int, err error) {
 	if at >= len(buf) {
 		return 0, nil
@@ -98,14 +97,14 @@ func (p *parser) nextBulk(buf []byte, at int) (next int, err error) {
 	return end + 2, nil
 }
 
-// maxDigits is how many digits a length may have.
+// maxDigits bounds the digits of a length.
 const maxDigits = 7
 
-// length reads the number at a place in buf, and its line's end. It returns the
-// place behind that, or 0 if it is not complete, and whether it can be a number.
+// length parses a number and CRLF at buf[at:]. It returns the index after them, or 0 if
+// they are incomplete, and whether the bytes so far are valid.
 func length(buf []byte, at int) (n, next int, ok bool) {
 	if at+2 < len(buf) && buf[at]-'0' <= 9 && buf[at+1] == '\r' && buf[at+2] == '\n' {
-		return int(buf[at] - '0'), at + 3, true // as nearly always
+		return int(buf[at] - '0'), at + 3, true // the usual case: one digit
 	}
 	start, negative := at, false
 	if at < len(buf) && buf[at] == '-' {
@@ -135,7 +134,7 @@ func length(buf []byte, at int) (n, next int, ok bool) {
 	return n, at + 2, true
 }
 
-// nextInline finds a command that is one line of words, as people type them.
+// nextInline parses an inline command: one line of words, as typed into telnet.
 func (p *parser) nextInline(buf []byte) (n int, err error) {
 	end := bytes.IndexByte(buf, '\n')
 	switch {
@@ -158,8 +157,8 @@ func (p *parser) nextInline(buf []byte) (n int, err error) {
 	}
 }
 
-// nextWord takes the first word off a line; there is none if it is nil. Words may
-// be in quotes, and within double quotes there may be escapes.
+// nextWord returns the first word of a line, nil if there is none, and the rest of the
+// line. Words may be quoted; double quotes allow escapes.
 func nextWord(line []byte) (word, rest []byte, err error) {
 	at := 0
 	for at < len(line) && isSpace(line[at]) {
@@ -183,8 +182,8 @@ func nextWord(line []byte) (word, rest []byte, err error) {
 	return word, line[at:], nil
 }
 
-// quoted appends to word what is in the quotes that begin at a place in line, and
-// returns the place behind them. A word must end there.
+// quoted appends the text between the quotes that begin at line[at] to word, and returns
+// the index after them, where the word must end.
 func quoted(word, line []byte, at int) (_ []byte, next int, err error) {
 	quote := line[at]
 	for at++; at < len(line); at++ {
@@ -210,8 +209,8 @@ func quoted(word, line []byte, at int) (_ []byte, next int, err error) {
 	return nil, 0, errQuotes
 }
 
-// unescape appends to word what stands behind a backslash, and returns how many
-// bytes that takes.
+// unescape appends the character of an escape sequence to word, and returns the length of
+// the sequence after the backslash.
 func unescape(word, rest []byte) ([]byte, int) {
 	if len(rest) == 0 {
 		return word, 0

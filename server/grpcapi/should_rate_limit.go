@@ -1,0 +1,99 @@
+package grpcapi
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/penstock-io/penstock/server/internal/auth"
+	"github.com/penstock-io/penstock/server/rlsproto"
+)
+
+// serviceDesc describes Envoy's service like the generated code, but with a handler
+// that decodes and encodes messages itself.
+var serviceDesc = grpc.ServiceDesc{
+	ServiceName: "envoy.service.ratelimit.v3.RateLimitService",
+	HandlerType: (*any)(nil), // the handler asserts the type
+	Methods:     []grpc.MethodDesc{{MethodName: "ShouldRateLimit", Handler: shouldRateLimit}},
+	Metadata:    "envoy/service/ratelimit/v3/rls.proto",
+}
+
+const fullMethod = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+
+// A rateLimitCall is a call of ShouldRateLimit. Calls are pooled.
+type rateLimitCall struct {
+	rlsproto.Call
+	request  []byte // in binary form; the strings of the Call share its memory
+	response []byte
+}
+
+var callPool = sync.Pool{New: func() any { return &rateLimitCall{} }}
+
+// maxPooledBytes is the largest message buffer that is kept for reuse.
+const maxPooledBytes = 16 << 10
+
+func (c *rateLimitCall) release() {
+	if cap(c.request) <= maxPooledBytes && cap(c.response) <= maxPooledBytes {
+		callPool.Put(c)
+	}
+}
+
+// An encodedResponse is a response in binary form.
+type encodedResponse []byte
+
+// shouldRateLimit is gRPC's handler of ShouldRateLimit.
+func shouldRateLimit(srv any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) { //nolint:revive // gRPC has the context second
+	s := srv.(*Server)
+	if s.observeLatency == nil {
+		return s.handle(ctx, decode)
+	}
+	start := time.Now()
+	response, err := s.handle(ctx, decode)
+	s.observeLatency(time.Since(start))
+	return response, err
+}
+
+// handle decodes, decides and encodes a call.
+func (s *Server) handle(ctx context.Context, decode func(any) error) (any, error) {
+	c := callPool.Get().(*rateLimitCall)
+	defer c.release()
+	if err := decode(c); err != nil {
+		return nil, err
+	}
+	if err := s.decide(ctx, c); err != nil {
+		return nil, statusOf(ctx, err)
+	}
+	c.response = c.Response.Append(c.response[:0])
+	return encodedResponse(slices.Clone(c.response)), nil
+}
+
+func (s *Server) decide(ctx context.Context, c *rateLimitCall) error {
+	if err := c.Request.Unmarshal(c.request, s.engine.MaxDescriptors()); err != nil {
+		return err
+	}
+	return s.service.Handle(ctx, &c.Call, func() bool { return s.mayRefund(ctx) })
+}
+
+// mayRefund reports whether the caller may refund hits.
+func (s *Server) mayRefund(ctx context.Context) bool {
+	token := ""
+	if values := metadata.ValueFromIncomingContext(ctx, "authorization"); len(values) == 1 {
+		token = auth.BearerToken(values[0])
+	}
+	return s.engine.MayRefund(peerAddr(ctx), token)
+}
+
+// peerAddr returns the address of the caller, or the zero Addr if gRPC does not know it.
+func peerAddr(ctx context.Context) netip.Addr {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return netip.Addr{}
+	}
+	return auth.PeerAddr(p.Addr)
+}

@@ -1,0 +1,37 @@
+package grpcapi
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/rlsproto"
+)
+
+// statusOf converts an error to a gRPC status. An error without a code of its own is
+// UNKNOWN, which envoyproxy/ratelimit returns for all errors.
+func statusOf(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return status.FromContextError(ctx.Err()).Err()
+	case errors.Is(err, engine.ErrTooManyDescriptors):
+		return status.Error(codes.ResourceExhausted, err.Error())
+	case errors.Is(err, rlsproto.ErrRefundForbidden):
+		return status.Error(codes.PermissionDenied, err.Error())
+	case isInvalidRequest(err):
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	return status.Error(codes.Unknown, err.Error())
+}
+
+// isInvalidRequest reports whether the request caused the error.
+func isInvalidRequest(err error) bool {
+	return slices.ContainsFunc([]error{
+		rlsproto.ErrMalformed, rlsproto.ErrBadOverride, penstock.ErrBadLimit, penstock.ErrBadCost, penstock.ErrBadKey,
+	}, func(invalid error) bool { return errors.Is(err, invalid) })
+}

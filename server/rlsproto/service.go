@@ -1,0 +1,119 @@
+// Package rlsproto implements Envoy's rate limit protocol, version 3, independently
+// of the transport: it turns requests into descriptors for the engine and results
+// into responses, in protobuf's binary form and in JSON.
+//
+// [Service.HandleJSON] takes the body of a JSON request. The gRPC API, which must be
+// fast, does the same in three steps with a [Call] that it reuses:
+// [Request.Unmarshal], [Service.Handle] and [Response.Append].
+//
+// A descriptor has four forms on its way to the store: protobuf (binary in
+// wire_decode.go, JSON in json.go), [Descriptor], engine.Descriptor (built in
+// service.go), and the penstock.Request that the engine derives from a rule or an
+// override. The result goes back as engine.Status, [Status] (built in response.go),
+// and protobuf (wire_encode.go, json.go).
+package rlsproto
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/penstock-io/penstock/server/engine"
+)
+
+// Errors for requests that are not decided. The engine has more.
+var (
+	ErrMalformed       = errors.New("malformed rate limit request")
+	ErrBadOverride     = errors.New("bad rate limit override")
+	ErrRefundForbidden = errors.New("refunding hits needs the token or a caller on this machine")
+)
+
+// Options configure what responses contain besides the codes and limits.
+type Options struct {
+	// Headers adds three headers for Envoy to add to its own response: the limit,
+	// what remains of it, and the seconds until it is reset. Default: none.
+	Headers bool
+
+	// The names of those headers. Default: RateLimit-Limit, RateLimit-Remaining and
+	// RateLimit-Reset.
+	LimitHeader, RemainingHeader, ResetHeader string
+
+	// DynamicMetadata adds the request and the metadata of the rules that allowed
+	// it. Default: none.
+	DynamicMetadata bool
+
+	// Now is the clock from which the end of an unused window is computed, for
+	// tests. Default: time.Now.
+	Now func() time.Time
+}
+
+// A Service answers rate limit requests with an engine's results. It is safe for
+// concurrent use.
+type Service struct {
+	engine  *engine.Engine
+	options Options
+}
+
+// New returns a service. Nil options are all defaults.
+func New(e *engine.Engine, o *Options) *Service {
+	s := &Service{engine: e}
+	if o != nil {
+		s.options = *o
+	}
+	setDefault(&s.options.LimitHeader, "RateLimit-Limit")
+	setDefault(&s.options.RemainingHeader, "RateLimit-Remaining")
+	setDefault(&s.options.ResetHeader, "RateLimit-Reset")
+	if s.options.Now == nil {
+		s.options.Now = time.Now
+	}
+	return s
+}
+
+func setDefault(name *string, value string) {
+	if *name == "" {
+		*name = value
+	}
+}
+
+// A Call is a request and its response. Reusing one saves allocations.
+type Call struct {
+	Request  Request
+	Response Response
+
+	descriptors []engine.Descriptor
+	result      engine.Result
+}
+
+// Handle decides the request of a call and fills in the response. It calls mayRefund
+// only for a request that refunds hits, and returns ErrRefundForbidden if that is
+// false; see [engine.Engine.MayRefund].
+func (s *Service) Handle(ctx context.Context, c *Call, mayRefund func() bool) error {
+	if c.Request.hasRefund() && !mayRefund() {
+		return ErrRefundForbidden
+	}
+	if err := c.buildDescriptors(); err != nil {
+		return err
+	}
+	if err := s.engine.Decide(ctx, c.Request.Domain, c.descriptors, &c.result); err != nil {
+		return err
+	}
+	s.buildResponse(c)
+	return nil
+}
+
+// buildDescriptors turns the descriptors of the request into the engine's.
+func (c *Call) buildDescriptors() error {
+	c.descriptors = c.descriptors[:0]
+	for i := range c.Request.Descriptors {
+		d := &c.Request.Descriptors[i]
+		descriptor := engine.Descriptor{Entries: d.Entries, Cost: c.Request.cost(d)}
+		if d.HasLimit {
+			if err := d.Limit.apply(&descriptor); err != nil {
+				return fmt.Errorf("%w: descriptor %d: %w", ErrBadOverride, i, err)
+			}
+		}
+		c.descriptors = append(c.descriptors, descriptor)
+	}
+	return nil
+}

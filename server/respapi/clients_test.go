@@ -11,12 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
-	"github.com/redis/rueidis"
 )
 
-// runTool runs one of Redis's own programs against the door.
+// runTool runs one of Redis's own programs against the server.
 func runTool(t *testing.T, addr, stdin, tool string, args ...string) string {
 	t.Helper()
 	_, port, err := net.SplitHostPort(addr)
@@ -59,7 +60,7 @@ func testRedisCLI(t *testing.T, addr string) {
 		}
 	}
 	if got := runTool(t, addr, "cl.throttle j 4 1 60\nttl j\n", "redis-cli"); got != "0\n5\n4\n-1\n60\n60\n" {
-		t.Errorf("redis-cli on a script: got %q", got)
+		t.Errorf("redis-cli with a script: got %q", got)
 	}
 	script := strings.Repeat(encode("CL.THROTTLE", "j", "4", "1", "60"), 10_000)
 	if got := runTool(t, addr, script, "redis-cli", "--pipe"); !strings.Contains(got, "errors: 0, replies: 10000") {
@@ -67,7 +68,7 @@ func testRedisCLI(t *testing.T, addr string) {
 	}
 }
 
-// stores returns an empty store of each kind. Their clocks stand still.
+// stores returns an empty store of each kind, with a clock that stands still.
 func stores(t *testing.T) map[string]penstock.Store {
 	c := newFakeClock()
 	heldRedis.Clock.Set(c.now())
@@ -77,33 +78,33 @@ func stores(t *testing.T) map[string]penstock.Store {
 func TestRedisBenchmark(t *testing.T) {
 	for _, args := range []string{"-P 16", "-P 1 -3", "-P 100 -k 1"} {
 		for name, store := range stores(t) {
-			t.Run(args+" in "+name, func(t *testing.T) { runRedisBenchmark(t, store, args) })
+			t.Run(args+" "+name, func(t *testing.T) { runRedisBenchmark(t, store, args) })
 		}
 	}
 }
 
 func runRedisBenchmark(t *testing.T, store penstock.Store, args string) {
 	const n = 4000
-	d := newServer(t, store, nil, nil, nil)
+	s := newServer(t, store, nil, nil, nil)
 	all := append(strings.Fields(args), "-q", "-c", "20", "-n", fmt.Sprint(n), "-r", "100", "CL.THROTTLE", "key:__rand_int__", "15", "30", "60")
-	got := runTool(t, startServer(t, d), "", "redis-benchmark", all...)
+	got := runTool(t, startServer(t, s), "", "redis-benchmark", all...)
 	if !strings.Contains(got, "requests per second") || strings.Contains(strings.ToLower(got), "err") || strings.Contains(got, "WARN") {
-		t.Errorf("redis-benchmark said %s", got)
+		t.Errorf("redis-benchmark printed %s", got)
 	}
-	counts := d.engine.RuleCounters()[0]
+	counts := s.engine.RuleCounters()[0]
 	if a, b := counts.Allowed.Load(), counts.Denied.Load(); a < 1600 || a+b < n {
 		t.Errorf("%d allowed and %d denied, want 16 of each of 100 keys and %d in all", a, b, n)
 	}
 }
 
-// rueidis is used as it is used with Redis: with all its defaults.
+// TestRueidis uses rueidis as with Redis, with its defaults and without.
 func TestRueidis(t *testing.T) {
 	for _, option := range []rueidis.ClientOption{
 		{}, {AlwaysRESP2: true, DisableCache: true}, {Password: "secret", ClientName: "web-1"}, {ForceSingleClient: true},
 	} {
 		for _, store := range stores(t) {
-			d := newServer(t, store, nil, &engine.Options{Token: "secret"}, nil)
-			option.InitAddress = []string{startServer(t, d)}
+			s := newServer(t, store, nil, &engine.Options{Token: "secret"}, nil)
+			option.InitAddress = []string{startServer(t, s)}
 			c, err := rueidis.NewClient(option)
 			if err != nil {
 				t.Fatalf("%+v: %v", option, err)
@@ -158,11 +159,11 @@ func testRueidis(t *testing.T, c rueidis.Client) {
 	}
 }
 
-// What rueidis asks for at a wrong password is an error, and not a hang.
+// A wrong password makes rueidis fail, not hang.
 func TestRueidisWrongPassword(t *testing.T) {
-	d := newServer(t, penstock.NewMemory(nil), nil, &engine.Options{Token: "secret"}, nil)
+	s := newServer(t, penstock.NewMemory(nil), nil, &engine.Options{Token: "secret"}, nil)
 	c, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: []string{startServer(t, d)}, Password: "sesame", Dialer: net.Dialer{Timeout: 10 * time.Second},
+		InitAddress: []string{startServer(t, s)}, Password: "sesame", Dialer: net.Dialer{Timeout: 10 * time.Second},
 	})
 	if err == nil || !strings.Contains(err.Error(), "WRONGPASS") {
 		t.Errorf("got %v, want WRONGPASS", err)

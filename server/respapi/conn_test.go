@@ -6,80 +6,27 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock"
 )
 
-// newServerWithClock returns a door to an empty store, both on a clock.
-func newServerWithClock(c *fakeClock) *Server {
-	d := must(New(engine.New(c.memory(), &engine.Options{Token: "secret"}), nil))
-	d.now, d.started = c.now, c.now()
-	return d
-}
-
-// newFakeClient returns a connection that nobody serves: what it is given it answers at once.
-func newFakeClient(d *Server) *conn { return newConn(d, &fakeConn{}) }
-
-// do returns the reply to a command.
-func (c *conn) do(t interface{ Fatalf(string, ...any) }, words ...string) string {
-	c.in = []byte(encode(words...))
-	c.start, c.end = 0, len(c.in)
-	c.executeBuffered()
-	text, err := readReply(bufio.NewReader(bytes.NewReader(c.out.buf)))
-	if err != nil {
-		t.Fatalf("%q: %v", words, err)
-	}
-	c.out.buf = c.out.buf[:0]
-	return text
-}
-
-// A fakeConn is a connection on which one side has said all that it will, in pieces.
-type fakeConn struct {
-	pieces  [][]byte
-	sent    bytes.Buffer
-	largest int // bytes sent at once
-	closed  bool
-}
-
-func (t *fakeConn) Read(p []byte) (int, error) {
-	if len(t.pieces) == 0 {
-		return 0, io.EOF
-	}
-	n := copy(p, t.pieces[0])
-	if t.pieces[0] = t.pieces[0][n:]; len(t.pieces[0]) == 0 {
-		t.pieces = t.pieces[1:]
-	}
-	return n, nil
-}
-
-func (t *fakeConn) Write(p []byte) (int, error) {
-	t.largest = max(t.largest, len(p))
-	return t.sent.Write(p)
-}
-
-func (t *fakeConn) Close() error        { t.closed = true; return nil }
-func (t *fakeConn) LocalAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 6380} }
-
-func (t *fakeConn) RemoteAddr() net.Addr             { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 4711} }
-func (t *fakeConn) SetDeadline(time.Time) error      { return nil }
-func (t *fakeConn) SetReadDeadline(time.Time) error  { return nil }
-func (t *fakeConn) SetWriteDeadline(time.Time) error { return nil }
-
-// replyTo serves a tape on a door of its own, and returns what was sent.
+// replyTo returns the replies of a new server to bytes that arrive in pieces.
 func replyTo(pieces [][]byte) string {
-	d := newServerWithClock(newFakeClock())
+	s := newServerWithClock(newFakeClock())
 	nc := &fakeConn{pieces: pieces}
-	d.startConn(nc)
-	d.openConns.Wait()
+	s.startConn(nc)
+	s.openConns.Wait()
 	if !nc.closed {
-		panic("a connection whose client has gone stays open")
+		panic("the connection was not closed after EOF")
 	}
 	return nc.sent.String()
 }
 
-// However the bytes come in, the answers are the same.
+// The replies do not depend on how the bytes are split into reads.
 func FuzzConnSplitReads(f *testing.F) {
 	for _, seed := range []string{
 		encode("CL.THROTTLE", "k", "15", "30", "60") + encode("CL.THROTTLE", "k", "15", "30", "60", "20"),
@@ -110,12 +57,12 @@ func FuzzConnSplitReads(f *testing.F) {
 	})
 }
 
-// checkReplies fails the test unless a client could read all of the replies.
+// checkReplies fails the test unless all replies are valid RESP.
 func checkReplies(t *testing.T, stream []byte, replies string) {
 	for r := bufio.NewReader(strings.NewReader(replies)); ; {
 		text, err := readReply(r)
 		if err != nil {
-			t.Fatalf("the replies to %q are no RESP: %v\n%q", stream, err, replies)
+			t.Fatalf("the replies to %q are not RESP: %v\n%q", stream, err, replies)
 		}
 		if text == "closed" {
 			return
@@ -123,33 +70,13 @@ func checkReplies(t *testing.T, stream []byte, replies string) {
 	}
 }
 
-// A take from memory costs nothing that would have to be collected.
-func TestThrottleAllocatesNothing(t *testing.T) {
-	c := newFakeClient(newServerWithClock(newFakeClock()))
-	raw := strings.Repeat(encode("CL.THROTTLE", "user:42", "15", "30", "60"), 15) +
-		encode("cl.throttle", "user:43", "15", "30", "60", "2")
-	c.in = []byte(raw)
-	decide := func() {
-		c.start, c.end = 0, len(c.in)
-		c.executeBuffered()
-		if n := bytes.Count(c.out.buf, []byte("*5\r\n")); n != 16 {
-			t.Fatalf("%d replies to 16 commands: %q", n, c.out.buf)
-		}
-		c.out.buf = c.out.buf[:0]
-	}
-	if n := testing.AllocsPerRun(100, decide); n != 0 {
-		t.Errorf("16 commands allocate %v times, want never", n)
-	}
-}
-
-// The buffer grows for long pipelines, and not beyond one command; then it goes
-// back to what it was.
+// The read buffer grows for long pipelines, up to the longest command, and shrinks again.
 func TestConnBufferGrowsAndShrinks(t *testing.T) {
-	d := newServerWithClock(newFakeClock())
+	s := newServerWithClock(newFakeClock())
 	long := []byte(strings.Repeat(encode("ECHO", strings.Repeat("x", 40_000)), 30))
 	short := []byte(encode("PING"))
 	nc := &fakeConn{pieces: [][]byte{long, short, short, short}}
-	c := newConn(d, nc)
+	c := newConn(s, nc)
 	c.in = make([]byte, minReadBuffer)
 	largest := 0
 	for c.receive() {
@@ -157,7 +84,7 @@ func TestConnBufferGrowsAndShrinks(t *testing.T) {
 		c.send()
 		largest = max(largest, len(c.in))
 		if cap(c.out.buf) > maxKeptReplies {
-			t.Fatalf("room for %d bytes is kept, want at most %d", cap(c.out.buf), maxKeptReplies)
+			t.Fatalf("a reply buffer of %d bytes is kept, want at most %d", cap(c.out.buf), maxKeptReplies)
 		}
 	}
 	if got := strings.Count(nc.sent.String(), "$40000"); got != 30 {
@@ -168,5 +95,95 @@ func TestConnBufferGrowsAndShrinks(t *testing.T) {
 	}
 	if len(c.in) != minReadBuffer {
 		t.Errorf("after short commands the buffer has %d bytes, want %d", len(c.in), minReadBuffer)
+	}
+}
+
+// Hostile input leaves no memory behind, and other clients are served meanwhile.
+func TestConnHostileInputLeavesHeapFlat(t *testing.T) {
+	s := newServer(t, penstock.NewMemory(nil), nil, nil, nil)
+	addr := startServer(t, s)
+	good := dial(t, addr)
+	attacks := []string{
+		"*2147483648\r\n", "*64\r\n$1000000000\r\n", "*2\r\n$4\r\nECHO\r\n$9999999\r\n",
+		"*1\r\n$-5\r\n", strings.Repeat("*1\r\n", 1000), strings.Repeat("a", 1<<20), "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+		"POST / HTTP/1.1\r\nHost: a\r\n\r\n", "*2\r\n$4\r\nPING\r\n$4\r\nPINGxx" + strings.Repeat("x", 1<<16),
+		encode("CL.THROTTLE", strings.Repeat("k", maxKey+1), "15", "30", "60"),
+		encode("ECHO", strings.Repeat("x", 10<<20)),
+	}
+	attack := func() {
+		var all sync.WaitGroup
+		for _, text := range attacks {
+			all.Go(func() { sendAndDrain(t, addr, text) })
+		}
+		all.Wait()
+	}
+	attack()
+	before := heapBytes()
+	for range 30 {
+		attack()
+		if got := good.do("PING"); got != "+PONG" {
+			t.Fatalf("meanwhile PING: got %s", got)
+		}
+	}
+	waitForConns(t, s, 1)
+	if grown := int64(heapBytes()) - int64(before); grown > 4<<20 {
+		t.Errorf("%d attacks left %d bytes behind", 30*len(attacks), grown)
+	}
+}
+
+// sendAndDrain sends text and reads until the server closes the connection.
+func sendAndDrain(t *testing.T, addr, text string) {
+	nc, err := net.DialTimeout("tcp", addr, testTimeout)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer func() { _ = nc.Close() }()
+	_ = nc.SetDeadline(time.Now().Add(testTimeout))
+	_, _ = io.WriteString(nc, text) // the server may have closed the connection already
+	_ = nc.(*net.TCPConn).CloseWrite()
+	_, _ = io.Copy(io.Discard, nc)
+}
+
+// Small commands with large replies do not fill the memory.
+func TestConnSendsLargeRepliesInPieces(t *testing.T) {
+	nc := &fakeConn{pieces: [][]byte{[]byte(strings.Repeat(encode("COMMAND"), 10_000))}}
+	s := newServerWithClock(newFakeClock())
+	s.startConn(nc)
+	s.openConns.Wait()
+	one := nc.sent.Len() / 10_000
+	if one < 1000 {
+		t.Fatalf("a reply has only %d bytes", one)
+	}
+	if nc.largest > sendThreshold+one {
+		t.Errorf("%d bytes were sent at once, want at most one reply more than %d", nc.largest, sendThreshold)
+	}
+}
+
+// A client that is still sending when the server closes the connection gets the last reply
+// and then EOF, not a reset.
+func TestQuitDeliversLastReply(t *testing.T) {
+	c := dial(t, startServer(t, newServer(t, penstock.NewMemory(nil), nil, nil, nil)))
+	c.send(encode("QUIT") + strings.Repeat(encode("PING"), 4000))
+	for _, want := range []string{"+OK", "closed"} {
+		if got := c.read(); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+func TestObserveLatencyOncePerPipeline(t *testing.T) {
+	var batches atomic.Int64
+	s := newServer(t, penstock.NewMemory(nil), nil, nil, &Options{ObserveLatency: func(took time.Duration) {
+		if took < 0 || took > testTimeout {
+			t.Errorf("a pipeline took %v", took)
+		}
+		batches.Add(1)
+	}})
+	c := newFakeClient(s)
+	c.doAll(t, encode("PING"), encode("PING"), encode("PING"))
+	c.doAll(t, "PI")
+	if got := batches.Load(); got != 1 {
+		t.Errorf("observed %d times, want once for a pipeline", got)
 	}
 }

@@ -31,7 +31,7 @@ func (e protocolError) Error() string { return "Protocol error: " + string(e) }
 const (
 	errArgCount            = protocolError("invalid multibulk length")
 	errBulkLength          = protocolError("invalid bulk length")
-	errNoCRLF              = protocolError("expected CRLF behind bulk")
+	errNoCRLF              = protocolError("expected CRLF after bulk")
 	errInlineSize          = protocolError("too big inline request")
 	errQuotes              = protocolError("unbalanced quotes in request")
 	errCommandSize         = protocolError("too big request")

@@ -1,91 +1,110 @@
 package respapi
 
 import (
-	"net"
-	"sync"
+	"context"
+	"fmt"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/redisstore"
 )
 
-// A testListener is a listener on this machine whose clients come from where the test says.
-type testListener struct {
-	net.Listener
-	from net.Addr // nil for where they really come from
+// A countingStore counts calls of Take and TakeEach.
+type countingStore struct {
+	penstock.Store
+	takes, batches int
 }
 
-// remoteAddr is another machine.
-var remoteAddr = &net.TCPAddr{IP: net.IPv4(203, 0, 113, 9), Port: 4711}
+func (s *countingStore) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+	s.takes++
+	return s.Store.Take(ctx, r)
+}
 
-func newTestListener(t testing.TB) *testListener {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+func (s *countingStore) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+	s.batches++
+	return penstock.TakeEach(ctx, s.Store, rs, ds)
+}
+
+func TestPipelineIsOneBatch(t *testing.T) {
+	heldRedis.Clock.Set(newFakeClock().now())
+	store := &countingStore{Store: newRedisStore(t, heldRedis)}
+	c := newFakeClient(newServer(t, store, nil, nil, nil))
+	var commands, want []string
+	for i := range maxBatch {
+		commands = append(commands, encode("CL.THROTTLE", "alice", "99", "1", "60"))
+		limited, retry := 0, -1
+		if i >= 100 {
+			limited, retry = 1, 60
+		}
+		want = append(want, fmt.Sprintf("*5 :%d :100 :%d :%d :%d", limited, max(99-i, 0), retry, min(i+1, 100)*60))
+	}
+	got := c.doAll(t, commands...)
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if store.takes != 0 || store.batches != 1 {
+		t.Errorf("%d takes and %d batches, want one batch", store.takes, store.batches)
+	}
+
+	// A command of another kind flushes the batch before it.
+	store.batches = 0
+	c.doAll(t, append(append(commands, encode("PING")), commands[:3]...)...)
+	if store.batches != 2 {
+		t.Errorf("%d batches around a PING, want 2", store.batches)
+	}
+}
+
+// Requests that were decided before the store failed get their decisions, the others an error.
+func TestPipelinePartialStoreFailure(t *testing.T) {
+	takes := 0
+	store := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+		if takes++; takes == 3 {
+			return penstock.Decision{}, fmt.Errorf("%w: out\r\nof order", penstock.ErrUnavailable)
+		}
+		return penstock.AllowAll.Take(ctx, r)
+	})
+	s := newServer(t, store, nil, nil, nil)
+	c := newFakeClient(s)
+	take := encode("CL.THROTTLE", "alice", "4", "1", "60")
+	got := c.doAll(t, take, take, take, take, encode("PING"))
+	allowed, failed := "*5 :0 :5 :5 :-1 :0", "-Cell error: Store error: request 2: store unavailable: out  of order"
+	want := []string{allowed, allowed, failed, failed, "+PONG"}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	counts := s.engine.RuleCounters()[0]
+	if a, e := counts.Allowed.Load(), counts.Errors.Load(); a != 2 || e != 2 {
+		t.Errorf("counted %d allowed and %d errors, want 2 and 2", a, e)
+	}
+}
+
+func TestStoreErrorKeepsConnectionUsable(t *testing.T) {
+	server, err := redistest.Start(redistest.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &testListener{Listener: l}
-}
-
-func (r *testListener) Accept() (net.Conn, error) {
-	nc, err := r.Listener.Accept()
-	if err != nil || r.from == nil {
-		return nc, err
+	t.Cleanup(server.Stop)
+	store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, &redisstore.Options{Timeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
 	}
-	return &testConn{nc.(*net.TCPConn), r.from}, nil
-}
-
-func (r *testListener) dial(t testing.TB) *client {
-	t.Helper()
-	return dial(t, r.Addr().String())
-}
-
-type testConn struct {
-	*net.TCPConn
-	from net.Addr
-}
-
-func (t *testConn) RemoteAddr() net.Addr { return t.from }
-
-// A pipeListener is a listener whose connections are pipes, which work on the clock of a
-// synctest bubble.
-type pipeListener struct {
-	conns  chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-	from   net.Addr
-}
-
-func newPipeListener() *pipeListener {
-	return &pipeListener{
-		conns: make(chan net.Conn), closed: make(chan struct{}),
-		from: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 4711},
+	t.Cleanup(store.Close)
+	c := dial(t, startServer(t, newServer(t, store, nil, nil, nil)))
+	c.want("*5 :0 :16 :15 :-1 :2", "CL.THROTTLE", "k", "15", "30", "60")
+	server.Kill()
+	if got := c.do("CL.THROTTLE", "k", "15", "30", "60"); !strings.HasPrefix(got, "-Cell error: Store error: ") ||
+		!strings.Contains(got, penstock.ErrUnavailable.Error()) {
+		t.Errorf("without Redis: got %s", got)
 	}
-}
-
-func (h *pipeListener) Accept() (net.Conn, error) {
-	select {
-	case nc := <-h.conns:
-		return nc, nil
-	case <-h.closed:
-		return nil, net.ErrClosed
+	if got := c.do("TTL", "k"); !strings.HasPrefix(got, "-ERR ") || !strings.Contains(got, penstock.ErrUnavailable.Error()) {
+		t.Errorf("without Redis, TTL: got %s", got)
 	}
+	c.want("+PONG", "PING")
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, func() bool { return c.do("CL.THROTTLE", "k", "15", "30", "60") == "*5 :0 :16 :15 :-1 :2" })
 }
-
-func (h *pipeListener) Close() error {
-	h.once.Do(func() { close(h.closed) })
-	return nil
-}
-
-func (h *pipeListener) Addr() net.Addr { return h.from }
-
-// dial returns the client's end of a new connection.
-func (h *pipeListener) dial() net.Conn {
-	ours, theirs := net.Pipe()
-	h.conns <- &pipeConn{theirs, h.from}
-	return ours
-}
-
-type pipeConn struct {
-	net.Conn
-	from net.Addr
-}
-
-func (v *pipeConn) RemoteAddr() net.Addr { return v.from }

@@ -99,7 +99,7 @@ type Server struct {
 	lastID, accepted, commands atomic.Int64
 }
 
-// A keyCounter is a store that can tell how many keys it holds, as penstock.Memory can.
+// A keyCounter is a store that knows its number of keys, such as penstock.Memory.
 type keyCounter interface {
 	Stats() penstock.MemoryStats
 }

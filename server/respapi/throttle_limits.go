@@ -14,8 +14,8 @@ import (
 // take long to fill in another unit; a peek with a limit of the other kind would then
 // change the stored state.
 const (
-	shortName = engine.ThrottleLimit
-	longName  = engine.ThrottleLimit + ".long"
+	shortName = engine.ThrottleLimitPrefix
+	longName  = engine.ThrottleLimitPrefix + ".long"
 
 	longFill = 1 << 52 // nanoseconds: 52 days
 )

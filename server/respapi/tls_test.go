@@ -31,8 +31,8 @@ func TestTLS(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AddCert(must(x509.ParseCertificate(cert.Certificate[0])))
 	l := newTestListener(t)
-	d := newServer(t, penstock.NewMemory(nil), nil, nil, nil)
-	serve(t, d, tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}}))
+	s := newServer(t, penstock.NewMemory(nil), nil, nil, nil)
+	serve(t, s, tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}}))
 	nc, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{RootCAs: roots})
 	if err != nil {
 		t.Fatal(err)
@@ -46,15 +46,14 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// Who begins a handshake and does not end it is cut off like one who does not end a
-// command.
+// An incomplete handshake times out like an incomplete command.
 func TestTLSHandshakeTimeout(t *testing.T) {
 	l := newTestListener(t)
-	d := newServer(t, penstock.NewMemory(nil), nil, nil, &Options{CommandTimeout: 20 * time.Millisecond})
-	serve(t, d, tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{newCertificate(t)}}))
+	s := newServer(t, penstock.NewMemory(nil), nil, nil, &Options{CommandTimeout: 20 * time.Millisecond})
+	serve(t, s, tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{newCertificate(t)}}))
 	c := l.dial(t)
 	c.send("\x16\x03\x01")
 	if _, err := io.Copy(io.Discard, c.conn); err != nil && !strings.Contains(err.Error(), "reset") {
-		t.Errorf("got %v, want the end", err)
+		t.Errorf("got %v, want EOF", err)
 	}
 }

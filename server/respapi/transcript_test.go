@@ -13,18 +13,17 @@ import (
 	"github.com/penstock-io/penstock/server/engine"
 )
 
-// The files in testdata tell what a client sees. A scene begins with ==, on an empty
-// store. Then
+// TestTranscripts runs the transcripts in testdata on both stores. A file has several,
+// each with a title after == and an empty store:
 //
-//	at 2s               sets the clock, counted from the scene's beginning
-//	elsewhere           goes on as a client on another machine
-//	> get k             sends a command, in RESP's own form
-//	>> "PING\r\n"       sends bytes as they are
-//	*5 :0 :16           is a reply; texts are in quotes
-//	closed              is the end of the connection
+//	at 2s               sets the clock, relative to the start of the transcript
+//	elsewhere           continues as a client on another machine
+//	> get k             sends a command in RESP
+//	>> "PING\r\n"       sends bytes
+//	*5 :0 :16           is the expected reply; bulk strings are in quotes
+//	closed              expects the end of the connection
 //
-// Commands that follow one another are sent at once. The token is "secret".
-
+// Consecutive commands are sent as a pipeline. The token is "secret".
 func TestTranscripts(t *testing.T) {
 	names, err := fs.Glob(os.DirFS("testdata"), "*.txt")
 	if err != nil || len(names) == 0 {
@@ -35,16 +34,16 @@ func TestTranscripts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, s := range parseTranscripts(string(text)) {
-			at := fmt.Sprintf("%s:%d", name, s.line)
-			t.Run(s.title+" in memory", func(t *testing.T) {
+		for _, tr := range parseTranscripts(string(text)) {
+			at := fmt.Sprintf("%s:%d", name, tr.line)
+			t.Run(tr.title+" memory", func(t *testing.T) {
 				c := newFakeClock()
-				s.run(t, at, c, c.memory(), c.set)
+				tr.run(t, at, c, c.memory(), c.set)
 			})
-			t.Run(s.title+" on redis", func(t *testing.T) {
+			t.Run(tr.title+" redis", func(t *testing.T) {
 				c := newFakeClock()
 				heldRedis.Clock.Set(c.now())
-				s.run(t, at, c, newRedisStore(t, heldRedis), func(now time.Time) {
+				tr.run(t, at, c, newRedisStore(t, heldRedis), func(now time.Time) {
 					c.set(now)
 					heldRedis.Clock.Set(now)
 				})
@@ -53,7 +52,7 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-// A transcript is a story about one client.
+// A transcript is the commands of a client and the expected replies.
 type transcript struct {
 	title string
 	line  int // from 1, of the title
@@ -65,23 +64,23 @@ func parseTranscripts(text string) (all []transcript) {
 		if title, ok := strings.CutPrefix(line, "== "); ok {
 			all = append(all, transcript{title: title, line: i + 1})
 		} else if len(all) > 0 {
-			s := &all[len(all)-1]
-			s.lines = append(s.lines, strings.TrimSpace(line))
+			tr := &all[len(all)-1]
+			tr.lines = append(tr.lines, strings.TrimSpace(line))
 		}
 	}
 	return all
 }
 
-func (s *transcript) run(t *testing.T, at string, c *fakeClock, store penstock.Store, set func(time.Time)) {
-	began := c.now()
-	door := newServer(t, store, c, &engine.Options{Token: "secret"}, nil)
-	here, there := newTestListener(t), newTestListener(t)
-	there.from = remoteAddr
-	serve(t, door, here)
-	serve(t, door, there)
-	client, replies := here.dial(t), 0
+func (tr *transcript) run(t *testing.T, at string, c *fakeClock, store penstock.Store, set func(time.Time)) {
+	start := c.now()
+	server := newServer(t, store, c, &engine.Options{Token: "secret"}, nil)
+	local, remote := newTestListener(t), newTestListener(t)
+	remote.from = remoteAddr
+	serve(t, server, local)
+	serve(t, server, remote)
+	client, replies := local.dial(t), 0
 	var sent strings.Builder
-	for i, line := range s.lines {
+	for i, line := range tr.lines {
 		word, rest, _ := strings.Cut(line, " ")
 		if sent.Len() > 0 && word != ">" && word != ">>" {
 			client.send(sent.String())
@@ -90,9 +89,9 @@ func (s *transcript) run(t *testing.T, at string, c *fakeClock, store penstock.S
 		switch {
 		case line == "" || line[0] == '#':
 		case word == "at":
-			set(began.Add(must(time.ParseDuration(rest))))
+			set(start.Add(must(time.ParseDuration(rest))))
 		case word == "elsewhere":
-			client = there.dial(t)
+			client = remote.dial(t)
 		case word == ">":
 			sent.WriteString(encode(splitWords(t, rest)...))
 		case word == ">>":
@@ -105,11 +104,11 @@ func (s *transcript) run(t *testing.T, at string, c *fakeClock, store penstock.S
 		}
 	}
 	if replies == 0 {
-		t.Fatalf("%s: nothing is expected of the scene", at)
+		t.Fatalf("%s: the transcript expects no reply", at)
 	}
 }
 
-// splitWords splits a line as people type it.
+// splitWords splits a line like an inline command.
 func splitWords(t *testing.T, line string) []string {
 	var p parser
 	if n, err := p.nextInline([]byte(line + "\n")); err != nil || n == 0 {
@@ -120,11 +119,4 @@ func splitWords(t *testing.T, line string) []string {
 		list[i] = string(arg)
 	}
 	return list
-}
-
-func must[T any](value T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return value
 }

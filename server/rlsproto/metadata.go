@@ -24,7 +24,7 @@ func newMetadata(q *Request, v *engine.Result) *structpb.Struct {
 	}
 	allowed := map[string]any{}
 	for i := range v.Statuses {
-		if st := &v.Statuses[i]; st.Rule != nil && !st.Rule.Unlimited && !st.Over {
+		if st := &v.Statuses[i]; st.Rule != nil && !st.Rule.Unlimited && !st.OverLimit {
 			merge(allowed, st.Rule.Metadata)
 		}
 	}

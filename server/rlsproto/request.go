@@ -55,8 +55,8 @@ func (q *Request) hasRefund() bool {
 	return false
 }
 
-// cost returns the cost of a descriptor. The request's HitsAddend cannot be told from
-// an unset one if it is 0, so it means 1; a descriptor's own 0 is 0.
+// cost returns the cost of a descriptor. A HitsAddend of 0 in the request may be
+// unset, so it means 1; a descriptor's own 0 is 0.
 func (q *Request) cost(d *Descriptor) int64 {
 	hits := uint64(max(q.HitsAddend, 1))
 	if d.HasHitsAddend {

@@ -88,8 +88,8 @@ func (o *Override) unmarshal(data []byte) error {
 	})
 }
 
-// unmarshalWrapped decodes a number in a wrapper message, which tells an unset number
-// from 0.
+// unmarshalWrapped decodes a number in a wrapper message, which distinguishes an
+// unset number from 0.
 func unmarshalWrapped(n *uint64, data []byte) error {
 	return forEachField(data, func(f field) error {
 		if f.tag == tag(1, protowire.VarintType) {

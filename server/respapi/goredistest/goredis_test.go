@@ -1,5 +1,5 @@
-// Package goredistest_test has go-redis speak to the door. It is a module of its own, so
-// that nobody who uses penstock downloads go-redis for it.
+// Package goredistest_test runs go-redis against package respapi. It is a module of its
+// own, so that users of penstock do not download go-redis.
 package goredistest_test
 
 import (
@@ -23,33 +23,33 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// patient is how long a test waits for what is bound to happen.
-const patient = 20 * time.Second
+// testTimeout bounds how long a test waits, long enough for a busy machine.
+const testTimeout = 20 * time.Second
 
-// server is a Redis for the doors to count in, whose clock stands still. Tests share
-// it, under prefixes of their own.
-var server *redistest.Server
+// redisServer is a Redis for the stores, with a clock that stands still. Tests share it,
+// each with its own key prefix.
+var redisServer *redistest.Server
 
 func TestMain(m *testing.M) {
 	os.Exit(redistest.Main(m, redistest.Options{FakeClock: true}, func(shared *redistest.Server) {
-		server = shared
-		shared.Clock.Set(began)
+		redisServer = shared
+		shared.Clock.Set(start)
 	}))
 }
 
-// began is when it is for the stores, so that no answer depends on how fast it comes.
-var began = time.Now()
+// start is the time of the stores, so that no reply depends on how fast the test runs.
+var start = time.Now()
 
 var prefixes atomic.Int64
 
-// onBothStores runs a test on an empty store of each kind.
+// onBothStores runs a test with an empty store of each kind.
 func onBothStores(t *testing.T, test func(t *testing.T, store penstock.Store)) {
 	t.Run("memory", func(t *testing.T) {
-		test(t, penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return began }}))
+		test(t, penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return start }}))
 	})
 	t.Run("redis", func(t *testing.T) {
-		store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, &redisstore.Options{
-			Prefix: fmt.Sprintf("g%d-", prefixes.Add(1)), Timeout: patient,
+		store, err := redisstore.Open(t.Context(), "redis://"+redisServer.Addr, &redisstore.Options{
+			Prefix: fmt.Sprintf("g%d-", prefixes.Add(1)), Timeout: testTimeout,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -59,10 +59,10 @@ func onBothStores(t *testing.T, test func(t *testing.T, store penstock.Store)) {
 	})
 }
 
-// open opens a door to a store on a free port until the test ends.
-func open(t *testing.T, store penstock.Store, o *respapi.Options) string {
+// startServer serves a store on a free port until the test ends, and returns the address.
+func startServer(t *testing.T, store penstock.Store, o *respapi.Options) string {
 	t.Helper()
-	d, err := respapi.New(engine.New(store, &engine.Options{Token: "secret"}), o)
+	s, err := respapi.New(engine.New(store, &engine.Options{Token: "secret"}), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,14 +72,14 @@ func open(t *testing.T, store penstock.Store, o *respapi.Options) string {
 	}
 	var serving sync.WaitGroup
 	serving.Go(func() {
-		if err := d.Serve(l); err != nil {
+		if err := s.Serve(l); err != nil {
 			t.Error(err)
 		}
 	})
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patient)
+		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 		defer cancel()
-		if err := d.Shutdown(ctx); err != nil {
+		if err := s.Shutdown(ctx); err != nil {
 			t.Error(err)
 		}
 		serving.Wait()
@@ -87,7 +87,7 @@ func open(t *testing.T, store penstock.Store, o *respapi.Options) string {
 	return l.Addr().String()
 }
 
-// go-redis is used as it is used with Redis, with its defaults and without.
+// TestGoRedis uses go-redis as with Redis, with its defaults and without.
 func TestGoRedis(t *testing.T) {
 	for name, o := range map[string]redis.Options{
 		"defaults": {},
@@ -98,28 +98,28 @@ func TestGoRedis(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onBothStores(t, func(t *testing.T, store penstock.Store) {
 				options := o
-				options.Addr = open(t, store, nil)
+				options.Addr = startServer(t, store, nil)
 				c := redis.NewClient(&options)
 				defer func() { _ = c.Close() }()
-				ctx, cancel := context.WithTimeout(t.Context(), patient)
+				ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 				defer cancel()
-				take(ctx, t, c)
-				pipeline(ctx, t, c)
-				crowd(ctx, t, c)
-				keys(ctx, t, c)
+				testThrottle(ctx, t, c)
+				testPipeline(ctx, t, c)
+				testConcurrentTakes(ctx, t, c)
+				testKeys(ctx, t, c)
 			})
 		})
 	}
 }
 
-func take(ctx context.Context, t *testing.T, c *redis.Client) {
+func testThrottle(ctx context.Context, t *testing.T, c *redis.Client) {
 	got, err := c.Do(ctx, "CL.THROTTLE", "alice", 99, 1, 60).Int64Slice()
 	if want := []int64{0, 100, 99, -1, 60}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %v, %v, want %v", got, err, want)
 	}
 	got, err = c.Do(ctx, "CL.THROTTLE", "alice", 99, 1, 60, 101).Int64Slice()
 	if want := []int64{1, 100, 99, -1, 60}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("too many: got %v, %v, want %v", got, err, want)
+		t.Errorf("above the capacity: got %v, %v, want %v", got, err, want)
 	}
 	err = c.Do(ctx, "CL.THROTTLE", "alice", "x", 1, 60).Err()
 	if err == nil || err.Error() != "Cell error: Store error: Couldn't parse as integer: x" {
@@ -130,7 +130,7 @@ func take(ctx context.Context, t *testing.T, c *redis.Client) {
 	}
 }
 
-func pipeline(ctx context.Context, t *testing.T, c *redis.Client) {
+func testPipeline(ctx context.Context, t *testing.T, c *redis.Client) {
 	var replies []*redis.Cmd
 	_, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for range 50 {
@@ -149,15 +149,15 @@ func pipeline(ctx context.Context, t *testing.T, c *redis.Client) {
 	}
 }
 
-// crowd takes one key's units from many goroutines: none is granted twice.
-func crowd(ctx context.Context, t *testing.T, c *redis.Client) {
+// testConcurrentTakes takes from one key in many goroutines: no unit is granted twice.
+func testConcurrentTakes(ctx context.Context, t *testing.T, c *redis.Client) {
 	var mu sync.Mutex
 	granted := 0
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() {
 			for range 10 {
-				got, err := c.Do(ctx, "CL.THROTTLE", "crowd", 99, 1, 3600).Int64Slice()
+				got, err := c.Do(ctx, "CL.THROTTLE", "shared", 99, 1, 3600).Int64Slice()
 				if err != nil {
 					t.Error(err)
 					return
@@ -174,8 +174,8 @@ func crowd(ctx context.Context, t *testing.T, c *redis.Client) {
 	}
 }
 
-func keys(ctx context.Context, t *testing.T, c *redis.Client) {
-	if n, err := c.Exists(ctx, "alice", "bob", "nobody").Result(); err != nil || n != 2 {
+func testKeys(ctx context.Context, t *testing.T, c *redis.Client) {
+	if n, err := c.Exists(ctx, "alice", "bob", "unknown").Result(); err != nil || n != 2 {
 		t.Errorf("EXISTS: got %d, %v", n, err)
 	}
 	if left, err := c.TTL(ctx, "bob").Result(); err != nil || left < 49*time.Minute || left > 50*time.Minute {
@@ -184,7 +184,7 @@ func keys(ctx context.Context, t *testing.T, c *redis.Client) {
 	if tat, err := c.Get(ctx, "bob").Int64(); err != nil || time.Until(time.Unix(0, tat)) < 49*time.Minute {
 		t.Errorf("GET: got %d, %v", tat, err)
 	}
-	if n, err := c.Del(ctx, "alice", "bob", "nobody").Result(); err != nil || n != 2 {
+	if n, err := c.Del(ctx, "alice", "bob", "unknown").Result(); err != nil || n != 2 {
 		t.Errorf("DEL: got %d, %v", n, err)
 	}
 	if err := c.Get(ctx, "bob").Err(); !errors.Is(err, redis.Nil) {
@@ -198,8 +198,8 @@ func keys(ctx context.Context, t *testing.T, c *redis.Client) {
 	}
 }
 
-func TestGoRedisWithAWrongPassword(t *testing.T) {
-	c := redis.NewClient(&redis.Options{Addr: open(t, penstock.NewMemory(nil), &respapi.Options{RequireAuth: true}), Password: "sesame", MaxRetries: -1})
+func TestGoRedisWrongPassword(t *testing.T) {
+	c := redis.NewClient(&redis.Options{Addr: startServer(t, penstock.NewMemory(nil), &respapi.Options{RequireAuth: true}), Password: "sesame", MaxRetries: -1})
 	defer func() { _ = c.Close() }()
 	if err := c.Ping(t.Context()).Err(); err == nil || !strings.Contains(err.Error(), "WRONGPASS") {
 		t.Errorf("got %v, want WRONGPASS", err)

@@ -2,23 +2,21 @@ package respapi
 
 import (
 	"fmt"
-	"math"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
 )
 
-// A redisCell is a key of redis-cell, as its behaviour is known from outside. It shares
-// nothing with the door.
+// A redisCell models a key of redis-cell, independently of the server's code.
 type redisCell struct {
 	tats    [2]int64 // theoretical arrival times, in nanoseconds; see arrivals
-	lowered bool     // whether a limit was lowered below what was owed
+	lowered bool     // whether a limit was lowered below the debt
 }
 
-// arrivals returns the time that a limit counts by, and its interval. redis-cell has
-// one for all limits of a key. We keep limits apart that take more than 52 days to
-// fill, and count their intervals in whole microseconds.
+// arrivals returns the arrival time and the interval of a limit. redis-cell has one arrival
+// time for all limits of a key. The server counts limits that take more than 52 days to
+// fill apart, with intervals of whole microseconds.
 func (c *redisCell) arrivals(p throttleParams) (tat *int64, interval int64) {
 	interval = int64(float64(p.period*1e9) / float64(p.count))
 	if interval*(p.maxBurst+1) < 1<<52 {
@@ -27,11 +25,11 @@ func (c *redisCell) arrivals(p throttleParams) (tat *int64, interval int64) {
 	return &c.tats[1], (interval + 999) / 1000 * 1000
 }
 
-// cellReply is what redis-cell replies.
+// A cellReply is a reply of CL.THROTTLE.
 type cellReply struct{ limited, limit, remaining, retry, reset int64 }
 
-// throttle answers as redis-cell does. Where more is owed than the limit allows for,
-// which takes a limit that was lowered, we forget the rest, and redis-cell does not.
+// throttle replies as redis-cell does, except that it clamps a debt above the limit, which
+// a lowered limit leaves.
 func (c *redisCell) throttle(now int64, p throttleParams, quantity int64) cellReply {
 	stored, interval := c.arrivals(p)
 	tolerance, increment := interval*(p.maxBurst+1), interval*quantity
@@ -55,8 +53,8 @@ func (c *redisCell) throttle(now int64, p throttleParams, quantity int64) cellRe
 	return a
 }
 
-// remaining is redis-cell's where intervals are whole microseconds. Where they are
-// not, redis-cell drops the rest of each, and so finds room for too many of them.
+// remaining equals redis-cell's for intervals of whole microseconds. For others redis-cell
+// truncates the interval, and reports too many units.
 func remaining(free, interval int64) int64 {
 	if free <= -interval {
 		return 0
@@ -133,47 +131,4 @@ func anyParams() *rapid.Generator[throttleParams] {
 			period:   rapid.OneOf(rapid.Int64Range(1, 5), rapid.Int64Range(1, 86400)).Draw(t, "period"),
 		}
 	})
-}
-
-// Less than a millisecond above whole seconds is dropped.
-func TestSecondsRounding(t *testing.T) {
-	for d, want := range map[time.Duration]int64{
-		0: 0, time.Nanosecond: 0, 400 * time.Microsecond: 0, 999_999: 0, time.Millisecond: 1,
-		999 * time.Millisecond: 1, time.Second: 1, 5*time.Second + 400*time.Microsecond: 5,
-		5*time.Second + time.Millisecond: 6, math.MaxInt64: 9223372037,
-	} {
-		if got := seconds(d); got != want {
-			t.Errorf("seconds(%v): got %d, want %d", d, got, want)
-		}
-	}
-}
-
-// Limits that fall on the same place are not mistaken for one another.
-func TestLimiterCacheDistinguishesLimits(t *testing.T) {
-	d := newServerWithClock(newFakeClock())
-	for i := range int64(2000) {
-		for _, p := range []throttleParams{{i, 1, 60}, {5, i + 1, 60}, {5, 1, i + 1}} {
-			limiter := must(d.limiters.get(p)).limiter
-			if got, want := limiter.Limit(), must(p.limit()); got != want {
-				t.Fatalf("%+v: got %v, want %v", p, got, want)
-			}
-		}
-	}
-}
-
-// A key that is there has some time left, however little.
-func TestKeysLastNanosecond(t *testing.T) {
-	clock := newFakeClock()
-	c := newFakeClient(newServerWithClock(clock))
-	c.do(t, "CL.THROTTLE", "alice", "0", "1", "1")
-	clock.add(time.Second - time.Nanosecond)
-	for name, want := range map[string]string{"PTTL": ":1", "TTL": ":0", "EXISTS": ":1", "TYPE": "+string", "GET": `"1772442001000000000"`} {
-		if got := c.do(t, name, "alice"); got != want {
-			t.Errorf("%s: got %s, want %s", name, got, want)
-		}
-	}
-	clock.add(time.Nanosecond)
-	if got := c.do(t, "PTTL", "alice"); got != ":-2" {
-		t.Errorf("PTTL: got %s, want :-2", got)
-	}
 }

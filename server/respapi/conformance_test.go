@@ -14,23 +14,23 @@ import (
 	"github.com/penstock-io/penstock/storetest"
 )
 
-// TestThrottleStoreConformance runs the tests of stores, and with them the library's
-// transcripts, through the door, as far as CL.THROTTLE has words for them: takes and
-// looks under token buckets. It has none for
+// TestThrottleStoreConformance runs the conformance tests of stores, and with them the
+// library's transcripts, through the API, as far as CL.THROTTLE can express them: takes
+// and peeks of token buckets. It cannot express
 //
-//   - the other algorithms, and several requests as one;
+//   - other algorithms, and all-or-nothing takes;
 //   - AtMost, MaxDelay and IDs;
-//   - giving back; and DEL, which resets, does not say what it gave back;
-//   - a bucket of nothing, which redis-cell refuses;
-//   - a period that its count does not divide: redis-cell drops the rest;
-//   - a limit with a name that takes more than 52 days to fill, which is counted
-//     apart from itself when it is shorter.
+//   - refunds; and DEL, which resets, does not return the refunded units;
+//   - a limit of 0, which redis-cell rejects;
+//   - a period that is not a multiple of its count: redis-cell truncates the interval;
+//   - a named limit that takes more than 52 days to fill, which is counted apart from
+//     its shorter versions.
 //
-// All of that goes to the store behind the door, under the limit and the key that
-// the door would use, so that what is taken by one way is missing by the other.
+// Those requests go to the store behind the API, under the limit and the key that the
+// API would use, so that both ways share their state.
 //
-// A reply tells whole seconds. So the store is asked for the decision as well, in a
-// way that charges nothing, and the reply must agree with it.
+// A reply contains whole seconds. So the test reads the decision from the store as well,
+// without a charge, and the reply must agree with it.
 func TestThrottleStoreConformance(t *testing.T) {
 	fewerChecks(t)
 	for _, name := range []string{"memory", "redis"} {
@@ -40,8 +40,8 @@ func TestThrottleStoreConformance(t *testing.T) {
 			if name == "redis" {
 				store = newRedisStore(t, heldRedis)
 			}
-			door := newServer(t, store, c, nil, nil)
-			through, opened := 0, 0
+			server := newServer(t, store, c, nil, nil)
+			requests, stores := 0, 0
 			storetest.Run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
 				err := clock.Follow(func(now time.Time) error {
 					c.set(now)
@@ -51,19 +51,18 @@ func TestThrottleStoreConformance(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				opened++
-				return &throttleStore{t: t, requests: &through, name: fmt.Sprintf("%d.", opened), store: store, conn: newFakeClient(door)}
+				stores++
+				return &throttleStore{t: t, requests: &requests, name: fmt.Sprintf("%d.", stores), store: store, conn: newFakeClient(server)}
 			})
-			t.Logf("%d requests went through the door", through)
-			if through < 1000 {
-				t.Errorf("only %d requests went through the door", through)
+			if requests < 1000 {
+				t.Errorf("only %d requests went through the API", requests)
 			}
 		})
 	}
 }
 
-// fewerChecks makes up fewer requests. The stores have been asked everything in
-// their own tests: here it is about the way there.
+// fewerChecks reduces the number of random cases. The stores' own tests run all of them;
+// this test is about the way to the store.
 func fewerChecks(t *testing.T) {
 	t.Helper()
 	checks := flag.Lookup("rapid.checks").Value
@@ -74,14 +73,14 @@ func fewerChecks(t *testing.T) {
 	t.Cleanup(func() { _ = checks.Set(before) })
 }
 
-// A throttleStore is a store behind a door.
+// A throttleStore takes through the API.
 type throttleStore struct {
 	t        testing.TB
 	requests *int
-	name     string // before all keys, which makes the store one of its own
+	name     string // prefix of all keys, which separates the stores
 	store    penstock.Store
 	conn     *conn
-	mu       sync.Mutex // for nobody may come between a reply and the look after it
+	mu       sync.Mutex // held between a reply and the peek after it
 }
 
 func (s *throttleStore) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
@@ -95,7 +94,7 @@ func (s *throttleStore) Take(ctx context.Context, r penstock.Request) (penstock.
 	got := s.conn.do(s.t, "CL.THROTTLE", s.key(r), fmt.Sprint(p.maxBurst), fmt.Sprint(p.count), fmt.Sprint(p.period), fmt.Sprint(r.Cost))
 	again := s.storeRequest(r)
 	if got[:len("*5 :0")] == "*5 :0" {
-		again.Cost = 0 // what was refused is refused again, and costs nothing
+		again.Cost = 0 // a denied request is denied again and costs nothing
 	}
 	d, err := s.store.Take(ctx, again)
 	if err != nil {
@@ -127,7 +126,7 @@ func (s *throttleStore) TakeAll(ctx context.Context, rs []penstock.Request, ds [
 	return penstock.TakeAll(ctx, s.store, s.storeRequests(rs), ds)
 }
 
-// replyOf returns what a decision is in CL.THROTTLE's words.
+// replyOf returns the reply of CL.THROTTLE for a decision.
 func replyOf(d penstock.Decision) string {
 	a := cellReply{limit: d.Limit, remaining: d.Remaining, retry: -1, reset: wholeSeconds(int64(d.ResetAfter))}
 	if !d.Allowed {
@@ -139,7 +138,7 @@ func replyOf(d penstock.Decision) string {
 	return a.String()
 }
 
-// paramsOf returns the numbers by which CL.THROTTLE says what a request does.
+// paramsOf returns the arguments of CL.THROTTLE that express a request, if there are any.
 func paramsOf(r penstock.Request) (throttleParams, bool) {
 	l := r.Limit.Normal()
 	if r.Validate() != nil || r.Cost < 0 || r.AtMost || r.MaxDelay != 0 || r.ID != "" ||
@@ -149,23 +148,23 @@ func paramsOf(r penstock.Request) (throttleParams, bool) {
 	interval := int64(l.Period) / l.Count
 	common := new(big.Int).GCD(nil, nil, big.NewInt(interval), big.NewInt(int64(time.Second))).Int64()
 	p := throttleParams{maxBurst: l.Burst - 1, count: int64(time.Second) / common, period: interval / common}
-	said, err := p.limit()
+	limit, err := p.limit()
 	if err != nil || r.Cost > math.MaxInt64/interval {
 		return throttleParams{}, false
 	}
-	return p, int64(said.Period) == interval && said.Burst == l.Burst && (said.Name == shortName || l.Name == "")
+	return p, int64(limit.Period) == interval && limit.Burst == l.Burst && (limit.Name == shortName || l.Name == "")
 }
 
-// key returns the key that a request is about at the door, where the names of limits
-// do not tell them apart.
+// key returns the key of a request in CL.THROTTLE, which includes the limit, as
+// CL.THROTTLE has no limit names.
 func (s *throttleStore) key(r penstock.Request) string {
 	return fmt.Sprintf("%s%+v %s", s.name, r.Limit.Identity(), r.Key)
 }
 
-// storeRequest returns a request that means the same to the store behind the door.
+// storeRequest returns the equivalent request to the store behind the API.
 func (s *throttleStore) storeRequest(r penstock.Request) penstock.Request {
 	if r.Validate() != nil {
-		return r // which is an error anywhere
+		return r // an error in every store
 	}
 	r.Key = s.key(r)
 	if r.Limit.Algorithm != penstock.TokenBucket {

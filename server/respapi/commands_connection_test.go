@@ -1,0 +1,48 @@
+package respapi
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/engine"
+)
+
+// Before AUTH, only short AUTH and HELLO commands are accepted.
+func TestServerRequireAuth(t *testing.T) {
+	s := newServer(t, penstock.NewMemory(nil), nil, &engine.Options{Token: "secret"}, &Options{RequireAuth: true})
+	addr := startServer(t, s)
+	c := dial(t, addr)
+	noAuthReply := "-NOAUTH Authentication required."
+	c.want(noAuthReply, "PING")
+	c.want(noAuthReply, "CL.THROTTLE", "k", "15", "30", "60")
+	c.want(noAuthReply, "DEL", "k")
+	c.want(noAuthReply, "NOPE")
+	c.want("-WRONGPASS invalid username-password pair or user is disabled.", "AUTH", "")
+	c.want(noAuthReply, "PING")
+	if got := c.do("HELLO", "3"); !strings.HasPrefix(got, "-NOAUTH HELLO must be called") {
+		t.Errorf("HELLO: got %s", got)
+	}
+	if got := c.do("HELLO", "3", "AUTH", "default", "secret"); !strings.HasPrefix(got, "%7") {
+		t.Errorf("HELLO with AUTH: got %s", got)
+	}
+	c.want("*5 :0 :16 :15 :-1 :2", "CL.THROTTLE", "k", "15", "30", "60")
+	c.want(":1", "DEL", "k")
+	c.want(`"`+strings.Repeat("x", 20<<10)+`"`, "ECHO", strings.Repeat("x", 20<<10))
+	c.want("+RESET", "RESET")
+	c.want(noAuthReply, "PING")
+
+	for raw, want := range map[string]string{
+		"*11\r\n":                        "-ERR Protocol error: unauthenticated multibulk length",
+		"*2\r\n$4\r\nAUTH\r\n$16385\r\n": "-ERR Protocol error: unauthenticated bulk length",
+	} {
+		c := dial(t, addr)
+		c.send(raw)
+		if got := c.read(); got != want {
+			t.Errorf("%q: got %s, want %s", raw, got, want)
+		}
+		if got := c.read(); got != "closed" {
+			t.Errorf("%q: then got %s, want closed", raw, got)
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package respapi
+
+import (
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+// In a synctest bubble timeouts take no real time, and are exact but for the reaper's tick.
+func TestConnTimeouts(t *testing.T) {
+	cases := map[string]struct {
+		want    time.Duration // at least, and at most half as long again
+		options Options
+		client  func(nc net.Conn)
+	}{
+		"no command": {
+			want: defaultIdleTimeout, client: func(net.Conn) {},
+		},
+		"idle after a command": {
+			want: defaultIdleTimeout, client: func(nc net.Conn) { write(nc, encode("PING")) },
+		},
+		"incomplete command": {
+			want: defaultCommandTimeout, client: func(nc net.Conn) { write(nc, encode("PING")+"*2\r\n$4\r\nEC") },
+		},
+		"incomplete inline command": {
+			want: defaultCommandTimeout, client: func(nc net.Conn) { write(nc, "PI") },
+		},
+		"one byte a second": {
+			want: defaultCommandTimeout, client: func(nc net.Conn) {
+				for range 100 {
+					time.Sleep(time.Second)
+					if _, err := nc.Write([]byte("a")); err != nil {
+						return
+					}
+				}
+			},
+		},
+		"configured timeout": {
+			want: time.Minute, options: Options{IdleTimeout: time.Minute}, client: func(net.Conn) {},
+		},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newPipeListener()
+				serve(t, newServer(t, penstock.NewMemory(nil), nil, nil, &c.options), h)
+				nc := h.dial()
+				var client sync.WaitGroup
+				client.Go(func() { c.client(nc) })
+				began := time.Now()
+				_, _ = io.Copy(io.Discard, nc)
+				took := time.Since(began)
+				client.Wait()
+				if took < c.want || took > c.want*3/2 {
+					t.Errorf("closed after %v, want %v", took, c.want)
+				}
+			})
+		})
+	}
+}
+
+// Hundreds of clients that send a byte a second are closed, and do not delay others.
+func TestConnSlowlorisIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newPipeListener()
+		s := newServer(t, penstock.NewMemory(nil), nil, nil, nil)
+		serve(t, s, h)
+		good := newClient(t, h.dial())
+		var all sync.WaitGroup
+		for range 500 {
+			nc := h.dial()
+			all.Go(func() {
+				for _, b := range []byte(encode("ECHO", strings.Repeat("x", 1000))) {
+					if _, err := nc.Write([]byte{b}); err != nil {
+						return
+					}
+					time.Sleep(time.Second)
+				}
+				t.Error("a slow command was not interrupted")
+			})
+		}
+		for range 5 {
+			began := time.Now()
+			good.want("+PONG", "PING")
+			if took := time.Since(began); took > 0 {
+				t.Errorf("PING took %v", took)
+			}
+			time.Sleep(time.Second)
+		}
+		all.Wait()
+		synctest.Wait()
+		waitForConns(t, s, 1)
+		good.want("+PONG", "PING")
+	})
+}
+
+// A client that does not read its replies is not read from, and then closed.
+func TestConnSlowReaderIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newPipeListener()
+		serve(t, newServer(t, penstock.NewMemory(nil), nil, nil, nil), h)
+		nc := h.dial()
+		began, sent := time.Now(), 0
+		for {
+			n, err := io.WriteString(nc, encode("ECHO", strings.Repeat("x", 1000)))
+			if sent += n; err != nil {
+				break
+			}
+		}
+		if took := time.Since(began); took < defaultWriteTimeout || took > defaultWriteTimeout*3/2 {
+			t.Errorf("closed after %v, want %v", took, defaultWriteTimeout)
+		}
+		if sent > 2*minReadBuffer {
+			t.Errorf("the server read %d bytes before the client read its first reply", sent)
+		}
+	})
+}
+
+// A client that stays just within every timeout is not closed.
+func TestConnSlowButActiveClientStaysOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newPipeListener()
+		serve(t, newServer(t, penstock.NewMemory(nil), nil, nil, nil), h)
+		nc := h.dial()
+		defer func() { _ = nc.Close() }()
+		for range 10 {
+			time.Sleep(defaultIdleTimeout * 3 / 4)
+			write(nc, "PI")
+			time.Sleep(defaultCommandTimeout * 3 / 4)
+			write(nc, "NG\r\n")
+			time.Sleep(defaultWriteTimeout * 3 / 4)
+			reply := make([]byte, 7)
+			if _, err := io.ReadFull(nc, reply); err != nil || string(reply) != "+PONG\r\n" {
+				t.Fatalf("got %q, %v", reply, err)
+			}
+		}
+	})
+}
+
+// Neither is a client that is active, but idle whenever the reaper looks.
+func TestConnActiveBetweenTicksStaysOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newPipeListener()
+		serve(t, newServer(t, penstock.NewMemory(nil), nil, nil, nil), h)
+		nc := h.dial()
+		defer func() { _ = nc.Close() }()
+		reply := make([]byte, 7)
+		for began := time.Now(); time.Since(began) < 3*defaultIdleTimeout; time.Sleep(10 * time.Second) {
+			write(nc, encode("PING"))
+			if _, err := io.ReadFull(nc, reply); err != nil {
+				t.Fatalf("closed after %v: %v", time.Since(began), err)
+			}
+		}
+	})
+}

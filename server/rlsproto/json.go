@@ -30,7 +30,7 @@ func (s *Service) HandleJSON(ctx context.Context, body []byte, mayRefund bool) (
 		return nil, false, err
 	}
 	response, err = protojson.Marshal(c.Response.toProto())
-	return response, c.Response.Over, err
+	return response, c.Response.OverLimit, err
 }
 
 func (q *Request) fromProto(m *pb.RateLimitRequest, maxDescriptors int) error {
@@ -64,7 +64,7 @@ func (q *Request) fromProto(m *pb.RateLimitRequest, maxDescriptors int) error {
 
 func (r *Response) toProto() *pb.RateLimitResponse {
 	m := &pb.RateLimitResponse{
-		OverallCode:     pb.RateLimitResponse_Code(code(r.Over)),
+		OverallCode:     pb.RateLimitResponse_Code(code(r.OverLimit)),
 		DynamicMetadata: r.Metadata,
 	}
 	for i := range r.Statuses {
@@ -78,7 +78,7 @@ func (r *Response) toProto() *pb.RateLimitResponse {
 
 func (st *Status) toProto() *pb.RateLimitResponse_DescriptorStatus {
 	m := &pb.RateLimitResponse_DescriptorStatus{
-		Code:           pb.RateLimitResponse_Code(code(st.Over)),
+		Code:           pb.RateLimitResponse_Code(code(st.OverLimit)),
 		LimitRemaining: st.Remaining,
 	}
 	if st.HasLimit {

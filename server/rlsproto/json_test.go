@@ -55,7 +55,7 @@ func TestHandleJSON(t *testing.T) {
 	s := newService(t, &Options{Headers: true, DynamicMetadata: true})
 	for _, c := range []struct {
 		request, response string
-		over        bool
+		over              bool
 	}{
 		{
 			request: `{"domain":"house","descriptors":[{"entries":[{"key":"user","value":"ada"}]}]}`,
@@ -99,7 +99,7 @@ func TestHandleJSONErrors(t *testing.T) {
 	entries := strings.Repeat(`{"key":"a"},`, 16) + `{"key":"a"}`
 	for _, c := range []struct {
 		request string
-		reason error
+		reason  error
 	}{
 		{``, ErrMalformed},
 		{`{`, ErrMalformed},

@@ -14,15 +14,15 @@ import (
 
 // A Response is Envoy's RateLimitResponse.
 type Response struct {
-	Over     bool
-	Statuses []Status // in the order of the descriptors
-	Headers  []Header // for Envoy to add to its response
-	Metadata *structpb.Struct
+	OverLimit bool
+	Statuses  []Status // in the order of the descriptors
+	Headers   []Header // for Envoy to add to its response
+	Metadata  *structpb.Struct
 }
 
 // A Status is the outcome for one descriptor, Envoy's DescriptorStatus.
 type Status struct {
-	Over      bool
+	OverLimit bool
 	Limit     Limit
 	HasLimit  bool
 	Remaining uint32
@@ -45,7 +45,7 @@ type Header struct{ Name, Value string }
 // buildResponse fills in the response from the engine's result.
 func (s *Service) buildResponse(c *Call) {
 	r := &c.Response
-	r.Over, r.Statuses, r.Headers, r.Metadata = c.result.OverLimit, r.Statuses[:0], r.Headers[:0], nil
+	r.OverLimit, r.Statuses, r.Headers, r.Metadata = c.result.OverLimit, r.Statuses[:0], r.Headers[:0], nil
 	for i := range c.result.Statuses {
 		st := s.statusOf(&c.result.Statuses[i])
 		if d := &c.Request.Descriptors[i]; st.HasLimit && d.Limit.HasUnitMultiplier {
@@ -69,10 +69,10 @@ func (s *Service) statusOf(st *engine.Status) Status {
 		return Status{Remaining: math.MaxUint32}
 	}
 	out := Status{
-		Over:     st.OverLimit,
-		HasLimit: true,
-		Limit:    Limit{Name: st.Rule.Alias, RequestsPerUnit: st.Rule.RequestsPerUnit, Unit: st.Rule.Unit},
-		Reset:    s.resetSeconds(st.Rule, &st.Decision),
+		OverLimit: st.OverLimit,
+		HasLimit:  true,
+		Limit:     Limit{Name: st.Rule.Alias, RequestsPerUnit: st.Rule.RequestsPerUnit, Unit: st.Rule.Unit},
+		Reset:     s.resetSeconds(st.Rule, &st.Decision),
 	}
 	if st.Decision.Allowed { // a denied descriptor of a shadow rule is not over, but has nothing left
 		out.Remaining = uint32(min(max(st.Decision.Remaining, 0), math.MaxUint32))
@@ -101,7 +101,7 @@ func (s *Service) addHeaders(c *Call) {
 		st := &c.Response.Statuses[i]
 		switch {
 		case !st.HasLimit:
-		case st.Over && !c.result.Statuses[i].Rule.Quota:
+		case st.OverLimit && !c.result.Statuses[i].Rule.Quota:
 			closest = st
 		case closest == nil || st.Remaining < closest.Remaining:
 			closest = st

@@ -7,7 +7,7 @@ import (
 
 // Append appends the response in protobuf's binary form.
 func (r *Response) Append(buf []byte) []byte {
-	buf = appendNumber(buf, 1, code(r.Over))
+	buf = appendNumber(buf, 1, code(r.OverLimit))
 	for i := range r.Statuses {
 		st := &r.Statuses[i]
 		buf = protowire.AppendTag(buf, 2, protowire.BytesType)
@@ -43,7 +43,7 @@ func code(over bool) uint64 {
 }
 
 func (st *Status) append(buf []byte) []byte {
-	buf = appendNumber(buf, 1, code(st.Over))
+	buf = appendNumber(buf, 1, code(st.OverLimit))
 	if st.HasLimit {
 		buf = protowire.AppendTag(buf, 2, protowire.BytesType)
 		buf = protowire.AppendVarint(buf, uint64(st.Limit.size()))
@@ -57,7 +57,7 @@ func (st *Status) append(buf []byte) []byte {
 }
 
 func (st *Status) size() int {
-	n := sizeNumber(1, code(st.Over)) + sizeNumber(3, uint64(st.Remaining))
+	n := sizeNumber(1, code(st.OverLimit)) + sizeNumber(3, uint64(st.Remaining))
 	if st.HasLimit {
 		n += protowire.SizeTag(2) + protowire.SizeBytes(st.Limit.size())
 	}

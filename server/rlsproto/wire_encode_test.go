@@ -13,9 +13,9 @@ import (
 )
 
 func drawResponse(t *rapid.T) *Response {
-	r := &Response{Over: rapid.Bool().Draw(t, "over")}
+	r := &Response{OverLimit: rapid.Bool().Draw(t, "over")}
 	for range rapid.IntRange(0, 4).Draw(t, "statuses") {
-		st := Status{Over: rapid.Bool().Draw(t, "status over"), Remaining: rapid.Uint32().Draw(t, "remaining")}
+		st := Status{OverLimit: rapid.Bool().Draw(t, "status over"), Remaining: rapid.Uint32().Draw(t, "remaining")}
 		if st.HasLimit = rapid.Bool().Draw(t, "has limit"); st.HasLimit {
 			st.Limit = Limit{
 				Name:            texts.Draw(t, "name"),

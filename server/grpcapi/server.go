@@ -11,7 +11,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -92,10 +91,6 @@ type Server struct {
 	grpc           *grpc.Server
 	health         *healthService
 	observeLatency func(time.Duration)
-
-	mu        sync.Mutex
-	listeners []*drainListener
-	closing   bool // Shutdown was called
 }
 
 // New returns a server for an engine. Nil options are all defaults.
@@ -163,23 +158,11 @@ func orDefault[T int | time.Duration](value, otherwise T) T {
 
 // Serve accepts connections until Shutdown, and then returns nil.
 func (s *Server) Serve(l net.Listener) error {
-	err := s.grpc.Serve(s.addListener(l))
+	err := s.grpc.Serve(l)
 	if errors.Is(err, grpc.ErrServerStopped) {
 		return nil
 	}
 	return err
-}
-
-// addListener returns a listener for gRPC that Shutdown can drain. After Shutdown gRPC
-// closes it without a call of Accept.
-func (s *Server) addListener(l net.Listener) *drainListener {
-	d := newDrainListener(l)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.closing {
-		s.listeners = append(s.listeners, d)
-	}
-	return d
 }
 
 // SetServing sets the result of health checks of the service. They succeed until then,
@@ -188,11 +171,13 @@ func (s *Server) SetServing(serving bool) { s.health.setServing(serving) }
 
 // Shutdown fails health checks, stops accepting, finishes the calls that connections
 // have sent, and returns. When ctx ends first, it aborts them and returns ctx's error.
+//
+// gRPC closes accepted connections that it has not begun to read from. A listener that
+// is drained first, as connlimit.Listener.Drain does, leaves none.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.health.shutdown()
 	finished := make(chan struct{})
 	go func() {
-		s.drainListeners(ctx)
 		s.grpc.GracefulStop()
 		close(finished)
 	}()
@@ -202,17 +187,5 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 		s.grpc.Stop()
 		return ctx.Err()
-	}
-}
-
-// drainListeners closes the listeners and waits until gRPC serves their last
-// connections: GracefulStop closes those that it has not begun to serve.
-func (s *Server) drainListeners(ctx context.Context) {
-	s.mu.Lock()
-	s.closing = true
-	listeners := s.listeners
-	s.mu.Unlock()
-	for _, l := range listeners {
-		l.drain(ctx)
 	}
 }

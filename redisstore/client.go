@@ -6,19 +6,19 @@ import (
 	"encoding/hex"
 )
 
-// A Client carries calls to Redis. [Open] brings its own; whoever has a client
-// already writes a short adapter, as in the example, and passes it to [New]. It
-// must be safe for concurrent use, and must not repeat a call on its own: only
-// this package knows which may be repeated.
+// A Client carries calls to Redis. [Open] brings its own. A program that has a
+// client already writes a short adapter, as in the example, and passes it to [New].
+// A Client must be safe for concurrent use, and must not repeat a call by itself:
+// only this package knows which calls are safe to repeat.
 type Client interface {
-	// Do makes the calls in one trip: pipelined, and to each node of a Cluster
-	// at once. It writes into each what came back, an answer or an error, and
-	// returns when ctx ends. After that it touches neither ctx nor the calls.
+	// Do makes the calls in one round trip: pipelined, and to all nodes of a
+	// Cluster at the same time. It stores a reply or an error in each call, and
+	// returns when ctx ends. After that it uses neither ctx nor the calls.
 	Do(ctx context.Context, calls []Call)
 
-	// Info returns what INFO says, for every node that decides, by its address.
-	// A node that does not tell is there with no text. It is an error only if
-	// none does.
+	// Info returns the reply to INFO of every primary, by its address. A node
+	// that denies INFO has an empty text. It is an error only if no node
+	// answers.
 	Info(ctx context.Context) (map[string]string, error)
 
 	// Sharded reports whether the keys of one call must be in one slot, as in
@@ -26,36 +26,36 @@ type Client interface {
 	Sharded() bool
 }
 
-// A Call is a script to run, and what came of it.
+// A Call is a script to run, and its result.
 type Call struct {
-	// Script, with Keys and Args, is to be run: by EVALSHA with its name, or by
-	// EVAL with its text if Text is set.
+	// Script is run with Keys and Args: by EVALSHA with its SHA1, or by EVAL
+	// with its text if Text is set.
 	Script *Script
 	Text   bool
 	Keys   []string
 	Args   []string
 
-	// Reply is the answer. The client appends to it: the integer, or the
+	// Reply is the answer. The client appends to it the integer, or the
 	// integers of an array.
 	Reply []int64
 
 	// Err is set if there was no answer. Errors of Redis keep their text, which
-	// begins with a word such as MOVED; one that does not is to get ERR in
-	// front. Other errors must not begin like that.
+	// begins with a code such as MOVED; a text without a code gets ERR in
+	// front. Other errors must not begin with a word in capitals.
 	Err error
 
-	// Node is the address of the node that was asked, if that is known. It is
-	// only for the texts of errors.
+	// Node is the address of the node that was called, if known. It appears
+	// only in error texts.
 	Node string
 
 	argsBuf    []string // room for Args
-	idempotent bool     // to repeat, whatever became of it
-	lastErr    error    // because of which it was last repeated
+	idempotent bool     // safe to repeat after any failure
+	lastErr    error    // the reason for the last retry
 }
 
-// A Script is the text of a script, and the name that Redis gives it.
+// A Script is a Lua script, and the name by which Redis knows it.
 type Script struct {
-	Name string // what it does
+	Name string // the operation, for error texts
 	Text string
 	SHA1 string // of Text, in hexadecimal
 }

@@ -2,29 +2,34 @@ package redisstore
 
 import (
 	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"time"
 
 	"github.com/redis/rueidis"
 )
 
-// maxOtherNodes is how many other nodes are asked who has taken a node's place.
+// maxOtherNodes is how many other nodes a call is sent to.
 const maxOtherNodes = 3
 
-// askOtherNodes has a call made by way of another node of a Cluster, because the one that is
-// thought to own its slot is not there. The others know at once who has taken its
-// place; the client finds out at its leisure, within a second. It reports whether
-// somebody has answered, or may have.
+// askOtherNodes sends a call that could not be sent to the owner of its slot to other
+// nodes of the Cluster, which redirect it to the new owner as soon as there is one;
+// rueidis itself may need a second to find out. It reports whether the call got a
+// result: a reply, or an error after which it may have been executed.
 func (b *rueidisClient) askOtherNodes(ctx context.Context, s *session, c *Call) bool {
 	nodes := s.client.Nodes()
-	asked := 0
+	tried := 0
 	for _, node := range nodes {
-		if asked++; asked > maxOtherNodes {
+		if tried++; tried > maxOtherNodes {
 			break
 		}
 		result := node.Do(ctx, command(node.B(), c))
-		if next := nodes[movedAddress(result.Error())]; next != nil {
-			result = next.Do(ctx, command(next.B(), c))
+		if owner := nodes[movedAddress(result.Error())]; owner != nil {
+			result = owner.Do(ctx, command(owner.B(), c))
 		}
-		if err := result.Error(); err == nil || rejectionCode(err) == "" || rejectionCode(err) == "NOSCRIPT" {
+		if err := result.Error(); err == nil || !notExecuted(err) || rejectionCode(err) == "NOSCRIPT" {
 			b.readReply(ctx, s, c, result)
 			return true
 		}
@@ -32,11 +37,83 @@ func (b *rueidisClient) askOtherNodes(ctx context.Context, s *session, c *Call) 
 	return false
 }
 
-// movedAddress returns where a node sends a caller, or nothing.
+// movedAddress returns the address in a MOVED error, or "".
 func movedAddress(err error) string {
-	if refusal, ok := rueidis.IsRedisErr(err); ok {
-		address, _ := refusal.IsMoved()
+	if reply, ok := rueidis.IsRedisErr(err); ok {
+		address, _ := reply.IsMoved()
 		return address
 	}
 	return ""
+}
+
+// A slotMap knows the owner of every slot of a Cluster, for error texts; rueidis
+// knows too, but does not export it.
+type slotMap struct {
+	mu     sync.Mutex
+	ranges []slotRange
+	loaded time.Time
+}
+
+type slotRange struct {
+	first, last uint16
+	address     string
+}
+
+// slotMapTTL is how long a slot map is accurate enough for error texts.
+const slotMapTTL = time.Second
+
+// describe returns a text for the owner of a slot. It does not wait: an outdated map
+// is loaded for the next error.
+func (m *slotMap) describe(client rueidis.Client, slot uint16) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if time.Since(m.loaded) > slotMapTTL {
+		m.loaded = time.Now()
+		go m.load(context.Background(), client)
+	}
+	for _, r := range m.ranges {
+		if r.first <= slot && slot <= r.last {
+			return fmt.Sprintf("%s (slot %d)", r.address, slot)
+		}
+	}
+	return fmt.Sprintf("the node of slot %d", slot)
+}
+
+// load reads the map from a node. If that fails, the old map stays.
+func (m *slotMap) load(ctx context.Context, client rueidis.Client) {
+	ctx, cancel := context.WithTimeout(ctx, slotMapTTL)
+	defer cancel()
+	list, err := client.Do(ctx, client.B().ClusterSlots().Build()).ToArray()
+	if err != nil {
+		return
+	}
+	var ranges []slotRange
+	for i := range list {
+		if r, ok := parseSlotRange(&list[i]); ok {
+			ranges = append(ranges, r)
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ranges, m.loaded = ranges, time.Now()
+}
+
+// parseSlotRange reads the first slot, the last, and the primary's host and port.
+func parseSlotRange(m *rueidis.RedisMessage) (r slotRange, ok bool) {
+	parts, err := m.ToArray()
+	if err != nil || len(parts) < 3 {
+		return r, false
+	}
+	first, err1 := parts[0].AsInt64()
+	last, err2 := parts[1].AsInt64()
+	node, err3 := parts[2].ToArray()
+	if err1 != nil || err2 != nil || err3 != nil || len(node) < 2 {
+		return r, false
+	}
+	host, err1 := node[0].ToString()
+	port, err2 := node[1].AsInt64()
+	if err1 != nil || err2 != nil {
+		return r, false
+	}
+	return slotRange{uint16(first), uint16(last), net.JoinHostPort(host, strconv.FormatInt(port, 10))}, true
 }

@@ -8,12 +8,11 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A session is a client that may be replaced by another, because what it is
-// connected to is no longer who it should be: a name or a virtual address has
-// moved to a new primary, and the old one, which is a replica now, keeps its
-// connections.
+// A session is a rueidis client that may be replaced by another one, because it is
+// connected to the wrong server: a name or a virtual address has moved to a new
+// primary, and the old one, now a replica, keeps its connections.
 type session struct {
-	client rueidis.Client // nil before there is one
+	client rueidis.Client // nil before the first connection
 }
 
 func (s *session) close() {
@@ -22,58 +21,58 @@ func (s *session) close() {
 	}
 }
 
-// reconnector is the session that calls are made on, and how to get another.
+// A reconnector holds the current session, and replaces it.
 type reconnector struct {
 	connect func() (rueidis.Client, error)
 	current atomic.Pointer[session] // nil when closed
 
 	mu           sync.Mutex
-	lastAttempt  time.Time // when the last one began, or was not to be had
+	lastAttempt  time.Time // when the last attempt to reconnect ended
 	backoff      time.Duration
-	reconnecting bool // whether one is being made
+	reconnecting bool
 }
 
-// The time from one session to the next doubles from one to the other while
-// there is a reason for another.
+// The time between reconnections doubles from the first to the second while they
+// are needed.
 const (
 	minReconnectGap = 100 * time.Millisecond
 	maxReconnectGap = time.Second
 )
 
-// reconnect replaces a session in the background, if it is the current one and that
-// was not done just now.
-func (ss *reconnector) reconnect(old *session) {
-	ss.mu.Lock()
-	defer ss.mu.Unlock()
-	since := time.Since(ss.lastAttempt)
-	if ss.reconnecting || ss.current.Load() != old || since < ss.backoff {
+// reconnect replaces a session in the background, if it is the current one and the
+// last attempt was not too recent.
+func (r *reconnector) reconnect(old *session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	since := time.Since(r.lastAttempt)
+	if r.reconnecting || r.current.Load() != old || since < r.backoff {
 		return
 	}
-	if ss.backoff = min(2*ss.backoff, maxReconnectGap); since > 2*maxReconnectGap {
-		ss.backoff = minReconnectGap
+	if r.backoff = min(2*r.backoff, maxReconnectGap); since > 2*maxReconnectGap {
+		r.backoff = minReconnectGap
 	}
-	ss.reconnecting = true
-	go ss.replace(old)
+	r.reconnecting = true
+	go r.replace(old)
 }
 
-// replace makes another session. The client of the old one answers those who are
-// waiting before it closes, and whoever comes later has not been sent.
-func (ss *reconnector) replace(old *session) {
-	client, err := ss.connect()
-	ss.mu.Lock()
-	defer ss.mu.Unlock()
-	ss.reconnecting, ss.lastAttempt = false, time.Now()
+// replace opens another session. The old client answers the calls in flight before
+// it closes; calls made on it after that are not sent.
+func (r *reconnector) replace(old *session) {
+	client, err := r.connect()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reconnecting, r.lastAttempt = false, time.Now()
 	switch {
-	case err == nil && ss.current.CompareAndSwap(old, &session{client}):
+	case err == nil && r.current.CompareAndSwap(old, &session{client}):
 		go old.close()
 	case err == nil: // the store was closed meanwhile
 		go client.Close()
 	}
 }
 
-// close ends the current session at once.
-func (ss *reconnector) close() {
-	if s := ss.current.Swap(nil); s != nil {
+// close closes the current session at once.
+func (r *reconnector) close() {
+	if s := r.current.Swap(nil); s != nil {
 		s.close()
 	}
 }

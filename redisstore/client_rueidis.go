@@ -12,7 +12,18 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/redisstore/internal/dialer"
 	"github.com/redis/rueidis"
+)
+
+const (
+	// connectTimeout bounds connecting together with the inspection of servers.
+	connectTimeout = 5 * time.Second
+
+	// closeGrace is how long a rueidis client that is being closed, because there
+	// is another primary, waits for replies to what it has sent. A call that it
+	// rejects within that time was not sent.
+	closeGrace = time.Second
 )
 
 // Open connects to the Redis of a URL and returns a store on it, which must be
@@ -21,21 +32,21 @@ import (
 //	redis://user:password@host:6379/0                  one server, database 0
 //	rediss://host:6380                                 the same, over TLS
 //	unix:///run/redis.sock?db=0                        the same, over a socket
-//	redis-sentinel://host:26379,host:26379/master/0    what sentinels call master
+//	redis-sentinel://host:26379,host:26379/master/0    the master of that name
 //	redis-cluster://host:6379,host:6379                a Cluster
 //
-// All but the scheme may be left out where there is a default, as in redis://. A
-// user or password with any of : / ? # @ % in it is written as in other URLs, such
-// as p%40ss for p@ss.
+// Parts that have a default may be left out, as in redis://. In a user or password,
+// the characters : / ? # @ % are percent-encoded, such as p%40ss for p@ss.
 //
 // Sentinels and Clusters are reached over TLS with ?tls=true, and sentinels with
-// a password of their own with ?sentinel_user=…&sentinel_password=…. For TLS,
-// ?ca=… names a file with the certificates to trust, and ?cert=…&key=… files with
-// one's own.
+// credentials of their own with ?sentinel_user=…&sentinel_password=…. For TLS,
+// ?ca=… names a file with the certificates to trust, and ?cert=…&key=… the files of
+// a client certificate.
 //
-// Open takes at most five seconds, or as long as ctx lasts if that is less. It
-// fails if nobody answers, unless that is permitted; if the server is too old, or
-// if the URL does not fit it; see [Store.Warnings] for what does not stop it.
+// Open takes at most five seconds, or until ctx ends. It fails if Redis is
+// unavailable, unless Options.AllowUnavailable is set, if the server is too old, or
+// if the URL does not suit it. See [Store.Warnings] for findings that do not make it
+// fail.
 func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 	opts, err := o.withDefaults()
 	if err != nil {
@@ -49,15 +60,15 @@ func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 	if strings.HasPrefix(url, "unix:") {
 		network = "unix"
 	}
-	dialer := newDialer(network)
+	connections := dialer.New(network, connectTimeout)
 	tune(&option, opts)
-	option.DialCtxFn = dialer.dial
+	option.DialCtxFn = connections.Dial
 	b := newRueidisClient(option)
 	s := newStore(b, opts)
 	b.inspect = s.inspect
 	s.close = func() {
 		b.close()
-		dialer.close()
+		connections.Close()
 	}
 	if err = b.open(ctx); err != nil && !(opts.AllowUnavailable && isTransient(err)) {
 		s.close()
@@ -66,17 +77,16 @@ func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 	return s, nil
 }
 
-// tune sets what the store needs of the client. The client's queues have more
-// places than there may be calls, because it does not look at the context while
-// it waits for one. It must not repeat anything by itself, and redirections that
-// lead nowhere are pursued at our pace, not at its own.
+// tune sets what the store needs of rueidis. Its queues have more places than there
+// may be calls, because it ignores the context while it waits for one. It must not
+// retry by itself, and futile redirections are followed at the pace of roundTrip.
 func tune(option *rueidis.ClientOption, o Options) {
 	option.Dialer.Timeout = connectTimeout
-	if option.Sentinel.MasterSet != "" { // they are asked one after the other
+	if option.Sentinel.MasterSet != "" { // they are tried one after the other
 		option.Dialer.Timeout = max(connectTimeout/time.Duration(len(option.InitAddress)), defaultConnTimeout)
 	}
 	option.Dialer.KeepAlive = o.connTimeout
-	option.Sentinel.Dialer = option.Dialer // without it, sentinels get no time at all
+	option.Sentinel.Dialer = option.Dialer // the default has a timeout of zero
 	option.ConnWriteTimeout = o.connTimeout
 	option.RingScaleEachConn = max(10, bits.Len(uint(o.MaxCalls)))
 	option.ReadBufferEachConn = 1 << 16
@@ -87,42 +97,13 @@ func tune(option *rueidis.ClientOption, o Options) {
 	option.ClusterOption.MaxMovedRedirections = 4
 }
 
-// connect makes a client, and waits for it as long as ctx lasts; the client's own
-// way to make one knows no context.
-func connect(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, error) {
-	type result struct {
-		client rueidis.Client
-		err    error
-	}
-	made := make(chan result, 1)
-	option.InitAddress = slices.Clone(option.InitAddress) // which the client shuffles, while another may read it
-	go func() {
-		client, err := rueidis.NewClient(option)
-		if err != nil && client != nil {
-			client.Close()
-		}
-		made <- result{client, err}
-	}()
-	select {
-	case r := <-made:
-		return r.client, r.err
-	case <-ctx.Done():
-		go func() {
-			if r := <-made; r.err == nil {
-				r.client.Close()
-			}
-		}()
-		return nil, ctx.Err()
-	}
-}
-
-// rueidisClient is the client that Open brings.
+// A rueidisClient is the client that Open brings.
 type rueidisClient struct {
 	reconnector
 	option    rueidis.ClientOption
 	inspect   func(infos map[string]string) error
 	inspected atomic.Bool           // whether servers were inspected
-	failure   atomic.Pointer[error] // of the last attempt to connect that failed
+	failure   atomic.Pointer[error] // of the last failed attempt to connect
 	sharded   atomic.Bool
 	slotMap   slotMap
 }
@@ -147,7 +128,7 @@ func (b *rueidisClient) open(ctx context.Context) error {
 	return nil
 }
 
-// connectAndInspect connects, and looks at the servers unless that was done before.
+// connectAndInspect connects, and inspects the servers unless that was done before.
 func (b *rueidisClient) connectAndInspect(ctx context.Context) (rueidis.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -162,7 +143,37 @@ func (b *rueidisClient) connectAndInspect(ctx context.Context) (rueidis.Client, 
 	return client, err
 }
 
-// inspectServers inspects the servers, and closes the client if they are not fit.
+// connect makes a rueidis client, and waits for it until ctx ends: NewClient takes
+// no context.
+func connect(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, error) {
+	type result struct {
+		client rueidis.Client
+		err    error
+	}
+	made := make(chan result, 1)
+	option.InitAddress = slices.Clone(option.InitAddress) // rueidis shuffles it, and it may be read meanwhile
+	go func() {
+		client, err := rueidis.NewClient(option)
+		if err != nil && client != nil {
+			client.Close()
+		}
+		made <- result{client, err}
+	}()
+	select {
+	case r := <-made:
+		return r.client, r.err
+	case <-ctx.Done():
+		go func() {
+			if r := <-made; r.err == nil {
+				r.client.Close()
+			}
+		}()
+		return nil, ctx.Err()
+	}
+}
+
+// inspectServers inspects the servers, and closes the client if one is not
+// supported.
 func (b *rueidisClient) inspectServers(ctx context.Context, client rueidis.Client) error {
 	b.sharded.Store(client.Mode() == rueidis.ClientModeCluster)
 	infos, err := b.infoOf(ctx, client)
@@ -202,8 +213,8 @@ func (b *rueidisClient) Do(ctx context.Context, calls []Call) {
 	}
 }
 
-// notConnected says why there is nobody to ask, and has it tried again. The text is all
-// there is of the reason: whoever repeated the call would find nobody either.
+// notConnected returns why there is no connection, and triggers another attempt. It
+// wraps nothing, so that the call is not repeated: a retry would fail as well.
 func (b *rueidisClient) notConnected(s *session) error {
 	if s == nil {
 		return errClosed
@@ -219,11 +230,12 @@ func command(build rueidis.Builder, c *Call) rueidis.Completed {
 	return build.Evalsha().Sha1(c.Script.SHA1).Numkeys(int64(len(c.Keys))).Key(c.Keys...).Arg(c.Args...).Build()
 }
 
-// readReply puts what came back into a call.
+// readReply stores a result in a call. In a Cluster, a call that could not be sent
+// is tried on other nodes first.
 func (b *rueidisClient) readReply(ctx context.Context, s *session, c *Call, result rueidis.RedisResult) {
 	message, err := result.ToMessage()
 	if err != nil {
-		if gone := rejectionCode(err) == "refused"; !gone || !b.Sharded() || !b.askOtherNodes(ctx, s, c) {
+		if !notSent(err) || !b.Sharded() || !b.askOtherNodes(ctx, s, c) {
 			b.setError(ctx, s, c, err)
 		}
 		return
@@ -245,42 +257,37 @@ func (b *rueidisClient) readReply(ctx context.Context, s *session, c *Call, resu
 	}
 }
 
-// setError puts an error into a call. A server that says that it is a replica is not
-// the one to ask, but perhaps its name is by now that of another. In a Cluster
-// nobody is asked by name, and a replica says who is to be asked.
+// setError stores an error in a call. A server that says it is a replica is the
+// wrong one, but its name may belong to another server by now. In a Cluster nodes are
+// not found by name, and a replica redirects to its primary.
 func (b *rueidisClient) setError(ctx context.Context, s *session, c *Call, err error) {
 	c.Err, c.Node = b.translateError(ctx, err), b.nodeOf(s, c)
-	if word := rejectionCode(err); !b.Sharded() && (word == "READONLY" || word == "MASTERDOWN") {
+	if code := rejectionCode(err); !b.Sharded() && (code == "READONLY" || code == "MASTERDOWN") {
 		b.reconnect(s)
 	}
 }
 
-// translateError puts an error of the client into our words.
+// translateError turns an error of rueidis into one that roundTrip understands.
 func (b *rueidisClient) translateError(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, rueidis.ErrClosing) && b.current.Load() == nil:
 		return errClosed
 	case errors.Is(err, rueidis.ErrClosing) && sentWithin(ctx, closeGrace), errors.Is(err, rueidis.ErrNoSlot):
-		return notSent(err)
+		return fmt.Errorf("%w: %w", dialer.ErrNotSent, err)
 	}
 	if _, ok := rueidis.IsRedisErr(err); ok && !isReply(err) {
-		return fmt.Errorf("ERR %w", err) // what scripts may not do is said without a word in front
+		return fmt.Errorf("ERR %w", err) // a command denied to a script has no code in front
 	}
 	return err
 }
 
-// closeGrace is how long a client that is being closed, because there is another
-// primary, waits for answers to what it has sent. Who is turned away before that
-// has not been sent.
-const closeGrace = time.Second
-
-// sentWithin reports whether the calls of a trip were made less than so long ago.
+// sentWithin reports whether the calls in flight were sent less than d ago.
 func sentWithin(ctx context.Context, d time.Duration) bool {
 	by, ok := ctx.(*deadline)
 	return ok && time.Since(by.sentAt) < d
 }
 
-// nodeOf returns who was asked, as far as the client tells.
+// nodeOf returns the node that was called, as far as rueidis exports it.
 func (b *rueidisClient) nodeOf(s *session, c *Call) string {
 	if b.Sharded() && len(c.Keys) > 0 {
 		return b.slotMap.describe(s.client, slotOf(c.Keys[0]))
@@ -327,8 +334,8 @@ func (b *rueidisClient) infoOf(ctx context.Context, client rueidis.Client) (map[
 	return infos, failed
 }
 
-// infoDenied reports whether a server is there, but does not answer INFO: the
-// user may not ask, or it is something that only speaks Redis's protocol.
+// infoDenied reports whether a server is up but does not answer INFO: the user lacks
+// the permission, or it is a compatible server without the command.
 func infoDenied(err error) bool {
 	return strings.HasPrefix(err.Error(), "NOPERM") || strings.HasPrefix(err.Error(), "ERR unknown command")
 }

@@ -15,14 +15,14 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// An address is a URL in its parts. What is in it by mistake must not be left
-// unnoticed: a setting that is misspelt may be the one that encrypts.
-type address struct {
+// A parsedURL is a URL in its parts. Unknown parameters are errors: a misspelt one
+// may be the one that encrypts.
+type parsedURL struct {
 	scheme, hosts, path string
 	query               url.Values
 }
 
-// urlParams are what may follow the question mark, by scheme.
+// urlParams are the query parameters of each scheme.
 var urlParams = map[string][]string{
 	"redis":          {"tls", "ca", "cert", "key"},
 	"rediss":         {"tls", "ca", "cert", "key"},
@@ -31,12 +31,12 @@ var urlParams = map[string][]string{
 	"redis-cluster":  {"tls", "ca", "cert", "key"},
 }
 
-// parseURL reads where Redis is. The error never shows a password, nor what may
-// be a part of one.
+// parseURL turns a URL into options of rueidis. Its errors never contain a password,
+// nor text that may be part of one.
 func parseURL(text string) (option rueidis.ClientOption, err error) {
-	a, err := splitURL(text, &option)
+	u, err := splitURL(text, &option)
 	if err == nil {
-		err = a.set(&option)
+		err = u.apply(&option)
 	}
 	if err != nil {
 		return rueidis.ClientOption{}, fmt.Errorf("redisstore: bad URL: %w", err)
@@ -44,45 +44,45 @@ func parseURL(text string) (option rueidis.ClientOption, err error) {
 	return option, nil
 }
 
-// splitURL takes a URL apart. Several hosts are not what package url takes for a
-// host, and its errors show what is wrong.
-func splitURL(text string, option *rueidis.ClientOption) (a address, err error) {
+// splitURL splits a URL, and sets user and password. Package url does not accept
+// several hosts, and its errors contain the text.
+func splitURL(text string, option *rueidis.ClientOption) (u parsedURL, err error) {
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok {
-		return a, errors.New("want one like redis://localhost:6379")
+		return u, errors.New("want a form like redis://localhost:6379")
 	}
 	if _, ok := urlParams[scheme]; !ok {
-		return a, fmt.Errorf("scheme %q: want redis, rediss, unix, redis-sentinel or redis-cluster", scheme)
+		return u, fmt.Errorf("scheme %q: want redis, rediss, unix, redis-sentinel or redis-cluster", scheme)
 	}
 	authority, path := cutAt(rest, "/?#")
 	path, query, _ := strings.Cut(path, "?")
-	a = address{scheme: scheme, hosts: authority, path: path}
+	u = parsedURL{scheme: scheme, hosts: authority, path: path}
 	i := strings.LastIndexByte(authority, '@')
 	if strings.Contains(path+query, "#") || strings.Contains(path, "@") || i < 0 && strings.Contains(query, "@") {
-		return a, errors.New("write what is special in a user or password as in other URLs: / as %2F, ? as %3F, # as %23")
+		return u, errors.New("percent-encode special characters in the user and password: / as %2F, ? as %3F, # as %23")
 	}
 	if i >= 0 {
-		a.hosts = authority[i+1:]
+		u.hosts = authority[i+1:]
 		user, password, _ := strings.Cut(authority[:i], ":")
 		var err1, err2 error
 		option.Username, err1 = url.PathUnescape(user)
 		option.Password, err2 = url.PathUnescape(password)
 		if err1 != nil || err2 != nil {
-			return a, errors.New("user or password: a % must be followed by two hexadecimal digits; % itself is %25")
+			return u, errors.New("user or password: a % must be followed by two hexadecimal digits; % itself is %25")
 		}
 	}
-	if a.path, err = url.PathUnescape(path); err != nil {
-		return a, errors.New("path: a % must be followed by two hexadecimal digits; % itself is %25")
+	if u.path, err = url.PathUnescape(path); err != nil {
+		return u, errors.New("path: a % must be followed by two hexadecimal digits; % itself is %25")
 	}
-	if a.query, err = url.ParseQuery(query); err != nil {
-		return a, errors.New("what follows the ? is not name=value&name=value")
+	if u.query, err = url.ParseQuery(query); err != nil {
+		return u, errors.New("query: want name=value&name=value")
 	}
-	for name := range a.query {
+	for name := range u.query {
 		if !slices.Contains(urlParams[scheme], name) {
-			return a, fmt.Errorf("%q: want one of %s", name, strings.Join(urlParams[scheme], ", "))
+			return u, fmt.Errorf("parameter %q: want one of %s", name, strings.Join(urlParams[scheme], ", "))
 		}
 	}
-	return a, nil
+	return u, nil
 }
 
 func cutAt(s, stops string) (before, after string) {
@@ -92,20 +92,20 @@ func cutAt(s, stops string) (before, after string) {
 	return s, ""
 }
 
-// set sets everything that depends on the scheme.
-func (a *address) set(option *rueidis.ClientOption) (err error) {
-	database, defaultPort := strings.TrimPrefix(a.path, "/"), "6379"
-	switch a.scheme {
+// apply sets all options that depend on the scheme.
+func (u *parsedURL) apply(option *rueidis.ClientOption) (err error) {
+	database, defaultPort := strings.TrimPrefix(u.path, "/"), "6379"
+	switch u.scheme {
 	case "rediss", "redis":
 		option.ForceSingleClient = true
-		if strings.Contains(a.hosts, ",") {
-			return errors.New("several hosts: want redis-cluster or redis-sentinel in front of them")
+		if strings.Contains(u.hosts, ",") {
+			return errors.New("several hosts: want the scheme redis-cluster or redis-sentinel")
 		}
 	case "unix":
 		option.ForceSingleClient = true
-		option.InitAddress = []string{a.path}
-		database = a.query.Get("db")
-		if a.hosts != "" || a.path == "" {
+		option.InitAddress = []string{u.path}
+		database = u.query.Get("db")
+		if u.hosts != "" || u.path == "" {
 			return errors.New("want the whole path of the socket, as in unix:///run/redis.sock")
 		}
 	case "redis-sentinel":
@@ -114,22 +114,22 @@ func (a *address) set(option *rueidis.ClientOption) (err error) {
 		if option.Sentinel.MasterSet == "" {
 			return errors.New("want the name of a master after the sentinels, as in redis-sentinel://host:26379/master")
 		}
-		option.Sentinel.Username, option.Sentinel.Password = a.query.Get("sentinel_user"), a.query.Get("sentinel_password")
+		option.Sentinel.Username, option.Sentinel.Password = u.query.Get("sentinel_user"), u.query.Get("sentinel_password")
 	case "redis-cluster":
 		option.ShuffleInit = true
 	}
 	if option.InitAddress == nil {
-		if option.InitAddress, err = addresses(a.hosts, defaultPort); err != nil {
+		if option.InitAddress, err = addresses(u.hosts, defaultPort); err != nil {
 			return err
 		}
 	}
-	if err = a.setTLS(option); err != nil {
+	if err = u.setTLS(option); err != nil {
 		return err
 	}
-	return a.setDatabase(option, database)
+	return u.setDatabase(option, database)
 }
 
-// addresses adds what is left out of a list of hosts.
+// addresses adds default names and ports to a list of hosts.
 func addresses(hosts, port string) ([]string, error) {
 	var list []string
 	for _, host := range strings.Split(hosts, ",") {
@@ -151,16 +151,16 @@ func addresses(hosts, port string) ([]string, error) {
 	return list, nil
 }
 
-// setTLS encrypts. The server's name is checked for each address, so that it is
-// left open here.
-func (a *address) setTLS(option *rueidis.ClientOption) error {
-	secure, err := a.secure()
+// setTLS enables TLS. The server name stays empty, because it is checked for each
+// address.
+func (u *parsedURL) setTLS(option *rueidis.ClientOption) error {
+	secure, err := u.secure()
 	if err != nil || !secure {
 		return err
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	option.TLSConfig, option.Sentinel.TLSConfig = config, config
-	if ca := a.query.Get("ca"); ca != "" {
+	if ca := u.query.Get("ca"); ca != "" {
 		text, err := os.ReadFile(ca)
 		if err != nil {
 			return fmt.Errorf("ca: %w", err)
@@ -170,36 +170,36 @@ func (a *address) setTLS(option *rueidis.ClientOption) error {
 			return fmt.Errorf("ca: no certificate in %s", ca)
 		}
 	}
-	if a.query.Has("cert") || a.query.Has("key") {
-		own, err := tls.LoadX509KeyPair(a.query.Get("cert"), a.query.Get("key"))
+	if u.query.Has("cert") || u.query.Has("key") {
+		certificate, err := tls.LoadX509KeyPair(u.query.Get("cert"), u.query.Get("key"))
 		if err != nil {
 			return fmt.Errorf("cert and key: %w", err)
 		}
-		config.Certificates = []tls.Certificate{own}
+		config.Certificates = []tls.Certificate{certificate}
 	}
 	return nil
 }
 
-// secure reports whether connections are to be encrypted.
-func (a *address) secure() (bool, error) {
-	secure := a.scheme == "rediss"
-	switch text := a.query.Get("tls"); {
+// secure reports whether connections use TLS.
+func (u *parsedURL) secure() (bool, error) {
+	secure := u.scheme == "rediss"
+	switch text := u.query.Get("tls"); {
 	case text == "true":
 		secure = true
 	case text == "false" && secure:
-		return false, errors.New("tls: rediss means that it is true")
-	case text != "false" && a.query.Has("tls"):
+		return false, errors.New("tls=false contradicts rediss")
+	case text != "false" && u.query.Has("tls"):
 		return false, errors.New("tls: want true or false")
 	}
 	for _, name := range []string{"ca", "cert", "key"} {
-		if a.query.Has(name) && !secure {
-			return false, fmt.Errorf("%s: has no meaning without tls=true", name)
+		if u.query.Has(name) && !secure {
+			return false, fmt.Errorf("%s: only allowed with tls=true", name)
 		}
 	}
 	return secure, nil
 }
 
-func (a *address) setDatabase(option *rueidis.ClientOption, number string) (err error) {
+func (u *parsedURL) setDatabase(option *rueidis.ClientOption, number string) (err error) {
 	if number == "" {
 		return nil
 	}
@@ -207,8 +207,26 @@ func (a *address) setDatabase(option *rueidis.ClientOption, number string) (err 
 	switch {
 	case err != nil || option.SelectDB < 0:
 		return fmt.Errorf("database %q: want a number", number)
-	case option.SelectDB != 0 && a.scheme == "redis-cluster":
+	case option.SelectDB != 0 && u.scheme == "redis-cluster":
 		return fmt.Errorf("database %d: a Cluster has only database 0", option.SelectDB)
 	}
 	return nil
+}
+
+// isTransient reports whether an error of connecting may disappear without a change
+// of the URL or of the server's settings. A name that cannot be resolved may be that
+// of a service which is about to start.
+func isTransient(err error) bool {
+	var reply *rueidis.RedisError
+	var unsupported unsupportedError
+	var notTLS tls.RecordHeaderError
+	var untrusted *tls.CertificateVerificationError
+	var alert tls.AlertError
+	switch {
+	case errors.As(err, &unsupported), errors.As(err, &notTLS), errors.As(err, &untrusted), errors.As(err, &alert):
+		return false
+	case errors.As(err, &reply):
+		return rejectionCode(reply) != "" || strings.HasPrefix(reply.Error(), "ERR max number of clients")
+	}
+	return true
 }

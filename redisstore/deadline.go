@@ -7,29 +7,29 @@ import (
 	"time"
 )
 
-// A deadline is a context that ends after a while, or with the caller's. It is
-// used again when it has not ended, because [context.WithTimeout] would cost
-// more than the rest of a call.
+// A deadline is a context that ends after a timeout, or with the caller's context.
+// One that has not ended is reused, because [context.WithTimeout] would cost more
+// than the rest of a call.
 type deadline struct {
 	context.Context // the caller's
 	at              time.Time
-	sentAt          time.Time // when the calls that are under way were made, or before
+	sentAt          time.Time // a time before the calls in flight were sent
 	done            chan struct{}
 	ended           atomic.Bool
 	timer           *time.Timer
-	release         func() bool // the caller's context
+	detach          func() bool // from the caller's context
 }
 
-var deadlines = sync.Pool{New: func() any {
+var deadlinePool = sync.Pool{New: func() any {
 	d := &deadline{done: make(chan struct{})}
 	d.timer = time.AfterFunc(time.Hour, d.end)
 	d.timer.Stop()
 	return d
 }}
 
-// deadlineAfter returns a context that must be given back to stop.
+// deadlineAfter returns a context that must be stopped.
 func deadlineAfter(ctx context.Context, timeout time.Duration) *deadline {
-	d := deadlines.Get().(*deadline)
+	d := deadlinePool.Get().(*deadline)
 	d.Context = ctx
 	d.sentAt = time.Now()
 	d.at = d.sentAt.Add(timeout)
@@ -38,7 +38,7 @@ func deadlineAfter(ctx context.Context, timeout time.Duration) *deadline {
 	}
 	d.timer.Reset(timeout)
 	if ctx.Done() != nil {
-		d.release = context.AfterFunc(ctx, d.end)
+		d.detach = context.AfterFunc(ctx, d.end)
 	}
 	return d
 }
@@ -49,17 +49,17 @@ func (d *deadline) end() {
 	}
 }
 
-// stop gives the context back. One that has ended, or is about to, is left to
-// whoever still holds it.
+// stop returns the context to the pool. One that has ended, or is about to, is not
+// reused, because the client may still hold it.
 func (d *deadline) stop() {
 	stopped := d.timer.Stop()
-	if d.release != nil {
-		stopped = d.release() && stopped
-		d.release = nil
+	if d.detach != nil {
+		stopped = d.detach() && stopped
+		d.detach = nil
 	}
 	if stopped {
-		d.Context = context.Background() // which keeps nothing alive
-		deadlines.Put(d)
+		d.Context = context.Background() // keeps nothing alive
+		deadlinePool.Put(d)
 	}
 }
 

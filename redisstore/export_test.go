@@ -45,7 +45,7 @@ func (s *Store) TakeBatched(rs []penstock.Request, ctxs ...context.Context) (ds 
 	for i := range rs {
 		t := newPendingTake()
 		takes[i], t.start = t, time.Now()
-		if errs[i] = s.encodeKeys(&t.request, &t.calls[0], &rs[i], always); errs[i] != nil {
+		if errs[i] = s.encodeKeys(&t.request, &t.calls[0], &rs[i], limitTTL); errs[i] != nil {
 			continue
 		}
 		t.prepare(contextOf(i, ctxs))
@@ -56,10 +56,20 @@ func (s *Store) TakeBatched(rs []penstock.Request, ctxs ...context.Context) (ds 
 	}
 	for i, t := range takes {
 		if errs[i] == nil {
-			ds[i], errs[i] = s.await(contextOf(i, ctxs), t)
+			ds[i], errs[i] = s.awaitOrSendAlone(contextOf(i, ctxs), t)
 		}
 	}
 	return ds, errs
+}
+
+// awaitOrSendAlone ends a batched take as submit does.
+func (s *Store) awaitOrSendAlone(ctx context.Context, t *pendingTake) (penstock.Decision, error) {
+	if decision, ok, err := s.await(ctx, t); ok {
+		return decision, err
+	}
+	d := deadlineAfter(ctx, s.timeout-time.Since(t.start))
+	defer d.stop()
+	return s.sendAlone(d, t)
 }
 
 func contextOf(i int, ctxs []context.Context) context.Context {
@@ -73,7 +83,7 @@ func contextOf(i int, ctxs []context.Context) context.Context {
 func (s *Store) Joins(r penstock.Request, before time.Duration) (bool, error) {
 	first, second := newPendingTake(), newPendingTake()
 	for _, t := range []*pendingTake{first, second} {
-		if err := s.encodeKeys(&t.request, &t.calls[0], &r, always); err != nil {
+		if err := s.encodeKeys(&t.request, &t.calls[0], &r, limitTTL); err != nil {
 			return false, err
 		}
 	}

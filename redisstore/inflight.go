@@ -1,90 +1,96 @@
 package redisstore
 
 import (
-	"context"
+	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 )
 
-// A inflightLimiter bounds the trips to Redis that are under way at once. A trip that is
-// abandoned because its time is up keeps its place: its calls still wait in the
-// connection's queue, and a queue that is full makes callers wait for longer than
-// they may. The place becomes free when Redis answers somebody, or when the
-// connection must have been given up. While all places are taken, one caller in a
-// while may go without, to see whether Redis answers again.
+// An inflightLimiter bounds the calls in flight. A call that is abandoned at its
+// deadline keeps its slot: its command still waits in the queue of the connection,
+// and a full queue would block callers beyond their deadlines. The slot becomes free
+// when Redis answers any call, or when the silent connection must have been closed.
+// While all slots are taken, a call without a slot probes from time to time whether
+// Redis answers again.
 type inflightLimiter struct {
 	slots        chan struct{}
 	abandoned    atomic.Int64
-	connLifetime time.Duration // after which a connection that is silent is closed
-	began        time.Time
-	probed       atomic.Int64 // when somebody last went without a place, since began
+	connLifetime time.Duration // after which a silent connection is closed
+	start        time.Time
+	lastProbe    atomic.Int64 // nanoseconds since start
 }
 
-// probeGap is the time between two who go without a place.
+// probeGap is the time between two probes.
 const probeGap = 100 * time.Millisecond
 
-func newInflightLimiter(places int, patience time.Duration) *inflightLimiter {
-	return &inflightLimiter{slots: make(chan struct{}, places), connLifetime: patience, began: time.Now()}
+var errTooManyCalls = errors.New("too many calls in flight (MaxCalls)")
+
+func newInflightLimiter(slots int, connLifetime time.Duration) *inflightLimiter {
+	return &inflightLimiter{slots: make(chan struct{}, slots), connLifetime: connLifetime, start: time.Now()}
 }
 
-// acquire takes a place, and waits for one until ctx ends. It reports whether it
-// got one; who did not, and has no error, goes without.
-func (g *inflightLimiter) acquire(ctx context.Context) (place bool, err error) {
+// acquire waits for a slot until the deadline. It reports whether the call holds
+// one: a probe does not. A caller that has left gets none, so that it is not charged.
+func (l *inflightLimiter) acquire(d *deadline) (held bool, err error) {
+	if err = d.Context.Err(); err != nil {
+		return false, err
+	}
 	select {
-	case g.slots <- struct{}{}:
+	case l.slots <- struct{}{}:
 		return true, nil
 	default:
 	}
-	if g.mayProbe() {
+	if l.mayProbe() {
 		return false, nil
 	}
 	select {
-	case g.slots <- struct{}{}:
+	case l.slots <- struct{}{}:
 		return true, nil
-	case <-ctx.Done():
-		return false, ctx.Err()
+	case <-d.Done():
+		return false, fmt.Errorf("%w: %w", errTooManyCalls, d.Err())
 	}
 }
 
-func (g *inflightLimiter) mayProbe() bool {
-	last, now := g.probed.Load(), int64(time.Since(g.began))
-	return g.abandoned.Load() > 0 && now-last > int64(probeGap) && g.probed.CompareAndSwap(last, now)
+func (l *inflightLimiter) mayProbe() bool {
+	last, now := l.lastProbe.Load(), int64(time.Since(l.start))
+	return l.abandoned.Load() > 0 && now-last > int64(probeGap) && l.lastProbe.CompareAndSwap(last, now)
 }
 
-// release frees the place of a trip that has ended.
-func (g *inflightLimiter) release(place bool) {
-	if place {
-		<-g.slots
+// release frees the slot of a call that has ended.
+func (l *inflightLimiter) release(held bool) {
+	if held {
+		<-l.slots
 	}
 }
 
-// releaseAbandoned frees the places of trips abandoned before, because Redis is answering.
-func (g *inflightLimiter) releaseAbandoned() {
-	if g.abandoned.Load() == 0 {
+// releaseAbandoned frees the slots of all abandoned calls, because Redis answers.
+func (l *inflightLimiter) releaseAbandoned() {
+	if l.abandoned.Load() == 0 {
 		return
 	}
-	for n := g.abandoned.Swap(0); n > 0; n-- {
-		<-g.slots
+	for n := l.abandoned.Swap(0); n > 0; n-- {
+		<-l.slots
 	}
 }
 
-// abandon leaves the place taken for now.
-func (g *inflightLimiter) abandon(place bool) {
-	if place {
-		g.abandoned.Add(1)
-		time.AfterFunc(g.connLifetime, g.expire)
+// abandon keeps the slot of a call that has reached its deadline.
+func (l *inflightLimiter) abandon(held bool) {
+	if held {
+		l.abandoned.Add(1)
+		time.AfterFunc(l.connLifetime, l.expireAbandoned)
 	}
 }
 
-// expire frees the place of one abandoned trip, if leave has not.
-func (g *inflightLimiter) expire() {
+// expireAbandoned frees the slot of one abandoned call, unless releaseAbandoned has.
+func (l *inflightLimiter) expireAbandoned() {
 	for {
-		n := g.abandoned.Load()
+		n := l.abandoned.Load()
 		if n == 0 {
 			return
 		}
-		if g.abandoned.CompareAndSwap(n, n-1) {
-			<-g.slots
+		if l.abandoned.CompareAndSwap(n, n-1) {
+			<-l.slots
 			return
 		}
 	}

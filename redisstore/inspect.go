@@ -10,12 +10,12 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// minVersion is the oldest major version of Redis that the store is tested
-// with; what speaks its protocol reports one as well.
+// minVersion is the oldest major version of Redis that the store is tested with.
+// Compatible servers report one too.
 const minVersion = 7
 
-// inspect looks at what servers say of themselves, and collects what the caller
-// should know.
+// inspect reads the INFO of every node. It collects warnings, and returns an error
+// if the store cannot work on a node.
 func (s *Store) inspect(infos map[string]string) error {
 	var warnings []string
 	for node, text := range infos {
@@ -24,7 +24,7 @@ func (s *Store) inspect(infos map[string]string) error {
 			return unsupportedError(node + ": " + problem)
 		}
 		if info["redis_version"] == "" {
-			s.batchingOff.Store(true) // it may be several, behind a proxy that goes by a script's first key
+			s.batchingOff.Store(true) // it may be a proxy that sends a script where its first key is
 		}
 		warnings = append(warnings, s.warningsOf(node, info)...)
 	}
@@ -38,24 +38,7 @@ type unsupportedError string
 
 func (e unsupportedError) Error() string { return string(e) }
 
-// RunIDs returns the run of every server that decides, by its address: a text that
-// is another whenever the server is started. A server that does not tell is left
-// out.
-func (s *Store) RunIDs(ctx context.Context) (map[string]string, error) {
-	infos, err := s.client.Info(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("redisstore: info: %w: %w", penstock.ErrUnavailable, err)
-	}
-	runs := map[string]string{}
-	for node, text := range infos {
-		if info := parseInfo(text); info["run_id"] != "" && info["role"] != "slave" {
-			runs[node] = info["run_id"]
-		}
-	}
-	return runs, nil
-}
-
-// unsupported returns why a store cannot work on a node, if that is so.
+// unsupported returns why a store cannot work on a node, or "".
 func (s *Store) unsupported(info map[string]string) string {
 	version := info["redis_version"]
 	major, _, _ := strings.Cut(version, ".")
@@ -68,21 +51,37 @@ func (s *Store) unsupported(info map[string]string) string {
 	return ""
 }
 
-// warningsOf returns what makes a node's promises weaker.
+// warningsOf returns the settings of a node that weaken limits.
 func (s *Store) warningsOf(node string, info map[string]string) (warnings []string) {
 	warn := func(format string, args ...any) {
 		warnings = append(warnings, node+": "+fmt.Sprintf(format, args...))
 	}
 	if policy := info["maxmemory_policy"]; policy != "" && policy != "noeviction" {
-		warn("maxmemory-policy is %s: a key that is evicted gets its whole burst back; want noeviction", policy)
+		warn("maxmemory-policy is %s: an evicted key gets its whole burst back; want noeviction", policy)
 	}
 	if info["role"] == "slave" && !s.client.Sharded() {
-		warn("is a replica, which refuses whatever would change something")
+		warn("is a replica, which rejects writes")
 	}
 	if info["redis_version"] == "" {
-		warn("does not say in INFO which version it is and what it evicts; want %d or later, and noeviction", minVersion)
+		warn("INFO reports neither version nor maxmemory-policy; want version %d or later, and noeviction", minVersion)
 	}
 	return warnings
+}
+
+// RunIDs returns the run ID of every primary, by its address. The run ID changes
+// whenever a server is restarted. A server that does not report one is left out.
+func (s *Store) RunIDs(ctx context.Context) (map[string]string, error) {
+	infos, err := s.client.Info(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("redisstore: info: %w: %w", penstock.ErrUnavailable, err)
+	}
+	runs := map[string]string{}
+	for node, text := range infos {
+		if info := parseInfo(text); info["run_id"] != "" && info["role"] != "slave" {
+			runs[node] = info["run_id"]
+		}
+	}
+	return runs, nil
 }
 
 func parseInfo(text string) map[string]string {

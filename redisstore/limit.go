@@ -3,7 +3,6 @@ package redisstore
 import (
 	"fmt"
 	"hash/maphash"
-	"math/rand/v2"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -13,42 +12,42 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// tick is the step in which Redis's clock moves.
+// tick is the resolution of Redis's clock.
 const tick = int64(time.Millisecond)
 
 // maxCount is the most that a window can count to: the scripts write counts with
 // fourteen digits.
 const maxCount = 99_999_999_999_999
 
-// A compiledLimit is a limit made ready for Redis: checked, and with its arithmetic and
-// the arguments of its script worked out.
+// A compiledLimit is a validated limit with its arithmetic, its scripts and their
+// arguments worked out, and the batch that its takes can join.
 type compiledLimit struct {
 	limit       penstock.Limit // as it was given
 	normal      penstock.Limit
+	identity    string
+	capacity    int64 // the most that can be granted at once
+	recordTTL   int64 // how long a grant under an ID is remembered, in ticks
 	step        algorithm.Step
 	takeScript  *Script
 	onceScript  *Script
 	batchScript *Script
-	identity    string
-	capacity    int64    // that could be granted at once
-	recordTTL   int64    // how long a grant under an ID is remembered, in ticks
-	oneUnitArgs []string // the arguments of a take of one unit
+	limitArgs   []string // the script's arguments behind the cost
+	oneUnitArgs []string // all arguments of a take of one unit
 
-	// One of these is in use, by limit.Algorithm.
+	// One of these is in use, by step; logs and rings are decided by their scripts.
 	token   algorithm.TokenBucket
 	leaky   algorithm.LeakyBucket
 	fixed   algorithm.FixedWindow
 	sliding algorithm.SlidingWindow
 
-	debtUnit  int64    // of a bucket's debt, in nanoseconds
-	period    int64    // of windows, in ticks
-	limitArgs []string // the script's arguments behind the cost
-	calendar  atomic.Pointer[calendarWindows]
+	debtUnit int64 // of a bucket's debt, in nanoseconds; 0 for windows
+	period   int64 // of windows, in ticks
+	calendar atomic.Pointer[calendarWindows]
 
-	maxBatch  int // in a coach
+	inFlight  atomic.Int64 // takes
+	maxBatch  int
 	batchMu   sync.Mutex
-	openBatch *batch       // that others may board; or nil
-	inFlight  atomic.Int64 // trips under way
+	openBatch *batch // nil if there is none to join
 }
 
 func compileLimit(l penstock.Limit) (*compiledLimit, error) {
@@ -56,69 +55,70 @@ func compileLimit(l penstock.Limit) (*compiledLimit, error) {
 		return nil, err
 	}
 	n := l.Normal()
-	p := &compiledLimit{
-		limit:     l,
-		normal:    n,
-		identity:  identify(l),
-		capacity:  n.Count,
-		recordTTL: algorithm.RoundUp(int64(min(n.Period, 24*time.Hour)), tick) / tick,
-		period:    algorithm.RoundUp(int64(n.Period), tick) / tick,
-		maxBatch:  maxBatchFor(&n),
-	}
 	if n.Algorithm > penstock.LeakyBucket && n.Count > maxCount {
 		return nil, &penstock.FieldError{
 			Field: "Count", Kind: penstock.ErrBadLimit,
 			Problem: fmt.Sprintf("%d: Redis counts a %s to %d", n.Count, n.Algorithm, int64(maxCount)),
 		}
 	}
-	p.prepare()
-	p.takeScript, p.onceScript, p.batchScript = takeScripts[p.step], onceScripts[p.step], batchScripts[p.step]
-	p.oneUnitArgs = p.appendArgs(algorithm.Ask{Cost: 1}, nil)
-	return p, nil
+	cl := &compiledLimit{
+		limit:     l,
+		normal:    n,
+		identity:  identify(l),
+		capacity:  n.Capacity(),
+		recordTTL: algorithm.RoundUp(int64(min(n.Period, 24*time.Hour)), tick) / tick,
+		period:    algorithm.RoundUp(int64(n.Period), tick) / tick,
+		maxBatch:  maxBatchFor(&n),
+	}
+	cl.compileStep()
+	cl.takeScript, cl.onceScript, cl.batchScript = takeScripts[cl.step], onceScripts[cl.step], batchScripts[cl.step]
+	cl.oneUnitArgs = cl.appendArgs(algorithm.Ask{Cost: 1}, nil)
+	return cl, nil
 }
 
-// prepare works out the arithmetic, and what the script is told of the limit.
-func (p *compiledLimit) prepare() {
-	n := p.normal
+// compileStep works out the arithmetic of the limit's step, and the arguments by
+// which its script knows the limit.
+func (cl *compiledLimit) compileStep() {
+	n := cl.normal
 	switch n.Algorithm {
 	case penstock.TokenBucket:
-		p.step = algorithm.TokenBucketStep
-		p.token.Rate, _ = algorithm.NewRate(n.Count, int64(n.Period), n.Burst, tick)
-		p.prepareBucket(&p.token.Rate)
+		cl.step = algorithm.TokenBucketStep
+		cl.token.Rate, _ = algorithm.NewRate(n.Count, int64(n.Period), n.Burst, tick)
+		cl.setDebtUnit(&cl.token.Rate)
 	case penstock.LeakyBucket:
-		p.step = algorithm.LeakyBucketStep
-		p.leaky.Rate, _ = algorithm.NewRate(n.Count, int64(n.Period), n.Burst, tick)
-		p.prepareBucket(&p.leaky.Rate)
+		cl.step = algorithm.LeakyBucketStep
+		cl.leaky.Rate, _ = algorithm.NewRate(n.Count, int64(n.Period), n.Burst, tick)
+		cl.setDebtUnit(&cl.leaky.Rate)
 	case penstock.FixedWindow:
-		p.step = algorithm.FixedWindowStep
-		p.fixed = algorithm.FixedWindow{Count: n.Count, Tick: tick}
-		p.limitArgs = formatInts(n.Count, p.period)
+		cl.step = algorithm.FixedWindowStep
+		cl.fixed = algorithm.FixedWindow{Count: n.Count, Tick: tick}
+		cl.limitArgs = formatInts(n.Count, cl.period)
 		if n.Align != penstock.AlignFirst {
-			p.step = algorithm.AlignedWindowStep
-			p.limitArgs = formatInts(n.Count, p.period, algorithm.RoundDown(int64(n.Offset), tick)/tick)
+			cl.step = algorithm.AlignedWindowStep
+			cl.limitArgs = formatInts(n.Count, cl.period, algorithm.RoundDown(int64(n.Offset), tick)/tick)
 		}
 	case penstock.SlidingWindow:
-		p.step = algorithm.SlidingWindowStep
-		p.sliding = algorithm.SlidingWindow{Count: n.Count, Period: p.period * tick, Tick: tick}
-		p.limitArgs = formatInts(n.Count, p.period)
+		cl.step = algorithm.SlidingWindowStep
+		cl.sliding = algorithm.SlidingWindow{Count: n.Count, Period: cl.period * tick, Tick: tick}
+		cl.limitArgs = formatInts(n.Count, cl.period)
 	case penstock.RollingWindow:
-		p.step = algorithm.RollingWindowStep
+		cl.step = algorithm.RollingWindowStep
 		w := algorithm.NewRollingWindow(n.Count, int64(n.Period), int64(n.Buckets), tick)
-		p.limitArgs = formatInts(n.Count, w.Length/tick, w.Buckets)
+		cl.limitArgs = formatInts(n.Count, w.Length/tick, w.Buckets)
 	case penstock.SlidingLog:
-		p.step = algorithm.SlidingLogStep
-		p.limitArgs = formatInts(n.Count, p.period)
+		cl.step = algorithm.SlidingLogStep
+		cl.limitArgs = formatInts(n.Count, cl.period)
 	}
 }
 
-// prepareBucket works out a bucket's unit.
-func (p *compiledLimit) prepareBucket(r *algorithm.Rate) {
-	p.capacity = r.Burst
-	p.debtUnit = 1
+// setDebtUnit chooses nanoseconds for a bucket's debt, or microseconds where Lua's
+// numbers would not hold nanoseconds exactly.
+func (cl *compiledLimit) setDebtUnit(r *algorithm.Rate) {
+	cl.debtUnit = 1
 	if 2*r.Capacity() >= 1<<53 { // see algorithm.Interval
-		p.debtUnit = 1000
+		cl.debtUnit = 1000
 	}
-	p.limitArgs = formatInts(r.Capacity() / p.debtUnit)
+	cl.limitArgs = formatInts(r.Capacity() / cl.debtUnit)
 }
 
 func formatInts(numbers ...int64) []string {
@@ -129,196 +129,96 @@ func formatInts(numbers ...int64) []string {
 	return list
 }
 
-// appendArgs appends what the script is told of an ask.
-func (p *compiledLimit) appendArgs(ask algorithm.Ask, args []string) []string {
-	switch p.step {
-	case algorithm.TokenBucketStep, algorithm.LeakyBucketStep:
-		return p.appendBucketArgs(ask, args)
-	case algorithm.AlignedWindowStep:
-		return p.appendAlignedArgs(ask, args)
+func (cl *compiledLimit) rate() *algorithm.Rate {
+	if cl.step == algorithm.LeakyBucketStep {
+		return &cl.leaky.Rate
 	}
-	args = append(args, strconv.FormatInt(p.scriptCost(ask), 10))
-	args = append(args, p.limitArgs...)
-	if ask.AtMost {
-		args = append(args, "1")
-	}
-	return args
+	return &cl.token.Rate
 }
 
-// scriptCost returns the cost that the script is told. A cost that can never fit is
-// sent as a look, and no number is larger than a script can count.
-func (p *compiledLimit) scriptCost(ask algorithm.Ask) int64 {
-	switch {
-	case ask.Cost < 0:
-		return max(ask.Cost, -maxCount)
-	case ask.AtMost:
-		return min(ask.Cost, p.capacity)
-	case ask.Cost > p.capacity:
-		return 0
-	}
-	return ask.Cost
-}
-
-// neverFits reports whether an ask can never be granted.
-func (p *compiledLimit) neverFits(ask algorithm.Ask) bool {
-	return ask.Cost > p.capacity && (!ask.AtMost || p.capacity == 0)
-}
-
-func (p *compiledLimit) rate() *algorithm.Rate {
-	if p.step == algorithm.LeakyBucketStep {
-		return &p.leaky.Rate
-	}
-	return &p.token.Rate
-}
-
-// appendBucketArgs appends a charge in units of debt. What a plain take does not
-// need is left out.
-func (p *compiledLimit) appendBucketArgs(ask algorithm.Ask, args []string) []string {
-	r := p.rate()
-	cost := p.scriptCost(ask)
-	if cost < 0 {
-		reach := algorithm.TokenBucket{Rate: *r}
-		cost = max(cost, -(r.Capacity()+reach.Reach())/r.Interval-1)
-	}
-	args = append(args, strconv.FormatInt(cost*r.Interval/p.debtUnit, 10))
-	args = append(args, p.limitArgs...)
-	if !ask.AtMost && ask.MaxDelay == 0 && p.debtUnit == 1 {
-		return args
-	}
-	bound, interval, mark := p.bound(ask), "", ""
-	if ask.AtMost {
-		interval = strconv.FormatInt(r.Interval/p.debtUnit, 10)
-	}
-	if p.debtUnit != 1 {
-		mark = "u"
-	}
-	return append(args, bound, interval, mark)
-}
-
-// bound returns how far the debt of a token bucket may grow, or above which debt
-// a leaky bucket's delay is too long.
-func (p *compiledLimit) bound(ask algorithm.Ask) string {
-	if ask.MaxDelay == 0 {
-		return ""
-	}
-	delay := algorithm.RoundDown(ask.MaxDelay, tick)
-	if p.step == algorithm.LeakyBucketStep {
-		return strconv.FormatInt(min(delay, p.leaky.Capacity())/p.debtUnit, 10)
-	}
-	return strconv.FormatInt((p.token.Capacity()+min(delay, p.token.Reach()))/p.debtUnit, 10)
-}
-
-// extraTTLs are how much longer than its window a key may live, in thousandths of
-// the window: few keys share one, and none depends on when in the window the key was
-// written last.
-var extraTTLs = func() (thousandths [101]string) {
-	for i := range thousandths {
-		thousandths[i] = strconv.Itoa(i)
-	}
-	return thousandths
-}()
-
-func (p *compiledLimit) appendAlignedArgs(ask algorithm.Ask, args []string) []string {
-	atMost := ""
-	if ask.AtMost {
-		atMost = "1"
-	}
-	extra := extraTTLs[rand.IntN(len(extraTTLs))] //nolint:gosec // it only spreads expiries
-	cost := strconv.FormatInt(p.scriptCost(ask), 10)
-	if ask.Cost == algorithm.Forget {
-		cost = "all" // also what a clock could step back to
-	}
-	args = append(args, cost, p.limitArgs[0], atMost, extra)
-	if p.normal.Align == penstock.AlignClock {
-		return append(args, p.limitArgs[1], p.limitArgs[2])
-	}
-	args = append(args, "")
-	if s := p.calendar.Load(); s != nil {
-		args = append(args, s.texts...)
-	}
-	return args
-}
-
-// calendarWindows are the instants at which windows of a calendar begin, around now.
+// calendarWindows are three consecutive windows of a calendar, by where they begin
+// and where the last ends.
 type calendarWindows struct {
-	starts []int64 // in ticks
+	starts []int64 // four, in ticks
 	texts  []string
 }
 
-// windowsAround returns the windows around an instant, in ticks: the one before it, its
-// own, and the one after.
-func (p *compiledLimit) windowsAround(now int64) *calendarWindows {
-	start, end := p.normal.Window(time.UnixMilli(now))
-	before, _ := p.normal.Window(start.Add(-1))
-	_, after := p.normal.Window(end)
-	s := &calendarWindows{}
+// windowsAround returns the calendar windows before, around and after an instant,
+// in ticks.
+func (cl *compiledLimit) windowsAround(now int64) *calendarWindows {
+	start, end := cl.normal.Window(time.UnixMilli(now))
+	before, _ := cl.normal.Window(start.Add(-1))
+	_, after := cl.normal.Window(end)
+	w := &calendarWindows{}
 	for _, t := range []time.Time{before, start, end, after} {
-		s.starts = append(s.starts, algorithm.RoundDown(t.UnixNano(), tick)/tick)
+		w.starts = append(w.starts, algorithm.RoundDown(t.UnixNano(), tick)/tick)
 	}
-	s.texts = formatInts(s.starts...)
-	return s
+	w.texts = formatInts(w.starts...)
+	return w
 }
 
-// centerCalendar makes the calendar's windows those around now, unless they are already.
-func (p *compiledLimit) centerCalendar(now int64) {
-	if p.normal.Align <= penstock.AlignClock {
+// centerCalendar makes the calendar windows those around now.
+func (cl *compiledLimit) centerCalendar(now int64) {
+	if cl.normal.Align <= penstock.AlignClock {
 		return
 	}
-	if s := p.calendar.Load(); s == nil || now < s.starts[1] || now >= s.starts[2] {
-		p.calendar.Store(p.windowsAround(now))
+	if w := cl.calendar.Load(); w == nil || now < w.starts[1] || now >= w.starts[2] {
+		cl.calendar.Store(cl.windowsAround(now))
 	}
 }
 
 // window returns the fixed window around now, in ticks.
-func (p *compiledLimit) window(now int64) algorithm.Window {
-	if p.normal.Align == penstock.AlignClock {
-		offset := algorithm.RoundDown(int64(p.normal.Offset), tick)
-		return algorithm.Aligned(now*tick, p.period*tick, offset)
+func (cl *compiledLimit) window(now int64) algorithm.Window {
+	if cl.normal.Align == penstock.AlignClock {
+		offset := algorithm.RoundDown(int64(cl.normal.Offset), tick)
+		return algorithm.Aligned(now*tick, cl.period*tick, offset)
 	}
-	s := p.calendar.Load()
-	if s == nil || now < s.starts[0] || now >= s.starts[3] {
-		s = p.windowsAround(now)
+	w := cl.calendar.Load()
+	if w == nil || now < w.starts[0] || now >= w.starts[3] {
+		w = cl.windowsAround(now)
 	}
 	i := 0
-	for now >= s.starts[i+1] && i+2 < len(s.starts) { // no calendar reaches to the end of all numbers
+	for now >= w.starts[i+1] && i+2 < len(w.starts) { // a forged reply can be beyond any calendar
 		i++
 	}
-	return algorithm.Window{End: s.starts[i+1] * tick, Length: (s.starts[i+1] - s.starts[i]) * tick}
+	return algorithm.Window{End: w.starts[i+1] * tick, Length: (w.starts[i+1] - w.starts[i]) * tick}
 }
 
-// limitCache keeps plans for the limits that are asked about, and knows which limit
-// has which identity.
+// A limitCache keeps compiled limits, and knows which limit has which identity.
+//
+// The root package has a cache of its own for Memory. The two share no code: a
+// compiled limit there is arithmetic for a table, and here scripts, their arguments
+// and an open batch.
 type limitCache struct {
 	slots  [1024]atomic.Pointer[compiledLimit]
 	owners sync.Map // identity → the limit's identity in full
 	known  atomic.Int64
 }
 
-// maxKnown is how many identities are remembered, to notice when two limits
-// have the same by accident.
+// maxKnown is how many identities are remembered to detect collisions.
 const maxKnown = 1 << 14
 
-var seed = maphash.MakeSeed()
-
 func (c *limitCache) get(l penstock.Limit) (*compiledLimit, error) {
-	slot := &c.slots[mix(&l)%uint64(len(c.slots))]
-	if p := slot.Load(); p != nil && p.limit == l {
-		return p, nil
+	slot := &c.slots[hashLimit(&l)%uint64(len(c.slots))]
+	if cl := slot.Load(); cl != nil && cl.limit == l {
+		return cl, nil
 	}
-	p, err := compileLimit(l)
+	cl, err := compileLimit(l)
 	if err == nil {
-		err = c.claimIdentity(p)
+		err = c.claimIdentity(cl)
 	}
 	if err != nil {
 		return nil, err
 	}
-	slot.Store(p)
-	return p, nil
+	slot.Store(cl)
+	return cl, nil
 }
 
-// mix tells limits apart well enough to spread them over a cache, in less time
-// than a real hash of all fields takes.
-func mix(l *penstock.Limit) uint64 {
+var seed = maphash.MakeSeed()
+
+// hashLimit spreads limits over the cache. It takes less than half the time of
+// [maphash.Comparable].
+func hashLimit(l *penstock.Limit) uint64 {
 	h := maphash.String(seed, l.Name)
 	if l.Zone != "" {
 		h ^= maphash.String(seed, l.Zone) << 1
@@ -332,13 +232,14 @@ func mix(l *penstock.Limit) uint64 {
 	return h >> 32
 }
 
-// claimIdentity returns an error if another limit has the same identity by accident.
-func (c *limitCache) claimIdentity(p *compiledLimit) error {
+// claimIdentity returns an error if another limit has the same identity by
+// coincidence.
+func (c *limitCache) claimIdentity(cl *compiledLimit) error {
 	if c.known.Load() >= maxKnown {
 		return nil
 	}
-	full := p.limit.Identity()
-	owner, known := c.owners.LoadOrStore(p.identity, full)
+	full := cl.limit.Identity()
+	owner, known := c.owners.LoadOrStore(cl.identity, full)
 	if !known {
 		c.known.Add(1)
 	}
@@ -346,6 +247,6 @@ func (c *limitCache) claimIdentity(p *compiledLimit) error {
 		return nil
 	}
 	return &penstock.FieldError{Field: "Name", Kind: penstock.ErrBadLimit, Problem: fmt.Sprintf(
-		"%q: this limit and %s would be taken for one another in Redis; give one of them another name",
-		p.limit.Name, owner.(penstock.Limit))}
+		"%q: this limit and %s have the same identity in Redis; give one of them another name",
+		cl.limit.Name, owner.(penstock.Limit))}
 }

@@ -63,9 +63,10 @@ func FuzzDecodeReply(f *testing.F) {
 				r.Key, r.Limit = "k", l
 				var q compiledRequest
 				var c Call
-				if err := s.encode(&q, &c, &r, always); err != nil {
+				if err := s.encodeKeys(&q, &c, &r, limitTTL); err != nil {
 					t.Fatal(err)
 				}
+				s.encodeArgs(&q, &c)
 				c.Reply = append(c.Reply, reply...)
 				if _, ok, err := s.decode(&q, &c); err != nil && !ok {
 					t.Errorf("%s: an answer that is an error, and is to be asked for again: %v", l, err)

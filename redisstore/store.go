@@ -1,43 +1,50 @@
 // Package redisstore is the store on Redis: any number of processes share one
-// limit, and none of them can exceed it, whatever their clocks say.
+// limit and never exceed it, whatever their clocks say.
 //
 //	store, err := redisstore.Open(ctx, "redis://localhost:6379", nil)
 //	…
 //	lim, err := penstock.New(store, penstock.PerMinute(30).WithBurst(15))
 //
-// It decides as [penstock.Memory] does, field by field, by Redis's clock and in
-// steps of one millisecond. A decision is one script, and so one trip; a denial
-// writes nothing. Requests that are made at the same time, under one limit and for
-// the same cost, share a script, but not in a Cluster. [penstock.TakeEach] is one trip
-// for all, and [penstock.TakeAll] one script: see [Store.TakeAll] for what that means in
-// a Cluster.
+// It makes the same decisions as [penstock.Memory], field by field, by the clock of
+// Redis and in steps of one millisecond. A decision is one script and one round trip;
+// a denial writes nothing. Concurrent requests under one limit and for the same cost
+// are batched into one script, except in a Cluster. [penstock.TakeEach] is one round
+// trip for all requests, and [penstock.TakeAll] is one script; see [Store.TakeAll]
+// for Clusters.
 //
 // # State
 //
-// Every key that is written expires, at the latest some time after its state has
-// ceased to matter. A key that is gone is as good as new, so a Redis that evicts
-// keys gives units back: use maxmemory-policy noeviction, and look at
-// [Store.Warnings].
+// Every key that is written has an expiry, so idle keys disappear. A missing key
+// counts as full. A Redis that evicts keys therefore hands out units twice: use
+// maxmemory-policy noeviction, and check [Store.Warnings].
 //
 // # When Redis does not answer
 //
-// A call ends after Options.Timeout at the latest. If it was not decided by then, its
-// error is [penstock.ErrUnavailable], and what it asked for may have been charged all
-// the same; under a Request.ID it can be asked again. [penstock.WithFallback] decides
-// such calls by itself, and with Options.AllowUnavailable Redis need not be there at the start.
+// A call ends after Options.Timeout at the latest. Without a decision by then its
+// error is [penstock.ErrUnavailable].
+//
+// A call is repeated within its timeout if it certainly was not executed: Redis
+// rejected it, it could not be sent, or its connection had been closed before it was
+// sent. A request with an ID is repeated after any failure, because it is charged
+// once. Every other call that gets no answer, such as one in flight when a server
+// dies or closes the connection, may have been executed: it is not repeated, its
+// error is returned, and its units may have been charged.
+//
+// [penstock.WithFallback] decides such calls locally. With Options.AllowUnavailable
+// Redis may be down at the start.
 //
 // # Redis
 //
-// It must be Redis 7 or later, or what speaks its protocol as well. A user must be
-// permitted hello, eval, evalsha, time, pttl, get, set, incrby and del, for keys
-// that begin with the prefix; in a Cluster also cluster|slots, cluster|shards and
-// asking, and where there are sentinels role. With info and ping too, the checks
-// on connecting can be made, and idle connections be watched; and scripts are shared,
-// for what does not say in INFO what it is may be several servers.
+// The store needs Redis 7 or later, or a compatible server. Its user needs the
+// commands hello, eval, evalsha, time, pttl, get, set, incrby and del on keys that
+// begin with the prefix; in a Cluster also cluster|slots, cluster|shards and asking,
+// and with Sentinel also role. With info and ping, Open can check the server and
+// idle connections are monitored. Without info there is no batching, because the
+// server could be a proxy in front of several.
 //
-// Behind a proxy that spreads keys over several servers, a script goes where its
-// first key is. If it answers INFO as one server would, go through [New] with a
-// [Client] that says that it is sharded.
+// A proxy that spreads keys over several servers sends a script to the server of its
+// first key. If it answers INFO like a single server, use [New] with a [Client] whose
+// Sharded method returns true.
 package redisstore
 
 import (
@@ -54,30 +61,31 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// Options are the settings of a [Store]. The zero value is good for nearly
-// everyone.
+// Options are the settings of a [Store]. The zero value suits nearly every program.
 type Options struct {
 	// Prefix begins the name of every key in Redis. Stores with different
 	// prefixes share nothing. Letters, digits and : _ - / only. Default: "p".
 	Prefix string
 
-	// Timeout is how long a call may take, whatever the caller's context says;
-	// retries included. Default: 50 milliseconds.
+	// Timeout bounds every call, retries included, whatever the caller's
+	// context says. Default: 50 milliseconds.
 	Timeout time.Duration
 
-	// MaxCalls is how many calls may be under way at once, at most 65536, where
-	// those that share a script are one. Further ones wait for their turn,
-	// within their timeout. Default: 2048.
+	// MaxCalls is how many calls may be in flight at once, at most 65536. A
+	// batch is one call. Further calls wait, within their timeout.
+	// Default: 2048.
 	MaxCalls int
 
-	// AllowUnavailable lets [Open] return a store though nobody answers yet, for those
-	// who go on without it, as with [penstock.WithFallback]. Calls fail at once
-	// until somebody does, and have it tried again. What will not pass by itself,
-	// such as a wrong password, is an error all the same.
+	// AllowUnavailable lets [Open] return a store while Redis is unavailable, for
+	// programs that can go on without it, for example with
+	// [penstock.WithFallback]. Calls fail at once and trigger reconnection
+	// attempts until one succeeds. Permanent errors, such as a wrong password,
+	// still make Open fail.
 	AllowUnavailable bool
 
-	// connTimeout is how long a connection may take to answer. Tests that are not
-	// about silent connections raise it. Default: defaultConnTimeout.
+	// connTimeout is how long a connection may be silent before it gets a PING.
+	// After the same time again it is closed. Tests raise it so that a busy
+	// machine is not mistaken for a dead server. Default: defaultConnTimeout.
 	connTimeout time.Duration
 }
 
@@ -85,11 +93,13 @@ const (
 	defaultPrefix   = "p"
 	defaultTimeout  = 50 * time.Millisecond
 	defaultMaxCalls = 2048
-	maxMaxCalls     = 1 << 16 // for which each connection has a place, of some hundred bytes
+	maxMaxCalls     = 1 << 16 // every connection reserves some hundred bytes per call
+
+	defaultConnTimeout = time.Second
 )
 
 // withDefaults returns the options with their defaults filled in, or an error
-// that names the field that cannot be used.
+// that names the invalid field.
 func (o *Options) withDefaults() (Options, error) {
 	var n Options
 	if o != nil {
@@ -133,22 +143,15 @@ type Store struct {
 	timeout     time.Duration
 	inflight    *inflightLimiter
 	limits      limitCache
-	clockOffset atomic.Int64 // how far Redis's clock is ahead of ours, in ticks
-	batchingOff atomic.Bool  // whether one script may not be about several keys
+	now         func() time.Time // local time, used only to estimate Redis's
+	clockOffset atomic.Int64     // Redis's clock minus the local one, in ticks
+	batchingOff atomic.Bool      // whether a script may only have one key
 	warnings    atomic.Pointer[[]string]
-	now         func() time.Time // only the search for the clock of Redis depends on it
 	close       func()
 }
 
-// nowMillis returns the time of this process, in ticks.
-func (s *Store) nowMillis() int64 { return s.now().UnixMilli() }
-
-// defaultConnTimeout is how long a connection may take to answer. It is given up after
-// twice that: it is asked first whether it is still there.
-const defaultConnTimeout = time.Second
-
-// New returns a store that goes through a client that the caller has, and that
-// the caller closes. Nil options are all defaults.
+// New returns a store that uses a client which the caller has, and closes. Nil
+// options are all defaults.
 func New(client Client, o *Options) (*Store, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
 	defer cancel()
@@ -157,7 +160,7 @@ func New(client Client, o *Options) (*Store, error) {
 		return nil, err
 	}
 	if client == nil {
-		return nil, fmt.Errorf("redisstore: no client: want one, or a URL for Open")
+		return nil, errors.New("redisstore: no client: pass one, or use Open with a URL")
 	}
 	s := newStore(client, opts)
 	infos, err := client.Info(ctx)
@@ -169,9 +172,6 @@ func New(client Client, o *Options) (*Store, error) {
 	}
 	return s, nil
 }
-
-// connectTimeout is how long connecting and the checks may take together.
-const connectTimeout = 5 * time.Second
 
 func newStore(client Client, o Options) *Store {
 	s := &Store{
@@ -186,15 +186,15 @@ func newStore(client Client, o Options) *Store {
 	return s
 }
 
-// Close closes the connections that Open has opened. Calls under way fail, and so
-// do all that come later. A second Close does nothing.
+// Close closes the connections that Open has opened. Calls in flight fail, and so
+// do later ones. A second Close does nothing.
 func (s *Store) Close() { s.close() }
 
-// errClosed means that there is nobody to ask any more.
+// errClosed is the error of calls after Close.
 var errClosed = errors.New("the store is closed")
 
-// Warnings returns what was found on connecting that makes the promises of a
-// limit weaker, in sentences for whoever runs Redis. None is good.
+// Warnings returns the settings of the servers, as found on connecting, that weaken
+// limits: sentences for the operator of Redis.
 func (s *Store) Warnings() []string {
 	if all := s.warnings.Load(); all != nil {
 		return slices.Clone(*all)
@@ -202,19 +202,22 @@ func (s *Store) Warnings() []string {
 	return nil
 }
 
-// A pendingTake is one request under way.
+// Timeout returns Options.Timeout, which bounds every call.
+func (s *Store) Timeout() time.Duration { return s.timeout }
+
+// A pendingTake is a Take in flight. Its arrays make a call cost no allocations.
 type pendingTake struct {
 	request compiledRequest
 	calls   [1]Call
 	keys    [2]string
 	args    [12]string
 	reply   [8]int64
+	start   time.Time
 
-	// For a trip in company:
+	// For a take in a batch:
 	ctx   context.Context
-	start time.Time
 	done  chan struct{}
-	alone bool // whether it has to be made again, alone
+	alone bool // whether it must be sent again, alone
 	err   error
 }
 
@@ -226,61 +229,61 @@ func newPendingTake() *pendingTake {
 	return t
 }
 
-// Take decides one request, in one trip. It may share that with others.
+// Take decides one request in one round trip, possibly in a batch with others.
 func (s *Store) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 	t := pendingTakePool.Get().(*pendingTake)
-	if err := s.encodeKeys(&t.request, &t.calls[0], &r, always); err != nil {
+	if err := s.encodeKeys(&t.request, &t.calls[0], &r, limitTTL); err != nil {
 		return penstock.Decision{}, err
 	}
 	decision, err := s.submit(ctx, t)
-	if err == nil { // otherwise somebody may still be writing into it
+	if err == nil { // after an error, the client may still write into it
 		t.ctx = nil
 		pendingTakePool.Put(t)
 	}
 	return decision, err
 }
 
-// always is for how long a grant under an ID is remembered: as long as the limit
-// says.
-const always = time.Duration(math.MaxInt64)
+// limitTTL leaves it to the limit how long a grant under an ID is remembered.
+const limitTTL = time.Duration(math.MaxInt64)
 
-// takeAlone decides one request by itself.
-func (s *Store) takeAlone(d *deadline, r *penstock.Request, memory time.Duration) (penstock.Decision, error) {
-	t := pendingTakePool.Get().(*pendingTake)
-	if err := s.encodeKeys(&t.request, &t.calls[0], r, memory); err != nil {
-		return penstock.Decision{}, err
+// submit sends a take in a batch if others under its limit are in flight, and
+// otherwise at once and alone.
+func (s *Store) submit(ctx context.Context, t *pendingTake) (penstock.Decision, error) {
+	t.start = time.Now()
+	limit := t.request.limit
+	defer limit.inFlight.Add(-1)
+	if limit.inFlight.Add(1) > 1 && s.mayBatch(&t.request) && ctx.Err() == nil {
+		if decision, ok, err := s.sendBatched(ctx, t); ok {
+			return decision, err
+		}
 	}
-	decision, err := s.sendAlone(d, t)
-	if err == nil {
-		pendingTakePool.Put(t) // see Take
-	}
-	return decision, err
+	d := deadlineAfter(ctx, s.timeout-time.Since(t.start))
+	defer d.stop()
+	return s.sendAlone(d, t)
 }
 
-// maxClockAttempts is how often a question is posed when the server's clock keeps being
-// elsewhere.
-const maxClockAttempts = 3
-
-// sendAlone takes one trip, or more if the server's clock has to be found first.
+// sendAlone sends a take in a script of its own. If the windows it sends do not
+// include Redis's time, the reply says what that is, and the take is sent again.
 func (s *Store) sendAlone(d *deadline, t *pendingTake) (none penstock.Decision, err error) {
-	q, c := &t.request, &t.calls[0]
+	r, c := &t.request, &t.calls[0]
 	for range maxClockAttempts {
-		s.encodeArgs(q, c)
+		s.encodeArgs(r, c)
 		s.roundTrip(d, t.calls[:])
 		if c.Err != nil {
 			return none, s.callError(d, c)
 		}
-		decision, ok, err := s.decode(q, c)
-		if ok || err != nil {
+		if decision, ok, err := s.decode(r, c); ok {
 			return decision, err
 		}
 	}
 	return none, c.wrapError(errClockChanged)
 }
 
-// errClockChanged means that what was asked about windows of a calendar was never asked
-// about the right ones.
-var errClockChanged = fmt.Errorf("%w: the server's clock does not stay in one place", penstock.ErrUnavailable)
+// maxClockAttempts is how often a request under a calendar limit is sent while
+// Redis's clock keeps leaving the windows sent with it.
+const maxClockAttempts = 3
+
+var errClockChanged = fmt.Errorf("%w: Redis clock kept changing between attempts", penstock.ErrUnavailable)
 
 var (
 	_ penstock.BatchStore   = (*Store)(nil)

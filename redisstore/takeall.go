@@ -13,36 +13,33 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// TakeAll decides the requests as one, all or nothing. It is what
-// [penstock.TakeAll] calls.
+// TakeAll decides the requests as one, all or nothing. [penstock.TakeAll] calls it.
 //
-// Where all keys are on one server, or in one slot of a Cluster, it is one
-// script, and nobody ever sees a part of it. Keys that have the same {tag} are in
-// one slot.
+// If all keys are on one server, or in one slot of a Cluster, it is one atomic
+// script. Keys with the same {tag} are in one slot.
 //
-// Over several slots of a Cluster it looks at all keys, takes of one after the
-// other, and gives back what it took when one refuses or does not answer; for
-// giving back it has [Options].Timeout once more. That never admits too much.
-// Others may see units taken for a moment, and be refused because of it. What
-// cannot be given back, because the process has died or the node does not
-// answer, comes back by itself, as all that is taken does.
+// Across several slots of a Cluster it peeks at all keys, takes from one after the
+// other, and refunds what it took if one denies or does not answer; the refunds have
+// [Options].Timeout once more. It never admits too much. Other callers may see the
+// units taken for a moment, and be denied because of it. Units that cannot be
+// refunded, because the process has died or a node does not answer, become available
+// again in the course of the limit, like all units taken.
 func (s *Store) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
-	// AllowAll refuses what has no meaning, and whatever it grants is nothing.
-	if err := penstock.TakeAll(ctx, penstock.AllowAll, rs, ds); err != nil {
+	if err := penstock.ValidateAll(rs, ds); err != nil {
 		return err
 	}
-	ms, err := s.compileItems(rs)
-	if err != nil || len(ms) == 0 {
+	items, err := s.compileItems(rs)
+	if err != nil || len(items) == 0 {
 		return err
 	}
 	d := deadlineAfter(ctx, s.timeout)
 	defer d.stop()
 	for range maxClockAttempts {
 		var decided bool
-		if s.client.Sharded() && !oneSlot(ms) {
-			decided, err = s.takeAcrossSlots(d, rs, ms, ds)
+		if s.client.Sharded() && !sameSlot(items) {
+			decided, err = s.takeAcrossSlots(d, rs, items, ds)
 		} else {
-			decided, err = s.takeInOneScript(d, ms, ds)
+			decided, err = s.takeInOneScript(d, items, ds)
 		}
 		if decided || err != nil {
 			return err
@@ -54,207 +51,205 @@ func (s *Store) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstoc
 // A takeAllItem is one request of a TakeAll.
 type takeAllItem struct {
 	limit     *compiledLimit
-	stateKey  string
+	key       string // in Redis
 	ask       algorithm.Ask
-	totalCost int64 // what all of them ask of this key
-	priorCost int64 // what those before it ask of this key
+	totalCost int64 // of all items on this key
+	priorCost int64 // of the items before it on this key
 	state     []int64
 }
 
 func (s *Store) compileItems(rs []penstock.Request) ([]takeAllItem, error) {
-	ms := make([]takeAllItem, len(rs))
+	items := make([]takeAllItem, len(rs))
 	for i := range rs {
-		p, err := s.limits.get(rs[i].Limit)
+		cl, err := s.limits.get(rs[i].Limit)
 		if err != nil {
 			return nil, requestError(i, err)
 		}
-		ms[i] = takeAllItem{limit: p, stateKey: stateKey(s.prefix, rs[i].Key, p.identity), ask: askOf(&rs[i])}
+		items[i] = takeAllItem{limit: cl, key: stateKey(s.prefix, rs[i].Key, cl.identity), ask: askOf(&rs[i])}
 	}
-	return ms, sumCosts(ms)
+	return items, sumCosts(items)
 }
 
-// sumCosts works out what is asked of each key.
-func sumCosts(ms []takeAllItem) error {
-	totals := make(map[string]int64, len(ms))
-	for i := range ms {
-		m := &ms[i]
-		m.priorCost = totals[m.stateKey]
-		if m.ask.Cost > math.MaxInt64-m.priorCost {
+// sumCosts works out the total and prior cost of each item.
+func sumCosts(items []takeAllItem) error {
+	totals := make(map[string]int64, len(items))
+	for i := range items {
+		it := &items[i]
+		it.priorCost = totals[it.key]
+		if it.ask.Cost > math.MaxInt64-it.priorCost {
 			return requestError(i, &penstock.FieldError{
-				Field: "Cost", Kind: penstock.ErrBadCost, Problem: "costs of one key add up to more than fits",
+				Field: "Cost", Kind: penstock.ErrBadCost, Problem: "the costs for one key add up to more than 2^63-1",
 			})
 		}
-		totals[m.stateKey] = m.priorCost + m.ask.Cost
+		totals[it.key] = it.priorCost + it.ask.Cost
 	}
-	for i := range ms {
-		ms[i].totalCost = totals[ms[i].stateKey]
+	for i := range items {
+		items[i].totalCost = totals[items[i].key]
 	}
 	return nil
 }
 
-func oneSlot(ms []takeAllItem) bool {
-	return !slices.ContainsFunc(ms, func(m takeAllItem) bool { return slotOf(m.stateKey) != slotOf(ms[0].stateKey) })
+func sameSlot(items []takeAllItem) bool {
+	return !slices.ContainsFunc(items, func(it takeAllItem) bool { return slotOf(it.key) != slotOf(items[0].key) })
 }
 
-// totalAsk returns the ask for all that is asked of the member's key. A look asks
-// for nothing, and refuses nothing.
-func (m *takeAllItem) totalAsk() algorithm.Ask {
-	ask := m.ask
-	if ask.Cost > 0 {
-		ask.Cost = m.totalCost
+// takeInOneScript takes all items in one script. Nothing is decided if Redis's clock
+// was outside the windows sent.
+func (s *Store) takeInOneScript(d *deadline, items []takeAllItem, ds []penstock.Decision) (decided bool, err error) {
+	calls := []Call{s.encodeTakeAll(items, true)}
+	s.roundTrip(d, calls)
+	took, err := s.decodeTakeAll(d, &calls[0], items)
+	if err != nil || s.clockMissed(items) {
+		return false, err
 	}
-	return ask
+	if !took {
+		denyAll(items, ds)
+		return true, nil
+	}
+	for i := range items {
+		ds[i] = items[i].limit.decide(items[i].state, items[i].ask)
+	}
+	return true, nil
 }
 
-// encodeTakeAll returns the call that takes members as one, or only tries to.
-func (s *Store) encodeTakeAll(ms []takeAllItem, take bool) Call {
-	for i := range ms {
-		take = take && !ms[i].limit.neverFits(ms[i].totalAsk())
-		ms[i].limit.centerCalendar(s.nowMillis() + s.clockOffset.Load())
+// encodeTakeAll returns the call that takes all items, or only tries to.
+func (s *Store) encodeTakeAll(items []takeAllItem, take bool) Call {
+	for i := range items {
+		take = take && !items[i].limit.neverFits(items[i].totalAsk())
+		items[i].limit.centerCalendar(s.redisMillis())
 	}
 	c := Call{Args: []string{"0"}}
 	if take {
 		c.Args[0] = "1"
 	}
 	set := uint(0)
-	for i := range ms {
-		set |= 1 << slices.Index(steps[:], ms[i].limit.step)
-		c.Keys = append(c.Keys, ms[i].stateKey)
-		c.Args = ms[i].appendArgs(c.Args)
+	for i := range items {
+		set |= 1 << slices.Index(steps[:], items[i].limit.step)
+		c.Keys = append(c.Keys, items[i].key)
+		c.Args = items[i].appendArgs(c.Args)
 	}
 	c.Script = takeAllScript(set)
 	return c
 }
 
-// appendArgs appends the step's letter, and with what it is tried and taken.
-func (m *takeAllItem) appendArgs(args []string) []string {
-	try := m.limit.appendArgs(m.totalAsk(), nil)
-	if m.priorCost > 0 && m.ask.Cost > 0 && m.limit.step == algorithm.LeakyBucketStep && m.ask.MaxDelay > 0 {
-		try[2] = m.boundBehind()
+// totalAsk returns the ask for the total cost on the item's key. A peek asks for
+// nothing, and is never denied.
+func (it *takeAllItem) totalAsk() algorithm.Ask {
+	ask := it.ask
+	if ask.Cost > 0 {
+		ask.Cost = it.totalCost
 	}
-	args = append(args, string(m.limit.step), strconv.Itoa(len(try)))
+	return ask
+}
+
+// appendArgs appends the step's letter, and the arguments to try and to take with.
+func (it *takeAllItem) appendArgs(args []string) []string {
+	try := it.limit.appendArgs(it.totalAsk(), nil)
+	if it.priorCost > 0 && it.ask.Cost > 0 && it.limit.step == algorithm.LeakyBucketStep && it.ask.MaxDelay > 0 {
+		try[2] = it.boundAfterPrior()
+	}
+	args = append(args, string(it.limit.step), strconv.Itoa(len(try)))
 	args = append(args, try...)
-	if m.totalAsk() == m.ask {
+	if it.totalAsk() == it.ask {
 		return append(args, "0")
 	}
-	take := m.limit.appendArgs(m.ask, nil)
+	take := it.limit.appendArgs(it.ask, nil)
 	return append(append(args, strconv.Itoa(len(take))), take...)
 }
 
-// boundBehind returns the bound on a leaky bucket's debt for a member that will
-// wait behind others of the same batch.
-func (m *takeAllItem) boundBehind() string {
-	p := m.limit
-	delay := min(algorithm.RoundDown(m.ask.MaxDelay, tick), p.leaky.Capacity())
-	if m.priorCost > p.leaky.Burst {
+// boundAfterPrior returns the bound on a leaky bucket's debt for an item that waits
+// behind earlier items of the same call.
+func (it *takeAllItem) boundAfterPrior() string {
+	cl := it.limit
+	delay := min(algorithm.RoundDown(it.ask.MaxDelay, tick), cl.leaky.Capacity())
+	if it.priorCost > cl.leaky.Burst {
 		return "-1"
 	}
-	return strconv.FormatInt((delay-m.priorCost*p.leaky.Interval)/p.debtUnit, 10)
+	return strconv.FormatInt((delay-it.priorCost*cl.leaky.Interval)/cl.debtUnit, 10)
 }
 
-// takeInOneScript takes all members in one script. Nothing is decided if the
-// server's clock is elsewhere.
-func (s *Store) takeInOneScript(d *deadline, ms []takeAllItem, ds []penstock.Decision) (decided bool, err error) {
-	calls := []Call{s.encodeTakeAll(ms, true)}
-	s.roundTrip(d, calls)
-	took, err := s.decodeTakeAll(d, &calls[0], ms)
-	if err != nil || s.clockMoved(ms) {
-		return false, err
-	}
-	if !took {
-		denyAll(ms, ds)
-		return true, nil
-	}
-	for i := range ms {
-		ds[i] = ms[i].limit.decide(ms[i].state, ms[i].ask)
-	}
-	return true, nil
-}
-
-// decodeTakeAll gives each member its part of the reply.
-func (s *Store) decodeTakeAll(d *deadline, c *Call, ms []takeAllItem) (took bool, err error) {
+// decodeTakeAll gives each item its part of the reply.
+func (s *Store) decodeTakeAll(d *deadline, c *Call, items []takeAllItem) (took bool, err error) {
 	if c.Err != nil {
 		return false, s.callError(d, c)
 	}
 	reply := c.Reply
 	want := 1
-	for i := range ms {
-		want += ms[i].limit.replyLen()
+	for i := range items {
+		want += items[i].limit.replyLen()
 	}
 	if len(reply) != want {
 		return false, c.unexpectedReply()
 	}
 	took, reply = reply[0] == 1, reply[1:]
-	for i := range ms {
-		n := ms[i].limit.replyLen()
-		ms[i].state, reply = reply[:n], reply[n:]
+	for i := range items {
+		n := items[i].limit.replyLen()
+		items[i].state, reply = reply[:n], reply[n:]
 	}
 	return took, nil
 }
 
-// clockMoved reports whether the server's clock is not where it was looked for,
-// and remembers where it is.
-func (s *Store) clockMoved(ms []takeAllItem) bool {
-	for i := range ms {
-		if now, ok := ms[i].limit.missedWindow(ms[i].state); ok {
-			s.clockOffset.Store(now - s.nowMillis())
+// clockMissed reports whether Redis's clock was outside the windows sent, and
+// corrects the estimate of it.
+func (s *Store) clockMissed(items []takeAllItem) bool {
+	for i := range items {
+		if now, missed := items[i].limit.missedWindow(items[i].state); missed {
+			s.setRedisMillis(now)
 			return true
 		}
 	}
 	return false
 }
 
-// denyAll writes how the keys stand when nothing was taken: those that stood in
-// the way say when to come back.
-func denyAll(ms []takeAllItem, ds []penstock.Decision) {
-	all := true
-	for i := range ms {
-		ds[i] = ms[i].peek()
-		if verdict := ms[i].limit.decide(ms[i].state, ms[i].totalAsk()); verdict.RetryAfter > 0 {
-			setDenied(&ds[i], verdict.RetryAfter)
-			all = false
+// denyAll writes decisions for a call that took nothing: each is a peek, and those
+// of the items that did not fit are denials with a RetryAfter.
+func denyAll(items []takeAllItem, ds []penstock.Decision) {
+	allFit := true
+	for i := range items {
+		ds[i] = items[i].peek()
+		if total := items[i].limit.decide(items[i].state, items[i].totalAsk()); total.RetryAfter > 0 {
+			setDenied(&ds[i], total.RetryAfter)
+			allFit = false
 		}
 	}
-	if all {
-		denyLate(ms, ds)
+	if allFit {
+		denyLate(items, ds)
 	}
 }
 
-// denyLate finds the member of a leaky bucket that fits, but would have to wait
-// for too long behind others of the same batch.
-func denyLate(ms []takeAllItem, ds []penstock.Decision) {
-	for i := range ms {
-		m := &ms[i]
-		if m.limit.step != algorithm.LeakyBucketStep || m.ask.Cost == 0 {
+// denyLate finds the item of a leaky bucket that fits, but would wait too long
+// behind earlier items of the same call.
+func denyLate(items []takeAllItem, ds []penstock.Decision) {
+	for i := range items {
+		it := &items[i]
+		if it.limit.step != algorithm.LeakyBucketStep || it.ask.Cost == 0 {
 			continue
 		}
-		behind := m.state[0]*m.limit.debtUnit + m.priorCost*m.limit.leaky.Interval
-		if _, v := m.limit.leaky.Decide(behind, 0, m.ask); !v.Allowed {
+		debt := it.state[0]*it.limit.debtUnit + it.priorCost*it.limit.leaky.Interval
+		if _, v := it.limit.leaky.Decide(debt, 0, it.ask); !v.Allowed {
 			setDenied(&ds[i], time.Duration(v.RetryAfter))
 			return
 		}
 	}
 }
 
-// setDenied makes a look that of a member which stood in the way.
 func setDenied(d *penstock.Decision, retryAfter time.Duration) {
 	d.Allowed, d.Delay, d.RetryAfter = false, 0, retryAfter
 }
 
-// peek returns how a member stands.
-func (m *takeAllItem) peek() penstock.Decision {
-	if m.limit.replyLen() == 4 {
-		return m.limit.decodeDecision([]int64{0, m.state[1], 0, m.state[3]}, algorithm.Ask{})
+func (it *takeAllItem) peek() penstock.Decision {
+	if it.limit.replyLen() == 4 {
+		return it.limit.decodeDecision([]int64{0, it.state[1], 0, it.state[3]}, algorithm.Ask{})
 	}
-	return m.limit.decide(m.state, algorithm.Ask{})
+	return it.limit.decide(it.state, algorithm.Ask{})
 }
 
-// takeAcrossSlots takes of keys in several slots, one after the other.
-func (s *Store) takeAcrossSlots(d *deadline, rs []penstock.Request, ms []takeAllItem, ds []penstock.Decision) (decided bool, err error) {
-	if decided, err = s.peekAcrossSlots(d, ms, ds); decided || err != nil {
+// takeAcrossSlots takes from keys in several slots, one after the other.
+func (s *Store) takeAcrossSlots(d *deadline, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision) (decided bool, err error) {
+	if decided, err = s.tryAcrossSlots(d, items, ds); decided || err != nil {
 		return decided, err
 	}
-	if s.clockMoved(ms) {
+	if s.clockMissed(items) {
 		return false, nil
 	}
 	id := rand.Text()
@@ -271,74 +266,75 @@ func (s *Store) takeAcrossSlots(d *deadline, rs []penstock.Request, ms []takeAll
 	return true, nil
 }
 
-// rollBackTTL is how long a grant is remembered that may have to be given back: for
-// longer than there is time to do that, and not for a whole period, because
-// every member leaves a record.
+// rollBackTTL is how long a grant is remembered that may have to be rolled back:
+// longer than the roll-back can take, but not a whole period, because every item
+// leaves a record.
 func (s *Store) rollBackTTL() time.Duration { return 2*s.timeout + 10*time.Second }
 
 func itemID(id string, i int) string { return id + strconv.Itoa(i) }
 
-// peekAcrossSlots looks at all keys, in one trip. If one refuses, that is the decision.
-func (s *Store) peekAcrossSlots(d *deadline, ms []takeAllItem, ds []penstock.Decision) (refused bool, err error) {
+// tryAcrossSlots tries all keys in one round trip, without taking. If one denies,
+// that is the decision.
+func (s *Store) tryAcrossSlots(d *deadline, items []takeAllItem, ds []penstock.Decision) (denied bool, err error) {
 	bySlot := map[uint16][]int{}
-	for i := range ms {
-		slot := slotOf(ms[i].stateKey)
+	for i := range items {
+		slot := slotOf(items[i].key)
 		bySlot[slot] = append(bySlot[slot], i)
 	}
 	var calls []Call
 	var groups [][]int
 	for _, group := range bySlot {
-		calls, groups = append(calls, s.encodeTakeAll(pick(ms, group), false)), append(groups, group)
+		calls, groups = append(calls, s.encodeTakeAll(pick(items, group), false)), append(groups, group)
 	}
 	s.roundTrip(d, calls)
 	for i, group := range groups {
-		some := pick(ms, group)
-		if _, err := s.decodeTakeAll(d, &calls[i], some); err != nil {
+		picked := pick(items, group)
+		if _, err := s.decodeTakeAll(d, &calls[i], picked); err != nil {
 			return false, requestError(group[0], err)
 		}
-		for j, place := range group {
-			ms[place] = some[j]
+		for j, at := range group {
+			items[at] = picked[j]
 		}
 	}
-	if s.clockMoved(ms) {
+	if s.clockMissed(items) {
 		return false, nil
 	}
-	denyAll(ms, ds)
-	return slices.ContainsFunc(ds[:len(ms)], func(d penstock.Decision) bool { return !d.Allowed }), nil
+	denyAll(items, ds)
+	return slices.ContainsFunc(ds[:len(items)], func(d penstock.Decision) bool { return !d.Allowed }), nil
 }
 
-func pick(ms []takeAllItem, places []int) []takeAllItem {
-	some := make([]takeAllItem, len(places))
-	for i, place := range places {
-		some[i] = ms[place]
+func pick(items []takeAllItem, index []int) []takeAllItem {
+	picked := make([]takeAllItem, len(index))
+	for i, at := range index {
+		picked[i] = items[at]
 	}
-	return some
+	return picked
 }
 
-// rollBack gives back what was taken up to the member that refused, or failed with
-// an error, even if the caller has gone away meanwhile. After a refusal it writes
-// how the keys stand.
+// rollBack refunds the items up to the one that was denied or failed, even if the
+// caller has left meanwhile. After a denial it writes a peek at every key.
 func (s *Store) rollBack(d *deadline, rs []penstock.Request, ds []penstock.Decision, at int, id string, failed error) error {
 	d = deadlineAfter(context.WithoutCancel(d.Context), s.timeout)
 	defer d.stop()
 	retryAfter := ds[at].RetryAfter
-	asks := slices.Clone(rs)
-	for i := range asks {
-		asks[i].Cost, asks[i].MaxDelay = 0, 0
+	refunds := slices.Clone(rs)
+	for i := range refunds {
+		refunds[i].Cost, refunds[i].MaxDelay = 0, 0
 		if i <= at && rs[i].Cost > 0 {
-			asks[i].Cost, asks[i].ID = -rs[i].Cost, itemID(id, i)
+			refunds[i].Cost, refunds[i].ID = -rs[i].Cost, itemID(id, i)
 		}
 	}
-	switch err := s.takeEach(d, asks, ds); {
+	switch err := s.takeEach(d, refunds, ds); {
 	case failed != nil:
 		return requestError(at, failed)
 	case err != nil:
 		return err
 	}
-	for i := range asks {
-		asks[i].Cost, asks[i].ID = 0, ""
+	peeks := refunds
+	for i := range peeks {
+		peeks[i].Cost, peeks[i].ID = 0, ""
 	}
-	if err := s.takeEach(d, asks, ds); err != nil {
+	if err := s.takeEach(d, peeks, ds); err != nil {
 		return err
 	}
 	setDenied(&ds[at], retryAfter)

@@ -3,16 +3,17 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/penstock-io/penstock"
 )
 
-// TakeEach decides every request by itself, all of them in one trip. It is what
-// [penstock.TakeEach] calls. When it returns an error, some of the requests may
+// TakeEach decides every request independently, all of them in one round trip.
+// [penstock.TakeEach] calls it. When it returns an error, some of the requests may
 // have been charged.
 func (s *Store) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	if len(ds) < len(rs) {
-		return fmt.Errorf("redisstore: no room for the decisions: %d requests, %d places", len(rs), len(ds))
+		return fmt.Errorf("redisstore: %d requests, but room for %d decisions", len(rs), len(ds))
 	}
 	if len(rs) == 0 {
 		return nil
@@ -23,20 +24,21 @@ func (s *Store) TakeEach(ctx context.Context, rs []penstock.Request, ds []pensto
 }
 
 func (s *Store) takeEach(d *deadline, rs []penstock.Request, ds []penstock.Decision) error {
-	questions, calls := make([]compiledRequest, len(rs)), make([]Call, len(rs))
+	qs, calls := make([]compiledRequest, len(rs)), make([]Call, len(rs))
 	for i := range rs {
-		if err := s.encode(&questions[i], &calls[i], &rs[i], always); err != nil {
+		if err := s.encodeKeys(&qs[i], &calls[i], &rs[i], limitTTL); err != nil {
 			return requestError(i, err)
 		}
+		s.encodeArgs(&qs[i], &calls[i])
 	}
 	s.roundTrip(d, calls)
 	for i := range rs {
 		if calls[i].Err != nil {
 			return requestError(i, s.callError(d, &calls[i]))
 		}
-		decision, ok, err := s.decode(&questions[i], &calls[i])
-		if !ok { // nothing was decided, but now the server's clock is known
-			decision, err = s.takeAlone(d, &rs[i], always)
+		decision, ok, err := s.decode(&qs[i], &calls[i])
+		if !ok { // not decided, but now Redis's clock is known
+			decision, err = s.takeAlone(d, &rs[i], limitTTL)
 		}
 		if err != nil {
 			return requestError(i, err)
@@ -46,5 +48,18 @@ func (s *Store) takeEach(d *deadline, rs []penstock.Request, ds []penstock.Decis
 	return nil
 }
 
-// requestError says which of several requests an error is about.
+// takeAlone decides one request of several within their common deadline, as Take
+// does.
+func (s *Store) takeAlone(d *deadline, r *penstock.Request, maxTTL time.Duration) (penstock.Decision, error) {
+	t := pendingTakePool.Get().(*pendingTake)
+	if err := s.encodeKeys(&t.request, &t.calls[0], r, maxTTL); err != nil {
+		return penstock.Decision{}, err
+	}
+	decision, err := s.sendAlone(d, t)
+	if err == nil { // after an error, the client may still write into it
+		pendingTakePool.Put(t)
+	}
+	return decision, err
+}
+
 func requestError(i int, err error) error { return &penstock.RequestError{Index: i, Err: err} }

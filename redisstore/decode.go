@@ -1,0 +1,171 @@
+package redisstore
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/algorithm"
+)
+
+// A script replies with the state that it found, and the same step in Go works out
+// what the script decided. Only logs and rings are too long to be sent: their
+// scripts reply with their decision.
+
+// decode reads the decision from the reply to a request. It is not ok if Redis's
+// clock was outside the windows sent; then the request must be sent again.
+func (s *Store) decode(q *compiledRequest, c *Call) (d penstock.Decision, ok bool, err error) {
+	reply, recordFields := c.Reply, 0
+	if q.once {
+		recordFields = 2
+	} else {
+		reply = q.limit.unpack(reply, q.ask)
+	}
+	if len(reply) != recordFields+q.limit.replyLen() {
+		return d, true, c.unexpectedReply()
+	}
+	state := reply[recordFields:]
+	if now, missed := q.limit.missedWindow(state); missed {
+		s.setRedisMillis(now)
+		return d, false, nil
+	}
+	if q.once {
+		return q.decideOnce(reply[0], reply[1], state), true, nil
+	}
+	return q.limit.decide(state, q.ask), true, nil
+}
+
+// unexpectedReply returns the error for a reply that none of the scripts gives.
+func (c *Call) unexpectedReply() error {
+	return c.wrapError(fmt.Errorf("%w: unexpected reply %d", penstock.ErrUnavailable, c.Reply))
+}
+
+// unpack returns in full what a script has replied with one number: a count
+// combined with the key's remaining time to live, or what is used of a log that has
+// just granted the whole cost.
+func (cl *compiledLimit) unpack(reply []int64, ask algorithm.Ask) []int64 {
+	if len(reply) != 1 {
+		return reply
+	}
+	maxTTL := cl.period
+	switch cl.step {
+	case algorithm.SlidingLogStep:
+		return append(reply[:0], cl.scriptCost(ask), reply[0], 0, cl.period)
+	case algorithm.SlidingWindowStep:
+		maxTTL *= 2
+	case algorithm.FixedWindowStep, algorithm.AlignedWindowStep:
+	default:
+		return reply
+	}
+	both := reply[0]
+	reply = append(reply[:0], both/(maxTTL+1), both%(maxTTL+1))
+	if cl.step == algorithm.AlignedWindowStep {
+		reply = append(reply, endFromNow)
+	}
+	return reply
+}
+
+// endFromNow stands for the time in the state of an aligned window whose end counts
+// from now.
+const endFromNow = -1
+
+// replyLen is how many integers a step replies with.
+func (cl *compiledLimit) replyLen() int {
+	switch cl.step {
+	case algorithm.TokenBucketStep, algorithm.LeakyBucketStep:
+		return 1
+	case algorithm.FixedWindowStep, algorithm.SlidingWindowStep:
+		return 2
+	case algorithm.AlignedWindowStep:
+		return 3
+	}
+	return 4
+}
+
+// missedWindow returns Redis's time if it was outside the windows that the script
+// was sent, so that nothing was decided.
+func (cl *compiledLimit) missedWindow(reply []int64) (now int64, missed bool) {
+	return reply[len(reply)-1], cl.step == algorithm.AlignedWindowStep && reply[0] == noWindow
+}
+
+// noWindow is the first number of a reply if no window includes Redis's time.
+const noWindow = -1
+
+// decideOnce returns the decision on a request with an ID. The units are those
+// granted to this ID before, or those refunded now.
+func (q *compiledRequest) decideOnce(units, delay int64, state []int64) penstock.Decision {
+	switch {
+	case q.ask.Cost < 0:
+		return q.limit.decide(state, algorithm.Ask{Cost: -units})
+	case units == 0:
+		return q.limit.decide(state, q.ask)
+	}
+	d := q.limit.decide(state, algorithm.Ask{})
+	d.Granted = units
+	d.Delay = time.Duration(delay * tick)
+	return d
+}
+
+// decide returns the decision on an ask, given the state that the script found.
+// Times in the state count from now, except those of aligned windows without
+// endFromNow.
+func (cl *compiledLimit) decide(state []int64, ask algorithm.Ask) penstock.Decision {
+	switch cl.step {
+	case algorithm.TokenBucketStep:
+		debt := state[0] * cl.debtUnit
+		b, v := cl.token.Decide(algorithm.Bucket{Full: debt, Reserved: debt > cl.token.Capacity()}, 0, ask)
+		return cl.decision(v, cl.token.Standing(b.Full))
+	case algorithm.LeakyBucketStep:
+		drained, v := cl.leaky.Decide(state[0]*cl.debtUnit, 0, ask)
+		return cl.decision(v, cl.leaky.Standing(drained))
+	case algorithm.FixedWindowStep:
+		w := algorithm.Window{End: cl.period * tick, Length: cl.period * tick}
+		c, v := cl.fixed.Decide(algorithm.Counter{Used: state[0], End: state[1] * tick}, 0, w, ask)
+		return cl.decision(v, cl.fixed.Standing(c, 0))
+	case algorithm.AlignedWindowStep:
+		return cl.decideAligned(state[0], state[1], state[2], ask)
+	case algorithm.SlidingWindowStep:
+		s := algorithm.Slide{Previous: state[0] >> 26, Current: state[0] & (1<<26 - 1), End: (state[1] - cl.period) * tick}
+		s, v := cl.sliding.Decide(s, 0, ask)
+		return cl.decision(v, cl.sliding.Standing(s, 0))
+	}
+	return cl.decodeDecision(state, ask)
+}
+
+func (cl *compiledLimit) decideAligned(used, end, now int64, ask algorithm.Ask) penstock.Decision {
+	var w algorithm.Window
+	if now == endFromNow {
+		now, w = 0, algorithm.Window{End: end * tick, Length: end * tick}
+	} else {
+		w = cl.window(now)
+	}
+	c, v := cl.fixed.Decide(algorithm.Counter{Used: used, End: end * tick}, now*tick, w, ask)
+	return cl.decision(v, cl.fixed.Standing(c, now*tick))
+}
+
+// decodeDecision returns the decision that the script of a log or ring has made.
+func (cl *compiledLimit) decodeDecision(reply []int64, ask algorithm.Ask) penstock.Decision {
+	granted, used, wait, reset := reply[0], reply[1], reply[2], reply[3]
+	v := algorithm.Verdict{Allowed: wait == 0, Granted: granted, RetryAfter: wait * tick}
+	if cl.neverFits(ask) {
+		v = algorithm.Verdict{RetryAfter: algorithm.Never}
+	}
+	return cl.decision(v, algorithm.Standing{Remaining: cl.normal.Count - used, ResetAfter: reset * tick})
+}
+
+// neverFits reports whether an ask can never be granted.
+func (cl *compiledLimit) neverFits(ask algorithm.Ask) bool {
+	return ask.Cost > cl.capacity && (!ask.AtMost || cl.capacity == 0)
+}
+
+func (cl *compiledLimit) decision(v algorithm.Verdict, st algorithm.Standing) penstock.Decision {
+	return penstock.Decision{
+		Allowed:    v.Allowed,
+		Granted:    v.Granted,
+		Limit:      cl.capacity,
+		Remaining:  st.Remaining,
+		RetryAfter: time.Duration(v.RetryAfter),
+		ResetAfter: time.Duration(st.ResetAfter),
+		Delay:      time.Duration(v.Delay),
+	}
+}

@@ -14,18 +14,23 @@ import (
 // Until its first reply, in the handshake, its deadline is that of the caller that
 // has opened it, and errors before the first command after that are [ErrNotSent].
 //
-// Later, a connection that is not being read can have been closed by the server
-// without notice. It is checked when a new command is written to it, so that the
-// command is known not to have been sent.
+// Later, a server can close an idle connection without notice, because it is not being
+// read. After checkAfter without a command it is checked before the next one, so that
+// a command on a closed connection is known not to have been sent.
 type conn struct {
 	net.Conn
 	by       time.Time // the deadline of the handshake
 	answered atomic.Bool
 	used     atomic.Bool
 	record   func(error) // gets the result of the handshake
-	idle     atomic.Bool // whether the next write begins a command on an idle connection
+	idle     atomic.Bool // whether the next write begins a command, with none in flight
+	lastUse  time.Time   // when the last such command was written
 	closed   func() bool // by the peer
 }
+
+// checkAfter is for how long a connection is not checked after a command. The check is
+// a system call, which a busy connection need not pay for.
+const checkAfter = time.Millisecond
 
 func newConn(c net.Conn, by time.Time, record func(error)) *conn {
 	return &conn{Conn: c, by: by, record: record, closed: peerCheck(c)}
@@ -46,9 +51,11 @@ func (c *conn) Read(b []byte) (int, error) {
 func (c *conn) Write(b []byte) (int, error) {
 	if c.idle.Load() {
 		c.idle.Store(false)
-		if c.closed() {
+		now := time.Now()
+		if now.Sub(c.lastUse) > checkAfter && c.closed() {
 			return 0, notSent(errPeerClosed)
 		}
+		c.lastUse = now
 	}
 	if c.answered.Load() && !c.used.Load() {
 		c.used.Store(true)

@@ -1,0 +1,139 @@
+package dialer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"time"
+)
+
+// pair returns a connection of a dialer after its handshake, and the server's end.
+func pair(t *testing.T) (client, server net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	d := New("tcp", time.Minute)
+	t.Cleanup(d.Close)
+	client, err = d.Dial(context.Background(), l.Addr().String(), &net.Dialer{Timeout: time.Minute}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	if server, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	exchange(t, client, server)
+	return client, server
+}
+
+// exchange sends a command and reads its reply, as rueidis does without pipelining.
+func exchange(t *testing.T, client, server net.Conn) {
+	t.Helper()
+	if err := client.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 1)
+	for _, way := range [][2]net.Conn{{client, server}, {server, client}} {
+		if _, err := way[0].Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(way[1], b); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// closeAndWait closes the server's end, and waits until the client's end knows.
+func closeAndWait(t *testing.T, c, server net.Conn) {
+	t.Helper()
+	if err := server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for start := time.Now(); !c.(*conn).closed(); time.Sleep(time.Millisecond) {
+		if time.Since(start) > time.Minute {
+			t.Fatal("the client's end is still open after a minute")
+		}
+	}
+}
+
+func TestConnClosedWhileIdleSendsNothing(t *testing.T) {
+	client, server := pair(t)
+	exchange(t, client, server)
+	closeAndWait(t, client, server)
+	time.Sleep(2 * checkAfter)
+	if err := client.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := client.Write([]byte("x")); n != 0 || !errors.Is(err, ErrNotSent) {
+		t.Errorf("Write on a connection that was closed while idle: %d, %v, want 0, %v", n, err, ErrNotSent)
+	}
+}
+
+// The beginning of a write can hold whole commands, which may have been executed.
+func TestConnClosedAfterWriteMayHaveSent(t *testing.T) {
+	client, server := pair(t)
+	if err := client.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(server, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	closeAndWait(t, client, server)
+	time.Sleep(2 * checkAfter)
+	_, err := client.Write([]byte("x"))
+	if err == nil {
+		_, err = client.Read(make([]byte, 1))
+	}
+	if err == nil || errors.Is(err, ErrNotSent) {
+		t.Errorf("got %v, want an error that does not claim that nothing was sent", err)
+	}
+}
+
+// Replies that are read in the background may belong to commands in flight.
+func TestConnPipelinedMayHaveSent(t *testing.T) {
+	client, server := pair(t)
+	if err := client.SetDeadline(time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	closeAndWait(t, client, server)
+	time.Sleep(2 * checkAfter)
+	_, err := client.Write([]byte("x"))
+	if err == nil {
+		_, err = client.Read(make([]byte, 1))
+	}
+	if err == nil || errors.Is(err, ErrNotSent) {
+		t.Errorf("got %v, want an error that does not claim that nothing was sent", err)
+	}
+}
+
+func TestConnHandshakeErrorsAreNotSent(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	d := New("tcp", time.Minute)
+	defer d.Close()
+	client, err := d.Dial(context.Background(), l.Addr().String(), &net.Dialer{Timeout: time.Minute}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAndWait(t, client, server)
+	if _, err = client.Read(make([]byte, 1)); !errors.Is(err, ErrNotSent) {
+		t.Errorf("Read before the first reply: %v, want %v", err, ErrNotSent)
+	}
+}

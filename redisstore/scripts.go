@@ -6,24 +6,6 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// steps are all the steps there are. A script that takes several as one is made
-// of those it needs, because what it holds has to be built again for each call.
-var steps = [...]algorithm.Step{
-	algorithm.TokenBucketStep, algorithm.LeakyBucketStep, algorithm.FixedWindowStep,
-	algorithm.AlignedWindowStep, algorithm.SlidingWindowStep, algorithm.RollingWindowStep,
-	algorithm.SlidingLogStep,
-}
-
-var stepNames = map[algorithm.Step]string{
-	algorithm.TokenBucketStep:   "token-bucket",
-	algorithm.LeakyBucketStep:   "leaky-bucket",
-	algorithm.FixedWindowStep:   "fixed-window",
-	algorithm.AlignedWindowStep: "aligned fixed-window",
-	algorithm.SlidingWindowStep: "sliding-window",
-	algorithm.RollingWindowStep: "rolling-window",
-	algorithm.SlidingLogStep:    "sliding-log",
-}
-
 var (
 	takeScripts  = map[algorithm.Step]*Script{}
 	onceScripts  = map[algorithm.Step]*Script{}
@@ -31,28 +13,29 @@ var (
 )
 
 func init() {
-	for _, s := range steps {
-		takeScripts[s] = newScript("take "+stepNames[s], s.Script())
-		onceScripts[s] = newScript("take "+stepNames[s]+" once", s.OnceScript())
-		batchScripts[s] = newScript("take "+stepNames[s], s.ManyScript())
+	for _, s := range algorithm.Steps {
+		takeScripts[s] = newScript("take "+s.String(), s.TakeScript())
+		onceScripts[s] = newScript("take "+s.String()+" once", s.OnceScript())
+		batchScripts[s] = newScript("take "+s.String(), s.BatchScript())
 	}
 }
 
-// takeAllScripts holds those that were needed so far, by the set of steps.
+// takeAllScripts holds the scripts needed so far, by their set of steps.
 var takeAllScripts sync.Map
 
-// takeAllScript returns the script for a set of steps, one bit each in the order
-// of steps.
+// takeAllScript returns the script for a set of steps, one bit each in the order of
+// algorithm.Steps. It contains no other step, because Redis builds the functions of a
+// script anew for each call.
 func takeAllScript(set uint) *Script {
 	if script, ok := takeAllScripts.Load(set); ok {
 		return script.(*Script)
 	}
-	var some []algorithm.Step
-	for i, s := range steps {
+	var steps []algorithm.Step
+	for i, s := range algorithm.Steps {
 		if set&(1<<i) != 0 {
-			some = append(some, s)
+			steps = append(steps, s)
 		}
 	}
-	script, _ := takeAllScripts.LoadOrStore(set, newScript("take all", algorithm.TakeAllScript(some)))
+	script, _ := takeAllScripts.LoadOrStore(set, newScript("take all", algorithm.TakeAllScript(steps)))
 	return script.(*Script)
 }

@@ -124,7 +124,7 @@ func (s *Store) encodeTakeAll(items []takeAllItem, take bool) Call {
 	}
 	set := uint(0)
 	for i := range items {
-		set |= 1 << slices.Index(steps[:], items[i].limit.step)
+		set |= 1 << slices.Index(algorithm.Steps[:], items[i].limit.step)
 		c.Keys = append(c.Keys, items[i].key)
 		c.Args = items[i].appendArgs(c.Args)
 	}

@@ -1,20 +1,20 @@
--- The fixed window on the clock or by the calendar; see fixedwindow.go. The
--- value is when the window ends, in seconds, and then what has been used, in nine
--- digits: one number, to which can be added. A window that ends between two seconds,
--- because a clock was set back, or in which more was used, is what has been used,
--- a space, and the end in milliseconds. The key lives a little longer, so that not
--- all of them expire at once. A window that is over is only replaced when something
--- is charged, or forgotten when all is.
+-- The fixed window aligned to the clock or the calendar; see fixedwindow.go. The value
+-- is the end of the window in seconds, followed by the units used in nine digits: one
+-- number, which INCRBY can add to. If the window ends between two seconds, because a
+-- clock was set back, or if more was used, the value is the units used, a space, and
+-- the end in milliseconds. The key lives a little longer than the window, so that not
+-- all keys expire at once. An expired window is replaced only by a charge, and deleted
+-- only by a reset.
 --
--- Windows on the clock are given by their length and offset. Those of a calendar
--- are given by the instants at which they begin, some before and some after now
--- as the caller sees it; if now is not among them, nothing is decided, and the
--- caller asks again with what it then knows of the server's clock.
+-- Windows on the clock are given by their length and offset. Windows of a calendar are
+-- given by the instants at which they begin, some before and some after the caller's
+-- estimate of the time. If the time is in none of them, nothing is decided, and the
+-- caller sends the request again with the time it has got.
 --
--- ARGV: cost, or all, count, 1 for at most or nothing, thousandths of the
---       window to live longer, length, offset; or an empty length, and instants
--- Returns what was used, the window's end and the time, before the step; in windows
--- on the clock what was used and the time left, as one number where one holds both;
+-- ARGV: cost or "all", count, 1 for AtMost or empty, thousandths of the window to live
+--       longer, length, offset; or an empty length, and instants
+-- Returns the units used, the window's end and the time, before the step; for windows
+-- on the clock the units used and the time left, as one number if it can hold both;
 -- and the units granted.
 local call, sub, asked, count = redis.call, string.sub, tonumber(ARGV[1]) or -math.huge, ARGV[2] + 0
 local time = call('TIME')
@@ -61,7 +61,7 @@ if after == 0 then
   if value and (not over or ARGV[1] == 'all') then call('DEL', key) end
 elseif whole and not stale and after < 1000000000 then
   if cost == asked and cost ~= 0 then
-    call('INCRBY', key, ARGV[1]) -- as it came, it need not be made into text again
+    call('INCRBY', key, ARGV[1]) -- it is text already
   elseif cost ~= 0 then
     call('INCRBY', key, cost)
   end

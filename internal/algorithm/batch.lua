@@ -1,9 +1,9 @@
--- The same step for several keys, each by itself. One that fails has written
--- nothing, and the others go on; the caller asks about it again, alone, and is told
--- what is wrong.
+-- The same step for several keys, independently. A step that fails has written
+-- nothing, and the others go on. The caller sends the failed one again, alone, to get
+-- its error.
 --
--- Returns what each step returns, in turn: a number, or -3 and a list of them, or
--- -2 if the step failed.
+-- Returns the replies of the steps one after the other: a number, or -3 and a list of
+-- numbers, or -2 if the step failed.
 local all, n = {}, 0
 for i = 1, #KEYS do
   local done, reply = pcall(step, KEYS[i])

@@ -1,9 +1,9 @@
 -- The fixed window that begins with a key's first request; see fixedwindow.go.
--- The value is what has been used, and the window ends when the key expires.
+-- The value is the units used, and the window ends when the key expires.
 --
--- ARGV: cost, count, period, and 1 for at most
--- Returns what was used and the time left, before the step, as one number where
--- one holds both, for two make a reply a fifth more costly; and the units granted.
+-- ARGV: cost, count, period, and 1 for AtMost
+-- Returns the units used and the time left, before the step, as one number if it can
+-- hold both, because two cost a fifth more; and the units granted.
 local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 ---------------------------------------- each
 local rest = call('PTTL', key)

@@ -1,13 +1,13 @@
--- A step under an ID. The record of a grant is the units that are still charged
--- and when to act on them, counted from the record's expiry; an r behind it says
--- that the grant was given back, which can be done once.
+-- A step under an ID. The record of a grant holds the units still charged, and when
+-- to act on them, counted from the record's expiry. A trailing r says that the grant
+-- was refunded, which is possible once.
 --
 -- KEYS: the step's, and the record's
--- ARGV: how long a grant is remembered, what one unit costs the step, and then
---       the step's own; if something is given back, the first of those is in
---       units, for it may be more than what the step now counts to
--- Returns the units of a grant that was made before, or those that were asked
--- back; when to act on it; and what the step returns.
+-- ARGV: how long a grant is remembered, what one unit costs the step, and then the
+--       step's own. In a refund the first of those is in units, because it may
+--       exceed what the step now counts to.
+-- Returns the units of an earlier grant under this ID, or those refunded; when to act
+-- on them; and the reply of the step.
 local memory, unit, own = tonumber(ARGV[1]), tonumber(ARGV[2]), {unpack(ARGV, 3)}
 local cost, rest = tonumber(own[1]), redis.call('PTTL', KEYS[2])
 local units, acting, reversed, known = 0, 0, '', false

@@ -1,16 +1,16 @@
--- What both buckets count by; see rate.go. The bucket's own rule is put in
--- where the line of dashes says so.
+-- The part that both buckets share; see rate.go. The rule of each bucket replaces the
+-- line "decide".
 --
--- The value says where the instant at which the bucket is as good as new lies,
--- counted from the key's expiry, and so never above 0; the time that the key has
--- left turns it into the debt. It is in nanoseconds, or in microseconds where it
--- ends in u. An r behind it says that units are reserved.
+-- The value is the instant at which the bucket is full, relative to the key's expiry,
+-- and so at most 0. Adding the key's remaining time to live yields the debt. It is in
+-- nanoseconds, or in microseconds if it ends in u. A trailing r says that units are
+-- reserved.
 --
--- A key lives for twice the time that the bucket takes to fill, so that a busy one
--- is not written anew all the time, and for a second at least.
+-- A key lives for twice the time that the bucket takes to fill, so that a busy one is
+-- not rewritten all the time, and for at least a second.
 --
--- ARGV: charge, capacity; and where they are needed a bound, the interval of an
---       ask for at most so much, and u; or nothing in place of each
+-- ARGV: charge, capacity; and where needed a bound, the interval if AtMost is set,
+--       and u; each of these may be empty
 -- Returns the debt before the charge, the charge granted, and the delay.
 local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
 local unit, mark, bound, interval = 1000000, '', false, false
@@ -33,7 +33,7 @@ if rest > 0 then
     local digits, micros, reserved = string.match(text, '^(%-?%d+)(u?)(r?)$')
     if not digits or digits + 0 > 0 then return redis.error_reply('FOREIGN value') end
     debt = digits + rest * (micros == 'u' and 1000 or 1000000)
-    if micros ~= mark then -- what only looks leaves it as exact as it is
+    if micros ~= mark then -- a peek does not round the stored value
       debt = mark == 'u' and math.ceil(debt / 1000) or debt * 1000
     end
     local most = capacity
@@ -63,7 +63,7 @@ if after <= 0 then
 elseif charge ~= 0 or stale then
   local moved = after - rest * unit
   if value and not stale and moved <= 0 and after <= capacity then
-    -- The argument as it came need not be made into text again.
+    -- The argument is text already, which saves formatting a number.
     if debt > 0 and charge == asked then
       call('INCRBY', key, ARGV[1])
     else

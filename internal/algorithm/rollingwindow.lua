@@ -1,10 +1,10 @@
--- The rolling window of n buckets; see rollingwindow.go. The value is the number
--- of the newest bucket, and behind it the counts, newest first; the key expires
--- when the last of them leaves.
+-- The rolling window of n buckets; see rollingwindow.go. The value is the number of
+-- the newest bucket, followed by the counts, newest first. The key expires when the
+-- newest count leaves the window.
 --
--- ARGV: cost, count, length, buckets, and 1 for at most
--- Returns the units granted, what is used then, how long to wait for what was
--- not granted, and the time until nothing is used; and the units granted again.
+-- ARGV: cost, count, length, buckets, and 1 for AtMost
+-- Returns the units granted, the units used after that, the wait for units not
+-- granted, and the time until none are used; and the units granted again.
 local call, asked, count, length = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local size = ARGV[4] + 1
 local time = call('TIME')
@@ -24,8 +24,7 @@ if value then
   if #counts > size then return redis.error_reply('FOREIGN value') end
 end
 
--- Settle: what lies in the future is moved to the present, and nothing beyond
--- count is owed.
+-- Settle: units in the future move to the present, and units beyond count are dropped.
 if newest > bucket then
   local kept, ahead = {0}, newest - bucket
   for i, n in ipairs(counts) do
@@ -58,8 +57,8 @@ end
 local charge = cost
 if ARGV.dry then charge = 0 end
 
--- Record: buckets of the time that has passed are empty, and those that have
--- left are forgotten.
+-- Record: buckets since the newest are empty, and those that have left the window are
+-- dropped.
 if charge ~= 0 then
   local moved = {}
   if live > 0 then

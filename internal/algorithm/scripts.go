@@ -5,15 +5,17 @@ import (
 	"strings"
 )
 
-// A Step is an algorithm as it runs inside Redis. Its script lies beside the Go
-// file of the same name, and decides the same: given the state that the script
-// found, the Go step tells the caller what the script did.
+// A Step is an algorithm as it runs inside Redis. Its Lua file is next to the Go file
+// of the same name, and decides the same: given the state that the script found, the
+// Go code works out what the script decided.
 //
 // There is one Step more than there are algorithms, because a fixed window that
-// begins with a key's first request needs no clock but the key's own expiry.
+// begins with a key's first request needs no clock but the key's expiry.
+//
+// The scripts as they are sent to Redis are in testdata/scripts.
 type Step byte
 
-// The steps, by the letters that a script knows them by.
+// The steps, by the letters that name them in scripts.
 const (
 	TokenBucketStep   Step = 't'
 	LeakyBucketStep   Step = 'l'
@@ -23,6 +25,31 @@ const (
 	RollingWindowStep Step = 'r'
 	SlidingLogStep    Step = 'g'
 )
+
+// Steps are all steps.
+var Steps = [...]Step{
+	TokenBucketStep, LeakyBucketStep, FixedWindowStep, AlignedWindowStep,
+	SlidingWindowStep, RollingWindowStep, SlidingLogStep,
+}
+
+// String returns the name of the step, such as token-bucket.
+func (s Step) String() string {
+	switch s {
+	case TokenBucketStep:
+		return "token-bucket"
+	case LeakyBucketStep:
+		return "leaky-bucket"
+	case FixedWindowStep:
+		return "fixed-window"
+	case AlignedWindowStep:
+		return "aligned fixed-window"
+	case SlidingWindowStep:
+		return "sliding-window"
+	case RollingWindowStep:
+		return "rolling-window"
+	}
+	return "sliding-log"
+}
 
 var (
 	//go:embed rate.lua
@@ -43,60 +70,65 @@ var (
 	slidingLogScript string
 	//go:embed once.lua
 	onceScript string
-	//go:embed many.lua
-	manyScript string
+	//go:embed batch.lua
+	batchScript string
 	//go:embed takeall.lua
 	takeAllScript string
 )
 
-// Script returns the script that takes one step.
-func (s Step) Script() string {
+// TakeScript returns the script that takes one step.
+func (s Step) TakeScript() string {
 	head, body := s.parts()
-	return without(head+oneKey+body, isDry)
-}
-
-// oneKey is what stands between the parts of a step for one key.
-const oneKey = "local key = KEYS[1]\n"
-
-// isDry reports whether a line is only for steps that are tried.
-func isDry(code string) bool { return strings.HasPrefix(code, "if ARGV.dry then return") }
-
-// within returns the step as part of another script.
-func (s Step) within() string {
-	head, body := s.parts()
-	return without(head+oneKey+body, func(code string) bool { return strings.HasSuffix(code, "-- alone") })
+	return without(head+keyLine+body, isTryLine)
 }
 
 // OnceScript returns the script that takes one step under an ID.
 func (s Step) OnceScript() string {
-	return "local function step(KEYS, ARGV)\n" + s.within() + "end\n" + without(onceScript, nil)
+	return "local function step(KEYS, ARGV)\n" + s.nested() + "end\n" + without(onceScript, nil)
 }
 
-// ManyScript returns the script that takes one step for each of several keys. What
-// does not depend on the key is worked out once.
-func (s Step) ManyScript() string {
+// BatchScript returns the script that takes one step for each of several keys. The
+// part that does not depend on the key runs once.
+func (s Step) BatchScript() string {
 	head, body := s.parts()
-	return without(head+"local function step(key)\n"+body+"end\n"+manyScript, isDry)
+	return without(head+"local function step(key)\n"+body+"end\n"+batchScript, isTryLine)
 }
 
-// TakeAllScript returns the script that takes several of the given steps as one.
+// TakeAllScript returns the script that takes several of the given steps, all or
+// nothing.
 func TakeAllScript(steps []Step) string {
 	var b strings.Builder
 	b.WriteString("local steps = {}\n")
 	for _, s := range steps {
-		b.WriteString("steps." + string(s) + " = function(KEYS, ARGV)\n" + s.within() + "end\n")
+		b.WriteString("steps." + string(s) + " = function(KEYS, ARGV)\n" + s.nested() + "end\n")
 	}
 	b.WriteString(without(takeAllScript, nil))
 	return b.String()
 }
 
-// parts returns what a step does before it knows the key, and what it does then.
+// nested returns the step as part of another script.
+func (s Step) nested() string {
+	head, body := s.parts()
+	return without(head+keyLine+body, isAloneLine)
+}
+
+// keyLine joins the parts of a step for one key.
+const keyLine = "local key = KEYS[1]\n"
+
+// isTryLine reports whether a line is only for steps that are tried without writing.
+func isTryLine(code string) bool { return strings.HasPrefix(code, "if ARGV.dry then return") }
+
+// isAloneLine reports whether a line is only for steps that are a script of their
+// own.
+func isAloneLine(code string) bool { return strings.HasSuffix(code, "-- alone") }
+
+// parts returns the part of a step that does not depend on the key, and the rest.
 func (s Step) parts() (head, body string) {
-	head, body, _ = strings.Cut(s.text(), line+" each\n")
+	head, body, _ = strings.Cut(s.source(), separator+" each\n")
 	return head, body
 }
 
-func (s Step) text() string {
+func (s Step) source() string {
 	switch s {
 	case TokenBucketStep:
 		return bucketScript(tokenBucketScript)
@@ -114,18 +146,18 @@ func (s Step) text() string {
 	return slidingLogScript
 }
 
-// line begins the lines that part a script.
-const line = "----------------------------------------"
+// separator begins the lines between the parts of a Lua file.
+const separator = "----------------------------------------"
 
-// bucketScript puts what is special about a bucket into what both have in
-// common: its rule where that is decided, and what it returns at the end.
+// bucketScript puts a bucket's rule into the script that both buckets share, and its
+// return statement at the end.
 func bucketScript(own string) string {
-	rule, returns, _ := strings.Cut(own, line+"\n")
-	return strings.Replace(rateScript, line+" decide\n", rule, 1) + returns
+	rule, returns, _ := strings.Cut(own, separator+"\n")
+	return strings.Replace(rateScript, separator+" decide\n", rule, 1) + returns
 }
 
-// without leaves out comments, which Redis would only have to keep, and lines of
-// code that the script does not need where it is used.
+// without removes comment lines, which would only take memory in Redis, and code
+// lines that the script does not need.
 func without(script string, needless func(code string) bool) string {
 	var b strings.Builder
 	for line := range strings.Lines(script) {

@@ -1,14 +1,13 @@
--- The sliding log; see slidinglog.go. The value is the moments, oldest first, in
--- four bytes each: milliseconds on a clock of the log's own, which wraps around.
--- The key expires one period after the newest moment, and that is all it takes
--- to know how long ago each of them was. That clock starts at the moment whose
--- bytes are the text 1000: Redis keeps a number as short as this for all keys
--- that hold it, so that a log of one moment takes no room of its own.
+-- The sliding log; see slidinglog.go. The value is the times of the units, oldest
+-- first, in four bytes each: milliseconds on a clock private to the log, which wraps
+-- around. The key expires one period after the newest time, which is enough to know
+-- the age of each. That clock starts at the time whose bytes are the text 1000: Redis
+-- shares small integers between keys, so that a log of one unit takes no extra memory.
 --
--- ARGV: cost, count, period, and 1 for at most
--- Returns the units granted, what is used then, how long to wait for what was
--- not granted, and the time until nothing is used; and the units granted again.
--- When all was granted that was asked for, what is used says the rest.
+-- ARGV: cost, count, period, and 1 for AtMost
+-- Returns the units granted, the units used after that, the wait for units not
+-- granted, and the time until none are used; and the units granted again. If the whole
+-- cost was granted it returns only the units used, which determine the rest.
 local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 ---------------------------------------- each
 local rest = call('PTTL', key)
@@ -25,7 +24,7 @@ local present = '1000'
 if len > 0 then present = struct.pack('>I4', (newest + since) % 4294967296) end
 local function age(i) return since + (newest - struct.unpack('>I4', log, 4 * i - 3)) % 4294967296 end
 
--- Settle: nothing lies in the future, and nothing beyond count is owed.
+-- Settle: times in the future move to the present, and units beyond count are dropped.
 if since < 0 then
   local past = len - 1
   while past > 0 and age(past) < 0 do past = past - 1 end

@@ -2,12 +2,12 @@
 -- previous * 2^26 + current, and the key expires when the window after the
 -- current one ends.
 --
--- A count times a time may need more bits than a double has; then it is divided
--- like on paper, in two digits.
+-- A count times a time may need more bits than a double has; then it is divided in
+-- two digits, as in long division.
 --
--- ARGV: cost, count, period, and 1 for at most
--- Returns the value and the time left, before the step, as one number where one
--- holds both; and the units granted.
+-- ARGV: cost, count, period, and 1 for AtMost
+-- Returns the value and the time left, before the step, as one number if it can hold
+-- both; and the units granted.
 local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 ---------------------------------------- each
 local rest = call('PTTL', key)

@@ -1,4 +1,4 @@
--- The token bucket; see tokenbucket.go. The bound is how far the debt may grow.
+-- The token bucket; see tokenbucket.go. The bound is the highest debt allowed.
 if bound then most = bound end
 ----------------------------------------
 if after <= capacity then return debt, charge, 0 end

@@ -1,0 +1,51 @@
+package algorithm
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// TestScriptsMatchGoldenFiles holds the assembled scripts against testdata/scripts,
+// where they can be read as they run in Redis.
+func TestScriptsMatchGoldenFiles(t *testing.T) {
+	scripts := map[string]string{"take-all.lua": TakeAllScript(Steps[:])}
+	for _, s := range Steps {
+		name := strings.ReplaceAll(s.String(), " ", "-")
+		scripts[name+".lua"] = s.TakeScript()
+		scripts[name+"-once.lua"] = s.OnceScript()
+		scripts[name+"-batch.lua"] = s.BatchScript()
+	}
+	dir := filepath.Join("testdata", "scripts")
+	if *update {
+		writeScripts(t, dir, scripts)
+	}
+	for name, got := range scripts {
+		want, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil || got != string(want) {
+			t.Errorf("%s differs from its golden file (%v): run go test ./internal/algorithm -run GoldenFiles -update", name, err)
+		}
+	}
+	if files, err := os.ReadDir(dir); err != nil || len(files) != len(scripts) {
+		t.Errorf("%s has %d files (%v), want %d", dir, len(files), err, len(scripts))
+	}
+}
+
+func writeScripts(t *testing.T, dir string, scripts map[string]string) {
+	t.Helper()
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range scripts {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

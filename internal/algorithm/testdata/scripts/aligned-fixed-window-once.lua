@@ -1,0 +1,85 @@
+local function step(KEYS, ARGV)
+local call, sub, asked, count = redis.call, string.sub, tonumber(ARGV[1]) or -math.huge, ARGV[2] + 0
+local time = call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local length, close = tonumber(ARGV[5]), false
+local clocked = length
+if clocked then
+  close = now - (now - ARGV[6]) % length + length
+else
+  for i = 6, #ARGV - 1 do
+    if ARGV[i] + 0 <= now and now < ARGV[i + 1] + 0 then
+      close = tonumber(ARGV[i + 1])
+      length = close - ARGV[i]
+    end
+  end
+  if not close then return {-1, 0, now} end
+end
+local second = close / 1000
+local key = KEYS[1]
+local value = call('GET', key)
+local used, finish, over, stale, whole = 0, close, true, false, false
+if value and #value == 19 and tonumber(sub(value, 1, 10)) == second then
+  used, over, whole = tonumber(sub(value, 11)), false, true
+elseif value then
+  local ending, counted = string.match(value, '^(%d%d%d%d%d%d%d%d%d%d)(%d%d%d%d%d%d%d%d%d)$')
+  if ending then
+    ending = ending * 1000
+  else
+    counted, ending = string.match(value, '^(%d+) (%d+)$')
+  end
+  if not ending then return redis.error_reply('FOREIGN value') end
+  if ending + 0 > now then used, finish, over = counted + 0, ending + 0, false end
+end
+if not used then return redis.error_reply('FOREIGN value') end
+local found, ending = used, finish
+if used > count then used, stale = count, true end
+if finish > now + length then finish, stale = now + length, true end
+local free, cost = count - used, asked
+if ARGV[3] == '1' and cost > free then cost = math.max(free, 1) end
+if cost > free then cost = 0 elseif cost < -used then cost = -used end
+if ARGV.dry then return {found, ending, now}, cost end
+local after = used + cost
+if after == 0 then
+  if value and (not over or ARGV[1] == 'all') then call('DEL', key) end
+elseif whole and not stale and after < 1000000000 then
+  if cost == asked and cost ~= 0 then
+    call('INCRBY', key, ARGV[1]) -- it is text already
+  elseif cost ~= 0 then
+    call('INCRBY', key, cost)
+  end
+elseif cost ~= 0 or stale then
+  local text, left = string.format('%.0f %.0f', after, finish), finish - now
+  if finish % 1000 == 0 and finish >= 1000000000000 and finish < 9223372036000 and after < 1000000000 then
+    text = string.format('%.0f%09.0f', finish / 1000, after)
+  end
+  call('SET', key, text, 'PX', left + math.floor(length * ARGV[4] / 1000))
+end
+return {found, ending, now}, cost, 0
+end
+local memory, unit, own = tonumber(ARGV[1]), tonumber(ARGV[2]), {unpack(ARGV, 3)}
+local cost, rest = tonumber(own[1]), redis.call('PTTL', KEYS[2])
+local units, acting, reversed, known = 0, 0, '', false
+if rest > 0 then
+  units, acting, reversed = string.match(redis.call('GET', KEYS[2]), '^(%d+) (%-?%d+)(r?)$')
+  if not units then return redis.error_reply('FOREIGN record') end
+  units, acting, known = tonumber(units), acting + rest, true
+elseif rest == -1 then
+  return redis.error_reply('FOREIGN record without expiry')
+end
+local back = 0
+if cost < 0 and known and reversed == '' then back = math.min(-cost, units) end
+if cost < 0 then own[1] = -back * unit elseif known then own[1] = 0 end
+local reply, charged, delay = step(KEYS, own)
+if type(reply) ~= 'table' then reply = {reply} end
+if reply.err then return reply end
+if charged and back > 0 then
+  if back == units then
+    redis.call('DEL', KEYS[2])
+  else
+    redis.call('SET', KEYS[2], string.format('%.0f %.0fr', units - back, acting - rest), 'PX', rest)
+  end
+elseif charged and charged > 0 then
+  redis.call('SET', KEYS[2], string.format('%.0f %.0f', charged / unit, delay - memory), 'PX', memory)
+end
+return {cost < 0 and back or units, math.max(acting, 0), unpack(reply)}

@@ -1,0 +1,57 @@
+local function step(KEYS, ARGV)
+local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local key = KEYS[1]
+local rest = call('PTTL', key)
+local used, stale = 0, false
+if rest > 0 then
+  used = tonumber(call('GET', key))
+  if not used or used < 1 or used % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
+elseif rest == -1 then
+  return redis.error_reply('FOREIGN key without expiry')
+end
+local found, left = used, rest
+if used > count then used, stale = count, true end
+if rest > period then rest, stale = period, true end
+local free, cost = count - used, asked
+if ARGV[4] and cost > free then cost = math.max(free, 1) end
+if cost > free then cost = 0 elseif cost < -used then cost = -used end
+if ARGV.dry then return {found, left}, cost end
+if used + cost == 0 then
+  if rest >= 0 then call('DEL', key) end
+elseif used == 0 then
+  call('SET', key, cost, 'PX', ARGV[3])
+elseif stale then
+  call('SET', key, used + cost, 'PX', rest)
+elseif cost == asked and cost ~= 0 then
+  call('INCRBY', key, ARGV[1])
+elseif cost ~= 0 then
+  call('INCRBY', key, cost)
+end
+return {found, left}, cost, 0
+end
+local memory, unit, own = tonumber(ARGV[1]), tonumber(ARGV[2]), {unpack(ARGV, 3)}
+local cost, rest = tonumber(own[1]), redis.call('PTTL', KEYS[2])
+local units, acting, reversed, known = 0, 0, '', false
+if rest > 0 then
+  units, acting, reversed = string.match(redis.call('GET', KEYS[2]), '^(%d+) (%-?%d+)(r?)$')
+  if not units then return redis.error_reply('FOREIGN record') end
+  units, acting, known = tonumber(units), acting + rest, true
+elseif rest == -1 then
+  return redis.error_reply('FOREIGN record without expiry')
+end
+local back = 0
+if cost < 0 and known and reversed == '' then back = math.min(-cost, units) end
+if cost < 0 then own[1] = -back * unit elseif known then own[1] = 0 end
+local reply, charged, delay = step(KEYS, own)
+if type(reply) ~= 'table' then reply = {reply} end
+if reply.err then return reply end
+if charged and back > 0 then
+  if back == units then
+    redis.call('DEL', KEYS[2])
+  else
+    redis.call('SET', KEYS[2], string.format('%.0f %.0fr', units - back, acting - rest), 'PX', rest)
+  end
+elseif charged and charged > 0 then
+  redis.call('SET', KEYS[2], string.format('%.0f %.0f', charged / unit, delay - memory), 'PX', memory)
+end
+return {cost < 0 and back or units, math.max(acting, 0), unpack(reply)}

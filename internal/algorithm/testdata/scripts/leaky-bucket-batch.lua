@@ -1,0 +1,81 @@
+local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
+local unit, mark, bound, interval = 1000000, '', false, false
+if ARGV[3] then
+  if ARGV[3] ~= '' then bound = ARGV[3] + 0 end
+  if ARGV[4] ~= '' then interval = ARGV[4] + 0 end
+  if ARGV[5] == 'u' then unit, mark = 1000, 'u' end
+end
+local function step(key)
+local rest = call('PTTL', key)
+local value, debt, stale = false, 0, false
+if rest > 0 then
+  local text = call('GET', key)
+  value = tonumber(text)
+  if value and mark == '' then
+    if value > 0 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
+    debt = value + rest * unit
+    if debt > capacity then debt, stale = capacity, true end
+  else
+    local digits, micros, reserved = string.match(text, '^(%-?%d+)(u?)(r?)$')
+    if not digits or digits + 0 > 0 then return redis.error_reply('FOREIGN value') end
+    debt = digits + rest * (micros == 'u' and 1000 or 1000000)
+    if micros ~= mark then -- a peek does not round the stored value
+      debt = mark == 'u' and math.ceil(debt / 1000) or debt * 1000
+    end
+    local most = capacity
+    if reserved == 'r' then
+      most = capacity + math.max(capacity, 60000 * unit)
+      stale = stale or debt <= capacity
+    end
+    if debt > most then debt, stale = most, true end
+    value = false
+  end
+  if debt < 0 then debt = 0 end
+elseif rest == -1 then
+  return redis.error_reply('FOREIGN key without expiry')
+end
+local most, late, charge = capacity, false, asked
+if bound then late = debt > bound end
+if interval and charge > 0 then
+  local free = 0
+  if debt < most then free = math.min(math.floor((most - debt) / interval) * interval, capacity) end
+  if charge > free then charge = math.max(free, interval) end
+end
+local after = debt + charge
+if charge > 0 and (after > most or late) then charge, after = 0, debt end
+if after <= 0 then
+  if rest >= 0 then call('DEL', key) end
+elseif charge ~= 0 or stale then
+  local moved = after - rest * unit
+  if value and not stale and moved <= 0 and after <= capacity then
+    if debt > 0 and charge == asked then
+      call('INCRBY', key, ARGV[1])
+    else
+      call('INCRBY', key, moved - value)
+    end
+  else
+    local ttl, marks = math.max(math.ceil(2 * capacity / unit), 1000), mark
+    if after > capacity then
+      ttl, marks = math.max(ttl, math.ceil(after / unit)), mark .. 'r'
+    end
+    moved = after - ttl * unit
+    if marks ~= '' then moved = string.format('%.0f', moved) .. marks end
+    call('SET', key, moved, 'PX', ttl)
+  end
+end
+return debt, charge, math.ceil(debt / unit)
+end
+local all, n = {}, 0
+for i = 1, #KEYS do
+  local done, reply = pcall(step, KEYS[i])
+  if not done or type(reply) == 'table' and reply.err then reply = -2 end
+  n = n + 1
+  if type(reply) == 'table' then
+    all[n] = -3
+    for j = 1, #reply do all[n + j] = reply[j] end
+    n = n + #reply
+  else
+    all[n] = reply
+  end
+end
+return all

@@ -1,0 +1,61 @@
+local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local key = KEYS[1]
+local rest = call('PTTL', key)
+local log, len, newest, since, stale = '', 0, 0x31303030, 0, rest == 0
+if rest > 0 then
+  log = call('GET', key)
+  len = #log / 4
+  if len < 1 or len % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
+  newest, since = struct.unpack('>I4', log, #log - 3), period - rest
+elseif rest == -1 then
+  return redis.error_reply('FOREIGN key without expiry')
+end
+local present = '1000'
+if len > 0 then present = struct.pack('>I4', (newest + since) % 4294967296) end
+local function age(i) return since + (newest - struct.unpack('>I4', log, 4 * i - 3)) % 4294967296 end
+if since < 0 then
+  local past = len - 1
+  while past > 0 and age(past) < 0 do past = past - 1 end
+  log = string.sub(log, 1, 4 * past) .. string.rep(present, len - past)
+  newest, since, rest, stale = struct.unpack('>I4', present), 0, period, true
+end
+if len > count then
+  log, len, stale = string.sub(log, 4 * (len - count) + 1), count, true
+end
+local gone, high, probe = 0, len, 0
+while gone < high do
+  if age(probe + 1) >= period then gone = probe + 1 else high = probe end
+  probe = math.floor((gone + high) / 2)
+end
+local used, wait = len - gone, 0
+local free, cost = count - used, asked
+if ARGV[4] and cost > free then cost = math.max(free, 1) end
+if cost > free then
+  wait = period - age(gone + cost - free)
+  cost = 0
+elseif cost < -used then
+  cost = -used
+end
+local charge = cost
+if ARGV.dry then charge = 0 end
+local reset = 0
+if charge > 0 then
+  if gone > 0 then log = string.sub(log, 4 * gone + 1) end
+  log = log .. string.rep(present, charge)
+  reset = period
+else
+  if charge < 0 then log = string.sub(log, 4 * gone + 1, #log + 4 * charge) end
+  len = #log / 4
+  if len > 0 then reset = period - age(len) end
+end
+used = used + charge
+if not ARGV.dry and (cost ~= 0 or stale) then
+  if reset > 0 then
+    call('SET', key, log, 'PX', reset)
+  elseif rest >= 0 then
+    call('DEL', key)
+  end
+end
+if cost == asked and cost > 0 then return used end -- alone
+if used == 0 then reset = 0 end
+return {ARGV.dry and 0 or cost, used, wait, reset}, cost, 0

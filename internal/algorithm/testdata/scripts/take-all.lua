@@ -1,0 +1,456 @@
+local steps = {}
+steps.t = function(KEYS, ARGV)
+local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
+local unit, mark, bound, interval = 1000000, '', false, false
+if ARGV[3] then
+  if ARGV[3] ~= '' then bound = ARGV[3] + 0 end
+  if ARGV[4] ~= '' then interval = ARGV[4] + 0 end
+  if ARGV[5] == 'u' then unit, mark = 1000, 'u' end
+end
+local key = KEYS[1]
+local rest = call('PTTL', key)
+local value, debt, stale = false, 0, false
+if rest > 0 then
+  local text = call('GET', key)
+  value = tonumber(text)
+  if value and mark == '' then
+    if value > 0 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
+    debt = value + rest * unit
+    if debt > capacity then debt, stale = capacity, true end
+  else
+    local digits, micros, reserved = string.match(text, '^(%-?%d+)(u?)(r?)$')
+    if not digits or digits + 0 > 0 then return redis.error_reply('FOREIGN value') end
+    debt = digits + rest * (micros == 'u' and 1000 or 1000000)
+    if micros ~= mark then -- a peek does not round the stored value
+      debt = mark == 'u' and math.ceil(debt / 1000) or debt * 1000
+    end
+    local most = capacity
+    if reserved == 'r' then
+      most = capacity + math.max(capacity, 60000 * unit)
+      stale = stale or debt <= capacity
+    end
+    if debt > most then debt, stale = most, true end
+    value = false
+  end
+  if debt < 0 then debt = 0 end
+elseif rest == -1 then
+  return redis.error_reply('FOREIGN key without expiry')
+end
+local most, late, charge = capacity, false, asked
+if bound then most = bound end
+if interval and charge > 0 then
+  local free = 0
+  if debt < most then free = math.min(math.floor((most - debt) / interval) * interval, capacity) end
+  if charge > free then charge = math.max(free, interval) end
+end
+local after = debt + charge
+if charge > 0 and (after > most or late) then charge, after = 0, debt end
+if ARGV.dry then return debt, charge end
+if after <= 0 then
+  if rest >= 0 then call('DEL', key) end
+elseif charge ~= 0 or stale then
+  local moved = after - rest * unit
+  if value and not stale and moved <= 0 and after <= capacity then
+    if debt > 0 and charge == asked then
+      call('INCRBY', key, ARGV[1])
+    else
+      call('INCRBY', key, moved - value)
+    end
+  else
+    local ttl, marks = math.max(math.ceil(2 * capacity / unit), 1000), mark
+    if after > capacity then
+      ttl, marks = math.max(ttl, math.ceil(after / unit)), mark .. 'r'
+    end
+    moved = after - ttl * unit
+    if marks ~= '' then moved = string.format('%.0f', moved) .. marks end
+    call('SET', key, moved, 'PX', ttl)
+  end
+end
+if after <= capacity then return debt, charge, 0 end
+return debt, charge, math.ceil((after - capacity) / unit)
+end
+steps.l = function(KEYS, ARGV)
+local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
+local unit, mark, bound, interval = 1000000, '', false, false
+if ARGV[3] then
+  if ARGV[3] ~= '' then bound = ARGV[3] + 0 end
+  if ARGV[4] ~= '' then interval = ARGV[4] + 0 end
+  if ARGV[5] == 'u' then unit, mark = 1000, 'u' end
+end
+local key = KEYS[1]
+local rest = call('PTTL', key)
+local value, debt, stale = false, 0, false
+if rest > 0 then
+  local text = call('GET', key)
+  value = tonumber(text)
+  if value and mark == '' then
+    if value > 0 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
+    debt = value + rest * unit
+    if debt > capacity then debt, stale = capacity, true end
+  else
+    local digits, micros, reserved = string.match(text, '^(%-?%d+)(u?)(r?)$')
+    if not digits or digits + 0 > 0 then return redis.error_reply('FOREIGN value') end
+    debt = digits + rest * (micros == 'u' and 1000 or 1000000)
+    if micros ~= mark then -- a peek does not round the stored value
+      debt = mark == 'u' and math.ceil(debt / 1000) or debt * 1000
+    end
+    local most = capacity
+    if reserved == 'r' then
+      most = capacity + math.max(capacity, 60000 * unit)
+      stale = stale or debt <= capacity
+    end
+    if debt > most then debt, stale = most, true end
+    value = false
+  end
+  if debt < 0 then debt = 0 end
+elseif rest == -1 then
+  return redis.error_reply('FOREIGN key without expiry')
+end
+local most, late, charge = capacity, false, asked
+if bound then late = debt > bound end
+if interval and charge > 0 then
+  local free = 0
+  if debt < most then free = math.min(math.floor((most - debt) / interval) * interval, capacity) end
+  if charge > free then charge = math.max(free, interval) end
+end
+local after = debt + charge
+if charge > 0 and (after > most or late) then charge, after = 0, debt end
+if ARGV.dry then return debt, charge end
+if after <= 0 then
+  if rest >= 0 then call('DEL', key) end
+elseif charge ~= 0 or stale then
+  local moved = after - rest * unit
+  if value and not stale and moved <= 0 and after <= capacity then
+    if debt > 0 and charge == asked then
+      call('INCRBY', key, ARGV[1])
+    else
+      call('INCRBY', key, moved - value)
+    end
+  else
+    local ttl, marks = math.max(math.ceil(2 * capacity / unit), 1000), mark
+    if after > capacity then
+      ttl, marks = math.max(ttl, math.ceil(after / unit)), mark .. 'r'
+    end
+    moved = after - ttl * unit
+    if marks ~= '' then moved = string.format('%.0f', moved) .. marks end
+    call('SET', key, moved, 'PX', ttl)
+  end
+end
+return debt, charge, math.ceil(debt / unit)
+end
+steps.f = function(KEYS, ARGV)
+local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local key = KEYS[1]
+local rest = call('PTTL', key)
+local used, stale = 0, false
+if rest > 0 then
+  used = tonumber(call('GET', key))
+  if not used or used < 1 or used % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
+elseif rest == -1 then
+  return redis.error_reply('FOREIGN key without expiry')
+end
+local found, left = used, rest
+if used > count then used, stale = count, true end
+if rest > period then rest, stale = period, true end
+local free, cost = count - used, asked
+if ARGV[4] and cost > free then cost = math.max(free, 1) end
+if cost > free then cost = 0 elseif cost < -used then cost = -used end
+if ARGV.dry then return {found, left}, cost end
+if used + cost == 0 then
+  if rest >= 0 then call('DEL', key) end
+elseif used == 0 then
+  call('SET', key, cost, 'PX', ARGV[3])
+elseif stale then
+  call('SET', key, used + cost, 'PX', rest)
+elseif cost == asked and cost ~= 0 then
+  call('INCRBY', key, ARGV[1])
+elseif cost ~= 0 then
+  call('INCRBY', key, cost)
+end
+return {found, left}, cost, 0
+end
+steps.a = function(KEYS, ARGV)
+local call, sub, asked, count = redis.call, string.sub, tonumber(ARGV[1]) or -math.huge, ARGV[2] + 0
+local time = call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local length, close = tonumber(ARGV[5]), false
+local clocked = length
+if clocked then
+  close = now - (now - ARGV[6]) % length + length
+else
+  for i = 6, #ARGV - 1 do
+    if ARGV[i] + 0 <= now and now < ARGV[i + 1] + 0 then
+      close = tonumber(ARGV[i + 1])
+      length = close - ARGV[i]
+    end
+  end
+  if not close then return {-1, 0, now} end
+end
+local second = close / 1000
+local key = KEYS[1]
+local value = call('GET', key)
+local used, finish, over, stale, whole = 0, close, true, false, false
+if value and #value == 19 and tonumber(sub(value, 1, 10)) == second then
+  used, over, whole = tonumber(sub(value, 11)), false, true
+elseif value then
+  local ending, counted = string.match(value, '^(%d%d%d%d%d%d%d%d%d%d)(%d%d%d%d%d%d%d%d%d)$')
+  if ending then
+    ending = ending * 1000
+  else
+    counted, ending = string.match(value, '^(%d+) (%d+)$')
+  end
+  if not ending then return redis.error_reply('FOREIGN value') end
+  if ending + 0 > now then used, finish, over = counted + 0, ending + 0, false end
+end
+if not used then return redis.error_reply('FOREIGN value') end
+local found, ending = used, finish
+if used > count then used, stale = count, true end
+if finish > now + length then finish, stale = now + length, true end
+local free, cost = count - used, asked
+if ARGV[3] == '1' and cost > free then cost = math.max(free, 1) end
+if cost > free then cost = 0 elseif cost < -used then cost = -used end
+if ARGV.dry then return {found, ending, now}, cost end
+local after = used + cost
+if after == 0 then
+  if value and (not over or ARGV[1] == 'all') then call('DEL', key) end
+elseif whole and not stale and after < 1000000000 then
+  if cost == asked and cost ~= 0 then
+    call('INCRBY', key, ARGV[1]) -- it is text already
+  elseif cost ~= 0 then
+    call('INCRBY', key, cost)
+  end
+elseif cost ~= 0 or stale then
+  local text, left = string.format('%.0f %.0f', after, finish), finish - now
+  if finish % 1000 == 0 and finish >= 1000000000000 and finish < 9223372036000 and after < 1000000000 then
+    text = string.format('%.0f%09.0f', finish / 1000, after)
+  end
+  call('SET', key, text, 'PX', left + math.floor(length * ARGV[4] / 1000))
+end
+return {found, ending, now}, cost, 0
+end
+steps.s = function(KEYS, ARGV)
+local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local key = KEYS[1]
+local rest = call('PTTL', key)
+local value, stale = 0, false
+if rest > 0 then
+  value = tonumber(call('GET', key))
+  if not value or value < 1 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
+elseif rest == -1 then
+  return redis.error_reply('FOREIGN key without expiry')
+end
+local current = value % 67108864
+local previous = (value - current) / 67108864
+local left, kept = rest - period, true
+if left <= 0 then previous, current, left, kept = current, 0, rest, false end
+if previous == 0 and current == 0 then left, kept = period, false end
+if left > period then left, stale = period, true end
+if current > count then current, stale = count, true end
+local share = 0
+if previous > 0 then
+  share = math.ceil(previous * left / period)
+  if share > count - current or previous * left >= 9007199254740992 then
+    local function divide(a, b, c, round)
+      local high, low = math.floor(a / 8192), a % 8192
+      local whole = math.floor(high * b / c)
+      return whole * 8192 + round(((high * b - whole * c) * 8192 + low * b) / c)
+    end
+    share = divide(previous, left, period, math.ceil)
+    if share > count - current then
+      previous, stale = divide(count - current, period, left, math.floor), true
+      share = divide(previous, left, period, math.ceil)
+    end
+  end
+end
+local free, cost = count - current - share, asked
+if ARGV[4] and cost > free then cost = math.max(free, 1) end
+if cost > free then cost = 0 elseif cost < -current - previous then cost = -current - previous end
+if ARGV.dry then return {value, rest}, cost end
+current = current + cost
+if current < 0 then previous, current = previous + current, 0 end
+if previous == 0 and current == 0 then
+  if rest >= 0 then call('DEL', key) end
+elseif cost ~= 0 or stale then
+  local after = previous * 67108864 + current
+  if kept and not stale and cost == asked and cost > 0 then
+    call('INCRBY', key, ARGV[1])
+  elseif kept and not stale then
+    call('INCRBY', key, after - value)
+  else
+    call('SET', key, after, 'PX', left + period)
+  end
+end
+return {value, rest}, cost, 0
+end
+steps.r = function(KEYS, ARGV)
+local call, asked, count, length = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local size = ARGV[4] + 1
+local time = call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local bucket = math.floor(now / length)
+local key = KEYS[1]
+local value = call('GET', key)
+local newest, counts, total, stale = bucket, {}, 0, false
+if value then
+  local head, tail = string.match(value, '^(%d+)( [%d ]*)$')
+  if not head then return redis.error_reply('FOREIGN value') end
+  newest = tonumber(head)
+  for n in string.gmatch(tail, '%d+') do
+    counts[#counts + 1] = tonumber(n)
+    total = total + n
+  end
+  if #counts > size then return redis.error_reply('FOREIGN value') end
+end
+if newest > bucket then
+  local kept, ahead = {0}, newest - bucket
+  for i, n in ipairs(counts) do
+    if i <= ahead + 1 then kept[1] = kept[1] + n else kept[#kept + 1] = n end
+  end
+  counts, newest, stale = kept, bucket, true
+end
+local last = 1
+while last <= #counts and counts[last] == 0 do last = last + 1 end
+if (newest - last + 1 + size) * length <= now then counts, total, stale = {}, 0, value end
+local oldest = #counts
+while total > count do
+  local gone = math.min(counts[oldest], total - count)
+  counts[oldest], total, oldest, stale = counts[oldest] - gone, total - gone, oldest - 1, true
+end
+local live, used = math.min(size - (bucket - newest), #counts), 0
+for i = 1, live do used = used + counts[i] end
+local free, cost, wait = count - used, asked, 0
+if ARGV[5] and cost > free then cost = math.max(free, 1) end
+if cost > free then
+  local missing, i = cost - free, live
+  while i > 0 and missing > counts[i] do missing, i = missing - counts[i], i - 1 end
+  wait = (newest - i + 1 + size) * length - now
+  cost = 0
+elseif cost < -used then
+  cost = -used
+end
+local charge = cost
+if ARGV.dry then charge = 0 end
+if charge ~= 0 then
+  local moved = {}
+  if live > 0 then
+    for i = 1, bucket - newest do moved[i] = 0 end
+    for i = 1, live do moved[#moved + 1] = counts[i] end
+  else
+    moved[1] = 0
+  end
+  counts, newest, live, used = moved, bucket, #moved, used + charge
+  local i = 1
+  counts[1] = counts[1] + math.max(charge, 0)
+  while charge < 0 do
+    local gone = math.min(counts[i], -charge)
+    counts[i], charge, i = counts[i] - gone, charge + gone, i + 1
+  end
+end
+last = 1
+while last <= #counts and counts[last] == 0 do last = last + 1 end
+local reset = 0
+if last <= #counts then reset = (newest - last + 1 + size) * length - now end
+if not ARGV.dry and (cost ~= 0 or stale) then
+  if reset > 0 then
+    call('SET', key, newest .. ' ' .. table.concat(counts, ' '), 'PX', reset)
+  elseif value then
+    call('DEL', key)
+  end
+end
+if used == 0 then reset = 0 end
+return {ARGV.dry and 0 or cost, used, wait, reset}, cost, 0
+end
+steps.g = function(KEYS, ARGV)
+local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local key = KEYS[1]
+local rest = call('PTTL', key)
+local log, len, newest, since, stale = '', 0, 0x31303030, 0, rest == 0
+if rest > 0 then
+  log = call('GET', key)
+  len = #log / 4
+  if len < 1 or len % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
+  newest, since = struct.unpack('>I4', log, #log - 3), period - rest
+elseif rest == -1 then
+  return redis.error_reply('FOREIGN key without expiry')
+end
+local present = '1000'
+if len > 0 then present = struct.pack('>I4', (newest + since) % 4294967296) end
+local function age(i) return since + (newest - struct.unpack('>I4', log, 4 * i - 3)) % 4294967296 end
+if since < 0 then
+  local past = len - 1
+  while past > 0 and age(past) < 0 do past = past - 1 end
+  log = string.sub(log, 1, 4 * past) .. string.rep(present, len - past)
+  newest, since, rest, stale = struct.unpack('>I4', present), 0, period, true
+end
+if len > count then
+  log, len, stale = string.sub(log, 4 * (len - count) + 1), count, true
+end
+local gone, high, probe = 0, len, 0
+while gone < high do
+  if age(probe + 1) >= period then gone = probe + 1 else high = probe end
+  probe = math.floor((gone + high) / 2)
+end
+local used, wait = len - gone, 0
+local free, cost = count - used, asked
+if ARGV[4] and cost > free then cost = math.max(free, 1) end
+if cost > free then
+  wait = period - age(gone + cost - free)
+  cost = 0
+elseif cost < -used then
+  cost = -used
+end
+local charge = cost
+if ARGV.dry then charge = 0 end
+local reset = 0
+if charge > 0 then
+  if gone > 0 then log = string.sub(log, 4 * gone + 1) end
+  log = log .. string.rep(present, charge)
+  reset = period
+else
+  if charge < 0 then log = string.sub(log, 4 * gone + 1, #log + 4 * charge) end
+  len = #log / 4
+  if len > 0 then reset = period - age(len) end
+end
+used = used + charge
+if not ARGV.dry and (cost ~= 0 or stale) then
+  if reset > 0 then
+    call('SET', key, log, 'PX', reset)
+  elseif rest >= 0 then
+    call('DEL', key)
+  end
+end
+if used == 0 then reset = 0 end
+return {ARGV.dry and 0 or cost, used, wait, reset}, cost, 0
+end
+local items, at = {}, 2
+local function arguments()
+  local n = tonumber(ARGV[at])
+  local list = {unpack(ARGV, at + 1, at + n)}
+  at = at + 1 + n
+  return list
+end
+for i = 1, #KEYS do
+  local item = {key = {KEYS[i]}, step = steps[ARGV[at]]}
+  at = at + 1
+  item.try = arguments()
+  item.take = arguments()
+  if #item.take == 0 then item.take = {unpack(item.try)} end
+  items[i] = item
+end
+local fits, replies = tonumber(ARGV[1]), {}
+for i, item in ipairs(items) do
+  item.try.dry = true
+  local reply, granted = item.step(item.key, item.try)
+  if type(reply) == 'table' and reply.err then return reply end
+  if not granted or granted == 0 and item.try[1] + 0 > 0 then fits = 0 end
+  replies[i] = reply
+end
+local all = {fits}
+for i, item in ipairs(items) do
+  if fits == 0 then item.take[1] = 0 end
+  local reply = item.step(item.key, item.take)
+  if fits == 0 then reply = replies[i] end
+  if type(reply) ~= 'table' then reply = {reply} end
+  for _, number in ipairs(reply) do all[#all + 1] = number end
+end
+return all

@@ -1,0 +1,96 @@
+local function step(KEYS, ARGV)
+local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
+local unit, mark, bound, interval = 1000000, '', false, false
+if ARGV[3] then
+  if ARGV[3] ~= '' then bound = ARGV[3] + 0 end
+  if ARGV[4] ~= '' then interval = ARGV[4] + 0 end
+  if ARGV[5] == 'u' then unit, mark = 1000, 'u' end
+end
+local key = KEYS[1]
+local rest = call('PTTL', key)
+local value, debt, stale = false, 0, false
+if rest > 0 then
+  local text = call('GET', key)
+  value = tonumber(text)
+  if value and mark == '' then
+    if value > 0 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
+    debt = value + rest * unit
+    if debt > capacity then debt, stale = capacity, true end
+  else
+    local digits, micros, reserved = string.match(text, '^(%-?%d+)(u?)(r?)$')
+    if not digits or digits + 0 > 0 then return redis.error_reply('FOREIGN value') end
+    debt = digits + rest * (micros == 'u' and 1000 or 1000000)
+    if micros ~= mark then -- a peek does not round the stored value
+      debt = mark == 'u' and math.ceil(debt / 1000) or debt * 1000
+    end
+    local most = capacity
+    if reserved == 'r' then
+      most = capacity + math.max(capacity, 60000 * unit)
+      stale = stale or debt <= capacity
+    end
+    if debt > most then debt, stale = most, true end
+    value = false
+  end
+  if debt < 0 then debt = 0 end
+elseif rest == -1 then
+  return redis.error_reply('FOREIGN key without expiry')
+end
+local most, late, charge = capacity, false, asked
+if bound then most = bound end
+if interval and charge > 0 then
+  local free = 0
+  if debt < most then free = math.min(math.floor((most - debt) / interval) * interval, capacity) end
+  if charge > free then charge = math.max(free, interval) end
+end
+local after = debt + charge
+if charge > 0 and (after > most or late) then charge, after = 0, debt end
+if ARGV.dry then return debt, charge end
+if after <= 0 then
+  if rest >= 0 then call('DEL', key) end
+elseif charge ~= 0 or stale then
+  local moved = after - rest * unit
+  if value and not stale and moved <= 0 and after <= capacity then
+    if debt > 0 and charge == asked then
+      call('INCRBY', key, ARGV[1])
+    else
+      call('INCRBY', key, moved - value)
+    end
+  else
+    local ttl, marks = math.max(math.ceil(2 * capacity / unit), 1000), mark
+    if after > capacity then
+      ttl, marks = math.max(ttl, math.ceil(after / unit)), mark .. 'r'
+    end
+    moved = after - ttl * unit
+    if marks ~= '' then moved = string.format('%.0f', moved) .. marks end
+    call('SET', key, moved, 'PX', ttl)
+  end
+end
+if after <= capacity then return debt, charge, 0 end
+return debt, charge, math.ceil((after - capacity) / unit)
+end
+local memory, unit, own = tonumber(ARGV[1]), tonumber(ARGV[2]), {unpack(ARGV, 3)}
+local cost, rest = tonumber(own[1]), redis.call('PTTL', KEYS[2])
+local units, acting, reversed, known = 0, 0, '', false
+if rest > 0 then
+  units, acting, reversed = string.match(redis.call('GET', KEYS[2]), '^(%d+) (%-?%d+)(r?)$')
+  if not units then return redis.error_reply('FOREIGN record') end
+  units, acting, known = tonumber(units), acting + rest, true
+elseif rest == -1 then
+  return redis.error_reply('FOREIGN record without expiry')
+end
+local back = 0
+if cost < 0 and known and reversed == '' then back = math.min(-cost, units) end
+if cost < 0 then own[1] = -back * unit elseif known then own[1] = 0 end
+local reply, charged, delay = step(KEYS, own)
+if type(reply) ~= 'table' then reply = {reply} end
+if reply.err then return reply end
+if charged and back > 0 then
+  if back == units then
+    redis.call('DEL', KEYS[2])
+  else
+    redis.call('SET', KEYS[2], string.format('%.0f %.0fr', units - back, acting - rest), 'PX', rest)
+  end
+elseif charged and charged > 0 then
+  redis.call('SET', KEYS[2], string.format('%.0f %.0f', charged / unit, delay - memory), 'PX', memory)
+end
+return {cost < 0 and back or units, math.max(acting, 0), unpack(reply)}

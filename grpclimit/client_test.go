@@ -23,7 +23,7 @@ import (
 // machine may always be late.
 const interval = 20 * time.Millisecond
 
-func TestUnaryClient(t *testing.T) {
+func TestUnaryClientWaits(t *testing.T) {
 	target := serve(t)
 	c := connect(t, target, grpc.WithUnaryInterceptor(grpclimit.UnaryClient(inMemory(t, "1/20ms"), nil)))
 	start := time.Now()
@@ -41,7 +41,7 @@ func TestUnaryClient(t *testing.T) {
 	}
 }
 
-func TestClientKeysAndCosts(t *testing.T) {
+func TestClientUsesKeyAndCost(t *testing.T) {
 	target, lim := serve(t), inMemory(t, "100/1h")
 	c := connect(t, target, grpc.WithUnaryInterceptor(grpclimit.UnaryClient(lim, &grpclimit.ClientOptions{
 		Key: func(_ context.Context, call grpclimit.Call) string { return call.Method },
@@ -62,7 +62,7 @@ func TestClientKeysAndCosts(t *testing.T) {
 	}
 }
 
-func TestMessageClient(t *testing.T) {
+func TestMessageClientWaitsForEachMessage(t *testing.T) {
 	c := connect(t, serve(t), grpc.WithStreamInterceptor(grpclimit.MessageClient(inMemory(t, "1/20ms"), nil)))
 	start := time.Now()
 	if n, err := send(t, c, 6); n != 6 || err != nil {
@@ -73,7 +73,7 @@ func TestMessageClient(t *testing.T) {
 	}
 }
 
-func TestClientErrors(t *testing.T) {
+func TestClientErrorCodes(t *testing.T) {
 	broken := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
 		return penstock.Decision{}, penstock.ErrUnavailable
 	})
@@ -119,7 +119,7 @@ func TestClientErrors(t *testing.T) {
 
 // Whoever cannot send the one message of a call has nothing left to end it by: it
 // has ended, at the server, too.
-func TestCallsThatCannotSendEnd(t *testing.T) {
+func TestMessageClientCancelsCallThatCannotSend(t *testing.T) {
 	begun, ended := make(chan bool), make(chan error, 1)
 	target := serve(t, grpc.StreamInterceptor(func(_ any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, _ grpc.StreamHandler) error {
 		close(begun)
@@ -147,7 +147,7 @@ func TestCallsThatCannotSendEnd(t *testing.T) {
 
 // A server that says when to come back is not called before, by whatever kind of
 // call it was said to. Whoever cannot wait so long is told at once.
-func TestClientsHeedRetryInfo(t *testing.T) {
+func TestClientHonoursRetryInfo(t *testing.T) {
 	for name, test := range map[string]struct {
 		server grpc.ServerOption
 		client func(*penstock.Limiter) grpc.DialOption
@@ -208,7 +208,7 @@ func stream(ctx context.Context, c pb.TestServiceClient) error {
 }
 
 // A server is believed up to MaxPause, and calls under other keys do not wait.
-func TestMaxPause(t *testing.T) {
+func TestClientMaxPauseBoundsRetryInfo(t *testing.T) {
 	target := serve(t, grpc.UnaryInterceptor(grpclimit.UnaryServer(inMemory(t, "1/1h"), nil)))
 	c := connect(t, target, grpc.WithUnaryInterceptor(grpclimit.UnaryClient(inMemory(t, "1000/1s"), &grpclimit.ClientOptions{
 		MaxPause: 100 * time.Millisecond,
@@ -230,7 +230,7 @@ func TestMaxPause(t *testing.T) {
 	}
 }
 
-func TestClientNegativeCosts(t *testing.T) {
+func TestClientRejectsNegativeCosts(t *testing.T) {
 	c := connect(t, serve(t), grpc.WithUnaryInterceptor(grpclimit.UnaryClient(inMemory(t, "1/1h"), &grpclimit.ClientOptions{
 		Cost: func(context.Context, grpclimit.Call) int64 { return -1 },
 	})))
@@ -239,7 +239,7 @@ func TestClientNegativeCosts(t *testing.T) {
 	}
 }
 
-func TestWaitingIsBounded(t *testing.T) {
+func TestClientBoundsWaitingCalls(t *testing.T) {
 	lim := inMemory(t, "1/1h")
 	c := connect(t, serve(t), grpc.WithUnaryInterceptor(grpclimit.UnaryClient(lim, &grpclimit.ClientOptions{MaxWaiting: 2})))
 	ctx, leave := context.WithCancel(t.Context())

@@ -1,14 +1,14 @@
 // Package grpclimit puts rate limits on gRPC.
 //
-// A server refuses calls, or messages, that are too many, with the status
-// RESOURCE_EXHAUSTED and in it what was exceeded and when to come back:
+// A server denies calls, or messages, over the limit with RESOURCE_EXHAUSTED, and
+// details that say what was exceeded and when to retry:
 //
 //	grpc.NewServer(
 //		grpc.UnaryInterceptor(grpclimit.UnaryServer(lim, nil)),
 //		grpc.StreamInterceptor(grpclimit.StreamServer(lim, nil)),
 //	)
 //
-// A client waits for its turn:
+// A client waits until its limits allow a call:
 //
 //	grpc.NewClient(target, grpc.WithUnaryInterceptor(grpclimit.UnaryClient(lim, nil)))
 package grpclimit

@@ -10,7 +10,7 @@ import (
 	"github.com/penstock-io/penstock/httplimit"
 )
 
-// A Call is what there is to charge for.
+// A Call is what is charged for.
 type Call struct {
 	// Method is the method's full name, such as /package.Service/Method.
 	Method string
@@ -20,73 +20,71 @@ type Call struct {
 	Message any
 }
 
-// A Charge says of which limiter a call takes, under which key, how much.
+// A Charge says which limiter a call is charged to, under which key, and how
+// much.
 type Charge struct {
-	// Limiter is what the call takes of. Required.
+	// Limiter is charged. Required.
 	Limiter *penstock.Limiter
 
-	// Key says whom to charge. A call for which it returns "" is charged to its
-	// client's address. Default: that address. Who comes through a socket of
-	// Unix, or through memory, has none, and cannot be told from others there:
-	// nothing can be decided about such a call without a key, and it passes
-	// unless Unavailable says otherwise.
+	// Key returns the key to charge; for "" the call is charged to its
+	// client's address. Default: the client's address. Calls over a Unix
+	// socket or an in-memory connection have none: without a key they are
+	// undecided and pass, unless Unavailable is set.
 	Key func(context.Context, Call) string
 
-	// Cost says how much to take. Nothing is taken for 0, and such a call
-	// always passes. Less than 0 is refused with INVALID_ARGUMENT, so that no
-	// call can be made that undoes limits or passes by them. Default: 1.
+	// Cost returns what to take. A cost of 0 takes nothing and always passes.
+	// A negative cost is answered with INVALID_ARGUMENT, so that no call can
+	// refund units. Default: 1.
 	Cost func(context.Context, Call) int64
 }
 
-// Options say what the interceptors of a server do. The zero Options charge each
-// call one unit of its client's address.
+// Options configure the interceptors of a server. The zero Options charge each
+// call one unit to its client's address.
 type Options struct {
 	// Key and Cost are those of the first limiter's [Charge].
 	Key  func(context.Context, Call) string
 	Cost func(context.Context, Call) int64
 
-	// Additional are further limiters. A call that one of them denies takes nothing
-	// of the others. Limiters of one store are decided as one; of several
-	// stores, one store after the other, those within this process first.
-	// RetryInfo is that of the one that denies for longest, among those that
-	// were asked. Optional.
+	// Additional are further limiters. A call that one of them denies is
+	// charged to none. Limiters of one store are decided as one; several
+	// stores are asked one after the other, memory stores first. RetryInfo is
+	// the longest of the limiters that were asked. Optional.
 	Additional []Charge
 
-	// Skip says which calls are not limited at all. Default: none.
+	// Skip returns true for calls that are not limited. Default: none.
 	Skip func(context.Context, Call) bool
 
-	// Shadow tries the limits out: every call passes, but it is called for
-	// those that would have been denied. Default: limits are enforced.
+	// Shadow switches enforcement off: every call passes, and Shadow is called
+	// for those that would have been denied. Default: limits are enforced.
 	Shadow func(context.Context, Call, []httplimit.Answer)
 
-	// Denied returns the error of a call that was denied; for none it is the
-	// default. Default: [Denial].
+	// Denied returns the error of a denied call; nil means the default.
+	// Default: [Denial].
 	Denied func(context.Context, Call, []httplimit.Answer) error
 
-	// Unavailable returns the error of a call that nothing could be decided
-	// about, such as [Refuse] does; or nil, and the call passes, charged to
-	// those limiters of other stores that could decide: keep one in memory, and
-	// it holds while a store is away. Default: it passes, unless its client has
-	// left.
+	// Unavailable returns the error of an undecided call, as
+	// [ServiceUnavailable] does; or nil, and the call passes, charged to the
+	// limiters of other stores that could decide: keep one in memory, and it
+	// holds while another store is down. Default: the call passes, unless its
+	// client has cancelled it.
 	Unavailable func(context.Context, Call, error) error
 
-	// OnError is told of each such failure, of costs below 0, and of failures
-	// to give back. Default: nobody is told.
+	// OnError is called for each such failure, for negative costs and for
+	// failed refunds. Optional.
 	OnError func(context.Context, Call, error)
 
-	// Proxies are the addresses of those in front of this server whose word
-	// about their clients' addresses is taken, in x-forwarded-for: see
-	// [httplimit.PrivateNetworks]. Default: none.
+	// Proxies are the trusted proxies in front of this server, which append to
+	// x-forwarded-for: see [httplimit.PrivateNetworks]. Default: none.
 	Proxies []netip.Prefix
 
-	// IPv6Prefix is how many bits of an IPv6 address tell clients apart, as in
+	// IPv6Prefix is how many bits of an IPv6 address identify a client, as in
 	// [httplimit.Options]. Default: 64.
 	IPv6Prefix int
 }
 
-// Metadata returns a [Charge.Key] that is the value of a call's metadata, such as
-// x-api-key. Whoever may choose it freely has as many keys as it likes: check it
-// before, or limit addresses as well.
+// Metadata returns a [Charge.Key] that is a value of the call's metadata, such as
+// x-api-key. A client that can choose it freely has any number of keys: verify it
+// first, or limit addresses too.
 func Metadata(name string) func(context.Context, Call) string {
 	return func(ctx context.Context, _ Call) string {
 		if values := metadata.ValueFromIncomingContext(ctx, name); len(values) > 0 {
@@ -96,6 +94,6 @@ func Metadata(name string) func(context.Context, Call) string {
 	}
 }
 
-// Global is a [Charge.Key] that is the same for every call: a limit on what the
-// server does for all.
-func Global(context.Context, Call) string { return "everybody" }
+// Global is a [Charge.Key] that is the same for every call: a limit on the whole
+// service.
+func Global(context.Context, Call) string { return "global" }

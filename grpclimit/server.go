@@ -17,10 +17,9 @@ import (
 	"github.com/penstock-io/penstock/internal/charge"
 )
 
-// UnaryServer returns an interceptor that charges each unary call to its client,
-// and refuses those for which not enough is left. If a limiter says that a call
-// should be held, as that of a leaky bucket does, it is held. The limiters must
-// not be nil.
+// UnaryServer returns an interceptor that charges each unary call to its client
+// and denies those over the limit. A call that a leaky bucket delays is held for
+// that long. The limiters must not be nil.
 func UnaryServer(lim *penstock.Limiter, o *Options) grpc.UnaryServerInterceptor {
 	p := newProtection(lim, o)
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -32,8 +31,8 @@ func UnaryServer(lim *penstock.Limiter, o *Options) grpc.UnaryServerInterceptor 
 	}
 }
 
-// StreamServer returns an interceptor that charges each streaming call to its
-// client once, when it begins. What is said of [UnaryServer] is true of it, too.
+// StreamServer returns an interceptor that charges each streaming call once, when
+// it begins; otherwise it works like [UnaryServer].
 func StreamServer(lim *penstock.Limiter, o *Options) grpc.StreamServerInterceptor {
 	p := newProtection(lim, o)
 	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -44,30 +43,30 @@ func StreamServer(lim *penstock.Limiter, o *Options) grpc.StreamServerIntercepto
 	}
 }
 
-// MessageServer returns an interceptor that charges each message which a client
-// sends in a streaming call. A message that is denied ends the call. A leaky
-// bucket makes the client wait instead, for as long as there is room in its queue.
+// MessageServer returns an interceptor that charges each message that a client
+// sends in a streaming call. A denied message ends the call. A leaky bucket
+// delays the client instead, as long as its queue has room.
 func MessageServer(lim *penstock.Limiter, o *Options) grpc.StreamServerInterceptor {
 	p := newProtection(lim, o)
 	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		m := &meteredStream{ServerStream: ss, protection: p, method: info.FullMethod}
 		err := handler(srv, m)
 		if denied := m.denied.Load(); denied != nil {
-			return *denied // whatever the handler made of it
+			return *denied // even if the handler ignored it
 		}
 		return err
 	}
 }
 
-// A meteredStream charges for what it receives.
+// A meteredStream charges for received messages.
 type meteredStream struct {
 	grpc.ServerStream
 	protection *protection
 	method     string
-	denied     atomic.Pointer[error] // for a handler may return while it still receives elsewhere
+	denied     atomic.Pointer[error] // set by another goroutine of the handler
 }
 
-// RecvMsg receives a message, and fails if it is one too many.
+// RecvMsg receives a message, and fails if it is over the limit.
 func (s *meteredStream) RecvMsg(m any) error {
 	if denied := s.denied.Load(); denied != nil {
 		return *denied
@@ -82,20 +81,20 @@ func (s *meteredStream) RecvMsg(m any) error {
 	return err
 }
 
-// A protection is what is known of the limits before any call.
+// A protection is the compiled options.
 type protection struct {
 	Options
-	charges []Charge
-	names   []string // of policies
-	set     *charge.Set
-	book    *address.Resolver
+	charges  []Charge
+	names    []string // of the limits
+	set      *charge.Set
+	resolver *address.Resolver
 }
 
 func newProtection(lim *penstock.Limiter, o *Options) *protection {
 	if o == nil {
 		o = &Options{}
 	}
-	p := &protection{Options: *o, book: address.NewResolver(o.Proxies, o.IPv6Prefix)}
+	p := &protection{Options: *o, resolver: address.NewResolver(o.Proxies, o.IPv6Prefix)}
 	given := append([]Charge{{Limiter: lim, Key: o.Key, Cost: o.Cost}}, o.Additional...)
 	limiters := make([]*penstock.Limiter, len(given))
 	for i, c := range given {
@@ -114,22 +113,22 @@ func newProtection(lim *penstock.Limiter, o *Options) *protection {
 	return p
 }
 
-// few is how many charges need no memory of their own.
-const few = 4
+// inlineParts is how many charges fit on the stack.
+const inlineParts = 4
 
-// admit returns nil if the call may go on, when it may.
+// admit returns nil when the call may go on, after its delay.
 func (p *protection) admit(ctx context.Context, call Call, setTrailer func(metadata.MD)) error {
 	if p.Skip != nil && p.Skip(ctx, call) {
 		return nil
 	}
-	var room [few]charge.Part
+	var room [inlineParts]charge.Part
 	parts := append(room[:0], make([]charge.Part, len(p.charges))...)
 	began := p.now()
 	decided, allowed, err := p.take(ctx, call, parts)
 	if allowed && err != nil {
 		return p.fail(ctx, call, parts[:decided], began, err)
 	}
-	p.report(ctx, call, err) // of a denial that could not give back what others had granted
+	p.report(ctx, call, err) // a denial whose refund failed
 	switch {
 	case p.Shadow != nil:
 		if !allowed {
@@ -142,7 +141,7 @@ func (p *protection) admit(ctx context.Context, call Call, setTrailer func(metad
 	return p.hold(ctx, parts)
 }
 
-// hold returns when the limits want the call to go on.
+// hold waits for the call's delay.
 func (p *protection) hold(ctx context.Context, parts []charge.Part) error {
 	if err := p.set.Hold(ctx, parts); err != nil {
 		return asStatus(err)
@@ -150,7 +149,7 @@ func (p *protection) hold(ctx context.Context, parts []charge.Part) error {
 	return nil
 }
 
-// now returns the time, which matters only if one of several limits fails.
+// now returns the time if a later refund needs it.
 func (p *protection) now() (t time.Time) {
 	if len(p.charges) > 1 {
 		t = time.Now()
@@ -158,12 +157,12 @@ func (p *protection) now() (t time.Time) {
 	return t
 }
 
-// take works out what the call costs, and whom, and takes it.
+// take determines key and cost for each limiter, and takes.
 func (p *protection) take(ctx context.Context, call Call, parts []charge.Part) (decided int, allowed bool, err error) {
 	for i := range p.charges {
 		c := &p.charges[i]
 		if parts[i].Key = p.keyOf(ctx, call, c); parts[i].Key == "" {
-			return 0, true, errNobody
+			return 0, true, errUnknownClient
 		}
 		parts[i].Cost = 1
 		if c.Cost != nil {
@@ -173,12 +172,12 @@ func (p *protection) take(ctx context.Context, call Call, parts []charge.Part) (
 	return p.set.Take(ctx, parts)
 }
 
-// errNobody means that there is no telling whom to charge. To charge everybody
-// together would let one of them shut out the rest.
-var errNobody = fmt.Errorf("grpclimit: %w: neither a key nor the client's address is known", penstock.ErrBadKey)
+// errUnknownClient means that a call has neither a key nor a client address.
+// Charging all such calls to one key would let one client block the others.
+var errUnknownClient = fmt.Errorf("grpclimit: %w: neither a key nor the client's address is known", penstock.ErrBadKey)
 
-// keyOf returns whom to charge. Addresses that stand in for a missing key begin
-// with a byte that no key may begin with, so that nobody can pose as one of them.
+// keyOf returns the key to charge. An address that replaces a missing key begins
+// with a zero byte, which no other key may, so clients cannot forge it.
 func (p *protection) keyOf(ctx context.Context, call Call, c *Charge) string {
 	if c.Key == nil {
 		return p.addressOf(ctx)
@@ -201,14 +200,13 @@ func (p *protection) addressOf(ctx context.Context) string {
 	if len(p.Proxies) > 0 {
 		forwarded = metadata.ValueFromIncomingContext(ctx, "x-forwarded-for")
 	}
-	return p.book.Key(from.Addr.String(), forwarded)
+	return p.resolver.Key(from.Addr.String(), forwarded)
 }
 
-// fail deals with a call that not all limits decided about. If it passes, it is
-// charged to those that did: what shields this process must not fail with a store
-// that is far away. One whose client left meanwhile does not pass: to make calls and
-// cancel them at once would otherwise be a way around the limits of a store that
-// minds.
+// fail handles a call that not all limiters could decide. If it passes, it stays
+// charged to those that could: a limit in memory must not fail with a remote
+// store. A call that its client has cancelled does not pass; otherwise cancelling
+// calls would bypass the limits of a slow store.
 func (p *protection) fail(ctx context.Context, call Call, granted []charge.Part, since time.Time, err error) error {
 	p.report(ctx, call, err)
 	if p.Shadow != nil {
@@ -222,7 +220,7 @@ func (p *protection) fail(ctx context.Context, call Call, granted []charge.Part,
 	return refusal
 }
 
-// refusal returns why such a call does not pass, or nil if it does.
+// refusal returns the error of an undecided call, or nil if it passes.
 func (p *protection) refusal(ctx context.Context, call Call, err error) error {
 	switch {
 	case errors.Is(err, penstock.ErrBadCost):

@@ -132,7 +132,7 @@ func expect(t *testing.T, what string, got []codes.Code, want ...codes.Code) {
 
 const exhausted = codes.ResourceExhausted
 
-func TestUnaryServer(t *testing.T) {
+func TestUnaryServerDeniesOverLimit(t *testing.T) {
 	c := unary(t, inMemory(t, "posts: 2/1h"), nil)
 	expect(t, "calls", ask(t, c, 2), codes.OK, codes.OK)
 	var trailer metadata.MD
@@ -168,7 +168,7 @@ func details(t *testing.T, err error) (quota *errdetails.QuotaFailure, retry *er
 	return quota, retry
 }
 
-func TestNever(t *testing.T) {
+func TestDenialOfTooLargeCostHasNoRetryInfo(t *testing.T) {
 	o := &grpclimit.Options{Cost: func(context.Context, grpclimit.Call) int64 { return 3 }}
 	c := unary(t, inMemory(t, "2/1h"), o)
 	var trailer metadata.MD
@@ -182,7 +182,7 @@ func TestNever(t *testing.T) {
 }
 
 // Milliseconds are rounded up, so that the call which is repeated passes.
-func TestPushback(t *testing.T) {
+func TestDenialSetsRetryPushback(t *testing.T) {
 	for retry, want := range map[time.Duration]string{
 		1: "1", time.Millisecond: "1", time.Millisecond + 1: "2", time.Hour: "3600000", penstock.Never: "-1",
 	} {
@@ -196,7 +196,7 @@ func TestPushback(t *testing.T) {
 }
 
 // A client that repeats calls by itself does so when it was told to.
-func TestClientsThatRepeat(t *testing.T) {
+func TestAutomaticRetriesObeyPushback(t *testing.T) {
 	target := serve(t, grpc.UnaryInterceptor(grpclimit.UnaryServer(inMemory(t, "1/100ms"), nil)))
 	c := connect(t, target, grpc.WithDefaultServiceConfig(`{"methodConfig": [{"name": [{}], "retryPolicy": {
 		"maxAttempts": 5, "initialBackoff": "100s", "maxBackoff": "100s", "backoffMultiplier": 1,
@@ -208,7 +208,7 @@ func TestClientsThatRepeat(t *testing.T) {
 	}
 }
 
-func TestKeys(t *testing.T) {
+func TestServerUsesKeyFunctions(t *testing.T) {
 	c := unary(t, inMemory(t, "2/1h"), &grpclimit.Options{Key: grpclimit.Metadata("x-api-key")})
 	expect(t, "a key", ask(t, c, 3, "x-api-key", "k1"), codes.OK, codes.OK, exhausted)
 	expect(t, "another key", ask(t, c, 1, "x-api-key", "k2"), codes.OK)
@@ -221,7 +221,7 @@ func TestKeys(t *testing.T) {
 	expect(t, "the address of whoever did", ask(t, c, 1), exhausted)
 }
 
-func TestAddresses(t *testing.T) {
+func TestServerIdentifiesClientsByAddress(t *testing.T) {
 	c := unary(t, inMemory(t, "1/1h"), nil)
 	expect(t, "made-up addresses", append(ask(t, c, 1, "x-forwarded-for", "203.0.113.1"), ask(t, c, 1, "x-forwarded-for", "203.0.113.2")...), codes.OK, exhausted)
 	c = unary(t, inMemory(t, "1/1h"), &grpclimit.Options{Proxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
@@ -229,7 +229,7 @@ func TestAddresses(t *testing.T) {
 	expect(t, "bob, by a proxy", ask(t, c, 1, "x-forwarded-for", "203.0.113.1, 203.0.113.2"), codes.OK)
 }
 
-func TestSeveralLimits(t *testing.T) {
+func TestServerSeveralLimitsAllOrNothing(t *testing.T) {
 	store := penstock.NewMemory(nil)
 	c := unary(t, limiter(t, store, "ip: 3/1h"), &grpclimit.Options{Additional: []grpclimit.Charge{
 		{Limiter: limiter(t, store, "user: 2/1h"), Key: grpclimit.Metadata("x-user")},
@@ -248,7 +248,7 @@ func TestSeveralLimits(t *testing.T) {
 	}
 }
 
-func TestSkipAndShadow(t *testing.T) {
+func TestServerSkipAndShadow(t *testing.T) {
 	var seen []string
 	c := unary(t, inMemory(t, "1/1h"), &grpclimit.Options{
 		Skip: func(ctx context.Context, call grpclimit.Call) bool {
@@ -266,7 +266,7 @@ func TestSkipAndShadow(t *testing.T) {
 	}
 }
 
-func TestDenied(t *testing.T) {
+func TestServerCallsDenied(t *testing.T) {
 	c := unary(t, inMemory(t, "0/1h"), &grpclimit.Options{
 		Denied: func(context.Context, grpclimit.Call, []httplimit.Answer) error {
 			return status.Error(codes.PermissionDenied, "no")
@@ -275,7 +275,7 @@ func TestDenied(t *testing.T) {
 	expect(t, "denied otherwise", ask(t, c, 1), codes.PermissionDenied)
 }
 
-func TestStoreFailure(t *testing.T) {
+func TestServerStoreFailure(t *testing.T) {
 	broken := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
 		return penstock.Decision{}, penstock.ErrUnavailable
 	})
@@ -294,7 +294,7 @@ func TestStoreFailure(t *testing.T) {
 
 // A shield of this process's own holds while the store that all share is away:
 // whoever passes is charged to it, and whoever is refused is not.
-func TestAShieldHoldsWhileAnotherStoreIsAway(t *testing.T) {
+func TestServerMemoryLimitHoldsWhileOtherStoreIsDown(t *testing.T) {
 	broken := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
 		return penstock.Decision{}, penstock.ErrUnavailable
 	})
@@ -308,7 +308,7 @@ func TestAShieldHoldsWhileAnotherStoreIsAway(t *testing.T) {
 
 // On a socket of Unix, or within memory, nobody has an address. Strangers are not
 // thrown together; whoever has a key is known by it.
-func TestNobody(t *testing.T) {
+func TestServerUnknownClientIsUndecided(t *testing.T) {
 	socket, err := net.Listen("unix", t.TempDir()+"/socket")
 	if err != nil {
 		t.Fatal(err)
@@ -338,7 +338,7 @@ func TestNobody(t *testing.T) {
 }
 
 // A call that makes its cost negative neither undoes limits nor passes by them.
-func TestNegativeCosts(t *testing.T) {
+func TestServerRejectsNegativeCosts(t *testing.T) {
 	lim := inMemory(t, "10/1h")
 	c := unary(t, lim, &grpclimit.Options{
 		Key: grpclimit.Global,
@@ -356,7 +356,7 @@ func TestNegativeCosts(t *testing.T) {
 
 // What comes through a header is charged by the first value, and never by that of
 // another name.
-func TestMetadata(t *testing.T) {
+func TestMetadataIsKey(t *testing.T) {
 	key := grpclimit.Metadata("X-API-Key")
 	for _, test := range []struct {
 		md   metadata.MD
@@ -393,7 +393,7 @@ func send(t *testing.T, c pb.TestServiceClient, n int) (int32, error) {
 	return reply.GetAggregatedPayloadSize(), err
 }
 
-func TestStreamServer(t *testing.T) {
+func TestStreamServerChargesOnce(t *testing.T) {
 	c := connect(t, serve(t, grpc.StreamInterceptor(grpclimit.StreamServer(inMemory(t, "calls: 2/1h"), nil))))
 	for range 2 {
 		if n, err := send(t, c, 10); n != 10 || err != nil {
@@ -406,7 +406,7 @@ func TestStreamServer(t *testing.T) {
 	}
 }
 
-func TestMessageServer(t *testing.T) {
+func TestMessageServerChargesEachMessage(t *testing.T) {
 	size := func(_ context.Context, call grpclimit.Call) int64 {
 		if _, ok := call.Message.(*pb.StreamingInputCallRequest); !ok {
 			t.Errorf("charged for a %T", call.Message)
@@ -425,7 +425,7 @@ func TestMessageServer(t *testing.T) {
 
 // After a message too many, whatever a handler does, it gets no more of them, and
 // the client is told why.
-func TestReceivingAfterADenial(t *testing.T) {
+func TestMessageServerFailsAfterDenial(t *testing.T) {
 	intercept := grpclimit.MessageServer(inMemory(t, "1/1h"), &grpclimit.Options{Key: grpclimit.Global})
 	stream := &endless{ctx: t.Context()}
 	err := intercept(nil, stream, &grpc.StreamServerInfo{}, func(_ any, ss grpc.ServerStream) error {
@@ -445,7 +445,7 @@ func TestReceivingAfterADenial(t *testing.T) {
 }
 
 // A leaky bucket makes those wait who send too fast.
-func TestHolding(t *testing.T) {
+func TestServerHoldsLeakyBucketCalls(t *testing.T) {
 	c := connect(t, serve(t, grpc.StreamInterceptor(grpclimit.MessageServer(inMemory(t, "1/20ms leaky-bucket burst=100"), nil))))
 	start := time.Now()
 	if n, err := send(t, c, 6); n != 6 || err != nil {
@@ -464,7 +464,7 @@ func TestHolding(t *testing.T) {
 }
 
 // A handler may return while another goroutine still receives.
-func TestReceivingElsewhere(t *testing.T) {
+func TestMessageServerDenialOnOtherGoroutine(t *testing.T) {
 	intercept := grpclimit.MessageServer(inMemory(t, "1/1h"), &grpclimit.Options{Key: grpclimit.Global})
 	received := make(chan struct{})
 	err := intercept(nil, &endless{ctx: t.Context()}, &grpc.StreamServerInfo{}, func(_ any, ss grpc.ServerStream) error {

@@ -18,9 +18,9 @@ import (
 	"github.com/penstock-io/penstock/httplimit"
 )
 
-// Denial returns the error of a call that was denied by some of the limits which
-// it was decided by: RESOURCE_EXHAUSTED, with a QuotaFailure that names them and a
-// RetryInfo that says when to come back, unless that is never.
+// Denial returns the error of a denied call: RESOURCE_EXHAUSTED with a
+// QuotaFailure that names the limits that denied, and a RetryInfo unless the call
+// can never pass.
 func Denial(answers []httplimit.Answer) error {
 	quota := &errdetails.QuotaFailure{}
 	for _, a := range answers {
@@ -48,7 +48,7 @@ func ServiceUnavailable(context.Context, Call, error) error {
 	return status.Error(codes.Unavailable, "rate limits are unavailable")
 }
 
-// retryAfter returns when all that denied would have room.
+// retryAfter returns the longest RetryAfter of the denials.
 func retryAfter(answers []httplimit.Answer) (longest time.Duration) {
 	for _, a := range answers {
 		if !a.Decision.Allowed {
@@ -58,8 +58,8 @@ func retryAfter(answers []httplimit.Answer) (longest time.Duration) {
 	return longest
 }
 
-// pushback returns what clients that repeat calls by themselves go by: in how many
-// milliseconds, or that there is no sense in it.
+// pushback returns the metadata that clients with automatic retries obey: a delay
+// in milliseconds, or -1 for no retry.
 func pushback(answers []httplimit.Answer) metadata.MD {
 	const name = "grpc-retry-pushback-ms"
 	retry := retryAfter(answers)
@@ -73,7 +73,7 @@ func pushback(answers []httplimit.Answer) metadata.MD {
 	return metadata.Pairs(name, strconv.FormatInt(ms, 10))
 }
 
-// asStatus gives an error of ours the code that callers of gRPC look at.
+// asStatus gives an error the gRPC code that matches it.
 func asStatus(err error) error {
 	code := codes.Unavailable
 	switch {
@@ -89,7 +89,7 @@ func asStatus(err error) error {
 	return &codedError{code, err}
 }
 
-// A codedError is an error with a code.
+// A codedError is an error with a gRPC code.
 type codedError struct {
 	code codes.Code
 	err  error
@@ -99,5 +99,5 @@ func (e *codedError) Error() string { return "grpclimit: " + e.err.Error() }
 
 func (e *codedError) Unwrap() error { return e.err }
 
-// GRPCStatus is what package status looks for.
+// GRPCStatus is found by package status.
 func (e *codedError) GRPCStatus() *status.Status { return status.New(e.code, e.Error()) }

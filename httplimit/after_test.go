@@ -55,7 +55,7 @@ func remainsAfter(t *testing.T, after func(httplimit.Response) int64, statuses .
 	return d.Remaining
 }
 
-func TestAfter(t *testing.T) {
+func TestAfterFunctionsSettleByResponse(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		after    func(httplimit.Response) int64
@@ -79,7 +79,7 @@ func TestAfter(t *testing.T) {
 }
 
 // Whoever hangs up in the middle of an answer makes a proxy panic, and pays.
-func TestHangingUpIsNotFree(t *testing.T) {
+func TestFreeServerErrorsChargesDisconnectedClients(t *testing.T) {
 	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "hello")
 		_ = http.NewResponseController(w).Flush()
@@ -105,14 +105,14 @@ func TestHangingUpIsNotFree(t *testing.T) {
 		_ = resp.Body.Close()
 	}
 	front.Close() // when all have been settled
-	if d, err := lim.Peek(t.Context(), "everybody"); err != nil || d.Remaining != 7 {
+	if d, err := lim.Peek(t.Context(), "global"); err != nil || d.Remaining != 7 {
 		t.Errorf("%v, %v, want 7 of 10 to remain", d, err)
 	}
 }
 
 // Whoever sends a body that ends in nonsense makes a proxy fail, and pays. Whoever
 // sends a good one to a server that fails does not.
-func TestSpoilingABodyIsNotFree(t *testing.T) {
+func TestFreeServerErrorsChargesBrokenUploads(t *testing.T) {
 	front := func(behind http.HandlerFunc) (*penstock.Limiter, *httptest.Server) {
 		server := httptest.NewServer(behind)
 		t.Cleanup(server.Close)
@@ -150,14 +150,14 @@ func TestSpoilingABodyIsNotFree(t *testing.T) {
 		}
 		_ = conn.Close()
 		server.Close() // when all has been settled
-		if d, err := lim.Peek(t.Context(), "everybody"); err != nil || d.Remaining != test.remain {
+		if d, err := lim.Peek(t.Context(), "global"); err != nil || d.Remaining != test.remain {
 			t.Errorf("%s: %v, %v, want %d of 10 to remain", test.name, d, err, test.remain)
 		}
 	}
 }
 
 // However many try at once, no more passwords are checked than may be wrong.
-func TestGuessingInParallel(t *testing.T) {
+func TestOnlyFailuresChargesConcurrentGuesses(t *testing.T) {
 	var checked atomic.Int64
 	release := make(chan struct{})
 	h := httplimit.Protect(inMemory(t, "5/15m"), &httplimit.Options{
@@ -184,7 +184,7 @@ func TestGuessingInParallel(t *testing.T) {
 }
 
 // The cost of an answer by a language model is known when it has been given.
-func TestSettling(t *testing.T) {
+func TestSetCostSettlesDifference(t *testing.T) {
 	lim := inMemory(t, "tokens: 1000/1h")
 	h := httplimit.Protect(lim, &httplimit.Options{
 		Key: httplimit.Global, Cost: func(*http.Request) int64 { return 400 }, After: httplimit.ReportedCost,
@@ -201,23 +201,23 @@ func TestSettling(t *testing.T) {
 		if w := ask(h, alice, "X-Tokens", step.tokens); w.Code != 200 {
 			t.Errorf("%s tokens: %d", step.tokens, w.Code)
 		}
-		if d, err := lim.Peek(t.Context(), "everybody"); err != nil || d.Remaining != step.remain {
+		if d, err := lim.Peek(t.Context(), "global"); err != nil || d.Remaining != step.remain {
 			t.Errorf("after %s tokens: %v, %v, want %d", step.tokens, d, err, step.remain)
 		}
 	}
 	expect(t, "an estimate that does not fit", statuses(h, 1, alice, "X-Tokens", "1"), 429)
-	if err := lim.Reset(t.Context(), "everybody"); err != nil {
+	if err := lim.Reset(t.Context(), "global"); err != nil {
 		t.Fatal(err)
 	}
 	ask(h, alice, "X-Tokens", "5000")
-	if d, err := lim.Peek(t.Context(), "everybody"); err != nil || d.Remaining != 0 {
+	if d, err := lim.Peek(t.Context(), "global"); err != nil || d.Remaining != 0 {
 		t.Errorf("what cost more than there was: %v, %v", d, err)
 	}
-	if err := lim.Reset(t.Context(), "everybody"); err != nil {
+	if err := lim.Reset(t.Context(), "global"); err != nil {
 		t.Fatal(err)
 	}
 	ask(h, alice)
-	if d, err := lim.Peek(t.Context(), "everybody"); err != nil || d.Remaining != 600 {
+	if d, err := lim.Peek(t.Context(), "global"); err != nil || d.Remaining != 600 {
 		t.Errorf("what nobody said the cost of: %v, %v", d, err)
 	}
 	if httplimit.SetCost(t.Context(), 1) {
@@ -227,24 +227,24 @@ func TestSettling(t *testing.T) {
 
 // A handler that says less than nothing, or by accident what resets a key, gives
 // back what was taken and no more.
-func TestSayingLessThanNothing(t *testing.T) {
+func TestSetCostNegativeCountsAsZero(t *testing.T) {
 	for _, said := range []int64{-1, penstock.Reset} {
 		lim := inMemory(t, "1000/1h")
-		if _, err := lim.AllowN(t.Context(), "everybody", 100); err != nil {
+		if _, err := lim.AllowN(t.Context(), "global", 100); err != nil {
 			t.Fatal(err)
 		}
 		h := httplimit.Protect(lim, &httplimit.Options{
 			Key: httplimit.Global, Cost: func(*http.Request) int64 { return 400 }, After: httplimit.ReportedCost,
 		})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { httplimit.SetCost(r.Context(), said) }))
 		ask(h, alice)
-		if d, err := lim.Peek(t.Context(), "everybody"); err != nil || d.Remaining != 900 {
+		if d, err := lim.Peek(t.Context(), "global"); err != nil || d.Remaining != 900 {
 			t.Errorf("what cost %d: %v, %v, want 900 to remain", said, d, err)
 		}
 	}
 }
 
 // Requests are counted by one limit, tokens by another, and both are told.
-func TestSettlingSeveral(t *testing.T) {
+func TestSettleSeveralLimiters(t *testing.T) {
 	store := penstock.NewMemory(nil)
 	requests, tokens, money := limiter(t, store, "requests: 10/1h"), limiter(t, store, "tokens: 100/1h"), limiter(t, store, "money: 50/1h")
 	cost := func(*http.Request) int64 { return 20 }
@@ -276,7 +276,7 @@ func TestCostHeader(t *testing.T) {
 }
 
 // A request that outlasts its window gives nothing back of the next one.
-func TestSettlingInAnotherWindow(t *testing.T) {
+func TestSettleAfterWindowEndedRefundsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lim := inMemory(t, "2/10s fixed-window")
 		h := httplimit.Protect(lim, &httplimit.Options{After: httplimit.OnlyFailures})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -306,18 +306,18 @@ func TestSettlingInAnotherWindow(t *testing.T) {
 		expect(t, "the first in a queue", statuses(h, 1, alice), 200)
 		wg.Go(func() { ask(h, alice) }) // is held for as long
 		time.Sleep(12 * time.Second)
-		if d, err := lim.AllowN(t.Context(), "everybody", 2); err != nil || !d.Allowed {
+		if d, err := lim.AllowN(t.Context(), "global", 2); err != nil || !d.Allowed {
 			t.Error(d, err)
 		}
 		wg.Wait()
-		if d, err := lim.Peek(t.Context(), "everybody"); err != nil || d.Remaining != 0 {
+		if d, err := lim.Peek(t.Context(), "global"); err != nil || d.Remaining != 0 {
 			t.Errorf("after a queue: %v, %v, want nothing to remain of this window", d, err)
 		}
 	})
 }
 
 // A client that leaves is settled, and a store that is lost meanwhile is reported.
-func TestSettlingAfterTheClientLeft(t *testing.T) {
+func TestSettleAfterClientDisconnected(t *testing.T) {
 	lim := inMemory(t, "10/1h")
 	ctx, leave := context.WithCancel(t.Context())
 	h := httplimit.Protect(lim, &httplimit.Options{After: httplimit.OnlyFailures})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -347,7 +347,7 @@ func TestSettlingAfterTheClientLeft(t *testing.T) {
 }
 
 // Handlers find in the writer what they would find without middleware.
-func TestWriterKeepsItsMethods(t *testing.T) {
+func TestStatusRecorderKeepsOptionalMethods(t *testing.T) {
 	statuses := make(chan int, 1) // which are known a moment after the response
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -437,7 +437,7 @@ func get(t *testing.T, c *http.Client, url string) string {
 
 // A framework may have a writer of its own, which the handler writes to past the
 // middleware, and which knows the status.
-func TestStatusOfAnotherWriter(t *testing.T) {
+func TestStatusRecorderUsesFrameworkStatus(t *testing.T) {
 	lim := inMemory(t, "10/1h")
 	own := &ownWriter{ResponseWriter: httptest.NewRecorder()}
 	h := httplimit.Protect(lim, &httplimit.Options{After: httplimit.OnlyFailures})(
@@ -467,7 +467,7 @@ func (w *ownWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 }
 
 // A handler that copied an empty file may still say what is wrong.
-func TestCopyingNothing(t *testing.T) {
+func TestStatusRecorderEmptyCopyStartsNoResponse(t *testing.T) {
 	lim := inMemory(t, "10/1h")
 	server := httptest.NewServer(httplimit.Protect(lim, &httplimit.Options{
 		Key: httplimit.Global, After: httplimit.ResetOnSuccess,
@@ -481,7 +481,7 @@ func TestCopyingNothing(t *testing.T) {
 	}
 	_ = resp.Body.Close()
 	server.Close()
-	if d, err := lim.Peek(t.Context(), "everybody"); resp.StatusCode != http.StatusUnauthorized || err != nil || d.Remaining != 9 {
+	if d, err := lim.Peek(t.Context(), "global"); resp.StatusCode != http.StatusUnauthorized || err != nil || d.Remaining != 9 {
 		t.Errorf("%d: %v, %v, want 9 to remain", resp.StatusCode, d, err)
 	}
 }
@@ -491,7 +491,7 @@ type failing struct{ *httptest.ResponseRecorder }
 
 func (failing) FlushError() error { return net.ErrClosed }
 
-func TestFlushingFails(t *testing.T) {
+func TestStatusRecorderReportsFlushError(t *testing.T) {
 	h := httplimit.Protect(inMemory(t, "10/1h"), &httplimit.Options{After: httplimit.OnlyFailures})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if err := http.NewResponseController(w).Flush(); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("got %v, want %v", err, net.ErrClosed)

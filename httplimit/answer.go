@@ -7,22 +7,21 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// An Answer is one limit's part in the decision about a request.
+// An Answer is one limit's decision about a request.
 type Answer struct {
-	// Policy is what clients know the limit by. Default: the limit's name, or
-	// else "default".
+	// Policy is the limit's name in header fields and problems. Default: the
+	// limit's name, or else "default".
 	Policy string
 
-	// Limit is what the request was decided by. Required.
+	// Limit is the limit that decided. Required.
 	Limit penstock.Limit
 
-	// Decision is what was decided. Required.
+	// Decision is its decision. Required.
 	Decision penstock.Decision
 }
 
-// RetryAfterSeconds returns after how many seconds a denied request is worth
-// repeating: rounded up, so never before it would pass. It returns false if the
-// request was allowed, or if it will never pass.
+// RetryAfterSeconds returns RetryAfter of a denial in whole seconds, rounded up.
+// It returns false if the request was allowed, or can never pass.
 func RetryAfterSeconds(d penstock.Decision) (int64, bool) {
 	if d.Allowed || d.RetryAfter <= 0 || d.RetryAfter == penstock.Never {
 		return 0, false
@@ -30,7 +29,7 @@ func RetryAfterSeconds(d penstock.Decision) (int64, bool) {
 	return seconds(d.RetryAfter), true
 }
 
-// policy returns what clients know the limit by.
+// policy returns the limit's name in header fields.
 func (a *Answer) policy() string {
 	switch {
 	case a.Policy != "":
@@ -41,19 +40,19 @@ func (a *Answer) policy() string {
 	return "default"
 }
 
-// wholeSeconds returns the limit's period, and false if that cannot be said in
-// seconds.
+// wholeSeconds returns the limit's period in seconds, and false if it is no whole
+// number.
 func (a *Answer) wholeSeconds() (int64, bool) {
 	period := a.Limit.Normal().Period
 	return int64(period / time.Second), period > 0 && period%time.Second == 0
 }
 
-// effectiveWindow returns the time in which the client should use no more than
-// what remains, and false if there is none to tell.
+// effectiveWindow returns the time over which a client should spread what
+// remains, and false if there is none to state.
 //
-// What matters is that remaining divided by it is never far above the limit's
-// rate: a client that trusts us and spreads its requests evenly must not be led
-// into a flood, as it would be by a large quota that ends in a moment.
+// Remaining divided by it must not be far above the limit's rate: a client that
+// spreads its requests evenly would otherwise be led into a flood by a large
+// quota that ends soon.
 func (a *Answer) effectiveWindow() (time.Duration, bool) {
 	d := &a.Decision
 	switch {
@@ -62,18 +61,18 @@ func (a *Answer) effectiveWindow() (time.Duration, bool) {
 	case a.Limit.Count <= 0:
 		return 0, false
 	case a.Limit.Algorithm == penstock.FixedWindow:
-		return max(d.ResetAfter, a.lasts(d.Remaining)), true
+		return max(d.ResetAfter, a.timeFor(d.Remaining)), true
 	case d.Remaining > 0:
-		return a.lasts(d.Remaining), true
+		return a.timeFor(d.Remaining), true
 	}
 	return a.untilNext(), true
 }
 
-// untilNext returns how long it takes until something remains again. Buckets
-// fill evenly, so it follows from when they will be full; elsewhere it is as
-// long as one unit takes on average.
+// untilNext returns how long until a unit is available again. Buckets refill
+// evenly, so it follows from ResetAfter; elsewhere it is the average time of one
+// unit.
 func (a *Answer) untilNext() time.Duration {
-	one, reset := a.lasts(1), a.Decision.ResetAfter
+	one, reset := a.timeFor(1), a.Decision.ResetAfter
 	switch a.Limit.Algorithm {
 	case penstock.TokenBucket, penstock.LeakyBucket:
 		return max(0, reset-times(one, a.Decision.Limit-1))
@@ -81,8 +80,8 @@ func (a *Answer) untilNext() time.Duration {
 	return min(one, reset)
 }
 
-// lasts returns how long so many units last at the limit's rate.
-func (a *Answer) lasts(units int64) time.Duration {
+// timeFor returns how long so many units take at the limit's rate.
+func (a *Answer) timeFor(units int64) time.Duration {
 	count := uint64(a.Limit.Count)
 	hi, lo := bits.Mul64(uint64(max(units, 0)), uint64(max(a.Limit.Normal().Period, 0)))
 	if hi >= count {
@@ -106,8 +105,8 @@ func times(d time.Duration, n int64) time.Duration {
 	return time.Duration(lo)
 }
 
-// seconds returns whole seconds, rounded up: whoever waits a moment longer than
-// needed is served, and whoever waits a moment less is not.
+// seconds returns whole seconds, rounded up: a client that waits a little longer
+// passes, one that waits a little less does not.
 func seconds(d time.Duration) int64 {
 	s := int64(d / time.Second)
 	if d%time.Second > 0 {
@@ -116,9 +115,9 @@ func seconds(d time.Duration) int64 {
 	return s
 }
 
-// tightest returns which of several answers speaks for all: of those that deny,
-// the one that does so for longest; otherwise the one with the least remaining
-// and, among equals, that takes longest to reset.
+// tightest returns the index of the answer that represents all: of the denials
+// the one with the longest RetryAfter, otherwise the one with the least remaining
+// and, among equals, the longest ResetAfter.
 func tightest(answers []Answer) int {
 	at := 0
 	for i := range answers {

@@ -1,15 +1,14 @@
 // Package httplimit puts rate limits on HTTP.
 //
-// [Protect] is middleware: it charges each request to its client, refuses those
-// that are too many, and tells clients how they stand in the header fields that
-// they understand. One line protects a service:
+// [Protect] is middleware: it charges each request to its client, denies requests
+// over the limit with status 429, and sets rate limit header fields. One line
+// protects a service:
 //
 //	http.ListenAndServe(":8080", httplimit.Protect(lim, nil)(mux))
 //
-// [Options] say whom a request is charged to, how much, and what to do about it:
-// by an API key instead of an address, by what the response turned out to cost,
-// only for wrong passwords, without enforcing anything yet.
+// [Options] choose the key and the cost of a request, trusted proxies, charging
+// by the response (tokens used, wrong passwords), and a shadow mode that only
+// reports.
 //
-// [Pace] is the other side: a transport for clients that keeps to the limits of
-// somebody else's server.
+// [Pace] is for clients: a transport that keeps to the limits of a remote server.
 package httplimit

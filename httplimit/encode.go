@@ -6,8 +6,8 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// ietf appends draft -11. Retry-After must not point before the end of a window
-// that is told with it, so a denial tells of those limits that denied.
+// ietf appends draft -11. Retry-After must not lie before the end of a reported
+// window, so a denial reports only the limits that denied.
 func (f *fields) ietf(text []byte, answers []Answer, worst *Answer) []byte {
 	for i := range answers {
 		text = f.separate(text)
@@ -40,8 +40,8 @@ func appendServiceLimit(text []byte, a *Answer) []byte {
 	return text
 }
 
-// appendWindow appends the parameters of a policy that tell over how long it
-// counts, and how much of it can be had at once if that is not the same as all.
+// appendWindow appends the parameters of a policy: its window, and its burst if
+// that differs from the count.
 func appendWindow(text []byte, a *Answer) []byte {
 	if w, ok := a.wholeSeconds(); ok {
 		text = appendParameter(text, "w", w)
@@ -52,8 +52,7 @@ func appendWindow(text []byte, a *Answer) []byte {
 	return text
 }
 
-// ietf06 appends draft -06, where a policy without a window has no meaning and is
-// left out.
+// ietf06 appends draft -06. Policies without a window in seconds are omitted.
 func (f *fields) ietf06(text []byte, answers []Answer, worst *Answer) []byte {
 	text = f.number(text, "Ratelimit-Limit", worst.Decision.Limit)
 	text = f.number(text, "Ratelimit-Remaining", worst.Decision.Remaining)
@@ -90,13 +89,14 @@ func (f *fields) gitHub(text []byte, worst *Answer) []byte {
 	return text
 }
 
-// resetInstant returns the seconds since 1970 at which a time from now is over.
+// resetInstant returns the Unix time, in seconds, at which a duration from now
+// ends.
 func resetInstant(after time.Duration) int64 {
 	now := time.Now()
 	return now.Unix() + seconds(min(after, penstock.Never-time.Second)+time.Duration(now.Nanosecond()))
 }
 
-// envoy03 appends what Envoy does: its first number is that of the tightest limit.
+// envoy03 appends Envoy's fields: the first number is the tightest limit's.
 func (f *fields) envoy03(text []byte, answers []Answer, worst *Answer) []byte {
 	text = appendInteger(text, worst.Decision.Limit)
 	for i := range answers {

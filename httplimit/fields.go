@@ -5,34 +5,33 @@ import (
 	"strconv"
 )
 
-// fields are header fields whose values lie one after the other in a text, to be
-// allocated together: one string for all values, and one slice for all fields. The
-// text is handed in and out of functions, and so stays where its first bytes are:
-// on the stack.
+// fields are header fields whose values are adjacent in one text, so that a
+// response allocates one string for all values and one slice for all fields. The
+// text is passed through functions and so stays on the stack.
 //
-// Names are written as net/http has them, so that it need not look at each.
+// Names are in net/http's canonical form.
 type fields struct {
 	list [maxFields]field
 	n    int
 }
 
-// maxFields is what Kong's form needs: three fields, two for each of six
-// periods, and Retry-After.
+// maxFields is what Kong's form needs: three fields, two for each of six periods,
+// and Retry-After.
 const maxFields = 3 + 2*6 + 1
 
 type field struct {
 	name   string
-	finish int  // of its value in the text; it starts where the one before finishes
-	add    bool // to what is there already
+	finish int  // end of its value in the text; the start is the previous end
+	add    bool // to existing values
 }
 
-// end ends a field whose value has been appended to the text.
+// end ends a field whose value was appended to the text.
 func (f *fields) end(text []byte, name string) {
 	f.list[f.n] = field{name: name, finish: len(text)}
 	f.n++
 }
 
-// endAdded ends a field that is added to what is there already.
+// endAdded ends a field that is appended to existing values.
 func (f *fields) endAdded(text []byte, name string) {
 	f.end(text, name)
 	f.list[f.n-1].add = true
@@ -53,7 +52,7 @@ func (f *fields) number(text []byte, name string, n int64) []byte {
 	return text
 }
 
-// separate appends what stands between the items of a list that has begun.
+// separate appends a comma unless the list is empty.
 func (f *fields) separate(text []byte) []byte {
 	if len(text) > f.start() {
 		text = append(text, ", "...)
@@ -113,9 +112,8 @@ func appendPlain(text []byte, s string) []byte {
 	return text
 }
 
-// appendCharacter appends one byte of a name. Fields have only what ASCII can
-// print; the rest is written as in addresses, so that names which differ stay
-// different.
+// appendCharacter appends one byte of a name. Fields hold printable ASCII; other
+// bytes are percent-encoded, so that different names stay different.
 func appendCharacter(text []byte, c byte) []byte {
 	if c >= ' ' && c <= '~' {
 		return append(text, c)

@@ -7,42 +7,38 @@ import (
 	"strings"
 )
 
-// A Form says in which header fields a client is told how it stands. The zero
-// Form is [IETF].
+// A Form selects the rate limit header fields. The zero Form is [IETF].
 //
-// All of them but [NoHeaders] say in Retry-After when a denied request is worth
-// repeating: in whole seconds, rounded up, and not at all if it never is.
+// All forms but [NoHeaders] set Retry-After on a denial: whole seconds, rounded
+// up; absent if the request can never pass.
 type Form uint8
 
-// The forms. Where they have one number for the limit, it is the most that could
-// ever remain: a bucket's burst. With several limits, those that have room for one tell of the
-// tightest: the one that denies for longest or, if none does, the one with the
-// least remaining.
+// The forms. A single limit number is the most that could remain: a bucket's
+// burst. With several limits, forms that have room for one report the tightest:
+// the denial with the longest RetryAfter or else the least remaining.
 const (
-	// IETF is draft-ietf-httpapi-ratelimit-headers-11, the coming standard:
+	// IETF is draft-ietf-httpapi-ratelimit-headers-11:
 	//
 	//	RateLimit-Policy: "reads";q=100;w=60, "daily";q=1000;w=86400
 	//	RateLimit: "reads";r=12;t=8, "daily";r=380;t=32832
 	//
-	// Whoever takes no more than r in the next t seconds goes on being served.
-	// On a denial, RateLimit has only those limits that denied. A period that
-	// is not whole seconds has no w, and a bucket whose burst is not its count
-	// says so in penstock-burst. Items are added to those which are there
-	// already, such as those of a limit further out.
+	// A client that sends at most r requests in the next t seconds is served.
+	// On a denial, RateLimit lists only the limits that denied. A period that
+	// is not whole seconds has no w, and a bucket whose burst differs from its
+	// count has penstock-burst. Items are appended to existing ones, such as
+	// those of outer middleware.
 	IETF Form = iota
 
-	// IETF06 is draft -06 of the same, in wide use: RateLimit-Limit,
-	// RateLimit-Remaining and RateLimit-Reset in seconds from now, and
-	// RateLimit-Policy: 100;w=60.
+	// IETF06 is draft -06, in wide use: RateLimit-Limit, RateLimit-Remaining
+	// and RateLimit-Reset in seconds from now, and RateLimit-Policy: 100;w=60.
 	IETF06
 
-	// XRateLimit is X-RateLimit-Limit, X-RateLimit-Remaining and
-	// X-RateLimit-Reset, which is in seconds from now: see GitHub for an
-	// instant.
+	// XRateLimit is X-RateLimit-Limit, -Remaining and -Reset in seconds from
+	// now; see GitHub for an instant.
 	XRateLimit
 
-	// GitHub is X-RateLimit-Limit, -Remaining, -Used, -Resource (the policy)
-	// and -Reset, which is in seconds since 1970.
+	// GitHub is X-RateLimit-Limit, -Remaining, -Used, -Resource (the limit's
+	// name) and -Reset in seconds since 1970.
 	GitHub
 
 	// Kong is RateLimit-Limit, -Remaining and -Reset in seconds from now; and
@@ -55,11 +51,11 @@ const (
 	// X-RateLimit-Remaining and -Reset in seconds from now.
 	Envoy03
 
-	// NoHeaders tells nothing, not even when to come back.
+	// NoHeaders sets no field, not even Retry-After.
 	NoHeaders
 )
 
-// ErrBadForm means that a text is not the name of a [Form].
+// ErrBadForm means that a text names no [Form].
 var ErrBadForm = errors.New("bad header form")
 
 var formNames = [...]string{
@@ -67,7 +63,7 @@ var formNames = [...]string{
 	Kong: "kong", Envoy03: "envoy-03", NoHeaders: "none",
 }
 
-// String returns the name of the form, as [ParseForm] reads it.
+// String returns the form's name, as [ParseForm] reads it.
 func (f Form) String() string {
 	if int(f) < len(formNames) {
 		return formNames[f]
@@ -75,8 +71,8 @@ func (f Form) String() string {
 	return fmt.Sprintf("Form(%d)", uint8(f))
 }
 
-// ParseForm returns the form of a name: ietf, ietf-06, x-ratelimit, github, kong,
-// envoy-03 or none.
+// ParseForm returns the form with a name: ietf, ietf-06, x-ratelimit, github,
+// kong, envoy-03 or none.
 func ParseForm(name string) (Form, error) {
 	for f, known := range formNames {
 		if name == known {
@@ -86,8 +82,8 @@ func ParseForm(name string) (Form, error) {
 	return 0, fmt.Errorf("httplimit: %w: %.32q: want one of %s", ErrBadForm, name, strings.Join(formNames[:], ", "))
 }
 
-// SetHeaders tells in h how the client stands under the limits that its request
-// was decided by. Without answers it does nothing.
+// SetHeaders sets the fields in h for the limits that decided a request. Without
+// answers it does nothing.
 func (f Form) SetHeaders(h http.Header, answers []Answer) {
 	if len(answers) == 0 || f >= NoHeaders {
 		return

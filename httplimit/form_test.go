@@ -59,7 +59,7 @@ var story = []step{
 	{name: "no name", limits: []string{" 10/1s"}, costs: []int64{1}},
 }
 
-func TestForms(t *testing.T) {
+func TestFormsMatchTranscripts(t *testing.T) {
 	for _, f := range forms {
 		t.Run(f.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -169,7 +169,7 @@ func TestParseForm(t *testing.T) {
 }
 
 // Two middlewares, one inside the other, both have something to tell.
-func TestListsGrow(t *testing.T) {
+func TestIETFFormAppendsToExistingFields(t *testing.T) {
 	h := http.Header{}
 	outer := []httplimit.Answer{{Policy: "ip", Limit: penstock.PerSecond(10), Decision: penstock.Decision{Allowed: true, Limit: 10, Remaining: 9}}}
 	inner := []httplimit.Answer{{Policy: "user", Limit: penstock.PerMinute(60), Decision: penstock.Decision{Allowed: true, Limit: 60, Remaining: 59}}}
@@ -188,7 +188,7 @@ func TestListsGrow(t *testing.T) {
 }
 
 // Whoever adds a field of the same name must not write into another field.
-func TestFieldsDoNotShareRoom(t *testing.T) {
+func TestSetHeadersValuesDoNotAlias(t *testing.T) {
 	h := http.Header{}
 	httplimit.XRateLimit.SetHeaders(h, []httplimit.Answer{{Limit: penstock.PerSecond(10)}})
 	before := h.Clone()
@@ -202,7 +202,7 @@ func TestFieldsDoNotShareRoom(t *testing.T) {
 	}
 }
 
-func TestNothingToTell(t *testing.T) {
+func TestSetHeadersWithoutAnswersDoesNothing(t *testing.T) {
 	for _, f := range append(forms, 99) {
 		h := http.Header{}
 		f.SetHeaders(h, nil)
@@ -214,7 +214,7 @@ func TestNothingToTell(t *testing.T) {
 
 // A client that comes back when it was told to is served. Whoever comes a
 // second earlier is not.
-func TestRetryAfterPasses(t *testing.T) {
+func TestRetryAfterIsLongEnough(t *testing.T) {
 	limits := []string{
 		"7/1m", "100/1h burst=3", "3/2s leaky-bucket burst=3", "5/10s fixed-window",
 		"5/10s sliding-window", "5/10s rolling-window", "5/10s sliding-log", "5/day zone=Asia/Shanghai fixed-window",
@@ -353,7 +353,7 @@ func checkField(t *testing.T, form httplimit.Form, name string, values []string)
 // However limits, costs and moments fall together, a client that is denied by some
 // of several limits and comes back when it was told to is served; and all that it
 // would have been worth to come a second earlier for is denied still.
-func TestRetryAfterPassesWhateverHappened(t *testing.T) {
+func TestRetryAfterIsLongEnoughForRandomHistories(t *testing.T) {
 	texts := []string{
 		"7/1m", "100/1h burst=3", "3/2s burst=5", "5/10s fixed-window", "9/7s sliding-window",
 		"5/10s rolling-window", "8/11s sliding-log", "6/day zone=Asia/Shanghai fixed-window", "13/333ms",

@@ -6,10 +6,10 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// kongPeriods are the periods that Kong has fields of their own for.
+// kongPeriods are the periods for which Kong has separate fields.
 var kongPeriods = [...]struct {
 	length           time.Duration
-	align            penstock.Align // which means the same, whatever its length
+	align            penstock.Align // calendar alignment that counts as this period
 	limit, remaining string
 }{
 	{time.Second, 0, "X-Ratelimit-Limit-Second", "X-Ratelimit-Remaining-Second"},
@@ -20,8 +20,8 @@ var kongPeriods = [...]struct {
 	{365 * 24 * time.Hour, penstock.AlignYear, "X-Ratelimit-Limit-Year", "X-Ratelimit-Remaining-Year"},
 }
 
-// kong appends the tightest limit's fields, and for each of Kong's periods those of
-// the tightest limit of that period: how many per period, whatever the burst.
+// kong appends the tightest limit's fields, and for each of Kong's periods those
+// of the tightest limit with that period: its count, whatever the burst.
 func (f *fields) kong(text []byte, answers []Answer, worst *Answer) []byte {
 	text = f.number(text, "Ratelimit-Limit", worst.Decision.Limit)
 	text = f.number(text, "Ratelimit-Remaining", worst.Decision.Remaining)

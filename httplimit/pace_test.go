@@ -44,7 +44,7 @@ func fetch(ctx context.Context, c *http.Client, url string) (int, error) {
 	return resp.StatusCode, resp.Body.Close()
 }
 
-func TestPacing(t *testing.T) {
+func TestPaceWaitsForTheLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := pacedClient(inMemory(t, "2/1s burst=1"), httplimit.PaceOptions{}, hello)
 		start := time.Now()
@@ -64,7 +64,7 @@ func TestPacing(t *testing.T) {
 }
 
 // One host has many names to write, and one quota.
-func TestPacingKnowsHosts(t *testing.T) {
+func TestPaceNormalizesHosts(t *testing.T) {
 	for _, test := range []struct {
 		key  string
 		urls []string
@@ -89,7 +89,7 @@ func TestPacingKnowsHosts(t *testing.T) {
 }
 
 // A cost below zero gives nothing back.
-func TestPacingNegativeCosts(t *testing.T) {
+func TestPaceRejectsNegativeCosts(t *testing.T) {
 	lim := inMemory(t, "100/1h")
 	if _, err := lim.AllowN(t.Context(), "api.example", 10); err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func TestPacingNegativeCosts(t *testing.T) {
 	}
 }
 
-func TestPacingByKeyAndCost(t *testing.T) {
+func TestPaceUsesKeyAndCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := pacedClient(inMemory(t, "10/1s"), httplimit.PaceOptions{
 			Key:  func(r *http.Request) string { return r.Header.Get("X-Account") + r.URL.Query().Get("account") },
@@ -123,7 +123,7 @@ func TestPacingByKeyAndCost(t *testing.T) {
 
 // A server that is protected by this package, and a client that goes by what it
 // is told and nothing else: whatever the form, it is refused at most once.
-func TestClientsUnderstandServers(t *testing.T) {
+func TestPaceUnderstandsEveryForm(t *testing.T) {
 	for _, form := range forms[:len(forms)-1] {
 		for _, limit := range []string{"3/10s", "3/10s fixed-window", "3/10s sliding-log", "3/10s burst=1"} {
 			synctest.Test(t, func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestClientsUnderstandServers(t *testing.T) {
 	}
 }
 
-func TestServersWord(t *testing.T) {
+func TestPaceHonoursServerPauses(t *testing.T) {
 	for _, test := range []struct {
 		status int
 		header string
@@ -205,7 +205,7 @@ func TestServersWord(t *testing.T) {
 }
 
 // An answer that comes in late does not open a server that has closed meanwhile.
-func TestLateAnswers(t *testing.T) {
+func TestPaceLateResponsesDoNotShortenPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := pacedClient(inMemory(t, "100/1s"), httplimit.PaceOptions{}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Retry-After", "60")
@@ -233,7 +233,7 @@ func TestLateAnswers(t *testing.T) {
 }
 
 // Whoever got its turn while the server closed gives it back, for others to have.
-func TestTurnsThatAreNotUsed(t *testing.T) {
+func TestPaceReturnsUnusedTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lim := inMemory(t, "1/10s fixed-window")
 		c := pacedClient(lim, httplimit.PaceOptions{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -258,7 +258,7 @@ func TestTurnsThatAreNotUsed(t *testing.T) {
 }
 
 // Those who waited for a server go on at the pace of the limiter.
-func TestNoStampedeAfterAPause(t *testing.T) {
+func TestPaceSpreadsRequestsAfterPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var arrivals []time.Duration
@@ -294,7 +294,7 @@ func TestNoStampedeAfterAPause(t *testing.T) {
 }
 
 // Those who had reserved a moment after the pause keep it to themselves.
-func TestNobodyGoesInAnothersTurn(t *testing.T) {
+func TestPaceKeepsSpacingAfterCancel(t *testing.T) {
 	for _, limit := range []string{"1/1s burst=1", "1/1s leaky-bucket burst=100"} {
 		synctest.Test(t, func(t *testing.T) {
 			var mu sync.Mutex
@@ -328,7 +328,7 @@ func TestNobodyGoesInAnothersTurn(t *testing.T) {
 	}
 }
 
-func TestWaitingIsBounded(t *testing.T) {
+func TestPaceBoundsWaitingRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lim := inMemory(t, "1/1m")
 		c := pacedClient(lim, httplimit.PaceOptions{MaxWaiting: 3}, hello)
@@ -357,7 +357,7 @@ func TestWaitingIsBounded(t *testing.T) {
 	})
 }
 
-func TestPacingKeepsDeadlines(t *testing.T) {
+func TestPaceFailsBeforeDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lim := inMemory(t, "1/1m")
 		c := pacedClient(lim, httplimit.PaceOptions{}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -390,7 +390,7 @@ func TestPacingKeepsDeadlines(t *testing.T) {
 }
 
 // A transport closes the body of a request, whether it sends it or not.
-func TestPacingClosesBodies(t *testing.T) {
+func TestPaceClosesBodiesOfUnsentRequests(t *testing.T) {
 	body := &closing{Reader: strings.NewReader("x")}
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://api.example/", body)
 	if err != nil {
@@ -413,7 +413,7 @@ func (c *closing) Close() error {
 }
 
 // Two processes that call the same API share its quota through Redis.
-func TestPacingAcrossProcesses(t *testing.T) {
+func TestPaceSharesStoreAcrossProcesses(t *testing.T) {
 	redis, err := redistest.Start(redistest.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -458,7 +458,7 @@ type idle struct {
 
 func (i idle) CloseIdleConnections() { *i.closed = true }
 
-func TestPacingClosesIdleConnections(t *testing.T) {
+func TestPaceClosesIdleConnections(t *testing.T) {
 	closed := false
 	c := &http.Client{Transport: httplimit.Pace(inMemory(t, "1/1s"), &httplimit.PaceOptions{Transport: idle{closed: &closed}})}
 	if c.CloseIdleConnections(); !closed {

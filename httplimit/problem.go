@@ -5,42 +5,39 @@ import (
 	"net/http"
 )
 
-// The types of problem that draft-ietf-httpapi-ratelimit-headers-11 defines.
+// The problem types of draft-ietf-httpapi-ratelimit-headers-11.
 const (
 	TypeQuotaExceeded   = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 	TypeReducedCapacity = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
 	TypeAbnormalUsage   = "https://iana.org/assignments/http-problem-types#abnormal-usage-detected"
 )
 
-// A Problem is the body of a response that refuses or fails, by RFC 9457.
+// A Problem is the body of an error response, by RFC 9457.
 type Problem struct {
-	// Type is an address that says what kind of problem this is. Default:
-	// none, which means no more than the status does.
+	// Type is a URI that identifies the kind of problem. Default: none.
 	Type string `json:"type,omitempty"`
 
-	// Title says the same to people: one short sentence for every problem of
-	// the type. Default: the status in words.
+	// Title is a short summary of the type. Default: the status text.
 	Title string `json:"title,omitempty"`
 
-	// Status is that of the response. Default: 500.
+	// Status is the response's status. Default: 500.
 	Status int `json:"status"`
 
-	// Detail says what happened this time. Optional.
+	// Detail explains this occurrence. Optional.
 	Detail string `json:"detail,omitempty"`
 
-	// Pointer says what in the body it is about, as a JSON pointer in a
-	// fragment: "#/requests/1/limit". Optional.
+	// Pointer is the JSON pointer, as a fragment, of the part of the body that
+	// is wrong: "#/requests/1/limit". Optional.
 	Pointer string `json:"pointer,omitempty"`
 
-	// Parameter says which parameter of the URL it is about. Optional.
+	// Parameter is the URL parameter that is wrong. Optional.
 	Parameter string `json:"parameter,omitempty"`
 
 	// ViolatedPolicies are the names of the limits that denied. Optional.
 	ViolatedPolicies []string `json:"violated-policies,omitempty"`
 }
 
-// QuotaExceeded returns the problem of a request that was denied by some of the
-// limits that it was decided by.
+// QuotaExceeded returns the problem for a denied request.
 func QuotaExceeded(answers []Answer) Problem {
 	p := Problem{
 		Type:   TypeQuotaExceeded,
@@ -55,8 +52,8 @@ func QuotaExceeded(answers []Answer) Problem {
 	return p
 }
 
-// WriteProblem answers a request with a problem. Header fields must have been
-// set before. If the client is gone there is nobody to tell, so it returns nothing.
+// WriteProblem answers a request with a problem. Header fields must be set
+// before. A write error is ignored: the client has disconnected.
 func WriteProblem(w http.ResponseWriter, p Problem) {
 	if p.Status < 400 || p.Status > 599 {
 		p.Status = http.StatusInternalServerError
@@ -67,9 +64,9 @@ func WriteProblem(w http.ResponseWriter, p Problem) {
 	writeBody(w, p.Status, p.body())
 }
 
-// body returns the problem as it is sent.
+// body returns the JSON text.
 func (p Problem) body() []byte {
-	body, _ := json.Marshal(p) // which cannot fail on strings and numbers
+	body, _ := json.Marshal(p) // cannot fail: strings and numbers only
 	return append(body, '\n')
 }
 
@@ -77,7 +74,7 @@ func writeBody(w http.ResponseWriter, status int, body []byte) {
 	h, values := w.Header(), []string{"application/problem+json", "nosniff"}
 	h["Content-Type"] = values[0:1:1]
 	h["X-Content-Type-Options"] = values[1:2:2]
-	delete(h, "Content-Length") // of whatever was to be sent instead
+	delete(h, "Content-Length") // set for another body
 	w.WriteHeader(status)
 	_, _ = w.Write(body)
 }

@@ -28,7 +28,7 @@ func TestQuotaExceeded(t *testing.T) {
 	}
 }
 
-func TestProblemsWithoutStatus(t *testing.T) {
+func TestWriteProblemDefaultsStatus(t *testing.T) {
 	for _, test := range []struct {
 		p      httplimit.Problem
 		status int

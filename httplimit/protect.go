@@ -11,103 +11,98 @@ import (
 	"github.com/penstock-io/penstock/internal/charge"
 )
 
-// A Charge says of which limiter a request takes, under which key, how much.
+// A Charge says which limiter a request is charged to, under which key, and how
+// much.
 type Charge struct {
-	// Limiter is what the request takes of. Required.
+	// Limiter is charged. Required.
 	Limiter *penstock.Limiter
 
-	// Key says whom to charge. A request for which it returns "" is charged to
-	// its client's address. Default: that address. Who comes through a socket
-	// of Unix has none: nothing can be decided about such a request without a
-	// key, and it passes unless Unavailable says otherwise.
+	// Key returns the key to charge; for "" the request is charged to its
+	// client's address. Default: the client's address. Requests over a Unix
+	// socket have no address: without a key they are undecided and pass,
+	// unless Unavailable is set.
 	Key func(*http.Request) string
 
-	// Cost says how much to take before the request is served. Nothing is
-	// taken for 0, and such a request always passes. Less than 0 is refused
-	// with status 400, so that no request can be written that undoes limits or
-	// passes by them: mind that ContentLength is -1 for a body of unknown
-	// length. Default: 1.
+	// Cost returns what to take before the request is served. A cost of 0
+	// takes nothing and always passes. A negative cost is answered with status
+	// 400, so that no request can refund units; mind that ContentLength is -1
+	// for a body of unknown length. Default: 1.
 	Cost func(*http.Request) int64
 
-	// After says what the request cost, once it was served: less than was
-	// taken is given back, more is taken as far as there is any left, and
-	// [penstock.Reset] makes the key as good as new. Nothing is given back that
-	// has come back by itself meanwhile: after a request that took longer than
-	// the window it was taken in, or than its bucket took to fill again, there
-	// is nothing left to settle. A fixed window's bound holds exactly. Buckets
-	// exceed theirs by no more than what requests that were under way at once
-	// gave back; and so do the other windows, which take off their newest
-	// units, whoever took those. Default: what was taken.
+	// After returns what the request cost once it was served. Less than was
+	// taken is refunded, more is taken as far as units are left, and
+	// [penstock.Reset] resets the key. Units that have refilled meanwhile are
+	// not refunded: after a request that outlasted its window, or its bucket's
+	// refill, nothing is left to settle. The bound of a fixed window holds
+	// exactly; other algorithms exceed theirs by at most what concurrent
+	// requests refunded. Default: what was taken.
 	After func(Response) int64
 }
 
-// Options say what [Protect] does. The zero Options charge each request one unit
-// of its client's address.
+// Options configure [Protect]. The zero Options charge each request one unit to
+// its client's address.
 type Options struct {
 	// Key, Cost and After are those of the first limiter's [Charge].
 	Key   func(*http.Request) string
 	Cost  func(*http.Request) int64
 	After func(Response) int64
 
-	// Additional are further limiters. A request that one of them denies takes
-	// nothing of the others. Limiters of one store are decided as one; of
-	// several stores, one store after the other, those within this process
-	// first. Retry-After is that of the one that denies for longest, among
-	// those that were asked: a store that is far away is spared what another
-	// has denied already, and denies when its turn comes. Optional.
+	// Additional are further limiters. A request that one of them denies is
+	// charged to none. Limiters of one store are decided as one; several
+	// stores are asked one after the other, memory stores first. Retry-After
+	// is the longest of the limiters that were asked: once one store denies,
+	// later stores are not asked. Optional.
 	Additional []Charge
 
-	// Headers says how clients are told how they stand. Default: [IETF].
+	// Headers is the form of the rate limit header fields. Default: [IETF].
 	Headers Form
 
-	// Skip says which requests are not limited at all. Default: none.
+	// Skip returns true for requests that are not limited. Default: none.
 	Skip func(*http.Request) bool
 
-	// Shadow tries the limits out: every request passes and clients are told
-	// nothing, but it is called for those that would have been denied.
+	// Shadow switches enforcement off: every request passes without header
+	// fields, and Shadow is called for those that would have been denied.
 	// Default: limits are enforced.
 	Shadow func(*http.Request, []Answer)
 
-	// Denied answers a request that was denied. Header fields are set already.
-	// Default: status 429 and a [QuotaExceeded] problem.
+	// Denied answers a denied request, after header fields are set. Default:
+	// status 429 and a [QuotaExceeded] problem.
 	Denied func(http.ResponseWriter, *http.Request, []Answer)
 
-	// Unavailable answers a request that nothing could be decided about, such
-	// as [Refuse] does: because the store is away, or because the client
-	// cannot be told from others. What limiters of other stores had granted is
-	// given back before. Default: the request passes, unless its client has
-	// left, and is charged to those limiters that could decide: keep one in
-	// memory, and it holds while a store is away.
+	// Unavailable answers an undecided request, as [ServiceUnavailable] does:
+	// the store is unavailable, or the client has no address. Grants of other
+	// stores are refunded first. Default: the request passes, unless its
+	// client has disconnected, and is charged to the limiters that could
+	// decide; keep one in memory, and it holds while another store is down.
 	Unavailable func(http.ResponseWriter, *http.Request, error)
 
-	// OnError is told of each such failure, of costs below 0, and of failures
-	// to give back. Default: nobody is told.
+	// OnError is called for each such failure, for negative costs and for
+	// failed refunds. Optional.
 	OnError func(*http.Request, error)
 
-	// Proxies are the addresses of those in front of this server whose word
-	// about their clients' addresses is taken: see [PrivateNetworks]. Without
-	// them, everybody who comes through a proxy is one client. Default: none.
+	// Proxies are the trusted proxies in front of this server: see
+	// [PrivateNetworks]. Without them, all clients of a proxy are one client.
+	// Default: none.
 	Proxies []netip.Prefix
 
-	// AddressHeader is the field by which proxies say whom they forward for:
-	// a list of addresses to which each has added the one it was connected
-	// from. Forwarded, which is no such list, is not understood. Default:
+	// AddressHeader is the field to which each proxy appends the address that
+	// it was connected from. The Forwarded field is not supported. Default:
 	// X-Forwarded-For.
 	AddressHeader string
 
-	// IPv6Prefix is how many bits of an IPv6 address tell clients apart. Who
-	// has one address usually has a whole prefix. Addresses that were made from
-	// one of IPv4, by 6to4, Teredo or NAT64, are known by that one. Default:
-	// 64.
+	// IPv6Prefix is how many bits of an IPv6 address identify a client,
+	// because one client usually has a whole prefix. Addresses derived from
+	// IPv4, by 6to4, Teredo or NAT64, are identified by the IPv4 address.
+	// Default: 64.
 	IPv6Prefix int
 }
 
-// Protect returns middleware that charges each request to its client, and refuses
-// those for which not enough is left. If a limiter says that a request should be
-// held, as that of a leaky bucket does, it is held.
+// Protect returns middleware that charges each request to its client and denies
+// those over the limit. A request that a leaky bucket delays is held for that
+// long.
 //
-// State belongs to the limiter, not to the middleware: where two protections are
-// to be counted apart, give their limits names. The limiters must not be nil.
+// State belongs to the limiter, not to the middleware: to count two protections
+// separately, name their limits. The limiters must not be nil.
 func Protect(lim *penstock.Limiter, o *Options) func(http.Handler) http.Handler {
 	if o == nil {
 		o = &Options{}
@@ -116,12 +111,12 @@ func Protect(lim *penstock.Limiter, o *Options) func(http.Handler) http.Handler 
 	return func(next http.Handler) http.Handler { return &protected{p, next} }
 }
 
-// A protection is middleware before it knows what it protects.
+// A protection is middleware without its handler.
 type protection struct {
 	Options
 	charges []Charge
-	names   []string // of policies
-	bodies  [][]byte // of problems, where one policy denies
+	names   []string // of the limits, in header fields
+	bodies  [][]byte // problem for each limit, when it alone denies
 	set     *charge.Set
 	settles bool
 	address func(*http.Request) string // of the client
@@ -142,7 +137,7 @@ func newProtection(lim *penstock.Limiter, o *Options) *protection {
 	return p
 }
 
-// add adds a charge, and works out what can be told of it beforehand.
+// add adds a charge and prepares its name and problem body.
 func (p *protection) add(c Charge) {
 	limit := c.Limiter.Limit()
 	name := (&Answer{Limit: limit}).policy()
@@ -154,22 +149,22 @@ func (p *protection) add(c Charge) {
 	p.settles = p.settles || c.After != nil
 }
 
-// protected is a handler behind middleware.
+// protected is middleware with its handler.
 type protected struct {
 	*protection
 	next http.Handler
 }
 
-// few is how many charges need no memory of their own.
-const few = 4
+// inlineParts is how many charges fit on the stack.
+const inlineParts = 4
 
-// ServeHTTP serves the request, or says why not.
+// ServeHTTP charges the request and serves or denies it.
 func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if p.Skip != nil && p.Skip(r) {
 		p.next.ServeHTTP(w, r)
 		return
 	}
-	var room [few]charge.Part
+	var room [inlineParts]charge.Part
 	parts := append(room[:0], make([]charge.Part, len(p.charges))...)
 	since := p.now()
 	decided, allowed, err := p.take(r, parts)
@@ -177,7 +172,7 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.fail(w, r, parts[:decided], since, err)
 		return
 	}
-	p.report(r, err) // of a denial that could not give back what others had granted
+	p.report(r, err) // a denial whose refund failed
 	switch {
 	case p.Shadow != nil && !allowed:
 		p.Shadow(r, p.answers(parts[:decided]))
@@ -187,12 +182,12 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !allowed:
 		p.deny(w, r, parts[:decided])
 	default:
-		p.tell(w.Header(), parts)
+		p.setHeaders(w.Header(), parts)
 		p.pass(w, r, parts, since)
 	}
 }
 
-// pass serves a request when the limits want it to be.
+// pass serves an allowed request after its delay.
 func (p *protected) pass(w http.ResponseWriter, r *http.Request, parts []charge.Part, since time.Time) {
 	if err := p.set.Hold(r.Context(), parts); err != nil {
 		ServiceUnavailable(w, r, err)
@@ -201,8 +196,7 @@ func (p *protected) pass(w http.ResponseWriter, r *http.Request, parts []charge.
 	p.serve(w, r, parts, since)
 }
 
-// now returns the time, which matters only if something is to be settled later, or
-// given back because one of several failed.
+// now returns the time if a later settlement or refund needs it.
 func (p *protection) now() (t time.Time) {
 	if p.settles || len(p.charges) > 1 {
 		t = time.Now()
@@ -210,12 +204,12 @@ func (p *protection) now() (t time.Time) {
 	return t
 }
 
-// take works out what the request costs, and whom, and takes it.
+// take determines key and cost for each limiter, and takes.
 func (p *protection) take(r *http.Request, parts []charge.Part) (decided int, allowed bool, err error) {
 	for i := range p.charges {
 		c := &p.charges[i]
 		if parts[i].Key = p.keyOf(c, r); parts[i].Key == "" {
-			return 0, true, errNobody
+			return 0, true, errUnknownClient
 		}
 		parts[i].Cost = 1
 		if c.Cost != nil {
@@ -225,12 +219,12 @@ func (p *protection) take(r *http.Request, parts []charge.Part) (decided int, al
 	return p.set.Take(r.Context(), parts)
 }
 
-// errNobody means that there is no telling whom to charge. To charge everybody
-// together would let one of them shut out the rest.
-var errNobody = fmt.Errorf("httplimit: %w: neither a key nor the client's address is known", penstock.ErrBadKey)
+// errUnknownClient means that a request has neither a key nor a client address.
+// Charging all such requests to one key would let one client block the others.
+var errUnknownClient = fmt.Errorf("httplimit: %w: neither a key nor the client's address is known", penstock.ErrBadKey)
 
-// keyOf returns whom to charge. Addresses that stand in for a missing key begin
-// with a byte that no key may begin with, so that nobody can pose as one of them.
+// keyOf returns the key to charge. An address that replaces a missing key begins
+// with a zero byte, which no other key may, so clients cannot forge it.
 func (p *protection) keyOf(c *Charge, r *http.Request) string {
 	if c.Key == nil {
 		return p.address(r)
@@ -244,11 +238,10 @@ func (p *protection) keyOf(c *Charge, r *http.Request) string {
 	return ""
 }
 
-// fail deals with a request that not all limits decided about. If it passes, it is
-// charged to those that did: what shields this process must not fail with a store
-// that is far away. One whose client left meanwhile is not served: to send requests
-// and take them back at once would otherwise be a way around the limits of a store
-// that minds.
+// fail handles a request that not all limiters could decide. If it passes, it
+// stays charged to those that could: a limit in memory must not fail with a
+// remote store. A request whose client has disconnected is not served; otherwise
+// sending and cancelling requests would bypass the limits of a slow store.
 func (p *protected) fail(w http.ResponseWriter, r *http.Request, granted []charge.Part, since time.Time, err error) {
 	p.report(r, err)
 	switch {
@@ -262,7 +255,7 @@ func (p *protected) fail(w http.ResponseWriter, r *http.Request, granted []charg
 	p.report(r, p.set.Refund(r.Context(), granted, since))
 	switch {
 	case errors.Is(err, penstock.ErrBadCost):
-		WriteProblem(w, Problem{Status: http.StatusBadRequest, Detail: "there is no telling what the request costs"})
+		WriteProblem(w, Problem{Status: http.StatusBadRequest, Detail: "the cost of the request must not be negative"})
 	case p.Unavailable == nil || r.Context().Err() != nil:
 		ServiceUnavailable(w, r, err)
 	default:
@@ -276,8 +269,8 @@ func (p *protection) report(r *http.Request, err error) {
 	}
 }
 
-// ServiceUnavailable, as [Options.Unavailable], answers with status 503 and a problem of type
-// [TypeReducedCapacity].
+// ServiceUnavailable, as [Options.Unavailable], answers with status 503 and a
+// problem of type [TypeReducedCapacity].
 func ServiceUnavailable(w http.ResponseWriter, _ *http.Request, _ error) {
 	WriteProblem(w, Problem{
 		Type:   TypeReducedCapacity,
@@ -286,18 +279,18 @@ func ServiceUnavailable(w http.ResponseWriter, _ *http.Request, _ error) {
 	})
 }
 
-// tell tells the client how it stands.
-func (p *protection) tell(h http.Header, parts []charge.Part) {
+// setHeaders sets the rate limit header fields.
+func (p *protection) setHeaders(h http.Header, parts []charge.Part) {
 	if p.Headers >= NoHeaders {
 		return
 	}
-	var room [few]Answer
+	var room [inlineParts]Answer
 	p.Headers.SetHeaders(h, p.appendAnswers(room[:0], parts))
 }
 
-// deny answers a request that was denied.
+// deny answers a denied request.
 func (p *protection) deny(w http.ResponseWriter, r *http.Request, parts []charge.Part) {
-	p.tell(w.Header(), parts)
+	p.setHeaders(w.Header(), parts)
 	if p.Denied != nil {
 		p.Denied(w, r, p.answers(parts))
 		return
@@ -316,7 +309,7 @@ func (p *protection) deny(w http.ResponseWriter, r *http.Request, parts []charge
 	writeBody(w, http.StatusTooManyRequests, p.bodies[at])
 }
 
-// answers returns what was decided, for others to keep.
+// answers returns the decisions in a slice that callbacks may keep.
 func (p *protection) answers(parts []charge.Part) []Answer { return p.appendAnswers(nil, parts) }
 
 func (p *protection) appendAnswers(answers []Answer, parts []charge.Part) []Answer {

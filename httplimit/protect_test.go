@@ -79,7 +79,7 @@ const (
 	bob   = "203.0.113.2:1000"
 )
 
-func TestProtect(t *testing.T) {
+func TestProtectDeniesOverLimit(t *testing.T) {
 	server := httptest.NewServer(httplimit.Protect(limiter(t, standingStill(), "2/1h"), nil)(hello))
 	defer server.Close()
 	for _, want := range []struct {
@@ -110,7 +110,7 @@ func TestProtect(t *testing.T) {
 	}
 }
 
-func TestEachClientHasItsOwn(t *testing.T) {
+func TestProtectCountsClientsSeparately(t *testing.T) {
 	h := httplimit.Protect(inMemory(t, "2/1h"), nil)(hello)
 	expect(t, "alice", statuses(h, 3, alice), 200, 200, 429)
 	expect(t, "alice from another port", statuses(h, 1, "203.0.113.1:2000"), 429)
@@ -120,7 +120,7 @@ func TestEachClientHasItsOwn(t *testing.T) {
 	expect(t, "the next network", statuses(h, 1, "[2001:db8:0:1::1]:1"), 200)
 }
 
-func TestComingBackInTime(t *testing.T) {
+func TestProtectAllowsAfterRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := httplimit.Protect(inMemory(t, "2/10s"), nil)(hello)
 		statuses(h, 2, alice)
@@ -134,7 +134,7 @@ func TestComingBackInTime(t *testing.T) {
 }
 
 // Whoever is not behind a trusted proxy cannot make itself many.
-func TestSpoofedAddresses(t *testing.T) {
+func TestProtectIgnoresSpoofedAddresses(t *testing.T) {
 	names := []string{"X-Forwarded-For", "X-Real-IP", "Forwarded", "True-Client-IP", "CF-Connecting-IP"}
 	behind := &httplimit.Options{Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
 	for i, o := range []*httplimit.Options{nil, behind} {
@@ -151,7 +151,7 @@ func TestSpoofedAddresses(t *testing.T) {
 	}
 }
 
-func TestBehindProxies(t *testing.T) {
+func TestProtectTrustsNamedProxies(t *testing.T) {
 	o := &httplimit.Options{Proxies: httplimit.PrivateNetworks()}
 	h := httplimit.Protect(inMemory(t, "2/1h"), o)(hello)
 	const proxy, header = "10.0.0.1:1", "X-Forwarded-For"
@@ -182,7 +182,7 @@ func TestClientIP(t *testing.T) {
 	}
 }
 
-func TestIPv6Prefix(t *testing.T) {
+func TestProtectGroupsIPv6ByPrefix(t *testing.T) {
 	h := httplimit.Protect(inMemory(t, "1/1h"), &httplimit.Options{IPv6Prefix: 48})(hello)
 	expect(t, "one site", statuses(h, 1, "[2001:db8:1:1::1]:1"), 200)
 	expect(t, "the same site", statuses(h, 1, "[2001:db8:1:ffff::1]:1"), 429)
@@ -190,7 +190,7 @@ func TestIPv6Prefix(t *testing.T) {
 }
 
 // Requests that cannot be told apart are not thrown together.
-func TestNobody(t *testing.T) {
+func TestProtectUnknownClientIsUndecided(t *testing.T) {
 	var seen []error
 	o := &httplimit.Options{OnError: func(_ *http.Request, err error) { seen = append(seen, err) }}
 	lim := inMemory(t, "1/1h")
@@ -207,7 +207,7 @@ func TestNobody(t *testing.T) {
 	expect(t, "where a key says who it is", statuses(h, 2, "@", "X-API-Key", "k"), 200, 429)
 }
 
-func TestKeys(t *testing.T) {
+func TestProtectUsesKeyFunctions(t *testing.T) {
 	byKey := &httplimit.Options{Key: httplimit.Header("x-api-key")}
 	h := httplimit.Protect(inMemory(t, "2/1h"), byKey)(hello)
 	expect(t, "a key", statuses(h, 3, alice, "X-API-Key", "k1"), 200, 200, 429)
@@ -232,7 +232,7 @@ func TestKeys(t *testing.T) {
 	expect(t, "bob of all", statuses(h, 2, bob), 200, 429)
 }
 
-func TestPathValue(t *testing.T) {
+func TestPathValueIsKey(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.Handle("/tenants/{tenant}/", httplimit.Protect(inMemory(t, "1/1h"), &httplimit.Options{Key: httplimit.PathValue("tenant")})(hello))
 	get := func(path, from string) int {
@@ -245,7 +245,7 @@ func TestPathValue(t *testing.T) {
 	expect(t, "a tenant that poses as bob's address", []int{get("/tenants/%00203.0.113.2/", alice), get("/tenants/%00/", bob)}, 200, 200)
 }
 
-func TestCosts(t *testing.T) {
+func TestProtectUsesCost(t *testing.T) {
 	o := &httplimit.Options{Cost: func(r *http.Request) int64 { return r.ContentLength }}
 	h := httplimit.Protect(inMemory(t, "10/1h"), o)(hello)
 	post := func(n int64) int {
@@ -259,7 +259,7 @@ func TestCosts(t *testing.T) {
 
 // A request that makes its cost negative neither undoes limits nor passes by them,
 // whatever is done when stores fail.
-func TestNegativeCosts(t *testing.T) {
+func TestProtectRejectsNegativeCosts(t *testing.T) {
 	store := penstock.NewMemory(nil)
 	lim, other := limiter(t, store, "10/1h"), limiter(t, store, "other: 10/1h")
 	served := 0
@@ -279,18 +279,18 @@ func TestNegativeCosts(t *testing.T) {
 		for _, cost := range []string{"-1", "-1000", "-9223372036854775808"} {
 			seen = nil
 			w := ask(h, alice, "X-Cost", cost)
-			if w.Code != 400 || !strings.Contains(w.Body.String(), "there is no telling") || !errors.Is(seen, penstock.ErrBadCost) {
+			if w.Code != 400 || !strings.Contains(w.Body.String(), "must not be negative") || !errors.Is(seen, penstock.ErrBadCost) {
 				t.Errorf("a cost of %s: %d %s, reported %v", cost, w.Code, w.Body, seen)
 			}
 		}
 		expect(t, "a cost that is too large", statuses(h, 1, alice, "X-Cost", "9223372036854775807"), 429)
 	}
-	if d, err := lim.Peek(t.Context(), "everybody"); err != nil || d.Remaining != 4 || served != 2 {
+	if d, err := lim.Peek(t.Context(), "global"); err != nil || d.Remaining != 4 || served != 2 {
 		t.Errorf("%v, %v after %d requests, want 4 to remain after 2", d, err, served)
 	}
 }
 
-func TestSkip(t *testing.T) {
+func TestProtectSkip(t *testing.T) {
 	o := &httplimit.Options{Skip: func(r *http.Request) bool { return r.Header.Get("X-Probe") != "" }}
 	h := httplimit.Protect(inMemory(t, "1/1h"), o)(hello)
 	expect(t, "skipped", statuses(h, 3, alice, "X-Probe", "1"), 200, 200, 200)
@@ -300,7 +300,7 @@ func TestSkip(t *testing.T) {
 	}
 }
 
-func TestSeveralLimits(t *testing.T) {
+func TestProtectSeveralLimitsAllOrNothing(t *testing.T) {
 	store := penstock.NewMemory(nil)
 	perUser, forAll := limiter(t, store, "user: 2/1h"), limiter(t, store, "all: 5/1h")
 	h := httplimit.Protect(limiter(t, store, "ip: 3/1h"), &httplimit.Options{Additional: []httplimit.Charge{
@@ -320,7 +320,7 @@ func TestSeveralLimits(t *testing.T) {
 	if got := violated(t, ask(h, alice, "X-User", "u1")); !slices.Equal(got, []string{"ip", "user"}) {
 		t.Errorf("violated %q", got)
 	}
-	expect(t, "everybody", statuses(h, 3, bob, "X-User", "u3"), 200, 200, 429)
+	expect(t, "global", statuses(h, 3, bob, "X-User", "u3"), 200, 200, 429)
 }
 
 func violated(t *testing.T, w *httptest.ResponseRecorder) []string {
@@ -333,7 +333,7 @@ func violated(t *testing.T, w *httptest.ResponseRecorder) []string {
 }
 
 // A shield of this process's own before the store that all share.
-func TestSeveralStores(t *testing.T) {
+func TestProtectSeveralStoresRefundOnDenial(t *testing.T) {
 	near, far := standingStill(), standingStill()
 	shared := limiter(t, far, "tenant: 2/1h")
 	h := httplimit.Protect(limiter(t, near, "3/1h"), &httplimit.Options{Additional: []httplimit.Charge{
@@ -347,14 +347,14 @@ func TestSeveralStores(t *testing.T) {
 	if got, want := w.Header().Get("RateLimit-Policy"), `"3/1h";q=3;w=3600, "10/1h";q=10;w=3600, "tenant";q=2;w=3600`; got != want {
 		t.Errorf("policies %s, want %s", got, want)
 	}
-	if err := shared.Reset(t.Context(), "everybody"); err != nil {
+	if err := shared.Reset(t.Context(), "global"); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, "what the denials gave back", statuses(h, 2, alice), 200, 429)
 }
 
 // A leaky bucket does not refuse at once: it holds.
-func TestHolding(t *testing.T) {
+func TestProtectHoldsLeakyBucketRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lim := inMemory(t, "1/1s leaky-bucket burst=3")
 		h := httplimit.Protect(lim, nil)(hello)
@@ -379,7 +379,7 @@ func TestHolding(t *testing.T) {
 	})
 }
 
-func TestShadow(t *testing.T) {
+func TestProtectShadowDeniesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen []string
 		o := &httplimit.Options{
@@ -413,7 +413,7 @@ func TestShadow(t *testing.T) {
 	})
 }
 
-func TestDenied(t *testing.T) {
+func TestProtectCallsDenied(t *testing.T) {
 	o := &httplimit.Options{Denied: func(w http.ResponseWriter, _ *http.Request, answers []httplimit.Answer) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		_, _ = fmt.Fprint(w, answers[0].Policy, " ", answers[0].Limit, " ", answers[0].Decision.Remaining)
@@ -427,7 +427,7 @@ func TestDenied(t *testing.T) {
 }
 
 // A limit without a name has one for those who are told.
-func TestNamelessLimits(t *testing.T) {
+func TestProtectNamesUnnamedLimits(t *testing.T) {
 	var seen []string
 	watch := func(_ *http.Request, answers []httplimit.Answer) {
 		for _, a := range answers {
@@ -443,7 +443,7 @@ func TestNamelessLimits(t *testing.T) {
 	}
 }
 
-func TestStoreFailure(t *testing.T) {
+func TestProtectStoreFailure(t *testing.T) {
 	lost := fmt.Errorf("far away: %w", penstock.ErrUnavailable)
 	broken := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) { return penstock.Decision{}, lost })
 	lim := limiter(t, broken, "1/1h")
@@ -470,7 +470,7 @@ func TestStoreFailure(t *testing.T) {
 
 // A shield of this process's own holds while the store that all share is away:
 // whoever passes is charged to it, and whoever is refused is not.
-func TestAShieldHoldsWhileAnotherStoreIsAway(t *testing.T) {
+func TestProtectMemoryLimitHoldsWhileOtherStoreIsDown(t *testing.T) {
 	broken := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
 		return penstock.Decision{}, penstock.ErrUnavailable
 	})
@@ -492,7 +492,7 @@ func TestAShieldHoldsWhileAnotherStoreIsAway(t *testing.T) {
 
 // A request that was denied stays denied if what another store had granted cannot
 // be given back.
-func TestDenialWithoutGivingBack(t *testing.T) {
+func TestProtectDenialStandsIfRefundFails(t *testing.T) {
 	lost := fmt.Errorf("far away: %w", penstock.ErrUnavailable)
 	memory := penstock.NewMemory(nil)
 	keeping := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
@@ -514,7 +514,7 @@ func TestDenialWithoutGivingBack(t *testing.T) {
 
 // Whoever sends a request and takes it back at once is not served for free, although
 // a store that is far away does not decide about it.
-func TestLeavingIsNoWayAround(t *testing.T) {
+func TestProtectCancelledRequestsDoNotBypassLimits(t *testing.T) {
 	memory := penstock.NewMemory(nil)
 	far := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 		if err := ctx.Err(); err != nil {

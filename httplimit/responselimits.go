@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// told returns what a server says in a response: that it takes so many more
-// requests within that time. What is malformed is not there.
-func told(resp *http.Response) (left int64, within time.Duration, ok bool) {
+// serverLimits returns how many requests a server accepts within a time, as its
+// response says. Malformed fields are ignored.
+func serverLimits(resp *http.Response) (left int64, within time.Duration, ok bool) {
 	h := resp.Header
 	now := time.Now()
 	if date, err := http.ParseTime(h.Get("Date")); err == nil {
-		now = date // by the server's clock, which the rest is told by
+		now = date // the other fields use the server's clock
 	}
 	if resp.StatusCode >= 400 {
-		if after, ok := toldToWait(h.Get("Retry-After"), now); ok {
+		if after, ok := parseRetryAfter(h.Get("Retry-After"), now); ok {
 			return 0, after, true
 		}
 	}
 	if age := h.Get("Age"); age != "" && age != "0" {
-		return 0, 0, false // from a cache, so no news
+		return 0, 0, false // from a cache: the fields are old
 	}
 	if items, ok := parseServiceLimits(h["Ratelimit"]); ok {
 		return tightestLimit(items)
@@ -39,8 +39,8 @@ func told(resp *http.Response) (left int64, within time.Duration, ok bool) {
 	return 0, 0, false
 }
 
-// toldToWait reads a Retry-After field: seconds, or a date.
-func toldToWait(field string, now time.Time) (time.Duration, bool) {
+// parseRetryAfter reads a Retry-After field: seconds, or a date.
+func parseRetryAfter(field string, now time.Time) (time.Duration, bool) {
 	if s, ok := wholeNumber(field); ok {
 		return inSeconds(s), true
 	}
@@ -50,8 +50,8 @@ func toldToWait(field string, now time.Time) (time.Duration, bool) {
 	return 0, false
 }
 
-// untilReset reads a reset in seconds, from now or since 1970. Nobody is told to
-// wait for twenty years.
+// untilReset reads a reset in seconds, either from now or since 1970: values
+// above twenty years must be the latter.
 func untilReset(reset int64, now time.Time) time.Duration {
 	const twentyYears = 20 * 365 * 24 * 60 * 60
 	if reset < twentyYears {
@@ -64,8 +64,8 @@ func inSeconds(s int64) time.Duration {
 	return time.Duration(min(s, math.MaxInt64/int64(time.Second))) * time.Second
 }
 
-// wholeNumber reads digits. A number that is too large to be counted with is as
-// good as the largest.
+// wholeNumber parses digits, and returns the largest integer for numbers beyond
+// it.
 func wholeNumber(field string) (int64, bool) {
 	if field == "" || len(field) > 32 {
 		return 0, false
@@ -85,11 +85,10 @@ func wholeNumber(field string) (int64, bool) {
 // A serviceLimit is one item of a RateLimit field.
 type serviceLimit struct {
 	left   int64
-	window int64 // in seconds, or -1 if none was told
+	window int64 // in seconds, or -1 without one
 }
 
-// tightestLimit returns the limit with the least left of those that tell for how
-// long.
+// tightestLimit returns the limit with the least left among those with a window.
 func tightestLimit(items []serviceLimit) (left int64, within time.Duration, ok bool) {
 	for _, item := range items {
 		t := inSeconds(item.window)

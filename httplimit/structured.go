@@ -2,16 +2,16 @@ package httplimit
 
 import "strings"
 
-// maxField is the longest RateLimit field, and maxItems the most items in it, that
-// are read. A server that sends more has something else in mind.
+// maxField is the longest RateLimit field, and maxItems the most items in it,
+// that are parsed.
 const (
 	maxField = 8 << 10
 	maxItems = 64
 )
 
-// parseServiceLimits reads the lines of a RateLimit field: a list of strings with
-// parameters, by RFC 9651. It returns false if there is none, or if any of it is
-// malformed, for then all of it is to be ignored.
+// parseServiceLimits parses the lines of a RateLimit field: a list of strings
+// with parameters, by RFC 9651. It returns false if there is none or if any part
+// is malformed, because then all of it must be ignored.
 func parseServiceLimits(lines []string) (items []serviceLimit, ok bool) {
 	if len(lines) == 0 {
 		return nil, false
@@ -38,8 +38,8 @@ func parseServiceLimits(lines []string) (items []serviceLimit, ok bool) {
 	}
 }
 
-// parseDraft07 reads a RateLimit field as it was for one draft, and as many servers
-// still send it: limit=100, remaining=12, reset=8.
+// parseDraft07 parses a RateLimit field of draft -07, which many servers still
+// send: limit=100, remaining=12, reset=8.
 func parseDraft07(lines []string) (left, reset int64, ok bool) {
 	p := parser{rest: strings.Join(lines, ",")}
 	if len(p.rest) > maxField {
@@ -82,7 +82,7 @@ func (p *parser) cut(c byte) bool {
 	return true
 }
 
-// while removes and returns the bytes that are wanted.
+// while removes and returns leading bytes that satisfy wanted.
 func (p *parser) while(wanted func(byte) bool) string {
 	n := 0
 	for n < len(p.rest) && wanted(p.rest[n]) {
@@ -93,7 +93,7 @@ func (p *parser) while(wanted func(byte) bool) string {
 	return text
 }
 
-// item reads a string and its parameters, of which r must be there.
+// item parses a string and its parameters, of which r is required.
 func (p *parser) item() (item serviceLimit, ok bool) {
 	if !p.text() {
 		return item, false
@@ -123,7 +123,7 @@ func (p *parser) item() (item serviceLimit, ok bool) {
 	return item, item.left >= 0
 }
 
-// bare reads the value of a parameter. Only integers that are not negative matter.
+// bare parses the value of a parameter. Only non-negative integers are used.
 func (p *parser) bare() (value int64, isInteger, ok bool) {
 	if p.rest == "" {
 		return 0, false, false

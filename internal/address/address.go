@@ -1,8 +1,8 @@
-// Package address says who a client is by the address that it comes from.
+// Package address identifies a client by its network address.
 //
-// What it guards against is that strangers are taken for one, so that one of
-// them uses up what the others have; and that one is taken for many, because it
-// may choose its address.
+// It prevents two errors: treating several clients as one, so that one of them
+// uses up the others' units, and treating one client as many because it can
+// choose its address.
 package address
 
 import (
@@ -10,36 +10,34 @@ import (
 	"strings"
 )
 
-// maxText is longer than any address in text, with its port, and shorter than
-// what somebody may send instead.
+// maxText is longer than any address with its port, and bounds what is parsed.
 const maxText = 128
 
-// maxProxies bounds how far back a chain of trusted proxies is followed.
+// maxProxies bounds how many trusted proxies of a chain are followed.
 const maxProxies = 64
 
-// A Resolver knows which addresses are proxies, whose word about others is taken.
-// [NewResolver] makes one.
+// A Resolver finds the client behind trusted proxies. [NewResolver] makes one.
 type Resolver struct {
 	proxies []netip.Prefix
 	bits    int
 }
 
-// NewResolver returns a book with the addresses of those whose word is taken, and how
-// many bits of an IPv6 address tell clients apart, by default 64. Addresses of IPv4
-// may be written in the form that IPv6 has for them.
+// NewResolver returns a resolver that trusts the given proxies and distinguishes
+// IPv6 clients by the first bits, by default 64. IPv4 prefixes may be written in
+// their IPv6-mapped form.
 func NewResolver(proxies []netip.Prefix, bits int) *Resolver {
-	b := &Resolver{proxies: make([]netip.Prefix, len(proxies)), bits: bits}
+	r := &Resolver{proxies: make([]netip.Prefix, len(proxies)), bits: bits}
 	for i, p := range proxies {
-		b.proxies[i] = unmap(p)
+		r.proxies[i] = unmap(p)
 	}
 	if bits <= 0 {
-		b.bits = 64
+		r.bits = 64
 	}
-	return b
+	return r
 }
 
-// unmap returns ::ffff:10.0.0.0/104 as 10.0.0.0/8, for it is as the latter that
-// addresses are looked up.
+// unmap turns ::ffff:10.0.0.0/104 into 10.0.0.0/8, the form in which addresses
+// are looked up.
 func unmap(p netip.Prefix) netip.Prefix {
 	if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 {
 		return netip.PrefixFrom(a.Unmap(), p.Bits()-96)
@@ -47,33 +45,33 @@ func unmap(p netip.Prefix) netip.Prefix {
 	return p
 }
 
-// Key returns what the client is known by: one that connects from peer, or one
-// that a chain of proxies which ends there says it forwards for. Each proxy has
-// added the address that it was connected from, so the chain is read from its end,
-// and whoever is not a proxy is the client: what stands further ahead, it made up.
+// Key returns the identity of the client that connects from peer, or of the one
+// that trusted proxies forward for. Each proxy appends the address that it was
+// connected from, so the chain is read from its end; the first address that is no
+// proxy is the client, and anything before it may be forged.
 //
-// It returns "" if that cannot be told. The client is then not known by the
-// proxy's address, for everybody comes from there.
-func (b *Resolver) Key(peer string, forwarded []string) string {
+// It returns "" if the client cannot be identified. The proxy's own address would
+// be wrong then: all its clients share it.
+func (r *Resolver) Key(peer string, forwarded []string) string {
 	host, addr := parse(peer)
 	c := chain{lines: forwarded}
 	for range maxProxies {
-		if !addr.IsValid() || !b.trusts(addr) {
-			return b.name(host, addr)
+		if !addr.IsValid() || !r.trusts(addr) {
+			return r.name(host, addr)
 		}
 		next, ok := c.last()
 		if !ok {
-			return b.name(host, addr) // a proxy that speaks for itself
+			return r.name(host, addr) // the proxy itself is the client
 		}
 		host, addr = parse(next)
-		addr = addr.WithZone("") // which meant something only where it was added
+		addr = addr.WithZone("") // a zone is valid only on the host that added it
 	}
 	return ""
 }
 
-func (b *Resolver) trusts(a netip.Addr) bool {
+func (r *Resolver) trusts(a netip.Addr) bool {
 	a = a.Unmap().WithZone("")
-	for _, p := range b.proxies {
+	for _, p := range r.proxies {
 		if p.Contains(a) {
 			return true
 		}
@@ -81,13 +79,13 @@ func (b *Resolver) trusts(a netip.Addr) bool {
 	return false
 }
 
-// A chain is a list that is separated by commas, in several lines.
+// A chain is a comma-separated list over several header lines, read from its end.
 type chain struct {
 	lines []string
-	line  string // what is left of the line after those
+	line  string // unread part of the current line
 }
 
-// last cuts the last item off.
+// last removes and returns the last item.
 func (c *chain) last() (item string, ok bool) {
 	for {
 		c.line = strings.TrimRight(c.line, " \t,")
@@ -106,8 +104,8 @@ func (c *chain) last() (item string, ok bool) {
 	return item, true
 }
 
-// parse returns the address in a text that may have a port, and how it is
-// written there. The address is invalid if there is none.
+// parse returns the host part of a text that may have a port, and its address,
+// which is invalid if the text is no address.
 func parse(text string) (host string, a netip.Addr) {
 	if len(text) > maxText {
 		return "", netip.Addr{}
@@ -127,24 +125,24 @@ func parse(text string) (host string, a netip.Addr) {
 	return host, a
 }
 
-// name returns what a client is known by.
-func (b *Resolver) name(host string, a netip.Addr) string {
+// name returns the identity of a client: its IPv4 address, or its IPv6 prefix.
+func (r *Resolver) name(host string, a netip.Addr) string {
 	switch {
 	case !a.IsValid():
 		return ""
 	case a.Is4():
-		return host // ParseAddr knows only one way to write it
+		return host // ParseAddr accepts only one spelling
 	case a.IsLinkLocalUnicast() && !a.Is4In6():
-		return a.String() // with its zone: each link has addresses of its own
+		return a.String() // with its zone: link-local addresses are unique per link
 	}
 	a = a.WithZone("")
 	if v4, ok := embedded(a); ok {
 		return v4.String()
 	}
-	if b.bits >= 128 || standsAlone(a) {
+	if r.bits >= 128 || isSingleClient(a) {
 		return a.String()
 	}
-	p, _ := a.Prefix(b.bits) // which cannot fail on so many bits
+	p, _ := a.Prefix(r.bits) // cannot fail: bits is below 128
 	var room [48]byte
 	return string(p.AppendTo(room[:0]))
 }
@@ -157,34 +155,33 @@ var (
 	compatible = netip.MustParsePrefix("::/96")
 )
 
-// embedded returns the address of IPv4 that one of IPv6 was made from, if it was.
-// That is who the client is: whoever has the one can choose among many of the
-// others, 65,536 prefixes by 6to4 and as many ports by Teredo, while behind a
-// translator of NAT64 everybody has the same prefix. Answers are sent there, too, so
-// nobody can hold a conversation in another's name.
+// embedded returns the IPv4 address from which an IPv6 address was made. That one
+// identifies the client: its owner can choose among many of the IPv6 addresses
+// (65,536 prefixes by 6to4, as many ports by Teredo), while all clients behind a
+// NAT64 translator share one prefix. Answers go to that address, so it cannot be
+// forged in a conversation.
 func embedded(a netip.Addr) (v4 netip.Addr, ok bool) {
-	b := a.As16()
+	r := a.As16()
 	switch {
 	case a.Is4In6(), nat64.Contains(a):
-		return netip.AddrFrom4([4]byte(b[12:16])), true
+		return netip.AddrFrom4([4]byte(r[12:16])), true
 	case sixToFour.Contains(a):
-		return netip.AddrFrom4([4]byte(b[2:6])), true
-	case teredo.Contains(a): // which turns its bits around, for the sake of routers that meddle
-		return netip.AddrFrom4([4]byte{^b[12], ^b[13], ^b[14], ^b[15]}), true
+		return netip.AddrFrom4([4]byte(r[2:6])), true
+	case teredo.Contains(a): // stored inverted
+		return netip.AddrFrom4([4]byte{^r[12], ^r[13], ^r[14], ^r[15]}), true
 	}
 	return netip.Addr{}, false
 }
 
-// standsAlone reports whether an IPv6 address stands for one client. Elsewhere
-// a client is given a whole prefix, to choose its addresses from; but within a
-// private network hosts share one, and so they do where a network's own translator,
-// or what IPv6 had before there were any, writes addresses of IPv4 into its own.
-func standsAlone(a netip.Addr) bool {
-	return a.IsPrivate() || localNAT64.Contains(a) || compatible.Contains(a) // with ::1, which is this machine
+// isSingleClient reports whether an IPv6 address stands for one client. Elsewhere
+// a client has a whole prefix to choose from; but hosts of a private network
+// share one, and so do clients behind a local NAT64 translator or with
+// IPv4-compatible addresses.
+func isSingleClient(a netip.Addr) bool {
+	return a.IsPrivate() || localNAT64.Contains(a) || compatible.Contains(a) // includes ::1
 }
 
-// Private returns the networks that nobody reaches from outside: where proxies
-// usually stand.
+// Private returns the private networks, where proxies usually run.
 func Private() []netip.Prefix {
 	return []netip.Prefix{
 		netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"),

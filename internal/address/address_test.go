@@ -10,7 +10,7 @@ var home = NewResolver([]netip.Prefix{
 	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8:ffff::/48"),
 }, 64)
 
-func TestWhoConnects(t *testing.T) {
+func TestKeyOfPeer(t *testing.T) {
 	for peer, want := range map[string]string{
 		"203.0.113.9:1234":            "203.0.113.9",
 		"203.0.113.9":                 "203.0.113.9",
@@ -48,7 +48,7 @@ func TestWhoConnects(t *testing.T) {
 	}
 }
 
-func TestWhomAProxyForwardsFor(t *testing.T) {
+func TestKeyBehindProxies(t *testing.T) {
 	const proxy = "10.0.0.1:1234"
 	for _, test := range []struct {
 		because   string
@@ -88,7 +88,7 @@ func TestWhomAProxyForwardsFor(t *testing.T) {
 
 // Whoever has an address of IPv4 is known by it, in whatever way it is written into
 // one of IPv6: one client cannot be many, nor strangers one.
-func TestIPv4WithinIPv6(t *testing.T) {
+func TestKeyOfEmbeddedIPv4(t *testing.T) {
 	for client, ways := range map[string][]string{
 		"203.0.113.9": {
 			"::ffff:203.0.113.9", "64:ff9b::203.0.113.9",
@@ -107,8 +107,8 @@ func TestIPv4WithinIPv6(t *testing.T) {
 	} {
 		for _, way := range ways {
 			for _, bits := range []int{48, 64, 128} {
-				b := NewResolver(nil, bits)
-				if got := b.Key("["+way+"]:1234", nil); got != client && (bits == 64 || !strings.HasSuffix(client, "/64")) {
+				r := NewResolver(nil, bits)
+				if got := r.Key("["+way+"]:1234", nil); got != client && (bits == 64 || !strings.HasSuffix(client, "/64")) {
 					t.Errorf("%s, by %d bits, is known as %q, want %q", way, bits, got, client)
 				}
 			}
@@ -117,14 +117,14 @@ func TestIPv4WithinIPv6(t *testing.T) {
 }
 
 // The address of a proxy is the same proxy's in both ways to write it.
-func TestProxiesInIPv6sClothes(t *testing.T) {
+func TestNewResolverUnmapsProxies(t *testing.T) {
 	for text, trusted := range map[string]bool{
 		"::ffff:10.0.0.0/104": true, "::ffff:10.0.0.1/128": true, "::ffff:0.0.0.0/96": true, "10.0.0.0/8": true,
 		"::ffff:10.0.0.2/128": false, "::ffff:11.0.0.0/104": false, "::/0": false,
 	} {
-		b := NewResolver([]netip.Prefix{netip.MustParsePrefix(text)}, 0)
+		r := NewResolver([]netip.Prefix{netip.MustParsePrefix(text)}, 0)
 		for _, proxy := range []string{"10.0.0.1:1", "[::ffff:10.0.0.1]:1"} {
-			if got := b.Key(proxy, []string{"203.0.113.9"}); (got == "203.0.113.9") != trusted {
+			if got := r.Key(proxy, []string{"203.0.113.9"}); (got == "203.0.113.9") != trusted {
 				t.Errorf("with %s as a proxy, whom %s forwards for is known as %q", text, proxy, got)
 			}
 		}
@@ -135,32 +135,32 @@ func TestProxiesInIPv6sClothes(t *testing.T) {
 	}
 }
 
-func TestBits(t *testing.T) {
+func TestKeyUsesPrefixBits(t *testing.T) {
 	for bits, want := range map[int]string{
 		48: "2001:db8:1::/48", 56: "2001:db8:1:200::/56", 128: "2001:db8:1:2ff::1", 999: "2001:db8:1:2ff::1", 0: "2001:db8:1:2ff::/64", -1: "2001:db8:1:2ff::/64",
 	} {
-		b := NewResolver(nil, bits)
-		if got := b.Key("[2001:db8:1:2ff::1]:1", nil); got != want {
+		r := NewResolver(nil, bits)
+		if got := r.Key("[2001:db8:1:2ff::1]:1", nil); got != want {
 			t.Errorf("by %d bits: %q, want %q", bits, got, want)
 		}
 	}
 }
 
-func TestPrivateNetworks(t *testing.T) {
-	b := NewResolver(Private(), 64)
+func TestPrivateContainsPrivateAddresses(t *testing.T) {
+	r := NewResolver(Private(), 64)
 	for _, inside := range []string{"127.0.0.1:1", "[::1]:1", "10.1.2.3:1", "172.31.0.1:1", "192.168.1.1:1", "[fd12::1]:1"} {
-		if got := b.Key(inside, []string{"203.0.113.9"}); got != "203.0.113.9" {
+		if got := r.Key(inside, []string{"203.0.113.9"}); got != "203.0.113.9" {
 			t.Errorf("%s is not taken for a proxy: %q", inside, got)
 		}
 	}
 	for _, outside := range []string{"172.32.0.1:1", "192.169.0.1:1", "11.0.0.1:1", "169.254.1.1:1"} {
-		if got := b.Key(outside, []string{"203.0.113.9"}); got == "203.0.113.9" {
+		if got := r.Key(outside, []string{"203.0.113.9"}); got == "203.0.113.9" {
 			t.Errorf("%s is taken for a proxy", outside)
 		}
 	}
 }
 
-func TestIPv4CostsNoMemory(t *testing.T) {
+func TestKeyOfIPv4AllocatesNothing(t *testing.T) {
 	forwarded := []string{"198.51.100.1, 203.0.113.9"}
 	for _, peer := range []string{"203.0.113.9:1234", "10.0.0.1:1234"} {
 		if n := testing.AllocsPerRun(100, func() { home.Key(peer, forwarded) }); n != 0 {

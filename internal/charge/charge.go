@@ -1,6 +1,5 @@
-// Package charge takes what one request costs of several limiters, all or
-// nothing, and puts it right when it turns out that the request cost something
-// else.
+// Package charge takes the cost of one request from several limiters, all or
+// nothing, and settles it when the true cost is known.
 package charge
 
 import (
@@ -12,7 +11,7 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// A Part is one limiter's part in what a request costs.
+// A Part is the charge to one limiter.
 type Part struct {
 	Key      string
 	Cost     int64
@@ -26,22 +25,21 @@ type Set struct {
 	batches  sync.Pool
 }
 
-// A batch is what a store is asked about several limiters at once, and answers.
+// A batch is a reusable pair of slices for TakeAll.
 type batch struct {
 	requests  []penstock.Request
 	decisions []penstock.Decision
 }
 
-// NewSet returns a set of limiters, and the order in which it has them: those of
-// one store side by side, stores within this process before all others, and
-// otherwise as they were given. A denial that is to be had here costs no trip, and
-// one from far away is told together with what is known here.
+// NewSet returns a set of limiters and their order in it: limiters of one store
+// are adjacent, memory stores come first, and otherwise the given order is kept.
+// So a denial in memory costs no round trip.
 func NewSet(given []*penstock.Limiter) (s *Set, order []int) {
 	s = &Set{}
 	placed := make([]bool, len(given))
 	place := func(here bool) {
 		for i := range given {
-			if !placed[i] && isHere(given[i]) == here {
+			if !placed[i] && isInProcess(given[i]) == here {
 				order = append(order, s.addStore(given, placed, i)...)
 			}
 		}
@@ -51,8 +49,8 @@ func NewSet(given []*penstock.Limiter) (s *Set, order []int) {
 	return s, order
 }
 
-// addStore adds the limiters of one store, from the first of them on, and returns
-// which they are.
+// addStore adds all limiters of one store, starting with the first, and returns
+// their indices.
 func (s *Set) addStore(given []*penstock.Limiter, placed []bool, first int) (added []int) {
 	for i := first; i < len(given); i++ {
 		if i == first || !placed[i] && sameStore(given[first], given[i]) {
@@ -63,25 +61,26 @@ func (s *Set) addStore(given []*penstock.Limiter, placed []bool, first int) (add
 	return added
 }
 
-// isHere reports whether a limiter's store is within this process.
-func isHere(l *penstock.Limiter) bool {
+// isInProcess reports whether a limiter's store is in this process.
+func isInProcess(l *penstock.Limiter) bool {
 	_, ok := l.Store().(*penstock.Memory)
 	return ok
 }
 
-// sameStore reports whether two limiters have one store. Some stores, such as
-// functions, cannot be compared, and are taken for different ones.
+// sameStore reports whether two limiters share a store. Stores that cannot be
+// compared, such as functions, count as different.
 func sameStore(a, b *penstock.Limiter) bool {
 	return reflect.ValueOf(a.Store()).Comparable() && a.Store() == b.Store()
 }
 
-// Take takes the parts, one for each limiter, all or nothing. It returns how many
-// of them were decided: all, unless one was denied, or failed, before the others'
-// stores were asked. Limiters of one store are decided as one. Those of several are
-// taken one store after the other, and given back if a later one denies. A denial
-// stays one if giving back fails. If a store fails that was to allow or deny,
-// allowed is true, and what the stores before it granted stays taken: it is for the
-// caller to [Set.Refund], unless the request goes on all the same.
+// Take takes the parts, one for each limiter, all or nothing. Limiters of one
+// store are decided by one TakeAll; several stores are taken one after the other
+// and refunded if a later one denies. A denial stays a denial if the refund
+// fails.
+//
+// Take returns how many parts were decided: all, unless a denial or an error came
+// first. If a store fails, allowed is true and earlier stores stay charged; the
+// caller refunds them with [Set.Refund] unless the request goes on.
 func (s *Set) Take(ctx context.Context, parts []Part) (decided int, allowed bool, err error) {
 	for i := range parts {
 		if parts[i].Cost < 0 {
@@ -90,7 +89,7 @@ func (s *Set) Take(ctx context.Context, parts []Part) (decided int, allowed bool
 	}
 	began, from := s.began(), 0
 	for _, end := range s.ends {
-		if err = s.takeTogether(ctx, from, parts[from:end]); err != nil {
+		if err = s.takeFromStore(ctx, from, parts[from:end]); err != nil {
 			return from, true, err
 		}
 		for i := from; i < end; i++ {
@@ -103,8 +102,8 @@ func (s *Set) Take(ctx context.Context, parts []Part) (decided int, allowed bool
 	return from, true, nil
 }
 
-// began returns the time, which matters only if one store can be slow to answer
-// after another has granted.
+// began returns the time if several stores are involved; with one store, no
+// refund needs it.
 func (s *Set) began() (t time.Time) {
 	if len(s.ends) > 1 {
 		t = time.Now()
@@ -114,8 +113,8 @@ func (s *Set) began() (t time.Time) {
 
 var errNegative = &penstock.FieldError{Field: "Cost", Problem: "must not be negative", Kind: penstock.ErrBadCost}
 
-// takeTogether takes parts of one store.
-func (s *Set) takeTogether(ctx context.Context, from int, parts []Part) (err error) {
+// takeFromStore takes parts that share a store.
+func (s *Set) takeFromStore(ctx context.Context, from int, parts []Part) (err error) {
 	if len(parts) == 1 {
 		parts[0].Decision, err = takeOne(ctx, s.limiters[from], &parts[0])
 		return err
@@ -135,7 +134,7 @@ func (s *Set) takeTogether(ctx context.Context, from int, parts []Part) (err err
 	for i := range parts {
 		parts[i].Decision = b.decisions[i]
 	}
-	clear(b.requests) // so that the pool does not hold on to keys
+	clear(b.requests) // so that the pool keeps no keys alive
 	return err
 }
 
@@ -146,8 +145,8 @@ func takeOne(ctx context.Context, l *penstock.Limiter, p *Part) (penstock.Decisi
 	return l.AllowN(ctx, p.Key, p.Cost)
 }
 
-// Hold waits as long as the limits want an allowed request to be held. If ctx
-// ends before, it gives everything back and returns the error of ctx.
+// Hold waits for the longest Delay of the parts. If ctx ends first, it refunds
+// everything and returns the error of ctx.
 func (s *Set) Hold(ctx context.Context, parts []Part) error {
 	var delay time.Duration
 	for i := range parts {
@@ -164,7 +163,7 @@ func (s *Set) Hold(ctx context.Context, parts []Part) error {
 	case <-t.C:
 		return nil
 	case <-ctx.Done():
-		_ = s.Refund(ctx, parts, began) // an error leaves units charged, which admits too little rather than too much
+		_ = s.Refund(ctx, parts, began) // on an error units stay charged: too little is admitted, never too much
 		return ctx.Err()
 	}
 }

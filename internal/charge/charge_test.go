@@ -54,7 +54,7 @@ func parts(costs ...int64) []charge.Part {
 	return ps
 }
 
-func TestStoresStandTogether(t *testing.T) {
+func TestNewSetGroupsLimitersByStore(t *testing.T) {
 	near, far := penstock.NewMemory(nil), penstock.NewMemory(nil)
 	given := []*penstock.Limiter{
 		limiter(t, near, "1/1s"), limiter(t, far, "2/1s"), limiter(t, penstock.AllowAll, "3/1s"),
@@ -72,7 +72,7 @@ func TestStoresStandTogether(t *testing.T) {
 	}
 }
 
-func TestAllOrNothing(t *testing.T) {
+func TestSetTakeAllOrNothing(t *testing.T) {
 	near, far := penstock.NewMemory(nil), penstock.NewMemory(nil)
 	a, b, c := limiter(t, near, "10/1h"), limiter(t, far, "10/1h"), limiter(t, far, "4/1h")
 	s, _ := charge.NewSet([]*penstock.Limiter{a, b, c})
@@ -101,7 +101,7 @@ func TestAllOrNothing(t *testing.T) {
 
 // Whoever is denied from far away is told what is known here, too: which of them
 // denies for longest. What is denied here costs no trip.
-func TestDenialsOfSeveralStores(t *testing.T) {
+func TestSetTakeRefundsEarlierStoresOnDenial(t *testing.T) {
 	asked := 0
 	memory := penstock.NewMemory(nil)
 	far := limiter(t, penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
@@ -135,7 +135,7 @@ func TestDenialsOfSeveralStores(t *testing.T) {
 }
 
 // A cost below zero, wherever it stands, undoes nothing and charges nothing.
-func TestNegativeCosts(t *testing.T) {
+func TestSetTakeRejectsNegativeCosts(t *testing.T) {
 	asked, memory := 0, penstock.NewMemory(nil)
 	a := limiter(t, penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 		asked++
@@ -157,7 +157,7 @@ func TestNegativeCosts(t *testing.T) {
 }
 
 // What was granted before a store failed is the caller's to keep, or to give back.
-func TestAFailure(t *testing.T) {
+func TestSetTakeStoreFailureKeepsEarlierCharges(t *testing.T) {
 	lost := errors.New("lost")
 	broken := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
 		return penstock.Decision{}, lost
@@ -178,7 +178,7 @@ func TestAFailure(t *testing.T) {
 	}
 }
 
-func TestHold(t *testing.T) {
+func TestSetHoldWaitsForDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		queue := limiter(t, mindful(), "1/1s leaky-bucket burst=5")
 		s, _ := charge.NewSet([]*penstock.Limiter{queue})
@@ -208,7 +208,7 @@ func TestHold(t *testing.T) {
 }
 
 // Whoever leaves a queue in the next window gives nothing back of that one.
-func TestLeavingAQueueLate(t *testing.T) {
+func TestSetHoldCancelRefundsWhatIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := penstock.NewMemory(nil)
 		queue, window := limiter(t, store, "1/1m leaky-bucket burst=5"), limiter(t, store, "10/10s fixed-window")
@@ -237,7 +237,7 @@ func TestLeavingAQueueLate(t *testing.T) {
 	})
 }
 
-func TestOneLimiterCostsNoMemory(t *testing.T) {
+func TestSetTakeOneLimiterAllocatesNothing(t *testing.T) {
 	s, _ := charge.NewSet([]*penstock.Limiter{limiter(t, penstock.NewMemory(nil), "1000000/1s")})
 	ctx := context.Background()
 	n := testing.AllocsPerRun(100, func() {
@@ -253,7 +253,7 @@ func TestOneLimiterCostsNoMemory(t *testing.T) {
 
 // A store that is slow to deny does not make the one before it forgive what others
 // took in a window that has begun since.
-func TestGivingBackLate(t *testing.T) {
+func TestSetRefundLateReturnsOnlyWhatIsCharged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near := limiter(t, penstock.NewMemory(nil), "10/1s fixed-window")
 		slow := limiter(t, penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {

@@ -8,8 +8,8 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// Refund gives back what the first limiters were charged at a time or later, even
-// if ctx has ended.
+// Refund returns what the first len(parts) limiters were charged at since or
+// later, even if ctx has ended.
 func (s *Set) Refund(ctx context.Context, parts []Part, since time.Time) (first error) {
 	if len(parts) == 0 {
 		return nil
@@ -33,10 +33,9 @@ func (s *Set) Refund(ctx context.Context, parts []Part, since time.Time) (first 
 	return first
 }
 
-// Settle makes a key that was charged what the part says, some time ago, one that
-// was charged the cost: less is given back, as far as it has not come back by
-// itself, more is taken as far as there is any left, and [penstock.Reset] makes the
-// key as good as new. It does so even if ctx has ended.
+// Settle corrects a charge made age ago to cost: it refunds the difference as far
+// as it has not refilled, takes more as far as units are left, or resets the key
+// for [penstock.Reset]. It does so even if ctx has ended.
 func Settle(ctx context.Context, l *penstock.Limiter, p *Part, age time.Duration, cost int64) (err error) {
 	ctx = context.WithoutCancel(ctx)
 	taken := p.Decision.Granted
@@ -53,15 +52,13 @@ func Settle(ctx context.Context, l *penstock.Limiter, p *Part, age time.Duration
 	return err
 }
 
-// stillCharged returns how many of the units that were granted some time ago can
-// not have come back by themselves. To give back those that have would forgive
-// others, which were taken since.
+// stillCharged returns how many of the granted units cannot have refilled after
+// age. Refunding more would return units that other requests took since.
 //
-// A key is as good as new when [penstock.Decision.ResetAfter] is over: then none of
-// them is left. A window keeps all of them until then. A bucket lets them come back
-// one by one, and whoever came before them first, so that what is left of its debt
-// at the time bounds what is left of them. A part of a unit counts as one: nothing
-// less can be given back.
+// After [penstock.Decision.ResetAfter] the key is full and none is left. A window
+// keeps all of them until then. A bucket refills unit by unit, oldest first, so
+// its remaining debt bounds what is left. A partly refilled unit counts as one,
+// because only whole units can be refunded.
 func stillCharged(l penstock.Limit, d *penstock.Decision, age time.Duration) int64 {
 	debt := d.ResetAfter - age
 	switch {

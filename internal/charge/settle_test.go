@@ -12,7 +12,7 @@ import (
 	"github.com/penstock-io/penstock/internal/charge"
 )
 
-func TestSettle(t *testing.T) {
+func TestSettleCorrectsCharge(t *testing.T) {
 	for _, test := range []struct{ taken, cost, remain int64 }{
 		{5, 5, 5}, {5, 2, 8}, {5, 0, 10}, {5, -1, 10}, {5, penstock.Reset + 1, 10}, {5, 7, 3}, {5, 1000, 0}, {5, penstock.Reset, 10}, {0, 0, 10}, {0, 3, 7},
 	} {
@@ -41,7 +41,7 @@ func (c *clock) store() penstock.Store {
 
 // What has come back by itself is not given back once more, at the cost of a bound
 // on those who came later.
-func TestSettlingLate(t *testing.T) {
+func TestSettleLateRefundsOnlyWhatIsCharged(t *testing.T) {
 	const after = time.Second
 	for _, test := range []struct {
 		limit  string
@@ -134,7 +134,7 @@ func work(t *testing.T, l penstock.Limit, rng *rand.Rand) (jobs []*job) {
 
 // However late estimates are settled, the jobs that came within a window cost no
 // more than it has.
-func TestSettlingKeepsWindows(t *testing.T) {
+func TestSettleKeepsWindowBound(t *testing.T) {
 	l := penstock.Limit{Count: 10, Period: 10 * time.Second, Algorithm: penstock.FixedWindow, Align: penstock.AlignClock}
 	for seed := range uint64(50) {
 		costs := map[time.Duration]int64{}
@@ -150,7 +150,7 @@ func TestSettlingKeepsWindows(t *testing.T) {
 // Within any time, jobs cost no more than the limit admits and what is given back
 // by those that were under way when it began, and not longer than a key takes to be
 // as good as new.
-func TestSettlingKeepsBounds(t *testing.T) {
+func TestSettleKeepsBounds(t *testing.T) {
 	for _, l := range []penstock.Limit{
 		{Count: 10, Period: 10 * time.Second},
 		{Count: 10, Period: 10 * time.Second, Burst: 5},

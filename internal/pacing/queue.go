@@ -1,4 +1,5 @@
-// Package pacing lets calls to somebody else's server wait for their turn.
+// Package pacing delays outgoing calls until a limiter and the remote server
+// allow them.
 package pacing
 
 import (
@@ -13,11 +14,10 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// ErrTooManyWaiting means that a call was not made, because too many others were
-// waiting for their turn already.
+// ErrTooManyWaiting means that a call was not made because the queue is full.
 var ErrTooManyWaiting = errors.New("too many calls are waiting")
 
-// A Queue is where calls wait. [NewQueue] makes one.
+// A Queue delays calls. [NewQueue] makes one.
 type Queue struct {
 	limiter    *penstock.Limiter
 	maxWaiting int64
@@ -25,98 +25,97 @@ type Queue struct {
 	waiting    atomic.Int64
 
 	mu     sync.Mutex
-	closed map[string]time.Time // until when servers take no more, by key
+	paused map[string]time.Time // until when servers accept no more calls, by key
 }
 
-// NewQueue returns a line in which at most maxWaiting calls wait at once, by default
-// 1000, and servers are believed that want a pause of up to maxPause, by default 10
-// minutes.
+// NewQueue returns a queue of at most maxWaiting calls (default 1000) that
+// honours server pauses of up to maxPause (default 10 minutes).
 func NewQueue(lim *penstock.Limiter, maxWaiting int, maxPause time.Duration) *Queue {
-	l := &Queue{limiter: lim, maxWaiting: int64(maxWaiting), maxPause: maxPause, closed: map[string]time.Time{}}
-	if l.maxWaiting <= 0 {
-		l.maxWaiting = 1000
+	q := &Queue{limiter: lim, maxWaiting: int64(maxWaiting), maxPause: maxPause, paused: map[string]time.Time{}}
+	if q.maxWaiting <= 0 {
+		q.maxWaiting = 1000
 	}
-	if l.maxPause <= 0 {
-		l.maxPause = 10 * time.Minute
+	if q.maxPause <= 0 {
+		q.maxPause = 10 * time.Minute
 	}
-	return l
+	return q
 }
 
-// Wait returns when the call may go: at once, or when the limiter and the server
-// let it. It fails as [penstock.Limiter.WaitN] does, and if too many wait already.
-func (l *Queue) Wait(ctx context.Context, key string, cost int64) error {
-	if gone, err := l.goAtOnce(ctx, key, cost); gone || err != nil {
+// Wait returns when the call may be made. It fails as [penstock.Limiter.WaitN]
+// does, and with [ErrTooManyWaiting] if the queue is full.
+func (q *Queue) Wait(ctx context.Context, key string, cost int64) error {
+	if gone, err := q.tryNow(ctx, key, cost); gone || err != nil {
 		return err
 	}
-	defer l.waiting.Add(-1)
-	if l.waiting.Add(1) > l.maxWaiting {
+	defer q.waiting.Add(-1)
+	if q.waiting.Add(1) > q.maxWaiting {
 		return ErrTooManyWaiting
 	}
 	for {
-		if err := l.waitForServer(ctx, key); err != nil {
+		if err := q.waitForServer(ctx, key); err != nil {
 			return err
 		}
-		if err := l.limiter.WaitN(ctx, key, cost); err != nil {
+		if err := q.limiter.WaitN(ctx, key, cost); err != nil {
 			return err
 		}
-		if gone, err := l.unlessClosed(ctx, key, cost); gone || err != nil {
+		if gone, err := q.unlessPaused(ctx, key, cost); gone || err != nil {
 			return err
 		}
 	}
 }
 
-// goAtOnce lets a call go that need not wait.
-func (l *Queue) goAtOnce(ctx context.Context, key string, cost int64) (gone bool, err error) {
+// tryNow takes without waiting and reports whether the call may be made.
+func (q *Queue) tryNow(ctx context.Context, key string, cost int64) (gone bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	if !l.closedUntil(key).IsZero() {
+	if !q.pausedUntil(key).IsZero() {
 		return false, nil
 	}
-	d, err := l.takeNow(ctx, key, cost)
+	d, err := q.takeNow(ctx, key, cost)
 	if err != nil || !d.Allowed {
 		return false, err
 	}
-	return l.unlessClosed(ctx, key, cost)
+	return q.unlessPaused(ctx, key, cost)
 }
 
-// takeNow takes what can be had without a delay.
-func (l *Queue) takeNow(ctx context.Context, key string, cost int64) (penstock.Decision, error) {
-	if l.limiter.Limit().Algorithm != penstock.LeakyBucket || cost <= 0 {
-		return l.limiter.AllowN(ctx, key, cost)
+// takeNow takes units that are available without a delay.
+func (q *Queue) takeNow(ctx context.Context, key string, cost int64) (penstock.Decision, error) {
+	if q.limiter.Limit().Algorithm != penstock.LeakyBucket || cost <= 0 {
+		return q.limiter.AllowN(ctx, key, cost)
 	}
-	r := l.limiter.Request(key)
-	r.Cost, r.MaxDelay = cost, 1 // the least there is: for a queue, 0 means any
-	return l.limiter.Store().Take(ctx, r)
+	r := q.limiter.Request(key)
+	r.Cost, r.MaxDelay = cost, 1 // the shortest: 0 means any delay for a leaky bucket
+	return q.limiter.Store().Take(ctx, r)
 }
 
-// unlessClosed lets a call go that has its turn, unless the server has said
-// meanwhile that it takes no more. To go on later with what was taken now would let
-// all who waited go at once.
-func (l *Queue) unlessClosed(ctx context.Context, key string, cost int64) (gone bool, err error) {
-	if l.closedUntil(key).IsZero() {
+// unlessPaused reports whether the call may be made: not if the server asked for
+// a pause while it waited. Then its units are returned, because keeping them
+// would let all waiting calls start at once after the pause.
+func (q *Queue) unlessPaused(ctx context.Context, key string, cost int64) (gone bool, err error) {
+	if q.pausedUntil(key).IsZero() {
 		return true, nil
 	}
-	return false, l.giveUp(ctx, key, cost)
+	return false, q.returnTurn(ctx, key, cost)
 }
 
-// giveUp gives back a turn that was not used. The turns of a bucket are moments,
-// and this one has passed: whoever got it back would go in somebody else's.
-func (l *Queue) giveUp(ctx context.Context, key string, cost int64) (err error) {
-	switch l.limiter.Limit().Algorithm {
+// returnTurn refunds a turn that was not used. A bucket's turn is a moment that
+// has passed; refunding it would let another call act together with a later one.
+func (q *Queue) returnTurn(ctx context.Context, key string, cost int64) (err error) {
+	switch q.limiter.Limit().Algorithm {
 	case penstock.TokenBucket, penstock.LeakyBucket:
 		return nil
 	}
 	if cost > 0 {
-		_, err = l.limiter.Refund(ctx, key, cost)
+		_, err = q.limiter.Refund(ctx, key, cost)
 	}
 	return err
 }
 
-// waitForServer waits for as long as the server wants us to.
-func (l *Queue) waitForServer(ctx context.Context, key string) error {
+// waitForServer waits until the server's pause ends.
+func (q *Queue) waitForServer(ctx context.Context, key string) error {
 	for {
-		until := l.closedUntil(key)
+		until := q.pausedUntil(key)
 		if until.IsZero() {
 			return nil
 		}
@@ -133,36 +132,34 @@ func (l *Queue) waitForServer(ctx context.Context, key string) error {
 	}
 }
 
-// closedUntil returns until when the server takes no more, or the zero time if it
-// does.
-func (l *Queue) closedUntil(key string) time.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	until := l.closed[key]
+// pausedUntil returns when the server's pause ends, or the zero time without one.
+func (q *Queue) pausedUntil(key string) time.Time {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	until := q.paused[key]
 	if time.Now().Before(until) {
 		return until
 	}
-	delete(l.closed, key)
+	delete(q.paused, key)
 	return time.Time{}
 }
 
-// maxClosed is how many servers may be closed before those are looked for that are
-// open again.
-const maxClosed = 1024
+// maxPaused is how many pauses are kept before expired ones are removed.
+const maxPaused = 1024
 
-// Pause lets nobody go under the key for as long as its server has said. What it
-// said earlier, and was told late, does not open it sooner.
-func (l *Queue) Pause(key string, pause time.Duration) {
+// Pause delays calls under the key for as long as its server asked. A shorter
+// pause never ends a longer one.
+func (q *Queue) Pause(key string, pause time.Duration) {
 	if pause <= 0 {
 		return
 	}
 	now := time.Now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if until := now.Add(min(pause, l.maxPause)); until.After(l.closed[key]) {
-		l.closed[key] = until
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if until := now.Add(min(pause, q.maxPause)); until.After(q.paused[key]) {
+		q.paused[key] = until
 	}
-	if len(l.closed) > maxClosed {
-		maps.DeleteFunc(l.closed, func(_ string, until time.Time) bool { return !now.Before(until) })
+	if len(q.paused) > maxPaused {
+		maps.DeleteFunc(q.paused, func(_ string, until time.Time) bool { return !now.Before(until) })
 	}
 }

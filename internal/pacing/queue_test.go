@@ -13,11 +13,11 @@ import (
 
 func limiter(t *testing.T, s penstock.Store, text string) *penstock.Limiter {
 	t.Helper()
-	l, err := penstock.ParseLimit(text)
+	q, err := penstock.ParseLimit(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	lim, err := penstock.New(s, l)
+	lim, err := penstock.New(s, q)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,10 +34,10 @@ func slow() penstock.Store {
 }
 
 // wait lets n calls wait at once, and returns their errors.
-func wait(ctx context.Context, l *Queue, n int) chan error {
+func wait(ctx context.Context, q *Queue, n int) chan error {
 	errs := make(chan error, n)
 	for range n {
-		go func() { errs <- l.Wait(ctx, "k", 1) }()
+		go func() { errs <- q.Wait(ctx, "k", 1) }()
 	}
 	return errs
 }
@@ -57,15 +57,15 @@ func count(errs chan error, n int) (none, full int) {
 
 // A call that need not wait is not one that waits, however long the store takes to
 // say so.
-func TestOnlyThoseWhoWaitCount(t *testing.T) {
+func TestQueueCountsOnlyWaitingCalls(t *testing.T) {
 	for _, test := range []struct {
 		limit string
 		goes  int // how many go at once
 	}{{"20/1h", 20}, {"20/1h fixed-window", 20}, {"20/1h leaky-bucket burst=20", 1}} {
 		synctest.Test(t, func(t *testing.T) {
-			l := NewQueue(limiter(t, slow(), test.limit), 2, 0)
+			q := NewQueue(limiter(t, slow(), test.limit), 2, 0)
 			ctx, leave := context.WithCancel(t.Context())
-			errs := wait(ctx, l, 30)
+			errs := wait(ctx, q, 30)
 			if none, full := count(errs, 28); none != test.goes || full != 28-test.goes {
 				t.Errorf("%s: %d of 30 went and %d found too many waiting", test.limit, none, full)
 			}
@@ -78,26 +78,26 @@ func TestOnlyThoseWhoWaitCount(t *testing.T) {
 }
 
 // Those who wait for the server wait, too.
-func TestWaitingForAServerCounts(t *testing.T) {
+func TestQueueCountsCallsWaitingForServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := NewQueue(limiter(t, penstock.NewMemory(nil), "1000/1s"), 3, 0)
-		l.Pause("k", time.Minute)
+		q := NewQueue(limiter(t, penstock.NewMemory(nil), "1000/1s"), 3, 0)
+		q.Pause("k", time.Minute)
 		start := time.Now()
-		if none, full := count(wait(t.Context(), l, 10), 10); none != 3 || full != 7 || time.Since(start) != time.Minute {
+		if none, full := count(wait(t.Context(), q, 10), 10); none != 3 || full != 7 || time.Since(start) != time.Minute {
 			t.Errorf("%d went and %d found too many waiting, after %v", none, full, time.Since(start))
 		}
 	})
 }
 
 // On a bucket, those who wait go in the order in which they came.
-func TestOrder(t *testing.T) {
+func TestQueueKeepsOrder(t *testing.T) {
 	for _, limit := range []string{"1/1s burst=1", "1/1s leaky-bucket burst=100"} {
 		synctest.Test(t, func(t *testing.T) {
-			l := NewQueue(limiter(t, penstock.NewMemory(nil), limit), 0, 0)
+			q := NewQueue(limiter(t, penstock.NewMemory(nil), limit), 0, 0)
 			went := make(chan int, 20)
 			for i := range 20 {
 				go func() {
-					if err := l.Wait(t.Context(), "k", 1); err != nil {
+					if err := q.Wait(t.Context(), "k", 1); err != nil {
 						t.Error(err)
 					}
 					went <- i
@@ -114,7 +114,7 @@ func TestOrder(t *testing.T) {
 }
 
 // Whoever has left takes nothing, although there is enough.
-func TestLeavingBefore(t *testing.T) {
+func TestQueueCancelledContextTakesNothing(t *testing.T) {
 	lim := limiter(t, penstock.NewMemory(nil), "10/1h")
 	gone, leave := context.WithCancel(t.Context())
 	leave()
@@ -128,14 +128,14 @@ func TestLeavingBefore(t *testing.T) {
 
 // A server that closes while a call asks for its turn is not called, and a window
 // gets back what was taken.
-func TestClosingMeanwhile(t *testing.T) {
+func TestQueuePauseDuringWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lim := limiter(t, slow(), "10/1h fixed-window")
-		l := NewQueue(lim, 0, 0)
+		q := NewQueue(lim, 0, 0)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		time.AfterFunc(500*time.Millisecond, func() { l.Pause("k", time.Minute) })
-		if err := l.Wait(ctx, "k", 4); !errors.Is(err, penstock.ErrDeadline) {
+		time.AfterFunc(500*time.Millisecond, func() { q.Pause("k", time.Minute) })
+		if err := q.Wait(ctx, "k", 4); !errors.Is(err, penstock.ErrDeadline) {
 			t.Errorf("got %v, want %v", err, penstock.ErrDeadline)
 		}
 		if d, err := lim.Peek(t.Context(), "k"); err != nil || d.Remaining != 10 {
@@ -146,13 +146,13 @@ func TestClosingMeanwhile(t *testing.T) {
 
 // Whoever cannot wait for a server does not take a turn, which a bucket would not
 // get back.
-func TestClosedBefore(t *testing.T) {
+func TestQueuePauseBeforeWait(t *testing.T) {
 	lim := limiter(t, penstock.NewMemory(nil), "10/1h")
-	l := NewQueue(lim, 0, 0)
-	l.Pause("k", time.Minute)
+	q := NewQueue(lim, 0, 0)
+	q.Pause("k", time.Minute)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if err := l.Wait(ctx, "k", 1); !errors.Is(err, penstock.ErrDeadline) {
+	if err := q.Wait(ctx, "k", 1); !errors.Is(err, penstock.ErrDeadline) {
 		t.Errorf("got %v, want %v", err, penstock.ErrDeadline)
 	}
 	if d, err := lim.Peek(t.Context(), "k"); err != nil || d.Remaining != 10 {
@@ -162,31 +162,31 @@ func TestClosedBefore(t *testing.T) {
 
 // Many servers that closed once are not remembered for ever, and none that is
 // closed is forgotten.
-func TestClosedServersAreForgotten(t *testing.T) {
+func TestQueueDropsExpiredPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := NewQueue(limiter(t, penstock.NewMemory(nil), "10/1s"), 0, 0)
+		q := NewQueue(limiter(t, penstock.NewMemory(nil), "10/1s"), 0, 0)
 		for i := range 5000 {
 			time.Sleep(10 * time.Millisecond)
-			l.Pause(fmt.Sprint(i), time.Second)
-			if last := max(0, i-50); l.closedUntil(fmt.Sprint(last)).IsZero() {
+			q.Pause(fmt.Sprint(i), time.Second)
+			if last := max(0, i-50); q.pausedUntil(fmt.Sprint(last)).IsZero() {
 				t.Fatalf("%d is closed, and was forgotten", last)
 			}
 		}
-		if n := len(l.closed); n < 100 || n > maxClosed+100 {
+		if n := len(q.paused); n < 100 || n > maxPaused+100 {
 			t.Errorf("%d servers are remembered", n)
 		}
 	})
 }
 
-func TestPauses(t *testing.T) {
+func TestQueuePauseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := NewQueue(limiter(t, penstock.NewMemory(nil), "1000/1s"), 0, time.Minute)
+		q := NewQueue(limiter(t, penstock.NewMemory(nil), "1000/1s"), 0, time.Minute)
 		for _, test := range []struct{ pause, waits time.Duration }{
 			{0, 0}, {-time.Second, 0}, {time.Second, time.Second}, {time.Hour, time.Minute}, {penstock.Never, time.Minute},
 		} {
 			start := time.Now()
-			l.Pause("k", test.pause)
-			if err := l.Wait(t.Context(), "k", 1); err != nil || time.Since(start) != test.waits {
+			q.Pause("k", test.pause)
+			if err := q.Wait(t.Context(), "k", 1); err != nil || time.Since(start) != test.waits {
 				t.Errorf("a pause of %v took %v, %v, want %v", test.pause, time.Since(start), err, test.waits)
 			}
 		}

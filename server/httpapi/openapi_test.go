@@ -42,8 +42,35 @@ func TestOpenAPIDescribesAllExchanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	send := s.sender(t)
 	server := newServer(t, newEngine(t, frozenMemory(), nil), nil)
-	send := func(server http.Handler, addr, method, target, body string, header ...string) {
+	noStore, noRules := newServer(t, newEngine(t, unavailableStore, nil), nil), newServer(t, engine.New(frozenMemory(), nil), nil)
+	sendTakes(t, send, server)
+	for _, unable := range []http.Handler{noStore, noRules} {
+		send(unable, localAddr, "POST", "/v1/take", byRules("tenant=1"))
+		send(unable, localAddr, "GET", "/v1/auth?domain=edge&tenant=1", "")
+	}
+	sendAuthRequests(send, server)
+	sendEnvoy(t, send)
+	sendInvalid(send, server, noStore, noRules)
+	send(server, localAddr, "GET", "/healthcheck", "")
+	notReady := newServer(t, engine.New(frozenMemory(), nil), &httpapi.Options{Ready: func() error { return errors.New("no") }})
+	send(notReady, localAddr, "GET", "/healthcheck", "")
+	send(server, localAddr, "GET", "/openapi.yaml", "")
+	send(server, localAddr, "GET", "/elsewhere", "")
+	for _, place := range s.uncovered() {
+		t.Errorf("openapi.yaml describes %s, which no exchange has covered", place)
+	}
+}
+
+const localAddr, remoteAddr = "127.0.0.1:4711", "10.0.0.1:4711"
+
+// A sendFunc sends a request from an address and checks the exchange against
+// openapi.yaml. The headers are names and values in turn.
+type sendFunc func(server http.Handler, addr, method, target, body string, header ...string)
+
+func (s *spec) sender(t *testing.T) sendFunc {
+	return func(server http.Handler, addr, method, target, body string, header ...string) {
 		t.Helper()
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest(method, "http://localhost"+target, strings.NewReader(body))
@@ -61,11 +88,12 @@ func TestOpenAPIDescribesAllExchanges(t *testing.T) {
 			t.Errorf("%s %s %s: %d %s\nviolates openapi.yaml: %s", method, target, body, got.status, got.body, violation)
 		}
 	}
-	local, remote := "127.0.0.1:4711", "10.0.0.1:4711"
-	take := func(body string) {
-		t.Helper()
-		send(server, local, "POST", "/v1/take", body)
-	}
+}
+
+// sendTakes sends requests to /v1/take that cause all its responses.
+func sendTakes(t *testing.T, send sendFunc, server http.Handler) {
+	t.Helper()
+	take := func(body string) { send(server, localAddr, "POST", "/v1/take", body) }
 	for range 2 {
 		take(`{"key":"k","limit":"1/1m","cost":1,"at_most":true,"max_delay":0}`)
 		take(`{"key_base64":"/w==","limit":"1/1m","id":"x"}`)
@@ -78,38 +106,24 @@ func TestOpenAPIDescribesAllExchanges(t *testing.T) {
 	take(`{"key":"k","limit":"x"}`)
 	take(`{"key":"k","limit":"1/1m","max_delay":-1}`)
 	take(`{"key":"k"}`)
-	send(server, remote, "POST", "/v1/take", `{"key":"k","limit":"1/1m","cost":-1}`)
-	send(server, local, "GET", "/v1/take", "")
 	take(strings.Repeat(" ", 64<<10+1))
-	send(server, local, "POST", "/v1/take", `{}`, "Content-Type", "text/plain")
+	send(server, remoteAddr, "POST", "/v1/take", `{"key":"k","limit":"1/1m","cost":-1}`)
+	send(server, localAddr, "GET", "/v1/take", "")
+	send(server, localAddr, "POST", "/v1/take", `{}`, "Content-Type", "text/plain")
 	for _, source := range []penstock.Source{penstock.SourceLease, penstock.SourceDenyCache, penstock.SourceFallback} {
-		send(newServer(t, engine.New(withSource(source), nil), nil), local, "POST", "/v1/take", `{"key":"k","limit":"1/1m"}`)
-	}
-	noStore, noRules := newServer(t, newEngine(t, unavailableStore, nil), nil), newServer(t, engine.New(frozenMemory(), nil), nil)
-	for _, d := range []http.Handler{noStore, noRules} {
-		send(d, local, "POST", "/v1/take", byRules("tenant=1"))
-		send(d, local, "GET", "/v1/auth?domain=edge&tenant=1", "")
-	}
-	for _, query := range []string{"limit=1/1m&key=v&cost=1&max_delay=0.5&deny=403", "domain=edge&remote_address=9&cost=3"} {
-		send(server, local, "GET", "/v1/auth?"+query, "")
-		send(server, local, "GET", "/v1/auth?"+query, "")
-		send(server, local, "PUT", "/v1/auth?"+strings.Replace(query, "&deny=403", "", 1), "")
-	}
-	send(server, local, "GET", "/v1/auth?limit=1/1m", "")
-	sendInvalid(send, server, noStore, noRules)
-	sendEnvoy(t, send)
-	send(server, local, "GET", "/healthcheck", "")
-	notReady := newServer(t, engine.New(frozenMemory(), nil), &httpapi.Options{Ready: func() error { return errors.New("no") }})
-	send(notReady, local, "GET", "/healthcheck", "")
-	send(server, local, "GET", "/openapi.yaml", "")
-	send(server, local, "GET", "/elsewhere", "")
-	for _, place := range s.uncovered() {
-		t.Errorf("openapi.yaml describes %s, which no exchange has covered", place)
+		send(newServer(t, engine.New(withSource(source), nil), nil), localAddr, "POST", "/v1/take", `{"key":"k","limit":"1/1m"}`)
 	}
 }
 
-// A sendFunc sends a request and checks the exchange against openapi.yaml.
-type sendFunc func(server http.Handler, addr, method, target, body string, header ...string)
+// sendAuthRequests sends requests to /v1/auth that cause all its responses.
+func sendAuthRequests(send sendFunc, server http.Handler) {
+	for _, query := range []string{"limit=1/1m&key=v&cost=1&max_delay=0.5&deny=403", "domain=edge&remote_address=9&cost=3"} {
+		send(server, localAddr, "GET", "/v1/auth?"+query, "")
+		send(server, localAddr, "GET", "/v1/auth?"+query, "")
+		send(server, localAddr, "PUT", "/v1/auth?"+strings.Replace(query, "&deny=403", "", 1), "")
+	}
+	send(server, localAddr, "GET", "/v1/auth?limit=1/1m", "")
+}
 
 // sendInvalid sends to every path everything that some path rejects, to check that
 // openapi.yaml describes all rejections.
@@ -125,8 +139,8 @@ func sendInvalid(send sendFunc, servers ...http.Handler) {
 			for _, query := range queries {
 				for _, body := range bodies {
 					for _, server := range servers {
-						send(server, "10.0.0.1:4711", method, route.Path+query, body)
-						send(server, "10.0.0.1:4711", method, route.Path+query, body, "Content-Type", "text/plain", "Origin", "https://evil.example")
+						send(server, remoteAddr, method, route.Path+query, body)
+						send(server, remoteAddr, method, route.Path+query, body, "Content-Type", "text/plain", "Origin", "https://evil.example")
 					}
 				}
 			}
@@ -250,21 +264,21 @@ func sendEnvoy(t *testing.T, send sendFunc) {
 	server := newServer(t, e, &httpapi.Options{Envoy: &rlsproto.Options{Headers: true, DynamicMetadata: true}})
 	entries := func(key string) string { return `"entries":[{"key":"` + key + `","value":"v"}]` }
 	for _, unit := range []string{"second", "minute", "hour", "day", "week", "month", "year"} {
-		send(server, "127.0.0.1:1", "POST", "/json", `{"domain":"d","descriptors":[{`+entries(unit)+`}]}`)
+		send(server, localAddr, "POST", "/json", `{"domain":"d","descriptors":[{`+entries(unit)+`}]}`)
 	}
-	send(server, "127.0.0.1:1", "POST", "/json", `{"domain":"d","hitsAddend":1,"descriptors":[{`+entries("day")+`}]}`)
+	send(server, localAddr, "POST", "/json", `{"domain":"d","hitsAddend":1,"descriptors":[{`+entries("day")+`}]}`)
 	for _, unit := range []string{"SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR"} {
 		limit := `"limit":{"requestsPerUnit":9,"unit":"` + unit + `"}`
 		if unit == "HOUR" {
 			limit = strings.TrimSuffix(limit, "}") + `,"unitMultiplier":2}`
 		}
-		send(server, "127.0.0.1:1", "POST", "/json", `{"domain":"d","descriptors":[{`+entries("x")+`,`+limit+`}]}`)
+		send(server, localAddr, "POST", "/json", `{"domain":"d","descriptors":[{`+entries("x")+`,`+limit+`}]}`)
 	}
 	refund := `{"domain":"d","descriptors":[{` + entries("day") + `,"hitsAddend":1,"isNegativeHits":true}]}`
-	send(server, "127.0.0.1:1", "POST", "/json", refund)
-	send(server, "10.0.0.1:1", "POST", "/json", refund)
-	send(server, "127.0.0.1:1", "POST", "/json", `{`)
-	send(server, "127.0.0.1:1", "POST", "/json", strings.Repeat(" ", 64<<10+1))
+	send(server, localAddr, "POST", "/json", refund)
+	send(server, remoteAddr, "POST", "/json", refund)
+	send(server, localAddr, "POST", "/json", `{`)
+	send(server, localAddr, "POST", "/json", strings.Repeat(" ", 64<<10+1))
 }
 
 // uncovered returns the places of the file that no exchange has covered: responses

@@ -13,6 +13,39 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
+// refundCallers are callers that may refund, and others that may not.
+var refundCallers = []struct {
+	from   string
+	header http.Header
+	host   string
+	may    bool
+}{
+	{"127.0.0.1:4711", nil, "localhost:8080", true},
+	{"[::1]:4711", nil, "[::1]:8080", true},
+	{"[::ffff:127.0.0.1]:4711", nil, "127.0.0.1:8080", true},
+	{"127.0.0.1:4711", nil, "api.localhost", true},
+	{"10.0.0.1:4711", nil, "localhost:8080", false},
+	{"[2001:db8::1]:4711", nil, "localhost:8080", false},
+	{"", nil, "localhost:8080", false},
+	{"10.0.0.1:4711", http.Header{"Authorization": {"Bearer secret"}}, "penstock:8080", true},
+	{"10.0.0.1:4711", http.Header{"Authorization": {"bearer  secret"}}, "penstock:8080", true},
+	{"10.0.0.1:4711", http.Header{"Authorization": {"Bearer secre"}}, "penstock:8080", false},
+	{"10.0.0.1:4711", http.Header{"Authorization": {"Bearer secrets"}}, "penstock:8080", false},
+	{"10.0.0.1:4711", http.Header{"Authorization": {"Bearer"}}, "penstock:8080", false},
+	{"10.0.0.1:4711", http.Header{"Authorization": {"Basic secret"}}, "penstock:8080", false},
+	{"127.0.0.1:4711", http.Header{"X-Forwarded-For": {"127.0.0.1"}}, "localhost:8080", false},
+	{"127.0.0.1:4711", http.Header{"Forwarded": {"for=127.0.0.1"}}, "localhost:8080", false},
+	{"127.0.0.1:4711", http.Header{"X-Real-Ip": {"127.0.0.1"}}, "localhost:8080", false},
+	{"127.0.0.1:4711", http.Header{"Via": {"1.1 proxy"}}, "localhost:8080", false},
+	{"127.0.0.1:4711", http.Header{"X-Forwarded-For": {"1.2.3.4"}, "Authorization": {"Bearer secret"}}, "localhost:8080", true},
+	{"127.0.0.1:4711", http.Header{"Origin": {"https://evil.example"}}, "localhost:8080", false},
+	{"127.0.0.1:4711", http.Header{"Origin": {"null"}}, "localhost:8080", false},
+	{"127.0.0.1:4711", http.Header{"Sec-Fetch-Site": {"cross-site"}}, "localhost:8080", false},
+	{"127.0.0.1:4711", http.Header{"Sec-Fetch-Site": {"same-origin"}, "Origin": {"http://localhost:8080"}}, "localhost:8080", true},
+	{"127.0.0.1:4711", http.Header{"Origin": {"http://evil.example:8080"}}, "evil.example:8080", false}, // DNS rebinding
+	{"127.0.0.1:4711", nil, "evil.example:8080", false},
+}
+
 // A refund defeats a limit, so a limited client must not be able to make one: not
 // through a proxy on the same machine, nor through a page in a browser there.
 func TestRefundNeedsLocalCallerOrToken(t *testing.T) {
@@ -24,37 +57,7 @@ func TestRefundNeedsLocalCallerOrToken(t *testing.T) {
 		`{"domain":"edge","descriptors":[{"entries":[{"key":"tenant","value":"x"}],"cost":-1}]}`,
 		`{"mode":"each","requests":[{"key":"k","limit":"5/1s"},{"key":"k","limit":"5/1s","cost":-1}]}`,
 	}
-	for _, c := range []struct {
-		from   string
-		header http.Header
-		host   string
-		may    bool
-	}{
-		{"127.0.0.1:4711", nil, "localhost:8080", true},
-		{"[::1]:4711", nil, "[::1]:8080", true},
-		{"[::ffff:127.0.0.1]:4711", nil, "127.0.0.1:8080", true},
-		{"127.0.0.1:4711", nil, "api.localhost", true},
-		{"10.0.0.1:4711", nil, "localhost:8080", false},
-		{"[2001:db8::1]:4711", nil, "localhost:8080", false},
-		{"", nil, "localhost:8080", false},
-		{"10.0.0.1:4711", http.Header{"Authorization": {"Bearer secret"}}, "penstock:8080", true},
-		{"10.0.0.1:4711", http.Header{"Authorization": {"bearer  secret"}}, "penstock:8080", true},
-		{"10.0.0.1:4711", http.Header{"Authorization": {"Bearer secre"}}, "penstock:8080", false},
-		{"10.0.0.1:4711", http.Header{"Authorization": {"Bearer secrets"}}, "penstock:8080", false},
-		{"10.0.0.1:4711", http.Header{"Authorization": {"Bearer"}}, "penstock:8080", false},
-		{"10.0.0.1:4711", http.Header{"Authorization": {"Basic secret"}}, "penstock:8080", false},
-		{"127.0.0.1:4711", http.Header{"X-Forwarded-For": {"127.0.0.1"}}, "localhost:8080", false},
-		{"127.0.0.1:4711", http.Header{"Forwarded": {"for=127.0.0.1"}}, "localhost:8080", false},
-		{"127.0.0.1:4711", http.Header{"X-Real-Ip": {"127.0.0.1"}}, "localhost:8080", false},
-		{"127.0.0.1:4711", http.Header{"Via": {"1.1 proxy"}}, "localhost:8080", false},
-		{"127.0.0.1:4711", http.Header{"X-Forwarded-For": {"1.2.3.4"}, "Authorization": {"Bearer secret"}}, "localhost:8080", true},
-		{"127.0.0.1:4711", http.Header{"Origin": {"https://evil.example"}}, "localhost:8080", false},
-		{"127.0.0.1:4711", http.Header{"Origin": {"null"}}, "localhost:8080", false},
-		{"127.0.0.1:4711", http.Header{"Sec-Fetch-Site": {"cross-site"}}, "localhost:8080", false},
-		{"127.0.0.1:4711", http.Header{"Sec-Fetch-Site": {"same-origin"}, "Origin": {"http://localhost:8080"}}, "localhost:8080", true},
-		{"127.0.0.1:4711", http.Header{"Origin": {"http://evil.example:8080"}}, "evil.example:8080", false}, // DNS rebinding
-		{"127.0.0.1:4711", nil, "evil.example:8080", false},
-	} {
+	for _, c := range refundCallers {
 		for _, body := range refunds {
 			w := httptest.NewRecorder()
 			r := httptest.NewRequest(http.MethodPost, "/v1/take", strings.NewReader(body))

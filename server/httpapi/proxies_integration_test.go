@@ -4,6 +4,7 @@ package httpapi_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
 )
 
 func TestIntegrationNginxAuthRequest(t *testing.T) {
@@ -35,7 +37,7 @@ func TestIntegrationCaddyForwardAuth(t *testing.T) {
 // says, and fails all others.
 func TestIntegrationNginxFailsOpenWhereConfigured(t *testing.T) {
 	unavailable := serve(t, newServer(t, newEngine(t, unavailableStore, nil), nil))
-	for name, penstock := range map[string]string{"penstock down": "http://" + freeAddress(t), "store unavailable": unavailable} {
+	for name, penstock := range map[string]string{"penstock down": "http://127.0.0.1:1", "store unavailable": unavailable} {
 		t.Run(name, func(t *testing.T) {
 			site := newSite(t)
 			proxy := startNginx(t, penstock, site)
@@ -80,20 +82,22 @@ func startCaddy(t *testing.T, penstock string, site *site) string {
 }
 
 // startProxy starts a program with a configuration of testdata, in which it replaces
-// PENSTOCK, SITE and LISTEN by addresses, and returns the URL of the proxy.
+// PENSTOCK, SITE and LISTEN by addresses and lengthens timeouts. It returns the URL of
+// the proxy.
 func startProxy(t *testing.T, config, penstock, site string, command ...string) string {
 	t.Helper()
 	if _, err := exec.LookPath(command[0]); err != nil {
 		t.Fatalf("%v: install %s, or run make setup-integration", err, command[0])
 	}
-	listen, dir := freeAddress(t), t.TempDir()
+	listen, dir := fmt.Sprintf("127.0.0.1:%d", redistest.FreePort(t)), t.TempDir()
 	text, err := os.ReadFile(filepath.Join("testdata", config))
 	if err != nil {
 		t.Fatal(err)
 	}
-	addresses := strings.NewReplacer(
-		"PENSTOCK", strings.TrimPrefix(penstock, "http://"), "SITE", strings.TrimPrefix(site, "http://"), "LISTEN", listen)
-	if err := os.WriteFile(filepath.Join(dir, config), []byte(addresses.Replace(string(text))), 0o600); err != nil {
+	replacer := strings.NewReplacer(
+		"PENSTOCK", strings.TrimPrefix(penstock, "http://"), "SITE", strings.TrimPrefix(site, "http://"), "LISTEN", listen,
+		"timeout 100ms;", "timeout 30s;", "timeout 1s;", "timeout 30s;") // for a starved machine
+	if err := os.WriteFile(filepath.Join(dir, config), []byte(replacer.Replace(string(text))), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	awaitListener(t, listen, run(t, dir, command...))
@@ -129,17 +133,6 @@ func run(t *testing.T, dir string, command ...string) (exited <-chan struct{}) {
 		}
 	})
 	return done
-}
-
-// freeAddress returns an address of loopback on which nothing listens.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
 }
 
 // awaitListener waits until the address accepts connections. It fails the test if the

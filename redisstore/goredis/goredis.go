@@ -1,6 +1,6 @@
-// Package goredis lets a [redisstore.Store] go through the go-redis client that a
-// program already has. It is a module of its own, so that only those who want
-// go-redis download it.
+// Package goredis lets a [redisstore.Store] use the go-redis client that a program
+// already has. It is a separate module, so that other programs need not download
+// go-redis.
 //
 //	client, err := goredis.New(redis.NewClient(&redis.Options{ContextTimeoutEnabled: true}))
 //	…
@@ -18,24 +18,24 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// New returns the client as a store needs it. It must be a [*redis.Client], with
-// sentinels or without, or a [*redis.ClusterClient], and ContextTimeoutEnabled
-// must be set in its options: without it go-redis waits for as long as its own
-// ReadTimeout says, whatever the deadline. Its MaxRetries do not matter here.
+// New adapts a client for [redisstore.New]. It must be a [*redis.Client], with
+// sentinels or without, or a [*redis.ClusterClient], and ContextTimeoutEnabled must
+// be set in its options: without it go-redis ignores deadlines and waits for its
+// ReadTimeout. Its MaxRetries has no effect here.
 func New(client redis.UniversalClient) (redisstore.Client, error) {
-	ends, sharded := false, false
+	timeouts, sharded := false, false
 	switch c := client.(type) {
 	case *redis.Client:
-		ends = c.Options().ContextTimeoutEnabled
+		timeouts = c.Options().ContextTimeoutEnabled
 	case *redis.ClusterClient:
-		ends, sharded = c.Options().ContextTimeoutEnabled, true
+		timeouts, sharded = c.Options().ContextTimeoutEnabled, true
 	default:
-		// A *redis.Ring goes to another server when one is away, and that one
-		// knows nothing of what was taken.
+		// A *redis.Ring uses another server while one is down, and that one does
+		// not have its state.
 		return nil, fmt.Errorf("goredis: a %T: want a *redis.Client or a *redis.ClusterClient", client)
 	}
-	if !ends {
-		return nil, errors.New("goredis: ContextTimeoutEnabled is not set: without it no call ends when its time is up")
+	if !timeouts {
+		return nil, errors.New("goredis: ContextTimeoutEnabled is not set: without it calls ignore their deadlines")
 	}
 	return &adapter{client, sharded}, nil
 }
@@ -47,7 +47,7 @@ type adapter struct {
 
 func (a *adapter) Sharded() bool { return a.sharded }
 
-// A script is a command that go-redis must not send again by itself.
+// A script is a command that go-redis must not retry.
 type script struct{ *redis.Cmd }
 
 func (script) NoRetry() bool { return true }
@@ -68,7 +68,7 @@ func newScript(ctx context.Context, c *redisstore.Call) script {
 }
 
 func (a *adapter) Do(ctx context.Context, calls []redisstore.Call) {
-	if len(calls) == 1 { // then MOVED is followed without a pause
+	if len(calls) == 1 { // go-redis follows MOVED without a pause only outside pipelines
 		s := newScript(ctx, &calls[0])
 		_ = a.client.Process(ctx, s)
 		a.read(ctx, &calls[0], s)
@@ -85,7 +85,7 @@ func (a *adapter) Do(ctx context.Context, calls []redisstore.Call) {
 	}
 }
 
-// read puts what came back into a call.
+// read stores a result in a call.
 func (a *adapter) read(ctx context.Context, c *redisstore.Call, s script) {
 	if n, ok := s.Val().(int64); ok {
 		c.Reply = append(c.Reply, n)
@@ -93,23 +93,23 @@ func (a *adapter) read(ctx context.Context, c *redisstore.Call, s script) {
 	}
 	list, err := s.Int64Slice()
 	if err != nil {
-		c.Err, c.Node = worded(err), a.node(ctx, c)
+		c.Err, c.Node = withCode(err), a.node(ctx, c)
 	}
 	c.Reply = append(c.Reply, list...)
 }
 
-// worded returns an error of Redis with a word in front. What a script may not do
-// is said without one.
-func worded(err error) error {
-	var said redis.Error
+// withCode returns an error of Redis with a code in front. A command denied to a script
+// has none.
+func withCode(err error) error {
+	var reply redis.Error
 	word, _, _ := strings.Cut(err.Error(), " ")
-	if errors.As(err, &said) && strings.ToUpper(word) != word {
+	if errors.As(err, &reply) && strings.ToUpper(word) != word {
 		return fmt.Errorf("ERR %w", err)
 	}
 	return err
 }
 
-// node returns who is asked about a call's keys.
+// node returns the address of the node that owns a call's keys.
 func (a *adapter) node(ctx context.Context, c *redisstore.Call) string {
 	client, ok := a.client.(*redis.Client)
 	if cluster, sharded := a.client.(*redis.ClusterClient); sharded {
@@ -124,15 +124,15 @@ func (a *adapter) node(ctx context.Context, c *redisstore.Call) string {
 
 func (a *adapter) Info(ctx context.Context) (map[string]string, error) {
 	var mu sync.Mutex
-	infos, told, failed := map[string]string{}, 0, error(nil)
+	infos, answered, failed := map[string]string{}, 0, error(nil)
 	ask := func(ctx context.Context, node *redis.Client) error {
 		text, err := node.Info(ctx).Result()
 		mu.Lock()
 		defer mu.Unlock()
 		infos[node.Options().Addr] = text
-		var said redis.Error
-		if err == nil || errors.As(err, &said) && keepsToItself(err) {
-			told++
+		var reply redis.Error
+		if err == nil || errors.As(err, &reply) && infoDenied(err) {
+			answered++
 		} else {
 			failed = fmt.Errorf("%s: %w", node.Options().Addr, err)
 		}
@@ -145,13 +145,13 @@ func (a *adapter) Info(ctx context.Context) (map[string]string, error) {
 	} else {
 		_ = ask(ctx, a.client.(*redis.Client))
 	}
-	if told > 0 {
+	if answered > 0 {
 		failed = nil
 	}
 	return infos, failed
 }
 
-// keepsToItself reports whether a server is there, but does not answer INFO.
-func keepsToItself(err error) bool {
+// infoDenied reports whether a server is up but does not answer INFO.
+func infoDenied(err error) bool {
 	return strings.HasPrefix(err.Error(), "NOPERM") || strings.HasPrefix(err.Error(), "ERR unknown command")
 }

@@ -120,9 +120,9 @@ var rules = []rule{
 		in:      []string{"./redisstore"},
 		except:  []string{"./redisstore/goredis"},
 		forbid:  []string{"*"},
-		unless:  []string{"std", ".", "./internal", "github.com/redis/rueidis"},
+		unless:  []string{"std", ".", "./internal", "./redisstore/internal", "github.com/redis/rueidis"},
 		breaks:  [2]string{"redisstore/store.go", "github.com/redis/go-redis/v9"},
-		keeps:   [2]string{"redisstore/rueidis.go", "github.com/redis/rueidis"},
+		keeps:   [2]string{"redisstore/client_rueidis.go", "github.com/redis/rueidis"},
 	},
 	{
 		name:    "middleware does not know the daemon",

@@ -17,13 +17,13 @@ import (
 //go:embed clock.c.txt
 var shimSource []byte
 
-// A Clock is what a server takes for the time of day.
+// A Clock is the fake wall clock of a server.
 type Clock struct {
 	page []byte
 	path string
 }
 
-// newClock returns a clock in a file of its own.
+// newClock returns a clock in a memory-mapped file.
 func newClock(dir string) (*Clock, error) {
 	path := filepath.Join(dir, "clock")
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -43,16 +43,15 @@ func newClock(dir string) (*Clock, error) {
 	return c, nil
 }
 
-// Set makes it the given time, in microseconds, for everything that the server
-// does from now on.
+// Set sets the time of the server, in microseconds.
 func (c *Clock) Set(now time.Time) {
 	binary.NativeEndian.PutUint64(c.page, uint64(now.UnixMicro()))
 }
 
 func (c *Clock) close() { _ = syscall.Munmap(c.page) }
 
-// shim returns the shim as a library, compiled once for each process. It is kept
-// in memory, for nobody tells a test when the last server has ended.
+// shim returns the shim library, compiled once per process. It is kept in memory
+// because there is no event after the last server to delete a file.
 var shim = sync.OnceValues(compileShim)
 
 func compileShim() ([]byte, error) {

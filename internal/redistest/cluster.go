@@ -8,80 +8,74 @@ import (
 	"time"
 )
 
-// A Cluster is three shards, each with a replica or without.
+// A Cluster has three shards, with or without replicas.
 type Cluster struct {
-	Nodes []*Server // three that own slots at first, and their replicas
-	IDs   []string  // by which they know each other
-	bus   []int     // ports on which they talk to each other
+	Nodes []*Server // three initial primaries, then their replicas
+	IDs   []string  // node IDs
 }
 
-// Shards is how many shards a Cluster has.
+// Shards is the number of shards of a Cluster.
 const Shards = 3
 
-// StartCluster starts a Cluster whose shards do without each other, because by
-// default all of it stops when one shard is lost.
+// StartCluster starts a Cluster with replicas that fails over after a second. The
+// loss of one shard does not stop the others, as it would by default.
 func StartCluster(t testing.TB) *Cluster {
-	return launchCluster(t, 2*Shards, Options{Args: []string{"--cluster-node-timeout", "1000"}})
+	return startCluster(t, 2*Shards, Options{Args: []string{"--cluster-node-timeout", "1000"}})
 }
 
-// StartFakeClockCluster starts a Cluster whose clock the test holds. Nobody is ever
-// missed there, however far that clock is set.
+// StartFakeClockCluster starts a Cluster without replicas, whose clocks the test
+// sets. Its nodes never consider each other failed, however far the clock steps.
 func StartFakeClockCluster(t testing.TB) *Cluster {
-	const ages = "1000000000000000"
-	return launchCluster(t, Shards, Options{FakeClock: true, Args: []string{"--cluster-node-timeout", ages}})
+	const never = "1000000000000000"
+	return startCluster(t, Shards, Options{FakeClock: true, Args: []string{"--cluster-node-timeout", never}})
 }
 
-func launchCluster(t testing.TB, nodes int, o Options) *Cluster {
+func startCluster(t testing.TB, nodes int, o Options) *Cluster {
 	t.Helper()
-	c := &Cluster{}
-	for i := range nodes {
-		c.bus = append(c.bus, 0)
-		node, err := startSomewhere(func() Options {
-			c.bus[i] = FreePort(t)
-			with := o
-			with.Args = append([]string{
-				"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(c.bus[i]), "--cluster-require-full-coverage", "no",
-			}, o.Args...)
-			return with
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(node.Stop)
-		c.Nodes = append(c.Nodes, node)
-	}
+	o.bus = true
+	o.Args = append([]string{"--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"}, o.Args...)
+	c := &Cluster{Nodes: startAll(t, nodes, func(int) Options { return o })}
 	c.join(t)
 	return c
 }
 
-// join makes one Cluster of the nodes.
+// SetNodeTimeout sets after how long a node that does not answer is considered
+// failed.
+func (c *Cluster) SetNodeTimeout(t testing.TB, d time.Duration) {
+	t.Helper()
+	for _, node := range c.Nodes {
+		MustCommand(t, node, "CONFIG", "SET", "cluster-node-timeout", strconv.FormatInt(d.Milliseconds(), 10))
+	}
+}
+
+// join connects the nodes to one Cluster.
 func (c *Cluster) join(t testing.TB) {
 	t.Helper()
 	const slots = 16384
 	for i, node := range c.Nodes {
 		c.IDs = append(c.IDs, MustCommand(t, node, "CLUSTER", "MYID"))
 		MustCommand(t, node, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
-		MustCommand(t, node, "CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(c.Nodes[0].Port), strconv.Itoa(c.bus[0]))
+		MustCommand(t, node, "CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(c.Nodes[0].Port), strconv.Itoa(c.Nodes[0].bus))
 		if i < Shards {
 			MustCommand(t, node, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(slots*i/Shards), strconv.Itoa(slots*(i+1)/Shards-1))
 		}
 	}
 	for i := Shards; i < len(c.Nodes); i++ {
-		WaitFor(t, "a node knows its primary", func() bool {
+		WaitFor(t, "replica knows its primary", func() bool {
 			_, err := c.Nodes[i].Command("CLUSTER", "REPLICATE", c.IDs[i-Shards])
 			return err == nil
 		})
 	}
-	WaitFor(t, "the cluster is complete", func() bool { return c.Complete(t) })
+	WaitFor(t, "Cluster is complete", func() bool { return c.Complete(t) })
 }
 
-// Complete reports whether every node knows all others and all slots, and every
+// Complete reports whether every node knows all nodes and all slots, and every
 // replica has its primary's data.
 func (c *Cluster) Complete(t testing.TB) bool {
 	t.Helper()
 	for _, node := range c.Nodes {
 		if node.Clock != nil {
-			node.Clock.Set(time.Now().Add(time.Minute)) // a node waits for a while before it takes part
+			node.Clock.Set(time.Now().Add(time.Minute)) // a node waits before it serves slots
 		}
 		info := MustCommand(t, node, "CLUSTER", "INFO")
 		if strings.Count(MustCommand(t, node, "CLUSTER", "NODES"), "connected") != len(c.Nodes) ||
@@ -95,7 +89,7 @@ func (c *Cluster) Complete(t testing.TB) bool {
 	return true
 }
 
-// URL returns what to open a store with.
+// URL returns the URL of all nodes.
 func (c *Cluster) URL() string { return "redis-cluster://" + addresses(c.Nodes) }
 
 // Slot returns the slot of a key.
@@ -108,7 +102,7 @@ func (c *Cluster) Slot(t testing.TB, key string) int {
 	return slot
 }
 
-// Owner returns which node is asked about a slot.
+// Owner returns the index of the primary that owns a slot.
 func (c *Cluster) Owner(t testing.TB, slot int) int {
 	t.Helper()
 	for i, node := range c.Nodes {
@@ -118,7 +112,7 @@ func (c *Cluster) Owner(t testing.TB, slot int) int {
 			}
 		}
 	}
-	t.Fatalf("nobody owns slot %d", slot)
+	t.Fatalf("no node owns slot %d", slot)
 	return 0
 }
 
@@ -136,8 +130,8 @@ func ownsSlot(line string, slot int) bool {
 	})
 }
 
-// MigrateSlot moves a slot to another node, as redis-cli's reshard does it, with a
-// pause of one key at a time so that callers meet a slot that is half moved.
+// MigrateSlot moves a slot to another node as redis-cli reshard does, one key at a
+// time so that callers meet a half-moved slot. It returns the number of moved keys.
 func (c *Cluster) MigrateSlot(t testing.TB, slot, to int) (keys int) {
 	t.Helper()
 	from, number := c.Owner(t, slot), strconv.Itoa(slot)
@@ -157,13 +151,13 @@ func (c *Cluster) MigrateSlot(t testing.TB, slot, to int) (keys int) {
 	for _, i := range []int{to, from} {
 		MustCommand(t, c.Nodes[i], "CLUSTER", "SETSLOT", number, "NODE", c.IDs[to])
 	}
-	// Who moves the next slot before all have heard of this one may leave two nodes
-	// that take each other for its owner, for ever.
-	WaitFor(t, "all nodes know the slot's owner", func() bool { return c.agree(t, slot, c.IDs[to]) })
+	// Moving the next slot before all nodes know this one can leave two nodes that
+	// consider each other the owner, permanently.
+	WaitFor(t, "all nodes know the owner of the slot", func() bool { return c.agree(t, slot, c.IDs[to]) })
 	return keys
 }
 
-// agree reports whether all nodes take the same for a slot's owner.
+// agree reports whether all nodes consider the node with this ID the slot's owner.
 func (c *Cluster) agree(t testing.TB, slot int, id string) bool {
 	t.Helper()
 	for _, node := range c.Nodes {

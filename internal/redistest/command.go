@@ -11,16 +11,15 @@ import (
 	"time"
 )
 
-// Command asks the server something on a connection of its own. The answer is
-// text: elements of an array come in lines, and nothing is the empty string.
+// Command sends a command on a new connection. The reply is text: array elements are
+// separated by newlines, and nil is the empty string.
 func (s *Server) Command(words ...string) (string, error) {
-	const patience = 10 * time.Second // on a busy machine
-	conn, err := net.DialTimeout("tcp", s.Addr, patience)
+	conn, err := net.DialTimeout("tcp", s.Addr, waitLimit)
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = conn.Close() }()
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(waitLimit)); err != nil {
 		return "", err
 	}
 	var request strings.Builder
@@ -31,17 +30,17 @@ func (s *Server) Command(words ...string) (string, error) {
 	if _, err := io.WriteString(conn, request.String()); err != nil {
 		return "", err
 	}
-	return readAnswer(bufio.NewReader(conn))
+	return readReply(bufio.NewReader(conn))
 }
 
-func readAnswer(r *bufio.Reader) (string, error) {
+func readReply(r *bufio.Reader) (string, error) {
 	line, err := r.ReadString('\n')
 	if err != nil {
 		return "", err
 	}
 	line = strings.TrimSuffix(line, "\r\n")
 	if line == "" {
-		return "", errors.New("redistest: empty answer")
+		return "", errors.New("redistest: empty reply")
 	}
 	switch line[0] {
 	case '-':
@@ -71,7 +70,7 @@ func readList(r *bufio.Reader, length string) (string, error) {
 	}
 	lines := make([]string, max(n, 0))
 	for i := range lines {
-		if lines[i], err = readAnswer(r); err != nil {
+		if lines[i], err = readReply(r); err != nil {
 			return "", err
 		}
 	}

@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// DieWithParent makes a command that is about to be started end when the process
-// of the test does, however that ended.
+// DieWithParent has the kernel kill the command when the test process ends for any
+// reason. Call it before the command is started.
 func DieWithParent(c *exec.Cmd) {
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

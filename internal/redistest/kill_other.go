@@ -4,5 +4,5 @@ package redistest
 
 import "os/exec"
 
-// DieWithParent does nothing where there is no way to.
+// DieWithParent does nothing on systems without a parent death signal.
 func DieWithParent(*exec.Cmd) {}

@@ -10,42 +10,43 @@ import (
 	"time"
 )
 
-// A Proxy stands between a store and its server, and does what networks do. What
-// it is told holds for all connections, also for those that are there already.
+// A Proxy forwards connections to a server and injects network faults. A fault
+// applies to existing and new connections.
 type Proxy struct {
 	Addr string
 
-	mu      sync.Mutex
-	target  string
-	links   map[*link]bool
-	delay   time.Duration // of every reply
-	left    int           // how many bytes of the next reply pass; -1 for all
-	armed   bool          // whether the call was seen whose reply that is
-	reset   bool          // whether a connection is cut without a farewell
-	icy     bool          // whether new connections are half open
-	cuts    int           // how many connections were cut in a reply
-	dials   int           // how many connections there were
-	length  int           // of what came back since the last call was seen
-	held    int           // how many replies were held back
-	rewrite func([]byte) []byte
+	mu        sync.Mutex
+	target    string
+	links     map[*link]bool
+	delay     time.Duration // of every reply
+	release   chan struct{} // closed when the delay changes
+	passBytes int           // of the next reply before the cut; -1 forwards all
+	armed     bool          // whether the script call to cut was seen
+	reset     bool          // whether a cut sends RST instead of FIN
+	freezeNew bool          // whether new connections are frozen
+	cuts      int           // connections cut within a reply
+	dials     int           // connections so far
+	length    int           // bytes of replies since the last script call
+	delayed   int           // replies delayed so far
+	rewrite   func([]byte) []byte
 }
 
 // A link is one connection through the proxy.
 type link struct {
 	client, server *net.TCPConn
 	ctx            context.Context
-	end            context.CancelFunc
+	cancel         context.CancelFunc
 	frozen         bool
 }
 
-// StartProxy starts one that ends with the test.
+// StartProxy starts a proxy and stops it when the test ends.
 func StartProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Proxy{Addr: l.Addr().String(), target: target, links: map[*link]bool{}, left: -1}
+	p := &Proxy{Addr: l.Addr().String(), target: target, links: map[*link]bool{}, release: make(chan struct{}), passBytes: -1}
 	go func() {
 		for {
 			client, err := l.Accept()
@@ -62,7 +63,7 @@ func StartProxy(t testing.TB, target string) *Proxy {
 	return p
 }
 
-// do does something that no connection may see half done.
+// do runs a change under the lock.
 func (p *Proxy) do(change func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -81,14 +82,14 @@ func (p *Proxy) connect(client *net.TCPConn) {
 		return
 	}
 	k := &link{client: client, server: server.(*net.TCPConn)}
-	k.ctx, k.end = context.WithCancel(context.Background())
-	p.do(func() { p.links[k], k.frozen = true, p.icy })
-	go p.carry(k, k.client, k.server, p.call)
-	go p.carry(k, k.server, k.client, p.reply)
+	k.ctx, k.cancel = context.WithCancel(context.Background())
+	p.do(func() { p.links[k], k.frozen = true, p.freezeNew })
+	go p.forward(k, k.client, k.server, p.call)
+	go p.forward(k, k.server, k.client, p.reply)
 }
 
-// carry carries bytes from one side to the other, as handle lets them pass.
-func (p *Proxy) carry(k *link, from io.Reader, to io.Writer, handle func(*link, []byte) (pass []byte, whole bool)) {
+// forward copies bytes from one side to the other after handle has filtered them.
+func (p *Proxy) forward(k *link, from io.Reader, to io.Writer, handle func(*link, []byte) (pass []byte, whole bool)) {
 	buffer := make([]byte, 1<<16)
 	for {
 		n, err := from.Read(buffer)
@@ -101,12 +102,12 @@ func (p *Proxy) carry(k *link, from io.Reader, to io.Writer, handle func(*link, 
 	}
 }
 
-// call lets everything pass, and notices calls of scripts.
+// call forwards requests and detects script calls.
 func (p *Proxy) call(k *link, b []byte) ([]byte, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if bytes.Contains(b, []byte("EVAL")) {
-		p.armed, p.length = p.left >= 0, 0
+		p.armed, p.length = p.passBytes >= 0, 0
 	}
 	if k.frozen {
 		return nil, true
@@ -114,33 +115,34 @@ func (p *Proxy) call(k *link, b []byte) ([]byte, bool) {
 	return b, true
 }
 
-// reply lets so much of a reply pass as is left, when its time has come.
+// reply delays, cuts or rewrites replies.
 func (p *Proxy) reply(k *link, b []byte) ([]byte, bool) {
-	p.hold(k)
+	p.wait(k)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.length += len(b)
 	switch {
 	case k.frozen:
 		return nil, true
-	case p.armed && len(b) > p.left:
-		b, p.left, p.armed = b[:p.left], -1, false
+	case p.armed && len(b) > p.passBytes:
+		b, p.passBytes, p.armed = b[:p.passBytes], -1, false
 		p.cuts++
 		return b, false
 	case p.armed:
-		p.left -= len(b)
+		p.passBytes -= len(b)
 	case p.rewrite != nil:
 		b = p.rewrite(b)
 	}
 	return b, true
 }
 
-// hold holds a reply back for as long as replies are delayed.
-func (p *Proxy) hold(k *link) {
-	delay := time.Duration(0)
+// wait delays a reply until the delay is over or changed, or the link is cut.
+func (p *Proxy) wait(k *link) {
+	var delay time.Duration
+	var release chan struct{}
 	p.do(func() {
-		if delay = p.delay; delay > 0 {
-			p.held++
+		if delay, release = p.delay, p.release; delay > 0 {
+			p.delayed++
 		}
 	})
 	if delay == 0 {
@@ -150,34 +152,35 @@ func (p *Proxy) hold(k *link) {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+	case <-release:
 	case <-k.ctx.Done():
 	}
 }
 
-// cut ends a connection, with a reset if that is wanted.
+// cut closes a connection; the lock is held.
 func (p *Proxy) cut(k *link) {
 	if p.reset {
 		_ = k.client.SetLinger(0)
 	}
 	_ = k.client.Close()
 	_ = k.server.Close()
-	k.end()
+	k.cancel()
 	delete(p.links, k)
 }
 
-// CutReplyAfter cuts the connection of the next call of a script, after some bytes
-// of the reply to it.
+// CutReplyAfter cuts the connection of the next script call after n bytes of its
+// reply, with RST or FIN.
 func (p *Proxy) CutReplyAfter(n int, reset bool) {
-	p.do(func() { p.left, p.armed, p.reset = n, false, reset })
+	p.do(func() { p.passBytes, p.armed, p.reset = n, false, reset })
 }
 
-// Cuts returns how many connections were cut by that.
+// Cuts returns the number of connections that CutReplyAfter cut.
 func (p *Proxy) Cuts() (n int) {
 	p.do(func() { n = p.cuts })
 	return n
 }
 
-// CutAll cuts all connections, and returns how many there were.
+// CutAll cuts all connections and returns their number.
 func (p *Proxy) CutAll() (n int) {
 	p.do(func() {
 		n = len(p.links)
@@ -188,38 +191,44 @@ func (p *Proxy) CutAll() (n int) {
 	return n
 }
 
-// Redirect makes new connections lead to another server.
+// Redirect forwards new connections to another server.
 func (p *Proxy) Redirect(target string) { p.do(func() { p.target = target }) }
 
-// Delay holds every reply back for a time, or no longer.
-func (p *Proxy) Delay(d time.Duration) { p.do(func() { p.delay = d }) }
+// Delay delays every reply. It releases the replies that an earlier Delay still
+// holds.
+func (p *Proxy) Delay(d time.Duration) {
+	p.do(func() {
+		close(p.release)
+		p.delay, p.release = d, make(chan struct{})
+	})
+}
 
-// DelayedReplies returns how many replies were held back by that.
+// DelayedReplies returns the number of delayed replies.
 func (p *Proxy) DelayedReplies() (n int) {
-	p.do(func() { n = p.held })
+	p.do(func() { n = p.delayed })
 	return n
 }
 
-// Rewrite has every reply read and changed by a function, or nil.
+// Rewrite passes every reply through a function; nil stops that.
 func (p *Proxy) Rewrite(f func([]byte) []byte) { p.do(func() { p.rewrite = f }) }
 
-// Connections returns how many connections there were so far.
+// Connections returns the number of connections so far.
 func (p *Proxy) Connections() (n int) {
 	p.do(func() { n = p.dials })
 	return n
 }
 
-// ReplyLength returns how many bytes came back since the last call of a script.
+// ReplyLength returns the number of reply bytes since the last script call.
 func (p *Proxy) ReplyLength() (n int) {
 	p.do(func() { n = p.length })
 	return n
 }
 
-// Freeze leaves connections half open: nothing passes, and nobody is told. New
-// ones fare no better until the proxy thaws.
+// Freeze makes connections half open: they stay open and forward nothing. New
+// connections are frozen too until Thaw.
 func (p *Proxy) Freeze() (frozen int) {
 	p.do(func() {
-		p.icy = true
+		p.freezeNew = true
 		for k := range p.links {
 			k.frozen = true
 			frozen++
@@ -228,5 +237,5 @@ func (p *Proxy) Freeze() (frozen int) {
 	return frozen
 }
 
-// Thaw lets new connections be good ones. Those that are frozen stay so.
-func (p *Proxy) Thaw() { p.do(func() { p.icy = false }) }
+// Thaw forwards new connections again. Frozen connections stay frozen.
+func (p *Proxy) Thaw() { p.do(func() { p.freezeNew = false }) }

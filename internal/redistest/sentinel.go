@@ -7,43 +7,43 @@ import (
 	"testing"
 )
 
-// A SentinelGroup is a primary with two replicas, and three sentinels that watch it.
+// A SentinelGroup is a primary with two replicas, monitored by three sentinels.
 type SentinelGroup struct {
-	Servers   []*Server // the first is the primary at first
+	Servers   []*Server // the first is the initial primary
 	Sentinels []*Server
 }
 
-// MasterName is what the sentinels call the primary.
+// MasterName is the name of the primary in the configuration of the sentinels.
 const MasterName = "limits"
 
-// StartSentinelGroup starts all of them, and waits until they know each other.
+// StartSentinelGroup starts a group and waits until all members know each other.
 func StartSentinelGroup(t testing.TB) *SentinelGroup {
 	t.Helper()
-	w := &SentinelGroup{Servers: []*Server{StartForTest(t, Options{})}}
-	primary := strconv.Itoa(w.Servers[0].Port)
-	for range 2 {
-		w.Servers = append(w.Servers, StartForTest(t, Options{Args: []string{"--replicaof", "127.0.0.1 " + primary}}))
-	}
-	for _, replica := range w.Servers[1:] {
-		WaitFor(t, "a replica has its primary's data", func() bool { return InfoField(t, replica, "master_link_status") == "up" })
+	g := &SentinelGroup{Servers: []*Server{StartForTest(t, Options{})}}
+	primary := strconv.Itoa(g.Servers[0].Port)
+	replica := Options{Args: []string{"--replicaof", "127.0.0.1 " + primary}}
+	g.Servers = append(g.Servers, startAll(t, 2, func(int) Options { return replica })...)
+	for _, replica := range g.Servers[1:] {
+		WaitFor(t, "replica has the primary's data", func() bool { return InfoField(t, replica, "master_link_status") == "up" })
 	}
 	config := fmt.Sprintf("bind 127.0.0.1\nsentinel monitor %[1]s 127.0.0.1 %[2]s 2\n"+
 		"sentinel down-after-milliseconds %[1]s 500\nsentinel failover-timeout %[1]s 1500\n", MasterName, primary)
-	for range 3 {
-		sentinel := StartForTest(t, Options{Sentinel: config})
+	g.Sentinels = startAll(t, 3, func(int) Options { return Options{Sentinel: config} })
+	for _, sentinel := range g.Sentinels {
+		// The default periods are seconds.
 		MustCommand(t, sentinel, "SENTINEL", "DEBUG", "info-period", "200", "publish-period", "200", "ping-period", "100",
-			"ask-period", "200") // they look every few seconds by default
-		w.Sentinels = append(w.Sentinels, sentinel)
+			"ask-period", "200")
 	}
-	for _, sentinel := range w.Sentinels {
-		WaitFor(t, "the sentinels know each other and the replicas", func() bool {
+	for _, sentinel := range g.Sentinels {
+		WaitFor(t, "sentinels know each other and the replicas", func() bool {
 			return strings.Contains(MustCommand(t, sentinel, "INFO", "sentinel"), "slaves=2,sentinels=3")
 		})
 	}
-	return w
+	return g
 }
 
-// StartSentinel starts one sentinel that watches an address, and returns the URL of that.
+// StartSentinel starts one sentinel for the primary at an address and returns the
+// URL of the sentinel.
 func StartSentinel(t testing.TB, address string) (url string) {
 	t.Helper()
 	host, port, _ := strings.Cut(address, ":")
@@ -51,21 +51,21 @@ func StartSentinel(t testing.TB, address string) (url string) {
 	return "redis-sentinel://" + sentinel.Addr + "/" + MasterName
 }
 
-// URL returns what to open a store with.
-func (w *SentinelGroup) URL() string {
-	return "redis-sentinel://" + addresses(w.Sentinels) + "/" + MasterName
+// URL returns the URL of the sentinels.
+func (g *SentinelGroup) URL() string {
+	return "redis-sentinel://" + addresses(g.Sentinels) + "/" + MasterName
 }
 
-// Primary returns the server that a sentinel takes for the primary.
-func (w *SentinelGroup) Primary(t testing.TB) *Server {
+// Primary returns the server that the first sentinel reports as the primary.
+func (g *SentinelGroup) Primary(t testing.TB) *Server {
 	t.Helper()
-	address := MustCommand(t, w.Sentinels[0], "SENTINEL", "GET-MASTER-ADDR-BY-NAME", MasterName)
-	for _, server := range w.Servers {
+	address := MustCommand(t, g.Sentinels[0], "SENTINEL", "GET-MASTER-ADDR-BY-NAME", MasterName)
+	for _, server := range g.Servers {
 		if address == fmt.Sprintf("127.0.0.1\n%d", server.Port) {
 			return server
 		}
 	}
-	t.Fatalf("the sentinels name %q, which nobody started", address)
+	t.Fatalf("the sentinel reports an unknown primary %q", address)
 	return nil
 }
 

@@ -1,6 +1,6 @@
-// Package redistest starts real Redis servers for tests, on ports that nobody
-// uses, and on a clock that the test holds if it wants to. It needs redis-server
-// in the path, and for the clock a C compiler.
+// Package redistest starts real Redis servers for tests, on free ports and on
+// request with a fake clock. It needs redis-server in the path, and a C compiler
+// for the fake clock.
 package redistest
 
 import (
@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -18,30 +19,44 @@ import (
 	"time"
 )
 
-// Options say what kind of server to start.
+// Options configure a server.
 type Options struct {
-	FakeClock bool     // whether the test holds its clock
-	Port      int      // 0 for one that nobody uses
-	Args      []string // more settings, as on redis-server's command line
-	Wrapper   []string // the command that runs the server, such as valgrind's
-	Sentinel  string   // the configuration of a sentinel, which this is then
+	FakeClock bool     // the test sets the server's clock
+	Port      int      // 0 picks a free port
+	Args      []string // further redis-server arguments
+	Wrapper   []string // command that runs the server, such as valgrind
+	Sentinel  string   // configuration of a sentinel; the server is then a sentinel
+	bus       bool     // adds a free port for the Cluster bus
 }
 
 // A Server is a running redis-server.
 type Server struct {
 	Addr   string // host:port
 	Port   int
-	Socket string // the same server on a unix socket
-	Clock  *Clock // if the test holds it
+	Socket string // unix socket of the same server
+	Clock  *Clock // nil without FakeClock
 
+	bus     int // port of the Cluster bus
 	dir     string
 	command *exec.Cmd
 	log     bytes.Buffer
 	exited  chan struct{}
 }
 
-// Start starts a server and waits until it answers. It must be stopped.
-func Start(o Options) (*Server, error) {
+// startAttempts covers another process that takes the port first.
+const startAttempts = 5
+
+// Start starts a server and waits until it answers. The caller must stop it.
+func Start(o Options) (s *Server, err error) {
+	for range startAttempts {
+		if s, err = startOnce(o); err == nil || o.Port != 0 {
+			return s, err
+		}
+	}
+	return nil, err
+}
+
+func startOnce(o Options) (*Server, error) {
 	dir, err := os.MkdirTemp("", "redistest")
 	if err != nil {
 		return nil, err
@@ -54,8 +69,8 @@ func Start(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Main runs the tests of a package, which share a server that is handed to use first.
-// It returns what the process is to end with.
+// Main starts a server, passes it to use, runs the tests of a package and returns the
+// exit code.
 func Main(tests interface{ Run() int }, o Options, use func(*Server)) int {
 	s, err := Start(o)
 	if err != nil {
@@ -73,6 +88,12 @@ func (s *Server) start(o Options) (err error) {
 			return err
 		}
 	}
+	if o.bus {
+		if s.bus, err = freePort(); err != nil {
+			return err
+		}
+		o.Args = append([]string{"--cluster-port", strconv.Itoa(s.bus)}, o.Args...)
+	}
 	s.Addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port))
 	if err := s.prepare(o); err != nil {
 		return err
@@ -80,7 +101,7 @@ func (s *Server) start(o Options) (err error) {
 	return s.run()
 }
 
-// prepare works out the command.
+// prepare builds the command line.
 func (s *Server) prepare(o Options) error {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -89,7 +110,7 @@ func (s *Server) prepare(o Options) error {
 	args := []string{
 		"--port", strconv.Itoa(s.Port), "--unixsocket", s.Socket, "--bind", "127.0.0.1", "--dir", s.dir,
 		"--save", "", "--appendonly", "no", "--enable-debug-command", "local",
-		"--repl-diskless-sync-delay", "0", // a replica would wait five seconds for others
+		"--repl-diskless-sync-delay", "0", // the default waits five seconds for more replicas
 	}
 	if o.Sentinel != "" {
 		config := filepath.Join(s.dir, "sentinel.conf")
@@ -106,10 +127,10 @@ func (s *Server) prepare(o Options) error {
 	if !o.FakeClock {
 		return nil
 	}
-	return s.holdClock()
+	return s.preloadClock()
 }
 
-func (s *Server) holdClock() error {
+func (s *Server) preloadClock() error {
 	text, err := shim()
 	if err != nil {
 		return err
@@ -125,9 +146,8 @@ func (s *Server) holdClock() error {
 	return nil
 }
 
-// startTimeout is how long a server may take to answer, also one that a simulator
-// runs.
-const startTimeout = time.Minute
+// startTimeout only detects hangs, also of a server under valgrind.
+const startTimeout = 2 * time.Minute
 
 func (s *Server) run() error {
 	if err := s.command.Start(); err != nil {
@@ -137,20 +157,20 @@ func (s *Server) run() error {
 		_ = s.command.Wait()
 		close(s.exited)
 	}()
-	if err := s.await(); err != nil {
+	if err := s.waitReady(); err != nil {
 		return err
 	}
 	if s.Clock == nil {
 		return nil
 	}
-	// Whether a key that has expired is still there after the clock has
-	// stepped back is the server's choice. Here it waits until it is asked.
+	// Active expiry would make it random whether an expired key still exists after
+	// the clock steps back. Without it, keys expire when they are accessed.
 	_, err := s.Command("DEBUG", "SET-ACTIVE-EXPIRE", "0")
 	return err
 }
 
-// await waits until the server answers.
-func (s *Server) await() error {
+// waitReady waits until the server answers.
+func (s *Server) waitReady() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -162,7 +182,7 @@ func (s *Server) await() error {
 		select {
 		case <-tick.C:
 		case <-s.exited:
-			return fmt.Errorf("redistest: redis-server ended:\n%s", s.log.String())
+			return fmt.Errorf("redistest: redis-server exited:\n%s", s.log.String())
 		case <-ctx.Done():
 			return errors.New("redistest: redis-server does not answer")
 		}
@@ -179,7 +199,7 @@ func (s *Server) Stop() {
 	_ = os.RemoveAll(s.dir)
 }
 
-// Kill ends the server at once, as a crash would.
+// Kill kills the server, as a crash would.
 func (s *Server) Kill() {
 	if s.command == nil || s.command.Process == nil {
 		return
@@ -188,7 +208,7 @@ func (s *Server) Kill() {
 	<-s.exited
 }
 
-// Restart starts a server that was killed again, on the same port.
+// Restart starts a killed server again on the same port.
 func (s *Server) Restart() error {
 	old := s.command
 	s.command = exec.Command(old.Path, old.Args[1:]...)
@@ -198,23 +218,34 @@ func (s *Server) Restart() error {
 	return s.run()
 }
 
-// PID returns the number of the server's process.
+// PID returns the process ID of the server.
 func (s *Server) PID() int { return s.command.Process.Pid }
 
-// File returns the path of one of the files that the server writes where it is.
+// File returns the path of a file in the server's working directory.
 func (s *Server) File(name string) string { return filepath.Join(s.dir, name) }
 
-// Pause stops the server in the middle of whatever it is doing.
+// Pause suspends the server process.
 func (s *Server) Pause() error { return s.command.Process.Signal(syscall.SIGSTOP) }
 
-// Resume lets a paused server go on.
+// Resume continues a paused server.
 func (s *Server) Resume() error { return s.command.Process.Signal(syscall.SIGCONT) }
 
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
+// Ports come from below the range from which the kernel picks the local ports of
+// outgoing connections: otherwise a client could take the port of a server that is
+// being restarted, or connect to itself while the server is down. The bus of a
+// Cluster node is by default at the port plus 10000, which must stay below 65536.
+const (
+	firstPort = 10_000
+	lastPort  = 32_000
+)
+
+func freePort() (port int, err error) {
+	for range 100 {
+		port = firstPort + rand.IntN(lastPort-firstPort)
+		var l net.Listener
+		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+			return port, l.Close()
+		}
 	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return 0, fmt.Errorf("redistest: no free port: %w", err)
 }

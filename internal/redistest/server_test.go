@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A server goes by the clock that a test holds, forward and back, also after it
-// was killed, and leaves nothing behind.
+// The server follows the fake clock forward and back, also after a restart, and
+// leaves no files behind.
 func TestServerFakeClockSurvivesRestart(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)

@@ -5,14 +5,15 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
 
-// StartForTest starts a server for one test, and stops it with that.
+// StartForTest starts a server and stops it when the test ends.
 func StartForTest(t testing.TB, o Options) *Server {
 	t.Helper()
-	server, err := startSomewhere(func() Options { return o })
+	server, err := Start(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -20,47 +21,58 @@ func StartForTest(t testing.TB, o Options) *Server {
 	return server
 }
 
-// startSomewhere tries a few times, because a port that was free may be taken
-// before the server has it.
-func startSomewhere(options func() Options) (server *Server, err error) {
-	for range 5 {
-		if server, err = Start(options()); err == nil {
-			return server, nil
+// startAll starts n servers at the same time and stops them when the test ends.
+func startAll(t testing.TB, n int, options func(i int) Options) []*Server {
+	t.Helper()
+	servers, errs := make([]*Server, n), make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { servers[i], errs[i] = Start(options(i)) })
+	}
+	wg.Wait()
+	for _, server := range servers {
+		if server != nil {
+			t.Cleanup(server.Stop)
 		}
 	}
-	return nil, err
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return servers
 }
 
-// MustCommand gives a server a command that it must carry out.
+// MustCommand sends a command and fails the test if the server returns an error.
 func MustCommand(t testing.TB, server *Server, words ...string) string {
 	t.Helper()
-	answer, err := server.Command(words...)
+	reply, err := server.Command(words...)
 	if err != nil {
 		t.Fatalf("%s on %s: %v", strings.Join(words, " "), server.Addr, err)
 	}
-	return answer
+	return reply
 }
 
-// patience is after what time a test gives up, on the slowest of machines.
-const patience = 40 * time.Second
+// waitLimit only detects hangs: it is longer than any wait takes on a busy machine.
+const waitLimit = 2 * time.Minute
 
-// WaitFor waits until something is the case.
-func WaitFor(t testing.TB, what string, is func() bool) {
+// WaitFor polls until the condition holds. It fails the test after two minutes.
+func WaitFor(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
-	tick := time.NewTicker(10 * time.Millisecond)
+	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for !is() {
+	for !condition() {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			t.Fatalf("%s: not within %v", what, patience)
+			t.Fatalf("%s: not within %v", what, waitLimit)
 		}
 	}
 }
 
-// InfoField returns a field of what INFO says.
+// InfoField returns a field of INFO, or "".
 func InfoField(t testing.TB, server *Server, name string) string {
 	t.Helper()
 	for line := range strings.Lines(MustCommand(t, server, "INFO", "everything")) {
@@ -71,7 +83,8 @@ func InfoField(t testing.TB, server *Server, name string) string {
 	return ""
 }
 
-// InfoCounter returns a number that INFO counts, as cmdstat_evalsha or errorstat_MOVED.
+// InfoCounter returns the sum over the servers of a counter in INFO, such as
+// cmdstat_evalsha or errorstat_MOVED.
 func InfoCounter(t testing.TB, name string, servers ...*Server) (sum int) {
 	t.Helper()
 	for _, server := range servers {
@@ -83,7 +96,7 @@ func InfoCounter(t testing.TB, name string, servers ...*Server) (sum int) {
 	return sum
 }
 
-// FreePort returns a port that nobody uses.
+// FreePort returns a port on which nothing listens.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	port, err := freePort()
@@ -93,7 +106,7 @@ func FreePort(t testing.TB) int {
 	return port
 }
 
-// CheckExpiry fails if a key on one of these servers would stay for ever.
+// CheckExpiry fails the test if a key on one of the servers has no expiry.
 func CheckExpiry(t testing.TB, servers ...*Server) {
 	t.Helper()
 	for _, server := range servers {

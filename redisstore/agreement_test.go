@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,13 +17,27 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-// operations is how many are compared, at least, in each run.
-const operations = 100_000
+// operations returns the number of operations to compare: 25,000 with -short, 50,000
+// without, or PENSTOCK_OPERATIONS.
+func operations(t *testing.T) int {
+	t.Helper()
+	text := os.Getenv("PENSTOCK_OPERATIONS")
+	switch {
+	case text == "" && testing.Short():
+		return 25_000
+	case text == "":
+		return 50_000
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
 
-// storetest compares every store with a model, on limits whose edges are soon
-// reached. This test compares Redis with memory on all limits there are: those
-// of a year and of a millisecond, with counts that fill every bit a script has,
-// changed while they are in use.
+// storetest compares every store with a model on small limits. This test compares
+// Redis with memory on the whole range of limits: periods from a millisecond to a
+// year, counts that fill every bit a script has, changed while they are in use.
 func TestStoreAgreesWithMemory(t *testing.T) {
 	seed := rand.Uint64()
 	w := &storePair{
@@ -33,7 +49,8 @@ func TestStoreAgreesWithMemory(t *testing.T) {
 		Now: func() time.Time { return w.now }, Tick: time.Millisecond,
 	})
 	w.warmUp()
-	for w.compared < operations && !t.Failed() {
+	most := operations(t)
+	for w.compared < most && !t.Failed() {
 		w.newRound()
 		for range 200 {
 			if w.randomStep(); t.Failed() {
@@ -44,7 +61,7 @@ func TestStoreAgreesWithMemory(t *testing.T) {
 	}
 }
 
-// A storePair is a few keys under a few limits, in Redis and in memory at once.
+// A storePair runs the same requests on Redis and on memory, with a few keys and limits.
 type storePair struct {
 	*testing.T
 	random   *rand.Rand
@@ -56,22 +73,22 @@ type storePair struct {
 	limits   []penstock.Limit
 	keys     [3]string
 	keyCount int
-	// When a key's state and records end. After a step back the stores may
-	// know different things about a key that had come to an end before.
+	// When the state and the records of a key expire. After a step back the stores
+	// may differ on a key that had expired before.
 	ends  map[string]map[any]time.Time
-	hints []time.Duration // durations that decisions named
+	hints []time.Duration // durations in the last decisions
 	trace strings.Builder
 }
 
-// warmUp makes the server know all scripts. One that it does not know yet is sent
-// to it after the other calls of a TakeEach, and then their order is another.
+// warmUp loads all scripts. A script that is not loaded would be sent after the other
+// calls of a TakeEach and change their order.
 func (w *storePair) warmUp() {
 	for a := range penstock.SlidingLog + 1 {
 		for _, align := range []penstock.Align{penstock.AlignFirst, penstock.AlignClock} {
 			for _, id := range []string{"", "x"} {
 				l := penstock.Limit{Algorithm: a, Count: 1, Period: time.Second, Align: align}
 				if l.Validate() != nil {
-					continue // only fixed windows are aligned
+					continue // only fixed windows can be aligned
 				}
 				if _, err := w.redis.Take(context.Background(), penstock.Request{Key: "warm", Limit: l, Cost: 1, ID: id}); err != nil {
 					w.Fatal(err)
@@ -81,6 +98,7 @@ func (w *storePair) warmUp() {
 	}
 }
 
+// newRound starts with new keys, new limits and another time.
 func (w *storePair) newRound() {
 	w.trace.Reset()
 	w.setClock(time.UnixMilli(1_577_836_800_000 + w.random.Int64N(12*365*86_400_000)))
@@ -111,7 +129,7 @@ func (w *storePair) setClock(now time.Time) {
 	fmt.Fprintf(&w.trace, "at %s\n", now.UTC().Format("2006-01-02 15:04:05.000"))
 }
 
-// randomStep does one thing.
+// randomStep makes a request, moves the clock or changes a limit.
 func (w *storePair) randomStep() {
 	switch n := w.random.IntN(20); {
 	case n < 8:
@@ -131,7 +149,7 @@ func (w *storePair) randomStep() {
 	}
 }
 
-// magnitude returns a number from 0 to most, small ones as often as large ones.
+// magnitude returns a number from 0 to most, logarithmically distributed.
 func (w *storePair) magnitude(most int64) int64 {
 	n := int64(math.Exp2(w.random.Float64() * math.Log2(float64(most))))
 	return min(n-1+w.random.Int64N(2), most)
@@ -171,13 +189,13 @@ func (w *storePair) align(l *penstock.Limit) {
 		l.Zone = []string{"UTC", "Europe/Berlin", "Asia/Kathmandu", "Africa/Cairo"}[w.random.IntN(4)]
 		l.Offset = time.Duration(w.random.Int64N(86_400_000)) * time.Millisecond
 	}
-	if w.random.IntN(2) == 0 { // windows that end with a second are written in another way
+	if w.random.IntN(2) == 0 { // windows that end on a whole second have their own encoding
 		l.Period = l.Period.Truncate(time.Second)
 		l.Offset = l.Offset.Truncate(time.Second)
 	}
 }
 
-// changeLimit raises or lowers a limit; a bucket's rate may change as well.
+// changeLimit changes the count of a limit; a bucket's rate may change too.
 func (w *storePair) changeLimit() {
 	i := w.random.IntN(len(w.limits))
 	l := w.limits[i]
@@ -213,7 +231,7 @@ func (w *storePair) randomRequest() penstock.Request {
 	return r
 }
 
-// randomTakeAllRequest returns a request that can be part of a TakeAll.
+// randomTakeAllRequest returns a request that TakeAll accepts.
 func (w *storePair) randomTakeAllRequest() penstock.Request {
 	l := w.limits[w.random.IntN(len(w.limits))]
 	most := l.Count
@@ -233,7 +251,7 @@ func (w *storePair) randomTakeAllRequest() penstock.Request {
 	return r
 }
 
-// take puts a request to both stores.
+// take sends a request to both stores.
 func (w *storePair) take(r penstock.Request) (rs []penstock.Request, got, want []penstock.Decision, gotErr, wantErr error) {
 	got, want = make([]penstock.Decision, 1), make([]penstock.Decision, 1)
 	got[0], gotErr = w.redis.Take(context.Background(), r)
@@ -241,8 +259,8 @@ func (w *storePair) take(r penstock.Request) (rs []penstock.Request, got, want [
 	return []penstock.Request{r}, got, want, gotErr, wantErr
 }
 
-// compareBatch puts one request about several keys, and perhaps about one of them
-// more than once, to both stores.
+// compareBatch sends the same request for several keys, some of them repeated, as one
+// batch.
 func (w *storePair) compareBatch() {
 	one := w.randomRequest()
 	one.ID = ""
@@ -251,7 +269,7 @@ func (w *storePair) compareBatch() {
 		rs[i] = one
 		rs[i].Key = w.keys[w.random.IntN(len(w.keys))]
 	}
-	fmt.Fprintf(&w.trace, "in company:\n")
+	fmt.Fprintf(&w.trace, "batch:\n")
 	got, errs := w.redis.TakeBatched(rs)
 	want := make([]penstock.Decision, len(rs))
 	wantErr := penstock.TakeEach(context.Background(), w.memory, rs, want)
@@ -274,14 +292,14 @@ func (w *storePair) compareTakeAll() {
 	for i := range rs {
 		rs[i] = w.randomTakeAllRequest()
 	}
-	fmt.Fprintf(&w.trace, "together:\n")
+	fmt.Fprintf(&w.trace, "TakeAll:\n")
 	got, want := make([]penstock.Decision, len(rs)), make([]penstock.Decision, len(rs))
 	gotErr := penstock.TakeAll(context.Background(), w.redis, rs, got)
 	wantErr := penstock.TakeAll(context.Background(), w.memory, rs, want)
 	w.compare(rs, got, want, gotErr, wantErr)
 }
 
-// compare compares what came back, field by field.
+// compare compares the decisions field by field.
 func (w *storePair) compare(rs []penstock.Request, got, want []penstock.Decision, gotErr, wantErr error) {
 	w.Helper()
 	for i, r := range rs {
@@ -289,7 +307,7 @@ func (w *storePair) compare(rs []penstock.Request, got, want []penstock.Decision
 		fmt.Fprintf(&w.trace, "     redis %+v %v\n    memory %+v %v\n", got[i], gotErr, want[i], wantErr)
 	}
 	if (gotErr == nil) != (wantErr == nil) || gotErr == nil && !slices.Equal(got, want) {
-		w.Errorf("the stores disagree; see the last lines of the story")
+		w.Errorf("the stores disagree; see the end of the trace")
 	}
 	if gotErr == nil {
 		w.compared += len(rs)
@@ -297,7 +315,8 @@ func (w *storePair) compare(rs []penstock.Request, got, want []penstock.Decision
 	}
 }
 
-// recordExpiries notes when states and records end, and which times are interesting.
+// recordExpiries records when states and records expire, and the durations in the
+// decisions.
 func (w *storePair) recordExpiries(rs []penstock.Request, ds []penstock.Decision) {
 	w.hints = w.hints[:0]
 	for i, d := range ds {
@@ -306,12 +325,12 @@ func (w *storePair) recordExpiries(rs []penstock.Request, ds []penstock.Decision
 		if d.ResetAfter > 0 {
 			ends[identity] = w.now.Add(d.ResetAfter)
 		} else if ends[identity].After(w.now) {
-			delete(ends, identity) // given back; what has run out stays an end
+			delete(ends, identity) // refunded; an expired state stays recorded
 		}
 		if rs[i].ID != "" && d.Granted > 0 {
 			memory := min(rs[i].Limit.Normal().Period, 24*time.Hour)
 			record := [2]any{identity, rs[i].ID}
-			if !ends[record].After(w.now) { // a repeat does not make it last longer
+			if !ends[record].After(w.now) { // a repeat does not extend it
 				ends[record] = w.now.Add(memory)
 			}
 		}
@@ -331,8 +350,7 @@ func (w *storePair) randomStepSize() time.Duration {
 	return time.Duration(w.magnitude(int64(w.randomPeriod()/time.Millisecond))) * time.Millisecond
 }
 
-// stepBack moves the clock back. Keys of which something has come to an end are
-// not asked about again.
+// stepBack moves the clock back. Keys with an expired state or record are replaced.
 func (w *storePair) stepBack() {
 	for i, key := range w.keys {
 		for _, end := range w.ends[key] {

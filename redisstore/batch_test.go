@@ -19,10 +19,9 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-// Requests that come together share a script. None of them is to notice. That they
-// are decided as memory decides them, TestStoreAgreesWithMemory shows.
+// TestStoreAgreesWithMemory compares batched decisions with memory.
 
-// requestsFor returns the same request about each of several keys.
+// requestsFor returns the same request for several keys.
 func requestsFor(l penstock.Limit, cost int64, keys ...string) (rs []penstock.Request) {
 	for _, key := range keys {
 		rs = append(rs, penstock.Request{Key: key, Limit: l, Cost: cost})
@@ -31,28 +30,18 @@ func requestsFor(l penstock.Limit, cost int64, keys ...string) (rs []penstock.Re
 }
 
 func TestBatchConcurrentCallsShareScript(t *testing.T) {
-	const callers, each = 64, 50
+	t.Parallel()
+	server := startServer(t)
 	for _, l := range slowLimits {
-		server := startServer(t, redistest.Options{})
-		store := openURL(t, "redis://"+server.Addr, generous)
-		var asked, admitted int
-		var mu sync.Mutex
-		for asked == 0 || infoCounter(t, "cmdstat_evalsha", server) >= asked { // until some have met
-			var wg sync.WaitGroup
-			for range callers {
-				wg.Go(func() {
-					for range each {
-						d, err := store.Take(context.Background(), penstock.Request{Key: "k", Limit: l, Cost: 1})
-						mu.Lock()
-						asked, admitted = asked+1, admitted+int(d.Granted)
-						mu.Unlock()
-						if err != nil {
-							t.Error(err)
-						}
-					}
-				})
-			}
-			wg.Wait()
+		store := openURL(t, "redis://"+server.Addr, longTimeout)
+		mustCommand(t, server, "CONFIG", "RESETSTAT")
+		calls, admitted := 0, int64(0)
+		for calls == 0 || infoCounter(t, "cmdstat_evalsha", server) >= calls { // until some calls shared a script
+			const callers, each = 64, 50
+			admitted += takeConcurrently(t, store, callers, each, func(int) penstock.Request {
+				return penstock.Request{Key: "k", Limit: l, Cost: 1}
+			})
+			calls += callers * each
 		}
 		if admitted != burst {
 			t.Errorf("%s: %d admitted, want %d", l, admitted, burst)
@@ -60,8 +49,9 @@ func TestBatchConcurrentCallsShareScript(t *testing.T) {
 	}
 }
 
-// Who asks for more than those who are about to leave is charged for what it asks.
+// A call joins only a batch of its own cost.
 func TestBatchKeepsCostsApart(t *testing.T) {
+	t.Parallel()
 	const callers, each = 60, 50
 	store := open(t, liveServer, redisstore.Options{})
 	l := penstock.PerHour(1_000_000).WithAlgorithm(penstock.FixedWindow)
@@ -82,7 +72,7 @@ func TestBatchKeepsCostsApart(t *testing.T) {
 }
 
 func TestBatchSkipsCanceledCallers(t *testing.T) {
-	store := open(t, liveServer, redisstore.Options{})
+	store := open(t, fakeClockServer, redisstore.Options{})
 	gone, cancel := context.WithCancel(context.Background())
 	cancel()
 	here := context.Background()
@@ -99,60 +89,56 @@ func TestBatchSkipsCanceledCallers(t *testing.T) {
 		}
 		_, errs = store.TakeBatched(rs, gone, gone, gone)
 		if slices.Contains(errs, nil) {
-			t.Errorf("%s: nobody was there any more, and got %v", l, errs)
+			t.Errorf("%s: all callers were canceled, and got %v", l, errs)
 		}
 	}
 }
 
-// Nor is who goes away while the others wait for their turn.
+// A caller that is canceled while its batch waits for a slot is not charged.
 func TestBatchSkipsCallersCanceledInQueue(t *testing.T) {
-	server := startServer(t, redistest.Options{})
-	store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, &redisstore.Options{Timeout: generous, MaxCalls: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer store.Close()
+	server := startServer(t)
+	store := openOptions(t, "redis://"+server.Addr, redisstore.Options{Timeout: longTimeout, MaxCalls: 1}.WithConnTimeout(longConnTimeout))
 	l := slowLimits[0]
 	take(t, store, penstock.Request{Key: "z", Limit: l})
 	pauseServer(t, server)
 	var wg sync.WaitGroup
 	wg.Go(func() { take(t, store, penstock.Request{Key: "z", Limit: l}) })
-	waitFor(t, "it has the only place", func() bool { return goroutineIn("redisstore.(*rueidisClient).Do(") })
+	waitFor(t, "the call has the only slot", func() bool { return goroutineIn("redisstore.(*rueidisClient).Do(") })
 	hurried, cancel := context.WithCancel(context.Background())
 	wg.Go(func() {
 		ds, errs := store.TakeBatched(requestsFor(l, 1, "a", "b"), hurried)
 		if !errors.Is(errs[0], context.Canceled) || errs[1] != nil || !ds[1].Allowed {
-			t.Errorf("got %+v, %v, want one to be gone", ds, errs)
+			t.Errorf("got %+v, %v, want only the first canceled", ds, errs)
 		}
 	})
-	waitFor(t, "the others wait", func() bool { return goroutineIn("redisstore.(*inflightLimiter).acquire(") })
+	waitFor(t, "the batch waits for a slot", func() bool { return goroutineIn("redisstore.(*inflightLimiter).acquire(") })
 	cancel()
 	if err := server.Resume(); err != nil {
 		t.Fatal(err)
 	}
 	wg.Wait()
 	if d := take(t, store, penstock.Request{Key: "a", Limit: l}); d.Remaining != burst {
-		t.Errorf("%d left, want %d: it was gone before anybody was asked", d.Remaining, burst)
+		t.Errorf("%d left, want %d: it was canceled before the call was sent", d.Remaining, burst)
 	}
 }
 
-// goroutineIn reports whether a function is under way.
+// goroutineIn reports whether a goroutine is in a function.
 func goroutineIn(function string) bool {
 	stacks := make([]byte, 1<<20)
 	return strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), function)
 }
 
-// What is wrong with one key is that one's error, and nobody is charged twice.
+// A foreign value fails its own key only, and no key is charged twice.
 func TestBatchForeignValueFailsOneKey(t *testing.T) {
 	for _, foreign := range [][]string{{"SET", "", "hello"}, {"RPUSH", "", "a"}} {
 		for _, l := range everyAlgorithm {
 			prefix := newPrefix()
-			store := open(t, liveServer, redisstore.Options{Prefix: prefix})
+			store := open(t, fakeClockServer, redisstore.Options{Prefix: prefix})
 			take(t, store, penstock.Request{Key: "b", Limit: l, Cost: 1})
-			name := keys(t, liveServer, prefix)[0]
+			name := keys(t, fakeClockServer, prefix)[0]
 			foreign[1] = name
 			for _, words := range [][]string{{"DEL", name}, foreign, {"PEXPIRE", name, "60000"}} {
-				if _, err := liveServer.Command(words...); err != nil {
+				if _, err := fakeClockServer.Command(words...); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -164,16 +150,17 @@ func TestBatchForeignValueFailsOneKey(t *testing.T) {
 				if key == "" {
 					continue
 				}
-				look := take(t, store, penstock.Request{Key: key, Limit: l})
-				if errs[i] != nil || ds[i].Remaining != 7 || look.Remaining != 7 {
-					t.Errorf("%s, %q: got %+v, %v and then %+v, want 7 left of 10", l, foreign, ds[i], errs[i], look)
+				peek := take(t, store, penstock.Request{Key: key, Limit: l})
+				if errs[i] != nil || ds[i].Remaining != 7 || peek.Remaining != 7 {
+					t.Errorf("%s, %q: got %+v, %v and then %+v, want 7 left of 10", l, foreign, ds[i], errs[i], peek)
 				}
 			}
 		}
 	}
 }
 
-// A caller whose clock is wrong sends the wrong windows of a calendar.
+// A caller with a wrong clock sends the wrong calendar window, and the batch is sent
+// again.
 func TestBatchUsesServerClock(t *testing.T) {
 	store := open(t, fakeClockServer, redisstore.Options{})
 	fakeClockServer.Clock.Set(time.Date(2037, 5, 6, 7, 8, 9, 0, time.UTC)) // not what this process believes
@@ -192,13 +179,13 @@ func TestBatchUsesServerClock(t *testing.T) {
 	}
 }
 
-// Whoever leaves early, or has less time than others, does not wait for them; and
-// all are told in time.
+// Each call in a batch ends with its own deadline.
 func TestBatchHungServerHonorsEachDeadline(t *testing.T) {
-	server := startServer(t, redistest.Options{})
+	t.Parallel()
+	server := startServer(t)
 	store := openURL(t, "redis://"+server.Addr, 500*time.Millisecond)
 	l := slowLimits[3]
-	waitFor(t, "it works", func() bool {
+	waitFor(t, "the store is warm", func() bool {
 		_, errs := store.TakeBatched(requestsFor(l, 1, "a", "b"))
 		return errors.Join(errs...) == nil
 	})
@@ -219,26 +206,27 @@ func TestBatchHungServerHonorsEachDeadline(t *testing.T) {
 			}
 		})
 	}
-	wg.Wait() // for ever, if one is forgotten
+	wg.Wait()
 	if err := server.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "it works again", func() bool {
+	waitFor(t, "the store recovers", func() bool {
 		_, errs := store.TakeBatched(requestsFor(l, 1, "a", "b"))
 		return errors.Join(errs...) == nil
 	})
 }
 
-// What looks like one server may be several behind a proxy. Here it is a node of a
-// Cluster, which says so in the same words.
+// One address can stand for several servers behind a proxy. Here it is a Cluster node,
+// which returns the same errors.
 func TestStoreProxiedClusterDisablesBatching(t *testing.T) {
-	server := startServer(t, redistest.Options{Args: []string{"--cluster-enabled", "yes"}})
+	t.Parallel()
+	server := startServer(t, "--cluster-enabled", "yes")
 	mustCommand(t, server, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-	waitFor(t, "it is a Cluster of one", func() bool {
+	waitFor(t, "the Cluster is up", func() bool {
 		text, err := server.Command("CLUSTER", "INFO")
 		return err == nil && strings.Contains(text, "cluster_state:ok")
 	})
-	store, err := redisstore.New(proxyClient{newAppClient(t, server), "redis_version:7.0.0"}, &redisstore.Options{Timeout: generous})
+	store, err := redisstore.New(proxyClient{newAppClient(t, server), "redis_version:7.0.0"}, &redisstore.Options{Timeout: longTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +240,7 @@ func TestStoreProxiedClusterDisablesBatching(t *testing.T) {
 	}
 }
 
-// A proxyClient says of the servers behind it what it likes.
+// A proxyClient reports its own INFO text.
 type proxyClient struct {
 	appClient
 	info string
@@ -262,33 +250,35 @@ func (c proxyClient) Info(context.Context) (map[string]string, error) {
 	return map[string]string{"proxy": c.info}, nil
 }
 
-// Some proxies send a script to wherever its first key is, and say nothing of the others.
-// Who does not say in INFO what it is may be one.
+// Some proxies route a script by its first key only, without an error. A server that
+// does not identify itself in INFO may be such a proxy.
 func TestStoreUnknownServerDisablesBatching(t *testing.T) {
+	t.Parallel()
 	const callers, each = 64, 20
 	client := &countingClient{appClient: newAppClient(t, liveServer)}
-	store, err := redisstore.New(&anonymousClient{client}, &redisstore.Options{Timeout: generous, Prefix: newPrefix()})
+	store, err := redisstore.New(&anonymousClient{client}, &redisstore.Options{Timeout: longTimeout, Prefix: newPrefix()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	takeConcurrently(t, store, slowLimits[0], callers, each)
+	takeConcurrently(t, store, callers, each, ownKey(slowLimits[0]))
 	if got := client.most.Load(); got != 1 {
 		t.Errorf("%d keys in one script, want 1", got)
 	}
 }
 
-// A anonymousClient does not tell who is behind it.
+// An anonymousClient returns an empty INFO.
 type anonymousClient struct{ *countingClient }
 
 func (anonymousClient) Info(context.Context) (map[string]string, error) {
 	return map[string]string{"redis": ""}, nil
 }
 
-// A user may be denied some keys. Those who ask about others do not notice.
+// A user may lack permission for some keys. Calls for other keys succeed.
 func TestBatchForbiddenKeyFailsOneKey(t *testing.T) {
-	server := startServer(t, redistest.Options{})
+	t.Parallel()
+	server := startServer(t)
 	mustCommand(t, server, append([]string{"ACL", "SETUSER", "limiter", "on", ">secret", "~p{a}*", "~p{c}*", "-@all", "+info"}, requiredCommands...)...)
-	store := openPrefix(t, "redis://limiter:secret@"+server.Addr, "p", generous)
+	store := openPrefix(t, "redis://limiter:secret@"+server.Addr, "p", longTimeout)
 	for _, l := range slowLimits {
 		ds, errs := store.TakeBatched(requestsFor(l, 1, "a", "b", "c"))
 		for i, want := range []string{"", "NOPERM", ""} {
@@ -312,9 +302,10 @@ func newAppClient(t *testing.T, server *redistest.Server) appClient {
 	return appClient{client}
 }
 
-// A script about many long states would keep everybody else waiting, and perhaps take
-// longer than any of those have who wait for it.
+// A script on many long states would block other clients, and could exceed the
+// timeouts of its own calls.
 func TestBatchLongStatesLimitBatchSize(t *testing.T) {
+	t.Parallel()
 	const callers, each = 64, 20
 	for _, c := range []struct {
 		limit penstock.Limit
@@ -326,34 +317,43 @@ func TestBatchLongStatesLimitBatchSize(t *testing.T) {
 		{penstock.Limit{Algorithm: penstock.SlidingLog, Count: 1_000, Period: time.Hour}, 9},
 	} {
 		client := &countingClient{appClient: newAppClient(t, liveServer)}
-		store, err := redisstore.New(client, &redisstore.Options{Timeout: generous, Prefix: newPrefix()})
+		store, err := redisstore.New(client, &redisstore.Options{Timeout: longTimeout, Prefix: newPrefix()})
 		if err != nil {
 			t.Fatal(err)
 		}
-		takeConcurrently(t, store, c.limit, callers, each)
+		takeConcurrently(t, store, callers, each, ownKey(c.limit))
 		if got := client.most.Load(); got > c.most {
 			t.Errorf("%s: %d keys in one script, want at most %d", c.limit, got, c.most)
 		}
 	}
 }
 
-// takeConcurrently has callers take at the same time, each from a key of its own.
-func takeConcurrently(t *testing.T, store *redisstore.Store, l penstock.Limit, callers, each int) {
+// takeConcurrently makes calls from several goroutines and returns the units granted.
+func takeConcurrently(t *testing.T, store *redisstore.Store, callers, each int, request func(caller int) penstock.Request) int64 {
 	t.Helper()
+	var granted atomic.Int64
 	var wg sync.WaitGroup
 	for i := range callers {
 		wg.Go(func() {
 			for range each {
-				if _, err := store.Take(context.Background(), penstock.Request{Key: fmt.Sprint(i), Limit: l, Cost: 1}); err != nil {
+				d, err := store.Take(context.Background(), request(i))
+				if err != nil {
 					t.Error(err)
 				}
+				granted.Add(d.Granted)
 			}
 		})
 	}
 	wg.Wait()
+	return granted.Load()
 }
 
-// A countingClient remembers how many keys a script was about at most.
+// ownKey gives each caller its own key.
+func ownKey(l penstock.Limit) func(caller int) penstock.Request {
+	return func(caller int) penstock.Request { return penstock.Request{Key: fmt.Sprint(caller), Limit: l, Cost: 1} }
+}
+
+// A countingClient records the largest number of keys in one script.
 type countingClient struct {
 	appClient
 	most atomic.Int64
@@ -368,14 +368,15 @@ func (c *countingClient) Do(ctx context.Context, calls []redisstore.Call) {
 	c.appClient.Do(ctx, calls)
 }
 
-// Those in a coach share the deadline of the first, so none boards who came long
-// after it.
+// A batch has the deadline of its first call, so a call that comes much later does not
+// join.
 func TestBatchRejectsLateCalls(t *testing.T) {
+	t.Parallel()
 	store := open(t, liveServer, redisstore.Options{})
 	request := penstock.Request{Key: "k", Limit: penstock.PerHour(10), Cost: 1}
 	for before, want := range map[time.Duration]bool{0: true, time.Millisecond: true, 2 * time.Millisecond: false} {
 		if got, err := store.Joins(request, before); err != nil || got != want {
-			t.Errorf("%v after the first: boards %t, %v, want %t", before, got, err, want)
+			t.Errorf("%v after the first: joins %t, %v, want %t", before, got, err, want)
 		}
 	}
 }

@@ -95,7 +95,7 @@ func TestParseURLRejectsBadURLs(t *testing.T) {
 	}
 }
 
-// Whatever a URL is, it is read or refused, and a refusal keeps its secrets.
+// Every URL is parsed or rejected, and an error never shows the password.
 func FuzzParseURL(f *testing.F) {
 	for _, seed := range []string{
 		"redis://u:p@h:1/2?tls=true", "unix:///s?db=1", "redis-sentinel://a,b/m/3", "redis-cluster://[::1]:7,b?ca=x", "rediss://@:%", "redis://#@?/",

@@ -8,11 +8,10 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-// Redis's clock steps, as it does when somebody sets it, or when a server takes
-// over whose clock is another. It costs one more burst for each key if it steps
-// forward, and one refill of waiting if it steps back.
+// The clock of Redis steps when it is set, or when a failover changes the server. A
+// step forward costs one more burst for each key, a step back one refill of waiting.
 
-// minuteLimits are limits of every kind that are as good as new soon.
+// minuteLimits returns limits of every kind that are full again after a minute.
 func minuteLimits() (limits []penstock.Limit) {
 	for a := range penstock.SlidingLog + 1 {
 		limits = append(limits, penstock.PerMinute(burst).WithAlgorithm(a))
@@ -22,8 +21,8 @@ func minuteLimits() (limits []penstock.Limit) {
 	})
 }
 
-// takeUntilDenied takes units until one is refused, and returns how many it got and how the
-// key stands then.
+// takeUntilDenied takes units until one is denied. It returns the units admitted and
+// the denial.
 func takeUntilDenied(t *testing.T, store *redisstore.Store, key string, l penstock.Limit) (admitted int64, last penstock.Decision) {
 	t.Helper()
 	for range 10 * burst {

@@ -15,11 +15,11 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-// How stores end, and how callers leave.
-
+// takeOne takes one unit of a limit that does not refill.
 var takeOne = penstock.Request{Key: "k", Limit: slowLimits[0], Cost: 1}
 
 func TestStoreClosedReturnsError(t *testing.T) {
+	t.Parallel()
 	store, err := redisstore.Open(t.Context(), "redis://"+liveServer.Addr, &redisstore.Options{Prefix: newPrefix(), Timeout: time.Hour})
 	if err != nil {
 		t.Fatal(err)
@@ -45,115 +45,134 @@ func TestStoreClosedReturnsError(t *testing.T) {
 	}
 }
 
-// Close ends calls under way, wherever they are, and leaves nothing running.
+// Close ends the calls in flight on every kind of server and leaves no goroutine or
+// connection behind.
 func TestStoreCloseEndsCallsInFlight(t *testing.T) {
-	server := startServer(t, redistest.Options{})
+	server := startServer(t)
 	for name, url := range map[string]string{
 		"standalone": "redis://" + server.Addr, "sentinel": redistest.StartSentinel(t, server.Addr), "cluster": redistest.StartFakeClockCluster(t).URL(),
 	} {
-		t.Run(name, func(t *testing.T) {
-			before := runtime.NumGoroutine()
-			store, err := redisstore.Open(t.Context(), url, &redisstore.Options{Prefix: newPrefix(), Timeout: generous})
-			if err != nil {
-				t.Fatal(err)
-			}
-			load := startLoad(t, store)
-			load.waitAnswers(t, 300)
-			var closing sync.WaitGroup
-			for range 3 {
-				closing.Go(store.Close)
-			}
-			closing.Wait()
-			waitFor(t, "callers are told", func() bool { return load.failed.Load() > loadClients })
-			load.close()
-			for _, err := range load.failures {
-				if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), "the store is closed") {
-					t.Errorf("a call under way when the store was closed: got %v", err)
-				}
-			}
-			for key, n := range load.admitted {
-				if n > burst {
-					t.Errorf("key %d: admitted %d, bound %d", key, n, burst)
-				}
-			}
-			waitFor(t, "nothing is left running", func() bool { return runtime.NumGoroutine() <= before+2 })
-		})
+		t.Run(name, func(t *testing.T) { checkCloseUnderLoad(t, url) })
 	}
 	waitFor(t, "no connection is left open", func() bool {
-		return !strings.Contains(mustCommand(t, server, "CLIENT", "LIST"), "lib-name=rueidis") && !strings.Contains(mustCommand(t, server, "CLIENT", "LIST"), "evalsha")
+		clients := mustCommand(t, server, "CLIENT", "LIST")
+		return !strings.Contains(clients, "lib-name=rueidis") && !strings.Contains(clients, "evalsha")
 	})
 }
 
-// A store that never got through leaves nothing behind either.
+func checkCloseUnderLoad(t *testing.T, url string) {
+	before := runtime.NumGoroutine()
+	store := openURL(t, url, longTimeout)
+	load := startLoad(t, store)
+	load.waitAnswers(t, 300)
+	var closing sync.WaitGroup
+	for range 3 {
+		closing.Go(store.Close)
+	}
+	closing.Wait()
+	waitFor(t, "all callers get errors", func() bool { return load.failed.Load() > loadClients })
+	load.close()
+	for _, err := range load.failures {
+		if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), "the store is closed") {
+			t.Errorf("a call in flight when the store was closed: got %v", err)
+		}
+	}
+	for key, n := range load.admitted {
+		if n > burst {
+			t.Errorf("key %d: admitted %d, bound %d", key, n, burst)
+		}
+	}
+	waitFor(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before+2 })
+}
+
+// A store that lost its server leaves no goroutine behind either.
 func TestStoreCloseDuringOutageLeaksNothing(t *testing.T) {
 	before := runtime.NumGoroutine()
-	server := startServer(t, redistest.Options{})
+	server := startServer(t)
 	p := startProxy(t, server.Addr)
 	store := openURL(t, "redis://"+p.Addr, 20*time.Millisecond)
-	take(t, openURL(t, "redis://"+server.Addr, generous), takeOne)
+	take(t, openURL(t, "redis://"+server.Addr, longTimeout), takeOne)
 	load := startLoad(t, store)
 	load.waitAnswers(t, 10)
-	p.Freeze() // nothing answers any more, and new connections do not either
-	waitFor(t, "callers notice", func() bool { return load.failed.Load() > 100 })
+	p.Freeze()
+	waitFor(t, "calls fail", func() bool { return load.failed.Load() > 100 })
 	store.Close()
 	load.close()
 	p.CutAll()
-	waitFor(t, "nothing is left running", func() bool { return runtime.NumGoroutine() <= before+10 })
+	waitFor(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before+10 })
 }
 
-// A caller who leaves is told that, and at once, wherever its call is; and one who
-// has left before is not charged.
+// A canceled call returns at once with the context's error, whatever it waits for.
 func TestStoreCancelReturnsAtOnce(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		before func(t *testing.T, server *redistest.Server)
-		first  int // so many more ask and stay
+		name  string
+		fault func(t *testing.T, server *redistest.Server)
+		calls int    // already waiting
+		in    string // function in which the canceled call waits; "" if it has none of its own
 	}{
-		{"in flight", func(t *testing.T, server *redistest.Server) { pauseServer(t, server) }, 0},
-		{"waiting for a place", func(t *testing.T, server *redistest.Server) { pauseServer(t, server) }, 3},
-		{"waiting to ask again", func(t *testing.T, server *redistest.Server) {
-			mustCommand(t, server, "REPLICAOF", "127.0.0.1", strconv.Itoa(freePort(t)))
-		}, 0},
-		{"waiting for a connection", func(_ *testing.T, server *redistest.Server) { server.Kill() }, 0},
+		{"in flight", pauseServer, 0, "redisstore.(*rueidisClient).Do("},
+		{"waiting for a slot", pauseServer, 3, "redisstore.(*inflightLimiter).acquire("},
+		{"waiting to retry", makeReplica, 0, ""},
+		{"waiting for a connection", func(_ *testing.T, server *redistest.Server) { server.Kill() }, 0, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			server := startServer(t, redistest.Options{})
-			store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, &redisstore.Options{Timeout: time.Hour, MaxCalls: 2})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(store.Close)
+			server := startServer(t)
+			store := openOptions(t, "redis://"+server.Addr, redisstore.Options{Timeout: time.Hour, MaxCalls: 2})
 			take(t, store, takeOne)
-			c.before(t, server)
-			ctx, cancel := context.WithCancel(t.Context())
-			others, stop := context.WithCancel(context.Background())
+			c.fault(t, server)
+			background, stop := context.WithCancel(context.Background())
 			defer stop()
-			for range c.first {
-				go func() { _, _ = store.Take(others, takeOne) }()
+			for range c.calls {
+				go func() { _, _ = store.Take(background, takeOne) }()
 			}
-			ended := make(chan error)
-			go func() {
-				_, err := store.Take(ctx, takeOne)
-				ended <- err
-			}()
-			select {
-			case err := <-ended:
-				// A connection that the server has just closed is an answer, too.
-				if c.name != "waiting for a connection" {
-					t.Fatalf("the call ended by itself: %v", err)
-				}
-				go func() {
-					_, err := store.Take(ctx, takeOne)
-					ended <- err
-				}()
-			case <-time.After(50 * time.Millisecond):
-			}
-			cancel()
-			if err := <-ended; !errors.Is(err, context.Canceled) || errors.Is(err, penstock.ErrUnavailable) {
-				t.Errorf("got %v, want %v", err, context.Canceled)
-			}
+			checkCancel(t, store, c.in)
 		})
 	}
+}
+
+// checkCancel cancels a call that gets no answer. Its ID lets the store repeat it
+// when a connection breaks, so that nothing but the cancellation ends it.
+func checkCancel(t *testing.T, store *redisstore.Store, in string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r := takeOne
+	r.ID = "canceled"
+	ended := make(chan error, 1)
+	go func() {
+		_, err := store.Take(ctx, r)
+		ended <- err
+	}()
+	if in != "" {
+		waitFor(t, "the call waits", func() bool { return goroutineIn(in) })
+	}
+	select {
+	case err := <-ended:
+		t.Fatalf("the call ended before it was canceled: %v", err)
+	case <-time.After(20 * time.Millisecond): // cancel later than the first attempt, most of the time
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) || errors.Is(err, penstock.ErrUnavailable) {
+		t.Errorf("got %v, want %v", err, context.Canceled)
+	}
+}
+
+// openOptions opens a store with options and its own prefix.
+func openOptions(t *testing.T, url string, o redisstore.Options) *redisstore.Store {
+	t.Helper()
+	o.Prefix = newPrefix()
+	store, err := redisstore.Open(t.Context(), url, &o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	return store
+}
+
+// makeReplica makes a server the replica of a primary that does not exist.
+func makeReplica(t *testing.T, server *redistest.Server) {
+	t.Helper()
+	mustCommand(t, server, "REPLICAOF", "127.0.0.1", strconv.Itoa(freePort(t)))
 }
 
 func pauseServer(t *testing.T, server *redistest.Server) {
@@ -165,6 +184,7 @@ func pauseServer(t *testing.T, server *redistest.Server) {
 }
 
 func TestStoreCanceledCallIsNotCharged(t *testing.T) {
+	t.Parallel()
 	store := open(t, liveServer, redisstore.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -173,13 +193,13 @@ func TestStoreCanceledCallIsNotCharged(t *testing.T) {
 		_, err := store.Take(ctx, takeOne)
 		for _, err := range []error{err, store.TakeEach(ctx, rs, ds), store.TakeAll(ctx, rs, ds)} {
 			if !errors.Is(err, context.Canceled) {
-				t.Fatalf("a caller who has left: got %v, want %v", err, context.Canceled)
+				t.Fatalf("a canceled call: got %v, want %v", err, context.Canceled)
 			}
 		}
 	}
-	look := takeOne
-	look.Cost = 0
-	if d := take(t, store, look); d.Remaining != burst {
-		t.Errorf("%d are left of %d: somebody who was not there was charged", d.Remaining, burst)
+	peek := takeOne
+	peek.Cost = 0
+	if d := take(t, store, peek); d.Remaining != burst {
+		t.Errorf("%d of %d remain: a canceled call was charged", d.Remaining, burst)
 	}
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-// burst is what each of these limits grants at once. Nothing comes back while a
-// test runs, so that it is also all that a key may ever be granted.
+// burst is what each of slowLimits grants at once. Nothing refills while a test
+// runs, so it is also the total that a key may be granted.
 const burst = 60
 
-// slowLimits are limits of every kind.
+// slowLimits has limits of every kind.
 var slowLimits = []penstock.Limit{
 	{Algorithm: penstock.TokenBucket, Count: burst, Period: 300 * 24 * time.Hour},
 	{Algorithm: penstock.LeakyBucket, Count: burst, Period: 300 * 24 * time.Hour, Burst: burst},
@@ -29,16 +29,20 @@ var slowLimits = []penstock.Limit{
 	{Algorithm: penstock.SlidingLog, Count: burst, Period: 24 * time.Hour},
 }
 
-// openURL opens a store as users do, under a prefix of its own.
+// openURL opens a store with its own prefix.
 func openURL(t *testing.T, url string, timeout time.Duration) *redisstore.Store {
 	t.Helper()
 	return openPrefix(t, url, newPrefix(), timeout)
 }
 
-// openPrefix opens a store that shares its state with others of its prefix.
+// openPrefix opens a store that shares its state with other stores of the prefix.
 func openPrefix(t *testing.T, url, prefix string, timeout time.Duration) *redisstore.Store {
 	t.Helper()
-	s, err := redisstore.Open(context.Background(), url, &redisstore.Options{Prefix: prefix, Timeout: timeout})
+	o := redisstore.Options{Prefix: prefix, Timeout: timeout}
+	if timeout >= longTimeout {
+		o = o.WithConnTimeout(longConnTimeout)
+	}
+	s, err := redisstore.Open(context.Background(), url, &o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,8 +50,8 @@ func openPrefix(t *testing.T, url, prefix string, timeout time.Duration) *rediss
 	return s
 }
 
-// A load asks for one unit at a time of a few keys, goes on to others when they
-// are used up, and counts what it was granted.
+// A load takes one unit at a time from a few keys, moves on to new keys when they
+// are used up, and counts the units granted.
 type load struct {
 	store     *redisstore.Store
 	stop      chan struct{}
@@ -60,11 +64,11 @@ type load struct {
 
 	mu       sync.Mutex
 	admitted map[int64]int64 // by key
-	failures []error         // some of them
+	failures []error         // the first few
 	slowest  time.Duration
 }
 
-// loadClients is how many ask at once.
+// loadClients is the number of concurrent callers of a load.
 const loadClients = 16
 
 func startLoad(t *testing.T, store *redisstore.Store) *load {
@@ -72,17 +76,17 @@ func startLoad(t *testing.T, store *redisstore.Store) *load {
 	for range loadClients {
 		c.wg.Go(c.run)
 	}
-	t.Cleanup(c.close) // also if the test fails before it ends the crowd
+	t.Cleanup(c.close)
 	return c
 }
 
-// close ends the crowd, once.
+// close stops the callers and waits for them.
 func (c *load) close() {
 	c.closeOnce.Do(func() { close(c.stop) })
 	c.wg.Wait()
 }
 
-// run asks until the crowd is to stop.
+// run takes units until the load is closed.
 func (c *load) run() {
 	for {
 		select {
@@ -93,7 +97,7 @@ func (c *load) run() {
 		newest := c.newest.Load()
 		key := max(newest-rand.Int64N(8), 0)
 		if rand.IntN(10) == 0 {
-			key = rand.Int64N(newest + 1) // one that was used up long ago
+			key = rand.Int64N(newest + 1) // a key that was used up before
 		}
 		if c.take(key, rand.IntN(8) == 0) {
 			c.newest.CompareAndSwap(newest, newest+1)
@@ -101,7 +105,7 @@ func (c *load) run() {
 	}
 }
 
-// take asks once, and reports whether that was one too many.
+// take takes one unit and reports whether it was denied.
 func (c *load) take(key int64, withID bool) (denied bool) {
 	r := c.request(key, 1)
 	if withID {
@@ -128,40 +132,40 @@ func (c *load) request(key, cost int64) penstock.Request {
 	return penstock.Request{Key: fmt.Sprintf("k%d", key), Limit: slowLimits[key%int64(len(slowLimits))], Cost: cost}
 }
 
-// waitCalls waits until the crowd has asked some more.
+// waitCalls waits until this many more calls have ended.
 func (c *load) waitCalls(t *testing.T, times int64) {
 	t.Helper()
 	until := c.calls.Load() + times
-	waitFor(t, "the crowd goes on", func() bool { return c.calls.Load() >= until })
+	waitFor(t, "the load makes calls", func() bool { return c.calls.Load() >= until })
 }
 
-// waitAnswers waits until the crowd got some more answers.
+// waitAnswers waits until this many more calls have succeeded.
 func (c *load) waitAnswers(t *testing.T, times int64) {
 	t.Helper()
 	until := c.calls.Load() - c.failed.Load() + times
-	waitFor(t, "the crowd gets answers again", func() bool { return c.calls.Load()-c.failed.Load() >= until })
+	waitFor(t, "the load gets answers", func() bool { return c.calls.Load()-c.failed.Load() >= until })
 }
 
-// closeAndDrain ends the crowd, and takes whatever is left of its keys, so that all
-// that could be admitted was.
+// closeAndDrain stops the load and takes the rest of its keys, so that everything
+// that can be admitted was admitted.
 func (c *load) closeAndDrain(t *testing.T) {
 	t.Helper()
 	c.close()
 	for key := range c.admitted {
 		r := c.request(key, 10*burst)
 		r.AtMost = true
-		waitFor(t, "what is left can be taken", func() bool {
+		waitFor(t, "the rest can be taken", func() bool {
 			d, err := c.store.Take(context.Background(), r)
 			if c.admitted[key] += d.Granted; err != nil {
-				t.Logf("taking what is left of %s: %v", r.Key, err)
+				t.Logf("taking the rest of %s: %v", r.Key, err)
 			}
 			return err == nil
 		})
 	}
 }
 
-// check fails if a key was granted more than its bound, and prints what was. A
-// fault that may lose no unit gives least as the bound.
+// check fails the test if a key was granted fewer than least or more than most
+// units.
 func (c *load) check(t *testing.T, least, most int64) {
 	t.Helper()
 	sum := int64(0)
@@ -180,7 +184,7 @@ func (c *load) check(t *testing.T, least, most int64) {
 	}
 }
 
-// checkNoFailures is judge for faults that no caller may notice.
+// checkNoFailures is check for faults that no caller may notice.
 func (c *load) checkNoFailures(t *testing.T) {
 	t.Helper()
 	c.check(t, burst, burst)

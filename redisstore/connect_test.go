@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,23 +23,11 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-// serve starts a server for one test.
-func serve(t *testing.T, args ...string) *redistest.Server {
-	t.Helper()
-	server, err := redistest.Start(redistest.Options{Args: args})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Stop)
-	return server
-}
-
-// openAndTake takes a unit by a URL.
+// openAndTake opens a store and takes one unit.
 func openAndTake(t *testing.T, url string) (*redisstore.Store, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	store, err := redisstore.Open(ctx, url, &redisstore.Options{Timeout: 10 * time.Second})
+	o := redisstore.Options{Prefix: newPrefix(), Timeout: longTimeout}.WithConnTimeout(longConnTimeout)
+	store, err := redisstore.Open(t.Context(), url, &o)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +40,8 @@ func openAndTake(t *testing.T, url string) (*redisstore.Store, error) {
 }
 
 func TestOpenSelectsDatabaseAndUser(t *testing.T) {
-	server := serve(t)
+	t.Parallel()
+	server := startServer(t)
 	for _, user := range [][]string{
 		{"me", "on", ">p@ss", "~*", "&*", "+@all"},
 		{"other", "on", ">x", "~*", "&*", "+ping", "+hello", "+info", "+client", "+select"},
@@ -85,18 +75,19 @@ func TestOpenSelectsDatabaseAndUser(t *testing.T) {
 	}
 }
 
-// requiredCommands is what a user must be permitted, and no more; as the documentation of
-// the package has it.
+// requiredCommands are the permissions that a user needs, as in the documentation of
+// the package.
 var requiredCommands = strings.Fields("+hello +eval +evalsha +time +pttl +get +set +incrby +del")
 
 func TestOpenMinimalPermissions(t *testing.T) {
-	server := serve(t)
+	t.Parallel()
+	server := startServer(t)
 	prefix := newPrefix()
 	user := append([]string{"ACL", "SETUSER", "limiter", "on", ">secret", "resetchannels", "~" + prefix + "*", "-@all"}, requiredCommands...)
 	mustCommand(t, server, user...)
-	store := openPrefix(t, "redis://limiter:secret@"+server.Addr, prefix, generous)
+	store := openPrefix(t, "redis://limiter:secret@"+server.Addr, prefix, longTimeout)
 	if got := store.Warnings(); len(got) != 1 || !strings.Contains(got[0], server.Addr) || !strings.Contains(got[0], "INFO") {
-		t.Errorf("a user who may not ask INFO: got warnings %q, want one that says so", got)
+		t.Errorf("a user without INFO: got warnings %q, want one about INFO", got)
 	}
 	for _, l := range everyAlgorithm {
 		for _, r := range []penstock.Request{
@@ -117,17 +108,18 @@ func TestOpenMinimalPermissions(t *testing.T) {
 		takeAll(t, store, l, 2, "a", "b", "a")
 	}
 	mustCommand(t, server, append(user, "+role")...)
-	take(t, openPrefix(t, strings.Replace(redistest.StartSentinel(t, server.Addr), "://", "://limiter:secret@", 1), prefix, generous), takeOne)
+	take(t, openPrefix(t, strings.Replace(redistest.StartSentinel(t, server.Addr), "://", "://limiter:secret@", 1), prefix, longTimeout), takeOne)
 	mustCommand(t, server, append(user, "+info", "+ping")...)
-	store = openPrefix(t, "redis://limiter:secret@"+server.Addr, prefix, generous)
+	store = openPrefix(t, "redis://limiter:secret@"+server.Addr, prefix, longTimeout)
 	if got := store.Warnings(); len(got) != 0 {
-		t.Errorf("a user who may ask INFO: got warnings %q, want none", got)
+		t.Errorf("a user with INFO: got warnings %q, want none", got)
 	}
 }
 
-// What speaks Redis's protocol does not always speak the newer one.
+// Some servers speak only RESP2.
 func TestOpenWithoutRESP3(t *testing.T) {
-	server := serve(t, "--rename-command", "HELLO", "")
+	t.Parallel()
+	server := startServer(t, "--rename-command", "HELLO", "")
 	store, err := openAndTake(t, "redis://"+server.Addr+"/2")
 	if err != nil {
 		t.Fatal(err)
@@ -141,21 +133,23 @@ func TestOpenWithoutRESP3(t *testing.T) {
 	}
 }
 
-// A Cluster that is taken for one server would redirect most calls.
+// A Cluster node opened as a single server would redirect most calls.
 func TestOpenDetectsCluster(t *testing.T) {
-	node := serve(t, "--cluster-enabled", "yes")
+	t.Parallel()
+	node := startServer(t, "--cluster-enabled", "yes")
 	if err := openError(t, "redis://"+node.Addr); !strings.Contains(err.Error(), "redis-cluster://") {
 		t.Errorf("one node of a Cluster: got %v, want it to name the scheme", err)
 	}
-	server := serve(t)
+	server := startServer(t)
 	if _, err := openAndTake(t, "redis-cluster://"+server.Addr); err != nil {
-		t.Errorf("a server that is no Cluster: %v, want it to be taken for what it is", err)
+		t.Errorf("a single server opened as a Cluster: %v, want it to work", err)
 	}
 }
 
 func TestOpenWarnsAboutReplica(t *testing.T) {
-	server := serve(t)
-	mustCommand(t, server, "REPLICAOF", "127.0.0.1", "1")
+	t.Parallel()
+	server := startServer(t)
+	makeReplica(t, server)
 	store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -166,8 +160,8 @@ func TestOpenWarnsAboutReplica(t *testing.T) {
 	}
 }
 
-// Who connects can stop waiting.
 func TestOpenHonorsContext(t *testing.T) {
+	t.Parallel()
 	p := startProxy(t, liveServer.Addr)
 	p.Freeze()
 	for name, url := range map[string]string{
@@ -177,12 +171,11 @@ func TestOpenHonorsContext(t *testing.T) {
 		time.AfterFunc(20*time.Millisecond, cancel)
 		_, err := redisstore.Open(ctx, url, nil)
 		if !errors.Is(err, penstock.ErrUnavailable) || !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), p.Addr) {
-			t.Errorf("%s: got %v, want %v with the address, because who asked has left", name, err, penstock.ErrUnavailable)
+			t.Errorf("%s: got %v, want %v with the address and the context error", name, err, penstock.ErrUnavailable)
 		}
 	}
 }
 
-// New returns no store with an error, and none without a client.
 func TestNewRejectsSilentClient(t *testing.T) {
 	if store, err := redisstore.New(nil, nil); store != nil || err == nil {
 		t.Errorf("no client: got %v, %v, want an error", store, err)
@@ -202,18 +195,18 @@ func (silentClient) Info(context.Context) (map[string]string, error) {
 }
 
 func TestOpenNoServerFails(t *testing.T) {
-	server := serve(t)
+	t.Parallel()
+	server := startServer(t)
 	server.Kill()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	_, err := redisstore.Open(ctx, "redis://"+server.Addr, nil)
+	_, err := redisstore.Open(t.Context(), "redis://"+server.Addr, nil)
 	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), server.Addr) {
 		t.Errorf("got %v, want %v with the address %s", err, penstock.ErrUnavailable, server.Addr)
 	}
 }
 
 func TestOpenWarnsAboutEviction(t *testing.T) {
-	server := serve(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+	t.Parallel()
+	server := startServer(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
 	store, err := openAndTake(t, "redis://"+server.Addr)
 	if err != nil {
 		t.Fatal(err)
@@ -240,23 +233,25 @@ func TestOpenRejectsBadOptions(t *testing.T) {
 	}
 }
 
-// A server is trusted if its certificate says so, and not otherwise.
 func TestOpenTLSVerifiesCertificate(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	writeCertificate(t, dir)
-	port := freeTLSPort(t)
-	server := serve(t, "--tls-port", port, "--tls-cert-file", filepath.Join(dir, "cert.pem"),
+	port := strconv.Itoa(freePort(t))
+	server := startServer(t, "--tls-port", port, "--tls-cert-file", filepath.Join(dir, "cert.pem"),
 		"--tls-key-file", filepath.Join(dir, "key.pem"), "--tls-ca-cert-file", filepath.Join(dir, "cert.pem"),
 		"--tls-auth-clients", "no")
 	trust := "?ca=" + filepath.Join(dir, "cert.pem")
 	if _, err := openAndTake(t, "rediss://127.0.0.1:"+port+trust); err != nil {
-		t.Errorf("a certificate that is trusted: %v", err)
+		t.Errorf("a trusted certificate: %v", err)
 	}
 	if _, err := openAndTake(t, "rediss://127.0.0.1:"+port); err == nil || !strings.Contains(err.Error(), "certificate") {
-		t.Errorf("a certificate that nobody vouches for: got %v, want an error about it", err)
+		t.Errorf("an untrusted certificate: got %v, want an error about it", err)
 	}
-	if _, err := openAndTake(t, "rediss://"+server.Addr+trust); err == nil {
-		t.Error("a server that does not encrypt: got no error")
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond) // Redis waits for the rest of a command
+	defer cancel()
+	if _, err := redisstore.Open(ctx, "rediss://"+server.Addr+trust, nil); err == nil {
+		t.Error("a server without TLS: got no error")
 	}
 }
 
@@ -286,15 +281,4 @@ func writeCertificate(t *testing.T, dir string) {
 			t.Fatal(err)
 		}
 	}
-}
-
-func freeTLSPort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
 }

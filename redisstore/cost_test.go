@@ -1,4 +1,4 @@
-// The race detector makes pools forget at random, so that nothing can be counted.
+// The race detector empties pools at random, so that allocations cannot be counted.
 
 //go:build !race
 
@@ -22,8 +22,8 @@ func TestStoreAllowAllocations(t *testing.T) {
 	}
 	cancelable, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	for range 100 { // connections are opened when they are first needed
-		if _, err := lim.Allow(cancelable, "somebody"); err != nil {
+	for range 100 { // connections are opened on first use
+		if _, err := lim.Allow(cancelable, "user:42"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -36,9 +36,9 @@ func TestStoreAllowAllocations(t *testing.T) {
 		{"a cancelable context", cancelable, 5},
 	} {
 		got := math.Inf(1)
-		for range 10 { // others in this process allocate too, but not all the time
+		for range 10 { // other goroutines allocate too, but not all the time
 			got = min(got, testing.AllocsPerRun(500, func() {
-				if d, err := lim.Allow(c.ctx, "somebody"); err != nil || !d.Allowed {
+				if d, err := lim.Allow(c.ctx, "user:42"); err != nil || !d.Allowed {
 					t.Fatalf("Allow: got %+v, %v, want it allowed", d, err)
 				}
 			}))
@@ -59,7 +59,7 @@ func BenchmarkAllow(b *testing.B) {
 	b.SetParallelism(32)
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			if _, err := lim.Allow(context.Background(), "somebody"); err != nil {
+			if _, err := lim.Allow(context.Background(), "user:42"); err != nil {
 				b.Error(err)
 			}
 		}

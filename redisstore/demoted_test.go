@@ -1,7 +1,7 @@
 package redisstore_test
 
 import (
-	"context"
+	"bytes"
 	"errors"
 	"strconv"
 	"strings"
@@ -12,19 +12,19 @@ import (
 	"github.com/penstock-io/penstock/internal/redistest"
 )
 
-// A primary can become a replica while it is connected to.
-
+// A primary that is a replica for a moment causes no error.
 func TestStoreHidesBriefDemotion(t *testing.T) {
 	for _, c := range []struct{ stale, word string }{{"yes", "READONLY"}, {"no", "MASTERDOWN"}} {
 		t.Run(c.word, func(t *testing.T) {
-			server := startServer(t, redistest.Options{Args: []string{"--replica-serve-stale-data", c.stale}})
-			nobody := strconv.Itoa(freePort(t))
-			load := startLoad(t, openURL(t, "redis://"+server.Addr, generous))
+			t.Parallel()
+			server := startServer(t, "--replica-serve-stale-data", c.stale)
+			unused := strconv.Itoa(freePort(t))
+			load := startLoad(t, openURL(t, "redis://"+server.Addr, longTimeout))
 			for range 5 {
 				load.waitAnswers(t, 300)
 				before := infoCounter(t, "errorstat_"+c.word, server)
-				mustCommand(t, server, "REPLICAOF", "127.0.0.1", nobody)
-				waitFor(t, "callers meet a replica", func() bool { return infoCounter(t, "errorstat_"+c.word, server) > before })
+				mustCommand(t, server, "REPLICAOF", "127.0.0.1", unused)
+				waitFor(t, "calls reach the replica", func() bool { return infoCounter(t, "errorstat_"+c.word, server) > before })
 				mustCommand(t, server, "REPLICAOF", "NO", "ONE")
 			}
 			load.closeAndDrain(t)
@@ -35,76 +35,83 @@ func TestStoreHidesBriefDemotion(t *testing.T) {
 }
 
 func TestStoreReplicaErrorNamesServer(t *testing.T) {
-	server := startServer(t, redistest.Options{})
+	t.Parallel()
+	server := startServer(t)
 	store := openURL(t, "redis://"+server.Addr, 50*time.Millisecond)
-	mustCommand(t, server, "REPLICAOF", "127.0.0.1", strconv.Itoa(freePort(t)))
-	_, err := store.Take(t.Context(), penstock.Request{Key: "k", Limit: penstock.PerHour(burst), Cost: 1})
-	if err == nil || !strings.Contains(err.Error(), "READONLY") || !strings.Contains(err.Error(), server.Addr) {
-		t.Errorf("a server that stays a replica: got %v, want READONLY and %s", err, server.Addr)
-	}
+	makeReplica(t, server)
+	waitFor(t, "an error with READONLY and the address", func() bool {
+		_, err := store.Take(t.Context(), takeOne)
+		if !errors.Is(err, penstock.ErrUnavailable) {
+			t.Fatalf("a replica: got %v, want %v", err, penstock.ErrUnavailable)
+		}
+		return strings.Contains(err.Error(), "READONLY") && strings.Contains(err.Error(), server.Addr)
+	})
 }
 
-// Who is refused, and then not answered any more, is told of both.
+// A call that is rejected, repeated and then not answered reports both errors.
 func TestStoreTimeoutErrorKeepsEarlierError(t *testing.T) {
-	server := startServer(t, redistest.Options{})
-	store := openURL(t, "redis://"+server.Addr, 500*time.Millisecond)
+	t.Parallel()
+	server := startServer(t)
+	p := startProxy(t, server.Addr)
+	store := openURL(t, "redis://"+p.Addr, 2*time.Second)
 	take(t, store, takeOne)
-	mustCommand(t, server, "REPLICAOF", "127.0.0.1", strconv.Itoa(freePort(t)))
-	ended := make(chan error)
-	go func() {
-		_, err := store.Take(context.Background(), takeOne)
-		ended <- err
-	}()
-	waitFor(t, "the call is refused", func() bool { return infoCounter(t, "errorstat_READONLY", server) > 0 })
-	pauseServer(t, server)
-	err := <-ended
+	makeReplica(t, server)
+	t.Cleanup(func() { _ = server.Resume() })
+	p.Rewrite(func(reply []byte) []byte {
+		if bytes.Contains(reply, []byte("READONLY")) { // the last reply that the store gets
+			_ = server.Pause()
+		}
+		return reply
+	})
+	_, err := store.Take(t.Context(), takeOne)
 	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), "no answer within") || !strings.Contains(err.Error(), "READONLY") {
 		t.Errorf("got %v, want no answer after READONLY", err)
 	}
 }
 
-// A name, or a virtual address, moves to a new primary. The old one is a replica
-// now, and keeps its connections: who stays on them is refused for ever.
+// A name or a virtual address moves to a new primary. The old primary becomes a
+// replica and keeps its connections, on which every call would be rejected.
 func TestStoreFollowsMovedAddress(t *testing.T) {
-	old, next := startServer(t, redistest.Options{}), startServer(t, redistest.Options{})
+	t.Parallel()
+	old, next := startServer(t), startServer(t)
 	mustCommand(t, next, "REPLICAOF", "127.0.0.1", strconv.Itoa(old.Port))
 	p := startProxy(t, old.Addr)
-	load := startLoad(t, openURL(t, "redis://"+p.Addr, generous))
+	load := startLoad(t, openURL(t, "redis://"+p.Addr, longTimeout))
 	load.waitAnswers(t, 300)
-	connected := p.Connections()
-
+	began, connected := time.Now(), p.Connections()
 	p.Redirect(next.Addr)
 	swapRoles(t, old, next)
 	load.waitAnswers(t, 1000)
 	load.closeAndDrain(t)
 	load.checkNoFailures(t)
 	if infoCounter(t, "errorstat_READONLY", old) == 0 || infoCounter(t, "cmdstat_evalsha", next) == 0 {
-		t.Errorf("%d calls met the old primary, and %d the next: nothing has moved",
+		t.Errorf("%d calls reached the old primary and %d the new one: the address has not moved",
 			infoCounter(t, "errorstat_READONLY", old), infoCounter(t, "cmdstat_evalsha", next))
 	}
-	if n := p.Connections() - connected; n == 0 || n > 20 {
-		t.Errorf("%d connections were made when the address moved, want some and not many", n)
+	most := 20 + int(time.Since(began)/(50*time.Millisecond))
+	if n := p.Connections() - connected; n == 0 || n > most {
+		t.Errorf("%d connections were made when the address moved, want from 1 to %d", n, most)
 	}
 	checkExpiry(t, old, next)
 }
 
-// swapRoles makes a replica the primary, and the primary its replica, and loses
-// nothing.
+// swapRoles promotes the replica and demotes the primary without losing a write.
 func swapRoles(t *testing.T, old, next *redistest.Server) {
 	t.Helper()
 	waitFor(t, "the replica is ready", func() bool {
 		_, err := old.Command("FAILOVER", "TO", "127.0.0.1", strconv.Itoa(next.Port))
 		return err == nil
 	})
-	waitFor(t, "they have changed places", func() bool { return infoField(t, old, "role") == "slave" && infoField(t, next, "role") == "master" })
+	waitFor(t, "the roles are swapped", func() bool { return infoField(t, old, "role") == "slave" && infoField(t, next, "role") == "master" })
 }
 
-// The same among sentinels, to which the old primary and the next have one name.
+// The same with sentinels that know both primaries by one address.
 func TestSentinelFollowsMovedAddress(t *testing.T) {
-	old, next := startServer(t, redistest.Options{}), startServer(t, redistest.Options{})
+	t.Parallel()
+	old, next := startServer(t), startServer(t)
 	mustCommand(t, next, "REPLICAOF", "127.0.0.1", strconv.Itoa(old.Port))
 	p := startProxy(t, old.Addr)
-	load := startLoad(t, openURL(t, redistest.StartSentinel(t, p.Addr), generous))
+	load := startLoad(t, openURL(t, redistest.StartSentinel(t, p.Addr), longTimeout))
 	load.waitAnswers(t, 300)
 	p.Redirect(next.Addr)
 	swapRoles(t, old, next)
@@ -112,24 +119,25 @@ func TestSentinelFollowsMovedAddress(t *testing.T) {
 	load.closeAndDrain(t)
 	load.checkNoFailures(t)
 	if infoCounter(t, "errorstat_READONLY", old) == 0 || infoCounter(t, "cmdstat_evalsha", next) == 0 {
-		t.Error("nothing has moved")
+		t.Error("the address has not moved")
 	}
 }
 
-// A server that stays a replica is connected to again and again, but not by every
-// call that it refuses.
+// A server that stays a replica is reconnected to, but not once for every rejected
+// call.
 func TestStoreReplicaLimitsReconnects(t *testing.T) {
-	server := startServer(t, redistest.Options{})
+	t.Parallel()
+	server := startServer(t)
 	p := startProxy(t, server.Addr)
 	load := startLoad(t, openURL(t, "redis://"+p.Addr, 50*time.Millisecond))
 	load.waitAnswers(t, 300)
-	mustCommand(t, server, "REPLICAOF", "127.0.0.1", strconv.Itoa(freePort(t)))
-	waitFor(t, "callers meet a replica", func() bool { return load.failed.Load() > 0 })
+	makeReplica(t, server)
+	waitFor(t, "calls fail", func() bool { return load.failed.Load() > 0 })
 	began, connected, refused := time.Now(), p.Connections(), infoCounter(t, "errorstat_READONLY", server)
-	waitFor(t, "the store tries another connection twice", func() bool { return p.Connections() >= connected+2 })
+	waitFor(t, "the store reconnects twice", func() bool { return p.Connections() >= connected+2 })
 	load.waitCalls(t, 300)
 	connections, refusals, took := p.Connections()-connected, infoCounter(t, "errorstat_READONLY", server)-refused, time.Since(began)
-	if most := 4 + 4*int(took/(100*time.Millisecond)); connections > most || refusals < 10*connections {
+	if most := 4 + 4*int(took/(100*time.Millisecond)); connections > most || refusals <= connections {
 		t.Errorf("%d connections were made in %v for %d refusals, want at most %d", connections, took, refusals, most)
 	}
 	mustCommand(t, server, "REPLICAOF", "NO", "ONE")

@@ -11,7 +11,7 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-// These are the agreements that chance does not find.
+// These tests compare Redis with memory in cases that random requests do not find.
 
 func newStorePair(t *testing.T) *storePair {
 	w := &storePair{T: t, random: rand.New(rand.NewPCG(1, 2)), redis: open(t, fakeClockServer, redisstore.Options{})}
@@ -27,7 +27,7 @@ func newStorePair(t *testing.T) *storePair {
 	return w
 }
 
-// compareOne asks both stores, and compares.
+// compareOne sends a request to both stores and compares the decisions.
 func (w *storePair) compareOne(r penstock.Request) {
 	w.Helper()
 	if r.Key == "" {
@@ -46,9 +46,9 @@ func TestReservationEndSurvivesClockStepBack(t *testing.T) {
 	w.compareOne(penstock.Request{Limit: l, Cost: 10})
 	w.compareOne(penstock.Request{Limit: l, Cost: 10, MaxDelay: time.Minute})
 	w.wait(1500 * time.Millisecond)
-	w.compareOne(penstock.Request{Limit: l, Cost: 0}) // nothing is reserved any more
+	w.compareOne(penstock.Request{Limit: l, Cost: 0}) // nothing is reserved anymore
 	w.wait(-1200 * time.Millisecond)
-	w.compareOne(penstock.Request{Limit: l, Cost: 1}) // so this owes what the bucket holds
+	w.compareOne(penstock.Request{Limit: l, Cost: 1}) // the debt is the whole bucket
 	w.compareOne(penstock.Request{Limit: l, Cost: 0})
 }
 
@@ -58,18 +58,18 @@ func TestBucketDebtSurvivesUnitChange(t *testing.T) {
 	long := penstock.Limit{Name: "bucket", Count: 10, Period: 300 * 24 * time.Hour}
 	for cost := range int64(30) {
 		w.newRound()
-		w.compareOne(penstock.Request{Limit: short, Cost: cost + 1}) // in nanoseconds, not in whole microseconds
-		w.compareOne(penstock.Request{Limit: long, Cost: 9})         // in microseconds
+		w.compareOne(penstock.Request{Limit: short, Cost: cost + 1}) // debt in nanoseconds, not whole microseconds
+		w.compareOne(penstock.Request{Limit: long, Cost: 9})         // debt in microseconds
 		w.compareOne(penstock.Request{Limit: long, Cost: -1})
 		w.wait(29 * 24 * time.Hour)
 		w.compareOne(penstock.Request{Limit: long, Cost: 5, MaxDelay: 400 * 24 * time.Hour})
 		w.compareOne(penstock.Request{Limit: long, Cost: 0})
-		w.compareOne(penstock.Request{Limit: short, Cost: 1}) // owes what the shorter one holds
+		w.compareOne(penstock.Request{Limit: short, Cost: 1}) // the debt is clamped to the smaller bucket
 	}
 }
 
-// A look under a limit whose debt is counted in microseconds does not round what
-// was owed in nanoseconds.
+// A peek under a limit that counts debt in microseconds does not round a debt in
+// nanoseconds.
 func TestPeekUnderLongLimitKeepsNanoseconds(t *testing.T) {
 	w := newStorePair(t)
 	for _, a := range []penstock.Algorithm{penstock.TokenBucket, penstock.LeakyBucket} {
@@ -85,8 +85,7 @@ func TestPeekUnderLongLimitKeepsNanoseconds(t *testing.T) {
 	}
 }
 
-// What was granted under an ID may be more than the limit that has taken its place
-// can count to. All of it is given back, and then it is as if it had never been.
+// A grant under an ID can exceed the lowered limit. The refund returns all of it.
 func TestRefundByIDUnderLoweredLimit(t *testing.T) {
 	w := newStorePair(t)
 	for a := range penstock.SlidingLog + 1 {
@@ -101,18 +100,18 @@ func TestRefundByIDUnderLoweredLimit(t *testing.T) {
 			w.compareOne(penstock.Request{Limit: low, Cost: -9000, ID: "y"})
 			w.compareOne(penstock.Request{Limit: low, Cost: 2, ID: "y"})
 			w.compareOne(penstock.Request{Limit: low, Cost: -1, ID: "y"})
-			w.compareOne(penstock.Request{Limit: low, Cost: -1, ID: "y"}) // which can be done once
+			w.compareOne(penstock.Request{Limit: low, Cost: -1, ID: "y"}) // the second refund has no effect
 			w.compareOne(penstock.Request{Limit: low, Cost: 0})
 		}
 	}
 }
 
-// A count times a time may be more than a double holds. It shows where the
-// quotient is next to a whole number: previous · left ≡ 1 (mod period).
+// A count times a time can exceed a double. The error shows where the quotient is next
+// to a whole number: previous · left ≡ 1 (mod period).
 func TestSlidingWindowWeightsExactly(t *testing.T) {
 	w := newStorePair(t)
 	l := penstock.Limit{Algorithm: penstock.SlidingWindow, Count: 1<<26 - 1, Period: yearly}
-	for range 200 {
+	for range 100 {
 		w.newRound()
 		previous := w.coprime()
 		share := previous - inverse(int64(yearly/time.Millisecond), previous)
@@ -125,11 +124,11 @@ func TestSlidingWindowWeightsExactly(t *testing.T) {
 	}
 }
 
-// The same where a limit is lowered: count · period ≡ -1 (mod left).
+// The same when a limit is lowered: count · period ≡ -1 (mod left).
 func TestSlidingWindowClampsExactly(t *testing.T) {
 	w := newStorePair(t)
 	l := penstock.Limit{Name: "lowered", Algorithm: penstock.SlidingWindow, Count: 1<<26 - 1, Period: yearly}
-	for range 200 {
+	for range 100 {
 		w.newRound()
 		above := w.coprime()
 		lower := l
@@ -145,7 +144,7 @@ func TestSlidingWindowClampsExactly(t *testing.T) {
 
 const yearly = 347 * 24 * time.Hour
 
-// coprime returns a large count that shares no divisor with the period.
+// coprime returns a large count that is coprime to the period.
 func (w *storePair) coprime() int64 {
 	for {
 		n := 1<<25 + w.random.Int64N(1<<25-1)
@@ -164,8 +163,8 @@ func inverse(a, n int64) int64 {
 	return x.Int64()
 }
 
-// A grant is reversed by as many units as are asked back, also when the limit has
-// become much smaller since than what was granted.
+// A refund by ID returns as many units as requested, also when the limit is now much
+// smaller than the grant.
 func TestRefundByIDUnderSmallerBucket(t *testing.T) {
 	w := newStorePair(t)
 	large := penstock.Limit{Name: "bucket", Count: 1000, Period: 786 * time.Hour}
@@ -176,12 +175,12 @@ func TestRefundByIDUnderSmallerBucket(t *testing.T) {
 		w.newRound()
 		w.compareOne(penstock.Request{Limit: large, Cost: 900, ID: "y"})
 		w.compareOne(penstock.Request{Limit: small, Cost: -700, ID: "y"})
-		w.compareOne(penstock.Request{Limit: small, Cost: 1, ID: "y"}) // 200 are still granted
+		w.compareOne(penstock.Request{Limit: small, Cost: 1, ID: "y"}) // 200 of the grant remain
 	}
 }
 
-// The ends of aligned windows are written in ten digits of seconds, or otherwise
-// where those do not hold them.
+// The end of an aligned window is stored as ten digits of seconds, or in another
+// encoding where ten digits are too few or too many.
 func TestAlignedWindowDistantYears(t *testing.T) {
 	l := penstock.PerMinute(10).WithAlgorithm(penstock.FixedWindow)
 	l.Align = penstock.AlignClock
@@ -196,24 +195,23 @@ func TestAlignedWindowDistantYears(t *testing.T) {
 	}
 }
 
-// A window that is over counts again when the clock steps back into it, unless
-// everything was given back meanwhile.
+// An ended window counts again when the clock steps back into it, unless it was reset.
 func TestResetClearsEndedWindow(t *testing.T) {
 	store, now := open(t, fakeClockServer, redisstore.Options{}), time.Date(2034, 5, 6, 7, 8, 9, 0, time.UTC)
 	l := penstock.PerHour(10).WithAlgorithm(penstock.FixedWindow)
 	l.Align = penstock.AlignClock
 	kept := 0
-	for i := range 100 { // of which one in eleven expires with its window
-		forgotten, other := fmt.Sprint("forgotten", i), fmt.Sprint("other", i)
+	for i := range 100 { // one in eleven expires with its window
+		reset, other := fmt.Sprint("reset", i), fmt.Sprint("other", i)
 		fakeClockServer.Clock.Set(now)
-		take(t, store, penstock.Request{Key: forgotten, Limit: l, Cost: 4})
+		take(t, store, penstock.Request{Key: reset, Limit: l, Cost: 4})
 		take(t, store, penstock.Request{Key: other, Limit: l, Cost: 4})
 		fakeClockServer.Clock.Set(now.Truncate(time.Hour).Add(time.Hour))
-		take(t, store, penstock.Request{Key: forgotten, Limit: l, Cost: penstock.Reset})
+		take(t, store, penstock.Request{Key: reset, Limit: l, Cost: penstock.Reset})
 		take(t, store, penstock.Request{Key: other, Limit: l, Cost: -1})
 		fakeClockServer.Clock.Set(now)
-		if d := take(t, store, penstock.Request{Key: forgotten, Limit: l}); d.Remaining != 10 {
-			t.Fatalf("got %+v, want all of it back", d)
+		if d := take(t, store, penstock.Request{Key: reset, Limit: l}); d.Remaining != 10 {
+			t.Fatalf("got %+v, want it full", d)
 		}
 		if d := take(t, store, penstock.Request{Key: other, Limit: l}); d.Remaining == 6 {
 			kept++

@@ -10,8 +10,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// appClient makes a client that a program has anyway into one for a store. For
-// go-redis there is package redisstore/goredis.
+// appClient adapts the application's own client. For go-redis there is package
+// redisstore/goredis.
 type appClient struct{ rueidis.Client }
 
 func (c appClient) Do(ctx context.Context, calls []redisstore.Call) {
@@ -40,18 +40,18 @@ func (c appClient) Info(ctx context.Context) (map[string]string, error) {
 
 func (c appClient) Sharded() bool { return false }
 
-// A program that has a client already passes it to New, behind three methods.
+// A program with its own client adapts it with three methods and passes it to New.
 func ExampleNew() {
 	client, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress:  []string{liveServer.Addr}, // such as localhost:6379
-		DisableRetry: true,                      // the store knows what may be sent again
+		DisableRetry: true,                      // the store decides what to retry
 	})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	defer client.Close()
-	store, err := redisstore.New(appClient{client}, &redisstore.Options{Prefix: "own", Timeout: time.Second})
+	store, err := redisstore.New(appClient{client}, &redisstore.Options{Prefix: "own", Timeout: 10 * time.Second})
 	if err != nil {
 		fmt.Println(err)
 		return

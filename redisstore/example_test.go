@@ -12,7 +12,7 @@ import (
 func ExampleOpen() {
 	ctx := context.Background()
 	url := "redis://" + liveServer.Addr // such as redis://user:password@localhost:6379/0
-	store, err := redisstore.Open(ctx, url, &redisstore.Options{Prefix: "shop", Timeout: time.Second})
+	store, err := redisstore.Open(ctx, url, &redisstore.Options{Prefix: "shop", Timeout: 10 * time.Second})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -32,7 +32,7 @@ func ExampleOpen() {
 	// Output: true 15 <nil>
 }
 
-// A Cluster, or a master that sentinels watch, differs only in its URL.
+// A Cluster or a Sentinel master differs only in its URL.
 func ExampleOpen_cluster() {
 	store, err := redisstore.Open(context.Background(), "redis-cluster://10.0.0.1:6379,10.0.0.2:6379?tls=true", nil)
 	if err != nil {
@@ -42,10 +42,10 @@ func ExampleOpen_cluster() {
 	defer store.Close()
 }
 
-// Under an ID a request can be repeated when nobody knows what became of it.
+// With an ID a request can be repeated after an error of unknown outcome.
 func ExampleStore_Take() {
 	ctx := context.Background()
-	store, err := redisstore.Open(ctx, "redis://"+liveServer.Addr, &redisstore.Options{Prefix: "mail", Timeout: time.Second})
+	store, err := redisstore.Open(ctx, "redis://"+liveServer.Addr, &redisstore.Options{Prefix: "mail", Timeout: 10 * time.Second})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -65,7 +65,7 @@ func ExampleStore_Take() {
 
 func ExampleStore_TakeEach() {
 	ctx := context.Background()
-	store, err := redisstore.Open(ctx, "redis://"+liveServer.Addr, &redisstore.Options{Prefix: "each", Timeout: time.Second})
+	store, err := redisstore.Open(ctx, "redis://"+liveServer.Addr, &redisstore.Options{Prefix: "each", Timeout: 10 * time.Second})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -77,7 +77,7 @@ func ExampleStore_TakeEach() {
 		{Key: "user:2", Limit: penstock.PerSecond(5), Cost: 6},
 	}
 	decisions := make([]penstock.Decision, len(requests))
-	err = penstock.TakeEach(ctx, store, requests, decisions) // one trip
+	err = penstock.TakeEach(ctx, store, requests, decisions) // one round trip
 	fmt.Println(decisions[0].Allowed, decisions[1].Allowed, err)
 	// Output: true false <nil>
 }

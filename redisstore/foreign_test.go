@@ -10,6 +10,8 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 )
 
+// everyAlgorithm has limits of every kind that refill within a test: tests of exact
+// numbers use them on the fake clock.
 var everyAlgorithm = []penstock.Limit{
 	penstock.PerMinute(10),
 	{Algorithm: penstock.LeakyBucket, Count: 10, Period: time.Minute},
@@ -21,8 +23,8 @@ var everyAlgorithm = []penstock.Limit{
 	{Algorithm: penstock.SlidingLog, Count: 10, Period: time.Minute},
 }
 
-// What somebody else has put under one of our names is never taken for a state,
-// and never for none: that would be a fresh start for whoever can write it.
+// A value that another program wrote under a state's name is neither used as a state
+// nor treated as absent: absence would refill the key.
 func TestStoreForeignValueFails(t *testing.T) {
 	for _, l := range everyAlgorithm {
 		for _, foreign := range [][]string{
@@ -43,15 +45,15 @@ func TestStoreForeignValueFails(t *testing.T) {
 func checkForeign(t *testing.T, l penstock.Limit, foreign []string) {
 	t.Helper()
 	prefix := newPrefix()
-	store := open(t, liveServer, redisstore.Options{Prefix: prefix})
+	store := open(t, fakeClockServer, redisstore.Options{Prefix: prefix})
 	request := penstock.Request{Key: "k", Limit: l, Cost: 1}
 	if _, err := store.Take(t.Context(), request); err != nil {
 		t.Fatal(err)
 	}
-	name := keys(t, liveServer, prefix)[0]
+	name := keys(t, fakeClockServer, prefix)[0]
 	foreign[1] = name
 	for _, words := range [][]string{{"DEL", name}, foreign, {"PEXPIRE", name, "60000"}} {
-		if _, err := liveServer.Command(words...); err != nil {
+		if _, err := fakeClockServer.Command(words...); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -70,39 +72,39 @@ func checkForeign(t *testing.T, l penstock.Limit, foreign []string) {
 
 func dump(t *testing.T, name string) string {
 	t.Helper()
-	text, err := liveServer.Command("DUMP", name)
+	text, err := fakeClockServer.Command("DUMP", name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return text
 }
 
-// A state that has lost its expiry would never come back to full. Only those of
-// aligned windows do, for they know when they end.
+// A state without expiry would never refill. Only aligned windows do, because their
+// end is stored.
 func TestStoreStateWithoutExpiryFails(t *testing.T) {
 	for _, l := range everyAlgorithm {
 		if l.Align != penstock.AlignFirst {
 			continue
 		}
 		prefix := newPrefix()
-		store := open(t, liveServer, redisstore.Options{Prefix: prefix})
+		store := open(t, fakeClockServer, redisstore.Options{Prefix: prefix})
 		request := penstock.Request{Key: "k", Limit: l, Cost: 1}
 		if _, err := store.Take(t.Context(), request); err != nil {
 			t.Fatal(err)
 		}
-		name := keys(t, liveServer, prefix)[0]
-		if _, err := liveServer.Command("PERSIST", name); err != nil {
+		name := keys(t, fakeClockServer, prefix)[0]
+		if _, err := fakeClockServer.Command("PERSIST", name); err != nil {
 			t.Fatal(err)
 		}
 		_, err := store.Take(t.Context(), request)
-		ttl, _ := liveServer.Command("PTTL", name)
+		ttl, _ := fakeClockServer.Command("PTTL", name)
 		if err == nil && ttl == "-1" {
 			t.Errorf("%s: a state without expiry was charged and left as it is", l)
 		}
 		if err != nil && !errors.Is(err, penstock.ErrUnavailable) {
 			t.Errorf("%s: got %v, want %v", l, err, penstock.ErrUnavailable)
 		}
-		if _, err := liveServer.Command("DEL", name); err != nil {
+		if _, err := fakeClockServer.Command("DEL", name); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -136,12 +138,12 @@ func TestAlignedWindowRestoresExpiry(t *testing.T) {
 	}
 }
 
-// Every key that is written expires, not long after its state has ceased to
-// matter.
+// Every key expires soon after its state has become irrelevant.
 func TestStoreEveryKeyExpires(t *testing.T) {
 	for _, l := range everyAlgorithm {
 		prefix := newPrefix()
-		store := open(t, liveServer, redisstore.Options{Prefix: prefix})
+		store := open(t, fakeClockServer, redisstore.Options{Prefix: prefix})
+		fakeClockServer.Clock.Set(time.Date(2033, 5, 6, 7, 8, 9, 0, time.UTC))
 		for _, r := range []penstock.Request{
 			{Cost: 3}, {Cost: 2, ID: "x"}, {Cost: 9, MaxDelay: time.Minute}, {Cost: -1}, {Cost: -1, ID: "x"}, {Cost: 100, AtMost: true},
 		} {
@@ -149,8 +151,8 @@ func TestStoreEveryKeyExpires(t *testing.T) {
 			if _, err := store.Take(t.Context(), r); err != nil {
 				t.Fatal(err)
 			}
-			for _, name := range keys(t, liveServer, prefix) {
-				left, err := liveServer.Command("PTTL", name)
+			for _, name := range keys(t, fakeClockServer, prefix) {
+				left, err := fakeClockServer.Command("PTTL", name)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -160,33 +162,32 @@ func TestStoreEveryKeyExpires(t *testing.T) {
 				}
 			}
 		}
-		if got := len(keys(t, liveServer, prefix)); got != 2 {
+		if got := len(keys(t, fakeClockServer, prefix)); got != 2 {
 			t.Errorf("%s: got %d keys, want a state and a record", l, got)
 		}
 	}
 }
 
-// A key that holds what no limit wrote is decided by the second store, and the first is
-// not given up for it.
+// A key with a foreign value is decided by the second store, and the first stays up.
 func TestFallbackForeignKeyKeepsStoreUp(t *testing.T) {
 	prefix := newPrefix()
-	store := open(t, liveServer, redisstore.Options{Prefix: prefix})
+	store := open(t, fakeClockServer, redisstore.Options{Prefix: prefix})
 	fallback := penstock.WithFallback(store, nil, nil)
 	request := penstock.Request{Key: "foreign", Limit: penstock.PerHour(1000), Cost: 1}
 	take(t, fallback, request)
-	if _, err := liveServer.Command("SET", keys(t, liveServer, prefix)[0], "hello", "PX", "600000"); err != nil {
+	if _, err := fakeClockServer.Command("SET", keys(t, fakeClockServer, prefix)[0], "hello", "PX", "600000"); err != nil {
 		t.Fatal(err)
 	}
 	for range 100 {
 		if d := take(t, fallback, request); d.Source != penstock.SourceFallback {
-			t.Fatalf("got %+v of a key that is not ours, want it of the second store", d)
+			t.Fatalf("got %+v for a foreign key, want it from the second store", d)
 		}
 	}
-	request.Key = "ours"
+	request.Key = "other"
 	if d := take(t, fallback, request); d.Source != penstock.SourceStore {
-		t.Errorf("another key: got %+v, want it of the store", d)
+		t.Errorf("another key: got %+v, want it from the store", d)
 	}
-	if away, _ := fallback.Down(); away != 0 {
-		t.Errorf("%d shards are away", away)
+	if down, _ := fallback.Down(); down != 0 {
+		t.Errorf("%d shards are down", down)
 	}
 }

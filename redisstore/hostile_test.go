@@ -19,11 +19,10 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-// What people send, and what servers answer, when they mean no good.
-
-// Keys are any bytes, of any length, and so are IDs. No two of them are the same
-// to a store, and none is too long for a name in Redis.
+// Keys and IDs are any bytes of any length. They never collide, and names in Redis
+// stay short.
 func TestStoreHostileKeysAndIDs(t *testing.T) {
+	t.Parallel()
 	prefix := newPrefix()
 	store := open(t, liveServer, redisstore.Options{Prefix: prefix})
 	huge := strings.Repeat("x", 4<<20)
@@ -34,7 +33,7 @@ func TestStoreHostileKeysAndIDs(t *testing.T) {
 	for n, l := range slowLimits {
 		for i, key := range texts {
 			if n > 0 && len(key) > len(huge) {
-				continue // one limit shows it
+				continue // one limit is enough
 			}
 			r := penstock.Request{Key: key, Limit: l, Cost: int64(i + 1), ID: texts[len(texts)-1-i]}
 			if d := take(t, store, r); d.Granted != r.Cost || d.Remaining != burst-r.Cost {
@@ -43,7 +42,7 @@ func TestStoreHostileKeysAndIDs(t *testing.T) {
 			r.ID += "."
 			r.Cost = 1
 			if d := take(t, store, r); d.Remaining != burst-int64(i+1)-1 {
-				t.Errorf("%s, key %.20q: another ID: got %+v, want one more to be taken", l, key, d)
+				t.Errorf("%s, key %.20q: another ID: got %+v, want one more taken", l, key, d)
 			}
 			r.ID, r.Cost = "", penstock.Reset
 			take(t, store, r)
@@ -58,9 +57,9 @@ func TestStoreHostileKeysAndIDs(t *testing.T) {
 	}
 }
 
-// Batches are of any length, too.
 func TestStoreLargeTakeEachAndTakeAll(t *testing.T) {
-	const n = 5000 // more than a client's connection sends at once
+	t.Parallel()
+	const n = 5000 // more than a connection sends at once
 	store := open(t, liveServer, redisstore.Options{})
 	rs, ds := make([]penstock.Request, n), make([]penstock.Decision, n)
 	for i := range rs {
@@ -69,7 +68,7 @@ func TestStoreLargeTakeEachAndTakeAll(t *testing.T) {
 	if err := store.TakeEach(t.Context(), rs, ds); err != nil {
 		t.Fatal(err)
 	}
-	const together = 500 // which one script takes, and everybody else waits for
+	const together = 500 // handled by one script, for which other clients wait
 	if err := store.TakeAll(t.Context(), rs[:together], ds); err != nil {
 		t.Fatal(err)
 	}
@@ -80,15 +79,17 @@ func TestStoreLargeTakeEachAndTakeAll(t *testing.T) {
 	}
 }
 
-// An error says which operation failed, on which node and why, and is one of
-// those that mean that nothing was decided.
+// A fault makes calls fail with an error that matches want.
+type fault struct {
+	name   string
+	begin  func(t *testing.T, server *redistest.Server)
+	want   string
+	repair []string // command after which calls succeed again; nil if there is none
+}
+
+// Errors name the operation, the node and the cause, and are ErrUnavailable.
 func TestStoreErrorsNameOperationNodeAndCause(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		spoil func(t *testing.T, server *redistest.Server)
-		why   string
-		mend  []string // so that it works again; nothing if it does by itself
-	}{
+	for _, f := range []fault{
 		{"memory", configSet("maxmemory", "1"), "OOM ", []string{"CONFIG", "SET", "maxmemory", "0"}},
 		{"replicas", configSet("min-replicas-to-write", "1"), "NOREPLICAS ", []string{"CONFIG", "SET", "min-replicas-to-write", "0"}},
 		{"permission", func(t *testing.T, server *redistest.Server) {
@@ -101,61 +102,74 @@ func TestStoreErrorsNameOperationNodeAndCause(t *testing.T) {
 			mustCommand(t, server, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 			mustCommand(t, server, "CONFIG", "SET", "requirepass", "other")
 		}, "NOAUTH ", nil},
-		{"away", func(_ *testing.T, server *redistest.Server) { server.Kill() }, "connection refused", nil},
-		{"hung", func(t *testing.T, server *redistest.Server) { pauseServer(t, server) }, "no answer within 200ms|it did not answer when it was last connected to", nil},
+		{"down", func(_ *testing.T, server *redistest.Server) { server.Kill() }, "connection refused", nil},
+		{"hung", pauseServer, "no answer within 200ms|it did not answer when it was last connected to", nil},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
-			server := startServer(t, redistest.Options{})
-			store := openURL(t, "redis://"+server.Addr, 200*time.Millisecond)
-			rs, ds := []penstock.Request{takeOne, takeOne}, make([]penstock.Decision, 2)
-			waitFor(t, "the store is warm", func() bool { return store.TakeAll(t.Context(), rs, ds) == nil })
-			c.spoil(t, server)
-			want := regexp.MustCompile(`^redisstore: (request \d: )?take (token-bucket|token-bucket once|all) on ` + regexp.QuoteMeta(server.Addr) + `: store unavailable: .*(` + c.why + `)`)
-			once := takeOne
-			once.ID = "x"
-			for name, ask := range map[string]func() error{
-				"Take":            func() error { _, err := store.Take(t.Context(), takeOne); return err },
-				"Take with an ID": func() error { _, err := store.Take(t.Context(), once); return err },
-				"TakeEach":        func() error { return store.TakeEach(t.Context(), rs, ds) },
-				"TakeAll":         func() error { return store.TakeAll(t.Context(), rs, ds) },
-			} {
-				waitFor(t, "the reason is known", func() bool {
-					err := ask()
-					if !errors.Is(err, penstock.ErrUnavailable) {
-						t.Fatalf("%s: got %v, want %v", name, err, penstock.ErrUnavailable)
-					}
-					if want.MatchString(err.Error()) {
-						return true
-					}
-					// Who uses a connection that was cut learns no more than that.
-					if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
-						t.Fatalf("%s: got %v, want %s", name, err, want)
-					}
-					return false
-				})
-			}
-			if c.mend != nil {
-				mustCommand(t, server, c.mend...)
-				look := takeOne
-				look.Cost = 0
-				if d := take(t, store, look); d.Remaining != burst-2 {
-					t.Errorf("%d are left, want %d: what failed was charged", d.Remaining, burst-2)
-				}
-			}
+			checkFaultErrors(t, f)
 		})
 	}
+}
+
+func checkFaultErrors(t *testing.T, f fault) {
+	server := startServer(t)
+	store := openURL(t, "redis://"+server.Addr, 200*time.Millisecond)
+	once, peek := takeOne, takeOne
+	once.ID, peek.Cost = "x", 0
+	rs, ds := []penstock.Request{peek, peek}, make([]penstock.Decision, 2)
+	waitFor(t, "the store is warm", func() bool { return store.TakeAll(t.Context(), rs, ds) == nil })
+	f.begin(t, server)
+	rs[0], rs[1] = takeOne, takeOne
+	want := regexp.MustCompile(`^(penstock: request \d: )?redisstore: (request \d: )?take (token-bucket|token-bucket once|all) on ` +
+		regexp.QuoteMeta(server.Addr) + `: store unavailable: .*(` + f.want + `)`)
+	for name, call := range map[string]func() error{
+		"Take":            func() error { _, err := store.Take(t.Context(), takeOne); return err },
+		"Take with an ID": func() error { _, err := store.Take(t.Context(), once); return err },
+		"TakeEach":        func() error { return store.TakeEach(t.Context(), rs, ds) },
+		"TakeAll":         func() error { return store.TakeAll(t.Context(), rs, ds) },
+	} {
+		waitFor(t, name+" returns the cause", func() bool { return matchesError(t, name, call(), want) })
+	}
+	if f.repair == nil {
+		return
+	}
+	mustCommand(t, server, f.repair...)
+	var d penstock.Decision
+	waitFor(t, "the store recovers", func() (ok bool) {
+		var err error
+		d, err = store.Take(t.Context(), peek)
+		return err == nil
+	})
+	if d.Remaining != burst {
+		t.Errorf("%d remain, want %d: a failed call was charged", d.Remaining, burst)
+	}
+}
+
+// matchesError reports whether an error is the wanted one. On a connection that was
+// cut, or on a busy machine, a call may fail before it learns the cause.
+func matchesError(t *testing.T, name string, err error, want *regexp.Regexp) bool {
+	t.Helper()
+	switch {
+	case !errors.Is(err, penstock.ErrUnavailable):
+		t.Fatalf("%s: got %v, want %v", name, err, penstock.ErrUnavailable)
+	case want.MatchString(err.Error()):
+		return true
+	case !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, context.DeadlineExceeded):
+		t.Fatalf("%s: got %v, want %s", name, err, want)
+	}
+	return false
 }
 
 func configSet(name, value string) func(t *testing.T, server *redistest.Server) {
 	return func(t *testing.T, server *redistest.Server) { mustCommand(t, server, "CONFIG", "SET", name, value) }
 }
 
-// Somebody's script that does not end is none of ours; when it is killed, callers
-// go on.
+// Calls wait while a foreign script blocks the server, and go on when it is killed.
 func TestStoreWaitsForBusyServer(t *testing.T) {
-	server := startServer(t, redistest.Options{Args: []string{"--busy-reply-threshold", "20"}})
-	load := startLoad(t, openURL(t, "redis://"+server.Addr, generous))
+	t.Parallel()
+	server := startServer(t, "--busy-reply-threshold", "20")
+	load := startLoad(t, openURL(t, "redis://"+server.Addr, longTimeout))
 	for range 3 {
 		load.waitAnswers(t, 200)
 		before := infoCounter(t, "errorstat_BUSY", server)
@@ -166,7 +180,7 @@ func TestStoreWaitsForBusyServer(t *testing.T) {
 			return !busy(server)
 		})
 		if infoCounter(t, "errorstat_BUSY", server) <= before {
-			t.Error("nobody met a busy server")
+			t.Error("no call met the busy server")
 		}
 	}
 	load.waitAnswers(t, 200)
@@ -174,15 +188,16 @@ func TestStoreWaitsForBusyServer(t *testing.T) {
 	load.checkNoFailures(t)
 }
 
-// busy reports whether a server answers nobody but those who would help it.
+// busy reports whether a script blocks the server.
 func busy(server *redistest.Server) bool {
 	_, err := server.Command("PING")
 	return err != nil && strings.HasPrefix(err.Error(), "BUSY")
 }
 
-// Connections that an operator cuts cost the calls on them, and no more.
+// Killed connections cost the calls on them, and paused ones the calls meanwhile.
 func TestStoreRecoversFromClientKillAndPause(t *testing.T) {
-	server := startServer(t, redistest.Options{})
+	t.Parallel()
+	server := startServer(t)
 	load := startLoad(t, openURL(t, "redis://"+server.Addr, 50*time.Millisecond))
 	for range 10 {
 		load.waitAnswers(t, 100)
@@ -190,22 +205,22 @@ func TestStoreRecoversFromClientKillAndPause(t *testing.T) {
 	}
 	load.waitAnswers(t, 100)
 	failed := load.failed.Load()
-	mustCommand(t, server, "CLIENT", "PAUSE", "400")
-	waitFor(t, "callers notice the pause", func() bool { return load.failed.Load() > failed })
+	mustCommand(t, server, "CLIENT", "PAUSE", "600000", "WRITE") // scripts are writes
+	waitFor(t, "calls fail during the pause", func() bool { return load.failed.Load() > failed })
+	mustCommand(t, server, "CLIENT", "UNPAUSE")
 	load.waitAnswers(t, 300)
 	load.closeAndDrain(t)
 	load.check(t, 0, burst)
 	checkExpiry(t, server)
 }
 
-// However many callers find no connection, and for whatever reason, they do not
-// connect more often than is useful.
+// However many calls find no connection, the rate of new connections is limited.
 func TestStoreLimitsReconnects(t *testing.T) {
 	for name, answer := range map[string]string{
-		"hangs up":                  "",
-		"is full":                   "-ERR max number of clients reached\r\n",
-		"wants another password":    "-WRONGPASS invalid username-password pair or user is disabled.\r\n",
-		"does not speak like Redis": "HTTP/1.1 400 Bad Request\r\n\r\n",
+		"closes the connection": "",
+		"has too many clients":  "-ERR max number of clients reached\r\n",
+		"rejects the password":  "-WRONGPASS invalid username-password pair or user is disabled.\r\n",
+		"is not Redis":          "HTTP/1.1 400 Bad Request\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -217,7 +232,7 @@ func TestStoreLimitsReconnects(t *testing.T) {
 			p.Redirect(stub)
 			began := time.Now()
 			p.CutAll()
-			waitFor(t, "callers notice", func() bool { return load.failed.Load() > 20*loadClients })
+			waitFor(t, "calls fail", func() bool { return load.failed.Load() > 20*loadClients })
 			n, took := connections.Load(), time.Since(began)
 			if most := 15 + int64(took/(20*time.Millisecond)); n == 0 || n > most {
 				t.Errorf("%d connections in %v for %d failed calls, want at most %d", n, took, load.failed.Load(), most)
@@ -230,33 +245,36 @@ func TestStoreLimitsReconnects(t *testing.T) {
 	}
 }
 
-// A connection that breaks before anything was said on it has cost nobody a call.
+// A call whose connection breaks during the handshake was not sent and is repeated.
 func TestStoreRetriesFailedHandshake(t *testing.T) {
+	t.Parallel()
 	p := startProxy(t, liveServer.Addr)
-	store := openURL(t, "redis://"+p.Addr, generous)
+	store := openURL(t, "redis://"+p.Addr, longTimeout)
 	take(t, store, takeOne)
 	stub, connections := startStub(t, "")
 	p.Redirect(stub)
 	p.CutAll()
-	for range 20 { // on connections that were cut, of which there are some
-		impatient, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		_, _ = store.Take(impatient, takeOne)
-		cancel()
-	}
+	waitFor(t, "the cut connection is discarded", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, _ = store.Take(ctx, takeOne)
+		return connections.Load() > 0
+	})
 	answered := make(chan error)
 	go func() {
 		_, err := store.Take(context.Background(), takeOne)
 		answered <- err
 	}()
 	before := connections.Load()
-	waitFor(t, "some greetings fail", func() bool { return connections.Load() > before+3 })
+	waitFor(t, "some handshakes fail", func() bool { return connections.Load() > before+3 })
 	p.Redirect(liveServer.Addr)
 	if err := <-answered; err != nil {
 		t.Errorf("a call that was never sent: %v, want it to be repeated", err)
 	}
 }
 
-// startStub starts something that answers everybody with the same, and hangs up.
+// startStub starts a server that answers every connection with the same text and
+// closes it.
 func startStub(t *testing.T, answer string) (address string, connections *atomic.Int64) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -279,34 +297,34 @@ func startStub(t *testing.T, answer string) (address string, connections *atomic
 	return l.Addr().String(), connections
 }
 
-// A Cluster whose node says that a slot is at its own address leads nowhere.
+// A Cluster node that redirects a slot to its own address would redirect forever.
 func TestStoreRedirectionLoopFails(t *testing.T) {
-	node := startServer(t, redistest.Options{Args: []string{"--cluster-enabled", "yes"}})
+	t.Parallel()
+	node := startServer(t, "--cluster-enabled", "yes")
 	p := startProxy(t, node.Addr)
 	_, port, _ := strings.Cut(p.Addr, ":")
 	mustCommand(t, node, "CONFIG", "SET", "cluster-announce-port", port)
 	mustCommand(t, node, "CONFIG", "SET", "cluster-announce-ip", "127.0.0.1")
 	mustCommand(t, node, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-	waitFor(t, "the Cluster is there", func() bool { return strings.Contains(mustCommand(t, node, "CLUSTER", "INFO"), "cluster_state:ok") })
+	waitFor(t, "the Cluster is up", func() bool { return strings.Contains(mustCommand(t, node, "CLUSTER", "INFO"), "cluster_state:ok") })
 	store := openURL(t, "redis-cluster://"+p.Addr, 200*time.Millisecond)
 	waitFor(t, "the store is warm", func() bool { _, err := store.Take(t.Context(), takeOne); return err == nil })
 	moved := fmt.Appendf(nil, "-MOVED 1 %s\r\n", p.Addr)
 	p.Rewrite(func(b []byte) []byte {
-		if bytes.HasPrefix(b, []byte(":")) { // an answer to a script
+		if bytes.HasPrefix(b, []byte(":")) { // the reply to a script
 			return bytes.Repeat(moved, bytes.Count(b, []byte("\r\n")))
 		}
 		return b
 	})
-	var err error
 	before := 0
-	waitFor(t, "a reply comes by itself, and is not seen", func() bool { // others may come before it in one piece
+	waitFor(t, "an error says MOVED", func() bool { // a reply that comes in one piece with others is not rewritten
 		before = p.Connections()
-		_, err = store.Take(t.Context(), takeOne)
-		return err != nil
+		_, err := store.Take(t.Context(), takeOne)
+		if err != nil && !errors.Is(err, penstock.ErrUnavailable) {
+			t.Fatalf("got %v, want %v", err, penstock.ErrUnavailable)
+		}
+		return err != nil && strings.Contains(err.Error(), "MOVED")
 	})
-	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), "MOVED") {
-		t.Errorf("got %v, want %v after MOVED", err, penstock.ErrUnavailable)
-	}
 	if n := p.Connections() - before; n > 25 {
 		t.Errorf("%d connections were made for one call", n)
 	}

@@ -18,12 +18,16 @@ func TestStateNameIsShort(t *testing.T) {
 	}
 }
 
-// The forms of names must not run into each other, whatever is in a key.
+// No two keys, prefixes and identities share a name, whatever bytes a key has.
 func TestStateNamesAreInjective(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
 	pieces := []string{"{", "}", "{}", "a", "b", ".", "#", "!", "p", "Xk3_a", "\x00", "\xff", "{a}", strings.Repeat("x", 250)}
 	keys := map[string]bool{}
-	for range 20_000 {
+	samples := 20_000
+	if testing.Short() {
+		samples = 3000
+	}
+	for range samples {
 		var key strings.Builder
 		for range 1 + random.IntN(6) {
 			key.WriteString(pieces[random.IntN(len(pieces))])
@@ -51,8 +55,8 @@ func checkOwner(t *testing.T, owner map[string][2]string, name string, who [2]st
 	owner[name] = who
 }
 
-// All states of one key, and the records beside them, share a slot; and keys that
-// have the same tag of their own do.
+// All states and records of one key share a slot, and so do keys with the same hash
+// tag.
 func TestStateNamesShareSlot(t *testing.T) {
 	long := strings.Repeat("long", 100)
 	for _, key := range []string{"user:42", "}", "}x", "a}b", "a{}b", "{", "a{b}c", "{x}", long, "{x}" + long, "{" + long + "}", "}" + long} {
@@ -71,13 +75,13 @@ func TestStateNamesShareSlot(t *testing.T) {
 			t.Errorf("keys %.20q and %.20q: slots %d and %d, want one slot", pair[0], pair[1], slotOf(one), slotOf(two))
 		}
 	}
-	// That is what Redis answers to CLUSTER KEYSLOT.
+	// The result of CLUSTER KEYSLOT.
 	if got, want := slotOf("p{user:42}aaaaa"), uint16(15880); got != want {
 		t.Errorf("slot of user:42: got %d, want %d", got, want)
 	}
 }
 
-// A limit's identity is what its state belongs to, and nothing else.
+// The identity of a limit contains what its state depends on and nothing else.
 func TestLimitIdentity(t *testing.T) {
 	named := penstock.Limit{Name: "n", Count: 10, Period: time.Minute}
 	for _, same := range [][2]penstock.Limit{
@@ -100,13 +104,13 @@ func TestLimitIdentity(t *testing.T) {
 	} {
 		identity := identify(other)
 		if slices.Contains(all, identity) {
-			t.Errorf("%s: its identity %s is another's", other, identity)
+			t.Errorf("%s: its identity %s is not unique", other, identity)
 		}
 		all = append(all, identity)
 	}
 }
 
-// Two limits that have one identity by accident are found out.
+// Two limits with one identity by hash collision are detected.
 func TestLimitIdentityCollisionFails(t *testing.T) {
 	var c limitCache
 	first, err := c.get(penstock.PerSecond(1))

@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -15,18 +16,20 @@ import (
 	"github.com/penstock-io/penstock/storetest"
 )
 
-// fakeClockServer is a server whose clock the tests hold, and live is one on the machine's
-// own clock. Tests share them, under prefixes of their own.
+// Tests share two servers, each under its own prefix. Those on fakeClockServer set
+// its clock and must not run in parallel.
 var fakeClockServer, liveServer *redistest.Server
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	flag.Parse()
+	reduceChecks()
 	for _, s := range []struct {
-		server **redistest.Server
-		held   bool
+		server    **redistest.Server
+		fakeClock bool
 	}{{&fakeClockServer, true}, {&liveServer, false}} {
-		server, err := redistest.Start(redistest.Options{FakeClock: s.held})
+		server, err := redistest.Start(redistest.Options{FakeClock: s.fakeClock})
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
@@ -44,9 +47,20 @@ func run(m *testing.M) int {
 	return code
 }
 
-// checkKeysExpire returns an error if a key would stay for ever.
+// reduceChecks lowers the number of random cases of storetest, because four stores
+// run it here and each case takes many round trips. -rapid.checks overrides it.
+func reduceChecks() {
+	const checks = "50"
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
+	if !given {
+		_ = flag.Set("rapid.checks", checks)
+	}
+}
+
+// checkKeysExpire returns an error if a key has no expiry.
 func checkKeysExpire(server *redistest.Server) error {
-	immortal, err := server.Command("EVAL", `
+	names, err := server.Command("EVAL", `
 		local names = {}
 		for _, name in ipairs(redis.call('KEYS', '*')) do
 			if redis.call('PTTL', name) == -1 and string.sub(name, 1, 7) ~= 'foreign' then names[#names + 1] = name end
@@ -55,26 +69,34 @@ func checkKeysExpire(server *redistest.Server) error {
 	if err != nil {
 		return err
 	}
-	if immortal != "" {
-		return fmt.Errorf("keys without expiry, of which there must be none:\n%s", immortal)
+	if names != "" {
+		return fmt.Errorf("keys without expiry:\n%s", names)
 	}
 	return nil
 }
 
 var prefixes atomic.Int64
 
-// newPrefix returns one that no other test uses.
+// newPrefix returns a prefix that no other test uses.
 func newPrefix() string { return fmt.Sprintf("t%d-", prefixes.Add(1)) }
 
-// open opens a store on a server, under a prefix of its own.
+// longTimeout and longConnTimeout only detect hangs: no healthy server takes as long
+// to answer, however busy the machine is.
+const (
+	longTimeout     = time.Minute
+	longConnTimeout = 30 * time.Second
+)
+
+// open opens a store on a server, by default with its own prefix and a long timeout.
 func open(t testing.TB, server *redistest.Server, o redisstore.Options) *redisstore.Store {
 	t.Helper()
 	if o.Prefix == "" {
 		o.Prefix = newPrefix()
 	}
 	if o.Timeout == 0 {
-		o.Timeout = 10 * time.Second // a busy machine is no failure here
+		o.Timeout = longTimeout
 	}
+	o = o.WithConnTimeout(longConnTimeout)
 	s, err := redisstore.Open(context.Background(), "unix://"+server.Socket, &o)
 	if err != nil {
 		t.Fatal(err)
@@ -83,8 +105,8 @@ func open(t testing.TB, server *redistest.Server, o redisstore.Options) *redisst
 	return s
 }
 
-// openShared returns how storetest opens stores that go by the clocks of servers. It
-// opens thousands, so that they share the connections of one.
+// openShared opens stores for storetest that follow the clocks of the servers. They
+// share the connections of one store, because storetest opens thousands.
 func openShared(one *redisstore.Store, servers ...*redistest.Server) storetest.Open {
 	return func(t testing.TB, clock *storetest.Clock) penstock.Store {
 		err := clock.Follow(func(now time.Time) error {
@@ -96,7 +118,7 @@ func openShared(one *redisstore.Store, servers ...*redistest.Server) storetest.O
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := one.Share(redisstore.Options{Prefix: newPrefix(), Timeout: generous})
+		s, err := one.Share(redisstore.Options{Prefix: newPrefix(), Timeout: longTimeout})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +126,7 @@ func openShared(one *redisstore.Store, servers ...*redistest.Server) storetest.O
 	}
 }
 
-// keys returns the names of the keys under a prefix.
+// keys returns the names of the keys with a prefix.
 func keys(t *testing.T, server *redistest.Server, prefix string) []string {
 	t.Helper()
 	list, err := server.Command("KEYS", prefix+"*")
@@ -114,7 +136,7 @@ func keys(t *testing.T, server *redistest.Server, prefix string) []string {
 	return strings.Fields(list)
 }
 
-// take asks for a decision that there must be.
+// take fails the test if the store returns an error.
 func take(t *testing.T, store penstock.Store, r penstock.Request) penstock.Decision {
 	t.Helper()
 	d, err := store.Take(t.Context(), r)

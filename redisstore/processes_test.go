@@ -20,13 +20,13 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-// These tests run other processes, which are this one again. One that finds the
-// name of a prefix in its environment asks what it is told to ask, and ends when
-// nobody tells it more. It must not start servers as TestMain does.
+// These tests start this test binary again as worker processes. A worker finds a
+// prefix in its environment, runs the jobs it reads from its input and exits at the
+// end of the input. It must not start servers as TestMain does.
 const (
 	workerPrefix      = "PENSTOCK_WORKER_PREFIX"
 	workerURL         = "PENSTOCK_WORKER_URL"
-	workerClockOffset = "PENSTOCK_WORKER_AHEAD" // of the true time, as its clock says
+	workerClockOffset = "PENSTOCK_WORKER_AHEAD" // how far its clock is ahead
 )
 
 func init() {
@@ -40,18 +40,18 @@ func init() {
 	os.Exit(0)
 }
 
-// An job is what a worker is told to ask, and by how many at once.
+// A job is a list of requests for a worker, and how many callers repeat it.
 type job struct {
 	Requests []penstock.Request
 	TakeAll  bool
-	Callers  int // 1 if it is 0
-	Times    int // for each of them; 1 if it is 0
+	Callers  int // 0 means 1
+	Times    int // for each caller; 0 means 1
 }
 
-// A result is what a worker was answered.
+// A result is what a worker returns for a job.
 type result struct {
-	Decisions []penstock.Decision // to the last
-	Granted   int64               // in all
+	Decisions []penstock.Decision // of the last call
+	Granted   int64               // in total
 	Error     string
 }
 
@@ -61,7 +61,7 @@ func runWorker() error {
 		return err
 	}
 	store, err := redisstore.Open(context.Background(), os.Getenv(workerURL),
-		&redisstore.Options{Prefix: os.Getenv(workerPrefix), Timeout: generous})
+		&redisstore.Options{Prefix: os.Getenv(workerPrefix), Timeout: longTimeout})
 	if err != nil {
 		return err
 	}
@@ -121,8 +121,8 @@ type worker struct {
 	killed  bool
 }
 
-// startWorkers starts processes that share a prefix on the server whose clock the test
-// holds, one for each of the clocks.
+// startWorkers starts one worker for each clock offset, with one prefix, on the server
+// with the fake clock.
 func startWorkers(t *testing.T, clocks ...time.Duration) (workers []*worker) {
 	t.Helper()
 	prefix := newPrefix()
@@ -132,7 +132,7 @@ func startWorkers(t *testing.T, clocks ...time.Duration) (workers []*worker) {
 	return workers
 }
 
-// startWorker starts a process with a store on some server.
+// startWorker starts a worker with a store on a server.
 func startWorker(t *testing.T, url, prefix string, ahead time.Duration) *worker {
 	t.Helper()
 	c := exec.Command(os.Args[0])
@@ -153,20 +153,20 @@ func startWorker(t *testing.T, url, prefix string, ahead time.Duration) *worker 
 	t.Cleanup(func() {
 		_ = in.Close()
 		if err := c.Wait(); err != nil && !w.killed {
-			t.Errorf("a worker: %v", err)
+			t.Errorf("worker: %v", err)
 		}
 	})
 	return w
 }
 
-// kill ends a worker in the middle of whatever it is doing.
+// kill kills a worker.
 func (w *worker) kill(t *testing.T) {
 	t.Helper()
 	w.killed = true
 	if err := w.process.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = w.out.Decode(&result{}) // returns when the process is gone
+	_ = w.out.Decode(&result{}) // returns when the process has ended
 }
 
 func (w *worker) run(t *testing.T, e job) (r result) {
@@ -180,8 +180,8 @@ func (w *worker) run(t *testing.T, e job) (r result) {
 	return r
 }
 
-// Processes whose clocks are hours apart decide as if they had one clock, which
-// is Redis's: field by field as memory does at that time.
+// Processes with clocks hours apart decide by the clock of Redis, as memory does at
+// that time.
 func TestProcessesClockSkewAgreesWithMemory(t *testing.T) {
 	workers := startWorkers(t, 0, 7*time.Hour, -5*time.Hour, 90*24*time.Hour)
 	limits := []penstock.Limit{
@@ -195,7 +195,7 @@ func TestProcessesClockSkewAgreesWithMemory(t *testing.T) {
 	now := time.Date(2031, 3, 29, 12, 0, 0, 0, time.UTC)
 	memory := penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return now }, Tick: time.Millisecond})
 	granted := int64(0)
-	for i := range 1500 {
+	for i := range 600 {
 		fakeClockServer.Clock.Set(now)
 		r := penstock.Request{Key: "k", Limit: limits[rand.IntN(len(limits))], Cost: rand.Int64N(4)}
 		want, err := memory.Take(t.Context(), r)
@@ -209,7 +209,7 @@ func TestProcessesClockSkewAgreesWithMemory(t *testing.T) {
 		granted += want.Granted
 		now = now.Add(time.Duration(rand.Int64N(10*60_000)) * time.Millisecond)
 	}
-	t.Logf("1500 decisions of 4 processes over %v, admitted %d, as memory alone", now.Sub(time.Date(2031, 3, 29, 12, 0, 0, 0, time.UTC)), granted)
+	t.Logf("600 decisions of 4 processes over %v, admitted %d, as memory alone", now.Sub(time.Date(2031, 3, 29, 12, 0, 0, 0, time.UTC)), granted)
 }
 
 func TestProcessesThousandCallsAtOneInstant(t *testing.T) {
@@ -237,10 +237,9 @@ func TestProcessesThousandCallsAtOneInstant(t *testing.T) {
 	}
 }
 
-// What concurrent processes are told can be put into an order in which each
-// answer follows from those before it, and lies between its question and its
-// return. At one instant all algorithms are the same: nothing comes back by
-// itself.
+// The decisions of concurrent processes have an order that explains each of them and
+// lies between call and return. At one instant all algorithms are equal, because
+// nothing refills.
 func TestProcessesAreLinearizable(t *testing.T) {
 	const histories, perWorker = 42, 6
 	workers := startWorkers(t, 0, 3*time.Hour, -3*time.Hour)
@@ -272,14 +271,14 @@ func TestProcessesAreLinearizable(t *testing.T) {
 		}
 		wg.Wait()
 		if !t.Failed() && !porcupine.CheckOperations(linearModel, history) {
-			t.Fatalf("%s: no order explains these answers:\n%+v", limit, history)
+			t.Fatalf("%s: no order explains these decisions:\n%+v", limit, history)
 		}
 	}
 }
 
 const linearCount = 9
 
-// randomJob makes up a request of one key, or of both together.
+// randomJob returns a request for one key or a TakeAll for both.
 func randomJob(l penstock.Limit, history int) job {
 	r := penstock.Request{Key: fmt.Sprintf("%d-%d", history, rand.IntN(2)), Limit: l, Cost: 1 + rand.Int64N(4)}
 	switch rand.IntN(7) {
@@ -299,8 +298,8 @@ func randomJob(l penstock.Limit, history int) job {
 	return job{Requests: []penstock.Request{r}}
 }
 
-// A linear is what two keys have used at one instant, and what was granted under
-// the ID of each.
+// A linear is the state of two keys at one instant: the units used, and those granted
+// under the ID of each key.
 type linear struct{ used, granted [2]int64 }
 
 var linearModel = porcupine.Model{
@@ -315,7 +314,7 @@ var linearModel = porcupine.Model{
 	},
 }
 
-// explains reports whether decisions are those of this state.
+// explains reports whether the decisions follow from this state.
 func (s *linear) explains(e job, ds []penstock.Decision, allowed bool, granted int64) bool {
 	for i, d := range ds {
 		if d.Allowed != allowed || d.Granted != granted || d.Remaining != linearCount-s.used[place(e.Requests[i])] {
@@ -350,8 +349,8 @@ func (s *linear) take(r penstock.Request) (allowed bool, granted int64) {
 	return r.Cost < 0 || granted > 0, granted
 }
 
-// takeBoth takes of both keys or of none. Of those that did not stand in the way,
-// a refusal is a look.
+// takeBoth takes from both keys or none. A denied TakeAll is a peek for the keys that
+// would have allowed it.
 func (s linear) takeBoth(e job, ds []penstock.Decision) (bool, any) {
 	after, fits := s, true
 	for _, r := range e.Requests {

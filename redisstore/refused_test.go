@@ -11,9 +11,9 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-// There is no old server here, but a way to a new one on which its version is
-// another.
+// A proxy that rewrites the version stands for an old server.
 func TestOpenRejectsOldServer(t *testing.T) {
+	t.Parallel()
 	p := startProxy(t, liveServer.Addr)
 	version := regexp.MustCompile(`redis_version:[0-9]`)
 	p.Rewrite(func(b []byte) []byte { return version.ReplaceAll(b, []byte("redis_version:6")) })
@@ -25,7 +25,7 @@ func TestOpenRejectsOldServer(t *testing.T) {
 	}
 }
 
-// openError returns the error of a URL that cannot be opened.
+// openError returns the error of a URL that must not open.
 func openError(t *testing.T, url string) error {
 	t.Helper()
 	s, err := redisstore.Open(context.Background(), url, nil)

@@ -9,8 +9,7 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// Whatever comes back, from something that only claims to be Redis, is a decision
-// or an error. It is never a panic, and never an endless loop.
+// Any reply is decoded to a decision or an error, without a panic or an endless loop.
 func FuzzDecodeReply(f *testing.F) {
 	for _, numbers := range [][]int64{
 		{},
@@ -69,7 +68,7 @@ func FuzzDecodeReply(f *testing.F) {
 				s.encodeArgs(&q, &c)
 				c.Reply = append(c.Reply, reply...)
 				if _, ok, err := s.decode(&q, &c); err != nil && !ok {
-					t.Errorf("%s: an answer that is an error, and is to be asked for again: %v", l, err)
+					t.Errorf("%s: an error reply that asks for a retry: %v", l, err)
 				}
 			}
 		}

@@ -15,11 +15,12 @@ func TestStoreConformance(t *testing.T) {
 	storetest.Run(t, openShared(open(t, fakeClockServer, redisstore.Options{}), fakeClockServer))
 }
 
-// In a Cluster, keys are on three servers. What is taken of several slots
-// together is not taken at one instant, but decided as if it were.
+// In a Cluster keys are on three servers. A TakeAll across slots is not atomic, but
+// decides as if it were.
 func TestStoreClusterConformance(t *testing.T) {
+	t.Parallel()
 	c := redistest.StartFakeClockCluster(t)
-	one := openURL(t, c.URL(), generous)
+	one := openURL(t, c.URL(), longTimeout)
 	t.Run("keys of all slots", func(t *testing.T) { storetest.RunSequential(t, openShared(one, c.Nodes...)) })
 	t.Run("keys of one slot", func(t *testing.T) {
 		storetest.Run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
@@ -29,7 +30,7 @@ func TestStoreClusterConformance(t *testing.T) {
 	checkExpiry(t, c.Nodes...)
 }
 
-// A tagged store has all keys in one slot.
+// A tagged store keeps all keys in one slot.
 type tagged struct{ store *redisstore.Store }
 
 func (s tagged) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
@@ -47,7 +48,7 @@ func (s tagged) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstoc
 func (s tagged) tag(rs ...penstock.Request) []penstock.Request {
 	rs = slices.Clone(rs)
 	for i := range rs {
-		if rs[i].Key != "" { // which is an error, and has to stay one
+		if rs[i].Key != "" { // an empty key must stay an error
 			rs[i].Key = "{one}" + rs[i].Key
 		}
 	}
@@ -55,7 +56,8 @@ func (s tagged) tag(rs ...penstock.Request) []penstock.Request {
 }
 
 func TestStoreSentinelConformance(t *testing.T) {
-	server := startServer(t, redistest.Options{FakeClock: true})
-	storetest.Run(t, openShared(openURL(t, redistest.StartSentinel(t, server.Addr), generous), server))
+	t.Parallel()
+	server := redistest.StartForTest(t, redistest.Options{FakeClock: true})
+	storetest.Run(t, openShared(openURL(t, redistest.StartSentinel(t, server.Addr), longTimeout), server))
 	checkExpiry(t, server)
 }

@@ -9,18 +9,17 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-// A store that may be away is there before its server: calls fail at once, and pass
-// when there is somebody to ask.
+// Calls fail at once while the server is down and succeed when it is up.
 func TestOpenAllowUnavailableRecovers(t *testing.T) {
-	server := serve(t)
+	t.Parallel()
+	server := startServer(t)
 	server.Kill()
 	url := "redis://" + server.Addr
 	if _, err := redisstore.Open(t.Context(), url, nil); !errors.Is(err, penstock.ErrUnavailable) {
-		t.Errorf("a store that must be there: %v", err)
+		t.Errorf("without AllowUnavailable: %v", err)
 	}
 	store, err := redisstore.Open(t.Context(), url, &redisstore.Options{Timeout: time.Minute, AllowUnavailable: true})
 	if err != nil {
@@ -34,15 +33,15 @@ func TestOpenAllowUnavailableRecovers(t *testing.T) {
 		t.Errorf("without a server: %v, want that it is not connected", err)
 	}
 	if time.Since(began) > 30*time.Second {
-		t.Error("it waited for the server, and did not fail at once")
+		t.Error("the call waited for the server instead of failing at once")
 	}
 	if _, err := store.RunIDs(t.Context()); !errors.Is(err, penstock.ErrUnavailable) {
-		t.Errorf("runs of nobody: %v", err)
+		t.Errorf("RunIDs without a server: %v", err)
 	}
 	if err := server.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	redistest.WaitFor(t, "the server decides", func() bool {
+	waitFor(t, "the server decides", func() bool {
 		_, err := store.Take(t.Context(), take)
 		return err == nil
 	})
@@ -51,10 +50,11 @@ func TestOpenAllowUnavailableRecovers(t *testing.T) {
 	}
 }
 
-// Whoever asks in the moment between connecting and going over to the new connections
-// finds nobody yet, but is told so.
+// A call made after the connection is up but before the store switches to it still
+// reports that the store is not connected.
 func TestOpenAllowUnavailableCallWhileConnecting(t *testing.T) {
-	server := serve(t)
+	t.Parallel()
+	server := startServer(t)
 	server.Kill()
 	store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, &redisstore.Options{AllowUnavailable: true})
 	if err != nil {
@@ -64,16 +64,17 @@ func TestOpenAllowUnavailableCallWhileConnecting(t *testing.T) {
 	if err := server.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	redistest.WaitFor(t, "the server is met", func() bool { return store.Connect(t.Context()) == nil })
+	waitFor(t, "the server is reached", func() bool { return store.Connect(t.Context()) == nil })
 	_, err = store.Take(t.Context(), penstock.Request{Key: "k", Limit: penstock.PerHour(10)})
 	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), "not connected") {
 		t.Errorf("got %v, want that it is not connected", err)
 	}
 }
 
-// The servers are looked at when they are there, as they would have been at first.
+// The server is inspected when it is first reached.
 func TestOpenAllowUnavailableInspectsLater(t *testing.T) {
-	server := serve(t, "--maxmemory-policy", "allkeys-lru")
+	t.Parallel()
+	server := startServer(t, "--maxmemory-policy", "allkeys-lru")
 	server.Kill()
 	store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, &redisstore.Options{AllowUnavailable: true})
 	if err != nil || len(store.Warnings()) != 0 {
@@ -83,43 +84,49 @@ func TestOpenAllowUnavailableInspectsLater(t *testing.T) {
 	if err := server.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	redistest.WaitFor(t, "a warning of a server that evicts", func() bool {
+	waitFor(t, "a warning about eviction", func() bool {
 		_, _ = store.Take(t.Context(), penstock.Request{Key: "k", Limit: penstock.PerHour(10)})
 		return len(store.Warnings()) > 0
 	})
 }
 
-// What will not pass by itself is an error, and so is everything for those who did not
-// say that the server may be away.
+// Mistakes that will not go away are errors; a server that is down is none.
 func TestOpenAllowUnavailableRejectsMistakes(t *testing.T) {
-	server := serve(t)
+	t.Parallel()
+	server := startServer(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = silent.Close() }()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	for url, want := range map[string]string{
-		"redis://nobody:wrong@" + server.Addr: "WRONGPASS",
-		"redis://" + server.Addr + "/99":      "out of range",
-		"redis://" + server.Addr + "?x=y":     `"x"`,
-		"redis://" + silent.Addr().String():   "",
-		"redis://nowhere.invalid":             "",
+	const short = 300 * time.Millisecond
+	for _, c := range []struct {
+		url     string
+		timeout time.Duration
+		want    string
+	}{
+		{"redis://nobody:wrong@" + server.Addr, longTimeout, "WRONGPASS"},
+		{"redis://" + server.Addr + "/99", longTimeout, "out of range"},
+		{"redis://" + server.Addr + "?x=y", longTimeout, `"x"`},
+		{"redis://" + silent.Addr().String(), short, ""},
+		{"redis://nowhere.invalid", short, ""},
 	} {
-		store, err := redisstore.Open(ctx, url, &redisstore.Options{AllowUnavailable: true})
+		ctx, cancel := context.WithTimeout(t.Context(), c.timeout)
+		store, err := redisstore.Open(ctx, c.url, &redisstore.Options{AllowUnavailable: true})
+		cancel()
 		if err == nil {
 			store.Close()
 		}
-		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want an error with %q", url, err, want)
+		if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want an error with %q", c.url, err, c.want)
 		}
 	}
 }
 
-// Closed before it was ever connected, a store leaves nothing behind.
+// A store that was never connected can be closed.
 func TestOpenAllowUnavailableClose(t *testing.T) {
-	server := serve(t)
+	t.Parallel()
+	server := startServer(t)
 	server.Kill()
 	store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, &redisstore.Options{AllowUnavailable: true})
 	if err != nil {

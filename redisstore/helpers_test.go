@@ -1,0 +1,28 @@
+package redisstore_test
+
+import (
+	"testing"
+
+	"github.com/penstock-io/penstock/internal/redistest"
+)
+
+var (
+	mustCommand = redistest.MustCommand
+	waitFor     = redistest.WaitFor
+	infoField   = redistest.InfoField
+	infoCounter = redistest.InfoCounter
+	checkExpiry = redistest.CheckExpiry
+	freePort    = redistest.FreePort
+	startProxy  = redistest.StartProxy
+)
+
+// startServer starts a server for one test, with further redis-server arguments.
+func startServer(t *testing.T, args ...string) *redistest.Server {
+	t.Helper()
+	return redistest.StartForTest(t, redistest.Options{Args: args})
+}
+
+const shards = redistest.Shards
+
+// A cluster is a Redis Cluster with the helpers of these tests.
+type cluster struct{ *redistest.Cluster }

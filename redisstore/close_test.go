@@ -28,7 +28,7 @@ func TestStoreClosedReturnsError(t *testing.T) {
 	store.Close()
 	store.Close()
 	ds := make([]penstock.Decision, 1)
-	for name, ask := range map[string]func() error{
+	for name, call := range map[string]func() error{
 		"Take":     func() error { _, err := store.Take(t.Context(), takeOne); return err },
 		"TakeEach": func() error { return store.TakeEach(t.Context(), []penstock.Request{takeOne}, ds) },
 		"TakeAll":  func() error { return store.TakeAll(t.Context(), []penstock.Request{takeOne}, ds) },
@@ -39,7 +39,7 @@ func TestStoreClosedReturnsError(t *testing.T) {
 			return err
 		},
 	} {
-		if err := ask(); !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), "the store is closed") {
+		if err := call(); !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), "the store is closed") {
 			t.Errorf("%s after Close: got %v, want %v because the store is closed", name, err, penstock.ErrUnavailable)
 		}
 	}

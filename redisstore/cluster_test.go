@@ -397,7 +397,8 @@ func checkClusterUnservedSlot(t *testing.T, c *cluster) {
 func checkClusterMigration(t *testing.T, c *cluster) {
 	load := startLoad(t, openURL(t, c.URL(), longTimeout))
 	moved := 0
-	for round := range 3 {
+	redirected := func() bool { return infoCounter(t, "errorstat_ASK", c.Nodes...) > 0 }
+	for round := 0; round < 3 || round < 50 && !redirected(); round++ {
 		load.waitAnswers(t, 300)
 		for i := range 8 {
 			name := fmt.Sprintf("k%d", max(load.newest.Load()-int64(i), 0))

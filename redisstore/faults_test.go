@@ -289,12 +289,12 @@ func TestStoreCutReplyTakeAllIsAtomic(t *testing.T) {
 	p := startProxy(t, server.Addr)
 	store := openURL(t, "redis://"+p.Addr, longTimeout)
 	ds := make([]penstock.Decision, 2)
-	ask := func(key string, cost int64) error {
+	call := func(key string, cost int64) error {
 		rs := []penstock.Request{{Key: key, Limit: slowLimits[0], Cost: cost}, {Key: key, Limit: slowLimits[2], Cost: cost}}
 		return penstock.TakeAll(t.Context(), store, rs, ds)
 	}
 	for _, key := range []string{"loads the script", "measures the reply"} {
-		if err := ask(key, 3); err != nil {
+		if err := call(key, 3); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -302,13 +302,13 @@ func TestStoreCutReplyTakeAllIsAtomic(t *testing.T) {
 	for k := range whole {
 		mustCommand(t, server, "CONFIG", "RESETSTAT")
 		p.CutReplyAfter(k, false)
-		if err := ask(strconv.Itoa(k), 3); !errors.Is(err, penstock.ErrUnavailable) {
+		if err := call(strconv.Itoa(k), 3); !errors.Is(err, penstock.ErrUnavailable) {
 			t.Errorf("cut after %d bytes: got error %v, want %v", k, err, penstock.ErrUnavailable)
 		}
 		if n := infoCounter(t, "cmdstat_evalsha", server); n != 1 {
 			t.Errorf("cut after %d bytes: the script ran %d times, want once", k, n)
 		}
-		if err := ask(strconv.Itoa(k), 0); err != nil || ds[0].Remaining != ds[1].Remaining || ds[0].Remaining < burst-3 {
+		if err := call(strconv.Itoa(k), 0); err != nil || ds[0].Remaining != ds[1].Remaining || ds[0].Remaining < burst-3 {
 			t.Errorf("cut after %d bytes: %+v, %v, want both charged or none", k, ds, err)
 		}
 	}

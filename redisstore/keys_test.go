@@ -47,12 +47,12 @@ func TestStateNamesAreInjective(t *testing.T) {
 	}
 }
 
-func checkOwner(t *testing.T, owner map[string][2]string, name string, who [2]string) {
+func checkOwner(t *testing.T, owner map[string][2]string, name string, user [2]string) {
 	t.Helper()
-	if other, taken := owner[name]; taken && other != who {
-		t.Fatalf("%q names both %q and %q", name, other, who)
+	if other, taken := owner[name]; taken && other != user {
+		t.Fatalf("%q names both %q and %q", name, other, user)
 	}
-	owner[name] = who
+	owner[name] = user
 }
 
 // All states and records of one key share a slot, and so do keys with the same hash

@@ -8,11 +8,10 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// The funnel, redis-cell's reply, and what the classic algorithms are described
-// to do.
+// The funnel, redis-cell's reply and the classic algorithms.
 
-// A funnel is the class by that name: it leaks at some rate, and every process
-// has its own.
+// A funnel is the class of that name: it leaks at a constant rate, in each process
+// separately.
 type funnel struct {
 	capacity, rate, left float64
 	leaked               time.Time
@@ -22,7 +21,7 @@ func newFunnel(capacity, rate float64, now time.Time) *funnel {
 	return &funnel{capacity: capacity, rate: rate, left: capacity, leaked: now}
 }
 
-// take makes room, unless that would be less than one unit, and takes one.
+// take leaks whole units and takes one.
 func (f *funnel) take(now time.Time) bool {
 	if room := now.Sub(f.leaked).Seconds() * f.rate; room >= 1 {
 		f.left, f.leaked = min(f.left+room, f.capacity), now
@@ -100,8 +99,8 @@ func TestRedisCellReplyMapsToDecision(t *testing.T) {
 	}
 }
 
-// 100 a second, one of them at the beginning of a window, and 200 calls in the
-// second from its middle to the middle of the next.
+// 100 a second: one request at the start of a window, and 200 in the second around its
+// end.
 func TestWindowEdgeCountersAdmitMoreThanLogs(t *testing.T) {
 	for _, step := range []struct {
 		algorithm penstock.Algorithm
@@ -127,10 +126,9 @@ func TestWindowEdgeCountersAdmitMoreThanLogs(t *testing.T) {
 	}
 }
 
-// Sentinel's example: a second in 2 buckets and in 10, with 600 in its first half
-// and 500 in the other. When the first bucket leaves, much of the 1100 goes with
-// it where buckets are long. A window here counts one bucket more than its Period
-// has, so the Period is one bucket shorter.
+// Sentinel's example: a second in 2 and in 10 buckets, with 600 requests in its first
+// half and 500 in the second. Long buckets drop many of the 1100 at once. A window
+// here counts one bucket more than its Period, so the Period is one bucket shorter.
 func TestRollingWindowMoreBucketsExpireSmoothly(t *testing.T) {
 	for buckets, want := range map[int]int64{2: 501, 10: 981} {
 		tr := newRivalTest(t)
@@ -150,7 +148,7 @@ func TestRollingWindowMoreBucketsExpireSmoothly(t *testing.T) {
 	}
 }
 
-// uber-go/ratelimit: whoever comes, leaves at an even pace; a full queue refuses.
+// uber-go/ratelimit: requests leave at an even pace, and a full queue denies.
 func TestLeakyBucketDrainsEvenly(t *testing.T) {
 	tr := newRivalTest(t)
 	l := penstock.Limit{Algorithm: penstock.LeakyBucket, Count: 10, Period: time.Second, Burst: 5}
@@ -167,11 +165,11 @@ func TestLeakyBucketDrainsEvenly(t *testing.T) {
 		t.Errorf("after an hour of rest: %+v, want no delay", d)
 	}
 	if d := tr.take(l); d.Delay != 100*time.Millisecond {
-		t.Errorf("and the next: %+v, want 100 ms, for rest is not saved up", d)
+		t.Errorf("and the next: %+v, want 100 ms: idle time is not saved up", d)
 	}
 }
 
-// x/time/rate: what is not used is saved up to the burst, and spent at once.
+// x/time/rate: unused units accumulate up to the burst and can be spent at once.
 func TestTokenBucketSavesUpToBurst(t *testing.T) {
 	tr := newRivalTest(t)
 	l := penstock.PerSecond(10).WithBurst(5)
@@ -187,7 +185,7 @@ func TestTokenBucketSavesUpToBurst(t *testing.T) {
 	}
 }
 
-// x/time/rate's third verb, across processes.
+// x/time/rate's Reserve, across processes.
 func TestReservationsQueueAcrossProcesses(t *testing.T) {
 	tr := newRivalTest(t)
 	l := penstock.PerSecond(10).WithBurst(1)

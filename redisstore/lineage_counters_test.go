@@ -23,14 +23,14 @@ func (tr *rivalTest) goZero(quota int64, seconds int64) int64 {
 	return code
 }
 
-// What go-zero's script answers.
+// Replies of go-zero's script.
 const (
 	overQuota = 0
 	allowed   = 1
 	hitQuota  = 2
 )
 
-// asGoZero says what the store decided in the words of go-zero.
+// asGoZero converts a decision to a reply of go-zero.
 func asGoZero(d penstock.Decision) int64 {
 	switch {
 	case !d.Allowed:
@@ -41,8 +41,8 @@ func asGoZero(d penstock.Decision) int64 {
 	return allowed
 }
 
-// The steps never meet the millisecond in which a window ends: at that instant
-// Redis still has a key that expires.
+// No step lands on the millisecond in which a window ends, because Redis still has the
+// expiring key then.
 func TestGoZeroPeriodAgrees(t *testing.T) {
 	tr := newRivalTest(t)
 	l := fixedWindow(5, 10*time.Second)
@@ -56,12 +56,12 @@ func TestGoZeroPeriodAgrees(t *testing.T) {
 		tr.wait(time.Duration(tr.random.IntN(400)) * 7 * time.Millisecond)
 	}
 	if len(seen) != 3 {
-		t.Errorf("the answers were %v, want all three kinds", seen)
+		t.Errorf("the replies were %v, want all three kinds", seen)
 	}
 }
 
-// alignedSeconds is how long go-zero's window lasts when it is aligned, by the
-// clock of a caller in some zone.
+// alignedSeconds returns the length of go-zero's aligned window by the clock of a caller
+// in a zone.
 func alignedSeconds(now time.Time, period int64) int64 {
 	_, offset := now.Zone()
 	return period - (now.Unix()+int64(offset))%period
@@ -112,7 +112,7 @@ func TestGoZeroAlignDependsOnFirstCaller(t *testing.T) {
 	tr := newRivalTest(t)
 	l := perDay(1, "Asia/Shanghai")
 	tr.set(time.Date(2026, time.March, 2, 15, 0, 0, 0, time.UTC))
-	tr.goZero(1, alignedSeconds(tr.now.UTC(), day)) // by a caller whose machine is set to UTC
+	tr.goZero(1, alignedSeconds(tr.now.UTC(), day)) // a caller in UTC
 	tr.take(l)
 	tr.wait(2 * time.Hour) // past midnight in Shanghai
 	tr.checkDiffer("a new day in Shanghai, after a caller elsewhere",
@@ -153,7 +153,7 @@ func TestGoZeroKeyWithoutExpiryDeniesForever(t *testing.T) {
 	}
 	_, err := tr.store.Take(context.Background(), penstock.Request{Key: "key", Limit: l, Cost: 1})
 	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(fmt.Sprint(err), own) {
-		t.Errorf("a key without expiry: got error %v, want one that names %s, for somebody to look at it", err, own)
+		t.Errorf("a key without expiry: got error %v, want one that names %s", err, own)
 	}
 	tr.command("DEL", own)
 	if d := tr.take(l); !d.Allowed {
@@ -189,12 +189,12 @@ func TestGoZeroCountsDeniedRequests(t *testing.T) {
 
 	tr.command("DECRBY", tr.key("period"), 1)
 	tr.request(penstock.Request{Limit: l, Cost: -1})
-	tr.checkDiffer("after one was given back",
+	tr.checkDiffer("after a refund of one",
 		countAdmitted(5, func() bool { return tr.goZero(2, 10) != overQuota }), 0,
 		countAdmitted(5, func() bool { return tr.take(l).Allowed }), 1)
 }
 
-// redisRate asks the first redis_rate, at a time by the caller's clock.
+// redisRate calls the first redis_rate at a time by the caller's clock.
 func (tr *rivalTest) redisRate(at time.Time, count, seconds, cost int64) (ok bool, delay time.Duration) {
 	tr.Helper()
 	slot := at.Unix() / seconds
@@ -217,7 +217,7 @@ func TestRedisRateAgreesOnSynchronizedClocks(t *testing.T) {
 		d := tr.take(l)
 		ok, delay := tr.redisRate(tr.now, 5, 10, 1)
 		if d.Allowed != ok || !ok && d.RetryAfter != delay {
-			t.Fatalf("call %d, at %v: the store answers %+v, redis_rate %v after %v", i, tr.now.Format("15:04:05"), d, ok, delay)
+			t.Fatalf("call %d, at %v: the store returns %+v, redis_rate %v after %v", i, tr.now.Format("15:04:05"), d, ok, delay)
 		}
 		tr.wait(time.Duration(tr.random.IntN(3)) * time.Second)
 	}
@@ -275,7 +275,7 @@ func TestAlignedWindowOffset(t *testing.T) {
 	}
 }
 
-// envoyproxy/ratelimit spreads the expiries of windows that all end at once.
+// envoyproxy/ratelimit adds jitter to the expiry of windows that end together.
 func TestAlignedWindowExpiryHasJitter(t *testing.T) {
 	tr := newRivalTest(t)
 	lives := map[time.Duration]bool{}

@@ -3,7 +3,6 @@ package redisstore_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 	"testing"
@@ -11,12 +10,11 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/redistest"
-	"github.com/penstock-io/penstock/redisstore"
 )
 
 // The fixed and the rolling window of Istio's redisquota.
 
-// A quota is what a caller of Istio's scripts says.
+// A quota has the arguments of Istio's scripts.
 type quota struct {
 	key, id        string
 	credit, cost   int64
@@ -25,11 +23,11 @@ type quota struct {
 	at             time.Time // by the caller's clock
 }
 
-// The scripts are told nanoseconds, and Lua holds those since 1970 only in
-// multiples of 256. Traces in steps of this are exact in spite of that.
+// The scripts use nanoseconds since 1970, which Lua holds in multiples of 256 only.
+// Traces in steps of istioStep are exact all the same.
 const istioStep = 4 * time.Millisecond
 
-// istio asks one of Istio's scripts, for one unit unless the quota says more.
+// istio calls one of Istio's scripts, for one unit by default.
 func (tr *rivalTest) istio(script string, q quota) (granted int64, valid time.Duration) {
 	tr.Helper()
 	if q.key == "" {
@@ -66,7 +64,7 @@ func fixedWindow(count int64, period time.Duration) penstock.Limit {
 	return penstock.Limit{Algorithm: penstock.FixedWindow, Count: count, Period: period}
 }
 
-// istioAndStore asks the script and the store, and returns what each granted.
+// istioAndStore calls the script and the store and returns the units granted by each.
 func (tr *rivalTest) istioAndStore(script string, q quota, l penstock.Limit) (rival, store int) {
 	tr.Helper()
 	d := tr.request(penstock.Request{Limit: l, Cost: max(q.cost, 1), AtMost: q.bestEffort, ID: q.id})
@@ -87,7 +85,7 @@ func TestIstioFixedWindowAgreesOnSynchronizedClocks(t *testing.T) {
 		}
 		granted, valid := tr.istio(script, q)
 		if granted != d.Granted || granted > 0 && valid != ends.Sub(tr.now) || granted > 0 && valid != d.ResetAfter {
-			t.Fatalf("call %d, %+v, in a window that ends in %v:\nthe script grants %d for %v\nthe store answers %+v",
+			t.Fatalf("call %d, %+v, in a window that ends in %v:\nthe script grants %d for %v\nthe store returns %+v",
 				i, q, ends.Sub(tr.now), granted, valid, d)
 		}
 		tr.wait(time.Duration(tr.random.IntN(150)) * istioStep)
@@ -111,7 +109,7 @@ func TestIstioDeduplicationAgreesWithinWindow(t *testing.T) {
 	}
 }
 
-// A caller asks again under an id that was denied: both decide anew.
+// A repeated request under an ID that was denied is decided again by both.
 func TestIstioDeniedIDIsDecidedAgain(t *testing.T) {
 	for _, rival := range []string{"istio-fixed-window", "istio-rolling-window"} {
 		tr := newRivalTest(t)
@@ -129,9 +127,9 @@ func TestIstioDeniedIDIsDecidedAgain(t *testing.T) {
 	}
 }
 
-// Istio's buckets begin with the first request after the last one's end. With a
-// request at the beginning of each on the clock, they are those of a rolling
-// window here that has one bucket less: it counts one more than its Period has.
+// Istio's buckets begin with the first request after the end of the last bucket. With a
+// request at the start of each bucket they equal a rolling window here with one bucket
+// fewer, which counts one bucket more than its Period.
 func TestIstioRollingWindowAgreesWithOneBucketFewer(t *testing.T) {
 	tr := newRivalTest(t)
 	script := readRival(t, "istio-rolling-window")
@@ -148,8 +146,8 @@ func TestIstioRollingWindowAgreesWithOneBucketFewer(t *testing.T) {
 	}
 }
 
-// What is taken at the end of a bucket comes back when its beginning is one
-// window old, and so too early.
+// Units taken at the end of a bucket expire one window after the start of the bucket,
+// which is too early.
 func TestIstioRollingWindowExceedsCredit(t *testing.T) {
 	tr := newRivalTest(t)
 	script := readRival(t, "istio-rolling-window")
@@ -195,9 +193,8 @@ func TestIstioFixedWindowRestartsForFastClock(t *testing.T) {
 	tr.checkDiffer("two calls at one instant, one of them by a client 12 s ahead, 1 in 10 s", rival+d, 2, store+s, 1)
 }
 
-// With clocks 2 s apart, the windows of the one who is behind end 2 s early for
-// the one who is ahead. They do not become 12 s long the other way round, because
-// the key expires after 10.
+// With clocks 2 s apart, the windows of the slow clock end 2 s early for the fast one.
+// The other way round they do not last 12 s, because the key expires after 10.
 func TestIstioFixedWindowShrinksBetweenSkewedClocks(t *testing.T) {
 	tr := newRivalTest(t)
 	script := readRival(t, "istio-fixed-window")
@@ -226,10 +223,10 @@ func TestIstioOddWindowKeysNeverExpire(t *testing.T) {
 			key := tr.key("quota")
 			_, err := tr.eval(readRival(t, rival), []string{key, key + "-data"}, 1, window.Nanoseconds(), 1000, 0, 1, tr.now.UnixNano(), "")
 			if err == nil {
-				t.Errorf("a window of %v: the script answers, although a key's life is whole milliseconds", window)
+				t.Errorf("a window of %v: the script succeeds, although an expiry is in whole milliseconds", window)
 			}
 			if got := tr.ttl(key); got >= 0 {
-				t.Errorf("a window of %v: the script's key lives for %v, want for ever", window, got)
+				t.Errorf("a window of %v: the script's key lives for %v, want no expiry", window, got)
 			}
 			l := penstock.Limit{Algorithm: penstock.RollingWindow, Count: 1, Period: window, Buckets: 1}
 			for _, l := range []penstock.Limit{fixedWindow(1, window), l} {
@@ -272,7 +269,7 @@ func TestIstioRollingWindowBucketsNeverExpire(t *testing.T) {
 		t.Errorf("the script's hash lives for %v, want %v", got, q.window)
 	}
 	if got := tr.ttl(tr.key("quota-data")); got >= 0 {
-		t.Errorf("the script's sorted set lives for %v, want for ever", got)
+		t.Errorf("the script's sorted set lives for %v, want no expiry", got)
 	}
 	for _, name := range tr.storeKeys() {
 		if got := tr.ttl(name); got <= 0 || got > 11*time.Second {
@@ -281,9 +278,8 @@ func TestIstioRollingWindowBucketsNeverExpire(t *testing.T) {
 	}
 }
 
-// The buckets outlive the hash, which expires by the server's clock. Those of a
-// client whose clock was ahead are then still to come, and are given back to a
-// window in which they were never taken.
+// The buckets outlive the hash, which expires by the server's clock. Buckets of a fast
+// clock are then refunded to a window in which they were never taken.
 func TestIstioRollingWindowRefundsExpiredBuckets(t *testing.T) {
 	tr := newRivalTest(t)
 	script := readRival(t, "istio-rolling-window")
@@ -311,15 +307,15 @@ func TestIstioConfusesIDs(t *testing.T) {
 		script := readRival(t, rival)
 		q := quota{credit: 1, window: 10 * time.Second, bucket: time.Second}
 		l := fixedWindow(1, q.window)
-		ask := func(id, key string) (byScript, byStore int) {
+		call := func(id, key string) (byScript, byStore int) {
 			q.key, q.id = key, id
 			granted, _ := tr.istio(script, q)
 			return int(granted), int(tr.request(penstock.Request{Key: key, Limit: l, Cost: 1, ID: id}).Granted)
 		}
 		c := tr.key("c")
-		ask("other", "b-"+c)
-		ask("a-b", c)
-		byScript, byStore := ask("a", "b-"+c)
+		call("other", "b-"+c)
+		call("a-b", c)
+		byScript, byStore := call("a", "b-"+c)
 		tr.checkDiffer(rival+": id a on a key b-c that has none left, after id a-b on the key c", byScript, 1, byStore, 0)
 	}
 }
@@ -332,7 +328,7 @@ func TestIstioNegativeCostAddsCredit(t *testing.T) {
 		l := fixedWindow(5, q.window)
 		tr.istio(script, q)
 		if d := tr.request(penstock.Request{Limit: l, Cost: -1000}); d.Granted != 0 || d.Remaining != 5 {
-			t.Errorf("giving back 1000 that were never taken: %+v, want nothing given back", d)
+			t.Errorf("a refund of 1000 that were never taken: %+v, want no refund", d)
 		}
 		q.cost = 1000
 		byScript, byStore := tr.istioAndStore(script, q, l)
@@ -357,10 +353,11 @@ func TestIstioDenialHasNoRetryAfter(t *testing.T) {
 	}
 }
 
-// In a Cluster a script may use the keys that it was called with. Istio's makes
-// up another for each id, which is often on another node.
+// In a Cluster a script may use only the keys of its call. Istio's script makes up a
+// key for each id, which is often on another node.
 func TestIstioUsesUndeclaredKeys(t *testing.T) {
-	node, key := startHalfACluster(t)
+	t.Parallel()
+	node, key := startHalfCluster(t)
 	failed, script := 0, readRival(t, "istio-fixed-window")
 	for id := range 100 {
 		now := fmt.Sprint(time.Now().UnixNano())
@@ -371,11 +368,7 @@ func TestIstioUsesUndeclaredKeys(t *testing.T) {
 		t.Errorf("on a node with half of the slots, %d of 100 calls with an id failed, want about half", failed)
 	}
 
-	s, err := redisstore.Open(context.Background(), "redis-cluster://"+node.Addr, &redisstore.Options{Timeout: 10 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
+	s := openURL(t, "redis-cluster://"+node.Addr, longTimeout)
 	for id := range 100 {
 		r := penstock.Request{Key: key, Limit: fixedWindow(1000, time.Hour), Cost: 1, ID: fmt.Sprint("id", id)}
 		if d, err := s.Take(context.Background(), r); err != nil || d.Granted != 1 {
@@ -384,45 +377,22 @@ func TestIstioUsesUndeclaredKeys(t *testing.T) {
 	}
 }
 
-// startHalfACluster starts a node that has half of the slots, the others being
-// nowhere, and returns it with a key that is in one of them.
-func startHalfACluster(t *testing.T) (node *redistest.Server, key string) {
+// startHalfCluster starts a Cluster node with half of the slots, waits until it serves
+// them and returns a key in one of them.
+func startHalfCluster(t *testing.T) (node *redistest.Server, key string) {
 	t.Helper()
-	bus, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := bus.Addr().(*net.TCPAddr).Port
-	if err := bus.Close(); err != nil {
-		t.Fatal(err)
-	}
-	node, err = redistest.Start(redistest.Options{Args: []string{
-		"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(port), "--cluster-require-full-coverage", "no",
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(node.Stop)
-	if _, err := node.Command("CLUSTER", "ADDSLOTSRANGE", "0", "8191"); err != nil {
-		t.Fatal(err)
-	}
-	return node, keyInReach(t, node)
-}
-
-// keyInReach waits until a node serves its slots, and returns a key in them.
-func keyInReach(t *testing.T, node *redistest.Server) string {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for i := range 2000 {
-		key := fmt.Sprint("key", i%10)
-		if _, err := node.Command("EXISTS", key); err == nil {
-			return key
+	node = startServer(t, "--cluster-enabled", "yes", "--cluster-require-full-coverage", "no")
+	mustCommand(t, node, "CLUSTER", "ADDSLOTSRANGE", "0", "8191")
+	waitFor(t, "the node serves one of ten keys", func() bool {
+		for i := range 10 {
+			key = fmt.Sprint("key", i)
+			if _, err := node.Command("EXISTS", key); err == nil {
+				return true
+			}
 		}
-		<-tick.C
-	}
-	t.Fatal("the node serves none of ten keys")
-	return ""
+		return false
+	})
+	return node, key
 }
 
 func TestIstioRoundsNanoseconds(t *testing.T) {

@@ -10,13 +10,13 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// The sliding log as a sorted set, as a script and as a pipeline, and as a hash.
+// The sliding log as a sorted set, by script and by pipeline, and as a hash.
 
 func slidingLog(count int64, period time.Duration) penstock.Limit {
 	return penstock.Limit{Algorithm: penstock.SlidingLog, Count: count, Period: period}
 }
 
-// rivalLog asks the zset-log or the hash-log, at a time by the caller's clock.
+// rivalLog calls zset-log or hash-log at a time by the caller's clock.
 func (tr *rivalTest) rivalLog(rival string, at time.Time, l penstock.Limit) bool {
 	tr.Helper()
 	return tr.runRival(rival, []string{tr.key("log")}, at.UnixMilli(), l.Period.Milliseconds(), l.Count) == "1"
@@ -32,14 +32,14 @@ func (tr *rivalTest) zsetPipeline(at time.Time, l penstock.Limit) bool {
 	return n <= l.Count
 }
 
-// checkAgreement asks a design and the store the same, n times, and returns how often
-// they granted.
+// checkAgreement makes n calls to a rival and to the store and returns how many were
+// granted.
 func (tr *rivalTest) checkAgreement(n int, l penstock.Limit, next func(admitted bool), rival func() bool) (granted int) {
 	tr.Helper()
 	for i := range n {
 		got, want := tr.take(l).Allowed, rival()
 		if got != want {
-			tr.Fatalf("call %d, at %v: the store says %v, the design %v", i, tr.now.Format("15:04:05.000"), got, want)
+			tr.Fatalf("call %d, at %v: the store returns %v, the rival %v", i, tr.now.Format("15:04:05.000"), got, want)
 		}
 		if got {
 			granted++
@@ -47,12 +47,12 @@ func (tr *rivalTest) checkAgreement(n int, l penstock.Limit, next func(admitted 
 		next(got)
 	}
 	if granted == 0 || granted == n {
-		tr.Errorf("%d of %d calls were granted, which shows little", granted, n)
+		tr.Errorf("%d of %d calls were granted: the trace proves little", granted, n)
 	}
 	return granted
 }
 
-// tenth is the step of traces that are to meet the end of a window of seconds.
+// tenth is the step of traces that meet the end of windows of whole seconds.
 const tenth = 100 * time.Millisecond
 
 func TestZsetLogAgreesOnDistinctMilliseconds(t *testing.T) {
@@ -141,7 +141,7 @@ func TestLogsExpireMillisecondsAsSeconds(t *testing.T) {
 				t.Fatal("the first of 5 was denied")
 			}
 			if got, want := tr.ttl(tr.key("log")), 30_000*time.Second; got != want {
-				t.Errorf("a window of %v in milliseconds: the design's key lives for %v, want %v", l.Period, got, want)
+				t.Errorf("a window of %v in milliseconds: the rival's key lives for %v, want %v", l.Period, got, want)
 			}
 			if got := tr.ttl(tr.storeKeys()[0]); got != l.Period {
 				t.Errorf("a window of %v: the store's key lives for %v, want the same", l.Period, got)
@@ -171,7 +171,7 @@ func TestLogsFastClockDropsEntries(t *testing.T) {
 				countAdmitted(1, func() bool { return tr.take(l).Allowed }), 0)
 
 			byRival, byStore = spend(5)
-			tr.checkDiffer("and 5 by the others", byRival, 4, byStore, 0)
+			tr.checkDiffer("and 5 by the other clients", byRival, 4, byStore, 0)
 		})
 	}
 }
@@ -198,7 +198,7 @@ func TestLogsClockHourAheadLocksOutAll(t *testing.T) {
 func TestHashLogCannotExpireManyEntries(t *testing.T) {
 	tr := newRivalTest(t)
 	l := slidingLog(10_000, 10*time.Second)
-	// This is what 9000 calls in as many milliseconds leave.
+	// The result of 9000 calls in as many milliseconds.
 	tr.command("EVAL", `for i = 0, 8999 do redis.call('HSET', KEYS[1], ARGV[1] + i, 1) end redis.call('EXPIRE', KEYS[1], 10000)`,
 		1, tr.key("log"), tr.now.UnixMilli())
 	if d := tr.request(penstock.Request{Limit: l, Cost: 9000}); d.Granted != 9000 {
@@ -208,10 +208,10 @@ func TestHashLogCannotExpireManyEntries(t *testing.T) {
 		tr.wait(later)
 		_, err := tr.eval(readRival(t, "hash-log"), []string{tr.key("log")}, tr.now.UnixMilli(), l.Period.Milliseconds(), l.Count)
 		if err == nil {
-			t.Errorf("%v later the hash-log answers, although it cannot unpack 9000 fields", later)
+			t.Errorf("%v later the hash-log succeeds, although it cannot unpack 9000 fields", later)
 		}
 		if d := tr.take(l); d.Remaining != l.Count-1 {
-			t.Errorf("%v later the store answers %+v, want all but one of %d remaining", later, d, l.Count)
+			t.Errorf("%v later the store returns %+v, want all but one of %d remaining", later, d, l.Count)
 		}
 	}
 }
@@ -233,8 +233,7 @@ func TestSlidingLogUsesThirdOfZset(t *testing.T) {
 	}
 }
 
-// The idea behind the hash-log's fields: hours instead of milliseconds, where
-// nobody needs to know it better, so that a day takes no more than 24 of them.
+// The hash-log with hours instead of milliseconds as fields: a day takes at most 24.
 func TestRollingWindowStoresOneCountPerBucket(t *testing.T) {
 	tr := newRivalTest(t)
 	l := penstock.Limit{Algorithm: penstock.RollingWindow, Count: 1000, Period: 24 * time.Hour, Buckets: 24}
@@ -269,7 +268,7 @@ func TestSlidingLogKeysAreSeparate(t *testing.T) {
 	l := slidingLog(1, time.Minute)
 	for _, key := range []string{"hist:ann:reply", "hist:ann:post", "hist:bob:reply", fmt.Sprint("hist:", 5)} {
 		if d := tr.request(penstock.Request{Key: key, Limit: l, Cost: 1}); !d.Allowed {
-			t.Errorf("%s was denied its first, because of another: %+v", key, d)
+			t.Errorf("%s was denied its first request: %+v", key, d)
 		}
 		if d := tr.request(penstock.Request{Key: key, Limit: l, Cost: 1}); d.Allowed {
 			t.Errorf("%s was granted a second of one a minute: %+v", key, d)

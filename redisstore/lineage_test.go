@@ -17,20 +17,18 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-// The tests of lineage are about the limiters that this store has learned from.
-// Each of them is in internal/rivalscripts, with the commands that it sends in the
-// order in which it sends them, and with its faults. On traces on which a design
-// is right, the store grants the same; and for each fault there is a trace on
-// which the design is seen to go wrong and the store is not.
-//
-// docs/lineage.md is the page about them.
+// The lineage tests compare the store with the rate limiters that it learned from.
+// internal/rivalscripts has the script of each, with the same commands in the same
+// order, flaws included. Where a rival is correct, the store decides the same; for
+// each flaw there is a trace on which the rival is wrong and the store is not.
+// docs/lineage.md lists them.
 
-// A rivalTest is a design and a store side by side, on a clock that the test holds.
+// A rivalTest runs a rival and a store side by side on the fake clock.
 type rivalTest struct {
 	*testing.T
 	store  *redisstore.Store
 	prefix string
-	now    time.Time // the server's, and that of callers whose clocks are right
+	now    time.Time // of the server and of callers with a correct clock
 	random *rand.Rand
 }
 
@@ -41,7 +39,7 @@ func newRivalTest(t *testing.T) *rivalTest {
 	tr.random = rand.New(rand.NewPCG(seed, 0))
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("the seed was %d", seed)
+			t.Logf("seed %d", seed)
 		}
 	})
 	tr.set(time.Date(2026, time.March, 2, 9, 0, 0, 0, time.UTC))
@@ -55,11 +53,11 @@ func (tr *rivalTest) set(now time.Time) {
 
 func (tr *rivalTest) wait(d time.Duration) { tr.set(tr.now.Add(d)) }
 
-// sharedOptions are those of another process, which shares the state of a trial.
+// sharedOptions are the options of another process that shares the state.
 func sharedOptions(prefix string) redisstore.Options { return redisstore.Options{Prefix: prefix} }
 
-// key returns a name for the keys of a design, which the scan for keys without
-// expiry leaves alone: some designs leave such keys behind.
+// key returns a name for a key of a rival. The check for keys without expiry ignores
+// it, because some rivals leave such keys.
 func (tr *rivalTest) key(name string) string { return "foreign-" + tr.prefix + name }
 
 func (tr *rivalTest) command(words ...any) string {
@@ -84,7 +82,7 @@ func (tr *rivalTest) number(words ...any) int64 {
 	return n
 }
 
-// ttl returns how long a key will live, or less than zero if for ever.
+// ttl returns the time to live of a key; it is negative without expiry.
 func (tr *rivalTest) ttl(key string) time.Duration {
 	tr.Helper()
 	return time.Duration(tr.number("PTTL", key)) * time.Millisecond
@@ -105,7 +103,7 @@ func readRival(t *testing.T, name string) string {
 	return string(text)
 }
 
-// eval runs a design's script.
+// eval runs a script.
 func (tr *rivalTest) eval(text string, keys []string, args ...any) (string, error) {
 	words := append([]string{"EVAL", text, strconv.Itoa(len(keys))}, keys...)
 	for _, arg := range args {
@@ -114,7 +112,7 @@ func (tr *rivalTest) eval(text string, keys []string, args ...any) (string, erro
 	return fakeClockServer.Command(words...)
 }
 
-// runRival runs a design by its name.
+// runRival runs the script of a rival by name.
 func (tr *rivalTest) runRival(rival string, keys []string, args ...any) string {
 	tr.Helper()
 	answer, err := tr.eval(readRival(tr.T, rival), keys, args...)
@@ -124,7 +122,7 @@ func (tr *rivalTest) runRival(rival string, keys []string, args ...any) string {
 	return answer
 }
 
-// request puts a request to the store.
+// request sends a request to the store.
 func (tr *rivalTest) request(r penstock.Request) penstock.Decision {
 	tr.Helper()
 	if r.Key == "" {
@@ -143,7 +141,7 @@ func (tr *rivalTest) take(l penstock.Limit) penstock.Decision {
 	return tr.request(penstock.Request{Limit: l, Cost: 1})
 }
 
-// countAdmitted counts how many of n calls are admitted.
+// countAdmitted returns how many of n calls are admitted.
 func countAdmitted(n int, admitted func() bool) (count int) {
 	for range n {
 		if admitted() {
@@ -153,18 +151,17 @@ func countAdmitted(n int, admitted func() bool) (count int) {
 	return count
 }
 
-// checkSame fails if the design and the store do not both grant what is wanted.
+// checkSame fails the test unless rival and store both grant want.
 func (tr *rivalTest) checkSame(what string, rival, store, want int) {
 	tr.Helper()
 	tr.checkDiffer(what, rival, want, store, want)
 }
 
-// checkDiffer fails if the design does not go wrong as it is known to, or if the
-// store is not right.
+// checkDiffer fails the test unless the rival is wrong as known and the store is right.
 func (tr *rivalTest) checkDiffer(what string, rival, wrong, store, right int) {
 	tr.Helper()
 	if rival != wrong {
-		tr.Errorf("%s: the design grants %d, want %d", what, rival, wrong)
+		tr.Errorf("%s: the rival grants %d, want %d", what, rival, wrong)
 	}
 	if store != right {
 		tr.Errorf("%s: the store grants %d, want %d", what, store, right)
@@ -199,11 +196,11 @@ func TestLineagePageReferencesExist(t *testing.T) {
 	for _, row := range rowOfPage.FindAllString(string(page), -1) {
 		cells := strings.Split(strings.Trim(row, "|"), "|")
 		if len(cells) != 4 || slices.ContainsFunc(cells, func(cell string) bool { return strings.TrimSpace(cell) == "" }) {
-			t.Errorf("%s: want four cells with something in each: %s", lineagePage, row)
+			t.Errorf("%s: want four non-empty cells: %s", lineagePage, row)
 		}
 		built := !strings.Contains(row, "not built yet") && !strings.HasPrefix(row, "| from")
 		if built && !testOnPage.MatchString(row) {
-			t.Errorf("%s: no test shows this: %s", lineagePage, row)
+			t.Errorf("%s: no test for this row: %s", lineagePage, row)
 		}
 	}
 }
@@ -222,11 +219,11 @@ func TestLineagePageListsEveryTest(t *testing.T) {
 			t.Errorf("%s does not name %s", lineagePage, name)
 		}
 	}
-	designs, err := filepath.Glob("../internal/rivalscripts/*.lua")
-	if err != nil || len(designs) == 0 {
-		t.Fatalf("found no designs: %v", err)
+	scripts, err := filepath.Glob("../internal/rivalscripts/*.lua")
+	if err != nil || len(scripts) == 0 {
+		t.Fatalf("found no rival scripts: %v", err)
 	}
-	for _, path := range designs {
+	for _, path := range scripts {
 		if path = strings.TrimPrefix(path, "../"); !slices.Contains(namesIn(fileOnPage, page), path) {
 			t.Errorf("%s does not name %s", lineagePage, path)
 		}

@@ -22,7 +22,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// fakeClockServer is a server whose clock the tests hold.
+// fakeClockServer is shared by the tests; they set its clock.
 var fakeClockServer *redistest.Server
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -38,19 +38,19 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// longTimeout is a timeout for calls that are to succeed, on a busy machine too.
+// longTimeout only detects hangs, also on a busy machine.
 const longTimeout = 10 * time.Second
 
 var prefixes atomic.Int64
 
-// newStore returns a store that goes through a go-redis client.
+// newStore returns a store on a go-redis client, which it closes with the test.
 func newStore(t testing.TB, client redis.UniversalClient, timeout time.Duration) *redisstore.Store {
 	t.Helper()
 	t.Cleanup(func() { _ = client.Close() })
 	return shareStore(t, client, timeout)
 }
 
-// shareStore returns one that shares its client with others.
+// shareStore returns a store on a client that other stores use too.
 func shareStore(t testing.TB, client redis.UniversalClient, timeout time.Duration) *redisstore.Store {
 	t.Helper()
 	c, err := goredis.New(client)
@@ -68,30 +68,16 @@ func newClient(server *redistest.Server) *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: server.Addr, ContextTimeoutEnabled: true})
 }
 
-// newServer starts a server for one test, on the machine's own clock.
+// newServer starts a server for one test.
 func newServer(t *testing.T, args ...string) *redistest.Server {
 	t.Helper()
-	server, err := redistest.Start(redistest.Options{Args: args})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(server.Stop)
-	return server
+	return redistest.StartForTest(t, redistest.Options{Args: args})
 }
 
-func command(t *testing.T, server *redistest.Server, words ...string) string {
-	t.Helper()
-	answer, err := server.Command(words...)
-	if err != nil {
-		t.Fatalf("%s: %v", strings.Join(words, " "), err)
-	}
-	return answer
-}
-
-// count returns a number from INFO, or 0 if it is not there.
+// count returns a number from INFO, or 0 if it is missing.
 func count(t *testing.T, server *redistest.Server, section, pattern string) int {
 	t.Helper()
-	found := regexp.MustCompile(pattern + `(\d+)`).FindStringSubmatch(command(t, server, "INFO", section))
+	found := regexp.MustCompile(pattern + `(\d+)`).FindStringSubmatch(redistest.MustCommand(t, server, "INFO", section))
 	if found == nil {
 		return 0
 	}
@@ -126,7 +112,7 @@ func TestClientStoreConformance(t *testing.T) {
 	})
 }
 
-// limitsOfEveryKind returns one limit of each kind, so long that no time passes in it.
+// limitsOfEveryKind returns limits that do not refill during a test.
 func limitsOfEveryKind() (limits []penstock.Limit) {
 	for a := range penstock.SlidingLog + 1 {
 		limits = append(limits, penstock.Limit{Algorithm: a, Count: 7, Period: 24 * time.Hour})
@@ -137,7 +123,7 @@ func limitsOfEveryKind() (limits []penstock.Limit) {
 	)
 }
 
-// withoutTimes is what a decision says apart from times, which pass between the stores.
+// withoutTimes drops the durations of a decision, which differ between two stores.
 func withoutTimes(d penstock.Decision) penstock.Decision {
 	return penstock.Decision{Allowed: d.Allowed, Granted: d.Granted, Limit: d.Limit, Remaining: d.Remaining}
 }
@@ -169,8 +155,8 @@ func TestClusterClientAgreesWithMemory(t *testing.T) {
 		}
 	}
 	for _, node := range nodes {
-		if command(t, node, "DBSIZE") == "0" {
-			t.Errorf("node %s holds no keys, so that this shows less than it says", node.Addr)
+		if redistest.MustCommand(t, node, "DBSIZE") == "0" {
+			t.Errorf("node %s holds no keys: the test proves little", node.Addr)
 		}
 	}
 }
@@ -215,7 +201,7 @@ func TestClusterClientFollowsMovedSlots(t *testing.T) {
 			}
 		}
 		if n := count(t, from, "errorstats", `errorstat_MOVED:count=`); n == before {
-			t.Errorf("asking about %q: the node that the slot of %s has left never said so", keys, keys[0])
+			t.Errorf("taking from %q: the old node of %s never returned MOVED", keys, keys[0])
 		}
 	}
 }
@@ -226,13 +212,13 @@ func TestClientReloadsFlushedScripts(t *testing.T) {
 	l := penstock.PerDay(100)
 	take(t, s, "key", l, 1)
 	for i := range int64(5) {
-		command(t, server, "SCRIPT", "FLUSH")
+		redistest.MustCommand(t, server, "SCRIPT", "FLUSH")
 		rs := []penstock.Request{{Key: "key", Limit: l, Cost: 1}, {Key: "key", Limit: l, Cost: 1}, {Key: "other", Limit: l, Cost: 1}}
 		ds := make([]penstock.Decision, len(rs))
 		if err := penstock.TakeEach(context.Background(), s, rs, ds); err != nil {
 			t.Fatal(err)
 		}
-		command(t, server, "SCRIPT", "FLUSH")
+		redistest.MustCommand(t, server, "SCRIPT", "FLUSH")
 		if got, want := take(t, s, "key", l, 1).Remaining, 99-3*(i+1); got != want {
 			t.Errorf("after %d takes, each once, %d of 100 remain, want %d", 1+3*(i+1), got, want)
 		}
@@ -242,8 +228,8 @@ func TestClientReloadsFlushedScripts(t *testing.T) {
 	}
 }
 
-// The client would send a call up to four times, for each of which a connection
-// lies ready, and give each only a part of the time that the store allows.
+// By itself the client would send a call up to four times, on the open connections, and
+// give each attempt only a part of the store's timeout.
 func TestClientDoesNotRetryUnansweredCalls(t *testing.T) {
 	server := newServer(t)
 	client := redis.NewClient(&redis.Options{
@@ -271,12 +257,13 @@ func TestClusterClientDoesNotRetryUnansweredCalls(t *testing.T) {
 	}
 }
 
-// callPausedServer asks a server that does not answer, and looks how often it was asked.
+// callPausedServer makes calls to a paused server and checks that each was executed
+// once in the end.
 func callPausedServer(t *testing.T, s *redisstore.Store, server *redistest.Server, node *redis.Client, calls int) {
 	t.Helper()
 	rs := slices.Repeat([]penstock.Request{{Key: "key", Limit: penstock.PerDay(100), Cost: 1}}, calls)
-	ask := func() error { return penstock.TakeEach(context.Background(), s, rs, make([]penstock.Decision, calls)) }
-	if err := ask(); err != nil {
+	call := func() error { return penstock.TakeEach(context.Background(), s, rs, make([]penstock.Decision, calls)) }
+	if err := call(); err != nil {
 		t.Fatal(err)
 	}
 	openConnections(t, node, 4)
@@ -284,22 +271,22 @@ func callPausedServer(t *testing.T, s *redisstore.Store, server *redistest.Serve
 	if err := server.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	err := ask()
+	err := call()
 	if resumed := server.Resume(); resumed != nil {
 		t.Fatal(resumed)
 	}
 	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(fmt.Sprint(err), server.Addr) {
 		t.Errorf("the server does not answer: got error %v, want one that is ErrUnavailable and names %s", err, server.Addr)
 	}
-	// Whoever has waited meanwhile is served before who comes now.
-	command(t, server, "PING")
-	command(t, server, "PING")
+	// The waiting calls are executed before new ones.
+	redistest.MustCommand(t, server, "PING")
+	redistest.MustCommand(t, server, "PING")
 	if got := count(t, server, "commandstats", `cmdstat_evalsha:calls=`) - asked; got != calls {
 		t.Errorf("%d calls without answer were carried out %d times in the end", calls, got)
 	}
 }
 
-// openConnections leaves so many connections in the client's pool.
+// openConnections leaves n connections in the client's pool.
 func openConnections(t *testing.T, client *redis.Client, n int) {
 	t.Helper()
 	for range n {
@@ -317,10 +304,10 @@ func TestClientHonorsDeadline(t *testing.T) {
 	if err := server.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	// That this returns at all shows it: the server stays silent.
+	// The server stays silent, so only the deadline ends the call.
 	_, err := s.Take(context.Background(), penstock.Request{Key: "key", Limit: penstock.PerDay(1), Cost: 1})
 	if !errors.Is(err, penstock.ErrUnavailable) {
-		t.Errorf("asking a server that is silent: got error %v, want one that is ErrUnavailable", err)
+		t.Errorf("a silent server: got error %v, want one that is ErrUnavailable", err)
 	}
 }
 
@@ -329,27 +316,27 @@ func TestClientKeepsErrors(t *testing.T) {
 	s := newStore(t, newClient(server), longTimeout)
 	r := penstock.Request{Key: "key", Limit: penstock.PerDay(5), Cost: 1}
 	take(t, s, r.Key, r.Limit, 1)
-	name := command(t, server, "KEYS", "*")
-	command(t, server, "DEL", name)
-	command(t, server, "SADD", name, "something else")
-	command(t, server, "EXPIRE", name, "100")
+	name := redistest.MustCommand(t, server, "KEYS", "*")
+	redistest.MustCommand(t, server, "DEL", name)
+	redistest.MustCommand(t, server, "SADD", name, "something else")
+	redistest.MustCommand(t, server, "EXPIRE", name, "100")
 	_, err := s.Take(context.Background(), r)
 	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(fmt.Sprint(err), "WRONGTYPE") {
 		t.Errorf("a set under the name of a bucket: got error %v, want one that is ErrUnavailable and says WRONGTYPE", err)
 	}
 
-	command(t, server, "DEL", name)
-	command(t, server, "ACL", "SETUSER", "default", "-set", "-info")
-	r.ID = "with which it would be asked again if nobody had answered"
+	redistest.MustCommand(t, server, "DEL", name)
+	redistest.MustCommand(t, server, "ACL", "SETUSER", "default", "-set", "-info")
+	r.ID = "id"
 	s = newStore(t, newClient(server), time.Hour)
 	_, err = s.Take(context.Background(), r)
 	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(fmt.Sprint(err), "can't run") {
-		t.Errorf("a user who may not write: got error %v, want one that is ErrUnavailable and says so", err)
+		t.Errorf("a user without write permission: got error %v, want one that is ErrUnavailable and says so", err)
 	}
 	if got := s.Warnings(); len(got) != 1 || !strings.Contains(got[0], "INFO") {
-		t.Errorf("a user who may not ask INFO: got warnings %q, want one", got)
+		t.Errorf("a user without INFO: got warnings %q, want one", got)
 	}
-	command(t, server, "ACL", "SETUSER", "default", "+@all")
+	redistest.MustCommand(t, server, "ACL", "SETUSER", "default", "+@all")
 
 	s = newStore(t, newClient(server), 50*time.Millisecond)
 	server.Kill()

@@ -532,7 +532,9 @@ func checkClusterLostNode(t *testing.T, c *cluster) {
 		return true
 	})
 	admitted += checkNewOwnerFound(t, c, unaware, victim, lost)
-	d, err := patient.Take(t.Context(), penstock.Request{Key: lost, Limit: slowLimits[2], Cost: 10 * burst, AtMost: true})
+	// The ID lets the store repeat the call on a connection that the killed node closed.
+	rest := penstock.Request{Key: lost, Limit: slowLimits[2], Cost: 10 * burst, AtMost: true, ID: "rest"}
+	d, err := patient.Take(t.Context(), rest)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,8 +62,8 @@ func TestOpenSelectsDatabaseAndUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(keyspace, "db3:keys=1") || strings.Contains(keyspace, "db0:") {
-		t.Errorf("keyspace: got %q, want one key in database 3", keyspace)
+	if !strings.Contains(keyspace, "db3:keys=2") || strings.Contains(keyspace, "db0:") {
+		t.Errorf("keyspace: got %q, want both keys in database 3", keyspace)
 	}
 	for url, want := range map[string]string{
 		"redis://me:wrong@" + server.Addr: "WRONGPASS",

@@ -10,6 +10,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/redisstore"
 )
 
 // A primary that is a replica for a moment causes no error.
@@ -53,7 +54,8 @@ func TestStoreTimeoutErrorKeepsEarlierError(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	p := startProxy(t, server.Addr)
-	store := openURL(t, "redis://"+p.Addr, 2*time.Second)
+	o := redisstore.Options{Timeout: 2 * time.Second}
+	store := openOptions(t, "redis://"+p.Addr, o.WithConnTimeout(longConnTimeout))
 	take(t, store, takeOne)
 	makeReplica(t, server)
 	t.Cleanup(func() { _ = server.Resume() })

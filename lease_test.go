@@ -824,7 +824,7 @@ func TestLeaseBounds(t *testing.T) {
 				for node := range nodes {
 					take(node, limit.Burst/int64(nodes)+10)
 				}
-				time.Sleep(time.Duration(rng.Int64N(limit.Burst)) * time.Duration(intervalOf(limit)))
+				time.Sleep(time.Duration(rng.Int64N(limit.Burst)) * time.Duration(unitInterval(limit)))
 			}
 		})
 	}
@@ -843,7 +843,7 @@ type bounds struct {
 }
 
 func (b *bounds) spend(units int64) (violation string) {
-	interval := intervalOf(b.limit)
+	interval := unitInterval(b.limit)
 	b.level = max(b.level-int64(time.Since(b.at)), 0) + units*interval
 	b.at = time.Now()
 	switch beyond := b.level / interval; {

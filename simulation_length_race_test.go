@@ -2,6 +2,6 @@
 
 package penstock_test
 
-// simulationLength is shorter where the race detector looks on: it makes every
-// step ten times as long, and finds what it finds in the first few.
+// simulationLength is shorter with the race detector, which makes every step ten
+// times as slow and finds races in the first few.
 const simulationLength = 100_000

@@ -2,5 +2,5 @@
 
 package penstock_test
 
-// simulationLength is how many decisions a run of the tests simulates.
+// simulationLength is the default number of simulated decisions.
 const simulationLength = 1_000_000

@@ -15,15 +15,15 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// The simulation lets nodes with all wrappers at once share one store, over links
-// that fail in every way, while the store forgets what it knew and its clock jumps.
-// Time is the bubble's, so a run takes no longer than its arithmetic, and its seed
-// repeats it:
+// The simulation runs nodes with all decorators on one store, over networks that
+// fail in every way, while the store loses state and its clock jumps. Time is that of
+// a synctest bubble, so a run takes no longer than its arithmetic, and a seed repeats
+// it:
 //
 //	go test . -run 'Simulation$' -simulation.seed 42 -simulation.steps 10000000
 var (
-	simulationSeed  = flag.Uint64("simulation.seed", 0, "the seed of the simulation; 0 takes another every time")
-	simulationSteps = flag.Int("simulation.steps", simulationLength, "how many decisions to simulate")
+	simulationSeed  = flag.Uint64("simulation.seed", 0, "seed of the simulation; 0 picks a random one")
+	simulationSteps = flag.Int("simulation.steps", simulationLength, "number of decisions to simulate")
 )
 
 func TestSimulation(t *testing.T) {
@@ -32,17 +32,16 @@ func TestSimulation(t *testing.T) {
 		seed = rand.Uint64()
 	}
 	s := simulate(t, seed, *simulationSteps)
-	for _, what := range worthSeeing {
-		if s.seen[what] == 0 && s.steps >= 1_000_000 {
-			t.Errorf("seed %d: in %d steps there was no %s: this has tested less than it should", seed, s.steps, what)
+	for _, what := range requiredEvents {
+		if s.events[what] == 0 && s.steps >= 1_000_000 {
+			t.Errorf("seed %d: in %d steps there was no %s: the test covers less than it should", seed, s.steps, what)
 		}
 	}
 	t.Logf("seed %d: %s", seed, s)
 }
 
-// The same seed leads to the same decisions, so that a failure can be looked at
-// again.
-func TestSimulationRepeats(t *testing.T) {
+// The same seed leads to the same decisions, so a failure can be reproduced.
+func TestSimulationIsDeterministic(t *testing.T) {
 	first, second := simulate(t, 7, 10_000), simulate(t, 7, 10_000)
 	if first.digest != second.digest {
 		t.Errorf("two runs of one seed differ:\n%s\n%s", first, second)
@@ -52,12 +51,12 @@ func TestSimulationRepeats(t *testing.T) {
 	}
 }
 
-// simulate runs a simulation on one processor, so that whoever is woken first runs
-// first.
+// simulate runs a simulation on one processor, so goroutines run in the order in
+// which they are woken.
 func simulate(t *testing.T, seed uint64, steps int) *simulation {
 	t.Helper()
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	s := &simulation{seed: seed, length: steps, seen: map[string]int{}, books: map[subject]*book{}}
+	s := &simulation{seed: seed, length: steps, events: map[string]int{}, records: map[stateID]*keyRecord{}}
 	synctest.Test(t, func(t *testing.T) {
 		s.T = t
 		s.run()
@@ -67,18 +66,18 @@ func simulate(t *testing.T, seed uint64, steps int) *simulation {
 
 const (
 	simulatedNodes   = 8
-	simulatedCallers = 4 // a node
-	linkTimeout      = 50 * time.Millisecond
+	simulatedCallers = 4 // per node
+	callTimeout      = 50 * time.Millisecond
 	leaseAge         = time.Second
 	localShare       = 1.0 / simulatedNodes
 	originTick       = time.Millisecond
 )
 
-// slowLimit comes back so slowly that what is leased of it and not spent matters.
+// slowLimit earns units so slowly that leased units which are not spent matter.
 var slowLimit = penstock.Per(200_000, time.Hour).WithBurst(8000)
 
-// simulatedLimits are what the nodes ask about: two that are leased, of which one
-// is asked for more than it has, and some that are not.
+// simulatedLimits are the limits of the requests: some are leased, of which one is
+// saturated, and some are not.
 var simulatedLimits = []penstock.Limit{
 	penstock.Per(40_000, time.Second).WithBurst(8000),
 	penstock.Per(1000, time.Second).WithBurst(1600),
@@ -89,43 +88,43 @@ var simulatedLimits = []penstock.Limit{
 	penstock.Per(100, time.Second).WithAlgorithm(penstock.FixedWindow),
 }
 
-// worthSeeing is what a simulation must have come across to have been worth it.
-var worthSeeing = []string{
-	"store", "lease", "deny-cache", "fallback", "denial", "refund", "reset", "look", "take all", "take all refused",
-	"refill", "lease given back", "settlement", "gave up", "back again", "request lost", "answer lost", "hang", "ghost",
-	"refusal", "store loss", "clock forward", "clock back", "crash", "close",
+// requiredEvents are events that a long simulation must contain to be meaningful.
+var requiredEvents = []string{
+	"store", "lease", "deny-cache", "fallback", "denial", "refund", "reset", "peek", "take all", "take all denied",
+	"refill", "lease refund", "settlement", "down", "up", "request lost", "response lost", "hang", "late request",
+	"refused connection", "store loss", "clock forward", "clock back", "crash", "close",
 }
 
-// A simulation is a store, the nodes that ask it, and what happens to them.
+// A simulation is a store, the nodes that use it, and the faults.
 type simulation struct {
 	*testing.T
 	seed   uint64
 	length int
 
-	mu     sync.Mutex
-	steps  int
-	digest uint64
-	seen   map[string]int
-	books  map[subject]*book
+	mu      sync.Mutex
+	steps   int
+	digest  uint64
+	events  map[string]int
+	records map[stateID]*keyRecord
 
-	origin  *penstock.Memory
-	ahead   time.Duration // of the store's clock
-	forward int64         // how far the store's clock has moved forward
-	last    time.Time     // when that was looked at
-	nodes   [simulatedNodes]*node
+	origin       *penstock.Memory
+	clockOffset  time.Duration // of the store's clock
+	clockForward int64         // by how much the store's clock has moved forward in all
+	clockLast    time.Time     // the store's time at that moment
+	nodes        [simulatedNodes]*node
 }
 
-// A node is a process: its wrappers, its link to the store, and its callers.
+// A node is a process: its decorators, and its network to the store.
 type node struct {
-	index int
-	link  *link
-	lease *penstock.Lease
-	store *penstock.DenyCache
-	born  int // which process on this node it is
+	index      int
+	network    *network
+	lease      *penstock.Lease
+	store      *penstock.DenyCache
+	generation int // counts the restarts
 }
 
 func (s *simulation) run() {
-	s.last = time.Now()
+	s.clockLast = time.Now()
 	s.origin = s.newOrigin()
 	for i := range s.nodes {
 		s.nodes[i] = s.newNode(i, 0)
@@ -133,66 +132,69 @@ func (s *simulation) run() {
 	var wg sync.WaitGroup
 	for i := range simulatedNodes {
 		for c := range simulatedCallers {
-			wg.Go(func() { s.call(i, rand.New(rand.NewPCG(s.seed, uint64(i*100+c)))) })
+			wg.Go(func() { s.runCaller(i, rand.New(rand.NewPCG(s.seed, uint64(i*100+c)))) })
 		}
 	}
 	stop := make(chan struct{})
 	var chaos sync.WaitGroup
-	chaos.Go(func() { s.wreak(rand.New(rand.NewPCG(s.seed, 1<<32)), stop) })
+	chaos.Go(func() { s.injectFaults(rand.New(rand.NewPCG(s.seed, 1<<32)), stop) })
 	wg.Wait()
 	close(stop)
 	chaos.Wait()
 	for _, n := range s.nodes {
-		n.link.heal()
-		_ = n.lease.Close(ctx) // the store may not be reached, and then the units are lost
+		n.network.repair()
+		_ = n.lease.Close(ctx) // if the store is unavailable, the units are lost
 	}
-	time.Sleep(time.Minute) // for what is still under way
+	time.Sleep(time.Minute) // for calls in flight
 }
 
 func (s *simulation) newOrigin() *penstock.Memory {
 	return penstock.NewMemory(&penstock.MemoryOptions{
 		MaxKeys: 1 << 12, Tick: originTick,
-		Now: func() time.Time { return time.Now().Add(s.ahead) },
+		Now: func() time.Time { return time.Now().Add(s.clockOffset) },
 	})
 }
 
-// newNode starts a process with all wrappers.
+// newNode starts a process with all decorators.
 func (s *simulation) newNode(i, born int) *node {
-	n := &node{index: i, born: born}
-	n.link = &link{s: s, node: i, rng: rand.New(rand.NewPCG(s.seed, 1<<40+uint64(born*100+i)))}
+	n := &node{index: i, generation: born}
+	n.network = &network{sim: s, node: i, rng: rand.New(rand.NewPCG(s.seed, 1<<40+uint64(born*100+i)))}
 	local := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: 1 << 12})
-	fallback := penstock.WithFallback(n.link, local, &penstock.FallbackOptions{
-		Timeout: linkTimeout, Share: localShare,
-		OnChange: func(c penstock.FallbackChange) { s.saw(map[bool]string{true: "gave up", false: "back again"}[c.Down]) },
+	fallback := penstock.WithFallback(n.network, local, &penstock.FallbackOptions{
+		Timeout: callTimeout, Share: localShare,
+		OnChange: func(c penstock.FallbackChange) {
+			s.count(map[bool]string{true: "down", false: "up"}[c.Down])
+		},
 	})
 	n.lease = penstock.WithLease(fallback, &penstock.LeaseOptions{Nodes: simulatedNodes, MaxAge: leaseAge, MaxKeys: 1 << 12})
 	n.store = penstock.WithDenyCache(n.lease, &penstock.DenyCacheOptions{MaxKeys: 1 << 12})
 	return n
 }
 
-// saw takes note that something happened.
-func (s *simulation) saw(what string) {
+// count counts an event.
+func (s *simulation) count(what string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.seen[what]++
+	s.events[what]++
 }
 
-// failf ends the simulation, and says how to repeat it.
+// failf ends the simulation, and logs how to reproduce it.
 func (s *simulation) failf(format string, args ...any) {
 	s.Helper()
-	s.Errorf("step %d: %s\nrepeat it with -simulation.seed %d -simulation.steps %d",
+	s.Errorf("step %d: %s\nreproduce with -simulation.seed %d -simulation.steps %d",
 		s.steps, fmt.Sprintf(format, args...), s.seed, s.length)
 	s.steps = s.length // so that all callers stop
 }
 
-// note takes a decision down, so that two runs can be compared, and counts it.
-func (s *simulation) note(n *node, r penstock.Request, d penstock.Decision) (goOn bool) {
+// digestDecision counts a decision, and adds it to the digest by which two runs are
+// compared.
+func (s *simulation) digestDecision(n *node, r penstock.Request, d penstock.Decision) (more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.steps++
-	s.seen[d.Source.String()]++
+	s.events[d.Source.String()]++
 	if !d.Allowed {
-		s.seen["denial"]++
+		s.events["denial"]++
 	}
 	for _, word := range []int64{int64(n.index), int64(r.Key[3]), r.Cost, d.Granted, int64(d.RetryAfter), int64(d.Source)} {
 		s.digest = (s.digest ^ uint64(word)) * 0x100000001b3
@@ -202,17 +204,17 @@ func (s *simulation) note(n *node, r penstock.Request, d penstock.Decision) (goO
 
 func (s *simulation) String() string {
 	var parts []string
-	for what, times := range s.seen {
+	for what, times := range s.events {
 		parts = append(parts, fmt.Sprintf("%s %d", what, times))
 	}
 	slices.Sort(parts)
 	return fmt.Sprintf("%d steps, digest %x: %s", s.steps, s.digest, strings.Join(parts, ", "))
 }
 
-// call is a caller: it asks, now and then in a rush, and gives back sometimes.
-func (s *simulation) call(i int, rng *rand.Rand) {
+// runCaller sends the requests of one caller: takes, some bursts, and some refunds.
+func (s *simulation) runCaller(i int, rng *rand.Rand) {
 	pace := time.Millisecond
-	for goOn := true; goOn; {
+	for more := true; more; {
 		time.Sleep(time.Duration(rng.Int64N(int64(2 * pace))))
 		if rng.IntN(500) == 0 {
 			pace = time.Duration(1+rng.IntN(40)) * 100 * time.Microsecond
@@ -222,27 +224,27 @@ func (s *simulation) call(i int, rng *rand.Rand) {
 		s.mu.Unlock()
 		switch choice := rng.IntN(4000); {
 		case choice < 4:
-			goOn = s.rush(n)
+			more = s.burst(n)
 		case choice < 100:
-			goOn = s.takeAll(n, rng)
+			more = s.takeAll(n, rng)
 		case choice < 200:
-			goOn = s.take(n, s.request(rng, 0))
+			more = s.take(n, s.request(rng, 0))
 		default:
-			goOn = s.takeAndGiveBack(n, rng)
+			more = s.takeAndRefund(n, rng)
 		}
 	}
 }
 
-// rush asks for one key all of a sudden, and then no more.
-func (s *simulation) rush(n *node) (goOn bool) {
+// burst takes twenty units of one key in a short time.
+func (s *simulation) burst(n *node) (more bool) {
 	for range 20 {
-		goOn = s.take(n, penstock.Request{Key: untouched, Limit: slowLimit, Cost: 1})
+		more = s.take(n, penstock.Request{Key: neverRefunded, Limit: slowLimit, Cost: 1})
 		time.Sleep(time.Millisecond)
 	}
-	return goOn
+	return more
 }
 
-// request makes up a request of so many units at most.
+// request returns a random request of at most so many units.
 func (s *simulation) request(rng *rand.Rand, most int64) penstock.Request {
 	limit := simulatedLimits[rng.IntN(len(simulatedLimits))]
 	if limit == slowLimit && rng.IntN(20) > 0 {
@@ -255,27 +257,27 @@ func (s *simulation) request(rng *rand.Rand, most int64) penstock.Request {
 	return r
 }
 
-// take asks for one thing, and holds the answer against the books.
-func (s *simulation) take(n *node, r penstock.Request) (goOn bool) {
-	_, goOn = s.ask(n, r)
+// take sends a request and checks the decision.
+func (s *simulation) take(n *node, r penstock.Request) (more bool) {
+	_, more = s.takeAndCheck(n, r)
 	if r.Cost == 0 {
-		s.saw("look")
+		s.count("peek")
 	}
-	return goOn
+	return more
 }
 
-func (s *simulation) ask(n *node, r penstock.Request) (penstock.Decision, bool) {
+func (s *simulation) takeAndCheck(n *node, r penstock.Request) (penstock.Decision, bool) {
 	start := time.Now()
 	d, err := n.store.Take(ctx, r)
 	if err != nil {
-		s.failLocked("node %d: %+v: %v: nobody should see an error", n.index, r, err)
+		s.failLocked("node %d: %+v: %v: callers should see no error", n.index, r, err)
 		return d, false
 	}
-	if took := time.Since(start); took > 2*linkTimeout+10*time.Millisecond {
+	if took := time.Since(start); took > 2*callTimeout+10*time.Millisecond {
 		s.failLocked("node %d: %+v took %v", n.index, r, took)
 	}
 	s.check(n, r, d)
-	return d, s.note(n, r, d)
+	return d, s.digestDecision(n, r, d)
 }
 
 func (s *simulation) failLocked(format string, args ...any) {
@@ -285,51 +287,50 @@ func (s *simulation) failLocked(format string, args ...any) {
 	s.failf(format, args...)
 }
 
-// untouched is the key of which nothing is ever given back, so that nothing blurs
-// what was spent of it.
-const untouched = "key0"
+// neverRefunded is a key without refunds and resets, so its bounds are exact.
+const neverRefunded = "key0"
 
-// takeAndGiveBack takes, and sometimes gives back what it got, or resets the key.
-// What a fallback has granted is kept: who it would be given back to depends on
-// who is asked by then.
-func (s *simulation) takeAndGiveBack(n *node, rng *rand.Rand) bool {
+// takeAndRefund takes units, and sometimes refunds them or resets the key. Units that
+// a fallback granted are kept: which store would get the refund depends on which one
+// decides by then.
+func (s *simulation) takeAndRefund(n *node, rng *rand.Rand) bool {
 	r := s.request(rng, 1+rng.Int64N(6))
-	d, goOn := s.ask(n, r)
-	if !d.Allowed || d.Source == penstock.SourceFallback || r.Key == untouched || !goOn {
-		return goOn
+	d, more := s.takeAndCheck(n, r)
+	if !d.Allowed || d.Source == penstock.SourceFallback || r.Key == neverRefunded || !more {
+		return more
 	}
 	switch rng.IntN(200) {
 	case 0, 1, 2:
 		time.Sleep(time.Duration(rng.Int64N(int64(20 * time.Millisecond))))
 		r.Cost = -d.Granted
-		_, goOn = s.ask(n, r)
-		s.saw("refund")
+		_, more = s.takeAndCheck(n, r)
+		s.count("refund")
 	case 3:
 		if rng.IntN(20) == 0 {
 			r.Cost = penstock.Reset
-			_, goOn = s.ask(n, r)
-			s.saw("reset")
+			_, more = s.takeAndCheck(n, r)
+			s.count("reset")
 		}
 	}
-	return goOn
+	return more
 }
 
-// takeAll takes of two limits at once.
+// takeAll takes from two limits at once.
 func (s *simulation) takeAll(n *node, rng *rand.Rand) bool {
 	rs := []penstock.Request{s.request(rng, 2), s.request(rng, 2)}
 	ds := make([]penstock.Decision, len(rs))
 	if err := penstock.TakeAll(ctx, n.store, rs, ds); err != nil {
-		s.failLocked("node %d: %+v: %v: nobody should see an error", n.index, rs, err)
+		s.failLocked("node %d: %+v: %v: callers should see no error", n.index, rs, err)
 		return false
 	}
-	goOn := true
-	s.saw(map[bool]string{true: "take all", false: "take all refused"}[penstock.Tightest(ds).Allowed])
+	more := true
+	s.count(map[bool]string{true: "take all", false: "take all denied"}[penstock.Tightest(ds).Allowed])
 	for i, d := range ds {
 		if !penstock.Tightest(ds).Allowed && d.Granted != 0 {
-			s.failLocked("node %d: %+v: refused, and yet charged: %v", n.index, rs, ds)
+			s.failLocked("node %d: %+v: denied, but charged: %v", n.index, rs, ds)
 		}
 		s.check(n, rs[i], d)
-		goOn = s.note(n, rs[i], d) && goOn
+		more = s.digestDecision(n, rs[i], d) && more
 	}
-	return goOn
+	return more
 }

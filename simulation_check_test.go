@@ -56,6 +56,12 @@ func unitInterval(l penstock.Limit) int64 {
 	return (int64(l.Period) + l.Count - 1) / l.Count
 }
 
+// localInterval returns how long a node's share of a bucket takes to earn one unit.
+func localInterval(l penstock.Limit) int64 {
+	l.Count = max(int64(float64(l.Count)*localShare), 1)
+	return unitInterval(l)
+}
+
 // recordSpent records that units of the store were spent, and checks the bounds of a
 // lease: no interval spends more than B + r·T and what all nodes may hold, nor more
 // than B + r·(T+τ).
@@ -105,6 +111,8 @@ func (s *simulation) check(n *node, r penstock.Request, d penstock.Decision) {
 		s.checkDenial(b, n, r, d)
 	case d.Source == penstock.SourceFallback:
 		s.checkLocal(b, n, r, d)
+	case r.Cost < 0:
+		s.refundLocal(b, n, r, d)
 	case d.Granted <= 0:
 	case d.Source == penstock.SourceLease:
 		s.checkLease(b, n, r, d)
@@ -113,6 +121,18 @@ func (s *simulation) check(n *node, r penstock.Request, d penstock.Decision) {
 	}
 	if b.granted > b.charged {
 		s.failf("%+v: callers were granted %d units of the store, which has charged %d", r, b.granted, b.charged)
+	}
+}
+
+// refundLocal lowers the local level after the store decided a refund or a reset. Units
+// that are not charged to the store yet are refunded by the node's own fallback, and a
+// reset with such debts also resets what the fallback has counted.
+func (s *simulation) refundLocal(b *keyRecord, n *node, r penstock.Request, d penstock.Decision) {
+	own := &b.nodes[n.index]
+	if r.Cost == penstock.Reset {
+		own.localLevel = 0
+	} else if r.Limit.Algorithm == penstock.TokenBucket {
+		own.localLevel = max(own.localLevel+d.Granted*localInterval(r.Limit), 0)
 	}
 }
 
@@ -156,8 +176,7 @@ func (s *simulation) checkLocal(b *keyRecord, n *node, r penstock.Request, d pen
 		own.localLevel, own.generation = 0, n.generation
 	}
 	burst := max(int64(float64(r.Limit.Normal().Burst)*localShare), 1)
-	count := max(int64(float64(r.Limit.Count)*localShare), 1)
-	interval := (int64(r.Limit.Period) + count - 1) / count
+	interval := localInterval(r.Limit)
 	own.localLevel = max(max(own.localLevel-int64(time.Since(own.localAt)), 0)+d.Granted*interval, 0)
 	own.localAt = time.Now()
 	if own.localLevel > burst*interval+int64(2*callTimeout) {

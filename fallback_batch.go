@@ -24,7 +24,7 @@ type fallbackCall struct {
 	isFirst  bool // whether it is the first request of its shard
 }
 
-// newBatch asks the breaker of each shard once whether its requests may go.
+// newBatch checks the breaker of each shard, once for all its requests.
 func (f *Fallback) newBatch(rs []Request) fallbackBatch {
 	b := fallbackBatch{f: f, rs: rs, sent: f.clock.Now(), calls: make([]fallbackCall, 0, len(rs)), allAdmitted: true}
 	for i := range rs {

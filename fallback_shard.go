@@ -19,7 +19,7 @@ type shardState struct {
 	verifyAt atomic.Int64           // when verifyAsync may call the shard next
 
 	// Under Fallback.notifyMu.
-	reportedDown bool  // what OnChange was told last
+	reportedDown bool  // what OnChange reported last
 	err          error // why it went down
 }
 

@@ -263,6 +263,25 @@ func (s *shardedStore) TakeAll(ctx context.Context, rs []penstock.Request, ds []
 	return s.remoteStore.TakeAll(ctx, rs, ds)
 }
 
+// sourcesOf takes one unit of each key in a batch, and returns the sources of the
+// decisions. Each key is one letter.
+func sourcesOf(t *testing.T, lim *penstock.Limiter, keys string) string {
+	t.Helper()
+	var rs []penstock.Request
+	for _, key := range keys {
+		rs = append(rs, lim.Request(string(key)))
+	}
+	ds := make([]penstock.Decision, len(rs))
+	if err := penstock.TakeEach(ctx, lim.Store(), rs, ds); err != nil {
+		t.Fatal(err)
+	}
+	var sources []string
+	for _, d := range ds {
+		sources = append(sources, d.Source.String())
+	}
+	return strings.Join(sources, " ")
+}
+
 // A shard that is down affects only its own keys.
 func TestFallbackShardsFailIndependently(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -274,19 +293,7 @@ func TestFallbackShardsFailIndependently(t *testing.T) {
 		lim := limiter(t, fallback, "100/1h")
 		sources := func(keys string) string {
 			t.Helper()
-			var rs []penstock.Request
-			for _, key := range keys {
-				rs = append(rs, lim.Request(string(key)))
-			}
-			ds := make([]penstock.Decision, len(rs))
-			if err := penstock.TakeEach(ctx, fallback, rs, ds); err != nil {
-				t.Fatal(err)
-			}
-			var by []string
-			for _, d := range ds {
-				by = append(by, d.Source.String())
-			}
-			return strings.Join(by, " ")
+			return sourcesOf(t, lim, keys)
 		}
 		primary.down[1].Store(true)
 		for range 5 {

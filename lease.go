@@ -58,9 +58,10 @@ type LeaseOptions struct {
 // A refill takes what the key is expected to need for seven tenths of τ. A key with
 // fewer than eight requests in that time is not leased, nor is a limit with a burst
 // below 20·N. When the store has few units of a key left, requests go to it one by
-// one. Very busy keys are an exception: after a refill returned less than was asked
-// for, they are denied locally for at most a quarter of a second, even if the bucket
-// has earned a unit in the meantime.
+// one. Very busy keys, with 100 units or more per quarter of a second, are an
+// exception: after a refill got fewer units than it requested, they are denied
+// locally for at most a quarter of a second, even if the bucket has earned a unit in
+// the meantime.
 //
 // Decisions by leased units have [SourceLease], and a Remaining that was true when
 // the units were taken. Requests with an ID, and all other algorithms, pass through

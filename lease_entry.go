@@ -253,7 +253,7 @@ func (s *leaseEntrySet) finishRefill(l *Lease, lr *leaseRequest, d *Decision, er
 	}
 	e.addUnits(l, lr, d, now)
 	if d.Granted == 0 && lr.cost == 1 {
-		return true // the store has denied what the request asks for
+		return true // the store denies one unit, which is what the request needs
 	}
 	if now >= e.pool.expires || !e.spend(lr, d, false) {
 		return false

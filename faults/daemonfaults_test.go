@@ -46,8 +46,8 @@ func redisDies(r *run) {
 	r.restart(server)
 	r.load.answers(r.few(500))
 	redistest.WaitFor(r, "the daemon says what was lost", func() bool { return d.metric("penstock_store_state_losses_total", "") > 0 })
-	r.happened("times that Redis was away", d.metric("penstock_store_changes_total", `state="away"`))
-	r.happened("times that Redis has lost what it counted", d.metric("penstock_store_state_losses_total", ""))
+	r.happened("times that Redis was down", d.metric("penstock_store_transitions_total", `state="down"`))
+	r.happened("times that Redis lost state", d.metric("penstock_store_state_losses_total", ""))
 }
 
 // redisIsLate is F1 too: when the daemon starts there is no Redis.
@@ -56,7 +56,7 @@ func redisIsLate(r *run) {
 	server.Kill()
 	d := r.serve(&daemon{flags: []string{"--store", "redis://" + server.Addr}})
 	r.load.misses(100)
-	r.happened("decisions without a Redis", d.metric("penstock_source_decisions_total", `source="fallback"`))
+	r.happened("decisions without a Redis", d.metric("penstock_decisions_by_source_total", `source="fallback"`))
 	r.restart(server)
 	r.load.answers(r.few(300))
 }
@@ -79,7 +79,7 @@ func redisHangs(r *run) {
 		r.Fatal(err)
 	}
 	r.load.answers(r.few(300))
-	r.happened("times that Redis was away", d.metric("penstock_store_changes_total", `state="away"`))
+	r.happened("times that Redis was down", d.metric("penstock_store_transitions_total", `state="down"`))
 }
 
 // daemonDies is F17 and F2 behind doors: whoever asks finds nobody, until the daemon

@@ -14,8 +14,8 @@ import (
 	"github.com/penstock-io/penstock/internal/spelling"
 )
 
-// Config is everything that can be set about a server. [LoadConfig] makes one; what
-// each field means, and its default, is in the table of [Settings].
+// Config configures a server. [LoadConfig] makes one; [Settings] documents each field
+// and its default.
 type Config struct {
 	Rules        string
 	MergeDomains bool
@@ -42,7 +42,7 @@ type Config struct {
 
 	Profiles                 bool
 	MaxConnections           int
-	MaxConnectionsPerAddress int // 0 for half of them
+	MaxConnectionsPerAddress int // 0: half of MaxConnections
 	Token                    string
 	TokenFile                string
 
@@ -59,18 +59,18 @@ type Config struct {
 	LogFormat string
 }
 
-// A ListenConfig says where a door listens, and with which certificates.
+// A ListenConfig is the address and the TLS files of a listener.
 type ListenConfig struct {
-	Addr     string // "" keeps the door shut
-	Cert     string // files in PEM; without one the door speaks in clear text
+	Addr     string // "" disables the listener
+	Cert     string // PEM files; "" for plaintext
 	Key      string
-	ClientCA string // then clients must show a certificate that one of these has signed
+	ClientCA string // if set, clients must present a certificate that one of these signed
 }
 
-// LoadConfig returns the configuration that flags, the environment and the file make:
-// a flag wins over a variable, a variable over the file, and the file over the
-// default. Flags are by the name of their setting. The environment has the form
-// of [os.Environ]. The error names where the culprit was set.
+// LoadConfig merges flags, environment variables and the config file: a flag wins over
+// a variable, a variable over the file, and the file over the default. Flags are keyed
+// by the name of their setting. The environment has the form of [os.Environ]. Errors
+// name the place of the bad value.
 func LoadConfig(flags map[string]string, environ []string) (*Config, error) {
 	env, err := settingsFromEnv(environ)
 	if err != nil {
@@ -89,10 +89,10 @@ func LoadConfig(flags map[string]string, environ []string) (*Config, error) {
 	return c, c.check()
 }
 
-// load sets the one field from the first place that says something about it.
+// load sets the setting's field from the first source that has a value.
 func (s *Setting) load(c *Config, flags, env map[string]string, file map[string]fileValue) error {
 	if s.set == nil {
-		return nil // the path of the file itself, which has been followed
+		return nil // the path of the config file, which is read already
 	}
 	if text, ok := flags[s.Name]; ok {
 		return s.apply(c, "--"+s.Name, text)
@@ -124,7 +124,7 @@ func firstSet(name string, from ...map[string]string) string {
 
 const envPrefix = "PENSTOCK_"
 
-// settingsFromEnv returns what the environment sets, by the settings' names.
+// settingsFromEnv returns the values in the environment by the names of their settings.
 func settingsFromEnv(environ []string) (map[string]string, error) {
 	found := map[string]string{}
 	for _, pair := range environ {
@@ -141,36 +141,36 @@ func settingsFromEnv(environ []string) (map[string]string, error) {
 	return found, nil
 }
 
-// serviceLink is what Kubernetes calls the variables with which it tells every
-// container of a service, and so of one called penstock, or penstock-grpc.
+// serviceLink matches the variables that Kubernetes sets in every container for each
+// service, if the service is named penstock or penstock-something.
 var serviceLink = regexp.MustCompile(`^PENSTOCK(_\w+)?_(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
 
 func isServiceLink(name, text string) bool {
 	return serviceLink.MatchString(name) || strings.HasSuffix(name, "_PORT") && strings.Contains(text, "://")
 }
 
-// check returns an error if settings contradict each other, and reads the token.
+// check returns an error if settings contradict each other. It reads the token file.
 func (c *Config) check() error {
-	open := 0
-	for _, d := range c.listenConfigs() {
-		if err := d.check(); err != nil {
+	enabled := 0
+	for _, l := range c.listenConfigs() {
+		if err := l.check(); err != nil {
 			return err
 		}
-		if d.Addr != "" {
-			open++
+		if l.Addr != "" {
+			enabled++
 		}
 	}
-	if open == 0 {
-		return errors.New("no door is open: give at least one of --grpc, --http, --resp and --admin an address")
+	if enabled == 0 {
+		return errors.New("no listener enabled: set at least one of --grpc, --http, --resp and --admin")
 	}
 	if c.Data != "" && c.Store != memoryURL {
-		return errors.New("--data: is for counts in memory, and --store says that they are in Redis")
+		return errors.New("--data: requires --store memory:")
 	}
 	if err := c.readToken(); err != nil {
 		return err
 	}
 	if c.RESPAuth && c.Token == "" {
-		return errors.New("--resp-auth: want a --token-file to authenticate with")
+		return errors.New("--resp-auth: requires --token-file or --token")
 	}
 	return nil
 }
@@ -191,7 +191,7 @@ func (l namedListenConfig) check() error {
 	case l.Cert != "" && l.Key == "":
 		return fmt.Errorf("--%s-tls-cert without --%[1]s-tls-key: want both", l.name)
 	case l.ClientCA != "" && l.Cert == "":
-		return fmt.Errorf("--%s-tls-client-ca without --%[1]s-tls-cert and --%[1]s-tls-key: clients are known by TLS only", l.name)
+		return fmt.Errorf("--%s-tls-client-ca without --%[1]s-tls-cert and --%[1]s-tls-key: client certificates require TLS", l.name)
 	}
 	return nil
 }
@@ -214,14 +214,14 @@ func (c *Config) readToken() error {
 	return nil
 }
 
-// checkAddr returns an error if nothing can listen on an address.
+// checkAddr returns an error if the address has no valid form.
 func checkAddr(addr string) error {
 	if addr == "" {
 		return nil
 	}
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return fmt.Errorf("%q: want an address like 127.0.0.1:8080 or :8080, or \"\" to keep the door shut", addr)
+		return fmt.Errorf("%q: want an address like 127.0.0.1:8080 or :8080, or \"\" to disable the listener", addr)
 	}
 	if _, err := net.LookupPort("tcp", port); err != nil {
 		return fmt.Errorf("%q: want a port from 0 to 65535", addr)

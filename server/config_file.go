@@ -10,13 +10,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxConfigBytes is far above what all settings together can need.
+// maxConfigBytes is far more than all settings need.
 const maxConfigBytes = 1 << 20
 
-// A fileValue is what the file says about a setting, and where.
+// A fileValue is the value of a setting in the config file, and its position.
 type fileValue struct{ text, at string }
 
-// settingsFromFile reads the file of settings. No path is no settings.
+// settingsFromFile reads the config file. An empty path has no settings.
 func settingsFromFile(path string) (map[string]fileValue, error) {
 	if path == "" {
 		return nil, nil
@@ -26,7 +26,7 @@ func settingsFromFile(path string) (map[string]fileValue, error) {
 		return nil, fmt.Errorf("config file %s: %w", path, err)
 	}
 	if root.Kind != yaml.MappingNode {
-		return nil, fmt.Errorf("config file %s:%d: want settings by their names, as in store: redis://localhost", path, root.Line)
+		return nil, fmt.Errorf("config file %s:%d: want a mapping of settings, as in store: redis://localhost", path, root.Line)
 	}
 	found := map[string]fileValue{}
 	for i := 0; i+1 < len(root.Content); i += 2 {
@@ -46,7 +46,7 @@ func settingsFromFile(path string) (map[string]fileValue, error) {
 func readYAML(path string) (*yaml.Node, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, errors.Unwrap(err) // the path is said already
+		return nil, errors.Unwrap(err) // the caller adds the path
 	}
 	defer func() { _ = f.Close() }()
 	src, err := io.ReadAll(io.LimitReader(f, maxConfigBytes+1))
@@ -72,7 +72,7 @@ func checkEntry(name string, v *yaml.Node) error {
 	case s == nil:
 		return fmt.Errorf("no such setting; the nearest is %s", spelling.Nearest(name, settingNames()))
 	case s.set == nil:
-		return errors.New("has no meaning inside the file")
+		return errors.New("cannot be set in the config file")
 	case v.Kind != yaml.ScalarNode:
 		return errors.New("want a single value")
 	case v.Tag == "!!null":

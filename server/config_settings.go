@@ -12,83 +12,83 @@ import (
 	"github.com/penstock-io/penstock/httplimit"
 )
 
-// A Setting is one thing that an operator can set: by a flag, by a variable of the
-// environment or in the file.
+// A Setting is one option of the daemon. It can be set by a flag, by an environment
+// variable or in the config file.
 type Setting struct {
-	Name    string // of the flag, and in the file
-	Kind    string // of value, in a word; "" for a switch
+	Name    string // of the flag, and in the config file
+	Kind    string // of value, as the help shows it; "" for a boolean
 	Default string
 	Help    string
-	Group   string // under which it is listed
+	Group   string // heading in the help and the documentation
 
 	set func(c *Config, text string) error
 }
 
-// Env returns the name of the setting's variable.
+// Env returns the name of the setting's environment variable.
 func (s *Setting) Env() string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(s.Name, "-", "_"))
 }
 
-// Settings are all there are. Flags, variables, the file and the documentation
-// follow this table.
+// Settings lists all settings. Flags, environment variables, the config file and the
+// documentation follow this table.
 var Settings = slices.Concat(
-	group("What is limited",
-		Setting{Name: "rules", Kind: "path", Help: "rule file, or folder of rule files; read again when it changes", set: text(func(c *Config) *string { return &c.Rules })},
-		Setting{Name: "merge-domains", Default: "false", Help: "let several rule files add to one domain", set: toggle(func(c *Config) *bool { return &c.MergeDomains })},
-		Setting{Name: "shadow", Default: "false", Help: "deny nothing, and count what would have been denied", set: toggle(func(c *Config) *bool { return &c.Shadow })},
+	group("Rules",
+		Setting{Name: "rules", Kind: "path", Help: "rule file, or directory of rule files; reloaded on change", set: text(func(c *Config) *string { return &c.Rules })},
+		Setting{Name: "merge-domains", Default: "false", Help: "allow several rule files to define one domain", set: toggle(func(c *Config) *bool { return &c.MergeDomains })},
+		Setting{Name: "shadow", Default: "false", Help: "shadow mode: allow everything, count would-be denials", set: toggle(func(c *Config) *bool { return &c.Shadow })},
 	),
-	group("Where counts are kept",
-		Setting{Name: "store", Kind: "url", Default: memoryURL, Help: "memory: for this process alone, or redis://, rediss://, unix://, redis-sentinel:// or redis-cluster://", set: storeURL},
-		Setting{Name: "max-keys", Kind: "number", Default: "1000000", Help: "most keys in memory; new keys beyond them share one bucket a limit", set: count(func(c *Config) *int { return &c.MaxKeys })},
-		Setting{Name: "max-bytes", Kind: "size", Default: "1GiB", Help: "most memory for sliding logs and rolling windows", set: size(func(c *Config) *int64 { return &c.MaxBytes })},
-		Setting{Name: "redis-prefix", Kind: "text", Default: "p", Help: "what the names of all keys in Redis begin with", set: text(func(c *Config) *string { return &c.RedisPrefix })},
-		Setting{Name: "redis-timeout", Kind: "duration", Default: "50ms", Help: "longest wait for Redis, retries included", set: positive(func(c *Config) *time.Duration { return &c.RedisTimeout })},
+	group("Store",
+		Setting{Name: "store", Kind: "url", Default: memoryURL, Help: "memory: (this process only), redis://, rediss://, unix://, redis-sentinel:// or redis-cluster://", set: storeURL},
+		Setting{Name: "max-keys", Kind: "number", Default: "1000000", Help: "maximum number of keys in memory; beyond it, new keys share one overflow bucket per limit", set: count(func(c *Config) *int { return &c.MaxKeys })},
+		Setting{Name: "max-bytes", Kind: "size", Default: "1GiB", Help: "maximum memory for the state of sliding logs and rolling windows", set: size(func(c *Config) *int64 { return &c.MaxBytes })},
+		Setting{Name: "redis-prefix", Kind: "text", Default: "p", Help: "prefix of all keys in Redis", set: text(func(c *Config) *string { return &c.RedisPrefix })},
+		Setting{Name: "redis-timeout", Kind: "duration", Default: "50ms", Help: "timeout of a Redis call, retries included", set: positive(func(c *Config) *time.Duration { return &c.RedisTimeout })},
 	),
-	group("How counts outlive the process, in memory",
-		Setting{Name: "data", Kind: "folder", Help: "folder to keep counts in; without one they end with the process", set: text(func(c *Config) *string { return &c.Data })},
-		Setting{Name: "snapshot-interval", Kind: "duration", Default: "1m", Help: "how often they are saved, besides at the end; a crash loses no more than that", set: positive(func(c *Config) *time.Duration { return &c.SnapshotInterval })},
+	group("Persistence of the memory store",
+		Setting{Name: "data", Kind: "directory", Help: "directory for snapshots; without one, counters are lost on exit", set: text(func(c *Config) *string { return &c.Data })},
+		Setting{Name: "snapshot-interval", Kind: "duration", Default: "1m", Help: "time between snapshots, in addition to one on exit; a crash loses at most this much", set: positive(func(c *Config) *time.Duration { return &c.SnapshotInterval })},
 	),
-	group("When Redis is away, or busy",
-		Setting{Name: "nodes", Kind: "number", Default: "1", Help: "how many servers share Redis: while it is away, each grants its share of a limit", set: count(func(c *Config) *int { return &c.Nodes })},
-		Setting{Name: "on-store-failure", Kind: "mode", Default: "local", Help: "what becomes of requests while it is away, where no rule says on_store_failure: local, allow or deny", set: oneOf(func(c *Config) *string { return &c.OnStoreFailure }, "local", "allow", "deny")},
-		Setting{Name: "deny-cache", Default: "true", Help: "remember denials for up to a second, where no rule says deny_cache", set: toggle(func(c *Config) *bool { return &c.DenyCache })},
-		Setting{Name: "lease", Default: "false", Help: "take units of busy token buckets ahead and spend them here, where no rule says lease; limits may be exceeded by a tenth of their burst", set: toggle(func(c *Config) *bool { return &c.Lease })},
+	group("Redis outages and load",
+		Setting{Name: "nodes", Kind: "number", Default: "1", Help: "number of servers that share Redis; while it is unavailable, each grants 1/nodes of a limit", set: count(func(c *Config) *int { return &c.Nodes })},
+		Setting{Name: "on-store-failure", Kind: "mode", Default: "local", Help: "decisions while Redis is unavailable: local, allow or deny; default of on_store_failure in rules", set: oneOf(func(c *Config) *string { return &c.OnStoreFailure }, "local", "allow", "deny")},
+		Setting{Name: "deny-cache", Default: "true", Help: "cache denials for up to a second; default of deny_cache in rules", set: toggle(func(c *Config) *bool { return &c.DenyCache })},
+		Setting{Name: "lease", Default: "false", Help: "lease units of busy token buckets and spend them locally, which may exceed a limit by a tenth of its burst; default of lease in rules", set: toggle(func(c *Config) *bool { return &c.Lease })},
 	),
-	listenerSettings("grpc", ":8081", "Envoy's rate limit service", func(c *Config) *ListenConfig { return &c.GRPC }),
-	listenerSettings("http", ":8080", "JSON over HTTP, and auth requests of proxies", func(c *Config) *ListenConfig { return &c.HTTP }),
-	listenerSettings("resp", ":6380", "CL.THROTTLE for Redis clients", func(c *Config) *ListenConfig { return &c.RESP }),
-	listenerSettings("admin", "127.0.0.1:6070", "health, metrics and keys", func(c *Config) *ListenConfig { return &c.Admin }),
-	group("What doors do",
-		Setting{Name: "headers", Kind: "form", Default: "ietf", Help: "rate limit headers of the HTTP door: ietf, ietf-06, x-ratelimit, github, kong, envoy-03 or none", set: headers},
-		Setting{Name: "resp-auth", Default: "false", Help: "Redis clients must AUTH with the token before anything else", set: toggle(func(c *Config) *bool { return &c.RESPAuth })},
-		Setting{Name: "envoy-headers", Default: "false", Help: "give Envoy RateLimit-Limit, -Remaining and -Reset to add to responses", set: toggle(func(c *Config) *bool { return &c.EnvoyHeaders })},
-		Setting{Name: "envoy-header-names", Kind: "names", Default: "RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset", Help: "what those three are called", set: headerNames},
-		Setting{Name: "envoy-metadata", Default: "false", Help: "give Envoy what was asked, and the rules' metadata, as dynamic metadata", set: toggle(func(c *Config) *bool { return &c.EnvoyMetadata })},
-		Setting{Name: "max-connections", Kind: "number", Default: "10000", Help: "most connections of a door; others are closed at once", set: count(func(c *Config) *int { return &c.MaxConnections })},
-		Setting{Name: "max-connections-per-address", Kind: "number", Help: "most connections of a door from one address of another machine, or one /64 of IPv6; not set, half of --max-connections, for a proxy is one address too", set: optional(count(func(c *Config) *int { return &c.MaxConnectionsPerAddress }))},
-		Setting{Name: "pprof", Default: "false", Help: "tell profiles of the running process at /debug/pprof/ of the admin door", set: toggle(func(c *Config) *bool { return &c.Profiles })},
-		Setting{Name: "token", Kind: "text", Help: "lets callers on other machines give back and reset, and open the admin door; others can read it off the command line", set: text(func(c *Config) *string { return &c.Token })},
-		Setting{Name: "token-file", Kind: "file", Help: "file that holds the token", set: text(func(c *Config) *string { return &c.TokenFile })},
+	listenerSettings("grpc", ":8081", "address of the gRPC API, Envoy's rate limit service", func(c *Config) *ListenConfig { return &c.GRPC }),
+	listenerSettings("http", ":8080", "address of the HTTP API, JSON and auth requests of proxies", func(c *Config) *ListenConfig { return &c.HTTP }),
+	listenerSettings("resp", ":6380", "address of the RESP API, CL.THROTTLE for Redis clients", func(c *Config) *ListenConfig { return &c.RESP }),
+	listenerSettings("admin", "127.0.0.1:6070", "address of the admin API: health, metrics and keys", func(c *Config) *ListenConfig { return &c.Admin }),
+	group("APIs",
+		Setting{Name: "headers", Kind: "form", Default: "ietf", Help: "rate limit headers of the HTTP API: ietf, ietf-06, x-ratelimit, github, kong, envoy-03 or none", set: headers},
+		Setting{Name: "resp-auth", Default: "false", Help: "require Redis clients to AUTH with the token before any other command", set: toggle(func(c *Config) *bool { return &c.RESPAuth })},
+		Setting{Name: "envoy-headers", Default: "false", Help: "send RateLimit-Limit, -Remaining and -Reset for Envoy to add to responses", set: toggle(func(c *Config) *bool { return &c.EnvoyHeaders })},
+		Setting{Name: "envoy-header-names", Kind: "names", Default: "RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset", Help: "names of these three headers", set: headerNames},
+		Setting{Name: "envoy-metadata", Default: "false", Help: "send the descriptors and the rules' metadata to Envoy as dynamic metadata", set: toggle(func(c *Config) *bool { return &c.EnvoyMetadata })},
+		Setting{Name: "max-connections", Kind: "number", Default: "10000", Help: "maximum number of connections per listener; more are closed at once", set: count(func(c *Config) *int { return &c.MaxConnections })},
+		Setting{Name: "max-connections-per-address", Kind: "number", Help: "maximum number of connections per listener from one remote IPv4 address or IPv6 /64; default half of --max-connections, since a proxy is one address too", set: optional(count(func(c *Config) *int { return &c.MaxConnectionsPerAddress }))},
+		Setting{Name: "pprof", Default: "false", Help: "serve /debug/pprof/ on the admin listener", set: toggle(func(c *Config) *bool { return &c.Profiles })},
+		Setting{Name: "token", Kind: "text", Help: "bearer token for remote refunds, resets and admin requests; visible in ps", set: text(func(c *Config) *string { return &c.Token })},
+		Setting{Name: "token-file", Kind: "file", Help: "file that contains the token", set: text(func(c *Config) *string { return &c.TokenFile })},
 	),
-	group("How it runs",
-		Setting{Name: "config", Kind: "file", Help: "YAML file of settings by these names"},
-		Setting{Name: "log-level", Kind: "level", Default: "info", Help: "debug, info, warn or error", set: logLevel},
-		Setting{Name: "log-format", Kind: "format", Default: "text", Help: "text or json", set: oneOf(func(c *Config) *string { return &c.LogFormat }, "text", "json")},
-		Setting{Name: "shutdown-delay", Kind: "duration", Default: "0s", Help: "time between telling that the server is not ready any more and closing its doors, for load balancers to notice", set: duration(func(c *Config) *time.Duration { return &c.ShutdownDelay })},
-		Setting{Name: "shutdown-grace", Kind: "duration", Default: "10s", Help: "longest wait for requests under way when the doors close", set: duration(func(c *Config) *time.Duration { return &c.ShutdownGrace })},
+	group("Process",
+		Setting{Name: "config", Kind: "file", Help: "YAML file with settings by these names"},
+		Setting{Name: "log-level", Kind: "level", Default: "info", Help: "minimum level of log lines: debug, info, warn or error", set: logLevel},
+		Setting{Name: "log-format", Kind: "format", Default: "text", Help: "format of log lines: text or json", set: oneOf(func(c *Config) *string { return &c.LogFormat }, "text", "json")},
+		Setting{Name: "shutdown-delay", Kind: "duration", Default: "0s", Help: "time between reporting not ready and closing the listeners, for load balancers to notice", set: duration(func(c *Config) *time.Duration { return &c.ShutdownDelay })},
+		Setting{Name: "shutdown-grace", Kind: "duration", Default: "10s", Help: "maximum wait for requests in flight on shutdown", set: duration(func(c *Config) *time.Duration { return &c.ShutdownGrace })},
 	),
 )
 
-// listenerSettings returns the settings that every door has.
+// listenerSettings returns the settings that every listener has.
 func listenerSettings(name, addr, what string, of func(*Config) *ListenConfig) []Setting {
-	return group("The door "+name,
-		Setting{Name: name, Kind: "address", Default: addr, Help: what + `; "" keeps the door shut`, set: func(c *Config, text string) error {
+	return group("Listener "+name,
+		Setting{Name: name, Kind: "address", Default: addr, Help: what + `; empty disables it`, set: func(c *Config, text string) error {
 			of(c).Addr = text
 			return checkAddr(text)
 		}},
-		Setting{Name: name + "-tls-cert", Kind: "file", Help: "certificate and its chain; read again when it changes", set: text(func(c *Config) *string { return &of(c).Cert })},
-		Setting{Name: name + "-tls-key", Kind: "file", Help: "the certificate's key", set: text(func(c *Config) *string { return &of(c).Key })},
-		Setting{Name: name + "-tls-client-ca", Kind: "file", Help: "only let in clients whose certificate one of these has signed", set: text(func(c *Config) *string { return &of(c).ClientCA })},
+		Setting{Name: name + "-tls-cert", Kind: "file", Help: "TLS certificate chain, PEM; reloaded on change", set: text(func(c *Config) *string { return &of(c).Cert })},
+		Setting{Name: name + "-tls-key", Kind: "file", Help: "TLS private key, PEM", set: text(func(c *Config) *string { return &of(c).Key })},
+		Setting{Name: name + "-tls-client-ca", Kind: "file", Help: "CA certificates, PEM; require clients to present a certificate that one of them signed", set: text(func(c *Config) *string { return &of(c).ClientCA })},
 	)
 }
 
@@ -155,7 +155,7 @@ func count(of func(*Config) *int) func(*Config, string) error {
 	}
 }
 
-// optional leaves a field as it is where nothing is set.
+// optional accepts the empty text, and leaves the field as it is.
 func optional(set func(*Config, string) error) func(*Config, string) error {
 	return func(c *Config, text string) error {
 		if text == "" {
@@ -186,7 +186,7 @@ func positive(of func(*Config) *time.Duration) func(*Config, string) error {
 	}
 }
 
-// size reads a number of bytes, with one of the units that people write.
+// size parses a number of bytes, with or without a binary unit.
 func size(of func(*Config) *int64) func(*Config, string) error {
 	return func(c *Config, text string) error {
 		number, unit := text, int64(1)
@@ -216,7 +216,7 @@ func headers(c *Config, text string) (err error) {
 	return err
 }
 
-// headerName is what RFC 9110 calls a token.
+// headerName matches a token of RFC 9110.
 var headerName = regexp.MustCompile("^[-!#$%&'*+.^_`|~0-9A-Za-z]{1,64}$")
 
 func headerNames(c *Config, text string) error {
@@ -228,12 +228,12 @@ func headerNames(c *Config, text string) error {
 	return nil
 }
 
-// storeURL does not repeat what it refuses, which may hold a password.
+// storeURL leaves the URL out of its errors: it may contain a password.
 func storeURL(c *Config, text string) error {
 	c.Store = text
 	scheme, _, _ := strings.Cut(text, ":")
 	if scheme == "memory" && text != "memory:" {
-		return errors.New("want memory: as it is, or redis:// and where it is")
+		return errors.New("want memory: without a path, or redis://host:port")
 	}
 	if !slices.Contains([]string{"memory", "redis", "rediss", "unix", "redis-sentinel", "redis-cluster"}, scheme) {
 		return fmt.Errorf("scheme %q: want memory:, redis://, rediss://, unix://, redis-sentinel:// or redis-cluster://", scheme)

@@ -8,7 +8,7 @@ import (
 
 var errShuttingDown = errors.New("shutting down")
 
-// ready says why nobody should be sent here.
+// ready returns why the server should receive no traffic, or nil.
 func (s *Server) ready() error {
 	if s.draining.Load() {
 		return errShuttingDown
@@ -16,9 +16,9 @@ func (s *Server) ready() error {
 	return nil
 }
 
-// degraded says why decisions are not what they should be, though this server makes
-// them. It is no reason to send nobody here, even where the rules deny everything
-// meanwhile: whoever finds no server at all may let pass what was to be denied.
+// degraded returns why decisions are made without the store, or nil. A degraded server
+// stays ready, even if its rules deny everything meanwhile: clients that find no server
+// at all may fail open.
 func (s *Server) degraded() error {
 	if s.monitor == nil {
 		return nil
@@ -26,15 +26,15 @@ func (s *Server) degraded() error {
 	return s.monitor.reason()
 }
 
-// markDraining tells whoever looks at the doors' health that this server is going.
+// markDraining makes health checks report not ready.
 func (s *Server) markDraining() {
 	s.draining.Store(true)
 	s.setServing()
 }
 
-// setServing has gRPC's health checks say what the others do.
+// setServing updates the health service of the gRPC API.
 func (s *Server) setServing() {
-	if o := s.listener("grpc"); o != nil {
-		o.api.(*grpcapi.Server).SetServing(s.ready() == nil)
+	if l := s.listener("grpc"); l != nil {
+		l.api.(*grpcapi.Server).SetServing(s.ready() == nil)
 	}
 }

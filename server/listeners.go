@@ -15,111 +15,111 @@ import (
 	"github.com/penstock-io/penstock/server/rlsproto"
 )
 
-// A apiServer speaks one protocol with whoever comes by a listener.
+// An apiServer serves one API.
 type apiServer interface {
 	Serve(l net.Listener) error         // until Shutdown; then it returns nil
-	Shutdown(ctx context.Context) error // after what is under way, or by force when ctx ends
+	Shutdown(ctx context.Context) error // finishes requests in flight; ctx cuts them off
 }
 
-// An listener is a door and where it listens.
+// A listener is a socket and the API that it serves.
 type listener struct {
 	name        string
 	api         apiServer
 	socket      *connlimit.Listener
-	listener    net.Listener // the entrance, or TLS on top of it
-	certificate *certificate // nil in clear text
-	lastError   string       // what was last wrong with a new one
+	listener    net.Listener // socket, or TLS on top of it
+	certificate *certificate // nil for plaintext
+	lastError   string       // of the last certificate reload, to log it once
 }
 
-func (o *listener) serve() error {
-	if err := o.api.Serve(o.listener); err != nil {
-		return fmt.Errorf("door %s: %w", o.name, err)
+func (l *listener) serve() error {
+	if err := l.api.Serve(l.listener); err != nil {
+		return fmt.Errorf("listener %s: %w", l.name, err)
 	}
 	return nil
 }
 
-func (o *listener) shutdown(ctx context.Context) error {
-	o.socket.Drain(ctx)
-	if err := o.api.Shutdown(ctx); err != nil {
-		return fmt.Errorf("door %s: not all requests were finished: %w", o.name, err)
+func (l *listener) shutdown(ctx context.Context) error {
+	l.socket.Drain(ctx)
+	if err := l.api.Shutdown(ctx); err != nil {
+		return fmt.Errorf("listener %s: requests in flight were cut off: %w", l.name, err)
 	}
 	return nil
 }
 
-// openListeners listens at every door that has an address.
+// openListeners opens every listener that has an address.
 func (s *Server) openListeners(ctx context.Context) error {
-	for _, l := range s.config.listenConfigs() {
-		if l.Addr == "" {
+	for _, c := range s.config.listenConfigs() {
+		if c.Addr == "" {
 			continue
 		}
-		if err := s.openListener(ctx, l.name, l.ListenConfig); err != nil {
-			return fmt.Errorf("door %s: %w", l.name, err)
+		if err := s.openListener(ctx, c.name, c.ListenConfig); err != nil {
+			return fmt.Errorf("listener %s: %w", c.name, err)
 		}
 	}
 	s.metrics.registry.MustRegister(listenerCollector{s.listeners})
 	return nil
 }
 
-func (s *Server) openListener(ctx context.Context, name string, l ListenConfig) (err error) {
-	o := &listener{name: name}
-	var encrypted *tls.Config
-	if l.Cert != "" {
-		if o.certificate, err = newCertificate(l, protocols[name]...); err != nil {
-			return fmt.Errorf("TLS cannot be used: %w", err)
+func (s *Server) openListener(ctx context.Context, name string, c ListenConfig) (err error) {
+	l := &listener{name: name}
+	var tlsConfig *tls.Config
+	if c.Cert != "" {
+		if l.certificate, err = newCertificate(c, protocols[name]...); err != nil {
+			return fmt.Errorf("TLS: %w", err)
 		}
-		encrypted = o.certificate.config()
+		tlsConfig = l.certificate.config()
 	}
 	var tcp net.ListenConfig
-	plain, err := tcp.Listen(ctx, "tcp", l.Addr)
+	socket, err := tcp.Listen(ctx, "tcp", c.Addr)
 	if err != nil {
 		return err
 	}
-	o.socket = connlimit.New(plain, s.connLimits(name, encrypted != nil))
-	o.listener = o.socket
-	if encrypted != nil && name != "grpc" { // which does it by itself
-		o.listener = tls.NewListener(o.socket, encrypted)
+	l.socket = connlimit.New(socket, s.connLimits(name, tlsConfig != nil))
+	l.listener = l.socket
+	if tlsConfig != nil && name != "grpc" { // gRPC does TLS itself
+		l.listener = tls.NewListener(l.socket, tlsConfig)
 	}
-	s.listeners = append(s.listeners, o)
-	if o.api, err = s.newAPI(o, encrypted); err != nil {
+	s.listeners = append(s.listeners, l)
+	if l.api, err = s.newAPI(l, tlsConfig); err != nil {
 		return err
 	}
-	s.log.Info("listening", "door", name, "addr", plain.Addr().String(), "tls", encrypted != nil)
+	s.log.Info("listening", "listener", name, "addr", socket.Addr().String(), "tls", tlsConfig != nil)
 	return nil
 }
 
-// protocols are what the doors offer in TLS's negotiation.
+// protocols are the ALPN protocols of the listeners.
 var protocols = map[string][]string{"grpc": {"h2"}, "http": {"h2", "http/1.1"}, "admin": {"h2", "http/1.1"}}
 
-// connLimits says whom a door lets in. Redis clients are told when there is no room, unless
-// they would have to shake hands first.
-func (s *Server) connLimits(door string, encrypted bool) connlimit.Options {
+// connLimits returns the connection limits of a listener. Refused Redis clients receive an
+// error reply, except over TLS, where that would need a handshake.
+func (s *Server) connLimits(listener string, secure bool) connlimit.Options {
 	o := connlimit.Options{
-		Max: s.config.MaxConnections, MaxPerClient: s.config.MaxConnectionsPerAddress, Log: s.log.With("door", door),
+		Max: s.config.MaxConnections, MaxPerClient: s.config.MaxConnectionsPerAddress, Log: s.log.With("listener", listener),
 	}
-	if door == "resp" && !encrypted {
+	if listener == "resp" && !secure {
 		o.Refuse = respapi.WriteMaxClients
 	}
 	return o
 }
 
-func (s *Server) newAPI(o *listener, encrypted *tls.Config) (apiServer, error) {
+func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 	c, envoy := s.config, s.config.envoyOptions()
-	switch o.name {
+	switch l.name {
 	case "grpc":
-		return grpcapi.New(s.engine, &grpcapi.Options{Response: envoy, TLS: encrypted, ObserveLatency: s.metrics.observeLatency(o.name)})
+		return grpcapi.New(s.engine, &grpcapi.Options{Response: envoy, TLS: tlsConfig, ObserveLatency: s.metrics.observeLatency(l.name)})
 	case "http":
 		return httpapi.New(s.engine, &httpapi.Options{
-			Headers: c.Headers, Envoy: &envoy, Ready: s.ready, ObserveLatency: s.metrics.observeLatency(o.name), Log: s.log,
+			Headers: c.Headers, Envoy: &envoy, Ready: s.ready, ObserveLatency: s.metrics.observeLatency(l.name), Log: s.log,
 		})
 	case "resp":
 		return respapi.New(s.engine, &respapi.Options{
 			RequireAuth:    c.RESPAuth,
-			Listener:       o.socket,
-			ObserveLatency: s.metrics.observeLatency(o.name),
+			Listener:       l.socket,
+			ObserveLatency: s.metrics.observeLatency(l.name),
 		})
 	}
 	return adminapi.New(s.engine, &adminapi.Options{
-		Loopback: auth.IsLoopback(o.socket.Addr()),
+		Loopback: auth.IsLoopback(l.socket.Addr()),
 		Metrics:  s.metrics.handler(),
 		Ready:    s.ready,
 		Degraded: s.degraded,
@@ -129,7 +129,7 @@ func (s *Server) newAPI(o *listener, encrypted *tls.Config) (apiServer, error) {
 	})
 }
 
-// envoyOptions says what Envoy is told besides the codes.
+// envoyOptions returns what responses to Envoy contain besides the codes.
 func (c *Config) envoyOptions() rlsproto.Options {
 	return rlsproto.Options{
 		Headers:         c.EnvoyHeaders,

@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// metrics are what the server tells about itself. No label is ever a key: there are
-// as many keys as there are users.
+// metrics are the Prometheus metrics of the server. No label is a key, because their
+// number is not bounded.
 type metrics struct {
 	registry         *prometheus.Registry
 	decisionDuration *prometheus.HistogramVec
@@ -20,13 +20,13 @@ type metrics struct {
 	storeErrors      *prometheus.CounterVec
 	configLoads      *prometheus.CounterVec
 
-	// Of stores that can be away:
+	// Of stores on the network:
 	decisionsBySource *prometheus.CounterVec
 	leaseUnits        prometheus.Counter
 	storeTransitions  *prometheus.CounterVec
 	stateLosses       *prometheus.CounterVec
 
-	// Of a store that is kept in a file:
+	// Of a durable store:
 	snapshots    *prometheus.CounterVec
 	snapshotTime prometheus.Gauge
 }
@@ -36,45 +36,45 @@ func newMetrics() *metrics {
 		registry: prometheus.NewRegistry(),
 		decisionDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "penstock_decision_duration_seconds",
-			Help:    "How long a door took to decide what came together.",
+			Help:    "Decision latency by listener.",
 			Buckets: prometheus.ExponentialBuckets(1e-6, 4, 10), // to 260 ms
-		}, []string{"door"}),
+		}, []string{"listener"}),
 		storeDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "penstock_store_duration_seconds",
-			Help:    "How long the store took for one call.",
+			Help:    "Latency of store calls.",
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 12), // to 100 ms
 		}, []string{"store", "op"}),
 		storeErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "penstock_store_errors_total",
-			Help: "Calls that the store could not decide.",
+			Help: "Store calls that failed.",
 		}, []string{"store"}),
 		configLoads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "penstock_config_loads_total",
-			Help: "How often the rules were read, and whether they could be used.",
+			Help: "Loads of the rules by result.",
 		}, []string{"result"}),
 		decisionsBySource: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "penstock_source_decisions_total",
-			Help: "Decisions, by who made them.",
+			Name: "penstock_decisions_by_source_total",
+			Help: "Decisions by source.",
 		}, []string{"source"}),
 		leaseUnits: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "penstock_lease_units_total",
-			Help: "Units that were taken ahead and spent here.",
+			Help: "Leased units that were spent locally.",
 		}),
 		storeTransitions: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "penstock_store_changes_total",
-			Help: "How often a shard of the store was given up, and was back.",
+			Name: "penstock_store_transitions_total",
+			Help: "Store shard transitions, down and up.",
 		}, []string{"store", "state"}),
 		stateLosses: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "penstock_store_state_losses_total",
-			Help: "How often the store was found to have lost what it counted, or some of it.",
+			Help: "Detected losses of state in the store.",
 		}, []string{"store", "reason"}),
 		snapshots: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "penstock_snapshots_total",
-			Help: "How often counts were saved, and whether they could be.",
+			Help: "Snapshots by result.",
 		}, []string{"result"}),
 		snapshotTime: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "penstock_snapshot_timestamp_seconds",
-			Help: "When counts were last saved.",
+			Help: "Time of the last successful snapshot.",
 		}),
 	}
 	m.registry.MustRegister(m.decisionDuration, m.storeDuration, m.storeErrors, m.configLoads,
@@ -83,23 +83,21 @@ func newMetrics() *metrics {
 	return m
 }
 
-// handler answers Prometheus.
+// handler serves the metrics.
 func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry})
 }
 
-// observeLatency returns what a door is to call with the durations of its decisions.
-func (m *metrics) observeLatency(door string) func(time.Duration) {
-	durations := m.decisionDuration.WithLabelValues(door)
+// observeLatency returns a function that records decision latencies of a listener.
+func (m *metrics) observeLatency(listener string) func(time.Duration) {
+	durations := m.decisionDuration.WithLabelValues(listener)
 	return func(d time.Duration) { durations.Observe(d.Seconds()) }
 }
 
-// countConfigLoad counts a reading of the rules.
 func (m *metrics) countConfigLoad(err error) {
 	m.configLoads.WithLabelValues(resultOf(err)).Inc()
 }
 
-// countSnapshot counts an attempt to save what is in memory.
 func (m *metrics) countSnapshot(err error) {
 	m.snapshots.WithLabelValues(resultOf(err)).Inc()
 	if err == nil {
@@ -115,18 +113,18 @@ func resultOf(err error) string {
 }
 
 var (
-	decisionsDesc   = prometheus.NewDesc("penstock_decisions_total", "Decisions, by rule. In shadow, a denial is one that would have been.", []string{"policy", "outcome", "mode"}, nil)
-	unitsDesc       = prometheus.NewDesc("penstock_cost_units_total", "Units that were asked for, by rule.", []string{"policy", "outcome"}, nil)
-	limitDesc       = prometheus.NewDesc("penstock_limit_units", "The most that a rule grants at once.", []string{"policy"}, nil)
+	decisionsDesc   = prometheus.NewDesc("penstock_decisions_total", "Decisions by rule, outcome and mode. In shadow mode, denials are not enforced.", []string{"rule", "outcome", "mode"}, nil)
+	unitsDesc       = prometheus.NewDesc("penstock_cost_units_total", "Requested units by rule and outcome.", []string{"rule", "outcome"}, nil)
+	limitDesc       = prometheus.NewDesc("penstock_limit_units", "Most units that a rule grants at once.", []string{"rule"}, nil)
 	keysDesc        = prometheus.NewDesc("penstock_keys", "Keys in memory.", nil, nil)
-	bytesDesc       = prometheus.NewDesc("penstock_state_bytes", "Memory that sliding logs and rolling windows occupy.", nil, nil)
-	overflowDesc    = prometheus.NewDesc("penstock_shared_decisions_total", "Decisions by a bucket that new keys share, because memory is full of keys.", nil, nil)
-	connectionsDesc = prometheus.NewDesc("penstock_connections", "Open connections.", []string{"door"}, nil)
-	refusedDesc     = prometheus.NewDesc("penstock_connections_refused_total", "Connections that were closed at once, because there were too many.", []string{"door"}, nil)
-	expiryDesc      = prometheus.NewDesc("penstock_certificate_expiry_timestamp_seconds", "When a door's certificate expires.", []string{"door"}, nil)
+	bytesDesc       = prometheus.NewDesc("penstock_state_bytes", "Memory used by the state of sliding logs and rolling windows.", nil, nil)
+	overflowDesc    = prometheus.NewDesc("penstock_memory_overflow_decisions_total", "Decisions by an overflow bucket, because memory is full of keys.", nil, nil)
+	connectionsDesc = prometheus.NewDesc("penstock_connections", "Open connections by listener.", []string{"listener"}, nil)
+	refusedDesc     = prometheus.NewDesc("penstock_connections_refused_total", "Connections refused over the connection limit, by listener.", []string{"listener"}, nil)
+	expiryDesc      = prometheus.NewDesc("penstock_certificate_expiry_timestamp_seconds", "Expiry of the TLS certificate, by listener.", []string{"listener"}, nil)
 )
 
-// engineCollector tells what a judge has decided.
+// engineCollector exports the decision counters of the rules.
 type engineCollector struct{ engine *engine.Engine }
 
 func (c engineCollector) Describe(ch chan<- *prometheus.Desc) {
@@ -146,13 +144,13 @@ func (c engineCollector) Collect(ch chan<- prometheus.Metric) {
 		counter(decisionsDesc, n.Errors.Load(), "error", "enforce")
 		counter(unitsDesc, n.AllowedUnits.Load(), "allowed")
 		counter(unitsDesc, n.DeniedUnits.Load(), "denied")
-		if n.Rule != "" { // limits that requests bring are as many as they like
+		if n.Rule != "" { // ad-hoc limits differ by request
 			ch <- prometheus.MustNewConstMetric(limitDesc, prometheus.GaugeValue, float64(n.Limit), n.Rule)
 		}
 	}
 }
 
-// memoryCollector tells what a store in memory holds.
+// memoryCollector exports the statistics of a memory store.
 type memoryCollector struct{ memory *penstock.Memory }
 
 func (s memoryCollector) Describe(ch chan<- *prometheus.Desc) {
@@ -168,7 +166,7 @@ func (s memoryCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(overflowDesc, prometheus.CounterValue, float64(stats.OverflowDecisions))
 }
 
-// listenerCollector tells who is inside.
+// listenerCollector exports the connections and certificates of the listeners.
 type listenerCollector struct{ listeners []*listener }
 
 func (s listenerCollector) Describe(ch chan<- *prometheus.Desc) {
@@ -178,12 +176,12 @@ func (s listenerCollector) Describe(ch chan<- *prometheus.Desc) {
 }
 
 func (s listenerCollector) Collect(ch chan<- prometheus.Metric) {
-	for _, o := range s.listeners {
-		ch <- prometheus.MustNewConstMetric(connectionsDesc, prometheus.GaugeValue, float64(o.socket.Active()), o.name)
-		ch <- prometheus.MustNewConstMetric(refusedDesc, prometheus.CounterValue, float64(o.socket.Refused()), o.name)
-		if o.certificate != nil {
-			expiry := float64(o.certificate.expires().Unix())
-			ch <- prometheus.MustNewConstMetric(expiryDesc, prometheus.GaugeValue, expiry, o.name)
+	for _, l := range s.listeners {
+		ch <- prometheus.MustNewConstMetric(connectionsDesc, prometheus.GaugeValue, float64(l.socket.Active()), l.name)
+		ch <- prometheus.MustNewConstMetric(refusedDesc, prometheus.CounterValue, float64(l.socket.Refused()), l.name)
+		if l.certificate != nil {
+			expiry := float64(l.certificate.expires().Unix())
+			ch <- prometheus.MustNewConstMetric(expiryDesc, prometheus.GaugeValue, expiry, l.name)
 		}
 	}
 }

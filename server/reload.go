@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// Reload reads the rules and the certificates again. What cannot be used is told
-// to the log, and leaves in force what was.
+// Reload loads the rules and the certificates again. Errors are logged, and the old ones
+// stay in use.
 func (s *Server) Reload() {
 	s.reloadRules()
 	s.refreshCertificates()
 }
 
-// certificateInterval is how often certificates are looked at. They are renewed days
-// before they expire, so there is no hurry.
+// certificateInterval is the time between two checks of the certificate files. It can be
+// long: certificates are renewed days before they expire.
 const certificateInterval = 5 * time.Second
 
 func (s *Server) watchCertificates(ctx context.Context) {
@@ -32,18 +32,18 @@ func (s *Server) watchCertificates(ctx context.Context) {
 func (s *Server) refreshCertificates() {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
-	for _, o := range s.listeners {
-		if o.certificate == nil {
+	for _, l := range s.listeners {
+		if l.certificate == nil {
 			continue
 		}
-		changed, err := o.certificate.refresh()
+		changed, err := l.certificate.refresh()
 		switch {
-		case err != nil && o.lastError != err.Error(): // which is said once
-			o.lastError = err.Error()
-			s.log.Error("the new certificate cannot be used; the old one stays", "door", o.name, "err", err)
+		case err != nil && l.lastError != err.Error(): // logged once
+			l.lastError = err.Error()
+			s.log.Error("certificate reload failed, keeping the old one", "listener", l.name, "err", err)
 		case err == nil && changed:
-			o.lastError = ""
-			s.log.Info("certificate loaded", "door", o.name, "expires", o.certificate.expires())
+			l.lastError = ""
+			s.log.Info("certificate loaded", "listener", l.name, "expires", l.certificate.expires())
 		}
 	}
 }

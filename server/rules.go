@@ -8,10 +8,10 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// openRules reads the rules for the first time, when they must be usable.
+// openRules loads the rules at startup, where an error is fatal.
 func (s *Server) openRules(context.Context) error {
 	if s.config.Rules == "" {
-		s.log.Info("no rules: requests must bring their limit")
+		s.log.Info("no rules configured, requests must name their limit")
 		return nil
 	}
 	s.source = rules.NewSource(s.config.Rules, &rules.Options{MergeDomains: s.config.MergeDomains})
@@ -22,7 +22,7 @@ func (s *Server) openRules(context.Context) error {
 	return nil
 }
 
-// useRules puts rules in force, if they can be.
+// useRules puts loaded rules in use.
 func (s *Server) useRules(set *rules.Set, err error) error {
 	if err == nil && s.config.GRPC.Addr != "" {
 		err = set.CheckEnvoy()
@@ -32,7 +32,7 @@ func (s *Server) useRules(set *rules.Set, err error) error {
 		return err
 	}
 	for _, w := range set.Warnings() {
-		s.log.Warn("a rule file says what has no effect", "file", w.File, "line", w.Line, "reason", w.Reason)
+		s.log.Warn("rule file has a setting without effect", "file", w.File, "line", w.Line, "reason", w.Reason)
 	}
 	s.storePolicies.set(set.Rules())
 	s.engine.SetRules(set)
@@ -40,7 +40,7 @@ func (s *Server) useRules(set *rules.Set, err error) error {
 	return nil
 }
 
-// watchRules follows the rules as they change.
+// watchRules reloads the rules when their files change.
 func (s *Server) watchRules(ctx context.Context) {
 	if s.source == nil {
 		return
@@ -58,9 +58,9 @@ func (s *Server) reloadRules() {
 	}
 }
 
-// logRuleErrors says what is wrong with rules that were to replace others.
+// logRuleErrors logs why a reload failed, one line per error.
 func (s *Server) logRuleErrors(err error) {
-	const message = "the new rules cannot be used; the old ones stay"
+	const message = "rules reload failed, keeping the old ones"
 	var all rules.Errors
 	if !errors.As(err, &all) {
 		s.log.Error(message, "err", err)

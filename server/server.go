@@ -1,6 +1,5 @@
-// Package server is the daemon: it opens the store, the rules and the doors that a
-// [Config] asks for, keeps them running, and closes them without dropping
-// anybody.
+// Package server is the daemon: it opens the store, the rules and the listeners of a
+// [Config], serves the four APIs, and shuts down without dropping requests.
 package server
 
 import (
@@ -17,7 +16,7 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// A Server is a store, the rules, and doors to ask them by.
+// A Server serves the gRPC, HTTP, RESP and admin APIs from one store and one set of rules.
 type Server struct {
 	config    *Config
 	log       *slog.Logger
@@ -27,17 +26,17 @@ type Server struct {
 	listeners []*listener
 
 	storePolicies storePolicies
-	monitor       *monitor                      // nil where the store cannot be away
-	background    []func(context.Context)       // what goes on while it runs
-	closers       []func(context.Context) error // of the store; the last is called first
+	monitor       *monitor                      // nil for the memory store
+	background    []func(context.Context)       // run until the listeners are closed
+	closers       []func(context.Context) error // of the store; called last to first
 
 	reloading sync.Mutex
 	draining  atomic.Bool
 }
 
-// New opens the store, reads the rules and listens at every door, so that what
-// cannot work is said before anybody is served. [Server.Run] must follow, which closes all of it. A
-// nil log tells nobody.
+// New opens the store, loads the rules and opens the listeners, so that errors are
+// reported before any request is served. Call [Server.Run] next, which closes them all. A
+// nil logger discards.
 func New(ctx context.Context, c *Config, log *slog.Logger) (*Server, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -52,15 +51,15 @@ func New(ctx context.Context, c *Config, log *slog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// closeAll closes what was opened before something else could not be.
+// closeAll closes what New has opened before it failed.
 func (s *Server) closeAll() {
-	for _, o := range s.listeners {
-		_ = o.listener.Close()
+	for _, l := range s.listeners {
+		_ = l.listener.Close()
 	}
 	_ = s.closeStore(context.Background()) // the first error is the one to report
 }
 
-// closeStore lets go of the store, and of what is around it.
+// closeStore closes the store and its decorators.
 func (s *Server) closeStore(ctx context.Context) (err error) {
 	for _, c := range slices.Backward(s.closers) {
 		err = errors.Join(err, c(ctx))
@@ -68,39 +67,42 @@ func (s *Server) closeStore(ctx context.Context) (err error) {
 	return err
 }
 
-// Addr returns where a door listens, or nil if it is shut. The doors are called
-// grpc, http, resp and admin.
-func (s *Server) Addr(door string) net.Addr {
-	if o := s.listener(door); o != nil {
-		return o.socket.Addr()
+// Addr returns the address of a listener, or nil if it is disabled. The listeners are
+// named grpc, http, resp and admin.
+func (s *Server) Addr(name string) net.Addr {
+	if l := s.listener(name); l != nil {
+		return l.socket.Addr()
 	}
 	return nil
 }
 
-// UsesTLS reports whether a door speaks TLS.
-func (s *Server) UsesTLS(door string) bool {
-	o := s.listener(door)
-	return o != nil && o.certificate != nil
+// UsesTLS reports whether a listener has TLS.
+func (s *Server) UsesTLS(name string) bool {
+	l := s.listener(name)
+	return l != nil && l.certificate != nil
 }
 
-func (s *Server) listener(door string) *listener {
-	for _, o := range s.listeners {
-		if o.name == door {
-			return o
+func (s *Server) listener(name string) *listener {
+	for _, l := range s.listeners {
+		if l.name == name {
+			return l
 		}
 	}
 	return nil
 }
 
-// Run serves until ctx ends, and then closes the doors: it tells load balancers,
-// finishes what is under way, lets go of the store, and returns. It returns an
-// error if a door failed, if something was not finished within the grace, or if
-// what is kept in a file could not be saved.
+// Run serves until ctx ends, and then shuts down: it reports not ready for the shutdown
+// delay, drains the listeners, answers the requests in flight, and closes the store. It
+// returns an error if a listener failed, if a request was not finished within the
+// shutdown grace, or if the last snapshot failed.
+//
+// Requests of clients that are connected, or wait in an accept queue, when the listeners
+// begin to close are answered. Clients that connect later are refused.
 func (s *Server) Run(ctx context.Context) error {
 	failures := make(chan error, len(s.listeners))
 	var working sync.WaitGroup
-	for _, o := range s.listeners {
-		working.Go(func() { failures <- o.serve() })
+	for _, l := range s.listeners {
+		working.Go(func() { failures <- l.serve() })
 	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	for _, work := range append(s.background, s.watchCertificates, s.watchRules) {
@@ -119,7 +121,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// waitForEnd returns when ctx ends, or when a door does.
+// waitForEnd returns when ctx ends or a listener fails.
 func waitForEnd(ctx context.Context, failures <-chan error) error {
 	select {
 	case <-ctx.Done():
@@ -129,8 +131,8 @@ func waitForEnd(ctx context.Context, failures <-chan error) error {
 	}
 }
 
-// beginDrain tells load balancers that this server is leaving, and returns the
-// time that is left for that once they have had theirs.
+// beginDrain reports not ready, waits for the shutdown delay, and returns a context with
+// the shutdown grace.
 func (s *Server) beginDrain() (context.Context, context.CancelFunc) {
 	s.log.Info("shutting down", "delay", s.config.ShutdownDelay, "grace", s.config.ShutdownGrace)
 	s.markDraining()
@@ -138,18 +140,18 @@ func (s *Server) beginDrain() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), s.config.ShutdownGrace)
 }
 
-// closeListeners closes the doors, the one for operators last: until then it tells load
-// balancers that this server is leaving.
+// closeListeners shuts the listeners down. The admin listener is last, so that health
+// checks report not ready until then.
 func (s *Server) closeListeners(ctx context.Context) error {
 	errs := make(chan error, len(s.listeners))
 	var closing sync.WaitGroup
 	var last *listener
-	for _, o := range s.listeners {
-		if o.name == "admin" {
-			last = o
+	for _, l := range s.listeners {
+		if l.name == "admin" {
+			last = l
 			continue
 		}
-		closing.Go(func() { errs <- o.shutdown(ctx) })
+		closing.Go(func() { errs <- l.shutdown(ctx) })
 	}
 	closing.Wait()
 	if last != nil {

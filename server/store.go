@@ -10,7 +10,7 @@ import (
 	"github.com/penstock-io/penstock/server/engine"
 )
 
-// openStore opens the store, and the judge that asks it.
+// openStore opens the store, and the engine on top of it.
 func (s *Server) openStore(ctx context.Context) error {
 	open := s.openRedis
 	if s.config.Store == memoryURL {
@@ -25,14 +25,10 @@ func (s *Server) openStore(ctx context.Context) error {
 	return nil
 }
 
-// connectTimeout is how long the start waits for Redis. After that it is made without.
+// connectTimeout is how long the startup waits for Redis, before it goes on without.
 const connectTimeout = 2 * time.Second
 
-// openRedis returns a store on Redis that also decides while Redis is away. What is
-// around it is in an order: the fallback is next to Redis, so that the others never
-// see an error, and can tell by the source of a decision whether it is worth
-// remembering; a lease is above, for it is Redis's units that are taken ahead; and
-// denials are remembered above all, so that they cost the least.
+// openRedis returns a store on Redis that also decides while Redis is unavailable.
 func (s *Server) openRedis(ctx context.Context) (penstock.Store, error) {
 	c := s.config
 	limited, cancel := context.WithTimeout(ctx, connectTimeout)
@@ -50,7 +46,10 @@ func (s *Server) openRedis(ctx context.Context) (penstock.Store, error) {
 	return s.wrapStore(ctx, redis), nil
 }
 
-// wrapStore puts around Redis what goes on without it, and spares it work.
+// wrapStore adds the decorators to Redis, from the inside out: metrics, fallback, lease,
+// deny cache. The fallback is next to Redis, so that the others never see an error, and
+// know by the source of a decision whether to cache it. The lease is above it, because it
+// leases units of Redis. The deny cache is outermost, where a denial costs the least.
 func (s *Server) wrapStore(ctx context.Context, redis *redisstore.Store) penstock.Store {
 	c := s.config
 	s.monitor = newMonitor(redis, s.metrics, s.log)
@@ -66,12 +65,12 @@ func (s *Server) wrapStore(ctx context.Context, redis *redisstore.Store) penstoc
 	lease := penstock.WithLease(fallback, &penstock.LeaseOptions{Nodes: c.Nodes, Only: s.storePolicies.leased})
 	s.closers = append(s.closers, func(ctx context.Context) error {
 		if err := lease.Close(ctx); err != nil {
-			s.log.Warn("units that were taken ahead could not be given back; they come back by themselves", "err", err)
+			s.log.Warn("leased units could not be returned, they will refill in time", "err", err)
 		}
 		return nil
 	})
 	return newSourceCounter(penstock.WithDenyCache(lease, &penstock.DenyCacheOptions{Only: s.storePolicies.denyCached}), s.metrics)
 }
 
-// redisName is what metrics call the store.
+// redisName is the label of the store in metrics.
 const redisName = "redis"

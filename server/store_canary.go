@@ -10,18 +10,19 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-// A canary is a key of this process alone in one shard of Redis. If it is gone before
-// its time, then so are others: the server was emptied, or came back without what it
-// had. It is a count like any other, so whatever can happen to those happens to it.
+// A canary is a key of this process in one shard of Redis. If it is gone before it
+// expires, other keys are lost too: the server was flushed, or restarted without its data.
+// It is an ordinary counter, so it is lost in the same ways as others.
 type canary struct {
 	key   string
-	until time.Time // when it ends by itself; zero if it is not there yet
+	until time.Time // when it expires; zero if it does not exist yet
 }
 
-// canaryLimit is counted by for a day, and then anew.
+// canaryLimit makes a canary expire after a day.
 var canaryLimit = penstock.Limit{Algorithm: penstock.FixedWindow, Count: 1, Period: 24 * time.Hour, Name: "penstock.canary"}
 
-// canaryRenewal is how long before its time nobody wonders about its end.
+// canaryRenewal is how long before its expiry a canary is written again, and its absence
+// means nothing.
 const canaryRenewal = time.Minute
 
 // newCanaries finds a key for every shard.
@@ -44,45 +45,46 @@ func (c *canary) request(cost int64) penstock.Request {
 
 func (c *canary) isDue(now time.Time) bool { return now.Add(canaryRenewal).After(c.until) }
 
-// checkCanaries looks at all canaries. Those that are gone are set out again before anybody
-// hears of it, so that the next loss is noticed as well.
-func (o *monitor) checkCanaries(ctx context.Context) {
-	gone := o.touchCanaries(ctx)
+// checkCanaries reports lost canaries. It writes them again first, so that the next loss is
+// noticed as well.
+func (m *monitor) checkCanaries(ctx context.Context) {
+	gone := m.touchCanaries(ctx)
 	if gone == 0 {
 		return
 	}
-	o.touchCanaries(ctx)
-	o.metrics.stateLosses.WithLabelValues(redisName, reasonKeysGone).Inc()
-	o.log.Warn("Redis has lost what it counted: keys begin anew", "shards", gone, "of", len(o.canaries))
+	m.touchCanaries(ctx)
+	m.metrics.stateLosses.WithLabelValues(redisName, reasonKeysGone).Inc()
+	m.log.Warn("Redis lost state, counters restarted", "shards", gone, "of", len(m.canaries))
 }
 
-// touchCanaries sets out the canaries that are due, looks at the others, and returns how many
+// touchCanaries writes the canaries that are due, peeks at the others, and returns how many
 // of these are gone.
-func (o *monitor) touchCanaries(ctx context.Context) (gone int) {
+func (m *monitor) touchCanaries(ctx context.Context) (gone int) {
 	now := time.Now()
-	requests := make([]penstock.Request, len(o.canaries))
-	for i := range o.canaries {
+	requests := make([]penstock.Request, len(m.canaries))
+	for i := range m.canaries {
 		cost := int64(0)
-		if o.canaries[i].isDue(now) {
+		if m.canaries[i].isDue(now) {
 			cost = 1
 		}
-		requests[i] = o.canaries[i].request(cost)
+		requests[i] = m.canaries[i].request(cost)
 	}
 	decisions := make([]penstock.Decision, len(requests))
-	err := penstock.TakeEach(ctx, o.redis, requests, decisions)
+	err := penstock.TakeEach(ctx, m.redis, requests, decisions)
 	if err != nil && ctx.Err() != nil {
 		return 0
 	}
-	o.recordCheck(err)
+	m.recordCheck(err)
 	for i, d := range decisions {
-		if o.canaries[i].isGone(now, requests[i].Cost, d) {
+		if m.canaries[i].isGone(now, requests[i].Cost, d) {
 			gone++
 		}
 	}
 	return gone
 }
 
-// isGone takes note of a decision about the canary. One without a limit was not made.
+// isGone reports whether a peek found the canary missing, and records a write. A decision
+// without a limit was not made.
 func (c *canary) isGone(now time.Time, cost int64, d penstock.Decision) bool {
 	switch {
 	case d.Limit == 0:

@@ -15,8 +15,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// An monitor is what is known of a Redis that may be away. Decisions never wait for
-// what is told about it: they leave a note, and the watch tells.
+// A monitor watches whether Redis is available. It checks Redis once a second, and is
+// notified when the fallback gives up a shard. Logging happens in its own goroutine, so
+// decisions never wait for it.
 type monitor struct {
 	redis     *redisstore.Store
 	fallback  *penstock.Fallback
@@ -24,181 +25,182 @@ type monitor struct {
 	log       *slog.Logger
 	canaries  []canary
 	runIDs    map[string]string // of the servers, by their addresses
-	wake      chan struct{}     // that something has changed
-	warned    bool              // whether what the servers lack was told
-	downSince time.Time         // when it was told that Redis is away; zero if it is not
+	wake      chan struct{}     // a change of state is to be logged
+	warned    bool              // the store's warnings were logged
+	downSince time.Time         // when the outage was logged; zero if Redis is up
 
 	mu        sync.Mutex
-	down      map[int]error // shards that are given up, and why
-	lastError error         // why Redis did not answer when it was last looked at
-	failures  int           // looks in a row that it did not answer
+	down      map[int]error // shards that are down, and why
+	lastError error         // of the last check; nil if Redis answered
+	failures  int           // checks without an answer in a row
 }
 
 func newMonitor(redis *redisstore.Store, m *metrics, log *slog.Logger) *monitor {
-	o := &monitor{redis: redis, metrics: m, log: log, wake: make(chan struct{}, 1), down: map[int]error{}}
-	m.registry.MustRegister(o, m.decisionsBySource, m.leaseUnits, m.storeTransitions, m.stateLosses)
-	for _, state := range []string{"away", "back"} {
+	mon := &monitor{redis: redis, metrics: m, log: log, wake: make(chan struct{}, 1), down: map[int]error{}}
+	m.registry.MustRegister(mon, m.decisionsBySource, m.leaseUnits, m.storeTransitions, m.stateLosses)
+	for _, state := range []string{stateDown, stateUp} {
 		m.storeTransitions.WithLabelValues(redisName, state)
 	}
 	for _, reason := range []string{reasonKeysGone, reasonNewRun} {
 		m.stateLosses.WithLabelValues(redisName, reason)
 	}
-	return o
+	return mon
 }
 
-// start looks at Redis for the first time, so that the log says in the beginning if
-// it is not there.
-func (o *monitor) start(ctx context.Context, f *penstock.Fallback) {
-	o.fallback = f
-	o.canaries = newCanaries(o.redis)
-	o.failures = maxFailures // there was never an answer
-	if o.checkCanaries(ctx); !o.failing() {
-		o.checkRunIDs(ctx)
+// start checks Redis once, so that the log reports at startup if it is unavailable.
+func (m *monitor) start(ctx context.Context, f *penstock.Fallback) {
+	m.fallback = f
+	m.canaries = newCanaries(m.redis)
+	m.failures = maxFailures // so the first failure counts
+	if m.checkCanaries(ctx); !m.failing() {
+		m.checkRunIDs(ctx)
 	}
-	o.logState()
+	m.logState()
 }
 
 const (
-	// checkInterval is the time between two looks at Redis.
+	// checkInterval is the time between two checks of Redis.
 	checkInterval = time.Second
 
-	// maxFailures is how many looks in a row may be without an answer before that
-	// means anything; a call that comes meanwhile has its own fallback.
+	// maxFailures is how many checks in a row must fail before Redis is reported
+	// unavailable; until then, each failed call has its own fallback.
 	maxFailures = 2
 
-	// runIDInterval is how many looks there are to one at the servers' runs, which costs
-	// them more.
+	// runIDInterval is how many checks there are per check of the run IDs, which is
+	// more expensive for Redis.
 	runIDInterval = 10
 )
 
-// run looks at Redis once in a while, and tells of changes, until ctx ends.
-func (o *monitor) run(ctx context.Context) {
+// run checks Redis and logs changes until ctx ends.
+func (m *monitor) run(ctx context.Context) {
 	tick := time.NewTicker(checkInterval)
 	defer tick.Stop()
 	for n := 0; ; {
 		select {
 		case <-tick.C:
 			n++
-			missed := o.failing()
-			o.checkCanaries(ctx)
-			o.probe(ctx)
-			if n%runIDInterval == 0 || missed && !o.failing() {
-				o.checkRunIDs(ctx)
+			failed := m.failing()
+			m.checkCanaries(ctx)
+			m.probe(ctx)
+			if n%runIDInterval == 0 || failed && !m.failing() {
+				m.checkRunIDs(ctx)
 			}
-		case <-o.wake:
+		case <-m.wake:
 		case <-ctx.Done():
 			return
 		}
-		o.logState()
+		m.logState()
 	}
 }
 
-// onChange is called when a shard was given up, or is back. It leaves a note.
-func (o *monitor) onChange(c penstock.FallbackChange) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	state := "back"
-	if delete(o.down, c.Shard); c.Down {
-		o.down[c.Shard], state = c.Err, "away"
+// onChange records that a shard is down or up again, and wakes run to log it.
+func (m *monitor) onChange(c penstock.FallbackChange) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	state := stateUp
+	if delete(m.down, c.Shard); c.Down {
+		m.down[c.Shard], state = c.Err, stateDown
 	}
-	o.metrics.storeTransitions.WithLabelValues(redisName, state).Inc()
+	m.metrics.storeTransitions.WithLabelValues(redisName, state).Inc()
 	select {
-	case o.wake <- struct{}{}:
-	default: // there is a note already
+	case m.wake <- struct{}{}:
+	default: // run is to wake already
 	}
 }
 
-// recordCheck takes note of a look.
-func (o *monitor) recordCheck(err error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.failures++
-	if o.lastError = err; err == nil {
-		o.failures = 0
+// recordCheck records the result of a check.
+func (m *monitor) recordCheck(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.failures++
+	if m.lastError = err; err == nil {
+		m.failures = 0
 	}
 }
 
-func (o *monitor) failing() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.failures > 0
+func (m *monitor) failing() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.failures > 0
 }
 
-// reason says why decisions are made without Redis, or nil if they are not.
-func (o *monitor) reason() error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	switch all := o.redis.Shards(); {
-	case len(o.down) > 0 && all > 1:
-		return fmt.Errorf("redis is away with %d of %d shards: %w", len(o.down), all, o.firstError())
-	case len(o.down) > 0:
-		return fmt.Errorf("redis is away: %w", o.firstError())
-	case o.failures >= maxFailures && o.lastError != nil:
-		return fmt.Errorf("redis does not answer: %w", o.lastError)
+// reason returns why decisions are made without Redis, or nil if they are not.
+func (m *monitor) reason() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch all := m.redis.Shards(); {
+	case len(m.down) > 0 && all > 1:
+		return fmt.Errorf("redis unavailable, %d of %d shards down: %w", len(m.down), all, m.firstError())
+	case len(m.down) > 0:
+		return fmt.Errorf("redis unavailable: %w", m.firstError())
+	case m.failures >= maxFailures && m.lastError != nil:
+		return fmt.Errorf("redis unavailable, no answer: %w", m.lastError)
 	}
 	return nil
 }
 
-// firstError returns why one of the shards is away: the first, so that it stays the same.
-func (o *monitor) firstError() error {
-	return o.down[slices.Min(slices.Collect(maps.Keys(o.down)))]
+// firstError returns the error of the lowest shard that is down, so that the message is
+// stable.
+func (m *monitor) firstError() error {
+	return m.down[slices.Min(slices.Collect(maps.Keys(m.down)))]
 }
 
-// logState tells the log when Redis went away, and when it came back.
-func (o *monitor) logState() {
-	err, told := o.reason(), !o.downSince.IsZero()
+// logState logs when Redis became unavailable, and when it is available again.
+func (m *monitor) logState() {
+	err, logged := m.reason(), !m.downSince.IsZero()
 	switch {
-	case err != nil && !told:
-		o.downSince = time.Now()
-		o.log.Error("deciding without Redis, as the rules and --on-store-failure say", "err", err)
-	case err == nil && told:
-		o.log.Info("deciding by Redis again", "after", time.Since(o.downSince).Round(time.Millisecond))
-		o.downSince = time.Time{}
+	case err != nil && !logged:
+		m.downSince = time.Now()
+		m.log.Error("Redis unavailable, applying on_store_failure", "err", err)
+	case err == nil && logged:
+		m.log.Info("Redis available again", "after", time.Since(m.downSince).Round(time.Millisecond))
+		m.downSince = time.Time{}
 	}
-	if warnings := o.redis.Warnings(); err == nil && !o.warned {
-		o.warned = true
+	if warnings := m.redis.Warnings(); err == nil && !m.warned {
+		m.warned = true
 		for _, w := range warnings {
-			o.log.Warn(w)
+			m.log.Warn(w)
 		}
 	}
 }
 
-// probe asks for shards that are away, for when nobody else does.
-func (o *monitor) probe(ctx context.Context) {
-	o.mu.Lock()
-	shards := slices.Collect(maps.Keys(o.down))
-	o.mu.Unlock()
+// probe sends a request to each shard that is down, so that recovery is noticed without
+// traffic.
+func (m *monitor) probe(ctx context.Context) {
+	m.mu.Lock()
+	shards := slices.Collect(maps.Keys(m.down))
+	m.mu.Unlock()
 	for _, shard := range shards {
-		look := o.canaries[shard%len(o.canaries)].request(0)
-		_, _ = o.fallback.Take(ctx, look) // what matters is that it was asked
+		peek := m.canaries[shard%len(m.canaries)].request(0)
+		_, _ = m.fallback.Take(ctx, peek) // the fallback notices the outcome
 	}
 }
 
-// checkRunIDs finds out whether servers were started again, or replaced. In a Cluster
-// another server may have joined, which loses nothing.
-func (o *monitor) checkRunIDs(ctx context.Context) {
+// checkRunIDs logs servers that were restarted or replaced. A server that joins a Cluster
+// loses nothing and is not logged.
+func (m *monitor) checkRunIDs(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, checkInterval)
 	defer cancel()
-	runs, err := o.redis.RunIDs(ctx)
+	runs, err := m.redis.RunIDs(ctx)
 	if err != nil || len(runs) == 0 {
 		return
 	}
 	var fresh []string
-	o.runIDs, fresh = diffRunIDs(o.runIDs, runs, o.redis.Shards() > 1)
+	m.runIDs, fresh = diffRunIDs(m.runIDs, runs, m.redis.Shards() > 1)
 	for _, address := range fresh {
-		o.metrics.stateLosses.WithLabelValues(redisName, reasonNewRun).Inc()
-		o.log.Warn("Redis was started again or replaced: what it had not saved or replicated is lost",
-			"addr", address, "run", runs[address])
+		m.metrics.stateLosses.WithLabelValues(redisName, reasonNewRun).Inc()
+		m.log.Warn("Redis was restarted or replaced, unsaved counters are lost",
+			"addr", address, "run_id", runs[address])
 	}
 }
 
-// diffRunIDs returns which servers were started again, or have replaced others, and what
-// to compare with next time. A node of a Cluster that does not tell its run is away, and
-// will be compared when it is back.
+// diffRunIDs returns the addresses of servers that were restarted or have replaced others,
+// and the run IDs to compare with next time. A Cluster node that is missing is down; its
+// old run ID is kept until it is up again.
 func diffRunIDs(before, runs map[string]string, cluster bool) (next map[string]string, fresh []string) {
 	next = maps.Clone(runs)
 	for address, run := range before {
-		if _, tells := runs[address]; cluster && !tells {
+		if _, up := runs[address]; cluster && !up {
 			next[address] = run
 		}
 	}
@@ -213,24 +215,28 @@ func diffRunIDs(before, runs map[string]string, cluster bool) (next map[string]s
 	return next, fresh
 }
 
-// The reasons for which state is taken for lost.
+// The states of a shard, and the reasons of lost state, in metrics.
 const (
+	stateDown = "down"
+	stateUp   = "up"
+
 	reasonKeysGone = "keys_gone"
 	reasonNewRun   = "new_run"
 )
 
 var (
-	degradedDesc    = prometheus.NewDesc("penstock_degraded", "Whether some decisions are made without the store.", nil, nil)
-	unavailableDesc = prometheus.NewDesc("penstock_store_away", "Whether a shard of the store is given up for now.", []string{"store", "shard"}, nil)
+	degradedDesc    = prometheus.NewDesc("penstock_degraded", "Whether some decisions are made without the store (1) or none (0).", nil, nil)
+	unavailableDesc = prometheus.NewDesc("penstock_store_unavailable", "Whether a shard of the store is unavailable (1) or not (0).", []string{"store", "shard"}, nil)
 )
 
-// Describe and Collect tell how things are.
-func (o *monitor) Describe(ch chan<- *prometheus.Desc) {
+// Describe implements [prometheus.Collector].
+func (m *monitor) Describe(ch chan<- *prometheus.Desc) {
 	ch <- degradedDesc
 	ch <- unavailableDesc
 }
 
-func (o *monitor) Collect(ch chan<- prometheus.Metric) {
+// Collect implements [prometheus.Collector].
+func (m *monitor) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, is bool, labels ...string) {
 		value := 0.0
 		if is {
@@ -238,11 +244,11 @@ func (o *monitor) Collect(ch chan<- prometheus.Metric) {
 		}
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
-	gauge(degradedDesc, o.reason() != nil)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for shard := range o.redis.Shards() {
-		_, away := o.down[shard]
-		gauge(unavailableDesc, away, redisName, strconv.Itoa(shard))
+	gauge(degradedDesc, m.reason() != nil)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for shard := range m.redis.Shards() {
+		_, down := m.down[shard]
+		gauge(unavailableDesc, down, redisName, strconv.Itoa(shard))
 	}
 }

@@ -7,15 +7,15 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// A storePolicy says how a limit is counted around the store.
+// A storePolicy is how the decorators of the store treat a limit.
 type storePolicy struct {
 	onFailure penstock.FailureMode
-	fraction  float64 // of the limit, while the store is away
+	fraction  float64 // of the limit, while the store is unavailable
 	lease     bool
 	denyCache bool
 }
 
-// defaultStorePolicy returns that of limits that no rule says anything about.
+// defaultStorePolicy returns the policy of limits without settings in a rule.
 func (c *Config) defaultStorePolicy() storePolicy {
 	return storePolicy{
 		onFailure: failureModes[c.OnStoreFailure],
@@ -31,16 +31,15 @@ var failureModes = map[string]penstock.FailureMode{
 	rules.FailDeny.String():  penstock.FailClosed,
 }
 
-// storePolicies are those of the rules in force, by the names of their limits, and that
-// of all other limits. They are replaced all at once, a moment before the rules: a
-// request that is under way then may be decided by the rules of before and the
-// policies of now.
+// storePolicies holds the policies of the current rules by the names of their limits, and
+// the default. They are replaced together, just before the rules: a request in flight at
+// that moment may be decided by the old rules and the new policies.
 type storePolicies struct {
 	defaults storePolicy
 	byName   atomic.Pointer[map[string]storePolicy]
 }
 
-// set replaces the policies by what rules say.
+// set replaces the policies by those of the rules.
 func (p *storePolicies) set(all []*rules.Rule) {
 	named := make(map[string]storePolicy, len(all))
 	for _, r := range all {
@@ -51,8 +50,8 @@ func (p *storePolicies) set(all []*rules.Rule) {
 	p.byName.Store(&named)
 }
 
-// with returns the policy that a rule makes of a default. A share is meant for
-// counting here, so a rule that names one counts here.
+// with returns the policy with the settings of a rule. A share only has a meaning for
+// local decisions, so a rule with a share decides locally.
 func (p storePolicy) with(r *rules.Rule) storePolicy {
 	if mode, ok := failureModes[r.OnStoreFailure.String()]; ok {
 		p.onFailure = mode
@@ -81,7 +80,7 @@ func (p *storePolicies) forLimit(l *penstock.Limit) storePolicy {
 	return p.defaults
 }
 
-// What the decorators ask about a limit.
+// The callbacks of the decorators.
 
 func (p *storePolicies) onFailure(l penstock.Limit) (penstock.FailureMode, float64) {
 	own := p.forLimit(&l)

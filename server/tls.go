@@ -10,24 +10,23 @@ import (
 	"time"
 )
 
-// A certificate is how a door proves who it is, and whom it lets in. It is read from
-// files, and read again when they change; what cannot be used leaves the last
-// good one in force.
+// A certificate is the TLS configuration of a listener. It is loaded from files, and
+// again when they change; the last good one stays in use if that fails.
 type certificate struct {
 	ListenConfig
 	protocols []string
-	files     [3][]byte // as last read, good or bad
+	files     [3][]byte // contents at the last load, good or bad
 	current   atomic.Pointer[tls.Config]
 }
 
-// newCertificate reads the files of a door. They must be usable.
+// newCertificate loads the files of a listener. They must be valid.
 func newCertificate(l ListenConfig, protocols ...string) (*certificate, error) {
 	c := &certificate{ListenConfig: l, protocols: protocols}
 	_, err := c.refresh()
 	return c, err
 }
 
-// config returns what a TLS listener needs. It follows the files.
+// config returns a configuration that uses the current files in each handshake.
 func (c *certificate) config() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
@@ -38,13 +37,12 @@ func (c *certificate) config() *tls.Config {
 	}
 }
 
-// expires returns when the certificate in force does.
+// expires returns when the certificate in use expires.
 func (c *certificate) expires() time.Time {
 	return c.current.Load().Certificates[0].Leaf.NotAfter
 }
 
-// refresh reads the files again, and reports whether they have changed since it last
-// did.
+// refresh loads the files again if they have changed, and reports whether they have.
 func (c *certificate) refresh() (changed bool, err error) {
 	var files [3][]byte
 	for i, path := range []string{c.Cert, c.Key, c.ClientCA} {
@@ -76,7 +74,7 @@ func same(a, b [3][]byte) bool {
 	return true
 }
 
-// parse makes the texts of the files into a configuration, if they can be used.
+// parse makes a configuration of the files' contents.
 func (c *certificate) parse(files [3][]byte) (*tls.Config, error) {
 	pair, err := tls.X509KeyPair(files[0], files[1])
 	if err != nil {
@@ -101,14 +99,14 @@ func (c *certificate) parse(files [3][]byte) (*tls.Config, error) {
 	return config, nil
 }
 
-// checkValidity returns an error if a certificate is not good now: every client would
-// refuse it.
+// checkValidity returns an error if a certificate is expired or not valid yet: every
+// client would reject it.
 func checkValidity(leaf *x509.Certificate, now time.Time) error {
 	switch {
 	case now.After(leaf.NotAfter):
-		return fmt.Errorf("the certificate expired at %s", leaf.NotAfter.Format(time.RFC3339))
+		return fmt.Errorf("certificate expired at %s", leaf.NotAfter.Format(time.RFC3339))
 	case now.Before(leaf.NotBefore):
-		return fmt.Errorf("the certificate is not good before %s", leaf.NotBefore.Format(time.RFC3339))
+		return fmt.Errorf("certificate is not valid before %s", leaf.NotBefore.Format(time.RFC3339))
 	}
 	return nil
 }

@@ -9,11 +9,10 @@ import (
 	"github.com/penstock-io/penstock/server/durable"
 )
 
-// memoryURL is what the store in this process is called.
+// memoryURL selects the store in this process.
 const memoryURL = "memory:"
 
-// openMemory returns a store in this process, which outlives it if there is a
-// folder for that.
+// openMemory returns a store in this process. With a data directory it is durable.
 func (s *Server) openMemory(context.Context) (penstock.Store, error) {
 	o := &penstock.MemoryOptions{MaxKeys: s.config.MaxKeys, MaxBytes: s.config.MaxBytes}
 	memory := (*penstock.Memory)(nil)
@@ -30,16 +29,16 @@ func (s *Server) openMemory(context.Context) (penstock.Store, error) {
 	return memory, nil
 }
 
-// openDurable restores what was saved, and has it saved from now on.
+// openDurable restores the last snapshot, and saves new ones in the background.
 func (s *Server) openDurable(o *penstock.MemoryOptions) (*durable.Store, error) {
 	kept, err := durable.Open(s.config.Data, o)
 	if err != nil {
 		return nil, err
 	}
 	if err := kept.LoadError(); err != nil {
-		s.log.Error("what was kept cannot be used", "err", err)
+		s.log.Error("snapshot is damaged, starting empty", "err", err)
 	}
-	s.log.Info("counts are kept", "data", s.config.Data, "every", s.config.SnapshotInterval, "keys", kept.Stats().Keys)
+	s.log.Info("snapshots enabled", "data", s.config.Data, "interval", s.config.SnapshotInterval, "keys", kept.Stats().Keys)
 	d := snapshotLog{log: s.log, metrics: s.metrics}
 	s.metrics.registry.MustRegister(s.metrics.snapshots, s.metrics.snapshotTime)
 	s.background = append(s.background, func(ctx context.Context) { kept.Run(ctx, s.config.SnapshotInterval, d.record) })
@@ -51,20 +50,21 @@ func (s *Server) openDurable(o *penstock.MemoryOptions) (*durable.Store, error) 
 	return kept, nil
 }
 
-// A snapshotLog tells how saving goes.
+// A snapshotLog logs and counts the results of snapshots.
 type snapshotLog struct {
 	log     *slog.Logger
 	metrics *metrics
 	failing bool
 }
 
-// record takes note of one attempt to save. A disk that is full is told of once.
+// record logs the first failure, and the first success after it: a full disk must not
+// flood the log.
 func (d *snapshotLog) record(err error) {
 	switch {
 	case err != nil && !d.failing:
-		d.log.Error("counts cannot be saved; those saved before stay", "err", err)
+		d.log.Error("snapshot failed, keeping the previous one", "err", err)
 	case err == nil && d.failing:
-		d.log.Info("counts are saved again")
+		d.log.Info("snapshots work again")
 	}
 	d.failing = err != nil
 	d.metrics.countSnapshot(err)

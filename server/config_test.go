@@ -11,7 +11,7 @@ import (
 	"github.com/penstock-io/penstock/server"
 )
 
-func TestDefaultsServeAtOnce(t *testing.T) {
+func TestLoadConfigDefaults(t *testing.T) {
 	c, err := server.LoadConfig(nil, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -27,12 +27,12 @@ func TestDefaultsServeAtOnce(t *testing.T) {
 		"bytes":     c.MaxBytes == 1<<30,
 	} {
 		if !same {
-			t.Errorf("the default %s is not what it should be: %+v", what, c)
+			t.Errorf("wrong default of %s: %+v", what, c)
 		}
 	}
 }
 
-func TestFlagsWinOverVariablesOverFileOverDefaults(t *testing.T) {
+func TestLoadConfigPrecedence(t *testing.T) {
 	file := write(t, "penstock.yaml", "max-keys: 1\nmax-connections: 1\nredis-timeout: 1s\nhttp: ':1'\n")
 	env := []string{"PENSTOCK_CONFIG=" + file, "PENSTOCK_MAX_KEYS=2", "PENSTOCK_MAX_CONNECTIONS=2", "HOME=/"}
 	c, err := server.LoadConfig(map[string]string{"max-keys": "3"}, env)
@@ -44,12 +44,12 @@ func TestFlagsWinOverVariablesOverFileOverDefaults(t *testing.T) {
 	}
 }
 
-// Every setting can be set in all three ways, and does something.
-func TestEverySettingCanBeSetEverywhere(t *testing.T) {
+// Every setting can be set in all three ways, and changes the configuration.
+func TestLoadConfigSettingsFromFlagEnvAndFile(t *testing.T) {
 	examples := map[string]string{
 		"number": "7", "size": "7MiB", "duration": "7s", "address": "127.0.0.1:7", "level": "debug", "format": "json",
 		"url": "redis://seven", "path": "seven", "text": "seven", "form": "github", "": "true", "file": "",
-		"names": "X-Limit,X-Remaining,X-Reset", "folder": "seven", "mode": "deny",
+		"names": "X-Limit,X-Remaining,X-Reset", "directory": "seven", "mode": "deny",
 	}
 	for _, s := range server.Settings {
 		value, known := examples[s.Kind]
@@ -57,7 +57,7 @@ func TestEverySettingCanBeSetEverywhere(t *testing.T) {
 			t.Errorf("%s: no example of a %q", s.Name, s.Kind)
 		}
 		if value == "" || s.Name == "resp-auth" {
-			continue // what must go together with others is set elsewhere
+			continue // needs other settings; covered below
 		}
 		if s.Default == "true" {
 			value = "false"
@@ -87,7 +87,7 @@ func TestEverySettingCanBeSetEverywhere(t *testing.T) {
 	}
 }
 
-func TestBadSettingsAreNamed(t *testing.T) {
+func TestLoadConfigErrorsNameTheSetting(t *testing.T) {
 	empty := write(t, "empty", "\n")
 	for _, c := range []struct {
 		name  string
@@ -96,9 +96,9 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		file  string
 		want  string
 	}{
-		{name: "a mode that is none", flags: map[string]string{"on-store-failure": "panic"}, want: `--on-store-failure: "panic": want local or allow or deny`},
+		{name: "unknown mode", flags: map[string]string{"on-store-failure": "panic"}, want: `--on-store-failure: "panic": want local or allow or deny`},
 		{name: "no nodes", flags: map[string]string{"nodes": "0"}, want: `--nodes: "0": want a whole number above zero`},
-		{name: "data of Redis", flags: map[string]string{"store": "redis://x", "data": "d"}, want: "--data: is for counts in memory, and --store says that they are in Redis"},
+		{name: "data with Redis", flags: map[string]string{"store": "redis://x", "data": "d"}, want: "--data: requires --store memory:"},
 		{name: "misspelt variable", env: []string{"PENSTOCK_HTPP=:1"}, want: "PENSTOCK_HTPP: no such setting; the nearest is PENSTOCK_HTTP"},
 		{name: "misspelt in the file", file: "store: 'memory:'\nmax_keys: 3\n", want: "c.yaml:2: max_keys: no such setting; the nearest is max-keys"},
 		{name: "bad value in a variable", env: []string{"PENSTOCK_MAX_KEYS=many"}, want: `PENSTOCK_MAX_KEYS: "many": want a whole number above zero`},
@@ -106,9 +106,9 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		{name: "set twice", file: "http: ':1'\nhttp: ':2'\n", want: "c.yaml:2: http: is set twice, first at "},
 		{name: "no value", file: "http:\n", want: `c.yaml:1: http: has no value; write "" for an empty one`},
 		{name: "a list", file: "http: [':1', ':2']\n", want: "c.yaml:1: http: want a single value"},
-		{name: "no settings", file: "just words\n", want: "c.yaml:1: want settings by their names"},
+		{name: "not a mapping", file: "just words\n", want: "c.yaml:1: want a mapping of settings"},
 		{name: "not YAML", file: "http: ':1\n", want: "c.yaml: yaml: "},
-		{name: "a file in a file", file: "config: other.yaml\n", want: "c.yaml:1: config: has no meaning inside the file"},
+		{name: "config file in the config file", file: "config: other.yaml\n", want: "c.yaml:1: config: cannot be set in the config file"},
 		{name: "huge", file: "# " + strings.Repeat("#", 1<<20), want: "c.yaml: is larger than 1048576 bytes"},
 		{name: "no file", flags: map[string]string{"config": "/nowhere"}, want: "config file /nowhere: no such file or directory"},
 		{name: "no port", flags: map[string]string{"http": "8080"}, want: `--http: "8080": want an address like`},
@@ -116,20 +116,20 @@ func TestBadSettingsAreNamed(t *testing.T) {
 		{name: "zero", flags: map[string]string{"redis-timeout": "0s"}, want: `--redis-timeout: "0s": want more than zero`},
 		{name: "negative", flags: map[string]string{"shutdown-grace": "-1s"}, want: `--shutdown-grace: "-1s": want a duration`},
 		{name: "size", flags: map[string]string{"max-bytes": "1GB"}, want: `--max-bytes: "1GB": want a size like 512MiB or 1GiB`},
-		{name: "size that wraps", flags: map[string]string{"max-bytes": "9007199254740993KiB"}, want: "want a size like"},
+		{name: "size overflows", flags: map[string]string{"max-bytes": "9007199254740993KiB"}, want: "want a size like"},
 		{name: "switch", flags: map[string]string{"shadow": "perhaps"}, want: `--shadow: "perhaps": want true or false`},
 		{name: "level", flags: map[string]string{"log-level": "loud"}, want: `--log-level: "loud": want debug, info, warn or error`},
 		{name: "format", flags: map[string]string{"log-format": "xml"}, want: `--log-format: "xml": want text or json`},
 		{name: "store", flags: map[string]string{"store": "mysql://root:secret@db"}, want: `--store: scheme "mysql": want memory:`},
-		{name: "memory without a colon", flags: map[string]string{"store": "memory"}, want: "--store: want memory: as it is"},
-		{name: "memory and more", flags: map[string]string{"store": "memory:secret"}, want: "--store: want memory: as it is"},
-		{name: "all shut", flags: map[string]string{"grpc": "", "http": "", "resp": "", "admin": ""}, want: "no door is open"},
+		{name: "memory without colon", flags: map[string]string{"store": "memory"}, want: "--store: want memory: without a path"},
+		{name: "memory with a path", flags: map[string]string{"store": "memory:secret"}, want: "--store: want memory: without a path"},
+		{name: "no listener", flags: map[string]string{"grpc": "", "http": "", "resp": "", "admin": ""}, want: "no listener enabled"},
 		{name: "cert alone", flags: map[string]string{"http-tls-cert": "c"}, want: "--http-tls-cert without --http-tls-key: want both"},
 		{name: "key alone", flags: map[string]string{"resp-tls-key": "k"}, want: "--resp-tls-key without --resp-tls-cert: want both"},
 		{name: "client ca alone", flags: map[string]string{"grpc-tls-client-ca": "a"}, want: "--grpc-tls-client-ca without --grpc-tls-cert"},
 		{name: "two tokens", flags: map[string]string{"token": "t", "token-file": empty}, want: "--token and --token-file: want one of them"},
 		{name: "empty token", flags: map[string]string{"token-file": empty}, want: "empty is empty"},
-		{name: "nothing to authenticate with", flags: map[string]string{"resp-auth": "true"}, want: "--resp-auth: want a --token-file"},
+		{name: "auth without token", flags: map[string]string{"resp-auth": "true"}, want: "--resp-auth: requires --token-file"},
 		{name: "two names", flags: map[string]string{"envoy-header-names": "A,B"}, want: "want three names with commas between them"},
 		{name: "bad name", flags: map[string]string{"envoy-header-names": "A,B,C: d"}, want: "want three names with commas between them"},
 		{name: "form", flags: map[string]string{"headers": "x"}, want: `--headers: httplimit: bad header form: "x": want one of ietf`},
@@ -144,22 +144,21 @@ func TestBadSettingsAreNamed(t *testing.T) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 			if err != nil && strings.Contains(err.Error(), "secret") {
-				t.Errorf("a password is in %q", err)
+				t.Errorf("the error contains a password: %q", err)
 			}
 		})
 	}
 }
 
-func TestTokenIsReadFromItsFile(t *testing.T) {
+func TestLoadConfigReadsTokenFile(t *testing.T) {
 	c, err := server.LoadConfig(map[string]string{"token-file": write(t, "token", "open sesame\n")}, nil)
 	if err != nil || c.Token != "open sesame" {
 		t.Errorf("token %q, %v", c.Token, err)
 	}
 }
 
-// A pod in Kubernetes is told of the services around it, and a service may well
-// have our name.
-func TestVariablesOfKubernetesAreNotOurs(t *testing.T) {
+// Kubernetes sets variables for every service, and one may be named penstock.
+func TestLoadConfigIgnoresKubernetesServiceLinks(t *testing.T) {
 	links := []string{
 		"PENSTOCK_SERVICE_HOST=10.0.0.1", "PENSTOCK_SERVICE_PORT=8081", "PENSTOCK_SERVICE_PORT_GRPC=8081",
 		"PENSTOCK_PORT=tcp://10.0.0.1:8081", "PENSTOCK_PORT_8081_TCP=tcp://10.0.0.1:8081",
@@ -170,7 +169,7 @@ func TestVariablesOfKubernetesAreNotOurs(t *testing.T) {
 	}
 	_, err := server.LoadConfig(nil, []string{"PENSTOCK_HTTP_PORT=8080"})
 	if err == nil || !strings.Contains(err.Error(), "the nearest is PENSTOCK_HTTP") {
-		t.Errorf("a port that somebody meant: %v", err)
+		t.Errorf("misspelt port variable: %v", err)
 	}
 }
 

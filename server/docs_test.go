@@ -13,7 +13,7 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-var update = flag.Bool("update", false, "write what is generated into docs/configuration.md")
+var update = flag.Bool("update", false, "write the generated tables into docs/configuration.md")
 
 const (
 	configurationPage = "../docs/configuration.md"
@@ -22,8 +22,7 @@ const (
 	settingsEnd       = "<!-- end of settings -->\n"
 )
 
-// The table of settings on the page is the table in the code.
-func TestConfigurationPageHasEverySetting(t *testing.T) {
+func TestConfigurationPageMatchesSettings(t *testing.T) {
 	page, err := os.ReadFile(configurationPage)
 	if err != nil {
 		t.Fatal(err)
@@ -67,8 +66,7 @@ func settingsTable() string {
 	return b.String()
 }
 
-// What is there to be copied can be used as it is.
-func TestWhatIsDeployedCanBeUsed(t *testing.T) {
+func TestDeployFilesAreValid(t *testing.T) {
 	c, err := server.LoadConfig(map[string]string{"config": "../deploy/penstock.yaml"}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +77,7 @@ func TestWhatIsDeployedCanBeUsed(t *testing.T) {
 	}
 	stop := regexp.MustCompile(`(?m)^TimeoutStopSec=(\S+)$`).FindSubmatch(unit)
 	if d, err := time.ParseDuration(string(stop[1])); err != nil || d <= c.ShutdownDelay+c.ShutdownGrace {
-		t.Errorf("systemd kills after %s what takes up to %v to end", stop[1], c.ShutdownDelay+c.ShutdownGrace)
+		t.Errorf("systemd kills after %s, but a shutdown takes up to %v", stop[1], c.ShutdownDelay+c.ShutdownGrace)
 	}
 	set, err := rules.Load("../examples/rules.yaml")
 	if err == nil {

@@ -5,15 +5,14 @@ import (
 	"testing"
 )
 
-// Every door has the room that the settings say, and Redis clients hear why there is
-// none, unless they would have to shake hands first.
-func TestEveryDoorHasTheSameRoom(t *testing.T) {
+// Redis clients receive an error reply when refused, except over TLS.
+func TestConnLimitsOfListeners(t *testing.T) {
 	s := &Server{config: &Config{MaxConnections: 7, MaxConnectionsPerAddress: 3}, log: slog.New(slog.DiscardHandler)}
-	for _, door := range []string{"grpc", "http", "resp", "admin"} {
-		for _, encrypted := range []bool{false, true} {
-			o := s.connLimits(door, encrypted)
-			if o.Max != 7 || o.MaxPerClient != 3 || (o.Refuse != nil) != (door == "resp" && !encrypted) {
-				t.Errorf("%s, encrypted: %t: %+v", door, encrypted, o)
+	for _, name := range []string{"grpc", "http", "resp", "admin"} {
+		for _, secure := range []bool{false, true} {
+			o := s.connLimits(name, secure)
+			if o.Max != 7 || o.MaxPerClient != 3 || (o.Refuse != nil) != (name == "resp" && !secure) {
+				t.Errorf("%s, TLS %t: %+v", name, secure, o)
 			}
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/penstock-io/penstock/server"
 )
 
-// redis is a real server that the tests share, under prefixes of their own.
+// redis is a real server that tests share. Each test has a key prefix of its own.
 var redis *redistest.Server
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -32,10 +32,10 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// patience is how long anything may take that will come if nothing is broken.
-const patience = time.Minute
+// testTimeout is far longer than anything takes in a test that passes.
+const testTimeout = time.Minute
 
-// A daemon is a server that a test runs.
+// A daemon is a running server under test.
 type daemon struct {
 	*server.Server
 	t    *testing.T
@@ -45,8 +45,8 @@ type daemon struct {
 	err  error // of Run, when done
 }
 
-// start runs a server with settings, on ports that nobody uses where no others are
-// set. It ends with the test, and must end well.
+// start runs a server with settings, on free ports unless others are set. The server ends
+// with the test, without an error.
 func start(t *testing.T, settings map[string]string) *daemon {
 	t.Helper()
 	d := &daemon{t: t, log: &logBuffer{}, done: make(chan struct{})}
@@ -65,12 +65,12 @@ func start(t *testing.T, settings map[string]string) *daemon {
 	return d
 }
 
-// load makes a configuration of settings.
+// load returns the configuration of settings, with free ports.
 func load(t *testing.T, settings map[string]string) *server.Config {
 	t.Helper()
 	flags := map[string]string{}
-	for _, door := range []string{"grpc", "http", "resp", "admin"} {
-		flags[door] = "127.0.0.1:0"
+	for _, name := range []string{"grpc", "http", "resp", "admin"} {
+		flags[name] = "127.0.0.1:0"
 	}
 	for name, value := range settings {
 		flags[name] = value
@@ -82,43 +82,43 @@ func load(t *testing.T, settings map[string]string) *server.Config {
 	return c
 }
 
-// end ends the server, once.
+// end stops the server and waits for it. It can be called again.
 func (d *daemon) end() {
 	d.t.Helper()
 	d.stop()
 	select {
 	case <-d.done:
-	case <-time.After(patience):
-		d.t.Fatalf("after %v the server has not ended; its log is\n%s", patience, d.log)
+	case <-time.After(testTimeout):
+		d.t.Fatalf("the server has not ended after %v; its log:\n%s", testTimeout, d.log)
 	}
 	if d.err != nil {
-		d.t.Errorf("the server ended with %v; its log is\n%s", d.err, d.log)
+		d.t.Errorf("the server ended with %v; its log:\n%s", d.err, d.log)
 	}
 }
 
-func (d *daemon) addr(door string) string { return d.Addr(door).String() }
+func (d *daemon) addr(listener string) string { return d.Addr(listener).String() }
 
-// await waits until something is so.
-func (d *daemon) await(what string, so func() bool) {
+// await waits until a condition holds.
+func (d *daemon) await(what string, holds func() bool) {
 	d.t.Helper()
-	await(d.t, func() string { return what + "; its log is\n" + d.log.String() }, so)
+	await(d.t, func() string { return what + "; its log:\n" + d.log.String() }, holds)
 }
 
-func await(t *testing.T, what func() string, so func() bool) {
+func await(t *testing.T, what func() string, holds func() bool) {
 	t.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(testTimeout)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for !so() {
+	for !holds() {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("after %v: not %s", patience, what())
+			t.Fatalf("after %v not yet: %s", testTimeout, what())
 		}
 	}
 }
 
-// get returns what an address answers.
+// get returns the response to GET.
 func get(t *testing.T, url string) (status int, body string) {
 	t.Helper()
 	answer, err := http.Get(url)
@@ -128,7 +128,7 @@ func get(t *testing.T, url string) (status int, body string) {
 	return answer.StatusCode, read(t, answer)
 }
 
-// post returns what POST /v1/take answers.
+// post returns the response to POST /v1/take.
 func post(t *testing.T, addr, body string) (status int, answer string) {
 	t.Helper()
 	r, err := http.Post("http://"+addr+"/v1/take", "application/json", strings.NewReader(body))
@@ -148,7 +148,7 @@ func read(t *testing.T, answer *http.Response) string {
 	return string(text)
 }
 
-// A logBuffer holds what is logged while tests read it.
+// A logBuffer collects log lines, and can be read meanwhile.
 type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer

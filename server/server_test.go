@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"crypto/rand"
 	"io"
 	"log/slog"
 	"net"
@@ -31,44 +32,44 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 5}
 `
 
-// onBothStores runs a test on a server in memory and on one on Redis.
+// onBothStores runs a test with the memory store and with Redis. The key prefix is unique, so
+// that runs do not see each other's counters.
 func onBothStores(t *testing.T, test func(t *testing.T, d *daemon)) {
 	for name, store := range map[string]string{"memory": "memory:", "redis": "redis://" + redis.Addr} {
 		t.Run(name, func(t *testing.T) {
-			prefix := strings.NewReplacer("/", "_", "'", "").Replace(t.Name())
 			test(t, start(t, map[string]string{
-				"store": store, "redis-prefix": prefix, "redis-timeout": "10s", "rules": write(t, "rules.yaml", shopRules),
+				"store": store, "redis-prefix": rand.Text(), "redis-timeout": "10s", "rules": write(t, "rules.yaml", shopRules),
 			}))
 		})
 	}
 }
 
-// Whoever names the same rule, or the same limit, meets the same counter.
-func TestEveryDoorMeetsTheSameCounter(t *testing.T) {
+// The same rule, or the same limit, has the same counter in all APIs.
+func TestServerAPIsShareCounters(t *testing.T) {
 	onBothStores(t, func(t *testing.T, d *daemon) {
 		byDomain := `{"domain":"shop","cost":2,"descriptors":[{"entries":[{"key":"user","value":"42"}]}]}`
 		if status, answer := post(t, d.addr("http"), byDomain); status != 200 || !strings.Contains(answer, `"remaining":3`) {
 			t.Errorf("HTTP: %d %s", status, answer)
 		}
-		if s := askEnvoy(t, dialGRPC(t, d, nil), "42"); s.LimitRemaining != 2 {
+		if s := takeGRPC(t, dialGRPC(t, d, nil), "42"); s.LimitRemaining != 2 {
 			t.Errorf("gRPC: %v", s)
 		}
 		if _, answer := get(t, "http://"+d.addr("admin")+"/v1/keys?domain=shop&user=42"); !strings.Contains(answer, `"remaining": 2`) {
 			t.Errorf("admin: %s", answer)
 		}
 		if status, answer := post(t, d.addr("http"), byDomain); status != 200 || !strings.Contains(answer, `"remaining":0`) {
-			t.Errorf("HTTP, the last of it: %d %s", status, answer)
+			t.Errorf("HTTP, last units: %d %s", status, answer)
 		}
-		if s := askEnvoy(t, dialGRPC(t, d, nil), "42"); s.Code != envoyrls.RateLimitResponse_OVER_LIMIT {
-			t.Errorf("gRPC, with nothing left: %v", s)
+		if s := takeGRPC(t, dialGRPC(t, d, nil), "42"); s.Code != envoyrls.RateLimitResponse_OVER_LIMIT {
+			t.Errorf("gRPC, exhausted: %v", s)
 		}
 
-		// CL.THROTTLE's limit has a name, by which others reach it.
+		// The limit of CL.THROTTLE has a name, which other APIs can use.
 		if got := throttle(t, d, "k 15 1 3600 3"); got[1] != 16 || got[2] != 13 {
 			t.Errorf("RESP: %v", got)
 		}
-		look := `{"key":"k","limit":"1/1h burst=16 name=cl.throttle","cost":1}`
-		if _, answer := post(t, d.addr("http"), look); !strings.Contains(answer, `"remaining":12`) {
+		take := `{"key":"k","limit":"1/1h burst=16 name=cl.throttle","cost":1}`
+		if _, answer := post(t, d.addr("http"), take); !strings.Contains(answer, `"remaining":12`) {
 			t.Errorf("HTTP, under CL.THROTTLE's limit: %s", answer)
 		}
 		if got := throttle(t, d, "k 15 1 3600 0"); got[2] != 12 {
@@ -77,7 +78,7 @@ func TestEveryDoorMeetsTheSameCounter(t *testing.T) {
 	})
 }
 
-// dialGRPC connects to the gRPC door, in clear text if there are no credentials.
+// dialGRPC connects to the gRPC API, in plaintext without credentials.
 func dialGRPC(t *testing.T, d *daemon, c credentials.TransportCredentials) *grpc.ClientConn {
 	t.Helper()
 	if c == nil {
@@ -91,8 +92,8 @@ func dialGRPC(t *testing.T, d *daemon, c credentials.TransportCredentials) *grpc
 	return conn
 }
 
-// askEnvoy asks for a unit of a user, as Envoy does.
-func askEnvoy(t *testing.T, conn *grpc.ClientConn, user string) *envoyrls.RateLimitResponse_DescriptorStatus {
+// takeGRPC takes one unit for a user, as Envoy does.
+func takeGRPC(t *testing.T, conn *grpc.ClientConn, user string) *envoyrls.RateLimitResponse_DescriptorStatus {
 	t.Helper()
 	answer, err := shouldRateLimit(conn, user)
 	if err != nil {
@@ -102,7 +103,7 @@ func askEnvoy(t *testing.T, conn *grpc.ClientConn, user string) *envoyrls.RateLi
 }
 
 func shouldRateLimit(conn *grpc.ClientConn, user string) (*envoyrls.RateLimitResponse, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	return envoyrls.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, &envoyrls.RateLimitRequest{
 		Domain: "shop",
@@ -112,7 +113,7 @@ func shouldRateLimit(conn *grpc.ClientConn, user string) (*envoyrls.RateLimitRes
 	})
 }
 
-// throttle asks CL.THROTTLE with arguments.
+// throttle runs CL.THROTTLE with arguments.
 func throttle(t *testing.T, d *daemon, arguments string) []int64 {
 	t.Helper()
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{d.addr("resp")}, DisableCache: true, ForceSingleClient: true})
@@ -128,15 +129,14 @@ func throttle(t *testing.T, d *daemon, arguments string) []int64 {
 	return answer
 }
 
-// Everything that a server started ends with it.
-func TestNothingIsLeftBehind(t *testing.T) {
+func TestServerRunLeavesNoGoroutines(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 	before := runtime.NumGoroutine()
 	onBothStores(t, func(t *testing.T, d *daemon) {
 		post(t, d.addr("http"), `{"key":"k","limit":"1/1h"}`)
 		throttle(t, d, "k 15 1 3600")
 		conn := dialGRPC(t, d, nil)
-		askEnvoy(t, conn, "42")
+		takeGRPC(t, conn, "42")
 		get(t, "http://"+d.addr("admin")+"/metrics")
 		d.end()
 		_ = conn.Close()
@@ -144,12 +144,11 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 	await(t, func() string {
 		stacks := make([]byte, 1<<20)
-		return "as few goroutines as before:\n" + string(stacks[:runtime.Stack(stacks, true)])
+		return "no more goroutines than before:\n" + string(stacks[:runtime.Stack(stacks, true)])
 	}, func() bool { return runtime.NumGoroutine() <= before })
 }
 
-// What cannot be opened leaves nothing open.
-func TestAFailedStartClosesWhatItOpened(t *testing.T) {
+func TestNewFailureClosesListeners(t *testing.T) {
 	taken := listen(t)
 	free := listen(t)
 	addr := free.Addr().String()
@@ -158,12 +157,12 @@ func TestAFailedStartClosesWhatItOpened(t *testing.T) {
 	}
 	c := load(t, map[string]string{"grpc": addr, "admin": taken.Addr().String()})
 	_, err := server.New(t.Context(), c, nil)
-	if err == nil || !strings.Contains(err.Error(), "door admin: listen tcp "+taken.Addr().String()) {
-		t.Errorf("got %v, want that the address is in use", err)
+	if err == nil || !strings.Contains(err.Error(), "listener admin: listen tcp "+taken.Addr().String()) {
+		t.Errorf("got %v, want address in use", err)
 	}
 	again, err := net.Listen("tcp", addr)
 	if err != nil {
-		t.Fatalf("the gRPC door was left open: %v", err)
+		t.Fatalf("the gRPC listener is still open: %v", err)
 	}
 	_ = again.Close()
 }
@@ -178,10 +177,10 @@ func listen(t *testing.T) net.Listener {
 	return l
 }
 
-func TestAnAdminDoorForOthersWantsAToken(t *testing.T) {
+func TestNewRemoteAdminListenerRequiresToken(t *testing.T) {
 	_, err := server.New(t.Context(), load(t, map[string]string{"admin": ":0"}), nil)
-	if err == nil || !strings.Contains(err.Error(), "door admin: ") || !strings.Contains(err.Error(), "token") {
-		t.Errorf("got %v, want that a token is missing", err)
+	if err == nil || !strings.Contains(err.Error(), "listener admin: ") || !strings.Contains(err.Error(), "token") {
+		t.Errorf("got %v, want missing token", err)
 	}
 	d := start(t, map[string]string{"admin": ":0", "token": "open sesame"})
 	_, port, _ := net.SplitHostPort(d.addr("admin"))
@@ -193,27 +192,27 @@ func TestAnAdminDoorForOthersWantsAToken(t *testing.T) {
 	}
 }
 
-// A door takes so many connections; others are closed, and everybody inside goes on.
-func TestConnectionsAreCounted(t *testing.T) {
+// Connections over the limit are closed; open ones are not affected.
+func TestServerLimitsConnections(t *testing.T) {
 	d := start(t, map[string]string{"max-connections": "2"})
-	inside := []net.Conn{hold(t, d), hold(t, d)}
+	open := []net.Conn{connect(t, d), connect(t, d)}
 	for range 3 {
 		conn, err := net.Dial("tcp", d.addr("http"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := io.ReadAll(conn); err != nil {
-			t.Logf("one too many: %v", err)
+			t.Logf("over the limit: %v", err)
 		}
 		_ = conn.Close()
 	}
-	for _, conn := range inside {
+	for _, conn := range open {
 		request(t, conn)
 	}
 	_, metrics := get(t, "http://"+d.addr("admin")+"/metrics")
-	for _, want := range []string{`penstock_connections{door="http"} 2`, `penstock_connections_refused_total{door="http"} 3`} {
+	for _, want := range []string{`penstock_connections{listener="http"} 2`, `penstock_connections_refused_total{listener="http"} 3`} {
 		if !strings.Contains(metrics, want+"\n") {
-			t.Errorf("the metrics do not have %s", want)
+			t.Errorf("the metrics lack %s", want)
 		}
 	}
 	for range 3 {
@@ -221,20 +220,20 @@ func TestConnectionsAreCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d.await("a Redis client too many", func() bool {
+	d.await("a refused Redis client", func() bool {
 		_, metrics := get(t, "http://"+d.addr("admin")+"/metrics")
-		return strings.Contains(metrics, `penstock_connections_refused_total{door="resp"} 1`+"\n")
+		return strings.Contains(metrics, `penstock_connections_refused_total{listener="resp"} 1`+"\n")
 	})
-	_ = inside[0].Close()
-	d.await("room for another", func() bool {
+	_ = open[0].Close()
+	d.await("one open connection", func() bool {
 		_, metrics := get(t, "http://"+d.addr("admin")+"/metrics")
-		return strings.Contains(metrics, `penstock_connections{door="http"} 1`+"\n")
+		return strings.Contains(metrics, `penstock_connections{listener="http"} 1`+"\n")
 	})
-	hold(t, d)
+	connect(t, d)
 }
 
-// hold opens a connection to the HTTP door and keeps it.
-func hold(t *testing.T, d *daemon) net.Conn {
+// connect opens an HTTP connection and sends a request.
+func connect(t *testing.T, d *daemon) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", d.addr("http"))
 	if err != nil {
@@ -245,10 +244,10 @@ func hold(t *testing.T, d *daemon) net.Conn {
 	return conn
 }
 
-// request asks for health on a connection, and reads the answer.
+// request sends a health check on a connection, and reads the response.
 func request(t *testing.T, conn net.Conn) {
 	t.Helper()
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(testTimeout)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.WriteString(conn, "GET /healthcheck HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
@@ -263,28 +262,27 @@ func request(t *testing.T, conn net.Conn) {
 	}
 }
 
-// Rules are replaced between requests: each is decided by one set of them or by the
-// other, whatever happens meanwhile.
-func TestRulesAreReplacedUnderLoad(t *testing.T) {
+// Each request is decided by the old rules or by the new ones, never by a mix.
+func TestServerReloadsRulesUnderLoad(t *testing.T) {
 	const name = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: %}}]\n"
 	path := write(t, "rules.yaml", strings.Replace(name, "%", "1000000", 1))
 	d := start(t, map[string]string{"rules": path})
 	goroutines := runtime.NumGoroutine()
 
 	var stop atomic.Bool
-	var asking sync.WaitGroup
+	var callers sync.WaitGroup
 	conn := dialGRPC(t, d, nil)
 	for range 4 {
-		asking.Go(func() {
+		callers.Go(func() {
 			for !stop.Load() {
 				answer, err := shouldRateLimit(conn, "42")
 				if err != nil {
-					t.Errorf("no answer: %v", err)
+					t.Errorf("request failed: %v", err)
 					return
 				}
 				l := answer.Statuses[0].CurrentLimit.GetRequestsPerUnit()
 				if answer.OverallCode != envoyrls.RateLimitResponse_OK || l != 1_000_000 && l != 2_000_000 {
-					t.Errorf("decided by neither: %v", answer)
+					t.Errorf("decided by neither set of rules: %v", answer)
 					return
 				}
 			}
@@ -295,11 +293,11 @@ func TestRulesAreReplacedUnderLoad(t *testing.T) {
 		replace(t, path, strings.Replace(name, "%", []string{"2000000", "1000000"}[i%2], 1))
 		d.Reload()
 		want := i + 2
-		d.await("loaded once more", func() bool { return strings.Count(d.log.String(), "rules loaded") >= want })
+		d.await("rules loaded", func() bool { return strings.Count(d.log.String(), "rules loaded") >= want })
 	}
 	stop.Store(true)
-	asking.Wait()
-	d.await("as many goroutines as before", func() bool { return runtime.NumGoroutine() <= goroutines+20 })
+	callers.Wait()
+	d.await("no more goroutines than before", func() bool { return runtime.NumGoroutine() <= goroutines+20 })
 }
 
 // replace renames a new file over an old one, as editors do.
@@ -314,13 +312,13 @@ func replace(t *testing.T, path, text string) {
 	}
 }
 
-// Whoever reads the log may stop reading. Decisions go on, also when Redis goes.
-func TestALogThatIsStuckHoldsNobodyUp(t *testing.T) {
+// A log that is not read must not block decisions, even while Redis goes down.
+func TestServerDecidesWhileLogBlocks(t *testing.T) {
 	reader, writer, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	path, redis := write(t, "rules.yaml", shopRules), own(t)
+	path, redis := write(t, "rules.yaml", shopRules), startRedis(t)
 	settings := map[string]string{"rules": path, "store": "redis://" + redis.Addr}
 	s, err := server.New(t.Context(), load(t, settings), slog.New(slog.NewTextHandler(writer, nil)))
 	if err != nil {
@@ -333,9 +331,9 @@ func TestALogThatIsStuckHoldsNobodyUp(t *testing.T) {
 	filled := make(chan struct{})
 	go func() {
 		defer close(filled)
-		_, _ = io.WriteString(writer, strings.Repeat("nobody reads this\n", 1<<16)) // more than a pipe holds
+		_, _ = io.WriteString(writer, strings.Repeat("not read\n", 1<<16)) // more than a pipe holds
 	}()
-	if err := os.WriteFile(path, []byte("nonsense: true"), 0o600); err != nil { // which is told to the log
+	if err := os.WriteFile(path, []byte("nonsense: true"), 0o600); err != nil { // so that the reload logs an error
 		t.Fatal(err)
 	}
 	s.Reload()

@@ -46,7 +46,7 @@ func TestServerShutdownAnswersQueuedConnections(t *testing.T) {
 			if secure {
 				a := newAuthority(t)
 				a.sign("server", "server")
-				settings = everyDoorEncrypted(a, false)
+				settings = tlsSettings(a, false)
 			}
 			settings["rules"] = write(t, "rules.yaml", shopRules)
 			s, err := server.New(t.Context(), load(t, settings), nil)
@@ -92,7 +92,7 @@ func (c *queuedClient) connect(t *testing.T, s *server.Server, secure bool) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = tcp.Close() })
-	if err := tcp.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := tcp.SetDeadline(time.Now().Add(testTimeout)); err != nil {
 		t.Fatal(err)
 	}
 	c.conn = tcp

@@ -8,8 +8,7 @@ import (
 	"github.com/penstock-io/penstock/storetest"
 )
 
-// Measuring changes nothing: several requests are still decided as one.
-func TestMeasuredIsAStore(t *testing.T) {
+func TestTimedStoreIsAStore(t *testing.T) {
 	storetest.Run(t, func(_ testing.TB, clock *storetest.Clock) penstock.Store {
 		memory := penstock.NewMemory(&penstock.MemoryOptions{Now: clock.Now, Tick: time.Millisecond})
 		return newTimedStore(memory, "memory", newMetrics())

@@ -8,8 +8,8 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// A rule has its own way in what it says, and the server's in the rest.
-func TestRulesChooseTheirPolicies(t *testing.T) {
+// A rule overrides the settings that it has; the server's defaults apply to the rest.
+func TestStorePoliciesFollowRules(t *testing.T) {
 	c, err := LoadConfig(map[string]string{"nodes": "4", "on-store-failure": "deny", "lease": "true"}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -49,6 +49,6 @@ descriptors:
 	}
 	p.set(nil)
 	if l := named("shop/open"); p.forLimit(&l) != byDefault {
-		t.Error("a rule that is gone still has its way")
+		t.Error("the policy of a removed rule still applies")
 	}
 }

@@ -18,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/penstock-io/penstock/internal/redistest"
 	"google.golang.org/grpc/credentials"
 )
 
@@ -58,7 +57,7 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 	return key
 }
 
-// sign makes NAME.crt and NAME.key for this machine.
+// sign writes NAME.crt and NAME.key, for 127.0.0.1.
 func (a *authority) sign(name, common string) {
 	a.t.Helper()
 	key := newKey(a.t)
@@ -89,7 +88,7 @@ func (a *authority) write(name, kind string, der []byte) {
 	}
 }
 
-// client returns what a client trusts, and shows if it has a certificate.
+// client returns the configuration of a client, with a certificate unless name is empty.
 func (a *authority) client(name string) *tls.Config {
 	c := &tls.Config{RootCAs: a.pool, MinVersion: tls.VersionTLS12}
 	if name == "" {
@@ -103,19 +102,19 @@ func (a *authority) client(name string) *tls.Config {
 	return c
 }
 
-func everyDoorEncrypted(a *authority, clients bool) map[string]string {
+func tlsSettings(a *authority, clients bool) map[string]string {
 	settings := map[string]string{}
-	for _, door := range []string{"grpc", "http", "resp", "admin"} {
-		settings[door+"-tls-cert"], settings[door+"-tls-key"] = a.path("server.crt"), a.path("server.key")
+	for _, name := range []string{"grpc", "http", "resp", "admin"} {
+		settings[name+"-tls-cert"], settings[name+"-tls-key"] = a.path("server.crt"), a.path("server.key")
 		if clients {
-			settings[door+"-tls-client-ca"] = a.path("ca.crt")
+			settings[name+"-tls-client-ca"] = a.path("ca.crt")
 		}
 	}
 	return settings
 }
 
-// reach asks each door something over TLS, and returns what went wrong at it.
-func reach(t *testing.T, d *daemon, c *tls.Config) map[string]error {
+// requestAll sends a request to each API over TLS, and returns the errors by listener.
+func requestAll(t *testing.T, d *daemon, c *tls.Config) map[string]error {
 	web := &http.Client{Transport: &http.Transport{TLSClientConfig: c, DisableKeepAlives: true}}
 	fetch := func(url string) error {
 		answer, err := web.Get(url)
@@ -134,8 +133,8 @@ func reach(t *testing.T, d *daemon, c *tls.Config) map[string]error {
 	}
 }
 
-// ping asks the RESP door over TLS. A server that refuses a certificate says so only
-// when it is spoken to.
+// ping sends PING over TLS. In TLS 1.3, a client sees that its certificate was rejected only
+// when it reads.
 func ping(addr string, c *tls.Config) error {
 	conn, err := tls.Dial("tcp", addr, c)
 	if err != nil {
@@ -149,27 +148,27 @@ func ping(addr string, c *tls.Config) error {
 	return err
 }
 
-func TestEveryDoorSpeaksTLS(t *testing.T) {
+func TestServerTLSOnAllListeners(t *testing.T) {
 	a := newAuthority(t)
 	a.sign("server", "server")
-	settings := everyDoorEncrypted(a, false)
+	settings := tlsSettings(a, false)
 	settings["rules"] = write(t, "rules.yaml", shopRules)
 	d := start(t, settings)
-	for door, err := range reach(t, d, a.client("")) {
+	for name, err := range requestAll(t, d, a.client("")) {
 		if err != nil {
-			t.Errorf("%s: %v", door, err)
+			t.Errorf("%s: %v", name, err)
 		}
-		if !d.UsesTLS(door) {
-			t.Errorf("%s does not say that it is encrypted", door)
+		if !d.UsesTLS(name) {
+			t.Errorf("UsesTLS(%q) is false", name)
 		}
 	}
-	for door, err := range reach(t, d, newAuthority(t).client("")) {
+	for name, err := range requestAll(t, d, newAuthority(t).client("")) {
 		if err == nil {
-			t.Errorf("%s: a client that trusts somebody else was satisfied", door)
+			t.Errorf("%s: a client with another CA accepts the certificate", name)
 		}
 	}
 	if status, _ := get(t, "http://"+d.addr("http")+"/healthcheck"); status == http.StatusOK {
-		t.Error("the HTTP door answers in clear text, too")
+		t.Error("the HTTP listener accepts plaintext")
 	}
 	web := &http.Client{Transport: &http.Transport{TLSClientConfig: a.client(""), ForceAttemptHTTP2: true}}
 	defer web.CloseIdleConnections()
@@ -178,58 +177,57 @@ func TestEveryDoorSpeaksTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	if read(t, answer); answer.ProtoMajor != 2 {
-		t.Errorf("the HTTP door speaks %s over TLS, want HTTP/2 with those who can", answer.Proto)
+		t.Errorf("HTTP over TLS uses %s, want HTTP/2", answer.Proto)
 	}
 }
 
-func TestEveryDoorCanDemandCertificates(t *testing.T) {
-	a, stranger := newAuthority(t), newAuthority(t)
+func TestServerRequiresClientCertificates(t *testing.T) {
+	a, other := newAuthority(t), newAuthority(t)
 	a.sign("server", "server")
 	a.sign("client", "client")
-	stranger.sign("client", "client")
-	settings := everyDoorEncrypted(a, true)
+	other.sign("client", "client")
+	settings := tlsSettings(a, true)
 	settings["rules"] = write(t, "rules.yaml", shopRules)
 	d := start(t, settings)
-	for door, err := range reach(t, d, a.client("client")) {
+	for name, err := range requestAll(t, d, a.client("client")) {
 		if err != nil {
-			t.Errorf("%s: %v", door, err)
+			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for door, err := range reach(t, d, a.client("")) {
+	for name, err := range requestAll(t, d, a.client("")) {
 		if err == nil {
-			t.Errorf("%s: let somebody in without a certificate", door)
+			t.Errorf("%s: accepted a client without a certificate", name)
 		}
 	}
 	forged := a.client("")
-	forged.Certificates = stranger.client("client").Certificates
-	for door, err := range reach(t, d, forged) {
+	forged.Certificates = other.client("client").Certificates
+	for name, err := range requestAll(t, d, forged) {
 		if err == nil {
-			t.Errorf("%s: let somebody in with a stranger's certificate", door)
+			t.Errorf("%s: accepted a certificate of another CA", name)
 		}
 	}
 }
 
-// A certificate is replaced while the server runs. One that cannot be used leaves
-// the last good one in force, at every door.
-func TestCertificatesAreReplaced(t *testing.T) {
+// An invalid certificate leaves the last good one in use, on every listener.
+func TestServerReloadsCertificates(t *testing.T) {
 	a := newAuthority(t)
 	a.sign("server", "first")
-	settings := everyDoorEncrypted(a, false)
+	settings := tlsSettings(a, false)
 	settings["rules"] = write(t, "rules.yaml", shopRules)
 	d := start(t, settings)
-	kept := holdTLS(t, d, a)
+	kept := connectTLS(t, d, a)
 
 	if err := os.WriteFile(a.path("server.crt"), []byte("half a certif"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	d.Reload()
 	d.Reload()
-	if n := strings.Count(d.log.String(), "the new certificate cannot be used; the old one stays"); n != 4 {
-		t.Errorf("the log complains %d times, want once for each door:\n%s", n, d.log)
+	if n := strings.Count(d.log.String(), "certificate reload failed, keeping the old one"); n != 4 {
+		t.Errorf("logged %d times, want once per listener:\n%s", n, d.log)
 	}
-	for _, door := range []string{"grpc", "http", "resp", "admin"} {
-		if got := shown(t, d, a, door); got != "first" {
-			t.Errorf("%s: shows %q after a bad certificate", door, got)
+	for _, name := range []string{"grpc", "http", "resp", "admin"} {
+		if got := shownName(t, d, a, name); got != "first" {
+			t.Errorf("%s: shows %q after an invalid certificate", name, got)
 		}
 	}
 	if err := os.Remove(a.path("server.key")); err != nil {
@@ -238,21 +236,21 @@ func TestCertificatesAreReplaced(t *testing.T) {
 	d.Reload()
 	d.Reload()
 	if n := strings.Count(d.log.String(), "no such file"); n != 4 {
-		t.Errorf("the log says %d times that there is no key, want once for each door:\n%s", n, d.log)
+		t.Errorf("missing key logged %d times, want once per listener:\n%s", n, d.log)
 	}
 	a.sign("server", "second")
 	d.Reload()
-	for _, door := range []string{"grpc", "http", "resp", "admin"} {
-		if got := shown(t, d, a, door); got != "second" {
-			t.Errorf("%s: shows %q after a good certificate", door, got)
+	for _, name := range []string{"grpc", "http", "resp", "admin"} {
+		if got := shownName(t, d, a, name); got != "second" {
+			t.Errorf("%s: shows %q after a valid certificate", name, got)
 		}
 	}
-	request(t, kept) // whoever was inside is not disturbed
+	request(t, kept) // open connections are not affected
 	a.sign("server", "third")
-	d.await("noticed without being told", func() bool { return shown(t, d, a, "http") == "third" })
+	d.await("certificate reloaded on change", func() bool { return shownName(t, d, a, "http") == "third" })
 }
 
-func holdTLS(t *testing.T, d *daemon, a *authority) net.Conn {
+func connectTLS(t *testing.T, d *daemon, a *authority) net.Conn {
 	t.Helper()
 	conn, err := tls.Dial("tcp", d.addr("http"), a.client(""))
 	if err != nil {
@@ -263,25 +261,15 @@ func holdTLS(t *testing.T, d *daemon, a *authority) net.Conn {
 	return conn
 }
 
-// shown returns whose certificate a door shows.
-func shown(t *testing.T, d *daemon, a *authority, door string) string {
+// shownName returns the common name of a listener's certificate.
+func shownName(t *testing.T, d *daemon, a *authority, listener string) string {
 	t.Helper()
 	c := a.client("")
-	c.NextProtos = map[string][]string{"grpc": {"h2"}}[door]
-	conn, err := tls.Dial("tcp", d.addr(door), c)
+	c.NextProtos = map[string][]string{"grpc": {"h2"}}[listener]
+	conn, err := tls.Dial("tcp", d.addr(listener), c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
 	return conn.ConnectionState().PeerCertificates[0].Subject.CommonName
-}
-
-func startRedis(t *testing.T) *redistest.Server {
-	t.Helper()
-	s, err := redistest.Start(redistest.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Stop)
-	return s
 }

@@ -93,7 +93,7 @@ func isFile(name string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-var listening = regexp.MustCompile(`msg=listening (?:door|listener)=(\w+) addr=(\S+)|"msg":"listening","(?:door|listener)":"(\w+)","addr":"([^"]+)"`)
+var listening = regexp.MustCompile(`msg=listening listener=(\w+) addr=(\S+)|"msg":"listening","listener":"(\w+)","addr":"([^"]+)"`)
 
 // setAddresses sets the variables with the addresses of the listeners.
 func (d *daemon) setAddresses(ts *testscript.TestScript) {

@@ -7,7 +7,7 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-func TestDecisionReadsAsASentence(t *testing.T) {
+func TestDecisionString(t *testing.T) {
 	for want, d := range map[string]penstock.Decision{
 		"denied remaining=0/0": {},
 		"allowed granted=1 remaining=1/10 reset=900ms": {
@@ -27,7 +27,7 @@ func TestDecisionReadsAsASentence(t *testing.T) {
 	}
 }
 
-func TestTheTightestDecisionSpeaksForAll(t *testing.T) {
+func TestTightest(t *testing.T) {
 	allow := func(left int64) penstock.Decision { return penstock.Decision{Allowed: true, Remaining: left} }
 	deny := func(retry time.Duration) penstock.Decision { return penstock.Decision{RetryAfter: retry} }
 	for _, c := range []struct {

@@ -135,7 +135,7 @@ func TestDenyCacheCachesDenialUntilRetryAfter(t *testing.T) {
 		if _, err := lim.AllowN(ctx, "key", 10); err != nil {
 			t.Fatal(err)
 		}
-		denied(t, lim, "key") // by the store
+		expectDenied(t, lim, "key") // by the store
 		time.Sleep(400 * time.Millisecond)
 		n := store.callsDuring(func() {
 			for range 100 {
@@ -150,7 +150,7 @@ func TestDenyCacheCachesDenialUntilRetryAfter(t *testing.T) {
 			t.Errorf("%d calls for cached denials, want none", n)
 		}
 		time.Sleep(600*time.Millisecond - 1)
-		denied(t, lim, "key")
+		expectDenied(t, lim, "key")
 		time.Sleep(time.Nanosecond)
 		if d, err := lim.Allow(ctx, "key"); err != nil || !d.Allowed || d.Source != penstock.SourceStore {
 			t.Errorf("after RetryAfter: %v, %v, want the store's grant", d, err)
@@ -165,7 +165,7 @@ func TestDenyCacheCachesDenialForASecondAtMost(t *testing.T) {
 		allowOne(t, lim, "key")
 		n := store.callsDuring(func() {
 			for range 100 { // ten seconds
-				denied(t, lim, "key")
+				expectDenied(t, lim, "key")
 				time.Sleep(100 * time.Millisecond)
 			}
 		})
@@ -205,7 +205,7 @@ func TestDenyCacheLearnsFromLastUnit(t *testing.T) {
 				if err != nil || d.Allowed || d.Source != penstock.SourceDenyCache || d.RetryAfter != want {
 					t.Errorf("after the last unit: %v, %v, want a cached denial for %v", d, err, want)
 				}
-				if n := store.callsDuring(func() { denied(t, lim, "key") }); n != 0 {
+				if n := store.callsDuring(func() { expectDenied(t, lim, "key") }); n != 0 {
 					t.Errorf("%d calls, want none", n)
 				}
 			})
@@ -277,8 +277,8 @@ func TestDenyCacheRefundDropsDenial(t *testing.T) {
 			if _, err := lim.AllowN(ctx, "key", 3); err != nil {
 				t.Fatal(err)
 			}
-			denied(t, lim, "key")
-			denied(t, lim, "key")
+			expectDenied(t, lim, "key")
+			expectDenied(t, lim, "key")
 			if err := refund(lim); err != nil {
 				t.Fatal(err)
 			}
@@ -308,7 +308,7 @@ func TestDenyCacheIgnoresDenialFromBeforeARefund(t *testing.T) {
 			}
 			store.responseDelay = func(r penstock.Request) time.Duration { return back[r.Cost < 0] }
 			var wg sync.WaitGroup
-			wg.Go(func() { denied(t, lim, "key") })
+			wg.Go(func() { expectDenied(t, lim, "key") })
 			wg.Go(func() {
 				if _, err := lim.Refund(ctx, "key", 1); err != nil {
 					t.Error(err)
@@ -326,7 +326,7 @@ func TestDenyCacheCoalescesCalls(t *testing.T) {
 		store := &remoteStore{store: penstock.NewMemory(nil), requestDelay: fixedDelay(time.Millisecond)}
 		lim := limiter(t, penstock.WithDenyCache(store, nil), "1/500ms")
 		allowOne(t, lim, "key")
-		denied(t, lim, "key")
+		expectDenied(t, lim, "key")
 		time.Sleep(500 * time.Millisecond)
 		var allowed atomic.Int64
 		n := store.callsDuring(func() {
@@ -420,7 +420,7 @@ func TestDenyCacheLetsAllPassWhenUnitsSuffice(t *testing.T) {
 		if _, err := lim.AllowN(ctx, "key", 100); err != nil {
 			t.Fatal(err)
 		}
-		denied(t, lim, "key")
+		expectDenied(t, lim, "key")
 		time.Sleep(time.Second)
 		start := time.Now()
 		concurrently(50, func() { allowOne(t, lim, "key") })
@@ -501,7 +501,7 @@ func TestDenyCacheIgnoresDenialDuringFailedTakeAll(t *testing.T) {
 			}
 		})
 		time.Sleep(500 * time.Microsecond)
-		denied(t, lim, "key") // while it is taken
+		expectDenied(t, lim, "key") // while it is taken
 		wg.Wait()
 		allowOne(t, lim, "key")
 	})
@@ -580,8 +580,8 @@ func TestDenyCachePassesOtherRequests(t *testing.T) {
 		if d, err := lim.Store().Take(ctx, granted); err != nil || !d.Allowed || d.Granted != 2 {
 			t.Fatalf("under an ID: %v, %v", d, err)
 		}
-		denied(t, lim, "key")
-		denied(t, lim, "key")
+		expectDenied(t, lim, "key")
+		expectDenied(t, lim, "key")
 	}
 	delayed := lim.Request("key")
 	delayed.MaxDelay = time.Hour
@@ -604,7 +604,7 @@ func TestDenyCacheCachesOnlyStoreDenials(t *testing.T) {
 			})
 			lim := limiter(t, penstock.WithDenyCache(store, nil), "1/1h")
 			for range 3 {
-				denied(t, lim, "key")
+				expectDenied(t, lim, "key")
 			}
 			if want := map[bool]int{true: 1, false: 3}[source == penstock.SourceStore]; calls != want {
 				t.Errorf("denied three times by the %v: %d calls, want %d", source, calls, want)
@@ -709,10 +709,10 @@ func TestDenyCacheIsBounded(t *testing.T) {
 	for i := range 1000 {
 		key := strconv.Itoa(i)
 		allowOne(t, lim, key)
-		denied(t, lim, key)
+		expectDenied(t, lim, key)
 	}
 	for i := range 1000 {
-		denied(t, lim, strconv.Itoa(i))
+		expectDenied(t, lim, strconv.Itoa(i))
 	}
 	allowOne(t, lim, "new")
 }
@@ -730,7 +730,7 @@ func TestDenyCacheFullKeepsLongestDenials(t *testing.T) {
 		}
 		n := store.callsDuring(func() {
 			for _, key := range []string{"a", "b", "c"} {
-				denied(t, long, key)
+				expectDenied(t, long, key)
 			}
 		})
 		if n != 0 {
@@ -744,7 +744,7 @@ func TestDenyCacheFullKeepsLongestDenials(t *testing.T) {
 func TestDenyCacheAgreesWithStore(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		clock := newHand()
+		clock := newFakeClock()
 		options := &penstock.MemoryOptions{Now: clock.now, Tick: time.Millisecond}
 		cached, plain := penstock.NewMemory(options), penstock.NewMemory(options)
 		cache := penstock.WithDenyCache(cached, &penstock.DenyCacheOptions{Now: clock.now})

@@ -12,17 +12,17 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// Three an hour for each key, all at once if they like. A denial is an answer
-// and not an error.
+// Three requests per hour and key, which may come all at once. A denial is a
+// decision, not an error.
 func Example() {
 	lim, err := penstock.New(penstock.NewMemory(nil), penstock.PerHour(3))
 	if err != nil {
-		log.Fatal(err) // the limit makes no sense
+		log.Fatal(err) // the limit is invalid
 	}
 	for range 4 {
 		d, err := lim.Allow(context.Background(), "user:42")
 		if err != nil {
-			log.Fatal(err) // no decision was made: the key is empty, say
+			log.Fatal(err) // no decision was made, for example because the key is empty
 		}
 		fmt.Println("allowed:", d.Allowed, "remaining:", d.Remaining)
 	}
@@ -33,8 +33,8 @@ func Example() {
 	// allowed: false remaining: 0
 }
 
-// Limits can be written as text, in a flag or a configuration file. What comes
-// back has its defaults filled in, and errors point at the word that is wrong.
+// Limits can be written as text, in a flag or a configuration file. The result has
+// its defaults filled in, and errors point at the wrong word.
 func ExampleParseLimit() {
 	for _, text := range []string{
 		"10/s",
@@ -58,8 +58,8 @@ func ExampleParseLimit() {
 	// penstock: bad limit: text at column 7: "brust=15": unknown key; did you mean burst=?
 }
 
-// Thirty replies a minute, fifteen of them at once. The clock is held still so
-// that the numbers are the same every time; a program leaves it out.
+// Thirty replies per minute, up to fifteen at once. The clock is fixed so that the
+// output is always the same; a program does not set it.
 func ExampleLimiter_Allow() {
 	ctx := context.Background()
 	now := time.Date(2026, time.March, 2, 9, 0, 0, 0, time.UTC)
@@ -70,22 +70,22 @@ func ExampleLimiter_Allow() {
 		_, _ = lim.Allow(ctx, "user:42:reply")
 	}
 	d, _ := lim.Allow(ctx, "user:42:reply")
-	fmt.Println("the sixteenth:", d.Allowed, "come back after", d.RetryAfter)
+	fmt.Println("the sixteenth:", d.Allowed, "retry after", d.RetryAfter)
 
 	d, _ = lim.Allow(ctx, "user:43:reply")
-	fmt.Println("somebody else:", d.Allowed)
+	fmt.Println("another user:", d.Allowed)
 
 	now = now.Add(2 * time.Second)
 	d, _ = lim.Allow(ctx, "user:42:reply")
 	fmt.Println("two seconds later:", d.Allowed)
 	// Output:
-	// the sixteenth: false come back after 2s
-	// somebody else: true
+	// the sixteenth: false retry after 2s
+	// another user: true
 	// two seconds later: true
 }
 
 // A request may cost more than one unit: rows read, bytes sent, messages in a
-// batch. It gets all of them or none. A cost above the burst never fits.
+// batch. It takes all of them or none. A cost above the burst never fits.
 func ExampleLimiter_AllowN() {
 	ctx := context.Background()
 	lim, _ := penstock.New(penstock.NewMemory(nil), penstock.PerDay(1000))
@@ -116,8 +116,8 @@ func ExampleLimiter_AllowAtMost() {
 	// allowed: false mails to send now: 0
 }
 
-// Peek is for showing how a key stands. Do not ask it for permission: between
-// the look and the act somebody else may take the last unit.
+// Peek is for displaying the state of a key. Do not use it to decide: another
+// request may take the last unit in between.
 func ExampleLimiter_Peek() {
 	ctx := context.Background()
 	now := time.Date(2026, time.March, 2, 9, 0, 0, 0, time.UTC)
@@ -127,15 +127,15 @@ func ExampleLimiter_Peek() {
 	_, _ = lim.AllowN(ctx, "user:42", 20)
 	for range 2 {
 		d, _ := lim.Peek(ctx, "user:42")
-		fmt.Printf("%d of %d left, as good as new in %v\n", d.Remaining, d.Limit, d.ResetAfter)
+		fmt.Printf("%d of %d left, full in %v\n", d.Remaining, d.Limit, d.ResetAfter)
 	}
 	// Output:
-	// 40 of 60 left, as good as new in 20m0s
-	// 40 of 60 left, as good as new in 20m0s
+	// 40 of 60 left, full in 20m0s
+	// 40 of 60 left, full in 20m0s
 }
 
-// A request that was let in and then came to nothing can be given back. Nobody
-// gets back more than was taken.
+// The units of a request that was allowed but not carried out can be refunded. A
+// refund is never more than was taken.
 func ExampleLimiter_Refund() {
 	ctx := context.Background()
 	lim, _ := penstock.New(penstock.NewMemory(nil), penstock.PerDay(10))
@@ -150,7 +150,7 @@ func ExampleLimiter_Refund() {
 	// granted: -1 remaining: 10
 }
 
-// Reset is for the support desk.
+// Reset unblocks a key, for example on request of a user.
 func ExampleLimiter_Reset() {
 	ctx := context.Background()
 	lim, _ := penstock.New(penstock.NewMemory(nil), penstock.PerDay(3))
@@ -167,9 +167,9 @@ func ExampleLimiter_Reset() {
 	// after: true
 }
 
-// Wait paces calls to somebody else's server: here at most a thousand a second,
-// a millisecond apart. When the context ends before its turn can come, it says
-// so at once instead of waiting in vain.
+// Wait paces calls to another server: here at most a thousand per second, a
+// millisecond apart. If the context would end before a unit is available, it fails
+// at once.
 func ExampleLimiter_Wait() {
 	ctx := context.Background()
 	store := penstock.NewMemory(nil)
@@ -195,8 +195,8 @@ func ExampleLimiter_Wait() {
 	// true
 }
 
-// WaitN waits for several units together, such as the bytes of a chunk. More
-// than the burst can never be had at once.
+// WaitN waits for several units at once, such as the bytes of a chunk. More than
+// the burst is never available at once.
 func ExampleLimiter_WaitN() {
 	ctx := context.Background()
 	lim, _ := penstock.New(penstock.NewMemory(nil), penstock.PerSecond(1_000_000).WithBurst(4096))
@@ -214,8 +214,8 @@ func ExampleLimiter_WaitN() {
 	// penstock: cost exceeds what the limit can ever grant: 5000 of at most 4096
 }
 
-// Reserve charges now and leaves the waiting to its caller, who may have better
-// things to do meanwhile, and may still give the units back.
+// Reserve charges now and leaves the waiting to the caller, which may do something
+// else meanwhile, or cancel the reservation.
 func ExampleLimiter_Reserve() {
 	ctx := context.Background()
 	lim, _ := penstock.New(penstock.NewMemory(nil), penstock.PerHour(1))
@@ -235,8 +235,8 @@ func ExampleLimiter_Reserve() {
 }
 
 // A retry that carries the ID of the first attempt is charged once and gets the
-// same answer, whether or not the first answer arrived. Giving back under the ID
-// reverses that take, once.
+// same grant, whether or not the first response arrived. A refund with the ID
+// refunds that take, once.
 func ExampleRequest_id() {
 	ctx := context.Background()
 	store := penstock.NewMemory(nil)
@@ -258,8 +258,8 @@ func ExampleRequest_id() {
 	// granted: 0 remaining: 10
 }
 
-// Independent questions in one go: what one tenant is refused does not concern
-// the others.
+// Independent requests in one call: a denial of one tenant does not affect the
+// others.
 func ExampleTakeEach() {
 	ctx := context.Background()
 	store := penstock.NewMemory(nil)
@@ -283,17 +283,16 @@ func ExampleTakeEach() {
 	// tenant:blue true 0
 }
 
-// One request, three limits: for the address it comes from, for the user, and
-// for everybody together. It must pass all of them, and when one refuses, it
-// costs nothing in the others: a user who is over the limit cannot use up
-// everybody's.
+// One request, three limits: per address, per user, and global. It must pass all of
+// them. If one denies, the others are not charged: a user over the limit cannot use
+// up the global limit.
 func ExampleTakeAll() {
 	ctx := context.Background()
 	store := penstock.NewMemory(nil)
 	rs := []penstock.Request{
 		{Key: "address:192.0.2.7", Limit: penstock.PerHour(20), Cost: 1},
 		{Key: "user:42", Limit: penstock.PerHour(2), Cost: 1},
-		{Key: "everybody", Limit: penstock.PerHour(100), Cost: 1},
+		{Key: "global", Limit: penstock.PerHour(100), Cost: 1},
 	}
 
 	ds := make([]penstock.Decision, len(rs))
@@ -301,20 +300,20 @@ func ExampleTakeAll() {
 		if err := penstock.TakeAll(ctx, store, rs, ds); err != nil {
 			fmt.Println(err)
 		}
-		refused := slices.IndexFunc(ds, func(d penstock.Decision) bool { return !d.Allowed })
-		if refused >= 0 {
-			fmt.Print("refused by ", rs[refused].Key, "; ")
+		denied := slices.IndexFunc(ds, func(d penstock.Decision) bool { return !d.Allowed })
+		if denied >= 0 {
+			fmt.Print("denied by ", rs[denied].Key, "; ")
 		}
 		fmt.Println("remaining:", ds[0].Remaining, ds[1].Remaining, ds[2].Remaining)
 	}
 	// Output:
 	// remaining: 19 1 99
 	// remaining: 18 0 98
-	// refused by user:42; remaining: 18 0 98
+	// denied by user:42; remaining: 18 0 98
 }
 
-// Five codes by text message per phone number and day, from midnight to midnight
-// in Shanghai, wherever the server is.
+// Five text messages per phone number and day, from midnight to midnight in
+// Shanghai, wherever the server is.
 func ExampleLimit_calendar() {
 	ctx := context.Background()
 	shanghai := time.FixedZone("GMT+8", 8*60*60)
@@ -347,8 +346,8 @@ func ExampleLimit_calendar() {
 	// sent: true at 00:00
 }
 
-// A leaky bucket makes an even stream of whatever comes. Requests are let in
-// with the delay that puts them in line; its burst is the length of the line.
+// A leaky bucket turns bursts into an even stream. Each request is allowed with the
+// delay of its turn in a queue; the burst is the length of the queue.
 func ExampleLimit_leakyBucket() {
 	ctx := context.Background()
 	now := time.Date(2026, time.March, 2, 9, 0, 0, 0, time.UTC)
@@ -360,18 +359,19 @@ func ExampleLimit_leakyBucket() {
 		if d.Allowed {
 			fmt.Println("act after", d.Delay)
 		} else {
-			fmt.Println("the line is full; come back after", d.RetryAfter)
+			fmt.Println("the queue is full; retry after", d.RetryAfter)
 		}
 	}
 	// Output:
 	// act after 0s
 	// act after 100ms
 	// act after 200ms
-	// the line is full; come back after 100ms
+	// the queue is full; retry after 100ms
 }
 
-// With a MaxDelay a token bucket lends units it will have soon: charged now, to
-// be used after the delay. Who would have to wait longer is refused.
+// With a MaxDelay a token bucket reserves units that it will have soon: they are
+// charged now, to be used after the delay. A request that would have to wait longer
+// is denied.
 func ExampleRequest_maxDelay() {
 	ctx := context.Background()
 	now := time.Date(2026, time.March, 2, 9, 0, 0, 0, time.UTC)
@@ -394,8 +394,8 @@ func ExampleRequest_maxDelay() {
 	// allowed: false act after 0s
 }
 
-// Limits of one name share their state, so that a limit can be changed while it
-// is in use. Without a name, another count is another limit and begins anew.
+// Limits of one name share their state, so a limit can be changed while it is in
+// use. Without a name, another count is another limit, with a state of its own.
 func ExampleLimit_WithName() {
 	ctx := context.Background()
 	store := penstock.NewMemory(nil)
@@ -414,16 +414,16 @@ func ExampleLimit_WithName() {
 	// of 500 remain 410
 }
 
-// A store that wraps another is a function. This one counts who is refused;
-// others might log, measure, or answer for a store that is away.
+// A decorator can be a function. This one counts denials per key; others might log
+// or measure.
 func ExampleStoreFunc() {
 	ctx := context.Background()
 	memory := penstock.NewMemory(nil)
-	refused := map[string]int{}
+	denials := map[string]int{}
 	counting := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 		d, err := memory.Take(ctx, r)
 		if err == nil && !d.Allowed {
-			refused[r.Key]++
+			denials[r.Key]++
 		}
 		return d, err
 	})
@@ -433,14 +433,13 @@ func ExampleStoreFunc() {
 		_, _ = lim.Allow(ctx, "user:42")
 	}
 	_, _ = lim.Allow(ctx, "user:43")
-	fmt.Println(refused)
+	fmt.Println(denials)
 	// Output:
 	// map[user:42:3]
 }
 
-// A store is bounded. This one has room for two keys, which is far too few: those
-// who find it full share one bucket, so nobody's debt is forgotten and nobody
-// gets in for free.
+// A store is bounded. This one has room for two keys, which is far too few: when it
+// is full, new keys share one overflow bucket, and active keys keep their state.
 func ExampleMemoryOptions() {
 	ctx := context.Background()
 	store := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: 2})
@@ -451,23 +450,23 @@ func ExampleMemoryOptions() {
 		fmt.Println(key, d.Allowed)
 	}
 	stats := store.Stats()
-	fmt.Println("keys:", stats.Keys, "decisions in the shared bucket:", stats.OverflowDecisions)
+	fmt.Println("keys:", stats.Keys, "overflow decisions:", stats.OverflowDecisions)
 	// Output:
 	// ann true
 	// bob true
 	// cy true
 	// dee false
 	// ann false
-	// keys: 2 decisions in the shared bucket: 2
+	// keys: 2 overflow decisions: 2
 }
 
-// Redis is away, and two processes share a limit of ten a day: each of them goes on
-// by its half. When Redis is back, it is charged for what was granted meanwhile.
+// Redis is down, and two processes share a limit of ten a day: each of them applies
+// half of it. When Redis is up again, it is charged for what was granted meanwhile.
 func ExampleWithFallback() {
-	away := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
-		return penstock.Decision{}, penstock.ErrUnavailable // as a store on Redis would say
+	redis := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
+		return penstock.Decision{}, penstock.ErrUnavailable // as a Redis store returns it
 	})
-	store := penstock.WithFallback(away, nil, &penstock.FallbackOptions{Share: 1.0 / 2})
+	store := penstock.WithFallback(redis, nil, &penstock.FallbackOptions{Share: 1.0 / 2})
 	lim, _ := penstock.New(store, penstock.PerDay(10))
 
 	for range 6 {
@@ -483,49 +482,49 @@ func ExampleWithFallback() {
 	// false fallback <nil>
 }
 
-// Somebody asks a thousand times for what he cannot have, and costs the store as
-// many trips as there were units.
+// A client retries a thousand times. The store is called only while it has units;
+// after that, the cached denial is repeated.
 func ExampleWithDenyCache() {
-	trips := 0
+	calls := 0
 	memory := penstock.NewMemory(nil)
-	far := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
-		trips++
+	remote := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+		calls++
 		return memory.Take(ctx, r)
 	})
-	held := time.Now()
-	store := penstock.WithDenyCache(far, &penstock.DenyCacheOptions{Now: func() time.Time { return held }})
+	now := time.Now()
+	store := penstock.WithDenyCache(remote, &penstock.DenyCacheOptions{Now: func() time.Time { return now }})
 	lim, _ := penstock.New(store, penstock.PerDay(5))
 
 	var d penstock.Decision
 	for range 1000 {
 		d, _ = lim.Allow(context.Background(), "user:42")
 	}
-	fmt.Println(d.Allowed, d.Source, "after", trips, "trips")
-	// Output: false deny-cache after 5 trips
+	fmt.Println(d.Allowed, d.Source, "after", calls, "calls")
+	// Output: false deny-cache after 5 calls
 }
 
-// A key that is asked for all the time costs a trip now and then. What is left of
-// the units that were taken ahead is given back at the end.
+// Requests for a busy key call the store only now and then. Unused units are
+// returned by Close.
 func ExampleWithLease() {
 	ctx := context.Background()
-	memory := penstock.NewMemory(nil) // in place of one that is far away
+	memory := penstock.NewMemory(nil) // in place of a remote store
 	store := penstock.WithLease(memory, nil)
 	lim, _ := penstock.New(store, penstock.PerDay(100_000))
 
-	here := 0
+	local := 0
 	for range 1000 {
-		if d, _ := lim.Allow(ctx, "everybody"); d.Source == penstock.SourceLease {
-			here++
+		if d, _ := lim.Allow(ctx, "global"); d.Source == penstock.SourceLease {
+			local++
 		}
 	}
-	fmt.Println("most of them decided here:", here > 500)
+	fmt.Println("most decisions were local:", local > 500)
 	fmt.Println(store.Close(ctx))
 	// Output:
-	// most of them decided here: true
+	// most decisions were local: true
 	// <nil>
 }
 
-// A quota outlives the process.
+// A quota survives a restart of the process.
 func ExampleMemory_Snapshot() {
 	ctx := context.Background()
 	store := penstock.NewMemory(&penstock.MemoryOptions{Durable: true})
@@ -538,7 +537,7 @@ func ExampleMemory_Snapshot() {
 
 	store, err := penstock.RestoreMemory(&file, nil)
 	if err != nil {
-		log.Fatal(err) // it is damaged, or not a snapshot
+		log.Fatal(err) // the snapshot is damaged, or does not fit
 	}
 	lim, _ = penstock.New(store, penstock.PerDay(5))
 	d, _ := lim.Peek(ctx, "user:42")

@@ -18,14 +18,14 @@ import (
 	"testing/fstest"
 )
 
-// The rules about who may know whom, and a few others about the tree as a
-// whole. They read every Go file of the repository, whatever its build
+// This file checks which packages may import which, and a few other rules about
+// the whole tree. It reads every Go file of the repository, whatever its build
 // constraints, nested modules included.
 
 const module = "github.com/penstock-io/penstock"
 
-// rivals are the limiters that we measure ourselves against.
-var rivals = []string{
+// competitors are the limiters that the benchmarks compare with.
+var competitors = []string{
 	"github.com/didip/tollbooth",
 	"github.com/failsafe-go/failsafe-go",
 	"github.com/go-chi/httprate",
@@ -39,7 +39,7 @@ var rivals = []string{
 	"golang.org/x/time",
 }
 
-// daemonOnly is what a library's user should not have to download.
+// daemonOnly are the modules that a user of the library should not download.
 var daemonOnly = []string{
 	"github.com/envoyproxy/go-control-plane",
 	"github.com/fsnotify/fsnotify",
@@ -81,8 +81,8 @@ type rule struct {
 
 var rules = []rule{
 	{
-		name:    "the library stands on the standard library",
-		because: "whoever limits rates in one process downloads nothing else",
+		name:    "the library imports only the standard library",
+		because: "a program that limits rates in one process downloads nothing else",
 		in:      []string{"."},
 		forbid:  []string{"*"},
 		unless:  []string{"std", "./internal"},
@@ -98,7 +98,7 @@ var rules = []rule{
 		keeps:   [2]string{"internal/algorithm/tokenbucket.go", "math/bits"},
 	},
 	{
-		name:    "algorithms know nobody",
+		name:    "algorithms import nothing of the module",
 		because: "they are the lowest layer",
 		in:      []string{"./internal/algorithm"},
 		forbid:  []string{"*"},
@@ -107,8 +107,8 @@ var rules = []rule{
 		keeps:   [2]string{"internal/algorithm/tokenbucket.go", "math/bits"},
 	},
 	{
-		name:    "stores do not know their callers",
-		because: "arrows point downwards",
+		name:    "stores do not import their callers",
+		because: "dependencies point downwards",
 		in:      []string{"./redisstore", "./storetest"},
 		forbid:  []string{"./httplimit", "./grpclimit", "./server", "./cmd"},
 		breaks:  [2]string{"redisstore/store.go", module + "/server/rules"},
@@ -116,7 +116,7 @@ var rules = []rule{
 	},
 	{
 		name:    "the Redis store adds one client",
-		because: "whoever has another plugs it in, and downloads only that one",
+		because: "a program with another client plugs it in, and downloads only that one",
 		in:      []string{"./redisstore"},
 		except:  []string{"./redisstore/goredis"},
 		forbid:  []string{"*"},
@@ -125,16 +125,16 @@ var rules = []rule{
 		keeps:   [2]string{"redisstore/client_rueidis.go", "github.com/redis/rueidis"},
 	},
 	{
-		name:    "middleware does not know the daemon",
-		because: "it is for people's own servers",
+		name:    "middleware does not import the daemon",
+		because: "it is for other servers",
 		in:      []string{"./httplimit", "./grpclimit"},
 		forbid:  []string{"./server", "./cmd"},
 		breaks:  [2]string{"httplimit/handler.go", module + "/server"},
 		keeps:   [2]string{"httplimit/handler.go", "net/http"},
 	},
 	{
-		name:    "middleware for HTTP stands on the standard library",
-		because: "whoever protects a handler downloads nothing else; frameworks take a func(http.Handler) http.Handler",
+		name:    "HTTP middleware imports only the standard library",
+		because: "a program that protects a handler downloads nothing else; frameworks take a func(http.Handler) http.Handler",
 		in:      []string{"./httplimit"},
 		forbid:  []string{"*"},
 		unless:  []string{"std", ".", "./internal"},
@@ -142,7 +142,7 @@ var rules = []rule{
 		keeps:   [2]string{"httplimit/protect.go", module + "/internal/charge"},
 	},
 	{
-		name:    "nothing knows the command",
+		name:    "nothing imports the command",
 		because: "it only wires the rest together",
 		in:      []string{"./..."},
 		except:  []string{"./cmd"},
@@ -155,7 +155,7 @@ var rules = []rule{
 	protocolRule("respapi", "adminapi"),
 	protocolRule("adminapi", "grpcapi"),
 	{
-		name:    "rules know no protocol",
+		name:    "rules import no protocol",
 		because: "the same rule must mean the same for every API",
 		in:      []string{"./server/rules"},
 		forbid:  []string{"./server", "net/http", "google.golang.org/grpc"},
@@ -164,8 +164,8 @@ var rules = []rule{
 		keeps:   [2]string{"server/rules/load.go", module},
 	},
 	{
-		name:    "the engine knows no protocol",
-		because: "every API must get the same answer from it",
+		name:    "the engine imports no protocol",
+		because: "every API must get the same result from it",
 		in:      []string{"./server/engine"},
 		forbid:  []string{"./server", "net/http", "google.golang.org/grpc", "github.com/envoyproxy/go-control-plane"},
 		unless:  []string{"./server/engine", "./server/rules"},
@@ -173,8 +173,8 @@ var rules = []rule{
 		keeps:   [2]string{"server/engine/decide.go", module + "/server/rules"},
 	},
 	{
-		name:    "what APIs share knows no API",
-		because: "arrows point downwards",
+		name:    "packages that APIs share import no API",
+		because: "dependencies point downwards",
 		in:      []string{"./server/rlsproto", "./server/internal"},
 		forbid:  []string{"./server"},
 		unless:  []string{"./server/rlsproto", "./server/internal", "./server/engine", "./server/rules"},
@@ -182,8 +182,8 @@ var rules = []rule{
 		keeps:   [2]string{"server/rlsproto/service.go", module + "/server/engine"},
 	},
 	{
-		name:    "daemons' dependencies stay with the daemon",
-		because: "gRPC, Prometheus, YAML and OpenTelemetry are not what a library's user asked for",
+		name:    "dependencies of the daemon stay in the daemon",
+		because: "users of the library need neither gRPC nor Prometheus, YAML or OpenTelemetry",
 		in:      []string{"./..."},
 		except:  []string{"./server", "./grpclimit", "./cmd", "./faults", "./examples", "./bench"},
 		forbid:  daemonOnly,
@@ -201,26 +201,26 @@ var rules = []rule{
 	},
 	{
 		name:    "only tests import testing",
-		because: "it brings its flags and its machinery into every program that links it",
+		because: "it adds its flags and its code to every program that links it",
 		in:      []string{"./..."},
-		except:  []string{"./storetest", "./internal/redistest", "./bench"}, // kits for tests; a program that measures
+		except:  []string{"./storetest", "./internal/redistest", "./bench"}, // test kits; benchmarks
 		forbid:  []string{"testing", "./storetest", "./internal/redistest", "pgregory.net/rapid", "github.com/anishathalye/porcupine", "github.com/rogpeppe/go-internal"},
 		breaks:  [2]string{"clock.go", "testing"},
 		keeps:   [2]string{"clock_test.go", "testing"},
 	},
 	{
-		name:    "rivals stay in bench",
-		because: "they are there to be measured, and not to be depended on",
+		name:    "competitors stay in bench",
+		because: "they are measured, not depended on",
 		in:      []string{"./..."},
 		except:  []string{"./bench"},
-		forbid:  rivals,
+		forbid:  competitors,
 		tests:   true,
 		breaks:  [2]string{"limiter_test.go", "golang.org/x/time/rate"},
 		keeps:   [2]string{"bench/memory/main.go", "golang.org/x/time/rate"},
 	},
 	{
 		name:    "nothing depends on bench",
-		because: "it is a module of its own, which nobody downloads",
+		because: "it is a module of its own",
 		in:      []string{"./..."},
 		except:  []string{"./bench"},
 		forbid:  []string{"./bench"},
@@ -230,11 +230,11 @@ var rules = []rule{
 	},
 }
 
-// protocolRule keeps one of the daemon's protocols away from the others.
+// protocolRule forbids one of the daemon's protocols to import another.
 func protocolRule(protocol, other string) rule {
 	file := "server/" + protocol + "/serve.go"
 	return rule{
-		name:    "protocols do not know each other",
+		name:    "protocols do not import each other",
 		because: "each must be readable, and removable, alone",
 		in:      []string{"./server/" + protocol},
 		forbid:  []string{"./server"},
@@ -244,7 +244,7 @@ func protocolRule(protocol, other string) rule {
 	}
 }
 
-func TestImports(t *testing.T) {
+func TestImportRulesHold(t *testing.T) {
 	files := readTree(t, os.DirFS("."))
 	for _, r := range rules {
 		for _, complaint := range r.check(files) {
@@ -253,7 +253,7 @@ func TestImports(t *testing.T) {
 	}
 }
 
-func TestEveryImportRuleCanFail(t *testing.T) {
+func TestImportRulesCanFail(t *testing.T) {
 	for _, r := range rules {
 		if got := r.check(treeOf(t, r.breaks)); len(got) != 1 {
 			t.Errorf("%s: %s importing %s gave %q, want one complaint", r.name, r.breaks[0], r.breaks[1], got)
@@ -270,9 +270,9 @@ func treeOf(t *testing.T, example [2]string) []file {
 	return readTree(t, fstest.MapFS{example[0]: {Data: []byte(src)}})
 }
 
-func TestEveryPackageHasAComment(t *testing.T) {
+func TestPackagesHaveComments(t *testing.T) {
 	for _, dir := range undocumented(readTree(t, os.DirFS("."))) {
-		t.Errorf("%s: the package has no comment; a reader who lands there needs a sentence to begin with", dir)
+		t.Errorf("%s: the package has no comment", dir)
 	}
 
 	fake := readTree(t, fstest.MapFS{
@@ -305,21 +305,21 @@ func undocumented(files []file) []string {
 	return dirs
 }
 
-func TestPackageNamesMeanSomething(t *testing.T) {
-	for _, name := range emptyNames(readTree(t, os.DirFS("."))) {
-		t.Errorf("%s: the name says nothing about what is inside, so anything may end up there", name)
+func TestPackageNamesAreSpecific(t *testing.T) {
+	for _, name := range unspecificNames(readTree(t, os.DirFS("."))) {
+		t.Errorf("%s: the package name is too general, so anything may end up there", name)
 	}
 
 	fake := readTree(t, fstest.MapFS{
 		"a/a.go": {Data: []byte("package helpers\n")},
 		"b/b.go": {Data: []byte("package rules\n")},
 	})
-	if got, want := emptyNames(fake), []string{"a/a.go: package helpers"}; !slices.Equal(got, want) {
-		t.Errorf("empty names of the fake tree: got %q, want %q", got, want)
+	if got, want := unspecificNames(fake), []string{"a/a.go: package helpers"}; !slices.Equal(got, want) {
+		t.Errorf("general names of the fake tree: got %q, want %q", got, want)
 	}
 }
 
-func emptyNames(files []file) []string {
+func unspecificNames(files []file) []string {
 	empty := []string{"util", "utils", "common", "helper", "helpers", "types", "models"}
 	var names []string
 	for _, f := range files {
@@ -330,11 +330,10 @@ func emptyNames(files []file) []string {
 	return names
 }
 
-// In a bubble of testing/synctest a sleep takes no time and ends exactly when
-// it should. Anywhere else it is slow, and now and then too short. Only load that
-// comes at a pace, while real servers break, has to.
-func TestTestsSleepOnlyInBubbles(t *testing.T) {
-	for _, name := range sleepers(readTree(t, os.DirFS("."))) {
+// In a testing/synctest bubble a sleep takes no time and is exact. Elsewhere it is
+// slow, and sometimes too short. Only paced load against real servers needs it.
+func TestTestsSleepOnlyInSynctest(t *testing.T) {
+	for _, name := range sleepingTests(readTree(t, os.DirFS("."))) {
 		t.Errorf("%s calls time.Sleep and does not import testing/synctest", name)
 	}
 
@@ -343,12 +342,12 @@ func TestTestsSleepOnlyInBubbles(t *testing.T) {
 		"slow_test.go":   {Data: []byte("package p\n\nimport \"time\"\n\n" + sleep)},
 		"bubble_test.go": {Data: []byte("package p\n\nimport (\n\"testing/synctest\"\n\"time\"\n)\n\n" + sleep)},
 	})
-	if got, want := sleepers(fake), []string{"slow_test.go"}; !slices.Equal(got, want) {
-		t.Errorf("sleepers of the fake tree: got %q, want %q", got, want)
+	if got, want := sleepingTests(fake), []string{"slow_test.go"}; !slices.Equal(got, want) {
+		t.Errorf("sleepingTests of the fake tree: got %q, want %q", got, want)
 	}
 }
 
-func sleepers(files []file) []string {
+func sleepingTests(files []file) []string {
 	var names []string
 	for _, f := range files {
 		paced := strings.HasPrefix(f.path, "faults/")
@@ -359,7 +358,7 @@ func sleepers(files []file) []string {
 	return names
 }
 
-func TestGoMod(t *testing.T) {
+func TestGoModRequirements(t *testing.T) {
 	for _, complaint := range checkGoMod(t, "go.mod") {
 		t.Errorf("go.mod: %s", complaint)
 	}
@@ -399,14 +398,14 @@ func checkGoMod(t *testing.T, name string) []string {
 		complaints = append(complaints, "replaces "+r.Old.Path+", which nobody who depends on us would see")
 	}
 	for _, r := range mod.Require {
-		if !r.Indirect && matchesAny(rivals, r.Path) {
+		if !r.Indirect && matchesAny(competitors, r.Path) {
 			complaints = append(complaints, "requires "+r.Path+", which belongs into bench")
 		}
 	}
 	return complaints
 }
 
-// check returns what breaks the rule.
+// check returns the imports that break the rule.
 func (r rule) check(files []file) []string {
 	var complaints []string
 	for _, f := range files {
@@ -423,7 +422,7 @@ func (r rule) check(files []file) []string {
 	return complaints
 }
 
-// matchesAny reports whether one of a rule's patterns stands for the package.
+// matchesAny reports whether one of the patterns matches the package.
 func matchesAny(patterns []string, pkg string) bool {
 	return slices.ContainsFunc(patterns, func(pattern string) bool { return matches(pattern, pkg) })
 }
@@ -451,7 +450,7 @@ func within(parent, pkg string) bool {
 	return pkg == parent || strings.HasPrefix(pkg, parent+"/")
 }
 
-// A file is what the rules want to know about one Go file.
+// A file is what the rules need of one Go file.
 type file struct {
 	path    string // from the root of the tree
 	dir     string // "." for the root

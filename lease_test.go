@@ -388,7 +388,7 @@ func TestLeasePassesOtherRequests(t *testing.T) {
 		if d, err := lim.AllowAtMost(ctx, "key", 1000_000); err != nil || d.Granted != want || l.left("key") != 0 {
 			l.Errorf("all that is left: %v, %v, want all units in the store and all held: %d", d, err, want)
 		}
-		denied(l.T, lim, "key")
+		expectDenied(l.T, lim, "key")
 		for range 2 {
 			if err := lim.Reset(ctx, "key"); err != nil {
 				l.Fatal(err)

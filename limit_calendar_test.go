@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func calendarOf(t rapid.TB, align Align, zone string, offset time.Duration) *calendar {
+func newTestCalendar(t rapid.TB, align Align, zone string, offset time.Duration) *calendar {
 	t.Helper()
 	c, err := newCalendar(Limit{Algorithm: FixedWindow, Align: align, Zone: zone, Offset: offset})
 	if err != nil {
@@ -18,7 +18,7 @@ func calendarOf(t rapid.TB, align Align, zone string, offset time.Duration) *cal
 	return c
 }
 
-func TestNewCalendarRefuses(t *testing.T) {
+func TestNewCalendarRefusesBadZoneOrAlign(t *testing.T) {
 	for _, c := range []struct {
 		limit Limit
 		field string
@@ -135,8 +135,8 @@ var calendarWindows = []struct {
 		"2023-10-26T23:30:00+02:00", "2023-10-26T00:00:00+03:00", "2023-10-27T00:00:00+02:00",
 	},
 
-	// Clocks set at one minute past midnight. In autumn the new day is there
-	// for a minute, and the old one for another hour.
+	// Clocks set at one minute past midnight. In autumn the new day lasts for
+	// a minute before the old one returns for another hour.
 	{
 		"St. John's, spring", AlignDay, "America/St_Johns", 0,
 		"2010-03-14T12:00:00-02:30", "2010-03-14T00:00:00-03:30", "2010-03-15T00:00:00-02:30",
@@ -198,7 +198,7 @@ var calendarWindows = []struct {
 func TestCalendarWindows(t *testing.T) {
 	for _, c := range calendarWindows {
 		now, start, end := instant(t, c.now), instant(t, c.start), instant(t, c.end)
-		gotStart, gotEnd := calendarOf(t, c.align, c.zone, c.offset).window(now)
+		gotStart, gotEnd := newTestCalendar(t, c.align, c.zone, c.offset).window(now)
 		if !gotStart.Equal(start) || !gotEnd.Equal(end) {
 			t.Errorf("%s: the %s in %q around %s\ngot  %v to %v\nwant %s to %s",
 				c.why, c.align, c.zone, c.now, gotStart, gotEnd, c.start, c.end)
@@ -215,8 +215,7 @@ func instant(t *testing.T, s string) time.Time {
 	return at
 }
 
-// These zones have done something unusual to their clocks since 1972, or are
-// where many people live.
+// zones have had unusual clock changes since 1972, or many inhabitants.
 var zones = []string{
 	"UTC", "Asia/Shanghai", "Asia/Kolkata", "Asia/Kathmandu", "Asia/Tokyo", "Europe/Berlin", "Europe/London",
 	"Europe/Dublin", "Europe/Lisbon", "Europe/Moscow", "America/New_York", "America/Los_Angeles",
@@ -251,7 +250,7 @@ func anyCalendar(t *rapid.T) *calendar {
 	align := Align(rapid.IntRange(int(AlignDay), int(AlignYear)).Draw(t, "align"))
 	zone := rapid.SampledFrom(zones).Draw(t, "zone")
 	minutes := rapid.OneOf(rapid.Just(0), rapid.IntRange(-1439, 1439)).Draw(t, "offset in minutes")
-	return calendarOf(t, align, zone, time.Duration(minutes)*time.Minute)
+	return newTestCalendar(t, align, zone, time.Duration(minutes)*time.Minute)
 }
 
 func TestCalendarWindowsAreContiguous(t *testing.T) {
@@ -276,7 +275,7 @@ func TestCalendarWindowsAreContiguous(t *testing.T) {
 	})
 }
 
-func TestCalendarAgreesWithLookingAtTheClock(t *testing.T) {
+func TestCalendarWindowMatchesClockSearch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := anyCalendar(t)
 		now := anyInstant(t, c.loc)
@@ -290,7 +289,7 @@ func TestCalendarAgreesWithLookingAtTheClock(t *testing.T) {
 
 // windowByClock finds the window around now in the slow way: it lists the first
 // dates of windows some weeks, months or years to either side, and for each it
-// looks at the clock on the wall, minute by minute, until that date shows.
+// steps through local time, minute by minute, until it reaches that date.
 func windowByClock(t *rapid.T, c *calendar, now time.Time) (start, end time.Time) {
 	reach := map[Align]int{AlignDay: 4, AlignWeek: 12, AlignMonth: 40, AlignYear: 400}[c.align]
 	at := now.Add(-c.offset).UTC()
@@ -321,8 +320,8 @@ func opensWindow(align Align, date time.Time) bool {
 	return true
 }
 
-// firstMinuteOf returns the first instant at which a clock in the zone shows
-// the date or a later one. The zones draw their offsets in whole minutes.
+// firstMinuteOf returns the first instant at which local time has the date or a
+// later one. The offsets of the zones are whole minutes.
 func firstMinuteOf(t *rapid.T, loc *time.Location, date time.Time) time.Time {
 	want := date.Format(time.DateOnly)
 	for minute := -36 * 60; minute <= 36*60; minute++ {
@@ -334,12 +333,12 @@ func firstMinuteOf(t *rapid.T, loc *time.Location, date time.Time) time.Time {
 			return at
 		}
 	}
-	t.Fatalf("%s never shows in %v", want, loc)
+	t.Fatalf("%s never occurs in %v", want, loc)
 	return date
 }
 
-// A window begins with an instant whose date no earlier instant has had.
-func TestCalendarWindowsBeginWithANewDate(t *testing.T) {
+// No instant before a window has the date of its first instant.
+func TestCalendarWindowsBeginAtNewDate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := anyCalendar(t)
 		start, _ := c.window(anyInstant(t, c.loc))
@@ -348,11 +347,11 @@ func TestCalendarWindowsBeginWithANewDate(t *testing.T) {
 		for minute := 1; minute <= 3*24*60; minute++ {
 			earlier := first.Add(-time.Duration(minute) * time.Minute)
 			if earlier.Format(time.DateOnly) >= date {
-				t.Fatalf("the %s that begins at %v: its date shows at %v already", c.align, first, earlier)
+				t.Fatalf("the %s that begins at %v: its date begins at %v already", c.align, first, earlier)
 			}
 		}
 		if just := first.Add(-1); just.Format(time.DateOnly) >= date {
-			t.Fatalf("the %s that begins at %v: its date shows at %v already", c.align, first, just)
+			t.Fatalf("the %s that begins at %v: its date begins at %v already", c.align, first, just)
 		}
 	})
 }

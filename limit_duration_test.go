@@ -33,7 +33,7 @@ func TestParseDuration(t *testing.T) {
 		"7μs":        7 * time.Microsecond,
 		"9ns":        9,
 
-		// What is finer than a nanosecond is lost, however it is written.
+		// Fractions of a nanosecond are dropped, however they are written.
 		"1.9999999999s":                    1999999999,
 		"0.99999999999999999999999999w":    7*24*time.Hour - 1,
 		"0.000000000000000000000000001d":   0,
@@ -90,7 +90,7 @@ func TestDurationText(t *testing.T) {
 	}
 }
 
-// Every duration reads back as itself from our text, and from Go's.
+// Every duration is parsed back from durationText, and from Go's String.
 func TestDurationsRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := time.Duration(rapid.Int64Range(0, math.MaxInt64).Draw(t, "d"))

@@ -135,7 +135,7 @@ func TestParseLimit(t *testing.T) {
 	}
 }
 
-// fields shows a limit field by field, which %+v does not, for it has a String.
+// fields returns a limit without its String method, so that %+v prints the fields.
 func fields(l Limit) any {
 	type plain Limit
 	return plain(l)
@@ -213,7 +213,7 @@ var badLimitTexts = []struct{ text, want string }{
 	{"10/s name=" + strings.Repeat("n", 65), `Name at column 6: 65 bytes long: must be at most 64`},
 }
 
-func TestParseLimitSaysWhatIsWrong(t *testing.T) {
+func TestParseLimitErrors(t *testing.T) {
 	for _, c := range badLimitTexts {
 		l, err := ParseLimit(c.text)
 		if err == nil || err.Error() != "penstock: bad limit: "+c.want {
@@ -225,26 +225,26 @@ func TestParseLimitSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// The text of a limit is read back as the limit's normal form when the limit is
-// valid, and is refused when it is not.
-func TestLimitTextRoundTrips(t *testing.T) {
+// The text of a valid limit is parsed as its normal form; that of an invalid limit
+// is refused.
+func TestLimitStringRoundTrips(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := anyLimit().Draw(t, "limit")
 		invalid := l.Validate()
 		got, err := ParseLimit(l.String())
 		if (err == nil) != (invalid == nil) {
-			t.Fatalf("ParseLimit(%q) says %v, but %+v.Validate() = %v", l, err, fields(l), invalid)
+			t.Fatalf("ParseLimit(%q) returned %v, but %+v.Validate() = %v", l, err, fields(l), invalid)
 		}
 		if err == nil && got != l.Normal() {
 			t.Fatalf("ParseLimit(%q)\ngot  %+v\nwant %+v", l, fields(got), fields(l.Normal()))
 		}
 		if err == nil && got.String() != l.String() {
-			t.Fatalf("%q is not canonical: it reads back as %q", l, got)
+			t.Fatalf("%q is not canonical: it is parsed as %q", l, got)
 		}
 	})
 }
 
-func TestWordsMayComeInAnyOrder(t *testing.T) {
+func TestParseLimitAcceptsWordsInAnyOrder(t *testing.T) {
 	words := []string{"fixed-window", "zone=Asia/Shanghai", "offset=4h", `name="a b"`, "align=day"}
 	want, err := ParseLimit("5/day " + strings.Join(words, " "))
 	if err != nil {
@@ -259,7 +259,7 @@ func TestWordsMayComeInAnyOrder(t *testing.T) {
 	}
 }
 
-func TestLimitAsText(t *testing.T) {
+func TestLimitMarshalsAsText(t *testing.T) {
 	type config struct{ Login, Search Limit }
 	text := `{"Login":"5/1m burst=2","Search":"100/day zone=Asia/Shanghai fixed-window"}`
 	var c config
@@ -282,7 +282,7 @@ func TestLimitAsText(t *testing.T) {
 	}
 }
 
-func TestLimitAsFlag(t *testing.T) {
+func TestLimitWorksAsFlag(t *testing.T) {
 	var l Limit
 	flags := flag.NewFlagSet("penstock", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -295,17 +295,17 @@ func TestLimitAsFlag(t *testing.T) {
 	}
 }
 
-func TestNamesOfUnknownNumbers(t *testing.T) {
+func TestAlgorithmAndAlignStringOfUnknownValue(t *testing.T) {
 	if got := Algorithm(9).String(); got != "algorithm(9)" {
-		t.Errorf("Algorithm(9) is called %q", got)
+		t.Errorf("Algorithm(9).String() = %q", got)
 	}
 	if got := Align(9).String(); got != "align(9)" {
-		t.Errorf("Align(9) is called %q", got)
+		t.Errorf("Align(9).String() = %q", got)
 	}
 }
 
-// Any text is either refused with an error that points into it, or is a valid
-// limit that its own text reads back as.
+// Any text is either refused with an error that points into it, or is a valid limit
+// whose String is parsed as the same limit.
 func FuzzParseLimit(f *testing.F) {
 	for _, text := range []string{
 		"10/s", "30/1m burst=15", "1/year", "100/10s rolling-window buckets=20", "100/1d bucket=1h rolling-window",
@@ -317,7 +317,7 @@ func FuzzParseLimit(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		l, err := ParseLimit(text)
 		if err != nil {
-			checkPointsInto(t, text, err)
+			checkColumn(t, text, err)
 			return
 		}
 		if err := l.Validate(); err != nil || l != l.Normal() {
@@ -325,12 +325,12 @@ func FuzzParseLimit(f *testing.F) {
 		}
 		again, err := ParseLimit(l.String())
 		if again != l || err != nil {
-			t.Fatalf("ParseLimit(%q) prints as %q, which reads as %+v, %v, want %+v", text, l, fields(again), err, fields(l))
+			t.Fatalf("ParseLimit(%q) prints as %q, which is parsed as %+v, %v, want %+v", text, l, fields(again), err, fields(l))
 		}
 	})
 }
 
-func checkPointsInto(t *testing.T, text string, err error) {
+func checkColumn(t *testing.T, text string, err error) {
 	t.Helper()
 	var bad *FieldError
 	if !errors.As(err, &bad) || !errors.Is(bad, ErrBadLimit) || bad.Field == "" {

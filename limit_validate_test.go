@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestValidLimits(t *testing.T) {
+func TestLimitValidateAccepts(t *testing.T) {
 	for _, l := range []Limit{
 		PerSecond(10),
 		PerSecond(0),
@@ -30,7 +30,7 @@ func TestValidLimits(t *testing.T) {
 		{Algorithm: RollingWindow, Count: 5, Period: 5, Buckets: 1000},
 		{Algorithm: SlidingLog, Count: 10_000, Period: 24 * day},
 
-		// Numbers of other algorithms are ignored, whatever they hold.
+		// Fields of other algorithms are ignored, whatever their value.
 		{Algorithm: FixedWindow, Count: 5, Period: time.Hour, Burst: -1, Buckets: -1},
 		{Algorithm: SlidingLog, Count: 5, Period: time.Hour, Burst: -1, Buckets: 5000},
 	} {
@@ -40,7 +40,7 @@ func TestValidLimits(t *testing.T) {
 	}
 }
 
-func TestInvalidLimits(t *testing.T) {
+func TestLimitValidateRefuses(t *testing.T) {
 	fixed := func(l Limit) Limit { return l.WithAlgorithm(FixedWindow) }
 	for _, c := range []struct {
 		limit          Limit
@@ -101,7 +101,7 @@ func TestInvalidLimits(t *testing.T) {
 	}
 }
 
-func TestNormalLimits(t *testing.T) {
+func TestLimitNormal(t *testing.T) {
 	for _, c := range []struct{ limit, want Limit }{
 		{PerSecond(10), Limit{Count: 10, Period: time.Second, Burst: 10}},
 		{PerSecond(0).WithBurst(5), Limit{Period: time.Second}},
@@ -136,9 +136,8 @@ func TestNormalLimits(t *testing.T) {
 	}
 }
 
-// The normal form means the same as the limit: it is valid when that is, and it
-// is its own normal form.
-func TestNormalKeepsTheMeaning(t *testing.T) {
+// The normal form is valid if the limit is, and it is its own normal form.
+func TestLimitNormalKeepsMeaning(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := anyLimit().Draw(t, "limit")
 		n := l.Normal()
@@ -151,8 +150,8 @@ func TestNormalKeepsTheMeaning(t *testing.T) {
 	})
 }
 
-// A count that cannot be kept is answered with ones that can.
-func TestProposedCountsWork(t *testing.T) {
+// The error for a count that cannot be spread suggests counts that can.
+func TestLimitValidateSuggestsCountsThatWork(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := Limit{
 			Count:  rapid.Int64Range(1, 1<<rapid.IntRange(20, 62).Draw(t, "bits")).Draw(t, "count"),
@@ -165,7 +164,7 @@ func TestProposedCountsWork(t *testing.T) {
 		}
 		_, proposal, ok := strings.Cut(bad.Problem, "that can ")
 		if !ok {
-			t.Fatalf("%+v: %v proposes nothing", fields(l), bad)
+			t.Fatalf("%+v: %v suggests nothing", fields(l), bad)
 		}
 		_, counts, _ := strings.Cut(proposal, " ")
 		for count := range strings.SplitSeq(counts, " and ") {
@@ -189,11 +188,11 @@ func mustWholeNumber(t *rapid.T, s string) int64 {
 
 // anyLimit draws limits of every kind, valid and invalid.
 func anyLimit() *rapid.Generator[Limit] {
-	return rapid.OneOf(wildLimit(), tameLimit())
+	return rapid.OneOf(arbitraryLimit(), plausibleLimit())
 }
 
-// tameLimit draws limits that are mostly valid.
-func tameLimit() *rapid.Generator[Limit] {
+// plausibleLimit draws limits that are mostly valid.
+func plausibleLimit() *rapid.Generator[Limit] {
 	return rapid.Custom(func(t *rapid.T) Limit {
 		l := Limit{
 			Name:      rapid.SampledFrom([]string{"", "login", "log in", "a=b", `"`, "路径"}).Draw(t, "name"),
@@ -209,22 +208,21 @@ func tameLimit() *rapid.Generator[Limit] {
 		if nominal := l.calendarPeriod(); nominal != 0 {
 			l.Period = rapid.SampledFrom([]time.Duration{0, nominal}).Draw(t, "nominal")
 		}
-		return l.withoutIdleAlign()
+		return l.withoutUnusedAlign()
 	})
 }
 
-// withoutIdleAlign clears what has nothing to apply to: the normal form does too,
-// and so means something where the limit does not.
-func (l Limit) withoutIdleAlign() Limit {
+// withoutUnusedAlign clears fields that do not apply. The normal form does too, and
+// so is valid where the limit is not.
+func (l Limit) withoutUnusedAlign() Limit {
 	if l.checkAlign() != nil {
 		l.Align, l.Offset, l.Zone = AlignFirst, 0, ""
 	}
 	return l
 }
 
-// wildLimit draws from everything that fits into a limit, with a taste for
-// edges.
-func wildLimit() *rapid.Generator[Limit] {
+// arbitraryLimit draws any values that the fields can hold, often edge cases.
+func arbitraryLimit() *rapid.Generator[Limit] {
 	count := rapid.OneOf(
 		rapid.Int64Range(0, 100), rapid.Int64Range(-1, 1<<27), rapid.Int64(),
 	)
@@ -250,7 +248,7 @@ func wildLimit() *rapid.Generator[Limit] {
 			Offset:    offset.Draw(t, "offset"),
 			Zone:      rapid.SampledFrom([]string{"", "UTC", "Asia/Shanghai", "Local", "Nowhere", "UTC name=x", `"`}).Draw(t, "zone"),
 		}
-		return l.withoutIdleAlign()
+		return l.withoutUnusedAlign()
 	})
 }
 

@@ -20,45 +20,43 @@ import (
 	"github.com/penstock-io/penstock/storetest"
 )
 
-// A durable store is a store as any.
-func TestDurableMemoryIsAStore(t *testing.T) {
+func TestMemoryDurablePassesStoretest(t *testing.T) {
 	storetest.Run(t, func(_ testing.TB, clock *storetest.Clock) penstock.Store {
 		return penstock.NewMemory(&penstock.MemoryOptions{Now: clock.Now, Tick: time.Millisecond, Durable: true, MaxKeys: 1 << 12})
 	})
 }
 
-// Nor does it matter to a store if it is saved and restored between questions.
-func TestRestoredMemoryIsAStore(t *testing.T) {
+func TestMemoryRestoredPassesStoretest(t *testing.T) {
 	storetest.Run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
 		o := &penstock.MemoryOptions{Now: clock.Now, Tick: time.Millisecond, Durable: true, MaxKeys: 1 << 12}
-		return &restless{t: t, options: o, store: penstock.NewMemory(o)}
+		return &restartingStore{t: t, options: o, store: penstock.NewMemory(o)}
 	})
 }
 
-// restless is a store that ends and begins anew again and again.
-type restless struct {
+// A restartingStore saves and restores its store after every 16 requests.
+type restartingStore struct {
 	t       testing.TB
 	mu      sync.Mutex
 	options *penstock.MemoryOptions
 	store   *penstock.Memory
-	asked   int
+	taken   int
 }
 
-func (s *restless) restart() {
-	if s.asked++; s.asked%16 != 0 {
+func (s *restartingStore) restart() {
+	if s.taken++; s.taken%16 != 0 {
 		return
 	}
-	s.store = restored(s.t, snapshot(s.t, s.store), s.options)
+	s.store = restoreMemory(s.t, snapshot(s.t, s.store), s.options)
 }
 
-func (s *restless) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+func (s *restartingStore) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.restart()
 	return s.store.Take(ctx, r)
 }
 
-func (s *restless) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+func (s *restartingStore) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.restart()
@@ -74,7 +72,7 @@ func snapshot(t testing.TB, m *penstock.Memory) []byte {
 	return b.Bytes()
 }
 
-func restored(t testing.TB, snapshot []byte, o *penstock.MemoryOptions) *penstock.Memory {
+func restoreMemory(t testing.TB, snapshot []byte, o *penstock.MemoryOptions) *penstock.Memory {
 	t.Helper()
 	m, err := penstock.RestoreMemory(bytes.NewReader(snapshot), o)
 	if err != nil {
@@ -83,13 +81,12 @@ func restored(t testing.TB, snapshot []byte, o *penstock.MemoryOptions) *penstoc
 	return m
 }
 
-// What has elapsed between a snapshot and its return has come back, on the clocks
-// that limits go by.
-func TestTimePassesWhileASnapshotLies(t *testing.T) {
+// Time passes between a snapshot and its restoration, on the clock of each limit.
+func TestRestoreMemoryCountsTimeSinceSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
 			limit string
-			left  int64 // of 100, after 20 are taken, 6 seconds lie between, and 30 more are taken
+			left  int64 // of 100, after taking 20, restoring 6 seconds later, and taking 30 more
 		}{
 			{"100/1m", 60}, // ten come back
 			{"100/1m leaky-bucket", 60},
@@ -103,18 +100,18 @@ func TestTimePassesWhileASnapshotLies(t *testing.T) {
 		} {
 			store := penstock.NewMemory(&penstock.MemoryOptions{Durable: true})
 			lim := limiter(t, store, c.limit)
-			time.Sleep(time.Minute) // a clock that began with the process is not the next one's
+			time.Sleep(time.Minute) // so that the monotonic clocks of the two processes differ
 			if _, err := lim.AllowN(ctx, "key", 20); err != nil {
 				t.Fatal(err)
 			}
 			saved := snapshot(t, store)
 			time.Sleep(6 * time.Second)
-			lim = limiter(t, restored(t, saved, nil), c.limit)
+			lim = limiter(t, restoreMemory(t, saved, nil), c.limit)
 			d, err := lim.AllowN(ctx, "key", 30)
 			if err != nil || d.Remaining != c.left {
 				t.Errorf("%s: %v, %v, want %d remaining", c.limit, d, err, c.left)
 			}
-			// And from there on time passes as ever.
+			// After that, time passes as usual.
 			time.Sleep(d.ResetAfter)
 			if d, err = lim.Peek(ctx, "key"); err != nil || d.Remaining != 100 {
 				t.Errorf("%s: after ResetAfter: %v, %v, want all of it", c.limit, d, err)
@@ -123,24 +120,23 @@ func TestTimePassesWhileASnapshotLies(t *testing.T) {
 	})
 }
 
-// A restored store can be saved again, and is as good as the first.
-func TestSnapshotOfARestoredMemory(t *testing.T) {
+func TestSnapshotOfRestoredMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := penstock.NewMemory(&penstock.MemoryOptions{Durable: true})
 		for range 5 {
 			if d, err := limiter(t, store, "100/1m").AllowN(ctx, "key", 20); err != nil || !d.Allowed {
 				t.Fatal(d, err)
 			}
-			time.Sleep(3 * time.Second) // five come back
-			store = restored(t, snapshot(t, store), nil)
+			time.Sleep(3 * time.Second) // five units refill
+			store = restoreMemory(t, snapshot(t, store), nil)
 		}
-		remains(t, limiter(t, store, "100/1m"), "key", 25)
+		expectRemaining(t, limiter(t, store, "100/1m"), "key", 25)
 	})
 }
 
-// If the machine's clock was set back while the snapshot lay, no time has passed:
-// nothing comes back too early, and nobody is locked out.
-func TestClockSetBackWhileASnapshotLies(t *testing.T) {
+// If the machine's clock was set back since the snapshot, no time has passed: units
+// are neither available too early nor locked up.
+func TestRestoreMemoryAfterClockSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := penstock.NewMemory(&penstock.MemoryOptions{Durable: true})
 		lim := limiter(t, store, "100/1m")
@@ -151,28 +147,27 @@ func TestClockSetBackWhileASnapshotLies(t *testing.T) {
 		saved := snapshot(t, store)
 		wall := saved[8+4+4+8+8:]
 		binary.LittleEndian.PutUint64(wall, binary.LittleEndian.Uint64(wall)+uint64(24*time.Hour))
-		lim = limiter(t, restored(t, sealed(saved), nil), "100/1m")
-		remains(t, lim, "key", 0)
+		lim = limiter(t, restoreMemory(t, withChecksum(saved), nil), "100/1m")
+		expectRemaining(t, lim, "key", 0)
 		time.Sleep(30 * time.Second)
-		remains(t, lim, "key", 50)
+		expectRemaining(t, lim, "key", 50)
 	})
 }
 
-// headLen is how long a snapshot's head is, with the magic before and the checksum
-// behind it.
-const headLen = 8 + 4 + 4 + 8 + 8 + 8 + 16 + 4
+// headerLen is the length of a snapshot's header, with its magic and its checksum.
+const headerLen = 8 + 4 + 4 + 8 + 8 + 8 + 16 + 4
 
-// sealed returns a snapshot with its checksums made right.
-func sealed(snapshot []byte) []byte {
+// withChecksum returns a snapshot with correct checksums.
+func withChecksum(snapshot []byte) []byte {
 	body := bytes.Clone(snapshot[:len(snapshot)-sha256.Size])
-	binary.LittleEndian.PutUint32(body[headLen-4:], crc32.ChecksumIEEE(body[8:headLen-4]))
+	binary.LittleEndian.PutUint32(body[headerLen-4:], crc32.ChecksumIEEE(body[8:headerLen-4]))
 	sum := sha256.Sum256(body)
 	return append(body, sum[:]...)
 }
 
-// IDs, shared buckets and what reservations hold survive.
-func TestSnapshotHoldsEverything(t *testing.T) {
-	clock := newHand()
+// IDs, overflow buckets and reservations are restored.
+func TestSnapshotHoldsAllState(t *testing.T) {
+	clock := newFakeClock()
 	o := &penstock.MemoryOptions{Now: clock.now, Durable: true, MaxKeys: 4}
 	store := penstock.NewMemory(o)
 	lim := limiter(t, store, "5/1h")
@@ -185,50 +180,49 @@ func TestSnapshotHoldsEverything(t *testing.T) {
 			t.Fatal(d, err)
 		}
 	}
-	spend(t, lim, "c")                                        // the last place
-	if _, err := lim.AllowN(ctx, "stranger", 2); err != nil { // of the bucket that strangers share
+	takeFive(t, lim, "c")                                // the last slot
+	if _, err := lim.AllowN(ctx, "new", 2); err != nil { // of the overflow bucket
 		t.Fatal(err)
 	}
 	before := store.Stats()
-	store = restored(t, snapshot(t, store), o)
+	store = restoreMemory(t, snapshot(t, store), o)
 	if after := store.Stats(); after.Keys != before.Keys || after.Bytes != before.Bytes {
 		t.Errorf("restored: %+v, want %+v", after, before)
 	}
 	lim = limiter(t, store, "5/1h")
 	if d, err := store.Take(ctx, once); err != nil || d.Granted != 3 || d.Remaining != 2 {
-		t.Errorf("asked again under the ID: %v, %v, want the same grant, and nothing charged", d, err)
+		t.Errorf("retry with the ID: %v, %v, want the same grant, and nothing charged", d, err)
 	}
 	if d, err := lim.Peek(ctx, "b"); err != nil || d.ResetAfter != 2*time.Hour {
-		t.Errorf("reserved for later: %v, %v, want two hours of it", d, err)
+		t.Errorf("reserved: %v, %v, want two hours", d, err)
 	}
-	remains(t, lim, "c", 0)
-	remains(t, lim, "another stranger", 3)
+	expectRemaining(t, lim, "c", 0)
+	expectRemaining(t, lim, "another new key", 3)
 }
 
-// The place of a restored key becomes free when that is as good as new, wherever
-// in the snapshot it was.
-func TestRestoredPlacesBecomeFree(t *testing.T) {
+// The slot of a restored key expires, wherever in the snapshot it was.
+func TestRestoreMemorySlotsExpire(t *testing.T) {
 	for range 30 { // with another order each time
-		clock := newHand()
+		clock := newFakeClock()
 		o := &penstock.MemoryOptions{Now: clock.now, Durable: true, MaxKeys: 100}
 		store := penstock.NewMemory(o)
 		long, short := limiter(t, store, "5/1h"), limiter(t, store, "5/1m")
-		spend(t, short, "soon gone")
+		takeFive(t, short, "soon gone")
 		for i := range 99 {
-			spend(t, long, strconv.Itoa(i))
+			takeFive(t, long, strconv.Itoa(i))
 		}
-		store = restored(t, snapshot(t, store), o)
+		store = restoreMemory(t, snapshot(t, store), o)
 		clock.advance(2 * time.Minute)
-		spend(t, limiter(t, store, "5/1h"), "new")
+		takeFive(t, limiter(t, store, "5/1h"), "new")
 		if got := store.Stats(); got.OverflowDecisions != 0 {
-			t.Fatalf("%+v: a new key had to share, though a place was free", got)
+			t.Fatalf("%+v: a new key used the overflow bucket, though a slot had expired", got)
 		}
 	}
 }
 
-// An ID is remembered for its time, across the restart, also under a limit that
-// goes by the time of day.
-func TestIDsGrowOldWhileASnapshotLies(t *testing.T) {
+// The lifetime of an ID includes the time of the restart, also under a limit that
+// goes by the wall clock.
+func TestRestoreMemoryExpiresIDs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := penstock.NewMemory(&penstock.MemoryOptions{Durable: true})
 		time.Sleep(30 * time.Hour)
@@ -240,7 +234,7 @@ func TestIDsGrowOldWhileASnapshotLies(t *testing.T) {
 				left  int64
 			}{{0, 90}, {20 * time.Hour, 90}, {5 * time.Hour, 80}} {
 				time.Sleep(c.after)
-				store = restored(t, snapshot(t, store), nil)
+				store = restoreMemory(t, snapshot(t, store), nil)
 				d, err := store.Take(ctx, r)
 				if err != nil || d.Granted != 10 || d.Remaining != c.left {
 					t.Errorf("%s after %v more: %v, %v, want %d left", text, c.after, d, err, c.left)
@@ -250,14 +244,13 @@ func TestIDsGrowOldWhileASnapshotLies(t *testing.T) {
 	})
 }
 
-// However a snapshot is damaged, it is refused, and nothing of it is loaded.
-func TestDamagedSnapshotsAreRefused(t *testing.T) {
+func TestRestoreMemoryRefusesDamagedSnapshot(t *testing.T) {
 	small := &penstock.MemoryOptions{Durable: true, MaxKeys: 1000}
 	store := penstock.NewMemory(small)
 	for _, text := range everyAlgorithm {
 		lim := limiter(t, store, text)
 		for i := range 5 {
-			spend(t, lim, strconv.Itoa(i))
+			takeFive(t, lim, strconv.Itoa(i))
 		}
 	}
 	saved := snapshot(t, store)
@@ -265,7 +258,7 @@ func TestDamagedSnapshotsAreRefused(t *testing.T) {
 		t.Helper()
 		m, err := penstock.RestoreMemory(bytes.NewReader(damaged), small)
 		if !errors.Is(err, penstock.ErrBadSnapshot) || m != nil {
-			t.Errorf("%s: %v, want it to be refused as a bad snapshot", name, err)
+			t.Errorf("%s: %v, want ErrBadSnapshot", name, err)
 		}
 	}
 	refused("nothing", nil)
@@ -284,19 +277,19 @@ func TestDamagedSnapshotsAreRefused(t *testing.T) {
 	}
 	future := bytes.Clone(saved)
 	future[8] = 2
-	refused("another version", sealed(future))
-	restored(t, saved, small) // and this one is fine
+	refused("another version", withChecksum(future))
+	restoreMemory(t, saved, small) // is intact
 }
 
-// A snapshot that is good but does not fit says so, and is not taken for damaged.
-func TestSnapshotThatDoesNotFit(t *testing.T) {
-	clock := newHand()
+// A snapshot that is too large for the options is not reported as damaged.
+func TestRestoreMemoryRefusesSnapshotThatDoesNotFit(t *testing.T) {
+	clock := newFakeClock()
 	o := penstock.MemoryOptions{Now: clock.now, Durable: true}
 	store := penstock.NewMemory(&o)
 	bucket, log := limiter(t, store, "5/1h"), limiter(t, store, "5/1h sliding-log")
 	for i := range 100 {
-		spend(t, bucket, strconv.Itoa(i))
-		spend(t, log, strconv.Itoa(i))
+		takeFive(t, bucket, strconv.Itoa(i))
+		takeFive(t, log, strconv.Itoa(i))
 	}
 	saved := snapshot(t, store)
 	for name, change := range map[string]func(*penstock.MemoryOptions){
@@ -312,29 +305,28 @@ func TestSnapshotThatDoesNotFit(t *testing.T) {
 			t.Errorf("another %s: %v, want an error that names it", name, err)
 		}
 	}
-	clock.advance(2 * time.Hour) // everything has come back, and needs no room
+	clock.advance(2 * time.Hour) // everything has expired, and needs no room
 	o.MaxKeys = 1
-	if m := restored(t, saved, &o); m.Stats().Keys != 0 {
-		t.Errorf("restored what has come back: %+v", m.Stats())
+	if m := restoreMemory(t, saved, &o); m.Stats().Keys != 0 {
+		t.Errorf("restored expired entries: %+v", m.Stats())
 	}
 }
 
-func TestOnlyDurableMemoriesHaveSnapshots(t *testing.T) {
+func TestSnapshotRequiresDurable(t *testing.T) {
 	if err := penstock.NewMemory(nil).Snapshot(new(bytes.Buffer)); err == nil {
-		t.Error("a snapshot of a store whose hashes end with the process: want an error")
+		t.Error("a snapshot of a store that is not Durable: want an error")
 	}
 }
 
-// A writer that fails is heard of.
-func TestSnapshotToAFullDisk(t *testing.T) {
+func TestSnapshotReportsWriteError(t *testing.T) {
 	store := penstock.NewMemory(&penstock.MemoryOptions{Durable: true})
 	lim := limiter(t, store, "5/1h sliding-log")
 	for i := range 5000 {
-		spend(t, lim, strconv.Itoa(i))
+		takeFive(t, lim, strconv.Itoa(i))
 	}
 	for _, room := range []int{0, 10, 1000, 100_000} {
 		if err := store.Snapshot(&fullDisk{room}); !errors.Is(err, errFull) {
-			t.Errorf("a disk of %d bytes: %v, want it to be full", room, err)
+			t.Errorf("a disk of %d bytes: %v, want errFull", room, err)
 		}
 	}
 }
@@ -350,10 +342,10 @@ func (d *fullDisk) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A snapshot can be taken while the store is in use, and what it holds of a key is
-// something that the key once held.
+// A snapshot can be taken while the store is in use: for each key it holds a state
+// that the key had.
 func TestSnapshotWhileInUse(t *testing.T) {
-	clock := newHand()
+	clock := newFakeClock()
 	o := &penstock.MemoryOptions{Now: clock.now, Durable: true}
 	store := penstock.NewMemory(o)
 	lim := limiter(t, store, "1000/1h sliding-log")
@@ -373,7 +365,7 @@ func TestSnapshotWhileInUse(t *testing.T) {
 	}
 	last := make([]int64, 100)
 	for range 20 {
-		m := limiter(t, restored(t, snapshot(t, store), o), "1000/1h sliding-log")
+		m := limiter(t, restoreMemory(t, snapshot(t, store), o), "1000/1h sliding-log")
 		for i := range last {
 			d, err := m.Peek(ctx, strconv.Itoa(i))
 			if err != nil {
@@ -390,8 +382,8 @@ func TestSnapshotWhileInUse(t *testing.T) {
 	wg.Wait()
 }
 
-// Whatever bytes there are behind a good head and before a good checksum, they are
-// read or refused, and never more is asked of memory than they take.
+// Any bytes between a correct header and a correct checksum are either restored or
+// refused, and never take more memory than their length warrants.
 func FuzzRestoreMemory(f *testing.F) {
 	small := &penstock.MemoryOptions{Durable: true, MaxKeys: 1000}
 	store := penstock.NewMemory(small)
@@ -405,12 +397,12 @@ func FuzzRestoreMemory(f *testing.F) {
 		}
 	}
 	saved := snapshot(f, store)
-	f.Add(saved[headLen : len(saved)-sha256.Size])
+	f.Add(saved[headerLen : len(saved)-sha256.Size])
 	f.Add([]byte{0xff})
 	f.Add([]byte{3, 1, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f})
 	f.Fuzz(func(t *testing.T, body []byte) {
-		whole := append(bytes.Clone(saved[:headLen]), body...)
-		m, err := penstock.RestoreMemory(bytes.NewReader(sealed(append(whole, make([]byte, sha256.Size)...))), small)
+		whole := append(bytes.Clone(saved[:headerLen]), body...)
+		m, err := penstock.RestoreMemory(bytes.NewReader(withChecksum(append(whole, make([]byte, sha256.Size)...))), small)
 		if err != nil {
 			return
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/penstock-io/penstock/storetest"
 )
 
-func TestMemoryIsAStore(t *testing.T) {
+func TestMemoryPassesStoretest(t *testing.T) {
 	storetest.Run(t, func(_ testing.TB, clock *storetest.Clock) penstock.Store {
 		return penstock.NewMemory(&penstock.MemoryOptions{Now: clock.Now, Tick: time.Millisecond})
 	})

@@ -1,0 +1,110 @@
+package penstock_test
+
+import (
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/penstock-io/penstock"
+)
+
+func TestMemoryTakeAllDeniedHoldsNoSlotOrBytes(t *testing.T) {
+	store := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: 50, Now: newFakeClock().now})
+	long := penstock.PerHour(1000).WithAlgorithm(penstock.SlidingLog)
+	ds := make([]penstock.Decision, 2)
+	for i := range 1000 {
+		rs := []penstock.Request{
+			{Key: strconv.Itoa(i), Limit: long, Cost: 1000},
+			{Key: "denied", Limit: penstock.PerHour(0), Cost: 1},
+		}
+		if err := penstock.TakeAll(ctx, store, rs, ds); err != nil || ds[1].Allowed {
+			t.Fatal(ds, err)
+		}
+	}
+	if got := store.Stats(); got.Bytes != 0 || got.OverflowDecisions != 0 {
+		t.Errorf("after a thousand denials: %+v, want no bytes and no overflow decisions", got)
+	}
+}
+
+// Batches with overlapping keys neither deadlock nor lose a unit.
+func TestMemoryConcurrentTakeAllLosesNoUnit(t *testing.T) {
+	store := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: 100_000, Now: newFakeClock().now})
+	limit := penstock.PerDay(1_000_000)
+	var granted [32]atomic.Int64
+	var group sync.WaitGroup
+	for worker := range 8 {
+		group.Go(func() {
+			rs, ds := make([]penstock.Request, 4), make([]penstock.Decision, 4)
+			for i := range 300 {
+				for j := range rs {
+					rs[j] = penstock.Request{Key: strconv.Itoa((worker*7 + i*3 + j*11) % 32), Limit: limit, Cost: int64(j + 1)}
+				}
+				if err := penstock.TakeAll(ctx, store, rs, ds); err != nil {
+					t.Error(err)
+					return
+				}
+				for j := range rs {
+					k, _ := strconv.Atoi(rs[j].Key)
+					granted[k].Add(ds[j].Granted)
+				}
+			}
+		})
+	}
+	group.Wait()
+	lim, err := penstock.New(store, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k := range granted {
+		expectRemaining(t, lim, strconv.Itoa(k), 1_000_000-granted[k].Load())
+	}
+}
+
+func TestMemoryTakeAllInFullStore(t *testing.T) {
+	for _, text := range everyAlgorithm {
+		t.Run(text, func(t *testing.T) {
+			store := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: 2, Now: newFakeClock().now})
+			lim := limiter(t, store, text)
+			all := func(costs map[string]int64) (ds []penstock.Decision) {
+				var rs []penstock.Request
+				for _, key := range []string{"a", "b", "c", "d"} {
+					if cost, ok := costs[key]; ok {
+						rs = append(rs, penstock.Request{Key: key, Limit: lim.Limit(), Cost: cost})
+					}
+				}
+				ds = make([]penstock.Decision, len(rs))
+				if err := penstock.TakeAll(ctx, store, rs, ds); err != nil {
+					t.Fatal(err)
+				}
+				return ds
+			}
+			// a and b get the two slots; c and d share the overflow bucket.
+			ds := all(map[string]int64{"a": 4, "b": 4, "c": 2, "d": 2})
+			for i := range ds {
+				if !ds[i].Allowed {
+					t.Fatalf("all four fit: %+v", ds)
+				}
+			}
+			expectRemaining(t, lim, "c", 1)
+			if ds = all(map[string]int64{"a": 1, "c": 1, "d": 1}); ds[0].Granted != 0 || ds[1].Allowed || ds[2].Allowed {
+				t.Errorf("c and d want two of one: %+v", ds)
+			}
+			expectRemaining(t, lim, "a", 1)
+			expectRemaining(t, lim, "c", 1)
+		})
+	}
+}
+
+func TestMemoryTakeAllWithPeek(t *testing.T) {
+	store := penstock.NewMemory(&penstock.MemoryOptions{Now: newFakeClock().now})
+	limit := penstock.PerHour(5)
+	rs := []penstock.Request{{Key: "a", Limit: limit}, {Key: "a", Limit: limit, Cost: 6}, {Key: "b", Limit: limit, Cost: 1}}
+	ds := make([]penstock.Decision, 3)
+	if err := penstock.TakeAll(ctx, store, rs, ds); err != nil {
+		t.Fatal(err)
+	}
+	if !ds[0].Allowed || ds[1].Allowed || ds[1].RetryAfter != penstock.Never || !ds[2].Allowed || ds[2].Granted != 0 {
+		t.Errorf("a peek, six of five, and another key: %+v", ds)
+	}
+}

@@ -1,0 +1,137 @@
+package penstock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+func TestTakeEachAndAllNameTheBadRequest(t *testing.T) {
+	rs, ds := []penstock.Request{{Key: "a", Limit: penstock.PerSecond(1), Cost: 1}, {Limit: penstock.PerSecond(1)}}, make([]penstock.Decision, 2)
+	for name, take := range map[string]func(penstock.Store) error{
+		"TakeAll":  func(s penstock.Store) error { return penstock.TakeAll(ctx, s, rs, ds) },
+		"TakeEach": func(s penstock.Store) error { return penstock.TakeEach(ctx, s, rs, ds) },
+	} {
+		if err := take(nil); err == nil {
+			t.Errorf("%s of no store: no error", name)
+		}
+		want := "penstock: request 1: bad key: Key is empty: want any bytes that identify the caller"
+		if err := take(penstock.NewMemory(nil)); !errors.Is(err, penstock.ErrBadKey) || err.Error() != want {
+			t.Errorf("%s: got %v\nwant %s", name, err, want)
+		}
+	}
+}
+
+func TestAllowAllAndDenyAll(t *testing.T) {
+	for _, c := range []struct {
+		store   penstock.Store
+		cost    int64
+		allowed bool
+		granted int64
+	}{
+		{penstock.AllowAll, 7, true, 7},
+		{penstock.AllowAll, 0, true, 0},
+		{penstock.AllowAll, -7, true, 0},
+		{penstock.DenyAll, 7, false, 0},
+		{penstock.DenyAll, 0, true, 0},
+		{penstock.DenyAll, -7, true, 0},
+	} {
+		d, err := c.store.Take(ctx, penstock.Request{Key: "k", Limit: penstock.PerSecond(5), Cost: c.cost})
+		if err != nil || d.Allowed != c.allowed || d.Granted != c.granted || d.Limit != 5 {
+			t.Errorf("cost %d: %+v, %v", c.cost, d, err)
+		}
+		if _, err := c.store.Take(ctx, penstock.Request{Limit: penstock.PerSecond(5)}); !errors.Is(err, penstock.ErrBadKey) {
+			t.Errorf("no key: %v", err)
+		}
+	}
+}
+
+// countingStore is a decorator that has only Take, as a user might write it.
+type countingStore struct {
+	next  penstock.Store
+	calls int
+	fail  map[string]bool
+}
+
+func (c *countingStore) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+	c.calls++
+	if c.fail[r.Key] {
+		return penstock.Decision{}, fmt.Errorf("counting: %w", penstock.ErrUnavailable)
+	}
+	return c.next.Take(ctx, r)
+}
+
+func TestTakeAllOverPlainStoreRefundsAfterDenial(t *testing.T) {
+	memory := penstock.NewMemory(&penstock.MemoryOptions{Now: newFakeClock().now})
+	store := &countingStore{next: memory, fail: map[string]bool{"broken": true}}
+	limit := penstock.PerHour(5)
+	ask := func(keys ...string) ([]penstock.Decision, error) {
+		rs := make([]penstock.Request, len(keys))
+		for i, key := range keys {
+			rs[i] = penstock.Request{Key: key, Limit: limit, Cost: 3}
+		}
+		ds := make([]penstock.Decision, len(keys))
+		return ds, penstock.TakeAll(ctx, store, rs, ds)
+	}
+	ds, err := ask("a", "b")
+	if err != nil || !ds[0].Allowed || !ds[1].Allowed || ds[1].Remaining != 2 {
+		t.Fatalf("a, b: %+v, %v", ds, err)
+	}
+	ds, err = ask("c", "b", "d")
+	if err != nil || ds[1].Allowed || ds[1].RetryAfter == 0 || !ds[0].Allowed || ds[0].Granted != 0 || ds[2].Remaining != 5 {
+		t.Errorf("b cannot: %+v, %v", ds, err)
+	}
+	if _, err = ask("c", "broken", "d"); !errors.Is(err, penstock.ErrUnavailable) {
+		t.Errorf("a store that fails half way: %v", err)
+	}
+	lim, err := penstock.New(memory, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]int64{"a": 2, "b": 2, "c": 5, "d": 5} {
+		expectRemaining(t, lim, key, want)
+	}
+	if ds, err = ask("e", "e"); err != nil || ds[0].RetryAfter != penstock.Never || ds[0].Remaining != 5 {
+		t.Errorf("twice three of five: %v, %v, want never, and five left", ds, err)
+	}
+	if ds, err = ask("f", "a"); err != nil || ds[1].Remaining != 2 || ds[1].RetryAfter != 12*time.Minute {
+		t.Errorf("three of two: %v, %v, want two left and 12 minutes", ds, err)
+	}
+}
+
+func TestTakeEachOverPlainStore(t *testing.T) {
+	store := &countingStore{next: penstock.NewMemory(nil)}
+	rs := []penstock.Request{
+		{Key: "a", Limit: penstock.PerHour(1), Cost: 1},
+		{Key: "a", Limit: penstock.PerHour(1), Cost: 1},
+		{Key: "b", Limit: penstock.PerHour(1), Cost: 1},
+	}
+	ds := make([]penstock.Decision, 3)
+	if err := penstock.TakeEach(ctx, store, rs, ds); err != nil || !ds[0].Allowed || ds[1].Allowed || !ds[2].Allowed {
+		t.Errorf("%+v, %v", ds, err)
+	}
+	calls := store.calls
+	rs[2].Key = ""
+	if err := penstock.TakeEach(ctx, store, rs, ds); !errors.Is(err, penstock.ErrBadKey) || store.calls != calls {
+		t.Errorf("a malformed third request: %v after %d calls", err, store.calls-calls)
+	}
+	if err := penstock.TakeEach(ctx, store, rs[:2], ds[:1]); err == nil {
+		t.Error("two requests and one decision: no error")
+	}
+}
+
+func TestMemoryTakeUsesLimitChangedByDecorator(t *testing.T) {
+	memory := penstock.NewMemory(nil)
+	halving := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+		r.Limit.Count /= 2
+		return memory.Take(ctx, r)
+	})
+	lim := limiter(t, halving, "10/1h sliding-log")
+	if d, err := lim.Allow(ctx, "k"); err != nil || d.Limit != 5 || d.Remaining != 4 {
+		t.Errorf("half of 10: %+v, %v", d, err)
+	}
+}

@@ -35,7 +35,7 @@ func newFakeClock() *fakeClock {
 	return &c
 }
 
-func (c *fakeClock) now() time.Time          { return time.Unix(0, c.nanos.Load()) }
+func (c *fakeClock) now() time.Time { return time.Unix(0, c.nanos.Load()) }
 
 func (c *fakeClock) advance(d time.Duration) { c.nanos.Add(int64(d)) }
 

@@ -1,6 +1,6 @@
-// Flashsale sells a hundred things to a crowd: at most two to each buyer, and not
-// one more than there are. Both limits are taken as one, so whoever comes too late
-// has lost nothing, and what is left is always true.
+// Flashsale sells a hundred items to many concurrent buyers: at most two per buyer, and
+// never more than there are. Both limits are taken together, all or nothing, so a
+// purchase that finds the stock sold out does not use up the buyer's own limit.
 //
 //	go run ./examples/flashsale
 //	go run ./examples/flashsale -stock 10 -buyers 1000000
@@ -20,8 +20,8 @@ import (
 )
 
 func main() {
-	stock := flag.Int64("stock", 100, "how many things there are")
-	buyers := flag.Int("buyers", 10_000, "how many want one")
+	stock := flag.Int64("stock", 100, "number of items")
+	buyers := flag.Int("buyers", 10_000, "number of buyers")
 	flag.Parse()
 	if err := run(context.Background(), os.Stdout, *stock, *buyers); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -29,68 +29,70 @@ func main() {
 	}
 }
 
-// A sale is limits that are taken together.
+// A sale has two limits that are taken together.
 type sale struct {
-	store            penstock.Store
-	perBuyer, things *penstock.Limiter
+	store           penstock.Store
+	perBuyer, stock *penstock.Limiter
 }
 
-// day is how long the sale lasts. Nothing comes back before it ends.
-const day = 24 * time.Hour
+// saleDuration is the window of both limits. A fixed window refills nothing before it
+// ends, so the stock stays sold.
+const saleDuration = 24 * time.Hour
 
 func newSale(store penstock.Store, stock int64) (s *sale, err error) {
 	s = &sale{store: store}
-	window := penstock.Limit{Algorithm: penstock.FixedWindow, Period: day}
+	window := penstock.Limit{Algorithm: penstock.FixedWindow, Period: saleDuration}
 	window.Name, window.Count = "buyer", 2
 	if s.perBuyer, err = penstock.New(store, window); err != nil {
 		return nil, err
 	}
 	window.Name, window.Count = "stock", stock
-	s.things, err = penstock.New(store, window)
+	s.stock, err = penstock.New(store, window)
 	return s, err
 }
 
-// buy returns whether the buyer got one.
+// buy takes one item for a buyer, and returns false if the stock or the buyer's limit is
+// used up.
 func (s *sale) buy(ctx context.Context, buyer string) (bool, error) {
 	decisions := make([]penstock.Decision, 2)
-	requests := []penstock.Request{s.perBuyer.Request(buyer), s.things.Request("things")}
+	requests := []penstock.Request{s.perBuyer.Request(buyer), s.stock.Request("items")}
 	if err := penstock.TakeAll(ctx, s.store, requests, decisions); err != nil {
 		return false, err
 	}
 	return penstock.Tightest(decisions).Allowed, nil
 }
 
-// run lets each buyer try three times, all of them at once.
+// run lets all buyers try to buy three items each, 64 buyers at a time.
 func run(ctx context.Context, w io.Writer, stock int64, buyers int) error {
 	s, err := newSale(penstock.NewMemory(nil), stock)
 	if err != nil {
 		return err
 	}
-	var sold, greedy atomic.Int64
+	var sold, overLimit atomic.Int64
 	var failed atomic.Pointer[error]
 	var wg sync.WaitGroup
-	const crowd = 64
-	for first := range crowd {
+	const concurrency = 64
+	for first := range concurrency {
 		wg.Go(func() {
-			for buyer := first; buyer < buyers; buyer += crowd {
-				n := s.shop(ctx, fmt.Sprintf("buyer %d", buyer), &failed)
+			for buyer := first; buyer < buyers; buyer += concurrency {
+				n := s.buyThree(ctx, fmt.Sprintf("buyer %d", buyer), &failed)
 				sold.Add(n)
 				if n > 2 {
-					greedy.Add(1)
+					overLimit.Add(1)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	fmt.Fprintf(w, "%d of %d sold to %d buyers; %d got more than two\n", sold.Load(), stock, buyers, greedy.Load())
+	fmt.Fprintf(w, "%d of %d sold to %d buyers; %d got more than two\n", sold.Load(), stock, buyers, overLimit.Load())
 	if err := failed.Load(); err != nil {
 		return *err
 	}
 	return nil
 }
 
-// shop tries to buy three, and returns how many it got.
-func (s *sale) shop(ctx context.Context, buyer string, failed *atomic.Pointer[error]) (n int64) {
+// buyThree tries to buy three items, and returns how many were sold.
+func (s *sale) buyThree(ctx context.Context, buyer string, failed *atomic.Pointer[error]) (n int64) {
 	for range 3 {
 		ok, err := s.buy(ctx, buyer)
 		if err != nil {

@@ -1,14 +1,14 @@
-// Llmgateway stands before a language model, and gives each customer so many tokens
-// a minute. What an answer costs is known when it has been given, so a request is
-// charged what it may cost at most, and what was not used is given back: requests
-// that come at the same time cannot overrun the budget together. Keys are checked
-// before anything is charged to them, or else whoever makes up keys makes up budgets;
-// strangers are counted by their addresses.
+// Llmgateway is a gateway to a language model that limits the tokens of each customer
+// per minute. The cost of a completion is known only when it is done. So a request is
+// charged its maximum cost first, and the unused rest is refunded: concurrent requests
+// cannot exceed the budget together. API keys are checked before anything is charged,
+// because otherwise each invented key would have a budget of its own; requests without a
+// valid key are limited by address.
 //
 //	go run ./examples/llmgateway
 //	curl -i -H 'X-API-Key: ada' -d '{"prompt": "Why is the sky blue?", "max_tokens": 400}' localhost:8080/complete
 //	curl -i -H 'X-API-Key: ada' -d '{"prompt": "And at night?", "max_tokens": 2000}' localhost:8080/complete
-//	curl -i -H 'X-API-Key: guess' -d '{"prompt": "Who are you?"}' localhost:8080/complete
+//	curl -i -H 'X-API-Key: guess' -d '{"prompt": "Hello?"}' localhost:8080/complete
 package main
 
 import (
@@ -26,40 +26,41 @@ import (
 )
 
 func main() {
-	h, err := handler(penstock.NewMemory(nil), babble)
+	h, err := handler(penstock.NewMemory(nil), fakeModel)
 	if err == nil {
-		fmt.Println(`Ask something on http://localhost:8080/complete: curl -i -H 'X-API-Key: ada' -d '{"prompt": "Why is the sky blue?", "max_tokens": 400}' localhost:8080/complete`)
+		fmt.Println(`Send a prompt: curl -i -H 'X-API-Key: ada' -d '{"prompt": "Why is the sky blue?", "max_tokens": 400}' localhost:8080/complete`)
 		err = http.ListenAndServe("localhost:8080", h)
 	}
 	fmt.Fprintln(os.Stderr, err)
 	os.Exit(1)
 }
 
-// customers are those who may ask, by their keys. In earnest there is a database of
-// the keys' hashes.
+// customers are the customers by API key. A real gateway looks up a hash of the key in a
+// database.
 var customers = map[string]string{"ada": "Ada", "bert": "Bert"}
 
-// A question is what clients ask.
-type question struct {
+// A completion is the body of a request.
+type completion struct {
 	Prompt    string `json:"prompt"`
 	MaxTokens int64  `json:"max_tokens"`
 }
 
-// What an answer may have if the question does not say, and at all.
 const (
-	usual = 1000
-	most  = 1 << 20
+	defaultMaxTokens = 1000
+	maxMaxTokens     = 1 << 20
 )
 
-// cost returns the most that a question can cost, by a rule of thumb for prompts.
-func (q question) cost() int64 { return q.promptTokens() + q.MaxTokens }
+// maxCost returns the most tokens that a completion can cost.
+func (c completion) maxCost() int64 { return c.promptTokens() + c.MaxTokens }
 
-func (q question) promptTokens() int64 { return int64(len(q.Prompt)/4) + 1 }
+// promptTokens estimates the tokens of the prompt: about one for four bytes.
+func (c completion) promptTokens() int64 { return int64(len(c.Prompt)/4) + 1 }
 
-// A model answers word by word.
-type model func(ctx context.Context, q question, say func(word string))
+// A model calls emit for each token of its output.
+type model func(ctx context.Context, c completion, emit func(token string))
 
-// handler returns the model behind its limits: requests are counted, tokens, and strangers.
+// handler returns the model behind its limits: requests and tokens per customer, and
+// unauthorized requests per address.
 func handler(store penstock.Store, m model) (http.Handler, error) {
 	requests, err := penstock.New(store, penstock.PerMinute(60).WithName("requests"))
 	if err != nil {
@@ -69,79 +70,81 @@ func handler(store penstock.Store, m model) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	strangers, err := penstock.New(store, penstock.PerMinute(10).WithName("strangers"))
+	unauthorized, err := penstock.New(store, penstock.PerMinute(10).WithName("unauthorized"))
 	if err != nil {
 		return nil, err
 	}
 	protect := httplimit.Protect(requests, &httplimit.Options{
 		Key:        customer,
-		Additional: []httplimit.Charge{{Limiter: tokens, Key: customer, Cost: estimate, After: httplimit.ReportedCost}},
+		Additional: []httplimit.Charge{{Limiter: tokens, Key: customer, Cost: maxCost, After: httplimit.ReportedCost}},
 	})
-	refuse := httplimit.Protect(strangers, nil)(http.HandlerFunc(refuseStranger))
+	reject := httplimit.Protect(unauthorized, nil)(http.HandlerFunc(rejectUnauthorized))
 	mux := http.NewServeMux()
-	mux.Handle("POST /complete", known(reading(protect(m)), refuse))
+	mux.Handle("POST /complete", authenticate(parseBody(protect(m)), reject))
 	return mux, nil
 }
 
 func customer(r *http.Request) string { return customers[r.Header.Get("X-API-Key")] }
 
-// known lets customers in, and others talk to somebody else.
-func known(next, others http.Handler) http.Handler {
+// authenticate passes requests of customers to next, and others to reject.
+func authenticate(next, reject http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if customer(r) == "" {
-			others.ServeHTTP(w, r)
+			reject.ServeHTTP(w, r)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-func refuseStranger(w http.ResponseWriter, _ *http.Request) {
-	httplimit.WriteProblem(w, httplimit.Problem{Status: http.StatusUnauthorized, Detail: "want a customer's X-API-Key"})
+func rejectUnauthorized(w http.ResponseWriter, _ *http.Request) {
+	httplimit.WriteProblem(w, httplimit.Problem{Status: http.StatusUnauthorized, Detail: "X-API-Key is missing or unknown"})
 }
 
-// reading reads the question before anything is charged, for it says how much.
-func reading(next http.Handler) http.Handler {
+// parseBody reads the body before anything is charged, because the cost depends on it.
+func parseBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 64<<10))
-		q := question{MaxTokens: usual}
+		c := completion{MaxTokens: defaultMaxTokens}
 		if err == nil {
-			err = json.Unmarshal(body, &q)
+			err = json.Unmarshal(body, &c)
 		}
-		if err != nil || q.MaxTokens < 0 || q.MaxTokens > most {
+		if err != nil || c.MaxTokens < 0 || c.MaxTokens > maxMaxTokens {
 			httplimit.WriteProblem(w, httplimit.Problem{Status: http.StatusBadRequest, Detail: "want a prompt and max_tokens"})
 			return
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), questionKey{}, q)))
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), completionKey{}, c)))
 	})
 }
 
-type questionKey struct{}
+type completionKey struct{}
 
-func questionOf(r *http.Request) question { return r.Context().Value(questionKey{}).(question) }
+func completionOf(r *http.Request) completion {
+	return r.Context().Value(completionKey{}).(completion)
+}
 
-func estimate(r *http.Request) int64 { return questionOf(r).cost() }
+func maxCost(r *http.Request) int64 { return completionOf(r).maxCost() }
 
-// ServeHTTP streams the answer, and says what it cost, also if the client left in
-// the middle of it.
+// ServeHTTP streams the output and reports its cost, also if the client disconnects
+// before the end.
 func (m model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	q := questionOf(r)
-	used := q.promptTokens()
+	c := completionOf(r)
+	used := c.promptTokens()
 	defer func() { httplimit.SetCost(r.Context(), used) }()
-	m(r.Context(), q, func(word string) {
+	m(r.Context(), c, func(token string) {
 		used++
-		fmt.Fprint(w, word, " ")
-		_ = http.NewResponseController(w).Flush() // what cannot be flushed comes at the end
+		fmt.Fprint(w, token, " ")
+		_ = http.NewResponseController(w).Flush() // without a flush the output only arrives later
 	})
 }
 
-// babble is a model that knows few words.
-func babble(ctx context.Context, q question, say func(string)) {
-	for i, word := range strings.Fields("I was made to be measured and not to be asked") {
-		if int64(i) >= q.MaxTokens || ctx.Err() != nil {
+// fakeModel has the same output for every prompt.
+func fakeModel(ctx context.Context, c completion, emit func(string)) {
+	for i, token := range strings.Fields("This is the output of a model that has eleven tokens") {
+		if int64(i) >= c.MaxTokens || ctx.Err() != nil {
 			return
 		}
-		say(word)
+		emit(token)
 	}
 }

@@ -1,6 +1,7 @@
-// Login protects a login form: five wrong passwords in a quarter of an hour for
-// each name and twenty for each address, whichever comes first. A right password
-// forgets the wrong ones of its name, and costs the address nothing.
+// Login protects a login form: five wrong passwords in 15 minutes for each user, and
+// twenty for each address. The limit per user stops guesses at one account from many
+// addresses; the limit per address stops guesses at many accounts. A correct password
+// resets the user's limit and costs the address nothing.
 //
 //	go run ./examples/login
 //	curl -i -d 'user=alice' -d 'password=guess' localhost:8080/login    # six times
@@ -22,16 +23,16 @@ import (
 func main() {
 	h, err := handler(penstock.NewMemory(nil))
 	if err == nil {
-		fmt.Println("Guess alice's password on http://localhost:8080/login: curl -i -d 'user=alice' -d 'password=guess' localhost:8080/login")
+		fmt.Println("Try a wrong password six times: curl -i -d 'user=alice' -d 'password=guess' localhost:8080/login")
 		err = http.ListenAndServe("localhost:8080", h)
 	}
 	fmt.Fprintln(os.Stderr, err)
 	os.Exit(1)
 }
 
-// handler returns the form behind its limits.
+// handler returns the login form with its limits.
 func handler(store penstock.Store) (http.Handler, error) {
-	perName, err := penstock.New(store, penstock.Per(5, 15*time.Minute).WithName("name"))
+	perUser, err := penstock.New(store, penstock.Per(5, 15*time.Minute).WithName("user"))
 	if err != nil {
 		return nil, err
 	}
@@ -39,11 +40,12 @@ func handler(store penstock.Store) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A guess is charged before the password is looked at, so that a hundred
-	// guesses at once are no way around the limit.
+	// A request is charged before the password is checked, so that a hundred
+	// concurrent guesses cannot pass the limit. OnlyFailures and ResetOnSuccess
+	// correct the charge afterwards.
 	protect := httplimit.Protect(perAddress, &httplimit.Options{
 		After:      httplimit.OnlyFailures,
-		Additional: []httplimit.Charge{{Limiter: perName, Key: user, After: httplimit.ResetOnSuccess}},
+		Additional: []httplimit.Charge{{Limiter: perUser, Key: user, After: httplimit.ResetOnSuccess}},
 	})
 	mux := http.NewServeMux()
 	mux.Handle("POST /login", protect(http.HandlerFunc(login)))

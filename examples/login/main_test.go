@@ -14,8 +14,8 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// try sends passwords and returns how they were answered.
-func try(h http.Handler, user, from string, passwords ...string) (statuses []int) {
+// postLogins sends passwords and returns the statuses.
+func postLogins(h http.Handler, user, from string, passwords ...string) (statuses []int) {
 	for _, password := range passwords {
 		form := url.Values{"user": {user}, "password": {password}}.Encode()
 		r, w := httptest.NewRequest(http.MethodPost, "/login", strings.NewReader(form)), httptest.NewRecorder()
@@ -27,7 +27,7 @@ func try(h http.Handler, user, from string, passwords ...string) (statuses []int
 	return statuses
 }
 
-func TestLogin(t *testing.T) {
+func TestLoginLimitsWrongPasswords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, err := handler(penstock.NewMemory(nil))
 		if err != nil {
@@ -42,32 +42,32 @@ func TestLogin(t *testing.T) {
 		}{
 			{"guessing", "alice", "203.0.113.1:1", []string{"a", "b", "c", "d", "e", "f", right}, []int{401, 401, 401, 401, 401, 429, 429}},
 			{"guessing from elsewhere", "Alice", "203.0.113.2:1", []string{right}, []int{429}},
-			{"another name", "bob", "203.0.113.1:1", []string{"x", right, "x", "x", "x", "x", "x", "x"}, []int{401, 200, 401, 401, 401, 401, 401, 429}},
+			{"another user", "bob", "203.0.113.1:1", []string{"x", right, "x", "x", "x", "x", "x", "x"}, []int{401, 200, 401, 401, 401, 401, 401, 429}},
 		} {
-			if got := try(h, step.user, step.from, step.passwords...); !slices.Equal(got, step.want) {
+			if got := postLogins(h, step.user, step.from, step.passwords...); !slices.Equal(got, step.want) {
 				t.Errorf("%s: %v, want %v", step.what, got, step.want)
 			}
 		}
 		time.Sleep(3 * time.Minute)
-		if got, want := try(h, "alice", "203.0.113.1:1", right, "x"), []int{200, 401}; !slices.Equal(got, want) {
-			t.Errorf("a fifth of the time later: %v, want %v", got, want)
+		if got, want := postLogins(h, "alice", "203.0.113.1:1", right, "x"), []int{200, 401}; !slices.Equal(got, want) {
+			t.Errorf("after 3 minutes, a fifth of the period: %v, want %v", got, want)
 		}
 	})
 }
 
-// One address cannot guess at many names for long.
-func TestManyNames(t *testing.T) {
+// One address cannot guess passwords of many users.
+func TestLoginLimitsAddress(t *testing.T) {
 	h, err := handler(penstock.NewMemory(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
 	wrong := 0
 	for i := range 100 {
-		if got := try(h, fmt.Sprintf("user%d", i), "203.0.113.1:1", "guess"); got[0] == http.StatusUnauthorized {
+		if got := postLogins(h, fmt.Sprintf("user%d", i), "203.0.113.1:1", "guess"); got[0] == http.StatusUnauthorized {
 			wrong++
 		}
 	}
 	if wrong != 20 {
-		t.Errorf("%d guesses were let through, want 20", wrong)
+		t.Errorf("%d guesses were allowed, want 20", wrong)
 	}
 }

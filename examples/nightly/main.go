@@ -1,5 +1,5 @@
-// Nightly is a batch job that may make so many calls in each window. When it got
-// the last one it does not try the next, only to be refused: it sleeps until the
+// Nightly is a batch job with a limited number of calls per window. After the last call
+// of a window it does not try another one, which would be denied: it sleeps until the
 // next window begins.
 //
 //	go run ./examples/nightly
@@ -28,7 +28,8 @@ func main() {
 	}
 }
 
-// run makes so many calls under a limit that is counted in windows of the clock.
+// run makes calls under a limit. It uses fixed windows aligned to the clock, because only
+// these give all units back at one known moment, ResetAfter.
 func run(ctx context.Context, w io.Writer, text string, calls int) error {
 	limit, err := penstock.ParseLimit(text)
 	if err != nil {
@@ -45,11 +46,11 @@ func run(ctx context.Context, w io.Writer, text string, calls int) error {
 			return err
 		}
 		if !d.Allowed {
-			return fmt.Errorf("call %d was refused: %v", i, d)
+			return fmt.Errorf("call %d was denied: %v", i, d)
 		}
 		fmt.Fprintln(w, "call", i)
 		if d.Remaining == 0 && i < calls {
-			fmt.Fprintln(w, "that was the last of this window; the next begins in", d.ResetAfter.Round(time.Millisecond))
+			fmt.Fprintln(w, "the window is used up; the next begins in", d.ResetAfter.Round(time.Millisecond))
 			if err := sleep(ctx, d.ResetAfter); err != nil {
 				return err
 			}
@@ -58,7 +59,7 @@ func run(ctx context.Context, w io.Writer, text string, calls int) error {
 	return nil
 }
 
-// sleep returns after d, or with the error of ctx when that ends before.
+// sleep waits for d, or returns the error of ctx if it ends first.
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -11,7 +11,7 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-func TestNightly(t *testing.T) {
+func TestJobSleepsUntilNextWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(1200 * time.Millisecond)
 		var out strings.Builder
@@ -23,12 +23,12 @@ func TestNightly(t *testing.T) {
 call 2
 call 3
 call 4
-that was the last of this window; the next begins in 1.8s
+the window is used up; the next begins in 1.8s
 call 5
 call 6
 call 7
 call 8
-that was the last of this window; the next begins in 3s
+the window is used up; the next begins in 3s
 call 9
 `
 		if out.String() != want || time.Since(start) != 4800*time.Millisecond {
@@ -37,7 +37,7 @@ call 9
 	})
 }
 
-func TestNightlyEnds(t *testing.T) {
+func TestJobErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -48,7 +48,7 @@ func TestNightlyEnds(t *testing.T) {
 		if err := run(ctx, &out, "4 an hour", 9); !errors.Is(err, penstock.ErrBadLimit) {
 			t.Errorf("got %v", err)
 		}
-		if err := run(ctx, &out, "0/1h", 9); err == nil || !strings.Contains(err.Error(), "refused") {
+		if err := run(ctx, &out, "0/1h", 9); err == nil || !strings.Contains(err.Error(), "denied") {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -1,5 +1,5 @@
-// Quickstart shows what a limit does: it asks for one unit after the other, and
-// then waits for one more.
+// Quickstart shows the decisions of a limit: it takes one unit after the other until one
+// is denied, and then waits for the next.
 //
 //	go run ./examples/quickstart
 //	go run ./examples/quickstart "5/2s sliding-log"

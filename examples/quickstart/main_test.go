@@ -29,7 +29,7 @@ waited 333ms for the next
 	})
 }
 
-func TestQuickstartSaysWhatIsWrong(t *testing.T) {
+func TestQuickstartErrors(t *testing.T) {
 	for text, want := range map[string]error{"5/2x": penstock.ErrBadLimit, "1/1h": penstock.ErrDeadline, "0/1s": penstock.ErrNever} {
 		synctest.Test(t, func(t *testing.T) {
 			var out strings.Builder

@@ -1,11 +1,11 @@
-// Smscodes sends codes by text message: to one number one a minute and five a day,
-// by the calendar of Shanghai, however the number is written. What the carrier did
-// not send costs the number nothing. An address may ask for twenty an hour, sent or
-// not, so that nobody goes through all numbers.
+// Smscodes sends codes by text message, with three limits on one request. Each phone
+// number gets one code a minute, and five a day from midnight to midnight in Shanghai.
+// Failed sends are refunded to the number. Each address gets twenty an hour, sent or
+// not, so that one client cannot text many numbers.
 //
 //	go run ./examples/smscodes
 //	curl -i -d 'phone=13800000000' localhost:8080/codes    # twice
-//	curl -i -d 'phone=13800000404' localhost:8080/codes    # a number that the carrier does not reach
+//	curl -i -d 'phone=13800000404' localhost:8080/codes    # the carrier fails to send to this number
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
-	_ "time/tzdata" // where a container has no zones
+	_ "time/tzdata" // zone data for containers that have none
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
@@ -23,14 +23,14 @@ import (
 func main() {
 	h, err := handler(penstock.NewMemory(nil))
 	if err == nil {
-		fmt.Println("Ask for two codes on http://localhost:8080/codes: curl -i -d 'phone=13800000000' localhost:8080/codes")
+		fmt.Println("Request two codes: curl -i -d 'phone=13800000000' localhost:8080/codes")
 		err = http.ListenAndServe("localhost:8080", h)
 	}
 	fmt.Fprintln(os.Stderr, err)
 	os.Exit(1)
 }
 
-// handler returns the sending of codes behind its limits.
+// handler returns the service with its limits.
 func handler(store penstock.Store) (http.Handler, error) {
 	limiters := map[string]*penstock.Limiter{}
 	for name, text := range map[string]string{
@@ -46,22 +46,22 @@ func handler(store penstock.Store) (http.Handler, error) {
 			return nil, err
 		}
 	}
-	// Behind a load balancer, Options.Proxies has to say so.
+	// Behind a load balancer, set Options.Proxies, or all clients have one address.
 	protect := httplimit.Protect(limiters["address"], &httplimit.Options{Additional: []httplimit.Charge{
 		{Limiter: limiters["minute"], Key: phone, After: httplimit.FreeServerErrors},
 		{Limiter: limiters["day"], Key: phone, After: httplimit.FreeServerErrors},
 	}})
 	mux := http.NewServeMux()
-	mux.Handle("POST /codes", checked(protect(http.HandlerFunc(sendCode))))
+	mux.Handle("POST /codes", requirePhone(protect(http.HandlerFunc(sendCode))))
 	return http.MaxBytesHandler(mux, 4<<10), nil
 }
 
-// checked refuses what is no number. Without this, such requests would be charged to
-// their address in place of a number, which is not what the limits are meant for.
-func checked(next http.Handler) http.Handler {
+// requirePhone rejects requests without a valid number. Without it, they would have an
+// empty key, and be charged to the address under the limits for numbers.
+func requirePhone(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if phone(r) == "" {
-			http.Error(w, "want phone, a mobile number of eleven digits", http.StatusBadRequest)
+			http.Error(w, "phone: want a mobile number of eleven digits", http.StatusBadRequest)
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -70,16 +70,16 @@ func checked(next http.Handler) http.Handler {
 
 var mobile = regexp.MustCompile(`^(?:\+86|0086|86)?(1[3-9][0-9]{9})$`)
 
-// phone returns the number in the one way that it is counted by, or "" if it is
-// none. If one number could be written in ten ways, it would have ten limits.
+// phone returns the number in a normal form, or "" if it is invalid. Without that, each
+// way to write a number would have a limit of its own.
 func phone(r *http.Request) string {
-	written := strings.Map(func(c rune) rune {
+	digits := strings.Map(func(c rune) rune {
 		if strings.ContainsRune(" -.()", c) {
 			return -1
 		}
 		return c
 	}, r.PostFormValue("phone"))
-	if parts := mobile.FindStringSubmatch(written); parts != nil {
+	if parts := mobile.FindStringSubmatch(digits); parts != nil {
 		return parts[1]
 	}
 	return ""
@@ -87,9 +87,9 @@ func phone(r *http.Request) string {
 
 func sendCode(w http.ResponseWriter, r *http.Request) {
 	if strings.HasSuffix(phone(r), "404") {
-		http.Error(w, "the carrier did not send it", http.StatusBadGateway)
+		http.Error(w, "the carrier failed to send the code", http.StatusBadGateway)
 		return
 	}
 	w.WriteHeader(http.StatusAccepted)
-	fmt.Fprintln(w, "a code is on its way to", phone(r))
+	fmt.Fprintln(w, "code sent to", phone(r))
 }

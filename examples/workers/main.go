@@ -1,9 +1,9 @@
-// Workers is a pool of workers that call somebody else's API, which takes five
-// calls a second and refuses the rest. They share one limit, so none is refused,
-// and nobody sleeps longer than needed.
+// Workers is a pool of workers that call another service, which allows five calls a
+// second and denies the rest. The workers share one limiter on the client side, so no
+// call is denied, and none waits longer than needed.
 //
 //	go run ./examples/workers
-//	go run ./examples/workers -pace 50/1s    # faster than the API likes: it says so, and they wait
+//	go run ./examples/workers -pace 50/1s    # faster than the service allows: the workers obey its Retry-After
 package main
 
 import (
@@ -23,7 +23,7 @@ import (
 )
 
 func main() {
-	pace := flag.String("pace", "5/1s burst=1", "the limit that the workers keep to")
+	pace := flag.String("pace", "5/1s burst=1", "limit of the workers")
 	flag.Parse()
 	if err := run(context.Background(), os.Stdout, "5/1s", *pace, 20); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -31,14 +31,14 @@ func main() {
 	}
 }
 
-// run starts an API under one limit, and workers under another that make so many
-// calls between them.
-func run(ctx context.Context, w io.Writer, theirs, ours string, calls int64) error {
-	api, err := limiter(theirs)
+// run starts a service with one limit, and workers with another one that make the given
+// number of calls in total.
+func run(ctx context.Context, w io.Writer, serviceLimit, workerLimit string, calls int64) error {
+	service, err := limiter(serviceLimit)
 	if err != nil {
 		return err
 	}
-	lim, err := limiter(ours)
+	workers, err := limiter(workerLimit)
 	if err != nil {
 		return err
 	}
@@ -46,16 +46,16 @@ func run(ctx context.Context, w io.Writer, theirs, ours string, calls int64) err
 	if err != nil {
 		return err
 	}
-	defer func() { _ = listener.Close() }() // which ends the API
-	go func() { _ = http.Serve(listener, httplimit.Protect(api, nil)(http.HandlerFunc(answer))) }()
-	client := &http.Client{Transport: httplimit.Pace(lim, nil)}
+	defer func() { _ = listener.Close() }() // which stops the service
+	go func() { _ = http.Serve(listener, httplimit.Protect(service, nil)(http.HandlerFunc(hello))) }()
+	client := &http.Client{Transport: httplimit.Pace(workers, nil)}
 	start := time.Now()
-	refused, err := work(ctx, client, "http://"+listener.Addr().String(), calls)
-	fmt.Fprintf(w, "%d calls, %d refused, in %v\n", calls, refused, time.Since(start).Round(100*time.Millisecond))
+	denied, err := work(ctx, client, "http://"+listener.Addr().String(), calls)
+	fmt.Fprintf(w, "%d calls, %d denied, in %v\n", calls, denied, time.Since(start).Round(100*time.Millisecond))
 	return err
 }
 
-func answer(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "here you are") }
+func hello(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") }
 
 func limiter(text string) (*penstock.Limiter, error) {
 	limit, err := penstock.ParseLimit(text)
@@ -65,9 +65,9 @@ func limiter(text string) (*penstock.Limiter, error) {
 	return penstock.New(penstock.NewMemory(nil), limit)
 }
 
-// work makes the calls, eight at a time, and returns how many were refused.
-func work(ctx context.Context, client *http.Client, url string, calls int64) (refused int64, err error) {
-	var todo, no atomic.Int64
+// work makes the calls, eight at a time, and returns how many were denied.
+func work(ctx context.Context, client *http.Client, url string, calls int64) (denied int64, err error) {
+	var todo, denials atomic.Int64
 	var once sync.Once
 	var wg sync.WaitGroup
 	todo.Store(calls)
@@ -80,13 +80,13 @@ func work(ctx context.Context, client *http.Client, url string, calls int64) (re
 					return
 				}
 				if status == http.StatusTooManyRequests {
-					no.Add(1)
+					denials.Add(1)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	return no.Load(), err
+	return denials.Load(), err
 }
 
 func call(ctx context.Context, client *http.Client, url string) (status int, err error) {

@@ -10,13 +10,13 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-func TestNobodyIsRefused(t *testing.T) {
+func TestNoCallIsDenied(t *testing.T) {
 	var out strings.Builder
 	start := time.Now()
 	if err := run(t.Context(), &out, "100/1s", "100/1s burst=1", 30); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.HasPrefix(out.String(), "30 calls, 0 refused, in ") {
+	if !strings.HasPrefix(out.String(), "30 calls, 0 denied, in ") {
 		t.Errorf("printed %q", &out)
 	}
 	if got := time.Since(start); got < 290*time.Millisecond {
@@ -24,7 +24,7 @@ func TestNobodyIsRefused(t *testing.T) {
 	}
 }
 
-func TestItEndsWithItsContext(t *testing.T) {
+func TestRunErrors(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var out strings.Builder

@@ -1,8 +1,8 @@
-// Package spelling tells how far a word is from the one that was meant.
+// Package spelling finds the word that a misspelt one was probably meant to be.
 package spelling
 
-// Distance returns how many bytes must be put in, taken out or exchanged to make b of
-// a. It is Levenshtein's, a row of his table at a time.
+// Distance returns the Levenshtein distance: how many bytes must be inserted, removed or
+// replaced to turn a into b. It keeps one row of the table at a time.
 func Distance(a, b string) int {
 	row := make([]int, len(b)+1) // distances from the a read so far to each b[:j]
 	for j := range row {
@@ -12,12 +12,12 @@ func Distance(a, b string) int {
 		diagonal := row[0]
 		row[0] = i + 1
 		for j := range len(b) {
-			exchanged := diagonal
+			replaced := diagonal
 			if a[i] != b[j] {
-				exchanged++
+				replaced++
 			}
 			diagonal = row[j+1]
-			row[j+1] = min(exchanged, row[j]+1, diagonal+1)
+			row[j+1] = min(replaced, row[j]+1, diagonal+1)
 		}
 	}
 	return row[len(b)]

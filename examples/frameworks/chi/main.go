@@ -1,5 +1,5 @@
-// Chi protects a service that is built with chi, whose middleware is the standard
-// library's.
+// Chi limits a service that is built with chi, which uses the middleware of the standard
+// library as it is.
 //
 //	cd examples/frameworks && go run ./chi
 //	curl -i localhost:8080/tenants/acme             # four times
@@ -20,7 +20,7 @@ import (
 func main() {
 	h, err := handler(penstock.NewMemory(nil))
 	if err == nil {
-		fmt.Println("Ask four times on http://localhost:8080/tenants/acme")
+		fmt.Println("Send four requests: curl -i localhost:8080/tenants/acme")
 		err = http.ListenAndServe("localhost:8080", h)
 	}
 	fmt.Fprintln(os.Stderr, err)

@@ -1,5 +1,5 @@
-// Echo protects a service that is built with echo, which takes the standard
-// library's middleware by echo.WrapMiddleware.
+// Echo limits a service that is built with echo, which accepts middleware of the
+// standard library through echo.WrapMiddleware.
 //
 //	cd examples/frameworks && go run ./echo
 //	curl -i localhost:8080/tenants/acme             # four times
@@ -20,16 +20,16 @@ import (
 func main() {
 	h, err := handler(penstock.NewMemory(nil))
 	if err == nil {
-		fmt.Println("Ask four times on http://localhost:8080/tenants/acme")
+		fmt.Println("Send four requests: curl -i localhost:8080/tenants/acme")
 		err = http.ListenAndServe("localhost:8080", h)
 	}
 	fmt.Fprintln(os.Stderr, err)
 	os.Exit(1)
 }
 
-// inside is around a handler and inside its limit. It answers a handler's error
-// where the limit sees it; echo would do so after the limit was settled.
-func inside(next echo.HandlerFunc) echo.HandlerFunc {
+// writeError writes the response for a handler's error inside the limit, which sees its
+// status. Echo itself would write it after the limit was settled.
+func writeError(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if err := next(c); err != nil {
 			c.Error(err)
@@ -38,8 +38,8 @@ func inside(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// matched is around a limit, and tells it what the path has matched.
-func matched(next echo.HandlerFunc) echo.HandlerFunc {
+// setPathValues copies echo's path parameters to the request, for httplimit.PathValue.
+func setPathValues(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		for i, name := range c.ParamNames() {
 			c.Request().SetPathValue(name, c.ParamValues()[i])
@@ -60,12 +60,12 @@ func handler(store penstock.Store) (http.Handler, error) {
 	e := echo.New()
 	e.GET("/tenants/:tenant", func(c echo.Context) error {
 		return c.String(http.StatusOK, "hello, "+c.Param("tenant")+"\n")
-	}, matched, echo.WrapMiddleware(httplimit.Protect(perTenant, &httplimit.Options{Key: httplimit.PathValue("tenant")})), inside)
+	}, setPathValues, echo.WrapMiddleware(httplimit.Protect(perTenant, &httplimit.Options{Key: httplimit.PathValue("tenant")})), writeError)
 	e.POST("/login", func(c echo.Context) error {
 		if c.FormValue("as") != "ada" {
 			return echo.ErrUnauthorized
 		}
 		return c.NoContent(http.StatusOK)
-	}, echo.WrapMiddleware(httplimit.Protect(logins, &httplimit.Options{After: httplimit.OnlyFailures})), inside)
+	}, echo.WrapMiddleware(httplimit.Protect(logins, &httplimit.Options{After: httplimit.OnlyFailures})), writeError)
 	return e, nil
 }

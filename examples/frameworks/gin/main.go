@@ -1,5 +1,5 @@
-// Gin protects a service that is built with gin. Its middleware is of another kind
-// than the standard library's, and [adapt] makes one of the other.
+// Gin limits a service that is built with gin, whose middleware has a type of its own:
+// [adapt] converts middleware of the standard library.
 //
 //	cd examples/frameworks && go run ./gin
 //	curl -i localhost:8080/tenants/acme             # four times
@@ -20,20 +20,20 @@ import (
 func main() {
 	h, err := handler(penstock.NewMemory(nil))
 	if err == nil {
-		fmt.Println("Ask four times on http://localhost:8080/tenants/acme")
+		fmt.Println("Send four requests: curl -i localhost:8080/tenants/acme")
 		err = http.ListenAndServe("localhost:8080", h)
 	}
 	fmt.Fprintln(os.Stderr, err)
 	os.Exit(1)
 }
 
-// adapt makes a handler of gin's out of middleware. What follows in the chain runs
-// inside it, writes to gin's own writer, and is not run if the request is refused.
+// adapt converts middleware to a gin handler. The rest of gin's chain runs inside it with
+// gin's own writer, and does not run if the request is denied.
 func adapt(middleware func(http.Handler) http.Handler) gin.HandlerFunc {
 	return func(c *gin.Context) {
-		passed := false
+		allowed := false
 		next := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			passed = true
+			allowed = true
 			c.Request = r
 			c.Next()
 		})
@@ -41,7 +41,7 @@ func adapt(middleware func(http.Handler) http.Handler) gin.HandlerFunc {
 			c.Request.SetPathValue(p.Key, p.Value)
 		}
 		middleware(next).ServeHTTP(c.Writer, c.Request)
-		if !passed {
+		if !allowed {
 			c.Abort()
 		}
 	}

@@ -10,14 +10,14 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-func TestLimits(t *testing.T) {
+func TestMiddlewareLimits(t *testing.T) {
 	h, err := handler(penstock.NewMemory(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := httptest.NewServer(h)
 	defer server.Close()
-	ask := func(method, path string) (status int, header http.Header) {
+	send := func(method, path string) (status int, header http.Header) {
 		r, err := http.NewRequestWithContext(t.Context(), method, server.URL+path, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -37,13 +37,13 @@ func TestLimits(t *testing.T) {
 		{"another tenant", "GET /tenants/bolt", []int{200}},
 		{"logins that succeed", "POST /login?as=ada", []int{200, 200, 200, 200}},
 		{"logins that fail", "POST /login?as=eve", []int{401, 401, 429}},
-		{"a login that comes too late", "POST /login?as=ada", []int{429}},
+		{"a login after too many failures", "POST /login?as=ada", []int{429}},
 	} {
 		method, path, _ := strings.Cut(test.request, " ")
 		var got []int
 		var last http.Header
 		for range test.want {
-			status, header := ask(method, path)
+			status, header := send(method, path)
 			got, last = append(got, status), header
 		}
 		if !slices.Equal(got, test.want) {
@@ -51,7 +51,7 @@ func TestLimits(t *testing.T) {
 		}
 		denied := got[len(got)-1] == http.StatusTooManyRequests
 		if problem := last.Get("Content-Type") == "application/problem+json"; problem != denied || denied != (last.Get("Retry-After") != "") {
-			t.Errorf("%s: told %v", test.what, last)
+			t.Errorf("%s: the header is %v", test.what, last)
 		}
 	}
 }

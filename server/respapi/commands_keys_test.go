@@ -27,13 +27,13 @@ func TestKeysLastNanosecond(t *testing.T) {
 // Reading a key does not change Redis, whatever limit the key was taken from with.
 func TestKeyCommandsWriteNothing(t *testing.T) {
 	clock := newFakeClock()
-	heldRedis.Clock.Set(clock.now())
-	c := newFakeClient(newServer(t, newRedisStore(t, heldRedis), clock, nil, nil))
+	redisServer.Clock.Set(clock.now())
+	c := newFakeClient(newServer(t, newRedisStore(t, redisServer), clock, nil, nil))
 	c.do(t, "CL.THROTTLE", "short", "15", "7", "60")
 	c.do(t, "CL.THROTTLE", "middle", "50", "1", "86400", "51") // 51 days
 	c.do(t, "CL.THROTTLE", "long", "99", "7", "31536000", "100")
 	dump := func() string {
-		all, err := heldRedis.Command("EVAL", `
+		all, err := redisServer.Command("EVAL", `
 			local all = {}
 			for _, key in ipairs(redis.call('KEYS', 'r`+fmt.Sprint(prefixes.Load())+`-*')) do
 				all[#all + 1] = key .. ' ' .. redis.call('GET', key) .. ' ' .. redis.call('PTTL', key)

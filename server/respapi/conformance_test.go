@@ -38,14 +38,14 @@ func TestThrottleStoreConformance(t *testing.T) {
 			c := newFakeClock()
 			var store penstock.Store = penstock.NewMemory(&penstock.MemoryOptions{Now: c.now, Tick: time.Millisecond})
 			if name == "redis" {
-				store = newRedisStore(t, heldRedis)
+				store = newRedisStore(t, redisServer)
 			}
 			server := newServer(t, store, c, nil, nil)
 			requests, stores := 0, 0
 			storetest.Run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
 				err := clock.Follow(func(now time.Time) error {
 					c.set(now)
-					heldRedis.Clock.Set(now)
+					redisServer.Clock.Set(now)
 					return nil
 				})
 				if err != nil {

@@ -28,6 +28,7 @@ type conn struct {
 	net         net.Conn
 	id          int64
 	established bool       // the TLS handshake is done; guarded by Server.mu
+	interrupted bool       // Shutdown has ended the read; guarded by Server.mu
 	addr        netip.Addr // loopback for a Unix socket
 
 	in         []byte
@@ -183,17 +184,28 @@ func (c *conn) send() bool {
 	return err == nil
 }
 
-// interruptRead makes a read in progress, and the next one, return at once.
+// interruptRead makes a read in progress, or the next one, return at once. It does so
+// only once, as finish reads again. Server.mu must be held.
 func (c *conn) interruptRead() {
+	if c.interrupted {
+		return
+	}
+	c.interrupted = true
 	_ = c.net.SetReadDeadline(time.Unix(1, 0)) // in the past
 }
 
-// How long finish waits for bytes in flight.
-const (
-	finalReadWait = 10 * time.Millisecond
-	firstReadWait = 250 * time.Millisecond // for a client that has just connected
-	lingerTimeout = 100 * time.Millisecond
-)
+// closeWaits are the times that finish waits for bytes in flight.
+type closeWaits struct {
+	firstRead time.Duration // for the first command of a client that has just connected
+	finalRead time.Duration // for further commands
+	linger    time.Duration // for the client to read its replies and close
+}
+
+var defaultCloseWaits = closeWaits{
+	firstRead: 250 * time.Millisecond,
+	finalRead: 10 * time.Millisecond,
+	linger:    100 * time.Millisecond,
+}
 
 // finish answers what arrived before a shutdown, and ends the connection.
 func (c *conn) finish() {
@@ -210,9 +222,9 @@ func (c *conn) finish() {
 
 func (c *conn) finalReadWait() time.Duration {
 	if c.rounds == 0 {
-		return firstReadWait
+		return c.server.closeWaits.firstRead
 	}
-	return finalReadWait
+	return c.server.closeWaits.finalRead
 }
 
 // lingeringClose closes the write side and reads what still arrives for a moment.
@@ -223,7 +235,7 @@ func (c *conn) lingeringClose() {
 	if !ok || half.CloseWrite() != nil {
 		return
 	}
-	_ = c.net.SetReadDeadline(time.Now().Add(lingerTimeout))
+	_ = c.net.SetReadDeadline(time.Now().Add(c.server.closeWaits.linger))
 	for {
 		if _, err := c.net.Read(c.in); err != nil {
 			return

@@ -163,7 +163,9 @@ func TestConnSendsLargeRepliesInPieces(t *testing.T) {
 // A client that is still sending when the server closes the connection gets the last reply
 // and then EOF, not a reset.
 func TestQuitDeliversLastReply(t *testing.T) {
-	c := dial(t, startServer(t, newServer(t, penstock.NewMemory(nil), nil, nil, nil)))
+	s := newServer(t, penstock.NewMemory(nil), nil, nil, nil)
+	s.closeWaits.linger = testTimeout
+	c := dial(t, startServer(t, s))
 	c.send(encode("QUIT") + strings.Repeat(encode("PING"), 4000))
 	for _, want := range []string{"+OK", "closed"} {
 		if got := c.read(); got != want {

@@ -48,14 +48,14 @@ func TestConnTimeouts(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h := newPipeListener()
-				serve(t, newServer(t, penstock.NewMemory(nil), nil, nil, &c.options), h)
-				nc := h.dial()
+				l := newPipeListener()
+				serve(t, newServer(t, penstock.NewMemory(nil), nil, nil, &c.options), l)
+				nc := l.dial()
 				var client sync.WaitGroup
 				client.Go(func() { c.client(nc) })
-				began := time.Now()
+				start := time.Now()
 				_, _ = io.Copy(io.Discard, nc)
-				took := time.Since(began)
+				took := time.Since(start)
 				client.Wait()
 				if took < c.want || took > c.want*3/2 {
 					t.Errorf("closed after %v, want %v", took, c.want)
@@ -68,13 +68,13 @@ func TestConnTimeouts(t *testing.T) {
 // Hundreds of clients that send a byte a second are closed, and do not delay others.
 func TestConnSlowlorisIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newPipeListener()
+		l := newPipeListener()
 		s := newServer(t, penstock.NewMemory(nil), nil, nil, nil)
-		serve(t, s, h)
-		good := newClient(t, h.dial())
+		serve(t, s, l)
+		good := newClient(t, l.dial())
 		var all sync.WaitGroup
 		for range 500 {
-			nc := h.dial()
+			nc := l.dial()
 			all.Go(func() {
 				for _, b := range []byte(encode("ECHO", strings.Repeat("x", 1000))) {
 					if _, err := nc.Write([]byte{b}); err != nil {
@@ -86,9 +86,9 @@ func TestConnSlowlorisIsClosed(t *testing.T) {
 			})
 		}
 		for range 5 {
-			began := time.Now()
+			start := time.Now()
 			good.want("+PONG", "PING")
-			if took := time.Since(began); took > 0 {
+			if took := time.Since(start); took > 0 {
 				t.Errorf("PING took %v", took)
 			}
 			time.Sleep(time.Second)
@@ -103,17 +103,17 @@ func TestConnSlowlorisIsClosed(t *testing.T) {
 // A client that does not read its replies is not read from, and then closed.
 func TestConnSlowReaderIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newPipeListener()
-		serve(t, newServer(t, penstock.NewMemory(nil), nil, nil, nil), h)
-		nc := h.dial()
-		began, sent := time.Now(), 0
+		l := newPipeListener()
+		serve(t, newServer(t, penstock.NewMemory(nil), nil, nil, nil), l)
+		nc := l.dial()
+		start, sent := time.Now(), 0
 		for {
 			n, err := io.WriteString(nc, encode("ECHO", strings.Repeat("x", 1000)))
 			if sent += n; err != nil {
 				break
 			}
 		}
-		if took := time.Since(began); took < defaultWriteTimeout || took > defaultWriteTimeout*3/2 {
+		if took := time.Since(start); took < defaultWriteTimeout || took > defaultWriteTimeout*3/2 {
 			t.Errorf("closed after %v, want %v", took, defaultWriteTimeout)
 		}
 		if sent > 2*minReadBuffer {
@@ -125,9 +125,9 @@ func TestConnSlowReaderIsClosed(t *testing.T) {
 // A client that stays just within every timeout is not closed.
 func TestConnSlowButActiveClientStaysOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newPipeListener()
-		serve(t, newServer(t, penstock.NewMemory(nil), nil, nil, nil), h)
-		nc := h.dial()
+		l := newPipeListener()
+		serve(t, newServer(t, penstock.NewMemory(nil), nil, nil, nil), l)
+		nc := l.dial()
 		defer func() { _ = nc.Close() }()
 		for range 10 {
 			time.Sleep(defaultIdleTimeout * 3 / 4)
@@ -146,15 +146,15 @@ func TestConnSlowButActiveClientStaysOpen(t *testing.T) {
 // Neither is a client that is active, but idle whenever the reaper looks.
 func TestConnActiveBetweenTicksStaysOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newPipeListener()
-		serve(t, newServer(t, penstock.NewMemory(nil), nil, nil, nil), h)
-		nc := h.dial()
+		l := newPipeListener()
+		serve(t, newServer(t, penstock.NewMemory(nil), nil, nil, nil), l)
+		nc := l.dial()
 		defer func() { _ = nc.Close() }()
 		reply := make([]byte, 7)
-		for began := time.Now(); time.Since(began) < 3*defaultIdleTimeout; time.Sleep(10 * time.Second) {
+		for start := time.Now(); time.Since(start) < 3*defaultIdleTimeout; time.Sleep(10 * time.Second) {
 			write(nc, encode("PING"))
 			if _, err := io.ReadFull(nc, reply); err != nil {
-				t.Fatalf("closed after %v: %v", time.Since(began), err)
+				t.Fatalf("closed after %v: %v", time.Since(start), err)
 			}
 		}
 	})

@@ -22,105 +22,12 @@ import (
 	"github.com/penstock-io/penstock/server/engine"
 )
 
-// newServerWithClock returns a server with an empty store, both with a fake clock.
-func newServerWithClock(c *fakeClock) *Server {
-	s := must(New(engine.New(c.memory(), &engine.Options{Token: "secret"}), nil))
-	s.now, s.started = c.now, c.now()
-	return s
-}
-
-// newFakeClient returns a connection without a goroutine. Its do method executes commands.
-func newFakeClient(s *Server) *conn { return newConn(s, &fakeConn{}) }
-
-// do executes a command and returns the reply.
-func (c *conn) do(t interface{ Fatalf(string, ...any) }, words ...string) string {
-	c.in = []byte(encode(words...))
-	c.start, c.end = 0, len(c.in)
-	c.executeBuffered()
-	text, err := readReply(bufio.NewReader(bytes.NewReader(c.out.buf)))
-	if err != nil {
-		t.Fatalf("%q: %v", words, err)
-	}
-	c.out.buf = c.out.buf[:0]
-	return text
-}
-
-// A fakeConn is a network connection that reads given pieces and records writes.
-type fakeConn struct {
-	pieces  [][]byte
-	sent    bytes.Buffer
-	largest int // bytes sent at once
-	closed  bool
-}
-
-func (t *fakeConn) Read(p []byte) (int, error) {
-	if len(t.pieces) == 0 {
-		return 0, io.EOF
-	}
-	n := copy(p, t.pieces[0])
-	if t.pieces[0] = t.pieces[0][n:]; len(t.pieces[0]) == 0 {
-		t.pieces = t.pieces[1:]
-	}
-	return n, nil
-}
-
-func (t *fakeConn) Write(p []byte) (int, error) {
-	t.largest = max(t.largest, len(p))
-	return t.sent.Write(p)
-}
-
-func (t *fakeConn) Close() error { t.closed = true; return nil }
-
-func (t *fakeConn) LocalAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 6380} }
-
-func (t *fakeConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 4711} }
-
-func (t *fakeConn) SetDeadline(time.Time) error { return nil }
-
-func (t *fakeConn) SetReadDeadline(time.Time) error { return nil }
-
-func (t *fakeConn) SetWriteDeadline(time.Time) error { return nil }
-
-func heapBytes() uint64 {
-	var m runtime.MemStats
-	runtime.GC()
-	runtime.GC()
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
-}
-
-// waitForConns waits until want connections are open.
-func waitForConns(t testing.TB, s *Server, want int) {
-	t.Helper()
-	waitFor(t, func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return len(s.conns) == want
-	})
-}
-
-// waitFor waits until a condition is true.
-func waitFor(t testing.TB, condition func() bool) {
-	t.Helper()
-	timeout, tick := time.After(testTimeout), time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
-		select {
-		case <-tick.C:
-		case <-timeout:
-			t.Fatal("the condition did not become true")
-		}
-	}
-}
-
-func write(nc net.Conn, text string) { _, _ = io.WriteString(nc, text) }
-
-// heldRedis is a Redis with a clock that the tests set. Tests share it, each with its own
+// redisServer is a Redis with a clock that the tests set. Tests share it, each with its own
 // key prefix.
-var heldRedis *redistest.Server
+var redisServer *redistest.Server
 
 func TestMain(m *testing.M) {
-	os.Exit(redistest.Main(m, redistest.Options{FakeClock: true}, func(shared *redistest.Server) { heldRedis = shared }))
+	os.Exit(redistest.Main(m, redistest.Options{FakeClock: true}, func(shared *redistest.Server) { redisServer = shared }))
 }
 
 // testTimeout bounds how long a test waits, long enough for a busy machine.
@@ -159,6 +66,99 @@ func newRedisStore(t testing.TB, server *redistest.Server) *redisstore.Store {
 	t.Cleanup(s.Close)
 	return s
 }
+
+// newServerWithClock returns a server with an empty store, both with a fake clock.
+func newServerWithClock(c *fakeClock) *Server {
+	s := must(New(engine.New(c.memory(), &engine.Options{Token: "secret"}), nil))
+	s.now, s.started = c.now, c.now()
+	return s
+}
+
+// newFakeClient returns a connection without a goroutine. Its do method executes commands.
+func newFakeClient(s *Server) *conn { return newConn(s, &fakeConn{}) }
+
+// do executes a command and returns the reply.
+func (c *conn) do(t interface{ Fatalf(string, ...any) }, words ...string) string {
+	c.in = []byte(encode(words...))
+	c.start, c.end = 0, len(c.in)
+	c.executeBuffered()
+	text, err := readReply(bufio.NewReader(bytes.NewReader(c.out.buf)))
+	if err != nil {
+		t.Fatalf("%q: %v", words, err)
+	}
+	c.out.buf = c.out.buf[:0]
+	return text
+}
+
+// A fakeConn is a network connection that reads given pieces and records writes.
+type fakeConn struct {
+	pieces  [][]byte
+	sent    bytes.Buffer
+	largest int // bytes sent at once
+	closed  bool
+}
+
+func (c *fakeConn) Read(p []byte) (int, error) {
+	if len(c.pieces) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, c.pieces[0])
+	if c.pieces[0] = c.pieces[0][n:]; len(c.pieces[0]) == 0 {
+		c.pieces = c.pieces[1:]
+	}
+	return n, nil
+}
+
+func (c *fakeConn) Write(p []byte) (int, error) {
+	c.largest = max(c.largest, len(p))
+	return c.sent.Write(p)
+}
+
+func (c *fakeConn) Close() error { c.closed = true; return nil }
+
+func (c *fakeConn) LocalAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 6380} }
+
+func (c *fakeConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 4711} }
+
+func (c *fakeConn) SetDeadline(time.Time) error { return nil }
+
+func (c *fakeConn) SetReadDeadline(time.Time) error { return nil }
+
+func (c *fakeConn) SetWriteDeadline(time.Time) error { return nil }
+
+func heapBytes() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// waitForConns waits until want connections are open.
+func waitForConns(t testing.TB, s *Server, want int) {
+	t.Helper()
+	waitFor(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.conns) == want
+	})
+}
+
+// waitFor waits until a condition is true.
+func waitFor(t testing.TB, condition func() bool) {
+	t.Helper()
+	timeout, tick := time.After(testTimeout), time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-timeout:
+			t.Fatal("the condition did not become true")
+		}
+	}
+}
+
+func write(nc net.Conn, text string) { _, _ = io.WriteString(nc, text) }
 
 // newServer returns a server for a store, with a fake clock unless it is nil.
 func newServer(t testing.TB, store penstock.Store, c *fakeClock, eo *engine.Options, o *Options) *Server {

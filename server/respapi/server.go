@@ -97,6 +97,8 @@ type Server struct {
 	openConns sync.WaitGroup
 
 	lastID, accepted, commands atomic.Int64
+
+	closeWaits closeWaits
 }
 
 // A keyCounter is a store that knows its number of keys, such as penstock.Memory.
@@ -121,6 +123,8 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 		started:   time.Now(),
 		listeners: map[net.Listener]struct{}{},
 		conns:     map[*conn]struct{}{},
+
+		closeWaits: defaultCloseWaits,
 	}
 	_, s.transientKeys = e.Store().(penstock.TransientKeyStore)
 	s.keyCounter, _ = e.Store().(keyCounter)
@@ -215,10 +219,9 @@ func (s *Server) removeConn(c *conn) {
 	s.openConns.Done()
 }
 
-// WriteMaxClients writes Redis's error for a connection above the limit, if the
-// socket takes it at once.
+// WriteMaxClients writes Redis's error for a connection above the limit.
 func WriteMaxClients(nc net.Conn) {
-	_ = nc.SetDeadline(time.Now().Add(time.Millisecond))
+	_ = nc.SetDeadline(time.Now().Add(time.Second)) // a new socket's buffer is empty
 	_, _ = nc.Write([]byte("-ERR max number of clients reached\r\n"))
 }
 
@@ -243,16 +246,23 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 }
 
-// beginShutdown closes the listeners and interrupts connections that wait for a
-// command.
+// beginShutdown closes the listeners, and then interrupts connections that wait for a
+// command. It closes listeners without holding the lock, since a listener may hand over
+// its last connections while it closes.
 func (s *Server) beginShutdown() {
 	for _, l := range s.setClosing() {
 		_ = l.Close() // Serve sees the error
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		if c.established {
+			c.interruptRead()
+		}
+	}
 }
 
-// setClosing returns the listeners to close, without holding the lock: a listener
-// may hand over its last connections while it closes.
+// setClosing returns the listeners to close.
 func (s *Server) setClosing() (listeners []net.Listener) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -262,11 +272,6 @@ func (s *Server) setClosing() (listeners []net.Listener) {
 	s.closing = true
 	for l := range s.listeners {
 		listeners = append(listeners, l)
-	}
-	for c := range s.conns {
-		if c.established {
-			c.interruptRead()
-		}
 	}
 	return listeners
 }

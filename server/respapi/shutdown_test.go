@@ -24,7 +24,7 @@ type blockingStore struct {
 }
 
 func newBlockingStore() *blockingStore {
-	return &blockingStore{Store: penstock.NewMemory(nil), called: make(chan struct{}, 100), release: make(chan struct{})}
+	return &blockingStore{Store: newFakeClock().memory(), called: make(chan struct{}, 100), release: make(chan struct{})}
 }
 
 func (s *blockingStore) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
@@ -38,8 +38,10 @@ func (s *blockingStore) Take(ctx context.Context, r penstock.Request) (penstock.
 }
 
 func TestShutdownAnswersReceivedCommands(t *testing.T) {
+	t.Parallel()
 	store := newBlockingStore()
 	s := newServer(t, store, nil, nil, nil)
+	s.closeWaits.finalRead = time.Second // whatever else runs on the machine
 	addr := startServer(t, s)
 	idle, active := dial(t, addr), dial(t, addr)
 	idle.want("+PONG", "PING")
@@ -92,8 +94,8 @@ func TestShutdownDeadlineClosesConnections(t *testing.T) {
 // Every take that was charged before the shutdown was answered.
 func TestShutdownUnderLoadAnswersEveryTake(t *testing.T) {
 	before := runtime.NumGoroutine()
-	memory := penstock.NewMemory(nil)
-	s := newServer(t, memory, nil, nil, nil)
+	s := newServer(t, newFakeClock().memory(), nil, nil, nil)
+	s.closeWaits.linger = testTimeout
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -101,28 +103,10 @@ func TestShutdownUnderLoadAnswersEveryTake(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
 	const burst = 1_000_000
-	take := encode("CL.THROTTLE", "k", "999999", "1", "60")
 	var clients sync.WaitGroup
 	var granted atomic.Int64
 	for i := range 8 {
-		clients.Go(func() {
-			nc, err := net.Dial("tcp", l.Addr().String())
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer func() { _ = nc.Close() }()
-			pipeline, r := strings.Repeat(take, 1+i*5), bufio.NewReader(nc)
-			for {
-				if _, err := io.WriteString(nc, pipeline); err != nil {
-					break
-				}
-				if !readGrants(r, 1+i*5, &granted) {
-					return
-				}
-			}
-			readGrants(r, 1<<30, &granted)
-		})
+		clients.Go(func() { takeUntilClosed(t, l.Addr().String(), 1+i*5, &granted) })
 	}
 	waitForConns(t, s, 8)
 	waitFor(t, func() bool { return granted.Load() > 1000 })
@@ -139,6 +123,27 @@ func TestShutdownUnderLoadAnswersEveryTake(t *testing.T) {
 		t.Errorf("%d units were taken, but %d grants answered", taken, granted.Load())
 	}
 	waitFor(t, func() bool { return runtime.NumGoroutine() <= before })
+}
+
+// takeUntilClosed sends pipelines of n takes and counts the grants, until the server closes
+// the connection.
+func takeUntilClosed(t *testing.T, addr string, n int, granted *atomic.Int64) {
+	nc, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer func() { _ = nc.Close() }()
+	pipeline, r := strings.Repeat(encode("CL.THROTTLE", "k", "999999", "1", "60"), n), bufio.NewReader(nc)
+	for {
+		if _, err := io.WriteString(nc, pipeline); err != nil {
+			break
+		}
+		if !readGrants(r, n, granted) {
+			return
+		}
+	}
+	readGrants(r, 1<<30, granted)
 }
 
 // readGrants reads up to n grants, and reports whether there were n.

@@ -31,7 +31,7 @@ func TestTLS(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AddCert(must(x509.ParseCertificate(cert.Certificate[0])))
 	l := newTestListener(t)
-	s := newServer(t, penstock.NewMemory(nil), nil, nil, nil)
+	s := newServer(t, newFakeClock().memory(), nil, nil, nil)
 	serve(t, s, tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}}))
 	nc, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{RootCAs: roots})
 	if err != nil {

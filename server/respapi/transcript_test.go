@@ -42,10 +42,10 @@ func TestTranscripts(t *testing.T) {
 			})
 			t.Run(tr.title+" redis", func(t *testing.T) {
 				c := newFakeClock()
-				heldRedis.Clock.Set(c.now())
-				tr.run(t, at, c, newRedisStore(t, heldRedis), func(now time.Time) {
+				redisServer.Clock.Set(c.now())
+				tr.run(t, at, c, newRedisStore(t, redisServer), func(now time.Time) {
 					c.set(now)
-					heldRedis.Clock.Set(now)
+					redisServer.Clock.Set(now)
 				})
 			})
 		}

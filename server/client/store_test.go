@@ -44,8 +44,9 @@ func TestClientIsAStoreOnMemory(t *testing.T) {
 
 func TestClientIsAStoreOnRedis(t *testing.T) {
 	t.Parallel()
+	shared := newRedisClient(t)
 	storetest.Run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
-		return newClient(t, serve(t, engine.New(openRedis(t, clock), nil)))
+		return newClient(t, serve(t, engine.New(newRedisStore(t, shared, clock), nil)))
 	})
 }
 
@@ -54,8 +55,8 @@ const timeout = time.Minute
 
 var prefixes atomic.Int64
 
-// openRedis opens an empty store that follows the clock.
-func openRedis(t testing.TB, clock *storetest.Clock) penstock.Store {
+// newRedisStore returns an empty store that follows the clock.
+func newRedisStore(t testing.TB, c redisstore.Client, clock *storetest.Clock) penstock.Store {
 	t.Helper()
 	err := clock.Follow(func(now time.Time) error {
 		redis.Clock.Set(now)
@@ -64,7 +65,7 @@ func openRedis(t testing.TB, clock *storetest.Clock) penstock.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := redisstore.Open(context.Background(), "unix://"+redis.Socket, &redisstore.Options{
+	store, err := redisstore.New(c, &redisstore.Options{
 		Prefix:  fmt.Sprintf("t%d-", prefixes.Add(1)),
 		Timeout: timeout,
 	})

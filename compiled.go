@@ -17,7 +17,7 @@ type compiledLimit struct {
 	limit      Limit        // as it was given
 	key        *siphash.Key // of the store's hashes; nil for the process's own
 	identity   uint64       // hash of Limit.Identity: limits with equal ones share state
-	numbers    uint64       // hash of Limit.Normal: tells limits of one identity apart
+	numbers    uint64       // hash of Limit.Normal: differs between limits of one identity
 	kind       kind         // of table that a Memory keeps the state in
 	tick       int64
 	capacity   int64 // the most that can be granted at once

@@ -55,8 +55,9 @@ func (e *FieldError) Error() string {
 // Unwrap returns the Kind, for errors.Is(err, ErrBadLimit).
 func (e *FieldError) Unwrap() error { return e.Kind }
 
-// A RequestError tells which of several requests caused an error. Stores return it
-// from TakeEach and TakeAll, so that [WithFallback] knows which shard failed.
+// A RequestError names the one of several requests that caused an error. Stores
+// return it from TakeEach and TakeAll, so that [WithFallback] knows which shard
+// failed.
 type RequestError struct {
 	Index int // of the request, from 0
 	Err   error

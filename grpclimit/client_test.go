@@ -117,8 +117,7 @@ func TestClientErrorCodes(t *testing.T) {
 	}
 }
 
-// Whoever cannot send the one message of a call has nothing left to end it by: it
-// has ended, at the server, too.
+// A call whose only message cannot be sent is cancelled, at the server too.
 func TestMessageClientCancelsCallThatCannotSend(t *testing.T) {
 	begun, ended := make(chan bool), make(chan error, 1)
 	target := serve(t, grpc.StreamInterceptor(func(_ any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, _ grpc.StreamHandler) error {
@@ -145,8 +144,8 @@ func TestMessageClientCancelsCallThatCannotSend(t *testing.T) {
 	}
 }
 
-// A server that says when to come back is not called before, by whatever kind of
-// call it was said to. Whoever cannot wait so long is told at once.
+// After a RetryInfo, no kind of call is made before that time. A call with a
+// shorter deadline fails at once.
 func TestClientHonoursRetryInfo(t *testing.T) {
 	for name, test := range map[string]struct {
 		server grpc.ServerOption

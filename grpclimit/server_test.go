@@ -218,7 +218,7 @@ func TestServerUsesKeyFunctions(t *testing.T) {
 
 	c = unary(t, inMemory(t, "2/1h"), &grpclimit.Options{Key: grpclimit.Metadata("key-bin")})
 	expect(t, "bytes that pose as an address", ask(t, c, 3, "key-bin", "\x00198.51.100.1"), codes.OK, codes.OK, exhausted)
-	expect(t, "the address of whoever did", ask(t, c, 1), exhausted)
+	expect(t, "the address of a call without a key", ask(t, c, 1), exhausted)
 }
 
 func TestServerIdentifiesClientsByAddress(t *testing.T) {
@@ -292,8 +292,8 @@ func TestServerStoreFailure(t *testing.T) {
 	expect(t, "in shadow", ask(t, unary(t, lim, &grpclimit.Options{Unavailable: grpclimit.ServiceUnavailable, Shadow: shadow}), 1), codes.OK)
 }
 
-// A shield of this process's own holds while the store that all share is away:
-// whoever passes is charged to it, and whoever is refused is not.
+// A memory limit holds while the shared store is down: calls that pass are charged
+// to it, denied ones are not.
 func TestServerMemoryLimitHoldsWhileOtherStoreIsDown(t *testing.T) {
 	broken := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
 		return penstock.Decision{}, penstock.ErrUnavailable
@@ -306,8 +306,8 @@ func TestServerMemoryLimitHoldsWhileOtherStoreIsDown(t *testing.T) {
 	expect(t, "refused by the shield", ask(t, refusing, 1), exhausted)
 }
 
-// On a socket of Unix, or within memory, nobody has an address. Strangers are not
-// thrown together; whoever has a key is known by it.
+// Over a Unix socket or an in-memory connection clients have no address. They do not
+// share a bucket; a key identifies them.
 func TestServerUnknownClientIsUndecided(t *testing.T) {
 	socket, err := net.Listen("unix", t.TempDir()+"/socket")
 	if err != nil {
@@ -329,7 +329,7 @@ func TestServerUnknownClientIsUndecided(t *testing.T) {
 			OnError: func(_ context.Context, _ grpclimit.Call, err error) { seen = append(seen, err) },
 		})))
 		c := connect(t, on.target, on.dial)
-		expect(t, on.target+": strangers", ask(t, c, 2), codes.OK, codes.OK)
+		expect(t, on.target+": calls without a key", ask(t, c, 2), codes.OK, codes.OK)
 		expect(t, on.target+": a key", ask(t, c, 2, "x-api-key", "k"), codes.OK, exhausted)
 		if len(seen) != 2 || !errors.Is(seen[0], penstock.ErrBadKey) {
 			t.Errorf("%s: told of %v", on.target, seen)
@@ -444,7 +444,7 @@ func TestMessageServerFailsAfterDenial(t *testing.T) {
 	}
 }
 
-// A leaky bucket makes those wait who send too fast.
+// A leaky bucket delays calls that come too fast.
 func TestServerHoldsLeakyBucketCalls(t *testing.T) {
 	c := connect(t, serve(t, grpc.StreamInterceptor(grpclimit.MessageServer(inMemory(t, "1/20ms leaky-bucket burst=100"), nil))))
 	start := time.Now()

@@ -78,7 +78,7 @@ func TestAfterFunctionsSettleByResponse(t *testing.T) {
 	}
 }
 
-// Whoever hangs up in the middle of an answer makes a proxy panic, and pays.
+// A client that disconnects during the response makes a proxy panic, and is charged.
 func TestFreeServerErrorsChargesDisconnectedClients(t *testing.T) {
 	behind := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "hello")
@@ -110,8 +110,8 @@ func TestFreeServerErrorsChargesDisconnectedClients(t *testing.T) {
 	}
 }
 
-// Whoever sends a body that ends in nonsense makes a proxy fail, and pays. Whoever
-// sends a good one to a server that fails does not.
+// A body with a corrupt end makes a proxy fail, and is charged. A good body to a
+// server that fails is refunded.
 func TestFreeServerErrorsChargesBrokenUploads(t *testing.T) {
 	front := func(behind http.HandlerFunc) (*penstock.Limiter, *httptest.Server) {
 		server := httptest.NewServer(behind)
@@ -191,7 +191,7 @@ func TestSetCostSettlesDifference(t *testing.T) {
 	})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		var cost int64
 		if n, _ := fmt.Sscanf(r.Header.Get("X-Tokens"), "%d", &cost); n == 1 && !httplimit.SetCost(r.Context(), cost) {
-			t.Error("nobody wanted to know the cost")
+			t.Error("SetCost found no middleware")
 		}
 	}))
 	for _, step := range []struct {
@@ -218,7 +218,7 @@ func TestSetCostSettlesDifference(t *testing.T) {
 	}
 	ask(h, alice)
 	if d, err := lim.Peek(t.Context(), "global"); err != nil || d.Remaining != 600 {
-		t.Errorf("what nobody said the cost of: %v, %v", d, err)
+		t.Errorf("a request without a reported cost: %v, %v", d, err)
 	}
 	if httplimit.SetCost(t.Context(), 1) {
 		t.Error("SetCost found middleware where there is none")

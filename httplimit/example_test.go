@@ -51,7 +51,7 @@ func ExampleProtect() {
 	// 429 RateLimit: "default";r=0
 }
 
-// A request is charged to an address, a customer and everybody, or to none of them.
+// A request is charged to an address, a customer and the whole service, or to none.
 func ExampleProtect_several() {
 	store := penstock.NewMemory(nil)
 	perAddress := must(penstock.New(store, penstock.PerSecond(10).WithName("address")))
@@ -99,7 +99,7 @@ func ExampleResetOnSuccess() {
 }
 
 // What an answer cost is known when it was given: an estimate is taken first, and
-// what was not used is given back.
+// what was not used is refunded.
 func ExampleSetCost() {
 	store := penstock.NewMemory(nil)
 	tokens := must(penstock.New(store, penstock.PerDay(1000).WithName("tokens")))
@@ -135,7 +135,7 @@ func ExamplePace() {
 	// 404 <nil>
 }
 
-// Whoever has a decision can tell a client of it.
+// SetHeaders works with any decision.
 func ExampleForm_SetHeaders() {
 	h := http.Header{}
 	httplimit.IETF.SetHeaders(h, []httplimit.Answer{{

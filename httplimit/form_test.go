@@ -187,7 +187,7 @@ func TestIETFFormAppendsToExistingFields(t *testing.T) {
 	}
 }
 
-// Whoever adds a field of the same name must not write into another field.
+// Appending to one field must not overwrite another.
 func TestSetHeadersValuesDoNotAlias(t *testing.T) {
 	h := http.Header{}
 	httplimit.XRateLimit.SetHeaders(h, []httplimit.Answer{{Limit: penstock.PerSecond(10)}})
@@ -212,8 +212,8 @@ func TestSetHeadersWithoutAnswersDoesNothing(t *testing.T) {
 	}
 }
 
-// A client that comes back when it was told to is served. Whoever comes a
-// second earlier is not.
+// A client that retries after Retry-After is served; one second earlier it is
+// denied.
 func TestRetryAfterIsLongEnough(t *testing.T) {
 	limits := []string{
 		"7/1m", "100/1h burst=3", "3/2s leaky-bucket burst=3", "5/10s fixed-window",

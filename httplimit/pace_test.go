@@ -232,7 +232,7 @@ func TestPaceLateResponsesDoNotShortenPauses(t *testing.T) {
 	})
 }
 
-// Whoever got its turn while the server closed gives it back, for others to have.
+// A call that gets its turn during a pause returns it.
 func TestPaceReturnsUnusedTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lim := inMemory(t, "1/10s fixed-window")
@@ -257,7 +257,7 @@ func TestPaceReturnsUnusedTurns(t *testing.T) {
 	})
 }
 
-// Those who waited for a server go on at the pace of the limiter.
+// After a pause, waiting calls go on at the limiter's pace.
 func TestPaceSpreadsRequestsAfterPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -293,7 +293,7 @@ func TestPaceSpreadsRequestsAfterPause(t *testing.T) {
 	})
 }
 
-// Those who had reserved a moment after the pause keep it to themselves.
+// Reservations after the pause keep their moments.
 func TestPaceKeepsSpacingAfterCancel(t *testing.T) {
 	for _, limit := range []string{"1/1s burst=1", "1/1s leaky-bucket burst=100"} {
 		synctest.Test(t, func(t *testing.T) {

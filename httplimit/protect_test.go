@@ -133,7 +133,7 @@ func TestProtectAllowsAfterRetryAfter(t *testing.T) {
 	})
 }
 
-// Whoever is not behind a trusted proxy cannot make itself many.
+// A client that is not behind a trusted proxy cannot choose its address.
 func TestProtectIgnoresSpoofedAddresses(t *testing.T) {
 	names := []string{"X-Forwarded-For", "X-Real-IP", "Forwarded", "True-Client-IP", "CF-Connecting-IP"}
 	behind := &httplimit.Options{Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
@@ -156,7 +156,7 @@ func TestProtectTrustsNamedProxies(t *testing.T) {
 	h := httplimit.Protect(inMemory(t, "2/1h"), o)(hello)
 	const proxy, header = "10.0.0.1:1", "X-Forwarded-For"
 	expect(t, "alice", statuses(h, 2, proxy, header, "203.0.113.1"), 200, 200)
-	expect(t, "alice, who pretends to be forwarded for bob", statuses(h, 1, proxy, header, "203.0.113.2, 203.0.113.1"), 429)
+	expect(t, "alice with a forged address of bob", statuses(h, 1, proxy, header, "203.0.113.2, 203.0.113.1"), 429)
 	expect(t, "alice, in two lines", statuses(h, 1, proxy, header, "203.0.113.2", header, "203.0.113.1:99"), 429)
 	expect(t, "bob", statuses(h, 2, proxy, header, "203.0.113.2"), 200, 200)
 
@@ -204,7 +204,7 @@ func TestProtectUnknownClientIsUndecided(t *testing.T) {
 	}
 	h = httplimit.Protect(lim, &httplimit.Options{Unavailable: httplimit.ServiceUnavailable, Key: httplimit.Header("X-API-Key")})(hello)
 	expect(t, "where failures are refused", statuses(h, 1, "@"), 503)
-	expect(t, "where a key says who it is", statuses(h, 2, "@", "X-API-Key", "k"), 200, 429)
+	expect(t, "with a key", statuses(h, 2, "@", "X-API-Key", "k"), 200, 429)
 }
 
 func TestProtectUsesKeyFunctions(t *testing.T) {
@@ -374,7 +374,7 @@ func TestProtectHoldsLeakyBucketRequests(t *testing.T) {
 			t.Errorf("a request that is held no longer was answered %d", w.Code)
 		}
 		if d, err := lim.Peek(t.Context(), "203.0.113.1"); err != nil || d.Remaining != 2 {
-			t.Errorf("what it took was not given back: %v, %v", d, err)
+			t.Errorf("the units were not refunded: %v, %v", d, err)
 		}
 	})
 }
@@ -426,7 +426,7 @@ func TestProtectCallsDenied(t *testing.T) {
 	}
 }
 
-// A limit without a name has one for those who are told.
+// An unnamed limit has a name in header fields.
 func TestProtectNamesUnnamedLimits(t *testing.T) {
 	var seen []string
 	watch := func(_ *http.Request, answers []httplimit.Answer) {
@@ -444,7 +444,7 @@ func TestProtectNamesUnnamedLimits(t *testing.T) {
 }
 
 func TestProtectStoreFailure(t *testing.T) {
-	lost := fmt.Errorf("far away: %w", penstock.ErrUnavailable)
+	lost := fmt.Errorf("remote: %w", penstock.ErrUnavailable)
 	broken := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) { return penstock.Decision{}, lost })
 	lim := limiter(t, broken, "1/1h")
 	var seen error
@@ -461,15 +461,15 @@ func TestProtectStoreFailure(t *testing.T) {
 	}
 	own := func(w http.ResponseWriter, _ *http.Request, err error) { http.Error(w, err.Error(), http.StatusTeapot) }
 	w = ask(httplimit.Protect(lim, &httplimit.Options{Unavailable: own})(hello), alice)
-	if w.Code != http.StatusTeapot || !strings.Contains(w.Body.String(), "far away") {
+	if w.Code != http.StatusTeapot || !strings.Contains(w.Body.String(), "remote") {
 		t.Errorf("answered otherwise: %d %s", w.Code, w.Body)
 	}
 	shadow := &httplimit.Options{Unavailable: httplimit.ServiceUnavailable, Shadow: func(*http.Request, []httplimit.Answer) {}}
 	expect(t, "in shadow", statuses(httplimit.Protect(lim, shadow)(hello), 1, alice), 200)
 }
 
-// A shield of this process's own holds while the store that all share is away:
-// whoever passes is charged to it, and whoever is refused is not.
+// A memory limit holds while the shared store is down: requests that pass are
+// charged to it, denied ones are not.
 func TestProtectMemoryLimitHoldsWhileOtherStoreIsDown(t *testing.T) {
 	broken := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
 		return penstock.Decision{}, penstock.ErrUnavailable
@@ -491,9 +491,9 @@ func TestProtectMemoryLimitHoldsWhileOtherStoreIsDown(t *testing.T) {
 }
 
 // A request that was denied stays denied if what another store had granted cannot
-// be given back.
+// be refunded.
 func TestProtectDenialStandsIfRefundFails(t *testing.T) {
-	lost := fmt.Errorf("far away: %w", penstock.ErrUnavailable)
+	lost := fmt.Errorf("remote: %w", penstock.ErrUnavailable)
 	memory := penstock.NewMemory(nil)
 	keeping := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 		if r.Cost < 0 {
@@ -512,8 +512,8 @@ func TestProtectDenialStandsIfRefundFails(t *testing.T) {
 	}
 }
 
-// Whoever sends a request and takes it back at once is not served for free, although
-// a store that is far away does not decide about it.
+// A request that is cancelled at once is not served for free, although the remote
+// store does not decide about it.
 func TestProtectCancelledRequestsDoNotBypassLimits(t *testing.T) {
 	memory := penstock.NewMemory(nil)
 	far := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {

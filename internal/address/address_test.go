@@ -71,7 +71,7 @@ func TestKeyBehindProxies(t *testing.T) {
 		{"empty lines and items do not count", proxy, []string{"203.0.113.9", "", " , ,"}, "203.0.113.9"},
 		{"a proxy asks for itself", proxy, nil, "10.0.0.1"},
 		{"a proxy asks for itself, by another", proxy, []string{"10.0.0.2"}, "10.0.0.2"},
-		{"nobody is trusted but proxies", "203.0.113.9:1", []string{"198.51.100.1"}, "203.0.113.9"},
+		{"only proxies are trusted", "203.0.113.9:1", []string{"198.51.100.1"}, "203.0.113.9"},
 		{"the proxy does not know", proxy, []string{"203.0.113.9, unknown"}, ""},
 		{"the proxy says nonsense", proxy, []string{"203.0.113.9, \x00"}, ""},
 		{"the chain is endless", proxy, []string{"203.0.113.9" + strings.Repeat(", 10.0.0.2", maxProxies)}, ""},
@@ -86,8 +86,8 @@ func TestKeyBehindProxies(t *testing.T) {
 	}
 }
 
-// Whoever has an address of IPv4 is known by it, in whatever way it is written into
-// one of IPv6: one client cannot be many, nor strangers one.
+// A client with an IPv4 address is identified by it, however it is embedded in
+// IPv6.
 func TestKeyOfEmbeddedIPv4(t *testing.T) {
 	for client, ways := range map[string][]string{
 		"203.0.113.9": {
@@ -169,8 +169,8 @@ func TestKeyOfIPv4AllocatesNothing(t *testing.T) {
 	}
 }
 
-// Nobody who can choose what is forwarded, but not what a proxy adds to it, is
-// ever taken for anybody else.
+// A client that controls the forwarded chain, but not what a proxy appends,
+// cannot take another client's identity.
 func FuzzKey(f *testing.F) {
 	f.Add("198.51.100.1", "10.0.0.7")
 	f.Add("[::1%lo]:1, ,", "\x00")

@@ -25,9 +25,9 @@ func limiter(t *testing.T, s penstock.Store, text string) *penstock.Limiter {
 	return lim
 }
 
-// mindful is a store that minds whether the caller is still there, as one that is
-// far away does.
-func mindful() penstock.Store {
+// contextAware returns a store that fails if ctx has ended, as a remote store
+// does.
+func contextAware() penstock.Store {
 	memory := penstock.NewMemory(nil)
 	return penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 		if err := ctx.Err(); err != nil {
@@ -86,7 +86,7 @@ func TestSetTakeAllOrNothing(t *testing.T) {
 		t.Errorf("without room in the last: %d, %v, %v", n, ok, err)
 	}
 	if d := ps[0].Decision; !d.Allowed || d.Remaining != 7 || d.Granted != 0 {
-		t.Errorf("what was given back says %v", d)
+		t.Errorf("the refund says %v", d)
 	}
 	if d := ps[2].Decision; d.Allowed || d.RetryAfter == 0 {
 		t.Errorf("what denied says %v", d)
@@ -99,8 +99,8 @@ func TestSetTakeAllOrNothing(t *testing.T) {
 	}
 }
 
-// Whoever is denied from far away is told what is known here, too: which of them
-// denies for longest. What is denied here costs no trip.
+// A denial by a remote store also reports the decisions of the memory store. A
+// denial in memory costs no round trip.
 func TestSetTakeRefundsEarlierStoresOnDenial(t *testing.T) {
 	asked := 0
 	memory := penstock.NewMemory(nil)
@@ -117,17 +117,17 @@ func TestSetTakeRefundsEarlierStoresOnDenial(t *testing.T) {
 		t.Fatal(ok, err)
 	}
 	if n, ok, err := s.Take(t.Context(), parts(1, 1, 1)); n != 1 || ok || err != nil || asked != 1 {
-		t.Errorf("denied here: %d decided, %v, %v, and far away asked %d times", n, ok, err, asked)
+		t.Errorf("denied here: %d decided, %v, %v, and the remote store asked %d times", n, ok, err, asked)
 	}
 	if err := near.Reset(t.Context(), "k"); err != nil {
 		t.Fatal(err)
 	}
 	ps := parts(1, 1, 1)
 	if n, ok, err := s.Take(t.Context(), ps); n != 3 || ok || err != nil {
-		t.Errorf("denied far away: %d decided, %v, %v", n, ok, err)
+		t.Errorf("denied remotely: %d decided, %v, %v", n, ok, err)
 	}
 	if !ps[0].Decision.Allowed || !ps[1].Decision.Allowed || ps[2].Decision.RetryAfter < 59*time.Minute {
-		t.Errorf("denied far away: %v", ps)
+		t.Errorf("denied remotely: %v", ps)
 	}
 	if x, y := remaining(t, near), remaining(t, nearToo); x != 1 || y != 8 {
 		t.Errorf("%d and %d remain here, although nothing was taken", x, y)
@@ -156,7 +156,7 @@ func TestSetTakeRejectsNegativeCosts(t *testing.T) {
 	}
 }
 
-// What was granted before a store failed is the caller's to keep, or to give back.
+// Grants before a store failed stay charged; the caller keeps or refunds them.
 func TestSetTakeStoreFailureKeepsEarlierCharges(t *testing.T) {
 	lost := errors.New("lost")
 	broken := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
@@ -180,7 +180,7 @@ func TestSetTakeStoreFailureKeepsEarlierCharges(t *testing.T) {
 
 func TestSetHoldWaitsForDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		queue := limiter(t, mindful(), "1/1s leaky-bucket burst=5")
+		queue := limiter(t, contextAware(), "1/1s leaky-bucket burst=5")
 		s, _ := charge.NewSet([]*penstock.Limiter{queue})
 		take := func() []charge.Part {
 			ps := parts(1)
@@ -202,12 +202,12 @@ func TestSetHoldWaitsForDelay(t *testing.T) {
 			t.Errorf("held beyond its context: %v", err)
 		}
 		if got := remaining(t, queue); got != before {
-			t.Errorf("%d remain of %d, although it was given back", got, before)
+			t.Errorf("%d remain of %d, although it was refunded", got, before)
 		}
 	})
 }
 
-// Whoever leaves a queue in the next window gives nothing back of that one.
+// Leaving a queue in the next window refunds nothing of that window.
 func TestSetHoldCancelRefundsWhatIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := penstock.NewMemory(nil)

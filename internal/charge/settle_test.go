@@ -16,7 +16,7 @@ func TestSettleCorrectsCharge(t *testing.T) {
 	for _, test := range []struct{ taken, cost, remain int64 }{
 		{5, 5, 5}, {5, 2, 8}, {5, 0, 10}, {5, -1, 10}, {5, penstock.Reset + 1, 10}, {5, 7, 3}, {5, 1000, 0}, {5, penstock.Reset, 10}, {0, 0, 10}, {0, 3, 7},
 	} {
-		lim := limiter(t, mindful(), "10/1h")
+		lim := limiter(t, contextAware(), "10/1h")
 		d, err := lim.AllowN(t.Context(), "k", test.taken)
 		if err != nil {
 			t.Fatal(err)
@@ -39,8 +39,7 @@ func (c *clock) store() penstock.Store {
 	return penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return c.now }})
 }
 
-// What has come back by itself is not given back once more, at the cost of a bound
-// on those who came later.
+// Units that have refilled are not refunded again: that would exceed the bound.
 func TestSettleLateRefundsOnlyWhatIsCharged(t *testing.T) {
 	const after = time.Second
 	for _, test := range []struct {
@@ -51,10 +50,10 @@ func TestSettleLateRefundsOnlyWhatIsCharged(t *testing.T) {
 		remain int64
 	}{
 		{"10/10s", 0, 0, 4, 6},
-		{"10/10s", 0, 3 * after, 4, 6},               // of 5, 2 are left, and are given back
+		{"10/10s", 0, 3 * after, 4, 6},               // of 5, 2 are left, and are refunded
 		{"10/10s", 0, 5 * after, 4, 6},               // nothing is left
 		{"10/10s", 0, time.Hour, 10, 0},              // nothing is left
-		{"10/10s", 5, 3 * after, 2, 6},               // those who came before get theirs first: 7+2−5
+		{"10/10s", 5, 3 * after, 2, 6},               // earlier units refill first: 7+2−5
 		{"10/10s", 5, 7 * after, 2, 8},               // 3+2−3
 		{"10/10s", 5, 9500 * time.Millisecond, 9, 1}, // half a unit counts as one: 9.5−1, rounded up
 		{"10/10s leaky-bucket", 5, 7 * after, 2, 8},
@@ -147,9 +146,8 @@ func TestSettleKeepsWindowBound(t *testing.T) {
 	}
 }
 
-// Within any time, jobs cost no more than the limit admits and what is given back
-// by those that were under way when it began, and not longer than a key takes to be
-// as good as new.
+// Within any interval, jobs cost no more than the limit admits plus what concurrent
+// jobs refund, and no longer than a key takes to refill.
 func TestSettleKeepsBounds(t *testing.T) {
 	for _, l := range []penstock.Limit{
 		{Count: 10, Period: 10 * time.Second},

@@ -24,7 +24,7 @@ func limiter(t *testing.T, s penstock.Store, text string) *penstock.Limiter {
 	return lim
 }
 
-// slow is a store that is a second away.
+// slow is a store that answers after a second.
 func slow() penstock.Store {
 	memory := penstock.NewMemory(nil)
 	return penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
@@ -77,7 +77,7 @@ func TestQueueCountsOnlyWaitingCalls(t *testing.T) {
 	}
 }
 
-// Those who wait for the server wait, too.
+// Calls that wait for the server count as waiting.
 func TestQueueCountsCallsWaitingForServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(limiter(t, penstock.NewMemory(nil), "1000/1s"), 3, 0)
@@ -89,7 +89,7 @@ func TestQueueCountsCallsWaitingForServer(t *testing.T) {
 	})
 }
 
-// On a bucket, those who wait go in the order in which they came.
+// On a bucket, waiting calls keep their order.
 func TestQueueKeepsOrder(t *testing.T) {
 	for _, limit := range []string{"1/1s burst=1", "1/1s leaky-bucket burst=100"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -113,7 +113,7 @@ func TestQueueKeepsOrder(t *testing.T) {
 	}
 }
 
-// Whoever has left takes nothing, although there is enough.
+// A call whose context has ended takes nothing, although units are left.
 func TestQueueCancelledContextTakesNothing(t *testing.T) {
 	lim := limiter(t, penstock.NewMemory(nil), "10/1h")
 	gone, leave := context.WithCancel(t.Context())
@@ -144,8 +144,8 @@ func TestQueuePauseDuringWait(t *testing.T) {
 	})
 }
 
-// Whoever cannot wait for a server does not take a turn, which a bucket would not
-// get back.
+// A call that cannot wait for the pause takes no turn, which a bucket could not
+// return.
 func TestQueuePauseBeforeWait(t *testing.T) {
 	lim := limiter(t, penstock.NewMemory(nil), "10/1h")
 	q := NewQueue(lim, 0, 0)

@@ -1,29 +1,29 @@
-// Package algorithm holds the six ways of counting as pure arithmetic: given a
-// limit, a key's state, the time and what is asked, each decides and says what
-// the state becomes. It never sees a clock, a lock, a socket or a logger; a
-// store supplies those, and runs one decision at a time for each key.
+// Package algorithm holds the six algorithms as pure arithmetic: given a limit, a
+// key's state, the time and a request, each decides and returns the new state. It
+// uses no clock, lock, socket or logger; a store supplies those, and runs one
+// decision at a time for each key.
 //
-// All times are nanoseconds on a clock that the store owns, from 0 to
-// [MaxTime]. A store whose clock moves in larger steps says so by its tick:
-// every duration in an answer is rounded up to whole ticks, so that a caller
-// who waits that long finds what was promised, and not one tick earlier.
+// All times are nanoseconds on a clock that the store owns, from 0 to [MaxTime].
+// A store whose clock moves in larger steps passes its tick: every duration in a
+// result is rounded up to whole ticks, so that it is long enough, and one tick
+// less is not.
 //
-// Three things hold for every algorithm. A denial charges nothing; all that it
-// may change is one of the corrections that follow. A state that could only have
-// come from the future, because the clock has stepped back since, is moved to the
-// present: a step back never frees a unit, and never locks a key out for longer
-// than one refill and the reach of reservations. A state that owes more than the
-// limit holds, because the limit was lowered since, owes what the limit holds.
+// Three rules hold for every algorithm. A denial charges nothing; it may only
+// apply one of the two corrections that follow. State from the future, after the
+// clock stepped back, is moved to the present: a step back never frees a unit,
+// and never locks a key out for longer than one refill plus the reach of
+// reservations. State that owes more than the limit holds, after the limit was
+// lowered, is clamped to the limit.
 //
 // The bounds in the essays are over forward time, the sum of the clock's forward
-// movements, which is the clock's own time unless it steps back; and they count
-// what is charged less what is given back, at the moment of acting on it.
+// movements, which is the clock's own time unless it steps back. They count
+// charges minus refunds, at the moment of acting.
 package algorithm
 
 import "math"
 
 const (
-	// Forget, as a cost, gives everything back.
+	// Forget, as a cost, refunds everything.
 	Forget = math.MinInt64
 
 	// Never is the RetryAfter of a cost that can never fit.
@@ -37,29 +37,29 @@ const (
 	MaxRefill = 1 << 61
 )
 
-// An Ask is what a caller wants of one key.
+// An Ask is a request for one key.
 type Ask struct {
-	Cost     int64 // more than 0 takes, 0 looks, less than 0 gives back
+	Cost     int64 // above 0 takes, 0 peeks, below 0 refunds
 	AtMost   bool  // take what is left when the cost does not fit
-	MaxDelay int64 // buckets: how long from now a grant may lie
+	MaxDelay int64 // buckets: how far ahead a grant may lie
 }
 
-// A Verdict is what becomes of an Ask.
+// A Verdict is the decision on an Ask.
 type Verdict struct {
 	Allowed    bool
-	Granted    int64 // units charged; negative when given back
+	Granted    int64 // units charged; negative when refunded
 	RetryAfter int64 // until the same Ask passes; Never if it cannot
 	Delay      int64 // until the caller may act on the grant
 }
 
-// A Standing is how a key stands.
+// A Standing is the state of a key as callers see it.
 type Standing struct {
 	Remaining  int64 // units that could be taken now
-	ResetAfter int64 // until the key is as good as new
+	ResetAfter int64 // until the key is full
 }
 
-// fit cuts the cost of an AtMost to what is free. When nothing is, it asks for
-// one unit, so that the denial says when there will be something to take.
+// fit reduces the cost of an AtMost to what is free. If nothing is, it asks for
+// one unit, so that the denial says when one will be available.
 func (a Ask) fit(free int64) int64 {
 	if a.AtMost && a.Cost > free {
 		return max(free, 1)
@@ -67,13 +67,12 @@ func (a Ask) fit(free int64) int64 {
 	return a.Cost
 }
 
-// givesBack returns the verdict on an Ask that gives back, when so many units
-// are used.
+// givesBack returns the verdict on a refund when so many units are used.
 func (a Ask) givesBack(used int64) Verdict {
 	return Verdict{Allowed: true, Granted: -a.back(used)}
 }
 
-// back returns how many units an Ask gives back when so many are used.
+// back returns how many units are refunded when so many are used.
 func (a Ask) back(used int64) int64 {
 	if a.Cost == Forget {
 		return used

@@ -2,15 +2,14 @@ package algorithm
 
 // The fixed window.
 //
-// Idea: count to Count; when the window ends, start again at nothing.
+// Idea: count up to Count; when the window ends, start at zero.
 //
 // State: what has been used, and when the window ends. A window in which
 // nothing is used has no state.
 //
-// Where windows begin is the caller's business: at the key's first request, on
-// the clock, or by the calendar of some place. The caller passes the window
-// that a request made now would open; a window that is open already stays open
-// until the end it has remembered.
+// The caller chooses where windows begin: at the key's first request, on the
+// clock, or by a calendar. It passes the window that a request at this instant
+// would open; a window that is open already keeps its end.
 //
 // Bound: at most Count per window, and so at most 2·Count in an interval as long
 // as the shortest window: Count just before an edge, and Count just after it.
@@ -20,14 +19,14 @@ package algorithm
 // windows may admit Count once more: the window that lies in the future is cut to
 // one window's length from now, and so ends within another.
 
-// A Window is the one that a request made now would open.
+// A Window is the one that a request at this instant would open.
 type Window struct {
 	End    int64
 	Length int64
 }
 
-// Aligned returns the window that contains now, when windows of the given
-// length begin at offset and repeat for ever.
+// Aligned returns the window that contains now, for windows of one length that
+// begin at offset and repeat.
 func Aligned(now, length, offset int64) Window {
 	into := (now - offset) % length
 	if into < 0 {
@@ -48,9 +47,8 @@ type FixedWindow struct {
 	Tick  int64
 }
 
-// Decide returns what becomes of the counter, and the verdict. A counter whose
-// window is over is only replaced when something is charged: if the clock steps
-// back into that window, it counts again.
+// Decide returns the new counter and the verdict. An ended window is replaced
+// only by a charge: if the clock steps back into it, it counts again.
 func (f *FixedWindow) Decide(s Counter, now int64, w Window, ask Ask) (Counter, Verdict) {
 	over := s.Used == 0 || s.End <= now
 	open := f.settle(s, now, w)
@@ -71,7 +69,7 @@ func (f *FixedWindow) Decide(s Counter, now int64, w Window, ask Ask) (Counter, 
 	return open, v
 }
 
-// Standing returns how a counter that Decide returned stands.
+// Standing returns the state of a counter that Decide returned.
 func (f *FixedWindow) Standing(s Counter, now int64) Standing {
 	if s.Used == 0 || s.End <= now {
 		return Standing{Remaining: f.Count}
@@ -79,7 +77,7 @@ func (f *FixedWindow) Standing(s Counter, now int64) Standing {
 	return Standing{Remaining: f.Count - s.Used, ResetAfter: RoundUp(s.End-now, f.Tick)}
 }
 
-// settle returns the counter of the window that is open now.
+// settle returns the counter of the current window.
 func (f *FixedWindow) settle(s Counter, now int64, w Window) Counter {
 	if s.Used == 0 || s.End <= now {
 		return Counter{End: w.End}

@@ -2,33 +2,22 @@ package algorithm
 
 import "math/bits"
 
-// exactInteger is the first integer after which a double skips some. The
-// scripts that run inside Redis count in doubles.
+// exactInteger is the first integer from which on doubles have gaps. Redis's Lua
+// computes in doubles.
 const exactInteger = 1 << 53
 
-// Interval returns how many nanoseconds one unit of a bucket lasts: period
-// over count, where burst is the most the bucket holds (never the zero that
-// stands for a default). It reports false when the rate would then be off by
-// more than 0.1 %; the interval it returns is the one that was too coarse.
+// Interval returns how many nanoseconds one unit of a bucket lasts: period over
+// count, rounded up, because a shorter interval would admit more than the limit.
+// burst is the bucket's size, never the zero that means a default. It returns
+// false, with the interval, when the rate would be off by more than 0.1 %.
 //
-// The quotient is rounded up, because an interval that is too short admits
-// more than the limit says, and one that is too long only makes it a little
-// stricter.
+// The interval is a whole number of nanoseconds, or of microseconds where twice
+// the time to fill the bucket would reach 2^53 nanoseconds (104 days): a bucket
+// on Redis holds sums of up to twice its fill in a double, and must compute the
+// same integers as one in memory. Such limits lose nothing: their units are far
+// longer than a microsecond, or else they fail the test of the rate.
 //
-// It is a whole number of nanoseconds, or of microseconds where twice the time
-// it takes to fill the bucket would reach 2^53 nanoseconds (104 days). That is
-// as far as a double counts without gaps; a bucket in Redis holds sums of up
-// to twice its fill, and must come to the same integers as one in memory. Such
-// a limit gives up nothing by it: its units are far longer than a microsecond,
-// or else it fails the next test.
-//
-// What is lost to rounding is under one part in a thousand as soon as an
-// interval has a thousand of those parts. Below that a limit may still divide
-// evenly; where it does not, the rate that is kept is visibly not the one that
-// was asked for, and it is better to say so.
-//
-// A count of zero admits nothing, so its interval hardly matters: it is the
-// period.
+// A count of zero admits nothing; its interval is the period.
 func Interval(count, period, burst int64) (interval int64, ok bool) {
 	if count < 0 || burst < 0 || period <= 0 || period > MaxTime {
 		return 0, false

@@ -2,17 +2,17 @@ package algorithm
 
 // The leaky bucket, as a queue.
 //
-// Idea: requests pour into a funnel that holds Burst units and lets one through
-// per Interval. A request is admitted with the delay after which the units
-// before it have run out, so that admitted requests act evenly spaced, however
-// they arrive. When the funnel would overflow, the request is refused.
+// Idea: a queue holds Burst units and lets one through per Interval. A request is
+// admitted with the delay until the units before it have drained, so admitted
+// requests act evenly spaced, however they arrive. When the queue would overflow,
+// the request is denied.
 //
-// State: the instant at which the funnel will have run empty.
+// State: the instant at which the queue will have drained.
 //
 // Bound: a request of cost n acts n Intervals before the next one, so single
 // units act at least one Interval apart; none waits longer than Burst − 1
-// Intervals. A Burst of 1 is strict spacing without a queue. Giving back frees the
-// end of the line, so after that one may act together with the last.
+// Intervals. A Burst of 1 is strict spacing without a queue. A refund frees the
+// end of the queue, so one request may then act together with the last.
 //
 // The arithmetic is the token bucket's; what differs is that the debt is served
 // as a delay instead of being lent.
@@ -21,7 +21,7 @@ package algorithm
 type LeakyBucket struct{ Rate }
 
 // Decide returns the instant at which the queue will have drained, and the
-// verdict. A look tells the delay that one unit would get.
+// verdict. A peek returns the delay that one unit would get.
 func (b *LeakyBucket) Decide(drained, now int64, ask Ask) (int64, Verdict) {
 	debt := b.Debt(drained, now)
 	if ask.Cost <= 0 {
@@ -50,7 +50,7 @@ func (b *LeakyBucket) Debt(drained, now int64) int64 {
 	return min(max(drained-now, 0), b.Capacity())
 }
 
-// late returns by how much a delay would be longer than the ask allows.
+// late returns by how much a delay exceeds what the Ask allows.
 func (b *LeakyBucket) late(debt int64, ask Ask) int64 {
 	if ask.MaxDelay == 0 {
 		return 0

@@ -2,14 +2,14 @@ package algorithm
 
 // The rolling window of n buckets.
 //
-// Idea: cut the period into n buckets on the clock, count in the newest, and
-// forget the oldest as time moves on. What is used is the sum.
+// Idea: divide the period into n buckets on the clock, count in the newest, and
+// drop the oldest as time passes. What is used is the sum.
 //
 // Bound: no interval of one Period admits more than Count. For that the sum
-// goes over n+1 buckets, the current one and n whole ones before it: with n
-// alone, units just inside the bucket that falls off would be forgotten up to
-// one bucket's length too early, and 2·Count could pass around it. The price is
-// that a unit comes back at most one bucket later.
+// covers n+1 buckets, the current one and n whole ones before it: with only n,
+// units in the bucket that is dropped would be released up to one bucket's length
+// too early, and 2·Count could pass. The price is that a unit comes back at most
+// one bucket later.
 //
 //	│ n+1 buckets counted                        │
 //	├──────┬──────┬──────┬──────┬──────┬──────┬──┄┄┤
@@ -18,9 +18,8 @@ package algorithm
 // State: the counts in a ring, the number of the newest bucket since the
 // beginning of time, and the sum.
 
-// A Ring is the state of a rolling window: one count more than there are
-// buckets in a period. The zero Ring is as good as new, and can be decided by
-// but not recorded in.
+// A Ring is the state of a rolling window: one count more than a period has
+// buckets. The zero Ring is full; it can be decided on but not recorded in.
 type Ring struct {
 	Newest int64   // which bucket Counts[Head] is
 	Total  int64   // the sum of Counts
@@ -35,15 +34,14 @@ type RollingWindow struct {
 	Length  int64 // of one bucket, in whole ticks
 }
 
-// NewRollingWindow returns a window of count units per period, counted
-// in so many buckets.
+// NewRollingWindow returns a window of count units per period in so many buckets.
 func NewRollingWindow(count, period, buckets, tick int64) RollingWindow {
 	length := (period + buckets - 1) / buckets
 	return RollingWindow{Count: count, Buckets: buckets, Length: RoundUp(length, tick)}
 }
 
-// Settle moves buckets that lie in the future to the present, and forgets the
-// oldest units beyond Count.
+// Settle moves buckets from the future to the present and drops the oldest units
+// beyond Count.
 func (w *RollingWindow) Settle(r *Ring, now int64) {
 	if current := w.bucket(r, now); current < r.Newest {
 		r.retreat(current)
@@ -53,9 +51,9 @@ func (w *RollingWindow) Settle(r *Ring, now int64) {
 	}
 }
 
-// Spend is Settle, Decide, Record and Standing at once for what happens most: a
-// plain cost is taken in the newest bucket, and fits. If it is not so, it does
-// nothing, and the others must say why.
+// Spend is Settle, Decide, Record and Standing for the most common case: a plain
+// cost fits into the newest bucket. If it returns false, nothing has changed, and
+// the others must be called.
 func (w *RollingWindow) Spend(r *Ring, now, cost int64) (st Standing, ok bool) {
 	into := now - r.Newest*w.Length
 	if into < 0 || into >= w.Length || cost > w.Count-r.Total {
@@ -78,7 +76,7 @@ func (w *RollingWindow) Decide(r *Ring, now int64, ask Ask) Verdict {
 	return Verdict{Allowed: true}
 }
 
-// Standing returns how a settled ring stands.
+// Standing returns the state of a settled ring.
 func (w *RollingWindow) Standing(r *Ring, now int64) Standing {
 	_, used := r.live(w.bucket(r, now))
 	if used == 0 {
@@ -87,7 +85,7 @@ func (w *RollingWindow) Standing(r *Ring, now int64) Standing {
 	return Standing{Remaining: w.Count - used, ResetAfter: w.Empty(r) - now}
 }
 
-// Record charges what a Verdict granted, or gives it back, newest first.
+// Record charges what a Verdict granted, or refunds it, newest first.
 func (w *RollingWindow) Record(r *Ring, now, granted int64) {
 	r.advance(w.bucket(r, now))
 	if granted > 0 {
@@ -100,7 +98,7 @@ func (w *RollingWindow) Record(r *Ring, now, granted int64) {
 	}
 }
 
-// Empty returns when nothing of the ring will be left.
+// Empty returns when no unit is left.
 func (w *RollingWindow) Empty(r *Ring) int64 {
 	if r.Total == 0 {
 		return 0
@@ -121,8 +119,8 @@ func (w *RollingWindow) take(r *Ring, now int64, gone int, used int64, ask Ask) 
 	return Verdict{Allowed: true, Granted: cost}
 }
 
-// bucket returns the number of the bucket that now falls into. On a busy key it
-// is the newest, and then no division is needed to see that.
+// bucket returns the number of the bucket that contains now. On a busy key it is
+// the newest, which needs no division.
 func (w *RollingWindow) bucket(r *Ring, now int64) int64 {
 	if into := now - r.Newest*w.Length; into >= 0 && into < w.Length {
 		return r.Newest
@@ -130,12 +128,13 @@ func (w *RollingWindow) bucket(r *Ring, now int64) int64 {
 	return now / w.Length
 }
 
-// leaves returns when the bucket that is the age-th oldest is forgotten.
+// leaves returns when the age-th oldest bucket is dropped.
 func (w *RollingWindow) leaves(r *Ring, age int) int64 {
 	return (r.Newest + int64(age) + 1) * w.Length
 }
 
-// place returns where in Counts the age-th oldest bucket is; age 0 is the oldest.
+// place returns the index in Counts of the age-th oldest bucket; age 0 is the
+// oldest.
 func (r *Ring) place(age int) int {
 	i := r.Head + 1 + age
 	if i >= len(r.Counts) {
@@ -144,8 +143,8 @@ func (r *Ring) place(age int) int {
 	return i
 }
 
-// live returns how many of the oldest buckets are gone when current is the
-// newest, and how many units are left in the rest.
+// live returns how many of the oldest buckets have expired when current is the
+// newest, and how many units the others hold.
 func (r *Ring) live(current int64) (gone int, used int64) {
 	passed := current - r.Newest
 	if passed >= int64(len(r.Counts)) {
@@ -158,8 +157,8 @@ func (r *Ring) live(current int64) (gone int, used int64) {
 	return gone, used
 }
 
-// oldestHolding returns the age of the bucket with which, counted from the
-// oldest that is not gone, at least n units leave.
+// oldestHolding returns the age of the bucket with whose expiry at least n units
+// are released.
 func (r *Ring) oldestHolding(gone int, n int64) int {
 	age := gone
 	for n -= r.Counts[r.place(age)]; n > 0; n -= r.Counts[r.place(age)] {
@@ -187,9 +186,9 @@ func (r *Ring) advance(current int64) {
 	r.Newest = current
 }
 
-// retreat makes current the newest bucket when the clock has stepped back: what
-// lies in the future is moved into it. Older buckets stay where they are; if they
-// moved too, a clock that trembles around an edge would push units out.
+// retreat makes current the newest bucket after the clock stepped back: units
+// from the future are moved into it. Older buckets stay; if they moved too, a
+// clock that jitters around an edge would push units out.
 func (r *Ring) retreat(current int64) {
 	for ahead := min(r.Newest-current, int64(len(r.Counts))); ahead > 0; ahead-- {
 		late := r.Counts[r.Head]
@@ -200,7 +199,7 @@ func (r *Ring) retreat(current int64) {
 	r.Newest = current
 }
 
-// remove takes at most n units out of one bucket and returns how many it took.
+// remove takes at most n units out of one bucket and returns how many.
 func (r *Ring) remove(place int, n int64) int64 {
 	n = min(n, r.Counts[place])
 	r.Counts[place] -= n

@@ -2,7 +2,7 @@ package algorithm
 
 // The sliding log.
 //
-// Idea: remember the moment of every admitted unit. What is used is the number
+// Idea: store the moment of every admitted unit. What is used is the number
 // of moments within the last Period.
 //
 // State: the newest Count moments, in order, in a ring. Older ones can never
@@ -11,9 +11,9 @@ package algorithm
 //
 // Bound: any interval [t, t+Period) admits at most Count, exactly.
 
-// A Log is the state of a sliding log: Len moments in a ring, the oldest at
-// Head. The ring may be shorter than Count while it is not needed. The newest
-// moment is also kept apart, because a long log is not all at hand.
+// A Log is the state of a sliding log: Len moments in a ring, the oldest at Head.
+// The ring may be shorter than Count while that suffices. The newest moment is
+// kept separately, because reading it from a long ring is a cache miss.
 type Log struct {
 	Head    int
 	Len     int
@@ -28,8 +28,8 @@ type SlidingLog struct {
 	Tick   int64
 }
 
-// Settle moves moments that lie in the future to the present, and forgets the
-// oldest beyond Count.
+// Settle moves moments from the future to the present and drops the oldest beyond
+// Count.
 func (w *SlidingLog) Settle(l *Log, now int64) {
 	if l.Newest > now {
 		l.bring(now)
@@ -39,9 +39,9 @@ func (w *SlidingLog) Settle(l *Log, now int64) {
 	}
 }
 
-// Spend is Settle, Decide, Record and Standing at once for what happens most: a
-// plain cost is taken, fits, and the ring has room for it. If it is not so, it does
-// nothing, and the others must say why.
+// Spend is Settle, Decide, Record and Standing for the most common case: a plain
+// cost fits, and the ring has room for it. If it returns false, nothing has
+// changed, and the others must be called.
 func (w *SlidingLog) Spend(l *Log, now, cost int64) (st Standing, ok bool) {
 	gone := l.before(now - w.Period)
 	used := int64(l.Len - gone)
@@ -66,7 +66,7 @@ func (w *SlidingLog) Decide(l *Log, now int64, ask Ask) Verdict {
 	return Verdict{Allowed: true}
 }
 
-// Standing returns how a settled log stands.
+// Standing returns the state of a settled log.
 func (w *SlidingLog) Standing(l *Log, now int64) Standing {
 	used := l.Len - l.before(now-w.Period)
 	if used == 0 {
@@ -75,13 +75,13 @@ func (w *SlidingLog) Standing(l *Log, now int64) Standing {
 	return Standing{Remaining: w.Count - int64(used), ResetAfter: RoundUp(w.Empty(l)-now, w.Tick)}
 }
 
-// Room returns how long the ring must be for Record to charge granted units.
+// Room returns how long the ring must be to record granted units.
 func (w *SlidingLog) Room(l *Log, now, granted int64) int {
 	return l.Len - l.before(now-w.Period) + int(granted)
 }
 
-// Record charges what a Verdict granted, or gives it back, newest first. The
-// ring must have [SlidingLog.Room].
+// Record charges what a Verdict granted, or refunds it, newest first. The ring
+// must have [SlidingLog.Room].
 func (w *SlidingLog) Record(l *Log, now, granted int64) {
 	l.drop(l.before(now - w.Period))
 	if granted < 0 {
@@ -92,7 +92,7 @@ func (w *SlidingLog) Record(l *Log, now, granted int64) {
 	l.add(now, granted)
 }
 
-// Empty returns when nothing of the log will be left.
+// Empty returns when no unit is left.
 func (w *SlidingLog) Empty(l *Log) int64 {
 	if l.Len == 0 {
 		return 0
@@ -141,7 +141,7 @@ func (l *Log) add(now, n int64) {
 	l.Newest = now
 }
 
-// drop forgets the n oldest moments.
+// drop removes the n oldest moments.
 func (l *Log) drop(n int) {
 	if n == 0 {
 		return

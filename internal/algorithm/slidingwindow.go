@@ -37,9 +37,8 @@ type SlidingWindow struct {
 	Tick   int64
 }
 
-// Decide returns what becomes of the two counts, and the verdict. Counts that
-// only time has moved on are returned as they were: the next look moves them
-// just as well, and a denial leaves no trace.
+// Decide returns the new counts and the verdict. Counts that only aged are
+// returned unchanged: the next call ages them again, and a denial writes nothing.
 func (w *SlidingWindow) Decide(s Slide, now int64, ask Ask) (Slide, Verdict) {
 	aged := w.age(s, now)
 	settled := w.settle(aged, now)
@@ -61,7 +60,7 @@ func (w *SlidingWindow) Decide(s Slide, now int64, ask Ask) (Slide, Verdict) {
 	return after, v
 }
 
-// Standing returns how the counts that Decide returned stand.
+// Standing returns the state of counts that Decide returned.
 func (w *SlidingWindow) Standing(s Slide, now int64) Standing {
 	s = w.age(s, now)
 	if s.Current == 0 && s.Previous == 0 {
@@ -73,7 +72,7 @@ func (w *SlidingWindow) Standing(s Slide, now int64) Standing {
 	}
 }
 
-// age returns the counts as time has moved them on.
+// age moves the counts on to the window that contains now.
 func (w *SlidingWindow) age(s Slide, now int64) Slide {
 	if s.End <= now {
 		s = Slide{Previous: s.Current, End: s.End + w.Period}
@@ -84,13 +83,13 @@ func (w *SlidingWindow) age(s Slide, now int64) Slide {
 	return s
 }
 
-// settle returns aged counts within what the limit and the clock allow.
+// settle clamps aged counts to what the limit and the clock allow.
 func (w *SlidingWindow) settle(s Slide, now int64) Slide {
 	s.End = min(s.End, now+w.Period)
 	return w.clamp(s, s.End-now)
 }
 
-// clamp makes the counts owe no more than Count.
+// clamp reduces the counts so that at most Count is used.
 func (w *SlidingWindow) clamp(s Slide, rest int64) Slide {
 	s.Current = min(s.Current, w.Count)
 	if exceeds(s.Previous, rest, w.Count-s.Current, w.Period) {
@@ -115,9 +114,8 @@ func (w *SlidingWindow) take(s Slide, now int64, ask Ask) Verdict {
 	return Verdict{Allowed: true, Granted: cost}
 }
 
-// wait returns how long until a cost that does not fit now will: either the
-// previous window's share must shrink, or this window must become the previous
-// one and its own share must shrink.
+// wait returns how long until a cost fits: either the previous window's share
+// shrinks enough, or this window becomes the previous one and its own share does.
 func (w *SlidingWindow) wait(s Slide, rest, cost int64) int64 {
 	if room := w.Count - s.Current - cost; room >= 0 {
 		return rest - mulDiv(room, w.Period, s.Previous)
@@ -125,13 +123,13 @@ func (w *SlidingWindow) wait(s Slide, rest, cost int64) int64 {
 	return rest + w.Period - mulDiv(w.Count-cost, w.Period, s.Current)
 }
 
-// without returns the counts with n units taken out, the newest first.
+// without removes n units, the newest first.
 func (s Slide) without(n int64) Slide {
 	current := min(n, s.Current)
 	return Slide{Previous: s.Previous - (n - current), Current: s.Current - current, End: s.End}
 }
 
-// empty returns when nothing of the counts will be left.
+// empty returns when no unit is left.
 func (s Slide) empty(period int64) int64 {
 	if s.Current > 0 {
 		return s.End + period

@@ -11,15 +11,15 @@ package algorithm
 // Bound: any interval of length T admits at most Burst + T/Interval units.
 //
 // Reservations: with a MaxDelay, a request that does not fit yet may be granted
-// for the moment when it will. It is charged now, so the debt goes beyond the
-// capacity, and whoever comes later stands in line behind it: first come, first
-// served. Giving a reservation back frees the end of the line, so after that one
-// more may act together with the last. A reservation reaches at most one minute ahead, or one whole refill
-// where that is longer. The state remembers that there is one, because a debt
-// above the capacity without one means something else: that the clock stepped
-// back, or that the limit was lowered, and then only the capacity is owed.
+// for the moment when it will. It is charged now, so the debt exceeds the
+// capacity, and later requests queue behind it: first come, first served.
+// Refunding a reservation frees the end of the queue, so one more request may then
+// act together with the last. A reservation reaches at most one minute ahead, or
+// one whole refill where that is longer. One bit of the state says that there is a
+// reservation: without one, a debt above the capacity means that the clock stepped
+// back or the limit was lowered, and is clamped to the capacity.
 
-// minute is the least that a reservation may reach ahead.
+// minute is how far ahead a reservation may reach at least.
 const minute = 60_000_000_000
 
 // A Bucket is the state of a token bucket. The zero Bucket is full.
@@ -31,10 +31,10 @@ type Bucket struct {
 // A TokenBucket decides by a [Bucket].
 type TokenBucket struct{ Rate }
 
-// Reach is how far ahead units may be reserved.
+// Reach returns how far ahead units may be reserved.
 func (b *TokenBucket) Reach() int64 { return max(b.Capacity(), minute) }
 
-// Decide returns what becomes of the bucket, and the verdict.
+// Decide returns the new state and the verdict.
 func (b *TokenBucket) Decide(s Bucket, now int64, ask Ask) (Bucket, Verdict) {
 	debt := b.Debt(s, now)
 	if ask.Cost <= 0 {
@@ -56,14 +56,14 @@ func (b *TokenBucket) Decide(s Bucket, now int64, ask Ask) (Bucket, Verdict) {
 	return b.owing(after, now), Verdict{Allowed: true, Granted: cost, Delay: delay}
 }
 
-// SpendOne is Decide for what happens most: one unit is taken of a bucket on
-// which nothing is reserved, and it is there. If it is not, Decide must say why.
+// SpendOne is Decide for the most common case: one unit is available in a bucket
+// without reservations. If it returns false, Decide must be called.
 func (b *TokenBucket) SpendOne(full, now int64) (after int64, ok bool) {
 	after = max(full, now) + b.Interval
 	return after, after-now <= b.Capacity()
 }
 
-// Debt returns how far the bucket is from full, at most what it may owe.
+// Debt returns how far the bucket is from full, clamped to what it may owe.
 func (b *TokenBucket) Debt(s Bucket, now int64) int64 {
 	most := b.Capacity()
 	if s.Reserved {
@@ -80,8 +80,8 @@ func (b *TokenBucket) owing(debt, now int64) Bucket {
 	return Bucket{Full: now + debt, Reserved: debt > b.Capacity()}
 }
 
-// stretch returns how many units an ask takes, and how far the debt may grow,
-// when it takes what is left or may be granted for later.
+// stretch returns the cost and the largest debt of an Ask with AtMost or
+// MaxDelay.
 func (b *TokenBucket) stretch(debt int64, ask Ask) (cost, most int64) {
 	most = b.Capacity() + min(RoundDown(ask.MaxDelay, b.Tick), b.Reach())
 	return ask.fit(b.free(debt, most)), most

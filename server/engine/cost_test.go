@@ -1,4 +1,4 @@
-// The race detector makes pools forget at random, so that nothing can be counted.
+// The race detector empties pools at random, which changes allocation counts.
 
 //go:build !race
 
@@ -11,8 +11,8 @@ import (
 	"github.com/penstock-io/penstock/server/engine"
 )
 
-func TestOneDescriptorInMemoryAllocatesNothing(t *testing.T) {
-	e := newJudge(t, newMemory(), houseRules, nil)
+func TestDecideOneDescriptorDoesNotAllocate(t *testing.T) {
+	e := newEngine(t, newMemory(), houseRules, nil)
 	var v engine.Result
 	for _, ds := range [][]engine.Descriptor{
 		{of(1, "user=ada")},

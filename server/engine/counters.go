@@ -7,24 +7,22 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// RuleCounters is what a policy has decided so far.
+// RuleCounters are the decision counters of a rule.
 type RuleCounters struct {
-	Rule  string // the rule's name; "" for limits that requests name
-	Limit int64  // the most that can be taken at once; 0 where there is no one limit
+	Rule  string // the rule's name; "" for ad-hoc limits
+	Limit int64  // most units that can be taken at once; 0 for ad-hoc limits
 
 	*Counters
 }
 
-// A Counters is the part of [Counts] that keeps counting, also when the rules are
-// replaced. Only takes are counted: not looks, and not what is given back.
+// Counters count takes, and neither peeks nor refunds. They survive a reload of the rules.
 type Counters struct {
 	Allowed, Denied, Shadowed atomic.Uint64 // requests; Shadowed would have been denied
 	AllowedUnits, DeniedUnits atomic.Uint64
 	Errors                    atomic.Uint64
 }
 
-// RuleCounters returns the counts of every rule that limits something, and of requests
-// without rules. They keep counting.
+// RuleCounters returns the live counters of every rule with a limit, and of ad-hoc limits.
 func (e *Engine) RuleCounters() []*RuleCounters {
 	all := []*RuleCounters{e.adHoc.counters}
 	b := e.table.Load()
@@ -39,56 +37,55 @@ func (e *Engine) RuleCounters() []*RuleCounters {
 	return all
 }
 
-// A ruleTable is a set of rules with what is worked out once for each.
+// A ruleTable is a set of rules with precomputed state for each.
 type ruleTable struct {
 	set    *rules.Set
-	states []ruleState               // by the rules' indices
-	limits map[string]penstock.Limit // of the rules, by their names
+	states []ruleState               // by Rule.Index
+	limits map[string]penstock.Limit // by the names of the rules
 }
 
-// A ruleState is a rule made ready for deciding.
+// A ruleState is what the engine keeps for a rule.
 type ruleState struct {
-	counters *RuleCounters    // nil for a rule that limits nothing
-	template penstock.Request // under the rule's limit, for a key yet to be named
+	counters *RuleCounters    // nil for an unlimited rule
+	template penstock.Request // under the rule's limit, without a key
 }
 
 func newRuleTable(store penstock.Store, s *rules.Set, old *ruleTable) *ruleTable {
 	if s == nil {
 		return nil
 	}
-	tallies := old.counters()
+	counters := old.counters()
 	b := &ruleTable{set: s, states: make([]ruleState, len(s.Rules())), limits: map[string]penstock.Limit{}}
 	for _, r := range s.Rules() {
 		if r.Unlimited {
 			continue
 		}
-		tally := tallies[r.Name]
-		if tally == nil {
-			tally = &Counters{}
+		own := counters[r.Name]
+		if own == nil {
+			own = &Counters{}
 		}
-		counts := &RuleCounters{Rule: r.Name, Limit: maxAtOnce(r.Limit), Counters: tally}
+		ruleCounters := &RuleCounters{Rule: r.Name, Limit: maxAtOnce(r.Limit), Counters: own}
 		b.limits[r.Limit.Name] = r.Limit.Normal()
-		b.states[r.Index] = ruleState{counters: counts, template: newTemplate(store, r.Limit)}
+		b.states[r.Index] = ruleState{counters: ruleCounters, template: newTemplate(store, r.Limit)}
 	}
 	return b
 }
 
-// counters returns the tallies of a book, which may be nil, by the names of rules.
-func (b *ruleTable) counters() map[string]*Counters {
-	tallies := map[string]*Counters{}
-	if b == nil {
-		return tallies
+// counters returns the counters by the names of their rules. The table may be nil.
+func (t *ruleTable) counters() map[string]*Counters {
+	all := map[string]*Counters{}
+	if t == nil {
+		return all
 	}
-	for i := range b.states {
-		if c := b.states[i].counters; c != nil {
-			tallies[c.Rule] = c.Counters
+	for i := range t.states {
+		if c := t.states[i].counters; c != nil {
+			all[c.Rule] = c.Counters
 		}
 	}
-	return tallies
+	return all
 }
 
-// newTemplate returns a request under a limit, prepared for the store. A limit
-// that cannot be counted by is the store's to refuse.
+// newTemplate returns a request with a compiled limit. The store rejects an invalid limit.
 func newTemplate(store penstock.Store, l penstock.Limit) penstock.Request {
 	lim, err := penstock.New(store, l)
 	if err != nil {
@@ -97,7 +94,7 @@ func newTemplate(store penstock.Store, l penstock.Limit) penstock.Request {
 	return lim.Request("")
 }
 
-// maxAtOnce returns the most that can be taken at once under a limit.
+// maxAtOnce returns the most units that a limit can grant at once.
 func maxAtOnce(l penstock.Limit) int64 {
 	l = l.Normal()
 	if l.Algorithm == penstock.TokenBucket || l.Algorithm == penstock.LeakyBucket {
@@ -106,17 +103,16 @@ func maxAtOnce(l penstock.Limit) int64 {
 	return l.Count
 }
 
-// countAllowed counts a take that was granted.
 func (t *Counters) countAllowed(units int64) {
 	t.Allowed.Add(1)
 	t.AllowedUnits.Add(uint64(max(units, 0)))
 }
 
-// maxUnitsPerRequest is the most that one request adds to a count, so that nobody can make
-// the count of all start again by asking for more than there is.
+// maxUnitsPerRequest is the most that one request adds to a counter, so that a huge cost
+// cannot make it overflow.
 const maxUnitsPerRequest = 1 << 40
 
-// countDenied counts a take that was denied, or would have been.
+// countDenied counts a take that was denied, or in shadow mode would have been.
 func (t *Counters) countDenied(units int64, shadow bool) {
 	if shadow {
 		t.Shadowed.Add(1)
@@ -124,4 +120,57 @@ func (t *Counters) countDenied(units int64, shadow bool) {
 	}
 	t.Denied.Add(1)
 	t.DeniedUnits.Add(uint64(min(units, maxUnitsPerRequest)))
+}
+
+// LocalCounters counts the decisions of an API that calls the store itself for speed. It
+// belongs to one goroutine, and collects counts until Flush, so that many decisions update
+// the shared counters only once.
+type LocalCounters struct {
+	engine                    *Engine
+	allowed, denied, shadowed uint64
+	allowedUnits, deniedUnits uint64
+	errors                    uint64
+}
+
+// LocalCounters returns counters for ad-hoc limits.
+func (e *Engine) LocalCounters() LocalCounters { return LocalCounters{engine: e} }
+
+// Count counts the decision about a request with that cost. In shadow mode it changes a
+// denial into an allowed decision.
+func (c *LocalCounters) Count(cost int64, d *penstock.Decision) {
+	switch {
+	case cost <= 0:
+	case d.Allowed:
+		c.allowed++
+		c.allowedUnits += uint64(max(d.Granted, 0))
+	case c.engine.shadow:
+		c.shadowed++
+		d.Allowed, d.RetryAfter = true, 0
+	default:
+		c.denied++
+		c.deniedUnits += uint64(min(cost, maxUnitsPerRequest))
+	}
+}
+
+// Fail counts a request that could not be decided.
+func (c *LocalCounters) Fail() { c.errors++ }
+
+// Flush adds the counts to the engine's counters, and resets them.
+func (c *LocalCounters) Flush() {
+	t := c.engine.adHoc.counters.Counters
+	if c.allowed > 0 {
+		t.Allowed.Add(c.allowed)
+		t.AllowedUnits.Add(c.allowedUnits)
+	}
+	if c.denied > 0 {
+		t.Denied.Add(c.denied)
+		t.DeniedUnits.Add(c.deniedUnits)
+	}
+	if c.shadowed > 0 {
+		t.Shadowed.Add(c.shadowed)
+	}
+	if c.errors > 0 {
+		t.Errors.Add(c.errors)
+	}
+	*c = LocalCounters{engine: c.engine}
 }

@@ -10,22 +10,22 @@ import (
 	"github.com/penstock-io/penstock/server/engine"
 )
 
-// countsOf returns what a policy has decided, in one line.
-func countsOf(t testing.TB, e *engine.Engine, policy string) string {
+// countersOf returns the counters of a rule in one line.
+func countersOf(t testing.TB, e *engine.Engine, rule string) string {
 	t.Helper()
 	for _, c := range e.RuleCounters() {
-		if c.Rule == policy {
+		if c.Rule == rule {
 			return fmt.Sprintf("limit=%d allowed=%d/%d denied=%d/%d shadowed=%d errors=%d", c.Limit,
 				c.Allowed.Load(), c.AllowedUnits.Load(), c.Denied.Load(), c.DeniedUnits.Load(), c.Shadowed.Load(), c.Errors.Load())
 		}
 	}
-	t.Fatalf("no counts of %q", policy)
+	t.Fatalf("no counters of %q", rule)
 	return ""
 }
 
-func TestCountsOfRules(t *testing.T) {
+func TestRuleCountersCountDecisions(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newJudge(t, store, houseRules, nil)
+		e := newEngine(t, store, houseRules, nil)
 		decide(t, e, "house", of(2, "user=ada"))
 		decide(t, e, "house", of(1, "user=ada"), of(5, "path=/")) // the path is only looked at
 		decide(t, e, "house", of(0, "user=ada"))
@@ -34,11 +34,11 @@ func TestCountsOfRules(t *testing.T) {
 		decide(t, e, "house", of(1, "trial=x"))
 		decide(t, e, "house", own(of(2, "trial=x"), 2))
 		decide(t, e, "house", own(of(4, "trial=x"), 2))
-		want(t, countsOf(t, e, "house/user"), "limit=2 allowed=1/2 denied=1/1 shadowed=0 errors=0")
-		want(t, countsOf(t, e, "house/path"), "limit=10 allowed=1/3 denied=0/0 shadowed=0 errors=0")
-		want(t, countsOf(t, e, "house/trial"), "limit=1 allowed=1/1 denied=0/0 shadowed=1 errors=0")
-		want(t, countsOf(t, e, "house/never"), "limit=0 allowed=0/0 denied=0/0 shadowed=0 errors=0")
-		want(t, countsOf(t, e, ""), "limit=0 allowed=1/2 denied=1/4 shadowed=0 errors=0")
+		want(t, countersOf(t, e, "house/user"), "limit=2 allowed=1/2 denied=1/1 shadowed=0 errors=0")
+		want(t, countersOf(t, e, "house/path"), "limit=10 allowed=1/3 denied=0/0 shadowed=0 errors=0")
+		want(t, countersOf(t, e, "house/trial"), "limit=1 allowed=1/1 denied=0/0 shadowed=1 errors=0")
+		want(t, countersOf(t, e, "house/never"), "limit=0 allowed=0/0 denied=0/0 shadowed=0 errors=0")
+		want(t, countersOf(t, e, ""), "limit=0 allowed=1/2 denied=1/4 shadowed=0 errors=0")
 		for _, c := range e.RuleCounters() {
 			if c.Rule == "house/vip" {
 				t.Error("there are counts of a rule that limits nothing")
@@ -47,34 +47,34 @@ func TestCountsOfRules(t *testing.T) {
 	})
 }
 
-func TestCountsOfQuotaRules(t *testing.T) {
+func TestRuleCountersOfQuotaRules(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newJudge(t, store, quotaRules, nil)
+		e := newEngine(t, store, quotaRules, nil)
 		decide(t, e, "quota", of(1, "small=x"), of(3, "hard=x")) // given back
 		decide(t, e, "quota", of(1, "small=x"), of(1, "large=x"))
 		decide(t, e, "quota", of(1, "small=x"), of(1, "large=x"))
-		want(t, countsOf(t, e, "quota/small"), "limit=1 allowed=1/1 denied=1/1 shadowed=0 errors=0")
-		want(t, countsOf(t, e, "quota/large"), "limit=3 allowed=2/2 denied=0/0 shadowed=0 errors=0")
-		want(t, countsOf(t, e, "quota/hard"), "limit=2 allowed=0/0 denied=1/3 shadowed=0 errors=0")
+		want(t, countersOf(t, e, "quota/small"), "limit=1 allowed=1/1 denied=1/1 shadowed=0 errors=0")
+		want(t, countersOf(t, e, "quota/large"), "limit=3 allowed=2/2 denied=0/0 shadowed=0 errors=0")
+		want(t, countersOf(t, e, "quota/hard"), "limit=2 allowed=0/0 denied=1/3 shadowed=0 errors=0")
 	})
 }
 
-func TestCountsOfACompatibleDomain(t *testing.T) {
-	e := newJudge(t, newMemory(), compatRules, nil)
+func TestRuleCountersOfEnvoyCompatDomain(t *testing.T) {
+	e := newEngine(t, newMemory(), compatRules, nil)
 	decide(t, e, "envoy", of(2, "one=x"), of(3, "five=x")) // the first is refused, the second charged
 	decide(t, e, "envoy", of(9, "trial=x"))
-	want(t, countsOf(t, e, "envoy/one"), "limit=1 allowed=0/0 denied=1/2 shadowed=0 errors=0")
-	want(t, countsOf(t, e, "envoy/five"), "limit=5 allowed=1/3 denied=0/0 shadowed=0 errors=0")
-	want(t, countsOf(t, e, "envoy/trial"), "limit=1 allowed=0/0 denied=0/0 shadowed=1 errors=0")
+	want(t, countersOf(t, e, "envoy/one"), "limit=1 allowed=0/0 denied=1/2 shadowed=0 errors=0")
+	want(t, countersOf(t, e, "envoy/five"), "limit=5 allowed=1/3 denied=0/0 shadowed=0 errors=0")
+	want(t, countersOf(t, e, "envoy/trial"), "limit=1 allowed=0/0 denied=0/0 shadowed=1 errors=0")
 }
 
-func TestCountsInShadow(t *testing.T) {
-	e := newJudge(t, newMemory(), houseRules, &engine.Options{Shadow: true})
+func TestRuleCountersInShadowMode(t *testing.T) {
+	e := newEngine(t, newMemory(), houseRules, &engine.Options{Shadow: true})
 	decide(t, e, "house", of(3, "user=ada"))
-	want(t, countsOf(t, e, "house/user"), "limit=2 allowed=0/0 denied=0/0 shadowed=1 errors=0")
+	want(t, countersOf(t, e, "house/user"), "limit=2 allowed=0/0 denied=0/0 shadowed=1 errors=0")
 }
 
-func TestCountsOfLimitsThatRequestsName(t *testing.T) {
+func TestRuleCountersOfAdHocLimits(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
 		e := engine.New(store, nil)
 		limit := penstock.PerHour(5)
@@ -84,22 +84,22 @@ func TestCountsOfLimitsThatRequestsName(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		want(t, countsOf(t, e, ""), "limit=0 allowed=1/2 denied=1/4 shadowed=0 errors=0")
+		want(t, countersOf(t, e, ""), "limit=0 allowed=1/2 denied=1/4 shadowed=0 errors=0")
 
 		ds := make([]penstock.Decision, 2)
 		other := penstock.Request{Key: "other", Limit: limit, Cost: 1}
 		if err := e.TakeEach(t.Context(), []penstock.Request{take(1), take(9)}, ds); err != nil {
 			t.Fatal(err)
 		}
-		want(t, countsOf(t, e, ""), "limit=0 allowed=2/3 denied=2/13 shadowed=0 errors=0")
+		want(t, countersOf(t, e, ""), "limit=0 allowed=2/3 denied=2/13 shadowed=0 errors=0")
 		if err := e.TakeAll(t.Context(), []penstock.Request{take(9), other}, ds); err != nil {
 			t.Fatal(err)
 		}
-		want(t, countsOf(t, e, ""), "limit=0 allowed=2/3 denied=3/22 shadowed=0 errors=0")
+		want(t, countersOf(t, e, ""), "limit=0 allowed=2/3 denied=3/22 shadowed=0 errors=0")
 		if err := e.TakeAll(t.Context(), []penstock.Request{take(1), other}, ds); err != nil {
 			t.Fatal(err)
 		}
-		want(t, countsOf(t, e, ""), "limit=0 allowed=4/5 denied=3/22 shadowed=0 errors=0")
+		want(t, countersOf(t, e, ""), "limit=0 allowed=4/5 denied=3/22 shadowed=0 errors=0")
 
 		bad := penstock.Request{Key: "", Limit: limit, Cost: 1}
 		if _, err := e.Take(t.Context(), bad); !errors.Is(err, penstock.ErrBadKey) {
@@ -111,19 +111,19 @@ func TestCountsOfLimitsThatRequestsName(t *testing.T) {
 		if err := e.TakeAll(t.Context(), []penstock.Request{bad}, ds); !errors.Is(err, penstock.ErrBadKey) {
 			t.Errorf("got %v, want ErrBadKey", err)
 		}
-		want(t, countsOf(t, e, ""), "limit=0 allowed=4/5 denied=3/22 shadowed=0 errors=3")
+		want(t, countersOf(t, e, ""), "limit=0 allowed=4/5 denied=3/22 shadowed=0 errors=3")
 	})
 }
 
-func TestAReloadKeepsStateAndCounts(t *testing.T) {
+func TestSetRulesKeepsStateAndCounters(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newJudge(t, store, houseRules, nil)
+		e := newEngine(t, store, houseRules, nil)
 		before := e.Rules()
 		want(t, decide(t, e, "house", of(2, "user=ada")), "pass: granted=2 remaining=0")
 
 		e.SetRules(parse(t, strings.Replace(houseRules, "requests_per_unit: 2", "requests_per_unit: 5", 1)))
 		want(t, decide(t, e, "house", of(1, "user=ada")), "pass: granted=1 remaining=2")
-		want(t, countsOf(t, e, "house/user"), "limit=5 allowed=2/3 denied=0/0 shadowed=0 errors=0")
+		want(t, countersOf(t, e, "house/user"), "limit=5 allowed=2/3 denied=0/0 shadowed=0 errors=0")
 		if e.Rules() == before {
 			t.Error("the old rules are still in force")
 		}

@@ -8,114 +8,113 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// A Descriptor is one thing to be counted.
+// A Descriptor names one counter of a request.
 type Descriptor struct {
 	Entries []rules.Entry
-	Cost    int64 // more than 0 takes, 0 looks, less than 0 gives back
+	Cost    int64 // above 0 takes, 0 peeks, below 0 refunds
 
-	// Limit is the request's own, in place of what the rules say. Under the
-	// name [OverrideLimitName], if it has none. Optional.
+	// Limit replaces the rules for this descriptor. Its name is
+	// [OverrideLimitName] if it has none. Optional.
 	Limit           penstock.Limit
 	RequestsPerUnit uint32
 	Unit            rules.Unit
 }
 
-// OverrideLimitName is the name of limits that come without one in a [Descriptor]. So they
-// can change from request to request and still count on, as long as the period
-// stays the same.
+// OverrideLimitName is the name of [Descriptor] limits without one. They share state by that
+// name, so a limit can change from request to request, as long as its period stays the same.
 const OverrideLimitName = "override"
 
-// A Status says how one descriptor stands.
+// A Status is the result of one descriptor.
 type Status struct {
-	// Rule is the rule that decided: nil if none matched, or if another
-	// replaced it; for a request's own limit, a rule made of that, which is
-	// gone when the verdict is used again.
+	// Rule is the rule that decided. It is nil if none matched, or if another
+	// rule replaced it. For a descriptor's own limit it is made of that limit, and
+	// valid until the Result is used again.
 	Rule *rules.Rule
 
-	// Decision is the store's, unless the rule is unlimited. It is a look at the
-	// key where another descriptor is the reason for a refusal.
+	// Decision is the store's, and zero for an unlimited rule. If the request
+	// is denied because of another descriptor, it is a peek.
 	Decision penstock.Decision
 
-	// OverLimit says that the descriptor is over its limit; never in shadow.
+	// OverLimit means that the descriptor denies the request. It is false for shadow
+	// rules.
 	OverLimit bool
 }
 
-// A Result is the answer about all descriptors of a request, in their order. It
-// can be used again, which saves allocations.
+// A Result holds the results of all descriptors of a request, in their order. It can be
+// reused, which saves allocations.
 type Result struct {
 	OverLimit bool
 	Statuses  []Status
 
-	overrides []rules.Rule // made of the limits that descriptors brought
+	overrides []rules.Rule // made of the descriptors' own limits
 }
 
 // Decide decides the descriptors by the rules of the domain, all or nothing unless the
 // domain is to be compatible with Envoy.
 //
-// A request that is refused takes and gives back nothing. Shadow rules are
-// counted when it passes. Quota rules come first: they refuse it only if all of
-// them do. After an error the verdict is empty, and nothing stays charged, as far
-// as the store can be reached.
-func (e *Engine) Decide(ctx context.Context, domain string, ds []Descriptor, v *Result) error {
-	b, err := e.admit(domain, ds)
+// A denied request takes and refunds nothing. Shadow rules are counted if it is allowed.
+// Quota rules deny only if all of them do. After an error the result is empty, and nothing
+// stays charged, as far as the store can be reached.
+func (e *Engine) Decide(ctx context.Context, domain string, ds []Descriptor, r *Result) error {
+	t, err := e.validate(domain, ds)
 	if err != nil {
 		return err
 	}
-	v.reset(len(ds))
-	d := b.set.Domain(domain)
+	r.reset(len(ds))
+	d := t.set.Domain(domain)
 	if d == nil {
 		return nil
 	}
 	ev := evaluations.Get().(*evaluation)
-	defer ev.close()
-	ev.engine, ev.result = e, v
-	if err := ev.open(b, d, ds); err != nil {
+	defer ev.release()
+	ev.engine, ev.result = e, r
+	if err := ev.prepare(t, d, ds); err != nil {
 		return err
 	}
 	over, err := ev.decide(ctx, d)
 	ev.count(err)
 	if err != nil {
-		v.reset(0)
+		r.reset(0)
 		return err
 	}
-	v.OverLimit = over && !e.shadow
+	r.OverLimit = over && !e.shadow
 	return nil
 }
 
-// admit returns the rules for a request, if it is one that can be decided.
-func (e *Engine) admit(domain string, ds []Descriptor) (*ruleTable, error) {
-	b := e.table.Load()
+// validate returns the current rules, or an error if the request is not valid.
+func (e *Engine) validate(domain string, ds []Descriptor) (*ruleTable, error) {
+	t := e.table.Load()
 	switch {
 	case domain == "":
 		return nil, ErrNoDomain
 	case len(ds) == 0:
 		return nil, ErrNoDescriptors
 	case len(ds) > e.maxDescriptors:
-		return nil, fmt.Errorf("%w: %d, and at most %d are decided at once", ErrTooManyDescriptors, len(ds), e.maxDescriptors)
-	case b == nil:
+		return nil, fmt.Errorf("%w: %d, at most %d", ErrTooManyDescriptors, len(ds), e.maxDescriptors)
+	case t == nil:
 		return nil, ErrNoRules
 	}
-	return b, nil
+	return t, nil
 }
 
-// reset makes the verdict one that lets n descriptors pass.
-func (v *Result) reset(n int) {
-	v.OverLimit = false
-	clear(v.Statuses)
-	if cap(v.Statuses) < n {
-		v.Statuses = make([]Status, n)
+// reset makes it the result of n descriptors that are all allowed.
+func (r *Result) reset(n int) {
+	r.OverLimit = false
+	clear(r.Statuses)
+	if cap(r.Statuses) < n {
+		r.Statuses = make([]Status, n)
 	}
-	v.Statuses = v.Statuses[:n]
-	clear(v.overrides)
-	v.overrides = v.overrides[:0]
+	r.Statuses = r.Statuses[:n]
+	clear(r.overrides)
+	r.overrides = r.overrides[:0]
 }
 
-// overrideRule returns a rule made of the limit that a descriptor brings.
-func (v *Result) overrideRule(d *Descriptor) *rules.Rule {
-	v.overrides = append(v.overrides, rules.Rule{Limit: d.Limit, RequestsPerUnit: d.RequestsPerUnit, Unit: d.Unit})
-	r := &v.overrides[len(v.overrides)-1]
-	if r.Limit.Name == "" {
-		r.Limit.Name = OverrideLimitName
+// overrideRule returns a rule made of a descriptor's own limit.
+func (r *Result) overrideRule(d *Descriptor) *rules.Rule {
+	r.overrides = append(r.overrides, rules.Rule{Limit: d.Limit, RequestsPerUnit: d.RequestsPerUnit, Unit: d.Unit})
+	rule := &r.overrides[len(r.overrides)-1]
+	if rule.Limit.Name == "" {
+		rule.Limit.Name = OverrideLimitName
 	}
-	return r
+	return rule
 }

@@ -28,9 +28,9 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 1}
 `
 
-func TestARuleLimitsEachKey(t *testing.T) {
+func TestDecideLimitsEachKey(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newJudge(t, store, houseRules, nil)
+		e := newEngine(t, store, houseRules, nil)
 		want(t, decide(t, e, "house", of(1, "user=ada")), "pass: granted=1 remaining=1")
 		want(t, decide(t, e, "house", of(1, "user=ada")), "pass: granted=1 remaining=0")
 		want(t, decide(t, e, "house", of(1, "user=ada")), "over: granted=0 remaining=0 over refused")
@@ -40,9 +40,9 @@ func TestARuleLimitsEachKey(t *testing.T) {
 	})
 }
 
-func TestWhatNoRuleIsAboutPasses(t *testing.T) {
+func TestDecideAllowsWithoutMatchingRule(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newJudge(t, store, houseRules, nil)
+		e := newEngine(t, store, houseRules, nil)
 		want(t, decide(t, e, "house", of(1, "colour=red")), "pass: no rule")
 		want(t, decide(t, e, "house", of(1)), "pass: no rule")
 		want(t, decide(t, e, "elsewhere", of(1, "user=ada")), "pass: no rule")
@@ -52,9 +52,9 @@ func TestWhatNoRuleIsAboutPasses(t *testing.T) {
 	})
 }
 
-func TestARefusedRequestTakesNothing(t *testing.T) {
+func TestDecideDeniedRequestTakesNothing(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newJudge(t, store, houseRules, nil)
+		e := newEngine(t, store, houseRules, nil)
 		ask := func() string { return decide(t, e, "house", of(1, "path=/"), of(2, "user=ada")) }
 		want(t, ask(), "pass: granted=1 remaining=9 | granted=2 remaining=0")
 		want(t, ask(), "over: granted=0 remaining=9 | granted=0 remaining=0 over refused")
@@ -63,9 +63,9 @@ func TestARefusedRequestTakesNothing(t *testing.T) {
 	})
 }
 
-func TestTheSameDescriptorTwiceAddsUp(t *testing.T) {
+func TestDecideDuplicateDescriptorsAddUp(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newJudge(t, store, houseRules, nil)
+		e := newEngine(t, store, houseRules, nil)
 		want(t, decide(t, e, "house", of(1, "user=ada"), of(2, "user=ada")),
 			"over: granted=0 remaining=2 over refused | granted=0 remaining=2 over refused")
 		want(t, decide(t, e, "house", of(1, "user=ada"), of(1, "user=ada")),
@@ -73,9 +73,9 @@ func TestTheSameDescriptorTwiceAddsUp(t *testing.T) {
 	})
 }
 
-func TestLooksAndGiveBacks(t *testing.T) {
+func TestDecidePeeksAndRefunds(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newJudge(t, store, houseRules, nil)
+		e := newEngine(t, store, houseRules, nil)
 		want(t, decide(t, e, "house", of(0, "user=ada")), "pass: granted=0 remaining=2")
 		want(t, decide(t, e, "house", of(2, "user=ada"), of(0, "path=/")), "pass: granted=2 remaining=0 | granted=0 remaining=10")
 		want(t, decide(t, e, "house", of(0, "user=ada")), "pass: granted=0 remaining=0")
@@ -89,9 +89,9 @@ func TestLooksAndGiveBacks(t *testing.T) {
 	})
 }
 
-func TestAShadowRuleNeverDenies(t *testing.T) {
+func TestDecideShadowRuleNeverDenies(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newJudge(t, store, houseRules, nil)
+		e := newEngine(t, store, houseRules, nil)
 		want(t, decide(t, e, "house", of(1, "trial=x")), "pass: granted=1 remaining=0")
 		want(t, decide(t, e, "house", of(1, "trial=x")), "pass: granted=0 remaining=0 refused")
 
@@ -110,9 +110,9 @@ descriptors:
   - {key: hard, rate_limit: {unit: hour, requests_per_unit: 2}}
 `
 
-func TestQuotaRulesRefuseAllTogether(t *testing.T) {
+func TestDecideQuotaRulesDenyOnlyTogether(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newJudge(t, store, quotaRules, nil)
+		e := newEngine(t, store, quotaRules, nil)
 		ask := func() string { return decide(t, e, "quota", of(1, "small=x"), of(1, "large=x")) }
 		want(t, ask(), "pass: granted=1 remaining=0 | granted=1 remaining=2")
 		want(t, ask(), "pass: granted=0 remaining=0 over refused | granted=1 remaining=1")
@@ -125,9 +125,9 @@ func TestQuotaRulesRefuseAllTogether(t *testing.T) {
 	})
 }
 
-func TestWhatQuotaRulesTookIsGivenBackOnRefusal(t *testing.T) {
+func TestDecideDenialRefundsQuotaRules(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newJudge(t, store, quotaRules, nil)
+		e := newEngine(t, store, quotaRules, nil)
 		want(t, decide(t, e, "quota", of(1, "small=x"), of(1, "large=x"), of(3, "hard=x")),
 			"over: granted=0 remaining=1 | granted=0 remaining=3 | granted=0 remaining=2 over refused")
 		want(t, decide(t, e, "quota", of(1, "small=x"), of(3, "large=x"), of(2, "hard=x")),
@@ -135,9 +135,9 @@ func TestWhatQuotaRulesTookIsGivenBackOnRefusal(t *testing.T) {
 	})
 }
 
-func TestAQuotaRuleInShadowIsNeverOver(t *testing.T) {
+func TestDecideShadowQuotaRuleNeverDenies(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newJudge(t, store, quotaRules, nil)
+		e := newEngine(t, store, quotaRules, nil)
 		ask := func() string { return decide(t, e, "quota", of(1, "small=x"), of(1, "trial=x")) }
 		want(t, ask(), "pass: granted=1 remaining=0 | granted=1 remaining=0")
 		want(t, ask(), "pass: granted=0 remaining=0 over refused | granted=0 remaining=0 refused")
@@ -154,9 +154,9 @@ descriptors:
   - {key: free, rate_limit: {name: basic, unlimited: true}}
 `
 
-func TestARuleReplacesOthersOfTheRequest(t *testing.T) {
+func TestDecideRuleReplacesOthers(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newJudge(t, store, replacingRules, nil)
+		e := newEngine(t, store, replacingRules, nil)
 		want(t, decide(t, e, "shop", of(1, "any=x"), of(2, "paid=x")), "pass: no rule | granted=2 remaining=1")
 		want(t, decide(t, e, "shop", of(1, "any=x")), "pass: granted=1 remaining=0")
 
@@ -177,9 +177,9 @@ descriptors:
   - {key: large, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 2}}
 `
 
-func TestCompatibleWithEnvoyRefusedHitsCount(t *testing.T) {
+func TestDecideEnvoyCompatCountsDeniedHits(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newJudge(t, store, compatRules, nil)
+		e := newEngine(t, store, compatRules, nil)
 		want(t, decide(t, e, "envoy", of(1, "five=x")), "pass: granted=1 remaining=4")
 		want(t, decide(t, e, "envoy", of(3, "five=x")), "pass: granted=3 remaining=1")
 		want(t, decide(t, e, "envoy", of(3, "five=x")), "over: granted=1 remaining=0 over refused")
@@ -189,9 +189,9 @@ func TestCompatibleWithEnvoyRefusedHitsCount(t *testing.T) {
 	})
 }
 
-func TestCompatibleWithEnvoyDescriptorsCountAlone(t *testing.T) {
+func TestDecideEnvoyCompatDecidesDescriptorsIndependently(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newJudge(t, store, compatRules, nil)
+		e := newEngine(t, store, compatRules, nil)
 		want(t, decide(t, e, "envoy", of(1, "one=x"), of(1, "one=x"), of(1, "five=x")),
 			"over: granted=1 remaining=0 | granted=0 remaining=0 over refused | granted=1 remaining=4")
 		want(t, decide(t, e, "envoy", of(1, "trial=x"), of(1, "trial=x"), of(9, "one=x")),
@@ -201,12 +201,12 @@ func TestCompatibleWithEnvoyDescriptorsCountAlone(t *testing.T) {
 	})
 }
 
-// What a share can never grant is not refused for ever: the store will be back.
-func TestCompatibleRefusalsOfAShareAreNotForEver(t *testing.T) {
+// A cost above the fallback's share may fit once the store is up again.
+func TestDecideEnvoyCompatDenialOfShareIsNotNever(t *testing.T) {
 	away := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
 		return penstock.Decision{}, penstock.ErrUnavailable
 	})
-	e := newJudge(t, penstock.WithFallback(away, nil, &penstock.FallbackOptions{Share: 0.5}), compatRules, nil)
+	e := newEngine(t, penstock.WithFallback(away, nil, &penstock.FallbackOptions{Share: 0.5}), compatRules, nil)
 	for cost, never := range map[int64]bool{3: false, 5: false, 6: true} {
 		var v engine.Result
 		if err := e.Decide(t.Context(), "envoy", []engine.Descriptor{of(cost, "five=x")}, &v); err != nil {
@@ -219,8 +219,8 @@ func TestCompatibleRefusalsOfAShareAreNotForEver(t *testing.T) {
 	}
 }
 
-func TestCompatibleRefusalsSayWhenToComeBack(t *testing.T) {
-	e := newJudge(t, penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return noon.Add(time.Minute) }}), compatRules, nil)
+func TestDecideEnvoyCompatRetryAfter(t *testing.T) {
+	e := newEngine(t, penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return noon.Add(time.Minute) }}), compatRules, nil)
 	for _, c := range []struct {
 		cost  int64
 		after time.Duration
@@ -235,15 +235,15 @@ func TestCompatibleRefusalsSayWhenToComeBack(t *testing.T) {
 	}
 }
 
-// own gives a descriptor a limit of its own, of so many in an hour.
+// own gives a descriptor its own limit, per hour.
 func own(d engine.Descriptor, requests uint32) engine.Descriptor {
 	d.Limit, d.RequestsPerUnit, d.Unit = rules.Hour.Limit(requests), requests, rules.Hour
 	return d
 }
 
-func TestALimitOfTheRequestsOwn(t *testing.T) {
+func TestDecideOverrideLimit(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newJudge(t, store, houseRules+"---\n", nil)
+		e := newEngine(t, store, houseRules+"---\n", nil)
 		want(t, decide(t, e, "house", own(of(3, "user=ada"), 4)), "pass: granted=3 remaining=1")
 		want(t, decide(t, e, "house", of(2, "user=ada")), "pass: granted=2 remaining=0")
 		want(t, decide(t, e, "house", own(of(2, "user=ada"), 4)), "over: granted=0 remaining=1 over refused")
@@ -256,7 +256,7 @@ func TestALimitOfTheRequestsOwn(t *testing.T) {
 	})
 }
 
-func TestALimitOfTheRequestsOwnCountsWithinItsDomain(t *testing.T) {
+func TestDecideOverrideLimitIsPerDomain(t *testing.T) {
 	set, err := rules.Parse(
 		rules.File{Name: "a.yaml", Text: []byte("domain: a")},
 		rules.File{Name: "b.yaml", Text: []byte("domain: a|b")},
@@ -273,8 +273,8 @@ func TestALimitOfTheRequestsOwnCountsWithinItsDomain(t *testing.T) {
 	})
 }
 
-func TestABadLimitOfTheRequestsOwnIsAnError(t *testing.T) {
-	e := newJudge(t, newMemory(), houseRules, nil)
+func TestDecideInvalidOverrideLimit(t *testing.T) {
+	e := newEngine(t, newMemory(), houseRules, nil)
 	bad := of(1, "user=ada")
 	bad.Limit = penstock.Limit{Count: 1, Period: -time.Second}
 	var v engine.Result
@@ -285,9 +285,9 @@ func TestABadLimitOfTheRequestsOwnIsAnError(t *testing.T) {
 	want(t, decide(t, e, "house", of(0, "path=/")), "pass: granted=0 remaining=10")
 }
 
-func TestInShadowNothingIsDenied(t *testing.T) {
+func TestEngineShadowModeDeniesNothing(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newJudge(t, store, houseRules, &engine.Options{Shadow: true})
+		e := newEngine(t, store, houseRules, &engine.Options{Shadow: true})
 		want(t, decide(t, e, "house", of(3, "user=ada"), of(1, "path=/")), "pass: granted=0 remaining=2 over refused | granted=0 remaining=10")
 
 		r := penstock.Request{Key: "k", Limit: penstock.PerHour(1), Cost: 2}
@@ -302,7 +302,7 @@ func TestInShadowNothingIsDenied(t *testing.T) {
 	})
 }
 
-func TestRequestsThatCannotBeDecided(t *testing.T) {
+func TestDecideInvalidRequests(t *testing.T) {
 	e := engine.New(newMemory(), &engine.Options{MaxDescriptors: 2})
 	one := []engine.Descriptor{of(1, "user=ada")}
 	var v engine.Result
@@ -322,9 +322,9 @@ func TestRequestsThatCannotBeDecided(t *testing.T) {
 	check("house", one, engine.ErrNoRules)
 }
 
-func TestLongKeysGoByTheirHash(t *testing.T) {
+func TestDecideHashesLongKeys(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newJudge(t, store, houseRules, nil)
+		e := newEngine(t, store, houseRules, nil)
 		long := "user=" + strings.Repeat("a", 10<<20)
 		want(t, decide(t, e, "house", of(2, long), of(1, long+"b")), "pass: granted=2 remaining=0 | granted=1 remaining=1")
 		want(t, decide(t, e, "house", of(1, long)), "over: granted=0 remaining=0 over refused")
@@ -332,8 +332,8 @@ func TestLongKeysGoByTheirHash(t *testing.T) {
 	})
 }
 
-func TestAVerdictCanBeUsedAgain(t *testing.T) {
-	e := newJudge(t, newMemory(), houseRules, nil)
+func TestResultCanBeReused(t *testing.T) {
+	e := newEngine(t, newMemory(), houseRules, nil)
 	var v engine.Result
 	for _, c := range []struct {
 		ds   []engine.Descriptor
@@ -359,11 +359,11 @@ func TestAVerdictCanBeUsedAgain(t *testing.T) {
 	}
 }
 
-// A store may hold on to a key, as one does that is still trying after a timeout.
-func TestKeysBelongToTheStore(t *testing.T) {
+// A store may keep a key, for example to retry after a timeout.
+func TestDecideCopiesKeysForOtherStores(t *testing.T) {
 	var kept []string
 	memory := newMemory()
-	e := newJudge(t, penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+	e := newEngine(t, penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 		kept = append(kept, r.Key)
 		return memory.Take(ctx, r)
 	}), houseRules, nil)

@@ -1,6 +1,5 @@
-// Package engine decides what the doors are asked: by the rules, or under a limit
-// that the request names. It knows no protocol, so every door gives the same
-// answer from the same counters.
+// Package engine decides requests, by the rules or under a limit that the request names. It
+// knows no protocol, so all APIs make the same decisions from the same counters.
 package engine
 
 import (
@@ -16,7 +15,7 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// The reasons for which a request goes undecided, besides the store's.
+// The errors of invalid requests. Others are the store's.
 var (
 	ErrNoRules            = errors.New("no rate limit configuration loaded")
 	ErrNoDomain           = errors.New("rate limit domain must not be empty")
@@ -24,38 +23,37 @@ var (
 	ErrTooManyDescriptors = errors.New("too many descriptors")
 )
 
-// Options configure a Judge.
+// Options configure an [Engine].
 type Options struct {
-	// Token lets callers from elsewhere give units back and reset keys.
-	// Default: only callers on this machine may.
+	// Token allows remote callers to refund units and reset keys. Default:
+	// only callers on this machine may.
 	Token string
 
-	// Shadow denies nothing, but counts what would have been denied.
+	// Shadow allows every request, and counts would-be denials.
 	Shadow bool
 
-	// MaxDescriptors is the most that one request may hold. Default: 64.
+	// MaxDescriptors limits the descriptors of a request. Default: 64.
 	MaxDescriptors int
 }
 
 const defaultMaxDescriptors = 64
 
-// A Engine decides requests. It is safe for concurrent use.
+// An Engine decides requests. It is safe for concurrent use.
 type Engine struct {
 	store          penstock.Store
-	transientKeys  bool // whether the store is a penstock.TransientKeyStore
+	transientKeys  bool // the store is a penstock.TransientKeyStore
 	shadow         bool
 	maxDescriptors int // descriptors in a request
 
 	token    [sha256.Size]byte
 	hasToken bool
 
-	loading sync.Mutex // so that rules are replaced one set after the other
+	loading sync.Mutex // serializes SetRules
 	table   atomic.Pointer[ruleTable]
-	adHoc   ruleState // what requests without rules are counted by
+	adHoc   ruleState // of limits that requests name
 }
 
-// New returns a judge without rules. The store is required; nil options are all
-// defaults.
+// New returns an engine without rules. The store is required; nil options are all defaults.
 func New(store penstock.Store, o *Options) *Engine {
 	if o == nil {
 		o = &Options{}
@@ -76,60 +74,60 @@ func New(store penstock.Store, o *Options) *Engine {
 	return e
 }
 
-// Store returns the store that the judge asks.
+// Store returns the engine's store.
 func (e *Engine) Store() penstock.Store { return e.store }
 
-// MaxDescriptors returns the most descriptors that a request may hold, so that
-// doors need not make room for more.
+// MaxDescriptors returns how many descriptors a request may have, so that APIs can stop
+// parsing there.
 func (e *Engine) MaxDescriptors() int { return e.maxDescriptors }
 
-// SetRules replaces the rules. Requests being decided keep those they began with.
-// A rule that the old set had as well, by name, goes on counting where it was.
+// SetRules replaces the rules. Requests in flight keep the old ones. A rule that the old set
+// has under the same name keeps its counters.
 func (e *Engine) SetRules(s *rules.Set) {
 	e.loading.Lock()
 	defer e.loading.Unlock()
 	e.table.Store(newRuleTable(e.store, s, e.table.Load()))
 }
 
-// Rules returns the rules in force, or nil.
+// Rules returns the current rules, or nil.
 func (e *Engine) Rules() *rules.Set {
-	if b := e.table.Load(); b != nil {
-		return b.set
+	if t := e.table.Load(); t != nil {
+		return t.set
 	}
 	return nil
 }
 
-// ThrottleLimitPrefix is what the names of the limits of CL.THROTTLE begin with. They
-// belong to the door that speaks it, whose keys nobody else may loosen.
+// ThrottleLimitPrefix begins the names of CL.THROTTLE's limits. They belong to the RESP API;
+// requests to other APIs need the rights of a refund to override them.
 const ThrottleLimitPrefix = "cl.throttle"
 
-// OverridesRule says whether to take under a limit may undo what a rule has counted: it
-// goes by the rule's name, and so counts where the rule does, but is another. What
-// is owed is clamped to the lower of both.
+// OverridesRule reports whether a take under the limit may reduce what a rule has counted:
+// the limit has the name of a rule, and so its state, but is different. The store clamps
+// debt to the lower of both limits.
 func (e *Engine) OverridesRule(l penstock.Limit) bool {
-	switch b := e.table.Load(); {
+	switch t := e.table.Load(); {
 	case l.Name == "":
 		return false
 	case l.Name == OverrideLimitName, strings.HasPrefix(l.Name, ThrottleLimitPrefix):
 		return true
-	case b != nil:
-		rule, ok := b.limits[l.Name]
+	case t != nil:
+		rule, ok := t.limits[l.Name]
 		return ok && rule != l.Normal()
 	}
 	return false
 }
 
-// MayRefund says whether a caller may give units back or reset keys: from this
-// machine, or with the token. Whoever comes by a unix socket comes from here.
+// MayRefund reports whether a caller may refund units or reset keys: from this machine, or
+// with the token.
 func (e *Engine) MayRefund(from netip.Addr, token string) bool {
 	return from.IsLoopback() || e.ValidToken(token)
 }
 
-// HasToken says whether there is a token for callers from elsewhere.
+// HasToken reports whether the engine has a token for remote callers.
 func (e *Engine) HasToken() bool { return e.hasToken }
 
-// ValidToken says whether a token is the one for callers from elsewhere.
+// ValidToken reports whether a token is the engine's.
 func (e *Engine) ValidToken(token string) bool {
-	given := sha256.Sum256([]byte(token)) // hashes are of one length, which a comparison gives away
+	given := sha256.Sum256([]byte(token)) // the comparison reveals the length, so compare hashes
 	return e.hasToken && subtle.ConstantTimeCompare(given[:], e.token[:]) == 1
 }

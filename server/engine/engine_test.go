@@ -11,7 +11,7 @@ import (
 	"github.com/penstock-io/penstock/server/engine"
 )
 
-func TestWhoMayUndo(t *testing.T) {
+func TestMayRefund(t *testing.T) {
 	for _, c := range []struct {
 		token, from, given string
 		may                bool
@@ -38,16 +38,16 @@ func TestWhoMayUndo(t *testing.T) {
 	}
 }
 
-func TestTheStoreIsTheOneThatWasGiven(t *testing.T) {
+func TestNewEngine(t *testing.T) {
 	store := newMemory()
 	if e := engine.New(store, nil); e.Store() != penstock.Store(store) || e.Rules() != nil {
-		t.Errorf("a new judge has the store %v and the rules %v", e.Store(), e.Rules())
+		t.Errorf("a new engine has store %v and rules %v", e.Store(), e.Rules())
 	}
 }
 
-// However many ask at once, and however often the rules are replaced by the same,
-// no more is admitted than the limit says, and every decision is counted once.
-func TestACrowdUnderRulesThatAreReplaced(t *testing.T) {
+// Under concurrent load and reloads of the same rules, no more than the limit is allowed, and
+// every decision is counted once.
+func TestDecideConcurrentlyWithSetRules(t *testing.T) {
 	const askers, asks = 8, 400
 	const yaml = `
 domain: crowd
@@ -57,7 +57,7 @@ descriptors:
   - {key: trial, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 10}}
 `
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newJudge(t, store, yaml, nil)
+		e := newEngine(t, store, yaml, nil)
 		var passed atomic.Int64
 		var asking sync.WaitGroup
 		ctx, stop := context.WithCancel(t.Context())
@@ -109,7 +109,7 @@ descriptors:
 }
 
 func BenchmarkDecide(b *testing.B) {
-	e := newJudge(b, penstock.NewMemory(nil), `
+	e := newEngine(b, penstock.NewMemory(nil), `
 domain: house
 descriptors:
   - {key: user, rate_limit: {unit: hour, requests_per_unit: 4000000000}}

@@ -7,34 +7,35 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// decideAlone decides as Envoy's own service does: every descriptor by itself,
-// and a refused hit counts. In a window that is full it makes no difference by
-// how much it was missed, so what is refused takes what is left.
-func (ev *evaluation) decideAlone(ctx context.Context) (over bool, err error) {
+// decideEach is the mode of domains with compat: envoy: as in Envoy's own service, every
+// descriptor is decided independently, and a denied request counts. In a full window it
+// makes no difference how much was missing, so a denied descriptor takes what is left.
+func (ev *evaluation) decideEach(ctx context.Context) (over bool, err error) {
 	for i := range ev.limited {
-		ev.ask(i, ev.limited[i].cost)
+		ev.queue(i, ev.limited[i].cost)
 		ev.requests[i].AtMost = ev.limited[i].cost > 0
 	}
-	if err := ev.takeEach(ctx); err != nil {
+	if err := ev.callEach(ctx); err != nil {
+		ev.record() // some may have been taken, and are to be refunded
 		return false, err
 	}
 	for i := range ev.decisions {
 		if ev.requests[i].AtMost && ev.decisions[i].Granted < ev.requests[i].Cost {
-			refuse(&ev.decisions[i], &ev.requests[i])
+			deny(&ev.decisions[i], &ev.requests[i])
 		}
 	}
-	ev.decided()
+	ev.record()
 	for i := range ev.limited {
-		m := &ev.limited[i]
-		over = over || m.over() && !m.rule.Quota
+		d := &ev.limited[i]
+		over = over || d.overLimit() && !d.rule.Quota
 	}
-	return over || ev.outOfQuota(), nil
+	return over || ev.quotaExhausted(), nil
 }
 
-// refuse makes a denial of a decision that granted less than the cost. In a
-// fixed window the cost fits when the next one begins, unless the limit is below it.
-// The decision may be about a share of the limit, which will not always be all there is.
-func refuse(d *penstock.Decision, r *penstock.Request) {
+// deny turns a decision that granted less than the cost into a denial. In a fixed window the
+// cost fits when the next window begins, unless it exceeds the limit. The decision may be
+// about a share of the limit during an outage, so the rule's own limit counts.
+func deny(d *penstock.Decision, r *penstock.Request) {
 	d.Allowed = false
 	d.RetryAfter = max(d.RetryAfter, d.ResetAfter, time.Nanosecond)
 	if r.Cost > maxAtOnce(r.Limit) {

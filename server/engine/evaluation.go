@@ -12,38 +12,45 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// A evaluation is a request while it is decided. Hearings are used again, for most
-// of what a decision would allocate is the same every time.
+// An evaluation is one call of Decide. It runs in three steps: prepare finds the limits
+// and keys of the descriptors, decide takes them in one of two modes (all_or_nothing.go,
+// envoy_compat.go), and count updates the rules' counters. Evaluations are pooled, since
+// most of their memory has the same size every time.
 type evaluation struct {
 	engine  *Engine
 	result  *Result
-	limited []limitedDescriptor // the descriptors under a limit
-	keys    []byte              // of the members, one behind the other
+	limited []limitedDescriptor
+	keys    []byte // of all limited descriptors, one after the other
 
-	asked     []int // the members that the store is being asked about
+	// What the next call of the store decides. A queued request is about
+	// limited[queued[i]].
+	queued    []int
 	requests  []penstock.Request
 	decisions []penstock.Decision
 }
 
-// A limitedDescriptor is a descriptor that some limit applies to.
+// A limitedDescriptor is a descriptor that a limit applies to.
 type limitedDescriptor struct {
 	index    int // among the descriptors
 	rule     *rules.Rule
 	state    *ruleState
 	cost     int64
-	key, end int // in the hearing's keys
+	key, end int // position of its key in evaluation.keys
 	request  penstock.Request
-	decided  bool // whether it was taken or refused, and not just looked at
-	refused  bool
+	decided  bool // taken or denied, and not just peeked at
+	denied   bool
 }
+
+// overLimit reports whether the descriptor denies the request. Shadow rules do not.
+func (d *limitedDescriptor) overLimit() bool { return d.denied && !d.rule.Shadow }
 
 var evaluations = sync.Pool{New: func() any { return &evaluation{} }}
 
-// maxKeptKeyBytes is how many bytes of keys a hearing keeps room for.
+// maxKeptKeyBytes is the largest key buffer that goes back to the pool.
 const maxKeptKeyBytes = 64 << 10
 
-// close forgets the request, and keeps the room that it took.
-func (ev *evaluation) close() {
+// release returns the evaluation to the pool.
+func (ev *evaluation) release() {
 	clear(ev.limited)
 	ev.engine, ev.result = nil, nil
 	ev.limited, ev.keys = ev.limited[:0], ev.keys[:0]
@@ -53,71 +60,69 @@ func (ev *evaluation) close() {
 	evaluations.Put(ev)
 }
 
-// open finds out which limits apply.
-func (ev *evaluation) open(b *ruleTable, domain *rules.Domain, ds []Descriptor) error {
+// prepare finds the limit and the key of every descriptor.
+func (ev *evaluation) prepare(t *ruleTable, domain *rules.Domain, ds []Descriptor) error {
 	for i := range ds {
-		if err := ev.match(b, domain, i, &ds[i]); err != nil {
+		if err := ev.match(t, domain, i, &ds[i]); err != nil {
 			return err
 		}
 	}
-	ev.replace()
-	ev.nameKeys()
+	ev.applyReplaces()
+	ev.setKeys()
 	return nil
 }
 
-// match finds the limit for a descriptor, if there is one.
-func (ev *evaluation) match(b *ruleTable, domain *rules.Domain, i int, d *Descriptor) error {
-	m := limitedDescriptor{index: i, cost: d.Cost, key: len(ev.keys)}
+// match finds the limit of a descriptor, if there is one.
+func (ev *evaluation) match(t *ruleTable, domain *rules.Domain, i int, d *Descriptor) error {
+	l := limitedDescriptor{index: i, cost: d.Cost, key: len(ev.keys)}
 	if d.Limit == (penstock.Limit{}) {
-		ev.matchRule(&m, b, domain, d)
-	} else if err := ev.matchOwn(&m, domain, d); err != nil {
+		ev.matchRule(&l, t, domain, d)
+	} else if err := ev.useOverride(&l, domain, d); err != nil {
 		return fmt.Errorf("descriptor %d: %w", i, err)
 	}
-	if m.rule == nil {
-		ev.keys = ev.keys[:m.key]
+	if l.rule == nil {
+		ev.keys = ev.keys[:l.key]
 		return nil
 	}
-	ev.result.Statuses[i].Rule = m.rule
-	ev.keys = ShortenKey(ev.keys, m.key)
-	m.end = len(ev.keys)
-	ev.limited = append(ev.limited, m)
+	ev.result.Statuses[i].Rule = l.rule
+	ev.keys = ShortenKey(ev.keys, l.key)
+	l.end = len(ev.keys)
+	ev.limited = append(ev.limited, l)
 	return nil
 }
 
-// matchRule finds the rule for a descriptor.
-func (ev *evaluation) matchRule(m *limitedDescriptor, b *ruleTable, domain *rules.Domain, d *Descriptor) {
-	m.rule, ev.keys = domain.Match(d.Entries, ev.keys)
-	if m.rule != nil && !m.rule.Unlimited {
-		m.state = &b.states[m.rule.Index]
-		m.request = m.state.template
+func (ev *evaluation) matchRule(l *limitedDescriptor, t *ruleTable, domain *rules.Domain, d *Descriptor) {
+	l.rule, ev.keys = domain.Match(d.Entries, ev.keys)
+	if l.rule != nil && !l.rule.Unlimited {
+		l.state = &t.states[l.rule.Index]
+		l.request = l.state.template
 	}
 }
 
-// matchOwn makes a rule of the limit that a descriptor brings.
-func (ev *evaluation) matchOwn(m *limitedDescriptor, domain *rules.Domain, d *Descriptor) error {
-	m.rule = ev.result.overrideRule(d)
-	m.state = &ev.engine.adHoc
-	m.request = penstock.Request{Limit: m.rule.Limit}
-	ev.keys = appendOwnKey(ev.keys, domain.Name, d.Entries)
-	return m.rule.Limit.Validate()
+// useOverride makes a rule of the limit that the descriptor itself has.
+func (ev *evaluation) useOverride(l *limitedDescriptor, domain *rules.Domain, d *Descriptor) error {
+	l.rule = ev.result.overrideRule(d)
+	l.state = &ev.engine.adHoc
+	l.request = penstock.Request{Limit: l.rule.Limit}
+	ev.keys = appendOverrideKey(ev.keys, domain.Name, d.Entries)
+	return l.rule.Limit.Validate()
 }
 
-// appendOwnKey appends the key of a descriptor with a limit of its own, which
-// counts within its domain only.
-func appendOwnKey(buf []byte, domain string, entries []rules.Entry) []byte {
+// appendOverrideKey appends the key of a descriptor with its own limit. It contains the
+// domain, so that domains do not share counters.
+func appendOverrideKey(buf []byte, domain string, entries []rules.Entry) []byte {
 	buf = rules.AppendKey(buf, []rules.Entry{{Key: domain}})
 	buf = append(buf, '|')
 	return rules.AppendKey(buf, entries)
 }
 
-// maxKey is the longest key that a store is asked about. The values of
-// descriptors come from outside, and Envoy lets pass what is answered with an
-// error: so a longer key goes by its hash, and is limited like any other.
+// maxKey is the longest key that is sent to a store. Longer keys are hashed rather than
+// rejected: their values come from clients, and Envoy allows requests whose decision
+// fails.
 const maxKey = 4 << 10
 
-// ShortenKey puts a hash in the place of the key that begins at start, if that is too
-// long. Who may choose the length of its key must not escape its limit by that. No
-// other key that rules make begins with a bar.
+// ShortenKey replaces the key that begins at start by its hash, if it is too long, so that a
+// client cannot escape its limit with a long key. No other key of a rule begins with a bar.
 func ShortenKey(keys []byte, start int) []byte {
 	if len(keys)-start <= maxKey {
 		return keys
@@ -127,13 +132,12 @@ func ShortenKey(keys []byte, start int) []byte {
 	return hex.AppendEncode(keys, sum[:])
 }
 
-// replace lets pass what is under rules that others in the request stand in
-// for, even if those are replaced themselves. Then it drops the members that are
-// under no limit.
-func (ev *evaluation) replace() {
+// applyReplaces exempts descriptors whose rules are replaced by other rules of the request,
+// even if those are replaced themselves. Then it drops descriptors without a limit.
+func (ev *evaluation) applyReplaces() {
 	for i := range ev.limited {
 		for _, alias := range ev.limited[i].rule.Replaces {
-			ev.release(alias)
+			ev.exempt(alias)
 		}
 	}
 	kept := ev.limited[:0]
@@ -146,56 +150,69 @@ func (ev *evaluation) replace() {
 	ev.limited = kept
 }
 
-// release lets pass what is under rules of an alias. What is unlimited passes
-// anyhow, and says so.
-func (ev *evaluation) release(alias string) {
+// exempt removes the limit from descriptors under rules of an alias. Unlimited rules stay in
+// the result.
+func (ev *evaluation) exempt(alias string) {
 	for i := range ev.limited {
-		if m := &ev.limited[i]; m.rule.Alias == alias && !m.rule.Unlimited {
-			m.state = nil
-			ev.result.Statuses[m.index].Rule = nil
+		if d := &ev.limited[i]; d.rule.Alias == alias && !d.rule.Unlimited {
+			d.state = nil
+			ev.result.Statuses[d.index].Rule = nil
 		}
 	}
 }
 
-// nameKeys gives every member its key. A Memory keeps nothing of a key, so it
-// may see the bytes themselves, which are the next request's later on. Other
-// stores may hold on to a key, as after a timeout, and get a copy.
-func (ev *evaluation) nameKeys() {
+// setKeys sets the keys of the requests. A [penstock.TransientKeyStore] may get the buffer
+// itself, which the next evaluation overwrites. Other stores may keep a key, for example
+// after a timeout, and get a copy.
+func (ev *evaluation) setKeys() {
 	text := unsafe.String(unsafe.SliceData(ev.keys), len(ev.keys))
 	if !ev.engine.transientKeys {
 		text = string(ev.keys)
 	}
 	for i := range ev.limited {
-		m := &ev.limited[i]
-		m.request.Key = text[m.key:m.end]
+		d := &ev.limited[i]
+		d.request.Key = text[d.key:d.end]
 	}
 }
 
-// decide reports whether the request is refused. If that cannot be decided,
-// nothing stays charged, as far as is known.
+// decide reports whether the request is over a limit. After an error nothing stays charged,
+// as far as the store can be reached.
 func (ev *evaluation) decide(ctx context.Context, domain *rules.Domain) (over bool, err error) {
 	if domain.CompatEnvoy {
-		over, err = ev.decideAlone(ctx)
+		over, err = ev.decideEach(ctx)
 	} else {
-		over, err = ev.decideTogether(ctx)
+		over, err = ev.decideAll(ctx)
 	}
 	if err != nil {
-		ev.undo(ctx)
+		ev.refundAll(ctx)
 	}
 	return over, err
 }
 
-// ask adds a request about a member to those for the store.
-func (ev *evaluation) ask(i int, cost int64) {
-	ev.asked = append(ev.asked, i)
+// quotaExhausted reports whether there are quota rules, and all of them deny.
+func (ev *evaluation) quotaExhausted() bool {
+	over := false
+	for i := range ev.limited {
+		if d := &ev.limited[i]; d.rule.Quota {
+			if over = d.overLimit(); !over {
+				return false
+			}
+		}
+	}
+	return over
+}
+
+// queue adds a request for the store. A cost of 0 peeks, a negative cost refunds.
+func (ev *evaluation) queue(i int, cost int64) {
+	ev.queued = append(ev.queued, i)
 	r := ev.limited[i].request
 	r.Cost = cost
 	ev.requests = append(ev.requests, r)
 	ev.decisions = append(ev.decisions, penstock.Decision{})
 }
 
-// takeEach has the store decide what it is asked, each by itself.
-func (ev *evaluation) takeEach(ctx context.Context) (err error) {
+// callEach has the store decide the queued requests independently.
+func (ev *evaluation) callEach(ctx context.Context) (err error) {
 	switch len(ev.requests) {
 	case 0:
 	case 1:
@@ -203,56 +220,85 @@ func (ev *evaluation) takeEach(ctx context.Context) (err error) {
 	default:
 		err = penstock.TakeEach(ctx, ev.engine.store, ev.requests, ev.decisions)
 	}
-	if err != nil {
-		ev.decided() // some were perhaps, and nothing is to be given back twice
-	}
 	return err
 }
 
-// decided notes what the store decided. Of a refused TakeAll those who did not
-// stand in the way were only looked at, which their decisions say.
-func (ev *evaluation) decided() {
-	for n, i := range ev.asked {
-		m := &ev.limited[i]
-		m.decided, m.refused = true, !ev.decisions[n].Allowed
-		ev.report(m, ev.decisions[n])
+// callAll has the store decide the queued requests all or nothing.
+func (ev *evaluation) callAll(ctx context.Context) error {
+	if len(ev.requests) < 2 {
+		return ev.callEach(ctx)
 	}
-	ev.forget()
+	return penstock.TakeAll(ctx, ev.engine.store, ev.requests, ev.decisions)
 }
 
-// looked notes how keys stand under a request that is refused.
-func (ev *evaluation) looked() {
-	for n, i := range ev.asked {
-		ev.decisions[n].Granted = 0 // what was given back is as if it had not been taken
-		ev.report(&ev.limited[i], ev.decisions[n])
+// takeEach decides the queued requests independently, and records the decisions: also after
+// an error, when some may have been made, so that refundAll knows them.
+func (ev *evaluation) takeEach(ctx context.Context) error {
+	err := ev.callEach(ctx)
+	ev.record()
+	return err
+}
+
+// record stores the decisions in the result. After a denied callAll, the descriptors that
+// did not deny were only peeked at, as their decisions say.
+func (ev *evaluation) record() {
+	for n, i := range ev.queued {
+		d := &ev.limited[i]
+		d.decided, d.denied = true, !ev.decisions[n].Allowed
+		ev.setStatus(d, ev.decisions[n])
 	}
-	ev.forget()
+	ev.clearQueue()
 }
 
-func (ev *evaluation) report(m *limitedDescriptor, d penstock.Decision) {
-	st := &ev.result.Statuses[m.index]
-	st.Decision, st.OverLimit = d, m.over()
+// recordPeeks stores the decisions about a denied request, where nothing is granted.
+func (ev *evaluation) recordPeeks() {
+	for n, i := range ev.queued {
+		ev.decisions[n].Granted = 0
+		ev.setStatus(&ev.limited[i], ev.decisions[n])
+	}
+	ev.clearQueue()
 }
 
-// forget drops what the store was asked.
-func (ev *evaluation) forget() {
+func (ev *evaluation) setStatus(d *limitedDescriptor, decision penstock.Decision) {
+	st := &ev.result.Statuses[d.index]
+	st.Decision, st.OverLimit = decision, d.overLimit()
+}
+
+func (ev *evaluation) clearQueue() {
 	clear(ev.requests)
-	ev.asked, ev.requests, ev.decisions = ev.asked[:0], ev.requests[:0], ev.decisions[:0]
+	ev.queued, ev.requests, ev.decisions = ev.queued[:0], ev.requests[:0], ev.decisions[:0]
 }
 
-// count adds the outcome to the counts of the rules.
+// granted returns how many units a descriptor has taken.
+func (ev *evaluation) granted(d *limitedDescriptor) int64 {
+	return ev.result.Statuses[d.index].Decision.Granted
+}
+
+// refundAll refunds all units taken, because the request cannot be decided. Units that
+// cannot be refunded stay charged, which admits too little rather than too much.
+func (ev *evaluation) refundAll(ctx context.Context) {
+	for i := range ev.limited {
+		if granted := ev.granted(&ev.limited[i]); granted > 0 {
+			ev.queue(i, -granted)
+		}
+	}
+	_ = ev.callEach(context.WithoutCancel(ctx))
+	ev.clearQueue()
+}
+
+// count updates the counters of the rules.
 func (ev *evaluation) count(err error) {
 	for i := range ev.limited {
-		m := &ev.limited[i]
-		counts, granted := m.state.counters, ev.result.Statuses[m.index].Decision.Granted
+		d := &ev.limited[i]
+		counters, granted := d.state.counters, ev.granted(d)
 		switch {
 		case err != nil:
-			counts.Errors.Add(1)
-		case m.cost <= 0:
-		case m.refused:
-			counts.countDenied(m.cost, m.rule.Shadow || ev.engine.shadow)
+			counters.Errors.Add(1)
+		case d.cost <= 0:
+		case d.denied:
+			counters.countDenied(d.cost, d.rule.Shadow || ev.engine.shadow)
 		case granted > 0:
-			counts.countAllowed(granted)
+			counters.countAllowed(granted)
 		}
 	}
 }

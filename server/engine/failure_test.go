@@ -10,8 +10,7 @@ import (
 	"github.com/penstock-io/penstock/server/engine"
 )
 
-// breaking returns a store that fails from the n-th request on, for as long as it
-// is asked in earnest: what is given back works.
+// breaking returns a store that fails from the n-th request on, except refunds.
 func breaking(next penstock.Store, n int) penstock.Store {
 	return penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 		if n--; n < 0 && r.Cost >= 0 {
@@ -21,7 +20,7 @@ func breaking(next penstock.Store, n int) penstock.Store {
 	})
 }
 
-func TestAStoreThatFailsLeavesNothingCharged(t *testing.T) {
+func TestDecideStoreFailureLeavesNothingCharged(t *testing.T) {
 	for _, c := range []struct {
 		domain, yaml string
 		ds           []engine.Descriptor
@@ -33,13 +32,13 @@ func TestAStoreThatFailsLeavesNothingCharged(t *testing.T) {
 	} {
 		for n := range len(c.ds) {
 			memory := newMemory()
-			broken := newJudge(t, breaking(memory, n), c.yaml, nil)
+			broken := newEngine(t, breaking(memory, n), c.yaml, nil)
 			var v engine.Result
 			err := broken.Decide(t.Context(), c.domain, c.ds, &v)
 			if !errors.Is(err, penstock.ErrUnavailable) {
 				t.Fatalf("after %d of %v: got %v, want ErrUnavailable", n, c.ds, err)
 			}
-			whole := newJudge(t, memory, c.yaml, nil)
+			whole := newEngine(t, memory, c.yaml, nil)
 			for _, d := range c.ds {
 				d.Cost = 0
 				var after engine.Result
@@ -55,19 +54,19 @@ func TestAStoreThatFailsLeavesNothingCharged(t *testing.T) {
 	}
 }
 
-func TestErrorsAreCounted(t *testing.T) {
-	e := newJudge(t, breaking(newMemory(), 0), houseRules, nil)
+func TestRuleCountersCountErrors(t *testing.T) {
+	e := newEngine(t, breaking(newMemory(), 0), houseRules, nil)
 	var v engine.Result
 	if err := e.Decide(t.Context(), "house", []engine.Descriptor{of(1, "user=x"), of(1, "vip=x"), of(1, "path=x")}, &v); err == nil {
 		t.Fatal("a broken store decided")
 	}
-	want(t, countsOf(t, e, "house/user"), "limit=2 allowed=0/0 denied=0/0 shadowed=0 errors=1")
-	want(t, countsOf(t, e, "house/path"), "limit=10 allowed=0/0 denied=0/0 shadowed=0 errors=1")
-	want(t, countsOf(t, e, "house/never"), "limit=0 allowed=0/0 denied=0/0 shadowed=0 errors=0")
+	want(t, countersOf(t, e, "house/user"), "limit=2 allowed=0/0 denied=0/0 shadowed=0 errors=1")
+	want(t, countersOf(t, e, "house/path"), "limit=10 allowed=0/0 denied=0/0 shadowed=0 errors=1")
+	want(t, countersOf(t, e, "house/never"), "limit=0 allowed=0/0 denied=0/0 shadowed=0 errors=0")
 }
 
-// What a quota rule took comes back even to a caller who has gone.
-func TestGivingBackOutlivesTheCaller(t *testing.T) {
+// Quota units are refunded even if the caller's context has ended.
+func TestDecideRefundsAfterCallerIsGone(t *testing.T) {
 	memory := newMemory()
 	ctx, leave := context.WithCancel(t.Context())
 	store := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
@@ -81,16 +80,16 @@ func TestGivingBackOutlivesTheCaller(t *testing.T) {
 		return d, err
 	})
 	var v engine.Result
-	err := newJudge(t, store, quotaRules, nil).Decide(ctx, "quota", []engine.Descriptor{of(1, "small=x"), of(3, "hard=x")}, &v)
+	err := newEngine(t, store, quotaRules, nil).Decide(ctx, "quota", []engine.Descriptor{of(1, "small=x"), of(3, "hard=x")}, &v)
 	if err != nil || !v.OverLimit {
 		t.Fatalf("got over %v, %v", v.OverLimit, err)
 	}
-	want(t, decide(t, newJudge(t, memory, quotaRules, nil), "quota", of(0, "small=x")), "pass: granted=0 remaining=1")
+	want(t, decide(t, newEngine(t, memory, quotaRules, nil), "quota", of(0, "small=x")), "pass: granted=0 remaining=1")
 }
 
-func TestWhatIsBeingGivenBackIsNotGivenBackTwice(t *testing.T) {
+func TestDecideRefundsOnlyOnce(t *testing.T) {
 	memory := newMemory()
-	taken := newJudge(t, memory, quotaRules, nil)
+	taken := newEngine(t, memory, quotaRules, nil)
 	want(t, decide(t, taken, "quota", of(1, "large=x")), "pass: granted=1 remaining=2")
 	refunds := 0
 	store := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
@@ -102,7 +101,7 @@ func TestWhatIsBeingGivenBackIsNotGivenBackTwice(t *testing.T) {
 		return d, err
 	})
 	var v engine.Result
-	err := newJudge(t, store, quotaRules, nil).Decide(t.Context(), "quota", []engine.Descriptor{of(1, "large=x"), of(3, "hard=x")}, &v)
+	err := newEngine(t, store, quotaRules, nil).Decide(t.Context(), "quota", []engine.Descriptor{of(1, "large=x"), of(3, "hard=x")}, &v)
 	if !errors.Is(err, penstock.ErrUnavailable) || refunds != 1 {
 		t.Errorf("got %v after %d refunds, want ErrUnavailable after 1", err, refunds)
 	}

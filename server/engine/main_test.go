@@ -16,8 +16,7 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// redis is a server whose clock the tests hold. They share it, under prefixes of
-// their own.
+// redis is a server with a fake clock. Tests share it with a key prefix each.
 var redis *redistest.Server
 
 func TestMain(m *testing.M) {
@@ -27,12 +26,12 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// noon is when it is in these tests.
+// noon is the time in these tests.
 var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 
 var prefixes atomic.Int64
 
-// onBothStores runs a test on each kind of store. Their clocks stand still.
+// onBothStores runs a test on each kind of store, with a clock that stands still.
 func onBothStores(t *testing.T, test func(t *testing.T, store penstock.Store)) {
 	t.Run("memory", func(t *testing.T) { test(t, newMemory()) })
 	t.Run("redis", func(t *testing.T) {
@@ -62,8 +61,8 @@ func parse(t testing.TB, yaml string) *rules.Set {
 	return set
 }
 
-// newJudge returns a judge by the rules of one file.
-func newJudge(t testing.TB, store penstock.Store, yaml string, o *engine.Options) *engine.Engine {
+// newEngine returns an engine with the rules of one file.
+func newEngine(t testing.TB, store penstock.Store, yaml string, o *engine.Options) *engine.Engine {
 	t.Helper()
 	e := engine.New(store, o)
 	e.SetRules(parse(t, yaml))
@@ -80,7 +79,7 @@ func of(cost int64, entries ...string) engine.Descriptor {
 	return d
 }
 
-// decide returns the verdict in one line, such as
+// decide returns the result in one line, such as
 // "over: granted=0 remaining=0 over | granted=0 remaining=9".
 func decide(t testing.TB, e *engine.Engine, domain string, ds ...engine.Descriptor) string {
 	t.Helper()
@@ -120,10 +119,10 @@ func statusText(st engine.Status) string {
 	return text
 }
 
-// want fails the test if a verdict is another.
-func want(t testing.TB, got, verdict string) {
+// want compares the results of decide.
+func want(t testing.TB, got, expected string) {
 	t.Helper()
-	if got != verdict {
-		t.Errorf("got  %s\nwant %s", got, verdict)
+	if got != expected {
+		t.Errorf("got  %s\nwant %s", got, expected)
 	}
 }

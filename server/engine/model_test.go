@@ -10,11 +10,10 @@ import (
 	"github.com/penstock-io/penstock/server/engine"
 )
 
-// The model decides as the documentation says, the slow way: windows that stand
-// still, one number for each key.
+// The model decides as documented, in the simplest way: fixed windows, one number per key.
 
-// modelRules has one rule of each kind, by name. The name of a key says what kind
-// of rule it is under.
+// modelRules has one rule of each kind, by name. The name of a key is the kind
+// of its rule.
 const modelRules = `
 domain: DOMAIN
 COMPAT
@@ -49,7 +48,7 @@ func (p *part) quota() bool  { return strings.HasPrefix(p.kind, "quota") || p.ki
 func (p *part) shadow() bool { return p.kind == "shadow" || p.kind == "both" }
 func (p *part) hard() bool   { return !p.quota() && !p.shadow() }
 
-// decide returns the verdict on a request, and charges it.
+// decide returns the result of a request, and charges it.
 func (m *model) decide(ps []*part) (over bool) {
 	if m.compat {
 		for _, p := range ps {
@@ -93,7 +92,7 @@ func (m *model) decide(ps []*part) (over bool) {
 	return false
 }
 
-// anyOver says what the statuses mean for the request.
+// anyOver reports whether the statuses deny the request.
 func anyOver(ps []*part) bool {
 	quotas, overQuotas := 0, 0
 	for _, p := range ps {
@@ -110,7 +109,7 @@ func anyOver(ps []*part) bool {
 	return quotas > 0 && quotas == overQuotas
 }
 
-// take takes what a part asks for, or not. Filling takes what is left of it.
+// take takes the cost of a part, or nothing. With fill it takes what is left.
 func (m *model) take(p *part, filling bool) {
 	if !p.limited {
 		return
@@ -135,7 +134,7 @@ func (m *model) copy() map[string]int64 {
 	return used
 }
 
-func TestDecisionsAreTheModels(t *testing.T) {
+func TestDecideMatchesModel(t *testing.T) {
 	for _, compat := range []bool{false, true} {
 		t.Run(fmt.Sprintf("compat=%v", compat), func(t *testing.T) {
 			set := parse(t, strings.Replace(modelRules, "COMPAT", map[bool]string{true: "compat: envoy"}[compat], 1))
@@ -178,7 +177,7 @@ func drawRequest(t *rapid.T) ([]engine.Descriptor, []*part) {
 	return ds, ps
 }
 
-// compare fails the test if statuses or what keys have left are not the model's.
+// compare fails the test if statuses or remaining units differ from the model.
 func (m *model) compare(t *rapid.T, ds []engine.Descriptor, ps []*part, v *engine.Result) {
 	times := map[string]int{}
 	for i, p := range ps {

@@ -6,8 +6,7 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// Take decides a request under the limit that it names, and counts it under the policy
-// of requests without rules.
+// Take decides a request under the limit that it names, and counts it as ad hoc.
 func (e *Engine) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 	d, err := e.store.Take(ctx, r)
 	counters := e.LocalCounters()
@@ -44,8 +43,7 @@ func (e *Engine) TakeAll(ctx context.Context, rs []penstock.Request, ds []pensto
 	}
 	passed := allAllowed(ds[:len(rs)])
 	for i := range rs {
-		// Of a refused batch, those who did not stand in the way were only
-		// looked at.
+		// If one denies, the others were only peeked at.
 		if passed || !ds[i].Allowed {
 			counters.Count(rs[i].Cost, &ds[i])
 		}

@@ -1,10 +1,9 @@
-// Package durable keeps what an embedded store holds in a file, so that a quota
-// does not begin anew because a process does.
+// Package durable saves the state of a memory store in a file, so that quotas survive a
+// restart of the process.
 //
-// The file is written beside its final place, synced and renamed: whenever the
-// process or the machine stops, there is a whole snapshot, the last one that was
-// saved. What was decided after that is forgotten. A file that is damaged is set
-// aside and never loaded, not even in part.
+// A snapshot is written to a new file, synced and renamed: whenever the process or the
+// machine stops, the last saved snapshot is complete. Decisions after it are lost. A
+// damaged file is renamed and never loaded, not even in part.
 package durable
 
 import (
@@ -21,7 +20,7 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// The names of files in a store's folder.
+// The files in a store's directory.
 const (
 	snapshotName = "memory.snapshot"
 	newName      = "memory.snapshot.new"
@@ -29,23 +28,23 @@ const (
 	lockName     = "lock"
 )
 
-// A Store is a [penstock.Memory] whose state is in a folder. It must be closed.
+// A Store is a [penstock.Memory] with snapshots in a directory. It must be closed.
 type Store struct {
 	*penstock.Memory
-	dir      string
-	lock     *os.File
-	setAside error
+	dir       string
+	lock      *os.File
+	loadError error
 
 	mu     sync.Mutex
 	closed bool
 }
 
-// Open returns the store of a folder, which is made if there is none. Nobody
-// else can open it until the store is closed, or the process ends. The options
-// are those of the store; nil is all defaults, and Durable goes without saying.
+// Open returns the store of a directory, which is created if it does not exist. The
+// directory is locked until the store is closed or the process ends. The options are those
+// of the memory store, with Durable set; nil is all defaults.
 //
-// A snapshot that is damaged is set aside, and the store begins empty:
-// [Store.LoadError] says so. Any other error is returned.
+// If the snapshot is damaged, it is renamed and the store starts empty: [Store.LoadError]
+// returns why. Any other error is returned.
 func Open(dir string, o *penstock.MemoryOptions) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("durable: %w", err)
@@ -62,7 +61,7 @@ func Open(dir string, o *penstock.MemoryOptions) (*Store, error) {
 	return s, nil
 }
 
-// load restores the store, or begins with an empty one.
+// load restores the last snapshot, or starts with an empty store.
 func (s *Store) load(o *penstock.MemoryOptions) error {
 	var own penstock.MemoryOptions
 	if o != nil {
@@ -74,7 +73,7 @@ func (s *Store) load(o *penstock.MemoryOptions) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, penstock.ErrBadSnapshot):
-		if err = s.putAside(err); err != nil {
+		if err = s.renameDamaged(err); err != nil {
 			return err
 		}
 	case !errors.Is(err, fs.ErrNotExist):
@@ -97,26 +96,25 @@ func (s *Store) restore(o *penstock.MemoryOptions) error {
 	return nil
 }
 
-// putAside moves a damaged snapshot out of the way, for somebody to look at. It
-// never moves it over another one.
-func (s *Store) putAside(damage error) error {
+// renameDamaged renames a damaged snapshot, so that it can be examined. The name is unique.
+func (s *Store) renameDamaged(damage error) error {
 	name := s.path(damagedName + time.Now().UTC().Format("20060102T150405.000000000"))
 	if err := os.Rename(s.path(snapshotName), name); err != nil {
-		return fmt.Errorf("setting aside what is damaged: %w", err)
+		return fmt.Errorf("renaming the damaged snapshot: %w", err)
 	}
-	s.setAside = fmt.Errorf("%w: set aside as %s; beginning with an empty store", damage, name)
+	s.loadError = fmt.Errorf("%w: renamed to %s; starting with an empty store", damage, name)
 	return nil
 }
 
 func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }
 
-// LoadError returns why the store began empty though there was a snapshot, and
-// where that is now; or nil.
-func (s *Store) LoadError() error { return s.setAside }
+// LoadError returns why the store started empty although there was a snapshot, and the new
+// name of that file. It is nil otherwise.
+func (s *Store) LoadError() error { return s.loadError }
 
-var errClosed = errors.New("durable: the store is closed")
+var errClosed = errors.New("durable: store is closed")
 
-// Save writes a snapshot. If it fails, the one before it stays.
+// Save writes a snapshot. If that fails, the previous one stays.
 func (s *Store) Save() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +138,7 @@ func (s *Store) save() error {
 	return nil
 }
 
-// write writes a snapshot into a file of its own, through to the disk.
+// write writes a snapshot to a new file, and syncs it.
 func (s *Store) write(name string) error {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -153,7 +151,7 @@ func (s *Store) write(name string) error {
 	return errors.Join(err, f.Close())
 }
 
-// syncDir makes sure that a file which was renamed keeps its new name.
+// syncDir makes a rename in the directory durable.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -162,10 +160,10 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Run saves once in a while until ctx ends, and tells how that went. Saved may be
-// nil.
-func (s *Store) Run(ctx context.Context, every time.Duration, saved func(error)) {
-	t := time.NewTicker(every)
+// Run saves at every interval until ctx ends. It calls saved with each result, unless that
+// is nil.
+func (s *Store) Run(ctx context.Context, interval time.Duration, saved func(error)) {
+	t := time.NewTicker(interval)
 	defer t.Stop()
 	for {
 		select {
@@ -179,8 +177,8 @@ func (s *Store) Run(ctx context.Context, every time.Duration, saved func(error))
 	}
 }
 
-// Close saves once more and lets others open the folder. The store itself
-// still decides, but nothing of that is kept.
+// Close saves a last snapshot and unlocks the directory. The store still decides after
+// that, but its decisions are not saved.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -38,7 +38,7 @@ func limiter(t *testing.T, s penstock.Store, l penstock.Limit) *penstock.Limiter
 	return lim
 }
 
-// quota is a limit of which nothing comes back while a test runs.
+// quota is a limit that does not refill during a test.
 var quota = penstock.Per(1000, 300*24*time.Hour).WithName("quota")
 
 func spend(t *testing.T, s *durable.Store, key string, n int64) {
@@ -62,7 +62,7 @@ func closed(t *testing.T, s *durable.Store) {
 	}
 }
 
-func TestQuotaSurvivesTheProcess(t *testing.T) {
+func TestStoreQuotaSurvivesRestart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "made", "for", "it")
 	s := open(t, dir)
 	if s.LoadError() != nil {
@@ -79,7 +79,7 @@ func TestQuotaSurvivesTheProcess(t *testing.T) {
 	closed(t, s)
 }
 
-func TestDirectoryIsUsedByOne(t *testing.T) {
+func TestOpenLocksDirectory(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
 	if other, err := durable.Open(dir, nil); err == nil || !strings.Contains(err.Error(), "another process") {
@@ -88,14 +88,14 @@ func TestDirectoryIsUsedByOne(t *testing.T) {
 	closed(t, s)
 	closed(t, open(t, dir))
 	if err := s.Save(); err == nil {
-		t.Error("saved after it was closed, over what may be somebody else's")
+		t.Error("Save works after Close, over what may be another process's snapshot")
 	}
 	closed(t, s)
 }
 
-// A damaged snapshot is set aside, with a message that says where and why, and is
-// not loaded in part; nor does the next one take its place.
-func TestDamagedSnapshotIsSetAside(t *testing.T) {
+// A damaged snapshot is renamed, with an error that has the reason and the new name. It is not
+// loaded in part, and a second one does not overwrite it.
+func TestOpenRenamesDamagedSnapshot(t *testing.T) {
 	dir := t.TempDir()
 	for n := 1; n <= 3; n++ {
 		s := open(t, dir)
@@ -115,14 +115,14 @@ func TestDamagedSnapshotIsSetAside(t *testing.T) {
 		}
 		s = open(t, dir)
 		if err := s.LoadError(); !errors.Is(err, penstock.ErrBadSnapshot) || !strings.Contains(err.Error(), dir) {
-			t.Errorf("after damage: %v, want it to say what was set aside, and where", err)
+			t.Errorf("after damage: %v, want the reason and the new name", err)
 		}
 		for i := range 100 {
 			remains(t, s, strconv.Itoa(i), 1000)
 		}
 		closed(t, s)
 		if aside, err := filepath.Glob(filepath.Join(dir, "*damaged*")); err != nil || len(aside) != n {
-			t.Errorf("after %d damages: %q, %v are set aside", n, aside, err)
+			t.Errorf("after %d damaged snapshots: renamed files %q, %v", n, aside, err)
 		}
 		if err := os.Remove(name); err != nil {
 			t.Fatal(err)
@@ -130,8 +130,8 @@ func TestDamagedSnapshotIsSetAside(t *testing.T) {
 	}
 }
 
-// What cannot be read, or does not fit, is not taken for damaged.
-func TestOtherErrorsAreReturned(t *testing.T) {
+// A snapshot that cannot be read, or does not fit, is not damaged.
+func TestOpenReturnsOtherErrors(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
 	for i := range 10 {
@@ -149,8 +149,7 @@ func TestOtherErrorsAreReturned(t *testing.T) {
 	}
 }
 
-// A snapshot that was being written when the process ended is not looked at.
-func TestUnfinishedSnapshotIsNotLookedAt(t *testing.T) {
+func TestOpenIgnoresUnfinishedSnapshot(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
 	spend(t, s, "user", 700)
@@ -163,8 +162,7 @@ func TestUnfinishedSnapshotIsNotLookedAt(t *testing.T) {
 	closed(t, s)
 }
 
-// When a snapshot cannot be written, the one before it stays, and Run says so.
-func TestFailedSaveKeepsTheSnapshotBefore(t *testing.T) {
+func TestSaveFailureKeepsPreviousSnapshot(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
 	spend(t, s, "user", 100)
@@ -204,7 +202,7 @@ func TestFailedSaveKeepsTheSnapshotBefore(t *testing.T) {
 	closed(t, s)
 }
 
-func TestRunSavesOnceInAWhile(t *testing.T) {
+func TestRunSavesAtInterval(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		s := open(t, dir)
@@ -227,8 +225,7 @@ func TestRunSavesOnceInAWhile(t *testing.T) {
 	})
 }
 
-// Files are for the process's own eyes.
-func TestSnapshotIsPrivate(t *testing.T) {
+func TestSnapshotFilesArePrivate(t *testing.T) {
 	dir := t.TempDir()
 	closed(t, open(t, dir))
 	info, err := os.Stat(filepath.Join(dir, "memory.snapshot"))
@@ -237,9 +234,9 @@ func TestSnapshotIsPrivate(t *testing.T) {
 	}
 }
 
-// Killed at any moment, a process loses at most what it did since it last saved,
-// and what it saved is whole.
-func TestKilledAtAnyMoment(t *testing.T) {
+// A process that is killed loses at most the decisions since its last save, and the saved
+// snapshot is complete.
+func TestStoreSurvivesKill(t *testing.T) {
 	dir := t.TempDir()
 	taken := int64(0)
 	for round := range 15 {
@@ -328,7 +325,7 @@ func spender(dir string) error {
 	return err
 }
 
-// The process that is killed is this test itself, in another role.
+// The test binary is also the process that is killed.
 const spenderRole = "DURABLE_SPENDER"
 
 func TestMain(m *testing.M) {

@@ -4,8 +4,8 @@ package durable
 
 import "os"
 
-// lockFile opens a file. Systems without locks leave it to whoever runs the
-// process that no other one uses the folder.
+// lockFile opens a file without locking it: on this system the operator must make sure that
+// no other process uses the directory.
 func lockFile(name string) (*os.File, error) {
 	return os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
 }

@@ -8,8 +8,7 @@ import (
 	"syscall"
 )
 
-// lockFile opens a file that nobody else can lock until it is closed, or until
-// the process ends.
+// lockFile opens and locks a file, until it is closed or the process ends.
 func lockFile(name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -18,7 +17,7 @@ func lockFile(name string) (*os.File, error) {
 	if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = f.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, errors.New("another process uses this folder")
+			return nil, errors.New("directory is in use by another process")
 		}
 		return nil, err
 	}

@@ -43,7 +43,7 @@ func TestStoreAgreesWithMemory(t *testing.T) {
 	w := &storePair{
 		T:      t,
 		random: rand.New(rand.NewPCG(seed, 0)),
-		redis:  open(t, fakeClockServer, redisstore.Options{}),
+		redis:  openFakeClock(t, redisstore.Options{}),
 	}
 	w.memory = penstock.NewMemory(&penstock.MemoryOptions{
 		Now: func() time.Time { return w.now }, Tick: time.Millisecond,

@@ -72,7 +72,7 @@ func TestBatchKeepsCostsApart(t *testing.T) {
 }
 
 func TestBatchSkipsCanceledCallers(t *testing.T) {
-	store := open(t, fakeClockServer, redisstore.Options{})
+	store := openFakeClock(t, redisstore.Options{})
 	gone, cancel := context.WithCancel(context.Background())
 	cancel()
 	here := context.Background()
@@ -133,7 +133,7 @@ func TestBatchForeignValueFailsOneKey(t *testing.T) {
 	for _, foreign := range [][]string{{"SET", "", "hello"}, {"RPUSH", "", "a"}} {
 		for _, l := range everyAlgorithm {
 			prefix := newPrefix()
-			store := open(t, fakeClockServer, redisstore.Options{Prefix: prefix})
+			store := openFakeClock(t, redisstore.Options{Prefix: prefix})
 			take(t, store, penstock.Request{Key: "b", Limit: l, Cost: 1})
 			name := keys(t, fakeClockServer, prefix)[0]
 			foreign[1] = name
@@ -162,7 +162,7 @@ func TestBatchForeignValueFailsOneKey(t *testing.T) {
 // A caller with a wrong clock sends the wrong calendar window, and the batch is sent
 // again.
 func TestBatchUsesServerClock(t *testing.T) {
-	store := open(t, fakeClockServer, redisstore.Options{})
+	store := openFakeClock(t, redisstore.Options{})
 	fakeClockServer.Clock.Set(time.Date(2037, 5, 6, 7, 8, 9, 0, time.UTC)) // not what this process believes
 	l := penstock.Limit{Algorithm: penstock.FixedWindow, Count: 10, Align: penstock.AlignDay}
 	for range 2 {

@@ -40,7 +40,7 @@ func takeUntilDenied(t *testing.T, store *redisstore.Store, key string, l pensto
 }
 
 func TestStoreClockStepForwardAdmitsOneMoreBurst(t *testing.T) {
-	store, now := open(t, fakeClockServer, redisstore.Options{}), time.Date(2031, 5, 6, 7, 8, 9, 0, time.UTC)
+	store, now := openFakeClock(t, redisstore.Options{}), time.Date(2031, 5, 6, 7, 8, 9, 0, time.UTC)
 	for _, l := range minuteLimits() {
 		fakeClockServer.Clock.Set(now)
 		before, _ := takeUntilDenied(t, store, "k", l)
@@ -54,7 +54,7 @@ func TestStoreClockStepForwardAdmitsOneMoreBurst(t *testing.T) {
 }
 
 func TestStoreClockStepBackLocksOutOneRefill(t *testing.T) {
-	store, now := open(t, fakeClockServer, redisstore.Options{}), time.Date(2042, 5, 6, 7, 8, 9, 0, time.UTC)
+	store, now := openFakeClock(t, redisstore.Options{}), time.Date(2042, 5, 6, 7, 8, 9, 0, time.UTC)
 	for _, l := range append(minuteLimits(), slowLimits[:2]...) {
 		fakeClockServer.Clock.Set(now)
 		before, full := takeUntilDenied(t, store, "k", l)

@@ -14,7 +14,7 @@ import (
 // These tests compare Redis with memory in cases that random requests do not find.
 
 func newStorePair(t *testing.T) *storePair {
-	w := &storePair{T: t, random: rand.New(rand.NewPCG(1, 2)), redis: open(t, fakeClockServer, redisstore.Options{})}
+	w := &storePair{T: t, random: rand.New(rand.NewPCG(1, 2)), redis: openFakeClock(t, redisstore.Options{})}
 	w.memory = penstock.NewMemory(&penstock.MemoryOptions{
 		Now: func() time.Time { return w.now }, Tick: time.Millisecond,
 	})
@@ -185,7 +185,7 @@ func TestAlignedWindowDistantYears(t *testing.T) {
 	l := penstock.PerMinute(10).WithAlgorithm(penstock.FixedWindow)
 	l.Align = penstock.AlignClock
 	for _, year := range []int{1975, 2000, 2002, 2261, 2270} {
-		store := open(t, fakeClockServer, redisstore.Options{})
+		store := openFakeClock(t, redisstore.Options{})
 		fakeClockServer.Clock.Set(time.Date(year, 5, 6, 7, 8, 9, 0, time.UTC))
 		for _, want := range []int64{9, 8, 7} {
 			if d := take(t, store, penstock.Request{Key: "k", Limit: l, Cost: 1}); d.Remaining != want || d.ResetAfter != 51*time.Second {
@@ -197,7 +197,7 @@ func TestAlignedWindowDistantYears(t *testing.T) {
 
 // An ended window counts again when the clock steps back into it, unless it was reset.
 func TestResetClearsEndedWindow(t *testing.T) {
-	store, now := open(t, fakeClockServer, redisstore.Options{}), time.Date(2034, 5, 6, 7, 8, 9, 0, time.UTC)
+	store, now := openFakeClock(t, redisstore.Options{}), time.Date(2034, 5, 6, 7, 8, 9, 0, time.UTC)
 	l := penstock.PerHour(10).WithAlgorithm(penstock.FixedWindow)
 	l.Align = penstock.AlignClock
 	kept := 0

@@ -45,7 +45,7 @@ func TestStoreForeignValueFails(t *testing.T) {
 func checkForeign(t *testing.T, l penstock.Limit, foreign []string) {
 	t.Helper()
 	prefix := newPrefix()
-	store := open(t, fakeClockServer, redisstore.Options{Prefix: prefix})
+	store := openFakeClock(t, redisstore.Options{Prefix: prefix})
 	request := penstock.Request{Key: "k", Limit: l, Cost: 1}
 	if _, err := store.Take(t.Context(), request); err != nil {
 		t.Fatal(err)
@@ -87,7 +87,7 @@ func TestStoreStateWithoutExpiryFails(t *testing.T) {
 			continue
 		}
 		prefix := newPrefix()
-		store := open(t, fakeClockServer, redisstore.Options{Prefix: prefix})
+		store := openFakeClock(t, redisstore.Options{Prefix: prefix})
 		request := penstock.Request{Key: "k", Limit: l, Cost: 1}
 		if _, err := store.Take(t.Context(), request); err != nil {
 			t.Fatal(err)
@@ -117,7 +117,7 @@ func TestAlignedWindowRestoresExpiry(t *testing.T) {
 			continue
 		}
 		prefix := newPrefix()
-		store := open(t, fakeClockServer, redisstore.Options{Prefix: prefix})
+		store := openFakeClock(t, redisstore.Options{Prefix: prefix})
 		request := penstock.Request{Key: "k", Limit: l, Cost: 4}
 		fakeClockServer.Clock.Set(now)
 		take(t, store, request)
@@ -142,8 +142,7 @@ func TestAlignedWindowRestoresExpiry(t *testing.T) {
 func TestStoreEveryKeyExpires(t *testing.T) {
 	for _, l := range everyAlgorithm {
 		prefix := newPrefix()
-		store := open(t, fakeClockServer, redisstore.Options{Prefix: prefix})
-		fakeClockServer.Clock.Set(time.Date(2033, 5, 6, 7, 8, 9, 0, time.UTC))
+		store := openFakeClock(t, redisstore.Options{Prefix: prefix})
 		for _, r := range []penstock.Request{
 			{Cost: 3}, {Cost: 2, ID: "x"}, {Cost: 9, MaxDelay: time.Minute}, {Cost: -1}, {Cost: -1, ID: "x"}, {Cost: 100, AtMost: true},
 		} {
@@ -171,7 +170,7 @@ func TestStoreEveryKeyExpires(t *testing.T) {
 // A key with a foreign value is decided by the second store, and the first stays up.
 func TestFallbackForeignKeyKeepsStoreUp(t *testing.T) {
 	prefix := newPrefix()
-	store := open(t, fakeClockServer, redisstore.Options{Prefix: prefix})
+	store := openFakeClock(t, redisstore.Options{Prefix: prefix})
 	fallback := penstock.WithFallback(store, nil, nil)
 	request := penstock.Request{Key: "foreign", Limit: penstock.PerHour(1000), Cost: 1}
 	take(t, fallback, request)

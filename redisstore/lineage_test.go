@@ -34,7 +34,7 @@ type rivalTest struct {
 
 func newRivalTest(t *testing.T) *rivalTest {
 	tr := &rivalTest{T: t, prefix: newPrefix()}
-	tr.store = open(t, fakeClockServer, redisstore.Options{Prefix: tr.prefix})
+	tr.store = openFakeClock(t, redisstore.Options{Prefix: tr.prefix})
 	seed := rand.Uint64()
 	tr.random = rand.New(rand.NewPCG(seed, 0))
 	t.Cleanup(func() {

@@ -105,6 +105,14 @@ func open(t testing.TB, server *redistest.Server, o redisstore.Options) *redisst
 	return s
 }
 
+// openFakeClock sets the fake clock, which an earlier test may have left at any time,
+// and opens a store on its server.
+func openFakeClock(t *testing.T, o redisstore.Options) *redisstore.Store {
+	t.Helper()
+	fakeClockServer.Clock.Set(time.Date(2033, 5, 6, 7, 8, 9, 0, time.UTC))
+	return open(t, fakeClockServer, o)
+}
+
 // openShared opens stores for storetest that follow the clocks of the servers. They
 // share the connections of one store, because storetest opens thousands.
 func openShared(one *redisstore.Store, servers ...*redistest.Server) storetest.Open {

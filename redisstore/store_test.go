@@ -12,7 +12,7 @@ import (
 )
 
 func TestStoreConformance(t *testing.T) {
-	storetest.Run(t, openShared(open(t, fakeClockServer, redisstore.Options{}), fakeClockServer))
+	storetest.Run(t, openShared(openFakeClock(t, redisstore.Options{}), fakeClockServer))
 }
 
 // In a Cluster keys are on three servers. A TakeAll across slots is not atomic, but

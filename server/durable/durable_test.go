@@ -230,7 +230,7 @@ func TestSnapshotFilesArePrivate(t *testing.T) {
 	closed(t, open(t, dir))
 	info, err := os.Stat(filepath.Join(dir, "memory.snapshot"))
 	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v, %v, want it to be readable by nobody else", info, err)
+		t.Errorf("%v, %v, want a file that only its owner can read", info, err)
 	}
 }
 

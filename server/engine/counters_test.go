@@ -27,7 +27,7 @@ func TestRuleCountersCountDecisions(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
 		e := newEngine(t, store, houseRules, nil)
 		decide(t, e, "house", of(2, "user=ada"))
-		decide(t, e, "house", of(1, "user=ada"), of(5, "path=/")) // the path is only looked at
+		decide(t, e, "house", of(1, "user=ada"), of(5, "path=/")) // the path is only peeked at
 		decide(t, e, "house", of(0, "user=ada"))
 		decide(t, e, "house", of(-1, "user=ada"))
 		decide(t, e, "house", of(1, "trial=x"), of(3, "path=/"))
@@ -50,7 +50,7 @@ func TestRuleCountersCountDecisions(t *testing.T) {
 func TestRuleCountersOfQuotaRules(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
 		e := newEngine(t, store, quotaRules, nil)
-		decide(t, e, "quota", of(1, "small=x"), of(3, "hard=x")) // given back
+		decide(t, e, "quota", of(1, "small=x"), of(3, "hard=x")) // refunded
 		decide(t, e, "quota", of(1, "small=x"), of(1, "large=x"))
 		decide(t, e, "quota", of(1, "small=x"), of(1, "large=x"))
 		want(t, countersOf(t, e, "quota/small"), "limit=1 allowed=1/1 denied=1/1 shadowed=0 errors=0")
@@ -79,7 +79,7 @@ func TestRuleCountersOfAdHocLimits(t *testing.T) {
 		e := engine.New(store, nil)
 		limit := penstock.PerHour(5)
 		take := func(cost int64) penstock.Request { return penstock.Request{Key: "k", Limit: limit, Cost: cost} }
-		for _, cost := range []int64{2, 4, 0, -1} { // allowed, denied, looked, given back
+		for _, cost := range []int64{2, 4, 0, -1} { // allowed, denied, peeked, refunded
 			if _, err := e.Take(t.Context(), take(cost)); err != nil {
 				t.Fatal(err)
 			}

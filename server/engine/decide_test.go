@@ -119,7 +119,7 @@ func TestDecideQuotaRulesDenyOnlyTogether(t *testing.T) {
 		want(t, ask(), "pass: granted=0 remaining=0 over refused | granted=1 remaining=0")
 		want(t, ask(), "over: granted=0 remaining=0 over refused | granted=0 remaining=0 over refused")
 
-		// Then the others are only looked at.
+		// Then the others are only peeked at.
 		want(t, decide(t, e, "quota", of(1, "hard=x"), of(1, "small=x")), "over: granted=0 remaining=2 | granted=0 remaining=0 over refused")
 		want(t, decide(t, e, "quota", of(2, "hard=x")), "pass: granted=2 remaining=0")
 	})
@@ -203,10 +203,10 @@ func TestDecideEnvoyCompatDecidesDescriptorsIndependently(t *testing.T) {
 
 // A cost above the fallback's share may fit once the store is up again.
 func TestDecideEnvoyCompatDenialOfShareIsNotNever(t *testing.T) {
-	away := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
+	down := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
 		return penstock.Decision{}, penstock.ErrUnavailable
 	})
-	e := newEngine(t, penstock.WithFallback(away, nil, &penstock.FallbackOptions{Share: 0.5}), compatRules, nil)
+	e := newEngine(t, penstock.WithFallback(down, nil, &penstock.FallbackOptions{Share: 0.5}), compatRules, nil)
 	for cost, never := range map[int64]bool{3: false, 5: false, 6: true} {
 		var v engine.Result
 		if err := e.Decide(t.Context(), "envoy", []engine.Descriptor{of(cost, "five=x")}, &v); err != nil {

@@ -34,7 +34,7 @@ func TestMayRefund(t *testing.T) {
 		}
 	}
 	if engine.New(newMemory(), nil).MayRefund(netip.Addr{}, "") {
-		t.Error("somebody from nowhere may undo")
+		t.Error("a caller without address or token may refund")
 	}
 }
 
@@ -53,7 +53,7 @@ func TestDecideConcurrentlyWithSetRules(t *testing.T) {
 domain: crowd
 descriptors:
   - {key: all, rate_limit: {unit: hour, requests_per_unit: 1000}}
-  - {key: who, rate_limit: {unit: hour, requests_per_unit: 300}}
+  - {key: user, rate_limit: {unit: hour, requests_per_unit: 300}}
   - {key: trial, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 10}}
 `
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
@@ -68,12 +68,12 @@ descriptors:
 				e.SetRules(parse(t, yaml))
 			}
 		}()
-		for asker := range askers {
+		for caller := range askers {
 			asking.Go(func() {
 				var v engine.Result
-				who := of(1, "who="+string(rune('a'+asker%4)))
+				user := of(1, "user="+string(rune('a'+caller%4)))
 				for range asks {
-					if err := e.Decide(ctx, "crowd", []engine.Descriptor{of(1, "all=x"), who, of(1, "trial=x")}, &v); err != nil {
+					if err := e.Decide(ctx, "crowd", []engine.Descriptor{of(1, "all=x"), user, of(1, "trial=x")}, &v); err != nil {
 						t.Error(err)
 						return
 					}
@@ -95,9 +95,9 @@ descriptors:
 				if a, d := c.Allowed.Load(), c.Denied.Load(); a != 1000 || d == 0 {
 					t.Errorf("all: %d allowed and %d denied were counted", a, d)
 				}
-			case "crowd/who":
+			case "crowd/user":
 				if a := c.Allowed.Load(); a != 1000 {
-					t.Errorf("who: %d allowed were counted", a)
+					t.Errorf("user: %d allowed counted", a)
 				}
 			case "crowd/trial":
 				if a, s := c.Allowed.Load(), c.Shadowed.Load(); a != 10 || s != 990 {

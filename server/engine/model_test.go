@@ -186,7 +186,7 @@ func (m *model) compare(t *rapid.T, ds []engine.Descriptor, ps []*part, v *engin
 		}
 		times[p.key]++
 	}
-	for i, p := range ps { // of the same twice, only one tells what is left in the end
+	for i, p := range ps { // of duplicates, only the last has the final count
 		if p.limited && times[p.key] == 1 && v.Statuses[i].Decision.Remaining != p.limit-m.used[p.key] {
 			t.Fatalf("%v: %s, but of %s %d are used", ds, textOf(v), p.key, m.used[p.key])
 		}

@@ -212,7 +212,7 @@ func (c *conn) Read(p []byte) (int, error) {
 }
 
 // BytesRead returns how many bytes were received, so that idle connections can be
-// told from those that have begun to send a request.
+// distinguished from those that have begun to send a request.
 func (c *conn) BytesRead() int64 { return c.bytesRead.Load() }
 
 // markRead notes that the connection's handler has started to read, or never will.

@@ -134,14 +134,14 @@ func (cl *compiledLimit) never(r *Request) bool {
 
 // denyFull is the result when the store has room neither for a key nor for its
 // limit's overflow bucket.
-func (cl *compiledLimit) denyFull(ask algorithm.Ask) algorithm.Verdict {
+func (cl *compiledLimit) denyFull(ask algorithm.Request) algorithm.Outcome {
 	switch {
 	case ask.Cost <= 0:
-		return algorithm.Verdict{Allowed: true}
+		return algorithm.Outcome{Allowed: true}
 	case cl.capacity == 0 || ask.Cost > cl.capacity && !ask.AtMost:
-		return algorithm.Verdict{RetryAfter: algorithm.Never}
+		return algorithm.Outcome{RetryAfter: algorithm.Never}
 	}
-	return algorithm.Verdict{RetryAfter: cl.period}
+	return algorithm.Outcome{RetryAfter: cl.period}
 }
 
 // window returns the fixed window that a request made now would open.

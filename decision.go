@@ -60,7 +60,7 @@ type Decision struct {
 }
 
 // set fills in what an algorithm decided, and how the key stands after it.
-func (d *Decision) set(cl *compiledLimit, v algorithm.Verdict, st algorithm.Standing) {
+func (d *Decision) set(cl *compiledLimit, v algorithm.Outcome, st algorithm.Balance) {
 	d.Allowed = v.Allowed
 	d.Granted = v.Granted
 	d.Limit = cl.capacity

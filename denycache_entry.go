@@ -129,7 +129,7 @@ func (e *denial) retryFor(l *lookup) (at int64, ok bool) {
 // denied cost.
 func (e *denial) remainingAt(cl *compiledLimit, now int64) int64 {
 	if rate := cl.rate(); rate != nil && e.cost > 1 {
-		earned := rate.Standing(max(e.resetAt-now, 0)).Remaining
+		earned := rate.Balance(max(e.resetAt-now, 0)).Remaining
 		return min(max(earned, e.remaining), e.cost-1)
 	}
 	return e.remaining

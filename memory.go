@@ -188,7 +188,7 @@ func (m *Memory) compile(r *Request) (*compiledLimit, error) {
 
 // take decides about one key. The most frequent case, one unit of a token bucket
 // that has it, is inlined: function calls would cost more than the decision.
-func (m *Memory) take(cl *compiledLimit, key string, ask algorithm.Ask, d *Decision) {
+func (m *Memory) take(cl *compiledLimit, key string, ask algorithm.Request, d *Decision) {
 	h := m.hashOf(cl, key)
 	s := m.shard(h)
 	s.mu.Lock()
@@ -197,11 +197,11 @@ func (m *Memory) take(cl *compiledLimit, key string, ask algorithm.Ask, d *Decis
 		s.prefetchSlot(cl.kind, h)
 	}
 	now := m.now(cl.kind == clockTable)
-	if cl.limit.Algorithm == TokenBucket && ask == (algorithm.Ask{Cost: 1}) {
+	if cl.limit.Algorithm == TokenBucket && ask == (algorithm.Request{Cost: 1}) {
 		if slot := t.Slot(h); slot != nil && !isReserved(slot) {
 			if full, ok := cl.token.SpendOne(fullOf(slot), now); ok {
 				putFull(slot, full)
-				d.set(cl, algorithm.Verdict{Allowed: true, Granted: 1}, cl.token.Standing(full-now))
+				d.set(cl, algorithm.Outcome{Allowed: true, Granted: 1}, cl.token.Balance(full-now))
 				s.mu.Unlock()
 				return
 			}

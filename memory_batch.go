@@ -41,7 +41,7 @@ type memoryBatch struct {
 // A batchItem is one request of a batch.
 type batchItem struct {
 	limit  *compiledLimit
-	ask    algorithm.Ask
+	ask    algorithm.Request
 	hash   uint64
 	shard  *shard
 	index  int    // among the requests
@@ -50,7 +50,7 @@ type batchItem struct {
 	isNew  bool   // whether the key got its slot from this batch
 	pinned bool   // whether the key's slot is kept from being swept
 	expiry uint64 // of the slot, while it is pinned
-	result algorithm.Verdict
+	result algorithm.Outcome
 }
 
 func (b *memoryBatch) add(r *Request) error {
@@ -216,7 +216,7 @@ func (b *memoryBatch) commit(ds []Decision) bool {
 		it := &b.items[i]
 		it.shard.takeInPlace(it.limit, it.hash, it.now, it.ask, &ds[i])
 		if !ds[i].Allowed {
-			it.result = algorithm.Verdict{RetryAfter: int64(ds[i].RetryAfter)}
+			it.result = algorithm.Outcome{RetryAfter: int64(ds[i].RetryAfter)}
 			b.refund(i)
 			return false
 		}
@@ -229,12 +229,12 @@ func (b *memoryBatch) refund(n int) {
 	var d Decision
 	for i := range b.items[:n] {
 		it := &b.items[i]
-		it.shard.takeInPlace(it.limit, it.hash, it.now, algorithm.Ask{Cost: -it.ask.Cost}, &d)
+		it.shard.takeInPlace(it.limit, it.hash, it.now, algorithm.Request{Cost: -it.ask.Cost}, &d)
 	}
 }
 
 // totalAsk is the item's ask with the cost of all items of its key.
-func (it *batchItem) totalAsk() algorithm.Ask {
+func (it *batchItem) totalAsk() algorithm.Request {
 	ask := it.ask
 	ask.Cost = it.total
 	return ask
@@ -271,7 +271,7 @@ func (it *batchItem) releaseSlot() {
 // are denied, and have a RetryAfter.
 func (it *batchItem) peek(d *Decision) {
 	*d = Decision{}
-	it.shard.takeInPlace(it.limit, it.hash, it.now, algorithm.Ask{}, d)
+	it.shard.takeInPlace(it.limit, it.hash, it.now, algorithm.Request{}, d)
 	if it.result.RetryAfter > 0 {
 		d.Allowed, d.Delay = false, 0
 		d.RetryAfter = time.Duration(it.result.RetryAfter)

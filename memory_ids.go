@@ -69,7 +69,7 @@ func (s *shard) newRecord(mono, lifetime int64, d Decision) idRecord {
 
 // repeatID answers a retry: what was granted before, and how the key stands now.
 func (s *shard) repeatID(cl *compiledLimit, h uint64, now, mono int64, rec idRecord) (d Decision) {
-	s.take(cl, h, now, algorithm.Ask{}, &d)
+	s.take(cl, h, now, algorithm.Request{}, &d)
 	d.Granted = rec.granted
 	d.Delay = max(0, time.Duration(rec.actAt-mono))
 	return d
@@ -78,7 +78,7 @@ func (s *shard) repeatID(cl *compiledLimit, h uint64, now, mono int64, rec idRec
 // refundID refunds what was granted under an ID, once.
 func (s *shard) refundID(cl *compiledLimit, r *Request, h uint64, now int64, slot []uint64) (d Decision) {
 	if slot == nil || recordOf(slot).refunded {
-		s.take(cl, h, now, algorithm.Ask{}, &d)
+		s.take(cl, h, now, algorithm.Request{}, &d)
 		return d
 	}
 	rec, ask := recordOf(slot), r.ask()

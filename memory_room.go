@@ -34,7 +34,7 @@ const pin = math.MaxInt64
 
 // ensureSlot makes sure that a key has a slot, with room for what the ask may be
 // granted.
-func (s *shard) ensureSlot(cl *compiledLimit, hash uint64, now int64, ask algorithm.Ask) bool {
+func (s *shard) ensureSlot(cl *compiledLimit, hash uint64, now int64, ask algorithm.Request) bool {
 	t := &s.tables[cl.kind]
 	if t.Slot(hash) != nil {
 		return s.ensureRoom(cl, hash, now, ask)
@@ -84,7 +84,7 @@ func (s *shard) hasReusable(k kind, hash uint64, now int64) bool {
 
 // hasRoom reports whether the block of a slot can surely record what the ask may
 // be granted.
-func (s *shard) hasRoom(cl *compiledLimit, slot []uint64, ask algorithm.Ask) bool {
+func (s *shard) hasRoom(cl *compiledLimit, slot []uint64, ask algorithm.Request) bool {
 	b := blockOf(slot)
 	if ask.Cost <= 0 || b == 0 || cl.limit.Algorithm == RollingWindow {
 		return ask.Cost <= 0 || b != 0
@@ -96,7 +96,7 @@ func (s *shard) hasRoom(cl *compiledLimit, slot []uint64, ask algorithm.Ask) boo
 // ensureRoom makes sure that what the ask may be granted can be recorded. It fails
 // only when the store has reached MaxBytes, and no log or ring has expired. It may
 // move the key's slot.
-func (s *shard) ensureRoom(cl *compiledLimit, hash uint64, now int64, ask algorithm.Ask) bool {
+func (s *shard) ensureRoom(cl *compiledLimit, hash uint64, now int64, ask algorithm.Request) bool {
 	if cl.kind != blockTable || s.growBlock(cl, s.tables[blockTable].Slot(hash), now, ask) {
 		return true
 	}
@@ -109,7 +109,7 @@ func (s *shard) ensureRoom(cl *compiledLimit, hash uint64, now int64, ask algori
 }
 
 // growBlock gives a slot a block that can record what the ask may be granted.
-func (s *shard) growBlock(cl *compiledLimit, slot []uint64, now int64, ask algorithm.Ask) bool {
+func (s *shard) growBlock(cl *compiledLimit, slot []uint64, now int64, ask algorithm.Request) bool {
 	switch {
 	case s.hasRoom(cl, slot, ask):
 		return true
@@ -120,9 +120,9 @@ func (s *shard) growBlock(cl *compiledLimit, slot []uint64, now int64, ask algor
 }
 
 // growLog moves a log that is too short for the ask into a longer block.
-func (s *shard) growLog(cl *compiledLimit, slot []uint64, now int64, ask algorithm.Ask) bool {
+func (s *shard) growLog(cl *compiledLimit, slot []uint64, now int64, ask algorithm.Request) bool {
 	l := s.log(cl, slot)
-	cl.log.Settle(&l, now)
+	cl.log.Normalize(&l, now)
 	need := cl.log.Room(&l, now, max(cl.log.Decide(&l, now, ask).Granted, 0))
 	if need <= len(l.Moments) {
 		return true

@@ -35,7 +35,7 @@ func (s *shard) init(m *Memory, q *slotQuota, maxBytes int64) {
 }
 
 // take decides about the key of a hash.
-func (s *shard) take(cl *compiledLimit, hash uint64, now int64, ask algorithm.Ask, d *Decision) {
+func (s *shard) take(cl *compiledLimit, hash uint64, now int64, ask algorithm.Request, d *Decision) {
 	t := &s.tables[cl.kind]
 	slot := t.Slot(hash)
 	switch {
@@ -47,7 +47,7 @@ func (s *shard) take(cl *compiledLimit, hash uint64, now int64, ask algorithm.As
 		return
 	}
 	s.decide(cl, slot, now, ask, d)
-	if ask.Cost == algorithm.Forget {
+	if ask.Cost == algorithm.Reset {
 		s.clearSlot(cl.kind, slot)
 	}
 	t.NoteExpiry(hashtable.Expiry(slot))
@@ -55,7 +55,7 @@ func (s *shard) take(cl *compiledLimit, hash uint64, now int64, ask algorithm.As
 
 // takeNew decides about a key that has no slot. It needs one only if it is granted
 // something.
-func (s *shard) takeNew(cl *compiledLimit, hash uint64, now int64, ask algorithm.Ask, d *Decision) {
+func (s *shard) takeNew(cl *compiledLimit, hash uint64, now int64, ask algorithm.Request, d *Decision) {
 	var fresh [maxSlotWidth]uint64
 	s.decide(cl, fresh[:], now, ask, d)
 	switch {
@@ -68,7 +68,7 @@ func (s *shard) takeNew(cl *compiledLimit, hash uint64, now int64, ask algorithm
 
 // storeNew writes the state of a new key into the slot that it got. Without the
 // slot there was no block to record a log or a ring in, so these are decided again.
-func (s *shard) storeNew(cl *compiledLimit, hash uint64, now int64, ask algorithm.Ask, fresh *[maxSlotWidth]uint64, d *Decision) {
+func (s *shard) storeNew(cl *compiledLimit, hash uint64, now int64, ask algorithm.Request, fresh *[maxSlotWidth]uint64, d *Decision) {
 	t := &s.tables[cl.kind]
 	slot := t.Slot(hash)
 	if cl.kind == blockTable {
@@ -81,7 +81,7 @@ func (s *shard) storeNew(cl *compiledLimit, hash uint64, now int64, ask algorith
 
 // takeGrowing decides about a key whose block is too short for the ask. If it
 // cannot grow, an active key goes on with the block that it has.
-func (s *shard) takeGrowing(cl *compiledLimit, hash uint64, now int64, ask algorithm.Ask, d *Decision) {
+func (s *shard) takeGrowing(cl *compiledLimit, hash uint64, now int64, ask algorithm.Request, d *Decision) {
 	grown := s.ensureRoom(cl, hash, now, ask)
 	t := &s.tables[blockTable]
 	slot := t.Slot(hash) // ensureRoom may have moved it
@@ -101,10 +101,10 @@ func (s *shard) takeGrowing(cl *compiledLimit, hash uint64, now int64, ask algor
 // when the store is full. It is only for idle keys: an active one would get what
 // it has left, and the overflow bucket's units on top. If there is no slot for the
 // overflow bucket either, it denies.
-func (s *shard) takeOverflow(cl *compiledLimit, ask algorithm.Ask, d *Decision) {
+func (s *shard) takeOverflow(cl *compiledLimit, ask algorithm.Request, d *Decision) {
 	o := &s.store.overflow
 	if s == o {
-		d.set(cl, cl.denyFull(ask), algorithm.Standing{})
+		d.set(cl, cl.denyFull(ask), algorithm.Balance{})
 		return
 	}
 	o.mu.Lock()
@@ -117,7 +117,7 @@ func (s *shard) takeOverflow(cl *compiledLimit, ask algorithm.Ask, d *Decision) 
 
 // takeInPlace decides about a key that has a slot, with room for the ask. A key
 // without one is idle, and the ask is a peek.
-func (s *shard) takeInPlace(cl *compiledLimit, hash uint64, now int64, ask algorithm.Ask, d *Decision) {
+func (s *shard) takeInPlace(cl *compiledLimit, hash uint64, now int64, ask algorithm.Request, d *Decision) {
 	var fresh [maxSlotWidth]uint64
 	t := &s.tables[cl.kind]
 	if slot := t.Slot(hash); slot != nil {
@@ -137,24 +137,24 @@ func (s *shard) isActive(k kind, hash uint64, now int64) bool {
 // decide decides an ask and updates the slot and its block. It writes the decision
 // where the caller returns it from, because passing so large a struct from
 // function to function takes longer than making it.
-func (s *shard) decide(cl *compiledLimit, slot []uint64, now int64, ask algorithm.Ask, d *Decision) {
+func (s *shard) decide(cl *compiledLimit, slot []uint64, now int64, ask algorithm.Request, d *Decision) {
 	switch cl.limit.Algorithm {
 	case TokenBucket:
 		b, v := cl.token.Decide(bucketOf(slot), now, ask)
 		putBucket(slot, b)
-		d.set(cl, v, cl.token.Standing(max(b.Full-now, 0)))
+		d.set(cl, v, cl.token.Balance(max(b.Full-now, 0)))
 	case LeakyBucket:
 		drained, v := cl.leaky.Decide(drainedOf(slot), now, ask)
 		putDrained(slot, drained)
-		d.set(cl, v, cl.leaky.Standing(max(drained-now, 0)))
+		d.set(cl, v, cl.leaky.Balance(max(drained-now, 0)))
 	case FixedWindow:
 		c, v := cl.fixed.Decide(counterOf(slot), now, cl.window(now), ask)
 		putCounter(slot, c)
-		d.set(cl, v, cl.fixed.Standing(c, now))
+		d.set(cl, v, cl.fixed.Balance(c, now))
 	case SlidingWindow:
 		c, v := cl.sliding.Decide(slideOf(cl, slot), now, ask)
 		putSlide(cl, slot, c)
-		d.set(cl, v, cl.sliding.Standing(c, now))
+		d.set(cl, v, cl.sliding.Balance(c, now))
 	case RollingWindow:
 		s.decideRolling(cl, slot, now, ask, d)
 	case SlidingLog:
@@ -162,16 +162,16 @@ func (s *shard) decide(cl *compiledLimit, slot []uint64, now int64, ask algorith
 	}
 }
 
-func (s *shard) decideRolling(cl *compiledLimit, slot []uint64, now int64, ask algorithm.Ask, d *Decision) {
+func (s *shard) decideRolling(cl *compiledLimit, slot []uint64, now int64, ask algorithm.Request, d *Decision) {
 	r, recorded := s.ring(cl, slot)
 	if recorded && ask.Cost > 0 && !ask.AtMost {
 		if st, ok := cl.rolling.Spend(&r, now, ask.Cost); ok {
 			slot[expiryWord], slot[totalWord] = uint64(now+st.ResetAfter), uint64(r.Total)
-			d.set(cl, algorithm.Verdict{Allowed: true, Granted: ask.Cost}, st)
+			d.set(cl, algorithm.Outcome{Allowed: true, Granted: ask.Cost}, st)
 			return
 		}
 	}
-	cl.rolling.Settle(&r, now)
+	cl.rolling.Normalize(&r, now)
 	v := cl.rolling.Decide(&r, now, ask)
 	if recorded && v.Granted != 0 {
 		cl.rolling.Record(&r, now, v.Granted)
@@ -180,12 +180,12 @@ func (s *shard) decideRolling(cl *compiledLimit, slot []uint64, now int64, ask a
 		putRing(slot, &r)
 		slot[expiryWord] = uint64(cl.rolling.Empty(&r))
 	}
-	d.set(cl, v, cl.rolling.Standing(&r, now))
+	d.set(cl, v, cl.rolling.Balance(&r, now))
 }
 
 // decideTruncated decides about a log that should be longer, but cannot grow
 // because the store has reached MaxBytes: it counts up to the length that it has.
-func (s *shard) decideTruncated(cl *compiledLimit, slot []uint64, now int64, ask algorithm.Ask, d *Decision) {
+func (s *shard) decideTruncated(cl *compiledLimit, slot []uint64, now int64, ask algorithm.Request, d *Decision) {
 	short := cl.log
 	short.Count = int64(len(s.log(cl, slot).Moments))
 	s.decideLog(cl, &short, slot, now, ask, d)
@@ -194,16 +194,16 @@ func (s *shard) decideTruncated(cl *compiledLimit, slot []uint64, now int64, ask
 	}
 }
 
-func (s *shard) decideLog(cl *compiledLimit, w *algorithm.SlidingLog, slot []uint64, now int64, ask algorithm.Ask, d *Decision) {
+func (s *shard) decideLog(cl *compiledLimit, w *algorithm.SlidingLog, slot []uint64, now int64, ask algorithm.Request, d *Decision) {
 	l := s.log(cl, slot)
 	if ask.Cost > 0 && !ask.AtMost && l.Moments != nil {
 		if st, ok := w.Spend(&l, now, ask.Cost); ok {
 			putLog(cl, slot, &l)
-			d.set(cl, algorithm.Verdict{Allowed: true, Granted: ask.Cost}, st)
+			d.set(cl, algorithm.Outcome{Allowed: true, Granted: ask.Cost}, st)
 			return
 		}
 	}
-	w.Settle(&l, now)
+	w.Normalize(&l, now)
 	v := w.Decide(&l, now, ask)
 	if l.Moments != nil {
 		if v.Granted != 0 {
@@ -211,11 +211,11 @@ func (s *shard) decideLog(cl *compiledLimit, w *algorithm.SlidingLog, slot []uin
 		}
 		putLog(cl, slot, &l)
 	}
-	d.set(cl, v, w.Standing(&l, now))
+	d.set(cl, v, w.Balance(&l, now))
 }
 
 // preview returns what a key would get, and charges nothing.
-func (s *shard) preview(cl *compiledLimit, hash uint64, now int64, ask algorithm.Ask) (v algorithm.Verdict) {
+func (s *shard) preview(cl *compiledLimit, hash uint64, now int64, ask algorithm.Request) (v algorithm.Outcome) {
 	var fresh [maxSlotWidth]uint64
 	slot := s.tables[cl.kind].Slot(hash)
 	if slot == nil {
@@ -232,14 +232,14 @@ func (s *shard) preview(cl *compiledLimit, hash uint64, now int64, ask algorithm
 		_, v = cl.sliding.Decide(slideOf(cl, slot), now, ask)
 	case RollingWindow:
 		r, recorded := s.ring(cl, slot)
-		cl.rolling.Settle(&r, now)
+		cl.rolling.Normalize(&r, now)
 		if recorded {
 			putRing(slot, &r) // Settle may have emptied buckets
 		}
 		v = cl.rolling.Decide(&r, now, ask)
 	case SlidingLog:
 		l := s.log(cl, slot)
-		cl.log.Settle(&l, now)
+		cl.log.Normalize(&l, now)
 		v = cl.log.Decide(&l, now, ask)
 	}
 	return v

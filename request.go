@@ -93,8 +93,8 @@ func (r *Request) validateForAll() error {
 }
 
 // ask returns the request as the algorithms take it.
-func (r Request) ask() algorithm.Ask {
-	return algorithm.Ask{Cost: r.Cost, AtMost: r.AtMost, MaxDelay: int64(r.MaxDelay)}
+func (r Request) ask() algorithm.Request {
+	return algorithm.Request{Cost: r.Cost, AtMost: r.AtMost, MaxDelay: int64(r.MaxDelay)}
 }
 
 func costError(field, problem string) error {

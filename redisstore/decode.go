@@ -43,7 +43,7 @@ func (c *Call) unexpectedReply() error {
 // unpack returns in full what a script has replied with one number: a count
 // combined with the key's remaining time to live, or what is used of a log that has
 // just granted the whole cost.
-func (cl *compiledLimit) unpack(reply []int64, ask algorithm.Ask) []int64 {
+func (cl *compiledLimit) unpack(reply []int64, ask algorithm.Request) []int64 {
 	if len(reply) != 1 {
 		return reply
 	}
@@ -96,11 +96,11 @@ const noWindow = -1
 func (q *compiledRequest) decideOnce(units, delay int64, state []int64) penstock.Decision {
 	switch {
 	case q.ask.Cost < 0:
-		return q.limit.decide(state, algorithm.Ask{Cost: -units})
+		return q.limit.decide(state, algorithm.Request{Cost: -units})
 	case units == 0:
 		return q.limit.decide(state, q.ask)
 	}
-	d := q.limit.decide(state, algorithm.Ask{})
+	d := q.limit.decide(state, algorithm.Request{})
 	d.Granted = units
 	d.Delay = time.Duration(delay * tick)
 	return d
@@ -109,30 +109,30 @@ func (q *compiledRequest) decideOnce(units, delay int64, state []int64) penstock
 // decide returns the decision on an ask, given the state that the script found.
 // Times in the state count from now, except those of aligned windows without
 // endFromNow.
-func (cl *compiledLimit) decide(state []int64, ask algorithm.Ask) penstock.Decision {
+func (cl *compiledLimit) decide(state []int64, ask algorithm.Request) penstock.Decision {
 	switch cl.step {
 	case algorithm.TokenBucketStep:
 		debt := state[0] * cl.debtUnit
 		b, v := cl.token.Decide(algorithm.Bucket{Full: debt, Reserved: debt > cl.token.Capacity()}, 0, ask)
-		return cl.decision(v, cl.token.Standing(b.Full))
+		return cl.decision(v, cl.token.Balance(b.Full))
 	case algorithm.LeakyBucketStep:
 		drained, v := cl.leaky.Decide(state[0]*cl.debtUnit, 0, ask)
-		return cl.decision(v, cl.leaky.Standing(drained))
+		return cl.decision(v, cl.leaky.Balance(drained))
 	case algorithm.FixedWindowStep:
 		w := algorithm.Window{End: cl.period * tick, Length: cl.period * tick}
 		c, v := cl.fixed.Decide(algorithm.Counter{Used: state[0], End: state[1] * tick}, 0, w, ask)
-		return cl.decision(v, cl.fixed.Standing(c, 0))
+		return cl.decision(v, cl.fixed.Balance(c, 0))
 	case algorithm.AlignedWindowStep:
 		return cl.decideAligned(state[0], state[1], state[2], ask)
 	case algorithm.SlidingWindowStep:
 		s := algorithm.Slide{Previous: state[0] >> 26, Current: state[0] & (1<<26 - 1), End: (state[1] - cl.period) * tick}
 		s, v := cl.sliding.Decide(s, 0, ask)
-		return cl.decision(v, cl.sliding.Standing(s, 0))
+		return cl.decision(v, cl.sliding.Balance(s, 0))
 	}
 	return cl.decodeDecision(state, ask)
 }
 
-func (cl *compiledLimit) decideAligned(used, end, now int64, ask algorithm.Ask) penstock.Decision {
+func (cl *compiledLimit) decideAligned(used, end, now int64, ask algorithm.Request) penstock.Decision {
 	var w algorithm.Window
 	if now == endFromNow {
 		now, w = 0, algorithm.Window{End: end * tick, Length: end * tick}
@@ -140,25 +140,25 @@ func (cl *compiledLimit) decideAligned(used, end, now int64, ask algorithm.Ask) 
 		w = cl.window(now)
 	}
 	c, v := cl.fixed.Decide(algorithm.Counter{Used: used, End: end * tick}, now*tick, w, ask)
-	return cl.decision(v, cl.fixed.Standing(c, now*tick))
+	return cl.decision(v, cl.fixed.Balance(c, now*tick))
 }
 
 // decodeDecision returns the decision that the script of a log or ring has made.
-func (cl *compiledLimit) decodeDecision(reply []int64, ask algorithm.Ask) penstock.Decision {
+func (cl *compiledLimit) decodeDecision(reply []int64, ask algorithm.Request) penstock.Decision {
 	granted, used, wait, reset := reply[0], reply[1], reply[2], reply[3]
-	v := algorithm.Verdict{Allowed: wait == 0, Granted: granted, RetryAfter: wait * tick}
+	v := algorithm.Outcome{Allowed: wait == 0, Granted: granted, RetryAfter: wait * tick}
 	if cl.neverFits(ask) {
-		v = algorithm.Verdict{RetryAfter: algorithm.Never}
+		v = algorithm.Outcome{RetryAfter: algorithm.Never}
 	}
-	return cl.decision(v, algorithm.Standing{Remaining: cl.normal.Count - used, ResetAfter: reset * tick})
+	return cl.decision(v, algorithm.Balance{Remaining: cl.normal.Count - used, ResetAfter: reset * tick})
 }
 
 // neverFits reports whether an ask can never be granted.
-func (cl *compiledLimit) neverFits(ask algorithm.Ask) bool {
+func (cl *compiledLimit) neverFits(ask algorithm.Request) bool {
 	return ask.Cost > cl.capacity && (!ask.AtMost || cl.capacity == 0)
 }
 
-func (cl *compiledLimit) decision(v algorithm.Verdict, st algorithm.Standing) penstock.Decision {
+func (cl *compiledLimit) decision(v algorithm.Outcome, st algorithm.Balance) penstock.Decision {
 	return penstock.Decision{
 		Allowed:    v.Allowed,
 		Granted:    v.Granted,

@@ -13,13 +13,13 @@ import (
 // with.
 type compiledRequest struct {
 	limit     *compiledLimit
-	ask       algorithm.Ask
+	ask       algorithm.Request
 	once      bool  // whether an ID makes sure that it is charged once
 	recordTTL int64 // how long a grant under the ID is remembered, in ticks
 }
 
-func askOf(r *penstock.Request) algorithm.Ask {
-	return algorithm.Ask{Cost: r.Cost, AtMost: r.AtMost, MaxDelay: int64(r.MaxDelay)}
+func askOf(r *penstock.Request) algorithm.Request {
+	return algorithm.Request{Cost: r.Cost, AtMost: r.AtMost, MaxDelay: int64(r.MaxDelay)}
 }
 
 // encodeKeys validates a request, compiles it, and writes the keys of its call. A
@@ -56,7 +56,7 @@ func (s *Store) encodeArgs(q *compiledRequest, c *Call) {
 			c.argsBuf[2] = strconv.FormatInt(cl.scriptCost(q.ask), 10)
 		}
 		c.Args = c.argsBuf
-	case q.ask == (algorithm.Ask{Cost: 1}) && cl.step != algorithm.AlignedWindowStep:
+	case q.ask == (algorithm.Request{Cost: 1}) && cl.step != algorithm.AlignedWindowStep:
 		c.Script = cl.takeScript
 		c.Args = cl.oneUnitArgs
 	default:
@@ -81,7 +81,7 @@ func (cl *compiledLimit) unitCost() string {
 }
 
 // appendArgs appends the script's arguments for an ask.
-func (cl *compiledLimit) appendArgs(ask algorithm.Ask, args []string) []string {
+func (cl *compiledLimit) appendArgs(ask algorithm.Request, args []string) []string {
 	switch cl.step {
 	case algorithm.TokenBucketStep, algorithm.LeakyBucketStep:
 		return cl.appendBucketArgs(ask, args)
@@ -98,7 +98,7 @@ func (cl *compiledLimit) appendArgs(ask algorithm.Ask, args []string) []string {
 
 // scriptCost returns the cost to send. A cost that can never fit is sent as a peek,
 // and no number is larger than a script can count.
-func (cl *compiledLimit) scriptCost(ask algorithm.Ask) int64 {
+func (cl *compiledLimit) scriptCost(ask algorithm.Request) int64 {
 	switch {
 	case ask.Cost < 0:
 		return max(ask.Cost, -maxCount)
@@ -112,7 +112,7 @@ func (cl *compiledLimit) scriptCost(ask algorithm.Ask) int64 {
 
 // appendBucketArgs appends a charge in units of debt. Arguments that a plain take
 // does not need are left out.
-func (cl *compiledLimit) appendBucketArgs(ask algorithm.Ask, args []string) []string {
+func (cl *compiledLimit) appendBucketArgs(ask algorithm.Request, args []string) []string {
 	r := cl.rate()
 	cost := cl.scriptCost(ask)
 	if cost < 0 {
@@ -136,7 +136,7 @@ func (cl *compiledLimit) appendBucketArgs(ask algorithm.Ask, args []string) []st
 
 // debtBound returns how far the debt of a token bucket may grow, or above which
 // debt a leaky bucket's delay is too long.
-func (cl *compiledLimit) debtBound(ask algorithm.Ask) string {
+func (cl *compiledLimit) debtBound(ask algorithm.Request) string {
 	if ask.MaxDelay == 0 {
 		return ""
 	}
@@ -157,14 +157,14 @@ var extraTTLs = func() (thousandths [101]string) {
 	return thousandths
 }()
 
-func (cl *compiledLimit) appendAlignedArgs(ask algorithm.Ask, args []string) []string {
+func (cl *compiledLimit) appendAlignedArgs(ask algorithm.Request, args []string) []string {
 	atMost := ""
 	if ask.AtMost {
 		atMost = "1"
 	}
 	extra := extraTTLs[rand.IntN(len(extraTTLs))] //nolint:gosec // it only spreads expiries
 	cost := strconv.FormatInt(cl.scriptCost(ask), 10)
-	if ask.Cost == algorithm.Forget {
+	if ask.Cost == algorithm.Reset {
 		cost = "all" // including windows that the clock could step back to
 	}
 	args = append(args, cost, cl.limitArgs[0], atMost, extra)

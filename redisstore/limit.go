@@ -72,7 +72,7 @@ func compileLimit(l penstock.Limit) (*compiledLimit, error) {
 	}
 	cl.compileStep()
 	cl.takeScript, cl.onceScript, cl.batchScript = takeScripts[cl.step], onceScripts[cl.step], batchScripts[cl.step]
-	cl.oneUnitArgs = cl.appendArgs(algorithm.Ask{Cost: 1}, nil)
+	cl.oneUnitArgs = cl.appendArgs(algorithm.Request{Cost: 1}, nil)
 	return cl, nil
 }
 

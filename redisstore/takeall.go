@@ -52,7 +52,7 @@ func (s *Store) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstoc
 type takeAllItem struct {
 	limit     *compiledLimit
 	key       string // in Redis
-	ask       algorithm.Ask
+	ask       algorithm.Request
 	totalCost int64 // of all items on this key
 	priorCost int64 // of the items before it on this key
 	state     []int64
@@ -134,7 +134,7 @@ func (s *Store) encodeTakeAll(items []takeAllItem, take bool) Call {
 
 // totalAsk returns the ask for the total cost on the item's key. A peek asks for
 // nothing, and is never denied.
-func (it *takeAllItem) totalAsk() algorithm.Ask {
+func (it *takeAllItem) totalAsk() algorithm.Request {
 	ask := it.ask
 	if ask.Cost > 0 {
 		ask.Cost = it.totalCost
@@ -239,9 +239,9 @@ func setDenied(d *penstock.Decision, retryAfter time.Duration) {
 
 func (it *takeAllItem) peek() penstock.Decision {
 	if it.limit.replyLen() == 4 {
-		return it.limit.decodeDecision([]int64{0, it.state[1], 0, it.state[3]}, algorithm.Ask{})
+		return it.limit.decodeDecision([]int64{0, it.state[1], 0, it.state[3]}, algorithm.Request{})
 	}
-	return it.limit.decide(it.state, algorithm.Ask{})
+	return it.limit.decide(it.state, algorithm.Request{})
 }
 
 // takeAcrossSlots takes from keys in several slots, one after the other.

@@ -23,8 +23,8 @@ package algorithm
 import "math"
 
 const (
-	// Forget, as a cost, refunds everything.
-	Forget = math.MinInt64
+	// Reset, as a cost, refunds everything.
+	Reset = math.MinInt64
 
 	// Never is the RetryAfter of a cost that can never fit.
 	Never = math.MaxInt64
@@ -37,44 +37,44 @@ const (
 	MaxRefill = 1 << 61
 )
 
-// An Ask is a request for one key.
-type Ask struct {
+// A Request is what a caller asks of one key.
+type Request struct {
 	Cost     int64 // above 0 takes, 0 peeks, below 0 refunds
 	AtMost   bool  // take what is left when the cost does not fit
 	MaxDelay int64 // buckets: how far ahead a grant may lie
 }
 
-// A Verdict is the decision on an Ask.
-type Verdict struct {
+// An Outcome is the decision on a Request.
+type Outcome struct {
 	Allowed    bool
 	Granted    int64 // units charged; negative when refunded
-	RetryAfter int64 // until the same Ask passes; Never if it cannot
+	RetryAfter int64 // until the same Request passes; Never if it cannot
 	Delay      int64 // until the caller may act on the grant
 }
 
-// A Standing is the state of a key as callers see it.
-type Standing struct {
+// A Balance is the state of a key as callers see it.
+type Balance struct {
 	Remaining  int64 // units that could be taken now
 	ResetAfter int64 // until the key is full
 }
 
 // fit reduces the cost of an AtMost to what is free. If nothing is, it asks for
 // one unit, so that the denial says when one will be available.
-func (a Ask) fit(free int64) int64 {
+func (a Request) fit(free int64) int64 {
 	if a.AtMost && a.Cost > free {
 		return max(free, 1)
 	}
 	return a.Cost
 }
 
-// givesBack returns the verdict on a refund when so many units are used.
-func (a Ask) givesBack(used int64) Verdict {
-	return Verdict{Allowed: true, Granted: -a.back(used)}
+// refund returns the outcome on a refund when so many units are used.
+func (a Request) refund(used int64) Outcome {
+	return Outcome{Allowed: true, Granted: -a.refundable(used)}
 }
 
-// back returns how many units are refunded when so many are used.
-func (a Ask) back(used int64) int64 {
-	if a.Cost == Forget {
+// refundable returns how many units are refunded when so many are used.
+func (a Request) refundable(used int64) int64 {
+	if a.Cost == Reset {
 		return used
 	}
 	return min(-a.Cost, used)

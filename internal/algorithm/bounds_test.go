@@ -25,8 +25,8 @@ var boundKinds = slices.Concat([]kind{tokenBucket}, windowKinds)
 func boundHolds(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
 	var taken takings
-	t.Repeat(tr.withoutDelay(func(t *rapid.T, ask algorithm.Ask) {
-		taken.add(tr, tr.decide(ask))
+	t.Repeat(tr.withoutDelay(func(t *rapid.T, req algorithm.Request) {
+		taken.add(tr, tr.decide(req))
 		taken.check(t, tr, 0)
 	}))
 }
@@ -44,7 +44,7 @@ func tremblingBuysNothing(t *rapid.T, k kind) {
 		ticks := rapid.SampledFrom([]int64{1, -1, 2, -2, 0, 3, -3, 1}).Draw(t, "ticks")
 		tr.moveTo(tr.now + ticks*l.tick)
 		cost := rapid.SampledFrom([]int64{1, 0, 2, l.most()}).Draw(t, "cost")
-		taken.add(tr, tr.decide(algorithm.Ask{Cost: cost, AtMost: true}))
+		taken.add(tr, tr.decide(algorithm.Request{Cost: cost, AtMost: true}))
 		taken.check(t, tr, 0)
 	}
 }
@@ -59,8 +59,8 @@ func alignedBoundsHold(t *rapid.T) {
 	tr := newTrace(t, alignedWindow)
 	var taken takings
 	perWindow := map[int64]int64{}
-	actions := tr.withoutDelay(func(t *rapid.T, ask algorithm.Ask) {
-		taken.add(tr, tr.decide(ask))
+	actions := tr.withoutDelay(func(t *rapid.T, req algorithm.Request) {
+		taken.add(tr, tr.decide(req))
 		taken.check(t, tr, 0)
 		end := tr.limit.windows.endAfter(tr.now)
 		perWindow[end] += tr.last.Granted
@@ -78,12 +78,12 @@ func alignedBoundsHold(t *rapid.T) {
 func TestLookDoesNotForgetAWindowThatIsOver(t *testing.T) {
 	for _, windows := range []schedule{onClock{length: 100}, calendar{lengths: []int64{100, 50}}} {
 		k := newKey(limit{kind: alignedWindow, tick: 1, count: 5, windows: windows})
-		k.decide(99, algorithm.Ask{Cost: 5})
+		k.decide(99, algorithm.Request{Cost: 5})
 		for range 3 {
-			if a := k.decide(100, algorithm.Ask{}); a.Remaining != 5 {
+			if a := k.decide(100, algorithm.Request{}); a.Remaining != 5 {
 				t.Errorf("%T at 100: %+v, want 5 to remain", windows, a)
 			}
-			if a := k.decide(99, algorithm.Ask{Cost: 1}); a.Allowed {
+			if a := k.decide(99, algorithm.Request{Cost: 1}); a.Allowed {
 				t.Errorf("%T: 5 were taken at 99, but once more at 99: %+v", windows, a)
 			}
 		}
@@ -139,10 +139,10 @@ func TestWorstCasesAreReached(t *testing.T) {
 	} {
 		c.limit.tick = 1
 		k := newKey(c.limit)
-		k.decide(c.before.at, algorithm.Ask{Cost: c.before.units})
+		k.decide(c.before.at, algorithm.Request{Cost: c.before.units})
 		admitted := int64(0)
 		for _, e := range c.counts {
-			admitted += k.decide(e.at, algorithm.Ask{Cost: e.units}).Granted
+			admitted += k.decide(e.at, algorithm.Request{Cost: e.units}).Granted
 		}
 		span := c.counts[len(c.counts)-1].at - c.counts[0].at
 		if want := admits(c.limit, big.NewInt(span), 0).Int64(); admitted != want {
@@ -195,8 +195,8 @@ func TestReservationsKeepTheRateAndTheirOrder(t *testing.T) {
 func reservationsKeepRateAndOrder(t *rapid.T) {
 	tr := newTrace(t, tokenBucket)
 	var acts takings
-	t.Repeat(tr.onlyTakes(func(t *rapid.T, ask algorithm.Ask) {
-		if a := tr.decide(ask); a.Granted > 0 {
+	t.Repeat(tr.onlyTakes(func(t *rapid.T, req algorithm.Request) {
+		if a := tr.decide(req); a.Granted > 0 {
 			acts.add(tr, a)
 			acts.checkOrder(t, tr)
 			acts.check(t, tr, tr.limit.tick-1)
@@ -220,17 +220,17 @@ func leakyBucketSpaces(t *rapid.T) {
 	tr := newTrace(t, leakyBucket)
 	rate := tr.limit.rate
 	free := new(big.Int) // when whoever comes next may act
-	t.Repeat(tr.onlyTakes(func(t *rapid.T, ask algorithm.Ask) {
-		a := tr.decide(ask)
+	t.Repeat(tr.onlyTakes(func(t *rapid.T, req algorithm.Request) {
+		a := tr.decide(req)
 		if a.Granted == 0 {
 			return
 		}
 		act := new(big.Int).Add(&tr.forward, big.NewInt(a.Delay))
 		if act.Cmp(free) < 0 {
-			t.Fatalf("%v at %d, %+v: %+v acts at %v, want not before %v", tr.limit, tr.now, ask, a, act, free)
+			t.Fatalf("%v at %d, %+v: %+v acts at %v, want not before %v", tr.limit, tr.now, req, a, act, free)
 		}
 		if a.Delay-(tr.limit.tick-1) > (rate.Burst-a.Granted)*rate.Interval {
-			t.Fatalf("%v at %d, %+v: %+v waits for more than the rest of the queue", tr.limit, tr.now, ask, a)
+			t.Fatalf("%v at %d, %+v: %+v waits for more than the rest of the queue", tr.limit, tr.now, req, a)
 		}
 		free = act.Add(act, big.NewInt(a.Granted*rate.Interval-(tr.limit.tick-1)))
 	}))

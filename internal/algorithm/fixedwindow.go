@@ -47,19 +47,19 @@ type FixedWindow struct {
 	Tick  int64
 }
 
-// Decide returns the new counter and the verdict. An ended window is replaced
+// Decide returns the new counter and the outcome. An ended window is replaced
 // only by a charge: if the clock steps back into it, it counts again.
-func (f *FixedWindow) Decide(s Counter, now int64, w Window, ask Ask) (Counter, Verdict) {
+func (f *FixedWindow) Decide(s Counter, now int64, w Window, req Request) (Counter, Outcome) {
 	over := s.Used == 0 || s.End <= now
-	open := f.settle(s, now, w)
-	v := Verdict{Allowed: true}
+	open := f.normalize(s, now, w)
+	v := Outcome{Allowed: true}
 	switch {
-	case ask.Cost > 0:
-		v = f.take(open, now, ask)
-	case ask.Cost < 0:
-		v = ask.givesBack(open.Used)
+	case req.Cost > 0:
+		v = f.take(open, now, req)
+	case req.Cost < 0:
+		v = req.refund(open.Used)
 	}
-	if over && v.Granted == 0 && ask.Cost != Forget {
+	if over && v.Granted == 0 && req.Cost != Reset {
 		return s, v
 	}
 	open.Used += v.Granted
@@ -69,16 +69,16 @@ func (f *FixedWindow) Decide(s Counter, now int64, w Window, ask Ask) (Counter, 
 	return open, v
 }
 
-// Standing returns the state of a counter that Decide returned.
-func (f *FixedWindow) Standing(s Counter, now int64) Standing {
+// Balance returns the state of a counter that Decide returned.
+func (f *FixedWindow) Balance(s Counter, now int64) Balance {
 	if s.Used == 0 || s.End <= now {
-		return Standing{Remaining: f.Count}
+		return Balance{Remaining: f.Count}
 	}
-	return Standing{Remaining: f.Count - s.Used, ResetAfter: RoundUp(s.End-now, f.Tick)}
+	return Balance{Remaining: f.Count - s.Used, ResetAfter: RoundUp(s.End-now, f.Tick)}
 }
 
-// settle returns the counter of the current window.
-func (f *FixedWindow) settle(s Counter, now int64, w Window) Counter {
+// normalize returns the counter of the current window.
+func (f *FixedWindow) normalize(s Counter, now int64, w Window) Counter {
 	if s.Used == 0 || s.End <= now {
 		return Counter{End: w.End}
 	}
@@ -88,14 +88,14 @@ func (f *FixedWindow) settle(s Counter, now int64, w Window) Counter {
 	}
 }
 
-func (f *FixedWindow) take(s Counter, now int64, ask Ask) Verdict {
+func (f *FixedWindow) take(s Counter, now int64, req Request) Outcome {
 	free := f.Count - s.Used
-	cost := ask.fit(free)
+	cost := req.fit(free)
 	if cost > f.Count {
-		return Verdict{RetryAfter: Never}
+		return Outcome{RetryAfter: Never}
 	}
 	if cost > free {
-		return Verdict{RetryAfter: RoundUp(s.End-now, f.Tick)}
+		return Outcome{RetryAfter: RoundUp(s.End-now, f.Tick)}
 	}
-	return Verdict{Allowed: true, Granted: cost}
+	return Outcome{Allowed: true, Granted: cost}
 }

@@ -19,14 +19,14 @@ func TestSpendOneIsDecide(t *testing.T) { rapid.Check(t, spendOneIsDecide) }
 
 func spendOneIsDecide(t *rapid.T) {
 	tr := newTrace(t, tokenBucket)
-	t.Repeat(tr.anything(func(t *rapid.T, ask algorithm.Ask) {
-		tr.decide(ask)
+	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
+		tr.decide(req)
 		k := *tr.key.(*tokenKey)
 		if k.bucket.Reserved {
 			return
 		}
 		after, ok := k.limit.SpendOne(k.bucket.Full, tr.now)
-		a := k.decide(tr.now, algorithm.Ask{Cost: 1})
+		a := k.decide(tr.now, algorithm.Request{Cost: 1})
 		if ok != a.Allowed || ok && k.bucket != (algorithm.Bucket{Full: after}) {
 			t.Fatalf("%v at %d: SpendOne gives %d, %v; Decide gives %+v, %+v", tr.limit, tr.now, after, ok, k.bucket, a)
 		}
@@ -41,8 +41,8 @@ func TestSpendIsDecide(t *testing.T) {
 
 func spendIsDecide(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
-	t.Repeat(tr.anything(func(t *rapid.T, ask algorithm.Ask) {
-		defer tr.decide(ask) // so that the clock may have stepped back since the last
+	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
+		defer tr.decide(req) // so that the clock may have stepped back since the last
 		cost := rapid.Int64Range(1, 3).Draw(t, "spent")
 		spender, decider := tr.key.fork(), tr.key.fork()
 		before := spender.state(tr.now)
@@ -53,8 +53,8 @@ func spendIsDecide(t *rapid.T, k kind) {
 			}
 			return
 		}
-		a := decider.decide(tr.now, algorithm.Ask{Cost: cost})
-		want := answer{algorithm.Verdict{Allowed: true, Granted: cost}, st}
+		a := decider.decide(tr.now, algorithm.Request{Cost: cost})
+		want := answer{algorithm.Outcome{Allowed: true, Granted: cost}, st}
 		if a != want || spender.state(tr.now) != decider.state(tr.now) {
 			t.Fatalf("%v at %d: Spend(%d) gives %+v and %s; Decide gives %+v and %s",
 				tr.limit, tr.now, cost, want, spender.state(tr.now), a, decider.state(tr.now))
@@ -63,7 +63,7 @@ func spendIsDecide(t *rapid.T, k kind) {
 }
 
 // spend takes a cost of a key that can be spent from in one step.
-func spend(k key, now, cost int64) (algorithm.Standing, bool) {
+func spend(k key, now, cost int64) (algorithm.Balance, bool) {
 	switch k := k.(type) {
 	case *rollingKey:
 		if k.ring.Counts != nil {
@@ -72,7 +72,7 @@ func spend(k key, now, cost int64) (algorithm.Standing, bool) {
 	case *logKey:
 		return k.limit.Spend(&k.log, now, cost)
 	}
-	return algorithm.Standing{}, false
+	return algorithm.Balance{}, false
 }
 
 // A denial changes nothing: the key is as if it had only been looked at.
@@ -80,19 +80,19 @@ func TestDenialIsFree(t *testing.T) { checkKinds(t, everyKind, denialIsFree) }
 
 func denialIsFree(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
-	t.Repeat(tr.anything(func(t *rapid.T, ask algorithm.Ask) {
+	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
 		twin := tr.fork()
-		a := tr.decide(ask)
+		a := tr.decide(req)
 		if a.Allowed {
 			return
 		}
-		look := twin.decide(tr.now, algorithm.Ask{})
-		if got, want := tr.state(tr.now), twin.state(tr.now); got != want || a.Standing != look.Standing {
+		look := twin.decide(tr.now, algorithm.Request{})
+		if got, want := tr.state(tr.now), twin.state(tr.now); got != want || a.Balance != look.Balance {
 			t.Fatalf("%v at %d: denied %+v leaves %s, %+v; a look leaves %s, %+v",
-				tr.limit, tr.now, ask, got, a.Standing, want, look.Standing)
+				tr.limit, tr.now, req, got, a.Balance, want, look.Balance)
 		}
 		if a.Granted != 0 || a.Delay != 0 {
-			t.Fatalf("%v at %d: denied %+v, but %+v", tr.limit, tr.now, ask, a)
+			t.Fatalf("%v at %d: denied %+v, but %+v", tr.limit, tr.now, req, a)
 		}
 	}))
 }
@@ -102,15 +102,15 @@ func TestLookIsFree(t *testing.T) { checkKinds(t, everyKind, lookIsFree) }
 
 func lookIsFree(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
-	t.Repeat(tr.anything(func(t *rapid.T, ask algorithm.Ask) {
+	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
 		twin := tr.fork()
-		look := twin.decide(tr.now, algorithm.Ask{})
+		look := twin.decide(tr.now, algorithm.Request{})
 		if !look.Allowed || look.Granted != 0 || look.RetryAfter != 0 {
 			t.Fatalf("%v at %d: a look is answered by %+v", tr.limit, tr.now, look)
 		}
-		got, want := twin.decide(tr.now, ask), tr.decide(ask)
+		got, want := twin.decide(tr.now, req), tr.decide(req)
 		if got != want || twin.state(tr.now) != tr.state(tr.now) {
-			t.Fatalf("%v at %d, %+v: got %+v after a look, want %+v", tr.limit, tr.now, ask, got, want)
+			t.Fatalf("%v at %d, %+v: got %+v after a look, want %+v", tr.limit, tr.now, req, got, want)
 		}
 	}))
 }
@@ -121,9 +121,9 @@ func TestStatesAreSound(t *testing.T) { checkKinds(t, everyKind, statesAreSound)
 
 func statesAreSound(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
-	t.Repeat(tr.anything(func(t *rapid.T, ask algorithm.Ask) {
-		if a := tr.decide(ask); !tr.sound(tr.now) {
-			t.Fatalf("%v at %d, %+v: %+v leaves %+v behind", tr.limit, tr.now, ask, a, tr.key)
+	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
+		if a := tr.decide(req); !tr.sound(tr.now) {
+			t.Fatalf("%v at %d, %+v: %+v leaves %+v behind", tr.limit, tr.now, req, a, tr.key)
 		}
 	}))
 }
@@ -133,19 +133,19 @@ func TestRemainingIsWhatCanBeTaken(t *testing.T) { checkKinds(t, everyKind, rema
 
 func remainingCanBeTaken(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
-	t.Repeat(tr.anything(func(t *rapid.T, ask algorithm.Ask) {
-		a := tr.decide(ask)
+	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
+		a := tr.decide(req)
 		if a.Remaining < 0 || a.Remaining > tr.limit.most() {
-			t.Fatalf("%v at %d, %+v: %+v", tr.limit, tr.now, ask, a)
+			t.Fatalf("%v at %d, %+v: %+v", tr.limit, tr.now, req, a)
 		}
-		all := tr.fork().decide(tr.now, algorithm.Ask{Cost: a.Remaining})
+		all := tr.fork().decide(tr.now, algorithm.Request{Cost: a.Remaining})
 		if !all.Allowed || all.Remaining != 0 || all.Granted != a.Remaining {
 			t.Fatalf("%v at %d: %d remain, but taking them gives %+v", tr.limit, tr.now, a.Remaining, all)
 		}
 		if a.Remaining == math.MaxInt64 {
 			return
 		}
-		more := tr.fork().decide(tr.now, algorithm.Ask{Cost: a.Remaining + 1})
+		more := tr.fork().decide(tr.now, algorithm.Request{Cost: a.Remaining + 1})
 		if more.Allowed {
 			t.Fatalf("%v at %d: %d remain, but taking one more gives %+v", tr.limit, tr.now, a.Remaining, more)
 		}
@@ -158,19 +158,19 @@ func TestRemainingMovesByWhatIsGranted(t *testing.T) { checkKinds(t, everyKind, 
 
 func remainingMoves(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
-	t.Repeat(tr.anything(func(t *rapid.T, ask algorithm.Ask) {
-		before := tr.fork().decide(tr.now, algorithm.Ask{}).Remaining
-		a := tr.decide(ask)
+	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
+		before := tr.fork().decide(tr.now, algorithm.Request{}).Remaining
+		a := tr.decide(req)
 		least, most := max(before-a.Granted, 0), max(before-a.Granted, 0)
 		if a.Granted < 0 && (k.isBucket() || k == slidingWindow) {
 			// Of a unit that has come back in part, only the rest was left.
 			least = before
 		}
 		if a.Remaining < least || a.Remaining > most {
-			t.Fatalf("%v at %d, %+v: %d remained before %+v", tr.limit, tr.now, ask, before, a)
+			t.Fatalf("%v at %d, %+v: %d remained before %+v", tr.limit, tr.now, req, before, a)
 		}
-		if ask.Cost > 0 && (a.Granted > ask.Cost || !ask.AtMost && a.Allowed && a.Granted != ask.Cost) {
-			t.Fatalf("%v at %d, %+v: granted %+v", tr.limit, tr.now, ask, a)
+		if req.Cost > 0 && (a.Granted > req.Cost || !req.AtMost && a.Allowed && a.Granted != req.Cost) {
+			t.Fatalf("%v at %d, %+v: granted %+v", tr.limit, tr.now, req, a)
 		}
 	}))
 }
@@ -181,27 +181,27 @@ func TestRetryAfterIsTrueToTheTick(t *testing.T) { checkKinds(t, everyKind, retr
 
 func retryAfterIsTrue(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
-	t.Repeat(tr.anything(func(t *rapid.T, ask algorithm.Ask) {
-		a := tr.decide(ask)
+	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
+		a := tr.decide(req)
 		switch {
 		case a.Allowed != (a.RetryAfter == 0):
-			t.Fatalf("%v at %d, %+v: %+v", tr.limit, tr.now, ask, a)
+			t.Fatalf("%v at %d, %+v: %+v", tr.limit, tr.now, req, a)
 		case a.Allowed:
 			return
 		case a.RetryAfter == algorithm.Never:
-			tr.checkNever(t, ask)
+			tr.checkNever(t, req)
 			return
 		}
 		if now := tr.now + a.RetryAfter - tr.limit.tick; now <= algorithm.MaxTime {
-			if early := tr.fork().decide(now, ask); early.Allowed {
+			if early := tr.fork().decide(now, req); early.Allowed {
 				t.Fatalf("%v at %d, %+v: told to come back in %d, but a tick earlier %+v",
-					tr.limit, tr.now, ask, a.RetryAfter, early)
+					tr.limit, tr.now, req, a.RetryAfter, early)
 			}
 		}
 		if now := tr.now + a.RetryAfter; now <= algorithm.MaxTime {
-			if then := tr.fork().decide(now, ask); !then.Allowed {
+			if then := tr.fork().decide(now, req); !then.Allowed {
 				t.Fatalf("%v at %d, %+v: told to come back in %d, but then %+v",
-					tr.limit, tr.now, ask, a.RetryAfter, then)
+					tr.limit, tr.now, req, a.RetryAfter, then)
 			}
 		}
 	}))
@@ -209,10 +209,10 @@ func retryAfterIsTrue(t *rapid.T, k kind) {
 
 // checkNever checks that an ask can never pass: that a new key, which has all
 // there can be, denies it too.
-func (tr *trace) checkNever(t *rapid.T, ask algorithm.Ask) {
-	fresh := newKey(tr.limit).decide(tr.now, ask)
+func (tr *trace) checkNever(t *rapid.T, req algorithm.Request) {
+	fresh := newKey(tr.limit).decide(tr.now, req)
 	if fresh.Allowed || fresh.RetryAfter != algorithm.Never {
-		t.Fatalf("%v at %d, %+v: never, but on a new key %+v", tr.limit, tr.now, ask, fresh)
+		t.Fatalf("%v at %d, %+v: never, but on a new key %+v", tr.limit, tr.now, req, fresh)
 	}
 }
 
@@ -222,15 +222,15 @@ func TestResetAfterIsTrueToTheTick(t *testing.T) { checkKinds(t, everyKind, rese
 
 func resetAfterIsTrue(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
-	t.Repeat(tr.anything(func(t *rapid.T, ask algorithm.Ask) {
-		a := tr.decide(ask)
+	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
+		a := tr.decide(req)
 		then := tr.now + a.ResetAfter
 		if a.ResetAfter < 0 || a.ResetAfter > 0 && then-tr.limit.tick <= algorithm.MaxTime &&
-			tr.fork().decide(then-tr.limit.tick, algorithm.Ask{}).ResetAfter == 0 {
-			t.Fatalf("%v at %d, %+v: reset after %d, but a tick earlier already", tr.limit, tr.now, ask, a.ResetAfter)
+			tr.fork().decide(then-tr.limit.tick, algorithm.Request{}).ResetAfter == 0 {
+			t.Fatalf("%v at %d, %+v: reset after %d, but a tick earlier already", tr.limit, tr.now, req, a.ResetAfter)
 		}
 		if e, ok := tr.key.(interface{ empty() int64 }); ok && e.empty() != then && max(e.empty(), then) > tr.now {
-			t.Fatalf("%v at %d, %+v: reset after %d, but empty at %d", tr.limit, tr.now, ask, a.ResetAfter, e.empty())
+			t.Fatalf("%v at %d, %+v: reset after %d, but empty at %d", tr.limit, tr.now, req, a.ResetAfter, e.empty())
 		}
 		if then > algorithm.MaxTime {
 			return
@@ -240,7 +240,7 @@ func resetAfterIsTrue(t *rapid.T, k kind) {
 		got, want := old.decide(then, next), fresh.decide(then, next)
 		if got != want || old.state(then) != fresh.state(then) {
 			t.Fatalf("%v at %d, %+v: reset after %d, but then %+v gets %+v, and of a new key %+v",
-				tr.limit, tr.now, ask, a.ResetAfter, next, got, want)
+				tr.limit, tr.now, req, a.ResetAfter, next, got, want)
 		}
 	}))
 }
@@ -254,18 +254,18 @@ func TestNobodyIsLockedOutLongerThanOneRefill(t *testing.T) {
 func lockoutIsBounded(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
 	reserving := rapid.Bool().Draw(t, "reserving")
-	t.Repeat(tr.anything(func(t *rapid.T, ask algorithm.Ask) {
+	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
 		if !reserving {
-			ask.MaxDelay = 0
+			req.MaxDelay = 0
 		}
-		tr.decide(ask)
+		tr.decide(req)
 		if tr.limit.most() == 0 {
 			return
 		}
 		longest := tr.limit.refill(tr.now, reserving)
-		a := tr.fork().decide(tr.now, algorithm.Ask{Cost: tr.limit.most()})
+		a := tr.fork().decide(tr.now, algorithm.Request{Cost: tr.limit.most()})
 		if a.RetryAfter > longest || a.ResetAfter > longest {
-			t.Fatalf("%v at %d, after %+v: %+v, want at most %d", tr.limit, tr.now, ask, a, longest)
+			t.Fatalf("%v at %d, after %+v: %+v, want at most %d", tr.limit, tr.now, req, a, longest)
 		}
 	}))
 }
@@ -296,10 +296,10 @@ func TestStepBackFreesNothing(t *testing.T) { checkKinds(t, everyKind, stepBackF
 
 func stepBackFreesNothing(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
-	t.Repeat(tr.anything(func(t *rapid.T, ask algorithm.Ask) {
-		before, then := tr.decide(ask), tr.now
+	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
+		before, then := tr.decide(req), tr.now
 		tr.clockJumps(t)
-		if after := tr.decide(algorithm.Ask{}); tr.now < then && after.Remaining > before.Remaining {
+		if after := tr.decide(algorithm.Request{}); tr.now < then && after.Remaining > before.Remaining {
 			t.Fatalf("%v: %d remain at %d, and %d after stepping back to %d",
 				tr.limit, before.Remaining, then, after.Remaining, tr.now)
 		}
@@ -311,18 +311,18 @@ func TestTakeAndGiveBackIsTheIdentity(t *testing.T) { checkKinds(t, everyKind, t
 
 func takeAndGiveBack(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
-	t.Repeat(tr.anything(func(t *rapid.T, ask algorithm.Ask) {
+	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
 		twin := tr.fork()
-		before := twin.decide(tr.now, algorithm.Ask{})
+		before := twin.decide(tr.now, algorithm.Request{})
 		want := twin.state(tr.now)
-		if taken := twin.decide(tr.now, ask).Granted; taken > 0 {
-			after := twin.decide(tr.now, algorithm.Ask{Cost: -taken})
-			if got := twin.state(tr.now); got != want || after.Granted != -taken || after.Standing != before.Standing {
+		if taken := twin.decide(tr.now, req).Granted; taken > 0 {
+			after := twin.decide(tr.now, algorithm.Request{Cost: -taken})
+			if got := twin.state(tr.now); got != want || after.Granted != -taken || after.Balance != before.Balance {
 				t.Fatalf("%v at %d: taking %+v and giving it back gives %+v and leaves %s, want %+v and %s",
-					tr.limit, tr.now, ask, after, got, before.Standing, want)
+					tr.limit, tr.now, req, after, got, before.Balance, want)
 			}
 		}
-		tr.decide(ask)
+		tr.decide(req)
 	}))
 }
 
@@ -332,13 +332,13 @@ func TestForgetIsAsGoodAsNew(t *testing.T) { checkKinds(t, everyKind, forgetIsAs
 
 func forgetIsAsGoodAsNew(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
-	t.Repeat(tr.anything(func(t *rapid.T, ask algorithm.Ask) {
-		tr.decide(ask)
+	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
+		tr.decide(req)
 		twin := tr.fork()
-		forgotten := twin.decide(tr.now, algorithm.Ask{Cost: algorithm.Forget})
-		again := twin.decide(tr.now, algorithm.Ask{Cost: -1})
-		want := algorithm.Standing{Remaining: tr.limit.most()}
-		if !forgotten.Allowed || forgotten.Granted > 0 || again.Granted != 0 || again.Standing != want {
+		forgotten := twin.decide(tr.now, algorithm.Request{Cost: algorithm.Reset})
+		again := twin.decide(tr.now, algorithm.Request{Cost: -1})
+		want := algorithm.Balance{Remaining: tr.limit.most()}
+		if !forgotten.Allowed || forgotten.Granted > 0 || again.Granted != 0 || again.Balance != want {
 			t.Fatalf("%v at %d: forgotten by %+v, then giving back one: %+v", tr.limit, tr.now, forgotten, again)
 		}
 	}))
@@ -351,8 +351,8 @@ func TestChangingALimitCountsAtOnce(t *testing.T) { checkKinds(t, everyKind, cha
 
 func changeCountsAtOnce(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
-	t.Repeat(tr.withoutDelay(func(t *rapid.T, ask algorithm.Ask) {
-		a, before := tr.decide(ask), tr.limit.most()
+	t.Repeat(tr.withoutDelay(func(t *rapid.T, req algorithm.Request) {
+		a, before := tr.decide(req), tr.limit.most()
 		if k.isBucket() {
 			tr.limit.rate.Burst = anySize(0, algorithm.MaxRefill/tr.limit.rate.Interval).Draw(t, "burst")
 		} else {
@@ -360,7 +360,7 @@ func changeCountsAtOnce(t *rapid.T, k kind) {
 		}
 		tr.change(tr.limit)
 		used := before - a.Remaining
-		got, want := tr.decide(algorithm.Ask{}).Remaining, max(tr.limit.most()-used, 0)
+		got, want := tr.decide(algorithm.Request{}).Remaining, max(tr.limit.most()-used, 0)
 		if got != want {
 			t.Fatalf("%v at %d: %d of %d were used before the limit changed, now %d remain, want %d",
 				tr.limit, tr.now, used, before, got, want)
@@ -383,7 +383,7 @@ func oneInstantAdmitsTheLimit(t *rapid.T, k kind) {
 	tr.limit.count = most
 	tr.change(tr.limit)
 	for i := range int64(1000) {
-		a := tr.decide(algorithm.Ask{Cost: 1})
+		a := tr.decide(algorithm.Request{Cost: 1})
 		if a.Allowed != (i < most) || a.Remaining != max(most-i-1, 0) {
 			t.Fatalf("%v at %d: call %d of 1000 gives %+v", tr.limit, tr.now, i, a)
 		}
@@ -395,23 +395,23 @@ func TestIdleForTenYears(t *testing.T) { checkKinds(t, everyKind, idleForTenYear
 
 func idleForTenYears(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
-	actions := tr.anything(func(t *rapid.T, ask algorithm.Ask) { tr.decide(ask) })
+	actions := tr.anything(func(t *rapid.T, req algorithm.Request) { tr.decide(req) })
 	delete(actions, "limit changes")
 	t.Repeat(actions)
 	if tr.now > algorithm.MaxTime/2 {
 		tr.moveTo(tr.now / 4)
 	}
-	tr.decide(algorithm.Ask{})
+	tr.decide(algorithm.Request{})
 	idle := max(tr.last.ResetAfter, rapid.Int64Range(10*year, algorithm.MaxTime/4).Draw(t, "idle"))
 	if idle > algorithm.MaxTime-tr.now {
 		return // the clock ends before
 	}
 	tr.moveTo(tr.now + idle)
 	most := tr.limit.most()
-	if a := tr.fork().decide(tr.now, algorithm.Ask{Cost: math.MaxInt64}); most < math.MaxInt64 && a.RetryAfter != algorithm.Never {
+	if a := tr.fork().decide(tr.now, algorithm.Request{Cost: math.MaxInt64}); most < math.MaxInt64 && a.RetryAfter != algorithm.Never {
 		t.Fatalf("%v at %d: asked for everything, got %+v", tr.limit, tr.now, a)
 	}
-	if a := tr.decide(algorithm.Ask{Cost: most}); !a.Allowed || a.Remaining != 0 || a.Delay != 0 {
+	if a := tr.decide(algorithm.Request{Cost: most}); !a.Allowed || a.Remaining != 0 || a.Delay != 0 {
 		t.Fatalf("%v at %d: asked for all of it, got %+v", tr.limit, tr.now, a)
 	}
 }
@@ -422,16 +422,16 @@ func TestDurationsAreWholeTicks(t *testing.T) { checkKinds(t, everyKind, duratio
 
 func durationsAreWholeTicks(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
-	t.Repeat(tr.anything(func(t *rapid.T, ask algorithm.Ask) {
-		a := tr.decide(ask)
+	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
+		a := tr.decide(req)
 		for _, d := range []int64{a.RetryAfter, a.ResetAfter, a.Delay} {
 			if d < 0 || d != algorithm.Never && d%tr.limit.tick != 0 {
-				t.Fatalf("%v at %d, %+v: %+v", tr.limit, tr.now, ask, a)
+				t.Fatalf("%v at %d, %+v: %+v", tr.limit, tr.now, req, a)
 			}
 		}
-		late := ask.MaxDelay > 0 && a.Delay > ask.MaxDelay || ask.MaxDelay == 0 && k != leakyBucket && a.Delay > 0
-		if ask.Cost > 0 && late {
-			t.Fatalf("%v at %d, %+v: granted too late by %+v", tr.limit, tr.now, ask, a)
+		late := req.MaxDelay > 0 && a.Delay > req.MaxDelay || req.MaxDelay == 0 && k != leakyBucket && a.Delay > 0
+		if req.Cost > 0 && late {
+			t.Fatalf("%v at %d, %+v: granted too late by %+v", tr.limit, tr.now, req, a)
 		}
 	}))
 }

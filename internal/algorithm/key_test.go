@@ -152,7 +152,7 @@ func (c calendar) shortest() int64 { return slices.Min(c.lengths) }
 // A key is one key of a store: a limit, and the state under it. It does what a
 // store does to decide.
 type key interface {
-	decide(now int64, ask algorithm.Ask) answer
+	decide(now int64, req algorithm.Request) answer
 	change(l limit)
 	fork() key
 
@@ -189,10 +189,10 @@ type tokenKey struct {
 	bucket algorithm.Bucket
 }
 
-func (k *tokenKey) decide(now int64, ask algorithm.Ask) answer {
-	after, v := k.limit.Decide(k.bucket, now, ask)
+func (k *tokenKey) decide(now int64, req algorithm.Request) answer {
+	after, v := k.limit.Decide(k.bucket, now, req)
 	k.bucket = after
-	return answer{v, k.limit.Standing(max(k.bucket.Full-now, 0))}
+	return answer{v, k.limit.Balance(max(k.bucket.Full-now, 0))}
 }
 
 func (k *tokenKey) change(l limit) { k.limit = algorithm.TokenBucket{Rate: l.rate} }
@@ -211,10 +211,10 @@ type leakyKey struct {
 	drained int64
 }
 
-func (k *leakyKey) decide(now int64, ask algorithm.Ask) answer {
-	after, v := k.limit.Decide(k.drained, now, ask)
+func (k *leakyKey) decide(now int64, req algorithm.Request) answer {
+	after, v := k.limit.Decide(k.drained, now, req)
 	k.drained = after
-	return answer{v, k.limit.Standing(max(k.drained-now, 0))}
+	return answer{v, k.limit.Balance(max(k.drained-now, 0))}
 }
 
 func (k *leakyKey) change(l limit) { k.limit = algorithm.LeakyBucket{Rate: l.rate} }
@@ -233,10 +233,10 @@ type fixedKey struct {
 	counter algorithm.Counter
 }
 
-func (k *fixedKey) decide(now int64, ask algorithm.Ask) answer {
-	after, v := k.limit.Decide(k.counter, now, k.windows.window(now), ask)
+func (k *fixedKey) decide(now int64, req algorithm.Request) answer {
+	after, v := k.limit.Decide(k.counter, now, k.windows.window(now), req)
 	k.counter = after
-	return answer{v, k.limit.Standing(k.counter, now)}
+	return answer{v, k.limit.Balance(k.counter, now)}
 }
 
 func (k *fixedKey) change(l limit) {
@@ -265,10 +265,10 @@ type slidingKey struct {
 	slide algorithm.Slide
 }
 
-func (k *slidingKey) decide(now int64, ask algorithm.Ask) answer {
-	after, v := k.limit.Decide(k.slide, now, ask)
+func (k *slidingKey) decide(now int64, req algorithm.Request) answer {
+	after, v := k.limit.Decide(k.slide, now, req)
 	k.slide = after
-	return answer{v, k.limit.Standing(k.slide, now)}
+	return answer{v, k.limit.Balance(k.slide, now)}
 }
 
 func (k *slidingKey) change(l limit) {
@@ -301,16 +301,16 @@ type rollingKey struct {
 	ring  algorithm.Ring
 }
 
-func (k *rollingKey) decide(now int64, ask algorithm.Ask) answer {
-	k.limit.Settle(&k.ring, now)
-	v := k.limit.Decide(&k.ring, now, ask)
+func (k *rollingKey) decide(now int64, req algorithm.Request) answer {
+	k.limit.Normalize(&k.ring, now)
+	v := k.limit.Decide(&k.ring, now, req)
 	if v.Granted != 0 {
 		if k.ring.Counts == nil {
 			k.ring.Counts = make([]int64, k.limit.Buckets+1)
 		}
 		k.limit.Record(&k.ring, now, v.Granted)
 	}
-	return answer{v, k.limit.Standing(&k.ring, now)}
+	return answer{v, k.limit.Balance(&k.ring, now)}
 }
 
 func (k *rollingKey) change(l limit) {
@@ -356,14 +356,14 @@ type logKey struct {
 	log   algorithm.Log
 }
 
-func (k *logKey) decide(now int64, ask algorithm.Ask) answer {
-	k.limit.Settle(&k.log, now)
-	v := k.limit.Decide(&k.log, now, ask)
+func (k *logKey) decide(now int64, req algorithm.Request) answer {
+	k.limit.Normalize(&k.log, now)
+	v := k.limit.Decide(&k.log, now, req)
 	if v.Granted != 0 {
 		k.grow(k.limit.Room(&k.log, now, max(v.Granted, 0)))
 		k.limit.Record(&k.log, now, v.Granted)
 	}
-	return answer{v, k.limit.Standing(&k.log, now)}
+	return answer{v, k.limit.Balance(&k.log, now)}
 }
 
 func (k *logKey) grow(need int) {

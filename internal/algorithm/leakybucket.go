@@ -21,28 +21,28 @@ package algorithm
 type LeakyBucket struct{ Rate }
 
 // Decide returns the instant at which the queue will have drained, and the
-// verdict. A peek returns the delay that one unit would get.
-func (b *LeakyBucket) Decide(drained, now int64, ask Ask) (int64, Verdict) {
+// outcome. A peek returns the delay that one unit would get.
+func (b *LeakyBucket) Decide(drained, now int64, req Request) (int64, Outcome) {
 	debt := b.Debt(drained, now)
-	if ask.Cost <= 0 {
-		after, v := b.giveBack(debt, ask)
-		if ask.Cost == 0 {
+	if req.Cost <= 0 {
+		after, v := b.refund(debt, req)
+		if req.Cost == 0 {
 			v.Delay = RoundUp(debt, b.Tick)
 		}
 		return drainedAfter(after, now), v
 	}
-	cost, capacity := ask.Cost, b.Capacity()
-	if ask.AtMost {
-		cost = ask.fit(b.free(debt, capacity))
+	cost, capacity := req.Cost, b.Capacity()
+	if req.AtMost {
+		cost = req.fit(b.free(debt, capacity))
 	}
 	if cost > b.Burst {
-		return drainedAfter(debt, now), Verdict{RetryAfter: Never}
+		return drainedAfter(debt, now), Outcome{RetryAfter: Never}
 	}
 	after := debt + cost*b.Interval
-	if early := max(after-capacity, b.late(debt, ask)); early > 0 {
-		return drainedAfter(debt, now), Verdict{RetryAfter: RoundUp(early, b.Tick)}
+	if early := max(after-capacity, b.late(debt, req)); early > 0 {
+		return drainedAfter(debt, now), Outcome{RetryAfter: RoundUp(early, b.Tick)}
 	}
-	return drainedAfter(after, now), Verdict{Allowed: true, Granted: cost, Delay: RoundUp(debt, b.Tick)}
+	return drainedAfter(after, now), Outcome{Allowed: true, Granted: cost, Delay: RoundUp(debt, b.Tick)}
 }
 
 // Debt returns how long the queue takes to drain.
@@ -50,12 +50,12 @@ func (b *LeakyBucket) Debt(drained, now int64) int64 {
 	return min(max(drained-now, 0), b.Capacity())
 }
 
-// late returns by how much a delay exceeds what the Ask allows.
-func (b *LeakyBucket) late(debt int64, ask Ask) int64 {
-	if ask.MaxDelay == 0 {
+// late returns by how much a delay exceeds what the Request allows.
+func (b *LeakyBucket) late(debt int64, req Request) int64 {
+	if req.MaxDelay == 0 {
 		return 0
 	}
-	return debt - RoundDown(ask.MaxDelay, b.Tick)
+	return debt - RoundDown(req.MaxDelay, b.Tick)
 }
 
 // drainedAfter returns when a queue with a debt will have drained.

@@ -15,10 +15,10 @@ func TestAnswersAreTheOracles(t *testing.T) { checkKinds(t, everyKind, answersAr
 func answersAreTheOracles(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
 	o := newOracle(tr.limit)
-	agree := func(t *rapid.T, ask algorithm.Ask) {
-		got, want := tr.decide(ask), o.decide(tr.now, ask)
+	agree := func(t *rapid.T, req algorithm.Request) {
+		got, want := tr.decide(req), o.decide(tr.now, req)
 		if got != want {
-			t.Fatalf("%v at %d, %+v:\n got %+v\nwant %+v", tr.limit, tr.now, ask, got, want)
+			t.Fatalf("%v at %d, %+v:\n got %+v\nwant %+v", tr.limit, tr.now, req, got, want)
 		}
 	}
 	t.Repeat(map[string]func(*rapid.T){
@@ -55,9 +55,9 @@ func busyAnswersAreTheOracles(t *rapid.T, k kind) {
 			o.change(l)
 		}
 		tr.moveTo(tr.now + rapid.SampledFrom([]int64{0, 1, 2, 5}).Draw(t, "ticks")*l.tick)
-		ask := algorithm.Ask{Cost: rapid.SampledFrom([]int64{1, 1, 1, 2, 3, -1}).Draw(t, "cost")}
-		if got, want := tr.decide(ask), o.decide(tr.now, ask); got != want {
-			t.Fatalf("%v at %d, %+v:\n got %+v\nwant %+v", tr.limit, tr.now, ask, got, want)
+		req := algorithm.Request{Cost: rapid.SampledFrom([]int64{1, 1, 1, 2, 3, -1}).Draw(t, "cost")}
+		if got, want := tr.decide(req), o.decide(tr.now, req); got != want {
+			t.Fatalf("%v at %d, %+v:\n got %+v\nwant %+v", tr.limit, tr.now, req, got, want)
 		}
 	}
 }
@@ -81,9 +81,9 @@ func largeProductsAreTheOracles(t *rapid.T) {
 		tr.key.(*slidingKey).slide = algorithm.Slide{Previous: previous, Current: current, End: 2 * l.period}
 		o.ledger.(*slidingLedger).history = history{{at: 0, units: previous}, {at: l.period, units: current}}
 		tr.now = tr.onTick(rapid.Int64Range(l.period, 3*l.period-1).Draw(t, "now"))
-		ask := algorithm.Ask{Cost: rapid.Int64Range(0, l.count).Draw(t, "cost")}
-		if got, want := tr.decide(ask), o.decide(tr.now, ask); got != want {
-			t.Fatalf("%v at %d, %d and %d used, %+v:\n got %+v\nwant %+v", l, tr.now, previous, current, ask, got, want)
+		req := algorithm.Request{Cost: rapid.Int64Range(0, l.count).Draw(t, "cost")}
+		if got, want := tr.decide(req), o.decide(tr.now, req); got != want {
+			t.Fatalf("%v at %d, %d and %d used, %+v:\n got %+v\nwant %+v", l, tr.now, previous, current, req, got, want)
 		}
 	}
 }
@@ -99,7 +99,7 @@ func TestSlidingWindowCarries(t *testing.T) {
 	} {
 		w := algorithm.SlidingWindow{Count: count, Period: period, Tick: 1}
 		s := algorithm.Slide{Previous: c.previous, End: 2 * period}
-		if got, want := w.Standing(s, s.End-c.rest).Remaining, count-c.used; got != want {
+		if got, want := w.Balance(s, s.End-c.rest).Remaining, count-c.used; got != want {
 			t.Errorf("%d units with %d of %d to come leave %d of %d, want %d", c.previous, c.rest, period, got, count, want)
 		}
 	}

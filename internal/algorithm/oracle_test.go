@@ -37,7 +37,7 @@ type ledger interface {
 
 	charge(now, n int64)
 
-	// giveBack takes back at most n units, the newest first, and returns how
+	// refund takes back at most n units, the newest first, and returns how
 	// many.
 	giveBack(now, n int64) int64
 
@@ -69,35 +69,35 @@ func newOracle(l limit) *oracle {
 
 // An answer is all that a caller is told.
 type answer struct {
-	algorithm.Verdict
-	algorithm.Standing
+	algorithm.Outcome
+	algorithm.Balance
 }
 
-func (o *oracle) decide(now int64, ask algorithm.Ask) answer {
+func (o *oracle) decide(now int64, req algorithm.Request) answer {
 	o.forgive(now)
-	v := algorithm.Verdict{Allowed: true}
+	v := algorithm.Outcome{Allowed: true}
 	switch {
-	case ask.Cost > 0:
-		v = o.take(now, ask)
-	case ask.Cost < 0:
-		v.Granted = -o.giveBack(now, magnitudeOf(ask.Cost))
+	case req.Cost > 0:
+		v = o.take(now, req)
+	case req.Cost < 0:
+		v.Granted = -o.giveBack(now, magnitudeOf(req.Cost))
 	default:
 		v.Delay = o.lookDelay(now)
 	}
-	return answer{v, algorithm.Standing{
+	return answer{v, algorithm.Balance{
 		Remaining:  o.largest(now, o.most(), 0),
 		ResetAfter: o.firstTick(now, o.unused),
 	}}
 }
 
-func (o *oracle) take(now int64, ask algorithm.Ask) algorithm.Verdict {
-	if granted := o.grant(now, ask); granted > 0 {
-		v := algorithm.Verdict{Allowed: true, Granted: granted, Delay: o.delay(now, granted)}
+func (o *oracle) take(now int64, req algorithm.Request) algorithm.Outcome {
+	if granted := o.grant(now, req); granted > 0 {
+		v := algorithm.Outcome{Allowed: true, Granted: granted, Delay: o.delay(now, granted)}
 		o.charge(now, granted)
 		return v
 	}
-	passes := func(t int64) bool { return o.grant(t, ask) > 0 }
-	return algorithm.Verdict{RetryAfter: o.firstTick(now, passes)}
+	passes := func(t int64) bool { return o.grant(t, req) > 0 }
+	return algorithm.Outcome{RetryAfter: o.firstTick(now, passes)}
 }
 
 // lookDelay is what a look tells: on a queue, how long it is.
@@ -109,12 +109,12 @@ func (o *oracle) lookDelay(now int64) int64 {
 }
 
 // grant returns how many units an ask would get at t.
-func (o *oracle) grant(t int64, ask algorithm.Ask) int64 {
+func (o *oracle) grant(t int64, req algorithm.Request) int64 {
 	switch {
-	case o.fits(t, ask.Cost, ask.MaxDelay):
-		return ask.Cost
-	case ask.AtMost:
-		return o.largest(t, min(ask.Cost, o.most()), ask.MaxDelay)
+	case o.fits(t, req.Cost, req.MaxDelay):
+		return req.Cost
+	case req.AtMost:
+		return o.largest(t, min(req.Cost, o.most()), req.MaxDelay)
 	}
 	return 0
 }

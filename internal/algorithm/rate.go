@@ -41,22 +41,22 @@ func (r *Rate) free(debt, most int64) int64 {
 	return min(int64(uint64(most-debt)/uint64(r.Interval)), r.Burst)
 }
 
-// Standing returns the state of a bucket with a debt.
-func (r *Rate) Standing(debt int64) Standing {
-	return Standing{Remaining: r.free(debt, r.Capacity()), ResetAfter: RoundUp(debt, r.Tick)}
+// Balance returns the state of a bucket with a debt.
+func (r *Rate) Balance(debt int64) Balance {
+	return Balance{Remaining: r.free(debt, r.Capacity()), ResetAfter: RoundUp(debt, r.Tick)}
 }
 
-// giveBack reduces the debt by whole units. Of a partly refilled unit only the
+// refund reduces the debt by whole units. Of a partly refilled unit only the
 // rest can be refunded. A peek changes nothing.
-func (r *Rate) giveBack(debt int64, ask Ask) (int64, Verdict) {
-	if debt == 0 || ask.Cost == 0 {
-		return debt, Verdict{Allowed: true}
+func (r *Rate) refund(debt int64, req Request) (int64, Outcome) {
+	if debt == 0 || req.Cost == 0 {
+		return debt, Outcome{Allowed: true}
 	}
 	owed := debt / r.Interval
 	if debt%r.Interval > 0 {
 		owed++
 	}
-	v := ask.givesBack(owed)
+	v := req.refund(owed)
 	if -v.Granted == owed {
 		return 0, v
 	}

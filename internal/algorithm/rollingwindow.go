@@ -40,52 +40,52 @@ func NewRollingWindow(count, period, buckets, tick int64) RollingWindow {
 	return RollingWindow{Count: count, Buckets: buckets, Length: RoundUp(length, tick)}
 }
 
-// Settle moves buckets from the future to the present and drops the oldest units
+// Normalize moves buckets from the future to the present and drops the oldest units
 // beyond Count.
-func (w *RollingWindow) Settle(r *Ring, now int64) {
+func (w *RollingWindow) Normalize(r *Ring, now int64) {
 	if current := w.bucket(r, now); current < r.Newest {
 		r.retreat(current)
 	}
 	for age := 0; r.Total > w.Count; age++ {
-		r.remove(r.place(age), r.Total-w.Count)
+		r.remove(r.index(age), r.Total-w.Count)
 	}
 }
 
-// Spend is Settle, Decide, Record and Standing for the most common case: a plain
+// Spend is Normalize, Decide, Record and Balance for the most common case: a plain
 // cost fits into the newest bucket. If it returns false, nothing has changed, and
 // the others must be called.
-func (w *RollingWindow) Spend(r *Ring, now, cost int64) (st Standing, ok bool) {
+func (w *RollingWindow) Spend(r *Ring, now, cost int64) (st Balance, ok bool) {
 	into := now - r.Newest*w.Length
 	if into < 0 || into >= w.Length || cost > w.Count-r.Total {
 		return st, false
 	}
 	r.Counts[r.Head] += cost
 	r.Total += cost
-	return Standing{Remaining: w.Count - r.Total, ResetAfter: (w.Buckets+1)*w.Length - into}, true
+	return Balance{Remaining: w.Count - r.Total, ResetAfter: (w.Buckets+1)*w.Length - into}, true
 }
 
-// Decide returns the verdict without changing the ring, which must be settled.
-func (w *RollingWindow) Decide(r *Ring, now int64, ask Ask) Verdict {
-	gone, used := r.live(w.bucket(r, now))
+// Decide returns the outcome without changing the ring, which must be normalized.
+func (w *RollingWindow) Decide(r *Ring, now int64, req Request) Outcome {
+	gone, used := r.unexpired(w.bucket(r, now))
 	switch {
-	case ask.Cost > 0:
-		return w.take(r, now, gone, used, ask)
-	case ask.Cost < 0:
-		return ask.givesBack(used)
+	case req.Cost > 0:
+		return w.take(r, now, gone, used, req)
+	case req.Cost < 0:
+		return req.refund(used)
 	}
-	return Verdict{Allowed: true}
+	return Outcome{Allowed: true}
 }
 
-// Standing returns the state of a settled ring.
-func (w *RollingWindow) Standing(r *Ring, now int64) Standing {
-	_, used := r.live(w.bucket(r, now))
+// Balance returns the state of a normalized ring.
+func (w *RollingWindow) Balance(r *Ring, now int64) Balance {
+	_, used := r.unexpired(w.bucket(r, now))
 	if used == 0 {
-		return Standing{Remaining: w.Count}
+		return Balance{Remaining: w.Count}
 	}
-	return Standing{Remaining: w.Count - used, ResetAfter: w.Empty(r) - now}
+	return Balance{Remaining: w.Count - used, ResetAfter: w.Empty(r) - now}
 }
 
-// Record charges what a Verdict granted, or refunds it, newest first.
+// Record charges what an Outcome granted, or refunds it, newest first.
 func (w *RollingWindow) Record(r *Ring, now, granted int64) {
 	r.advance(w.bucket(r, now))
 	if granted > 0 {
@@ -94,7 +94,7 @@ func (w *RollingWindow) Record(r *Ring, now, granted int64) {
 		return
 	}
 	for age := len(r.Counts) - 1; granted < 0; age-- {
-		granted += r.remove(r.place(age), -granted)
+		granted += r.remove(r.index(age), -granted)
 	}
 }
 
@@ -103,20 +103,20 @@ func (w *RollingWindow) Empty(r *Ring) int64 {
 	if r.Total == 0 {
 		return 0
 	}
-	return w.leaves(r, r.newestUsed())
+	return w.expiresAt(r, r.newestUsed())
 }
 
-func (w *RollingWindow) take(r *Ring, now int64, gone int, used int64, ask Ask) Verdict {
+func (w *RollingWindow) take(r *Ring, now int64, gone int, used int64, req Request) Outcome {
 	free := w.Count - used
-	cost := ask.fit(free)
+	cost := req.fit(free)
 	if cost > w.Count {
-		return Verdict{RetryAfter: Never}
+		return Outcome{RetryAfter: Never}
 	}
 	if cost > free {
 		last := r.oldestHolding(gone, cost-free)
-		return Verdict{RetryAfter: w.leaves(r, last) - now}
+		return Outcome{RetryAfter: w.expiresAt(r, last) - now}
 	}
-	return Verdict{Allowed: true, Granted: cost}
+	return Outcome{Allowed: true, Granted: cost}
 }
 
 // bucket returns the number of the bucket that contains now. On a busy key it is
@@ -128,14 +128,14 @@ func (w *RollingWindow) bucket(r *Ring, now int64) int64 {
 	return now / w.Length
 }
 
-// leaves returns when the age-th oldest bucket is dropped.
-func (w *RollingWindow) leaves(r *Ring, age int) int64 {
+// expiresAt returns when the age-th oldest bucket is dropped.
+func (w *RollingWindow) expiresAt(r *Ring, age int) int64 {
 	return (r.Newest + int64(age) + 1) * w.Length
 }
 
-// place returns the index in Counts of the age-th oldest bucket; age 0 is the
+// index returns the index in Counts of the age-th oldest bucket; age 0 is the
 // oldest.
-func (r *Ring) place(age int) int {
+func (r *Ring) index(age int) int {
 	i := r.Head + 1 + age
 	if i >= len(r.Counts) {
 		i -= len(r.Counts)
@@ -143,16 +143,16 @@ func (r *Ring) place(age int) int {
 	return i
 }
 
-// live returns how many of the oldest buckets have expired when current is the
+// unexpired returns how many of the oldest buckets have expired when current is the
 // newest, and how many units the others hold.
-func (r *Ring) live(current int64) (gone int, used int64) {
+func (r *Ring) unexpired(current int64) (gone int, used int64) {
 	passed := current - r.Newest
 	if passed >= int64(len(r.Counts)) {
 		return len(r.Counts), 0
 	}
 	used = r.Total
 	for ; gone < int(passed); gone++ {
-		used -= r.Counts[r.place(gone)]
+		used -= r.Counts[r.index(gone)]
 	}
 	return gone, used
 }
@@ -161,7 +161,7 @@ func (r *Ring) live(current int64) (gone int, used int64) {
 // are released.
 func (r *Ring) oldestHolding(gone int, n int64) int {
 	age := gone
-	for n -= r.Counts[r.place(age)]; n > 0; n -= r.Counts[r.place(age)] {
+	for n -= r.Counts[r.index(age)]; n > 0; n -= r.Counts[r.index(age)] {
 		age++
 	}
 	return age
@@ -170,7 +170,7 @@ func (r *Ring) oldestHolding(gone int, n int64) int {
 // newestUsed returns the age of the newest bucket that holds units.
 func (r *Ring) newestUsed() int {
 	age := len(r.Counts) - 1
-	for i := r.Head; r.Counts[i] == 0; i = r.place(age) {
+	for i := r.Head; r.Counts[i] == 0; i = r.index(age) {
 		age--
 	}
 	return age
@@ -180,7 +180,7 @@ func (r *Ring) newestUsed() int {
 func (r *Ring) advance(current int64) {
 	passed := min(current-r.Newest, int64(len(r.Counts)))
 	for ; passed > 0; passed-- {
-		r.Head = r.place(0)
+		r.Head = r.index(0)
 		r.remove(r.Head, r.Counts[r.Head])
 	}
 	r.Newest = current
@@ -193,7 +193,7 @@ func (r *Ring) retreat(current int64) {
 	for ahead := min(r.Newest-current, int64(len(r.Counts))); ahead > 0; ahead-- {
 		late := r.Counts[r.Head]
 		r.Counts[r.Head] = 0
-		r.Head = r.place(len(r.Counts) - 2)
+		r.Head = r.index(len(r.Counts) - 2)
 		r.Counts[r.Head] += late
 	}
 	r.Newest = current

@@ -28,62 +28,62 @@ type SlidingLog struct {
 	Tick   int64
 }
 
-// Settle moves moments from the future to the present and drops the oldest beyond
+// Normalize moves moments from the future to the present and drops the oldest beyond
 // Count.
-func (w *SlidingLog) Settle(l *Log, now int64) {
+func (w *SlidingLog) Normalize(l *Log, now int64) {
 	if l.Newest > now {
-		l.bring(now)
+		l.moveBackTo(now)
 	}
 	if extra := l.Len - int(w.Count); extra > 0 {
 		l.drop(extra)
 	}
 }
 
-// Spend is Settle, Decide, Record and Standing for the most common case: a plain
+// Spend is Normalize, Decide, Record and Balance for the most common case: a plain
 // cost fits, and the ring has room for it. If it returns false, nothing has
 // changed, and the others must be called.
-func (w *SlidingLog) Spend(l *Log, now, cost int64) (st Standing, ok bool) {
-	gone := l.before(now - w.Period)
+func (w *SlidingLog) Spend(l *Log, now, cost int64) (st Balance, ok bool) {
+	gone := l.countUpTo(now - w.Period)
 	used := int64(l.Len - gone)
 	if l.Newest > now || cost > min(w.Count, int64(len(l.Moments)))-used {
 		return st, false
 	}
 	l.drop(gone)
 	l.add(now, cost)
-	return Standing{Remaining: w.Count - used - cost, ResetAfter: w.Period}, true
+	return Balance{Remaining: w.Count - used - cost, ResetAfter: w.Period}, true
 }
 
-// Decide returns the verdict without changing the log, which must be settled.
-func (w *SlidingLog) Decide(l *Log, now int64, ask Ask) Verdict {
-	gone := l.before(now - w.Period)
+// Decide returns the outcome without changing the log, which must be normalized.
+func (w *SlidingLog) Decide(l *Log, now int64, req Request) Outcome {
+	gone := l.countUpTo(now - w.Period)
 	used := int64(l.Len - gone)
 	switch {
-	case ask.Cost > 0:
-		return w.take(l, now, gone, used, ask)
-	case ask.Cost < 0:
-		return ask.givesBack(used)
+	case req.Cost > 0:
+		return w.take(l, now, gone, used, req)
+	case req.Cost < 0:
+		return req.refund(used)
 	}
-	return Verdict{Allowed: true}
+	return Outcome{Allowed: true}
 }
 
-// Standing returns the state of a settled log.
-func (w *SlidingLog) Standing(l *Log, now int64) Standing {
-	used := l.Len - l.before(now-w.Period)
+// Balance returns the state of a normalized log.
+func (w *SlidingLog) Balance(l *Log, now int64) Balance {
+	used := l.Len - l.countUpTo(now-w.Period)
 	if used == 0 {
-		return Standing{Remaining: w.Count}
+		return Balance{Remaining: w.Count}
 	}
-	return Standing{Remaining: w.Count - int64(used), ResetAfter: RoundUp(w.Empty(l)-now, w.Tick)}
+	return Balance{Remaining: w.Count - int64(used), ResetAfter: RoundUp(w.Empty(l)-now, w.Tick)}
 }
 
 // Room returns how long the ring must be to record granted units.
 func (w *SlidingLog) Room(l *Log, now, granted int64) int {
-	return l.Len - l.before(now-w.Period) + int(granted)
+	return l.Len - l.countUpTo(now-w.Period) + int(granted)
 }
 
-// Record charges what a Verdict granted, or refunds it, newest first. The ring
+// Record charges what an Outcome granted, or refunds it, newest first. The ring
 // must have [SlidingLog.Room].
 func (w *SlidingLog) Record(l *Log, now, granted int64) {
-	l.drop(l.before(now - w.Period))
+	l.drop(l.countUpTo(now - w.Period))
 	if granted < 0 {
 		l.Len += int(granted)
 		l.Newest = l.at(max(l.Len-1, 0))
@@ -100,21 +100,21 @@ func (w *SlidingLog) Empty(l *Log) int64 {
 	return l.Newest + w.Period
 }
 
-func (w *SlidingLog) take(l *Log, now int64, gone int, used int64, ask Ask) Verdict {
+func (w *SlidingLog) take(l *Log, now int64, gone int, used int64, req Request) Outcome {
 	free := w.Count - used
-	cost := ask.fit(free)
+	cost := req.fit(free)
 	if cost > w.Count {
-		return Verdict{RetryAfter: Never}
+		return Outcome{RetryAfter: Never}
 	}
 	if cost > free {
 		last := l.at(gone + int(cost-free) - 1)
-		return Verdict{RetryAfter: RoundUp(last+w.Period-now, w.Tick)}
+		return Outcome{RetryAfter: RoundUp(last+w.Period-now, w.Tick)}
 	}
-	return Verdict{Allowed: true, Granted: cost}
+	return Outcome{Allowed: true, Granted: cost}
 }
 
-// place returns where in Moments the i-th oldest moment is.
-func (l *Log) place(i int) int {
+// index returns where in Moments the i-th oldest moment is.
+func (l *Log) index(i int) int {
 	i += l.Head
 	if i >= len(l.Moments) {
 		i -= len(l.Moments)
@@ -122,12 +122,12 @@ func (l *Log) place(i int) int {
 	return i
 }
 
-func (l *Log) at(i int) int64 { return l.Moments[l.place(i)] }
+func (l *Log) at(i int) int64 { return l.Moments[l.index(i)] }
 
-// bring moves the moments that lie after now to now.
-func (l *Log) bring(now int64) {
+// moveBackTo moves the moments that lie after now to now.
+func (l *Log) moveBackTo(now int64) {
 	for i := l.Len - 1; i >= 0 && l.at(i) > now; i-- {
-		l.Moments[l.place(i)] = now
+		l.Moments[l.index(i)] = now
 	}
 	l.Newest = now
 }
@@ -135,7 +135,7 @@ func (l *Log) bring(now int64) {
 // add appends n moments, for which the ring has room.
 func (l *Log) add(now, n int64) {
 	for ; n > 0; n-- {
-		l.Moments[l.place(l.Len)] = now
+		l.Moments[l.index(l.Len)] = now
 		l.Len++
 	}
 	l.Newest = now
@@ -146,14 +146,14 @@ func (l *Log) drop(n int) {
 	if n == 0 {
 		return
 	}
-	l.Head = l.place(n)
+	l.Head = l.index(n)
 	l.Len -= n
 }
 
-// before returns how many moments are not after t. They are in order, and on a
+// countUpTo returns how many moments are not after t. They are in order, and on a
 // busy key only the oldest few are, so it strides from the oldest, twice as far
 // each time, and bisects the last stride.
-func (l *Log) before(t int64) int {
+func (l *Log) countUpTo(t int64) int {
 	low, high := 0, l.Len
 	for stride := 0; stride < l.Len; stride = 2*stride + 1 {
 		if l.at(stride) > t {

@@ -37,18 +37,18 @@ type SlidingWindow struct {
 	Tick   int64
 }
 
-// Decide returns the new counts and the verdict. Counts that only aged are
+// Decide returns the new counts and the outcome. Counts that only aged are
 // returned unchanged: the next call ages them again, and a denial writes nothing.
-func (w *SlidingWindow) Decide(s Slide, now int64, ask Ask) (Slide, Verdict) {
+func (w *SlidingWindow) Decide(s Slide, now int64, req Request) (Slide, Outcome) {
 	aged := w.age(s, now)
-	settled := w.settle(aged, now)
-	after, v := settled, Verdict{Allowed: true}
+	settled := w.normalize(aged, now)
+	after, v := settled, Outcome{Allowed: true}
 	switch {
-	case ask.Cost > 0:
-		v = w.take(settled, now, ask)
+	case req.Cost > 0:
+		v = w.take(settled, now, req)
 		after.Current += v.Granted
-	case ask.Cost < 0:
-		v = ask.givesBack(settled.Current + settled.Previous)
+	case req.Cost < 0:
+		v = req.refund(settled.Current + settled.Previous)
 		after = settled.without(-v.Granted)
 	}
 	switch {
@@ -60,13 +60,13 @@ func (w *SlidingWindow) Decide(s Slide, now int64, ask Ask) (Slide, Verdict) {
 	return after, v
 }
 
-// Standing returns the state of counts that Decide returned.
-func (w *SlidingWindow) Standing(s Slide, now int64) Standing {
+// Balance returns the state of counts that Decide returned.
+func (w *SlidingWindow) Balance(s Slide, now int64) Balance {
 	s = w.age(s, now)
 	if s.Current == 0 && s.Previous == 0 {
-		return Standing{Remaining: w.Count}
+		return Balance{Remaining: w.Count}
 	}
-	return Standing{
+	return Balance{
 		Remaining:  w.Count - w.used(s, now),
 		ResetAfter: RoundUp(s.empty(w.Period)-now, w.Tick),
 	}
@@ -83,8 +83,8 @@ func (w *SlidingWindow) age(s Slide, now int64) Slide {
 	return s
 }
 
-// settle clamps aged counts to what the limit and the clock allow.
-func (w *SlidingWindow) settle(s Slide, now int64) Slide {
+// normalize clamps aged counts to what the limit and the clock allow.
+func (w *SlidingWindow) normalize(s Slide, now int64) Slide {
 	s.End = min(s.End, now+w.Period)
 	return w.clamp(s, s.End-now)
 }
@@ -102,16 +102,16 @@ func (w *SlidingWindow) used(s Slide, now int64) int64 {
 	return s.Current + mulDivUp(s.Previous, s.End-now, w.Period)
 }
 
-func (w *SlidingWindow) take(s Slide, now int64, ask Ask) Verdict {
+func (w *SlidingWindow) take(s Slide, now int64, req Request) Outcome {
 	free := w.Count - w.used(s, now)
-	cost := ask.fit(free)
+	cost := req.fit(free)
 	if cost > w.Count {
-		return Verdict{RetryAfter: Never}
+		return Outcome{RetryAfter: Never}
 	}
 	if cost > free {
-		return Verdict{RetryAfter: RoundUp(w.wait(s, s.End-now, cost), w.Tick)}
+		return Outcome{RetryAfter: RoundUp(w.wait(s, s.End-now, cost), w.Tick)}
 	}
-	return Verdict{Allowed: true, Granted: cost}
+	return Outcome{Allowed: true, Granted: cost}
 }
 
 // wait returns how long until a cost fits: either the previous window's share

@@ -34,26 +34,26 @@ type TokenBucket struct{ Rate }
 // Reach returns how far ahead units may be reserved.
 func (b *TokenBucket) Reach() int64 { return max(b.Capacity(), minute) }
 
-// Decide returns the new state and the verdict.
-func (b *TokenBucket) Decide(s Bucket, now int64, ask Ask) (Bucket, Verdict) {
+// Decide returns the new state and the outcome.
+func (b *TokenBucket) Decide(s Bucket, now int64, req Request) (Bucket, Outcome) {
 	debt := b.Debt(s, now)
-	if ask.Cost <= 0 {
-		debt, v := b.giveBack(debt, ask)
-		return b.owing(debt, now), v
+	if req.Cost <= 0 {
+		debt, v := b.refund(debt, req)
+		return b.withDebt(debt, now), v
 	}
-	cost, most := ask.Cost, b.Capacity()
-	if ask.AtMost || ask.MaxDelay > 0 {
-		cost, most = b.stretch(debt, ask)
+	cost, most := req.Cost, b.Capacity()
+	if req.AtMost || req.MaxDelay > 0 {
+		cost, most = b.costAndMaxDebt(debt, req)
 	}
 	if cost > b.Burst {
-		return b.owing(debt, now), Verdict{RetryAfter: Never}
+		return b.withDebt(debt, now), Outcome{RetryAfter: Never}
 	}
 	after := debt + cost*b.Interval
 	if after > most {
-		return b.owing(debt, now), Verdict{RetryAfter: RoundUp(after-most, b.Tick)}
+		return b.withDebt(debt, now), Outcome{RetryAfter: RoundUp(after-most, b.Tick)}
 	}
 	delay := RoundUp(max(after-b.Capacity(), 0), b.Tick)
-	return b.owing(after, now), Verdict{Allowed: true, Granted: cost, Delay: delay}
+	return b.withDebt(after, now), Outcome{Allowed: true, Granted: cost, Delay: delay}
 }
 
 // SpendOne is Decide for the most common case: one unit is available in a bucket
@@ -72,17 +72,17 @@ func (b *TokenBucket) Debt(s Bucket, now int64) int64 {
 	return min(max(s.Full-now, 0), most)
 }
 
-// owing returns a bucket with a debt.
-func (b *TokenBucket) owing(debt, now int64) Bucket {
+// withDebt returns a bucket with a debt.
+func (b *TokenBucket) withDebt(debt, now int64) Bucket {
 	if debt == 0 {
 		return Bucket{}
 	}
 	return Bucket{Full: now + debt, Reserved: debt > b.Capacity()}
 }
 
-// stretch returns the cost and the largest debt of an Ask with AtMost or
+// costAndMaxDebt returns the cost and the largest debt of a Request with AtMost or
 // MaxDelay.
-func (b *TokenBucket) stretch(debt int64, ask Ask) (cost, most int64) {
-	most = b.Capacity() + min(RoundDown(ask.MaxDelay, b.Tick), b.Reach())
-	return ask.fit(b.free(debt, most)), most
+func (b *TokenBucket) costAndMaxDebt(debt int64, req Request) (cost, most int64) {
+	most = b.Capacity() + min(RoundDown(req.MaxDelay, b.Tick), b.Reach())
+	return req.fit(b.free(debt, most)), most
 }

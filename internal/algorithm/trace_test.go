@@ -47,8 +47,8 @@ func (tr *trace) onTick(t int64) int64 {
 	return t / tr.limit.tick * tr.limit.tick
 }
 
-func (tr *trace) decide(ask algorithm.Ask) answer {
-	tr.last = tr.key.decide(tr.now, ask)
+func (tr *trace) decide(req algorithm.Request) answer {
+	tr.last = tr.key.decide(tr.now, req)
 	return tr.last
 }
 
@@ -123,11 +123,11 @@ func (tr *trace) limitChanges(t *rapid.T) {
 }
 
 // drawAsk draws anything that can be asked.
-func (tr *trace) drawAsk(t *rapid.T) algorithm.Ask {
+func (tr *trace) drawAsk(t *rapid.T) algorithm.Request {
 	most, left := tr.limit.most(), tr.last.Remaining
 	cost := rapid.OneOf(
 		rapid.SampledFrom([]int64{1, left, left + 1, most, most - 1, most + 1}),
-		rapid.SampledFrom([]int64{-1, -2, -left, -most, -math.MaxInt64, algorithm.Forget}),
+		rapid.SampledFrom([]int64{-1, -2, -left, -most, -math.MaxInt64, algorithm.Reset}),
 		rapid.SampledFrom([]int64{0, math.MaxInt64, math.MaxInt64 - 1}),
 		anySize(0, math.MaxInt64),
 	).Draw(t, "cost")
@@ -135,7 +135,7 @@ func (tr *trace) drawAsk(t *rapid.T) algorithm.Ask {
 }
 
 // drawTake draws a take that leaves something, or nearly so.
-func (tr *trace) drawTake(t *rapid.T) algorithm.Ask {
+func (tr *trace) drawTake(t *rapid.T) algorithm.Request {
 	left := tr.last.Remaining
 	return tr.drawTerms(t, rapid.OneOf(
 		rapid.Just[int64](1),
@@ -144,8 +144,8 @@ func (tr *trace) drawTake(t *rapid.T) algorithm.Ask {
 	).Draw(t, "cost"))
 }
 
-func (tr *trace) drawTerms(t *rapid.T, cost int64) algorithm.Ask {
-	return algorithm.Ask{
+func (tr *trace) drawTerms(t *rapid.T, cost int64) algorithm.Request {
+	return algorithm.Request{
 		Cost:     cost,
 		AtMost:   rapid.Bool().Draw(t, "at most"),
 		MaxDelay: tr.drawMaxDelay(t),
@@ -164,7 +164,7 @@ func (tr *trace) drawMaxDelay(t *rapid.T) int64 {
 }
 
 // anything are the actions of a trace in which anything can happen.
-func (tr *trace) anything(do func(*rapid.T, algorithm.Ask)) map[string]func(*rapid.T) {
+func (tr *trace) anything(do func(*rapid.T, algorithm.Request)) map[string]func(*rapid.T) {
 	return map[string]func(*rapid.T){
 		"time passes":   tr.timePasses,
 		"clock jumps":   tr.clockJumps,
@@ -177,36 +177,36 @@ func (tr *trace) anything(do func(*rapid.T, algorithm.Ask)) map[string]func(*rap
 
 // withoutDelay are the actions of a trace in which nothing is granted for later.
 // Some takes are greedy: they leave nothing.
-func (tr *trace) withoutDelay(do func(*rapid.T, algorithm.Ask)) map[string]func(*rapid.T) {
+func (tr *trace) withoutDelay(do func(*rapid.T, algorithm.Request)) map[string]func(*rapid.T) {
 	return map[string]func(*rapid.T){
 		"time passes":   tr.timePasses,
 		"clock jumps":   tr.clockJumps,
 		"clock jitters": tr.clockJitters,
 		"ask": func(t *rapid.T) {
-			ask := tr.drawAsk(t)
-			ask.MaxDelay = 0
-			do(t, ask)
+			req := tr.drawAsk(t)
+			req.MaxDelay = 0
+			do(t, req)
 		},
 		"take": func(t *rapid.T) {
-			ask := tr.drawTake(t)
-			ask.MaxDelay = 0
-			do(t, ask)
+			req := tr.drawTake(t)
+			req.MaxDelay = 0
+			do(t, req)
 		},
-		"take all": func(t *rapid.T) { do(t, algorithm.Ask{Cost: math.MaxInt64, AtMost: true}) },
+		"take all": func(t *rapid.T) { do(t, algorithm.Request{Cost: math.MaxInt64, AtMost: true}) },
 	}
 }
 
 // onlyTakes are the actions of a trace in which nothing is given back.
-func (tr *trace) onlyTakes(do func(*rapid.T, algorithm.Ask)) map[string]func(*rapid.T) {
+func (tr *trace) onlyTakes(do func(*rapid.T, algorithm.Request)) map[string]func(*rapid.T) {
 	return map[string]func(*rapid.T){
 		"time passes":   tr.timePasses,
 		"clock jumps":   tr.clockJumps,
 		"clock jitters": tr.clockJitters,
 		"take":          func(t *rapid.T) { do(t, tr.drawTake(t)) },
 		"take at any price": func(t *rapid.T) {
-			ask := tr.drawTake(t)
-			ask.MaxDelay = math.MaxInt64
-			do(t, ask)
+			req := tr.drawTake(t)
+			req.MaxDelay = math.MaxInt64
+			do(t, req)
 		},
 	}
 }

@@ -112,7 +112,7 @@ SOAK ?= 5m
 
 .PHONY: soak
 soak: setup ## Keep a daemon under load for SOAK (5m), with a fault every twenty seconds
-	cd faults && go test -count=1 -timeout=0 -run '^TestSoak$$' -faults.soak=$(SOAK)
+	cd faults && go test -count=1 -timeout=0 -run '^TestFaults$$/^soak$$' -faults.soak=$(SOAK)
 
 .PHONY: bench
 bench: setup ## Measure penstock beside other limiters and print the tables, in about 25 minutes

@@ -24,73 +24,73 @@ import (
 	"github.com/penstock-io/penstock/server/client"
 )
 
-// A daemon's doors, each as a store that takes one unit at a time. What fails on
-// the way is ErrUnavailable: nobody knows whether it was charged.
+// The APIs of a daemon, each as a store that takes one unit at a time. A failed call
+// is ErrUnavailable: it may or may not have been charged.
 
-// doorLimits are what the rules say, and what those bring who bring their limit.
-var doorLimits = []penstock.Limit{{Count: burst, Period: 24 * time.Hour}}
+// apiLimits are the limit of the rules, which requests that carry a limit use too.
+var apiLimits = []penstock.Limit{{Count: burst, Period: 24 * time.Hour}}
 
-const doorRules = `
+const apiRules = `
 domain: shop
 descriptors:
   - key: user
     limit: "60/24h"
 `
 
-// doorPatience is how long callers wait at a door: long enough for a machine that
-// stands still for a while, so that only a daemon that hangs is blamed.
-const doorPatience = time.Minute
+// apiTimeout is how long a caller waits for an API. It only detects a daemon that
+// hangs: it is longer than a busy machine stalls.
+const apiTimeout = time.Minute
 
-// unsaid is who decided where the door does not say it.
-const unsaid penstock.Source = 255
+// unknownSource is the source of decisions by an API that does not report one.
+const unknownSource penstock.Source = 255
 
-// openDoors returns how to ask at each door of a daemon.
-func openDoors(t testing.TB, d *daemon) []penstock.Store {
+// openAPIs returns a store for each API of a daemon.
+func openAPIs(t testing.TB, d *daemon) []penstock.Store {
 	t.Helper()
-	conn, err := grpc.NewClient(d.doors["grpc"], grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := grpc.NewClient(d.addrs["grpc"], grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1, MaxDelay: 20 * time.Millisecond}}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	byLimit, err := client.New("http://"+d.doors["http"], &client.Options{HTTP: &http.Client{
-		Timeout: doorPatience, Transport: &http.Transport{MaxIdleConnsPerHost: members},
+	byLimit, err := client.New("http://"+d.addrs["http"], &client.Options{HTTP: &http.Client{
+		Timeout: apiTimeout, Transport: &http.Transport{MaxIdleConnsPerHost: callers},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(byLimit.Close)
-	resp := &respDoor{addr: d.doors["resp"]}
-	t.Cleanup(resp.hangUp)
-	proxy := &http.Client{Timeout: doorPatience, Transport: &http.Transport{MaxIdleConnsPerHost: members}}
+	resp := &respStore{addr: d.addrs["resp"]}
+	t.Cleanup(resp.Close)
+	proxy := &http.Client{Timeout: apiTimeout, Transport: &http.Transport{MaxIdleConnsPerHost: callers}}
 	t.Cleanup(proxy.CloseIdleConnections)
 	return []penstock.Store{
-		envoyDoor(envoyrls.NewRateLimitServiceClient(conn)),
-		apart{"http ", byLimit},
-		apart{"resp ", resp},
-		authDoor(proxy, d.doors["http"]),
+		grpcStore(envoyrls.NewRateLimitServiceClient(conn)),
+		prefixedKeys{"http ", byLimit},
+		prefixedKeys{"resp ", resp},
+		authStore(proxy, d.addrs["http"]),
 	}
 }
 
-// An apart is a door with keys of its own, because it does not name the rule.
-type apart struct {
+// prefixedKeys is an API whose requests carry their limit, so its keys are its own.
+type prefixedKeys struct {
 	prefix string
 	penstock.Store
 }
 
-func (a apart) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+func (a prefixedKeys) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 	r.Key = a.prefix + r.Key
 	return a.Store.Take(ctx, r)
 }
 
-func unavailable(door string, err error) error {
-	return fmt.Errorf("%s: %w: %w", door, penstock.ErrUnavailable, err)
+func unavailable(api string, err error) error {
+	return fmt.Errorf("%s: %w: %w", api, penstock.ErrUnavailable, err)
 }
 
-// envoyDoor asks as Envoy does.
-func envoyDoor(c envoyrls.RateLimitServiceClient) penstock.Store {
+// grpcStore sends the requests that Envoy sends.
+func grpcStore(c envoyrls.RateLimitServiceClient) penstock.Store {
 	return penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (d penstock.Decision, err error) {
-		ctx, cancel := context.WithTimeout(ctx, doorPatience)
+		ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 		defer cancel()
 		answer, err := c.ShouldRateLimit(ctx, &envoyrls.RateLimitRequest{
 			Domain: "shop", Descriptors: []*envoyratelimit.RateLimitDescriptor{
@@ -103,7 +103,7 @@ func envoyDoor(c envoyrls.RateLimitServiceClient) penstock.Store {
 		if len(answer.Statuses) != 1 || answer.Statuses[0].CurrentLimit == nil {
 			return d, fmt.Errorf("grpc: no rule was applied: %v", answer)
 		}
-		d.Remaining, d.Source = int64(answer.Statuses[0].LimitRemaining), unsaid
+		d.Remaining, d.Source = int64(answer.Statuses[0].LimitRemaining), unknownSource
 		if d.Allowed = answer.OverallCode == envoyrls.RateLimitResponse_OK; d.Allowed {
 			d.Granted = 1
 			return d, nil
@@ -113,15 +113,15 @@ func envoyDoor(c envoyrls.RateLimitServiceClient) penstock.Store {
 	})
 }
 
-// authDoor asks as nginx does, by the rule that Envoy asks by.
-func authDoor(c *http.Client, addr string) penstock.Store {
+// authStore sends the requests that nginx sends, under the same rule as grpcStore.
+func authStore(c *http.Client, addr string) penstock.Store {
 	return penstock.StoreFunc(func(_ context.Context, r penstock.Request) (d penstock.Decision, err error) {
 		response, err := c.Get("http://" + addr + "/v1/auth?domain=shop&user=" + url.QueryEscape(r.Key))
 		if err != nil {
 			return d, unavailable("auth", err)
 		}
 		defer func() { _ = response.Body.Close() }()
-		d.Source = unsaid
+		d.Source = unknownSource
 		text, err := io.ReadAll(response.Body)
 		switch {
 		case err != nil:
@@ -141,33 +141,33 @@ func authDoor(c *http.Client, addr string) penstock.Store {
 	})
 }
 
-// A respDoor asks as Redis clients do, one call at a time.
-type respDoor struct {
+// A respStore sends CL.THROTTLE as Redis clients do, one call at a time.
+type respStore struct {
 	addr string
 	mu   sync.Mutex
 	conn net.Conn
 	in   *bufio.Reader
 }
 
-func (p *respDoor) Take(_ context.Context, r penstock.Request) (penstock.Decision, error) {
+func (p *respStore) Take(_ context.Context, r penstock.Request) (penstock.Decision, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	d, err := p.throttle(r)
 	if err != nil {
-		p.close()
+		p.disconnect()
 		return d, unavailable("resp", err)
 	}
 	return d, nil
 }
 
-func (p *respDoor) throttle(r penstock.Request) (d penstock.Decision, err error) {
+func (p *respStore) throttle(r penstock.Request) (d penstock.Decision, err error) {
 	if p.conn == nil {
-		if p.conn, err = net.DialTimeout("tcp", p.addr, doorPatience); err != nil {
+		if p.conn, err = net.DialTimeout("tcp", p.addr, apiTimeout); err != nil {
 			return d, err
 		}
 		p.in = bufio.NewReader(p.conn)
 	}
-	if err := p.conn.SetDeadline(time.Now().Add(doorPatience)); err != nil {
+	if err := p.conn.SetDeadline(time.Now().Add(apiTimeout)); err != nil {
 		return d, err
 	}
 	count, seconds := r.Limit.Count, int64(r.Limit.Period/time.Second)
@@ -178,7 +178,7 @@ func (p *respDoor) throttle(r penstock.Request) (d penstock.Decision, err error)
 	if err != nil {
 		return d, err
 	}
-	d.Limit, d.Remaining, d.Source = numbers[1], numbers[2], unsaid
+	d.Limit, d.Remaining, d.Source = numbers[1], numbers[2], unknownSource
 	if d.Allowed = numbers[0] == 0; d.Allowed {
 		d.Granted = 1
 		return d, nil
@@ -187,8 +187,8 @@ func (p *respDoor) throttle(r penstock.Request) (d penstock.Decision, err error)
 	return d, nil
 }
 
-// read reads an answer of five numbers.
-func (p *respDoor) read() (numbers [5]int64, err error) {
+// read reads a reply of five numbers.
+func (p *respStore) read() (numbers [5]int64, err error) {
 	for i := range 6 {
 		line, err := p.in.ReadString('\n')
 		if err != nil {
@@ -199,7 +199,7 @@ func (p *respDoor) read() (numbers [5]int64, err error) {
 			continue
 		}
 		if i == 0 || line[0] != ':' {
-			return numbers, fmt.Errorf("unexpected answer %q", line)
+			return numbers, fmt.Errorf("unexpected reply %q", line)
 		}
 		if numbers[i-1], err = strconv.ParseInt(line[1:], 10, 64); err != nil {
 			return numbers, err
@@ -208,13 +208,13 @@ func (p *respDoor) read() (numbers [5]int64, err error) {
 	return numbers, nil
 }
 
-func (p *respDoor) hangUp() {
+func (p *respStore) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.close()
+	p.disconnect()
 }
 
-func (p *respDoor) close() {
+func (p *respStore) disconnect() {
 	if p.conn != nil {
 		_ = p.conn.Close()
 	}

@@ -10,20 +10,20 @@ import (
 	"github.com/penstock-io/penstock/internal/redistest"
 )
 
-// These faults befall clocks. A server's is set by the run, and goes on as clocks
-// do; that of the callers is the machine's.
+// Faults of clocks. The run sets the server's clock, which then advances; callers use
+// the machine's.
 
-// A clock is how far a server's time is ahead of everybody else's.
-type clock struct{ ahead atomic.Int64 }
+// A clock is the offset of a server's clock from the machine's.
+type clock struct{ offset atomic.Int64 }
 
-// redisOn starts a server whose clock is wrong.
-func (r *run) redisOn(ahead time.Duration) (*redistest.Server, *clock) {
+// redisWithClock starts a server whose clock is wrong.
+func (r *run) redisWithClock(ahead time.Duration) (*redistest.Server, *clock) {
 	r.Helper()
 	server := redistest.StartForTest(r, redistest.Options{FakeClock: true})
 	r.servers = append(r.servers, server)
 	c := &clock{}
-	c.ahead.Store(int64(ahead))
-	set := func() { server.Clock.Set(time.Now().Add(time.Duration(c.ahead.Load()))) }
+	c.offset.Store(int64(ahead))
+	set := func() { server.Clock.Set(time.Now().Add(time.Duration(c.offset.Load()))) }
 	set()
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
@@ -46,8 +46,8 @@ func (r *run) redisOn(ahead time.Duration) (*redistest.Server, *clock) {
 	return server, c
 }
 
-// aheadOf returns how far a server's clock is ahead of ours, in seconds.
-func (r *run) aheadOf(server *redistest.Server) int {
+// clockOffset returns how far a server's clock is ahead of the machine's, in seconds.
+func (r *run) clockOffset(server *redistest.Server) int {
 	r.Helper()
 	text, _, _ := strings.Cut(redistest.MustCommand(r, server, "TIME"), "\n")
 	seconds, err := strconv.ParseInt(text, 10, 64)
@@ -57,34 +57,34 @@ func (r *run) aheadOf(server *redistest.Server) int {
 	return int(seconds - time.Now().Unix())
 }
 
-// behindAnHour and aheadAnHour are F14: the callers' clock is wrong by an hour, and
-// Redis's decides.
-func behindAnHour(r *run) { r.hourOff(time.Hour) }
-func aheadAnHour(r *run)  { r.hourOff(-time.Hour) }
+// callersHourBehind and callersHourAhead are F14: the callers' clock is wrong by an
+// hour, and Redis's clock decides.
+func callersHourBehind(r *run) { r.skewClock(time.Hour) }
+func callersHourAhead(r *run)  { r.skewClock(-time.Hour) }
 
-func (r *run) hourOff(ahead time.Duration) {
-	server, _ := r.redisOn(ahead)
+func (r *run) skewClock(ahead time.Duration) {
+	server, _ := r.redisWithClock(ahead)
 	l := r.start("redis://" + server.Addr)
-	l.answers(r.few(2000))
+	l.awaitAnswers(r.scale(2000))
 	sign := int(ahead / ahead.Abs())
-	r.happened("seconds between the clocks, beyond fifty minutes", sign*r.aheadOf(server)-3000)
+	r.prove("seconds between the clocks, beyond fifty minutes", sign*r.clockOffset(server)-3000)
 }
 
-// aStep is longer than it takes any of the limits to be as good as new.
-const aStep = 400 * 24 * time.Hour
+// clockStep is longer than any of the limits takes to refill.
+const clockStep = 400 * 24 * time.Hour
 
 // stepForward is F15, and stepBack is F16.
-func stepForward(r *run) { r.step(aStep) }
-func stepBack(r *run)    { r.step(-aStep) }
+func stepForward(r *run) { r.stepClock(clockStep) }
+func stepBack(r *run)    { r.stepClock(-clockStep) }
 
-func (r *run) step(by time.Duration) {
-	server, clock := r.redisOn(0)
-	l := r.start("redis://" + server.Addr)
-	l.answers(r.few(1500))
-	clock.ahead.Store(int64(by))
-	redistest.WaitFor(r, "the clock steps", func() bool { return r.aheadOf(server) != 0 })
-	r.history.loses()
-	l.answers(r.few(1000))
+func (r *run) stepClock(by time.Duration) {
 	sign := int(by / by.Abs())
-	r.happened("days that the clock has stepped, beyond a year", sign*r.aheadOf(server)/86400-366)
+	server, clock := r.redisWithClock(0)
+	l := r.start("redis://" + server.Addr)
+	l.awaitAnswers(r.scale(1500))
+	clock.offset.Store(int64(by))
+	redistest.WaitFor(r, "the clock steps", func() bool { return sign*r.clockOffset(server) > 86400 })
+	r.history.recordLoss()
+	l.awaitAnswers(r.scale(1000))
+	r.prove("days that the clock has stepped, beyond a year", sign*r.clockOffset(server)/86400-366)
 }

@@ -42,20 +42,19 @@ func removeBinary() {
 	}
 }
 
-// A daemon is a running one, and comes back at the same doors when it is started
-// again.
+// A daemon is a running daemon. It keeps its addresses when it is started again.
 type daemon struct {
 	tb      testing.TB
-	under   []string // the command that runs it
+	wrapper []string // the command that runs it, if any
 	flags   []string
-	logs    func() (*os.File, error) // where its log goes, instead of where we see it
-	doors   map[string]string        // addresses
+	openLog func() (*os.File, error) // where its log goes, if not to log
+	addrs   map[string]string        // by API
 	command *exec.Cmd
 	exited  chan struct{}
 	log     safeBuffer
 }
 
-// A safeBuffer is what a process writes while a test reads it.
+// A safeBuffer is a buffer that a test can read while a process writes it.
 type safeBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -73,14 +72,14 @@ func (b *safeBuffer) String() string {
 	return b.text.String()
 }
 
-var doorNames = []string{"grpc", "http", "resp", "admin"}
+var apiNames = []string{"grpc", "http", "resp", "admin"}
 
 // serve starts a daemon with flags.
 func serve(t testing.TB, d *daemon) *daemon {
 	t.Helper()
-	d.tb, d.doors = t, map[string]string{}
-	for _, door := range doorNames {
-		d.doors[door] = "127.0.0.1:" + strconv.Itoa(redistest.FreePort(t))
+	d.tb, d.addrs = t, map[string]string{}
+	for _, api := range apiNames {
+		d.addrs[api] = "127.0.0.1:" + strconv.Itoa(redistest.FreePort(t))
 	}
 	d.start()
 	t.Cleanup(d.kill)
@@ -93,16 +92,16 @@ func (d *daemon) start() {
 	if err != nil {
 		d.tb.Fatal(err)
 	}
-	words := append([]string{}, d.under...)
+	words := append([]string{}, d.wrapper...)
 	words = append(words, path, "serve")
-	for _, door := range doorNames {
-		words = append(words, "--"+door, d.doors[door])
+	for _, api := range apiNames {
+		words = append(words, "--"+api, d.addrs[api])
 	}
 	d.command = exec.Command(words[0], append(words[1:], d.flags...)...)
 	d.command.Env = append(os.Environ(), "HOME=/nowhere")
 	d.command.Stderr = &d.log
-	if d.logs != nil {
-		file, err := d.logs()
+	if d.openLog != nil {
+		file, err := d.openLog()
 		if err != nil {
 			d.tb.Fatal(err)
 		}
@@ -115,7 +114,7 @@ func (d *daemon) start() {
 	}
 	d.exited = make(chan struct{})
 	go func() {
-		_ = d.command.Wait() // its state says it
+		_ = d.command.Wait() // the result is in ProcessState
 		close(d.exited)
 	}()
 	redistest.WaitFor(d.tb, "the daemon is ready", func() bool { return d.ready() })
@@ -124,7 +123,7 @@ func (d *daemon) start() {
 func (d *daemon) ready() bool {
 	select {
 	case <-d.exited:
-		d.tb.Fatalf("the daemon ended: %v\n%s", d.command.ProcessState, d.log.String())
+		d.tb.Fatalf("the daemon exited: %v\n%s", d.command.ProcessState, d.log.String())
 	default:
 	}
 	_, err := d.get("/readyz")
@@ -144,7 +143,7 @@ func (d *daemon) signal(s os.Signal) {
 	}
 }
 
-// killedBySignal returns 1 if that was the end of it.
+// killedBySignal returns 1 if a signal ended the daemon, and 0 otherwise.
 func (d *daemon) killedBySignal() int {
 	if status, ok := d.command.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		return 1
@@ -152,10 +151,10 @@ func (d *daemon) killedBySignal() int {
 	return 0
 }
 
-// get asks the admin door.
+// get sends a request to the admin API.
 func (d *daemon) get(path string) (string, error) {
-	client := http.Client{Timeout: generous, Transport: &http.Transport{DisableKeepAlives: true}}
-	response, err := client.Get("http://" + d.doors["admin"] + path)
+	client := http.Client{Timeout: longTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Get("http://" + d.addrs["admin"] + path)
 	if err != nil {
 		return "", err
 	}
@@ -167,7 +166,7 @@ func (d *daemon) get(path string) (string, error) {
 	return string(text), err
 }
 
-// metric returns the sum of a metric over its labels, or those that contain some.
+// metric returns the sum of a metric over all series whose labels contain a text.
 func (d *daemon) metric(name, labels string) (sum int) {
 	d.tb.Helper()
 	text, err := d.get("/metrics")
@@ -193,7 +192,7 @@ func (d *daemon) openFiles() int {
 	return len(files)
 }
 
-// writeRules replaces a rule file, as careful people do.
+// writeRules replaces a rule file atomically.
 func writeRules(t testing.TB, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
@@ -204,12 +203,12 @@ func writeRules(t testing.TB, path, text string) {
 	}
 }
 
-// wait waits until the daemon has ended by itself.
+// wait waits until the daemon has exited without being killed.
 func (d *daemon) wait() {
 	d.tb.Helper()
 	select {
 	case <-d.exited:
-	case <-time.After(4 * generous):
-		d.tb.Fatalf("the daemon has not ended:\n%s", d.log.String())
+	case <-time.After(4 * longTimeout):
+		d.tb.Fatalf("the daemon has not exited:\n%s", d.log.String())
 	}
 }

@@ -1,5 +1,5 @@
-// Package faults breaks real servers and real daemons under load, and holds what
-// was admitted meanwhile against what docs/reliability.md promises.
+// Package faults breaks real servers and real daemons under load, and checks what was
+// admitted against the bounds in docs/reliability.md.
 package faults
 
 import (
@@ -18,85 +18,85 @@ import (
 )
 
 var (
-	full   = flag.Bool("faults.full", false, "make every fault, at length")
+	full   = flag.Bool("faults.full", false, "inject every fault, at full length")
 	update = flag.Bool("faults.update", false, "write the table into docs/reliability.md")
 )
 
-// A fault is something that goes wrong. Making it also proves that it happened.
+// A fault is a failure that a test injects. Its inject function also records evidence
+// that the failure happened.
 type fault struct {
-	name  string // its number in docs/reliability.md
-	what  string
-	on    string // topology
-	quick bool   // whether it is made in ordinary tests too
-	promise
-	still bool // whether there is no key of which units come back
-	make  func(*run)
+	id       string // its number in docs/reliability.md
+	name     string
+	topology string
+	quick    bool // whether ordinary tests inject it too
+	guarantee
+	noRefill bool // whether the load leaves out the key that refills
+	inject   func(*run)
 }
 
-// title tells apart the faults of one number.
-func (f *fault) title() string { return f.name + " " + f.on + ": " + f.what + ", " + string(f.layers) }
+// title is unique, also among the faults of one number.
+func (f *fault) title() string {
+	return f.id + " " + f.topology + ": " + f.name + ", " + string(f.layers)
+}
 
-// A run is one making of a fault.
+// A run injects one fault.
 type run struct {
 	testing.TB
 	fault
-	history *history
-	load    *load
-	servers []*redistest.Server
-	counted func(key int) bool // whose downtime it is
-	proofs  []string
+	history  *history
+	load     *load
+	servers  []*redistest.Server
+	affected func(key int) bool // whether the key's downtime counts
+	evidence []string
 
-	goroutines int // when the load began
+	goroutines int // when the load started
 }
 
 func TestFaults(t *testing.T) {
 	var rows []row
 	for _, f := range faults {
-		t.Run(f.title(), func(t *testing.T) {
-			if why := f.skipped(); why != "" {
-				t.Skip(why)
-			}
-			rows = append(rows, f.execute(t))
-		})
+		if f.selected() {
+			t.Run(f.title(), func(t *testing.T) { rows = append(rows, f.execute(t)) })
+		}
 	}
-	publish(t, rows)
+	if len(rows) > 0 {
+		publishTable(t, rows)
+	}
+	t.Run("document", checkDocument)
+	if *full || *soakTime > 0 {
+		t.Run("soak", runSoak)
+	}
 }
 
-// skipped says why a fault is not made now.
-func (f *fault) skipped() string {
-	switch {
-	case *full:
-		return ""
-	case !f.quick:
-		return "takes long: make faults"
-	case racing && f.layers == alone:
-		return "nothing but the store, which has race tests of its own"
-	}
-	return ""
+// selected reports whether a fault is injected: all of them with -faults.full, and the
+// quick ones otherwise. Those of the Redis store alone run without the race detector,
+// because the store has race tests of its own.
+func (f *fault) selected() bool {
+	return *full || f.quick && (!racing || f.layers != redisOnly)
 }
 
-// execute makes a fault, under load, and fails if it did not happen or a promise
+// execute injects a fault under load, and fails if it did not happen or an invariant
 // was broken.
 func (f *fault) execute(t testing.TB) row {
 	t.Helper()
 	r := newRun(t, *f)
-	f.make(r)
+	f.inject(r)
 	if r.load != nil {
 		r.load.finish()
 	}
-	length := time.Since(r.history.began)
-	for _, complaint := range r.verdict() {
-		t.Error(complaint)
+	length := time.Since(r.history.start)
+	for _, problem := range r.problems() {
+		t.Error(problem)
 	}
-	r.leavesNothing()
+	r.checkLeaks()
 	got := r.row(length)
-	t.Log(got.numbers())
+	t.Log(got.summary())
 	return got
 }
 
-// leavesNothing waits until nothing runs that did not before the load, but for some
-// connections (INV-24), and looks for keys that would stay for ever (INV-23).
-func (r *run) leavesNothing() {
+// checkLeaks waits until the load's goroutines have ended, apart from those of some
+// connections (INV-24), and searches Redis for keys without expiry (INV-23).
+func (r *run) checkLeaks() {
 	r.Helper()
 	redistest.CheckExpiry(r, r.servers...)
 	if r.goroutines > 0 {
@@ -108,46 +108,46 @@ func newRun(t testing.TB, f fault) *run {
 	if f.nodes == 0 {
 		f.nodes = 1
 	}
-	if f.lives == 0 {
-		f.lives = 1
+	if f.bursts == 0 {
+		f.bursts = 1
 	}
 	if f.limits == nil {
 		f.limits = slowLimits
 	}
-	return &run{TB: t, fault: f, history: &history{began: time.Now()}, counted: func(int) bool { return true }}
+	return &run{TB: t, fault: f, history: &history{start: time.Now()}, affected: func(int) bool { return true }}
 }
 
-// happened proves that the fault did: something was counted that nothing else
-// would have caused.
-func (r *run) happened(what string, times int) {
+// prove records evidence that the fault happened: a count of something that nothing
+// else causes. It fails if that is zero.
+func (r *run) prove(what string, times int) {
 	r.Helper()
 	r.Logf("%s: %d", what, times)
 	if times > 0 {
-		r.proofs = append(r.proofs, what)
+		r.evidence = append(r.evidence, what)
 		return
 	}
 	r.Errorf("%s: none, so the fault did not happen", what)
 }
 
-// verdict returns every complaint about the run; of each kind a few.
-func (r *run) verdict() (complaints []string) {
-	if len(r.proofs) == 0 {
-		complaints = append(complaints, "nothing proves that the fault happened")
+// problems returns the broken invariants of the run, at most five of each.
+func (r *run) problems() (problems []string) {
+	if len(r.evidence) == 0 {
+		problems = append(problems, "nothing proves that the fault happened")
 	}
 	if len(r.history.events) == 0 {
-		complaints = append(complaints, "nobody asked for anything")
+		problems = append(problems, "no call was made")
 	}
 	for _, v := range validators {
-		broken := v.check(r.promise, r.history)
-		for _, complaint := range broken[:min(len(broken), 5)] {
-			complaints = append(complaints, v.invariant+": "+complaint)
+		broken := v.check(r.guarantee, r.history)
+		for _, problem := range broken[:min(len(broken), 5)] {
+			problems = append(problems, v.invariant+": "+problem)
 		}
 	}
-	return complaints
+	return problems
 }
 
-// few returns how often to do something: more often when there is time.
-func (r *run) few(n int) int {
+// scale returns how often to do something: three times as often with -faults.full.
+func (r *run) scale(n int) int {
 	if *full {
 		return 3 * n
 	}
@@ -166,7 +166,7 @@ func (r *run) redis(args ...string) *redistest.Server {
 	return server
 }
 
-// restart starts a server again that was killed.
+// restart starts a killed server again.
 func (r *run) restart(server *redistest.Server) {
 	r.Helper()
 	if err := server.Restart(); err != nil {
@@ -175,30 +175,30 @@ func (r *run) restart(server *redistest.Server) {
 }
 
 const (
-	// generous is a deadline that no healthy server misses, however busy the machine.
-	generous = 10 * time.Second
+	// longTimeout is a deadline that no healthy server misses, however busy the machine.
+	longTimeout = 10 * time.Second
 
-	// leaseAge is how long leases are held.
+	// leaseAge is the MaxAge of leases.
 	leaseAge = 500 * time.Millisecond
 )
 
-// start puts a store under load: one connection, or more, for each node, with
-// what the fault has around it.
+// start puts a store under load: one client for each node, wrapped in the fault's
+// layers.
 func (r *run) start(url string) *load {
 	r.Helper()
 	timeout := 50 * time.Millisecond
-	if r.calm && r.layers == alone {
-		timeout = generous
+	if r.noErrors && r.layers == redisOnly {
+		timeout = longTimeout
 	}
 	l := &load{run: r, close: func() {}}
-	if r.layers != alone {
-		l.pace = brisk
+	if r.layers != redisOnly {
+		l.pause = shortPause
 	}
 	for range r.nodes {
-		l.nodes = append(l.nodes, r.around(l, r.open(url, timeout)))
+		l.nodes = append(l.nodes, r.wrap(l, r.open(url, timeout)))
 	}
-	patient := r.open(url, generous)
-	l.drain = func(q penstock.Request) (penstock.Decision, error) { return patient.Take(context.Background(), q) }
+	direct := r.open(url, longTimeout)
+	l.drain = func(q penstock.Request) (penstock.Decision, error) { return direct.Take(context.Background(), q) }
 	r.load, r.goroutines = l, runtime.NumGoroutine()
 	l.start()
 	return l
@@ -214,21 +214,21 @@ func (r *run) open(url string, timeout time.Duration) *redisstore.Store {
 	return store
 }
 
-// around puts layers around a store.
-func (r *run) around(l *load, store penstock.Store) penstock.Store {
+// wrap wraps a store in the fault's layers.
+func (r *run) wrap(l *load, store penstock.Store) penstock.Store {
 	o := &penstock.FallbackOptions{Share: 1 / float64(r.nodes), OnChange: func(c penstock.FallbackChange) {
-		r.Logf("%v away %v: %v", time.Since(r.history.began).Round(time.Millisecond), c.Down, c.Err)
+		r.Logf("%v down %v: %v", time.Since(r.history.start).Round(time.Millisecond), c.Down, c.Err)
 	}}
 	switch r.layers {
-	case guarded:
+	case withFallback:
 		return penstock.WithDenyCache(penstock.WithFallback(store, nil, o), nil)
-	case leased:
+	case withLeases:
 		lease := penstock.WithLease(penstock.WithFallback(store, nil, o), &penstock.LeaseOptions{Nodes: r.nodes, MaxAge: leaseAge})
 		before := l.close
 		l.close = func() {
 			before()
 			if err := lease.Close(context.Background()); err != nil {
-				r.Logf("giving back what is left of leases: %v", err)
+				r.Logf("returning unused lease units: %v", err)
 			}
 		}
 		return lease
@@ -238,7 +238,7 @@ func (r *run) around(l *load, store penstock.Store) penstock.Store {
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := work(); err != nil {
+	if err := runWorker(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

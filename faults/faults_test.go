@@ -2,182 +2,182 @@ package faults
 
 import "github.com/penstock-io/penstock"
 
-// unheard is how many calls that Redis did not answer in time a daemon may have
-// decided without saying so: those that were under way each time it was given up.
-const unheard = 2 * members
+// unreportedLoss is how many calls a daemon may have decided after a timeout without
+// reporting the fallback as source: those in flight when Redis goes down, twice.
+const unreportedLoss = 2 * callers
 
-// faults are all that are made, in the order of their numbers.
+// faults are all faults, in the order of their numbers.
 var faults = []fault{
 	{
-		name: "F1", on: standalone, what: "Redis is killed and comes back empty", quick: true, make: dieEmpty,
-		promise: promise{layers: alone, lives: 2},
+		id: "F1", topology: standalone, name: "Redis is killed and comes back empty", quick: true, inject: killRedis,
+		guarantee: guarantee{layers: redisOnly, bursts: 2},
 	},
 	{
-		name: "F1", on: standalone, what: "Redis is killed and comes back empty", quick: true, make: dieEmpty,
-		promise: promise{layers: guarded, lives: 2, nodes: 2, calm: true},
+		id: "F1", topology: standalone, name: "Redis is killed and comes back empty", quick: true, inject: killRedis,
+		guarantee: guarantee{layers: withFallback, bursts: 2, nodes: 2, noErrors: true},
 	},
 	{
-		name: "F1", on: standalone, what: "Redis is killed and comes back empty", quick: true, make: dieEmpty,
-		promise: promise{layers: leased, lives: 2, nodes: 2, calm: true, limits: leasedLimits, wasted: 200},
+		id: "F1", topology: standalone, name: "Redis is killed and comes back empty", quick: true, inject: killRedis,
+		guarantee: guarantee{layers: withLeases, bursts: 2, nodes: 2, noErrors: true, limits: leasedLimits, maxLost: 200},
 	},
 	{
-		name: "F1", on: standalone, what: "all keys are flushed", quick: true, make: forgetKeys,
-		promise: promise{layers: alone, lives: 2, calm: true},
+		id: "F1", topology: standalone, name: "all keys are flushed", quick: true, inject: flushKeys,
+		guarantee: guarantee{layers: redisOnly, bursts: 2, noErrors: true},
 	},
 	{
-		name: "F1", on: behindDoors, what: "Redis is killed and comes back empty", quick: true, make: redisDies, still: true,
-		promise: promise{layers: daemonic, lives: 3, calm: true, limits: doorLimits, wasted: unheard},
+		id: "F1", topology: daemonTopology, name: "Redis is killed and comes back empty", quick: true, inject: killRedisBehindDaemon, noRefill: true,
+		guarantee: guarantee{layers: viaDaemon, bursts: 3, noErrors: true, limits: apiLimits, maxLost: unreportedLoss},
 	},
 	{
-		name: "F1", on: behindDoors, what: "there is no Redis at the start", make: redisIsLate, still: true,
-		promise: promise{layers: daemonic, lives: 2, calm: true, limits: doorLimits, wasted: unheard},
+		id: "F1", topology: daemonTopology, name: "Redis is down when the daemon starts", inject: startWithoutRedis, noRefill: true,
+		guarantee: guarantee{layers: viaDaemon, bursts: 2, noErrors: true, limits: apiLimits, maxLost: unreportedLoss},
 	},
 	{
-		name: "F2", on: standalone, what: "Redis is killed and comes back with its AOF", quick: true, make: dieRemembering,
-		promise: promise{layers: alone},
+		id: "F2", topology: standalone, name: "Redis is killed and comes back with its AOF", quick: true, inject: killRedisWithAOF,
+		guarantee: guarantee{layers: redisOnly},
 	},
 	{
-		name: "F2", on: behindDoors, what: "the daemon is killed, and has its --data", make: daemonDiesRemembering, still: true,
-		promise: promise{layers: daemonic, lives: 2, limits: doorLimits},
+		id: "F2", topology: daemonTopology, name: "the daemon is killed and has a snapshot", inject: killDaemonWithSnapshot, noRefill: true,
+		guarantee: guarantee{layers: viaDaemon, bursts: 2, limits: apiLimits},
 	},
 	{
-		name: "F2", on: behindDoors, what: "the daemon is killed, and its --data damaged", make: damage, still: true,
-		promise: promise{layers: daemonic, lives: 2, limits: doorLimits},
+		id: "F2", topology: daemonTopology, name: "the daemon is killed and its snapshot is damaged", inject: damageSnapshot, noRefill: true,
+		guarantee: guarantee{layers: viaDaemon, bursts: 2, limits: apiLimits},
 	},
 	{
-		name: "F3", on: standalone, what: "Redis hangs", quick: true, make: hang,
-		promise: promise{layers: alone},
+		id: "F3", topology: standalone, name: "Redis hangs", quick: true, inject: hangRedis,
+		guarantee: guarantee{layers: redisOnly},
 	},
 	{
-		name: "F3", on: standalone, what: "Redis hangs", quick: true, make: hang,
-		promise: promise{layers: guarded, nodes: 2, calm: true},
+		id: "F3", topology: standalone, name: "Redis hangs", quick: true, inject: hangRedis,
+		guarantee: guarantee{layers: withFallback, nodes: 2, noErrors: true},
 	},
 	{
-		name: "F3", on: standalone, what: "Redis hangs", make: hang,
-		promise: promise{layers: leased, nodes: 2, calm: true, limits: leasedLimits, wasted: 200},
+		id: "F3", topology: standalone, name: "Redis hangs", inject: hangRedis,
+		guarantee: guarantee{layers: withLeases, nodes: 2, noErrors: true, limits: leasedLimits, maxLost: 200},
 	},
 	{
-		name: "F3", on: behindDoors, what: "Redis hangs", make: redisHangs, still: true,
-		promise: promise{layers: daemonic, lives: 2, calm: true, limits: doorLimits, wasted: unheard},
+		id: "F3", topology: daemonTopology, name: "Redis hangs", inject: hangRedisBehindDaemon, noRefill: true,
+		guarantee: guarantee{layers: viaDaemon, bursts: 2, noErrors: true, limits: apiLimits, maxLost: unreportedLoss},
 	},
 	{
-		name: "F4", on: standalone, what: "Redis is slow", quick: true, make: slow,
-		promise: promise{layers: alone, calm: true},
+		id: "F4", topology: standalone, name: "Redis is slow", quick: true, inject: delayReplies,
+		guarantee: guarantee{layers: redisOnly, noErrors: true},
 	},
 	{
-		name: "F4", on: standalone, what: "Redis is slower than a call may be", make: tooSlow,
-		promise: promise{layers: guarded, nodes: 2, calm: true},
+		id: "F4", topology: standalone, name: "Redis is slower than the timeout", inject: delayRepliesPastTimeout,
+		guarantee: guarantee{layers: withFallback, nodes: 2, noErrors: true},
 	},
 	{
-		name: "F5", on: standalone, what: "connections are cut within replies", quick: true, make: cut,
-		promise: promise{layers: alone},
+		id: "F5", topology: standalone, name: "connections are cut within replies", quick: true, inject: cutReplies,
+		guarantee: guarantee{layers: redisOnly},
 	},
 	{
-		name: "F5", on: standalone, what: "connections are cut within replies", make: cut,
-		promise: promise{layers: guarded, nodes: 2, calm: true},
+		id: "F5", topology: standalone, name: "connections are cut within replies", inject: cutReplies,
+		guarantee: guarantee{layers: withFallback, nodes: 2, noErrors: true},
 	},
 	{
-		name: "F5", on: standalone, what: "connections are half open", make: freeze,
-		promise: promise{layers: guarded, nodes: 2, calm: true},
+		id: "F5", topology: standalone, name: "connections are half open", inject: freezeConnections,
+		guarantee: guarantee{layers: withFallback, nodes: 2, noErrors: true},
 	},
 	{
-		name: "F6", on: sentinel, what: "the primary is killed", make: failOver,
-		promise: promise{layers: alone, lives: 2},
+		id: "F6", topology: sentinel, name: "the primary is killed", inject: failOver,
+		guarantee: guarantee{layers: redisOnly, bursts: 2},
 	},
 	{
-		name: "F6", on: sentinel, what: "the primary is killed", make: failOver,
-		promise: promise{layers: guarded, lives: 2, nodes: 2, calm: true},
+		id: "F6", topology: sentinel, name: "the primary is killed", inject: failOver,
+		guarantee: guarantee{layers: withFallback, bursts: 2, nodes: 2, noErrors: true},
 	},
 	{
-		name: "F7", on: sentinel, what: "the primary freezes, is replaced, and wakes up", make: splitBrain,
-		promise: promise{layers: alone, lives: 2},
+		id: "F7", topology: sentinel, name: "the primary freezes, is replaced, and wakes up", inject: splitBrain,
+		guarantee: guarantee{layers: redisOnly, bursts: 2},
 	},
 	{
-		name: "F7", on: sentinel, what: "the primary freezes, is replaced, and wakes up", make: splitBrain,
-		promise: promise{layers: guarded, lives: 2, nodes: 2, calm: true},
+		id: "F7", topology: sentinel, name: "the primary freezes, is replaced, and wakes up", inject: splitBrain,
+		guarantee: guarantee{layers: withFallback, bursts: 2, nodes: 2, noErrors: true},
 	},
 	{
-		name: "F8", on: cluster, what: "a node is lost", make: loseNode,
-		promise: promise{layers: alone, lives: 2},
+		id: "F8", topology: cluster, name: "a node is lost", inject: killNode,
+		guarantee: guarantee{layers: redisOnly, bursts: 2},
 	},
 	{
-		name: "F8", on: cluster, what: "a node is lost", make: loseNode,
-		promise: promise{layers: guarded, lives: 2, nodes: 2, calm: true},
+		id: "F8", topology: cluster, name: "a node is lost", inject: killNode,
+		guarantee: guarantee{layers: withFallback, bursts: 2, nodes: 2, noErrors: true},
 	},
 	{
-		name: "F9", on: cluster, what: "slots move", make: moveSlots,
-		promise: promise{layers: alone, calm: true},
+		id: "F9", topology: cluster, name: "slots move", inject: moveSlots,
+		guarantee: guarantee{layers: redisOnly, noErrors: true},
 	},
 	{
-		name: "F10", on: standalone, what: "scripts are flushed", quick: true, make: forgetScripts,
-		promise: promise{layers: alone, calm: true},
+		id: "F10", topology: standalone, name: "scripts are flushed", quick: true, inject: flushScripts,
+		guarantee: guarantee{layers: redisOnly, noErrors: true},
 	},
 	{
-		name: "F10", on: cluster, what: "scripts are flushed", make: forgetScriptsOfAll,
-		promise: promise{layers: alone, calm: true},
+		id: "F10", topology: cluster, name: "scripts are flushed", inject: flushClusterScripts,
+		guarantee: guarantee{layers: redisOnly, noErrors: true},
 	},
 	{
-		name: "F11", on: standalone, what: "Redis is full", quick: true, make: fill,
-		promise: promise{layers: alone},
+		id: "F11", topology: standalone, name: "Redis is full", quick: true, inject: fillRedis,
+		guarantee: guarantee{layers: redisOnly},
 	},
 	{
-		name: "F11", on: standalone, what: "Redis is full", make: fill,
-		promise: promise{layers: guarded, nodes: 2, calm: true},
+		id: "F11", topology: standalone, name: "Redis is full", inject: fillRedis,
+		guarantee: guarantee{layers: withFallback, nodes: 2, noErrors: true},
 	},
 	{
-		name: "F12", on: standalone, what: "keys are evicted", quick: true, make: evict,
-		promise: promise{layers: alone, lives: 2, calm: true},
+		id: "F12", topology: standalone, name: "keys are evicted", quick: true, inject: evictKeys,
+		guarantee: guarantee{layers: redisOnly, bursts: 2, noErrors: true},
 	},
 	{
-		name: "F13", on: standalone, what: "Redis becomes a replica for a moment", quick: true, make: demote,
-		promise: promise{layers: alone, calm: true},
+		id: "F13", topology: standalone, name: "Redis becomes a replica for a moment", quick: true, inject: demoteRedis,
+		guarantee: guarantee{layers: redisOnly, noErrors: true},
 	},
 	{
-		name: "F14", on: standalone, what: "callers' clocks are an hour behind", quick: true, make: behindAnHour, still: true,
-		promise: promise{layers: alone, calm: true},
+		id: "F14", topology: standalone, name: "callers' clocks are an hour behind", quick: true, inject: callersHourBehind, noRefill: true,
+		guarantee: guarantee{layers: redisOnly, noErrors: true},
 	},
 	{
-		name: "F14", on: standalone, what: "callers' clocks are an hour ahead", quick: true, make: aheadAnHour, still: true,
-		promise: promise{layers: alone, calm: true},
+		id: "F14", topology: standalone, name: "callers' clocks are an hour ahead", quick: true, inject: callersHourAhead, noRefill: true,
+		guarantee: guarantee{layers: redisOnly, noErrors: true},
 	},
 	{
-		name: "F15", on: standalone, what: "Redis's clock steps forward", quick: true, make: stepForward, still: true,
-		promise: promise{layers: alone, lives: 2, calm: true},
+		id: "F15", topology: standalone, name: "Redis's clock steps forward", quick: true, inject: stepForward, noRefill: true,
+		guarantee: guarantee{layers: redisOnly, bursts: 2, noErrors: true},
 	},
 	{
-		name: "F16", on: standalone, what: "Redis's clock steps back", quick: true, make: stepBack, still: true,
-		promise: promise{layers: alone, calm: true, wasted: burst},
+		id: "F16", topology: standalone, name: "Redis's clock steps back", quick: true, inject: stepBack, noRefill: true,
+		guarantee: guarantee{layers: redisOnly, noErrors: true, maxLost: burst},
 	},
 	{
-		name: "F17", on: standalone, what: "a process is killed while it holds leases", quick: true, make: dieLeasing,
-		promise: promise{layers: hoarding, nodes: workers, calm: true, limits: []penstock.Limit{workerLimit}, wasted: 3 * (workerHolds + workerCallers)},
+		id: "F17", topology: standalone, name: "a process is killed while it holds leases", quick: true, inject: killLeaseHolder,
+		guarantee: guarantee{layers: leasesOnly, nodes: workers, noErrors: true, limits: []penstock.Limit{workerLimit}, maxLost: 3 * (workerLease + workerCallers)},
 	},
 	{
-		name: "F17", on: behindDoors, what: "the daemon is killed while it holds leases", make: daemonDiesOnRedis, still: true,
-		promise: promise{layers: daemonic, limits: doorLimits, wasted: burst / 2},
+		id: "F17", topology: daemonTopology, name: "the daemon is killed while it holds leases", inject: killLeasingDaemon, noRefill: true,
+		guarantee: guarantee{layers: viaDaemon, limits: apiLimits, maxLost: burst / 2},
 	},
 	{
-		name: "F18", on: behindDoors, what: "rules change, and are wrong now and then", make: reload, still: true,
-		promise: promise{layers: daemonic, calm: true, limits: doorLimits},
+		id: "F18", topology: daemonTopology, name: "rules change, and are invalid at times", inject: reloadRules, noRefill: true,
+		guarantee: guarantee{layers: viaDaemon, noErrors: true, limits: apiLimits},
 	},
 	{
-		name: "F20", on: "one process", what: "strangers flood the store with keys", quick: true, make: floodMemory, still: true,
-		promise: promise{layers: inProcess, calm: true},
+		id: "F20", topology: "one process", name: "a flood of new keys fills the store", quick: true, inject: floodMemory, noRefill: true,
+		guarantee: guarantee{layers: memoryOnly, noErrors: true},
 	},
 	{
-		name: "F29", on: behindDoors, what: "nobody reads the log, and Redis is lost", make: muteLog, still: true,
-		promise: promise{layers: daemonic, lives: 3, calm: true, limits: doorLimits, wasted: unheard},
+		id: "F29", topology: daemonTopology, name: "the log is not read, and Redis goes down", inject: blockLog, noRefill: true,
+		guarantee: guarantee{layers: viaDaemon, bursts: 3, noErrors: true, limits: apiLimits, maxLost: unreportedLoss},
 	},
 	{
-		name: "F29", on: behindDoors, what: "the disk is full", make: fullDisk, still: true,
-		promise: promise{layers: daemonic, calm: true, limits: doorLimits},
+		id: "F29", topology: daemonTopology, name: "the disk is full", inject: fillDisk, noRefill: true,
+		guarantee: guarantee{layers: viaDaemon, noErrors: true, limits: apiLimits},
 	},
 	{
-		name: "F30", on: behindDoors, what: "there are no file descriptors left", make: noFiles, still: true,
-		promise: promise{layers: daemonic, calm: true, limits: doorLimits},
+		id: "F30", topology: daemonTopology, name: "no file descriptors are left", inject: exhaustFiles, noRefill: true,
+		guarantee: guarantee{layers: viaDaemon, noErrors: true, limits: apiLimits},
 	},
 	{
-		name: "F31", on: standalone, what: "very many keys expire at once", make: expireAtOnce,
-		promise: promise{layers: alone, calm: true},
+		id: "F31", topology: standalone, name: "very many keys expire at once", inject: expireAtOnce,
+		guarantee: guarantee{layers: redisOnly, noErrors: true},
 	},
 }

@@ -10,25 +10,24 @@ import (
 
 // An event is one call, as its caller saw it.
 type event struct {
-	begin, end time.Duration // since the history began
-	node       int           // who asked
+	begin, end time.Duration // since the history's start
+	node       int
 	key        int
 	cost       int64
 	decision   penstock.Decision
-	err        error // if there was no decision: nobody knows whether it was charged
+	err        error // if there was no decision; it may or may not have been charged
 }
 
-// answered reports whether the store itself has decided, and not somebody in its
-// place.
+// answered reports whether the store itself has decided, and not a wrapper.
 func (e *event) answered() bool { return e.err == nil && e.decision.Source == penstock.SourceStore }
 
-// missed reports whether the caller has missed the store's decision.
+// missed reports whether the caller got an error or the fallback's decision.
 func (e *event) missed() bool { return e.err != nil || e.decision.Source == penstock.SourceFallback }
 
-// denied reports whether somebody has decided against the caller.
+// denied reports whether the decision was a denial.
 func (e *event) denied() bool { return e.err == nil && !e.decision.Allowed }
 
-// granted returns the units that the caller may act on.
+// granted returns the units that the caller was granted.
 func (e *event) granted() int64 {
 	if e.err != nil {
 		return 0
@@ -38,23 +37,23 @@ func (e *event) granted() int64 {
 
 // A history is every call of a run.
 type history struct {
-	began time.Time
+	start time.Time
 
 	mu     sync.Mutex
 	events []event
-	lost   time.Duration // when the store had lost all that it knew; 0 if nobody can tell
+	lostAt time.Duration // when the store had lost all state; 0 if that is not known
 
-	asked, answered, missed, unknown int
+	calls, answered, missed, unknown int
 }
 
-// loses takes note that the store has lost all that it knew by now.
-func (h *history) loses() { h.lost = time.Since(h.began) }
+// recordLoss records that the store has lost all state by now.
+func (h *history) recordLoss() { h.lostAt = time.Since(h.start) }
 
-// ask makes a call and writes it down.
-func (h *history) ask(node, key int, cost int64, take func() (penstock.Decision, error)) event {
-	e := event{begin: time.Since(h.began), node: node, key: key, cost: cost}
+// record makes a call and records it.
+func (h *history) record(node, key int, cost int64, take func() (penstock.Decision, error)) event {
+	e := event{begin: time.Since(h.start), node: node, key: key, cost: cost}
 	e.decision, e.err = take()
-	e.end = time.Since(h.began)
+	e.end = time.Since(h.start)
 	h.add(e)
 	return e
 }
@@ -63,7 +62,7 @@ func (h *history) add(e event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.events = append(h.events, e)
-	h.asked++
+	h.calls++
 	if e.answered() {
 		h.answered++
 	}
@@ -82,8 +81,7 @@ func (h *history) count(of *int) int {
 	return *of
 }
 
-// byKey returns the events of each key that are of a kind, in the order of their
-// ends.
+// byKey returns the selected events of each key, ordered by their end.
 func (h *history) byKey(is func(*event) bool) map[int][]event {
 	keys := map[int][]event{}
 	for _, e := range h.events {
@@ -97,7 +95,7 @@ func (h *history) byKey(is func(*event) bool) map[int][]event {
 	return keys
 }
 
-// granted returns the sum of what callers were granted of each key.
+// granted returns the sum of the units granted of each key.
 func (h *history) granted() map[int]int64 {
 	sums := map[int]int64{}
 	for _, e := range h.events {
@@ -106,8 +104,8 @@ func (h *history) granted() map[int]int64 {
 	return sums
 }
 
-// away returns which nodes had to decide about each key without the store.
-func (h *history) away() map[int]map[int]bool {
+// fallbackNodes returns which nodes used their fallback for each key.
+func (h *history) fallbackNodes() map[int]map[int]bool {
 	nodes := map[int]map[int]bool{}
 	for _, e := range h.events {
 		if e.err == nil && e.decision.Source == penstock.SourceFallback {
@@ -120,9 +118,9 @@ func (h *history) away() map[int]map[int]bool {
 	return nodes
 }
 
-// downtime returns the longest time in which the store has answered nobody: from
-// the beginning of the first call that missed it to the end of the next that did
-// not. Only keys that are of a kind count.
+// downtime returns the longest time in which the store answered no call: from the
+// start of the first call that missed it to the end of the next answered one. Only
+// selected keys count.
 func (h *history) downtime(of func(key int) bool) (longest time.Duration) {
 	events := slices.Clone(h.events)
 	slices.SortFunc(events, func(a, b event) int { return int(a.end - b.end) })

@@ -11,25 +11,25 @@ import (
 	"github.com/penstock-io/penstock/internal/redistest"
 )
 
-// These faults are too many keys.
+// Faults of too many keys.
 
-// floodMemory is F20: strangers ask under more keys than a store in memory has
-// places for. Those who were there before must not get back what they have spent.
+// floodMemory is F20: requests use more new keys than a memory store has room for.
+// Known keys must keep their state.
 func floodMemory(r *run) {
-	const places = 20_000
-	store := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: places})
-	l := &load{run: r, nodes: []penstock.Store{store}, pace: brisk, close: func() {}}
+	const maxKeys = 20_000
+	store := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: maxKeys})
+	l := &load{run: r, nodes: []penstock.Store{store}, pause: shortPause, close: func() {}}
 	l.drain = func(q penstock.Request) (penstock.Decision, error) { return store.Take(context.Background(), q) }
 	r.load = l
 	l.start()
-	l.answers(r.few(3000))
+	l.awaitAnswers(r.scale(3000))
 	l.end()
 	var wg sync.WaitGroup
-	var strangers atomic.Int64
+	var newKeys atomic.Int64
 	for range 4 {
 		wg.Go(func() {
-			for range r.few(10 * places) {
-				key := "stranger " + strconv.FormatInt(strangers.Add(1), 10)
+			for range r.scale(10 * maxKeys) {
+				key := "new " + strconv.FormatInt(newKeys.Add(1), 10)
 				if _, err := store.Take(context.Background(), penstock.Request{Key: key, Limit: slowLimits[0], Cost: 1}); err != nil {
 					r.Error(err)
 					return
@@ -39,20 +39,20 @@ func floodMemory(r *run) {
 	}
 	wg.Wait()
 	stats := store.Stats()
-	if stats.Keys > places {
-		r.Errorf("%d places are taken, want at most %d", stats.Keys, places)
+	if stats.Keys > maxKeys {
+		r.Errorf("the store holds %d keys, want at most %d", stats.Keys, maxKeys)
 	}
-	r.happened("requests of strangers for whom there was no place", int(stats.OverflowDecisions))
+	r.prove("decisions by overflow buckets", int(stats.OverflowDecisions))
 }
 
-// expireAtOnce is F31: very many windows end at the same moment. Their keys must
-// not all expire in it.
+// expireAtOnce is F31: very many windows end at the same moment. Their keys must not
+// all expire at that moment.
 func expireAtOnce(r *run) {
 	server := r.redis("--hz", "50")
 	url := "redis://" + server.Addr
 	l := r.start(url)
 	limit := penstock.Limit{Algorithm: penstock.FixedWindow, Align: penstock.AlignClock, Count: 1, Period: 5 * time.Second}
-	n := r.few(30_000)
+	n := r.scale(30_000)
 	store := r.open(url, time.Minute)
 	rs, ds := make([]penstock.Request, 1000), make([]penstock.Decision, 1000)
 	for i := range n {
@@ -70,15 +70,15 @@ func expireAtOnce(r *run) {
 		}
 		return n
 	}
-	r.spread(server, n)
-	// Redis looks for the last of them at leisure.
-	redistest.WaitFor(r, "the windows are over, and most keys gone", func() bool { return expired() >= n*3/4 })
-	l.answers(300)
-	r.happened("keys that expired", expired())
+	r.checkExpiryJitter(server, n)
+	// Redis deletes the last of them slowly.
+	redistest.WaitFor(r, "most keys have expired", func() bool { return expired() >= n*3/4 })
+	l.awaitAnswers(300)
+	r.prove("expired keys", expired())
 }
 
-// spread fails if the keys of windows that end together expire together.
-func (r *run) spread(server *redistest.Server, keys int) {
+// checkExpiryJitter fails if the keys of windows that end together expire together.
+func (r *run) checkExpiryJitter(server *redistest.Server, keys int) {
 	r.Helper()
 	text := redistest.MustCommand(r, server, "EVAL", `
 		local at, most = {}, 0

@@ -2,5 +2,5 @@
 
 package faults
 
-// racing says whether the race detector watches, which makes everything slow.
+// racing reports whether the race detector is on, which makes everything slow.
 const racing = false

@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-// smallPipe returns a pipe that is full after a page.
+// smallPipe returns a pipe that holds one page.
 func smallPipe() (reader, writer *os.File, err error) {
 	if reader, writer, err = os.Pipe(); err != nil {
 		return nil, nil, err
@@ -19,11 +19,11 @@ func smallPipe() (reader, writer *os.File, err error) {
 
 const pipeSize = 4096
 
-// buffered returns how many bytes wait in a pipe.
-func buffered(reader *os.File) int {
+// bytesBuffered returns how many bytes are in a pipe.
+func bytesBuffered(reader *os.File) int {
 	n := int32(0)
-	const howMany = 0x541b // FIONREAD
-	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, reader.Fd(), howMany, uintptr(unsafe.Pointer(&n))); errno != 0 {
+	const fionread = 0x541b
+	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, reader.Fd(), fionread, uintptr(unsafe.Pointer(&n))); errno != 0 {
 		return 0
 	}
 	return int(n)

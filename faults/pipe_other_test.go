@@ -8,5 +8,5 @@ const pipeSize = 1 << 16
 
 func smallPipe() (reader, writer *os.File, err error) { return os.Pipe() }
 
-// buffered cannot tell here, so that the fault counts as one that did not happen.
-func buffered(*os.File) int { return 0 }
+// bytesBuffered is unknown here, so the fault counts as not having happened.
+func bytesBuffered(*os.File) int { return 0 }

@@ -7,7 +7,7 @@ import (
 	"github.com/penstock-io/penstock/internal/redistest"
 )
 
-// These faults befall a primary that sentinels watch.
+// Faults of a primary that sentinels monitor.
 
 const sentinel = "Sentinel"
 
@@ -15,36 +15,35 @@ const sentinel = "Sentinel"
 func failOver(r *run) {
 	w := redistest.StartSentinelGroup(r)
 	l := r.start(w.URL())
-	l.answers(r.few(1000))
+	l.awaitAnswers(r.scale(1000))
 	old := w.Primary(r)
 	old.Kill()
-	r.history.loses()
+	r.history.recordLoss()
 	redistest.WaitFor(r, "the sentinels choose another primary", func() bool { return w.Primary(r) != old })
-	r.recovers(l, w.Primary(r))
+	r.awaitFailover(l, w.Primary(r))
 	r.servers = append(r.servers, w.Primary(r))
-	r.happened("calls of a primary that was dead", r.history.count(&r.history.missed))
+	r.prove("calls to a dead primary", r.history.count(&r.history.missed))
 }
 
-// recovers waits until a server that has taken over is asked, and says how long
-// that took.
-func (r *run) recovers(l *load, next *redistest.Server) {
+// awaitFailover waits until a server has become primary and gets calls, and logs how
+// long the latter took.
+func (r *run) awaitFailover(l *load, next *redistest.Server) {
 	r.Helper()
-	redistest.WaitFor(r, "the next primary takes over", func() bool {
+	redistest.WaitFor(r, "the next primary is promoted", func() bool {
 		role, err := next.Command("ROLE")
 		return err == nil && strings.HasPrefix(role, "master")
 	})
-	began, before := time.Now(), redistest.InfoCounter(r, "cmdstat_evalsha", next)
-	redistest.WaitFor(r, "the next primary is asked", func() bool { return redistest.InfoCounter(r, "cmdstat_evalsha", next) > before })
-	r.Logf("asked %v after it took over", time.Since(began).Round(time.Millisecond))
-	l.answers(r.few(500))
+	start, before := time.Now(), redistest.InfoCounter(r, "cmdstat_evalsha", next)
+	redistest.WaitFor(r, "the next primary gets calls", func() bool { return redistest.InfoCounter(r, "cmdstat_evalsha", next) > before })
+	r.Logf("first call %v after the promotion", time.Since(start).Round(time.Millisecond))
+	l.awaitAnswers(r.scale(500))
 }
 
-// splitBrain is F7: the primary freezes, is replaced, and wakes up again in the
-// belief that nothing has happened.
+// splitBrain is F7: the primary freezes, is replaced, and wakes up still as primary.
 func splitBrain(r *run) {
 	w := redistest.StartSentinelGroup(r)
 	l := r.start(w.URL())
-	l.answers(r.few(1000))
+	l.awaitAnswers(r.scale(1000))
 	old := w.Primary(r)
 	if err := old.Pause(); err != nil {
 		r.Fatal(err)
@@ -55,12 +54,12 @@ func splitBrain(r *run) {
 	if err := old.Resume(); err != nil {
 		r.Fatal(err)
 	}
-	r.recovers(l, next)
-	redistest.WaitFor(r, "the old primary is told", func() bool {
-		role, err := old.Command("ROLE") // which fails when it is told in the middle of it
+	r.awaitFailover(l, next)
+	redistest.WaitFor(r, "the old primary is demoted", func() bool {
+		role, err := old.Command("ROLE") // fails while it is being demoted
 		return err == nil && strings.HasPrefix(role, "slave")
 	})
-	l.answers(r.few(500))
+	l.awaitAnswers(r.scale(500))
 	r.servers = append(r.servers, next)
-	r.happened("primaries that were replaced behind their back", redistest.InfoCounter(r, "cmdstat_replicaof", old)+redistest.InfoCounter(r, "cmdstat_slaveof", old))
+	r.prove("frozen primaries that were replaced", redistest.InfoCounter(r, "cmdstat_replicaof", old)+redistest.InfoCounter(r, "cmdstat_slaveof", old))
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A row is what became of one fault.
+// A row is the result of one fault.
 type row struct {
 	fault           *fault
 	admitted, bound int64
@@ -18,26 +18,26 @@ type row struct {
 }
 
 func (r *run) row(length time.Duration) row {
-	w := row{fault: &r.fault, unknown: r.history.unknown, calls: r.history.asked, downtime: r.history.downtime(r.counted)}
+	w := row{fault: &r.fault, unknown: r.history.unknown, calls: r.history.calls, downtime: r.history.downtime(r.affected)}
 	w.slowest = r.history.slowest()
-	away := r.history.away()
+	fallbacks := r.history.fallbackNodes()
 	for key, events := range r.history.byKey(func(*event) bool { return true }) {
 		for _, e := range events {
 			w.admitted += e.granted()
 		}
-		w.bound += r.bound(key, length, r.livesOf(events, r.history), int64(len(away[key])))
+		w.bound += r.bound(key, length, r.burstsOf(events, r.history), int64(len(fallbacks[key])))
 	}
 	return w
 }
 
-// numbers returns the row in words.
-func (w row) numbers() string {
+// summary returns the row as one line of text.
+func (w row) summary() string {
 	return fmt.Sprintf("%d calls, admitted %d, bound %d, unknown outcomes %d, downtime %s, slowest call %s",
-		w.calls, w.admitted, w.bound, w.unknown, roundly(w.downtime), roundly(w.slowest))
+		w.calls, w.admitted, w.bound, w.unknown, rounded(w.downtime), rounded(w.slowest))
 }
 
-// roundly returns a duration as people say it.
-func roundly(d time.Duration) string {
+// rounded returns a duration in few digits.
+func rounded(d time.Duration) string {
 	switch {
 	case d == 0:
 		return "none"
@@ -47,29 +47,29 @@ func roundly(d time.Duration) string {
 	return d.Round(100 * time.Millisecond).String()
 }
 
-// table returns the rows as Markdown.
-func table(rows []row) string {
+// markdownTable returns the rows as Markdown.
+func markdownTable(rows []row) string {
 	var b strings.Builder
 	b.WriteString("| fault | on | with | calls | admitted | bound | unknown | downtime |\n|---|---|---|---:|---:|---:|---:|---:|\n")
 	for _, w := range rows {
-		fmt.Fprintf(&b, "| %s %s | %s | %s | %d | %d | %d | %d | %s |\n", w.fault.name, w.fault.what, w.fault.on, w.fault.layers,
-			w.calls, w.admitted, w.bound, w.unknown, roundly(w.downtime))
+		fmt.Fprintf(&b, "| %s %s | %s | %s | %d | %d | %d | %d | %s |\n", w.fault.id, w.fault.name, w.fault.topology, w.fault.layers,
+			w.calls, w.admitted, w.bound, w.unknown, rounded(w.downtime))
 	}
 	return b.String()
 }
 
 const document = "../docs/reliability.md"
 
-// Between these the table stands in the document.
+// tableBegins and tableEnds enclose the table in the document.
 const tableBegins, tableEnds = "<!-- faults: begin -->\n", "<!-- faults: end -->"
 
-// publish prints the table, and writes it into the document if that is wanted.
-func publish(t *testing.T, rows []row) {
+// publishTable prints the table, and writes it into the document with -faults.update.
+func publishTable(t *testing.T, rows []row) {
 	t.Helper()
 	if t.Failed() {
 		return
 	}
-	fmt.Print(table(rows))
+	fmt.Print(markdownTable(rows))
 	if !*update {
 		return
 	}
@@ -80,10 +80,9 @@ func publish(t *testing.T, rows []row) {
 	before, rest, ok := strings.Cut(string(text), tableBegins)
 	_, after, ok2 := strings.Cut(rest, tableEnds)
 	if !ok || !ok2 || len(rows) != len(faults) {
-		t.Fatalf("%s: want a place for the table, and the rows of all faults", document)
+		t.Fatalf("%s: want the markers of the table, and the rows of all faults", document)
 	}
-	if err := os.WriteFile(document, []byte(before+tableBegins+table(rows)+tableEnds+after), 0o644); err != nil {
+	if err := os.WriteFile(document, []byte(before+tableBegins+markdownTable(rows)+tableEnds+after), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	knowsEveryFault(t)
 }

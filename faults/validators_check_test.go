@@ -11,12 +11,12 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// Whoever judges is judged first: stores that break a promise, on purpose, and
-// histories that nobody could have lived.
+// The validators are tested with stores that break an invariant on purpose, and with
+// impossible histories.
 
-// TestBeyondIsTheLargestOfAllIntervals compares the tree with every pair of a
-// beginning and an end.
-func TestBeyondIsTheLargestOfAllIntervals(t *testing.T) {
+// TestMaxExcessMatchesEveryInterval compares the tree with every pair of a
+// start and an end.
+func TestMaxExcessMatchesEveryInterval(t *testing.T) {
 	for range 2000 {
 		var events []event
 		for range 1 + rand.IntN(20) {
@@ -28,13 +28,13 @@ func TestBeyondIsTheLargestOfAllIntervals(t *testing.T) {
 		}
 		slices.SortFunc(events, func(a, b event) int { return int(a.end - b.end) })
 		rate := rand.Int64N(100)
-		if got, want := beyond(events, rate, tick), beyondByHand(events, rate); got != want {
+		if got, want := maxExcess(events, rate, tick), naiveMaxExcess(events, rate); got != want {
 			t.Fatalf("at %d/s: got %d, want %d of %+v", rate, got, want, events)
 		}
 	}
 }
 
-func beyondByHand(events []event, rate int64) (most int64) {
+func naiveMaxExcess(events []event, rate int64) (most int64) {
 	for _, first := range events {
 		for _, last := range events {
 			units := int64(0)
@@ -51,8 +51,8 @@ func beyondByHand(events []event, rate int64) (most int64) {
 	return (most + int64(time.Second) - 1) / int64(time.Second)
 }
 
-// A generousStore grants more than its limit.
-func generousStore(more int64) penstock.Store {
+// overGrantingStore returns a store that grants more than its limit.
+func overGrantingStore(more int64) penstock.Store {
 	store := penstock.NewMemory(nil)
 	return penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 		r.Limit.Count += more
@@ -65,92 +65,95 @@ func generousStore(more int64) penstock.Store {
 	})
 }
 
-// lived returns a run on a store, as the faults have it, but nothing befalls it.
-func lived(t *testing.T, f fault, store penstock.Store) *run {
+// runWithoutFault returns a finished run on a store, without a fault.
+func runWithoutFault(t *testing.T, f fault, store penstock.Store) *run {
 	t.Helper()
 	r := newRun(t, f)
-	l := &load{run: r, nodes: slices.Repeat([]penstock.Store{store}, r.nodes), pace: brisk, close: func() {}}
+	l := &load{run: r, nodes: slices.Repeat([]penstock.Store{store}, r.nodes), pause: shortPause, close: func() {}}
 	l.drain = func(q penstock.Request) (penstock.Decision, error) { return store.Take(t.Context(), q) }
 	r.load = l
 	l.start()
-	l.asks(3000)
+	l.awaitCalls(3000)
 	l.finish()
 	return r
 }
 
-func TestGoodStoresAreNotBlamed(t *testing.T) {
-	r := lived(t, fault{promise: promise{layers: alone, calm: true}}, penstock.NewMemory(nil))
-	r.happened("faults that need not happen", 1)
-	if got := r.verdict(); len(got) > 0 {
-		t.Errorf("a good store was blamed: %q", got)
+func TestValidatorsAcceptCorrectStore(t *testing.T) {
+	r := runWithoutFault(t, fault{guarantee: guarantee{layers: redisOnly, noErrors: true}}, penstock.NewMemory(nil))
+	r.prove("no fault", 1)
+	if got := r.problems(); len(got) > 0 {
+		t.Errorf("a correct store has problems: %q", got)
 	}
 }
 
-func TestOneTooManyIsCaught(t *testing.T) {
-	r := lived(t, fault{promise: promise{layers: alone, calm: true}}, generousStore(1))
-	wantComplaint(t, r, "INV-1 ")
+func TestValidatorsCatchOneExtraUnit(t *testing.T) {
+	r := runWithoutFault(t, fault{guarantee: guarantee{layers: redisOnly, noErrors: true}}, overGrantingStore(1))
+	wantProblem(t, r, "INV-1 ")
 }
 
-func TestRateTooHighIsCaught(t *testing.T) {
-	faster := penstock.NewMemory(nil)
-	r := lived(t, fault{promise: promise{layers: alone, calm: true}}, penstock.StoreFunc(
-		func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
-			if r.Limit == flowLimit {
-				r.Limit.Count = flowLimit.Count * 11 / 10
-			}
-			return faster.Take(ctx, r)
-		}))
-	wantComplaint(t, r, "INV-1 a store admits its limit and no more: key -1 ")
+// TestValidatorsCatchFasterRefill takes a unit each millisecond, on a clock of its own,
+// from a store that refills a tenth too fast.
+func TestValidatorsCatchFasterRefill(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	faster := penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return now }})
+	r := newRun(t, fault{guarantee: guarantee{layers: redisOnly, noErrors: true}})
+	request := r.request(refillingKey, 1)
+	request.Limit.Count = refillingLimit.Count * 11 / 10
+	for at := time.Duration(0); at < 2*time.Second; at += time.Millisecond {
+		d, err := faster.Take(t.Context(), request)
+		r.history.add(event{begin: at, end: at, key: refillingKey, cost: 1, decision: d, err: err})
+		now = now.Add(time.Millisecond)
+	}
+	wantProblem(t, r, "INV-1 a store admits its limit and no more: key -1 ")
 }
 
-func TestFaultThatDidNotHappenIsCaught(t *testing.T) {
-	r := lived(t, fault{promise: promise{layers: alone, calm: true}}, penstock.NewMemory(nil))
-	wantComplaint(t, r, "nothing proves that the fault happened")
-	silent := newRun(silently{TB: t}, fault{})
-	silent.happened("replies that were cut", 0)
-	wantComplaint(t, silent, "nothing proves that the fault happened")
-	wantComplaint(t, silent, "nobody asked for anything")
+func TestRunWithoutEvidenceFails(t *testing.T) {
+	r := runWithoutFault(t, fault{guarantee: guarantee{layers: redisOnly, noErrors: true}}, penstock.NewMemory(nil))
+	wantProblem(t, r, "nothing proves that the fault happened")
+	silent := newRun(ignoreErrors{TB: t}, fault{})
+	silent.prove("replies that were cut", 0)
+	wantProblem(t, silent, "nothing proves that the fault happened")
+	wantProblem(t, silent, "no call was made")
 }
 
-// A silently is a test that does not mind errors.
-type silently struct{ testing.TB }
+// ignoreErrors is a test that ignores errors.
+type ignoreErrors struct{ testing.TB }
 
-func (silently) Errorf(string, ...any) {}
+func (ignoreErrors) Errorf(string, ...any) {}
 
-// TestEveryValidatorCanFail breaks each invariant by one call that never was.
-func TestEveryValidatorCanFail(t *testing.T) {
+// TestValidatorsCatchBrokenInvariants breaks each invariant with one made-up call.
+func TestValidatorsCatchBrokenInvariants(t *testing.T) {
 	day := 24 * time.Hour
 	for name, c := range map[string]struct {
-		promise promise
-		event   event
+		guarantee guarantee
+		event     event
 	}{
-		"every call": {promise{calm: true}, event{err: penstock.ErrUnavailable}},
-		"INV-1 ":     {promise{}, event{cost: 1, decision: penstock.Decision{Allowed: true, Granted: burst + 1}}},
-		"INV-7 ":     {promise{}, event{decision: penstock.Decision{Allowed: true, Remaining: burst + 1}}},
-		"INV-9 ":     {promise{}, event{cost: 1, decision: penstock.Decision{RetryAfter: 400 * day}}},
-		"INV-17 ":    {promise{}, event{cost: 1, decision: penstock.Decision{Allowed: true, Granted: burst - 1}}},
-		"INV-20 ":    {promise{}, event{cost: 1, decision: penstock.Decision{Allowed: true, Source: penstock.SourceDenyCache}}},
+		"errors":  {guarantee{noErrors: true}, event{err: penstock.ErrUnavailable}},
+		"INV-1 ":  {guarantee{}, event{cost: 1, decision: penstock.Decision{Allowed: true, Granted: burst + 1}}},
+		"INV-7 ":  {guarantee{}, event{decision: penstock.Decision{Allowed: true, Remaining: burst + 1}}},
+		"INV-9 ":  {guarantee{}, event{cost: 1, decision: penstock.Decision{RetryAfter: 400 * day}}},
+		"INV-17 ": {guarantee{}, event{cost: 1, decision: penstock.Decision{Allowed: true, Granted: burst - 1}}},
+		"INV-20 ": {guarantee{}, event{cost: 1, decision: penstock.Decision{Allowed: true, Source: penstock.SourceDenyCache}}},
 		"INV-21 ": {
-			promise{layers: guarded, nodes: 2},
+			guarantee{layers: withFallback, nodes: 2},
 			event{cost: 1, decision: penstock.Decision{Allowed: true, Granted: burst/2 + 1, Source: penstock.SourceFallback}},
 		},
 	} {
-		r := newRun(t, fault{promise: c.promise})
+		r := newRun(t, fault{guarantee: c.guarantee})
 		r.history.add(c.event)
-		wantComplaint(t, r, name)
+		wantProblem(t, r, name)
 	}
 }
 
-func wantComplaint(t *testing.T, r *run, begins string) {
+func wantProblem(t *testing.T, r *run, begins string) {
 	t.Helper()
-	got := r.verdict()
-	if !slices.ContainsFunc(got, func(complaint string) bool { return strings.HasPrefix(complaint, begins) }) {
-		t.Errorf("got complaints %q, want one that begins with %q", got, begins)
+	got := r.problems()
+	if !slices.ContainsFunc(got, func(problem string) bool { return strings.HasPrefix(problem, begins) }) {
+		t.Errorf("got problems %q, want one that begins with %q", got, begins)
 	}
 }
 
-// A call that a store has not answered counts as downtime until one is answered.
-func TestDowntimeIsCountedFromTheFirstCallThatMissed(t *testing.T) {
+func TestHistoryDowntimeStartsAtFirstMissedCall(t *testing.T) {
 	h := &history{}
 	for _, e := range []event{
 		{begin: 0, end: 1},

@@ -16,65 +16,65 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-// Some runs need another process that can be killed. It is this one again: one that
-// finds a URL in its environment asks for units of one key by lease, says what it
-// got, and never ends by itself.
+// workerURL is set in the environment of a worker: the test binary again, as a process
+// that can be killed. It takes units of one key by lease, prints each decision, and
+// never exits by itself.
 const workerURL = "PENSTOCK_FAULTS_WORKER"
 
-// workerLimit is of that key. Each of two processes holds at most a twentieth of it.
+// workerLimit is the limit of that key. Each of two processes leases at most a twentieth.
 var workerLimit = penstock.Limit{Count: workerBurst, Period: 300 * 24 * time.Hour}
 
 const (
 	workers       = 2
 	workerCallers = 4
 	workerBurst   = 60_000
-	workerHolds   = workerBurst / (10 * workers)
+	workerLease   = workerBurst / (10 * workers)
 )
 
-// work does not return in a worker, unless it fails.
-func work() error {
+// runWorker returns at once in a test, and in a worker only if it fails.
+func runWorker() error {
 	url := os.Getenv(workerURL)
 	if url == "" {
 		return nil
 	}
-	store, err := redisstore.Open(context.Background(), url, &redisstore.Options{Timeout: generous})
+	store, err := redisstore.Open(context.Background(), url, &redisstore.Options{Timeout: longTimeout})
 	if err != nil {
 		return err
 	}
 	lease := penstock.WithLease(store, &penstock.LeaseOptions{Nodes: workers})
 	failed := make(chan error)
 	for range workerCallers {
-		go func() { failed <- spend(lease) }()
+		go func() { failed <- takeForever(lease) }()
 	}
 	return <-failed
 }
 
-// spend asks for ever, and writes down each grant when it has it.
-func spend(store penstock.Store) error {
+// takeForever takes units without end, and prints each decision.
+func takeForever(store penstock.Store) error {
 	for {
-		began := time.Now().UnixNano()
+		start := time.Now().UnixNano()
 		d, err := store.Take(context.Background(), penstock.Request{Key: "k0", Limit: workerLimit, Cost: 1})
 		if err != nil {
 			return err
 		}
-		line := fmt.Sprintf("%d %d %t %d %d\n", began, time.Now().UnixNano(), d.Allowed, d.RetryAfter, d.Source)
+		line := fmt.Sprintf("%d %d %t %d %d\n", start, time.Now().UnixNano(), d.Allowed, d.RetryAfter, d.Source)
 		if _, err := os.Stdout.WriteString(line); err != nil {
 			return err
 		}
-		time.Sleep(300 * time.Microsecond) // or else one has taken all when the other begins
+		time.Sleep(300 * time.Microsecond) // or else one worker takes all before the other starts
 	}
 }
 
-// A worker is such a process, as seen from here.
+// A worker is a worker process, seen from the test.
 type worker struct {
 	process *exec.Cmd
-	heard   sync.WaitGroup
+	reader  sync.WaitGroup
 	granted atomic.Int64
 	leased  atomic.Int64
 }
 
-// hire starts a worker, whose calls are written into the run's history.
-func (r *run) hire(node int, url string) *worker {
+// startWorker starts a worker whose calls are added to the run's history.
+func (r *run) startWorker(node int, url string) *worker {
 	r.Helper()
 	path, err := os.Executable()
 	if err != nil {
@@ -90,20 +90,20 @@ func (r *run) hire(node int, url string) *worker {
 	if err := w.process.Start(); err != nil {
 		r.Fatal(err)
 	}
-	w.heard.Go(func() { w.listen(r, node, out) })
+	w.reader.Go(func() { w.readOutput(r, node, out) })
 	r.Cleanup(w.kill)
 	return w
 }
 
-// listen reads what a worker says, until it is killed. The last line may be half a
-// line.
-func (w *worker) listen(r *run, node int, out io.Reader) {
+// readOutput reads a worker's output until it is killed. The last line may be
+// incomplete.
+func (w *worker) readOutput(r *run, node int, out io.Reader) {
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
-		var began, ended int64
+		var start, ended int64
 		e := event{node: node, cost: 1}
 		d := &e.decision
-		if n, _ := fmt.Sscan(lines.Text(), &began, &ended, &d.Allowed, &d.RetryAfter, &d.Source); n < 5 {
+		if n, _ := fmt.Sscan(lines.Text(), &start, &ended, &d.Allowed, &d.RetryAfter, &d.Source); n < 5 {
 			continue
 		}
 		if d.Allowed {
@@ -113,25 +113,25 @@ func (w *worker) listen(r *run, node int, out io.Reader) {
 		if d.Source == penstock.SourceLease {
 			w.leased.Add(1)
 		}
-		epoch := r.history.began.UnixNano()
-		e.begin, e.end = time.Duration(began-epoch), time.Duration(ended-epoch)
+		epoch := r.history.start.UnixNano()
+		e.begin, e.end = time.Duration(start-epoch), time.Duration(ended-epoch)
 		r.history.add(e)
 	}
 }
 
-// kill ends a worker at once, and hears out what it said before.
+// kill kills a worker and reads the rest of its output.
 func (w *worker) kill() {
 	_ = w.process.Process.Kill()
-	w.heard.Wait()
+	w.reader.Wait()
 	_ = w.process.Wait()
 }
 
-// dieLeasing is F17: a process dies with units in its hands, another takes its
-// place, and a third goes on all the time.
-func dieLeasing(r *run) {
+// killLeaseHolder is F17: a process is killed while it holds leased units, a successor
+// takes its place, and a survivor continues.
+func killLeaseHolder(r *run) {
 	server := r.redis()
 	url := "redis://" + server.Addr
-	store := r.open(url, generous)
+	store := r.open(url, longTimeout)
 	left := func() int64 {
 		d, err := store.Take(context.Background(), penstock.Request{Key: "k0", Limit: workerLimit})
 		if err != nil {
@@ -139,21 +139,21 @@ func dieLeasing(r *run) {
 		}
 		return d.Remaining
 	}
-	victim, survivor := r.hire(0, url), r.hire(1, url)
+	victim, survivor := r.startWorker(0, url), r.startWorker(1, url)
 	spent := func() int64 { return victim.granted.Load() + survivor.granted.Load() }
-	redistest.WaitFor(r, "both lease", func() bool {
+	redistest.WaitFor(r, "both hold leases", func() bool {
 		return victim.leased.Load() > 300 && survivor.leased.Load() > 300 && left()+spent() < workerBurst-50
 	})
 	victim.kill()
-	r.happened("processes killed by a signal", -victim.process.ProcessState.ExitCode())
+	r.prove("processes killed by a signal", -victim.process.ProcessState.ExitCode())
 	before := survivor.granted.Load()
-	redistest.WaitFor(r, "the other goes on", func() bool { return survivor.granted.Load() > before+300 })
+	redistest.WaitFor(r, "the survivor continues", func() bool { return survivor.granted.Load() > before+300 })
 	survivor.kill()
-	r.happened("units that were in their hands", int(workerLimit.Count-left()-spent()))
-	successor := r.hire(0, url)
+	r.prove("leased units that were lost", int(workerLimit.Count-left()-spent()))
+	successor := r.startWorker(0, url)
 	redistest.WaitFor(r, "a successor takes its place", func() bool { return successor.leased.Load() > 300 })
 	successor.kill()
-	r.history.ask(0, 0, workerBurst, func() (penstock.Decision, error) {
+	r.history.record(0, 0, workerBurst, func() (penstock.Decision, error) {
 		return store.Take(context.Background(), penstock.Request{Key: "k0", Limit: workerLimit, Cost: workerBurst, AtMost: true})
 	})
 }

@@ -201,7 +201,7 @@ func limitNumbers(t *testing.T) []number {
 	}
 }
 
-var writtenLimits = regexp.MustCompile("`([0-9]+/[^`]+)`|(?:ParseLimit\\(|limit\"?: ?)\"([^\"]+)\"")
+var writtenLimits = regexp.MustCompile("`([0-9]+/[^`]+)`|(?:ParseLimit\\(|\\blimit\"?: ?)\"([^\"]+)\"")
 
 func TestWrittenLimitsParse(t *testing.T) {
 	for _, page := range pages {

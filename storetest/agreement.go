@@ -12,99 +12,98 @@ import (
 	"pgregory.net/rapid"
 )
 
-// testAgreement makes up stories and compares every decision with the model's.
+// testAgreement makes random requests and compares every decision with the model's.
 func testAgreement(t *testing.T, open Open) {
 	var anyAlgorithm []*rapid.Generator[penstock.Limit]
 	for _, a := range algorithms {
 		anyAlgorithm = append(anyAlgorithm, anyLimit(a))
 		t.Run(a.String(), func(t *testing.T) { checkAgreement(t, open, anyLimit(a)) })
 	}
-	t.Run("all six together", func(t *testing.T) { checkAgreement(t, open, rapid.OneOf(anyAlgorithm...)) })
+	t.Run("all algorithms", func(t *testing.T) { checkAgreement(t, open, rapid.OneOf(anyAlgorithm...)) })
 }
 
 func checkAgreement(t *testing.T, open Open, limits *rapid.Generator[penstock.Limit]) {
 	rapid.Check(t, func(rt *rapid.T) {
-		s := &story{clock: &Clock{}}
-		s.begin(rt, limits)
+		s := &comparison{clock: &Clock{}}
+		s.setUp(rt, limits)
 		s.store, s.model = open(t, s.clock), newModel(s.clock)
 		rt.Repeat(map[string]func(*rapid.T){
-			"take": s.take, "take more": s.take, "take again": s.take, "take on": s.take,
-			"together": s.together, "apart": s.apart,
-			"wait": s.wait, "wait more": s.wait, "step back": s.stepBack,
-			"change": s.change,
+			"take 1": s.take, "take 2": s.take, "take 3": s.take, "take 4": s.take,
+			"take all": s.takeAll, "take each": s.takeEach,
+			"wait 1": s.wait, "wait 2": s.wait, "step back": s.stepBack,
+			"change limit": s.changeLimit,
 		})
 	})
 }
 
-// A story is told to a store and to the model at once.
-type story struct {
+// A comparison sends the same requests to a store and to the model.
+type comparison struct {
 	store penstock.Store
 	clock *Clock
 	model *model
 
-	limits []penstock.Limit
-	keys   [3]int   // how often each key was replaced
-	last   []answer // to the step before
-	script strings.Builder
+	limits     []penstock.Limit
+	keys       [3]int   // how often each key was replaced
+	last       []result // of the step before
+	transcript strings.Builder
 }
 
-// begin makes up when the story begins and which limits it is about. The story
-// is logged apart from any error, because rapid looks for a shorter one that
-// ends in the same error.
-func (s *story) begin(t *rapid.T, limits *rapid.Generator[penstock.Limit]) {
-	t.Cleanup(func() { t.Logf("the story was\n%s", s.script.String()) })
-	s.setClock(t, anyMoment().Draw(t, "beginning"))
+// setUp draws the start time and the limits. The transcript is logged apart from any
+// error, because rapid searches for a shorter one that ends in the same error.
+func (s *comparison) setUp(t *rapid.T, limits *rapid.Generator[penstock.Limit]) {
+	t.Cleanup(func() { t.Logf("transcript:\n%s", s.transcript.String()) })
+	s.setClock(t, anyTime().Draw(t, "start"))
 	for i := range 3 {
 		l := limits.Draw(t, "limit")
 		if rapid.Bool().Draw(t, "named") {
 			l.Name = fmt.Sprintf("name-%d", i)
 		}
 		s.limits = append(s.limits, l)
-		s.note("limit %s: %s\n", label(i), l)
+		s.log("limit %s: %s\n", label(i), l)
 	}
 }
 
 func label(limit int) string { return string(rune('a' + limit)) }
 
-func (s *story) note(format string, args ...any) { fmt.Fprintf(&s.script, format, args...) }
+func (s *comparison) log(format string, args ...any) { fmt.Fprintf(&s.transcript, format, args...) }
 
-func (s *story) setClock(t *rapid.T, now time.Time) {
+func (s *comparison) setClock(t *rapid.T, now time.Time) {
 	s.check(t, s.clock.set(now))
 }
 
-// take asks anything of one key.
-func (s *story) take(t *rapid.T) {
+// take sends any request for one key.
+func (s *comparison) take(t *rapid.T) {
 	c := s.anyCall(t)
-	c.request.Cost = anyCost(most(c.request.Limit)).Draw(t, "cost")
+	c.request.Cost = anyCost(maxUnits(c.request.Limit)).Draw(t, "cost")
 	c.request.AtMost = c.request.Cost >= 0 && rapid.Bool().Draw(t, "at most")
 	if c.request.Cost != penstock.Reset {
 		c.request.ID = rapid.SampledFrom([]string{"", "", "x", "y"}).Draw(t, "id")
 	}
-	s.tell(t, step{how: single, calls: []call{c}})
+	s.compare(t, step{how: single, calls: []call{c}})
 }
 
-// together takes of several keys, all or nothing.
-func (s *story) together(t *rapid.T) {
-	calls := make([]call, rapid.IntRange(1, 4).Draw(t, "members"))
+// takeAll takes from several keys, all or nothing.
+func (s *comparison) takeAll(t *rapid.T) {
+	calls := make([]call, rapid.IntRange(1, 4).Draw(t, "calls"))
 	for i := range calls {
 		calls[i] = s.anyCall(t)
-		calls[i].request.Cost = rapid.Int64Range(0, most(calls[i].request.Limit)/2+2).Draw(t, "cost")
+		calls[i].request.Cost = rapid.Int64Range(0, maxUnits(calls[i].request.Limit)/2+2).Draw(t, "cost")
 	}
-	s.tell(t, step{how: all, calls: calls})
+	s.compare(t, step{how: all, calls: calls})
 }
 
-// apart asks several keys, each by itself.
-func (s *story) apart(t *rapid.T) {
-	calls := make([]call, rapid.IntRange(1, 4).Draw(t, "members"))
+// takeEach sends requests for several keys, each decided by itself.
+func (s *comparison) takeEach(t *rapid.T) {
+	calls := make([]call, rapid.IntRange(1, 4).Draw(t, "calls"))
 	for i := range calls {
 		calls[i] = s.anyCall(t)
-		calls[i].request.Cost = anyCost(most(calls[i].request.Limit)).Draw(t, "cost")
+		calls[i].request.Cost = anyCost(maxUnits(calls[i].request.Limit)).Draw(t, "cost")
 	}
-	s.tell(t, step{how: each, calls: calls})
+	s.compare(t, step{how: each, calls: calls})
 }
 
-// anyCall makes up all of a call but its cost.
-func (s *story) anyCall(t *rapid.T) call {
+// anyCall draws a call without its cost.
+func (s *comparison) anyCall(t *rapid.T) call {
 	i := rapid.IntRange(0, len(s.limits)-1).Draw(t, "limit")
 	key := rapid.IntRange(0, len(s.keys)-1).Draw(t, "key")
 	return call{label: label(i), request: penstock.Request{
@@ -114,18 +113,18 @@ func (s *story) anyCall(t *rapid.T) call {
 	}}
 }
 
-func (s *story) key(i int) string { return fmt.Sprintf("key-%d.%d", i, s.keys[i]) }
+func (s *comparison) key(i int) string { return fmt.Sprintf("key-%d.%d", i, s.keys[i]) }
 
-// tell asks the store and the model the same, and compares.
-func (s *story) tell(t *rapid.T, step step) {
+// compare runs a step on the store and on the model, and compares the results.
+func (s *comparison) compare(t *rapid.T, step step) {
 	step.at, step.times = s.clock.Now(), 1
-	want, err := perform(s.model, s.clock, &step)
+	want, err := runStep(s.model, s.clock, &step)
 	s.check(t, err)
-	s.note("%s", step.text(want))
-	got, err := perform(s.store, s.clock, &step)
+	s.log("%s", step.text(want))
+	got, err := runStep(s.store, s.clock, &step)
 	s.check(t, err)
 	if !slices.Equal(got, want) {
-		s.note("# but the store answers\n%s", step.text(got))
+		s.log("# but the store returns\n%s", step.text(got))
 		s.check(t, errDisagreement)
 	}
 	s.last = want
@@ -133,15 +132,15 @@ func (s *story) tell(t *rapid.T, step step) {
 
 var errDisagreement = errors.New("the store disagrees with the model")
 
-func (s *story) check(t *rapid.T, err error) {
+func (s *comparison) check(t *rapid.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-// wait moves the clock forward, often to a moment that the last answer named,
-// or to just before it.
-func (s *story) wait(t *rapid.T) {
+// wait moves the clock forward, often to a time that the last result named, or to one
+// tick before it.
+func (s *comparison) wait(t *rapid.T) {
 	period := s.anyPeriod(t)
 	waits := []time.Duration{
 		tick,
@@ -159,14 +158,13 @@ func (s *story) wait(t *rapid.T) {
 }
 
 // anyPeriod returns the period of one of the limits, in ticks.
-func (s *story) anyPeriod(t *rapid.T) int64 {
+func (s *comparison) anyPeriod(t *rapid.T) int64 {
 	return int64(rapid.SampledFrom(s.limits).Draw(t, "limit").Normal().Period / tick)
 }
 
-// stepBack moves the clock back. What a store still knows of a key whose time
-// was up before the step is its own choice, so such keys are not asked about
-// again.
-func (s *story) stepBack(t *rapid.T) {
+// stepBack moves the clock back. Whether a store still has the state of a key that
+// expired before the step is its own choice, so such keys are not used again.
+func (s *comparison) stepBack(t *rapid.T) {
 	now := s.clock.Now()
 	for i := range s.keys {
 		if s.model.ledger.expired(s.key(i), now.UnixNano()) {
@@ -174,11 +172,11 @@ func (s *story) stepBack(t *rapid.T) {
 		}
 	}
 	s.setClock(t, now.Add(-rapid.OneOf(millis(1, 20), millis(1, 2*s.anyPeriod(t))).Draw(t, "step")))
-	s.note("back to %s\n", s.clock.Now().Format(time.RFC3339Nano))
+	s.log("back to %s\n", s.clock.Now().Format(time.RFC3339Nano))
 }
 
-// change raises or lowers a limit.
-func (s *story) change(t *rapid.T) {
+// changeLimit raises or lowers a limit.
+func (s *comparison) changeLimit(t *rapid.T) {
 	i := rapid.IntRange(0, len(s.limits)-1).Draw(t, "limit")
 	l := s.limits[i]
 	l.Count = anyCount().Draw(t, "count")
@@ -187,8 +185,8 @@ func (s *story) change(t *rapid.T) {
 		l.Period = rapid.OneOf(rapid.Just(l.Period), anyPeriod()).Draw(t, "period")
 	}
 	if l.Validate() != nil {
-		t.Skip("no limit")
+		t.Skip("not a valid limit")
 	}
 	s.limits[i] = l
-	s.note("limit %s: %s\n", label(i), l)
+	s.log("limit %s: %s\n", label(i), l)
 }

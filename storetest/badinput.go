@@ -11,49 +11,49 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// A badRequest is a request that has no meaning, and what the error says.
+// A badRequest is an invalid request, and the error that it must cause.
 type badRequest struct {
 	request penstock.Request
 	kind    error
 	field   string
 }
 
-// testBadInput asks what cannot be answered. The error must say what is wrong,
-// and nothing may be charged.
+// testBadInput sends invalid requests. The error must name the field, and nothing may
+// be charged.
 func testBadInput(t *testing.T, open Open) {
 	t.Run("take", func(t *testing.T) {
-		w := openWitness(t, open)
+		w := newBadInputTest(t, open)
 		for _, bad := range append(badRequests(), badTakes()...) {
 			_, err := w.store.Take(context.Background(), bad.request)
 			w.check(t, bad, err)
 		}
 	})
 	t.Run("take each", func(t *testing.T) {
-		w := openWitness(t, open)
+		w := newBadInputTest(t, open)
 		for _, bad := range append(badRequests(), badTakes()...) {
-			rs := []penstock.Request{w.request, bad.request, w.request}
+			rs := []penstock.Request{w.valid, bad.request, w.valid}
 			err := penstock.TakeEach(context.Background(), w.store, rs, make([]penstock.Decision, len(rs)))
 			w.check(t, bad, err)
 		}
 	})
 	t.Run("take all", func(t *testing.T) {
-		w := openWitness(t, open)
-		for _, bad := range append(badRequests(), badMembers()...) {
-			rs := []penstock.Request{w.request, bad.request}
+		w := newBadInputTest(t, open)
+		for _, bad := range append(badRequests(), badTakeAlls()...) {
+			rs := []penstock.Request{w.valid, bad.request}
 			err := penstock.TakeAll(context.Background(), w.store, rs, make([]penstock.Decision, len(rs)))
 			w.check(t, bad, err)
 		}
 	})
-	t.Run("more than can be added up", func(t *testing.T) {
-		w := openWitness(t, open)
-		most := with(w.request, func(r *penstock.Request) { r.Key, r.Cost = "key", math.MaxInt64 })
-		rs := []penstock.Request{w.request, most, most}
+	t.Run("sum of costs overflows", func(t *testing.T) {
+		w := newBadInputTest(t, open)
+		most := with(w.valid, func(r *penstock.Request) { r.Key, r.Cost = "key", math.MaxInt64 })
+		rs := []penstock.Request{w.valid, most, most}
 		err := penstock.TakeAll(context.Background(), w.store, rs, make([]penstock.Decision, len(rs)))
 		w.check(t, badRequest{most, penstock.ErrBadCost, "Cost"}, err)
 	})
-	t.Run("no room for decisions", func(t *testing.T) {
-		w := openWitness(t, open)
-		rs := []penstock.Request{w.request, w.request}
+	t.Run("too few decisions", func(t *testing.T) {
+		w := newBadInputTest(t, open)
+		rs := []penstock.Request{w.valid, w.valid}
 		if err := penstock.TakeEach(context.Background(), w.store, rs, make([]penstock.Decision, 1)); err == nil {
 			t.Error("TakeEach of 2 requests with room for 1 decision: want an error")
 		}
@@ -64,20 +64,20 @@ func testBadInput(t *testing.T, open Open) {
 	})
 }
 
-// A witness is a good request that travels with bad ones, and must never be
-// charged.
-type witness struct {
-	store   penstock.Store
-	request penstock.Request
+// A badInputTest is a store, and a valid request that is sent along with invalid ones
+// and must never be charged.
+type badInputTest struct {
+	store penstock.Store
+	valid penstock.Request
 }
 
-func openWitness(t *testing.T, open Open) *witness {
+func newBadInputTest(t *testing.T, open Open) *badInputTest {
 	t.Helper()
 	store := openAt(t, open, &Clock{}, noon)
-	return &witness{store, penstock.Request{Key: "witness", Limit: penstock.PerMinute(5), Cost: 1}}
+	return &badInputTest{store, penstock.Request{Key: "valid", Limit: penstock.PerMinute(5), Cost: 1}}
 }
 
-// noon is when tests begin for which one time is as good as another.
+// noon is the start of tests for which the time does not matter.
 var noon = time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC)
 
 // openAt opens a store at a time.
@@ -89,8 +89,8 @@ func openAt(t *testing.T, open Open, clock *Clock, now time.Time) penstock.Store
 	return open(t, clock)
 }
 
-// check compares an error with the one that is expected.
-func (w *witness) check(t *testing.T, bad badRequest, err error) {
+// check fails unless the error is the expected one and nothing was charged.
+func (w *badInputTest) check(t *testing.T, bad badRequest, err error) {
 	t.Helper()
 	var field *penstock.FieldError
 	switch {
@@ -106,18 +106,18 @@ func (w *witness) check(t *testing.T, bad badRequest, err error) {
 	w.checkUncharged(t, bad.field)
 }
 
-func (w *witness) checkUncharged(t *testing.T, why string) {
+func (w *badInputTest) checkUncharged(t *testing.T, why string) {
 	t.Helper()
-	look := w.request
-	look.Cost = 0
-	d, err := w.store.Take(context.Background(), look)
+	peek := w.valid
+	peek.Cost = 0
+	d, err := w.store.Take(context.Background(), peek)
 	if err != nil || d.Remaining != 5 {
 		t.Fatalf("after a bad request (%s): got %s, %v, want 5 remaining of a key that was never charged",
 			why, decisionText(d), err)
 	}
 }
 
-// badRequests are wrong wherever they are asked.
+// badRequests are invalid in every call.
 func badRequests() []badRequest {
 	good := penstock.Request{Key: "key", Limit: penstock.PerMinute(5), Cost: 1}
 	bad := []badRequest{
@@ -131,8 +131,8 @@ func badRequests() []badRequest {
 	return bad
 }
 
-// badTakes are wrong by themselves; together with others they are wrong for
-// another reason.
+// badTakes are invalid in Take and TakeEach; in TakeAll they are invalid for another
+// reason.
 func badTakes() []badRequest {
 	good := penstock.Request{Key: "key", Limit: penstock.PerMinute(5), Cost: 1}
 	return []badRequest{
@@ -141,8 +141,8 @@ func badTakes() []badRequest {
 	}
 }
 
-// badMembers are wrong only where all are taken or none.
-func badMembers() []badRequest {
+// badTakeAlls are invalid only in TakeAll.
+func badTakeAlls() []badRequest {
 	good := penstock.Request{Key: "key", Limit: penstock.PerMinute(5), Cost: 1}
 	return []badRequest{
 		{with(good, func(r *penstock.Request) { r.AtMost = true }), penstock.ErrBadCost, "AtMost"},

@@ -19,13 +19,13 @@ func window(l penstock.Limit, now int64) algorithm.Window {
 	return algorithm.Window{End: end.UnixNano(), Length: int64(end.Sub(start))}
 }
 
-// calendarWindow returns the day, week, month or year that contains now, the
-// slow way: it begins a few dates early, and goes from window to window until
-// one ends after now.
+// calendarWindow returns the day, week, month or year that contains now. It is slow and
+// simple: it starts a few dates early, and goes from window to window until one ends
+// after now.
 func calendarWindow(l penstock.Limit, now time.Time) (start, end time.Time) {
 	zone, err := time.LoadLocation(l.Zone)
 	if err != nil {
-		return now, now // the store's own check has let it pass
+		return now, now // unreachable: Validate has checked the zone
 	}
 	date := firstDate(l.Align, now.Add(-l.Offset).In(zone).AddDate(0, 0, -2))
 	for end = dateBegins(date, zone).Add(l.Offset); !end.After(now); {
@@ -37,7 +37,7 @@ func calendarWindow(l penstock.Limit, now time.Time) (start, end time.Time) {
 }
 
 // firstDate returns the first date of the window that t's date is in. A date is
-// its midnight in UTC, which is there on every date.
+// represented by its midnight in UTC, which always exists.
 func firstDate(align penstock.Align, t time.Time) time.Time {
 	year, month, dom := t.Date()
 	date := time.Date(year, month, dom, 0, 0, 0, 0, time.UTC)
@@ -66,9 +66,9 @@ func nextDate(align penstock.Align, date time.Time) time.Time {
 	return date.AddDate(0, 0, 1)
 }
 
-// dateBegins returns the first instant at which a clock on the wall in the zone
-// shows the date or a later one, by looking at the clock every quarter of an
-// hour: by that all clocks differ, and then they change.
+// dateBegins returns the first instant at which the local time in the zone shows the
+// date or a later one. It tries every quarter of an hour, since all offsets and changes
+// are multiples of that.
 func dateBegins(date time.Time, zone *time.Location) time.Time {
 	// No zone is a whole day ahead of UTC.
 	for t := date.Add(-day); ; t = t.Add(15 * time.Minute) {

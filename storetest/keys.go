@@ -9,30 +9,29 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// testKeys spends one key after the other, among them many that look like
-// another one, and expects that each finds its units untouched.
+// testKeys takes the only unit of many keys that resemble each other. It fails if two
+// of them share state.
 func testKeys(t *testing.T, open Open) {
 	store := openAt(t, open, &Clock{}, noon)
 	seen := map[penstock.Request]bool{}
-	for _, r := range lookalikes() {
+	for _, r := range similarRequests() {
 		if seen[r] {
-			t.Fatalf("%+v is there twice", r)
+			t.Fatalf("duplicate request %+v", r)
 		}
 		seen[r] = true
 		d, err := store.Take(context.Background(), r)
 		if err != nil || !d.Allowed || d.Remaining != 0 {
-			t.Errorf("limit %q, key %q, id %q: got %s, %v, want the only unit: somebody else has taken it",
-				r.Limit, short(r.Key), r.ID, decisionText(d), err)
+			t.Errorf("limit %q, key %q, id %q: got %s, %v, want the only unit: another key has taken it",
+				r.Limit, truncate(r.Key), r.ID, decisionText(d), err)
 		}
 	}
 }
 
-func short(key string) string { return key[:min(len(key), 40)] }
+func truncate(key string) string { return key[:min(len(key), 40)] }
 
-// lookalikes are requests that differ in whom they are about, but not in much
-// else: by the bytes of their keys, and by where the name of the limit ends and
-// the key or the ID begins.
-func lookalikes() []penstock.Request {
+// similarRequests are requests with different state that differ by little: by bytes of
+// their keys, and by where the name of the limit ends and the key or the ID begins.
+func similarRequests() []penstock.Request {
 	limit := penstock.PerHour(1)
 	var rs []penstock.Request
 	for _, key := range []string{

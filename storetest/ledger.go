@@ -7,45 +7,43 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// A ledger is everything that a store remembers. States and grants are never
-// changed, only replaced, so that a copy of the maps is a copy of the ledger.
+// A ledger is the whole state of a store. States and ID records are never changed,
+// only replaced, so a copy of the maps is a copy of the ledger.
 type ledger struct {
-	states map[holder]state
-	grants map[grantee]grant
+	states    map[stateKey]state
+	idRecords map[idKey]idRecord
 }
 
-// A holder is whom a state belongs to.
-type holder struct {
-	limit string // as identity has it
+// A stateKey identifies a state.
+type stateKey struct {
+	limit string // by identity
 	key   string
 }
 
-// A grantee is whom a grant under an ID belongs to.
-type grantee struct {
-	holder
+// An idKey identifies the record of an ID.
+type idKey struct {
+	stateKey
 	id string
 }
 
-// A grant is what is remembered of a take that had an ID. Times are nanoseconds
-// since 1970.
-type grant struct {
-	until    int64 // it is remembered
+// An idRecord is the record of a take with an ID. Times are nanoseconds since 1970.
+type idRecord struct {
+	until    int64 // when the record expires
 	units    int64 // that are still charged
-	acting   int64 // when its holder may act on it
-	reversed bool  // whether units were given back, which can be done once
+	actAt    int64 // when the caller may act on it
+	refunded bool  // whether units were refunded, which is possible once
 }
 
 func newLedger() ledger {
-	return ledger{states: map[holder]state{}, grants: map[grantee]grant{}}
+	return ledger{states: map[stateKey]state{}, idRecords: map[idKey]idRecord{}}
 }
 
 func (l ledger) clone() ledger {
-	return ledger{states: maps.Clone(l.states), grants: maps.Clone(l.grants)}
+	return ledger{states: maps.Clone(l.states), idRecords: maps.Clone(l.idRecords)}
 }
 
-// identity returns what the state of a limit belongs to: all that is said of a
-// limit without a name; of one with a name, the name and the shape of what is
-// counted.
+// identity returns what identifies the state of a limit: the whole limit if it has no
+// name; otherwise its name, algorithm and window shape.
 func identity(l penstock.Limit) string {
 	if l.Name != "" {
 		l.Count, l.Burst = 0, 0
@@ -60,8 +58,8 @@ func isBucket(l penstock.Limit) bool {
 	return l.Algorithm == penstock.TokenBucket || l.Algorithm == penstock.LeakyBucket
 }
 
-func holderOf(r penstock.Request) holder {
-	return holder{limit: identity(r.Limit), key: r.Key}
+func stateKeyOf(r penstock.Request) stateKey {
+	return stateKey{limit: identity(r.Limit), key: r.Key}
 }
 
 // take decides one request.
@@ -69,71 +67,71 @@ func (l *ledger) take(now int64, r penstock.Request) penstock.Decision {
 	if r.ID == "" || r.Cost == 0 {
 		return l.charge(now, r)
 	}
-	id := grantee{holderOf(r), r.ID}
-	g, ok := l.grants[id]
+	id := idKey{stateKeyOf(r), r.ID}
+	g, ok := l.idRecords[id]
 	remembered := ok && now < g.until
 	switch {
-	case r.Cost < 0 && remembered && !g.reversed:
-		return l.reverse(now, r, id)
+	case r.Cost < 0 && remembered && !g.refunded:
+		return l.refund(now, r, id)
 	case r.Cost < 0:
-		return l.look(now, r)
+		return l.peek(now, r)
 	case remembered:
-		return l.repeat(now, r, g)
+		return l.replay(now, r, g)
 	}
 	d := l.charge(now, r)
 	if d.Granted > 0 {
 		until := now + int64(min(r.Limit.Normal().Period, day))
-		l.grants[id] = grant{until: until, units: d.Granted, acting: now + int64(d.Delay)}
+		l.idRecords[id] = idRecord{until: until, units: d.Granted, actAt: now + int64(d.Delay)}
 	}
 	return d
 }
 
-// charge decides a request without regard to its ID.
+// charge decides a request without its ID.
 func (l *ledger) charge(now int64, r penstock.Request) penstock.Decision {
-	s, d := l.states[holderOf(r)].decide(now, r)
+	s, d := l.states[stateKeyOf(r)].decide(now, r)
 	if r.Cost == penstock.Reset {
 		s = state{}
 	}
-	l.states[holderOf(r)] = s
+	l.states[stateKeyOf(r)] = s
 	return d
 }
 
-func (l *ledger) look(now int64, r penstock.Request) penstock.Decision {
+func (l *ledger) peek(now int64, r penstock.Request) penstock.Decision {
 	return l.charge(now, penstock.Request{Key: r.Key, Limit: r.Limit})
 }
 
-// repeat answers a request that was granted before.
-func (l *ledger) repeat(now int64, r penstock.Request, g grant) penstock.Decision {
-	d := l.look(now, r)
+// replay decides a request that was granted before under the same ID.
+func (l *ledger) replay(now int64, r penstock.Request, g idRecord) penstock.Decision {
+	d := l.peek(now, r)
 	d.Granted = g.units
-	d.Delay = time.Duration(max(g.acting-now, 0))
+	d.Delay = time.Duration(max(g.actAt-now, 0))
 	return d
 }
 
-// reverse gives back at most what a grant still holds. A grant that holds
-// nothing any more is forgotten.
-func (l *ledger) reverse(now int64, r penstock.Request, id grantee) penstock.Decision {
-	g := l.grants[id]
+// refund refunds at most what is still charged under an ID. A record without units is
+// deleted.
+func (l *ledger) refund(now int64, r penstock.Request, id idKey) penstock.Decision {
+	g := l.idRecords[id]
 	r.Cost = max(r.Cost, -g.units)
 	g.units += r.Cost
-	g.reversed = true
-	l.grants[id] = g
+	g.refunded = true
+	l.idRecords[id] = g
 	if g.units == 0 {
-		delete(l.grants, id)
+		delete(l.idRecords, id)
 	}
 	return l.charge(now, r)
 }
 
-// takeAll decides requests as one.
+// takeAll decides requests all or nothing.
 func (l *ledger) takeAll(now int64, rs []penstock.Request) []penstock.Decision {
-	refusals, ok := l.refusals(now, rs)
+	denials, ok := l.denials(now, rs)
 	if ok {
 		return l.chargeAll(now, rs)
 	}
 	ds := make([]penstock.Decision, len(rs))
 	for i, r := range rs {
-		ds[i] = l.look(now, r)
-		if retry := refusals[i]; retry > 0 {
+		ds[i] = l.peek(now, r)
+		if retry := denials[i]; retry > 0 {
 			ds[i].Allowed, ds[i].RetryAfter, ds[i].Delay = false, retry, 0
 		}
 	}
@@ -148,29 +146,28 @@ func (l *ledger) chargeAll(now int64, rs []penstock.Request) []penstock.Decision
 	return ds
 }
 
-// refusals tries requests without charging them, and returns how long those
-// that cannot be granted have to wait. What is asked of one key is asked of it
-// together.
-func (l *ledger) refusals(now int64, rs []penstock.Request) ([]time.Duration, bool) {
-	total := map[holder]int64{}
+// denials decides requests without charging them, and returns the RetryAfter of each
+// that is denied. Costs of the same key add up.
+func (l *ledger) denials(now int64, rs []penstock.Request) ([]time.Duration, bool) {
+	total := map[stateKey]int64{}
 	for _, r := range rs {
-		total[holderOf(r)] += r.Cost
+		total[stateKeyOf(r)] += r.Cost
 	}
 	ok := true
 	retry := make([]time.Duration, len(rs))
 	for i, r := range rs {
 		if r.Cost > 0 {
-			r.Cost = total[holderOf(r)]
+			r.Cost = total[stateKeyOf(r)]
 		}
-		_, d := l.states[holderOf(r)].decide(now, r)
+		_, d := l.states[stateKeyOf(r)].decide(now, r)
 		retry[i] = d.RetryAfter
 		ok = ok && d.Allowed
 	}
 	if !ok {
 		return retry, false
 	}
-	// Of two in one leaky bucket, the second waits behind the first, perhaps
-	// longer than it may.
+	// Of two requests in one leaky bucket, the second waits for the first, perhaps
+	// for longer than its MaxDelay.
 	attempt := l.clone()
 	for i, d := range attempt.chargeAll(now, rs) {
 		if !d.Allowed {
@@ -181,10 +178,9 @@ func (l *ledger) refusals(now int64, rs []penstock.Request) ([]time.Duration, bo
 	return retry, true
 }
 
-// expired reports whether something that was remembered about a key is not
-// remembered any more.
+// expired reports whether some state of a key has expired.
 func (l *ledger) expired(key string, now int64) bool {
-	for id, g := range l.grants {
+	for id, g := range l.idRecords {
 		if id.key == key && g.until <= now {
 			return true
 		}

@@ -13,11 +13,11 @@ var algorithms = []penstock.Algorithm{
 	penstock.SlidingWindow, penstock.RollingWindow, penstock.SlidingLog,
 }
 
-// zones are places whose clocks do something: nothing at all, an odd offset, a
-// change in the night, a change at midnight.
+// zones have clocks without changes, with an odd offset, with a change in the night,
+// and with a change at midnight.
 var zones = []string{"UTC", "Asia/Kathmandu", "Asia/Shanghai", "Europe/Berlin", "Africa/Cairo"}
 
-// anyLimit makes up limits of an algorithm, in whole milliseconds.
+// anyLimit generates limits of an algorithm, in whole milliseconds.
 func anyLimit(a penstock.Algorithm) *rapid.Generator[penstock.Limit] {
 	return rapid.Custom(func(t *rapid.T) penstock.Limit {
 		l := penstock.Limit{
@@ -37,7 +37,7 @@ func anyLimit(a penstock.Algorithm) *rapid.Generator[penstock.Limit] {
 	}).Filter(func(l penstock.Limit) bool { return l.Validate() == nil })
 }
 
-// alignAny makes up where the windows of a fixed window begin.
+// alignAny draws the alignment of a fixed window.
 func alignAny(t *rapid.T, l *penstock.Limit) {
 	l.Align = penstock.Align(rapid.IntRange(0, int(penstock.AlignYear)).Draw(t, "align"))
 	if l.Align > penstock.AlignClock {
@@ -49,7 +49,7 @@ func alignAny(t *rapid.T, l *penstock.Limit) {
 	l.Offset = millis(0, int64(l.Period/tick)-1).Draw(t, "offset")
 }
 
-// anyCount prefers small counts, whose edges are soon reached.
+// anyCount prefers small counts, which are soon used up.
 func anyCount() *rapid.Generator[int64] {
 	return rapid.OneOf(
 		rapid.Int64Range(0, 3), rapid.Int64Range(1, 20), rapid.Int64Range(1, 20), rapid.Int64Range(1, 1000),
@@ -69,17 +69,17 @@ func millis(least, most int64) *rapid.Generator[time.Duration] {
 	})
 }
 
-// anyMoment makes up when a story begins: any time between 2020 and 2032, and
-// more often one near a change of the clocks, or of the year.
-func anyMoment() *rapid.Generator[time.Time] {
+// anyTime generates start times: any between 2020 and 2032, more often near a change
+// of the clocks or of the year.
+func anyTime() *rapid.Generator[time.Time] {
 	return rapid.Custom(func(t *rapid.T) time.Time {
 		near := rapid.SampledFrom([]time.Time{
 			time.Date(2026, 3, 29, 0, 0, 0, 0, time.UTC),    // Berlin's clocks go forward
 			time.Date(2026, 10, 24, 22, 0, 0, 0, time.UTC),  // and back
 			time.Date(2026, 4, 23, 21, 0, 0, 0, time.UTC),   // Cairo's, over midnight
 			time.Date(2026, 10, 29, 20, 0, 0, 0, time.UTC),  // and back over it
-			time.Date(2028, 2, 28, 12, 0, 0, 0, time.UTC),   // a leap year's February
-			time.Date(2024, 12, 31, 12, 30, 0, 0, time.UTC), // the end of one
+			time.Date(2028, 2, 28, 12, 0, 0, 0, time.UTC),   // February of a leap year
+			time.Date(2024, 12, 31, 12, 30, 0, 0, time.UTC), // end of a leap year
 			time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).
 				Add(millis(-6*365*int64(day/tick), 6*365*int64(day/tick)).Draw(t, "moment")),
 		}).Draw(t, "near")
@@ -87,8 +87,7 @@ func anyMoment() *rapid.Generator[time.Time] {
 	})
 }
 
-// anyCost makes up costs that are interesting under a limit of which most can
-// be granted at once.
+// anyCost generates costs around the most that a limit can grant at once.
 func anyCost(most int64) *rapid.Generator[int64] {
 	return rapid.OneOf(
 		rapid.Int64Range(1, 3), rapid.Int64Range(1, most+2), rapid.Int64Range(max(most-1, 1), most+2),
@@ -97,7 +96,7 @@ func anyCost(most int64) *rapid.Generator[int64] {
 	)
 }
 
-// anyDelay makes up a MaxDelay; mostly none.
+// anyDelay generates a MaxDelay, often zero.
 func anyDelay(period time.Duration) *rapid.Generator[time.Duration] {
 	return rapid.OneOf(
 		rapid.Just(time.Duration(0)), rapid.Just(time.Duration(0)),

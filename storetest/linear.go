@@ -16,8 +16,8 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// Histories are short, because checking one takes time that grows quickly with
-// its length, and there are many of them instead.
+// There are many short histories, because the time to check one grows quickly with its
+// length.
 const (
 	histories = 150
 	clients   = 4
@@ -25,9 +25,9 @@ const (
 	perRound  = 2 // operations of each client
 )
 
-// testLinearizability lets a few clients ask at once, and checks that the
-// answers are those that the model could have given in some order in which each
-// operation lies between its call and its return.
+// testLinearizability runs a few concurrent clients, and checks that the model gives
+// the same results in some order in which each operation lies between its call and its
+// return.
 func testLinearizability(t *testing.T, open Open) {
 	for seed := range uint64(histories) {
 		h := newHistory(t, open, seed)
@@ -35,30 +35,29 @@ func testLinearizability(t *testing.T, open Open) {
 			h.round(t)
 		}
 		if !porcupine.CheckOperations(ledgerModel, h.operations) {
-			t.Fatalf("history %d: no order of these operations explains the answers:\n%s", seed, h)
+			t.Fatalf("history %d: no order of these operations explains the results:\n%s", seed, h)
 		}
 	}
 }
 
-// ledgerModel is the model of stores in porcupine's terms.
+// ledgerModel is the model as porcupine needs it.
 var ledgerModel = porcupine.Model{
 	Init: func() any { return newLedger() },
 	Step: func(state, input, output any) (bool, any) {
 		l := state.(ledger).clone()
 		op := input.(operation)
-		return reflect.DeepEqual(l.perform(op), output), l
+		return reflect.DeepEqual(l.apply(op), output), l
 	},
 	Equal: func(a, b any) bool { return reflect.DeepEqual(a, b) },
 }
 
-// An operation is what one client asks at once: one request, or several
-// together.
+// An operation is one Take, or a TakeAll of several requests.
 type operation struct {
 	now      time.Time
 	requests []penstock.Request
 }
 
-func (l *ledger) perform(op operation) []penstock.Decision {
+func (l *ledger) apply(op operation) []penstock.Decision {
 	now := op.now.UnixNano()
 	if len(op.requests) == 1 {
 		return []penstock.Decision{l.take(now, op.requests[0])}
@@ -66,7 +65,7 @@ func (l *ledger) perform(op operation) []penstock.Decision {
 	return l.takeAll(now, op.requests)
 }
 
-// A history is what a few clients asked of a store, and when.
+// A history is the operations of a few clients, with their times.
 type history struct {
 	store      penstock.Store
 	clock      *Clock
@@ -86,7 +85,7 @@ func newHistory(t *testing.T, open Open, seed uint64) *history {
 	return h
 }
 
-// round lets all clients ask at once, and then moves the clock.
+// round runs all clients at once, and then moves the clock.
 func (h *history) round(t *testing.T) {
 	start := make(chan struct{})
 	var wg sync.WaitGroup
@@ -98,7 +97,7 @@ func (h *history) round(t *testing.T) {
 		wg.Go(func() {
 			<-start
 			for _, op := range ops {
-				h.perform(t, client, op)
+				h.run(t, client, op)
 			}
 		})
 	}
@@ -110,12 +109,12 @@ func (h *history) round(t *testing.T) {
 	}
 }
 
-// perform asks the store, and writes down what it answers.
-func (h *history) perform(t *testing.T, client int, op operation) {
+// run runs an operation, and records its results.
+func (h *history) run(t *testing.T, client int, op operation) {
 	ds := make([]penstock.Decision, len(op.requests))
 	var err error
 	call := h.time.Add(1)
-	runtime.Gosched() // so that others come in between
+	runtime.Gosched() // let other operations overlap
 	if len(op.requests) == 1 {
 		ds[0], err = h.store.Take(context.Background(), op.requests[0])
 	} else {
@@ -132,8 +131,8 @@ func (h *history) perform(t *testing.T, client int, op operation) {
 	})
 }
 
-// anyOperation makes up what a client asks: a take, a refund, either of them
-// under an ID, or a take of two keys together.
+// anyOperation draws an operation: a take, a refund, either of them under an ID, or a
+// TakeAll of two requests.
 func (h *history) anyOperation() operation {
 	op := operation{now: h.clock.Now(), requests: []penstock.Request{h.anyTake()}}
 	r := &op.requests[0]
@@ -158,7 +157,7 @@ func (h *history) anyTake() penstock.Request {
 	}
 }
 
-// String returns the history, one operation after the other by their calls.
+// String returns the history, one operation per paragraph.
 func (h *history) String() string {
 	var b strings.Builder
 	for _, o := range h.operations {

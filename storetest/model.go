@@ -8,9 +8,8 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// A model is the store that other stores are compared with: the pure steps of
-// the algorithms over two maps, under one lock. It never forgets anything, and
-// nothing in it is clever.
+// A model is the store that other stores are compared with: the pure algorithms over
+// two maps, under one lock. It is simple and never deletes expired state.
 type model struct {
 	mu     sync.Mutex
 	clock  *Clock
@@ -31,17 +30,17 @@ func (m *model) Take(_ context.Context, r penstock.Request) (penstock.Decision, 
 	return m.ledger.take(m.clock.Now().UnixNano(), r), nil
 }
 
-// TakeAll decides requests as one. What AllowAll refuses has no meaning.
+// TakeAll decides requests all or nothing. AllowAll validates them.
 func (m *model) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	if err := penstock.TakeAll(ctx, penstock.AllowAll, rs, ds); err != nil {
 		return err
 	}
-	total := map[holder]int64{}
+	total := map[stateKey]int64{}
 	for _, r := range rs {
-		if r.Cost > math.MaxInt64-total[holderOf(r)] {
+		if r.Cost > math.MaxInt64-total[stateKeyOf(r)] {
 			return &penstock.FieldError{Field: "Cost", Problem: "adds up to more than fits", Kind: penstock.ErrBadCost}
 		}
-		total[holderOf(r)] += r.Cost
+		total[stateKeyOf(r)] += r.Cost
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

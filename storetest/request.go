@@ -9,7 +9,7 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// parseRequest reads a request, and how often it is asked.
+// parseRequest reads a request, and how often it is sent.
 func (p *parser) parseRequest(c *call, s *step, text string) error {
 	verb, rest, err := cutWord(text)
 	if err != nil {
@@ -20,7 +20,7 @@ func (p *parser) parseRequest(c *call, s *step, text string) error {
 		return err
 	}
 	if key == "" {
-		return fmt.Errorf("want a key behind %q", verb)
+		return fmt.Errorf("want a key after %q", verb)
 	}
 	cost, rest, err := cutCost(rest)
 	if err != nil {
@@ -59,12 +59,12 @@ func cutCost(s string) (cost int64, rest string, err error) {
 	}
 	cost, err = strconv.ParseInt(word, 10, 64)
 	if err == nil && cost == 0 {
-		err = fmt.Errorf("a cost of 0 is a look")
+		err = fmt.Errorf("for a cost of 0, use peek")
 	}
 	return cost, rest, err
 }
 
-// costOf returns what a verb makes of a cost, which is 0 if it was left out.
+// costOf returns the Cost of a request by its verb and cost, which is 0 if omitted.
 func costOf(verb string, cost int64) (int64, error) {
 	switch {
 	case verb == "take":
@@ -73,12 +73,12 @@ func costOf(verb string, cost int64) (int64, error) {
 		return -max(cost, 1), nil
 	case cost != 0:
 		return 0, fmt.Errorf("%s has no cost", verb)
-	case verb == "look":
+	case verb == "peek":
 		return 0, nil
 	case verb == "reset":
 		return penstock.Reset, nil
 	}
-	return 0, fmt.Errorf("want take, look, refund or reset, got %q", verb)
+	return 0, fmt.Errorf("want take, peek, refund or reset, got %q", verb)
 }
 
 func (p *parser) parseOptions(c *call, s *step, words []string) (err error) {
@@ -99,7 +99,7 @@ func (p *parser) parseOptions(c *call, s *step, words []string) (err error) {
 		case name[0] == 'x' && s.how == single:
 			s.times, err = parseTimes(name[1:])
 		default:
-			err = fmt.Errorf("%q is nothing that a request has here", words[i])
+			err = fmt.Errorf("unknown option %q", words[i])
 		}
 	}
 	return err
@@ -125,7 +125,7 @@ func (p *parser) findLimit(c *call) error {
 	return fmt.Errorf("want \"limit %s: TEXT\" above", c.label)
 }
 
-// text returns the call as transcripts have it before the arrow.
+// text returns the call as transcripts write it before the arrow.
 func (c *call) text() string {
 	r := c.request
 	key := r.Key
@@ -137,7 +137,7 @@ func (c *call) text() string {
 	case r.Cost == penstock.Reset:
 		fmt.Fprintf(&b, "reset %s", key)
 	case r.Cost == 0:
-		fmt.Fprintf(&b, "look %s", key)
+		fmt.Fprintf(&b, "peek %s", key)
 	case r.Cost < 0:
 		fmt.Fprintf(&b, "refund %s %d", key, -r.Cost)
 	default:
@@ -158,16 +158,16 @@ func (c *call) text() string {
 	return b.String()
 }
 
-// text returns the step, with answers, as transcripts have it.
-func (s *step) text(answers []answer) string {
+// text returns the step, with results, as transcripts write it.
+func (s *step) text(results []result) string {
 	at := s.at.Format(time.RFC3339Nano)
 	if s.how == single {
-		return fmt.Sprintf("at %s  %-40s => %s\n", at, s.calls[0].text(), answers[0])
+		return fmt.Sprintf("at %s  %-40s => %s\n", at, s.calls[0].text(), results[0])
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "at %s %s\n", at, s.how)
 	for i := range s.calls {
-		fmt.Fprintf(&b, "    %-40s => %s\n", s.calls[i].text(), answers[i])
+		fmt.Fprintf(&b, "    %-40s => %s\n", s.calls[i].text(), results[i])
 	}
 	return b.String()
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// A state is what is remembered about a key under a limit. One of the six is in
-// use; the zero state is as good as new under any limit.
+// A state is the state of a key under a limit. Each algorithm uses one of the six; the
+// zero state is full under any limit.
 type state struct {
-	until   int64 // the state matters
+	until   int64 // when the state expires
 	bucket  algorithm.Bucket
 	drained int64
 	counter algorithm.Counter
@@ -20,41 +20,41 @@ type state struct {
 	log     algorithm.Log
 }
 
-// decide returns what becomes of the state, and the decision.
+// decide returns the new state and the decision.
 func (s state) decide(now int64, r penstock.Request) (state, penstock.Decision) {
 	l := r.Limit.Normal()
-	ask := algorithm.Request{Cost: r.Cost, AtMost: r.AtMost, MaxDelay: int64(r.MaxDelay)}
-	var v algorithm.Outcome
-	var st algorithm.Balance
+	request := algorithm.Request{Cost: r.Cost, AtMost: r.AtMost, MaxDelay: int64(r.MaxDelay)}
+	var outcome algorithm.Outcome
+	var balance algorithm.Balance
 	switch l.Algorithm {
 	case penstock.TokenBucket:
 		b := algorithm.TokenBucket{Rate: rate(l)}
-		s.bucket, v = b.Decide(s.bucket, now, ask)
-		st = b.Balance(max(s.bucket.Full-now, 0))
+		s.bucket, outcome = b.Decide(s.bucket, now, request)
+		balance = b.Balance(max(s.bucket.Full-now, 0))
 	case penstock.LeakyBucket:
 		b := algorithm.LeakyBucket{Rate: rate(l)}
-		s.drained, v = b.Decide(s.drained, now, ask)
-		st = b.Balance(max(s.drained-now, 0))
+		s.drained, outcome = b.Decide(s.drained, now, request)
+		balance = b.Balance(max(s.drained-now, 0))
 	case penstock.FixedWindow:
 		w := algorithm.FixedWindow{Count: l.Count, Tick: int64(tick)}
-		s.counter, v = w.Decide(s.counter, now, window(l, now), ask)
-		st = w.Balance(s.counter, now)
+		s.counter, outcome = w.Decide(s.counter, now, window(l, now), request)
+		balance = w.Balance(s.counter, now)
 	case penstock.SlidingWindow:
 		w := algorithm.SlidingWindow{Count: l.Count, Period: int64(l.Period), Tick: int64(tick)}
-		s.slide, v = w.Decide(s.slide, now, ask)
-		st = w.Balance(s.slide, now)
+		s.slide, outcome = w.Decide(s.slide, now, request)
+		balance = w.Balance(s.slide, now)
 	case penstock.RollingWindow:
-		s.ring, v, st = roll(l, s.ring, now, ask)
+		s.ring, outcome, balance = decideRolling(l, s.ring, now, request)
 	case penstock.SlidingLog:
-		s.log, v, st = write(l, s.log, now, ask)
+		s.log, outcome, balance = decideLog(l, s.log, now, request)
 	}
 	switch {
-	case st.ResetAfter > 0:
-		s.until = now + st.ResetAfter
+	case balance.ResetAfter > 0:
+		s.until = now + balance.ResetAfter
 	case s.until > now:
-		s.until = 0 // given back; what has run out has still come to its end
+		s.until = 0 // refunded; a state that has expired stays expired
 	}
-	return s, decision(l, v, st)
+	return s, decision(l, outcome, balance)
 }
 
 func rate(l penstock.Limit) algorithm.Rate {
@@ -62,49 +62,49 @@ func rate(l penstock.Limit) algorithm.Rate {
 	return r
 }
 
-// roll decides by a copy of the ring, which is returned.
-func roll(l penstock.Limit, r algorithm.Ring, now int64, ask algorithm.Request) (algorithm.Ring, algorithm.Outcome, algorithm.Balance) {
+// decideRolling decides on a copy of the ring, and returns the copy.
+func decideRolling(l penstock.Limit, r algorithm.Ring, now int64, request algorithm.Request) (algorithm.Ring, algorithm.Outcome, algorithm.Balance) {
 	w := algorithm.NewRollingWindow(l.Count, int64(l.Period), int64(l.Buckets), int64(tick))
 	if r.Counts = slices.Clone(r.Counts); r.Counts == nil {
 		r.Counts = make([]int64, w.Buckets+1)
 	}
 	w.Normalize(&r, now)
-	v := w.Decide(&r, now, ask)
-	if v.Granted != 0 {
-		w.Record(&r, now, v.Granted)
+	outcome := w.Decide(&r, now, request)
+	if outcome.Granted != 0 {
+		w.Record(&r, now, outcome.Granted)
 	}
-	return r, v, w.Balance(&r, now)
+	return r, outcome, w.Balance(&r, now)
 }
 
-// write decides by a copy of the log, which is returned. The copy has room for
-// all that can be granted.
-func write(l penstock.Limit, old algorithm.Log, now int64, ask algorithm.Request) (algorithm.Log, algorithm.Outcome, algorithm.Balance) {
+// decideLog decides on a copy of the log, and returns the copy, which has room for all
+// that can be granted.
+func decideLog(l penstock.Limit, old algorithm.Log, now int64, request algorithm.Request) (algorithm.Log, algorithm.Outcome, algorithm.Balance) {
 	w := algorithm.SlidingLog{Count: l.Count, Period: int64(l.Period), Tick: int64(tick)}
 	log := algorithm.Log{Moments: make([]int64, max(int(l.Count), old.Len))}
 	old.CopyTo(&log)
 	w.Normalize(&log, now)
-	v := w.Decide(&log, now, ask)
-	if v.Granted != 0 {
-		w.Record(&log, now, v.Granted)
+	outcome := w.Decide(&log, now, request)
+	if outcome.Granted != 0 {
+		w.Record(&log, now, outcome.Granted)
 	}
-	return log, v, w.Balance(&log, now)
+	return log, outcome, w.Balance(&log, now)
 }
 
-// decision puts what the algorithms say into the words of the API.
-func decision(l penstock.Limit, v algorithm.Outcome, st algorithm.Balance) penstock.Decision {
+// decision converts the result of an algorithm.
+func decision(l penstock.Limit, outcome algorithm.Outcome, balance algorithm.Balance) penstock.Decision {
 	return penstock.Decision{
-		Allowed:    v.Allowed,
-		Granted:    v.Granted,
-		Limit:      most(l),
-		Remaining:  st.Remaining,
-		RetryAfter: time.Duration(v.RetryAfter),
-		ResetAfter: time.Duration(st.ResetAfter),
-		Delay:      time.Duration(v.Delay),
+		Allowed:    outcome.Allowed,
+		Granted:    outcome.Granted,
+		Limit:      maxUnits(l),
+		Remaining:  balance.Remaining,
+		RetryAfter: time.Duration(outcome.RetryAfter),
+		ResetAfter: time.Duration(balance.ResetAfter),
+		Delay:      time.Duration(outcome.Delay),
 	}
 }
 
-// most returns how many units a limit can grant at once.
-func most(l penstock.Limit) int64 {
+// maxUnits returns how many units a limit can grant at once.
+func maxUnits(l penstock.Limit) int64 {
 	if isBucket(l) {
 		return l.Normal().Burst
 	}

@@ -1,5 +1,5 @@
-// Package storetest says what any [penstock.Store] must do, as tests. The author
-// of a store runs them all with one call:
+// Package storetest is the conformance test of a [penstock.Store]. The author of a
+// store runs it with one call:
 //
 //	func TestStore(t *testing.T) {
 //		storetest.Run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
@@ -7,17 +7,21 @@
 //		})
 //	}
 //
-// There are six kinds of them. Transcripts show what every algorithm and every
-// verb means, with numbers that can be checked by hand; they are in
-// internal/algorithm/vectors. Agreement makes up requests, limits and times, and
-// compares every field of every decision with what the pure algorithms say.
-// Promises holds decisions against what the documentation says of them, without
-// asking how they came about. Bad input must be an error that names the field
-// and charge nothing. Keys must never be mistaken for one another. And however
-// many ask at once, it must look as if they had asked one after the other.
+// It has these parts:
 //
-// The requests that agreement makes up differ from run to run. A failure prints
-// them as a transcript, and how to repeat it.
+//   - transcripts: scenarios for every algorithm and verb, with numbers that can be
+//     checked by hand; they are in internal/algorithm/vectors
+//   - agreement: random requests, limits and times; every field of every decision must
+//     equal that of the pure algorithms
+//   - properties: decisions must be as documented, for example RetryAfter exact
+//   - bad input: an invalid request must return an error that names the field, and
+//     charge nothing
+//   - keys: similar keys must not share state
+//   - concurrency and linearizability: concurrent calls must have the results of some
+//     sequential order
+//
+// Random requests differ from run to run. A failure prints them as a transcript, and
+// how to repeat it.
 package storetest
 
 import (
@@ -26,27 +30,26 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// Open opens an empty store that goes by the given clock, in steps of one
-// millisecond. It is called some thousands of times; stores may share a server
-// behind them, but no state. What has to be closed is closed by t.Cleanup.
+// Open opens an empty store that uses the given clock, with a resolution of one
+// millisecond. It is called thousands of times; stores may share a server, but no
+// state. Use t.Cleanup to close a store.
 type Open func(t testing.TB, clock *Clock) penstock.Store
 
-// Run runs all tests on the stores that open opens. A store needs a TakeAll of its
-// own to pass them: what [penstock.TakeAll] does for one that has none is neither
-// atomic nor as telling.
+// Run runs all tests on the stores that open opens. A store needs its own TakeAll method
+// to pass: the substitute of [penstock.TakeAll] is not atomic, and its decisions are less
+// precise.
 func Run(t *testing.T, open Open) {
 	RunSequential(t, open)
 	t.Run("linearizability", func(t *testing.T) { testLinearizability(t, open) })
 }
 
-// RunSequential runs all tests but that of linearizability. It is for a store
-// whose TakeAll answers as if it were atomic, but lets others who ask at the same
-// time see a part of it.
+// RunSequential runs all tests except linearizability. It is for a store whose TakeAll
+// is all or nothing, but not isolated: concurrent calls can see a part of it.
 func RunSequential(t *testing.T, open Open) {
 	t.Run("transcripts", func(t *testing.T) { testTranscripts(t, open) })
 	t.Run("agreement", func(t *testing.T) { testAgreement(t, open) })
-	t.Run("promises", func(t *testing.T) { testPromises(t, open) })
+	t.Run("properties", func(t *testing.T) { testProperties(t, open) })
 	t.Run("bad input", func(t *testing.T) { testBadInput(t, open) })
 	t.Run("keys", func(t *testing.T) { testKeys(t, open) })
-	t.Run("crowd", func(t *testing.T) { testCrowd(t, open) })
+	t.Run("concurrency", func(t *testing.T) { testConcurrency(t, open) })
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// The model is a store itself: the pure steps of the algorithms have to pass
-// every test that they judge others by.
-func TestModelIsAStore(t *testing.T) {
+// The model is a store itself, and must pass the tests that compare other stores with
+// it.
+func TestRunAcceptsModel(t *testing.T) {
 	Run(t, func(_ testing.TB, clock *Clock) penstock.Store { return newModel(clock) })
 }

@@ -8,31 +8,30 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// A transcript is a file of scenes. Its language is described in
+// A transcript is a file of scenarios. Its language is described in
 // internal/algorithm/vectors.
 type transcript struct {
-	name   string
-	lines  []string
-	scenes []scene
+	name      string
+	lines     []string
+	scenarios []scenario
 }
 
-// A scene is a story about a store that is empty at first.
-type scene struct {
+// A scenario is a sequence of steps that starts with an empty store.
+type scenario struct {
 	title string
 	steps []step
 }
 
-// A step is what is asked of a store at one moment, or one request that is
-// asked over and over.
+// A step is the requests that are sent at one time, or one request that is repeated.
 type step struct {
 	at    time.Time
 	how   how
 	calls []call
 	times int
-	every time.Duration // between two of the times
+	every time.Duration // between repetitions
 }
 
-// how says how the calls of a step belong together.
+// how is how the calls of a step are sent.
 type how string
 
 const (
@@ -41,13 +40,13 @@ const (
 	all    how = "all"
 )
 
-// A call is one request and, in a transcript, the answer that is expected.
+// A call is one request and, in a transcript, the expected result.
 type call struct {
 	line    int // in the transcript, from 0
 	request penstock.Request
 	label   string // of the request's limit
-	want    answer
-	open    bool // whether the transcript leaves the answer open
+	want    result
+	noWant  bool // whether the transcript has no result
 }
 
 // parseTranscript reads a transcript. Errors name the file and the line.
@@ -62,14 +61,14 @@ func parseTranscript(name, text string) (*transcript, error) {
 	return p.transcript, p.finish()
 }
 
-// A parser is how far a transcript has been read.
+// A parser reads a transcript line by line.
 type parser struct {
-	transcript *transcript
-	line       int
-	always     time.Time // the start that is good for all scenes
-	start      time.Time
-	now        time.Time // of the last request
-	limits     map[string]penstock.Limit
+	transcript   *transcript
+	line         int
+	defaultStart time.Time // of scenarios without a start of their own
+	start        time.Time
+	now          time.Time // of the last request
+	limits       map[string]penstock.Limit
 }
 
 func (p *parser) parseLine(line string) error {
@@ -80,12 +79,12 @@ func (p *parser) parseLine(line string) error {
 	case trimmed == "" || trimmed[0] == '#':
 		return nil
 	case line[0] == ' ' || line[0] == '\t':
-		return p.parseMember(trimmed)
+		return p.parseIndented(trimmed)
 	case word == "==":
-		return p.beginScene(rest)
+		return p.beginScenario(rest)
 	case word == "start":
 		return p.setStart(rest)
-	case p.scene() == nil:
+	case p.scenario() == nil:
 		return fmt.Errorf("want \"== TITLE\" before the first %q", word)
 	case word == "limit":
 		return p.setLimit(rest)
@@ -101,46 +100,46 @@ func (p *parser) parseLine(line string) error {
 	return fmt.Errorf("want ==, start, limit, at or back to, got %q", word)
 }
 
-// scene returns the scene that is being read, or nil before the first.
-func (p *parser) scene() *scene {
-	n := len(p.transcript.scenes)
+// scenario returns the scenario that is being read, or nil before the first.
+func (p *parser) scenario() *scenario {
+	n := len(p.transcript.scenarios)
 	if n == 0 {
 		return nil
 	}
-	return &p.transcript.scenes[n-1]
+	return &p.transcript.scenarios[n-1]
 }
 
 // lastStep returns the step that was read last, or nil.
 func (p *parser) lastStep() *step {
-	s := p.scene()
+	s := p.scenario()
 	if s == nil || len(s.steps) == 0 {
 		return nil
 	}
 	return &s.steps[len(s.steps)-1]
 }
 
-func (p *parser) beginScene(title string) error {
-	if err := p.endScene(); err != nil {
+func (p *parser) beginScenario(title string) error {
+	if err := p.endScenario(); err != nil {
 		return err
 	}
 	if title == "" {
-		return fmt.Errorf("want a title behind ==")
+		return fmt.Errorf("want a title after ==")
 	}
-	p.transcript.scenes = append(p.transcript.scenes, scene{title: title})
-	p.start, p.now = p.always, time.Time{}
+	p.transcript.scenarios = append(p.transcript.scenarios, scenario{title: title})
+	p.start, p.now = p.defaultStart, time.Time{}
 	p.limits = map[string]penstock.Limit{}
 	return nil
 }
 
-// endScene returns an error if the scene that ends shows nothing.
-func (p *parser) endScene() error {
-	if s := p.scene(); s != nil && len(s.steps) == 0 {
-		return fmt.Errorf("nothing happens in the scene %q", s.title)
+// endScenario returns an error if the scenario has no steps.
+func (p *parser) endScenario() error {
+	if s := p.scenario(); s != nil && len(s.steps) == 0 {
+		return fmt.Errorf("no steps in the scenario %q", s.title)
 	}
 	return p.endStep()
 }
 
-// endStep returns an error if the step that ends asks nothing.
+// endStep returns an error if the step has no requests.
 func (p *parser) endStep() error {
 	if s := p.lastStep(); s != nil && len(s.calls) == 0 {
 		return fmt.Errorf("want indented requests below %q", s.how)
@@ -149,9 +148,9 @@ func (p *parser) endStep() error {
 }
 
 func (p *parser) finish() error {
-	err := p.endScene()
-	if err == nil && p.scene() == nil {
-		err = fmt.Errorf("no scenes")
+	err := p.endScenario()
+	if err == nil && p.scenario() == nil {
+		err = fmt.Errorf("no scenarios")
 	}
 	if err != nil {
 		return fmt.Errorf("%s: at the end: %w", p.transcript.name, err)
@@ -160,13 +159,13 @@ func (p *parser) finish() error {
 }
 
 func (p *parser) setStart(text string) error {
-	start, err := parseMoment(text)
+	start, err := parseTimestamp(text)
 	if err != nil {
 		return err
 	}
 	p.start = start
-	if p.scene() == nil {
-		p.always = start
+	if p.scenario() == nil {
+		p.defaultStart = start
 	}
 	return nil
 }
@@ -208,12 +207,12 @@ func (p *parser) parseStep(text string, back bool) error {
 		s.calls = []call{c}
 	}
 	p.now = s.end()
-	p.scene().steps = append(p.scene().steps, s)
+	p.scenario().steps = append(p.scenario().steps, s)
 	return nil
 }
 
-// parseMember reads an indented line.
-func (p *parser) parseMember(text string) error {
+// parseIndented reads an indented line.
+func (p *parser) parseIndented(text string) error {
 	s := p.lastStep()
 	if s == nil || s.how == single {
 		return fmt.Errorf("indented, but not below \"all\" or \"each\"")
@@ -225,26 +224,26 @@ func (p *parser) parseMember(text string) error {
 	return err
 }
 
-// parseCall reads a request and the answer to it.
+// parseCall reads a request and its result.
 func (p *parser) parseCall(text string, s *step) (call, error) {
 	c := call{line: p.line}
-	asked, want, answered := strings.Cut(text, "=>")
-	if err := p.parseRequest(&c, s, asked); err != nil {
+	requestText, want, hasResult := strings.Cut(text, "=>")
+	if err := p.parseRequest(&c, s, requestText); err != nil {
 		return c, err
 	}
-	c.open = !answered || strings.TrimSpace(want) == ""
-	if c.open {
+	c.noWant = !hasResult || strings.TrimSpace(want) == ""
+	if c.noWant {
 		return c, nil
 	}
 	var err error
-	c.want, err = parseAnswer(strings.TrimSpace(want), s.times)
+	c.want, err = parseResult(strings.TrimSpace(want), s.times)
 	return c, err
 }
 
-// parseTime reads a duration since the start, or a moment.
+// parseTime reads a duration since the start, or a timestamp.
 func (p *parser) parseTime(text string) (time.Time, error) {
 	if strings.Contains(text, "T") {
-		return parseMoment(text)
+		return parseTimestamp(text)
 	}
 	if p.start.IsZero() {
 		return time.Time{}, fmt.Errorf("want \"start TIME\" before the first duration")
@@ -253,7 +252,7 @@ func (p *parser) parseTime(text string) (time.Time, error) {
 	return p.start.Add(d), err
 }
 
-func parseMoment(text string) (time.Time, error) {
+func parseTimestamp(text string) (time.Time, error) {
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
 		return t, fmt.Errorf("want a time such as 2026-03-02T09:00:00Z, got %q", text)

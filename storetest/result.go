@@ -9,38 +9,38 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// An answer is what a transcript expects of a request: the decision, or, for a
-// request that is asked several times over, the last of them.
-type answer struct {
-	times   int // how often it was asked
-	allowed int // how many of those were allowed
+// A result is what a transcript expects of a request: the decision, or, for a request
+// that is repeated, the last decision and how many were allowed.
+type result struct {
+	times   int // the request was sent
+	allowed int // how many of the times
 	last    penstock.Decision
 }
 
-// String returns the answer as transcripts have it behind the arrow.
-func (a answer) String() string {
+// String returns the result as transcripts write it after the arrow.
+func (a result) String() string {
 	if a.times == 1 {
 		return decisionText(a.last)
 	}
 	return fmt.Sprintf("%d allowed, last %s", a.allowed, decisionText(a.last))
 }
 
-// parseAnswer reads what String returns, about a request asked so many times.
-func parseAnswer(s string, times int) (answer, error) {
+// parseResult reads what String returns, for a request that was sent so many times.
+func parseResult(s string, times int) (result, error) {
 	if times == 1 {
 		d, err := parseDecision(s)
-		return answer{times: 1, allowed: count(d.Allowed), last: d}, err
+		return result{times: 1, allowed: count(d.Allowed), last: d}, err
 	}
 	allowed, last, ok := strings.Cut(s, " allowed, last ")
 	if !ok {
-		return answer{}, fmt.Errorf("want \"N allowed, last DECISION\", got %q", s)
+		return result{}, fmt.Errorf("want \"N allowed, last DECISION\", got %q", s)
 	}
 	n, err := strconv.Atoi(allowed)
 	if err != nil {
-		return answer{}, fmt.Errorf("want how many were allowed, got %q", allowed)
+		return result{}, fmt.Errorf("want the number of allowed requests, got %q", allowed)
 	}
 	d, err := parseDecision(last)
-	return answer{times: times, allowed: n, last: d}, err
+	return result{times: times, allowed: n, last: d}, err
 }
 
 func count(allowed bool) int {
@@ -50,8 +50,7 @@ func count(allowed bool) int {
 	return 0
 }
 
-// decisionText returns a decision in the words of transcripts, without what is
-// zero.
+// decisionText returns a decision as transcripts write it, without zero fields.
 func decisionText(d penstock.Decision) string {
 	var b strings.Builder
 	if d.Allowed {
@@ -86,7 +85,7 @@ func parseDecision(s string) (penstock.Decision, error) {
 	for _, word := range words[1:] {
 		name, value, _ := strings.Cut(word, "=")
 		if seen[name] {
-			return d, fmt.Errorf("%q: said before", word)
+			return d, fmt.Errorf("%q: duplicate field", word)
 		}
 		seen[name] = true
 		if err := setField(&d, name, value); err != nil {
@@ -140,12 +139,12 @@ func parseSource(s string) (penstock.Source, error) {
 			return source, nil
 		}
 	}
-	return 0, fmt.Errorf("nobody of that name decides")
+	return 0, fmt.Errorf("unknown source")
 }
 
 const day = 24 * time.Hour
 
-// durationText returns a duration as people write it: 1d2h, 90ms, never.
+// durationText returns a duration such as 1d2h, 90ms or never.
 func durationText(d time.Duration) string {
 	if d == penstock.Never {
 		return "never"
@@ -169,8 +168,7 @@ func durationText(d time.Duration) string {
 	return fmt.Sprintf("%dd%s", days, s)
 }
 
-// parseDuration reads what durationText returns, and refuses what is not in
-// whole ticks.
+// parseDuration reads what durationText returns. A fraction of a tick is an error.
 func parseDuration(s string) (time.Duration, error) {
 	if s == "never" {
 		return penstock.Never, nil

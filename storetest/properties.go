@@ -10,20 +10,20 @@ import (
 	"pgregory.net/rapid"
 )
 
-// testPromises holds decisions against what the documentation promises about
-// them. It knows nothing of how they come about.
-func testPromises(t *testing.T, open Open) {
+// testProperties checks decisions against the documentation, without a model of how
+// they are made.
+func testProperties(t *testing.T, open Open) {
 	for _, a := range algorithms {
 		t.Run(a.String(), func(t *testing.T) {
-			t.Run("denial is free", func(t *testing.T) { checkTraffic(t, open, a, denialIsFree) })
-			t.Run("retry is true", func(t *testing.T) { checkTraffic(t, open, a, retryIsTrue) })
-			t.Run("reset is true", func(t *testing.T) { checkTraffic(t, open, a, resetIsTrue) })
+			t.Run("denial charges nothing", func(t *testing.T) { checkTraffic(t, open, a, denialChargesNothing) })
+			t.Run("RetryAfter is exact", func(t *testing.T) { checkTraffic(t, open, a, retryAfterIsExact) })
+			t.Run("ResetAfter is exact", func(t *testing.T) { checkTraffic(t, open, a, resetAfterIsExact) })
 			t.Run("bound holds", func(t *testing.T) { checkTraffic(t, open, a, boundHolds) })
 		})
 	}
 }
 
-// traffic is a stream of takes of one key, on a clock that does not step back.
+// traffic is a sequence of takes of one key, on a clock that does not step back.
 type traffic struct {
 	t       *rapid.T
 	store   penstock.Store
@@ -39,19 +39,19 @@ type granted struct {
 	delay time.Duration
 }
 
-// checkTraffic makes up traffic and looks at every take with a promise in mind.
-func checkTraffic(t *testing.T, open Open, a penstock.Algorithm, promise func(*traffic, penstock.Request)) {
+// checkTraffic generates traffic and checks a property at every take.
+func checkTraffic(t *testing.T, open Open, a penstock.Algorithm, property func(*traffic, penstock.Request)) {
 	rapid.Check(t, func(rt *rapid.T) {
 		clock := &Clock{}
 		tr := &traffic{t: rt, clock: clock, limit: anyLimit(a).Draw(rt, "limit")}
-		tr.set(anyMoment().Draw(rt, "beginning"))
+		tr.set(anyTime().Draw(rt, "start"))
 		tr.store = open(t, clock)
 		for range rapid.IntRange(1, 30).Draw(rt, "takes") {
 			tr.set(clock.Now().Add(anyPause(tr.limit).Draw(rt, "pause")))
-			promise(tr, penstock.Request{
+			property(tr, penstock.Request{
 				Key:      "key",
 				Limit:    tr.limit,
-				Cost:     rapid.Int64Range(1, most(tr.limit)+1).Draw(rt, "cost"),
+				Cost:     rapid.Int64Range(1, maxUnits(tr.limit)+1).Draw(rt, "cost"),
 				AtMost:   rapid.Bool().Draw(rt, "at most"),
 				MaxDelay: anyDelay(tr.limit.Normal().Period).Draw(rt, "max delay"),
 			})
@@ -80,38 +80,38 @@ func (tr *traffic) take(r penstock.Request) penstock.Decision {
 	return d
 }
 
-func (tr *traffic) look() penstock.Decision {
+func (tr *traffic) peek() penstock.Decision {
 	return tr.take(penstock.Request{Key: "key", Limit: tr.limit})
 }
 
-// A denial leaves the key as a look finds it, and what is granted is what goes.
-func denialIsFree(tr *traffic, r penstock.Request) {
-	before := tr.look()
+// A denial changes nothing that a peek shows, and exactly what is granted is charged.
+func denialChargesNothing(tr *traffic, r penstock.Request) {
+	before := tr.peek()
 	d := tr.take(r)
-	after := tr.look()
+	after := tr.peek()
 	if !d.Allowed && after != before {
 		tr.t.Logf("%s: denied %+v: %s", tr.limit, r, decisionText(d))
 		tr.t.Logf("before: %s", decisionText(before))
 		tr.t.Logf("after:  %s", decisionText(after))
-		tr.t.Fatal("a denial was not free")
+		tr.t.Fatal("a denial changed the state")
 	}
 	if d.Delay == 0 && before.Remaining-after.Remaining != d.Granted {
 		tr.t.Logf("%s: %+v: %s", tr.limit, r, decisionText(d))
 		tr.t.Logf("remaining before: %d, after: %d", before.Remaining, after.Remaining)
-		tr.t.Fatal("what went is not what was granted")
+		tr.t.Fatal("the charge differs from what was granted")
 	}
 }
 
-// After RetryAfter the same request passes, and not one tick earlier. What can
-// never pass costs more than the limit holds.
-func retryIsTrue(tr *traffic, r penstock.Request) {
+// After RetryAfter the same request is allowed, and not one tick earlier. Only costs
+// above the limit are never allowed.
+func retryAfterIsExact(tr *traffic, r penstock.Request) {
 	d := tr.take(r)
 	if d.Allowed {
 		return
 	}
 	if never := r.Cost > d.Limit && !r.AtMost || d.Limit == 0; never != (d.RetryAfter == penstock.Never) {
 		tr.t.Logf("%s: %+v: %s", tr.limit, r, decisionText(d))
-		tr.t.Fatalf("never is for costs above the limit")
+		tr.t.Fatal("want Never for costs above the limit, and only for those")
 	}
 	if d.RetryAfter == penstock.Never {
 		return
@@ -125,31 +125,31 @@ func retryIsTrue(tr *traffic, r penstock.Request) {
 		tr.t.Logf("%s: %+v: %s", tr.limit, r, decisionText(d))
 		tr.t.Logf("one tick before that: %s", decisionText(early))
 		tr.t.Logf("after that: %s", decisionText(late))
-		tr.t.Fatal("RetryAfter was not true")
+		tr.t.Fatal("RetryAfter is not exact")
 	}
 }
 
-// After ResetAfter the key is as good as new, and not one tick earlier.
-func resetIsTrue(tr *traffic, r penstock.Request) {
+// After ResetAfter the key is full again, and not one tick earlier.
+func resetAfterIsExact(tr *traffic, r penstock.Request) {
 	d := tr.take(r)
 	if d.ResetAfter == 0 {
 		return
 	}
 	now := tr.clock.Now()
 	tr.set(now.Add(d.ResetAfter - tick))
-	early := tr.look()
+	early := tr.peek()
 	tr.set(now.Add(d.ResetAfter))
-	late := tr.look()
+	late := tr.peek()
 	fresh := penstock.Decision{Allowed: true, Limit: d.Limit, Remaining: d.Limit}
 	if early.ResetAfter != tick || late != fresh {
 		tr.t.Logf("%s: %+v: %s", tr.limit, r, decisionText(d))
 		tr.t.Logf("one tick before that: %s", decisionText(early))
 		tr.t.Logf("after that: %s", decisionText(late))
-		tr.t.Fatal("ResetAfter was not true")
+		tr.t.Fatal("ResetAfter is not exact")
 	}
 }
 
-// No stretch of time admits more than the algorithm's bound.
+// No interval admits more than the algorithm's bound.
 func boundHolds(tr *traffic, r penstock.Request) {
 	d := tr.take(r)
 	if !d.Allowed {
@@ -162,14 +162,14 @@ func boundHolds(tr *traffic, r penstock.Request) {
 		g := tr.granted[i]
 		units += g.units
 		if most := bound(tr.limit, g, last); units > most {
-			tr.t.Logf("%s: %d units between %s and %s, at most %d may be",
-				tr.limit, units, g.acts().Format(time.RFC3339Nano), last.acts().Format(time.RFC3339Nano), most)
-			tr.t.Fatal("more was admitted than may be")
+			tr.t.Logf("%s: %d units between %s and %s, want at most %d",
+				tr.limit, units, g.actAt().Format(time.RFC3339Nano), last.actAt().Format(time.RFC3339Nano), most)
+			tr.t.Fatal("admitted more than the bound")
 		}
 	}
 }
 
-func (g granted) acts() time.Time { return g.at.Add(g.delay) }
+func (g granted) actAt() time.Time { return g.at.Add(g.delay) }
 
 // bound returns how many units may be granted from the first grant to the last,
 // both included.
@@ -179,8 +179,8 @@ func bound(l penstock.Limit, first, last granted) int64 {
 	case penstock.TokenBucket:
 		return l.Burst + perInterval(l, first, last)
 	case penstock.LeakyBucket:
-		// Units act one after the other, and only those of the last grant
-		// are not through when it begins to act.
+		// Units pass one after the other, and only those of the last grant
+		// have not passed when it starts.
 		return perInterval(l, first, last) + last.units
 	}
 	if l.Algorithm == penstock.FixedWindow && l.Align != penstock.AlignFirst {
@@ -201,10 +201,10 @@ func bound(l penstock.Limit, first, last granted) int64 {
 	return l.Count
 }
 
-// perInterval returns how many units come back between two grants. Delays are
-// rounded up, so that grants with a delay may seem closer than they are.
+// perInterval returns how many units refill between two grants. Delays are rounded
+// up, so grants with a delay may seem closer than they are.
 func perInterval(l penstock.Limit, first, last granted) int64 {
-	stretch := last.acts().Sub(first.acts())
+	stretch := last.actAt().Sub(first.actAt())
 	if first.delay > 0 {
 		stretch += tick
 	}

@@ -11,12 +11,12 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm/vectors"
 )
 
-// testTranscripts plays every scene of every transcript to a store of its own.
+// testTranscripts runs every scenario of every transcript on a store of its own.
 func testTranscripts(t *testing.T, open Open) {
 	for _, script := range readTranscripts(t) {
-		for _, s := range script.scenes {
+		for _, s := range script.scenarios {
 			name := strings.TrimSuffix(script.name, path.Ext(script.name)) + "/" + s.title
-			t.Run(name, func(t *testing.T) { play(t, open, script, s) })
+			t.Run(name, func(t *testing.T) { runScenario(t, open, script, s) })
 		}
 	}
 }
@@ -25,7 +25,7 @@ func readTranscripts(t *testing.T) []*transcript {
 	t.Helper()
 	names, err := fs.Glob(vectors.Files, "*.txt")
 	if err != nil || len(names) == 0 {
-		t.Fatalf("no transcripts to play: %v", err)
+		t.Fatalf("no transcripts to run: %v", err)
 	}
 	var scripts []*transcript
 	for _, name := range names {
@@ -42,21 +42,21 @@ func readTranscripts(t *testing.T) []*transcript {
 	return scripts
 }
 
-// play plays a scene, and compares every answer with the one in the transcript.
-func play(t *testing.T, open Open, script *transcript, s scene) {
+// runScenario compares every result with the one in the transcript.
+func runScenario(t *testing.T, open Open, script *transcript, s scenario) {
 	clock := &Clock{}
 	mustSet(t, clock, &s.steps[0])
 	store := open(t, clock)
 	for i := range s.steps {
 		step := &s.steps[i]
-		got, err := perform(store, clock, step)
+		got, err := runStep(store, clock, step)
 		if err != nil {
 			t.Fatalf("%s:%d: %v", script.name, step.calls[0].line+1, err)
 		}
 		for j, c := range step.calls {
 			switch {
-			case c.open:
-				t.Errorf("%s:%d: %s\n got %s\nwant an answer to compare that with",
+			case c.noWant:
+				t.Errorf("%s:%d: %s\n got %s\nwant a result to compare that with",
 					script.name, c.line+1, c.text(), got[j])
 			case got[j] != c.want:
 				t.Errorf("%s:%d: %s\n got %s\nwant %s", script.name, c.line+1, c.text(), got[j], c.want)
@@ -72,14 +72,14 @@ func mustSet(t testing.TB, clock *Clock, s *step) {
 	}
 }
 
-// perform asks a store what a step asks, at the step's time.
-func perform(store penstock.Store, clock *Clock, s *step) ([]answer, error) {
+// runStep sends the requests of a step to a store, at the step's time.
+func runStep(store penstock.Store, clock *Clock, s *step) ([]result, error) {
 	if err := clock.set(s.at); err != nil {
 		return nil, err
 	}
 	if s.how == single {
-		a, err := performSingle(store, clock, s)
-		return []answer{a}, err
+		a, err := runSingle(store, clock, s)
+		return []result{a}, err
 	}
 	rs := make([]penstock.Request, len(s.calls))
 	for i, c := range s.calls {
@@ -91,16 +91,16 @@ func perform(store penstock.Store, clock *Clock, s *step) ([]answer, error) {
 		take = penstock.TakeAll
 	}
 	err := take(context.Background(), store, rs, ds)
-	answers := make([]answer, len(ds))
+	results := make([]result, len(ds))
 	for i, d := range ds {
-		answers[i] = answer{times: 1, allowed: count(d.Allowed), last: d}
+		results[i] = result{times: 1, allowed: count(d.Allowed), last: d}
 	}
-	return answers, err
+	return results, err
 }
 
-// performSingle asks one request, as often as the step says.
-func performSingle(store penstock.Store, clock *Clock, s *step) (answer, error) {
-	a := answer{times: s.times}
+// runSingle sends one request, as often as the step says.
+func runSingle(store penstock.Store, clock *Clock, s *step) (result, error) {
+	a := result{times: s.times}
 	for i := range s.times {
 		if i > 0 && s.every > 0 {
 			if err := clock.set(clock.Now().Add(s.every)); err != nil {

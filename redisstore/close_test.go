@@ -122,8 +122,10 @@ func TestStoreCancelReturnsAtOnce(t *testing.T) {
 			c.fault(t, server)
 			background, stop := context.WithCancel(context.Background())
 			defer stop()
-			for range c.calls {
-				go func() { _, _ = store.Take(background, takeOne) }()
+			for i := range c.calls {
+				r := takeOne
+				r.ID = strconv.Itoa(i) // so that calls are not batched, and each needs a slot
+				go func() { _, _ = store.Take(background, r) }()
 			}
 			checkCancel(t, store, c.in)
 		})

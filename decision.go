@@ -50,7 +50,7 @@ type Decision struct {
 	// bucket it is the delay that one unit would get.
 	Delay time.Duration
 
-	// Source is the store or decorator that decided.
+	// Source is the store or wrapper that decided.
 	Source Source
 
 	// Go 1.26 returns a struct of this size in registers, and callers write it
@@ -104,7 +104,7 @@ func (d Decision) String() string {
 // A Source is what made a [Decision]. The zero Source is the store itself.
 type Source uint8
 
-// The sources of decisions. Stores leave it at zero; decorators that decide in
+// The sources of decisions. Stores leave it at zero; wrappers that decide in
 // their place set it.
 const (
 	SourceStore     Source = iota // the store itself

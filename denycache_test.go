@@ -507,7 +507,7 @@ func TestDenyCacheIgnoresDenialDuringFailedTakeAll(t *testing.T) {
 	})
 }
 
-// An error names the index of its request, even if a decorator decided some of the
+// An error names the index of its request, even if a wrapper decided some of the
 // requests without the store.
 func TestBatchErrorsNameTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

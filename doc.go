@@ -18,7 +18,7 @@
 // [TakeAll] applies several limits all or nothing, such as one per address, one per
 // user and a global one: if one of them denies, none is charged.
 //
-// # Decorators
+// # Wrappers
 //
 // A store may be remote, as that of package redisstore is, and so be slow or
 // unavailable. [WithFallback] decides by a second store while it is unavailable,
@@ -34,7 +34,7 @@
 // traffic and concurrency; a clock that steps back frees nothing. A denial costs
 // nothing. [Decision.RetryAfter] is exact to the tick of the clock: if no other
 // request comes first, the same request passes after it, and not one tick earlier.
-// Each decorator documents how it changes these guarantees.
+// Each wrapper documents how it changes these guarantees.
 //
 // # Compatibility
 //

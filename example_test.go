@@ -414,7 +414,7 @@ func ExampleLimit_WithName() {
 	// of 500 remain 410
 }
 
-// A decorator can be a function. This one counts denials per key; others might log
+// A wrapper can be a function. This one counts denials per key; others might log
 // or measure.
 func ExampleStoreFunc() {
 	ctx := context.Background()

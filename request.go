@@ -46,7 +46,7 @@ type Request struct {
 	ID string
 
 	// compiled is the compiled Limit, so that stores need not look it up. It is
-	// used only if it agrees with Limit, which a decorator may have changed.
+	// used only if it agrees with Limit, which a wrapper may have changed.
 	compiled *compiledLimit
 }
 

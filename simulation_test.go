@@ -15,7 +15,7 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// The simulation runs nodes with all decorators on one store, over networks that
+// The simulation runs nodes with all wrappers on one store, over networks that
 // fail in every way, while the store loses state and its clock jumps. Time is that of
 // a synctest bubble, so a run takes no longer than its arithmetic, and a seed repeats
 // it:
@@ -114,7 +114,7 @@ type simulation struct {
 	nodes        [simulatedNodes]*node
 }
 
-// A node is a process: its decorators, and its network to the store.
+// A node is a process: its wrappers, and its network to the store.
 type node struct {
 	index      int
 	network    *network
@@ -155,7 +155,7 @@ func (s *simulation) newOrigin() *penstock.Memory {
 	})
 }
 
-// newNode starts a process with all decorators.
+// newNode starts a process with all wrappers.
 func (s *simulation) newNode(i, born int) *node {
 	n := &node{index: i, generation: born}
 	n.network = &network{sim: s, node: i, rng: rand.New(rand.NewPCG(s.seed, 1<<40+uint64(born*100+i)))}

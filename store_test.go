@@ -50,7 +50,7 @@ func TestAllowAllAndDenyAll(t *testing.T) {
 	}
 }
 
-// countingStore is a decorator that has only Take, as a user might write it.
+// countingStore is a wrapper that has only Take, as a user might write it.
 type countingStore struct {
 	next  penstock.Store
 	calls int

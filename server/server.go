@@ -59,7 +59,7 @@ func (s *Server) closeAll() {
 	_ = s.closeStore(context.Background()) // the first error is the one to report
 }
 
-// closeStore closes the store and its decorators.
+// closeStore closes the store and its wrappers.
 func (s *Server) closeStore(ctx context.Context) (err error) {
 	for _, c := range slices.Backward(s.closers) {
 		err = errors.Join(err, c(ctx))

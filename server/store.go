@@ -46,7 +46,7 @@ func (s *Server) openRedis(ctx context.Context) (penstock.Store, error) {
 	return s.wrapStore(ctx, redis), nil
 }
 
-// wrapStore adds the decorators to Redis, from the inside out: metrics, fallback, lease,
+// wrapStore adds the wrappers to Redis, from the inside out: metrics, fallback, lease,
 // deny cache. The fallback is next to Redis, so that the others never see an error, and
 // know by the source of a decision whether to cache it. The lease is above it, because it
 // leases units of Redis. The deny cache is outermost, where a denial costs the least.

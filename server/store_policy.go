@@ -7,7 +7,7 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// A storePolicy is how the decorators of the store treat a limit.
+// A storePolicy is how the wrappers of the store treat a limit.
 type storePolicy struct {
 	onFailure penstock.FailureMode
 	fraction  float64 // of the limit, while the store is unavailable
@@ -80,7 +80,7 @@ func (p *storePolicies) forLimit(l *penstock.Limit) storePolicy {
 	return p.defaults
 }
 
-// The callbacks of the decorators.
+// The callbacks of the wrappers.
 
 func (p *storePolicies) onFailure(l penstock.Limit) (penstock.FailureMode, float64) {
 	own := p.forLimit(&l)

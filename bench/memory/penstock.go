@@ -55,7 +55,7 @@ var ours = contestant{name: "penstock", keyed: true, open: func(p policy, n int)
 	return newLimited(memoryFor(n), tokenBucket(p))
 }}
 
-// passThrough is the least that a decorator can be.
+// passThrough is the least that a wrapper can be.
 type passThrough struct{ next penstock.Store }
 
 func (p passThrough) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {

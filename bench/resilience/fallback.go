@@ -15,7 +15,7 @@ import (
 	"github.com/penstock-io/penstock/bench/internal/measure"
 )
 
-// healthyPath compares a store with each decorator and without, in turns.
+// healthyPath compares a store with each wrapper and without, in turns.
 func (b *bench) healthyPath() error {
 	s, store, err := openSite(patient)
 	if err != nil {

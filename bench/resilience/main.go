@@ -1,4 +1,4 @@
-// Command resilience measures what the decorators around a store on Redis are for:
+// Command resilience measures what the wrappers around a store on Redis are for:
 // hot keys with leases, abusers before a deny cache, a Redis that hangs or fails
 // over behind a fallback, and what they cost while all is well. It starts servers of
 // its own and prints Markdown.

@@ -4,7 +4,7 @@ package monotime
 
 import "time"
 
-// A Clock measures the ages and deadlines of the decorators of a store.
+// A Clock measures the ages and deadlines of the wrappers of a store.
 type Clock struct {
 	base time.Time
 	now  func() time.Time // nil for the machine's monotonic clock

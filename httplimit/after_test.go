@@ -225,8 +225,8 @@ func TestSetCostSettlesDifference(t *testing.T) {
 	}
 }
 
-// A handler that says less than nothing, or by accident what resets a key, gives
-// back what was taken and no more.
+// A negative cost, including the value of penstock.Reset, refunds what was taken
+// and no more.
 func TestSetCostNegativeCountsAsZero(t *testing.T) {
 	for _, said := range []int64{-1, penstock.Reset} {
 		lim := inMemory(t, "1000/1h")

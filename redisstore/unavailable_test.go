@@ -105,7 +105,7 @@ func TestOpenAllowUnavailableRejectsMistakes(t *testing.T) {
 		timeout time.Duration
 		want    string
 	}{
-		{"redis://nobody:wrong@" + server.Addr, longTimeout, "WRONGPASS"},
+		{"redis://unknown:wrong@" + server.Addr, longTimeout, "WRONGPASS"},
 		{"redis://" + server.Addr + "/99", longTimeout, "out of range"},
 		{"redis://" + server.Addr + "?x=y", longTimeout, `"x"`},
 		{"redis://" + silent.Addr().String(), short, ""},

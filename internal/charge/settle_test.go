@@ -102,11 +102,11 @@ func work(t *testing.T, l penstock.Limit, rng *rand.Rand) (jobs []*job) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var underWay []*job
+	var inFlight []*job
 	now := time.Duration(0)
 	for range 400 {
 		now += time.Duration(rng.Int64N(int64(l.Period) / 10))
-		for _, j := range underWay {
+		for _, j := range inFlight {
 			if j.done <= now {
 				c.now = time.Unix(1e9, 0).Add(j.done)
 				if err := charge.Settle(t.Context(), lim, &j.part, j.done-j.at, j.cost); err != nil {
@@ -114,7 +114,7 @@ func work(t *testing.T, l penstock.Limit, rng *rand.Rand) (jobs []*job) {
 				}
 			}
 		}
-		underWay = slices.DeleteFunc(underWay, func(j *job) bool { return j.done <= now })
+		inFlight = slices.DeleteFunc(inFlight, func(j *job) bool { return j.done <= now })
 		c.now = time.Unix(1e9, 0).Add(now)
 		n := 1 + rng.Int64N(5)
 		d, err := lim.AllowN(t.Context(), "k", n)
@@ -124,8 +124,8 @@ func work(t *testing.T, l penstock.Limit, rng *rand.Rand) (jobs []*job) {
 		if d.Allowed {
 			j := &job{at: now, done: now + time.Duration(rng.Int64N(3*int64(l.Period))), part: charge.Part{Key: "k", Decision: d}, cost: rng.Int64N(n + 1)}
 			jobs = append(jobs, j)
-			underWay = append(underWay, j)
-			slices.SortFunc(underWay, func(a, b *job) int { return int(a.done - b.done) })
+			inFlight = append(inFlight, j)
+			slices.SortFunc(inFlight, func(a, b *job) int { return int(a.done - b.done) })
 		}
 	}
 	return jobs

@@ -197,18 +197,34 @@ func TestServerServeReturnsListenerError(t *testing.T) {
 	}
 }
 
-// newFastServer returns a server with shorter time limits: a tick is 20 ms, and a stream has
-// a second.
+// newFastServer returns a server whose ticks are those that the test makes with advance,
+// so that a busy machine closes no connection, and whose streams have a second.
 func newFastServer(h http.HandlerFunc) *Server {
 	d := New(h, Options{})
-	d.tick, d.requestTimeout = 20*time.Millisecond, time.Second
+	d.tick, d.requestTimeout = time.Hour, time.Second
 	return d
 }
 
-// waitTicks waits until the connection tracker has seen so many ticks.
-func (d *Server) waitTicks(ticks int64) {
-	start := d.conns.now.Load()
-	waitWhile(context.Background(), d.tick/4, func() bool { return d.conns.now.Load() < start+ticks })
+// advance lets so many ticks pass.
+func (d *Server) advance(ticks int64) {
+	for range ticks {
+		d.conns.sweep()
+	}
+}
+
+// advanceUntil lets ticks pass until the channel delivers.
+func advanceUntil[T any](t testing.TB, d *Server, what string, c <-chan T) T {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+		select {
+		case got := <-c:
+			return got
+		case <-time.After(time.Millisecond):
+			d.advance(1)
+		}
+	}
+	t.Fatalf("waited a minute for %s", what)
+	panic("unreachable")
 }
 
 // dial connects, and sends something.
@@ -227,10 +243,11 @@ func dial(t *testing.T, address, text string) net.Conn {
 
 func TestServerClosesSlowClientsAndServesOthers(t *testing.T) {
 	t.Parallel()
-	address, _ := serve(t, newFastServer(func(w http.ResponseWriter, r *http.Request) {
+	d := newFastServer(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		_, _ = io.WriteString(w, "hello")
-	}))
+	})
+	address, _ := serve(t, d)
 	closed := make(chan struct{}, 300)
 	for i := range cap(closed) {
 		conn := dial(t, address, []string{
@@ -255,6 +272,7 @@ func TestServerClosesSlowClientsAndServesOthers(t *testing.T) {
 			}
 			_, _ = io.Copy(io.Discard, r.Body)
 			_ = r.Body.Close()
+			d.advance(1) // while no good client has a request in flight
 		}
 	}
 }
@@ -269,24 +287,57 @@ func TestServerClosesSlowSecondRequest(t *testing.T) {
 	for _, conn := range []net.Conn{silent, slow} {
 		roundTrip(t, conn)
 	}
-	begin := d.conns.now.Load()
-	closed := make(chan int64)
-	go func() {
-		_, _ = io.Copy(io.Discard, slow)
-		closed <- d.conns.now.Load() - begin
-	}()
-	go func() {
-		for _, b := range []byte("GET / HTTP/1.1\r\nHost: x\r\nX-Slow: " + strings.Repeat("a", idleTicks)) {
-			if _, err := slow.Write([]byte{b}); err != nil {
-				return
+	waitUntil(t, "both connections are idle", func() bool { return d.conns.count(isIdle) == 2 })
+	before := d.conns.received()
+	for ticks := range int64(idleTicks / 2) {
+		if d.conns.open.Load() < 2 {
+			if ticks < requestTicks {
+				t.Errorf("closed after %d ticks, want %d", ticks, requestTicks)
 			}
-			d.waitTicks(1)
+			roundTrip(t, silent)
+			return
 		}
-	}()
-	if ticks := within(t, "the slow connection to be closed", closed); ticks > idleTicks/2 {
-		t.Errorf("closed after %d ticks, want about %d", ticks, requestTicks)
+		if _, err := io.WriteString(slow, "G"); err != nil {
+			continue // closed; the tracker learns it soon
+		}
+		waitUntil(t, "the server has read it", func() bool { return d.conns.received() > before+ticks || d.conns.open.Load() < 2 })
+		d.advance(1)
 	}
-	roundTrip(t, silent)
+	t.Errorf("still open after %d ticks of a request that never ends", idleTicks/2)
+}
+
+// count returns how many connections satisfy the condition.
+func (t *connTracker) count(condition func(*trackedConn) bool) (n int) {
+	t.all.Range(func(_, c any) bool {
+		if condition(c.(*trackedConn)) {
+			n++
+		}
+		return true
+	})
+	return n
+}
+
+func isIdle(c *trackedConn) bool { return http.ConnState(c.state.Load()) == http.StateIdle }
+
+func isMultiplexed(c *trackedConn) bool { return c.multiplexed.Load() }
+
+// received returns how many bytes all open connections have received.
+func (t *connTracker) received() (n int64) {
+	t.all.Range(func(conn, _ any) bool {
+		n += bytesRead(conn.(net.Conn))
+		return true
+	})
+	return n
+}
+
+// waitUntil fails the test if the condition does not become true.
+func waitUntil(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if !waitWhile(ctx, time.Millisecond, func() bool { return !condition() }) {
+		t.Fatalf("waited a minute until %s", what)
+	}
 }
 
 // HTTP/2 pings are no request: the connection is not closed as slow, but as idle.
@@ -295,7 +346,7 @@ func TestServerTreatsPingingHTTP2ClientAsIdle(t *testing.T) {
 	d := newFastServer(hello)
 	address, client := serveHTTP2(t, d)
 	transport := client.Transport.(*http.Transport)
-	transport.ForceAttemptHTTP2, transport.HTTP2 = true, &http.HTTP2Config{SendPingTimeout: d.tick}
+	transport.ForceAttemptHTTP2, transport.HTTP2 = true, &http.HTTP2Config{SendPingTimeout: 20 * time.Millisecond}
 	for _, c := range []struct {
 		again bool // on the same connection
 		wait  int64
@@ -314,7 +365,10 @@ func TestServerTreatsPingingHTTP2ClientAsIdle(t *testing.T) {
 		if answer.ProtoMajor != 2 || again != c.again {
 			t.Errorf("%s, connection reused: %t, want HTTP/2.0 and %t", answer.Proto, again, c.again)
 		}
-		d.waitTicks(c.wait)
+		waitUntil(t, "the connection is idle", func() bool { return d.conns.count(isIdle) == 1 })
+		pinged := d.conns.received()
+		waitUntil(t, "the client has pinged", func() bool { return d.conns.received() > pinged })
+		d.advance(c.wait)
 	}
 }
 
@@ -359,7 +413,8 @@ func TestServerKeepsHTTP2ConnectionWithoutRequest(t *testing.T) {
 		if err := write(); err != nil {
 			t.Fatal(err)
 		}
-		d.waitTicks(2 * requestTicks)
+		waitUntil(t, "the server speaks HTTP/2", func() bool { return d.conns.count(isMultiplexed) == 1 })
+		d.advance(2 * requestTicks)
 	}
 	if err := framer.WritePing(false, [8]byte{1}); err != nil {
 		t.Fatal(err)
@@ -391,18 +446,21 @@ func roundTrip(t *testing.T, conn net.Conn) {
 
 func TestServerClosesClientThatDoesNotRead(t *testing.T) {
 	t.Parallel()
-	gone := make(chan struct{})
+	begun, gone := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	address, _ := serve(t, newFastServer(func(w http.ResponseWriter, _ *http.Request) {
+	d := newFastServer(func(w http.ResponseWriter, _ *http.Request) {
+		close(begun)
 		for range 1000 {
 			if _, err := w.Write(make([]byte, 64<<10)); err != nil {
 				once.Do(func() { close(gone) })
 				return
 			}
 		}
-	}))
+	})
+	address, _ := serve(t, d)
 	dial(t, address, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-	within(t, "the connection to be closed", gone)
+	within(t, "the request", begun)
+	advanceUntil(t, d, "the connection to be closed", gone)
 }
 
 func TestSuspendTimeoutKeepsConnectionOpen(t *testing.T) {
@@ -410,9 +468,9 @@ func TestSuspendTimeoutKeepsConnectionOpen(t *testing.T) {
 	d := newFastServer(nil)
 	d.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		resume := SuspendTimeout(r)
-		d.waitTicks(3 * requestTicks)
+		d.advance(3 * requestTicks)
 		resume()
-		d.waitTicks(3) // the limit counts from resume
+		d.advance(3) // the limit counts from resume
 		_, _ = io.WriteString(w, "at last")
 	})
 	address, _ := serve(t, d)
@@ -438,13 +496,15 @@ func TestServerLimitsHTTP2StreamsNotConnections(t *testing.T) {
 			slow <- err
 			return
 		}
-		d.waitTicks(requestTicks / 2)
+		d.advance(requestTicks / 2)
 	}))
 	s := httptest.NewUnstartedServer(d.server.Handler)
 	s.Config.ConnContext, s.Config.ConnState, s.EnableHTTP2 = d.server.ConnContext, d.server.ConnState, true
 	s.StartTLS()
 	defer s.Close()
-	go d.conns.run(t.Context(), d.tick)
+	if got := post(s, "/", http.NoBody); got != "200 HTTP/2.0 " { // so that all share one connection
+		t.Fatalf("first request: got %q", got)
+	}
 	go post(s, "/slow", neverEnding{t.Context()})
 	begin := d.conns.now.Load()
 	for d.conns.now.Load() < begin+4*requestTicks {

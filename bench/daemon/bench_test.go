@@ -15,22 +15,22 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Every case runs, and measures what it should. The rival is not built.
-func TestEveryCaseRuns(t *testing.T) {
-	var out, complaints bytes.Buffer
-	if status := command([]string{"-quick"}, &out, &complaints); status != 0 {
-		t.Fatalf("status %d: %s", status, &complaints)
+// Every case runs and verifies its workload. The rival is not built.
+func TestCasesRunQuick(t *testing.T) {
+	var out, stderr bytes.Buffer
+	if status := command([]string{"-quick"}, &out, &stderr); status != 0 {
+		t.Fatalf("status %d: %s", status, &stderr)
 	}
 	for _, want := range []string{
-		"| RLS, 1 descriptor, 10,000 keys, 64 callers, embedded store | ≥ 0.95×",
+		"| RLS, 1 descriptor, 10,000 keys, 64 callers, memory store | ≥ 0.95×",
 		"| the same on Redis | ≥ 1.7× envoyproxy/ratelimit, and a lower p99 |",
-		"the rival is left out",
+		"without the rival",
 		"| CL.THROTTLE, redis-benchmark -c 50 -P 16 | ≥ 0.85×",
 		"| CL.THROTTLE, redis-benchmark -c 50 -P 16 | ≥ 2.5×",
 		"| CL.THROTTLE, redis-benchmark -c 50 -P 1 | ≥ 0.7×",
 		"| HTTP take, keep-alive, 10,000 keys, 64 callers | ≥ 0.75×",
 		"| memory of the process, idle | ≤ 40 MB",
-		"not judged",
+		"not checked",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in:\n%s", want, &out)
@@ -38,27 +38,27 @@ func TestEveryCaseRuns(t *testing.T) {
 	}
 }
 
-func TestAWrongAnswerEndsTheCase(t *testing.T) {
+func TestContenderFailsOnWrongResponse(t *testing.T) {
 	p, err := floor("http")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.stop()
-	c := askHTTP(p)
+	c := newHTTPContender(p)
 	refuse := func(int, int) error { return os.ErrInvalid }
-	if err := c.press(10 * time.Millisecond); err != nil {
+	if err := c.runTurn(10 * time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	c.ask = refuse
-	if err := c.press(10 * time.Millisecond); err == nil {
-		t.Error("a wrong answer was not noticed")
+	c.send = refuse
+	if err := c.runTurn(10 * time.Millisecond); err == nil {
+		t.Error("a wrong response was not an error")
 	}
 }
 
-func TestUnknownFlagsAreRefused(t *testing.T) {
-	var out, complaints bytes.Buffer
+func TestCommandRejectsBadFlags(t *testing.T) {
+	var out, stderr bytes.Buffer
 	for _, args := range [][]string{{"-pairs", "0"}, {"-run", "("}, {"-nonsense"}} {
-		if status := command(args, &out, &complaints); status != 2 {
+		if status := command(args, &out, &stderr); status != 2 {
 			t.Errorf("%q: status %d, want 2", args, status)
 		}
 	}

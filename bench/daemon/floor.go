@@ -16,7 +16,7 @@ import (
 // floorVariable, set to kind@address, makes this program serve a floor.
 const floorVariable = "PENSTOCK_BENCH_FLOOR"
 
-// floor starts a server that answers a constant: this program itself.
+// floor starts a server with a constant response: this program itself.
 func floor(kind string) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -46,19 +46,19 @@ func serveFloor(floor string) int {
 	return 1
 }
 
-// constantRLS is a rate limit service by the generated stubs, which says OK.
+// constantRLS is a rate limit service with the generated stubs that always responds OK.
 type constantRLS struct {
 	rlspb.UnimplementedRateLimitServiceServer
-	answer *rlspb.RateLimitResponse
+	response *rlspb.RateLimitResponse
 }
 
 func (c *constantRLS) ShouldRateLimit(context.Context, *rlspb.RateLimitRequest) (*rlspb.RateLimitResponse, error) {
-	return c.answer, nil
+	return c.response, nil
 }
 
 func serveConstantRLS(l net.Listener) error {
 	s := grpc.NewServer()
-	rlspb.RegisterRateLimitServiceServer(s, &constantRLS{answer: &rlspb.RateLimitResponse{
+	rlspb.RegisterRateLimitServiceServer(s, &constantRLS{response: &rlspb.RateLimitResponse{
 		OverallCode: rlspb.RateLimitResponse_OK,
 		Statuses: []*rlspb.RateLimitResponse_DescriptorStatus{{
 			Code:           rlspb.RateLimitResponse_OK,
@@ -69,7 +69,7 @@ func serveConstantRLS(l net.Listener) error {
 	return s.Serve(l)
 }
 
-// constantJSON is about what a decision looks like.
+// constantJSON resembles a decision.
 const constantJSON = `{"allowed":true,"granted":1,"limit":1000,"remaining":999,"reset_after":3.6}` + "\n"
 
 func serveConstantJSON(l net.Listener) error {

@@ -1,8 +1,7 @@
-// Command doors measures the daemon through its doors, each beside the floor under
-// it: a bare gRPC server that answers a constant, redis-server's own INCR, a bare
-// net/http server. Servers are processes of their own and share the machine with
-// the load. Floor and daemon take turns, and what counts is the ratio within a
-// pair of turns.
+// Command daemon measures the daemon through each of its APIs, beside a floor: a bare
+// gRPC server with a constant response, redis-server's own INCR, a bare net/http server.
+// Servers run in their own processes and share the machine with the load. Floor and
+// daemon take turns, and the result is the ratio within a pair of turns.
 package main
 
 import (
@@ -22,13 +21,13 @@ func main() {
 	os.Exit(command(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// A trial is one case.
-type trial struct {
+// A benchCase is one case.
+type benchCase struct {
 	name string
 	run  func(*bench) error
 }
 
-var trials = []trial{
+var cases = []benchCase{
 	{"rls", (*bench).rls},
 	{"rlsredis", (*bench).rlsOnRedis},
 	{"resp", (*bench).resp},
@@ -40,7 +39,7 @@ var trials = []trial{
 type bench struct {
 	pairs    int
 	turn     time.Duration
-	keys     int // that are live when the daemon is weighed
+	keys     int // that are live when memory is measured
 	quick    bool
 	daemon   string
 	findings measure.Findings
@@ -50,19 +49,19 @@ type bench struct {
 
 // A result is a line of the table of rates.
 type result struct {
-	title, who string
-	rates      []float64
-	p99        []float64 // milliseconds
-	processor  []float64 // microseconds of the server a call
-	beyond     []float64 // microseconds of what it asks in turn
-	load       []float64 // microseconds of those who ask
-	toFloor    measure.Spread
+	title, name string
+	rates       []float64
+	p99         []float64 // milliseconds
+	serverCPU   []float64 // microseconds of the server a call
+	backendCPU  []float64 // microseconds of its backend a call
+	loadCPU     []float64 // microseconds of the load generator a call
+	toFloor     measure.Spread
 }
 
-func (b *bench) say(format string, args ...any) { fmt.Fprintf(b.progress, format+"\n", args...) }
+func (b *bench) logf(format string, args ...any) { fmt.Fprintf(b.progress, format+"\n", args...) }
 
 func names() (all []string) {
-	for _, t := range trials {
+	for _, t := range cases {
 		all = append(all, t.name)
 	}
 	return all
@@ -71,9 +70,9 @@ func names() (all []string) {
 // command runs the cases and returns the exit status.
 func command(args []string, stdout, stderr io.Writer) int {
 	b := &bench{keys: 1_000_000, progress: stderr}
-	c := measure.NewCommand("doors", stderr, names())
-	c.Flags.IntVar(&b.pairs, "pairs", 10, "how many pairs of turns each case has")
-	c.Flags.DurationVar(&b.turn, "turn", 2*time.Second, "how long one turn is")
+	c := measure.NewCommand("daemon", stderr, names())
+	c.Flags.IntVar(&b.pairs, "pairs", 10, "number of pairs of turns of each case")
+	c.Flags.DurationVar(&b.turn, "turn", 2*time.Second, "length of one turn")
 	if !c.Parse(args, b.check) {
 		return 2
 	}
@@ -82,13 +81,13 @@ func command(args []string, stdout, stderr io.Writer) int {
 	}
 	done, err := b.build()
 	if err != nil {
-		c.Complain(err)
+		c.PrintError(err)
 		return 1
 	}
 	defer done()
-	for _, t := range trials {
+	for _, t := range cases {
 		if c.Wants(t.name) {
-			c.Note(t.name, t.run(b))
+			c.Record(t.name, t.run(b))
 		}
 	}
 	b.write(stdout, !c.Quick)
@@ -102,18 +101,18 @@ func (b *bench) check() error {
 	return nil
 }
 
-func (b *bench) write(w io.Writer, judged bool) {
+func (b *bench) write(w io.Writer, checked bool) {
 	fmt.Fprintf(w, "%s, %d logical cores, %s %s/%s; %d pairs of turns of %s.\n",
 		measure.Processor(), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH, b.pairs, b.turn)
-	b.findings.Write(w, judged)
+	b.findings.Write(w, checked)
 	if len(b.results) == 0 {
 		return
 	}
 	t := measure.Table{"case", "server", "thousand a second", "to its floor", "p99, ms", "server µs a call", "redis-server", "load"}
 	t.Begin(w, "Rates: medians of the turns, in brackets the 10th to the 90th percentile of the pairs")
 	for _, r := range b.results {
-		t.Row(w, r.title, r.who, fmt.Sprintf("%.1f", measure.SpreadOf(r.rates).Median/1000),
-			measure.TimesWithSpread(r.toFloor), medianOrDash(r.p99), medianOrDash(r.processor), medianOrDash(r.beyond), medianOrDash(r.load))
+		t.Row(w, r.title, r.name, fmt.Sprintf("%.1f", measure.SpreadOf(r.rates).Median/1000),
+			measure.TimesWithSpread(r.toFloor), medianOrDash(r.p99), medianOrDash(r.serverCPU), medianOrDash(r.backendCPU), medianOrDash(r.loadCPU))
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// A process is a server that is measured.
+// A process is a measured server.
 type process struct {
 	name   string
 	addr   string
@@ -22,10 +22,10 @@ type process struct {
 	log    bytes.Buffer
 }
 
-// startTimeout is how long a server may take until it answers.
+// startTimeout is how long a server may take to start.
 const startTimeout = 30 * time.Second
 
-// start runs a server and waits until somebody listens at its address.
+// start runs a server and waits until its address accepts connections.
 func start(name, addr string, cmd *exec.Cmd) (*process, error) {
 	p := &process{name: name, addr: addr, cmd: cmd, exited: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = &p.log, &p.log
@@ -43,7 +43,7 @@ func start(name, addr string, cmd *exec.Cmd) (*process, error) {
 		}
 		select {
 		case <-p.exited:
-			return nil, fmt.Errorf("%s ended:\n%s", name, &p.log)
+			return nil, fmt.Errorf("%s exited:\n%s", name, &p.log)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
@@ -56,7 +56,7 @@ func (p *process) stop() {
 	<-p.exited
 }
 
-// ticksPerSecond is what Linux counts processor time in, everywhere.
+// ticksPerSecond is the unit of processor time in /proc on Linux.
 const ticksPerSecond = 100
 
 // processor returns the processor time that the server has used so far.
@@ -111,7 +111,7 @@ func portOf(addr string) string {
 	return port
 }
 
-// build makes the daemon, and returns what removes it again.
+// build builds the daemon, and returns a function that removes it.
 func (b *bench) build() (done func(), err error) {
 	dir, err := os.MkdirTemp("", "penstock-bench")
 	if err != nil {
@@ -141,8 +141,8 @@ func (b *bench) file(name, text string) (string, error) {
 	return path, os.WriteFile(path, []byte(text), 0o600)
 }
 
-// serve starts the daemon with one door open, and further flags.
-func (b *bench) serve(door string, flags ...string) (*process, error) {
+// serve starts the daemon with one API enabled, and further flags.
+func (b *bench) serve(api string, flags ...string) (*process, error) {
 	addr, err := freeAddr()
 	if err != nil {
 		return nil, err
@@ -150,7 +150,7 @@ func (b *bench) serve(door string, flags ...string) (*process, error) {
 	args := []string{"serve", "--admin", ""}
 	for _, d := range []string{"grpc", "http", "resp"} {
 		at := ""
-		if d == door {
+		if d == api {
 			at = addr
 		}
 		args = append(args, "--"+d, at)

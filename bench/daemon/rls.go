@@ -15,7 +15,7 @@ import (
 	"github.com/penstock-io/penstock/bench/internal/measure"
 )
 
-// rulesText is read by both services: one rule, and never a denial.
+// rulesText is the rule file of both services: one rule that never denies.
 const rulesText = `domain: bench
 descriptors:
   - key: user
@@ -24,11 +24,11 @@ descriptors:
       requests_per_unit: 1000000000
 `
 
-// connections is how many a proxy of a few threads would hold.
+// connections is the number of connections of a proxy with a few threads.
 const connections = 4
 
-// askRLS makes a contender of a rate limit service.
-func askRLS(p *process) (*contender, func(), error) {
+// newRLSContender returns a contender that calls a rate limit service.
+func newRLSContender(p *process) (*contender, func(), error) {
 	var clients []rlspb.RateLimitServiceClient
 	var conns []*grpc.ClientConn
 	done := func() {
@@ -45,14 +45,14 @@ func askRLS(p *process) (*contender, func(), error) {
 		conns, clients = append(conns, c), append(clients, rlspb.NewRateLimitServiceClient(c))
 	}
 	requests := rlsRequests()
-	ask := func(caller, n int) error {
-		answer, err := clients[caller%connections].ShouldRateLimit(context.Background(), requests[n%len(requests)])
+	send := func(caller, n int) error {
+		response, err := clients[caller%connections].ShouldRateLimit(context.Background(), requests[n%len(requests)])
 		if err != nil {
 			return err
 		}
-		return checkRLS(answer)
+		return checkRLS(response)
 	}
-	return &contender{server: p, ask: ask}, done, nil
+	return &contender{server: p, send: send}, done, nil
 }
 
 func rlsRequests() []*rlspb.RateLimitRequest {
@@ -68,19 +68,18 @@ func rlsRequests() []*rlspb.RateLimitRequest {
 	return requests
 }
 
-// checkRLS returns an error unless the answer is a grant under a limit.
+// checkRLS returns an error unless the response is a grant under a limit.
 func checkRLS(a *rlspb.RateLimitResponse) error {
 	if a.GetOverallCode() != rlspb.RateLimitResponse_OK || len(a.GetStatuses()) != 1 ||
 		a.GetStatuses()[0].GetCurrentLimit().GetRequestsPerUnit() == 0 {
-		return fmt.Errorf("answer %v: want a grant under a limit", a)
+		return fmt.Errorf("response %v: want a grant under a limit", a)
 	}
 	return nil
 }
 
-// rls measures Envoy's door on the embedded store beside a server that answers a
-// constant.
+// rls compares the gRPC API on the memory store with a server with a constant response.
 func (b *bench) rls() error {
-	b.say("Envoy's door on the embedded store: %d pairs of %s", b.pairs, b.turn)
+	b.logf("the gRPC API on the memory store: %d pairs of %s", b.pairs, b.turn)
 	rules, err := b.file("rules/bench.yaml", rulesText)
 	if err != nil {
 		return err
@@ -95,36 +94,36 @@ func (b *bench) rls() error {
 		return err
 	}
 	defer daemon.stop()
-	c, d, err := b.raceRLS("RLS, 1 descriptor, 10,000 keys, 64 callers, embedded store", constant, daemon, nil)
+	c, d, err := b.compareRLS("RLS, 1 descriptor, 10,000 keys, 64 callers, memory store", constant, daemon, nil)
 	if err != nil {
 		return err
 	}
-	ratio := d.against(c)
-	b.findings.Add(d.title, "≥ 0.95× a gRPC server that answers a constant", ratio.Median >= 0.95,
+	ratio := d.ratioTo(c)
+	b.findings.Add(d.title, "≥ 0.95× a gRPC server with a constant response", ratio.Median >= 0.95,
 		"%s", measure.TimesWithSpread(ratio))
 	return nil
 }
 
-func (b *bench) raceRLS(title string, first, second, behind *process) (c, d *contender, err error) {
-	c, doneFirst, err := askRLS(first)
+func (b *bench) compareRLS(title string, first, second, backend *process) (c, d *contender, err error) {
+	c, doneFirst, err := newRLSContender(first)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer doneFirst()
-	d, doneSecond, err := askRLS(second)
+	d, doneSecond, err := newRLSContender(second)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer doneSecond()
-	c.behind, d.behind = behind, behind
+	c.backend, d.backend = backend, backend
 	return c, d, b.takeTurns(title, c, d)
 }
 
-// rlsOnRedis measures Envoy's door on Redis beside envoyproxy/ratelimit, by the
-// same rules on the same redis-server. A quick run leaves the rival out, which has
-// to be fetched and built.
+// rlsOnRedis compares the gRPC API on Redis with envoyproxy/ratelimit, with the same
+// rules on the same redis-server. A quick run leaves out the rival, which must be
+// downloaded and built.
 func (b *bench) rlsOnRedis() error {
-	b.say("Envoy's door on Redis: %d pairs of %s", b.pairs, b.turn)
+	b.logf("the gRPC API on Redis: %d pairs of %s", b.pairs, b.turn)
 	rules, err := b.file("rules/bench.yaml", rulesText)
 	if err != nil {
 		return err
@@ -135,24 +134,24 @@ func (b *bench) rlsOnRedis() error {
 	}
 	defer redis.stop()
 	daemon, err := b.serve("grpc", "--rules", rules,
-		"--store", "redis://"+redis.addr, "--redis-timeout", "10s") // as long as the rival waits
+		"--store", "redis://"+redis.addr, "--redis-timeout", "10s") // the rival's timeout
 	if err != nil {
 		return err
 	}
 	defer daemon.stop()
 	if b.quick {
-		return b.pressRLSOnRedis(daemon, redis)
+		return b.measureRLSOnRedis(daemon, redis)
 	}
 	rival, err := b.startRatelimit(redis)
 	if err != nil {
 		return err
 	}
 	defer rival.stop()
-	c, d, err := b.raceRLS(onRedis, rival, daemon, redis)
+	c, d, err := b.compareRLS(onRedis, rival, daemon, redis)
 	if err != nil {
 		return err
 	}
-	ratio, ours, theirs := d.against(c), measure.SpreadOf(d.p99).Median, measure.SpreadOf(c.p99).Median
+	ratio, ours, theirs := d.ratioTo(c), measure.SpreadOf(d.p99).Median, measure.SpreadOf(c.p99).Median
 	b.findings.Add(d.title, onRedisTarget, ratio.Median >= 1.7 && ours < theirs,
 		"%s; p99 %.2f ms to %.2f", measure.TimesWithSpread(ratio), ours, theirs)
 	return nil
@@ -163,22 +162,22 @@ const (
 	onRedisTarget = "≥ 1.7× envoyproxy/ratelimit, and a lower p99"
 )
 
-// pressRLSOnRedis presses the daemon alone.
-func (b *bench) pressRLSOnRedis(daemon, redis *process) error {
-	d, done, err := askRLS(daemon)
+// measureRLSOnRedis measures the daemon without the rival.
+func (b *bench) measureRLSOnRedis(daemon, redis *process) error {
+	d, done, err := newRLSContender(daemon)
 	if err != nil {
 		return err
 	}
 	defer done()
-	d.behind = redis
+	d.backend = redis
 	if err := b.takeTurns(onRedis, d); err != nil {
 		return err
 	}
-	b.findings.Add(d.title, onRedisTarget, false, "%.0f a second; the rival is left out", measure.SpreadOf(d.rates).Median)
+	b.findings.Add(d.title, onRedisTarget, false, "%.0f a second; without the rival", measure.SpreadOf(d.rates).Median)
 	return nil
 }
 
-// ratelimitVersion is the rival's, which is built where it is not there yet.
+// ratelimitVersion is the version of the rival to install.
 const ratelimitVersion = "v1.4.1-0.20260122083618-3fb702589d36"
 
 func (b *bench) startRatelimit(redis *process) (*process, error) {

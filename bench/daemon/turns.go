@@ -10,54 +10,54 @@ import (
 	"github.com/penstock-io/penstock/bench/internal/measure"
 )
 
-// callers is how many ask at once, as a proxy with many requests does.
+// callers is the number of concurrent calls, as of a busy proxy.
 const callers = 64
 
-// keyCount is how many keys are asked about in turn.
+// keyCount is the number of keys that are used in turn.
 const keyCount = 10_000
 
 // A contender is a server under load.
 type contender struct {
-	server *process
-	behind *process // what the server asks in turn, such as redis-server; or nil
-	// ask makes the n-th call of a caller and returns an error unless the answer
-	// is what it should be.
-	ask func(caller, n int) error
+	server  *process
+	backend *process // the server's own server, such as redis-server; or nil
+	// send makes the n-th call of a caller and returns an error if the response is
+	// wrong.
+	send func(caller, n int) error
 
 	result
-	asked atomic.Int64
+	sent atomic.Int64
 }
 
-// takeTurns presses the contenders one after the other, again and again.
+// takeTurns runs the contenders in turns.
 func (b *bench) takeTurns(title string, cs ...*contender) error {
 	for _, c := range cs {
-		c.title, c.who = title, c.server.name
-		if err := c.press(b.turn / 4); err != nil { // to warm up
+		c.title, c.name = title, c.server.name
+		if err := c.runTurn(b.turn / 4); err != nil { // warm up
 			return fmt.Errorf("%s: %w", c.server.name, err)
 		}
-		c.rates, c.p99, c.processor, c.beyond, c.load = nil, nil, nil, nil, nil
+		c.rates, c.p99, c.serverCPU, c.backendCPU, c.loadCPU = nil, nil, nil, nil, nil
 	}
 	for range b.pairs {
 		for _, c := range cs {
-			if err := c.press(b.turn); err != nil {
+			if err := c.runTurn(b.turn); err != nil {
 				return fmt.Errorf("%s: %w", c.server.name, err)
 			}
 		}
 	}
 	for _, c := range cs {
-		c.toFloor = c.against(cs[0])
+		c.toFloor = c.ratioTo(cs[0])
 		b.results = append(b.results, c.result)
 	}
 	return nil
 }
 
-func (c *contender) against(other *contender) measure.Spread {
+func (c *contender) ratioTo(other *contender) measure.Spread {
 	return measure.SpreadOf(measure.Ratios(c.rates, other.rates))
 }
 
-// press lets all callers ask for a while.
-func (c *contender) press(length time.Duration) error {
-	before, err := c.spent()
+// runTurn runs all callers for a while.
+func (c *contender) runTurn(length time.Duration) error {
+	before, err := c.cpuTimes()
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (c *contender) press(length time.Duration) error {
 	begin := time.Now()
 	var running sync.WaitGroup
 	for i := range callers {
-		running.Go(func() { latencies[i], errs[i] = c.call(i, begin.Add(length)) })
+		running.Go(func() { latencies[i], errs[i] = c.sendUntil(i, begin.Add(length)) })
 	}
 	running.Wait()
 	took := time.Since(begin)
@@ -74,24 +74,24 @@ func (c *contender) press(length time.Duration) error {
 			return err
 		}
 	}
-	after, err := c.spent()
-	c.note(slices.Concat(latencies...), took, after.since(before))
+	after, err := c.cpuTimes()
+	c.record(slices.Concat(latencies...), took, after.since(before))
 	return err
 }
 
-// A bill is the processor time that all who share the machine have used.
-type bill struct{ load, server, behind time.Duration }
+// cpuTimes is the processor time of the load, the server and its backend.
+type cpuTimes struct{ load, server, backend time.Duration }
 
-func (b bill) since(a bill) bill {
-	return bill{load: b.load - a.load, server: b.server - a.server, behind: b.behind - a.behind}
+func (b cpuTimes) since(a cpuTimes) cpuTimes {
+	return cpuTimes{load: b.load - a.load, server: b.server - a.server, backend: b.backend - a.backend}
 }
 
-func (c *contender) spent() (b bill, err error) {
+func (c *contender) cpuTimes() (b cpuTimes, err error) {
 	if b.load, err = ownProcessor(); err != nil {
 		return b, err
 	}
-	if c.behind != nil {
-		if b.behind, err = c.behind.processor(); err != nil {
+	if c.backend != nil {
+		if b.backend, err = c.backend.processor(); err != nil {
 			return b, err
 		}
 	}
@@ -99,11 +99,11 @@ func (c *contender) spent() (b bill, err error) {
 	return b, err
 }
 
-// call asks until the time is up.
-func (c *contender) call(caller int, until time.Time) ([]time.Duration, error) {
+// sendUntil makes calls until the time is up.
+func (c *contender) sendUntil(caller int, until time.Time) ([]time.Duration, error) {
 	var latencies []time.Duration
 	for at := time.Now(); at.Before(until); {
-		if err := c.ask(caller, int(c.asked.Add(1))); err != nil {
+		if err := c.send(caller, int(c.sent.Add(1))); err != nil {
 			return nil, err
 		}
 		now := time.Now()
@@ -113,14 +113,14 @@ func (c *contender) call(caller int, until time.Time) ([]time.Duration, error) {
 	return latencies, nil
 }
 
-func (c *contender) note(latencies []time.Duration, took time.Duration, spent bill) {
+func (c *contender) record(latencies []time.Duration, took time.Duration, spent cpuTimes) {
 	slices.Sort(latencies)
 	calls := float64(len(latencies))
 	c.rates = append(c.rates, calls/took.Seconds())
 	c.p99 = append(c.p99, float64(latencies[len(latencies)*99/100])/1e6)
-	c.processor = append(c.processor, float64(spent.server)/1e3/calls)
-	c.load = append(c.load, float64(spent.load)/1e3/calls)
-	if c.behind != nil {
-		c.beyond = append(c.beyond, float64(spent.behind)/1e3/calls)
+	c.serverCPU = append(c.serverCPU, float64(spent.server)/1e3/calls)
+	c.loadCPU = append(c.loadCPU, float64(spent.load)/1e3/calls)
+	if c.backend != nil {
+		c.backendCPU = append(c.backendCPU, float64(spent.backend)/1e3/calls)
 	}
 }

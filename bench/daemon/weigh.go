@@ -8,10 +8,9 @@ import (
 	"time"
 )
 
-// weigh measures the daemon's memory with all doors open: idle, and with live
-// keys.
+// weigh measures the daemon's memory with all APIs enabled: idle, and with live keys.
 func (b *bench) weigh() error {
-	b.say("memory, idle and with %d keys", b.keys)
+	b.logf("memory, idle and with %d keys", b.keys)
 	anywhere := "127.0.0.1:0"
 	daemon, err := b.serve("resp", "--grpc", anywhere, "--http", anywhere, "--admin", anywhere)
 	if err != nil {
@@ -33,8 +32,8 @@ func (b *bench) weigh() error {
 	return err
 }
 
-// fill takes once of each key, so that it is in debt for an hour, and checks that
-// each was granted as the first of its key.
+// fill takes each key once, so that it is in debt for an hour, and checks that each was
+// granted as the first of its key.
 func fill(addr string, keys int) error {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {

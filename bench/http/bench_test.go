@@ -11,8 +11,8 @@ import (
 
 func quick() *bench { return &bench{rounds: 3, length: 50 * time.Microsecond, clients: 100} }
 
-func TestEveryCaseRuns(t *testing.T) {
-	for _, trial := range trials {
+func TestCasesRunQuick(t *testing.T) {
+	for _, trial := range cases {
 		t.Run(trial.name, func(t *testing.T) {
 			b := quick()
 			if err := trial.run(b); err != nil {
@@ -25,25 +25,25 @@ func TestEveryCaseRuns(t *testing.T) {
 	}
 }
 
-// Allocations do not depend on how busy the machine is, so these targets are judged
+// Allocations do not depend on the load of the machine, so these targets are checked
 // even here.
-func TestFewerAllocationsThanRivals(t *testing.T) {
+func TestPenstockAllocatesLessThanRivals(t *testing.T) {
 	b := quick()
-	for _, trial := range trials {
+	for _, trial := range cases {
 		if err := trial.run(b); err != nil {
 			t.Fatal(err)
 		}
 	}
 	mine, base := map[string]float64{}, map[string]float64{}
 	for _, m := range b.timings {
-		switch m.who {
-		case ours.name, silent.name:
+		switch m.name {
+		case ours.name, noHeaders.name:
 			mine[m.title] = m.allocs
 		case bare.name:
 			base[m.title] = m.allocs
 		default:
 			if m.allocs <= mine[m.title] {
-				t.Errorf("%s: %s has %.1f allocations, we have %.1f", m.title, m.who, m.allocs, mine[m.title])
+				t.Errorf("%s: %s has %.1f allocations, penstock %.1f", m.title, m.name, m.allocs, mine[m.title])
 			}
 		}
 	}
@@ -53,13 +53,13 @@ func TestFewerAllocationsThanRivals(t *testing.T) {
 	}
 }
 
-func TestCommandPrintsTheTable(t *testing.T) {
+func TestCommandPrintsTable(t *testing.T) {
 	var out, progress bytes.Buffer
 	if got := command([]string{"-quick", "-run", "denied|silent"}, &out, &progress); got != 0 {
 		t.Fatalf("exit status %d, want 0:\n%s", got, &progress)
 	}
 	for _, want := range []string{
-		`\| denied, 100 clients, X-RateLimit fields \| faster, and fewer allocations, than every rival \| [\d.]+× .* \| not judged \|`,
+		`\| denied, 100 clients, X-RateLimit fields \| faster, and fewer allocations, than every rival \| [\d.]+× .* \| not checked \|`,
 		`\| denied \| go-chi/httprate \| \d+ \| [\d.]+× \([\d.]+–[\d.]+\) \| [\d.]+ \| 100 \| 100 % \|`,
 		`\| allowed, without header fields \| the handler alone \| \d+ \|.*\| 0 % \|`,
 	} {
@@ -77,35 +77,34 @@ func TestCommandPrintsTheTable(t *testing.T) {
 	}
 }
 
-func TestCommandRefusesNonsense(t *testing.T) {
+func TestCommandRejectsBadFlags(t *testing.T) {
 	for _, args := range [][]string{{"-run", "("}, {"-rounds", "0"}, {"-round", "-1s"}, {"-fast"}} {
-		var out, complaint bytes.Buffer
-		if got := command(args, &out, &complaint); got != 2 || complaint.Len() == 0 {
-			t.Errorf("%q: exit status %d and %q, want 2 and a reason", args, got, &complaint)
+		var out, stderr bytes.Buffer
+		if got := command(args, &out, &stderr); got != 2 || stderr.Len() == 0 {
+			t.Errorf("%q: exit status %d and %q, want 2 and a reason", args, got, &stderr)
 		}
 	}
 }
 
-// A check that never fails proves nothing, so each is shown a workload that is
-// wrong.
-func TestWrongWorkloadsAreCaught(t *testing.T) {
-	refusing := contestant{name: "refusing", open: func(_ int64, _ http.Handler) (http.Handler, error) {
+// Each check is tested with a wrong workload.
+func TestVerifyCatchesWrongWorkloads(t *testing.T) {
+	refusing := contender{name: "refusing", open: func(_ int64, _ http.Handler) (http.Handler, error) {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) }), nil
 	}}
-	mute := contestant{name: "mute", tells: "X-Ratelimit-Remaining", open: bare.open}
-	lenient := contestant{name: "lenient", open: bare.open}
+	noHeader := contender{name: "no header", header: "X-Ratelimit-Remaining", open: bare.open}
+	unlimited := contender{name: "lenient", open: bare.open}
 	for _, test := range []struct {
-		contestant contestant
-		denied     bool
-		want       string
+		contender contender
+		denied    bool
+		want      string
 	}{
 		{refusing, false, "were denied, want 0"},
 		{refusing, true, "were denied at once"},
-		{mute, false, "and not what remains"},
-		{lenient, true, "were denied, want"},
+		{noHeader, false, "without what remains"},
+		{unlimited, true, "were denied, want"},
 	} {
-		if _, err := quick().enter([]contestant{test.contestant}, test.denied); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: %v, want something about %q", test.contestant.name, err, test.want)
+		if _, err := quick().runAll([]contender{test.contender}, test.denied); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want something about %q", test.contender.name, err, test.want)
 		}
 	}
 	e, err := quick().open(ours, false)
@@ -116,20 +115,20 @@ func TestWrongWorkloadsAreCaught(t *testing.T) {
 		r.RemoteAddr = e.requests[0].RemoteAddr
 	}
 	e.countAllocations()
-	if err := e.prove(false, 100); err == nil || !strings.Contains(err.Error(), "1 clients asked") {
+	if err := e.verify(false, 100); err == nil || !strings.Contains(err.Error(), "1 clients sent requests") {
 		t.Errorf("clients that are all one: %v", err)
 	}
 }
 
-// Every contestant keeps clients apart.
-func TestEveryRivalTellsClientsApart(t *testing.T) {
-	for _, c := range append([]contestant{ours, silent}, rivals...) {
+// Every contender has separate state for each client.
+func TestRivalsSeparateClients(t *testing.T) {
+	for _, c := range append([]contender{ours, noHeaders}, rivals...) {
 		e, err := quick().open(c, true)
 		if err != nil {
 			t.Error(err)
 			continue
 		}
-		e.lap(100)
+		e.runCalls(100)
 		if e.denied != 100 {
 			t.Errorf("%s: %d of 100 spent clients were denied", c.name, e.denied)
 		}

@@ -1,15 +1,14 @@
-// Command http measures penstock's middleware beside that of other limiters: what a
-// request costs on top of its handler, in time and in allocations. It prints
-// Markdown.
+// Command http compares penstock's middleware with that of other limiters: the cost of a
+// request on top of its handler, in time and in allocations. It prints Markdown.
 //
 //	go run ./http                    # everything, about a minute
 //	go run ./http -run denied        # some cases
 //	go run ./http -quick             # a moment, to see that it runs
 //
-// All limit each client by its address, in memory, and tell it in X-RateLimit
-// fields how it stands. They take turns in short rounds, so that whatever else the
-// machine does falls on all of them alike. Every case proves that it measured what
-// it says: how many clients asked, how many were denied, and what they were told.
+// All limit each client by its address, in memory, and respond with X-RateLimit fields.
+// They take turns in short rounds, so that other load on the machine affects all of them
+// alike. Every case verifies its workload: how many clients sent requests, how many were
+// denied, and the header fields.
 package main
 
 import (
@@ -25,7 +24,7 @@ import (
 func main() { os.Exit(command(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func names() (all []string) {
-	for _, t := range trials {
+	for _, t := range cases {
 		all = append(all, t.name)
 	}
 	return all
@@ -35,17 +34,17 @@ func names() (all []string) {
 func command(args []string, stdout, stderr io.Writer) int {
 	b := &bench{clients: 10_000}
 	c := measure.NewCommand("http", stderr, names())
-	c.Flags.IntVar(&b.rounds, "rounds", 80, "how many rounds each case has")
-	c.Flags.DurationVar(&b.length, "round", 10*time.Millisecond, "how long one contestant's turn is")
+	c.Flags.IntVar(&b.rounds, "rounds", 80, "number of rounds of each case")
+	c.Flags.DurationVar(&b.length, "round", 10*time.Millisecond, "length of one contender's turn")
 	if !c.Parse(args, b.check) {
 		return 2
 	}
 	if c.Quick {
 		b.rounds, b.length, b.clients = min(b.rounds, 5), 200*time.Microsecond, 100
 	}
-	for _, t := range trials {
+	for _, t := range cases {
 		if c.Wants(t.name) {
-			c.Note(t.name, t.run(b))
+			c.Record(t.name, t.run(b))
 			runtime.GC()
 		}
 	}
@@ -60,13 +59,13 @@ func (b *bench) check() error {
 	return nil
 }
 
-// write prints what was found, and on what and how it was measured.
+// write prints the results, the machine and the settings.
 func (b *bench) write(w io.Writer, quick bool) {
-	fmt.Fprintf(w, "%s, %d logical cores, %s %s/%s; %d rounds of %s a contestant, %s clients.\n",
+	fmt.Fprintf(w, "%s, %d logical cores, %s %s/%s; %d rounds of %s a contender, %s clients.\n",
 		measure.Processor(), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH,
 		b.rounds, b.length, measure.Thousands(b.clients))
 	if quick {
-		fmt.Fprintln(w, "\nA quick run: few clients, few rounds, and no figure worth quoting.")
+		fmt.Fprintln(w, "\nA quick run: few clients, few rounds, no meaningful figures.")
 	}
 	if vs := rivalVersions(); vs != "" {
 		fmt.Fprintf(w, "\nRivals: %s.\n", vs)
@@ -75,7 +74,7 @@ func (b *bench) write(w io.Writer, quick bool) {
 	t := measure.Table{"case", "middleware", "ns a request", "to penstock", "allocations", "clients", "denied"}
 	t.Begin(w, "Speed: medians of the rounds, in brackets the 10th to the 90th percentile")
 	for _, m := range b.timings {
-		t.Row(w, m.title, m.who, fmt.Sprintf("%.0f", m.nanos.Median), measure.TimesWithSpread(m.toOurs),
+		t.Row(w, m.title, m.name, fmt.Sprintf("%.0f", m.nanos.Median), measure.TimesWithSpread(m.toOurs),
 			fmt.Sprintf("%.1f", m.allocs), measure.Thousands(m.clients), fmt.Sprintf("%.0f %%", 100*m.denied))
 	}
 }

@@ -19,8 +19,8 @@ func clients(n int) []*http.Request {
 	return requests
 }
 
-// A response is written to and forgotten, but for its status and header fields. It
-// is used again and again, as a server would not; for all contestants alike.
+// A response keeps only its status and header fields. It is reused for every request,
+// unlike in a server, by all contenders alike.
 type response struct {
 	header http.Header
 	status int
@@ -46,7 +46,7 @@ func (r *response) reset() {
 	r.status, r.body = 0, 0
 }
 
-// greeting is the handler behind all limits.
-var greeting = []byte("hello")
+// helloBody is the response of the handler behind all limits.
+var helloBody = []byte("hello")
 
-func greet(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(greeting) }
+func hello(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(helloBody) }

@@ -7,26 +7,26 @@ import (
 	"github.com/penstock-io/penstock/bench/internal/measure"
 )
 
-// A form is one of the ways in which penstock counts: a limit that admits every
-// call of a run, and the same way of counting with one unit an hour or longer.
-type form struct {
+// A variant is one of penstock's algorithms: a limit that admits every call of a run,
+// and one of the same algorithm with one unit an hour or longer.
+type variant struct {
 	name        string
-	roomy, once penstock.Limit
+	ample, once penstock.Limit
 }
 
-// forms are all but the token bucket, which has cases of its own, and the log,
-// which has one because it must turn over to be measured. Windows are one
-// second long, so that they end, and move on, many times during a run.
-func forms(n int) []form {
+// variants are all algorithms except the token bucket and the log, which have cases of
+// their own; the log must turn over to be measured. Windows are one second long, so
+// that they end many times during a run.
+func variants(n int) []variant {
 	second := penstock.PerSecond(1_000_000)
 	hour := penstock.PerHour(1)
-	window := func(name string, a penstock.Algorithm) form {
-		return form{name, second.WithAlgorithm(a), hour.WithAlgorithm(a)}
+	window := func(name string, a penstock.Algorithm) variant {
+		return variant{name, second.WithAlgorithm(a), hour.WithAlgorithm(a)}
 	}
-	return []form{
+	return []variant{
 		{
 			"leaky-bucket",
-			tokenBucket(roomy(n)).WithAlgorithm(penstock.LeakyBucket),
+			tokenBucket(ample(n)).WithAlgorithm(penstock.LeakyBucket),
 			tokenBucket(once).WithAlgorithm(penstock.LeakyBucket),
 		},
 		window("fixed-window", penstock.FixedWindow),
@@ -48,10 +48,10 @@ func byDay(count int64) penstock.Limit {
 	return l
 }
 
-// contestant opens the form on a store for n keys.
-func (f form) contestant() contestant {
-	return contestant{name: "penstock " + f.name, keyed: true, open: func(p policy, n int) (limiter, error) {
-		l := f.roomy
+// contender returns a contender with the variant's limits.
+func (f variant) contender() contender {
+	return contender{name: "penstock " + f.name, keyed: true, open: func(p benchLimit, n int) (limiter, error) {
+		l := f.ample
 		if p == once {
 			l = f.once
 		}
@@ -59,11 +59,11 @@ func (f form) contestant() contestant {
 	}}
 }
 
-// otherAlgorithms asks about keys that fit into a cache, in each form.
+// otherAlgorithms measures keys that fit into a cache, for each variant.
 func (b *bench) otherAlgorithms() error {
 	n := b.sizes.many
-	for _, f := range forms(n) {
-		l, err := openFilled(f.contestant(), roomy(n), n)
+	for _, f := range variants(n) {
+		l, err := openFilled(f.contender(), ample(n), n)
 		if err != nil {
 			return err
 		}

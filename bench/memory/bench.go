@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A bench is one run: how long and how large, and what it has found so far.
+// A bench is one run: its length, its sizes and its results so far.
 type bench struct {
 	rounds   int
 	length   time.Duration // of a round
@@ -21,9 +21,9 @@ type sizes struct {
 	million    int // "1 million keys"
 	tenMillion int // "10 million keys"
 	logs       int // keys with full logs
-	room       int // MaxKeys of the store that is flooded
+	room       int // MaxKeys of the flooded store
 	flood      int // new keys in the flood
-	victims    int // spent keys that are asked again after it
+	victims    int // spent keys that are taken again after it
 }
 
 var fullSizes = sizes{
@@ -36,7 +36,7 @@ var fullSizes = sizes{
 	victims:    1_000,
 }
 
-// quickSizes let every case run in no time, to see that it runs.
+// quickSizes only show that every case runs.
 var quickSizes = sizes{
 	many:       200,
 	million:    2_000,
@@ -47,18 +47,18 @@ var quickSizes = sizes{
 	victims:    100,
 }
 
-func (b *bench) say(format string, args ...any) {
+func (b *bench) logf(format string, args ...any) {
 	fmt.Fprintf(b.progress, format+"\n", args...)
 }
 
-// A trial is one line, or a few, of the table. Its error means that it did not
-// measure what it should; a missed target is a finding.
-type trial struct {
+// A benchCase is one or more lines of the table. Its error means that the workload was
+// wrong; a missed target is a finding.
+type benchCase struct {
 	name string
 	run  func(b *bench) error
 }
 
-var trials = []trial{
+var cases = []benchCase{
 	{"hot", (*bench).hotKey},
 	{"denied", (*bench).hotKeyDenied},
 	{"store", (*bench).throughStore},

@@ -12,31 +12,31 @@ import (
 	"github.com/penstock-io/penstock/bench/internal/measure"
 )
 
-// TestMain lets the test binary stand in for the command when a case starts it
-// again to weigh a contestant.
+// TestMain lets the test binary act as the command when a case starts it again to
+// measure the memory of a contender.
 func TestMain(m *testing.M) {
-	if asked, err := weighIfAsked(); asked {
+	if isChild, err := weighIfChild(); isChild {
 		exitOn(err)
 		return
 	}
 	os.Exit(m.Run())
 }
 
-func TestEveryCaseRuns(t *testing.T) {
-	for _, trial := range trials {
+func TestCasesRunQuick(t *testing.T) {
+	for _, trial := range cases {
 		t.Run(trial.name, func(t *testing.T) {
 			b := &bench{rounds: 3, length: 50 * time.Microsecond, sizes: quickSizes, progress: t.Output()}
 			if err := trial.run(b); err != nil {
 				t.Fatal(err)
 			}
 			if len(b.report.Findings) == 0 {
-				t.Error("found nothing")
+				t.Error("no findings")
 			}
 		})
 	}
 }
 
-func TestSeriesHasEveryLimiterAtEachNumberOfKeys(t *testing.T) {
+func TestSeriesListsEveryLimiter(t *testing.T) {
 	var out bytes.Buffer
 	b := &bench{rounds: 3, length: 50 * time.Microsecond, sizes: quickSizes, progress: t.Output()}
 	if err := b.series(&out, []int{1, 100}); err != nil {
@@ -48,15 +48,15 @@ func TestSeriesHasEveryLimiterAtEachNumberOfKeys(t *testing.T) {
 	}
 }
 
-func TestCommandPrintsTheTable(t *testing.T) {
+func TestCommandPrintsTable(t *testing.T) {
 	var out, progress bytes.Buffer
 	if got := command([]string{"-quick", "-run", "^(hot|store|logweight)$"}, &out, &progress); got != 0 {
 		t.Fatalf("exit status %d, want 0:\n%s", got, &progress)
 	}
 	for _, want := range []string{
-		`\| one hot key, token bucket, allowed \| ≤ 1\.8× the floor, 0 allocations \| [\d.]+× \([\d.]+–[\d.]+\) the floor, 0 allocations \| not judged \|`,
+		`\| one hot key, token bucket, allowed \| ≤ 1\.8× the floor, 0 allocations \| [\d.]+× \([\d.]+–[\d.]+\) the floor, 0 allocations \| not checked \|`,
 		`\| one hot key, token bucket, allowed \| uber-go/ratelimit, no keys \| [\d.]+ \|`,
-		`\| one hot key, through a decorator and the Store interface \| ≤ 2\.7×`,
+		`\| one hot key, through a wrapper and the Store interface \| ≤ 2\.7×`,
 		`\| penstock sliding-log \| 100 \| [\d.]+ \|`,
 	} {
 		if !regexp.MustCompile(want).Match(out.Bytes()) {
@@ -68,16 +68,16 @@ func TestCommandPrintsTheTable(t *testing.T) {
 	}
 }
 
-func TestCommandRefusesNonsense(t *testing.T) {
+func TestCommandRejectsBadFlags(t *testing.T) {
 	for _, args := range [][]string{{"-run", "("}, {"-rounds", "0"}, {"-round", "-1s"}, {"-fast"}} {
-		var out, complaint bytes.Buffer
-		if got := command(args, &out, &complaint); got != 2 || complaint.Len() == 0 {
-			t.Errorf("%q: exit status %d and %q, want 2 and a reason", args, got, &complaint)
+		var out, stderr bytes.Buffer
+		if got := command(args, &out, &stderr); got != 2 || stderr.Len() == 0 {
+			t.Errorf("%q: exit status %d and %q, want 2 and a reason", args, got, &stderr)
 		}
 	}
 }
 
-func TestTheVersionOfEveryRivalIsPrinted(t *testing.T) {
+func TestRivalVersionsListsEveryModule(t *testing.T) {
 	got := rivalVersions()
 	for _, c := range rivals {
 		if !strings.Contains(got, c.module+" v") {
@@ -86,7 +86,7 @@ func TestTheVersionOfEveryRivalIsPrinted(t *testing.T) {
 	}
 }
 
-func TestTargetsNeedBothSpeedAndNoAllocations(t *testing.T) {
+func TestReportTargetsNeedSpeedAndNoAllocations(t *testing.T) {
 	for _, c := range []struct {
 		ratio, allocs float64
 		met           bool
@@ -103,21 +103,21 @@ func TestTargetsNeedBothSpeedAndNoAllocations(t *testing.T) {
 		met   bool
 	}{{39, time.Millisecond, true}, {41, time.Millisecond, false}, {39, 3 * time.Millisecond, false}} {
 		var r report
-		r.findWeight(weight{Name: "penstock token-bucket", Bytes: c.bytes, GC: c.gc}, 40, 2*time.Millisecond)
+		r.findWeight(memoryUse{Name: "penstock token-bucket", Bytes: c.bytes, GC: c.gc}, 40, 2*time.Millisecond)
 		if got := r.Findings[0].Met; got != c.met {
 			t.Errorf("%.0f bytes and %s against at most 40 and 2ms: met %v, want %v", c.bytes, c.gc, got, c.met)
 		}
 	}
 }
 
-func TestTheClosestRivalDecides(t *testing.T) {
-	duel := func(who string, ratio float64) []timing {
-		return []timing{{who: "penstock"}, {who: who, toOurs: measure.Spread{Median: ratio}}}
+func TestRivalResultsReportClosest(t *testing.T) {
+	timings := func(name string, ratio float64) []timing {
+		return []timing{{name: "penstock"}, {name: name, toOurs: measure.Spread{Median: ratio}}}
 	}
-	s := newStandings("1,000,000 keys")
-	s.enter(duel("slow", 4))
-	s.enter(duel("close", 2.4))
-	s.enter(duel("slower", 5))
+	s := newRivalResults("1,000,000 keys")
+	s.add(timings("slow", 4))
+	s.add(timings("close", 2.4))
+	s.add(timings("slower", 5))
 	var r report
 	s.report(&r)
 	if f := r.Findings[0]; f.Met || !strings.Contains(f.Measured, "2.4×") || !strings.Contains(f.Measured, "close") {
@@ -128,7 +128,7 @@ func TestTheClosestRivalDecides(t *testing.T) {
 	}
 }
 
-func TestTheWalkTouchesEveryKeyInAnotherOrderThanTheFill(t *testing.T) {
+func TestWalkVisitsEveryKeyInOtherOrderThanFill(t *testing.T) {
 	const n = 1000
 	var filled, walked []string
 	err := fillKeys(7, n, func(key string) error {
@@ -151,7 +151,7 @@ func TestTheWalkTouchesEveryKeyInAnotherOrderThanTheFill(t *testing.T) {
 	slices.Sort(filled)
 	slices.Sort(walked)
 	if !slices.Equal(filled, walked) {
-		t.Error("other keys are filled than walked")
+		t.Error("the filled keys differ from the walked keys")
 	}
 	if got, want := len(slices.Compact(walked)), n; got != want {
 		t.Errorf("%d different keys, want %d", got, want)
@@ -161,31 +161,31 @@ func TestTheWalkTouchesEveryKeyInAnotherOrderThanTheFill(t *testing.T) {
 	}
 }
 
-func TestContestantsTakeTurns(t *testing.T) {
+func TestRunRoundsAlternates(t *testing.T) {
 	var order []string
 	a, b := &recorder{"a", &order}, &recorder{"b", &order}
 	r := newRing(0, 1)
-	race(3, time.Nanosecond, newEntrant("a", a, r, 1), newEntrant("b", b, r, 1))
+	runRounds(3, time.Nanosecond, newRunner("a", a, r, 1), newRunner("b", b, r, 1))
 	got := strings.Join(order[len(order)-6:], "")
 	if got != "ababab" {
 		t.Errorf("three rounds went %q, want ababab", got)
 	}
 }
 
-func TestTwoGoroutinesShareTheCalls(t *testing.T) {
-	l, err := openFilled(ours, roomy(100), 100)
+func TestRunnerSplitsCallsAmongGoroutines(t *testing.T) {
+	l, err := openFilled(ours, ample(100), 100)
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := newEntrant("penstock", l, newRing(0, 100), 2)
-	e.lap(80)
+	e := newRunner("penstock", l, newRing(0, 100), 2)
+	e.runCalls(80)
 	keys, err := distinct(e.walks)
-	if err != nil || keys != 80 || e.tally.calls != 80 {
-		t.Errorf("80 calls on two goroutines: %d keys, %d calls, %v; want 80 of both", keys, e.tally.calls, err)
+	if err != nil || keys != 80 || e.counts.calls != 80 {
+		t.Errorf("80 calls on two goroutines: %d keys, %d calls, %v; want 80 of both", keys, e.counts.calls, err)
 	}
 }
 
-// recorder writes down when it runs.
+// recorder records when it runs.
 type recorder struct {
 	name  string
 	order *[]string
@@ -193,7 +193,7 @@ type recorder struct {
 
 func (r *recorder) take(string) (bool, error) { return true, nil }
 
-func (r *recorder) run(_ *walk, calls int) tally {
+func (r *recorder) run(_ *walk, calls int) counts {
 	*r.order = append(*r.order, r.name)
-	return tally{calls: calls}
+	return counts{calls: calls}
 }

@@ -8,37 +8,36 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// A benchmark that measures something else than it says is worse than none:
-// keys that are all the same one, or calls that are denied and so do no work,
-// look wonderfully fast. So every case proves its workload, and a run in which
-// one does not ends with a non-zero status.
+// Wrong workloads look fast: keys that are all the same, or calls that are denied and
+// so do no work. So every case verifies its workload, and the command exits with a
+// non-zero status if one was wrong.
 
-// prove says how many different keys the entrant asked about, or in what its
-// calls differ from the workload they should have been.
-func (e *entrant) prove(w workload) (keys int, err error) {
-	if e.tally.failed > 0 {
-		return 0, fmt.Errorf("%s: %d of %d calls failed", e.name, e.tally.failed, e.tally.calls)
+// verify returns how many different keys the calls used, or an error if they differ
+// from the workload.
+func (e *runner) verify(w workload) (keys int, err error) {
+	if e.counts.failed > 0 {
+		return 0, fmt.Errorf("%s: %d of %d calls failed", e.name, e.counts.failed, e.counts.calls)
 	}
 	want := 0
 	if w.denied {
-		want = e.tally.calls
+		want = e.counts.calls
 	}
-	if e.tally.denied != want {
-		return 0, fmt.Errorf("%s: %d of %d calls were denied, want %d", e.name, e.tally.denied, e.tally.calls, want)
+	if e.counts.denied != want {
+		return 0, fmt.Errorf("%s: %d of %d calls were denied, want %d", e.name, e.counts.denied, e.counts.calls, want)
 	}
 	if _, keyless := e.limiter.(*floor); keyless {
 		return 0, nil
 	}
 	keys, err = distinct(e.walks)
 	if err == nil && keys < w.keys {
-		err = fmt.Errorf("%s: %d different keys were asked about, want at least %d", e.name, keys, w.keys)
+		err = fmt.Errorf("%s: %d different keys were used, want at least %d", e.name, keys, w.keys)
 	}
 	return keys, err
 }
 
-// checkTellsApart proves that a contestant keeps n keys apart, and remembers
-// all of them: each passes once, and then none passes again.
-func checkTellsApart(c contestant, n int) error {
+// checkSeparateKeys checks that a contender has separate state for each of n keys: each
+// is allowed once, and then denied.
+func checkSeparateKeys(c contender, n int) error {
 	l, err := c.open(once, n)
 	if err != nil {
 		return err
@@ -58,9 +57,9 @@ func checkTellsApart(c contestant, n int) error {
 	return nil
 }
 
-// checkDebts proves that a token bucket of one unit an hour or so owes exactly
-// what was asked of it: every key is in debt, and the debts add up to the calls
-// made. Keys that share an entry would each show the debts of all.
+// checkDebts checks that a token bucket that refills about once an hour was charged
+// exactly what was taken: every key is in debt, and the debts add up to the calls. Keys
+// that share state would each show the debts of all.
 func checkDebts(lim *penstock.Limiter, r ring, calls int) error {
 	inDebt, owed := 0, 0
 	for i := range r.len() {
@@ -74,24 +73,23 @@ func checkDebts(lim *penstock.Limiter, r ring, calls int) error {
 		owed += int(d.Limit - d.Remaining)
 	}
 	if inDebt != r.len() || owed != calls {
-		return fmt.Errorf("penstock: %d of %d keys are in debt and owe %d units, want all, and %d", inDebt, r.len(), owed, calls)
+		return fmt.Errorf("penstock: %d of %d keys are in debt, by %d units together; want all, and %d", inDebt, r.len(), owed, calls)
 	}
 	return nil
 }
 
-// noAllocations is what may be seen when a limiter allocates nothing: the
-// runtime itself allocates now and then.
+// noAllocations is the threshold for no allocations: the runtime itself allocates at
+// times.
 const noAllocations = 0.001
 
-// allocations counts the allocations per call over one more lap of a single
-// goroutine.
-func (e *entrant) allocations() float64 {
+// allocations returns the allocations per call of a single goroutine.
+func (e *runner) allocations() float64 {
 	const calls = 50_000
-	alone := &entrant{limiter: e.limiter, walks: e.walks[:1]}
+	serial := &runner{limiter: e.limiter, walks: e.walks[:1]}
 	before := mallocs()
-	alone.lap(calls)
+	serial.runCalls(calls)
 	after := mallocs()
-	e.tally.merge(alone.tally)
+	e.counts.add(serial.counts)
 	return float64(after-before) / calls
 }
 

@@ -10,95 +10,94 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// A check that never fails proves nothing, so each is shown a workload that is
-// wrong.
+// Each check is tested with a wrong workload.
 
-func TestEveryRivalTellsKeysApart(t *testing.T) {
-	for _, c := range append([]contestant{ours}, keyed(rivals)...) {
-		if err := checkTellsApart(c, 100); err != nil {
+func TestRivalsSeparateKeys(t *testing.T) {
+	for _, c := range append([]contender{ours}, keyed(rivals)...) {
+		if err := checkSeparateKeys(c, 100); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
-func TestKeysThatAreAllOneAreCaught(t *testing.T) {
-	blind := contestant{name: "blind", open: func(p policy, n int) (limiter, error) {
+func TestCheckSeparateKeysCatchesIgnoredKeys(t *testing.T) {
+	same := contender{name: "blind", open: func(p benchLimit, n int) (limiter, error) {
 		l, err := ours.open(p, n)
-		return ignoringKeys{l}, err
+		return sameKey{l}, err
 	}}
-	if err := checkTellsApart(blind, 100); err == nil {
-		t.Error("a limiter that takes every key for the same passed as one that tells them apart")
+	if err := checkSeparateKeys(same, 100); err == nil {
+		t.Error("a limiter that ignores keys passed")
 	}
 }
 
-func TestKeysThatAreForgottenAreCaught(t *testing.T) {
-	forgetting := contestant{name: "forgetting", open: func(_ policy, n int) (limiter, error) {
-		return ours.open(roomy(n), n)
+func TestCheckSeparateKeysCatchesLostKeys(t *testing.T) {
+	forgetting := contender{name: "forgetting", open: func(_ benchLimit, n int) (limiter, error) {
+		return ours.open(ample(n), n)
 	}}
-	if err := checkTellsApart(forgetting, 100); err == nil {
-		t.Error("a limiter that admits spent keys passed as one that remembers them")
+	if err := checkSeparateKeys(forgetting, 100); err == nil {
+		t.Error("a limiter that admits spent keys passed")
 	}
 }
 
-func TestARingOfRepeatedKeysIsCaught(t *testing.T) {
+func TestVerifyCatchesRepeatedKeys(t *testing.T) {
 	r := newRing(0, 10)
 	r.flat = strings.Repeat(r.at(0), 10)
-	l, err := ours.open(roomy(10), 10)
+	l, err := ours.open(ample(10), 10)
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := newEntrant("penstock", l, r, 1)
-	e.lap(10)
-	if keys, err := e.prove(workload{keys: 10}); err == nil {
-		t.Errorf("ten calls about one key passed as ten keys; counted %d", keys)
+	e := newRunner("penstock", l, r, 1)
+	e.runCalls(10)
+	if keys, err := e.verify(workload{keys: 10}); err == nil {
+		t.Errorf("ten calls for one key passed as ten keys; counted %d", keys)
 	}
 }
 
-func TestAWalkThatEndsEarlyIsCaught(t *testing.T) {
-	l, err := ours.open(roomy(10), 10)
+func TestVerifyCatchesTooFewKeys(t *testing.T) {
+	l, err := ours.open(ample(10), 10)
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := newEntrant("penstock", l, newRing(0, 10), 1)
-	e.lap(9)
-	if keys, err := e.prove(workload{keys: 10}); err == nil || keys != 9 {
-		t.Errorf("nine calls: %d keys, error %v; want 9 and a complaint", keys, err)
+	e := newRunner("penstock", l, newRing(0, 10), 1)
+	e.runCalls(9)
+	if keys, err := e.verify(workload{keys: 10}); err == nil || keys != 9 {
+		t.Errorf("nine calls: %d keys, error %v; want 9 and an error", keys, err)
 	}
 }
 
-func TestTheWrongShareOfDenialsIsCaught(t *testing.T) {
+func TestVerifyCatchesWrongDenials(t *testing.T) {
 	for _, c := range []struct {
-		policy policy
+		policy benchLimit
 		denied bool
-	}{{once, false}, {roomy(1), true}} {
+	}{{once, false}, {ample(1), true}} {
 		l, err := openFilled(ours, c.policy, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
-		e := newEntrant("penstock", l, newRing(0, 1), 1)
-		e.lap(10)
-		if _, err := e.prove(workload{keys: 1, denied: c.denied}); err == nil {
-			t.Errorf("%d of %d calls denied passed as a workload with denied %v", e.tally.denied, e.tally.calls, c.denied)
+		e := newRunner("penstock", l, newRing(0, 1), 1)
+		e.runCalls(10)
+		if _, err := e.verify(workload{keys: 1, denied: c.denied}); err == nil {
+			t.Errorf("%d of %d calls denied passed as a workload with denied %v", e.counts.denied, e.counts.calls, c.denied)
 		}
 	}
 }
 
-func TestFailedCallsAreCaught(t *testing.T) {
+func TestVerifyCatchesFailedCalls(t *testing.T) {
 	lim, err := newLimited(penstock.NewMemory(nil), penstock.PerHour(1))
 	if err != nil {
 		t.Fatal(err)
 	}
-	empty := contestant{name: "no key", open: func(policy, int) (limiter, error) { return withEmptyKeys{lim}, nil }}
-	if err := checkTellsApart(empty, 10); err == nil {
+	empty := contender{name: "no key", open: func(benchLimit, int) (limiter, error) { return emptyKey{lim}, nil }}
+	if err := checkSeparateKeys(empty, 10); err == nil {
 		t.Error("a limiter whose every call fails passed")
 	}
-	e := &entrant{name: "penstock", tally: tally{calls: 10, failed: 1}}
-	if _, err := e.prove(workload{}); err == nil {
+	e := &runner{name: "penstock", counts: counts{calls: 10, failed: 1}}
+	if _, err := e.verify(workload{}); err == nil {
 		t.Error("one failed call of ten passed")
 	}
 }
 
-func TestKeysThatShareAnEntryAreCaught(t *testing.T) {
+func TestCheckDebtsCatchesSharedState(t *testing.T) {
 	const n = 100
 	tooSmall := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: n / 2})
 	for _, c := range []struct {
@@ -107,11 +106,11 @@ func TestKeysThatShareAnEntryAreCaught(t *testing.T) {
 		calls int
 		ok    bool
 	}{
-		{"room for all", penstock.NewMemory(nil), n, true},
-		{"a call too many", penstock.NewMemory(nil), n - 1, false},
-		{"room for half", tooSmall, n, false},
+		{"enough room", penstock.NewMemory(nil), n, true},
+		{"wrong number of calls", penstock.NewMemory(nil), n - 1, false},
+		{"half the room", tooSmall, n, false},
 	} {
-		l, err := newLimited(c.store, tokenBucket(roomy(n)))
+		l, err := newLimited(c.store, tokenBucket(ample(n)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,52 +123,52 @@ func TestKeysThatShareAnEntryAreCaught(t *testing.T) {
 	}
 }
 
-func TestAllocationsAreCounted(t *testing.T) {
-	l, err := ours.open(roomy(1), 1)
+func TestAllocationsCountsPerCall(t *testing.T) {
+	l, err := ours.open(ample(1), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := newRing(0, 1)
-	if got := newEntrant("wasteful", wasteful{l}, r, 1).allocations(); got < 0.99 || got > 1.1 {
+	if got := newRunner("wasteful", allocating{l}, r, 1).allocations(); got < 0.99 || got > 1.1 {
 		t.Errorf("a limiter that allocates once a call: %.3f allocations, want 1", got)
 	}
-	if got := newEntrant("floor", newFloor(roomy(1)), r, 1).allocations(); got >= noAllocations {
+	if got := newRunner("floor", newFloor(ample(1)), r, 1).allocations(); got >= noAllocations {
 		t.Errorf("the floor: %.4f allocations, want 0", got)
 	}
 }
 
-func TestSpentKeysThatAreAdmittedAgainAreCaught(t *testing.T) {
+func TestFloodCountsReadmittedKeys(t *testing.T) {
 	f, err := newFlood(1000)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if asked, admitted := f.askAgain(100); asked != 100 || admitted != 0 {
-		t.Errorf("before the flood %d of %d spent keys were admitted, want 0 of 100", admitted, asked)
+	if calls, admitted := f.retakeSpent(100); calls != 100 || admitted != 0 {
+		t.Errorf("before the flood %d of %d spent keys were admitted, want 0 of 100", admitted, calls)
 	}
 	if err := f.lim.lim.Reset(context.Background(), f.spent[0]); err != nil {
 		t.Fatal(err)
 	}
-	if _, admitted := f.askAgain(100); admitted != 1 {
-		t.Errorf("with one of the keys forgotten, %d were admitted, want 1", admitted)
+	if _, admitted := f.retakeSpent(100); admitted != 1 {
+		t.Errorf("after the reset of one key, %d were admitted, want 1", admitted)
 	}
 }
 
-func TestAFloodThatIsNoneIsCaught(t *testing.T) {
+func TestVerifyFloodCatchesWrongWorkload(t *testing.T) {
 	f, err := newFlood(1000)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := newRing(f.offered, 100).walks(1)[0]
 	w.steps = 100
-	if err := f.proveFlood(tally{calls: 100, denied: 100}, w); err != nil {
+	if err := f.verifyFlood(counts{calls: 100, denied: 100}, w); err != nil {
 		t.Error(err)
 	}
-	for name, tl := range map[string]tally{
-		"a store with room":    {calls: 100, denied: 50},
-		"keys that come again": {calls: 200, denied: 200},
-		"calls that fail":      {calls: 100, denied: 99, failed: 1},
+	for name, tl := range map[string]counts{
+		"store with room": {calls: 100, denied: 50},
+		"repeated keys":   {calls: 200, denied: 200},
+		"failed calls":    {calls: 100, denied: 99, failed: 1},
 	} {
-		if err := f.proveFlood(tl, w); err == nil {
+		if err := f.verifyFlood(tl, w); err == nil {
 			t.Errorf("%s passed as a flood of new keys into a full store", name)
 		}
 	}
@@ -179,74 +178,74 @@ func TestAFloodThatIsNoneIsCaught(t *testing.T) {
 	}
 }
 
-func TestALogThatDoesNotTurnIsCaught(t *testing.T) {
+func TestTurningLogVerifyCatchesWrongWorkload(t *testing.T) {
 	l, err := newTurningLog(10, time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.prove(); err == nil {
-		t.Error("logs that nobody asked about passed")
+	if err := l.verify(); err == nil {
+		t.Error("logs without calls passed")
 	}
 	if _, err := l.lap(); err != nil {
 		t.Fatal(err)
 	}
-	if got := l.left[0]; got < l.period {
-		t.Errorf("the moments of the first lap leave after %s, before the period of %s", got, l.period)
+	if got := l.expiry[0]; got < l.period {
+		t.Errorf("the units of the first lap expire after %s, before the period of %s", got, l.period)
 	}
 	l.calls, l.denied = 1000, 1
-	if err := l.prove(); err == nil {
+	if err := l.verify(); err == nil {
 		t.Error("a log that denies passed as one that turns over")
 	}
 	l.denied, l.remaining = 0, 50*1000
-	if err := l.prove(); !errors.Is(err, errNotFull) {
-		t.Errorf("a log with 50 of 100 places free: %v, want %v", err, errNotFull)
+	if err := l.verify(); !errors.Is(err, errNotFull) {
+		t.Errorf("a log with 50 of 100 units free: %v, want %v", err, errNotFull)
 	}
 	l.remaining = 1000
-	if err := l.prove(); err != nil {
-		t.Errorf("a log with one place free: %v", err)
+	if err := l.verify(); err != nil {
+		t.Errorf("a log with one unit free: %v", err)
 	}
 }
 
-func TestKeysThatAreNotLiveAreNotWeighed(t *testing.T) {
-	idle := weighable{contestant{name: "idle", open: func(_ policy, n int) (limiter, error) {
-		return ours.open(forgetful, n)
+func TestWeighRejectsIdleKeys(t *testing.T) {
+	idle := weighable{contender{name: "idle", open: func(_ benchLimit, n int) (limiter, error) {
+		return ours.open(alwaysFull, n)
 	}}, 1}
 	if w, err := idle.weigh(100); err == nil {
-		t.Errorf("keys that are as good as new were weighed at %.0f bytes", w.Bytes)
+		t.Errorf("idle keys were weighed at %.0f bytes", w.Bytes)
 	}
-	if _, err := weighElsewhere("nobody", 100); err == nil {
-		t.Error("a contestant that does not exist was weighed")
+	if _, err := weighInChild("unknown", 100); err == nil {
+		t.Error("an unknown contender was weighed")
 	}
 }
 
-// ignoringKeys takes every key for the same one.
-type ignoringKeys struct{ limiter }
+// sameKey ignores keys.
+type sameKey struct{ limiter }
 
-func (b ignoringKeys) take(string) (bool, error) { return b.limiter.take("everybody") }
+func (b sameKey) take(string) (bool, error) { return b.limiter.take("same") }
 
-func (b ignoringKeys) run(_ *walk, calls int) (t tally) {
+func (b sameKey) run(_ *walk, calls int) (t counts) {
 	for range calls {
 		if ok, err := b.take(""); !ok {
-			t.refused(err)
+			t.countRefused(err)
 		}
 	}
 	t.calls = calls
 	return t
 }
 
-// withEmptyKeys loses the key on the way.
-type withEmptyKeys struct{ limiter }
+// emptyKey calls the limiter without a key.
+type emptyKey struct{ limiter }
 
-func (b withEmptyKeys) take(string) (bool, error) { return b.limiter.take("") }
+func (b emptyKey) take(string) (bool, error) { return b.limiter.take("") }
 
-// wasteful allocates once a call.
-type wasteful struct{ limiter }
+// allocating allocates once per call.
+type allocating struct{ limiter }
 
-var waste *[64]byte
+var allocated *[64]byte
 
-func (b wasteful) run(w *walk, calls int) tally {
+func (b allocating) run(w *walk, calls int) counts {
 	for range calls {
-		waste = new([64]byte)
+		allocated = new([64]byte)
 	}
 	return b.limiter.run(w, calls)
 }

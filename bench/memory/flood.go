@@ -10,19 +10,19 @@ import (
 	"github.com/penstock-io/penstock/bench/internal/measure"
 )
 
-// A flood is an attacker who invents keys. The store is full of keys that have
-// spent their limit, and however many new keys come, none of the old may be
-// forgotten: to forget a debt is to admit.
+// A flood is an attack with new keys. The store is full of keys that have spent their
+// limit, and must keep all of them however many new keys come: a lost debt is an
+// admission.
 type flood struct {
 	lim     *limited
 	spent   []string // keys admitted while there was room
-	offered int      // keys invented so far
+	offered int      // new keys so far
 }
 
-// floodOfNewKeys counts how many new keys a second a full store takes.
+// floodOfNewKeys measures how many new keys a second a full store decides.
 func (b *bench) floodOfNewKeys() error {
 	title := "a flood of new keys into a full store of " + measure.Thousands(b.sizes.room)
-	b.say("%s", title)
+	b.logf("%s", title)
 	f, err := newFlood(b.sizes.room)
 	if err != nil {
 		return err
@@ -31,7 +31,7 @@ func (b *bench) floodOfNewKeys() error {
 	if err != nil {
 		return err
 	}
-	victims, admitted := f.askAgain(b.sizes.victims)
+	victims, admitted := f.retakeSpent(b.sizes.victims)
 	b.report.Add(title, "≥ 1 million a second, no spent key admitted again",
 		rate.Median >= 1_000_000 && admitted == 0,
 		"%.2f (%.2f–%.2f) million a second, %d of %d spent keys admitted again",
@@ -39,15 +39,15 @@ func (b *bench) floodOfNewKeys() error {
 	return nil
 }
 
-// newFlood fills a store to the brim: first with as many keys as it has room
-// for, then with new ones until a thousand in a row are turned away.
+// newFlood fills a store: first with as many keys as it has room for, then with new
+// ones until a thousand in a row are denied.
 func newFlood(room int) (*flood, error) {
 	lim, err := newLimited(penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: room}), tokenBucket(once))
 	if err != nil {
 		return nil, err
 	}
 	f := &flood{lim: lim}
-	for turnedAway := 0; turnedAway < 1_000; turnedAway++ {
+	for denied := 0; denied < 1_000; denied++ {
 		key := string(appendKey(nil, f.offered))
 		ok, err := lim.take(key)
 		if err != nil {
@@ -55,7 +55,7 @@ func newFlood(room int) (*flood, error) {
 		}
 		if ok {
 			f.spent = append(f.spent, key)
-			turnedAway = 0
+			denied = 0
 		}
 		if f.offered++; f.offered > 4*room {
 			return nil, fmt.Errorf("a store of %d keys admitted %d of %d and is still not full", room, len(f.spent), f.offered)
@@ -64,8 +64,8 @@ func newFlood(room int) (*flood, error) {
 	return f, f.checkFull(room)
 }
 
-// checkFull says whether the store took at least about as many keys as it has
-// room for, since otherwise the flood finds an emptier store than it should.
+// checkFull returns an error if the store was full with far fewer keys than its
+// MaxKeys.
 func (f *flood) checkFull(room int) error {
 	if len(f.spent) < room*9/10 {
 		return fmt.Errorf("a store of %d keys was full with %d", room, len(f.spent))
@@ -73,25 +73,24 @@ func (f *flood) checkFull(room int) error {
 	return nil
 }
 
-// run offers that many keys that the store has never seen, in so many rounds,
-// and returns the keys per second. Next to none may pass: those that do share
-// one bucket that is soon spent.
+// run takes that many new keys, in so many rounds, and returns the keys per second.
+// Nearly all are denied: they share one overflow bucket that is soon spent.
 func (f *flood) run(keys, rounds int) (measure.Spread, error) {
 	r := newRing(f.offered, keys)
 	w := r.walks(1)[0]
 	each := keys / rounds
 	var rates []float64
-	var t tally
+	var t counts
 	for range rounds {
 		begin := time.Now()
-		t.merge(f.lim.run(w, each))
+		t.add(f.lim.run(w, each))
 		rates = append(rates, float64(each)/time.Since(begin).Seconds())
 	}
 	w.steps = t.calls
-	return measure.SpreadOf(rates), f.proveFlood(t, w)
+	return measure.SpreadOf(rates), f.verifyFlood(t, w)
 }
 
-func (f *flood) proveFlood(t tally, w *walk) error {
+func (f *flood) verifyFlood(t counts, w *walk) error {
 	fresh, err := distinct([]*walk{w})
 	if err == nil && fresh != t.calls {
 		err = fmt.Errorf("%d of %d keys in the flood were new, want all", fresh, t.calls)
@@ -102,15 +101,15 @@ func (f *flood) proveFlood(t tally, w *walk) error {
 	return err
 }
 
-// askAgain asks about spent keys, evenly chosen, and says how many there were
-// and how many were admitted a second time.
-func (f *flood) askAgain(most int) (asked, admitted int) {
-	asked = min(most, len(f.spent))
-	for i := range asked {
-		d, err := f.lim.lim.Allow(context.Background(), f.spent[i*len(f.spent)/asked])
+// retakeSpent takes spent keys again, evenly chosen, and returns how many calls it made
+// and how many were admitted.
+func (f *flood) retakeSpent(most int) (calls, admitted int) {
+	calls = min(most, len(f.spent))
+	for i := range calls {
+		d, err := f.lim.lim.Allow(context.Background(), f.spent[i*len(f.spent)/calls])
 		if err != nil || d.Allowed {
 			admitted++
 		}
 	}
-	return asked, admitted
+	return calls, admitted
 }

@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// The floor is the least that a token bucket can do: read a monotonic clock
-// once and swap one word. It has no keys, no table, and answers yes or no. Every
-// ratio "to the floor" is to this, measured in the same rounds.
+// The floor is the least that a token bucket can do: read a monotonic clock once and
+// swap one word. It has no keys and no table, and only returns yes or no. Every ratio
+// "to the floor" is to this, measured in the same rounds.
 type floor struct {
 	base            time.Time
 	every, capacity int64
 	word            atomic.Int64
 }
 
-// newFloor returns a floor that denies every call after the first, for the
-// policy once, and otherwise none: it counts the calls of all keys in one word,
-// so it needs the room of the hottest.
-func newFloor(p policy) *floor {
+// newFloor returns a floor that denies every call after the first for the limit once,
+// and no call otherwise: it counts the calls of all keys in one word, so it needs the
+// limit of a single key.
+func newFloor(p benchLimit) *floor {
 	if p != once {
-		p = roomy(1)
+		p = ample(1)
 	}
 	return &floor{base: time.Now(), every: int64(p.every), capacity: int64(p.window())}
 }
@@ -40,8 +40,8 @@ func (f *floor) allow() bool {
 	}
 }
 
-// run reads no keys: the floor does not pay for them.
-func (f *floor) run(_ *walk, calls int) (t tally) {
+// run reads no keys: the floor has none.
+func (f *floor) run(_ *walk, calls int) (t counts) {
 	for range calls {
 		if !f.allow() {
 			t.denied++

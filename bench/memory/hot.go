@@ -1,20 +1,19 @@
 package main
 
-// hotKey asks about one key, over and over: the path with everything in the
-// cache, where only instructions count.
+// hotKey measures one key: everything is in the cache, and only instructions count.
 func (b *bench) hotKey() error {
 	const title = "one hot key, token bucket, allowed"
 	return b.againstFloorAndRivals(title, 1, 1.8, rivals)
 }
 
-// hotKeyDenied is the same for a key that is spent.
+// hotKeyDenied measures a spent key.
 func (b *bench) hotKeyDenied() error {
 	const title = "one hot key, token bucket, denied"
-	lu, err := lineUp(1, once, nil)
+	fx, err := newFixture(1, once, nil)
 	if err != nil {
 		return err
 	}
-	h := lu.heat(title, 1)
+	h := fx.comparison(title, 1)
 	h.floor.limiter.run(nil, 1)
 	timings, err := b.run(h, workload{keys: 1, denied: true})
 	if err != nil {

@@ -2,22 +2,22 @@ package main
 
 import "github.com/penstock-io/penstock/bench/internal/measure"
 
-// manyKeys asks about keys that fit into a cache.
+// manyKeys measures keys that fit into a cache.
 func (b *bench) manyKeys() error {
 	return b.againstFloorAndRivals(measure.Thousands(b.sizes.many)+" keys", b.sizes.many, 2.3, keyed(rivals))
 }
 
-// againstFloorAndRivals races penstock against the floor alone, which is what
-// the target is about, and then once more with each rival.
-func (b *bench) againstFloorAndRivals(title string, n int, target float64, rivals []contestant) error {
-	timings, err := b.duel(title, n, nil, 1)
+// againstFloorAndRivals compares penstock with the floor alone, for the target, and
+// then with each rival.
+func (b *bench) againstFloorAndRivals(title string, n int, target float64, rivals []contender) error {
+	timings, err := b.compareWith(title, n, nil, 1)
 	if err != nil {
 		return err
 	}
 	b.report.addTimings(timings[0]...)
 	b.report.findAgainstFloor(title, timings[0][1], target)
 	for _, rival := range rivals {
-		timings, err := b.duel(title, n, &rival, 1)
+		timings, err := b.compareWith(title, n, &rival, 1)
 		if err != nil {
 			return err
 		}
@@ -26,33 +26,32 @@ func (b *bench) againstFloorAndRivals(title string, n int, target float64, rival
 	return nil
 }
 
-// millionKeys asks about keys whose entries lie all over the memory, on one
-// goroutine and on two.
+// millionKeys measures keys that do not fit into a cache, on one goroutine and on two.
 func (b *bench) millionKeys() error {
 	title := measure.Thousands(b.sizes.million) + " keys"
-	alone, together := newStandings(title), newStandings(title+", two goroutines")
+	serial, parallel := newRivalResults(title), newRivalResults(title+", two goroutines")
 	for _, rival := range keyed(rivals) {
-		timings, err := b.duel(title, b.sizes.million, &rival, 1, 2)
+		timings, err := b.compareWith(title, b.sizes.million, &rival, 1, 2)
 		if err != nil {
 			return err
 		}
-		alone.enter(timings[0])
-		together.enter(timings[1])
+		serial.add(timings[0])
+		parallel.add(timings[1])
 	}
-	alone.report(&b.report)
-	together.report(&b.report)
+	serial.report(&b.report)
+	parallel.report(&b.report)
 	return b.idleKeys()
 }
 
-// idleKeys is the same with keys that are as good as new at each visit, which
-// makes their entries free space: a store that is too eager to use it pays here.
+// idleKeys measures keys that are full again at each visit, so that their entries are
+// free space: a store that reuses it too early is slow here.
 func (b *bench) idleKeys() error {
 	title := measure.Thousands(b.sizes.million) + " keys, idle between visits"
-	lu, err := lineUp(b.sizes.million, forgetful, nil)
+	fx, err := newFixture(b.sizes.million, alwaysFull, nil)
 	if err != nil {
 		return err
 	}
-	timings, err := b.play(title, lu, 1)
+	timings, err := b.measure(title, fx, 1)
 	if err != nil {
 		return err
 	}
@@ -60,44 +59,44 @@ func (b *bench) idleKeys() error {
 	return nil
 }
 
-// duel lines up penstock and a rival, or nobody, and races them on each of the
-// given numbers of goroutines. In the end penstock must owe what was taken.
-func (b *bench) duel(title string, n int, rival *contestant, goroutines ...int) ([][]timing, error) {
-	lu, err := lineUp(n, roomy(n), rival)
+// compareWith compares penstock with a rival, if any, on each of the given numbers of
+// goroutines, and then checks penstock's debts.
+func (b *bench) compareWith(title string, n int, rival *contender, goroutines ...int) ([][]timing, error) {
+	fx, err := newFixture(n, ample(n), rival)
 	if err != nil {
 		return nil, err
 	}
-	defer lu.close()
-	b.say("%s: penstock and %s", title, orNobody(lu.rivalName))
+	defer fx.close()
+	b.logf("%s: penstock and %s", title, orFloor(fx.rivalName))
 	var all [][]timing
 	for _, g := range goroutines {
-		timings, err := b.play(title, lu, g)
+		timings, err := b.measure(title, fx, g)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, timings)
 	}
 	if n > 1 {
-		err = checkDebts(lu.ours.lim, lu.ring, lu.calls)
+		err = checkDebts(fx.ours.lim, fx.ring, fx.calls)
 	}
 	return all, err
 }
 
-// standings collect the rivals of one case, and know the one that comes closest.
-type standings struct {
+// rivalResults collects the rivals of one case, and the closest one.
+type rivalResults struct {
 	title   string
 	timings []timing
 	closest timing
 }
 
-func newStandings(title string) *standings { return &standings{title: title} }
+func newRivalResults(title string) *rivalResults { return &rivalResults{title: title} }
 
-// enter takes in the timings of a duel. Of the first duel it keeps penstock's
-// own too.
-func (s *standings) enter(duel []timing) {
-	rival := last(duel)
+// add adds the timings of a comparison: of the first also penstock's, of the others
+// only the rival's.
+func (s *rivalResults) add(timings []timing) {
+	rival := last(timings)
 	if len(s.timings) == 0 {
-		s.timings = append(s.timings, duel[:len(duel)-1]...)
+		s.timings = append(s.timings, timings[:len(timings)-1]...)
 		s.closest = rival
 	}
 	s.timings = append(s.timings, rival)
@@ -106,18 +105,18 @@ func (s *standings) enter(duel []timing) {
 	}
 }
 
-func (s *standings) report(r *report) {
+func (s *rivalResults) report(r *report) {
 	const atLeast = 2.5
 	for _, t := range s.timings {
 		t.title = s.title
 		r.addTimings(t)
 	}
 	r.Add(s.title, "≥ 2.5× faster than every rival", s.closest.toOurs.Median >= atLeast,
-		"%s faster than the next, %s", measure.TimesWithSpread(s.closest.toOurs), s.closest.who)
+		"%s faster than the next, %s", measure.TimesWithSpread(s.closest.toOurs), s.closest.name)
 }
 
-func keyed(cs []contestant) []contestant {
-	var ks []contestant
+func keyed(cs []contender) []contender {
+	var ks []contender
 	for _, c := range cs {
 		if c.keyed {
 			ks = append(ks, c)
@@ -128,7 +127,7 @@ func keyed(cs []contestant) []contestant {
 
 func last(ts []timing) timing { return ts[len(ts)-1] }
 
-func orNobody(rival string) string {
+func orFloor(rival string) string {
 	if rival == "" {
 		return "the floor"
 	}

@@ -9,8 +9,8 @@ import (
 // keySize is the length of every key: "user:" and fifteen digits.
 const keySize = 20
 
-// These make the orders in which keys are walked and filled. They differ, so
-// that what a limiter laid out while filling is not laid out for the walk.
+// The seeds of the orders in which keys are walked and filled. They differ, so that the
+// memory layout of the fill does not help the walk.
 const (
 	walkShuffle = 1
 	fillShuffle = 2
@@ -35,7 +35,7 @@ func newRing(first, n int) ring {
 
 func (r ring) len() int { return len(r.flat) / keySize }
 
-// at returns the key in place i of the walk.
+// at returns the i-th key of the walk.
 func (r ring) at(i int) string { return r.flat[i*keySize : (i+1)*keySize] }
 
 // walks returns n walks that start evenly spaced around the ring.
@@ -53,7 +53,7 @@ type walk struct {
 	ring  ring
 	start int // the place of the first key
 	next  int // the byte at which the next key begins
-	steps int // how many keys were read, kept by whoever drives the walk
+	steps int // how many keys were read; updated by the caller
 }
 
 // key returns the next key. It is small enough to be inlined.
@@ -86,7 +86,7 @@ func distinct(walks []*walk) (int, error) {
 }
 
 // fillKeys calls fill once for each of the n keys from first on, in an order
-// that is not the walk's and with a string that nobody else holds.
+// that is not the walk's and with a string that is not shared.
 func fillKeys(first, n int, fill func(key string) error) error {
 	var b [keySize]byte
 	for _, i := range shuffled(n, fillShuffle) {

@@ -1,22 +1,21 @@
 package main
 
-// A limiter is one contestant, holding the state of all its keys.
+// A limiter is an open contender with the state of all its keys.
 //
-// Each has a loop of its own in run, though all those loops read alike: one
-// loop over an interface would charge every call for a jump that no user pays,
-// and that would flatter whoever is slow.
+// Each has its own loop in run, though the loops are alike: a shared loop would add an
+// interface call that users do not have, which would favour slow limiters.
 type limiter interface {
 	take(key string) (ok bool, err error) // never ok with an error
-	run(w *walk, calls int) tally
+	run(w *walk, calls int) counts
 }
 
-// A tally says what became of a number of calls.
-type tally struct {
+// A counts is the results of a number of calls.
+type counts struct {
 	calls, denied, failed int
 }
 
-// refused counts a call that was not allowed: denied, or failed with err.
-func (t *tally) refused(err error) {
+// countRefused counts a call that was denied, or failed with err.
+func (t *counts) countRefused(err error) {
 	if err != nil {
 		t.failed++
 	} else {
@@ -24,35 +23,35 @@ func (t *tally) refused(err error) {
 	}
 }
 
-func (t *tally) merge(u tally) {
+func (t *counts) add(u counts) {
 	t.calls += u.calls
 	t.denied += u.denied
 	t.failed += u.failed
 }
 
-// A contestant knows how to open a limiter that is to hold n keys.
-type contestant struct {
+// A contender opens a limiter for n keys.
+type contender struct {
 	name   string
-	module string // where it comes from
+	module string // whose version is printed
 	keyed  bool
-	open   func(p policy, n int) (limiter, error)
+	open   func(p benchLimit, n int) (limiter, error)
 }
 
-// release ends what a limiter keeps running in the background, if anything.
+// release stops the background work of a limiter, if any.
 func release(l limiter) {
 	if c, ok := l.(interface{ close() }); ok {
 		c.close()
 	}
 }
 
-// fill makes l hold the n keys from first on, by taking each once.
-func fill(l limiter, first, n int) (tally, error) {
-	var t tally
+// fill takes each of the n keys from first on once.
+func fill(l limiter, first, n int) (counts, error) {
+	var t counts
 	err := fillKeys(first, n, func(key string) error {
 		t.calls++
 		ok, err := l.take(key)
 		if !ok {
-			t.refused(err)
+			t.countRefused(err)
 		}
 		return err
 	})

@@ -1,15 +1,15 @@
-// Command memory measures penstock's memory store beside the rate limiters that
-// Go programs use today, and beside the floor: the least that any of them could
-// do. It prints Markdown.
+// Command memory compares penstock's memory store with the rate limiters that Go
+// programs use today, and with the floor: the least that any of them could do. It
+// prints Markdown.
 //
 //	go run ./memory                     # everything, some minutes
 //	go run ./memory -run 'hot|many'     # some cases
 //	go run ./memory -quick              # a few seconds, to see that it runs
 //
-// What matters are ratios, and these are medians over many short rounds in
-// which the contestants take turns, so that whatever else the machine does
-// falls on all of them alike. Every case proves that it measured what it says:
-// how many different keys were asked about, and how many calls were denied.
+// The results are ratios: medians over many short rounds in which the contenders take
+// turns, so that other load on the machine affects all of them alike. Every case
+// verifies its workload: how many different keys were used, and how many calls were
+// denied.
 package main
 
 import (
@@ -23,7 +23,7 @@ import (
 )
 
 func main() {
-	if asked, err := weighIfAsked(); asked {
+	if isChild, err := weighIfChild(); isChild {
 		exitOn(err)
 		return
 	}
@@ -38,7 +38,7 @@ func exitOn(err error) {
 }
 
 func names() (all []string) {
-	for _, t := range trials {
+	for _, t := range cases {
 		all = append(all, t.name)
 	}
 	return all
@@ -48,8 +48,8 @@ func names() (all []string) {
 func command(args []string, stdout, stderr io.Writer) int {
 	b := &bench{sizes: fullSizes, progress: stderr}
 	c := measure.NewCommand("memory", stderr, names())
-	c.Flags.IntVar(&b.rounds, "rounds", 80, "how many rounds each case has")
-	c.Flags.DurationVar(&b.length, "round", 10*time.Millisecond, "how long one contestant's turn is")
+	c.Flags.IntVar(&b.rounds, "rounds", 80, "number of rounds of each case")
+	c.Flags.DurationVar(&b.length, "round", 10*time.Millisecond, "length of one contender's turn")
 	series := c.Flags.String("series", "", "only measure decisions at growing numbers of keys, and write CSV to this `file`")
 	if !c.Parse(args, b.check) {
 		return 2
@@ -61,9 +61,9 @@ func command(args []string, stdout, stderr io.Writer) int {
 		exitOn(b.writeSeries(*series))
 		return 0
 	}
-	for _, t := range trials {
+	for _, t := range cases {
 		if c.Wants(t.name) {
-			c.Note(t.name, t.run(b))
+			c.Record(t.name, t.run(b))
 			runtime.GC()
 		}
 	}
@@ -79,12 +79,12 @@ func (b *bench) check() error {
 	return nil
 }
 
-// writeHeader says on what and how this was measured.
+// writeHeader prints the machine and the settings.
 func writeHeader(w io.Writer, b *bench, quick bool) {
-	fmt.Fprintf(w, "%s, %d logical cores, %s %s/%s; %d rounds of %s a contestant, %d-byte keys.\n",
+	fmt.Fprintf(w, "%s, %d logical cores, %s %s/%s; %d rounds of %s a contender, %d-byte keys.\n",
 		measure.Processor(), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH, b.rounds, b.length, keySize)
 	if quick {
-		fmt.Fprintln(w, "\nA quick run: few keys, few rounds, and no figure worth quoting.")
+		fmt.Fprintln(w, "\nA quick run: few keys, few rounds, no meaningful figures.")
 	}
 	if vs := rivalVersions(); vs != "" {
 		fmt.Fprintf(w, "\nRivals: %s.\n", vs)

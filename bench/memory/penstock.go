@@ -6,10 +6,10 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// defaultMaxKeys is what a penstock.Memory holds when not told otherwise.
+// defaultMaxKeys is the default MaxKeys of a penstock.Memory.
 const defaultMaxKeys = 1_000_000
 
-// limited is penstock as people call it: a Limiter on a Store.
+// limited is penstock as most programs use it: a Limiter on a Store.
 type limited struct {
 	lim *penstock.Limiter
 	ctx context.Context
@@ -20,10 +20,10 @@ func (l *limited) take(key string) (bool, error) {
 	return d.Allowed, err
 }
 
-func (l *limited) run(w *walk, calls int) (t tally) {
+func (l *limited) run(w *walk, calls int) (t counts) {
 	for range calls {
 		if ok, err := l.take(w.key()); !ok {
-			t.refused(err)
+			t.countRefused(err)
 		}
 	}
 	t.calls = calls
@@ -46,38 +46,38 @@ func memoryFor(n int) *penstock.Memory {
 	return penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: n})
 }
 
-func tokenBucket(p policy) penstock.Limit {
+func tokenBucket(p benchLimit) penstock.Limit {
 	return penstock.Limit{Count: 1, Period: p.every, Burst: p.burst}
 }
 
-// ours is the contestant that this is all about.
-var ours = contestant{name: "penstock", keyed: true, open: func(p policy, n int) (limiter, error) {
+// ours is penstock with a token bucket.
+var ours = contender{name: "penstock", keyed: true, open: func(p benchLimit, n int) (limiter, error) {
 	return newLimited(memoryFor(n), tokenBucket(p))
 }}
 
-// passThrough is the least that a wrapper can be.
-type passThrough struct{ next penstock.Store }
+// wrapper is a minimal wrapper of a store.
+type wrapper struct{ next penstock.Store }
 
-func (p passThrough) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+func (p wrapper) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 	return p.next.Take(ctx, r)
 }
 
-// asked is penstock without a Limiter: a Request given to a Store by hand.
-type asked struct {
+// directStore is penstock without a Limiter: a Request passed to a Store.
+type directStore struct {
 	store penstock.Store
 	limit penstock.Limit
 	ctx   context.Context
 }
 
-func (a *asked) take(key string) (bool, error) {
+func (a *directStore) take(key string) (bool, error) {
 	d, err := a.store.Take(a.ctx, penstock.Request{Key: key, Limit: a.limit, Cost: 1})
 	return d.Allowed, err
 }
 
-func (a *asked) run(w *walk, calls int) (t tally) {
+func (a *directStore) run(w *walk, calls int) (t counts) {
 	for range calls {
 		if ok, err := a.take(w.key()); !ok {
-			t.refused(err)
+			t.countRefused(err)
 		}
 	}
 	t.calls = calls

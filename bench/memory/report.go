@@ -8,16 +8,16 @@ import (
 	"github.com/penstock-io/penstock/bench/internal/measure"
 )
 
-// A report is everything that a run has found, in the order of finding.
+// A report is the results of a run, in the order of measurement.
 type report struct {
 	measure.Findings
 	timings []timing
-	weights []weight
+	weights []memoryUse
 }
 
 func (r *report) addTimings(ts ...timing) { r.timings = append(r.timings, ts...) }
 
-// findAgainstFloor is the finding of a case that is measured by the floor.
+// findAgainstFloor adds the finding of a case with a target relative to the floor.
 func (r *report) findAgainstFloor(title string, t timing, atMost float64) {
 	target, met := "", true
 	if atMost > 0 {
@@ -28,8 +28,8 @@ func (r *report) findAgainstFloor(title string, t timing, atMost float64) {
 }
 
 // write prints the report as Markdown.
-func (r *report) write(w io.Writer, judged bool) {
-	r.Findings.Write(w, judged)
+func (r *report) write(w io.Writer, checked bool) {
+	r.Findings.Write(w, checked)
 	r.writeTimings(w)
 	r.writeWeights(w)
 }
@@ -41,7 +41,7 @@ func (r *report) writeTimings(w io.Writer) {
 	t := measure.Table{"case", "limiter", "ns a call", "to the floor", "to penstock", "allocations", "keys touched", "denied"}
 	t.Begin(w, "Speed: medians of the rounds, in brackets the 10th to the 90th percentile")
 	for _, m := range r.timings {
-		t.Row(w, m.title, m.who, fmt.Sprintf("%.1f", m.nanos.Median),
+		t.Row(w, m.title, m.name, fmt.Sprintf("%.1f", m.nanos.Median),
 			measure.TimesWithSpread(m.toFloor), measure.TimesWithSpread(m.toOurs),
 			count(m.allocs), measure.Thousands(m.keys), fmt.Sprintf("%.0f %%", 100*m.denied))
 	}
@@ -52,14 +52,14 @@ func (r *report) writeWeights(w io.Writer) {
 		return
 	}
 	t := measure.Table{"limiter", "keys", "heap bytes a key", "heap objects a key", "forced GC, best of five"}
-	t.Begin(w, "Memory: each in a process of its own, every key live")
+	t.Begin(w, "Memory: each in its own process, every key live")
 	for _, m := range r.weights {
 		t.Row(w, m.Name, measure.Thousands(m.Keys), fmt.Sprintf("%.1f", m.Bytes),
 			fmt.Sprintf("%.2f", m.Objects), millis(m.GC))
 	}
 }
 
-// count prints allocations per call, 0 where there are none to speak of.
+// count formats allocations per call.
 func count(x float64) string {
 	if x < noAllocations {
 		return "0"

@@ -18,10 +18,9 @@ import (
 	sethvargo "github.com/sethvargo/go-limiter"
 )
 
-// rivals are the limiters that Go programs use today, each called as its own
-// documentation says. Those without keys are kept per key in the container
-// that is named, as their users do.
-var rivals = []contestant{
+// rivals are the limiters that Go programs use today, called as their documentation
+// says. Those without keys are kept per key in the named container, as their users do.
+var rivals = []contender{
 	{"x/time/rate, map and mutex", "golang.org/x/time", true, openRateMap},
 	{"x/time/rate, sync.Map", "golang.org/x/time", true, openRateSyncMap},
 	{"sethvargo/go-limiter", "github.com/sethvargo/go-limiter", true, openSethvargo},
@@ -40,7 +39,7 @@ type rateMap struct {
 	keys  map[string]*rate.Limiter
 }
 
-func openRateMap(p policy, _ int) (limiter, error) {
+func openRateMap(p benchLimit, _ int) (limiter, error) {
 	return &rateMap{each: rate.Every(p.every), burst: int(p.burst), keys: map[string]*rate.Limiter{}}, nil
 }
 
@@ -55,10 +54,10 @@ func (r *rateMap) take(key string) (bool, error) {
 	return l.Allow(), nil
 }
 
-func (r *rateMap) run(w *walk, calls int) (t tally) {
+func (r *rateMap) run(w *walk, calls int) (t counts) {
 	for range calls {
 		if ok, err := r.take(w.key()); !ok {
-			t.refused(err)
+			t.countRefused(err)
 		}
 	}
 	t.calls = calls
@@ -71,7 +70,7 @@ type rateSyncMap struct {
 	keys  sync.Map
 }
 
-func openRateSyncMap(p policy, _ int) (limiter, error) {
+func openRateSyncMap(p benchLimit, _ int) (limiter, error) {
 	return &rateSyncMap{each: rate.Every(p.every), burst: int(p.burst)}, nil
 }
 
@@ -83,10 +82,10 @@ func (r *rateSyncMap) take(key string) (bool, error) {
 	return l.(*rate.Limiter).Allow(), nil
 }
 
-func (r *rateSyncMap) run(w *walk, calls int) (t tally) {
+func (r *rateSyncMap) run(w *walk, calls int) (t counts) {
 	for range calls {
 		if ok, err := r.take(w.key()); !ok {
-			t.refused(err)
+			t.countRefused(err)
 		}
 	}
 	t.calls = calls
@@ -98,7 +97,7 @@ type sethvargoStore struct {
 	ctx   context.Context
 }
 
-func openSethvargo(p policy, _ int) (limiter, error) {
+func openSethvargo(p benchLimit, _ int) (limiter, error) {
 	s, err := memorystore.New(&memorystore.Config{Tokens: uint64(p.burst), Interval: p.window()})
 	return &sethvargoStore{store: s, ctx: context.Background()}, err
 }
@@ -108,10 +107,10 @@ func (s *sethvargoStore) take(key string) (bool, error) {
 	return ok, err
 }
 
-func (s *sethvargoStore) run(w *walk, calls int) (t tally) {
+func (s *sethvargoStore) run(w *walk, calls int) (t counts) {
 	for range calls {
 		if ok, err := s.take(w.key()); !ok {
-			t.refused(err)
+			t.countRefused(err)
 		}
 	}
 	t.calls = calls
@@ -125,7 +124,7 @@ type throttledGCRA struct {
 	ctx context.Context
 }
 
-func openThrottled(p policy, _ int) (limiter, error) {
+func openThrottled(p benchLimit, _ int) (limiter, error) {
 	const unbounded = 0 // Its bounded form takes a lock and two allocations more.
 	store, err := memstore.NewCtx(unbounded)
 	if err != nil {
@@ -141,10 +140,10 @@ func (g *throttledGCRA) take(key string) (bool, error) {
 	return err == nil && !limited, err
 }
 
-func (g *throttledGCRA) run(w *walk, calls int) (t tally) {
+func (g *throttledGCRA) run(w *walk, calls int) (t counts) {
 	for range calls {
 		if ok, err := g.take(w.key()); !ok {
-			t.refused(err)
+			t.countRefused(err)
 		}
 	}
 	t.calls = calls
@@ -156,9 +155,9 @@ type ululeMemory struct {
 	ctx context.Context
 }
 
-// openUlule lets its cleaner sleep through the run: a sweep would fall into
-// somebody's round, and without it ulule looks no worse.
-func openUlule(p policy, _ int) (limiter, error) {
+// openUlule disables its cleaner during the run: a sweep would disturb one round, and
+// without it ulule is no slower.
+func openUlule(p benchLimit, _ int) (limiter, error) {
 	store := ululememory.NewStoreWithOptions(ulule.StoreOptions{Prefix: "limiter", CleanUpInterval: time.Hour})
 	lim := ulule.New(store, ulule.Rate{Period: p.window(), Limit: p.burst})
 	return &ululeMemory{lim: lim, ctx: context.Background()}, nil
@@ -169,10 +168,10 @@ func (u *ululeMemory) take(key string) (bool, error) {
 	return err == nil && !c.Reached, err
 }
 
-func (u *ululeMemory) run(w *walk, calls int) (t tally) {
+func (u *ululeMemory) run(w *walk, calls int) (t counts) {
 	for range calls {
 		if ok, err := u.take(w.key()); !ok {
-			t.refused(err)
+			t.countRefused(err)
 		}
 	}
 	t.calls = calls
@@ -184,15 +183,15 @@ type failsafeSyncMap struct {
 	keys sync.Map
 }
 
-func openFailsafeBursty(p policy, _ int) (limiter, error) {
+func openFailsafeBursty(p benchLimit, _ int) (limiter, error) {
 	return &failsafeSyncMap{open: func() failsafe.RateLimiter[any] {
 		return failsafe.NewBursty[any](uint(p.burst), p.window())
 	}}, nil
 }
 
-// openFailsafeSmooth gives it one nanosecond for a burst: it has no bursts, so
-// only a rate that nobody can call at admits every call.
-func openFailsafeSmooth(p policy, _ int) (limiter, error) {
+// openFailsafeSmooth uses one nanosecond for a burst: it has no bursts, so only a rate
+// above any rate of calls allows every call.
+func openFailsafeSmooth(p benchLimit, _ int) (limiter, error) {
 	every := p.every
 	if p.burst > 1 {
 		every = time.Nanosecond
@@ -210,10 +209,10 @@ func (f *failsafeSyncMap) take(key string) (bool, error) {
 	return l.(failsafe.RateLimiter[any]).TryAcquirePermit(), nil
 }
 
-func (f *failsafeSyncMap) run(w *walk, calls int) (t tally) {
+func (f *failsafeSyncMap) run(w *walk, calls int) (t counts) {
 	for range calls {
 		if ok, err := f.take(w.key()); !ok {
-			t.refused(err)
+			t.countRefused(err)
 		}
 	}
 	t.calls = calls
@@ -221,24 +220,24 @@ func (f *failsafeSyncMap) run(w *walk, calls int) (t tally) {
 }
 
 type jujuSyncMap struct {
-	policy policy
-	keys   sync.Map
+	limit benchLimit
+	keys  sync.Map
 }
 
-func openJuju(p policy, _ int) (limiter, error) { return &jujuSyncMap{policy: p}, nil }
+func openJuju(p benchLimit, _ int) (limiter, error) { return &jujuSyncMap{limit: p}, nil }
 
 func (j *jujuSyncMap) take(key string) (bool, error) {
 	b, ok := j.keys.Load(key)
 	if !ok {
-		b, _ = j.keys.LoadOrStore(key, juju.NewBucket(j.policy.every, j.policy.burst))
+		b, _ = j.keys.LoadOrStore(key, juju.NewBucket(j.limit.every, j.limit.burst))
 	}
 	return b.(*juju.Bucket).TakeAvailable(1) == 1, nil
 }
 
-func (j *jujuSyncMap) run(w *walk, calls int) (t tally) {
+func (j *jujuSyncMap) run(w *walk, calls int) (t counts) {
 	for range calls {
 		if ok, err := j.take(w.key()); !ok {
-			t.refused(err)
+			t.countRefused(err)
 		}
 	}
 	t.calls = calls
@@ -247,9 +246,9 @@ func (j *jujuSyncMap) run(w *walk, calls int) (t tally) {
 
 type uberLimiter struct{ lim uber.Limiter }
 
-// openUber gives it the fastest rate it can count, since Take blocks: at a
-// billion a second it never does.
-func openUber(policy, int) (limiter, error) {
+// openUber uses the highest rate that it supports, since Take blocks: at a billion a
+// second it never does.
+func openUber(benchLimit, int) (limiter, error) {
 	return &uberLimiter{lim: uber.New(1_000_000_000)}, nil
 }
 
@@ -258,10 +257,10 @@ func (u *uberLimiter) take(string) (bool, error) {
 	return true, nil
 }
 
-func (u *uberLimiter) run(w *walk, calls int) (t tally) {
+func (u *uberLimiter) run(w *walk, calls int) (t counts) {
 	for range calls {
 		if ok, err := u.take(w.key()); !ok {
-			t.refused(err)
+			t.countRefused(err)
 		}
 	}
 	t.calls = calls

@@ -29,7 +29,7 @@ func (b *bench) series(w io.Writer, keys []int) error {
 	fmt.Fprintln(w, "limiter,keys,ns")
 	for _, n := range keys {
 		for i, rival := range keyed(rivals) {
-			timings, err := b.duel(measure.Thousands(n)+" keys", n, &rival, 1)
+			timings, err := b.compareWith(measure.Thousands(n)+" keys", n, &rival, 1)
 			if err != nil {
 				return err
 			}
@@ -45,5 +45,5 @@ func (b *bench) series(w io.Writer, keys []int) error {
 }
 
 func writePoint(w io.Writer, t timing, keys int) {
-	fmt.Fprintf(w, "%q,%d,%.1f\n", t.who, keys, t.nanos.Median)
+	fmt.Fprintf(w, "%q,%d,%.1f\n", t.name, keys, t.nanos.Median)
 }

@@ -6,28 +6,28 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// throughStore asks about one hot key by way of the Store interface: through a
-// decorator, as most programs will, and with a Request made by hand.
+// throughStore measures one hot key through the Store interface: through a wrapper, as
+// in most programs, and with a Request passed to Take.
 func (b *bench) throughStore() error {
-	limit := tokenBucket(roomy(1))
-	decorated, err := newLimited(passThrough{penstock.NewMemory(nil)}, limit)
+	limit := tokenBucket(ample(1))
+	wrapped, err := newLimited(wrapper{penstock.NewMemory(nil)}, limit)
 	if err != nil {
 		return err
 	}
-	byHand := &asked{store: penstock.NewMemory(nil), limit: limit, ctx: context.Background()}
-	if err := b.againstFloor("one hot key, through a decorator and the Store interface", decorated, newRing(0, 1), 2.7); err != nil {
+	direct := &directStore{store: penstock.NewMemory(nil), limit: limit, ctx: context.Background()}
+	if err := b.againstFloor("one hot key, through a wrapper and the Store interface", wrapped, newRing(0, 1), 2.7); err != nil {
 		return err
 	}
-	return b.againstFloor("one hot key, a Request made by hand", byHand, newRing(0, 1), 0)
+	return b.againstFloor("one hot key, Store.Take with a Request", direct, newRing(0, 1), 0)
 }
 
-// againstFloor races one limiter, already filled, against the floor.
+// againstFloor compares one limiter, already filled, with the floor.
 func (b *bench) againstFloor(title string, l limiter, r ring, target float64) error {
-	b.say("%s", title)
-	h := heat{
+	b.logf("%s", title)
+	h := comparison{
 		title: title,
-		floor: newEntrant("floor", newFloor(roomy(1)), r, 1),
-		ours:  newEntrant(ours.name, l, r, 1),
+		floor: newRunner("floor", newFloor(ample(1)), r, 1),
+		ours:  newRunner(ours.name, l, r, 1),
 	}
 	timings, err := b.run(h, workload{keys: r.len()})
 	if err != nil {

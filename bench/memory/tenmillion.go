@@ -6,21 +6,21 @@ import (
 	"github.com/penstock-io/penstock/bench/internal/measure"
 )
 
-// tenMillionKeys is there to be known: how a table behaves that no cache holds.
+// tenMillionKeys measures a table that no cache holds. It has no target.
 func (b *bench) tenMillionKeys() error {
 	n := b.sizes.tenMillion
 	title := measure.Thousands(n) + " keys, token bucket"
-	b.say("%s: filling", title)
+	b.logf("%s: filling", title)
 	r := newRing(0, n)
 	before := heap()
-	l, err := openFilled(ours, roomy(n), n)
+	l, err := openFilled(ours, ample(n), n)
 	if err != nil {
 		return err
 	}
 	after := heap()
 	gc := bestCollection()
-	lu := &lineup{policy: roomy(n), ring: r, ours: l.(*limited), calls: n}
-	timings, err := b.playAloneAndTogether(title, lu)
+	fx := &fixture{limit: ample(n), ring: r, ours: l.(*limited), calls: n}
+	timings, err := b.measureSerialAndParallel(title, fx)
 	if err != nil {
 		return err
 	}
@@ -30,19 +30,19 @@ func (b *bench) tenMillionKeys() error {
 	return nil
 }
 
-// playAloneAndTogether returns penstock's timings on one goroutine and on two.
-func (b *bench) playAloneAndTogether(title string, lu *lineup) ([2]timing, error) {
+// measureSerialAndParallel returns penstock's timings on one goroutine and on two.
+func (b *bench) measureSerialAndParallel(title string, fx *fixture) ([2]timing, error) {
 	var both [2]timing
 	for i := range both {
 		suffix := [2]string{"", ", two goroutines"}[i]
-		timings, err := b.play(title+suffix, lu, i+1)
+		timings, err := b.measure(title+suffix, fx, i+1)
 		if err != nil {
 			return both, err
 		}
 		b.report.addTimings(timings...)
 		both[i] = last(timings)
 	}
-	if err := checkDebts(lu.ours.lim, lu.ring, lu.calls); err != nil {
+	if err := checkDebts(fx.ours.lim, fx.ring, fx.calls); err != nil {
 		return both, fmt.Errorf("%s: %w", title, err)
 	}
 	return both, nil

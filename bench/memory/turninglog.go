@@ -13,18 +13,17 @@ import (
 // logCount is the limit of the sliding logs here.
 const logCount = 100
 
-// A turningLog keeps many sliding logs in the one state that is worth timing:
-// full, and yet admitting, so that every call drops the oldest moment and
-// records a new one. Each lap asks about every key once. A lap begins when the
-// lap a hundred before it has just left the period, and so it is admitted; the
-// ninety-nine in between are still there, and so the log is full again.
+// A turningLog keeps many sliding logs full and yet admitting, so that every call drops
+// the oldest entry and records a new one. Each lap takes every key once. A lap starts
+// when the lap a hundred before it has just expired, so it is admitted; the ninety-nine
+// in between have not expired, so the log is full again.
 type turningLog struct {
 	lim    *penstock.Limiter
 	walk   *walk
 	period time.Duration
-	floor  *entrant // runs between laps
+	floor  *runner // runs between laps
 	base   time.Time
-	left   [logCount]time.Duration // when the lap in this place of the cycle leaves
+	expiry [logCount]time.Duration // when the lap at this place of the cycle expires
 	laps   int
 
 	calls, denied int
@@ -35,8 +34,8 @@ type turningLog struct {
 func (b *bench) turningLog() error {
 	n := b.sizes.many
 	title := measure.Thousands(n) + " keys, sliding-log of 100, full and turning over"
-	b.say("%s", title)
-	if err := checkTellsApart(slidingLog.contestant(), n); err != nil {
+	b.logf("%s", title)
+	if err := checkSeparateKeys(slidingLog.contender(), n); err != nil {
 		return err
 	}
 	lap, err := timeLogLap(n)
@@ -52,9 +51,8 @@ func (b *bench) turningLog() error {
 	return nil
 }
 
-// measureLog measures laps that begin every so often. A machine that stalls for
-// several laps leaves logs that are not full; it gets another chance, at half
-// the pace.
+// measureLog measures laps that start every so often. A machine that stalls for several
+// laps leaves logs that are not full; then it tries again at half the pace.
 func measureLog(title string, n, rounds int, every time.Duration) ([]timing, error) {
 	for chances := 5; ; chances-- {
 		l, err := newTurningLog(n, every)
@@ -69,14 +67,14 @@ func measureLog(title string, n, rounds int, every time.Duration) ([]timing, err
 	}
 }
 
-// slidingLog is the form of the log for keys that are asked once or twice.
-var slidingLog = form{
+// slidingLog is the variant of the log for keys that are taken once or twice.
+var slidingLog = variant{
 	name:  "sliding-log",
-	roomy: penstock.PerHour(logCount).WithAlgorithm(penstock.SlidingLog),
+	ample: penstock.PerHour(logCount).WithAlgorithm(penstock.SlidingLog),
 	once:  penstock.PerHour(1).WithAlgorithm(penstock.SlidingLog),
 }
 
-// timeLogLap says how long one lap takes, roughly: the pace depends on it.
+// timeLogLap returns about how long one lap takes, which sets the pace.
 func timeLogLap(n int) (time.Duration, error) {
 	l, err := newTurningLog(n, time.Minute)
 	if err != nil {
@@ -93,7 +91,7 @@ func timeLogLap(n int) (time.Duration, error) {
 	return time.Duration(measure.SpreadOf(took).Median), nil
 }
 
-// newTurningLog returns n empty logs that see a lap every so often.
+// newTurningLog returns n empty logs for laps that start every so often.
 func newTurningLog(n int, every time.Duration) (*turningLog, error) {
 	period := logCount * every
 	limit := penstock.Limit{Algorithm: penstock.SlidingLog, Count: logCount, Period: period}
@@ -104,11 +102,11 @@ func newTurningLog(n int, every time.Duration) (*turningLog, error) {
 	r := newRing(0, n)
 	return &turningLog{
 		lim: lim, walk: r.walks(1)[0], period: period, base: time.Now(),
-		floor: newEntrant("floor", newFloor(roomy(1)), r, 1),
+		floor: newRunner("floor", newFloor(ample(1)), r, 1),
 	}, nil
 }
 
-// lap asks about every key once and remembers when these moments leave.
+// lap takes every key once, and records when these units expire.
 func (l *turningLog) lap() (time.Duration, error) {
 	begin := time.Since(l.base)
 	for range l.walk.ring.len() {
@@ -124,25 +122,25 @@ func (l *turningLog) lap() (time.Duration, error) {
 	end := time.Since(l.base)
 	l.calls += l.walk.ring.len()
 	l.walk.steps += l.walk.ring.len()
-	l.left[l.laps%logCount] = end + l.period
+	l.expiry[l.laps%logCount] = end + l.period
 	l.laps++
 	return end - begin, nil
 }
 
-// await lets the floor run until the next lap is due.
+// await runs the floor until the next lap is due.
 func (l *turningLog) await() {
-	due := l.left[l.laps%logCount]
+	due := l.expiry[l.laps%logCount]
 	for l.laps >= logCount && time.Since(l.base) < due {
-		l.floor.lap(100)
+		l.floor.runCalls(100)
 	}
 }
 
-// fill runs the laps that fill the logs, evenly spaced over one period, so that
-// from then on they also leave evenly.
+// fill runs the laps that fill the logs, evenly spaced over one period, so that they
+// also expire evenly.
 func (l *turningLog) fill() error {
 	for i := range logCount {
 		for time.Since(l.base) < time.Duration(i)*l.period/logCount {
-			l.floor.lap(100)
+			l.floor.runCalls(100)
 		}
 		if _, err := l.lap(); err != nil {
 			return err
@@ -162,7 +160,7 @@ func (l *turningLog) measure(title string, rounds int) ([]timing, error) {
 	ours, floor := make([]float64, 0, rounds), make([]float64, 0, rounds)
 	before := mallocs()
 	for range rounds {
-		floor = append(floor, float64(l.floor.lap(n))/float64(n))
+		floor = append(floor, float64(l.floor.runCalls(n))/float64(n))
 		l.await()
 		took, err := l.lap()
 		if err != nil {
@@ -173,30 +171,30 @@ func (l *turningLog) measure(title string, rounds int) ([]timing, error) {
 	allocs := float64(mallocs()-before) / float64(l.calls)
 	one := measure.Spread{P10: 1, Median: 1, P90: 1}
 	return []timing{
-		{title: title, who: "floor", nanos: measure.SpreadOf(floor), toFloor: one, toOurs: measure.SpreadOf(measure.Ratios(floor, ours))},
+		{title: title, name: "floor", nanos: measure.SpreadOf(floor), toFloor: one, toOurs: measure.SpreadOf(measure.Ratios(floor, ours))},
 		{
-			title: title, who: "penstock", nanos: measure.SpreadOf(ours), toFloor: measure.SpreadOf(measure.Ratios(ours, floor)), toOurs: one,
+			title: title, name: "penstock", nanos: measure.SpreadOf(ours), toFloor: measure.SpreadOf(measure.Ratios(ours, floor)), toOurs: one,
 			allocs: allocs, keys: n,
 		},
-	}, l.prove()
+	}, l.verify()
 }
 
 // errNotFull means that there was room in the logs.
 var errNotFull = errors.New("sliding-log: not full")
 
-// prove says whether every key was asked about and every call admitted, the
-// floor's too, and whether each left a log that was full, or as good as.
-func (l *turningLog) prove() error {
+// verify returns an error unless every key was used, every call admitted, the floor's
+// too, and the logs were full or nearly so.
+func (l *turningLog) verify() error {
 	const slack = 5
 	if l.denied > 0 {
 		return fmt.Errorf("sliding-log: %d of %d calls were denied, want 0", l.denied, l.calls)
 	}
 	if free := float64(l.remaining) / float64(l.calls); free > slack {
-		return fmt.Errorf("%w: %.1f of %d places were free, want at most %d", errNotFull, free, logCount, slack)
+		return fmt.Errorf("%w: %.1f of %d units were free, want at most %d", errNotFull, free, logCount, slack)
 	}
 	if keys, err := distinct([]*walk{l.walk}); err != nil || keys != l.walk.ring.len() {
-		return fmt.Errorf("sliding-log: %d different keys were asked about, want %d: %w", keys, l.walk.ring.len(), err)
+		return fmt.Errorf("sliding-log: %d different keys were used, want %d: %w", keys, l.walk.ring.len(), err)
 	}
-	_, err := l.floor.prove(workload{})
+	_, err := l.floor.verify(workload{})
 	return err
 }

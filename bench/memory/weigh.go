@@ -14,8 +14,8 @@ import (
 	"github.com/penstock-io/penstock/bench/internal/measure"
 )
 
-// A weight is what a limiter's keys cost in memory and to the collector.
-type weight struct {
+// A memoryUse is the memory and GC cost of a limiter's keys.
+type memoryUse struct {
 	Name    string
 	Keys    int
 	Bytes   float64 // heap bytes a key
@@ -23,20 +23,20 @@ type weight struct {
 	GC      time.Duration
 }
 
-// weighVar asks a process to weigh one contestant, as "keys name", and to print
-// the weight as JSON instead of doing anything else. Each is weighed in a
-// process of its own because a heap remembers what was in it before.
-const weighVar = "PENSTOCK_BENCH_WEIGH"
+// weighEnv makes a child process measure the memory of one contender, as "keys name",
+// and print it as JSON. Each has its own process because earlier allocations change the
+// heap.
+const weighEnv = "PENSTOCK_BENCH_WEIGH"
 
-// weighElsewhere starts this same program again to weigh one contestant.
-func weighElsewhere(name string, keys int) (weight, error) {
-	var w weight
+// weighInChild starts this program again to measure the memory of one contender.
+func weighInChild(name string, keys int) (memoryUse, error) {
+	var w memoryUse
 	exe, err := os.Executable()
 	if err != nil {
 		return w, err
 	}
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %s", weighVar, keys, name))
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %s", weighEnv, keys, name))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -45,17 +45,17 @@ func weighElsewhere(name string, keys int) (weight, error) {
 	return w, json.Unmarshal(out, &w)
 }
 
-// weighIfAsked answers weighElsewhere, and says whether there was anything to
-// answer.
-func weighIfAsked() (asked bool, err error) {
-	order, asked := os.LookupEnv(weighVar)
-	if !asked {
+// weighIfChild does the work of a child of weighInChild, and reports whether this
+// process is one.
+func weighIfChild() (isChild bool, err error) {
+	order, isChild := os.LookupEnv(weighEnv)
+	if !isChild {
 		return false, nil
 	}
 	count, name, _ := strings.Cut(order, " ")
 	keys, err := strconv.Atoi(count)
 	if err != nil {
-		return true, fmt.Errorf("%s: %w", weighVar, err)
+		return true, fmt.Errorf("%s: %w", weighEnv, err)
 	}
 	for _, s := range weighables() {
 		if s.name == name {
@@ -66,25 +66,25 @@ func weighIfAsked() (asked bool, err error) {
 			return true, json.NewEncoder(os.Stdout).Encode(w)
 		}
 	}
-	return true, fmt.Errorf("%s: nobody is called %q", weighVar, name)
+	return true, fmt.Errorf("%s: unknown contender %q", weighEnv, name)
 }
 
-// A weighable is a contestant that is full after so many visits to each key.
+// A weighable is a contender that is full after so many visits to each key.
 type weighable struct {
-	contestant
+	contender
 	visits int
 }
 
-// weighables are penstock in the forms that have a target, and the rivals.
+// weighables are penstock's variants and the rivals.
 func weighables() []weighable {
 	log := slidingLog
-	log.once = slidingLog.roomy
+	log.once = slidingLog.ample
 	ws := []weighable{
-		{form{name: "token-bucket", once: tokenBucket(once)}.contestant(), 1},
-		{log.contestant(), logCount},
+		{variant{name: "token-bucket", once: tokenBucket(once)}.contender(), 1},
+		{log.contender(), logCount},
 	}
-	for _, f := range forms(1) {
-		ws = append(ws, weighable{f.contestant(), 1})
+	for _, f := range variants(1) {
+		ws = append(ws, weighable{f.contender(), 1})
 	}
 	for _, c := range keyed(rivals) {
 		ws = append(ws, weighable{c, 1})
@@ -92,22 +92,21 @@ func weighables() []weighable {
 	return ws
 }
 
-// weigh fills the contestant, weighs it, and proves that all was there: the
-// visits that fill a key pass, and the one after them, when the weighing is
-// done, does not.
-func (s weighable) weigh(keys int) (weight, error) {
+// weigh fills the contender, measures its memory, and verifies that every key was live:
+// the visits that fill a key are allowed, and one more after the measurement is denied.
+func (s weighable) weigh(keys int) (memoryUse, error) {
 	before := heap()
 	l, err := s.open(once, keys)
 	if err != nil {
-		return weight{}, err
+		return memoryUse{}, err
 	}
 	for range s.visits {
 		if err := s.visit(l, keys, 0); err != nil {
-			return weight{}, err
+			return memoryUse{}, err
 		}
 	}
 	after := heap()
-	w := weight{
+	w := memoryUse{
 		Name: s.name, Keys: keys, GC: bestCollection(),
 		Bytes:   (float64(after.HeapAlloc) - float64(before.HeapAlloc)) / float64(keys),
 		Objects: math.Max(0, float64(after.HeapObjects)-float64(before.HeapObjects)) / float64(keys),
@@ -115,7 +114,7 @@ func (s weighable) weigh(keys int) (weight, error) {
 	return w, s.visit(l, keys, keys)
 }
 
-// visit takes every key once, of which so many must be denied.
+// visit takes every key once; so many must be denied.
 func (s weighable) visit(l limiter, keys, denied int) error {
 	t, err := fill(l, 0, keys)
 	if err == nil && t.denied != denied {
@@ -143,7 +142,7 @@ func bestCollection() time.Duration {
 	return best
 }
 
-// weights weighs a million live keys in every form and in every rival.
+// weights measures the memory of a million live keys, for every variant and rival.
 func (b *bench) weights() error {
 	most := map[string]float64{
 		"token-bucket": 40, "leaky-bucket": 40, "fixed-window": 56, "sliding-window": 56,
@@ -152,8 +151,8 @@ func (b *bench) weights() error {
 		if s.visits > 1 {
 			continue
 		}
-		b.say("weight of %s keys: %s", measure.Thousands(b.sizes.million), s.name)
-		w, err := weighElsewhere(s.name, b.sizes.million)
+		b.logf("weight of %s keys: %s", measure.Thousands(b.sizes.million), s.name)
+		w, err := weighInChild(s.name, b.sizes.million)
 		if err != nil {
 			return err
 		}
@@ -165,11 +164,11 @@ func (b *bench) weights() error {
 	return nil
 }
 
-// logWeight weighs keys whose logs are full.
+// logWeight measures the memory of full logs.
 func (b *bench) logWeight() error {
-	name := slidingLog.contestant().name
-	b.say("weight of %s full logs", measure.Thousands(b.sizes.logs))
-	w, err := weighElsewhere(name, b.sizes.logs)
+	name := slidingLog.contender().name
+	b.logf("weight of %s full logs", measure.Thousands(b.sizes.logs))
+	w, err := weighInChild(name, b.sizes.logs)
 	if err != nil {
 		return err
 	}
@@ -178,9 +177,9 @@ func (b *bench) logWeight() error {
 	return nil
 }
 
-// findWeight is the finding of a weight: at most so many bytes a key and, where
-// that is not zero, at most so long a collection.
-func (r *report) findWeight(w weight, bytes float64, gc time.Duration) {
+// findWeight adds the finding of a memory use: at most so many bytes a key and, if that
+// is not zero, at most so long a collection.
+func (r *report) findWeight(w memoryUse, bytes float64, gc time.Duration) {
 	target := fmt.Sprintf("≤ %.0f bytes a key", bytes)
 	if gc > 0 {
 		target += fmt.Sprintf(", forced GC ≤ %s", gc)

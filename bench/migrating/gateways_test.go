@@ -17,7 +17,7 @@ func cellAfter(store penstock.Store) (*penstock.Limiter, error) {
 	return penstock.New(store, penstock.Per(30, 60*time.Second).WithBurst(15+1).WithName("throttle"))
 }
 
-// reply returns what CL.THROTTLE answers, in whole seconds.
+// reply returns the reply of CL.THROTTLE, in whole seconds.
 func reply(d penstock.Decision) [5]int64 {
 	limited, retry := int64(1), int64(-1)
 	if d.Allowed {
@@ -29,8 +29,8 @@ func reply(d penstock.Decision) [5]int64 {
 	return [5]int64{limited, d.Limit, d.Remaining, retry, int64((d.ResetAfter + time.Second - 1) / time.Second)}
 }
 
-// The replies on the left are redis-cell's.
-func TestCellReplies(t *testing.T) {
+// The wanted replies are redis-cell's.
+func TestRedisCellRepliesAgree(t *testing.T) {
 	c := newClock()
 	lim, err := cellAfter(c.memory())
 	if err != nil {
@@ -83,7 +83,7 @@ func kongAfter(store penstock.Store, mux http.Handler) (http.Handler, error) {
 	})(mux), nil
 }
 
-func TestKongCode(t *testing.T) {
+func TestKongExampleRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, err := kongAfter(penstock.NewMemory(nil), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 		if err != nil {
@@ -122,7 +122,7 @@ func istioAfter(ctx context.Context, store penstock.Store) (granted int64, err e
 	return d.Granted, err
 }
 
-func TestIstioCode(t *testing.T) {
+func TestIstioExampleRuns(t *testing.T) {
 	c := newClock()
 	store := c.memory()
 	for range 3 { // the same request, sent again
@@ -136,6 +136,6 @@ func TestIstioCode(t *testing.T) {
 	}
 	r := penstock.Request{Key: "destination=reviews;source=productpage", Limit: limit, Cost: 1000, AtMost: true}
 	if d, err := store.Take(t.Context(), r); err != nil || d.Granted != 480 {
-		t.Errorf("what was left: %v, %v, want 480", d, err)
+		t.Errorf("remaining: %v, %v, want 480", d, err)
 	}
 }

@@ -59,7 +59,7 @@ func goZero(t *testing.T, addr string) *redis.Redis {
 	return store
 }
 
-func TestGoZeroCode(t *testing.T) {
+func TestGoZeroExampleRuns(t *testing.T) {
 	_, addr, store := startRedis(t)
 	for name, err := range map[string]error{
 		"PeriodLimit":  periodBefore(goZero(t, addr)),
@@ -72,14 +72,14 @@ func TestGoZeroCode(t *testing.T) {
 	}
 }
 
-// Their three states are ours, step by step: allowed, the last one, too many.
-func TestPeriodLimitAgrees(t *testing.T) {
+// Its three states agree with penstock's decisions: allowed, the last one, denied.
+func TestGoZeroPeriodLimitAgrees(t *testing.T) {
 	c, addr, store := startRedis(t)
 	theirs := limit.NewPeriodLimit(10, 5, goZero(t, addr), "p:")
 	ours := limiter(t, store, penstock.Per(5, 10*time.Second).WithAlgorithm(penstock.FixedWindow))
 	seen := map[int]int{}
-	// In steps of seven milliseconds nothing is asked at the very moment when a
-	// window ends: to Redis a key still lives then, to us the window is over.
+	// In steps of seven milliseconds no request is exactly at the end of a window,
+	// when a key still exists in Redis and penstock's window is over.
 	for i, s := range trace(1000, 7*time.Millisecond, 5*time.Second, 1) {
 		c.advance(s.after)
 		state, err := theirs.Take("k")
@@ -103,20 +103,20 @@ func TestPeriodLimitAgrees(t *testing.T) {
 		seen[state]++
 	}
 	if len(seen) != 3 {
-		t.Errorf("of three states, these were seen: %v", seen)
+		t.Errorf("want all three states, got %v", seen)
 	}
 }
 
-// On whole seconds their token bucket is ours.
-func TestTokenLimiterAgrees(t *testing.T) {
+// On whole seconds its token bucket agrees with penstock's.
+func TestGoZeroTokenLimiterAgrees(t *testing.T) {
 	c, addr, store := startRedis(t)
 	theirs := limit.NewTokenLimiter(10, 20, goZero(t, addr), "k")
 	c.compare(t, trace(1000, time.Second, 2*time.Second, 20), limiter(t, store, penstock.PerSecond(10).WithBurst(20)),
 		func(n int) bool { return theirs.AllowN(c.now, n) })
 }
 
-// Between seconds nothing comes back, and then all of it at once.
-func TestTokenLimiterComesInLumps(t *testing.T) {
+// Within a second nothing refills, and then all of it at once.
+func TestGoZeroTokenLimiterRefillsOncePerSecond(t *testing.T) {
 	c, addr, store := startRedis(t)
 	theirs := limit.NewTokenLimiter(10, 20, goZero(t, addr), "k")
 	ours := limiter(t, store, penstock.PerSecond(10).WithBurst(20))
@@ -125,16 +125,16 @@ func TestTokenLimiterComesInLumps(t *testing.T) {
 	admitted(t, ours, 100)
 	c.advance(900 * time.Millisecond)
 	if theirs.AllowN(c.now, 1) {
-		t.Error("go-zero's token bucket no longer comes in lumps")
+		t.Error("go-zero's token bucket now refills within a second")
 	}
 	if got := admitted(t, ours, 100); got != 9 {
-		t.Errorf("after nine tenths of a second we admitted %d, want 9", got)
+		t.Errorf("after nine tenths of a second penstock admitted %d, want 9", got)
 	}
 }
 
-// Clients bring the time. One whose clock is ten seconds behind turns it back for
-// all of them, and each turn is paid for again.
-func TestTokenLimiterBelievesItsClients(t *testing.T) {
+// Clients send the time. A client whose clock is ten seconds behind sets it back for all
+// of them, and the same time is granted again.
+func TestGoZeroTokenLimiterTrustsClientClocks(t *testing.T) {
 	c, addr, store := startRedis(t)
 	theirs := limit.NewTokenLimiter(10, 100, goZero(t, addr), "k")
 	late, allowed := c.now.Add(-10*time.Second), 0
@@ -145,16 +145,16 @@ func TestTokenLimiterBelievesItsClients(t *testing.T) {
 		theirs.AllowN(late, 1)
 	}
 	if allowed < 1000 {
-		t.Errorf("go-zero admitted %d of a burst of 100 in no time: it no longer believes its clients", allowed)
+		t.Errorf("go-zero admitted %d of a burst of 100 at once: it no longer trusts client clocks", allowed)
 	}
 	if got := admitted(t, limiter(t, store, penstock.PerSecond(10).WithBurst(100)), 1000); got != 100 {
-		t.Errorf("we admitted %d of a burst of 100 in no time", got)
+		t.Errorf("penstock admitted %d of a burst of 100 at once", got)
 	}
 }
 
-// A burst of less than half the rate gives its keys no time to live. Redis refuses
-// that, and each process goes on with a limiter of its own.
-func TestTokenLimiterSmallBurst(t *testing.T) {
+// A burst of less than half the rate gives its keys a TTL of 0. Redis rejects that, and
+// each process falls back to its own limiter.
+func TestGoZeroTokenLimiterSmallBurstFails(t *testing.T) {
 	c, addr, store := startRedis(t)
 	allowed := 0
 	for range 4 { // processes
@@ -169,6 +169,6 @@ func TestTokenLimiterSmallBurst(t *testing.T) {
 		t.Errorf("go-zero admitted %d of a burst of 10: it no longer falls back", allowed)
 	}
 	if got := admitted(t, limiter(t, store, penstock.PerSecond(100).WithBurst(10)), 200); got != 10 {
-		t.Errorf("we admitted %d of a burst of 10", got)
+		t.Errorf("penstock admitted %d of a burst of 10", got)
 	}
 }

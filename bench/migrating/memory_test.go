@@ -127,7 +127,7 @@ func tollboothAfter(store penstock.Store, mux http.Handler) (http.Handler, error
 	return httplimit.Protect(lim, nil)(mux), nil
 }
 
-func TestMemoryCode(t *testing.T) {
+func TestMemoryExamplesRun(t *testing.T) {
 	store := penstock.NewMemory(nil)
 	for name, err := range map[string]error{
 		"throttled": throttledBefore(t.Context()), "for throttled": throttledAfter(t.Context()),
@@ -140,7 +140,7 @@ func TestMemoryCode(t *testing.T) {
 	}
 }
 
-// Its burst is what comes on top of the first, so ours is one more.
+// Its burst is in addition to the first request, so penstock's is one more.
 func TestThrottledAgrees(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, err := memstore.NewCtx(0)
@@ -169,8 +169,8 @@ func TestThrottledAgrees(t *testing.T) {
 	})
 }
 
-// The refill of sethvargo/go-limiter is worked out wrongly where there are more
-// tokens than the root of the interval in nanoseconds.
+// sethvargo/go-limiter computes a wrong refill if there are more tokens than the square
+// root of the interval in nanoseconds.
 func TestSethvargoRefillsTooLittle(t *testing.T) {
 	store, err := memorystore.New(&memorystore.Config{Tokens: 100_000, Interval: 100 * time.Millisecond})
 	if err != nil {
@@ -194,12 +194,12 @@ func TestSethvargoRefillsTooLittle(t *testing.T) {
 	for {
 		if n := spend(); n > 0 {
 			if n >= 100_000 {
-				t.Errorf("sethvargo/go-limiter refilled %d of 100000: it is no longer wrong", n)
+				t.Errorf("sethvargo/go-limiter refilled %d of 100000: it is correct now", n)
 			}
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("nothing came back")
+			t.Fatal("nothing refilled")
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
@@ -207,12 +207,12 @@ func TestSethvargoRefillsTooLittle(t *testing.T) {
 		first := admitted(t, ours, 200_000)
 		time.Sleep(100 * time.Millisecond)
 		if second := admitted(t, ours, 200_000); first != 100_000 || second != 100_000 {
-			t.Errorf("we admitted %d and then %d", first, second)
+			t.Errorf("penstock admitted %d and then %d", first, second)
 		}
 	})
 }
 
-func TestTollboothCode(t *testing.T) {
+func TestTollboothExampleRuns(t *testing.T) {
 	hello := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	after, err := tollboothAfter(penstock.NewMemory(nil), hello)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 
 const page = "../../docs/migrating.md"
 
-// All Go on the page is in these files, line by line, where it is compiled and run.
-func TestTheCodeOnThePageRuns(t *testing.T) {
+// All Go code on the page is in these files, line by line, where it is compiled and run.
+func TestPageCodeIsCompiled(t *testing.T) {
 	files, err := filepath.Glob("*_test.go")
 	if err != nil {
 		t.Fatal(err)
@@ -26,19 +26,19 @@ func TestTheCodeOnThePageRuns(t *testing.T) {
 		}
 		sources.WriteString("\n" + flat(string(text)))
 	}
-	fences := goOn(t)
+	fences := goFences(t)
 	for _, fence := range fences {
 		if !strings.Contains(sources.String(), "\n"+flat(fence)) {
-			t.Errorf("nothing runs this:\n%s", fence)
+			t.Errorf("not in the tests:\n%s", fence)
 		}
 	}
 	if len(fences) < 20 {
-		t.Errorf("%d pieces of Go on the page", len(fences))
+		t.Errorf("%d Go code blocks on the page", len(fences))
 	}
 }
 
-// goOn returns the pieces of Go on the page.
-func goOn(t *testing.T) (fences []string) {
+// goFences returns the Go code blocks of the page.
+func goFences(t *testing.T) (fences []string) {
 	t.Helper()
 	text, err := os.ReadFile(page)
 	if err != nil {
@@ -55,8 +55,8 @@ func flat(text string) string {
 	return regexp.MustCompile(`(?m)^[ \t]+`).ReplaceAllString(text, "")
 }
 
-// Limits that the page writes as text can be counted by.
-func TestLimitsOnThePage(t *testing.T) {
+// Limits that the page writes as text are valid.
+func TestPageLimitsAreValid(t *testing.T) {
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)

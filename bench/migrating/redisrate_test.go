@@ -52,7 +52,7 @@ func redisRate(t *testing.T, addr string) *redis_rate.Limiter {
 	return redis_rate.NewLimiter(client)
 }
 
-func TestRedisRateCode(t *testing.T) {
+func TestRedisRateExampleRuns(t *testing.T) {
 	_, addr, _ := startRedis(t)
 	if err := redisRateBefore(t.Context(), addr); err != nil {
 		t.Error(err)
@@ -96,12 +96,12 @@ func TestRedisRateIsTooSlow(t *testing.T) {
 		t.Errorf("redis_rate admitted %d of a burst of 1000: it is no longer too slow", allowed)
 	}
 	if got := admitted(t, limiter(t, store, penstock.PerSecond(1_000_000).WithBurst(1000)), 1100); got != 1000 {
-		t.Errorf("we admitted %d of a burst of 1000", got)
+		t.Errorf("penstock admitted %d of a burst of 1000", got)
 	}
 }
 
-// It tells those who ask for more than there can ever be to come back, for ever.
-func TestRedisRateNeverSaysNever(t *testing.T) {
+// For a cost that is never possible it returns a RetryAfter, again and again.
+func TestRedisRateRetriesImpossibleCost(t *testing.T) {
 	c, addr, store := startRedis(t)
 	theirs, limit := redisRate(t, addr), redis_rate.PerSecond(20)
 	for range 3 {

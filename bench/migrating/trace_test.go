@@ -1,6 +1,5 @@
-// Package migrating holds docs/migrating.md to what it says: the code on that page
-// is the code in these files, and the limiters that people come from run on the
-// same traces as ours.
+// Package migrating tests docs/migrating.md: the code on that page is the code in these
+// files, and the other limiters run on the same traces as penstock.
 package migrating
 
 import (
@@ -19,24 +18,23 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-// errTooMany is what the code on the page returns when it is refused.
+// errTooMany is what the code on the page returns for a denial.
 var errTooMany = errors.New("too many requests")
 
 func TestMain(m *testing.M) {
-	logx.Disable() // go-zero writes its statistics from the moment that it is linked in
+	logx.Disable() // go-zero logs statistics as soon as it is linked in
 	logx.DisableStat()
-	goredis.SetLogger(silence{})
+	goredis.SetLogger(noLog{})
 	os.Exit(m.Run())
 }
 
-// silence is what go-redis says about servers that a test has stopped, to clients
-// that go-zero leaves behind.
-type silence struct{}
+// noLog drops the log of go-redis about stopped servers, from clients that go-zero does
+// not close.
+type noLog struct{}
 
-func (silence) Printf(context.Context, string, ...any) {}
+func (noLog) Printf(context.Context, string, ...any) {}
 
-// A clock is moved by hand. It is this process's, and a Redis server's if there is
-// one.
+// A clock is a fake clock, of this process and of a Redis server if there is one.
 type clock struct {
 	now   time.Time
 	redis *redistest.Clock
@@ -51,13 +49,12 @@ func (c *clock) advance(d time.Duration) {
 	}
 }
 
-// memory returns our store in this process, on the clock.
+// memory returns a memory store on the clock.
 func (c *clock) memory() penstock.Store {
 	return penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return c.now }})
 }
 
-// startRedis starts a server on a clock that is moved by hand, and returns our
-// store on it.
+// startRedis starts a server on a fake clock, and returns a store on it.
 func startRedis(t *testing.T) (c *clock, addr string, store penstock.Store) {
 	t.Helper()
 	server, err := redistest.Start(redistest.Options{FakeClock: true})
@@ -85,7 +82,7 @@ func limiter(t *testing.T, s penstock.Store, l penstock.Limit) *penstock.Limiter
 	return lim
 }
 
-// A step of a trace is what somebody asks for, and how long after the one before.
+// A step of a trace is the cost of a request, and the time since the one before.
 type step struct {
 	after time.Duration
 	cost  int
@@ -97,7 +94,7 @@ func trace(n int, unit, longest time.Duration, dearest int) []step {
 	steps := make([]step, n)
 	for i := range steps {
 		steps[i].cost = 1 + random.IntN(dearest)
-		if random.IntN(3) > 0 { // often at the same moment
+		if random.IntN(3) > 0 { // often at the same time
 			steps[i].after = unit * time.Duration(random.Int64N(int64(longest/unit)+1))
 		}
 	}
@@ -116,18 +113,18 @@ func (c *clock) compare(t *testing.T, steps []step, ours *penstock.Limiter, thei
 			t.Fatal(err)
 		}
 		if got := theirs(s.cost); got != d.Allowed {
-			t.Fatalf("step %d, %v after the one before, asks for %d: theirs %v, ours %v", i, s.after, s.cost, got, d)
+			t.Fatalf("step %d, %v after the one before, cost %d: theirs %v, ours %v", i, s.after, s.cost, got, d)
 		}
 		if d.Allowed {
 			allowed++
 		}
 	}
 	if allowed < len(steps)/10 || allowed > len(steps)*9/10 {
-		t.Errorf("%d of %d steps were allowed, which tells little", allowed, len(steps))
+		t.Errorf("%d of %d steps were allowed, want a mix", allowed, len(steps))
 	}
 }
 
-// admitted counts how many of n calls for one unit are allowed by us.
+// admitted returns how many of n takes of one unit penstock allows.
 func admitted(t *testing.T, lim *penstock.Limiter, n int) (allowed int) {
 	t.Helper()
 	for range n {

@@ -25,15 +25,15 @@ func uberAfter(ctx context.Context, store penstock.Store) error {
 	return lim.Wait(ctx, "api")
 }
 
-func TestUberCode(t *testing.T) {
+func TestUberExampleRuns(t *testing.T) {
 	uberBefore()
 	if err := uberAfter(t.Context(), penstock.NewMemory(nil)); err != nil {
 		t.Error(err)
 	}
 }
 
-// moments runs a trace and returns when each step got its turn.
-func moments(t *testing.T, steps []step, take func()) (got []time.Duration) {
+// takeTimes runs a trace and returns when each take returned.
+func takeTimes(t *testing.T, steps []step, take func()) (got []time.Duration) {
 	t.Helper()
 	start := time.Now()
 	for _, s := range steps {
@@ -51,7 +51,7 @@ func wait(t *testing.T, lim *penstock.Limiter) {
 	}
 }
 
-func sameMoments(t *testing.T, theirs, ours []time.Duration) {
+func compareTimes(t *testing.T, theirs, ours []time.Duration) {
 	t.Helper()
 	for i := range theirs {
 		if theirs[i] != ours[i] {
@@ -65,39 +65,38 @@ func TestUberAgrees(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		theirs := ratelimit.New(100, ratelimit.WithoutSlack)
 		ours := limiter(t, penstock.NewMemory(nil), penstock.PerSecond(100).WithBurst(1))
-		sameMoments(t, moments(t, steps, func() { theirs.Take() }), moments(t, steps, func() { wait(t, ours) }))
+		compareTimes(t, takeTimes(t, steps, func() { theirs.Take() }), takeTimes(t, steps, func() { wait(t, ours) }))
 	})
 }
 
-// Its slack is a burst of one more than the slack, which it does not have in the
-// beginning.
+// Its slack is a burst of one more than the slack, which starts empty.
 func TestUberSlackAgrees(t *testing.T) {
 	steps := trace(2000, time.Millisecond, 50*time.Millisecond, 1)
 	synctest.Test(t, func(t *testing.T) {
 		theirs := ratelimit.New(100, ratelimit.WithSlack(10))
 		theirs.Take()
-		first := moments(t, steps, func() { theirs.Take() })
+		first := takeTimes(t, steps, func() { theirs.Take() })
 		ours := limiter(t, penstock.NewMemory(nil), penstock.PerSecond(100).WithBurst(11))
 		if d, err := ours.AllowN(t.Context(), "k", 11); err != nil || !d.Allowed {
 			t.Fatal(d, err)
 		}
-		sameMoments(t, first, moments(t, steps, func() { wait(t, ours) }))
+		compareTimes(t, first, takeTimes(t, steps, func() { wait(t, ours) }))
 	})
 }
 
-// It cuts the interval down to whole nanoseconds and so is a little too fast; we
-// round up, and refuse rates that would be far off.
+// It rounds the interval down to whole nanoseconds and so is slightly too fast; penstock
+// rounds up, and rejects rates that would be far off.
 func TestUberIsTooFast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 7000
 		steps := make([]step, n+1)
 		theirs := ratelimit.New(7, ratelimit.WithoutSlack)
 		ours := limiter(t, penstock.NewMemory(nil), penstock.PerSecond(7).WithBurst(1))
-		if got := moments(t, steps, func() { theirs.Take() })[n]; got >= n/7*time.Second {
+		if got := takeTimes(t, steps, func() { theirs.Take() })[n]; got >= n/7*time.Second {
 			t.Errorf("uber-go/ratelimit took %v for %d at 7 a second: it is no longer too fast", got, n)
 		}
-		if got := moments(t, steps, func() { wait(t, ours) })[n]; got < n/7*time.Second {
-			t.Errorf("we took %v for %d at 7 a second", got, n)
+		if got := takeTimes(t, steps, func() { wait(t, ours) })[n]; got < n/7*time.Second {
+			t.Errorf("penstock took %v for %d at 7 a second", got, n)
 		}
 	})
 	if err := penstock.PerSecond(600_000_000).Validate(); !errors.Is(err, penstock.ErrBadLimit) {
@@ -105,8 +104,8 @@ func TestUberIsTooFast(t *testing.T) {
 	}
 }
 
-// Its Take cannot be left; our Wait knows at once that it would be too long.
-func TestUberCannotBeLeft(t *testing.T) {
+// Its Take cannot be cancelled; Limiter.Wait returns at once if it would take too long.
+func TestUberTakeIgnoresCancellation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours := limiter(t, penstock.NewMemory(nil), penstock.PerMinute(1))
 		wait(t, ours)

@@ -33,7 +33,7 @@ func xtimeAfter(ctx context.Context, store penstock.Store) error {
 	return nil
 }
 
-func TestXTimeCode(t *testing.T) {
+func TestXTimeExampleRuns(t *testing.T) {
 	if err := xtimeBefore(); err != nil {
 		t.Error(err)
 	}
@@ -51,7 +51,7 @@ func TestXTimeAgrees(t *testing.T) {
 	}
 }
 
-// Reservations are made for the same moments, up to the rounding of its floats.
+// Reservations are for the same times, up to the rounding of its floats.
 func TestXTimeReservationsAgree(t *testing.T) {
 	c := newClock()
 	theirs := rate.NewLimiter(10, 20)
@@ -71,10 +71,10 @@ func TestXTimeReservationsAgree(t *testing.T) {
 	}
 }
 
-// It believes the time that a caller brings, and callers read the clock before they
-// get in line. One that is late turns the clock back, and the same second is paid
-// out twice. Our stores read the clock themselves, when it is the caller's turn.
-func TestXTimePaysTwice(t *testing.T) {
+// It uses the time that a caller passes, and callers read the clock before they wait for
+// the lock. A late caller sets its clock back, and the same second is granted twice.
+// penstock's stores read the clock themselves, under the lock.
+func TestXTimeLateCallerGetsSecondTwice(t *testing.T) {
 	c := newClock()
 	theirs := rate.NewLimiter(1000, 1000)
 	ours := limiter(t, c.memory(), penstock.PerSecond(1000))
@@ -87,20 +87,20 @@ func TestXTimePaysTwice(t *testing.T) {
 	got := all()
 	theirs.AllowN(c.now.Add(-time.Second), 0)
 	if got += all(); got != 2000 {
-		t.Errorf("x/time/rate admitted %d in no time, want its 2000", got)
+		t.Errorf("x/time/rate admitted %d at once, want 2000", got)
 	}
 	if got := admitted(t, ours, 5000); got != 1000 {
-		t.Errorf("we admitted %d in no time, want 1000", got)
+		t.Errorf("penstock admitted %d at once, want 1000", got)
 	}
 }
 
-// A burst of 0 means none there, and as many as the count here.
-func TestXTimeZeroBurst(t *testing.T) {
+// A burst of 0 admits nothing there, and as many as the count here.
+func TestXTimeZeroBurstDeniesAll(t *testing.T) {
 	c := newClock()
 	if rate.NewLimiter(10, 0).AllowN(c.now, 1) {
-		t.Error("x/time/rate has changed its mind about a burst of 0")
+		t.Error("x/time/rate admits a burst of 0")
 	}
 	if got := admitted(t, limiter(t, c.memory(), penstock.PerSecond(10).WithBurst(0)), 100); got != 10 {
-		t.Errorf("we admitted %d, want 10", got)
+		t.Errorf("penstock admitted %d, want 10", got)
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-// The run: its limit, how many processes share it, and when Redis is down.
+// The run: its limit, the number of processes that share it, and when Redis is down.
 const (
 	rate      = 100 // a second, and the burst
 	processes = 2
@@ -63,7 +63,7 @@ func run(file string, length time.Duration) error {
 	return check(samples)
 }
 
-// A sample is what had been admitted at a moment of the run.
+// A point is what had been admitted at a time of the run.
 type point struct {
 	at                 time.Duration
 	admitted, fallback int64
@@ -184,7 +184,7 @@ func write(w io.Writer, samples []point) {
 
 func check(samples []point) error {
 	for _, s := range samples {
-		// The counters are read a moment after the clock.
+		// The counters are read slightly after the clock.
 		if slack := rate * sample.Seconds(); float64(s.admitted) > s.bound+slack {
 			return fmt.Errorf("at %v %d were admitted, and the bound is %.0f", s.at, s.admitted, s.bound)
 		}

@@ -28,8 +28,8 @@ const (
 	every = 25 * time.Millisecond
 )
 
-// drawAlgorithms shows what each algorithm does with the same burst of traffic
-// across the edge of a window. It runs the real store on a clock of its own.
+// drawAlgorithms draws the decisions of each algorithm for the same burst of traffic
+// across the edge of a window. It runs the real store on a fake clock.
 func drawAlgorithms() (string, error) {
 	const left, top, height = 190, 66, 38
 	c := newCanvas(820, top+height*len(lanes)+46, "The same 60 requests under 10 a second, by algorithm")
@@ -41,7 +41,7 @@ func drawAlgorithms() (string, error) {
 	c.text(796, 50, "end", "soft", "most in any second")
 	for i, text := range lanes {
 		y := float64(top + height*i)
-		points, most, err := play(text)
+		points, most, err := simulate(text)
 		if err != nil {
 			return "", err
 		}
@@ -68,8 +68,8 @@ type request struct {
 	allowed bool
 }
 
-// play sends the traffic and returns each request at the instant at which it acts.
-func play(text string) (requests []request, most int, err error) {
+// simulate sends the traffic and returns each request with the time at which it acts.
+func simulate(text string) (requests []request, most int, err error) {
 	limit, err := penstock.ParseLimit(text)
 	if err != nil {
 		return nil, 0, err

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-func TestPicturesAreCurrent(t *testing.T) {
+func TestPicturesMatchResults(t *testing.T) {
 	want, err := pictures("../results")
 	if err != nil {
 		t.Fatal(err)
@@ -45,15 +45,15 @@ func TestPicturesAreWellFormed(t *testing.T) {
 
 // The lanes must show what the bounds say: a fixed window admits nearly twice its
 // count around an edge, a log does not.
-func TestLanesShowTheBounds(t *testing.T) {
+func TestAlgorithmsPictureShowsBounds(t *testing.T) {
 	for text, want := range map[string]int{"10/1s fixed-window": 19, "10/1s sliding-log": 10, "10/1s rolling-window": 10, "10/1s leaky-bucket": 10} {
-		if _, most, err := play(text); err != nil || most != want {
+		if _, most, err := simulate(text); err != nil || most != want {
 			t.Errorf("%s: most in one second is %d, %v, want %d", text, most, err, want)
 		}
 	}
 }
 
-func TestOutageNeedsAnOutage(t *testing.T) {
+func TestDrawOutageRejectsNoOutage(t *testing.T) {
 	if _, err := drawOutage([][]string{{"0.0", "1", "100", "0"}}); err == nil {
 		t.Error("samples without an outage are drawn")
 	}

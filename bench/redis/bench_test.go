@@ -22,9 +22,9 @@ func openBench(t *testing.T) *bench {
 	return &bench{server: s, rounds: 3, length: time.Millisecond, sizes: quickSizes, progress: t.Output()}
 }
 
-func TestEveryCaseRuns(t *testing.T) {
+func TestCasesRunQuick(t *testing.T) {
 	b := openBench(t)
-	for _, trial := range trials {
+	for _, trial := range cases {
 		if trial.name == "instructions" {
 			continue // a minute of valgrind
 		}
@@ -40,13 +40,13 @@ func TestEveryCaseRuns(t *testing.T) {
 	}
 }
 
-func TestCommandPrintsTheTable(t *testing.T) {
+func TestCommandPrintsTable(t *testing.T) {
 	var out, progress bytes.Buffer
 	if got := command([]string{"-quick", "-run", "^(clients|logweight)$"}, &out, &progress); got != 0 {
 		t.Fatalf("exit status %d, want 0:\n%s", got, &progress)
 	}
 	for _, want := range []string{
-		`\| token bucket, 64 goroutines, 200 keys, Limiter.Allow with its deadline \| ≥ 2× redis_rate \| [\d.]+× \([\d.]+–[\d.]+\) \| not judged \|`,
+		`\| token bucket, 64 goroutines, 200 keys, Limiter.Allow with its deadline \| ≥ 2× redis_rate \| [\d.]+× \([\d.]+–[\d.]+\) \| not checked \|`,
 		`\| memory a key, sliding log with 1000 entries \| ≤ 4400 B \| \d+ B`,
 		`\| go-zero TokenLimiter \| \d+ \|`,
 		`Redis \d+\.\d+`,
@@ -60,30 +60,30 @@ func TestCommandPrintsTheTable(t *testing.T) {
 	}
 }
 
-func TestCommandRefusesNonsense(t *testing.T) {
+func TestCommandRejectsBadFlags(t *testing.T) {
 	for _, args := range [][]string{{"-run", "("}, {"-rounds", "0"}, {"-round", "-1s"}, {"-fast"}} {
-		var out, complaint bytes.Buffer
-		if got := command(args, &out, &complaint); got != 2 || complaint.Len() == 0 {
-			t.Errorf("%q: exit status %d and %q, want 2 and a reason", args, got, &complaint)
+		var out, stderr bytes.Buffer
+		if got := command(args, &out, &stderr); got != 2 || stderr.Len() == 0 {
+			t.Errorf("%q: exit status %d and %q, want 2 and a reason", args, got, &stderr)
 		}
 	}
 }
 
-func TestAMissingServerIsAnErrorThatSaysWhatToInstall(t *testing.T) {
+func TestCommandMissingServerNamesPackage(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
-	var out, complaint bytes.Buffer
-	if got := command(nil, &out, &complaint); got != 1 || !strings.Contains(complaint.String(), "apt-get install redis-server") {
-		t.Errorf("without redis-server: exit status %d and %q, want 1 and what to install", got, &complaint)
+	var out, stderr bytes.Buffer
+	if got := command(nil, &out, &stderr); got != 1 || !strings.Contains(stderr.String(), "apt-get install redis-server") {
+		t.Errorf("without redis-server: exit status %d and %q, want 1 and what to install", got, &stderr)
 	}
 }
 
-// TestDesignsLimit shows that the designs do what they were proposed for: on one
-// key, at moments of its own each, they admit the limit and no more.
-func TestDesignsLimit(t *testing.T) {
+// TestDesignShapesEnforceLimit checks that the designs enforce a limit: on one key, with
+// requests at different times, they admit the limit and no more.
+func TestDesignShapesEnforceLimit(t *testing.T) {
 	b := openBench(t)
 	for _, s := range designShapes() {
 		for i, w := range s.words {
-			if w == plenty {
+			if w == largeLimit {
 				s.words[i] = "3"
 			}
 		}
@@ -91,8 +91,8 @@ func TestDesignsLimit(t *testing.T) {
 			t.Fatal(err)
 		}
 		granted := 0
-		for moment := range 5 {
-			answer := b.server.client.Do(context.Background(), b.server.client.B().Arbitrary(s.at(7, moment)...).Build())
+		for at := range 5 {
+			answer := b.server.client.Do(context.Background(), b.server.client.B().Arbitrary(s.at(7, at)...).Build())
 			first, err := answer.AsInt64()
 			if list, listErr := answer.AsIntSlice(); listErr == nil {
 				first, err = list[0], nil
@@ -107,9 +107,9 @@ func TestDesignsLimit(t *testing.T) {
 	}
 }
 
-// TestOurShapesAreWhatTheStoreSends compares the server after a shape was sent
-// with the server after the store was asked.
-func TestOurShapesAreWhatTheStoreSends(t *testing.T) {
+// TestOurShapesMatchStoreCommands compares the state after a shape was sent with the
+// store's view of it.
+func TestOurShapesMatchStoreCommands(t *testing.T) {
 	b := openBench(t)
 	s, err := ourShape(keyOf("pen"), tokenBucket, 1)
 	if err != nil {
@@ -134,23 +134,23 @@ func TestOurShapesAreWhatTheStoreSends(t *testing.T) {
 	}
 }
 
-func TestKeysThatDoNotComeAreCaught(t *testing.T) {
+func TestVerifyKeysCatchesMissingKeys(t *testing.T) {
 	s := designShapes()[0]
 	for name, c := range map[string]struct {
-		came census
+		came serverStats
 		ok   bool
 	}{
-		"all of them":       {census{keys: 10, expires: 10}, true},
-		"one too few":       {census{keys: 9, expires: 9}, false},
-		"one never expires": {census{keys: 10, expires: 9}, false},
+		"all":               {serverStats{keys: 10, expires: 10}, true},
+		"one missing":       {serverStats{keys: 9, expires: 9}, false},
+		"one never expires": {serverStats{keys: 10, expires: 9}, false},
 	} {
-		if err := s.proveKeys(c.came, 10); (err == nil) != c.ok {
+		if err := s.verifyKeys(c.came, 10); (err == nil) != c.ok {
 			t.Errorf("%s: %v, want ok %v", name, err, c.ok)
 		}
 	}
 }
 
-func TestDenialsAndFailuresAreCaught(t *testing.T) {
+func TestVerifyGrantsCatchesDenialsAndFailures(t *testing.T) {
 	s := designShapes()[3] // two writes a grant
 	for name, c := range map[string]struct {
 		commands map[string]cmdStats
@@ -160,55 +160,55 @@ func TestDenialsAndFailuresAreCaught(t *testing.T) {
 		"one denied":      {map[string]cmdStats{"hincrby": {calls: 18}}, false},
 		"a script failed": {map[string]cmdStats{"hincrby": {calls: 20}, "evalsha": {calls: 11, failed: 1}}, false},
 	} {
-		if err := s.proveGrants(census{commands: c.commands}, 10); (err == nil) != c.ok {
+		if err := s.verifyGrants(serverStats{commands: c.commands}, 10); (err == nil) != c.ok {
 			t.Errorf("%s: %v, want ok %v", name, err, c.ok)
 		}
 	}
 	for name, c := range map[string]struct {
-		tally tally
+		tally counts
 		ok    bool
 	}{
-		"all granted": {tally{calls: 10}, true},
-		"too few":     {tally{calls: 9}, false},
-		"one denied":  {tally{calls: 10, denied: 1}, false},
-		"one failed":  {tally{calls: 10, failed: 1}, false},
+		"all granted": {counts{calls: 10}, true},
+		"too few":     {counts{calls: 9}, false},
+		"one denied":  {counts{calls: 10, denied: 1}, false},
+		"one failed":  {counts{calls: 10, failed: 1}, false},
 	} {
-		e := &entrant{tally: c.tally}
-		if err := e.prove(10); (err == nil) != c.ok {
+		e := &runner{counts: c.tally}
+		if err := e.verify(10); (err == nil) != c.ok {
 			t.Errorf("%s: %v, want ok %v", name, err, c.ok)
 		}
 	}
 }
 
-func TestALimiterThatAdmitsEverythingIsCaught(t *testing.T) {
+func TestVerifyLimitsCatchesUnlimited(t *testing.T) {
 	b := openBench(t)
 	open := trivial
 	open.name = "no limiter"
-	if err := b.proveLimits(open); err == nil {
-		t.Error("a trip that decides nothing passed as a limiter")
+	if err := b.verifyLimits(open); err == nil {
+		t.Error("a command that decides nothing passed as a limiter")
 	}
 }
 
-func TestALapAsksAboutEveryKey(t *testing.T) {
-	seen := &recorder{asked: make(chan string, 1000)}
-	e := &entrant{limiter: seen, keys: keyNames("user:key", 100)}
-	e.lap(t.Context(), 70)
-	e.lap(t.Context(), 30)
-	close(seen.asked)
+func TestRunnerCallsEveryKey(t *testing.T) {
+	seen := &recorder{keys: make(chan string, 1000)}
+	e := &runner{limiter: seen, keys: keyNames("user:key", 100)}
+	e.runCalls(t.Context(), 70)
+	e.runCalls(t.Context(), 30)
+	close(seen.keys)
 	different := map[string]bool{}
-	for key := range seen.asked {
+	for key := range seen.keys {
 		different[key] = true
 	}
-	if len(different) != 100 || e.tally.calls != 100 {
-		t.Errorf("100 calls in two laps over 100 keys: %d different keys, %d calls counted", len(different), e.tally.calls)
+	if len(different) != 100 || e.counts.calls != 100 {
+		t.Errorf("100 calls in two runs over 100 keys: %d different keys, %d calls counted", len(different), e.counts.calls)
 	}
 }
 
-func TestReadingTheCensus(t *testing.T) {
+func TestParseServerStats(t *testing.T) {
 	text := "used_memory:1000\r\nused_cpu_sys:1.5\r\nused_cpu_user:2.25\r\n" +
 		"cmdstat_evalsha:calls=10,usec=70,usec_per_call=7.00,rejected_calls=1,failed_calls=2\r\n" +
 		"db0:keys=5,expires=4,avg_ttl=100\r\n"
-	got, err := parseCensus(text)
+	got, err := parseServerStats(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,11 +216,11 @@ func TestReadingTheCensus(t *testing.T) {
 		t.Errorf("read %+v from:\n%s", got, text)
 	}
 	if d := got.since(got); d.memory != 0 || d.keys != 0 || d.failed() != 0 {
-		t.Errorf("nothing has happened, and that is %+v", d)
+		t.Errorf("without commands the difference is %+v", d)
 	}
 }
 
-func TestReadingTheTotalOfInstructions(t *testing.T) {
+func TestReadTotalParsesCallgrind(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "callgrind.out.1")
 	if err := os.WriteFile(path, []byte("version: 1\nfn=main\n12 34\n\ntotals: 123456\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -236,11 +236,11 @@ func TestReadingTheTotalOfInstructions(t *testing.T) {
 	}
 }
 
-// recorder writes down what it is asked about.
-type recorder struct{ asked chan string }
+// recorder records the keys that are taken.
+type recorder struct{ keys chan string }
 
 func (r *recorder) take(_ context.Context, key string) (bool, error) {
-	r.asked <- key
+	r.keys <- key
 	return true, nil
 }
 

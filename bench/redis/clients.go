@@ -7,54 +7,54 @@ import (
 	"github.com/penstock-io/penstock/bench/internal/measure"
 )
 
-// clients races the limiters through their client libraries, with penstock and
-// what it is measured by as neighbours.
+// clients compares the limiters through their client libraries. Penstock and the
+// references of its targets run next to each other.
 func (b *bench) clients() error {
 	if err := b.empty(); err != nil {
 		return err
 	}
-	field := append([]contestant{ours, trivial, redisRate}, ourWindows...)
+	field := append([]contender{ours, trivial, redisRate}, ourWindows...)
 	field = append(append(field, floors[:2]...), rivals[1:]...)
-	entrants, err := b.field(field)
-	defer closeAll(entrants)
+	runners, err := b.newRunners(field)
+	defer closeAll(runners)
 	if err != nil {
 		return err
 	}
-	b.say("clients: %d rounds of %s for each of %d limiters", b.rounds, b.length, len(entrants))
-	if err := race(b.server, b.rounds, b.length, entrants); err != nil {
+	b.logf("clients: %d rounds of %s for each of %d limiters", b.rounds, b.length, len(runners))
+	if err := runRounds(b.server, b.rounds, b.length, runners); err != nil {
 		return err
 	}
-	if err := b.proveAfter(entrants); err != nil {
+	if err := b.verifyGrants(runners); err != nil {
 		return err
 	}
-	b.report.addClients(entrants, b.sizes.counted)
-	b.findClients(entrants[0], entrants[1], entrants[2])
+	b.report.addClients(runners, b.sizes.counted)
+	b.findClients(runners[0], runners[1], runners[2])
 	return nil
 }
 
-// field enters everybody, after proving that each is a limiter.
-func (b *bench) field(contestants []contestant) (entrants []*entrant, err error) {
+// newRunners opens all contenders, after a check that each enforces a limit.
+func (b *bench) newRunners(contenders []contender) (runners []*runner, err error) {
 	keys := keyNames("user:key", b.sizes.many)
-	for _, c := range contestants {
-		if err := b.proveLimits(c); err != nil {
-			return entrants, err
+	for _, c := range contenders {
+		if err := b.verifyLimits(c); err != nil {
+			return runners, err
 		}
-		e, err := b.enter(c, keys)
+		e, err := b.newRunner(c, keys)
 		if err != nil {
-			return entrants, err
+			return runners, err
 		}
-		entrants = append(entrants, e)
+		runners = append(runners, e)
 	}
-	return entrants, nil
+	return runners, nil
 }
 
-func closeAll(entrants []*entrant) {
-	for _, e := range entrants {
+func closeAll(runners []*runner) {
+	for _, e := range runners {
 		e.limiter.close()
 	}
 }
 
-// keyNames returns keys of 20 bytes that begin with eight of their own.
+// keyNames returns keys of 20 bytes with a prefix of eight bytes.
 func keyNames(begin string, n int) []string {
 	keys := make([]string, n)
 	for i := range keys {
@@ -63,8 +63,8 @@ func keyNames(begin string, n int) []string {
 	return keys
 }
 
-// isFloor reports whether it never denies, being no limiter.
-func (c contestant) isFloor() bool {
+// isFloor reports whether the contender is a floor, which never denies.
+func (c contender) isFloor() bool {
 	for _, f := range floors {
 		if f.name == c.name {
 			return true
@@ -73,10 +73,10 @@ func (c contestant) isFloor() bool {
 	return false
 }
 
-// proveLimits returns an error unless a limit of one unit admits one, on each of
-// some keys. Of three calls one more may pass, because go-zero's slowest limit
-// gives a unit back every second.
-func (b *bench) proveLimits(c contestant) error {
+// verifyLimits returns an error unless a limit of one unit admits one, on each of some
+// keys. Of three calls one more may be allowed, because go-zero's slowest limit refills
+// a unit every second.
+func (b *bench) verifyLimits(c contender) error {
 	if c.isFloor() {
 		return nil
 	}
@@ -103,36 +103,36 @@ func (b *bench) proveLimits(c contestant) error {
 	return nil
 }
 
-// proveAfter returns an error unless everybody was granted everything, and no
-// key has lost its expiry but those that never had one.
-func (b *bench) proveAfter(entrants []*entrant) error {
+// verifyGrants returns an error unless all calls were granted, and all keys have an
+// expiry but those that never had one.
+func (b *bench) verifyGrants(runners []*runner) error {
 	lasting := 0
-	for _, e := range entrants {
-		if err := e.prove(len(e.keys)); err != nil {
+	for _, e := range runners {
+		if err := e.verify(len(e.keys)); err != nil {
 			return err
 		}
 		if e.lasting() {
 			lasting += len(e.keys)
 		}
 	}
-	c, err := b.server.census()
+	c, err := b.server.stats()
 	if err == nil && c.keys-c.expires != lasting {
 		err = fmt.Errorf("%d of %d keys have no expiry, want %d", c.keys-c.expires, c.keys, lasting)
 	}
 	return err
 }
 
-func (b *bench) findClients(ours, trivial, redisRate *entrant) {
+func (b *bench) findClients(ours, trivial, redisRate *runner) {
 	title := fmt.Sprintf("token bucket, %d goroutines, %s keys, Limiter.Allow with its deadline", goroutines, measure.Thousands(b.sizes.many))
-	rival := ours.against(redisRate)
+	rival := ours.ratioTo(redisRate)
 	b.report.Add(title, "≥ 2× redis_rate", rival.Median >= 2, "%s", measure.TimesWithSpread(rival))
-	floor := ours.against(trivial)
+	floor := ours.ratioTo(trivial)
 	b.report.Add(title, "≥ 0.55× a trivial EVALSHA without deadline", floor.Median >= 0.55, "%s", measure.TimesWithSpread(floor))
 
 	plain := ours.allocations(context.Background(), b.sizes.counted)
 	cancelable, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	under := ours.allocations(cancelable, b.sizes.counted)
-	b.report.Add(title+", allocations", "≤ 2, ≤ 5 under a cancelable context", plain <= 2.05 && under <= 5.05,
-		"%.2f, and %.2f under a cancelable context", plain, under)
+	wrapper := ours.allocations(cancelable, b.sizes.counted)
+	b.report.Add(title+", allocations", "≤ 2, ≤ 5 under a cancelable context", plain <= 2.05 && wrapper <= 5.05,
+		"%.2f, and %.2f under a cancelable context", plain, wrapper)
 }

@@ -7,40 +7,40 @@ import (
 	"github.com/penstock-io/penstock/internal/rivalscripts"
 )
 
-// keyOf returns a key of 20 bytes, told apart from those of others by three
-// letters, with its number open.
+// keyOf returns a key of 20 bytes with three letters that are unique to a shape, and a
+// placeholder for its number.
 func keyOf(letters string) string { return "user:" + letters + numberMark }
 
-// An hour, and a bucket of a tenth of it, in nanoseconds, as Istio counts; and
-// the moment in nanoseconds, from milliseconds.
+// An hour, and a bucket of a tenth of it, in nanoseconds, as Istio counts; and the time
+// in nanoseconds, from milliseconds.
 const (
 	hourNanos   = "3600000000000"
 	bucketNanos = "360000000000"
-	momentNanos = momentMark + "000000"
+	timeNanos   = timeMark + "000000"
 )
 
-// plenty is a limit that no key of a run reaches.
-const plenty = "1000000"
+// largeLimit is never reached in a run.
+const largeLimit = "1000000"
 
-// designShapes are what is commonly written about limits on Redis.
+// designShapes are common designs of limiters on Redis.
 func designShapes() []*shape {
-	hash := scripted("hash log", rivalscripts.HashLog, []string{keyOf("hsh")}, momentMark, "3600000", plenty)
+	hash := scripted("hash log", rivalscripts.HashLog, []string{keyOf("hsh")}, timeMark, "3600000", largeLimit)
 	hash.write = "hincrby"
-	zset := scripted("zset log", rivalscripts.ZsetLog, []string{keyOf("zst")}, momentMark, "3600000", plenty)
+	zset := scripted("zset log", rivalscripts.ZsetLog, []string{keyOf("zst")}, timeMark, "3600000", largeLimit)
 	zset.write = "zadd"
 	fixed := scripted("Istio fixed window", rivalscripts.IstioFixedWindow, []string{keyOf("ifx")},
-		plenty, hourNanos, bucketNanos, "0", "1", momentNanos, "")
+		largeLimit, hourNanos, bucketNanos, "0", "1", timeNanos, "")
 	fixed.write = "hmset"
 	rolling := scripted("Istio rolling window", rivalscripts.IstioRollingWindow, []string{keyOf("irl"), keyOf("ird")},
-		plenty, hourNanos, bucketNanos, "0", "1", momentNanos, "")
+		largeLimit, hourNanos, bucketNanos, "0", "1", timeNanos, "")
 	rolling.write, rolling.times = "hincrby", 2
 	rolling.perKey = 1 // its set comes with the second bucket
-	gozero := scripted("go-zero period", rivalscripts.GoZeroPeriod, []string{keyOf("per")}, plenty, "3600")
+	gozero := scripted("go-zero period", rivalscripts.GoZeroPeriod, []string{keyOf("per")}, largeLimit, "3600")
 	gozero.write = "incrby"
 	return []*shape{hash, zset, fixed, rolling, gozero}
 }
 
-// Floors are what there is to compare with: no decision, and none through Lua.
+// The floors: a command without decision, one that writes, and one with a script.
 
 func pingShape() *shape { return &shape{name: "PING", words: []string{"PING"}} }
 
@@ -48,7 +48,7 @@ func incrShape() *shape {
 	return &shape{name: "INCR", words: []string{"INCR", keyOf("inc")}, write: "incr", times: 1, perKey: 1, lasting: true}
 }
 
-// trivialScript is the least that a decision by a script can be.
+// trivialScript is the least that a script can do.
 const trivialScript = "return 1"
 
 func trivialShape() *shape {
@@ -57,14 +57,14 @@ func trivialShape() *shape {
 	return s
 }
 
-// The limits that no key of a run reaches. Nearly nothing comes back meanwhile.
+// Limits that no key of a run reaches, and that hardly refill during it.
 var (
 	tokenBucket   = penstock.PerHour(100).WithBurst(100_000)
 	fixedWindow   = penstock.PerHour(1_000_000).WithAlgorithm(penstock.FixedWindow)
 	slidingWindow = penstock.PerHour(1_000_000).WithAlgorithm(penstock.SlidingWindow)
 )
 
-// ourShapes are the algorithms with a target of their own.
+// ourShapes are the algorithms that have targets.
 func ourShapes(cost int64) ([]*shape, error) {
 	var shapes []*shape
 	for _, limit := range []penstock.Limit{tokenBucket, fixedWindow, slidingWindow} {

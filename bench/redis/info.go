@@ -6,29 +6,29 @@ import (
 	"strings"
 )
 
-// A census is what a server says about itself at one moment.
-type census struct {
+// A serverStats is the parsed INFO of a server.
+type serverStats struct {
 	keys, expires int
 	memory        int                 // bytes in use
 	cpu           float64             // seconds, of the system's too
 	commands      map[string]cmdStats // by name, in lower case
 }
 
-// cmdStats is what became of one command, whoever sent it: scripts too.
+// cmdStats are the counters of one command, including calls from scripts.
 type cmdStats struct {
 	calls, micros, failed int
 }
 
-func (s *server) census() (census, error) {
-	text, err := s.ask("INFO", "everything")
+func (s *server) stats() (serverStats, error) {
+	text, err := s.command("INFO", "everything")
 	if err != nil {
-		return census{}, err
+		return serverStats{}, err
 	}
-	return parseCensus(text)
+	return parseServerStats(text)
 }
 
-func parseCensus(text string) (census, error) {
-	c := census{commands: map[string]cmdStats{}}
+func parseServerStats(text string) (serverStats, error) {
+	c := serverStats{commands: map[string]cmdStats{}}
 	var err error
 	for line := range strings.Lines(text) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
@@ -48,14 +48,14 @@ func parseCensus(text string) (census, error) {
 			c.commands[command] = cmdStats{f["calls"], f["usec"], f["failed_calls"] + f["rejected_calls"]}
 		}
 		if err != nil {
-			return c, fmt.Errorf("INFO says %s:%s: %w", name, value, err)
+			return c, fmt.Errorf("INFO has %s:%s: %w", name, value, err)
 		}
 	}
 	return c, nil
 }
 
-// fields reads a list such as keys=3,expires=3,avg_ttl=7; what is not a whole
-// number in it is not needed.
+// fields parses a list such as keys=3,expires=3,avg_ttl=7, and ignores values that are
+// not integers.
 func fields(list string) map[string]int {
 	f := map[string]int{}
 	for _, pair := range strings.Split(list, ",") {
@@ -65,9 +65,9 @@ func fields(list string) map[string]int {
 	return f
 }
 
-// since returns what has changed.
-func (c census) since(before census) census {
-	d := census{
+// since returns the difference.
+func (c serverStats) since(before serverStats) serverStats {
+	d := serverStats{
 		keys: c.keys - before.keys, expires: c.expires - before.expires,
 		memory: c.memory - before.memory, cpu: c.cpu - before.cpu,
 		commands: map[string]cmdStats{},
@@ -80,7 +80,7 @@ func (c census) since(before census) census {
 }
 
 // failed counts the commands that ended in an error.
-func (c census) failed() int {
+func (c serverStats) failed() int {
 	n := 0
 	for _, s := range c.commands {
 		n += s.failed

@@ -14,19 +14,19 @@ import (
 )
 
 type instructionRow struct {
-	who  string
+	name string
 	each float64
 }
 
-// instructionTargets are how many times INCR's instructions our scripts may
-// take, in the order of ourShapes.
+// instructionTargets are the targets of the scripts as multiples of INCR's instructions,
+// in the order of ourShapes.
 var instructionTargets = []float64{9.5, 10, 10.5}
 
-// instructions counts what the server executes for one decision, by callgrind.
-// Unlike a rate that is nearly the same on every machine and in every run, and
-// unlike a rate it knows nothing of caches and of the kernel.
+// instructions counts the server's instructions for one decision with callgrind. Unlike
+// a rate, the result is nearly the same on every machine, and it ignores caches and the
+// kernel.
 func (b *bench) instructions() error {
-	shapes, ours, err := line()
+	shapes, ours, err := scriptShapes()
 	if err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func (b *bench) instructions() error {
 	}
 	defer v.stop()
 	for _, s := range shapes {
-		b.say("instructions of %s", s.name)
+		b.logf("instructions of %s", s.name)
 		each, err := v.count(s, b.sizes.decisions)
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
@@ -45,14 +45,14 @@ func (b *bench) instructions() error {
 	}
 	incr := b.report.instructions[0].each
 	for i, m := range b.report.instructions[1 : 1+ours] {
-		b.report.Add(m.who+" script, server instructions",
+		b.report.Add(m.name+" script, server instructions",
 			fmt.Sprintf("≤ %g× INCR's", instructionTargets[i]), m.each/incr <= instructionTargets[i],
 			"%.1f× (%.0f to %.0f)", m.each/incr, m.each, incr)
 	}
 	return nil
 }
 
-// A simulated server is one that callgrind runs.
+// A simulated server runs under callgrind.
 type simulated struct {
 	*server
 	dumps int
@@ -70,9 +70,9 @@ func startUnderCallgrind() (*simulated, error) {
 	return &simulated{server: s}, nil
 }
 
-// count returns the instructions of one decision, on keys that are there. Two
-// loads of different lengths are subtracted, which leaves out what a load costs
-// once: its connections.
+// count returns the instructions of one decision, on existing keys. It subtracts two
+// loads of different lengths, which removes the constant cost of a load: its
+// connections.
 func (v *simulated) count(s *shape, decisions int) (float64, error) {
 	const keys = 200
 	if err := s.load(v.server); err != nil {
@@ -101,24 +101,24 @@ func (v *simulated) count(s *shape, decisions int) (float64, error) {
 
 // under returns the instructions that the server executes under a load.
 func (v *simulated) under(s *shape, l load) (int, error) {
-	before, err := v.census()
+	before, err := v.stats()
 	if err != nil {
 		return 0, err
 	}
 	if err := v.control("-i", "on"); err != nil {
 		return 0, err
 	}
-	if _, err := l.press(v.server, s); err != nil {
+	if _, err := l.run(v.server, s); err != nil {
 		return 0, err
 	}
 	if err := v.control("-i", "off"); err != nil {
 		return 0, err
 	}
-	after, err := v.census()
+	after, err := v.stats()
 	if err != nil {
 		return 0, err
 	}
-	if err := s.proveGrants(after.since(before), l.rounded()); err != nil {
+	if err := s.verifyGrants(after.since(before), l.rounded()); err != nil {
 		return 0, err
 	}
 	return v.dump()
@@ -133,7 +133,7 @@ func (v *simulated) control(words ...string) error {
 	return nil
 }
 
-// dump makes callgrind write down what it has counted, and start again from 0.
+// dump makes callgrind write its counters to a file and reset them.
 func (v *simulated) dump() (int, error) {
 	if err := v.control("-d"); err != nil {
 		return 0, err
@@ -144,12 +144,12 @@ func (v *simulated) dump() (int, error) {
 		return 0, err
 	}
 	if len(paths) != v.dumps {
-		return 0, fmt.Errorf("callgrind has written %d times, want %d: %q", len(paths), v.dumps, paths)
+		return 0, fmt.Errorf("callgrind wrote %d files, want %d: %q", len(paths), v.dumps, paths)
 	}
 	return readTotal(v.File(fmt.Sprintf("callgrind.out.%d", v.dumps)))
 }
 
-// readTotal finds the number of instructions in what callgrind has written.
+// readTotal returns the number of instructions in a file of callgrind.
 func readTotal(path string) (int, error) {
 	f, err := os.Open(path)
 	if err != nil {

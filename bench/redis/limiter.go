@@ -15,32 +15,32 @@ type limiter interface {
 	close()
 }
 
-// A policy is so many units at once, of which one comes back every so often.
-type policy struct {
+// A benchLimit is so many units at once, of which one refills every so often.
+type benchLimit struct {
 	burst int64
 	every time.Duration
 }
 
-// window is how long a burst takes to come back.
-func (p policy) window() time.Duration { return time.Duration(p.burst) * p.every }
+// window is how long a burst takes to refill.
+func (p benchLimit) window() time.Duration { return time.Duration(p.burst) * p.every }
 
 var (
-	roomy = policy{burst: 100_000, every: 36 * time.Second} // admits every call of a run
-	once  = policy{burst: 1, every: time.Hour}              // admits one
+	ample = benchLimit{burst: 100_000, every: 36 * time.Second} // admits every call of a run
+	once  = benchLimit{burst: 1, every: time.Hour}              // admits one
 )
 
-// A contestant knows how to open a limiter.
-type contestant struct {
+// A contender opens a limiter.
+type contender struct {
 	name   string
 	module string // where it comes from
 	perKey int    // keys in Redis for each key
-	open   func(addr string, p policy) (limiter, error)
+	open   func(addr string, p benchLimit) (limiter, error)
 }
 
-var ours = contestant{"penstock token-bucket", "github.com/penstock-io/penstock", 1, openPenstock}
+var ours = contender{"penstock token-bucket", "github.com/penstock-io/penstock", 1, openPenstock}
 
-// ourWindows are there to be known.
-var ourWindows = []contestant{
+// ourWindows have no targets.
+var ourWindows = []contender{
 	{"penstock fixed-window", "", 1, openPenstockWindow(penstock.FixedWindow)},
 	{"penstock sliding-window", "", 1, openPenstockWindow(penstock.SlidingWindow)},
 }
@@ -50,19 +50,19 @@ type penstockLimiter struct {
 	lim   *penstock.Limiter
 }
 
-func openPenstock(addr string, p policy) (limiter, error) {
+func openPenstock(addr string, p benchLimit) (limiter, error) {
 	return newPenstock(addr, penstock.Limit{Count: 1, Period: p.every, Burst: p.burst})
 }
 
-func openPenstockWindow(a penstock.Algorithm) func(string, policy) (limiter, error) {
-	return func(addr string, p policy) (limiter, error) {
+func openPenstockWindow(a penstock.Algorithm) func(string, benchLimit) (limiter, error) {
+	return func(addr string, p benchLimit) (limiter, error) {
 		return newPenstock(addr, penstock.Limit{Count: p.burst, Period: p.window(), Algorithm: a})
 	}
 }
 
-// newPenstock opens the store as it comes: every call has its deadline.
+// newPenstock opens the store with a deadline for every call, as by default.
 func newPenstock(addr string, l penstock.Limit) (limiter, error) {
-	store, err := redisstore.Open(context.Background(), "redis://"+addr, &redisstore.Options{Timeout: patience})
+	store, err := redisstore.Open(context.Background(), "redis://"+addr, &redisstore.Options{Timeout: callTimeout})
 	if err != nil {
 		return nil, err
 	}
@@ -70,9 +70,9 @@ func newPenstock(addr string, l penstock.Limit) (limiter, error) {
 	return &penstockLimiter{store, lim}, err
 }
 
-// patience is the deadline of a call. It is longer than the store's default
-// because a busy machine may well stop Redis for 50 ms; what it costs is the same.
-const patience = 2 * time.Second
+// callTimeout is the deadline of a call. It is longer than the store's default because a
+// busy machine may stop Redis for 50 ms; a deadline costs the same whatever its length.
+const callTimeout = 2 * time.Second
 
 func (l *penstockLimiter) take(ctx context.Context, key string) (bool, error) {
 	d, err := l.lim.Allow(ctx, key)
@@ -81,23 +81,23 @@ func (l *penstockLimiter) take(ctx context.Context, key string) (bool, error) {
 
 func (l *penstockLimiter) close() { l.store.Close() }
 
-// The floors are the least that a decision through a client can cost: a trip,
-// a trip that counts, and a trip that runs a script. None has a deadline.
-var floors = []contestant{
+// The floors are the least that a decision through a client can cost: a round trip, one
+// that counts, and one that runs a script. None has a deadline.
+var floors = []contender{
 	{"PING through rueidis", "github.com/redis/rueidis", 0, openFloor(pingShape())},
 	{"INCR through rueidis", "", 1, openFloor(incrShape())},
 	trivial,
 }
 
-var trivial = contestant{"trivial EVALSHA through rueidis", "", 0, openFloor(trivialShape())}
+var trivial = contender{"trivial EVALSHA through rueidis", "", 0, openFloor(trivialShape())}
 
 type floor struct {
 	client rueidis.Client
 	words  []string
 }
 
-func openFloor(s *shape) func(string, policy) (limiter, error) {
-	return func(addr string, _ policy) (limiter, error) {
+func openFloor(s *shape) func(string, benchLimit) (limiter, error) {
+	return func(addr string, _ benchLimit) (limiter, error) {
 		client, err := connect(addr)
 		if err != nil {
 			return nil, err

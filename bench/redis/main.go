@@ -1,7 +1,6 @@
-// Command redis measures penstock's Redis store beside the limiters on Redis
-// that Go programs use today, beside the designs that are commonly written about,
-// and beside the floors: the least that a trip to Redis can cost. It starts a
-// redis-server of its own and prints Markdown.
+// Command redis compares penstock's Redis store with the limiters on Redis that Go
+// programs use today, with common designs, and with the floors: the least that a round
+// trip to Redis can cost. It starts its own redis-server and prints Markdown.
 //
 //	go run ./redis                      # some minutes
 //	go run ./redis -run 'clients'       # some cases
@@ -9,10 +8,10 @@
 //	go run ./redis -tenmillion          # with ten million keys
 //	go run ./redis -quick               # a few seconds, to see that it runs
 //
-// What matters are ratios, and these are medians over rounds in which the
-// contestants take turns, so that whatever else the machine does falls on all of
-// them alike. Every case proves that it measured what it says: that the keys are
-// there and expire, and that every request was granted, counted by the server.
+// The results are ratios: medians over rounds in which the contenders take turns, so
+// that other load on the machine affects all of them alike. Every case verifies its
+// workload: that the keys exist and expire, and that every request was granted, counted
+// by the server.
 package main
 
 import (
@@ -30,11 +29,11 @@ func main() {
 	os.Exit(command(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// options are what only this command line says.
+// options are the flags of this command only.
 type options struct{ instructions, tenMillion bool }
 
 func names() (all []string) {
-	for _, t := range trials {
+	for _, t := range cases {
 		all = append(all, t.name)
 	}
 	return all
@@ -45,8 +44,8 @@ func command(args []string, stdout, stderr io.Writer) int {
 	var o options
 	b := &bench{sizes: fullSizes, progress: stderr}
 	c := measure.NewCommand("redis", stderr, names())
-	c.Flags.IntVar(&b.rounds, "rounds", 60, "how many rounds each case has; those by redis-benchmark a third")
-	c.Flags.DurationVar(&b.length, "round", 40*time.Millisecond, "how long one contestant's turn is")
+	c.Flags.IntVar(&b.rounds, "rounds", 60, "number of rounds of each case; a third with redis-benchmark")
+	c.Flags.DurationVar(&b.length, "round", 40*time.Millisecond, "length of one contender's turn")
 	c.Flags.BoolVar(&o.instructions, "instructions", false, "count the server's instructions too, which needs valgrind and is slow")
 	c.Flags.BoolVar(&o.tenMillion, "tenmillion", false, "fill ten million keys too, which takes minutes and 3 GB")
 	if !c.Parse(args, b.check) {
@@ -58,14 +57,14 @@ func command(args []string, stdout, stderr io.Writer) int {
 	}
 	server, err := startServer(nil)
 	if err != nil {
-		c.Complain(err)
+		c.PrintError(err)
 		return 1
 	}
 	defer server.stop()
 	b.server = server
-	for _, t := range trials {
+	for _, t := range cases {
 		if c.Wants(t.name) && (t.onlyFor == nil || t.onlyFor(o)) {
-			c.Note(t.name, t.run(b))
+			c.Record(t.name, t.run(b))
 		}
 	}
 	b.writeHeader(stdout, c.Quick)
@@ -80,13 +79,13 @@ func (b *bench) check() error {
 	return nil
 }
 
-// writeHeader says on what and how this was measured.
+// writeHeader prints the machine and the settings.
 func (b *bench) writeHeader(w io.Writer, quick bool) {
 	fmt.Fprintf(w, "%s, %d logical cores, %s %s/%s, %s; %d rounds of %s a limiter, %d by redis-benchmark.\n",
 		measure.Processor(), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH, b.server.version(),
-		b.rounds, b.length, b.pressRounds())
+		b.rounds, b.length, b.benchmarkRounds())
 	if quick {
-		fmt.Fprintln(w, "\nA quick run: few keys, few rounds, and no figure worth quoting.")
+		fmt.Fprintln(w, "\nA quick run: few keys, few rounds, no meaningful figures.")
 	}
 	var modules []string
 	for _, c := range append(floors[:1:1], rivals...) {
@@ -98,11 +97,11 @@ func (b *bench) writeHeader(w io.Writer, quick bool) {
 }
 
 func (s *server) version() string {
-	info, _ := s.ask("INFO", "server")
+	info, _ := s.command("INFO", "server")
 	for line := range strings.Lines(info) {
 		if v, ok := strings.CutPrefix(strings.TrimSpace(line), "redis_version:"); ok {
 			return "Redis " + v
 		}
 	}
-	return "Redis of an unknown version"
+	return "Redis, unknown version"
 }

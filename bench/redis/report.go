@@ -8,38 +8,38 @@ import (
 	"github.com/penstock-io/penstock/bench/internal/measure"
 )
 
-// A report is everything that a run has found, in the order of finding.
+// A report is the results of a run, in the order of measurement.
 type report struct {
 	measure.Findings
-	clients      []clientRow
-	presses      []pressRow
-	instructions []instructionRow
-	weights      []weight
+	clients       []clientRow
+	benchmarkRuns []benchmarkRow
+	instructions  []instructionRow
+	weights       []weight
 }
 
 type clientRow struct {
-	who                    string
+	name                   string
 	rate                   float64
 	toTrivial, toRedisRate measure.Spread
 	client, server, allocs float64
 }
 
-type pressRow struct {
-	settings, who  string
+type benchmarkRow struct {
+	settings, name string
 	rate           float64
 	toIncr         measure.Spread
 	server, inside float64
 }
 
-// addClients takes in a race in which the second was the trivial script and the
-// third redis_rate.
-func (r *report) addClients(entrants []*entrant, counted int) {
-	for _, e := range entrants {
+// addClients adds the results of runners, of which the second is the trivial script and
+// the third redis_rate.
+func (r *report) addClients(runners []*runner, counted int) {
+	for _, e := range runners {
 		r.clients = append(r.clients, clientRow{
-			who:         e.name,
+			name:        e.name,
 			rate:        measure.SpreadOf(e.rates).Median,
-			toTrivial:   e.against(entrants[1]),
-			toRedisRate: e.against(entrants[2]),
+			toTrivial:   e.ratioTo(runners[1]),
+			toRedisRate: e.ratioTo(runners[2]),
 			client:      measure.SpreadOf(e.client).Median,
 			server:      measure.SpreadOf(e.server).Median,
 			allocs:      e.allocations(context.Background(), counted),
@@ -47,13 +47,13 @@ func (r *report) addClients(entrants []*entrant, counted int) {
 	}
 }
 
-// addPresses takes in a race in which INCR was the first.
-func (r *report) addPresses(settings string, presses []*press) {
-	for _, p := range presses {
-		r.presses = append(r.presses, pressRow{
-			settings: settings, who: p.shape.name,
+// addBenchmarkRuns adds the results of runs, of which the first is INCR.
+func (r *report) addBenchmarkRuns(settings string, runs []*benchmarkRun) {
+	for _, p := range runs {
+		r.benchmarkRuns = append(r.benchmarkRuns, benchmarkRow{
+			settings: settings, name: p.shape.name,
 			rate:   measure.SpreadOf(p.rates).Median,
-			toIncr: measure.SpreadOf(measure.Ratios(p.rates, presses[0].rates)),
+			toIncr: measure.SpreadOf(measure.Ratios(p.rates, runs[0].rates)),
 			server: measure.SpreadOf(p.server).Median,
 			inside: measure.SpreadOf(p.inside).Median,
 		})
@@ -61,10 +61,10 @@ func (r *report) addPresses(settings string, presses []*press) {
 }
 
 // write prints the report as Markdown.
-func (r *report) write(w io.Writer, judged bool) {
-	r.Findings.Write(w, judged)
+func (r *report) write(w io.Writer, checked bool) {
+	r.Findings.Write(w, checked)
 	r.writeClients(w)
-	r.writePresses(w)
+	r.writeBenchmarkRuns(w)
 	r.writeInstructions(w)
 	r.writeWeights(w)
 }
@@ -79,19 +79,19 @@ func (r *report) writeClients(w io.Writer) {
 	}
 	t.Begin(w, fmt.Sprintf("Through client libraries, %d goroutines: medians of the rounds, in brackets the 10th to the 90th percentile", goroutines))
 	for _, m := range r.clients {
-		t.Row(w, m.who, thousandsOf(m.rate), measure.TimesWithSpread(m.toTrivial), measure.TimesWithSpread(m.toRedisRate),
+		t.Row(w, m.name, thousandsOf(m.rate), measure.TimesWithSpread(m.toTrivial), measure.TimesWithSpread(m.toRedisRate),
 			decimal(m.client), decimal(m.server), decimal(m.allocs))
 	}
 }
 
-func (r *report) writePresses(w io.Writer) {
-	if len(r.presses) == 0 {
+func (r *report) writeBenchmarkRuns(w io.Writer) {
+	if len(r.benchmarkRuns) == 0 {
 		return
 	}
 	t := measure.Table{"redis-benchmark", "shape", "thousand a second", "to INCR", "server µs each", "of these inside the command"}
 	t.Begin(w, "By redis-benchmark")
-	for _, m := range r.presses {
-		t.Row(w, m.settings, m.who, thousandsOf(m.rate), measure.TimesWithSpread(m.toIncr), decimal(m.server), decimal(m.inside))
+	for _, m := range r.benchmarkRuns {
+		t.Row(w, m.settings, m.name, thousandsOf(m.rate), measure.TimesWithSpread(m.toIncr), decimal(m.server), decimal(m.inside))
 	}
 }
 
@@ -102,7 +102,7 @@ func (r *report) writeInstructions(w io.Writer) {
 	t := measure.Table{"shape", "server instructions each", "to INCR"}
 	t.Begin(w, "Instructions of the server, counted by callgrind")
 	for _, m := range r.instructions {
-		t.Row(w, m.who, fmt.Sprintf("%.0f", m.each), measure.Times(m.each/r.instructions[0].each))
+		t.Row(w, m.name, fmt.Sprintf("%.0f", m.each), measure.Times(m.each/r.instructions[0].each))
 	}
 }
 
@@ -113,7 +113,7 @@ func (r *report) writeWeights(w io.Writer) {
 	t := measure.Table{"shape", "where", "keys", "bytes a key"}
 	t.Begin(w, "Memory: used_memory of the server, every key live")
 	for _, m := range r.weights {
-		t.Row(w, m.who, m.where, measure.Thousands(m.keys), decimal(m.bytes))
+		t.Row(w, m.name, m.where, measure.Thousands(m.keys), decimal(m.bytes))
 	}
 }
 

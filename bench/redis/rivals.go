@@ -17,9 +17,9 @@ import (
 	zeroredis "github.com/zeromicro/go-zero/core/stores/redis"
 )
 
-// rivals are the limiters on Redis that Go programs use today, each opened as its
-// own documentation says.
-var rivals = []contestant{
+// rivals are the limiters on Redis that Go programs use today, opened as their
+// documentation says.
+var rivals = []contender{
 	redisRate,
 	{"throttled, GCRA", "github.com/throttled/throttled/v2", 1, openThrottled},
 	{"ulule/limiter", "github.com/ulule/limiter/v3", 1, openUlule},
@@ -27,7 +27,7 @@ var rivals = []contestant{
 	{"go-zero TokenLimiter", "", 2, openTokenLimiter},
 }
 
-var redisRate = contestant{"redis_rate", "github.com/go-redis/redis_rate/v10", 1, openRedisRate}
+var redisRate = contender{"redis_rate", "github.com/go-redis/redis_rate/v10", 1, openRedisRate}
 
 func goRedis(addr string) *goredis.Client { return goredis.NewClient(&goredis.Options{Addr: addr}) }
 
@@ -37,7 +37,7 @@ type rateLimiter struct {
 	limit  redis_rate.Limit
 }
 
-func openRedisRate(addr string, p policy) (limiter, error) {
+func openRedisRate(addr string, p benchLimit) (limiter, error) {
 	client := goRedis(addr)
 	limit := redis_rate.Limit{Rate: 1, Period: p.every, Burst: int(p.burst)}
 	return &rateLimiter{client, redis_rate.NewLimiter(client), limit}, nil
@@ -55,7 +55,7 @@ type throttledLimiter struct {
 	lim *throttled.GCRARateLimiterCtx
 }
 
-func openThrottled(addr string, p policy) (limiter, error) {
+func openThrottled(addr string, p benchLimit) (limiter, error) {
 	client := goRedis(addr)
 	store, err := throttledredis.NewCtx(client, "")
 	if err != nil {
@@ -78,7 +78,7 @@ type ululeLimiter struct {
 	lim *ulule.Limiter
 }
 
-func openUlule(addr string, p policy) (limiter, error) {
+func openUlule(addr string, p benchLimit) (limiter, error) {
 	client := goRedis(addr)
 	store, err := ululeredis.NewStore(client)
 	if err != nil {
@@ -94,8 +94,8 @@ func (u *ululeLimiter) take(ctx context.Context, key string) (bool, error) {
 
 func (u *ululeLimiter) close() { _ = u.Close() }
 
-// quietGoZero keeps go-zero from writing its statistics between our lines, which
-// it does from the moment that it is linked in.
+// quietGoZero disables go-zero's log of statistics, which is on by default as soon as it
+// is linked in.
 func quietGoZero() {
 	logx.Disable()
 	logx.DisableStat()
@@ -107,7 +107,7 @@ func openZero(addr string) (*zeroredis.Redis, error) {
 
 type periodLimiter struct{ lim *limit.PeriodLimit }
 
-func openPeriodLimit(addr string, p policy) (limiter, error) {
+func openPeriodLimit(addr string, p benchLimit) (limiter, error) {
 	store, err := openZero(addr)
 	if err != nil {
 		return nil, err
@@ -122,15 +122,15 @@ func (z *periodLimiter) take(ctx context.Context, key string) (bool, error) {
 
 func (z *periodLimiter) close() {}
 
-// A tokenLimiter keeps go-zero's limiters, of which each has one key.
+// A tokenLimiter holds go-zero's limiters, one for each key.
 type tokenLimiter struct {
 	store *zeroredis.Redis
 	burst int
 	keys  sync.Map
 }
 
-// openTokenLimiter gives it one unit a second, the slowest it can count.
-func openTokenLimiter(addr string, p policy) (limiter, error) {
+// openTokenLimiter uses one unit a second, the lowest rate that it supports.
+func openTokenLimiter(addr string, p benchLimit) (limiter, error) {
 	store, err := openZero(addr)
 	return &tokenLimiter{store: store, burst: int(p.burst)}, err
 }

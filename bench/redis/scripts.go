@@ -10,9 +10,9 @@ import (
 // command returns the name of the shape's command as the server counts it.
 func (s *shape) command() string { return strings.ToLower(s.words[0]) }
 
-// line is everything that takes turns under redis-benchmark: INCR first, and
-// penstock next, so that the two sides of the ratio that matters are neighbours.
-func line() (shapes []*shape, ours int, err error) {
+// scriptShapes are all shapes for redis-benchmark: INCR first and penstock next, so that
+// both sides of the ratio with a target run next to each other.
+func scriptShapes() (shapes []*shape, ours int, err error) {
 	our, err := ourShapes(1)
 	if err != nil {
 		return nil, 0, err
@@ -23,29 +23,29 @@ func line() (shapes []*shape, ours int, err error) {
 	return append(shapes, designShapes()...), len(our), nil
 }
 
-// scriptTargets are the shares of INCR's rate that our scripts are to reach, in
-// the order of ourShapes.
+// scriptTargets are the targets of the scripts as shares of INCR's rate, in the order of
+// ourShapes.
 var scriptTargets = []float64{0.18, 0.19, 0.18}
 
-// scripts presses every shape with 50 connections of pipelines of 16, on keys
-// that are there already.
+// scripts measures every shape with 50 connections and pipelines of 16, on existing
+// keys.
 func (b *bench) scripts() error {
-	shapes, ours, err := line()
+	shapes, ours, err := scriptShapes()
 	if err != nil {
 		return err
 	}
-	if err := b.prepare(shapes, b.sizes.pressed); err != nil {
+	if err := b.prepare(shapes, b.sizes.benchmarkKeys); err != nil {
 		return err
 	}
-	l := load{connections: 50, pipeline: 16, requests: b.sizes.requests, keys: b.sizes.pressed}
-	b.say("scripts: %d rounds of %d requests for each of %d shapes", b.pressRounds(), l.requests, len(shapes))
-	presses, err := pressInTurns(b.server, l, b.pressRounds(), shapes)
+	l := load{connections: 50, pipeline: 16, requests: b.sizes.requests, keys: b.sizes.benchmarkKeys}
+	b.logf("scripts: %d rounds of %d requests for each of %d shapes", b.benchmarkRounds(), l.requests, len(shapes))
+	runs, err := benchmarkInTurns(b.server, l, b.benchmarkRounds(), shapes)
 	if err != nil {
 		return err
 	}
-	b.report.addPresses("50 connections, pipelines of 16", presses)
-	for i, p := range presses[1 : 1+ours] {
-		share := measure.SpreadOf(measure.Ratios(p.rates, presses[0].rates))
+	b.report.addBenchmarkRuns("50 connections, pipelines of 16", runs)
+	for i, p := range runs[1 : 1+ours] {
+		share := measure.SpreadOf(measure.Ratios(p.rates, runs[0].rates))
 		b.report.Add(p.shape.name+" script, redis-benchmark -c 50 -P 16",
 			fmt.Sprintf("≥ %s INCR's rate", measure.Times(scriptTargets[i])),
 			share.Median >= scriptTargets[i], "%s", measure.TimesWithSpread(share))
@@ -69,8 +69,8 @@ func (b *bench) prepare(shapes []*shape, keys int) error {
 	return nil
 }
 
-// empty makes the server forget all keys. Scripts stay.
+// empty deletes all keys. Scripts stay loaded.
 func (b *bench) empty() error {
-	_, err := b.server.ask("FLUSHALL", "SYNC")
+	_, err := b.server.command("FLUSHALL", "SYNC")
 	return err
 }

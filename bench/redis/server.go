@@ -12,8 +12,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A server is a redis-server of this run's own, on a port that nobody uses,
-// without persistence.
+// A server is a redis-server on a free port, without persistence.
 type server struct {
 	*redistest.Server
 	client rueidis.Client // to look at it, not to load it
@@ -21,15 +20,15 @@ type server struct {
 
 var errNoRedis = errors.New("redis-server and redis-benchmark are needed; on Debian: apt-get install redis-server redis-tools")
 
-// startServer starts a server with more settings, as on its command line, under
-// another command, if there is one.
-func startServer(under []string, settings ...string) (*server, error) {
+// startServer starts a server with more settings, as on its command line, under a
+// wrapper command if there is one.
+func startServer(wrapper []string, settings ...string) (*server, error) {
 	for _, program := range []string{"redis-server", "redis-benchmark"} {
 		if _, err := exec.LookPath(program); err != nil {
 			return nil, fmt.Errorf("%w: %w", errNoRedis, err)
 		}
 	}
-	started, err := redistest.Start(redistest.Options{Wrapper: under, Args: append([]string{"--maxclients", "4000"}, settings...)})
+	started, err := redistest.Start(redistest.Options{Wrapper: wrapper, Args: append([]string{"--maxclients", "4000"}, settings...)})
 	if err != nil {
 		return nil, err
 	}
@@ -41,11 +40,11 @@ func startServer(under []string, settings ...string) (*server, error) {
 	return &server{started, client}, nil
 }
 
-// patient is how long a server may take to answer when a simulator runs it.
-const patient = time.Minute
+// startTimeout is how long a server may take to respond under a simulator.
+const startTimeout = time.Minute
 
-// connect opens a client as the store's own is: the same buffers, one
-// connection a processor, nothing repeated.
+// connect opens a client with the settings of the store's own: the same buffers, one
+// connection per processor, no retries.
 func connect(addr string) (rueidis.Client, error) {
 	return rueidis.NewClient(rueidis.ClientOption{
 		InitAddress:         []string{addr},
@@ -55,7 +54,7 @@ func connect(addr string) (rueidis.Client, error) {
 		RingScaleEachConn:   12,
 		ReadBufferEachConn:  1 << 16,
 		WriteBufferEachConn: 1 << 16,
-		ConnWriteTimeout:    patient,
+		ConnWriteTimeout:    startTimeout,
 	})
 }
 
@@ -64,8 +63,8 @@ func (s *server) stop() {
 	s.Stop()
 }
 
-// ask sends a command and returns the answer as text.
-func (s *server) ask(words ...string) (string, error) {
+// command sends a command and returns the reply as text.
+func (s *server) command(words ...string) (string, error) {
 	message, err := s.client.Do(context.Background(), s.client.B().Arbitrary(words...).Build()).ToMessage()
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", words[0], err)
@@ -82,13 +81,13 @@ func startClusterNode() (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err = s.ask("CLUSTER", "ADDSLOTSRANGE", "0", "16383"); err != nil {
+	if _, err = s.command("CLUSTER", "ADDSLOTSRANGE", "0", "16383"); err != nil {
 		s.stop()
 		return nil, err
 	}
-	deadline := time.Now().Add(patient)
+	deadline := time.Now().Add(startTimeout)
 	for time.Now().Before(deadline) {
-		info, err := s.ask("CLUSTER", "INFO")
+		info, err := s.command("CLUSTER", "INFO")
 		if err == nil && strings.Contains(info, "cluster_state:ok") {
 			return s, nil
 		}

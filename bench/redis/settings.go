@@ -10,12 +10,12 @@ import (
 	"github.com/penstock-io/penstock/internal/rivalscripts"
 )
 
-// The documents that propose the logs measure them with 500 connections, no
-// pipeline, 500,000 keys at random, a moment at random too, two units in 30,000,
-// and the script's text in each call. These are the same settings; penstock sends
-// what it always sends, for two units in 30 seconds.
+// The documents that propose the logs measure them with 500 connections, no pipeline,
+// 500,000 random keys, random times, two units in 30,000, and the script's text in each
+// call. These are the same settings; penstock sends its usual commands, for two units in
+// 30 seconds.
 
-// settings presses the two logs and penstock as those documents do.
+// settings measures the two logs and penstock as those documents do.
 func (b *bench) settings() error {
 	shapes, err := settingsShapes()
 	if err != nil {
@@ -27,22 +27,22 @@ func (b *bench) settings() error {
 	if err := loadAll(b.server, shapes); err != nil {
 		return err
 	}
-	l := load{connections: b.sizes.crowd, pipeline: 1, requests: b.sizes.crowdRequests, keys: b.sizes.crowdKeys}
-	b.say("settings: %d rounds of %d requests for each of %d shapes", b.pressRounds(), l.requests, len(shapes))
-	presses, err := pressRandomly(b.server, l, b.pressRounds(), shapes)
+	l := load{connections: b.sizes.connections, pipeline: 1, requests: b.sizes.randomRequests, keys: b.sizes.randomKeys}
+	b.logf("settings: %d rounds of %d requests for each of %d shapes", b.benchmarkRounds(), l.requests, len(shapes))
+	runs, err := benchmarkRandomKeys(b.server, l, b.benchmarkRounds(), shapes)
 	if err != nil {
 		return err
 	}
-	b.report.addPresses(fmt.Sprintf("%d connections, no pipeline", l.connections), presses)
+	b.report.addBenchmarkRuns(fmt.Sprintf("%d connections, no pipeline", l.connections), runs)
 	weights, err := b.weighRandomly(l, shapes[1:])
 	if err != nil {
 		return err
 	}
-	b.findSettings(presses[1:], weights)
+	b.findSettings(runs[1:], weights)
 	return nil
 }
 
-// settingsShapes returns INCR, the two logs, and then ours.
+// settingsShapes returns INCR, the two logs, and then penstock's shapes.
 func settingsShapes() ([]*shape, error) {
 	hash := scripted("hash log, by its text", rivalscripts.HashLog, []string{"h" + numberMark}, numberMark, "30000", "2").unscripted()
 	zset := scripted("zset log, by its text", rivalscripts.ZsetLog, []string{"z" + numberMark}, numberMark, "30000", "2").unscripted()
@@ -58,16 +58,15 @@ func settingsShapes() ([]*shape, error) {
 	return shapes, nil
 }
 
-// pressRandomly lets the shapes take turns on keys that come as they are asked
-// about. A key that is asked for a third time is denied, so grants are not
-// counted; that nothing fails is.
-func pressRandomly(srv *server, l load, rounds int, shapes []*shape) ([]*press, error) {
-	presses := make([]*press, len(shapes))
+// benchmarkRandomKeys runs the shapes in turns on keys that are created on first use. A
+// third request for a key is denied, so grants are not counted; failures are.
+func benchmarkRandomKeys(srv *server, l load, rounds int, shapes []*shape) ([]*benchmarkRun, error) {
+	runs := make([]*benchmarkRun, len(shapes))
 	for i, s := range shapes {
-		presses[i] = &press{shape: s}
+		runs[i] = &benchmarkRun{shape: s}
 	}
 	for range rounds {
-		for _, p := range presses {
+		for _, p := range runs {
 			d, err := p.turn(srv, l)
 			if err != nil {
 				return nil, err
@@ -77,21 +76,21 @@ func pressRandomly(srv *server, l load, rounds int, shapes []*shape) ([]*press, 
 			}
 		}
 	}
-	return presses, nil
+	return runs, nil
 }
 
-// weighRandomly presses each shape alone, from nothing, and weighs its keys.
+// weighRandomly runs each shape alone on an empty server, and measures its memory.
 func (b *bench) weighRandomly(l load, shapes []*shape) ([]weight, error) {
 	var ws []weight
 	for _, s := range shapes {
 		if err := b.empty(); err != nil {
 			return nil, err
 		}
-		d, err := (&press{shape: s}).turn(b.server, l)
+		d, err := (&benchmarkRun{shape: s}).turn(b.server, l)
 		if err != nil {
 			return nil, err
 		}
-		// Of so many keys, requests at random leave this share alone.
+		// Random requests leave this share of the keys unused.
 		want := float64(l.keys) * (1 - math.Exp(-float64(l.requests)/float64(l.keys)))
 		if d.keys != d.expires || math.Abs(float64(d.keys)-want) > 0.1*want+10 {
 			return nil, fmt.Errorf("%s: %d keys, %d with an expiry; want about %.0f", s.name, d.keys, d.expires, want)
@@ -102,12 +101,12 @@ func (b *bench) weighRandomly(l load, shapes []*shape) ([]weight, error) {
 	return ws, nil
 }
 
-// findSettings compares each of ours with the better of the two logs.
-func (b *bench) findSettings(presses []*press, weights []weight) {
+// findSettings compares each of penstock's shapes with the better of the two logs.
+func (b *bench) findSettings(runs []*benchmarkRun, weights []weight) {
 	lighter := min(weights[0].bytes, weights[1].bytes)
-	for i, p := range presses[2:] {
-		hash := measure.SpreadOf(measure.Ratios(p.rates, presses[0].rates))
-		zset := measure.SpreadOf(measure.Ratios(p.rates, presses[1].rates))
+	for i, p := range runs[2:] {
+		hash := measure.SpreadOf(measure.Ratios(p.rates, runs[0].rates))
+		zset := measure.SpreadOf(measure.Ratios(p.rates, runs[1].rates))
 		bytes := weights[2+i].bytes
 		b.report.Add(fmt.Sprintf("%s, with the documents' settings", p.shape.name), "faster and smaller than hash log and zset log",
 			hash.Median > 1 && zset.Median > 1 && bytes < lighter,

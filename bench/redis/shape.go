@@ -14,16 +14,16 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-// A shape is one way to decide: a command with a script or without, in which the
-// key's number and the moment are still open. The same shape is sent by
-// redis-benchmark, by the filler and to a server that counts instructions.
+// A shape is a command, with a script or without, that has placeholders for the key's
+// number and the time. The same shape is sent by redis-benchmark, by fill, and to a
+// server under callgrind.
 type shape struct {
 	name  string
 	text  string   // of the script, if there is one
 	words []string // the command
 
-	// Every grant runs this command so many times, which is how grants are
-	// counted: by the server, from outside the script.
+	// Every grant runs this command so many times; the server's counter of it
+	// gives the number of grants.
 	write string
 	times int
 
@@ -31,42 +31,42 @@ type shape struct {
 	perKey  int  // keys in Redis for each key of the caller
 }
 
-// These stand for the key's number, which redis-benchmark puts in by itself, in
-// twelve digits, and for the moment, which it does not know.
+// The placeholders of the key's number, which redis-benchmark replaces with twelve
+// digits, and of the time, which it does not know.
 const (
 	numberMark = "__rand_int__"
-	momentMark = "__moment__"
+	timeMark   = "__time__"
 )
 
-// at returns the command for a key at a moment, in milliseconds from some start.
-func (s *shape) at(number, moment int) []string {
+// at returns the command for a key at a time, in milliseconds from some start.
+func (s *shape) at(number, at int) []string {
 	digits := fmt.Sprintf("%012d", number)
-	return s.fill(moment, func(w string) string { return strings.ReplaceAll(w, numberMark, digits) })
+	return s.fill(at, func(w string) string { return strings.ReplaceAll(w, numberMark, digits) })
 }
 
-// open returns the command at the first moment, with the key still open.
+// open returns the command at the first time, with the placeholder of the key.
 func (s *shape) open() []string {
 	return s.fill(0, func(w string) string { return w })
 }
 
-func (s *shape) fill(moment int, number func(string) string) []string {
+func (s *shape) fill(at int, number func(string) string) []string {
 	words := slices.Clone(s.words)
-	now := strconv.Itoa(firstMoment + moment)
+	now := strconv.Itoa(firstTime + at)
 	for i, w := range words {
-		words[i] = number(strings.ReplaceAll(w, momentMark, now))
+		words[i] = number(strings.ReplaceAll(w, timeMark, now))
 	}
 	return words
 }
 
-// firstMoment is a time in milliseconds, as the callers of the designs have it.
-const firstMoment = 1_700_000_000_000
+// firstTime is a time in milliseconds, as callers of the designs send it.
+const firstTime = 1_700_000_000_000
 
-// load makes the server know the script.
+// load loads the script into the server.
 func (s *shape) load(srv *server) error {
 	if s.text == "" {
 		return nil
 	}
-	_, err := srv.ask("SCRIPT", "LOAD", s.text)
+	_, err := srv.command("SCRIPT", "LOAD", s.text)
 	return err
 }
 
@@ -93,36 +93,35 @@ func (s *shape) unscripted() *shape {
 	return &u
 }
 
-// ourShape returns what the store sends for a take of some units, by listening
-// to it.
+// ourShape returns the command that the store sends for a take of some units.
 func ourShape(key string, limit penstock.Limit, cost int64) (*shape, error) {
-	l := &listener{}
+	l := &recordingClient{}
 	store, err := redisstore.New(l, nil)
 	if err != nil {
 		return nil, err
 	}
 	_, err = store.Take(context.Background(), penstock.Request{Key: key, Limit: limit, Cost: cost})
 	if !errors.Is(err, errOnlyListening) {
-		return nil, fmt.Errorf("listening to the store: %w", err)
+		return nil, fmt.Errorf("recording the store's command: %w", err)
 	}
 	s := scripted("penstock "+limit.Algorithm.String(), l.call.Script.Text, l.call.Keys, l.call.Args...)
 	s.write = "incrby"
 	return s, nil
 }
 
-// A listener is a client that hears what the store would send.
-type listener struct{ call redisstore.Call }
+// A recordingClient records what the store would send.
+type recordingClient struct{ call redisstore.Call }
 
 var errOnlyListening = errors.New("only listening")
 
-func (l *listener) Do(_ context.Context, calls []redisstore.Call) {
+func (l *recordingClient) Do(_ context.Context, calls []redisstore.Call) {
 	c := &calls[0]
 	l.call = redisstore.Call{Script: c.Script, Keys: slices.Clone(c.Keys), Args: slices.Clone(c.Args)}
 	c.Err = errOnlyListening
 }
 
-func (l *listener) Info(context.Context) (map[string]string, error) {
-	return map[string]string{"nobody": "redis_version:7.0.0\r\nmaxmemory_policy:noeviction\r\n"}, nil
+func (l *recordingClient) Info(context.Context) (map[string]string, error) {
+	return map[string]string{"node": "redis_version:7.0.0\r\nmaxmemory_policy:noeviction\r\n"}, nil
 }
 
-func (l *listener) Sharded() bool { return false }
+func (l *recordingClient) Sharded() bool { return false }

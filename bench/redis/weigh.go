@@ -9,26 +9,26 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-// A weight is what the keys of a shape cost in Redis.
+// A weight is the memory of a shape's keys in Redis.
 type weight struct {
-	who, where string
-	keys       int
-	bytes      float64 // a key
+	name, where string
+	keys        int
+	bytes       float64 // a key
 }
 
-// largeCount is more than the numbers that Redis keeps ready and shares.
+// largeCount is above the integers that Redis shares between keys.
 const largeCount = 20_000
 
-// weigh fills the keys of a shape on a server and returns what one costs.
+// weigh fills the keys of a shape on a server and returns the memory of one.
 func weigh(srv *server, where string, s *shape, n int) (weight, error) {
 	if err := s.load(srv); err != nil {
 		return weight{}, err
 	}
 	d, err := fillFresh(srv, s, n)
-	return weight{who: s.name, where: where, keys: n, bytes: float64(d.memory) / float64(n)}, err
+	return weight{name: s.name, where: where, keys: n, bytes: float64(d.memory) / float64(n)}, err
 }
 
-// weights weighs keys of 20 bytes, on one server and in a Cluster.
+// weights measures the memory of keys of 20 bytes, on one server and in a Cluster.
 func (b *bench) weights() error {
 	if err := b.weighOn(b.server, "standalone", 140); err != nil {
 		return err
@@ -41,8 +41,8 @@ func (b *bench) weights() error {
 	return b.weighOn(node, "Cluster", 156)
 }
 
-// weighOn weighs each algorithm twice: with a count that Redis shares, and with
-// one that it does not. What matters is the heavier.
+// weighOn measures each algorithm twice: with a count that Redis shares, and with one
+// that it does not. The larger counts.
 func (b *bench) weighOn(srv *server, where string, atMost float64) error {
 	small, err := ourShapes(1)
 	if err != nil {
@@ -79,8 +79,8 @@ func (b *bench) weighOn(srv *server, where string, atMost float64) error {
 }
 
 func (b *bench) weighAlone(srv *server, where string, s *shape) (weight, error) {
-	b.say("weight of %s keys, %s, %s", measure.Thousands(b.sizes.weighed), s.name, where)
-	if _, err := srv.ask("FLUSHALL", "SYNC"); err != nil {
+	b.logf("weight of %s keys, %s, %s", measure.Thousands(b.sizes.weighed), s.name, where)
+	if _, err := srv.command("FLUSHALL", "SYNC"); err != nil {
 		return weight{}, err
 	}
 	w, err := weigh(srv, where, s, b.sizes.weighed)
@@ -88,7 +88,7 @@ func (b *bench) weighAlone(srv *server, where string, s *shape) (weight, error) 
 	return w, err
 }
 
-// logWeights weighs full logs, ours and the sorted set's.
+// logWeights measures the memory of full logs, penstock's and the sorted set's.
 func (b *bench) logWeights() error {
 	for _, log := range []struct {
 		entries int
@@ -111,7 +111,7 @@ func (b *bench) logWeights() error {
 	return nil
 }
 
-// weighOurLog fills each log at once.
+// weighOurLog fills each log with one take.
 func (b *bench) weighOurLog(entries int) (weight, error) {
 	if err := b.empty(); err != nil {
 		return weight{}, err
@@ -125,15 +125,15 @@ func (b *bench) weighOurLog(entries int) (weight, error) {
 	if err != nil {
 		return w, err
 	}
-	w.who = fmt.Sprintf("%s, %d entries", s.name, entries)
-	return w, b.proveSpent(limit, w.keys)
+	w.name = fmt.Sprintf("%s, %d entries", s.name, entries)
+	return w, b.verifySpent(limit, w.keys)
 }
 
-// logs is how many logs of so many entries are weighed.
+// logs is the number of logs with so many entries.
 func (b *bench) logs(entries int) int { return max(b.sizes.entries/entries, 2) }
 
-// proveSpent returns an error unless nothing is left of the limit on any key.
-func (b *bench) proveSpent(limit penstock.Limit, n int) error {
+// verifySpent returns an error unless the limit is used up on every key.
+func (b *bench) verifySpent(limit penstock.Limit, n int) error {
 	store, err := redisstore.Open(context.Background(), "redis://"+b.server.Addr, nil)
 	if err != nil {
 		return err
@@ -152,8 +152,8 @@ func (b *bench) proveSpent(limit penstock.Limit, n int) error {
 	return nil
 }
 
-// weighZset fills each log moment by moment, because two requests of one moment
-// are one to it.
+// weighZset fills each log entry by entry, because it merges two requests of the same
+// time.
 func (b *bench) weighZset(entries int) (weight, error) {
 	if err := b.empty(); err != nil {
 		return weight{}, err
@@ -162,23 +162,23 @@ func (b *bench) weighZset(entries int) (weight, error) {
 	if err := zset.load(b.server); err != nil {
 		return weight{}, err
 	}
-	before, err := b.server.census()
+	before, err := b.server.stats()
 	if err != nil {
 		return weight{}, err
 	}
-	for moment := range entries {
-		if err := fillAt(b.server, zset, n, moment); err != nil {
+	for at := range entries {
+		if err := fillAt(b.server, zset, n, at); err != nil {
 			return weight{}, err
 		}
 	}
-	after, err := b.server.census()
+	after, err := b.server.stats()
 	if err != nil {
 		return weight{}, err
 	}
 	d := after.since(before)
-	if err := zset.proveKeys(d, n); err != nil {
+	if err := zset.verifyKeys(d, n); err != nil {
 		return weight{}, err
 	}
-	w := weight{who: fmt.Sprintf("zset log, %d entries", entries), where: "standalone", keys: n, bytes: float64(d.memory) / float64(n)}
-	return w, zset.proveGrants(d, n*entries)
+	w := weight{name: fmt.Sprintf("zset log, %d entries", entries), where: "standalone", keys: n, bytes: float64(d.memory) / float64(n)}
+	return w, zset.verifyGrants(d, n*entries)
 }

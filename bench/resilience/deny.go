@@ -13,9 +13,9 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-// abusersBeside asks nine times in ten for a few keys that are spent, and else for
-// one of many that are not.
-func abusersBeside(store penstock.Store) (asker, error) {
+// mixedTraffic takes nine times in ten from a few spent keys, and otherwise from one of
+// many that are not.
+func mixedTraffic(store penstock.Store) (takeFunc, error) {
 	good, err := limiter(store, "1000/1s name=good")
 	if err != nil {
 		return nil, err
@@ -31,47 +31,47 @@ func abusersBeside(store penstock.Store) (asker, error) {
 
 // denyAbusers compares a store with and without a deny cache, in turns.
 func (b *bench) denyAbusers() error {
-	s, store, err := openSite(patient)
+	s, store, err := openRedis(patient)
 	if err != nil {
 		return err
 	}
 	defer s.stop()
-	bare, err := abusersBeside(store)
+	bare, err := mixedTraffic(store)
 	if err != nil {
 		return err
 	}
-	cached, err := abusersBeside(penstock.WithDenyCache(store, nil))
+	cached, err := mixedTraffic(penstock.WithDenyCache(store, nil))
 	if err != nil {
 		return err
 	}
 	var with, without []float64
-	var asked, calls int64
+	var decisions, calls int64
 	for range b.rounds {
-		t := press(b.turn, bare)
+		t := callFreely(b.turn, bare)
 		without = append(without, t.rate())
 		before, err := s.calls()
 		if err != nil || t.failed() != nil {
 			return errors.Join(err, t.failed())
 		}
-		t = press(b.turn, cached)
+		t = callFreely(b.turn, cached)
 		with = append(with, t.rate())
 		after, err := s.calls()
 		if err != nil || t.failed() != nil {
 			return errors.Join(err, t.failed())
 		}
-		asked, calls = asked+t.decisions.Load(), calls+after-before
+		decisions, calls = decisions+t.decisions.Load(), calls+after-before
 	}
 	times := measure.SpreadOf(measure.Ratios(with, without))
-	part := float64(calls) / float64(asked)
-	b.findings.Add("deny cache, abusers beside 10 % good traffic, 64 callers",
+	part := float64(calls) / float64(decisions)
+	b.findings.Add("deny cache, 90 % spent keys, 64 callers",
 		"≥ 5× without, calls ≤ 15 % of decisions", times.Median >= 5 && part <= 0.15,
 		"%s, %.1f %%", measure.TimesWithSpread(times), 100*part)
 	return nil
 }
 
-// openSite starts a server and opens a store on it, whose calls may take so long.
-func openSite(timeout time.Duration) (*site, *redisstore.Store, error) {
-	s, err := startSite()
+// openRedis starts a server and opens a store on it, with a timeout.
+func openRedis(timeout time.Duration) (*servers, *redisstore.Store, error) {
+	s, err := startRedis()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -82,10 +82,10 @@ func openSite(timeout time.Duration) (*site, *redisstore.Store, error) {
 	return s, store, err
 }
 
-// denySaturated asks for ten times what there is of a few keys, at a steady pace,
-// with a deny cache and without.
+// denySaturated takes ten times the limit of a few keys, at a steady pace, with a deny
+// cache and without.
 func (b *bench) denySaturated() error {
-	s, store, err := openSite(patient)
+	s, store, err := openRedis(patient)
 	if err != nil {
 		return err
 	}
@@ -98,12 +98,12 @@ func (b *bench) denySaturated() error {
 	return nil
 }
 
-func (b *bench) denySaturatedKeys(s *site, store penstock.Store, keys int) error {
+func (b *bench) denySaturatedKeys(s *servers, store penstock.Store, keys int) error {
 	const perSecond = 10_000
 	each := perSecond / 10 / keys
 	burst := max(each/4, 5)
 	limit := fmt.Sprintf("%d/1s burst=%d", each, burst)
-	run := func(store penstock.Store, name string) (t *tally, calls int64, err error) {
+	run := func(store penstock.Store, name string) (t *counts, calls int64, err error) {
 		lim, err := limiter(store, limit+" name="+name)
 		if err != nil {
 			return nil, 0, err
@@ -112,7 +112,7 @@ func (b *bench) denySaturatedKeys(s *site, store penstock.Store, keys int) error
 		if err != nil {
 			return nil, 0, err
 		}
-		t = pace(b.span, perSecond, 32, func(rng *rand.Rand) (penstock.Decision, error) {
+		t = callPaced(b.span, perSecond, 32, func(rng *rand.Rand) (penstock.Decision, error) {
 			return lim.Allow(context.Background(), strconv.Itoa(rng.IntN(keys)))
 		})
 		after, err := s.calls()
@@ -130,14 +130,14 @@ func (b *bench) denySaturatedKeys(s *site, store penstock.Store, keys int) error
 		return err
 	}
 	part := float64(calls) / float64(cached.decisions.Load())
-	// Neither run is exactly as long as it should be.
-	share := func(t *tally) float64 {
+	// The runs differ slightly in length.
+	share := func(t *counts) float64 {
 		return float64(t.admitted.Load()) / (float64(keys) * (float64(burst) + float64(each)*t.took.Seconds()))
 	}
 	ratio := share(cached) / share(bare)
 	kept := min(bare.rate(), cached.rate()) >= 0.9*perSecond
 	if !kept {
-		b.say("%d keys: the machine is too busy for %d decisions a second", keys, perSecond)
+		b.logf("%d keys: the machine is too busy for %d decisions a second", keys, perSecond)
 	}
 	b.findings.Add(fmt.Sprintf("deny cache, %d saturated keys, 90 %% denied, 10,000 decisions a second", keys),
 		"calls ≤ 15 % of decisions, admitted within 1 % of without", kept && part <= 0.15 && ratio >= 0.99 && ratio <= 1.01,

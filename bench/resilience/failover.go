@@ -12,7 +12,7 @@ import (
 )
 
 func (b *bench) sentinelFailover() error {
-	s, err := startWatched()
+	s, err := startSentinel()
 	if err != nil {
 		return err
 	}
@@ -41,42 +41,42 @@ func (b *bench) clusterFailover() error {
 	})
 }
 
-// steadily is for how long no shard may be away to count as back.
-const steadily = 500 * time.Millisecond
+// stableFor is how long all shards must be up to count as recovered.
+const stableFor = 500 * time.Millisecond
 
-// awaitBack waits until no shard has been away for a while.
-func awaitBack(f *penstock.Fallback) error {
+// awaitRecovery waits until all shards have been up for a while.
+func awaitRecovery(f *penstock.Fallback) error {
 	since := time.Now()
-	return until("no shard is away", func() bool {
-		if away, _ := f.Down(); away > 0 {
+	return waitUntil("all shards are up", func() bool {
+		if down, _ := f.Down(); down > 0 {
 			since = time.Now()
 		}
-		return time.Since(since) >= steadily
+		return time.Since(since) >= stableFor
 	})
 }
 
-// failover kills the first server under load, and sees how long after it was replaced
-// no shard is away any more. A replica of a Cluster says so by itself. With Sentinel it
-// is the sentinels who say it, up to a second after the replica knows.
-func (b *bench) failover(title string, s *site, replaced func() bool) error {
+// failover kills the first server under load, and measures the time from its replacement
+// until all shards are up. In a Cluster the replica reports its promotion itself; with
+// Sentinel the sentinels do, up to a second later.
+func (b *bench) failover(title string, s *servers, replaced func() bool) error {
 	store, err := s.open(usual)
 	if err != nil {
 		return err
 	}
-	w := &watch{}
+	w := &outageTimer{}
 	fallback := penstock.WithFallback(store, nil, nil)
 	lim, err := limiter(fallback, "1000000/1s")
 	if err != nil {
 		return err
 	}
 	var stop atomic.Bool
-	done := make(chan *tally)
+	done := make(chan *counts)
 	go func() {
-		total := &tally{}
+		total := &counts{}
 		total.run(16, func(caller int, _ time.Time) {
 			rng := rand.New(rand.NewPCG(uint64(caller), 3))
 			for !stop.Load() {
-				total.note(w.ask(lim, strconv.Itoa(rng.IntN(1000))))
+				total.record(w.take(lim, strconv.Itoa(rng.IntN(1000))))
 				<-time.After(2 * time.Millisecond)
 			}
 		})
@@ -85,12 +85,12 @@ func (b *bench) failover(title string, s *site, replaced func() bool) error {
 	<-time.After(b.span / 5)
 	s.servers[0].Kill()
 	killed := time.Now()
-	err = until("there is another primary", replaced)
+	err = waitUntil("another primary is promoted", replaced)
 	promoted := time.Now()
 	if err == nil {
-		err = awaitBack(fallback)
+		err = awaitRecovery(fallback)
 	}
-	back := time.Since(promoted) - steadily
+	back := time.Since(promoted) - stableFor
 	stop.Store(true)
 	t := <-done
 	switch {

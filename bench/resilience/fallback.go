@@ -17,24 +17,24 @@ import (
 
 // healthyPath compares a store with each wrapper and without, in turns.
 func (b *bench) healthyPath() error {
-	s, store, err := openSite(patient)
+	s, store, err := openRedis(patient)
 	if err != nil {
 		return err
 	}
 	defer s.stop()
-	contestants := []penstock.Store{
+	stores := []penstock.Store{
 		store,
 		penstock.WithFallback(store, nil, &penstock.FallbackOptions{Timeout: patient}),
 		penstock.WithDenyCache(store, nil),
 	}
-	rates := make([][]float64, len(contestants))
+	rates := make([][]float64, len(stores))
 	for range b.rounds {
-		for _, i := range rand.Perm(len(contestants)) {
-			lim, err := limiter(contestants[i], "1000000/1s")
+		for _, i := range rand.Perm(len(stores)) {
+			lim, err := limiter(stores[i], "1000000/1s")
 			if err != nil {
 				return err
 			}
-			t := press(b.turn, func(rng *rand.Rand) (penstock.Decision, error) {
+			t := callFreely(b.turn, func(rng *rand.Rand) (penstock.Decision, error) {
 				return lim.Allow(context.Background(), strconv.Itoa(rng.IntN(10_000)))
 			})
 			if err := t.failed(); err != nil {
@@ -54,18 +54,18 @@ func (b *bench) healthyPath() error {
 	return nil
 }
 
-// A watch keeps the time of what callers see of an outage.
-type watch struct {
+// An outageTimer records the latencies that callers see during an outage.
+type outageTimer struct {
 	mu        sync.Mutex
 	before    []time.Duration // that calls took until the first store was given up
 	after     []time.Duration // and since then
-	away      atomic.Bool
+	down      atomic.Bool
 	fallback  atomic.Int64 // when it last decided, in nanoseconds since the epoch
 	recording atomic.Bool
 }
 
-func (w *watch) ask(lim *penstock.Limiter, key string) (penstock.Decision, error) {
-	away, start := w.away.Load(), time.Now()
+func (w *outageTimer) take(lim *penstock.Limiter, key string) (penstock.Decision, error) {
+	down, start := w.down.Load(), time.Now()
 	d, err := lim.Allow(context.Background(), key)
 	end := time.Now()
 	if d.Source == penstock.SourceFallback {
@@ -74,7 +74,7 @@ func (w *watch) ask(lim *penstock.Limiter, key string) (penstock.Decision, error
 	if w.recording.Load() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if away {
+		if down {
 			w.after = append(w.after, end.Sub(start))
 		} else {
 			w.before = append(w.before, end.Sub(start))
@@ -100,25 +100,25 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// hang stops Redis in the middle of everything, under load.
+// hang stops Redis under load.
 func (b *bench) hang() error {
-	s, store, err := openSite(usual)
+	s, store, err := openRedis(usual)
 	if err != nil {
 		return err
 	}
 	defer s.stop()
-	w := &watch{}
+	w := &outageTimer{}
 	fallback := penstock.WithFallback(store, nil, &penstock.FallbackOptions{
-		OnChange: func(c penstock.FallbackChange) { w.away.Store(c.Down) },
+		OnChange: func(c penstock.FallbackChange) { w.down.Store(c.Down) },
 	})
 	lim, err := limiter(fallback, "1000000/1s")
 	if err != nil {
 		return err
 	}
-	done := make(chan *tally)
+	done := make(chan *counts)
 	go func() {
-		done <- pace(2*b.span, 5000, callers, func(rng *rand.Rand) (penstock.Decision, error) {
-			return w.ask(lim, strconv.Itoa(rng.IntN(1000)))
+		done <- callPaced(2*b.span, 5000, callers, func(rng *rand.Rand) (penstock.Decision, error) {
+			return w.take(lim, strconv.Itoa(rng.IntN(1000)))
 		})
 	}()
 	<-time.After(b.span / 2)
@@ -147,12 +147,12 @@ func (b *bench) hang() error {
 		return fmt.Errorf("a caller saw an error: %w", err)
 	}
 	if len(until) == 0 || len(after) == 0 {
-		return fmt.Errorf("%d calls until it was given up, and %d after: nothing has hung", len(until), len(after))
+		return fmt.Errorf("%d calls until Redis was down, and %d after: want some of both", len(until), len(after))
 	}
-	b.findings.Add("Redis hung (SIGSTOP), 64 callers, deadline 50 ms", "p99 ≤ 60 ms until given up, ≤ 1 ms after",
+	b.findings.Add("Redis hung (SIGSTOP), 64 callers, deadline 50 ms", "p99 ≤ 60 ms until detected, ≤ 1 ms after",
 		p99(until) <= 60*time.Millisecond && p99(after) <= time.Millisecond,
 		"%.1f ms of %d calls, %.3f ms of %d", millis(p99(until)), len(until), millis(p99(after)), len(after))
-	b.findings.Add("the same: goroutines and memory", "flat: two more a caller at any time, 8 more at the end, 2 MB",
+	b.findings.Add("the same: goroutines and memory", "flat: two more per caller at any time, 8 more at the end, 2 MB",
 		most <= goroutines+2*callers && still <= goroutines+8 && grown <= 2<<20,
 		"%+d goroutines at most, %+d at the end, %+.2f MB", most-goroutines, still-goroutines, float64(grown)/(1<<20))
 	return nil

@@ -11,9 +11,9 @@ import (
 	"github.com/penstock-io/penstock/bench/internal/measure"
 )
 
-// leaseHotKey asks for one key below its rate, with a lease and without, in turns.
+// leaseHotKey takes one key below its rate, with a lease and without, in turns.
 func (b *bench) leaseHotKey() error {
-	s, err := startSite()
+	s, err := startRedis()
 	if err != nil {
 		return err
 	}
@@ -34,9 +34,9 @@ func (b *bench) leaseHotKey() error {
 		return err
 	}
 	var with, without []float64
-	var asked, denied, calls int64
+	var decisions, denied, calls int64
 	for range b.rounds {
-		t := press(b.turn, allow(bare, "hot"))
+		t := callFreely(b.turn, allow(bare, "hot"))
 		if err := t.failed(); err != nil {
 			return err
 		}
@@ -45,31 +45,31 @@ func (b *bench) leaseHotKey() error {
 		if err != nil {
 			return err
 		}
-		t = press(b.turn, allow(leased, "hot"))
+		t = callFreely(b.turn, allow(leased, "hot"))
 		after, err := s.calls()
 		if err != nil || t.failed() != nil {
 			return errors.Join(err, t.failed())
 		}
 		with = append(with, t.rate())
-		asked, calls = asked+t.decisions.Load(), calls+after-before
+		decisions, calls = decisions+t.decisions.Load(), calls+after-before
 		denied += t.decisions.Load() - t.admitted.Load()
 	}
-	if denied*100 > asked {
-		return fmt.Errorf("%d of %d were denied: the key was not asked for less than its rate", denied, asked)
+	if denied*100 > decisions {
+		return fmt.Errorf("%d of %d were denied: the load was not below the rate of the key", denied, decisions)
 	}
 	times := measure.SpreadOf(measure.Ratios(with, without))
-	trips := 100 * float64(calls) / float64(asked)
-	b.findings.Add("hot key with a lease, 64 callers, B = 15,000, asked below its rate",
+	trips := 100 * float64(calls) / float64(decisions)
+	b.findings.Add("hot key with a lease, 64 callers, B = 15,000, load below its rate",
 		"≥ 20× without, ≤ 1.5 calls per 100 decisions", times.Median >= 20 && trips <= 1.5,
 		"%s, %.2f calls per 100; %.0f and %.0f thousand a second", measure.TimesWithSpread(times), trips,
 		measure.SpreadOf(with).Median/1000, measure.SpreadOf(without).Median/1000)
 	return nil
 }
 
-// leaseAboveItsRate lets eight nodes, each with a client of its own, ask for far more
-// than there is.
-func (b *bench) leaseAboveItsRate() error {
-	s, err := startSite()
+// leaseAboveRate runs eight nodes, each with its own client, with far more load than the
+// limit.
+func (b *bench) leaseAboveRate() error {
+	s, err := startRedis()
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (b *bench) leaseAboveItsRate() error {
 		return err
 	}
 	var next atomic.Int64
-	t := pace(2*b.span, 5*perSecond, 2*nodes, func(*rand.Rand) (penstock.Decision, error) {
+	t := callPaced(2*b.span, 5*perSecond, 2*nodes, func(*rand.Rand) (penstock.Decision, error) {
 		return lims[next.Add(1)%nodes].Allow(context.Background(), "hot")
 	})
 	after, err := s.calls()
@@ -104,7 +104,7 @@ func (b *bench) leaseAboveItsRate() error {
 	ideal := burst + perSecond*t.took.Seconds()
 	trips := 100 * float64(after-before) / float64(t.decisions.Load())
 	admitted := float64(t.admitted.Load()) / ideal
-	b.findings.Add("hot key with a lease, eight nodes, B = 6,000, asked for five times its rate",
+	b.findings.Add("hot key with a lease, eight nodes, B = 6,000, load five times its rate",
 		"≤ 1.5 calls per 100 decisions, ≥ 97 % of what the limit allows", trips <= 1.5 && admitted >= 0.97 && admitted <= 1.1,
 		"%.2f calls per 100, %.1f %%", trips, 100*admitted)
 	return nil

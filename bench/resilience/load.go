@@ -10,24 +10,24 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// callers is how many ask at once.
+// callers is the number of concurrent callers.
 const callers = 64
 
-// An asker makes one request, of a caller's choice.
-type asker func(rng *rand.Rand) (penstock.Decision, error)
+// A takeFunc makes one request.
+type takeFunc func(rng *rand.Rand) (penstock.Decision, error)
 
-func allow(lim *penstock.Limiter, key string) asker {
+func allow(lim *penstock.Limiter, key string) takeFunc {
 	return func(*rand.Rand) (penstock.Decision, error) { return lim.Allow(context.Background(), key) }
 }
 
-// A tally is what came of a load.
-type tally struct {
+// A counts is the results of a load.
+type counts struct {
 	decisions, admitted, errors atomic.Int64
 	first                       atomic.Pointer[error]
 	took                        time.Duration
 }
 
-func (t *tally) note(d penstock.Decision, err error) {
+func (t *counts) record(d penstock.Decision, err error) {
 	t.decisions.Add(1)
 	switch {
 	case err != nil:
@@ -38,37 +38,37 @@ func (t *tally) note(d penstock.Decision, err error) {
 	}
 }
 
-// failed returns the first error that a caller saw.
-func (t *tally) failed() error {
+// failed returns the first error of a caller.
+func (t *counts) failed() error {
 	if err := t.first.Load(); err != nil {
 		return *err
 	}
 	return nil
 }
 
-func (t *tally) rate() float64 { return float64(t.decisions.Load()) / t.took.Seconds() }
+func (t *counts) rate() float64 { return float64(t.decisions.Load()) / t.took.Seconds() }
 
-// add adds up what two callers saw.
-func (t *tally) add(other *tally) {
+// add adds the results of another caller.
+func (t *counts) add(other *counts) {
 	t.decisions.Add(other.decisions.Load())
 	t.admitted.Add(other.admitted.Load())
 	t.errors.Add(other.errors.Load())
 	t.first.CompareAndSwap(nil, other.first.Load())
 }
 
-// atATime is how often a caller asks before it looks at the clock, which costs a
-// part of what a decision does.
+// atATime is how many calls a caller makes between readings of the clock, which cost a
+// part of a decision.
 const atATime = 8
 
-// press lets all callers ask as fast as they can. Each counts for itself, or else
-// counting would be what they contend for.
-func press(length time.Duration, ask asker) *tally {
-	t := &tally{}
+// callFreely runs all callers as fast as they can. Each counts for itself, to avoid
+// contention.
+func callFreely(length time.Duration, take takeFunc) *counts {
+	t := &counts{}
 	t.run(callers, func(caller int, begin time.Time) {
-		rng, own := rand.New(rand.NewPCG(uint64(caller), 1)), &tally{}
+		rng, own := rand.New(rand.NewPCG(uint64(caller), 1)), &counts{}
 		for time.Since(begin) < length {
 			for range atATime {
-				own.note(ask(rng))
+				own.record(take(rng))
 			}
 		}
 		t.add(own)
@@ -76,17 +76,17 @@ func press(length time.Duration, ask asker) *tally {
 	return t
 }
 
-// pace lets a few callers ask so many times a second, all together. Who falls behind
-// catches up.
-func pace(length time.Duration, perSecond float64, among int, ask asker) *tally {
-	t := &tally{}
-	t.run(among, func(caller int, begin time.Time) {
+// callPaced runs a few callers with so many calls a second in total. Late callers catch
+// up.
+func callPaced(length time.Duration, perSecond float64, callers int, take takeFunc) *counts {
+	t := &counts{}
+	t.run(callers, func(caller int, begin time.Time) {
 		rng := rand.New(rand.NewPCG(uint64(caller), 2))
-		asked := 0
+		decisions := 0
 		for at := time.Duration(0); at < length; at = time.Since(begin) {
-			due := int(at.Seconds() * perSecond / float64(among))
-			for ; asked < due; asked++ {
-				t.note(ask(rng))
+			due := int(at.Seconds() * perSecond / float64(callers))
+			for ; decisions < due; decisions++ {
+				t.record(take(rng))
 			}
 			<-time.After(time.Millisecond)
 		}
@@ -94,10 +94,10 @@ func pace(length time.Duration, perSecond float64, among int, ask asker) *tally 
 	return t
 }
 
-func (t *tally) run(among int, call func(caller int, begin time.Time)) {
+func (t *counts) run(callers int, call func(caller int, begin time.Time)) {
 	begin := time.Now()
 	var running sync.WaitGroup
-	for i := range among {
+	for i := range callers {
 		running.Go(func() { call(i, begin) })
 	}
 	running.Wait()

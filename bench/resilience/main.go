@@ -1,14 +1,13 @@
-// Command resilience measures what the wrappers around a store on Redis are for:
-// hot keys with leases, abusers before a deny cache, a Redis that hangs or fails
-// over behind a fallback, and what they cost while all is well. It starts servers of
-// its own and prints Markdown.
+// Command resilience measures the wrappers of a Redis store: leases for hot keys, the
+// deny cache for spent keys, the fallback while Redis hangs or fails over, and their
+// cost on a healthy path. It starts its own servers and prints Markdown.
 //
 //	go run ./resilience                 # some minutes
 //	go run ./resilience -run 'lease'    # some cases
 //	go run ./resilience -quick          # a few seconds, to see that it runs
 //
 // Calls to Redis are counted by Redis. Ratios are medians over rounds in which the
-// contestants take turns.
+// contenders take turns.
 package main
 
 import (
@@ -25,15 +24,15 @@ func main() {
 	os.Exit(command(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// A trial is one case.
-type trial struct {
+// A benchCase is one case.
+type benchCase struct {
 	name string
 	run  func(*bench) error
 }
 
-var trials = []trial{
+var cases = []benchCase{
 	{"lease", (*bench).leaseHotKey},
-	{"overasked", (*bench).leaseAboveItsRate},
+	{"overasked", (*bench).leaseAboveRate},
 	{"abusers", (*bench).denyAbusers},
 	{"saturated", (*bench).denySaturated},
 	{"healthy", (*bench).healthyPath},
@@ -45,16 +44,16 @@ var trials = []trial{
 // A bench is one run.
 type bench struct {
 	rounds   int
-	turn     time.Duration // of a contestant in a round
+	turn     time.Duration // of a contender in a round
 	span     time.Duration // of a case under paced load
 	findings measure.Findings
 	progress io.Writer
 }
 
-func (b *bench) say(format string, args ...any) { fmt.Fprintf(b.progress, format+"\n", args...) }
+func (b *bench) logf(format string, args ...any) { fmt.Fprintf(b.progress, format+"\n", args...) }
 
 func names() (all []string) {
-	for _, t := range trials {
+	for _, t := range cases {
 		all = append(all, t.name)
 	}
 	return all
@@ -64,19 +63,19 @@ func names() (all []string) {
 func command(args []string, stdout, stderr io.Writer) int {
 	b := &bench{progress: stderr}
 	c := measure.NewCommand("resilience", stderr, names())
-	c.Flags.IntVar(&b.rounds, "rounds", 20, "how many rounds each comparison has")
-	c.Flags.DurationVar(&b.turn, "turn", 250*time.Millisecond, "how long one contestant's turn is")
-	c.Flags.DurationVar(&b.span, "span", 5*time.Second, "how long a case under paced load is")
+	c.Flags.IntVar(&b.rounds, "rounds", 20, "number of rounds of each comparison")
+	c.Flags.DurationVar(&b.turn, "turn", 250*time.Millisecond, "length of one contender's turn")
+	c.Flags.DurationVar(&b.span, "span", 5*time.Second, "length of a case with paced load")
 	if !c.Parse(args, b.check) {
 		return 2
 	}
 	if c.Quick {
 		b.rounds, b.turn, b.span = 2, 50*time.Millisecond, 600*time.Millisecond
 	}
-	for _, t := range trials {
+	for _, t := range cases {
 		if c.Wants(t.name) {
-			b.say("%s …", t.name)
-			c.Note(t.name, t.run(b))
+			b.logf("%s …", t.name)
+			c.Record(t.name, t.run(b))
 		}
 	}
 	fmt.Fprintf(stdout, "%s, %d logical cores, %s %s/%s; %d rounds of %s, paced load for %s.\n",

@@ -13,17 +13,17 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-// A site is some servers, and the stores that were opened on them.
-type site struct {
+// servers is some Redis servers, and the stores that were opened on them.
+type servers struct {
 	servers   []*redistest.Server
 	sentinels []*redistest.Server
 	url       string
 	stores    []*redisstore.Store
 }
 
-// startSite starts one server without persistence.
-func startSite() (*site, error) {
-	s := &site{}
+// startRedis starts one server without persistence.
+func startRedis() (*servers, error) {
+	s := &servers{}
 	if err := s.start(redistest.Options{}); err != nil {
 		return nil, err
 	}
@@ -31,7 +31,7 @@ func startSite() (*site, error) {
 	return s, nil
 }
 
-func (s *site) start(o redistest.Options) error {
+func (s *servers) start(o redistest.Options) error {
 	server, err := redistest.Start(o)
 	if err != nil {
 		s.stop()
@@ -45,7 +45,7 @@ func (s *site) start(o redistest.Options) error {
 	return nil
 }
 
-func (s *site) stop() {
+func (s *servers) stop() {
 	for _, store := range s.stores {
 		store.Close()
 	}
@@ -54,15 +54,14 @@ func (s *site) stop() {
 	}
 }
 
-// How long a call may take: as long as it does where nothing is to fail, or as long
-// as by default.
+// The timeouts of a call: long if nothing is to fail, or the default.
 const (
 	patient = time.Second
 	usual   = 50 * time.Millisecond
 )
 
-// open opens a store with a client of its own.
-func (s *site) open(timeout time.Duration) (*redisstore.Store, error) {
+// open opens a store with its own client.
+func (s *servers) open(timeout time.Duration) (*redisstore.Store, error) {
 	store, err := redisstore.Open(context.Background(), s.url, &redisstore.Options{Timeout: timeout})
 	if err == nil {
 		s.stores = append(s.stores, store)
@@ -70,8 +69,8 @@ func (s *site) open(timeout time.Duration) (*redisstore.Store, error) {
 	return store, err
 }
 
-// calls returns how many scripts the first server has run, by its own account.
-func (s *site) calls() (calls int64, err error) {
+// calls returns how many scripts the first server has run, by its INFO.
+func (s *servers) calls() (calls int64, err error) {
 	info, err := s.servers[0].Command("INFO", "commandstats")
 	for line := range strings.Lines(info) {
 		if !strings.HasPrefix(line, "cmdstat_eval") {
@@ -96,8 +95,8 @@ func limiter(store penstock.Store, text string) (*penstock.Limiter, error) {
 	return penstock.New(store, limit)
 }
 
-// until waits for something to become true.
-func until(what string, is func() bool) error {
+// waitUntil polls until a condition holds.
+func waitUntil(what string, is func() bool) error {
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		if is() {
 			return nil
@@ -107,16 +106,16 @@ func until(what string, is func() bool) error {
 	return fmt.Errorf("waited a minute until %s", what)
 }
 
-func says(s *redistest.Server, text string, words ...string) bool {
+func replyContains(s *redistest.Server, text string, words ...string) bool {
 	answer, err := s.Command(words...)
 	return err == nil && strings.Contains(answer, text)
 }
 
 const masterName = "limits"
 
-// startWatched starts a primary with two replicas, and three sentinels.
-func startWatched() (*site, error) {
-	s, err := startSite()
+// startSentinel starts a primary with two replicas, and three sentinels.
+func startSentinel() (*servers, error) {
+	s, err := startRedis()
 	if err != nil {
 		return nil, err
 	}
@@ -142,9 +141,9 @@ func startWatched() (*site, error) {
 		}
 	}
 	s.url = "redis-sentinel://" + strings.Join(addresses, ",") + "/" + masterName
-	err = until("the sentinels know each other and the replicas", func() bool {
+	err = waitUntil("the sentinels know each other and the replicas", func() bool {
 		for _, sentinel := range s.sentinels {
-			if !says(sentinel, "slaves=2,sentinels=3", "INFO", "sentinel") {
+			if !replyContains(sentinel, "slaves=2,sentinels=3", "INFO", "sentinel") {
 				return false
 			}
 		}
@@ -156,10 +155,10 @@ func startWatched() (*site, error) {
 	return s, err
 }
 
-// replicated reports whether the servers from a place on have their primary's data.
-func (s *site) replicated(from int) bool {
+// replicated reports whether the servers from an index on have their primary's data.
+func (s *servers) replicated(from int) bool {
 	for _, replica := range s.servers[from:] {
-		if !says(replica, "master_link_status:up", "INFO", "replication") {
+		if !replyContains(replica, "master_link_status:up", "INFO", "replication") {
 			return false
 		}
 	}
@@ -169,8 +168,8 @@ func (s *site) replicated(from int) bool {
 const shards = 3
 
 // startCluster starts a Cluster of three shards with a replica each.
-func startCluster() (*site, error) {
-	s := &site{}
+func startCluster() (*servers, error) {
+	s := &servers{}
 	var buses []string
 	for range 2 * shards {
 		bus, err := freePort()
@@ -187,15 +186,15 @@ func startCluster() (*site, error) {
 			return nil, err
 		}
 	}
-	if err := s.join(buses); err != nil {
+	if err := s.formCluster(buses); err != nil {
 		s.stop()
 		return nil, err
 	}
 	return s, nil
 }
 
-// join makes the servers a Cluster.
-func (s *site) join(buses []string) error {
+// formCluster joins the servers into a Cluster.
+func (s *servers) formCluster(buses []string) error {
 	var ids, addresses []string
 	for i, node := range s.servers {
 		id, err := node.Command("CLUSTER", "MYID")
@@ -221,7 +220,7 @@ func (s *site) join(buses []string) error {
 	}
 	s.url = "redis-cluster://" + strings.Join(addresses, ",")
 	for i := shards; i < 2*shards; i++ {
-		err := until("a node knows its primary", func() bool {
+		err := waitUntil("a node knows its primary", func() bool {
 			_, err := s.servers[i].Command("CLUSTER", "REPLICATE", ids[i-shards])
 			return err == nil
 		})
@@ -229,9 +228,9 @@ func (s *site) join(buses []string) error {
 			return err
 		}
 	}
-	return until("the Cluster is complete", func() bool {
+	return waitUntil("the Cluster is complete", func() bool {
 		for _, node := range s.servers {
-			if !says(node, "cluster_state:ok", "CLUSTER", "INFO") || !says(node, "cluster_slots_ok:16384", "CLUSTER", "INFO") {
+			if !replyContains(node, "cluster_state:ok", "CLUSTER", "INFO") || !replyContains(node, "cluster_slots_ok:16384", "CLUSTER", "INFO") {
 				return false
 			}
 		}

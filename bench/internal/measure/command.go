@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// A Command is what the command lines of all benchmarks have in common, and what came
-// of their cases.
+// A Command is the common command line of the benchmarks, and the errors of their
+// cases.
 type Command struct {
-	Flags         *flag.FlagSet // to which a benchmark adds its own
+	Flags         *flag.FlagSet // a benchmark adds its own
 	Quick, Strict bool
 
 	stderr  io.Writer
@@ -25,14 +25,14 @@ type Command struct {
 func NewCommand(name string, stderr io.Writer, cases []string) *Command {
 	c := &Command{Flags: flag.NewFlagSet(name, flag.ContinueOnError), stderr: stderr}
 	c.Flags.SetOutput(stderr)
-	c.Flags.BoolVar(&c.Quick, "quick", false, "small and short, to see that everything runs; targets are not judged")
-	c.Flags.BoolVar(&c.Strict, "strict", false, "end with a non-zero status when a target is missed")
+	c.Flags.BoolVar(&c.Quick, "quick", false, "small and short, to see that everything runs; targets are not checked")
+	c.Flags.BoolVar(&c.Strict, "strict", false, "exit with a non-zero status if a target is missed")
 	c.Flags.StringVar(&c.pattern, "run", "", "run only the cases that match this regular expression: "+strings.Join(cases, ", "))
 	return c
 }
 
-// Parse reads the command line, and says what is wrong with it. The rest is what the
-// benchmark's own flags have to be.
+// Parse reads the command line, and prints what is wrong with it. The function rest
+// checks the benchmark's own flags.
 func (c *Command) Parse(args []string, rest func() error) bool {
 	err := c.Flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
@@ -45,30 +45,30 @@ func (c *Command) Parse(args []string, rest func() error) bool {
 		c.only, err = regexp.Compile(c.pattern)
 	}
 	if err != nil {
-		c.Complain(err)
+		c.PrintError(err)
 	}
 	return err == nil
 }
 
-// Complain says what has kept the benchmark from running.
-func (c *Command) Complain(err error) { fmt.Fprintf(c.stderr, "%s: %v\n", c.Flags.Name(), err) }
+// PrintError prints an error.
+func (c *Command) PrintError(err error) { fmt.Fprintf(c.stderr, "%s: %v\n", c.Flags.Name(), err) }
 
 // Wants reports whether a case is to be run.
 func (c *Command) Wants(name string) bool { return c.only.MatchString(name) }
 
-// Note takes note of what came of a case. One that did not measure what it should is
-// an error; the others are still worth reading.
-func (c *Command) Note(name string, err error) {
+// Record records the error of a case, if its workload was wrong. The results of the
+// other cases are still valid.
+func (c *Command) Record(name string, err error) {
 	if err != nil {
 		c.failed = append(c.failed, fmt.Errorf("%s: %w", name, err))
 	}
 }
 
-// Status says which cases failed, and how many targets were missed if that matters,
-// and returns the exit status.
+// Status prints which cases failed and, with -strict, how many targets were missed, and
+// returns the exit status.
 func (c *Command) Status(fs Findings) int {
 	for _, err := range c.failed {
-		c.Complain(fmt.Errorf("wrong workload: %w", err))
+		c.PrintError(fmt.Errorf("wrong workload: %w", err))
 	}
 	missed := 0
 	if c.Strict && !c.Quick {

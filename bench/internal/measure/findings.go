@@ -5,17 +5,16 @@ import (
 	"io"
 )
 
-// Findings are the table that matters, in the order of finding.
+// Findings are the rows of the table of targets.
 type Findings []Finding
 
-// A Finding is one line of it: what was to be reached and what was. Without a
-// target it is there to be known.
+// A Finding is one row: a target, which may be empty, and what was measured.
 type Finding struct {
 	Title, Target, Measured string
 	Met                     bool
 }
 
-// Add adds a finding; what was measured is put together as by [fmt.Sprintf].
+// Add adds a finding; measured and args are formatted as by [fmt.Sprintf].
 func (fs *Findings) Add(title, target string, met bool, measured string, args ...any) {
 	*fs = append(*fs, Finding{Title: title, Target: target, Met: met, Measured: fmt.Sprintf(measured, args...)})
 }
@@ -31,25 +30,25 @@ func (fs Findings) Missed() int {
 	return n
 }
 
-// Write prints the findings, if there are any. A run that is not judged was too
-// short for a verdict.
-func (fs Findings) Write(w io.Writer, judged bool) {
+// Write prints the findings, if there are any. The targets of a quick run are not
+// checked.
+func (fs Findings) Write(w io.Writer, checked bool) {
 	if len(fs) == 0 {
 		return
 	}
-	t := Table{"case", "to reach", "measured", "verdict"}
+	t := Table{"case", "target", "measured", "result"}
 	t.Begin(w, "Targets")
 	for _, f := range fs {
-		t.Row(w, f.Title, OrDash(f.Target), f.Measured, f.verdict(judged))
+		t.Row(w, f.Title, OrDash(f.Target), f.Measured, f.result(checked))
 	}
 }
 
-func (f Finding) verdict(judged bool) string {
+func (f Finding) result(checked bool) string {
 	switch {
 	case f.Target == "":
 		return "–"
-	case !judged:
-		return "not judged"
+	case !checked:
+		return "not checked"
 	case f.Met:
 		return "pass"
 	}

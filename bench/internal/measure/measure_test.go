@@ -8,24 +8,24 @@ import (
 	"testing"
 )
 
-func TestVerdicts(t *testing.T) {
+func TestFindingResult(t *testing.T) {
 	for _, c := range []struct {
 		finding Finding
-		judged  bool
+		checked bool
 		want    string
 	}{
 		{Finding{Target: "≤ 1", Met: true}, true, "pass"},
 		{Finding{Target: "≤ 1", Met: false}, true, "FAIL"},
-		{Finding{Target: "≤ 1", Met: false}, false, "not judged"},
+		{Finding{Target: "≤ 1", Met: false}, false, "not checked"},
 		{Finding{Met: false}, true, "–"},
 	} {
-		if got := c.finding.verdict(c.judged); got != c.want {
-			t.Errorf("%+v, judged %v: %q, want %q", c.finding, c.judged, got, c.want)
+		if got := c.finding.result(c.checked); got != c.want {
+			t.Errorf("%+v, checked %v: %q, want %q", c.finding, c.checked, got, c.want)
 		}
 	}
 }
 
-func TestFindingsAreATable(t *testing.T) {
+func TestFindingsWriteTable(t *testing.T) {
 	var fs Findings
 	fs.Add("one", "≤ 1", false, "%d", 2)
 	fs.Add("two", "", false, "3")
@@ -35,11 +35,11 @@ func TestFindingsAreATable(t *testing.T) {
 		t.Errorf("findings:\n%s\nwant them to end with:\n%s", &out, want)
 	}
 	if got := fs.Missed(); got != 1 {
-		t.Errorf("%d missed, want 1: what has no target is not", got)
+		t.Errorf("%d missed, want 1: a finding without target is not missed", got)
 	}
 }
 
-func TestMediansAreUnmovedByAStall(t *testing.T) {
+func TestSpreadMedianIgnoresStall(t *testing.T) {
 	got := SpreadOf([]float64{3, 1, 2, 1000, 4})
 	if got.Median != 3 {
 		t.Errorf("median %v, want 3", got.Median)
@@ -53,7 +53,7 @@ func TestMediansAreUnmovedByAStall(t *testing.T) {
 	}
 }
 
-func TestNumbersAsTheyArePrinted(t *testing.T) {
+func TestNumberFormats(t *testing.T) {
 	for got, want := range map[string]string{
 		Thousands(1234567): "1,234,567",
 		Thousands(999):     "999",
@@ -67,7 +67,7 @@ func TestNumbersAsTheyArePrinted(t *testing.T) {
 	}
 }
 
-func TestReadingRates(t *testing.T) {
+func TestBenchmarkRateParsesCSV(t *testing.T) {
 	out := `"test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms","p95_latency_ms","p99_latency_ms","max_latency_ms"
 "EVAL local a = "x", 1 return a 1 key","84033.61","0.530","0.136","0.519","0.655","0.863","1.223"
 `

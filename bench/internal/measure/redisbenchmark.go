@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// BenchmarkRate returns how many requests a second redis-benchmark --csv says there
-// were. The command is in front of that, quotes and commas included.
+// BenchmarkRate returns the requests a second in the output of redis-benchmark --csv.
+// The command is the first column, with unescaped quotes and commas.
 func BenchmarkRate(out []byte) (float64, error) {
 	const columns = 8
 	lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
@@ -17,7 +17,7 @@ func BenchmarkRate(out []byte) (float64, error) {
 	r.LazyQuotes = true
 	cells, err := r.Read()
 	if err != nil || len(cells) < columns {
-		return 0, fmt.Errorf("redis-benchmark says %q", last)
+		return 0, fmt.Errorf("unexpected output of redis-benchmark: %q", last)
 	}
 	return strconv.ParseFloat(cells[len(cells)-columns+1], 64)
 }

@@ -1,5 +1,5 @@
-// Package measure is what the benchmarks have in common: medians, ratios of what
-// was measured in the same round, and findings in a Markdown table.
+// Package measure is shared by the benchmarks: medians, ratios of measurements of the
+// same round, and findings in a Markdown table.
 package measure
 
 import (
@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// A Spread is the middle of many measurements and how far they scatter.
+// A Spread is the median and the 10th and 90th percentile of measurements.
 type Spread struct {
 	P10, Median, P90 float64
 }
@@ -22,7 +22,7 @@ func SpreadOf(xs []float64) Spread {
 	}
 }
 
-// quantile reads between the two nearest values where q falls between them.
+// quantile interpolates between the two nearest values.
 func quantile(sorted []float64, q float64) float64 {
 	if len(sorted) == 0 {
 		return math.NaN()
@@ -33,8 +33,8 @@ func quantile(sorted []float64, q float64) float64 {
 	return sorted[low] + (at-float64(low))*(sorted[high]-sorted[low])
 }
 
-// Ratios divides what was measured in the same round, which is what makes a
-// noisy machine bearable: both sides of a division had the same neighbours.
+// Ratios divides measurements of the same round, so that other load on the machine
+// affects both sides.
 func Ratios(over, under []float64) []float64 {
 	rs := make([]float64, min(len(over), len(under)))
 	for i := range rs {

@@ -11,88 +11,88 @@ import (
 	"github.com/penstock-io/penstock/bench/internal/measure"
 )
 
-// goroutines is how many ask at once, as in a server with many requests.
+// goroutines is the number of concurrent callers, as in a busy server.
 const goroutines = 64
 
-// An entrant is a limiter in a race, and what was measured of it, round by round.
-type entrant struct {
-	contestant
+// A runner calls a limiter, and holds its measurements, round by round.
+type runner struct {
+	contender
 	limiter limiter
 	keys    []string
 	calls   int // a round
 
 	rates          []float64 // calls a second
 	client, server []float64 // microseconds of processor a call
-	tally          tally
+	counts         counts
 }
 
-// A tally says what became of a number of calls.
-type tally struct{ calls, denied, failed int }
+// A counts is the results of a number of calls.
+type counts struct{ calls, denied, failed int }
 
-func (t *tally) add(u tally) {
+func (t *counts) add(u counts) {
 	t.calls += u.calls
 	t.denied += u.denied
 	t.failed += u.failed
 }
 
-// enter opens a limiter and takes each key once, and proves that this made as
-// many keys in Redis as it should, all of which expire.
-func (b *bench) enter(c contestant, keys []string) (*entrant, error) {
-	before, err := b.server.census()
+// newRunner opens a limiter and takes each key once, and verifies that this created the
+// expected number of keys in Redis, with an expiry.
+func (b *bench) newRunner(c contender, keys []string) (*runner, error) {
+	before, err := b.server.stats()
 	if err != nil {
 		return nil, err
 	}
-	l, err := c.open(b.server.Addr, roomy)
+	l, err := c.open(b.server.Addr, ample)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.name, err)
 	}
-	e := &entrant{contestant: c, limiter: l, keys: keys}
-	e.lap(context.Background(), len(keys))
-	after, err := b.server.census()
+	e := &runner{contender: c, limiter: l, keys: keys}
+	e.runCalls(context.Background(), len(keys))
+	after, err := b.server.stats()
 	if err != nil {
 		return nil, err
 	}
 	d, want := after.since(before), c.perKey*len(keys)
 	if d.keys != want || (d.expires != want && !c.lasting()) {
-		return nil, fmt.Errorf("%s: %d keys came, %d with an expiry; want %d", c.name, d.keys, d.expires, want)
+		return nil, fmt.Errorf("%s: %d new keys, %d with an expiry; want %d", c.name, d.keys, d.expires, want)
 	}
-	return e, e.prove(len(keys))
+	return e, e.verify(len(keys))
 }
 
-// lasting reports whether the contestant's keys are to have no expiry: those of
-// INCR, which is no limiter.
-func (c contestant) lasting() bool { return c.name == floors[1].name }
+// lasting reports whether the contender's keys have no expiry: those of INCR, which is
+// no limiter.
+func (c contender) lasting() bool { return c.name == floors[1].name }
 
-// lap makes about so many calls, shared among the goroutines, each of which
-// starts elsewhere in the list of keys and goes on where it stopped.
-func (e *entrant) lap(ctx context.Context, calls int) time.Duration {
-	tallies := make([]tally, goroutines)
+// runCalls makes about so many calls, split among the goroutines, each of which starts
+// at another key and continues where it stopped.
+func (e *runner) runCalls(ctx context.Context, calls int) time.Duration {
+	all := make([]counts, goroutines)
 	start := make(chan struct{})
 	var running sync.WaitGroup
 	first, done := calls/goroutines, calls%goroutines
-	at := e.tally.calls
-	for i := range tallies {
+	at := e.counts.calls
+	for i := range all {
 		mine, from := first, at+i*first+min(i, done)
 		if i < done {
 			mine++
 		}
 		running.Go(func() {
 			<-start
-			tallies[i] = e.walk(ctx, from, mine)
+			all[i] = e.walk(ctx, from, mine)
 		})
 	}
 	begin := time.Now()
 	close(start)
 	running.Wait()
 	took := time.Since(begin)
-	for _, t := range tallies {
-		e.tally.add(t)
+	for _, t := range all {
+		e.counts.add(t)
 	}
 	return took
 }
 
 // walk takes so many keys of the list in order.
-func (e *entrant) walk(ctx context.Context, from, calls int) (t tally) {
+func (e *runner) walk(ctx context.Context, from, calls int) (t counts) {
 	for i := range calls {
 		ok, err := e.limiter.take(ctx, e.keys[(from+i)%len(e.keys)])
 		switch {
@@ -106,9 +106,9 @@ func (e *entrant) walk(ctx context.Context, from, calls int) (t tally) {
 	return t
 }
 
-// prove returns an error unless all calls, and at least so many, were granted.
-func (e *entrant) prove(atLeast int) error {
-	t := e.tally
+// verify returns an error unless all calls, and at least so many, were granted.
+func (e *runner) verify(atLeast int) error {
+	t := e.counts
 	if t.calls < atLeast || t.denied > 0 || t.failed > 0 {
 		return fmt.Errorf("%s: %d calls, %d denied, %d failed; want at least %d, all granted", e.name, t.calls, t.denied, t.failed, atLeast)
 	}
@@ -116,10 +116,10 @@ func (e *entrant) prove(atLeast int) error {
 }
 
 // calibrate finds how many calls make a round of about the given length.
-func (e *entrant) calibrate(length time.Duration) {
+func (e *runner) calibrate(length time.Duration) {
 	calls := goroutines
 	for {
-		took := e.lap(context.Background(), calls)
+		took := e.runCalls(context.Background(), calls)
 		if took >= length/4 {
 			e.calls = max(int(int64(calls)*int64(length)/int64(took)), goroutines)
 			return
@@ -128,13 +128,13 @@ func (e *entrant) calibrate(length time.Duration) {
 	}
 }
 
-// race lets the entrants take turns: first, second, third, first, second…
-func race(srv *server, rounds int, length time.Duration, entrants []*entrant) error {
-	for _, e := range entrants {
+// runRounds runs the runners in turns: first, second, third, first, second…
+func runRounds(srv *server, rounds int, length time.Duration, runners []*runner) error {
+	for _, e := range runners {
 		e.calibrate(length)
 	}
 	for range rounds {
-		for _, e := range entrants {
+		for _, e := range runners {
 			if err := e.turn(srv); err != nil {
 				return err
 			}
@@ -143,15 +143,15 @@ func race(srv *server, rounds int, length time.Duration, entrants []*entrant) er
 	return nil
 }
 
-func (e *entrant) turn(srv *server) error {
-	before, err := srv.census()
+func (e *runner) turn(srv *server) error {
+	before, err := srv.stats()
 	if err != nil {
 		return err
 	}
 	spent := processorTime()
-	took := e.lap(context.Background(), e.calls)
+	took := e.runCalls(context.Background(), e.calls)
 	spent = processorTime() - spent
-	after, err := srv.census()
+	after, err := srv.stats()
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func (e *entrant) turn(srv *server) error {
 	return nil
 }
 
-// processorTime is what this process has used so far.
+// processorTime is the processor time of this process.
 func processorTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -171,17 +171,17 @@ func processorTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// allocations counts the allocations per call over one more lap, of everything
-// in this process: the client's own goroutines too.
-func (e *entrant) allocations(ctx context.Context, calls int) float64 {
+// allocations returns the allocations per call of the whole process, the client's
+// goroutines included.
+func (e *runner) allocations(ctx context.Context, calls int) float64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	e.lap(ctx, calls)
+	e.runCalls(ctx, calls)
 	runtime.ReadMemStats(&after)
 	return float64(after.Mallocs-before.Mallocs) / float64(calls)
 }
 
-// against returns how many times as fast as another this one was.
-func (e *entrant) against(other *entrant) measure.Spread {
+// ratioTo returns how many times as fast as another this runner was.
+func (e *runner) ratioTo(other *runner) measure.Spread {
 	return measure.SpreadOf(measure.Ratios(e.rates, other.rates))
 }

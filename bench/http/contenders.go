@@ -17,25 +17,25 @@ import (
 	"github.com/penstock-io/penstock/httplimit"
 )
 
-// A contestant puts a limit of so many an hour for each client before a handler.
-type contestant struct {
+// A contender wraps a handler with a limit of so many requests an hour for each client.
+type contender struct {
 	name   string
 	module string // whose version is printed; "" for none
-	tells  string // a field by which it tells a client what remains; "" if it tells nothing
+	header string // the field with what remains; "" if there is none
 	open   func(perHour int64, next http.Handler) (http.Handler, error)
 }
 
-// bare is what all others stand on.
-var bare = contestant{name: "the handler alone", open: func(_ int64, next http.Handler) (http.Handler, error) { return next, nil }}
+// bare is the handler without a limit.
+var bare = contender{name: "the handler alone", open: func(_ int64, next http.Handler) (http.Handler, error) { return next, nil }}
 
 var (
-	ours   = contestant{"penstock", "", "X-Ratelimit-Remaining", openPenstock(httplimit.XRateLimit)}
-	silent = contestant{"penstock, without header fields", "", "", openPenstock(httplimit.NoHeaders)}
+	ours      = contender{"penstock", "", "X-Ratelimit-Remaining", openPenstock(httplimit.XRateLimit)}
+	noHeaders = contender{"penstock, without header fields", "", "", openPenstock(httplimit.NoHeaders)}
 )
 
-// rivals are what Go programs use today, each as its own documentation says, by
-// the address that a client connects from.
-var rivals = []contestant{
+// rivals are the middleware that Go programs use today, configured as their
+// documentation says, with the client's address as key.
+var rivals = []contender{
 	{"go-chi/httprate", "github.com/go-chi/httprate", "X-Ratelimit-Remaining", openHTTPRate},
 	{"didip/tollbooth", "github.com/didip/tollbooth/v7", "Ratelimit-Remaining", openTollbooth},
 	{"ulule/limiter", "github.com/ulule/limiter/v3", "X-Ratelimit-Remaining", openUlule},
@@ -64,7 +64,7 @@ func openTollbooth(perHour int64, next http.Handler) (http.Handler, error) {
 	return tollbooth.LimitHandler(lim, next), nil
 }
 
-// openUlule lets its cleaner sleep through the run, which looks no worse for it.
+// openUlule disables its cleaner during the run, which does not slow it down.
 func openUlule(perHour int64, next http.Handler) (http.Handler, error) {
 	store := ululememory.NewStoreWithOptions(ulule.StoreOptions{Prefix: "limiter", CleanUpInterval: time.Hour})
 	lim := ulule.New(store, ulule.Rate{Period: time.Hour, Limit: perHour})

@@ -83,7 +83,7 @@ func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 func tune(option *rueidis.ClientOption, o Options) {
 	option.Dialer.Timeout = connectTimeout
 	if option.Sentinel.MasterSet != "" { // they are tried one after the other
-		option.Dialer.Timeout = max(connectTimeout/time.Duration(len(option.InitAddress)), defaultConnTimeout)
+		option.Dialer.Timeout = max(connectTimeout/time.Duration(len(option.InitAddress)), minConnTimeout)
 	}
 	option.Dialer.KeepAlive = o.connTimeout
 	option.Sentinel.Dialer = option.Dialer // the default has a timeout of zero
@@ -93,7 +93,7 @@ func tune(option *rueidis.ClientOption, o Options) {
 	option.WriteBufferEachConn = 1 << 16
 	option.DisableCache = true
 	option.DisableRetry = true
-	option.Sentinel.TopologyRefreshInterval = defaultConnTimeout
+	option.Sentinel.TopologyRefreshInterval = minConnTimeout
 	option.ClusterOption.MaxMovedRedirections = 4
 }
 

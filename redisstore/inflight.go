@@ -14,11 +14,11 @@ import (
 // While all slots are taken, a call without a slot probes from time to time whether
 // Redis answers again.
 type inflightLimiter struct {
-	slots        chan struct{}
-	abandoned    atomic.Int64
-	connLifetime time.Duration // after which a silent connection is closed
-	start        time.Time
-	lastProbe    atomic.Int64 // nanoseconds since start
+	slots      chan struct{}
+	abandoned  atomic.Int64
+	maxSilence time.Duration // within which a silent connection is closed
+	start      time.Time
+	lastProbe  atomic.Int64 // nanoseconds since start
 }
 
 // probeGap is the time between two probes.
@@ -26,8 +26,8 @@ const probeGap = 100 * time.Millisecond
 
 var errTooManyCalls = errors.New("too many calls in flight (MaxCalls)")
 
-func newInflightLimiter(slots int, connLifetime time.Duration) *inflightLimiter {
-	return &inflightLimiter{slots: make(chan struct{}, slots), connLifetime: connLifetime, start: time.Now()}
+func newInflightLimiter(slots int, maxSilence time.Duration) *inflightLimiter {
+	return &inflightLimiter{slots: make(chan struct{}, slots), maxSilence: maxSilence, start: time.Now()}
 }
 
 // acquire waits for a slot until the deadline. It reports whether the call holds
@@ -78,7 +78,7 @@ func (l *inflightLimiter) releaseAbandoned() {
 func (l *inflightLimiter) abandon(held bool) {
 	if held {
 		l.abandoned.Add(1)
-		time.AfterFunc(l.connLifetime, l.expireAbandoned)
+		time.AfterFunc(l.maxSilence, l.expireAbandoned)
 	}
 }
 

@@ -68,7 +68,9 @@ type Options struct {
 	Prefix string
 
 	// Timeout bounds every call, retries included, whatever the caller's
-	// context says. Default: 50 milliseconds.
+	// context says. A connection without answers is closed after two to three
+	// seconds, or after two to three times a Timeout of more than a second.
+	// Default: 50 milliseconds.
 	Timeout time.Duration
 
 	// MaxCalls is how many calls may be in flight at once, at most 65536. A
@@ -83,9 +85,11 @@ type Options struct {
 	// still make Open fail.
 	AllowUnavailable bool
 
-	// connTimeout is how long a connection may be silent before it gets a PING.
-	// After the same time again it is closed. Tests raise it so that a busy
-	// machine is not mistaken for a dead server. Default: defaultConnTimeout.
+	// connTimeout is the time between two checks of a connection. If no reply
+	// came since the last check, the connection gets a PING, and is closed if
+	// that is not answered within connTimeout. Tests raise it so that a busy
+	// machine is not mistaken for a dead server. Default: Timeout, so that the
+	// connection outlasts a call on it, but at least minConnTimeout.
 	connTimeout time.Duration
 }
 
@@ -95,7 +99,7 @@ const (
 	defaultMaxCalls = 2048
 	maxMaxCalls     = 1 << 16 // every connection reserves some hundred bytes per call
 
-	defaultConnTimeout = time.Second
+	minConnTimeout = time.Second
 )
 
 // withDefaults returns the options with their defaults filled in, or an error
@@ -115,7 +119,7 @@ func (o *Options) withDefaults() (Options, error) {
 		n.MaxCalls = defaultMaxCalls
 	}
 	if n.connTimeout == 0 {
-		n.connTimeout = defaultConnTimeout
+		n.connTimeout = max(n.Timeout, minConnTimeout)
 	}
 	switch {
 	case strings.ContainsFunc(n.Prefix, invalidInPrefix):
@@ -178,7 +182,7 @@ func newStore(client Client, o Options) *Store {
 		client:   client,
 		prefix:   o.Prefix,
 		timeout:  o.Timeout,
-		inflight: newInflightLimiter(o.MaxCalls, 2*o.connTimeout),
+		inflight: newInflightLimiter(o.MaxCalls, 3*o.connTimeout), // two checks and the wait for a PING
 		now:      time.Now,
 		close:    func() {},
 	}

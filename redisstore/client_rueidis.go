@@ -16,15 +16,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-const (
-	// connectTimeout bounds connecting together with the inspection of servers.
-	connectTimeout = 5 * time.Second
-
-	// closeGrace is how long a rueidis client that is being closed, because there
-	// is another primary, waits for replies to what it has sent. A call that it
-	// rejects within that time was not sent.
-	closeGrace = time.Second
-)
+// connectTimeout bounds connecting together with the inspection of servers.
+const connectTimeout = 5 * time.Second
 
 // Open connects to the Redis of a URL and returns a store on it, which must be
 // closed. Nil options are all defaults. The forms are
@@ -63,7 +56,7 @@ func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 	connections := dialer.New(network, connectTimeout)
 	tune(&option, opts)
 	option.DialCtxFn = connections.Dial
-	b := newRueidisClient(option)
+	b := newRueidisClient(option, connections)
 	s := newStore(b, opts)
 	b.inspect = s.inspect
 	s.close = func() {
@@ -100,17 +93,18 @@ func tune(option *rueidis.ClientOption, o Options) {
 // A rueidisClient is the client that Open brings.
 type rueidisClient struct {
 	reconnector
-	option    rueidis.ClientOption
-	inspect   func(infos map[string]string) error
-	inspected atomic.Bool           // whether servers were inspected
-	failure   atomic.Pointer[error] // of the last failed attempt to connect
-	sharded   atomic.Bool
-	slotMap   slotMap
+	option      rueidis.ClientOption
+	connections *dialer.Dialer
+	inspect     func(infos map[string]string) error
+	inspected   atomic.Bool           // whether servers were inspected
+	failure     atomic.Pointer[error] // of the last failed attempt to connect
+	sharded     atomic.Bool
+	slotMap     slotMap
 }
 
 // newRueidisClient returns a client that is not connected yet.
-func newRueidisClient(option rueidis.ClientOption) *rueidisClient {
-	b := &rueidisClient{option: option}
+func newRueidisClient(option rueidis.ClientOption, connections *dialer.Dialer) *rueidisClient {
+	b := &rueidisClient{option: option, connections: connections}
 	b.sharded.Store(!option.ForceSingleClient && option.Sentinel.MasterSet == "")
 	b.backoff = minReconnectGap
 	b.connect = func() (rueidis.Client, error) { return b.connectAndInspect(context.Background()) }
@@ -272,7 +266,7 @@ func (b *rueidisClient) translateError(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, rueidis.ErrClosing) && b.current.Load() == nil:
 		return errClosed
-	case errors.Is(err, rueidis.ErrClosing) && sentWithin(ctx, closeGrace), errors.Is(err, rueidis.ErrNoSlot):
+	case errors.Is(err, rueidis.ErrClosing) && b.neverWritten(ctx), errors.Is(err, rueidis.ErrNoSlot):
 		return fmt.Errorf("%w: %w", dialer.ErrNotSent, err)
 	}
 	if _, ok := rueidis.IsRedisErr(err); ok && !isReply(err) {
@@ -281,10 +275,13 @@ func (b *rueidisClient) translateError(ctx context.Context, err error) error {
 	return err
 }
 
-// sentWithin reports whether the calls in flight were sent less than d ago.
-func sentWithin(ctx context.Context, d time.Duration) bool {
-	by, ok := ctx.(*deadline)
-	return ok && time.Since(by.sentAt) < d
+// neverWritten reports whether a call on a rueidis client that is being closed was
+// certainly not sent. rueidis returns ErrClosing both to calls that come too late and
+// to calls whose reply is lost; the latter were written to a connection that is closed
+// by now.
+func (b *rueidisClient) neverWritten(ctx context.Context) bool {
+	d, ok := ctx.(*deadline)
+	return ok && !b.connections.LostWriteSince(d.sentAt)
 }
 
 // nodeOf returns the node that was called, as far as rueidis exports it.

@@ -37,6 +37,13 @@ func (s *Store) Connect(ctx context.Context) error {
 	return err
 }
 
+// Reconnect replaces the connections, as after a demotion, and closes the old ones in
+// the background.
+func (s *Store) Reconnect() {
+	client := s.client.(*rueidisClient)
+	client.replace(client.current.Load())
+}
+
 // TakeBatched decides requests with one limit and one cost as one batch. Requests
 // without a context get the background context.
 func (s *Store) TakeBatched(rs []penstock.Request, ctxs ...context.Context) (ds []penstock.Decision, errs []error) {

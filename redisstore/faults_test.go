@@ -225,13 +225,13 @@ func TestStoreTimeoutOutlastsSilentConnection(t *testing.T) {
 	for name, c := range map[string]struct {
 		callers int // more than one make the client read replies in the background
 		delay   time.Duration
-	}{"one call": {1, 1500 * time.Millisecond}, "pipelined calls": {8, 3500 * time.Millisecond}} {
+	}{"one call": {1, 1500 * time.Millisecond}, "pipelined calls": {64, 3500 * time.Millisecond}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := startProxy(t, startServer(t).Addr)
 			store := openOptions(t, "redis://"+p.Addr, redisstore.Options{Timeout: longTimeout})
-			p.Delay(10 * time.Millisecond) // so that the calls overlap
-			takeConcurrently(t, store, c.callers, 1, func(int) penstock.Request { return takeOne })
+			p.Delay(20 * time.Millisecond) // so that the calls overlap
+			takeConcurrently(t, store, c.callers, 1, ownLimit)
 			p.Delay(c.delay)
 			take(t, store, takeOne)
 		})

@@ -24,7 +24,7 @@
 // error is [penstock.ErrUnavailable].
 //
 // A call is repeated within its timeout if it certainly was not executed: Redis
-// rejected it, it could not be sent, or its connection had been closed before it was
+// rejected it, it could not be sent, or its connection was found closed before it was
 // sent. A request with an ID is repeated after any failure, because it is charged
 // once. Every other call that gets no answer, such as one in flight when a server
 // dies or closes the connection, may have been executed: it is not repeated, its

@@ -8,38 +8,41 @@ import (
 	"time"
 )
 
-// A conn is a connection to Redis that knows whether an error can have cost a
-// command.
+// A conn is a connection to Redis that knows which errors prove that a command was not
+// sent; these are [ErrNotSent].
 //
-// Until its first reply, in the handshake, its deadline is that of the caller that
-// has opened it, and errors before the first command after that are [ErrNotSent].
+// During the handshake its deadline is that of the caller that has opened it. All
+// errors before the first command after the handshake are ErrNotSent.
 //
-// Later, a server can close an idle connection without notice, because it is not being
-// read. After checkAfter without a command it is checked before the next one, so that
-// a command on a closed connection is known not to have been sent.
+// A server can close an idle connection unnoticed, because nothing reads from it then.
+// So a connection that was idle for checkAfter is checked before the next command. If
+// the server has closed it, the command is not written. Over TLS the check misses a
+// server that sends a closing alert first: the alert is data that is still to be read.
 type conn struct {
 	net.Conn
-	by       time.Time // the deadline of the handshake
-	answered atomic.Bool
-	used     atomic.Bool
-	record   func(error) // gets the result of the handshake
-	idle     atomic.Bool // whether the next write begins a command, with none in flight
-	lastUse  time.Time   // when the last such command was written
-	closed   func() bool // by the peer
+	dialer     *Dialer
+	address    string
+	deadline   time.Time    // of the handshake
+	answered   atomic.Bool  // whether the handshake got its first reply
+	used       atomic.Bool  // whether a command was written after that
+	lastWrite  atomic.Int64 // of a command, in nanoseconds since the dialer's start
+	idle       atomic.Bool  // whether the next write begins a command, with none in flight
+	lastUse    time.Time    // when the last such command was written
+	peerClosed func() bool
 }
 
 // checkAfter is for how long a connection is not checked after a command. The check is
 // a system call, which a busy connection need not pay for.
 const checkAfter = time.Millisecond
 
-func newConn(c net.Conn, by time.Time, record func(error)) *conn {
-	return &conn{Conn: c, by: by, record: record, closed: peerCheck(c)}
+func newConn(d *Dialer, c net.Conn, address string, deadline time.Time) *conn {
+	return &conn{Conn: c, dialer: d, address: address, deadline: deadline, peerClosed: peerCheck(c)}
 }
 
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if !c.answered.Load() {
-		c.record(err)
+		c.dialer.record(c.address, err)
 		if n > 0 {
 			c.answered.Store(true)
 			_ = c.Conn.SetDeadline(time.Time{}) // every command sets its own
@@ -52,16 +55,26 @@ func (c *conn) Write(b []byte) (int, error) {
 	if c.idle.Load() {
 		c.idle.Store(false)
 		now := time.Now()
-		if now.Sub(c.lastUse) > checkAfter && c.closed() {
+		if now.Sub(c.lastUse) > checkAfter && c.peerClosed() {
 			return 0, notSent(errPeerClosed)
 		}
 		c.lastUse = now
 	}
-	if c.answered.Load() && !c.used.Load() {
+	if c.answered.Load() {
 		c.used.Store(true)
+		c.lastWrite.Store(c.dialer.elapsed(time.Now()))
 	}
 	n, err := c.Conn.Write(b)
 	return n, c.wrap(err)
+}
+
+// Close closes the connection. No write that begins later reaches the server.
+func (c *conn) Close() error {
+	err := c.Conn.Close()
+	if c.used.Load() {
+		c.dialer.recordClosed(c.lastWrite.Load())
+	}
+	return err
 }
 
 var errPeerClosed = errors.New("the server has closed the connection")
@@ -79,8 +92,8 @@ func (c *conn) wrap(err error) error {
 // and replies are read in the background, there is no deadline; zero marks that.
 func (c *conn) SetDeadline(t time.Time) error {
 	if !c.answered.Load() {
-		if t.IsZero() || t.After(c.by) {
-			t = c.by
+		if t.IsZero() || t.After(c.deadline) {
+			t = c.deadline
 		}
 		return c.Conn.SetDeadline(t)
 	}

@@ -57,7 +57,13 @@ func closeAndWait(t *testing.T, c, server net.Conn) {
 	if err := server.Close(); err != nil {
 		t.Fatal(err)
 	}
-	redistest.WaitFor(t, "the client's end is closed", c.(*conn).closed)
+	waitClosed(t, c)
+}
+
+// waitClosed waits until a connection knows that its peer has closed it.
+func waitClosed(t *testing.T, c net.Conn) {
+	t.Helper()
+	redistest.WaitFor(t, "the client's end is closed", c.(*conn).peerClosed)
 	c.(*conn).lastUse = time.Time{} // as if it had been idle for longer than checkAfter
 }
 
@@ -70,6 +76,45 @@ func TestConnClosedWhileIdleSendsNothing(t *testing.T) {
 	}
 	if n, err := client.Write([]byte("x")); n != 0 || !errors.Is(err, ErrNotSent) {
 		t.Errorf("Write on a connection that was closed while idle: %d, %v, want 0, %v", n, err, ErrNotSent)
+	}
+}
+
+// A peer that only stops sending could still execute what it reads.
+func TestConnHalfClosedWhileIdleSendsNothing(t *testing.T) {
+	client, server := pair(t)
+	if err := server.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	waitClosed(t, client)
+	if err := client.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := client.Write([]byte("x")); n != 0 || !errors.Is(err, ErrNotSent) {
+		t.Errorf("Write on a half-closed connection: %d, %v, want 0, %v", n, err, ErrNotSent)
+	}
+	if err := client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(server); err != nil || len(b) != 0 {
+		t.Errorf("the server has read %q, %v, want nothing", b, err)
+	}
+}
+
+func TestDialerLostWriteSince(t *testing.T) {
+	client, server := pair(t)
+	d := client.(*conn).dialer
+	before := time.Now()
+	if d.LostWriteSince(before) {
+		t.Error("no connection is closed, but a write is lost")
+	}
+	exchange(t, client, server)
+	after := time.Now()
+	if err := client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !d.LostWriteSince(before) || d.LostWriteSince(after.Add(1)) {
+		t.Errorf("write lost since before and after it: %t and %t, want true and false",
+			d.LostWriteSince(before), d.LostWriteSince(after.Add(1)))
 	}
 }
 

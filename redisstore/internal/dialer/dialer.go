@@ -34,9 +34,11 @@ type Dialer struct {
 	timeout time.Duration
 	ctx     context.Context // of attempts; ends on Close
 	cancel  context.CancelFunc
+	start   time.Time
 
-	mu        sync.Mutex
-	addresses map[string]*addressState
+	mu            sync.Mutex
+	addresses     map[string]*addressState
+	lastLostWrite int64 // on a connection that is closed now, in nanoseconds since start
 }
 
 // An addressState is what the dialer remembers of an address.
@@ -69,7 +71,7 @@ type dial struct {
 // New returns a dialer for a network, "tcp" or "unix". An attempt ends after the
 // timeout.
 func New(network string, timeout time.Duration) *Dialer {
-	d := &Dialer{network: network, timeout: timeout, addresses: map[string]*addressState{}}
+	d := &Dialer{network: network, timeout: timeout, start: time.Now(), addresses: map[string]*addressState{}}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	return d
 }
@@ -150,8 +152,8 @@ func (d *Dialer) handshake(ctx context.Context, a *dial, address string) (net.Co
 		d.record(address, a.err)
 		return nil, notSent(a.err)
 	}
-	by, _ := ctx.Deadline()
-	return newConn(a.conn, by, func(err error) { d.record(address, err) }), nil
+	deadline, _ := ctx.Deadline()
+	return newConn(d, a.conn, address, deadline), nil
 }
 
 func notSent(err error) error { return fmt.Errorf("%w: %w", ErrNotSent, err) }
@@ -166,6 +168,23 @@ func (d *Dialer) record(address string, err error) {
 		s.unresponsive = time.Now()
 	}
 }
+
+// recordClosed remembers when a connection that is closed now was last written to.
+func (d *Dialer) recordClosed(lastWrite int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lastLostWrite = max(d.lastLostWrite, lastWrite)
+}
+
+// LostWriteSince reports whether a connection has been closed to which a command was
+// written since t. If not, no command sent since t has lost its reply.
+func (d *Dialer) LostWriteSince(t time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.lastLostWrite >= d.elapsed(t)
+}
+
+func (d *Dialer) elapsed(t time.Time) int64 { return int64(t.Sub(d.start)) }
 
 // keep leaves a dial to the next caller, for twice the timeout.
 func (d *Dialer) keep(a *dial, address string) {

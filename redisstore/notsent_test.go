@@ -1,6 +1,8 @@
 package redisstore_test
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -41,4 +43,39 @@ func clientIDs(t *testing.T, server *redistest.Server) (ids []string) {
 		}
 	}
 	return ids
+}
+
+// A server closes a connection that the store is closing too, with a call in flight
+// that was executed. The call must not be repeated.
+func TestStoreLostReplyWhileReconnectingChargesOnce(t *testing.T) {
+	server := startServer(t)
+	p := startProxy(t, server.Addr)
+	store := openURL(t, "redis://"+p.Addr, longTimeout)
+	p.Delay(20 * time.Millisecond)
+	takeConcurrently(t, store, 64, 1, ownLimit) // makes the client pipeline calls on all its connections
+	mustCommand(t, server, "CONFIG", "RESETSTAT")
+	p.Delay(time.Hour)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := store.Take(context.Background(), takeOne)
+		failed <- err
+	}()
+	waitFor(t, "the call is executed", func() bool { return infoCounter(t, "cmdstat_evalsha", server) == 1 })
+	p.Freeze()
+	p.Thaw() // new connections work, the old ones do not
+	p.Delay(0)
+	store.Reconnect()
+	waitFor(t, "the old connection is being closed", func() bool { return goroutineIn("[chan receive]:\ngithub.com/redis/rueidis.(*pipe).Close(") })
+	p.CutAll()
+	if err := <-failed; !errors.Is(err, penstock.ErrUnavailable) {
+		t.Errorf("a call whose reply was lost: got error %v, want %v", err, penstock.ErrUnavailable)
+	}
+	if n := infoCounter(t, "cmdstat_evalsha", server); n != 1 {
+		t.Errorf("the script ran %d times, want once", n)
+	}
+}
+
+// ownLimit gives each caller its own limit, so that calls are not batched.
+func ownLimit(caller int) penstock.Request {
+	return penstock.Request{Key: "k", Limit: penstock.PerHour(int64(burst + caller)), Cost: 1}
 }

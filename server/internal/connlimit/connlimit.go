@@ -24,8 +24,10 @@ type Options struct {
 	// Default: half of Max, since a remote proxy forwards for many clients too.
 	MaxPerClient int
 
-	// Refuse is called with a connection over the limit, before it is closed.
-	// It must not block. Default: the connection is just closed.
+	// Refuse is called with a connection over the limit before it is closed, for
+	// example to send an error. It runs in its own goroutine, so that clients that
+	// do not read cannot stop the accept loop. At most 64 calls run at a time;
+	// further connections are closed without a call. Default: none.
 	Refuse func(net.Conn)
 
 	// Log receives errors of accepting connections. Default: none.
@@ -42,6 +44,8 @@ type Listener struct {
 	drained   chan struct{} // closed once the accept queue is empty
 	drainOnce sync.Once
 
+	refusing chan struct{} // a slot for each call of Options.Refuse
+
 	closed      chan struct{}
 	closeOnce   sync.Once
 	socketOnce  sync.Once
@@ -51,7 +55,7 @@ type Listener struct {
 	active    int
 	perClient map[netip.Addr]int
 	refused   int64
-	unread    int // active connections that have not sent anything yet
+	unread    int // active connections that nothing was read from yet
 }
 
 // New returns a listener that limits the connections of another.
@@ -59,15 +63,13 @@ func New(l net.Listener, o Options) *Listener {
 	if o.MaxPerClient == 0 {
 		o.MaxPerClient = max(o.Max/2, 1)
 	}
-	if o.Refuse == nil {
-		o.Refuse = func(net.Conn) {}
-	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Listener{
 		Listener: l, options: o, perClient: map[netip.Addr]int{},
 		drained: make(chan struct{}), closed: make(chan struct{}),
+		refusing: make(chan struct{}, maxRefusing),
 	}
 }
 
@@ -98,8 +100,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 			if c := l.admit(nc); c != nil {
 				return c, nil
 			}
-			l.options.Refuse(nc)
-			_ = nc.Close()
+			l.refuse(nc)
 		case !isTemporary(err):
 			return nil, err
 		default:
@@ -151,6 +152,27 @@ func (l *Listener) admit(nc net.Conn) *conn {
 		l.perClient[client]++
 	}
 	return &conn{Conn: nc, listener: l, client: client}
+}
+
+// maxRefusing bounds the calls of Options.Refuse that run at a time.
+const maxRefusing = 64
+
+// refuse closes a connection over the limit without blocking the accept loop.
+func (l *Listener) refuse(nc net.Conn) {
+	if l.options.Refuse == nil {
+		_ = nc.Close()
+		return
+	}
+	select {
+	case l.refusing <- struct{}{}:
+		go func() {
+			defer func() { <-l.refusing }()
+			defer func() { _ = nc.Close() }()
+			l.options.Refuse(nc)
+		}()
+	default:
+		_ = nc.Close()
+	}
 }
 
 // clientPrefix returns the address that all connections of a client share, or the

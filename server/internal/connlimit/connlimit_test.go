@@ -35,22 +35,28 @@ type fakeConn struct {
 
 func (c *fakeConn) RemoteAddr() net.Addr { return c.remote }
 
-// acceptAll accepts connections from the addresses, and returns those that were accepted
-// and the addresses of those that were refused.
+// acceptAll accepts connections from the addresses. It returns the accepted connections and
+// the addresses of the refused ones, sorted.
 func acceptAll(t *testing.T, o Options, from ...string) (l *Listener, accepted []net.Conn, refused []string) {
 	t.Helper()
-	o.Refuse = func(conn net.Conn) { refused = append(refused, conn.RemoteAddr().String()) }
+	refusals := make(chan string, len(from))
+	o.Refuse = func(conn net.Conn) { refusals <- conn.RemoteAddr().String() }
 	l = New(&fakeListener{from: from}, o)
 	for {
 		conn, err := l.Accept()
 		if errors.Is(err, net.ErrClosed) {
-			return l, accepted, refused
+			break
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 		accepted = append(accepted, conn)
 	}
+	for range l.Refused() {
+		refused = append(refused, <-refusals)
+	}
+	slices.Sort(refused)
+	return l, accepted, refused
 }
 
 func TestListenerLimitsConnectionsPerClient(t *testing.T) {
@@ -98,6 +104,35 @@ func TestListenerLimitsConnectionsPerClient(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Refused clients that do not read their error must not stop the accept loop.
+func TestListenerRefuseDoesNotBlockAccept(t *testing.T) {
+	const extra = 10
+	q := &fakeListener{from: slices.Repeat([]string{"10.0.0.1:1"}, 1+maxRefusing+extra)}
+	release, refusing := make(chan struct{}), make(chan struct{}, maxRefusing+extra)
+	l := New(q, Options{Max: 2, MaxPerClient: 1, Refuse: func(net.Conn) {
+		refusing <- struct{}{}
+		<-release
+	}})
+	q.from = append(q.from, "10.0.0.2:2")
+	for range 2 {
+		if _, err := l.Accept(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range maxRefusing {
+		<-refusing
+	}
+	if n := l.Refused(); n != maxRefusing+extra {
+		t.Errorf("%d connections refused, want %d", n, maxRefusing+extra)
+	}
+	select {
+	case <-refusing:
+		t.Errorf("Refuse runs more than %d times at once", maxRefusing)
+	default:
+	}
+	close(release)
 }
 
 func TestListenerCloseOfConnectionFreesItsPlace(t *testing.T) {

@@ -33,15 +33,30 @@ const (
 // accepted connection have been read, so that no request is lost between Accept and
 // its handler.
 //
-// A client that connects after that is refused. One case remains: a connection that the
-// kernel completes in the microseconds between the last look at the queue and the close
-// of the socket is reset, before any of its bytes were read. Draining takes at most a
-// second, or until ctx ends; connections that are still queued then are reset. Only
-// Unix systems can tell whether the queue is empty; elsewhere the socket is closed at once.
+// Draining the queue takes at most a second. Drain as a whole takes at most half of the
+// time until ctx ends: the other half is left to the requests in flight, even if clients
+// keep connecting. Connections that are still queued after that are reset, and new ones
+// are refused.
+//
+// One gap remains: a connection that the kernel completes in the microseconds between the
+// last check of the queue and the close of the socket is reset, before any of its bytes
+// were read. Only Unix systems can report whether the queue is empty; on others Drain
+// closes the socket immediately.
 func (l *Listener) Drain(ctx context.Context) {
+	ctx, cancel := withHalfTimeout(ctx)
+	defer cancel()
 	l.drainQueue(ctx)
 	_ = l.closeSocket() // Close reports the error
 	l.awaitFirstReads(ctx)
+}
+
+// withHalfTimeout returns a context that ends after half of the time that ctx has left.
+func withHalfTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, time.Until(deadline)/2)
 }
 
 func (l *Listener) drainQueue(ctx context.Context) {
@@ -62,8 +77,8 @@ func (l *Listener) drainQueue(ctx context.Context) {
 
 type deadliner interface{ SetDeadline(time.Time) error }
 
-// acceptSocket accepts a connection. While the listener drains it takes those that are
-// queued, and then closes the socket.
+// acceptSocket accepts a connection. While the listener drains, it accepts what is queued
+// and then closes the socket.
 func (l *Listener) acceptSocket() (net.Conn, error) {
 	for {
 		if l.draining.Load() {
@@ -73,15 +88,15 @@ func (l *Listener) acceptSocket() (net.Conn, error) {
 			_ = l.Listener.(deadliner).SetDeadline(time.Now().Add(queuedAcceptTimeout))
 		}
 		nc, err := l.Listener.Accept()
-		if l.draining.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
-			continue
+		if l.draining.Load() && (errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, net.ErrClosed)) {
+			continue // interrupted by Drain: check the queue
 		}
 		return nc, err
 	}
 }
 
-// finishDrain closes the socket at once, to refuse new connections rather than queue them.
-// It blocks until Close, because servers take an error of Accept for a failure.
+// finishDrain closes the socket, so that new connections are refused rather than queued.
+// It then blocks until Close, because servers treat an error of Accept as a failure.
 func (l *Listener) finishDrain() error {
 	_ = l.closeSocket() // Close reports the error
 	l.drainOnce.Do(func() { close(l.drained) })

@@ -13,7 +13,7 @@ import (
 
 const testTimeout = time.Minute
 
-// listen returns a listener on a port of its own.
+// listen returns a listener on a free port.
 func listen(t *testing.T) *Listener {
 	t.Helper()
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
@@ -40,8 +40,7 @@ func dial(t *testing.T, l *Listener) net.Conn {
 	return nc
 }
 
-// echo is a server that returns the first byte of every connection. It returns what
-// Accept failed with.
+// echo returns the first byte of every connection to its client, until Accept fails.
 func echo(l *Listener) error {
 	for {
 		nc, err := l.Accept()
@@ -171,7 +170,42 @@ func TestListenerDrainIsBounded(t *testing.T) {
 	}
 }
 
-func TestListenerDrainAfterClose(t *testing.T) {
+func TestListenerDrainLeavesHalfOfTheTime(t *testing.T) {
+	start, deadline := time.Now(), time.Now().Add(time.Hour)
+	ctx, cancel := context.WithDeadline(t.Context(), deadline)
+	defer cancel()
+	half, cancel := withHalfTimeout(ctx)
+	defer cancel()
+	ends, ok := half.Deadline()
+	if earliest, latest := start.Add(deadline.Sub(start)/2), time.Now().Add(deadline.Sub(start)/2); !ok || ends.Before(earliest) || ends.After(latest) {
+		t.Errorf("Drain ends at %v, want half of the time to %v", ends, deadline)
+	}
+}
+
+// A server whose Accept fails during a shutdown would report a failed listener.
+func TestListenerDrainWithoutTimeBlocksAccept(t *testing.T) {
+	l := listen(t)
+	served := make(chan error, 1)
+	go func() { served <- echo(l) }()
+	wantEcho(t, dial(t, l)) // so Accept is called
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	l.Drain(ctx)
+	await(t, l.drained, "the end of the drain")
+	select {
+	case err := <-served:
+		t.Errorf("Accept returned %v before Close", err)
+	default:
+	}
+	if err := l.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	if err := await(t, served, "Accept"); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept: got %v, want net.ErrClosed", err)
+	}
+}
+
+func TestListenerDrainAfterCloseReturns(t *testing.T) {
 	l := listen(t)
 	if err := l.Close(); err != nil {
 		t.Fatal(err)

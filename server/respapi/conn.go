@@ -2,14 +2,17 @@ package respapi
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"sync/atomic"
 	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/auth"
+	"github.com/penstock-io/penstock/server/internal/connlimit"
 )
 
 // Buffer sizes of a connection, in bytes.
@@ -66,7 +69,7 @@ func (c *conn) serve() {
 		return
 	}
 	c.in = make([]byte, minReadBuffer)
-	for !c.closing && c.receive() {
+	for !c.closing && c.receive() == nil {
 		c.executeBuffered()
 		if !c.send() {
 			return
@@ -90,8 +93,8 @@ func (c *conn) handshake() bool {
 	return true
 }
 
-// receive waits for more bytes and reports whether there are any.
-func (c *conn) receive() bool {
+// receive waits for more bytes. It returns an error if there are none.
+func (c *conn) receive() error {
 	c.makeRoom()
 	if c.end == 0 {
 		c.setActivity(idle)
@@ -101,7 +104,10 @@ func (c *conn) receive() bool {
 	n, err := c.net.Read(c.in[c.end:])
 	c.end += n
 	c.bufferFull = c.end == len(c.in)
-	return n > 0 || err == nil
+	if n > 0 {
+		return nil
+	}
+	return err
 }
 
 // makeRoom moves the unparsed bytes to the start of the buffer. The buffer grows while
@@ -184,8 +190,8 @@ func (c *conn) send() bool {
 	return err == nil
 }
 
-// interruptRead makes a read in progress, or the next one, return at once. It does so
-// only once, as finish reads again. Server.mu must be held.
+// interruptRead makes the current or the next read fail. It does so only once, because
+// finish reads again. Server.mu must be held.
 func (c *conn) interruptRead() {
 	if c.interrupted {
 		return
@@ -209,9 +215,8 @@ var defaultCloseWaits = closeWaits{
 
 // finish answers what arrived before a shutdown, and ends the connection.
 func (c *conn) finish() {
-	for more := !c.closing; more; {
-		_ = c.net.SetReadDeadline(time.Now().Add(c.finalReadWait()))
-		more = c.receive() && c.bufferFull
+	for more := true; more && !c.closing; {
+		more = c.receiveArrived()
 		c.executeBuffered()
 		if !c.send() {
 			return
@@ -220,16 +225,37 @@ func (c *conn) finish() {
 	c.lingeringClose()
 }
 
-func (c *conn) finalReadWait() time.Duration {
+// receiveArrived receives what has arrived, up to the size of the buffer, and reports
+// whether there may be more. It stops before the replies are sent: a client that sends a
+// command for each reply would otherwise never be finished.
+func (c *conn) receiveArrived() (more bool) {
+	wait := c.server.closeWaits.finalRead
 	if c.rounds == 0 {
-		return c.server.closeWaits.firstRead
+		wait = c.server.closeWaits.firstRead
 	}
-	return c.server.closeWaits.finalRead
+	for c.receiveWithin(wait) && !c.bufferFull {
+		wait = 0
+	}
+	return c.bufferFull
 }
 
-// lingeringClose closes the write side and reads what still arrives for a moment.
-// Closing a connection with unread bytes resets it, which may cost the client the
-// replies that it has not read yet.
+// receiveWithin waits up to d for more bytes and reports whether there are any. A read
+// fails if its deadline passes before the goroutine is scheduled, even if bytes have
+// arrived, so receiveWithin tries again while there are unread bytes.
+func (c *conn) receiveWithin(d time.Duration) bool {
+	for {
+		_ = c.net.SetReadDeadline(time.Now().Add(d))
+		err := c.receive()
+		if !errors.Is(err, os.ErrDeadlineExceeded) || !connlimit.HasUnread(c.net) {
+			return err == nil
+		}
+		d = defaultCloseWaits.finalRead
+	}
+}
+
+// lingeringClose closes the write side, and reads until the client closes or the linger
+// time is over. Closing a connection with unread bytes resets it, which may cost the
+// client the replies that it has not read yet.
 func (c *conn) lingeringClose() {
 	half, ok := c.net.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil {

@@ -79,7 +79,7 @@ func TestConnBufferGrowsAndShrinks(t *testing.T) {
 	c := newConn(s, nc)
 	c.in = make([]byte, minReadBuffer)
 	largest := 0
-	for c.receive() {
+	for c.receive() == nil {
 		c.executeBuffered()
 		c.send()
 		largest = max(largest, len(c.in))

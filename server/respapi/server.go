@@ -219,9 +219,10 @@ func (s *Server) removeConn(c *conn) {
 	s.openConns.Done()
 }
 
-// WriteMaxClients writes Redis's error for a connection above the limit.
+// WriteMaxClients writes Redis's error for a connection over the limit. It takes at most a
+// second, and usually no time at all, since the send buffer of a new connection is empty.
 func WriteMaxClients(nc net.Conn) {
-	_ = nc.SetDeadline(time.Now().Add(time.Second)) // a new socket's buffer is empty
+	_ = nc.SetWriteDeadline(time.Now().Add(time.Second))
 	_, _ = nc.Write([]byte("-ERR max number of clients reached\r\n"))
 }
 

@@ -1,8 +1,11 @@
+//go:build unix
+
 package respapi
 
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -14,6 +17,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/internal/connlimit"
 )
 
 // A blockingStore signals each call, and decides after release is closed.
@@ -37,18 +41,22 @@ func (s *blockingStore) Take(ctx context.Context, r penstock.Request) (penstock.
 	}
 }
 
+// The final read has no time to wait, so only what has arrived decides.
 func TestShutdownAnswersReceivedCommands(t *testing.T) {
 	t.Parallel()
 	store := newBlockingStore()
 	s := newServer(t, store, nil, nil, nil)
-	s.closeWaits.finalRead = time.Second // whatever else runs on the machine
+	s.closeWaits.finalRead = 0
 	addr := startServer(t, s)
-	idle, active := dial(t, addr), dial(t, addr)
+	idle := dial(t, addr)
 	idle.want("+PONG", "PING")
+	waitForConns(t, s, 1)
+	active := dial(t, addr)
 	take := encode("CL.THROTTLE", "k", "15", "30", "60")
 	active.send(take)
 	<-store.called
-	active.send(take + encode("PING")) // arrives while the first is decided
+	active.send(take + encode("PING"))
+	waitForUnread(t, s)
 
 	done := make(chan error)
 	go func() { done <- s.Shutdown(t.Context()) }()
@@ -69,6 +77,71 @@ func TestShutdownAnswersReceivedCommands(t *testing.T) {
 			t.Fatalf("got %s, want %s", got, want)
 		}
 	}
+	if err := <-done; err != nil {
+		t.Errorf("Shutdown: %v", err)
+	}
+}
+
+// waitForUnread waits until a connection has received bytes that the server has not read.
+func waitForUnread(t *testing.T, s *Server) {
+	t.Helper()
+	waitFor(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for c := range s.conns {
+			if connlimit.HasUnread(c.net) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// Each write of a TLS client is a record, and a read returns one record.
+func TestShutdownAnswersReceivedTLSRecords(t *testing.T) {
+	store := newBlockingStore()
+	s := newServer(t, store, nil, nil, nil)
+	s.closeWaits.finalRead = 0
+	l := newTestListener(t)
+	serve(t, s, tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{newCertificate(t)}}))
+	c := newClient(t, must(tls.Dial("tcp", l.Addr().String(), &tls.Config{InsecureSkipVerify: true})))
+	c.send(encode("CL.THROTTLE", "k", "15", "30", "60"))
+	<-store.called
+	for range 3 {
+		c.send(encode("PING"))
+	}
+	waitForUnread(t, s)
+
+	done := make(chan error)
+	go func() { done <- s.Shutdown(t.Context()) }()
+	waitFor(t, s.isClosing)
+	close(store.release)
+	for _, want := range []string{"*5 :0 :16 :15 :-1 :2", "+PONG", "+PONG", "+PONG", "closed"} {
+		if got := c.read(); got != want {
+			t.Fatalf("got %s, want %s", got, want)
+		}
+	}
+	if err := <-done; err != nil {
+		t.Errorf("Shutdown: %v", err)
+	}
+}
+
+// The bytes after QUIT fill the read buffer and are never parsed.
+func TestShutdownEndsAfterQuit(t *testing.T) {
+	store := newBlockingStore()
+	s := newServer(t, store, nil, nil, nil)
+	c := dial(t, startServer(t, s))
+	c.send(encode("CL.THROTTLE", "k", "15", "30", "60"))
+	<-store.called
+	go write(c.conn, encode("QUIT")+strings.Repeat("x", 4*maxReadBuffer))
+	waitForUnread(t, s)
+
+	done := make(chan error, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	go func() { done <- s.Shutdown(ctx) }()
+	waitFor(t, s.isClosing)
+	close(store.release)
 	if err := <-done; err != nil {
 		t.Errorf("Shutdown: %v", err)
 	}

@@ -11,57 +11,55 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// No interval admits more than its bound. Time is measured by how far the clock
-// moved ahead, so that setting it back and forth cannot buy anything; and units
-// that are given back no longer count.
-func TestNoIntervalAdmitsMoreThanItsBound(t *testing.T) {
+// No interval admits more than its bound. Time is how far the clock has moved ahead, so
+// that steps back and forth gain nothing. Refunded units do not count.
+func TestDecideAdmitsAtMostBound(t *testing.T) {
 	checkKinds(t, boundKinds, boundHolds)
 }
 
-// boundKinds are those that bound what they admit. A leaky bucket bounds when
-// that is acted on.
+// boundKinds bound what they admit. A leaky bucket bounds when callers act.
 var boundKinds = slices.Concat([]kind{tokenBucket}, windowKinds)
 
 func boundHolds(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
-	var taken takings
+	var granted grants
 	t.Repeat(tr.withoutDelay(func(t *rapid.T, req algorithm.Request) {
-		taken.add(tr, tr.decide(req))
-		taken.check(t, tr, 0)
+		granted.add(tr, tr.decide(req))
+		granted.check(t, tr, 0)
 	}))
 }
 
-// A clock that trembles buys nothing either, however long it does.
-func TestTremblingClockBuysNothing(t *testing.T) {
-	checkKinds(t, boundKinds, tremblingBuysNothing)
+// A clock that jitters gains nothing either, however long it does.
+func TestDecideBoundHoldsOnJitteringClock(t *testing.T) {
+	checkKinds(t, boundKinds, boundHoldsOnJitteringClock)
 }
 
-func tremblingBuysNothing(t *rapid.T, k kind) {
+func boundHoldsOnJitteringClock(t *rapid.T, k kind) {
 	l := drawSmallLimit(t, k)
 	tr := &trace{key: newKey(l), limit: l, now: 1000 * l.tick}
-	var taken takings
+	var granted grants
 	for range 100 {
 		ticks := rapid.SampledFrom([]int64{1, -1, 2, -2, 0, 3, -3, 1}).Draw(t, "ticks")
 		tr.moveTo(tr.now + ticks*l.tick)
-		cost := rapid.SampledFrom([]int64{1, 0, 2, l.most()}).Draw(t, "cost")
-		taken.add(tr, tr.decide(algorithm.Request{Cost: cost, AtMost: true}))
-		taken.check(t, tr, 0)
+		cost := rapid.SampledFrom([]int64{1, 0, 2, l.max()}).Draw(t, "cost")
+		granted.add(tr, tr.decide(algorithm.Request{Cost: cost, AtMost: true}))
+		granted.check(t, tr, 0)
 	}
 }
 
-// On a clock that never steps back, aligned windows admit no more than others,
-// and none of them more than the count.
-func TestAlignedWindowsKeepTheirBounds(t *testing.T) {
+// On a clock that never steps back, aligned windows keep the same bound, and none of
+// them admits more than the count.
+func TestAlignedWindowAdmitsAtMostCount(t *testing.T) {
 	rapid.Check(t, alignedBoundsHold)
 }
 
 func alignedBoundsHold(t *rapid.T) {
 	tr := newTrace(t, alignedWindow)
-	var taken takings
+	var granted grants
 	perWindow := map[int64]int64{}
 	actions := tr.withoutDelay(func(t *rapid.T, req algorithm.Request) {
-		taken.add(tr, tr.decide(req))
-		taken.check(t, tr, 0)
+		granted.add(tr, tr.decide(req))
+		granted.check(t, tr, 0)
 		end := tr.limit.windows.endAfter(tr.now)
 		perWindow[end] += tr.last.Granted
 		if perWindow[end] > tr.limit.count {
@@ -73,9 +71,9 @@ func alignedBoundsHold(t *rapid.T) {
 	t.Repeat(actions)
 }
 
-// Looking at a window that is over does not forget it: it counts again if the
-// clock steps back into it.
-func TestLookDoesNotForgetAWindowThatIsOver(t *testing.T) {
+// A peek does not drop a window that has ended: it counts again if the clock steps back
+// into it.
+func TestAlignedWindowPeekKeepsEndedWindow(t *testing.T) {
 	for _, windows := range []schedule{onClock{length: 100}, calendar{lengths: []int64{100, 50}}} {
 		k := newKey(limit{kind: alignedWindow, tick: 1, count: 5, windows: windows})
 		k.decide(99, algorithm.Request{Cost: 5})
@@ -84,27 +82,26 @@ func TestLookDoesNotForgetAWindowThatIsOver(t *testing.T) {
 				t.Errorf("%T at 100: %+v, want 5 to remain", windows, a)
 			}
 			if a := k.decide(99, algorithm.Request{Cost: 1}); a.Allowed {
-				t.Errorf("%T: 5 were taken at 99, but once more at 99: %+v", windows, a)
+				t.Errorf("%T: 5 were taken at 99, but another take at 99: %+v", windows, a)
 			}
 		}
 	}
 }
 
-// admits returns how many units may be admitted between two instants that lie
-// so far apart, both of them included.
+// admits returns how many units may be admitted between two instants that lie so far
+// apart, both included.
 //
-// A window that begins with its first unit has one unit at its very beginning.
-// Whoever fills it late, and the next one early, has to leave out that one; and
-// of a sliding window another, for the previous window counts for one unit as
-// long as it counts at all.
+// A window that begins with its first unit has one unit at its start. Traffic that fills
+// it late, and the next one early, lacks that unit; in a sliding window it lacks another
+// one, since the previous window counts for at least one unit as long as it counts at
+// all.
 //
-// Only aligned windows mind how often the clock stepped back. They go by its
-// edges, and a step back over an edge leaves two windows where one was meant to
-// be: the one that the clock fell out of ends off the edges, and one of which
-// nothing is held any more opens again. Each step may cost one window, and so
-// may the latest one before.
+// Only aligned windows depend on how often the clock stepped back. A step back over an
+// edge leaves two windows instead of one: the window that the clock left ends off the
+// edges, and an earlier window without state opens again. Each step may add one window,
+// and so may the latest step before.
 func admits(l limit, span *big.Int, stepsBack int64) *big.Int {
-	most := big.NewInt(l.most())
+	most := big.NewInt(l.max())
 	times := func(length, more int64) *big.Int {
 		n := new(big.Int).Quo(span, big.NewInt(length))
 		return n.Add(n, big.NewInt(more))
@@ -122,9 +119,9 @@ func admits(l limit, span *big.Int, stepsBack int64) *big.Int {
 	return most.Mul(most, times(l.period, 1))
 }
 
-// The bounds are the best there are: somebody who sets out to can reach them,
-// between the first take that counts and the last.
-func TestWorstCasesAreReached(t *testing.T) {
+// The bounds are tight: these takes reach them, between the first that counts and the
+// last.
+func TestBoundsAreTight(t *testing.T) {
 	for _, c := range []struct {
 		limit  limit
 		before entry
@@ -151,28 +148,27 @@ func TestWorstCasesAreReached(t *testing.T) {
 	}
 }
 
-// takings are what a key was granted, and when it may act on it.
-type takings []taking
+// grants are the grants of a key, and when the caller may act on them.
+type grants []grant
 
-type taking struct {
+type grant struct {
 	at        *big.Int // as far as the clock has moved ahead
 	units     int64
 	stepsBack int64 // of the clock until then
 }
 
-func (tk taking) String() string { return fmt.Sprintf("%d at +%v", tk.units, tk.at) }
+func (tk grant) String() string { return fmt.Sprintf("%d at +%v", tk.units, tk.at) }
 
-func (ts *takings) add(tr *trace, a answer) {
+func (ts *grants) add(tr *trace, a result) {
 	if a.Granted != 0 {
 		at := new(big.Int).Add(&tr.forward, big.NewInt(a.Delay))
-		*ts = append(*ts, taking{at, a.Granted, tr.stepsBack})
+		*ts = append(*ts, grant{at, a.Granted, tr.stepsBack})
 	}
 }
 
-// check looks at all intervals that end with the newest of the takings. Those
-// that were moved to a later tick may be less than one tick nearer than they
-// ought to be.
-func (ts takings) check(t *rapid.T, tr *trace, nearer int64) {
+// check checks all intervals that end with the newest grant. Delays are rounded up to a
+// tick, so grants may be nearer to each other by less than one tick.
+func (ts grants) check(t *rapid.T, tr *trace, nearer int64) {
 	sum := new(big.Int)
 	for i := len(ts) - 1; i >= 0; i-- {
 		last := ts[len(ts)-1]
@@ -181,20 +177,20 @@ func (ts takings) check(t *rapid.T, tr *trace, nearer int64) {
 		span.Add(span, big.NewInt(nearer))
 		most := admits(tr.limit, span, last.stepsBack-ts[i].stepsBack+min(ts[i].stepsBack, 1))
 		if sum.Sign() > 0 && sum.Cmp(most) > 0 {
-			t.Fatalf("%v: admitted %v within %v, want at most %v; all takings: %v", tr.limit, sum, span, most, ts)
+			t.Fatalf("%v: admitted %v within %v, want at most %v; all grants: %v", tr.limit, sum, span, most, ts)
 		}
 	}
 }
 
-// What a token bucket grants for later keeps to the same bound when everybody
-// acts as late as told, and is served in the order in which it was asked for.
-func TestReservationsKeepTheRateAndTheirOrder(t *testing.T) {
+// Reservations of a token bucket keep the same bound if callers act after their delay,
+// and are served in the order of the requests.
+func TestTokenBucketReservationsKeepRateAndOrder(t *testing.T) {
 	rapid.Check(t, reservationsKeepRateAndOrder)
 }
 
 func reservationsKeepRateAndOrder(t *rapid.T) {
 	tr := newTrace(t, tokenBucket)
-	var acts takings
+	var acts grants
 	t.Repeat(tr.onlyTakes(func(t *rapid.T, req algorithm.Request) {
 		if a := tr.decide(req); a.Granted > 0 {
 			acts.add(tr, a)
@@ -204,22 +200,22 @@ func reservationsKeepRateAndOrder(t *rapid.T) {
 	}))
 }
 
-func (ts takings) checkOrder(t *rapid.T, tr *trace) {
+func (ts grants) checkOrder(t *rapid.T, tr *trace) {
 	if n := len(ts); n > 1 && ts[n-1].at.Cmp(ts[n-2].at) < 0 {
 		t.Fatalf("%v: the newest of %v overtakes the one before", tr.limit, ts)
 	}
 }
 
-// Whoever acts when a leaky bucket says so acts one interval per unit after the
-// one before, and waits for the rest of the queue at most.
-func TestLeakyBucketSpacesWhatItAdmits(t *testing.T) {
+// Callers that wait for the delay of a leaky bucket act one interval per unit after the
+// one before, and wait for the rest of the queue at most.
+func TestLeakyBucketSpacesGrants(t *testing.T) {
 	rapid.Check(t, leakyBucketSpaces)
 }
 
 func leakyBucketSpaces(t *rapid.T) {
 	tr := newTrace(t, leakyBucket)
 	rate := tr.limit.rate
-	free := new(big.Int) // when whoever comes next may act
+	free := new(big.Int) // when the next caller may act
 	t.Repeat(tr.onlyTakes(func(t *rapid.T, req algorithm.Request) {
 		a := tr.decide(req)
 		if a.Granted == 0 {

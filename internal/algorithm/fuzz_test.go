@@ -8,19 +8,17 @@ import (
 	"pgregory.net/rapid"
 )
 
-// fuzz makes a fuzz target of a property: there the stories are chosen by which
-// code they reach, and not by chance. It begins with some that are long enough
-// to have an end, as each draw of a property uses up eight bytes or more. They
-// are too long for go test to shorten what it finds interesting; have it go on
-// instead, with -fuzzminimizetime=1x.
+// fuzz makes a fuzz target of a property: coverage guides its draws instead of chance.
+// The seeds are long enough for a whole run, as each draw uses eight bytes or more. They
+// are too long for go test to minimize; use -fuzzminimizetime=1x.
 func fuzz(f *testing.F, property func(*rapid.T)) {
 	source := rand.New(rand.NewPCG(1, 2))
 	for range 8 {
-		story := make([]byte, 0, 16<<10)
-		for len(story) < cap(story) {
-			story = binary.LittleEndian.AppendUint64(story, source.Uint64())
+		input := make([]byte, 0, 16<<10)
+		for len(input) < cap(input) {
+			input = binary.LittleEndian.AppendUint64(input, source.Uint64())
 		}
-		f.Add(story)
+		f.Add(input)
 	}
 	f.Fuzz(rapid.MakeFuzz(property))
 }
@@ -29,49 +27,51 @@ func fuzzKinds(f *testing.F, kinds []kind, property func(*rapid.T, kind)) {
 	fuzz(f, func(t *rapid.T) { property(t, rapid.SampledFrom(kinds).Draw(t, "kind")) })
 }
 
-func FuzzAnswersAreTheOracles(f *testing.F) { fuzzKinds(f, everyKind, answersAreTheOracles) }
+func FuzzDecideMatchesOracle(f *testing.F) { fuzzKinds(f, everyKind, decideMatchesOracle) }
 
-func FuzzAnswersOnABusyKey(f *testing.F) { fuzzKinds(f, everyKind, busyAnswersAreTheOracles) }
+func FuzzBusyKeyMatchesOracle(f *testing.F) { fuzzKinds(f, everyKind, busyKeyMatchesOracle) }
 
-func FuzzAnswersForLargeProducts(f *testing.F) { fuzz(f, largeProductsAreTheOracles) }
+func FuzzLargeProductsMatchOracle(f *testing.F) { fuzz(f, largeProductsMatchOracle) }
 
 func FuzzBounds(f *testing.F) { fuzzKinds(f, boundKinds, boundHolds) }
 
-func FuzzTremblingClock(f *testing.F) { fuzzKinds(f, boundKinds, tremblingBuysNothing) }
+func FuzzBoundsOnJitteringClock(f *testing.F) { fuzzKinds(f, boundKinds, boundHoldsOnJitteringClock) }
 
 func FuzzAlignedBounds(f *testing.F) { fuzz(f, alignedBoundsHold) }
 
 func FuzzReservations(f *testing.F) { fuzz(f, reservationsKeepRateAndOrder) }
 
-func FuzzSpendOne(f *testing.F) { fuzz(f, spendOneIsDecide) }
+func FuzzSpendOneMatchesDecide(f *testing.F) { fuzz(f, spendOneMatchesDecide) }
 
-func FuzzSpend(f *testing.F) { fuzzKinds(f, []kind{rollingWindow, slidingLog}, spendIsDecide) }
+func FuzzSpendMatchesDecide(f *testing.F) {
+	fuzzKinds(f, []kind{rollingWindow, slidingLog}, spendMatchesDecide)
+}
 
 func FuzzLeakyBucketSpaces(f *testing.F) { fuzz(f, leakyBucketSpaces) }
 
-func FuzzDenialIsFree(f *testing.F) { fuzzKinds(f, everyKind, denialIsFree) }
+func FuzzDenialChangesNothing(f *testing.F) { fuzzKinds(f, everyKind, denialChangesNothing) }
 
-func FuzzLookIsFree(f *testing.F) { fuzzKinds(f, everyKind, lookIsFree) }
+func FuzzPeekChangesNothing(f *testing.F) { fuzzKinds(f, everyKind, peekChangesNothing) }
 
-func FuzzStatesAreSound(f *testing.F) { fuzzKinds(f, everyKind, statesAreSound) }
+func FuzzStatesAreValid(f *testing.F) { fuzzKinds(f, everyKind, statesAreValid) }
 
 func FuzzRemainingCanBeTaken(f *testing.F) { fuzzKinds(f, everyKind, remainingCanBeTaken) }
 
 func FuzzRemainingMoves(f *testing.F) { fuzzKinds(f, everyKind, remainingMoves) }
 
-func FuzzRetryAfterIsTrue(f *testing.F) { fuzzKinds(f, everyKind, retryAfterIsTrue) }
+func FuzzRetryAfterIsExact(f *testing.F) { fuzzKinds(f, everyKind, retryAfterIsExact) }
 
-func FuzzResetAfterIsTrue(f *testing.F) { fuzzKinds(f, everyKind, resetAfterIsTrue) }
+func FuzzResetAfterIsExact(f *testing.F) { fuzzKinds(f, everyKind, resetAfterIsExact) }
 
 func FuzzLockoutIsBounded(f *testing.F) { fuzzKinds(f, everyKind, lockoutIsBounded) }
 
 func FuzzStepBackFreesNothing(f *testing.F) { fuzzKinds(f, everyKind, stepBackFreesNothing) }
 
-func FuzzTakeAndGiveBack(f *testing.F) { fuzzKinds(f, everyKind, takeAndGiveBack) }
+func FuzzTakeAndRefund(f *testing.F) { fuzzKinds(f, everyKind, takeAndRefund) }
 
-func FuzzForget(f *testing.F) { fuzzKinds(f, everyKind, forgetIsAsGoodAsNew) }
+func FuzzReset(f *testing.F) { fuzzKinds(f, everyKind, resetMakesKeyFull) }
 
-func FuzzChangeCountsAtOnce(f *testing.F) { fuzzKinds(f, everyKind, changeCountsAtOnce) }
+func FuzzLimitChangeAppliesAtOnce(f *testing.F) { fuzzKinds(f, everyKind, limitChangeAppliesAtOnce) }
 
 func FuzzOneInstantAdmitsTheLimit(f *testing.F) { fuzzKinds(f, everyKind, oneInstantAdmitsTheLimit) }
 

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestInterval(t *testing.T) {
+func TestIntervalExamples(t *testing.T) {
 	const (
 		second = 1_000_000_000
 		hour   = 3600 * second
@@ -51,9 +51,9 @@ func TestInterval(t *testing.T) {
 	}
 }
 
-// The edge between the two grains lies exactly where twice the fill would be
-// 2^53.
-func TestIntervalTurnsToMicrosecondsAt2To53(t *testing.T) {
+// The unit changes from nanoseconds to microseconds exactly where twice the refill time
+// would be 2^53.
+func TestIntervalUsesMicrosecondsAbove2To53(t *testing.T) {
 	const period = 1<<20 + 1 // no multiple of 1000
 	fine, _ := Interval(1, period, (1<<52-1)/period)
 	coarse, _ := Interval(1, period, (1<<52-1)/period+1)
@@ -63,7 +63,7 @@ func TestIntervalTurnsToMicrosecondsAt2To53(t *testing.T) {
 	}
 }
 
-func TestIntervalAgreesWithRationalArithmetic(t *testing.T) {
+func TestIntervalMatchesRationalArithmetic(t *testing.T) {
 	anySize := func(most int64) *rapid.Generator[int64] {
 		return rapid.Custom(func(t *rapid.T) int64 {
 			size := rapid.IntRange(1, 63).Draw(t, "bits")

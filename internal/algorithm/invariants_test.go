@@ -10,14 +10,13 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// What every algorithm promises, each promise by itself, on clocks that step
-// back as well. There is no oracle here: a promise is checked against what the
-// same key answers to other questions.
+// The properties of all algorithms, one by one, also on clocks that step back. There is
+// no oracle here: a property is checked with further requests to the same key.
 
-// SpendOne is Decide, where it may be used.
-func TestSpendOneIsDecide(t *testing.T) { rapid.Check(t, spendOneIsDecide) }
+// SpendOne does the same as Decide, where it may be used.
+func TestSpendOneMatchesDecide(t *testing.T) { rapid.Check(t, spendOneMatchesDecide) }
 
-func spendOneIsDecide(t *rapid.T) {
+func spendOneMatchesDecide(t *rapid.T) {
 	tr := newTrace(t, tokenBucket)
 	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
 		tr.decide(req)
@@ -33,28 +32,27 @@ func spendOneIsDecide(t *rapid.T) {
 	}))
 }
 
-// Spend, where it does something, is what the other steps do one after the other;
-// where it does nothing, it leaves no trace.
-func TestSpendIsDecide(t *testing.T) {
-	checkKinds(t, []kind{rollingWindow, slidingLog}, spendIsDecide)
+// Spend does the same as Normalize, Decide and Record, or else changes nothing.
+func TestSpendMatchesDecide(t *testing.T) {
+	checkKinds(t, []kind{rollingWindow, slidingLog}, spendMatchesDecide)
 }
 
-func spendIsDecide(t *rapid.T, k kind) {
+func spendMatchesDecide(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
 	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
-		defer tr.decide(req) // so that the clock may have stepped back since the last
+		defer tr.decide(req) // the clock may step back between decisions
 		cost := rapid.Int64Range(1, 3).Draw(t, "spent")
 		spender, decider := tr.key.fork(), tr.key.fork()
 		before := spender.state(tr.now)
 		st, ok := spend(spender, tr.now, cost)
 		if !ok {
 			if after := spender.state(tr.now); after != before {
-				t.Fatalf("%v at %d: Spend(%d) refuses, and yet %s becomes %s", tr.limit, tr.now, cost, before, after)
+				t.Fatalf("%v at %d: Spend(%d) refuses, but %s becomes %s", tr.limit, tr.now, cost, before, after)
 			}
 			return
 		}
 		a := decider.decide(tr.now, algorithm.Request{Cost: cost})
-		want := answer{algorithm.Outcome{Allowed: true, Granted: cost}, st}
+		want := result{algorithm.Outcome{Allowed: true, Granted: cost}, st}
 		if a != want || spender.state(tr.now) != decider.state(tr.now) {
 			t.Fatalf("%v at %d: Spend(%d) gives %+v and %s; Decide gives %+v and %s",
 				tr.limit, tr.now, cost, want, spender.state(tr.now), a, decider.state(tr.now))
@@ -62,7 +60,7 @@ func spendIsDecide(t *rapid.T, k kind) {
 	}))
 }
 
-// spend takes a cost of a key that can be spent from in one step.
+// spend calls Spend, if the key's algorithm has it.
 func spend(k key, now, cost int64) (algorithm.Balance, bool) {
 	switch k := k.(type) {
 	case *rollingKey:
@@ -75,21 +73,21 @@ func spend(k key, now, cost int64) (algorithm.Balance, bool) {
 	return algorithm.Balance{}, false
 }
 
-// A denial changes nothing: the key is as if it had only been looked at.
-func TestDenialIsFree(t *testing.T) { checkKinds(t, everyKind, denialIsFree) }
+// A denial changes nothing: the state is as after a peek.
+func TestDecideDenialChangesNothing(t *testing.T) { checkKinds(t, everyKind, denialChangesNothing) }
 
-func denialIsFree(t *rapid.T, k kind) {
+func denialChangesNothing(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
 	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
-		twin := tr.fork()
+		copied := tr.fork()
 		a := tr.decide(req)
 		if a.Allowed {
 			return
 		}
-		look := twin.decide(tr.now, algorithm.Request{})
-		if got, want := tr.state(tr.now), twin.state(tr.now); got != want || a.Balance != look.Balance {
-			t.Fatalf("%v at %d: denied %+v leaves %s, %+v; a look leaves %s, %+v",
-				tr.limit, tr.now, req, got, a.Balance, want, look.Balance)
+		peek := copied.decide(tr.now, algorithm.Request{})
+		if got, want := tr.state(tr.now), copied.state(tr.now); got != want || a.Balance != peek.Balance {
+			t.Fatalf("%v at %d: denied %+v leaves %s, %+v; a peek leaves %s, %+v",
+				tr.limit, tr.now, req, got, a.Balance, want, peek.Balance)
 		}
 		if a.Granted != 0 || a.Delay != 0 {
 			t.Fatalf("%v at %d: denied %+v, but %+v", tr.limit, tr.now, req, a)
@@ -97,45 +95,45 @@ func denialIsFree(t *rapid.T, k kind) {
 	}))
 }
 
-// A look changes nothing either: whoever asks next is told the same as without.
-func TestLookIsFree(t *testing.T) { checkKinds(t, everyKind, lookIsFree) }
+// A peek changes nothing either: the next decision is the same as without it.
+func TestDecidePeekChangesNothing(t *testing.T) { checkKinds(t, everyKind, peekChangesNothing) }
 
-func lookIsFree(t *rapid.T, k kind) {
+func peekChangesNothing(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
 	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
-		twin := tr.fork()
-		look := twin.decide(tr.now, algorithm.Request{})
-		if !look.Allowed || look.Granted != 0 || look.RetryAfter != 0 {
-			t.Fatalf("%v at %d: a look is answered by %+v", tr.limit, tr.now, look)
+		copied := tr.fork()
+		peek := copied.decide(tr.now, algorithm.Request{})
+		if !peek.Allowed || peek.Granted != 0 || peek.RetryAfter != 0 {
+			t.Fatalf("%v at %d: a peek gives %+v", tr.limit, tr.now, peek)
 		}
-		got, want := twin.decide(tr.now, req), tr.decide(req)
-		if got != want || twin.state(tr.now) != tr.state(tr.now) {
-			t.Fatalf("%v at %d, %+v: got %+v after a look, want %+v", tr.limit, tr.now, req, got, want)
+		got, want := copied.decide(tr.now, req), tr.decide(req)
+		if got != want || copied.state(tr.now) != tr.state(tr.now) {
+			t.Fatalf("%v at %d, %+v: got %+v after a peek, want %+v", tr.limit, tr.now, req, got, want)
 		}
 	}))
 }
 
-// What is left behind is what the next one relies on: nothing lies too far
-// ahead, nothing is negative, and sums are sums.
-func TestStatesAreSound(t *testing.T) { checkKinds(t, everyKind, statesAreSound) }
+// Decide leaves a valid state: no time is too far ahead, no count is negative, and
+// totals equal their sums.
+func TestDecideLeavesValidState(t *testing.T) { checkKinds(t, everyKind, statesAreValid) }
 
-func statesAreSound(t *rapid.T, k kind) {
+func statesAreValid(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
 	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
-		if a := tr.decide(req); !tr.sound(tr.now) {
-			t.Fatalf("%v at %d, %+v: %+v leaves %+v behind", tr.limit, tr.now, req, a, tr.key)
+		if a := tr.decide(req); !tr.valid(tr.now) {
+			t.Fatalf("%v at %d, %+v: %+v leaves %+v", tr.limit, tr.now, req, a, tr.key)
 		}
 	}))
 }
 
-// Remaining is what can be taken: so much passes, and not one unit more.
-func TestRemainingIsWhatCanBeTaken(t *testing.T) { checkKinds(t, everyKind, remainingCanBeTaken) }
+// Remaining can be taken, and not one unit more.
+func TestDecideRemainingCanBeTaken(t *testing.T) { checkKinds(t, everyKind, remainingCanBeTaken) }
 
 func remainingCanBeTaken(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
 	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
 		a := tr.decide(req)
-		if a.Remaining < 0 || a.Remaining > tr.limit.most() {
+		if a.Remaining < 0 || a.Remaining > tr.limit.max() {
 			t.Fatalf("%v at %d, %+v: %+v", tr.limit, tr.now, req, a)
 		}
 		all := tr.fork().decide(tr.now, algorithm.Request{Cost: a.Remaining})
@@ -152,9 +150,8 @@ func remainingCanBeTaken(t *rapid.T, k kind) {
 	}))
 }
 
-// What is granted is gone, unit by unit, and what is given back was not there
-// before: an ask moves Remaining by what it says it does.
-func TestRemainingMovesByWhatIsGranted(t *testing.T) { checkKinds(t, everyKind, remainingMoves) }
+// A request moves Remaining by exactly Granted, for takes and for refunds.
+func TestDecideRemainingMovesByGranted(t *testing.T) { checkKinds(t, everyKind, remainingMoves) }
 
 func remainingMoves(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
@@ -163,7 +160,7 @@ func remainingMoves(t *rapid.T, k kind) {
 		a := tr.decide(req)
 		least, most := max(before-a.Granted, 0), max(before-a.Granted, 0)
 		if a.Granted < 0 && (k.isBucket() || k == slidingWindow) {
-			// Of a unit that has come back in part, only the rest was left.
+			// Of a partly refilled unit, only the rest was left.
 			least = before
 		}
 		if a.Remaining < least || a.Remaining > most {
@@ -175,11 +172,11 @@ func remainingMoves(t *rapid.T, k kind) {
 	}))
 }
 
-// RetryAfter is true to the tick: alone, the same ask passes then, and one tick
-// earlier it does not.
-func TestRetryAfterIsTrueToTheTick(t *testing.T) { checkKinds(t, everyKind, retryAfterIsTrue) }
+// RetryAfter is exact to the tick: without other requests, the same request is allowed
+// then, and one tick earlier it is not.
+func TestDecideRetryAfterIsExact(t *testing.T) { checkKinds(t, everyKind, retryAfterIsExact) }
 
-func retryAfterIsTrue(t *rapid.T, k kind) {
+func retryAfterIsExact(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
 	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
 		a := tr.decide(req)
@@ -194,33 +191,31 @@ func retryAfterIsTrue(t *rapid.T, k kind) {
 		}
 		if now := tr.now + a.RetryAfter - tr.limit.tick; now <= algorithm.MaxTime {
 			if early := tr.fork().decide(now, req); early.Allowed {
-				t.Fatalf("%v at %d, %+v: told to come back in %d, but a tick earlier %+v",
+				t.Fatalf("%v at %d, %+v: RetryAfter %d, but a tick earlier %+v",
 					tr.limit, tr.now, req, a.RetryAfter, early)
 			}
 		}
 		if now := tr.now + a.RetryAfter; now <= algorithm.MaxTime {
 			if then := tr.fork().decide(now, req); !then.Allowed {
-				t.Fatalf("%v at %d, %+v: told to come back in %d, but then %+v",
+				t.Fatalf("%v at %d, %+v: RetryAfter %d, but then %+v",
 					tr.limit, tr.now, req, a.RetryAfter, then)
 			}
 		}
 	}))
 }
 
-// checkNever checks that an ask can never pass: that a new key, which has all
-// there can be, denies it too.
+// checkNever checks that a request is never allowed: a new key denies it too.
 func (tr *trace) checkNever(t *rapid.T, req algorithm.Request) {
 	fresh := newKey(tr.limit).decide(tr.now, req)
 	if fresh.Allowed || fresh.RetryAfter != algorithm.Never {
-		t.Fatalf("%v at %d, %+v: never, but on a new key %+v", tr.limit, tr.now, req, fresh)
+		t.Fatalf("%v at %d, %+v: Never, but on a new key %+v", tr.limit, tr.now, req, fresh)
 	}
 }
 
-// ResetAfter is true to the tick: then the key is as good as new, and one tick
-// earlier it is not.
-func TestResetAfterIsTrueToTheTick(t *testing.T) { checkKinds(t, everyKind, resetAfterIsTrue) }
+// ResetAfter is exact to the tick: then the key is full, and one tick earlier it is not.
+func TestDecideResetAfterIsExact(t *testing.T) { checkKinds(t, everyKind, resetAfterIsExact) }
 
-func resetAfterIsTrue(t *rapid.T, k kind) {
+func resetAfterIsExact(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
 	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
 		a := tr.decide(req)
@@ -239,15 +234,15 @@ func resetAfterIsTrue(t *rapid.T, k kind) {
 		next := tr.drawTake(t)
 		got, want := old.decide(then, next), fresh.decide(then, next)
 		if got != want || old.state(then) != fresh.state(then) {
-			t.Fatalf("%v at %d, %+v: reset after %d, but then %+v gets %+v, and of a new key %+v",
+			t.Fatalf("%v at %d, %+v: reset after %d, but then %+v gets %+v, and on a new key %+v",
 				tr.limit, tr.now, req, a.ResetAfter, next, got, want)
 		}
 	}))
 }
 
-// Nobody is locked out for longer than one refill, whatever the clock did: the
-// largest cost that fits is told to come back within it.
-func TestNobodyIsLockedOutLongerThanOneRefill(t *testing.T) {
+// No key is locked out for longer than one refill, whatever the clock did: the
+// RetryAfter of the largest cost that fits is within it.
+func TestDecideLocksOutForOneRefillAtMost(t *testing.T) {
 	checkKinds(t, everyKind, lockoutIsBounded)
 }
 
@@ -259,18 +254,18 @@ func lockoutIsBounded(t *rapid.T, k kind) {
 			req.MaxDelay = 0
 		}
 		tr.decide(req)
-		if tr.limit.most() == 0 {
+		if tr.limit.max() == 0 {
 			return
 		}
 		longest := tr.limit.refill(tr.now, reserving)
-		a := tr.fork().decide(tr.now, algorithm.Request{Cost: tr.limit.most()})
+		a := tr.fork().decide(tr.now, algorithm.Request{Cost: tr.limit.max()})
 		if a.RetryAfter > longest || a.ResetAfter > longest {
 			t.Fatalf("%v at %d, after %+v: %+v, want at most %d", tr.limit, tr.now, req, a, longest)
 		}
 	}))
 }
 
-// refill returns how long a key takes to become as good as new, at most.
+// refill returns how long a key takes to refill, at most.
 func (l limit) refill(now int64, reserving bool) int64 {
 	switch l.kind {
 	case tokenBucket:
@@ -292,7 +287,7 @@ func (l limit) refill(now int64, reserving bool) int64 {
 }
 
 // A step back frees nothing.
-func TestStepBackFreesNothing(t *testing.T) { checkKinds(t, everyKind, stepBackFreesNothing) }
+func TestDecideStepBackFreesNothing(t *testing.T) { checkKinds(t, everyKind, stepBackFreesNothing) }
 
 func stepBackFreesNothing(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
@@ -306,19 +301,19 @@ func stepBackFreesNothing(t *rapid.T, k kind) {
 	}))
 }
 
-// Whoever gives back at once what was taken leaves the key as it was.
-func TestTakeAndGiveBackIsTheIdentity(t *testing.T) { checkKinds(t, everyKind, takeAndGiveBack) }
+// A refund at once of what was taken restores the state.
+func TestDecideRefundRestoresState(t *testing.T) { checkKinds(t, everyKind, takeAndRefund) }
 
-func takeAndGiveBack(t *rapid.T, k kind) {
+func takeAndRefund(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
 	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
-		twin := tr.fork()
-		before := twin.decide(tr.now, algorithm.Request{})
-		want := twin.state(tr.now)
-		if taken := twin.decide(tr.now, req).Granted; taken > 0 {
-			after := twin.decide(tr.now, algorithm.Request{Cost: -taken})
-			if got := twin.state(tr.now); got != want || after.Granted != -taken || after.Balance != before.Balance {
-				t.Fatalf("%v at %d: taking %+v and giving it back gives %+v and leaves %s, want %+v and %s",
+		copied := tr.fork()
+		before := copied.decide(tr.now, algorithm.Request{})
+		want := copied.state(tr.now)
+		if granted := copied.decide(tr.now, req).Granted; granted > 0 {
+			after := copied.decide(tr.now, algorithm.Request{Cost: -granted})
+			if got := copied.state(tr.now); got != want || after.Granted != -granted || after.Balance != before.Balance {
+				t.Fatalf("%v at %d: a take %+v and its refund give %+v and leave %s, want %+v and %s",
 					tr.limit, tr.now, req, after, got, before.Balance, want)
 			}
 		}
@@ -326,33 +321,34 @@ func takeAndGiveBack(t *rapid.T, k kind) {
 	}))
 }
 
-// Whoever gives everything back has a key that is as good as new, and can give
-// back nothing more.
-func TestForgetIsAsGoodAsNew(t *testing.T) { checkKinds(t, everyKind, forgetIsAsGoodAsNew) }
+// After a reset the key is full, and nothing is left to refund.
+func TestDecideResetMakesKeyFull(t *testing.T) { checkKinds(t, everyKind, resetMakesKeyFull) }
 
-func forgetIsAsGoodAsNew(t *rapid.T, k kind) {
+func resetMakesKeyFull(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
 	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
 		tr.decide(req)
-		twin := tr.fork()
-		forgotten := twin.decide(tr.now, algorithm.Request{Cost: algorithm.Reset})
-		again := twin.decide(tr.now, algorithm.Request{Cost: -1})
-		want := algorithm.Balance{Remaining: tr.limit.most()}
-		if !forgotten.Allowed || forgotten.Granted > 0 || again.Granted != 0 || again.Balance != want {
-			t.Fatalf("%v at %d: forgotten by %+v, then giving back one: %+v", tr.limit, tr.now, forgotten, again)
+		copied := tr.fork()
+		reset := copied.decide(tr.now, algorithm.Request{Cost: algorithm.Reset})
+		again := copied.decide(tr.now, algorithm.Request{Cost: -1})
+		want := algorithm.Balance{Remaining: tr.limit.max()}
+		if !reset.Allowed || reset.Granted > 0 || again.Granted != 0 || again.Balance != want {
+			t.Fatalf("%v at %d: reset by %+v, then a refund of one: %+v", tr.limit, tr.now, reset, again)
 		}
 	}))
 }
 
-// Raising a limit frees room at once, and lowering it leaves at most the new
-// limit owed. The rate of a bucket stays as it is here: what a bucket owes is
-// time, which is another number of units at another rate.
-func TestChangingALimitCountsAtOnce(t *testing.T) { checkKinds(t, everyKind, changeCountsAtOnce) }
+// Raising a limit frees room at once, and lowering it leaves a debt of at most the new
+// limit. The rate of a bucket does not change here: its debt is a time, which is another
+// number of units at another rate.
+func TestDecideLimitChangeAppliesAtOnce(t *testing.T) {
+	checkKinds(t, everyKind, limitChangeAppliesAtOnce)
+}
 
-func changeCountsAtOnce(t *rapid.T, k kind) {
+func limitChangeAppliesAtOnce(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
 	t.Repeat(tr.withoutDelay(func(t *rapid.T, req algorithm.Request) {
-		a, before := tr.decide(req), tr.limit.most()
+		a, before := tr.decide(req), tr.limit.max()
 		if k.isBucket() {
 			tr.limit.rate.Burst = anySize(0, algorithm.MaxRefill/tr.limit.rate.Interval).Draw(t, "burst")
 		} else {
@@ -360,7 +356,7 @@ func changeCountsAtOnce(t *rapid.T, k kind) {
 		}
 		tr.change(tr.limit)
 		used := before - a.Remaining
-		got, want := tr.decide(algorithm.Request{}).Remaining, max(tr.limit.most()-used, 0)
+		got, want := tr.decide(algorithm.Request{}).Remaining, max(tr.limit.max()-used, 0)
 		if got != want {
 			t.Fatalf("%v at %d: %d of %d were used before the limit changed, now %d remain, want %d",
 				tr.limit, tr.now, used, before, got, want)
@@ -369,7 +365,7 @@ func changeCountsAtOnce(t *rapid.T, k kind) {
 }
 
 // A thousand calls at one instant admit exactly the limit.
-func TestOneInstantAdmitsExactlyTheLimit(t *testing.T) {
+func TestDecideAdmitsLimitAtOneInstant(t *testing.T) {
 	checkKinds(t, everyKind, oneInstantAdmitsTheLimit)
 }
 
@@ -390,8 +386,8 @@ func oneInstantAdmitsTheLimit(t *rapid.T, k kind) {
 	}
 }
 
-// However long a key was idle, it is as good as new, and no better.
-func TestIdleForTenYears(t *testing.T) { checkKinds(t, everyKind, idleForTenYears) }
+// However long a key was idle, it is full, and not more than full.
+func TestDecideIdleKeyIsFull(t *testing.T) { checkKinds(t, everyKind, idleForTenYears) }
 
 func idleForTenYears(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
@@ -404,21 +400,20 @@ func idleForTenYears(t *rapid.T, k kind) {
 	tr.decide(algorithm.Request{})
 	idle := max(tr.last.ResetAfter, rapid.Int64Range(10*year, algorithm.MaxTime/4).Draw(t, "idle"))
 	if idle > algorithm.MaxTime-tr.now {
-		return // the clock ends before
+		return // beyond the last time of the clock
 	}
 	tr.moveTo(tr.now + idle)
-	most := tr.limit.most()
+	most := tr.limit.max()
 	if a := tr.fork().decide(tr.now, algorithm.Request{Cost: math.MaxInt64}); most < math.MaxInt64 && a.RetryAfter != algorithm.Never {
-		t.Fatalf("%v at %d: asked for everything, got %+v", tr.limit, tr.now, a)
+		t.Fatalf("%v at %d: a take of MaxInt64 gives %+v", tr.limit, tr.now, a)
 	}
 	if a := tr.decide(algorithm.Request{Cost: most}); !a.Allowed || a.Remaining != 0 || a.Delay != 0 {
-		t.Fatalf("%v at %d: asked for all of it, got %+v", tr.limit, tr.now, a)
+		t.Fatalf("%v at %d: a take of the whole limit gives %+v", tr.limit, tr.now, a)
 	}
 }
 
-// Durations are whole ticks and never negative; a delay is no longer than it
-// may be.
-func TestDurationsAreWholeTicks(t *testing.T) { checkKinds(t, everyKind, durationsAreWholeTicks) }
+// Durations are whole ticks and never negative; a delay is within MaxDelay.
+func TestDecideDurationsAreWholeTicks(t *testing.T) { checkKinds(t, everyKind, durationsAreWholeTicks) }
 
 func durationsAreWholeTicks(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
@@ -431,14 +426,14 @@ func durationsAreWholeTicks(t *rapid.T, k kind) {
 		}
 		late := req.MaxDelay > 0 && a.Delay > req.MaxDelay || req.MaxDelay == 0 && k != leakyBucket && a.Delay > 0
 		if req.Cost > 0 && late {
-			t.Fatalf("%v at %d, %+v: granted too late by %+v", tr.limit, tr.now, req, a)
+			t.Fatalf("%v at %d, %+v: granted beyond MaxDelay: %+v", tr.limit, tr.now, req, a)
 		}
 	}))
 }
 
 // Aligned windows follow each other without gaps, and one of them begins at the
 // offset.
-func TestAlignedWindowsContainNow(t *testing.T) { rapid.Check(t, alignedWindowContainsNow) }
+func TestAlignedContainsNow(t *testing.T) { rapid.Check(t, alignedWindowContainsNow) }
 
 func alignedWindowContainsNow(t *rapid.T) {
 	now := anySize(0, algorithm.MaxTime).Draw(t, "now")
@@ -450,8 +445,8 @@ func alignedWindowContainsNow(t *rapid.T) {
 	}
 }
 
-// A rate is refused only if its interval is, or if a whole burst takes too long.
-func TestRateFillsInTime(t *testing.T) { rapid.Check(t, rateFillsInTime) }
+// NewRate rejects a rate only if Interval does, or if a whole burst refills too slowly.
+func TestNewRateRejectsSlowRefill(t *testing.T) { rapid.Check(t, rateFillsInTime) }
 
 func rateFillsInTime(t *rapid.T) {
 	count := anySize(1, math.MaxInt64).Draw(t, "count")
@@ -467,7 +462,7 @@ func rateFillsInTime(t *rapid.T) {
 	}
 }
 
-func TestRoundingGoesToTheNextTick(t *testing.T) { rapid.Check(t, roundingGoesToTheNextTick) }
+func TestRoundUpAndDownGoToNextTick(t *testing.T) { rapid.Check(t, roundingGoesToTheNextTick) }
 
 func roundingGoesToTheNextTick(t *rapid.T) {
 	tick := rapid.OneOf(rapid.SampledFrom([]int64{1, millisecond}), anySize(1, hour)).Draw(t, "tick")

@@ -7,8 +7,8 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// A kind is one way of counting. Fixed windows come in two, for those that are
-// aligned do not begin with the first unit.
+// A kind is an algorithm. There are two kinds of fixed window, since aligned ones do not
+// begin with the first unit.
 type kind string
 
 const (
@@ -38,7 +38,7 @@ const (
 	year        = 365 * day
 )
 
-// A limit is what a key is held to. Each kind uses its own fields.
+// A limit is the limit of a key. Each kind uses its own fields.
 type limit struct {
 	kind    kind
 	tick    int64
@@ -61,16 +61,15 @@ func (l limit) String() string {
 	return fmt.Sprintf("%s of %d per %d, tick %d", l.kind, l.count, l.period, l.tick)
 }
 
-// most returns the most that could be granted at once.
-func (l limit) most() int64 {
+// max returns the most that could be granted at once.
+func (l limit) max() int64 {
 	if l.kind.isBucket() {
 		return l.rate.Burst
 	}
 	return l.count
 }
 
-// durations returns those after which something happens under the limit, or
-// before which something did.
+// durations returns the durations at which the limit's state changes.
 func (l limit) durations(now int64) []int64 {
 	switch l.kind {
 	case tokenBucket, leakyBucket:
@@ -86,14 +85,14 @@ func (l limit) durations(now int64) []int64 {
 	return []int64{l.period}
 }
 
-// A schedule says where the windows of a fixed window lie.
+// A schedule is where the windows of a fixed window lie.
 type schedule interface {
 	window(now int64) algorithm.Window // for the algorithm
 	endAfter(now int64) int64          // for the oracle
 	shortest() int64                   // of the windows' lengths
 }
 
-// Windows of one length that begin with their first unit.
+// fromFirst has windows of one length that begin with their first unit.
 type fromFirst struct{ length int64 }
 
 func (f fromFirst) window(now int64) algorithm.Window {
@@ -104,15 +103,15 @@ func (f fromFirst) endAfter(now int64) int64 { return now + f.length }
 
 func (f fromFirst) shortest() int64 { return f.length }
 
-// Windows of one length, one of which begins at an offset.
+// onClock has windows of one length, one of which begins at an offset.
 type onClock struct{ length, offset int64 }
 
 func (c onClock) window(now int64) algorithm.Window {
 	return algorithm.Aligned(now, c.length, c.offset)
 }
 
-// endAfter goes a whole number of lengths back from the offset, which is never
-// longer than one, and then walks in whole windows.
+// endAfter starts a whole number of lengths before now, plus the offset, and then adds
+// whole windows.
 func (c onClock) endAfter(now int64) int64 {
 	end := now/c.length*c.length - 2*c.length + c.offset
 	for end <= now {
@@ -123,7 +122,7 @@ func (c onClock) endAfter(now int64) int64 {
 
 func (c onClock) shortest() int64 { return c.length }
 
-// Windows of several lengths, in turn, like months. The first begins at or
+// calendar has windows of several lengths, in turn, like months. The first begins at or
 // before zero.
 type calendar struct {
 	start   int64
@@ -142,26 +141,25 @@ func (c calendar) window(now int64) algorithm.Window {
 		}
 		start += length
 	}
-	return algorithm.Window{} // there is always one
+	return algorithm.Window{} // unreachable
 }
 
 func (c calendar) endAfter(now int64) int64 { return c.window(now).End }
 
 func (c calendar) shortest() int64 { return slices.Min(c.lengths) }
 
-// A key is one key of a store: a limit, and the state under it. It does what a
-// store does to decide.
+// A key is one key of a store: a limit, and the state under it. It decides as a store
+// does.
 type key interface {
-	decide(now int64, req algorithm.Request) answer
+	decide(now int64, req algorithm.Request) result
 	change(l limit)
 	fork() key
 
-	// state says what is held against the key at now. It is the same for two
-	// states of one meaning.
+	// state describes the state at now. It is the same for equivalent states.
 	state(now int64) string
 
-	// sound reports whether the state is one that Decide may leave behind.
-	sound(now int64) bool
+	// valid reports whether Decide may leave this state.
+	valid(now int64) bool
 }
 
 func newKey(l limit) key {
@@ -189,19 +187,19 @@ type tokenKey struct {
 	bucket algorithm.Bucket
 }
 
-func (k *tokenKey) decide(now int64, req algorithm.Request) answer {
+func (k *tokenKey) decide(now int64, req algorithm.Request) result {
 	after, v := k.limit.Decide(k.bucket, now, req)
 	k.bucket = after
-	return answer{v, k.limit.Balance(max(k.bucket.Full-now, 0))}
+	return result{v, k.limit.Balance(max(k.bucket.Full-now, 0))}
 }
 
 func (k *tokenKey) change(l limit) { k.limit = algorithm.TokenBucket{Rate: l.rate} }
 
-func (k *tokenKey) fork() key { twin := *k; return &twin }
+func (k *tokenKey) fork() key { copied := *k; return &copied }
 
 func (k *tokenKey) state(int64) string { return fmt.Sprintf("%+v", k.bucket) }
 
-func (k *tokenKey) sound(now int64) bool {
+func (k *tokenKey) valid(now int64) bool {
 	b := k.bucket
 	return b == algorithm.Bucket{} || b.Full > now && b.Reserved == (b.Full-now > k.limit.Capacity())
 }
@@ -211,19 +209,19 @@ type leakyKey struct {
 	drained int64
 }
 
-func (k *leakyKey) decide(now int64, req algorithm.Request) answer {
+func (k *leakyKey) decide(now int64, req algorithm.Request) result {
 	after, v := k.limit.Decide(k.drained, now, req)
 	k.drained = after
-	return answer{v, k.limit.Balance(max(k.drained-now, 0))}
+	return result{v, k.limit.Balance(max(k.drained-now, 0))}
 }
 
 func (k *leakyKey) change(l limit) { k.limit = algorithm.LeakyBucket{Rate: l.rate} }
 
-func (k *leakyKey) fork() key { twin := *k; return &twin }
+func (k *leakyKey) fork() key { copied := *k; return &copied }
 
 func (k *leakyKey) state(int64) string { return fmt.Sprintf("drained at %d", k.drained) }
 
-func (k *leakyKey) sound(now int64) bool {
+func (k *leakyKey) valid(now int64) bool {
 	return k.drained == 0 || k.drained > now && k.drained-now <= k.limit.Capacity()
 }
 
@@ -233,10 +231,10 @@ type fixedKey struct {
 	counter algorithm.Counter
 }
 
-func (k *fixedKey) decide(now int64, req algorithm.Request) answer {
+func (k *fixedKey) decide(now int64, req algorithm.Request) result {
 	after, v := k.limit.Decide(k.counter, now, k.windows.window(now), req)
 	k.counter = after
-	return answer{v, k.limit.Balance(k.counter, now)}
+	return result{v, k.limit.Balance(k.counter, now)}
 }
 
 func (k *fixedKey) change(l limit) {
@@ -244,9 +242,9 @@ func (k *fixedKey) change(l limit) {
 	k.windows = l.windows
 }
 
-func (k *fixedKey) fork() key { twin := *k; return &twin }
+func (k *fixedKey) fork() key { copied := *k; return &copied }
 
-// state tells the counter of the window that is open.
+// state describes the counter of the open window.
 func (k *fixedKey) state(now int64) string {
 	if k.counter.End <= now {
 		return "unused"
@@ -254,7 +252,7 @@ func (k *fixedKey) state(now int64) string {
 	return fmt.Sprintf("%+v", k.counter)
 }
 
-func (k *fixedKey) sound(now int64) bool {
+func (k *fixedKey) valid(now int64) bool {
 	c := k.counter
 	return c == algorithm.Counter{} || c.Used > 0 && c.End <= now+k.windows.window(now).Length &&
 		(c.End <= now || c.Used <= k.limit.Count)
@@ -265,19 +263,19 @@ type slidingKey struct {
 	slide algorithm.Slide
 }
 
-func (k *slidingKey) decide(now int64, req algorithm.Request) answer {
+func (k *slidingKey) decide(now int64, req algorithm.Request) result {
 	after, v := k.limit.Decide(k.slide, now, req)
 	k.slide = after
-	return answer{v, k.limit.Balance(k.slide, now)}
+	return result{v, k.limit.Balance(k.slide, now)}
 }
 
 func (k *slidingKey) change(l limit) {
 	k.limit = algorithm.SlidingWindow{Count: l.count, Period: l.period, Tick: l.tick}
 }
 
-func (k *slidingKey) fork() key { twin := *k; return &twin }
+func (k *slidingKey) fork() key { copied := *k; return &copied }
 
-// state tells the counts as time has moved them on, which need not be written.
+// state describes the counts after the windows that have ended since the last write.
 func (k *slidingKey) state(now int64) string {
 	s := k.slide
 	for s.End <= now && s != (algorithm.Slide{End: s.End}) {
@@ -289,7 +287,7 @@ func (k *slidingKey) state(now int64) string {
 	return fmt.Sprintf("%+v", s)
 }
 
-func (k *slidingKey) sound(now int64) bool {
+func (k *slidingKey) valid(now int64) bool {
 	s := k.slide
 	return s == algorithm.Slide{} || s.Previous >= 0 && s.Current >= 0 && s.Previous+s.Current > 0 &&
 		s.End > now-k.limit.Period && s.End <= now+k.limit.Period
@@ -301,7 +299,7 @@ type rollingKey struct {
 	ring  algorithm.Ring
 }
 
-func (k *rollingKey) decide(now int64, req algorithm.Request) answer {
+func (k *rollingKey) decide(now int64, req algorithm.Request) result {
 	k.limit.Normalize(&k.ring, now)
 	v := k.limit.Decide(&k.ring, now, req)
 	if v.Granted != 0 {
@@ -310,7 +308,7 @@ func (k *rollingKey) decide(now int64, req algorithm.Request) answer {
 		}
 		k.limit.Record(&k.ring, now, v.Granted)
 	}
-	return answer{v, k.limit.Balance(&k.ring, now)}
+	return result{v, k.limit.Balance(&k.ring, now)}
 }
 
 func (k *rollingKey) change(l limit) {
@@ -318,12 +316,12 @@ func (k *rollingKey) change(l limit) {
 }
 
 func (k *rollingKey) fork() key {
-	twin := *k
-	twin.ring.Counts = slices.Clone(k.ring.Counts)
-	return &twin
+	copied := *k
+	copied.ring.Counts = slices.Clone(k.ring.Counts)
+	return &copied
 }
 
-// state tells the buckets that still count, oldest first, each by its number.
+// state describes the buckets that still count, oldest first, each by its number.
 func (k *rollingKey) state(now int64) string {
 	var live []entry
 	r, n := &k.ring, len(k.ring.Counts)
@@ -339,7 +337,7 @@ func (k *rollingKey) state(now int64) string {
 
 func (k *rollingKey) empty() int64 { return k.limit.Empty(&k.ring) }
 
-func (k *rollingKey) sound(now int64) bool {
+func (k *rollingKey) valid(now int64) bool {
 	total := int64(0)
 	for _, units := range k.ring.Counts {
 		if units < 0 {
@@ -350,27 +348,27 @@ func (k *rollingKey) sound(now int64) bool {
 	return total == k.ring.Total && total <= k.limit.Count && k.ring.Newest <= now/k.limit.Length
 }
 
-// A logKey lets its ring grow as it must.
+// A logKey grows its ring when needed.
 type logKey struct {
 	limit algorithm.SlidingLog
 	log   algorithm.Log
 }
 
-func (k *logKey) decide(now int64, req algorithm.Request) answer {
+func (k *logKey) decide(now int64, req algorithm.Request) result {
 	k.limit.Normalize(&k.log, now)
 	v := k.limit.Decide(&k.log, now, req)
 	if v.Granted != 0 {
 		k.grow(k.limit.Room(&k.log, now, max(v.Granted, 0)))
 		k.limit.Record(&k.log, now, v.Granted)
 	}
-	return answer{v, k.limit.Balance(&k.log, now)}
+	return result{v, k.limit.Balance(&k.log, now)}
 }
 
 func (k *logKey) grow(need int) {
 	if need <= len(k.log.Moments) {
 		return
 	}
-	room := max(need, k.log.Len) // what has to be copied may be gone already
+	room := max(need, k.log.Len) // the log may hold more than is needed, and CopyTo copies all
 	longer := algorithm.Log{Moments: make([]int64, room)}
 	k.log.CopyTo(&longer)
 	k.log = longer
@@ -380,14 +378,14 @@ func (k *logKey) change(l limit) {
 	k.limit = algorithm.SlidingLog{Count: l.count, Period: l.period, Tick: l.tick}
 }
 
-// fork copies the log into a longer ring, which must make no difference.
+// fork copies the log into a longer ring, which must not matter.
 func (k *logKey) fork() key {
-	twin := &logKey{limit: k.limit, log: algorithm.Log{Moments: make([]int64, len(k.log.Moments)+1)}}
-	k.log.CopyTo(&twin.log)
-	return twin
+	copied := &logKey{limit: k.limit, log: algorithm.Log{Moments: make([]int64, len(k.log.Moments)+1)}}
+	k.log.CopyTo(&copied.log)
+	return copied
 }
 
-// state tells the moments that still count.
+// state describes the units that still count.
 func (k *logKey) state(now int64) string {
 	var live []int64
 	for i := range k.log.Len {
@@ -401,7 +399,7 @@ func (k *logKey) state(now int64) string {
 
 func (k *logKey) empty() int64 { return k.limit.Empty(&k.log) }
 
-func (k *logKey) sound(now int64) bool {
+func (k *logKey) valid(now int64) bool {
 	latest := int64(0)
 	for i := range k.log.Len {
 		at := k.log.Moments[(k.log.Head+i)%len(k.log.Moments)]

@@ -8,11 +8,11 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// On a clock that never steps back, every field of every answer is what the
-// oracle says, whatever is asked and however the limit changes in between.
-func TestAnswersAreTheOracles(t *testing.T) { checkKinds(t, everyKind, answersAreTheOracles) }
+// On a clock that never steps back, every field of every result equals the oracle's, for
+// any requests and changes of the limit.
+func TestDecideMatchesOracle(t *testing.T) { checkKinds(t, everyKind, decideMatchesOracle) }
 
-func answersAreTheOracles(t *rapid.T, k kind) {
+func decideMatchesOracle(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
 	o := newOracle(tr.limit)
 	agree := func(t *rapid.T, req algorithm.Request) {
@@ -24,7 +24,7 @@ func answersAreTheOracles(t *rapid.T, k kind) {
 	t.Repeat(map[string]func(*rapid.T){
 		"time passes": tr.timePasses,
 		"take":        func(t *rapid.T) { agree(t, tr.drawTake(t)) },
-		"ask":         func(t *rapid.T) { agree(t, tr.drawAsk(t)) },
+		"ask":         func(t *rapid.T) { agree(t, tr.drawRequest(t)) },
 		"limit changes": func(t *rapid.T) {
 			tr.limitChanges(t)
 			o.change(tr.limit)
@@ -32,12 +32,12 @@ func answersAreTheOracles(t *rapid.T, k kind) {
 	})
 }
 
-// The same holds on a busy key, of which a little is taken at nearly every tick.
-func TestAnswersAreTheOraclesOnABusyKey(t *testing.T) {
-	checkKinds(t, everyKind, busyAnswersAreTheOracles)
+// The same holds on a busy key, with small takes at nearly every tick.
+func TestDecideMatchesOracleOnBusyKey(t *testing.T) {
+	checkKinds(t, everyKind, busyKeyMatchesOracle)
 }
 
-func busyAnswersAreTheOracles(t *rapid.T, k kind) {
+func busyKeyMatchesOracle(t *rapid.T, k kind) {
 	l := drawSmallLimit(t, k)
 	l.count = rapid.Int64Range(1, 40).Draw(t, "count")
 	l.rate.Burst = l.count
@@ -62,14 +62,13 @@ func busyAnswersAreTheOracles(t *rapid.T, k kind) {
 	}
 }
 
-// The products that a sliding window divides need more than 64 bits where many
-// units are counted for long. Traces seldom get there, so this begins with such
-// counts.
-func TestAnswersAreTheOraclesForLargeProducts(t *testing.T) {
-	rapid.Check(t, largeProductsAreTheOracles)
+// The products that a sliding window divides need more than 64 bits for large counts and
+// long periods. Traces seldom get there, so this starts with such counts.
+func TestSlidingWindowMatchesOracleForLargeProducts(t *testing.T) {
+	rapid.Check(t, largeProductsMatchOracle)
 }
 
-func largeProductsAreTheOracles(t *rapid.T) {
+func largeProductsMatchOracle(t *rapid.T) {
 	const most = 1<<26 - 1
 	for range 20 {
 		l := limit{kind: slidingWindow, tick: rapid.SampledFrom([]int64{1, millisecond}).Draw(t, "tick")}
@@ -88,9 +87,9 @@ func largeProductsAreTheOracles(t *rapid.T) {
 	}
 }
 
-// Rounding such a product up may carry from its lower half into its upper one.
-// That happens once in hundreds of times, and here each time.
-func TestSlidingWindowCarries(t *testing.T) {
+// Rounding such a product up may carry from its lower half into its upper one. That is
+// rare in random traces; here it happens each time.
+func TestSlidingWindowRoundingCarries(t *testing.T) {
 	const count, period int64 = 1<<26 - 1, 366 * day
 	for _, c := range []struct{ previous, rest, used int64 }{
 		{46_248_729, 30_874_515_665_333_929, 45_154_926},
@@ -100,7 +99,7 @@ func TestSlidingWindowCarries(t *testing.T) {
 		w := algorithm.SlidingWindow{Count: count, Period: period, Tick: 1}
 		s := algorithm.Slide{Previous: c.previous, End: 2 * period}
 		if got, want := w.Balance(s, s.End-c.rest).Remaining, count-c.used; got != want {
-			t.Errorf("%d units with %d of %d to come leave %d of %d, want %d", c.previous, c.rest, period, got, count, want)
+			t.Errorf("%d units with %d of %d left leave %d of %d, want %d", c.previous, c.rest, period, got, count, want)
 		}
 	}
 }

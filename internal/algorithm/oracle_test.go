@@ -7,11 +7,10 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// An oracle decides like an algorithm, slowly and obviously. It knows one thing
-// about a key, whether some units would fit at some instant, and works the rest
-// out by trying: how much is left is the most that would fit, and when to come
-// back is the first tick at which the ask would pass. It has no closed forms,
-// and shares no code with the package.
+// An oracle is a slow and simple model of an algorithm. It knows one thing about a key,
+// whether some units would fit at some instant, and finds the rest by search: Remaining
+// is the most that would fit, and RetryAfter ends at the first tick at which the request
+// would be allowed. It has no closed forms, and shares no code with the package.
 //
 // Its clock never steps back.
 type oracle struct {
@@ -19,17 +18,16 @@ type oracle struct {
 	tick int64
 }
 
-// A ledger is what an oracle knows about one key. Instants are never before the
-// latest at which something was written.
+// A ledger is the oracle's state of one key. Times never go back.
 type ledger interface {
-	// most is the most that the limit could ever grant at once.
-	most() int64
+	// max is the most that the limit could ever grant at once.
+	max() int64
 
 	// fits reports whether n units, with so much delay at most, could be
-	// granted at t if nothing happened until then.
+	// granted at t without other requests until then.
 	fits(t, n, maxDelay int64) bool
 
-	// unused reports whether the key is as good as new at t.
+	// unused reports whether the key is full at t.
 	unused(t int64) bool
 
 	// delay is how long n units granted at t would have to wait.
@@ -37,14 +35,13 @@ type ledger interface {
 
 	charge(now, n int64)
 
-	// refund takes back at most n units, the newest first, and returns how
-	// many.
-	giveBack(now, n int64) int64
+	// refund refunds at most n units, the newest first, and returns how many.
+	refund(now, n int64) int64
 
-	// forgive strikes out what a lowered limit cannot hold.
-	forgive(now int64)
+	// truncate drops what exceeds a lowered limit.
+	truncate(now int64)
 
-	// change puts another limit in the place of the one so far.
+	// change replaces the limit.
 	change(l limit)
 }
 
@@ -67,25 +64,25 @@ func newOracle(l limit) *oracle {
 	return o
 }
 
-// An answer is all that a caller is told.
-type answer struct {
+// A result is the whole result of a decision.
+type result struct {
 	algorithm.Outcome
 	algorithm.Balance
 }
 
-func (o *oracle) decide(now int64, req algorithm.Request) answer {
-	o.forgive(now)
+func (o *oracle) decide(now int64, req algorithm.Request) result {
+	o.truncate(now)
 	v := algorithm.Outcome{Allowed: true}
 	switch {
 	case req.Cost > 0:
 		v = o.take(now, req)
 	case req.Cost < 0:
-		v.Granted = -o.giveBack(now, magnitudeOf(req.Cost))
+		v.Granted = -o.refund(now, magnitudeOf(req.Cost))
 	default:
-		v.Delay = o.lookDelay(now)
+		v.Delay = o.peekDelay(now)
 	}
-	return answer{v, algorithm.Balance{
-		Remaining:  o.largest(now, o.most(), 0),
+	return result{v, algorithm.Balance{
+		Remaining:  o.largest(now, o.max(), 0),
 		ResetAfter: o.firstTick(now, o.unused),
 	}}
 }
@@ -100,21 +97,21 @@ func (o *oracle) take(now int64, req algorithm.Request) algorithm.Outcome {
 	return algorithm.Outcome{RetryAfter: o.firstTick(now, passes)}
 }
 
-// lookDelay is what a look tells: on a queue, how long it is.
-func (o *oracle) lookDelay(now int64) int64 {
+// peekDelay is the Delay of a peek: of a queue, the time until it is empty.
+func (o *oracle) peekDelay(now int64) int64 {
 	if _, queue := o.ledger.(*queueLedger); queue {
 		return o.delay(now, 1)
 	}
 	return 0
 }
 
-// grant returns how many units an ask would get at t.
+// grant returns how many units a request would be granted at t.
 func (o *oracle) grant(t int64, req algorithm.Request) int64 {
 	switch {
 	case o.fits(t, req.Cost, req.MaxDelay):
 		return req.Cost
 	case req.AtMost:
-		return o.largest(t, min(req.Cost, o.most()), req.MaxDelay)
+		return o.largest(t, min(req.Cost, o.max()), req.MaxDelay)
 	}
 	return 0
 }
@@ -124,26 +121,26 @@ func (o *oracle) largest(t, limit, maxDelay int64) int64 {
 	return last(0, limit, func(n int64) bool { return n == 0 || o.fits(t, n, maxDelay) })
 }
 
-// firstTick returns how many whole ticks after now something becomes true that
-// stays true from then on, in nanoseconds.
+// firstTick returns how many whole ticks after now a condition becomes true, in
+// nanoseconds. It must stay true from then on.
 func (o *oracle) firstTick(now int64, becomes func(t int64) bool) int64 {
-	const eternity = 1 << 62
+	const farFuture = 1 << 62
 	if becomes(now) {
 		return 0
 	}
-	if !becomes(now + eternity) {
+	if !becomes(now + farFuture) {
 		return algorithm.Never
 	}
 	notYet := func(ticks int64) bool { return !becomes(now + ticks*o.tick) }
 	far := int64(1)
-	for far < eternity/o.tick && notYet(far) {
-		far = min(2*far, eternity/o.tick)
+	for far < farFuture/o.tick && notYet(far) {
+		far = min(2*far, farFuture/o.tick)
 	}
 	return (last(0, far, notYet) + 1) * o.tick
 }
 
-// last returns the last number from low to high for which ok holds, when it
-// holds for low and, once it does not, for none above.
+// last returns the last number from low to high for which ok holds. It must hold for low,
+// and for no number above one for which it does not.
 func last(low, high int64, ok func(int64) bool) int64 {
 	for low < high {
 		middle := high - (high-low)/2
@@ -164,9 +161,8 @@ func magnitudeOf(n int64) int64 {
 	return -n
 }
 
-// A bucketLedger is a bucket that holds tokens, fractions of tokens included.
-// It remembers how many are missing; more than fit are missing when some are
-// reserved.
+// A bucketLedger is a bucket of tokens, with fractions. It stores how many are missing;
+// with reservations, more than the burst are missing.
 type bucketLedger struct {
 	rate     algorithm.Rate
 	missing  *big.Rat
@@ -174,10 +170,10 @@ type bucketLedger struct {
 	reserved bool  // whether some were reserved then
 }
 
-func (b *bucketLedger) most() int64 { return b.rate.Burst }
+func (b *bucketLedger) max() int64 { return b.rate.Burst }
 
-// missingAt returns how many tokens are missing once one has dripped in per
-// interval until t.
+// missingAt returns how many tokens are missing at t, after one has refilled per
+// interval.
 func (b *bucketLedger) missingAt(t int64) *big.Rat {
 	dripped := big.NewRat(t-b.at, b.rate.Interval)
 	left := new(big.Rat).Sub(b.missing, dripped)
@@ -187,7 +183,7 @@ func (b *bucketLedger) missingAt(t int64) *big.Rat {
 	return left
 }
 
-// wait returns how many nanoseconds after t n tokens will be there.
+// wait returns how many nanoseconds after t the bucket has n tokens.
 func (b *bucketLedger) wait(t, n int64) *big.Rat {
 	short := b.missingAt(t)
 	short.Add(short, whole(n))
@@ -225,7 +221,7 @@ func (b *bucketLedger) charge(now, n int64) {
 	b.set(now, new(big.Rat).Add(b.missingAt(now), whole(n)))
 }
 
-func (b *bucketLedger) giveBack(now, n int64) int64 {
+func (b *bucketLedger) refund(now, n int64) int64 {
 	missing := b.missingAt(now)
 	given := min(n, ceil(missing).Int64())
 	missing.Sub(missing, whole(given))
@@ -241,9 +237,9 @@ func (b *bucketLedger) set(now int64, missing *big.Rat) {
 	b.reserved = missing.Cmp(whole(b.rate.Burst)) > 0
 }
 
-// forgive leaves at most a whole bucket missing, and beyond that only what may
+// truncate leaves at most a whole bucket missing, and beyond that only what may
 // be reserved, if something was.
-func (b *bucketLedger) forgive(now int64) {
+func (b *bucketLedger) truncate(now int64) {
 	most := whole(b.rate.Burst)
 	if b.reserved {
 		reach := b.reach()
@@ -256,15 +252,14 @@ func (b *bucketLedger) forgive(now int64) {
 	b.set(now, missing)
 }
 
-// change keeps the time that the missing tokens take to come back, at the old
-// rate.
+// change keeps the time in which the missing tokens refill at the old rate.
 func (b *bucketLedger) change(l limit) {
 	b.missing.Mul(b.missing, big.NewRat(b.rate.Interval, l.rate.Interval))
 	b.rate = l.rate
 }
 
-// A queueLedger is a queue that a token leaves once per interval: what is
-// missing from a bucket of tokens is what waits in the queue.
+// A queueLedger is a queue that one unit leaves per interval: what is missing from a
+// bucket of tokens waits in the queue.
 type queueLedger struct{ bucketLedger }
 
 func (q *queueLedger) fits(t, n, maxDelay int64) bool {
@@ -284,8 +279,7 @@ type entry struct {
 	units int64
 }
 
-// A history is all that was ever admitted and neither given back nor forgiven,
-// oldest first.
+// A history is all that was admitted, and neither refunded nor dropped, oldest first.
 type history []entry
 
 // sum adds up the entries that count.
@@ -298,21 +292,21 @@ func (h history) sum(counts func(at int64) bool) (units int64) {
 	return units
 }
 
-// strikeNewest strikes out at most n units of those that count, newest first,
-// and returns how many.
-func (h history) strikeNewest(n int64, counts func(at int64) bool) (struck int64) {
+// removeNewest removes at most n units of those that count, newest first, and returns
+// how many.
+func (h history) removeNewest(n int64, counts func(at int64) bool) (removed int64) {
 	for i := len(h) - 1; i >= 0; i-- {
 		if counts(h[i].at) {
-			some := min(n-struck, h[i].units)
+			some := min(n-removed, h[i].units)
 			h[i].units -= some
-			struck += some
+			removed += some
 		}
 	}
-	return struck
+	return removed
 }
 
-// strikeOldest is strikeNewest from the other end.
-func (h history) strikeOldest(n int64, counts func(at int64) bool) {
+// removeOldest is strikeNewest from the other end.
+func (h history) removeOldest(n int64, counts func(at int64) bool) {
 	for i := range h {
 		if counts(h[i].at) {
 			some := min(n, h[i].units)
@@ -322,8 +316,8 @@ func (h history) strikeOldest(n int64, counts func(at int64) bool) {
 	}
 }
 
-// A windowLedger counts those entries of its history that some rule says still
-// count at an instant. The sliding log is one, and so is the rolling window.
+// A windowLedger counts the entries of its history for which counts holds. The sliding
+// log is one, and so is the rolling window.
 type windowLedger struct {
 	history
 	count  int64
@@ -357,7 +351,7 @@ func (w *windowLedger) at(t int64) func(at int64) bool {
 	return func(at int64) bool { return w.counts(t, at) }
 }
 
-func (w *windowLedger) most() int64 { return w.count }
+func (w *windowLedger) max() int64 { return w.count }
 
 func (w *windowLedger) fits(t, n, _ int64) bool { return n <= w.count-w.sum(w.at(t)) }
 
@@ -367,10 +361,10 @@ func (w *windowLedger) delay(_, _ int64) int64 { return 0 }
 
 func (w *windowLedger) charge(now, n int64) { w.history = append(w.history, entry{now, n}) }
 
-func (w *windowLedger) giveBack(now, n int64) int64 { return w.strikeNewest(n, w.at(now)) }
+func (w *windowLedger) refund(now, n int64) int64 { return w.removeNewest(n, w.at(now)) }
 
-func (w *windowLedger) forgive(now int64) {
-	w.strikeOldest(max(w.sum(w.at(now))-w.count, 0), w.at(now))
+func (w *windowLedger) truncate(now int64) {
+	w.removeOldest(max(w.sum(w.at(now))-w.count, 0), w.at(now))
 }
 
 func (w *windowLedger) change(l limit) { w.count = l.count }
@@ -397,8 +391,8 @@ func (f *fixedLedger) charge(now, n int64) {
 	f.windowLedger.charge(now, n)
 }
 
-// A slidingLedger numbers windows from the one that the first unit opened, and
-// weighs what was admitted in the one before by how much is left of this one.
+// A slidingLedger numbers windows from the one that the first unit opened, and weights
+// the previous window by how much is left of the current one.
 type slidingLedger struct {
 	history
 	count  int64
@@ -406,10 +400,10 @@ type slidingLedger struct {
 	start  int64 // of window 0
 }
 
-func (s *slidingLedger) most() int64 { return s.count }
+func (s *slidingLedger) max() int64 { return s.count }
 
-// within returns what counts as admitted in the window that contains t, or so
-// many before it.
+// within returns a filter for the entries of the window that contains t, or so many
+// before it.
 func (s *slidingLedger) within(t, before int64) func(at int64) bool {
 	window := (t-s.start)/s.period - before
 	return func(at int64) bool { return (at-s.start)/s.period == window }
@@ -439,19 +433,19 @@ func (s *slidingLedger) charge(now, n int64) {
 	s.history = append(s.history, entry{now, n})
 }
 
-func (s *slidingLedger) giveBack(now, n int64) int64 {
-	current := s.strikeNewest(n, s.within(now, 0))
-	return current + s.strikeNewest(n-current, s.within(now, 1))
+func (s *slidingLedger) refund(now, n int64) int64 {
+	current := s.removeNewest(n, s.within(now, 0))
+	return current + s.removeNewest(n-current, s.within(now, 1))
 }
 
-// forgive keeps as much of the current window as fits, and then as much of the
+// truncate keeps as much of the current window as fits, and then as much of the
 // previous one.
-func (s *slidingLedger) forgive(now int64) {
+func (s *slidingLedger) truncate(now int64) {
 	current, previous := s.sum(s.within(now, 0)), s.sum(s.within(now, 1))
 	keep := min(current, s.count)
-	s.strikeOldest(current-keep, s.within(now, 0))
+	s.removeOldest(current-keep, s.within(now, 0))
 	keepPrevious := last(0, previous, func(n int64) bool { return keep+s.weighed(now, n) <= s.count })
-	s.strikeOldest(previous-keepPrevious, s.within(now, 1))
+	s.removeOldest(previous-keepPrevious, s.within(now, 1))
 }
 
 func (s *slidingLedger) change(l limit) { s.count = l.count }

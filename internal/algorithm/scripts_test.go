@@ -10,8 +10,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestScriptsMatchGoldenFiles holds the assembled scripts against testdata/scripts,
-// where they can be read as they run in Redis.
+// TestScriptsMatchGoldenFiles compares the assembled scripts with testdata/scripts, where
+// they can be read as they run in Redis.
 func TestScriptsMatchGoldenFiles(t *testing.T) {
 	scripts := map[string]string{"take-all.lua": TakeAllScript(Steps[:])}
 	for _, s := range Steps {

@@ -10,24 +10,24 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// A trace is the story of one key.
+// A trace is a sequence of requests to one key.
 type trace struct {
 	key
 	limit limit
 	small bool
 	now   int64
-	last  answer
+	last  result
 
-	// forward is how far the clock has moved ahead since the beginning, steps
-	// back left out. It is what a clock that never steps would have counted.
+	// forward is how far the clock has moved ahead since the start, without steps
+	// back.
 	forward   big.Int
 	stepsBack int64
 }
 
-// newTrace draws where a story begins. Half of them play in a small world, of
-// a few units and a few ticks, where everything meets everything else soon.
+// newTrace draws a limit and a start time. Half of the traces are small, with a few units
+// and a few ticks, so that all edge cases meet soon.
 func newTrace(t *rapid.T, k kind) *trace {
-	if rapid.Bool().Draw(t, "small world") {
+	if rapid.Bool().Draw(t, "small") {
 		l := drawSmallLimit(t, k)
 		return &trace{key: newKey(l), limit: l, small: true}
 	}
@@ -41,13 +41,13 @@ func newTrace(t *rapid.T, k kind) *trace {
 	return tr
 }
 
-// onTick returns the instant to which the clock comes that is nearest below t.
+// onTick returns t rounded down to a tick, within the range of the clock.
 func (tr *trace) onTick(t int64) int64 {
 	t = min(max(t, 0), algorithm.MaxTime)
 	return t / tr.limit.tick * tr.limit.tick
 }
 
-func (tr *trace) decide(req algorithm.Request) answer {
+func (tr *trace) decide(req algorithm.Request) result {
 	tr.last = tr.key.decide(tr.now, req)
 	return tr.last
 }
@@ -62,12 +62,12 @@ func (tr *trace) moveTo(now int64) {
 	tr.now = now
 }
 
-// timePasses moves the clock ahead, mostly to about when something happens.
+// timePasses moves the clock ahead, mostly to about when the state changes.
 func (tr *trace) timePasses(t *rapid.T) {
 	tr.moveTo(tr.now + min(tr.drawDuration(t), algorithm.MaxTime-tr.now))
 }
 
-// clockJumps sets the clock, mostly back by about as long as something takes.
+// clockJumps sets the clock, mostly back by about one of the limit's durations.
 func (tr *trace) clockJumps(t *rapid.T) {
 	if tr.small {
 		ticks := rapid.OneOf(
@@ -106,7 +106,7 @@ func (tr *trace) drawDuration(t *rapid.T) int64 {
 	return rapid.OneOf(ticks, event, event, event, anySize(0, 20*year)).Draw(t, "duration")
 }
 
-// limitChanges raises or lowers the limit now and then, and keeps the state.
+// limitChanges raises or lowers the limit at times, and keeps the state.
 func (tr *trace) limitChanges(t *rapid.T) {
 	if rapid.Bool().Draw(t, "not now") {
 		return
@@ -122,29 +122,29 @@ func (tr *trace) limitChanges(t *rapid.T) {
 	tr.key.change(tr.limit)
 }
 
-// drawAsk draws anything that can be asked.
-func (tr *trace) drawAsk(t *rapid.T) algorithm.Request {
-	most, left := tr.limit.most(), tr.last.Remaining
+// drawRequest draws any request.
+func (tr *trace) drawRequest(t *rapid.T) algorithm.Request {
+	most, left := tr.limit.max(), tr.last.Remaining
 	cost := rapid.OneOf(
 		rapid.SampledFrom([]int64{1, left, left + 1, most, most - 1, most + 1}),
 		rapid.SampledFrom([]int64{-1, -2, -left, -most, -math.MaxInt64, algorithm.Reset}),
 		rapid.SampledFrom([]int64{0, math.MaxInt64, math.MaxInt64 - 1}),
 		anySize(0, math.MaxInt64),
 	).Draw(t, "cost")
-	return tr.drawTerms(t, cost)
+	return tr.withOptions(t, cost)
 }
 
-// drawTake draws a take that leaves something, or nearly so.
+// drawTake draws a take that mostly leaves something.
 func (tr *trace) drawTake(t *rapid.T) algorithm.Request {
 	left := tr.last.Remaining
-	return tr.drawTerms(t, rapid.OneOf(
+	return tr.withOptions(t, rapid.OneOf(
 		rapid.Just[int64](1),
 		rapid.Int64Range(1, 5),
 		rapid.SampledFrom([]int64{left/2 + 1, left/3 + 1, left/10 + 1, left}),
 	).Draw(t, "cost"))
 }
 
-func (tr *trace) drawTerms(t *rapid.T, cost int64) algorithm.Request {
+func (tr *trace) withOptions(t *rapid.T, cost int64) algorithm.Request {
 	return algorithm.Request{
 		Cost:     cost,
 		AtMost:   rapid.Bool().Draw(t, "at most"),
@@ -163,27 +163,27 @@ func (tr *trace) drawMaxDelay(t *rapid.T) int64 {
 	).Draw(t, "max delay")
 }
 
-// anything are the actions of a trace in which anything can happen.
+// anything returns the actions of a trace without restrictions.
 func (tr *trace) anything(do func(*rapid.T, algorithm.Request)) map[string]func(*rapid.T) {
 	return map[string]func(*rapid.T){
 		"time passes":   tr.timePasses,
 		"clock jumps":   tr.clockJumps,
 		"clock jitters": tr.clockJitters,
 		"limit changes": tr.limitChanges,
-		"ask":           func(t *rapid.T) { do(t, tr.drawAsk(t)) },
+		"request":       func(t *rapid.T) { do(t, tr.drawRequest(t)) },
 		"take":          func(t *rapid.T) { do(t, tr.drawTake(t)) },
 	}
 }
 
-// withoutDelay are the actions of a trace in which nothing is granted for later.
-// Some takes are greedy: they leave nothing.
+// withoutDelay returns the actions of a trace without reservations. Some takes leave
+// nothing.
 func (tr *trace) withoutDelay(do func(*rapid.T, algorithm.Request)) map[string]func(*rapid.T) {
 	return map[string]func(*rapid.T){
 		"time passes":   tr.timePasses,
 		"clock jumps":   tr.clockJumps,
 		"clock jitters": tr.clockJitters,
-		"ask": func(t *rapid.T) {
-			req := tr.drawAsk(t)
+		"request": func(t *rapid.T) {
+			req := tr.drawRequest(t)
 			req.MaxDelay = 0
 			do(t, req)
 		},
@@ -196,14 +196,14 @@ func (tr *trace) withoutDelay(do func(*rapid.T, algorithm.Request)) map[string]f
 	}
 }
 
-// onlyTakes are the actions of a trace in which nothing is given back.
+// onlyTakes returns the actions of a trace without refunds.
 func (tr *trace) onlyTakes(do func(*rapid.T, algorithm.Request)) map[string]func(*rapid.T) {
 	return map[string]func(*rapid.T){
 		"time passes":   tr.timePasses,
 		"clock jumps":   tr.clockJumps,
 		"clock jitters": tr.clockJitters,
 		"take":          func(t *rapid.T) { do(t, tr.drawTake(t)) },
-		"take at any price": func(t *rapid.T) {
+		"take with any delay": func(t *rapid.T) {
 			req := tr.drawTake(t)
 			req.MaxDelay = math.MaxInt64
 			do(t, req)
@@ -286,7 +286,7 @@ func drawPeriod(k kind, tick int64) *rapid.Generator[int64] {
 	return rapid.Map(ticks, func(n int64) int64 { return n * tick })
 }
 
-// drawSchedule draws windows on the clock, or such as a calendar has. Their
+// drawSchedule draws windows on the clock, or of a calendar. Their
 // edges need not lie on ticks.
 func drawSchedule(t *rapid.T, tick int64) schedule {
 	length := drawPeriod(alignedWindow, tick)
@@ -318,7 +318,7 @@ func drawRate(t *rapid.T, tick int64) algorithm.Rate {
 	if r, ok := algorithm.NewRate(count, period, burst, tick); ok {
 		return r
 	}
-	// One unit per period always works, if not too many fit at once.
+	// One unit per period is always valid, if the burst is not too large.
 	period = (period + 999) / 1000 * 1000
 	r, ok := algorithm.NewRate(1, period, min(burst, algorithm.MaxRefill/period), tick)
 	if !ok {

@@ -10,23 +10,24 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// A batch is one script for concurrent takes under one limit and for the same cost.
-// Entering a script costs Redis more than one more key in it, and every call costs
-// the client and the kernel as much again.
+// A batch is one script for concurrent takes under one limit and for the same
+// cost. Starting a script costs Redis more than another key in it, and each call
+// costs the client and the kernel as much again.
 //
 // No take waits for a batch to fill. An idle store sends immediately, unbatched.
-// Otherwise the first take of a batch yields the processor once, so that goroutines
-// that are ready to run can join, and seals it.
+// Otherwise the first take of a batch yields the processor once, so that
+// goroutines that are ready to run can join, and seals it.
 type batch struct {
 	takes []*pendingTake
 	calls [1]Call
 }
 
-// maxBatch is the most takes in one batch: a script blocks all other clients.
+// maxBatch is the most takes in one batch. It is small because a script blocks
+// all other clients.
 const maxBatch = 64
 
-// How many entries of a log, or buckets of a ring, take as long to read and write
-// as a whole step on a key that holds one number.
+// The entries of a log, or buckets of a ring, that Redis reads and writes in the time
+// of one step on a key that holds one number.
 const (
 	logEntriesPerStep  = 150
 	ringBucketsPerStep = 3
@@ -53,13 +54,14 @@ func (b *batch) release() {
 	batchPool.Put(b)
 }
 
-// mayBatch reports whether a request may share a script. One with an ID has a
-// record beside its state, and a script of its own.
+// mayBatch reports whether a request may share a script. A request with an ID may
+// not: it has a second key, for its record.
 func (s *Store) mayBatch(r *compiledRequest) bool {
 	return !r.once && r.limit.maxBatch > 1 && !s.batchingOff.Load()
 }
 
-// sendBatched sends a take in a batch. It is not ok if the take must be sent alone.
+// sendBatched sends a take in a batch. ok is false if the take must be sent
+// alone.
 func (s *Store) sendBatched(ctx context.Context, t *pendingTake) (none penstock.Decision, ok bool, err error) {
 	b, first := t.join(ctx)
 	if b == nil {
@@ -76,8 +78,9 @@ func (s *Store) sendBatched(ctx context.Context, t *pendingTake) (none penstock.
 	return s.await(ctx, t)
 }
 
-// maxJoinDelay is for how long takes may join after the first: they share its
-// deadline, and on a busy machine it may be a while before it runs again.
+// maxJoinDelay is how long takes may join a batch after its first take. They
+// share the deadline of the first, and on a busy machine it may be a while before
+// that one runs again.
 const maxJoinDelay = time.Millisecond
 
 // join adds a take to the open batch of its limit, or opens one. It returns nil if
@@ -199,8 +202,8 @@ func (b *batch) split(call *Call) {
 	}
 }
 
-// await waits for the result of a batched take. The batch has a deadline of its own,
-// so only the caller's context must be watched. It is not ok if the take must be
+// await waits for the result of a batched take. The batch has its own deadline,
+// so await watches only the caller's context. ok is false if the take must be
 // sent alone.
 func (s *Store) await(ctx context.Context, t *pendingTake) (none penstock.Decision, ok bool, err error) {
 	select {

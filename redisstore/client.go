@@ -6,10 +6,10 @@ import (
 	"encoding/hex"
 )
 
-// A Client carries calls to Redis. [Open] brings its own. A program that has a
-// client already writes a short adapter, as in the example, and passes it to [New].
-// A Client must be safe for concurrent use, and must not repeat a call by itself:
-// only this package knows which calls are safe to repeat.
+// A Client sends calls to Redis. [Open] creates one. A program that already has a
+// client writes a short adapter, as in the example, and passes it to [New]. A
+// Client must be safe for concurrent use, and must not repeat calls: only this
+// package knows which ones are safe to repeat.
 type Client interface {
 	// Do makes the calls in one round trip: pipelined, and to all nodes of a
 	// Cluster at the same time. It stores a reply or an error in each call, and
@@ -53,7 +53,7 @@ type Call struct {
 	lastErr    error    // the reason for the last retry
 }
 
-// A Script is a Lua script, and the name by which Redis knows it.
+// A Script is a Lua script with the hash by which Redis identifies it.
 type Script struct {
 	Name string // the operation, for error texts
 	Text string

@@ -11,14 +11,14 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// maxOtherNodes is how many other nodes a call is sent to.
+// maxOtherNodes is the most other nodes that a call is sent to.
 const maxOtherNodes = 3
 
 // askOtherNodes sends a call that could not be sent to the owner of its slot to other
 // nodes of the Cluster, which redirect it to the new owner as soon as there is one;
 // rueidis itself may need a second to find out. It reports whether the call got a
 // result: a reply, or an error after which it may have been executed.
-func (b *rueidisClient) askOtherNodes(ctx context.Context, s *session, c *Call) bool {
+func (rc *rueidisClient) askOtherNodes(ctx context.Context, s *session, c *Call) bool {
 	nodes := s.client.Nodes()
 	tried := 0
 	for _, node := range nodes {
@@ -30,7 +30,7 @@ func (b *rueidisClient) askOtherNodes(ctx context.Context, s *session, c *Call) 
 			result = owner.Do(ctx, command(owner.B(), c))
 		}
 		if err := result.Error(); err == nil || !notExecuted(err) || rejectionCode(err) == "NOSCRIPT" {
-			b.readReply(ctx, s, c, result)
+			rc.readReply(ctx, s, c, result)
 			return true
 		}
 	}
@@ -46,8 +46,8 @@ func movedAddress(err error) string {
 	return ""
 }
 
-// A slotMap knows the owner of every slot of a Cluster, for error texts; rueidis
-// knows too, but does not export it.
+// A slotMap holds the owner of every slot of a Cluster, for error texts. rueidis
+// has such a map but does not export it.
 type slotMap struct {
 	mu     sync.Mutex
 	ranges []slotRange
@@ -62,8 +62,8 @@ type slotRange struct {
 // slotMapTTL is how long a slot map is accurate enough for error texts.
 const slotMapTTL = time.Second
 
-// describe returns a text for the owner of a slot. It does not wait: an outdated map
-// is loaded for the next error.
+// describe returns the owner of a slot for an error text. It does not wait: an
+// outdated map is reloaded for the next error.
 func (m *slotMap) describe(client rueidis.Client, slot uint16) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

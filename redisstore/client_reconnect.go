@@ -8,9 +8,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A session is a rueidis client that may be replaced by another one, because it is
-// connected to the wrong server: a name or a virtual address has moved to a new
-// primary, and the old one, now a replica, keeps its connections.
+// A session is a rueidis client that is replaced when it is connected to the
+// wrong server: a name or a virtual address has moved to a new primary, and the
+// old one, now a replica, keeps its connections.
 type session struct {
 	client rueidis.Client // nil before the first connection
 }
@@ -21,7 +21,7 @@ func (s *session) close() {
 	}
 }
 
-// A reconnector holds the current session, and replaces it.
+// A reconnector holds the current session and replaces it.
 type reconnector struct {
 	connect func() (rueidis.Client, error)
 	current atomic.Pointer[session] // nil when closed
@@ -32,8 +32,8 @@ type reconnector struct {
 	reconnecting bool
 }
 
-// The time between reconnections doubles from the first to the second while they
-// are needed.
+// The pause before a reconnection doubles from minReconnectGap to maxReconnectGap. It
+// starts again after two seconds without a reconnection.
 const (
 	minReconnectGap = 100 * time.Millisecond
 	maxReconnectGap = time.Second
@@ -55,8 +55,8 @@ func (r *reconnector) reconnect(old *session) {
 	go r.replace(old)
 }
 
-// replace opens another session. The old client answers the calls in flight before
-// it closes; calls made on it after that are not sent.
+// replace opens a new session. The old client waits for the replies to calls in
+// flight before it closes, and sends no later calls.
 func (r *reconnector) replace(old *session) {
 	client, err := r.connect()
 	r.mu.Lock()

@@ -20,7 +20,7 @@ import (
 const connectTimeout = 5 * time.Second
 
 // Open connects to the Redis of a URL and returns a store on it, which must be
-// closed. Nil options are all defaults. The forms are
+// closed. Nil options mean defaults. The forms are
 //
 //	redis://user:password@host:6379/0                  one server, database 0
 //	rediss://host:6380                                 the same, over TLS
@@ -31,15 +31,15 @@ const connectTimeout = 5 * time.Second
 // Parts that have a default may be left out, as in redis://. In a user or password,
 // the characters : / ? # @ % are percent-encoded, such as p%40ss for p@ss.
 //
-// Sentinels and Clusters are reached over TLS with ?tls=true, and sentinels with
-// credentials of their own with ?sentinel_user=…&sentinel_password=…. For TLS,
+// Sentinels and Clusters are reached over TLS with ?tls=true. Sentinels with their own
+// credentials need ?sentinel_user=…&sentinel_password=…. For TLS,
 // ?ca=… names a file with the certificates to trust, and ?cert=…&key=… the files of
 // a client certificate.
 //
 // Open takes at most five seconds, or until ctx ends. It fails if Redis is
 // unavailable, unless Options.AllowUnavailable is set, if the server is too old, or
-// if the URL does not suit it. See [Store.Warnings] for findings that do not make it
-// fail.
+// if it is a Cluster and the URL is not. See [Store.Warnings] for findings that do not
+// make it fail.
 func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 	opts, err := o.withDefaults()
 	if err != nil {
@@ -56,26 +56,27 @@ func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 	connections := dialer.New(network, connectTimeout)
 	tune(&option, opts)
 	option.DialCtxFn = connections.Dial
-	b := newRueidisClient(option, connections)
-	s := newStore(b, opts)
-	b.inspect = s.inspect
+	rc := newRueidisClient(option, connections)
+	s := newStore(rc, opts)
+	rc.inspect = s.inspect
 	s.close = func() {
-		b.close()
+		rc.close()
 		connections.Close()
 	}
-	if err = b.open(ctx); err != nil && !(opts.AllowUnavailable && isTransient(err)) {
+	if err = rc.open(ctx); err != nil && !(opts.AllowUnavailable && isTransient(err)) {
 		s.close()
 		return nil, err
 	}
 	return s, nil
 }
 
-// tune sets what the store needs of rueidis. Its queues have more places than there
-// may be calls, because it ignores the context while it waits for one. It must not
-// retry by itself, and futile redirections are followed at the pace of roundTrip.
+// tune sets the options of rueidis that the store depends on. Its queues are
+// longer than MaxCalls, because rueidis ignores the context while a queue is
+// full. It must not retry, and follows only a few redirections: roundTrip repeats
+// calls, with pauses.
 func tune(option *rueidis.ClientOption, o Options) {
 	option.Dialer.Timeout = connectTimeout
-	if option.Sentinel.MasterSet != "" { // they are tried one after the other
+	if option.Sentinel.MasterSet != "" { // sentinels are tried one after the other
 		option.Dialer.Timeout = max(connectTimeout/time.Duration(len(option.InitAddress)), minConnTimeout)
 	}
 	option.Dialer.KeepAlive = o.connTimeout
@@ -90,7 +91,7 @@ func tune(option *rueidis.ClientOption, o Options) {
 	option.ClusterOption.MaxMovedRedirections = 4
 }
 
-// A rueidisClient is the client that Open brings.
+// A rueidisClient is the client that Open creates.
 type rueidisClient struct {
 	reconnector
 	option      rueidis.ClientOption
@@ -104,35 +105,35 @@ type rueidisClient struct {
 
 // newRueidisClient returns a client that is not connected yet.
 func newRueidisClient(option rueidis.ClientOption, connections *dialer.Dialer) *rueidisClient {
-	b := &rueidisClient{option: option, connections: connections}
-	b.sharded.Store(!option.ForceSingleClient && option.Sentinel.MasterSet == "")
-	b.backoff = minReconnectGap
-	b.connect = func() (rueidis.Client, error) { return b.connectAndInspect(context.Background()) }
-	b.current.Store(&session{})
-	return b
+	rc := &rueidisClient{option: option, connections: connections}
+	rc.sharded.Store(!option.ForceSingleClient && option.Sentinel.MasterSet == "")
+	rc.backoff = minReconnectGap
+	rc.connect = func() (rueidis.Client, error) { return rc.connectAndInspect(context.Background()) }
+	rc.current.Store(&session{})
+	return rc
 }
 
 // open connects for the first time.
-func (b *rueidisClient) open(ctx context.Context) error {
-	client, err := b.connectAndInspect(ctx)
+func (rc *rueidisClient) open(ctx context.Context) error {
+	client, err := rc.connectAndInspect(ctx)
 	if err != nil {
 		return fmt.Errorf("redisstore: %w: %w", penstock.ErrUnavailable, err)
 	}
-	b.current.Store(&session{client})
+	rc.current.Store(&session{client})
 	return nil
 }
 
 // connectAndInspect connects, and inspects the servers unless that was done before.
-func (b *rueidisClient) connectAndInspect(ctx context.Context) (rueidis.Client, error) {
+func (rc *rueidisClient) connectAndInspect(ctx context.Context) (rueidis.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	client, err := connect(ctx, b.option)
-	if err == nil && !b.inspected.Load() {
-		err = b.inspectServers(ctx, client)
+	client, err := connect(ctx, rc.option)
+	if err == nil && !rc.inspected.Load() {
+		err = rc.inspectServers(ctx, client)
 	}
 	if err != nil {
-		err = fmt.Errorf("connect to %s: %w", strings.Join(b.option.InitAddress, ", "), err)
-		b.failure.Store(&err)
+		err = fmt.Errorf("connect to %s: %w", strings.Join(rc.option.InitAddress, ", "), err)
+		rc.failure.Store(&err)
 	}
 	return client, err
 }
@@ -168,26 +169,26 @@ func connect(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, 
 
 // inspectServers inspects the servers, and closes the client if one is not
 // supported.
-func (b *rueidisClient) inspectServers(ctx context.Context, client rueidis.Client) error {
-	b.sharded.Store(client.Mode() == rueidis.ClientModeCluster)
-	infos, err := b.infoOf(ctx, client)
+func (rc *rueidisClient) inspectServers(ctx context.Context, client rueidis.Client) error {
+	rc.sharded.Store(client.Mode() == rueidis.ClientModeCluster)
+	infos, err := rc.infoOf(ctx, client)
 	if err == nil {
-		err = b.inspect(infos)
+		err = rc.inspect(infos)
 	}
 	if err != nil {
 		client.Close()
 		return err
 	}
-	b.inspected.Store(true)
+	rc.inspected.Store(true)
 	return nil
 }
 
-func (b *rueidisClient) Sharded() bool { return b.sharded.Load() }
+func (rc *rueidisClient) Sharded() bool { return rc.sharded.Load() }
 
-func (b *rueidisClient) Do(ctx context.Context, calls []Call) {
-	s := b.current.Load()
+func (rc *rueidisClient) Do(ctx context.Context, calls []Call) {
+	s := rc.current.Load()
 	if s == nil || s.client == nil {
-		err := b.notConnected(s)
+		err := rc.notConnected(s)
 		for i := range calls {
 			calls[i].Err = err
 		}
@@ -195,7 +196,7 @@ func (b *rueidisClient) Do(ctx context.Context, calls []Call) {
 	}
 	build := s.client.B()
 	if len(calls) == 1 {
-		b.readReply(ctx, s, &calls[0], s.client.Do(ctx, command(build, &calls[0])))
+		rc.readReply(ctx, s, &calls[0], s.client.Do(ctx, command(build, &calls[0])))
 		return
 	}
 	commands := make(rueidis.Commands, len(calls))
@@ -203,18 +204,18 @@ func (b *rueidisClient) Do(ctx context.Context, calls []Call) {
 		commands[i] = command(build, &calls[i])
 	}
 	for i, result := range s.client.DoMulti(ctx, commands...) {
-		b.readReply(ctx, s, &calls[i], result)
+		rc.readReply(ctx, s, &calls[i], result)
 	}
 }
 
-// notConnected returns why there is no connection, and triggers another attempt. It
-// wraps nothing, so that the call is not repeated: a retry would fail as well.
-func (b *rueidisClient) notConnected(s *session) error {
+// notConnected returns why there is no connection, and triggers another attempt.
+// The error is not ErrNotSent, because a retry would fail as well.
+func (rc *rueidisClient) notConnected(s *session) error {
 	if s == nil {
 		return errClosed
 	}
-	b.reconnect(s)
-	return errors.New("not connected: " + (*b.failure.Load()).Error())
+	rc.reconnect(s)
+	return errors.New("not connected: " + (*rc.failure.Load()).Error())
 }
 
 func command(build rueidis.Builder, c *Call) rueidis.Completed {
@@ -226,11 +227,11 @@ func command(build rueidis.Builder, c *Call) rueidis.Completed {
 
 // readReply stores a result in a call. In a Cluster, a call that could not be sent
 // is tried on other nodes first.
-func (b *rueidisClient) readReply(ctx context.Context, s *session, c *Call, result rueidis.RedisResult) {
+func (rc *rueidisClient) readReply(ctx context.Context, s *session, c *Call, result rueidis.RedisResult) {
 	message, err := result.ToMessage()
 	if err != nil {
-		if !notSent(err) || !b.Sharded() || !b.askOtherNodes(ctx, s, c) {
-			b.setError(ctx, s, c, err)
+		if !notSent(err) || !rc.Sharded() || !rc.askOtherNodes(ctx, s, c) {
+			rc.setError(ctx, s, c, err)
 		}
 		return
 	}
@@ -247,26 +248,26 @@ func (b *rueidisClient) readReply(ctx context.Context, s *session, c *Call, resu
 		c.Reply = append(c.Reply, n)
 	}
 	if err != nil {
-		b.setError(ctx, s, c, err)
+		rc.setError(ctx, s, c, err)
 	}
 }
 
-// setError stores an error in a call. A server that says it is a replica is the
-// wrong one, but its name may belong to another server by now. In a Cluster nodes are
-// not found by name, and a replica redirects to its primary.
-func (b *rueidisClient) setError(ctx context.Context, s *session, c *Call, err error) {
-	c.Err, c.Node = b.translateError(ctx, err), b.nodeOf(s, c)
-	if code := rejectionCode(err); !b.Sharded() && (code == "READONLY" || code == "MASTERDOWN") {
-		b.reconnect(s)
+// setError stores an error in a call. If the server has become a replica, it
+// reconnects, because the address may belong to another server by now. A Cluster
+// needs no reconnect: its replicas redirect calls to their primaries.
+func (rc *rueidisClient) setError(ctx context.Context, s *session, c *Call, err error) {
+	c.Err, c.Node = rc.translateError(ctx, err), rc.nodeOf(s, c)
+	if code := rejectionCode(err); !rc.Sharded() && (code == "READONLY" || code == "MASTERDOWN") {
+		rc.reconnect(s)
 	}
 }
 
-// translateError turns an error of rueidis into one that roundTrip understands.
-func (b *rueidisClient) translateError(ctx context.Context, err error) error {
+// translateError turns an error of rueidis into one that retryable understands.
+func (rc *rueidisClient) translateError(ctx context.Context, err error) error {
 	switch {
-	case errors.Is(err, rueidis.ErrClosing) && b.current.Load() == nil:
+	case errors.Is(err, rueidis.ErrClosing) && rc.current.Load() == nil:
 		return errClosed
-	case errors.Is(err, rueidis.ErrClosing) && b.neverWritten(ctx), errors.Is(err, rueidis.ErrNoSlot):
+	case errors.Is(err, rueidis.ErrClosing) && rc.neverWritten(ctx), errors.Is(err, rueidis.ErrNoSlot):
 		return fmt.Errorf("%w: %w", dialer.ErrNotSent, err)
 	}
 	if _, ok := rueidis.IsRedisErr(err); ok && !isReply(err) {
@@ -279,15 +280,15 @@ func (b *rueidisClient) translateError(ctx context.Context, err error) error {
 // certainly not sent. rueidis returns ErrClosing both to calls that come too late and
 // to calls whose reply is lost; the latter were written to a connection that is closed
 // by now.
-func (b *rueidisClient) neverWritten(ctx context.Context) bool {
+func (rc *rueidisClient) neverWritten(ctx context.Context) bool {
 	d, ok := ctx.(*deadline)
-	return ok && !b.connections.LostWriteSince(d.sentAt)
+	return ok && !rc.connections.LostWriteSince(d.sentAt)
 }
 
-// nodeOf returns the node that was called, as far as rueidis exports it.
-func (b *rueidisClient) nodeOf(s *session, c *Call) string {
-	if b.Sharded() && len(c.Keys) > 0 {
-		return b.slotMap.describe(s.client, slotOf(c.Keys[0]))
+// nodeOf returns the address of the node that was called, if known.
+func (rc *rueidisClient) nodeOf(s *session, c *Call) string {
+	if rc.Sharded() && len(c.Keys) > 0 {
+		return rc.slotMap.describe(s.client, slotOf(c.Keys[0]))
 	}
 	for address := range s.client.Nodes() {
 		return address
@@ -295,17 +296,17 @@ func (b *rueidisClient) nodeOf(s *session, c *Call) string {
 	return ""
 }
 
-func (b *rueidisClient) Info(ctx context.Context) (map[string]string, error) {
-	s := b.current.Load()
+func (rc *rueidisClient) Info(ctx context.Context) (map[string]string, error) {
+	s := rc.current.Load()
 	if s == nil || s.client == nil {
-		return nil, b.notConnected(s)
+		return nil, rc.notConnected(s)
 	}
-	return b.infoOf(ctx, s.client)
+	return rc.infoOf(ctx, s.client)
 }
 
-func (b *rueidisClient) infoOf(ctx context.Context, client rueidis.Client) (map[string]string, error) {
-	if b.Sharded() {
-		b.slotMap.load(ctx, client)
+func (rc *rueidisClient) infoOf(ctx context.Context, client rueidis.Client) (map[string]string, error) {
+	if rc.Sharded() {
+		rc.slotMap.load(ctx, client)
 	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex

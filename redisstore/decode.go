@@ -12,8 +12,8 @@ import (
 // what the script decided. Only logs and rings are too long to be sent: their
 // scripts reply with their decision.
 
-// decode reads the decision from the reply to a request. It is not ok if Redis's
-// clock was outside the windows sent; then the request must be sent again.
+// decode reads the decision from the reply to a request. ok is false if Redis's
+// time was outside the windows sent, and the request must be sent again.
 func (s *Store) decode(q *compiledRequest, c *Call) (d penstock.Decision, ok bool, err error) {
 	reply, recordFields := c.Reply, 0
 	if q.once {
@@ -35,14 +35,13 @@ func (s *Store) decode(q *compiledRequest, c *Call) (d penstock.Decision, ok boo
 	return q.limit.decide(state, q.ask), true, nil
 }
 
-// unexpectedReply returns the error for a reply that none of the scripts gives.
+// unexpectedReply returns the error for a reply that no script gives.
 func (c *Call) unexpectedReply() error {
 	return c.wrapError(fmt.Errorf("%w: unexpected reply %d", penstock.ErrUnavailable, c.Reply))
 }
 
-// unpack returns in full what a script has replied with one number: a count
-// combined with the key's remaining time to live, or what is used of a log that has
-// just granted the whole cost.
+// unpack expands a reply of one number: a count combined with the key's remaining
+// time to live, or the units used of a log that has just granted the whole cost.
 func (cl *compiledLimit) unpack(reply []int64, ask algorithm.Request) []int64 {
 	if len(reply) != 1 {
 		return reply
@@ -65,11 +64,11 @@ func (cl *compiledLimit) unpack(reply []int64, ask algorithm.Request) []int64 {
 	return reply
 }
 
-// endFromNow stands for the time in the state of an aligned window whose end counts
-// from now.
+// endFromNow replaces the time in the state of an aligned window whose end is
+// relative to now.
 const endFromNow = -1
 
-// replyLen is how many integers a step replies with.
+// replyLen returns how many integers a step replies with.
 func (cl *compiledLimit) replyLen() int {
 	switch cl.step {
 	case algorithm.TokenBucketStep, algorithm.LeakyBucketStep:

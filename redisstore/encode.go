@@ -9,13 +9,13 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// A compiledRequest is what a request's call is encoded from, and its reply decoded
-// with.
+// A compiledRequest holds what is needed to encode a request's call and to decode
+// its reply.
 type compiledRequest struct {
 	limit     *compiledLimit
-	ask       algorithm.Request
-	once      bool  // whether an ID makes sure that it is charged once
-	recordTTL int64 // how long a grant under the ID is remembered, in ticks
+	ask       algorithm.Request // the cost, and what may be granted of it
+	once      bool              // whether an ID makes sure that it is charged once
+	recordTTL int64             // how long a grant under the ID is remembered, in ticks
 }
 
 func askOf(r *penstock.Request) algorithm.Request {
@@ -42,8 +42,8 @@ func (s *Store) encodeKeys(q *compiledRequest, c *Call, r *penstock.Request, max
 	return nil
 }
 
-// encodeArgs writes everything but the keys. Only this is repeated when Redis's
-// clock turns out to differ from the estimate.
+// encodeArgs writes everything but the keys. Only this is repeated if Redis's
+// time was outside the windows sent.
 func (s *Store) encodeArgs(q *compiledRequest, c *Call) {
 	cl := q.limit
 	c.Reply, c.Err, c.Text, c.lastErr = c.Reply[:0], nil, false, nil
@@ -147,9 +147,10 @@ func (cl *compiledLimit) debtBound(ask algorithm.Request) string {
 	return strconv.FormatInt((cl.token.Capacity()+min(delay, cl.token.Reach()))/cl.debtUnit, 10)
 }
 
-// extraTTLs are by how much a key may outlive its window, in thousandths of the
-// window. Keys of one window therefore do not all expire at the same instant, and
-// the expiry does not depend on when in the window the key was last written.
+// extraTTLs are the times by which a key may outlive its window, in thousandths
+// of the window. They keep the keys of one window from expiring at the same
+// instant, and the expiry does not depend on when in the window the key was last
+// written.
 var extraTTLs = func() (thousandths [101]string) {
 	for i := range thousandths {
 		thousandths[i] = strconv.Itoa(i)
@@ -162,7 +163,7 @@ func (cl *compiledLimit) appendAlignedArgs(ask algorithm.Request, args []string)
 	if ask.AtMost {
 		atMost = "1"
 	}
-	extra := extraTTLs[rand.IntN(len(extraTTLs))] //nolint:gosec // it only spreads expiries
+	extra := extraTTLs[rand.IntN(len(extraTTLs))] //nolint:gosec // only jitter
 	cost := strconv.FormatInt(cl.scriptCost(ask), 10)
 	if ask.Cost == algorithm.Reset {
 		cost = "all" // including windows that the clock could step back to

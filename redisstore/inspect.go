@@ -24,7 +24,7 @@ func (s *Store) inspect(infos map[string]string) error {
 			return unsupportedError(node + ": " + problem)
 		}
 		if info["redis_version"] == "" {
-			s.batchingOff.Store(true) // it may be a proxy that sends a script where its first key is
+			s.batchingOff.Store(true) // it may be a proxy that routes a script by its first key
 		}
 		warnings = append(warnings, s.warningsOf(node, info)...)
 	}

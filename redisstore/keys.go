@@ -36,8 +36,8 @@ const (
 	maxKeyLen = 256
 )
 
-// identify returns the identity of a limit: what tells its state from those of other
-// limits on the same key.
+// identify returns the identity of a limit, which distinguishes its state from
+// those of other limits on the same key.
 func identify(l penstock.Limit) string {
 	id := l.Identity()
 	text := fmt.Sprintf("%d %q %d %d %d %d %d %d %d %q",

@@ -19,8 +19,8 @@ const tick = int64(time.Millisecond)
 // fourteen digits.
 const maxCount = 99_999_999_999_999
 
-// A compiledLimit is a validated limit with its arithmetic, its scripts and their
-// arguments worked out, and the batch that its takes can join.
+// A compiledLimit is a validated limit with its arithmetic, its scripts, their
+// arguments, and the batch that its takes can join.
 type compiledLimit struct {
 	limit       penstock.Limit // as it was given
 	normal      penstock.Limit
@@ -31,7 +31,7 @@ type compiledLimit struct {
 	takeScript  *Script
 	onceScript  *Script
 	batchScript *Script
-	limitArgs   []string // the script's arguments behind the cost
+	limitArgs   []string // the script's arguments after the cost
 	oneUnitArgs []string // all arguments of a take of one unit
 
 	// One of these is in use, by step; logs and rings are decided by their scripts.
@@ -76,8 +76,8 @@ func compileLimit(l penstock.Limit) (*compiledLimit, error) {
 	return cl, nil
 }
 
-// compileStep works out the arithmetic of the limit's step, and the arguments by
-// which its script knows the limit.
+// compileStep sets the arithmetic of the limit's step, and the limit's arguments
+// of its script.
 func (cl *compiledLimit) compileStep() {
 	n := cl.normal
 	switch n.Algorithm {
@@ -136,10 +136,9 @@ func (cl *compiledLimit) rate() *algorithm.Rate {
 	return &cl.token.Rate
 }
 
-// calendarWindows are three consecutive windows of a calendar, by where they begin
-// and where the last ends.
+// calendarWindows are three consecutive windows of a calendar.
 type calendarWindows struct {
-	starts []int64 // four, in ticks
+	starts []int64 // of the three windows and the one after, in ticks
 	texts  []string
 }
 
@@ -157,7 +156,7 @@ func (cl *compiledLimit) windowsAround(now int64) *calendarWindows {
 	return w
 }
 
-// centerCalendar makes the calendar windows those around now.
+// centerCalendar replaces the calendar windows if now is not in the middle one.
 func (cl *compiledLimit) centerCalendar(now int64) {
 	if cl.normal.Align <= penstock.AlignClock {
 		return
@@ -184,9 +183,9 @@ func (cl *compiledLimit) window(now int64) algorithm.Window {
 	return algorithm.Window{End: w.starts[i+1] * tick, Length: (w.starts[i+1] - w.starts[i]) * tick}
 }
 
-// A limitCache keeps compiled limits, and knows which limit has which identity.
+// A limitCache holds compiled limits, and detects limits with the same identity.
 //
-// The root package has a cache of its own for Memory. The two share no code: a
+// Package penstock has another cache for Memory. The two share no code: a
 // compiled limit there is arithmetic for a table, and here scripts, their arguments
 // and an open batch.
 type limitCache struct {

@@ -26,7 +26,7 @@ func (s *Store) roundTrip(d *deadline, calls []Call) {
 	s.doWithRetries(d, held, calls)
 }
 
-// The pause before a retry doubles from the first to the second.
+// The pause before a retry doubles from minRetryPause to maxRetryPause.
 const (
 	minRetryPause = time.Millisecond
 	maxRetryPause = 16 * time.Millisecond
@@ -153,8 +153,8 @@ func (s *Store) retry(d *deadline, calls []Call) {
 }
 
 // callError returns the error of a call, with the operation, the node and the
-// reason. When the caller's own context has ended, that is the reason, and it does
-// not count as a failure of Redis.
+// reason. If the caller's context has ended, that is the reason, and the error is
+// not [penstock.ErrUnavailable].
 func (s *Store) callError(d *deadline, c *Call) error {
 	err, after := c.Err, ""
 	if c.lastErr != nil {
@@ -182,8 +182,8 @@ func (c *Call) wrapError(err error) error {
 	return fmt.Errorf("redisstore: %s%s: %w", c.Script.Name, where, err)
 }
 
-// isForeign reports whether a script has found a value that no script writes: it
-// noticed itself, or Redis could not add to the value.
+// isForeign reports whether a script found a value that no script writes: the
+// script says so, or Redis could not add to the value.
 func isForeign(err error) bool {
 	text := err.Error()
 	return strings.HasPrefix(text, "FOREIGN") || strings.HasPrefix(text, "WRONGTYPE") ||

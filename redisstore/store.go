@@ -154,8 +154,8 @@ type Store struct {
 	close       func()
 }
 
-// New returns a store that uses a client which the caller has, and closes. Nil
-// options are all defaults.
+// New returns a store on a client of the caller, which Close does not close. Nil
+// options mean defaults.
 func New(client Client, o *Options) (*Store, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
 	defer cancel()
@@ -209,7 +209,7 @@ func (s *Store) Warnings() []string {
 // Timeout returns Options.Timeout, which bounds every call.
 func (s *Store) Timeout() time.Duration { return s.timeout }
 
-// A pendingTake is a Take in flight. Its arrays make a call cost no allocations.
+// A pendingTake is a Take in flight. Its arrays save allocations.
 type pendingTake struct {
 	request compiledRequest
 	calls   [1]Call
@@ -247,11 +247,12 @@ func (s *Store) Take(ctx context.Context, r penstock.Request) (penstock.Decision
 	return decision, err
 }
 
-// limitTTL leaves it to the limit how long a grant under an ID is remembered.
+// limitTTL is the longest TTL: the limit alone determines how long a grant under
+// an ID is remembered.
 const limitTTL = time.Duration(math.MaxInt64)
 
-// submit sends a take in a batch if others under its limit are in flight, and
-// otherwise at once and alone.
+// submit sends a take in a batch if other takes under its limit are in flight,
+// and otherwise alone, without delay.
 func (s *Store) submit(ctx context.Context, t *pendingTake) (penstock.Decision, error) {
 	t.start = time.Now()
 	limit := t.request.limit
@@ -266,8 +267,9 @@ func (s *Store) submit(ctx context.Context, t *pendingTake) (penstock.Decision, 
 	return s.sendAlone(d, t)
 }
 
-// sendAlone sends a take in a script of its own. If the windows it sends do not
-// include Redis's time, the reply says what that is, and the take is sent again.
+// sendAlone sends a take in its own script. If Redis's time is outside the
+// calendar windows sent with it, the reply contains that time, and the take is
+// sent again.
 func (s *Store) sendAlone(d *deadline, t *pendingTake) (none penstock.Decision, err error) {
 	r, c := &t.request, &t.calls[0]
 	for range maxClockAttempts {
@@ -283,8 +285,8 @@ func (s *Store) sendAlone(d *deadline, t *pendingTake) (none penstock.Decision, 
 	return none, c.wrapError(errClockChanged)
 }
 
-// maxClockAttempts is how often a request under a calendar limit is sent while
-// Redis's clock keeps leaving the windows sent with it.
+// maxClockAttempts is how many times a request under a calendar limit is sent if
+// Redis's time is outside its windows each time.
 const maxClockAttempts = 3
 
 var errClockChanged = fmt.Errorf("%w: Redis clock kept changing between attempts", penstock.ErrUnavailable)

@@ -107,7 +107,7 @@ func TestStoreErrorsNameOperationNodeAndCause(t *testing.T) {
 			mustCommand(t, server, "CONFIG", "SET", "requirepass", "other")
 		}, "NOAUTH ", nil},
 		{"down", func(_ *testing.T, server *redistest.Server) { server.Kill() }, "connection refused", nil},
-		{"hung", pauseServer, "no answer within 200ms|it did not answer when it was last connected to", nil},
+		{"hung", pauseServer, "no answer within 200ms|the server did not answer the last handshake", nil},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()

@@ -24,15 +24,13 @@ type conn struct {
 	address    string
 	deadline   time.Time    // of the handshake
 	answered   atomic.Bool  // whether the handshake got its first reply
-	used       atomic.Bool  // whether a command was written after that
-	lastWrite  atomic.Int64 // of a command, in nanoseconds since the dialer's start
+	lastWrite  atomic.Int64 // after the handshake, in nanoseconds since the dialer's start; or 0
 	idle       atomic.Bool  // whether the next write begins a command, with none in flight
-	lastUse    time.Time    // when the last such command was written
 	peerClosed func() bool
 }
 
-// checkAfter is for how long a connection is not checked after a command. The check is
-// a system call, which a busy connection need not pay for.
+// checkAfter is how long a connection is idle before it is checked. The check is a
+// system call, which would slow down a busy connection.
 const checkAfter = time.Millisecond
 
 func newConn(d *Dialer, c net.Conn, address string, deadline time.Time) *conn {
@@ -52,17 +50,15 @@ func (c *conn) Read(b []byte) (int, error) {
 }
 
 func (c *conn) Write(b []byte) (int, error) {
-	if c.idle.Load() {
-		c.idle.Store(false)
-		now := time.Now()
-		if now.Sub(c.lastUse) > checkAfter && c.peerClosed() {
-			return 0, notSent(errPeerClosed)
-		}
-		c.lastUse = now
-	}
 	if c.answered.Load() {
-		c.used.Store(true)
-		c.lastWrite.Store(c.dialer.elapsed(time.Now()))
+		now := c.dialer.elapsed(time.Now())
+		if c.idle.Load() {
+			c.idle.Store(false)
+			if now-c.lastWrite.Load() > int64(checkAfter) && c.peerClosed() {
+				return 0, notSent(errPeerClosed)
+			}
+		}
+		c.lastWrite.Store(now)
 	}
 	n, err := c.Conn.Write(b)
 	return n, c.wrap(err)
@@ -71,25 +67,23 @@ func (c *conn) Write(b []byte) (int, error) {
 // Close closes the connection. No write that begins later reaches the server.
 func (c *conn) Close() error {
 	err := c.Conn.Close()
-	if c.used.Load() {
-		c.dialer.recordClosed(c.lastWrite.Load())
-	}
+	c.dialer.recordClosed(c.lastWrite.Load())
 	return err
 }
 
 var errPeerClosed = errors.New("the server has closed the connection")
 
+// wrap marks errors before the first command.
 func (c *conn) wrap(err error) error {
-	if err == nil || c.used.Load() {
+	if err == nil || c.lastWrite.Load() != 0 {
 		return err
 	}
 	return notSent(err)
 }
 
-// SetDeadline sets the deadline of one command. rueidis calls it before it writes a
-// command for which the caller itself will read the reply, and only if no other
-// command is in flight: then the connection is idle. Once commands are pipelined,
-// and replies are read in the background, there is no deadline; zero marks that.
+// SetDeadline sets the deadline of one command. rueidis calls it while no command is in
+// flight, before it writes one whose reply the caller itself reads. Before it begins to
+// pipeline commands, and to read replies in the background, it sets a zero deadline.
 func (c *conn) SetDeadline(t time.Time) error {
 	if !c.answered.Load() {
 		if t.IsZero() || t.After(c.deadline) {
@@ -101,11 +95,11 @@ func (c *conn) SetDeadline(t time.Time) error {
 	return c.Conn.SetDeadline(t)
 }
 
-// peerCheck returns a function that reports whether the peer has closed a connection,
-// as far as this machine knows. It neither waits nor consumes data.
+// peerCheck returns a function that reports whether this machine knows that the peer
+// has closed a connection. It neither waits nor consumes data.
 func peerCheck(c net.Conn) func() bool {
-	if secure, ok := c.(interface{ NetConn() net.Conn }); ok {
-		c = secure.NetConn()
+	if overTLS, ok := c.(interface{ NetConn() net.Conn }); ok {
+		c = overTLS.NetConn()
 	}
 	socket, ok := c.(syscall.Conn)
 	if !ok {

@@ -64,7 +64,9 @@ func closeAndWait(t *testing.T, c, server net.Conn) {
 func waitClosed(t *testing.T, c net.Conn) {
 	t.Helper()
 	redistest.WaitFor(t, "the client's end is closed", c.(*conn).peerClosed)
-	c.(*conn).lastUse = time.Time{} // as if it had been idle for longer than checkAfter
+	if last := &c.(*conn).lastWrite; last.Load() != 0 {
+		last.Store(-int64(time.Minute)) // as if it had been idle for longer than checkAfter
+	}
 }
 
 func TestConnClosedWhileIdleSendsNothing(t *testing.T) {
@@ -82,6 +84,7 @@ func TestConnClosedWhileIdleSendsNothing(t *testing.T) {
 // A peer that only stops sending could still execute what it reads.
 func TestConnHalfClosedWhileIdleSendsNothing(t *testing.T) {
 	client, server := pair(t)
+	exchange(t, client, server)
 	if err := server.(*net.TCPConn).CloseWrite(); err != nil {
 		t.Fatal(err)
 	}

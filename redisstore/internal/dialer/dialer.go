@@ -18,17 +18,14 @@ var ErrNotSent = errors.New("not sent")
 
 var (
 	errClosed       = errors.New("the store is closed")
-	errUnresponsive = fmt.Errorf("%w: it did not answer when it was last connected to", ErrNotSent)
-	errTooOften     = fmt.Errorf("%w: it was connected to too often just now", ErrNotSent)
+	errUnresponsive = fmt.Errorf("%w: the server did not answer the last handshake", ErrNotSent)
+	errTooOften     = fmt.Errorf("%w: too many connections to the server in a short time", ErrNotSent)
 )
 
-// A Dialer opens connections. The caller that finds none opens one within its own
-// deadline, which may be shorter than connecting takes; all others wait for it. So
-// an attempt whose caller has left goes on in the background, and the next caller
-// gets its connection.
-//
-// However many callers need a connection, and for whatever reason, a server is not
-// connected to more often than dialGap allows.
+// A Dialer opens connections. The deadline of a caller may be too short to connect, so
+// an attempt continues in the background when its caller leaves, and the next caller
+// gets the connection. However many callers need one, an address is dialed only once
+// every dialGap, after a burst of dialBurst.
 type Dialer struct {
 	network string // "tcp" or "unix"
 	timeout time.Duration
@@ -41,17 +38,15 @@ type Dialer struct {
 	lastLostWrite int64 // on a connection that is closed now, in nanoseconds since start
 }
 
-// An addressState is what the dialer remembers of an address.
+// An addressState is the dialer's record of one address.
 type addressState struct {
-	pendingDials []*dial   // attempts whose caller has left
-	nextDial     time.Time // by a schedule of one dial every dialGap
-	unresponsive time.Time // when a handshake last timed out
-	lastErr      error     // of the last connection; nil if it succeeded
+	pending      []*attempt // whose caller has left
+	nextDial     time.Time  // by a schedule of one dial every dialGap
+	unresponsive time.Time  // when a handshake last timed out
+	lastErr      error      // of the last connection; nil if it succeeded
 }
 
 const (
-	// dialGap is the time between two connections to one address, after a burst
-	// of dialBurst.
 	dialGap   = 20 * time.Millisecond
 	dialBurst = 10
 
@@ -61,8 +56,8 @@ const (
 	unresponsiveGap = 100 * time.Millisecond
 )
 
-// A dial is a connection being opened.
-type dial struct {
+// An attempt is a connection being opened.
+type attempt struct {
 	done chan struct{} // closed when conn or err is set
 	conn net.Conn
 	err  error
@@ -76,11 +71,11 @@ func New(network string, timeout time.Duration) *Dialer {
 	return d
 }
 
-// Dial returns a connection, possibly one that was begun for another caller.
-func (d *Dialer) Dial(ctx context.Context, address string, by *net.Dialer, secure *tls.Config) (net.Conn, error) {
+// Dial returns a connection, possibly from an attempt of an earlier caller.
+func (d *Dialer) Dial(ctx context.Context, address string, netDialer *net.Dialer, config *tls.Config) (net.Conn, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, by.Timeout)
+		ctx, cancel = context.WithTimeout(ctx, netDialer.Timeout)
 		defer cancel()
 	}
 	a, begin, err := d.next(address)
@@ -88,19 +83,19 @@ func (d *Dialer) Dial(ctx context.Context, address string, by *net.Dialer, secur
 		return nil, fmt.Errorf("%s: %w", address, err)
 	}
 	if begin {
-		go d.connect(a, address, by, secure)
+		go d.connect(a, address, netDialer, config)
 	}
 	select {
 	case <-a.done:
-		return d.handshake(ctx, a, address)
+		return d.newConn(ctx, a, address)
 	case <-ctx.Done():
 		d.keep(a, address)
 		return nil, fmt.Errorf("connecting to %s: %w", address, ctx.Err())
 	}
 }
 
-// next returns a pending dial, or a new one to begin, if the schedule allows one.
-func (d *Dialer) next(address string) (a *dial, begin bool, err error) {
+// next returns a pending attempt, or a new one to begin, if the schedule allows one.
+func (d *Dialer) next(address string) (a *attempt, begin bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now, s := time.Now(), d.state(address)
@@ -109,8 +104,8 @@ func (d *Dialer) next(address string) (a *dial, begin bool, err error) {
 		return nil, false, errClosed
 	case now.Sub(s.unresponsive) < unresponsiveGap:
 		return nil, false, errUnresponsive
-	case len(s.pendingDials) > 0:
-		a, s.pendingDials = s.pendingDials[0], s.pendingDials[1:]
+	case len(s.pending) > 0:
+		a, s.pending = s.pending[0], s.pending[1:]
 		return a, false, nil
 	case s.nextDial.Sub(now) > (dialBurst-1)*dialGap && s.lastErr != nil:
 		return nil, false, fmt.Errorf("%w: %w", errTooOften, s.lastErr)
@@ -120,7 +115,7 @@ func (d *Dialer) next(address string) (a *dial, begin bool, err error) {
 		s.nextDial = now
 	}
 	s.nextDial = s.nextDial.Add(dialGap)
-	return &dial{done: make(chan struct{})}, true, nil
+	return &attempt{done: make(chan struct{})}, true, nil
 }
 
 // state returns the state of an address; the lock is held.
@@ -133,21 +128,21 @@ func (d *Dialer) state(address string) *addressState {
 	return s
 }
 
-func (d *Dialer) connect(a *dial, address string, by *net.Dialer, secure *tls.Config) {
+func (d *Dialer) connect(a *attempt, address string, netDialer *net.Dialer, config *tls.Config) {
 	defer close(a.done)
 	ctx, cancel := context.WithTimeout(d.ctx, d.timeout)
 	defer cancel()
-	by = &net.Dialer{KeepAlive: by.KeepAlive}
-	if secure == nil {
-		a.conn, a.err = by.DialContext(ctx, d.network, address)
+	netDialer = &net.Dialer{KeepAlive: netDialer.KeepAlive} // without its timeout
+	if config == nil {
+		a.conn, a.err = netDialer.DialContext(ctx, d.network, address)
 		return
 	}
-	over := tls.Dialer{NetDialer: by, Config: secure}
-	a.conn, a.err = over.DialContext(ctx, d.network, address)
+	overTLS := tls.Dialer{NetDialer: netDialer, Config: config}
+	a.conn, a.err = overTLS.DialContext(ctx, d.network, address)
 }
 
-// handshake returns the connection of a dial, ready for its first command.
-func (d *Dialer) handshake(ctx context.Context, a *dial, address string) (net.Conn, error) {
+// newConn returns the connection of an attempt, ready for the handshake of the client.
+func (d *Dialer) newConn(ctx context.Context, a *attempt, address string) (net.Conn, error) {
 	if a.err != nil {
 		d.record(address, a.err)
 		return nil, notSent(a.err)
@@ -186,8 +181,8 @@ func (d *Dialer) LostWriteSince(t time.Time) bool {
 
 func (d *Dialer) elapsed(t time.Time) int64 { return int64(t.Sub(d.start)) }
 
-// keep leaves a dial to the next caller, for twice the timeout.
-func (d *Dialer) keep(a *dial, address string) {
+// keep leaves an attempt to the next caller, for twice the timeout.
+func (d *Dialer) keep(a *attempt, address string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ctx.Err() != nil {
@@ -195,37 +190,37 @@ func (d *Dialer) keep(a *dial, address string) {
 		return
 	}
 	s := d.state(address)
-	s.pendingDials = append(s.pendingDials, a)
+	s.pending = append(s.pending, a)
 	time.AfterFunc(2*d.timeout, func() { d.expire(a, address) })
 }
 
-// expire discards a dial that is still pending.
-func (d *Dialer) expire(a *dial, address string) {
+// expire discards an attempt that is still pending.
+func (d *Dialer) expire(a *attempt, address string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := d.state(address)
-	if i := slices.Index(s.pendingDials, a); i >= 0 {
-		s.pendingDials = slices.Delete(s.pendingDials, i, i+1)
+	if i := slices.Index(s.pending, a); i >= 0 {
+		s.pending = slices.Delete(s.pending, i, i+1)
 		go a.discard()
 	}
 }
 
-func (a *dial) discard() {
+func (a *attempt) discard() {
 	if <-a.done; a.conn != nil {
 		_ = a.conn.Close()
 	}
 }
 
-// Close discards pending dials, and makes further ones fail. Connections that were
-// returned stay open.
+// Close discards pending attempts, and makes Dial fail. Connections that were returned
+// stay open.
 func (d *Dialer) Close() {
 	d.cancel()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, s := range d.addresses {
-		for _, a := range s.pendingDials {
+		for _, a := range s.pending {
 			go a.discard()
 		}
-		s.pendingDials = nil
+		s.pending = nil
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// peerClosed peeks at the socket. A closed one has nothing more to read, or an
-// error other than that there is nothing yet.
+// peerClosed peeks at the socket: at the end of the data, or after an error other than
+// that there is no data yet, the peer has closed it.
 func peerClosed(fd uintptr) bool {
 	var b [1]byte
 	n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)

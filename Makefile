@@ -21,9 +21,9 @@ RACE_TEST  := CGO_ENABLED=1 go test -race
 SUMMARY    := .bin/summary
 REPORT     := go run ./internal/testreport -summary $(SUMMARY)
 
-# Pure packages, whose properties are worth trying more often than the race
-# detector allows.
-PURE := . ./internal/... ./storetest
+# The arithmetic and the data structures: their properties are worth trying more often
+# than the race detector allows. CI does so for all packages (make unit).
+PURE := ./internal/...
 
 .PHONY: help
 help: ## Show this help
@@ -39,7 +39,7 @@ run: build ## Start the daemon and print commands to try; ARGS="--http :9090" ad
 test: setup format-check ## Run the tests of the main module, in at most seven minutes
 	@mkdir -p .bin && rm -f $(SUMMARY)
 	@$(RACE_TEST) $(TEST_FLAGS) -short -json ./... | $(REPORT) -title "all packages, race detector on"
-	@go test $(TEST_FLAGS) -json $(PURE) | $(REPORT) -title "library, full-length properties"
+	@go test $(TEST_FLAGS) -json $(PURE) | $(REPORT) -title "arithmetic and data structures, full-length properties"
 	@echo; echo "make test:"; cat $(SUMMARY)
 
 .PHONY: build

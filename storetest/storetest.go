@@ -47,9 +47,15 @@ func Run(t *testing.T, open Open) {
 // is all or nothing, but not isolated: concurrent calls can see a part of it.
 func RunSequential(t *testing.T, open Open) {
 	t.Run("transcripts", func(t *testing.T) { testTranscripts(t, open) })
+	RunRandom(t, open)
+	t.Run("concurrency", func(t *testing.T) { testConcurrency(t, open) })
+}
+
+// RunRandom runs the tests on random requests. They suffice for another way to a store
+// that is tested in full elsewhere.
+func RunRandom(t *testing.T, open Open) {
 	t.Run("agreement", func(t *testing.T) { testAgreement(t, open) })
 	t.Run("properties", func(t *testing.T) { testProperties(t, open) })
 	t.Run("bad input", func(t *testing.T) { testBadInput(t, open) })
 	t.Run("keys", func(t *testing.T) { testKeys(t, open) })
-	t.Run("concurrency", func(t *testing.T) { testConcurrency(t, open) })
 }

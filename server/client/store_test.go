@@ -42,10 +42,12 @@ func TestClientIsAStoreOnMemory(t *testing.T) {
 	})
 }
 
+// The Redis store is tested in full by its own package, and the way through HTTP on
+// memory.
 func TestClientIsAStoreOnRedis(t *testing.T) {
 	t.Parallel()
 	shared := newRedisClient(t)
-	storetest.Run(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
+	storetest.RunRandom(t, func(t testing.TB, clock *storetest.Clock) penstock.Store {
 		return newClient(t, serve(t, engine.New(newRedisStore(t, shared, clock), nil)))
 	})
 }

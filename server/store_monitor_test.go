@@ -151,7 +151,7 @@ func TestServerStartsWhileRedisIsDown(t *testing.T) {
 // Errors that do not pass by themselves are fatal at startup.
 func TestNewRejectsMisconfiguredRedis(t *testing.T) {
 	for name, url := range map[string]string{
-		"wrong password":   "redis://nobody:wrong@" + redis.Addr,
+		"wrong password":   "redis://unknown:wrong@" + redis.Addr,
 		"no such database": "redis://" + redis.Addr + "/99",
 		"bad database":     "redis://" + redis.Addr + "/nonsense",
 	} {

@@ -60,24 +60,24 @@ type Balance struct {
 
 // fit reduces the cost of an AtMost to what is free. If nothing is, it asks for
 // one unit, so that the denial says when one will be available.
-func (a Request) fit(free int64) int64 {
-	if a.AtMost && a.Cost > free {
+func (r Request) fit(free int64) int64 {
+	if r.AtMost && r.Cost > free {
 		return max(free, 1)
 	}
-	return a.Cost
+	return r.Cost
 }
 
 // refund returns the outcome on a refund when so many units are used.
-func (a Request) refund(used int64) Outcome {
-	return Outcome{Allowed: true, Granted: -a.refundable(used)}
+func (r Request) refund(used int64) Outcome {
+	return Outcome{Allowed: true, Granted: -r.refundable(used)}
 }
 
 // refundable returns how many units are refunded when so many are used.
-func (a Request) refundable(used int64) int64 {
-	if a.Cost == Reset {
+func (r Request) refundable(used int64) int64 {
+	if r.Cost == Reset {
 		return used
 	}
-	return min(-a.Cost, used)
+	return min(-r.Cost, used)
 }
 
 // RoundUp returns the smallest multiple of tick that is not below d.

@@ -52,21 +52,21 @@ type FixedWindow struct {
 func (f *FixedWindow) Decide(s Counter, now int64, w Window, req Request) (Counter, Outcome) {
 	over := s.Used == 0 || s.End <= now
 	open := f.normalize(s, now, w)
-	v := Outcome{Allowed: true}
+	out := Outcome{Allowed: true}
 	switch {
 	case req.Cost > 0:
-		v = f.take(open, now, req)
+		out = f.take(open, now, req)
 	case req.Cost < 0:
-		v = req.refund(open.Used)
+		out = req.refund(open.Used)
 	}
-	if over && v.Granted == 0 && req.Cost != Reset {
-		return s, v
+	if over && out.Granted == 0 && req.Cost != Reset {
+		return s, out
 	}
-	open.Used += v.Granted
+	open.Used += out.Granted
 	if open.Used == 0 {
-		return Counter{}, v
+		return Counter{}, out
 	}
-	return open, v
+	return open, out
 }
 
 // Balance returns the state of a counter that Decide returned.

@@ -25,11 +25,11 @@ type LeakyBucket struct{ Rate }
 func (b *LeakyBucket) Decide(drained, now int64, req Request) (int64, Outcome) {
 	debt := b.Debt(drained, now)
 	if req.Cost <= 0 {
-		after, v := b.refund(debt, req)
+		after, out := b.refund(debt, req)
 		if req.Cost == 0 {
-			v.Delay = RoundUp(debt, b.Tick)
+			out.Delay = RoundUp(debt, b.Tick)
 		}
-		return drainedAfter(after, now), v
+		return drainedAfter(after, now), out
 	}
 	cost, capacity := req.Cost, b.Capacity()
 	if req.AtMost {

@@ -34,11 +34,11 @@ func NewRate(count, period, burst, tick int64) (r Rate, ok bool) {
 func (r *Rate) Capacity() int64 { return r.Burst * r.Interval }
 
 // free returns how many units fit beside a debt that may grow to most.
-func (r *Rate) free(debt, most int64) int64 {
-	if debt >= most {
+func (r *Rate) free(debt, maxDebt int64) int64 {
+	if debt >= maxDebt {
 		return 0
 	}
-	return min(int64(uint64(most-debt)/uint64(r.Interval)), r.Burst)
+	return min(int64(uint64(maxDebt-debt)/uint64(r.Interval)), r.Burst)
 }
 
 // Balance returns the state of a bucket with a debt.
@@ -56,9 +56,9 @@ func (r *Rate) refund(debt int64, req Request) (int64, Outcome) {
 	if debt%r.Interval > 0 {
 		owed++
 	}
-	v := req.refund(owed)
-	if -v.Granted == owed {
-		return 0, v
+	out := req.refund(owed)
+	if -out.Granted == owed {
+		return 0, out
 	}
-	return debt + v.Granted*r.Interval, v
+	return debt + out.Granted*r.Interval, out
 }

@@ -46,18 +46,18 @@ func (w *RollingWindow) Normalize(r *Ring, now int64) {
 	if current := w.bucket(r, now); current < r.Newest {
 		r.retreat(current)
 	}
-	for age := 0; r.Total > w.Count; age++ {
-		r.remove(r.index(age), r.Total-w.Count)
+	for rank := 0; r.Total > w.Count; rank++ {
+		r.remove(r.index(rank), r.Total-w.Count)
 	}
 }
 
 // Spend is Normalize, Decide, Record and Balance for the most common case: a plain
 // cost fits into the newest bucket. If it returns false, nothing has changed, and
 // the others must be called.
-func (w *RollingWindow) Spend(r *Ring, now, cost int64) (st Balance, ok bool) {
+func (w *RollingWindow) Spend(r *Ring, now, cost int64) (bal Balance, ok bool) {
 	into := now - r.Newest*w.Length
 	if into < 0 || into >= w.Length || cost > w.Count-r.Total {
-		return st, false
+		return bal, false
 	}
 	r.Counts[r.Head] += cost
 	r.Total += cost
@@ -66,10 +66,10 @@ func (w *RollingWindow) Spend(r *Ring, now, cost int64) (st Balance, ok bool) {
 
 // Decide returns the outcome without changing the ring, which must be normalized.
 func (w *RollingWindow) Decide(r *Ring, now int64, req Request) Outcome {
-	gone, used := r.unexpired(w.bucket(r, now))
+	expired, used := r.usedAt(w.bucket(r, now))
 	switch {
 	case req.Cost > 0:
-		return w.take(r, now, gone, used, req)
+		return w.take(r, now, expired, used, req)
 	case req.Cost < 0:
 		return req.refund(used)
 	}
@@ -78,7 +78,7 @@ func (w *RollingWindow) Decide(r *Ring, now int64, req Request) Outcome {
 
 // Balance returns the state of a normalized ring.
 func (w *RollingWindow) Balance(r *Ring, now int64) Balance {
-	_, used := r.unexpired(w.bucket(r, now))
+	_, used := r.usedAt(w.bucket(r, now))
 	if used == 0 {
 		return Balance{Remaining: w.Count}
 	}
@@ -93,8 +93,8 @@ func (w *RollingWindow) Record(r *Ring, now, granted int64) {
 		r.Total += granted
 		return
 	}
-	for age := len(r.Counts) - 1; granted < 0; age-- {
-		granted += r.remove(r.index(age), -granted)
+	for rank := len(r.Counts) - 1; granted < 0; rank-- {
+		granted += r.remove(r.index(rank), -granted)
 	}
 }
 
@@ -106,14 +106,14 @@ func (w *RollingWindow) Empty(r *Ring) int64 {
 	return w.expiresAt(r, r.newestUsed())
 }
 
-func (w *RollingWindow) take(r *Ring, now int64, gone int, used int64, req Request) Outcome {
+func (w *RollingWindow) take(r *Ring, now int64, expired int, used int64, req Request) Outcome {
 	free := w.Count - used
 	cost := req.fit(free)
 	if cost > w.Count {
 		return Outcome{RetryAfter: Never}
 	}
 	if cost > free {
-		last := r.oldestHolding(gone, cost-free)
+		last := r.rankOfUnit(expired, cost-free)
 		return Outcome{RetryAfter: w.expiresAt(r, last) - now}
 	}
 	return Outcome{Allowed: true, Granted: cost}
@@ -128,52 +128,52 @@ func (w *RollingWindow) bucket(r *Ring, now int64) int64 {
 	return now / w.Length
 }
 
-// expiresAt returns when the age-th oldest bucket is dropped.
-func (w *RollingWindow) expiresAt(r *Ring, age int) int64 {
-	return (r.Newest + int64(age) + 1) * w.Length
+// expiresAt returns when the rank-th oldest bucket is dropped.
+func (w *RollingWindow) expiresAt(r *Ring, rank int) int64 {
+	return (r.Newest + int64(rank) + 1) * w.Length
 }
 
-// index returns the index in Counts of the age-th oldest bucket; age 0 is the
+// index returns the index in Counts of the rank-th oldest bucket; rank 0 is the
 // oldest.
-func (r *Ring) index(age int) int {
-	i := r.Head + 1 + age
+func (r *Ring) index(rank int) int {
+	i := r.Head + 1 + rank
 	if i >= len(r.Counts) {
 		i -= len(r.Counts)
 	}
 	return i
 }
 
-// unexpired returns how many of the oldest buckets have expired when current is the
+// usedAt returns how many of the oldest buckets have expired when current is the
 // newest, and how many units the others hold.
-func (r *Ring) unexpired(current int64) (gone int, used int64) {
+func (r *Ring) usedAt(current int64) (expired int, used int64) {
 	passed := current - r.Newest
 	if passed >= int64(len(r.Counts)) {
 		return len(r.Counts), 0
 	}
 	used = r.Total
-	for ; gone < int(passed); gone++ {
-		used -= r.Counts[r.index(gone)]
+	for ; expired < int(passed); expired++ {
+		used -= r.Counts[r.index(expired)]
 	}
-	return gone, used
+	return expired, used
 }
 
-// oldestHolding returns the age of the bucket with whose expiry at least n units
+// rankOfUnit returns the rank of the bucket with whose expiry at least n units
 // are released.
-func (r *Ring) oldestHolding(gone int, n int64) int {
-	age := gone
-	for n -= r.Counts[r.index(age)]; n > 0; n -= r.Counts[r.index(age)] {
-		age++
+func (r *Ring) rankOfUnit(expired int, n int64) int {
+	rank := expired
+	for n -= r.Counts[r.index(rank)]; n > 0; n -= r.Counts[r.index(rank)] {
+		rank++
 	}
-	return age
+	return rank
 }
 
-// newestUsed returns the age of the newest bucket that holds units.
+// newestUsed returns the rank of the newest bucket that holds units.
 func (r *Ring) newestUsed() int {
-	age := len(r.Counts) - 1
-	for i := r.Head; r.Counts[i] == 0; i = r.index(age) {
-		age--
+	rank := len(r.Counts) - 1
+	for i := r.Head; r.Counts[i] == 0; i = r.index(rank) {
+		rank--
 	}
-	return age
+	return rank
 }
 
 // advance makes current the newest bucket.
@@ -200,9 +200,9 @@ func (r *Ring) retreat(current int64) {
 }
 
 // remove takes at most n units out of one bucket and returns how many.
-func (r *Ring) remove(place int, n int64) int64 {
-	n = min(n, r.Counts[place])
-	r.Counts[place] -= n
+func (r *Ring) remove(i int, n int64) int64 {
+	n = min(n, r.Counts[i])
+	r.Counts[i] -= n
 	r.Total -= n
 	return n
 }

@@ -42,24 +42,24 @@ func (w *SlidingLog) Normalize(l *Log, now int64) {
 // Spend is Normalize, Decide, Record and Balance for the most common case: a plain
 // cost fits, and the ring has room for it. If it returns false, nothing has
 // changed, and the others must be called.
-func (w *SlidingLog) Spend(l *Log, now, cost int64) (st Balance, ok bool) {
-	gone := l.countUpTo(now - w.Period)
-	used := int64(l.Len - gone)
+func (w *SlidingLog) Spend(l *Log, now, cost int64) (bal Balance, ok bool) {
+	expired := l.countUpTo(now - w.Period)
+	used := int64(l.Len - expired)
 	if l.Newest > now || cost > min(w.Count, int64(len(l.Moments)))-used {
-		return st, false
+		return bal, false
 	}
-	l.drop(gone)
+	l.drop(expired)
 	l.add(now, cost)
 	return Balance{Remaining: w.Count - used - cost, ResetAfter: w.Period}, true
 }
 
 // Decide returns the outcome without changing the log, which must be normalized.
 func (w *SlidingLog) Decide(l *Log, now int64, req Request) Outcome {
-	gone := l.countUpTo(now - w.Period)
-	used := int64(l.Len - gone)
+	expired := l.countUpTo(now - w.Period)
+	used := int64(l.Len - expired)
 	switch {
 	case req.Cost > 0:
-		return w.take(l, now, gone, used, req)
+		return w.take(l, now, expired, used, req)
 	case req.Cost < 0:
 		return req.refund(used)
 	}
@@ -100,14 +100,14 @@ func (w *SlidingLog) Empty(l *Log) int64 {
 	return l.Newest + w.Period
 }
 
-func (w *SlidingLog) take(l *Log, now int64, gone int, used int64, req Request) Outcome {
+func (w *SlidingLog) take(l *Log, now int64, expired int, used int64, req Request) Outcome {
 	free := w.Count - used
 	cost := req.fit(free)
 	if cost > w.Count {
 		return Outcome{RetryAfter: Never}
 	}
 	if cost > free {
-		last := l.at(gone + int(cost-free) - 1)
+		last := l.at(expired + int(cost-free) - 1)
 		return Outcome{RetryAfter: RoundUp(last+w.Period-now, w.Tick)}
 	}
 	return Outcome{Allowed: true, Granted: cost}

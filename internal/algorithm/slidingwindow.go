@@ -41,23 +41,23 @@ type SlidingWindow struct {
 // returned unchanged: the next call ages them again, and a denial writes nothing.
 func (w *SlidingWindow) Decide(s Slide, now int64, req Request) (Slide, Outcome) {
 	aged := w.age(s, now)
-	settled := w.normalize(aged, now)
-	after, v := settled, Outcome{Allowed: true}
+	normal := w.normalize(aged, now)
+	after, out := normal, Outcome{Allowed: true}
 	switch {
 	case req.Cost > 0:
-		v = w.take(settled, now, req)
-		after.Current += v.Granted
+		out = w.take(normal, now, req)
+		after.Current += out.Granted
 	case req.Cost < 0:
-		v = req.refund(settled.Current + settled.Previous)
-		after = settled.without(-v.Granted)
+		out = req.refund(normal.Current + normal.Previous)
+		after = normal.without(-out.Granted)
 	}
 	switch {
 	case after.Current == 0 && after.Previous == 0:
-		return Slide{}, v
+		return Slide{}, out
 	case after == aged:
-		return s, v
+		return s, out
 	}
-	return after, v
+	return after, out
 }
 
 // Balance returns the state of counts that Decide returned.

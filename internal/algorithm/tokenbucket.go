@@ -38,19 +38,19 @@ func (b *TokenBucket) Reach() int64 { return max(b.Capacity(), minute) }
 func (b *TokenBucket) Decide(s Bucket, now int64, req Request) (Bucket, Outcome) {
 	debt := b.Debt(s, now)
 	if req.Cost <= 0 {
-		debt, v := b.refund(debt, req)
-		return b.withDebt(debt, now), v
+		debt, out := b.refund(debt, req)
+		return b.withDebt(debt, now), out
 	}
-	cost, most := req.Cost, b.Capacity()
+	cost, maxDebt := req.Cost, b.Capacity()
 	if req.AtMost || req.MaxDelay > 0 {
-		cost, most = b.costAndMaxDebt(debt, req)
+		cost, maxDebt = b.costAndMaxDebt(debt, req)
 	}
 	if cost > b.Burst {
 		return b.withDebt(debt, now), Outcome{RetryAfter: Never}
 	}
 	after := debt + cost*b.Interval
-	if after > most {
-		return b.withDebt(debt, now), Outcome{RetryAfter: RoundUp(after-most, b.Tick)}
+	if after > maxDebt {
+		return b.withDebt(debt, now), Outcome{RetryAfter: RoundUp(after-maxDebt, b.Tick)}
 	}
 	delay := RoundUp(max(after-b.Capacity(), 0), b.Tick)
 	return b.withDebt(after, now), Outcome{Allowed: true, Granted: cost, Delay: delay}
@@ -65,11 +65,11 @@ func (b *TokenBucket) SpendOne(full, now int64) (after int64, ok bool) {
 
 // Debt returns how far the bucket is from full, clamped to what it may owe.
 func (b *TokenBucket) Debt(s Bucket, now int64) int64 {
-	most := b.Capacity()
+	maxDebt := b.Capacity()
 	if s.Reserved {
-		most += b.Reach()
+		maxDebt += b.Reach()
 	}
-	return min(max(s.Full-now, 0), most)
+	return min(max(s.Full-now, 0), maxDebt)
 }
 
 // withDebt returns a bucket with a debt.
@@ -82,7 +82,7 @@ func (b *TokenBucket) withDebt(debt, now int64) Bucket {
 
 // costAndMaxDebt returns the cost and the largest debt of a Request with AtMost or
 // MaxDelay.
-func (b *TokenBucket) costAndMaxDebt(debt int64, req Request) (cost, most int64) {
-	most = b.Capacity() + min(RoundDown(req.MaxDelay, b.Tick), b.Reach())
-	return req.fit(b.free(debt, most)), most
+func (b *TokenBucket) costAndMaxDebt(debt int64, req Request) (cost, maxDebt int64) {
+	maxDebt = b.Capacity() + min(RoundDown(req.MaxDelay, b.Tick), b.Reach())
+	return req.fit(b.free(debt, maxDebt)), maxDebt
 }

@@ -87,7 +87,7 @@ func (s *Set) Take(ctx context.Context, parts []Part) (decided int, allowed bool
 			return 0, true, errNegative // before anything is charged
 		}
 	}
-	began, from := s.began(), 0
+	began, from := s.startTime(), 0
 	for _, end := range s.ends {
 		if err = s.takeFromStore(ctx, from, parts[from:end]); err != nil {
 			return from, true, err
@@ -102,9 +102,9 @@ func (s *Set) Take(ctx context.Context, parts []Part) (decided int, allowed bool
 	return from, true, nil
 }
 
-// began returns the time if several stores are involved; with one store, no
+// startTime returns the time if several stores are involved; with one store, no
 // refund needs it.
-func (s *Set) began() (t time.Time) {
+func (s *Set) startTime() (t time.Time) {
 	if len(s.ends) > 1 {
 		t = time.Now()
 	}

@@ -44,7 +44,7 @@ func NewQueue(lim *penstock.Limiter, maxWaiting int, maxPause time.Duration) *Qu
 // Wait returns when the call may be made. It fails as [penstock.Limiter.WaitN]
 // does, and with [ErrTooManyWaiting] if the queue is full.
 func (q *Queue) Wait(ctx context.Context, key string, cost int64) error {
-	if gone, err := q.tryNow(ctx, key, cost); gone || err != nil {
+	if ready, err := q.tryNow(ctx, key, cost); ready || err != nil {
 		return err
 	}
 	defer q.waiting.Add(-1)
@@ -58,14 +58,14 @@ func (q *Queue) Wait(ctx context.Context, key string, cost int64) error {
 		if err := q.limiter.WaitN(ctx, key, cost); err != nil {
 			return err
 		}
-		if gone, err := q.unlessPaused(ctx, key, cost); gone || err != nil {
+		if ready, err := q.confirmTurn(ctx, key, cost); ready || err != nil {
 			return err
 		}
 	}
 }
 
 // tryNow takes without waiting and reports whether the call may be made.
-func (q *Queue) tryNow(ctx context.Context, key string, cost int64) (gone bool, err error) {
+func (q *Queue) tryNow(ctx context.Context, key string, cost int64) (ready bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
@@ -76,7 +76,7 @@ func (q *Queue) tryNow(ctx context.Context, key string, cost int64) (gone bool, 
 	if err != nil || !d.Allowed {
 		return false, err
 	}
-	return q.unlessPaused(ctx, key, cost)
+	return q.confirmTurn(ctx, key, cost)
 }
 
 // takeNow takes units that are available without a delay.
@@ -89,10 +89,10 @@ func (q *Queue) takeNow(ctx context.Context, key string, cost int64) (penstock.D
 	return q.limiter.Store().Take(ctx, r)
 }
 
-// unlessPaused reports whether the call may be made: not if the server asked for
+// confirmTurn reports whether the call may be made: not if the server asked for
 // a pause while it waited. Then its units are returned, because keeping them
 // would let all waiting calls start at once after the pause.
-func (q *Queue) unlessPaused(ctx context.Context, key string, cost int64) (gone bool, err error) {
+func (q *Queue) confirmTurn(ctx context.Context, key string, cost int64) (ready bool, err error) {
 	if q.pausedUntil(key).IsZero() {
 		return true, nil
 	}

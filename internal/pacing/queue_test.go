@@ -116,9 +116,9 @@ func TestQueueKeepsOrder(t *testing.T) {
 // A call whose context has ended takes nothing, although units are left.
 func TestQueueCancelledContextTakesNothing(t *testing.T) {
 	lim := limiter(t, penstock.NewMemory(nil), "10/1h")
-	gone, leave := context.WithCancel(t.Context())
+	cancelled, leave := context.WithCancel(t.Context())
 	leave()
-	if err := NewQueue(lim, 0, 0).Wait(gone, "k", 1); !errors.Is(err, context.Canceled) {
+	if err := NewQueue(lim, 0, 0).Wait(cancelled, "k", 1); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 	if d, err := lim.Peek(t.Context(), "k"); err != nil || d.Remaining != 10 {

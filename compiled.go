@@ -14,14 +14,14 @@ import (
 // A compiledLimit is a limit that was validated, with its arithmetic prepared for
 // the tick of a store's clock.
 type compiledLimit struct {
-	limit      Limit        // as it was given
-	key        *siphash.Key // of the store's hashes; nil for the process's own
-	identity   uint64       // hash of Limit.Identity: limits with equal ones share state
-	numbers    uint64       // hash of Limit.Normal: differs between limits of one identity
-	kind       kind         // of table that a Memory keeps the state in
-	tick       int64
-	capacity   int64 // the most that can be granted at once
-	idLifetime int64 // how long a grant under an ID is remembered
+	limit        Limit        // as it was given
+	key          *siphash.Key // of the store's hashes; nil for the process's own
+	identityHash uint64       // hash of Limit.Identity: limits with equal ones share state
+	normalHash   uint64       // hash of Limit.Normal: differs between limits of one identity
+	table        tableKind    // of table that a Memory keeps the state in
+	tick         int64
+	capacity     int64 // the most that can be granted at once
+	idLifetime   int64 // how long a grant under an ID is remembered
 
 	// One of these is in use, by limit.Algorithm.
 	token   algorithm.TokenBucket
@@ -31,10 +31,10 @@ type compiledLimit struct {
 	rolling algorithm.RollingWindow
 	log     algorithm.SlidingLog
 
-	period   int64 // of windows, in whole ticks
-	offset   int64 // of windows aligned to the clock
-	calendar *calendar
-	current  atomic.Pointer[span] // the calendar's window around now
+	period        int64 // of windows, in whole ticks
+	offset        int64 // of windows aligned to the clock
+	calendar      *calendar
+	currentWindow atomic.Pointer[windowSpan] // the calendar's window around now
 }
 
 // seed makes the hashes of keys differ from process to process, so that an
@@ -52,23 +52,23 @@ func compileLimit(l Limit, tick int64, key *siphash.Key) (*compiledLimit, error)
 	}
 	n := l.Normal()
 	cl := &compiledLimit{
-		limit:      l,
-		key:        key,
-		identity:   identify(n.identity(), key),
-		numbers:    maphash.Comparable(seed, n),
-		kind:       kindOf(n),
-		tick:       tick,
-		capacity:   n.Capacity(),
-		idLifetime: algorithm.RoundUp(int64(min(n.Period, maxIDLifetime)), tick),
-		period:     algorithm.RoundUp(int64(n.Period), tick),
-		offset:     algorithm.RoundDown(int64(n.Offset), tick),
+		limit:        l,
+		key:          key,
+		identityHash: identityHashOf(n.identity(), key),
+		normalHash:   maphash.Comparable(seed, n),
+		table:        tableKindOf(n),
+		tick:         tick,
+		capacity:     n.Capacity(),
+		idLifetime:   algorithm.RoundUp(int64(min(n.Period, maxIDLifetime)), tick),
+		period:       algorithm.RoundUp(int64(n.Period), tick),
+		offset:       algorithm.RoundDown(int64(n.Offset), tick),
 	}
 	return cl, cl.prepare(n)
 }
 
-// identify returns the hash of a limit's identity. With a key it is the same in
+// identityHashOf returns the hash of a limit's identity. With a key it is the same in
 // every process.
-func identify(l Limit, key *siphash.Key) uint64 {
+func identityHashOf(l Limit, key *siphash.Key) uint64 {
 	if key == nil {
 		return maphash.Comparable(seed, l)
 	}
@@ -121,24 +121,24 @@ func (cl *compiledLimit) rate() *algorithm.Rate {
 
 // hashOf returns the hash of a key under a limit, in this process; never 0.
 func hashOf(cl *compiledLimit, key string) uint64 {
-	return max(maphash.String(seed, key)^cl.identity, 1)
+	return max(maphash.String(seed, key)^cl.identityHash, 1)
 }
 
 // overflowHash is the hash of the limit's overflow bucket.
-func (cl *compiledLimit) overflowHash() uint64 { return max(cl.identity, 1) }
+func (cl *compiledLimit) overflowHash() uint64 { return max(cl.identityHash, 1) }
 
-// never reports whether the request can never be granted, whatever is left.
-func (cl *compiledLimit) never(r *Request) bool {
+// neverGrants reports whether the request can never be granted, whatever is left.
+func (cl *compiledLimit) neverGrants(r *Request) bool {
 	return r.Cost > cl.capacity && (!r.AtMost || cl.capacity == 0)
 }
 
-// denyFull is the result when the store has room neither for a key nor for its
+// denyWhenFull is the result when the store has room neither for a key nor for its
 // limit's overflow bucket.
-func (cl *compiledLimit) denyFull(ask algorithm.Request) algorithm.Outcome {
+func (cl *compiledLimit) denyWhenFull(req algorithm.Request) algorithm.Outcome {
 	switch {
-	case ask.Cost <= 0:
+	case req.Cost <= 0:
 		return algorithm.Outcome{Allowed: true}
-	case cl.capacity == 0 || ask.Cost > cl.capacity && !ask.AtMost:
+	case cl.capacity == 0 || req.Cost > cl.capacity && !req.AtMost:
 		return algorithm.Outcome{RetryAfter: algorithm.Never}
 	}
 	return algorithm.Outcome{RetryAfter: cl.period}
@@ -152,22 +152,22 @@ func (cl *compiledLimit) window(now int64) algorithm.Window {
 	case AlignClock:
 		return algorithm.Aligned(now, cl.period, cl.offset)
 	}
-	current := cl.current.Load()
+	current := cl.currentWindow.Load()
 	if current == nil || now < current.start || now >= current.end {
 		current = cl.spanAround(now)
-		cl.current.Store(current)
+		cl.currentWindow.Store(current)
 	}
 	return algorithm.Window{End: current.end, Length: current.end - current.start}
 }
 
-// A span is a window of the calendar. Finding one is slow, so it is cached.
-type span struct {
+// A windowSpan is a window of the calendar. Finding one is slow, so it is cached.
+type windowSpan struct {
 	start, end int64
 }
 
-func (cl *compiledLimit) spanAround(now int64) *span {
+func (cl *compiledLimit) spanAround(now int64) *windowSpan {
 	start, end := cl.calendar.window(time.Unix(0, now))
-	return &span{
+	return &windowSpan{
 		start: algorithm.RoundUp(start.UnixNano(), cl.tick),
 		end:   algorithm.RoundUp(end.UnixNano(), cl.tick),
 	}

@@ -18,13 +18,13 @@ func TestIdentifySeparatesLimitsThatDoNotShareState(t *testing.T) {
 		{Count: 1, Algorithm: FixedWindow, Align: AlignDay, Offset: 1},
 		{Count: 1, Period: 1e9, Algorithm: RollingWindow, Buckets: 3},
 	} {
-		id := identify(l.Identity(), key)
+		id := identityHashOf(l.Identity(), key)
 		if other, ok := seen[id]; ok {
 			t.Errorf("%v and %v have the same identity", l, other)
 		}
 		seen[id] = l
 	}
-	if identify(PerSecond(5).WithName("a").Identity(), key) != identify(PerSecond(1).WithName("a").Identity(), key) {
+	if identityHashOf(PerSecond(5).WithName("a").Identity(), key) != identityHashOf(PerSecond(1).WithName("a").Identity(), key) {
 		t.Error("two counts of one name have different identities")
 	}
 }

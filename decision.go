@@ -60,14 +60,14 @@ type Decision struct {
 }
 
 // set fills in what an algorithm decided, and how the key stands after it.
-func (d *Decision) set(cl *compiledLimit, v algorithm.Outcome, st algorithm.Balance) {
-	d.Allowed = v.Allowed
-	d.Granted = v.Granted
+func (d *Decision) set(cl *compiledLimit, out algorithm.Outcome, bal algorithm.Balance) {
+	d.Allowed = out.Allowed
+	d.Granted = out.Granted
 	d.Limit = cl.capacity
-	d.Remaining = st.Remaining
-	d.RetryAfter = time.Duration(v.RetryAfter)
-	d.ResetAfter = time.Duration(st.ResetAfter)
-	d.Delay = time.Duration(v.Delay)
+	d.Remaining = bal.Remaining
+	d.RetryAfter = time.Duration(out.RetryAfter)
+	d.ResetAfter = time.Duration(bal.ResetAfter)
+	d.Delay = time.Duration(out.Delay)
 }
 
 // String returns the decision as text, such as

@@ -302,7 +302,7 @@ func (c *DenyCache) TakeAll(ctx context.Context, rs []Request, ds []Decision) er
 		return err
 	}
 	for i := range ls {
-		if err != nil || isDuplicate(ls, i) {
+		if err != nil || sharesKey(ls, i) {
 			ls[i].cost = 0 // it was denied for the sum of costs, or taken and refunded
 		}
 		c.record(&ls[i], &ds[i], err)
@@ -310,8 +310,8 @@ func (c *DenyCache) TakeAll(ctx context.Context, rs []Request, ds []Decision) er
 	return err
 }
 
-// isDuplicate reports whether another request of the batch is about the same key.
-func isDuplicate(ls []lookup, i int) bool {
+// sharesKey reports whether another request of the batch is about the same key.
+func sharesKey(ls []lookup, i int) bool {
 	for j := range ls {
 		if j != i && ls[j].hash == ls[i].hash {
 			return true

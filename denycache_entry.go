@@ -16,14 +16,14 @@ import (
 // An entry that has ended stays until its place is needed. It marks the key as
 // recently denied, so that one caller at a time calls the store about it.
 type denial struct {
-	hash      uint64 // of key and limit
-	numbers   uint64 // of the limit that denied
-	sent      int64  // when the store was called
-	until     int64  // when the entry ends
-	retryAt   int64  // when the cost fits; Never if it cannot
-	resetAt   int64  // when the key is full again
-	cost      int64  // that was denied
-	remaining int64  // units, at least
+	hash       uint64 // of key and limit
+	normalHash uint64 // of the limit that denied
+	sent       int64  // when the store was called
+	until      int64  // when the entry ends
+	retryAt    int64  // when the cost fits; Never if it cannot
+	resetAt    int64  // when the key is full again
+	cost       int64  // that was denied
+	remaining  int64  // units, at least
 
 	leaderUntil int64 // until when callers wait for the one that calls the store
 	passes      int64 // units that may be requested without waiting, as the store has some again
@@ -53,7 +53,7 @@ func (s *denialSet) find(l *lookup, d *Decision, calls *inflight.Calls) (denied 
 	switch {
 	case e == nil:
 		return false, nil
-	case e.numbers != l.limit.numbers || l.sent < e.sent:
+	case e.normalHash != l.limit.normalHash || l.sent < e.sent:
 		e.clear() // the limit has changed, or the clock was set back
 		return false, nil
 	case !l.cacheable || l.cost < e.cost:
@@ -195,7 +195,7 @@ func (e *denial) from(l *lookup, d *Decision) (ok bool) {
 		return false
 	}
 	*e = denial{
-		hash: l.hash, numbers: l.limit.numbers, sent: l.sent,
+		hash: l.hash, normalHash: l.limit.normalHash, sent: l.sent,
 		cost: l.cost, remaining: d.Remaining, resetAt: l.sent + int64(d.ResetAfter),
 	}
 	if d.Allowed {

@@ -108,7 +108,7 @@ type Fallback struct {
 	clock     monotime.Clock
 	limits    compiledCache
 
-	shards  []shardState
+	shards  []fallbackShard
 	shardOf func(key string) int // nil if there is one shard
 
 	notifyMu  sync.Mutex

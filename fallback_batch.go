@@ -18,7 +18,7 @@ type fallbackBatch struct {
 
 // A fallbackCall says where a request goes. The requests of a shard share a ticket.
 type fallbackCall struct {
-	shard    *shardState
+	shard    *fallbackShard
 	ticket   breaker.Ticket
 	admitted bool // whether the breaker admits it
 	isFirst  bool // whether it is the first request of its shard

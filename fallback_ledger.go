@@ -101,14 +101,14 @@ func (l *ledger) refund(r *Request) (units int64) {
 }
 
 // claim takes debts out of the ledger, retries first.
-func (l *ledger) claim(most int) (ds []debt) {
+func (l *ledger) claim(maxDebts int) (ds []debt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := min(most, len(l.retries))
+	n := min(maxDebts, len(l.retries))
 	ds = append(ds, l.retries[:n]...)
 	l.retries = l.retries[n:]
 	for k, d := range maps.All(l.debts) {
-		if len(ds) == most {
+		if len(ds) == maxDebts {
 			break
 		}
 		ds = append(ds, d)
@@ -141,7 +141,7 @@ func (s *settlementIDs) next() string {
 
 // settleAsync charges all debts to the primary store, unless that is in flight or
 // has just failed.
-func (f *Fallback) settleAsync(s *shardState) {
+func (f *Fallback) settleAsync(s *fallbackShard) {
 	at := s.ledger.settleAt.Load()
 	if f.clock.Now() < at || !s.ledger.settleAt.CompareAndSwap(at, settling) {
 		return
@@ -164,12 +164,12 @@ const maxSettleBatch = 128
 
 // settleBatch charges up to so many debts. Only a probe does so while the breaker is
 // open.
-func (f *Fallback) settleBatch(s *shardState, most int, isProbe bool) error {
+func (f *Fallback) settleBatch(s *fallbackShard, maxDebts int, isProbe bool) error {
 	t, ok := s.breaker.Admit(f.clock.Now())
 	if !ok && !isProbe {
 		return ErrUnavailable
 	}
-	debts := s.ledger.claim(most)
+	debts := s.ledger.claim(maxDebts)
 	rs := make([]Request, 0, len(debts))
 	kept := debts[:0]
 	for _, d := range debts {
@@ -239,7 +239,7 @@ func (f *Fallback) refundsDebt(rs []Request) bool {
 // refundDebt refunds what was granted by the secondary store and not charged to the
 // primary yet, and takes that off the request; the rest is for the primary. It
 // returns the secondary's decision, which is zero if there was nothing to refund.
-func (f *Fallback) refundDebt(ctx context.Context, s *shardState, r *Request) (d Decision) {
+func (f *Fallback) refundDebt(ctx context.Context, s *fallbackShard, r *Request) (d Decision) {
 	if r.ID != "" {
 		return d
 	}

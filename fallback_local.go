@@ -23,7 +23,7 @@ func (f *Fallback) modeFor(l Limit) (mode FailureMode, local Limit) {
 }
 
 // takeLocal decides a request without the primary store.
-func (f *Fallback) takeLocal(ctx context.Context, s *shardState, r *Request) (Decision, error) {
+func (f *Fallback) takeLocal(ctx context.Context, s *fallbackShard, r *Request) (Decision, error) {
 	cl, err := f.compile(r)
 	if err != nil {
 		return Decision{}, err
@@ -56,17 +56,17 @@ func (f *Fallback) compile(r *Request) (*compiledLimit, error) {
 
 // markLocal sets the source of the secondary store's decision. A cost that only the
 // share can never grant may be granted when the primary store is up again.
-func (f *Fallback) markLocal(s *shardState, cl *compiledLimit, r *Request, d *Decision) {
+func (f *Fallback) markLocal(s *fallbackShard, cl *compiledLimit, r *Request, d *Decision) {
 	d.Source = SourceFallback
-	if d.RetryAfter == Never && !cl.never(r) {
+	if d.RetryAfter == Never && !cl.neverGrants(r) {
 		d.RetryAfter = s.breaker.RetryIn(f.clock.Now())
 	}
 }
 
 // allow allows a request, and records it in the secondary store as far as that has
 // units.
-func (f *Fallback) allow(ctx context.Context, s *shardState, cl *compiledLimit, r *Request) Decision {
-	if cl.never(r) {
+func (f *Fallback) allow(ctx context.Context, s *fallbackShard, cl *compiledLimit, r *Request) Decision {
+	if cl.neverGrants(r) {
 		return f.deny(s, cl, r)
 	}
 	local := *r
@@ -87,11 +87,11 @@ func (f *Fallback) allow(ctx context.Context, s *shardState, cl *compiledLimit, 
 
 // deny denies a request until the next probe. Peeks and refunds are allowed, and
 // have no effect.
-func (f *Fallback) deny(s *shardState, cl *compiledLimit, r *Request) Decision {
+func (f *Fallback) deny(s *fallbackShard, cl *compiledLimit, r *Request) Decision {
 	d := Decision{Allowed: r.Cost <= 0, Limit: cl.capacity, Source: SourceFallback}
 	switch {
 	case r.Cost <= 0:
-	case cl.never(r):
+	case cl.neverGrants(r):
 		d.RetryAfter = Never
 	default:
 		d.RetryAfter = s.breaker.RetryIn(f.clock.Now())
@@ -147,7 +147,7 @@ func (b *localBatch) add(r *Request) error {
 		local := *r
 		local.Limit = limit
 		b.locals = append(b.locals, local)
-	case r.Cost > 0 && (mode == FailClosed || cl.never(r)):
+	case r.Cost > 0 && (mode == FailClosed || cl.neverGrants(r)):
 		b.denied = true
 	}
 	return nil
@@ -170,7 +170,7 @@ func (b *localBatch) write(ctx context.Context, decisions, ds []Decision) {
 		switch {
 		case b.modes[i] == FailClosed:
 			ds[i] = b.f.deny(s, cl, r)
-		case b.modes[i] == FailOpen && cl.never(r):
+		case b.modes[i] == FailOpen && cl.neverGrants(r):
 			ds[i] = b.f.deny(s, cl, r)
 		case b.modes[i] == FailOpen && b.denied:
 			ds[i] = b.f.allow(ctx, s, cl, &peek)

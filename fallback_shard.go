@@ -10,8 +10,8 @@ import (
 	"github.com/penstock-io/penstock/internal/breaker"
 )
 
-// A shardState is what a fallback knows about one shard of the primary store.
-type shardState struct {
+// A fallbackShard is what a fallback knows about one shard of the primary store.
+type fallbackShard struct {
 	breaker  breaker.Breaker
 	ledger   ledger
 	index    int
@@ -28,14 +28,14 @@ func (f *Fallback) initShards(maxKeys int) {
 	if s, ok := f.primary.(ShardedStore); ok && s.Shards() > 1 {
 		n, f.shardOf = s.Shards(), s.ShardOf
 	}
-	f.shards = make([]shardState, n)
+	f.shards = make([]fallbackShard, n)
 	for i := range f.shards {
 		f.shards[i].index = i
 		f.shards[i].ledger.maxDebts = max(maxKeys/n, 1)
 	}
 }
 
-func (f *Fallback) shardFor(key string) *shardState {
+func (f *Fallback) shardFor(key string) *fallbackShard {
 	if f.shardOf == nil {
 		return &f.shards[0]
 	}
@@ -43,7 +43,7 @@ func (f *Fallback) shardFor(key string) *shardState {
 }
 
 // succeeded records that the primary store answered a call.
-func (f *Fallback) succeeded(s *shardState, t breaker.Ticket) {
+func (f *Fallback) succeeded(s *fallbackShard, t breaker.Ticket) {
 	if s.breaker.IsCounting() {
 		s.breaker.Succeed(t, f.clock.Now())
 	}
@@ -53,7 +53,7 @@ func (f *Fallback) succeeded(s *shardState, t breaker.Ticket) {
 }
 
 // failed records that a call to the primary store failed.
-func (f *Fallback) failed(s *shardState, t breaker.Ticket, err error) {
+func (f *Fallback) failed(s *fallbackShard, t breaker.Ticket, err error) {
 	if isKeyError(err) {
 		f.succeeded(s, t)
 		return
@@ -84,7 +84,7 @@ func (f *Fallback) isStoreFault(ctx context.Context, sent int64) bool {
 // verifyAsync peeks at the primary store after a caller's context has ended without
 // a decision. Such a call proves nothing about the store. But where all callers have
 // deadlines shorter than the timeout, nothing else would detect a store that hangs.
-func (f *Fallback) verifyAsync(s *shardState, r *Request) {
+func (f *Fallback) verifyAsync(s *fallbackShard, r *Request) {
 	now, at := f.clock.Now(), s.verifyAt.Load()
 	if now < at || !s.verifyAt.CompareAndSwap(at, now+int64(f.timeout)) {
 		return
@@ -109,7 +109,7 @@ var probeLimit = Limit{Algorithm: FixedWindow, Count: 1 << 30, Period: time.Seco
 
 // probe calls the primary store in a goroutine, if a probe is due. It first settles
 // a debt, if there is one.
-func (f *Fallback) probe(s *shardState) {
+func (f *Fallback) probe(s *fallbackShard) {
 	key := s.probeKey.Load()
 	if key == nil || !s.breaker.StartProbe(f.clock.Now()) {
 		return
@@ -129,7 +129,7 @@ func (f *Fallback) probe(s *shardState) {
 
 // probeWith probes the primary store, if a probe is due, with the key of a request
 // unless the shard already has a probe key.
-func (f *Fallback) probeWith(s *shardState, r *Request) {
+func (f *Fallback) probeWith(s *fallbackShard, r *Request) {
 	if s.probeKey.Load() == nil {
 		key := strings.Clone(r.Key)
 		s.probeKey.Store(&key)
@@ -138,7 +138,7 @@ func (f *Fallback) probeWith(s *shardState, r *Request) {
 }
 
 // notify has OnChange called about a shard, in a goroutine.
-func (f *Fallback) notify(s *shardState, err error) {
+func (f *Fallback) notify(s *fallbackShard, err error) {
 	if f.onChange == nil {
 		return
 	}

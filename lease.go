@@ -155,7 +155,7 @@ func (l *Lease) Take(ctx context.Context, r Request) (Decision, error) {
 	r.compiled = lr.limit
 	if lr.spendable {
 		var d Decision
-		if decided, err := l.spend(ctx, &lr, &d); decided || err != nil {
+		if decided, err := l.spendOrRefill(ctx, &lr, &d); decided || err != nil {
 			return d, err
 		}
 	}
@@ -185,10 +185,10 @@ func (l *Lease) afterStore(lr *leaseRequest, d *Decision, err error) {
 	}
 }
 
-// spend decides a request by leased units. If there are not enough, it refills them
+// spendOrRefill decides a request by leased units. If there are not enough, it refills them
 // or waits for a refill in flight. The request is not decided if the store has to
 // decide it.
-func (l *Lease) spend(ctx context.Context, lr *leaseRequest, d *Decision) (decided bool, err error) {
+func (l *Lease) spendOrRefill(ctx context.Context, lr *leaseRequest, d *Decision) (decided bool, err error) {
 	lr.now = l.clock.Now()
 	if l.setOf(lr).spendHot(lr, d) {
 		return true, nil

@@ -41,7 +41,7 @@ func (l *Lease) newBatch(rs []Request, ds []Decision) (b *leaseBatch, ok bool) {
 func (b *leaseBatch) spend(ctx context.Context, i int) error {
 	lr := &b.lrs[i]
 	if lr.spendable && !b.followsRefund(i) {
-		decided, err := b.l.spend(ctx, lr, &b.ds[i])
+		decided, err := b.l.spendOrRefill(ctx, lr, &b.ds[i])
 		if err != nil {
 			return err
 		}

@@ -58,7 +58,7 @@ const (
 // spendHot decides a request by the pool that was spent from last, without a lock.
 func (s *leaseEntrySet) spendHot(lr *leaseRequest, d *Decision) bool {
 	p := s.hot.Load()
-	return p != nil && p.hash == lr.hash && p.numbers == lr.limit.numbers && p.spend(lr, d)
+	return p != nil && p.hash == lr.hash && p.normalHash == lr.limit.normalHash && p.spend(lr, d)
 }
 
 // decide decides a request by the units held, or returns the next step; for
@@ -167,15 +167,15 @@ func (s *leaseEntrySet) get(lr *leaseRequest) *leaseEntry {
 }
 
 func (e *leaseEntry) isOf(lr *leaseRequest) bool {
-	return e.hash == lr.hash && e.limit.numbers == lr.limit.numbers
+	return e.hash == lr.hash && e.limit.normalHash == lr.limit.normalHash
 }
 
 func (e *leaseEntry) init(lr *leaseRequest) {
 	*e = leaseEntry{hash: lr.hash, limit: lr.limit, demand: demand{since: lr.now}}
 }
 
-// takeOut takes all units out of the pool.
-func (e *leaseEntry) takeOut() (units int64) {
+// drainPool takes all units out of the pool.
+func (e *leaseEntry) drainPool() (units int64) {
 	if e.pool != nil {
 		units = e.pool.left.Swap(0)
 		e.demand.units += e.pool.counted - units
@@ -186,7 +186,7 @@ func (e *leaseEntry) takeOut() (units int64) {
 
 // returnUnits queues all units for a refund.
 func (e *leaseEntry) returnUnits(l *Lease) {
-	if units := e.takeOut(); units > 0 {
+	if units := e.drainPool(); units > 0 {
 		l.returns.add(unspentUnits{key: e.key, limit: e.limit, units: units, takenAt: e.pool.takenAt})
 		l.scheduleSweep()
 	}
@@ -286,13 +286,13 @@ func (e *leaseEntry) addUnits(l *Lease, lr *leaseRequest, d *Decision, now int64
 	if e.pool != nil && e.pool.expires <= now {
 		e.returnUnits(l)
 	}
-	old := e.takeOut()
+	old := e.drainPool()
 	if old == 0 && d.Granted > 0 {
 		e.key = strings.Clone(lr.key) // it may be part of a large string
 	}
 	e.resetAt = lr.now + int64(d.ResetAfter)
 	p := &unitPool{
-		hash: lr.hash, numbers: lr.limit.numbers, counted: old + d.Granted,
+		hash: lr.hash, normalHash: lr.limit.normalHash, counted: old + d.Granted,
 		takenAt: lr.now, expires: lr.now + l.maxAge, remaining: d.Remaining, resetAt: e.resetAt,
 	}
 	if old > lr.cost || old > 0 && lr.cost > p.counted {
@@ -357,7 +357,7 @@ func (s *leaseEntrySet) reset(l *Lease, lr *leaseRequest, until int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.getOrAdd(l, lr); e != nil {
-		e.takeOut()
+		e.drainPool()
 		e.init(lr)
 		e.bypassUntil = until
 	}

@@ -8,12 +8,12 @@ import (
 // A unitPool holds leased units, to be spent without a lock. Adding units or taking
 // out the rest needs the lock of its set. A nil pool is empty.
 type unitPool struct {
-	hash    uint64
-	numbers uint64 // of the limit
-	left    atomic.Int64
-	counted int64 // units that were left when demand was last counted
-	takenAt int64 // when the oldest unit was taken from the store
-	expires int64 // when the oldest unit expires
+	hash       uint64
+	normalHash uint64 // of the limit
+	left       atomic.Int64
+	counted    int64 // units that were left when demand was last counted
+	takenAt    int64 // when the oldest unit was taken from the store
+	expires    int64 // when the oldest unit expires
 
 	remaining int64 // in the store, after the units were taken
 	resetAt   int64

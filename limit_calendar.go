@@ -36,13 +36,13 @@ func newCalendar(l Limit) (*calendar, error) {
 func (c *calendar) window(now time.Time) (start, end time.Time) {
 	now = now.Add(-c.offset)
 	first := c.firstDate(now.In(c.loc).Date())
-	start = c.begins(first)
+	start = c.dateStart(first)
 	for {
 		// The next window can have begun before now although now's date is
 		// still in this one: where clocks are set back just after midnight,
 		// the old date shows once more.
 		first = c.nextDate(first)
-		end = c.begins(first)
+		end = c.dateStart(first)
 		if end.After(now) {
 			return start.Add(c.offset), end.Add(c.offset)
 		}
@@ -79,11 +79,11 @@ func (c *calendar) nextDate(first time.Time) time.Time {
 	return first.AddDate(0, 0, 1)
 }
 
-// begins returns the first instant whose date in the zone is the given one or
+// dateStart returns the first instant whose date in the zone is the given one or
 // later. It goes through the stretches of time with one offset from UTC, because
 // [time.Date] does not specify which instant it returns for a midnight that does
 // not exist or occurs twice.
-func (c *calendar) begins(date time.Time) time.Time {
+func (c *calendar) dateStart(date time.Time) time.Time {
 	// No zone is two days ahead of UTC, so the date has not begun by then.
 	at := date.Add(-2 * day).In(c.loc)
 	for {
@@ -92,7 +92,7 @@ func (c *calendar) begins(date time.Time) time.Time {
 		if midnight.Before(at) {
 			return at // a clock change skipped midnight
 		}
-		end := offsetEnds(at)
+		end := offsetEnd(at)
 		if end.IsZero() || midnight.Before(end) {
 			return midnight
 		}
@@ -100,10 +100,10 @@ func (c *calendar) begins(date time.Time) time.Time {
 	}
 }
 
-// offsetEnds returns the end of the stretch of time around t that has one
+// offsetEnd returns the end of the stretch of time around t that has one
 // offset from UTC, or the zero time if it never ends. It may be early, if the
 // next stretch has the same offset.
-func offsetEnds(t time.Time) time.Time {
+func offsetEnd(t time.Time) time.Time {
 	_, end := t.ZoneBounds()
 	if end.IsZero() || end.After(t) {
 		return end

@@ -33,7 +33,7 @@ type Limiter struct {
 	store    Store
 	memory   *Memory // the store, if it is one: it is called directly then
 	compiled *compiledLimit
-	one      Request // for one unit, without a key
+	template Request // for one unit, without a key
 }
 
 // New returns a limiter. State belongs to the store, the limit and the key: two
@@ -57,7 +57,7 @@ func New(s Store, l Limit) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	lim.one = Request{Limit: l, Cost: 1, compiled: lim.compiled}
+	lim.template = Request{Limit: l, Cost: 1, compiled: lim.compiled}
 	return lim, nil
 }
 
@@ -73,7 +73,7 @@ func (l *Limiter) Store() Store { return l.store }
 // Allow takes one unit of the key, if one is available.
 func (l *Limiter) Allow(ctx context.Context, key string) (d Decision, err error) {
 	if l.memory == nil || key == "" {
-		r := l.one
+		r := l.template
 		r.Key = key
 		return l.store.Take(ctx, r)
 	}
@@ -233,7 +233,7 @@ func (l *Limiter) refund(ctx context.Context, key string, n int64) {
 }
 
 func (l *Limiter) request(key string, cost int64) Request {
-	r := l.one
+	r := l.template
 	r.Key, r.Cost = key, cost
 	return r
 }

@@ -65,7 +65,7 @@ type Memory struct {
 	bytes             atomic.Int64
 	overflow          shard // of the overflow buckets
 	overflowDecisions atomic.Int64
-	swept             atomic.Uint32 // the shard that was last swept for another's sake
+	lastSwept         atomic.Uint32 // the shard that was last swept for another's sake
 	sweepBackoff      atomic.Int32  // requests for bytes that need not sweep all shards
 	compiled          compiledCache
 }
@@ -124,7 +124,7 @@ func (m *Memory) setShards(maxBytes int64, shardBits int) {
 	m.overflow.init(m, &slotQuota{max: maxOverflow}, maxBytes+maxBytes/4)
 }
 
-// setClock installs the clock of the options, unless it is the machine's.
+// setNow installs the clock of the options, unless it is the machine's.
 func (m *Memory) setClock(o *MemoryOptions) {
 	now := o.Now
 	switch {
@@ -153,7 +153,7 @@ func (m *Memory) now(wall bool) int64 {
 
 // clocks reads the clock that a table goes by, and the monotonic clock, at the
 // same instant.
-func (m *Memory) clocks(k kind) (now, mono int64) {
+func (m *Memory) clocks(k tableKind) (now, mono int64) {
 	if m.clock != nil || k != clockTable {
 		now = m.now(false)
 		return now, now
@@ -174,7 +174,7 @@ func (m *Memory) Take(_ context.Context, r Request) (d Decision, err error) {
 	if r.ID != "" && r.Cost != 0 {
 		return m.takeWithID(cl, &r)
 	}
-	m.take(cl, r.Key, r.ask(), &d)
+	m.take(cl, r.Key, r.forAlgorithm(), &d)
 	return d, nil
 }
 
@@ -188,16 +188,16 @@ func (m *Memory) compile(r *Request) (*compiledLimit, error) {
 
 // take decides about one key. The most frequent case, one unit of a token bucket
 // that has it, is inlined: function calls would cost more than the decision.
-func (m *Memory) take(cl *compiledLimit, key string, ask algorithm.Request, d *Decision) {
+func (m *Memory) take(cl *compiledLimit, key string, req algorithm.Request, d *Decision) {
 	h := m.hashOf(cl, key)
 	s := m.shard(h)
 	s.mu.Lock()
-	t := &s.tables[cl.kind]
-	if t.Large() || cl.kind == blockTable { // small tables are in the cache anyway
-		s.prefetchSlot(cl.kind, h)
+	t := &s.tables[cl.table]
+	if t.Large() || cl.table == blockTable { // small tables are in the cache anyway
+		s.prefetchSlot(cl.table, h)
 	}
-	now := m.now(cl.kind == clockTable)
-	if cl.limit.Algorithm == TokenBucket && ask == (algorithm.Request{Cost: 1}) {
+	now := m.now(cl.table == clockTable)
+	if cl.limit.Algorithm == TokenBucket && req == (algorithm.Request{Cost: 1}) {
 		if slot := t.Slot(h); slot != nil && !isReserved(slot) {
 			if full, ok := cl.token.SpendOne(fullOf(slot), now); ok {
 				putFull(slot, full)
@@ -207,7 +207,7 @@ func (m *Memory) take(cl *compiledLimit, key string, ask algorithm.Request, d *D
 			}
 		}
 	}
-	s.take(cl, h, now, ask, d)
+	s.take(cl, h, now, req, d)
 	s.mu.Unlock()
 }
 
@@ -227,7 +227,7 @@ func (m *Memory) KeysAreTransient() {}
 // hashOf returns the hash of a key under a limit; never 0.
 func (m *Memory) hashOf(cl *compiledLimit, key string) uint64 {
 	if m.key != nil {
-		return max(m.key.Sum(key)^cl.identity, 1)
+		return max(m.key.Sum(key)^cl.identityHash, 1)
 	}
 	return hashOf(cl, key)
 }

@@ -34,17 +34,17 @@ const pin = math.MaxInt64
 
 // ensureSlot makes sure that a key has a slot, with room for what the ask may be
 // granted.
-func (s *shard) ensureSlot(cl *compiledLimit, hash uint64, now int64, ask algorithm.Request) bool {
-	t := &s.tables[cl.kind]
+func (s *shard) ensureSlot(cl *compiledLimit, hash uint64, now int64, req algorithm.Request) bool {
+	t := &s.tables[cl.table]
 	if t.Slot(hash) != nil {
-		return s.ensureRoom(cl, hash, now, ask)
+		return s.ensureRoom(cl, hash, now, req)
 	}
-	slot := s.newSlot(cl.kind, hash, now)
-	if slot == nil || cl.kind != blockTable {
+	slot := s.newSlot(cl.table, hash, now)
+	if slot == nil || cl.table != blockTable {
 		return slot != nil
 	}
 	slot[expiryWord] = pin // or else ensureRoom would sweep it
-	ok := s.ensureRoom(cl, hash, now, ask)
+	ok := s.ensureRoom(cl, hash, now, req)
 	t.Slot(hash)[expiryWord] = 0
 	if !ok {
 		t.NoteExpiry(0)
@@ -54,11 +54,11 @@ func (s *shard) ensureSlot(cl *compiledLimit, hash uint64, now int64, ask algori
 
 // newSlot returns a slot for a new entry, or nil: an empty one while the quota
 // lasts, or else one whose entry has expired.
-func (s *shard) newSlot(k kind, hash uint64, now int64) []uint64 {
+func (s *shard) newSlot(k tableKind, hash uint64, now int64) []uint64 {
 	t := &s.tables[k]
 	if s.quota.acquire() || s.sweepFor(k, hash, now) && s.quota.acquire() {
 		if t.Crowded() {
-			s.quota.release(t.Grow(now, s.dropper(k)))
+			s.quota.release(t.Grow(now, s.onDrop(k)))
 		}
 		return t.At(t.Insert(hash))
 	}
@@ -73,57 +73,57 @@ func (s *shard) newSlot(k kind, hash uint64, now int64) []uint64 {
 }
 
 // slotAvailable reports whether newSlot would return one.
-func (s *shard) slotAvailable(k kind, hash uint64, now int64) bool {
+func (s *shard) slotAvailable(k tableKind, hash uint64, now int64) bool {
 	return s.quota.available() || s.sweepFor(k, hash, now) && s.quota.available() || s.hasReusable(k, hash, now)
 }
 
-func (s *shard) hasReusable(k kind, hash uint64, now int64) bool {
+func (s *shard) hasReusable(k tableKind, hash uint64, now int64) bool {
 	_, ok := s.tables[k].Reusable(hash, now)
 	return ok
 }
 
 // hasRoom reports whether the block of a slot can surely record what the ask may
 // be granted.
-func (s *shard) hasRoom(cl *compiledLimit, slot []uint64, ask algorithm.Request) bool {
+func (s *shard) hasRoom(cl *compiledLimit, slot []uint64, req algorithm.Request) bool {
 	b := blockOf(slot)
-	if ask.Cost <= 0 || b == 0 || cl.limit.Algorithm == RollingWindow {
-		return ask.Cost <= 0 || b != 0
+	if req.Cost <= 0 || b == 0 || cl.limit.Algorithm == RollingWindow {
+		return req.Cost <= 0 || b != 0
 	}
 	size := s.blocks.Size(b)
-	return size >= int(cl.log.Count) || int64(size-logLenOf(slot)) >= ask.Cost
+	return size >= int(cl.log.Count) || int64(size-logLenOf(slot)) >= req.Cost
 }
 
 // ensureRoom makes sure that what the ask may be granted can be recorded. It fails
 // only when the store has reached MaxBytes, and no log or ring has expired. It may
 // move the key's slot.
-func (s *shard) ensureRoom(cl *compiledLimit, hash uint64, now int64, ask algorithm.Request) bool {
-	if cl.kind != blockTable || s.growBlock(cl, s.tables[blockTable].Slot(hash), now, ask) {
+func (s *shard) ensureRoom(cl *compiledLimit, hash uint64, now int64, req algorithm.Request) bool {
+	if cl.table != blockTable || s.growBlock(cl, s.tables[blockTable].Slot(hash), now, req) {
 		return true
 	}
 	s.missed++
 	grow := func() bool {
 		slot := s.tables[blockTable].Slot(hash)
-		return slot != nil && s.growBlock(cl, slot, now, ask)
+		return slot != nil && s.growBlock(cl, slot, now, req)
 	}
 	return s.sweep() > 0 && grow() || s.store.sweepUntil(grow)
 }
 
 // growBlock gives a slot a block that can record what the ask may be granted.
-func (s *shard) growBlock(cl *compiledLimit, slot []uint64, now int64, ask algorithm.Request) bool {
+func (s *shard) growBlock(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request) bool {
 	switch {
-	case s.hasRoom(cl, slot, ask):
+	case s.hasRoom(cl, slot, req):
 		return true
 	case cl.limit.Algorithm == RollingWindow:
 		return s.newBlock(slot, int(cl.rolling.Buckets)+1)
 	}
-	return s.growLog(cl, slot, now, ask)
+	return s.growLog(cl, slot, now, req)
 }
 
 // growLog moves a log that is too short for the ask into a longer block.
-func (s *shard) growLog(cl *compiledLimit, slot []uint64, now int64, ask algorithm.Request) bool {
+func (s *shard) growLog(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request) bool {
 	l := s.log(cl, slot)
 	cl.log.Normalize(&l, now)
-	need := cl.log.Room(&l, now, max(cl.log.Decide(&l, now, ask).Granted, 0))
+	need := cl.log.Room(&l, now, max(cl.log.Decide(&l, now, req).Granted, 0))
 	if need <= len(l.Moments) {
 		return true
 	}
@@ -151,19 +151,19 @@ func (s *shard) newBlock(slot []uint64, n int) bool {
 }
 
 // clearSlot makes an entry's key idle.
-func (s *shard) clearSlot(k kind, slot []uint64) {
+func (s *shard) clearSlot(k tableKind, slot []uint64) {
 	s.freeBlock(k, slot)
 	clear(slot[expiryWord:])
 }
 
-func (s *shard) freeBlock(k kind, slot []uint64) {
+func (s *shard) freeBlock(k tableKind, slot []uint64) {
 	if k == blockTable && blockOf(slot) != 0 {
 		s.blocks.Free(blockOf(slot))
 	}
 }
 
-// dropper returns what a table calls for each entry that it drops.
-func (s *shard) dropper(k kind) func(slot []uint64) {
+// onDrop returns what a table calls for each entry that it drops.
+func (s *shard) onDrop(k tableKind) func(slot []uint64) {
 	return func(slot []uint64) { s.freeBlock(k, slot) }
 }
 
@@ -180,7 +180,7 @@ const (
 
 // sweepFor frees the slots of expired entries, unless the hash can reuse one of
 // them. It reports whether it freed any.
-func (s *shard) sweepFor(k kind, hash uint64, now int64) bool {
+func (s *shard) sweepFor(k tableKind, hash uint64, now int64) bool {
 	if s.hasReusable(k, hash, now) {
 		return false
 	}
@@ -195,10 +195,10 @@ func (s *shard) sweep() (freed int) {
 		if t.Len() == 0 {
 			continue
 		}
-		now, slots := s.store.now(kind(k) == clockTable), t.Slots()
+		now, slots := s.store.now(tableKind(k) == clockTable), t.Slots()
 		due := slots <= smallTable || now-t.LastPurge() >= sweepEvery || s.missed >= slots/slotsPerMiss
 		if due && now >= t.FirstExpiry() {
-			freed += t.Purge(now, s.dropper(kind(k)))
+			freed += t.Purge(now, s.onDrop(tableKind(k)))
 			s.missed = 0
 		}
 	}
@@ -208,7 +208,7 @@ func (s *shard) sweep() (freed int) {
 
 // sweepNext sweeps one shard, the next in turn, unless it is locked.
 func (m *Memory) sweepNext() (freed int) {
-	s := &m.shards[m.swept.Add(1)%uint32(len(m.shards))]
+	s := &m.shards[m.lastSwept.Add(1)%uint32(len(m.shards))]
 	if !s.mu.TryLock() {
 		return 0
 	}

@@ -41,7 +41,7 @@ type memoryBatch struct {
 // A batchItem is one request of a batch.
 type batchItem struct {
 	limit  *compiledLimit
-	ask    algorithm.Request
+	req    algorithm.Request
 	hash   uint64
 	shard  *shard
 	index  int    // among the requests
@@ -63,7 +63,7 @@ func (b *memoryBatch) add(r *Request) error {
 	}
 	h := b.store.hashOf(cl, r.Key)
 	b.items = append(b.items, batchItem{
-		limit: cl, ask: r.ask(), hash: h, shard: b.store.shard(h), index: len(b.items),
+		limit: cl, req: r.forAlgorithm(), hash: h, shard: b.store.shard(h), index: len(b.items),
 	})
 	b.shards = append(b.shards, int(h>>b.store.shift))
 	return nil
@@ -78,7 +78,7 @@ func (b *memoryBatch) lock() {
 	}
 	b.wall, b.mono = b.store.clocks(clockTable)
 	for i := range b.items {
-		b.setClock(&b.items[i])
+		b.setNow(&b.items[i])
 		b.byKey = append(b.byKey, &b.items[i])
 	}
 }
@@ -115,7 +115,7 @@ func (b *memoryBatch) decide(ds []Decision) error {
 func (b *memoryBatch) ensureSlots() (ok bool, err error) {
 	for moved := true; moved; {
 		b.unpin()
-		if err = b.addUp(); err != nil {
+		if err = b.sumCosts(); err != nil {
 			return false, err
 		}
 		if moved, ok = b.ensureSlotsOnce(); !ok {
@@ -130,11 +130,11 @@ func (b *memoryBatch) ensureSlots() (ok bool, err error) {
 func (b *memoryBatch) ensureSlotsOnce() (moved, ok bool) {
 	for i := range b.items {
 		it := &b.items[i]
-		if it.ask.Cost == 0 || it.pinSlot() {
+		if it.req.Cost == 0 || it.pinSlot() {
 			continue
 		}
-		if it.shard == &b.store.overflow || it.shard.isActive(it.limit.kind, it.hash, it.now) {
-			it.result = it.limit.denyFull(it.ask)
+		if it.shard == &b.store.overflow || it.shard.isActive(it.limit.table, it.hash, it.now) {
+			it.result = it.limit.denyWhenFull(it.req)
 			return moved, false
 		}
 		b.moveToOverflow(it)
@@ -143,18 +143,18 @@ func (b *memoryBatch) ensureSlotsOnce() (moved, ok bool) {
 	return moved, true
 }
 
-// addUp sums the costs of each key.
-func (b *memoryBatch) addUp() error {
+// sumCosts sums the costs of each key.
+func (b *memoryBatch) sumCosts() error {
 	slices.SortFunc(b.byKey, func(x, y *batchItem) int {
 		return cmp.Or(cmp.Compare(x.hash, y.hash), cmp.Compare(x.index, y.index))
 	})
 	for rest := b.byKey; len(rest) > 0; {
 		same, total := 0, int64(0)
 		for ; same < len(rest) && rest[same].hash == rest[0].hash; same++ {
-			if rest[same].ask.Cost > math.MaxInt64-total {
+			if rest[same].req.Cost > math.MaxInt64-total {
 				return requestError(rest[same].index, costError("Cost", "the costs of this key add up to more than an int64 holds"))
 			}
-			total += rest[same].ask.Cost
+			total += rest[same].req.Cost
 		}
 		for _, it := range rest[:same] {
 			it.total = total
@@ -173,13 +173,13 @@ func (b *memoryBatch) moveToOverflow(it *batchItem) {
 	}
 	b.store.overflowDecisions.Add(1)
 	it.shard, it.hash, it.isNew = &b.store.overflow, it.limit.overflowHash(), false
-	b.setClock(it)
+	b.setNow(it)
 }
 
-// setClock sets an item's time to that of its limit's clock.
-func (b *memoryBatch) setClock(it *batchItem) {
+// setNow sets an item's time to that of its limit's clock.
+func (b *memoryBatch) setNow(it *batchItem) {
 	it.now = b.mono
-	if it.limit.kind == clockTable {
+	if it.limit.table == clockTable {
 		it.now = b.wall
 	}
 }
@@ -187,7 +187,7 @@ func (b *memoryBatch) setClock(it *batchItem) {
 func (b *memoryBatch) unpin() {
 	for i := range b.items {
 		if it := &b.items[i]; it.pinned {
-			it.shard.tables[it.limit.kind].Slot(it.hash)[expiryWord] = it.expiry
+			it.shard.tables[it.limit.table].Slot(it.hash)[expiryWord] = it.expiry
 			it.pinned = false
 		}
 	}
@@ -198,10 +198,10 @@ func (b *memoryBatch) fits() bool {
 	all := true
 	for i := range b.items {
 		it := &b.items[i]
-		if it.ask.Cost == 0 {
+		if it.req.Cost == 0 {
 			continue // a peek is always allowed
 		}
-		it.result = it.shard.preview(it.limit, it.hash, it.now, it.totalAsk())
+		it.result = it.shard.preview(it.limit, it.hash, it.now, it.totalRequest())
 		all = all && it.result.Allowed
 	}
 	return all
@@ -214,7 +214,7 @@ func (b *memoryBatch) fits() bool {
 func (b *memoryBatch) commit(ds []Decision) bool {
 	for i := range b.items {
 		it := &b.items[i]
-		it.shard.takeInPlace(it.limit, it.hash, it.now, it.ask, &ds[i])
+		it.shard.takeInPlace(it.limit, it.hash, it.now, it.req, &ds[i])
 		if !ds[i].Allowed {
 			it.result = algorithm.Outcome{RetryAfter: int64(ds[i].RetryAfter)}
 			b.refund(i)
@@ -229,26 +229,26 @@ func (b *memoryBatch) refund(n int) {
 	var d Decision
 	for i := range b.items[:n] {
 		it := &b.items[i]
-		it.shard.takeInPlace(it.limit, it.hash, it.now, algorithm.Request{Cost: -it.ask.Cost}, &d)
+		it.shard.takeInPlace(it.limit, it.hash, it.now, algorithm.Request{Cost: -it.req.Cost}, &d)
 	}
 }
 
-// totalAsk is the item's ask with the cost of all items of its key.
-func (it *batchItem) totalAsk() algorithm.Request {
-	ask := it.ask
-	ask.Cost = it.total
-	return ask
+// totalRequest is the item's ask with the cost of all items of its key.
+func (it *batchItem) totalRequest() algorithm.Request {
+	req := it.req
+	req.Cost = it.total
+	return req
 }
 
 // pinSlot gives an item's key a slot, and pins it until all items have theirs.
 func (it *batchItem) pinSlot() bool {
-	t := &it.shard.tables[it.limit.kind]
+	t := &it.shard.tables[it.limit.table]
 	slot := t.Slot(it.hash)
 	if slot != nil && slot[expiryWord] == pin {
 		return true // the same key twice
 	}
 	isNew := slot == nil
-	if !it.shard.ensureSlot(it.limit, it.hash, it.now, it.totalAsk()) {
+	if !it.shard.ensureSlot(it.limit, it.hash, it.now, it.totalRequest()) {
 		return false
 	}
 	it.isNew = it.isNew || isNew
@@ -260,9 +260,9 @@ func (it *batchItem) pinSlot() bool {
 
 // releaseSlot releases the slot that a denied item got from the batch.
 func (it *batchItem) releaseSlot() {
-	t := &it.shard.tables[it.limit.kind]
+	t := &it.shard.tables[it.limit.table]
 	if slot := t.Slot(it.hash); it.isNew && slot != nil {
-		it.shard.clearSlot(it.limit.kind, slot)
+		it.shard.clearSlot(it.limit.table, slot)
 		t.NoteExpiry(0)
 	}
 }

@@ -16,7 +16,7 @@ func (m *Memory) takeWithID(cl *compiledLimit, r *Request) (Decision, error) {
 	s := m.shard(h)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now, mono := m.clocks(cl.kind)
+	now, mono := m.clocks(cl.table)
 	slot := s.recordSlot(id, mono)
 	switch {
 	case r.Cost < 0:
@@ -50,7 +50,7 @@ func (s *shard) takeNewID(cl *compiledLimit, r *Request, h, id uint64, now, mono
 	slot[expiryWord] = uint64(mono + cl.idLifetime)
 	var d Decision
 	s.usedOverflow = false
-	s.take(cl, h, now, r.ask(), &d)
+	s.take(cl, h, now, r.forAlgorithm(), &d)
 	if slot = t.Slot(id); slot != nil { // take may have moved it, or swept it if its lifetime was short
 		putRecord(slot, s.newRecord(mono, cl.idLifetime, d))
 		t.NoteExpiry(hashtable.Expiry(slot))
@@ -81,18 +81,18 @@ func (s *shard) refundID(cl *compiledLimit, r *Request, h uint64, now int64, slo
 		s.take(cl, h, now, algorithm.Request{}, &d)
 		return d
 	}
-	rec, ask := recordOf(slot), r.ask()
-	ask.Cost = max(ask.Cost, -rec.granted)
-	rec.granted += ask.Cost
+	rec, req := recordOf(slot), r.forAlgorithm()
+	req.Cost = max(req.Cost, -rec.granted)
+	rec.granted += req.Cost
 	rec.refunded = true
 	if rec.granted == 0 {
 		rec.expiry = 0
 	}
 	putRecord(slot, rec)
 	if rec.overflow {
-		s.takeOverflow(cl, ask, &d)
+		s.takeOverflow(cl, req, &d)
 	} else {
-		s.take(cl, h, now, ask, &d)
+		s.take(cl, h, now, req, &d)
 	}
 	return d
 }

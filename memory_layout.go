@@ -10,21 +10,21 @@ import (
 // A key without a slot is idle: its bucket is full, its window empty. A slot of
 // zeroes decodes to the same.
 
-// A kind is one of the tables of a shard. States of one width that go by one clock
+// A tableKind is one of the tables of a shard. States of one width that go by one clock
 // share a table.
-type kind int
+type tableKind int
 
 const (
-	bucketTable kind = iota // token and leaky buckets
-	windowTable             // fixed windows from the first request, sliding windows
-	clockTable              // fixed windows on the wall clock
-	blockTable              // rolling windows and sliding logs, which need a block of words
-	idTable                 // what was granted under a Request.ID
-	kinds
+	bucketTable tableKind = iota // token and leaky buckets
+	windowTable                  // fixed windows from the first request, sliding windows
+	clockTable                   // fixed windows on the wall clock
+	blockTable                   // rolling windows and sliding logs, which need a block of words
+	idTable                      // what was granted under a Request.ID
+	tableKinds
 )
 
-// kindOf returns the table that holds the states of a normal limit.
-func kindOf(l Limit) kind {
+// tableKindOf returns the table that holds the states of a normal limit.
+func tableKindOf(l Limit) tableKind {
 	switch l.Algorithm {
 	case TokenBucket, LeakyBucket:
 		return bucketTable
@@ -39,7 +39,7 @@ func kindOf(l Limit) kind {
 }
 
 // slotWidths are the words of a slot, hash included.
-var slotWidths = [kinds]uint64{bucketTable: 2, windowTable: 3, clockTable: 3, blockTable: 6, idTable: 4}
+var slotWidths = [tableKinds]uint64{bucketTable: 2, windowTable: 3, clockTable: 3, blockTable: 6, idTable: 4}
 
 const maxSlotWidth = 6
 

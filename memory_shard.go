@@ -23,7 +23,7 @@ type shard struct {
 
 	// Each table has a cache line of its own, and no two shards share one.
 	_      [31]byte
-	tables [kinds]hashtable.Table
+	tables [tableKinds]hashtable.Table
 }
 
 func (s *shard) init(m *Memory, q *slotQuota, maxBytes int64) {
@@ -35,44 +35,44 @@ func (s *shard) init(m *Memory, q *slotQuota, maxBytes int64) {
 }
 
 // take decides about the key of a hash.
-func (s *shard) take(cl *compiledLimit, hash uint64, now int64, ask algorithm.Request, d *Decision) {
-	t := &s.tables[cl.kind]
+func (s *shard) take(cl *compiledLimit, hash uint64, now int64, req algorithm.Request, d *Decision) {
+	t := &s.tables[cl.table]
 	slot := t.Slot(hash)
 	switch {
 	case slot == nil:
-		s.takeNew(cl, hash, now, ask, d)
+		s.takeNew(cl, hash, now, req, d)
 		return
-	case cl.kind == blockTable && !s.hasRoom(cl, slot, ask):
-		s.takeGrowing(cl, hash, now, ask, d)
+	case cl.table == blockTable && !s.hasRoom(cl, slot, req):
+		s.takeGrowing(cl, hash, now, req, d)
 		return
 	}
-	s.decide(cl, slot, now, ask, d)
-	if ask.Cost == algorithm.Reset {
-		s.clearSlot(cl.kind, slot)
+	s.decide(cl, slot, now, req, d)
+	if req.Cost == algorithm.Reset {
+		s.clearSlot(cl.table, slot)
 	}
 	t.NoteExpiry(hashtable.Expiry(slot))
 }
 
 // takeNew decides about a key that has no slot. It needs one only if it is granted
 // something.
-func (s *shard) takeNew(cl *compiledLimit, hash uint64, now int64, ask algorithm.Request, d *Decision) {
+func (s *shard) takeNew(cl *compiledLimit, hash uint64, now int64, req algorithm.Request, d *Decision) {
 	var fresh [maxSlotWidth]uint64
-	s.decide(cl, fresh[:], now, ask, d)
+	s.decide(cl, fresh[:], now, req, d)
 	switch {
-	case d.Granted > 0 && s.ensureSlot(cl, hash, now, ask):
-		s.storeNew(cl, hash, now, ask, &fresh, d)
-	case d.Granted > 0 || !s.slotAvailable(cl.kind, hash, now):
-		s.takeOverflow(cl, ask, d)
+	case d.Granted > 0 && s.ensureSlot(cl, hash, now, req):
+		s.storeNew(cl, hash, now, req, &fresh, d)
+	case d.Granted > 0 || !s.slotAvailable(cl.table, hash, now):
+		s.takeOverflow(cl, req, d)
 	}
 }
 
 // storeNew writes the state of a new key into the slot that it got. Without the
 // slot there was no block to record a log or a ring in, so these are decided again.
-func (s *shard) storeNew(cl *compiledLimit, hash uint64, now int64, ask algorithm.Request, fresh *[maxSlotWidth]uint64, d *Decision) {
-	t := &s.tables[cl.kind]
+func (s *shard) storeNew(cl *compiledLimit, hash uint64, now int64, req algorithm.Request, fresh *[maxSlotWidth]uint64, d *Decision) {
+	t := &s.tables[cl.table]
 	slot := t.Slot(hash)
-	if cl.kind == blockTable {
-		s.decide(cl, slot, now, ask, d)
+	if cl.table == blockTable {
+		s.decide(cl, slot, now, req, d)
 	} else {
 		copy(slot[expiryWord:], fresh[expiryWord:])
 	}
@@ -81,17 +81,17 @@ func (s *shard) storeNew(cl *compiledLimit, hash uint64, now int64, ask algorith
 
 // takeGrowing decides about a key whose block is too short for the ask. If it
 // cannot grow, an active key goes on with the block that it has.
-func (s *shard) takeGrowing(cl *compiledLimit, hash uint64, now int64, ask algorithm.Request, d *Decision) {
-	grown := s.ensureRoom(cl, hash, now, ask)
+func (s *shard) takeGrowing(cl *compiledLimit, hash uint64, now int64, req algorithm.Request, d *Decision) {
+	grown := s.ensureRoom(cl, hash, now, req)
 	t := &s.tables[blockTable]
 	slot := t.Slot(hash) // ensureRoom may have moved it
 	switch {
 	case grown:
-		s.decide(cl, slot, now, ask, d)
+		s.decide(cl, slot, now, req, d)
 	case s.isActive(blockTable, hash, now):
-		s.decideTruncated(cl, slot, now, ask, d)
+		s.decideTruncated(cl, slot, now, req, d)
 	default:
-		s.takeOverflow(cl, ask, d)
+		s.takeOverflow(cl, req, d)
 		return
 	}
 	t.NoteExpiry(hashtable.Expiry(slot))
@@ -101,35 +101,35 @@ func (s *shard) takeGrowing(cl *compiledLimit, hash uint64, now int64, ask algor
 // when the store is full. It is only for idle keys: an active one would get what
 // it has left, and the overflow bucket's units on top. If there is no slot for the
 // overflow bucket either, it denies.
-func (s *shard) takeOverflow(cl *compiledLimit, ask algorithm.Request, d *Decision) {
+func (s *shard) takeOverflow(cl *compiledLimit, req algorithm.Request, d *Decision) {
 	o := &s.store.overflow
 	if s == o {
-		d.set(cl, cl.denyFull(ask), algorithm.Balance{})
+		d.set(cl, cl.denyWhenFull(req), algorithm.Balance{})
 		return
 	}
 	o.mu.Lock()
 	s.store.overflowDecisions.Add(1)
 	s.usedOverflow = true
-	now := s.store.now(cl.kind == clockTable) // other shards may have used it since
-	o.take(cl, cl.overflowHash(), now, ask, d)
+	now := s.store.now(cl.table == clockTable) // other shards may have used it since
+	o.take(cl, cl.overflowHash(), now, req, d)
 	o.mu.Unlock()
 }
 
 // takeInPlace decides about a key that has a slot, with room for the ask. A key
 // without one is idle, and the ask is a peek.
-func (s *shard) takeInPlace(cl *compiledLimit, hash uint64, now int64, ask algorithm.Request, d *Decision) {
+func (s *shard) takeInPlace(cl *compiledLimit, hash uint64, now int64, req algorithm.Request, d *Decision) {
 	var fresh [maxSlotWidth]uint64
-	t := &s.tables[cl.kind]
+	t := &s.tables[cl.table]
 	if slot := t.Slot(hash); slot != nil {
-		s.decide(cl, slot, now, ask, d)
+		s.decide(cl, slot, now, req, d)
 		t.NoteExpiry(hashtable.Expiry(slot))
 		return
 	}
-	s.decide(cl, fresh[:], now, ask, d)
+	s.decide(cl, fresh[:], now, req, d)
 }
 
 // isActive reports whether a key has a slot that has not expired.
-func (s *shard) isActive(k kind, hash uint64, now int64) bool {
+func (s *shard) isActive(k tableKind, hash uint64, now int64) bool {
 	slot := s.tables[k].Slot(hash)
 	return slot != nil && hashtable.Expiry(slot) > now
 }
@@ -137,112 +137,112 @@ func (s *shard) isActive(k kind, hash uint64, now int64) bool {
 // decide decides an ask and updates the slot and its block. It writes the decision
 // where the caller returns it from, because passing so large a struct from
 // function to function takes longer than making it.
-func (s *shard) decide(cl *compiledLimit, slot []uint64, now int64, ask algorithm.Request, d *Decision) {
+func (s *shard) decide(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, d *Decision) {
 	switch cl.limit.Algorithm {
 	case TokenBucket:
-		b, v := cl.token.Decide(bucketOf(slot), now, ask)
+		b, out := cl.token.Decide(bucketOf(slot), now, req)
 		putBucket(slot, b)
-		d.set(cl, v, cl.token.Balance(max(b.Full-now, 0)))
+		d.set(cl, out, cl.token.Balance(max(b.Full-now, 0)))
 	case LeakyBucket:
-		drained, v := cl.leaky.Decide(drainedOf(slot), now, ask)
+		drained, out := cl.leaky.Decide(drainedOf(slot), now, req)
 		putDrained(slot, drained)
-		d.set(cl, v, cl.leaky.Balance(max(drained-now, 0)))
+		d.set(cl, out, cl.leaky.Balance(max(drained-now, 0)))
 	case FixedWindow:
-		c, v := cl.fixed.Decide(counterOf(slot), now, cl.window(now), ask)
+		c, out := cl.fixed.Decide(counterOf(slot), now, cl.window(now), req)
 		putCounter(slot, c)
-		d.set(cl, v, cl.fixed.Balance(c, now))
+		d.set(cl, out, cl.fixed.Balance(c, now))
 	case SlidingWindow:
-		c, v := cl.sliding.Decide(slideOf(cl, slot), now, ask)
+		c, out := cl.sliding.Decide(slideOf(cl, slot), now, req)
 		putSlide(cl, slot, c)
-		d.set(cl, v, cl.sliding.Balance(c, now))
+		d.set(cl, out, cl.sliding.Balance(c, now))
 	case RollingWindow:
-		s.decideRolling(cl, slot, now, ask, d)
+		s.decideRolling(cl, slot, now, req, d)
 	case SlidingLog:
-		s.decideLog(cl, &cl.log, slot, now, ask, d)
+		s.decideLog(cl, &cl.log, slot, now, req, d)
 	}
 }
 
-func (s *shard) decideRolling(cl *compiledLimit, slot []uint64, now int64, ask algorithm.Request, d *Decision) {
+func (s *shard) decideRolling(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, d *Decision) {
 	r, recorded := s.ring(cl, slot)
-	if recorded && ask.Cost > 0 && !ask.AtMost {
-		if st, ok := cl.rolling.Spend(&r, now, ask.Cost); ok {
-			slot[expiryWord], slot[totalWord] = uint64(now+st.ResetAfter), uint64(r.Total)
-			d.set(cl, algorithm.Outcome{Allowed: true, Granted: ask.Cost}, st)
+	if recorded && req.Cost > 0 && !req.AtMost {
+		if bal, ok := cl.rolling.Spend(&r, now, req.Cost); ok {
+			slot[expiryWord], slot[totalWord] = uint64(now+bal.ResetAfter), uint64(r.Total)
+			d.set(cl, algorithm.Outcome{Allowed: true, Granted: req.Cost}, bal)
 			return
 		}
 	}
 	cl.rolling.Normalize(&r, now)
-	v := cl.rolling.Decide(&r, now, ask)
-	if recorded && v.Granted != 0 {
-		cl.rolling.Record(&r, now, v.Granted)
+	out := cl.rolling.Decide(&r, now, req)
+	if recorded && out.Granted != 0 {
+		cl.rolling.Record(&r, now, out.Granted)
 	}
 	if recorded {
 		putRing(slot, &r)
 		slot[expiryWord] = uint64(cl.rolling.Empty(&r))
 	}
-	d.set(cl, v, cl.rolling.Balance(&r, now))
+	d.set(cl, out, cl.rolling.Balance(&r, now))
 }
 
 // decideTruncated decides about a log that should be longer, but cannot grow
 // because the store has reached MaxBytes: it counts up to the length that it has.
-func (s *shard) decideTruncated(cl *compiledLimit, slot []uint64, now int64, ask algorithm.Request, d *Decision) {
+func (s *shard) decideTruncated(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, d *Decision) {
 	short := cl.log
 	short.Count = int64(len(s.log(cl, slot).Moments))
-	s.decideLog(cl, &short, slot, now, ask, d)
-	if d.RetryAfter == Never && ask.Cost <= cl.log.Count {
+	s.decideLog(cl, &short, slot, now, req, d)
+	if d.RetryAfter == Never && req.Cost <= cl.log.Count {
 		d.RetryAfter = time.Duration(cl.period)
 	}
 }
 
-func (s *shard) decideLog(cl *compiledLimit, w *algorithm.SlidingLog, slot []uint64, now int64, ask algorithm.Request, d *Decision) {
+func (s *shard) decideLog(cl *compiledLimit, w *algorithm.SlidingLog, slot []uint64, now int64, req algorithm.Request, d *Decision) {
 	l := s.log(cl, slot)
-	if ask.Cost > 0 && !ask.AtMost && l.Moments != nil {
-		if st, ok := w.Spend(&l, now, ask.Cost); ok {
+	if req.Cost > 0 && !req.AtMost && l.Moments != nil {
+		if bal, ok := w.Spend(&l, now, req.Cost); ok {
 			putLog(cl, slot, &l)
-			d.set(cl, algorithm.Outcome{Allowed: true, Granted: ask.Cost}, st)
+			d.set(cl, algorithm.Outcome{Allowed: true, Granted: req.Cost}, bal)
 			return
 		}
 	}
 	w.Normalize(&l, now)
-	v := w.Decide(&l, now, ask)
+	out := w.Decide(&l, now, req)
 	if l.Moments != nil {
-		if v.Granted != 0 {
-			w.Record(&l, now, v.Granted)
+		if out.Granted != 0 {
+			w.Record(&l, now, out.Granted)
 		}
 		putLog(cl, slot, &l)
 	}
-	d.set(cl, v, w.Balance(&l, now))
+	d.set(cl, out, w.Balance(&l, now))
 }
 
 // preview returns what a key would get, and charges nothing.
-func (s *shard) preview(cl *compiledLimit, hash uint64, now int64, ask algorithm.Request) (v algorithm.Outcome) {
+func (s *shard) preview(cl *compiledLimit, hash uint64, now int64, req algorithm.Request) (out algorithm.Outcome) {
 	var fresh [maxSlotWidth]uint64
-	slot := s.tables[cl.kind].Slot(hash)
+	slot := s.tables[cl.table].Slot(hash)
 	if slot == nil {
 		slot = fresh[:]
 	}
 	switch cl.limit.Algorithm {
 	case TokenBucket:
-		_, v = cl.token.Decide(bucketOf(slot), now, ask)
+		_, out = cl.token.Decide(bucketOf(slot), now, req)
 	case LeakyBucket:
-		_, v = cl.leaky.Decide(drainedOf(slot), now, ask)
+		_, out = cl.leaky.Decide(drainedOf(slot), now, req)
 	case FixedWindow:
-		_, v = cl.fixed.Decide(counterOf(slot), now, cl.window(now), ask)
+		_, out = cl.fixed.Decide(counterOf(slot), now, cl.window(now), req)
 	case SlidingWindow:
-		_, v = cl.sliding.Decide(slideOf(cl, slot), now, ask)
+		_, out = cl.sliding.Decide(slideOf(cl, slot), now, req)
 	case RollingWindow:
 		r, recorded := s.ring(cl, slot)
 		cl.rolling.Normalize(&r, now)
 		if recorded {
 			putRing(slot, &r) // Settle may have emptied buckets
 		}
-		v = cl.rolling.Decide(&r, now, ask)
+		out = cl.rolling.Decide(&r, now, req)
 	case SlidingLog:
 		l := s.log(cl, slot)
 		cl.log.Normalize(&l, now)
-		v = cl.log.Decide(&l, now, ask)
+		out = cl.log.Decide(&l, now, req)
 	}
-	return v
+	return out
 }
 
 // ring decodes a rolling window. Without a block it is empty, and cannot be
@@ -268,7 +268,7 @@ const lineWords = 8
 
 // prefetchSlot fetches what a decision will read, so that it arrives while the
 // clock is read: the slot, or the words of the slot's block.
-func (s *shard) prefetchSlot(k kind, hash uint64) {
+func (s *shard) prefetchSlot(k tableKind, hash uint64) {
 	t := &s.tables[k]
 	if k != blockTable {
 		t.Prefetch(hash)

@@ -108,13 +108,13 @@ func (s *snapshotWriter) shard(sh *shard) {
 	s.copy.WriteByte(nextShard)
 	sh.mu.Lock()
 	for k := range sh.tables {
-		s.table(sh, kind(k))
+		s.table(sh, tableKind(k))
 	}
 	sh.mu.Unlock()
 	s.flush()
 }
 
-func (s *snapshotWriter) table(sh *shard, k kind) {
+func (s *snapshotWriter) table(sh *shard, k tableKind) {
 	t := &sh.tables[k]
 	if t.Len() == 0 {
 		return
@@ -225,8 +225,8 @@ func (r *snapshotReader) entries(m *Memory) error {
 			next++
 		case k == lastEntry && next == len(m.shards)+1:
 			return nil
-		case kind(k) < kinds && s != nil:
-			err = r.entry(m, s, kind(k))
+		case tableKind(k) < tableKinds && s != nil:
+			err = r.entry(m, s, tableKind(k))
 		default:
 			err = fmt.Errorf("%w: %#x after %d shards", ErrBadSnapshot, k, next)
 		}
@@ -290,7 +290,7 @@ func (r *snapshotReader) header() (h snapshotHeader, err error) {
 }
 
 // entry reads an entry and puts it into its shard, unless it has expired.
-func (r *snapshotReader) entry(m *Memory, s *shard, k kind) error {
+func (r *snapshotReader) entry(m *Memory, s *shard, k tableKind) error {
 	b, err := r.read(int(slotWidths[k]) * 8)
 	if err != nil {
 		return err
@@ -310,7 +310,7 @@ func (r *snapshotReader) entry(m *Memory, s *shard, k kind) error {
 }
 
 // block reads the words of a block. The position must lie in it.
-func (r *snapshotReader) block(k kind, position uint64) ([]int64, error) {
+func (r *snapshotReader) block(k tableKind, position uint64) ([]int64, error) {
 	if k != blockTable {
 		return nil, nil
 	}
@@ -349,7 +349,7 @@ func (r *snapshotReader) end() error {
 }
 
 // restore puts an entry into a shard that is not in use yet.
-func (s *shard) restore(k kind, entry []uint64, words []int64) error {
+func (s *shard) restore(k tableKind, entry []uint64, words []int64) error {
 	now := s.store.now(k == clockTable)
 	t := &s.tables[k]
 	if hashtable.Expiry(entry) <= now {

@@ -92,8 +92,8 @@ func (r *Request) validateForAll() error {
 	return r.validateShape()
 }
 
-// ask returns the request as the algorithms take it.
-func (r Request) ask() algorithm.Request {
+// forAlgorithm returns the request as the algorithms take it.
+func (r Request) forAlgorithm() algorithm.Request {
 	return algorithm.Request{Cost: r.Cost, AtMost: r.AtMost, MaxDelay: int64(r.MaxDelay)}
 }
 

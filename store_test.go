@@ -69,7 +69,7 @@ func TestTakeAllOverPlainStoreRefundsAfterDenial(t *testing.T) {
 	memory := penstock.NewMemory(&penstock.MemoryOptions{Now: newFakeClock().now})
 	store := &countingStore{next: memory, fail: map[string]bool{"broken": true}}
 	limit := penstock.PerHour(5)
-	ask := func(keys ...string) ([]penstock.Decision, error) {
+	takeAll := func(keys ...string) ([]penstock.Decision, error) {
 		rs := make([]penstock.Request, len(keys))
 		for i, key := range keys {
 			rs[i] = penstock.Request{Key: key, Limit: limit, Cost: 3}
@@ -77,15 +77,15 @@ func TestTakeAllOverPlainStoreRefundsAfterDenial(t *testing.T) {
 		ds := make([]penstock.Decision, len(keys))
 		return ds, penstock.TakeAll(ctx, store, rs, ds)
 	}
-	ds, err := ask("a", "b")
+	ds, err := takeAll("a", "b")
 	if err != nil || !ds[0].Allowed || !ds[1].Allowed || ds[1].Remaining != 2 {
 		t.Fatalf("a, b: %+v, %v", ds, err)
 	}
-	ds, err = ask("c", "b", "d")
+	ds, err = takeAll("c", "b", "d")
 	if err != nil || ds[1].Allowed || ds[1].RetryAfter == 0 || !ds[0].Allowed || ds[0].Granted != 0 || ds[2].Remaining != 5 {
 		t.Errorf("b cannot: %+v, %v", ds, err)
 	}
-	if _, err = ask("c", "broken", "d"); !errors.Is(err, penstock.ErrUnavailable) {
+	if _, err = takeAll("c", "broken", "d"); !errors.Is(err, penstock.ErrUnavailable) {
 		t.Errorf("a store that fails half way: %v", err)
 	}
 	lim, err := penstock.New(memory, limit)
@@ -95,10 +95,10 @@ func TestTakeAllOverPlainStoreRefundsAfterDenial(t *testing.T) {
 	for key, want := range map[string]int64{"a": 2, "b": 2, "c": 5, "d": 5} {
 		expectRemaining(t, lim, key, want)
 	}
-	if ds, err = ask("e", "e"); err != nil || ds[0].RetryAfter != penstock.Never || ds[0].Remaining != 5 {
+	if ds, err = takeAll("e", "e"); err != nil || ds[0].RetryAfter != penstock.Never || ds[0].Remaining != 5 {
 		t.Errorf("twice three of five: %v, %v, want never, and five left", ds, err)
 	}
-	if ds, err = ask("f", "a"); err != nil || ds[1].Remaining != 2 || ds[1].RetryAfter != 12*time.Minute {
+	if ds, err = takeAll("f", "a"); err != nil || ds[1].Remaining != 2 || ds[1].RetryAfter != 12*time.Minute {
 		t.Errorf("three of two: %v, %v, want two left and 12 minutes", ds, err)
 	}
 }

@@ -124,7 +124,7 @@ func (s *shard) growLog(cl *compiledLimit, slot []uint64, now int64, req algorit
 	l := s.log(cl, slot)
 	cl.log.Normalize(&l, now)
 	need := cl.log.Room(&l, now, max(cl.log.Decide(&l, now, req).Granted, 0))
-	if need <= len(l.Moments) {
+	if need <= len(l.Times) {
 		return true
 	}
 	old := blockOf(slot)

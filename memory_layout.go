@@ -134,10 +134,10 @@ func putRing(slot []uint64, r *algorithm.Ring) {
 // newest.
 func logOf(cl *compiledLimit, slot []uint64, words []int64) algorithm.Log {
 	return algorithm.Log{
-		Head:    firstOf(slot),
-		Len:     logLenOf(slot),
-		Newest:  int64(slot[expiryWord]) - cl.period,
-		Moments: words,
+		Head:   firstOf(slot),
+		Len:    logLenOf(slot),
+		Newest: int64(slot[expiryWord]) - cl.period,
+		Times:  words,
 	}
 }
 

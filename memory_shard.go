@@ -187,7 +187,7 @@ func (s *shard) decideRolling(cl *compiledLimit, slot []uint64, now int64, req a
 // because the store has reached MaxBytes: it counts up to the length that it has.
 func (s *shard) decideTruncated(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, d *Decision) {
 	short := cl.log
-	short.Count = int64(len(s.log(cl, slot).Moments))
+	short.Count = int64(len(s.log(cl, slot).Times))
 	s.decideLog(cl, &short, slot, now, req, d)
 	if d.RetryAfter == Never && req.Cost <= cl.log.Count {
 		d.RetryAfter = time.Duration(cl.period)
@@ -196,7 +196,7 @@ func (s *shard) decideTruncated(cl *compiledLimit, slot []uint64, now int64, req
 
 func (s *shard) decideLog(cl *compiledLimit, w *algorithm.SlidingLog, slot []uint64, now int64, req algorithm.Request, d *Decision) {
 	l := s.log(cl, slot)
-	if req.Cost > 0 && !req.AtMost && l.Moments != nil {
+	if req.Cost > 0 && !req.AtMost && l.Times != nil {
 		if bal, ok := w.Spend(&l, now, req.Cost); ok {
 			putLog(cl, slot, &l)
 			d.set(cl, algorithm.Outcome{Allowed: true, Granted: req.Cost}, bal)
@@ -205,7 +205,7 @@ func (s *shard) decideLog(cl *compiledLimit, w *algorithm.SlidingLog, slot []uin
 	}
 	w.Normalize(&l, now)
 	out := w.Decide(&l, now, req)
-	if l.Moments != nil {
+	if l.Times != nil {
 		if out.Granted != 0 {
 			w.Record(&l, now, out.Granted)
 		}

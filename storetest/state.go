@@ -80,7 +80,7 @@ func decideRolling(l penstock.Limit, r algorithm.Ring, now int64, request algori
 // that can be granted.
 func decideLog(l penstock.Limit, old algorithm.Log, now int64, request algorithm.Request) (algorithm.Log, algorithm.Outcome, algorithm.Balance) {
 	w := algorithm.SlidingLog{Count: l.Count, Period: int64(l.Period), Tick: int64(tick)}
-	log := algorithm.Log{Moments: make([]int64, max(int(l.Count), old.Len))}
+	log := algorithm.Log{Times: make([]int64, max(int(l.Count), old.Len))}
 	old.CopyTo(&log)
 	w.Normalize(&log, now)
 	outcome := w.Decide(&log, now, request)

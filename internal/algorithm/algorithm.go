@@ -1,23 +1,25 @@
-// Package algorithm holds the six algorithms as pure arithmetic: given a limit, a
-// key's state, the time and a request, each decides and returns the new state. It
-// uses no clock, lock, socket or logger; a store supplies those, and runs one
-// decision at a time for each key.
+// Package algorithm implements the six algorithms as pure arithmetic: given a
+// limit, a key's state, the time and a request, each decides and returns the new
+// state. It uses no clock, lock, socket or logger. The store supplies those, and
+// makes one decision at a time for each key.
 //
-// All times are nanoseconds on a clock that the store owns, from 0 to [MaxTime].
-// A store whose clock moves in larger steps passes its tick: every duration in a
-// result is rounded up to whole ticks, so that it is long enough, and one tick
-// less is not.
+// All times are nanoseconds on the store's clock, from 0 to [MaxTime]. A store
+// whose clock moves in larger steps passes its tick. Every duration in a result
+// is then rounded up to whole ticks: it is long enough, and one tick less is not.
 //
-// Three rules hold for every algorithm. A denial charges nothing; it may only
-// apply one of the two corrections that follow. State from the future, after the
-// clock stepped back, is moved to the present: a step back never frees a unit,
-// and never locks a key out for longer than one refill plus the reach of
-// reservations. State that owes more than the limit holds, after the limit was
-// lowered, is clamped to the limit.
+// Three rules hold for every algorithm:
 //
-// The bounds in the essays are over forward time, the sum of the clock's forward
-// movements, which is the clock's own time unless it steps back. They count
-// charges minus refunds, at the moment of acting.
+//   - A denial charges nothing. It may only apply the corrections of the next two
+//     rules.
+//   - State from the future, after the clock stepped back, is moved to the present. A
+//     step back never frees a unit, and never locks a key out for longer than one
+//     refill plus the reach of reservations.
+//   - State that owes more than the limit holds, after the limit was lowered, is
+//     clamped to the limit.
+//
+// The bounds stated for each algorithm are over forward time: the sum of the
+// clock's forward movements, which is the clock's own time unless it steps back.
+// They count charges minus refunds, at the moment of acting.
 package algorithm
 
 import "math"
@@ -37,18 +39,18 @@ const (
 	MaxRefill = 1 << 61
 )
 
-// A Request is what a caller asks of one key.
+// A Request takes, refunds or peeks at units of one key.
 type Request struct {
 	Cost     int64 // above 0 takes, 0 peeks, below 0 refunds
-	AtMost   bool  // take what is left when the cost does not fit
-	MaxDelay int64 // buckets: how far ahead a grant may lie
+	AtMost   bool  // take what is left if the cost does not fit
+	MaxDelay int64 // of buckets: how far ahead units may be granted
 }
 
-// An Outcome is the decision on a Request.
+// An Outcome is the decision on a [Request].
 type Outcome struct {
 	Allowed    bool
-	Granted    int64 // units charged; negative when refunded
-	RetryAfter int64 // until the same Request passes; Never if it cannot
+	Granted    int64 // units charged; negative if refunded
+	RetryAfter int64 // until the same Request is allowed; Never if it cannot be
 	Delay      int64 // until the caller may act on the grant
 }
 
@@ -58,8 +60,8 @@ type Balance struct {
 	ResetAfter int64 // until the key is full
 }
 
-// fit reduces the cost of an AtMost to what is free. If nothing is, it asks for
-// one unit, so that the denial says when one will be available.
+// fit returns the cost, reduced to what is free if AtMost is set. If nothing is
+// free it is one unit, so that the denial has the RetryAfter of one unit.
 func (r Request) fit(free int64) int64 {
 	if r.AtMost && r.Cost > free {
 		return max(free, 1)
@@ -67,12 +69,12 @@ func (r Request) fit(free int64) int64 {
 	return r.Cost
 }
 
-// refund returns the outcome on a refund when so many units are used.
+// refund returns the outcome of a refund to a key with used units.
 func (r Request) refund(used int64) Outcome {
 	return Outcome{Allowed: true, Granted: -r.refundable(used)}
 }
 
-// refundable returns how many units are refunded when so many are used.
+// refundable returns how many of the used units are refunded.
 func (r Request) refundable(used int64) int64 {
 	if r.Cost == Reset {
 		return used

@@ -1,15 +1,15 @@
 -- The fixed window aligned to the clock or the calendar; see fixedwindow.go. The value
 -- is the end of the window in seconds, followed by the units used in nine digits: one
 -- number, which INCRBY can add to. If the window ends between two seconds, because a
--- clock was set back, or if more was used, the value is the units used, a space, and
--- the end in milliseconds. The key lives a little longer than the window, so that not
--- all keys expire at once. An expired window is replaced only by a charge, and deleted
--- only by a reset.
+-- clock was set back, or if nine digits are too few, the value is the units used, a
+-- space, and the end in milliseconds. The key lives a little longer than the window, so
+-- that not all keys expire at once. Only a charge replaces an expired window, and only a
+-- reset deletes it.
 --
 -- Windows on the clock are given by their length and offset. Windows of a calendar are
 -- given by the instants at which they begin, some before and some after the caller's
--- estimate of the time. If the time is in none of them, nothing is decided, and the
--- caller sends the request again with the time it has got.
+-- estimate of the time. If none of them contains the server's time, nothing is decided:
+-- the script returns that time, and the caller sends the request again.
 --
 -- ARGV: cost or "all", count, 1 for AtMost or empty, thousandths of the window to live
 --       longer, length, offset; or an empty length, and instants

@@ -2,31 +2,31 @@ package algorithm
 
 // The fixed window.
 //
-// Idea: count up to Count; when the window ends, start at zero.
+// Idea: count up to Count, and start at zero when the window ends.
 //
-// State: what has been used, and when the window ends. A window in which
-// nothing is used has no state.
+// State: the units used, and when the window ends. A window without used units has no
+// state.
 //
-// The caller chooses where windows begin: at the key's first request, on the
-// clock, or by a calendar. It passes the window that a request at this instant
-// would open; a window that is open already keeps its end.
+// The caller chooses where windows begin: at the key's first request, on the clock,
+// or by a calendar. It passes the window that a request at this instant would open. A
+// window that is already open keeps its end.
 //
-// Bound: at most Count per window, and so at most 2·Count in an interval as long
-// as the shortest window: Count just before an edge, and Count just after it.
-// Windows that begin at the first request admit one less, because that request
-// is early. By the calendar a longer interval may touch three windows: thirty days
-// around a February do. Each time that the clock steps back over an edge, aligned
-// windows may admit Count once more: the window that lies in the future is cut to
-// one window's length from now, and so ends within another.
+// Bound: at most Count per window, so at most 2·Count in an interval as long as the
+// shortest window: Count just before an edge, and Count just after it. Windows that
+// begin at the first request admit one less, because that request is early. By the
+// calendar, a longer interval may touch three windows, such as thirty days around a
+// February. Each time the clock steps back over an edge, aligned windows may admit
+// Count once more: the window that lies in the future is cut to one window's length
+// from now, so it ends within another.
 
-// A Window is the one that a request at this instant would open.
+// A Window is the window that a request at this instant would open.
 type Window struct {
 	End    int64
 	Length int64
 }
 
-// Aligned returns the window that contains now, for windows of one length that
-// begin at offset and repeat.
+// Aligned returns the window that contains now. Windows have one length, and one
+// of them begins at offset.
 func Aligned(now, length, offset int64) Window {
 	into := (now - offset) % length
 	if into < 0 {
@@ -41,14 +41,14 @@ type Counter struct {
 	End  int64
 }
 
-// A FixedWindow decides by a [Counter].
+// A FixedWindow decides on a [Counter].
 type FixedWindow struct {
 	Count int64
 	Tick  int64
 }
 
-// Decide returns the new counter and the outcome. An ended window is replaced
-// only by a charge: if the clock steps back into it, it counts again.
+// Decide returns the new counter and the outcome. Only a charge replaces an ended
+// window, so that it counts again if the clock steps back into it.
 func (f *FixedWindow) Decide(s Counter, now int64, w Window, req Request) (Counter, Outcome) {
 	over := s.Used == 0 || s.End <= now
 	open := f.normalize(s, now, w)
@@ -77,7 +77,8 @@ func (f *FixedWindow) Balance(s Counter, now int64) Balance {
 	return Balance{Remaining: f.Count - s.Used, ResetAfter: RoundUp(s.End-now, f.Tick)}
 }
 
-// normalize returns the counter of the current window.
+// normalize returns the counter of the current window, clamped to what the limit
+// and the clock allow.
 func (f *FixedWindow) normalize(s Counter, now int64, w Window) Counter {
 	if s.Used == 0 || s.End <= now {
 		return Counter{End: w.End}

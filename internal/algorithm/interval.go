@@ -2,19 +2,19 @@ package algorithm
 
 import "math/bits"
 
-// exactInteger is the first integer from which on doubles have gaps. Redis's Lua
+// exactInteger is the first integer beyond which doubles have gaps. Lua in Redis
 // computes in doubles.
 const exactInteger = 1 << 53
 
-// Interval returns how many nanoseconds one unit of a bucket lasts: period over
-// count, rounded up, because a shorter interval would admit more than the limit.
-// burst is the bucket's size, never the zero that means a default. It returns
-// false, with the interval, when the rate would be off by more than 0.1 %.
+// Interval returns how many nanoseconds one unit of a bucket takes to refill:
+// period divided by count, rounded up, because a shorter interval would admit
+// more than the limit. burst is the bucket's size, with defaults filled in. It is
+// not ok if the rate would be off by more than 0.1 %.
 //
-// The interval is a whole number of nanoseconds, or of microseconds where twice
-// the time to fill the bucket would reach 2^53 nanoseconds (104 days): a bucket
-// on Redis holds sums of up to twice its fill in a double, and must compute the
-// same integers as one in memory. Such limits lose nothing: their units are far
+// The interval is in whole nanoseconds. If twice the time to fill the bucket
+// would reach 2^53 nanoseconds (104 days), it is in whole microseconds: Redis
+// computes sums of up to twice that time in doubles, and must get the same
+// integers as a store in memory. Such limits lose nothing: their units take far
 // longer than a microsecond, or else they fail the test of the rate.
 //
 // A count of zero admits nothing; its interval is the period.
@@ -41,9 +41,9 @@ func fillsExactly(burst, interval int64) bool {
 	return high == 0 && low < exactInteger/2
 }
 
-// keepsRate reports whether one unit per interval is at least 99.9 % of count
-// per period, or in whole numbers 1000·period ≥ 999·count·interval. The
-// products need more than 64 bits.
+// keepsRate reports whether one unit per interval is at least 99.9 % of count per
+// period: 1000·period ≥ 999·count·interval in integers. The products need more
+// than 64 bits.
 func keepsRate(count, period, interval int64) bool {
 	wantHigh, wantLow := bits.Mul64(uint64(period), 1000)
 	tooLarge, product := bits.Mul64(uint64(count), uint64(interval))

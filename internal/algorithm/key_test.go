@@ -365,11 +365,11 @@ func (k *logKey) decide(now int64, req algorithm.Request) result {
 }
 
 func (k *logKey) grow(need int) {
-	if need <= len(k.log.Moments) {
+	if need <= len(k.log.Times) {
 		return
 	}
 	room := max(need, k.log.Len) // the log may hold more than is needed, and CopyTo copies all
-	longer := algorithm.Log{Moments: make([]int64, room)}
+	longer := algorithm.Log{Times: make([]int64, room)}
 	k.log.CopyTo(&longer)
 	k.log = longer
 }
@@ -380,7 +380,7 @@ func (k *logKey) change(l limit) {
 
 // fork copies the log into a longer ring, which must not matter.
 func (k *logKey) fork() key {
-	copied := &logKey{limit: k.limit, log: algorithm.Log{Moments: make([]int64, len(k.log.Moments)+1)}}
+	copied := &logKey{limit: k.limit, log: algorithm.Log{Times: make([]int64, len(k.log.Times)+1)}}
 	k.log.CopyTo(&copied.log)
 	return copied
 }
@@ -389,7 +389,7 @@ func (k *logKey) fork() key {
 func (k *logKey) state(now int64) string {
 	var live []int64
 	for i := range k.log.Len {
-		at := k.log.Moments[(k.log.Head+i)%len(k.log.Moments)]
+		at := k.log.Times[(k.log.Head+i)%len(k.log.Times)]
 		if now-at < k.limit.Period {
 			live = append(live, at)
 		}
@@ -402,7 +402,7 @@ func (k *logKey) empty() int64 { return k.limit.Empty(&k.log) }
 func (k *logKey) valid(now int64) bool {
 	latest := int64(0)
 	for i := range k.log.Len {
-		at := k.log.Moments[(k.log.Head+i)%len(k.log.Moments)]
+		at := k.log.Times[(k.log.Head+i)%len(k.log.Times)]
 		if at < latest {
 			return false
 		}

@@ -3,25 +3,25 @@ package algorithm
 // The leaky bucket, as a queue.
 //
 // Idea: a queue holds Burst units and lets one through per Interval. A request is
-// admitted with the delay until the units before it have drained, so admitted
-// requests act evenly spaced, however they arrive. When the queue would overflow,
-// the request is denied.
+// admitted with a delay, until the units before it have drained, so admitted requests
+// act evenly spaced however they arrive. A request that would overflow the queue is
+// denied.
 //
 // State: the instant at which the queue will have drained.
 //
-// Bound: a request of cost n acts n Intervals before the next one, so single
-// units act at least one Interval apart; none waits longer than Burst − 1
-// Intervals. A Burst of 1 is strict spacing without a queue. A refund frees the
-// end of the queue, so one request may then act together with the last.
+// Bound: a request of cost n acts n Intervals before the next one, so single units
+// act at least one Interval apart. None waits longer than Burst − 1 Intervals. A
+// Burst of 1 is strict spacing without a queue. A refund frees the end of the queue,
+// so the next request may act at the same time as the last.
 //
-// The arithmetic is the token bucket's; what differs is that the debt is served
-// as a delay instead of being lent.
+// The arithmetic is that of the token bucket, except that a debt delays requests
+// instead of letting them pass at once.
 
-// A LeakyBucket decides by the instant at which the queue has drained.
+// A LeakyBucket decides on the instant at which the queue will have drained.
 type LeakyBucket struct{ Rate }
 
-// Decide returns the instant at which the queue will have drained, and the
-// outcome. A peek returns the delay that one unit would get.
+// Decide returns the new instant at which the queue will have drained, and the
+// outcome. A peek has the delay that one unit would get.
 func (b *LeakyBucket) Decide(drained, now int64, req Request) (int64, Outcome) {
 	debt := b.Debt(drained, now)
 	if req.Cost <= 0 {
@@ -50,7 +50,7 @@ func (b *LeakyBucket) Debt(drained, now int64) int64 {
 	return min(max(drained-now, 0), b.Capacity())
 }
 
-// late returns by how much a delay exceeds what the Request allows.
+// late returns by how much the delay exceeds the request's MaxDelay.
 func (b *LeakyBucket) late(debt int64, req Request) int64 {
 	if req.MaxDelay == 0 {
 		return 0
@@ -58,7 +58,7 @@ func (b *LeakyBucket) late(debt int64, req Request) int64 {
 	return debt - RoundDown(req.MaxDelay, b.Tick)
 }
 
-// drainedAfter returns when a queue with a debt will have drained.
+// drainedAfter returns when a queue with that debt will have drained.
 func drainedAfter(debt, now int64) int64 {
 	if debt == 0 {
 		return 0

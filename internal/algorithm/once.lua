@@ -1,11 +1,11 @@
 -- A step under an ID. The record of a grant holds the units still charged, and when
--- to act on them, counted from the record's expiry. A trailing r says that the grant
--- was refunded, which is possible once.
+-- to act on them, counted from the record's expiry. A trailing r means that the grant
+-- was refunded, which is possible only once.
 --
 -- KEYS: the step's, and the record's
 -- ARGV: how long a grant is remembered, what one unit costs the step, and then the
 --       step's own. In a refund the first of those is in units, because it may
---       exceed what the step now counts to.
+--       exceed what the step counts up to now.
 -- Returns the units of an earlier grant under this ID, or those refunded; when to act
 -- on them; and the reply of the step.
 local memory, unit, own = tonumber(ARGV[1]), tonumber(ARGV[2]), {unpack(ARGV, 3)}

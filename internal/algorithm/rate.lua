@@ -3,11 +3,11 @@
 --
 -- The value is the instant at which the bucket is full, relative to the key's expiry,
 -- and so at most 0. Adding the key's remaining time to live yields the debt. It is in
--- nanoseconds, or in microseconds if it ends in u. A trailing r says that units are
+-- nanoseconds, or in microseconds if it ends in u. A trailing r means that units are
 -- reserved.
 --
--- A key lives for twice the time that the bucket takes to fill, so that a busy one is
--- not rewritten all the time, and for at least a second.
+-- A key lives for twice the time that the bucket takes to fill, so that a busy key is
+-- not rewritten at every charge, and for at least a second.
 --
 -- ARGV: charge, capacity; and where needed a bound, the interval if AtMost is set,
 --       and u; each of these may be empty

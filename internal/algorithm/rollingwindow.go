@@ -2,46 +2,46 @@ package algorithm
 
 // The rolling window of n buckets.
 //
-// Idea: divide the period into n buckets on the clock, count in the newest, and
-// drop the oldest as time passes. What is used is the sum.
+// Idea: divide the period into n buckets on the clock, count in the newest, and drop
+// the oldest as time passes. The units used are the sum.
 //
-// Bound: no interval of one Period admits more than Count. For that the sum
-// covers n+1 buckets, the current one and n whole ones before it: with only n,
-// units in the bucket that is dropped would be released up to one bucket's length
-// too early, and 2·Count could pass. The price is that a unit comes back at most
-// one bucket later.
+// Bound: no interval of one Period admits more than Count. For that, the sum covers
+// n+1 buckets: the current one and n whole ones before it. With only n, units of the
+// dropped bucket would be released up to one bucket's length too early, and 2·Count
+// could pass. The price is that a unit comes back up to one bucket later.
 //
 //	│ n+1 buckets counted                        │
 //	├──────┬──────┬──────┬──────┬──────┬──────┬──┄┄┤
 //	            │ one Period, wherever it lies   now
 //
-// State: the counts in a ring, the number of the newest bucket since the
-// beginning of time, and the sum.
+// State: the counts in a ring, their sum, and the number of the newest bucket, counted
+// from time 0.
 
-// A Ring is the state of a rolling window: one count more than a period has
-// buckets. The zero Ring is full; it can be decided on but not recorded in.
+// A Ring is the state of a rolling window. It has one count more than a period
+// has buckets. The zero Ring is idle; it supports Decide but not Record.
 type Ring struct {
-	Newest int64   // which bucket Counts[Head] is
+	Newest int64   // number of the bucket at Counts[Head]
 	Total  int64   // the sum of Counts
-	Head   int     // where in Counts the newest bucket is
-	Counts []int64 // the others follow, oldest first
+	Head   int     // index of the newest bucket
+	Counts []int64 // after Head, the others follow, oldest first
 }
 
-// A RollingWindow decides by a [Ring].
+// A RollingWindow decides on a [Ring].
 type RollingWindow struct {
 	Count   int64
 	Buckets int64 // in a period; a Ring has one more
 	Length  int64 // of one bucket, in whole ticks
 }
 
-// NewRollingWindow returns a window of count units per period in so many buckets.
+// NewRollingWindow returns a window of count units per period, in that many
+// buckets.
 func NewRollingWindow(count, period, buckets, tick int64) RollingWindow {
 	length := (period + buckets - 1) / buckets
 	return RollingWindow{Count: count, Buckets: buckets, Length: RoundUp(length, tick)}
 }
 
-// Normalize moves buckets from the future to the present and drops the oldest units
-// beyond Count.
+// Normalize moves buckets from the future to the present, and drops the oldest
+// units beyond Count.
 func (w *RollingWindow) Normalize(r *Ring, now int64) {
 	if current := w.bucket(r, now); current < r.Newest {
 		r.retreat(current)
@@ -51,9 +51,9 @@ func (w *RollingWindow) Normalize(r *Ring, now int64) {
 	}
 }
 
-// Spend is Normalize, Decide, Record and Balance for the most common case: a plain
-// cost fits into the newest bucket. If it returns false, nothing has changed, and
-// the others must be called.
+// Spend is Normalize, Decide, Record and Balance for the most common case: the
+// cost fits without AtMost, and belongs to the newest bucket. If it returns
+// false, nothing has changed, and the others must be called.
 func (w *RollingWindow) Spend(r *Ring, now, cost int64) (bal Balance, ok bool) {
 	into := now - r.Newest*w.Length
 	if into < 0 || into >= w.Length || cost > w.Count-r.Total {
@@ -85,7 +85,7 @@ func (w *RollingWindow) Balance(r *Ring, now int64) Balance {
 	return Balance{Remaining: w.Count - used, ResetAfter: w.Empty(r) - now}
 }
 
-// Record charges what an Outcome granted, or refunds it, newest first.
+// Record charges the granted units, or refunds the newest if granted is negative.
 func (w *RollingWindow) Record(r *Ring, now, granted int64) {
 	r.advance(w.bucket(r, now))
 	if granted > 0 {
@@ -98,7 +98,7 @@ func (w *RollingWindow) Record(r *Ring, now, granted int64) {
 	}
 }
 
-// Empty returns when no unit is left.
+// Empty returns when no unit is used any more.
 func (w *RollingWindow) Empty(r *Ring) int64 {
 	if r.Total == 0 {
 		return 0
@@ -119,8 +119,8 @@ func (w *RollingWindow) take(r *Ring, now int64, expired int, used int64, req Re
 	return Outcome{Allowed: true, Granted: cost}
 }
 
-// bucket returns the number of the bucket that contains now. On a busy key it is
-// the newest, which needs no division.
+// bucket returns the number of the bucket that contains now. On a busy key that
+// is the newest, which is checked first because it needs no division.
 func (w *RollingWindow) bucket(r *Ring, now int64) int64 {
 	if into := now - r.Newest*w.Length; into >= 0 && into < w.Length {
 		return r.Newest
@@ -128,12 +128,12 @@ func (w *RollingWindow) bucket(r *Ring, now int64) int64 {
 	return now / w.Length
 }
 
-// expiresAt returns when the rank-th oldest bucket is dropped.
+// expiresAt returns when the bucket of a rank is dropped.
 func (w *RollingWindow) expiresAt(r *Ring, rank int) int64 {
 	return (r.Newest + int64(rank) + 1) * w.Length
 }
 
-// index returns the index in Counts of the rank-th oldest bucket; rank 0 is the
+// index returns the index in Counts of the bucket of a rank. Rank 0 is the
 // oldest.
 func (r *Ring) index(rank int) int {
 	i := r.Head + 1 + rank
@@ -144,7 +144,7 @@ func (r *Ring) index(rank int) int {
 }
 
 // usedAt returns how many of the oldest buckets have expired when current is the
-// newest, and how many units the others hold.
+// newest bucket, and how many units the others hold.
 func (r *Ring) usedAt(current int64) (expired int, used int64) {
 	passed := current - r.Newest
 	if passed >= int64(len(r.Counts)) {
@@ -157,8 +157,8 @@ func (r *Ring) usedAt(current int64) (expired int, used int64) {
 	return expired, used
 }
 
-// rankOfUnit returns the rank of the bucket with whose expiry at least n units
-// are released.
+// rankOfUnit returns the rank of the bucket that holds the n-th oldest unit which
+// has not expired.
 func (r *Ring) rankOfUnit(expired int, n int64) int {
 	rank := expired
 	for n -= r.Counts[r.index(rank)]; n > 0; n -= r.Counts[r.index(rank)] {
@@ -186,9 +186,9 @@ func (r *Ring) advance(current int64) {
 	r.Newest = current
 }
 
-// retreat makes current the newest bucket after the clock stepped back: units
-// from the future are moved into it. Older buckets stay; if they moved too, a
-// clock that jitters around an edge would push units out.
+// retreat makes current the newest bucket after the clock stepped back. Units
+// from the future move into it. Older buckets stay, or else a clock that jitters
+// around an edge would push units out.
 func (r *Ring) retreat(current int64) {
 	for ahead := min(r.Newest-current, int64(len(r.Counts))); ahead > 0; ahead-- {
 		late := r.Counts[r.Head]
@@ -199,7 +199,7 @@ func (r *Ring) retreat(current int64) {
 	r.Newest = current
 }
 
-// remove takes at most n units out of one bucket and returns how many.
+// remove removes at most n units from one bucket, and returns how many.
 func (r *Ring) remove(i int, n int64) int64 {
 	n = min(n, r.Counts[i])
 	r.Counts[i] -= n

@@ -24,7 +24,7 @@ if value then
   if #counts > size then return redis.error_reply('FOREIGN value') end
 end
 
--- Settle: units in the future move to the present, and units beyond count are dropped.
+-- Normalize: units in the future move to the present, and units beyond count are dropped.
 if newest > bucket then
   local kept, ahead = {0}, newest - bucket
   for i, n in ipairs(counts) do

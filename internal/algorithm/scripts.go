@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// A Step is an algorithm as it runs inside Redis. Its Lua file is next to the Go file
-// of the same name, and decides the same: given the state that the script found, the
-// Go code works out what the script decided.
+// A Step is an algorithm as it runs inside Redis. Its Lua file is next to the Go
+// file of the same name, and both make the same decisions: from the state that
+// the script found, the Go code computes what the script decided.
 //
-// There is one Step more than there are algorithms, because a fixed window that
-// begins with a key's first request needs no clock but the key's expiry.
+// There is one Step more than there are algorithms: fixed windows that begin at a
+// key's first request have their own, which needs no clock but the key's expiry.
 //
 // The scripts as they are sent to Redis are in testdata/scripts.
 type Step byte
@@ -87,8 +87,8 @@ func (s Step) OnceScript() string {
 	return "local function step(KEYS, ARGV)\n" + s.nested() + "end\n" + without(onceScript, nil)
 }
 
-// BatchScript returns the script that takes one step for each of several keys. The
-// part that does not depend on the key runs once.
+// BatchScript returns the script that takes one step for each of several keys.
+// The part that does not depend on the key runs only once.
 func (s Step) BatchScript() string {
 	head, body := s.parts()
 	return without(head+"local function step(key)\n"+body+"end\n"+batchScript, isTryLine)
@@ -106,20 +106,21 @@ func TakeAllScript(steps []Step) string {
 	return b.String()
 }
 
-// nested returns the step as part of another script.
+// nested returns the step for use inside another script.
 func (s Step) nested() string {
 	head, body := s.parts()
 	return without(head+keyLine+body, isAloneLine)
 }
 
-// keyLine joins the parts of a step for one key.
+// keyLine is inserted between the two parts of a step that has one key.
 const keyLine = "local key = KEYS[1]\n"
 
-// isTryLine reports whether a line is only for steps that are tried without writing.
+// isTryLine reports whether a line is only for steps that can be tried without
+// writing.
 func isTryLine(code string) bool { return strings.HasPrefix(code, "if ARGV.dry then return") }
 
-// isAloneLine reports whether a line is only for steps that are a script of their
-// own.
+// isAloneLine reports whether a line is only for scripts that consist of one
+// step.
 func isAloneLine(code string) bool { return strings.HasSuffix(code, "-- alone") }
 
 // parts returns the part of a step that does not depend on the key, and the rest.
@@ -146,18 +147,18 @@ func (s Step) source() string {
 	return slidingLogScript
 }
 
-// separator begins the lines between the parts of a Lua file.
+// separator begins the lines that divide a Lua file into parts.
 const separator = "----------------------------------------"
 
-// bucketScript puts a bucket's rule into the script that both buckets share, and its
-// return statement at the end.
+// bucketScript inserts a bucket's rule into the script that both buckets share,
+// and appends its return statement.
 func bucketScript(own string) string {
 	rule, returns, _ := strings.Cut(own, separator+"\n")
 	return strings.Replace(rateScript, separator+" decide\n", rule, 1) + returns
 }
 
-// without removes comment lines, which would only take memory in Redis, and code
-// lines that the script does not need.
+// without removes comments, which would only take memory in Redis, and the lines
+// that needless selects.
 func without(script string, needless func(code string) bool) string {
 	var b strings.Builder
 	for line := range strings.Lines(script) {

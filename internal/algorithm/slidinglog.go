@@ -2,34 +2,33 @@ package algorithm
 
 // The sliding log.
 //
-// Idea: store the moment of every admitted unit. What is used is the number
-// of moments within the last Period.
+// Idea: store the time of every admitted unit. The units used are those of the last
+// Period.
 //
-// State: the newest Count moments, in order, in a ring. Older ones can never
-// matter, and denied requests leave no moment. Units that arrive at the same
-// instant are as many moments.
+// State: the newest Count times, in order, in a ring. Older times never matter, and
+// denied requests leave none. A request of cost n leaves n equal times.
 //
 // Bound: any interval [t, t+Period) admits at most Count, exactly.
 
-// A Log is the state of a sliding log: Len moments in a ring, the oldest at Head.
-// The ring may be shorter than Count while that suffices. The newest moment is
-// kept separately, because reading it from a long ring is a cache miss.
+// A Log is the state of a sliding log: Len times in a ring, the oldest at Head.
+// The ring may be shorter than Count as long as that suffices. The newest time is
+// also stored separately, because reading it from a long ring is a cache miss.
 type Log struct {
-	Head    int
-	Len     int
-	Newest  int64
-	Moments []int64
+	Head   int
+	Len    int
+	Newest int64
+	Times  []int64
 }
 
-// A SlidingLog decides by a [Log].
+// A SlidingLog decides on a [Log].
 type SlidingLog struct {
 	Count  int64
 	Period int64 // in whole ticks
 	Tick   int64
 }
 
-// Normalize moves moments from the future to the present and drops the oldest beyond
-// Count.
+// Normalize moves times from the future to the present, and drops the oldest
+// beyond Count.
 func (w *SlidingLog) Normalize(l *Log, now int64) {
 	if l.Newest > now {
 		l.moveBackTo(now)
@@ -39,13 +38,13 @@ func (w *SlidingLog) Normalize(l *Log, now int64) {
 	}
 }
 
-// Spend is Normalize, Decide, Record and Balance for the most common case: a plain
-// cost fits, and the ring has room for it. If it returns false, nothing has
-// changed, and the others must be called.
+// Spend is Normalize, Decide, Record and Balance for the most common case: the
+// cost fits without AtMost, and the ring has room for it. If it returns false,
+// nothing has changed, and the others must be called.
 func (w *SlidingLog) Spend(l *Log, now, cost int64) (bal Balance, ok bool) {
 	expired := l.countUpTo(now - w.Period)
 	used := int64(l.Len - expired)
-	if l.Newest > now || cost > min(w.Count, int64(len(l.Moments)))-used {
+	if l.Newest > now || cost > min(w.Count, int64(len(l.Times)))-used {
 		return bal, false
 	}
 	l.drop(expired)
@@ -75,13 +74,13 @@ func (w *SlidingLog) Balance(l *Log, now int64) Balance {
 	return Balance{Remaining: w.Count - int64(used), ResetAfter: RoundUp(w.Empty(l)-now, w.Tick)}
 }
 
-// Room returns how long the ring must be to record granted units.
+// Room returns how long the ring must be to record that many more units.
 func (w *SlidingLog) Room(l *Log, now, granted int64) int {
 	return l.Len - l.countUpTo(now-w.Period) + int(granted)
 }
 
-// Record charges what an Outcome granted, or refunds it, newest first. The ring
-// must have [SlidingLog.Room].
+// Record charges the granted units, or refunds the newest if granted is negative.
+// The ring must have [SlidingLog.Room].
 func (w *SlidingLog) Record(l *Log, now, granted int64) {
 	l.drop(l.countUpTo(now - w.Period))
 	if granted < 0 {
@@ -92,7 +91,7 @@ func (w *SlidingLog) Record(l *Log, now, granted int64) {
 	l.add(now, granted)
 }
 
-// Empty returns when no unit is left.
+// Empty returns when no unit is used any more.
 func (w *SlidingLog) Empty(l *Log) int64 {
 	if l.Len == 0 {
 		return 0
@@ -113,35 +112,35 @@ func (w *SlidingLog) take(l *Log, now int64, expired int, used int64, req Reques
 	return Outcome{Allowed: true, Granted: cost}
 }
 
-// index returns where in Moments the i-th oldest moment is.
+// index returns the index in Moments of the i-th oldest time.
 func (l *Log) index(i int) int {
 	i += l.Head
-	if i >= len(l.Moments) {
-		i -= len(l.Moments)
+	if i >= len(l.Times) {
+		i -= len(l.Times)
 	}
 	return i
 }
 
-func (l *Log) at(i int) int64 { return l.Moments[l.index(i)] }
+func (l *Log) at(i int) int64 { return l.Times[l.index(i)] }
 
-// moveBackTo moves the moments that lie after now to now.
+// moveBackTo changes all times after now to now.
 func (l *Log) moveBackTo(now int64) {
 	for i := l.Len - 1; i >= 0 && l.at(i) > now; i-- {
-		l.Moments[l.index(i)] = now
+		l.Times[l.index(i)] = now
 	}
 	l.Newest = now
 }
 
-// add appends n moments, for which the ring has room.
+// add appends the time n times. The ring must have room.
 func (l *Log) add(now, n int64) {
 	for ; n > 0; n-- {
-		l.Moments[l.index(l.Len)] = now
+		l.Times[l.index(l.Len)] = now
 		l.Len++
 	}
 	l.Newest = now
 }
 
-// drop removes the n oldest moments.
+// drop removes the n oldest times.
 func (l *Log) drop(n int) {
 	if n == 0 {
 		return
@@ -150,9 +149,9 @@ func (l *Log) drop(n int) {
 	l.Len -= n
 }
 
-// countUpTo returns how many moments are not after t. They are in order, and on a
-// busy key only the oldest few are, so it strides from the oldest, twice as far
-// each time, and bisects the last stride.
+// countUpTo returns how many times are at or before t. On a busy key only the
+// oldest few are, so it doubles its stride from the oldest until it has passed t,
+// and then bisects the last stride.
 func (l *Log) countUpTo(t int64) int {
 	low, high := 0, l.Len
 	for stride := 0; stride < l.Len; stride = 2*stride + 1 {
@@ -172,10 +171,10 @@ func (l *Log) countUpTo(t int64) int {
 	return low
 }
 
-// CopyTo copies the moments, in order, into an empty log with a longer ring.
+// CopyTo copies the times, in order, into an empty log with a longer ring.
 func (l *Log) CopyTo(longer *Log) {
 	for i := range l.Len {
-		longer.Moments[i] = l.at(i)
+		longer.Times[i] = l.at(i)
 	}
 	longer.Head, longer.Len, longer.Newest = 0, l.Len, l.Newest
 }

@@ -24,7 +24,7 @@ local present = '1000'
 if len > 0 then present = struct.pack('>I4', (newest + since) % 4294967296) end
 local function age(i) return since + (newest - struct.unpack('>I4', log, 4 * i - 3)) % 4294967296 end
 
--- Settle: times in the future move to the present, and units beyond count are dropped.
+-- Normalize: times in the future move to the present, and units beyond count are dropped.
 if since < 0 then
   local past = len - 1
   while past > 0 and age(past) < 0 do past = past - 1 end

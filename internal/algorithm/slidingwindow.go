@@ -4,9 +4,9 @@ import "math/bits"
 
 // The sliding window of two counters.
 //
-// Idea: keep the count of the current window and of the one before. Assume that
-// the previous window's units were spread evenly, so that the share of them
-// still within one Period is the share of the current window yet to come:
+// Idea: count the current window and the one before. Assume that the units of the
+// previous window were spread evenly. Then the share of them that is still within one
+// Period equals the share of the current window that is yet to come:
 //
 //	used = current + ⌈previous · rest / Period⌉
 //
@@ -14,14 +14,13 @@ import "math/bits"
 //	          ├─── one Period ───┤
 //	                             now     rest
 //
-// State: both counts, and when the current window ends. Windows begin at the
-// key's first request, which also keeps many keys from rolling over at once.
+// State: both counts, and when the current window ends. Windows begin at the key's
+// first request, so keys do not all roll over at once.
 //
-// Bound: 2·Count − 2 in one Period (1 where Count is 1), and it is reached: one
-// unit opens a window, Count − 1 more come just before its end, and because those
-// are taken to have been spread evenly, nearly Count − 1 more fit within one
-// Period of them. Traffic that does not set out to find that case stays close to
-// Count.
+// Bound: 2·Count − 2 in one Period (1 if Count is 1). This is reached: one unit opens
+// a window, Count − 1 more come just before its end, and because those are assumed to
+// be spread evenly, nearly Count − 1 more fit within one Period of them. Traffic that
+// does not aim for this case stays close to Count.
 
 // A Slide is the state of a sliding window.
 type Slide struct {
@@ -30,15 +29,16 @@ type Slide struct {
 	End      int64 // of the current window
 }
 
-// A SlidingWindow decides by a [Slide]. Count must be below 2³¹.
+// A SlidingWindow decides on a [Slide]. Count must be below 2³¹.
 type SlidingWindow struct {
 	Count  int64
 	Period int64 // in whole ticks
 	Tick   int64
 }
 
-// Decide returns the new counts and the outcome. Counts that only aged are
-// returned unchanged: the next call ages them again, and a denial writes nothing.
+// Decide returns the new counts and the outcome. If the counts only aged, it
+// returns them as they were: the next call ages them again, so a denial needs no
+// write.
 func (w *SlidingWindow) Decide(s Slide, now int64, req Request) (Slide, Outcome) {
 	aged := w.age(s, now)
 	normal := w.normalize(aged, now)
@@ -72,7 +72,7 @@ func (w *SlidingWindow) Balance(s Slide, now int64) Balance {
 	}
 }
 
-// age moves the counts on to the window that contains now.
+// age moves the counts to the window that contains now.
 func (w *SlidingWindow) age(s Slide, now int64) Slide {
 	if s.End <= now {
 		s = Slide{Previous: s.Current, End: s.End + w.Period}
@@ -89,7 +89,7 @@ func (w *SlidingWindow) normalize(s Slide, now int64) Slide {
 	return w.clamp(s, s.End-now)
 }
 
-// clamp reduces the counts so that at most Count is used.
+// clamp reduces the counts so that at most Count units are used.
 func (w *SlidingWindow) clamp(s Slide, rest int64) Slide {
 	s.Current = min(s.Current, w.Count)
 	if exceeds(s.Previous, rest, w.Count-s.Current, w.Period) {
@@ -114,8 +114,9 @@ func (w *SlidingWindow) take(s Slide, now int64, req Request) Outcome {
 	return Outcome{Allowed: true, Granted: cost}
 }
 
-// wait returns how long until a cost fits: either the previous window's share
-// shrinks enough, or this window becomes the previous one and its own share does.
+// wait returns how long until the cost fits: until the share of the previous
+// window has shrunk enough or, if that does not suffice, until the current window
+// has become the previous one and its share has shrunk enough.
 func (w *SlidingWindow) wait(s Slide, rest, cost int64) int64 {
 	if room := w.Count - s.Current - cost; room >= 0 {
 		return rest - mulDiv(room, w.Period, s.Previous)
@@ -129,7 +130,7 @@ func (s Slide) without(n int64) Slide {
 	return Slide{Previous: s.Previous - (n - current), Current: s.Current - current, End: s.End}
 }
 
-// empty returns when no unit is left.
+// empty returns when no unit is used any more.
 func (s Slide) empty(period int64) int64 {
 	if s.Current > 0 {
 		return s.End + period
@@ -137,7 +138,7 @@ func (s Slide) empty(period int64) int64 {
 	return s.End
 }
 
-// exceeds reports whether a·b > c·d, for numbers that are not negative.
+// exceeds reports whether a·b > c·d. The numbers must not be negative.
 func exceeds(a, b, c, d int64) bool {
 	leftHigh, left := bits.Mul64(uint64(a), uint64(b))
 	rightHigh, right := bits.Mul64(uint64(c), uint64(d))

@@ -2,24 +2,24 @@ package algorithm
 
 // The token bucket.
 //
-// Idea: a bucket holds Burst tokens and gains one per Interval. A request of
-// cost n takes n tokens, or is denied when they are not there.
+// Idea: a bucket holds Burst tokens and gains one per Interval. A request of cost n
+// takes n tokens, or is denied if there are fewer.
 //
-// State: the instant at which the bucket will be full again, and nothing else;
-// see [Rate] for why that is enough. A bucket that is full has no state at all.
+// State: the instant at which the bucket will be full again; see [Rate]. A full
+// bucket has no state.
 //
 // Bound: any interval of length T admits at most Burst + T/Interval units.
 //
-// Reservations: with a MaxDelay, a request that does not fit yet may be granted
-// for the moment when it will. It is charged now, so the debt exceeds the
-// capacity, and later requests queue behind it: first come, first served.
-// Refunding a reservation frees the end of the queue, so one more request may then
-// act together with the last. A reservation reaches at most one minute ahead, or
-// one whole refill where that is longer. One bit of the state says that there is a
-// reservation: without one, a debt above the capacity means that the clock stepped
-// back or the limit was lowered, and is clamped to the capacity.
+// Reservations: with a MaxDelay, a request that does not fit yet may be granted for
+// the moment at which it will. It is charged now, so the debt exceeds the capacity,
+// and later requests queue behind it: first come, first served. Refunding a
+// reservation frees the end of the queue, so the next request may act at the same
+// time as the last. A reservation reaches at most one minute ahead, or one whole
+// refill if that is longer. One bit of the state marks a bucket with reservations.
+// Without it, a debt above the capacity means that the clock stepped back or the
+// limit was lowered, and the debt is clamped to the capacity.
 
-// minute is how far ahead a reservation may reach at least.
+// minute is the least reach of reservations.
 const minute = 60_000_000_000
 
 // A Bucket is the state of a token bucket. The zero Bucket is full.
@@ -28,7 +28,7 @@ type Bucket struct {
 	Reserved bool  // whether units are granted for later
 }
 
-// A TokenBucket decides by a [Bucket].
+// A TokenBucket decides on a [Bucket].
 type TokenBucket struct{ Rate }
 
 // Reach returns how far ahead units may be reserved.
@@ -56,14 +56,15 @@ func (b *TokenBucket) Decide(s Bucket, now int64, req Request) (Bucket, Outcome)
 	return b.withDebt(after, now), Outcome{Allowed: true, Granted: cost, Delay: delay}
 }
 
-// SpendOne is Decide for the most common case: one unit is available in a bucket
-// without reservations. If it returns false, Decide must be called.
+// SpendOne is Decide for the most common case: one unit, available in a bucket
+// without reservations. If it returns false, call Decide.
 func (b *TokenBucket) SpendOne(full, now int64) (after int64, ok bool) {
 	after = max(full, now) + b.Interval
 	return after, after-now <= b.Capacity()
 }
 
-// Debt returns how far the bucket is from full, clamped to what it may owe.
+// Debt returns how far the bucket is from full, clamped to the largest possible
+// debt.
 func (b *TokenBucket) Debt(s Bucket, now int64) int64 {
 	maxDebt := b.Capacity()
 	if s.Reserved {
@@ -72,7 +73,7 @@ func (b *TokenBucket) Debt(s Bucket, now int64) int64 {
 	return min(max(s.Full-now, 0), maxDebt)
 }
 
-// withDebt returns a bucket with a debt.
+// withDebt returns the state of a bucket with that debt.
 func (b *TokenBucket) withDebt(debt, now int64) Bucket {
 	if debt == 0 {
 		return Bucket{}
@@ -80,8 +81,8 @@ func (b *TokenBucket) withDebt(debt, now int64) Bucket {
 	return Bucket{Full: now + debt, Reserved: debt > b.Capacity()}
 }
 
-// costAndMaxDebt returns the cost and the largest debt of a Request with AtMost or
-// MaxDelay.
+// costAndMaxDebt returns the cost to charge and the largest debt allowed, for a
+// request with AtMost or MaxDelay.
 func (b *TokenBucket) costAndMaxDebt(debt int64, req Request) (cost, maxDebt int64) {
 	maxDebt = b.Capacity() + min(RoundDown(req.MaxDelay, b.Tick), b.Reach())
 	return req.fit(b.free(debt, maxDebt)), maxDebt

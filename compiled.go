@@ -11,19 +11,19 @@ import (
 	"github.com/penstock-io/penstock/internal/siphash"
 )
 
-// A compiledLimit is a limit that was validated, with its arithmetic prepared for
-// the tick of a store's clock.
+// A compiledLimit is a valid limit, with its arithmetic prepared for the tick of
+// a store's clock.
 type compiledLimit struct {
-	limit        Limit        // as it was given
-	key          *siphash.Key // of the store's hashes; nil for the process's own
-	identityHash uint64       // hash of Limit.Identity: limits with equal ones share state
-	normalHash   uint64       // hash of Limit.Normal: differs between limits of one identity
-	table        tableKind    // of table that a Memory keeps the state in
+	limit        Limit        // as given by the caller
+	key          *siphash.Key // of a Durable store's hash function; nil for maphash
+	identityHash uint64       // of Limit.Identity: limits with equal hashes share state
+	normalHash   uint64       // of Limit.Normal: differs if any number of the limit does
+	table        tableKind    // where a Memory holds the state
 	tick         int64
 	capacity     int64 // the most that can be granted at once
 	idLifetime   int64 // how long a grant under an ID is remembered
 
-	// One of these is in use, by limit.Algorithm.
+	// limit.Algorithm selects one of these.
 	token   algorithm.TokenBucket
 	leaky   algorithm.LeakyBucket
 	fixed   algorithm.FixedWindow
@@ -37,15 +37,15 @@ type compiledLimit struct {
 	currentWindow atomic.Pointer[windowSpan] // the calendar's window around now
 }
 
-// seed makes the hashes of keys differ from process to process, so that an
-// attacker cannot choose keys that collide.
+// seed makes hashes differ between processes, so an attacker cannot choose keys
+// that collide.
 var seed = maphash.MakeSeed()
 
-// maxIDLifetime is the longest that a grant under an ID is remembered.
+// maxIDLifetime bounds how long a grant under an ID is remembered.
 const maxIDLifetime = 24 * time.Hour
 
-// compileLimit validates a limit and compiles it for a clock of the given tick,
-// and for a store whose hashes have a key of their own, or nil.
+// compileLimit validates a limit and compiles it for a clock with that tick. key
+// is that of a Durable store, or nil.
 func compileLimit(l Limit, tick int64, key *siphash.Key) (*compiledLimit, error) {
 	if err := l.Validate(); err != nil {
 		return nil, err
@@ -66,8 +66,8 @@ func compileLimit(l Limit, tick int64, key *siphash.Key) (*compiledLimit, error)
 	return cl, cl.prepare(n)
 }
 
-// identityHashOf returns the hash of a limit's identity. With a key it is the same in
-// every process.
+// identityHashOf returns the hash of a limit's identity. With a key it is the
+// same in every process.
 func identityHashOf(l Limit, key *siphash.Key) uint64 {
 	if key == nil {
 		return maphash.Comparable(seed, l)
@@ -119,7 +119,7 @@ func (cl *compiledLimit) rate() *algorithm.Rate {
 	return nil
 }
 
-// hashOf returns the hash of a key under a limit, in this process; never 0.
+// hashOf returns the hash of a key under a limit in this process. It is never 0.
 func hashOf(cl *compiledLimit, key string) uint64 {
 	return max(maphash.String(seed, key)^cl.identityHash, 1)
 }
@@ -127,13 +127,14 @@ func hashOf(cl *compiledLimit, key string) uint64 {
 // overflowHash is the hash of the limit's overflow bucket.
 func (cl *compiledLimit) overflowHash() uint64 { return max(cl.identityHash, 1) }
 
-// neverGrants reports whether the request can never be granted, whatever is left.
+// neverGrants reports whether the request can never be granted, in any state of
+// its key.
 func (cl *compiledLimit) neverGrants(r *Request) bool {
 	return r.Cost > cl.capacity && (!r.AtMost || cl.capacity == 0)
 }
 
-// denyWhenFull is the result when the store has room neither for a key nor for its
-// limit's overflow bucket.
+// denyWhenFull returns the outcome if the store has room neither for a key nor
+// for its limit's overflow bucket.
 func (cl *compiledLimit) denyWhenFull(req algorithm.Request) algorithm.Outcome {
 	switch {
 	case req.Cost <= 0:
@@ -144,7 +145,7 @@ func (cl *compiledLimit) denyWhenFull(req algorithm.Request) algorithm.Outcome {
 	return algorithm.Outcome{RetryAfter: cl.period}
 }
 
-// window returns the fixed window that a request made now would open.
+// window returns the fixed window that a request at now would open.
 func (cl *compiledLimit) window(now int64) algorithm.Window {
 	switch cl.limit.Align {
 	case AlignFirst:
@@ -160,7 +161,7 @@ func (cl *compiledLimit) window(now int64) algorithm.Window {
 	return algorithm.Window{End: current.end, Length: current.end - current.start}
 }
 
-// A windowSpan is a window of the calendar. Finding one is slow, so it is cached.
+// A windowSpan is a window of the calendar, cached because computing one is slow.
 type windowSpan struct {
 	start, end int64
 }
@@ -173,14 +174,15 @@ func (cl *compiledLimit) spanAround(now int64) *windowSpan {
 	}
 }
 
-// A compiledCache caches compiled limits, for requests that carry only a Limit. A
-// limit has two slots, so that two limits that are used in turn do not keep
-// evicting each other.
+// A compiledCache caches compiled limits, for requests that carry only a Limit.
+// Each limit has two slots, so two limits that are used in turn do not evict each
+// other.
 type compiledCache struct {
 	slots [1024]atomic.Pointer[compiledLimit]
 }
 
-// forRequest returns the compiled limit of a request. Its tick may be any.
+// forRequest returns the compiled limit of a request. It may be compiled for any
+// tick.
 func (c *compiledCache) forRequest(r *Request) (*compiledLimit, error) {
 	if cl := r.compiled; cl != nil && cl.key == nil && cl.limit == r.Limit {
 		return cl, nil
@@ -204,8 +206,7 @@ func (c *compiledCache) get(l Limit, tick int64, key *siphash.Key) (*compiledLim
 	return cl, err
 }
 
-// cacheHash spreads limits over a cache, in less time than a real hash of all
-// fields takes.
+// cacheHash hashes a limit for a cache, faster than a full hash of all fields.
 func (l Limit) cacheHash() uint64 {
 	h := maphash.String(seed, l.Name) ^ maphash.String(seed, l.Zone)<<1
 	for _, field := range [...]int64{

@@ -12,61 +12,61 @@ import (
 	"github.com/penstock-io/penstock/internal/siphash"
 )
 
-// MemoryOptions are the settings of a [Memory]. A number that is not above zero
-// means its default.
+// MemoryOptions are the settings of a [Memory]. A number of zero or less means
+// its default.
 type MemoryOptions struct {
-	// MaxKeys is the most keys that are held at once, counting each pair of key
-	// and limit, and each remembered [Request.ID]. Default: 1,000,000.
+	// MaxKeys bounds the keys held at once, counting each pair of key and
+	// limit, and each remembered [Request.ID]. Default: 1,000,000.
 	MaxKeys int
 
-	// MaxBytes bounds the states of sliding logs and rolling windows; their
+	// MaxBytes bounds the states of sliding logs and rolling windows. Their
 	// overflow buckets may take a quarter more. The other algorithms need less
-	// than 64 bytes a key, which MaxKeys bounds. Default: 1 GiB.
+	// than 64 bytes per key, which MaxKeys bounds. Default: 1 GiB.
 	MaxBytes int64
 
-	// Now is the clock, for tests and simulations, between the years 1970 and
-	// 2116: outside of them it stands still. It must be safe for concurrent
-	// use, and must not call the store. [Limiter.Wait] still sleeps on the
-	// machine's clock; to test that, use testing/synctest and leave Now nil.
+	// Now is the clock, for tests and simulations. It must be safe for
+	// concurrent use, and must not call the store. Times before 1970 or after
+	// 2116 are clamped to those years. [Limiter.Wait] still sleeps on the
+	// machine's clock; to test it, use testing/synctest and leave Now nil.
 	// Default: the machine's monotonic clock, and its wall clock for windows
-	// that follow the time of day.
+	// that are aligned to the time of day.
 	Now func() time.Time
 
-	// Tick is the resolution of the clock, for comparing with a store whose
-	// clock is coarser. If it is set, all limits go by the wall clock. Default:
-	// a nanosecond.
+	// Tick is the resolution of the clock, for comparisons with a store whose
+	// clock is coarser. If it is set, all limits use the wall clock. Default:
+	// one nanosecond.
 	Tick time.Duration
 
-	// Durable makes [Memory.Snapshot] possible. It hashes keys in a way that is
-	// the same in the next process, which takes about 20 ns longer. Default:
-	// state ends with the process.
+	// Durable enables [Memory.Snapshot]. It hashes keys in a way that later
+	// processes can repeat, which takes about 20 ns longer. Default: state
+	// ends with the process.
 	Durable bool
 }
 
 // Memory is a store in the memory of this process. It is safe for concurrent use,
-// runs no goroutine, needs no closing, and is bounded: see [MemoryOptions]. The
-// zero Memory is not usable. One that is used in a testing/synctest bubble must be
-// made in it, or else its clock stands still.
+// runs no goroutine, needs no Close, and is bounded: see [MemoryOptions]. The
+// zero Memory is not usable. To use a Memory in a testing/synctest bubble, make
+// it inside the bubble; otherwise its clock stands still.
 //
-// An idle key, whose bucket is full or whose window is empty, takes no room. When
-// the store is full, active keys are never evicted: new keys share one overflow
-// bucket per limit, with that limit's numbers, until there is room again.
-// [Memory.Stats] counts how often that happens.
+// Idle keys, whose bucket is full or whose window is empty, take no room. When
+// the store is full, active keys are never evicted. Instead, all new keys of a
+// limit share one overflow bucket with that limit's numbers, until there is room
+// again. [Memory.Stats] counts how often that happens.
 type Memory struct {
 	shards []shard
-	shift  int // a key's shard is in the top bits of its hash
+	shift  int // the top bits of a hash select its shard: hash >> shift
 	base   time.Time
-	offset int64        // of the monotonic clock, at the base
+	offset int64        // reading of the monotonic clock at base
 	clock  func() int64 // nil for the machine's clocks
 	tick   int64
-	key    *siphash.Key // of the hashes; nil for the process's own
+	key    *siphash.Key // of the hash function, if Durable; nil for maphash
 
-	quota             slotQuota // of all shards
+	quota             slotQuota // shared by all shards
 	bytes             atomic.Int64
-	overflow          shard // of the overflow buckets
+	overflow          shard // holds the overflow buckets
 	overflowDecisions atomic.Int64
-	lastSwept         atomic.Uint32 // the shard that was last swept for another's sake
-	sweepBackoff      atomic.Int32  // requests for bytes that need not sweep all shards
+	lastSwept         atomic.Uint32 // index of the shard that sweepNext swept last
+	sweepBackoff      atomic.Int32  // how many more failed allocations sweep only one shard
 	compiled          compiledCache
 }
 
@@ -88,8 +88,8 @@ const (
 	defaultMaxKeys  = 1_000_000
 	defaultMaxBytes = 1 << 30
 	keysPerShard    = 4096
-	maxShardBits    = 14   // more shards than that gain nothing, and cost memory
-	maxOverflow     = 1024 // overflow buckets, one a limit
+	maxShardBits    = 14   // more shards cost memory and gain nothing
+	maxOverflow     = 1024 // overflow buckets, one per limit
 )
 
 // NewMemory returns an empty store. Nil options are all defaults.
@@ -101,13 +101,13 @@ func NewMemory(o *MemoryOptions) *Memory {
 	return newMemory(o, maxKeys, min(bits.Len64(uint64(maxKeys-1)/keysPerShard), maxShardBits))
 }
 
-// newMemory returns a store for so many keys, in 2^shardBits shards.
+// newMemory returns a store for maxKeys keys, in 2^shardBits shards.
 func newMemory(o *MemoryOptions, maxKeys int64, shardBits int) *Memory {
 	m := &Memory{base: time.Now(), tick: max(int64(o.Tick), 1)}
 	m.quota.max = maxKeys
 	if o.Durable {
 		var b [siphash.KeySize]byte
-		_, _ = rand.Read(b[:]) // which never fails
+		_, _ = rand.Read(b[:]) // never fails
 		m.key = siphash.NewKey(b)
 	}
 	m.setClock(o)
@@ -124,7 +124,7 @@ func (m *Memory) setShards(maxBytes int64, shardBits int) {
 	m.overflow.init(m, &slotQuota{max: maxOverflow}, maxBytes+maxBytes/4)
 }
 
-// setNow installs the clock of the options, unless it is the machine's.
+// setClock sets the clock of the options, if it is not the machine's.
 func (m *Memory) setClock(o *MemoryOptions) {
 	now := o.Now
 	switch {
@@ -139,8 +139,8 @@ func (m *Memory) setClock(o *MemoryOptions) {
 	}
 }
 
-// now reads the wall clock or the monotonic clock. It is called with the key's
-// shard locked, so that decisions about a key are in the order of their times.
+// now reads the wall clock or the monotonic clock. Callers hold the lock of the
+// key's shard, so the decisions about a key are in the order of their times.
 func (m *Memory) now(wall bool) int64 {
 	switch {
 	case m.clock != nil:
@@ -151,8 +151,7 @@ func (m *Memory) now(wall bool) int64 {
 	return max(int64(time.Since(m.base)), 0) + m.offset
 }
 
-// clocks reads the clock that a table goes by, and the monotonic clock, at the
-// same instant.
+// clocks reads the clock of a table, and the monotonic clock at the same instant.
 func (m *Memory) clocks(k tableKind) (now, mono int64) {
 	if m.clock != nil || k != clockTable {
 		now = m.now(false)
@@ -162,7 +161,7 @@ func (m *Memory) clocks(k tableKind) (now, mono int64) {
 	return min(max(t.UnixNano(), 0), algorithm.MaxTime), int64(t.Sub(m.base)) + m.offset
 }
 
-// Take decides one request. It never blocks, and so ignores ctx.
+// Take decides one request. It ignores ctx, because it never blocks.
 func (m *Memory) Take(_ context.Context, r Request) (d Decision, err error) {
 	if err = r.validateShape(); err != nil {
 		return d, err
@@ -186,8 +185,9 @@ func (m *Memory) compile(r *Request) (*compiledLimit, error) {
 	return m.compiled.get(r.Limit, m.tick, m.key)
 }
 
-// take decides about one key. The most frequent case, one unit of a token bucket
-// that has it, is inlined: function calls would cost more than the decision.
+// take decides a request of one key. The most frequent case, one available unit
+// of a token bucket, is inlined: function calls would cost more than the
+// decision.
 func (m *Memory) take(cl *compiledLimit, key string, req algorithm.Request, d *Decision) {
 	h := m.hashOf(cl, key)
 	s := m.shard(h)
@@ -232,7 +232,7 @@ func (m *Memory) hashOf(cl *compiledLimit, key string) uint64 {
 	return hashOf(cl, key)
 }
 
-// sum returns the hash of a text.
+// sum returns the hash of a Request.ID.
 func (m *Memory) sum(text string) uint64 {
 	if m.key != nil {
 		return m.key.Sum(text)
@@ -242,7 +242,7 @@ func (m *Memory) sum(text string) uint64 {
 
 func (m *Memory) shard(hash uint64) *shard { return &m.shards[hash>>m.shift] }
 
-// orDefault returns a setting if it is above zero, and otherwise its default.
+// orDefault returns setting if it is above zero, or else byDefault.
 func orDefault[T int | int64 | float64 | time.Duration](setting, byDefault T) T {
 	if setting > 0 {
 		return setting

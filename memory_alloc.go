@@ -7,10 +7,10 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// This file finds slots and blocks for keys, and takes them back from keys that
-// are idle again.
+// This file allocates slots and blocks to keys, and frees those of keys that have
+// become idle.
 
-// A slotQuota bounds the slots that several shards use together.
+// A slotQuota bounds the slots of several shards together.
 type slotQuota struct {
 	used atomic.Int64
 	max  int64
@@ -29,11 +29,11 @@ func (q *slotQuota) available() bool { return q.used.Load() < q.max }
 
 func (q *slotQuota) release(n int) { q.used.Add(-int64(n)) }
 
-// pin, as the expiry of a slot, keeps it from being swept.
+// pin, as the expiry of a slot, keeps the slot from being swept.
 const pin = math.MaxInt64
 
-// ensureSlot makes sure that a key has a slot, with room for what the ask may be
-// granted.
+// ensureSlot makes sure that a key has a slot, with room for what the request may
+// be granted.
 func (s *shard) ensureSlot(cl *compiledLimit, hash uint64, now int64, req algorithm.Request) bool {
 	t := &s.tables[cl.table]
 	if t.Slot(hash) != nil {
@@ -43,7 +43,7 @@ func (s *shard) ensureSlot(cl *compiledLimit, hash uint64, now int64, req algori
 	if slot == nil || cl.table != blockTable {
 		return slot != nil
 	}
-	slot[expiryWord] = pin // or else ensureRoom would sweep it
+	slot[expiryWord] = pin // keeps ensureRoom from sweeping it
 	ok := s.ensureRoom(cl, hash, now, req)
 	t.Slot(hash)[expiryWord] = 0
 	if !ok {
@@ -52,8 +52,8 @@ func (s *shard) ensureSlot(cl *compiledLimit, hash uint64, now int64, req algori
 	return ok
 }
 
-// newSlot returns a slot for a new entry, or nil: an empty one while the quota
-// lasts, or else one whose entry has expired.
+// newSlot returns a slot for a new entry: a free one while the quota lasts, or
+// else that of an expired entry. It returns nil if there is neither.
 func (s *shard) newSlot(k tableKind, hash uint64, now int64) []uint64 {
 	t := &s.tables[k]
 	if s.quota.acquire() || s.sweepFor(k, hash, now) && s.quota.acquire() {
@@ -72,7 +72,7 @@ func (s *shard) newSlot(k tableKind, hash uint64, now int64) []uint64 {
 	return slot
 }
 
-// slotAvailable reports whether newSlot would return one.
+// slotAvailable reports whether newSlot would return a slot.
 func (s *shard) slotAvailable(k tableKind, hash uint64, now int64) bool {
 	return s.quota.available() || s.sweepFor(k, hash, now) && s.quota.available() || s.hasReusable(k, hash, now)
 }
@@ -82,8 +82,8 @@ func (s *shard) hasReusable(k tableKind, hash uint64, now int64) bool {
 	return ok
 }
 
-// hasRoom reports whether the block of a slot can surely record what the ask may
-// be granted.
+// hasRoom reports whether the slot's block can certainly record what the request
+// may be granted.
 func (s *shard) hasRoom(cl *compiledLimit, slot []uint64, req algorithm.Request) bool {
 	b := blockOf(slot)
 	if req.Cost <= 0 || b == 0 || cl.limit.Algorithm == RollingWindow {
@@ -93,9 +93,9 @@ func (s *shard) hasRoom(cl *compiledLimit, slot []uint64, req algorithm.Request)
 	return size >= int(cl.log.Count) || int64(size-logLenOf(slot)) >= req.Cost
 }
 
-// ensureRoom makes sure that what the ask may be granted can be recorded. It fails
-// only when the store has reached MaxBytes, and no log or ring has expired. It may
-// move the key's slot.
+// ensureRoom makes sure that what the request may be granted can be recorded. It
+// fails only if the store has reached MaxBytes and no log or ring has expired. It
+// may move the key's slot.
 func (s *shard) ensureRoom(cl *compiledLimit, hash uint64, now int64, req algorithm.Request) bool {
 	if cl.table != blockTable || s.growBlock(cl, s.tables[blockTable].Slot(hash), now, req) {
 		return true
@@ -108,7 +108,7 @@ func (s *shard) ensureRoom(cl *compiledLimit, hash uint64, now int64, req algori
 	return s.sweep() > 0 && grow() || s.store.sweepUntil(grow)
 }
 
-// growBlock gives a slot a block that can record what the ask may be granted.
+// growBlock gives a slot a block that can record what the request may be granted.
 func (s *shard) growBlock(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request) bool {
 	switch {
 	case s.hasRoom(cl, slot, req):
@@ -119,7 +119,7 @@ func (s *shard) growBlock(cl *compiledLimit, slot []uint64, now int64, req algor
 	return s.growLog(cl, slot, now, req)
 }
 
-// growLog moves a log that is too short for the ask into a longer block.
+// growLog moves a log that is too short for the request into a longer block.
 func (s *shard) growLog(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request) bool {
 	l := s.log(cl, slot)
 	cl.log.Normalize(&l, now)
@@ -140,7 +140,7 @@ func (s *shard) growLog(cl *compiledLimit, slot []uint64, now int64, req algorit
 	return true
 }
 
-// newBlock gives a slot another block of n words, all zero.
+// newBlock gives a slot a new block of n zero words.
 func (s *shard) newBlock(slot []uint64, n int) bool {
 	b := s.blocks.Alloc(n)
 	if b == 0 {
@@ -150,7 +150,7 @@ func (s *shard) newBlock(slot []uint64, n int) bool {
 	return true
 }
 
-// clearSlot makes an entry's key idle.
+// clearSlot makes the key of a slot idle.
 func (s *shard) clearSlot(k tableKind, slot []uint64) {
 	s.freeBlock(k, slot)
 	clear(slot[expiryWord:])
@@ -162,24 +162,22 @@ func (s *shard) freeBlock(k tableKind, slot []uint64) {
 	}
 }
 
-// onDrop returns what a table calls for each entry that it drops.
+// onDrop returns the function that a table calls for each entry it drops.
 func (s *shard) onDrop(k tableKind) func(slot []uint64) {
 	return func(slot []uint64) { s.freeBlock(k, slot) }
 }
 
-// Sweeping a table reads every slot. It is done when an entry can have expired
-// since the last time, and then at once if the table is small, or else after so
-// many nanoseconds, or once so many requests have missed that each pays for a few
-// slots only.
+// A sweep reads every slot of a table. It is due if an entry may have expired since the
+// last sweep, and the table is small, or sweepEvery nanoseconds have passed, or enough
+// requests have missed that each of them pays for at most slotsPerMiss slots.
 const (
 	smallTable    = 1024
 	sweepEvery    = 10_000_000
 	slotsPerMiss  = 128
-	backoffMisses = 256 // requests for bytes, after a sweep of all shards freed none
+	backoffMisses = 256 // failed allocations after which all shards are swept again
 )
 
-// sweepFor frees the slots of expired entries, unless the hash can reuse one of
-// them. It reports whether it freed any.
+// sweep drops the expired entries of all tables that are due.
 func (s *shard) sweepFor(k tableKind, hash uint64, now int64) bool {
 	if s.hasReusable(k, hash, now) {
 		return false
@@ -206,7 +204,7 @@ func (s *shard) sweep() (freed int) {
 	return freed
 }
 
-// sweepNext sweeps one shard, the next in turn, unless it is locked.
+// sweepNext sweeps the next shard in turn, unless it is locked.
 func (m *Memory) sweepNext() (freed int) {
 	s := &m.shards[m.lastSwept.Add(1)%uint32(len(m.shards))]
 	if !s.mu.TryLock() {
@@ -217,8 +215,9 @@ func (m *Memory) sweepNext() (freed int) {
 }
 
 // sweepUntil sweeps one shard after the other until grow succeeds. One shard is
-// often not enough: logs are fewer than keys, and a page is only released with its
-// last block. If all shards are not enough, the next requests sweep one only.
+// often not enough: there are fewer logs than keys, and a page is released only
+// with its last block. If all shards are not enough, later calls sweep only one,
+// until backoffMisses of them have failed.
 func (m *Memory) sweepUntil(grow func() bool) bool {
 	tries := len(m.shards)
 	if m.sweepBackoff.Add(-1) > 0 {

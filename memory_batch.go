@@ -10,8 +10,8 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// TakeAll decides the requests all or nothing, under the locks of all their
-// shards. [TakeAll] calls it.
+// TakeAll decides the requests all or nothing, with the locks of all their shards
+// held. [TakeAll] calls it.
 func (m *Memory) TakeAll(_ context.Context, rs []Request, ds []Decision) error {
 	if err := checkLengths(rs, ds); err != nil {
 		return err
@@ -31,8 +31,8 @@ func (m *Memory) TakeAll(_ context.Context, rs []Request, ds []Decision) error {
 type memoryBatch struct {
 	store    *Memory
 	items    []batchItem
-	shards   []int        // whose locks are held, in order
-	byKey    []*batchItem // those of one key next to each other
+	shards   []int        // indexes of the locked shards, ascending
+	byKey    []*batchItem // sorted so that items of one key are adjacent
 	overflow bool         // whether the overflow shard's lock is held as well
 
 	wall, mono int64 // the time on both clocks
@@ -44,12 +44,12 @@ type batchItem struct {
 	req    algorithm.Request
 	hash   uint64
 	shard  *shard
-	index  int    // among the requests
+	index  int    // of the request
 	now    int64  // on the limit's clock
-	total  int64  // cost of all items of this key
-	isNew  bool   // whether the key got its slot from this batch
-	pinned bool   // whether the key's slot is kept from being swept
-	expiry uint64 // of the slot, while it is pinned
+	total  int64  // cost of all items of the same key
+	isNew  bool   // whether this batch allocated the slot
+	pinned bool   // whether the slot is kept from being swept
+	expiry uint64 // of the slot, before it was pinned
 	result algorithm.Outcome
 }
 
@@ -69,7 +69,7 @@ func (b *memoryBatch) add(r *Request) error {
 	return nil
 }
 
-// lock takes the locks in ascending order, so that batches cannot deadlock.
+// lock acquires the locks in ascending order, so that batches cannot deadlock.
 func (b *memoryBatch) lock() {
 	slices.Sort(b.shards)
 	b.shards = slices.Compact(b.shards)
@@ -110,8 +110,8 @@ func (b *memoryBatch) decide(ds []Decision) error {
 }
 
 // ensureSlots gives every item with a cost a slot that has room for it, and
-// reports whether all got one. Moving items to their limits' overflow buckets may
-// add up costs of different keys, so it starts over after that.
+// reports whether all got one. Moving items to overflow buckets can add up the
+// costs of different keys, so it starts over after that.
 func (b *memoryBatch) ensureSlots() (ok bool, err error) {
 	for moved := true; moved; {
 		b.unpin()
@@ -169,14 +169,14 @@ func (b *memoryBatch) moveToOverflow(it *batchItem) {
 	if !b.overflow {
 		b.store.overflow.mu.Lock()
 		b.overflow = true
-		b.wall, b.mono = b.store.clocks(clockTable) // other shards may have used it since
+		b.wall, b.mono = b.store.clocks(clockTable) // another shard may have used the bucket since
 	}
 	b.store.overflowDecisions.Add(1)
 	it.shard, it.hash, it.isNew = &b.store.overflow, it.limit.overflowHash(), false
 	b.setNow(it)
 }
 
-// setNow sets an item's time to that of its limit's clock.
+// setNow sets the time of an item, on its limit's clock.
 func (b *memoryBatch) setNow(it *batchItem) {
 	it.now = b.mono
 	if it.limit.table == clockTable {
@@ -184,6 +184,7 @@ func (b *memoryBatch) setNow(it *batchItem) {
 	}
 }
 
+// unpin lets all pinned slots expire again.
 func (b *memoryBatch) unpin() {
 	for i := range b.items {
 		if it := &b.items[i]; it.pinned {
@@ -207,10 +208,10 @@ func (b *memoryBatch) fits() bool {
 	return all
 }
 
-// commit charges the items one by one. What fits together fits one by one, with
-// one exception: of two items on one leaky bucket, the second is queued behind the
-// first, perhaps beyond its MaxDelay. Then what was charged is refunded, which at
-// the same instant restores the state exactly.
+// commit charges the items one by one. Costs that fit in total also fit one by
+// one, with one exception: of two items on one leaky bucket, the second is queued
+// behind the first, perhaps beyond its MaxDelay. Then the items charged so far
+// are refunded, which at the same instant restores their state exactly.
 func (b *memoryBatch) commit(ds []Decision) bool {
 	for i := range b.items {
 		it := &b.items[i]
@@ -233,14 +234,14 @@ func (b *memoryBatch) refund(n int) {
 	}
 }
 
-// totalRequest is the item's ask with the cost of all items of its key.
+// totalRequest returns the item's request with the cost of all items of its key.
 func (it *batchItem) totalRequest() algorithm.Request {
 	req := it.req
 	req.Cost = it.total
 	return req
 }
 
-// pinSlot gives an item's key a slot, and pins it until all items have theirs.
+// pinSlot gives the item's key a slot, and pins it until all items have theirs.
 func (it *batchItem) pinSlot() bool {
 	t := &it.shard.tables[it.limit.table]
 	slot := t.Slot(it.hash)
@@ -258,7 +259,7 @@ func (it *batchItem) pinSlot() bool {
 	return true
 }
 
-// releaseSlot releases the slot that a denied item got from the batch.
+// releaseSlot frees the slot that the batch allocated for a denied item.
 func (it *batchItem) releaseSlot() {
 	t := &it.shard.tables[it.limit.table]
 	if slot := t.Slot(it.hash); it.isNew && slot != nil {
@@ -267,8 +268,8 @@ func (it *batchItem) releaseSlot() {
 	}
 }
 
-// peek writes how an item's key stands after a denial. The items that caused it
-// are denied, and have a RetryAfter.
+// peek writes the state of an item's key after a denial. Items that caused the
+// denial are denied, with a RetryAfter.
 func (it *batchItem) peek(d *Decision) {
 	*d = Decision{}
 	it.shard.takeInPlace(it.limit, it.hash, it.now, algorithm.Request{}, d)

@@ -8,8 +8,8 @@ import (
 	"github.com/penstock-io/penstock/internal/hashtable"
 )
 
-// takeWithID decides a request that has an ID. The record of what was granted is
-// in the shard of its key, so that charge and record are one.
+// takeWithID decides a request with an ID. The record of the grant is in the
+// shard of its key, so charge and record are written under one lock.
 func (m *Memory) takeWithID(cl *compiledLimit, r *Request) (Decision, error) {
 	h := m.hashOf(cl, r.Key)
 	id := max(h*0x9e3779b97f4a7c15^m.sum(r.ID), 1)
@@ -36,8 +36,8 @@ func (s *shard) recordSlot(id uint64, mono int64) []uint64 {
 	return slot
 }
 
-// takeNewID takes under an ID that has no record. The record gets its slot before
-// anything is charged: without one, a retry would be charged again.
+// takeNewID takes under an ID without a record. It allocates the record before it
+// charges anything: without a record, a retry would be charged again.
 func (s *shard) takeNewID(cl *compiledLimit, r *Request, h, id uint64, now, mono int64) (Decision, error) {
 	t := &s.tables[idTable]
 	slot := t.Slot(id)
@@ -51,14 +51,15 @@ func (s *shard) takeNewID(cl *compiledLimit, r *Request, h, id uint64, now, mono
 	var d Decision
 	s.usedOverflow = false
 	s.take(cl, h, now, r.forAlgorithm(), &d)
-	if slot = t.Slot(id); slot != nil { // take may have moved it, or swept it if its lifetime was short
+	if slot = t.Slot(id); slot != nil { // take may have moved it, or swept it after a short lifetime
 		putRecord(slot, s.newRecord(mono, cl.idLifetime, d))
 		t.NoteExpiry(hashtable.Expiry(slot))
 	}
 	return d, nil
 }
 
-// newRecord returns the record of a decision; that of a denial is expired.
+// newRecord returns the record of a decision. The record of a denial has already
+// expired.
 func (s *shard) newRecord(mono, lifetime int64, d Decision) idRecord {
 	r := idRecord{granted: d.Granted, actAt: mono + int64(d.Delay), overflow: s.usedOverflow}
 	if d.Granted > 0 {
@@ -67,7 +68,7 @@ func (s *shard) newRecord(mono, lifetime int64, d Decision) idRecord {
 	return r
 }
 
-// repeatID answers a retry: what was granted before, and how the key stands now.
+// repeatID answers a retry with the earlier grant, and the state of the key now.
 func (s *shard) repeatID(cl *compiledLimit, h uint64, now, mono int64, rec idRecord) (d Decision) {
 	s.take(cl, h, now, algorithm.Request{}, &d)
 	d.Granted = rec.granted
@@ -75,7 +76,7 @@ func (s *shard) repeatID(cl *compiledLimit, h uint64, now, mono int64, rec idRec
 	return d
 }
 
-// refundID refunds what was granted under an ID, once.
+// refundID refunds a grant under an ID, once.
 func (s *shard) refundID(cl *compiledLimit, r *Request, h uint64, now int64, slot []uint64) (d Decision) {
 	if slot == nil || recordOf(slot).refunded {
 		s.take(cl, h, now, algorithm.Request{}, &d)

@@ -6,12 +6,12 @@ import (
 	"github.com/penstock-io/penstock/internal/slab"
 )
 
-// This file encodes the states of keys into the words of a slot, and decodes them.
-// A key without a slot is idle: its bucket is full, its window empty. A slot of
-// zeroes decodes to the same.
+// This file encodes the state of a key into the words of a slot, and decodes it. A
+// key without a slot is idle: its bucket is full, its window empty. A slot of zeroes
+// decodes to an idle state too.
 
-// A tableKind is one of the tables of a shard. States of one width that go by one clock
-// share a table.
+// A tableKind is one of the tables of a shard. States with the same width and the
+// same clock share a table.
 type tableKind int
 
 const (
@@ -19,7 +19,7 @@ const (
 	windowTable                  // fixed windows from the first request, sliding windows
 	clockTable                   // fixed windows on the wall clock
 	blockTable                   // rolling windows and sliding logs, which need a block of words
-	idTable                      // what was granted under a Request.ID
+	idTable                      // grants under a Request.ID
 	tableKinds
 )
 
@@ -38,32 +38,32 @@ func tableKindOf(l Limit) tableKind {
 	return windowTable
 }
 
-// slotWidths are the words of a slot, hash included.
+// slotWidths are the words per slot, including the hash.
 var slotWidths = [tableKinds]uint64{bucketTable: 2, windowTable: 3, clockTable: 3, blockTable: 6, idTable: 4}
 
 const maxSlotWidth = 6
 
-// The words of a slot. The hash and the expiry are the hash table's.
+// The words of a slot. The hash table uses the first two; see [hashtable.Table].
 const (
 	hashWord   = 0
 	expiryWord = 1
 
-	countWord = 2 // windowTable, clockTable: what is used
+	countWord = 2 // windowTable, clockTable: the units used
 
 	blockWord    = 2 // blockTable: the block, or 0
-	positionWord = 3 // of a ring, where the newest count is; of a log, where the oldest moment is, and how many there are
-	newestWord   = 4 // of a ring: which bucket is the newest
+	positionWord = 3 // of a ring: index of the newest count; of a log: index of the oldest time, and the length
+	newestWord   = 4 // of a ring: number of the newest bucket
 	totalWord    = 5 // of a ring: the sum of its counts
 
-	grantedWord = 2 // idTable: what is charged; the flag says that the overflow bucket was
-	actAtWord   = 3 // idTable: when to act; the flag says that it was refunded
+	grantedWord = 2 // idTable: units charged; flagged if the overflow bucket was charged
+	actAtWord   = 3 // idTable: when to act; flagged if refunded
 )
 
-// flagBit is the top bit of a word, which no instant or count needs.
+// flagBit is the top bit of a word. No time or count needs it.
 const flagBit = hashtable.Flag
 
-// A token bucket is the instant at which it is full; the flag says that units are
-// reserved.
+// A token bucket is stored as the instant at which it is full, flagged if units
+// are reserved.
 func bucketOf(slot []uint64) algorithm.Bucket {
 	return algorithm.Bucket{Full: int64(slot[expiryWord] &^ flagBit), Reserved: slot[expiryWord]&flagBit != 0}
 }
@@ -75,17 +75,17 @@ func putBucket(slot []uint64, b algorithm.Bucket) {
 	}
 }
 
-// isReserved, fullOf and putFull are bucketOf and putBucket in parts, for a bucket
-// without reservations.
+// isReserved, fullOf and putFull are the parts of bucketOf and putBucket that a
+// bucket without reservations needs.
 func isReserved(slot []uint64) bool     { return slot[expiryWord] >= flagBit }
 func fullOf(slot []uint64) int64        { return int64(slot[expiryWord]) }
 func putFull(slot []uint64, full int64) { slot[expiryWord] = uint64(full) }
 
-// A leaky bucket is the instant at which it is drained.
+// A leaky bucket is stored as the instant at which it has drained.
 func drainedOf(slot []uint64) int64           { return int64(slot[expiryWord]) }
 func putDrained(slot []uint64, drained int64) { slot[expiryWord] = uint64(drained) }
 
-// A fixed window is its end, and what is used.
+// A fixed window is stored as its end, and the units used.
 func counterOf(slot []uint64) algorithm.Counter {
 	return algorithm.Counter{End: int64(slot[expiryWord]), Used: int64(slot[countWord])}
 }
@@ -94,8 +94,8 @@ func putCounter(slot []uint64, c algorithm.Counter) {
 	slot[expiryWord], slot[countWord] = uint64(c.End), uint64(c.Used)
 }
 
-// A sliding window is the end of the window after the current one, at which it is
-// empty, and two counts of 32 bits.
+// A sliding window is stored as the end of the window after the current one, when
+// it is empty, and two counts of 32 bits.
 func slideOf(cl *compiledLimit, slot []uint64) algorithm.Slide {
 	return algorithm.Slide{
 		Previous: int64(slot[countWord] >> 32),
@@ -111,11 +111,11 @@ func putSlide(cl *compiledLimit, slot []uint64, c algorithm.Slide) {
 	}
 }
 
-// blockOf returns the block of words of a ring or a log; 0 means an idle key.
+// blockOf returns the block of a ring or a log. It is 0 if the key is idle.
 func blockOf(slot []uint64) slab.Block     { return slab.Block(slot[blockWord]) }
 func putBlock(slot []uint64, b slab.Block) { slot[blockWord] = uint64(b) }
 
-// A rolling window is a ring of counts in a block.
+// A rolling window is stored as a ring of counts in a block.
 func ringOf(cl *compiledLimit, slot []uint64, words []int64) algorithm.Ring {
 	return algorithm.Ring{
 		Head:   int(slot[positionWord] >> 32),
@@ -125,13 +125,13 @@ func ringOf(cl *compiledLimit, slot []uint64, words []int64) algorithm.Ring {
 	}
 }
 
-// putRing writes all but the expiry.
+// putRing writes everything but the expiry.
 func putRing(slot []uint64, r *algorithm.Ring) {
 	slot[positionWord], slot[newestWord], slot[totalWord] = uint64(r.Head)<<32, uint64(r.Newest), uint64(r.Total)
 }
 
-// A sliding log is a ring of moments in a block. It expires one period after the
-// newest.
+// A sliding log is stored as a ring of times in a block. It expires one period
+// after the newest.
 func logOf(cl *compiledLimit, slot []uint64, words []int64) algorithm.Log {
 	return algorithm.Log{
 		Head:   firstOf(slot),
@@ -146,17 +146,17 @@ func putLog(cl *compiledLimit, slot []uint64, l *algorithm.Log) {
 	slot[positionWord] = uint64(l.Head)<<32 | uint64(l.Len)
 }
 
-// firstOf returns the index of the word of a block that is read first.
+// firstOf returns the index of the first word of a block that a decision reads.
 func firstOf(slot []uint64) int  { return int(slot[positionWord] >> 32) }
 func logLenOf(slot []uint64) int { return int(uint32(slot[positionWord])) }
 
-// An idRecord is what was granted under a [Request.ID].
+// An idRecord is a grant under a [Request.ID].
 type idRecord struct {
 	expiry   int64
-	granted  int64 // and is still charged
+	granted  int64 // units that are still charged
 	actAt    int64
 	overflow bool // whether the overflow bucket was charged
-	refunded bool // which can be done once
+	refunded bool // a second refund has no effect
 }
 
 func recordOf(slot []uint64) idRecord {

@@ -10,18 +10,18 @@ import (
 	"github.com/penstock-io/penstock/internal/slab"
 )
 
-// A shard holds the keys whose hashes begin alike, under one lock. Its methods
-// are called with the lock held.
+// A shard holds the keys whose hashes have the same top bits, under one lock.
+// Callers of its methods hold the lock.
 type shard struct {
 	mu     sync.Mutex
 	blocks slab.Slab // next to the lock, because both are read together
 	store  *Memory
-	quota  *slotQuota // shared with the other shards
-	missed int        // requests for a slot that found none since the last sweep
+	quota  *slotQuota // shared by several shards
+	missed int        // failed allocations of a slot or block since the last sweep
 
-	usedOverflow bool // whether the overflow shard made the last decision
+	usedOverflow bool // set by takeOverflow
 
-	// Each table has a cache line of its own, and no two shards share one.
+	// Padding: each table fills one cache line, and no two shards share one.
 	_      [31]byte
 	tables [tableKinds]hashtable.Table
 }
@@ -34,7 +34,7 @@ func (s *shard) init(m *Memory, q *slotQuota, maxBytes int64) {
 	}
 }
 
-// take decides about the key of a hash.
+// take decides a request of the key with that hash.
 func (s *shard) take(cl *compiledLimit, hash uint64, now int64, req algorithm.Request, d *Decision) {
 	t := &s.tables[cl.table]
 	slot := t.Slot(hash)
@@ -53,8 +53,8 @@ func (s *shard) take(cl *compiledLimit, hash uint64, now int64, req algorithm.Re
 	t.NoteExpiry(hashtable.Expiry(slot))
 }
 
-// takeNew decides about a key that has no slot. It needs one only if it is granted
-// something.
+// takeNew decides a request of a key without a slot. The key needs a slot only if
+// it is granted units.
 func (s *shard) takeNew(cl *compiledLimit, hash uint64, now int64, req algorithm.Request, d *Decision) {
 	var fresh [maxSlotWidth]uint64
 	s.decide(cl, fresh[:], now, req, d)
@@ -66,8 +66,8 @@ func (s *shard) takeNew(cl *compiledLimit, hash uint64, now int64, req algorithm
 	}
 }
 
-// storeNew writes the state of a new key into the slot that it got. Without the
-// slot there was no block to record a log or a ring in, so these are decided again.
+// storeNew writes the state of a new key into its slot. The first decision had no
+// block to record a log or a ring in, so these are decided again.
 func (s *shard) storeNew(cl *compiledLimit, hash uint64, now int64, req algorithm.Request, fresh *[maxSlotWidth]uint64, d *Decision) {
 	t := &s.tables[cl.table]
 	slot := t.Slot(hash)
@@ -79,8 +79,8 @@ func (s *shard) storeNew(cl *compiledLimit, hash uint64, now int64, req algorith
 	t.NoteExpiry(hashtable.Expiry(slot))
 }
 
-// takeGrowing decides about a key whose block is too short for the ask. If it
-// cannot grow, an active key goes on with the block that it has.
+// takeGrowing decides a request whose units do not fit into the key's block. If
+// the block cannot grow, an active key continues with the one it has.
 func (s *shard) takeGrowing(cl *compiledLimit, hash uint64, now int64, req algorithm.Request, d *Decision) {
 	grown := s.ensureRoom(cl, hash, now, req)
 	t := &s.tables[blockTable]
@@ -97,10 +97,10 @@ func (s *shard) takeGrowing(cl *compiledLimit, hash uint64, now int64, req algor
 	t.NoteExpiry(hashtable.Expiry(slot))
 }
 
-// takeOverflow decides by the overflow bucket, which the new keys of a limit share
-// when the store is full. It is only for idle keys: an active one would get what
-// it has left, and the overflow bucket's units on top. If there is no slot for the
-// overflow bucket either, it denies.
+// takeOverflow decides by the overflow bucket, which all new keys of a limit
+// share when the store is full. Only idle keys may use it: an active key would
+// get its own units and those of the overflow bucket. If there is no slot for the
+// overflow bucket either, the request is denied.
 func (s *shard) takeOverflow(cl *compiledLimit, req algorithm.Request, d *Decision) {
 	o := &s.store.overflow
 	if s == o {
@@ -115,8 +115,8 @@ func (s *shard) takeOverflow(cl *compiledLimit, req algorithm.Request, d *Decisi
 	o.mu.Unlock()
 }
 
-// takeInPlace decides about a key that has a slot, with room for the ask. A key
-// without one is idle, and the ask is a peek.
+// takeInPlace decides a request of a key whose slot has room for it. Without a
+// slot the key is idle, and the request must be a peek.
 func (s *shard) takeInPlace(cl *compiledLimit, hash uint64, now int64, req algorithm.Request, d *Decision) {
 	var fresh [maxSlotWidth]uint64
 	t := &s.tables[cl.table]
@@ -128,14 +128,14 @@ func (s *shard) takeInPlace(cl *compiledLimit, hash uint64, now int64, req algor
 	s.decide(cl, fresh[:], now, req, d)
 }
 
-// isActive reports whether a key has a slot that has not expired.
+// isActive reports whether the key has a slot that has not expired.
 func (s *shard) isActive(k tableKind, hash uint64, now int64) bool {
 	slot := s.tables[k].Slot(hash)
 	return slot != nil && hashtable.Expiry(slot) > now
 }
 
-// decide decides an ask and updates the slot and its block. It writes the decision
-// where the caller returns it from, because passing so large a struct from
+// decide decides a request, and updates the slot and its block. It writes the
+// decision to the caller's result, because copying so large a struct from
 // function to function takes longer than making it.
 func (s *shard) decide(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, d *Decision) {
 	switch cl.limit.Algorithm {
@@ -183,8 +183,8 @@ func (s *shard) decideRolling(cl *compiledLimit, slot []uint64, now int64, req a
 	d.set(cl, out, cl.rolling.Balance(&r, now))
 }
 
-// decideTruncated decides about a log that should be longer, but cannot grow
-// because the store has reached MaxBytes: it counts up to the length that it has.
+// decideTruncated decides by a log that should be longer, but cannot grow because
+// the store has reached MaxBytes. The log counts up to the length that it has.
 func (s *shard) decideTruncated(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, d *Decision) {
 	short := cl.log
 	short.Count = int64(len(s.log(cl, slot).Times))
@@ -214,7 +214,7 @@ func (s *shard) decideLog(cl *compiledLimit, w *algorithm.SlidingLog, slot []uin
 	d.set(cl, out, w.Balance(&l, now))
 }
 
-// preview returns what a key would get, and charges nothing.
+// preview returns the outcome of a request, and charges nothing.
 func (s *shard) preview(cl *compiledLimit, hash uint64, now int64, req algorithm.Request) (out algorithm.Outcome) {
 	var fresh [maxSlotWidth]uint64
 	slot := s.tables[cl.table].Slot(hash)
@@ -234,7 +234,7 @@ func (s *shard) preview(cl *compiledLimit, hash uint64, now int64, req algorithm
 		r, recorded := s.ring(cl, slot)
 		cl.rolling.Normalize(&r, now)
 		if recorded {
-			putRing(slot, &r) // Settle may have emptied buckets
+			putRing(slot, &r) // Normalize may have moved units
 		}
 		out = cl.rolling.Decide(&r, now, req)
 	case SlidingLog:
@@ -245,8 +245,8 @@ func (s *shard) preview(cl *compiledLimit, hash uint64, now int64, req algorithm
 	return out
 }
 
-// ring decodes a rolling window. Without a block it is empty, and cannot be
-// written to.
+// ring decodes a rolling window. It is not ok if the slot has no block; then the
+// ring is idle and cannot be recorded in.
 func (s *shard) ring(cl *compiledLimit, slot []uint64) (r algorithm.Ring, ok bool) {
 	b := blockOf(slot)
 	if b == 0 {
@@ -255,7 +255,8 @@ func (s *shard) ring(cl *compiledLimit, slot []uint64) (r algorithm.Ring, ok boo
 	return ringOf(cl, slot, s.blocks.Words(b)), true
 }
 
-// log decodes a sliding log. Without a block it is empty, and Moments is nil.
+// log decodes a sliding log. If the slot has no block, the log is empty and Times
+// is nil.
 func (s *shard) log(cl *compiledLimit, slot []uint64) (l algorithm.Log) {
 	if b := blockOf(slot); b != 0 {
 		l = logOf(cl, slot, s.blocks.Words(b))
@@ -266,8 +267,8 @@ func (s *shard) log(cl *compiledLimit, slot []uint64) (l algorithm.Log) {
 // lineWords is the number of words in a cache line.
 const lineWords = 8
 
-// prefetchSlot fetches what a decision will read, so that it arrives while the
-// clock is read: the slot, or the words of the slot's block.
+// prefetchSlot prefetches the words that a decision will read, which arrive while
+// the clock is read: those of the slot, or of its block.
 func (s *shard) prefetchSlot(k tableKind, hash uint64) {
 	t := &s.tables[k]
 	if k != blockTable {

@@ -18,17 +18,15 @@ import (
 	"github.com/penstock-io/penstock/internal/slab"
 )
 
-// A snapshot is the content of a [Memory] as bytes, in little endian order: a
-// header, the entries of all tables, one shard after the other, and a checksum of
-// it all. An entry is the kind of its table and its words, and, for a log or a
-// ring, the length of its block and the words of that. Keys are not part of it,
-// only their hashes, and the key of the hash function. The shards are restored as
-// they were, because the record of an ID is in the shard of its key, which its own
-// hash does not show.
+// A snapshot is the content of a [Memory] as little-endian bytes: a header, the
+// entries of all tables, shard by shard, and a SHA-256 of all that. An entry is the
+// kind of its table and the words of its slot, followed for a log or a ring by the
+// length and the words of its block. A snapshot contains hashes and the key of the
+// hash function, but no keys. It preserves shards, because the record of an ID is in
+// the shard of its key, which cannot be computed from the hash of the ID.
 //
-// Times are those of the store's clocks. When a snapshot is restored, the
-// monotonic clock goes on from where it was, plus what has passed since on the
-// wall clock.
+// Times are those of the store's clocks. A restored store continues the monotonic
+// clock from where it was, plus the time that has passed on the wall clock.
 
 // ErrBadSnapshot means that a snapshot is damaged, or not one that this version
 // can read.
@@ -39,29 +37,30 @@ const (
 	snapshotVersion = 1
 
 	// In place of the kind of a table:
-	nextShard = 0xfe // the entries of the next shard follow
+	nextShard = 0xfe // entries of the next shard follow
 	lastEntry = 0xff // no entry follows
 
-	maxBlockWords = 1 << 17 // more than any log or ring has
+	maxBlockWords = 1 << 17 // no log or ring has more
 )
 
-// A snapshotHeader is what a snapshot begins with, after the magic. A checksum of
-// its own follows, so that damage is not taken for another clock.
+// A snapshotHeader follows the magic. It has its own checksum, so that damage is
+// not mistaken for another clock.
 type snapshotHeader struct {
 	Version     uint32
 	CustomClock uint16 // whether the times are those of MemoryOptions.Now
 	ShardBits   uint16
 	Tick        int64
-	Mono        int64 // the monotonic clock, …
-	Wall        int64 // … and the wall clock, when the snapshot was begun
+	Mono        int64 // monotonic clock when the snapshot began
+	Wall        int64 // wall clock at the same time
 	Key         [siphash.KeySize]byte
 }
 
-// Snapshot writes the content of the store, for [RestoreMemory]. The store stays in
-// use: each shard is written as it is at one moment, and its requests wait no
-// longer than it takes to copy it. The store must be [MemoryOptions].Durable.
+// Snapshot writes the content of the store, for [RestoreMemory]. The store must
+// be [MemoryOptions].Durable, and stays in use: Snapshot copies one shard at a
+// time, and delays requests only while it copies their shard.
 //
-// A snapshot holds no keys, but a reader can test whether it knows a given key.
+// A snapshot contains no keys, but it lets a reader test whether the store held a
+// given key.
 func (m *Memory) Snapshot(w io.Writer) error {
 	if m.key == nil {
 		return errors.New("penstock: snapshot: the store is not Durable: see MemoryOptions")
@@ -150,7 +149,7 @@ func (s *snapshotWriter) word(n uint64) {
 	s.copy.Write(binary.LittleEndian.AppendUint64(s.copy.AvailableBuffer(), n))
 }
 
-// flush writes the copy.
+// flush adds the copy to the checksum, writes it and empties it.
 func (s *snapshotWriter) flush() {
 	s.sum.Write(s.copy.Bytes())
 	if s.err == nil {
@@ -175,10 +174,9 @@ func (s *snapshotWriter) end() error {
 }
 
 // RestoreMemory returns a store with the content of a snapshot. It is Durable,
-// whatever the options say. Time has passed since the snapshot was written, so
-// units that were due meanwhile are available; if the machine's clock was set back
-// meanwhile, no time has passed. If the snapshot is damaged, the error wraps
-// [ErrBadSnapshot].
+// whatever the options say. The time since the snapshot counts: units that were
+// due in the meantime are available. If the machine's clock was set back, no time
+// has passed. If the snapshot is damaged, the error wraps [ErrBadSnapshot].
 func RestoreMemory(r io.Reader, o *MemoryOptions) (*Memory, error) {
 	m, err := restore(r, o)
 	if err != nil {
@@ -240,7 +238,7 @@ func (r *snapshotReader) entries(m *Memory) error {
 type snapshotReader struct {
 	r   *bufio.Reader
 	sum hash.Hash
-	buf [64]byte // more than a header, a slot or a checksum has
+	buf [64]byte // fits a header, a slot or a checksum
 }
 
 // read reads n bytes, which are valid until the next read.
@@ -289,7 +287,7 @@ func (r *snapshotReader) header() (h snapshotHeader, err error) {
 	return h, nil
 }
 
-// entry reads an entry and puts it into its shard, unless it has expired.
+// entry reads an entry and adds it to its shard, unless it has expired.
 func (r *snapshotReader) entry(m *Memory, s *shard, k tableKind) error {
 	b, err := r.read(int(slotWidths[k]) * 8)
 	if err != nil {
@@ -309,7 +307,7 @@ func (r *snapshotReader) entry(m *Memory, s *shard, k tableKind) error {
 	return s.restore(k, slot[:slotWidths[k]], words)
 }
 
-// block reads the words of a block. The position must lie in it.
+// block reads the words of a block, and checks that the position lies within it.
 func (r *snapshotReader) block(k tableKind, position uint64) ([]int64, error) {
 	if k != blockTable {
 		return nil, nil
@@ -332,7 +330,7 @@ func (r *snapshotReader) block(k tableKind, position uint64) ([]int64, error) {
 	return words, nil
 }
 
-// end compares the checksum, after which nothing may follow.
+// end verifies the checksum, and that the input ends there.
 func (r *snapshotReader) end() error {
 	want := r.sum.Sum(nil)
 	got, err := r.read(len(want))
@@ -348,7 +346,7 @@ func (r *snapshotReader) end() error {
 	return nil
 }
 
-// restore puts an entry into a shard that is not in use yet.
+// restore adds an entry, unless it has expired. The shard is not in use yet.
 func (s *shard) restore(k tableKind, entry []uint64, words []int64) error {
 	now := s.store.now(k == clockTable)
 	t := &s.tables[k]

@@ -15,11 +15,15 @@ const Never = time.Duration(math.MaxInt64)
 // A Decision is the result of a [Request]. The zero Decision denies.
 //
 // With a limit of 10 per second and a key that has just used 8 of them, taking 1
-// returns {Allowed: true, Granted: 1, Limit: 10, Remaining: 1, ResetAfter: 900ms},
-// and taking 4 returns {Limit: 10, Remaining: 2, RetryAfter: 200ms, ResetAfter:
-// 800ms}.
+// returns
 //
-// Allowed && Remaining == 0 means that this was the last unit.
+//	{Allowed: true, Granted: 1, Limit: 10, Remaining: 1, ResetAfter: 900ms}
+//
+// and taking 4 returns
+//
+//	{Limit: 10, Remaining: 2, RetryAfter: 200ms, ResetAfter: 800ms}
+//
+// Allowed && Remaining == 0 means that the request took the last unit.
 type Decision struct {
 	// Allowed reports whether the request may proceed.
 	Allowed bool
@@ -37,8 +41,8 @@ type Decision struct {
 	Remaining int64
 
 	// RetryAfter is how long to wait until the same request passes, if no other
-	// comes first. One tick of the store's clock earlier it would still be
-	// denied. It is zero if allowed, and [Never] if the cost exceeds Limit.
+	// request comes first. One tick of the store's clock earlier, it would still
+	// be denied. It is zero if allowed, and [Never] if the cost exceeds Limit.
 	RetryAfter time.Duration
 
 	// ResetAfter is how long until the key is idle: its bucket full, its window
@@ -53,13 +57,13 @@ type Decision struct {
 	// Source is the store or wrapper that decided.
 	Source Source
 
-	// Go 1.26 returns a struct of this size in registers, and callers write it
-	// back to memory at once. A struct with an array is returned in memory,
-	// which saves a tenth of the cost of a decision.
+	// Go 1.26 returns a struct of this size in registers, and the caller writes
+	// them to memory at once. A struct that contains an array is returned in
+	// memory, which saves a tenth of the cost of a decision.
 	_ [2]byte
 }
 
-// set fills in what an algorithm decided, and how the key stands after it.
+// set writes the outcome of an algorithm, and the balance of the key after it.
 func (d *Decision) set(cl *compiledLimit, out algorithm.Outcome, bal algorithm.Balance) {
 	d.Allowed = out.Allowed
 	d.Granted = out.Granted
@@ -101,7 +105,7 @@ func (d Decision) String() string {
 	return b.String()
 }
 
-// A Source is what made a [Decision]. The zero Source is the store itself.
+// A Source says what made a [Decision]. The zero Source is the store itself.
 type Source uint8
 
 // The sources of decisions. Stores leave it at zero; wrappers that decide in

@@ -20,20 +20,20 @@
 //
 // # Wrappers
 //
-// A store may be remote, as that of package redisstore is, and so be slow or
-// unavailable. [WithFallback] decides by a second store while it is unavailable,
-// [WithLease] takes units of busy keys in advance, and [WithDenyCache] repeats
-// denials without asking it. Each is a store around a store. To use several, nest
-// them in this order:
+// A remote store, such as that of package redisstore, can be slow or unavailable.
+// Decorators are stores that wrap it. [WithFallback] decides by a second store while
+// the first is unavailable, [WithLease] takes units of busy keys in advance, and
+// [WithDenyCache] answers from cached denials. To use several, nest them in this
+// order:
 //
 //	store := penstock.WithDenyCache(penstock.WithLease(penstock.WithFallback(redis, nil, nil), nil), nil)
 //
 // # Exactness
 //
-// Each algorithm guarantees a bound on what any interval of time can admit, at any
-// traffic and concurrency; a clock that steps back frees nothing. A denial costs
-// nothing. [Decision.RetryAfter] is exact to the tick of the clock: if no other
-// request comes first, the same request passes after it, and not one tick earlier.
+// Each algorithm bounds what any interval of time can admit, under any traffic and
+// concurrency. A clock that steps back frees nothing, and a denial costs nothing.
+// [Decision.RetryAfter] is exact to the tick of the clock: if no other request comes
+// first, the same request passes after that time, and not one tick earlier.
 // Each wrapper documents how it changes these guarantees.
 //
 // # Compatibility

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// The errors that mean that no decision was made. A denial is not an error, but a
+// Errors, which mean that no decision was made. A denial is not an error: it is a
 // [Decision].
 var (
 	// ErrBadLimit means that a [Limit] is invalid. The error is a [*FieldError]
@@ -17,8 +17,8 @@ var (
 	// ErrBadKey means that the key of a request is empty.
 	ErrBadKey = errors.New("bad key")
 
-	// ErrBadCost means that the cost of a request is invalid, or does not go
-	// with its other fields.
+	// ErrBadCost means that the cost of a request is invalid, or conflicts with
+	// its other fields.
 	ErrBadCost = errors.New("bad cost")
 
 	// ErrUnavailable means that the store could not decide. Whether to allow the
@@ -26,7 +26,7 @@ var (
 	ErrUnavailable = errors.New("store unavailable")
 
 	// ErrDeadline means that the wait would exceed the deadline of the context.
-	// It is returned at once, and nothing was charged. It is also a
+	// It is returned at once, and nothing is charged. It matches
 	// [context.DeadlineExceeded].
 	ErrDeadline error = deadlineError{}
 
@@ -40,7 +40,7 @@ func (deadlineError) Error() string { return "wait would exceed the context's de
 
 func (deadlineError) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// A FieldError names an invalid field of a [Limit] or [Request], and what is wrong
+// A FieldError names an invalid field of a [Limit] or [Request] and the problem
 // with it.
 type FieldError struct {
 	Field   string // such as "Period"
@@ -55,9 +55,8 @@ func (e *FieldError) Error() string {
 // Unwrap returns the Kind, for errors.Is(err, ErrBadLimit).
 func (e *FieldError) Unwrap() error { return e.Kind }
 
-// A RequestError names the one of several requests that caused an error. Stores
-// return it from TakeEach and TakeAll, so that [WithFallback] knows which shard
-// failed.
+// A RequestError says which of several requests caused an error. Stores return it
+// from TakeEach and TakeAll, so that [WithFallback] knows which shard failed.
 type RequestError struct {
 	Index int // of the request, from 0
 	Err   error
@@ -71,8 +70,8 @@ func (e *RequestError) Unwrap() error { return e.Err }
 
 func requestError(i int, err error) error { return &RequestError{Index: i, Err: err} }
 
-// reindex translates an error about a subset of requests; index has the position
-// of each among all.
+// reindex translates the index in a RequestError about a subset of requests.
+// index holds the position of each among all requests.
 func reindex(err error, index []int) error {
 	var about *RequestError
 	if !errors.As(err, &about) || uint(about.Index) >= uint(len(index)) {
@@ -82,8 +81,8 @@ func reindex(err error, index []int) error {
 }
 
 // A KeyError means that a store answered but cannot decide about one key, for
-// example because another program wrote its value. It is no failure of the store:
-// [WithFallback] decides the request and does not count it.
+// example because another program wrote its value. The store has not failed:
+// [WithFallback] decides the request and does not count a failure.
 type KeyError struct {
 	Key string
 	Err error

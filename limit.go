@@ -26,14 +26,14 @@ const (
 	// from the key's first request.
 	FixedWindow
 
-	// SlidingWindow weighs the previous window's count by how much of it is
-	// still within one Period. It is cheap, and avoids the fixed window's
-	// double burst in practice, though not in the worst case.
+	// SlidingWindow counts the current window, and the share of the previous
+	// one that is still within one Period. It is cheap, and avoids the fixed
+	// window's double burst in practice, though not in the worst case.
 	SlidingWindow
 
 	// RollingWindow counts in Buckets parts of the period. No interval of one
-	// Period ever admits more than Count; for that, units become available up
-	// to one part late, so under constant load ten parts admit nine tenths of
+	// Period admits more than Count. The price is that units become available
+	// up to one part late: under constant load, ten parts admit nine tenths of
 	// Count, and a hundred parts nearly all of it.
 	RollingWindow
 
@@ -59,18 +59,17 @@ const (
 )
 
 // A Limit is a number of units per period, and the algorithm that counts them.
-// Limits are values: comparable, copied freely, and usable as map keys. The zero
-// Limit is invalid. A Burst or Buckets that belongs to another algorithm is
+// Limits are values: they are comparable, can be copied, and can be map keys. The
+// zero Limit is invalid. A Burst or Buckets that the algorithm does not use is
 // ignored.
 type Limit struct {
-	// Name identifies the limit's state. Limits of one name share their state
-	// even when Count or Burst differ, so a limit can be changed while it is in
-	// use: raising it frees room at once, lowering it clamps the debt of its
-	// keys. (The debt of a bucket is measured in time: a larger Burst frees
-	// room at once, a larger Count makes a bucket refill sooner.) A limit
-	// without a name is identified by all of its fields: two that are equal
-	// share their state, in one store and on one key. At most 64 bytes.
-	// Optional.
+	// Name identifies the limit's state. Limits with the same name share their
+	// state even if Count or Burst differ, so a limit can be changed while it is
+	// in use: raising it frees units at once, lowering it clamps what its keys
+	// owe. (What a bucket owes is measured in time: a larger Burst frees units
+	// at once, a larger Count makes the bucket refill sooner.) A limit without a
+	// name is identified by all of its fields: equal limits share the state of a
+	// key in a store. At most 64 bytes. Optional.
 	Name string
 
 	// Algorithm counts the units. Default: TokenBucket.
@@ -79,12 +78,12 @@ type Limit struct {
 	// Align is where a FixedWindow begins. Default: AlignFirst.
 	Align Align
 
-	// Count is the number of units per Period. Zero denies every cost above
-	// zero.
+	// Count is the number of units per Period. A Count of zero denies every cost
+	// above zero.
 	Count int64
 
-	// Period is more than zero, and at most 366 days. Required, except that the
-	// calendar alignments imply it.
+	// Period is more than zero and at most 366 days. Required, unless a calendar
+	// alignment implies it.
 	Period time.Duration
 
 	// Burst is the most that can be taken at once (TokenBucket), or that can
@@ -105,11 +104,11 @@ type Limit struct {
 	Zone string
 }
 
-// Per returns a token bucket of n units per period. Its burst is n, so an idle key
-// can take nearly 2n within its first period; see [Limit.WithBurst].
+// Per returns a token bucket of n units per period. Its burst is n, so an idle
+// key can take nearly 2n within its first period: see [Limit.WithBurst].
 func Per(n int64, period time.Duration) Limit { return Limit{Count: n, Period: period} }
 
-// PerSecond returns a token bucket of n units per second, with a burst of n: see
+// PerSecond returns a token bucket of n units per second, with a burst of n. See
 // [Per].
 func PerSecond(n int64) Limit { return Limit{Count: n, Period: time.Second} }
 
@@ -151,7 +150,7 @@ func (l Limit) Capacity() int64 {
 	return l.Count
 }
 
-// Normal returns the limit with its defaults filled in and the fields that its
+// Normal returns the limit with its defaults filled in, and the fields that its
 // algorithm ignores cleared, so that equivalent limits are equal. Invalid fields
 // stay as they are.
 func (l Limit) Normal() Limit {
@@ -178,9 +177,9 @@ func (l Limit) normalBurst() int64 {
 	return l.Burst
 }
 
-// normalWindow returns Period, Offset and Zone as the alignment uses them. Windows
-// on the clock are the same for offsets one period apart; those on a calendar are
-// not, because its days and months differ in length.
+// normalWindow returns Period, Offset and Zone as the alignment uses them.
+// Windows on the clock are the same for offsets one period apart. Windows on a
+// calendar are not, because days and months differ in length.
 func (l Limit) normalWindow() (period, offset time.Duration, zone string) {
 	switch {
 	case l.Align == AlignFirst:
@@ -201,14 +200,14 @@ func (l Limit) normalWindow() (period, offset time.Duration, zone string) {
 	return period, l.Offset, zone
 }
 
-// Identity returns the part of the limit that identifies its state: limits share
-// the state of a key if their identities are equal, and only then. See
-// [Limit.Name]. The limit must be valid. Only authors of stores need this.
+// Identity returns the part of the limit that identifies its state: two limits
+// share the state of a key if and only if their identities are equal. See
+// [Limit.Name]. The limit must be valid. Only authors of stores need it.
 func (l Limit) Identity() Limit { return l.Normal().identity() }
 
-// identity returns the identity of a normal limit: every field of an unnamed one;
-// of a named one its name and algorithm, and the shape of its window, because
-// counts of one shape mean nothing in another.
+// identity returns the identity of a normal limit. An unnamed limit is identified
+// by all of its fields; a named one by its name, its algorithm and the shape of
+// its window, because counts in a window of another shape mean nothing.
 func (l Limit) identity() Limit {
 	if l.Name == "" {
 		return l
@@ -220,9 +219,9 @@ func (l Limit) identity() Limit {
 	return l
 }
 
-// Window returns the window of a [FixedWindow] around an instant, start included
-// and end not. With AlignFirst it begins at the instant. The limit must be valid.
-// Only authors of stores need this.
+// Window returns the window of a [FixedWindow] that contains an instant: start is
+// inclusive, end exclusive. With AlignFirst it begins at the instant. The limit
+// must be valid. Only authors of stores need it.
 func (l Limit) Window(at time.Time) (start, end time.Time) {
 	n := l.Normal()
 	switch n.Align {

@@ -7,20 +7,19 @@ import (
 
 // A calendar divides time into the days, weeks, months or years of a zone.
 //
-// Windows depend on dates alone. A date begins at the first instant at which the
-// local time in that zone has it or a later one, and a window begins when the
-// first of its dates does, plus the offset. So every instant belongs to one
-// window, and a window ends where the next begins, whatever clock changes the
-// zone has: a window whose midnight is skipped begins at the first instant after
-// it, one whose midnight occurs twice begins at the first, and a date that never
-// occurs has no window of its own.
+// A date begins at the first instant whose local date is that date or a later
+// one. A window begins when its first date does, plus the offset. So every
+// instant belongs to exactly one window, and a window ends where the next begins,
+// whatever clock changes the zone has. If midnight is skipped, the window begins
+// at the first instant after it. If midnight occurs twice, it begins at the
+// first. A date that never occurs has no window.
 type calendar struct {
 	loc    *time.Location
 	align  Align
 	offset time.Duration
 }
 
-// newCalendar returns the calendar that a fixed window is aligned to.
+// newCalendar returns the calendar of a fixed window.
 func newCalendar(l Limit) (*calendar, error) {
 	if l.calendarPeriod() == 0 {
 		return nil, badLimit("Align", "%s: follows no calendar", l.Align)
@@ -50,8 +49,8 @@ func (c *calendar) window(now time.Time) (start, end time.Time) {
 	}
 }
 
-// firstDate returns the first date of the window that a date is in. Dates are
-// represented by their midnight in UTC, where every date has one.
+// firstDate returns the first date of the window that contains a date. A date is
+// represented by its midnight in UTC, which always exists.
 func (c *calendar) firstDate(year int, month time.Month, day int) time.Time {
 	switch c.align {
 	case AlignYear:
@@ -80,9 +79,9 @@ func (c *calendar) nextDate(first time.Time) time.Time {
 }
 
 // dateStart returns the first instant whose date in the zone is the given one or
-// later. It goes through the stretches of time with one offset from UTC, because
-// [time.Date] does not specify which instant it returns for a midnight that does
-// not exist or occurs twice.
+// later. It goes through the periods of constant UTC offset, because [time.Date]
+// does not specify which instant it returns for a midnight that is skipped or
+// occurs twice.
 func (c *calendar) dateStart(date time.Time) time.Time {
 	// No zone is two days ahead of UTC, so the date has not begun by then.
 	at := date.Add(-2 * day).In(c.loc)
@@ -100,9 +99,9 @@ func (c *calendar) dateStart(date time.Time) time.Time {
 	}
 }
 
-// offsetEnd returns the end of the stretch of time around t that has one
-// offset from UTC, or the zero time if it never ends. It may be early, if the
-// next stretch has the same offset.
+// offsetEnd returns the end of the period of constant UTC offset that contains t,
+// or the zero time if it never ends. It may return an earlier end, after which
+// the offset is the same.
 func offsetEnd(t time.Time) time.Time {
 	_, end := t.ZoneBounds()
 	if end.IsZero() || end.After(t) {
@@ -115,7 +114,7 @@ func offsetEnd(t time.Time) time.Time {
 }
 
 // calendarPeriod returns the nominal length of a window that follows the
-// calendar, and zero for any other limit.
+// calendar, or zero for any other limit.
 func (l Limit) calendarPeriod() time.Duration {
 	if l.Algorithm != FixedWindow {
 		return 0
@@ -133,8 +132,8 @@ func (l Limit) calendarPeriod() time.Duration {
 	return 0
 }
 
-// calendarAlign returns the alignment to the calendar of a period that is one
-// of its units, and otherwise AlignFirst.
+// calendarAlign returns the alignment of a period that is a day, week, month or
+// year of the calendar, or else AlignFirst.
 func calendarAlign(period time.Duration) Align {
 	for a := AlignDay; a <= AlignYear; a++ {
 		if period == (Limit{Algorithm: FixedWindow, Align: a}).calendarPeriod() {
@@ -144,12 +143,12 @@ func calendarAlign(period time.Duration) Align {
 	return AlignFirst
 }
 
-// loadZone returns the location of an IANA time zone, of UTC by default.
+// loadZone returns the location of an IANA time zone; the default is UTC.
 //
-// Which names [time.LoadLocation] accepts depends on the machine: "Local", and any
+// [time.LoadLocation] accepts names that depend on the machine: "Local", and any
 // file in its zone directory, such as "localtime" or "right/UTC", by any path. A
-// limit must mean the same everywhere. The names that do begin with a capital
-// letter, and have no special characters.
+// limit must mean the same on every machine. Names that do begin with a capital
+// letter and have no special characters.
 func loadZone(name string) (*time.Location, error) {
 	if name == "" {
 		return time.UTC, nil

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// durationText formats a duration for parseDuration: whole days as 7d, all others
-// as in Go, but in ASCII and without trailing zero units.
+// durationText formats a duration for parseDuration: whole days as 7d, others as
+// in Go, but in ASCII and without trailing zero units.
 func durationText(d time.Duration) string {
 	if d != 0 && d%day == 0 {
 		return strconv.FormatInt(int64(d/day), 10) + "d"
@@ -33,8 +33,8 @@ func parseOffset(s string) (time.Duration, bool) {
 	return parseDuration(s)
 }
 
-// parseDuration parses a duration of zero or more. One that overflows becomes the
-// longest [time.Duration], which is too long for any limit; fractions of a
+// parseDuration parses a duration of zero or more. An overflow becomes the
+// longest [time.Duration], which is too long for any limit. Fractions of a
 // nanosecond are dropped.
 func parseDuration(s string) (time.Duration, bool) {
 	if s == "0" {
@@ -96,8 +96,8 @@ func wholeUnits(digits string, unit time.Duration) time.Duration {
 	return time.Duration(n) * unit
 }
 
-// fractionOf returns the fraction of a unit that the digits after a point express.
-// Digits after the 18th are less than a nanosecond.
+// fractionOf returns the fraction of a unit given by the digits after a point.
+// Digits after the 18th make less than a nanosecond.
 func fractionOf(digits string, unit time.Duration) time.Duration {
 	numerator, denominator := uint64(0), uint64(1)
 	for _, digit := range []byte(digits[:min(len(digits), 18)]) {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// scaled returns a fraction of a valid limit, at least one unit if the limit has
-// any.
+// scaled returns a fraction of a valid limit: at least one unit, unless the limit
+// has none.
 func (l Limit) scaled(share float64) Limit {
 	n := l.Normal()
 	if n.Name == "" { // fractions of different limits may be equal, but must not share state
@@ -23,8 +23,9 @@ func (l Limit) scaled(share float64) Limit {
 	return n
 }
 
-// scaledPeriod returns the time in which a bucket earns one unit, if that is longer
-// than the period. Otherwise N processes would each earn one unit per period.
+// scaledPeriod returns the time in which a bucket earns one unit, if that is
+// longer than the period. Otherwise N processes would each earn one unit per
+// period.
 func scaledPeriod(period time.Duration, units float64) time.Duration {
 	if units >= 1 {
 		return period
@@ -32,7 +33,8 @@ func scaledPeriod(period time.Duration, units float64) time.Duration {
 	return time.Duration(min(math.Round(float64(period)/units), float64(maxPeriod)))
 }
 
-// scaledUnits rounds down, but a third of three is one despite floating point.
+// scaledUnits multiplies and rounds down, tolerating floating-point error: a
+// third of three is one.
 func scaledUnits(units int64, share float64) int64 {
 	scaled := int64(math.Floor(float64(units)*share + 1e-9))
 	return min(max(scaled, 1), units)

@@ -13,7 +13,7 @@ import (
 	"github.com/penstock-io/penstock/internal/spelling"
 )
 
-// maxLimitText is longer than the text of any valid limit.
+// maxLimitText is more than the length of any valid limit.
 const maxLimitText = 512
 
 // ParseLimit parses a limit from text such as
@@ -215,8 +215,8 @@ func readLimitWord(s string, at int) (limitWord, error) {
 	return w, nil
 }
 
-// readQuoted reads the word's quoted value, which may contain spaces, from the text
-// that begins with the word.
+// readQuoted reads a quoted value, which may contain spaces. rest is the text
+// from the beginning of the word.
 func (w limitWord) readQuoted(rest string) (limitWord, error) {
 	var value string
 	quoted, err := strconv.QuotedPrefix(rest[len(w.key)+1:])
@@ -234,7 +234,7 @@ func (w limitWord) readQuoted(rest string) (limitWord, error) {
 	return w, nil
 }
 
-// field returns the field that the word sets, or "text" if there is none.
+// field returns the field that the word sets, or "text" if it sets none.
 func (w limitWord) field() string {
 	if field, ok := limitFields[w.key]; ok {
 		return field
@@ -354,7 +354,7 @@ func (p *limitParser) buckets(w limitWord) (int, error) {
 	return int(n), nil
 }
 
-// finish checks how the words fit together, and returns the limit.
+// finish checks the combination of words, and returns the limit.
 func (p *limitParser) finish() (Limit, error) {
 	for _, check := range [...]func() error{p.checkAlgorithmWords, p.alignToZone, p.checkOffset} {
 		if err := check(); err != nil {
@@ -369,8 +369,8 @@ func (p *limitParser) finish() (Limit, error) {
 	return p.limit.Normal(), nil
 }
 
-// checkAlgorithmWords refuses words that the algorithm does not use. In a [Limit]
-// such fields are ignored, but in a text they are a mistake.
+// checkAlgorithmWords rejects words that the algorithm does not use. In a [Limit]
+// such fields are ignored, but in text they are a mistake.
 func (p *limitParser) checkAlgorithmWords() error {
 	a := p.limit.Algorithm
 	bucket := a.isBucket()
@@ -411,7 +411,7 @@ func (p *limitParser) alignToZone() error {
 	return zone.bad("Zone", "requires a period of day, week, month or year, not %s", p.words["Period"].text)
 }
 
-// checkOffset refuses an offset without an alignment.
+// checkOffset rejects an offset without an alignment.
 func (p *limitParser) checkOffset() error {
 	if w, ok := p.words["Offset"]; ok && p.limit.Align == AlignFirst {
 		return w.bad("Offset", "requires align= or zone=: these windows begin at the first request")
@@ -443,7 +443,7 @@ func wholeNumber(s string) (int64, error) {
 	return n, nil
 }
 
-// quoteValue returns a value as it is written after an equals sign.
+// quoteValue returns a value as it is written after the equals sign.
 func quoteValue(value string) string {
 	if value == "" || needsQuotes(value) {
 		return strconv.Quote(value)
@@ -458,7 +458,8 @@ func needsQuotes(value string) bool {
 	})
 }
 
-// suggest returns the known word that is nearest, or else all of them.
+// suggest returns the known word nearest to a misspelled one, or else all known
+// words.
 func suggest(word string, lists ...[]string) string {
 	known := slices.Concat(lists...)
 	nearest, least := "", max(2, len(word)/3)+1

@@ -21,9 +21,9 @@ const (
 	maxSlidingCount = 1<<26 - 1
 )
 
-// Validate returns nil if the limit is valid, and otherwise a [*FieldError] of kind
-// [ErrBadLimit] that names the first invalid field. A Burst or Buckets that
-// belongs to another algorithm is ignored.
+// Validate returns nil if the limit is valid, or else a [*FieldError] of kind
+// [ErrBadLimit] that names the first invalid field. A Burst or Buckets that the
+// algorithm does not use is ignored.
 func (l Limit) Validate() error {
 	checks := [...]func(Limit) error{
 		Limit.checkNames, Limit.checkAlign, Limit.checkCount, Limit.checkPeriod, Limit.checkAlgorithm,
@@ -50,8 +50,8 @@ func (l Limit) checkNames() error {
 	return nil
 }
 
-// checkAlign checks that an alignment, an offset or a zone has a window to apply
-// to. Otherwise a quota meant to begin at midnight would begin at any time.
+// checkAlign checks that an alignment, offset or zone applies to the limit. If it
+// were ignored, a quota meant to begin at midnight would begin at any time.
 func (l Limit) checkAlign() error {
 	switch {
 	case l.Align != AlignFirst && l.Algorithm != FixedWindow:
@@ -88,7 +88,7 @@ func (l Limit) checkPeriod() error {
 	return nil
 }
 
-// checkAlgorithm checks the fields that only the limit's own algorithm uses.
+// checkAlgorithm checks the fields that depend on the algorithm.
 func (l Limit) checkAlgorithm() error {
 	switch l.Algorithm {
 	case FixedWindow:
@@ -162,10 +162,10 @@ func (l Limit) checkSlidingLog() error {
 	return nil
 }
 
-// workingCounts names the nearest counts below and above that can be spread over
-// the period, as the end of a sentence. The interval between units is in whole
-// nanoseconds or whole microseconds, so the candidates are the counts of the
-// intervals next to the requested one.
+// workingCounts returns the end of an error message, with the nearest counts
+// below and above that can be spread over the period. The interval between units
+// is in whole nanoseconds or whole microseconds, so the candidates are the counts
+// for the intervals next to the requested one.
 func (l Limit) workingCounts() string {
 	var below, above int64
 	for _, grain := range [...]time.Duration{time.Nanosecond, time.Microsecond} {
@@ -186,7 +186,8 @@ func (l Limit) workingCounts() string {
 	return nearestText(below, above)
 }
 
-// spreads reports whether another count can be spread over the period.
+// spreads reports whether that count can be spread evenly over the limit's
+// period.
 func (l Limit) spreads(count int64) bool {
 	l.Count = count
 	n := l.Normal()

@@ -36,9 +36,9 @@ type Limiter struct {
 	template Request // for one unit, without a key
 }
 
-// New returns a limiter. State belongs to the store, the limit and the key: two
-// limiters with the same store and the same limit share it. To count them apart,
-// give the limits different names, or the keys different prefixes. If the limit is
+// New returns a limiter. State belongs to a store, a limit and a key, so two
+// limiters with the same store and the same limit share it. To count separately,
+// give the limits different names or the keys different prefixes. If the limit is
 // invalid, the error wraps [ErrBadLimit] and names the field.
 func New(s Store, l Limit) (*Limiter, error) {
 	if s == nil {
@@ -100,14 +100,14 @@ func (l *Limiter) AllowAtMost(ctx context.Context, key string, n int64) (Decisio
 	return l.store.Take(ctx, r)
 }
 
-// Peek returns the state of the key, and takes nothing. It is always Allowed: see
-// [Decision.Remaining] for what is left.
+// Peek returns the state of the key and takes nothing. It is always Allowed;
+// [Decision.Remaining] says what is left.
 func (l *Limiter) Peek(ctx context.Context, key string) (Decision, error) {
 	return l.store.Take(ctx, l.request(key, 0))
 }
 
-// Refund returns n units to the key, those taken last first, but never more than
-// were taken: [Decision.Granted] is the number refunded, as a negative number.
+// Refund returns n units to the key, starting with those taken last, and never
+// more than were taken. [Decision.Granted] is minus the number refunded.
 func (l *Limiter) Refund(ctx context.Context, key string, n int64) (Decision, error) {
 	if n <= 0 {
 		return Decision{}, costError("Cost", strconv.FormatInt(n, 10)+": a refund must be above zero")
@@ -177,14 +177,14 @@ func (l *Limiter) takeWithin(ctx context.Context, key string, n int64) (Decision
 	}
 }
 
-// minSleep keeps a wait from spinning if a store denies without a RetryAfter.
+// minSleep keeps WaitN from spinning if a store denies without a RetryAfter.
 const minSleep = time.Microsecond
 
-// checkWait returns an error if a denied request cannot be served in the time that
-// is left. A token bucket denies only what is beyond the reach of reservations:
-// after RetryAfter the reservation can be made, and then the reach is still to be
-// waited for. A leaky bucket serves in order, so all of its queue has to drain
-// first.
+// checkWait returns an error if a denied request cannot be served in the time
+// left. A token bucket denies only what is beyond the reach of reservations:
+// RetryAfter is the time until the reservation can be made, which then still has
+// the reach to wait. A leaky bucket serves in order, so its whole queue has to
+// drain first.
 func (l *Limiter) checkWait(d Decision, n int64, left time.Duration) error {
 	if d.RetryAfter == Never {
 		return fmt.Errorf("penstock: %w: %d of at most %d", ErrNever, n, d.Limit)
@@ -214,7 +214,7 @@ func timeLeft(ctx context.Context) (time.Duration, error) {
 	return max(time.Until(deadline), 1), nil // a MaxDelay of 0 would mean the default
 }
 
-// sleep returns after d, or with the error of ctx if that ends first.
+// sleep waits for d. If ctx ends first, it returns the error of ctx.
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

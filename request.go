@@ -8,8 +8,8 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// Reset, as the Cost of a [Request], deletes the state of the key, which is idle
-// then. Grants under an ID stay remembered.
+// Reset, as the Cost of a [Request], deletes the state of the key, which is then
+// idle. Records of a Request.ID are kept.
 const Reset int64 = math.MinInt64
 
 // A Request asks a [Store] for units of one key under one limit.
@@ -21,28 +21,28 @@ type Request struct {
 	// Limit applies to the key. Required.
 	Limit Limit
 
-	// Cost is the number of units: more than 0 takes, 0 peeks, less than 0
-	// refunds, and [Reset] resets the key. A peek is always allowed, so a
-	// request without a cost limits nothing.
+	// Cost is the number of units. Above 0 takes, 0 peeks, below 0 refunds,
+	// and [Reset] resets the key. A peek is always allowed, so a request whose
+	// cost was not set is never denied.
 	Cost int64
 
-	// AtMost takes what is left if that is less than the cost. The request is
-	// denied only if nothing is left.
+	// AtMost takes the units that are left if they are fewer than the cost.
+	// The request is denied only if none are left.
 	AtMost bool
 
-	// MaxDelay lets a bucket reserve units that become available within this
+	// MaxDelay lets a bucket grant units that become available within this
 	// time: they are charged at once, and [Decision.Delay] is how long to wait
 	// before acting. On a LeakyBucket, which always delays, it bounds the
-	// delay. Windows ignore it. Default: no delay for a TokenBucket, any for a
-	// LeakyBucket.
+	// delay. Windows ignore it. Default: no delay for a TokenBucket, any delay
+	// for a LeakyBucket.
 	MaxDelay time.Duration
 
-	// ID makes a take safe to retry: within one Period (at most 24 hours) the
-	// same ID on the same key and limit is charged once, and returns the same
-	// grant, whatever the cost. A denial is not remembered, but decided again. A
-	// refund with an ID refunds that take, once, and no more than it was
-	// granted. A full [Memory] that has no room for the record returns
-	// [ErrUnavailable] and charges nothing. Optional.
+	// ID makes a take safe to retry. Within one Period (at most 24 hours), the
+	// same ID on the same key and limit is charged once and returns the same
+	// grant, even if the cost differs. Denials are not remembered: a retry is
+	// decided again. A refund with an ID refunds that take, once, and never
+	// more than it was granted. A full [Memory] without room for the record
+	// returns [ErrUnavailable] and charges nothing. Optional.
 	ID string
 
 	// compiled is the compiled Limit, so that stores need not look it up. It is
@@ -50,8 +50,9 @@ type Request struct {
 	compiled *compiledLimit
 }
 
-// Validate returns an error if a store would refuse to decide the request. It
-// wraps [ErrBadKey], [ErrBadCost] or [ErrBadLimit]. Stores call it themselves.
+// Validate returns an error if a store would reject the request as malformed. The
+// error wraps [ErrBadKey], [ErrBadCost] or [ErrBadLimit]. Stores call it
+// themselves.
 func (r Request) Validate() error {
 	if err := r.validateShape(); err != nil {
 		return err
@@ -59,8 +60,8 @@ func (r Request) Validate() error {
 	return r.Limit.Validate()
 }
 
-// ValidateShape is Validate without the limit, for stores that validate a limit
-// once and cache the result.
+// ValidateShape is Validate without the limit. It is for stores that validate
+// each limit once and cache the result.
 func (r Request) ValidateShape() error { return r.validateShape() }
 
 // validateShape is ValidateShape without copying the request.
@@ -78,8 +79,8 @@ func (r *Request) validateShape() error {
 	return nil
 }
 
-// validateForAll returns an error if the request, apart from its limit, cannot
-// be part of a TakeAll.
+// validateForAll returns an error if the request cannot be part of a TakeAll. It
+// does not check the limit.
 func (r *Request) validateForAll() error {
 	switch {
 	case r.AtMost:
@@ -92,7 +93,7 @@ func (r *Request) validateForAll() error {
 	return r.validateShape()
 }
 
-// forAlgorithm returns the request as the algorithms take it.
+// forAlgorithm returns the part of the request that the algorithms need.
 func (r Request) forAlgorithm() algorithm.Request {
 	return algorithm.Request{Cost: r.Cost, AtMost: r.AtMost, MaxDelay: int64(r.MaxDelay)}
 }

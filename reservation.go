@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// A Reservation allows its holder to act after a delay. The units are charged
-// already.
+// A Reservation is the right to act after a delay. Its units are already charged.
 type Reservation struct {
 	limiter   *Limiter
 	key       string
@@ -21,14 +20,14 @@ func (l *Limiter) Reserve(ctx context.Context, key string) (*Reservation, error)
 	return l.ReserveN(ctx, key, 1)
 }
 
-// ReserveN charges n units of the key now and returns a reservation, whose Delay is
-// how long to wait before acting. It fails like [Limiter.WaitN], with [ErrNever] or
-// [ErrDeadline], and charges nothing then.
+// ReserveN charges n units of the key now, and returns a reservation whose Delay
+// is how long to wait before acting. It fails like [Limiter.WaitN], with
+// [ErrNever] or [ErrDeadline], and then charges nothing.
 //
-// A bucket reserves at most one minute ahead, or the time of a whole refill if that
-// is longer; if more than that is reserved already, ReserveN waits until it can
-// reserve. A window cannot reserve units of the next one: on windows ReserveN waits
-// like WaitN, and the reservation has no delay.
+// A bucket reserves at most one minute ahead, or the time of a whole refill if
+// that is longer. If that much is already reserved, ReserveN waits until it can
+// reserve. A window cannot reserve units of the next one: on windows ReserveN
+// waits like WaitN, and the reservation has no delay.
 func (l *Limiter) ReserveN(ctx context.Context, key string, n int64) (*Reservation, error) {
 	d, err := l.takeWithin(ctx, key, n)
 	if err != nil {
@@ -40,12 +39,12 @@ func (l *Limiter) ReserveN(ctx context.Context, key string, n int64) (*Reservati
 // Decision returns the decision that made the reservation.
 func (r *Reservation) Decision() Decision { return r.decision }
 
-// Delay returns how long to wait from now on; zero means that the holder may act.
+// Delay returns how long to wait from now. At zero, the holder may act.
 func (r *Reservation) Delay() time.Duration { return max(0, time.Until(r.actAt)) }
 
 // Cancel refunds the units, even if ctx has ended. It has no effect once Delay is
-// zero, so a deferred Cancel is harmless, nor after a Cancel that succeeded. To
-// refund later than that, or on windows, whose reservations have no delay, use
+// zero, so a deferred Cancel is harmless, nor after a successful Cancel. To
+// refund later, or on windows, whose reservations have no delay, use
 // [Limiter.Refund].
 //
 // The refund frees the end of the queue. Later reservations keep their times, so

@@ -18,9 +18,9 @@ type Store interface {
 	Take(ctx context.Context, r Request) (Decision, error)
 }
 
-// A StoreFunc is a function that is a [Store]. It has only Take, so [TakeAll] and
-// [TakeEach] call it for one request after the other, even if the store that it
-// wraps could decide them at once.
+// A StoreFunc is a function used as a [Store]. It has only Take, so [TakeAll] and
+// [TakeEach] call it for one request after the other, even if the store it wraps
+// could decide them in one call.
 type StoreFunc func(ctx context.Context, r Request) (Decision, error)
 
 // Take calls f.
@@ -91,7 +91,7 @@ func TakeAll(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 	totals := totalsOf(rs)
 	for i, r := range rs {
 		if total := totals[stateKeyOf(r)]; total > r.Limit.Capacity() {
-			r.Cost = total // is denied with RetryAfter Never
+			r.Cost = total // denied with a RetryAfter of Never
 		}
 		d, err := s.Take(ctx, r)
 		ds[i] = d
@@ -107,8 +107,8 @@ func TakeAll(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 }
 
 // Tightest combines several decisions into one: of the denials, the one with the
-// longest RetryAfter; if all are allowed, the one with the least Remaining, with
-// the longest Delay of all. Without decisions it is the zero Decision, which
+// longest RetryAfter; if all are allowed, the one with the least Remaining, and
+// the longest Delay of all. If ds is empty, it returns the zero Decision, which
 // denies.
 func Tightest(ds []Decision) Decision {
 	var tightest Decision
@@ -135,7 +135,7 @@ func (d Decision) tighterThan(e Decision) bool {
 	return d.RetryAfter > e.RetryAfter
 }
 
-// A stateKey identifies the state that a request is about.
+// A stateKey identifies the state that a request uses.
 type stateKey struct {
 	key   string
 	limit Limit
@@ -143,7 +143,7 @@ type stateKey struct {
 
 func stateKeyOf(r Request) stateKey { return stateKey{r.Key, r.Limit.Identity()} }
 
-// totalsOf returns the total cost per state.
+// totalsOf returns the total cost of the requests for each state.
 func totalsOf(rs []Request) map[stateKey]int64 {
 	totals := make(map[stateKey]int64, len(rs))
 	for _, r := range rs {
@@ -153,8 +153,8 @@ func totalsOf(rs []Request) map[stateKey]int64 {
 	return totals
 }
 
-// denyAll refunds what was taken before the denied request, and peeks at all of
-// them.
+// denyAll refunds the requests before the denied one, and writes a peek for every
+// request. The denied one stays denied.
 func denyAll(ctx context.Context, s Store, rs []Request, ds []Decision, denied int) error {
 	retry := ds[denied].RetryAfter
 	if err := refundAll(ctx, s, rs, ds[:denied]); err != nil {
@@ -172,7 +172,7 @@ func denyAll(ctx context.Context, s Store, rs []Request, ds []Decision, denied i
 	return nil
 }
 
-// refundAll refunds what the decisions granted, even if ctx has ended.
+// refundAll refunds the granted units, even if ctx has ended.
 func refundAll(ctx context.Context, s Store, rs []Request, ds []Decision) (first error) {
 	ctx = context.WithoutCancel(ctx)
 	for i, d := range ds {
@@ -188,9 +188,8 @@ func refundAll(ctx context.Context, s Store, rs []Request, ds []Decision) (first
 	return first
 }
 
-// ValidateEach returns the error with which [TakeEach] refuses malformed requests,
-// or fewer decisions than requests. Stores with a TakeEach of their own can begin
-// with it.
+// ValidateEach returns the error that [TakeEach] returns for a malformed request,
+// or for fewer decisions than requests. It is for stores that implement TakeEach.
 func ValidateEach(rs []Request, ds []Decision) error {
 	for i := range rs {
 		if err := rs[i].Validate(); err != nil {
@@ -200,9 +199,9 @@ func ValidateEach(rs []Request, ds []Decision) error {
 	return checkLengths(rs, ds)
 }
 
-// ValidateAll returns the error with which [TakeAll] refuses malformed requests,
-// requests that cannot be decided all or nothing, or fewer decisions than
-// requests. Stores with a TakeAll of their own can begin with it.
+// ValidateAll returns the error that [TakeAll] returns for a malformed request,
+// for a request that cannot be decided all or nothing, or for fewer decisions
+// than requests. It is for stores that implement TakeAll.
 func ValidateAll(rs []Request, ds []Decision) error {
 	for i := range rs {
 		if err := rs[i].validateForAll(); err != nil {
@@ -215,7 +214,7 @@ func ValidateAll(rs []Request, ds []Decision) error {
 // errNoStore is returned for a nil Store.
 var errNoStore = errors.New("penstock: no store: want a Store such as NewMemory(nil)")
 
-// checkLengths returns an error if ds is too short.
+// checkLengths returns an error if ds is shorter than rs.
 func checkLengths(rs []Request, ds []Decision) error {
 	if len(ds) < len(rs) {
 		return fmt.Errorf("penstock: %d requests, but ds has a length of %d", len(rs), len(ds))

@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// The interfaces in this file are optional for a [Store]. A store without them
-// works everywhere, at the cost that each comment states. A wrapper that has only
-// Take hides those of the store that it wraps.
+// The interfaces in this file are optional for a [Store]. A store without them works
+// everywhere, with the drawback that each comment states. A wrapper that has only Take
+// hides those of the store it wraps.
 
 // A BatchStore decides several independent requests in one call, as [TakeEach]
-// does. Without it, TakeEach calls Take for one request after the other.
+// does. Without it, TakeEach calls Take for each request in turn.
 type BatchStore interface {
 	Store
 	TakeEach(ctx context.Context, rs []Request, ds []Decision) error
 }
 
 // An AtomicStore decides several requests all or nothing, as [TakeAll] does.
-// Without it, TakeAll takes one after the other and refunds after a denial, so
-// concurrent requests may see units taken for a moment.
+// Without it, TakeAll takes them one by one and refunds after a denial, so
+// concurrent requests may briefly see units taken.
 type AtomicStore interface {
 	Store
 	TakeAll(ctx context.Context, rs []Request, ds []Decision) error
@@ -32,16 +32,17 @@ type ShardedStore interface {
 	ShardOf(key string) int // 0 ≤ ShardOf(key) < Shards()
 }
 
-// A TimeoutStore bounds each call by itself, so [WithFallback] sets no second
-// timer unless its own timeout is shorter. A Timeout of 0 means no bound.
+// A TimeoutStore limits the duration of each call itself, so [WithFallback] sets
+// no timer of its own unless its timeout is shorter. A Timeout of 0 means no
+// limit.
 type TimeoutStore interface {
 	Store
 	Timeout() time.Duration
 }
 
-// A TransientKeyStore does not keep Request.Key or Request.ID after a call has
-// returned, so a caller may reuse the memory behind those strings. Other stores,
-// which may still send a request that timed out, must be given copies.
+// A TransientKeyStore does not use Request.Key or Request.ID after a call has
+// returned, so the caller may reuse the memory of those strings. Any other store
+// may still send a request that timed out, and must be given copies.
 type TransientKeyStore interface {
 	Store
 	KeysAreTransient()

@@ -108,8 +108,8 @@ func (d Decision) String() string {
 // A Source says what made a [Decision]. The zero Source is the store itself.
 type Source uint8
 
-// The sources of decisions. Stores leave it at zero; wrappers that decide in
-// their place set it.
+// The sources of decisions. Stores leave Source at zero; a wrapper sets it if it
+// decides without the store.
 const (
 	SourceStore     Source = iota // the store itself
 	SourceLease                   // units that were taken in advance

@@ -21,7 +21,7 @@
 // # Wrappers
 //
 // A remote store, such as that of package redisstore, can be slow or unavailable.
-// Decorators are stores that wrap it. [WithFallback] decides by a second store while
+// Wrappers are stores around it. [WithFallback] decides by a second store while
 // the first is unavailable, [WithLease] takes units of busy keys in advance, and
 // [WithDenyCache] answers from cached denials. To use several, nest them in this
 // order:

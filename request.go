@@ -45,8 +45,8 @@ type Request struct {
 	// returns [ErrUnavailable] and charges nothing. Optional.
 	ID string
 
-	// compiled is the compiled Limit, so that stores need not look it up. It is
-	// used only if it agrees with Limit, which a wrapper may have changed.
+	// compiled is the compiled Limit, which saves stores a lookup. It is used only
+	// if it matches Limit, because a wrapper may have changed Limit.
 	compiled *compiledLimit
 }
 

@@ -124,7 +124,7 @@ func TestTakeEachOverPlainStore(t *testing.T) {
 	}
 }
 
-func TestMemoryTakeUsesLimitChangedByDecorator(t *testing.T) {
+func TestMemoryTakeUsesLimitChangedByWrapper(t *testing.T) {
 	memory := penstock.NewMemory(nil)
 	halving := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 		r.Limit.Count /= 2

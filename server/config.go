@@ -40,7 +40,7 @@ type Config struct {
 	RESP  ListenConfig
 	Admin ListenConfig
 
-	Profiles                 bool
+	Pprof                    bool
 	MaxConnections           int
 	MaxConnectionsPerAddress int // 0: half of MaxConnections
 	Token                    string

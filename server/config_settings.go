@@ -66,7 +66,7 @@ var Settings = slices.Concat(
 		Setting{Name: "envoy-metadata", Default: "false", Help: "send the descriptors and the rules' metadata to Envoy as dynamic metadata", set: toggle(func(c *Config) *bool { return &c.EnvoyMetadata })},
 		Setting{Name: "max-connections", Kind: "number", Default: "10000", Help: "maximum number of connections per listener; more are closed at once", set: count(func(c *Config) *int { return &c.MaxConnections })},
 		Setting{Name: "max-connections-per-address", Kind: "number", Help: "maximum number of connections per listener from one remote IPv4 address or IPv6 /64; default half of --max-connections, since a proxy is one address too", set: optional(count(func(c *Config) *int { return &c.MaxConnectionsPerAddress }))},
-		Setting{Name: "pprof", Default: "false", Help: "serve /debug/pprof/ on the admin listener", set: toggle(func(c *Config) *bool { return &c.Profiles })},
+		Setting{Name: "pprof", Default: "false", Help: "serve /debug/pprof/ on the admin listener", set: toggle(func(c *Config) *bool { return &c.Pprof })},
 		Setting{Name: "token", Kind: "text", Help: "bearer token for remote refunds, resets and admin requests; visible in ps", set: text(func(c *Config) *string { return &c.Token })},
 		Setting{Name: "token-file", Kind: "file", Help: "file that contains the token", set: text(func(c *Config) *string { return &c.TokenFile })},
 	),

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 
@@ -18,7 +19,7 @@ import (
 // An apiServer serves one API.
 type apiServer interface {
 	Serve(l net.Listener) error         // until Shutdown; then it returns nil
-	Shutdown(ctx context.Context) error // finishes requests in flight; ctx cuts them off
+	Shutdown(ctx context.Context) error // answers the requests in flight, until ctx ends
 }
 
 // A listener is a socket and the API that it serves.
@@ -106,10 +107,10 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 	c, envoy := s.config, s.config.envoyOptions()
 	switch l.name {
 	case "grpc":
-		return grpcapi.New(s.engine, &grpcapi.Options{Response: envoy, TLS: tlsConfig, ObserveLatency: s.metrics.observeLatency(l.name)})
+		return grpcapi.New(s.engine, &grpcapi.Options{Envoy: envoy, TLS: tlsConfig, ObserveLatency: s.metrics.observeLatency(l.name)})
 	case "http":
 		return httpapi.New(s.engine, &httpapi.Options{
-			Headers: c.Headers, Envoy: &envoy, Ready: s.ready, ObserveLatency: s.metrics.observeLatency(l.name), Log: s.log,
+			Headers: c.Headers, Envoy: envoy, Ready: s.ready, ObserveLatency: s.metrics.observeLatency(l.name), Log: s.log,
 		})
 	case "resp":
 		return respapi.New(s.engine, &respapi.Options{
@@ -118,15 +119,19 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 			ObserveLatency: s.metrics.observeLatency(l.name),
 		})
 	}
-	return adminapi.New(s.engine, &adminapi.Options{
+	api, err := adminapi.New(s.engine, &adminapi.Options{
 		Loopback: auth.IsLoopback(l.socket.Addr()),
 		Metrics:  s.metrics.handler(),
 		Ready:    s.ready,
 		Degraded: s.degraded,
 		Version:  Version(),
-		Profiles: c.Profiles,
+		Pprof:    c.Pprof,
 		Log:      s.log,
 	})
+	if errors.Is(err, adminapi.ErrNoToken) {
+		err = fmt.Errorf("%w: set --token-file, or listen on 127.0.0.1", err)
+	}
+	return api, err
 }
 
 // envoyOptions returns what responses to Envoy contain besides the codes.

@@ -21,7 +21,7 @@ func TestEndpointsNeedTheToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	metrics := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	s := newServer(t, e, adminapi.Options{Metrics: metrics, Profiles: true})
+	s := newServer(t, e, adminapi.Options{Metrics: metrics, Pprof: true})
 	public := map[string]bool{"/healthz": true, "/readyz": true}
 	queries := map[string]string{
 		"/v1/keys": "?limit=5/1m&key=k", "/debug/pprof/profile": "?seconds=1", "/debug/pprof/trace": "?seconds=0.01",
@@ -47,7 +47,7 @@ func TestEndpointsNeedTheToken(t *testing.T) {
 
 func TestProfilesAreOffByDefault(t *testing.T) {
 	for _, on := range []bool{false, true} {
-		s := newServer(t, newEngineWithOptions(t, &engine.Options{Token: "secret"}), adminapi.Options{Loopback: true, Profiles: on})
+		s := newServer(t, newEngineWithOptions(t, &engine.Options{Token: "secret"}), adminapi.Options{Loopback: true, Pprof: on})
 		for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap?debug=1", "/debug/pprof/symbol", "/debug/pprof/trace?seconds=0.01"} {
 			want := map[bool]int{false: 404, true: 200}[on]
 			if w := send(s, "GET", path, "Authorization", "Bearer secret"); w.Code != want {

@@ -18,7 +18,7 @@ import (
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 )
 
-// Options configure a Server.
+// Options configure a [Server]. The zero value needs an engine with a token.
 type Options struct {
 	// Loopback says that the listener can be reached from this machine only. Then
 	// only requests through a proxy or from a page in a browser need the engine's
@@ -28,20 +28,20 @@ type Options struct {
 	// Metrics serves /metrics. Default: 404.
 	Metrics http.Handler
 
-	// Ready returns why the server cannot decide at the moment. Joined errors are
-	// listed one by one. Default: always ready.
+	// Ready returns why the server should receive no traffic, for /readyz. Joined
+	// errors are listed one by one. Default: always ready.
 	Ready func() error
 
-	// Degraded returns why decisions are made with reduced guarantees. Default:
-	// never degraded.
+	// Degraded returns why decisions are made without the store, for /readyz. A
+	// degraded server is still ready. Default: never degraded.
 	Degraded func() error
 
 	// Version is the version of the program. Optional.
 	Version string
 
-	// Profiles enables /debug/pprof/, which exposes internals of the process and
+	// Pprof enables /debug/pprof/, which exposes internals of the process and
 	// takes CPU time. Default: disabled.
-	Profiles bool
+	Pprof bool
 
 	// Log receives every refund and reset with the address of the caller, and
 	// errors of the HTTP server. Default: discarded.
@@ -50,7 +50,7 @@ type Options struct {
 
 // ErrNoToken means that the listener can be reached from other machines, but the
 // engine has no token.
-var ErrNoToken = errors.New("adminapi: a token is required unless the listener is loopback")
+var ErrNoToken = errors.New("adminapi: a listener that other machines can reach requires a token")
 
 // A Server serves the admin API. It is safe for concurrent use.
 type Server struct {
@@ -60,7 +60,7 @@ type Server struct {
 	mux     *http.ServeMux
 }
 
-// New returns a Server for the engine, or [ErrNoToken]. Nil options mean all defaults.
+// New returns a server for an engine, or [ErrNoToken]. Nil options are all defaults.
 func New(e *engine.Engine, o *Options) (*Server, error) {
 	if e == nil {
 		return nil, errors.New("adminapi: no engine")
@@ -96,7 +96,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Serve serves the listener until Shutdown, and then returns nil. With
+// Serve accepts connections until Shutdown, and then returns nil. With
 // Options.Loopback it returns an error for a listener that is not loopback.
 func (s *Server) Serve(l net.Listener) error {
 	if s.options.Loopback && !auth.IsLoopback(l.Addr()) {
@@ -105,8 +105,8 @@ func (s *Server) Serve(l net.Listener) error {
 	return s.http.Serve(l)
 }
 
-// Shutdown stops accepting connections and waits for the requests in flight. Those
-// that are not finished when ctx ends are aborted.
+// Shutdown stops accepting, answers the requests that connections have sent, and
+// returns. When ctx ends first, it aborts them and returns ctx's error.
 func (s *Server) Shutdown(ctx context.Context) error { return s.http.Shutdown(ctx) }
 
 // ServeHTTP implements [http.Handler].
@@ -131,7 +131,7 @@ func (s *Server) endpoints() []endpoint {
 		{"/rlconfig", "GET, HEAD", "the loaded rules, one per line, in the format of envoyproxy/ratelimit", false, s.handleRLConfig},
 		{"/v1/keys", "GET, POST, DELETE", keysHelp, false, s.handleKey},
 	}
-	if s.options.Profiles {
+	if s.options.Pprof {
 		all = append(all, profiles...)
 	}
 	return all

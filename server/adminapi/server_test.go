@@ -117,7 +117,7 @@ func send(s http.Handler, method, target string, header ...string) *httptest.Res
 }
 
 func TestIndexListsEndpoints(t *testing.T) {
-	s := newServer(t, newEngine(t), adminapi.Options{Loopback: true, Version: "v1.2.3", Profiles: true})
+	s := newServer(t, newEngine(t), adminapi.Options{Loopback: true, Version: "v1.2.3", Pprof: true})
 	body := send(s, "GET", "/").Body.String()
 	if !strings.HasPrefix(body, "penstock v1.2.3\n") {
 		t.Errorf("got %q, want the version first", body)
@@ -238,7 +238,7 @@ func serve(t *testing.T, s *adminapi.Server) string {
 }
 
 func TestServe(t *testing.T) {
-	base := serve(t, newServer(t, newEngine(t), adminapi.Options{Loopback: true, Profiles: true}))
+	base := serve(t, newServer(t, newEngine(t), adminapi.Options{Loopback: true, Pprof: true}))
 	for _, path := range []string{"/", "/healthz", "/rules", "/debug/pprof/", "/debug/pprof/goroutine?debug=1", "/debug/pprof/profile?seconds=1"} {
 		r, err := http.Get(base + path)
 		if err != nil {

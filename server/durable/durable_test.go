@@ -48,7 +48,7 @@ func spend(t *testing.T, s *durable.Store, key string, n int64) {
 	}
 }
 
-func remains(t *testing.T, s *durable.Store, key string, want int64) {
+func remaining(t *testing.T, s *durable.Store, key string, want int64) {
 	t.Helper()
 	if d, err := limiter(t, s.Memory, quota).Peek(ctx, key); err != nil || d.Remaining != want {
 		t.Errorf("%q: %v, %v, want %d remaining", key, d, err, want)
@@ -71,11 +71,11 @@ func TestStoreQuotaSurvivesRestart(t *testing.T) {
 	spend(t, s, "user", 700)
 	closed(t, s)
 	s = open(t, dir)
-	remains(t, s, "user", 300)
+	remaining(t, s, "user", 300)
 	spend(t, s, "user", 100)
 	closed(t, s)
 	s = open(t, dir)
-	remains(t, s, "user", 200)
+	remaining(t, s, "user", 200)
 	closed(t, s)
 }
 
@@ -118,7 +118,7 @@ func TestOpenRenamesDamagedSnapshot(t *testing.T) {
 			t.Errorf("after damage: %v, want the reason and the new name", err)
 		}
 		for i := range 100 {
-			remains(t, s, strconv.Itoa(i), 1000)
+			remaining(t, s, strconv.Itoa(i), 1000)
 		}
 		closed(t, s)
 		if aside, err := filepath.Glob(filepath.Join(dir, "*damaged*")); err != nil || len(aside) != n {
@@ -142,7 +142,7 @@ func TestOpenReturnsOtherErrors(t *testing.T) {
 		t.Errorf("a store that is too small: %v, want an error that says so", err)
 	}
 	s = open(t, dir) // and nothing was lost
-	remains(t, s, "3", 999)
+	remaining(t, s, "3", 999)
 	closed(t, s)
 	if _, err := durable.Open(filepath.Join(dir, "lock", "below"), nil); err == nil {
 		t.Error("a directory below a file: want an error")
@@ -158,7 +158,7 @@ func TestOpenIgnoresUnfinishedSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = open(t, dir)
-	remains(t, s, "user", 300)
+	remaining(t, s, "user", 300)
 	closed(t, s)
 }
 
@@ -198,7 +198,7 @@ func TestSaveFailureKeepsPreviousSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = open(t, dir)
-	remains(t, s, "user", 900)
+	remaining(t, s, "user", 900)
 	closed(t, s)
 }
 

@@ -12,17 +12,17 @@ import (
 )
 
 func TestDecideOneDescriptorDoesNotAllocate(t *testing.T) {
-	e := newEngine(t, newMemory(), houseRules, nil)
+	e := newEngine(t, newMemory(), apiRules, nil)
 	var v engine.Result
 	for _, ds := range [][]engine.Descriptor{
-		{of(1, "user=ada")},
-		{of(0, "user=ada")},
-		{of(1, "vip=ada")},
-		{of(1, "trial=ada")},
-		{own(of(1, "user=ada"), 5)},
+		{descriptor(1, "user=ada")},
+		{descriptor(0, "user=ada")},
+		{descriptor(1, "vip=ada")},
+		{descriptor(1, "trial=ada")},
+		{withOverride(descriptor(1, "user=ada"), 5)},
 	} {
 		allocs := testing.AllocsPerRun(200, func() {
-			if err := e.Decide(context.Background(), "house", ds, &v); err != nil {
+			if err := e.Decide(context.Background(), "api", ds, &v); err != nil {
 				t.Fatal(err)
 			}
 		})

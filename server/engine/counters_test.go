@@ -25,22 +25,22 @@ func countersOf(t testing.TB, e *engine.Engine, rule string) string {
 
 func TestRuleCountersCountDecisions(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newEngine(t, store, houseRules, nil)
-		decide(t, e, "house", of(2, "user=ada"))
-		decide(t, e, "house", of(1, "user=ada"), of(5, "path=/")) // the path is only peeked at
-		decide(t, e, "house", of(0, "user=ada"))
-		decide(t, e, "house", of(-1, "user=ada"))
-		decide(t, e, "house", of(1, "trial=x"), of(3, "path=/"))
-		decide(t, e, "house", of(1, "trial=x"))
-		decide(t, e, "house", own(of(2, "trial=x"), 2))
-		decide(t, e, "house", own(of(4, "trial=x"), 2))
-		want(t, countersOf(t, e, "house/user"), "limit=2 allowed=1/2 denied=1/1 shadowed=0 errors=0")
-		want(t, countersOf(t, e, "house/path"), "limit=10 allowed=1/3 denied=0/0 shadowed=0 errors=0")
-		want(t, countersOf(t, e, "house/trial"), "limit=1 allowed=1/1 denied=0/0 shadowed=1 errors=0")
-		want(t, countersOf(t, e, "house/never"), "limit=0 allowed=0/0 denied=0/0 shadowed=0 errors=0")
+		e := newEngine(t, store, apiRules, nil)
+		decide(t, e, "api", descriptor(2, "user=ada"))
+		decide(t, e, "api", descriptor(1, "user=ada"), descriptor(5, "path=/")) // the path is only peeked at
+		decide(t, e, "api", descriptor(0, "user=ada"))
+		decide(t, e, "api", descriptor(-1, "user=ada"))
+		decide(t, e, "api", descriptor(1, "trial=x"), descriptor(3, "path=/"))
+		decide(t, e, "api", descriptor(1, "trial=x"))
+		decide(t, e, "api", withOverride(descriptor(2, "trial=x"), 2))
+		decide(t, e, "api", withOverride(descriptor(4, "trial=x"), 2))
+		want(t, countersOf(t, e, "api/user"), "limit=2 allowed=1/2 denied=1/1 shadowed=0 errors=0")
+		want(t, countersOf(t, e, "api/path"), "limit=10 allowed=1/3 denied=0/0 shadowed=0 errors=0")
+		want(t, countersOf(t, e, "api/trial"), "limit=1 allowed=1/1 denied=0/0 shadowed=1 errors=0")
+		want(t, countersOf(t, e, "api/never"), "limit=0 allowed=0/0 denied=0/0 shadowed=0 errors=0")
 		want(t, countersOf(t, e, ""), "limit=0 allowed=1/2 denied=1/4 shadowed=0 errors=0")
 		for _, c := range e.RuleCounters() {
-			if c.Rule == "house/vip" {
+			if c.Rule == "api/vip" {
 				t.Error("there are counts of a rule that limits nothing")
 			}
 		}
@@ -50,9 +50,9 @@ func TestRuleCountersCountDecisions(t *testing.T) {
 func TestRuleCountersOfQuotaRules(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
 		e := newEngine(t, store, quotaRules, nil)
-		decide(t, e, "quota", of(1, "small=x"), of(3, "hard=x")) // refunded
-		decide(t, e, "quota", of(1, "small=x"), of(1, "large=x"))
-		decide(t, e, "quota", of(1, "small=x"), of(1, "large=x"))
+		decide(t, e, "quota", descriptor(1, "small=x"), descriptor(3, "hard=x")) // refunded
+		decide(t, e, "quota", descriptor(1, "small=x"), descriptor(1, "large=x"))
+		decide(t, e, "quota", descriptor(1, "small=x"), descriptor(1, "large=x"))
 		want(t, countersOf(t, e, "quota/small"), "limit=1 allowed=1/1 denied=1/1 shadowed=0 errors=0")
 		want(t, countersOf(t, e, "quota/large"), "limit=3 allowed=2/2 denied=0/0 shadowed=0 errors=0")
 		want(t, countersOf(t, e, "quota/hard"), "limit=2 allowed=0/0 denied=1/3 shadowed=0 errors=0")
@@ -61,17 +61,17 @@ func TestRuleCountersOfQuotaRules(t *testing.T) {
 
 func TestRuleCountersOfEnvoyCompatDomain(t *testing.T) {
 	e := newEngine(t, newMemory(), compatRules, nil)
-	decide(t, e, "envoy", of(2, "one=x"), of(3, "five=x")) // the first is refused, the second charged
-	decide(t, e, "envoy", of(9, "trial=x"))
+	decide(t, e, "envoy", descriptor(2, "one=x"), descriptor(3, "five=x")) // the first is denied, the second charged
+	decide(t, e, "envoy", descriptor(9, "trial=x"))
 	want(t, countersOf(t, e, "envoy/one"), "limit=1 allowed=0/0 denied=1/2 shadowed=0 errors=0")
 	want(t, countersOf(t, e, "envoy/five"), "limit=5 allowed=1/3 denied=0/0 shadowed=0 errors=0")
 	want(t, countersOf(t, e, "envoy/trial"), "limit=1 allowed=0/0 denied=0/0 shadowed=1 errors=0")
 }
 
 func TestRuleCountersInShadowMode(t *testing.T) {
-	e := newEngine(t, newMemory(), houseRules, &engine.Options{Shadow: true})
-	decide(t, e, "house", of(3, "user=ada"))
-	want(t, countersOf(t, e, "house/user"), "limit=2 allowed=0/0 denied=0/0 shadowed=1 errors=0")
+	e := newEngine(t, newMemory(), apiRules, &engine.Options{Shadow: true})
+	decide(t, e, "api", descriptor(3, "user=ada"))
+	want(t, countersOf(t, e, "api/user"), "limit=2 allowed=0/0 denied=0/0 shadowed=1 errors=0")
 }
 
 func TestRuleCountersOfAdHocLimits(t *testing.T) {
@@ -117,19 +117,19 @@ func TestRuleCountersOfAdHocLimits(t *testing.T) {
 
 func TestSetRulesKeepsStateAndCounters(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newEngine(t, store, houseRules, nil)
+		e := newEngine(t, store, apiRules, nil)
 		before := e.Rules()
-		want(t, decide(t, e, "house", of(2, "user=ada")), "pass: granted=2 remaining=0")
+		want(t, decide(t, e, "api", descriptor(2, "user=ada")), "allowed: granted=2 remaining=0")
 
-		e.SetRules(parse(t, strings.Replace(houseRules, "requests_per_unit: 2", "requests_per_unit: 5", 1)))
-		want(t, decide(t, e, "house", of(1, "user=ada")), "pass: granted=1 remaining=2")
-		want(t, countersOf(t, e, "house/user"), "limit=5 allowed=2/3 denied=0/0 shadowed=0 errors=0")
+		e.SetRules(parse(t, strings.Replace(apiRules, "requests_per_unit: 2", "requests_per_unit: 5", 1)))
+		want(t, decide(t, e, "api", descriptor(1, "user=ada")), "allowed: granted=1 remaining=2")
+		want(t, countersOf(t, e, "api/user"), "limit=5 allowed=2/3 denied=0/0 shadowed=0 errors=0")
 		if e.Rules() == before {
 			t.Error("the old rules are still in force")
 		}
 
-		e.SetRules(parse(t, "domain: house"))
-		want(t, decide(t, e, "house", of(1, "user=ada")), "pass: no rule")
+		e.SetRules(parse(t, "domain: api"))
+		want(t, decide(t, e, "api", descriptor(1, "user=ada")), "allowed: no rule")
 		if n := len(e.RuleCounters()); n != 1 {
 			t.Errorf("without rules there are %d counts, want 1", n)
 		}

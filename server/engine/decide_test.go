@@ -12,8 +12,8 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-const houseRules = `
-domain: house
+const apiRules = `
+domain: api
 descriptors:
   - key: user
     rate_limit: {unit: hour, requests_per_unit: 2}
@@ -30,74 +30,74 @@ descriptors:
 
 func TestDecideLimitsEachKey(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newEngine(t, store, houseRules, nil)
-		want(t, decide(t, e, "house", of(1, "user=ada")), "pass: granted=1 remaining=1")
-		want(t, decide(t, e, "house", of(1, "user=ada")), "pass: granted=1 remaining=0")
-		want(t, decide(t, e, "house", of(1, "user=ada")), "over: granted=0 remaining=0 over refused")
-		want(t, decide(t, e, "house", of(2, "user=bob")), "pass: granted=2 remaining=0")
-		want(t, decide(t, e, "house", of(3, "user=eve")), "over: granted=0 remaining=2 over refused")
-		want(t, decide(t, e, "house", of(1, "never=x")), "over: granted=0 remaining=0 over refused")
+		e := newEngine(t, store, apiRules, nil)
+		want(t, decide(t, e, "api", descriptor(1, "user=ada")), "allowed: granted=1 remaining=1")
+		want(t, decide(t, e, "api", descriptor(1, "user=ada")), "allowed: granted=1 remaining=0")
+		want(t, decide(t, e, "api", descriptor(1, "user=ada")), "denied: granted=0 remaining=0 over denied")
+		want(t, decide(t, e, "api", descriptor(2, "user=bob")), "allowed: granted=2 remaining=0")
+		want(t, decide(t, e, "api", descriptor(3, "user=eve")), "denied: granted=0 remaining=2 over denied")
+		want(t, decide(t, e, "api", descriptor(1, "never=x")), "denied: granted=0 remaining=0 over denied")
 	})
 }
 
 func TestDecideAllowsWithoutMatchingRule(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newEngine(t, store, houseRules, nil)
-		want(t, decide(t, e, "house", of(1, "colour=red")), "pass: no rule")
-		want(t, decide(t, e, "house", of(1)), "pass: no rule")
-		want(t, decide(t, e, "elsewhere", of(1, "user=ada")), "pass: no rule")
-		want(t, decide(t, e, "house", of(99, "vip=ada")), "pass: unlimited")
-		want(t, decide(t, e, "house", of(1, "colour=red"), of(1, "user=ada"), of(5, "vip=ada")),
-			"pass: no rule | granted=1 remaining=1 | unlimited")
+		e := newEngine(t, store, apiRules, nil)
+		want(t, decide(t, e, "api", descriptor(1, "colour=red")), "allowed: no rule")
+		want(t, decide(t, e, "api", descriptor(1)), "allowed: no rule")
+		want(t, decide(t, e, "elsewhere", descriptor(1, "user=ada")), "allowed: no rule")
+		want(t, decide(t, e, "api", descriptor(99, "vip=ada")), "allowed: unlimited")
+		want(t, decide(t, e, "api", descriptor(1, "colour=red"), descriptor(1, "user=ada"), descriptor(5, "vip=ada")),
+			"allowed: no rule | granted=1 remaining=1 | unlimited")
 	})
 }
 
 func TestDecideDeniedRequestTakesNothing(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newEngine(t, store, houseRules, nil)
-		ask := func() string { return decide(t, e, "house", of(1, "path=/"), of(2, "user=ada")) }
-		want(t, ask(), "pass: granted=1 remaining=9 | granted=2 remaining=0")
-		want(t, ask(), "over: granted=0 remaining=9 | granted=0 remaining=0 over refused")
-		want(t, ask(), "over: granted=0 remaining=9 | granted=0 remaining=0 over refused")
-		want(t, decide(t, e, "house", of(1, "path=/")), "pass: granted=1 remaining=8")
+		e := newEngine(t, store, apiRules, nil)
+		request := func() string { return decide(t, e, "api", descriptor(1, "path=/"), descriptor(2, "user=ada")) }
+		want(t, request(), "allowed: granted=1 remaining=9 | granted=2 remaining=0")
+		want(t, request(), "denied: granted=0 remaining=9 | granted=0 remaining=0 over denied")
+		want(t, request(), "denied: granted=0 remaining=9 | granted=0 remaining=0 over denied")
+		want(t, decide(t, e, "api", descriptor(1, "path=/")), "allowed: granted=1 remaining=8")
 	})
 }
 
 func TestDecideDuplicateDescriptorsAddUp(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newEngine(t, store, houseRules, nil)
-		want(t, decide(t, e, "house", of(1, "user=ada"), of(2, "user=ada")),
-			"over: granted=0 remaining=2 over refused | granted=0 remaining=2 over refused")
-		want(t, decide(t, e, "house", of(1, "user=ada"), of(1, "user=ada")),
-			"pass: granted=1 remaining=1 | granted=1 remaining=0")
+		e := newEngine(t, store, apiRules, nil)
+		want(t, decide(t, e, "api", descriptor(1, "user=ada"), descriptor(2, "user=ada")),
+			"denied: granted=0 remaining=2 over denied | granted=0 remaining=2 over denied")
+		want(t, decide(t, e, "api", descriptor(1, "user=ada"), descriptor(1, "user=ada")),
+			"allowed: granted=1 remaining=1 | granted=1 remaining=0")
 	})
 }
 
 func TestDecidePeeksAndRefunds(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newEngine(t, store, houseRules, nil)
-		want(t, decide(t, e, "house", of(0, "user=ada")), "pass: granted=0 remaining=2")
-		want(t, decide(t, e, "house", of(2, "user=ada"), of(0, "path=/")), "pass: granted=2 remaining=0 | granted=0 remaining=10")
-		want(t, decide(t, e, "house", of(0, "user=ada")), "pass: granted=0 remaining=0")
-		want(t, decide(t, e, "house", of(-1, "user=ada"), of(1, "path=/")), "pass: granted=-1 remaining=1 | granted=1 remaining=9")
-		want(t, decide(t, e, "house", of(1, "user=ada")), "pass: granted=1 remaining=0")
+		e := newEngine(t, store, apiRules, nil)
+		want(t, decide(t, e, "api", descriptor(0, "user=ada")), "allowed: granted=0 remaining=2")
+		want(t, decide(t, e, "api", descriptor(2, "user=ada"), descriptor(0, "path=/")), "allowed: granted=2 remaining=0 | granted=0 remaining=10")
+		want(t, decide(t, e, "api", descriptor(0, "user=ada")), "allowed: granted=0 remaining=0")
+		want(t, decide(t, e, "api", descriptor(-1, "user=ada"), descriptor(1, "path=/")), "allowed: granted=-1 remaining=1 | granted=1 remaining=9")
+		want(t, decide(t, e, "api", descriptor(1, "user=ada")), "allowed: granted=1 remaining=0")
 
-		// A refused request gives nothing back either.
-		want(t, decide(t, e, "house", of(1, "user=ada"), of(-1, "path=/")), "over: granted=0 remaining=0 over refused | granted=0 remaining=9")
-		want(t, decide(t, e, "house", of(-5, "user=ada")), "pass: granted=-2 remaining=2")
-		want(t, decide(t, e, "house", of(penstock.Reset, "path=/")), "pass: granted=-1 remaining=10")
+		// A denied request refunds nothing either.
+		want(t, decide(t, e, "api", descriptor(1, "user=ada"), descriptor(-1, "path=/")), "denied: granted=0 remaining=0 over denied | granted=0 remaining=9")
+		want(t, decide(t, e, "api", descriptor(-5, "user=ada")), "allowed: granted=-2 remaining=2")
+		want(t, decide(t, e, "api", descriptor(penstock.Reset, "path=/")), "allowed: granted=-1 remaining=10")
 	})
 }
 
 func TestDecideShadowRuleNeverDenies(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newEngine(t, store, houseRules, nil)
-		want(t, decide(t, e, "house", of(1, "trial=x")), "pass: granted=1 remaining=0")
-		want(t, decide(t, e, "house", of(1, "trial=x")), "pass: granted=0 remaining=0 refused")
+		e := newEngine(t, store, apiRules, nil)
+		want(t, decide(t, e, "api", descriptor(1, "trial=x")), "allowed: granted=1 remaining=0")
+		want(t, decide(t, e, "api", descriptor(1, "trial=x")), "allowed: granted=0 remaining=0 denied")
 
 		// It is counted only when the request passes.
-		want(t, decide(t, e, "house", of(1, "trial=y"), of(3, "user=ada")), "over: granted=0 remaining=1 | granted=0 remaining=2 over refused")
-		want(t, decide(t, e, "house", of(1, "trial=y"), of(2, "user=ada")), "pass: granted=1 remaining=0 | granted=2 remaining=0")
+		want(t, decide(t, e, "api", descriptor(1, "trial=y"), descriptor(3, "user=ada")), "denied: granted=0 remaining=1 | granted=0 remaining=2 over denied")
+		want(t, decide(t, e, "api", descriptor(1, "trial=y"), descriptor(2, "user=ada")), "allowed: granted=1 remaining=0 | granted=2 remaining=0")
 	})
 }
 
@@ -113,35 +113,35 @@ descriptors:
 func TestDecideQuotaRulesDenyOnlyTogether(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
 		e := newEngine(t, store, quotaRules, nil)
-		ask := func() string { return decide(t, e, "quota", of(1, "small=x"), of(1, "large=x")) }
-		want(t, ask(), "pass: granted=1 remaining=0 | granted=1 remaining=2")
-		want(t, ask(), "pass: granted=0 remaining=0 over refused | granted=1 remaining=1")
-		want(t, ask(), "pass: granted=0 remaining=0 over refused | granted=1 remaining=0")
-		want(t, ask(), "over: granted=0 remaining=0 over refused | granted=0 remaining=0 over refused")
+		request := func() string { return decide(t, e, "quota", descriptor(1, "small=x"), descriptor(1, "large=x")) }
+		want(t, request(), "allowed: granted=1 remaining=0 | granted=1 remaining=2")
+		want(t, request(), "allowed: granted=0 remaining=0 over denied | granted=1 remaining=1")
+		want(t, request(), "allowed: granted=0 remaining=0 over denied | granted=1 remaining=0")
+		want(t, request(), "denied: granted=0 remaining=0 over denied | granted=0 remaining=0 over denied")
 
 		// Then the others are only peeked at.
-		want(t, decide(t, e, "quota", of(1, "hard=x"), of(1, "small=x")), "over: granted=0 remaining=2 | granted=0 remaining=0 over refused")
-		want(t, decide(t, e, "quota", of(2, "hard=x")), "pass: granted=2 remaining=0")
+		want(t, decide(t, e, "quota", descriptor(1, "hard=x"), descriptor(1, "small=x")), "denied: granted=0 remaining=2 | granted=0 remaining=0 over denied")
+		want(t, decide(t, e, "quota", descriptor(2, "hard=x")), "allowed: granted=2 remaining=0")
 	})
 }
 
 func TestDecideDenialRefundsQuotaRules(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
 		e := newEngine(t, store, quotaRules, nil)
-		want(t, decide(t, e, "quota", of(1, "small=x"), of(1, "large=x"), of(3, "hard=x")),
-			"over: granted=0 remaining=1 | granted=0 remaining=3 | granted=0 remaining=2 over refused")
-		want(t, decide(t, e, "quota", of(1, "small=x"), of(3, "large=x"), of(2, "hard=x")),
-			"pass: granted=1 remaining=0 | granted=3 remaining=0 | granted=2 remaining=0")
+		want(t, decide(t, e, "quota", descriptor(1, "small=x"), descriptor(1, "large=x"), descriptor(3, "hard=x")),
+			"denied: granted=0 remaining=1 | granted=0 remaining=3 | granted=0 remaining=2 over denied")
+		want(t, decide(t, e, "quota", descriptor(1, "small=x"), descriptor(3, "large=x"), descriptor(2, "hard=x")),
+			"allowed: granted=1 remaining=0 | granted=3 remaining=0 | granted=2 remaining=0")
 	})
 }
 
 func TestDecideShadowQuotaRuleNeverDenies(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
 		e := newEngine(t, store, quotaRules, nil)
-		ask := func() string { return decide(t, e, "quota", of(1, "small=x"), of(1, "trial=x")) }
-		want(t, ask(), "pass: granted=1 remaining=0 | granted=1 remaining=0")
-		want(t, ask(), "pass: granted=0 remaining=0 over refused | granted=0 remaining=0 refused")
-		want(t, decide(t, e, "quota", of(1, "small=x"), of(0, "large=x")), "pass: granted=0 remaining=0 over refused | granted=0 remaining=3")
+		request := func() string { return decide(t, e, "quota", descriptor(1, "small=x"), descriptor(1, "trial=x")) }
+		want(t, request(), "allowed: granted=1 remaining=0 | granted=1 remaining=0")
+		want(t, request(), "allowed: granted=0 remaining=0 over denied | granted=0 remaining=0 denied")
+		want(t, decide(t, e, "quota", descriptor(1, "small=x"), descriptor(0, "large=x")), "allowed: granted=0 remaining=0 over denied | granted=0 remaining=3")
 	})
 }
 
@@ -157,12 +157,12 @@ descriptors:
 func TestDecideRuleReplacesOthers(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
 		e := newEngine(t, store, replacingRules, nil)
-		want(t, decide(t, e, "shop", of(1, "any=x"), of(2, "paid=x")), "pass: no rule | granted=2 remaining=1")
-		want(t, decide(t, e, "shop", of(1, "any=x")), "pass: granted=1 remaining=0")
+		want(t, decide(t, e, "shop", descriptor(1, "any=x"), descriptor(2, "paid=x")), "allowed: no rule | granted=2 remaining=1")
+		want(t, decide(t, e, "shop", descriptor(1, "any=x")), "allowed: granted=1 remaining=0")
 
 		// What is replaced itself still replaces, and what has no limit stays so.
-		want(t, decide(t, e, "shop", of(1, "any=x"), of(9, "paid=x"), of(1, "gold=x")), "pass: no rule | no rule | unlimited")
-		want(t, decide(t, e, "shop", of(1, "free=x"), of(1, "paid=x")), "pass: unlimited | granted=1 remaining=0")
+		want(t, decide(t, e, "shop", descriptor(1, "any=x"), descriptor(9, "paid=x"), descriptor(1, "gold=x")), "allowed: no rule | no rule | unlimited")
+		want(t, decide(t, e, "shop", descriptor(1, "free=x"), descriptor(1, "paid=x")), "allowed: unlimited | granted=1 remaining=0")
 	})
 }
 
@@ -180,24 +180,24 @@ descriptors:
 func TestDecideEnvoyCompatCountsDeniedHits(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
 		e := newEngine(t, store, compatRules, nil)
-		want(t, decide(t, e, "envoy", of(1, "five=x")), "pass: granted=1 remaining=4")
-		want(t, decide(t, e, "envoy", of(3, "five=x")), "pass: granted=3 remaining=1")
-		want(t, decide(t, e, "envoy", of(3, "five=x")), "over: granted=1 remaining=0 over refused")
-		want(t, decide(t, e, "envoy", of(1, "five=x")), "over: granted=0 remaining=0 over refused")
-		want(t, decide(t, e, "envoy", of(0, "five=x")), "pass: granted=0 remaining=0")
-		want(t, decide(t, e, "envoy", of(-2, "five=x")), "pass: granted=-2 remaining=2")
+		want(t, decide(t, e, "envoy", descriptor(1, "five=x")), "allowed: granted=1 remaining=4")
+		want(t, decide(t, e, "envoy", descriptor(3, "five=x")), "allowed: granted=3 remaining=1")
+		want(t, decide(t, e, "envoy", descriptor(3, "five=x")), "denied: granted=1 remaining=0 over denied")
+		want(t, decide(t, e, "envoy", descriptor(1, "five=x")), "denied: granted=0 remaining=0 over denied")
+		want(t, decide(t, e, "envoy", descriptor(0, "five=x")), "allowed: granted=0 remaining=0")
+		want(t, decide(t, e, "envoy", descriptor(-2, "five=x")), "allowed: granted=-2 remaining=2")
 	})
 }
 
 func TestDecideEnvoyCompatDecidesDescriptorsIndependently(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
 		e := newEngine(t, store, compatRules, nil)
-		want(t, decide(t, e, "envoy", of(1, "one=x"), of(1, "one=x"), of(1, "five=x")),
-			"over: granted=1 remaining=0 | granted=0 remaining=0 over refused | granted=1 remaining=4")
-		want(t, decide(t, e, "envoy", of(1, "trial=x"), of(1, "trial=x"), of(9, "one=x")),
-			"over: granted=1 remaining=0 | granted=0 remaining=0 refused | granted=0 remaining=0 over refused")
-		want(t, decide(t, e, "envoy", of(2, "small=x"), of(2, "large=x")), "pass: granted=1 remaining=0 over refused | granted=2 remaining=0")
-		want(t, decide(t, e, "envoy", of(1, "small=x"), of(1, "large=x")), "over: granted=0 remaining=0 over refused | granted=0 remaining=0 over refused")
+		want(t, decide(t, e, "envoy", descriptor(1, "one=x"), descriptor(1, "one=x"), descriptor(1, "five=x")),
+			"denied: granted=1 remaining=0 | granted=0 remaining=0 over denied | granted=1 remaining=4")
+		want(t, decide(t, e, "envoy", descriptor(1, "trial=x"), descriptor(1, "trial=x"), descriptor(9, "one=x")),
+			"denied: granted=1 remaining=0 | granted=0 remaining=0 denied | granted=0 remaining=0 over denied")
+		want(t, decide(t, e, "envoy", descriptor(2, "small=x"), descriptor(2, "large=x")), "allowed: granted=1 remaining=0 over denied | granted=2 remaining=0")
+		want(t, decide(t, e, "envoy", descriptor(1, "small=x"), descriptor(1, "large=x")), "denied: granted=0 remaining=0 over denied | granted=0 remaining=0 over denied")
 	})
 }
 
@@ -209,7 +209,7 @@ func TestDecideEnvoyCompatDenialOfShareIsNotNever(t *testing.T) {
 	e := newEngine(t, penstock.WithFallback(down, nil, &penstock.FallbackOptions{Share: 0.5}), compatRules, nil)
 	for cost, never := range map[int64]bool{3: false, 5: false, 6: true} {
 		var v engine.Result
-		if err := e.Decide(t.Context(), "envoy", []engine.Descriptor{of(cost, "five=x")}, &v); err != nil {
+		if err := e.Decide(t.Context(), "envoy", []engine.Descriptor{descriptor(cost, "five=x")}, &v); err != nil {
 			t.Fatal(err)
 		}
 		d := v.Statuses[0].Decision
@@ -226,7 +226,7 @@ func TestDecideEnvoyCompatRetryAfter(t *testing.T) {
 		after time.Duration
 	}{{3, 0}, {3, 59 * time.Minute}, {1, 59 * time.Minute}, {5, 59 * time.Minute}, {6, penstock.Never}} {
 		var v engine.Result
-		if err := e.Decide(t.Context(), "envoy", []engine.Descriptor{of(c.cost, "five=x")}, &v); err != nil {
+		if err := e.Decide(t.Context(), "envoy", []engine.Descriptor{descriptor(c.cost, "five=x")}, &v); err != nil {
 			t.Fatal(err)
 		}
 		if got := v.Statuses[0].Decision.RetryAfter; got != c.after {
@@ -235,24 +235,24 @@ func TestDecideEnvoyCompatRetryAfter(t *testing.T) {
 	}
 }
 
-// own gives a descriptor its own limit, per hour.
-func own(d engine.Descriptor, requests uint32) engine.Descriptor {
+// withOverride gives a descriptor its own limit, per hour.
+func withOverride(d engine.Descriptor, requests uint32) engine.Descriptor {
 	d.Limit, d.RequestsPerUnit, d.Unit = rules.Hour.Limit(requests), requests, rules.Hour
 	return d
 }
 
 func TestDecideOverrideLimit(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newEngine(t, store, houseRules+"---\n", nil)
-		want(t, decide(t, e, "house", own(of(3, "user=ada"), 4)), "pass: granted=3 remaining=1")
-		want(t, decide(t, e, "house", of(2, "user=ada")), "pass: granted=2 remaining=0")
-		want(t, decide(t, e, "house", own(of(2, "user=ada"), 4)), "over: granted=0 remaining=1 over refused")
+		e := newEngine(t, store, apiRules+"---\n", nil)
+		want(t, decide(t, e, "api", withOverride(descriptor(3, "user=ada"), 4)), "allowed: granted=3 remaining=1")
+		want(t, decide(t, e, "api", descriptor(2, "user=ada")), "allowed: granted=2 remaining=0")
+		want(t, decide(t, e, "api", withOverride(descriptor(2, "user=ada"), 4)), "denied: granted=0 remaining=1 over denied")
 
 		// It counts on when its number changes, and for what no rule is about.
-		want(t, decide(t, e, "house", own(of(2, "user=ada"), 5)), "pass: granted=2 remaining=0")
-		want(t, decide(t, e, "house", own(of(1, "colour=red"), 1), own(of(1), 1)), "pass: granted=1 remaining=0 | granted=1 remaining=0")
-		want(t, decide(t, e, "house", own(of(1, "vip=ada"), 0)), "over: granted=0 remaining=0 over refused")
-		want(t, decide(t, e, "elsewhere", own(of(9, "user=ada"), 1)), "pass: no rule")
+		want(t, decide(t, e, "api", withOverride(descriptor(2, "user=ada"), 5)), "allowed: granted=2 remaining=0")
+		want(t, decide(t, e, "api", withOverride(descriptor(1, "colour=red"), 1), withOverride(descriptor(1), 1)), "allowed: granted=1 remaining=0 | granted=1 remaining=0")
+		want(t, decide(t, e, "api", withOverride(descriptor(1, "vip=ada"), 0)), "denied: granted=0 remaining=0 over denied")
+		want(t, decide(t, e, "elsewhere", withOverride(descriptor(9, "user=ada"), 1)), "allowed: no rule")
 	})
 }
 
@@ -267,28 +267,28 @@ func TestDecideOverrideLimitIsPerDomain(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
 		e := engine.New(store, nil)
 		e.SetRules(set)
-		want(t, decide(t, e, "a", own(of(1, "b=", "c=d"), 1)), "pass: granted=1 remaining=0")
-		want(t, decide(t, e, "a|b", own(of(1, "c=d"), 1)), "pass: granted=1 remaining=0")
-		want(t, decide(t, e, "a", own(of(1, "c=d"), 1)), "pass: granted=1 remaining=0")
+		want(t, decide(t, e, "a", withOverride(descriptor(1, "b=", "c=d"), 1)), "allowed: granted=1 remaining=0")
+		want(t, decide(t, e, "a|b", withOverride(descriptor(1, "c=d"), 1)), "allowed: granted=1 remaining=0")
+		want(t, decide(t, e, "a", withOverride(descriptor(1, "c=d"), 1)), "allowed: granted=1 remaining=0")
 	})
 }
 
 func TestDecideInvalidOverrideLimit(t *testing.T) {
-	e := newEngine(t, newMemory(), houseRules, nil)
-	bad := of(1, "user=ada")
+	e := newEngine(t, newMemory(), apiRules, nil)
+	bad := descriptor(1, "user=ada")
 	bad.Limit = penstock.Limit{Count: 1, Period: -time.Second}
 	var v engine.Result
-	err := e.Decide(t.Context(), "house", []engine.Descriptor{of(1, "path=/"), bad}, &v)
+	err := e.Decide(t.Context(), "api", []engine.Descriptor{descriptor(1, "path=/"), bad}, &v)
 	if !errors.Is(err, penstock.ErrBadLimit) || !strings.Contains(err.Error(), "descriptor 1") {
 		t.Errorf("got %v, want ErrBadLimit about descriptor 1", err)
 	}
-	want(t, decide(t, e, "house", of(0, "path=/")), "pass: granted=0 remaining=10")
+	want(t, decide(t, e, "api", descriptor(0, "path=/")), "allowed: granted=0 remaining=10")
 }
 
 func TestEngineShadowModeDeniesNothing(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newEngine(t, store, houseRules, &engine.Options{Shadow: true})
-		want(t, decide(t, e, "house", of(3, "user=ada"), of(1, "path=/")), "pass: granted=0 remaining=2 over refused | granted=0 remaining=10")
+		e := newEngine(t, store, apiRules, &engine.Options{Shadow: true})
+		want(t, decide(t, e, "api", descriptor(3, "user=ada"), descriptor(1, "path=/")), "allowed: granted=0 remaining=2 over denied | granted=0 remaining=10")
 
 		r := penstock.Request{Key: "k", Limit: penstock.PerHour(1), Cost: 2}
 		d, err := e.Take(t.Context(), r)
@@ -304,7 +304,7 @@ func TestEngineShadowModeDeniesNothing(t *testing.T) {
 
 func TestDecideInvalidRequests(t *testing.T) {
 	e := engine.New(newMemory(), &engine.Options{MaxDescriptors: 2})
-	one := []engine.Descriptor{of(1, "user=ada")}
+	one := []engine.Descriptor{descriptor(1, "user=ada")}
 	var v engine.Result
 	check := func(domain string, ds []engine.Descriptor, reason error) {
 		t.Helper()
@@ -313,43 +313,43 @@ func TestDecideInvalidRequests(t *testing.T) {
 		}
 	}
 	check("", one, engine.ErrNoDomain)
-	check("house", nil, engine.ErrNoDescriptors)
-	check("house", one, engine.ErrNoRules)
-	e.SetRules(parse(t, houseRules))
-	check("house", one, nil)
-	check("house", make([]engine.Descriptor, 3), engine.ErrTooManyDescriptors)
+	check("api", nil, engine.ErrNoDescriptors)
+	check("api", one, engine.ErrNoRules)
+	e.SetRules(parse(t, apiRules))
+	check("api", one, nil)
+	check("api", make([]engine.Descriptor, 3), engine.ErrTooManyDescriptors)
 	e.SetRules(nil)
-	check("house", one, engine.ErrNoRules)
+	check("api", one, engine.ErrNoRules)
 }
 
 func TestDecideHashesLongKeys(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
-		e := newEngine(t, store, houseRules, nil)
+		e := newEngine(t, store, apiRules, nil)
 		long := "user=" + strings.Repeat("a", 10<<20)
-		want(t, decide(t, e, "house", of(2, long), of(1, long+"b")), "pass: granted=2 remaining=0 | granted=1 remaining=1")
-		want(t, decide(t, e, "house", of(1, long)), "over: granted=0 remaining=0 over refused")
-		want(t, decide(t, e, "house", own(of(1, long), 1)), "pass: granted=1 remaining=0")
+		want(t, decide(t, e, "api", descriptor(2, long), descriptor(1, long+"b")), "allowed: granted=2 remaining=0 | granted=1 remaining=1")
+		want(t, decide(t, e, "api", descriptor(1, long)), "denied: granted=0 remaining=0 over denied")
+		want(t, decide(t, e, "api", withOverride(descriptor(1, long), 1)), "allowed: granted=1 remaining=0")
 	})
 }
 
 func TestResultCanBeReused(t *testing.T) {
-	e := newEngine(t, newMemory(), houseRules, nil)
+	e := newEngine(t, newMemory(), apiRules, nil)
 	var v engine.Result
 	for _, c := range []struct {
 		ds   []engine.Descriptor
 		want string
 	}{
 		{
-			[]engine.Descriptor{of(3, "user=ada"), own(of(1, "user=ada"), 1), own(of(1, "user=bob"), 2)},
-			"over: granted=0 remaining=2 over refused | granted=0 remaining=1 | granted=0 remaining=2",
+			[]engine.Descriptor{descriptor(3, "user=ada"), withOverride(descriptor(1, "user=ada"), 1), withOverride(descriptor(1, "user=bob"), 2)},
+			"denied: granted=0 remaining=2 over denied | granted=0 remaining=1 | granted=0 remaining=2",
 		},
-		{[]engine.Descriptor{of(1, "colour=red")}, "pass: no rule"},
+		{[]engine.Descriptor{descriptor(1, "colour=red")}, "allowed: no rule"},
 		{
-			[]engine.Descriptor{own(of(1, "user=ada"), 7), of(1, "colour=red"), of(1, "vip=x"), of(1, "path=/")},
-			"pass: granted=1 remaining=6 | no rule | unlimited | granted=1 remaining=9",
+			[]engine.Descriptor{withOverride(descriptor(1, "user=ada"), 7), descriptor(1, "colour=red"), descriptor(1, "vip=x"), descriptor(1, "path=/")},
+			"allowed: granted=1 remaining=6 | no rule | unlimited | granted=1 remaining=9",
 		},
 	} {
-		if err := e.Decide(t.Context(), "house", c.ds, &v); err != nil {
+		if err := e.Decide(t.Context(), "api", c.ds, &v); err != nil {
 			t.Fatal(err)
 		}
 		want(t, textOf(&v), c.want)
@@ -366,9 +366,9 @@ func TestDecideCopiesKeysForOtherStores(t *testing.T) {
 	e := newEngine(t, penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 		kept = append(kept, r.Key)
 		return memory.Take(ctx, r)
-	}), houseRules, nil)
+	}), apiRules, nil)
 	for _, user := range []string{"ada", "bob", "eve"} {
-		decide(t, e, "house", of(1, "user="+user))
+		decide(t, e, "api", descriptor(1, "user="+user))
 	}
 	if got := strings.Join(kept, " "); got != "user=ada user=bob user=eve" {
 		t.Errorf("the keys became %s", got)

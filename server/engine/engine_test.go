@@ -48,7 +48,7 @@ func TestNewEngine(t *testing.T) {
 // Under concurrent load and reloads of the same rules, no more than the limit is allowed, and
 // every decision is counted once.
 func TestDecideConcurrentlyWithSetRules(t *testing.T) {
-	const askers, asks = 8, 400
+	const callers, requests = 8, 400
 	const yaml = `
 domain: crowd
 descriptors:
@@ -59,7 +59,7 @@ descriptors:
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
 		e := newEngine(t, store, yaml, nil)
 		var passed atomic.Int64
-		var asking sync.WaitGroup
+		var running sync.WaitGroup
 		ctx, stop := context.WithCancel(t.Context())
 		reloading := make(chan struct{})
 		go func() {
@@ -68,12 +68,12 @@ descriptors:
 				e.SetRules(parse(t, yaml))
 			}
 		}()
-		for caller := range askers {
-			asking.Go(func() {
+		for caller := range callers {
+			running.Go(func() {
 				var v engine.Result
-				user := of(1, "user="+string(rune('a'+caller%4)))
-				for range asks {
-					if err := e.Decide(ctx, "crowd", []engine.Descriptor{of(1, "all=x"), user, of(1, "trial=x")}, &v); err != nil {
+				user := descriptor(1, "user="+string(rune('a'+caller%4)))
+				for range requests {
+					if err := e.Decide(ctx, "crowd", []engine.Descriptor{descriptor(1, "all=x"), user, descriptor(1, "trial=x")}, &v); err != nil {
 						t.Error(err)
 						return
 					}
@@ -83,11 +83,11 @@ descriptors:
 				}
 			})
 		}
-		asking.Wait()
+		running.Wait()
 		stop()
 		<-reloading
 		if passed.Load() != 1000 {
-			t.Errorf("%d of %d passed, want 1000", passed.Load(), askers*asks)
+			t.Errorf("%d of %d passed, want 1000", passed.Load(), callers*requests)
 		}
 		for _, c := range e.RuleCounters() {
 			switch c.Rule {
@@ -110,15 +110,15 @@ descriptors:
 
 func BenchmarkDecide(b *testing.B) {
 	e := newEngine(b, penstock.NewMemory(nil), `
-domain: house
+domain: api
 descriptors:
   - {key: user, rate_limit: {unit: hour, requests_per_unit: 4000000000}}
 `, nil)
-	ds := []engine.Descriptor{of(1, "user=ada")}
+	ds := []engine.Descriptor{descriptor(1, "user=ada")}
 	var v engine.Result
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := e.Decide(b.Context(), "house", ds, &v); err != nil || v.OverLimit {
+		if err := e.Decide(b.Context(), "api", ds, &v); err != nil || v.OverLimit {
 			b.Fatal(v, err)
 		}
 	}

@@ -10,11 +10,11 @@ import (
 	"github.com/penstock-io/penstock/server/engine"
 )
 
-// breaking returns a store that fails from the n-th request on, except refunds.
-func breaking(next penstock.Store, n int) penstock.Store {
+// newFailingStore returns a store that fails from the n-th request on, except refunds.
+func newFailingStore(next penstock.Store, n int) penstock.Store {
 	return penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 		if n--; n < 0 && r.Cost >= 0 {
-			return penstock.Decision{}, fmt.Errorf("the cable is cut: %w", penstock.ErrUnavailable)
+			return penstock.Decision{}, fmt.Errorf("connection lost: %w", penstock.ErrUnavailable)
 		}
 		return next.Take(ctx, r)
 	})
@@ -25,14 +25,14 @@ func TestDecideStoreFailureLeavesNothingCharged(t *testing.T) {
 		domain, yaml string
 		ds           []engine.Descriptor
 	}{
-		{"house", houseRules, []engine.Descriptor{of(1, "user=x")}},
-		{"house", houseRules, []engine.Descriptor{of(1, "user=x"), of(1, "path=x")}},
-		{"house", houseRules, []engine.Descriptor{of(1, "user=x"), of(1, "trial=x"), of(0, "path=x")}},
-		{"quota", quotaRules, []engine.Descriptor{of(1, "small=x"), of(1, "large=x"), of(1, "hard=x"), of(0, "hard=x")}},
+		{"api", apiRules, []engine.Descriptor{descriptor(1, "user=x")}},
+		{"api", apiRules, []engine.Descriptor{descriptor(1, "user=x"), descriptor(1, "path=x")}},
+		{"api", apiRules, []engine.Descriptor{descriptor(1, "user=x"), descriptor(1, "trial=x"), descriptor(0, "path=x")}},
+		{"quota", quotaRules, []engine.Descriptor{descriptor(1, "small=x"), descriptor(1, "large=x"), descriptor(1, "hard=x"), descriptor(0, "hard=x")}},
 	} {
 		for n := range len(c.ds) {
 			memory := newMemory()
-			broken := newEngine(t, breaking(memory, n), c.yaml, nil)
+			broken := newEngine(t, newFailingStore(memory, n), c.yaml, nil)
 			var v engine.Result
 			err := broken.Decide(t.Context(), c.domain, c.ds, &v)
 			if !errors.Is(err, penstock.ErrUnavailable) {
@@ -55,14 +55,14 @@ func TestDecideStoreFailureLeavesNothingCharged(t *testing.T) {
 }
 
 func TestRuleCountersCountErrors(t *testing.T) {
-	e := newEngine(t, breaking(newMemory(), 0), houseRules, nil)
+	e := newEngine(t, newFailingStore(newMemory(), 0), apiRules, nil)
 	var v engine.Result
-	if err := e.Decide(t.Context(), "house", []engine.Descriptor{of(1, "user=x"), of(1, "vip=x"), of(1, "path=x")}, &v); err == nil {
+	if err := e.Decide(t.Context(), "api", []engine.Descriptor{descriptor(1, "user=x"), descriptor(1, "vip=x"), descriptor(1, "path=x")}, &v); err == nil {
 		t.Fatal("a broken store decided")
 	}
-	want(t, countersOf(t, e, "house/user"), "limit=2 allowed=0/0 denied=0/0 shadowed=0 errors=1")
-	want(t, countersOf(t, e, "house/path"), "limit=10 allowed=0/0 denied=0/0 shadowed=0 errors=1")
-	want(t, countersOf(t, e, "house/never"), "limit=0 allowed=0/0 denied=0/0 shadowed=0 errors=0")
+	want(t, countersOf(t, e, "api/user"), "limit=2 allowed=0/0 denied=0/0 shadowed=0 errors=1")
+	want(t, countersOf(t, e, "api/path"), "limit=10 allowed=0/0 denied=0/0 shadowed=0 errors=1")
+	want(t, countersOf(t, e, "api/never"), "limit=0 allowed=0/0 denied=0/0 shadowed=0 errors=0")
 }
 
 // Quota units are refunded even if the caller's context has ended.
@@ -80,17 +80,17 @@ func TestDecideRefundsAfterCallerIsGone(t *testing.T) {
 		return d, err
 	})
 	var v engine.Result
-	err := newEngine(t, store, quotaRules, nil).Decide(ctx, "quota", []engine.Descriptor{of(1, "small=x"), of(3, "hard=x")}, &v)
+	err := newEngine(t, store, quotaRules, nil).Decide(ctx, "quota", []engine.Descriptor{descriptor(1, "small=x"), descriptor(3, "hard=x")}, &v)
 	if err != nil || !v.OverLimit {
 		t.Fatalf("got over %v, %v", v.OverLimit, err)
 	}
-	want(t, decide(t, newEngine(t, memory, quotaRules, nil), "quota", of(0, "small=x")), "pass: granted=0 remaining=1")
+	want(t, decide(t, newEngine(t, memory, quotaRules, nil), "quota", descriptor(0, "small=x")), "allowed: granted=0 remaining=1")
 }
 
 func TestDecideRefundsOnlyOnce(t *testing.T) {
 	memory := newMemory()
 	taken := newEngine(t, memory, quotaRules, nil)
-	want(t, decide(t, taken, "quota", of(1, "large=x")), "pass: granted=1 remaining=2")
+	want(t, decide(t, taken, "quota", descriptor(1, "large=x")), "allowed: granted=1 remaining=2")
 	refunds := 0
 	store := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 		d, err := memory.Take(ctx, r)
@@ -101,9 +101,9 @@ func TestDecideRefundsOnlyOnce(t *testing.T) {
 		return d, err
 	})
 	var v engine.Result
-	err := newEngine(t, store, quotaRules, nil).Decide(t.Context(), "quota", []engine.Descriptor{of(1, "large=x"), of(3, "hard=x")}, &v)
+	err := newEngine(t, store, quotaRules, nil).Decide(t.Context(), "quota", []engine.Descriptor{descriptor(1, "large=x"), descriptor(3, "hard=x")}, &v)
 	if !errors.Is(err, penstock.ErrUnavailable) || refunds != 1 {
 		t.Errorf("got %v after %d refunds, want ErrUnavailable after 1", err, refunds)
 	}
-	want(t, decide(t, taken, "quota", of(0, "large=x")), "pass: granted=0 remaining=2")
+	want(t, decide(t, taken, "quota", descriptor(0, "large=x")), "allowed: granted=0 remaining=2")
 }

@@ -69,8 +69,8 @@ func newEngine(t testing.TB, store penstock.Store, yaml string, o *engine.Option
 	return e
 }
 
-// of returns a descriptor of entries such as "user=ada", at a cost.
-func of(cost int64, entries ...string) engine.Descriptor {
+// descriptor returns a descriptor of entries such as "user=ada", at a cost.
+func descriptor(cost int64, entries ...string) engine.Descriptor {
 	d := engine.Descriptor{Cost: cost}
 	for _, e := range entries {
 		key, value, _ := strings.Cut(e, "=")
@@ -80,7 +80,7 @@ func of(cost int64, entries ...string) engine.Descriptor {
 }
 
 // decide returns the result in one line, such as
-// "over: granted=0 remaining=0 over | granted=0 remaining=9".
+// "denied: granted=0 remaining=0 over | granted=0 remaining=9".
 func decide(t testing.TB, e *engine.Engine, domain string, ds ...engine.Descriptor) string {
 	t.Helper()
 	var v engine.Result
@@ -95,9 +95,9 @@ func textOf(v *engine.Result) string {
 	for i, st := range v.Statuses {
 		parts[i] = statusText(st)
 	}
-	outcome := "pass: "
+	outcome := "allowed: "
 	if v.OverLimit {
-		outcome = "over: "
+		outcome = "denied: "
 	}
 	return outcome + strings.Join(parts, " | ")
 }
@@ -114,7 +114,7 @@ func statusText(st engine.Status) string {
 		text += " over"
 	}
 	if !st.Decision.Allowed {
-		text += " refused"
+		text += " denied"
 	}
 	return text
 }

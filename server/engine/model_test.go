@@ -41,7 +41,7 @@ type part struct {
 	cost      int64
 	limit     int64
 	limited   bool
-	refused   bool
+	denied    bool
 }
 
 func (p *part) quota() bool  { return strings.HasPrefix(p.kind, "quota") || p.kind == "both" }
@@ -71,7 +71,7 @@ func (m *model) decide(ps []*part) (over bool) {
 	if over = anyOver(ps); !over {
 		for _, p := range ps {
 			if p.limited && p.hard() && p.cost > 0 && m.used[p.key]+total[p.key] > p.limit {
-				p.refused, over = true, true
+				p.denied, over = true, true
 			}
 		}
 	}
@@ -96,12 +96,12 @@ func (m *model) decide(ps []*part) (over bool) {
 func anyOver(ps []*part) bool {
 	quotas, overQuotas := 0, 0
 	for _, p := range ps {
-		if p.limited && p.refused && p.hard() {
+		if p.limited && p.denied && p.hard() {
 			return true
 		}
 		if p.limited && p.quota() {
 			quotas++
-			if p.refused && !p.shadow() {
+			if p.denied && !p.shadow() {
 				overQuotas++
 			}
 		}
@@ -119,7 +119,7 @@ func (m *model) take(p *part, filling bool) {
 	case p.cost <= left:
 		m.used[p.key] = max(m.used[p.key]+p.cost, 0)
 	default:
-		p.refused = true
+		p.denied = true
 		if filling {
 			m.used[p.key] = p.limit
 		}
@@ -167,7 +167,7 @@ func drawRequest(t *rapid.T) ([]engine.Descriptor, []*part) {
 		key := kind + "=" + rapid.SampledFrom([]string{"x", "y"}).Draw(t, "value")
 		cost := rapid.Int64Range(-2, 5).Draw(t, "cost")
 		limit, limited := modelLimits[kind]
-		ds = append(ds, of(cost, key))
+		ds = append(ds, descriptor(cost, key))
 		ps = append(ps, &part{kind: kind, key: key, cost: cost, limit: limit, limited: limited})
 		replaced = replaced || kind == "instead"
 	}
@@ -181,8 +181,8 @@ func drawRequest(t *rapid.T) ([]engine.Descriptor, []*part) {
 func (m *model) compare(t *rapid.T, ds []engine.Descriptor, ps []*part, v *engine.Result) {
 	times := map[string]int{}
 	for i, p := range ps {
-		if st := v.Statuses[i]; st.OverLimit != (p.limited && p.refused && !p.shadow()) {
-			t.Fatalf("%v: %s, but descriptor %d is refused %v", ds, textOf(v), i, p.refused)
+		if st := v.Statuses[i]; st.OverLimit != (p.limited && p.denied && !p.shadow()) {
+			t.Fatalf("%v: %s, but descriptor %d is denied %v", ds, textOf(v), i, p.denied)
 		}
 		times[p.key]++
 	}

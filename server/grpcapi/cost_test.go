@@ -19,7 +19,7 @@ import (
 // gRPC.
 func TestCallAllocatesOnlyResponse(t *testing.T) {
 	set, err := rules.Parse(rules.File{Name: "test.yaml", Text: []byte(
-		"domain: house\ndescriptors:\n- {key: user, rate_limit: {unit: hour, requests_per_unit: 1000000}}\n")})
+		"domain: api\ndescriptors:\n- {key: user, rate_limit: {unit: hour, requests_per_unit: 1000000}}\n")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func TestCallAllocatesOnlyResponse(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := newCodec()
-	request := mem.BufferSlice{mem.SliceBuffer("\x0a\x05house\x12\x0d\x0a\x0b\x0a\x04user\x12\x03ada")}
+	request := mem.BufferSlice{mem.SliceBuffer("\x0a\x03api\x12\x0d\x0a\x0b\x0a\x04user\x12\x03ada")}
 	decode := func(v any) error { return c.Unmarshal(request, v) }
 	var response mem.BufferSlice
 	allocs := testing.AllocsPerRun(500, func() {

@@ -59,7 +59,7 @@ func wantServed(t *testing.T, l net.Listener) {
 func userRequest(user string) []byte {
 	entry := protowire.AppendString([]byte("\x0a\x04user\x12"), user)
 	descriptor := protowire.AppendBytes([]byte("\x0a"), entry)
-	return protowire.AppendBytes([]byte("\x0a\x05house\x12"), descriptor)
+	return protowire.AppendBytes([]byte("\x0a\x03api\x12"), descriptor)
 }
 
 func TestMalformedRequestFailsOneCall(t *testing.T) {

@@ -88,7 +88,7 @@ func newEngine(t testing.TB, store penstock.Store, yaml string, o *engine.Option
 
 // userRules allow each user two requests an hour.
 const userRules = `
-domain: house
+domain: api
 descriptors:
   - key: user
     rate_limit: {unit: hour, requests_per_unit: 2}

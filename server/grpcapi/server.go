@@ -1,9 +1,9 @@
 // Package grpcapi serves Envoy's rate limit service, version 3, over gRPC, with gRPC's
 // health checks and reflection.
 //
-// A call takes this path: should_rate_limit.go handles it, codec.go hands over its
-// bytes, and package rlsproto decodes the request, decides it with the engine, and
-// encodes the response. Errors become gRPC codes in status.go.
+// A call takes this path: should_rate_limit.go handles it, codec.go passes its bytes
+// through, and package rlsproto decodes the request, decides it with the engine, and
+// encodes the response. status.go converts errors to gRPC codes.
 package grpcapi
 
 import (
@@ -23,10 +23,10 @@ import (
 	"github.com/penstock-io/penstock/server/rlsproto"
 )
 
-// Options configure a Server. Numbers that are not positive mean their default.
+// Options configure a [Server]. The zero value has all defaults.
 type Options struct {
-	// Response adds headers and metadata to responses. Default: none.
-	Response rlsproto.Options
+	// Envoy adds headers and metadata to responses. Default: none.
+	Envoy rlsproto.Options
 
 	// TLS encrypts connections. Default: clear text.
 	TLS *tls.Config
@@ -48,8 +48,8 @@ type Options struct {
 	// to reconnect. Default: 10 minutes.
 	MaxConnectionIdle time.Duration
 
-	// ObserveLatency is called with the duration of each call, and must not block.
-	// Default: none.
+	// ObserveLatency is called with the duration of each call. It is called
+	// concurrently, and must not block. Default: none.
 	ObserveLatency func(time.Duration)
 }
 
@@ -103,7 +103,7 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 	}
 	s := &Server{
 		engine:         e,
-		service:        rlsproto.New(e, &o.Response),
+		service:        rlsproto.New(e, &o.Envoy),
 		grpc:           grpc.NewServer(o.serverOptions()...),
 		health:         newHealthService(),
 		observeLatency: o.ObserveLatency,
@@ -138,8 +138,8 @@ func (o *Options) serverOptions() []grpc.ServerOption {
 	return options
 }
 
-// setCallTimeout bounds calls of ShouldRateLimit. Health checks and reflection may last
-// as long as their clients like.
+// setCallTimeout bounds calls of ShouldRateLimit. Health checks and reflection are streams
+// without a time limit.
 func setCallTimeout(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if info.FullMethodName != fullMethod {
 		return ctx, nil
@@ -169,8 +169,8 @@ func (s *Server) Serve(l net.Listener) error {
 // and fail from Shutdown on.
 func (s *Server) SetServing(serving bool) { s.health.setServing(serving) }
 
-// Shutdown fails health checks, stops accepting, finishes the calls that connections
-// have sent, and returns. When ctx ends first, it aborts them and returns ctx's error.
+// Shutdown fails health checks, stops accepting, answers the calls that connections have
+// sent, and returns. When ctx ends first, it aborts them and returns ctx's error.
 //
 // gRPC closes accepted connections that it has not begun to read from. A listener that
 // is drained first, as connlimit.Listener.Drain does, leaves none.

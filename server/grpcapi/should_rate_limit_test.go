@@ -24,7 +24,7 @@ import (
 
 // takeRequest returns a request of one hit for a user.
 func takeRequest(user string) *pb.RateLimitRequest {
-	return &pb.RateLimitRequest{Domain: "house", Descriptors: []*common.RateLimitDescriptor{{
+	return &pb.RateLimitRequest{Domain: "api", Descriptors: []*common.RateLimitDescriptor{{
 		Entries: []*common.RateLimitDescriptor_Entry{{Key: "user", Value: user}},
 	}}}
 }

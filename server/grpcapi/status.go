@@ -13,8 +13,8 @@ import (
 	"github.com/penstock-io/penstock/server/rlsproto"
 )
 
-// statusOf converts an error to a gRPC status. An error without a code of its own is
-// UNKNOWN, which envoyproxy/ratelimit returns for all errors.
+// statusOf converts an error to a gRPC status. The default is UNKNOWN, the code of all
+// errors in envoyproxy/ratelimit.
 func statusOf(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:

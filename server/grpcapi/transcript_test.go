@@ -30,12 +30,12 @@ import (
 //	    the text of a rule file, or nothing for no rules
 //	options headers metadata shadow
 //	at 12:30:00
-//	ask house user=ada
+//	request api user=ada
 //	    OK
 //	    OK 2/HOUR remaining=1 reset=1800
 //
 // After the domain, each word of a request is a descriptor: entries separated by commas,
-// and after semicolons hits:3, back (a refund), or limit:5/2*HOUR. A word hits:3 is the
+// and after semicolons hits:3, refund, or limit:5/2*HOUR. A word hits:3 is the
 // request's own field, "" is an empty domain, and - a descriptor without entries. The
 // first line of a response is the overall code; then come one line for each descriptor,
 // the headers and the metadata.
@@ -76,11 +76,11 @@ func runTranscript(t *testing.T, store penstock.Store, text string) {
 			tr.options, tr.client = strings.Fields(rest), nil
 		case "at":
 			tr.setTime(rest)
-		case "ask":
+		case "request":
 			requests++
 			tr.request(strings.Fields(rest), strings.Join(block, "\n"))
 		default:
-			t.Fatalf("line %d: want rules, options, at or ask, got %q", tr.line, line)
+			t.Fatalf("line %d: want rules, options, at or request, got %q", tr.line, line)
 		}
 	}
 	if requests == 0 {
@@ -120,23 +120,23 @@ func (tr *transcript) request(words []string, want string) {
 		got = responseText(response)
 	}
 	if got != want {
-		tr.t.Errorf("line %d: ask %s\ngot\n%s\nwant\n%s", tr.line, strings.Join(words, " "), got, want)
+		tr.t.Errorf("line %d: request %s\ngot\n%s\nwant\n%s", tr.line, strings.Join(words, " "), got, want)
 	}
 }
 
 // start returns a client of a new server with the current rules and options. The store
 // stays.
 func (tr *transcript) start() pb.RateLimitServiceClient {
-	o := grpcapi.Options{Response: rlsproto.Options{Now: clockTime}}
+	o := grpcapi.Options{Envoy: rlsproto.Options{Now: clockTime}}
 	var eo engine.Options
 	for _, option := range tr.options {
 		switch option {
 		case "headers":
-			o.Response.Headers = true
+			o.Envoy.Headers = true
 		case "names":
-			o.Response.LimitHeader, o.Response.RemainingHeader, o.Response.ResetHeader = "X-Limit", "X-Remaining", "X-Reset"
+			o.Envoy.LimitHeader, o.Envoy.RemainingHeader, o.Envoy.ResetHeader = "X-Limit", "X-Remaining", "X-Reset"
 		case "metadata":
-			o.Response.DynamicMetadata = true
+			o.Envoy.DynamicMetadata = true
 		case "shadow":
 			eo.Shadow = true
 		default:
@@ -175,7 +175,7 @@ func (tr *transcript) parseDescriptor(word string) *common.RateLimitDescriptor {
 		switch name {
 		case "hits":
 			d.HitsAddend = wrapperspb.UInt64(tr.parseNumber(value))
-		case "back":
+		case "refund":
 			d.IsNegativeHits = true
 		case "limit":
 			d.Limit = tr.parseLimit(value)

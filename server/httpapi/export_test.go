@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// A Route is a path and the methods allowed there. Nil methods allow all.
-type Route struct {
+// A Endpoint is a path and the methods allowed there. Nil methods allow all.
+type Endpoint struct {
 	Path    string
 	Methods []string
 }
 
-// Routes returns all routes.
-func Routes() (all []Route) {
-	for _, r := range routes {
-		all = append(all, Route{r.path, r.methods})
+// Endpoints returns all routes.
+func Endpoints() (all []Endpoint) {
+	for _, r := range endpoints {
+		all = append(all, Endpoint{r.path, r.methods})
 	}
 	return all
 }

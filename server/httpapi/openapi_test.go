@@ -134,7 +134,7 @@ func sendInvalid(send sendFunc, servers ...http.Handler) {
 		"", "{", `{"key":"k","limit":"` + lower + `"}`, strings.Repeat(" ", 64<<10+1), byRules("tenant=t"),
 		`{"domain":"edge","descriptors":[{"entries":[{"key":"tenant","value":"t"}],"hitsAddend":1,"isNegativeHits":true}]}`,
 	}
-	for _, route := range httpapi.Routes() {
+	for _, route := range httpapi.Endpoints() {
 		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"} {
 			for _, query := range queries {
 				for _, body := range bodies {
@@ -164,7 +164,7 @@ func TestOpenAPIMatchesCode(t *testing.T) {
 		}
 	}
 	var paths []string
-	for _, r := range httpapi.Routes() {
+	for _, r := range httpapi.Endpoints() {
 		paths = append(paths, r.Path)
 		methods := s.names(below("/paths", r.Path))
 		if r.Methods == nil { // any method: the file describes the usual one
@@ -261,7 +261,7 @@ func sendEnvoy(t *testing.T, send sendFunc) {
 	}
 	e := engine.New(frozenMemory(), nil)
 	e.SetRules(set)
-	server := newServer(t, e, &httpapi.Options{Envoy: &rlsproto.Options{Headers: true, DynamicMetadata: true}})
+	server := newServer(t, e, &httpapi.Options{Envoy: rlsproto.Options{Headers: true, DynamicMetadata: true}})
 	entries := func(key string) string { return `"entries":[{"key":"` + key + `","value":"v"}]` }
 	for _, unit := range []string{"second", "minute", "hour", "day", "week", "month", "year"} {
 		send(server, localAddr, "POST", "/json", `{"domain":"d","descriptors":[{`+entries(unit)+`}]}`)

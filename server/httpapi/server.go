@@ -27,7 +27,7 @@ import (
 	"github.com/penstock-io/penstock/server/rlsproto"
 )
 
-// Options configure a Server.
+// Options configure a [Server]. The zero value has all defaults.
 type Options struct {
 	// Headers selects the rate limit headers of responses.
 	// Default: httplimit.IETF.
@@ -40,14 +40,15 @@ type Options struct {
 
 	// Envoy configures the responses of /json. Default: those of package
 	// rlsproto.
-	Envoy *rlsproto.Options
+	Envoy rlsproto.Options
 
-	// Ready returns why the server cannot decide at the moment, for
-	// /healthcheck. Default: always ready.
+	// Ready returns why the server should receive no traffic, for /healthcheck.
+	// Default: always ready.
 	Ready func() error
 
-	// ObserveLatency receives the duration of each decision, without the time
-	// for which a request was held. It is called concurrently. Optional.
+	// ObserveLatency is called with the duration of each decision, without the
+	// time for which a request was held. It is called concurrently, and must not
+	// block. Default: none.
 	ObserveLatency func(time.Duration)
 
 	// Log receives errors of the HTTP server. Default: discarded.
@@ -68,8 +69,7 @@ type Server struct {
 	observeLatency func(time.Duration)
 }
 
-// New returns a Server that decides with the engine. Nil options mean all
-// defaults.
+// New returns a server for an engine. Nil options are all defaults.
 func New(e *engine.Engine, o *Options) (*Server, error) {
 	if e == nil {
 		return nil, errors.New("httpapi: no engine")
@@ -82,7 +82,7 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 	}
 	s := &Server{
 		engine: e, limits: newLimitCache(e.Store()), headers: o.Headers, maxHold: o.MaxHold,
-		envoy: rlsproto.New(e, o.Envoy), ready: o.Ready, observeLatency: o.ObserveLatency,
+		envoy: rlsproto.New(e, &o.Envoy), ready: o.Ready, observeLatency: o.ObserveLatency,
 	}
 	if s.maxHold <= 0 {
 		s.maxHold = defaultMaxHold
@@ -94,23 +94,23 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 	return s, nil
 }
 
-// Serve serves the listener until Shutdown, and then returns nil.
+// Serve accepts connections until Shutdown, and then returns nil.
 func (s *Server) Serve(l net.Listener) error { return s.http.Serve(l) }
 
-// Shutdown stops accepting connections and waits for the requests in flight.
-// Those that are not finished when ctx ends are aborted.
+// Shutdown stops accepting, answers the requests that connections have sent, and
+// returns. When ctx ends first, it aborts them and returns ctx's error.
 func (s *Server) Shutdown(ctx context.Context) error { return s.http.Shutdown(ctx) }
 
-// A route is a path, the methods allowed there, and its handler. Nil methods
+// An endpoint is a path, the methods allowed there, and its handler. Nil methods
 // allow all.
-type route struct {
+type endpoint struct {
 	path    string
 	methods []string
 	handle  func(*Server, http.ResponseWriter, *http.Request)
 }
 
-// routes are all endpoints. openapi.yaml describes the same.
-var routes = [...]route{
+// endpoints are all endpoints. openapi.yaml describes the same.
+var endpoints = [...]endpoint{
 	{"/v1/take", []string{http.MethodPost}, (*Server).handleTake},
 	{"/v1/auth", nil, (*Server).handleAuthRequest},
 	{"/json", nil, (*Server).handleEnvoyJSON},
@@ -122,8 +122,8 @@ var readMethods = []string{http.MethodGet, http.MethodHead}
 
 // ServeHTTP implements [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	for i := range routes {
-		route := &routes[i]
+	for i := range endpoints {
+		route := &endpoints[i]
 		switch {
 		case route.path != r.URL.Path:
 			continue

@@ -1,6 +1,5 @@
-// Package respapi serves Redis clients. It speaks RESP2 and RESP3, answers
-// CL.THROTTLE as redis-cell does, and supports the commands that clients and
-// operators send besides.
+// Package respapi serves Redis clients over RESP2 and RESP3. It answers CL.THROTTLE as
+// redis-cell does, and supports the other commands that clients and operators send.
 //
 // A command takes this path: conn.go reads bytes and runs the commands in them,
 // parser.go splits the bytes into arguments, commands.go finds the command,
@@ -23,7 +22,7 @@ import (
 	"github.com/penstock-io/penstock/server/internal/connlimit"
 )
 
-// Options configure a Server. The zero value has all defaults.
+// Options configure a [Server]. The zero value has all defaults.
 type Options struct {
 	// RequireAuth rejects every command before AUTH with the engine's token.
 	// Default: only DEL and UNLINK need AUTH, and only from other machines.
@@ -39,8 +38,8 @@ type Options struct {
 	// 10 seconds.
 	IdleTimeout, CommandTimeout, WriteTimeout time.Duration
 
-	// ObserveLatency is called with the time that a pipeline of commands took. It is
-	// called concurrently. Default: none.
+	// ObserveLatency is called with the duration of each pipeline of commands. It is
+	// called concurrently, and must not block. Default: none.
 	ObserveLatency func(time.Duration)
 }
 
@@ -184,8 +183,8 @@ func (s *Server) isClosing() bool {
 	return s.closing
 }
 
-// startConn serves a connection in a new goroutine. One that was accepted during
-// Shutdown is answered what it has sent, like those before it.
+// startConn serves a connection in a new goroutine. During Shutdown it still does: what
+// the client has sent is answered.
 func (s *Server) startConn(nc net.Conn) {
 	c := newConn(s, nc)
 	s.mu.Lock()
@@ -201,7 +200,7 @@ func (s *Server) startConn(nc net.Conn) {
 }
 
 // markEstablished marks a connection whose TLS handshake is done. Shutdown lets
-// handshakes finish, since the client's first command follows at once.
+// handshakes finish, since the client's first command follows them.
 func (s *Server) markEstablished(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -227,7 +226,7 @@ func WriteMaxClients(nc net.Conn) {
 }
 
 // Shutdown stops accepting, answers the commands that connections have sent, closes
-// the connections and returns. When ctx ends first, it closes them at once and
+// the connections and returns. When ctx ends first, it closes them without waiting, and
 // returns ctx's error.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.beginShutdown()
@@ -248,8 +247,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 }
 
 // beginShutdown closes the listeners, and then interrupts connections that wait for a
-// command. It closes listeners without holding the lock, since a listener may hand over
-// its last connections while it closes.
+// command. It does not hold the lock while it closes listeners, since Close may wait until
+// Serve has accepted the last connections.
 func (s *Server) beginShutdown() {
 	for _, l := range s.setClosing() {
 		_ = l.Close() // Serve sees the error

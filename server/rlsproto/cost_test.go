@@ -14,7 +14,7 @@ import (
 
 func TestCallAllocatesNothing(t *testing.T) {
 	s := newService(t, &Options{})
-	data := marshal(t, &pb.RateLimitRequest{Domain: "house", Descriptors: []*common.RateLimitDescriptor{
+	data := marshal(t, &pb.RateLimitRequest{Domain: "api", Descriptors: []*common.RateLimitDescriptor{
 		{Entries: []*common.RateLimitDescriptor_Entry{{Key: "user", Value: "ada"}}},
 	}})
 	var c Call

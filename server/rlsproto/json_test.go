@@ -14,7 +14,7 @@ import (
 )
 
 const testRules = `
-domain: house
+domain: api
 descriptors:
   - key: user
     rate_limit: {unit: hour, requests_per_unit: 2, name: usual}
@@ -58,28 +58,28 @@ func TestHandleJSON(t *testing.T) {
 		over              bool
 	}{
 		{
-			request: `{"domain":"house","descriptors":[{"entries":[{"key":"user","value":"ada"}]}]}`,
+			request: `{"domain":"api","descriptors":[{"entries":[{"key":"user","value":"ada"}]}]}`,
 			response: `{"overallCode":"OK",
 				"statuses":[{"code":"OK","currentLimit":{"name":"usual","requestsPerUnit":2,"unit":"HOUR"},"limitRemaining":1,"durationUntilReset":"3600s"}],
 				"responseHeadersToAdd":[{"key":"RateLimit-Limit","value":"2"},{"key":"RateLimit-Remaining","value":"1"},{"key":"RateLimit-Reset","value":"3600"}],
-				"dynamicMetadata":{"domain":"house","descriptors":[{"entries":["user=ada"]}],"metadata":{"plan":"basic"}}}`,
+				"dynamicMetadata":{"domain":"api","descriptors":[{"entries":["user=ada"]}],"metadata":{"plan":"basic"}}}`,
 		},
 		{
-			request: `{"domain":"house","hits_addend":2,"descriptors":[{"entries":[{"key":"user","value":"ada"}]}]}`,
+			request: `{"domain":"api","hits_addend":2,"descriptors":[{"entries":[{"key":"user","value":"ada"}]}]}`,
 			response: `{"overallCode":"OVER_LIMIT",
 				"statuses":[{"code":"OVER_LIMIT","currentLimit":{"name":"usual","requestsPerUnit":2,"unit":"HOUR"},"durationUntilReset":"3600s"}],
 				"responseHeadersToAdd":[{"key":"RateLimit-Limit","value":"2"},{"key":"RateLimit-Remaining","value":"0"},{"key":"RateLimit-Reset","value":"3600"}],
-				"dynamicMetadata":{"domain":"house","hitsAddend":2,"descriptors":[{"entries":["user=ada"]}]}}`,
+				"dynamicMetadata":{"domain":"api","hitsAddend":2,"descriptors":[{"entries":["user=ada"]}]}}`,
 			over: true,
 		},
 		{
-			request: `{"domain":"house","descriptors":[{"entries":[{"key":"vip"}],"hitsAddend":"0"},
+			request: `{"domain":"api","descriptors":[{"entries":[{"key":"vip"}],"hitsAddend":"0"},
 				{"limit":{"requestsPerUnit":7,"unit":"SECOND","unitMultiplier":30}}]}`,
 			response: `{"overallCode":"OK",
 				"statuses":[{"code":"OK","limitRemaining":4294967295},
 					{"code":"OK","currentLimit":{"requestsPerUnit":7,"unit":"SECOND","unitMultiplier":30},"limitRemaining":6,"durationUntilReset":"30s"}],
 				"responseHeadersToAdd":[{"key":"RateLimit-Limit","value":"7"},{"key":"RateLimit-Remaining","value":"6"},{"key":"RateLimit-Reset","value":"30"}],
-				"dynamicMetadata":{"domain":"house","descriptors":[{"entries":["vip="],"hitsAddend":0},
+				"dynamicMetadata":{"domain":"api","descriptors":[{"entries":["vip="],"hitsAddend":0},
 					{"entries":[],"limit":"requests_per_unit:7 unit:SECOND unit_multiplier:{value:30}"}]}}`,
 		},
 	} {
@@ -104,14 +104,14 @@ func TestHandleJSONErrors(t *testing.T) {
 		{``, ErrMalformed},
 		{`{`, ErrMalformed},
 		{`[]`, ErrMalformed},
-		{`{"domain":"house","colour":"red"}`, ErrMalformed},
+		{`{"domain":"api","colour":"red"}`, ErrMalformed},
 		{`{"domain":7}`, ErrMalformed},
 		{`{}`, engine.ErrNoDomain},
-		{`{"domain":"house"}`, engine.ErrNoDescriptors},
-		{`{"domain":"house","descriptors":[` + strings.Repeat("{},", 64) + `{}]}`, engine.ErrTooManyDescriptors},
-		{`{"domain":"house","descriptors":[{"entries":[` + entries + `]}]}`, ErrMalformed},
-		{`{"domain":"house","descriptors":[{"limit":{"requestsPerUnit":1}}]}`, ErrBadOverride},
-		{`{"domain":"house","descriptors":[{"isNegativeHits":true}]}`, ErrRefundForbidden},
+		{`{"domain":"api"}`, engine.ErrNoDescriptors},
+		{`{"domain":"api","descriptors":[` + strings.Repeat("{},", 64) + `{}]}`, engine.ErrTooManyDescriptors},
+		{`{"domain":"api","descriptors":[{"entries":[` + entries + `]}]}`, ErrMalformed},
+		{`{"domain":"api","descriptors":[{"limit":{"requestsPerUnit":1}}]}`, ErrBadOverride},
+		{`{"domain":"api","descriptors":[{"isNegativeHits":true}]}`, ErrRefundForbidden},
 	} {
 		if response, _, err := s.HandleJSON(t.Context(), []byte(c.request), false); !errors.Is(err, c.reason) || response != nil {
 			t.Errorf("%.80s: got %s, %v, want %v", c.request, response, err, c.reason)
@@ -121,7 +121,7 @@ func TestHandleJSONErrors(t *testing.T) {
 
 func TestHandleJSONRefund(t *testing.T) {
 	s := newService(t, &Options{})
-	const request = `{"domain":"house","descriptors":[{"entries":[{"key":"user","value":"ada"}],"hitsAddend":"2"%}]}`
+	const request = `{"domain":"api","descriptors":[{"entries":[{"key":"user","value":"ada"}],"hitsAddend":"2"%}]}`
 	remaining := func(mayRefund bool, more string) uint32 {
 		t.Helper()
 		var got struct {

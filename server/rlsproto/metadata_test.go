@@ -13,7 +13,7 @@ import (
 func TestMetadataInvalidUTF8(t *testing.T) {
 	s := newService(t, &Options{DynamicMetadata: true})
 	var c Call
-	c.Request = Request{Domain: "house", Descriptors: []Descriptor{{Entries: []rules.Entry{{Key: "user", Value: "\xffada"}}}}}
+	c.Request = Request{Domain: "api", Descriptors: []Descriptor{{Entries: []rules.Entry{{Key: "user", Value: "\xffada"}}}}}
 	if err := s.Handle(context.Background(), &c, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -105,8 +105,8 @@ func TestRequestUnmarshalMatchesGenerated(t *testing.T) {
 func FuzzRequestUnmarshal(f *testing.F) {
 	for _, m := range []*pb.RateLimitRequest{
 		{},
-		{Domain: "house", HitsAddend: 3, Descriptors: []*common.RateLimitDescriptor{{}}},
-		{Domain: "house", Descriptors: []*common.RateLimitDescriptor{{
+		{Domain: "api", HitsAddend: 3, Descriptors: []*common.RateLimitDescriptor{{}}},
+		{Domain: "api", Descriptors: []*common.RateLimitDescriptor{{
 			Entries:        []*common.RateLimitDescriptor_Entry{{Key: "user", Value: "ada"}, {Key: "path"}},
 			HitsAddend:     wrapperspb.UInt64(math.MaxUint64),
 			IsNegativeHits: true,
@@ -145,7 +145,7 @@ func FuzzRequestUnmarshal(f *testing.F) {
 
 func TestRequestUnmarshalAnyBytes(t *testing.T) {
 	entry := append([]byte("\x0a\x04user"), "\x12\x03\xff\x00\xfe"...)
-	data := append([]byte("\x0a\x05house\x12"), byte(len(entry)+2), 0x0a, byte(len(entry)))
+	data := append([]byte("\x0a\x03api\x12"), byte(len(entry)+2), 0x0a, byte(len(entry)))
 	data = append(data, entry...)
 	var q Request
 	if err := q.Unmarshal(data, 64); err != nil {
@@ -157,7 +157,7 @@ func TestRequestUnmarshalAnyBytes(t *testing.T) {
 }
 
 func TestRequestUnmarshalMalformed(t *testing.T) {
-	whole := marshal(t, &pb.RateLimitRequest{Domain: "house", HitsAddend: 300, Descriptors: []*common.RateLimitDescriptor{
+	whole := marshal(t, &pb.RateLimitRequest{Domain: "api", HitsAddend: 300, Descriptors: []*common.RateLimitDescriptor{
 		{Entries: []*common.RateLimitDescriptor_Entry{{Key: "user", Value: "ada"}}, HitsAddend: wrapperspb.UInt64(300)},
 	}})
 	var q Request

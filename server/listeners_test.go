@@ -6,7 +6,7 @@ import (
 )
 
 // Redis clients receive an error reply when refused, except over TLS.
-func TestConnLimitsOfListeners(t *testing.T) {
+func TestConnLimitsRefuseOnlyPlainRESP(t *testing.T) {
 	s := &Server{config: &Config{MaxConnections: 7, MaxConnectionsPerAddress: 3}, log: slog.New(slog.DiscardHandler)}
 	for _, name := range []string{"grpc", "http", "resp", "admin"} {
 		for _, secure := range []bool{false, true} {

@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// metrics are the Prometheus metrics of the server. No label is a key, because their
+// metrics are the Prometheus metrics of the server. Keys are never labels, because their
 // number is not bounded.
 type metrics struct {
 	registry         *prometheus.Registry
@@ -41,46 +41,32 @@ func newMetrics() *metrics {
 		}, []string{"listener"}),
 		storeDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "penstock_store_duration_seconds",
-			Help:    "Latency of store calls.",
+			Help:    "Latency of store calls by store and operation.",
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 12), // to 100 ms
 		}, []string{"store", "op"}),
-		storeErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "penstock_store_errors_total",
-			Help: "Store calls that failed.",
-		}, []string{"store"}),
-		configLoads: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "penstock_config_loads_total",
-			Help: "Loads of the rules by result.",
-		}, []string{"result"}),
-		decisionsBySource: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "penstock_decisions_by_source_total",
-			Help: "Decisions by source.",
-		}, []string{"source"}),
+		storeErrors:       newCounterVec("penstock_store_errors_total", "Store calls that failed because the store was unavailable.", "store"),
+		configLoads:       newCounterVec("penstock_config_loads_total", "Loads of the rule files by result, success or failure.", "result"),
+		decisionsBySource: newCounterVec("penstock_decisions_by_source_total", "Decisions by source.", "source"),
 		leaseUnits: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "penstock_lease_units_total",
 			Help: "Leased units that were spent locally.",
 		}),
-		storeTransitions: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "penstock_store_transitions_total",
-			Help: "Store shard transitions, down and up.",
-		}, []string{"store", "state"}),
-		stateLosses: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "penstock_store_state_losses_total",
-			Help: "Detected losses of state in the store.",
-		}, []string{"store", "reason"}),
-		snapshots: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "penstock_snapshots_total",
-			Help: "Snapshots by result.",
-		}, []string{"result"}),
+		storeTransitions: newCounterVec("penstock_store_transitions_total", "Transitions of store shards to down and up.", "store", "state"),
+		stateLosses:      newCounterVec("penstock_store_state_losses_total", "Losses of state that were detected in the store, by reason.", "store", "reason"),
+		snapshots:        newCounterVec("penstock_snapshots_total", "Snapshots by result, success or failure.", "result"),
 		snapshotTime: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "penstock_snapshot_timestamp_seconds",
-			Help: "Time of the last successful snapshot.",
+			Help: "Unix time of the last successful snapshot.",
 		}),
 	}
 	m.registry.MustRegister(m.decisionDuration, m.storeDuration, m.storeErrors, m.configLoads,
 		collectors.NewGoCollector(), collectors.NewBuildInfoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
+}
+
+func newCounterVec(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 }
 
 // handler serves the metrics.
@@ -114,14 +100,14 @@ func resultOf(err error) string {
 
 var (
 	decisionsDesc   = prometheus.NewDesc("penstock_decisions_total", "Decisions by rule, outcome and mode. In shadow mode, denials are not enforced.", []string{"rule", "outcome", "mode"}, nil)
-	unitsDesc       = prometheus.NewDesc("penstock_cost_units_total", "Requested units by rule and outcome.", []string{"rule", "outcome"}, nil)
-	limitDesc       = prometheus.NewDesc("penstock_limit_units", "Most units that a rule grants at once.", []string{"rule"}, nil)
-	keysDesc        = prometheus.NewDesc("penstock_keys", "Keys in memory.", nil, nil)
+	unitsDesc       = prometheus.NewDesc("penstock_cost_units_total", "Cost units by rule and outcome: granted if allowed, requested if denied.", []string{"rule", "outcome"}, nil)
+	limitDesc       = prometheus.NewDesc("penstock_limit_units", "Maximum units that a rule grants in one request: its burst or count.", []string{"rule"}, nil)
+	keysDesc        = prometheus.NewDesc("penstock_keys", "Keys in the memory store.", nil, nil)
 	bytesDesc       = prometheus.NewDesc("penstock_state_bytes", "Memory used by the state of sliding logs and rolling windows.", nil, nil)
-	overflowDesc    = prometheus.NewDesc("penstock_memory_overflow_decisions_total", "Decisions by an overflow bucket, because memory is full of keys.", nil, nil)
+	overflowDesc    = prometheus.NewDesc("penstock_memory_overflow_decisions_total", "Decisions by an overflow bucket, because --max-keys was reached.", nil, nil)
 	connectionsDesc = prometheus.NewDesc("penstock_connections", "Open connections by listener.", []string{"listener"}, nil)
 	refusedDesc     = prometheus.NewDesc("penstock_connections_refused_total", "Connections refused over the connection limit, by listener.", []string{"listener"}, nil)
-	expiryDesc      = prometheus.NewDesc("penstock_certificate_expiry_timestamp_seconds", "Expiry of the TLS certificate, by listener.", []string{"listener"}, nil)
+	expiryDesc      = prometheus.NewDesc("penstock_certificate_expiry_timestamp_seconds", "Unix time at which the TLS certificate expires, by listener.", []string{"listener"}, nil)
 )
 
 // engineCollector exports the decision counters of the rules.

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Reload loads the rules and the certificates again. Errors are logged, and the old ones
-// stay in use.
+// Reload loads the rules and the certificates again. If that fails, it logs the error, and
+// the old ones stay in use.
 func (s *Server) Reload() {
 	s.reloadRules()
 	s.refreshCertificates()
@@ -43,7 +43,7 @@ func (s *Server) refreshCertificates() {
 			s.log.Error("certificate reload failed, keeping the old one", "listener", l.name, "err", err)
 		case err == nil && changed:
 			l.lastError = ""
-			s.log.Info("certificate loaded", "listener", l.name, "expires", l.certificate.expires())
+			s.log.Info("certificate reloaded", "listener", l.name, "expires", l.certificate.expires())
 		}
 	}
 }

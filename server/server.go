@@ -35,8 +35,8 @@ type Server struct {
 }
 
 // New opens the store, loads the rules and opens the listeners, so that errors are
-// reported before any request is served. Call [Server.Run] next, which closes them all. A
-// nil logger discards.
+// reported before any request is served. [Server.Run] serves, and closes them all. A nil
+// logger discards.
 func New(ctx context.Context, c *Config, log *slog.Logger) (*Server, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -96,8 +96,8 @@ func (s *Server) listener(name string) *listener {
 // returns an error if a listener failed, if a request was not finished within the
 // shutdown grace, or if the last snapshot failed.
 //
-// Requests of clients that are connected, or wait in an accept queue, when the listeners
-// begin to close are answered. Clients that connect later are refused.
+// When the listeners begin to close, requests from open connections and from connections
+// in an accept queue are still answered. Clients that connect later are refused.
 func (s *Server) Run(ctx context.Context) error {
 	failures := make(chan error, len(s.listeners))
 	var working sync.WaitGroup
@@ -117,7 +117,7 @@ func (s *Server) Run(ctx context.Context) error {
 	stop()
 	working.Wait()
 	err = errors.Join(err, s.closeStore(grace))
-	s.log.Info("ended")
+	s.log.Info("stopped")
 	return err
 }
 

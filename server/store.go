@@ -25,7 +25,7 @@ func (s *Server) openStore(ctx context.Context) error {
 	return nil
 }
 
-// connectTimeout is how long the startup waits for Redis, before it goes on without.
+// connectTimeout is how long the server waits for Redis at startup. It then starts degraded.
 const connectTimeout = 2 * time.Second
 
 // openRedis returns a store on Redis that also decides while Redis is unavailable.
@@ -65,7 +65,7 @@ func (s *Server) wrapStore(ctx context.Context, redis *redisstore.Store) penstoc
 	lease := penstock.WithLease(fallback, &penstock.LeaseOptions{Nodes: c.Nodes, Only: s.storePolicies.leased})
 	s.closers = append(s.closers, func(ctx context.Context) error {
 		if err := lease.Close(ctx); err != nil {
-			s.log.Warn("leased units could not be returned, they will refill in time", "err", err)
+			s.log.Warn("leased units were not returned, they refill over time", "err", err)
 		}
 		return nil
 	})

@@ -21,8 +21,8 @@ type canary struct {
 // canaryLimit makes a canary expire after a day.
 var canaryLimit = penstock.Limit{Algorithm: penstock.FixedWindow, Count: 1, Period: 24 * time.Hour, Name: "penstock.canary"}
 
-// canaryRenewal is how long before its expiry a canary is written again, and its absence
-// means nothing.
+// canaryRenewal is how long before its expiry a canary is written again. From then on its
+// absence is not a loss.
 const canaryRenewal = time.Minute
 
 // newCanaries finds a key for every shard.

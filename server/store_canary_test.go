@@ -8,7 +8,7 @@ import (
 
 // Each case is a sequence of run IDs by address, and the addresses that the last one reports as
 // restarted or replaced.
-func TestDiffRunIDs(t *testing.T) {
+func TestDiffRunIDsFindsRestartedServers(t *testing.T) {
 	type runs = map[string]string
 	for name, c := range map[string]struct {
 		cluster bool

@@ -9,7 +9,7 @@ import (
 	"github.com/penstock-io/penstock/server/durable"
 )
 
-// memoryURL selects the store in this process.
+// memoryURL selects the store in the memory of this process.
 const memoryURL = "memory:"
 
 // openMemory returns a store in this process. With a data directory it is durable.
@@ -64,7 +64,7 @@ func (d *snapshotLog) record(err error) {
 	case err != nil && !d.failing:
 		d.log.Error("snapshot failed, keeping the previous one", "err", err)
 	case err == nil && d.failing:
-		d.log.Info("snapshots work again")
+		d.log.Info("snapshots succeed again")
 	}
 	d.failing = err != nil
 	d.metrics.countSnapshot(err)

@@ -27,7 +27,7 @@ func newTimedStore(next penstock.Store, name string, m *metrics) *timedStore {
 	}
 }
 
-// Shards implements [penstock.ShardedStore], as of the store below.
+// Shards implements [penstock.ShardedStore] for the wrapped store.
 func (s *timedStore) Shards() int {
 	if next, ok := s.next.(penstock.ShardedStore); ok {
 		return next.Shards()
@@ -35,7 +35,7 @@ func (s *timedStore) Shards() int {
 	return 1
 }
 
-// ShardOf implements [penstock.ShardedStore], as of the store below.
+// ShardOf implements [penstock.ShardedStore] for the wrapped store.
 func (s *timedStore) ShardOf(key string) int {
 	if next, ok := s.next.(penstock.ShardedStore); ok {
 		return next.ShardOf(key)
@@ -43,7 +43,7 @@ func (s *timedStore) ShardOf(key string) int {
 	return 0
 }
 
-// Timeout implements [penstock.TimeoutStore], as of the store below.
+// Timeout implements [penstock.TimeoutStore] for the wrapped store.
 func (s *timedStore) Timeout() time.Duration {
 	if next, ok := s.next.(penstock.TimeoutStore); ok {
 		return next.Timeout()
@@ -80,8 +80,8 @@ func (s *timedStore) observe(durations prometheus.Observer, begin time.Time, err
 	}
 }
 
-// A sourceCounter counts the decisions of another store by their source. Like other
-// counters, it counts takes only.
+// A sourceCounter counts the decisions of another store by their source. It counts takes,
+// and neither peeks nor refunds.
 type sourceCounter struct {
 	next       penstock.Store
 	decisions  [penstock.SourceFallback + 1]prometheus.Counter

@@ -25,7 +25,7 @@ type monitor struct {
 	log       *slog.Logger
 	canaries  []canary
 	runIDs    map[string]string // of the servers, by their addresses
-	wake      chan struct{}     // a change of state is to be logged
+	wake      chan struct{}     // signals run to log a change of state
 	warned    bool              // the store's warnings were logged
 	downSince time.Time         // when the outage was logged; zero if Redis is up
 
@@ -66,8 +66,8 @@ const (
 	// unavailable; until then, each failed call has its own fallback.
 	maxFailures = 2
 
-	// runIDInterval is how many checks there are per check of the run IDs, which is
-	// more expensive for Redis.
+	// runIDInterval is the number of checks between two checks of the run IDs, which
+	// are more expensive for Redis.
 	runIDInterval = 10
 )
 
@@ -104,7 +104,7 @@ func (m *monitor) onChange(c penstock.FallbackChange) {
 	m.metrics.storeTransitions.WithLabelValues(redisName, state).Inc()
 	select {
 	case m.wake <- struct{}{}:
-	default: // run is to wake already
+	default: // a signal is already pending
 	}
 }
 
@@ -172,7 +172,7 @@ func (m *monitor) probe(ctx context.Context) {
 	m.mu.Unlock()
 	for _, shard := range shards {
 		peek := m.canaries[shard%len(m.canaries)].request(0)
-		_, _ = m.fallback.Take(ctx, peek) // the fallback notices the outcome
+		_, _ = m.fallback.Take(ctx, peek) // the fallback calls onChange if the shard is up
 	}
 }
 

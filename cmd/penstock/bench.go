@@ -215,8 +215,8 @@ func (b *benchRun) showProgress(w io.Writer, interval time.Duration) (stop func(
 	}
 }
 
-// printProgress writes the rate since the last interval, when there had been so many
-// requests before, and returns how many there are now.
+// printProgress writes a line with the rate in the last interval, and returns the number of
+// requests so far. before is that number at the start of the interval.
 func (b *benchRun) printProgress(w io.Writer, before int64, interval time.Duration) (requests int64) {
 	requests, _ = b.totals()
 	all := &histogram{}

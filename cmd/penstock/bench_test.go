@@ -45,7 +45,7 @@ func TestBenchFailedRequestIsError(t *testing.T) {
 
 // The heap may grow by the same amount while it is small, and by half when it is
 // large.
-func TestGCPercent(t *testing.T) {
+func TestGCPercentShrinksWithHeap(t *testing.T) {
 	for live, want := range map[uint64]int{0: 800, 1 << 20: 800, 8 << 20: 400, 32 << 20: 100, 64 << 20: 50, 1 << 30: 50} {
 		if got := gcPercent(live); got != want {
 			t.Errorf("%d bytes: %d %%, want %d %%", live, got, want)

@@ -20,8 +20,8 @@ func tuneGC() {
 	}
 }
 
-// adjustGCPercent runs after each collection: it is the finalizer of an object that is
-// garbage at once.
+// adjustGCPercent runs after each collection: it is the finalizer of an object that
+// nothing refers to.
 func adjustGCPercent(_ *[16]byte) {
 	debug.SetGCPercent(gcPercent(liveHeapBytes()))
 	runtime.SetFinalizer(new([16]byte), adjustGCPercent)

@@ -36,7 +36,7 @@ func TestHistogramQuantileError(t *testing.T) {
 	}
 }
 
-func TestHistogramRows(t *testing.T) {
+func TestHistogramRowsStepBy125(t *testing.T) {
 	h := &histogram{}
 	for _, d := range []time.Duration{3 * time.Microsecond, 40 * time.Microsecond, 41 * time.Microsecond, 400 * time.Microsecond, 3 * time.Hour} {
 		h.add(d)

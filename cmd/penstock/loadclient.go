@@ -28,7 +28,7 @@ type loadClient interface {
 	close()
 }
 
-// A loadRequest asks for one unit of a key.
+// A loadRequest takes one unit of a key.
 type loadRequest struct {
 	keyIndex int
 	key      string

@@ -16,7 +16,7 @@ func rulesCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	group.PersistentFlags().BoolVar(&o.MergeDomains, "merge-domains", false, "let several rule files add to one domain")
+	group.PersistentFlags().BoolVar(&o.MergeDomains, "merge-domains", false, "allow several rule files to define one domain")
 	group.AddCommand(checkCommand(&o), explainCommand(&o))
 	return group
 }

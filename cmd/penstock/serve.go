@@ -21,7 +21,7 @@ func serveCommand() *cobra.Command {
 		Short: "Run the server",
 		Long: `Serve runs the server until SIGTERM or SIGINT. Then /readyz reports that it is
 shutting down, requests in flight are completed, and the process exits. A second
-signal ends it at once. SIGHUP reloads rules and certificates; they are also
+signal kills it. SIGHUP reloads rules and certificates; they are also
 reloaded when their files change.
 
 Every flag can also be set by an environment variable, as in
@@ -110,7 +110,7 @@ func (v flagValue) Set(text string) error {
 func serve(ctx context.Context, c *server.Config, stdout, stderr io.Writer, examples bool) error {
 	tuneGC()
 	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP) // from now on SIGHUP does not end the process
+	signal.Notify(hangups, syscall.SIGHUP) // before New, so that an early SIGHUP does not end the process
 	log, lines := newLog(c, stderr)
 	defer lines.close()
 	s, err := server.New(ctx, c, log)

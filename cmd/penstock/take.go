@@ -12,10 +12,11 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/rules"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
-// A takeRequest asks a server for units: of a key under a limit, or under the rules of a
-// domain for a descriptor's entries.
+// A takeRequest takes units from a server: of a key under a limit, or of a descriptor's
+// entries under the rules of a domain.
 type takeRequest struct {
 	key, limit, id string
 	atMost         bool
@@ -58,17 +59,20 @@ needs the server's token unless the server is on the same machine.`,
 			return a.print(c.OutOrStdout(), raw)
 		},
 	}
-	f := take.Flags()
+	addTakeFlags(take.Flags(), &r, &server, &raw)
+	return take
+}
+
+func addTakeFlags(f *pflag.FlagSet, r *takeRequest, server *string, raw *bool) {
 	f.SortFlags = false
 	f.StringVar(&r.limit, "limit", "", `limit, such as "10/1m", "30/1m burst=15" or "5/day zone=Asia/Shanghai fixed-window"`)
 	f.StringVar(&r.domain, "domain", "", "domain whose rules apply")
 	f.Int64Var(&r.cost, "cost", 1, "units to take; 0 peeks, less than 0 refunds")
 	f.BoolVar(&r.atMost, "at-most", false, "take what is left if it is less than the cost")
 	f.StringVar(&r.id, "id", "", "request ID: repeated requests with the same ID are charged once")
-	f.StringVar(&server, "server", "http://127.0.0.1:8080", "URL of the server; grpc://HOST:PORT uses Envoy's protocol")
+	f.StringVar(server, "server", "http://127.0.0.1:8080", "URL of the server; grpc://HOST:PORT uses Envoy's protocol")
 	f.StringVar(&r.token, "token", "", "the server's token (default: $PENSTOCK_TOKEN)")
-	f.BoolVar(&raw, "json", false, "print the response as JSON")
-	return take
+	f.BoolVar(raw, "json", false, "print the response as JSON")
 }
 
 // parseArgs parses the arguments, and rejects flags that exclude each other.

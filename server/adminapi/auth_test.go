@@ -45,7 +45,7 @@ func TestEndpointsNeedTheToken(t *testing.T) {
 	}
 }
 
-func TestProfilesAreOffByDefault(t *testing.T) {
+func TestPprofIsOffByDefault(t *testing.T) {
 	for _, on := range []bool{false, true} {
 		s := newServer(t, newEngineWithOptions(t, &engine.Options{Token: "secret"}), adminapi.Options{Loopback: true, Pprof: on})
 		for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap?debug=1", "/debug/pprof/symbol", "/debug/pprof/trace?seconds=0.01"} {

@@ -84,7 +84,7 @@ func TestKeysResetOfAnyBytes(t *testing.T) {
 	})
 }
 
-func TestKeysMalformed(t *testing.T) {
+func TestKeysRejectsMalformedRequests(t *testing.T) {
 	s := newServer(t, newEngine(t), adminapi.Options{Loopback: true})
 	for _, c := range []struct {
 		method, query     string
@@ -118,7 +118,7 @@ func TestKeysMalformed(t *testing.T) {
 	}
 }
 
-func TestKeysStoreUnavailable(t *testing.T) {
+func TestKeysStoreUnavailableIs503(t *testing.T) {
 	unavailable := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
 		return penstock.Decision{}, penstock.ErrUnavailable
 	})

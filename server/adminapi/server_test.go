@@ -150,7 +150,7 @@ func TestHealthzAndReadyz(t *testing.T) {
 	check("/healthz", 200, "ok")
 }
 
-func TestMetricsHandler(t *testing.T) {
+func TestMetricsServesOptionsHandler(t *testing.T) {
 	metrics := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "penstock_keys 7\n") })
 	if w := send(newServer(t, newEngine(t), adminapi.Options{Loopback: true, Metrics: metrics}), "GET", "/metrics"); w.Body.String() != "penstock_keys 7\n" {
 		t.Errorf("got %d %s", w.Code, w.Body)
@@ -160,7 +160,7 @@ func TestMetricsHandler(t *testing.T) {
 	}
 }
 
-func TestRulesAndRLConfig(t *testing.T) {
+func TestRulesListsLimitsAndCounters(t *testing.T) {
 	e := newEngine(t)
 	s := newServer(t, e, adminapi.Options{Loopback: true})
 	for range 4 {
@@ -237,7 +237,7 @@ func serve(t *testing.T, s *adminapi.Server) string {
 	return "http://" + l.Addr().String()
 }
 
-func TestServe(t *testing.T) {
+func TestServerServesEndpoints(t *testing.T) {
 	base := serve(t, newServer(t, newEngine(t), adminapi.Options{Loopback: true, Pprof: true}))
 	for _, path := range []string{"/", "/healthz", "/rules", "/debug/pprof/", "/debug/pprof/goroutine?debug=1", "/debug/pprof/profile?seconds=1"} {
 		r, err := http.Get(base + path)

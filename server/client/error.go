@@ -10,8 +10,8 @@ import (
 	"github.com/penstock-io/penstock/httplimit"
 )
 
-// An Error is a response without a decision, unless that is a [penstock.FieldError]. Its
-// Type is one of the constants of package httpapi, or empty.
+// An Error is a response without a decision. Its Type is one of the constants of package
+// httpapi, or empty. Problems with a key, limit or cost are [penstock.FieldError] instead.
 type Error struct{ httplimit.Problem }
 
 func (e *Error) Error() string {

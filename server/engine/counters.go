@@ -25,12 +25,12 @@ type Counters struct {
 // RuleCounters returns the live counters of every rule with a limit, and of ad-hoc limits.
 func (e *Engine) RuleCounters() []*RuleCounters {
 	all := []*RuleCounters{e.adHoc.counters}
-	b := e.table.Load()
-	if b == nil {
+	t := e.table.Load()
+	if t == nil {
 		return all
 	}
-	for i := range b.states {
-		if c := b.states[i].counters; c != nil {
+	for i := range t.states {
+		if c := t.states[i].counters; c != nil {
 			all = append(all, c)
 		}
 	}
@@ -54,21 +54,23 @@ func newRuleTable(store penstock.Store, s *rules.Set, old *ruleTable) *ruleTable
 	if s == nil {
 		return nil
 	}
-	counters := old.counters()
-	b := &ruleTable{set: s, states: make([]ruleState, len(s.Rules())), limits: map[string]penstock.Limit{}}
+	kept := old.counters()
+	t := &ruleTable{set: s, states: make([]ruleState, len(s.Rules())), limits: map[string]penstock.Limit{}}
 	for _, r := range s.Rules() {
 		if r.Unlimited {
 			continue
 		}
-		own := counters[r.Name]
-		if own == nil {
-			own = &Counters{}
+		counters := kept[r.Name]
+		if counters == nil {
+			counters = &Counters{}
 		}
-		ruleCounters := &RuleCounters{Rule: r.Name, Limit: maxAtOnce(r.Limit), Counters: own}
-		b.limits[r.Limit.Name] = r.Limit.Normal()
-		b.states[r.Index] = ruleState{counters: ruleCounters, template: newTemplate(store, r.Limit)}
+		t.limits[r.Limit.Name] = r.Limit.Normal()
+		t.states[r.Index] = ruleState{
+			counters: &RuleCounters{Rule: r.Name, Limit: maxAtOnce(r.Limit), Counters: counters},
+			template: newTemplate(store, r.Limit),
+		}
 	}
-	return b
+	return t
 }
 
 // counters returns the counters by the names of their rules. The table may be nil.

@@ -49,8 +49,8 @@ type Result struct {
 	overrides []rules.Rule // made of the descriptors' own limits
 }
 
-// Decide decides the descriptors by the rules of the domain, all or nothing unless the
-// domain is to be compatible with Envoy.
+// Decide decides the descriptors by the rules of the domain: all or nothing, unless the
+// domain has compat: envoy.
 //
 // A denied request takes and refunds nothing. Shadow rules are counted if it is allowed.
 // Quota rules deny only if all of them do. After an error the result is empty, and nothing

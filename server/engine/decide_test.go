@@ -241,7 +241,7 @@ func withOverride(d engine.Descriptor, requests uint32) engine.Descriptor {
 	return d
 }
 
-func TestDecideOverrideLimit(t *testing.T) {
+func TestDecideOverrideLimitReplacesRules(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
 		e := newEngine(t, store, apiRules+"---\n", nil)
 		want(t, decide(t, e, "api", withOverride(descriptor(3, "user=ada"), 4)), "allowed: granted=3 remaining=1")
@@ -273,7 +273,7 @@ func TestDecideOverrideLimitIsPerDomain(t *testing.T) {
 	})
 }
 
-func TestDecideInvalidOverrideLimit(t *testing.T) {
+func TestDecideRejectsInvalidOverrideLimit(t *testing.T) {
 	e := newEngine(t, newMemory(), apiRules, nil)
 	bad := descriptor(1, "user=ada")
 	bad.Limit = penstock.Limit{Count: 1, Period: -time.Second}
@@ -302,7 +302,7 @@ func TestEngineShadowModeDeniesNothing(t *testing.T) {
 	})
 }
 
-func TestDecideInvalidRequests(t *testing.T) {
+func TestDecideRejectsInvalidRequests(t *testing.T) {
 	e := engine.New(newMemory(), &engine.Options{MaxDescriptors: 2})
 	one := []engine.Descriptor{descriptor(1, "user=ada")}
 	var v engine.Result

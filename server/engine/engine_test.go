@@ -11,7 +11,7 @@ import (
 	"github.com/penstock-io/penstock/server/engine"
 )
 
-func TestMayRefund(t *testing.T) {
+func TestMayRefundNeedsLoopbackOrToken(t *testing.T) {
 	for _, c := range []struct {
 		token, from, given string
 		may                bool
@@ -38,7 +38,7 @@ func TestMayRefund(t *testing.T) {
 	}
 }
 
-func TestNewEngine(t *testing.T) {
+func TestNewHasStoreAndNoRules(t *testing.T) {
 	store := newMemory()
 	if e := engine.New(store, nil); e.Store() != penstock.Store(store) || e.Rules() != nil {
 		t.Errorf("a new engine has store %v and rules %v", e.Store(), e.Rules())

@@ -19,7 +19,7 @@ func (e *Engine) Take(ctx context.Context, r penstock.Request) (penstock.Decisio
 	return d, err
 }
 
-// TakeEach is penstock.TakeEach, counted.
+// TakeEach is [penstock.TakeEach] on the engine's store, and counts the decisions as ad hoc.
 func (e *Engine) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	counters := e.LocalCounters()
 	defer counters.Flush()
@@ -33,7 +33,7 @@ func (e *Engine) TakeEach(ctx context.Context, rs []penstock.Request, ds []penst
 	return nil
 }
 
-// TakeAll is penstock.TakeAll, counted.
+// TakeAll is [penstock.TakeAll] on the engine's store, and counts the decisions as ad hoc.
 func (e *Engine) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	counters := e.LocalCounters()
 	defer counters.Flush()

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-func TestHealth(t *testing.T) {
+func TestHealthFollowsSetServing(t *testing.T) {
 	s, l := startServer(t, newEngine(t, newMemory(), userRules, nil), nil)
 	health := healthpb.NewHealthClient(dial(t, l))
 	check := func(service string) string {

@@ -113,7 +113,7 @@ func TestKeysMayHoldAnyBytes(t *testing.T) {
 	}
 }
 
-func TestHugeHeadersAreRejected(t *testing.T) {
+func TestServerRejectsHugeHeaders(t *testing.T) {
 	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), nil)
 	c := pb.NewRateLimitServiceClient(dial(t, l))
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-huge", strings.Repeat("a", 1<<20))
@@ -123,7 +123,7 @@ func TestHugeHeadersAreRejected(t *testing.T) {
 	wantServed(t, l)
 }
 
-func TestNonHTTP2ConnectionIsClosed(t *testing.T) {
+func TestServerClosesNonHTTP2Connection(t *testing.T) {
 	t.Parallel()
 	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), nil)
 	for _, text := range []string{
@@ -155,7 +155,7 @@ func wantClosed(t *testing.T, conn net.Conn) {
 	}
 }
 
-func TestSilentConnectionIsClosed(t *testing.T) {
+func TestServerClosesSilentConnection(t *testing.T) {
 	t.Parallel()
 	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), nil)
 	for _, text := range []string{"", http2.ClientPreface[:10]} {
@@ -232,7 +232,7 @@ func (c *h2Client) readUntil(match func(http2.Frame) bool) bool {
 	}
 }
 
-func TestMaxStreams(t *testing.T) {
+func TestServerMaxStreamsRefusesFurtherCalls(t *testing.T) {
 	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), &grpcapi.Options{MaxStreams: 10})
 	before := runtime.NumGoroutine()
 	c := newH2Client(t, l)
@@ -286,7 +286,7 @@ func waitForGoroutines(t *testing.T, limit int) {
 	}
 }
 
-func TestPingFloodIsClosed(t *testing.T) {
+func TestServerClosesPingFlood(t *testing.T) {
 	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), nil)
 	c := newH2Client(t, l)
 	for i := range byte(50) {
@@ -304,7 +304,7 @@ func TestPingFloodIsClosed(t *testing.T) {
 	wantServed(t, l)
 }
 
-func TestMaxConnectionIdle(t *testing.T) {
+func TestServerMaxConnectionIdleSendsGoAway(t *testing.T) {
 	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), &grpcapi.Options{MaxConnectionIdle: 20 * time.Millisecond})
 	ended := newH2Client(t, l).readUntil(func(f http2.Frame) bool {
 		_, ok := f.(*http2.GoAwayFrame)

@@ -25,7 +25,7 @@ import (
 
 // Options configure a [Server]. The zero value has all defaults.
 type Options struct {
-	// Envoy adds headers and metadata to responses. Default: none.
+	// Envoy configures the responses. Default: those of package rlsproto.
 	Envoy rlsproto.Options
 
 	// TLS encrypts connections. Default: clear text.

@@ -15,7 +15,7 @@ func TestNewRequiresEngine(t *testing.T) {
 	}
 }
 
-func TestReflection(t *testing.T) {
+func TestReflectionListsServices(t *testing.T) {
 	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), nil)
 	stream, err := reflectionpb.NewServerReflectionClient(dial(t, l)).ServerReflectionInfo(t.Context())
 	if err != nil {

@@ -65,7 +65,7 @@ func (a *authority) issue(template *x509.Certificate) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 }
 
-func TestTLS(t *testing.T) {
+func TestServerTLSAcceptsTrustedClientsOnly(t *testing.T) {
 	ca, otherCA := newAuthority(t), newAuthority(t)
 	pair := ca.pair()
 	plain := &tls.Config{Certificates: []tls.Certificate{pair}}

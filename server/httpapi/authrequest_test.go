@@ -120,7 +120,7 @@ func TestAuthRequestShortensLongKeys(t *testing.T) {
 	}
 }
 
-func TestAuthRequestMalformed(t *testing.T) {
+func TestAuthRequestRejectsMalformedURLs(t *testing.T) {
 	base := serveStore(t, frozenMemory())
 	for _, c := range []struct{ query, kind, parameter, detail string }{
 		{"", httpapi.ProblemMalformed, "key", "want key and limit, or domain"},
@@ -247,7 +247,7 @@ var unavailableStore = penstock.StoreFunc(func(context.Context, penstock.Request
 	return penstock.Decision{}, penstock.ErrUnavailable
 })
 
-func TestServerStoreUnavailable(t *testing.T) {
+func TestServerStoreUnavailableIs503(t *testing.T) {
 	base := serve(t, newServer(t, newEngine(t, unavailableStore, nil), nil))
 	for _, got := range []response{
 		auth(t, base, "limit=1/s&key=a"),

@@ -11,8 +11,8 @@ import (
 // handleEnvoyJSON answers /json as envoyproxy/ratelimit does: any method and any
 // content type are accepted, and every failure to decide is a plain 400.
 //
-// Only requests of pages in browsers must have the content type JSON. A browser
-// asks for permission (CORS) before it sends that, and gets none.
+// Only requests of pages in browsers must have the content type JSON. A browser sends a
+// CORS preflight before such a request, which fails here.
 func (s *Server) handleEnvoyJSON(w http.ResponseWriter, r *http.Request) {
 	if auth.IsCrossOrigin(r) && !isJSON(r.Header.Get("Content-Type")) {
 		writeEnvoyError(w, errNotJSON)

@@ -79,7 +79,7 @@ func TestEnvoyJSONResponses(t *testing.T) {
 	})
 }
 
-func TestEnvoyJSONErrors(t *testing.T) {
+func TestEnvoyJSONErrorsArePlainStatuses(t *testing.T) {
 	base := serve(t, newServer(t, envoyEngine(t, frozenMemory()), nil))
 	for _, body := range []string{
 		``, `{`, `[]`, `{"domain":"","descriptors":[{}]}`, `{"domain":"mongo_cps"}`, `{"domain":"mongo_cps","descriptors":[]}`,
@@ -146,7 +146,7 @@ func TestEnvoyJSONRefundNeedsLocalCaller(t *testing.T) {
 	}
 }
 
-func TestHealthcheck(t *testing.T) {
+func TestHealthcheckReportsReady(t *testing.T) {
 	var reason error
 	server := newServer(t, engine.New(frozenMemory(), nil), &httpapi.Options{Ready: func() error { return reason }})
 	base := serve(t, server)

@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// A Endpoint is a path and the methods allowed there. Nil methods allow all.
+// An Endpoint is a path and the methods allowed there. Nil methods allow all.
 type Endpoint struct {
 	Path    string
 	Methods []string
 }
 
-// Endpoints returns all routes.
+// Endpoints returns all endpoints.
 func Endpoints() (all []Endpoint) {
 	for _, r := range endpoints {
 		all = append(all, Endpoint{r.path, r.methods})

@@ -59,7 +59,7 @@ func (d discard) WriteHeader(int)             {}
 func (d discard) Write(b []byte) (int, error) { return len(b), nil }
 
 // A key can be any bytes, and similar keys are different keys.
-func TestTakeKeysOfAnyBytes(t *testing.T) {
+func TestTakeAcceptsKeysOfAnyBytes(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store penstock.Store) {
 		base := serveStore(t, store)
 		for _, key := range []string{
@@ -122,7 +122,7 @@ func heapInUse() uint64 {
 	return m.HeapAlloc
 }
 
-func TestTakeTruncatedBody(t *testing.T) {
+func TestTakeRejectsTruncatedBody(t *testing.T) {
 	server := newServer(t, newEngine(t, frozenMemory(), nil), nil)
 	r, err := http.NewRequest(http.MethodPost, "/v1/take", io.MultiReader(strings.NewReader(`{"key":"a","limit":"1/s"`), truncated{}))
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// A limitCache caches parsed limits by their text: clients send the same few again
-// and again. It is direct-mapped with a seeded hash, so a flood of different texts
-// costs bounded memory, and other clients at most the parsing of theirs.
+// A limitCache caches parsed limits by their text, because clients keep sending the same
+// few. It is direct-mapped with a seeded hash: a flood of different texts uses bounded
+// memory, and at worst the limits of other clients are parsed again.
 type limitCache struct {
 	store penstock.Store
 	seed  maphash.Seed

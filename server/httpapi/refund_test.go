@@ -85,7 +85,7 @@ func TestRefundNeedsLocalCallerOrToken(t *testing.T) {
 
 // A limit with the name of a rule shares its state, and a lower one clamps the debt
 // there. That defeats the rule like a refund, and needs the same rights.
-func TestOverridingARuleNeedsLocalCallerOrToken(t *testing.T) {
+func TestTakeOverridingRuleNeedsLocalCallerOrToken(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store penstock.Store) {
 		e := engine.New(store, &engine.Options{Token: "secret"})
 		set, err := rules.Parse(rules.File{Name: "test.yaml", Text: []byte(

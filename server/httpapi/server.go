@@ -109,7 +109,7 @@ type endpoint struct {
 	handle  func(*Server, http.ResponseWriter, *http.Request)
 }
 
-// endpoints are all endpoints. openapi.yaml describes the same.
+// endpoints lists the whole API, as openapi.yaml does.
 var endpoints = [...]endpoint{
 	{"/v1/take", []string{http.MethodPost}, (*Server).handleTake},
 	{"/v1/auth", nil, (*Server).handleAuthRequest},
@@ -123,14 +123,14 @@ var readMethods = []string{http.MethodGet, http.MethodHead}
 // ServeHTTP implements [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for i := range endpoints {
-		route := &endpoints[i]
+		e := &endpoints[i]
 		switch {
-		case route.path != r.URL.Path:
+		case e.path != r.URL.Path:
 			continue
-		case route.methods != nil && !slices.Contains(route.methods, r.Method):
-			httpserver.MethodNotAllowed(w, r, strings.Join(route.methods, ", "))
+		case e.methods != nil && !slices.Contains(e.methods, r.Method):
+			httpserver.MethodNotAllowed(w, r, strings.Join(e.methods, ", "))
 		default:
-			route.handle(s, w, r)
+			e.handle(s, w, r)
 		}
 		return
 	}

@@ -85,7 +85,7 @@ func (c *call) release() {
 }
 
 // isJSON reports whether a content type is JSON. Browsers let a page of any site
-// send other types without a CORS preflight, so the check also keeps pages out.
+// send other types without a CORS preflight, so the check also rejects pages.
 func isJSON(contentType string) bool {
 	if contentType == "application/json" {
 		return true

@@ -143,7 +143,7 @@ var malformedBodies = []struct{ body, kind, pointer, detail string }{
 
 // The response to an invalid body names the field and the problem. Nothing is
 // charged.
-func TestTakeMalformedBodies(t *testing.T) {
+func TestTakeRejectsMalformedBodies(t *testing.T) {
 	base := serveStore(t, frozenMemory())
 	for _, c := range malformedBodies {
 		got := post(t, base, c.body)
@@ -157,7 +157,7 @@ func TestTakeMalformedBodies(t *testing.T) {
 }
 
 // Unusual but valid JSON is accepted.
-func TestTakeUnusualBodies(t *testing.T) {
+func TestTakeAcceptsUnusualBodies(t *testing.T) {
 	base := serveStore(t, frozenMemory())
 	for i, body := range []string{
 		"\t\r\n { \"key\" : \"%s\" , \"limit\" : \"5/1s\" } \n",

@@ -26,7 +26,7 @@ type takeRequest struct {
 	domain         string
 	maxDescriptors int
 	descriptors    []engine.Descriptor
-	hasCost        []bool // which descriptors have a cost of their own
+	hasCost        []bool // which descriptors set a cost
 }
 
 // A fieldSet is the set of fields that a JSON object has.

@@ -86,7 +86,7 @@ func TestTakePeekRefundReset(t *testing.T) {
 	})
 }
 
-func TestTakeListAll(t *testing.T) {
+func TestTakeListAllChargesAllOrNone(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store penstock.Store) {
 		base := serveStore(t, store)
 		body := `{"mode":"all","requests":[{"key":"a","limit":"10/1s"},{"key":"b","limit":"1/1s"}]}`
@@ -103,7 +103,7 @@ func TestTakeListAll(t *testing.T) {
 	})
 }
 
-func TestTakeListEach(t *testing.T) {
+func TestTakeListEachDecidesIndependently(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store penstock.Store) {
 		base := serveStore(t, store)
 		body := `{"mode":"each","requests":[{"key":"a","limit":"1/1s"},` +
@@ -187,7 +187,7 @@ func TestTakeReportsQuotaRules(t *testing.T) {
 	}
 }
 
-func TestTakeListAllByRules(t *testing.T) {
+func TestTakeListAllByRulesChargesAllOrNone(t *testing.T) {
 	base := serveStore(t, frozenMemory())
 	one := func(entry, cost string) string {
 		return strings.TrimSuffix(byRules(entry), "}") + `,"cost":` + cost + `}`
@@ -202,7 +202,7 @@ func TestTakeListAllByRules(t *testing.T) {
 	}
 }
 
-func TestServerHeaders(t *testing.T) {
+func TestServerHeadersSelectsForm(t *testing.T) {
 	server := newServer(t, newEngine(t, frozenMemory(), nil), &httpapi.Options{Headers: httplimit.XRateLimit})
 	got := send(t, "POST", serve(t, server)+"/v1/take", `{"key":"k","limit":"2/1s"}`, nil) // openapi.yaml does not describe these headers
 	if got.header.Get("X-Ratelimit-Remaining") != "1" || got.header.Get("Ratelimit") != "" {

@@ -35,7 +35,7 @@ func runTool(t *testing.T, addr, stdin, tool string, args ...string) string {
 	return string(out)
 }
 
-func TestRedisCLI(t *testing.T) {
+func TestServerWorksWithRedisCLI(t *testing.T) {
 	for name, store := range stores(t) {
 		t.Run(name, func(t *testing.T) {
 			testRedisCLI(t, startServer(t, newServer(t, store, nil, &engine.Options{Token: "secret"}, nil)))
@@ -75,7 +75,7 @@ func stores(t *testing.T) map[string]penstock.Store {
 	return map[string]penstock.Store{"memory": c.memory(), "redis": newRedisStore(t, redisServer)}
 }
 
-func TestRedisBenchmark(t *testing.T) {
+func TestServerWorksWithRedisBenchmark(t *testing.T) {
 	for _, args := range []string{"-P 16", "-P 1 -3", "-P 100 -k 1"} {
 		for name, store := range stores(t) {
 			t.Run(args+" "+name, func(t *testing.T) { runRedisBenchmark(t, store, args) })
@@ -97,8 +97,8 @@ func runRedisBenchmark(t *testing.T, store penstock.Store, args string) {
 	}
 }
 
-// TestRueidis uses rueidis as with Redis, with its defaults and without.
-func TestRueidis(t *testing.T) {
+// TestServerWorksWithRueidis uses rueidis as with Redis, with its defaults and without.
+func TestServerWorksWithRueidis(t *testing.T) {
 	for _, option := range []rueidis.ClientOption{
 		{}, {AlwaysRESP2: true, DisableCache: true}, {Password: "secret", ClientName: "web-1"}, {ForceSingleClient: true},
 	} {
@@ -164,7 +164,7 @@ func testRueidisKeys(ctx context.Context, t *testing.T, c rueidis.Client) {
 }
 
 // A wrong password makes rueidis fail, not hang.
-func TestRueidisWrongPassword(t *testing.T) {
+func TestServerWrongPasswordFailsRueidis(t *testing.T) {
 	s := newServer(t, penstock.NewMemory(nil), nil, &engine.Options{Token: "secret"}, nil)
 	c, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{startServer(t, s)}, Password: "sesame", Dialer: net.Dialer{Timeout: 10 * time.Second},

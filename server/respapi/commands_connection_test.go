@@ -9,7 +9,7 @@ import (
 )
 
 // Before AUTH, only short AUTH and HELLO commands are accepted.
-func TestServerRequireAuth(t *testing.T) {
+func TestServerRequireAuthRejectsCommands(t *testing.T) {
 	s := newServer(t, penstock.NewMemory(nil), nil, &engine.Options{Token: "secret"}, &Options{RequireAuth: true})
 	addr := startServer(t, s)
 	c := dial(t, addr)

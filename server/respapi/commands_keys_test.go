@@ -8,7 +8,7 @@ import (
 )
 
 // A key exists until its last nanosecond.
-func TestKeysLastNanosecond(t *testing.T) {
+func TestKeysExistUntilLastNanosecond(t *testing.T) {
 	clock := newFakeClock()
 	c := newFakeClient(newServerWithClock(clock))
 	c.do(t, "CL.THROTTLE", "alice", "0", "1", "1")

@@ -13,7 +13,7 @@ import (
 )
 
 // In a synctest bubble timeouts take no real time, and are exact but for the reaper's tick.
-func TestConnTimeouts(t *testing.T) {
+func TestConnTimeoutsCloseStalledConnections(t *testing.T) {
 	cases := map[string]struct {
 		want    time.Duration // at least, and at most half as long again
 		options Options

@@ -12,7 +12,7 @@ import (
 )
 
 // Connections above the limit get an error, and INFO counts them.
-func TestServerConnectionLimit(t *testing.T) {
+func TestServerConnectionLimitRepliesMaxClients(t *testing.T) {
 	l := newTestListener(t)
 	limited := connlimit.New(l, connlimit.Options{Max: 2, Refuse: WriteMaxClients})
 	s := newServer(t, penstock.NewMemory(nil), nil, nil, &Options{Listener: limited})
@@ -62,7 +62,7 @@ func TestUnixSocketCountsAsLoopback(t *testing.T) {
 	c.want(":1", "DEL", "k")
 }
 
-func TestNewInvalidOptions(t *testing.T) {
+func TestNewRejectsInvalidOptions(t *testing.T) {
 	if _, err := New(nil, nil); err == nil {
 		t.Error("New without an engine succeeded")
 	}

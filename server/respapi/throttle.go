@@ -17,11 +17,11 @@ import (
 // lowered, the debt is clamped to the new burst, so a key is never denied for longer
 // than the new limit could deny it. The remaining units are computed in nanoseconds;
 // redis-cell computes in microseconds, and above a thousand a second reports too many.
-// A limit that takes more than 52 days to fill is counted apart from shorter ones, in
-// whole microseconds.
+// A limit that takes more than 52 days to fill is counted separately from shorter ones,
+// in whole microseconds.
 
-// throttle executes CL.THROTTLE. A store that does not keep keys, such as Memory,
-// decides at once; for others the request joins the batch of its pipeline.
+// throttle executes CL.THROTTLE. A store that does not keep keys, such as Memory, decides
+// immediately; for other stores the request joins the batch of its pipeline.
 func (c *conn) throttle(args [][]byte) {
 	call, err := c.server.limiters.parseThrottle(args)
 	switch {

@@ -75,7 +75,7 @@ func TestSecondsRounding(t *testing.T) {
 	}
 }
 
-func TestThrottleCounters(t *testing.T) {
+func TestThrottleCountsDecisions(t *testing.T) {
 	for name, store := range map[string]penstock.Store{
 		"memory": penstock.NewMemory(nil), "batched store": &countingStore{Store: penstock.NewMemory(nil)},
 	} {
@@ -98,7 +98,7 @@ func TestThrottleCounters(t *testing.T) {
 	}
 }
 
-func TestThrottleShadow(t *testing.T) {
+func TestThrottleShadowNeverDenies(t *testing.T) {
 	for name, store := range map[string]penstock.Store{
 		"memory": penstock.NewMemory(nil), "batched store": &countingStore{Store: penstock.NewMemory(nil)},
 	} {

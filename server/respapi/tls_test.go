@@ -26,7 +26,7 @@ func newCertificate(t *testing.T) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-func TestTLS(t *testing.T) {
+func TestServerServesTLS(t *testing.T) {
 	cert := newCertificate(t)
 	roots := x509.NewCertPool()
 	roots.AddCert(must(x509.ParseCertificate(cert.Certificate[0])))
@@ -47,7 +47,7 @@ func TestTLS(t *testing.T) {
 }
 
 // An incomplete handshake times out like an incomplete command.
-func TestTLSHandshakeTimeout(t *testing.T) {
+func TestTLSHandshakeTimesOut(t *testing.T) {
 	l := newTestListener(t)
 	s := newServer(t, penstock.NewMemory(nil), nil, nil, &Options{CommandTimeout: 20 * time.Millisecond})
 	serve(t, s, tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{newCertificate(t)}}))

@@ -51,7 +51,7 @@ func sameJSON(t *testing.T, a, b string) bool {
 	return reflect.DeepEqual(x, y)
 }
 
-func TestHandleJSON(t *testing.T) {
+func TestHandleJSONDecidesByRules(t *testing.T) {
 	s := newService(t, &Options{Headers: true, DynamicMetadata: true})
 	for _, c := range []struct {
 		request, response string
@@ -94,7 +94,7 @@ func TestHandleJSON(t *testing.T) {
 	}
 }
 
-func TestHandleJSONErrors(t *testing.T) {
+func TestHandleJSONRejectsInvalidRequests(t *testing.T) {
 	s := newService(t, &Options{})
 	entries := strings.Repeat(`{"key":"a"},`, 16) + `{"key":"a"}`
 	for _, c := range []struct {
@@ -119,7 +119,7 @@ func TestHandleJSONErrors(t *testing.T) {
 	}
 }
 
-func TestHandleJSONRefund(t *testing.T) {
+func TestHandleJSONRefundNeedsMayRefund(t *testing.T) {
 	s := newService(t, &Options{})
 	const request = `{"domain":"api","descriptors":[{"entries":[{"key":"user","value":"ada"}],"hitsAddend":"2"%}]}`
 	remaining := func(mayRefund bool, more string) uint32 {

@@ -10,7 +10,7 @@ import (
 )
 
 // Invalid UTF-8 in an entry is replaced, since protobuf cannot encode it.
-func TestMetadataInvalidUTF8(t *testing.T) {
+func TestMetadataReplacesInvalidUTF8(t *testing.T) {
 	s := newService(t, &Options{DynamicMetadata: true})
 	var c Call
 	c.Request = Request{Domain: "api", Descriptors: []Descriptor{{Entries: []rules.Entry{{Key: "user", Value: "\xffada"}}}}}
@@ -26,7 +26,7 @@ func TestMetadataInvalidUTF8(t *testing.T) {
 	}
 }
 
-func TestMetadataValueTypes(t *testing.T) {
+func TestMetadataKeepsValueTypes(t *testing.T) {
 	for _, c := range []struct{ from, want any }{
 		{int64(-7), -7.0},
 		{uint64(7), 7.0},

@@ -16,7 +16,7 @@ import (
 // Unmarshal decodes a request from protobuf's binary form, with at most maxDescriptors
 // descriptors. Its strings share the memory of data, which must not change while the
 // request is in use. Unlike generated code, it accepts strings that are not UTF-8: a
-// header value may have any encoding or none, and must be limited all the same.
+// header value may have any encoding or none, and must still be limited.
 func (q *Request) Unmarshal(data []byte, maxDescriptors int) error {
 	q.reset()
 	return forEachField(data, func(f field) error {

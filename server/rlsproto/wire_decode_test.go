@@ -143,7 +143,7 @@ func FuzzRequestUnmarshal(f *testing.F) {
 	})
 }
 
-func TestRequestUnmarshalAnyBytes(t *testing.T) {
+func TestRequestUnmarshalAcceptsAnyBytes(t *testing.T) {
 	entry := append([]byte("\x0a\x04user"), "\x12\x03\xff\x00\xfe"...)
 	data := append([]byte("\x0a\x03api\x12"), byte(len(entry)+2), 0x0a, byte(len(entry)))
 	data = append(data, entry...)
@@ -156,7 +156,7 @@ func TestRequestUnmarshalAnyBytes(t *testing.T) {
 	}
 }
 
-func TestRequestUnmarshalMalformed(t *testing.T) {
+func TestRequestUnmarshalRejectsMalformedData(t *testing.T) {
 	whole := marshal(t, &pb.RateLimitRequest{Domain: "api", HitsAddend: 300, Descriptors: []*common.RateLimitDescriptor{
 		{Entries: []*common.RateLimitDescriptor_Entry{{Key: "user", Value: "ada"}}, HitsAddend: wrapperspb.UInt64(300)},
 	}})

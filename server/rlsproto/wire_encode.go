@@ -114,8 +114,8 @@ func sizeText(number protowire.Number, s string) int {
 	return protowire.SizeTag(number) + protowire.SizeBytes(len(s))
 }
 
-// appendWrapped appends a number in a message of its own: the seconds of a Duration, or
-// an optional number.
+// appendWrapped appends a number in a wrapper message: the seconds of a Duration, or an
+// optional number.
 func appendWrapped(buf []byte, number protowire.Number, n uint64) []byte {
 	buf = protowire.AppendTag(buf, number, protowire.BytesType)
 	buf = protowire.AppendVarint(buf, uint64(sizeNumber(1, n)))

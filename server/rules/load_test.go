@@ -32,7 +32,7 @@ func TestLoadReadsDirectory(t *testing.T) {
 	}
 }
 
-func TestLoadErrors(t *testing.T) {
+func TestLoadErrorsNameThePath(t *testing.T) {
 	f := newTestDir(t)
 	f.must(os.Mkdir(f.join("empty"), 0o755))
 	f.link("nowhere", "dangling")

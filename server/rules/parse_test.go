@@ -121,7 +121,7 @@ func TestParseBoundsAliasesAndDepth(t *testing.T) {
 	parse(t, "domain: d\ndescriptors: "+strings.Repeat("[{key: a, descriptors: ", 64)+strings.Repeat("}]", 64))
 }
 
-func TestSetDomains(t *testing.T) {
+func TestSetDomainsAreSortedByName(t *testing.T) {
 	set, err := rules.Parse(
 		rules.File{Name: "b.yaml", Text: []byte("domain: b\ncompat: envoy\n")},
 		rules.File{Name: "a.yaml", Text: []byte("# a\ndomain: a\ncompat:\n")},
@@ -152,7 +152,7 @@ func TestCheckEnvoyRejectsLeakyBucket(t *testing.T) {
 	}
 }
 
-func TestUnitLimitAndString(t *testing.T) {
+func TestUnitLimitIsFixedWindow(t *testing.T) {
 	for u := rules.Second; u <= rules.Week; u++ {
 		l := u.Limit(5)
 		if err := l.Validate(); err != nil || l.Count != 5 || l.Period != u.Length() {

@@ -8,7 +8,7 @@ import (
 	"github.com/penstock-io/penstock/server/internal/auth"
 )
 
-func TestBearerToken(t *testing.T) {
+func TestBearerTokenIgnoresOtherSchemes(t *testing.T) {
 	for authorization, want := range map[string]string{
 		"Bearer secret": "secret", "bearer  secret ": "secret", "BEARER secret": "secret",
 		"": "", "Bearer": "", "Bearer ": "", "secret": "", "Basic secret": "", "Bearers secret": "",
@@ -19,7 +19,7 @@ func TestBearerToken(t *testing.T) {
 	}
 }
 
-func TestPeerAddr(t *testing.T) {
+func TestPeerAddrUnixSocketIsLoopback(t *testing.T) {
 	for _, c := range []struct {
 		addr net.Addr
 		want netip.Addr
@@ -36,7 +36,7 @@ func TestPeerAddr(t *testing.T) {
 	}
 }
 
-func TestIsLoopback(t *testing.T) {
+func TestIsLoopbackRejectsWildcardAddresses(t *testing.T) {
 	for address, want := range map[string]bool{
 		"127.0.0.1:80": true, "127.8.8.8:80": true, "[::1]:80": true, "[::ffff:127.0.0.1]:80": true,
 		"0.0.0.0:80": false, "[::]:80": false, "10.0.0.1:80": false, "[fe80::1]:80": false,

@@ -13,10 +13,10 @@ import (
 // A connTracker records the open connections and since when each is in its state. It
 // closes connections that stay in a state for too long.
 //
-// net/http has timeouts of its own, but sets deadlines several times per request, which
-// costs a tenth of a request. A scan of all connections twice a second costs next to
-// nothing. net/http does not report when the header of a second request begins to arrive;
-// connections of a [connlimit.Listener] count their bytes, and the scan looks at that.
+// The timeouts of net/http set several deadlines per request, which takes a tenth of its
+// time. A scan of all connections twice a second costs next to nothing. net/http does not
+// report when the header of a second request begins to arrive; the scan sees that in the
+// byte counts of [connlimit.Listener] connections.
 type connTracker struct {
 	all  sync.Map // net.Conn to *trackedConn
 	open atomic.Int64
@@ -173,7 +173,7 @@ func SuspendTimeout(r *http.Request) (resume func()) {
 		}
 	}
 	return func() {
-		c.since.Store(c.tracker.now.Load()) // first, or the scan would take it for overdue
+		c.since.Store(c.tracker.now.Load()) // before resuming, or the scan could close it
 		c.suspended.Add(-1)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestAppendDecision(t *testing.T) {
+func TestAppendDecisionHasAllMembers(t *testing.T) {
 	s := penstock.Decision{
 		Allowed: true, Granted: -3, Limit: math.MaxInt64, Remaining: 1,
 		RetryAfter: penstock.Never, ResetAfter: time.Nanosecond, Delay: 90 * time.Second, Source: penstock.SourceLease,

@@ -63,7 +63,7 @@ func New(h http.Handler, o Options) *Server {
 	return s
 }
 
-// Serve serves the listener until Shutdown, and then returns nil.
+// Serve accepts connections until Shutdown, and then returns nil.
 func (s *Server) Serve(l net.Listener) error {
 	l = &onceListener{Listener: l}
 	if !s.register(l) {
@@ -93,8 +93,8 @@ func (s *Server) register(l net.Listener) bool {
 	return true
 }
 
-// Shutdown closes the listeners, answers requests that were sent, and returns. Requests
-// that are not finished when ctx ends are cut off.
+// Shutdown closes the listeners, answers the requests that connections have sent, and
+// returns. When ctx ends first, it aborts them and returns ctx's error.
 //
 // A client may have sent a request that is not read yet, and net/http drops requests that
 // it reads during its own shutdown. So Shutdown first keeps serving open connections: all

@@ -87,8 +87,8 @@ func startServer(t *testing.T, store penstock.Store, o *respapi.Options) string 
 	return l.Addr().String()
 }
 
-// TestGoRedis uses go-redis as with Redis, with its defaults and without.
-func TestGoRedis(t *testing.T) {
+// TestServerWorksWithGoRedis uses go-redis as with Redis, with its defaults and without.
+func TestServerWorksWithGoRedis(t *testing.T) {
 	for name, o := range map[string]redis.Options{
 		"defaults": {},
 		"RESP2":    {Protocol: 2},
@@ -198,7 +198,7 @@ func testKeys(ctx context.Context, t *testing.T, c *redis.Client) {
 	}
 }
 
-func TestGoRedisWrongPassword(t *testing.T) {
+func TestServerWrongPasswordFailsGoRedis(t *testing.T) {
 	c := redis.NewClient(&redis.Options{Addr: startServer(t, penstock.NewMemory(nil), &respapi.Options{RequireAuth: true}), Password: "sesame", MaxRetries: -1})
 	defer func() { _ = c.Close() }()
 	if err := c.Ping(t.Context()).Err(); err == nil || !strings.Contains(err.Error(), "WRONGPASS") {

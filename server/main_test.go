@@ -17,7 +17,7 @@ import (
 	"github.com/penstock-io/penstock/server"
 )
 
-// redis is a real server that tests share. Each test has a key prefix of its own.
+// redis is a real server that tests share. Each test has its own key prefix.
 var redis *redistest.Server
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }

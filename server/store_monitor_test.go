@@ -27,7 +27,7 @@ func (d *daemon) metric(name string) string {
 }
 
 // isDegraded reports whether /readyz and the metrics say that decisions are made without
-// Redis. It checks that the server is ready all the same.
+// Redis. It checks that the server stays ready.
 func (d *daemon) isDegraded() bool {
 	d.t.Helper()
 	status, body := get(d.t, "http://"+d.addr("admin")+"/readyz")

@@ -39,8 +39,8 @@ descriptors:
 // noon is the time of all frozen clocks.
 var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 
-// redis is shared by all tests. Its clock stands at noon; each store has a key prefix
-// of its own.
+// redis is shared by all tests. Its clock stands at noon; each store has its own
+// key prefix.
 var redis *redistest.Server
 
 func TestMain(m *testing.M) {

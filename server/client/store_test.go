@@ -20,8 +20,8 @@ import (
 	"github.com/penstock-io/penstock/storetest"
 )
 
-// redis is shared by all tests. Its clock is that of storetest; each store has a key
-// prefix of its own.
+// redis is shared by all tests. Its clock is that of storetest; each store has its own key
+// prefix.
 var redis *redistest.Server
 
 func TestMain(m *testing.M) {

@@ -16,7 +16,7 @@ func (ev *evaluation) decideEach(ctx context.Context) (over bool, err error) {
 		ev.requests[i].AtMost = ev.limited[i].cost > 0
 	}
 	if err := ev.callEach(ctx); err != nil {
-		ev.record() // some may have been taken, and are to be refunded
+		ev.record() // some may have been taken, and must be refunded
 		return false, err
 	}
 	for i := range ev.decisions {

@@ -70,7 +70,7 @@ func TestConcurrentCallsAreCountedExactly(t *testing.T) {
 	})
 }
 
-func TestCallDeadlineReachesStore(t *testing.T) {
+func TestCallDeadlineReturnsDeadlineExceeded(t *testing.T) {
 	c := newClient(t, newEngine(t, newBlockingStore(), userRules, nil), nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

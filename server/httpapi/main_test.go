@@ -22,8 +22,8 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// redis is shared by all tests. Its clock stands at noon; each store has a key
-// prefix of its own.
+// redis is shared by all tests. Its clock stands at noon; each store has its own key
+// prefix.
 var redis *redistest.Server
 
 func TestMain(m *testing.M) {

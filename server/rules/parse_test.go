@@ -152,7 +152,7 @@ func TestCheckEnvoyRejectsLeakyBucket(t *testing.T) {
 	}
 }
 
-func TestUnitLimitIsFixedWindow(t *testing.T) {
+func TestUnitLimitIsValid(t *testing.T) {
 	for u := rules.Second; u <= rules.Week; u++ {
 		l := u.Limit(5)
 		if err := l.Validate(); err != nil || l.Count != 5 || l.Period != u.Length() {

@@ -86,11 +86,11 @@ func WithDenyCache(next Store, o *DenyCacheOptions) *DenyCache {
 	}
 }
 
-// A lookup is one request on its way through the cache.
+// A lookup is the state of one request in the cache.
 type lookup struct {
 	limit     *compiledLimit
 	hash      uint64
-	cost      int64  // units that must remain for it to pass; 0 if denials do not apply to it
+	cost      int64  // units that it needs to pass; 0 if denials do not apply to it
 	cacheable bool   // whether a cached denial may answer it
 	began     int64  // when it was first looked up
 	sent      int64  // when it was last looked up, before the store was called
@@ -100,7 +100,7 @@ type lookup struct {
 }
 
 // newLookup returns the lookup of a request. It is not ok if the request is
-// malformed; then the store returns the error.
+// malformed; then the store is called, and returns the error.
 func (c *DenyCache) newLookup(r *Request) (l lookup, ok bool) {
 	cl, err := c.limits.forRequest(r)
 	if err != nil || r.validateShape() != nil {
@@ -111,7 +111,7 @@ func (c *DenyCache) newLookup(r *Request) (l lookup, ok bool) {
 		l.cost = min(l.cost, 1)
 	}
 	if r.MaxDelay > 0 && cl.limit.Algorithm.isBucket() || c.only != nil && !c.only(r.Limit) {
-		l.cost = 0 // other denials say nothing about it, and its own nothing about others
+		l.cost = 0 // denials of other requests do not apply to it, nor its own to them
 	}
 	l.cacheable = l.cost > 0 && r.ID == ""
 	return l, true
@@ -137,8 +137,9 @@ func (c *DenyCache) Take(ctx context.Context, r Request) (Decision, error) {
 	return d, err
 }
 
-// lookUpOrWait answers a request from the cache. If the store has to decide it, and
-// is being called about the same key, it waits for that call first.
+// lookUpOrWait answers a request from the cache. If it cannot, and another caller
+// is calling the store about the same key, it waits for that call and tries
+// again.
 func (c *DenyCache) lookUpOrWait(ctx context.Context, l *lookup, d *Decision) (denied bool, err error) {
 	for {
 		l.sent = c.clock.Now()
@@ -161,13 +162,13 @@ func (c *DenyCache) lookUpOrWait(ctx context.Context, l *lookup, d *Decision) (d
 }
 
 // Cached returns the cached denial of a request, and never calls the store. It is
-// for callers that check several limits and can stop at the first that denies.
+// for callers that check several limits and can stop at the first denial.
 func (c *DenyCache) Cached(r Request) (d Decision, denied bool) {
 	l, ok := c.newLookup(&r)
 	return d, ok && c.lookUp(&l, &d)
 }
 
-// lookUp answers a request from the cache if it can, and does not wait.
+// lookUp answers a request from the cache if possible, without waiting.
 func (c *DenyCache) lookUp(l *lookup, d *Decision) (denied bool) {
 	l.sent = c.clock.Now()
 	l.began = l.sent
@@ -175,8 +176,8 @@ func (c *DenyCache) lookUp(l *lookup, d *Decision) (denied bool) {
 	return denied
 }
 
-// find looks for a denial in the request's set, or for a call in flight to wait
-// for. Without calls there is no waiting.
+// find returns whether a cached denial answers the request, or else the call in
+// flight to wait for. If calls is nil, there is none to wait for.
 func (c *DenyCache) find(l *lookup, d *Decision, calls *inflight.Calls) (denied bool, done <-chan struct{}) {
 	hint := c.hints.Of(l.hash)
 	l.epoch = hint.epoch.Load()
@@ -186,7 +187,7 @@ func (c *DenyCache) find(l *lookup, d *Decision, calls *inflight.Calls) (denied 
 	return c.sets.Of(l.hash).find(l, d, calls)
 }
 
-// record learns from the store's decision.
+// record updates the cache with the store's decision.
 func (c *DenyCache) record(l *lookup, d *Decision, err error) {
 	hint := c.hints.Of(l.hash)
 	var e denial
@@ -210,7 +211,7 @@ func (c *DenyCache) TakeEach(ctx context.Context, rs []Request, ds []Decision) e
 	if !ok || len(ds) < len(rs) {
 		return TakeEach(ctx, c.next, rs, ds)
 	}
-	var rest []Request // nil as long as no request is answered
+	var rest []Request // nil until a request is answered
 	for i := range ls {
 		ls[i].cacheable = ls[i].cacheable && !followsUnanswered(ls, i)
 		ls[i].answered = c.lookUp(&ls[i], &ds[i])
@@ -229,11 +230,11 @@ func (c *DenyCache) TakeEach(ctx context.Context, rs []Request, ds []Decision) e
 	return err
 }
 
-// batchBuffer is the size of a batch up to which lookups stay on the stack.
+// batchBuffer is the largest batch whose lookups stay on the stack.
 const batchBuffer = 8
 
-// newLookups appends the lookups of requests. It is not ok if one of them is
-// malformed; then the store returns the error.
+// newLookups appends the lookups of all requests. It is not ok if one of them is
+// malformed; then the store is called, and returns the error.
 func (c *DenyCache) newLookups(ls []lookup, rs []Request) ([]lookup, bool) {
 	for i := range rs {
 		l, ok := c.newLookup(&rs[i])
@@ -245,14 +246,14 @@ func (c *DenyCache) newLookups(ls []lookup, rs []Request) ([]lookup, bool) {
 	return ls, true
 }
 
-// followsUnanswered reports whether an earlier request of the batch, about the same
-// key, goes to the store. The later one must see what that takes or refunds.
+// followsUnanswered reports whether an earlier request of the batch, for the same
+// key, goes to the store. The later one must see its effect.
 func followsUnanswered(ls []lookup, i int) bool {
 	return slices.ContainsFunc(ls[:i], func(l lookup) bool { return l.hash == ls[i].hash && !l.answered })
 }
 
 // takeUnanswered calls the store with the requests that the cache did not answer:
-// rest, or all of them if rest is nil.
+// with rest, or with all requests if rest is nil.
 func takeUnanswered(ctx context.Context, next Store, ls []lookup, rs, rest []Request, ds []Decision) error {
 	if rest == nil {
 		return TakeEach(ctx, next, rs, ds)
@@ -281,9 +282,9 @@ func unansweredIndexes(ls []lookup) (indexes []int) {
 	return indexes
 }
 
-// TakeAll decides the requests all or nothing, by calling the store. A known denial
-// of one would deny them all, but only the store knows the state of the others.
-// [TakeAll] calls it.
+// TakeAll decides the requests all or nothing, by calling the store. A cached
+// denial of one request would deny them all, but only the store knows the state
+// of the others. [TakeAll] calls it.
 func (c *DenyCache) TakeAll(ctx context.Context, rs []Request, ds []Decision) error {
 	if len(rs) == 1 && len(ds) > 0 && rs[0].validateForAll() == nil {
 		if d, denied := c.Cached(rs[0]); denied {
@@ -303,14 +304,15 @@ func (c *DenyCache) TakeAll(ctx context.Context, rs []Request, ds []Decision) er
 	}
 	for i := range ls {
 		if err != nil || sharesKey(ls, i) {
-			ls[i].cost = 0 // it was denied for the sum of costs, or taken and refunded
+			ls[i].cost = 0 // the sum of costs was denied, or it was taken and refunded
 		}
 		c.record(&ls[i], &ds[i], err)
 	}
 	return err
 }
 
-// sharesKey reports whether another request of the batch is about the same key.
+// sharesKey reports whether another request of the batch has the same key and
+// limit.
 func sharesKey(ls []lookup, i int) bool {
 	for j := range ls {
 		if j != i && ls[j].hash == ls[i].hash {

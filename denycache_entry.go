@@ -10,11 +10,11 @@ import (
 	"github.com/penstock-io/penstock/internal/setassoc"
 )
 
-// A denial is a cache entry: what the store said when it denied a key. The zero
+// A denial is a cache entry: a denial by the store, and its numbers. The zero
 // denial is a free entry.
 //
 // An entry that has ended stays until its place is needed. It marks the key as
-// recently denied, so that one caller at a time calls the store about it.
+// recently denied, so that only one caller at a time calls the store about it.
 type denial struct {
 	hash       uint64 // of key and limit
 	normalHash uint64 // of the limit that denied
@@ -25,8 +25,8 @@ type denial struct {
 	cost       int64  // that was denied
 	remaining  int64  // units, at least
 
-	leaderUntil int64 // until when callers wait for the one that calls the store
-	passes      int64 // units that may be requested without waiting, as the store has some again
+	leaderUntil int64 // until when callers wait for the leader, which calls the store
+	passes      int64 // units that callers may request without waiting, because the store has them
 	rounded     bool  // whether retryAt may be rounded up to a millisecond
 }
 
@@ -36,16 +36,17 @@ type denialSet struct {
 	entries [setassoc.Ways]denial
 }
 
-// A setHint is what can be read of a set without its lock. Hints are stored apart
-// from the sets, so a key in a set without denials costs one small read.
+// A setHint is the part of a set that is read without its lock. Hints are stored
+// apart from the sets, so a lookup in a set without denials costs one small read.
 type setHint struct {
 	used  atomic.Bool   // whether the set has ever held a denial
 	epoch atomic.Uint32 // changes whenever units of a key may have been refunded
 }
 
 // find looks for a denial that answers a request. If there is none and another
-// caller calls the store about the key, it returns a channel to wait on. Otherwise
-// the request goes to the store. Without calls there is no waiting.
+// caller is calling the store about the key, it returns a channel to wait on.
+// Otherwise the request goes to the store. If calls is nil, it never returns a
+// channel.
 func (s *denialSet) find(l *lookup, d *Decision, calls *inflight.Calls) (denied bool, done <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,8 +84,9 @@ func (s *denialSet) entry(hash uint64) *denial {
 
 func (e *denial) clear() { *e = denial{} }
 
-// answer writes the decision that the store would make now, or would have made when
-// the lookup began. It is not ok if the store alone knows when a larger cost fits.
+// answer writes the decision that the store would make now, or would have made
+// when the lookup began. It is not ok if only the store knows when a larger cost
+// fits.
 func (e *denial) answer(l *lookup, d *Decision) (ok bool) {
 	retryAt, ok := e.retryAt, true
 	if l.cost > e.cost {
@@ -109,9 +111,9 @@ func (e *denial) answer(l *lookup, d *Decision) (ok bool) {
 	return true
 }
 
-// retryFor returns when a larger cost than the denied one fits. A bucket earns the
-// difference unit by unit, and a fixed window is empty at its end. For other
-// algorithms only the store knows.
+// retryFor returns when a cost above the denied one fits. A bucket earns the
+// difference unit by unit, and a fixed window is empty at its end. It is not ok
+// for other algorithms, where only the store knows.
 func (e *denial) retryFor(l *lookup) (at int64, ok bool) {
 	rate := l.limit.rate()
 	switch {
@@ -125,7 +127,7 @@ func (e *denial) retryFor(l *lookup) (at int64, ok bool) {
 	return e.retryAt + (l.cost-e.cost)*rate.Interval, true
 }
 
-// remainingAt returns a lower bound of the units that remain. It is below the
+// remainingAt returns a lower bound of the remaining units, which is below the
 // denied cost.
 func (e *denial) remainingAt(cl *compiledLimit, now int64) int64 {
 	if rate := cl.rate(); rate != nil && e.cost > 1 {
@@ -135,8 +137,9 @@ func (e *denial) remainingAt(cl *compiledLimit, now int64) int64 {
 	return e.remaining
 }
 
-// record learns from the store's decision, and caches the denial if it is one. A
-// call that was in flight during a refund may be a denial from before it.
+// record updates the set with the store's decision, and caches a denial. A denial
+// by a call that was in flight during a refund is not cached, because the store
+// may have denied before the refund.
 func (s *denialSet) record(hint *setHint, l *lookup, d *Decision, err error, denied *denial) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,32 +164,33 @@ func (s *denialSet) record(hint *setHint, l *lookup, d *Decision, err error, den
 	}
 }
 
-// mayRefund reports whether a request may have refunded units. Takes never make a
-// denial wrong.
+// mayRefund reports whether the request may have refunded units. Takes never
+// invalidate a denial.
 func (l *lookup) mayRefund(err error) bool { return l.cost < 0 || l.cost == 0 && err != nil }
 
 // maxPasses is how many waiting callers may go to the store after it granted a
-// request and had fewer units than this left. If all of them went, nearly all would
-// be denied, again and again where a call takes longer than a unit.
+// request and has fewer units than this left. If all of them went, nearly all
+// would be denied, again and again if a call takes longer than a unit.
 const maxPasses = 64
 
-// covers reports whether the entry, of a smaller cost, still holds and the key has
-// not changed since. Then it says more than a denial of the larger cost.
+// covers reports whether the entry, of a smaller cost, still holds and its key
+// has not changed since. Such an entry answers more requests than a denial of the
+// larger cost.
 func (e *denial) covers(l *lookup, d *Decision) bool {
 	const tolerance = int64(5 * time.Millisecond)
 	return e != nil && e.cost < l.cost && l.sent < e.until && e.remaining == d.Remaining &&
 		max(e.resetAt-l.sent-int64(d.ResetAfter), l.sent+int64(d.ResetAfter)-e.resetAt) <= tolerance
 }
 
-// contradicts reports whether a decision shows that the entry no longer describes
-// its key.
+// contradicts reports whether a decision shows that the entry is out of date.
 func (e *denial) contradicts(l *lookup, d *Decision) bool {
 	return d.Granted != 0 || d.Remaining != e.remainingAt(l.limit, l.sent)
 }
 
-// from sets the entry by a decision, with a duration in its field until. It is not
-// ok if the decision does not show that the next request would be denied. Decisions
-// of a lease or a fallback are not cached: they cost no call, and change quickly.
+// from sets the entry from a decision; its field until is then still a duration.
+// It is not ok if the decision does not show that the next request would be
+// denied. Decisions of a lease or a fallback are not cached: they cost no call,
+// and change quickly.
 func (e *denial) from(l *lookup, d *Decision) (ok bool) {
 	switch {
 	case d.Source != SourceStore || l.cost <= 0 || d.Allowed && (d.Granted == 0 || d.Remaining > 0):
@@ -209,7 +213,7 @@ func (e *denial) from(l *lookup, d *Decision) (ok bool) {
 	return true
 }
 
-// fromLastUnit computes when one unit is available again, after a request took the
+// fromLastUnit computes when the next unit is available, after a request took the
 // last one. The store may have rounded ResetAfter up to a millisecond.
 func (e *denial) fromLastUnit(cl *compiledLimit, d *Decision) (ok bool) {
 	wait, early := int64(d.ResetAfter), int64(0)
@@ -226,11 +230,11 @@ func (e *denial) fromLastUnit(cl *compiledLimit, d *Decision) (ok bool) {
 	return e.until > 0
 }
 
-// isWholeMillis reports whether a time is in whole milliseconds, as all times of a
-// Redis store are.
+// isWholeMillis reports whether a time is in whole milliseconds, as all times of
+// a Redis store are.
 func isWholeMillis(d int64) bool { return d%int64(time.Millisecond) == 0 }
 
-// intervalOf returns how long a bucket takes to earn one unit, and 0 for windows.
+// intervalOf returns how long a bucket takes to earn one unit, or 0 for a window.
 func intervalOf(cl *compiledLimit) int64 {
 	if rate := cl.rate(); rate != nil {
 		return rate.Interval
@@ -238,8 +242,8 @@ func intervalOf(cl *compiledLimit) int64 {
 	return 0
 }
 
-// put writes a denial over the entry of the same key, or else over the entry that
-// ends first, which may be a free one.
+// put replaces the entry of the same key with a denial. If there is none, it
+// replaces the entry that ends first; free entries end at 0.
 func (s *denialSet) put(same, e *denial) {
 	if same == nil {
 		same = &s.entries[0]

@@ -17,9 +17,9 @@ type FallbackOptions struct {
 	// set, which makes calls a little cheaper. Default: 50 milliseconds.
 	Timeout time.Duration
 
-	// Failures is how many consecutive failed calls open the breaker, so that
-	// the primary store counts as down. It also opens when half of all calls
-	// within one second fail, of at least 20. Default: 5.
+	// Failures is how many consecutive failed calls open the breaker. While it
+	// is open, the primary store counts as down. It also opens if half of all
+	// calls within one second fail, of at least 20. Default: 5.
 	Failures int
 
 	// Retry is how long the breaker stays open before the primary store is
@@ -32,20 +32,21 @@ type FallbackOptions struct {
 	// than one unit. Default: 1, the whole limit.
 	Share float64
 
-	// OnFailure returns how requests under a limit are decided while the primary
-	// store is down, and by which share. A share of zero or less means Share. It
-	// must be safe for concurrent use. Default: FailLocal for all.
+	// OnFailure returns how requests under a limit are decided while the
+	// primary store is down, and with which share. A share of zero or less
+	// means Share. It must be safe for concurrent use. Default: FailLocal for
+	// all limits.
 	OnFailure func(l Limit) (mode FailureMode, share float64)
 
-	// OnChange is called when the primary store, or a shard of it, goes down or
-	// comes up again. Calls do not delay decisions, and are never concurrent. The
-	// last call reports the current state; changes that were reverted while a
-	// call was running are not reported. Default: no calls.
+	// OnChange is called when the primary store, or a shard of it, goes down
+	// or comes up. Calls do not delay decisions and are never concurrent. The
+	// last call reports the current state. Changes that were reverted during a
+	// call are not reported. Default: no calls.
 	OnChange func(FallbackChange)
 
-	// MaxKeys is how many keys the ledger holds: keys with units spent while the
-	// primary store was down, and not charged to it yet. Units of further keys
-	// are never charged. Default: 65,536.
+	// MaxKeys bounds the ledger, which holds the keys with units spent while
+	// the primary store was down and not yet charged to it. Units of further
+	// keys are never charged. Default: 65,536.
 	MaxKeys int
 
 	// Now is the clock, for tests and simulations. It must be safe for
@@ -53,7 +54,8 @@ type FallbackOptions struct {
 	Now func() time.Time
 }
 
-// A FailureMode says how requests are decided while the primary store is down.
+// A FailureMode determines how requests are decided while the primary store is
+// down.
 type FailureMode uint8
 
 // The failure modes. A cost above the limit's capacity is denied in all of them.
@@ -64,7 +66,7 @@ const (
 )
 
 // A FallbackChange reports that the primary store, or a shard of it, went down or
-// came up again.
+// came up.
 type FallbackChange struct {
 	Shard int   // 0, unless the primary is a [ShardedStore]
 	Down  bool  // whether it went down
@@ -99,7 +101,7 @@ type Fallback struct {
 	primary, secondary Store
 
 	timeout   time.Duration
-	setsTimer bool // whether calls need a deadline set here
+	setsTimer bool // whether the primary needs a deadline from the fallback
 	failures  int
 	retry     time.Duration
 	share     float64
@@ -151,8 +153,8 @@ func WithFallback(primary, secondary Store, o *FallbackOptions) *Fallback {
 }
 
 // Down returns how many shards of the primary store are down, and how many there
-// are. It also probes those that are due for it, so a caller may poll Down to wait
-// for the store before it sends any requests.
+// are. It also probes those that are due, so a caller can poll Down to wait for
+// the store before it sends requests.
 func (f *Fallback) Down() (down, shards int) {
 	for i := range f.shards {
 		if s := &f.shards[i]; s.breaker.IsOpen() {
@@ -199,7 +201,7 @@ func (f *Fallback) Take(ctx context.Context, r Request) (Decision, error) {
 	return d, err
 }
 
-// callPrimary calls the primary store, within the timeout.
+// callPrimary calls the primary store with the timeout.
 func (f *Fallback) callPrimary(ctx context.Context, r Request) (Decision, error) {
 	if f.setsTimer {
 		var cancel context.CancelFunc
@@ -209,8 +211,8 @@ func (f *Fallback) callPrimary(ctx context.Context, r Request) (Decision, error)
 	return f.primary.Take(ctx, r)
 }
 
-// TakeEach decides every request by itself: those whose shards are up in one call.
-// [TakeEach] calls it.
+// TakeEach decides every request independently. Those whose shards are up are
+// sent in one call. [TakeEach] calls it.
 func (f *Fallback) TakeEach(ctx context.Context, rs []Request, ds []Decision) error {
 	if err := f.validate(rs, ds, (*Request).validateShape); err != nil {
 		return err
@@ -234,8 +236,8 @@ func (f *Fallback) TakeEach(ctx context.Context, rs []Request, ds []Decision) er
 	return nil
 }
 
-// TakeAll decides the requests all or nothing. If one of them is about a shard that
-// is down, the secondary store decides all of them. [TakeAll] calls it.
+// TakeAll decides the requests all or nothing. If a shard of one of them is down,
+// the secondary store decides all of them. [TakeAll] calls it.
 func (f *Fallback) TakeAll(ctx context.Context, rs []Request, ds []Decision) error {
 	if err := f.validate(rs, ds, (*Request).validateForAll); err != nil {
 		return err

@@ -7,7 +7,7 @@ import (
 	"github.com/penstock-io/penstock/internal/breaker"
 )
 
-// A fallbackBatch is a TakeEach or TakeAll on its way to the primary store.
+// A fallbackBatch is the state of one TakeEach or TakeAll of a [Fallback].
 type fallbackBatch struct {
 	f           *Fallback
 	rs          []Request
@@ -16,7 +16,8 @@ type fallbackBatch struct {
 	allAdmitted bool
 }
 
-// A fallbackCall says where a request goes. The requests of a shard share a ticket.
+// A fallbackCall is the shard and the breaker's answer for one request. The
+// requests of a shard share a ticket.
 type fallbackCall struct {
 	shard    *fallbackShard
 	ticket   breaker.Ticket
@@ -24,7 +25,7 @@ type fallbackCall struct {
 	isFirst  bool // whether it is the first request of its shard
 }
 
-// newBatch checks the breaker of each shard, once for all its requests.
+// newBatch asks the breaker of each shard once, for all its requests.
 func (f *Fallback) newBatch(rs []Request) fallbackBatch {
 	b := fallbackBatch{f: f, rs: rs, sent: f.clock.Now(), calls: make([]fallbackCall, 0, len(rs)), allAdmitted: true}
 	for i := range rs {
@@ -44,8 +45,8 @@ func (f *Fallback) newBatch(rs []Request) fallbackBatch {
 	return b
 }
 
-// takeEach calls the primary store with the admitted requests, and reports whether
-// it answered.
+// takeEach calls the primary store with the admitted requests, and reports
+// whether it answered.
 func (b *fallbackBatch) takeEach(ctx context.Context, rs []Request, ds []Decision) (answered bool, err error) {
 	if b.allAdmitted {
 		return b.call(ctx, TakeEach, rs, ds, nil)
@@ -68,9 +69,9 @@ func (b *fallbackBatch) takeEach(ctx context.Context, rs []Request, ds []Decisio
 	return answered, err
 }
 
-// call makes one call to the primary store, and reports the result to the breakers.
-// The requests are those of the batch at indexes, or all if indexes is nil. An error
-// is one for the caller.
+// call calls the primary store and reports the result to the breakers. rs are the
+// requests of the batch at indexes, or all of them if indexes is nil. An error is
+// for the caller; a failure of the store is not an error but unanswered.
 func (b *fallbackBatch) call(
 	ctx context.Context, take func(context.Context, Store, []Request, []Decision) error,
 	rs []Request, ds []Decision, indexes []int,
@@ -108,7 +109,7 @@ func (b *fallbackBatch) verifyAsync() {
 	}
 }
 
-// succeeded records the success once for every shard that was called.
+// succeeded records the success once for each shard that was called.
 func (b *fallbackBatch) succeeded() {
 	for i := range b.calls {
 		if c := &b.calls[i]; c.admitted && c.isFirst {
@@ -117,8 +118,8 @@ func (b *fallbackBatch) succeeded() {
 	}
 }
 
-// failed records the failure of the shard that the error is about, or of all shards
-// that were called if it does not say which.
+// failed records a failure of the shard named by the error, or of all shards that
+// were called if it names none.
 func (b *fallbackBatch) failed(err error, indexes []int) {
 	var about *RequestError
 	known, at := errors.As(err, &about), 0

@@ -13,13 +13,13 @@ import (
 	"sync/atomic"
 )
 
-// A ledger holds debts: units that were granted without the primary store, and have
-// yet to be charged to it.
+// A ledger holds debts: units granted without the primary store and not yet
+// charged to it.
 type ledger struct {
 	maxDebts int
 	mu       sync.Mutex
 	debts    map[debtKey]debt
-	retries  []debt       // debts that were sent before, and may have been charged
+	retries  []debt       // debts that were sent, and may or may not have been charged
 	size     atomic.Int64 // the number of both
 	settleAt atomic.Int64 // when to settle next, or settling
 }
@@ -27,9 +27,9 @@ type ledger struct {
 // settling is the value of settleAt while a settlement is in flight.
 const settling = int64(math.MaxInt64)
 
-// A debtKey identifies a debt. A grant under an ID is a debt of its own: it is
-// charged under the same ID, so nothing is charged if the primary store has granted
-// it as well and the response was lost.
+// A debtKey identifies a debt. Each grant under an ID is a separate debt. It is
+// charged under the same ID, so nothing is charged if the primary store had
+// granted it too and the response was lost.
 type debtKey struct {
 	stateKey
 	id string
@@ -37,20 +37,21 @@ type debtKey struct {
 
 func debtKeyOf(r *Request) debtKey { return debtKey{stateKeyOf(*r), r.ID} }
 
-// A debt is what was granted of one key.
+// A debt is the units granted to one key.
 type debt struct {
 	key   string
-	limit Limit  // to charge
-	local Limit  // that the secondary store decided by
-	units int64  // granted, and not refunded
-	id    string // to charge under; set before the first try
+	limit Limit  // to charge at the primary store
+	local Limit  // used by the secondary store
+	units int64  // granted and not refunded
+	id    string // to charge under; set before the first attempt
 }
 
 func (l *ledger) hasDebts() bool { return l.size.Load() > 0 }
 
 func (l *ledger) updateSize() { l.size.Store(int64(len(l.debts) + len(l.retries))) }
 
-// add records units that were granted under a local limit, or refunded if negative.
+// add records units that were granted under a local limit, or refunded if
+// negative.
 func (l *ledger) add(r *Request, local Limit, units int64) {
 	if units == 0 {
 		return
@@ -85,7 +86,8 @@ func (l *ledger) put(k debtKey, d debt) {
 	l.updateSize()
 }
 
-// refund takes the units of a refund off a debt, and returns how many that were.
+// refund subtracts a refund from a debt, and returns how many units it
+// subtracted.
 func (l *ledger) refund(r *Request) (units int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,7 +102,7 @@ func (l *ledger) refund(r *Request) (units int64) {
 	return units
 }
 
-// claim takes debts out of the ledger, retries first.
+// claim removes up to maxDebts debts from the ledger, retries first.
 func (l *ledger) claim(maxDebts int) (ds []debt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,8 +120,8 @@ func (l *ledger) claim(maxDebts int) (ds []debt) {
 	return ds
 }
 
-// retry puts back debts that may or may not have been charged. They keep their IDs,
-// so they are charged once.
+// retry puts back debts that may or may not have been charged. They keep their
+// IDs, so they are charged only once.
 func (l *ledger) retry(ds []debt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,8 +141,8 @@ func (s *settlementIDs) next() string {
 	return "penstock settles " + s.process + " " + strconv.FormatInt(s.n.Add(1), 36)
 }
 
-// settleAsync charges all debts to the primary store, unless that is in flight or
-// has just failed.
+// settleAsync charges all debts to the primary store in a goroutine, unless a
+// settlement is in flight or has just failed.
 func (f *Fallback) settleAsync(s *fallbackShard) {
 	at := s.ledger.settleAt.Load()
 	if f.clock.Now() < at || !s.ledger.settleAt.CompareAndSwap(at, settling) {
@@ -159,11 +161,11 @@ func (f *Fallback) settleAsync(s *fallbackShard) {
 	}()
 }
 
-// maxSettleBatch is how many debts are charged in one call.
+// maxSettleBatch is how many debts one call charges.
 const maxSettleBatch = 128
 
-// settleBatch charges up to so many debts. Only a probe does so while the breaker is
-// open.
+// settleBatch charges up to maxDebts debts. While the breaker is open, only a
+// probe may do so.
 func (f *Fallback) settleBatch(s *fallbackShard, maxDebts int, isProbe bool) error {
 	t, ok := s.breaker.Admit(f.clock.Now())
 	if !ok && !isProbe {
@@ -192,9 +194,8 @@ func (f *Fallback) settleBatch(s *fallbackShard, maxDebts int, isProbe bool) err
 	return err
 }
 
-// without returns the debts without the one that an error is about, since the
-// primary store will never accept that. It returns none if the error does not say
-// which.
+// without removes the debt named by the error, because the primary store will
+// never accept it. If the error names none, it removes all.
 func without(ds []debt, err error) []debt {
 	var about *RequestError
 	if !errors.As(err, &about) || uint(about.Index) >= uint(len(ds)) {
@@ -211,8 +212,8 @@ func (f *Fallback) charge(rs []Request) error {
 	return TakeEach(ctx, f.primary, rs, make([]Decision, len(rs)))
 }
 
-// settlement returns the request that charges a debt. Units that have come back by
-// time, according to the secondary store, are not charged.
+// settlement returns the request that charges a debt. It excludes units that,
+// according to the secondary store, have come back by time.
 func (f *Fallback) settlement(d *debt) (r Request, ok bool) {
 	peek, err := f.secondary.Take(context.Background(), Request{Key: d.key, Limit: d.local})
 	if err != nil {
@@ -225,7 +226,7 @@ func (f *Fallback) settlement(d *debt) (r Request, ok bool) {
 	return Request{Key: d.key, Limit: d.limit, Cost: due, AtMost: true, ID: d.id}, due > 0
 }
 
-// refundsDebt reports whether one of the requests is a refund, of a shard with
+// refundsDebt reports whether one of the requests is a refund to a shard with
 // debts.
 func (f *Fallback) refundsDebt(rs []Request) bool {
 	for i := range rs {
@@ -236,9 +237,10 @@ func (f *Fallback) refundsDebt(rs []Request) bool {
 	return false
 }
 
-// refundDebt refunds what was granted by the secondary store and not charged to the
-// primary yet, and takes that off the request; the rest is for the primary. It
-// returns the secondary's decision, which is zero if there was nothing to refund.
+// refundDebt refunds units that the secondary store granted and that are not yet
+// charged to the primary, and subtracts them from the request. The rest is for
+// the primary. It returns the secondary's decision, or the zero Decision if there
+// was nothing to refund.
 func (f *Fallback) refundDebt(ctx context.Context, s *fallbackShard, r *Request) (d Decision) {
 	if r.ID != "" {
 		return d

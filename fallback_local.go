@@ -7,8 +7,8 @@ import (
 
 // This file decides requests while the primary store is down.
 
-// modeFor returns how requests under a limit are decided, and the limit that the
-// secondary store decides by.
+// modeFor returns the failure mode of a limit, and the limit for the secondary
+// store.
 func (f *Fallback) modeFor(l Limit) (mode FailureMode, local Limit) {
 	share := f.share
 	if f.onFailure != nil {
@@ -54,8 +54,8 @@ func (f *Fallback) compile(r *Request) (*compiledLimit, error) {
 	return f.limits.forRequest(r)
 }
 
-// markLocal sets the source of the secondary store's decision. A cost that only the
-// share can never grant may be granted when the primary store is up again.
+// markLocal marks a decision of the secondary store. A cost that only the share
+// can never grant may be granted when the primary store is up again.
 func (f *Fallback) markLocal(s *fallbackShard, cl *compiledLimit, r *Request, d *Decision) {
 	d.Source = SourceFallback
 	if d.RetryAfter == Never && !cl.neverGrants(r) {
@@ -63,8 +63,7 @@ func (f *Fallback) markLocal(s *fallbackShard, cl *compiledLimit, r *Request, d 
 	}
 }
 
-// allow allows a request, and records it in the secondary store as far as that has
-// units.
+// allow allows a request, and charges the secondary store as far as it has units.
 func (f *Fallback) allow(ctx context.Context, s *fallbackShard, cl *compiledLimit, r *Request) Decision {
 	if cl.neverGrants(r) {
 		return f.deny(s, cl, r)
@@ -85,7 +84,7 @@ func (f *Fallback) allow(ctx context.Context, s *fallbackShard, cl *compiledLimi
 	}
 }
 
-// deny denies a request until the next probe. Peeks and refunds are allowed, and
+// deny denies a request until the next probe. Peeks and refunds are allowed and
 // have no effect.
 func (f *Fallback) deny(s *fallbackShard, cl *compiledLimit, r *Request) Decision {
 	d := Decision{Allowed: r.Cost <= 0, Limit: cl.capacity, Source: SourceFallback}
@@ -124,7 +123,8 @@ func (f *Fallback) takeAllLocal(ctx context.Context, calls []fallbackCall, rs []
 	return nil
 }
 
-// A localBatch is a TakeAll that is decided without the primary store.
+// A localBatch is the state of a TakeAll that is decided without the primary
+// store.
 type localBatch struct {
 	f      *Fallback
 	calls  []fallbackCall
@@ -160,7 +160,7 @@ func (b *localBatch) peekOnly() {
 	}
 }
 
-// write writes the decisions, once it is known whether one of them is a denial.
+// write writes the decisions, after it is known whether any request is denied.
 func (b *localBatch) write(ctx context.Context, decisions, ds []Decision) {
 	totals := totalsOf(b.rs)
 	for i := range b.rs {

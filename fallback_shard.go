@@ -10,7 +10,8 @@ import (
 	"github.com/penstock-io/penstock/internal/breaker"
 )
 
-// A fallbackShard is what a fallback knows about one shard of the primary store.
+// A fallbackShard is the state of a [Fallback] for one shard of the primary
+// store.
 type fallbackShard struct {
 	breaker  breaker.Breaker
 	ledger   ledger
@@ -19,7 +20,7 @@ type fallbackShard struct {
 	verifyAt atomic.Int64           // when verifyAsync may call the shard next
 
 	// Under Fallback.notifyMu.
-	reportedDown bool  // what OnChange reported last
+	reportedDown bool  // the state that OnChange reported last
 	err          error // why it went down
 }
 
@@ -68,22 +69,24 @@ func isMalformed(err error) bool {
 	return errors.Is(err, ErrBadLimit) || errors.Is(err, ErrBadKey) || errors.Is(err, ErrBadCost)
 }
 
-// isKeyError reports whether the store answered, but could not decide about one
-// key. If that counted as a failure, one such key could open the breaker for all.
+// isKeyError reports whether the store answered but could not decide about one
+// key. If that counted as a failure, one such key could open the breaker for all
+// keys.
 func isKeyError(err error) bool {
 	var about *KeyError
 	return errors.As(err, &about)
 }
 
-// isStoreFault reports whether a failed call is the primary store's fault. It is not
-// if the caller's context ended before the timeout.
+// isStoreFault reports whether a failed call is the store's fault. It is not if
+// the caller's context ended before the timeout.
 func (f *Fallback) isStoreFault(ctx context.Context, sent int64) bool {
 	return ctx.Err() == nil || f.clock.Now()-sent >= int64(f.timeout)
 }
 
-// verifyAsync peeks at the primary store after a caller's context has ended without
-// a decision. Such a call proves nothing about the store. But where all callers have
-// deadlines shorter than the timeout, nothing else would detect a store that hangs.
+// verifyAsync peeks at the primary store after a caller's context ended without a
+// decision. Such a call proves nothing about the store. But if all callers have
+// deadlines shorter than the timeout, nothing else would detect a store that
+// hangs.
 func (f *Fallback) verifyAsync(s *fallbackShard, r *Request) {
 	now, at := f.clock.Now(), s.verifyAt.Load()
 	if now < at || !s.verifyAt.CompareAndSwap(at, now+int64(f.timeout)) {
@@ -103,12 +106,12 @@ func (f *Fallback) verifyAsync(s *fallbackShard, r *Request) {
 	}()
 }
 
-// probeLimit is the limit of probes, and of no other requests. A probe takes a unit, because a store may
+// probeLimit is the limit of probes only. A probe takes a unit, because a store may
 // answer peeks and still be unable to write.
 var probeLimit = Limit{Algorithm: FixedWindow, Count: 1 << 30, Period: time.Second, Name: "penstock.probe"}
 
-// probe calls the primary store in a goroutine, if a probe is due. It first settles
-// a debt, if there is one.
+// probe calls the primary store in a goroutine, if a probe is due. It first
+// settles one debt, if there is any.
 func (f *Fallback) probe(s *fallbackShard) {
 	key := s.probeKey.Load()
 	if key == nil || !s.breaker.StartProbe(f.clock.Now()) {
@@ -127,8 +130,8 @@ func (f *Fallback) probe(s *fallbackShard) {
 	}()
 }
 
-// probeWith probes the primary store, if a probe is due, with the key of a request
-// unless the shard already has a probe key.
+// probeWith is probe for a shard that may have no probe key yet. It then uses the
+// key of the request.
 func (f *Fallback) probeWith(s *fallbackShard, r *Request) {
 	if s.probeKey.Load() == nil {
 		key := strings.Clone(r.Key)
@@ -137,7 +140,7 @@ func (f *Fallback) probeWith(s *fallbackShard, r *Request) {
 	f.probe(s)
 }
 
-// notify has OnChange called about a shard, in a goroutine.
+// notify starts a goroutine that calls OnChange, unless one is running.
 func (f *Fallback) notify(s *fallbackShard, err error) {
 	if f.onChange == nil {
 		return
@@ -162,7 +165,7 @@ func (f *Fallback) notifyAll() {
 	}
 }
 
-// nextChange returns a change that is not reported yet.
+// nextChange returns a change that has not been reported.
 func (f *Fallback) nextChange() (c FallbackChange, ok bool) {
 	f.notifyMu.Lock()
 	defer f.notifyMu.Unlock()

@@ -110,7 +110,7 @@ func WithLease(next Store, o *LeaseOptions) *Lease {
 	}
 }
 
-// A leaseRequest is one request on its way through a lease.
+// A leaseRequest is the state of one request in a [Lease].
 type leaseRequest struct {
 	limit     *compiledLimit // nil if the request cannot be leased
 	hash      uint64
@@ -124,7 +124,7 @@ type leaseRequest struct {
 	now      int64
 	want     int64 // units to refill, if this request starts a refill
 	refillID int64 // of that refill
-	takenAt  int64 // when the units that it spent were taken from the store
+	takenAt  int64 // when its units were taken from the store; 0 if it spent none
 }
 
 // newRequest prepares a request. It is not ok if the request cannot be leased.
@@ -167,7 +167,7 @@ func (l *Lease) Take(ctx context.Context, r Request) (Decision, error) {
 
 func (l *Lease) setOf(lr *leaseRequest) *leaseEntrySet { return l.sets.Of(lr.hash) }
 
-// beforeStore prepares for a request that the store decides.
+// beforeStore prepares for a request that the store will decide.
 func (l *Lease) beforeStore(lr *leaseRequest) {
 	lr.now = l.clock.Now()
 	if lr.cost == Reset {
@@ -175,7 +175,7 @@ func (l *Lease) beforeStore(lr *leaseRequest) {
 	}
 }
 
-// afterStore learns from the store's decision about such a request.
+// afterStore updates the lease with the store's decision.
 func (l *Lease) afterStore(lr *leaseRequest, d *Decision, err error) {
 	if lr.cost == Reset {
 		l.setOf(lr).reset(l, lr, 0)
@@ -185,9 +185,9 @@ func (l *Lease) afterStore(lr *leaseRequest, d *Decision, err error) {
 	}
 }
 
-// spendOrRefill decides a request by leased units. If there are not enough, it refills them
-// or waits for a refill in flight. The request is not decided if the store has to
-// decide it.
+// spendOrRefill decides a request by leased units. If there are too few, it
+// refills them or waits for a refill in flight. If decided is false, the store
+// must decide the request.
 func (l *Lease) spendOrRefill(ctx context.Context, lr *leaseRequest, d *Decision) (decided bool, err error) {
 	lr.now = l.clock.Now()
 	if l.setOf(lr).spendHot(lr, d) {
@@ -210,9 +210,9 @@ func (l *Lease) spendOrRefill(ctx context.Context, lr *leaseRequest, d *Decision
 	}
 }
 
-// refill takes units from the store, spends what the request needs, and holds the
-// rest. The request is not decided if that was not enough. A caller whose context
-// ends leaves the units to the other callers; otherwise callers with short deadlines
+// refill takes units from the store, spends the request's cost and holds the
+// rest. If decided is false, it got too few. If the caller's context ends, the
+// refill continues for the other callers; otherwise callers with short deadlines
 // could waste units of a shared limit.
 func (l *Lease) refill(ctx context.Context, lr *leaseRequest, d *Decision) (decided bool, err error) {
 	if ctx.Done() == nil {
@@ -229,7 +229,7 @@ func (l *Lease) refill(ctx context.Context, lr *leaseRequest, d *Decision) (deci
 	}
 }
 
-// A refillCall is a refill in a goroutine of its own.
+// A refillCall is a refill that runs in its own goroutine.
 type refillCall struct {
 	lr       leaseRequest
 	decision Decision
@@ -255,8 +255,8 @@ func (l *Lease) takeUnits(ctx context.Context, lr *leaseRequest, d *Decision) (d
 	return decided, err
 }
 
-// TakeEach decides every request by itself: by leased units, or else in one call to
-// the store. [TakeEach] calls it.
+// TakeEach decides every request independently: by leased units, or else in one
+// call to the store. [TakeEach] calls it.
 func (l *Lease) TakeEach(ctx context.Context, rs []Request, ds []Decision) error {
 	b, ok := l.newBatch(rs, ds)
 	if !ok {
@@ -293,7 +293,7 @@ func (l *Lease) TakeAll(ctx context.Context, rs []Request, ds []Decision) error 
 	return err
 }
 
-// Close refunds the units held, and lets all further requests pass through. It
+// Close refunds the units held. Later requests pass through to the store. It
 // returns the first error. Units that could not be refunded come back by time.
 func (l *Lease) Close(ctx context.Context) error {
 	l.closed.Store(true)
@@ -304,7 +304,7 @@ func (l *Lease) Close(ctx context.Context) error {
 	return l.returns.flush(ctx, l)
 }
 
-// scheduleSweep starts a sweep at about the time when the units held expire.
+// scheduleSweep schedules a sweep for about the time when held units expire.
 func (l *Lease) scheduleSweep() {
 	if !l.closed.Load() && !l.sweepScheduled.Swap(true) {
 		time.AfterFunc(time.Duration(l.maxAge)/2, l.sweep)

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// A leaseBatch is a TakeEach or TakeAll on its way through a lease.
+// A leaseBatch is the state of one TakeEach or TakeAll of a [Lease].
 type leaseBatch struct {
 	l            *Lease
 	rs           []Request
@@ -17,8 +17,9 @@ type leaseBatch struct {
 	indexes []int     // of those among all
 }
 
-// newBatch returns the requests as a batch. It is not ok if none of them can be
-// leased, or if one is malformed; then the store returns the error.
+// newBatch prepares the requests. It is not ok if none of them can be leased, or
+// if one is malformed; then the store is called with all of them, and returns the
+// error.
 func (l *Lease) newBatch(rs []Request, ds []Decision) (b *leaseBatch, ok bool) {
 	if l.next == nil || len(ds) < len(rs) {
 		return nil, false
@@ -36,7 +37,7 @@ func (l *Lease) newBatch(rs []Request, ds []Decision) (b *leaseBatch, ok bool) {
 }
 
 // spend decides a request by leased units, or leaves it to the store. After a
-// refund, all later requests of the same key go to the store as well. In a TakeAll
+// refund, all later requests of the same key go to the store too. In a TakeAll
 // only the store denies, because only it knows the state of the other keys.
 func (b *leaseBatch) spend(ctx context.Context, i int) error {
 	lr := &b.lrs[i]

@@ -10,8 +10,8 @@ import (
 	"github.com/penstock-io/penstock/internal/setassoc"
 )
 
-// A leaseEntry is the state of one key: the units held, how many it needs, and how
-// its requests are decided until the next call to the store. The zero entry is
+// A leaseEntry is the state of one key: the units held, the demand for them, and
+// how requests are decided until the next call to the store. The zero entry is
 // free.
 type leaseEntry struct {
 	hash   uint64 // of key and limit
@@ -20,9 +20,9 @@ type leaseEntry struct {
 	pool   *unitPool // nil if units were never held
 	demand demand
 
-	// What the store said last.
+	// From the last decision of the store.
 	resetAt int64 // when the key is full again
-	scarce  bool  // whether too few units were left to lease some
+	scarce  bool  // whether too few units were left to lease any
 
 	refillID    int64 // of the refill in flight, or 0
 	waitUntil   int64 // until when requests wait for that refill
@@ -41,11 +41,11 @@ type leaseEntrySet struct {
 const (
 	minDemand  = 8                      // units requested before a key is leased
 	busyDemand = 100                    // units requested within maxDeny that make a key very busy
-	maxDeny    = 250 * time.Millisecond // for which a very busy key is denied locally
-	bypassTime = 100 * time.Millisecond // after a decision that was not the store's
+	maxDeny    = 250 * time.Millisecond // the longest that a very busy key is denied locally
+	bypassTime = 100 * time.Millisecond // for which a key is not leased after a fallback decided
 )
 
-// A leaseStep is what to do next with a request.
+// A leaseStep is the next step for a request.
 type leaseStep int
 
 const (
@@ -55,14 +55,16 @@ const (
 	leaseWait                       // wait for the refill in flight
 )
 
-// spendHot decides a request by the pool that was spent from last, without a lock.
+// spendHot decides a request by the pool that was spent from last, without a
+// lock.
 func (s *leaseEntrySet) spendHot(lr *leaseRequest, d *Decision) bool {
 	p := s.hot.Load()
 	return p != nil && p.hash == lr.hash && p.normalHash == lr.limit.normalHash && p.spend(lr, d)
 }
 
 // decide decides a request by the units held, or returns the next step; for
-// leaseWait with a channel to wait on. Only a new request adds to the demand.
+// leaseWait with a channel to wait on. isNew is false if the demand already
+// includes the request.
 func (s *leaseEntrySet) decide(
 	l *Lease, lr *leaseRequest, d *Decision, isNew, mayWait bool,
 ) (step leaseStep, refilled <-chan struct{}) {
@@ -95,7 +97,7 @@ func (s *leaseEntrySet) decide(
 	return step, refilled
 }
 
-// nextStep returns what to do with a request for which there are not enough units.
+// nextStep returns the next step of a request for which too few units are held.
 // leaseDecided means that it is denied.
 func (e *leaseEntry) nextStep(lr *leaseRequest, want int64, mayWait bool) leaseStep {
 	switch {
@@ -113,8 +115,8 @@ func (e *leaseEntry) nextStep(lr *leaseRequest, want int64, mayWait bool) leaseS
 	return leaseCallStore
 }
 
-// spend decides a request if there are enough units. Demand has already counted a
-// request that is not new.
+// spend decides a request if enough units are held. isNew is false if the demand
+// already includes the request.
 func (e *leaseEntry) spend(lr *leaseRequest, d *Decision, isNew bool) bool {
 	ok := e.pool.spend(lr, d)
 	if ok && !isNew {
@@ -123,17 +125,17 @@ func (e *leaseEntry) spend(lr *leaseRequest, d *Decision, isNew bool) bool {
 	return ok
 }
 
-// startRefill prepares a refill up to the wanted units. There is one at a time, or
-// else more than wanted could be held.
+// startRefill prepares a refill up to the wanted units. Only one refill may be in
+// flight, or else more units than wanted could be held.
 func (e *leaseEntry) startRefill(l *Lease, lr *leaseRequest, want int64) {
 	lr.want = want - e.pool.usable(lr.now)
 	lr.refillID = l.lastRefill.Add(1)
 	e.refillID, e.waitUntil = lr.refillID, lr.now+int64(inflight.MaxWait)
 }
 
-// getOrAdd returns the entry of a key. If the key has none, or its limit has
-// changed, it starts a new one. It returns nil if all entries of the set hold units
-// or wait for a refill.
+// getOrAdd returns the entry of a key. It starts a new one if the key has none or
+// its limit has changed. It returns nil if all entries of the set hold units or
+// wait for a refill.
 func (s *leaseEntrySet) getOrAdd(l *Lease, lr *leaseRequest) *leaseEntry {
 	var unused *leaseEntry
 	for i := range s.entries {
@@ -174,7 +176,7 @@ func (e *leaseEntry) init(lr *leaseRequest) {
 	*e = leaseEntry{hash: lr.hash, limit: lr.limit, demand: demand{since: lr.now}}
 }
 
-// drainPool takes all units out of the pool.
+// drainPool removes all units from the pool, and returns how many.
 func (e *leaseEntry) drainPool() (units int64) {
 	if e.pool != nil {
 		units = e.pool.left.Swap(0)
@@ -202,8 +204,8 @@ func (e *leaseEntry) countDemand(now, maxAge int64) {
 	}
 }
 
-// wanted returns how many units to hold: enough for seven tenths of their lifetime,
-// and no more than may be held. It is 0 for a key with little demand.
+// wanted returns how many units to hold: enough for seven tenths of their
+// lifetime, but at most maxHeld. It is 0 for a key with little demand.
 func (e *leaseEntry) wanted(lr *leaseRequest, maxAge int64) int64 {
 	want := min(e.demand.within(lr.now, maxAge*7/10), lr.maxHeld)
 	if e.demand.units < minDemand || want < 2 {
@@ -212,8 +214,8 @@ func (e *leaseEntry) wanted(lr *leaseRequest, maxAge int64) int64 {
 	return want
 }
 
-// isVeryBusy reports whether demand is so high that denying some requests locally
-// saves many calls.
+// isVeryBusy reports whether demand is so high that local denials save many
+// calls.
 func (e *leaseEntry) isVeryBusy(now int64) bool {
 	return e.demand.within(now, int64(maxDeny)) >= busyDemand
 }
@@ -228,10 +230,10 @@ func (e *leaseEntry) deny(lr *leaseRequest, d *Decision) {
 	}
 }
 
-// finishRefill adds the refilled units and decides the request by them, if there are
-// enough. Units that a fallback granted, or that arrive after Close, are returned.
-// Units that arrive after their key was reset are dropped, because the reset may
-// have erased the debt that paid for them.
+// finishRefill adds the refilled units, and decides the request by them if there
+// are enough. Units that were granted by a fallback or arrive after Close are
+// returned. Units that arrive after their key was reset are dropped, because the
+// reset may have erased the debt for them.
 func (s *leaseEntrySet) finishRefill(l *Lease, lr *leaseRequest, d *Decision, err error) (decided bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,8 +265,8 @@ func (s *leaseEntrySet) finishRefill(l *Lease, lr *leaseRequest, d *Decision, er
 	return true
 }
 
-// decideDirectly decides a request by the decision about its refill, and queues the
-// other units for a refund.
+// decideDirectly decides a request from the decision about its refill, and queues
+// the other units for a refund.
 func (l *Lease) decideDirectly(lr *leaseRequest, d *Decision) (decided bool) {
 	rest := d.Granted
 	if decided = d.Allowed && d.Granted >= lr.cost; decided {
@@ -279,9 +281,9 @@ func (l *Lease) decideDirectly(lr *leaseRequest, d *Decision) (decided bool) {
 	return decided
 }
 
-// addUnits puts the granted units into a new pool, with those left in the old one.
-// The pool is as old as its oldest unit. It is new if the request, which the old
-// units could not meet, is about to spend all of them.
+// addUnits puts the granted units into a new pool, together with those left in
+// the old one. The pool is as old as its oldest unit. It counts as new if the
+// request is about to spend all old units.
 func (e *leaseEntry) addUnits(l *Lease, lr *leaseRequest, d *Decision, now int64) {
 	if e.pool != nil && e.pool.expires <= now {
 		e.returnUnits(l)
@@ -308,8 +310,8 @@ func (e *leaseEntry) addUnits(l *Lease, lr *leaseRequest, d *Decision, now int64
 	}
 }
 
-// putBack puts back what a request spent. Units that have expired are queued for a
-// refund.
+// putBack puts back the units that a request spent. If they have expired, it
+// queues them for a refund.
 func (s *leaseEntrySet) putBack(l *Lease, lr *leaseRequest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -323,8 +325,8 @@ func (s *leaseEntrySet) putBack(l *Lease, lr *leaseRequest) {
 	l.scheduleSweep()
 }
 
-// observe learns from the store's decision about a request. It adds the units held
-// to the result of a peek, and to what an AtMost request gets.
+// observe updates an entry with the store's decision about a request. It adds the
+// units held to what a peek reports, and to what an AtMost request is granted.
 func (s *leaseEntrySet) observe(lr *leaseRequest, d *Decision) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -350,9 +352,9 @@ func (s *leaseEntrySet) observe(lr *leaseRequest, d *Decision) {
 	}
 }
 
-// reset drops the units of a key that is reset, because the reset erases the debt
-// that paid for them. A refill in flight will be dropped, and until then requests
-// go to the store.
+// reset drops the units of a key that is being reset, because the reset erases
+// the debt for them. A refill in flight will be dropped too, and until then
+// requests go to the store.
 func (s *leaseEntrySet) reset(l *Lease, lr *leaseRequest, until int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -363,8 +365,8 @@ func (s *leaseEntrySet) reset(l *Lease, lr *leaseRequest, until int64) {
 	}
 }
 
-// release queues expired units for a refund, or all units. It reports whether any
-// are still held.
+// release queues expired units, or all units, for a refund. It reports whether
+// any are still held.
 func (s *leaseEntrySet) release(l *Lease, now int64, all bool) (held bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A unitPool holds leased units, to be spent without a lock. Adding units or taking
-// out the rest needs the lock of its set. A nil pool is empty.
+// A unitPool holds leased units that are spent without a lock. Adding or removing
+// units otherwise needs the lock of its set. A nil pool is empty.
 type unitPool struct {
 	hash       uint64
 	normalHash uint64 // of the limit
@@ -35,8 +35,8 @@ func (p *unitPool) spend(lr *leaseRequest, d *Decision) bool {
 	return true
 }
 
-// take takes the cost of a request out of the pool, if that has enough units that
-// have not expired, and returns how many are left.
+// take takes the cost of a request from the pool, if it has enough units that
+// have not expired. It returns how many are left.
 func (p *unitPool) take(lr *leaseRequest) (left int64, ok bool) {
 	for p != nil && lr.now < p.expires {
 		left = p.left.Load()
@@ -50,13 +50,13 @@ func (p *unitPool) take(lr *leaseRequest) (left int64, ok bool) {
 	return 0, false
 }
 
-// canTakeBack reports whether a request spent units of this pool that have not
-// expired.
+// canTakeBack reports whether the request spent units of this pool, and they have
+// not expired.
 func (p *unitPool) canTakeBack(lr *leaseRequest, now int64) bool {
 	return p != nil && p.takenAt == lr.takenAt && now < p.expires
 }
 
-// units returns how many units the pool has, expired or not.
+// units returns the number of units, including expired ones.
 func (p *unitPool) units() int64 {
 	if p == nil {
 		return 0
@@ -64,7 +64,7 @@ func (p *unitPool) units() int64 {
 	return p.left.Load()
 }
 
-// usable returns how many units may be spent now.
+// usable returns the number of units that have not expired.
 func (p *unitPool) usable(now int64) int64 {
 	if p == nil || now >= p.expires {
 		return 0

@@ -12,7 +12,7 @@ type returnQueue struct {
 	flushing bool // whether a flush is about to start
 }
 
-// unspentUnits are what is left of a lease.
+// unspentUnits are the units of one key that a lease returns.
 type unspentUnits struct {
 	key     string
 	limit   *compiledLimit
@@ -20,7 +20,7 @@ type unspentUnits struct {
 	takenAt int64
 }
 
-// startFlush reports whether the caller has to flush the queue.
+// startFlush reports whether the caller must flush the queue.
 func (q *returnQueue) startFlush() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -47,8 +47,8 @@ func (q *returnQueue) drain() []unspentUnits {
 	return units
 }
 
-// flush refunds the units, each once whether that succeeds or not. A second try
-// could refund them twice.
+// flush refunds the units, each once even if that fails: a second attempt could
+// refund them twice.
 func (q *returnQueue) flush(ctx context.Context, l *Lease) (first error) {
 	var refunds []Request
 	for _, u := range q.drain() {
@@ -66,9 +66,9 @@ func (q *returnQueue) flush(ctx context.Context, l *Lease) (first error) {
 	return first
 }
 
-// refundable returns how many units may be refunded. Since they were taken, the
-// bucket has earned some units back; to refund those as well would count the same
-// time twice.
+// refundable returns how many units may be refunded. The bucket has earned some
+// back since they were taken; refunding those too would count the same time
+// twice.
 func (u *unspentUnits) refundable(now int64) int64 {
 	interval := u.limit.token.Interval
 	return u.units - (max(now-u.takenAt, 0)+interval-1)/interval

@@ -1,7 +1,7 @@
 // Package address identifies a client by its network address.
 //
-// It prevents two errors: treating several clients as one, so that one of them
-// uses up the others' units, and treating one client as many because it can
+// It prevents two errors: counting several clients as one, so that one of them
+// uses up the units of the others, and counting one client as many because it can
 // choose its address.
 package address
 
@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// maxText is longer than any address with its port, and bounds what is parsed.
+// maxText bounds the text that is parsed. No address with a port is longer.
 const maxText = 128
 
 // maxProxies bounds how many trusted proxies of a chain are followed.
@@ -22,9 +22,9 @@ type Resolver struct {
 	bits    int
 }
 
-// NewResolver returns a resolver that trusts the given proxies and distinguishes
-// IPv6 clients by the first bits, by default 64. IPv4 prefixes may be written in
-// their IPv6-mapped form.
+// NewResolver returns a resolver that trusts the given proxies, and identifies
+// IPv6 clients by their first bits, by default 64. IPv4 prefixes may be in
+// IPv6-mapped form.
 func NewResolver(proxies []netip.Prefix, bits int) *Resolver {
 	r := &Resolver{proxies: make([]netip.Prefix, len(proxies)), bits: bits}
 	for i, p := range proxies {
@@ -36,8 +36,8 @@ func NewResolver(proxies []netip.Prefix, bits int) *Resolver {
 	return r
 }
 
-// unmap turns ::ffff:10.0.0.0/104 into 10.0.0.0/8, the form in which addresses
-// are looked up.
+// unmap turns ::ffff:10.0.0.0/104 into 10.0.0.0/8, because addresses are looked
+// up unmapped.
 func unmap(p netip.Prefix) netip.Prefix {
 	if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 {
 		return netip.PrefixFrom(a.Unmap(), p.Bits()-96)
@@ -45,13 +45,13 @@ func unmap(p netip.Prefix) netip.Prefix {
 	return p
 }
 
-// Key returns the identity of the client that connects from peer, or of the one
-// that trusted proxies forward for. Each proxy appends the address that it was
-// connected from, so the chain is read from its end; the first address that is no
-// proxy is the client, and anything before it may be forged.
+// Key returns the identity of the client that connects from peer, or for which
+// trusted proxies forward. Each proxy appends the address that connected to it,
+// so the chain is read from its end. The first address that is not a trusted
+// proxy is the client; anything before it may be forged.
 //
-// It returns "" if the client cannot be identified. The proxy's own address would
-// be wrong then: all its clients share it.
+// Key returns "" if the client cannot be identified. The address of the proxy
+// would be wrong then, because all its clients share it.
 func (r *Resolver) Key(peer string, forwarded []string) string {
 	host, addr := parse(peer)
 	c := chain{lines: forwarded}
@@ -104,8 +104,8 @@ func (c *chain) last() (item string, ok bool) {
 	return item, true
 }
 
-// parse returns the host part of a text that may have a port, and its address,
-// which is invalid if the text is no address.
+// parse returns the host of a text that may have a port, and its address, which
+// is invalid if the host is not an address.
 func parse(text string) (host string, a netip.Addr) {
 	if len(text) > maxText {
 		return "", netip.Addr{}
@@ -155,11 +155,11 @@ var (
 	compatible = netip.MustParsePrefix("::/96")
 )
 
-// embedded returns the IPv4 address from which an IPv6 address was made. That one
-// identifies the client: its owner can choose among many of the IPv6 addresses
-// (65,536 prefixes by 6to4, as many ports by Teredo), while all clients behind a
-// NAT64 translator share one prefix. Answers go to that address, so it cannot be
-// forged in a conversation.
+// embedded returns the IPv4 address from which an IPv6 address was made. It
+// identifies the client better: the client can choose among many of the IPv6
+// addresses (65,536 prefixes with 6to4, as many ports with Teredo), and all
+// clients behind a NAT64 translator share one prefix. Replies go to the IPv4
+// address, so a client that completes a connection cannot forge it.
 func embedded(a netip.Addr) (v4 netip.Addr, ok bool) {
 	r := a.As16()
 	switch {
@@ -173,9 +173,9 @@ func embedded(a netip.Addr) (v4 netip.Addr, ok bool) {
 	return netip.Addr{}, false
 }
 
-// isSingleClient reports whether an IPv6 address stands for one client. Elsewhere
-// a client has a whole prefix to choose from; but hosts of a private network
-// share one, and so do clients behind a local NAT64 translator or with
+// isSingleClient reports whether an IPv6 address belongs to one client. Usually a
+// client can choose from a whole prefix. But hosts of a private network share a
+// prefix, and so do clients behind a local NAT64 translator or with
 // IPv4-compatible addresses.
 func isSingleClient(a netip.Addr) bool {
 	return a.IsPrivate() || localNAT64.Contains(a) || compatible.Contains(a) // includes ::1

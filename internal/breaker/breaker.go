@@ -1,4 +1,4 @@
-// Package breaker is a circuit breaker in front of a store.
+// Package breaker implements a circuit breaker for a store.
 package breaker
 
 import (
@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// A Breaker stops calls to a store that fails. It opens when too many consecutive
-// calls have failed, or too large a part of the calls within a second. While it is
-// open, one probe at a time finds out whether the store answers again. The zero
-// Breaker is closed. It is safe for concurrent use.
+// A Breaker stops calls to a store that fails. It opens after too many
+// consecutive failures, or if too many of the calls within a second fail. While
+// it is open, one probe at a time checks whether the store answers again. The
+// zero Breaker is closed. It is safe for concurrent use.
 //
-// Every opening starts a new generation, and a call belongs to the generation in
-// which it was sent. The result of a call from an earlier generation is ignored:
-// it says nothing about the store as it is now.
+// Each opening starts a new generation, and a call belongs to the generation in
+// which it was sent. Results of calls from earlier generations are ignored,
+// because they say nothing about the store's current state.
 //
 // While no call fails, nothing is counted and a call costs two atomic loads. The
-// first failure begins a counting window. Calls that were in flight at that moment
-// are counted when they end, later ones when they are sent.
+// first failure begins a counting window. Calls that were in flight at that
+// moment are counted when they end, later ones when they are sent.
 type Breaker struct {
 	state   atomic.Uint64 // the generation, and the flags below
 	probeAt atomic.Int64  // when to probe next while open, or probing
@@ -49,8 +49,8 @@ const (
 // probing is the value of probeAt while a probe is in flight.
 const probing = int64(math.MaxInt64)
 
-// A Ticket is the permission to send one call. The result of the call is reported
-// with it.
+// A Ticket is the permission to make one call. The caller reports the result with
+// it.
 type Ticket struct {
 	generation uint64
 	counted    bool // whether the call was counted when it was sent
@@ -75,14 +75,14 @@ func (b *Breaker) Admit(now int64) (t Ticket, ok bool) {
 	return t, true
 }
 
-// isCurrent reports whether a call was sent in the current generation, and the
+// isCurrent reports whether the call was sent in the current generation, and the
 // breaker is closed.
 func (b *Breaker) isCurrent(t Ticket) bool {
 	state := b.state.Load()
 	return state&flagOpen == 0 && state/oneGeneration == t.generation
 }
 
-// IsCounting reports whether successes have to be reported by [Breaker.Succeed].
+// IsCounting reports whether successes must be reported to [Breaker.Succeed].
 func (b *Breaker) IsCounting() bool { return b.state.Load()&flagCounting != 0 }
 
 // Succeed records that the store answered a call.
@@ -101,9 +101,9 @@ func (b *Breaker) Succeed(t Ticket, now int64) {
 	}
 }
 
-// Fail records that the store did not answer a call. It reports whether that opened
-// the breaker; maxConsecutive consecutive failures do. The first probe is due after
-// retry, with jitter.
+// Fail records that the store did not answer a call, and reports whether that
+// opened the breaker. maxConsecutive consecutive failures open it. The first
+// probe is due after retry, with jitter.
 func (b *Breaker) Fail(t Ticket, now int64, maxConsecutive int, retry time.Duration) (opened bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -127,11 +127,11 @@ func (b *Breaker) Fail(t Ticket, now int64, maxConsecutive int, retry time.Durat
 	return true
 }
 
-// IsOpen reports whether calls are stopped.
+// IsOpen reports whether the breaker stops calls.
 func (b *Breaker) IsOpen() bool { return b.state.Load()&flagOpen != 0 }
 
 // StartProbe reports whether the breaker is open and a probe is due. It returns
-// true to one caller only, which must report the result to [Breaker.EndProbe].
+// true to only one caller, which must report the result to [Breaker.EndProbe].
 func (b *Breaker) StartProbe(now int64) bool {
 	at := b.probeAt.Load()
 	return b.IsOpen() && now >= at && b.probeAt.CompareAndSwap(at, probing)
@@ -150,8 +150,8 @@ func (b *Breaker) EndProbe(answered bool, now int64, retry time.Duration) {
 	b.state.Store(b.state.Load() / oneGeneration * oneGeneration)
 }
 
-// RetryIn returns how long it is until the next probe, or a millisecond
-// if one is due or in flight.
+// RetryIn returns the time until the next probe, or one millisecond if a probe is
+// due or in flight.
 func (b *Breaker) RetryIn(now int64) time.Duration {
 	at := b.probeAt.Load()
 	if at == probing || at <= now {
@@ -160,9 +160,9 @@ func (b *Breaker) RetryIn(now int64) time.Duration {
 	return time.Duration(at - now)
 }
 
-// jitter returns a duration that is up to a fifth shorter or longer than d, so
-// processes that lost a store at the same time do not probe it at the same time.
-// The randomness is in the nanosecond at which each process calls this.
+// jitter returns a duration up to a fifth shorter or longer than d, so that
+// processes which lost a store at the same time do not all probe it at the same
+// time. The randomness comes from the nanosecond at which each process calls it.
 func jitter(now int64, d time.Duration) int64 {
 	random := uint64(now) * 0x9e3779b97f4a7c15 >> 48 // 16 bits
 	fifth := uint64(d) / 5

@@ -1,4 +1,4 @@
-// Package charge takes the cost of one request from several limiters, all or
+// Package charge charges the cost of one request to several limiters, all or
 // nothing, and settles it when the true cost is known.
 package charge
 
@@ -18,10 +18,10 @@ type Part struct {
 	Decision penstock.Decision
 }
 
-// A Set is limiters that are charged together.
+// A Set is a group of limiters that are charged together.
 type Set struct {
 	limiters []*penstock.Limiter
-	ends     []int // where the limiters of each store end
+	ends     []int // for each store, the index after its last limiter
 	batches  sync.Pool
 }
 
@@ -31,15 +31,15 @@ type batch struct {
 	decisions []penstock.Decision
 }
 
-// NewSet returns a set of limiters and their order in it: limiters of one store
-// are adjacent, memory stores come first, and otherwise the given order is kept.
-// So a denial in memory costs no round trip.
+// NewSet returns a set of limiters, and their order in it: limiters of one store
+// are adjacent, and memory stores come first, so a denial in memory costs no
+// round trip. Otherwise the given order is kept.
 func NewSet(given []*penstock.Limiter) (s *Set, order []int) {
 	s = &Set{}
 	placed := make([]bool, len(given))
-	place := func(here bool) {
+	place := func(inProcess bool) {
 		for i := range given {
-			if !placed[i] && isInProcess(given[i]) == here {
+			if !placed[i] && isInProcess(given[i]) == inProcess {
 				order = append(order, s.addStore(given, placed, i)...)
 			}
 		}
@@ -50,7 +50,7 @@ func NewSet(given []*penstock.Limiter) (s *Set, order []int) {
 }
 
 // addStore adds all limiters of one store, starting with the first, and returns
-// their indices.
+// their indexes.
 func (s *Set) addStore(given []*penstock.Limiter, placed []bool, first int) (added []int) {
 	for i := first; i < len(given); i++ {
 		if i == first || !placed[i] && sameStore(given[first], given[i]) {
@@ -61,7 +61,8 @@ func (s *Set) addStore(given []*penstock.Limiter, placed []bool, first int) (add
 	return added
 }
 
-// isInProcess reports whether a limiter's store is in this process.
+// isInProcess reports whether the limiter's store is in the memory of this
+// process.
 func isInProcess(l *penstock.Limiter) bool {
 	_, ok := l.Store().(*penstock.Memory)
 	return ok
@@ -73,14 +74,14 @@ func sameStore(a, b *penstock.Limiter) bool {
 	return reflect.ValueOf(a.Store()).Comparable() && a.Store() == b.Store()
 }
 
-// Take takes the parts, one for each limiter, all or nothing. Limiters of one
-// store are decided by one TakeAll; several stores are taken one after the other
-// and refunded if a later one denies. A denial stays a denial if the refund
-// fails.
+// Take charges the parts, one for each limiter, all or nothing. Limiters of one
+// store are decided by one TakeAll. Several stores are charged one after the
+// other, and refunded if a later one denies. A denial stays a denial even if a
+// refund fails.
 //
 // Take returns how many parts were decided: all, unless a denial or an error came
-// first. If a store fails, allowed is true and earlier stores stay charged; the
-// caller refunds them with [Set.Refund] unless the request goes on.
+// first. If a store fails, allowed is true and earlier stores stay charged. The
+// caller must then refund them with [Set.Refund], unless the request proceeds.
 func (s *Set) Take(ctx context.Context, parts []Part) (decided int, allowed bool, err error) {
 	for i := range parts {
 		if parts[i].Cost < 0 {
@@ -102,8 +103,8 @@ func (s *Set) Take(ctx context.Context, parts []Part) (decided int, allowed bool
 	return from, true, nil
 }
 
-// startTime returns the time if several stores are involved; with one store, no
-// refund needs it.
+// startTime returns the current time if there are several stores. With one store,
+// no refund needs it.
 func (s *Set) startTime() (t time.Time) {
 	if len(s.ends) > 1 {
 		t = time.Now()
@@ -163,7 +164,7 @@ func (s *Set) Hold(ctx context.Context, parts []Part) error {
 	case <-t.C:
 		return nil
 	case <-ctx.Done():
-		_ = s.Refund(ctx, parts, began) // on an error units stay charged: too little is admitted, never too much
+		_ = s.Refund(ctx, parts, began) // after an error units stay charged, which admits too little, never too much
 		return ctx.Err()
 	}
 }

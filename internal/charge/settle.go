@@ -8,7 +8,7 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// Refund returns what the first len(parts) limiters were charged at since or
+// Refund refunds what the first len(parts) limiters were charged at since or
 // later, even if ctx has ended.
 func (s *Set) Refund(ctx context.Context, parts []Part, since time.Time) (first error) {
 	if len(parts) == 0 {
@@ -35,7 +35,7 @@ func (s *Set) Refund(ctx context.Context, parts []Part, since time.Time) (first 
 
 // Settle corrects a charge made age ago to cost: it refunds the difference as far
 // as it has not refilled, takes more as far as units are left, or resets the key
-// for [penstock.Reset]. It does so even if ctx has ended.
+// if cost is [penstock.Reset]. It does so even if ctx has ended.
 func Settle(ctx context.Context, l *penstock.Limiter, p *Part, age time.Duration, cost int64) (err error) {
 	ctx = context.WithoutCancel(ctx)
 	taken := p.Decision.Granted
@@ -53,12 +53,12 @@ func Settle(ctx context.Context, l *penstock.Limiter, p *Part, age time.Duration
 }
 
 // stillCharged returns how many of the granted units cannot have refilled after
-// age. Refunding more would return units that other requests took since.
+// age. Refunding more would return units that other requests have taken since.
 //
-// After [penstock.Decision.ResetAfter] the key is full and none is left. A window
-// keeps all of them until then. A bucket refills unit by unit, oldest first, so
-// its remaining debt bounds what is left. A partly refilled unit counts as one,
-// because only whole units can be refunded.
+// After [penstock.Decision.ResetAfter] the key is full, and none is still
+// charged. Until then a window still charges all of them. A bucket refills unit
+// by unit, oldest first, so its remaining debt is an upper bound. A partly
+// refilled unit counts as one, because only whole units can be refunded.
 func stillCharged(l penstock.Limit, d *penstock.Decision, age time.Duration) int64 {
 	debt := d.ResetAfter - age
 	switch {

@@ -4,8 +4,8 @@ package hashtable
 
 import "unsafe"
 
-// Prefetch asks the processor to bring a word into its cache. A load would not
-// do: reading the clock waits for loads to end, but not for a prefetch.
+// Prefetch asks the processor to load a word into its cache. A plain load would
+// not help: reading the clock waits for pending loads, but not for a prefetch.
 //
 //go:noescape
 func Prefetch(word unsafe.Pointer)

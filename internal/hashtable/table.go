@@ -1,5 +1,5 @@
-// Package hashtable is a hash table whose entries expire. It holds no pointers,
-// so the garbage collector does not scan it.
+// Package hashtable implements a hash table whose entries expire. It contains no
+// pointers, so the garbage collector does not scan it.
 package hashtable
 
 import "math"
@@ -7,13 +7,13 @@ import "math"
 // A Table maps hashes to slots of a few words, by open addressing with linear
 // probing.
 //
-// Word 0 of a slot is the hash; a slot whose hash is 0 is empty. Word 1 is the
-// instant at which the entry expires: from then on the slot can be reused, and
-// nothing else needs to be known about the entry to see that. Its top bit, the
-// [Flag], is the owner's, and so are the other words.
+// Word 0 of a slot is the hash; 0 means that the slot is empty. Word 1 is the
+// time at which the entry expires. From then on the slot can be reused, without
+// knowing anything else about the entry. The top bit of word 1, the [Flag], and
+// all other words belong to the owner of the table.
 //
-// A table stores hashes, not keys. Two keys that share all 64 bits share an
-// entry: one may be charged for the other, or admitted in its place. With a
+// A table stores hashes, not keys. Two keys with the same 64-bit hash share an
+// entry, so one may be charged for the other, or admitted in its place. With a
 // million keys that happens once in 37 million processes. Callers seed the hash
 // with a secret, so an attacker cannot choose keys that collide.
 type Table struct {
@@ -21,7 +21,7 @@ type Table struct {
 	mask        uint64
 	width       uint64 // words in a slot
 	used        int    // slots that are not empty
-	firstExpiry int64  // no entry expires before this
+	firstExpiry int64  // no entry expires earlier
 	purged      int64  // when expired entries were last dropped
 }
 
@@ -29,24 +29,24 @@ const (
 	// Flag is the bit of a slot's expiry that belongs to the table's owner.
 	Flag = 1 << 63
 
-	minSlots   = 16   // of a table with its first entry
-	largeSlots = 1024 // of a table that the processor's caches may not hold
+	minSlots   = 16   // of a table that is not empty
+	largeSlots = 1024 // from which a table may not fit into the processor's caches
 
-	purgeEvery = 1_000_000_000
-	keepAll    = -1 // an instant at which no entry is expired
+	purgeEvery = 1_000_000_000 // nanoseconds
+	keepAll    = -1            // a time at which no entry has expired
 )
 
-// Init makes t an empty table with slots of that many words.
+// Init makes t an empty table whose slots have width words.
 func (t *Table) Init(width uint64) { *t = Table{width: width} }
 
-// Len returns the number of slots that are in use, by expired entries too.
+// Len returns the number of slots in use, including those of expired entries.
 func (t *Table) Len() int { return t.used }
 
-// Slots returns the number of slots, empty ones included.
+// Slots returns the number of slots, including empty ones.
 func (t *Table) Slots() int { return len(t.words) / int(t.width) }
 
-// Large reports whether the table may be too large for the processor's caches,
-// so that [Table.Prefetch] helps.
+// Large reports whether the table may exceed the processor's caches, so that
+// [Table.Prefetch] helps.
 func (t *Table) Large() bool { return t.mask >= largeSlots-1 }
 
 // Find returns the position of an entry, for [Table.At].
@@ -77,7 +77,7 @@ func (t *Table) Slot(hash uint64) []uint64 {
 	return t.words[at : at+t.width]
 }
 
-// All yields the slots that are in use, those of expired entries too.
+// All yields the slots in use, including those of expired entries.
 func (t *Table) All(yield func(slot []uint64) bool) {
 	for at := uint64(0); at < uint64(len(t.words)); at += t.width {
 		if slot := t.At(at); slot[0] != 0 && !yield(slot) {
@@ -89,8 +89,8 @@ func (t *Table) All(yield func(slot []uint64) bool) {
 // Crowded reports whether the table must [Table.Grow] before the next Insert.
 func (t *Table) Crowded() bool { return t.used >= len(t.words)/int(t.width)*7/8 }
 
-// Insert writes a hash into its first empty slot, and returns the position. The
-// table must not be crowded, and the hash must be new.
+// Insert writes a hash to its first empty slot and returns the position. The
+// table must not be crowded and the hash must be new.
 func (t *Table) Insert(hash uint64) (at uint64) {
 	i := hash & t.mask
 	for t.words[i*t.width] != 0 {
@@ -102,7 +102,7 @@ func (t *Table) Insert(hash uint64) (at uint64) {
 }
 
 // Reusable returns the position of an expired entry on the probe sequence of a
-// hash. The hash can be written over it, and will be found there.
+// hash. If the hash is written there, Find will find it.
 func (t *Table) Reusable(hash uint64, now int64) (at uint64, ok bool) {
 	if t.used == 0 {
 		return 0, false
@@ -120,19 +120,19 @@ func Expiry(slot []uint64) int64 { return int64(slot[1] &^ Flag) }
 
 func (t *Table) expiry(at uint64) int64 { return int64(t.words[at+1] &^ Flag) }
 
-// NoteExpiry must be called with an entry's expiry whenever it was written.
+// NoteExpiry must be called with an entry's expiry each time it has been written.
 func (t *Table) NoteExpiry(expiry int64) { t.firstExpiry = min(t.firstExpiry, expiry) }
 
-// FirstExpiry returns an instant before which no entry expires.
+// FirstExpiry returns a time before which no entry expires.
 func (t *Table) FirstExpiry() int64 { return t.firstExpiry }
 
-// LastPurge returns the instant of the last Purge.
+// LastPurge returns the time of the last Purge.
 func (t *Table) LastPurge() int64 { return t.purged }
 
-// Grow makes a crowded table less so, passing the entries that it drops to drop,
-// and returns how many it dropped. A key whose entry has just expired may be back
-// in a moment, and its old slot is cheaper to find than a new one, so entries are
-// dropped at most once a second; otherwise the table only gets larger.
+// Grow makes room in a crowded table. It calls drop for each entry that it drops,
+// and returns how many. It drops expired entries at most once a second, and
+// otherwise only enlarges the table: a key whose entry has just expired often
+// returns soon, and its old slot is cheaper to find than a new one.
 func (t *Table) Grow(now int64, drop func(slot []uint64)) int {
 	if now >= t.purged && now < t.purged+purgeEvery {
 		return t.rebuild(keepAll, drop)
@@ -140,8 +140,8 @@ func (t *Table) Grow(now int64, drop func(slot []uint64)) int {
 	return t.rebuild(now, drop)
 }
 
-// Purge drops the expired entries, passing each to drop, and returns how many
-// they were. If there are none, it only reads every slot.
+// Purge drops the expired entries, calls drop for each, and returns how many
+// there were. If there are none, it only reads every slot.
 func (t *Table) Purge(now int64, drop func(slot []uint64)) int {
 	live, first := t.live(now)
 	if live == t.used {
@@ -151,8 +151,8 @@ func (t *Table) Purge(now int64, drop func(slot []uint64)) int {
 	return t.rebuild(now, drop)
 }
 
-// rebuild moves the live entries into an array of the right size, passing each of
-// the others to drop. It returns how many it dropped.
+// rebuild moves the live entries to an array of the right size, and calls drop
+// for each of the others. It returns how many it dropped.
 func (t *Table) rebuild(now int64, drop func(slot []uint64)) int {
 	live, first := t.live(now)
 	old := *t
@@ -177,7 +177,7 @@ func (t *Table) rebuild(now int64, drop func(slot []uint64)) int {
 	return old.used - t.used
 }
 
-// live counts the live entries and returns the first instant at which one of
+// live returns the number of live entries, and the time at which the first of
 // them expires.
 func (t *Table) live(now int64) (n int, firstExpiry int64) {
 	firstExpiry = math.MaxInt64
@@ -190,7 +190,7 @@ func (t *Table) live(now int64) (n int, firstExpiry int64) {
 	return n, firstExpiry
 }
 
-// sizeFor returns the number of slots for that many entries: room for a third
+// sizeFor returns the number of slots for that many entries: at least a third
 // more, so that the next rebuild is worth its cost.
 func (t *Table) sizeFor(live int) uint64 {
 	size := uint64(minSlots)

@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// MaxWait is how long a caller waits for another caller's call before it makes its
-// own. It is a small part of a call's timeout, so a store that hangs delays a
-// waiting caller by little more than its own call does.
+// MaxWait is how long a caller waits for another caller's call before it makes
+// its own. It is a small part of a call's timeout, so if the store hangs, waiting
+// adds little to the caller's own timeout.
 const MaxWait = 5 * time.Millisecond
 
 // Calls tracks the calls in flight that other callers wait for. A call without
-// waiters costs no entry. The zero value is ready for use.
+// waiters needs no entry. The zero value is ready to use.
 type Calls struct {
 	mu      sync.Mutex
 	waiting map[uint64]chan struct{}
 }
 
-// Wait returns a channel that [Calls.Done] closes when the call about a hash is
+// Wait returns a channel that [Calls.Done] closes when the call for a hash has
 // finished.
 func (c *Calls) Wait(hash uint64) <-chan struct{} {
 	c.mu.Lock()
@@ -35,7 +35,7 @@ func (c *Calls) Wait(hash uint64) <-chan struct{} {
 	return c.waiting[hash]
 }
 
-// Done wakes all callers that wait for the call about a hash.
+// Done wakes all callers that wait for the call for a hash.
 func (c *Calls) Done(hash uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -4,7 +4,7 @@ package monotime
 
 import "time"
 
-// A Clock measures the ages and deadlines of the wrappers of a store.
+// A Clock measures ages and deadlines in the wrappers of a store.
 type Clock struct {
 	base time.Time
 	now  func() time.Time // nil for the machine's monotonic clock
@@ -14,8 +14,8 @@ type Clock struct {
 // nil.
 func New(now func() time.Time) Clock { return Clock{base: time.Now(), now: now} }
 
-// Now returns the time in nanoseconds since an arbitrary origin. It is never 0, so
-// callers can use 0 for "not set".
+// Now returns the time in nanoseconds since an arbitrary origin. It is never 0,
+// so callers can use 0 for "not set".
 func (c *Clock) Now() int64 {
 	if c.now != nil {
 		return max(c.now().UnixNano(), 1)

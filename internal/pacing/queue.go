@@ -25,7 +25,7 @@ type Queue struct {
 	waiting    atomic.Int64
 
 	mu     sync.Mutex
-	paused map[string]time.Time // until when servers accept no more calls, by key
+	paused map[string]time.Time // until when each key is paused
 }
 
 // NewQueue returns a queue of at most maxWaiting calls (default 1000) that
@@ -41,8 +41,8 @@ func NewQueue(lim *penstock.Limiter, maxWaiting int, maxPause time.Duration) *Qu
 	return q
 }
 
-// Wait returns when the call may be made. It fails as [penstock.Limiter.WaitN]
-// does, and with [ErrTooManyWaiting] if the queue is full.
+// Wait returns when the call may be made. It fails like [penstock.Limiter.WaitN],
+// and with [ErrTooManyWaiting] if the queue is full.
 func (q *Queue) Wait(ctx context.Context, key string, cost int64) error {
 	if ready, err := q.tryNow(ctx, key, cost); ready || err != nil {
 		return err
@@ -64,7 +64,7 @@ func (q *Queue) Wait(ctx context.Context, key string, cost int64) error {
 	}
 }
 
-// tryNow takes without waiting and reports whether the call may be made.
+// tryNow takes without waiting. If it is not ready, the call has to wait.
 func (q *Queue) tryNow(ctx context.Context, key string, cost int64) (ready bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
@@ -85,12 +85,12 @@ func (q *Queue) takeNow(ctx context.Context, key string, cost int64) (penstock.D
 		return q.limiter.AllowN(ctx, key, cost)
 	}
 	r := q.limiter.Request(key)
-	r.Cost, r.MaxDelay = cost, 1 // the shortest: 0 means any delay for a leaky bucket
+	r.Cost, r.MaxDelay = cost, 1 // the shortest delay: for a leaky bucket, 0 means any
 	return q.limiter.Store().Take(ctx, r)
 }
 
-// confirmTurn reports whether the call may be made: not if the server asked for
-// a pause while it waited. Then its units are returned, because keeping them
+// confirmTurn reports whether the call may be made. It may not if the server
+// asked for a pause while it waited. Then its units are returned; keeping them
 // would let all waiting calls start at once after the pause.
 func (q *Queue) confirmTurn(ctx context.Context, key string, cost int64) (ready bool, err error) {
 	if q.pausedUntil(key).IsZero() {
@@ -99,8 +99,9 @@ func (q *Queue) confirmTurn(ctx context.Context, key string, cost int64) (ready 
 	return false, q.returnTurn(ctx, key, cost)
 }
 
-// returnTurn refunds a turn that was not used. A bucket's turn is a moment that
-// has passed; refunding it would let another call act together with a later one.
+// returnTurn refunds a turn that was not used. On a bucket it refunds nothing: a
+// turn there is a moment that has passed, and refunding it would let another call
+// act at the same time as a later one.
 func (q *Queue) returnTurn(ctx context.Context, key string, cost int64) (err error) {
 	switch q.limiter.Limit().Algorithm {
 	case penstock.TokenBucket, penstock.LeakyBucket:
@@ -132,7 +133,8 @@ func (q *Queue) waitForServer(ctx context.Context, key string) error {
 	}
 }
 
-// pausedUntil returns when the server's pause ends, or the zero time without one.
+// pausedUntil returns when the server's pause ends, or the zero time if there is
+// none.
 func (q *Queue) pausedUntil(key string) time.Time {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -147,8 +149,8 @@ func (q *Queue) pausedUntil(key string) time.Time {
 // maxPaused is how many pauses are kept before expired ones are removed.
 const maxPaused = 1024
 
-// Pause delays calls under the key for as long as its server asked. A shorter
-// pause never ends a longer one.
+// Pause delays calls under the key for the time that its server asked for. A
+// shorter pause never ends a longer one.
 func (q *Queue) Pause(key string, pause time.Duration) {
 	if pause <= 0 {
 		return

@@ -1,20 +1,21 @@
-// Package setassoc indexes a set-associative cache: a fixed number of small sets,
-// each of which holds the few entries whose hashes have the same low bits. The
-// memory is bounded, a lookup touches one set, and each set can have its own lock.
+// Package setassoc implements the index of a set-associative cache: a fixed
+// number of small sets, each holding the few entries whose hashes have the same
+// low bits. Memory is bounded, a lookup touches one set, and each set can have
+// its own lock.
 package setassoc
 
 // Ways is how many entries a set holds.
 const Ways = 4
 
-// A Table is an array of sets. S is the type of a set, which has room for [Ways]
-// entries, or of anything else there is one of per set.
+// A Table is an array of sets. S is the type of a set, with room for [Ways]
+// entries, or of any other data kept per set.
 type Table[S any] struct {
 	sets []S
 	mask uint64
 }
 
-// New returns a table for at least so many entries. The number of sets is a power
-// of two.
+// New returns a table for at least that many entries. The number of sets is a
+// power of two.
 func New[S any](entries int) Table[S] {
 	n := 1
 	for n < (entries+Ways-1)/Ways {

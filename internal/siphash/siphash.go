@@ -1,6 +1,6 @@
-// Package siphash is SipHash-2-4, a keyed hash. It gives the same hashes in every
-// process that has the key, and without the key texts that collide cannot be
-// chosen. It takes a few times as long as hash/maphash.
+// Package siphash implements SipHash-2-4, a keyed hash. Every process with the
+// key computes the same hashes, and an attacker without the key cannot choose
+// texts that collide. It is a few times slower than hash/maphash.
 package siphash
 
 import (
@@ -8,13 +8,13 @@ import (
 	"math/bits"
 )
 
-// A Key is the secret that the hashes depend on.
+// A Key is the secret key of the hash.
 type Key struct{ k0, k1 uint64 }
 
 // KeySize is the number of bytes in a key.
 const KeySize = 16
 
-// NewKey returns the key made of these bytes.
+// NewKey returns the key with these bytes.
 func NewKey(b [KeySize]byte) *Key {
 	return &Key{binary.LittleEndian.Uint64(b[:8]), binary.LittleEndian.Uint64(b[8:])}
 }
@@ -44,7 +44,7 @@ func (k *Key) Sum(text string) uint64 {
 	return v.v0 ^ v.v1 ^ v.v2 ^ v.v3
 }
 
-// wordAt returns the first eight bytes of a text.
+// wordAt returns the first eight bytes of a text as a word.
 func wordAt(t string) uint64 {
 	return uint64(t[0]) | uint64(t[1])<<8 | uint64(t[2])<<16 | uint64(t[3])<<24 |
 		uint64(t[4])<<32 | uint64(t[5])<<40 | uint64(t[6])<<48 | uint64(t[7])<<56

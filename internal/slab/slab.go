@@ -1,5 +1,5 @@
-// Package slab allocates blocks of words for states that are too long for a
-// hash table's slot.
+// Package slab allocates blocks of words, for states that are too long for a slot
+// of a hash table.
 package slab
 
 import (
@@ -7,15 +7,15 @@ import (
 	"sync/atomic"
 )
 
-// A Slab allocates blocks of words. Blocks of one size are cut from pages, so the
+// A Slab allocates blocks of words. It cuts blocks of one size from pages, so the
 // garbage collector sees one object without pointers for many blocks. A page is
 // released when its last block is freed.
 type Slab struct {
 	pages    []page
-	released []int32       // pages that have no words
-	bytes    *atomic.Int64 // in all pages, of all slabs that share it; nil means uncounted
+	released []int32       // indexes of pages without words, for reuse
+	bytes    *atomic.Int64 // of the pages of all slabs that share the counter; nil if not counted
 	maxBytes int64
-	open     [classes]int32 // by size class: a page with a free block, plus one
+	open     [classes]int32 // by size class: the index of a page with a free block, plus one
 }
 
 // A page is an array of blocks of one size.
@@ -23,27 +23,26 @@ type page struct {
 	words      []int64
 	size       int32 // words in a block
 	live       int32 // blocks in use
-	cut        int32 // blocks that have ever been in use
-	free       int32 // the first free block, plus one; its first word links to the next
+	cut        int32 // blocks that have been used at least once
+	free       int32 // index of the first free block, plus one; its first word links to the next
 	next, prev int32 // neighbours among the open pages of this size, plus one
 }
 
-// A Block identifies a block of words by its page and its index there. No block
-// is 0.
+// A Block identifies a block by its page and its index there. It is never 0.
 type Block uint64
 
 // pageWords is the number of words in a page, unless one block needs more.
 const pageWords = 2048
 
 // SetLimit makes the slab count its bytes in a counter, which other slabs may
-// share, and allocate no page that would bring it above max.
+// share, and allocate no page that would raise it above max.
 func (s *Slab) SetLimit(bytes *atomic.Int64, max int64) { s.bytes, s.maxBytes = bytes, max }
 
-// MaxBytes returns the limit.
+// MaxBytes returns the max of SetLimit.
 func (s *Slab) MaxBytes() int64 { return s.maxBytes }
 
-// Alloc returns a block of at least n words, all zero, or 0 if it needs another
-// page and the limit is reached.
+// Alloc returns a block of at least n words, all zero. It returns 0 if that needs
+// another page and the limit is reached.
 func (s *Slab) Alloc(n int) Block {
 	class := sizeClass(n)
 	if s.open[class] == 0 && !s.addPage(class) {
@@ -137,7 +136,7 @@ func (p *page) block(i int32) []int64 {
 
 func (p *page) full() bool { return int(p.live) == len(p.words)/int(p.size) }
 
-// takeBlock puts one more block into use and returns its index.
+// takeBlock allocates a block and returns its index.
 func (p *page) takeBlock() int32 {
 	p.live++
 	if p.free == 0 {
@@ -149,11 +148,11 @@ func (p *page) takeBlock() int32 {
 	return i
 }
 
-// classes is the number of size classes. Their sizes are at most an eighth apart:
-// 8, 9 … 16, 18 … 32, 36 …
+// classes is the number of size classes. Each size is at most an eighth larger
+// than the one before: 8, 9 … 16, 18 … 32, 36 …
 const classes = 128
 
-// sizeClass returns the smallest class whose blocks have n words.
+// sizeClass returns the smallest class whose blocks have at least n words.
 func sizeClass(n int) int {
 	n = max(n, 8)
 	shift := max(bits.Len(uint(n-1))-4, 0)

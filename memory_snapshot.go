@@ -206,34 +206,6 @@ func restore(from io.Reader, o *MemoryOptions) (*Memory, error) {
 	return m, r.end()
 }
 
-// entries reads all entries into their shards.
-func (r *snapshotReader) entries(m *Memory) error {
-	var s *shard
-	for next := 0; ; {
-		mark, err := r.read(1)
-		if err != nil {
-			return err
-		}
-		switch k := mark[0]; {
-		case k == nextShard && next < len(m.shards):
-			s = &m.shards[next]
-			next++
-		case k == nextShard && next == len(m.shards):
-			s = &m.overflow
-			next++
-		case k == lastEntry && next == len(m.shards)+1:
-			return nil
-		case tableKind(k) < tableKinds && s != nil:
-			err = r.entry(m, s, tableKind(k))
-		default:
-			err = fmt.Errorf("%w: %#x after %d shards", ErrBadSnapshot, k, next)
-		}
-		if err != nil {
-			return err
-		}
-	}
-}
-
 // A snapshotReader reads a snapshot.
 type snapshotReader struct {
 	r   *bufio.Reader
@@ -285,6 +257,34 @@ func (r *snapshotReader) header() (h snapshotHeader, err error) {
 		return h, fmt.Errorf("%w: impossible values in the header", ErrBadSnapshot)
 	}
 	return h, nil
+}
+
+// entries reads all entries into their shards.
+func (r *snapshotReader) entries(m *Memory) error {
+	var s *shard
+	for next := 0; ; {
+		mark, err := r.read(1)
+		if err != nil {
+			return err
+		}
+		switch k := mark[0]; {
+		case k == nextShard && next < len(m.shards):
+			s = &m.shards[next]
+			next++
+		case k == nextShard && next == len(m.shards):
+			s = &m.overflow
+			next++
+		case k == lastEntry && next == len(m.shards)+1:
+			return nil
+		case tableKind(k) < tableKinds && s != nil:
+			err = r.entry(m, s, tableKind(k))
+		default:
+			err = fmt.Errorf("%w: %#x after %d shards", ErrBadSnapshot, k, next)
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // entry reads an entry and adds it to its shard, unless it has expired.

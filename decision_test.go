@@ -27,7 +27,7 @@ func TestDecisionString(t *testing.T) {
 	}
 }
 
-func TestTightest(t *testing.T) {
+func TestTightestPicksDenialOrLeastRemaining(t *testing.T) {
 	allow := func(left int64) penstock.Decision { return penstock.Decision{Allowed: true, Remaining: left} }
 	deny := func(retry time.Duration) penstock.Decision { return penstock.Decision{RetryAfter: retry} }
 	for _, c := range []struct {

@@ -347,7 +347,7 @@ func TestDenyCacheCoalescesCalls(t *testing.T) {
 
 // A busy key costs few calls even if a call takes longer than a unit, so that every
 // call finds a unit.
-func TestDenyCacheBusyKeyWithSlowStore(t *testing.T) {
+func TestDenyCacheBusyKeyCostsFewCallsToSlowStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &remoteStore{store: penstock.NewMemory(&penstock.MemoryOptions{Tick: time.Millisecond}), requestDelay: fixedDelay(time.Millisecond)}
 		store.responseDelay = fixedDelay(time.Millisecond)
@@ -387,7 +387,7 @@ func TestDenyCacheWaitersShareLateDenial(t *testing.T) {
 		allowOne(t, lim, "key")
 		time.Sleep(2 * time.Millisecond)
 		allowOne(t, limiter(t, store.store, "500/1s burst=1"), "key") // another node was faster
-		// concurrently runs f in n goroutines, and waits for them.
+		// The denial arrives after 3 ms, when the 2 ms that it lasts have passed.
 		store.responseDelay = fixedDelay(3 * time.Millisecond)
 		n := store.callsDuring(func() {
 			concurrently(50, func() {
@@ -413,7 +413,7 @@ func concurrently(n int, f func()) {
 }
 
 // When the store has many units again, all waiting callers call it at once.
-func TestDenyCacheLetsAllPassWhenUnitsSuffice(t *testing.T) {
+func TestDenyCacheWaitersCallStoreAtOnceWhenItHasUnits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &remoteStore{store: penstock.NewMemory(nil), requestDelay: fixedDelay(time.Millisecond)}
 		lim := limiter(t, penstock.WithDenyCache(store, nil), "100/1s fixed-window")
@@ -453,7 +453,7 @@ func TestDenyCacheHungStoreDelaysWaitersByMaxWait(t *testing.T) {
 }
 
 // When the context of the calling caller ends, one other caller takes over.
-func TestDenyCacheLeaderCancelled(t *testing.T) {
+func TestDenyCacheCancelledLeaderIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &remoteStore{store: penstock.NewMemory(nil)}
 		lim := limiter(t, penstock.WithDenyCache(store, nil), "1/500ms")
@@ -775,7 +775,7 @@ func TestDenyCacheAgreesWithStore(t *testing.T) {
 	}
 }
 
-func TestDenyCacheWithoutStore(t *testing.T) {
+func TestDenyCacheWithoutStoreReturnsError(t *testing.T) {
 	if _, err := penstock.WithDenyCache(nil, nil).Take(ctx, penstock.Request{Key: "k", Limit: penstock.PerSecond(1), Cost: 1}); err == nil {
 		t.Error("no store: want an error")
 	}
@@ -795,7 +795,7 @@ func TestDenyCacheAllocatesNothing(t *testing.T) {
 	}
 }
 
-func TestDenyCacheOnly(t *testing.T) {
+func TestDenyCacheOnlySelectsLimits(t *testing.T) {
 	uncached := penstock.PerHour(1).WithName("uncached")
 	cache := penstock.WithDenyCache(penstock.NewMemory(nil), &penstock.DenyCacheOptions{
 		Only: func(l penstock.Limit) bool { return l.Name != "uncached" },

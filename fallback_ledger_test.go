@@ -141,7 +141,7 @@ func TestFallbackSettlesOnceDespiteLostResponses(t *testing.T) {
 
 // Units that the secondary store granted, and that are refunded before they were
 // charged to the primary, are not charged.
-func TestFallbackRefundBeforeSettlement(t *testing.T) {
+func TestFallbackRefundBeforeSettlementIsNotCharged(t *testing.T) {
 	refunds := map[string]func(*penstock.Limiter) (int64, error){
 		"refund": func(lim *penstock.Limiter) (int64, error) {
 			d, err := lim.Refund(ctx, "key", 30)
@@ -219,7 +219,7 @@ func TestFallbackLedgerIsBounded(t *testing.T) {
 
 // A grant under an ID is charged once, whichever store decides, however often, and
 // whatever responses are lost.
-func TestFallbackIDsAcrossAnOutage(t *testing.T) {
+func TestFallbackIDIsChargedOnceAcrossAnOutage(t *testing.T) {
 	withFallback(t, penstock.FallbackOptions{}, func(s *fallbackFixture) {
 		lim := s.limiter("100/1h")
 		take := func(by penstock.Source) {
@@ -294,7 +294,7 @@ func (s rejectingStore) Take(ctx context.Context, r penstock.Request) (penstock.
 
 // Units that are not charged yet are refunded once, even if the secondary store
 // fails.
-func TestFallbackRefundWhenSecondaryFails(t *testing.T) {
+func TestFallbackRefundsDebtOnceWhenSecondaryFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		primary := &remoteStore{store: penstock.NewMemory(nil)}
 		secondary := &remoteStore{store: penstock.NewMemory(nil), refuse: func(r penstock.Request) bool { return r.Cost < 0 }}

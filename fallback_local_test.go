@@ -10,7 +10,7 @@ import (
 
 // A process never grants more than its share, under any algorithm, and at least one
 // unit.
-func TestFallbackShareOfEveryAlgorithm(t *testing.T) {
+func TestFallbackGrantsAtMostShareOfEveryAlgorithm(t *testing.T) {
 	for _, text := range everyAlgorithm {
 		for share, want := range map[float64]int64{1: 5, 0.5: 2, 1.0 / 3: 1, 0.2: 1, 0.0001: 1} {
 			withFallback(t, penstock.FallbackOptions{Share: share}, func(s *fallbackFixture) {
@@ -49,7 +49,7 @@ func TestFallbackShareBoundsAnOutage(t *testing.T) {
 
 // A bucket that earns one unit at a time, as those of CL.THROTTLE do, is also scaled
 // by its rate.
-func TestFallbackShareOfSlowBucket(t *testing.T) {
+func TestFallbackShareScalesRateOfSlowBucket(t *testing.T) {
 	for _, text := range []string{"1/10ms burst=8", "2/20ms burst=8", "1/10ms burst=8 leaky-bucket", "1/10ms burst=8 name=throttle"} {
 		withFallback(t, penstock.FallbackOptions{Share: 0.25}, func(s *fallbackFixture) {
 			s.goDown()
@@ -78,7 +78,7 @@ func TestFallbackShareOfSlowBucket(t *testing.T) {
 
 // A limit so fast that a share of it cannot be represented is cut to one unit, and a
 // limit of zero grants nothing.
-func TestFallbackShareOfExtremeLimits(t *testing.T) {
+func TestFallbackShareOfExtremeLimitIsOneUnitOrNone(t *testing.T) {
 	withFallback(t, penstock.FallbackOptions{Share: 1.0 / 3}, func(s *fallbackFixture) {
 		s.goDown()
 		s.allow(s.limiter("500000000/1s"), "fast", 10, 1, penstock.SourceFallback)
@@ -86,7 +86,7 @@ func TestFallbackShareOfExtremeLimits(t *testing.T) {
 	})
 }
 
-func TestFallbackFailureModes(t *testing.T) {
+func TestFallbackFailureModeDecidesWhileDown(t *testing.T) {
 	mode := func(l penstock.Limit) (penstock.FailureMode, float64) {
 		switch l.Name {
 		case "open":
@@ -148,7 +148,7 @@ func TestFallbackEqualSharesDoNotShareState(t *testing.T) {
 }
 
 // The requests of a TakeAll are decided by one store, all or nothing.
-func TestFallbackTakeAllWhileDown(t *testing.T) {
+func TestFallbackTakeAllWhileDownUsesOneStore(t *testing.T) {
 	mode := func(l penstock.Limit) (penstock.FailureMode, float64) {
 		return map[string]penstock.FailureMode{"open": penstock.FailOpen, "closed": penstock.FailClosed}[l.Name], 0
 	}
@@ -204,7 +204,7 @@ func TestFallbackTakeAllWhileDown(t *testing.T) {
 }
 
 // The secondary store knows the IDs that it granted.
-func TestFallbackIDsWhileDown(t *testing.T) {
+func TestFallbackIDsWhileDownAreChargedOnce(t *testing.T) {
 	withFallback(t, penstock.FallbackOptions{}, func(s *fallbackFixture) {
 		s.goDown()
 		lim := s.limiter("10/1h")

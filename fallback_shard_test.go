@@ -62,7 +62,7 @@ func TestFallbackRecoversWithinASecond(t *testing.T) {
 // A caller whose context ends early proves nothing about the store, so the store is
 // verified: one that hangs goes down even if no caller waits for the timeout, and one
 // that answers stays up, whatever the callers do.
-func TestFallbackShortDeadlines(t *testing.T) {
+func TestFallbackShortDeadlinesVerifyStore(t *testing.T) {
 	cancelled := func(after time.Duration) (context.Context, context.CancelFunc) {
 		ctx, cancel := context.WithCancel(ctx)
 		time.AfterFunc(after, cancel)
@@ -117,7 +117,7 @@ func TestFallbackShortDeadlines(t *testing.T) {
 
 // Down probes the primary store, so a caller that polls it and sends no requests
 // learns when the store is up.
-func TestFallbackDownProbes(t *testing.T) {
+func TestFallbackDownProbesPrimary(t *testing.T) {
 	withFallback(t, penstock.FallbackOptions{}, func(s *fallbackFixture) {
 		s.goDown()
 		s.primary.down.Store(false)

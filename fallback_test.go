@@ -226,7 +226,7 @@ func TestFallbackAllocatesNothing(t *testing.T) {
 	}
 }
 
-func TestFallbackWithoutStore(t *testing.T) {
+func TestFallbackWithoutStoreReturnsError(t *testing.T) {
 	store := penstock.WithFallback(nil, nil, nil)
 	r := penstock.Request{Key: "k", Limit: penstock.PerSecond(1), Cost: 1}
 	if _, err := store.Take(ctx, r); err == nil {

@@ -473,7 +473,7 @@ func TestLeaseTakeAllSpendsOnlyIfAllAllowed(t *testing.T) {
 	})
 }
 
-func TestLeaseTakeEach(t *testing.T) {
+func TestLeaseTakeEachSpendsLeasedUnits(t *testing.T) {
 	withLease(t, "100000/1h", 1, func(l *leaseFixture) {
 		busy, other := l.limiter(0), limiter(l.T, l.nodes[0], "3/1h sliding-log")
 		for range 100 {
@@ -499,7 +499,7 @@ func TestLeaseTakeEach(t *testing.T) {
 }
 
 // A request after a reset in the same batch sees the key as it is after the reset.
-func TestLeaseTakeEachAfterReset(t *testing.T) {
+func TestLeaseTakeEachSeesEarlierReset(t *testing.T) {
 	withLease(t, "100000/300d", 1, func(l *leaseFixture) {
 		lim := l.limiter(0)
 		l.spend(lim, "key", 100)
@@ -611,7 +611,7 @@ func TestLeaseSlowStoreKeepsMaxHeld(t *testing.T) {
 
 // Units of a refill that was in flight during a reset are dropped, because the reset
 // may have erased the debt that paid for them.
-func TestLeaseResetDuringRefill(t *testing.T) {
+func TestLeaseResetDropsRefillInFlight(t *testing.T) {
 	for _, back := range []time.Duration{0, 100 * time.Millisecond} {
 		withLease(t, "100000/300d", 1, func(l *leaseFixture) {
 			lim := l.limiter(0)
@@ -711,7 +711,7 @@ func TestLeaseHoldsNoUnitsOfAFallback(t *testing.T) {
 	})
 }
 
-func TestLeaseOnly(t *testing.T) {
+func TestLeaseOnlySelectsLimits(t *testing.T) {
 	memory := penstock.NewMemory(nil)
 	lease := penstock.WithLease(memory, &penstock.LeaseOptions{
 		Only: func(l penstock.Limit) bool { return strings.HasPrefix(l.Name, "leased") },
@@ -757,7 +757,7 @@ func TestLeaseCloseReturnsStoreError(t *testing.T) {
 }
 
 // With any number of concurrent callers, no unit is spent twice and none is lost.
-func TestLeaseConcurrentSpending(t *testing.T) {
+func TestLeaseConcurrentSpendingLosesNoUnit(t *testing.T) {
 	const workers, times = 32, 2000
 	store := &remoteStore{store: penstock.NewMemory(nil)}
 	lease := penstock.WithLease(store, &penstock.LeaseOptions{MaxAge: time.Hour})
@@ -791,7 +791,7 @@ func TestLeaseConcurrentSpending(t *testing.T) {
 
 // Nodes that request a little now and then, so that leased units are refunded, and
 // then all there is, never spend more in any interval than the bounds of a lease.
-func TestLeaseBounds(t *testing.T) {
+func TestLeaseKeepsItsBounds(t *testing.T) {
 	var refunds atomic.Int64
 	for seed := range uint64(40) {
 		rng := rand.New(rand.NewPCG(seed, 3))
@@ -869,7 +869,7 @@ func TestLeaseAllocatesNothing(t *testing.T) {
 	}
 }
 
-func TestLeaseWithoutStore(t *testing.T) {
+func TestLeaseWithoutStoreReturnsError(t *testing.T) {
 	lease := penstock.WithLease(nil, nil)
 	if _, err := lease.Take(ctx, penstock.Request{Key: "k", Limit: penstock.PerSecond(1), Cost: 1}); err == nil {
 		t.Error("no store: want an error")

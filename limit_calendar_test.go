@@ -195,7 +195,7 @@ var calendarWindows = []struct {
 	},
 }
 
-func TestCalendarWindows(t *testing.T) {
+func TestCalendarWindowContainsInstant(t *testing.T) {
 	for _, c := range calendarWindows {
 		now, start, end := instant(t, c.now), instant(t, c.start), instant(t, c.end)
 		gotStart, gotEnd := newTestCalendar(t, c.align, c.zone, c.offset).window(now)

@@ -101,7 +101,7 @@ func TestLimitValidateRefuses(t *testing.T) {
 	}
 }
 
-func TestLimitNormal(t *testing.T) {
+func TestLimitNormalFillsInDefaults(t *testing.T) {
 	for _, c := range []struct{ limit, want Limit }{
 		{PerSecond(10), Limit{Count: 10, Period: time.Second, Burst: 10}},
 		{PerSecond(0).WithBurst(5), Limit{Period: time.Second}},

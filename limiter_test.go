@@ -93,7 +93,7 @@ func TestLimiterWaitServesInOrderOfArrival(t *testing.T) {
 }
 
 // More calls than can be reserved ahead are still served, one a second.
-func TestLimiterWaitBeyondReachOfReservations(t *testing.T) {
+func TestLimiterWaitServesCallsBeyondReach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lim := limiter(t, penstock.NewMemory(nil), "1/1s")
 		start := time.Now()

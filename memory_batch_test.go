@@ -61,7 +61,7 @@ func TestMemoryConcurrentTakeAllLosesNoUnit(t *testing.T) {
 	}
 }
 
-func TestMemoryTakeAllInFullStore(t *testing.T) {
+func TestMemoryTakeAllInFullStoreUsesOverflowBucket(t *testing.T) {
 	for _, text := range everyAlgorithm {
 		t.Run(text, func(t *testing.T) {
 			store := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: 2, Now: newFakeClock().now})
@@ -96,7 +96,7 @@ func TestMemoryTakeAllInFullStore(t *testing.T) {
 	}
 }
 
-func TestMemoryTakeAllWithPeek(t *testing.T) {
+func TestMemoryTakeAllPeekIsAllowed(t *testing.T) {
 	store := penstock.NewMemory(&penstock.MemoryOptions{Now: newFakeClock().now})
 	limit := penstock.PerHour(5)
 	rs := []penstock.Request{{Key: "a", Limit: limit}, {Key: "a", Limit: limit, Cost: 6}, {Key: "b", Limit: limit, Cost: 1}}

@@ -120,7 +120,7 @@ func TestRestoreMemoryCountsTimeSinceSnapshot(t *testing.T) {
 	})
 }
 
-func TestSnapshotOfRestoredMemory(t *testing.T) {
+func TestSnapshotOfRestoredMemoryKeepsState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := penstock.NewMemory(&penstock.MemoryOptions{Durable: true})
 		for range 5 {
@@ -136,7 +136,7 @@ func TestSnapshotOfRestoredMemory(t *testing.T) {
 
 // If the machine's clock was set back since the snapshot, no time has passed: units
 // are neither available too early nor locked up.
-func TestRestoreMemoryAfterClockSetBack(t *testing.T) {
+func TestRestoreMemoryAfterClockSetBackPassesNoTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := penstock.NewMemory(&penstock.MemoryOptions{Durable: true})
 		lim := limiter(t, store, "100/1m")
@@ -344,7 +344,7 @@ func (d *fullDisk) Write(b []byte) (int, error) {
 
 // A snapshot can be taken while the store is in use: for each key it holds a state
 // that the key had.
-func TestSnapshotWhileInUse(t *testing.T) {
+func TestSnapshotWhileInUseHoldsStatesOfKeys(t *testing.T) {
 	clock := newFakeClock()
 	o := &penstock.MemoryOptions{Now: clock.now, Durable: true}
 	store := penstock.NewMemory(o)

@@ -309,7 +309,7 @@ func TestMemoryKeyWithoutBytesHoldsNoSlot(t *testing.T) {
 
 // Many shards use the overflow bucket at once. It must not take an old reading of
 // the clock for a step back, which would forgive its debt.
-func TestMemoryOverflowBucketOnMovingClock(t *testing.T) {
+func TestMemoryOverflowBucketKeepsDebtOnMovingClock(t *testing.T) {
 	clock := newFakeClock()
 	ticking := func() time.Time { return time.Unix(0, clock.nanos.Add(int64(time.Microsecond))) }
 	store := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: 50_000, Now: ticking})
@@ -456,7 +456,7 @@ func TestMemoryUsesFewHeapObjects(t *testing.T) {
 	runtime.KeepAlive(store)
 }
 
-func TestMemoryClockOutsideSupportedYears(t *testing.T) {
+func TestMemoryClockOutsideSupportedYearsIsClamped(t *testing.T) {
 	for _, text := range everyAlgorithm {
 		for _, year := range []int{-200000, 1, 1969, 1970, 2262, 2500, 200000} {
 			now := time.Date(year, 12, 31, 23, 59, 59, 999_999_999, time.UTC)

@@ -26,7 +26,7 @@ func TestTakeEachAndAllNameTheBadRequest(t *testing.T) {
 	}
 }
 
-func TestAllowAllAndDenyAll(t *testing.T) {
+func TestAllowAllAllowsAndDenyAllDenies(t *testing.T) {
 	for _, c := range []struct {
 		store   penstock.Store
 		cost    int64
@@ -103,7 +103,7 @@ func TestTakeAllOverPlainStoreRefundsAfterDenial(t *testing.T) {
 	}
 }
 
-func TestTakeEachOverPlainStore(t *testing.T) {
+func TestTakeEachOverPlainStoreCallsTakeForEach(t *testing.T) {
 	store := &countingStore{next: penstock.NewMemory(nil)}
 	rs := []penstock.Request{
 		{Key: "a", Limit: penstock.PerHour(1), Cost: 1},

@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-var home = NewResolver([]netip.Prefix{
+var resolver = NewResolver([]netip.Prefix{
 	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8:ffff::/48"),
 }, 64)
 
-func TestKeyOfPeer(t *testing.T) {
+func TestKeyOfPeerIsAddressOrPrefix(t *testing.T) {
 	for peer, want := range map[string]string{
 		"203.0.113.9:1234":            "203.0.113.9",
 		"203.0.113.9":                 "203.0.113.9",
@@ -27,7 +27,7 @@ func TestKeyOfPeer(t *testing.T) {
 		"[fd00::1]:1234":              "fd00::1",
 		"[fd00::2]:1234":              "fd00::2",
 		"":                            "",
-		"@":                           "", // a socket of Unix
+		"@":                           "", // a Unix socket
 		"unknown":                     "",
 		"_hidden:99":                  "",
 		"203.0.113.09:1":              "",
@@ -42,53 +42,53 @@ func TestKeyOfPeer(t *testing.T) {
 		strings.Repeat("1", 1<<20):    "",
 		"[fe80::1%" + strings.Repeat("z", 1<<20) + "]:1": "",
 	} {
-		if got := home.Key(peer, []string{"198.51.100.1"}); got != want {
-			t.Errorf("%.60q is known as %q, want %q", peer, got, want)
+		if got := resolver.Key(peer, []string{"198.51.100.1"}); got != want {
+			t.Errorf("%.60q has the key %q, want %q", peer, got, want)
 		}
 	}
 }
 
-func TestKeyBehindProxies(t *testing.T) {
+func TestKeyBehindProxiesIsFirstUntrustedAddress(t *testing.T) {
 	const proxy = "10.0.0.1:1234"
 	for _, test := range []struct {
-		because   string
+		name      string
 		peer      string
 		forwarded []string
 		want      string
 	}{
-		{"it says so", proxy, []string{"203.0.113.9"}, "203.0.113.9"},
-		{"it says so, with a port", proxy, []string{"203.0.113.9:5678"}, "203.0.113.9"},
-		{"it says so, of IPv6", proxy, []string{"2001:db8::1"}, "2001:db8::/64"},
-		{"it says so, with brackets and a port", proxy, []string{"[2001:db8::1]:443"}, "2001:db8::/64"},
-		{"it says so, of a link that is not ours", proxy, []string{"fe80::1%eth0"}, "fe80::1"},
-		{"the client made up the rest", proxy, []string{"198.51.100.1, 203.0.113.9"}, "203.0.113.9"},
-		{"the client made up a proxy", proxy, []string{"10.0.0.7, 203.0.113.9"}, "203.0.113.9"},
-		{"the client made up nonsense", proxy, []string{"<script>,, ,203.0.113.9"}, "203.0.113.9"},
-		{"there is another proxy", proxy, []string{"203.0.113.9, 10.0.0.2"}, "203.0.113.9"},
-		{"there is another proxy, with a zone", proxy, []string{"203.0.113.9, 2001:db8:ffff::2%eth0"}, "203.0.113.9"},
-		{"there is another proxy, in IPv6's clothes", "[::ffff:10.0.0.1]:1", []string{"203.0.113.9, ::ffff:10.0.0.2"}, "203.0.113.9"},
-		{"the lines are one list", proxy, []string{"198.51.100.1", "203.0.113.9, 10.0.0.3", "10.0.0.2"}, "203.0.113.9"},
-		{"empty lines and items do not count", proxy, []string{"203.0.113.9", "", " , ,"}, "203.0.113.9"},
-		{"a proxy asks for itself", proxy, nil, "10.0.0.1"},
-		{"a proxy asks for itself, by another", proxy, []string{"10.0.0.2"}, "10.0.0.2"},
-		{"only proxies are trusted", "203.0.113.9:1", []string{"198.51.100.1"}, "203.0.113.9"},
-		{"the proxy does not know", proxy, []string{"203.0.113.9, unknown"}, ""},
-		{"the proxy says nonsense", proxy, []string{"203.0.113.9, \x00"}, ""},
-		{"the chain is endless", proxy, []string{"203.0.113.9" + strings.Repeat(", 10.0.0.2", maxProxies)}, ""},
+		{"IPv4", proxy, []string{"203.0.113.9"}, "203.0.113.9"},
+		{"IPv4 with a port", proxy, []string{"203.0.113.9:5678"}, "203.0.113.9"},
+		{"IPv6", proxy, []string{"2001:db8::1"}, "2001:db8::/64"},
+		{"IPv6 with brackets and a port", proxy, []string{"[2001:db8::1]:443"}, "2001:db8::/64"},
+		{"link-local, whose zone is another host's", proxy, []string{"fe80::1%eth0"}, "fe80::1"},
+		{"address forged by the client", proxy, []string{"198.51.100.1, 203.0.113.9"}, "203.0.113.9"},
+		{"proxy forged by the client", proxy, []string{"10.0.0.7, 203.0.113.9"}, "203.0.113.9"},
+		{"garbage sent by the client", proxy, []string{"<script>,, ,203.0.113.9"}, "203.0.113.9"},
+		{"two proxies", proxy, []string{"203.0.113.9, 10.0.0.2"}, "203.0.113.9"},
+		{"two proxies, the second with a zone", proxy, []string{"203.0.113.9, 2001:db8:ffff::2%eth0"}, "203.0.113.9"},
+		{"two proxies, IPv6-mapped", "[::ffff:10.0.0.1]:1", []string{"203.0.113.9, ::ffff:10.0.0.2"}, "203.0.113.9"},
+		{"several header lines", proxy, []string{"198.51.100.1", "203.0.113.9, 10.0.0.3", "10.0.0.2"}, "203.0.113.9"},
+		{"empty lines and items", proxy, []string{"203.0.113.9", "", " , ,"}, "203.0.113.9"},
+		{"request of the proxy itself", proxy, nil, "10.0.0.1"},
+		{"request of a proxy behind another", proxy, []string{"10.0.0.2"}, "10.0.0.2"},
+		{"peer that is not a proxy", "203.0.113.9:1", []string{"198.51.100.1"}, "203.0.113.9"},
+		{"client unknown to the proxy", proxy, []string{"203.0.113.9, unknown"}, ""},
+		{"garbage sent by the proxy", proxy, []string{"203.0.113.9, \x00"}, ""},
+		{"chain of too many proxies", proxy, []string{"203.0.113.9" + strings.Repeat(", 10.0.0.2", maxProxies)}, ""},
 	} {
 		before := strings.Join(test.forwarded, "\n")
-		if got := home.Key(test.peer, test.forwarded); got != test.want {
-			t.Errorf("%s: %q by %q is known as %q, want %q", test.because, test.forwarded, test.peer, got, test.want)
+		if got := resolver.Key(test.peer, test.forwarded); got != test.want {
+			t.Errorf("%s: %q by %q has the key %q, want %q", test.name, test.forwarded, test.peer, got, test.want)
 		}
 		if after := strings.Join(test.forwarded, "\n"); after != before {
-			t.Errorf("%s: the header was changed to %q", test.because, after)
+			t.Errorf("%s: the header was changed to %q", test.name, after)
 		}
 	}
 }
 
 // A client with an IPv4 address is identified by it, however it is embedded in
 // IPv6.
-func TestKeyOfEmbeddedIPv4(t *testing.T) {
+func TestKeyOfEmbeddedIPv4IsThatAddress(t *testing.T) {
 	for client, ways := range map[string][]string{
 		"203.0.113.9": {
 			"::ffff:203.0.113.9", "64:ff9b::203.0.113.9",
@@ -98,25 +98,25 @@ func TestKeyOfEmbeddedIPv4(t *testing.T) {
 		"203.0.113.10": {
 			"::ffff:203.0.113.10", "64:ff9b::203.0.113.10", "2002:cb00:710a::1", "2001:0:4136:e378:8000:63bf:34ff:8ef5",
 		},
-		"64:ff9b:1::cb00:7109":  {"64:ff9b:1::203.0.113.9"}, // a network's own, which may lay it out otherwise
+		"64:ff9b:1::cb00:7109":  {"64:ff9b:1::203.0.113.9"}, // local prefix, whose layout is not known
 		"64:ff9b:1::cb00:710a":  {"64:ff9b:1::203.0.113.10"},
 		"::cb00:7109":           {"::203.0.113.9"},
 		"::cb00:710a":           {"::203.0.113.10"},
-		"2001:1::/64":           {"2001:1::1", "2001:1::2"}, // next to Teredo, but not of it
+		"2001:1::/64":           {"2001:1::1", "2001:1::2"}, // next to the Teredo prefix
 		"2003:cb00:7109:1::/64": {"2003:cb00:7109:1::1"},
 	} {
 		for _, way := range ways {
 			for _, bits := range []int{48, 64, 128} {
 				r := NewResolver(nil, bits)
 				if got := r.Key("["+way+"]:1234", nil); got != client && (bits == 64 || !strings.HasSuffix(client, "/64")) {
-					t.Errorf("%s, by %d bits, is known as %q, want %q", way, bits, got, client)
+					t.Errorf("%s, with %d bits: key %q, want %q", way, bits, got, client)
 				}
 			}
 		}
 	}
 }
 
-// The address of a proxy is the same proxy's in both ways to write it.
+// An IPv4 proxy is recognized in its IPv4 and its IPv6-mapped form.
 func TestNewResolverUnmapsProxies(t *testing.T) {
 	for text, trusted := range map[string]bool{
 		"::ffff:10.0.0.0/104": true, "::ffff:10.0.0.1/128": true, "::ffff:0.0.0.0/96": true, "10.0.0.0/8": true,
@@ -125,13 +125,13 @@ func TestNewResolverUnmapsProxies(t *testing.T) {
 		r := NewResolver([]netip.Prefix{netip.MustParsePrefix(text)}, 0)
 		for _, proxy := range []string{"10.0.0.1:1", "[::ffff:10.0.0.1]:1"} {
 			if got := r.Key(proxy, []string{"203.0.113.9"}); (got == "203.0.113.9") != trusted {
-				t.Errorf("with %s as a proxy, whom %s forwards for is known as %q", text, proxy, got)
+				t.Errorf("with %s as a proxy, a client behind %s has the key %q", text, proxy, got)
 			}
 		}
 	}
-	// What a client says of itself is no proxy's word, whatever is written into it.
-	if got := home.Key("[2002:a00:1::1]:1", []string{"203.0.113.9"}); got != "10.0.0.1" {
-		t.Errorf("an address that 10.0.0.1 is written into was believed: %q", got)
+	// An address that embeds that of a proxy is not a proxy: a client can choose it.
+	if got := resolver.Key("[2002:a00:1::1]:1", []string{"203.0.113.9"}); got != "10.0.0.1" {
+		t.Errorf("an address that embeds 10.0.0.1 was trusted: %q", got)
 	}
 }
 
@@ -141,7 +141,7 @@ func TestKeyUsesPrefixBits(t *testing.T) {
 	} {
 		r := NewResolver(nil, bits)
 		if got := r.Key("[2001:db8:1:2ff::1]:1", nil); got != want {
-			t.Errorf("by %d bits: %q, want %q", bits, got, want)
+			t.Errorf("with %d bits: %q, want %q", bits, got, want)
 		}
 	}
 }
@@ -150,12 +150,12 @@ func TestPrivateContainsPrivateAddresses(t *testing.T) {
 	r := NewResolver(Private(), 64)
 	for _, inside := range []string{"127.0.0.1:1", "[::1]:1", "10.1.2.3:1", "172.31.0.1:1", "192.168.1.1:1", "[fd12::1]:1"} {
 		if got := r.Key(inside, []string{"203.0.113.9"}); got != "203.0.113.9" {
-			t.Errorf("%s is not taken for a proxy: %q", inside, got)
+			t.Errorf("%s is not trusted as a proxy: %q", inside, got)
 		}
 	}
 	for _, outside := range []string{"172.32.0.1:1", "192.169.0.1:1", "11.0.0.1:1", "169.254.1.1:1"} {
 		if got := r.Key(outside, []string{"203.0.113.9"}); got == "203.0.113.9" {
-			t.Errorf("%s is taken for a proxy", outside)
+			t.Errorf("%s is trusted as a proxy", outside)
 		}
 	}
 }
@@ -163,7 +163,7 @@ func TestPrivateContainsPrivateAddresses(t *testing.T) {
 func TestKeyOfIPv4AllocatesNothing(t *testing.T) {
 	forwarded := []string{"198.51.100.1, 203.0.113.9"}
 	for _, peer := range []string{"203.0.113.9:1234", "10.0.0.1:1234"} {
-		if n := testing.AllocsPerRun(100, func() { home.Key(peer, forwarded) }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { resolver.Key(peer, forwarded) }); n != 0 {
 			t.Errorf("%s: %v allocations", peer, n)
 		}
 	}
@@ -178,13 +178,13 @@ func FuzzKey(f *testing.F) {
 	f.Fuzz(func(t *testing.T, line, item string) {
 		const client = "203.0.113.9"
 		for _, forwarded := range [][]string{{line, item + ", " + client}, {line + ",", item, client}, {line + "," + client, "10.0.0.2"}} {
-			if got := home.Key("10.0.0.1:1", forwarded); got != client {
-				t.Errorf("%q made %s known as %q", forwarded, client, got)
+			if got := resolver.Key("10.0.0.1:1", forwarded); got != client {
+				t.Errorf("with %q, %s has the key %q", forwarded, client, got)
 			}
 		}
-		if got := home.Key("10.0.0.1:1", []string{line, item}); strings.ContainsAny(got, ", \t\r\n") {
-			t.Errorf("%q, %q: a key with separators in it: %q", line, item, got)
+		if got := resolver.Key("10.0.0.1:1", []string{line, item}); strings.ContainsAny(got, ", \t\r\n") {
+			t.Errorf("%q, %q: key with separators: %q", line, item, got)
 		}
-		home.Key(line, []string{item})
+		resolver.Key(line, []string{item})
 	})
 }

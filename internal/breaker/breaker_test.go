@@ -232,7 +232,7 @@ func TestJitterIsAtMostAFifth(t *testing.T) {
 
 // With calls in any order, the breaker never opens on fewer failures than it
 // should, and never stays closed after five consecutive ones.
-func TestBreakerRandomCalls(t *testing.T) {
+func TestBreakerOpensNeitherEarlyNorLate(t *testing.T) {
 	opened := 0
 	for seed := range uint64(500) {
 		rng := rand.New(rand.NewPCG(seed, 2))

@@ -64,7 +64,7 @@ func TestNewSetGroupsLimitersByStore(t *testing.T) {
 	if want := []int{0, 3, 1, 5, 2, 4}; !slices.Equal(order, want) {
 		t.Errorf("order %v, want %v", order, want)
 	}
-	// What is within this process is asked first, wherever it stands.
+	// Memory stores come first, whatever their position.
 	slices.Reverse(given)
 	_, order = charge.NewSet(given)
 	if want := []int{0, 4, 2, 5, 1, 3}; !slices.Equal(order, want) {
@@ -72,7 +72,7 @@ func TestNewSetGroupsLimitersByStore(t *testing.T) {
 	}
 }
 
-func TestSetTakeAllOrNothing(t *testing.T) {
+func TestSetTakeChargesAllOrNothing(t *testing.T) {
 	near, far := penstock.NewMemory(nil), penstock.NewMemory(nil)
 	a, b, c := limiter(t, near, "10/1h"), limiter(t, far, "10/1h"), limiter(t, far, "4/1h")
 	s, _ := charge.NewSet([]*penstock.Limiter{a, b, c})
@@ -134,7 +134,7 @@ func TestSetTakeRefundsEarlierStoresOnDenial(t *testing.T) {
 	}
 }
 
-// A cost below zero, wherever it stands, undoes nothing and charges nothing.
+// A negative cost, in any position, refunds nothing and charges nothing.
 func TestSetTakeRejectsNegativeCosts(t *testing.T) {
 	asked, memory := 0, penstock.NewMemory(nil)
 	a := limiter(t, penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
@@ -207,7 +207,7 @@ func TestSetHoldWaitsForDelay(t *testing.T) {
 	})
 }
 
-// Leaving a queue in the next window refunds nothing of that window.
+// A wait that is cancelled in the next window refunds nothing of that window.
 func TestSetHoldCancelRefundsWhatIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := penstock.NewMemory(nil)
@@ -251,8 +251,8 @@ func TestSetTakeOneLimiterAllocatesNothing(t *testing.T) {
 	}
 }
 
-// A store that is slow to deny does not make the one before it forgive what others
-// took in a window that has begun since.
+// If a slow store denies after a new window has begun, the refund to the earlier store
+// takes nothing off what other requests took in that window.
 func TestSetRefundLateReturnsOnlyWhatIsCharged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near := limiter(t, penstock.NewMemory(nil), "10/1s fixed-window")

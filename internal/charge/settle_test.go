@@ -32,7 +32,7 @@ func TestSettleCorrectsCharge(t *testing.T) {
 	}
 }
 
-// A clock is one that goes when it is told to.
+// A clock moves only when a test advances it.
 type clock struct{ now time.Time }
 
 func (c *clock) store() penstock.Store {
@@ -93,8 +93,8 @@ type job struct {
 	cost     int64
 }
 
-// work lets jobs come and go on a clock of theirs, and returns those that were let
-// in, in the order in which they came.
+// work runs random jobs on a test clock, and returns those that were admitted, in the
+// order of arrival.
 func work(t *testing.T, l penstock.Limit, rng *rand.Rand) (jobs []*job) {
 	t.Helper()
 	c := &clock{time.Unix(1e9, 0)}
@@ -131,8 +131,8 @@ func work(t *testing.T, l penstock.Limit, rng *rand.Rand) (jobs []*job) {
 	return jobs
 }
 
-// However late estimates are settled, the jobs that came within a window cost no
-// more than it has.
+// However late estimates are settled, the jobs admitted within a window cost no more
+// than its Count.
 func TestSettleKeepsWindowBound(t *testing.T) {
 	l := penstock.Limit{Count: 10, Period: 10 * time.Second, Algorithm: penstock.FixedWindow, Align: penstock.AlignClock}
 	for seed := range uint64(50) {

@@ -33,7 +33,7 @@ func slow() penstock.Store {
 	})
 }
 
-// wait lets n calls wait at once, and returns their errors.
+// wait makes n calls wait concurrently, and returns their errors.
 func wait(ctx context.Context, q *Queue, n int) chan error {
 	errs := make(chan error, n)
 	for range n {
@@ -55,8 +55,7 @@ func count(errs chan error, n int) (none, full int) {
 	return none, full
 }
 
-// A call that need not wait is not one that waits, however long the store takes to
-// say so.
+// A call that need not wait does not count as waiting, however slow the store is.
 func TestQueueCountsOnlyWaitingCalls(t *testing.T) {
 	for _, test := range []struct {
 		limit string
@@ -126,9 +125,9 @@ func TestQueueCancelledContextTakesNothing(t *testing.T) {
 	}
 }
 
-// A server that closes while a call asks for its turn is not called, and a window
-// gets back what was taken.
-func TestQueuePauseDuringWait(t *testing.T) {
+// If the server pauses while a call is taking its turn, the call is not made, and the
+// units of a window are refunded.
+func TestQueuePauseDuringWaitRefundsUnits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lim := limiter(t, slow(), "10/1h fixed-window")
 		q := NewQueue(lim, 0, 0)
@@ -144,9 +143,9 @@ func TestQueuePauseDuringWait(t *testing.T) {
 	})
 }
 
-// A call that cannot wait for the pause takes no turn, which a bucket could not
-// return.
-func TestQueuePauseBeforeWait(t *testing.T) {
+// A call whose deadline is before the end of the pause takes no turn, because a bucket
+// could not return it.
+func TestQueuePauseBeforeWaitTakesNothing(t *testing.T) {
 	lim := limiter(t, penstock.NewMemory(nil), "10/1h")
 	q := NewQueue(lim, 0, 0)
 	q.Pause("k", time.Minute)
@@ -160,8 +159,7 @@ func TestQueuePauseBeforeWait(t *testing.T) {
 	}
 }
 
-// Many servers that closed once are not remembered for ever, and none that is
-// closed is forgotten.
+// Expired pauses are dropped when there are many, and no others.
 func TestQueueDropsExpiredPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(limiter(t, penstock.NewMemory(nil), "10/1s"), 0, 0)

@@ -13,14 +13,14 @@ import (
 // DenyCacheOptions are the settings of a [DenyCache]. The zero value suits most
 // programs. A number of zero or less means its default.
 type DenyCacheOptions struct {
-	// MaxKeys is how many denials are cached at once, counting each pair of key
-	// and limit; each takes about 90 bytes. When the cache is full, the denials
-	// that end soonest are dropped. Default: 65,536.
+	// MaxKeys bounds the cached denials, counting each pair of key and limit.
+	// Each takes about 90 bytes. When the cache is full, the denials that end
+	// soonest are dropped. Default: 65,536.
 	MaxKeys int
 
-	// MaxAge is how long a denial is cached at most. If units are refunded
-	// without going through this cache, a key may be denied wrongly for this
-	// long. Default and maximum: one second.
+	// MaxAge bounds how long a denial is cached. If units are refunded without
+	// going through this cache, a key may be denied wrongly for this long.
+	// Default and maximum: one second.
 	MaxAge time.Duration
 
 	// Only selects the limits whose denials are cached. It must be safe for
@@ -33,19 +33,20 @@ type DenyCacheOptions struct {
 }
 
 // A DenyCache is a [Store] that caches the denials of another store, so clients
-// that keep retrying cost no calls to it. [WithDenyCache] makes one. It is safe for
-// concurrent use, starts no goroutine and needs no Close.
+// that keep retrying cost no calls to it. [WithDenyCache] makes one. It is safe
+// for concurrent use, starts no goroutine and needs no Close.
 //
-// It never allows a request by itself. A denial is cached until its RetryAfter has
-// passed, counted from before the store was called. As long as units come back by
-// time alone, the store would have denied the request too. Refunds and resets
-// through the cache, and requests with another Count or Burst under the same name,
-// drop the key's denial. Refunds that bypass the cache are noticed within MaxAge.
+// It never allows a request without the store. A denial is cached until its
+// RetryAfter has passed, counted from before the store was called. As long as
+// units come back only by time, the store would have denied the request too.
+// Refunds and resets through the cache, and requests with another Count or Burst
+// under the same name, drop the key's denial. Refunds that bypass the cache take
+// effect within MaxAge.
 //
 // A cached denial answers requests of at least its own cost under the same limit.
 // The decision has [SourceDenyCache], and its times count down. They are as exact
 // as the store's, with one exception: after a request took the last unit of a
-// bucket, the cache computes itself when the next unit is due. If a unit does not
+// bucket, the cache itself computes when the next unit is due. If a unit does not
 // take whole milliseconds to come back, that may be up to one millisecond late.
 // For costs above one, Remaining is a lower bound.
 //
@@ -117,8 +118,8 @@ func (c *DenyCache) newLookup(r *Request) (l lookup, ok bool) {
 	return l, true
 }
 
-// Take decides one request: from the cache if it is known to be denied, or else by
-// calling the store.
+// Take decides one request: from the cache if it is known to be denied, or else
+// by calling the store.
 func (c *DenyCache) Take(ctx context.Context, r Request) (Decision, error) {
 	if c.next == nil {
 		return Decision{}, errNoStore
@@ -203,8 +204,8 @@ func (c *DenyCache) record(l *lookup, d *Decision, err error) {
 	}
 }
 
-// TakeEach decides every request by itself: known denials from the cache, the rest
-// in one call to the store. [TakeEach] calls it.
+// TakeEach decides every request independently: known denials from the cache, the
+// rest in one call to the store. It implements [BatchStore].
 func (c *DenyCache) TakeEach(ctx context.Context, rs []Request, ds []Decision) error {
 	var buffer [batchBuffer]lookup
 	ls, ok := c.newLookups(buffer[:0], rs)
@@ -284,7 +285,7 @@ func unansweredIndexes(ls []lookup) (indexes []int) {
 
 // TakeAll decides the requests all or nothing, by calling the store. A cached
 // denial of one request would deny them all, but only the store knows the state
-// of the others. [TakeAll] calls it.
+// of the others. It implements [AtomicStore].
 func (c *DenyCache) TakeAll(ctx context.Context, rs []Request, ds []Decision) error {
 	if len(rs) == 1 && len(ds) > 0 && rs[0].validateForAll() == nil {
 		if d, denied := c.Cached(rs[0]); denied {

@@ -9,8 +9,8 @@ import (
 )
 
 // FallbackOptions are the settings of a [Fallback]. The zero value suits a single
-// process; where several share the primary store, set Share. A number of zero or
-// less means its default.
+// process. If several processes share the primary store, set Share. A number of
+// zero or less means its default.
 type FallbackOptions struct {
 	// Timeout is how long a call to the primary store may take. For a
 	// [TimeoutStore] with a shorter timeout, such as the Redis store, no timer is
@@ -73,30 +73,33 @@ type FallbackChange struct {
 	Err   error // the call that failed last before it went down
 }
 
-// A Fallback is a [Store] that decides by a secondary store while the primary store
-// is down, so callers see no store errors. [WithFallback] makes one. It is safe for
-// concurrent use and needs no Close. It probes and settles from goroutines that end
-// by themselves.
+// A Fallback is a [Store] that decides by a secondary store while the primary
+// store is down, so callers see no store errors. [WithFallback] makes one. It is
+// safe for concurrent use and needs no Close. It probes and settles in goroutines
+// that end by themselves.
 //
-// A call that the primary store fails to answer is decided by the secondary at
-// once. After a few such calls a breaker opens: the primary is down, and only probes
-// call it until one succeeds. Errors are returned for malformed requests, and to
-// callers whose own context has ended. A [KeyError] is about its key alone: the
-// secondary decides that request, and the primary still counts as up.
+// If the primary store fails to answer a call, the secondary decides it at once.
+// After a few such calls a breaker opens: the primary counts as down, and only
+// probes call it until one succeeds. Errors are returned only for malformed
+// requests, and to callers whose own context has ended. A [KeyError] concerns
+// only its key: the secondary decides that request, and the primary still counts
+// as up.
 //
-// While the primary store is down, this process admits of a key at most what its
-// share of the limit admits: Share·B + Share·r·T of a token bucket in any time T.
-// Units taken from the primary by a call that timed out stay taken. When the primary
-// is up again, the units that were spent meanwhile and have not come back by time
-// are charged to it, as far as it has units left. Under FailOpen there is no bound.
+// While the primary store is down, this process admits at most its share of the
+// limit for each key: Share·B + Share·r·T of a token bucket in any time T. Units
+// taken from the primary by a call that timed out stay taken. When the primary is
+// up again, the units that were spent in the meantime and have not come back by
+// time are charged to it, as far as it has units left. Under FailOpen there is no
+// bound.
 //
-// A grant under a Request.ID is charged to the primary under the same ID: once, even
-// if the primary had granted it and the response was lost. Until it is charged, each
-// store knows only the IDs that it granted itself. A refund goes to the store that
-// decides at that time; if it did not grant the ID, nothing is refunded.
+// A grant under a Request.ID is charged to the primary under the same ID, and
+// only once, even if the primary had granted it and the response was lost. Until
+// it is charged, each store knows only the IDs that it granted itself. A refund
+// goes to the store that decides at that time; if it did not grant the ID,
+// nothing is refunded.
 //
-// Decisions without the primary store have [SourceFallback]; their numbers are those
-// of the share.
+// Decisions without the primary store have [SourceFallback], and their numbers
+// are those of the share.
 type Fallback struct {
 	primary, secondary Store
 
@@ -125,10 +128,11 @@ const (
 	defaultFallbackKeys     = 1 << 16
 )
 
-// WithFallback returns a store that decides by primary, and by secondary while
-// primary is down. A nil secondary is a new [Memory]. Nil options mean all defaults.
+// WithFallback returns a store that decides by primary, or by secondary while
+// primary is down. If secondary is nil, it is a new [Memory]. Nil options mean
+// all defaults.
 //
-// The shards of a primary that is a [ShardedStore] are down or up independently.
+// If primary is a [ShardedStore], its shards are down or up independently.
 func WithFallback(primary, secondary Store, o *FallbackOptions) *Fallback {
 	if o == nil {
 		o = &FallbackOptions{}
@@ -212,7 +216,7 @@ func (f *Fallback) callPrimary(ctx context.Context, r Request) (Decision, error)
 }
 
 // TakeEach decides every request independently. Those whose shards are up are
-// sent in one call. [TakeEach] calls it.
+// sent in one call. It implements [BatchStore].
 func (f *Fallback) TakeEach(ctx context.Context, rs []Request, ds []Decision) error {
 	if err := f.validate(rs, ds, (*Request).validateShape); err != nil {
 		return err
@@ -237,7 +241,7 @@ func (f *Fallback) TakeEach(ctx context.Context, rs []Request, ds []Decision) er
 }
 
 // TakeAll decides the requests all or nothing. If a shard of one of them is down,
-// the secondary store decides all of them. [TakeAll] calls it.
+// the secondary store decides all of them. It implements [AtomicStore].
 func (f *Fallback) TakeAll(ctx context.Context, rs []Request, ds []Decision) error {
 	if err := f.validate(rs, ds, (*Request).validateForAll); err != nil {
 		return err

@@ -24,13 +24,13 @@ type LeaseOptions struct {
 	// clock. Default: one second.
 	MaxAge time.Duration
 
-	// Only selects the limits to lease. It is called for token buckets alone,
-	// since no other algorithm can be leased. It must be safe for concurrent
+	// Only selects the limits to lease. It is called only for token buckets,
+	// because no other algorithm can be leased. It must be safe for concurrent
 	// use. Default: all.
 	Only func(Limit) bool
 
-	// MaxKeys is how many keys are tracked at once, counting each pair of key
-	// and limit. Requests for other keys go to the store. Default: 16,384.
+	// MaxKeys bounds the keys tracked at once, counting each pair of key and
+	// limit. Requests for other keys go to the store. Default: 16,384.
 	MaxKeys int
 
 	// Now is the clock, for tests and simulations. It must be safe for
@@ -38,34 +38,35 @@ type LeaseOptions struct {
 	Now func() time.Time
 }
 
-// A Lease is a [Store] that takes units of busy keys from another store in advance
-// and spends them locally. It must be closed, to refund the units that it holds.
-// [WithLease] makes one. It is safe for concurrent use. It refills and refunds from
-// goroutines that end by themselves.
+// A Lease is a [Store] that takes units of busy keys from another store in
+// advance and spends them locally. It must be closed, to refund the units that it
+// holds. [WithLease] makes one. It is safe for concurrent use. It refills and
+// refunds in goroutines that end by themselves.
 //
 // Units are taken from the store before they are spent, and a process may spend
-// them for MaxAge, or τ. With N processes that each hold at most q units of a key,
-// any interval of length T spends
+// them for MaxAge, or τ. With N processes that each hold at most q units of a
+// key, any interval of length T spends
 //
 //	at most B + r·T + N·q, and
 //	at most B + r·(T+τ)
 //
-// units of the key, where B + r·T is what the limit itself admits. By default N·q is
-// a tenth of B. To keep these bounds, a Lease refunds less than it has left: units
-// that the bucket has earned back since they were taken stay taken. A refund is
-// tried once. If the store cannot be reached, the units come back by time alone.
+// units of the key, where B + r·T is what the limit itself admits. By default N·q
+// is a tenth of B. To keep these bounds, a Lease refunds less than it has left:
+// units that the bucket has earned back since they were taken stay taken. A
+// refund is tried once. If the store cannot be reached, the units come back only
+// by time.
 //
-// A refill takes what the key is expected to need for seven tenths of τ. A key with
-// fewer than eight requests in that time is not leased, nor is a limit with a burst
-// below 20·N. When the store has few units of a key left, requests go to it one by
-// one. Very busy keys, with 100 units or more per quarter of a second, are an
-// exception: after a refill got fewer units than it requested, they are denied
-// locally for at most a quarter of a second, even if the bucket has earned a unit in
-// the meantime.
+// A refill takes what the key is expected to need for seven tenths of τ. A key
+// with fewer than eight requests in that time is not leased, nor is a limit with
+// a burst below 20·N. When the store has few units of a key left, requests go to
+// it one by one. Very busy keys, with 100 units or more per quarter of a second,
+// are an exception: after a refill got fewer units than it requested, they are
+// denied locally for at most a quarter of a second, even if the bucket has earned
+// a unit in the meantime.
 //
-// Decisions by leased units have [SourceLease], and a Remaining that was true when
-// the units were taken. Requests with an ID, and all other algorithms, pass through
-// unchanged.
+// Decisions by leased units have [SourceLease], and a Remaining that was true
+// when the units were taken. Requests with an ID, and limits with another
+// algorithm, pass through unchanged.
 type Lease struct {
 	next     Store
 	nodes    int64
@@ -92,10 +93,10 @@ const (
 	maxRefillWait = 10 * inflight.MaxWait
 )
 
-// WithLease returns a store that spends units of next locally, so a busy key costs
-// one call for about a hundred decisions. Use it if next is remote, and only for
-// limits that may be exceeded by the bounds in the comment of [Lease]. Nil options
-// mean all defaults.
+// WithLease returns a store that spends units of next locally, so a busy key
+// costs one call for about a hundred decisions. Use it if next is remote, and
+// only for limits that may be exceeded within the bounds documented at [Lease].
+// Nil options mean all defaults.
 func WithLease(next Store, o *LeaseOptions) *Lease {
 	if o == nil {
 		o = &LeaseOptions{}
@@ -256,7 +257,7 @@ func (l *Lease) takeUnits(ctx context.Context, lr *leaseRequest, d *Decision) (d
 }
 
 // TakeEach decides every request independently: by leased units, or else in one
-// call to the store. [TakeEach] calls it.
+// call to the store. It implements [BatchStore].
 func (l *Lease) TakeEach(ctx context.Context, rs []Request, ds []Decision) error {
 	b, ok := l.newBatch(rs, ds)
 	if !ok {
@@ -273,7 +274,7 @@ func (l *Lease) TakeEach(ctx context.Context, rs []Request, ds []Decision) error
 
 // TakeAll decides the requests all or nothing. It spends leased units where there
 // are enough, and puts them back if the store denies one of the other requests.
-// [TakeAll] calls it.
+// It implements [AtomicStore].
 func (l *Lease) TakeAll(ctx context.Context, rs []Request, ds []Decision) error {
 	b, ok := l.newBatch(rs, ds)
 	if !ok || ValidateAll(rs, ds) != nil {

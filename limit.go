@@ -122,19 +122,19 @@ func PerHour(n int64) Limit { return Limit{Count: n, Period: time.Hour} }
 // midnight, see [AlignDay].
 func PerDay(n int64) Limit { return Limit{Count: n, Period: 24 * time.Hour} }
 
-// WithBurst returns the limit with another burst.
+// WithBurst returns the limit with that burst.
 func (l Limit) WithBurst(n int64) Limit {
 	l.Burst = n
 	return l
 }
 
-// WithName returns the limit with another name.
+// WithName returns the limit with that name.
 func (l Limit) WithName(name string) Limit {
 	l.Name = name
 	return l
 }
 
-// WithAlgorithm returns the limit with another algorithm.
+// WithAlgorithm returns the limit with that algorithm.
 func (l Limit) WithAlgorithm(a Algorithm) Limit {
 	l.Algorithm = a
 	return l

@@ -23,7 +23,7 @@ import (
 //   - [Limiter.Wait] sleeps until a unit is available. Use it to pace calls to
 //     another server.
 //   - [Limiter.Reserve] takes a unit in advance, and returns how long to wait
-//     before acting. Use it to do something else meanwhile.
+//     before acting. Use it to do something else in the meantime.
 //
 // AllowN, WaitN and ReserveN take n units. [Limiter.Peek], [Limiter.Refund] and
 // [Limiter.Reset] read, return and delete what was taken.
@@ -129,15 +129,15 @@ func (l *Limiter) Wait(ctx context.Context, key string) error {
 
 // WaitN waits until n units of the key are available, and takes them.
 //
-// It fails at once, and charges nothing, with [ErrNever] if n exceeds the
-// [Limit.Capacity], and with [ErrDeadline], which is also a
-// [context.DeadlineExceeded], if the wait would exceed the deadline of ctx. If ctx
-// ends during the wait, the units are refunded and the context's error is returned.
+// It fails at once and charges nothing if n exceeds the [Limit.Capacity], with
+// [ErrNever], or if the wait would exceed the deadline of ctx, with
+// [ErrDeadline], which is also a [context.DeadlineExceeded]. If ctx ends during
+// the wait, the units are refunded and the context's error is returned.
 //
 // On buckets, calls are served in the order of arrival: on a token bucket as far
-// ahead as it reserves (see [Limiter.ReserveN]), on a leaky bucket while its queue
-// has room. Calls beyond that, and all calls on windows, retry when units may be
-// available, in no particular order.
+// ahead as it reserves (see [Limiter.ReserveN]), on a leaky bucket while its
+// queue has room. Calls beyond that, and all calls on windows, retry when units
+// may be available, in no particular order.
 func (l *Limiter) WaitN(ctx context.Context, key string, n int64) error {
 	d, err := l.takeWithin(ctx, key, n)
 	if err != nil || d.Delay == 0 {

@@ -70,7 +70,7 @@ type Memory struct {
 	compiled          compiledCache
 }
 
-// MemoryStats describes what a [Memory] holds.
+// MemoryStats are the numbers of a [Memory].
 type MemoryStats struct {
 	// Keys is the number of keys and IDs held. Expired ones count until they
 	// are swept.
@@ -92,7 +92,7 @@ const (
 	maxOverflow     = 1024 // overflow buckets, one per limit
 )
 
-// NewMemory returns an empty store. Nil options are all defaults.
+// NewMemory returns an empty store. Nil options mean all defaults.
 func NewMemory(o *MemoryOptions) *Memory {
 	if o == nil {
 		o = &MemoryOptions{}
@@ -211,7 +211,7 @@ func (m *Memory) take(cl *compiledLimit, key string, req algorithm.Request, d *D
 	s.mu.Unlock()
 }
 
-// Stats returns what the store holds now.
+// Stats returns the current numbers of the store.
 func (m *Memory) Stats() MemoryStats {
 	return MemoryStats{
 		Keys:              m.quota.used.Load(),

@@ -11,7 +11,7 @@ import (
 )
 
 // TakeAll decides the requests all or nothing, with the locks of all their shards
-// held. [TakeAll] calls it.
+// held. It implements [AtomicStore].
 func (m *Memory) TakeAll(_ context.Context, rs []Request, ds []Decision) error {
 	if err := checkLengths(rs, ds); err != nil {
 		return err

@@ -43,9 +43,8 @@ func (r *Reservation) Decision() Decision { return r.decision }
 func (r *Reservation) Delay() time.Duration { return max(0, time.Until(r.actAt)) }
 
 // Cancel refunds the units, even if ctx has ended. It has no effect once Delay is
-// zero, so a deferred Cancel is harmless, nor after a successful Cancel. To
-// refund later, or on windows, whose reservations have no delay, use
-// [Limiter.Refund].
+// zero or after a successful Cancel, so a deferred Cancel is harmless. To refund
+// later, or on windows, whose reservations have no delay, use [Limiter.Refund].
 //
 // The refund frees the end of the queue. Later reservations keep their times, so
 // the next one may be due at the same time as the last of them.

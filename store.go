@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A Store holds the state of keys and decides requests. It is safe for
-// concurrent use. [NewMemory] returns one.
+// A Store holds the state of keys and decides requests. It is safe for concurrent
+// use. [NewMemory] returns one.
 //
 // An error means that no decision was made; a denial is a decision. A store may
 // implement [BatchStore], [AtomicStore] and other optional interfaces. A wrapper
@@ -46,9 +46,9 @@ var DenyAll Store = StoreFunc(func(_ context.Context, r Request) (Decision, erro
 	return Decision{Limit: r.Limit.Capacity(), RetryAfter: Never}, nil
 })
 
-// TakeEach decides the requests independently and writes the decisions to ds, in
-// the same order. A [BatchStore] decides them in one call, any other store one
-// after the other. If a request is malformed, nothing is charged.
+// TakeEach decides the requests independently, and writes the decisions to ds, in
+// the same order. A [BatchStore] decides them in one call, any other store one by
+// one. If a request is malformed, nothing is charged.
 func TakeEach(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 	if s, ok := s.(BatchStore); ok {
 		return s.TakeEach(ctx, rs, ds)
@@ -72,12 +72,12 @@ func TakeEach(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 // TakeAll decides the requests all or nothing, and writes the decisions to ds, in
 // the same order. If all are Allowed, which [Tightest] reports, all were charged.
 // Otherwise none was: the requests that did not fit are denied with a RetryAfter,
-// and the other decisions are peeks. Costs of the same key and limit add up.
-// AtMost, a negative cost and an ID are errors here.
+// and the other decisions are peeks. Costs of the same key and limit add up. A
+// request with AtMost, a negative cost or an ID is an error.
 //
-// An [AtomicStore] decides atomically. With any other store the requests are taken
-// one after the other, and refunded when one is denied: that never admits too
-// much, but concurrent requests may see units taken for a moment.
+// An [AtomicStore] decides atomically. On any other store the requests are taken
+// one by one, and refunded if one is denied. That never admits too much, but
+// concurrent requests may briefly see units taken.
 func TakeAll(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 	if s, ok := s.(AtomicStore); ok {
 		return s.TakeAll(ctx, rs, ds)

@@ -67,7 +67,7 @@ type Memory struct {
 	overflowDecisions atomic.Int64
 	lastSwept         atomic.Uint32 // index of the shard that sweepNext swept last
 	sweepBackoff      atomic.Int32  // how many more failed allocations sweep only one shard
-	compiled          compiledCache
+	limits            compiledCache
 }
 
 // MemoryStats are the numbers of a [Memory].
@@ -182,7 +182,7 @@ func (m *Memory) compile(r *Request) (*compiledLimit, error) {
 	if cl := r.compiled; cl != nil && cl.tick == m.tick && cl.key == m.key && cl.limit == r.Limit {
 		return cl, nil
 	}
-	return m.compiled.get(r.Limit, m.tick, m.key)
+	return m.limits.get(r.Limit, m.tick, m.key)
 }
 
 // take decides a request of one key. The most frequent case, one available unit

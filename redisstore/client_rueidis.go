@@ -81,6 +81,7 @@ func tune(option *rueidis.ClientOption, o Options) {
 	option.Dialer.KeepAlive = o.connTimeout
 	option.Sentinel.Dialer = option.Dialer // the default has a timeout of zero
 	option.ConnWriteTimeout = o.connTimeout
+	option.AlwaysPipelining = o.pipelineAll
 	option.RingScaleEachConn = max(10, bits.Len(uint(o.MaxCalls)))
 	option.ReadBufferEachConn = 1 << 16
 	option.WriteBufferEachConn = 1 << 16

@@ -91,6 +91,11 @@ type Options struct {
 	// machine is not mistaken for a dead server. Default: Timeout, so that the
 	// connection outlasts a call on it, but at least minConnTimeout.
 	connTimeout time.Duration
+
+	// pipelineAll makes the client read all replies in the background. Otherwise
+	// a caller that is alone on its connection reads its reply itself, which is
+	// faster, but then a canceled call only ends after up to connTimeout.
+	pipelineAll bool
 }
 
 const (
@@ -120,6 +125,7 @@ func (o *Options) withDefaults() (Options, error) {
 	}
 	if n.connTimeout == 0 {
 		n.connTimeout = max(n.Timeout, minConnTimeout)
+		n.pipelineAll = n.connTimeout > minConnTimeout
 	}
 	switch {
 	case strings.ContainsFunc(n.Prefix, invalidInPrefix):

@@ -75,7 +75,7 @@ var Settings = slices.Concat(
 		Setting{Name: "log-level", Kind: "level", Default: "info", Help: "minimum level of log lines: debug, info, warn or error", set: logLevel},
 		Setting{Name: "log-format", Kind: "format", Default: "text", Help: "format of log lines: text or json", set: oneOf(func(c *Config) *string { return &c.LogFormat }, "text", "json")},
 		Setting{Name: "shutdown-delay", Kind: "duration", Default: "0s", Help: "time between reporting not ready and closing the listeners, for load balancers to notice", set: duration(func(c *Config) *time.Duration { return &c.ShutdownDelay })},
-		Setting{Name: "shutdown-grace", Kind: "duration", Default: "10s", Help: "maximum wait for requests in flight on shutdown", set: duration(func(c *Config) *time.Duration { return &c.ShutdownGrace })},
+		Setting{Name: "shutdown-grace", Kind: "duration", Default: "10s", Help: "maximum wait for requests in flight on shutdown; 0s aborts them", set: duration(func(c *Config) *time.Duration { return &c.ShutdownGrace })},
 	),
 )
 

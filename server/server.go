@@ -93,8 +93,8 @@ func (s *Server) listener(name string) *listener {
 
 // Run serves until ctx ends, and then shuts down: it reports not ready for the shutdown
 // delay, drains the listeners, answers the requests in flight, and closes the store. It
-// returns an error if a listener failed, if a request was not finished within the
-// shutdown grace, or if the last snapshot failed.
+// returns an error if a listener failed, if a request was not finished within a shutdown
+// grace above 0, or if the last snapshot failed.
 //
 // When the listeners begin to close, requests from open connections and from connections
 // in an accept queue are still answered. Clients that connect later are refused.
@@ -160,6 +160,9 @@ func (s *Server) closeListeners(ctx context.Context) error {
 	close(errs)
 	var all error
 	for err := range errs {
+		if s.config.ShutdownGrace == 0 && errors.Is(err, context.DeadlineExceeded) {
+			continue // the operator chose not to wait
+		}
 		all = errors.Join(all, err)
 	}
 	return all

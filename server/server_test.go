@@ -129,6 +129,19 @@ func throttle(t *testing.T, d *daemon, arguments string) []int64 {
 	return answer
 }
 
+// With connections open and no time to wait, Run ends without an error.
+func TestServerShutdownGraceOfZeroIsNoError(t *testing.T) {
+	d := start(t, map[string]string{"shutdown-grace": "0s"})
+	for _, listener := range []string{"grpc", "http", "resp", "admin"} {
+		conn, err := net.Dial("tcp", d.addr(listener))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+	}
+	d.end() // fails the test if Run returns an error
+}
+
 func TestServerRunLeavesNoGoroutines(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 	before := runtime.NumGoroutine()

@@ -213,10 +213,16 @@ var defaultCloseWaits = closeWaits{
 	linger:    100 * time.Millisecond,
 }
 
-// finish answers what arrived before a shutdown, and ends the connection.
+// maxFinalBytes is more than the receive buffer of a socket usually holds.
+const maxFinalBytes = 8 << 20
+
+// finish answers what arrived before a shutdown, and ends the connection. It stops after
+// maxFinalBytes, so that a client that keeps sending does not delay the shutdown.
 func (c *conn) finish() {
-	for more := true; more && !c.closing; {
+	received := 0
+	for more := true; more && !c.closing && received < maxFinalBytes; {
 		more = c.receiveArrived()
+		received += c.end
 		c.executeBuffered()
 		if !c.send() {
 			return

@@ -126,6 +126,28 @@ func TestShutdownAnswersReceivedTLSRecords(t *testing.T) {
 	}
 }
 
+func TestShutdownEndsDespiteClientThatKeepsSending(t *testing.T) {
+	s := newServer(t, penstock.NewMemory(nil), nil, nil, nil)
+	c := dial(t, startServer(t, s))
+	c.want("+PONG", "PING")
+	var client sync.WaitGroup
+	client.Go(func() {
+		for pipeline := strings.Repeat(encode("PING"), 10_000); ; {
+			if _, err := io.WriteString(c.conn, pipeline); err != nil {
+				return
+			}
+		}
+	})
+	client.Go(func() { _, _ = io.Copy(io.Discard, c.conn) })
+	waitFor(t, func() bool { return s.commands.Load() > 10_000 })
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	if err := s.Shutdown(ctx); err != nil {
+		t.Errorf("Shutdown: %v", err)
+	}
+	client.Wait()
+}
+
 // The bytes after QUIT fill the read buffer and are never parsed.
 func TestShutdownEndsAfterQuit(t *testing.T) {
 	store := newBlockingStore()

@@ -32,12 +32,14 @@ func (s *asPlain) Take(ctx context.Context, r penstock.Request) (penstock.Decisi
 	s.end(before, []penstock.Request{r}, &d)
 	return d, err
 }
+
 func (s *asPlain) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	before := s.begin(rs...)
 	err := s.cache.TakeEach(ctx, rs, ds)
 	s.endAll(before, rs, ds)
 	return err
 }
+
 func (s *asPlain) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	before := s.begin(rs...)
 	err := s.cache.TakeAll(ctx, rs, ds)
@@ -61,6 +63,7 @@ func (s *asPlain) begin(rs ...penstock.Request) snapshotBefore {
 	}
 	return b
 }
+
 func (s *asPlain) endAll(b snapshotBefore, rs []penstock.Request, ds []penstock.Decision) {
 	for i := range rs[:min(len(rs), len(ds))] {
 		s.end(snapshotBefore{b.step, b.peeks[i:]}, rs[i:], &ds[i])
@@ -94,6 +97,7 @@ func (s withoutRounding) Take(ctx context.Context, r penstock.Request) (penstock
 	s.mark(r, &d)
 	return d, err
 }
+
 func (s withoutRounding) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	err := s.Memory.TakeAll(ctx, rs, ds)
 	for i := range rs[:min(len(rs), len(ds))] {
@@ -101,6 +105,7 @@ func (s withoutRounding) TakeAll(ctx context.Context, rs []penstock.Request, ds 
 	}
 	return err
 }
+
 func (s withoutRounding) mark(r penstock.Request, d *penstock.Decision) {
 	bucket := r.Limit.Algorithm == penstock.TokenBucket || r.Limit.Algorithm == penstock.LeakyBucket
 	if bucket && d.Allowed && d.Remaining == 0 && r.Limit.Count > 0 &&
@@ -174,6 +179,7 @@ func TestDenyCacheCachesDenialForASecondAtMost(t *testing.T) {
 		}
 	})
 }
+
 func allowOne(t *testing.T, lim *penstock.Limiter, key string) {
 	t.Helper()
 	if d, err := lim.Allow(ctx, key); err != nil || !d.Allowed {

@@ -51,6 +51,7 @@ func withLease(t *testing.T, limit string, nodes int, test func(*leaseFixture)) 
 		time.Sleep(2 * leaseAge) // for calls in flight
 	})
 }
+
 func (l *leaseFixture) limiter(node int) *penstock.Limiter {
 	l.Helper()
 	return limiter(l.T, l.nodes[node], l.limit)

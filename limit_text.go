@@ -419,14 +419,14 @@ func (p *limitParser) checkOffset() error {
 	return nil
 }
 
-// positiveNumber parses the value of a word as a number from 1 to max.
-func positiveNumber(w limitWord, max int64) (int64, error) {
+// positiveNumber parses the value of a word as a number from 1 to most.
+func positiveNumber(w limitWord, most int64) (int64, error) {
 	n, err := wholeNumber(w.value)
 	if err != nil {
 		return 0, w.bad(w.field(), "%v", err)
 	}
-	if n < 1 || n > max {
-		return 0, w.bad(w.field(), "want a number from 1 to %d, or leave the word out", max)
+	if n < 1 || n > most {
+		return 0, w.bad(w.field(), "want a number from 1 to %d, or leave the word out", most)
 	}
 	return n, nil
 }

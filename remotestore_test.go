@@ -69,6 +69,7 @@ func (s *remoteStore) respond(err error, rs ...penstock.Request) error {
 	}
 	return err
 }
+
 func (s *remoteStore) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 	if err := s.reach(ctx, r); err != nil {
 		return penstock.Decision{}, err
@@ -76,12 +77,14 @@ func (s *remoteStore) Take(ctx context.Context, r penstock.Request) (penstock.De
 	d, err := s.store.Take(ctx, r)
 	return d, s.respond(err, r)
 }
+
 func (s *remoteStore) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	if err := s.reach(ctx, rs...); err != nil {
 		return err
 	}
 	return s.respond(penstock.TakeEach(ctx, s.store, rs, ds), rs...)
 }
+
 func (s *remoteStore) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	if err := s.reach(ctx, rs...); err != nil {
 		return err

@@ -164,7 +164,7 @@ func (c *Config) check() error {
 		return errors.New("no listener enabled: set at least one of --grpc, --http, --resp and --admin")
 	}
 	if c.Data != "" && c.Store != memoryURL {
-		return errors.New("--data: requires --store memory:")
+		return errors.New("--data: requires the memory store (--store memory:)")
 	}
 	if err := c.readToken(); err != nil {
 		return err

@@ -98,7 +98,7 @@ func TestLoadConfigErrorsNameTheSetting(t *testing.T) {
 	}{
 		{name: "unknown mode", flags: map[string]string{"on-store-failure": "panic"}, want: `--on-store-failure: "panic": want local or allow or deny`},
 		{name: "no nodes", flags: map[string]string{"nodes": "0"}, want: `--nodes: "0": want a whole number above zero`},
-		{name: "data with Redis", flags: map[string]string{"store": "redis://x", "data": "d"}, want: "--data: requires --store memory:"},
+		{name: "data with Redis", flags: map[string]string{"store": "redis://x", "data": "d"}, want: "--data: requires the memory store (--store memory:)"},
 		{name: "misspelt variable", env: []string{"PENSTOCK_HTPP=:1"}, want: "PENSTOCK_HTPP: no such setting; the nearest is PENSTOCK_HTTP"},
 		{name: "misspelt in the file", file: "store: 'memory:'\nmax_keys: 3\n", want: "c.yaml:2: max_keys: no such setting; the nearest is max-keys"},
 		{name: "bad value in a variable", env: []string{"PENSTOCK_MAX_KEYS=many"}, want: `PENSTOCK_MAX_KEYS: "many": want a whole number above zero`},

@@ -209,7 +209,7 @@ func (c *respLoadClient) readReply() (limited bool, err error) {
 		line, err := c.reader.ReadSlice('\n')
 		switch {
 		case err != nil && (i > 0 || len(line) > 0):
-			return false, fmt.Errorf("reply cut off: %v", err) // not %w: this is no orderly EOF
+			return false, errors.New("reply cut off: " + err.Error()) // not wrapped: this is no orderly EOF
 		case err != nil:
 			return false, err
 		}

@@ -164,12 +164,18 @@ func nameNumbers(t *testing.T) []number {
 		return s.take(0, 0).Remaining
 	}
 	return []number{
-		{"named window, 90 of 100 used, Count raised to 500: remaining",
-			after("100/1d fixed-window name=n", 90, func(l *penstock.Limit) { l.Count = 500 })},
-		{"named bucket, all of 100 used, Burst raised to 500: remaining at once",
-			after("100/1d name=n", 100, func(l *penstock.Limit) { l.Burst = 500 })},
-		{"named bucket, all of 100 used, Count raised to 500: remaining at once",
-			after("100/1d name=n", 100, func(l *penstock.Limit) { l.Count, l.Burst = 500, 0 })},
+		{
+			"named window, 90 of 100 used, Count raised to 500: remaining",
+			after("100/1d fixed-window name=n", 90, func(l *penstock.Limit) { l.Count = 500 }),
+		},
+		{
+			"named bucket, all of 100 used, Burst raised to 500: remaining at once",
+			after("100/1d name=n", 100, func(l *penstock.Limit) { l.Burst = 500 }),
+		},
+		{
+			"named bucket, all of 100 used, Count raised to 500: remaining at once",
+			after("100/1d name=n", 100, func(l *penstock.Limit) { l.Count, l.Burst = 500, 0 }),
+		},
 	}
 }
 

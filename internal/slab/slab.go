@@ -36,7 +36,7 @@ const pageWords = 2048
 
 // SetLimit makes the slab count its bytes in a counter, which other slabs may
 // share, and allocate no page that would raise it above max.
-func (s *Slab) SetLimit(bytes *atomic.Int64, max int64) { s.bytes, s.maxBytes = bytes, max }
+func (s *Slab) SetLimit(bytes *atomic.Int64, maxBytes int64) { s.bytes, s.maxBytes = bytes, maxBytes }
 
 // MaxBytes returns the max of SetLimit.
 func (s *Slab) MaxBytes() int64 { return s.maxBytes }

@@ -485,20 +485,26 @@ func redirections(t *testing.T, nodes []*redistest.Server) (n int) {
 	return n
 }
 
+// keyOnAndOff returns a key that a node owns, and one that another node owns.
+func (c *cluster) keyOnAndOff(t *testing.T, node int) (on, off string) {
+	t.Helper()
+	for i := range 100 {
+		if c.Owner(t, c.Slot(t, strconv.Itoa(i))) == node {
+			on = strconv.Itoa(i)
+		} else {
+			off = strconv.Itoa(i)
+		}
+	}
+	return on, off
+}
+
 // checkClusterLostNode kills a primary. Its keys are unavailable until the replica
 // has taken over; keys of other shards stay available.
 func checkClusterLostNode(t *testing.T, c *cluster) {
 	patient, quick := openPrefix(t, c.URL(), "lost", longTimeout), openPrefix(t, c.URL(), "lost", 50*time.Millisecond)
 	unaware := openPrefix(t, c.URL(), "lost", longTimeout)
 	const victim = 1
-	lost, kept := "", ""
-	for i := range 100 {
-		if c.Owner(t, c.Slot(t, strconv.Itoa(i))) == victim {
-			lost = strconv.Itoa(i)
-		} else {
-			kept = strconv.Itoa(i)
-		}
-	}
+	lost, kept := c.keyOnAndOff(t, victim)
 	take := func(store *redisstore.Store, key string) (penstock.Decision, error) {
 		return store.Take(t.Context(), penstock.Request{Key: key, Limit: slowLimits[2], Cost: 1})
 	}

@@ -117,7 +117,7 @@ func TestOpenMinimalPermissions(t *testing.T) {
 }
 
 // Some servers speak only RESP2.
-func TestOpenWithoutRESP3(t *testing.T) {
+func TestOpenFallsBackToRESP2(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, "--rename-command", "HELLO", "")
 	store, err := openAndTake(t, "redis://"+server.Addr+"/2")

@@ -112,21 +112,21 @@ func (cl *compiledLimit) decide(state []int64, ask algorithm.Request) penstock.D
 	switch cl.step {
 	case algorithm.TokenBucketStep:
 		debt := state[0] * cl.debtUnit
-		b, v := cl.token.Decide(algorithm.Bucket{Full: debt, Reserved: debt > cl.token.Capacity()}, 0, ask)
-		return cl.decision(v, cl.token.Balance(b.Full))
+		b, outcome := cl.token.Decide(algorithm.Bucket{Full: debt, Reserved: debt > cl.token.Capacity()}, 0, ask)
+		return cl.decision(outcome, cl.token.Balance(b.Full))
 	case algorithm.LeakyBucketStep:
-		drained, v := cl.leaky.Decide(state[0]*cl.debtUnit, 0, ask)
-		return cl.decision(v, cl.leaky.Balance(drained))
+		drained, outcome := cl.leaky.Decide(state[0]*cl.debtUnit, 0, ask)
+		return cl.decision(outcome, cl.leaky.Balance(drained))
 	case algorithm.FixedWindowStep:
 		w := algorithm.Window{End: cl.period * tick, Length: cl.period * tick}
-		c, v := cl.fixed.Decide(algorithm.Counter{Used: state[0], End: state[1] * tick}, 0, w, ask)
-		return cl.decision(v, cl.fixed.Balance(c, 0))
+		c, outcome := cl.fixed.Decide(algorithm.Counter{Used: state[0], End: state[1] * tick}, 0, w, ask)
+		return cl.decision(outcome, cl.fixed.Balance(c, 0))
 	case algorithm.AlignedWindowStep:
 		return cl.decideAligned(state[0], state[1], state[2], ask)
 	case algorithm.SlidingWindowStep:
 		s := algorithm.Slide{Previous: state[0] >> 26, Current: state[0] & (1<<26 - 1), End: (state[1] - cl.period) * tick}
-		s, v := cl.sliding.Decide(s, 0, ask)
-		return cl.decision(v, cl.sliding.Balance(s, 0))
+		s, outcome := cl.sliding.Decide(s, 0, ask)
+		return cl.decision(outcome, cl.sliding.Balance(s, 0))
 	}
 	return cl.decodeDecision(state, ask)
 }
@@ -138,18 +138,18 @@ func (cl *compiledLimit) decideAligned(used, end, now int64, ask algorithm.Reque
 	} else {
 		w = cl.window(now)
 	}
-	c, v := cl.fixed.Decide(algorithm.Counter{Used: used, End: end * tick}, now*tick, w, ask)
-	return cl.decision(v, cl.fixed.Balance(c, now*tick))
+	c, outcome := cl.fixed.Decide(algorithm.Counter{Used: used, End: end * tick}, now*tick, w, ask)
+	return cl.decision(outcome, cl.fixed.Balance(c, now*tick))
 }
 
 // decodeDecision returns the decision that the script of a log or ring has made.
 func (cl *compiledLimit) decodeDecision(reply []int64, ask algorithm.Request) penstock.Decision {
 	granted, used, wait, reset := reply[0], reply[1], reply[2], reply[3]
-	v := algorithm.Outcome{Allowed: wait == 0, Granted: granted, RetryAfter: wait * tick}
+	outcome := algorithm.Outcome{Allowed: wait == 0, Granted: granted, RetryAfter: wait * tick}
 	if cl.neverFits(ask) {
-		v = algorithm.Outcome{RetryAfter: algorithm.Never}
+		outcome = algorithm.Outcome{RetryAfter: algorithm.Never}
 	}
-	return cl.decision(v, algorithm.Balance{Remaining: cl.normal.Count - used, ResetAfter: reset * tick})
+	return cl.decision(outcome, algorithm.Balance{Remaining: cl.normal.Count - used, ResetAfter: reset * tick})
 }
 
 // neverFits reports whether an ask can never be granted.
@@ -157,14 +157,14 @@ func (cl *compiledLimit) neverFits(ask algorithm.Request) bool {
 	return ask.Cost > cl.capacity && (!ask.AtMost || cl.capacity == 0)
 }
 
-func (cl *compiledLimit) decision(v algorithm.Outcome, st algorithm.Balance) penstock.Decision {
+func (cl *compiledLimit) decision(outcome algorithm.Outcome, balance algorithm.Balance) penstock.Decision {
 	return penstock.Decision{
-		Allowed:    v.Allowed,
-		Granted:    v.Granted,
+		Allowed:    outcome.Allowed,
+		Granted:    outcome.Granted,
 		Limit:      cl.capacity,
-		Remaining:  st.Remaining,
-		RetryAfter: time.Duration(v.RetryAfter),
-		ResetAfter: time.Duration(st.ResetAfter),
-		Delay:      time.Duration(v.Delay),
+		Remaining:  balance.Remaining,
+		RetryAfter: time.Duration(outcome.RetryAfter),
+		ResetAfter: time.Duration(balance.ResetAfter),
+		Delay:      time.Duration(outcome.Delay),
 	}
 }

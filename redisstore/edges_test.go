@@ -86,7 +86,7 @@ func TestPeekUnderLongLimitKeepsNanoseconds(t *testing.T) {
 }
 
 // A grant under an ID can exceed the lowered limit. The refund returns all of it.
-func TestRefundByIDUnderLoweredLimit(t *testing.T) {
+func TestRefundByIDReturnsMoreThanLoweredLimit(t *testing.T) {
 	w := newStorePair(t)
 	for a := range penstock.SlidingLog + 1 {
 		high := penstock.Limit{Name: "lowered", Algorithm: a, Count: 10_000, Period: time.Minute}
@@ -165,7 +165,7 @@ func inverse(a, n int64) int64 {
 
 // A refund by ID returns as many units as requested, also when the limit is now much
 // smaller than the grant.
-func TestRefundByIDUnderSmallerBucket(t *testing.T) {
+func TestRefundByIDReturnsMoreThanSmallerBucket(t *testing.T) {
 	w := newStorePair(t)
 	large := penstock.Limit{Name: "bucket", Count: 1000, Period: 786 * time.Hour}
 	for _, small := range []penstock.Limit{
@@ -181,7 +181,7 @@ func TestRefundByIDUnderSmallerBucket(t *testing.T) {
 
 // The end of an aligned window is stored as ten digits of seconds, or in another
 // encoding where ten digits are too few or too many.
-func TestAlignedWindowDistantYears(t *testing.T) {
+func TestAlignedWindowHandlesDistantYears(t *testing.T) {
 	l := penstock.PerMinute(10).WithAlgorithm(penstock.FixedWindow)
 	l.Align = penstock.AlignClock
 	for _, year := range []int{1975, 2000, 2002, 2261, 2270} {

@@ -82,7 +82,7 @@ func TestStateNamesShareSlot(t *testing.T) {
 }
 
 // The identity of a limit contains what its state depends on and nothing else.
-func TestLimitIdentity(t *testing.T) {
+func TestLimitIdentityCoversStateFields(t *testing.T) {
 	named := penstock.Limit{Name: "n", Count: 10, Period: time.Minute}
 	for _, same := range [][2]penstock.Limit{
 		{named, {Name: "n", Count: 20, Period: time.Hour, Burst: 5}},

@@ -298,14 +298,14 @@ func randomJob(l penstock.Limit, history int) job {
 	return job{Requests: []penstock.Request{r}}
 }
 
-// A linear is the state of two keys at one instant: the units used, and those granted
+// A keyStates is the state of two keys at one instant: the units used, and those granted
 // under the ID of each key.
-type linear struct{ used, granted [2]int64 }
+type keyStates struct{ used, granted [2]int64 }
 
 var linearModel = porcupine.Model{
-	Init: func() any { return linear{} },
+	Init: func() any { return keyStates{} },
 	Step: func(state, input, output any) (bool, any) {
-		s, e := state.(linear), input.(job)
+		s, e := state.(keyStates), input.(job)
 		if e.TakeAll {
 			return s.takeBoth(e, output.([]penstock.Decision))
 		}
@@ -315,19 +315,19 @@ var linearModel = porcupine.Model{
 }
 
 // explains reports whether the decisions follow from this state.
-func (s *linear) explains(e job, ds []penstock.Decision, allowed bool, granted int64) bool {
+func (s *keyStates) explains(e job, ds []penstock.Decision, allowed bool, granted int64) bool {
 	for i, d := range ds {
-		if d.Allowed != allowed || d.Granted != granted || d.Remaining != linearCount-s.used[place(e.Requests[i])] {
+		if d.Allowed != allowed || d.Granted != granted || d.Remaining != linearCount-s.used[keyIndex(e.Requests[i])] {
 			return false
 		}
 	}
 	return true
 }
 
-func place(r penstock.Request) int { return int(r.Key[len(r.Key)-1] - '0') }
+func keyIndex(r penstock.Request) int { return int(r.Key[len(r.Key)-1] - '0') }
 
-func (s *linear) take(r penstock.Request) (allowed bool, granted int64) {
-	k := place(r)
+func (s *keyStates) take(r penstock.Request) (allowed bool, granted int64) {
+	k := keyIndex(r)
 	switch {
 	case r.Cost < 0 && r.ID != "":
 		granted = -s.granted[k]
@@ -351,7 +351,7 @@ func (s *linear) take(r penstock.Request) (allowed bool, granted int64) {
 
 // takeBoth takes from both keys or none. A denied TakeAll is a peek for the keys that
 // would have allowed it.
-func (s linear) takeBoth(e job, ds []penstock.Decision) (bool, any) {
+func (s keyStates) takeBoth(e job, ds []penstock.Decision) (bool, any) {
 	after, fits := s, true
 	for _, r := range e.Requests {
 		ok, _ := after.take(r)
@@ -361,7 +361,7 @@ func (s linear) takeBoth(e job, ds []penstock.Decision) (bool, any) {
 		return after.explains(e, ds, true, e.Requests[0].Cost), after
 	}
 	for i, r := range e.Requests {
-		left := linearCount - s.used[place(r)]
+		left := linearCount - s.used[keyIndex(r)]
 		if d := ds[i]; d.Allowed != (r.Cost <= left) || d.Granted != 0 || d.Remaining != left {
 			return false, s
 		}

@@ -12,7 +12,7 @@ import (
 // The shard of a key is that of the slot of its state, for every limit and every form
 // of key.
 func TestStoreShardOfMatchesSlot(t *testing.T) {
-	s := &Store{client: layout{sharded: true}, prefix: "p"}
+	s := &Store{client: shardedClient{sharded: true}, prefix: "p"}
 	seen := map[int]bool{}
 	for i := range 1000 {
 		for _, key := range []string{
@@ -31,19 +31,19 @@ func TestStoreShardOfMatchesSlot(t *testing.T) {
 }
 
 func TestStoreSingleServerIsOneShard(t *testing.T) {
-	s := &Store{client: layout{}, prefix: "p"}
+	s := &Store{client: shardedClient{}, prefix: "p"}
 	if s.Shards() != 1 || s.ShardOf("any") != 0 {
 		t.Errorf("%d shards, and a key in %d", s.Shards(), s.ShardOf("any"))
 	}
 }
 
-// A layout is a client that only reports whether it is sharded.
-type layout struct {
+// A shardedClient only reports whether it is sharded.
+type shardedClient struct {
 	Client
 	sharded bool
 }
 
-func (l layout) Sharded() bool { return l.sharded }
+func (l shardedClient) Sharded() bool { return l.sharded }
 
 // An error about one of several requests has its index, so that its shard can be found.
 func TestRequestErrorHasIndex(t *testing.T) {

@@ -226,8 +226,8 @@ func denyLate(items []takeAllItem, ds []penstock.Decision) {
 			continue
 		}
 		debt := it.state[0]*it.limit.debtUnit + it.priorCost*it.limit.leaky.Interval
-		if _, v := it.limit.leaky.Decide(debt, 0, it.ask); !v.Allowed {
-			setDenied(&ds[i], time.Duration(v.RetryAfter))
+		if _, outcome := it.limit.leaky.Decide(debt, 0, it.ask); !outcome.Allowed {
+			setDenied(&ds[i], time.Duration(outcome.RetryAfter))
 			return
 		}
 	}

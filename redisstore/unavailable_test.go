@@ -124,7 +124,7 @@ func TestOpenAllowUnavailableRejectsMistakes(t *testing.T) {
 }
 
 // A store that was never connected can be closed.
-func TestOpenAllowUnavailableClose(t *testing.T) {
+func TestOpenAllowUnavailableClosesUnconnected(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	server.Kill()

@@ -230,7 +230,7 @@ func (f *Fallback) settlement(d *debt) (r Request, ok bool) {
 // debts.
 func (f *Fallback) refundsDebt(rs []Request) bool {
 	for i := range rs {
-		if rs[i].Cost < 0 && f.shardFor(rs[i].Key).ledger.hasDebts() {
+		if rs[i].Cost < 0 && !rs[i].leased && f.shardFor(rs[i].Key).ledger.hasDebts() {
 			return true
 		}
 	}
@@ -242,7 +242,7 @@ func (f *Fallback) refundsDebt(rs []Request) bool {
 // the primary. It returns the secondary's decision, or the zero Decision if there
 // was nothing to refund.
 func (f *Fallback) refundDebt(ctx context.Context, s *fallbackShard, r *Request) (d Decision) {
-	if r.ID != "" {
+	if r.ID != "" || r.leased {
 		return d
 	}
 	units := s.ledger.refund(r)

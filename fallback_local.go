@@ -29,6 +29,9 @@ func (f *Fallback) takeLocal(ctx context.Context, s *fallbackShard, r *Request) 
 		return Decision{}, err
 	}
 	f.probeWith(s, r)
+	if r.leased {
+		return f.deny(s, cl, r), nil // the units stay charged until the primary refills them
+	}
 	mode, limit := f.modeFor(r.Limit)
 	switch mode {
 	case FailOpen:

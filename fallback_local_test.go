@@ -221,3 +221,37 @@ func TestFallbackIDsWhileDownAreChargedOnce(t *testing.T) {
 		}
 	})
 }
+
+// Units of a lease were granted by the primary store. Returning them while it is down
+// must not refund the secondary, which would then grant more than its share.
+func TestFallbackIgnoresReturnedLeasesWhileDown(t *testing.T) {
+	withFallback(t, penstock.FallbackOptions{Share: 0.5}, func(s *fallbackFixture) {
+		lease := penstock.WithLease(s.fallback, &penstock.LeaseOptions{MaxAge: time.Minute})
+		direct := s.limiter("10000/1h burst=10000")
+		hot, err := penstock.New(lease, direct.Limit())
+		if err != nil {
+			s.Fatal(err)
+		}
+		leased := false
+		for range 1000 {
+			d, err := hot.Allow(ctx, "key")
+			if err != nil {
+				s.Fatal(err)
+			}
+			leased = leased || d.Source == penstock.SourceLease
+		}
+		if !leased {
+			s.Fatal("no units were leased")
+		}
+		s.goDown()
+		if d, err := direct.AllowAtMost(ctx, "key", 10_000); err != nil || d.Granted != 5_000 {
+			s.Fatalf("while down: %v, %v, want a share of 5000", d, err)
+		}
+		if err := lease.Close(ctx); err != nil {
+			s.Fatal(err)
+		}
+		if d, err := direct.AllowAtMost(ctx, "key", 10_000); err != nil || d.Granted != 0 {
+			s.Errorf("after the lease was returned: %v, %v, want nothing: the share is spent", d, err)
+		}
+	})
+}

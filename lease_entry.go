@@ -277,7 +277,9 @@ func (l *Lease) decideDirectly(lr *leaseRequest, d *Decision) (decided bool) {
 	if !d.Allowed && lr.cost == 1 {
 		return true
 	}
-	l.returns.add(unspentUnits{key: strings.Clone(lr.key), limit: lr.limit, units: rest, takenAt: lr.now})
+	l.returns.add(unspentUnits{
+		key: strings.Clone(lr.key), limit: lr.limit, units: rest, takenAt: lr.now, local: d.Source != SourceStore,
+	})
 	return decided
 }
 

@@ -18,6 +18,7 @@ type unspentUnits struct {
 	limit   *compiledLimit
 	units   int64
 	takenAt int64
+	local   bool // whether a fallback granted them, and not the store
 }
 
 // startFlush reports whether the caller must flush the queue.
@@ -53,7 +54,7 @@ func (q *returnQueue) flush(ctx context.Context, l *Lease) (first error) {
 	var refunds []Request
 	for _, u := range q.drain() {
 		if units := u.refundable(l.clock.Now()); units > 0 {
-			refunds = append(refunds, Request{Key: u.key, Limit: u.limit.limit, Cost: -units, compiled: u.limit})
+			refunds = append(refunds, Request{Key: u.key, Limit: u.limit.limit, Cost: -units, leased: !u.local, compiled: u.limit})
 		}
 	}
 	for len(refunds) > 0 {

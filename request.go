@@ -30,6 +30,10 @@ type Request struct {
 	// The request is denied only if none are left.
 	AtMost bool
 
+	// leased marks the refund of a [Lease], whose units the primary store of a
+	// [Fallback] granted, and never the secondary.
+	leased bool
+
 	// MaxDelay lets a bucket grant units that become available within this
 	// time: they are charged at once, and [Decision.Delay] is how long to wait
 	// before acting. On a LeakyBucket, which always delays, it bounds the

@@ -156,8 +156,8 @@ func (l *network) record(sent time.Time, r penstock.Request, d penstock.Decision
 	case r.AtMost:
 		s.events["refill"]++
 		b.charged += d.Granted
-		if d.Granted > 0 {
-			b.nodes[l.node].refilledAt = sent
+		if own := &b.nodes[l.node]; d.Granted > 0 && sent.After(own.refilledAt) {
+			own.refilledAt = sent // an earlier refill may arrive later, after its timeout
 		}
 	default:
 		b.charged += d.Granted

@@ -101,8 +101,8 @@ func (s *simulation) recordRefund(b *keyRecord, r penstock.Request, units int64)
 	}
 }
 
-// check checks a decision against the records.
-func (s *simulation) check(n *node, r penstock.Request, d penstock.Decision) {
+// check checks a decision about a call that began at a time against the records.
+func (s *simulation) check(n *node, began time.Time, r penstock.Request, d penstock.Decision) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := s.record(r)
@@ -115,7 +115,7 @@ func (s *simulation) check(n *node, r penstock.Request, d penstock.Decision) {
 		s.refundLocal(b, n, r, d)
 	case d.Granted <= 0:
 	case d.Source == penstock.SourceLease:
-		s.checkLease(b, n, r, d)
+		s.checkLease(b, n, began, r, d)
 	default:
 		b.granted += d.Granted
 	}
@@ -155,11 +155,12 @@ func (s *simulation) checkDenial(b *keyRecord, n *node, r penstock.Request, d pe
 	}
 }
 
-// checkLease checks that the units spent have not expired.
-func (s *simulation) checkLease(b *keyRecord, n *node, r penstock.Request, d penstock.Decision) {
+// checkLease checks that the units spent had not expired when the call began. A TakeAll
+// spends leased units before it calls the store for the others.
+func (s *simulation) checkLease(b *keyRecord, n *node, began time.Time, r penstock.Request, d penstock.Decision) {
 	b.granted += d.Granted
 	s.recordSpent(b, r, d.Granted)
-	if age := time.Since(b.nodes[n.index].refilledAt); age >= leaseAge {
+	if age := began.Sub(b.nodes[n.index].refilledAt); age >= leaseAge {
 		s.failf("node %d: %+v: spent units of a lease that is %v old", n.index, r, age)
 	}
 }

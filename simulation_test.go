@@ -276,7 +276,7 @@ func (s *simulation) takeAndCheck(n *node, r penstock.Request) (penstock.Decisio
 	if took := time.Since(start); took > 2*callTimeout+10*time.Millisecond {
 		s.failLocked("node %d: %+v took %v", n.index, r, took)
 	}
-	s.check(n, r, d)
+	s.check(n, start, r, d)
 	return d, s.digestDecision(n, r, d)
 }
 
@@ -318,7 +318,7 @@ func (s *simulation) takeAndRefund(n *node, rng *rand.Rand) bool {
 // takeAll takes from two limits at once.
 func (s *simulation) takeAll(n *node, rng *rand.Rand) bool {
 	rs := []penstock.Request{s.request(rng, 2), s.request(rng, 2)}
-	ds := make([]penstock.Decision, len(rs))
+	ds, began := make([]penstock.Decision, len(rs)), time.Now()
 	if err := penstock.TakeAll(ctx, n.store, rs, ds); err != nil {
 		s.failLocked("node %d: %+v: %v: callers should see no error", n.index, rs, err)
 		return false
@@ -329,7 +329,7 @@ func (s *simulation) takeAll(n *node, rng *rand.Rand) bool {
 		if !penstock.Tightest(ds).Allowed && d.Granted != 0 {
 			s.failLocked("node %d: %+v: denied, but charged: %v", n.index, rs, ds)
 		}
-		s.check(n, rs[i], d)
+		s.check(n, began, rs[i], d)
 		more = s.digestDecision(n, rs[i], d) && more
 	}
 	return more

@@ -180,6 +180,9 @@ func (s *simulation) checkLocal(b *keyRecord, n *node, r penstock.Request, d pen
 	interval := localInterval(r.Limit)
 	own.localLevel = max(max(own.localLevel-int64(time.Since(own.localAt)), 0)+d.Granted*interval, 0)
 	own.localAt = time.Now()
+	if r.Cost == penstock.Reset {
+		own.localLevel = 0 // a reset that the store missed reports only what it refunded last
+	}
 	if own.localLevel > burst*interval+int64(2*callTimeout) {
 		s.failf("node %d: %+v: %d local units, and the share is %d", n.index, r, own.localLevel/interval, burst)
 	}

@@ -50,17 +50,21 @@ func run(file string, length time.Duration) error {
 	if err != nil {
 		return err
 	}
-	out := io.Writer(os.Stdout)
-	if file != "" {
-		f, err := os.Create(file)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		out = f
+	if file == "" {
+		write(os.Stdout, samples)
+	} else if err := writeFile(file, samples); err != nil {
+		return err
 	}
-	write(out, samples)
 	return check(samples)
+}
+
+func writeFile(file string, samples []point) error {
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	write(f, samples)
+	return f.Close()
 }
 
 // A point is what had been admitted at a time of the run.

@@ -69,7 +69,7 @@ func readCSV(file string, columns int) ([][]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // only read from
 	r := csv.NewReader(f)
 	r.FieldsPerRecord = columns
 	rows, err := r.ReadAll()

@@ -39,7 +39,7 @@ func TestFallbackShareBoundsAnOutage(t *testing.T) {
 				s.Fatal(err)
 			}
 			granted += d.Granted
-			time.Sleep(10 * time.Millisecond)
+			s.sleep(10 * time.Millisecond)
 		}
 		if granted < 510 || granted > 520 {
 			s.Errorf("%d were granted in ten seconds, want 20 + 50 a second", granted)
@@ -61,7 +61,7 @@ func TestFallbackShareScalesRateOfSlowBucket(t *testing.T) {
 					s.Fatal(err)
 				}
 				granted += d.Granted
-				time.Sleep(10 * time.Millisecond)
+				s.sleep(10 * time.Millisecond)
 			}
 			if granted < 250 || granted > 252 {
 				s.Errorf("%s: %d were granted in ten seconds, want 2 + 25 a second", text, granted)

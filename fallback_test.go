@@ -99,6 +99,9 @@ func withFallback(t *testing.T, o penstock.FallbackOptions, test func(*fallbackF
 	})
 }
 
+// sleep lets time pass in the bubble.
+func (s *fallbackFixture) sleep(d time.Duration) { time.Sleep(d) }
+
 func (s *fallbackFixture) limiter(text string) *penstock.Limiter {
 	s.Helper()
 	return limiter(s.T, s.fallback, text)

@@ -351,8 +351,7 @@ func sleepingTests(files []file) []string {
 	var names []string
 	for _, f := range files {
 		paced := strings.HasPrefix(f.path, "faults/")
-		inFixture := f.path == "fallback_local_test.go" // sleeps only in withFallback, which opens a bubble
-		if f.test && f.sleeps && !paced && !inFixture && !slices.Contains(f.imports, "testing/synctest") {
+		if f.test && f.sleeps && !paced && !slices.Contains(f.imports, "testing/synctest") {
 			names = append(names, f.path)
 		}
 	}

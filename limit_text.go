@@ -462,16 +462,12 @@ func needsQuotes(value string) bool {
 // words.
 func suggest(word string, lists ...[]string) string {
 	known := slices.Concat(lists...)
-	nearest, least := "", max(2, len(word)/3)+1
 	for _, k := range known {
 		if word != "" && strings.HasPrefix(k, word) {
 			return "did you mean " + k + "?"
 		}
-		if d := spelling.Distance(word, k); d < least {
-			nearest, least = k, d
-		}
 	}
-	if nearest != "" {
+	if nearest := spelling.Nearest(word, known); spelling.Distance(word, nearest) <= max(2, len(word)/3) {
 		return "did you mean " + nearest + "?"
 	}
 	return "want one of " + strings.Join(known, ", ")

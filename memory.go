@@ -198,9 +198,9 @@ func (m *Memory) take(cl *compiledLimit, key string, req algorithm.Request, d *D
 	}
 	now := m.now(cl.table == clockTable)
 	if cl.limit.Algorithm == TokenBucket && req == (algorithm.Request{Cost: 1}) {
-		if slot := t.Slot(h); slot != nil && !isReserved(slot) {
-			if full, ok := cl.token.SpendOne(fullOf(slot), now); ok {
-				putFull(slot, full)
+		if word := t.Word(h, expiryWord); word != nil && !isReserved(*word) {
+			if full, ok := cl.token.SpendOne(int64(*word), now); ok {
+				*word = uint64(full)
 				d.set(cl, algorithm.Outcome{Allowed: true, Granted: 1}, cl.token.Balance(full-now))
 				s.mu.Unlock()
 				return

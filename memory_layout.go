@@ -75,11 +75,9 @@ func putBucket(slot []uint64, b algorithm.Bucket) {
 	}
 }
 
-// isReserved, fullOf and putFull are the parts of bucketOf and putBucket that a
-// bucket without reservations needs.
-func isReserved(slot []uint64) bool     { return slot[expiryWord] >= flagBit }
-func fullOf(slot []uint64) int64        { return int64(slot[expiryWord]) }
-func putFull(slot []uint64, full int64) { slot[expiryWord] = uint64(full) }
+// isReserved is for the expiry word alone, which is the whole state of a bucket
+// without reservations: the instant at which it is full.
+func isReserved(full uint64) bool { return full >= flagBit }
 
 // A leaky bucket is stored as the instant at which it has drained.
 func drainedOf(slot []uint64) int64           { return int64(slot[expiryWord]) }

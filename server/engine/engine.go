@@ -41,6 +41,7 @@ const defaultMaxDescriptors = 64
 // An Engine decides requests. It is safe for concurrent use.
 type Engine struct {
 	store          penstock.Store
+	limits         *limitCache
 	transientKeys  bool // the store is a penstock.TransientKeyStore
 	shadow         bool
 	maxDescriptors int // descriptors in a request
@@ -61,6 +62,7 @@ func New(store penstock.Store, o *Options) *Engine {
 	_, transient := store.(penstock.TransientKeyStore)
 	e := &Engine{
 		store:          store,
+		limits:         newLimitCache(store),
 		transientKeys:  transient,
 		shadow:         o.Shadow,
 		maxDescriptors: defaultMaxDescriptors,

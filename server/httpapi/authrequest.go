@@ -76,7 +76,7 @@ func (s *Server) decideAuthRequest(ctx context.Context, c *call, a *authRequest)
 	if a.fields.has(ruleFields) {
 		return c.decideByRules(ctx, s.engine, &a.takeRequest)
 	}
-	r, err := a.storeRequest(s.limits)
+	r, err := a.storeRequest(s.engine)
 	if err != nil {
 		return takeResponse{}, err
 	}
@@ -113,7 +113,7 @@ func denied(r takeResponse, retryAfter time.Duration) takeResponse {
 func (s *Server) refund(ctx context.Context, a *authRequest, granted takeResponse) error {
 	ctx = context.WithoutCancel(ctx)
 	if !a.fields.has(ruleFields) {
-		r, err := a.storeRequest(s.limits)
+		r, err := a.storeRequest(s.engine)
 		if err != nil {
 			return err
 		}

@@ -61,7 +61,6 @@ const defaultMaxHold = 30 * time.Second
 type Server struct {
 	http           *httpserver.Server
 	engine         *engine.Engine
-	limits         *limitCache
 	headers        httplimit.Form
 	maxHold        time.Duration
 	envoy          *rlsproto.Service
@@ -81,7 +80,7 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 		return nil, fmt.Errorf("httpapi: unknown headers: %v", o.Headers)
 	}
 	s := &Server{
-		engine: e, limits: newLimitCache(e.Store()), headers: o.Headers, maxHold: o.MaxHold,
+		engine: e, headers: o.Headers, maxHold: o.MaxHold,
 		envoy: rlsproto.New(e, &o.Envoy), ready: o.Ready, observeLatency: o.ObserveLatency,
 	}
 	if s.maxHold <= 0 {

@@ -32,7 +32,7 @@ func (s *Server) handleTake(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	start := s.startTimer()
-	response, err := c.decide(r.Context(), s.engine, s.limits)
+	response, err := c.decide(r.Context(), s.engine)
 	s.stopTimer(start)
 	if err != nil {
 		writeTakeProblem(w, err)
@@ -117,7 +117,7 @@ func (s *Server) overridesRule(requests []takeRequest) bool {
 		if !strings.Contains(r.limit, "name=") {
 			continue
 		}
-		if sr, err := s.limits.request(r.limit); err == nil && s.engine.OverridesRule(sr.Limit) {
+		if sr, err := s.engine.RequestUnder(r.limit); err == nil && s.engine.OverridesRule(sr.Limit) {
 			return true
 		}
 	}

@@ -23,18 +23,18 @@ type takeResponse struct {
 func (r *takeResponse) shadow() bool { return r.rule != nil && r.rule.Shadow }
 
 // decide decides the requests of the call.
-func (c *call) decide(ctx context.Context, e *engine.Engine, limits *limitCache) (takeResponse, error) {
+func (c *call) decide(ctx context.Context, e *engine.Engine) (takeResponse, error) {
 	switch c.mode {
 	case each:
-		return c.decideEach(ctx, e, limits)
+		return c.decideEach(ctx, e)
 	case all:
-		return c.decideAll(ctx, e, limits)
+		return c.decideAll(ctx, e)
 	}
 	t := &c.requests[0]
 	if t.fields.has(ruleFields) {
 		return c.decideByRules(ctx, e, t)
 	}
-	r, err := t.storeRequest(limits)
+	r, err := t.storeRequest(e)
 	if err != nil {
 		return takeResponse{}, err
 	}
@@ -51,8 +51,8 @@ func (c *call) decideByRules(ctx context.Context, e *engine.Engine, t *takeReque
 
 // decideEach decides every request by itself: those with a limit in one call of
 // the store, those by rules one after another.
-func (c *call) decideEach(ctx context.Context, e *engine.Engine, limits *limitCache) (takeResponse, error) {
-	if err := c.prepareStoreRequests(limits); err != nil {
+func (c *call) decideEach(ctx context.Context, e *engine.Engine) (takeResponse, error) {
+	if err := c.prepareStoreRequests(e); err != nil {
 		return takeResponse{}, err
 	}
 	if err := c.checkRulesLoaded(e); err != nil {
@@ -80,13 +80,13 @@ func (c *call) decideEach(ctx context.Context, e *engine.Engine, limits *limitCa
 
 // prepareStoreRequests collects the requests with a limit, and validates them
 // before any of them is charged.
-func (c *call) prepareStoreRequests(limits *limitCache) error {
+func (c *call) prepareStoreRequests(e *engine.Engine) error {
 	for i := range c.requests {
 		t := &c.requests[i]
 		if t.fields.has(ruleFields) {
 			continue
 		}
-		r, err := t.storeRequest(limits)
+		r, err := t.storeRequest(e)
 		if err == nil {
 			err = r.ValidateShape() // the limit is valid: it comes from the cache
 		}
@@ -111,14 +111,14 @@ func (c *call) checkRulesLoaded(e *engine.Engine) error {
 }
 
 // decideAll grants all requests or charges none.
-func (c *call) decideAll(ctx context.Context, e *engine.Engine, limits *limitCache) (takeResponse, error) {
+func (c *call) decideAll(ctx context.Context, e *engine.Engine) (takeResponse, error) {
 	if err := c.checkUniform(); err != nil {
 		return takeResponse{}, err
 	}
 	if c.requests[0].fields.has(ruleFields) {
 		return c.decideAllByRules(ctx, e)
 	}
-	if err := c.prepareStoreRequests(limits); err != nil {
+	if err := c.prepareStoreRequests(e); err != nil {
 		return takeResponse{}, err
 	}
 	if err := e.TakeAll(ctx, c.storeRequests, c.decisions); err != nil {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
-	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -134,25 +133,6 @@ func TestJSONReaderSecondsToTheNanosecond(t *testing.T) {
 		if got, err := r.seconds(); err != nil || got != want {
 			t.Errorf("%s seconds: got %v, %v, want %v", text, got, err, want)
 		}
-	}
-}
-
-// The cache has a fixed number of slots, and parses an evicted limit again.
-func TestLimitCacheIsBounded(t *testing.T) {
-	c := newLimitCache(nil)
-	if _, err := c.request("1/s"); err == nil {
-		t.Error("without a store: want an error")
-	}
-	s, _ := newMemoryServer(t)
-	for i := range 5000 {
-		text := "10/1s burst=" + strings.Repeat("1", 1+i%9) + " name=n" + time.Duration(i).String()
-		r, err := s.limits.request(text)
-		if err != nil || r.Limit.Count != 10 || r.Cost != 1 || r.Limit.Name != "n"+time.Duration(i).String() {
-			t.Fatalf("%s: got %+v, %v", text, r, err)
-		}
-	}
-	if n := len(s.limits.slots); n != 1024 {
-		t.Errorf("got %d slots, want 1024", n)
 	}
 }
 

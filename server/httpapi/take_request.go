@@ -263,8 +263,8 @@ func (t *takeRequest) checkDescriptors() error {
 }
 
 // storeRequest returns the request for the store, of a request with key and limit.
-func (t *takeRequest) storeRequest(limits *limitCache) (penstock.Request, error) {
-	r, err := limits.request(t.limit)
+func (t *takeRequest) storeRequest(e *engine.Engine) (penstock.Request, error) {
+	r, err := e.RequestUnder(t.limit)
 	if err != nil {
 		return r, &fieldError{
 			path: []string{"limit"}, kind: ProblemBadLimit,

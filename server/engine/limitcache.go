@@ -1,4 +1,4 @@
-package httpapi
+package engine
 
 import (
 	"hash/maphash"
@@ -26,8 +26,10 @@ func newLimitCache(store penstock.Store) *limitCache {
 	return &limitCache{store: store, seed: maphash.MakeSeed()}
 }
 
-// request returns a request for one unit under the limit in the text, without a
-// key.
+// RequestUnder returns a request for one unit, without a key, under a limit in the form of
+// [penstock.ParseLimit]. APIs use it for every limit that a caller brings.
+func (e *Engine) RequestUnder(limit string) (penstock.Request, error) { return e.limits.request(limit) }
+
 func (c *limitCache) request(text string) (penstock.Request, error) {
 	slot := &c.slots[maphash.String(c.seed, text)%uint64(len(c.slots))]
 	cached := slot.Load()

@@ -57,6 +57,11 @@ type Config struct {
 
 	LogLevel  slog.Level
 	LogFormat string
+
+	// Origins says where values come from, by the names of their settings:
+	// "PENSTOCK_STORE", or "penstock.yaml:3: store". Errors about a setting without
+	// an origin name its flag.
+	Origins map[string]string
 }
 
 // A ListenConfig is the address and the TLS files of a listener.
@@ -72,6 +77,16 @@ type ListenConfig struct {
 // by the name of their setting. The environment has the form of [os.Environ]. Errors
 // name the place of the bad value.
 func LoadConfig(flags map[string]string, environ []string) (*Config, error) {
+	c, err := MergeSettings(flags, environ)
+	if err != nil {
+		return nil, err
+	}
+	return c, c.check()
+}
+
+// MergeSettings is [LoadConfig] for clients of a daemon: it neither checks the settings
+// together nor opens a file that they name, except the config file.
+func MergeSettings(flags map[string]string, environ []string) (*Config, error) {
 	env, err := settingsFromEnv(environ)
 	if err != nil {
 		return nil, err
@@ -80,13 +95,13 @@ func LoadConfig(flags map[string]string, environ []string) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Config{}
+	c := &Config{Origins: map[string]string{}}
 	for i := range Settings {
 		if err := Settings[i].load(c, flags, env, file); err != nil {
 			return nil, err
 		}
 	}
-	return c, c.check()
+	return c, nil
 }
 
 // load sets the setting's field from the first source that has a value.
@@ -94,23 +109,30 @@ func (s *Setting) load(c *Config, flags, env map[string]string, file map[string]
 	if s.set == nil {
 		return nil // the path of the config file, which is read already
 	}
-	if text, ok := flags[s.Name]; ok {
-		return s.apply(c, "--"+s.Name, text)
+	text := s.Default
+	if fromFile, ok := file[s.Name]; ok {
+		text, c.Origins[s.Name] = fromFile.text, fromFile.at+": "+s.Name
 	}
-	if text, ok := env[s.Name]; ok {
-		return s.apply(c, s.Env(), text)
+	if fromEnv, ok := env[s.Name]; ok {
+		text, c.Origins[s.Name] = fromEnv, s.Env()
 	}
-	if v, ok := file[s.Name]; ok {
-		return s.apply(c, v.at+": "+s.Name, v.text)
+	if fromFlag, ok := flags[s.Name]; ok {
+		text = fromFlag
+		delete(c.Origins, s.Name)
 	}
-	return s.apply(c, "default of "+s.Name, s.Default)
-}
-
-func (s *Setting) apply(c *Config, where, text string) error {
 	if err := s.set(c, text); err != nil {
-		return fmt.Errorf("%s: %w", where, err)
+		return fmt.Errorf("%s: %w", c.origin(s.Name), err)
 	}
 	return nil
+}
+
+// origin returns where a setting's value comes from, for messages. For a default it is
+// the flag, by which the setting can be changed.
+func (c *Config) origin(name string) string {
+	if at, ok := c.Origins[name]; ok {
+		return at
+	}
+	return "--" + name
 }
 
 func firstSet(name string, from ...map[string]string) string {
@@ -153,7 +175,7 @@ func isServiceLink(name, text string) bool {
 func (c *Config) check() error {
 	enabled := 0
 	for _, l := range c.listenConfigs() {
-		if err := l.check(); err != nil {
+		if err := c.checkTLS(l); err != nil {
 			return err
 		}
 		if l.Addr != "" {
@@ -164,13 +186,13 @@ func (c *Config) check() error {
 		return errors.New("no listener enabled: set at least one of --grpc, --http, --resp and --admin")
 	}
 	if c.Data != "" && c.Store != memoryURL {
-		return errors.New("--data: requires the memory store (--store memory:)")
+		return fmt.Errorf("%s: requires the memory store (--store memory:)", c.origin("data"))
 	}
 	if err := c.readToken(); err != nil {
 		return err
 	}
 	if c.RESPAuth && c.Token == "" {
-		return errors.New("--resp-auth: requires --token-file or --token")
+		return fmt.Errorf("%s: requires --token-file or --token", c.origin("resp-auth"))
 	}
 	return nil
 }
@@ -184,34 +206,44 @@ func (c *Config) listenConfigs() []namedListenConfig {
 	return []namedListenConfig{{"grpc", c.GRPC}, {"http", c.HTTP}, {"resp", c.RESP}, {"admin", c.Admin}}
 }
 
-func (l namedListenConfig) check() error {
+func (c *Config) checkTLS(l namedListenConfig) error {
+	cert, key, ca := l.name+"-tls-cert", l.name+"-tls-key", l.name+"-tls-client-ca"
 	switch {
 	case l.Cert == "" && l.Key != "":
-		return fmt.Errorf("--%s-tls-key without --%[1]s-tls-cert: want both", l.name)
+		return fmt.Errorf("%s without --%s: want both", c.origin(key), cert)
 	case l.Cert != "" && l.Key == "":
-		return fmt.Errorf("--%s-tls-cert without --%[1]s-tls-key: want both", l.name)
+		return fmt.Errorf("%s without --%s: want both", c.origin(cert), key)
 	case l.ClientCA != "" && l.Cert == "":
-		return fmt.Errorf("--%s-tls-client-ca without --%[1]s-tls-cert and --%[1]s-tls-key: client certificates require TLS", l.name)
+		return fmt.Errorf("%s without --%s and --%s: client certificates require TLS", c.origin(ca), cert, key)
 	}
 	return nil
 }
 
 func (c *Config) readToken() error {
-	if c.TokenFile == "" {
+	switch {
+	case c.TokenFile == "":
 		return nil
+	case c.Token != "":
+		return fmt.Errorf("%s and %s: want one of them", c.origin("token"), c.origin("token-file"))
 	}
-	if c.Token != "" {
-		return errors.New("--token and --token-file: want one of them")
-	}
-	text, err := os.ReadFile(c.TokenFile)
-	if err != nil {
-		return fmt.Errorf("--token-file: %w", err)
-	}
-	c.Token = strings.TrimSpace(string(text))
-	if c.Token == "" {
-		return fmt.Errorf("--token-file: %s is empty", c.TokenFile)
+	var err error
+	if c.Token, err = ReadToken(c.TokenFile); err != nil {
+		return fmt.Errorf("%s: %w", c.origin("token-file"), err)
 	}
 	return nil
+}
+
+// ReadToken returns the token in a file, without the white space around it.
+func ReadToken(path string) (string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	token := strings.TrimSpace(string(text))
+	if token == "" {
+		return "", fmt.Errorf("%s is empty", path)
+	}
+	return token, nil
 }
 
 // checkAddr returns an error if the address has no valid form.

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/penstock-io/penstock/internal/spelling"
+	"github.com/penstock-io/penstock/server/internal/yamlerror"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -21,12 +22,17 @@ func settingsFromFile(path string) (map[string]fileValue, error) {
 	if path == "" {
 		return nil, nil
 	}
-	root, err := readYAML(path)
+	src, err := readConfigFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("config file %s: %w", path, err)
 	}
+	root, err := parseYAML(src)
+	if err != nil {
+		line, message := yamlerror.Locate(src, err)
+		return nil, fmt.Errorf("%s:%d: yaml: %s", path, line, message)
+	}
 	if root.Kind != yaml.MappingNode {
-		return nil, fmt.Errorf("config file %s:%d: want a mapping of settings, as in store: redis://localhost", path, root.Line)
+		return nil, fmt.Errorf("%s:%d: want a mapping of settings, as in store: redis://localhost", path, root.Line)
 	}
 	found := map[string]fileValue{}
 	for i := 0; i+1 < len(root.Content); i += 2 {
@@ -43,19 +49,20 @@ func settingsFromFile(path string) (map[string]fileValue, error) {
 	return found, nil
 }
 
-func readYAML(path string) (*yaml.Node, error) {
+func readConfigFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, errors.Unwrap(err) // the caller adds the path
 	}
 	defer func() { _ = f.Close() }()
 	src, err := io.ReadAll(io.LimitReader(f, maxConfigBytes+1))
-	if err != nil {
-		return nil, err
+	if err == nil && len(src) > maxConfigBytes {
+		err = fmt.Errorf("is larger than %d bytes", maxConfigBytes)
 	}
-	if len(src) > maxConfigBytes {
-		return nil, fmt.Errorf("is larger than %d bytes", maxConfigBytes)
-	}
+	return src, err
+}
+
+func parseYAML(src []byte) (*yaml.Node, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(src, &document); err != nil {
 		return nil, err

@@ -21,12 +21,28 @@ type Setting struct {
 	Help    string
 	Group   string // heading in the help and the documentation
 
+	// Values are all that the setting accepts; nil if there are too many to list.
+	Values []string
+
 	set func(c *Config, text string) error
 }
 
 // Env returns the name of the setting's environment variable.
 func (s *Setting) Env() string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(s.Name, "-", "_"))
+}
+
+var (
+	failureNames = []string{"local", "allow", "deny"}
+	logFormats   = []string{"text", "json"}
+)
+
+// headerForms returns the names of all header forms.
+func headerForms() (names []string) {
+	for f := httplimit.IETF; f <= httplimit.NoHeaders; f++ {
+		names = append(names, f.String())
+	}
+	return names
 }
 
 // Settings lists all settings. Flags, environment variables, the config file and the
@@ -50,7 +66,7 @@ var Settings = slices.Concat(
 	),
 	group("Redis outages and load",
 		Setting{Name: "nodes", Kind: "number", Default: "1", Help: "number of servers that share Redis; while it is unavailable, each grants 1/nodes of a limit", set: count(func(c *Config) *int { return &c.Nodes })},
-		Setting{Name: "on-store-failure", Kind: "mode", Default: "local", Help: "decisions while Redis is unavailable: local, allow or deny; default of on_store_failure in rules", set: oneOf(func(c *Config) *string { return &c.OnStoreFailure }, "local", "allow", "deny")},
+		Setting{Name: "on-store-failure", Kind: "mode", Default: "local", Help: "decisions while Redis is unavailable: local, allow or deny; default of on_store_failure in rules", Values: failureNames, set: oneOf(func(c *Config) *string { return &c.OnStoreFailure }, failureNames)},
 		Setting{Name: "deny-cache", Default: "true", Help: "cache denials for up to a second; default of deny_cache in rules", set: toggle(func(c *Config) *bool { return &c.DenyCache })},
 		Setting{Name: "lease", Default: "false", Help: "lease units of busy token buckets and spend them locally, which may exceed a limit by a tenth of its burst; default of lease in rules", set: toggle(func(c *Config) *bool { return &c.Lease })},
 	),
@@ -59,7 +75,7 @@ var Settings = slices.Concat(
 	listenerSettings("resp", ":6380", "address of the RESP API, CL.THROTTLE for Redis clients", func(c *Config) *ListenConfig { return &c.RESP }),
 	listenerSettings("admin", "127.0.0.1:6070", "address of the admin API: health, metrics and keys", func(c *Config) *ListenConfig { return &c.Admin }),
 	group("APIs",
-		Setting{Name: "headers", Kind: "form", Default: "ietf", Help: "rate limit headers of the HTTP API: ietf, ietf-06, x-ratelimit, github, kong, envoy-03 or none", set: headers},
+		Setting{Name: "headers", Kind: "form", Default: "ietf", Help: "rate limit headers of the HTTP API: ietf, ietf-06, x-ratelimit, github, kong, envoy-03 or none", Values: headerForms(), set: headers},
 		Setting{Name: "resp-auth", Default: "false", Help: "require Redis clients to AUTH with the token before any other command", set: toggle(func(c *Config) *bool { return &c.RESPAuth })},
 		Setting{Name: "envoy-headers", Default: "false", Help: "send RateLimit-Limit, -Remaining and -Reset for Envoy to add to responses", set: toggle(func(c *Config) *bool { return &c.EnvoyHeaders })},
 		Setting{Name: "envoy-header-names", Kind: "names", Default: "RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset", Help: "names of these three headers", set: headerNames},
@@ -72,8 +88,8 @@ var Settings = slices.Concat(
 	),
 	group("Process",
 		Setting{Name: "config", Kind: "file", Help: "YAML file with settings by these names"},
-		Setting{Name: "log-level", Kind: "level", Default: "info", Help: "minimum level of log lines: debug, info, warn or error", set: logLevel},
-		Setting{Name: "log-format", Kind: "format", Default: "text", Help: "format of log lines: text or json", set: oneOf(func(c *Config) *string { return &c.LogFormat }, "text", "json")},
+		Setting{Name: "log-level", Kind: "level", Default: "info", Help: "minimum level of log lines: debug, info, warn or error", Values: []string{"debug", "info", "warn", "error"}, set: logLevel},
+		Setting{Name: "log-format", Kind: "format", Default: "text", Help: "format of log lines: text or json", Values: logFormats, set: oneOf(func(c *Config) *string { return &c.LogFormat }, logFormats)},
 		Setting{Name: "shutdown-delay", Kind: "duration", Default: "0s", Help: "time between reporting not ready and closing the listeners, for load balancers to notice", set: duration(func(c *Config) *time.Duration { return &c.ShutdownDelay })},
 		Setting{Name: "shutdown-grace", Kind: "duration", Default: "10s", Help: "maximum wait for requests in flight on shutdown; 0s aborts them", set: duration(func(c *Config) *time.Duration { return &c.ShutdownGrace })},
 	),
@@ -95,6 +111,9 @@ func listenerSettings(name, addr, what string, of func(*Config) *ListenConfig) [
 func group(name string, settings ...Setting) []Setting {
 	for i := range settings {
 		settings[i].Group = name
+		if settings[i].Kind == "" {
+			settings[i].Values = []string{"true", "false"}
+		}
 	}
 	return settings
 }
@@ -127,7 +146,7 @@ func text(of func(*Config) *string) func(*Config, string) error {
 	}
 }
 
-func oneOf(of func(*Config) *string, words ...string) func(*Config, string) error {
+func oneOf(of func(*Config) *string, words []string) func(*Config, string) error {
 	return func(c *Config, text string) error {
 		*of(c) = text
 		if !slices.Contains(words, text) {

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
+	"syscall"
 
 	"github.com/penstock-io/penstock/server/adminapi"
 	"github.com/penstock-io/penstock/server/grpcapi"
@@ -73,7 +75,7 @@ func (s *Server) openListener(ctx context.Context, name string, c ListenConfig) 
 	var tcp net.ListenConfig
 	socket, err := tcp.Listen(ctx, "tcp", c.Addr)
 	if err != nil {
-		return err
+		return s.config.listenError(name, c.Addr, err)
 	}
 	l.socket = connlimit.New(socket, s.connLimits(name, tlsConfig != nil))
 	l.listener = l.socket
@@ -86,6 +88,22 @@ func (s *Server) openListener(ctx context.Context, name string, c ListenConfig) 
 	}
 	s.log.Info("listening", "listener", name, "addr", socket.Addr().String(), "tls", tlsConfig != nil)
 	return nil
+}
+
+// listenError adds to the error of a port in use where the port is set, and how to
+// choose another.
+func (c *Config) listenError(name, addr string, err error) error {
+	host, text, _ := net.SplitHostPort(addr)
+	port, number := strconv.Atoi(text)
+	if !errors.Is(err, syscall.EADDRINUSE) || number != nil {
+		return err
+	}
+	const step = 10
+	other := net.JoinHostPort(host, strconv.Itoa((port+step)%(1<<16)))
+	if origin := c.origin(name); origin != "--"+name {
+		err = fmt.Errorf("%s: %w", origin, err)
+	}
+	return fmt.Errorf("%w: choose another port, as in --%s %s", err, name, other)
 }
 
 // protocols are the ALPN protocols of the listeners.

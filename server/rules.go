@@ -17,7 +17,7 @@ func (s *Server) openRules(context.Context) error {
 	s.source = rules.NewSource(s.config.Rules, &rules.Options{MergeDomains: s.config.MergeDomains})
 	set, err := s.source.Load()
 	if err := s.useRules(set, err); err != nil {
-		return fmt.Errorf("--rules: %w", err)
+		return fmt.Errorf("%s: %w", s.config.origin("rules"), err)
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func (s *Server) openRedis(ctx context.Context) (penstock.Store, error) {
 		Prefix: c.RedisPrefix, Timeout: c.RedisTimeout, AllowUnavailable: true,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("--store: %w", err)
+		return nil, fmt.Errorf("%s: %w", c.origin("store"), err)
 	}
 	s.closers = append(s.closers, func(context.Context) error {
 		redis.Close()

@@ -2,8 +2,11 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/durable"
@@ -21,7 +24,7 @@ func (s *Server) openMemory(context.Context) (penstock.Store, error) {
 	} else {
 		kept, err := s.openDurable(o)
 		if err != nil {
-			return nil, fmt.Errorf("--data: %w", err)
+			return nil, fmt.Errorf("%s: %w", s.config.origin("data"), err)
 		}
 		memory = kept.Memory
 	}
@@ -31,9 +34,13 @@ func (s *Server) openMemory(context.Context) (penstock.Store, error) {
 
 // openDurable restores the last snapshot, and saves new ones in the background.
 func (s *Server) openDurable(o *penstock.MemoryOptions) (*durable.Store, error) {
+	_, missing := os.Stat(s.config.Data)
 	kept, err := durable.Open(s.config.Data, o)
 	if err != nil {
 		return nil, err
+	}
+	if errors.Is(missing, fs.ErrNotExist) {
+		s.log.Info("data directory created", "data", s.config.Data)
 	}
 	if err := kept.LoadError(); err != nil {
 		s.log.Error("snapshot is damaged, starting empty", "err", err)

@@ -43,7 +43,7 @@ server must have rules for the domain.`,
 		Example: `  penstock bench http
   penstock bench resp --addr localhost:6380 --callers 50 --pipeline 16
   penstock bench grpc --domain shop --duration 30s --json > result.json`,
-		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		Args:      oneOfArgs("API", "grpc", "http", "resp"),
 		ValidArgs: []string{"grpc", "http", "resp"},
 		RunE: func(c *cobra.Command, args []string) error {
 			o.api = args[0]

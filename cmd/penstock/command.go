@@ -10,9 +10,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/penstock-io/penstock/internal/spelling"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
 // Exit codes.
@@ -68,27 +66,12 @@ ready; 2 an error without a result.`,
   penstock rules check rules.yaml`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		Version:       version(),
+		Args:          unknownCommand,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(serveCommand(), takeCommand(), benchCommand(), rulesCommand(), healthCommand(), versionCommand())
+	root.AddCommand(serveCommand(), takeCommand(), benchCommand(), rulesCommand(), healthCommand(), completionCommand(), versionCommand())
 	return root
-}
-
-// flagError adds the most similar flag to the error about an unknown one.
-func flagError(c *cobra.Command, err error) error {
-	var unknown *pflag.NotExistError
-	if !errors.As(err, &unknown) {
-		return err
-	}
-	name := unknown.GetSpecifiedName()
-	if near := nearestFlag(c, name); near != "" {
-		return fmt.Errorf("unknown flag --%s: did you mean --%s? %s --help lists all flags", name, near, c.CommandPath())
-	}
-	return fmt.Errorf("unknown flag --%s: %s --help lists all flags", name, c.CommandPath())
-}
-
-func nearestFlag(c *cobra.Command, name string) string {
-	var names []string
-	c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	return spelling.Nearest(name, names)
 }

@@ -22,7 +22,7 @@ func healthCommand() *cobra.Command {
 code is 0 if the server is ready, 1 if it is not, and 2 if there is no response.`,
 		Example: `  penstock health
   penstock health --server http://10.0.0.7:6070`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return health(c.Context(), server, c.OutOrStdout())
 		},

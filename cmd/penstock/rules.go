@@ -13,7 +13,7 @@ func rulesCommand() *cobra.Command {
 	group := &cobra.Command{
 		Use:   "rules",
 		Short: "Check and explain rule files",
-		Args:  cobra.NoArgs,
+		Args:  unknownCommand,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	group.PersistentFlags().BoolVar(&o.MergeDomains, "merge-domains", false, "allow several rule files to define one domain")
@@ -32,7 +32,7 @@ without effect, and of rules that the server rejects while the gRPC listener is
 enabled.`,
 		Example: `  penstock rules check rules.yaml
   penstock rules check /etc/penstock/rules`,
-		Args: cobra.ExactArgs(1),
+		Args: wantArgs("PATH"),
 		RunE: func(c *cobra.Command, args []string) error {
 			set, err := rules.NewSource(args[0], o).Load()
 			if wrong := rules.Errors(nil); errors.As(err, &wrong) {
@@ -70,7 +70,7 @@ func explainCommand(o *rules.Options) *cobra.Command {
 rules do not.`,
 		Example: `  penstock rules explain rules.yaml shop user=42
   penstock rules explain rules.yaml shop path=/login remote_address=203.0.113.9`,
-		Args: cobra.MinimumNArgs(3),
+		Args: wantArgs("PATH", "DOMAIN", "KEY=VALUE..."),
 		RunE: func(c *cobra.Command, args []string) error {
 			set, err := rules.NewSource(args[0], o).Load()
 			if err != nil {

@@ -31,7 +31,7 @@ PENSTOCK_LOG_LEVEL=debug, or in the file that --config names, as in
   penstock serve --rules rules/ --store redis://localhost:6379
   penstock serve --grpc "" --resp "" --http 127.0.0.1:8080
   penstock serve --http-tls-cert tls.crt --http-tls-key tls.key`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			config, err := server.LoadConfig(flags, os.Environ())
 			if err != nil {
@@ -41,6 +41,7 @@ PENSTOCK_LOG_LEVEL=debug, or in the file that --config names, as in
 		},
 	}
 	addSettings(serve.Flags(), flags)
+	completeSettings(serve)
 	serve.Flags().BoolVar(&examples, "print-examples", false, "print an example command for each listener")
 	serve.SetUsageFunc(printServeUsage)
 	return serve

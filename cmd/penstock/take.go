@@ -87,6 +87,8 @@ func (r *takeRequest) parseArgs(args []string) (err error) {
 	switch {
 	case len(args) != 1:
 		return fmt.Errorf("want one key, as in penstock take user:42 --limit \"10/1m\"; got %d arguments", len(args))
+	case args[0] == "":
+		return errors.New("the key is empty: want one such as user:42")
 	case r.limit == "":
 		return errors.New("no limit: set --limit, such as \"10/1m\", or --domain to use the server's rules")
 	}

@@ -12,9 +12,13 @@ func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		Run: func(c *cobra.Command, _ []string) {
-			fmt.Fprintf(c.OutOrStdout(), "penstock %s %s %s/%s\n", server.Version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			fmt.Fprintln(c.OutOrStdout(), version())
 		},
 	}
+}
+
+func version() string {
+	return fmt.Sprintf("penstock %s %s %s/%s", server.Version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -37,12 +38,14 @@ func run(ctx context.Context, w io.Writer, text string) error {
 		return err
 	}
 	fmt.Fprintln(w, "limit", limit)
+	var next time.Duration
 	for range 20 {
 		d, err := lim.Allow(ctx, "user:42")
 		if err != nil {
 			return err
 		}
 		fmt.Fprintln(w, d)
+		next = d.RetryAfter
 		if !d.Allowed {
 			break
 		}
@@ -50,7 +53,12 @@ func run(ctx context.Context, w io.Writer, text string) error {
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	if err := lim.Wait(ctx, "user:42"); err != nil {
+	err = lim.Wait(ctx, "user:42")
+	switch {
+	case errors.Is(err, penstock.ErrDeadline):
+		fmt.Fprintf(w, "the next is in %v; not waiting for it\n", next.Round(time.Second))
+		return nil
+	case err != nil:
 		return err
 	}
 	fmt.Fprintln(w, "waited", time.Since(start).Round(time.Millisecond), "for the next")

@@ -29,8 +29,17 @@ waited 333ms for the next
 	})
 }
 
+func TestQuickstartDoesNotWaitLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		if err := run(context.Background(), &out, "1/4h"); err != nil || !strings.HasSuffix(out.String(), "the next is in 4h0m0s; not waiting for it\n") {
+			t.Errorf("got %v\n%s", err, &out)
+		}
+	})
+}
+
 func TestQuickstartErrors(t *testing.T) {
-	for text, want := range map[string]error{"5/2x": penstock.ErrBadLimit, "1/1h": penstock.ErrDeadline, "0/1s": penstock.ErrNever} {
+	for text, want := range map[string]error{"5/2x": penstock.ErrBadLimit, "0/1s": penstock.ErrNever} {
 		synctest.Test(t, func(t *testing.T) {
 			var out strings.Builder
 			if err := run(context.Background(), &out, text); !errors.Is(err, want) {

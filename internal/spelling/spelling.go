@@ -23,6 +23,26 @@ func Distance(a, b string) int {
 	return row[len(b)]
 }
 
+// Similar returns the candidate with the smallest distance to name, or "" if none is
+// so close that name is probably a misspelling of it. The first of equals wins. Names
+// that are too long to be misspelt words have no candidate.
+func Similar(name string, candidates []string) (best string) {
+	const longest = 100
+	if len(name) > longest {
+		return ""
+	}
+	least := max(2, len(name)/3) + 1
+	for _, c := range candidates {
+		if len(c) > len(name)+least {
+			continue
+		}
+		if d := Distance(name, c); d < least {
+			least, best = d, c
+		}
+	}
+	return best
+}
+
 // Nearest returns the candidate with the smallest distance to name, or "" without
 // candidates. The first of equals wins.
 func Nearest(name string, candidates []string) (best string) {

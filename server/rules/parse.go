@@ -174,19 +174,18 @@ func (r *reader) misplaced(f field) {
 	}
 }
 
-// suggestion names the known field that is most similar to a misspelt one, if any. It
-// costs nothing for problems that are not kept.
+// suggestion names the known field that a misspelt one was probably meant to be, if
+// any. It costs nothing for problems that are not kept.
 func (r *reader) suggestion(name string) string {
-	const longest = 40
-	if len(name) > longest || r.problems.count() >= maxProblems {
+	if r.problems.count() >= maxProblems {
 		return ""
 	}
-	best, least := "", max(2, len(name)/3)+1
-	for _, known := range slices.Sorted(maps.Keys(fieldPlaces)) {
-		if d := spelling.Distance(name, known); d < least {
-			best, least = known, d
-		}
-	}
+	return didYouMean(name, slices.Sorted(maps.Keys(fieldPlaces)))
+}
+
+// didYouMean returns the end of a message about a misspelt word.
+func didYouMean(word string, known []string) string {
+	best := spelling.Similar(word, known)
 	if best == "" {
 		return ""
 	}

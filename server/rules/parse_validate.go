@@ -1,6 +1,10 @@
 package rules
 
-import "github.com/penstock-io/penstock"
+import (
+	"strings"
+
+	"github.com/penstock-io/penstock"
+)
 
 // Settings that contradict each other are an error: if one of them were ignored, its
 // author would still rely on it.
@@ -58,10 +62,18 @@ func (r *reader) checkPeriod(s *limitSpec) {
 	r.checkZone(s, unitOf(s.period))
 }
 
+// wantUnit returns the end of the message about an unknown unit.
+func (r *reader) wantUnit(name string) string {
+	if near := didYouMean(strings.ToLower(name), unitNames[Second:]); near != "" {
+		return near
+	}
+	return ": want " + orList(unitNames[Second:]) + ", or use period"
+}
+
 func (r *reader) checkUnit(s *limitSpec) {
 	unit, valid := parseUnit(s.unit)
 	if !valid {
-		r.fail(s.lineOf("unit"), "invalid rate limit unit '%s': want %s, or use period", excerpt(s.unit), orList(unitNames[Second:]))
+		r.fail(s.lineOf("unit"), "invalid rate limit unit '%s'%s", excerpt(s.unit), r.wantUnit(s.unit))
 		return
 	}
 	r.checkZone(s, unit)

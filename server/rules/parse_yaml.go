@@ -4,12 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"regexp"
 	"slices"
-	"sort"
-	"strconv"
 	"strings"
 
+	"github.com/penstock-io/penstock/server/internal/yamlerror"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -68,50 +66,10 @@ func (r *reader) readDocument(text []byte) *yaml.Node {
 	return docs[0].Content[0]
 }
 
-// failYAML reports a syntax error. The YAML parser often names the line where the
-// broken construct begins, far above the mistake; so unless the file is huge, the
-// line is searched for.
+// failYAML reports a syntax error.
 func (r *reader) failYAML(text []byte, err error) {
-	const huge = 256 << 10
-	line, message := splitYAMLError(err)
-	if len(text) <= huge {
-		line = findErrorLine(text, message)
-	}
+	line, message := yamlerror.Locate(text, err)
 	r.fail(line, "yaml: %s", message)
-}
-
-var yamlErrorPrefix = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
-
-// splitYAMLError returns the line and the message of a syntax error. The parser names
-// no line when it is the first.
-func splitYAMLError(err error) (line int, message string) {
-	message = err.Error()
-	prefix := yamlErrorPrefix.FindStringSubmatch(message)
-	if prefix == nil {
-		return 1, message
-	}
-	line, _ = strconv.Atoi(prefix[1])
-	return max(1, line), message[len(prefix[0]):]
-}
-
-// findErrorLine returns the first line up to which the text causes that message.
-func findErrorLine(text []byte, message string) int {
-	var ends []int
-	end := 0
-	for line := range bytes.Lines(text) {
-		end += len(line)
-		ends = append(ends, end)
-	}
-	return 1 + sort.Search(len(ends)-1, func(i int) bool {
-		decoder := yaml.NewDecoder(bytes.NewReader(text[:ends[i]]))
-		for {
-			var n yaml.Node
-			if err := decoder.Decode(&n); err != nil {
-				_, other := splitYAMLError(err)
-				return other == message
-			}
-		}
-	})
 }
 
 var nullNode = &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null"}

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/penstock-io/penstock/internal/breaker"
 	"github.com/penstock-io/penstock/internal/monotime"
 )
 
@@ -105,8 +106,7 @@ type Fallback struct {
 
 	timeout   time.Duration
 	setsTimer bool // whether the primary needs a deadline from the fallback
-	failures  int
-	retry     time.Duration
+	rules     breaker.Options
 	share     float64
 	onFailure func(Limit) (FailureMode, float64)
 	onChange  func(FallbackChange)
@@ -143,8 +143,7 @@ func WithFallback(primary, secondary Store, o *FallbackOptions) *Fallback {
 	f := &Fallback{
 		primary: primary, secondary: secondary,
 		timeout:   orDefault(o.Timeout, defaultFallbackTimeout),
-		failures:  orDefault(o.Failures, defaultFallbackFailures),
-		retry:     orDefault(o.Retry, defaultFallbackRetry),
+		rules:     breakerRules(o),
 		share:     min(orDefault(o.Share, 1), 1),
 		onFailure: o.OnFailure,
 		onChange:  o.OnChange,
@@ -154,6 +153,28 @@ func WithFallback(primary, secondary Store, o *FallbackOptions) *Fallback {
 	bounded, ok := primary.(TimeoutStore)
 	f.setsTimer = !ok || bounded.Timeout() <= 0 || bounded.Timeout() > f.timeout
 	return f
+}
+
+// A breaker also opens when, of at least minRatioCalls calls within ratioWindow,
+// half have failed.
+const (
+	minRatioCalls = 20
+	ratioWindow   = time.Second
+)
+
+// breakerRules returns the rules of the shards' breakers. There is no ramp: the
+// primary store bears its full load, and the sooner it decides, the fewer units
+// are granted without it.
+func breakerRules(o *FallbackOptions) breaker.Options {
+	failures := orDefault(o.Failures, defaultFallbackFailures)
+	retry := orDefault(o.Retry, defaultFallbackRetry)
+	return breaker.Options{
+		Trip: func(c breaker.Counts) bool {
+			return c.Consecutive >= failures || c.Calls >= minRatioCalls && 2*c.Failed >= c.Calls
+		},
+		Window: ratioWindow,
+		Wait:   retry, MaxWait: retry,
+	}
 }
 
 // Down returns how many shards of the primary store are down, and how many there

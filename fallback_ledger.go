@@ -155,7 +155,7 @@ func (f *Fallback) settleAsync(s *fallbackShard) {
 		}
 		next := int64(0)
 		if err != nil {
-			next = f.clock.Now() + int64(f.retry)
+			next = f.clock.Now() + int64(f.rules.Wait)
 		}
 		s.ledger.settleAt.Store(next)
 	}()

@@ -32,6 +32,7 @@ func (f *Fallback) initShards(maxKeys int) {
 	f.shards = make([]fallbackShard, n)
 	for i := range f.shards {
 		f.shards[i].index = i
+		f.shards[i].breaker.Options = &f.rules
 		f.shards[i].ledger.maxDebts = max(maxKeys/n, 1)
 	}
 }
@@ -59,7 +60,7 @@ func (f *Fallback) failed(s *fallbackShard, t breaker.Ticket, err error) {
 		f.succeeded(s, t)
 		return
 	}
-	if s.breaker.Fail(t, f.clock.Now(), f.failures, f.retry) {
+	if s.breaker.Fail(t, f.clock.Now()) {
 		f.notify(s, err)
 	}
 }
@@ -114,7 +115,11 @@ var probeLimit = Limit{Algorithm: FixedWindow, Count: 1 << 30, Period: time.Seco
 // settles one debt, if there is any.
 func (f *Fallback) probe(s *fallbackShard) {
 	key := s.probeKey.Load()
-	if key == nil || !s.breaker.StartProbe(f.clock.Now()) {
+	if key == nil {
+		return
+	}
+	probe, due := s.breaker.StartProbe(f.clock.Now())
+	if !due {
 		return
 	}
 	go func() {
@@ -122,7 +127,7 @@ func (f *Fallback) probe(s *fallbackShard) {
 		if err == nil {
 			_, err = f.callPrimary(context.Background(), Request{Key: *key, Limit: probeLimit, Cost: 1})
 		}
-		s.breaker.EndProbe(err == nil || isMalformed(err), f.clock.Now(), f.retry)
+		s.breaker.EndProbe(probe, err == nil || isMalformed(err), f.clock.Now())
 		if !s.breaker.IsOpen() {
 			f.notify(s, nil)
 			f.settleAsync(s)

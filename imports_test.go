@@ -107,6 +107,15 @@ var rules = []rule{
 		keeps:   [2]string{"internal/algorithm/tokenbucket.go", "math/bits"},
 	},
 	{
+		name:    "overload protection needs no limiter",
+		because: "a program that only wants a circuit breaker downloads and learns nothing else",
+		in:      []string{"./overload"},
+		forbid:  []string{"*"},
+		unless:  []string{"std", "./internal/breaker", "./internal/monotime"},
+		breaks:  [2]string{"overload/breaker.go", module},
+		keeps:   [2]string{"overload/breaker.go", module + "/internal/breaker"},
+	},
+	{
 		name:    "stores do not import their callers",
 		because: "dependencies point downwards",
 		in:      []string{"./redisstore", "./storetest"},

@@ -1,4 +1,5 @@
-// Package breaker implements a circuit breaker for a store.
+// Package breaker is the state machine of a circuit breaker. It reads no clock:
+// callers pass the time in nanoseconds.
 package breaker
 
 import (
@@ -8,163 +9,308 @@ import (
 	"time"
 )
 
-// A Breaker stops calls to a store that fails. It opens after too many
-// consecutive failures, or if too many of the calls within a second fail. While
-// it is open, one probe at a time checks whether the store answers again. The
-// zero Breaker is closed. It is safe for concurrent use.
+// Options are the rules of a [Breaker]. Breakers of one kind share them.
+type Options struct {
+	// Trip reports whether the counted calls open the breaker. Required.
+	Trip func(Counts) bool
+
+	// Window is how long calls are counted after a failure, from when they are
+	// sent. Zero counts calls when they end, and lets old ones fade: see
+	// maxCounted.
+	Window time.Duration
+
+	// Wait is the time between opening and the first probe, plus a jitter of up
+	// to a fifth. It doubles with every failed probe, up to MaxWait. Required.
+	Wait, MaxWait time.Duration
+
+	// ProbeTimeout is when a probe without a result counts as failed. Zero
+	// means that every probe ends.
+	ProbeTimeout time.Duration
+
+	// Ramp is how long the breaker admits only a share of the calls after it
+	// closed. Zero admits all at once.
+	Ramp time.Duration
+}
+
+// Counts are what a breaker has counted since the first failure.
+type Counts struct {
+	Consecutive int // failures since the last success
+	Calls       int
+	Failed      int
+}
+
+// A Breaker stops calls to a service that fails. It opens when Options.Trip says
+// so. While it is open, one probe at a time checks whether the service answers
+// again. A Breaker with only its Options set is closed. It is safe for concurrent
+// use.
 //
 // Each opening starts a new generation, and a call belongs to the generation in
 // which it was sent. Results of calls from earlier generations are ignored,
-// because they say nothing about the store's current state.
+// because they say nothing about the service's current state.
 //
 // While no call fails, nothing is counted and a call costs two atomic loads. The
-// first failure begins a counting window. Calls that were in flight at that
-// moment are counted when they end, later ones when they are sent.
+// first failure begins the counting.
 type Breaker struct {
-	state   atomic.Uint64 // the generation, and the flags below
-	probeAt atomic.Int64  // when to probe next while open, or probing
+	Options *Options
 
-	mu                  sync.Mutex
-	consecutiveFailures int
-	windowStart         int64 // when the counting window began
-	sent                int   // calls in the window
-	failed              int   // failed calls in the window
+	state   atomic.Uint64 // the generation, and the flags below
+	probeAt atomic.Int64  // while open: when to probe, or when the probe in flight times out
+
+	mu          sync.Mutex
+	counts      Counts
+	windowStart int64
+	wait        time.Duration // before the next probe
+	isProbing   bool
+	rampStart   int64
+	rampCredit  float64 // admitted when it reaches one
 }
 
 // The low bits of the state are flags; the rest is the generation.
 const (
-	flagOpen      = 1 << iota // the store is not called
+	flagOpen      = 1 << iota // the service is not called
 	flagCounting              // a call has failed recently, so calls are counted
+	flagRamping               // the breaker closed recently, so not all calls are admitted
 	oneGeneration             // the lowest bit of the generation
 )
 
-// A breaker also opens when, of at least minCalls calls within window, one in
-// failureRatio has failed.
-const (
-	failureRatio = 2
-	minCalls     = 20
-	window       = int64(time.Second)
-)
-
-// probing is the value of probeAt while a probe is in flight.
-const probing = int64(math.MaxInt64)
+// maxCounted is how many calls are counted without a Window. Beyond it the counts
+// are halved, so that they describe the most recent calls at any rate of calls.
+const maxCounted = 128
 
 // A Ticket is the permission to make one call. The caller reports the result with
 // it.
 type Ticket struct {
-	generation uint64
-	counted    bool // whether the call was counted when it was sent
+	Generation uint64
+	probe      int64 // Breaker.probeAt while this probe is in flight; 0 for other calls
+	counted    bool  // whether the call was counted when it was sent
 }
+
+// IsProbe reports whether the call is a probe.
+func (t Ticket) IsProbe() bool { return t.probe != 0 }
 
 // Admit reports whether a call may be sent now.
 func (b *Breaker) Admit(now int64) (t Ticket, ok bool) {
 	state := b.state.Load()
-	t.generation = state / oneGeneration
+	t.Generation = state / oneGeneration
 	switch {
 	case state&flagOpen != 0:
 		return t, false
-	case state&flagCounting == 0:
+	case state&flagRamping != 0:
+		return t, b.admitRamping(t, now)
+	case state&flagCounting == 0 || b.Options.Window == 0:
 		return t, true
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	t.counted = b.isCurrent(t) && now < b.windowStart+window
+	t.counted = b.isCurrent(t) && now < b.windowStart+int64(b.Options.Window)
 	if t.counted {
-		b.sent++
+		b.counts.Calls++
 	}
 	return t, true
+}
+
+// minRamp is the share of calls that is admitted at the beginning of the ramp.
+const minRamp = 0.1
+
+// admitRamping admits a share of the calls that grows evenly during the ramp. It
+// counts rather than draws lots, so that a few callers get the same share as many.
+func (b *Breaker) admitRamping(t Ticket, now int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.isCurrent(t) {
+		return false
+	}
+	share := minRamp + (1-minRamp)*float64(now-b.rampStart)/float64(b.Options.Ramp)
+	if share >= 1 {
+		b.setFlags(flagCounting)
+		b.wait = 0
+		return true
+	}
+	b.rampCredit += share
+	if b.rampCredit < 1 {
+		return false
+	}
+	b.rampCredit--
+	return true
+}
+
+// setFlags clears the flags of the state but for those in keep.
+func (b *Breaker) setFlags(keep uint64) {
+	state := b.state.Load()
+	b.state.Store(state/oneGeneration*oneGeneration | state&keep)
 }
 
 // isCurrent reports whether the call was sent in the current generation, and the
 // breaker is closed.
 func (b *Breaker) isCurrent(t Ticket) bool {
 	state := b.state.Load()
-	return state&flagOpen == 0 && state/oneGeneration == t.generation
+	return state&flagOpen == 0 && state/oneGeneration == t.Generation
 }
 
 // IsCounting reports whether successes must be reported to [Breaker.Succeed].
 func (b *Breaker) IsCounting() bool { return b.state.Load()&flagCounting != 0 }
 
-// Succeed records that the store answered a call.
+// Succeed records that the service answered a call.
 func (b *Breaker) Succeed(t Ticket, now int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.isCurrent(t) {
+	if !b.isCurrent(t) || !b.IsCounting() {
 		return
 	}
-	b.consecutiveFailures = 0
+	b.counts.Consecutive = 0
 	if !t.counted {
-		b.sent++
+		b.counts.Calls++
 	}
-	if now >= b.windowStart+window {
-		b.state.Store(t.generation * oneGeneration) // stop counting
+	b.fade()
+	if b.countingEnded(now) {
+		b.setFlags(flagRamping)
 	}
 }
 
-// Fail records that the store did not answer a call, and reports whether that
-// opened the breaker. maxConsecutive consecutive failures open it. The first
-// probe is due after retry, with jitter.
-func (b *Breaker) Fail(t Ticket, now int64, maxConsecutive int, retry time.Duration) (opened bool) {
+// fade halves the counts where no window ends them.
+func (b *Breaker) fade() {
+	if b.Options.Window == 0 && b.counts.Calls > maxCounted {
+		b.counts.Calls /= 2
+		b.counts.Failed /= 2
+	}
+}
+
+func (b *Breaker) countingEnded(now int64) bool {
+	if b.Options.Window == 0 {
+		return b.counts.Failed == 0
+	}
+	return now >= b.windowStart+int64(b.Options.Window)
+}
+
+// Fail records that the service did not answer a call, and reports whether that
+// opened the breaker.
+func (b *Breaker) Fail(t Ticket, now int64) (opened bool) { return b.FailAll(t, now, 1) }
+
+// FailAll records that the service did not answer n calls of the ticket's
+// generation, and reports whether that opened the breaker.
+func (b *Breaker) FailAll(t Ticket, now int64, n int) (opened bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.isCurrent(t) {
 		return false
 	}
-	if !b.IsCounting() || now >= b.windowStart+window {
-		b.state.Store(t.generation*oneGeneration | flagCounting)
-		b.windowStart, b.sent, b.failed, t.counted = now, 0, 0, false
+	if !b.IsCounting() || b.Options.Window > 0 && b.countingEnded(now) {
+		b.state.Or(flagCounting)
+		b.counts.Calls, b.counts.Failed = 0, 0
+		b.windowStart, t.counted = now, false
 	}
 	if !t.counted {
-		b.sent++
+		b.counts.Calls += n
 	}
-	b.consecutiveFailures++
-	b.failed++
-	if b.consecutiveFailures < maxConsecutive && (b.sent < minCalls || b.failed*failureRatio < b.sent) {
+	b.counts.Consecutive += n
+	b.counts.Failed += n
+	if !b.Options.Trip(b.counts) {
+		b.fade()
 		return false
 	}
-	b.probeAt.Store(now + jitter(now, retry))
-	b.state.Store((t.generation+1)*oneGeneration | flagOpen)
+	b.open(t, now)
 	return true
+}
+
+func (b *Breaker) open(t Ticket, now int64) {
+	b.increaseWait()
+	b.isProbing = false
+	b.probeAt.Store(now + jitter(now, b.wait))
+	b.state.Store((t.Generation+1)*oneGeneration | flagOpen)
+}
+
+// increaseWait doubles the time to the next probe. After a ramp it begins again
+// with the shortest.
+func (b *Breaker) increaseWait() {
+	b.wait = min(max(2*b.wait, b.Options.Wait), b.Options.MaxWait)
 }
 
 // IsOpen reports whether the breaker stops calls.
 func (b *Breaker) IsOpen() bool { return b.state.Load()&flagOpen != 0 }
 
+// IsHealthy reports whether the breaker is closed and has nothing to remember.
+func (b *Breaker) IsHealthy() bool { return b.state.Load()&(oneGeneration-1) == 0 }
+
 // StartProbe reports whether the breaker is open and a probe is due. It returns
 // true to only one caller, which must report the result to [Breaker.EndProbe].
-func (b *Breaker) StartProbe(now int64) bool {
-	at := b.probeAt.Load()
-	return b.IsOpen() && now >= at && b.probeAt.CompareAndSwap(at, probing)
-}
-
-// EndProbe closes the breaker if the store answered the probe. Otherwise the next
-// probe is due after retry, with jitter.
-func (b *Breaker) EndProbe(answered bool, now int64, retry time.Duration) {
+func (b *Breaker) StartProbe(now int64) (t Ticket, ok bool) {
+	if !b.IsOpen() || now < b.probeAt.Load() {
+		return t, false
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !answered {
-		b.probeAt.Store(now + jitter(now, retry))
-		return
+	if !b.IsOpen() || now < b.probeAt.Load() {
+		return t, false
 	}
-	b.consecutiveFailures = 0
-	b.state.Store(b.state.Load() / oneGeneration * oneGeneration)
+	if b.isProbing { // and its result is overdue
+		b.increaseWait()
+	}
+	b.isProbing = true
+	t = Ticket{Generation: b.state.Load() / oneGeneration, probe: math.MaxInt64}
+	if b.Options.ProbeTimeout > 0 {
+		t.probe = now + int64(max(b.Options.ProbeTimeout, b.wait))
+	}
+	b.probeAt.Store(t.probe)
+	return t, true
 }
 
-// RetryIn returns the time until the next probe, or one millisecond if a probe is
-// due or in flight.
+// EndProbe closes the breaker if the service answered the probe. Otherwise the
+// next probe is due after a longer wait. A result that comes after the probe's
+// timeout is ignored if another probe has been sent.
+func (b *Breaker) EndProbe(t Ticket, answered bool, now int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.IsOpen() || !b.isProbing || b.probeAt.Load() != t.probe {
+		return
+	}
+	b.isProbing = false
+	if !answered {
+		b.increaseWait()
+		b.probeAt.Store(now + int64(b.wait))
+		return
+	}
+	b.close(now)
+}
+
+// AbandonProbe records that a probe ended without a result. The next is due after
+// the same wait.
+func (b *Breaker) AbandonProbe(t Ticket, now int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.IsOpen() && b.isProbing && b.probeAt.Load() == t.probe {
+		b.isProbing = false
+		b.probeAt.Store(now + int64(b.wait))
+	}
+}
+
+func (b *Breaker) close(now int64) {
+	b.counts.Consecutive = 0
+	b.setFlags(0)
+	if b.Options.Ramp == 0 {
+		b.wait = 0
+		return
+	}
+	b.rampStart, b.rampCredit = now, 0
+	b.state.Or(flagRamping)
+}
+
+// RetryIn returns when a denied call may be admitted: the time until the next
+// probe, or the shortest wait while one is due or in flight, or a part of the ramp.
 func (b *Breaker) RetryIn(now int64) time.Duration {
+	if !b.IsOpen() {
+		return b.Options.Ramp / 10
+	}
 	at := b.probeAt.Load()
-	if at == probing || at <= now {
-		return time.Millisecond
+	if at <= now || at-now > int64(b.Options.MaxWait)*2 {
+		return b.Options.Wait
 	}
 	return time.Duration(at - now)
 }
 
-// jitter returns a duration up to a fifth shorter or longer than d, so that
-// processes which lost a store at the same time do not all probe it at the same
-// time. The randomness comes from the nanosecond at which each process calls it.
+// jitter returns a duration up to a fifth longer than d, so that processes which
+// lost a service at the same time do not all probe it at the same time. The
+// randomness comes from the nanosecond at which each process calls it.
 func jitter(now int64, d time.Duration) int64 {
 	random := uint64(now) * 0x9e3779b97f4a7c15 >> 48 // 16 bits
-	fifth := uint64(d) / 5
-	return int64(uint64(d) - fifth + 2*fifth*random>>16)
+	return int64(uint64(d) + uint64(d)/5*random>>16)
 }

@@ -20,7 +20,26 @@ const (
 	retryTime      = 500 * time.Millisecond
 )
 
-func newFixture(t *testing.T) *breakerFixture { return &breakerFixture{T: t, now: 1} }
+// The rules of a fallback: consecutive failures, or half of the calls in a second.
+const (
+	failureRatio = 2
+	minCalls     = 20
+	window       = int64(time.Second)
+)
+
+var fallbackRules = Options{
+	Trip: func(c Counts) bool {
+		return c.Consecutive >= maxConsecutive || c.Calls >= minCalls && c.Failed*failureRatio >= c.Calls
+	},
+	Window: time.Duration(window),
+	Wait:   retryTime, MaxWait: retryTime,
+}
+
+func newFixture(t *testing.T) *breakerFixture { return newFixtureWith(t, &fallbackRules) }
+
+func newFixtureWith(t *testing.T, o *Options) *breakerFixture {
+	return &breakerFixture{T: t, Breaker: Breaker{Options: o}, now: 1}
+}
 
 func (f *breakerFixture) advance(d time.Duration) { f.now += int64(d) }
 
@@ -37,7 +56,7 @@ func (f *breakerFixture) send() Ticket {
 // finish reports the result of a call.
 func (f *breakerFixture) finish(t Ticket, ok bool) (opened bool) {
 	if !ok {
-		return f.Fail(t, f.now, maxConsecutive, retryTime)
+		return f.Fail(t, f.now)
 	}
 	if f.IsCounting() {
 		f.Succeed(t, f.now)
@@ -165,10 +184,7 @@ func TestBreakerIgnoresResultsOfEarlierGenerations(t *testing.T) {
 	}
 	f.calls(false, false, false, false, false)
 	f.advance(time.Second)
-	if !f.StartProbe(f.now) {
-		t.Fatal("no probe after a second")
-	}
-	f.EndProbe(true, f.now, retryTime)
+	f.endProbe(true)
 	f.wantOpen(false, "after a successful probe")
 	for _, ticket := range late {
 		if f.finish(ticket, false) {
@@ -186,20 +202,22 @@ func TestBreakerIgnoresResultsOfEarlierGenerations(t *testing.T) {
 func TestBreakerProbesOneAtATime(t *testing.T) {
 	f := newFixture(t)
 	f.calls(false, false, false, false, false)
-	if f.StartProbe(f.now) {
+	if _, ok := f.StartProbe(f.now); ok {
 		t.Error("probed at once")
 	}
-	if wait := f.RetryIn(f.now); wait < retryTime*4/5 || wait > retryTime*6/5 {
+	if wait := f.RetryIn(f.now); wait < retryTime || wait > retryTime*6/5 {
 		t.Errorf("next probe after %v, want about %v", wait, retryTime)
 	}
 	for range 3 {
 		f.advance(f.RetryIn(f.now))
 		var probes atomic.Int64
+		var probe atomic.Pointer[Ticket]
 		var wg sync.WaitGroup
 		for range 50 {
 			wg.Go(func() {
-				if f.StartProbe(f.now) {
+				if p, ok := f.StartProbe(f.now); ok {
 					probes.Add(1)
+					probe.Store(&p)
 				}
 			})
 		}
@@ -208,12 +226,22 @@ func TestBreakerProbesOneAtATime(t *testing.T) {
 			t.Fatalf("%d concurrent probes, want one", probes.Load())
 		}
 		f.advance(time.Hour)
-		if f.StartProbe(f.now) {
+		if _, ok := f.StartProbe(f.now); ok {
 			t.Error("probed while a probe is in flight")
 		}
-		f.EndProbe(false, f.now, retryTime)
+		f.EndProbe(*probe.Load(), false, f.now)
 		f.wantOpen(true, "after a failed probe")
 	}
+}
+
+// endProbe sends the probe that is due, and reports its result.
+func (f *breakerFixture) endProbe(answered bool) {
+	f.Helper()
+	probe, ok := f.StartProbe(f.now)
+	if !ok {
+		f.Fatal("no probe is due")
+	}
+	f.EndProbe(probe, answered, f.now)
 }
 
 func TestJitterIsAtMostAFifth(t *testing.T) {
@@ -222,10 +250,10 @@ func TestJitterIsAtMostAFifth(t *testing.T) {
 		d := jitter(now*1_000_003, retryTime)
 		least, most = min(least, d), max(most, d)
 	}
-	if least < int64(retryTime)*4/5 || most > int64(retryTime)*6/5 {
-		t.Errorf("from %v to %v, want at most a fifth around %v", time.Duration(least), time.Duration(most), retryTime)
+	if least < int64(retryTime) || most > int64(retryTime)*6/5 {
+		t.Errorf("from %v to %v, want at most a fifth more than %v", time.Duration(least), time.Duration(most), retryTime)
 	}
-	if most-least < int64(retryTime)*3/10 {
+	if most-least < int64(retryTime)*15/100 {
 		t.Errorf("from %v to %v: hardly any jitter", time.Duration(least), time.Duration(most))
 	}
 }

@@ -1,0 +1,105 @@
+package breaker
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Pending counts the calls in flight by when they were sent, to find those that
+// hang. Calls are not registered one by one: time is divided into spans, and each
+// span has one counter. It is safe for concurrent use.
+type Pending struct {
+	slow    int64
+	span    int64
+	sweepAt atomic.Int64 // no call is overdue before
+	slots   [2 * spansPerSlow]atomic.Uint64
+}
+
+// A slot holds the count of one span in its low bits, and above it a mark that
+// identifies the span: its number and the generation of the breaker.
+const (
+	spansPerSlow = 16 // a call is overdue at most a sixteenth late
+	countBits    = 24
+	countMask    = 1<<countBits - 1
+	numberBits   = 24
+	numberMask   = 1<<numberBits - 1
+)
+
+// Init sets after which time a call is overdue.
+func (p *Pending) Init(slow time.Duration) {
+	p.slow = int64(slow)
+	p.span = max(p.slow/spansPerSlow, 1)
+}
+
+// Add counts a call that is sent now, and returns its mark.
+func (p *Pending) Add(generation uint64, now int64) (mark uint64) {
+	number := uint64(now / p.span)
+	mark = generation<<(countBits+numberBits)>>countBits | number&numberMask
+	slot := &p.slots[number%uint64(len(p.slots))]
+	for {
+		v := slot.Load()
+		if v&countMask > 0 && isNewer(v>>countBits, mark) {
+			mark = v >> countBits // the caller was delayed after it read the clock
+		}
+		next := mark<<countBits | 1
+		if v>>countBits == mark {
+			next = v + 1
+		}
+		if slot.CompareAndSwap(v, next) {
+			return mark
+		}
+	}
+}
+
+// isNewer reports whether a mark belongs to a later generation or span than
+// another. Both wrap around.
+func isNewer(mark, other uint64) bool {
+	const bits = countBits // of a word that are not in a mark
+	return int64(mark<<bits-other<<bits) > 0
+}
+
+// Remove reports whether the call with that mark was still counted, and removes
+// it. Otherwise it has been swept.
+func (p *Pending) Remove(mark uint64) bool {
+	slot := &p.slots[mark&numberMask%uint64(len(p.slots))]
+	for {
+		v := slot.Load()
+		if v>>countBits != mark || v&countMask == 0 {
+			return false
+		}
+		if slot.CompareAndSwap(v, v-1) {
+			return true
+		}
+	}
+}
+
+// Sweep removes the overdue calls, and returns how many of them belong to the
+// generation. Each call is returned at most once.
+func (p *Pending) Sweep(generation uint64, now int64) (overdue int) {
+	if now < p.sweepAt.Load() {
+		return 0
+	}
+	last := (now-p.slow)/p.span - 1 // the last span of which all calls are overdue
+	p.sweepAt.Store((last+2)*p.span + p.slow)
+	for i := range p.slots {
+		overdue += sweepSlot(&p.slots[i], generation, uint64(last))
+	}
+	return overdue
+}
+
+func sweepSlot(slot *atomic.Uint64, generation, last uint64) int {
+	for {
+		v := slot.Load()
+		age := (last - v>>countBits) & numberMask
+		if v&countMask == 0 || age > numberMask/2 { // younger than last
+			return 0
+		}
+		if !slot.CompareAndSwap(v, 0) {
+			continue
+		}
+		if v>>(countBits+numberBits) != generation<<(countBits+numberBits)>>(countBits+numberBits) {
+			return 0
+		}
+		return int(v & countMask)
+	}
+}

@@ -1,0 +1,228 @@
+package overload
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/penstock-io/penstock/internal/breaker"
+	"github.com/penstock-io/penstock/internal/monotime"
+)
+
+// BreakerOptions are the settings of a [Breaker]. A number of zero or less means
+// its default.
+type BreakerOptions struct {
+	// Slow is how long a call may be in flight. Beyond it the call counts as
+	// failed, at that moment and not when it returns, so a service that hangs
+	// opens the breaker. Set it to the longest time that a good call takes.
+	// Default: one second.
+	Slow time.Duration
+
+	// Wait is the time between opening and the first probe, plus a jitter of
+	// up to a fifth. It doubles with every failed probe, up to MaxWait.
+	// Default: two seconds, and six.
+	Wait, MaxWait time.Duration
+
+	// Ramp is how long the breaker takes to admit all calls again after it has
+	// closed. It begins with a tenth of them. Default: two seconds.
+	Ramp time.Duration
+
+	// IsFailure reports whether the error of a call means that the service
+	// fails. [Breaker.Do] uses it; a call without an error never fails, and a
+	// call whose caller canceled it counts as neither. Default: every error.
+	IsFailure func(error) bool
+
+	// Now is the clock, for tests and simulations. It must be safe for
+	// concurrent use. Default: the machine's monotonic clock.
+	Now func() time.Time
+}
+
+const (
+	defaultSlow    = time.Second
+	defaultWait    = 2 * time.Second
+	defaultMaxWait = 6 * time.Second
+	defaultRamp    = 2 * time.Second
+)
+
+// A Breaker is a circuit breaker for the calls to one service. It is safe for
+// concurrent use, and must not be copied.
+//
+// It opens when failures are significant: when, of the n calls that ended since
+// the first failure, more than n/2 + 1.5·√n have failed, which is three standard
+// deviations above one half. So nine failures in a row open it, or 17 of 20, or
+// 65 of 100, and a service that fails three calls in ten never does. Calls beyond
+// about the last hundred are forgotten.
+//
+// While it is open, calls are denied with an [OpenError], but for one probe at a
+// time. When a probe succeeds, the breaker admits a growing share of the calls. If
+// the service fails again meanwhile, the breaker opens for twice as long. Results
+// of calls that were sent before the breaker opened are ignored.
+type Breaker struct {
+	slow      int64
+	isFailure func(error) bool
+	clock     monotime.Clock
+	rules     breaker.Options
+	state     breaker.Breaker
+	pending   breaker.Pending
+}
+
+// NewBreaker returns a closed breaker. Nil options mean all defaults.
+func NewBreaker(o *BreakerOptions) *Breaker {
+	if o == nil {
+		o = &BreakerOptions{}
+	}
+	b := &Breaker{isFailure: o.IsFailure, clock: monotime.New(o.Now), rules: o.rules()}
+	b.init(o, &b.rules)
+	return b
+}
+
+func (b *Breaker) init(o *BreakerOptions, rules *breaker.Options) {
+	slow := orDefault(o.Slow, defaultSlow)
+	b.slow = int64(slow)
+	b.pending.Init(slow)
+	b.state.Options = rules
+}
+
+func (o *BreakerOptions) rules() breaker.Options {
+	wait := orDefault(o.Wait, defaultWait)
+	return breaker.Options{
+		Trip:         isSignificant,
+		Wait:         wait,
+		MaxWait:      max(orDefault(o.MaxWait, defaultMaxWait), wait),
+		ProbeTimeout: orDefault(o.Slow, defaultSlow),
+		Ramp:         orDefault(o.Ramp, defaultRamp),
+	}
+}
+
+func orDefault(setting, byDefault time.Duration) time.Duration {
+	if setting > 0 {
+		return setting
+	}
+	return byDefault
+}
+
+// isSignificant reports whether more than half of the calls fail, beyond what
+// chance explains: failed ≥ n/2 + 3·√(n/4).
+func isSignificant(c breaker.Counts) bool {
+	excess := 2*c.Failed - c.Calls
+	return excess > 0 && excess*excess >= 9*c.Calls
+}
+
+// An Outcome is how a call ended.
+type Outcome uint8
+
+// The outcomes of a call.
+const (
+	Success  Outcome = iota
+	Failure          // the service failed
+	Canceled         // the caller canceled it, which says nothing about the service
+)
+
+// A Call is an admitted call. Its caller must report how it ended, exactly once,
+// with Done.
+type Call struct {
+	breaker *Breaker
+	ticket  breaker.Ticket
+	sent    int64
+	mark    uint64
+}
+
+// Allow admits a call, or returns an [OpenError].
+func (b *Breaker) Allow() (Call, error) {
+	c, retryAfter := b.allow(b.clock.Now())
+	if c.breaker == nil {
+		return Call{}, &OpenError{RetryAfter: retryAfter}
+	}
+	return c, nil
+}
+
+// allow returns a call without a breaker, and when to retry, if it is denied.
+func (b *Breaker) allow(now int64) (c Call, retryAfter time.Duration) {
+	t, ok := b.state.Admit(now)
+	if overdue := b.pending.Sweep(t.Generation, now); overdue > 0 && b.state.FailAll(t, now, overdue) {
+		ok = false
+	}
+	if !ok {
+		t, ok = b.state.StartProbe(now)
+	}
+	if !ok {
+		return Call{}, b.state.RetryIn(now)
+	}
+	c = Call{breaker: b, ticket: t, sent: now}
+	if !t.IsProbe() {
+		c.mark = b.pending.Add(t.Generation, now)
+	}
+	return c, 0
+}
+
+// Done reports how the call ended. A call that was in flight for too long has
+// failed, whatever its outcome.
+func (c Call) Done(o Outcome) {
+	if c.breaker == nil {
+		return
+	}
+	now := c.breaker.clock.Now()
+	if o == Success && now-c.sent >= c.breaker.slow {
+		o = Failure
+	}
+	if c.ticket.IsProbe() {
+		c.endProbe(o, now)
+		return
+	}
+	if c.breaker.pending.Remove(c.mark) { // or else it has been counted as overdue
+		c.report(o, now)
+	}
+}
+
+func (c Call) endProbe(o Outcome, now int64) {
+	if o == Canceled {
+		c.breaker.state.AbandonProbe(c.ticket, now)
+		return
+	}
+	c.breaker.state.EndProbe(c.ticket, o == Success, now)
+}
+
+func (c Call) report(o Outcome, now int64) {
+	state := &c.breaker.state
+	switch {
+	case o == Failure:
+		state.Fail(c.ticket, now)
+	case o == Success && state.IsCounting():
+		state.Succeed(c.ticket, now)
+	}
+}
+
+// IsOpen reports whether the breaker denies calls. A probe may be due.
+func (b *Breaker) IsOpen() bool { return b.state.IsOpen() }
+
+// Do calls f if the breaker admits it, and returns the error of f or an
+// [OpenError]. The call fails if BreakerOptions.IsFailure says so of the error, or
+// if f panics. A caller whose context was canceled counts as neither success nor
+// failure; a deadline that passed counts as a failure.
+func (b *Breaker) Do(ctx context.Context, f func(context.Context) error) error {
+	c, err := b.Allow()
+	if err != nil {
+		return err
+	}
+	return c.do(ctx, f)
+}
+
+func (c Call) do(ctx context.Context, f func(context.Context) error) (err error) {
+	outcome := Failure // of a panic
+	defer func() { c.Done(outcome) }()
+	err = f(ctx)
+	outcome = c.breaker.outcomeOf(ctx, err)
+	return err
+}
+
+func (b *Breaker) outcomeOf(ctx context.Context, err error) Outcome {
+	switch {
+	case err == nil:
+		return Success
+	case errors.Is(ctx.Err(), context.Canceled):
+		return Canceled
+	case b.isFailure == nil || b.isFailure(err):
+		return Failure
+	}
+	return Success
+}

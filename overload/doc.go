@@ -1,0 +1,15 @@
+// Package overload protects a process and the services that it calls from
+// overload. It needs only the standard library, runs no goroutine, and has nothing
+// to close.
+//
+// A [Breaker] stops calls to a service that fails or hangs, and lets them through
+// again when it has recovered:
+//
+//	b := overload.NewBreaker(nil)
+//	err := b.Do(ctx, func(ctx context.Context) error { return client.Charge(ctx, order) })
+//
+// A [BreakerGroup] has a breaker for each key, such as the host that is called.
+//
+// Rate limits say how much a caller may use, and are shared by processes: see
+// package penstock.
+package overload

@@ -252,7 +252,9 @@ func (p *protection) deny(ctx context.Context, call Call, answers []httplimit.An
 func (p *protection) answers(parts []charge.Part) []httplimit.Answer {
 	answers := make([]httplimit.Answer, len(parts))
 	for i := range parts {
-		answers[i] = httplimit.Answer{Policy: p.names[i], Limit: p.charges[i].Limiter.Limit(), Decision: parts[i].Decision}
+		answers[i] = httplimit.Answer{
+			Policy: p.names[i], Limit: p.charges[i].Limiter.Limit(), Decision: parts[i].Decision, Cost: parts[i].Cost,
+		}
 	}
 	return answers
 }

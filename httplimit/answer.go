@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"fmt"
 	"math/bits"
 	"time"
 
@@ -18,6 +19,25 @@ type Answer struct {
 
 	// Decision is its decision. Required.
 	Decision penstock.Decision
+
+	// Cost is the number of units that were requested, for the problem of a
+	// request that can never pass. Optional.
+	Cost int64
+}
+
+// neverPasses reports whether the request was denied and can never pass, so that
+// Retry-After is absent.
+func (a *Answer) neverPasses() bool {
+	return !a.Decision.Allowed && a.Decision.RetryAfter == penstock.Never
+}
+
+// neverDetail explains why a request can never pass. The cost fits if several
+// requests for the key, which are granted together, cost too much only in total.
+func (a *Answer) neverDetail() string {
+	if a.Cost <= a.Decision.Limit {
+		return fmt.Sprintf("costs more in total than %d, and the limit never grants more", a.Decision.Limit)
+	}
+	return fmt.Sprintf("costs %d, and the limit never grants more than %d", a.Cost, a.Decision.Limit)
 }
 
 // RetryAfterSeconds returns RetryAfter of a denial in whole seconds, rounded up.

@@ -28,7 +28,7 @@ func TestProtectAllocations(t *testing.T) {
 	// Header fields are two: their values in one string, and a slice of those.
 	// A denial has one more, for what its body is.
 	told := httplimit.Protect(a, &httplimit.Options{Headers: httplimit.XRateLimit})(bare)
-	denied := httplimit.Protect(limiter(t, store, "none: 0/1s"), &httplimit.Options{Headers: httplimit.XRateLimit})(bare)
+	denied := httplimit.Protect(limiter(t, store, "hour: 1/1h"), &httplimit.Options{Headers: httplimit.XRateLimit})(bare)
 	for _, test := range []struct {
 		h    http.Handler
 		from string

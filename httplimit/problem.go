@@ -37,7 +37,8 @@ type Problem struct {
 	ViolatedPolicies []string `json:"violated-policies,omitempty"`
 }
 
-// QuotaExceeded returns the problem for a denied request.
+// QuotaExceeded returns the problem for a denied request. Its Detail is set if the
+// request can never pass.
 func QuotaExceeded(answers []Answer) Problem {
 	p := Problem{
 		Type:   TypeQuotaExceeded,
@@ -47,6 +48,9 @@ func QuotaExceeded(answers []Answer) Problem {
 	for i := range answers {
 		if !answers[i].Decision.Allowed {
 			p.ViolatedPolicies = append(p.ViolatedPolicies, answers[i].policy())
+		}
+		if p.Detail == "" && answers[i].neverPasses() {
+			p.Detail = answers[i].neverDetail()
 		}
 	}
 	return p

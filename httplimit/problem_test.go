@@ -28,6 +28,26 @@ func TestQuotaExceeded(t *testing.T) {
 	}
 }
 
+// A client that waits for Retry-After would wait for ever, so the problem says why there
+// is none.
+func TestProtectSaysThatCostNeverFits(t *testing.T) {
+	lim, err := penstock.New(penstock.NewMemory(nil), penstock.PerMinute(2000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cost := func(*http.Request) int64 { return 2004 }
+	h := httplimit.Protect(lim, &httplimit.Options{Cost: cost})(http.NotFoundHandler())
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	var got httplimit.Problem
+	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	if want := "costs 2004, and the limit never grants more than 2000"; w.Code != 429 || got.Detail != want {
+		t.Errorf("got %d %s, want the detail %q", w.Code, w.Body, want)
+	}
+}
+
 func TestWriteProblemDefaultsStatus(t *testing.T) {
 	for _, test := range []struct {
 		p      httplimit.Problem

@@ -300,7 +300,7 @@ func (p *protection) deny(w http.ResponseWriter, r *http.Request, parts []charge
 		if parts[i].Decision.Allowed {
 			continue
 		}
-		if at >= 0 {
+		if at >= 0 || parts[i].Decision.RetryAfter == penstock.Never {
 			WriteProblem(w, QuotaExceeded(p.answers(parts)))
 			return
 		}
@@ -315,7 +315,7 @@ func (p *protection) answers(parts []charge.Part) []Answer { return p.appendAnsw
 func (p *protection) appendAnswers(answers []Answer, parts []charge.Part) []Answer {
 	for i := range parts {
 		answers = append(answers, Answer{
-			Policy: p.names[i], Limit: p.charges[i].Limiter.Limit(), Decision: parts[i].Decision,
+			Policy: p.names[i], Limit: p.charges[i].Limiter.Limit(), Decision: parts[i].Decision, Cost: parts[i].Cost,
 		})
 	}
 	return answers

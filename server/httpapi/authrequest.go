@@ -85,7 +85,7 @@ func (s *Server) decideAuthRequest(ctx context.Context, c *call, a *authRequest)
 		r.MaxDelay = s.maxHold
 	}
 	d, err := s.engine.Take(ctx, r)
-	return takeResponse{decision: d, limited: true, limit: r.Limit}, err
+	return storeResponse(&r, d), err
 }
 
 // denyLongDelay refunds a request whose delay exceeds MaxHold, and returns its

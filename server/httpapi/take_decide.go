@@ -15,6 +15,7 @@ type takeResponse struct {
 	decision penstock.Decision
 	limited  bool           // false if no limit applied; then only Allowed has a meaning
 	limit    penstock.Limit // zero if there are parts
+	cost     int64          // what was requested; zero if there are parts
 	rule     *rules.Rule    // nil if the request carried its limit
 	parts    []takeResponse // of descriptors, or of the requests of a list
 }
@@ -39,14 +40,19 @@ func (c *call) decide(ctx context.Context, e *engine.Engine) (takeResponse, erro
 		return takeResponse{}, err
 	}
 	d, err := e.Take(ctx, r)
-	return takeResponse{decision: d, limited: true, limit: r.Limit}, err
+	return storeResponse(&r, d), err
+}
+
+// storeResponse returns the response to a request with a limit.
+func storeResponse(r *penstock.Request, d penstock.Decision) takeResponse {
+	return takeResponse{decision: d, limited: true, limit: r.Limit, cost: r.Cost}
 }
 
 func (c *call) decideByRules(ctx context.Context, e *engine.Engine, t *takeRequest) (takeResponse, error) {
 	if err := e.Decide(ctx, t.domain, t.descriptors, &c.result); err != nil {
 		return takeResponse{}, err
 	}
-	return combine(!c.result.OverLimit, responsesOf(c.result.Statuses)), nil
+	return combine(!c.result.OverLimit, responsesOf(c.result.Statuses, t.descriptors)), nil
 }
 
 // decideEach decides every request by itself: those with a limit in one call of
@@ -71,7 +77,7 @@ func (c *call) decideEach(ctx context.Context, e *engine.Engine) (takeResponse, 
 			}
 			parts[i] = part
 		} else {
-			parts[i] = takeResponse{decision: c.decisions[taken], limited: true, limit: c.storeRequests[taken].Limit}
+			parts[i] = storeResponse(&c.storeRequests[taken], c.decisions[taken])
 			taken++
 		}
 	}
@@ -126,7 +132,7 @@ func (c *call) decideAll(ctx context.Context, e *engine.Engine) (takeResponse, e
 	}
 	parts := make([]takeResponse, len(c.storeRequests))
 	for i, d := range c.decisions {
-		parts[i] = takeResponse{decision: d, limited: true, limit: c.storeRequests[i].Limit}
+		parts[i] = storeResponse(&c.storeRequests[i], d)
 	}
 	return combine(allAllowed(parts), parts), nil
 }
@@ -174,7 +180,7 @@ func (c *call) decideAllByRules(ctx context.Context, e *engine.Engine) (takeResp
 	if err := e.Decide(ctx, c.requests[0].domain, descriptors, &c.result); err != nil {
 		return takeResponse{}, in("requests", err)
 	}
-	rest := responsesOf(c.result.Statuses)
+	rest := responsesOf(c.result.Statuses, descriptors)
 	parts := make([]takeResponse, len(c.requests))
 	for i := range c.requests {
 		n := len(c.requests[i].descriptors)
@@ -195,11 +201,11 @@ func allAllowed(parts []takeResponse) bool {
 
 // responsesOf returns the responses of descriptors. A rule in shadow mode allows
 // whatever its limit decided.
-func responsesOf(statuses []engine.Status) []takeResponse {
+func responsesOf(statuses []engine.Status, descriptors []engine.Descriptor) []takeResponse {
 	parts := make([]takeResponse, len(statuses))
 	for i, s := range statuses {
 		s.Decision.Allowed = !s.OverLimit
-		parts[i] = takeResponse{decision: s.Decision, rule: s.Rule}
+		parts[i] = takeResponse{decision: s.Decision, rule: s.Rule, cost: descriptors[i].Cost}
 		if s.Rule != nil && !s.Rule.Unlimited {
 			parts[i].limited, parts[i].limit = true, s.Rule.Limit
 		}

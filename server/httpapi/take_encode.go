@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 )
@@ -19,10 +20,20 @@ func (c *call) encode(w http.ResponseWriter, r *takeResponse, headers httplimit.
 			status = http.StatusTooManyRequests
 		}
 	}
-	c.out = append(r.appendJSON(c.out), '\n')
+	c.out = r.appendJSON(c.out)
+	if status == http.StatusTooManyRequests && r.decision.RetryAfter == penstock.Never {
+		c.appendDetail()
+	}
+	c.out = append(c.out, '\n')
 	w.Header()["Content-Type"] = jsonType
 	w.WriteHeader(status)
 	_, _ = w.Write(c.out) // fails only if the client has disconnected
+}
+
+// appendDetail adds to the response why the request can never pass.
+func (c *call) appendDetail() {
+	c.out = append(c.out[:len(c.out)-1], `,"detail":`...)
+	c.out = append(appendString(c.out, httplimit.QuotaExceeded(c.applied).Detail), '}')
 }
 
 var jsonType = []string{"application/json"}
@@ -37,7 +48,7 @@ func (c *call) collectApplied(r *takeResponse, allowed bool) {
 	if len(r.parts) > 0 || !r.limited || r.shadow() || allowed && !r.decision.Allowed {
 		return
 	}
-	a := httplimit.Answer{Limit: r.limit, Decision: r.decision}
+	a := httplimit.Answer{Limit: r.limit, Decision: r.decision, Cost: r.cost}
 	if r.rule != nil {
 		a.Policy = r.rule.Name
 	}

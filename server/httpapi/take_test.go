@@ -1,6 +1,7 @@
 package httpapi_test
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -67,8 +68,6 @@ func TestTakePeekRefundReset(t *testing.T) {
 			// Take with an ID: retries are charged once.
 			{`{"key":"k","limit":"4/1s","cost":2,"id":"a"}`, 200, `"granted":2,"limit":4,"remaining":2,"retry_after":0,"reset_after":0.5,"delay":0`},
 			{`{"key":"k","limit":"4/1s","cost":2,"id":"a"}`, 200, `"granted":2,"limit":4,"remaining":2,"retry_after":0,"reset_after":0.5,"delay":0`},
-			// A cost above the limit never fits.
-			{`{"key":"k","limit":"4/1s","cost":5}`, 429, `"granted":0,"limit":4,"remaining":2,"retry_after":null,"reset_after":0.5,"delay":0`},
 			// The same key and limit, written differently.
 			{`{"key_base64":"aw==","limit":"4/1s burst=4","cost":1.0}`, 200, `"granted":1,"limit":4,"remaining":1,"retry_after":0,"reset_after":0.75,"delay":0`},
 		} {
@@ -79,9 +78,40 @@ func TestTakePeekRefundReset(t *testing.T) {
 				allowed = "false"
 			}
 			got.want(t, step.status, `{"allowed":`+allowed+`,`+step.response+`,"source":"store"}`)
-			if never := strings.Contains(step.response, "null"); never && got.header.Get("Retry-After") != "" {
-				t.Errorf("Retry-After: %s, want none for a cost that never fits", got.header.Get("Retry-After"))
+		}
+	})
+}
+
+// A cost above what the limit ever grants is denied without Retry-After, and the
+// response says why.
+func TestTakeSaysThatCostNeverFits(t *testing.T) {
+	onEachStore(t, func(t *testing.T, store penstock.Store) {
+		base := serveStore(t, store)
+		const never = `"limit":4,"remaining":4,"retry_after":null,"reset_after":0,"delay":0,"source":"store"`
+		for request, detail := range map[string]string{
+			`{"key":"k","limit":"4/1s","cost":5}`: "costs 5, and the limit never grants more than 4",
+			`{"key":"k","limit":"0/1s"}`:          "costs 1, and the limit never grants more than 0",
+			`{"domain":"edge","descriptors":[{"entries":[{"key":"tenant","value":"x"}],"cost":6}]}`:                       "costs 6, and the limit never grants more than 5",
+			`{"mode":"all","requests":[{"key":"k","limit":"9/1s"},{"key":"k","limit":"4/1s","cost":5}]}`:                  "costs 5, and the limit never grants more than 4",
+			`{"mode":"all","requests":[{"key":"k","limit":"4/1s","cost":3},{"key":"k","limit":"4/1s","cost":2}]}`:         "costs more in total than 4, and the limit never grants more",
+			`{"mode":"each","requests":[{"key":"k","limit":"4/1s","cost":5}]}`:                                            "",
+			`{"domain":"edge","descriptors":[{"entries":[{"key":"watched","value":"x"}],"cost":2}]}`:                      "",
+			`{"mode":"all","requests":[{"domain":"edge","descriptors":[{"entries":[{"key":"tenant"}]}],"cost":2000000}]}`: "costs 2000000, and the limit never grants more than 5",
+		} {
+			got := post(t, base, request)
+			var body struct{ Detail string }
+			if err := json.Unmarshal([]byte(got.body), &body); err != nil || body.Detail != detail {
+				t.Errorf("%s: got %s, %v, want the detail %q", request, got.body, err, detail)
 			}
+			if after := got.header.Get("Retry-After"); after != "" {
+				t.Errorf("%s: Retry-After: %s, want none", request, after)
+			}
+		}
+		post(t, base, `{"key":"k","limit":"4/1s","cost":5}`).want(t, 429,
+			`{"allowed":false,"granted":0,`+never+`,"detail":"costs 5, and the limit never grants more than 4"}`)
+		got := auth(t, base, "limit=4/1s&key=k&cost=5")
+		if want := `"detail":"costs 5, and the limit never grants more than 4"`; got.status != 429 || !strings.Contains(got.body, want) {
+			t.Errorf("/v1/auth: got %d %s, want %s", got.status, got.body, want)
 		}
 	})
 }

@@ -22,7 +22,7 @@ func printExamples(w io.Writer, s *server.Server, c *server.Config) {
 	}
 	fmt.Fprintln(w, "example commands:")
 	for _, t := range []struct{ listener, command string }{
-		{"http", `curl %s/v1/take --json '{"key":"user:42","limit":"10/1m"}'`},
+		{"http", `curl %s/v1/take -H 'Content-Type: application/json' -d '{"key":"user:42","limit":"10/1m"}'`},
 		{"resp", redisCLI + " -h HOST -p PORT CL.THROTTLE user:42 15 30 60"},
 		{"grpc", os.Args[0] + " take --server %s --domain shop user=42"},
 		{"admin", "curl" + bearer + " %s/metrics"},
@@ -31,6 +31,7 @@ func printExamples(w io.Writer, s *server.Server, c *server.Config) {
 			fmt.Fprintf(w, "  %-6s %s\n", t.listener, exampleCommand(t.listener, t.command, addr, s.UsesTLS(t.listener)))
 		}
 	}
+	fmt.Fprintln(w, "reference: docs/http.md, docs/rules.md; the HTTP API is described at /openapi.yaml")
 }
 
 func isLoopback(addr net.Addr) bool {

@@ -48,6 +48,7 @@ var abandoned = map[string]string{
 	"everybody":     "all callers, all clients, …",
 }
 
+// abandonedPhrases are phrases, and options that not every reader's program has.
 var abandonedPhrases = map[string]string{
 	"as good as new": "full, idle",
 	"give back":      "refund",
@@ -57,6 +58,7 @@ var abandonedPhrases = map[string]string{
 	"under way":      "in flight",
 	"who asks":       "the caller, the client",
 	"stands in line": "waits",
+	"--json '":       "-H 'Content-Type: application/json' -d ', which every curl has",
 }
 
 // wordsExempt are files that may name the words: this list, and what we tell

@@ -45,6 +45,7 @@ type Config struct {
 	MaxConnectionsPerAddress int // 0: half of MaxConnections
 	Token                    string
 	TokenFile                string
+	TrustLocal               bool
 
 	Headers          httplimit.Form
 	RESPAuth         bool

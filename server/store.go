@@ -20,8 +20,13 @@ func (s *Server) openStore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.engine = engine.New(store, &engine.Options{Token: s.config.Token, Shadow: s.config.Shadow})
+	s.engine = engine.New(store, &engine.Options{
+		Token: s.config.Token, DistrustLocal: !s.config.TrustLocal, Shadow: s.config.Shadow,
+	})
 	s.metrics.registry.MustRegister(engineCollector{s.engine})
+	if !s.config.TrustLocal && !s.engine.HasToken() {
+		s.log.Warn("no caller may refund, reset or use the admin API beyond health: --trust-local=false needs a token")
+	}
 	return nil
 }
 

@@ -17,7 +17,7 @@ func printExamples(w io.Writer, s *server.Server, c *server.Config) {
 	if c.RESPAuth {
 		redisCLI += " --askpass"
 	}
-	if addr := s.Addr("admin"); addr != nil && !isLoopback(addr) {
+	if c.Token != "" {
 		bearer = ` -H "Authorization: Bearer $PENSTOCK_TOKEN"`
 	}
 	fmt.Fprintln(w, "example commands:")
@@ -32,11 +32,6 @@ func printExamples(w io.Writer, s *server.Server, c *server.Config) {
 		}
 	}
 	fmt.Fprintln(w, "reference: docs/http.md, docs/rules.md; the HTTP API is described at /openapi.yaml")
-}
-
-func isLoopback(addr net.Addr) bool {
-	tcp, ok := addr.(*net.TCPAddr)
-	return ok && tcp.IP.IsLoopback()
 }
 
 // exampleCommand inserts the address of the listener into a command.

@@ -28,7 +28,7 @@ type takeRequest struct {
 
 func takeCommand() *cobra.Command {
 	var r takeRequest
-	var server string
+	var server, tokenFile string
 	var raw bool
 	take := &cobra.Command{
 		Use:   "take KEY --limit LIMIT | take --domain DOMAIN KEY=VALUE...",
@@ -38,8 +38,9 @@ func takeCommand() *cobra.Command {
 code is 0 if the request was allowed, 1 if it was denied, and 2 if there was no
 decision.
 
-A cost of 0 peeks without taking anything. A negative cost refunds units, which
-needs the server's token unless the server is on the same machine.`,
+A cost of 0 peeks without taking anything. A negative cost refunds units. That
+needs the server's token, or if the server has none, to run on the same machine;
+with --id it needs neither.`,
 		Example: `  penstock take user:42 --limit "10/1m"
   penstock take import --limit "1000/1h burst=1000" --cost 200 --at-most
   penstock take --domain shop user=42
@@ -49,8 +50,8 @@ needs the server's token unless the server is on the same machine.`,
 			if err := r.parseArgs(args); err != nil {
 				return err
 			}
-			if r.token == "" {
-				r.token = os.Getenv("PENSTOCK_TOKEN")
+			if err := r.readToken(tokenFile); err != nil {
+				return err
 			}
 			a, err := r.send(c.Context(), server)
 			if err != nil {
@@ -60,6 +61,7 @@ needs the server's token unless the server is on the same machine.`,
 		},
 	}
 	addTakeFlags(take.Flags(), &r, &server, &raw)
+	take.Flags().StringVar(&tokenFile, "token-file", "", "file that contains the token (default: $PENSTOCK_TOKEN_FILE)")
 	return take
 }
 
@@ -73,6 +75,23 @@ func addTakeFlags(f *pflag.FlagSet, r *takeRequest, server *string, raw *bool) {
 	f.StringVar(server, "server", "http://127.0.0.1:8080", "URL of the server; grpc://HOST:PORT uses Envoy's protocol")
 	f.StringVar(&r.token, "token", "", "the server's token (default: $PENSTOCK_TOKEN)")
 	f.BoolVar(raw, "json", false, "print the response as JSON")
+}
+
+// readToken sets the token from the first source that has one: the flags, then the
+// environment variables that the server reads too.
+func (r *takeRequest) readToken(file string) error {
+	if r.token == "" && file == "" {
+		r.token, file = os.Getenv("PENSTOCK_TOKEN"), os.Getenv("PENSTOCK_TOKEN_FILE")
+	}
+	if r.token != "" || file == "" {
+		return nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("--token-file: %w", err)
+	}
+	r.token = strings.TrimSpace(string(text))
+	return nil
 }
 
 // parseArgs parses the arguments, and rejects flags that exclude each other.

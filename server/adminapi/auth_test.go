@@ -57,24 +57,26 @@ func TestPprofIsOffByDefault(t *testing.T) {
 		if w := send(s, "GET", "/debug/pprof/cmdline", "Authorization", "Bearer secret"); w.Code != 404 {
 			t.Errorf("/debug/pprof/cmdline, which may show a token, with profiles %t: got %d, want 404", on, w.Code)
 		}
-		if w := send(s, "GET", "/"); strings.Contains(w.Body.String(), "pprof") != on {
+		if w := send(s, "GET", "/", "Authorization", "Bearer secret"); strings.Contains(w.Body.String(), "pprof") != on {
 			t.Errorf("index with profiles %t: got %s", on, w.Body)
 		}
 	}
 }
 
-// A loopback listener needs the token only for requests that may be on behalf of
-// another client.
-func TestLoopbackNeedsTokenOnlyForForwardedRequests(t *testing.T) {
-	s := newServer(t, newEngine(t), adminapi.Options{Loopback: true})
-	withToken := newServer(t, newEngineWithOptions(t, &engine.Options{Token: "secret"}), adminapi.Options{Loopback: true})
+// Without a token, a request on behalf of another client is rejected. With one, every
+// request needs it.
+func TestLoopbackListenerNeedsDirectLocalCallerOrToken(t *testing.T) {
+	loopback := adminapi.Options{Loopback: true}
+	s := newServer(t, newEngine(t), loopback)
+	distrusting := newServer(t, newEngineWithOptions(t, &engine.Options{DistrustLocal: true}), loopback)
+	withToken := newServer(t, newEngineWithOptions(t, &engine.Options{Token: "secret"}), loopback)
 	for _, c := range []struct {
 		header []string
-		may    bool
+		local  bool
 	}{
 		{nil, true},
 		{[]string{"Host", "127.0.0.1:6070"}, true},
-		{[]string{"Host", "[::1]:6070"}, true},
+		{[]string{"Host", "[::1]:6070", "From", "[::1]:4711"}, true},
 		{[]string{"Sec-Fetch-Site", "none"}, true},
 		{[]string{"Sec-Fetch-Site", "same-origin"}, true},
 		{[]string{"Sec-Fetch-Site", "cross-site"}, false},
@@ -84,16 +86,26 @@ func TestLoopbackNeedsTokenOnlyForForwardedRequests(t *testing.T) {
 		{[]string{"Host", "evil.example", "Origin", "http://evil.example"}, false},
 		{[]string{"Host", "localhost.evil.example"}, false},
 		{[]string{"X-Forwarded-For", "127.0.0.1"}, false},
+		{[]string{"Via", "1.1 proxy"}, false},
+		{[]string{"Proto", "HTTP/1.0"}, false},
 		{[]string{"From", "10.0.0.1:4711"}, false},
+		{[]string{"From", "127.0.0.6:4711"}, false},
 	} {
 		for _, method := range []string{"GET", "POST", "DELETE"} {
-			w := send(s, method, "/v1/keys?limit=5/1m&key=k", c.header...)
-			if got := w.Code == 200; got != c.may {
-				t.Errorf("%s with %q: got %d %s, want allowed: %t", method, c.header, w.Code, w.Body, c.may)
+			for server, want := range map[*adminapi.Server]bool{s: c.local, distrusting: false, withToken: false} {
+				w := send(server, method, "/v1/keys?limit=5/1m&key=k", c.header...)
+				if got := w.Code == 200; got != want {
+					t.Errorf("%s with %q: got %d %s, want allowed: %t", method, c.header, w.Code, w.Body, want)
+				}
 			}
-			w = send(withToken, method, "/v1/keys?limit=5/1m&key=k", append([]string{"Authorization", "Bearer secret"}, c.header...)...)
+			w := send(withToken, method, "/v1/keys?limit=5/1m&key=k", append([]string{"Authorization", "Bearer secret"}, c.header...)...)
 			if w.Code != 200 {
 				t.Errorf("%s with %q and the token: got %d %s, want 200", method, c.header, w.Code, w.Body)
+			}
+		}
+		for _, server := range []*adminapi.Server{s, distrusting, withToken} {
+			if w := send(server, "GET", "/readyz", c.header...); w.Code != 200 {
+				t.Errorf("/readyz with %q: got %d %s, want 200", c.header, w.Code, w.Body)
 			}
 		}
 	}

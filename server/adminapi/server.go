@@ -20,9 +20,9 @@ import (
 
 // Options configure a [Server]. The zero value needs an engine with a token.
 type Options struct {
-	// Loopback says that the listener can be reached from this machine only. Then
-	// only requests through a proxy or from a page in a browser need the engine's
-	// token. Otherwise all do, and the engine must have one.
+	// Loopback says that the listener can be reached from this machine only.
+	// Otherwise the engine must have a token. Whether a request needs it, decides
+	// [engine.Engine.MayRefund].
 	Loopback bool
 
 	// Metrics serves /metrics. Default: 404.

@@ -97,7 +97,7 @@ func newServer(t testing.TB, e *engine.Engine, o adminapi.Options) *adminapi.Ser
 }
 
 // send sends a request from this machine. The headers are names and values in turn;
-// "From" sets the address of the caller.
+// "From" sets the address of the caller, and "Proto" the version of HTTP.
 func send(s http.Handler, method, target string, header ...string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest(method, "http://localhost"+target, nil)
@@ -108,6 +108,8 @@ func send(s http.Handler, method, target string, header ...string) *httptest.Res
 			r.Host = header[i+1]
 		case "From":
 			r.RemoteAddr = header[i+1]
+		case "Proto":
+			r.ProtoMajor, r.ProtoMinor, _ = http.ParseHTTPVersion(header[i+1])
 		default:
 			r.Header.Set(header[i], header[i+1])
 		}

@@ -24,8 +24,8 @@ import (
 
 // Options configure a Client.
 type Options struct {
-	// Token is the bearer token of the server. Refunds and resets need it unless
-	// the server is on the same machine. Optional.
+	// Token is the bearer token of the server. If the server has one, resets and
+	// refunds without an ID need it. Optional.
 	Token string
 
 	// HTTP sends the requests. Default: a client with a timeout of 10 s and up to

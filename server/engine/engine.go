@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
-	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,9 +24,13 @@ var (
 
 // Options configure an [Engine].
 type Options struct {
-	// Token allows remote callers to refund units and reset keys. Default:
-	// only callers on this machine may.
+	// Token allows callers to refund units and reset keys. With a token, all callers
+	// need it. Default: only local callers may.
 	Token string
+
+	// DistrustLocal means that local callers may not refund or reset without the token
+	// either. Without a token, no caller may.
+	DistrustLocal bool
 
 	// Shadow allows every request, and counts would-be denials.
 	Shadow bool
@@ -46,8 +49,9 @@ type Engine struct {
 	shadow         bool
 	maxDescriptors int // descriptors in a request
 
-	token    [sha256.Size]byte
-	hasToken bool
+	token      [sha256.Size]byte
+	hasToken   bool
+	trustLocal bool
 
 	loading sync.Mutex // serializes SetRules
 	table   atomic.Pointer[ruleTable]
@@ -68,6 +72,7 @@ func New(store penstock.Store, o *Options) *Engine {
 		maxDescriptors: defaultMaxDescriptors,
 		token:          sha256.Sum256([]byte(o.Token)),
 		hasToken:       o.Token != "",
+		trustLocal:     !o.DistrustLocal,
 		adHoc:          ruleState{counters: &RuleCounters{Counters: &Counters{}}},
 	}
 	if o.MaxDescriptors > 0 {
@@ -119,13 +124,17 @@ func (e *Engine) OverridesRule(l penstock.Limit) bool {
 	return false
 }
 
-// MayRefund reports whether a caller may refund units or reset keys: from this machine, or
-// with the token.
-func (e *Engine) MayRefund(from netip.Addr, token string) bool {
-	return from.IsLoopback() || e.ValidToken(token)
+// MayRefund reports whether a caller may refund units, reset keys and override rules. Local
+// says that the caller is a program on this machine that connects directly. With a token,
+// only the token counts: a proxy on this machine can be mistaken for a local caller.
+func (e *Engine) MayRefund(local bool, token string) bool {
+	if e.hasToken {
+		return e.ValidToken(token)
+	}
+	return local && e.trustLocal
 }
 
-// HasToken reports whether the engine has a token for remote callers.
+// HasToken reports whether the engine has a token.
 func (e *Engine) HasToken() bool { return e.hasToken }
 
 // ValidToken reports whether a token is the engine's.

@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"context"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,30 +10,32 @@ import (
 	"github.com/penstock-io/penstock/server/engine"
 )
 
-func TestMayRefundNeedsLoopbackOrToken(t *testing.T) {
+func TestMayRefundNeedsTheTokenOrALocalCaller(t *testing.T) {
 	for _, c := range []struct {
-		token, from, given string
-		may                bool
+		token    string
+		distrust bool
+		local    bool
+		given    string
+		may      bool
 	}{
-		{"", "127.0.0.1", "", true},
-		{"", "127.8.9.10", "", true},
-		{"", "::1", "", true},
-		{"", "::ffff:127.0.0.1", "", true},
-		{"", "10.0.0.1", "", false},
-		{"", "10.0.0.1", "guess", false},
-		{"secret", "10.0.0.1", "", false},
-		{"secret", "10.0.0.1", "secre", false},
-		{"secret", "10.0.0.1", "secret", true},
-		{"secret", "fe80::1%eth0", "secret", true},
-		{"secret", "127.0.0.1", "wrong", true},
+		{"", false, true, "", true},
+		{"", false, true, "guess", true},
+		{"", false, false, "", false},
+		{"", false, false, "guess", false},
+		{"", true, true, "", false},
+		{"", true, false, "", false},
+		{"secret", false, true, "", false},
+		{"secret", false, true, "secre", false},
+		{"secret", false, true, "secret", true},
+		{"secret", false, false, "", false},
+		{"secret", false, false, "secret", true},
+		{"secret", true, true, "", false},
+		{"secret", true, true, "secret", true},
 	} {
-		e := engine.New(newMemory(), &engine.Options{Token: c.token})
-		if may := e.MayRefund(netip.MustParseAddr(c.from), c.given); may != c.may {
-			t.Errorf("with the token %q, from %s with %q: %v, want %v", c.token, c.from, c.given, may, c.may)
+		e := engine.New(newMemory(), &engine.Options{Token: c.token, DistrustLocal: c.distrust})
+		if may := e.MayRefund(c.local, c.given); may != c.may {
+			t.Errorf("%+v: got %t", c, may)
 		}
-	}
-	if engine.New(newMemory(), nil).MayRefund(netip.Addr{}, "") {
-		t.Error("a caller without address or token may refund")
 	}
 }
 

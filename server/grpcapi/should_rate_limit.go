@@ -2,7 +2,6 @@ package grpcapi
 
 import (
 	"context"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -82,18 +81,16 @@ func (s *Server) decide(ctx context.Context, c *rateLimitCall) error {
 
 // mayRefund reports whether the caller may refund hits.
 func (s *Server) mayRefund(ctx context.Context) bool {
-	token := ""
-	if values := metadata.ValueFromIncomingContext(ctx, "authorization"); len(values) == 1 {
-		token = auth.BearerToken(values[0])
-	}
-	return s.engine.MayRefund(peerAddr(ctx), token)
+	fields, _ := metadata.FromIncomingContext(ctx)
+	p, ok := peer.FromContext(ctx)
+	local := ok && auth.IsLocal(p.Addr, only(fields[":authority"]), fields)
+	return s.engine.MayRefund(local, auth.BearerToken(only(fields["authorization"])))
 }
 
-// peerAddr returns the address of the caller, or the zero Addr if gRPC does not know it.
-func peerAddr(ctx context.Context) netip.Addr {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return netip.Addr{}
+// only returns the value of a field that has exactly one, or "".
+func only(values []string) string {
+	if len(values) != 1 {
+		return ""
 	}
-	return auth.PeerAddr(p.Addr)
+	return values[0]
 }

@@ -13,6 +13,7 @@ import (
 
 	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -126,46 +127,102 @@ func TestStoreUnavailableIsAnError(t *testing.T) {
 	}
 }
 
-// A remoteListener makes connections appear to come from another machine.
-type remoteListener struct{ net.Listener }
-
-func (l remoteListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	return remoteConn{c}, err
+// A listenerFrom is a listener whose connections appear to come from an address.
+type listenerFrom struct {
+	net.Listener
+	ip net.IP
 }
 
-type remoteConn struct{ net.Conn }
+func (l listenerFrom) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return connFrom{c, l.ip}, err
+}
 
-func (remoteConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7), Port: 7} }
+type connFrom struct {
+	net.Conn
+	ip net.IP
+}
 
-func TestRemoteRefundNeedsToken(t *testing.T) {
-	store := newMemory()
+func (c connFrom) RemoteAddr() net.Addr { return &net.TCPAddr{IP: c.ip, Port: 7} }
+
+// newClientFrom returns a client of a new server that sees it at another address.
+func newClientFrom(t *testing.T, ip string, e *engine.Engine, options ...grpc.DialOption) pb.RateLimitServiceClient {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	serveOn(t, remoteListener{l}, newEngine(t, store, userRules, &engine.Options{Token: "secret"}), nil)
-	c := pb.NewRateLimitServiceClient(dial(t, l))
-	if _, err := c.ShouldRateLimit(t.Context(), takeRequest("ada")); err != nil {
-		t.Fatal(err)
-	}
-	with := func(values ...string) context.Context {
-		return metadata.NewOutgoingContext(t.Context(), metadata.MD{"authorization": values})
-	}
-	for _, ctx := range []context.Context{t.Context(), with("Bearer wrong"), with("Bearer "), with("secre"), with("secret"), with("Basic secret"), with("Bearer wrong", "Bearer secret"), with("Bearer secret", "Bearer wrong")} {
-		_, err := c.ShouldRateLimit(ctx, refundRequest("ada"))
-		wantCode(t, err, codes.PermissionDenied)
-	}
-	if _, err := c.ShouldRateLimit(with("bearer secret"), refundRequest("bob")); err != nil {
-		t.Errorf("scheme in lower case: %v", err)
-	}
-	r, err := c.ShouldRateLimit(with("Bearer secret"), refundRequest("ada"))
-	if err != nil || r.GetStatuses()[0].GetLimitRemaining() != 2 {
-		t.Errorf("with the token: got %v, %v, want 2 remaining", r, err)
+	serveOn(t, listenerFrom{l, net.ParseIP(ip)}, e, nil)
+	return pb.NewRateLimitServiceClient(dial(t, l, options...))
+}
+
+// With a token, callers on this machine need it too.
+func TestRefundNeedsToken(t *testing.T) {
+	for _, ip := range []string{"192.0.2.7", "127.0.0.1", "::1"} {
+		c := newClientFrom(t, ip, newEngine(t, newMemory(), userRules, &engine.Options{Token: "secret"}))
+		if _, err := c.ShouldRateLimit(t.Context(), takeRequest("ada")); err != nil {
+			t.Fatal(err)
+		}
+		with := func(values ...string) context.Context {
+			return metadata.NewOutgoingContext(t.Context(), metadata.MD{"authorization": values})
+		}
+		for _, ctx := range []context.Context{t.Context(), with("Bearer wrong"), with("Bearer "), with("secre"), with("secret"), with("Basic secret"), with("Bearer wrong", "Bearer secret"), with("Bearer secret", "Bearer wrong")} {
+			_, err := c.ShouldRateLimit(ctx, refundRequest("ada"))
+			wantCode(t, err, codes.PermissionDenied)
+		}
+		if _, err := c.ShouldRateLimit(with("bearer secret"), refundRequest("bob")); err != nil {
+			t.Errorf("scheme in lower case: %v", err)
+		}
+		r, err := c.ShouldRateLimit(with("Bearer secret"), refundRequest("ada"))
+		if err != nil || r.GetStatuses()[0].GetLimitRemaining() != 2 {
+			t.Errorf("from %s with the token: got %v, %v, want 2 remaining", ip, r, err)
+		}
 	}
 }
 
-func TestUnixSocketCountsAsLoopback(t *testing.T) {
+// Without a token, only programs on this machine that connect directly may refund. A
+// sidecar or another proxy there forwards the calls of remote clients.
+func TestRefundWithoutTokenNeedsDirectLocalCaller(t *testing.T) {
+	for _, c := range []struct {
+		ip, authority string
+		header        string // with the value 203.0.113.9
+		distrust      bool
+		want          codes.Code
+	}{
+		{ip: "127.0.0.1", want: codes.OK},
+		{ip: "::1", want: codes.OK},
+		{ip: "127.0.0.1", authority: "localhost:8081", want: codes.OK},
+		{ip: "127.0.0.1", header: "x-request-id", want: codes.OK},
+		{ip: "192.0.2.7", want: codes.PermissionDenied},
+		{ip: "127.0.0.6", want: codes.PermissionDenied},
+		{ip: "127.0.0.1", authority: "penstock.mesh.svc.cluster.local", want: codes.PermissionDenied},
+		{ip: "127.0.0.1", header: "x-forwarded-for", want: codes.PermissionDenied},
+		{ip: "127.0.0.1", header: "x-forwarded-proto", want: codes.PermissionDenied},
+		{ip: "127.0.0.1", header: "x-envoy-external-address", want: codes.PermissionDenied},
+		{ip: "127.0.0.1", header: "x-real-ip", want: codes.PermissionDenied},
+		{ip: "127.0.0.1", header: "forwarded", want: codes.PermissionDenied},
+		{ip: "127.0.0.1", header: "via", want: codes.PermissionDenied},
+		{ip: "127.0.0.1", distrust: true, want: codes.PermissionDenied},
+	} {
+		var options []grpc.DialOption
+		if c.authority != "" {
+			options = append(options, grpc.WithAuthority(c.authority))
+		}
+		client := newClientFrom(t, c.ip, newEngine(t, newMemory(), userRules, &engine.Options{DistrustLocal: c.distrust}), options...)
+		ctx := t.Context()
+		if c.header != "" {
+			ctx = metadata.AppendToOutgoingContext(ctx, c.header, "203.0.113.9")
+		}
+		if _, err := client.ShouldRateLimit(ctx, refundRequest("ada")); status.Code(err) != c.want {
+			t.Errorf("%+v: got %v", c, err)
+		}
+		if _, err := client.ShouldRateLimit(ctx, takeRequest("ada")); err != nil {
+			t.Errorf("%+v: taking: %v", c, err)
+		}
+	}
+}
+
+func TestUnixSocketIsLocal(t *testing.T) {
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "socket"))
 	if err != nil {
 		t.Fatal(err)

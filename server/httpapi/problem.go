@@ -59,7 +59,7 @@ var (
 	refundForbidden = httplimit.Problem{
 		Type: ProblemForbidden, Status: http.StatusForbidden, Title: "Refund not allowed",
 		Detail: "a negative cost, or a limit with the name of a rule and other parameters, " +
-			"needs a caller on the same machine or the header Authorization: Bearer TOKEN",
+			"needs the header Authorization: Bearer TOKEN, or if the server has no token, a direct caller on its machine",
 	}
 	noRules = httplimit.Problem{
 		Type: ProblemNoRules, Status: http.StatusServiceUnavailable,

@@ -13,79 +13,127 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// refundCallers are callers that may refund, and others that may not.
-var refundCallers = []struct {
+// An refundCaller is a caller of the HTTP API that may refund where there is no token, or
+// one that may not.
+type refundCaller struct {
 	from   string
-	header http.Header
 	host   string
-	may    bool
-}{
-	{"127.0.0.1:4711", nil, "localhost:8080", true},
-	{"[::1]:4711", nil, "[::1]:8080", true},
-	{"[::ffff:127.0.0.1]:4711", nil, "127.0.0.1:8080", true},
-	{"127.0.0.1:4711", nil, "api.localhost", true},
-	{"10.0.0.1:4711", nil, "localhost:8080", false},
-	{"[2001:db8::1]:4711", nil, "localhost:8080", false},
-	{"", nil, "localhost:8080", false},
-	{"10.0.0.1:4711", http.Header{"Authorization": {"Bearer secret"}}, "penstock:8080", true},
-	{"10.0.0.1:4711", http.Header{"Authorization": {"bearer  secret"}}, "penstock:8080", true},
-	{"10.0.0.1:4711", http.Header{"Authorization": {"Bearer secre"}}, "penstock:8080", false},
-	{"10.0.0.1:4711", http.Header{"Authorization": {"Bearer secrets"}}, "penstock:8080", false},
-	{"10.0.0.1:4711", http.Header{"Authorization": {"Bearer"}}, "penstock:8080", false},
-	{"10.0.0.1:4711", http.Header{"Authorization": {"Basic secret"}}, "penstock:8080", false},
-	{"127.0.0.1:4711", http.Header{"X-Forwarded-For": {"127.0.0.1"}}, "localhost:8080", false},
-	{"127.0.0.1:4711", http.Header{"Forwarded": {"for=127.0.0.1"}}, "localhost:8080", false},
-	{"127.0.0.1:4711", http.Header{"X-Real-Ip": {"127.0.0.1"}}, "localhost:8080", false},
-	{"127.0.0.1:4711", http.Header{"Via": {"1.1 proxy"}}, "localhost:8080", false},
-	{"127.0.0.1:4711", http.Header{"X-Forwarded-For": {"1.2.3.4"}, "Authorization": {"Bearer secret"}}, "localhost:8080", true},
-	{"127.0.0.1:4711", http.Header{"Origin": {"https://evil.example"}}, "localhost:8080", false},
-	{"127.0.0.1:4711", http.Header{"Origin": {"null"}}, "localhost:8080", false},
-	{"127.0.0.1:4711", http.Header{"Sec-Fetch-Site": {"cross-site"}}, "localhost:8080", false},
-	{"127.0.0.1:4711", http.Header{"Sec-Fetch-Site": {"same-origin"}, "Origin": {"http://localhost:8080"}}, "localhost:8080", true},
-	{"127.0.0.1:4711", http.Header{"Origin": {"http://evil.example:8080"}}, "evil.example:8080", false}, // DNS rebinding
-	{"127.0.0.1:4711", nil, "evil.example:8080", false},
+	header http.Header
+	proto  string // default HTTP/1.1
+	local  bool
+}
+
+var refundCallers = []refundCaller{
+	{"127.0.0.1:4711", "localhost:8080", nil, "", true},
+	{"[::1]:4711", "[::1]:8080", nil, "", true},
+	{"[::ffff:127.0.0.1]:4711", "127.0.0.1:8080", nil, "", true},
+	{"127.0.0.1:4711", "api.localhost", nil, "", true},
+	{"127.0.0.1:4711", "localhost:8080", nil, "HTTP/2.0", true},
+	{"10.0.0.1:4711", "localhost:8080", nil, "", false},
+	{"[2001:db8::1]:4711", "localhost:8080", nil, "", false},
+	{"", "localhost:8080", nil, "", false},
+	{"127.0.0.6:4711", "localhost:8080", nil, "", false},         // Istio's sidecar
+	{"127.0.0.1:4711", "127.0.0.1:8080", nil, "HTTP/1.0", false}, // nginx's plain proxy_pass
+	{"127.0.0.1:4711", "penstock.mesh.svc:8080", nil, "", false}, // a proxy that keeps the name
+	{"127.0.0.1:4711", "evil.example:8080", nil, "", false},      // DNS rebinding
+	{"127.0.0.1:4711", "localhost:8080", http.Header{"X-Forwarded-For": {"127.0.0.1"}}, "", false},
+	{"127.0.0.1:4711", "localhost:8080", http.Header{"X-Forwarded-Proto": {"https"}}, "", false},
+	{"127.0.0.1:4711", "localhost:8080", http.Header{"X-Envoy-Attempt-Count": {"1"}}, "", false},
+	{"127.0.0.1:4711", "localhost:8080", http.Header{"Forwarded": {"for=127.0.0.1"}}, "", false},
+	{"127.0.0.1:4711", "localhost:8080", http.Header{"X-Real-Ip": {"127.0.0.1"}}, "", false},
+	{"127.0.0.1:4711", "localhost:8080", http.Header{"Via": {"1.1 proxy"}}, "", false},
+	{"127.0.0.1:4711", "localhost:8080", http.Header{"Origin": {"https://evil.example"}}, "", false},
+	{"127.0.0.1:4711", "localhost:8080", http.Header{"Origin": {"null"}}, "", false},
+	{"127.0.0.1:4711", "localhost:8080", http.Header{"Sec-Fetch-Site": {"cross-site"}}, "", false},
+	{"127.0.0.1:4711", "localhost:8080", http.Header{"Sec-Fetch-Site": {"same-origin"}, "Origin": {"http://localhost:8080"}}, "", true},
+	{"127.0.0.1:4711", "evil.example:8080", http.Header{"Origin": {"http://evil.example:8080"}}, "", false},
+}
+
+// post sends a body to a path of the server, with a token unless that is empty.
+func (c *refundCaller) post(server http.Handler, path, body, token string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
+	r.RemoteAddr, r.Host = c.from, c.host
+	if c.proto != "" {
+		r.Proto = c.proto
+		r.ProtoMajor, r.ProtoMinor, _ = http.ParseHTTPVersion(c.proto)
+	}
+	r.Header = c.header.Clone()
+	if r.Header == nil {
+		r.Header = http.Header{}
+	}
+	r.Header.Set("Content-Type", "application/json")
+	if token != "" {
+		r.Header.Set("Authorization", token)
+	}
+	w := httptest.NewRecorder()
+	server.ServeHTTP(w, r)
+	return w
+}
+
+var refundBodies = []struct{ path, body string }{
+	{"/v1/take", `{"key":"k","limit":"5/1s","cost":-1}`},
+	{"/v1/take", `{"key":"k","limit":"5/1s","cost":-1,"id":""}`},
+	{"/v1/take", `{"key":"k","limit":"5/1s","cost":-9223372036854775808}`},
+	{"/v1/take", strings.TrimSuffix(byRules("tenant=x"), "}") + `,"cost":-1}`},
+	{"/v1/take", `{"domain":"edge","descriptors":[{"entries":[{"key":"tenant","value":"x"}],"cost":-1}]}`},
+	{"/v1/take", `{"mode":"each","requests":[{"key":"k","limit":"5/1s"},{"key":"k","limit":"5/1s","cost":-1}]}`},
+	{"/json", `{"domain":"edge","descriptors":[{"entries":[{"key":"tenant","value":"x"}],"isNegativeHits":true}]}`},
 }
 
 // A refund defeats a limit, so a limited client must not be able to make one: not
-// through a proxy on the same machine, nor through a page in a browser there.
-func TestRefundNeedsLocalCallerOrToken(t *testing.T) {
-	server := newServer(t, newEngine(t, frozenMemory(), &engine.Options{Token: "secret"}), nil)
-	refunds := []string{
-		`{"key":"k","limit":"5/1s","cost":-1}`,
-		`{"key":"k","limit":"5/1s","cost":-9223372036854775808}`,
-		strings.TrimSuffix(byRules("tenant=x"), "}") + `,"cost":-1}`,
-		`{"domain":"edge","descriptors":[{"entries":[{"key":"tenant","value":"x"}],"cost":-1}]}`,
-		`{"mode":"each","requests":[{"key":"k","limit":"5/1s"},{"key":"k","limit":"5/1s","cost":-1}]}`,
-	}
-	for _, c := range refundCallers {
-		for _, body := range refunds {
-			w := httptest.NewRecorder()
-			r := httptest.NewRequest(http.MethodPost, "/v1/take", strings.NewReader(body))
-			r.RemoteAddr, r.Host = c.from, c.host
-			for name, values := range c.header {
-				r.Header[name] = values
-			}
-			r.Header.Set("Content-Type", "application/json")
-			server.ServeHTTP(w, r)
-			if got := w.Code == http.StatusOK; got != c.may {
-				t.Errorf("from %s to %s with %v: %s\ngot %d %s, want allowed: %t", c.from, c.host, c.header, body, w.Code, w.Body, c.may)
-			}
-			if !c.may && !strings.Contains(w.Body.String(), httpapi.ProblemForbidden) {
-				t.Errorf("got %s, want ProblemForbidden", w.Body)
+// through a proxy on the same machine, nor through a page in a browser there. A token
+// replaces the guess.
+func TestRefundNeedsDirectLocalCallerOrToken(t *testing.T) {
+	for _, o := range []engine.Options{{}, {DistrustLocal: true}, {Token: "secret"}, {Token: "secret", DistrustLocal: true}} {
+		server := newServer(t, newEngine(t, frozenMemory(), &o), nil)
+		for _, c := range refundCallers {
+			for token, valid := range map[string]bool{
+				"": false, "Bearer secre": false, "Bearer secrets": false, "Bearer": false, "Basic secret": false,
+				"Bearer secret": true, "bearer  secret": true,
+			} {
+				may := o.Token == "" && !o.DistrustLocal && c.local || o.Token != "" && valid
+				for _, refund := range refundBodies {
+					w := c.post(server, refund.path, refund.body, token)
+					if w.Code != map[bool]int{true: http.StatusOK, false: http.StatusForbidden}[may] {
+						t.Errorf("%+v: %+v with %q: %s %s\ngot %d %s, want allowed: %t", o, c, token, refund.path, refund.body, w.Code, w.Body, may)
+					}
+					if !may && refund.path == "/v1/take" && !strings.Contains(w.Body.String(), httpapi.ProblemForbidden) {
+						t.Errorf("got %s, want ProblemForbidden", w.Body)
+					}
+				}
 			}
 		}
 	}
-	w := httptest.NewRecorder()
-	r := httptest.NewRequest(http.MethodPost, "/v1/take", strings.NewReader(`{"key":"k","limit":"5/1s"}`))
-	r.RemoteAddr, r.Header = "10.0.0.1:4711", http.Header{"Content-Type": {"application/json"}}
-	if server.ServeHTTP(w, r); w.Code != http.StatusOK {
-		t.Errorf("take from another machine: got %d %s, want 200", w.Code, w.Body)
+}
+
+// Taking needs no permission, and neither does returning what was taken under an ID.
+func TestTakeAndRefundUnderIDNeedNoPermission(t *testing.T) {
+	server := newServer(t, newEngine(t, frozenMemory(), &engine.Options{Token: "secret"}), nil)
+	remote := refundCaller{from: "10.0.0.1:4711", host: "penstock:8080"}
+	for i, c := range []struct{ body, granted string }{
+		{`{"key":"k","limit":"5/1h","cost":3,"id":"a"}`, `"granted":3`},
+		{`{"key":"k","limit":"5/1h","cost":2}`, `"granted":2`},
+		{`{"key":"k","limit":"5/1h","cost":-5,"id":"guess"}`, `"granted":0`},
+		{`{"key":"k","limit":"5/1h","cost":-5,"id":"a"}`, `"granted":-3`}, // and no more than was taken
+		{`{"key":"k","limit":"5/1h","cost":-5,"id":"a"}`, `"granted":0`},  // once
+		{`{"mode":"each","requests":[{"key":"k","limit":"5/1h","id":"b"},{"key":"k","limit":"5/1h","cost":-1,"id":"b"}]}`, `"granted":-1`},
+	} {
+		if w := remote.post(server, "/v1/take", c.body, ""); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), c.granted) {
+			t.Errorf("request %d: %s\ngot %d %s, want 200 and %s", i, c.body, w.Code, w.Body, c.granted)
+		}
+	}
+	if w := remote.post(server, "/v1/take", `{"key":"k","limit":"5/1h","cost":-9223372036854775808,"id":"a"}`, ""); w.Code != http.StatusBadRequest {
+		t.Errorf("a reset with an ID: got %d %s, want 400", w.Code, w.Body)
+	}
+	mixed := `{"mode":"each","requests":[{"key":"k","limit":"5/1h","cost":-1,"id":"b"},{"key":"k","limit":"5/1h","cost":-1}]}`
+	if w := remote.post(server, "/v1/take", mixed, ""); w.Code != http.StatusForbidden {
+		t.Errorf("one refund with an ID and one without: got %d %s, want 403", w.Code, w.Body)
 	}
 }
 
 // A limit with the name of a rule shares its state, and a lower one clamps the debt
 // there. That defeats the rule like a refund, and needs the same rights.
-func TestTakeOverridingRuleNeedsLocalCallerOrToken(t *testing.T) {
+func TestTakeOverridingRuleNeedsPermission(t *testing.T) {
 	onEachStore(t, func(t *testing.T, store penstock.Store) {
 		e := engine.New(store, &engine.Options{Token: "secret"})
 		set, err := rules.Parse(rules.File{Name: "test.yaml", Text: []byte(
@@ -111,6 +159,7 @@ func TestTakeOverridingRuleNeedsLocalCallerOrToken(t *testing.T) {
 			{"POST", "/v1/take", `{"key":"user=x","limit":"` + lower + `"}`},
 			{"POST", "/v1/take", `{"mode":"each","requests":[{"key":"user=x","limit":"` + lower + `","cost":0}]}`},
 			{"GET", "/v1/auth?key=user%3Dx&limit=" + url.QueryEscape(lower), ""},
+			{"POST", "/v1/take", `{"key":"user=x","limit":"` + lower + `","cost":-1,"id":"a"}`},
 			{"POST", "/v1/take", `{"key":"x","limit":"1000000/1s burst=1 name=cl.throttle"}`},
 		} {
 			if got := send(c.method, c.path, c.body, ""); got != http.StatusForbidden {

@@ -98,7 +98,7 @@ func isJSON(contentType string) bool {
 	return !ok || charset == "utf-8" || charset == "UTF-8"
 }
 
-// refunds reports whether the call refunds units or resets a key.
+// refunds reports whether a request of the call does.
 func (c *call) refunds() bool {
 	for i := range c.requests {
 		if c.requests[i].refunds() {

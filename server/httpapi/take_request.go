@@ -275,12 +275,14 @@ func (t *takeRequest) storeRequest(e *engine.Engine) (penstock.Request, error) {
 	return r, nil
 }
 
-// refunds reports whether the request refunds units or resets a key.
+// refunds reports whether the request refunds units or resets a key. Returning what was
+// taken under an ID does not count: only the caller that took it knows the ID, and the
+// store returns no more than it took.
 func (t *takeRequest) refunds() bool {
 	for i := range t.descriptors {
 		if t.descriptors[i].Cost < 0 {
 			return true
 		}
 	}
-	return t.cost < 0 && !t.fields.has(ruleFields)
+	return t.cost < 0 && t.id == "" && !t.fields.has(ruleFields)
 }

@@ -103,7 +103,7 @@ func TestServerWorksWithRueidis(t *testing.T) {
 		{}, {AlwaysRESP2: true, DisableCache: true}, {Password: "secret", ClientName: "web-1"}, {ForceSingleClient: true},
 	} {
 		for _, store := range stores(t) {
-			s := newServer(t, store, nil, &engine.Options{Token: "secret"}, nil)
+			s := newServer(t, store, nil, &engine.Options{Token: option.Password}, nil)
 			option.InitAddress = []string{startServer(t, s)}
 			c, err := rueidis.NewClient(option)
 			if err != nil {

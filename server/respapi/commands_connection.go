@@ -2,9 +2,10 @@ package respapi
 
 import (
 	"fmt"
-	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/penstock-io/penstock/server/internal/auth"
 )
 
 // A session is the state that AUTH, HELLO and CLIENT set.
@@ -18,7 +19,7 @@ type session struct {
 func (c *conn) resetSession() {
 	c.session = session{
 		authenticated: !c.server.options.RequireAuth,
-		mayRefund:     !c.server.options.RequireAuth && c.server.engine.MayRefund(c.addr, ""),
+		mayRefund:     !c.server.options.RequireAuth && c.server.engine.MayRefund(auth.IsLocalPeer(c.net.RemoteAddr()), ""),
 	}
 	c.out.resp3 = false
 	c.parser.unauthenticated = !c.session.authenticated
@@ -27,7 +28,7 @@ func (c *conn) resetSession() {
 // login authenticates the connection if the user is "default" and the password is the
 // engine's token.
 func (c *conn) login(user, password string) bool {
-	if user != "default" || !c.server.engine.MayRefund(netip.Addr{}, password) {
+	if user != "default" || !c.server.engine.ValidToken(password) {
 		return false
 	}
 	c.session.authenticated, c.session.mayRefund = true, true

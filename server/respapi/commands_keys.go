@@ -117,11 +117,19 @@ func (c *conn) exists(args [][]byte) {
 // del resets keys, and counts those that existed.
 func (c *conn) del(args [][]byte) {
 	if !c.session.mayRefund {
-		c.out.error(fmt.Sprintf("NOPERM %s resets a limit: from another machine it needs AUTH with the token", args[0]))
+		c.out.error(fmt.Sprintf("NOPERM %s resets a limit: %s", args[0], c.permissionHint()))
 		return
 	}
 	ds, err := c.takeKeys(args[1:], penstock.Reset)
 	c.replyCount(ds, err, func(d penstock.Decision) bool { return d.Granted < 0 })
+}
+
+// permissionHint says how a client may reset keys.
+func (c *conn) permissionHint() string {
+	if c.server.engine.HasToken() {
+		return "AUTH with the token first"
+	}
+	return "the server has no token, so only clients on its machine may"
 }
 
 // replyCount replies with the number of keys for which match is true under a limit name.

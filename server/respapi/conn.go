@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"net"
-	"net/netip"
 	"os"
 	"sync/atomic"
 	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
-	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/internal/connlimit"
 )
 
@@ -30,9 +28,8 @@ type conn struct {
 	server      *Server
 	net         net.Conn
 	id          int64
-	established bool       // the TLS handshake is done; guarded by Server.mu
-	interrupted bool       // Shutdown has ended the read; guarded by Server.mu
-	addr        netip.Addr // loopback for a Unix socket
+	established bool // the TLS handshake is done; guarded by Server.mu
+	interrupted bool // Shutdown has ended the read; guarded by Server.mu
 
 	in         []byte
 	start, end int  // the received bytes that are not yet parsed
@@ -55,7 +52,7 @@ type conn struct {
 
 func newConn(s *Server, nc net.Conn) *conn {
 	c := &conn{
-		server: s, net: nc, id: s.lastID.Add(1), addr: auth.PeerAddr(nc.RemoteAddr()),
+		server: s, net: nc, id: s.lastID.Add(1),
 		counters: s.engine.LocalCounters(),
 	}
 	c.resetSession()

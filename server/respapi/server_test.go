@@ -47,7 +47,7 @@ func TestServeReturnsListenerError(t *testing.T) {
 	}
 }
 
-func TestUnixSocketCountsAsLoopback(t *testing.T) {
+func TestUnixSocketIsLocal(t *testing.T) {
 	l, err := net.Listen("unix", t.TempDir()+"/resp")
 	if err != nil {
 		t.Fatal(err)
@@ -60,6 +60,38 @@ func TestUnixSocketCountsAsLoopback(t *testing.T) {
 	c := newClient(t, nc)
 	c.want("*5 :0 :16 :15 :-1 :2", "CL.THROTTLE", "k", "15", "30", "60")
 	c.want(":1", "DEL", "k")
+}
+
+// Without a token only clients at 127.0.0.1 and ::1 may reset: sidecars connect from other
+// loopback addresses on behalf of remote clients. With one, all clients need it.
+func TestDelNeedsLocalClientOrToken(t *testing.T) {
+	const noToken = "-NOPERM DEL resets a limit: the server has no token, so only clients on its machine may"
+	const needsToken = "-NOPERM DEL resets a limit: AUTH with the token first"
+	for _, c := range []struct {
+		ip      string
+		options engine.Options
+		want    string
+	}{
+		{"127.0.0.1", engine.Options{}, ":1"},
+		{"::1", engine.Options{}, ":1"},
+		{"127.0.0.6", engine.Options{}, noToken},
+		{"203.0.113.9", engine.Options{}, noToken},
+		{"127.0.0.1", engine.Options{DistrustLocal: true}, noToken},
+		{"127.0.0.1", engine.Options{Token: "secret"}, needsToken},
+		{"::1", engine.Options{Token: "secret"}, needsToken},
+		{"203.0.113.9", engine.Options{Token: "secret"}, needsToken},
+	} {
+		l := newTestListener(t)
+		l.from = &net.TCPAddr{IP: net.ParseIP(c.ip), Port: 4711}
+		serve(t, newServer(t, penstock.NewMemory(nil), nil, &c.options, nil), l)
+		client := l.dial(t)
+		client.want("*5 :0 :16 :15 :-1 :2", "CL.THROTTLE", "k", "15", "30", "60")
+		client.want(c.want, "DEL", "k")
+		if c.options.Token != "" {
+			client.want("+OK", "AUTH", c.options.Token)
+			client.want(":1", "DEL", "k")
+		}
+	}
 }
 
 func TestNewRejectsInvalidOptions(t *testing.T) {

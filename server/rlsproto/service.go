@@ -26,7 +26,7 @@ import (
 var (
 	ErrMalformed       = errors.New("malformed rate limit request")
 	ErrBadOverride     = errors.New("bad rate limit override")
-	ErrRefundForbidden = errors.New("refunding hits needs the token or a caller on this machine")
+	ErrRefundForbidden = errors.New("refunding hits needs the token, or if the server has none, a direct caller on its machine")
 )
 
 // Options configure what responses contain besides the codes and limits.

@@ -1,6 +1,6 @@
-// Package auth identifies the caller of a request: its address and the bearer
-// token that it sends. Callers on this machine may refund and reset without a
-// token; all others need one.
+// Package auth identifies the caller of a request: whether it is a program on this
+// machine that connects directly, and the bearer token that it sends. The engine decides
+// which of the two a refund or a reset needs.
 package auth
 
 import (
@@ -19,19 +19,84 @@ func BearerToken(authorization string) string {
 	return strings.TrimSpace(token)
 }
 
-// PeerAddr returns the IP address of the other end of a connection. A unix
-// socket has no IP address; its peer is on this machine, so the result is the
-// loopback address. It is the zero Addr for any other kind of address.
-func PeerAddr(a net.Addr) netip.Addr {
-	switch a := a.(type) {
-	case *net.TCPAddr:
-		return a.AddrPort().Addr().Unmap()
-	case *net.UnixAddr:
-		return netip.IPv6Loopback()
+// IsLocal reports whether a program on this machine sent the request itself. Its peer
+// must be local, it must be addressed to a name of this machine, and none of its header
+// fields may be that of a proxy. HTTP headers and gRPC metadata are both such fields.
+//
+// A proxy that leaves no such sign is not recognized; then only a token helps.
+func IsLocal(peer net.Addr, host string, fields map[string][]string) bool {
+	if !IsLocalPeer(peer) || hasProxyField(fields) {
+		return false
+	}
+	return isUnix(peer) || isLocalName(host)
+}
+
+// IsLocalPeer reports whether the other end of a connection is on this machine: it is
+// 127.0.0.1, ::1 or a Unix socket. The rest of 127.0.0.0/8 is not local: sidecar proxies
+// connect from there on behalf of remote clients, Istio's from 127.0.0.6.
+func IsLocalPeer(a net.Addr) bool {
+	addr := peerAddr(a)
+	return isUnix(a) || addr == localIPv4 || addr == netip.IPv6Loopback()
+}
+
+var localIPv4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
+func isUnix(a net.Addr) bool {
+	_, ok := a.(*net.UnixAddr)
+	return ok
+}
+
+// peerAddr returns an IP address without its port, or the zero Addr.
+func peerAddr(a net.Addr) netip.Addr {
+	if tcp, ok := a.(*net.TCPAddr); ok {
+		return tcp.AddrPort().Addr().Unmap()
 	}
 	return netip.Addr{}
 }
 
 // IsLoopback reports whether a listener at the address can be reached from this
 // machine only.
-func IsLoopback(a net.Addr) bool { return PeerAddr(a).IsLoopback() }
+func IsLoopback(a net.Addr) bool { return isUnix(a) || peerAddr(a).IsLoopback() }
+
+// Fields that proxies add to what they forward, and beginnings of such fields.
+var (
+	proxyFields = []string{
+		"Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "True-Client-Ip", "Cf-Connecting-Ip",
+	}
+	proxyPrefixes = []string{"X-Forwarded-", "X-Envoy-", "X-Original-"}
+)
+
+// hasProxyField reports whether a proxy added a field to the request.
+func hasProxyField(fields map[string][]string) bool {
+	for name := range fields {
+		if isProxyField(name) {
+			return true
+		}
+	}
+	return false
+}
+
+func isProxyField(name string) bool {
+	for _, field := range proxyFields {
+		if strings.EqualFold(name, field) {
+			return true
+		}
+	}
+	for _, prefix := range proxyPrefixes {
+		if len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// isLocalName reports whether a host, with or without a port, can only be this
+// machine.
+func isLocalName(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.ToLower(strings.Trim(host, "[]"))
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.Unmap().IsLoopback() || host == "localhost" || strings.HasSuffix(host, ".localhost")
+}

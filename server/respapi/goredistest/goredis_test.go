@@ -60,9 +60,10 @@ func onBothStores(t *testing.T, test func(t *testing.T, store penstock.Store)) {
 }
 
 // startServer serves a store on a free port until the test ends, and returns the address.
-func startServer(t *testing.T, store penstock.Store, o *respapi.Options) string {
+// An empty token is none.
+func startServer(t *testing.T, store penstock.Store, token string, o *respapi.Options) string {
 	t.Helper()
-	s, err := respapi.New(engine.New(store, &engine.Options{Token: "secret"}), o)
+	s, err := respapi.New(engine.New(store, &engine.Options{Token: token}), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +99,7 @@ func TestServerWorksWithGoRedis(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onBothStores(t, func(t *testing.T, store penstock.Store) {
 				options := o
-				options.Addr = startServer(t, store, nil)
+				options.Addr = startServer(t, store, options.Password, nil)
 				c := redis.NewClient(&options)
 				defer func() { _ = c.Close() }()
 				ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
@@ -199,7 +200,7 @@ func testKeys(ctx context.Context, t *testing.T, c *redis.Client) {
 }
 
 func TestServerWrongPasswordFailsGoRedis(t *testing.T) {
-	c := redis.NewClient(&redis.Options{Addr: startServer(t, penstock.NewMemory(nil), &respapi.Options{RequireAuth: true}), Password: "sesame", MaxRetries: -1})
+	c := redis.NewClient(&redis.Options{Addr: startServer(t, penstock.NewMemory(nil), "secret", &respapi.Options{RequireAuth: true}), Password: "sesame", MaxRetries: -1})
 	defer func() { _ = c.Close() }()
 	if err := c.Ping(t.Context()).Err(); err == nil || !strings.Contains(err.Error(), "WRONGPASS") {
 		t.Errorf("got %v, want WRONGPASS", err)

@@ -38,7 +38,7 @@ const connectTimeout = 5 * time.Second
 // Open takes at most five seconds, or until ctx ends. It fails if Redis is
 // unavailable, unless Options.AllowUnavailable is set, if the server is too old, or
 // if it is a Cluster and the URL is not. See [Store.Warnings] for findings that do not
-// make it fail.
+// make it fail. It loads the scripts, so that the first call is as fast as later ones.
 func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 	opts, err := o.withDefaults()
 	if err != nil {
@@ -180,7 +180,27 @@ func (rc *rueidisClient) inspectServers(ctx context.Context, client rueidis.Clie
 		return err
 	}
 	rc.inspected.Store(true)
+	rc.loadScripts(ctx, client)
 	return nil
+}
+
+// loadScripts loads the scripts on every node, so that the first take of a kind is not
+// slower than the rest: otherwise it sends the script's text after a NOSCRIPT error. A
+// node without them gets them that way too, so errors are ignored: the user may lack the
+// permission, or a node of a Cluster is down. Redis may evict a script that came with
+// EVAL, and does not evict a loaded one.
+func (rc *rueidisClient) loadScripts(ctx context.Context, client rueidis.Client) {
+	var wg sync.WaitGroup
+	for _, node := range client.Nodes() {
+		wg.Go(func() {
+			commands := make(rueidis.Commands, len(commonScripts))
+			for i, script := range commonScripts {
+				commands[i] = node.B().ScriptLoad().Script(script.Text).Build()
+			}
+			node.DoMulti(ctx, commands...)
+		})
+	}
+	wg.Wait()
 }
 
 func (rc *rueidisClient) Sharded() bool { return rc.sharded.Load() }

@@ -39,6 +39,7 @@ func TestStoreOnCluster(t *testing.T) {
 		do   func(*testing.T, *cluster)
 	}{
 		{"agrees with memory", checkClusterAgreement},
+		{"Open loads scripts", checkClusterLoadsScripts},
 		{"minimal permissions", checkClusterUser},
 		{"keys with one tag share a script", checkClusterTagSharesScript},
 		{"denied TakeAll takes nothing", checkClusterDenialTakesNothing},

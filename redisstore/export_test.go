@@ -101,3 +101,11 @@ func (s *Store) Joins(r penstock.Request, before time.Duration) (bool, error) {
 	joined, _ := second.join(context.Background())
 	return joined != nil, nil
 }
+
+// CommonScripts returns the SHA1 of every script that Open loads.
+func CommonScripts() (list []string) {
+	for _, s := range commonScripts {
+		list = append(list, s.SHA1)
+	}
+	return list
+}

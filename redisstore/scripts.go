@@ -10,13 +10,18 @@ var (
 	takeScripts  = map[algorithm.Step]*Script{}
 	onceScripts  = map[algorithm.Step]*Script{}
 	batchScripts = map[algorithm.Step]*Script{}
+
+	// commonScripts are those that Open loads. The others are take-alls of limits
+	// with different algorithms; there are too many combinations to load each.
+	commonScripts []*Script
 )
 
 func init() {
-	for _, s := range algorithm.Steps {
+	for i, s := range algorithm.Steps {
 		takeScripts[s] = newScript("take "+s.String(), s.TakeScript())
 		onceScripts[s] = newScript("take "+s.String()+" once", s.OnceScript())
 		batchScripts[s] = newScript("take "+s.String(), s.BatchScript())
+		commonScripts = append(commonScripts, takeScripts[s], onceScripts[s], batchScripts[s], takeAllScript(1<<i))
 	}
 }
 

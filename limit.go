@@ -65,9 +65,10 @@ const (
 type Limit struct {
 	// Name identifies the limit's state. Limits with the same name share their
 	// state even if Count or Burst differ, so a limit can be changed while it is
-	// in use: raising it frees units at once, lowering it clamps what its keys
-	// owe. (What a bucket owes is measured in time: a larger Burst frees units
-	// at once, a larger Count makes the bucket refill sooner.) A limit without a
+	// in use. A window owes units: a larger Count frees units at once. A bucket
+	// owes time: a larger Burst frees units at once, a larger Count makes it
+	// refill sooner, and from 60/1m to 600/1m both grow, so nothing is free at
+	// once. Lowering a limit clamps what its keys owe. A limit without a
 	// name is identified by all of its fields: equal limits share the state of a
 	// key in a store. At most 64 bytes. Optional.
 	Name string

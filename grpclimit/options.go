@@ -23,8 +23,15 @@ type Call struct {
 // A Charge says which limiter a call is charged to, under which key, and how
 // much.
 type Charge struct {
-	// Limiter is charged. Required.
+	// Limiter is charged. Required, unless LimiterFor is set.
 	Limiter *penstock.Limiter
+
+	// LimiterFor returns the limiter of a call, such as that of its customer's
+	// plan. Make the limiters once, not for each call; limits with the same
+	// name share what a key has used. For nil the call is charged to Limiter,
+	// or if that is nil too, not charged by this Charge. Default: Limiter for
+	// every call.
+	LimiterFor func(context.Context, Call) *penstock.Limiter
 
 	// Key returns the key to charge; for "" the call is charged to its
 	// client's address. Default: the client's address. Calls over a Unix
@@ -41,9 +48,10 @@ type Charge struct {
 // Options configure the interceptors of a server. The zero Options charge each
 // call one unit to its client's address.
 type Options struct {
-	// Key and Cost are those of the first limiter's [Charge].
-	Key  func(context.Context, Call) string
-	Cost func(context.Context, Call) int64
+	// LimiterFor, Key and Cost are those of the first limiter's [Charge].
+	LimiterFor func(context.Context, Call) *penstock.Limiter
+	Key        func(context.Context, Call) string
+	Cost       func(context.Context, Call) int64
 
 	// Additional are further limiters. A call that one of them denies is
 	// charged to none. Limiters of one store are decided as one; several
@@ -70,7 +78,8 @@ type Options struct {
 	Unavailable func(context.Context, Call, error) error
 
 	// OnError is called for each such failure, for negative costs and for
-	// failed refunds. Optional.
+	// failed refunds. Default: they are logged by [slog.Default], at most once
+	// a second, unless the client has cancelled the call.
 	OnError func(context.Context, Call, error)
 
 	// Proxies are the trusted proxies in front of this server, which append to

@@ -15,11 +15,13 @@ import (
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/internal/address"
 	"github.com/penstock-io/penstock/internal/charge"
+	"github.com/penstock-io/penstock/internal/lograte"
 )
 
 // UnaryServer returns an interceptor that charges each unary call to its client
 // and denies those over the limit. A call that a leaky bucket delays is held for
-// that long. The limiters must not be nil.
+// that long. The limiter must not be nil, unless Options.LimiterFor chooses one
+// for each call.
 func UnaryServer(lim *penstock.Limiter, o *Options) grpc.UnaryServerInterceptor {
 	p := newProtection(lim, o)
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -84,9 +86,10 @@ func (s *meteredStream) RecvMsg(m any) error {
 // A protection is the compiled options.
 type protection struct {
 	Options
-	charges  []Charge
-	names    []string // of the limits
-	set      *charge.Set
+	given    []Charge
+	fixed    *chargeList // nil if a limiter depends on the call
+	chosen   charge.Cache[chargeList]
+	errorLog *lograte.Sampler
 	resolver *address.Resolver
 }
 
@@ -94,23 +97,75 @@ func newProtection(lim *penstock.Limiter, o *Options) *protection {
 	if o == nil {
 		o = &Options{}
 	}
-	p := &protection{Options: *o, resolver: address.NewResolver(o.Proxies, o.IPv6Prefix)}
-	given := append([]Charge{{Limiter: lim, Key: o.Key, Cost: o.Cost}}, o.Additional...)
-	limiters := make([]*penstock.Limiter, len(given))
-	for i, c := range given {
-		limiters[i] = c.Limiter
+	first := Charge{Limiter: lim, LimiterFor: o.LimiterFor, Key: o.Key, Cost: o.Cost}
+	p := &protection{
+		Options: *o, given: append([]Charge{first}, o.Additional...), errorLog: lograte.PerSecond(),
+		resolver: address.NewResolver(o.Proxies, o.IPv6Prefix),
 	}
+	limiters, fixed := make([]*penstock.Limiter, len(p.given)), true
+	for i, c := range p.given {
+		if c.Limiter == nil && c.LimiterFor == nil {
+			panic("grpclimit: no limiter: want one, or LimiterFor")
+		}
+		limiters[i], fixed = c.Limiter, fixed && c.LimiterFor == nil
+	}
+	if fixed {
+		p.fixed = newChargeList(p.given, limiters)
+	}
+	return p
+}
+
+// chargesFor returns the charges of a call.
+func (p *protection) chargesFor(ctx context.Context, call Call) *chargeList {
+	if p.fixed != nil {
+		return p.fixed
+	}
+	var room [inlineParts]*penstock.Limiter
+	limiters := room[:0]
+	for i := range p.given {
+		limiters = append(limiters, p.given[i].limiterOf(ctx, call))
+	}
+	list := p.chosen.Get(limiters)
+	if list == nil {
+		list = newChargeList(p.given, limiters)
+		p.chosen.Put(limiters, list)
+	}
+	return list
+}
+
+// limiterOf returns the limiter that a call is charged to, or nil.
+func (c *Charge) limiterOf(ctx context.Context, call Call) *penstock.Limiter {
+	if c.LimiterFor != nil {
+		if lim := c.LimiterFor(ctx, call); lim != nil {
+			return lim
+		}
+	}
+	return c.Limiter
+}
+
+// A chargeList is the charges of a call, in the order in which they are taken.
+type chargeList struct {
+	charges []Charge
+	names   []string // of the limits
+	set     *charge.Set
+}
+
+// newChargeList prepares charges to the limiters, without those whose limiter is
+// nil.
+func newChargeList(given []Charge, limiters []*penstock.Limiter) *chargeList {
 	set, order := charge.NewSet(limiters)
-	p.set = set
+	l := &chargeList{set: set}
 	for _, i := range order {
-		limit := given[i].Limiter.Limit()
+		c := given[i]
+		c.Limiter = limiters[i]
+		limit := c.Limiter.Limit()
 		name := limit.Name
 		if name == "" {
 			name = limit.String()
 		}
-		p.charges, p.names = append(p.charges, given[i]), append(p.names, name)
+		l.charges, l.names = append(l.charges, c), append(l.names, name)
 	}
-	return p
+	return l
 }
 
 // inlineParts is how many charges fit on the stack.
@@ -121,46 +176,47 @@ func (p *protection) admit(ctx context.Context, call Call, setTrailer func(metad
 	if p.Skip != nil && p.Skip(ctx, call) {
 		return nil
 	}
+	l := p.chargesFor(ctx, call)
 	var room [inlineParts]charge.Part
-	parts := append(room[:0], make([]charge.Part, len(p.charges))...)
-	began := p.now()
-	decided, allowed, err := p.take(ctx, call, parts)
+	parts := append(room[:0], make([]charge.Part, len(l.charges))...)
+	began := l.now()
+	decided, allowed, err := p.take(ctx, call, l, parts)
 	if allowed && err != nil {
-		return p.fail(ctx, call, parts[:decided], began, err)
+		return p.fail(ctx, call, l, parts[:decided], began, err)
 	}
 	p.report(ctx, call, err) // a denial whose refund failed
 	switch {
 	case p.Shadow != nil:
 		if !allowed {
-			p.Shadow(ctx, call, p.answers(parts[:decided]))
+			p.Shadow(ctx, call, l.answers(parts[:decided]))
 		}
 		return nil
 	case !allowed:
-		return p.deny(ctx, call, p.answers(parts[:decided]), setTrailer)
+		return p.deny(ctx, call, l.answers(parts[:decided]), setTrailer)
 	}
-	return p.hold(ctx, parts)
+	return l.hold(ctx, parts)
 }
 
 // hold waits for the call's delay.
-func (p *protection) hold(ctx context.Context, parts []charge.Part) error {
-	if err := p.set.Hold(ctx, parts); err != nil {
+func (l *chargeList) hold(ctx context.Context, parts []charge.Part) error {
+	if err := l.set.Hold(ctx, parts); err != nil {
 		return asStatus(err)
 	}
 	return nil
 }
 
 // now returns the time if a later refund needs it.
-func (p *protection) now() (t time.Time) {
-	if len(p.charges) > 1 {
+func (l *chargeList) now() (t time.Time) {
+	if len(l.charges) > 1 {
 		t = time.Now()
 	}
 	return t
 }
 
 // take determines key and cost for each limiter, and takes.
-func (p *protection) take(ctx context.Context, call Call, parts []charge.Part) (decided int, allowed bool, err error) {
-	for i := range p.charges {
-		c := &p.charges[i]
+func (p *protection) take(ctx context.Context, call Call, l *chargeList, parts []charge.Part) (decided int, allowed bool, err error) {
+	for i := range l.charges {
+		c := &l.charges[i]
 		if parts[i].Key = p.keyOf(ctx, call, c); parts[i].Key == "" {
 			return 0, true, errUnknownClient
 		}
@@ -169,7 +225,7 @@ func (p *protection) take(ctx context.Context, call Call, parts []charge.Part) (
 			parts[i].Cost = c.Cost(ctx, call)
 		}
 	}
-	return p.set.Take(ctx, parts)
+	return l.set.Take(ctx, parts)
 }
 
 // errUnknownClient means that a call has neither a key nor a client address.
@@ -207,16 +263,16 @@ func (p *protection) addressOf(ctx context.Context) string {
 // charged to those that could: a limit in memory must not fail with a remote
 // store. A call that its client has cancelled does not pass; otherwise cancelling
 // calls would bypass the limits of a slow store.
-func (p *protection) fail(ctx context.Context, call Call, granted []charge.Part, since time.Time, err error) error {
+func (p *protection) fail(ctx context.Context, call Call, l *chargeList, granted []charge.Part, since time.Time, err error) error {
 	p.report(ctx, call, err)
 	if p.Shadow != nil {
 		return nil
 	}
 	refusal := p.refusal(ctx, call, err)
 	if refusal == nil {
-		return p.hold(ctx, granted)
+		return l.hold(ctx, granted)
 	}
-	p.report(ctx, call, p.set.Refund(ctx, granted, since))
+	p.report(ctx, call, l.set.Refund(ctx, granted, since))
 	return refusal
 }
 
@@ -234,8 +290,12 @@ func (p *protection) refusal(ctx context.Context, call Call, err error) error {
 }
 
 func (p *protection) report(ctx context.Context, call Call, err error) {
-	if err != nil && p.OnError != nil {
+	switch {
+	case err == nil:
+	case p.OnError != nil:
 		p.OnError(ctx, call, err)
+	default:
+		p.errorLog.LogError(ctx, err)
 	}
 }
 
@@ -249,11 +309,11 @@ func (p *protection) deny(ctx context.Context, call Call, answers []httplimit.An
 	return Denial(answers)
 }
 
-func (p *protection) answers(parts []charge.Part) []httplimit.Answer {
+func (l *chargeList) answers(parts []charge.Part) []httplimit.Answer {
 	answers := make([]httplimit.Answer, len(parts))
 	for i := range parts {
 		answers[i] = httplimit.Answer{
-			Policy: p.names[i], Limit: p.charges[i].Limiter.Limit(), Decision: parts[i].Decision, Cost: parts[i].Cost,
+			Policy: l.names[i], Limit: l.charges[i].Limiter.Limit(), Decision: parts[i].Decision, Cost: parts[i].Cost,
 		}
 	}
 	return answers

@@ -93,6 +93,7 @@ func FreeServerErrors(r Response) int64 {
 
 // A settlement is a request that is settled after it was served.
 type settlement struct {
+	charges  *chargeList
 	parts    []charge.Part
 	since    time.Time   // before they were taken
 	outer    *settlement // of outer middleware
@@ -103,12 +104,12 @@ type settlement struct {
 type settlementKey struct{}
 
 // serve serves an allowed request and settles its cost.
-func (p *protected) serve(w http.ResponseWriter, r *http.Request, parts []charge.Part, since time.Time) {
-	if !p.settles || len(parts) == 0 {
+func (p *protected) serve(w http.ResponseWriter, r *http.Request, l *chargeList, parts []charge.Part, since time.Time) {
+	if !l.settles || len(parts) == 0 {
 		p.next.ServeHTTP(w, r)
 		return
 	}
-	s := &settlement{parts: slices.Clone(parts), since: since}
+	s := &settlement{charges: l, parts: slices.Clone(parts), since: since}
 	s.outer, _ = r.Context().Value(settlementKey{}).(*settlement)
 	inner := r.WithContext(context.WithValue(r.Context(), settlementKey{}, s))
 	recorder, body := &statusRecorder{ResponseWriter: w}, recordBody(inner)
@@ -128,7 +129,7 @@ func (p *protected) serve(w http.ResponseWriter, r *http.Request, parts []charge
 // settle charges the true cost.
 func (p *protection) settle(s *settlement, resp Response) {
 	for i := range s.parts {
-		c := &p.charges[i]
+		c := &s.charges.charges[i]
 		if c.After == nil {
 			continue
 		}

@@ -29,11 +29,14 @@ func TestProtectAllocations(t *testing.T) {
 	// A denial has one more, for what its body is.
 	told := httplimit.Protect(a, &httplimit.Options{Headers: httplimit.XRateLimit})(bare)
 	denied := httplimit.Protect(limiter(t, store, "hour: 1/1h"), &httplimit.Options{Headers: httplimit.XRateLimit})(bare)
+	chosen := httplimit.Protect(nil, &httplimit.Options{
+		Headers: httplimit.NoHeaders, LimiterFor: func(*http.Request) *penstock.Limiter { return a },
+	})(bare)
 	for _, test := range []struct {
 		h    http.Handler
 		from string
 		most float64
-	}{{one, alice, 0}, {one, "[2001:db8::1]:1", 1}, {both, alice, storeAlone}, {told, alice, 2}, {denied, alice, 3}} {
+	}{{one, alice, 0}, {chosen, alice, 0}, {one, "[2001:db8::1]:1", 1}, {both, alice, storeAlone}, {told, alice, 2}, {denied, alice, 3}} {
 		r, w := httptest.NewRequest(http.MethodGet, "/", nil), httptest.NewRecorder()
 		w.Body = nil
 		r.RemoteAddr = test.from

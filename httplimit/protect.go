@@ -9,13 +9,21 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/charge"
+	"github.com/penstock-io/penstock/internal/lograte"
 )
 
 // A Charge says which limiter a request is charged to, under which key, and how
 // much.
 type Charge struct {
-	// Limiter is charged. Required.
+	// Limiter is charged. Required, unless LimiterFor is set.
 	Limiter *penstock.Limiter
+
+	// LimiterFor returns the limiter of a request, such as that of its
+	// customer's plan. Make the limiters once, not for each request; limits
+	// with the same name share what a key has used. For nil the request is
+	// charged to Limiter, or if that is nil too, not charged by this Charge.
+	// Default: Limiter for every request.
+	LimiterFor func(*http.Request) *penstock.Limiter
 
 	// Key returns the key to charge; for "" the request is charged to its
 	// client's address. Default: the client's address. Requests over a Unix
@@ -42,10 +50,12 @@ type Charge struct {
 // Options configure [Protect]. The zero Options charge each request one unit to
 // its client's address.
 type Options struct {
-	// Key, Cost and After are those of the first limiter's [Charge].
-	Key   func(*http.Request) string
-	Cost  func(*http.Request) int64
-	After func(Response) int64
+	// LimiterFor, Key, Cost and After are those of the first limiter's
+	// [Charge].
+	LimiterFor func(*http.Request) *penstock.Limiter
+	Key        func(*http.Request) string
+	Cost       func(*http.Request) int64
+	After      func(Response) int64
 
 	// Additional are further limiters. A request that one of them denies is
 	// charged to none. Limiters of one store are decided as one; several
@@ -77,7 +87,8 @@ type Options struct {
 	Unavailable func(http.ResponseWriter, *http.Request, error)
 
 	// OnError is called for each such failure, for negative costs and for
-	// failed refunds. Optional.
+	// failed refunds. Default: they are logged by [slog.Default], at most once
+	// a second, unless the client has disconnected.
 	OnError func(*http.Request, error)
 
 	// Proxies are the trusted proxies in front of this server: see
@@ -102,7 +113,8 @@ type Options struct {
 // long.
 //
 // State belongs to the limiter, not to the middleware: to count two protections
-// separately, name their limits. The limiters must not be nil.
+// separately, name their limits. The limiter must not be nil, unless
+// Options.LimiterFor chooses one for each request.
 func Protect(lim *penstock.Limiter, o *Options) func(http.Handler) http.Handler {
 	if o == nil {
 		o = &Options{}
@@ -114,39 +126,91 @@ func Protect(lim *penstock.Limiter, o *Options) func(http.Handler) http.Handler 
 // A protection is middleware without its handler.
 type protection struct {
 	Options
+	given    []Charge
+	fixed    *chargeList // nil if a limiter depends on the request
+	chosen   charge.Cache[chargeList]
+	errorLog *lograte.Sampler
+	address  func(*http.Request) string // of the client
+}
+
+func newProtection(lim *penstock.Limiter, o *Options) *protection {
+	first := Charge{Limiter: lim, LimiterFor: o.LimiterFor, Key: o.Key, Cost: o.Cost, After: o.After}
+	p := &protection{
+		Options: *o, given: append([]Charge{first}, o.Additional...), errorLog: lograte.PerSecond(), address: ClientIP(o),
+	}
+	limiters, fixed := make([]*penstock.Limiter, len(p.given)), true
+	for i, c := range p.given {
+		if c.Limiter == nil && c.LimiterFor == nil {
+			panic("httplimit: no limiter: want one, or LimiterFor")
+		}
+		limiters[i], fixed = c.Limiter, fixed && c.LimiterFor == nil
+	}
+	if fixed {
+		p.fixed = newChargeList(p.given, limiters)
+	}
+	return p
+}
+
+// chargesFor returns the charges of a request.
+func (p *protection) chargesFor(r *http.Request) *chargeList {
+	if p.fixed != nil {
+		return p.fixed
+	}
+	var room [inlineParts]*penstock.Limiter
+	limiters := room[:0]
+	for i := range p.given {
+		limiters = append(limiters, p.given[i].limiterOf(r))
+	}
+	list := p.chosen.Get(limiters)
+	if list == nil {
+		list = newChargeList(p.given, limiters)
+		p.chosen.Put(limiters, list)
+	}
+	return list
+}
+
+// limiterOf returns the limiter that a request is charged to, or nil.
+func (c *Charge) limiterOf(r *http.Request) *penstock.Limiter {
+	if c.LimiterFor != nil {
+		if lim := c.LimiterFor(r); lim != nil {
+			return lim
+		}
+	}
+	return c.Limiter
+}
+
+// A chargeList is the charges of a request, in the order in which they are taken.
+type chargeList struct {
 	charges []Charge
 	names   []string // of the limits, in header fields
 	bodies  [][]byte // problem for each limit, when it alone denies
 	set     *charge.Set
 	settles bool
-	address func(*http.Request) string // of the client
 }
 
-func newProtection(lim *penstock.Limiter, o *Options) *protection {
-	p := &protection{Options: *o, address: ClientIP(o)}
-	given := append([]Charge{{Limiter: lim, Key: o.Key, Cost: o.Cost, After: o.After}}, o.Additional...)
-	limiters := make([]*penstock.Limiter, len(given))
-	for i, c := range given {
-		limiters[i] = c.Limiter
-	}
+// newChargeList prepares charges to the limiters, without those whose limiter is
+// nil.
+func newChargeList(given []Charge, limiters []*penstock.Limiter) *chargeList {
 	set, order := charge.NewSet(limiters)
-	p.set = set
+	l := &chargeList{set: set}
 	for _, i := range order {
-		p.add(given[i])
+		c := given[i]
+		c.Limiter = limiters[i]
+		l.add(c, len(given) > 1)
 	}
-	return p
+	return l
 }
 
 // add adds a charge and prepares its name and problem body.
-func (p *protection) add(c Charge) {
+func (l *chargeList) add(c Charge, several bool) {
 	limit := c.Limiter.Limit()
 	name := (&Answer{Limit: limit}).policy()
-	if limit.Name == "" && len(p.Additional) > 0 {
+	if limit.Name == "" && several {
 		name = limit.String()
 	}
-	p.charges, p.names = append(p.charges, c), append(p.names, name)
-	p.bodies = append(p.bodies, QuotaExceeded([]Answer{{Policy: name}}).body())
-	p.settles = p.settles || c.After != nil
+	l.charges, l.names = append(l.charges, c), append(l.names, name)
+	l.bodies = append(l.bodies, QuotaExceeded([]Answer{{Policy: name}}).body())
+	l.settles = l.settles || c.After != nil
 }
 
 // protected is middleware with its handler.
@@ -164,50 +228,51 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.next.ServeHTTP(w, r)
 		return
 	}
+	l := p.chargesFor(r)
 	var room [inlineParts]charge.Part
-	parts := append(room[:0], make([]charge.Part, len(p.charges))...)
-	since := p.now()
-	decided, allowed, err := p.take(r, parts)
+	parts := append(room[:0], make([]charge.Part, len(l.charges))...)
+	since := l.now()
+	decided, allowed, err := p.take(r, l, parts)
 	if allowed && err != nil {
-		p.fail(w, r, parts[:decided], since, err)
+		p.fail(w, r, l, parts[:decided], since, err)
 		return
 	}
 	p.report(r, err) // a denial whose refund failed
 	switch {
 	case p.Shadow != nil && !allowed:
-		p.Shadow(r, p.answers(parts[:decided]))
+		p.Shadow(r, l.answers(parts[:decided]))
 		p.next.ServeHTTP(w, r)
 	case p.Shadow != nil:
-		p.serve(w, r, parts, since)
+		p.serve(w, r, l, parts, since)
 	case !allowed:
-		p.deny(w, r, parts[:decided])
+		p.deny(w, r, l, parts[:decided])
 	default:
-		p.setHeaders(w.Header(), parts)
-		p.pass(w, r, parts, since)
+		p.setHeaders(w.Header(), l, parts)
+		p.pass(w, r, l, parts, since)
 	}
 }
 
 // pass serves an allowed request after its delay.
-func (p *protected) pass(w http.ResponseWriter, r *http.Request, parts []charge.Part, since time.Time) {
-	if err := p.set.Hold(r.Context(), parts); err != nil {
+func (p *protected) pass(w http.ResponseWriter, r *http.Request, l *chargeList, parts []charge.Part, since time.Time) {
+	if err := l.set.Hold(r.Context(), parts); err != nil {
 		ServiceUnavailable(w, r, err)
 		return
 	}
-	p.serve(w, r, parts, since)
+	p.serve(w, r, l, parts, since)
 }
 
 // now returns the time if a later settlement or refund needs it.
-func (p *protection) now() (t time.Time) {
-	if p.settles || len(p.charges) > 1 {
+func (l *chargeList) now() (t time.Time) {
+	if l.settles || len(l.charges) > 1 {
 		t = time.Now()
 	}
 	return t
 }
 
 // take determines key and cost for each limiter, and takes.
-func (p *protection) take(r *http.Request, parts []charge.Part) (decided int, allowed bool, err error) {
-	for i := range p.charges {
-		c := &p.charges[i]
+func (p *protection) take(r *http.Request, l *chargeList, parts []charge.Part) (decided int, allowed bool, err error) {
+	for i := range l.charges {
+		c := &l.charges[i]
 		if parts[i].Key = p.keyOf(c, r); parts[i].Key == "" {
 			return 0, true, errUnknownClient
 		}
@@ -216,7 +281,7 @@ func (p *protection) take(r *http.Request, parts []charge.Part) (decided int, al
 			parts[i].Cost = c.Cost(r)
 		}
 	}
-	return p.set.Take(r.Context(), parts)
+	return l.set.Take(r.Context(), parts)
 }
 
 // errUnknownClient means that a request has neither a key nor a client address.
@@ -242,17 +307,17 @@ func (p *protection) keyOf(c *Charge, r *http.Request) string {
 // stays charged to those that could: a limit in memory must not fail with a
 // remote store. A request whose client has disconnected is not served; otherwise
 // sending and cancelling requests would bypass the limits of a slow store.
-func (p *protected) fail(w http.ResponseWriter, r *http.Request, granted []charge.Part, since time.Time, err error) {
+func (p *protected) fail(w http.ResponseWriter, r *http.Request, l *chargeList, granted []charge.Part, since time.Time, err error) {
 	p.report(r, err)
 	switch {
 	case p.Shadow != nil:
-		p.serve(w, r, granted, since)
+		p.serve(w, r, l, granted, since)
 		return
 	case p.Unavailable == nil && r.Context().Err() == nil && !errors.Is(err, penstock.ErrBadCost):
-		p.pass(w, r, granted, since)
+		p.pass(w, r, l, granted, since)
 		return
 	}
-	p.report(r, p.set.Refund(r.Context(), granted, since))
+	p.report(r, l.set.Refund(r.Context(), granted, since))
 	switch {
 	case errors.Is(err, penstock.ErrBadCost):
 		WriteProblem(w, Problem{Status: http.StatusBadRequest, Detail: "the cost of the request must not be negative"})
@@ -264,8 +329,12 @@ func (p *protected) fail(w http.ResponseWriter, r *http.Request, granted []charg
 }
 
 func (p *protection) report(r *http.Request, err error) {
-	if err != nil && p.OnError != nil {
+	switch {
+	case err == nil:
+	case p.OnError != nil:
 		p.OnError(r, err)
+	default:
+		p.errorLog.LogError(r.Context(), err)
 	}
 }
 
@@ -280,19 +349,19 @@ func ServiceUnavailable(w http.ResponseWriter, _ *http.Request, _ error) {
 }
 
 // setHeaders sets the rate limit header fields.
-func (p *protection) setHeaders(h http.Header, parts []charge.Part) {
+func (p *protection) setHeaders(h http.Header, l *chargeList, parts []charge.Part) {
 	if p.Headers >= NoHeaders {
 		return
 	}
 	var room [inlineParts]Answer
-	p.Headers.SetHeaders(h, p.appendAnswers(room[:0], parts))
+	p.Headers.SetHeaders(h, l.appendAnswers(room[:0], parts))
 }
 
 // deny answers a denied request.
-func (p *protection) deny(w http.ResponseWriter, r *http.Request, parts []charge.Part) {
-	p.setHeaders(w.Header(), parts)
+func (p *protection) deny(w http.ResponseWriter, r *http.Request, l *chargeList, parts []charge.Part) {
+	p.setHeaders(w.Header(), l, parts)
 	if p.Denied != nil {
-		p.Denied(w, r, p.answers(parts))
+		p.Denied(w, r, l.answers(parts))
 		return
 	}
 	at := -1
@@ -301,21 +370,21 @@ func (p *protection) deny(w http.ResponseWriter, r *http.Request, parts []charge
 			continue
 		}
 		if at >= 0 || parts[i].Decision.RetryAfter == penstock.Never {
-			WriteProblem(w, QuotaExceeded(p.answers(parts)))
+			WriteProblem(w, QuotaExceeded(l.answers(parts)))
 			return
 		}
 		at = i
 	}
-	writeBody(w, http.StatusTooManyRequests, p.bodies[at])
+	writeBody(w, http.StatusTooManyRequests, l.bodies[at])
 }
 
 // answers returns the decisions in a slice that callbacks may keep.
-func (p *protection) answers(parts []charge.Part) []Answer { return p.appendAnswers(nil, parts) }
+func (l *chargeList) answers(parts []charge.Part) []Answer { return l.appendAnswers(nil, parts) }
 
-func (p *protection) appendAnswers(answers []Answer, parts []charge.Part) []Answer {
+func (l *chargeList) appendAnswers(answers []Answer, parts []charge.Part) []Answer {
 	for i := range parts {
 		answers = append(answers, Answer{
-			Policy: p.names[i], Limit: p.charges[i].Limiter.Limit(), Decision: parts[i].Decision, Cost: parts[i].Cost,
+			Policy: l.names[i], Limit: l.charges[i].Limiter.Limit(), Decision: parts[i].Decision, Cost: parts[i].Cost,
 		})
 	}
 	return answers

@@ -1,6 +1,10 @@
 // Plans gives each customer of an API the daily quota of its plan. A customer can change
 // the plan at any time: usage so far is kept, and the new quota applies at once.
 //
+// That is so for windows, which count units. A token bucket keeps its debt as time: a
+// customer who has used up 60/1m and moves to 600/1m under the same name gets nothing at
+// once, and then refills ten times as fast. To free units at once, reset the key.
+//
 //	go run ./examples/plans
 //	curl -i -H 'X-API-Key: ada' localhost:8080/          # four times: ada is on the free plan
 //	curl -i -X POST localhost:8080/plans/ada/pro         # upgrade ada
@@ -36,44 +40,52 @@ var plans = map[string]penstock.Limit{
 
 // An api is the API with its customers.
 type api struct {
-	handlers map[string]http.Handler // the API behind the limit of each plan, by plan
+	limiters map[string]*penstock.Limiter // by plan
 
 	mu    sync.RWMutex
 	plans map[string]string // of customers, by API key
 }
 
 func handler(store penstock.Store) (http.Handler, error) {
-	a := &api{plans: map[string]string{"ada": "free", "bert": "pro"}, handlers: map[string]http.Handler{}}
+	a := &api{plans: map[string]string{"ada": "free", "bert": "pro"}, limiters: map[string]*penstock.Limiter{}}
 	for plan, limit := range plans {
 		lim, err := penstock.New(store, limit)
 		if err != nil {
 			return nil, err
 		}
-		protect := httplimit.Protect(lim, &httplimit.Options{Key: httplimit.Header("X-API-Key")})
-		a.handlers[plan] = protect(http.HandlerFunc(serve))
+		a.limiters[plan] = lim
 	}
+	limit := httplimit.Protect(nil, &httplimit.Options{Key: httplimit.Header(keyHeader), LimiterFor: a.limiterFor})
 	mux := http.NewServeMux()
-	mux.Handle("GET /", a)
+	mux.Handle("GET /", a.authenticate(limit(http.HandlerFunc(serve))))
 	mux.HandleFunc("POST /plans/{customer}/{plan}", a.changePlan)
 	return mux, nil
 }
 
-// ServeHTTP passes a request to the handler of the customer's plan.
-func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+const keyHeader = "X-API-Key"
+
+// limiterFor returns the limiter of the customer's plan, or nil for an unknown key.
+func (a *api) limiterFor(r *http.Request) *penstock.Limiter {
 	a.mu.RLock()
-	handler := a.handlers[a.plans[r.Header.Get("X-API-Key")]]
-	a.mu.RUnlock()
-	if handler == nil {
-		http.Error(w, "unknown API key", http.StatusUnauthorized)
-		return
-	}
-	handler.ServeHTTP(w, r)
+	defer a.mu.RUnlock()
+	return a.limiters[a.plans[r.Header.Get(keyHeader)]]
+}
+
+// authenticate rejects unknown keys, for which there is no limiter.
+func (a *api) authenticate(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if a.limiterFor(r) == nil {
+			http.Error(w, "unknown API key", http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // changePlan moves a customer to another plan. A real service would authorize this.
 func (a *api) changePlan(w http.ResponseWriter, r *http.Request) {
 	plan := r.PathValue("plan")
-	if a.handlers[plan] == nil {
+	if a.limiters[plan] == nil {
 		http.Error(w, "no such plan", http.StatusNotFound)
 		return
 	}

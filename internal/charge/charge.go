@@ -33,13 +33,13 @@ type batch struct {
 
 // NewSet returns a set of limiters, and their order in it: limiters of one store
 // are adjacent, and memory stores come first, so a denial in memory costs no
-// round trip. Otherwise the given order is kept.
+// round trip. Otherwise the given order is kept. Nil limiters are left out.
 func NewSet(given []*penstock.Limiter) (s *Set, order []int) {
 	s = &Set{}
 	placed := make([]bool, len(given))
 	place := func(inProcess bool) {
 		for i := range given {
-			if !placed[i] && isInProcess(given[i]) == inProcess {
+			if given[i] != nil && !placed[i] && isInProcess(given[i]) == inProcess {
 				order = append(order, s.addStore(given, placed, i)...)
 			}
 		}
@@ -53,7 +53,7 @@ func NewSet(given []*penstock.Limiter) (s *Set, order []int) {
 // their indexes.
 func (s *Set) addStore(given []*penstock.Limiter, placed []bool, first int) (added []int) {
 	for i := first; i < len(given); i++ {
-		if i == first || !placed[i] && sameStore(given[first], given[i]) {
+		if i == first || given[i] != nil && !placed[i] && sameStore(given[first], given[i]) {
 			s.limiters, added, placed[i] = append(s.limiters, given[i]), append(added, i), true
 		}
 	}

@@ -4,6 +4,8 @@ package lograte
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"sync/atomic"
 
 	"github.com/penstock-io/penstock"
@@ -43,4 +45,15 @@ func (s *Sampler) Allow() (skipped int64, ok bool) {
 		return 0, false
 	}
 	return s.skipped.Swap(0), true
+}
+
+// LogError logs an error of middleware to [slog.Default], unless the caller has canceled
+// the request: then the error says nothing about the store.
+func (s *Sampler) LogError(ctx context.Context, err error) {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return
+	}
+	if skipped, ok := s.Allow(); ok {
+		slog.WarnContext(ctx, "rate limiting failed", "err", err, "not_logged", skipped)
+	}
 }

@@ -74,8 +74,7 @@ func identityHashOf(l Limit, key *siphash.Key) uint64 {
 	}
 	var b strings.Builder
 	for _, n := range [...]int64{
-		int64(l.Algorithm), int64(l.Align), l.Count, int64(l.Period), l.Burst, int64(l.Buckets), int64(l.Offset),
-		int64(len(l.Name)),
+		l.shape(), l.Count, int64(l.Period), l.Burst, int64(l.Offset), int64(len(l.Name)),
 	} {
 		var word [8]byte
 		binary.LittleEndian.PutUint64(word[:], uint64(n))
@@ -210,9 +209,18 @@ func (c *compiledCache) get(l Limit, tick int64, key *siphash.Key) (*compiledLim
 func (l Limit) cacheHash() uint64 {
 	h := maphash.String(seed, l.Name) ^ maphash.String(seed, l.Zone)<<1
 	for _, field := range [...]int64{
-		l.Count, int64(l.Period), l.Burst, int64(l.Offset), int64(l.Buckets)<<16 | int64(l.Align)<<8 | int64(l.Algorithm),
+		l.Count, int64(l.Period), l.Burst, int64(l.Offset), l.shape(),
 	} {
 		h = (h ^ uint64(field)) * 0x9e3779b97f4a7c15
 	}
 	return h >> 32
+}
+
+// shape returns the small fields of a limit as one number.
+func (l *Limit) shape() int64 {
+	shape := int64(l.Buckets)<<32 | int64(l.Align)<<8 | int64(l.Algorithm)
+	if l.Untrusted {
+		shape |= 1 << 16
+	}
+	return shape
 }

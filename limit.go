@@ -71,6 +71,10 @@ type Limit struct {
 	// once. Lowering a limit clamps what its keys owe. A limit without a
 	// name is identified by all of its fields: equal limits share the state of a
 	// key in a store. At most 64 bytes. Optional.
+	//
+	// The daemon names the limit of a rule as the rule. A program that uses the
+	// same store reaches the state of a rule by a limit of that name and
+	// algorithm, and of the same window, with the key that the rule makes.
 	Name string
 
 	// Algorithm counts the units. Default: TokenBucket.
@@ -78,6 +82,12 @@ type Limit struct {
 
 	// Align is where a FixedWindow begins. Default: AlignFirst.
 	Align Align
+
+	// Untrusted marks a limit that a remote caller chose. Its state is separate
+	// from that of all limits without the mark, whatever their names, and it can
+	// fill only a share of a [Memory]. It is no part of a limit's text: the
+	// program that accepts the limit sets it.
+	Untrusted bool
 
 	// Count is the number of units per Period. A Count of zero denies every cost
 	// above zero.
@@ -155,7 +165,7 @@ func (l Limit) Capacity() int64 {
 // algorithm ignores cleared, so that equivalent limits are equal. Invalid fields
 // stay as they are.
 func (l Limit) Normal() Limit {
-	n := Limit{Name: l.Name, Algorithm: l.Algorithm, Count: l.Count, Period: l.Period}
+	n := Limit{Name: l.Name, Algorithm: l.Algorithm, Untrusted: l.Untrusted, Count: l.Count, Period: l.Period}
 	switch l.Algorithm {
 	case TokenBucket, LeakyBucket:
 		n.Burst = l.normalBurst()
@@ -207,8 +217,9 @@ func (l Limit) normalWindow() (period, offset time.Duration, zone string) {
 func (l Limit) Identity() Limit { return l.Normal().identity() }
 
 // identity returns the identity of a normal limit. An unnamed limit is identified
-// by all of its fields; a named one by its name, its algorithm and the shape of
-// its window, because counts in a window of another shape mean nothing.
+// by all of its fields; a named one by its name, its algorithm, the shape of its
+// window, because counts in a window of another shape mean nothing, and by whether
+// it is untrusted.
 func (l Limit) identity() Limit {
 	if l.Name == "" {
 		return l

@@ -66,7 +66,8 @@ func ParseLimit(s string) (Limit, error) {
 }
 
 // String returns the limit as text for [ParseLimit]. Equivalent limits have equal
-// texts. The text of an invalid limit cannot be parsed.
+// texts, except that [Limit.Untrusted] is not part of it. The text of an invalid
+// limit cannot be parsed.
 func (l Limit) String() string {
 	l = l.Normal()
 	var b strings.Builder

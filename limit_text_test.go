@@ -341,3 +341,17 @@ func checkColumn(t *testing.T, text string, err error) {
 		t.Fatalf("ParseLimit(%q) = %v, which names no column of the text", text, bad)
 	}
 }
+
+// A caller that is only asked for the text of a limit cannot decide whether the limit is
+// trusted.
+func TestLimitTextCannotExpressTrust(t *testing.T) {
+	l := untrusted(PerSecond(10).WithName("a"))
+	if l.String() != PerSecond(10).WithName("a").String() {
+		t.Errorf("the text of an untrusted limit is %q", l)
+	}
+	for _, word := range []string{"untrusted", "untrusted=true", "untrusted=false", "trusted"} {
+		if got, err := ParseLimit("10/s " + word); err == nil {
+			t.Errorf("ParseLimit accepts the word %q: %+v", word, fields(got))
+		}
+	}
+}

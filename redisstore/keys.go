@@ -40,8 +40,8 @@ const (
 // those of other limits on the same key.
 func identify(l penstock.Limit) string {
 	id := l.Identity()
-	text := fmt.Sprintf("%d %q %d %d %d %d %d %d %d %q",
-		stateVersion, id.Name, id.Algorithm, id.Count, id.Period, id.Burst, id.Buckets, id.Align, id.Offset, id.Zone)
+	text := fmt.Sprintf("%d %t %q %d %d %d %d %d %d %d %q",
+		stateVersion, id.Untrusted, id.Name, id.Algorithm, id.Count, id.Period, id.Burst, id.Buckets, id.Align, id.Offset, id.Zone)
 	return hash(text)[:identityLen]
 }
 

@@ -222,10 +222,11 @@ func hashLimit(l *penstock.Limit) uint64 {
 	if l.Zone != "" {
 		h ^= maphash.String(seed, l.Zone) << 1
 	}
-	for _, field := range [...]uint64{
-		uint64(l.Count), uint64(l.Period), uint64(l.Burst), uint64(l.Offset),
-		uint64(l.Buckets)<<16 | uint64(l.Align)<<8 | uint64(l.Algorithm),
-	} {
+	shape := uint64(l.Buckets)<<32 | uint64(l.Align)<<8 | uint64(l.Algorithm)
+	if l.Untrusted {
+		shape |= 1 << 16
+	}
+	for _, field := range [...]uint64{uint64(l.Count), uint64(l.Period), uint64(l.Burst), uint64(l.Offset), shape} {
 		h = (h ^ field) * 0x9e3779b97f4a7c15
 	}
 	return h >> 32

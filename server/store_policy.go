@@ -71,8 +71,10 @@ func (p storePolicy) with(r *rules.Rule) storePolicy {
 	return p
 }
 
+// forLimit returns the policy of a limit. A limit that a request brought has the
+// default, even if it has the name of a rule.
 func (p *storePolicies) forLimit(l *penstock.Limit) storePolicy {
-	if named := p.byName.Load(); named != nil && l.Name != "" {
+	if named := p.byName.Load(); named != nil && l.Name != "" && !l.Untrusted {
 		if own, ok := (*named)[l.Name]; ok {
 			return own
 		}

@@ -136,7 +136,8 @@ var errNoRule = errors.New("no such rule")
 
 func (s *Server) limitOf(k *keyRequest) (penstock.Limit, error) {
 	if k.has["limit"] {
-		return penstock.ParseLimit(k.limit)
+		l, err := penstock.ParseLimit(k.limit)
+		return engine.RequestLimit(l), err
 	}
 	set := s.engine.Rules()
 	if set == nil {

@@ -19,9 +19,32 @@ func TestKeysPeekRefundReset(t *testing.T) {
 	for _, c := range []struct{ query, rule string }{
 		{"rule=edge/remote_address&key=remote_address%3D10.0.0.1", "edge/remote_address"},
 		{"domain=edge&remote_address=10.0.0.1", "edge/remote_address"},
-		{"limit=" + url.QueryEscape(`3/1m fixed-window align=clock name="edge/remote_address"`) + "&key=remote_address%3D10.0.0.1", ""},
+		{"limit=" + url.QueryEscape(requestLimit) + "&key=remote_address%3D10.0.0.1", ""},
 	} {
 		onEachStore(t, func(t *testing.T, e *engine.Engine) { checkKey(t, e, c.query, c.rule) })
+	}
+}
+
+// requestLimit has the name of a rule, and yet a state of its own.
+const requestLimit = `3/1m fixed-window align=clock name="edge/remote_address"`
+
+// takeThree takes three units, under a rule or under requestLimit.
+func takeThree(t *testing.T, e *engine.Engine, rule string) {
+	t.Helper()
+	if rule == "" {
+		l, err := penstock.ParseLimit(requestLimit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := penstock.Request{Key: "remote_address=10.0.0.1", Limit: engine.RequestLimit(l), Cost: 3}
+		if d, err := e.Store().Take(t.Context(), r); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	var result engine.Result
+	err := e.Decide(t.Context(), "edge", []engine.Descriptor{{Entries: []rules.Entry{{Key: "remote_address", Value: "10.0.0.1"}}, Cost: 3}}, &result)
+	if err != nil || result.OverLimit {
+		t.Fatal(result, err)
 	}
 }
 
@@ -29,11 +52,7 @@ func TestKeysPeekRefundReset(t *testing.T) {
 func checkKey(t *testing.T, e *engine.Engine, query, rule string) {
 	var log strings.Builder
 	s := newServer(t, e, adminapi.Options{Loopback: true, Log: slog.New(slog.NewTextHandler(&log, nil))})
-	var result engine.Result
-	err := e.Decide(t.Context(), "edge", []engine.Descriptor{{Entries: []rules.Entry{{Key: "remote_address", Value: "10.0.0.1"}}, Cost: 3}}, &result)
-	if err != nil {
-		t.Fatal(err)
-	}
+	takeThree(t, e, rule)
 	for _, step := range []struct {
 		method, more       string
 		granted, remaining float64
@@ -70,7 +89,7 @@ func checkKey(t *testing.T, e *engine.Engine, query, rule string) {
 func TestKeysResetOfAnyBytes(t *testing.T) {
 	onEachStore(t, func(t *testing.T, e *engine.Engine) {
 		s := newServer(t, e, adminapi.Options{Loopback: true})
-		limit := penstock.PerMinute(5)
+		limit := engine.RequestLimit(penstock.PerMinute(5))
 		if _, err := e.Take(t.Context(), penstock.Request{Key: "a\x00\xff", Limit: limit, Cost: 5}); err != nil {
 			t.Fatal(err)
 		}

@@ -40,8 +40,7 @@ func (e *Engine) RuleCounters() []*RuleCounters {
 // A ruleTable is a set of rules with precomputed state for each.
 type ruleTable struct {
 	set    *rules.Set
-	states []ruleState               // by Rule.Index
-	limits map[string]penstock.Limit // by the names of the rules
+	states []ruleState // by Rule.Index
 }
 
 // A ruleState is what the engine keeps for a rule.
@@ -55,7 +54,7 @@ func newRuleTable(store penstock.Store, s *rules.Set, old *ruleTable) *ruleTable
 		return nil
 	}
 	kept := old.counters()
-	t := &ruleTable{set: s, states: make([]ruleState, len(s.Rules())), limits: map[string]penstock.Limit{}}
+	t := &ruleTable{set: s, states: make([]ruleState, len(s.Rules()))}
 	for _, r := range s.Rules() {
 		if r.Unlimited {
 			continue
@@ -64,7 +63,6 @@ func newRuleTable(store penstock.Store, s *rules.Set, old *ruleTable) *ruleTable
 		if counters == nil {
 			counters = &Counters{}
 		}
-		t.limits[r.Limit.Name] = r.Limit.Normal()
 		t.states[r.Index] = ruleState{
 			counters: &RuleCounters{Rule: r.Name, Limit: maxAtOnce(r.Limit), Counters: counters},
 			template: newTemplate(store, r.Limit),

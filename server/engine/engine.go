@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -104,27 +103,7 @@ func (e *Engine) Rules() *rules.Set {
 	return nil
 }
 
-// ThrottleLimitPrefix begins the names of CL.THROTTLE's limits. They belong to the RESP API;
-// requests to other APIs need the rights of a refund to override them.
-const ThrottleLimitPrefix = "cl.throttle"
-
-// OverridesRule reports whether a take under the limit may reduce what a rule has counted:
-// the limit has the name of a rule, and so its state, but is different. The store clamps
-// debt to the lower of both limits.
-func (e *Engine) OverridesRule(l penstock.Limit) bool {
-	switch t := e.table.Load(); {
-	case l.Name == "":
-		return false
-	case l.Name == OverrideLimitName, strings.HasPrefix(l.Name, ThrottleLimitPrefix):
-		return true
-	case t != nil:
-		rule, ok := t.limits[l.Name]
-		return ok && rule != l.Normal()
-	}
-	return false
-}
-
-// MayRefund reports whether a caller may refund units, reset keys and override rules. Local
+// MayRefund reports whether a caller may refund units or reset keys. Local
 // says that the caller is a program on this machine that connects directly. With a token,
 // only the token counts: a proxy on this machine can be mistaken for a local caller.
 func (e *Engine) MayRefund(local bool, token string) bool {

@@ -38,7 +38,7 @@ func (c *limitCache) request(text string) (penstock.Request, error) {
 		if err != nil {
 			return penstock.Request{}, err
 		}
-		limiter, err := penstock.New(c.store, limit)
+		limiter, err := penstock.New(c.store, RequestLimit(limit))
 		if err != nil {
 			return penstock.Request{}, err
 		}

@@ -23,7 +23,7 @@ func (s *Server) handleAuthRequest(w http.ResponseWriter, r *http.Request) {
 		writeAuthProblem(w, err)
 		return
 	}
-	if s.overridesRule([]takeRequest{a.takeRequest}) && !s.engine.MayRefund(auth.HTTPCaller(r)) {
+	if s.overridesThrottle([]takeRequest{a.takeRequest}) && !s.engine.MayRefund(auth.HTTPCaller(r)) {
 		httpserver.WriteProblem(w, refundForbidden)
 		return
 	}

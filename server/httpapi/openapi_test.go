@@ -128,7 +128,7 @@ func sendAuthRequests(send sendFunc, server http.Handler) {
 // sendInvalid sends to every path everything that some path rejects, to check that
 // openapi.yaml describes all rejections.
 func sendInvalid(send sendFunc, servers ...http.Handler) {
-	lower := `9/1h name=edge/tenant`
+	lower := `9/1h name=cl.throttle`
 	queries := []string{"", "?limit=" + url.QueryEscape(lower) + "&key=k", "?" + strings.Repeat("a=b&", 99), "?domain=edge&tenant=t", "?domain=x&a=b&deny=418"}
 	bodies := []string{
 		"", "{", `{"key":"k","limit":"` + lower + `"}`, strings.Repeat(" ", 64<<10+1), byRules("tenant=t"),

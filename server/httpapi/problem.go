@@ -58,7 +58,7 @@ var (
 	}
 	refundForbidden = httplimit.Problem{
 		Type: ProblemForbidden, Status: http.StatusForbidden, Title: "Refund not allowed",
-		Detail: "a negative cost, or a limit with the name of a rule and other parameters, " +
+		Detail: "a negative cost, or a limit with a name of CL.THROTTLE, " +
 			"needs the header Authorization: Bearer TOKEN, or if the server has no token, a direct caller on its machine",
 	}
 	noRules = httplimit.Problem{

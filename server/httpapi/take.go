@@ -27,7 +27,7 @@ func (s *Server) handleTake(w http.ResponseWriter, r *http.Request) {
 		writeTakeProblem(w, err)
 		return
 	}
-	if (c.refunds() || s.overridesRule(c.requests)) && !s.engine.MayRefund(auth.HTTPCaller(r)) {
+	if (c.refunds() || s.overridesThrottle(c.requests)) && !s.engine.MayRefund(auth.HTTPCaller(r)) {
 		httpserver.WriteProblem(w, refundForbidden)
 		return
 	}
@@ -108,16 +108,15 @@ func (c *call) refunds() bool {
 	return false
 }
 
-// overridesRule reports whether a request carries a limit with the name of a rule
-// and other parameters. Such a limit changes what the rule has counted, like a
-// refund.
-func (s *Server) overridesRule(requests []takeRequest) bool {
+// overridesThrottle reports whether a request carries a limit with a name of
+// CL.THROTTLE's. Such a limit can change what was counted there, like a refund.
+func (s *Server) overridesThrottle(requests []takeRequest) bool {
 	for i := range requests {
 		r := &requests[i]
 		if !strings.Contains(r.limit, "name=") {
 			continue
 		}
-		if sr, err := s.engine.RequestUnder(r.limit); err == nil && s.engine.OverridesRule(sr.Limit) {
+		if sr, err := s.engine.RequestUnder(r.limit); err == nil && engine.IsThrottleLimit(sr.Limit) {
 			return true
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/engine"
 )
 
 // These commands inspect and reset the keys of CL.THROTTLE. As with redis-cell, a key is
@@ -23,7 +24,7 @@ func newKeyLimiters(s penstock.Store) ([]*penstock.Limiter, error) {
 	limiters := make([]*penstock.Limiter, len(limits))
 	for i, l := range limits {
 		var err error
-		if limiters[i], err = penstock.New(s, l); err != nil {
+		if limiters[i], err = penstock.New(s, engine.RequestLimit(l)); err != nil {
 			return nil, fmt.Errorf("respapi: %w", err)
 		}
 	}

@@ -171,7 +171,7 @@ func (s *throttleStore) storeRequest(r penstock.Request) penstock.Request {
 		return r
 	}
 	p, ok := paramsOf(penstock.Request{Key: "k", Limit: r.Limit})
-	r.Limit.Name = shortName
+	r.Limit.Name, r.Limit.Untrusted = shortName, true
 	if ok {
 		r.Limit.Name = must(p.limit()).Name
 	}

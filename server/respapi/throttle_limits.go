@@ -39,7 +39,7 @@ func (p throttleParams) limit() (penstock.Limit, error) {
 	if high, fill := bits.Mul64(uint64(interval), uint64(l.Burst)); high != 0 || fill >= longFill {
 		l.Name = longName
 	}
-	return l, nil
+	return engine.RequestLimit(l), nil
 }
 
 // A limiterCache keeps the limiters of recent parameters, because validating a limit

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
@@ -102,94 +102,96 @@ func (k *keyRequest) check() error {
 	switch {
 	case len(given) != 1:
 		return &parameterError{"rule", "want one of rule, limit and domain"}
-	case k.has["domain"] && k.has["key"]:
-		return &parameterError{"key", "want entries with a domain, such as remote_address=203.0.113.9"}
-	case k.has["domain"]:
-		return nil
-	case len(k.entries) > 0:
+	case len(k.entries) > 0 && !k.has["domain"]:
 		name := k.entries[0].Key
 		return &parameterError{name, fmt.Sprintf("unknown parameter %.80q; entries of a descriptor need a domain", name)}
-	case k.key == "":
-		return &parameterError{"key", "want a key with a " + given[0]}
+	case len(k.entries) > 0 && k.has["key"]:
+		return &parameterError{"key", "want either a key or entries with a domain"}
+	case k.key == "" && k.has["limit"]:
+		return &parameterError{"key", "want a key with a limit"}
+	}
+	return k.parseEntries()
+}
+
+// parseEntries reads the entries of a descriptor from the key. Only there can they have
+// names that are names of parameters too.
+func (k *keyRequest) parseEntries() (err error) {
+	switch {
+	case !k.has["domain"]:
+		return nil
+	case k.has["key"]:
+		if k.entries, err = rules.ParseDescriptor(k.key); err != nil {
+			return &parameterError{"key", err.Error()}
+		}
+	case len(k.entries) == 0:
+		return &parameterError{"domain", "want entries with a domain, such as remote_address=203.0.113.9"}
 	}
 	return nil
+}
+
+// keyState is the response of /v1/keys.
+type keyState struct {
+	Rule  string `json:"rule,omitempty"`
+	Mode  string `json:"mode,omitempty"` // "shadow" if the rule never denies
+	Limit string `json:"limit,omitempty"`
+	Key   string `json:"key,omitempty"`
+
+	// WouldAllow is whether a request for one unit would be granted now, and
+	// RetryAfter when it will be: in seconds, and null for never.
+	WouldAllow bool            `json:"would_allow"`
+	RetryAfter json.RawMessage `json:"retry_after"`
+	Decision   json.RawMessage `json:"decision"`
+
+	decision penstock.Decision
 }
 
 // take peeks at the key, refunds or resets it. The counters of requests do not
 // include it.
 func (s *Server) take(ctx context.Context, k *keyRequest) (*keyState, error) {
-	if k.has["domain"] {
-		return s.takeByRules(ctx, k)
-	}
-	limit, err := s.limitOf(k)
+	t, err := s.find(k)
 	if err != nil {
 		return nil, err
 	}
-	d, err := s.engine.Store().Take(ctx, penstock.Request{Key: k.key, Limit: limit, Cost: k.cost})
+	d, err := s.engine.Store().Take(ctx, penstock.Request{Key: t.key, Limit: t.limit, Cost: k.cost})
 	if err != nil {
 		return nil, err
 	}
-	return newKeyState(k.rule, limit, k.key, d), nil
-}
-
-var errNoRule = errors.New("no such rule")
-
-func (s *Server) limitOf(k *keyRequest) (penstock.Limit, error) {
-	if k.has["limit"] {
-		l, err := penstock.ParseLimit(k.limit)
-		return engine.RequestLimit(l), err
-	}
-	set := s.engine.Rules()
-	if set == nil {
-		return penstock.Limit{}, engine.ErrNoRules
-	}
-	all := set.Rules()
-	i := slices.IndexFunc(all, func(r *rules.Rule) bool { return r.Name == k.rule })
-	switch {
-	case i < 0:
-		return penstock.Limit{}, errNoRule
-	case all[i].Unlimited:
-		return penstock.Limit{}, &parameterError{"rule", "the rule is unlimited and has no state"}
-	}
-	return all[i].Limit, nil
-}
-
-// takeByRules is take for the key that the rules make of the entries.
-func (s *Server) takeByRules(ctx context.Context, k *keyRequest) (*keyState, error) {
-	var result engine.Result
-	err := s.engine.Decide(ctx, k.domain, []engine.Descriptor{{Entries: k.entries, Cost: k.cost}}, &result)
+	next, err := s.nextUnit(ctx, t, d)
 	if err != nil {
 		return nil, err
 	}
-	status := result.Statuses[0]
-	if status.Rule == nil || status.Rule.Unlimited {
-		return nil, errNoRule
+	return t.state(d, next), nil
+}
+
+// nextUnit returns when a request for one unit will be granted; 0 is now. Peeks do not
+// tell that, so it requests a unit if none remains. If there is one after all, it is
+// refunded.
+func (s *Server) nextUnit(ctx context.Context, t keyTarget, d penstock.Decision) (time.Duration, error) {
+	if d.Remaining > 0 {
+		return 0, nil
 	}
-	return newKeyState(status.Rule.Name, status.Rule.Limit, s.keyByRules(k), status.Decision), nil
-}
-
-func (s *Server) keyByRules(k *keyRequest) string {
-	set := s.engine.Rules()
-	if set == nil || set.Domain(k.domain) == nil {
-		return "" // the rules were replaced meanwhile
+	request := penstock.Request{Key: t.key, Limit: t.limit, Cost: 1}
+	d, err := s.engine.Store().Take(ctx, request)
+	if err != nil || !d.Allowed {
+		return d.RetryAfter, err
 	}
-	_, key := set.Domain(k.domain).Match(k.entries, nil)
-	return string(key)
+	request.Cost = -1
+	_, err = s.engine.Store().Take(ctx, request)
+	return 0, err
 }
 
-// keyState is the response of /v1/keys.
-type keyState struct {
-	Rule     string          `json:"rule,omitempty"`
-	Limit    string          `json:"limit,omitempty"`
-	Key      string          `json:"key,omitempty"`
-	Decision json.RawMessage `json:"decision"`
-
-	decision penstock.Decision
-}
-
-func newKeyState(rule string, limit penstock.Limit, key string, d penstock.Decision) *keyState {
-	text := append(httpserver.AppendDecision([]byte{'{'}, &d), '}')
-	return &keyState{Rule: rule, Limit: limit.String(), Key: key, Decision: text, decision: d}
+func (t *keyTarget) state(d penstock.Decision, next time.Duration) *keyState {
+	state := &keyState{
+		Limit: t.limit.String(), Key: t.key, WouldAllow: next == 0, RetryAfter: httpserver.AppendSeconds(nil, next),
+		Decision: append(httpserver.AppendDecision([]byte{'{'}, &d), '}'), decision: d,
+	}
+	if t.rule != nil {
+		state.Rule = t.rule.Name
+		if t.rule.Shadow {
+			state.Mode = "shadow"
+		}
+	}
+	return state
 }
 
 // logChange logs a refund or reset.
@@ -202,7 +204,7 @@ func (s *Server) logChange(r *http.Request, k *keyRequest, state *keyState) {
 		message = "key reset"
 	}
 	s.options.Log.Info(message, "method", r.Method, "rule", state.Rule, "limit", state.Limit,
-		"key", k.key, "entries", fmt.Sprintf("%q", k.entries), "granted", state.decision.Granted, "from", r.RemoteAddr)
+		"key", state.Key, "granted", state.decision.Granted, "from", r.RemoteAddr)
 }
 
 // A parameterError means that a parameter of the URL is invalid.
@@ -214,6 +216,8 @@ func (e *parameterError) Error() string { return e.problem }
 func problemOf(err error) httplimit.Problem {
 	var parameter *parameterError
 	var field *penstock.FieldError
+	var missing *notFoundError
+	var wrongKey *rules.KeyError
 	switch {
 	case errors.As(err, &parameter):
 		return httplimit.Problem{Status: http.StatusBadRequest, Detail: parameter.problem, Parameter: parameter.name}
@@ -224,7 +228,7 @@ func problemOf(err error) httplimit.Problem {
 		}
 	case errors.Is(err, httpserver.ErrBadQuery), errors.Is(err, engine.ErrNoDomain):
 		return httplimit.Problem{Status: http.StatusBadRequest, Detail: err.Error()}
-	case errors.Is(err, errNoRule), errors.Is(err, engine.ErrNoRules):
+	case errors.As(err, &missing), errors.As(err, &wrongKey), errors.Is(err, engine.ErrNoRules):
 		return httplimit.Problem{Status: http.StatusNotFound, Detail: err.Error()}
 	}
 	return httplimit.Problem{Status: http.StatusServiceUnavailable, Detail: err.Error()}

@@ -18,7 +18,9 @@ import (
 func TestKeysPeekRefundReset(t *testing.T) {
 	for _, c := range []struct{ query, rule string }{
 		{"rule=edge/remote_address&key=remote_address%3D10.0.0.1", "edge/remote_address"},
+		{"rule=edge/remote_address&key=10.0.0.1", "edge/remote_address"},
 		{"domain=edge&remote_address=10.0.0.1", "edge/remote_address"},
+		{"domain=edge&key=remote_address%3D10.0.0.1", "edge/remote_address"},
 		{"limit=" + url.QueryEscape(requestLimit) + "&key=remote_address%3D10.0.0.1", ""},
 	} {
 		onEachStore(t, func(t *testing.T, e *engine.Engine) { checkKey(t, e, c.query, c.rule) })
@@ -121,10 +123,18 @@ func TestKeysRejectsMalformedRequests(t *testing.T) {
 		{"POST", "limit=1/s&key=k&units=0", 400, "units", "1 or more"},
 		{"POST", "limit=1/s&key=k&units=-1", 400, "units", "1 or more"},
 		{"GET", "domain=edge&key=k", 400, "key", "want entries"},
-		{"GET", "rule=edge/nothing&key=k", 404, "", "no such rule"},
+		{"GET", "domain=edge&key=a%3Db&a=b", 400, "key", "want either"},
+		{"GET", "domain=edge", 400, "domain", "want entries"},
+		{"GET", "rule=edge/nothing&key=k", 404, "", "no such rule: \"edge/nothing\"; /rules lists all rules"},
+		{"GET", "rule=edge/remote_adress&key=k", 404, "", "no such rule: \"edge/remote_adress\": did you mean edge/remote_address?"},
+		{"GET", "rule=edge/remote_address&key=remote_adress%3Dk", 404, "", "not a key of rule edge/remote_address: want remote_address=VALUE"},
+		{"DELETE", "rule=edge/remote_address", 404, "", "not a key of rule edge/remote_address"},
 		{"GET", "rule=edge/vip&key=k", 400, "rule", "unlimited"},
-		{"GET", "domain=edge&nothing=k", 404, "", "no such rule"},
-		{"GET", "domain=nowhere&a=k", 404, "", "no such rule"},
+		{"GET", "domain=edge&vip=k", 400, "rule", "unlimited"},
+		{"GET", "domain=edge&nothing=k", 404, "", "none of domain edge applies to \"nothing=k\"; /rules lists"},
+		{"GET", "domain=edge&remote_adress=k", 404, "", "did you mean remote_address=VALUE?"},
+		{"GET", "domain=edge&path=/logout", 404, "", "did you mean path=/login?"},
+		{"GET", "domain=edgy&a=k", 404, "", "no file defines domain \"edgy\": did you mean edge?"},
 		{"GET", "domain=&a=k", 400, "", "domain must not be empty"},
 		{"GET", "rule=%zz", 400, "", "invalid URL escape"},
 		{"PUT", "limit=1/s&key=k", 405, "", "GET, POST, DELETE"},
@@ -144,5 +154,52 @@ func TestKeysStoreUnavailableIs503(t *testing.T) {
 	s := newServer(t, engine.New(unavailable, nil), adminapi.Options{Loopback: true})
 	if w := send(s, "GET", "/v1/keys?limit=1/s&key=k"); w.Code != 503 {
 		t.Errorf("got %d %s, want 503", w.Code, w.Body)
+	}
+}
+
+// The response says whether one unit would be granted, and if not, when. Asking charges
+// nothing.
+func TestKeysSayWhetherOneUnitWouldPass(t *testing.T) {
+	onEachStore(t, func(t *testing.T, e *engine.Engine) {
+		s := newServer(t, e, adminapi.Options{Loopback: true})
+		take := func(cost int64) {
+			t.Helper()
+			var result engine.Result
+			err := e.Decide(t.Context(), "edge", []engine.Descriptor{{Entries: []rules.Entry{{Key: "remote_address", Value: "10.0.0.2"}}, Cost: cost}}, &result)
+			if err != nil || result.OverLimit {
+				t.Fatal(result, err)
+			}
+		}
+		for _, c := range []struct {
+			cost, remaining int64
+			wouldAllow      bool
+			retryAfter      float64
+		}{{2, 1, true, 0}, {1, 0, false, 60}, {0, 0, false, 60}, {-1, 1, true, 0}} {
+			take(c.cost)
+			w := send(s, "GET", "/v1/keys?rule=edge/remote_address&key=10.0.0.2")
+			var got struct {
+				WouldAllow bool    `json:"would_allow"`
+				RetryAfter float64 `json:"retry_after"`
+				Decision   struct{ Remaining int64 }
+			}
+			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || got.WouldAllow != c.wouldAllow || got.RetryAfter != c.retryAfter || got.Decision.Remaining != c.remaining {
+				t.Errorf("after %d units: got %s, want %+v", c.cost, w.Body, c)
+			}
+		}
+	})
+}
+
+func TestKeysOfBlockedRuleNeverPass(t *testing.T) {
+	s := newServer(t, newEngine(t), adminapi.Options{Loopback: true})
+	w := send(s, "GET", "/v1/keys?limit=0/1m&key=k")
+	if !strings.Contains(w.Body.String(), `"would_allow": false`) || !strings.Contains(w.Body.String(), `"retry_after": null`) {
+		t.Errorf("got %s, want a unit that never passes", w.Body)
+	}
+}
+
+func TestKeysNameShadowMode(t *testing.T) {
+	s := newServer(t, newEngine(t), adminapi.Options{Loopback: true})
+	if w := send(s, "GET", "/v1/keys?domain=edge&path=/login"); !strings.Contains(w.Body.String(), `"mode": "shadow"`) {
+		t.Errorf("got %s, want the mode", w.Body)
 	}
 }

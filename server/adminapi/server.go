@@ -138,7 +138,7 @@ func (s *Server) endpoints() []endpoint {
 }
 
 const keysHelp = "GET peeks at a key, POST refunds units=N, DELETE resets it: " +
-	"?rule=NAME&key=KEY, ?limit=10/1m&key=KEY, or ?domain=D&entry=value"
+	"?domain=shop&user=42, ?rule=shop/user&key=42, or ?limit=10/1m&key=user:42"
 
 var profiles = []endpoint{
 	{"/debug/pprof/", "GET, HEAD", "profiles of the process", false, pprof.Index},

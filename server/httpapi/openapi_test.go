@@ -100,6 +100,8 @@ func sendTakes(t *testing.T, send sendFunc, server http.Handler) {
 		take(byRules("remote_address=1", "watched=2", "plan=gold", "unruled=3"))
 	}
 	take(`{"domain":"edge","cost":2,"descriptors":[{"entries":[{"key":"tenant"}],"cost":1}]}`)
+	take(`{"key":"k","limit":"1/1m","reset":true}`)
+	take(`{"domain":"edge","reset":true,"descriptors":[{"entries":[{"key":"tenant"}]}]}`)
 	take(`{"mode":"each","requests":[{"key":"k","limit":"1/1m","cost":-1},` + byRules("tenant=1") + `]}`)
 	take(`{"mode":"all","requests":[{"key":"k","limit":"1/1m","cost":2}]}`)
 	take(`{"key":"","limit":"1/1m"}`)

@@ -74,6 +74,8 @@ var refundBodies = []struct{ path, body string }{
 	{"/v1/take", `{"key":"k","limit":"5/1s","cost":-1}`},
 	{"/v1/take", `{"key":"k","limit":"5/1s","cost":-1,"id":""}`},
 	{"/v1/take", `{"key":"k","limit":"5/1s","cost":-9223372036854775808}`},
+	{"/v1/take", `{"key":"k","limit":"5/1s","reset":true}`},
+	{"/v1/take", strings.TrimSuffix(byRules("tenant=x"), "}") + `,"reset":true}`},
 	{"/v1/take", strings.TrimSuffix(byRules("tenant=x"), "}") + `,"cost":-1}`},
 	{"/v1/take", `{"domain":"edge","descriptors":[{"entries":[{"key":"tenant","value":"x"}],"cost":-1}]}`},
 	{"/v1/take", `{"mode":"each","requests":[{"key":"k","limit":"5/1s"},{"key":"k","limit":"5/1s","cost":-1}]}`},

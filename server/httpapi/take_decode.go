@@ -78,8 +78,9 @@ func (c *call) decodeBody(maxDescriptors int) error {
 	if top.fields.has(listFields) {
 		return c.checkList(top.fields)
 	}
+	err = top.check()
 	c.requests = append(c.requests, top)
-	return top.check()
+	return err
 }
 
 func (c *call) decodeMode(r *jsonReader) error {

@@ -16,6 +16,7 @@ import (
 type takeRequest struct {
 	fields fieldSet
 	cost   int64
+	reset  bool // the cost is penstock.Reset
 
 	key      string
 	limit    string
@@ -37,6 +38,7 @@ const (
 	fieldKeyBase64
 	fieldLimit
 	fieldCost
+	fieldReset
 	fieldAtMost
 	fieldMaxDelay
 	fieldID
@@ -52,14 +54,14 @@ const (
 	ruleFields  = fieldDomain | fieldDescriptors
 	listFields  = fieldMode | fieldRequests
 
-	requestFields    = limitFields | ruleFields | fieldCost
+	requestFields    = limitFields | ruleFields | fieldCost | fieldReset
 	descriptorFields = fieldEntries | fieldCost
 	entryFields      = fieldKey | fieldValue
 )
 
 // fieldNames are in the order of the bits above.
 var fieldNames = [...]string{
-	"key", "key_base64", "limit", "cost", "at_most", "max_delay", "id",
+	"key", "key_base64", "limit", "cost", "reset", "at_most", "max_delay", "id",
 	"domain", "descriptors", "mode", "requests", "entries", "value",
 }
 
@@ -103,6 +105,8 @@ func (t *takeRequest) decodeField(r *jsonReader, name string) (err error) {
 		t.limit, err = r.string()
 	case "cost":
 		t.cost, err = r.integer()
+	case "reset":
+		t.reset, err = r.boolean()
 	case "at_most":
 		t.atMost, err = r.boolean()
 	case "max_delay":
@@ -231,7 +235,12 @@ func (r *jsonReader) entry() (e rules.Entry, err error) {
 // check returns an error if fields are missing or contradict each other. It gives
 // descriptors without a cost the cost of the request.
 func (t *takeRequest) check() error {
+	if t.reset {
+		t.cost = penstock.Reset
+	}
 	switch {
+	case t.reset && t.fields.has(fieldCost):
+		return &fieldError{path: []string{"reset"}, problem: "reset cannot be combined with cost: it refunds all units"}
 	case t.fields.has(ruleFields) && t.fields.has(limitFields):
 		name := t.fields.first(limitFields)
 		return &fieldError{path: []string{name}, problem: name + " cannot be combined with domain and descriptors"}

@@ -65,6 +65,8 @@ func TestTakePeekRefundReset(t *testing.T) {
 			{`{"key":"k","limit":"4/1s","cost":-2}`, 200, `"granted":-2,"limit":4,"remaining":1,"retry_after":0,"reset_after":0.75,"delay":0`},
 			// Reset.
 			{`{"key":"k","limit":"4/1s","cost":-9223372036854775808}`, 200, `"granted":-3,"limit":4,"remaining":4,"retry_after":0,"reset_after":0,"delay":0`},
+			{`{"key":"k","limit":"4/1s","cost":4,"reset":false}`, 200, `"granted":4,"limit":4,"remaining":0,"retry_after":0,"reset_after":1,"delay":0`},
+			{`{"key":"k","limit":"4/1s","reset":true}`, 200, `"granted":-4,"limit":4,"remaining":4,"retry_after":0,"reset_after":0,"delay":0`},
 			// Take with an ID: retries are charged once.
 			{`{"key":"k","limit":"4/1s","cost":2,"id":"a"}`, 200, `"granted":2,"limit":4,"remaining":2,"retry_after":0,"reset_after":0.5,"delay":0`},
 			{`{"key":"k","limit":"4/1s","cost":2,"id":"a"}`, 200, `"granted":2,"limit":4,"remaining":2,"retry_after":0,"reset_after":0.5,"delay":0`},

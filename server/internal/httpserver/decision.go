@@ -19,20 +19,20 @@ func AppendDecision(b []byte, s *penstock.Decision) []byte {
 	b = append(b, `,"remaining":`...)
 	b = strconv.AppendInt(b, s.Remaining, 10)
 	b = append(b, `,"retry_after":`...)
-	b = appendSeconds(b, s.RetryAfter)
+	b = AppendSeconds(b, s.RetryAfter)
 	b = append(b, `,"reset_after":`...)
-	b = appendSeconds(b, s.ResetAfter)
+	b = AppendSeconds(b, s.ResetAfter)
 	b = append(b, `,"delay":`...)
-	b = appendSeconds(b, s.Delay)
+	b = AppendSeconds(b, s.Delay)
 	b = append(b, `,"source":"`...)
 	b = append(b, s.Source.String()...)
 	return append(b, '"')
 }
 
-// appendSeconds appends a duration as a number of seconds, to the nanosecond.
+// AppendSeconds appends a duration as a number of seconds, to the nanosecond.
 // Never is null: a client that expects a number fails, whereas any number would
 // make it retry.
-func appendSeconds(b []byte, s time.Duration) []byte {
+func AppendSeconds(b []byte, s time.Duration) []byte {
 	if s == penstock.Never {
 		return append(b, "null"...)
 	}

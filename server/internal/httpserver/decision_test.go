@@ -26,7 +26,7 @@ func TestAppendDecisionHasAllMembers(t *testing.T) {
 func TestAppendSecondsIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := time.Duration(rapid.Int64Range(-math.MaxInt64, math.MaxInt64-1).Draw(t, "duration"))
-		text := string(appendSeconds(nil, s))
+		text := string(AppendSeconds(nil, s))
 		if got, err := time.ParseDuration(text + "s"); err != nil || got != s {
 			t.Fatalf("%v is written as %s, which parses as %v, %v", s, text, got, err)
 		}

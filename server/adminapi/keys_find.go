@@ -1,0 +1,123 @@
+package adminapi
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/spelling"
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+// A keyTarget is a key of a store, and the limit that it is counted under.
+type keyTarget struct {
+	rule  *rules.Rule // nil for a limit that the request names
+	limit penstock.Limit
+	key   string
+}
+
+// A notFoundError means that no rule has the name, or applies to the entries.
+type notFoundError struct{ what, nearest string }
+
+func (e *notFoundError) Error() string {
+	if e.nearest == "" {
+		return e.what + "; /rules lists all rules"
+	}
+	return e.what + ": did you mean " + e.nearest + "?"
+}
+
+// find returns the key that a request means.
+func (s *Server) find(k *keyRequest) (keyTarget, error) {
+	if k.has["limit"] {
+		limit, err := penstock.ParseLimit(k.limit)
+		return keyTarget{limit: engine.RequestLimit(limit), key: k.key}, err
+	}
+	set := s.engine.Rules()
+	switch {
+	case set == nil:
+		return keyTarget{}, engine.ErrNoRules
+	case k.has["rule"]:
+		return findByRule(set, k)
+	case k.domain == "":
+		return keyTarget{}, engine.ErrNoDomain
+	}
+	return findByEntries(set, k)
+}
+
+func findByRule(set *rules.Set, k *keyRequest) (keyTarget, error) {
+	all := set.Rules()
+	i := slices.IndexFunc(all, func(r *rules.Rule) bool { return r.Name == k.rule })
+	if i < 0 {
+		return keyTarget{}, &notFoundError{fmt.Sprintf("no such rule: %.200q", k.rule), nearestRule(k.rule, all)}
+	}
+	if all[i].Unlimited {
+		return keyTarget{}, errUnlimited(all[i])
+	}
+	key, err := set.ParseKey(all[i], k.key)
+	return newTarget(all[i], []byte(key)), err
+}
+
+func errUnlimited(r *rules.Rule) error {
+	return &parameterError{"rule", fmt.Sprintf("rule %s is unlimited and has no state", r.Name)}
+}
+
+func findByEntries(set *rules.Set, k *keyRequest) (keyTarget, error) {
+	domain := set.Domain(k.domain)
+	if domain == nil {
+		return keyTarget{}, &notFoundError{fmt.Sprintf("no such rule: no file defines domain %.200q", k.domain), nearestDomain(k.domain, set)}
+	}
+	rule, key := domain.Match(k.entries, nil)
+	if rule == nil {
+		what := fmt.Sprintf("no such rule: none of domain %s applies to %.200q", domain.Name, rules.AppendKey(nil, k.entries))
+		return keyTarget{}, &notFoundError{what, nearestForm(k, set)}
+	}
+	if rule.Unlimited {
+		return keyTarget{}, errUnlimited(rule)
+	}
+	return newTarget(rule, key), nil
+}
+
+func newTarget(rule *rules.Rule, key []byte) keyTarget {
+	return keyTarget{rule: rule, limit: rule.Limit, key: string(engine.ShortenKey(key, 0))}
+}
+
+func nearestDomain(name string, set *rules.Set) string {
+	var names []string
+	for _, d := range set.Domains() {
+		names = append(names, d.Name)
+	}
+	return spelling.Similar(name, names)
+}
+
+func nearestRule(name string, all []*rules.Rule) string {
+	var names []string
+	for _, r := range all {
+		names = append(names, r.Name)
+	}
+	return spelling.Similar(name, names)
+}
+
+// nearestForm returns the key form of the rule of the domain that is most similar to the
+// entries, in the keys alone.
+func nearestForm(k *keyRequest, set *rules.Set) string {
+	var forms, names []string
+	for _, r := range set.Rules() {
+		if domain, nodes := r.Path(); domain == k.domain {
+			forms = append(forms, r.KeyForm())
+			names = append(names, entryKeys(nodes))
+		}
+	}
+	i := slices.Index(names, spelling.Similar(entryKeys(k.entries), names))
+	if i < 0 {
+		return ""
+	}
+	return forms[i]
+}
+
+func entryKeys(entries []rules.Entry) (keys string) {
+	for _, e := range entries {
+		keys += e.Key + "|"
+	}
+	return keys
+}

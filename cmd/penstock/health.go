@@ -2,66 +2,62 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/netip"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 )
 
 func healthCommand() *cobra.Command {
-	var server string
+	var flags connectFlags
 	health := &cobra.Command{
 		Use:   "health",
 		Short: "Check whether a running server is ready",
-		Long: `Health requests /readyz on the admin listener, for containers without curl. The exit
-code is 0 if the server is ready, 1 if it is not, and 2 if there is no response.`,
+		Long: `Health requests /readyz on the admin listener, for containers without curl. It finds
+the listener by the server's settings: the config file and the environment. The exit
+code is 0 if the server is ready, 1 if it is not, and 2 if there is no answer.`,
 		Example: `  penstock health
-  penstock health --server http://10.0.0.7:6070`,
+  penstock health --config /etc/penstock/penstock.yaml
+  penstock health --server http://10.0.0.7:6070
+  penstock health --server https://10.0.0.7:6070 --ca ca.crt`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return health(c.Context(), server, c.OutOrStdout())
+			at, err := flags.connect("admin")
+			if err != nil {
+				return err
+			}
+			return at.health(c.Context(), c.OutOrStdout())
 		},
 	}
-	health.Flags().StringVar(&server, "server", adminURL(os.Getenv("PENSTOCK_ADMIN")), "URL of the admin listener; by default derived from PENSTOCK_ADMIN")
+	health.Flags().SortFlags = false
+	flags.add(health, "admin")
 	return health
 }
 
-// adminURL returns the URL of the admin listener of a server on this machine, given
-// its setting.
-func adminURL(setting string) string {
-	host, port, err := net.SplitHostPort(setting)
-	if err != nil {
-		return "http://127.0.0.1:6070"
-	}
-	if at, err := netip.ParseAddr(host); host == "" || err == nil && at.IsUnspecified() {
-		host = "127.0.0.1"
-	}
-	return "http://" + net.JoinHostPort(host, port)
-}
-
-func health(ctx context.Context, server string, w io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server+"/readyz", http.NoBody)
+// health prints the response of /readyz.
+func (at *connection) health(ctx context.Context, w io.Writer) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.url.JoinPath("/readyz").String(), http.NoBody)
 	if err != nil {
 		return err
 	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := at.client.Do(request)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(io.LimitReader(response.Body, 1<<10))
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAdminResponse))
 	if err != nil {
 		return err
 	}
+	var readiness struct{ Ready *bool }
+	if err := json.Unmarshal(text, &readiness); err != nil || readiness.Ready == nil {
+		return fmt.Errorf("%s is not an admin listener: it returned %s: %.200q", at.url, response.Status, strings.TrimSpace(string(text)))
+	}
 	fmt.Fprintln(w, strings.TrimSpace(string(text)))
-	if response.StatusCode != http.StatusOK {
+	if !*readiness.Ready {
 		return errNegative
 	}
 	return nil

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
-	"os"
 	"strings"
 
 	"github.com/penstock-io/penstock"
@@ -23,12 +21,11 @@ type takeRequest struct {
 	domain         string
 	entries        []rules.Entry
 	cost           int64
-	token          string
 }
 
 func takeCommand() *cobra.Command {
 	var r takeRequest
-	var server, tokenFile string
+	var flags connectFlags
 	var raw bool
 	take := &cobra.Command{
 		Use:   "take KEY --limit LIMIT | take --domain DOMAIN KEY=VALUE...",
@@ -50,48 +47,32 @@ with --id it needs neither.`,
 			if err := r.parseArgs(args); err != nil {
 				return err
 			}
-			if err := r.readToken(tokenFile); err != nil {
+			at, err := flags.connect("http")
+			if err != nil {
 				return err
 			}
-			a, err := r.send(c.Context(), server)
+			a, err := r.send(c.Context(), at)
 			if err != nil {
 				return err
 			}
 			return a.print(c.OutOrStdout(), raw)
 		},
 	}
-	addTakeFlags(take.Flags(), &r, &server, &raw)
-	take.Flags().StringVar(&tokenFile, "token-file", "", "file that contains the token (default: $PENSTOCK_TOKEN_FILE)")
+	addTakeFlags(take.Flags(), &r, &raw)
+	flags.add(take, "http")
+	flags.addToken(take)
+	take.Flags().Lookup("server").Usage += "; grpc://HOST:PORT uses Envoy's protocol"
 	return take
 }
 
-func addTakeFlags(f *pflag.FlagSet, r *takeRequest, server *string, raw *bool) {
+func addTakeFlags(f *pflag.FlagSet, r *takeRequest, raw *bool) {
 	f.SortFlags = false
 	f.StringVar(&r.limit, "limit", "", `limit, such as "10/1m", "30/1m burst=15" or "5/day zone=Asia/Shanghai fixed-window"`)
 	f.StringVar(&r.domain, "domain", "", "domain whose rules apply")
 	f.Int64Var(&r.cost, "cost", 1, "units to take; 0 peeks, less than 0 refunds")
 	f.BoolVar(&r.atMost, "at-most", false, "take what is left if it is less than the cost")
 	f.StringVar(&r.id, "id", "", "request ID: repeated requests with the same ID are charged once")
-	f.StringVar(server, "server", "http://127.0.0.1:8080", "URL of the server; grpc://HOST:PORT uses Envoy's protocol")
-	f.StringVar(&r.token, "token", "", "the server's token (default: $PENSTOCK_TOKEN)")
 	f.BoolVar(raw, "json", false, "print the response as JSON")
-}
-
-// readToken sets the token from the first source that has one: the flags, then the
-// environment variables that the server reads too.
-func (r *takeRequest) readToken(file string) error {
-	if r.token == "" && file == "" {
-		r.token, file = os.Getenv("PENSTOCK_TOKEN"), os.Getenv("PENSTOCK_TOKEN_FILE")
-	}
-	if r.token != "" || file == "" {
-		return nil
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return fmt.Errorf("--token-file: %w", err)
-	}
-	r.token = strings.TrimSpace(string(text))
-	return nil
 }
 
 // parseArgs parses the arguments, and rejects flags that exclude each other.
@@ -133,20 +114,16 @@ func parseEntries(args []string) ([]rules.Entry, error) {
 }
 
 // send sends the request to the server, by the protocol of its URL.
-func (r *takeRequest) send(ctx context.Context, server string) (*takeResult, error) {
+func (r *takeRequest) send(ctx context.Context, at *connection) (*takeResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	u, err := url.Parse(server)
-	if err != nil || u.Host == "" {
-		return nil, fmt.Errorf("--server %q: want a URL like http://127.0.0.1:8080", server)
-	}
-	switch u.Scheme {
+	switch at.url.Scheme {
 	case "http", "https":
-		return r.sendHTTP(ctx, server)
+		return r.sendHTTP(ctx, at)
 	case "grpc", "grpcs":
-		return r.sendGRPC(ctx, u)
+		return r.sendGRPC(ctx, at)
 	}
-	return nil, fmt.Errorf("--server %q: want a URL with http, https, grpc or grpcs", server)
+	return nil, fmt.Errorf("--server %q: want a URL with http, https, grpc or grpcs", at.url)
 }
 
 // A takeResult is the server's decision.

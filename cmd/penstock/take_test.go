@@ -22,13 +22,17 @@ func TestTakeSendsToken(t *testing.T) {
 		_, _ = io.WriteString(w, `{"allowed":true,"granted":-2,"limit":5,"remaining":4,"retry_after":0,"reset_after":0.5,"delay":0,"source":"store"}`)
 	}))
 	defer s.Close()
-	r := takeRequest{key: "k", limit: "1/1h", cost: -2, token: "open sesame"}
-	a, err := r.sendHTTP(t.Context(), s.URL)
+	r := takeRequest{key: "k", limit: "1/1h", cost: -2}
+	at, err := (&connectFlags{server: s.URL, needsToken: true, token: "open sesame"}).connect("http")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := r.sendHTTP(t.Context(), at)
 	if err != nil || a.text != "allowed granted=-2 remaining=4/5 reset=500ms" {
 		t.Errorf("with the token: %+v, %v", a, err)
 	}
-	r.token = ""
-	if _, err := r.sendHTTP(t.Context(), s.URL); err == nil || !strings.Contains(err.Error(), "the server returned 403") {
+	at.token = ""
+	if _, err := r.sendHTTP(t.Context(), at); err == nil || !strings.Contains(err.Error(), "the server returned 403") {
 		t.Errorf("without the token: %v", err)
 	}
 }

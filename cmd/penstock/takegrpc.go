@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 
 	envoyratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -20,21 +18,21 @@ import (
 )
 
 // sendGRPC calls ShouldRateLimit, as Envoy does.
-func (r *takeRequest) sendGRPC(ctx context.Context, u *url.URL) (*takeResult, error) {
+func (r *takeRequest) sendGRPC(ctx context.Context, at *connection) (*takeResult, error) {
 	if r.domain == "" {
 		return nil, errors.New("--server grpc: Envoy's protocol has no limits in text form: set --domain")
 	}
 	secure := insecure.NewCredentials()
-	if u.Scheme == "grpcs" {
-		secure = credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12})
+	if at.url.Scheme == "grpcs" {
+		secure = credentials.NewTLS(at.tls)
 	}
-	conn, err := grpc.NewClient(u.Host, grpc.WithTransportCredentials(secure))
+	conn, err := grpc.NewClient(at.url.Host, grpc.WithTransportCredentials(secure))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = conn.Close() }()
-	if r.token != "" {
-		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+r.token)
+	if at.token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+at.token)
 	}
 	response, err := envoyrls.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, r.envoyRequest())
 	if err != nil {

@@ -4,15 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 
 	"github.com/penstock-io/penstock/server/client"
 )
 
 // sendHTTP sends POST /v1/take.
-func (r *takeRequest) sendHTTP(ctx context.Context, server string) (*takeResult, error) {
-	c, err := client.New(server, &client.Options{Token: r.token, HTTP: http.DefaultClient})
+func (r *takeRequest) sendHTTP(ctx context.Context, at *connection) (*takeResult, error) {
+	c, err := client.New(at.url.String(), &client.Options{Token: at.token, HTTP: at.client})
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,221 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+
+	"github.com/penstock-io/penstock/server"
+	"github.com/spf13/cobra"
+)
+
+// connectFlags say how a command reaches a running server. Without --server, that is the
+// server with the settings of this machine: the config file and the environment, as
+// penstock serve reads them.
+type connectFlags struct {
+	server, config            string
+	needsToken                bool
+	token, tokenFile          string
+	ca, clientCert, clientKey string
+}
+
+// add adds the flags for a listener to a command.
+func (f *connectFlags) add(c *cobra.Command, listener string) {
+	set := c.Flags()
+	set.StringVar(&f.server, "server", "", "URL of the "+listener+" listener; by default derived from the settings of penstock serve on this machine")
+	set.StringVar(&f.config, "config", "", "config file of the server (default: $PENSTOCK_CONFIG)")
+	set.StringVar(&f.ca, "ca", "", "file of CA certificates, PEM, that the server's certificate is verified by; by default those of the system, or for a server on this machine the certificate in its settings")
+	set.StringVar(&f.clientCert, "client-cert", "", "certificate to present to a server that requires one, PEM")
+	set.StringVar(&f.clientKey, "client-key", "", "private key of that certificate, PEM")
+	for _, file := range []string{"config", "ca", "client-cert", "client-key"} {
+		completeFlag(c, file, "file", nil)
+	}
+	completeFlag(c, "server", "url", nil)
+}
+
+// addToken adds the flags of the server's token.
+func (f *connectFlags) addToken(c *cobra.Command) {
+	f.needsToken = true
+	c.Flags().StringVar(&f.token, "token", "", "the server's token; visible in ps (default: $PENSTOCK_TOKEN)")
+	c.Flags().StringVar(&f.tokenFile, "token-file", "", "file that contains the token (default: $PENSTOCK_TOKEN_FILE)")
+	completeFlag(c, "token-file", "file", nil)
+	completeFlag(c, "token", "text", nil)
+}
+
+// A connection is how to reach a listener of a server.
+type connection struct {
+	url    *url.URL
+	token  string
+	tls    *tls.Config
+	client *http.Client
+}
+
+// connect finds a listener, "admin" or "http". Nothing is sent yet.
+func (f *connectFlags) connect(listener string) (*connection, error) {
+	settings, err := f.settings()
+	if err != nil {
+		return nil, err
+	}
+	at := map[string]server.ListenConfig{"admin": settings.Admin, "http": settings.HTTP}[listener]
+	c := &connection{}
+	if c.url, err = f.serverURL(listener, at); err != nil {
+		return nil, err
+	}
+	if f.server != "" {
+		at = server.ListenConfig{} // the certificates of this machine are not those of the server
+	}
+	if c.tls, err = f.tlsConfig(at, c.url.Hostname()); err != nil {
+		return nil, err
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = c.tls
+	c.client = &http.Client{Transport: transport, Timeout: requestTimeout}
+	if f.needsToken {
+		c.token, err = f.readToken(settings)
+	}
+	return c, err
+}
+
+// settings returns the server's settings. For a server that --server names, only the
+// variables with the token matter: its other settings are elsewhere.
+func (f *connectFlags) settings() (*server.Config, error) {
+	if f.server != "" && f.config == "" {
+		return &server.Config{Token: os.Getenv("PENSTOCK_TOKEN"), TokenFile: os.Getenv("PENSTOCK_TOKEN_FILE")}, nil
+	}
+	flags := map[string]string{}
+	if f.config != "" {
+		flags["config"] = f.config
+	}
+	return server.MergeSettings(flags, os.Environ())
+}
+
+func (f *connectFlags) readToken(settings *server.Config) (string, error) {
+	switch {
+	case f.token != "" && f.tokenFile != "":
+		return "", errors.New("--token and --token-file: want one of them")
+	case f.token != "":
+		return f.token, nil
+	case f.tokenFile != "":
+		token, err := server.ReadToken(f.tokenFile)
+		if err != nil {
+			return "", fmt.Errorf("--token-file: %w", err)
+		}
+		return token, nil
+	case settings.Token != "" || settings.TokenFile == "":
+		return settings.Token, nil
+	}
+	token, err := server.ReadToken(settings.TokenFile)
+	if err != nil {
+		return "", fmt.Errorf("the server's token-file: %w", err)
+	}
+	return token, nil
+}
+
+// serverURL returns the URL in --server or, without it, that of a listener on this
+// machine.
+func (f *connectFlags) serverURL(listener string, at server.ListenConfig) (*url.URL, error) {
+	if f.server != "" {
+		u, err := url.Parse(f.server)
+		if err != nil || u.Host == "" {
+			return nil, fmt.Errorf("--server %q: want a URL like http://127.0.0.1:8080", f.server)
+		}
+		return u, nil
+	}
+	host, port, err := net.SplitHostPort(at.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("the settings disable the %s listener: set --server to the URL of another", listener)
+	}
+	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	u := &url.URL{Scheme: "http", Host: net.JoinHostPort(host, port)}
+	if at.Cert != "" {
+		u.Scheme = "https"
+	}
+	return u, nil
+}
+
+// tlsConfig returns the configuration for a server with a certificate for the host. A
+// server on this machine may also use exactly the certificate in its settings, whatever
+// its names: it is usually made for the names that other machines use.
+func (f *connectFlags) tlsConfig(at server.ListenConfig, host string) (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if err := f.addClientCertificate(c, at); err != nil {
+		return nil, err
+	}
+	if f.ca != "" {
+		text, err := os.ReadFile(f.ca)
+		if err != nil {
+			return nil, fmt.Errorf("--ca: %w", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("--ca: no certificate in %s", f.ca)
+		}
+		return c, nil
+	}
+	if at.Cert == "" {
+		return c, nil
+	}
+	own, err := readCertificate(at.Cert)
+	if err != nil {
+		return nil, fmt.Errorf("the server's certificate: %w", err)
+	}
+	c.InsecureSkipVerify = true // VerifyConnection verifies
+	c.VerifyConnection = func(s tls.ConnectionState) error { return verify(s, own, host) }
+	return c, nil
+}
+
+// addClientCertificate adds the certificate to present, by default that of the server
+// itself if it requires one: in many networks one authority signs for both sides.
+func (f *connectFlags) addClientCertificate(c *tls.Config, at server.ListenConfig) error {
+	cert, key := f.clientCert, f.clientKey
+	switch {
+	case (cert == "") != (key == ""):
+		return errors.New("--client-cert and --client-key: want both")
+	case cert == "" && at.ClientCA != "":
+		cert, key = at.Cert, at.Key
+	case cert == "":
+		return nil
+	}
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return fmt.Errorf("client certificate: %w", err)
+	}
+	c.Certificates = []tls.Certificate{pair}
+	return nil
+}
+
+// readCertificate returns the first certificate in a file.
+func readCertificate(path string) (*x509.Certificate, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, fmt.Errorf("no certificate in %s", path)
+	}
+	return x509.ParseCertificate(block.Bytes)
+}
+
+// verify accepts the known certificate, and those that the system trusts for the host.
+func verify(s tls.ConnectionState, known *x509.Certificate, host string) error {
+	leaf := s.PeerCertificates[0]
+	if leaf.Equal(known) {
+		return nil
+	}
+	o := x509.VerifyOptions{DNSName: host, Intermediates: x509.NewCertPool()}
+	for _, c := range s.PeerCertificates[1:] {
+		o.Intermediates.AddCert(c)
+	}
+	_, err := leaf.Verify(o)
+	return err
+}

@@ -1,5 +1,5 @@
-// Llmgateway is a gateway to a language model that limits the tokens of each customer
-// per minute. The cost of a completion is known only when it is done. So a request is
+// Llmgateway is a gateway to a language model that gives each customer a budget of 2000
+// tokens, which refills by 2000 a minute, evenly. The cost of a completion is known only when it is done. So a request is
 // charged its maximum cost first, and the unused rest is refunded: concurrent requests
 // cannot exceed the budget together. API keys are checked before anything is charged,
 // because otherwise each invented key would have a budget of its own; requests without a
@@ -18,21 +18,16 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strings"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/examples/internal/demo"
 	"github.com/penstock-io/penstock/httplimit"
 )
 
 func main() {
 	h, err := handler(penstock.NewMemory(nil), fakeModel)
-	if err == nil {
-		fmt.Println(`Send a prompt: curl -i -H 'X-API-Key: ada' -d '{"prompt": "Why is the sky blue?", "max_tokens": 400}' localhost:8080/complete`)
-		err = http.ListenAndServe("localhost:8080", h)
-	}
-	fmt.Fprintln(os.Stderr, err)
-	os.Exit(1)
+	demo.Main(h, err, `Send a prompt: curl -i -H 'X-API-Key: ada' -d '{"prompt": "Why is the sky blue?", "max_tokens": 400}' localhost:8080/complete`)
 }
 
 // customers are the customers by API key. A real gateway looks up a hash of the key in a

@@ -1,5 +1,5 @@
-// Login protects a login form: five wrong passwords in 15 minutes for each user, and
-// twenty for each address. The limit per user stops guesses at one account from many
+// Login protects a login form: in any 15 minutes at most five wrong passwords for each
+// user, and twenty for each address. The limit per user stops guesses at one account from many
 // addresses; the limit per address stops guesses at many accounts. A correct password
 // resets the user's limit and costs the address nothing.
 //
@@ -12,31 +12,26 @@ import (
 	"crypto/subtle"
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/examples/internal/demo"
 	"github.com/penstock-io/penstock/httplimit"
 )
 
 func main() {
 	h, err := handler(penstock.NewMemory(nil))
-	if err == nil {
-		fmt.Println("Try a wrong password six times: curl -i -d 'user=alice' -d 'password=guess' localhost:8080/login")
-		err = http.ListenAndServe("localhost:8080", h)
-	}
-	fmt.Fprintln(os.Stderr, err)
-	os.Exit(1)
+	demo.Main(h, err, "Try a wrong password six times: curl -i -d 'user=alice' -d 'password=guess' localhost:8080/login")
 }
 
 // handler returns the login form with its limits.
 func handler(store penstock.Store) (http.Handler, error) {
-	perUser, err := penstock.New(store, penstock.Per(5, 15*time.Minute).WithName("user"))
+	perUser, err := penstock.New(store, in15Minutes(5).WithName("user"))
 	if err != nil {
 		return nil, err
 	}
-	perAddress, err := penstock.New(store, penstock.Per(20, 15*time.Minute).WithName("address"))
+	perAddress, err := penstock.New(store, in15Minutes(20).WithName("address"))
 	if err != nil {
 		return nil, err
 	}
@@ -50,6 +45,12 @@ func handler(store penstock.Store) (http.Handler, error) {
 	mux := http.NewServeMux()
 	mux.Handle("POST /login", protect(http.HandlerFunc(login)))
 	return http.MaxBytesHandler(mux, 4<<10), nil
+}
+
+// in15Minutes is exact: a sliding log never admits more than n in any 15 minutes. A token
+// bucket, the default, would refill meanwhile and admit up to 2n − 1.
+func in15Minutes(n int64) penstock.Limit {
+	return penstock.Per(n, 15*time.Minute).WithAlgorithm(penstock.SlidingLog)
 }
 
 func user(r *http.Request) string { return strings.ToLower(r.PostFormValue("user")) }

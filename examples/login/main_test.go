@@ -48,11 +48,57 @@ func TestLoginLimitsWrongPasswords(t *testing.T) {
 				t.Errorf("%s: %v, want %v", step.what, got, step.want)
 			}
 		}
-		time.Sleep(3 * time.Minute)
+		time.Sleep(15*time.Minute - 1)
+		if got, want := postLogins(h, "alice", "203.0.113.1:1", right), []int{429}; !slices.Equal(got, want) {
+			t.Errorf("a nanosecond before 15 minutes have passed: %v, want %v", got, want)
+		}
+		time.Sleep(1)
 		if got, want := postLogins(h, "alice", "203.0.113.1:1", right, "x"), []int{200, 401}; !slices.Equal(got, want) {
-			t.Errorf("after 3 minutes, a fifth of the period: %v, want %v", got, want)
+			t.Errorf("after 15 minutes: %v, want %v", got, want)
 		}
 	})
+}
+
+// A client that guesses once a second gets no more than the comment of the example says,
+// in whichever 15 minutes.
+func TestLoginAllowsFiveGuessesInAny15Minutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, err := handler(penstock.NewMemory(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var guesses, fromOneAddress []time.Time
+		for second := range 3600 {
+			from := fmt.Sprintf("203.0.%d.%d:1", second/250, second%250)
+			if postLogins(h, "alice", from, "guess")[0] == http.StatusUnauthorized {
+				guesses = append(guesses, time.Now())
+			}
+			user := fmt.Sprintf("user%d", second)
+			if postLogins(h, user, "198.51.100.1:1", "guess")[0] == http.StatusUnauthorized {
+				fromOneAddress = append(fromOneAddress, time.Now())
+			}
+			time.Sleep(time.Second)
+		}
+		if got := mostIn15Minutes(guesses); got != 5 || len(guesses) != 4*5 {
+			t.Errorf("%d guesses at one user in an hour, %d in 15 minutes, want 20 and 5", len(guesses), got)
+		}
+		if got := mostIn15Minutes(fromOneAddress); got != 20 || len(fromOneAddress) != 4*20 {
+			t.Errorf("%d guesses from one address in an hour, %d in 15 minutes, want 80 and 20", len(fromOneAddress), got)
+		}
+	})
+}
+
+func mostIn15Minutes(times []time.Time) (most int) {
+	for i := range times {
+		n := 0
+		for _, at := range times[i:] {
+			if at.Sub(times[i]) < 15*time.Minute {
+				n++
+			}
+		}
+		most = max(most, n)
+	}
+	return most
 }
 
 // One address cannot guess passwords of many users.

@@ -1,5 +1,7 @@
 // Plans gives each customer of an API the daily quota of its plan. A customer can change
-// the plan at any time: usage so far is kept, and the new quota applies at once.
+// the plan at any time: usage so far is kept, and the new quota applies at once. That is
+// why the quotas are windows: a bucket keeps its debt as time, so a spent key that moves
+// from 60/1m to 600/1m has nothing at once, and then ten times as much.
 //
 // That is so for windows, which count units. A token bucket keeps its debt as time: a
 // customer who has used up 60/1m and moves to 600/1m under the same name gets nothing at
@@ -14,21 +16,16 @@ package main
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"sync"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/examples/internal/demo"
 	"github.com/penstock-io/penstock/httplimit"
 )
 
 func main() {
 	h, err := handler(penstock.NewMemory(nil))
-	if err == nil {
-		fmt.Println("Use up the free plan of ada: curl -i -H 'X-API-Key: ada' localhost:8080/")
-		err = http.ListenAndServe("localhost:8080", h)
-	}
-	fmt.Fprintln(os.Stderr, err)
-	os.Exit(1)
+	demo.Main(h, err, "Use up the free plan of ada: curl -i -H 'X-API-Key: ada' localhost:8080/")
 }
 
 // plans are the limits of the plans. They have the same name, so that a customer's count

@@ -1,7 +1,8 @@
 // Smscodes sends codes by text message, with three limits on one request. Each phone
 // number gets one code a minute, and five a day from midnight to midnight in Shanghai.
 // Failed sends are refunded to the number. Each address gets twenty an hour, sent or
-// not, so that one client cannot text many numbers.
+// not, so that one client cannot text many numbers. No hour has more: a sliding log
+// counts exactly, where a bucket of twenty would refill meanwhile and admit 39.
 //
 //	go run ./examples/smscodes
 //	curl -i -d 'phone=13800000000' localhost:8080/codes    # twice
@@ -11,30 +12,25 @@ package main
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"regexp"
 	"strings"
 	_ "time/tzdata" // zone data for containers that have none
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/examples/internal/demo"
 	"github.com/penstock-io/penstock/httplimit"
 )
 
 func main() {
 	h, err := handler(penstock.NewMemory(nil))
-	if err == nil {
-		fmt.Println("Request two codes: curl -i -d 'phone=13800000000' localhost:8080/codes")
-		err = http.ListenAndServe("localhost:8080", h)
-	}
-	fmt.Fprintln(os.Stderr, err)
-	os.Exit(1)
+	demo.Main(h, err, "Request two codes: curl -i -d 'phone=13800000000' localhost:8080/codes")
 }
 
 // handler returns the service with its limits.
 func handler(store penstock.Store) (http.Handler, error) {
 	limiters := map[string]*penstock.Limiter{}
 	for name, text := range map[string]string{
-		"address": "20/1h",
+		"address": "20/1h sliding-log",
 		"minute":  "1/1m",
 		"day":     "5/day zone=Asia/Shanghai fixed-window",
 	} {

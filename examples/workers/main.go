@@ -1,5 +1,5 @@
-// Workers is a pool of workers that call another service, which allows five calls a
-// second and denies the rest. The workers share one limiter on the client side, so no
+// Workers is a pool of workers that call another service, which allows five calls at once
+// and five a second, and denies the rest. The workers share one limiter on the client side, so no
 // call is denied, and none waits longer than needed.
 //
 //	go run ./examples/workers

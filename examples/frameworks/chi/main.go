@@ -9,22 +9,17 @@ package main
 import (
 	"fmt"
 	"net/http"
-	"os"
 
 	"github.com/go-chi/chi/v5"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/examples/internal/demo"
 	"github.com/penstock-io/penstock/httplimit"
 )
 
 func main() {
 	h, err := handler(penstock.NewMemory(nil))
-	if err == nil {
-		fmt.Println("Send four requests: curl -i localhost:8080/tenants/acme")
-		err = http.ListenAndServe("localhost:8080", h)
-	}
-	fmt.Fprintln(os.Stderr, err)
-	os.Exit(1)
+	demo.Main(h, err, "Send four requests: curl -i localhost:8080/tenants/acme")
 }
 
 func handler(store penstock.Store) (http.Handler, error) {

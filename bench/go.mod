@@ -9,7 +9,8 @@ require (
 	github.com/go-chi/httprate v0.16.1
 	github.com/go-redis/redis_rate/v10 v10.0.1
 	github.com/juju/ratelimit v1.0.2
-	github.com/penstock-io/penstock v0.0.0
+	github.com/penstock-io/penstock v0.1.0
+	github.com/penstock-io/penstock/redisstore/goredis v0.0.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/redis/rueidis v1.0.79
 	github.com/sethvargo/go-limiter v0.7.1
@@ -74,3 +75,5 @@ require (
 )
 
 replace github.com/penstock-io/penstock => ../
+
+replace github.com/penstock-io/penstock/redisstore/goredis => ../redisstore/goredis

@@ -3,7 +3,7 @@ module github.com/penstock-io/penstock/redisstore/goredis
 go 1.26.0
 
 require (
-	github.com/penstock-io/penstock v0.0.0
+	github.com/penstock-io/penstock v0.1.0
 	github.com/redis/go-redis/v9 v9.22.0
 )
 
@@ -16,4 +16,5 @@ require (
 	pgregory.net/rapid v1.3.0 // indirect
 )
 
+// For development only: programs that require this module use the version above.
 replace github.com/penstock-io/penstock => ../..

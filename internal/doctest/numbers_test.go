@@ -176,6 +176,10 @@ func nameNumbers(t *testing.T) []number {
 			"named bucket, all of 100 used, Count raised to 500: remaining at once",
 			after("100/1d name=n", 100, func(l *penstock.Limit) { l.Count, l.Burst = 500, 0 }),
 		},
+		{
+			"named bucket, all of 60/1m used, changed to 600/1m: remaining at once",
+			after("60/1m name=n", 60, func(l *penstock.Limit) { l.Count, l.Burst = 600, 600 }),
+		},
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 
 func cellAfter(store penstock.Store) (*penstock.Limiter, error) {
 	// CL.THROTTLE user123 15 30 60
-	return penstock.New(store, penstock.Per(30, 60*time.Second).WithBurst(15+1).WithName("cl.throttle"))
+	return penstock.New(store, penstock.Per(30, 60*time.Second).WithBurst(15+1).WithName("throttle"))
 }
 
 // reply returns the reply of CL.THROTTLE, in whole seconds.

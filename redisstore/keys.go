@@ -3,6 +3,7 @@ package redisstore
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/binary"
 	"fmt"
 	"strings"
 
@@ -13,52 +14,87 @@ import (
 // No two states share one. The caller's key is the hash tag, so all states of it are
 // in one slot:
 //
-//	p{user:42}Xk3_a       the key user:42
-//	p.a{user:42}bXk3_a    the key a{user:42}b, which has its own tag
-//	p#{R4…}Xk3_a          a key of more than 256 bytes, by its hash
-//	p#{user:42}R4…Xk3_a   the same, with its own tag
-//	p!{user:42}9sW…       the record of a grant under an ID
+//	p{user:42}Xk3_a9Q       the key user:42
+//	p.a{user:42}bXk3_a9Q    the key a{user:42}b, which has its own tag
+//	p#{R4…}Xk3_a9Q          a key of more than 256 bytes, by its hash
+//	p#{user:42}R4…Xk3_a9Q   the same, with its own tag
+//	p?{user:42}bT0…         the key user:42 under an untrusted limit; likewise p?. and p?#
+//	p!{user:42}9sW…         the record of a grant under an ID
 //
-// The character behind the prefix tells these forms apart, and cannot be part of a
+// The characters behind the prefix tell these forms apart, and cannot be part of a
 // prefix.
 
 const (
 	// stateVersion is part of every limit's identity, so that states of another
 	// layout have other keys.
-	stateVersion = 1
+	stateVersion = 2
 
 	// identityLen is how many characters identify a limit, of six bits each. Two
-	// limits on one key have the same identity with probability 2^-30. A process
-	// that knows both rejects the second; see limitCache.
-	identityLen = 5
+	// limits have the same identity with probability 2^-42. A process that knows
+	// both rejects the second; see identityTable. With seven characters, the name
+	// for a key of 20 bytes has 30, the most before Redis allocates another 16.
+	identityLen = 7
+
+	// untrustedMark is behind the prefix in the keys of untrusted limits.
+	untrustedMark = "?"
+
+	// untrustedLen is how many characters identify an untrusted limit: 132 bits,
+	// because its caller can try many limits to find two with the same identity.
+	untrustedLen = 22
 
 	// maxKeyLen is how long a key may be before it is replaced by its hash.
 	maxKeyLen = 256
 )
 
-// identify returns the identity of a limit, which distinguishes its state from
-// those of other limits on the same key.
-func identify(l penstock.Limit) string {
-	id := l.Identity()
-	text := fmt.Sprintf("%d %t %q %d %d %d %d %d %d %d %q",
-		stateVersion, id.Untrusted, id.Name, id.Algorithm, id.Count, id.Period, id.Burst, id.Buckets, id.Align, id.Offset, id.Zone)
-	return hash(text)[:identityLen]
+// An identity distinguishes the state of a limit from those of other limits on the
+// same key.
+type identity struct {
+	text      string // in the names of keys
+	check     uint64 // more bits of the same hash, to detect limits with equal texts
+	untrusted bool
 }
 
-// stateKey returns the Redis key of a key's state under a limit.
-func stateKey(prefix, key, identity string) string {
-	tag := hashTag(key)
+func identify(l penstock.Limit) identity {
+	n := l.Identity()
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %t %q %d %d %d %d %d %d %d %q",
+		stateVersion, n.Untrusted, n.Name, n.Algorithm, n.Count, n.Period, n.Burst, n.Buckets, n.Align, n.Offset, n.Zone))
+	id := identity{
+		text:      base64.RawURLEncoding.EncodeToString(sum[:]),
+		check:     binary.LittleEndian.Uint64(sum[len(sum)-8:]),
+		untrusted: l.Untrusted,
+	}
+	if l.Untrusted {
+		id.text = id.text[:untrustedLen]
+	} else {
+		id.text = id.text[:identityLen]
+	}
+	return id
+}
+
+// mark returns what tells the forms of untrusted limits from the others.
+func (id identity) mark() string {
+	if id.untrusted {
+		return untrustedMark
+	}
+	return ""
+}
+
+// stateKey returns the Redis key of a key's state under a limit. Untrusted limits
+// have forms of their own, so no choice of key and limit leads to the state of a
+// trusted one.
+func stateKey(prefix, key string, id identity) string {
+	tag, mark := hashTag(key), id.mark()
 	switch {
 	case len(key) <= maxKeyLen && tag != "":
-		return prefix + "." + key + identity
+		return prefix + mark + "." + key + id.text
 	case len(key) <= maxKeyLen && key[0] != '}':
-		return prefix + "{" + key + "}" + identity
+		return prefix + mark + "{" + key + "}" + id.text
 	case tag == "":
-		return prefix + "#{" + hash(key) + "}" + identity
+		return prefix + mark + "#{" + hash(key) + "}" + id.text
 	case len(tag) > maxKeyLen:
 		tag = hash(tag)
 	}
-	return prefix + "#{" + tag + "}" + hash(key) + identity
+	return prefix + mark + "#{" + tag + "}" + hash(key) + id.text
 }
 
 // recordKey returns the Redis key of the record of a grant. It is in the slot of the
@@ -128,5 +164,5 @@ func (s *Store) ShardOf(key string) int {
 	if key == "" || !s.client.Sharded() {
 		return 0
 	}
-	return int(slotOf(stateKey("", key, ""))) / slotsPerShard
+	return int(slotOf(stateKey("", key, identity{}))) / slotsPerShard
 }

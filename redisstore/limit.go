@@ -24,7 +24,7 @@ const maxCount = 99_999_999_999_999
 type compiledLimit struct {
 	limit       penstock.Limit // as it was given
 	normal      penstock.Limit
-	identity    string
+	identity    identity
 	capacity    int64 // the most that can be granted at once
 	recordTTL   int64 // how long a grant under an ID is remembered, in ticks
 	step        algorithm.Step
@@ -189,13 +189,9 @@ func (cl *compiledLimit) window(now int64) algorithm.Window {
 // compiled limit there is arithmetic for a table, and here scripts, their arguments
 // and an open batch.
 type limitCache struct {
-	slots  [1024]atomic.Pointer[compiledLimit]
-	owners sync.Map // identity → the limit's identity in full
-	known  atomic.Int64
+	slots      [1024]atomic.Pointer[compiledLimit]
+	identities identityTable
 }
-
-// maxKnown is how many identities are remembered to detect collisions.
-const maxKnown = 1 << 14
 
 func (c *limitCache) get(l penstock.Limit) (*compiledLimit, error) {
 	slot := &c.slots[hashLimit(&l)%uint64(len(c.slots))]
@@ -204,7 +200,7 @@ func (c *limitCache) get(l penstock.Limit) (*compiledLimit, error) {
 	}
 	cl, err := compileLimit(l)
 	if err == nil {
-		err = c.claimIdentity(cl)
+		err = c.identities.claim(cl.identity)
 	}
 	if err != nil {
 		return nil, err
@@ -230,23 +226,4 @@ func hashLimit(l *penstock.Limit) uint64 {
 		h = (h ^ field) * 0x9e3779b97f4a7c15
 	}
 	return h >> 32
-}
-
-// claimIdentity returns an error if another limit has the same identity by
-// coincidence.
-func (c *limitCache) claimIdentity(cl *compiledLimit) error {
-	if c.known.Load() >= maxKnown {
-		return nil
-	}
-	full := cl.limit.Identity()
-	owner, known := c.owners.LoadOrStore(cl.identity, full)
-	if !known {
-		c.known.Add(1)
-	}
-	if owner == full {
-		return nil
-	}
-	return &penstock.FieldError{Field: "Name", Kind: penstock.ErrBadLimit, Problem: fmt.Sprintf(
-		"%q: this limit and %s have the same identity in Redis; give one of them another name",
-		cl.limit.Name, owner.(penstock.Limit))}
 }

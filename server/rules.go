@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/redisstore"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -27,6 +29,9 @@ func (s *Server) useRules(set *rules.Set, err error) error {
 	if err == nil && s.config.GRPC.Addr != "" {
 		err = set.CheckEnvoy()
 	}
+	if err == nil && s.claimLimits != nil {
+		err = claimRules(set.Rules(), s.claimLimits)
+	}
 	s.metrics.countConfigLoad(err)
 	if err != nil {
 		return err
@@ -38,6 +43,30 @@ func (s *Server) useRules(set *rules.Set, err error) error {
 	s.engine.SetRules(set)
 	s.log.Info("rules loaded", "path", s.config.Rules, "domains", len(set.Domains()), "rules", len(set.Rules()))
 	return nil
+}
+
+// claimRules claims the states of the rules in the store before any request can use them, so
+// that a rule that cannot be used is an error of its file.
+func claimRules(all []*rules.Rule, claim func(...penstock.Limit) error) error {
+	var limits []penstock.Limit
+	byName := map[string]*rules.Rule{}
+	for _, r := range all {
+		if !r.Unlimited {
+			limits = append(limits, r.Limit)
+			byName[r.Limit.Name] = r
+		}
+	}
+	err := claim(limits...)
+	var bad *redisstore.ClaimError
+	if !errors.As(err, &bad) {
+		return err
+	}
+	r, reason := byName[bad.Limit.Name], bad.Error()
+	if other := byName[bad.Other.Name]; other != nil {
+		reason = fmt.Sprintf("rules %s and %s (%s:%d) would share their state in Redis: rename one of them",
+			r.Name, other.Name, other.File, other.Line)
+	}
+	return rules.Errors{{File: r.File, Line: r.Line, Reason: reason}}
 }
 
 // watchRules reloads the rules when their files change.

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/rules"
 )
@@ -29,6 +30,7 @@ type Server struct {
 	monitor       *monitor                      // nil for the memory store
 	background    []func(context.Context)       // run until the listeners are closed
 	closers       []func(context.Context) error // of the store; called last to first
+	claimLimits   func(...penstock.Limit) error // of a store on Redis; nil in memory
 
 	reloading sync.Mutex
 	draining  atomic.Bool

@@ -48,6 +48,7 @@ func (s *Server) openRedis(ctx context.Context) (penstock.Store, error) {
 		redis.Close()
 		return nil
 	})
+	s.claimLimits = redis.Claim
 	return s.wrapStore(ctx, redis), nil
 }
 

@@ -47,6 +47,11 @@ descriptors:
 			t.Errorf("%q: %+v, want %+v", name, got, want)
 		}
 	}
+	untrusted := named("shop/open")
+	untrusted.Untrusted = true
+	if got := p.forLimit(&untrusted); got != byDefault {
+		t.Errorf("a request limit with the name of a rule: %+v, want %+v", got, byDefault)
+	}
 	p.set(nil)
 	if l := named("shop/open"); p.forLimit(&l) != byDefault {
 		t.Error("the policy of a removed rule still applies")

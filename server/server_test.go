@@ -44,38 +44,91 @@ func onBothStores(t *testing.T, test func(t *testing.T, d *daemon)) {
 	}
 }
 
-// The same rule, or the same limit, has the same counter in all APIs.
-func TestServerAPIsShareCounters(t *testing.T) {
+// APIs share a counter where they name the same rule and entries.
+func TestServerAPIsShareCountersOfARule(t *testing.T) {
 	onBothStores(t, func(t *testing.T, d *daemon) {
-		byDomain := `{"domain":"shop","cost":2,"descriptors":[{"entries":[{"key":"user","value":"42"}]}]}`
-		if status, answer := post(t, d.addr("http"), byDomain); status != 200 || !strings.Contains(answer, `"remaining":3`) {
+		byDomain := `{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"42"}]}]}`
+		if status, answer := post(t, d.addr("http"), byDomain); status != 200 || !strings.Contains(answer, `"remaining":4`) {
 			t.Errorf("HTTP: %d %s", status, answer)
 		}
-		if s := takeGRPC(t, dialGRPC(t, d, nil), "42"); s.LimitRemaining != 2 {
+		if s := takeGRPC(t, dialGRPC(t, d, nil), "42"); s.LimitRemaining != 3 {
 			t.Errorf("gRPC: %v", s)
 		}
-		if _, answer := get(t, "http://"+d.addr("admin")+"/v1/keys?domain=shop&user=42"); !strings.Contains(answer, `"remaining": 2`) {
+		if status, _ := get(t, "http://"+d.addr("http")+"/v1/auth?domain=shop&user=42"); status != 200 {
+			t.Errorf("/v1/auth: %d", status)
+		}
+		if left := remaining(t, d, "DOMAIN", "shop", "user", "42"); left != 1 {
+			t.Errorf("RESP: %d left, want 1", left)
+		}
+		if _, answer := get(t, "http://"+d.addr("admin")+"/v1/keys?domain=shop&user=42"); !strings.Contains(answer, `"remaining": 1`) {
 			t.Errorf("admin: %s", answer)
 		}
-		if status, answer := post(t, d.addr("http"), byDomain); status != 200 || !strings.Contains(answer, `"remaining":0`) {
-			t.Errorf("HTTP, last units: %d %s", status, answer)
+		if left := remaining(t, d, "DOMAIN", "shop", "user", "42"); left != 0 {
+			t.Errorf("RESP, last unit: %d left, want 0", left)
 		}
 		if s := takeGRPC(t, dialGRPC(t, d, nil), "42"); s.Code != envoyrls.RateLimitResponse_OVER_LIMIT {
 			t.Errorf("gRPC, exhausted: %v", s)
 		}
-
-		// The limit of CL.THROTTLE has a name, which other APIs can use.
-		if got := throttle(t, d, "k 15 1 3600 3"); got[1] != 16 || got[2] != 13 {
-			t.Errorf("RESP: %v", got)
-		}
-		take := `{"key":"k","limit":"1/1h burst=16 name=cl.throttle","cost":1}`
-		if _, answer := post(t, d.addr("http"), take); !strings.Contains(answer, `"remaining":12`) {
-			t.Errorf("HTTP, under CL.THROTTLE's limit: %s", answer)
-		}
-		if got := throttle(t, d, "k 15 1 3600 0"); got[2] != 12 {
-			t.Errorf("RESP, after HTTP: %v", got)
+		if status, answer := post(t, d.addr("http"), byDomain); status != 429 {
+			t.Errorf("HTTP, exhausted: %d %s", status, answer)
 		}
 	})
+}
+
+// APIs share a counter where requests bring the same key and limit, however it is written.
+func TestServerAPIsShareCountersOfALimit(t *testing.T) {
+	onBothStores(t, func(t *testing.T, d *daemon) {
+		if _, answer := post(t, d.addr("http"), `{"key":"user:42","limit":"5/1h"}`); !strings.Contains(answer, `"remaining":4`) {
+			t.Errorf("HTTP: %s", answer)
+		}
+		if left := remaining(t, d, "KEY", "user:42", "LIMIT", "5/60m burst=5"); left != 3 {
+			t.Errorf("RESP: %d left, want 3", left)
+		}
+		if status, _ := get(t, "http://"+d.addr("http")+"/v1/auth?key=user:42&limit=5/1h"); status != 200 {
+			t.Errorf("/v1/auth: %d", status)
+		}
+		if _, answer := get(t, "http://"+d.addr("admin")+"/v1/keys?limit=5/1h&key=user:42"); !strings.Contains(answer, `"remaining": 2`) {
+			t.Errorf("admin: %s", answer)
+		}
+		if left := remaining(t, d, "KEY", "user:42", "LIMIT", "6/1h"); left != 5 {
+			t.Errorf("another limit: %d left, want 5: a counter of its own", left)
+		}
+	})
+}
+
+// CL.THROTTLE has a counter for each key, whatever the parameters, under a name of its own.
+func TestServerThrottleHasItsOwnCounters(t *testing.T) {
+	onBothStores(t, func(t *testing.T, d *daemon) {
+		if got := throttle(t, d, "k 4 5 3600 3"); got[1] != 5 || got[2] != 2 {
+			t.Errorf("CL.THROTTLE: %v", got)
+		}
+		if left := remaining(t, d, "KEY", "k", "LIMIT", "5/1h"); left != 4 {
+			t.Errorf("the same key and limit: %d left, want 4: a counter of its own", left)
+		}
+		if left := remaining(t, d, "KEY", "k", "LIMIT", "5/1h name=cl.throttle"); left != 1 {
+			t.Errorf("the same key and name: %d left, want 1: the counter of CL.THROTTLE", left)
+		}
+		if got := throttle(t, d, "k 4 5 3600 0"); got[2] != 1 {
+			t.Errorf("CL.THROTTLE after the take: %v", got)
+		}
+	})
+}
+
+// remaining takes one unit by PENSTOCK.TAKE, and returns how many are left.
+func remaining(t *testing.T, d *daemon, arguments ...string) int64 {
+	t.Helper()
+	client := dialRESP(t, d)
+	defer client.Close()
+	reply, err := client.Do(t.Context(), client.B().Arbitrary("PENSTOCK.TAKE").Args(arguments...).Build()).AsMap()
+	if err != nil {
+		t.Fatal(err)
+	}
+	field := reply["remaining"]
+	left, err := field.AsInt64()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return left
 }
 
 // dialGRPC connects to the gRPC API, in plaintext without credentials.
@@ -113,13 +166,19 @@ func shouldRateLimit(conn *grpc.ClientConn, user string) (*envoyrls.RateLimitRes
 	})
 }
 
-// throttle runs CL.THROTTLE with arguments.
-func throttle(t *testing.T, d *daemon, arguments string) []int64 {
+func dialRESP(t *testing.T, d *daemon) rueidis.Client {
 	t.Helper()
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{d.addr("resp")}, DisableCache: true, ForceSingleClient: true})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return client
+}
+
+// throttle runs CL.THROTTLE with arguments.
+func throttle(t *testing.T, d *daemon, arguments string) []int64 {
+	t.Helper()
+	client := dialRESP(t, d)
 	defer client.Close()
 	words := append([]string{"CL.THROTTLE"}, strings.Fields(arguments)...)
 	answer, err := client.Do(t.Context(), client.B().Arbitrary(words...).Build()).AsIntSlice()

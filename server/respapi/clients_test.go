@@ -53,6 +53,9 @@ func testRedisCLI(t *testing.T, addr string) {
 		{"-3 ping", "PONG\n"},
 		{"-n 0 echo hello", "hello\n"},
 		{"cl.throttle k fifteen 30 60", "Cell error: Store error: Couldn't parse as integer: fifteen\n\n"},
+		{"PENSTOCK.TAKE KEY k LIMIT 3/1m COST 2", "allowed\n1\ngranted\n2\nlimit\n3\nremaining\n1\nretry_after_ms\n0\nreset_after_ms\n40000\ndelay_ms\n0\nsource\nstore\n"},
+		{"-3 penstock.take key j limit 3/1m", "allowed 1\ngranted 1\nlimit 3\nremaining 2\nretry_after_ms 0\nreset_after_ms 20000\ndelay_ms 0\nsource store\n"},
+		{"penstock.take help", strings.Join(takeHelp, "\n") + "\n"},
 		{"command count", fmt.Sprintln(len(commands))},
 	} {
 		if got := runTool(t, addr, "", "redis-cli", strings.Fields(line.args)...); got != line.want {
@@ -144,7 +147,22 @@ func testRueidis(t *testing.T, c rueidis.Client) {
 		})
 	}
 	all.Wait()
+	testRueidisTake(ctx, t, c)
 	testRueidisKeys(ctx, t, c)
+}
+
+func testRueidisTake(ctx context.Context, t *testing.T, c rueidis.Client) {
+	reply, err := c.Do(ctx, c.B().Arbitrary("PENSTOCK.TAKE", "KEY", "carol", "LIMIT", "3/1m", "COST", "2").Build()).AsMap()
+	if err != nil {
+		t.Fatal(err)
+	}
+	remaining, source := reply["remaining"], reply["source"]
+	if n, err := remaining.AsInt64(); err != nil || n != 1 || len(reply) != 8 {
+		t.Errorf("PENSTOCK.TAKE: got %v, %v, want remaining 1", reply, err)
+	}
+	if text, err := source.ToString(); err != nil || text != "store" {
+		t.Errorf("PENSTOCK.TAKE: got %v, %v, want source store", reply, err)
+	}
 }
 
 func testRueidisKeys(ctx context.Context, t *testing.T, c rueidis.Client) {

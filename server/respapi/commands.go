@@ -11,7 +11,7 @@ type command struct {
 	write       bool   // whether it changes the store
 	lastKey     int    // index of the last key argument, -1 for all; 0 without keys
 	withoutAuth bool   // whether it is allowed before AUTH
-	redisCell   bool   // CL.THROTTLE: reports wrong arguments itself and flushes the batch itself
+	batched     bool   // joins the batch of its pipeline: counts its arguments and flushes itself
 	summary     string
 	run         func(*conn, [][]byte)
 }
@@ -24,7 +24,8 @@ var (
 
 func init() {
 	commands = []*command{
-		{name: "cl.throttle", arity: -5, write: true, lastKey: 1, redisCell: true, run: (*conn).throttle, summary: "Takes from the token bucket of a key."},
+		{name: "cl.throttle", arity: -5, write: true, lastKey: 1, batched: true, run: (*conn).throttle, summary: "Takes from the token bucket of a key."},
+		{name: "penstock.take", arity: -2, write: true, batched: true, run: (*conn).take, summary: "Takes units of a key under a limit, or by the rules of a domain. See PENSTOCK.TAKE HELP."},
 		{name: "get", arity: 2, lastKey: 1, run: (*conn).get, summary: "Returns when the bucket of a key will be full, in Unix nanoseconds."},
 		{name: "ttl", arity: 2, lastKey: 1, run: (*conn).ttl, summary: "Returns the seconds until the bucket of a key is full."},
 		{name: "pttl", arity: 2, lastKey: 1, run: (*conn).pttl, summary: "Returns the milliseconds until the bucket of a key is full."},
@@ -56,7 +57,7 @@ func init() {
 }
 
 // maxCommandName is the length of the longest command name.
-const maxCommandName = 11
+const maxCommandName = 13
 
 // findCommand returns the command with a name, in any case, or nil.
 func findCommand(name []byte) *command {
@@ -83,7 +84,7 @@ func (c *conn) execute(args [][]byte) {
 	}
 	c.executed++
 	cmd := findCommand(args[0])
-	if cmd == nil || !cmd.redisCell {
+	if cmd == nil || !cmd.batched {
 		c.flushBatch()
 	}
 	switch {
@@ -103,7 +104,7 @@ func (c *conn) execute(args [][]byte) {
 // acceptsArgs reports whether the command accepts n arguments including its name.
 func (cmd *command) acceptsArgs(n int) bool {
 	switch {
-	case cmd.redisCell:
+	case cmd.batched:
 		return true
 	case cmd.arity >= 0:
 		return n == cmd.arity

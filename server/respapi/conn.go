@@ -39,7 +39,8 @@ type conn struct {
 	closing    bool // close after sending the replies
 
 	counters  engine.LocalCounters
-	batch     []penstock.Request // CL.THROTTLE commands for the next call of the store
+	batch     []penstock.Request // for the next call of the store
+	forms     []replyForm        // of the replies to the batch
 	decisions []penstock.Decision
 
 	session session

@@ -327,7 +327,7 @@ func readAggregateReply(r *bufio.Reader, line string) (string, error) {
 }
 
 // doAll executes a pipeline of commands and returns the replies.
-func (c *conn) doAll(t *testing.T, commands ...string) []string {
+func (c *conn) doAll(t testing.TB, commands ...string) []string {
 	t.Helper()
 	c.in = []byte(strings.Join(commands, ""))
 	c.start, c.end = 0, len(c.in)

@@ -6,18 +6,25 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// The CL.THROTTLE commands of a pipeline are sent to the store in batches, one call
-// for each. Replies are in the order of commands, so a command of another kind flushes
-// the batch before it replies.
+// The commands of a pipeline that name a key and a limit, CL.THROTTLE and PENSTOCK.TAKE,
+// are sent to the store in batches, one call for each. Replies are in the order of commands,
+// so a command of another kind flushes the batch before it replies.
 
 // maxBatch is the largest number of requests in one call of the store.
 const maxBatch = 128
 
+// A replyForm is the form in which a command of a batch is answered.
+type replyForm bool
+
+const (
+	throttleForm replyForm = false // of CL.THROTTLE
+	takeForm     replyForm = true  // of PENSTOCK.TAKE
+)
+
 // addToBatch adds a request to the batch and flushes a full one.
-func (c *conn) addToBatch(call *throttleCall) {
-	r := call.limiter.Request(string(call.key)) // a copy: the store may keep it
-	r.Cost = call.quantity
-	if c.batch = append(c.batch, r); len(c.batch) == maxBatch {
+func (c *conn) addToBatch(r *penstock.Request, form replyForm) {
+	c.forms = append(c.forms, form)
+	if c.batch = append(c.batch, *r); len(c.batch) == maxBatch {
 		c.flushBatch()
 	}
 }
@@ -31,16 +38,33 @@ func (c *conn) flushBatch() {
 	err := c.takeBatch()
 	for i := range c.decisions {
 		d := &c.decisions[i]
-		if err != nil && d.Limit == 0 { // not decided: every decision has a Limit of at least 1
+		// A decision without a Limit was not made, or denied under a limit of 0.
+		if err != nil && d.Limit == 0 {
 			c.counters.Fail()
-			c.out.throttleError(err)
+			c.out.batchError(err, c.forms[i])
 			continue
 		}
 		c.counters.Count(c.batch[i].Cost, d)
-		c.out.decision(d)
+		c.out.batchDecision(d, c.forms[i])
 	}
 	clear(c.batch)
-	c.batch = c.batch[:0]
+	c.batch, c.forms = c.batch[:0], c.forms[:0]
+}
+
+func (r *reply) batchError(err error, form replyForm) {
+	if form == takeForm {
+		r.takeError(err)
+		return
+	}
+	r.throttleError(err)
+}
+
+func (r *reply) batchDecision(d *penstock.Decision, form replyForm) {
+	if form == takeForm {
+		r.take(&takeReply{decision: *d, limited: true})
+		return
+	}
+	r.decision(d)
 }
 
 // takeBatch fills in the decisions on the batch.

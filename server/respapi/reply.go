@@ -49,6 +49,14 @@ func (r *reply) null() {
 // arrayHeader begins an array of n elements.
 func (r *reply) arrayHeader(n int) { r.header('*', n) }
 
+// lines appends an array of texts.
+func (r *reply) lines(all []string) {
+	r.arrayHeader(len(all))
+	for _, line := range all {
+		r.text(line)
+	}
+}
+
 // mapHeader begins a map of n keys and values; in RESP2, an array of both.
 func (r *reply) mapHeader(n int) {
 	if r.resp3 {

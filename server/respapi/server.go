@@ -1,10 +1,11 @@
 // Package respapi serves Redis clients over RESP2 and RESP3. It answers CL.THROTTLE as
-// redis-cell does, and supports the other commands that clients and operators send.
+// redis-cell does, offers every kind of take as PENSTOCK.TAKE, and supports the other
+// commands that clients and operators send.
 //
 // A command takes this path: conn.go reads bytes and runs the commands in them,
 // parser.go splits the bytes into arguments, commands.go finds the command,
-// throttle.go parses a CL.THROTTLE and encodes the reply to it, pipeline.go sends the
-// CL.THROTTLE commands of a pipeline to the store in batches, and reply.go encodes
+// throttle.go parses a CL.THROTTLE and encodes the reply to it, the take*.go files do so
+// for PENSTOCK.TAKE, pipeline.go sends both to the store in batches, and reply.go encodes
 // everything else. The commands_*.go files hold the other commands.
 package respapi
 

@@ -31,7 +31,9 @@ func (c *conn) throttle(args [][]byte) {
 	case c.server.transientKeys:
 		c.throttleNow(&call)
 	default:
-		c.addToBatch(&call)
+		r := call.limiter.Request(string(call.key)) // a copy: the store may keep it
+		r.Cost = call.quantity
+		c.addToBatch(&r, throttleForm)
 	}
 }
 

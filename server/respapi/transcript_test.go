@@ -18,6 +18,7 @@ import (
 //
 //	at 2s               sets the clock, relative to the start of the transcript
 //	elsewhere           continues as a client on another machine
+//	rules               loads rules.yaml
 //	> get k             sends a command in RESP
 //	>> "PING\r\n"       sends bytes
 //	*5 :0 :16           is the expected reply; bulk strings are in quotes
@@ -90,6 +91,8 @@ func (tr *transcript) run(t *testing.T, at string, c *fakeClock, store penstock.
 		case line == "" || line[0] == '#':
 		case word == "at":
 			set(start.Add(must(time.ParseDuration(rest))))
+		case word == "rules":
+			server.engine.SetRules(testRules(t))
 		case word == "elsewhere":
 			client = remote.dial(t)
 		case word == ">":

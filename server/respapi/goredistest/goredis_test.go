@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -105,6 +106,7 @@ func TestServerWorksWithGoRedis(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 				defer cancel()
 				testThrottle(ctx, t, c)
+				testTake(ctx, t, c)
 				testPipeline(ctx, t, c)
 				testConcurrentTakes(ctx, t, c)
 				testKeys(ctx, t, c)
@@ -128,6 +130,25 @@ func testThrottle(ctx context.Context, t *testing.T, c *redis.Client) {
 	}
 	if pong, err := c.Ping(ctx).Result(); err != nil || pong != "PONG" {
 		t.Errorf("PING: got %s, %v", pong, err)
+	}
+}
+
+// testTake reads the reply as a map, which go-redis makes of both protocol versions' forms.
+func testTake(ctx context.Context, t *testing.T, c *redis.Client) {
+	cmd := redis.NewMapStringInterfaceCmd(ctx, "PENSTOCK.TAKE", "KEY", "carol", "LIMIT", "3/1m", "COST", 2)
+	if err := c.Process(ctx, cmd); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{
+		"allowed": int64(1), "granted": int64(2), "limit": int64(3), "remaining": int64(1),
+		"retry_after_ms": int64(0), "reset_after_ms": int64(40_000), "delay_ms": int64(0), "source": "store",
+	}
+	if got := cmd.Val(); !maps.Equal(got, want) {
+		t.Errorf("PENSTOCK.TAKE: got %v, want %v", got, want)
+	}
+	err := c.Do(ctx, "PENSTOCK.TAKE", "DOMAIN", "shop", "user", 42).Err()
+	if err == nil || !strings.HasPrefix(err.Error(), "UNAVAILABLE ") {
+		t.Errorf("PENSTOCK.TAKE without rules: got %v, want UNAVAILABLE", err)
 	}
 }
 

@@ -1,0 +1,124 @@
+package respapi
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/engine"
+)
+
+// PENSTOCK.TAKE is all of penstock's take over RESP: any limit, and rules. take_parse.go
+// reads its arguments, take_reply.go encodes decisions. A request with a limit joins the
+// batch of its pipeline, as CL.THROTTLE does; requests by rules are decided one by one,
+// since each may have several limits.
+
+// take executes PENSTOCK.TAKE.
+func (c *conn) take(args [][]byte) {
+	if len(args) == 2 && strings.EqualFold(string(args[1]), "HELP") {
+		c.flushBatch()
+		c.out.lines(takeHelp)
+		return
+	}
+	if err := c.decideTake(args[1:]); err != nil {
+		c.flushBatch() // replies are in the order of commands
+		c.out.takeError(err)
+	}
+}
+
+// decideTake decides a PENSTOCK.TAKE, or adds it to the batch.
+func (c *conn) decideTake(args [][]byte) error {
+	t, err := parseTake(args, c.server.engine.MaxDescriptors())
+	switch {
+	case err != nil:
+		return err
+	case t.refunds() && !c.session.mayRefund:
+		return errRefund
+	case t.words.has(wordDomain):
+		return c.takeByRules(t)
+	}
+	r, err := c.storeRequest(t)
+	if err != nil {
+		return err
+	}
+	if c.server.transientKeys {
+		return c.takeNow(&r)
+	}
+	c.addToBatch(&r, takeForm)
+	return nil
+}
+
+// storeRequest returns the request for the store, of a command with key and limit. It is
+// valid: an invalid request would fail the others of its batch.
+func (c *conn) storeRequest(t *takeCall) (penstock.Request, error) {
+	r, err := c.server.engine.RequestUnder(t.limit)
+	if err != nil {
+		return r, err
+	}
+	if !c.session.mayRefund && c.server.engine.OverridesRule(r.Limit) {
+		return r, errOverride
+	}
+	r.Key, r.Cost, r.ID, r.AtMost, r.MaxDelay = t.key, t.cost, t.id, t.atMost, t.maxDelay
+	return r, r.ValidateShape()
+}
+
+// takeNow decides a request at once.
+func (c *conn) takeNow(r *penstock.Request) error {
+	d, err := c.server.engine.Store().Take(c.server.ctx, *r)
+	if err != nil {
+		c.counters.Fail()
+		return err
+	}
+	c.counters.Count(r.Cost, &d)
+	c.out.take(&takeReply{decision: d, limited: true})
+	return nil
+}
+
+// takeByRules decides descriptors by the rules of a domain.
+func (c *conn) takeByRules(t *takeCall) error {
+	c.flushBatch()
+	var result engine.Result
+	if err := c.server.engine.Decide(c.server.ctx, t.domain, t.descriptors, &result); err != nil {
+		return err
+	}
+	c.out.take(newTakeReply(&result))
+	return nil
+}
+
+// A permissionError means that the connection lacks the rights of a refund.
+type permissionError string
+
+func (e permissionError) Error() string { return string(e) }
+
+const (
+	errRefund   = permissionError("a refund or reset needs AUTH with the token")
+	errOverride = permissionError("a limit with the name of a rule, and other parameters, needs AUTH with the token")
+)
+
+// takeError appends the reply to a PENSTOCK.TAKE that was not decided. Its code says what
+// the client can do: correct the command (ERR), authenticate (NOPERM), or choose whether to
+// go on without a decision (UNAVAILABLE).
+func (r *reply) takeError(err error) {
+	var argument argumentError
+	var permission permissionError
+	var field *penstock.FieldError
+	switch {
+	case errors.As(err, &permission):
+		r.error("NOPERM " + permission.Error())
+	case errors.As(err, &argument):
+		r.error("ERR " + argument.Error())
+	case errors.As(err, &field):
+		r.error("ERR " + fieldText(field))
+	default:
+		r.error("UNAVAILABLE " + errorText(err))
+	}
+}
+
+// fieldText returns the text of an error about a request's field, which the command names
+// by a word.
+func fieldText(e *penstock.FieldError) string {
+	if errors.Is(e, penstock.ErrBadLimit) {
+		return "LIMIT: " + e.Field + " " + e.Problem
+	}
+	return strings.ToUpper(e.Field) + " " + e.Problem
+}

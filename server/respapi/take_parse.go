@@ -1,0 +1,273 @@
+package respapi
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+// takeHelp is the reply to PENSTOCK.TAKE HELP, and the grammar that parseTake accepts.
+var takeHelp = []string{
+	"PENSTOCK.TAKE KEY key LIMIT limit [COST n | RESET] [ID id] [ATMOST] [MAXDELAY ms]",
+	"    Takes units of a key under a limit such as \"10/1m burst=5\".",
+	"PENSTOCK.TAKE DOMAIN domain k v [k v ...] [COST n | RESET]",
+	"    Takes units by the rules of a domain, for one descriptor.",
+	"PENSTOCK.TAKE [COST n] DOMAIN domain ENTRIES n k v [k v ...] [COST n | RESET] [ENTRIES ...]",
+	"    The same for several descriptors: all of them or none.",
+	"COST is 1 by default; 0 peeks, below 0 refunds. RESET resets.",
+	"Words are not case-sensitive. An entry whose key is one of these words needs ENTRIES.",
+}
+
+// A takeCall is a PENSTOCK.TAKE with its arguments parsed.
+type takeCall struct {
+	words    takeWord // that the command has
+	key      string
+	limit    string
+	cost     int64 // of all descriptors without a cost of their own
+	id       string
+	atMost   bool
+	maxDelay time.Duration
+
+	domain      string
+	descriptors []engine.Descriptor
+	hasCost     bool // the last descriptor has a cost of its own
+}
+
+// A takeWord is a set of the words that structure a PENSTOCK.TAKE.
+type takeWord uint16
+
+const (
+	wordKey takeWord = 1 << iota
+	wordLimit
+	wordCost
+	wordReset
+	wordID
+	wordAtMost
+	wordMaxDelay
+	wordDomain
+	wordEntries
+
+	limitWords = wordKey | wordLimit | wordID | wordAtMost | wordMaxDelay
+	ruleWords  = wordDomain | wordEntries
+)
+
+// takeWords are in the order of the bits above.
+var takeWords = [...]string{"KEY", "LIMIT", "COST", "RESET", "ID", "ATMOST", "MAXDELAY", "DOMAIN", "ENTRIES"}
+
+// takeWordOf returns the word that an argument is, in any case, or 0.
+func takeWordOf(arg []byte) takeWord {
+	if len(arg) > len("MAXDELAY") {
+		return 0
+	}
+	for i, word := range takeWords {
+		if strings.EqualFold(string(arg), word) {
+			return 1 << i
+		}
+	}
+	return 0
+}
+
+// has reports whether the set has at least one of the words.
+func (w takeWord) has(words takeWord) bool { return w&words != 0 }
+
+// String returns the first word of the set.
+func (w takeWord) String() string {
+	for i, word := range takeWords {
+		if w.has(1 << i) {
+			return word
+		}
+	}
+	return ""
+}
+
+// Limits of a descriptor, as over HTTP.
+const (
+	maxEntries     = 16
+	maxEntryLength = maxKey // of all keys and values together
+)
+
+// parseTake parses the arguments of PENSTOCK.TAKE after its name. The strings in the call
+// are copies: the arguments share the read buffer's memory.
+func parseTake(args [][]byte, maxDescriptors int) (*takeCall, error) {
+	t := &takeCall{cost: 1}
+	for len(args) > 0 {
+		word := takeWordOf(args[0])
+		if word == 0 {
+			return nil, argumentError("unknown word '" + printable(args[0][:min(len(args[0]), maxPrintedWord)]) + "'; see PENSTOCK.TAKE HELP")
+		}
+		n, err := t.parseWord(word, args[1:])
+		if err != nil {
+			return nil, err
+		}
+		args = args[1+n:]
+	}
+	return t, t.check(maxDescriptors)
+}
+
+// maxPrintedWord is how many bytes of an unknown word an error repeats.
+const maxPrintedWord = 128
+
+// parseWord parses what follows a word, and returns the number of arguments used.
+func (t *takeCall) parseWord(word takeWord, args [][]byte) (n int, err error) {
+	if word.has(wordCost | wordReset) {
+		return t.parseCost(word, args)
+	}
+	if t.words.has(word) && word != wordEntries {
+		return 0, argumentError(word.String() + " occurs twice")
+	}
+	t.words |= word
+	switch {
+	case word == wordAtMost:
+		t.atMost = true
+		return 0, nil
+	case word == wordEntries:
+		return t.parseEntries(args)
+	case len(args) == 0:
+		return 0, argumentError(word.String() + " needs a value")
+	case word == wordDomain:
+		return t.parseDomain(args)
+	}
+	return 1, t.parseValue(word, args[0])
+}
+
+// parseValue parses the value of a word that has one.
+func (t *takeCall) parseValue(word takeWord, value []byte) error {
+	switch word {
+	case wordKey:
+		t.key = string(value)
+		return validateKey(value)
+	case wordLimit:
+		t.limit = string(value)
+	case wordID:
+		t.id = string(value)
+		return validateLength("ID", len(value), maxKey)
+	case wordMaxDelay:
+		ms, ok := parseNatural(value)
+		if !ok || ms > math.MaxInt64/int64(time.Millisecond) {
+			return argumentError("MAXDELAY: want milliseconds, 0 or more")
+		}
+		t.maxDelay = time.Duration(ms) * time.Millisecond
+	}
+	return nil
+}
+
+func validateLength(what string, n, most int) error {
+	switch {
+	case n == 0:
+		return argumentError(what + " is empty")
+	case n > most:
+		return argumentError(fmt.Sprintf("%s of %d bytes: must be at most %d", what, n, most))
+	}
+	return nil
+}
+
+// parseCost parses COST n or RESET. After the entries of a descriptor it is the cost of that
+// descriptor, otherwise that of the command.
+func (t *takeCall) parseCost(word takeWord, args [][]byte) (n int, err error) {
+	cost := penstock.Reset
+	if word == wordCost {
+		if n = 1; len(args) == 0 {
+			return 0, argumentError("COST needs a value")
+		}
+		if cost, err = strconv.ParseInt(string(args[0]), 10, 64); err != nil {
+			return 0, argumentError("COST: " + outOfRange)
+		}
+	}
+	switch last := len(t.descriptors) - 1; {
+	case last >= 0 && !t.hasCost:
+		t.descriptors[last].Cost, t.hasCost = cost, true
+	case last < 0 && !t.words.has(wordCost|wordReset):
+		t.cost = cost
+		t.words |= word
+	default:
+		return 0, argumentError(word.String() + ": the cost is set already")
+	}
+	return n, nil
+}
+
+// parseDomain parses the name of a domain and the entries that follow it without ENTRIES:
+// pairs of a key and a value, up to a key that is one of the words. Only keys can be words,
+// so no value changes what the command means.
+func (t *takeCall) parseDomain(args [][]byte) (n int, err error) {
+	t.domain = string(args[0])
+	if err := validateLength("DOMAIN", len(args[0]), maxKey); err != nil {
+		return 0, err
+	}
+	for n = 1; n < len(args) && takeWordOf(args[n]) == 0; n += 2 {
+		if n+1 == len(args) {
+			return 0, argumentError("an entry has a key and no value")
+		}
+	}
+	if n == 1 {
+		return 1, nil
+	}
+	return n, t.addDescriptor(args[1:n])
+}
+
+// parseEntries parses the number of entries of a descriptor, and the entries.
+func (t *takeCall) parseEntries(args [][]byte) (n int, err error) {
+	if !t.words.has(wordDomain) {
+		return 0, argumentError("ENTRIES before DOMAIN")
+	}
+	if len(args) == 0 {
+		return 0, argumentError("ENTRIES needs a value")
+	}
+	count, ok := parseNatural(args[0])
+	if !ok || count < 1 || count > maxEntries {
+		return 0, argumentError(fmt.Sprintf("ENTRIES: want a number from 1 to %d", maxEntries))
+	}
+	n = 1 + 2*int(count)
+	if len(args) < n {
+		return 0, argumentError(fmt.Sprintf("ENTRIES %d: want %[1]d keys with their values", count))
+	}
+	return n, t.addDescriptor(args[1:n])
+}
+
+// addDescriptor adds a descriptor of pairs of a key and a value.
+func (t *takeCall) addDescriptor(pairs [][]byte) error {
+	if len(pairs)/2 > maxEntries {
+		return argumentError(fmt.Sprintf("%d entries: must be at most %d", len(pairs)/2, maxEntries))
+	}
+	d := engine.Descriptor{Entries: make([]rules.Entry, 0, len(pairs)/2), Cost: t.cost}
+	length := 0
+	for i := 0; i < len(pairs); i += 2 {
+		if len(pairs[i]) == 0 {
+			return argumentError("an entry has an empty key")
+		}
+		length += len(pairs[i]) + len(pairs[i+1])
+		d.Entries = append(d.Entries, rules.Entry{Key: string(pairs[i]), Value: string(pairs[i+1])})
+	}
+	t.descriptors, t.hasCost = append(t.descriptors, d), false
+	return validateLength("a descriptor", length, maxEntryLength)
+}
+
+// check returns an error if words are missing or contradict each other.
+func (t *takeCall) check(maxDescriptors int) error {
+	switch rules, limit := t.words.has(ruleWords), t.words&limitWords; {
+	case rules && limit != 0:
+		return argumentError(limit.String() + " cannot be combined with DOMAIN; if it is the key of an entry, write ENTRIES n before the entries")
+	case rules && len(t.descriptors) == 0:
+		return argumentError("DOMAIN needs entries: a key and a value")
+	case len(t.descriptors) > maxDescriptors:
+		return argumentError(fmt.Sprintf("%d descriptors: must be at most %d", len(t.descriptors), maxDescriptors))
+	case !rules && limit&(wordKey|wordLimit) != wordKey|wordLimit:
+		return argumentError("want KEY and LIMIT, or DOMAIN and entries; see PENSTOCK.TAKE HELP")
+	}
+	return nil
+}
+
+// refunds reports whether the command refunds units or resets keys.
+func (t *takeCall) refunds() bool {
+	for i := range t.descriptors {
+		if t.descriptors[i].Cost < 0 {
+			return true
+		}
+	}
+	return len(t.descriptors) == 0 && t.cost < 0
+}

@@ -1,0 +1,161 @@
+package respapi
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+// testRules returns the rules in testdata.
+func testRules(t testing.TB) *rules.Set {
+	t.Helper()
+	set, err := rules.Load("testdata/rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+// pairs returns n entries, of keys and values of the given length.
+func pairs(n, length int) (words []string) {
+	for i := range n {
+		words = append(words, fmt.Sprintf("%0*d", length, i), strings.Repeat("v", length))
+	}
+	return words
+}
+
+func TestTakeBoundsArguments(t *testing.T) {
+	s := newServerWithClock(newFakeClock())
+	s.engine.SetRules(testRules(t))
+	c := newFakeClient(s)
+	long := strings.Repeat("x", maxKey+1)
+	for _, test := range []struct {
+		words []string
+		want  string
+	}{
+		{[]string{"KEY", long, "LIMIT", "5/1m"}, "-ERR key of 4097 bytes: must be at most 4096"},
+		{[]string{"KEY", "k", "LIMIT", "5/1m", "ID", long}, "-ERR ID of 4097 bytes: must be at most 4096"},
+		{[]string{"DOMAIN", long, "user", "42"}, "-ERR DOMAIN of 4097 bytes: must be at most 4096"},
+		{[]string{"DOMAIN", "shop", "user", long}, "-ERR a descriptor of 4101 bytes: must be at most 4096"},
+		{append([]string{"DOMAIN", "shop"}, pairs(16, 2)...), `*4 "allowed" :1 "rule" $-1`},
+		{append([]string{"DOMAIN", "shop"}, pairs(17, 2)...), "-ERR 17 entries: must be at most 16"},
+		{append([]string{"DOMAIN", "shop"}, pairs(16, 128)...), `*4 "allowed" :1 "rule" $-1`},
+		{append([]string{"DOMAIN", "shop"}, pairs(16, 129)...), "-ERR a descriptor of 4128 bytes: must be at most 4096"},
+	} {
+		if got := c.do(t, append([]string{"PENSTOCK.TAKE"}, test.words...)...); got != test.want {
+			t.Errorf("%.80q: got %s, want %s", test.words, got, test.want)
+		}
+	}
+	got := c.do(t, "PENSTOCK.TAKE", long)
+	if want := "-ERR unknown word '" + long[:128] + "'; see PENSTOCK.TAKE HELP"; got != want {
+		t.Errorf("a long word: got %s, want %s", got, want)
+	}
+}
+
+func TestTakeBoundsDescriptors(t *testing.T) {
+	e := engine.New(penstock.NewMemory(nil), &engine.Options{MaxDescriptors: 2})
+	e.SetRules(testRules(t))
+	c := newFakeClient(must(New(e, nil)))
+	words := []string{"PENSTOCK.TAKE", "DOMAIN", "shop"}
+	for range 3 {
+		words = append(words, "ENTRIES", "1", "user", "42")
+	}
+	if got, want := c.do(t, words...), "-ERR 3 descriptors: must be at most 2"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestTakePipelineIsOneBatch(t *testing.T) {
+	redisServer.Clock.Set(newFakeClock().now())
+	store := &countingStore{Store: newRedisStore(t, redisServer)}
+	c := newFakeClient(newServer(t, store, nil, nil, nil))
+	var commands []string
+	for range 10 {
+		commands = append(commands,
+			encode("PENSTOCK.TAKE", "KEY", "alice", "LIMIT", "99/1m"), encode("CL.THROTTLE", "alice", "4", "1", "60"))
+	}
+	for i, got := range c.doAll(t, commands...) {
+		if want := []string{`*16 "allowed" :1 `, "*5 :"}[i%2]; !strings.HasPrefix(got, want) {
+			t.Errorf("reply %d: got %s, want %s…", i, got, want)
+		}
+	}
+	if store.takes != 0 || store.batches != 1 {
+		t.Errorf("%d takes and %d batches, want one batch", store.takes, store.batches)
+	}
+}
+
+// Takes are counted as those of other APIs: by rule, or as ad hoc.
+func TestTakeIsCounted(t *testing.T) {
+	for name, store := range stores(t) {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t, store, nil, nil, nil)
+			s.engine.SetRules(testRules(t))
+			c := newFakeClient(s)
+			c.doAll(t,
+				encode("PENSTOCK.TAKE", "KEY", "alice", "LIMIT", "3/1m", "COST", "3"),
+				encode("PENSTOCK.TAKE", "KEY", "alice", "LIMIT", "3/1m", "COST", "2"),
+				encode("PENSTOCK.TAKE", "KEY", "alice", "LIMIT", "3/1m", "COST", "0"),
+				encode("PENSTOCK.TAKE", "DOMAIN", "shop", "user", "42", "COST", "5"),
+				encode("PENSTOCK.TAKE", "DOMAIN", "shop", "user", "42"),
+			)
+			for _, rule := range []struct {
+				name                string
+				allowed, denied     uint64
+				allowedUnits, units uint64
+			}{{"", 1, 1, 3, 2}, {"shop/user", 1, 1, 5, 1}} {
+				all := s.engine.RuleCounters()
+				got := all[slices.IndexFunc(all, func(c *engine.RuleCounters) bool { return c.Rule == rule.name })]
+				if got.Allowed.Load() != rule.allowed || got.Denied.Load() != rule.denied ||
+					got.AllowedUnits.Load() != rule.allowedUnits || got.DeniedUnits.Load() != rule.units {
+					t.Errorf("rule %q: got %d and %d allowed and denied, %d and %d units, want %+v", rule.name, got.Allowed.Load(),
+						got.Denied.Load(), got.AllowedUnits.Load(), got.DeniedUnits.Load(), rule)
+				}
+			}
+		})
+	}
+}
+
+// In shadow mode no take is denied.
+func TestTakeShadowAllows(t *testing.T) {
+	s := newServer(t, newFakeClock().memory(), nil, &engine.Options{Shadow: true}, nil)
+	s.engine.SetRules(testRules(t))
+	c := newFakeClient(s)
+	for _, words := range [][]string{
+		{"PENSTOCK.TAKE", "KEY", "alice", "LIMIT", "3/1m", "COST", "4"},
+		{"PENSTOCK.TAKE", "DOMAIN", "shop", "user", "42", "COST", "6"},
+		{"PENSTOCK.TAKE", "COST", "6", "DOMAIN", "shop", "ENTRIES", "1", "user", "42", "ENTRIES", "1", "user", "43"},
+	} {
+		if _, rest, _ := strings.Cut(c.do(t, words...), " "); !strings.HasPrefix(rest, `"allowed" :1 `) {
+			t.Errorf("%q: got %s, want allowed", words, rest)
+		}
+	}
+}
+
+// Any arguments get one reply, and a command that fails charges nothing.
+func FuzzTakeArguments(f *testing.F) {
+	f.Add("KEY\x00k\x00LIMIT\x005/1m\x00COST\x002\x00ATMOST")
+	f.Add("COST\x00-1\x00DOMAIN\x00shop\x00ENTRIES\x001\x00user\x0042\x00RESET")
+	f.Add("DOMAIN\x00shop\x00user\x0042\x00path\x00/login\x00MAXDELAY\x00100\x00ID\x00x")
+	set := testRules(f)
+	f.Fuzz(func(t *testing.T, joined string) {
+		words := append([]string{"PENSTOCK.TAKE"}, strings.Split(joined, "\x00")...)
+		if len(words) > maxArgs || len(joined) > maxCommand/2 {
+			return
+		}
+		store := newFakeClock().memory()
+		s := must(New(engine.New(store, nil), nil))
+		s.engine.SetRules(set)
+		got := newFakeClient(s).doAll(t, encode(words...))
+		if len(got) != 1 {
+			t.Fatalf("%q: got %d replies: %q", words, len(got), got)
+		}
+		if strings.HasPrefix(got[0], "-") && store.Stats().Keys != 0 {
+			t.Errorf("%q: charged, and got %s", words, got[0])
+		}
+	})
+}

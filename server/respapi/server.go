@@ -26,7 +26,7 @@ import (
 // Options configure a [Server]. The zero value has all defaults.
 type Options struct {
 	// RequireAuth rejects every command before AUTH with the engine's token.
-	// Default: only DEL and UNLINK need AUTH, if the engine has a token.
+	// Default: only refunds and resets need AUTH, if the engine has a token.
 	RequireAuth bool
 
 	// Listener is where INFO reads connection limits and rejections from.

@@ -33,7 +33,7 @@ func (c *conn) decideTake(args [][]byte) error {
 	case err != nil:
 		return err
 	case t.refunds() && !c.session.mayRefund:
-		return errRefund
+		return permissionError("a refund or reset undoes a limit: " + c.permissionHint())
 	case t.words.has(wordDomain):
 		return c.takeByRules(t)
 	}
@@ -55,8 +55,8 @@ func (c *conn) storeRequest(t *takeCall) (penstock.Request, error) {
 	if err != nil {
 		return r, err
 	}
-	if !c.session.mayRefund && c.server.engine.OverridesRule(r.Limit) {
-		return r, errOverride
+	if !c.session.mayRefund && engine.IsThrottleLimit(r.Limit) {
+		return r, permissionError("a limit with a name of CL.THROTTLE can undo one: " + c.permissionHint())
 	}
 	r.Key, r.Cost, r.ID, r.AtMost, r.MaxDelay = t.key, t.cost, t.id, t.atMost, t.maxDelay
 	return r, r.ValidateShape()
@@ -89,11 +89,6 @@ func (c *conn) takeByRules(t *takeCall) error {
 type permissionError string
 
 func (e permissionError) Error() string { return string(e) }
-
-const (
-	errRefund   = permissionError("a refund or reset needs AUTH with the token")
-	errOverride = permissionError("a limit with the name of a rule, and other parameters, needs AUTH with the token")
-)
 
 // takeError appends the reply to a PENSTOCK.TAKE that was not decided. Its code says what
 // the client can do: correct the command (ERR), authenticate (NOPERM), or choose whether to

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/storetest"
 )
 
@@ -55,6 +57,7 @@ func newTakeStore(t testing.TB, store penstock.Store, requests *int) *takeStore 
 
 func (s *takeStore) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 	if !isExpressible(&r) {
+		r.Limit = engine.RequestLimit(r.Limit)
 		return s.Store.Take(ctx, r)
 	}
 	s.mu.Lock()
@@ -70,7 +73,7 @@ func (s *takeStore) TakeEach(ctx context.Context, rs []penstock.Request, ds []pe
 	var commands strings.Builder
 	for i := range rs {
 		if !isExpressible(&rs[i]) {
-			return penstock.TakeEach(ctx, s.Store, rs, ds)
+			return penstock.TakeEach(ctx, s.Store, requestLimits(rs), ds)
 		}
 		commands.WriteString(encode(takeArgs(&rs[i])...))
 	}
@@ -87,7 +90,16 @@ func (s *takeStore) TakeEach(ctx context.Context, rs []penstock.Request, ds []pe
 }
 
 func (s *takeStore) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
-	return penstock.TakeAll(ctx, s.Store, rs, ds)
+	return penstock.TakeAll(ctx, s.Store, requestLimits(rs), ds)
+}
+
+// requestLimits returns the requests under the limits that the API uses for them.
+func requestLimits(rs []penstock.Request) []penstock.Request {
+	all := slices.Clone(rs)
+	for i := range all {
+		all[i].Limit = engine.RequestLimit(all[i].Limit)
+	}
+	return all
 }
 
 func isExpressible(r *penstock.Request) bool {

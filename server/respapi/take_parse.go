@@ -262,12 +262,13 @@ func (t *takeCall) check(maxDescriptors int) error {
 	return nil
 }
 
-// refunds reports whether the command refunds units or resets keys.
+// refunds reports whether the command refunds units or resets keys. Returning what was taken
+// under an ID does not count: only the caller that took it knows the ID.
 func (t *takeCall) refunds() bool {
 	for i := range t.descriptors {
 		if t.descriptors[i].Cost < 0 {
 			return true
 		}
 	}
-	return len(t.descriptors) == 0 && t.cost < 0
+	return len(t.descriptors) == 0 && t.cost < 0 && t.id == ""
 }

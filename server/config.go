@@ -20,6 +20,7 @@ type Config struct {
 	Rules        string
 	MergeDomains bool
 	Shadow       bool
+	Unmatched    string // allow or deny
 
 	Store        string
 	MaxKeys      int

@@ -35,6 +35,8 @@ func (s *Setting) Env() string {
 var (
 	failureNames = []string{"local", "allow", "deny"}
 	logFormats   = []string{"text", "json"}
+
+	unmatchedNames = []string{"allow", "deny"}
 )
 
 // headerForms returns the names of all header forms.
@@ -52,6 +54,7 @@ var Settings = slices.Concat(
 		Setting{Name: "rules", Kind: "path", Help: "rule file, or directory of rule files; reloaded on change", set: text(func(c *Config) *string { return &c.Rules })},
 		Setting{Name: "merge-domains", Default: "false", Help: "allow several rule files to define one domain", set: toggle(func(c *Config) *bool { return &c.MergeDomains })},
 		Setting{Name: "shadow", Default: "false", Help: "shadow mode: allow everything, count would-be denials", set: toggle(func(c *Config) *bool { return &c.Shadow })},
+		Setting{Name: "unmatched", Kind: "mode", Default: "allow", Help: "decisions on requests that no rule matches in any descriptor: allow or deny", Values: unmatchedNames, set: oneOf(func(c *Config) *string { return &c.Unmatched }, unmatchedNames)},
 	),
 	group("Store",
 		Setting{Name: "store", Kind: "url", Default: memoryURL, Help: "memory: (this process only), redis://, rediss://, unix://, redis-sentinel:// or redis-cluster://", set: storeURL},

@@ -102,6 +102,7 @@ var (
 	decisionsDesc   = prometheus.NewDesc("penstock_decisions_total", "Decisions by rule, outcome and mode. In shadow mode, denials are not enforced.", []string{"rule", "outcome", "mode"}, nil)
 	unitsDesc       = prometheus.NewDesc("penstock_cost_units_total", "Cost units by rule and outcome: granted if allowed, requested if denied.", []string{"rule", "outcome"}, nil)
 	limitDesc       = prometheus.NewDesc("penstock_limit_units", "Maximum units that a rule grants in one request: its burst or count.", []string{"rule"}, nil)
+	unmatchedDesc   = prometheus.NewDesc("penstock_unmatched_total", "Requests that no rule matched in any descriptor, by domain; the empty domain stands for all without rules.", []string{"domain"}, nil)
 	keysDesc        = prometheus.NewDesc("penstock_keys", "Keys in the memory store.", nil, nil)
 	bytesDesc       = prometheus.NewDesc("penstock_state_bytes", "Memory used by the state of sliding logs and rolling windows.", nil, nil)
 	overflowDesc    = prometheus.NewDesc("penstock_memory_overflow_decisions_total", "Decisions by an overflow bucket, because --max-keys was reached.", nil, nil)
@@ -117,9 +118,13 @@ func (c engineCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- decisionsDesc
 	ch <- unitsDesc
 	ch <- limitDesc
+	ch <- unmatchedDesc
 }
 
 func (c engineCollector) Collect(ch chan<- prometheus.Metric) {
+	for _, n := range c.engine.UnmatchedCounters() {
+		ch <- prometheus.MustNewConstMetric(unmatchedDesc, prometheus.CounterValue, float64(n.Count), n.Domain)
+	}
 	for _, n := range c.engine.RuleCounters() {
 		counter := func(d *prometheus.Desc, v uint64, labels ...string) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append([]string{n.Rule}, labels...)...)

@@ -40,6 +40,7 @@ func (s *Server) useRules(set *rules.Set, err error) error {
 		s.log.Warn("rule file has a setting without effect", "file", w.File, "line", w.Line, "reason", w.Reason)
 	}
 	s.storePolicies.set(set.Rules())
+	s.unmatched.setRules(set)
 	s.engine.SetRules(set)
 	s.log.Info("rules loaded", "path", s.config.Rules, "domains", len(set.Domains()), "rules", len(set.Rules()))
 	return nil

@@ -24,6 +24,7 @@ type Server struct {
 	metrics   *metrics
 	engine    *engine.Engine
 	source    *rules.Source // nil without rules
+	unmatched *unmatchedLog
 	listeners []*listener
 
 	storePolicies storePolicies

@@ -20,8 +20,12 @@ func (s *Server) openStore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if s.unmatched, err = newUnmatchedLog(s.log, "--unmatched="+s.config.Unmatched); err != nil {
+		return err
+	}
 	s.engine = engine.New(store, &engine.Options{
 		Token: s.config.Token, DistrustLocal: !s.config.TrustLocal, Shadow: s.config.Shadow,
+		DenyUnmatched: s.config.Unmatched == "deny", OnUnmatched: s.unmatched.report,
 	})
 	s.metrics.registry.MustRegister(engineCollector{s.engine})
 	if !s.config.TrustLocal && !s.engine.HasToken() {

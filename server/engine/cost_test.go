@@ -19,6 +19,7 @@ func TestDecideOneDescriptorDoesNotAllocate(t *testing.T) {
 		{descriptor(0, "user=ada")},
 		{descriptor(1, "vip=ada")},
 		{descriptor(1, "trial=ada")},
+		{descriptor(1, "unknown=ada")},
 		{withOverride(descriptor(1, "user=ada"), 5)},
 	} {
 		allocs := testing.AllocsPerRun(200, func() {

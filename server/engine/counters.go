@@ -41,6 +41,8 @@ func (e *Engine) RuleCounters() []*RuleCounters {
 type ruleTable struct {
 	set    *rules.Set
 	states []ruleState // by Rule.Index
+
+	unmatched map[string]*atomic.Uint64 // unmatched requests by domain
 }
 
 // A ruleState is what the engine keeps for a rule.
@@ -54,7 +56,7 @@ func newRuleTable(store penstock.Store, s *rules.Set, old *ruleTable) *ruleTable
 		return nil
 	}
 	kept := old.counters()
-	t := &ruleTable{set: s, states: make([]ruleState, len(s.Rules()))}
+	t := &ruleTable{set: s, states: make([]ruleState, len(s.Rules())), unmatched: unmatchedCounters(s, old)}
 	for _, r := range s.Rules() {
 		if r.Unlimited {
 			continue

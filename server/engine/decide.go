@@ -36,7 +36,7 @@ type Status struct {
 	Decision penstock.Decision
 
 	// OverLimit means that the descriptor denies the request. It is false for shadow
-	// rules.
+	// rules. Without a rule it is true if the options deny unmatched requests.
 	OverLimit bool
 }
 
@@ -63,6 +63,7 @@ func (e *Engine) Decide(ctx context.Context, domain string, ds []Descriptor, r *
 	r.reset(len(ds))
 	d := t.set.Domain(domain)
 	if d == nil {
+		e.decideUnknownDomain(domain, ds, r)
 		return nil
 	}
 	ev := evaluations.Get().(*evaluation)
@@ -78,6 +79,7 @@ func (e *Engine) Decide(ctx context.Context, domain string, ds []Descriptor, r *
 		return err
 	}
 	r.OverLimit = over && !e.shadow
+	ev.checkUnmatched(t, d, ds)
 	return nil
 }
 

@@ -36,6 +36,16 @@ type Options struct {
 
 	// MaxDescriptors limits the descriptors of a request. Default: 64.
 	MaxDescriptors int
+
+	// DenyUnmatched denies requests that take units and that no rule matches
+	// in any descriptor. Default: they are allowed.
+	DenyUnmatched bool
+
+	// OnUnmatched is called for each descriptor of a take that no rule matches,
+	// even if another descriptor of the request has a rule. Entries is nil if
+	// the domain has no rules. It is called concurrently, must not block, and
+	// must not keep its arguments. Optional.
+	OnUnmatched func(domain string, entries []rules.Entry)
 }
 
 const defaultMaxDescriptors = 64
@@ -55,6 +65,10 @@ type Engine struct {
 	loading sync.Mutex // serializes SetRules
 	table   atomic.Pointer[ruleTable]
 	adHoc   ruleState // of limits that requests name
+
+	denyUnmatched bool
+	onUnmatched   func(domain string, entries []rules.Entry)
+	unknownDomain atomic.Uint64 // unmatched requests to domains without rules
 }
 
 // New returns an engine without rules. The store is required; nil options are all defaults.
@@ -73,6 +87,10 @@ func New(store penstock.Store, o *Options) *Engine {
 		hasToken:       o.Token != "",
 		trustLocal:     !o.DistrustLocal,
 		adHoc:          ruleState{counters: &RuleCounters{Counters: &Counters{}}},
+	}
+	e.denyUnmatched, e.onUnmatched = o.DenyUnmatched, o.OnUnmatched
+	if e.onUnmatched == nil {
+		e.onUnmatched = func(string, []rules.Entry) {}
 	}
 	if o.MaxDescriptors > 0 {
 		e.maxDescriptors = o.MaxDescriptors

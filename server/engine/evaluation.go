@@ -22,6 +22,8 @@ type evaluation struct {
 	limited []limitedDescriptor
 	keys    []byte // of all limited descriptors, one after the other
 
+	unmatched []int // the descriptors without a rule
+
 	// What the next call of the store decides. A queued request is about
 	// limited[queued[i]].
 	queued    []int
@@ -53,7 +55,7 @@ const maxKeptKeyBytes = 64 << 10
 func (ev *evaluation) release() {
 	clear(ev.limited)
 	ev.engine, ev.result = nil, nil
-	ev.limited, ev.keys = ev.limited[:0], ev.keys[:0]
+	ev.limited, ev.keys, ev.unmatched = ev.limited[:0], ev.keys[:0], ev.unmatched[:0]
 	if cap(ev.keys) > maxKeptKeyBytes {
 		ev.keys = nil
 	}
@@ -81,6 +83,7 @@ func (ev *evaluation) match(t *ruleTable, domain *rules.Domain, i int, d *Descri
 		return fmt.Errorf("descriptor %d: %w", i, err)
 	}
 	if l.rule == nil {
+		ev.unmatched = append(ev.unmatched, i)
 		ev.keys = ev.keys[:l.key]
 		return nil
 	}

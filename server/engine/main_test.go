@@ -104,6 +104,8 @@ func textOf(v *engine.Result) string {
 
 func statusText(st engine.Status) string {
 	switch {
+	case st.Rule == nil && st.OverLimit:
+		return "no rule over"
 	case st.Rule == nil:
 		return "no rule"
 	case st.Rule.Unlimited:

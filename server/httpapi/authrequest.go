@@ -37,7 +37,7 @@ func (s *Server) handleAuthRequest(w http.ResponseWriter, r *http.Request) {
 	c.collectApplied(&response, response.decision.Allowed)
 	s.headers.SetHeaders(w.Header(), c.applied)
 	if !response.decision.Allowed {
-		p := httplimit.QuotaExceeded(c.applied)
+		p := c.denial(&response)
 		p.Status = a.denyStatus
 		httplimit.WriteProblem(w, p)
 	}

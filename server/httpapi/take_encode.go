@@ -21,8 +21,8 @@ func (c *call) encode(w http.ResponseWriter, r *takeResponse, headers httplimit.
 		}
 	}
 	c.out = r.appendJSON(c.out)
-	if status == http.StatusTooManyRequests && r.decision.RetryAfter == penstock.Never {
-		c.appendDetail()
+	if status == http.StatusTooManyRequests && (!r.limited || r.decision.RetryAfter == penstock.Never) {
+		c.appendDetail(r)
 	}
 	c.out = append(c.out, '\n')
 	w.Header()["Content-Type"] = jsonType
@@ -31,9 +31,19 @@ func (c *call) encode(w http.ResponseWriter, r *takeResponse, headers httplimit.
 }
 
 // appendDetail adds to the response why the request can never pass.
-func (c *call) appendDetail() {
+func (c *call) appendDetail(r *takeResponse) {
 	c.out = append(c.out[:len(c.out)-1], `,"detail":`...)
-	c.out = append(appendString(c.out, httplimit.QuotaExceeded(c.applied).Detail), '}')
+	c.out = append(appendString(c.out, c.denial(r).Detail), '}')
+}
+
+// denial returns the problem of a denied request. One that no limit applied to is denied
+// because no rule matches it.
+func (c *call) denial(r *takeResponse) httplimit.Problem {
+	p := httplimit.QuotaExceeded(c.applied)
+	if !r.limited {
+		p.Detail = "no rule matches the request"
+	}
+	return p
 }
 
 var jsonType = []string{"application/json"}

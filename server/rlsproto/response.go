@@ -64,7 +64,7 @@ func (s *Service) buildResponse(c *Call) {
 func (s *Service) statusOf(st *engine.Status) Status {
 	switch {
 	case st.Rule == nil:
-		return Status{}
+		return Status{OverLimit: st.OverLimit}
 	case st.Rule.Unlimited:
 		return Status{Remaining: math.MaxUint32}
 	}

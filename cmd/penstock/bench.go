@@ -47,6 +47,9 @@ server must have rules for the domain.`,
 		ValidArgs: []string{"grpc", "http", "resp"},
 		RunE: func(c *cobra.Command, args []string) error {
 			o.api = args[0]
+			if err := o.setAddr(); err != nil {
+				return err
+			}
 			if err := o.check(); err != nil {
 				return err
 			}
@@ -55,7 +58,7 @@ server must have rules for the domain.`,
 	}
 	f := bench.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.addr, "addr", "", "HOST:PORT of the listener, without TLS (default: this machine, default port)")
+	f.StringVar(&o.addr, "addr", "", "HOST:PORT of the listener, without TLS; by default derived from the settings of penstock serve on this machine")
 	f.DurationVar(&o.duration, "duration", 10*time.Second, "how long to send requests, at most 1h")
 	f.IntVar(&o.callers, "callers", 64, "number of concurrent callers")
 	f.IntVar(&o.pipeline, "pipeline", 1, "requests that a caller sends at once; RESP only")
@@ -66,12 +69,21 @@ server must have rules for the domain.`,
 	return bench
 }
 
-var defaultAddr = map[string]string{"grpc": "127.0.0.1:8081", "http": "127.0.0.1:8080", "resp": "127.0.0.1:6380"}
+// setAddr sets the address of the listener from the settings of the server on this
+// machine, unless --addr is set.
+func (o *benchOptions) setAddr() error {
+	if o.addr != "" {
+		return nil
+	}
+	at, err := (&connectFlags{}).connect(o.api)
+	if err != nil {
+		return err
+	}
+	o.addr = at.url.Host
+	return nil
+}
 
 func (o *benchOptions) check() error {
-	if o.addr == "" {
-		o.addr = defaultAddr[o.api]
-	}
 	switch {
 	case strings.Contains(o.addr, "://"):
 		return fmt.Errorf("--addr %s: want HOST:PORT of a listener without TLS", o.addr)

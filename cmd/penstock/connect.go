@@ -57,13 +57,15 @@ type connection struct {
 	client *http.Client
 }
 
-// connect finds a listener, "admin" or "http". Nothing is sent yet.
+// connect finds a listener by its name. Nothing is sent yet.
 func (f *connectFlags) connect(listener string) (*connection, error) {
 	settings, err := f.settings()
 	if err != nil {
 		return nil, err
 	}
-	at := map[string]server.ListenConfig{"admin": settings.Admin, "http": settings.HTTP}[listener]
+	at := map[string]server.ListenConfig{
+		"grpc": settings.GRPC, "http": settings.HTTP, "resp": settings.RESP, "admin": settings.Admin,
+	}[listener]
 	c := &connection{}
 	if c.url, err = f.serverURL(listener, at); err != nil {
 		return nil, err

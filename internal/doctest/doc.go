@@ -4,5 +4,6 @@
 //
 //	go test ./internal/doctest -update
 //
-// writes the generated blocks.
+// writes the generated blocks. [PageCommands] and [CommentCommands] find the commands,
+// which the tests of the command line run.
 package doctest

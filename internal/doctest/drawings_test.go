@@ -39,29 +39,6 @@ func readPage(t *testing.T, page string) string {
 	return string(text)
 }
 
-// A fence is a block between two lines of three backquotes.
-type fence struct {
-	page, info, body string
-	line             int // of the block's first line
-}
-
-func fencesOf(page, text string) (fences []fence) {
-	var f *fence
-	for i, line := range strings.Split(text, "\n") {
-		info, isFence := strings.CutPrefix(line, "```")
-		switch {
-		case isFence && f == nil:
-			f = &fence{page: page, info: info, line: i + 2}
-		case isFence:
-			fences = append(fences, *f)
-			f = nil
-		case f != nil:
-			f.body += line + "\n"
-		}
-	}
-	return fences
-}
-
 // drawings compute a block from the words after its kind and, for tables, from
 // the first columns of the block that is there.
 var drawings = map[string]func(t *testing.T, words, body string) string{
@@ -78,8 +55,8 @@ var drawings = map[string]func(t *testing.T, words, body string) string{
 func TestAlgorithmsPageBlocksAreCurrent(t *testing.T) {
 	page := readPage(t, algorithmsPage)
 	drawn, updated := map[string]bool{}, page
-	for _, f := range fencesOf(algorithmsPage, page) {
-		kind, words, _ := strings.Cut(strings.TrimPrefix(f.info, "text "), " ")
+	for _, f := range Fences(algorithmsPage, page) {
+		kind, words, _ := strings.Cut(strings.TrimPrefix(f.Info, "text "), " ")
 		draw, known := drawings[kind]
 		if !known {
 			continue
@@ -88,10 +65,10 @@ func TestAlgorithmsPageBlocksAreCurrent(t *testing.T) {
 		if kind == "edge" {
 			drawn[limitOf(t, words).Algorithm.String()] = true
 		}
-		if want := draw(t, words, f.body); f.body != want {
-			updated = strings.Replace(updated, "```"+f.info+"\n"+f.body, "```"+f.info+"\n"+want, 1)
+		if want := draw(t, words, f.Body); f.Body != want {
+			updated = strings.Replace(updated, "```"+f.Info+"\n"+f.Body, "```"+f.Info+"\n"+want, 1)
 			if !*update {
-				t.Errorf("%s:%d: block %q is not what the code does; run with -update, or compare with\n%s", f.page, f.line, f.info, want)
+				t.Errorf("%s:%d: block %q is not what the code does; run with -update, or compare with\n%s", f.Page, f.Line, f.Info, want)
 			}
 		}
 	}

@@ -57,8 +57,8 @@ func headingLevels(text string) (levels []string) {
 var goComment = regexp.MustCompile(`(?m)\s*(//|#) .*$`)
 
 func codeBlocks(text string) (blocks []string) {
-	for _, f := range fencesOf("", text) {
-		blocks = append(blocks, f.info+"\n"+goComment.ReplaceAllString(f.body, ""))
+	for _, f := range Fences("", text) {
+		blocks = append(blocks, f.Info+"\n"+goComment.ReplaceAllString(f.Body, ""))
 	}
 	return blocks
 }

@@ -27,8 +27,8 @@ import (
 func TestSnippetsCompile(t *testing.T) {
 	var snippets []*snippet
 	for _, page := range pages {
-		for _, f := range fencesOf(page, readPage(t, page)) {
-			if f.info == "go" {
+		for _, f := range Fences(page, readPage(t, page)) {
+			if f.Info == "go" {
 				snippets = append(snippets, parseSnippet(t, f))
 			}
 		}
@@ -55,15 +55,15 @@ var snippetImports = map[string]string{
 	"penstock": module, "redisstore": module + "/redisstore", "httplimit": module + "/httplimit",
 }
 
-func parseSnippet(t *testing.T, f fence) *snippet {
+func parseSnippet(t *testing.T, f Fence) *snippet {
 	t.Helper()
-	if formatted, err := format.Source([]byte(f.body)); err == nil && string(formatted) != f.body {
-		t.Errorf("%s:%d: not formatted; it should be\n%s", f.page, f.line, formatted)
+	if formatted, err := format.Source([]byte(f.Body)); err == nil && string(formatted) != f.Body {
+		t.Errorf("%s:%d: not formatted; it should be\n%s", f.Page, f.Line, formatted)
 	}
 	s := &snippet{fset: token.NewFileSet(), info: types.Info{Types: map[ast.Expr]types.TypeAndValue{}}}
 	var err error
 	for _, src := range f.wrappings() {
-		s.file, err = parser.ParseFile(s.fset, f.page, src, parser.ParseComments|parser.SkipObjectResolution)
+		s.file, err = parser.ParseFile(s.fset, f.Page, src, parser.ParseComments|parser.SkipObjectResolution)
 		if err == nil {
 			return s
 		}
@@ -74,22 +74,22 @@ func parseSnippet(t *testing.T, f fence) *snippet {
 
 // wrappings returns the block as a file, in the ways in which it can be one: as
 // it is, as declarations, and as statements.
-func (f fence) wrappings() []string {
-	position := fmt.Sprintf("\n//line %s:%d\n", f.page, f.line)
-	if strings.HasPrefix(f.body, "package ") {
-		return []string{position[1:] + f.body}
+func (f Fence) wrappings() []string {
+	position := fmt.Sprintf("\n//line %s:%d\n", f.Page, f.Line)
+	if strings.HasPrefix(f.Body, "package ") {
+		return []string{position[1:] + f.Body}
 	}
 	head := "package p"
 	for name, path := range snippetImports {
-		if regexp.MustCompile(`\b`+name+`\.`).MatchString(f.body) && !strings.Contains(f.body, `"`+path+`"`) {
+		if regexp.MustCompile(`\b`+name+`\.`).MatchString(f.Body) && !strings.Contains(f.Body, `"`+path+`"`) {
 			head += fmt.Sprintf("; import %q", path)
 		}
 	}
 	known := fmt.Sprintf("; import c %q; import p %q; var ctx c.Context; var store p.Store; var lim, perAddress, perUser, forAll *p.Limiter",
 		"context", module)
 	return []string{
-		head + position + f.body,
-		head + known + "; func _() (_ error) {" + position + f.body + "return nil }",
+		head + position + f.Body,
+		head + known + "; func _() (_ error) {" + position + f.Body + "return nil }",
 	}
 }
 

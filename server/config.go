@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"regexp"
 	"strings"
@@ -49,6 +50,7 @@ type Config struct {
 	TrustLocal               bool
 
 	Headers          httplimit.Form
+	TrustedProxies   []netip.Prefix
 	RESPAuth         bool
 	EnvoyHeaders     bool
 	EnvoyHeaderNames [3]string // limit, remaining, reset

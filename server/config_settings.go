@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
@@ -79,6 +80,7 @@ var Settings = slices.Concat(
 	listenerSettings("admin", "127.0.0.1:6070", "address of the admin API: health, metrics and keys", func(c *Config) *ListenConfig { return &c.Admin }),
 	group("APIs",
 		Setting{Name: "headers", Kind: "form", Default: "ietf", Help: "rate limit headers of the HTTP API: ietf, ietf-06, x-ratelimit, github, kong, envoy-03 or none", Values: headerForms(), set: headers},
+		Setting{Name: "trusted-proxies", Kind: "networks", Help: "proxies to skip at the end of X-Forwarded-For in address:X-Forwarded-For of /v1/auth, such as 10.0.0.0/8,2001:db8::7; private is all private networks; default none, the last address is the client", set: trustedProxies},
 		Setting{Name: "resp-auth", Default: "false", Help: "require Redis clients to AUTH with the token before any other command", set: toggle(func(c *Config) *bool { return &c.RESPAuth })},
 		Setting{Name: "envoy-headers", Default: "false", Help: "send RateLimit-Limit, -Remaining and -Reset for Envoy to add to responses", set: toggle(func(c *Config) *bool { return &c.EnvoyHeaders })},
 		Setting{Name: "envoy-header-names", Kind: "names", Default: "RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset", Help: "names of these three headers", set: headerNames},
@@ -237,6 +239,36 @@ func logLevel(c *Config, text string) error {
 func headers(c *Config, text string) (err error) {
 	c.Headers, err = httplimit.ParseForm(text)
 	return err
+}
+
+// trustedProxies parses addresses and networks with commas between them.
+func trustedProxies(c *Config, text string) error {
+	for word := range strings.SplitSeq(text, ",") {
+		word = strings.TrimSpace(word)
+		if word == "" {
+			continue
+		}
+		networks, err := parseNetworks(word)
+		if err != nil {
+			return err
+		}
+		c.TrustedProxies = append(c.TrustedProxies, networks...)
+	}
+	return nil
+}
+
+func parseNetworks(word string) ([]netip.Prefix, error) {
+	if word == "private" {
+		return httplimit.PrivateNetworks(), nil
+	}
+	if network, err := netip.ParsePrefix(word); err == nil {
+		return []netip.Prefix{network}, nil
+	}
+	addr, err := netip.ParseAddr(word)
+	if err != nil || addr.Zone() != "" {
+		return nil, fmt.Errorf("%q: want an address, a network like 10.0.0.0/8, or private", word)
+	}
+	return []netip.Prefix{netip.PrefixFrom(addr, addr.BitLen())}, nil
 }
 
 // headerName matches a token of RFC 9110.

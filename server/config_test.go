@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -50,7 +51,7 @@ func TestLoadConfigSettingsFromFlagEnvAndFile(t *testing.T) {
 	examples := map[string]string{
 		"number": "7", "size": "7MiB", "duration": "7s", "address": "127.0.0.1:7", "level": "debug", "format": "json",
 		"url": "redis://seven", "path": "seven", "text": "seven", "form": "github", "": "true", "file": "",
-		"names": "X-Limit,X-Remaining,X-Reset", "directory": "seven", "mode": "deny",
+		"names": "X-Limit,X-Remaining,X-Reset", "directory": "seven", "mode": "deny", "networks": "10.0.0.0/8",
 	}
 	for _, s := range server.Settings {
 		value, known := examples[s.Kind]
@@ -134,6 +135,9 @@ func TestLoadConfigErrorsNameTheSetting(t *testing.T) {
 		{name: "cert alone", flags: map[string]string{"http-tls-cert": "c"}, want: "--http-tls-cert without --http-tls-key: want both"},
 		{name: "key alone", flags: map[string]string{"resp-tls-key": "k"}, want: "--resp-tls-key without --resp-tls-cert: want both"},
 		{name: "client ca alone", flags: map[string]string{"grpc-tls-client-ca": "a"}, want: "--grpc-tls-client-ca without --grpc-tls-cert"},
+		{name: "proxies", flags: map[string]string{"trusted-proxies": "10.0.0.0/8,proxy.example"}, want: `--trusted-proxies: "proxy.example": want an address, a network like 10.0.0.0/8, or private`},
+		{name: "network too long", flags: map[string]string{"trusted-proxies": "10.0.0.0/33"}, want: `--trusted-proxies: "10.0.0.0/33": want an address`},
+		{name: "proxy with a zone", flags: map[string]string{"trusted-proxies": "fe80::1%eth0"}, want: `--trusted-proxies: "fe80::1%eth0": want an address`},
 		{name: "two tokens", flags: map[string]string{"token": "t", "token-file": empty}, want: "--token and --token-file: want one of them"},
 		{name: "empty token", flags: map[string]string{"token-file": empty}, want: "empty is empty"},
 		{name: "auth without token", flags: map[string]string{"resp-auth": "true"}, want: "--resp-auth: requires --token-file"},
@@ -154,6 +158,27 @@ func TestLoadConfigErrorsNameTheSetting(t *testing.T) {
 				t.Errorf("the error contains a password: %q", err)
 			}
 		})
+	}
+}
+
+func TestLoadConfigParsesTrustedProxies(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                "[]",
+		"10.0.0.0/8":                      "[10.0.0.0/8]",
+		" 203.0.113.7 , 2001:db8::7, ":    "[203.0.113.7/32 2001:db8::7/128]",
+		"private,203.0.113.0/24":          "[127.0.0.0/8 ::1/128 10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 fc00::/7 203.0.113.0/24]",
+		"::ffff:10.0.0.0/104,::ffff:10.1": "",
+	} {
+		c, err := server.LoadConfig(map[string]string{"trusted-proxies": text}, nil)
+		if want == "" {
+			if err == nil {
+				t.Errorf("%q: got %v, want an error", text, c.TrustedProxies)
+			}
+			continue
+		}
+		if err != nil || fmt.Sprint(c.TrustedProxies) != want {
+			t.Errorf("%q: got %v, %v, want %s", text, c, err, want)
+		}
 	}
 }
 

@@ -128,7 +128,7 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 		return grpcapi.New(s.engine, &grpcapi.Options{Envoy: envoy, TLS: tlsConfig, ObserveLatency: s.metrics.observeLatency(l.name)})
 	case "http":
 		return httpapi.New(s.engine, &httpapi.Options{
-			Headers: c.Headers, Envoy: envoy, Ready: s.ready, ObserveLatency: s.metrics.observeLatency(l.name), Log: s.log,
+			Headers: c.Headers, TrustedProxies: c.TrustedProxies, Envoy: envoy, Ready: s.ready, ObserveLatency: s.metrics.observeLatency(l.name), Log: s.log,
 		})
 	case "resp":
 		return respapi.New(s.engine, &respapi.Options{

@@ -54,17 +54,30 @@ func unmap(p netip.Prefix) netip.Prefix {
 // would be wrong then, because all its clients share it.
 func (r *Resolver) Key(peer string, forwarded []string) string {
 	host, addr := parse(peer)
+	return r.follow(host, addr, chain{lines: forwarded})
+}
+
+// ForwardedKey is like [Resolver.Key] for a chain from a peer that is trusted whatever
+// its address is: the last address that is not a trusted proxy is the client. It returns
+// "" also for an empty chain.
+func (r *Resolver) ForwardedKey(forwarded []string) string {
 	c := chain{lines: forwarded}
+	host, addr, _ := c.lastAddr()
+	return r.follow(host, addr, c)
+}
+
+// follow returns the identity of the address, or if that is a trusted proxy, of the
+// client for which it forwards.
+func (r *Resolver) follow(host string, addr netip.Addr, c chain) string {
 	for range maxProxies {
 		if !addr.IsValid() || !r.trusts(addr) {
 			return r.name(host, addr)
 		}
-		next, ok := c.last()
+		nextHost, next, ok := c.lastAddr()
 		if !ok {
 			return r.name(host, addr) // the proxy itself is the client
 		}
-		host, addr = parse(next)
-		addr = addr.WithZone("") // a zone is valid only on the host that added it
+		host, addr = nextHost, next
 	}
 	return ""
 }
@@ -83,6 +96,13 @@ func (r *Resolver) trusts(a netip.Addr) bool {
 type chain struct {
 	lines []string
 	line  string // unread part of the current line
+}
+
+// lastAddr removes and parses the last item.
+func (c *chain) lastAddr() (host string, a netip.Addr, ok bool) {
+	item, ok := c.last()
+	host, a = parse(item)
+	return host, a.WithZone(""), ok // a zone is valid only on the host that added it
 }
 
 // last removes and returns the last item.

@@ -86,6 +86,45 @@ func TestKeyBehindProxiesIsFirstUntrustedAddress(t *testing.T) {
 	}
 }
 
+// The peer is not in the chain, and is trusted without its address.
+func TestForwardedKeyIsLastUntrustedAddress(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		forwarded []string
+		want      string
+	}{
+		{"IPv4", []string{"203.0.113.9"}, "203.0.113.9"},
+		{"IPv4 with a port", []string{"203.0.113.9:5678"}, "203.0.113.9"},
+		{"IPv6-mapped", []string{"::ffff:203.0.113.9"}, "203.0.113.9"},
+		{"IPv6", []string{"2001:db8:1:2:3:4:5:6"}, "2001:db8:1:2::/64"},
+		{"IPv6 with brackets", []string{"[2001:db8:1:2::1]"}, "2001:db8:1:2::/64"},
+		{"IPv6 with a port", []string{"[2001:db8:1:2::1]:443"}, "2001:db8:1:2::/64"},
+		{"IPv6 with a zone", []string{"2001:db8:1:2::1%eth0"}, "2001:db8:1:2::/64"},
+		{"link-local, whose zone is another host's", []string{"fe80::1%eth0"}, "fe80::1"},
+		{"space around it", []string{" \t203.0.113.9 "}, "203.0.113.9"},
+		{"forged by the client", []string{"198.51.100.1, 203.0.113.9"}, "203.0.113.9"},
+		{"forged in lines", []string{"198.51.100.1", "203.0.113.9"}, "203.0.113.9"},
+		{"garbage sent by the client", []string{"<script>,, ,203.0.113.9"}, "203.0.113.9"},
+		{"behind a trusted proxy", []string{"198.51.100.1, 203.0.113.9, 10.0.0.2"}, "203.0.113.9"},
+		{"trusted proxy itself", []string{"10.0.0.2"}, "10.0.0.2"},
+		{"trusted proxies only", []string{"10.0.0.3, 10.0.0.2"}, "10.0.0.3"},
+		{"no header", nil, ""},
+		{"empty", []string{"", " , "}, ""},
+		{"unknown", []string{"203.0.113.9, unknown"}, ""},
+		{"unknown to a trusted proxy", []string{"unknown, 10.0.0.2"}, ""},
+		{"quoted", []string{`"203.0.113.9"`}, ""},
+		{"element of Forwarded", []string{"for=203.0.113.9"}, ""},
+		{"host name", []string{"localhost"}, ""},
+		{"leading zero", []string{"203.0.113.09"}, ""},
+		{"too long", []string{strings.Repeat("1", 1<<16)}, ""},
+		{"chain of too many proxies", []string{"203.0.113.9" + strings.Repeat(", 10.0.0.2", maxProxies)}, ""},
+	} {
+		if got := resolver.ForwardedKey(test.forwarded); got != test.want {
+			t.Errorf("%s: %.80q has the key %q, want %q", test.name, test.forwarded, got, test.want)
+		}
+	}
+}
+
 // A client with an IPv4 address is identified by it, however it is embedded in
 // IPv6.
 func TestKeyOfEmbeddedIPv4IsThatAddress(t *testing.T) {

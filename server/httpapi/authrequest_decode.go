@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/penstock-io/penstock/internal/address"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 	"github.com/penstock-io/penstock/server/rules"
@@ -24,25 +25,30 @@ type authRequest struct {
 const maxParameters = maxEntries + 4
 
 // decodeAuthRequest reads a request from the URL.
-func decodeAuthRequest(r *http.Request) (*authRequest, error) {
+func decodeAuthRequest(r *http.Request, addresses *address.Resolver) (*authRequest, error) {
 	all, err := httpserver.ParseQuery(r.URL.RawQuery, maxParameters)
 	if err != nil {
 		return nil, &fieldError{problem: err.Error()}
 	}
 	a := &authRequest{takeRequest: takeRequest{cost: 1}, denyStatus: http.StatusTooManyRequests}
+	values := headerValues{r.Header, addresses}
 	var entries []rules.Entry
 	seen := map[string]bool{}
 	for _, p := range all {
 		decode, ok := parameters[p.Name]
 		if !ok {
-			entries = append(entries, rules.Entry{Key: p.Name, Value: resolve(p.Value, "", r.Header)})
+			value, err := values.resolve(p.Value, "")
+			if err != nil {
+				return nil, in(p.Name, err)
+			}
+			entries = append(entries, rules.Entry{Key: p.Name, Value: value})
 			continue
 		}
 		if seen[p.Name] {
 			return nil, in(p.Name, &fieldError{problem: "duplicate parameter"})
 		}
 		seen[p.Name] = true
-		if err := decode(a, p.Value, r.Header); err != nil {
+		if err := decode(a, p.Value, values); err != nil {
 			return nil, in(p.Name, err)
 		}
 	}
@@ -54,7 +60,7 @@ func decodeAuthRequest(r *http.Request) (*authRequest, error) {
 
 // parameters are the parameters with a fixed meaning. All others are entries of a
 // descriptor.
-var parameters = map[string]func(a *authRequest, value string, h http.Header) error{
+var parameters = map[string]func(a *authRequest, value string, v headerValues) error{
 	"key":       (*authRequest).decodeKey,
 	"limit":     (*authRequest).decodeLimit,
 	"domain":    (*authRequest).decodeDomain,
@@ -63,42 +69,45 @@ var parameters = map[string]func(a *authRequest, value string, h http.Header) er
 	"max_delay": (*authRequest).decodeMaxDelay,
 }
 
-func (a *authRequest) decodeKey(value string, h http.Header) error {
+func (a *authRequest) decodeKey(value string, v headerValues) error {
 	a.fields |= fieldKey
-	a.key = shorten(resolve(value, value, h))
-	if a.key == "" {
+	key, err := v.resolve(value, value)
+	if err != nil {
+		return err
+	}
+	if a.key = shorten(key); a.key == "" {
 		return errEmptyKey()
 	}
 	return nil
 }
 
-func (a *authRequest) decodeLimit(value string, _ http.Header) error {
+func (a *authRequest) decodeLimit(value string, _ headerValues) error {
 	a.fields |= fieldLimit
 	a.limit = value
 	return nil
 }
 
-func (a *authRequest) decodeDomain(value string, _ http.Header) error {
+func (a *authRequest) decodeDomain(value string, _ headerValues) error {
 	a.fields |= fieldDomain
 	a.domain = value
 	return nil
 }
 
-func (a *authRequest) decodeCost(value string, _ http.Header) (err error) {
+func (a *authRequest) decodeCost(value string, _ headerValues) (err error) {
 	if a.cost, err = strconv.ParseInt(value, 10, 64); err != nil || a.cost < 0 {
 		return &fieldError{problem: fmt.Sprintf("%.40q: want a whole number, 0 or more", value), kind: ProblemBadCost}
 	}
 	return nil
 }
 
-func (a *authRequest) decodeDeny(value string, _ http.Header) (err error) {
+func (a *authRequest) decodeDeny(value string, _ headerValues) (err error) {
 	if a.denyStatus, err = strconv.Atoi(value); err != nil || a.denyStatus < 400 || a.denyStatus > 599 {
 		return &fieldError{problem: fmt.Sprintf("%.40q: want a status from 400 to 599", value)}
 	}
 	return nil
 }
 
-func (a *authRequest) decodeMaxDelay(value string, _ http.Header) (err error) {
+func (a *authRequest) decodeMaxDelay(value string, _ headerValues) (err error) {
 	a.fields |= fieldMaxDelay
 	r := &jsonReader{text: value}
 	if a.maxDelay, err = r.seconds(); err != nil {
@@ -126,27 +135,61 @@ func (a *authRequest) addEntries(entries []rules.Entry) error {
 	return nil
 }
 
-// resolve returns the value of a parameter. "header:Name" stands for the value of
-// that header, or for missing if the request has no such header.
-func resolve(value, missing string, h http.Header) string {
-	name, ok := strings.CutPrefix(value, "header:")
-	if !ok {
-		return value
-	}
-	values := strings.Join(h.Values(name), ",")
-	if http.CanonicalHeaderKey(name) == "X-Forwarded-For" {
-		values = lastAddress(values)
-	}
-	if values == "" {
-		return missing
-	}
-	return values
+// headerValues are the values that parameters take from headers.
+type headerValues struct {
+	header    http.Header
+	addresses *address.Resolver
 }
 
-// lastAddress returns the last address of X-Forwarded-For, which the nearest proxy
-// added. The client can forge all addresses before it.
-func lastAddress(forwardedFor string) string {
-	return strings.TrimSpace(forwardedFor[strings.LastIndexByte(forwardedFor, ',')+1:])
+// resolve returns the value of a parameter: "header:Name" stands for that header,
+// "address:Name" for the client's address in that header, and "address:203.0.113.9" for
+// that address. Missing is the value of a header that the request does not have.
+//
+// The client can forge all of X-Forwarded-For but its end, so as a plain header it would
+// be as many keys as the client likes.
+func (v headerValues) resolve(value, missing string) (string, error) {
+	if name, ok := strings.CutPrefix(value, "address:"); ok {
+		return v.address(name)
+	}
+	name, ok := strings.CutPrefix(value, "header:")
+	switch {
+	case !ok:
+		return value, nil
+	case http.CanonicalHeaderKey(name) == "X-Forwarded-For":
+		return v.address(name)
+	}
+	return v.line(name, missing)
+}
+
+// line returns the value of a header, which must not be repeated: some applications use
+// the first line, others the last or all of them. Whichever was counted here, a client
+// could vary it and let the application see another.
+func (v headerValues) line(name, missing string) (string, error) {
+	lines := v.header.Values(name)
+	switch {
+	case len(lines) > 1:
+		return "", &fieldError{problem: fmt.Sprintf("header %.80q: %d lines, want one", name, len(lines)), kind: ProblemBadKey}
+	case len(lines) == 0 || lines[0] == "":
+		return missing, nil
+	}
+	return lines[0], nil
+}
+
+// address returns the identity of the client in a header, or of an address. Without one
+// there is no fallback: the address of the proxy would be one key for all its clients.
+func (v headerValues) address(name string) (string, error) {
+	if key := v.addresses.Key(name, nil); key != "" {
+		return key, nil
+	}
+	lines := v.header.Values(name)
+	if key := v.addresses.ForwardedKey(lines); key != "" {
+		return key, nil
+	}
+	problem := fmt.Sprintf("header %.80q: missing, want the client's address", name)
+	if len(lines) > 0 {
+		problem = fmt.Sprintf("header %.80q: %.80q: want the client's address at the end", name, lines[len(lines)-1])
+	}
+	return "", &fieldError{problem: problem, kind: ProblemBadKey}
 }
 
 // shorten returns a key, or its hash if it is too long. The client chooses the

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"testing"
 
+	"github.com/penstock-io/penstock/internal/address"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 )
 
@@ -14,13 +15,16 @@ import (
 func FuzzAuthRequestDecode(f *testing.F) {
 	f.Add("limit=1/s&key=header:X-Api-Key&deny=403&cost=2&max_delay=1.5", "ada")
 	f.Add("domain=edge&remote_address=header:X-Forwarded-For&path=%2Flogin", "1.1.1.1, 2.2.2.2")
+	f.Add("limit=1/s&key=address:X-Forwarded-For", "unknown, [2001:db8::1%eth0]:443")
+	f.Add("limit=1/s&key=address:2001:db8::1&deny=403", "")
 	f.Add("key=a&key=b", "&limit=9/s")
 	f.Add("%zz&&=&;", "")
 	f.Fuzz(func(t *testing.T, query, header string) {
 		r := httptest.NewRequest(http.MethodGet, "/v1/auth", nil)
 		r.URL = &url.URL{Path: "/v1/auth", RawQuery: query}
 		r.Header = http.Header{"X-Api-Key": {header}, "X-Forwarded-For": {header}}
-		a, err := decodeAuthRequest(r)
+		addresses := address.NewResolver(address.Private(), 0)
+		a, err := decodeAuthRequest(r, addresses)
 		if err != nil {
 			if p := problemOf(err); p.Status != http.StatusBadRequest || p.Detail == "" {
 				t.Fatalf("?%s: got %+v, want status 400 and a detail", query, p)
@@ -30,13 +34,13 @@ func FuzzAuthRequestDecode(f *testing.F) {
 		if a.cost < 0 || a.denyStatus < 400 || a.denyStatus > 599 || len(a.key) > maxKey || a.fields.has(ruleFields) == a.fields.has(limitFields) {
 			t.Fatalf("?%s: got %+v, which is invalid", query, a)
 		}
-		r.Header = http.Header{}
-		other, err := decodeAuthRequest(r)
+		r.Header = http.Header{"X-Forwarded-For": {"203.0.113.9"}}
+		other, err := decodeAuthRequest(r, addresses)
 		if err != nil {
-			t.Fatalf("?%s: without headers: %v", query, err)
+			t.Fatalf("?%s: with another header: %v", query, err)
 		}
 		if a.limit != other.limit || a.cost != other.cost || a.denyStatus != other.denyStatus || a.domain != other.domain || a.maxDelay != other.maxDelay {
-			t.Fatalf("?%s: got %+v with the header %q, and %+v without", query, a, header, other)
+			t.Fatalf("?%s: got %+v with the header %q, and %+v with another", query, a, header, other)
 		}
 	})
 }

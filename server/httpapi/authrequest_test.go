@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"strings"
 	"testing"
@@ -83,10 +84,38 @@ func TestAuthRequestKeyFromHeader(t *testing.T) {
 	auth(t, base, "limit=1/1m&key=X-Api-Key", "X-Api-Key", "ada").want(t, 200, "") // without header: the text is the key
 }
 
+// Applications differ in which line of a repeated header they use, so a client that
+// repeats it must not get a second key.
+func TestAuthRequestRejectsRepeatedHeader(t *testing.T) {
+	base := serveStore(t, frozenMemory())
+	for _, c := range []struct{ query, parameter string }{
+		{"limit=3/1h&key=header:X-Api-Key", "key"},
+		{"domain=edge&tenant=header:x-api-key", "tenant"},
+	} {
+		for i, lines := range [][]string{{"alice", "0"}, {"1", "alice"}, {"alice", "alice"}, {"", "alice"}, {"alice", ""}, {"2", "alice", "3"}} {
+			var header []string
+			for _, line := range lines {
+				header = append(header, "X-Api-Key", line)
+			}
+			got := auth(t, base, c.query, header...)
+			if p := got.problem(t); got.status != 400 || p.Type != httpapi.ProblemBadKey || p.Parameter != c.parameter || !strings.Contains(p.Detail, "lines, want one") {
+				t.Errorf("%s: %d: lines %q: got %+v, want 400", c.query, i, lines, got)
+			}
+		}
+		peek := auth(t, base, c.query+"&cost=0", "X-Api-Key", "alice")
+		if peek.want(t, 200, ""); !strings.Contains(peek.header.Get("Ratelimit"), "r=3;") && !strings.Contains(peek.header.Get("Ratelimit"), "r=5;") {
+			t.Errorf("%s: after the rejected requests: got %v, want all units", c.query, peek.header)
+		}
+	}
+}
+
 // A client can forge all of X-Forwarded-For but the last address.
 func TestAuthRequestUsesLastForwardedAddress(t *testing.T) {
-	base := serveStore(t, frozenMemory())
-	for _, query := range []string{"limit=1/1m&key=header:x-forwarded-for", "domain=edge&remote_address=header:X-Forwarded-For&cost=3"} {
+	for _, query := range []string{
+		"limit=1/1m&key=address:x-forwarded-for", "domain=edge&remote_address=address:X-Forwarded-For&cost=3",
+		"limit=1/1m&key=header:x-forwarded-for", "domain=edge&remote_address=header:X-Forwarded-For&cost=3",
+	} {
+		base := serveStore(t, frozenMemory())
 		auth(t, base, query, "X-Forwarded-For", "1.1.1.1, 10.0.0.9").want(t, 200, "")
 		for _, spoofed := range []string{"10.0.0.9", "2.2.2.2,10.0.0.9", "3.3.3.3 ,  10.0.0.9 "} {
 			if got := auth(t, base, query, "X-Forwarded-For", spoofed); got.status != 429 {
@@ -97,6 +126,67 @@ func TestAuthRequestUsesLastForwardedAddress(t *testing.T) {
 			t.Errorf("%s: in two lines: got %+v, want 429", query, got)
 		}
 		auth(t, base, query, "X-Forwarded-For", "10.0.0.9, 10.0.0.8").want(t, 200, "")
+	}
+}
+
+// A client is one key, however its address is written. It has a whole IPv6 /64.
+func TestAuthRequestNormalizesAddresses(t *testing.T) {
+	trusted := &httpapi.Options{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+	for _, c := range []struct{ first, again, other string }{
+		{"9.9.9.1", "9.9.9.1:1234", "9.9.9.2"},
+		{"9.9.9.1:99", "::ffff:9.9.9.1", "::ffff:9.9.9.2"},
+		{"2001:db8::1", "2001:db8::2", "2001:db8:0:1::1"},
+		{"2001:db8::1", "2001:0DB8::ffff:1", "2001:db8:1::1"},
+		{"2001:db8::1", "[2001:db8::3]:443", "[2001:db8:0:1::3]:443"},
+		{"2001:db8::1", "2001:db8::1%eth0", "fe80::1"},
+	} {
+		for _, query := range []string{"limit=1/1m&key=", "domain=edge&cost=3&remote_address="} {
+			base := serve(t, newServer(t, newEngine(t, frozenMemory(), nil), trusted))
+			byHeader := func(value string) response {
+				return auth(t, base, query+"address:X-Forwarded-For", "X-Forwarded-For", value)
+			}
+			byHeader(c.first).want(t, 200, "")
+			for _, again := range []string{c.again, "5.5.5.5, " + c.again, c.again + ", 10.0.0.2", "5.5.5.5,\t" + c.again + ",10.0.0.3 , ::ffff:10.0.0.2"} {
+				if got := byHeader(again); got.status != 429 {
+					t.Errorf("%s: %s and then %s: got %+v, want 429", query, c.first, again, got)
+				}
+			}
+			if got := auth(t, base, query+"address:X-Real-IP", "X-Real-Ip", c.again); got.status != 429 {
+				t.Errorf("%s: %s and then X-Real-IP: %s: got %+v, want 429", query, c.first, c.again, got)
+			}
+			if got := auth(t, base, query+"address:"+url.QueryEscape(c.again)); got.status != 429 {
+				t.Errorf("%s: %s and then %s in the URL: got %+v, want 429", query, c.first, c.again, got)
+			}
+			byHeader(c.other).want(t, 200, "")
+		}
+	}
+}
+
+// Without the client's address there is no key: that of the proxy would be shared by all
+// its clients.
+func TestAuthRequestRejectsHeaderWithoutAddress(t *testing.T) {
+	base := serveStore(t, frozenMemory())
+	for _, c := range []struct {
+		query, parameter string
+	}{
+		{"limit=1/1m&key=address:X-Forwarded-For", "key"},
+		{"limit=1/1m&key=header:X-Forwarded-For", "key"},
+		{"domain=edge&remote_address=address:X-Forwarded-For", "remote_address"},
+	} {
+		for _, value := range []string{"", "unknown", "9.9.9.1, unknown", `"9.9.9.1"`, "for=9.9.9.1", "localhost", "9.9.9.01", strings.Repeat("9", 5000)} {
+			got := auth(t, base, c.query, "X-Forwarded-For", value)
+			if p := got.problem(t); got.status != 400 || p.Type != httpapi.ProblemBadKey || p.Parameter != c.parameter || len(p.Detail) > 300 {
+				t.Errorf("%s: X-Forwarded-For: %.80s: got %+v, want 400", c.query, value, got)
+			}
+		}
+		if got := auth(t, base, c.query); got.status != 400 || !strings.Contains(got.problem(t).Detail, "missing") {
+			t.Errorf("%s without the header: got %+v, want 400", c.query, got)
+		}
+	}
+	for _, text := range []string{"", "unix:", "9.9.9", "[", "not a header"} {
+		if got := auth(t, base, "limit=1/1m&key=address:"+url.QueryEscape(text)); got.status != 400 {
+			t.Errorf("address:%s: got %+v, want 400", text, got)
+		}
 	}
 }
 

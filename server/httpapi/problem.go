@@ -20,7 +20,8 @@ const (
 	// ProblemBadLimit means that a limit is invalid.
 	ProblemBadLimit = problemBase + "ProblemBadLimit"
 
-	// ProblemBadKey means that a key is empty or too long.
+	// ProblemBadKey means that a key is empty or too long, or that the header from which
+	// /v1/auth reads it is ambiguous or has no address.
 	ProblemBadKey = problemBase + "ProblemBadKey"
 
 	// ProblemBadCost means that the cost, or a field that modifies it, is invalid:

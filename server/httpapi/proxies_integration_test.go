@@ -63,6 +63,42 @@ func TestIntegrationNginxFailsOpenWhereConfigured(t *testing.T) {
 	})
 }
 
+// A second line of the header is not a second key, and does not reach the site.
+func TestIntegrationNginxRejectsRepeatedHeader(t *testing.T) {
+	site := newSite(t)
+	proxy := startNginx(t, serveStore(t, frozenMemory()), site)
+	for i := range 6 {
+		for _, lines := range [][]string{{"alice", fmt.Sprint(i)}, {fmt.Sprint(i), "alice"}} {
+			if got := send(t, "GET", proxy+"/keyed", "", http.Header{"X-Api-Key": lines}); got.status != 500 {
+				t.Errorf("X-Api-Key %q: got %+v, want 500", lines, got)
+			}
+		}
+	}
+	if n := site.requests.Load(); n != 0 {
+		t.Errorf("the site got %d requests, want none", n)
+	}
+	for i, want := range []int{200, 200, 200, 429} {
+		if got := send(t, "GET", proxy+"/keyed", "", http.Header{"X-Api-Key": {"alice"}}); got.status != want {
+			t.Errorf("request %d: got %+v, want %d", i, got, want)
+		}
+	}
+}
+
+// nginx connects from this machine and sends a local host name, but its clients are
+// elsewhere.
+func TestIntegrationNginxClientsMayNotRefund(t *testing.T) {
+	base := serveStore(t, frozenMemory())
+	proxy := startNginx(t, base, newSite(t))
+	header := func() http.Header { return http.Header{"Content-Type": {"application/json"}} }
+	const refund = `{"key":"k","limit":"5/1m","cost":-1}`
+	if got := send(t, "POST", proxy+"/api/v1/take", refund, header()); got.status != 403 {
+		t.Errorf("through nginx: got %+v, want 403", got)
+	}
+	if got := send(t, "POST", base+"/v1/take", refund, header()); got.status != 200 {
+		t.Errorf("directly: got %+v, want 200", got)
+	}
+}
+
 // Browsers mark requests from links of other sites, and proxies forward the marks to
 // /v1/auth, which must not take them for an attack on itself.
 func TestIntegrationNginxPassesCrossSiteNavigation(t *testing.T) {

@@ -17,11 +17,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/penstock-io/penstock/httplimit"
+	"github.com/penstock-io/penstock/internal/address"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 	"github.com/penstock-io/penstock/server/rlsproto"
@@ -37,6 +39,10 @@ type Options struct {
 	// admitted with a delay. A request with a longer delay is denied.
 	// Default: 30 s.
 	MaxHold time.Duration
+
+	// TrustedProxies are the proxies whose addresses /v1/auth skips at the end of a
+	// header that lists addresses. Default: none, so the last address is the client.
+	TrustedProxies []netip.Prefix
 
 	// Envoy configures the responses of /json. Default: those of package
 	// rlsproto.
@@ -63,6 +69,7 @@ type Server struct {
 	engine         *engine.Engine
 	headers        httplimit.Form
 	maxHold        time.Duration
+	addresses      *address.Resolver
 	envoy          *rlsproto.Service
 	ready          func() error
 	observeLatency func(time.Duration)
@@ -83,6 +90,7 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 		engine: e, headers: o.Headers, maxHold: o.MaxHold,
 		envoy: rlsproto.New(e, &o.Envoy), ready: o.Ready, observeLatency: o.ObserveLatency,
 	}
+	s.addresses = address.NewResolver(o.TrustedProxies, 0)
 	if s.maxHold <= 0 {
 		s.maxHold = defaultMaxHold
 	}

@@ -1,0 +1,114 @@
+package simulator
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// DrawOptions are the settings of [Simulation.Draw].
+type DrawOptions struct {
+	Width int  // of the time axis, in columns; default 64
+	Color bool // whether the output is a terminal that shows colors
+}
+
+const (
+	defaultWidth = 64
+	levels       = "▁▂▃▄▅▆▇█" // the share of a column's highest traffic
+	red          = "\x1b[31m"
+	plain        = "\x1b[0m"
+)
+
+// Draw draws the lanes for a terminal: for each algorithm the units that passed, at the
+// time when they act, and those that were refused.
+func (s *Simulation) Draw(w io.Writer, o DrawOptions) {
+	if o.Width <= 0 {
+		o.Width = defaultWidth
+	}
+	d := drawing{o: o, length: s.length()}
+	for i := range s.Lanes {
+		d.columns(&s.Lanes[i])
+	}
+	for i := range s.Lanes {
+		_, _ = io.WriteString(w, d.lane(&s.Lanes[i])+"\n")
+	}
+	_, _ = io.WriteString(w, d.axis()+"\n\n"+s.Summary+"\n")
+}
+
+// length is the time of the last arrival or act, and not zero.
+func (s *Simulation) length() (last time.Duration) {
+	for i := range s.Lanes {
+		for _, r := range s.Lanes[i].Results {
+			last = max(last, r.At, r.actsAt())
+		}
+	}
+	return max(last, 1)
+}
+
+type drawing struct {
+	o      DrawOptions
+	length time.Duration
+	most   int64 // in any column of any lane
+}
+
+// columns sums up the units that passed and were refused in each column.
+func (d *drawing) columns(l *Lane) (passed, refused []int64) {
+	passed, refused = make([]int64, d.o.Width), make([]int64, d.o.Width)
+	for _, r := range l.Results {
+		column := &refused[d.column(r.At)]
+		if r.Allowed {
+			column = &passed[d.column(r.actsAt())]
+		}
+		*column += r.Cost
+		d.most = max(d.most, *column)
+	}
+	return passed, refused
+}
+
+func (d *drawing) column(at time.Duration) int {
+	return min(int(float64(at)/float64(d.length)*float64(d.o.Width)), d.o.Width-1)
+}
+
+func (d *drawing) lane(l *Lane) string {
+	name := l.Algorithm.String()
+	if l.Written {
+		name += " *"
+	}
+	if l.Err != nil {
+		return fmt.Sprintf("%-18s %v\n", name, l.Err)
+	}
+	passed, refused := d.columns(l)
+	most := fmt.Sprintf("%d in any %v", l.MostInPeriod, l.Limit.Normal().Period)
+	if l.Exceeds() {
+		most = d.red(most + ", above the limit")
+	}
+	return fmt.Sprintf("%-18s %d of %d passed, at most %s\n%10s %s\n%10s %s\n",
+		name, l.Passed, l.Offered, most, "passed", d.bars(passed), "refused", d.red(d.bars(refused)))
+}
+
+func (d *drawing) red(text string) string {
+	if !d.o.Color {
+		return text
+	}
+	return red + text + plain
+}
+
+func (d *drawing) bars(units []int64) string {
+	var b strings.Builder
+	steps := []rune(levels)
+	for _, n := range units {
+		if n == 0 {
+			b.WriteByte(' ')
+			continue
+		}
+		b.WriteRune(steps[(n*int64(len(steps))-1)/d.most])
+	}
+	return strings.TrimRight(b.String(), " ")
+}
+
+// axis draws the time from the first to the last arrival.
+func (d *drawing) axis() string {
+	end := d.length.Round(max(d.length/1000, 1)).String()
+	return fmt.Sprintf("%11s0s%*s", "", d.o.Width-len("0s"), end)
+}

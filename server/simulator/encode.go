@@ -1,0 +1,71 @@
+package simulator
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/penstock-io/penstock/server/internal/httpserver"
+)
+
+// The JSON form of a simulation. Times are in seconds, as in the HTTP API; a
+// retry_after of null means never.
+type (
+	simulationJSON struct {
+		Limit   string     `json:"limit"`
+		Summary string     `json:"summary"`
+		Lanes   []laneJSON `json:"lanes"`
+	}
+
+	laneJSON struct {
+		Algorithm    string       `json:"algorithm"`
+		Limit        string       `json:"limit"`
+		Written      bool         `json:"written"`
+		Error        string       `json:"error,omitempty"`
+		Offered      int64        `json:"offered"`
+		Passed       int64        `json:"passed"`
+		Refused      int64        `json:"refused"`
+		MostInPeriod int64        `json:"most_in_period"`
+		Exceeds      bool         `json:"exceeds"`
+		Results      []resultJSON `json:"results"`
+	}
+
+	resultJSON struct {
+		At         seconds `json:"at"`
+		Cost       int64   `json:"cost"`
+		Allowed    bool    `json:"allowed"`
+		Delay      seconds `json:"delay"`
+		RetryAfter seconds `json:"retry_after"`
+	}
+
+	seconds time.Duration
+)
+
+// MarshalJSON encodes a number of seconds, or null for never.
+func (s seconds) MarshalJSON() ([]byte, error) {
+	return httpserver.AppendSeconds(nil, time.Duration(s)), nil
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (s *Simulation) MarshalJSON() ([]byte, error) {
+	j := simulationJSON{Limit: s.Limit.String(), Summary: s.Summary}
+	for i := range s.Lanes {
+		j.Lanes = append(j.Lanes, s.Lanes[i].json())
+	}
+	return json.Marshal(j)
+}
+
+func (l *Lane) json() laneJSON {
+	j := laneJSON{
+		Algorithm: l.Algorithm.String(), Limit: l.Limit.String(), Written: l.Written,
+		Offered: l.Offered, Passed: l.Passed, Refused: l.Refused,
+		MostInPeriod: l.MostInPeriod, Exceeds: l.Exceeds(), Results: []resultJSON{},
+	}
+	if l.Err != nil {
+		j.Error = l.Err.Error()
+		return j
+	}
+	for _, r := range l.Results {
+		j.Results = append(j.Results, resultJSON{seconds(r.At), r.Cost, r.Allowed, seconds(r.Delay), seconds(r.RetryAfter)})
+	}
+	return j
+}

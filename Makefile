@@ -46,9 +46,9 @@ test: setup format-check ## Run the tests of the main module, in at most seven m
 build: ## Build the command and daemon into .bin/penstock
 	go build -o .bin/penstock ./cmd/penstock
 
-.PHONY: quickstart
-quickstart: ## Show what a limit does; LIMIT="5/2s sliding-log" shows another
-	@go run ./examples/quickstart "$(LIMIT)"
+.PHONY: simulate
+simulate: ## Draw what a limit does to traffic; LIMIT="5/2s sliding-log" TRAFFIC=burst shows another
+	@go run ./cmd/penstock simulate "$(or $(LIMIT),10/1s)" --traffic "$(or $(TRAFFIC),edge)"
 
 ##@ More tests (CI runs these too)
 

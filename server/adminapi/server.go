@@ -130,6 +130,7 @@ func (s *Server) endpoints() []endpoint {
 		{"/rules", "GET, HEAD", "the loaded rules and their counters, as JSON", false, s.handleRules},
 		{"/rlconfig", "GET, HEAD", "the loaded rules, one per line, in the format of envoyproxy/ratelimit", false, s.handleRLConfig},
 		{"/v1/keys", "GET, POST, DELETE", keysHelp, false, s.handleKey},
+		{"/v1/simulate", "POST", simulateHelp, false, s.handleSimulate},
 	}
 	if s.options.Pprof {
 		all = append(all, profiles...)
@@ -139,6 +140,9 @@ func (s *Server) endpoints() []endpoint {
 
 const keysHelp = "GET peeks at a key, POST refunds units=N, DELETE resets it: " +
 	"?domain=shop&user=42, ?rule=shop/user&key=42, or ?limit=10/1m&key=user:42"
+
+const simulateHelp = `what a limit does to traffic, under every algorithm: {"limit": "10/1s", "traffic": "edge"}, ` +
+	`or "arrivals": [{"at": 0.5, "cost": 1}]`
 
 var profiles = []endpoint{
 	{"/debug/pprof/", "GET, HEAD", "profiles of the process", false, pprof.Index},

@@ -265,6 +265,31 @@ func TestNewRemoteAdminListenerRequiresToken(t *testing.T) {
 }
 
 // Connections over the limit are closed; open ones are not affected.
+func TestServerSkipsTrustedProxies(t *testing.T) {
+	d := start(t, map[string]string{"trusted-proxies": "10.0.0.0/8"})
+	for i, c := range []struct {
+		forwardedFor string
+		want         int
+	}{
+		{"203.0.113.9, 10.0.0.1", http.StatusOK},
+		{"203.0.113.9, 10.0.0.2", http.StatusTooManyRequests},
+		{"203.0.113.9, 192.168.0.1", http.StatusOK}, // not trusted, so the client
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+d.addr("http")+"/v1/auth?limit=1/1h&key=address:X-Forwarded-For", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("X-Forwarded-For", c.forwardedFor)
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if read(t, answer); answer.StatusCode != c.want {
+			t.Errorf("request %d: X-Forwarded-For: %s: got %d, want %d", i, c.forwardedFor, answer.StatusCode, c.want)
+		}
+	}
+}
+
 func TestServerLimitsConnections(t *testing.T) {
 	d := start(t, map[string]string{"max-connections": "2"})
 	open := []net.Conn{connect(t, d), connect(t, d)}

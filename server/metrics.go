@@ -19,6 +19,7 @@ type metrics struct {
 	storeDuration    *prometheus.HistogramVec
 	storeErrors      *prometheus.CounterVec
 	configLoads      *prometheus.CounterVec
+	rules            prometheus.Gauge
 
 	// Of stores on the network:
 	decisionsBySource *prometheus.CounterVec
@@ -44,8 +45,12 @@ func newMetrics() *metrics {
 			Help:    "Latency of store calls by store and operation.",
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 12), // to 100 ms
 		}, []string{"store", "op"}),
-		storeErrors:       newCounterVec("penstock_store_errors_total", "Store calls that failed because the store was unavailable.", "store"),
-		configLoads:       newCounterVec("penstock_config_loads_total", "Loads of the rule files by result, success or failure.", "result"),
+		storeErrors: newCounterVec("penstock_store_errors_total", "Store calls that failed because the store was unavailable.", "store"),
+		configLoads: newCounterVec("penstock_config_loads_total", "Loads of the rule files by result, success or failure.", "result"),
+		rules: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "penstock_rules",
+			Help: "Rules in force.",
+		}),
 		decisionsBySource: newCounterVec("penstock_decisions_by_source_total", "Decisions by source.", "source"),
 		leaseUnits: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "penstock_lease_units_total",
@@ -59,7 +64,7 @@ func newMetrics() *metrics {
 			Help: "Unix time of the last successful snapshot.",
 		}),
 	}
-	m.registry.MustRegister(m.decisionDuration, m.storeDuration, m.storeErrors, m.configLoads,
+	m.registry.MustRegister(m.decisionDuration, m.storeDuration, m.storeErrors, m.configLoads, m.rules,
 		collectors.NewGoCollector(), collectors.NewBuildInfoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m

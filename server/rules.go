@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/redisstore"
@@ -11,13 +12,13 @@ import (
 )
 
 // openRules loads the rules at startup, where an error is fatal.
-func (s *Server) openRules(context.Context) error {
+func (s *Server) openRules(ctx context.Context) error {
 	if s.config.Rules == "" {
 		s.log.Info("no rules configured, requests must name their limit")
 		return nil
 	}
 	s.source = rules.NewSource(s.config.Rules, &rules.Options{MergeDomains: s.config.MergeDomains})
-	set, err := s.source.Load()
+	set, err := s.source.Load(ctx)
 	if err := s.useRules(set, err); err != nil {
 		return fmt.Errorf("%s: %w", s.config.origin("rules"), err)
 	}
@@ -39,9 +40,11 @@ func (s *Server) useRules(set *rules.Set, err error) error {
 	for _, w := range set.Warnings() {
 		s.log.Warn("rule file has a setting without effect", "file", w.File, "line", w.Line, "reason", w.Reason)
 	}
+	s.logLostRules(set)
 	s.storePolicies.set(set.Rules())
 	s.unmatched.setRules(set)
 	s.engine.SetRules(set)
+	s.metrics.rules.Set(float64(len(set.Rules())))
 	s.log.Info("rules loaded", "path", s.config.Rules, "domains", len(set.Domains()), "rules", len(set.Rules()))
 	return nil
 }
@@ -70,6 +73,21 @@ func claimRules(all []*rules.Rule, claim func(...penstock.Limit) error) error {
 	return rules.Errors{{File: r.File, Line: r.Line, Reason: reason}}
 }
 
+// logLostRules warns of rules in use that a new set does not have: what a rule limited is
+// not limited without it, which may be a mistake.
+func (s *Server) logLostRules(set *rules.Set) {
+	const named = 10
+	lost := set.Lost(s.engine.Rules())
+	if len(lost) == 0 {
+		return
+	}
+	names := strings.Join(lost[:min(len(lost), named)], ", ")
+	if len(lost) > named {
+		names += ", …"
+	}
+	s.log.Warn("reload removes rules", "count", len(lost), "rules", names)
+}
+
 // watchRules reloads the rules when their files change.
 func (s *Server) watchRules(ctx context.Context) {
 	if s.source == nil {
@@ -92,7 +110,12 @@ func (s *Server) reloadRules() {
 func (s *Server) logRuleErrors(err error) {
 	const message = "rules reload failed, keeping the old ones"
 	var all rules.Errors
-	if !errors.As(err, &all) {
+	var unstable *rules.UnstableError
+	switch {
+	case errors.As(err, &unstable):
+		s.log.Warn("rules not reloaded, keeping the old ones", "err", err)
+		return
+	case !errors.As(err, &all):
 		s.log.Error(message, "err", err)
 		return
 	}

@@ -19,6 +19,7 @@ import (
 	envoyratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	envoyrls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/penstock-io/penstock/server"
+	"github.com/penstock-io/penstock/server/rules"
 	"github.com/redis/rueidis"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -38,7 +39,7 @@ func onBothStores(t *testing.T, test func(t *testing.T, d *daemon)) {
 	for name, store := range map[string]string{"memory": "memory:", "redis": "redis://" + redis.Addr} {
 		t.Run(name, func(t *testing.T) {
 			test(t, start(t, map[string]string{
-				"store": store, "redis-prefix": rand.Text(), "redis-timeout": "10s", "rules": write(t, "rules.yaml", shopRules),
+				"store": store, "redis-prefix": rand.Text(), "redis-timeout": "10s", "rules": writeRules(t, shopRules),
 			}))
 		})
 	}
@@ -362,7 +363,7 @@ func request(t *testing.T, conn net.Conn) {
 // Each request is decided by the old rules or by the new ones, never by a mix.
 func TestServerReloadsRulesUnderLoad(t *testing.T) {
 	const name = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: %}}]\n"
-	path := write(t, "rules.yaml", strings.Replace(name, "%", "1000000", 1))
+	path := writeRules(t, strings.Replace(name, "%", "1000000", 1))
 	d := start(t, map[string]string{"rules": path})
 	goroutines := runtime.NumGoroutine()
 
@@ -387,7 +388,7 @@ func TestServerReloadsRulesUnderLoad(t *testing.T) {
 	}
 	const rounds = 30
 	for i := range rounds {
-		replace(t, path, strings.Replace(name, "%", []string{"2000000", "1000000"}[i%2], 1))
+		replace(t, path, seal(strings.Replace(name, "%", []string{"2000000", "1000000"}[i%2], 1)))
 		d.Reload()
 		want := i + 2
 		d.await("rules loaded", func() bool { return strings.Count(d.log.String(), "rules loaded") >= want })
@@ -396,6 +397,14 @@ func TestServerReloadsRulesUnderLoad(t *testing.T) {
 	callers.Wait()
 	d.await("no more goroutines than before", func() bool { return runtime.NumGoroutine() <= goroutines+20 })
 }
+
+// writeRules writes a rule file that takes effect at once.
+func writeRules(t *testing.T, text string) (path string) {
+	t.Helper()
+	return write(t, "rules.yaml", seal(text))
+}
+
+func seal(text string) string { return string(rules.Seal([]byte(text))) }
 
 // replace renames a new file over an old one, as editors do.
 func replace(t *testing.T, path, text string) {
@@ -415,7 +424,7 @@ func TestServerDecidesWhileLogBlocks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path, redis := write(t, "rules.yaml", shopRules), startRedis(t)
+	path, redis := writeRules(t, shopRules), startRedis(t)
 	settings := map[string]string{"rules": path, "store": "redis://" + redis.Addr}
 	s, err := server.New(t.Context(), load(t, settings), slog.New(slog.NewTextHandler(writer, nil)))
 	if err != nil {

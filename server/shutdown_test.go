@@ -48,7 +48,7 @@ func TestServerShutdownAnswersQueuedConnections(t *testing.T) {
 				a.sign("server", "server")
 				settings = tlsSettings(a, false)
 			}
-			settings["rules"] = write(t, "rules.yaml", shopRules)
+			settings["rules"] = writeRules(t, shopRules)
 			s, err := server.New(t.Context(), load(t, settings), nil)
 			if err != nil {
 				t.Fatal(err)

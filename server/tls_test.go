@@ -152,7 +152,7 @@ func TestServerTLSOnAllListeners(t *testing.T) {
 	a := newAuthority(t)
 	a.sign("server", "server")
 	settings := tlsSettings(a, false)
-	settings["rules"] = write(t, "rules.yaml", shopRules)
+	settings["rules"] = writeRules(t, shopRules)
 	d := start(t, settings)
 	for name, err := range requestAll(t, d, a.client("")) {
 		if err != nil {
@@ -187,7 +187,7 @@ func TestServerRequiresClientCertificates(t *testing.T) {
 	a.sign("client", "client")
 	other.sign("client", "client")
 	settings := tlsSettings(a, true)
-	settings["rules"] = write(t, "rules.yaml", shopRules)
+	settings["rules"] = writeRules(t, shopRules)
 	d := start(t, settings)
 	for name, err := range requestAll(t, d, a.client("client")) {
 		if err != nil {
@@ -213,7 +213,7 @@ func TestServerReloadsCertificates(t *testing.T) {
 	a := newAuthority(t)
 	a.sign("server", "first")
 	settings := tlsSettings(a, false)
-	settings["rules"] = write(t, "rules.yaml", shopRules)
+	settings["rules"] = writeRules(t, shopRules)
 	d := start(t, settings)
 	kept := connectTLS(t, d, a)
 

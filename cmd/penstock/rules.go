@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"github.com/penstock-io/penstock/server/rules"
 	"github.com/spf13/cobra"
@@ -12,12 +14,12 @@ func rulesCommand() *cobra.Command {
 	var o rules.Options
 	group := &cobra.Command{
 		Use:   "rules",
-		Short: "Check and explain rule files",
+		Short: "Check, explain and seal rule files",
 		Args:  unknownCommand,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	group.PersistentFlags().BoolVar(&o.MergeDomains, "merge-domains", false, "allow several rule files to define one domain")
-	group.AddCommand(checkCommand(&o), explainCommand(&o))
+	group.AddCommand(checkCommand(&o), explainCommand(&o), sealCommand())
 	return group
 }
 
@@ -34,7 +36,7 @@ enabled.`,
   penstock rules check /etc/penstock/rules`,
 		Args: wantArgs("PATH"),
 		RunE: func(c *cobra.Command, args []string) error {
-			set, err := rules.NewSource(args[0], o).Load()
+			set, err := rules.Load(args[0], o)
 			if wrong := rules.Errors(nil); errors.As(err, &wrong) {
 				fmt.Fprintln(c.ErrOrStderr(), err)
 				return errNegative
@@ -72,7 +74,7 @@ rules do not.`,
   penstock rules explain rules.yaml shop path=/login remote_address=203.0.113.9`,
 		Args: wantArgs("PATH", "DOMAIN", "KEY=VALUE..."),
 		RunE: func(c *cobra.Command, args []string) error {
-			set, err := rules.NewSource(args[0], o).Load()
+			set, err := rules.Load(args[0], o)
 			if err != nil {
 				return err
 			}
@@ -84,4 +86,57 @@ rules do not.`,
 			return nil
 		},
 	}
+}
+
+func sealCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "seal FILE...",
+		Short: "Add a checksum to rule files, so that an incomplete copy never takes effect",
+		Long: `Seal writes "# sha256: HEX" as the first line of each file, or renews that line. HEX
+is the checksum of all bytes after it. The server uses a sealed file as soon as the
+checksum matches, and never before; other files must stay unchanged for a second.
+Each file is replaced by a rename.`,
+		Example: `  penstock rules seal rules.yaml`,
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			for _, name := range args {
+				if err := sealFile(name); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// sealFile replaces a file, or the file that a link leads to, by a sealed one.
+func sealFile(name string) error {
+	path, err := filepath.EvalSymlinks(name)
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return replaceFile(path, rules.Seal(text), info.Mode().Perm())
+}
+
+// replaceFile renames a new file over an old one. Until then its name has a dot, so that
+// a server which reads the directory ignores it.
+func replaceFile(path string, text []byte, mode os.FileMode) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(f.Name()) }() // fails once it is renamed
+	_, err = f.Write(text)
+	if err := errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
 }

@@ -1,11 +1,12 @@
 package rules
 
 import (
-	"bytes"
+	"crypto/sha256"
 	"fmt"
+	"hash"
 	"io"
 	"os"
-	"slices"
+	"time"
 )
 
 // maxTotalBytes bounds the size of all files together.
@@ -13,49 +14,100 @@ const maxTotalBytes = 64 << 20
 
 // Load reads a rule file, or every file in a directory and its subdirectories,
 // whatever the file names. It skips names that begin with a dot and backup files of
-// editors. If the content of a file is wrong, the error is [Errors].
-func Load(path string) (*Set, error) { return NewSource(path, nil).Load() }
+// editors. If the content of a file is wrong, the error is [Errors]. It reads the files
+// as they are; [Source.Load] waits until they are complete.
+func Load(path string, o *Options) (*Set, error) {
+	r := read(path)
+	if r.unfit != nil {
+		return nil, r.unfit
+	}
+	return NewSource(path, o).parse(r)
+}
 
-// readFiles returns the files at a path as they were at one moment. Symbolic links can
+// A reading is what the files at a path contained at one moment.
+type reading struct {
+	files []File
+	err   error // why there are no files
+
+	version
+	begun, ended time.Time
+
+	sealed  bool      // each file has a checksum that matches
+	changed time.Time // of the directories, and of the files without such a checksum
+
+	// unfit is why these files cannot take effect however long they stay as they
+	// are: the checksum of a file does not match, or they changed during the reading.
+	unfit error
+}
+
+// A version identifies what was read. Equal versions are readings between which the
+// files did not change, or changed in a way that the file system does not record.
+type version struct {
+	names   [sha256.Size]byte
+	content [sha256.Size]byte // names and text, or the error
+	stamps  [sha256.Size]byte // identity and times of the files, and of links to them
+}
+
+// read returns the files at a path as they were at one moment. Symbolic links can
 // change while it reads, which would mix old and new rules; so it reads until two
 // reads in a row agree.
-func readFiles(path string) ([]File, error) {
+func read(path string) *reading {
 	const tries = 10
-	files, err := readOnce(path)
+	r := readOnce(path)
 	for range tries {
-		before, errBefore := files, err
-		files, err = readOnce(path)
-		if slices.EqualFunc(files, before, sameFile) && sameError(err, errBefore) {
-			return files, err
+		before := r.version
+		if r = readOnce(path); r.version == before {
+			return r
 		}
 	}
-	return nil, fmt.Errorf("%s: files changed during each of %d reads", path, tries)
+	r.unfit = fmt.Errorf("%s: files changed during each of %d reads", path, tries)
+	return r
 }
 
-func sameFile(a, b File) bool { return a.Name == b.Name && bytes.Equal(a.Text, b.Text) }
-
-func sameError(a, b error) bool {
-	return a == nil && b == nil || a != nil && b != nil && a.Error() == b.Error()
-}
-
-func readOnce(path string) ([]File, error) {
+func readOnce(path string) *reading {
+	r := &reading{sealed: true, begun: time.Now()}
 	s := scanPath(path)
-	if s.err != nil {
-		return nil, s.err
+	r.changed, r.err = s.edited, s.err
+	r.readAll(s.files)
+	if r.err != nil {
+		r.files, r.sealed = nil, false
 	}
-	files := make([]File, 0, len(s.files))
+	r.identify(s.stamps.String())
+	r.ended = time.Now()
+	return r
+}
+
+func (r *reading) readAll(files []scannedFile) {
 	total := 0
-	for _, name := range s.files {
-		text, err := readFile(name)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, withoutPath(err))
+	for _, f := range files {
+		if r.err != nil {
+			return
 		}
-		if total += len(text); total > maxTotalBytes {
-			return nil, fmt.Errorf("%s: rule files are larger than %d bytes in total", name, maxTotalBytes)
+		text, err := readFile(f.name)
+		total += len(text)
+		switch {
+		case err != nil:
+			r.err = fmt.Errorf("%s: %w", f.name, withoutPath(err))
+		case total > maxTotalBytes:
+			r.err = fmt.Errorf("%s: rule files are larger than %d bytes in total", f.name, maxTotalBytes)
+		default:
+			r.add(File{Name: f.name, Text: text}, f.changed)
 		}
-		files = append(files, File{Name: name, Text: text})
 	}
-	return files, nil
+}
+
+// add adds a file and the time at which it was changed.
+func (r *reading) add(f File, changed time.Time) {
+	r.files = append(r.files, f)
+	state := checkSeal(f.Text)
+	if state == sealed {
+		return
+	}
+	r.sealed = false
+	r.changed = later(r.changed, changed)
+	if state == sealBroken && r.unfit == nil {
+		r.unfit = Errors{{File: f.Name, Line: 1, Reason: brokenSeal}}
+	}
 }
 
 // readFile returns a file's text, cut off one byte after the size limit: that is
@@ -67,4 +119,26 @@ func readFile(name string) ([]byte, error) {
 	}
 	defer func() { _ = f.Close() }() // nothing was written
 	return io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+}
+
+// identify computes the version.
+func (r *reading) identify(stamps string) {
+	names, content := sha256.New(), sha256.New()
+	for _, f := range r.files {
+		writeField(names, []byte(f.Name))
+		writeField(content, []byte(f.Name))
+		writeField(content, f.Text)
+	}
+	if r.err != nil {
+		writeField(content, []byte(r.err.Error()))
+	}
+	names.Sum(r.names[:0])
+	content.Sum(r.content[:0])
+	r.stamps = sha256.Sum256([]byte(stamps))
+}
+
+// writeField writes a field with its length, so that different fields never look alike.
+func writeField(h hash.Hash, text []byte) {
+	fmt.Fprintf(h, "%d ", len(text))
+	h.Write(text)
 }

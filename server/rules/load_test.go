@@ -19,7 +19,7 @@ func TestLoadReadsDirectory(t *testing.T) {
 	for _, name := range []string{".hidden", ".git/config", "a~", "#a#", "..data/a"} {
 		f.write(name, "not rules")
 	}
-	set, err := rules.Load(f.path)
+	set, err := rules.Load(f.path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestLoadErrorsNameThePath(t *testing.T) {
 		{"many", "many/1000: too many rule files: at most 1000 are allowed"},
 		{"much", "much/16: rule files are larger than 67108864 bytes in total"},
 	} {
-		_, err := rules.Load(f.join(c.name))
+		_, err := rules.Load(f.join(c.name), nil)
 		if got := strings.TrimPrefix(fmt.Sprint(err), f.path+"/"); got != c.want {
 			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
 		}
@@ -73,10 +73,10 @@ func TestLoadRelativePath(t *testing.T) {
 	f.write("rules/api.yaml", "domain: api\ndescriptors: x\n")
 	t.Chdir(f.path)
 	want := "rules/api.yaml:2: descriptors: want a list, got 'x'"
-	if _, err := rules.Load("rules"); err == nil || err.Error() != want {
+	if _, err := rules.Load("rules", nil); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
-	if _, err := rules.Load(""); err == nil || err.Error() != "path to rules is empty" {
+	if _, err := rules.Load("", nil); err == nil || err.Error() != "path to rules is empty" {
 		t.Errorf("got %v, want an error about the missing path", err)
 	}
 }

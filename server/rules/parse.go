@@ -57,6 +57,10 @@ func (p *parser) parseFile(f File) {
 		r.fail(0, "file has %d bytes: at most %d are allowed", len(f.Text), maxFileBytes)
 		return
 	}
+	if checkSeal(f.Text) == sealBroken {
+		r.fail(1, "%s", brokenSeal)
+		return
+	}
 	before := p.problems.count()
 	root := r.readDocument(f.Text)
 	switch {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 const (
@@ -19,10 +20,18 @@ const (
 // the path can be changed, as Kubernetes does, and a parent directory can be removed
 // and created again.
 type scan struct {
-	files []string           // rule files, sorted by name within each directory
-	dirs  map[string]nameSet // names to watch, by directory with all links resolved
-	seen  map[string]bool    // visited files and directories, with all links resolved
-	err   error              // the first error, which ends the scan
+	files  []scannedFile
+	dirs   map[string]nameSet // names to watch, by directory with all links resolved
+	seen   map[string]bool    // visited files and directories, with all links resolved
+	stamps strings.Builder    // of all files and links that were visited
+	edited time.Time          // when a name in a visited directory changed last
+	err    error              // the first error, which ends the scan
+}
+
+// A scannedFile is a rule file. Files are sorted by name within each directory.
+type scannedFile struct {
+	name    string
+	changed time.Time
 }
 
 // A nameSet holds the names in a directory whose changes matter; nil means all.
@@ -57,6 +66,7 @@ func (s *scan) visit(name, path string, depth int) {
 	case s.seen[target]:
 	case info.IsDir():
 		s.seen[target] = true
+		s.edited = later(s.edited, changeTime(info))
 		s.visitDir(name, target, depth)
 	case !info.Mode().IsRegular():
 		s.err = fmt.Errorf("%s: neither a regular file nor a directory", name)
@@ -64,7 +74,8 @@ func (s *scan) visit(name, path string, depth int) {
 		s.err = fmt.Errorf("%s: too many rule files: at most %d are allowed", name, maxFiles)
 	default:
 		s.seen[target] = true
-		s.files = append(s.files, name)
+		s.stamps.WriteString(stamp(info))
+		s.files = append(s.files, scannedFile{name: name, changed: changeTime(info)})
 	}
 }
 
@@ -114,6 +125,7 @@ func (s *scan) resolveLinks(path string) (string, fs.FileInfo, error) {
 		if links++; links > maxLinks {
 			return at, nil, fmt.Errorf("more than %d symbolic links in the path", maxLinks)
 		}
+		s.stamps.WriteString(stamp(info))
 		at, rest, err = followLink(at, next, rest)
 	}
 	return at, info, err
@@ -162,6 +174,13 @@ func (s *scan) affects(path string) bool {
 	names, ok := s.dirs[filepath.Dir(path)]
 	_, isDir := s.dirs[path]
 	return isDir || ok && (names == nil || names[filepath.Base(path)])
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // withoutPath returns the cause of a failure without its path: messages name the path

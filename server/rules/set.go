@@ -33,6 +33,24 @@ func (s *Set) Domains() []*Domain {
 	return domains
 }
 
+// Lost returns the names of the rules of another set, which may be nil, that this set
+// does not have.
+func (s *Set) Lost(old *Set) (names []string) {
+	if old == nil {
+		return nil
+	}
+	kept := make(map[string]bool, len(s.rules))
+	for _, r := range s.rules {
+		kept[r.Name] = true
+	}
+	for _, r := range old.rules {
+		if !kept[r.Name] {
+			names = append(names, r.Name)
+		}
+	}
+	return names
+}
+
 // CheckEnvoy returns [Errors] if the set has rules that cannot be served to Envoy: a
 // leaky bucket answers with a delay, and Envoy cannot delay a request.
 func (s *Set) CheckEnvoy() error {

@@ -1,8 +1,7 @@
 package rules
 
 import (
-	"crypto/sha256"
-	"fmt"
+	"context"
 	"sync"
 	"time"
 )
@@ -13,8 +12,13 @@ type Options struct {
 	// must be in one file.
 	MergeDomains bool
 
-	// Debounce is how long files must stay unchanged before they are read
-	// again, so that a change in several steps is loaded once. Default: 100 ms.
+	// StableTime is how long files must stay unchanged before they take effect, so
+	// that a file that is written in pieces never takes effect by half. Default:
+	// 1.25 s, which covers pauses of a second.
+	StableTime time.Duration
+
+	// Debounce is how long to wait after a change notification before files are
+	// read, so that a change in several steps is read once. Default: 100 ms.
 	Debounce time.Duration
 
 	// Poll is how often files are read without a change notification, because
@@ -29,56 +33,82 @@ type Source struct {
 	o      Options
 	reload chan struct{}
 
-	mu   sync.Mutex
-	last [sha256.Size]byte // hash of the files read last, or of the read error
+	// Tests replace the file system.
+	read  func(path string) *reading
+	watch func(path string) *watcher
+
+	mu        sync.Mutex
+	stability stability
 }
 
 // NewSource returns the source at a path. It reads nothing yet.
 func NewSource(path string, o *Options) *Source {
-	s := &Source{path: path, reload: make(chan struct{}, 1)}
+	s := &Source{path: path, reload: make(chan struct{}, 1), read: read, watch: newWatcher}
 	if o != nil {
 		s.o = *o
 	}
-	if s.o.Debounce <= 0 {
-		s.o.Debounce = 100 * time.Millisecond
-	}
-	if s.o.Poll <= 0 {
-		s.o.Poll = 10 * time.Second
-	}
+	setDefault(&s.o.StableTime, 1250*time.Millisecond)
+	setDefault(&s.o.Debounce, 100*time.Millisecond)
+	setDefault(&s.o.Poll, 10*time.Second)
+	s.stability.time = s.o.StableTime
 	return s
 }
 
-// Load reads and parses the files as they are now. If the content of a file is wrong,
-// the error is [Errors].
-func (s *Source) Load() (*Set, error) {
-	files, err := readFiles(s.path)
-	s.changed(files, err)
-	return s.parse(files, err)
+func setDefault(d *time.Duration, value time.Duration) {
+	if *d <= 0 {
+		*d = value
+	}
 }
 
-func (s *Source) parse(files []File, err error) (*Set, error) {
-	if err != nil {
-		return nil, err
+// Load reads and parses the files once they are stable: at once if they are old enough
+// or have checksums, otherwise when two readings agree. If the content of a file is
+// wrong, the error is [Errors]; if files are not stable within 10 s, it is
+// [*UnstableError].
+func (s *Source) Load(ctx context.Context) (*Set, error) {
+	for {
+		r := s.read(s.path)
+		wait, err := s.add(r)
+		if err != nil {
+			return nil, err
+		}
+		if wait == 0 {
+			s.use(r)
+			return s.parse(r)
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
-	return parse(files, s.o.MergeDomains)
 }
 
-// changed remembers the files or the error that a read returned, and reports whether
-// they differ from those of the read before.
-func (s *Source) changed(files []File, err error) bool {
-	h := sha256.New()
-	for _, f := range files {
-		h.Write(fmt.Appendf(nil, "%d %s %d ", len(f.Name), f.Name, len(f.Text)))
-		h.Write(f.Text)
-	}
-	if err != nil {
-		h.Write([]byte(err.Error()))
-	}
-	var sum [sha256.Size]byte
-	h.Sum(sum[:0])
+// add returns how long to wait before the next reading, 0 if this one is stable. The
+// error is not nil if it is time to report that the files have not.
+func (s *Source) add(r *reading) (wait time.Duration, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	changed := sum != s.last
-	s.last = sum
+	if s.stability.add(r) {
+		return 0, nil
+	}
+	if late := s.stability.overdue(s.path, r); late != nil {
+		err = late
+	}
+	return s.stability.wait(r), err
+}
+
+// use remembers a reading that takes effect, and reports whether its content is new.
+func (s *Source) use(r *reading) (changed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed = s.stability.used == nil || s.stability.used.content != r.content
+	s.stability.used = &r.version
 	return changed
+}
+
+func (s *Source) parse(r *reading) (*Set, error) {
+	if r.err != nil {
+		return nil, r.err
+	}
+	return parse(r.files, s.o.MergeDomains)
 }

@@ -9,9 +9,9 @@ import (
 )
 
 // Watch calls loaded with a new set whenever the files have changed since they were
-// loaded last, and on [Source.Reload]. If the new files are wrong, it calls loaded
-// with the error, and the caller should keep its current set. Calls of loaded do not
-// overlap. Watch returns only when the context ends.
+// loaded last and are stable, and on [Source.Reload]. If the new files are wrong or
+// never stable, it calls loaded with the error, and the caller should keep its current set.
+// Calls of loaded do not overlap. Watch returns only when the context ends.
 func (s *Source) Watch(ctx context.Context, loaded func(*Set, error)) {
 	poll := time.NewTicker(s.o.Poll)
 	defer poll.Stop()
@@ -19,17 +19,25 @@ func (s *Source) Watch(ctx context.Context, loaded func(*Set, error)) {
 	for ctx.Err() == nil {
 		// The watcher starts before the read, so that no change between them is
 		// missed.
-		w := newWatcher(s.path)
-		files, err := readFiles(s.path)
-		if s.changed(files, err) || reload {
-			loaded(s.parse(files, err))
+		w := s.watch(s.path)
+		r := s.read(s.path)
+		wait, late := s.add(r)
+		switch {
+		case late != nil:
+			loaded(nil, late)
+		case wait == 0 && (s.use(r) || reload):
+			loaded(s.parse(r))
+			reload = false
 		}
-		reload = s.waitForChange(ctx, w, poll.C)
+		if s.waitForChange(ctx, w, poll.C, wait) {
+			reload = true
+		}
 		w.close()
 	}
 }
 
-// Reload makes Watch load the rules now, whether or not they have changed.
+// Reload makes Watch load the rules as soon as they are stable, whether or not they
+// have changed.
 func (s *Source) Reload() {
 	select {
 	case s.reload <- struct{}{}:
@@ -37,9 +45,13 @@ func (s *Source) Reload() {
 	}
 }
 
-// waitForChange returns when the files should be read again or the context has ended.
-// It returns true if Reload was called.
-func (s *Source) waitForChange(ctx context.Context, w *watcher, poll <-chan time.Time) (reload bool) {
+// waitForChange returns when the files should be read again, which is after a given time
+// unless that is 0, or the context has ended. It returns true if Reload was called.
+func (s *Source) waitForChange(ctx context.Context, w *watcher, poll <-chan time.Time, wait time.Duration) (reload bool) {
+	var again <-chan time.Time
+	if wait > 0 {
+		again = time.After(wait)
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -47,6 +59,8 @@ func (s *Source) waitForChange(ctx context.Context, w *watcher, poll <-chan time
 		case <-s.reload:
 			return true
 		case <-poll:
+			return false
+		case <-again:
 			return false
 		case e, open := <-w.events:
 			if !open || w.scan.affects(e.Name) {

@@ -15,7 +15,7 @@ func TestLoadRejectsNamedPipe(t *testing.T) {
 	f.must(syscall.Mkfifo(f.join("pipe"), 0o644))
 	for _, path := range []string{f.path, f.join("pipe")} {
 		want := f.join("pipe") + ": neither a regular file nor a directory"
-		if _, err := rules.Load(path); err == nil || err.Error() != want {
+		if _, err := rules.Load(path, nil); err == nil || err.Error() != want {
 			t.Errorf("%s: got %v, want %s", path, err, want)
 		}
 	}

@@ -80,8 +80,13 @@ type load struct {
 // watch loads the rules at a path and watches them.
 func watch(t *testing.T, path string, poll time.Duration) *watchFixture {
 	t.Helper()
-	w := &watchFixture{t: t, source: rules.NewSource(path, &rules.Options{Debounce: 5 * time.Millisecond, Poll: poll}), loads: make(chan load, 1000)}
-	if _, err := w.source.Load(); err != nil {
+	return watchWith(t, path, &rules.Options{StableTime: 5 * time.Millisecond, Debounce: 5 * time.Millisecond, Poll: poll})
+}
+
+func watchWith(t *testing.T, path string, o *rules.Options) *watchFixture {
+	t.Helper()
+	w := &watchFixture{t: t, source: rules.NewSource(path, o), loads: make(chan load, 1000)}
+	if _, err := w.source.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -213,7 +218,7 @@ func TestWatchKubernetesSymlinkSwap(t *testing.T) {
 		}
 		w.stop()
 	}
-	set, err := rules.Load(f.path)
+	set, err := rules.Load(f.path, nil)
 	if err != nil || len(set.Rules()) != 3 || limitOf(set, "web") != version || limitOf(set, "sub") != version {
 		t.Errorf("loaded %v with the error %v, want three rules of version %d, each once", set, err, version)
 	}
@@ -331,8 +336,8 @@ func TestWatchReloadLoadsUnchangedFiles(t *testing.T) {
 func TestWatchFindsChangeBeforeStart(t *testing.T) {
 	f := newTestDir(t)
 	f.write("api.yaml", ruleFile("api", 1))
-	source := rules.NewSource(f.path, nil)
-	if _, err := source.Load(); err != nil {
+	source := rules.NewSource(f.path, &rules.Options{StableTime: time.Millisecond})
+	if _, err := source.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	f.write("api.yaml", ruleFile("api", 2))
@@ -349,18 +354,54 @@ func TestLoadMergesDomains(t *testing.T) {
 	f := newTestDir(t)
 	f.write("a.yaml", ruleFile("api", 1))
 	f.write("b.yaml", "domain: api\ncompat: envoy\ndescriptors:\n- {key: other, limit: 2/s}\n")
-	if _, err := rules.Load(f.path); err == nil || !strings.HasPrefix(err.Error(), f.join("b.yaml")+":1: duplicate domain 'api' in config file, first defined in "+f.join("a.yaml")+":1: ") {
+	if _, err := rules.Load(f.path, nil); err == nil || !strings.HasPrefix(err.Error(), f.join("b.yaml")+":1: duplicate domain 'api' in config file, first defined in "+f.join("a.yaml")+":1: ") {
 		t.Errorf("got %v, want an error about the second file", err)
 	}
-	merging := rules.NewSource(f.path, &rules.Options{MergeDomains: true})
-	set, err := merging.Load()
+	merge := &rules.Options{MergeDomains: true}
+	set, err := rules.Load(f.path, merge)
 	if err != nil || len(set.Rules()) != 2 || len(set.Domains()) != 1 || !set.Domain("api").CompatEnvoy {
 		t.Fatalf("got %+v with the error %v, want two rules of one domain", set, err)
 	}
 	f.write("c.yaml", "domain: api\ndescriptors:\n- key: k\n")
 	want := f.join("c.yaml") + ":3: duplicate descriptor composite key 'api.k', first in " + f.join("a.yaml") + ":3"
-	if _, err := merging.Load(); err == nil || err.Error() != want {
+	if _, err := rules.Load(f.path, merge); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+// Real files are written in place in two pieces. The writer measures its pauses, because
+// one that takes longer than the stable time on a busy machine allows half a file.
+func TestWatchNeverLoadsHalfOfRealFile(t *testing.T) {
+	const versions, stable = 15, 250 * time.Millisecond
+	half := func(n int) string { return ruleFile("api", n) }
+	whole := func(n int) string { return half(n) + "- {key: last, limit: 1/s}\n" }
+	f := newTestDir(t)
+	f.write("api.yaml", whole(0))
+	o := &rules.Options{StableTime: stable, Debounce: time.Millisecond, Poll: 20 * time.Millisecond}
+	w := watchWith(t, f.path, o)
+	longPause := map[int]bool{}
+	for n := 1; n <= versions; n++ {
+		begun := time.Now()
+		f.write("api.yaml", half(n))
+		w.source.Reload()
+		<-time.After(rand.N(stable / 2))
+		f.write("api.yaml", whole(n))
+		longPause[n] = time.Since(begun) >= stable
+		w.source.Reload()
+		<-time.After(rand.N(stable / 2))
+	}
+	for loaded := 0; loaded != versions; {
+		set := w.nextGood()
+		loaded = limitOf(set, "api")
+		if len(set.Rules()) == 2 {
+			continue
+		}
+		if !longPause[loaded] {
+			t.Errorf("half of version %d was loaded", loaded)
+		}
+		if loaded == versions {
+			loaded = 0 // its other half follows
+		}
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/server/rules"
 )
 
 // binary builds the daemon, once, into a folder that TestMain removes.
@@ -195,7 +196,7 @@ func (d *daemon) openFiles() int {
 // writeRules replaces a rule file atomically.
 func writeRules(t testing.TB, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(path+".new", rules.Seal([]byte(text)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Rename(path+".new", path); err != nil {

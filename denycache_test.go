@@ -781,6 +781,43 @@ func TestDenyCacheAgreesWithStore(t *testing.T) {
 	}
 }
 
+// A denial that the cache answers never reaches the store, and one that reaches the store
+// leaves no trace. So later answers are the same, also after reservations and after the
+// limit is lowered. A peek follows each change of the limit: the clamp that the new limit
+// causes is a trace.
+func TestDenyCacheLeavesSameFuture(t *testing.T) {
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		clock := newFakeClock()
+		options := &penstock.MemoryOptions{Now: clock.now, Tick: time.Millisecond}
+		cached, plain := penstock.NewMemory(options), penstock.NewMemory(options)
+		cache := penstock.WithDenyCache(cached, &penstock.DenyCacheOptions{Now: clock.now})
+		high := penstock.Limit{Name: "changed", Count: 1000, Period: 100 * time.Second, Burst: rng.Int64N(50) + 2}
+		limit := high
+		for range 300 {
+			r := penstock.Request{Key: "key", Limit: limit, Cost: rng.Int64N(limit.Burst) + 1}
+			switch rng.IntN(6) {
+			case 0:
+				r.MaxDelay = time.Duration(rng.Int64N(2000)) * time.Millisecond
+			case 1:
+				limit = high
+				limit.Burst = rng.Int64N(high.Burst) + 1
+				r.Limit, r.Cost = limit, 0
+			}
+			got, err := cache.Take(ctx, r)
+			want, errPlain := plain.Take(ctx, r)
+			if err != nil || errPlain != nil {
+				t.Fatal(err, errPlain)
+			}
+			late := got.RetryAfter - want.RetryAfter
+			if got.Allowed != want.Allowed || got.Granted != want.Granted || got.Delay != want.Delay || late < 0 || late > time.Millisecond {
+				t.Fatalf("seed %d: %+v:\n got %v\nwant %v", seed, r, got, want)
+			}
+			clock.advance(time.Duration(rng.Int64N(600)) * time.Millisecond)
+		}
+	}
+}
+
 func TestDenyCacheWithoutStoreReturnsError(t *testing.T) {
 	if _, err := penstock.WithDenyCache(nil, nil).Take(ctx, penstock.Request{Key: "k", Limit: penstock.PerSecond(1), Cost: 1}); err == nil {
 		t.Error("no store: want an error")

@@ -48,8 +48,12 @@ func TestReservationEndSurvivesClockStepBack(t *testing.T) {
 	w.wait(1500 * time.Millisecond)
 	w.compareOne(penstock.Request{Limit: l, Cost: 0}) // nothing is reserved anymore
 	w.wait(-1200 * time.Millisecond)
-	w.compareOne(penstock.Request{Limit: l, Cost: 1}) // the debt is the whole bucket
+	w.compareOne(penstock.Request{Limit: l, Cost: 1}) // the debt is more than the whole bucket again
 	w.compareOne(penstock.Request{Limit: l, Cost: 0})
+	w.wait(1200 * time.Millisecond)
+	w.compareOne(penstock.Request{Limit: l, Cost: 1}) // nothing is marked as reserved anymore
+	w.wait(-1200 * time.Millisecond)
+	w.compareOne(penstock.Request{Limit: l, Cost: 1}) // the debt is the whole bucket
 }
 
 func TestBucketDebtSurvivesUnitChange(t *testing.T) {

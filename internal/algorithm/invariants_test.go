@@ -95,6 +95,48 @@ func denialChangesNothing(t *rapid.T, k kind) {
 	}))
 }
 
+// A denied request leaves the same future as no request: whatever comes later, a key that
+// denied some requests decides as one that never saw them. The clamp of a debt that the
+// clock or the limit made too large is the exception, so both keys get it.
+func TestBucketDenialLeavesSameFuture(t *testing.T) {
+	checkKinds(t, bucketKinds, denialLeavesSameFuture)
+}
+
+func denialLeavesSameFuture(t *rapid.T, k kind) {
+	tr := newTrace(t, k)
+	other := tr.fork()
+	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
+		other.change(tr.limit)
+		clamped := other.fork()
+		clamped.decide(tr.now, algorithm.Request{})
+		if endOf(clamped) != endOf(other) {
+			tr.key.decide(tr.now, algorithm.Request{})
+			other = clamped
+		}
+		alone := other.fork()
+		got, want := tr.decide(req), alone.decide(tr.now, req)
+		if got != want {
+			t.Fatalf("%v at %d, %+v: got %+v after denials, want %+v as without them", tr.limit, tr.now, req, got, want)
+		}
+		if got.Allowed {
+			other = alone
+		}
+		tr.timePasses(t)
+		all := algorithm.Request{Cost: tr.limit.max()}
+		if !tr.fork().decide(tr.now, all).Allowed {
+			tr.decide(all)
+		}
+	}))
+}
+
+// endOf returns when a bucket is full.
+func endOf(k key) int64 {
+	if k, ok := k.(*tokenKey); ok {
+		return k.bucket.Full
+	}
+	return k.(*leakyKey).drained
+}
+
 // A peek changes nothing either: the next decision is the same as without it.
 func TestDecidePeekChangesNothing(t *testing.T) { checkKinds(t, everyKind, peekChangesNothing) }
 
@@ -309,6 +351,9 @@ func takeAndRefund(t *rapid.T, k kind) {
 	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
 		copied := tr.fork()
 		before := copied.decide(tr.now, algorithm.Request{})
+		if k, ok := copied.(*tokenKey); ok { // a charge drops the mark of units that time has paid for
+			k.bucket.Reserved = k.bucket.Full-tr.now > k.limit.Capacity()
+		}
 		want := copied.state(tr.now)
 		if granted := copied.decide(tr.now, req).Granted; granted > 0 {
 			after := copied.decide(tr.now, algorithm.Request{Cost: -granted})

@@ -201,7 +201,7 @@ func (k *tokenKey) state(int64) string { return fmt.Sprintf("%+v", k.bucket) }
 
 func (k *tokenKey) valid(now int64) bool {
 	b := k.bucket
-	return b == algorithm.Bucket{} || b.Full > now && b.Reserved == (b.Full-now > k.limit.Capacity())
+	return b == algorithm.Bucket{} || b.Full > now && (b.Reserved || b.Full-now <= k.limit.Capacity())
 }
 
 type leakyKey struct {

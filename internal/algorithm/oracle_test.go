@@ -249,7 +249,8 @@ func (b *bucketLedger) truncate(now int64) {
 	if missing.Cmp(most) > 0 {
 		missing = most
 	}
-	b.set(now, missing)
+	b.at, b.missing = now, missing
+	b.reserved = b.reserved && missing.Sign() > 0
 }
 
 // change keeps the time in which the missing tokens refill at the old rate.

@@ -37,10 +37,7 @@ if rest > 0 then
       debt = mark == 'u' and math.ceil(debt / 1000) or debt * 1000
     end
     local most = capacity
-    if reserved == 'r' then
-      most = capacity + math.max(capacity, 60000 * unit)
-      stale = stale or debt <= capacity
-    end
+    if reserved == 'r' then most = capacity + math.max(capacity, 60000 * unit) end
     if debt > most then debt, stale = most, true end
     value = false
   end

@@ -17,7 +17,10 @@ package algorithm
 // time as the last. A reservation reaches at most one minute ahead, or one whole
 // refill if that is longer. One bit of the state marks a bucket with reservations.
 // Without it, a debt above the capacity means that the clock stepped back or the
-// limit was lowered, and the debt is clamped to the capacity.
+// limit was lowered, and the debt is clamped to the capacity. With it, the debt is
+// clamped to the capacity and the reach. The mark stays until the next charge or
+// refund, also when time has paid for the reserved units: a peek or a denial that
+// removed it would change what a later call is told.
 
 // minute is the least reach of reservations.
 const minute = 60_000_000_000
@@ -37,20 +40,23 @@ func (b *TokenBucket) Reach() int64 { return max(b.Capacity(), minute) }
 // Decide returns the new state and the outcome.
 func (b *TokenBucket) Decide(s Bucket, now int64, req Request) (Bucket, Outcome) {
 	debt := b.Debt(s, now)
-	if req.Cost <= 0 {
+	if req.Cost < 0 {
 		debt, out := b.refund(debt, req)
 		return b.withDebt(debt, now), out
+	}
+	if req.Cost == 0 {
+		return s.unchanged(debt, now), Outcome{Allowed: true}
 	}
 	cost, maxDebt := req.Cost, b.Capacity()
 	if req.AtMost || req.MaxDelay > 0 {
 		cost, maxDebt = b.costAndMaxDebt(debt, req)
 	}
 	if cost > b.Burst {
-		return b.withDebt(debt, now), Outcome{RetryAfter: Never}
+		return s.unchanged(debt, now), Outcome{RetryAfter: Never}
 	}
 	after := debt + cost*b.Interval
 	if after > maxDebt {
-		return b.withDebt(debt, now), Outcome{RetryAfter: RoundUp(after-maxDebt, b.Tick)}
+		return s.unchanged(debt, now), Outcome{RetryAfter: RoundUp(after-maxDebt, b.Tick)}
 	}
 	delay := RoundUp(max(after-b.Capacity(), 0), b.Tick)
 	return b.withDebt(after, now), Outcome{Allowed: true, Granted: cost, Delay: delay}
@@ -73,7 +79,16 @@ func (b *TokenBucket) Debt(s Bucket, now int64) int64 {
 	return min(max(s.Full-now, 0), maxDebt)
 }
 
-// withDebt returns the state of a bucket with that debt.
+// unchanged returns the state after a call that charges nothing: the same, apart from a
+// debt that was clamped or paid.
+func (s Bucket) unchanged(debt, now int64) Bucket {
+	if debt == 0 {
+		return Bucket{}
+	}
+	return Bucket{Full: now + debt, Reserved: s.Reserved}
+}
+
+// withDebt returns the state of a bucket after a charge or refund.
 func (b *TokenBucket) withDebt(debt, now int64) Bucket {
 	if debt == 0 {
 		return Bucket{}

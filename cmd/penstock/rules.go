@@ -97,7 +97,7 @@ is the checksum of all bytes after it. The server uses a sealed file as soon as 
 checksum matches, and never before; other files must stay unchanged for a second.
 Each file is replaced by a rename.`,
 		Example: `  penstock rules seal rules.yaml`,
-		Args:    cobra.MinimumNArgs(1),
+		Args:    wantArgs("FILE..."),
 		RunE: func(_ *cobra.Command, args []string) error {
 			for _, name := range args {
 				if err := sealFile(name); err != nil {

@@ -64,7 +64,7 @@ func readPage(t *testing.T) string {
 // still, so that every answer can be predicted.
 func servePage(t *testing.T) (address string) {
 	t.Helper()
-	set, err := rules.Load("../../examples/rules.yaml")
+	set, err := rules.Load("../../examples/rules.yaml", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ func TestRuleIsUsableAfterRequestLimits(t *testing.T) {
 func TestRequestLimitAtOtherDaemonCannotReachRule(t *testing.T) {
 	settings := map[string]string{"store": "redis://" + redis.Addr, "redis-prefix": rand.Text(), "redis-timeout": "10s"}
 	other := start(t, settings)
-	settings["rules"] = write(t, "rules.yaml", shopRules)
+	settings["rules"] = writeRules(t, shopRules)
 	d := start(t, settings)
 	if status, answer := post(t, d.addr("http"), spendUser); status != 200 {
 		t.Fatalf("first use of the rule: %d %s", status, answer)

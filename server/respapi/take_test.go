@@ -14,7 +14,7 @@ import (
 // testRules returns the rules in testdata.
 func testRules(t testing.TB) *rules.Set {
 	t.Helper()
-	set, err := rules.Load("testdata/rules.yaml")
+	set, err := rules.Load("testdata/rules.yaml", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

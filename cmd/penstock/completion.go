@@ -48,8 +48,6 @@ func completeFlag(c *cobra.Command, name, kind string, words []string) {
 	case "directory":
 		directive = cobra.ShellCompDirectiveFilterDirs
 	}
-	// The error means that there is no such flag, or that it has a completion already.
-	if err := c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, directive)); err != nil {
-		panic(err)
-	}
+	// It fails only if there is no such flag, or if it has a completion already.
+	_ = c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, directive))
 }

@@ -33,6 +33,8 @@ var notRun = map[string]string{
 	"go install ":          "needs a published version",
 	"go build -o ":         "writes to /usr/local/bin",
 	"cd bench && go run .": "takes minutes",
+	"git tag ":             "publishes a version",
+	"git push ":            "publishes a version",
 	"used = ":              "is a formula",
 }
 
@@ -180,10 +182,10 @@ func (r *documentRun) writeFiles() {
 		"redis-cli": `-e "$@"`,
 		"curl":      `-sS -w '%{stderr}\nstatus %{http_code}\n' "$@"`,
 	} {
-		real, err := findIn(path, program)
+		found, err := findIn(path, program)
 		r.ts.Check(err)
 		// The last line of the trace is the program's exit code.
-		r.write("bin/"+program, fmt.Sprintf("#!/bin/sh\n%s %s 2>>\"$TRACE\"\ncode=$?\necho \"%s $code\" >>\"$TRACE\"\nexit $code\n", real, options, program), 0o700)
+		r.write("bin/"+program, fmt.Sprintf("#!/bin/sh\n%s %s 2>>\"$TRACE\"\ncode=$?\necho \"%s $code\" >>\"$TRACE\"\nexit $code\n", found, options, program), 0o700)
 	}
 }
 
@@ -247,11 +249,18 @@ func (r *documentRun) startDaemon(useTLS bool) {
 	r.write("etc/penstock/penstock.yaml", "admin: "+r.ts.Getenv("ADMIN")+"\n", 0o600)
 }
 
+// runnable matches the commands that are run. All others must be in notRun: a page may
+// show commands that change the machine.
+var runnable = regexp.MustCompile(`^(if )?(penstock|\.bin/penstock|curl|redis-cli) `)
+
 // run runs a command and checks its result.
 func (r *documentRun) run(c doctest.Command) {
 	if strings.HasPrefix(c.Text, "make ") {
 		r.checkMake(c)
 		return
+	}
+	if !runnable.MatchString(c.Text) {
+		r.ts.Fatalf("%s:%d: %s\nis no command that this test can run: add it to notRun, with the reason", c.Page, c.Line, c.Text)
 	}
 	if needsTLS := strings.Contains(c.Text, "https://"); needsTLS != r.tls {
 		r.startDaemon(needsTLS)
@@ -259,6 +268,9 @@ func (r *documentRun) run(c doctest.Command) {
 	r.write("rules.yaml", r.rulesBefore(c.Line), 0o600)
 	r.ts.Check(os.RemoveAll(r.ts.MkAbs("trace")))
 	text := r.replaceAddresses(r.replacePaths(c.Text))
+	if strings.HasPrefix(text, "curl ") && !strings.Contains(text, "127.0.0.1:") {
+		r.ts.Fatalf("%s:%d: %s\ndoes not call the daemon", c.Page, c.Line, c.Text)
+	}
 	if strings.HasPrefix(text, "penstock serve") {
 		r.serve(c, text)
 		return

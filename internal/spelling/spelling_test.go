@@ -1,6 +1,9 @@
 package spelling
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestDistance(t *testing.T) {
 	for _, c := range []struct {
@@ -36,6 +39,26 @@ func TestNearest(t *testing.T) {
 		{"a", nil, ""},
 	} {
 		if got := Nearest(c.name, c.candidates); got != c.want {
+			t.Errorf("%q among %q: got %q, want %q", c.name, c.candidates, got, c.want)
+		}
+	}
+}
+
+func TestSimilarIgnoresOtherWords(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		candidates []string
+		want       string
+	}{
+		{"brust", []string{"count", "burst", "period"}, "burst"},
+		{"limitt", []string{"limits", "limit"}, "limits"}, // the first of equals
+		{"minut", []string{"second", "minute"}, "minute"},
+		{"fortnight", []string{"second", "minute"}, ""},
+		{"a", []string{"abc", "bcd"}, "abc"},
+		{"a", nil, ""},
+		{strings.Repeat("a", 101), []string{strings.Repeat("a", 100)}, ""},
+	} {
+		if got := Similar(c.name, c.candidates); got != c.want {
 			t.Errorf("%q among %q: got %q, want %q", c.name, c.candidates, got, c.want)
 		}
 	}

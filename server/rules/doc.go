@@ -6,10 +6,10 @@
 // match descriptors to rules: [Domain.Match]. [Set.Explain] shows why a descriptor
 // gets the rule it gets.
 //
-// The format is that of envoyproxy/ratelimit. Its files load unchanged and mean
-// the same, with one exception: a duplicate key in a map, or a second YAML document
-// in a file, is an error here and silently ignored there. Settings that the format
-// lacks go inside rate_limit or beside it:
+// The format is that of envoyproxy/ratelimit, whose files load unchanged, except that a
+// duplicate key in a map, or a second YAML document in a file, is an error here and
+// silently ignored there. docs/rules.md lists the differences in meaning, and all
+// fields. Settings that the format lacks go inside rate_limit or beside it:
 //
 //	domain: api
 //	compat: envoy                    # count as Envoy does; see [Domain]

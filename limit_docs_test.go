@@ -37,7 +37,7 @@ func TestRulesPageMatchesLimitText(t *testing.T) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
-	for _, row := range regexp.MustCompile("(?m)^\\| .*(?:as in Go|spelled out).*$").FindAllString(section, -1) {
+	for _, row := range regexp.MustCompile(`(?m)^\| .*(?:as in Go|spelled out).*$`).FindAllString(section, -1) {
 		for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(row, -1) {
 			if _, ok := parseDuration(m[1]); !ok {
 				t.Errorf("%q is no duration", m[1])

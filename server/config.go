@@ -29,6 +29,11 @@ type Config struct {
 	RedisPrefix  string
 	RedisTimeout time.Duration
 
+	RequestLimits              string // on, local or off
+	RequestLimitsMaxPeriod     time.Duration
+	RequestLimitsMaxKeyBytes   int64
+	RequestLimitsMaxRedisBytes int64
+
 	Nodes          int
 	OnStoreFailure string // local, allow or deny
 	DenyCache      bool

@@ -37,7 +37,8 @@ var (
 	failureNames = []string{"local", "allow", "deny"}
 	logFormats   = []string{"text", "json"}
 
-	unmatchedNames = []string{"allow", "deny"}
+	unmatchedNames    = []string{"allow", "deny"}
+	requestLimitNames = []string{"on", "local", "off"}
 )
 
 // headerForms returns the names of all header forms.
@@ -63,6 +64,12 @@ var Settings = slices.Concat(
 		Setting{Name: "max-bytes", Kind: "size", Default: "1GiB", Help: "maximum memory for the state of sliding logs and rolling windows", set: size(func(c *Config) *int64 { return &c.MaxBytes })},
 		Setting{Name: "redis-prefix", Kind: "text", Default: "p", Help: "prefix of all keys in Redis", set: text(func(c *Config) *string { return &c.RedisPrefix })},
 		Setting{Name: "redis-timeout", Kind: "duration", Default: "50ms", Help: "timeout of a Redis call, retries included", set: positive(func(c *Config) *time.Duration { return &c.RedisTimeout })},
+	),
+	group("Limits in requests",
+		Setting{Name: "request-limits", Kind: "mode", Default: "on", Help: "who may bring a limit in a request: on (all callers), local (only callers that may refund: with the token, or without one from this machine) or off", Values: requestLimitNames, set: oneOf(func(c *Config) *string { return &c.RequestLimits }, requestLimitNames)},
+		Setting{Name: "request-limits-max-period", Kind: "duration", Default: "744h", Help: "longest period of a limit in a request, and longest time to refill a bucket; callers that may refund are exempt", set: positive(func(c *Config) *time.Duration { return &c.RequestLimitsMaxPeriod })},
+		Setting{Name: "request-limits-max-key-bytes", Kind: "size", Default: "4KiB", Help: "maximum state of one key under a limit in a request; same exemption", set: size(func(c *Config) *int64 { return &c.RequestLimitsMaxKeyBytes })},
+		Setting{Name: "request-limits-max-redis-bytes", Kind: "size", Default: "64MiB", Help: "maximum live state that limits in requests to this server leave in Redis; same exemption", set: size(func(c *Config) *int64 { return &c.RequestLimitsMaxRedisBytes })},
 	),
 	group("Persistence of the memory store",
 		Setting{Name: "data", Kind: "directory", Help: "directory for snapshots; without one, counters are lost on exit", set: text(func(c *Config) *string { return &c.Data })},

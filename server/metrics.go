@@ -108,6 +108,8 @@ var (
 	unitsDesc       = prometheus.NewDesc("penstock_cost_units_total", "Cost units by rule and outcome: granted if allowed, requested if denied.", []string{"rule", "outcome"}, nil)
 	limitDesc       = prometheus.NewDesc("penstock_limit_units", "Maximum units that a rule grants in one request: its burst or count.", []string{"rule"}, nil)
 	unmatchedDesc   = prometheus.NewDesc("penstock_unmatched_total", "Requests that no rule matched in any descriptor, by domain; the empty domain stands for all without rules.", []string{"domain"}, nil)
+	refusalsDesc    = prometheus.NewDesc("penstock_request_limits_refused_total", "Requests refused because of the limit that they brought, by reason.", []string{"reason"}, nil)
+	storeBytesDesc  = prometheus.NewDesc("penstock_request_limits_redis_bytes", "Upper bound of the live state that limits in requests to this server left in Redis.", nil, nil)
 	keysDesc        = prometheus.NewDesc("penstock_keys", "Keys in the memory store.", nil, nil)
 	bytesDesc       = prometheus.NewDesc("penstock_state_bytes", "Memory used by the state of sliding logs and rolling windows.", nil, nil)
 	overflowDesc    = prometheus.NewDesc("penstock_memory_overflow_decisions_total", "Decisions by an overflow bucket, because --max-keys was reached.", nil, nil)
@@ -124,9 +126,12 @@ func (c engineCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- unitsDesc
 	ch <- limitDesc
 	ch <- unmatchedDesc
+	ch <- refusalsDesc
+	ch <- storeBytesDesc
 }
 
 func (c engineCollector) Collect(ch chan<- prometheus.Metric) {
+	c.collectRequestLimits(ch)
 	for _, n := range c.engine.UnmatchedCounters() {
 		ch <- prometheus.MustNewConstMetric(unmatchedDesc, prometheus.CounterValue, float64(n.Count), n.Domain)
 	}
@@ -144,6 +149,13 @@ func (c engineCollector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(limitDesc, prometheus.GaugeValue, float64(n.Limit), n.Rule)
 		}
 	}
+}
+
+func (c engineCollector) collectRequestLimits(ch chan<- prometheus.Metric) {
+	for reason, n := range c.engine.RefusedLimits() {
+		ch <- prometheus.MustNewConstMetric(refusalsDesc, prometheus.CounterValue, float64(n), reason.String())
+	}
+	ch <- prometheus.MustNewConstMetric(storeBytesDesc, prometheus.GaugeValue, float64(c.engine.StoreBytes()))
 }
 
 // memoryCollector exports the statistics of a memory store.

@@ -26,12 +26,31 @@ func (s *Server) openStore(ctx context.Context) error {
 	s.engine = engine.New(store, &engine.Options{
 		Token: s.config.Token, DistrustLocal: !s.config.TrustLocal, Shadow: s.config.Shadow,
 		DenyUnmatched: s.config.Unmatched == "deny", OnUnmatched: s.unmatched.report,
+		RequestLimits: s.config.requestLimits(),
 	})
 	s.metrics.registry.MustRegister(engineCollector{s.engine})
 	if !s.config.TrustLocal && !s.engine.HasToken() {
 		s.log.Warn("no caller may refund, reset or use the admin API beyond health: --trust-local=false needs a token")
 	}
 	return nil
+}
+
+var requestLimitModes = map[string]engine.RequestLimitMode{
+	"on": engine.RequestLimitsOn, "local": engine.RequestLimitsLocal, "off": engine.RequestLimitsOff,
+}
+
+// requestLimits returns the bounds of limits in requests. A memory store bounds what they
+// leave behind itself.
+func (c *Config) requestLimits() engine.RequestLimits {
+	r := engine.RequestLimits{
+		Mode:        requestLimitModes[c.RequestLimits],
+		MaxPeriod:   c.RequestLimitsMaxPeriod,
+		MaxKeyBytes: c.RequestLimitsMaxKeyBytes,
+	}
+	if c.Store != memoryURL {
+		r.MaxStoreBytes, r.StorePrefix = c.RequestLimitsMaxRedisBytes, c.RedisPrefix
+	}
+	return r
 }
 
 // connectTimeout is how long the server waits for Redis at startup. It then starts degraded.

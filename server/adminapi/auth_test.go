@@ -17,7 +17,7 @@ import (
 func TestEndpointsNeedTheToken(t *testing.T) {
 	e := newEngineWithOptions(t, &engine.Options{Token: "secret"})
 	limit := penstock.PerMinute(5)
-	if _, err := e.Take(t.Context(), penstock.Request{Key: "k", Limit: limit, Cost: 5}); err != nil {
+	if _, err := e.Take(t.Context(), penstock.Request{Key: "k", Limit: limit, Cost: 5}, nil); err != nil {
 		t.Fatal(err)
 	}
 	metrics := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
@@ -44,7 +44,7 @@ func TestEndpointsNeedTheToken(t *testing.T) {
 			t.Errorf("GET %s with the token: got %d %s, want %d", path, w.Code, w.Body, want)
 		}
 	}
-	if d, err := e.Take(t.Context(), penstock.Request{Key: "k", Limit: limit}); err != nil || d.Remaining != 0 {
+	if d, err := e.Take(t.Context(), penstock.Request{Key: "k", Limit: limit}, nil); err != nil || d.Remaining != 0 {
 		t.Errorf("after the rejected requests: got %v, %v, want 0 remaining", d, err)
 	}
 }

@@ -92,14 +92,14 @@ func TestKeysResetOfAnyBytes(t *testing.T) {
 	onEachStore(t, func(t *testing.T, e *engine.Engine) {
 		s := newServer(t, e, adminapi.Options{Loopback: true})
 		limit := engine.RequestLimit(penstock.PerMinute(5))
-		if _, err := e.Take(t.Context(), penstock.Request{Key: "a\x00\xff", Limit: limit, Cost: 5}); err != nil {
+		if _, err := e.Take(t.Context(), penstock.Request{Key: "a\x00\xff", Limit: limit, Cost: 5}, nil); err != nil {
 			t.Fatal(err)
 		}
 		if w := send(s, "DELETE", "/v1/keys?limit=5/1m&key=a%00%ff"); !strings.Contains(w.Body.String(), `"granted":-5`) &&
 			!strings.Contains(w.Body.String(), `"granted": -5`) {
 			t.Errorf("got %s, want -5 granted", w.Body)
 		}
-		if d, err := e.Take(t.Context(), penstock.Request{Key: "a\x00\xff", Limit: limit}); err != nil || d.Remaining != 5 {
+		if d, err := e.Take(t.Context(), penstock.Request{Key: "a\x00\xff", Limit: limit}, nil); err != nil || d.Remaining != 5 {
 			t.Errorf("got %v, %v, want 5 remaining", d, err)
 		}
 	})

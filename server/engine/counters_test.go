@@ -80,7 +80,7 @@ func TestRuleCountersOfAdHocLimits(t *testing.T) {
 		limit := penstock.PerHour(5)
 		take := func(cost int64) penstock.Request { return penstock.Request{Key: "k", Limit: limit, Cost: cost} }
 		for _, cost := range []int64{2, 4, 0, -1} { // allowed, denied, peeked, refunded
-			if _, err := e.Take(t.Context(), take(cost)); err != nil {
+			if _, err := e.Take(t.Context(), take(cost), nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -88,27 +88,27 @@ func TestRuleCountersOfAdHocLimits(t *testing.T) {
 
 		ds := make([]penstock.Decision, 2)
 		other := penstock.Request{Key: "other", Limit: limit, Cost: 1}
-		if err := e.TakeEach(t.Context(), []penstock.Request{take(1), take(9)}, ds); err != nil {
+		if err := e.TakeEach(t.Context(), []penstock.Request{take(1), take(9)}, ds, nil); err != nil {
 			t.Fatal(err)
 		}
 		want(t, countersOf(t, e, ""), "limit=0 allowed=2/3 denied=2/13 shadowed=0 errors=0")
-		if err := e.TakeAll(t.Context(), []penstock.Request{take(9), other}, ds); err != nil {
+		if err := e.TakeAll(t.Context(), []penstock.Request{take(9), other}, ds, nil); err != nil {
 			t.Fatal(err)
 		}
 		want(t, countersOf(t, e, ""), "limit=0 allowed=2/3 denied=3/22 shadowed=0 errors=0")
-		if err := e.TakeAll(t.Context(), []penstock.Request{take(1), other}, ds); err != nil {
+		if err := e.TakeAll(t.Context(), []penstock.Request{take(1), other}, ds, nil); err != nil {
 			t.Fatal(err)
 		}
 		want(t, countersOf(t, e, ""), "limit=0 allowed=4/5 denied=3/22 shadowed=0 errors=0")
 
 		bad := penstock.Request{Key: "", Limit: limit, Cost: 1}
-		if _, err := e.Take(t.Context(), bad); !errors.Is(err, penstock.ErrBadKey) {
+		if _, err := e.Take(t.Context(), bad, nil); !errors.Is(err, penstock.ErrBadKey) {
 			t.Errorf("got %v, want ErrBadKey", err)
 		}
-		if err := e.TakeEach(t.Context(), []penstock.Request{bad}, ds); !errors.Is(err, penstock.ErrBadKey) {
+		if err := e.TakeEach(t.Context(), []penstock.Request{bad}, ds, nil); !errors.Is(err, penstock.ErrBadKey) {
 			t.Errorf("got %v, want ErrBadKey", err)
 		}
-		if err := e.TakeAll(t.Context(), []penstock.Request{bad}, ds); !errors.Is(err, penstock.ErrBadKey) {
+		if err := e.TakeAll(t.Context(), []penstock.Request{bad}, ds, nil); !errors.Is(err, penstock.ErrBadKey) {
 			t.Errorf("got %v, want ErrBadKey", err)
 		}
 		want(t, countersOf(t, e, ""), "limit=0 allowed=4/5 denied=3/22 shadowed=0 errors=3")

@@ -18,6 +18,10 @@ type Descriptor struct {
 	Limit           penstock.Limit
 	RequestsPerUnit uint32
 	Unit            rules.Unit
+
+	// MayRefund exempts the Limit from the bound of what limits in requests
+	// leave behind.
+	MayRefund bool
 }
 
 // OverrideLimitName is the name of [Descriptor] limits without one. They share state by that
@@ -73,6 +77,7 @@ func (e *Engine) Decide(ctx context.Context, domain string, ds []Descriptor, r *
 		return err
 	}
 	over, err := ev.decide(ctx, d)
+	ev.settleOverrides(err)
 	ev.count(err)
 	if err != nil {
 		r.reset(0)

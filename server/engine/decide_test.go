@@ -291,12 +291,12 @@ func TestEngineShadowModeDeniesNothing(t *testing.T) {
 		want(t, decide(t, e, "api", descriptor(3, "user=ada"), descriptor(1, "path=/")), "allowed: granted=0 remaining=2 over denied | granted=0 remaining=10")
 
 		r := penstock.Request{Key: "k", Limit: penstock.PerHour(1), Cost: 2}
-		d, err := e.Take(t.Context(), r)
+		d, err := e.Take(t.Context(), r, nil)
 		if err != nil || !d.Allowed || d.Granted != 0 || d.RetryAfter != 0 {
 			t.Errorf("taking too much in shadow: %v, %v", d, err)
 		}
 		ds := make([]penstock.Decision, 2)
-		if err := e.TakeAll(t.Context(), []penstock.Request{r, r}, ds); err != nil || !ds[0].Allowed || !ds[1].Allowed {
+		if err := e.TakeAll(t.Context(), []penstock.Request{r, r}, ds, nil); err != nil || !ds[0].Allowed || !ds[1].Allowed {
 			t.Errorf("taking too much together in shadow: %v, %v", ds, err)
 		}
 	})

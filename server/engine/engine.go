@@ -46,6 +46,9 @@ type Options struct {
 	// the domain has no rules. It is called concurrently, must not block, and
 	// must not keep its arguments. Optional.
 	OnUnmatched func(domain string, entries []rules.Entry)
+
+	// RequestLimits bound what limits in requests leave behind.
+	RequestLimits RequestLimits
 }
 
 const defaultMaxDescriptors = 64
@@ -69,6 +72,8 @@ type Engine struct {
 	denyUnmatched bool
 	onUnmatched   func(domain string, entries []rules.Entry)
 	unknownDomain atomic.Uint64 // unmatched requests to domains without rules
+
+	requestPolicy *requestPolicy
 }
 
 // New returns an engine without rules. The store is required; nil options are all defaults.
@@ -77,9 +82,10 @@ func New(store penstock.Store, o *Options) *Engine {
 		o = &Options{}
 	}
 	_, transient := store.(penstock.TransientKeyStore)
+	policy := newRequestPolicy(o.RequestLimits)
 	e := &Engine{
 		store:          store,
-		limits:         newLimitCache(store),
+		limits:         newLimitCache(store, policy),
 		transientKeys:  transient,
 		shadow:         o.Shadow,
 		maxDescriptors: defaultMaxDescriptors,
@@ -87,6 +93,7 @@ func New(store penstock.Store, o *Options) *Engine {
 		hasToken:       o.Token != "",
 		trustLocal:     !o.DistrustLocal,
 		adHoc:          ruleState{counters: &RuleCounters{Counters: &Counters{}}},
+		requestPolicy:  policy,
 	}
 	e.denyUnmatched, e.onUnmatched = o.DenyUnmatched, o.OnUnmatched
 	if e.onUnmatched == nil {

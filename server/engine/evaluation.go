@@ -23,6 +23,7 @@ type evaluation struct {
 	keys    []byte // of all limited descriptors, one after the other
 
 	unmatched []int // the descriptors without a rule
+	overrides []admittedOverride
 
 	// What the next call of the store decides. A queued request is about
 	// limited[queued[i]].
@@ -54,6 +55,7 @@ const maxKeptKeyBytes = 64 << 10
 // release returns the evaluation to the pool.
 func (ev *evaluation) release() {
 	clear(ev.limited)
+	ev.overrides = ev.overrides[:0]
 	ev.engine, ev.result = nil, nil
 	ev.limited, ev.keys, ev.unmatched = ev.limited[:0], ev.keys[:0], ev.unmatched[:0]
 	if cap(ev.keys) > maxKeptKeyBytes {
@@ -71,7 +73,7 @@ func (ev *evaluation) prepare(t *ruleTable, domain *rules.Domain, ds []Descripto
 	}
 	ev.applyReplaces()
 	ev.setKeys()
-	return nil
+	return ev.admitOverrides(ds)
 }
 
 // match finds the limit of a descriptor, if there is one.
@@ -109,6 +111,46 @@ func (ev *evaluation) useOverride(l *limitedDescriptor, domain *rules.Domain, d 
 	l.request = penstock.Request{Limit: l.rule.Limit}
 	ev.keys = appendOverrideKey(ev.keys, domain.Name, d.Entries)
 	return l.rule.Limit.Validate()
+}
+
+// An admittedOverride is the admission of a descriptor with its own limit.
+type admittedOverride struct {
+	index     int // among the descriptors
+	admission Admission
+}
+
+// admitOverrides makes room for what descriptors with their own limit leave behind.
+func (ev *evaluation) admitOverrides(ds []Descriptor) error {
+	if ev.engine.requestPolicy.ledger == nil {
+		return nil
+	}
+	for i := range ev.limited {
+		l := &ev.limited[i]
+		if l.state != &ev.engine.adHoc {
+			continue
+		}
+		r := l.request
+		r.Cost = l.cost
+		a, err := ev.engine.Admit(&r, func() bool { return ds[l.index].MayRefund })
+		if err != nil {
+			ev.settleOverrides(nil)
+			return fmt.Errorf("descriptor %d: %w", l.index, err)
+		}
+		ev.overrides = append(ev.overrides, admittedOverride{l.index, a})
+	}
+	return nil
+}
+
+// settleOverrides settles the admissions by the decisions, or by the error.
+func (ev *evaluation) settleOverrides(err error) {
+	for i := range ev.overrides {
+		o := &ev.overrides[i]
+		d := penstock.Decision{}
+		if o.index < len(ev.result.Statuses) {
+			d.Granted = ev.result.Statuses[o.index].Decision.Granted
+		}
+		o.admission.Settle(&d, err)
+	}
 }
 
 // appendOverrideKey appends the key of a descriptor with its own limit. It contains the

@@ -12,38 +12,60 @@ import (
 // few. It is direct-mapped with a seeded hash: a flood of different texts uses bounded
 // memory, and at worst the limits of other clients are parsed again.
 type limitCache struct {
-	store penstock.Store
-	seed  maphash.Seed
-	slots [1024]atomic.Pointer[cachedLimit]
+	store  penstock.Store
+	policy *requestPolicy
+	seed   maphash.Seed
+	slots  [1024]atomic.Pointer[cachedLimit]
 }
 
 type cachedLimit struct {
 	text    string
 	limiter *penstock.Limiter
+	refusal *LimitRefusal // for callers that are not exempt; nil if all may bring the limit
 }
 
-func newLimitCache(store penstock.Store) *limitCache {
-	return &limitCache{store: store, seed: maphash.MakeSeed()}
+func newLimitCache(store penstock.Store, p *requestPolicy) *limitCache {
+	return &limitCache{store: store, policy: p, seed: maphash.MakeSeed()}
 }
 
 // RequestUnder returns a request for one unit, without a key, under a limit in the form of
-// [penstock.ParseLimit]. APIs use it for every limit that a caller brings.
-func (e *Engine) RequestUnder(limit string) (penstock.Request, error) { return e.limits.request(limit) }
-
-func (c *limitCache) request(text string) (penstock.Request, error) {
-	slot := &c.slots[maphash.String(c.seed, text)%uint64(len(c.slots))]
-	cached := slot.Load()
-	if cached == nil || cached.text != text {
-		limit, err := penstock.ParseLimit(text)
-		if err != nil {
-			return penstock.Request{}, err
-		}
-		limiter, err := penstock.New(c.store, RequestLimit(limit))
-		if err != nil {
-			return penstock.Request{}, err
-		}
-		cached = &cachedLimit{strings.Clone(text), limiter}
-		slot.Store(cached)
+// [penstock.ParseLimit]. APIs use it for every limit that a caller brings. It returns a
+// [*LimitRefusal] if the caller may not bring the limit, and calls mayRefund only if that
+// matters.
+func (e *Engine) RequestUnder(limit string, mayRefund func() bool) (penstock.Request, error) {
+	cached, err := e.limits.get(limit)
+	if err == nil && cached.refusal != nil {
+		err = e.RefuseLimit(cached.refusal, mayRefund)
+	}
+	if err != nil {
+		return penstock.Request{}, err
 	}
 	return cached.limiter.Request(""), nil
+}
+
+// ParseLimit is [penstock.ParseLimit] with a cache, for limits that callers bring.
+func (e *Engine) ParseLimit(limit string) (penstock.Limit, error) {
+	cached, err := e.limits.get(limit)
+	if err != nil {
+		return penstock.Limit{}, err
+	}
+	return cached.limiter.Limit(), nil
+}
+
+func (c *limitCache) get(text string) (*cachedLimit, error) {
+	slot := &c.slots[maphash.String(c.seed, text)%uint64(len(c.slots))]
+	if cached := slot.Load(); cached != nil && cached.text == text {
+		return cached, nil
+	}
+	limit, err := penstock.ParseLimit(text)
+	if err != nil {
+		return nil, err
+	}
+	limiter, err := penstock.New(c.store, RequestLimit(limit))
+	if err != nil {
+		return nil, err
+	}
+	cached := &cachedLimit{strings.Clone(text), limiter, c.policy.refusal(&limit)}
+	slot.Store(cached)
+	return cached, nil
 }

@@ -6,24 +6,33 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// Take decides a request under the limit that it names, and counts it as ad hoc.
-func (e *Engine) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
-	d, err := e.store.Take(ctx, r)
+// Take decides a request under the limit that it names, and counts it as ad hoc. If there
+// is no room for what it leaves behind, it returns a [*LimitRefusal], unless the caller may
+// refund; it calls mayRefund only if that matters.
+func (e *Engine) Take(ctx context.Context, r penstock.Request, mayRefund func() bool) (penstock.Decision, error) {
 	counters := e.LocalCounters()
+	defer counters.Flush()
+	a, err := e.Admit(&r, mayRefund)
 	if err != nil {
 		counters.Fail()
-	} else {
-		counters.Count(r.Cost, &d)
+		return penstock.Decision{}, err
 	}
-	counters.Flush()
-	return d, err
+	d, err := e.store.Take(ctx, r)
+	a.Settle(&d, err)
+	if err != nil {
+		counters.Fail()
+		return d, err
+	}
+	counters.Count(r.Cost, &d)
+	return d, nil
 }
 
 // TakeEach is [penstock.TakeEach] on the engine's store, and counts the decisions as ad hoc.
-func (e *Engine) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+// If there is no room for one of them, none is decided; see Take.
+func (e *Engine) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, mayRefund func() bool) error {
 	counters := e.LocalCounters()
 	defer counters.Flush()
-	if err := penstock.TakeEach(ctx, e.store, rs, ds); err != nil {
+	if err := e.takeAdmitted(ctx, penstock.TakeEach, rs, ds, mayRefund); err != nil {
 		counters.Fail()
 		return err
 	}
@@ -34,10 +43,11 @@ func (e *Engine) TakeEach(ctx context.Context, rs []penstock.Request, ds []penst
 }
 
 // TakeAll is [penstock.TakeAll] on the engine's store, and counts the decisions as ad hoc.
-func (e *Engine) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+// If there is no room for one of them, none is decided; see Take.
+func (e *Engine) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, mayRefund func() bool) error {
 	counters := e.LocalCounters()
 	defer counters.Flush()
-	if err := penstock.TakeAll(ctx, e.store, rs, ds); err != nil {
+	if err := e.takeAdmitted(ctx, penstock.TakeAll, rs, ds, mayRefund); err != nil {
 		counters.Fail()
 		return err
 	}
@@ -49,6 +59,33 @@ func (e *Engine) TakeAll(ctx context.Context, rs []penstock.Request, ds []pensto
 		}
 	}
 	return nil
+}
+
+type takeMany func(context.Context, penstock.Store, []penstock.Request, []penstock.Decision) error
+
+// takeAdmitted admits all requests or none, and has the store decide them.
+func (e *Engine) takeAdmitted(ctx context.Context, take takeMany, rs []penstock.Request, ds []penstock.Decision, mayRefund func() bool) error {
+	if e.requestPolicy.ledger == nil || mayRefund() {
+		return take(ctx, e.store, rs, ds)
+	}
+	admitted := make([]Admission, 0, len(rs))
+	for i := range rs {
+		a, err := e.Admit(&rs[i], mayRefund)
+		if err != nil {
+			settleAll(admitted, make([]penstock.Decision, len(admitted)), nil)
+			return &penstock.RequestError{Index: i, Err: err}
+		}
+		admitted = append(admitted, a)
+	}
+	err := take(ctx, e.store, rs, ds)
+	settleAll(admitted, ds, err)
+	return err
+}
+
+func settleAll(admitted []Admission, ds []penstock.Decision, err error) {
+	for i := range admitted {
+		admitted[i].Settle(&ds[i], err)
+	}
 }
 
 func allAllowed(ds []penstock.Decision) bool {

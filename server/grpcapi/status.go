@@ -16,12 +16,13 @@ import (
 // statusOf converts an error to a gRPC status. The default is UNKNOWN, the code of all
 // errors in envoyproxy/ratelimit.
 func statusOf(ctx context.Context, err error) error {
+	var refused *engine.LimitRefusal
 	switch {
 	case ctx.Err() != nil:
 		return status.FromContextError(ctx.Err()).Err()
 	case errors.Is(err, engine.ErrTooManyDescriptors):
 		return status.Error(codes.ResourceExhausted, err.Error())
-	case errors.Is(err, rlsproto.ErrRefundForbidden):
+	case errors.Is(err, rlsproto.ErrRefundForbidden), errors.As(err, &refused):
 		return status.Error(codes.PermissionDenied, err.Error())
 	case isInvalidRequest(err):
 		return status.Error(codes.InvalidArgument, err.Error())

@@ -10,7 +10,6 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/engine"
-	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 )
 
@@ -23,7 +22,7 @@ func (s *Server) handleAuthRequest(w http.ResponseWriter, r *http.Request) {
 		writeAuthProblem(w, err)
 		return
 	}
-	if s.overridesThrottle([]takeRequest{a.takeRequest}) && !s.engine.MayRefund(auth.HTTPCaller(r)) {
+	if s.overridesThrottle([]takeRequest{a.takeRequest}) && !s.mayRefund(r) {
 		httpserver.WriteProblem(w, refundForbidden)
 		return
 	}
@@ -50,7 +49,7 @@ var noStore = []string{"no-store"}
 func (s *Server) decideAndHold(r *http.Request, c *call, a *authRequest) (takeResponse, error) {
 	ctx := r.Context()
 	start := s.startTimer()
-	response, err := s.decideAuthRequest(ctx, c, a)
+	response, err := s.decideAuthRequest(r, c, a)
 	s.stopTimer(start)
 	delay := response.decision.Delay
 	if err != nil || !response.decision.Allowed || delay == 0 {
@@ -72,20 +71,21 @@ func (s *Server) decideAndHold(r *http.Request, c *call, a *authRequest) (takeRe
 	}
 }
 
-func (s *Server) decideAuthRequest(ctx context.Context, c *call, a *authRequest) (takeResponse, error) {
+func (s *Server) decideAuthRequest(r *http.Request, c *call, a *authRequest) (takeResponse, error) {
 	if a.fields.has(ruleFields) {
-		return c.decideByRules(ctx, s.engine, &a.takeRequest)
+		return c.decideByRules(r.Context(), s.engine, &a.takeRequest)
 	}
-	r, err := a.storeRequest(s.engine)
+	mayRefund := func() bool { return s.mayRefund(r) }
+	sr, err := a.storeRequest(s.engine, mayRefund)
 	if err != nil {
 		return takeResponse{}, err
 	}
-	r.MaxDelay = min(r.MaxDelay, s.maxHold)
-	if r.Limit.Algorithm == penstock.LeakyBucket && r.MaxDelay == 0 {
-		r.MaxDelay = s.maxHold
+	sr.MaxDelay = min(sr.MaxDelay, s.maxHold)
+	if sr.Limit.Algorithm == penstock.LeakyBucket && sr.MaxDelay == 0 {
+		sr.MaxDelay = s.maxHold
 	}
-	d, err := s.engine.Take(ctx, r)
-	return storeResponse(&r, d), err
+	d, err := s.engine.Take(r.Context(), sr, mayRefund)
+	return storeResponse(&sr, d), err
 }
 
 // denyLongDelay refunds a request whose delay exceeds MaxHold, and returns its
@@ -113,12 +113,13 @@ func denied(r takeResponse, retryAfter time.Duration) takeResponse {
 func (s *Server) refund(ctx context.Context, a *authRequest, granted takeResponse) error {
 	ctx = context.WithoutCancel(ctx)
 	if !a.fields.has(ruleFields) {
-		r, err := a.storeRequest(s.engine)
+		mayRefund := func() bool { return true } // what it was granted itself
+		r, err := a.storeRequest(s.engine, mayRefund)
 		if err != nil {
 			return err
 		}
 		r.Cost, r.MaxDelay = -granted.decision.Granted, 0
-		_, err = s.engine.Take(ctx, r)
+		_, err = s.engine.Take(ctx, r, mayRefund)
 		return err
 	}
 	refunds := make([]engine.Descriptor, len(a.descriptors))

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/rlsproto"
 )
@@ -24,7 +25,7 @@ func (s *Server) handleEnvoyJSON(w http.ResponseWriter, r *http.Request) {
 		writeEnvoyError(w, err)
 		return
 	}
-	mayRefund := s.engine.MayRefund(auth.HTTPCaller(r))
+	mayRefund := s.mayRefund(r)
 	start := s.startTimer()
 	response, over, err := s.envoy.HandleJSON(r.Context(), c.body, mayRefund)
 	s.stopTimer(start)
@@ -43,13 +44,14 @@ var errNotJSON = errors.New("content type is not JSON")
 
 func writeEnvoyError(w http.ResponseWriter, err error) {
 	status := http.StatusBadRequest
+	var refused *engine.LimitRefusal
 	switch {
 	case errors.Is(err, errTooLarge):
 		w.Header().Set("Connection", "close")
 		status = http.StatusRequestEntityTooLarge
 	case errors.Is(err, errNotJSON):
 		status = http.StatusUnsupportedMediaType
-	case errors.Is(err, rlsproto.ErrRefundForbidden):
+	case errors.Is(err, rlsproto.ErrRefundForbidden), errors.As(err, &refused):
 		status = http.StatusForbidden
 	}
 	http.Error(w, http.StatusText(status), status)

@@ -110,6 +110,7 @@ func sendTakes(t *testing.T, send sendFunc, server http.Handler) {
 	take(`{"key":"k"}`)
 	take(strings.Repeat(" ", 64<<10+1))
 	send(server, remoteAddr, "POST", "/v1/take", `{"key":"k","limit":"1/1m","cost":-1}`)
+	send(server, remoteAddr, "POST", "/v1/take", `{"key":"k","limit":"1/366d"}`)
 	send(server, localAddr, "GET", "/v1/take", "")
 	send(server, localAddr, "POST", "/v1/take", `{}`, "Content-Type", "text/plain")
 	for _, source := range []penstock.Source{penstock.SourceLease, penstock.SourceDenyCache, penstock.SourceFallback} {

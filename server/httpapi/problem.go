@@ -32,6 +32,11 @@ const (
 	// the same machine, nor does it send the token.
 	ProblemForbidden = problemBase + "ProblemForbidden"
 
+	// ProblemLimitRefused means that the caller may not bring this limit: limits in
+	// requests are disabled, the limit is over a ceiling, or there is no room for
+	// what it would leave behind. Callers that may refund have no ceilings.
+	ProblemLimitRefused = problemBase + "ProblemLimitRefused"
+
 	// ProblemTooLarge means that the body is longer than 64 KiB.
 	ProblemTooLarge = problemBase + "ProblemTooLarge"
 
@@ -107,9 +112,14 @@ func in(name string, err error) error {
 	return err
 }
 
-// asFieldError returns an error of the library about a field as a fieldError, with
-// the JSON name of the field. It returns other errors as they are.
+// asFieldError returns an error of the library about a field, or the engine's about a
+// limit, as a fieldError, with the JSON name of the field. It returns other errors as
+// they are.
 func asFieldError(err error) error {
+	var refused *engine.LimitRefusal
+	if errors.As(err, &refused) {
+		return &fieldError{path: []string{"limit"}, problem: refused.Error(), kind: ProblemLimitRefused}
+	}
 	var field *penstock.FieldError
 	if !errors.As(err, &field) {
 		return err
@@ -139,12 +149,17 @@ var titles = map[string]string{
 	ProblemBadLimit:  "Invalid limit",
 	ProblemBadKey:    "Invalid key",
 	ProblemBadCost:   "Invalid cost",
+
+	ProblemLimitRefused: "Limit refused",
 }
 
 func (e *fieldError) asProblem() httplimit.Problem {
 	p := httplimit.Problem{Type: e.kind, Status: http.StatusBadRequest, Detail: e.problem}
-	if p.Type == "" {
+	switch p.Type {
+	case "":
 		p.Type = ProblemMalformed
+	case ProblemLimitRefused:
+		p.Status = http.StatusForbidden
 	}
 	if len(e.path) > 0 {
 		p.Pointer = e.pointer()

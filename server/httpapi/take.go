@@ -27,12 +27,13 @@ func (s *Server) handleTake(w http.ResponseWriter, r *http.Request) {
 		writeTakeProblem(w, err)
 		return
 	}
-	if (c.refunds() || s.overridesThrottle(c.requests)) && !s.engine.MayRefund(auth.HTTPCaller(r)) {
+	mayRefund := func() bool { return s.mayRefund(r) }
+	if (c.refunds() || s.overridesThrottle(c.requests)) && !mayRefund() {
 		httpserver.WriteProblem(w, refundForbidden)
 		return
 	}
 	start := s.startTimer()
-	response, err := c.decide(r.Context(), s.engine)
+	response, err := c.decide(r.Context(), s.engine, mayRefund)
 	s.stopTimer(start)
 	if err != nil {
 		writeTakeProblem(w, err)
@@ -98,6 +99,10 @@ func isJSON(contentType string) bool {
 	return !ok || charset == "utf-8" || charset == "UTF-8"
 }
 
+// mayRefund reports whether the caller may refund units, and so is exempt from the
+// ceilings of limits in requests.
+func (s *Server) mayRefund(r *http.Request) bool { return s.engine.MayRefund(auth.HTTPCaller(r)) }
+
 // refunds reports whether a request of the call does.
 func (c *call) refunds() bool {
 	for i := range c.requests {
@@ -116,7 +121,7 @@ func (s *Server) overridesThrottle(requests []takeRequest) bool {
 		if !strings.Contains(r.limit, "name=") {
 			continue
 		}
-		if sr, err := s.engine.RequestUnder(r.limit); err == nil && engine.IsThrottleLimit(sr.Limit) {
+		if l, err := s.engine.ParseLimit(r.limit); err == nil && engine.IsThrottleLimit(l) {
 			return true
 		}
 	}

@@ -23,23 +23,24 @@ type takeResponse struct {
 // shadow reports whether the rule is in shadow mode, which never denies.
 func (r *takeResponse) shadow() bool { return r.rule != nil && r.rule.Shadow }
 
-// decide decides the requests of the call.
-func (c *call) decide(ctx context.Context, e *engine.Engine) (takeResponse, error) {
+// decide decides the requests of the call. It calls mayRefund if the right of the
+// caller matters for a limit that it brings.
+func (c *call) decide(ctx context.Context, e *engine.Engine, mayRefund func() bool) (takeResponse, error) {
 	switch c.mode {
 	case each:
-		return c.decideEach(ctx, e)
+		return c.decideEach(ctx, e, mayRefund)
 	case all:
-		return c.decideAll(ctx, e)
+		return c.decideAll(ctx, e, mayRefund)
 	}
 	t := &c.requests[0]
 	if t.fields.has(ruleFields) {
 		return c.decideByRules(ctx, e, t)
 	}
-	r, err := t.storeRequest(e)
+	r, err := t.storeRequest(e, mayRefund)
 	if err != nil {
 		return takeResponse{}, err
 	}
-	d, err := e.Take(ctx, r)
+	d, err := e.Take(ctx, r, mayRefund)
 	return storeResponse(&r, d), err
 }
 
@@ -57,15 +58,15 @@ func (c *call) decideByRules(ctx context.Context, e *engine.Engine, t *takeReque
 
 // decideEach decides every request by itself: those with a limit in one call of
 // the store, those by rules one after another.
-func (c *call) decideEach(ctx context.Context, e *engine.Engine) (takeResponse, error) {
-	if err := c.prepareStoreRequests(e); err != nil {
+func (c *call) decideEach(ctx context.Context, e *engine.Engine, mayRefund func() bool) (takeResponse, error) {
+	if err := c.prepareStoreRequests(e, mayRefund); err != nil {
 		return takeResponse{}, err
 	}
 	if err := c.checkRulesLoaded(e); err != nil {
 		return takeResponse{}, err
 	}
-	if err := e.TakeEach(ctx, c.storeRequests, c.decisions); err != nil {
-		return takeResponse{}, err
+	if err := e.TakeEach(ctx, c.storeRequests, c.decisions, mayRefund); err != nil {
+		return takeResponse{}, c.locateRefusal(err)
 	}
 	parts := make([]takeResponse, len(c.requests))
 	taken := 0
@@ -86,13 +87,13 @@ func (c *call) decideEach(ctx context.Context, e *engine.Engine) (takeResponse, 
 
 // prepareStoreRequests collects the requests with a limit, and validates them
 // before any of them is charged.
-func (c *call) prepareStoreRequests(e *engine.Engine) error {
+func (c *call) prepareStoreRequests(e *engine.Engine, mayRefund func() bool) error {
 	for i := range c.requests {
 		t := &c.requests[i]
 		if t.fields.has(ruleFields) {
 			continue
 		}
-		r, err := t.storeRequest(e)
+		r, err := t.storeRequest(e, mayRefund)
 		if err == nil {
 			err = r.ValidateShape() // the limit is valid: it comes from the cache
 		}
@@ -117,18 +118,18 @@ func (c *call) checkRulesLoaded(e *engine.Engine) error {
 }
 
 // decideAll grants all requests or charges none.
-func (c *call) decideAll(ctx context.Context, e *engine.Engine) (takeResponse, error) {
+func (c *call) decideAll(ctx context.Context, e *engine.Engine, mayRefund func() bool) (takeResponse, error) {
 	if err := c.checkUniform(); err != nil {
 		return takeResponse{}, err
 	}
 	if c.requests[0].fields.has(ruleFields) {
 		return c.decideAllByRules(ctx, e)
 	}
-	if err := c.prepareStoreRequests(e); err != nil {
+	if err := c.prepareStoreRequests(e, mayRefund); err != nil {
 		return takeResponse{}, err
 	}
-	if err := e.TakeAll(ctx, c.storeRequests, c.decisions); err != nil {
-		return takeResponse{}, c.locateInvalid(err)
+	if err := e.TakeAll(ctx, c.storeRequests, c.decisions, mayRefund); err != nil {
+		return takeResponse{}, c.locateInvalid(c.locateRefusal(err))
 	}
 	parts := make([]takeResponse, len(c.storeRequests))
 	for i, d := range c.decisions {
@@ -156,6 +157,26 @@ func (c *call) checkUniform() error {
 	return nil
 }
 
+// locateRefusal adds to a refusal by the engine which request it is about.
+func (c *call) locateRefusal(err error) error {
+	var refused *engine.LimitRefusal
+	var about *penstock.RequestError
+	if !errors.As(err, &refused) || !errors.As(err, &about) {
+		return err
+	}
+	taken := 0
+	for i := range c.requests {
+		if c.requests[i].fields.has(ruleFields) {
+			continue
+		}
+		if taken == about.Index {
+			return inRequest(i, refused)
+		}
+		taken++
+	}
+	return err
+}
+
 // locateInvalid adds to the error of a TakeAll which request is invalid. If each of
 // them is valid alone, the error is about the list.
 func (c *call) locateInvalid(err error) error {
@@ -165,7 +186,7 @@ func (c *call) locateInvalid(err error) error {
 		}
 	}
 	var field *fieldError
-	if err = asFieldError(err); errors.As(err, &field) {
+	if err = asFieldError(err); errors.As(err, &field) && field.kind != ProblemLimitRefused {
 		field.path = []string{"requests"}
 	}
 	return err

@@ -224,7 +224,7 @@ func TestProblemTypesAreDocumentationURLs(t *testing.T) {
 		"ProblemBadKey": httpapi.ProblemBadKey, "ProblemBadCost": httpapi.ProblemBadCost,
 		"ProblemForbidden": httpapi.ProblemForbidden, "ProblemTooLarge": httpapi.ProblemTooLarge,
 		"ProblemNotJSON": httpapi.ProblemNotJSON, "ProblemUnavailable": httpapi.ProblemUnavailable,
-		"ProblemNoRules": httpapi.ProblemNoRules,
+		"ProblemNoRules": httpapi.ProblemNoRules, "ProblemLimitRefused": httpapi.ProblemLimitRefused,
 	} {
 		if want := "https://pkg.go.dev/github.com/penstock-io/penstock/server/httpapi#" + name; kind != want {
 			t.Errorf("%s is %s, want %s", name, kind, want)

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -272,16 +273,26 @@ func (t *takeRequest) checkDescriptors() error {
 }
 
 // storeRequest returns the request for the store, of a request with key and limit.
-func (t *takeRequest) storeRequest(e *engine.Engine) (penstock.Request, error) {
-	r, err := e.RequestUnder(t.limit)
+func (t *takeRequest) storeRequest(e *engine.Engine, mayRefund func() bool) (penstock.Request, error) {
+	r, err := e.RequestUnder(t.limit, mayRefund)
 	if err != nil {
-		return r, &fieldError{
-			path: []string{"limit"}, kind: ProblemBadLimit,
-			problem: strings.TrimPrefix(err.Error(), "penstock: "),
-		}
+		return r, limitError(err)
 	}
 	r.Key, r.Cost, r.ID, r.AtMost, r.MaxDelay = t.key, t.cost, t.id, t.atMost, t.maxDelay
 	return r, nil
+}
+
+// limitError returns the error of a limit that is invalid, or that the caller may not
+// bring.
+func limitError(err error) error {
+	var refused *engine.LimitRefusal
+	if errors.As(err, &refused) {
+		return asFieldError(refused)
+	}
+	return &fieldError{
+		path: []string{"limit"}, kind: ProblemBadLimit,
+		problem: strings.TrimPrefix(err.Error(), "penstock: "),
+	}
 }
 
 // refunds reports whether the request refunds units or resets a key. Returning what was

@@ -12,7 +12,7 @@ import (
 type session struct {
 	name, libName, libVer string
 	authenticated         bool // whether it may run all commands
-	mayRefund             bool // whether it may reset keys
+	mayRefund             bool // whether it may reset keys, and has no ceilings for its limits
 }
 
 // resetSession sets the state of a new connection.

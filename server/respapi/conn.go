@@ -41,6 +41,7 @@ type conn struct {
 	counters  engine.LocalCounters
 	batch     []penstock.Request // for the next call of the store
 	forms     []replyForm        // of the replies to the batch
+	admitted  []engine.Admission // of the batch
 	decisions []penstock.Decision
 
 	session session

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"runtime"
@@ -67,9 +68,12 @@ func newRedisStore(t testing.TB, server *redistest.Server) *redisstore.Store {
 	return s
 }
 
+// noCeilings are above every valid limit, for tests that compare with redis-cell.
+var noCeilings = engine.RequestLimits{MaxPeriod: math.MaxInt64, MaxKeyBytes: math.MaxInt64}
+
 // newServerWithClock returns a server with an empty store, both with a fake clock.
 func newServerWithClock(c *fakeClock) *Server {
-	s := must(New(engine.New(c.memory(), &engine.Options{Token: "secret"}), nil))
+	s := must(New(engine.New(c.memory(), &engine.Options{Token: "secret", RequestLimits: noCeilings}), nil))
 	s.now, s.started = c.now, c.now()
 	return s
 }

@@ -23,6 +23,14 @@ const (
 
 // addToBatch adds a request to the batch and flushes a full one.
 func (c *conn) addToBatch(r *penstock.Request, form replyForm) {
+	admission, err := c.server.engine.Admit(r, func() bool { return c.session.mayRefund })
+	if err != nil {
+		c.flushBatch() // replies are in the order of commands
+		c.counters.Fail()
+		c.out.batchError(err, form)
+		return
+	}
+	c.admitted = append(c.admitted, admission)
 	c.forms = append(c.forms, form)
 	if c.batch = append(c.batch, *r); len(c.batch) == maxBatch {
 		c.flushBatch()
@@ -40,15 +48,17 @@ func (c *conn) flushBatch() {
 		d := &c.decisions[i]
 		// A decision without a Limit was not made, or denied under a limit of 0.
 		if err != nil && d.Limit == 0 {
+			c.admitted[i].Settle(d, err)
 			c.counters.Fail()
 			c.out.batchError(err, c.forms[i])
 			continue
 		}
+		c.admitted[i].Settle(d, nil)
 		c.counters.Count(c.batch[i].Cost, d)
 		c.out.batchDecision(d, c.forms[i])
 	}
 	clear(c.batch)
-	c.batch, c.forms = c.batch[:0], c.forms[:0]
+	c.batch, c.forms, c.admitted = c.batch[:0], c.forms[:0], c.admitted[:0]
 }
 
 func (r *reply) batchError(err error, form replyForm) {

@@ -118,7 +118,7 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 	s := &Server{
 		engine:    e,
 		options:   options,
-		limiters:  limiterCache{store: e.Store()},
+		limiters:  limiterCache{engine: e},
 		now:       time.Now,
 		started:   time.Now(),
 		listeners: map[net.Listener]struct{}{},

@@ -212,8 +212,8 @@ func TestShutdownUnderLoadAnswersEveryTake(t *testing.T) {
 		t.Errorf("Serve: %v", err)
 	}
 	clients.Wait()
-	limiter := must(s.limiters.get(throttleParams{burst - 1, 1, 60}))
-	left := must(limiter.Peek(t.Context(), "k"))
+	cached := must(s.limiters.get(throttleParams{burst - 1, 1, 60}))
+	left := must(cached.limiter.Peek(t.Context(), "k"))
 	if taken := burst - left.Remaining; taken != granted.Load() {
 		t.Errorf("%d units were taken, but %d grants answered", taken, granted.Load())
 	}

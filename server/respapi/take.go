@@ -51,7 +51,7 @@ func (c *conn) decideTake(args [][]byte) error {
 // storeRequest returns the request for the store, of a command with key and limit. It is
 // valid: an invalid request would fail the others of its batch.
 func (c *conn) storeRequest(t *takeCall) (penstock.Request, error) {
-	r, err := c.server.engine.RequestUnder(t.limit)
+	r, err := c.server.engine.RequestUnder(t.limit, func() bool { return c.session.mayRefund })
 	if err != nil {
 		return r, err
 	}
@@ -96,10 +96,13 @@ func (e permissionError) Error() string { return string(e) }
 func (r *reply) takeError(err error) {
 	var argument argumentError
 	var permission permissionError
+	var refused *engine.LimitRefusal
 	var field *penstock.FieldError
 	switch {
 	case errors.As(err, &permission):
 		r.error("NOPERM " + permission.Error())
+	case errors.As(err, &refused):
+		r.error("NOPERM " + refused.Error())
 	case errors.As(err, &argument):
 		r.error("ERR " + argument.Error())
 	case errors.As(err, &field):

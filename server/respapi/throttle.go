@@ -24,6 +24,9 @@ import (
 // immediately; for other stores the request joins the batch of its pipeline.
 func (c *conn) throttle(args [][]byte) {
 	call, err := c.server.limiters.parseThrottle(args)
+	if err == nil && call.refusal != nil {
+		err = c.server.engine.RefuseLimit(call.refusal, func() bool { return c.session.mayRefund })
+	}
 	switch {
 	case err != nil:
 		c.flushBatch() // replies are in the order of commands
@@ -39,7 +42,7 @@ func (c *conn) throttle(args [][]byte) {
 
 // A throttleCall is a CL.THROTTLE with its arguments parsed.
 type throttleCall struct {
-	limiter  *penstock.Limiter
+	*cachedLimiter
 	key      []byte
 	quantity int64
 }
@@ -75,7 +78,7 @@ func (lc *limiterCache) parseThrottle(args [][]byte) (call throttleCall, err err
 		numbers[i] = n
 	}
 	call.key, call.quantity = args[1], numbers[3]
-	call.limiter, err = lc.get(throttleParams{numbers[0], numbers[1], numbers[2]})
+	call.cachedLimiter, err = lc.get(throttleParams{numbers[0], numbers[1], numbers[2]})
 	if err == nil && call.quantity > 1 {
 		err = call.validateQuantity()
 	}

@@ -45,31 +45,33 @@ func (p throttleParams) limit() (penstock.Limit, error) {
 // A limiterCache keeps the limiters of recent parameters, because validating a limit
 // takes longer than a decision. It is safe for concurrent use.
 type limiterCache struct {
-	store penstock.Store
-	slots [512]atomic.Pointer[cachedLimiter]
+	engine *engine.Engine
+	slots  [512]atomic.Pointer[cachedLimiter]
 }
 
 // A cachedLimiter is a limiter with the parameters that it was made from.
 type cachedLimiter struct {
 	params  throttleParams
 	limiter *penstock.Limiter
+	refusal *engine.LimitRefusal // for callers that are not exempt; nil if all may use the limit
 }
 
-func (lc *limiterCache) get(p throttleParams) (*penstock.Limiter, error) {
+func (lc *limiterCache) get(p throttleParams) (*cachedLimiter, error) {
 	slot := &lc.slots[p.hash()%uint64(len(lc.slots))]
 	if cached := slot.Load(); cached != nil && cached.params == p {
-		return cached.limiter, nil
+		return cached, nil
 	}
 	l, err := p.limit()
 	if err != nil {
 		return nil, err
 	}
-	limiter, err := penstock.New(lc.store, l)
+	limiter, err := penstock.New(lc.engine.Store(), l)
 	if err != nil {
 		return nil, err
 	}
-	slot.Store(&cachedLimiter{params: p, limiter: limiter})
-	return limiter, nil
+	cached := &cachedLimiter{params: p, limiter: limiter, refusal: lc.engine.LimitRefusal(l)}
+	slot.Store(cached)
+	return cached, nil
 }
 
 func (p throttleParams) hash() uint64 {

@@ -9,8 +9,8 @@ func TestLimiterCacheDistinguishesLimits(t *testing.T) {
 	s := newServerWithClock(newFakeClock())
 	for i := range int64(2000) {
 		for _, p := range []throttleParams{{i, 1, 60}, {5, i + 1, 60}, {5, 1, i + 1}} {
-			limiter := must(s.limiters.get(p))
-			if got, want := limiter.Limit(), must(p.limit()); got != want {
+			cached := must(s.limiters.get(p))
+			if got, want := cached.limiter.Limit(), must(p.limit()); got != want {
 				t.Fatalf("%+v: got %v, want %v", p, got, want)
 			}
 		}

@@ -74,7 +74,7 @@ func parseTranscripts(text string) (all []transcript) {
 
 func (tr *transcript) run(t *testing.T, at string, c *fakeClock, store penstock.Store, set func(time.Time)) {
 	start := c.now()
-	server := newServer(t, store, c, &engine.Options{Token: "secret"}, nil)
+	server := newServer(t, store, c, &engine.Options{Token: "secret", RequestLimits: noCeilings}, nil)
 	local, remote := newTestListener(t), newTestListener(t)
 	remote.from = remoteAddr
 	serve(t, server, local)

@@ -87,12 +87,12 @@ type Call struct {
 
 // Handle decides the request of a call and fills in the response. It calls mayRefund
 // only for a request that refunds hits, and returns ErrRefundForbidden if that is
-// false; see [engine.Engine.MayRefund].
+// false, or for one with an override; see [engine.Engine.MayRefund].
 func (s *Service) Handle(ctx context.Context, c *Call, mayRefund func() bool) error {
 	if c.Request.hasRefund() && !mayRefund() {
 		return ErrRefundForbidden
 	}
-	if err := c.buildDescriptors(); err != nil {
+	if err := s.buildDescriptors(c, mayRefund); err != nil {
 		return err
 	}
 	if err := s.engine.Decide(ctx, c.Request.Domain, c.descriptors, &c.result); err != nil {
@@ -103,7 +103,7 @@ func (s *Service) Handle(ctx context.Context, c *Call, mayRefund func() bool) er
 }
 
 // buildDescriptors turns the descriptors of the request into the engine's.
-func (c *Call) buildDescriptors() error {
+func (s *Service) buildDescriptors(c *Call, mayRefund func() bool) error {
 	c.descriptors = c.descriptors[:0]
 	for i := range c.Request.Descriptors {
 		d := &c.Request.Descriptors[i]
@@ -112,6 +112,10 @@ func (c *Call) buildDescriptors() error {
 			if err := d.Limit.apply(&descriptor); err != nil {
 				return fmt.Errorf("%w: descriptor %d: %w", ErrBadOverride, i, err)
 			}
+			if err := s.engine.RefuseLimit(s.engine.OverrideRefusal(), mayRefund); err != nil {
+				return fmt.Errorf("descriptor %d: %w", i, err)
+			}
+			descriptor.MayRefund = mayRefund()
 		}
 		c.descriptors = append(c.descriptors, descriptor)
 	}

@@ -169,8 +169,7 @@ func runDocument(ts *testscript.TestScript, commands []doctest.Command) {
 
 // writeFiles writes the files that commands name, and wrappers of the programs.
 func (r *documentRun) writeFiles() {
-	r.write("etc/penstock/rules/others.yaml", r.otherRules(), 0o600)
-	for domain, text := range r.pageRules() {
+	for domain, text := range r.allRules() {
 		r.write("etc/penstock/rules/"+domain+".yaml", text, 0o600)
 	}
 	r.ts.Check(os.Symlink("etc/penstock/rules", r.ts.MkAbs("rules")))
@@ -197,39 +196,42 @@ func (r *documentRun) write(name, text string, mode fs.FileMode) {
 
 var domainLine = regexp.MustCompile(`(?m)^domain: *(\w+)`)
 
-// pageRules returns the rules on the page, by domain. Of several files for one domain
-// the last counts.
-func (r *documentRun) pageRules() map[string]string {
+// allRules returns rule files by domain: those of the examples, and those of the page.
+// Of several for one domain the last counts.
+func (r *documentRun) allRules() map[string]string {
 	found := map[string]string{}
-	for _, f := range r.fences {
-		if m := domainLine.FindStringSubmatch(f.Body); m != nil && f.Info == "yaml" {
-			found[m[1]] = f.Body
-		}
+	for _, text := range append([]string{r.exampleRules()}, r.pageRules(0)...) {
+		found[domainLine.FindStringSubmatch(text)[1]] = text
 	}
 	return found
 }
 
-// otherRules returns the rules of the examples, unless the page has rules for the domain.
-func (r *documentRun) otherRules() string {
+func (r *documentRun) exampleRules() string {
 	text, err := os.ReadFile(filepath.Join(repository, "examples", "rules.yaml"))
 	r.ts.Check(err)
-	if domain := domainLine.FindSubmatch(text); r.pageRules()[string(domain[1])] != "" {
-		return "domain: bench\n"
-	}
 	return string(text)
 }
 
-// rulesBefore returns the rule file that a line of the page is about: the one above it,
-// or the first one.
-func (r *documentRun) rulesBefore(line int) (text string) {
-	text = r.otherRules()
-	first := true
+// pageRules returns the rule files on the page, or those above a line.
+func (r *documentRun) pageRules(above int) (files []string) {
 	for _, f := range r.fences {
-		if f.Info == "yaml" && domainLine.MatchString(f.Body) && (first || f.Line < line) {
-			text, first = f.Body, false
+		if f.Info == "yaml" && domainLine.MatchString(f.Body) && (above == 0 || f.Line < above) {
+			files = append(files, f.Body)
 		}
 	}
-	return text
+	return files
+}
+
+// rulesFor returns the rule file that a command is about: the last one above it, or the
+// first of the page, or that of the examples.
+func (r *documentRun) rulesFor(c doctest.Command) string {
+	if above := r.pageRules(c.Line); len(above) > 0 {
+		return above[len(above)-1]
+	}
+	if all := r.pageRules(0); len(all) > 0 {
+		return all[0]
+	}
+	return r.exampleRules()
 }
 
 // startDaemon starts a daemon, or one with another use of TLS.
@@ -265,7 +267,7 @@ func (r *documentRun) run(c doctest.Command) {
 	if needsTLS := strings.Contains(c.Text, "https://"); needsTLS != r.tls {
 		r.startDaemon(needsTLS)
 	}
-	r.write("rules.yaml", r.rulesBefore(c.Line), 0o600)
+	r.write("rules.yaml", r.rulesFor(c), 0o600)
 	r.ts.Check(os.RemoveAll(r.ts.MkAbs("trace")))
 	text := r.replaceAddresses(r.replacePaths(c.Text))
 	if strings.HasPrefix(text, "curl ") && !strings.Contains(text, "127.0.0.1:") {

@@ -83,7 +83,7 @@ var Settings = slices.Concat(
 	),
 	listenerSettings("grpc", ":8081", "address of the gRPC API, Envoy's rate limit service", func(c *Config) *ListenConfig { return &c.GRPC }),
 	listenerSettings("http", ":8080", "address of the HTTP API, JSON and auth requests of proxies", func(c *Config) *ListenConfig { return &c.HTTP }),
-	listenerSettings("resp", ":6380", "address of the RESP API, CL.THROTTLE for Redis clients", func(c *Config) *ListenConfig { return &c.RESP }),
+	listenerSettings("resp", ":6380", "address of the RESP API, PENSTOCK.TAKE and CL.THROTTLE for Redis clients", func(c *Config) *ListenConfig { return &c.RESP }),
 	listenerSettings("admin", "127.0.0.1:6070", "address of the admin API: health, metrics and keys", func(c *Config) *ListenConfig { return &c.Admin }),
 	group("APIs",
 		Setting{Name: "headers", Kind: "form", Default: "ietf", Help: "rate limit headers of the HTTP API: ietf, ietf-06, x-ratelimit, github, kong, envoy-03 or none", Values: headerForms(), set: headers},

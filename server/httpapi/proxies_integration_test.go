@@ -44,23 +44,37 @@ func TestIntegrationNginxFailsOpenWhereConfigured(t *testing.T) {
 			for range 5 {
 				send(t, "GET", proxy+"/open", "", nil).want(t, 200, "hello GET /open")
 			}
-			if got := send(t, "GET", proxy+"/one", "", nil); got.status != 500 {
-				t.Errorf("/one: got %+v, want 500", got)
+			if got := send(t, "GET", proxy+"/one", "", nil); got.status != 503 {
+				t.Errorf("/one: got %+v, want 503", got)
 			}
 			if n := site.requests.Load(); n != 5 {
 				t.Errorf("the site got %d requests, want 5", n)
 			}
 		})
 	}
-	t.Run("available", func(t *testing.T) {
+	t.Run("mistake in the URL", func(t *testing.T) {
 		proxy := startNginx(t, serveStore(t, frozenMemory()), newSite(t))
-		for i, want := range []int{200, 200, 200, 429} {
-			got := send(t, "GET", proxy+"/open", "", nil)
-			if got.status != want || want == 429 && got.header.Get("Retry-After") != "20" {
-				t.Errorf("request %d: got %+v, want %d", i, got, want)
+		send(t, "GET", proxy+"/open/mistake", "", nil).want(t, 200, "hello GET /open/mistake")
+	})
+}
+
+// A client sees its limit on 200 and on 429, whether nginx fails open or closed.
+func TestIntegrationNginxSendsRateLimitFields(t *testing.T) {
+	for _, path := range []string{"/closed", "/open"} {
+		proxy := startNginx(t, serveStore(t, frozenMemory()), newSite(t))
+		for i, want := range []struct {
+			status       int
+			retry, limit string
+		}{
+			{200, "", `"default";r=2;t=40`}, {200, "", `"default";r=1;t=20`}, {200, "", `"default";r=0;t=20`}, {429, "20", `"default";r=0;t=20`},
+		} {
+			got := send(t, "GET", proxy+path, "", nil)
+			if got.status != want.status || got.header.Get("Retry-After") != want.retry ||
+				got.header.Get("Ratelimit") != want.limit || got.header.Get("Ratelimit-Policy") != `"default";q=3;w=60` {
+				t.Errorf("%s, request %d: got %+v, want %+v", path, i, got, want)
 			}
 		}
-	})
+	}
 }
 
 // A second line of the header is not a second key, and does not reach the site.
@@ -109,32 +123,83 @@ func TestIntegrationNginxPassesCrossSiteNavigation(t *testing.T) {
 
 func startNginx(t *testing.T, penstock string, site *site) string {
 	t.Helper()
-	return startProxy(t, "nginx.conf", penstock, site.URL, "nginx", "-p", ".", "-c", "nginx.conf")
+	return startNginxWith(t, proxyOptions{site: site, daemons: [2]string{penstock, penstock}})
 }
 
 func startCaddy(t *testing.T, penstock string, site *site) string {
 	t.Helper()
-	return startProxy(t, "Caddyfile", penstock, site.URL, "caddy", "run", "--config", "Caddyfile", "--adapter", "caddyfile")
+	return startCaddyWith(t, proxyOptions{site: site, daemons: [2]string{penstock, penstock}})
 }
 
-// startProxy starts a program with a configuration of testdata, in which it replaces
-// PENSTOCK, SITE and LISTEN by addresses and lengthens timeouts. It returns the URL of
-// the proxy.
-func startProxy(t *testing.T, config, penstock, site string, command ...string) string {
-	t.Helper()
-	if _, err := exec.LookPath(command[0]); err != nil {
-		t.Fatalf("%v: install %s, or run make setup-integration", err, command[0])
+// proxyOptions are what tests change in the configuration of a proxy.
+type proxyOptions struct {
+	site    *site
+	daemons [2]string // their URLs
+	limit   string    // default: 3/1m
+}
+
+// replacements returns the texts to replace in a configuration, each followed by its
+// replacement.
+func (o *proxyOptions) replacements(more ...string) []string {
+	limit := "3/1m"
+	if o.limit != "" {
+		limit = o.limit
 	}
-	listen, dir := fmt.Sprintf("127.0.0.1:%d", redistest.FreePort(t)), t.TempDir()
-	text, err := os.ReadFile(filepath.Join("testdata", config))
+	return append(more,
+		"penstock-1:8080", strings.TrimPrefix(o.daemons[0], "http://"), "penstock-2:8080", strings.TrimPrefix(o.daemons[1], "http://"),
+		"site:3000", o.site.Listener.Addr().String(), "limit=3/1m", "limit="+limit)
+}
+
+// startNginxWith starts nginx with deploy/nginx/penstock.conf and the locations in
+// testdata/nginx-more.conf.
+func startNginxWith(t *testing.T, o proxyOptions) string {
+	t.Helper()
+	dir, listen := t.TempDir(), freeAddress(t)
+	copyConfig(t, "testdata/nginx.conf", dir)
+	copyConfig(t, "testdata/nginx-more.conf", dir, "PENSTOCK", strings.TrimPrefix(o.daemons[0], "http://"))
+	copyConfig(t, nginxConfig, dir, o.replacements(
+		"listen 80;", "listen "+listen+";\n    include nginx-more.conf;",
+		"timeout 250ms;", "timeout 30s;", "timeout 500ms;", "timeout 30s;", "timeout 2s;", "timeout 30s;")...) // for a starved machine
+	return startProxy(t, dir, listen, "nginx", "-p", ".", "-c", "nginx.conf")
+}
+
+func startCaddyWith(t *testing.T, o proxyOptions) string {
+	t.Helper()
+	dir, listen := t.TempDir(), freeAddress(t)
+	copyConfig(t, "testdata/Caddyfile", dir, o.replacements(
+		"LISTEN", listen, "lb_try_duration 2s", "lb_try_duration 30s")...) // for a starved machine
+	return startProxy(t, dir, listen, "caddy", "run", "--config", "Caddyfile", "--adapter", "caddyfile")
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	return fmt.Sprintf("127.0.0.1:%d", redistest.FreePort(t))
+}
+
+// copyConfig copies a file to a directory, with replacements. Each must replace something.
+func copyConfig(t *testing.T, file, dir string, replacements ...string) {
+	t.Helper()
+	content, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	replacer := strings.NewReplacer(
-		"PENSTOCK", strings.TrimPrefix(penstock, "http://"), "SITE", strings.TrimPrefix(site, "http://"), "LISTEN", listen,
-		"timeout 100ms;", "timeout 30s;", "timeout 1s;", "timeout 30s;") // for a starved machine
-	if err := os.WriteFile(filepath.Join(dir, config), []byte(replacer.Replace(string(text))), 0o600); err != nil {
+	text := string(content)
+	for i := 0; i < len(replacements); i += 2 {
+		if !strings.Contains(text, replacements[i]) {
+			t.Fatalf("%s has no %q", file, replacements[i])
+		}
+		text = strings.ReplaceAll(text, replacements[i], replacements[i+1])
+	}
+	if err := os.WriteFile(filepath.Join(dir, filepath.Base(file)), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// startProxy starts a program in the directory of its configuration, and returns its URL.
+func startProxy(t *testing.T, dir, listen string, command ...string) string {
+	t.Helper()
+	if _, err := exec.LookPath(command[0]); err != nil {
+		t.Fatalf("%v: install %s, or run make setup-integration", err, command[0])
 	}
 	awaitListener(t, listen, run(t, dir, command...))
 	return "http://" + listen

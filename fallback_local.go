@@ -3,6 +3,7 @@ package penstock
 import (
 	"context"
 	"slices"
+	"time"
 )
 
 // This file decides requests while the primary store is down.
@@ -62,8 +63,15 @@ func (f *Fallback) compile(r *Request) (*compiledLimit, error) {
 func (f *Fallback) markLocal(s *fallbackShard, cl *compiledLimit, r *Request, d *Decision) {
 	d.Source = SourceFallback
 	if d.RetryAfter == Never && !cl.neverGrants(r) {
-		d.RetryAfter = s.breaker.RetryIn(f.clock.Now())
+		d.RetryAfter = f.retryAfter(s)
 	}
+}
+
+// retryAfter returns when a request that only the primary store could grant is worth
+// repeating: not before the next probe, and never so soon that callers who are denied
+// during an outage repeat their requests without a pause.
+func (f *Fallback) retryAfter(s *fallbackShard) time.Duration {
+	return max(s.breaker.RetryIn(f.clock.Now()), f.rules.Wait)
 }
 
 // allow allows a request, and charges the secondary store as far as it has units.
@@ -87,7 +95,7 @@ func (f *Fallback) allow(ctx context.Context, s *fallbackShard, cl *compiledLimi
 	}
 }
 
-// deny denies a request until the next probe. Peeks and refunds are allowed and
+// deny denies a request until the next probe, at least. Peeks and refunds are allowed and
 // have no effect.
 func (f *Fallback) deny(s *fallbackShard, cl *compiledLimit, r *Request) Decision {
 	d := Decision{Allowed: r.Cost <= 0, Limit: cl.capacity, Source: SourceFallback}
@@ -96,7 +104,7 @@ func (f *Fallback) deny(s *fallbackShard, cl *compiledLimit, r *Request) Decisio
 	case cl.neverGrants(r):
 		d.RetryAfter = Never
 	default:
-		d.RetryAfter = s.breaker.RetryIn(f.clock.Now())
+		d.RetryAfter = f.retryAfter(s)
 	}
 	return d
 }

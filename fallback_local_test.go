@@ -3,6 +3,7 @@ package penstock_test
 import (
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -123,6 +124,32 @@ func TestFallbackFailureModeDecidesWhileDown(t *testing.T) {
 		s.allow(open, "key", 8, 0, penstock.SourceStore) // all was spent
 		s.allow(closed, "key", 8, 8, penstock.SourceStore)
 		s.allow(half, "key", 8, 4, penstock.SourceStore)
+	})
+}
+
+// A caller that is denied for want of the primary store, and keeps to RetryAfter, repeats
+// its request a few times a second: before the breaker opens, between probes and during one.
+func TestFallbackDenialReachesNextProbe(t *testing.T) {
+	const retry = 200 * time.Millisecond
+	closed := func(penstock.Limit) (penstock.FailureMode, float64) { return penstock.FailClosed, 0 }
+	withFallback(t, penstock.FallbackOptions{Retry: retry, OnFailure: closed}, func(s *fallbackFixture) {
+		s.primary.down.Store(true)
+		lim := s.limiter("8/1h")
+		for i := range 300 {
+			d, err := lim.Allow(ctx, "key")
+			if err != nil || d.Allowed || d.RetryAfter < retry || d.RetryAfter > retry*6/5 {
+				s.Fatalf("call %d: %v, %v, want a denial for %v or a fifth more", i, d, err, retry)
+			}
+			s.sleep(7 * time.Millisecond)
+		}
+		d, _ := lim.Allow(ctx, "key")
+		s.primary.down.Store(false)
+		s.sleep(d.RetryAfter)
+		if _, err := lim.Allow(ctx, "key"); err != nil { // probes, at the latest
+			s.Fatal(err)
+		}
+		synctest.Wait()
+		s.allow(lim, "key", 1, 1, penstock.SourceStore)
 	})
 }
 

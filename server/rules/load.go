@@ -139,6 +139,6 @@ func (r *reading) identify(stamps string) {
 
 // writeField writes a field with its length, so that different fields never look alike.
 func writeField(h hash.Hash, text []byte) {
-	fmt.Fprintf(h, "%d ", len(text))
+	h.Write(fmt.Appendf(nil, "%d ", len(text)))
 	h.Write(text)
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/internal/spelling"
 )
@@ -64,8 +65,9 @@ type Config struct {
 	ShutdownDelay time.Duration
 	ShutdownGrace time.Duration
 
-	LogLevel  slog.Level
-	LogFormat string
+	LogLevel   slog.Level
+	LogFormat  string
+	LogDenials penstock.Limit // zero: denials are not logged
 
 	// Origins says where values come from, by the names of their settings:
 	// "PENSTOCK_STORE", or "penstock.yaml:3: store". Errors about a setting without

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
 )
 
@@ -103,6 +104,7 @@ var Settings = slices.Concat(
 		Setting{Name: "config", Kind: "file", Help: "YAML file with settings by these names"},
 		Setting{Name: "log-level", Kind: "level", Default: "info", Help: "minimum level of log lines: debug, info, warn or error", Values: []string{"debug", "info", "warn", "error"}, set: logLevel},
 		Setting{Name: "log-format", Kind: "format", Default: "text", Help: "format of log lines: text or json", Values: logFormats, set: oneOf(func(c *Config) *string { return &c.LogFormat }, logFormats)},
+		Setting{Name: "log-denials", Kind: "limit", Help: "log denials, at most this many, such as 10/s; default none", set: optional(denialLimit)},
 		Setting{Name: "shutdown-delay", Kind: "duration", Default: "0s", Help: "time between reporting not ready and closing the listeners, for load balancers to notice", set: duration(func(c *Config) *time.Duration { return &c.ShutdownDelay })},
 		Setting{Name: "shutdown-grace", Kind: "duration", Default: "10s", Help: "maximum wait for requests in flight on shutdown; 0s aborts them", set: duration(func(c *Config) *time.Duration { return &c.ShutdownGrace })},
 	),
@@ -239,6 +241,13 @@ func size(of func(*Config) *int64) func(*Config, string) error {
 func logLevel(c *Config, text string) error {
 	if err := c.LogLevel.UnmarshalText([]byte(text)); err != nil {
 		return fmt.Errorf("%q: want debug, info, warn or error", text)
+	}
+	return nil
+}
+
+func denialLimit(c *Config, text string) (err error) {
+	if c.LogDenials, err = penstock.ParseLimit(text); err != nil {
+		return fmt.Errorf("%q: want a limit like 10/s: %w", text, err)
 	}
 	return nil
 }

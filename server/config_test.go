@@ -51,7 +51,7 @@ func TestLoadConfigSettingsFromFlagEnvAndFile(t *testing.T) {
 	examples := map[string]string{
 		"number": "7", "size": "7MiB", "duration": "7s", "address": "127.0.0.1:7", "level": "debug", "format": "json",
 		"url": "redis://seven", "path": "seven", "text": "seven", "form": "github", "": "true", "file": "",
-		"names": "X-Limit,X-Remaining,X-Reset", "directory": "seven", "mode": "", "networks": "10.0.0.0/8",
+		"names": "X-Limit,X-Remaining,X-Reset", "directory": "seven", "mode": "", "limit": "7/s", "networks": "10.0.0.0/8",
 	}
 	for _, s := range server.Settings {
 		value, known := examples[s.Kind]

@@ -14,6 +14,7 @@ import (
 	"github.com/penstock-io/penstock/server/httpapi"
 	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/internal/connlimit"
+	"github.com/penstock-io/penstock/server/internal/requestlog"
 	"github.com/penstock-io/penstock/server/respapi"
 	"github.com/penstock-io/penstock/server/rlsproto"
 )
@@ -123,18 +124,23 @@ func (s *Server) connLimits(listener string, secure bool) connlimit.Options {
 
 func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 	c, envoy := s.config, s.config.envoyOptions()
+	requests, err := s.newRequestLog(l.name)
+	if err != nil {
+		return nil, err
+	}
 	switch l.name {
 	case "grpc":
-		return grpcapi.New(s.engine, &grpcapi.Options{Envoy: envoy, TLS: tlsConfig, ObserveLatency: s.metrics.observeLatency(l.name)})
+		return grpcapi.New(s.engine, &grpcapi.Options{Envoy: envoy, TLS: tlsConfig, ObserveLatency: s.metrics.observeLatency(l.name), Requests: requests})
 	case "http":
 		return httpapi.New(s.engine, &httpapi.Options{
-			Headers: c.Headers, TrustedProxies: c.TrustedProxies, Envoy: envoy, Ready: s.ready, ObserveLatency: s.metrics.observeLatency(l.name), Log: s.log,
+			Headers: c.Headers, TrustedProxies: c.TrustedProxies, Envoy: envoy, Ready: s.ready, ObserveLatency: s.metrics.observeLatency(l.name), Log: s.log, Requests: requests,
 		})
 	case "resp":
 		return respapi.New(s.engine, &respapi.Options{
 			RequireAuth:    c.RESPAuth,
 			Listener:       l.socket,
 			ObserveLatency: s.metrics.observeLatency(l.name),
+			Requests:       requests,
 		})
 	}
 	api, err := adminapi.New(s.engine, &adminapi.Options{
@@ -150,6 +156,17 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 		err = fmt.Errorf("%w: set --token-file, or listen on 127.0.0.1", err)
 	}
 	return api, err
+}
+
+// newRequestLog returns the log of requests to an API, or nil for the admin API, whose
+// callers see their mistakes themselves.
+func (s *Server) newRequestLog(api string) (*requestlog.Log, error) {
+	if api == "admin" {
+		return nil, nil
+	}
+	return requestlog.New(requestlog.Options{
+		API: api, Log: s.log, Denials: s.config.LogDenials, OnInvalid: s.metrics.countInvalid(api),
+	})
 }
 
 // envoyOptions returns what responses to Envoy contain besides the codes.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/internal/requestlog"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -20,6 +21,7 @@ type metrics struct {
 	storeErrors      *prometheus.CounterVec
 	configLoads      *prometheus.CounterVec
 	rules            prometheus.Gauge
+	invalidRequests  *prometheus.CounterVec
 
 	// Of stores on the network:
 	decisionsBySource *prometheus.CounterVec
@@ -51,6 +53,7 @@ func newMetrics() *metrics {
 			Name: "penstock_rules",
 			Help: "Rules in force.",
 		}),
+		invalidRequests:   newCounterVec("penstock_invalid_requests_total", "Requests that make no sense, by API and reason.", "api", "reason"),
 		decisionsBySource: newCounterVec("penstock_decisions_by_source_total", "Decisions by source.", "source"),
 		leaseUnits: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "penstock_lease_units_total",
@@ -64,7 +67,7 @@ func newMetrics() *metrics {
 			Help: "Unix time of the last successful snapshot.",
 		}),
 	}
-	m.registry.MustRegister(m.decisionDuration, m.storeDuration, m.storeErrors, m.configLoads, m.rules,
+	m.registry.MustRegister(m.decisionDuration, m.storeDuration, m.storeErrors, m.configLoads, m.rules, m.invalidRequests,
 		collectors.NewGoCollector(), collectors.NewBuildInfoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -83,6 +86,14 @@ func (m *metrics) handler() http.Handler {
 func (m *metrics) observeLatency(listener string) func(time.Duration) {
 	durations := m.decisionDuration.WithLabelValues(listener)
 	return func(d time.Duration) { durations.Observe(d.Seconds()) }
+}
+
+// countInvalid returns a function that counts invalid requests to an API.
+func (m *metrics) countInvalid(api string) func(requestlog.Reason) {
+	for _, reason := range requestlog.Reasons {
+		m.invalidRequests.WithLabelValues(api, string(reason)) // so that it begins at 0
+	}
+	return func(reason requestlog.Reason) { m.invalidRequests.WithLabelValues(api, string(reason)).Inc() }
 }
 
 func (m *metrics) countConfigLoad(err error) {

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/tap"
 
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/internal/requestlog"
 	"github.com/penstock-io/penstock/server/rlsproto"
 )
 
@@ -51,6 +52,9 @@ type Options struct {
 	// ObserveLatency is called with the duration of each call. It is called
 	// concurrently, and must not block. Default: none.
 	ObserveLatency func(time.Duration)
+
+	// Requests logs invalid calls and denials. Default: none are.
+	Requests *requestlog.Log
 }
 
 const (
@@ -91,6 +95,7 @@ type Server struct {
 	grpc           *grpc.Server
 	health         *healthService
 	observeLatency func(time.Duration)
+	requests       *requestlog.Log
 }
 
 // New returns a server for an engine. Nil options are all defaults.
@@ -101,9 +106,12 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 	if o == nil {
 		o = &Options{}
 	}
+	envoy := o.Envoy
+	envoy.OnDenied = o.Requests.DeniedByRules
 	s := &Server{
 		engine:         e,
-		service:        rlsproto.New(e, &o.Envoy),
+		service:        rlsproto.New(e, &envoy),
+		requests:       o.Requests,
 		grpc:           grpc.NewServer(o.serverOptions()...),
 		health:         newHealthService(),
 		observeLatency: o.ObserveLatency,

@@ -7,10 +7,13 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 
 	"github.com/penstock-io/penstock/server/internal/auth"
+	"github.com/penstock-io/penstock/server/internal/requestlog"
 	"github.com/penstock-io/penstock/server/rlsproto"
 )
 
@@ -63,13 +66,29 @@ func (s *Server) handle(ctx context.Context, decode func(any) error) (any, error
 	c := callPool.Get().(*rateLimitCall)
 	defer c.release()
 	if err := decode(c); err != nil {
+		if status.Code(err) == codes.ResourceExhausted { // longer than MaxMessageBytes
+			s.logInvalid(ctx, requestlog.TooLarge, err)
+		}
 		return nil, err
 	}
 	if err := s.decide(ctx, c); err != nil {
+		s.logInvalid(ctx, requestlog.ReasonOf(err), err)
 		return nil, statusOf(ctx, err)
 	}
 	c.response = c.Response.Append(c.response[:0])
 	return encodedResponse(slices.Clone(c.response)), nil
+}
+
+// logInvalid logs a call that makes no sense. Without a reason, the call is not at fault.
+func (s *Server) logInvalid(ctx context.Context, reason requestlog.Reason, err error) {
+	if reason == "" {
+		return
+	}
+	from := ""
+	if p, ok := peer.FromContext(ctx); ok {
+		from = p.Addr.String()
+	}
+	s.requests.Invalid(reason, err.Error(), from)
 }
 
 func (s *Server) decide(ctx context.Context, c *rateLimitCall) error {

@@ -19,20 +19,21 @@ func (s *Server) handleAuthRequest(w http.ResponseWriter, r *http.Request) {
 	w.Header()["Cache-Control"] = noStore
 	a, err := decodeAuthRequest(r, s.addresses)
 	if err != nil {
-		writeAuthProblem(w, err)
+		s.writeAuthProblem(w, r, err)
 		return
 	}
 	if s.overridesThrottle([]takeRequest{a.takeRequest}) && !s.mayRefund(r) {
-		httpserver.WriteProblem(w, refundForbidden)
+		s.writeProblem(w, r, refundForbidden)
 		return
 	}
 	c := calls.Get().(*call)
 	defer c.release()
 	response, err := s.decideAndHold(r, c, a)
 	if err != nil {
-		writeAuthProblem(w, err)
+		s.writeAuthProblem(w, r, err)
 		return
 	}
+	s.logDenial(&a.takeRequest, &response)
 	c.collectApplied(&response, response.decision.Allowed)
 	s.headers.SetHeaders(w.Header(), c.applied)
 	if !response.decision.Allowed {
@@ -133,8 +134,8 @@ func (s *Server) refund(ctx context.Context, a *authRequest, granted takeRespons
 
 // writeAuthProblem writes the problem of an error, which names a parameter of the
 // URL instead of a field of the body.
-func writeAuthProblem(w http.ResponseWriter, err error) {
+func (s *Server) writeAuthProblem(w http.ResponseWriter, r *http.Request, err error) {
 	p := problemOf(err)
 	p.Pointer, p.Parameter = "", strings.TrimPrefix(p.Pointer, "#/")
-	httpserver.WriteProblem(w, p)
+	s.writeProblem(w, r, p)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/auth"
+	"github.com/penstock-io/penstock/server/internal/requestlog"
 	"github.com/penstock-io/penstock/server/rlsproto"
 )
 
@@ -16,13 +17,13 @@ import (
 // CORS preflight before such a request, which fails here.
 func (s *Server) handleEnvoyJSON(w http.ResponseWriter, r *http.Request) {
 	if auth.IsCrossOrigin(r) && !isJSON(r.Header.Get("Content-Type")) {
-		writeEnvoyError(w, errNotJSON)
+		s.writeEnvoyError(w, r, errNotJSON)
 		return
 	}
 	c := calls.Get().(*call)
 	defer c.release()
 	if err := c.readBody(r); err != nil {
-		writeEnvoyError(w, err)
+		s.writeEnvoyError(w, r, err)
 		return
 	}
 	mayRefund := s.mayRefund(r)
@@ -30,7 +31,7 @@ func (s *Server) handleEnvoyJSON(w http.ResponseWriter, r *http.Request) {
 	response, over, err := s.envoy.HandleJSON(r.Context(), c.body, mayRefund)
 	s.stopTimer(start)
 	if err != nil {
-		writeEnvoyError(w, err)
+		s.writeEnvoyError(w, r, err)
 		return
 	}
 	w.Header()["Content-Type"] = jsonType
@@ -42,17 +43,18 @@ func (s *Server) handleEnvoyJSON(w http.ResponseWriter, r *http.Request) {
 
 var errNotJSON = errors.New("content type is not JSON")
 
-func writeEnvoyError(w http.ResponseWriter, err error) {
-	status := http.StatusBadRequest
+func (s *Server) writeEnvoyError(w http.ResponseWriter, r *http.Request, err error) {
+	status, reason := http.StatusBadRequest, requestlog.ReasonOf(err)
 	var refused *engine.LimitRefusal
 	switch {
 	case errors.Is(err, errTooLarge):
 		w.Header().Set("Connection", "close")
-		status = http.StatusRequestEntityTooLarge
+		status, reason = http.StatusRequestEntityTooLarge, requestlog.TooLarge
 	case errors.Is(err, errNotJSON):
-		status = http.StatusUnsupportedMediaType
+		status, reason = http.StatusUnsupportedMediaType, requestlog.ContentType
 	case errors.Is(err, rlsproto.ErrRefundForbidden), errors.As(err, &refused):
 		status = http.StatusForbidden
 	}
+	s.requests.Invalid(reason, err.Error(), r.RemoteAddr)
 	http.Error(w, http.StatusText(status), status)
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/penstock-io/penstock/internal/address"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
+	"github.com/penstock-io/penstock/server/internal/requestlog"
 	"github.com/penstock-io/penstock/server/rlsproto"
 )
 
@@ -59,6 +60,9 @@ type Options struct {
 
 	// Log receives errors of the HTTP server. Default: discarded.
 	Log *slog.Logger
+
+	// Requests logs invalid requests and denials. Default: none are.
+	Requests *requestlog.Log
 }
 
 const defaultMaxHold = 30 * time.Second
@@ -73,6 +77,7 @@ type Server struct {
 	envoy          *rlsproto.Service
 	ready          func() error
 	observeLatency func(time.Duration)
+	requests       *requestlog.Log
 }
 
 // New returns a server for an engine. Nil options are all defaults.
@@ -86,9 +91,12 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 	if o.Headers > httplimit.NoHeaders {
 		return nil, fmt.Errorf("httpapi: unknown headers: %v", o.Headers)
 	}
+	envoy := o.Envoy
+	envoy.OnDenied = o.Requests.DeniedByRules
 	s := &Server{
-		engine: e, headers: o.Headers, maxHold: o.MaxHold,
-		envoy: rlsproto.New(e, &o.Envoy), ready: o.Ready, observeLatency: o.ObserveLatency,
+		requests: o.Requests,
+		engine:   e, headers: o.Headers, maxHold: o.MaxHold,
+		envoy: rlsproto.New(e, &envoy), ready: o.Ready, observeLatency: o.ObserveLatency,
 	}
 	s.addresses = address.NewResolver(o.TrustedProxies, 0)
 	if s.maxHold <= 0 {
@@ -135,12 +143,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case e.path != r.URL.Path:
 			continue
 		case e.methods != nil && !slices.Contains(e.methods, r.Method):
+			s.requests.Invalid(requestlog.NotFound, "method "+r.Method+" of "+e.path, r.RemoteAddr)
 			httpserver.MethodNotAllowed(w, r, strings.Join(e.methods, ", "))
 		default:
 			e.handle(s, w, r)
 		}
 		return
 	}
+	s.requests.Invalid(requestlog.NotFound, "path "+r.URL.Path, r.RemoteAddr)
 	httpserver.WriteProblem(w, httplimit.Problem{Status: http.StatusNotFound, Detail: "no such path; see /openapi.yaml"})
 }
 

@@ -11,34 +11,34 @@ import (
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/auth"
-	"github.com/penstock-io/penstock/server/internal/httpserver"
 )
 
 // handleTake answers POST /v1/take: take_decode.go reads the body, take_decide.go
 // decides the requests, take_encode.go writes the response.
 func (s *Server) handleTake(w http.ResponseWriter, r *http.Request) {
 	if !isJSON(r.Header.Get("Content-Type")) {
-		httpserver.WriteProblem(w, notJSON)
+		s.writeProblem(w, r, notJSON)
 		return
 	}
 	c := calls.Get().(*call)
 	defer c.release()
 	if err := c.decode(r, s.engine.MaxDescriptors()); err != nil {
-		writeTakeProblem(w, err)
+		s.writeTakeProblem(w, r, err)
 		return
 	}
 	mayRefund := func() bool { return s.mayRefund(r) }
 	if (c.refunds() || s.overridesThrottle(c.requests)) && !mayRefund() {
-		httpserver.WriteProblem(w, refundForbidden)
+		s.writeProblem(w, r, refundForbidden)
 		return
 	}
 	start := s.startTimer()
 	response, err := c.decide(r.Context(), s.engine, mayRefund)
 	s.stopTimer(start)
 	if err != nil {
-		writeTakeProblem(w, err)
+		s.writeTakeProblem(w, r, err)
 		return
 	}
+	s.logDenials(c, &response)
 	c.encode(w, &response, s.headers)
 }
 
@@ -128,11 +128,11 @@ func (s *Server) overridesThrottle(requests []takeRequest) bool {
 	return false
 }
 
-func writeTakeProblem(w http.ResponseWriter, err error) {
+func (s *Server) writeTakeProblem(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, errTooLarge) {
 		w.Header().Set("Connection", "close") // rather than read the rest of the body
-		httpserver.WriteProblem(w, tooLarge)
+		s.writeProblem(w, r, tooLarge)
 		return
 	}
-	httpserver.WriteProblem(w, problemOf(err))
+	s.writeProblem(w, r, problemOf(err))
 }

@@ -2,6 +2,8 @@ package respapi
 
 import (
 	"strings"
+
+	"github.com/penstock-io/penstock/server/internal/requestlog"
 )
 
 // A command is an entry of the command table.
@@ -89,9 +91,10 @@ func (c *conn) execute(args [][]byte) {
 	}
 	switch {
 	case (cmd == nil || c.parser.inline) && c.isHTTP(args):
+		c.logInvalid(requestlog.Malformed, "a request of HTTP")
 		c.closing = true
 	case !c.session.authenticated && (cmd == nil || !cmd.withoutAuth):
-		c.out.error(noAuth)
+		c.reject(requestlog.Forbidden, noAuth)
 	case cmd == nil:
 		c.replyUnknown(args)
 	case !cmd.acceptsArgs(len(args)):
@@ -121,6 +124,8 @@ func (c *conn) isHTTP(args [][]byte) bool {
 }
 
 func (c *conn) replyUnknown(args [][]byte) {
+	// The log gets no arguments: a misspelt AUTH has a password.
+	c.logInvalid(requestlog.NotFound, "unknown command "+printable(args[0][:min(len(args[0]), 128)]))
 	var b strings.Builder
 	b.WriteString("ERR unknown command '" + printable(args[0][:min(len(args[0]), 128)]) + "', with args beginning with: ")
 	for _, arg := range args[1:] {
@@ -133,5 +138,5 @@ func (c *conn) replyUnknown(args [][]byte) {
 }
 
 func (c *conn) replyWrongArity(name string) {
-	c.out.error("ERR wrong number of arguments for '" + name + "' command")
+	c.reject(requestlog.Arguments, "ERR wrong number of arguments for '"+name+"' command")
 }

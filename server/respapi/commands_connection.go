@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/penstock-io/penstock/server/internal/auth"
+	"github.com/penstock-io/penstock/server/internal/requestlog"
 )
 
 // A session is the state that AUTH, HELLO and CLIENT set.
@@ -59,7 +60,7 @@ func (c *conn) auth(args [][]byte) {
 		return
 	}
 	if !c.login(user, password) {
-		c.out.error(wrongPass)
+		c.reject(requestlog.Forbidden, wrongPass)
 		return
 	}
 	c.out.ok()
@@ -83,7 +84,7 @@ func (c *conn) hello(args [][]byte) {
 		return
 	}
 	if !c.session.authenticated {
-		c.out.error(helloNoAuth)
+		c.reject(requestlog.Forbidden, helloNoAuth)
 		return
 	}
 	c.out.resp3, c.session.name = resp3, name
@@ -97,7 +98,7 @@ func (c *conn) helloOptions(options [][]byte, name *string) bool {
 		switch option := strings.ToUpper(string(options[0])); {
 		case option == "AUTH" && len(options) >= 3:
 			if !c.login(string(options[1]), string(options[2])) {
-				c.out.error(wrongPass)
+				c.reject(requestlog.Forbidden, wrongPass)
 				return false
 			}
 			options = options[3:]

@@ -8,6 +8,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/internal/requestlog"
 )
 
 // These commands inspect and reset the keys of CL.THROTTLE. As with redis-cell, a key is
@@ -71,6 +72,7 @@ func (c *conn) replyTimeLeft(args [][]byte, found func(time.Duration), absent fu
 	left, err := c.timeLeft(args[1])
 	switch {
 	case err != nil:
+		c.logError(err)
 		c.out.error("ERR " + errorText(err))
 	case left == 0:
 		absent()
@@ -118,7 +120,7 @@ func (c *conn) exists(args [][]byte) {
 // del resets keys, and counts those that existed.
 func (c *conn) del(args [][]byte) {
 	if !c.session.mayRefund {
-		c.out.error(fmt.Sprintf("NOPERM %s resets a limit: %s", args[0], c.permissionHint()))
+		c.reject(requestlog.Forbidden, fmt.Sprintf("NOPERM %s resets a limit: %s", args[0], c.permissionHint()))
 		return
 	}
 	ds, err := c.takeKeys(args[1:], penstock.Reset)
@@ -136,6 +138,7 @@ func (c *conn) permissionHint() string {
 // replyCount replies with the number of keys for which match is true under a limit name.
 func (c *conn) replyCount(ds []penstock.Decision, err error, match func(penstock.Decision) bool) {
 	if err != nil {
+		c.logError(err)
 		c.out.error("ERR " + errorText(err))
 		return
 	}

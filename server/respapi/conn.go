@@ -11,6 +11,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/connlimit"
+	"github.com/penstock-io/penstock/server/internal/requestlog"
 )
 
 // Buffer sizes of a connection, in bytes.
@@ -132,7 +133,7 @@ func (c *conn) executeBuffered() {
 		n, err := c.parser.next(c.in[c.start:c.end])
 		if err != nil {
 			c.flushBatch()
-			c.out.error("ERR " + err.Error())
+			c.reject(requestlog.Malformed, "ERR "+err.Error())
 			c.closing = true
 		}
 		if n == 0 {

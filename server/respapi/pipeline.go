@@ -27,6 +27,7 @@ func (c *conn) addToBatch(r *penstock.Request, form replyForm) {
 	if err != nil {
 		c.flushBatch() // replies are in the order of commands
 		c.counters.Fail()
+		c.logError(err)
 		c.out.batchError(err, form)
 		return
 	}
@@ -55,6 +56,9 @@ func (c *conn) flushBatch() {
 		}
 		c.admitted[i].Settle(d, nil)
 		c.counters.Count(c.batch[i].Cost, d)
+		if !d.Allowed {
+			c.server.options.Requests.Denied(c.batch[i].Limit, c.batch[i].Key, d)
+		}
 		c.out.batchDecision(d, c.forms[i])
 	}
 	clear(c.batch)

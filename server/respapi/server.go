@@ -21,6 +21,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/connlimit"
+	"github.com/penstock-io/penstock/server/internal/requestlog"
 )
 
 // Options configure a [Server]. The zero value has all defaults.
@@ -42,6 +43,9 @@ type Options struct {
 	// ObserveLatency is called with the duration of each pipeline of commands. It is
 	// called concurrently, and must not block. Default: none.
 	ObserveLatency func(time.Duration)
+
+	// Requests logs invalid commands and denials. Default: none are.
+	Requests *requestlog.Log
 }
 
 const (

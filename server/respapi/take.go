@@ -22,6 +22,7 @@ func (c *conn) take(args [][]byte) {
 	}
 	if err := c.decideTake(args[1:]); err != nil {
 		c.flushBatch() // replies are in the order of commands
+		c.logError(err)
 		c.out.takeError(err)
 	}
 }
@@ -70,6 +71,9 @@ func (c *conn) takeNow(r *penstock.Request) error {
 		return err
 	}
 	c.counters.Count(r.Cost, &d)
+	if !d.Allowed {
+		c.server.options.Requests.Denied(r.Limit, r.Key, &d)
+	}
 	c.out.take(&takeReply{decision: d, limited: true})
 	return nil
 }
@@ -81,6 +85,7 @@ func (c *conn) takeByRules(t *takeCall) error {
 	if err := c.server.engine.Decide(c.server.ctx, t.domain, t.descriptors, &result); err != nil {
 		return err
 	}
+	c.server.options.Requests.DeniedByRules(t.descriptors, &result)
 	c.out.take(newTakeReply(&result))
 	return nil
 }

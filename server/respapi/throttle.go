@@ -30,6 +30,7 @@ func (c *conn) throttle(args [][]byte) {
 	switch {
 	case err != nil:
 		c.flushBatch() // replies are in the order of commands
+		c.logError(err)
 		c.out.throttleError(err)
 	case c.server.transientKeys:
 		c.throttleNow(&call)
@@ -161,6 +162,9 @@ func (c *conn) throttleNow(call *throttleCall) {
 		return
 	}
 	c.counters.Count(call.quantity, &d)
+	if !d.Allowed {
+		c.server.options.Requests.Denied(call.limiter.Limit(), key, &d)
+	}
 	c.out.decision(&d)
 }
 

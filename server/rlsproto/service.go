@@ -43,6 +43,10 @@ type Options struct {
 	// it. Default: none.
 	DynamicMetadata bool
 
+	// OnDenied is called for each denied request. It must not keep its
+	// arguments. Optional.
+	OnDenied func([]engine.Descriptor, *engine.Result)
+
 	// Now is the clock from which the end of an unused window is computed, for
 	// tests. Default: time.Now.
 	Now func() time.Time
@@ -97,6 +101,9 @@ func (s *Service) Handle(ctx context.Context, c *Call, mayRefund func() bool) er
 	}
 	if err := s.engine.Decide(ctx, c.Request.Domain, c.descriptors, &c.result); err != nil {
 		return err
+	}
+	if c.result.OverLimit && s.options.OnDenied != nil {
+		s.options.OnDenied(c.descriptors, &c.result)
 	}
 	s.buildResponse(c)
 	return nil

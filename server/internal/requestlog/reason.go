@@ -14,11 +14,11 @@ type Reason string
 // The reasons.
 const (
 	Malformed   Reason = "malformed"   // it cannot be parsed
-	BadLimit    Reason = "limit"       // its limit is invalid, or not allowed
+	BadLimit    Reason = "limit"       // its limit is invalid
 	BadKey      Reason = "key"         // its key is empty or too long
 	BadCost     Reason = "cost"        // its cost, or a field that modifies it, is invalid
 	Descriptors Reason = "descriptors" // it has no domain, no descriptors, or too many
-	Forbidden   Reason = "forbidden"   // it needs the token, or a caller on this machine
+	Forbidden   Reason = "forbidden"   // it needs the token or a caller on this machine, or its limit is refused
 	NoRules     Reason = "no_rules"    // it names a domain, and no rules are loaded
 	TooLarge    Reason = "too_large"   // it is too long
 	ContentType Reason = "content_type"
@@ -34,6 +34,10 @@ var Reasons = []Reason{
 // ReasonOf returns why a request is invalid, or "" if the request is not the cause of the
 // error.
 func ReasonOf(err error) Reason {
+	var refused *engine.LimitRefusal
+	if errors.As(err, &refused) {
+		return Forbidden
+	}
 	for _, c := range causes {
 		if errors.Is(err, c.err) {
 			return c.reason

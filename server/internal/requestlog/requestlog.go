@@ -12,6 +12,8 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/lograte"
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/rules"
 )
 
 // Options configure a [Log].
@@ -63,38 +65,38 @@ func (l *Log) Invalid(reason Reason, problem, from string) {
 	}
 }
 
-// A Denial is what is logged about a denied request.
-type Denial struct {
-	Rule       string         // "" for a limit from a request, or if no rule matched
-	Limit      penstock.Limit // of a request without a rule; zero if no rule matched
-	Key        string
-	RetryAfter time.Duration
+// A denial is what is logged about a denied request.
+type denial struct {
+	rule       string         // "" for a limit from a request, or if no rule matched
+	limit      penstock.Limit // of a request without a rule; zero if no rule matched
+	key        string
+	retryAfter time.Duration
 }
 
-// SampleDenial reports whether a denial is to be logged now, by LogDenial. It takes next to
-// no time if denials are not logged.
-func (l *Log) SampleDenial() (skipped int64, ok bool) {
+// sampleDenial reports whether a denial is to be logged now, and how many were not since
+// the last one. If denials are not logged, that takes no time.
+func (l *Log) sampleDenial() (skipped int64, ok bool) {
 	if l == nil || l.denials == nil {
 		return 0, false
 	}
 	return l.denials.Allow()
 }
 
-// LogDenial logs a denial that SampleDenial chose.
-func (l *Log) LogDenial(d Denial, skipped int64) {
-	by := slog.String("rule", d.Rule)
+// logDenial logs a denial that sampleDenial has chosen.
+func (l *Log) logDenial(d denial, skipped int64) {
+	by := slog.String("rule", d.rule)
 	switch {
-	case d.Rule != "":
-	case d.Limit != (penstock.Limit{}):
-		by = slog.String("limit", d.Limit.String())
+	case d.rule != "":
+	case d.limit != (penstock.Limit{}):
+		by = slog.String("limit", d.limit.String())
 	default:
 		by = slog.String("rule", "none matched")
 	}
-	retry := d.RetryAfter.String()
-	if d.RetryAfter == penstock.Never {
+	retry := d.retryAfter.String()
+	if d.retryAfter == penstock.Never {
 		retry = "never"
 	}
-	l.log.Info("denied", by, slog.String("key", Cut(d.Key)), slog.String("retry_after", retry), slog.Int64("not_logged", skipped))
+	l.log.Info("denied", by, slog.String("key", Cut(d.key)), slog.String("retry_after", retry), slog.Int64("not_logged", skipped))
 }
 
 // maxText is how many bytes of a caller's text are logged.
@@ -110,4 +112,39 @@ func Cut(text string) string {
 		end--
 	}
 	return strings.ToValidUTF8(text[:end], "\uFFFD") + "…"
+}
+
+// Denied logs the denial of a request under a limit that it brought, if it is sampled.
+func (l *Log) Denied(limit penstock.Limit, key string, d *penstock.Decision) {
+	if skipped, ok := l.sampleDenial(); ok {
+		l.logDenial(denial{limit: limit, key: key, retryAfter: d.RetryAfter}, skipped)
+	}
+}
+
+// DeniedByRules logs the descriptors that denied a request, if they are sampled.
+// DeniedByRule logs a descriptor that denied a request, if it is sampled. The rule is nil if
+// no rule matched.
+func (l *Log) DeniedByRules(ds []engine.Descriptor, r *engine.Result) {
+	if l == nil || l.denials == nil || !r.OverLimit {
+		return
+	}
+	for i := range r.Statuses {
+		if s := &r.Statuses[i]; s.OverLimit {
+			l.DeniedByRule(s.Rule, ds[i].Entries, s.Decision.RetryAfter)
+		}
+	}
+}
+
+// DeniedByRule logs a descriptor that denied a request, if it is sampled. The rule is nil if
+// no rule matched.
+func (l *Log) DeniedByRule(rule *rules.Rule, entries []rules.Entry, retryAfter time.Duration) {
+	skipped, ok := l.sampleDenial()
+	if !ok {
+		return
+	}
+	d := denial{key: string(rules.AppendKey(nil, entries)), retryAfter: retryAfter}
+	if rule != nil {
+		d.rule, d.limit = rule.Name, rule.Limit
+	}
+	l.logDenial(d, skipped)
 }

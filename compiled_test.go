@@ -6,7 +6,7 @@ import (
 	"github.com/penstock-io/penstock/internal/siphash"
 )
 
-func untrusted(l Limit) Limit {
+func asUntrusted(l Limit) Limit {
 	l.Untrusted = true
 	return l
 }
@@ -17,7 +17,7 @@ func TestIdentifySeparatesLimitsThatDoNotShareState(t *testing.T) {
 	for _, l := range []Limit{
 		PerSecond(1), PerSecond(2), PerMinute(1), PerSecond(1).WithBurst(2), PerSecond(1).WithName("a"),
 		PerSecond(1).WithName("a").WithAlgorithm(LeakyBucket), PerSecond(1).WithName("b"), PerSecond(1).WithAlgorithm(SlidingLog),
-		untrusted(PerSecond(1)), untrusted(PerSecond(1).WithName("a")),
+		asUntrusted(PerSecond(1)), asUntrusted(PerSecond(1).WithName("a")),
 		{Count: 1, Algorithm: FixedWindow, Align: AlignDay},
 		{Count: 1, Algorithm: FixedWindow, Align: AlignDay, Zone: "Asia/Tokyo"},
 		{Count: 1, Algorithm: FixedWindow, Align: AlignDay, Name: "Asia/", Zone: "Asia/Tokyo"},

@@ -345,7 +345,7 @@ func checkColumn(t *testing.T, text string, err error) {
 // A caller that is only asked for the text of a limit cannot decide whether the limit is
 // trusted.
 func TestLimitTextCannotExpressTrust(t *testing.T) {
-	l := untrusted(PerSecond(10).WithName("a"))
+	l := asUntrusted(PerSecond(10).WithName("a"))
 	if l.String() != PerSecond(10).WithName("a").String() {
 		t.Errorf("the text of an untrusted limit is %q", l)
 	}

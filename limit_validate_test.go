@@ -105,7 +105,7 @@ func TestLimitNormalFillsInDefaults(t *testing.T) {
 	for _, c := range []struct{ limit, want Limit }{
 		{PerSecond(10), Limit{Count: 10, Period: time.Second, Burst: 10}},
 		{PerSecond(0).WithBurst(5), Limit{Period: time.Second}},
-		{untrusted(PerSecond(10)), Limit{Untrusted: true, Count: 10, Period: time.Second, Burst: 10}},
+		{asUntrusted(PerSecond(10)), Limit{Untrusted: true, Count: 10, Period: time.Second, Burst: 10}},
 		{
 			Limit{Count: 1, Period: 1, Burst: 2, Buckets: 3, Align: 4, Offset: 5, Zone: "6", Name: "7"},
 			Limit{Count: 1, Period: 1, Burst: 2, Name: "7"},

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/internal/algorithm"
+	"github.com/penstock-io/penstock/internal/quota"
 	"github.com/penstock-io/penstock/internal/siphash"
 )
 
@@ -23,6 +24,11 @@ type MemoryOptions struct {
 	// overflow buckets may take a quarter more. The other algorithms need less
 	// than 64 bytes per key, which MaxKeys bounds. Default: 1 GiB.
 	MaxBytes int64
+
+	// UntrustedShare is how much of MaxKeys and MaxBytes the states of limits
+	// with [Limit.Untrusted] can fill, from 0 to 1. When they have filled it,
+	// only their own new keys use overflow buckets. Default: 0.5.
+	UntrustedShare float64
 
 	// Now is the clock, for tests and simulations. It must be safe for
 	// concurrent use, and must not call the store. Times before 1970 or after
@@ -61,12 +67,11 @@ type Memory struct {
 	tick   int64
 	key    *siphash.Key // of the hash function, if Durable; nil for maphash
 
-	quota             slotQuota // shared by all shards
-	bytes             atomic.Int64
-	overflow          shard // holds the overflow buckets
+	slots, bytes      [trusts]*quota.Quota // shared by all shards
+	overflow          shard                // holds the overflow buckets
 	overflowDecisions atomic.Int64
-	lastSwept         atomic.Uint32 // index of the shard that sweepNext swept last
-	sweepBackoff      atomic.Int32  // how many more failed allocations sweep only one shard
+	lastSwept         atomic.Uint32        // index of the shard that sweepNext swept last
+	sweepBackoff      [trusts]atomic.Int32 // how many more failed allocations sweep only one shard
 	limits            compiledCache
 }
 
@@ -75,6 +80,10 @@ type MemoryStats struct {
 	// Keys is the number of keys and IDs held. Expired ones count until they
 	// are swept.
 	Keys int64
+
+	// UntrustedKeys is how many of the Keys are of limits with
+	// [Limit.Untrusted].
+	UntrustedKeys int64
 
 	// Bytes is the size of the states of sliding logs and rolling windows.
 	Bytes int64
@@ -85,11 +94,12 @@ type MemoryStats struct {
 }
 
 const (
-	defaultMaxKeys  = 1_000_000
-	defaultMaxBytes = 1 << 30
-	keysPerShard    = 4096
-	maxShardBits    = 14   // more shards cost memory and gain nothing
-	maxOverflow     = 1024 // overflow buckets, one per limit
+	defaultMaxKeys        = 1_000_000
+	defaultMaxBytes       = 1 << 30
+	defaultUntrustedShare = 0.5
+	keysPerShard          = 4096
+	maxShardBits          = 14   // more shards cost memory and gain nothing
+	maxOverflow           = 1024 // overflow buckets, one per limit
 )
 
 // NewMemory returns an empty store. Nil options mean all defaults.
@@ -104,24 +114,35 @@ func NewMemory(o *MemoryOptions) *Memory {
 // newMemory returns a store for maxKeys keys, in 2^shardBits shards.
 func newMemory(o *MemoryOptions, maxKeys int64, shardBits int) *Memory {
 	m := &Memory{base: time.Now(), tick: max(int64(o.Tick), 1)}
-	m.quota.max = maxKeys
 	if o.Durable {
 		var b [siphash.KeySize]byte
 		_, _ = rand.Read(b[:]) // never fails
 		m.key = siphash.NewKey(b)
 	}
 	m.setClock(o)
-	m.setShards(orDefault(o.MaxBytes, defaultMaxBytes), shardBits)
+	m.setShards(maxKeys, orDefault(o.MaxBytes, defaultMaxBytes), shardBits, min(orDefault(o.UntrustedShare, defaultUntrustedShare), 1))
 	return m
 }
 
-func (m *Memory) setShards(maxBytes int64, shardBits int) {
+// setShards makes the shards, and the quotas that they share. The overflow buckets of
+// untrusted limits have quotas of their own, so that they leave room for the others.
+func (m *Memory) setShards(maxKeys, maxBytes int64, shardBits int, share float64) {
+	m.slots = withShare(quota.New(maxKeys, nil), maxKeys, share)
+	m.bytes = withShare(quota.New(maxBytes, nil), maxBytes, share)
 	m.shards = make([]shard, 1<<shardBits)
 	m.shift = 64 - shardBits
 	for i := range m.shards {
-		m.shards[i].init(m, &m.quota, maxBytes)
+		m.shards[i].init(m, m.slots, m.bytes)
 	}
-	m.overflow.init(m, &slotQuota{max: maxOverflow}, maxBytes+maxBytes/4)
+	extra := maxBytes / 4
+	m.overflow.init(m, withShare(quota.New(maxOverflow, nil), maxOverflow, share),
+		withShare(m.bytes[trusted].WithMax(maxBytes+extra), extra, share))
+}
+
+// withShare returns a quota for all limits, and below it a quota for untrusted limits:
+// a share of n.
+func withShare(all *quota.Quota, n int64, share float64) [trusts]*quota.Quota {
+	return [trusts]*quota.Quota{trusted: all, untrusted: quota.New(int64(float64(n)*share), all)}
 }
 
 // setClock sets the clock of the options, if it is not the machine's.
@@ -153,7 +174,7 @@ func (m *Memory) now(wall bool) int64 {
 
 // clocks reads the clock of a table, and the monotonic clock at the same instant.
 func (m *Memory) clocks(k tableKind) (now, mono int64) {
-	if m.clock != nil || k != clockTable {
+	if m.clock != nil || !k.onWallClock() {
 		now = m.now(false)
 		return now, now
 	}
@@ -193,10 +214,10 @@ func (m *Memory) take(cl *compiledLimit, key string, req algorithm.Request, d *D
 	s := m.shard(h)
 	s.mu.Lock()
 	t := &s.tables[cl.table]
-	if t.Large() || cl.table == blockTable { // small tables are in the cache anyway
+	if t.Large() || cl.table.hasBlocks() { // small tables are in the cache anyway
 		s.prefetchSlot(cl.table, h)
 	}
-	now := m.now(cl.table == clockTable)
+	now := m.now(cl.table.onWallClock())
 	if cl.limit.Algorithm == TokenBucket && req == (algorithm.Request{Cost: 1}) {
 		if word := t.Word(h, expiryWord); word != nil && !isReserved(*word) {
 			if full, ok := cl.token.SpendOne(int64(*word), now); ok {
@@ -214,8 +235,9 @@ func (m *Memory) take(cl *compiledLimit, key string, req algorithm.Request, d *D
 // Stats returns the current numbers of the store.
 func (m *Memory) Stats() MemoryStats {
 	return MemoryStats{
-		Keys:              m.quota.used.Load(),
-		Bytes:             m.bytes.Load(),
+		Keys:              m.slots[trusted].Used(),
+		UntrustedKeys:     m.slots[untrusted].Used(),
+		Bytes:             m.bytes[trusted].Used(),
 		OverflowDecisions: m.overflowDecisions.Load(),
 	}
 }

@@ -2,32 +2,12 @@ package penstock
 
 import (
 	"math"
-	"sync/atomic"
 
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
 // This file allocates slots and blocks to keys, and frees those of keys that have
 // become idle.
-
-// A slotQuota bounds the slots of several shards together.
-type slotQuota struct {
-	used atomic.Int64
-	max  int64
-}
-
-// acquire takes one slot, unless all are in use.
-func (q *slotQuota) acquire() bool {
-	if q.used.Add(1) <= q.max {
-		return true
-	}
-	q.used.Add(-1)
-	return false
-}
-
-func (q *slotQuota) available() bool { return q.used.Load() < q.max }
-
-func (q *slotQuota) release(n int) { q.used.Add(-int64(n)) }
 
 // pin, as the expiry of a slot, keeps the slot from being swept.
 const pin = math.MaxInt64
@@ -40,7 +20,7 @@ func (s *shard) ensureSlot(cl *compiledLimit, hash uint64, now int64, req algori
 		return s.ensureRoom(cl, hash, now, req)
 	}
 	slot := s.newSlot(cl.table, hash, now)
-	if slot == nil || cl.table != blockTable {
+	if slot == nil || !cl.table.hasBlocks() {
 		return slot != nil
 	}
 	slot[expiryWord] = pin // keeps ensureRoom from sweeping it
@@ -55,10 +35,10 @@ func (s *shard) ensureSlot(cl *compiledLimit, hash uint64, now int64, req algori
 // newSlot returns a slot for a new entry: a free one while the quota lasts, or
 // else that of an expired entry. It returns nil if there is neither.
 func (s *shard) newSlot(k tableKind, hash uint64, now int64) []uint64 {
-	t := &s.tables[k]
-	if s.quota.acquire() || s.sweepFor(k, hash, now) && s.quota.acquire() {
+	t, slots := &s.tables[k], s.slots[k.trust()]
+	if slots.Acquire(1) || s.sweepFor(k, hash, now) && slots.Acquire(1) {
 		if t.Crowded() {
-			s.quota.release(t.Grow(now, s.onDrop(k)))
+			slots.Release(int64(t.Grow(now, s.onDrop(k))))
 		}
 		return t.At(t.Insert(hash))
 	}
@@ -74,7 +54,8 @@ func (s *shard) newSlot(k tableKind, hash uint64, now int64) []uint64 {
 
 // slotAvailable reports whether newSlot would return a slot.
 func (s *shard) slotAvailable(k tableKind, hash uint64, now int64) bool {
-	return s.quota.available() || s.sweepFor(k, hash, now) && s.quota.available() || s.hasReusable(k, hash, now)
+	slots := s.slots[k.trust()]
+	return slots.Available() || s.sweepFor(k, hash, now) && slots.Available() || s.hasReusable(k, hash, now)
 }
 
 func (s *shard) hasReusable(k tableKind, hash uint64, now int64) bool {
@@ -89,23 +70,24 @@ func (s *shard) hasRoom(cl *compiledLimit, slot []uint64, req algorithm.Request)
 	if req.Cost <= 0 || b == 0 || cl.limit.Algorithm == RollingWindow {
 		return req.Cost <= 0 || b != 0
 	}
-	size := s.blocks.Size(b)
+	size := s.blocks[cl.table.trust()].Size(b)
 	return size >= int(cl.log.Count) || int64(size-logLenOf(slot)) >= req.Cost
 }
 
 // ensureRoom makes sure that what the request may be granted can be recorded. It
-// fails only if the store has reached MaxBytes and no log or ring has expired. It
+// fails only if the store has reached MaxBytes, or untrusted limits their share of
+// it, and no log or ring has expired. It
 // may move the key's slot.
 func (s *shard) ensureRoom(cl *compiledLimit, hash uint64, now int64, req algorithm.Request) bool {
-	if cl.table != blockTable || s.growBlock(cl, s.tables[blockTable].Slot(hash), now, req) {
+	if !cl.table.hasBlocks() || s.growBlock(cl, s.tables[cl.table].Slot(hash), now, req) {
 		return true
 	}
 	s.missed++
 	grow := func() bool {
-		slot := s.tables[blockTable].Slot(hash)
+		slot := s.tables[cl.table].Slot(hash)
 		return slot != nil && s.growBlock(cl, slot, now, req)
 	}
-	return s.sweep() > 0 && grow() || s.store.sweepUntil(grow)
+	return s.sweep() > 0 && grow() || s.store.sweepUntil(cl.table.trust(), grow)
 }
 
 // growBlock gives a slot a block that can record what the request may be granted.
@@ -114,7 +96,7 @@ func (s *shard) growBlock(cl *compiledLimit, slot []uint64, now int64, req algor
 	case s.hasRoom(cl, slot, req):
 		return true
 	case cl.limit.Algorithm == RollingWindow:
-		return s.newBlock(slot, int(cl.rolling.Buckets)+1)
+		return s.newBlock(cl, slot, int(cl.rolling.Buckets)+1)
 	}
 	return s.growLog(cl, slot, now, req)
 }
@@ -128,21 +110,21 @@ func (s *shard) growLog(cl *compiledLimit, slot []uint64, now int64, req algorit
 		return true
 	}
 	old := blockOf(slot)
-	if !s.newBlock(slot, min(max(need, 2*l.Len), int(cl.log.Count))) {
+	if !s.newBlock(cl, slot, min(max(need, 2*l.Len), int(cl.log.Count))) {
 		return false
 	}
 	longer := s.log(cl, slot)
 	l.CopyTo(&longer)
 	putLog(cl, slot, &longer)
 	if old != 0 {
-		s.blocks.Free(old)
+		s.blocks[cl.table.trust()].Free(old)
 	}
 	return true
 }
 
 // newBlock gives a slot a new block of n zero words.
-func (s *shard) newBlock(slot []uint64, n int) bool {
-	b := s.blocks.Alloc(n)
+func (s *shard) newBlock(cl *compiledLimit, slot []uint64, n int) bool {
+	b := s.blocks[cl.table.trust()].Alloc(n)
 	if b == 0 {
 		return false
 	}
@@ -157,8 +139,8 @@ func (s *shard) clearSlot(k tableKind, slot []uint64) {
 }
 
 func (s *shard) freeBlock(k tableKind, slot []uint64) {
-	if k == blockTable && blockOf(slot) != 0 {
-		s.blocks.Free(blockOf(slot))
+	if k.hasBlocks() && blockOf(slot) != 0 {
+		s.blocks[k.trust()].Free(blockOf(slot))
 	}
 }
 
@@ -188,19 +170,20 @@ func (s *shard) sweepFor(k tableKind, hash uint64, now int64) bool {
 
 // sweep drops the expired entries of the tables for which that is due.
 func (s *shard) sweep() (freed int) {
-	for k := range s.tables {
+	for k := range tableKinds {
 		t := &s.tables[k]
 		if t.Len() == 0 {
 			continue
 		}
-		now, slots := s.store.now(tableKind(k) == clockTable), t.Slots()
+		now, slots := s.store.now(k.onWallClock()), t.Slots()
 		due := slots <= smallTable || now-t.LastPurge() >= sweepEvery || s.missed >= slots/slotsPerMiss
 		if due && now >= t.FirstExpiry() {
-			freed += t.Purge(now, s.onDrop(tableKind(k)))
+			dropped := t.Purge(now, s.onDrop(k))
+			s.slots[k.trust()].Release(int64(dropped))
+			freed += dropped
 			s.missed = 0
 		}
 	}
-	s.quota.release(freed)
 	return freed
 }
 
@@ -217,10 +200,11 @@ func (m *Memory) sweepNext() (freed int) {
 // sweepUntil sweeps one shard after the other until grow succeeds. One shard is
 // often not enough: there are fewer logs than keys, and a page is released only
 // with its last block. If all shards are not enough, later calls sweep only one,
-// until backoffMisses of them have failed.
-func (m *Memory) sweepUntil(grow func() bool) bool {
+// until backoffMisses of them have failed. Failures of untrusted limits are counted
+// apart, because their share of the bytes can be used up for longer.
+func (m *Memory) sweepUntil(of trust, grow func() bool) bool {
 	tries := len(m.shards)
-	if m.sweepBackoff.Add(-1) > 0 {
+	if m.sweepBackoff[of].Add(-1) > 0 {
 		tries = 1
 	}
 	for ; tries > 0; tries-- {
@@ -228,8 +212,8 @@ func (m *Memory) sweepUntil(grow func() bool) bool {
 			return true
 		}
 	}
-	if m.sweepBackoff.Load() <= 0 {
-		m.sweepBackoff.Store(backoffMisses)
+	if m.sweepBackoff[of].Load() <= 0 {
+		m.sweepBackoff[of].Store(backoffMisses)
 	}
 	return false
 }

@@ -179,7 +179,7 @@ func (b *memoryBatch) moveToOverflow(it *batchItem) {
 // setNow sets the time of an item, on its limit's clock.
 func (b *memoryBatch) setNow(it *batchItem) {
 	it.now = b.mono
-	if it.limit.table == clockTable {
+	if it.limit.table.onWallClock() {
 		it.now = b.wall
 	}
 }

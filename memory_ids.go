@@ -17,7 +17,7 @@ func (m *Memory) takeWithID(cl *compiledLimit, r *Request) (Decision, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now, mono := m.clocks(cl.table)
-	slot := s.recordSlot(id, mono)
+	slot := s.recordSlot(cl, id, mono)
 	switch {
 	case r.Cost < 0:
 		return s.refundID(cl, r, h, now, slot), nil
@@ -28,8 +28,8 @@ func (m *Memory) takeWithID(cl *compiledLimit, r *Request) (Decision, error) {
 }
 
 // recordSlot returns the slot of a record that has not expired, or nil.
-func (s *shard) recordSlot(id uint64, mono int64) []uint64 {
-	slot := s.tables[idTable].Slot(id)
+func (s *shard) recordSlot(cl *compiledLimit, id uint64, mono int64) []uint64 {
+	slot := s.tables[idTableOf(cl)].Slot(id)
 	if slot == nil || hashtable.Expiry(slot) <= mono {
 		return nil
 	}
@@ -39,10 +39,10 @@ func (s *shard) recordSlot(id uint64, mono int64) []uint64 {
 // takeNewID takes under an ID without a record. It allocates the record before it
 // charges anything: without a record, a retry would be charged again.
 func (s *shard) takeNewID(cl *compiledLimit, r *Request, h, id uint64, now, mono int64) (Decision, error) {
-	t := &s.tables[idTable]
+	t := &s.tables[idTableOf(cl)]
 	slot := t.Slot(id)
 	if slot == nil {
-		slot = s.newSlot(idTable, id, mono)
+		slot = s.newSlot(idTableOf(cl), id, mono)
 	}
 	if slot == nil {
 		return Decision{}, fmt.Errorf("penstock: memory: store is full, cannot record the ID: %w", ErrUnavailable)

@@ -11,20 +11,47 @@ import (
 // decodes to an idle state too.
 
 // A tableKind is one of the tables of a shard. States with the same width and the
-// same clock share a table.
+// same clock share a table. Untrusted limits have tables of their own, so what they
+// use can be counted without a mark in each slot.
 type tableKind int
 
 const (
-	bucketTable tableKind = iota // token and leaky buckets
-	windowTable                  // fixed windows from the first request, sliding windows
-	clockTable                   // fixed windows on the wall clock
-	blockTable                   // rolling windows and sliding logs, which need a block of words
-	idTable                      // grants under a Request.ID
+	bucketTable tableKind = 2 * iota // token and leaky buckets
+	windowTable                      // fixed windows from the first request, sliding windows
+	clockTable                       // fixed windows on the wall clock
+	blockTable                       // rolling windows and sliding logs, which need a block of words
+	idTable                          // grants under a Request.ID
 	tableKinds
+
+	// untrustedTable is added to a kind.
+	untrustedTable tableKind = 1
 )
+
+func (k tableKind) onWallClock() bool { return k&^untrustedTable == clockTable }
+func (k tableKind) hasBlocks() bool   { return k&^untrustedTable == blockTable }
+
+// trust returns the index of what tables of trusted limits share, and those of
+// untrusted ones.
+func (k tableKind) trust() trust { return trust(k & untrustedTable) }
+
+// A trust says for which limits a quota or a slab is.
+type trust int
+
+const (
+	trusted   trust = 0
+	untrusted trust = trust(untrustedTable)
+	trusts          = 2
+)
+
+// idTableOf returns the table of the records of a limit.
+func idTableOf(cl *compiledLimit) tableKind { return idTable | cl.table&untrustedTable }
 
 // tableKindOf returns the table that holds the states of a normal limit.
 func tableKindOf(l Limit) tableKind {
+	if l.Untrusted {
+		l.Untrusted = false
+		return tableKindOf(l) | untrustedTable
+	}
 	switch l.Algorithm {
 	case TokenBucket, LeakyBucket:
 		return bucketTable
@@ -38,8 +65,10 @@ func tableKindOf(l Limit) tableKind {
 	return windowTable
 }
 
-// slotWidths are the words per slot, including the hash.
-var slotWidths = [tableKinds]uint64{bucketTable: 2, windowTable: 3, clockTable: 3, blockTable: 6, idTable: 4}
+// slotWidth returns the words per slot, including the hash.
+func (k tableKind) slotWidth() uint64 {
+	return [...]uint64{bucketTable: 2, windowTable: 3, clockTable: 3, blockTable: 6, idTable: 4}[k&^untrustedTable]
+}
 
 const maxSlotWidth = 6
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/penstock-io/penstock/internal/algorithm"
 	"github.com/penstock-io/penstock/internal/hashtable"
+	"github.com/penstock-io/penstock/internal/quota"
 	"github.com/penstock-io/penstock/internal/slab"
 )
 
@@ -14,23 +15,25 @@ import (
 // Callers of its methods hold the lock.
 type shard struct {
 	mu     sync.Mutex
-	blocks slab.Slab // next to the lock, because both are read together
+	blocks [trusts]slab.Slab // next to the lock, because both are read together
 	store  *Memory
-	quota  *slotQuota // shared by several shards
-	missed int        // failed allocations of a slot or block since the last sweep
+	slots  [trusts]*quota.Quota // shared by several shards
+	missed int                  // failed allocations of a slot or block since the last sweep
 
 	usedOverflow bool // set by takeOverflow
 
 	// Padding: each table fills one cache line, and no two shards share one.
-	_      [31]byte
+	_      [39]byte
 	tables [tableKinds]hashtable.Table
 }
 
-func (s *shard) init(m *Memory, q *slotQuota, maxBytes int64) {
-	s.store, s.quota = m, q
-	s.blocks.SetLimit(&m.bytes, maxBytes)
-	for k := range s.tables {
-		s.tables[k].Init(slotWidths[k])
+func (s *shard) init(m *Memory, slots, bytes [trusts]*quota.Quota) {
+	s.store, s.slots = m, slots
+	for i := range s.blocks {
+		s.blocks[i].SetQuota(bytes[i])
+	}
+	for k := range tableKinds {
+		s.tables[k].Init(k.slotWidth())
 	}
 }
 
@@ -42,7 +45,7 @@ func (s *shard) take(cl *compiledLimit, hash uint64, now int64, req algorithm.Re
 	case slot == nil:
 		s.takeNew(cl, hash, now, req, d)
 		return
-	case cl.table == blockTable && !s.hasRoom(cl, slot, req):
+	case cl.table.hasBlocks() && !s.hasRoom(cl, slot, req):
 		s.takeGrowing(cl, hash, now, req, d)
 		return
 	}
@@ -71,7 +74,7 @@ func (s *shard) takeNew(cl *compiledLimit, hash uint64, now int64, req algorithm
 func (s *shard) storeNew(cl *compiledLimit, hash uint64, now int64, req algorithm.Request, fresh *[maxSlotWidth]uint64, d *Decision) {
 	t := &s.tables[cl.table]
 	slot := t.Slot(hash)
-	if cl.table == blockTable {
+	if cl.table.hasBlocks() {
 		s.decide(cl, slot, now, req, d)
 	} else {
 		copy(slot[expiryWord:], fresh[expiryWord:])
@@ -83,12 +86,12 @@ func (s *shard) storeNew(cl *compiledLimit, hash uint64, now int64, req algorith
 // the block cannot grow, an active key continues with the one it has.
 func (s *shard) takeGrowing(cl *compiledLimit, hash uint64, now int64, req algorithm.Request, d *Decision) {
 	grown := s.ensureRoom(cl, hash, now, req)
-	t := &s.tables[blockTable]
+	t := &s.tables[cl.table]
 	slot := t.Slot(hash) // ensureRoom may have moved it
 	switch {
 	case grown:
 		s.decide(cl, slot, now, req, d)
-	case s.isActive(blockTable, hash, now):
+	case s.isActive(cl.table, hash, now):
 		s.decideTruncated(cl, slot, now, req, d)
 	default:
 		s.takeOverflow(cl, req, d)
@@ -110,7 +113,7 @@ func (s *shard) takeOverflow(cl *compiledLimit, req algorithm.Request, d *Decisi
 	o.mu.Lock()
 	s.store.overflowDecisions.Add(1)
 	s.usedOverflow = true
-	now := s.store.now(cl.table == clockTable) // other shards may have used it since
+	now := s.store.now(cl.table.onWallClock()) // other shards may have used it since
 	o.take(cl, cl.overflowHash(), now, req, d)
 	o.mu.Unlock()
 }
@@ -252,14 +255,14 @@ func (s *shard) ring(cl *compiledLimit, slot []uint64) (r algorithm.Ring, ok boo
 	if b == 0 {
 		return r, false
 	}
-	return ringOf(cl, slot, s.blocks.Words(b)), true
+	return ringOf(cl, slot, s.blocks[cl.table.trust()].Words(b)), true
 }
 
 // log decodes a sliding log. If the slot has no block, the log is empty and Times
 // is nil.
 func (s *shard) log(cl *compiledLimit, slot []uint64) (l algorithm.Log) {
 	if b := blockOf(slot); b != 0 {
-		l = logOf(cl, slot, s.blocks.Words(b))
+		l = logOf(cl, slot, s.blocks[cl.table.trust()].Words(b))
 	}
 	return l
 }
@@ -271,12 +274,12 @@ const lineWords = 8
 // the clock is read: those of the slot, or of its block.
 func (s *shard) prefetchSlot(k tableKind, hash uint64) {
 	t := &s.tables[k]
-	if k != blockTable {
+	if !k.hasBlocks() {
 		t.Prefetch(hash)
 		return
 	}
 	if slot := t.Slot(hash); slot != nil && blockOf(slot) != 0 {
-		words := s.blocks.Words(blockOf(slot))
+		words := s.blocks[k.trust()].Words(blockOf(slot))
 		first := firstOf(slot)
 		hashtable.Prefetch(unsafe.Pointer(&words[first]))
 		hashtable.Prefetch(unsafe.Pointer(&words[min(first+lineWords, len(words)-1)]))

@@ -34,7 +34,7 @@ var ErrBadSnapshot = errors.New("bad snapshot")
 
 const (
 	snapshotMagic   = "penstock"
-	snapshotVersion = 1
+	snapshotVersion = 2
 
 	// In place of the kind of a table:
 	nextShard = 0xfe // entries of the next shard follow
@@ -106,8 +106,8 @@ func (s *snapshotWriter) header(m *Memory) {
 func (s *snapshotWriter) shard(sh *shard) {
 	s.copy.WriteByte(nextShard)
 	sh.mu.Lock()
-	for k := range sh.tables {
-		s.table(sh, tableKind(k))
+	for k := range tableKinds {
+		s.table(sh, k)
 	}
 	sh.mu.Unlock()
 	s.flush()
@@ -118,7 +118,7 @@ func (s *snapshotWriter) table(sh *shard, k tableKind) {
 	if t.Len() == 0 {
 		return
 	}
-	now := sh.store.now(k == clockTable)
+	now := sh.store.now(k.onWallClock())
 	for slot := range t.All {
 		if hashtable.Expiry(slot) <= now {
 			continue
@@ -127,17 +127,17 @@ func (s *snapshotWriter) table(sh *shard, k tableKind) {
 		for _, word := range slot {
 			s.word(word)
 		}
-		if k == blockTable {
-			s.block(sh, blockOf(slot))
+		if k.hasBlocks() {
+			s.block(&sh.blocks[k.trust()], blockOf(slot))
 		}
 	}
 }
 
 // block writes the words of a block.
-func (s *snapshotWriter) block(sh *shard, b slab.Block) {
+func (s *snapshotWriter) block(blocks *slab.Slab, b slab.Block) {
 	var words []int64
 	if b != 0 {
-		words = sh.blocks.Words(b)
+		words = blocks.Words(b)
 	}
 	s.word(uint64(len(words)))
 	for _, word := range words {
@@ -289,27 +289,28 @@ func (r *snapshotReader) entries(m *Memory) error {
 
 // entry reads an entry and adds it to its shard, unless it has expired.
 func (r *snapshotReader) entry(m *Memory, s *shard, k tableKind) error {
-	b, err := r.read(int(slotWidths[k]) * 8)
+	width := k.slotWidth()
+	b, err := r.read(int(width) * 8)
 	if err != nil {
 		return err
 	}
 	var slot [maxSlotWidth]uint64
-	for i := range slotWidths[k] {
+	for i := range width {
 		slot[i] = binary.LittleEndian.Uint64(b[8*i:])
 	}
-	if k != idTable && s != &m.overflow && s != m.shard(slot[hashWord]) {
+	if k&^untrustedTable != idTable && s != &m.overflow && s != m.shard(slot[hashWord]) {
 		return fmt.Errorf("%w: entry in the wrong shard", ErrBadSnapshot)
 	}
 	words, err := r.block(k, slot[positionWord])
 	if err != nil {
 		return err
 	}
-	return s.restore(k, slot[:slotWidths[k]], words)
+	return s.restore(k, slot[:width], words)
 }
 
 // block reads the words of a block, and checks that the position lies within it.
 func (r *snapshotReader) block(k tableKind, position uint64) ([]int64, error) {
-	if k != blockTable {
+	if !k.hasBlocks() {
 		return nil, nil
 	}
 	b, err := r.read(8)
@@ -348,7 +349,7 @@ func (r *snapshotReader) end() error {
 
 // restore adds an entry, unless it has expired. The shard is not in use yet.
 func (s *shard) restore(k tableKind, entry []uint64, words []int64) error {
-	now := s.store.now(k == clockTable)
+	now := s.store.now(k.onWallClock())
 	t := &s.tables[k]
 	if hashtable.Expiry(entry) <= now {
 		return nil
@@ -358,18 +359,27 @@ func (s *shard) restore(k tableKind, entry []uint64, words []int64) error {
 	}
 	slot := s.newSlot(k, entry[hashWord], now)
 	if slot == nil {
-		return fmt.Errorf("snapshot has more keys than MaxKeys, %d", s.quota.max)
+		return fmt.Errorf("snapshot has more keys than MaxKeys%s, %d", ofShare(k), s.slots[k.trust()].Max())
 	}
 	copy(slot, entry)
 	t.NoteExpiry(hashtable.Expiry(slot))
-	if k != blockTable || len(words) == 0 {
+	if !k.hasBlocks() || len(words) == 0 {
 		return nil
 	}
-	b := s.blocks.Alloc(len(words))
+	blocks := &s.blocks[k.trust()]
+	b := blocks.Alloc(len(words))
 	if b == 0 {
-		return fmt.Errorf("snapshot has more bytes of logs and rings than MaxBytes, %d", s.blocks.MaxBytes())
+		return fmt.Errorf("snapshot has more bytes of logs and rings than MaxBytes%s", ofShare(k))
 	}
-	copy(s.blocks.Words(b), words)
+	copy(blocks.Words(b), words)
 	putBlock(slot, b)
 	return nil
+}
+
+// ofShare adds to an option which share of it a table can use.
+func ofShare(k tableKind) string {
+	if k.trust() == untrusted {
+		return " times UntrustedShare"
+	}
+	return ""
 }

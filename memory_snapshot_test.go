@@ -275,9 +275,9 @@ func TestRestoreMemoryRefusesDamagedSnapshot(t *testing.T) {
 		damaged[at] ^= 1 << rng.IntN(8)
 		refused(fmt.Sprint("a bit at ", at), damaged)
 	}
-	future := bytes.Clone(saved)
-	future[8] = 2
-	refused("another version", withChecksum(future))
+	past := bytes.Clone(saved)
+	past[8] = 1
+	refused("another version", withChecksum(past))
 	restoreMemory(t, saved, small) // is intact
 }
 

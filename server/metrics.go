@@ -122,6 +122,7 @@ var (
 	refusalsDesc    = prometheus.NewDesc("penstock_request_limits_refused_total", "Requests refused because of the limit that they brought, by reason.", []string{"reason"}, nil)
 	storeBytesDesc  = prometheus.NewDesc("penstock_request_limits_redis_bytes", "Upper bound of the live state that limits in requests to this server left in Redis.", nil, nil)
 	keysDesc        = prometheus.NewDesc("penstock_keys", "Keys in the memory store.", nil, nil)
+	requestKeysDesc = prometheus.NewDesc("penstock_request_limit_keys", "Keys in the memory store under limits that requests brought.", nil, nil)
 	bytesDesc       = prometheus.NewDesc("penstock_state_bytes", "Memory used by the state of sliding logs and rolling windows.", nil, nil)
 	overflowDesc    = prometheus.NewDesc("penstock_memory_overflow_decisions_total", "Decisions by an overflow bucket, because --max-keys was reached.", nil, nil)
 	connectionsDesc = prometheus.NewDesc("penstock_connections", "Open connections by listener.", []string{"listener"}, nil)
@@ -174,6 +175,7 @@ type memoryCollector struct{ memory *penstock.Memory }
 
 func (s memoryCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- keysDesc
+	ch <- requestKeysDesc
 	ch <- bytesDesc
 	ch <- overflowDesc
 }
@@ -181,6 +183,7 @@ func (s memoryCollector) Describe(ch chan<- *prometheus.Desc) {
 func (s memoryCollector) Collect(ch chan<- prometheus.Metric) {
 	stats := s.memory.Stats()
 	ch <- prometheus.MustNewConstMetric(keysDesc, prometheus.GaugeValue, float64(stats.Keys))
+	ch <- prometheus.MustNewConstMetric(requestKeysDesc, prometheus.GaugeValue, float64(stats.UntrustedKeys))
 	ch <- prometheus.MustNewConstMetric(bytesDesc, prometheus.GaugeValue, float64(stats.Bytes))
 	ch <- prometheus.MustNewConstMetric(overflowDesc, prometheus.CounterValue, float64(stats.OverflowDecisions))
 }

@@ -82,7 +82,7 @@ func (s *Server) openRedis(ctx context.Context) (penstock.Store, error) {
 func (s *Server) wrapStore(ctx context.Context, redis *redisstore.Store) penstock.Store {
 	c := s.config
 	s.monitor = newMonitor(redis, s.metrics, s.log)
-	local := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: c.MaxKeys, MaxBytes: c.MaxBytes})
+	local := penstock.NewMemory(c.memoryOptions())
 	fallback := penstock.WithFallback(newTimedStore(redis, redisName, s.metrics), local, &penstock.FallbackOptions{
 		Timeout:   c.RedisTimeout,
 		OnFailure: s.storePolicies.onFailure,

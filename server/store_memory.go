@@ -17,7 +17,7 @@ const memoryURL = "memory:"
 
 // openMemory returns a store in this process. With a data directory it is durable.
 func (s *Server) openMemory(context.Context) (penstock.Store, error) {
-	o := &penstock.MemoryOptions{MaxKeys: s.config.MaxKeys, MaxBytes: s.config.MaxBytes}
+	o := s.config.memoryOptions()
 	memory := (*penstock.Memory)(nil)
 	if s.config.Data == "" {
 		memory = penstock.NewMemory(o)
@@ -30,6 +30,16 @@ func (s *Server) openMemory(context.Context) (penstock.Store, error) {
 	}
 	s.metrics.registry.MustRegister(memoryCollector{memory})
 	return memory, nil
+}
+
+// memoryOptions returns the bounds of a store in memory. Request limits may fill half of it,
+// and without rules all of it.
+func (c *Config) memoryOptions() *penstock.MemoryOptions {
+	o := &penstock.MemoryOptions{MaxKeys: c.MaxKeys, MaxBytes: c.MaxBytes}
+	if c.Rules == "" {
+		o.UntrustedShare = 1
+	}
+	return o
 }
 
 // openDurable restores the last snapshot, and saves new ones in the background.

@@ -4,7 +4,8 @@ package slab
 
 import (
 	"math/bits"
-	"sync/atomic"
+
+	"github.com/penstock-io/penstock/internal/quota"
 )
 
 // A Slab allocates blocks of words. It cuts blocks of one size from pages, so the
@@ -12,9 +13,8 @@ import (
 // released when its last block is freed.
 type Slab struct {
 	pages    []page
-	released []int32       // indexes of pages without words, for reuse
-	bytes    *atomic.Int64 // of the pages of all slabs that share the counter; nil if not counted
-	maxBytes int64
+	released []int32        // indexes of pages without words, for reuse
+	bytes    *quota.Quota   // of pages; nil if not bounded
 	open     [classes]int32 // by size class: the index of a page with a free block, plus one
 }
 
@@ -34,15 +34,12 @@ type Block uint64
 // pageWords is the number of words in a page, unless one block needs more.
 const pageWords = 2048
 
-// SetLimit makes the slab count its bytes in a counter, which other slabs may
-// share, and allocate no page that would raise it above max.
-func (s *Slab) SetLimit(bytes *atomic.Int64, maxBytes int64) { s.bytes, s.maxBytes = bytes, maxBytes }
-
-// MaxBytes returns the max of SetLimit.
-func (s *Slab) MaxBytes() int64 { return s.maxBytes }
+// SetQuota makes the slab acquire the bytes of its pages from a quota, which other
+// slabs may share.
+func (s *Slab) SetQuota(bytes *quota.Quota) { s.bytes = bytes }
 
 // Alloc returns a block of at least n words, all zero. It returns 0 if that needs
-// another page and the limit is reached.
+// another page and the quota is used up.
 func (s *Slab) Alloc(n int) Block {
 	class := sizeClass(n)
 	if s.open[class] == 0 && !s.addPage(class) {
@@ -82,8 +79,7 @@ func (s *Slab) Free(b Block) {
 func (s *Slab) addPage(class int) bool {
 	size := classSize(class)
 	words := max(pageWords/size, 1) * size
-	if s.bytes != nil && s.bytes.Add(int64(words)*8) > s.maxBytes {
-		s.bytes.Add(-int64(words) * 8)
+	if s.bytes != nil && !s.bytes.Acquire(int64(words)*8) {
 		return false
 	}
 	id := int32(len(s.pages))
@@ -100,7 +96,7 @@ func (s *Slab) addPage(class int) bool {
 func (s *Slab) removePage(id int32, class int) {
 	s.unlink(id, class)
 	if s.bytes != nil {
-		s.bytes.Add(-int64(len(s.pages[id].words)) * 8)
+		s.bytes.Release(int64(len(s.pages[id].words)) * 8)
 	}
 	s.pages[id] = page{}
 	s.released = append(s.released, id)

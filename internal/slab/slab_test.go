@@ -1,9 +1,9 @@
 package slab
 
 import (
-	"sync/atomic"
 	"testing"
 
+	"github.com/penstock-io/penstock/internal/quota"
 	"pgregory.net/rapid"
 )
 
@@ -11,9 +11,9 @@ import (
 // bytes are released with the last block.
 func TestSlabBlocksDoNotOverlap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var bytes atomic.Int64
+		bytes := quota.New(1<<20, nil)
 		s := &Slab{}
-		s.SetLimit(&bytes, 1<<20)
+		s.SetQuota(bytes)
 		written := map[Block]int64{}
 		var order []Block
 		t.Repeat(map[string]func(*rapid.T){
@@ -54,8 +54,8 @@ func TestSlabBlocksDoNotOverlap(t *testing.T) {
 						}
 					}
 				}
-				if bytes.Load() > 1<<20 || (len(order) == 0) != (bytes.Load() == 0) {
-					t.Fatalf("%d blocks hold %d bytes", len(order), bytes.Load())
+				if bytes.Used() > 1<<20 || (len(order) == 0) != (bytes.Used() == 0) {
+					t.Fatalf("%d blocks hold %d bytes", len(order), bytes.Used())
 				}
 			},
 		})

@@ -19,6 +19,8 @@ type compiledLimit struct {
 	identityHash uint64       // of Limit.Identity: limits with equal hashes share state
 	normalHash   uint64       // of Limit.Normal: differs if any number of the limit does
 	table        tableKind    // where a Memory holds the state
+	onWallClock  bool         // of table
+	hasBlocks    bool         // of table
 	tick         int64
 	capacity     int64 // the most that can be granted at once
 	idLifetime   int64 // how long a grant under an ID is remembered
@@ -63,6 +65,7 @@ func compileLimit(l Limit, tick int64, key *siphash.Key) (*compiledLimit, error)
 		period:       algorithm.RoundUp(int64(n.Period), tick),
 		offset:       algorithm.RoundDown(int64(n.Offset), tick),
 	}
+	cl.onWallClock, cl.hasBlocks = cl.table.onWallClock(), cl.table.hasBlocks()
 	return cl, cl.prepare(n)
 }
 

@@ -207,6 +207,7 @@ func (c *DenyCache) record(l *lookup, d *Decision, err error) {
 // TakeEach decides every request independently: known denials from the cache, the
 // rest in one call to the store. It implements [BatchStore].
 func (c *DenyCache) TakeEach(ctx context.Context, rs []Request, ds []Decision) error {
+	clearDecisions(rs, ds)
 	var buffer [batchBuffer]lookup
 	ls, ok := c.newLookups(buffer[:0], rs)
 	if !ok || len(ds) < len(rs) {

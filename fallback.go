@@ -239,6 +239,7 @@ func (f *Fallback) callPrimary(ctx context.Context, r Request) (Decision, error)
 // TakeEach decides every request independently. Those whose shards are up are
 // sent in one call. It implements [BatchStore].
 func (f *Fallback) TakeEach(ctx context.Context, rs []Request, ds []Decision) error {
+	clearDecisions(rs, ds)
 	if err := f.validate(rs, ds, (*Request).validateShape); err != nil {
 		return err
 	}
@@ -264,6 +265,10 @@ func (f *Fallback) TakeEach(ctx context.Context, rs []Request, ds []Decision) er
 // TakeAll decides the requests all or nothing. If a shard of one of them is down,
 // the secondary store decides all of them. It implements [AtomicStore].
 func (f *Fallback) TakeAll(ctx context.Context, rs []Request, ds []Decision) error {
+	return undecided(f.takeAll(ctx, rs, ds), rs, ds)
+}
+
+func (f *Fallback) takeAll(ctx context.Context, rs []Request, ds []Decision) error {
 	if err := f.validate(rs, ds, (*Request).validateForAll); err != nil {
 		return err
 	}

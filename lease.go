@@ -259,6 +259,7 @@ func (l *Lease) takeUnits(ctx context.Context, lr *leaseRequest, d *Decision) (d
 // TakeEach decides every request independently: by leased units, or else in one
 // call to the store. It implements [BatchStore].
 func (l *Lease) TakeEach(ctx context.Context, rs []Request, ds []Decision) error {
+	clearDecisions(rs, ds)
 	b, ok := l.newBatch(rs, ds)
 	if !ok {
 		return TakeEach(ctx, l.next, rs, ds)
@@ -276,6 +277,10 @@ func (l *Lease) TakeEach(ctx context.Context, rs []Request, ds []Decision) error
 // are enough, and puts them back if the store denies one of the other requests.
 // It implements [AtomicStore].
 func (l *Lease) TakeAll(ctx context.Context, rs []Request, ds []Decision) error {
+	return undecided(l.takeAll(ctx, rs, ds), rs, ds)
+}
+
+func (l *Lease) takeAll(ctx context.Context, rs []Request, ds []Decision) error {
 	b, ok := l.newBatch(rs, ds)
 	if !ok || ValidateAll(rs, ds) != nil {
 		return TakeAll(ctx, l.next, rs, ds)

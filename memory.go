@@ -214,10 +214,10 @@ func (m *Memory) take(cl *compiledLimit, key string, req algorithm.Request, d *D
 	s := m.shard(h)
 	s.mu.Lock()
 	t := &s.tables[cl.table]
-	if t.Large() || cl.table.hasBlocks() { // small tables are in the cache anyway
+	if t.Large() || cl.hasBlocks { // small tables are in the cache anyway
 		s.prefetchSlot(cl.table, h)
 	}
-	now := m.now(cl.table.onWallClock())
+	now := m.now(cl.onWallClock)
 	if cl.limit.Algorithm == TokenBucket && req == (algorithm.Request{Cost: 1}) {
 		if word := t.Word(h, expiryWord); word != nil && !isReserved(*word) {
 			if full, ok := cl.token.SpendOne(int64(*word), now); ok {

@@ -20,7 +20,7 @@ func (s *shard) ensureSlot(cl *compiledLimit, hash uint64, now int64, req algori
 		return s.ensureRoom(cl, hash, now, req)
 	}
 	slot := s.newSlot(cl.table, hash, now)
-	if slot == nil || !cl.table.hasBlocks() {
+	if slot == nil || !cl.hasBlocks {
 		return slot != nil
 	}
 	slot[expiryWord] = pin // keeps ensureRoom from sweeping it
@@ -79,7 +79,7 @@ func (s *shard) hasRoom(cl *compiledLimit, slot []uint64, req algorithm.Request)
 // it, and no log or ring has expired. It
 // may move the key's slot.
 func (s *shard) ensureRoom(cl *compiledLimit, hash uint64, now int64, req algorithm.Request) bool {
-	if !cl.table.hasBlocks() || s.growBlock(cl, s.tables[cl.table].Slot(hash), now, req) {
+	if !cl.hasBlocks || s.growBlock(cl, s.tables[cl.table].Slot(hash), now, req) {
 		return true
 	}
 	s.missed++

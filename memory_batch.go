@@ -13,6 +13,10 @@ import (
 // TakeAll decides the requests all or nothing, with the locks of all their shards
 // held. It implements [AtomicStore].
 func (m *Memory) TakeAll(_ context.Context, rs []Request, ds []Decision) error {
+	return undecided(m.takeAll(rs, ds), rs, ds)
+}
+
+func (m *Memory) takeAll(rs []Request, ds []Decision) error {
 	if err := checkLengths(rs, ds); err != nil {
 		return err
 	}
@@ -179,7 +183,7 @@ func (b *memoryBatch) moveToOverflow(it *batchItem) {
 // setNow sets the time of an item, on its limit's clock.
 func (b *memoryBatch) setNow(it *batchItem) {
 	it.now = b.mono
-	if it.limit.table.onWallClock() {
+	if it.limit.onWallClock {
 		it.now = b.wall
 	}
 }

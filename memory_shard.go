@@ -45,7 +45,7 @@ func (s *shard) take(cl *compiledLimit, hash uint64, now int64, req algorithm.Re
 	case slot == nil:
 		s.takeNew(cl, hash, now, req, d)
 		return
-	case cl.table.hasBlocks() && !s.hasRoom(cl, slot, req):
+	case cl.hasBlocks && !s.hasRoom(cl, slot, req):
 		s.takeGrowing(cl, hash, now, req, d)
 		return
 	}
@@ -74,7 +74,7 @@ func (s *shard) takeNew(cl *compiledLimit, hash uint64, now int64, req algorithm
 func (s *shard) storeNew(cl *compiledLimit, hash uint64, now int64, req algorithm.Request, fresh *[maxSlotWidth]uint64, d *Decision) {
 	t := &s.tables[cl.table]
 	slot := t.Slot(hash)
-	if cl.table.hasBlocks() {
+	if cl.hasBlocks {
 		s.decide(cl, slot, now, req, d)
 	} else {
 		copy(slot[expiryWord:], fresh[expiryWord:])
@@ -113,7 +113,7 @@ func (s *shard) takeOverflow(cl *compiledLimit, req algorithm.Request, d *Decisi
 	o.mu.Lock()
 	s.store.overflowDecisions.Add(1)
 	s.usedOverflow = true
-	now := s.store.now(cl.table.onWallClock()) // other shards may have used it since
+	now := s.store.now(cl.onWallClock) // other shards may have used it since
 	o.take(cl, cl.overflowHash(), now, req, d)
 	o.mu.Unlock()
 }

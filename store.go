@@ -48,8 +48,10 @@ var DenyAll Store = StoreFunc(func(_ context.Context, r Request) (Decision, erro
 
 // TakeEach decides the requests independently, and writes the decisions to ds, in
 // the same order. A [BatchStore] decides them in one call, any other store one by
-// one. If a request is malformed, nothing is charged.
+// one. If a request is malformed, nothing is charged. After an error, the decisions
+// that were not made are zero, which denies.
 func TakeEach(ctx context.Context, s Store, rs []Request, ds []Decision) error {
+	clearDecisions(rs, ds)
 	if s, ok := s.(BatchStore); ok {
 		return s.TakeEach(ctx, rs, ds)
 	}
@@ -73,15 +75,21 @@ func TakeEach(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 // the same order. If all are Allowed, which [Tightest] reports, all were charged.
 // Otherwise none was: the requests that did not fit are denied with a RetryAfter,
 // and the other decisions are peeks. Costs of the same key and limit add up. A
-// request with AtMost, a negative cost or an ID is an error.
+// request with AtMost, a negative cost or an ID is an error. After an error, all
+// decisions are zero, which denies.
 //
 // An [AtomicStore] decides atomically. On any other store the requests are taken
 // one by one, and refunded if one is denied. That never admits too much, but
 // concurrent requests may briefly see units taken.
 func TakeAll(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 	if s, ok := s.(AtomicStore); ok {
-		return s.TakeAll(ctx, rs, ds)
+		return undecided(s.TakeAll(ctx, rs, ds), rs, ds)
 	}
+	return undecided(takeInTurn(ctx, s, rs, ds), rs, ds)
+}
+
+// takeInTurn is [TakeAll] on a store that is not an [AtomicStore].
+func takeInTurn(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 	if s == nil {
 		return errNoStore
 	}
@@ -105,6 +113,17 @@ func TakeAll(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 	}
 	return nil
 }
+
+// undecided returns the error of a TakeAll. Decisions beside an error are zero, so
+// that a caller that reads them in spite of it denies.
+func undecided(err error, rs []Request, ds []Decision) error {
+	if err != nil {
+		clearDecisions(rs, ds)
+	}
+	return err
+}
+
+func clearDecisions(rs []Request, ds []Decision) { clear(ds[:min(len(rs), len(ds))]) }
 
 // Tightest combines several decisions into one: of the denials, the one with the
 // longest RetryAfter; if all are allowed, the one with the least Remaining, and

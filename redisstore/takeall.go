@@ -25,6 +25,14 @@ import (
 // refunded, because the process has died or a node does not answer, become available
 // again in the course of the limit, like all units taken.
 func (s *Store) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+	err := s.takeAll(ctx, rs, ds)
+	if err != nil {
+		clear(ds[:min(len(rs), len(ds))]) // decisions beside an error must deny
+	}
+	return err
+}
+
+func (s *Store) takeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	if err := penstock.ValidateAll(rs, ds); err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 // [penstock.TakeEach] calls it. When it returns an error, some of the requests may
 // have been charged.
 func (s *Store) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+	clear(ds[:min(len(rs), len(ds))]) // decisions beside an error must deny
 	if len(ds) < len(rs) {
 		return fmt.Errorf("redisstore: %d requests, but room for %d decisions", len(rs), len(ds))
 	}

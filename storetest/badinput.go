@@ -32,36 +32,103 @@ func testBadInput(t *testing.T, open Open) {
 		w := newBadInputTest(t, open)
 		for _, bad := range append(badRequests(), badTakes()...) {
 			rs := []penstock.Request{w.valid, bad.request, w.valid}
-			err := penstock.TakeEach(context.Background(), w.store, rs, make([]penstock.Decision, len(rs)))
+			ds := staleDecisions(len(rs))
+			err := takeEachOf(w.store)(context.Background(), rs, ds)
 			w.check(t, bad, err)
+			checkUndecided(t, ds)
 		}
 	})
 	t.Run("take all", func(t *testing.T) {
 		w := newBadInputTest(t, open)
 		for _, bad := range append(badRequests(), badTakeAlls()...) {
 			rs := []penstock.Request{w.valid, bad.request}
-			err := penstock.TakeAll(context.Background(), w.store, rs, make([]penstock.Decision, len(rs)))
+			ds := staleDecisions(len(rs))
+			err := takeAllOf(w.store)(context.Background(), rs, ds)
 			w.check(t, bad, err)
+			checkUndecided(t, ds)
 		}
 	})
 	t.Run("sum of costs overflows", func(t *testing.T) {
 		w := newBadInputTest(t, open)
 		most := with(w.valid, func(r *penstock.Request) { r.Key, r.Cost = "key", math.MaxInt64 })
 		rs := []penstock.Request{w.valid, most, most}
-		err := penstock.TakeAll(context.Background(), w.store, rs, make([]penstock.Decision, len(rs)))
+		ds := staleDecisions(len(rs))
+		err := takeAllOf(w.store)(context.Background(), rs, ds)
+		checkUndecided(t, ds)
 		w.check(t, badRequest{most, penstock.ErrBadCost, "Cost"}, err)
 	})
 	t.Run("too few decisions", func(t *testing.T) {
 		w := newBadInputTest(t, open)
 		rs := []penstock.Request{w.valid, w.valid}
-		if err := penstock.TakeEach(context.Background(), w.store, rs, make([]penstock.Decision, 1)); err == nil {
-			t.Error("TakeEach of 2 requests with room for 1 decision: want an error")
-		}
-		if err := penstock.TakeAll(context.Background(), w.store, rs, make([]penstock.Decision, 1)); err == nil {
-			t.Error("TakeAll of 2 requests with room for 1 decision: want an error")
+		for name, take := range map[string]takeFunc{"TakeEach": takeEachOf(w.store), "TakeAll": takeAllOf(w.store)} {
+			ds := staleDecisions(1)
+			if err := take(context.Background(), rs, ds); err == nil {
+				t.Errorf("%s of 2 requests with room for 1 decision: want an error", name)
+			}
+			checkUndecided(t, ds)
 		}
 		w.checkUncharged(t, "with room for 1 decision")
 	})
+}
+
+// testFailure sends requests whose context has ended. A store may decide them, or return
+// an error; decisions beside an error must deny.
+func testFailure(t *testing.T, open Open) {
+	store := openAt(t, open, &Clock{}, noon)
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	for name, take := range map[string]takeFunc{"TakeEach": takeEachOf(store), "TakeAll": takeAllOf(store)} {
+		rs := []penstock.Request{
+			{Key: "a" + name, Limit: penstock.PerMinute(5), Cost: 1},
+			{Key: "b" + name, Limit: penstock.PerMinute(5), Cost: 1},
+		}
+		ds := staleDecisions(len(rs))
+		if err := take(ended, rs, ds); err != nil {
+			t.Log(name, err)
+			checkUndecided(t, ds)
+		}
+	}
+}
+
+type takeFunc func(context.Context, []penstock.Request, []penstock.Decision) error
+
+// takeEachOf returns the store's own TakeEach, if it has one.
+func takeEachOf(s penstock.Store) takeFunc {
+	if s, ok := s.(penstock.BatchStore); ok {
+		return s.TakeEach
+	}
+	return func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+		return penstock.TakeEach(ctx, s, rs, ds)
+	}
+}
+
+// takeAllOf returns the store's own TakeAll, if it has one.
+func takeAllOf(s penstock.Store) takeFunc {
+	if s, ok := s.(penstock.AtomicStore); ok {
+		return s.TakeAll
+	}
+	return func(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+		return penstock.TakeAll(ctx, s, rs, ds)
+	}
+}
+
+// staleDecisions returns decisions as an earlier call may have left them.
+func staleDecisions(n int) []penstock.Decision {
+	ds := make([]penstock.Decision, n)
+	for i := range ds {
+		ds[i] = penstock.Decision{Allowed: true, Granted: 1, Limit: 1}
+	}
+	return ds
+}
+
+// checkUndecided fails if a decision beside an error is not the zero one, which denies.
+func checkUndecided(t *testing.T, ds []penstock.Decision) {
+	t.Helper()
+	for i := range ds {
+		if ds[i] != (penstock.Decision{}) {
+			t.Errorf("decision %d beside an error is %s, want the zero Decision", i, decisionText(ds[i]))
+		}
+	}
 }
 
 // A badInputTest is a store, and a valid request that is sent along with invalid ones

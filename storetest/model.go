@@ -38,6 +38,7 @@ func (m *model) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstoc
 	total := map[stateKey]int64{}
 	for _, r := range rs {
 		if r.Cost > math.MaxInt64-total[stateKeyOf(r)] {
+			clear(ds)
 			return &penstock.FieldError{Field: "Cost", Problem: "adds up to more than fits", Kind: penstock.ErrBadCost}
 		}
 		total[stateKeyOf(r)] += r.Cost

@@ -57,5 +57,6 @@ func RunRandom(t *testing.T, open Open) {
 	t.Run("agreement", func(t *testing.T) { testAgreement(t, open) })
 	t.Run("properties", func(t *testing.T) { testProperties(t, open) })
 	t.Run("bad input", func(t *testing.T) { testBadInput(t, open) })
+	t.Run("failure", func(t *testing.T) { testFailure(t, open) })
 	t.Run("keys", func(t *testing.T) { testKeys(t, open) })
 }

@@ -110,6 +110,7 @@ func (c *Client) Do(ctx context.Context, t TakeRequest) (TakeResponse, error) {
 // TakeEach implements [penstock.BatchStore], with one HTTP request for up to 64
 // requests.
 func (c *Client) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+	clear(ds[:min(len(rs), len(ds))]) // decisions beside an error must deny
 	if err := penstock.ValidateEach(rs, ds); err != nil {
 		return err
 	}
@@ -125,6 +126,7 @@ func (c *Client) TakeEach(ctx context.Context, rs []penstock.Request, ds []penst
 
 // TakeAll implements [penstock.AtomicStore], for up to 64 requests.
 func (c *Client) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+	clear(ds[:min(len(rs), len(ds))]) // decisions beside an error must deny
 	if err := penstock.ValidateAll(rs, ds); err != nil {
 		return err
 	}

@@ -151,6 +151,7 @@ func (s *rlsStore) TakeAll(ctx context.Context, rs []penstock.Request, ds []pens
 	if !s.canExpressAll(rs) || len(ds) < len(rs) {
 		return penstock.TakeAll(ctx, s.engine.Store(), s.storeRequests(rs), ds)
 	}
+	clear(ds)
 	response, err := s.send(ctx, rs...)
 	if err != nil {
 		return err

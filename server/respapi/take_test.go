@@ -120,6 +120,18 @@ func TestTakeIsCounted(t *testing.T) {
 	}
 }
 
+// A take that no rule matches is denied where the engine says so.
+func TestTakeUnmatchedCanBeDenied(t *testing.T) {
+	s := newServer(t, newFakeClock().memory(), nil, &engine.Options{DenyUnmatched: true}, nil)
+	s.engine.SetRules(testRules(t))
+	c := newFakeClient(s)
+	for _, domain := range []string{"shop", "shpo"} {
+		if got, want := c.do(t, "PENSTOCK.TAKE", "DOMAIN", domain, "usr", "42"), `*4 "allowed" :0 "rule" $-1`; got != want {
+			t.Errorf("domain %s: got %s, want %s", domain, got, want)
+		}
+	}
+}
+
 // In shadow mode no take is denied.
 func TestTakeShadowAllows(t *testing.T) {
 	s := newServer(t, newFakeClock().memory(), nil, &engine.Options{Shadow: true}, nil)

@@ -141,7 +141,7 @@ func newProtection(lim *penstock.Limiter, o *Options) *protection {
 	limiters, fixed := make([]*penstock.Limiter, len(p.given)), true
 	for i, c := range p.given {
 		if c.Limiter == nil && c.LimiterFor == nil {
-			panic("httplimit: no limiter: want one, or LimiterFor")
+			panic("httplimit: no limiter: want one, or LimiterFor") //nolint:forbidigo // no error to return, and no limit would be worse
 		}
 		limiters[i], fixed = c.Limiter, fixed && c.LimiterFor == nil
 	}

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -24,7 +25,10 @@ type authRequest struct {
 // maxParameters leaves room for the entries of a descriptor and four others.
 const maxParameters = maxEntries + 4
 
-// decodeAuthRequest reads a request from the URL.
+// decodeAuthRequest reads a request from the URL. Mistakes in the URL are the operator's
+// and come first. A header without a usable value may be the client's doing: that error
+// has the status of a denial, because a proxy may let requests pass on which /v1/auth
+// fails.
 func decodeAuthRequest(r *http.Request, addresses *address.Resolver) (*authRequest, error) {
 	all, err := httpserver.ParseQuery(r.URL.RawQuery, maxParameters)
 	if err != nil {
@@ -33,29 +37,46 @@ func decodeAuthRequest(r *http.Request, addresses *address.Resolver) (*authReque
 	a := &authRequest{takeRequest: takeRequest{cost: 1}, denyStatus: http.StatusTooManyRequests}
 	values := headerValues{r.Header, addresses}
 	var entries []rules.Entry
+	var badHeader *fieldError
 	seen := map[string]bool{}
 	for _, p := range all {
 		decode, ok := parameters[p.Name]
-		if !ok {
-			value, err := values.resolve(p.Value, "")
-			if err != nil {
-				return nil, in(p.Name, err)
-			}
-			entries = append(entries, rules.Entry{Key: p.Name, Value: value})
-			continue
-		}
-		if seen[p.Name] {
+		if ok && seen[p.Name] {
 			return nil, in(p.Name, &fieldError{problem: "duplicate parameter"})
 		}
 		seen[p.Name] = true
-		if err := decode(a, p.Value, values); err != nil {
-			return nil, in(p.Name, err)
+		var err error
+		if ok {
+			err = decode(a, p.Value, values)
+		} else {
+			e := rules.Entry{Key: p.Name}
+			e.Value, err = values.resolve(p.Value, "")
+			entries = append(entries, e)
+		}
+		if err = in(p.Name, err); err != nil && !isBadHeader(err, &badHeader) {
+			return nil, err
 		}
 	}
 	if err := a.addEntries(entries); err != nil {
 		return nil, err
 	}
+	if badHeader != nil {
+		badHeader.status = a.denyStatus
+		return nil, badHeader
+	}
 	return a, a.check()
+}
+
+// isBadHeader reports whether an error is about a header, and keeps the first one.
+func isBadHeader(err error, first **fieldError) bool {
+	var field *fieldError
+	if !errors.As(err, &field) || !field.badHeader {
+		return false
+	}
+	if *first == nil {
+		*first = field
+	}
+	return true
 }
 
 // parameters are the parameters with a fixed meaning. All others are entries of a
@@ -168,7 +189,7 @@ func (v headerValues) line(name, missing string) (string, error) {
 	lines := v.header.Values(name)
 	switch {
 	case len(lines) > 1:
-		return "", &fieldError{problem: fmt.Sprintf("header %.80q: %d lines, want one", name, len(lines)), kind: ProblemBadKey}
+		return "", &fieldError{problem: fmt.Sprintf("header %.80q: %d lines, want one", name, len(lines)), kind: ProblemBadKey, badHeader: true}
 	case len(lines) == 0 || lines[0] == "":
 		return missing, nil
 	}
@@ -189,7 +210,7 @@ func (v headerValues) address(name string) (string, error) {
 	if len(lines) > 0 {
 		problem = fmt.Sprintf("header %.80q: %.80q: want the client's address at the end", name, lines[len(lines)-1])
 	}
-	return "", &fieldError{problem: problem, kind: ProblemBadKey}
+	return "", &fieldError{problem: problem, kind: ProblemBadKey, badHeader: true}
 }
 
 // shorten returns a key, or its hash if it is too long. The client chooses the

@@ -98,8 +98,11 @@ func TestAuthRequestRejectsRepeatedHeader(t *testing.T) {
 				header = append(header, "X-Api-Key", line)
 			}
 			got := auth(t, base, c.query, header...)
-			if p := got.problem(t); got.status != 400 || p.Type != httpapi.ProblemBadKey || p.Parameter != c.parameter || !strings.Contains(p.Detail, "lines, want one") {
-				t.Errorf("%s: %d: lines %q: got %+v, want 400", c.query, i, lines, got)
+			if denied := auth(t, base, "deny=403&"+c.query, header...); denied.status != 403 {
+				t.Errorf("%s with deny=403: got %+v, want 403", c.query, denied)
+			}
+			if p := got.problem(t); got.status != 429 || p.Type != httpapi.ProblemBadKey || p.Parameter != c.parameter || !strings.Contains(p.Detail, "lines, want one") {
+				t.Errorf("%s: %d: lines %q: got %+v, want 429", c.query, i, lines, got)
 			}
 		}
 		peek := auth(t, base, c.query+"&cost=0", "X-Api-Key", "alice")
@@ -175,17 +178,17 @@ func TestAuthRequestRejectsHeaderWithoutAddress(t *testing.T) {
 	} {
 		for _, value := range []string{"", "unknown", "9.9.9.1, unknown", `"9.9.9.1"`, "for=9.9.9.1", "localhost", "9.9.9.01", strings.Repeat("9", 5000)} {
 			got := auth(t, base, c.query, "X-Forwarded-For", value)
-			if p := got.problem(t); got.status != 400 || p.Type != httpapi.ProblemBadKey || p.Parameter != c.parameter || len(p.Detail) > 300 {
-				t.Errorf("%s: X-Forwarded-For: %.80s: got %+v, want 400", c.query, value, got)
+			if p := got.problem(t); got.status != 429 || p.Type != httpapi.ProblemBadKey || p.Parameter != c.parameter || len(p.Detail) > 300 {
+				t.Errorf("%s: X-Forwarded-For: %.80s: got %+v, want 429", c.query, value, got)
 			}
 		}
-		if got := auth(t, base, c.query); got.status != 400 || !strings.Contains(got.problem(t).Detail, "missing") {
-			t.Errorf("%s without the header: got %+v, want 400", c.query, got)
+		if got := auth(t, base, c.query); got.status != 429 || !strings.Contains(got.problem(t).Detail, "missing") {
+			t.Errorf("%s without the header: got %+v, want 429", c.query, got)
 		}
 	}
 	for _, text := range []string{"", "unix:", "9.9.9", "[", "not a header"} {
-		if got := auth(t, base, "limit=1/1m&key=address:"+url.QueryEscape(text)); got.status != 400 {
-			t.Errorf("address:%s: got %+v, want 400", text, got)
+		if got := auth(t, base, "limit=1/1m&key=address:"+url.QueryEscape(text)); got.status != 429 {
+			t.Errorf("address:%s: got %+v, want 429", text, got)
 		}
 	}
 }

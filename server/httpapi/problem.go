@@ -99,6 +99,9 @@ type fieldError struct {
 	path    []string // to the field, innermost first
 	problem string
 	kind    string // type of problem. Default: ProblemMalformed
+	status  int    // Default: that of the kind
+
+	badHeader bool // a header of the client has no usable value
 }
 
 func (e *fieldError) Error() string { return e.problem }
@@ -160,6 +163,9 @@ func (e *fieldError) asProblem() httplimit.Problem {
 		p.Type = ProblemMalformed
 	case ProblemLimitRefused:
 		p.Status = http.StatusForbidden
+	}
+	if e.status != 0 {
+		p.Status = e.status
 	}
 	if len(e.path) > 0 {
 		p.Pointer = e.pointer()

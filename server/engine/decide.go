@@ -120,6 +120,7 @@ func (r *Result) reset(n int) {
 func (r *Result) overrideRule(d *Descriptor) *rules.Rule {
 	r.overrides = append(r.overrides, rules.Rule{Limit: d.Limit, RequestsPerUnit: d.RequestsPerUnit, Unit: d.Unit})
 	rule := &r.overrides[len(r.overrides)-1]
+	rule.Limit = RequestLimit(rule.Limit)
 	if rule.Limit.Name == "" {
 		rule.Limit.Name = OverrideLimitName
 	}

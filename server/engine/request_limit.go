@@ -6,8 +6,8 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// RequestLimit returns the request limit of a limit that a caller chose, in any API except
-// an override of Envoy. Request limits have a name space of their own in the store, so none
+// RequestLimit returns the request limit of a limit that a caller chose, in any API, the
+// overrides of Envoy included. Request limits have a name space of their own in the store, so none
 // of them can reach the state of a rule. All APIs use this function, so equal limits share
 // their state.
 func RequestLimit(l penstock.Limit) penstock.Limit {
@@ -18,9 +18,10 @@ func RequestLimit(l penstock.Limit) penstock.Limit {
 // ThrottleLimitPrefix begins the names of CL.THROTTLE's limits.
 const ThrottleLimitPrefix = "cl.throttle"
 
-// IsThrottleLimit reports whether a request limit shares its state with CL.THROTTLE's by
-// name. Such limits belong to the RESP API: in other APIs a caller needs the rights of a
-// refund to use one, because another limit of the same name can reduce what was counted.
-func IsThrottleLimit(l penstock.Limit) bool {
-	return strings.HasPrefix(l.Name, ThrottleLimitPrefix)
+// HasReservedName reports whether a request limit shares its state with CL.THROTTLE's or
+// with overrides of Envoy by name. In the APIs where callers choose names, they need the
+// rights of a refund to use one, because another limit of the same name can reduce what was
+// counted.
+func HasReservedName(l penstock.Limit) bool {
+	return l.Name == OverrideLimitName || strings.HasPrefix(l.Name, ThrottleLimitPrefix)
 }

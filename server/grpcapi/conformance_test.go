@@ -309,7 +309,7 @@ func (s *rlsStore) storeRequest(r penstock.Request) penstock.Request {
 		return r // an error in every store
 	case isOverride(r.Limit):
 		r.Key = string(rules.AppendKey(nil, []rules.Entry{{Key: "storetest"}, e}))
-		r.Limit.Name = engine.OverrideLimitName
+		r.Limit = engine.RequestLimit(r.Limit.WithName(engine.OverrideLimitName))
 	default:
 		r.Key = string(rules.AppendKey(nil, []rules.Entry{e}))
 		r.Limit = s.rules([]penstock.Request{r}).Rules()[0].Limit

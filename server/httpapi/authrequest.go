@@ -22,7 +22,7 @@ func (s *Server) handleAuthRequest(w http.ResponseWriter, r *http.Request) {
 		s.writeAuthProblem(w, r, err)
 		return
 	}
-	if s.overridesThrottle([]takeRequest{a.takeRequest}) && !s.mayRefund(r) {
+	if s.usesReservedName([]takeRequest{a.takeRequest}) && !s.mayRefund(r) {
 		s.writeProblem(w, r, refundForbidden)
 		return
 	}

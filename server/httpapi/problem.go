@@ -64,7 +64,7 @@ var (
 	}
 	refundForbidden = httplimit.Problem{
 		Type: ProblemForbidden, Status: http.StatusForbidden, Title: "Refund not allowed",
-		Detail: "a negative cost, or a limit with a name of CL.THROTTLE, " +
+		Detail: "a negative cost, or a limit of the name cl.throttle or override, " +
 			"needs the header Authorization: Bearer TOKEN, or if the server has no token, a direct caller on its machine",
 	}
 	noRules = httplimit.Problem{

@@ -27,7 +27,7 @@ func (s *Server) handleTake(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	mayRefund := func() bool { return s.mayRefund(r) }
-	if (c.refunds() || s.overridesThrottle(c.requests)) && !mayRefund() {
+	if (c.refunds() || s.usesReservedName(c.requests)) && !mayRefund() {
 		s.writeProblem(w, r, refundForbidden)
 		return
 	}
@@ -113,15 +113,15 @@ func (c *call) refunds() bool {
 	return false
 }
 
-// overridesThrottle reports whether a request carries a limit with a name of
-// CL.THROTTLE's. Such a limit can change what was counted there, like a refund.
-func (s *Server) overridesThrottle(requests []takeRequest) bool {
+// usesReservedName reports whether a request carries a limit with a name of CL.THROTTLE's
+// or of overrides. Such a limit can change what was counted there, like a refund.
+func (s *Server) usesReservedName(requests []takeRequest) bool {
 	for i := range requests {
 		r := &requests[i]
 		if !strings.Contains(r.limit, "name=") {
 			continue
 		}
-		if l, err := s.engine.ParseLimit(r.limit); err == nil && engine.IsThrottleLimit(l) {
+		if l, err := s.engine.ParseLimit(r.limit); err == nil && engine.HasReservedName(l) {
 			return true
 		}
 	}

@@ -56,8 +56,8 @@ func (c *conn) storeRequest(t *takeCall) (penstock.Request, error) {
 	if err != nil {
 		return r, err
 	}
-	if !c.session.mayRefund && engine.IsThrottleLimit(r.Limit) {
-		return r, permissionError("a limit with a name of CL.THROTTLE can undo one: " + c.permissionHint())
+	if !c.session.mayRefund && engine.HasReservedName(r.Limit) {
+		return r, permissionError("a limit of the name cl.throttle or override can undo one: " + c.permissionHint())
 	}
 	r.Key, r.Cost, r.ID, r.AtMost, r.MaxDelay = t.key, t.cost, t.id, t.atMost, t.maxDelay
 	return r, r.ValidateShape()

@@ -127,33 +127,47 @@ func TestAttackOnRedisIsNotAmplified(t *testing.T) {
 	}
 }
 
-var attackRequests = flag.Int("attack.requests", 8000, "hostile requests of each attack")
+var attackRequests = flag.Int("attack.requests", 20_000, "hostile requests of each attack")
 
 // Whatever remote clients send through any API, no rule grants more than its bound, no
 // request by a rule fails, and no more is left behind than the stated bounds.
 func TestAttackByRandomRequests(t *testing.T) {
 	n := *attackRequests / len(attackers)
 	t.Run("memory", func(t *testing.T) {
-		d := attacked(t, "memory:", map[string]string{"max-keys": "20000"})
+		d := attacked(t, "memory:", map[string]string{"max-keys": "4000"})
 		attackUnderLoad(t, d, n)
-		if keys := metric(t, d, "penstock_request_limit_keys"); keys > 10_000 {
-			t.Errorf("limits in requests hold %v keys, want at most half of 20000", keys)
+		if keys := metric(t, d, "penstock_request_limit_keys"); keys > 2000 || keys < 1000 {
+			t.Errorf("limits in requests hold %v keys, want many, and at most half of 4000", keys)
 		}
+		checkRefusals(t, d, "period", "key_bytes")
 	})
 	t.Run("redis", func(t *testing.T) {
 		server := redistest.StartForTest(t, redistest.Options{})
-		const bound = 4 << 20
+		const bound = 256 << 10
 		d := attacked(t, "redis://"+server.Addr, map[string]string{"request-limits-max-redis-bytes": strconv.Itoa(bound)})
-		before := usedMemory(t, server)
 		attackUnderLoad(t, d, n)
-		const forRules = 1 << 20 // and for the scripts and connections
-		if left := usedMemory(t, server) - before; left > bound+forRules {
-			t.Errorf("%d bytes left in Redis, want at most %d", left, bound)
+		if counted := metric(t, d, "penstock_request_limits_redis_bytes"); counted > bound {
+			t.Errorf("%v bytes are accounted for, want at most %d", counted, bound)
+		}
+		checkRefusals(t, d, "period", "key_bytes", "redis_bytes")
+		const forRules = 8 << 10 // of the victims, and of the daemon itself
+		if left := leftBytes(t, server); left > bound+forRules || left < bound/4 {
+			t.Errorf("%d bytes are left in Redis, want many, and at most %d", left, bound)
 		}
 	})
 }
 
-// metric returns the value of a metric without labels.
+// checkRefusals checks that the attack was refused for each of the reasons.
+func checkRefusals(t *testing.T, d *daemon, reasons ...string) {
+	t.Helper()
+	for _, reason := range reasons {
+		if metric(t, d, `penstock_request_limits_refused_total{reason="`+reason+`"}`) == 0 {
+			t.Errorf("no request was refused because of %s", reason)
+		}
+	}
+}
+
+// metric returns the value of a metric, by its name and labels.
 func metric(t *testing.T, d *daemon, name string) float64 {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+d.addr("admin")+"/metrics", nil)
@@ -174,9 +188,15 @@ func metric(t *testing.T, d *daemon, name string) float64 {
 	return value
 }
 
-func usedMemory(t *testing.T, server *redistest.Server) int64 {
+// leftBytes returns what all keys in Redis use, except those of newcomers.
+func leftBytes(t *testing.T, server *redistest.Server) int64 {
 	t.Helper()
-	n, err := strconv.ParseInt(redistest.InfoField(t, server, "used_memory_dataset"), 10, 64)
+	const script = `local sum = 0
+		for _, key in ipairs(redis.call('KEYS', '*')) do
+			if not string.find(key, 'newcomer=', 1, true) then sum = sum + (redis.call('MEMORY', 'USAGE', key) or 0) end
+		end
+		return sum`
+	n, err := strconv.ParseInt(redistest.MustCommand(t, server, "EVAL", script, "0"), 10, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,6 +284,11 @@ func (a *attacker) cost() string {
 	return pick(a, "1", "1", "1", "0", "-1", "300", "10000", "-9223372036854775808", "9223372036854775807")
 }
 
+// fillingRequest is valid and leaves as much behind as a client may.
+func (a *attacker) fillingRequest() string {
+	return fmt.Sprintf(`{"key":"%d","limit":%q,"cost":1}`, a.random.Int(), pick(a, "1/31d", "1/24d sliding-log", "5/31d rolling-window", "1/31d name=x"))
+}
+
 func (a *attacker) request() string {
 	text := fmt.Sprintf(`{"key":%q,"limit":%q,"cost":%s`, a.key(), a.limit(), a.cost())
 	return text + pick(a, "", "", fmt.Sprintf(`,"id":"%d"`, a.random.IntN(1000)), `,"at_most":true`, `,"max_delay":60`) + "}"
@@ -272,11 +297,12 @@ func (a *attacker) request() string {
 // attackTake sends lists and single requests.
 func attackTake(t *testing.T, d *daemon, a *attacker, n int) {
 	for n > 0 {
-		body := a.request()
+		request := pick(a, a.request, a.fillingRequest)
+		body := request()
 		n--
 		if mode := pick(a, "", "each", "all"); mode != "" {
 			for range a.random.IntN(8) {
-				body += "," + a.request()
+				body += "," + request()
 				n--
 			}
 			body = `{"mode":"` + mode + `","requests":[` + body + `]}`
@@ -290,8 +316,9 @@ func attackAuth(t *testing.T, d *daemon, a *attacker, n int) {
 	base := "http://" + d.addr("http")
 	for range n {
 		v := pick(a, victims...)
+		limit := strings.ReplaceAll(a.limit(), " leaky-bucket", "") // which would hold the request
 		get(t, base+"/v1/auth?"+pick(a,
-			"key="+pick(a, v.value, strconv.Itoa(a.random.Int()))+"&limit="+strings.ReplaceAll(a.limit(), " ", "+"),
+			"key="+pick(a, v.value, strconv.Itoa(a.random.Int()))+"&limit="+strings.ReplaceAll(limit, " ", "+"),
 			"domain=shop&other="+v.value, "domain=nowhere&"+v.key+"="+v.value, "key=header:X-Key&limit=1/31d"))
 	}
 }

@@ -34,6 +34,7 @@ type Config struct {
 	RequestLimitsMaxPeriod     time.Duration
 	RequestLimitsMaxKeyBytes   int64
 	RequestLimitsMaxRedisBytes int64
+	RequestLimitsShare         float64
 
 	Nodes          int
 	OnStoreFailure string // local, allow or deny

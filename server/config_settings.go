@@ -71,6 +71,7 @@ var Settings = slices.Concat(
 		Setting{Name: "request-limits-max-period", Kind: "duration", Default: "744h", Help: "longest period of a limit in a request, and longest time to refill a bucket; callers that may refund are exempt", set: positive(func(c *Config) *time.Duration { return &c.RequestLimitsMaxPeriod })},
 		Setting{Name: "request-limits-max-key-bytes", Kind: "size", Default: "4KiB", Help: "maximum state of one key under a limit in a request; same exemption", set: size(func(c *Config) *int64 { return &c.RequestLimitsMaxKeyBytes })},
 		Setting{Name: "request-limits-max-redis-bytes", Kind: "size", Default: "64MiB", Help: "maximum live state that limits in requests to this server leave in Redis; same exemption", set: size(func(c *Config) *int64 { return &c.RequestLimitsMaxRedisBytes })},
+		Setting{Name: "request-limits-share", Kind: "fraction", Default: "0.5", Help: "share of --max-keys and --max-bytes that limits in requests can fill, if there are rules; without --rules all", set: fraction(func(c *Config) *float64 { return &c.RequestLimitsShare })},
 	),
 	group("Persistence of the memory store",
 		Setting{Name: "data", Kind: "directory", Help: "directory for snapshots; without one, counters are lost on exit", set: text(func(c *Config) *string { return &c.Data })},
@@ -215,6 +216,16 @@ func positive(of func(*Config) *time.Duration) func(*Config, string) error {
 		}
 		if *of(c) == 0 {
 			return fmt.Errorf("%q: want more than zero", text)
+		}
+		return nil
+	}
+}
+
+// fraction parses a part of a whole, from above 0 to 1.
+func fraction(of func(*Config) *float64) func(*Config, string) error {
+	return func(c *Config, text string) (err error) {
+		if *of(c), err = strconv.ParseFloat(text, 64); err != nil || !(*of(c) > 0 && *of(c) <= 1) {
+			return fmt.Errorf("%q: want a fraction like 0.5, above 0 and at most 1", text)
 		}
 		return nil
 	}

@@ -51,7 +51,7 @@ func TestLoadConfigSettingsFromFlagEnvAndFile(t *testing.T) {
 	examples := map[string]string{
 		"number": "7", "size": "7MiB", "duration": "7s", "address": "127.0.0.1:7", "level": "debug", "format": "json",
 		"url": "redis://seven", "path": "seven", "text": "seven", "form": "github", "": "true", "file": "",
-		"names": "X-Limit,X-Remaining,X-Reset", "directory": "seven", "mode": "", "limit": "7/s", "networks": "10.0.0.0/8",
+		"names": "X-Limit,X-Remaining,X-Reset", "directory": "seven", "mode": "", "limit": "7/s", "fraction": "0.7", "networks": "10.0.0.0/8",
 	}
 	for _, s := range server.Settings {
 		value, known := examples[s.Kind]
@@ -104,6 +104,7 @@ func TestLoadConfigErrorsNameTheSetting(t *testing.T) {
 		file  string
 		want  string
 	}{
+		{name: "no fraction", flags: map[string]string{"request-limits-share": "NaN"}, want: `--request-limits-share: "NaN": want a fraction like 0.5, above 0 and at most 1`},
 		{name: "unknown mode", flags: map[string]string{"on-store-failure": "panic"}, want: `--on-store-failure: "panic": want local or allow or deny`},
 		{name: "data with Redis in the file", file: "store: redis://x\ndata: d\n", want: "c.yaml:2: data: requires the memory store"},
 		{name: "cert alone in the file", file: "http-tls-cert: c\n", want: "c.yaml:1: http-tls-cert without --http-tls-key: want both"},

@@ -32,10 +32,10 @@ func (s *Server) openMemory(context.Context) (penstock.Store, error) {
 	return memory, nil
 }
 
-// memoryOptions returns the bounds of a store in memory. Request limits may fill half of it,
-// and without rules all of it.
+// memoryOptions returns the bounds of a store in memory. Request limits may fill their share
+// of it, and without rules all of it.
 func (c *Config) memoryOptions() *penstock.MemoryOptions {
-	o := &penstock.MemoryOptions{MaxKeys: c.MaxKeys, MaxBytes: c.MaxBytes}
+	o := &penstock.MemoryOptions{MaxKeys: c.MaxKeys, MaxBytes: c.MaxBytes, UntrustedShare: c.RequestLimitsShare}
 	if c.Rules == "" {
 		o.UntrustedShare = 1
 	}

@@ -167,6 +167,7 @@ func TestRequestLimitCannotReachRule(t *testing.T) {
 			{"GET", "/v1/auth?key=user%3Dx&limit=" + url.QueryEscape(lower), "", "", 429},
 			{"POST", "/v1/take", `{"key":"user=x","limit":"` + equal + `","cost":-1}`, "Bearer secret", 200},
 			{"POST", "/v1/take", throttle, "", 403},
+			{"POST", "/v1/take", `{"key":"edge|user=x","limit":"0/1h fixed-window align=clock name=override"}`, "", 403},
 			{"POST", "/v1/take", throttle, "Bearer secret", 200},
 		} {
 			if got := send(c.method, c.path, c.body, c.token); got != c.want {

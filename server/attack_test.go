@@ -18,6 +18,7 @@ import (
 	envoycommon "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	envoyrls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	envoytype "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"github.com/redis/rueidis"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -124,6 +125,31 @@ func TestAttackOnRedisIsNotAmplified(t *testing.T) {
 	}
 	if after := redistest.MustCommand(t, server, "DBSIZE"); after != before {
 		t.Errorf("%s keys in Redis, before %s", after, before)
+	}
+}
+
+// A limit that only Redis rejects fails alone, and not the other commands of its pipeline.
+// A list with it is invalid at its place, and nothing of the list is charged.
+func TestLimitThatRedisRejectsFailsAlone(t *testing.T) {
+	d := attacked(t, "redis://"+redis.Addr, nil)
+	const rejected = "100000000000000/1h fixed-window"
+	c := dialRESP(t, d)
+	defer c.Close()
+	command := func(words ...string) rueidis.Completed { return c.B().Arbitrary(words...).Build() }
+	for i, r := range c.DoMulti(t.Context(),
+		command("PENSTOCK.TAKE", "KEY", "a", "LIMIT", "5/1h"), command("PENSTOCK.TAKE", "KEY", "b", "LIMIT", rejected),
+		command("CL.THROTTLE", "c", "4", "5", "3600"), command("PENSTOCK.TAKE", "KEY", "d", "LIMIT", "5/1h"),
+	) {
+		if err := r.Error(); (err != nil) != (i == 1) || err != nil && !strings.Contains(err.Error(), "LIMIT: Count 100000000000000") {
+			t.Errorf("command %d of the pipeline: got %v, want an error of the limit for command 1 alone", i, err)
+		}
+	}
+	status, answer := post(t, d.addr("http"), `{"mode":"each","requests":[{"key":"listed","limit":"5/1h"},{"key":"x","limit":"`+rejected+`"}]}`)
+	if status != http.StatusBadRequest || !strings.Contains(answer, `"pointer":"#/requests/1/limit"`) {
+		t.Errorf("got %d %s, want 400 at #/requests/1/limit", status, answer)
+	}
+	if _, answer = post(t, d.addr("http"), `{"key":"listed","limit":"5/1h","cost":0}`); !strings.Contains(answer, `"remaining":5`) {
+		t.Errorf("got %s, want nothing charged", answer)
 	}
 }
 

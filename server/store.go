@@ -26,7 +26,7 @@ func (s *Server) openStore(ctx context.Context) error {
 	s.engine = engine.New(store, &engine.Options{
 		Token: s.config.Token, DistrustLocal: !s.config.TrustLocal, Shadow: s.config.Shadow,
 		DenyUnmatched: s.config.Unmatched == "deny", OnUnmatched: s.unmatched.report,
-		RequestLimits: s.config.requestLimits(),
+		RequestLimits: s.config.requestLimits(), ClaimLimits: s.claimLimits,
 	})
 	s.metrics.registry.MustRegister(engineCollector{s.engine})
 	if !s.config.TrustLocal && !s.engine.HasToken() {

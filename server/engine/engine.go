@@ -49,6 +49,12 @@ type Options struct {
 
 	// RequestLimits bound what limits in requests leave behind.
 	RequestLimits RequestLimits
+
+	// ClaimLimits returns an error if the store cannot decide under one of the limits,
+	// though they are valid: a store on Redis counts windows to fourteen digits. Limits
+	// in requests are claimed when they are parsed, so that one that the store rejects
+	// fails alone and not the others of its batch. Optional.
+	ClaimLimits func(...penstock.Limit) error
 }
 
 const defaultMaxDescriptors = 64
@@ -85,7 +91,7 @@ func New(store penstock.Store, o *Options) *Engine {
 	policy := newRequestPolicy(o.RequestLimits)
 	e := &Engine{
 		store:          store,
-		limits:         newLimitCache(store, policy),
+		limits:         newLimitCache(store, policy, o.ClaimLimits),
 		transientKeys:  transient,
 		shadow:         o.Shadow,
 		maxDescriptors: defaultMaxDescriptors,

@@ -14,6 +14,7 @@ import (
 type limitCache struct {
 	store  penstock.Store
 	policy *requestPolicy
+	claim  func(...penstock.Limit) error
 	seed   maphash.Seed
 	slots  [1024]atomic.Pointer[cachedLimit]
 }
@@ -24,8 +25,12 @@ type cachedLimit struct {
 	refusal *LimitRefusal // for callers that are not exempt; nil if all may bring the limit
 }
 
-func newLimitCache(store penstock.Store, p *requestPolicy) *limitCache {
-	return &limitCache{store: store, policy: p, seed: maphash.MakeSeed()}
+// newLimitCache returns an empty cache. Claim may be nil.
+func newLimitCache(store penstock.Store, p *requestPolicy, claim func(...penstock.Limit) error) *limitCache {
+	if claim == nil {
+		claim = func(...penstock.Limit) error { return nil }
+	}
+	return &limitCache{store: store, policy: p, claim: claim, seed: maphash.MakeSeed()}
 }
 
 // RequestUnder returns a request for one unit, without a key, under a limit in the form of
@@ -62,6 +67,9 @@ func (c *limitCache) get(text string) (*cachedLimit, error) {
 		return nil, err
 	}
 	limiter, err := penstock.New(c.store, RequestLimit(limit))
+	if err == nil {
+		err = c.claim(limiter.Limit())
+	}
 	if err != nil {
 		return nil, err
 	}

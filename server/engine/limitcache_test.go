@@ -9,7 +9,7 @@ import (
 
 // The cache has a fixed number of slots, and parses an evicted limit again.
 func TestLimitCacheIsBounded(t *testing.T) {
-	if _, err := newLimitCache(nil, newRequestPolicy(RequestLimits{})).get("1/s"); err == nil {
+	if _, err := newLimitCache(nil, newRequestPolicy(RequestLimits{}), nil).get("1/s"); err == nil {
 		t.Error("without a store: want an error")
 	}
 	e := New(penstock.NewMemory(nil), nil)

@@ -186,15 +186,31 @@ func (v headerValues) resolve(value, missing string) (string, error) {
 // the first line, others the last or all of them. Whichever was counted here, a client
 // could vary it and let the application see another.
 func (v headerValues) line(name, missing string) (string, error) {
-	lines := v.header.Values(name)
+	lines, variant := v.header.Values(name), v.variant(name)
 	switch {
 	case len(lines) > 1:
 		return "", &fieldError{problem: fmt.Sprintf("header %.80q: %d lines, want one", name, len(lines)), kind: ProblemBadKey, badHeader: true}
+	case variant != "":
+		return "", &fieldError{problem: fmt.Sprintf("header %.80q: some applications take %.80q for it", name, variant), kind: ProblemBadKey, badHeader: true}
 	case len(lines) == 0 || lines[0] == "":
 		return missing, nil
 	}
 	return lines[0], nil
 }
+
+// variant returns a header whose name differs only in hyphens and underscores, or "". To
+// applications behind CGI or WSGI it is the same header, so it counts as a repeated line.
+func (v headerValues) variant(name string) string {
+	name = http.CanonicalHeaderKey(name)
+	for other := range v.header {
+		if len(other) == len(name) && other != name && strings.EqualFold(withHyphens(other), withHyphens(name)) {
+			return other
+		}
+	}
+	return ""
+}
+
+func withHyphens(name string) string { return strings.ReplaceAll(name, "_", "-") }
 
 // address returns the identity of the client in a header, or of an address. Without one
 // there is no fallback: the address of the proxy would be one key for all its clients.

@@ -112,6 +112,29 @@ func TestAuthRequestRejectsRepeatedHeader(t *testing.T) {
 	}
 }
 
+// Applications behind CGI or WSGI take X_Api_Key for X-Api-Key, so a client that sends it
+// must not get the key of the other, or of none.
+func TestAuthRequestRejectsHeaderWithUnderscores(t *testing.T) {
+	base := serveStore(t, frozenMemory())
+	for _, c := range []struct {
+		name, other string
+		want        int
+	}{
+		{"X-Api-Key", "X_Api_Key", 429}, {"X-Api-Key", "x_api-key", 429}, {"X_Api_Key", "X-Api-Key", 429},
+		{"X-Api-Key", "X-Api-Keys", 200}, {"X-Api-Key", "X-Api_Kez", 200}, {"X_Api_Key", "x_api_other", 200},
+	} {
+		query := "limit=1/1h&key=header:" + c.name
+		for _, header := range [][]string{{c.name, c.other + " beside", c.other, "alice"}, {c.other, "alice"}} {
+			got := auth(t, base, query, header...)
+			if got.status != c.want || c.want == 429 && !strings.Contains(got.problem(t).Detail, "some applications") {
+				t.Errorf("%s with %q: got %+v, want %d", query, header, got, c.want)
+			}
+			auth(t, base, query+"&cost=0", c.name, "alice").want(t, 200, "")
+		}
+		base = serveStore(t, frozenMemory())
+	}
+}
+
 // A client can forge all of X-Forwarded-For but the last address.
 func TestAuthRequestUsesLastForwardedAddress(t *testing.T) {
 	for _, query := range []string{

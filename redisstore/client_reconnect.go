@@ -13,6 +13,7 @@ import (
 // old one, now a replica, keeps its connections.
 type session struct {
 	client rueidis.Client // nil before the first connection
+	calls  atomic.Int64   // in progress
 }
 
 func (s *session) close() {
@@ -31,6 +32,24 @@ type reconnector struct {
 	backoff      time.Duration
 	reconnecting bool
 }
+
+// use returns the current session, which stays open until release; or nil if the
+// store is closed.
+func (r *reconnector) use() *session {
+	for {
+		s := r.current.Load()
+		if s == nil {
+			return nil
+		}
+		s.calls.Add(1)
+		if r.current.Load() == s {
+			return s
+		}
+		s.release() // it was replaced meanwhile
+	}
+}
+
+func (s *session) release() { s.calls.Add(-1) }
 
 // The pause before a reconnection doubles from minReconnectGap to maxReconnectGap. It
 // starts again after two seconds without a reconnection.
@@ -55,19 +74,29 @@ func (r *reconnector) reconnect(old *session) {
 	go r.replace(old)
 }
 
-// replace opens a new session. The old client waits for the replies to calls in
-// flight before it closes, and sends no later calls.
+// replace opens a new session, and closes the old one when its calls have ended.
 func (r *reconnector) replace(old *session) {
 	client, err := r.connect()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.reconnecting, r.lastAttempt = false, time.Now()
 	switch {
-	case err == nil && r.current.CompareAndSwap(old, &session{client}):
-		go old.close()
+	case err == nil && r.current.CompareAndSwap(old, &session{client: client}):
+		go r.retire(old)
 	case err == nil: // the store was closed meanwhile
 		go client.Close()
 	}
+}
+
+// retire closes a replaced session when its calls have ended, each by its deadline. A
+// call that rueidis rejects because it is closing may or may not have been sent, so it
+// could not be repeated. If the store is closed, it waits no longer.
+func (r *reconnector) retire(old *session) {
+	const pause = time.Millisecond
+	for old.calls.Load() > 0 && r.current.Load() != nil {
+		time.Sleep(pause)
+	}
+	old.close()
 }
 
 // close closes the current session at once.

@@ -119,7 +119,7 @@ func (rc *rueidisClient) open(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("redisstore: %w: %w", penstock.ErrUnavailable, err)
 	}
-	rc.current.Store(&session{client})
+	rc.current.Store(&session{client: client})
 	return nil
 }
 
@@ -206,7 +206,10 @@ func (rc *rueidisClient) loadScripts(ctx context.Context, client rueidis.Client)
 func (rc *rueidisClient) Sharded() bool { return rc.sharded.Load() }
 
 func (rc *rueidisClient) Do(ctx context.Context, calls []Call) {
-	s := rc.current.Load()
+	s := rc.use()
+	if s != nil {
+		defer s.release()
+	}
 	if s == nil || s.client == nil {
 		err := rc.notConnected(s)
 		for i := range calls {

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/doctest"
@@ -67,7 +66,7 @@ func TestDocumentedCommandsRun(t *testing.T) {
 	}
 	testscript.Run(t, testscript.Params{
 		Dir:      dir,
-		Deadline: time.Now().Add(5 * time.Minute),
+		Deadline: scriptDeadline(t),
 		Setup: func(e *testscript.Env) error {
 			e.Values[daemonKey{}] = &daemon{}
 			return nil

@@ -27,12 +27,23 @@ import (
 
 func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"penstock": main}) }
 
+// scriptDeadline returns when a command that hangs is killed, such as a server that
+// should not have started. How long all scripts take together depends on the machine,
+// so it is shortly before the test itself times out.
+func scriptDeadline(t *testing.T) time.Time {
+	deadline, ok := t.Deadline()
+	if !ok {
+		return time.Time{}
+	}
+	return deadline.Add(-time.Minute)
+}
+
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
-		Deadline:            time.Now().Add(3 * time.Minute), // kills a server that should not have started
+		Deadline:            scriptDeadline(t),
 		Setup: func(e *testscript.Env) error {
 			e.Values[daemonKey{}] = &daemon{}
 			return nil

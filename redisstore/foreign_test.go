@@ -171,7 +171,7 @@ func TestStoreEveryKeyExpires(t *testing.T) {
 func TestFallbackForeignKeyKeepsStoreUp(t *testing.T) {
 	prefix := newPrefix()
 	store := openFakeClock(t, redisstore.Options{Prefix: prefix})
-	fallback := penstock.WithFallback(store, nil, nil)
+	fallback := penstock.WithFallback(store, nil, &penstock.FallbackOptions{Timeout: longTimeout})
 	request := penstock.Request{Key: "foreign", Limit: penstock.PerHour(1000), Cost: 1}
 	take(t, fallback, request)
 	if _, err := fakeClockServer.Command("SET", keys(t, fakeClockServer, prefix)[0], "hello", "PX", "600000"); err != nil {

@@ -191,6 +191,14 @@ var rules = []rule{
 		keeps:   [2]string{"server/rlsproto/service.go", module + "/server/engine"},
 	},
 	{
+		name:    "what all APIs share knows no protocol",
+		because: "the RESP API needs neither Envoy's messages nor protobuf",
+		in:      []string{"./server/internal"},
+		forbid:  []string{"./server/rlsproto"},
+		breaks:  [2]string{"server/internal/requestlog/reason.go", module + "/server/rlsproto"},
+		keeps:   [2]string{"server/internal/requestlog/reason.go", module + "/server/engine"},
+	},
+	{
 		name:    "dependencies of the daemon stay in the daemon",
 		because: "users of the library need neither gRPC nor Prometheus, YAML or OpenTelemetry",
 		in:      []string{"./..."},

@@ -72,7 +72,7 @@ func (s *Server) handle(ctx context.Context, decode func(any) error) (any, error
 		return nil, err
 	}
 	if err := s.decide(ctx, c); err != nil {
-		s.logInvalid(ctx, requestlog.ReasonOf(err), err)
+		s.logInvalid(ctx, rlsproto.ReasonOf(err), err)
 		return nil, statusOf(ctx, err)
 	}
 	c.response = c.Response.Append(c.response[:0])

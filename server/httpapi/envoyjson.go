@@ -44,7 +44,7 @@ func (s *Server) handleEnvoyJSON(w http.ResponseWriter, r *http.Request) {
 var errNotJSON = errors.New("content type is not JSON")
 
 func (s *Server) writeEnvoyError(w http.ResponseWriter, r *http.Request, err error) {
-	status, reason := http.StatusBadRequest, requestlog.ReasonOf(err)
+	status, reason := http.StatusBadRequest, rlsproto.ReasonOf(err)
 	var refused *engine.LimitRefusal
 	switch {
 	case errors.Is(err, errTooLarge):

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/internal/requestlog"
 )
 
 // Errors for requests that are not decided. The engine has more.
@@ -28,6 +29,19 @@ var (
 	ErrBadOverride     = errors.New("bad rate limit override")
 	ErrRefundForbidden = errors.New("refunding hits needs the token, or if the server has none, a direct caller on its machine")
 )
+
+// ReasonOf is [requestlog.ReasonOf] for the errors of this package too.
+func ReasonOf(err error) requestlog.Reason {
+	switch {
+	case errors.Is(err, ErrMalformed):
+		return requestlog.Malformed
+	case errors.Is(err, ErrBadOverride):
+		return requestlog.BadLimit
+	case errors.Is(err, ErrRefundForbidden):
+		return requestlog.Forbidden
+	}
+	return requestlog.ReasonOf(err)
+}
 
 // Options configure what responses contain besides the codes and limits.
 type Options struct {
@@ -89,9 +103,9 @@ type Call struct {
 	result      engine.Result
 }
 
-// Handle decides the request of a call and fills in the response. It calls mayRefund
-// only for a request that refunds hits, and returns ErrRefundForbidden if that is
-// false, or for one with an override; see [engine.Engine.MayRefund].
+// Handle decides the request of a call and fills in the response. It calls mayRefund,
+// see [engine.Engine.MayRefund], only for a request with an override, or for one that
+// refunds hits: then it returns ErrRefundForbidden if the caller may not.
 func (s *Service) Handle(ctx context.Context, c *Call, mayRefund func() bool) error {
 	if c.Request.hasRefund() && !mayRefund() {
 		return ErrRefundForbidden

@@ -5,7 +5,6 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
-	"github.com/penstock-io/penstock/server/rlsproto"
 )
 
 // A Reason is why a request is invalid. There are few, because it is a metric's label.
@@ -31,8 +30,8 @@ var Reasons = []Reason{
 	Malformed, BadLimit, BadKey, BadCost, Descriptors, Forbidden, NoRules, TooLarge, ContentType, NotFound, Arguments,
 }
 
-// ReasonOf returns why a request is invalid, or "" if the request is not the cause of the
-// error.
+// ReasonOf returns why a request is invalid, by an error of the library or the engine. It
+// returns "" if the request is not the cause.
 func ReasonOf(err error) Reason {
 	var refused *engine.LimitRefusal
 	if errors.As(err, &refused) {
@@ -50,9 +49,6 @@ var causes = []struct {
 	err    error
 	reason Reason
 }{
-	{rlsproto.ErrMalformed, Malformed},
-	{rlsproto.ErrRefundForbidden, Forbidden},
-	{rlsproto.ErrBadOverride, BadLimit},
 	{penstock.ErrBadLimit, BadLimit},
 	{penstock.ErrBadCost, BadCost},
 	{penstock.ErrBadKey, BadKey},

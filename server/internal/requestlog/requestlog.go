@@ -65,10 +65,43 @@ func (l *Log) Invalid(reason Reason, problem, from string) {
 	}
 }
 
+// Denied logs the denial of a request under a limit that it brought, if it is sampled.
+func (l *Log) Denied(limit penstock.Limit, key string, d *penstock.Decision) {
+	if skipped, ok := l.sampleDenial(); ok {
+		l.logDenial(denial{limit: limit, key: key, retryAfter: d.RetryAfter}, skipped)
+	}
+}
+
+// DeniedByRules logs the descriptors that denied a request, if they are sampled.
+func (l *Log) DeniedByRules(ds []engine.Descriptor, r *engine.Result) {
+	if l == nil || l.denials == nil || !r.OverLimit {
+		return
+	}
+	for i := range r.Statuses {
+		if s := &r.Statuses[i]; s.OverLimit {
+			l.DeniedByRule(s.Rule, ds[i].Entries, s.Decision.RetryAfter)
+		}
+	}
+}
+
+// DeniedByRule logs a descriptor that denied a request, if it is sampled. The rule is nil if
+// no rule matched.
+func (l *Log) DeniedByRule(rule *rules.Rule, entries []rules.Entry, retryAfter time.Duration) {
+	skipped, ok := l.sampleDenial()
+	if !ok {
+		return
+	}
+	d := denial{key: string(rules.AppendKey(nil, entries)), retryAfter: retryAfter}
+	if rule != nil {
+		d.rule = rule.Name
+	}
+	l.logDenial(d, skipped)
+}
+
 // A denial is what is logged about a denied request.
 type denial struct {
-	rule       string         // "" for a limit from a request, or if no rule matched
-	limit      penstock.Limit // of a request without a rule; zero if no rule matched
+	rule       string         // "" for a request limit, or if no rule matched
+	limit      penstock.Limit // zero unless it is a request limit
 	key        string
 	retryAfter time.Duration
 }
@@ -112,39 +145,4 @@ func Cut(text string) string {
 		end--
 	}
 	return strings.ToValidUTF8(text[:end], "\uFFFD") + "…"
-}
-
-// Denied logs the denial of a request under a limit that it brought, if it is sampled.
-func (l *Log) Denied(limit penstock.Limit, key string, d *penstock.Decision) {
-	if skipped, ok := l.sampleDenial(); ok {
-		l.logDenial(denial{limit: limit, key: key, retryAfter: d.RetryAfter}, skipped)
-	}
-}
-
-// DeniedByRules logs the descriptors that denied a request, if they are sampled.
-// DeniedByRule logs a descriptor that denied a request, if it is sampled. The rule is nil if
-// no rule matched.
-func (l *Log) DeniedByRules(ds []engine.Descriptor, r *engine.Result) {
-	if l == nil || l.denials == nil || !r.OverLimit {
-		return
-	}
-	for i := range r.Statuses {
-		if s := &r.Statuses[i]; s.OverLimit {
-			l.DeniedByRule(s.Rule, ds[i].Entries, s.Decision.RetryAfter)
-		}
-	}
-}
-
-// DeniedByRule logs a descriptor that denied a request, if it is sampled. The rule is nil if
-// no rule matched.
-func (l *Log) DeniedByRule(rule *rules.Rule, entries []rules.Entry, retryAfter time.Duration) {
-	skipped, ok := l.sampleDenial()
-	if !ok {
-		return
-	}
-	d := denial{key: string(rules.AppendKey(nil, entries)), retryAfter: retryAfter}
-	if rule != nil {
-		d.rule, d.limit = rule.Name, rule.Limit
-	}
-	l.logDenial(d, skipped)
 }

@@ -1,0 +1,34 @@
+package yamlerror_test
+
+import (
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/penstock-io/penstock/server/internal/yamlerror"
+)
+
+func TestLocateFindsLineOfMistake(t *testing.T) {
+	long := strings.Repeat("a: 1\n", 60_000)
+	for _, c := range []struct {
+		text string
+		line int
+	}{
+		{"a: [1\n", 1},
+		{"a: 1\nb: 2\nc: 3\n  d: 4\ne: 5\n", 4},
+		{"a: 1\n---\nb: 2\nc: }\nd: 4\n", 4},
+		{"a: '\n" + long, 60_002}, // too long to search: the line that the parser names
+	} {
+		var n yaml.Node
+		decoder := yaml.NewDecoder(strings.NewReader(c.text))
+		err := decoder.Decode(&n)
+		for err == nil {
+			err = decoder.Decode(&n)
+		}
+		line, message := yamlerror.Locate([]byte(c.text), err)
+		if line != c.line || message == "" || strings.Contains(message, "yaml:") {
+			t.Errorf("%.40q: got line %d, %q, want line %d; the parser says %v", c.text, line, message, c.line, err)
+		}
+	}
+}

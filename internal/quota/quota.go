@@ -20,9 +20,18 @@ func New(maximum int64, parent *Quota) *Quota {
 // WithMax returns a quota with the same counter and another bound, without a parent.
 func (q *Quota) WithMax(maximum int64) *Quota { return &Quota{used: q.used, max: maximum} }
 
-// Acquire takes n, unless that exceeds the quota or its parent.
+// Acquire takes n, unless that exceeds the quota or its parent. The counter never exceeds
+// the bound, not even for a moment, in which other calls would fail without a reason.
 func (q *Quota) Acquire(n int64) bool {
-	if q.used.Add(n) <= q.max && (q.parent == nil || q.parent.Acquire(n)) {
+	for used := q.used.Load(); ; used = q.used.Load() {
+		if used > q.max-n {
+			return false
+		}
+		if q.used.CompareAndSwap(used, used+n) {
+			break
+		}
+	}
+	if q.parent == nil || q.parent.Acquire(n) {
 		return true
 	}
 	q.used.Add(-n)

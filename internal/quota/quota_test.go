@@ -1,6 +1,9 @@
 package quota
 
-import "testing"
+import (
+	"sync"
+	"testing"
+)
 
 // A share cannot exceed its own bound, nor take what the parent does not have.
 func TestShareIsBoundedByItselfAndParent(t *testing.T) {
@@ -38,4 +41,31 @@ func TestWithMaxSharesCounter(t *testing.T) {
 	if !q.Acquire(1) || q.Available() || !more.Acquire(1) || q.Used() != 2 || q.Max() != 1 || more.Max() != 2 {
 		t.Errorf("got %d used of %d and %d", q.Used(), q.Max(), more.Max())
 	}
+}
+
+// A call that is refused disturbs no other: as long as there is room for one, each of
+// those for one succeeds.
+func TestRefusedAcquireIsInvisible(t *testing.T) {
+	q := New(2, nil)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				q.Acquire(3)
+			}
+		}
+	})
+	for range 100_000 {
+		if !q.Acquire(1) || q.Used() > q.Max() {
+			t.Errorf("refused, or over the bound: %d used", q.Used())
+			break
+		}
+		q.Release(1)
+	}
+	close(stop)
+	wg.Wait()
 }

@@ -162,7 +162,7 @@ func TestAttackByRandomRequests(t *testing.T) {
 	t.Run("memory", func(t *testing.T) {
 		d := attacked(t, "memory:", map[string]string{"max-keys": "4000"})
 		attackUnderLoad(t, d, n)
-		if keys := metric(t, d, "penstock_request_limit_keys"); keys > 2000 || keys < 1000 {
+		if keys := metric(t, d, "penstock_request_limits_keys"); keys > 2000 || keys < 1000 {
 			t.Errorf("limits in requests hold %v keys, want many, and at most half of 4000", keys)
 		}
 		checkRefusals(t, d, "period", "key_bytes")

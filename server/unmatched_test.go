@@ -54,7 +54,7 @@ func TestUnmatchedRequestsAreCountedAndLoggedOnce(t *testing.T) {
 			}
 		}
 	}
-	d.wantMetrics(`penstock_unmatched_total{domain="shop"} 2`, `penstock_unmatched_total{domain=""} 4`)
+	d.wantMetrics(`penstock_unmatched_requests_total{domain="shop"} 2`, `penstock_unmatched_requests_total{domain=""} 4`)
 	d.wantLog(1,
 		`msg="no rules for this domain" domain=shpo nearest=shop setting="--unmatched=allow"`,
 		`msg="no rules for this domain" domain="shpo\nforged=line" nearest=shop`,
@@ -68,7 +68,7 @@ func TestUnmatchedNamesOfCallersAreBounded(t *testing.T) {
 	for i := range 300 {
 		post(t, d.addr("http"), byRules(fmt.Sprintf("domain%d%s", i, strings.Repeat("x", 1000)), "user"))
 	}
-	d.wantMetrics(`penstock_unmatched_total{domain=""} 300`)
+	d.wantMetrics(`penstock_unmatched_requests_total{domain=""} 300`)
 	if n := strings.Count(d.log.String(), "no rules for this domain"); n == 0 || n > 100 {
 		t.Errorf("%d domains were logged, want from 1 to 100", n)
 	}
@@ -81,7 +81,7 @@ func TestUnmatchedNamesOfCallersAreBounded(t *testing.T) {
 func TestUnmatchedValueIsCountedAndNotLogged(t *testing.T) {
 	d := start(t, map[string]string{"rules": write(t, "rules.yaml", "domain: shop\ndescriptors:\n  - {key: user, value: ada, limit: 1/1h}\n")})
 	post(t, d.addr("http"), byRules("shop", "user"))
-	d.wantMetrics(`penstock_unmatched_total{domain="shop"} 1`)
+	d.wantMetrics(`penstock_unmatched_requests_total{domain="shop"} 1`)
 	d.wantLog(0, "no rule has these keys")
 }
 
@@ -127,6 +127,6 @@ func TestUnmatchedDenyAnswersAsDenial(t *testing.T) {
 		response.Statuses[0].Code != envoyrls.RateLimitResponse_OVER_LIMIT {
 		t.Errorf("gRPC: %v, %v", response, err)
 	}
-	d.wantMetrics(`penstock_unmatched_total{domain="shop"} 2`, `penstock_unmatched_total{domain=""} 2`)
+	d.wantMetrics(`penstock_unmatched_requests_total{domain="shop"} 2`, `penstock_unmatched_requests_total{domain=""} 2`)
 	d.wantLog(1, `domain=shpo nearest=shop setting="--unmatched=deny"`)
 }

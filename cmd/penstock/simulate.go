@@ -18,7 +18,7 @@ func simulateCommand() *cobra.Command {
 		Short: "Show what a limit does to traffic, under every algorithm",
 		Long: `Simulate runs traffic through a limit, and through the other algorithms with the same
 numbers, in virtual time. For each it draws the units that passed and those that were
-refused, and says how many passed within any one period. An asterisk marks the limit
+denied, and says how many passed within any one period. An asterisk marks the limit
 as written.
 
 Traffic is one of:

@@ -21,7 +21,7 @@ const (
 )
 
 // Draw draws the lanes for a terminal: for each algorithm the units that passed, at the
-// time when they act, and those that were refused.
+// time when they act, and those that were denied.
 func (s *Simulation) Draw(w io.Writer, o DrawOptions) {
 	if o.Width <= 0 {
 		o.Width = defaultWidth
@@ -52,18 +52,18 @@ type drawing struct {
 	most   int64 // in any column of any lane
 }
 
-// columns sums up the units that passed and were refused in each column.
-func (d *drawing) columns(l *Lane) (passed, refused []int64) {
-	passed, refused = make([]int64, d.o.Width), make([]int64, d.o.Width)
+// columns sums up the units that passed and were denied in each column.
+func (d *drawing) columns(l *Lane) (passed, denied []int64) {
+	passed, denied = make([]int64, d.o.Width), make([]int64, d.o.Width)
 	for _, r := range l.Results {
-		column := &refused[d.column(r.At)]
+		column := &denied[d.column(r.At)]
 		if r.Allowed {
 			column = &passed[d.column(r.actsAt())]
 		}
 		*column += r.Cost
 		d.most = max(d.most, *column)
 	}
-	return passed, refused
+	return passed, denied
 }
 
 func (d *drawing) column(at time.Duration) int {
@@ -78,13 +78,13 @@ func (d *drawing) lane(l *Lane) string {
 	if l.Err != nil {
 		return fmt.Sprintf("%-18s %v\n", name, l.Err)
 	}
-	passed, refused := d.columns(l)
+	passed, denied := d.columns(l)
 	most := fmt.Sprintf("%d in any %v", l.MostInPeriod, l.Limit.Normal().Period)
 	if l.Exceeds() {
 		most = d.red(most + ", above the limit")
 	}
 	return fmt.Sprintf("%-18s %d of %d passed, at most %s\n%10s %s\n%10s %s\n",
-		name, l.Passed, l.Offered, most, "passed", d.bars(passed), "refused", d.red(d.bars(refused)))
+		name, l.Passed, l.Offered, most, "passed", d.bars(passed), "denied", d.red(d.bars(denied)))
 }
 
 func (d *drawing) red(text string) string {

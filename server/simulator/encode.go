@@ -23,7 +23,7 @@ type (
 		Error        string       `json:"error,omitempty"`
 		Offered      int64        `json:"offered"`
 		Passed       int64        `json:"passed"`
-		Refused      int64        `json:"refused"`
+		Denied       int64        `json:"denied"`
 		MostInPeriod int64        `json:"most_in_period"`
 		Exceeds      bool         `json:"exceeds"`
 		Results      []resultJSON `json:"results"`
@@ -57,7 +57,7 @@ func (s *Simulation) MarshalJSON() ([]byte, error) {
 func (l *Lane) json() laneJSON {
 	j := laneJSON{
 		Algorithm: l.Algorithm.String(), Limit: l.Limit.String(), Written: l.Written,
-		Offered: l.Offered, Passed: l.Passed, Refused: l.Refused,
+		Offered: l.Offered, Passed: l.Passed, Denied: l.Denied,
 		MostInPeriod: l.MostInPeriod, Exceeds: l.Exceeds(), Results: []resultJSON{},
 	}
 	if l.Err != nil {

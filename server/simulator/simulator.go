@@ -38,8 +38,8 @@ type Lane struct {
 	Err       error // why the algorithm cannot have the limit; then there are no results
 	Results   []Result
 
-	// Passed and Offered are units, and Refused those that did not pass.
-	Passed, Offered, Refused int64
+	// Passed and Offered are units, and Denied those that did not pass.
+	Passed, Offered, Denied int64
 
 	// MostInPeriod is the most units that passed within any one period. It
 	// can exceed the limit's count.
@@ -93,6 +93,9 @@ func RunArrivals(limit string, arrivals []Arrival) (*Simulation, error) {
 // years that a store can represent.
 const maxDuration = 10 * 366 * 24 * time.Hour
 
+// maxCost bounds the cost of an arrival, so that the sum of all costs cannot overflow.
+const maxCost = 1e12
+
 func validate(arrivals []Arrival) error {
 	if len(arrivals) == 0 {
 		return fmt.Errorf("%w: no arrivals", ErrBadTraffic)
@@ -107,8 +110,8 @@ func validate(arrivals []Arrival) error {
 			return fmt.Errorf("%w: arrival %d at %v is before the one in front of it", ErrBadTraffic, i, a.At)
 		case a.At > maxDuration:
 			return fmt.Errorf("%w: arrival %d at %v is later than %v", ErrBadTraffic, i, a.At, maxDuration)
-		case a.Cost < 1:
-			return fmt.Errorf("%w: arrival %d costs %d, want at least 1", ErrBadTraffic, i, a.Cost)
+		case a.Cost < 1 || a.Cost > maxCost:
+			return fmt.Errorf("%w: arrival %d costs %d, want 1 to %d", ErrBadTraffic, i, a.Cost, int64(maxCost))
 		}
 		before = a.At
 	}
@@ -191,7 +194,7 @@ func (l *Lane) count() {
 			l.Passed += r.Cost
 		}
 	}
-	l.Refused = l.Offered - l.Passed
+	l.Denied = l.Offered - l.Passed
 	l.MostInPeriod = mostWithin(l.Limit.Normal().Period, l.Results)
 }
 

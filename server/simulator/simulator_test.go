@@ -77,7 +77,7 @@ func TestRunAlgorithmsKeepTheirBounds(t *testing.T) {
 				case penstock.TokenBucket, penstock.LeakyBucket:
 					bound = l.Limit.Count + l.Limit.Capacity()
 				}
-				if l.Offered != l.Passed+l.Refused || l.Passed < 1 || l.MostInPeriod > bound {
+				if l.Offered != l.Passed+l.Denied || l.Passed < 1 || l.MostInPeriod > bound {
 					t.Errorf("%s, %s, %s: %d of %d passed, %d in one period, want at most %d",
 						limit, traffic.Name, l.Algorithm, l.Passed, l.Offered, l.MostInPeriod, bound)
 				}

@@ -24,6 +24,9 @@ type Descriptor struct {
 	MayRefund bool
 }
 
+// MaxEntries is how many entries APIs accept in a descriptor.
+const MaxEntries = 16
+
 // OverrideLimitName is the name of [Descriptor] limits without one. They share state by that
 // name, so a limit can change from request to request, as long as its period stays the same.
 const OverrideLimitName = "override"

@@ -14,7 +14,6 @@ const (
 	maxBody     = 64 << 10
 	maxKey      = 4 << 10 // also of an ID, and of all keys and values of a descriptor together
 	maxRequests = 64
-	maxEntries  = 16
 )
 
 var errTooLarge = errors.New("body too large")

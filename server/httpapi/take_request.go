@@ -201,8 +201,8 @@ func (t *takeRequest) decodeDescriptor(r *jsonReader, i int) error {
 func (r *jsonReader) entries() (entries []rules.Entry, err error) {
 	length := 0
 	err = r.array(func(i int) error {
-		if i == maxEntries {
-			return &fieldError{problem: fmt.Sprintf("want at most %d entries", maxEntries)}
+		if i == engine.MaxEntries {
+			return &fieldError{problem: fmt.Sprintf("want at most %d entries", engine.MaxEntries)}
 		}
 		e, err := r.entry()
 		if length += len(e.Key) + len(e.Value); err == nil && length > maxKey {

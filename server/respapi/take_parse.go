@@ -86,11 +86,8 @@ func (w takeWord) String() string {
 	return ""
 }
 
-// Limits of a descriptor, as over HTTP.
-const (
-	maxEntries     = 16
-	maxEntryLength = maxKey // of all keys and values together
-)
+// maxDescriptorLength bounds all keys and values of a descriptor together.
+const maxDescriptorLength = maxKey
 
 // parseTake parses the arguments of PENSTOCK.TAKE after its name. The strings in the call
 // are copies: the arguments share the read buffer's memory.
@@ -219,8 +216,8 @@ func (t *takeCall) parseEntries(args [][]byte) (n int, err error) {
 		return 0, argumentError("ENTRIES needs a value")
 	}
 	count, ok := parseNatural(args[0])
-	if !ok || count < 1 || count > maxEntries {
-		return 0, argumentError(fmt.Sprintf("ENTRIES: want a number from 1 to %d", maxEntries))
+	if !ok || count < 1 || count > engine.MaxEntries {
+		return 0, argumentError(fmt.Sprintf("ENTRIES: want a number from 1 to %d", engine.MaxEntries))
 	}
 	n = 1 + 2*int(count)
 	if len(args) < n {
@@ -231,8 +228,8 @@ func (t *takeCall) parseEntries(args [][]byte) (n int, err error) {
 
 // addDescriptor adds a descriptor of pairs of a key and a value.
 func (t *takeCall) addDescriptor(pairs [][]byte) error {
-	if len(pairs)/2 > maxEntries {
-		return argumentError(fmt.Sprintf("%d entries: must be at most %d", len(pairs)/2, maxEntries))
+	if len(pairs)/2 > engine.MaxEntries {
+		return argumentError(fmt.Sprintf("%d entries: must be at most %d", len(pairs)/2, engine.MaxEntries))
 	}
 	d := engine.Descriptor{Entries: make([]rules.Entry, 0, len(pairs)/2), Cost: t.cost}
 	length := 0
@@ -244,7 +241,7 @@ func (t *takeCall) addDescriptor(pairs [][]byte) error {
 		d.Entries = append(d.Entries, rules.Entry{Key: string(pairs[i]), Value: string(pairs[i+1])})
 	}
 	t.descriptors, t.hasCost = append(t.descriptors, d), false
-	return validateLength("a descriptor", length, maxEntryLength)
+	return validateLength("a descriptor", length, maxDescriptorLength)
 }
 
 // check returns an error if words are missing or contradict each other.

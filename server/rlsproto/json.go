@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -40,7 +41,7 @@ func (q *Request) fromProto(m *pb.RateLimitRequest, maxDescriptors int) error {
 	q.reset()
 	q.Domain, q.HitsAddend = m.GetDomain(), m.GetHitsAddend()
 	for _, from := range m.GetDescriptors() {
-		if len(from.GetEntries()) > maxEntries {
+		if len(from.GetEntries()) > engine.MaxEntries {
 			return tooManyEntries()
 		}
 		d := q.addDescriptor()

@@ -42,9 +42,6 @@ type Override struct {
 	HasUnitMultiplier bool
 }
 
-// maxEntries bounds the entries of a descriptor.
-const maxEntries = 16
-
 // hasRefund reports whether any descriptor refunds hits.
 func (q *Request) hasRefund() bool {
 	for i := range q.Descriptors {
@@ -109,7 +106,7 @@ func (q *Request) addDescriptor() *Descriptor {
 }
 
 func tooManyEntries() error {
-	return fmt.Errorf("%w: a descriptor has more than %d entries", ErrMalformed, maxEntries)
+	return fmt.Errorf("%w: a descriptor has more than %d entries", ErrMalformed, engine.MaxEntries)
 }
 
 // tooManyDescriptors returns the engine's error before the descriptors are allocated.

@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -39,7 +40,7 @@ func (d *Descriptor) unmarshal(data []byte) error {
 	return forEachField(data, func(f field) error {
 		switch f.tag {
 		case tag(1, protowire.BytesType):
-			if len(d.Entries) == maxEntries {
+			if len(d.Entries) == engine.MaxEntries {
 				return tooManyEntries()
 			}
 			d.Entries = append(d.Entries, rules.Entry{})

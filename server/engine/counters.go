@@ -22,9 +22,10 @@ type Counters struct {
 	Errors                    atomic.Uint64
 }
 
-// RuleCounters returns the live counters of every rule with a limit, and of ad-hoc limits.
+// RuleCounters returns the live counters of every rule with a limit, and of request
+// limits.
 func (e *Engine) RuleCounters() []*RuleCounters {
-	all := []*RuleCounters{e.adHoc.counters}
+	all := []*RuleCounters{e.requestLimitState.counters}
 	t := e.table.Load()
 	if t == nil {
 		return all
@@ -159,7 +160,7 @@ func (c *LocalCounters) Fail() { c.errors++ }
 
 // Flush adds the counts to the engine's counters, and resets them.
 func (c *LocalCounters) Flush() {
-	t := c.engine.adHoc.counters.Counters
+	t := c.engine.requestLimitState.counters.Counters
 	if c.allowed > 0 {
 		t.Allowed.Add(c.allowed)
 		t.AllowedUnits.Add(c.allowedUnits)

@@ -74,7 +74,7 @@ func TestRuleCountersInShadowMode(t *testing.T) {
 	want(t, countersOf(t, e, "api/user"), "limit=2 allowed=0/0 denied=0/0 shadowed=1 errors=0")
 }
 
-func TestRuleCountersOfAdHocLimits(t *testing.T) {
+func TestRuleCountersOfRequestLimits(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
 		e := engine.New(store, nil)
 		limit := penstock.PerHour(5)

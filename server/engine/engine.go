@@ -73,13 +73,13 @@ type Engine struct {
 
 	loading sync.Mutex // serializes SetRules
 	table   atomic.Pointer[ruleTable]
-	adHoc   ruleState // of limits that requests name
 
 	denyUnmatched bool
 	onUnmatched   func(domain string, entries []rules.Entry)
 	unknownDomain atomic.Uint64 // unmatched requests to domains without rules
 
-	requestPolicy *requestPolicy
+	requestPolicy     *requestPolicy
+	requestLimitState ruleState // of all request limits
 }
 
 // New returns an engine without rules. The store is required; nil options are all defaults.
@@ -90,16 +90,16 @@ func New(store penstock.Store, o *Options) *Engine {
 	_, transient := store.(penstock.TransientKeyStore)
 	policy := newRequestPolicy(o.RequestLimits)
 	e := &Engine{
-		store:          store,
-		limits:         newLimitCache(store, policy, o.ClaimLimits),
-		transientKeys:  transient,
-		shadow:         o.Shadow,
-		maxDescriptors: defaultMaxDescriptors,
-		token:          sha256.Sum256([]byte(o.Token)),
-		hasToken:       o.Token != "",
-		trustLocal:     !o.DistrustLocal,
-		adHoc:          ruleState{counters: &RuleCounters{Counters: &Counters{}}},
-		requestPolicy:  policy,
+		store:             store,
+		limits:            newLimitCache(store, policy, o.ClaimLimits),
+		transientKeys:     transient,
+		shadow:            o.Shadow,
+		maxDescriptors:    defaultMaxDescriptors,
+		token:             sha256.Sum256([]byte(o.Token)),
+		hasToken:          o.Token != "",
+		trustLocal:        !o.DistrustLocal,
+		requestLimitState: ruleState{counters: &RuleCounters{Counters: &Counters{}}},
+		requestPolicy:     policy,
 	}
 	e.denyUnmatched, e.onUnmatched = o.DenyUnmatched, o.OnUnmatched
 	if e.onUnmatched == nil {

@@ -107,7 +107,7 @@ func (ev *evaluation) matchRule(l *limitedDescriptor, t *ruleTable, domain *rule
 // useOverride makes a rule of the limit that the descriptor itself has.
 func (ev *evaluation) useOverride(l *limitedDescriptor, domain *rules.Domain, d *Descriptor) error {
 	l.rule = ev.result.overrideRule(d)
-	l.state = &ev.engine.adHoc
+	l.state = &ev.engine.requestLimitState
 	l.request = penstock.Request{Limit: l.rule.Limit}
 	ev.keys = appendOverrideKey(ev.keys, domain.Name, d.Entries)
 	return l.rule.Limit.Validate()
@@ -126,7 +126,7 @@ func (ev *evaluation) admitOverrides(ds []Descriptor) error {
 	}
 	for i := range ev.limited {
 		l := &ev.limited[i]
-		if l.state != &ev.engine.adHoc {
+		if l.state != &ev.engine.requestLimitState {
 			continue
 		}
 		r := l.request

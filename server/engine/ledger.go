@@ -3,12 +3,12 @@ package engine
 import (
 	"hash/maphash"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/hashtable"
 	"github.com/penstock-io/penstock/internal/monotime"
+	"github.com/penstock-io/penstock/internal/quota"
 )
 
 // A byteLedger bounds the bytes that takes under request limits leave behind in a store
@@ -19,8 +19,7 @@ import (
 // A take is entered in two steps: reserve makes room before the store is called, and settle
 // enters what was granted, or returns the room. So concurrent takes never exceed the bound.
 type byteLedger struct {
-	max    int64
-	used   atomic.Int64 // of entries that have not been dropped, and of takes in flight
+	bytes  *quota.Quota // of entries that have not been dropped, and of takes in flight
 	prefix int          // bytes that begin every name in the store
 	clock  monotime.Clock
 	seed   maphash.Seed
@@ -47,7 +46,7 @@ const (
 )
 
 func newByteLedger(maxBytes int64, prefix int, now func() time.Time) *byteLedger {
-	l := &byteLedger{max: maxBytes, prefix: prefix, clock: monotime.New(now), seed: maphash.MakeSeed()}
+	l := &byteLedger{bytes: quota.New(maxBytes, nil), prefix: prefix, clock: monotime.New(now), seed: maphash.MakeSeed()}
 	for i := range l.shards {
 		l.shards[i].entries.Init(ledgerSlotWidth)
 	}
@@ -112,19 +111,11 @@ func (l *byteLedger) tryReserve(e *ledgerEntry, now int64) bool {
 	if slot != nil {
 		e.reserved = max(e.bytes-int64(slot[bytesWord]), 0)
 	}
-	if e.reserved > 0 && !l.acquire(e.reserved) {
+	if e.reserved > 0 && !l.bytes.Acquire(e.reserved) {
 		return false
 	}
 	e.extend(slot, now)
 	return true
-}
-
-func (l *byteLedger) acquire(bytes int64) bool {
-	if l.used.Add(bytes) <= l.max {
-		return true
-	}
-	l.used.Add(-bytes)
-	return false
 }
 
 // settle ends what reserve began. If the take was granted, or may have been, it enters the
@@ -134,9 +125,7 @@ func (l *byteLedger) settle(e *ledgerEntry, granted bool) {
 	if granted {
 		unused -= l.enter(e)
 	}
-	if unused != 0 {
-		l.used.Add(-unused)
-	}
+	l.bytes.Release(unused) // negative if the entry has expired meanwhile
 	e.reserved = 0
 }
 
@@ -191,7 +180,7 @@ func (e *ledgerEntry) extend(slot []uint64, now int64) {
 }
 
 // drop returns the bytes of an entry that has expired.
-func (l *byteLedger) drop(slot []uint64) { l.used.Add(-int64(slot[bytesWord])) }
+func (l *byteLedger) drop(slot []uint64) { l.bytes.Release(int64(slot[bytesWord])) }
 
 // dropExpired drops the entries that have expired, and reports whether there were any.
 func (l *byteLedger) dropExpired(now int64) (dropped bool) {

@@ -75,7 +75,7 @@ func TestLedgerNeverExceedsBound(t *testing.T) {
 				}
 				left[name] = leftKey{bytes: bytes, expires: expires}
 			}
-			if live, used := modelBytes(left, now), l.used.Load(); live > used || used > bound {
+			if live, used := modelBytes(left, now), l.bytes.Used(); live > used || used > bound {
 				t.Fatalf("%d bytes live, the ledger has %d of %d", live, used, bound)
 			}
 		}
@@ -101,8 +101,8 @@ func TestLedgerIsExactUnderConcurrency(t *testing.T) {
 						continue
 					}
 					time.Sleep(time.Duration(random.IntN(1000))) // others run
-					if l.used.Load() > l.max {
-						t.Errorf("%d bytes used, of %d", l.used.Load(), l.max)
+					if l.bytes.Used() > l.bytes.Max() {
+						t.Errorf("%d bytes used, of %d", l.bytes.Used(), l.bytes.Max())
 					}
 					ok := random.IntN(3) > 0
 					if ok {
@@ -119,13 +119,13 @@ func TestLedgerIsExactUnderConcurrency(t *testing.T) {
 		for _, bytes := range granted {
 			sum += bytes
 		}
-		if used := l.used.Load(); used != sum || sum < l.max*9/10 {
-			t.Errorf("the ledger has %d bytes, %d were granted, of %d", used, sum, l.max)
+		if used := l.bytes.Used(); used != sum || sum < l.bytes.Max()*9/10 {
+			t.Errorf("the ledger has %d bytes, %d were granted, of %d", used, sum, l.bytes.Max())
 		}
 		time.Sleep(3 * time.Hour)
 		e := l.entry(&penstock.Request{Key: "new", Limit: limit})
-		if !l.reserve(&e) || l.used.Load() != e.bytes {
-			t.Errorf("after all expired: %d bytes used, want %d", l.used.Load(), e.bytes)
+		if !l.reserve(&e) || l.bytes.Used() != e.bytes {
+			t.Errorf("after all expired: %d bytes used, want %d", l.bytes.Used(), e.bytes)
 		}
 	})
 }

@@ -107,8 +107,7 @@ func newRequestPolicy(o RequestLimits) *requestPolicy {
 	if p.MaxStoreBytes > 0 {
 		p.ledger = newByteLedger(p.MaxStoreBytes, len(o.StorePrefix), o.Now)
 		p.full = &LimitRefusal{Reason: RefusedStoreBytes, problem: fmt.Sprintf(
-			"limits in requests have left %d bytes in Redis, want at most %d (--request-limits-max-redis-bytes): no room for another key",
-			p.MaxStoreBytes, p.MaxStoreBytes)}
+			"no room for another key: limits in requests may leave at most %d bytes in Redis (--request-limits-max-redis-bytes)", p.MaxStoreBytes)}
 	}
 	return p
 }
@@ -174,7 +173,7 @@ func (e *Engine) RefusedLimits() (counts map[RefusalReason]uint64) {
 // they are bounded.
 func (e *Engine) StoreBytes() int64 {
 	if l := e.requestPolicy.ledger; l != nil {
-		return l.used.Load()
+		return l.bytes.Used()
 	}
 	return 0
 }

@@ -6,9 +6,9 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// Take decides a request under the limit that it names, and counts it as ad hoc. If there
-// is no room for what it leaves behind, it returns a [*LimitRefusal], unless the caller may
-// refund; it calls mayRefund only if that matters.
+// Take decides a request under a request limit. If there is no room for what it leaves
+// behind, it returns a [*LimitRefusal], unless the caller may refund; it calls mayRefund
+// only if that matters.
 func (e *Engine) Take(ctx context.Context, r penstock.Request, mayRefund func() bool) (penstock.Decision, error) {
 	counters := e.LocalCounters()
 	defer counters.Flush()
@@ -27,8 +27,8 @@ func (e *Engine) Take(ctx context.Context, r penstock.Request, mayRefund func() 
 	return d, nil
 }
 
-// TakeEach is [penstock.TakeEach] on the engine's store, and counts the decisions as ad hoc.
-// If there is no room for one of them, none is decided; see Take.
+// TakeEach is [penstock.TakeEach] on the engine's store, under request limits. If there is
+// no room for one of them, none is decided; see Take.
 func (e *Engine) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, mayRefund func() bool) error {
 	counters := e.LocalCounters()
 	defer counters.Flush()
@@ -42,8 +42,8 @@ func (e *Engine) TakeEach(ctx context.Context, rs []penstock.Request, ds []penst
 	return nil
 }
 
-// TakeAll is [penstock.TakeAll] on the engine's store, and counts the decisions as ad hoc.
-// If there is no room for one of them, none is decided; see Take.
+// TakeAll is [penstock.TakeAll] on the engine's store, under request limits. If there is no
+// room for one of them, none is decided; see Take.
 func (e *Engine) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, mayRefund func() bool) error {
 	counters := e.LocalCounters()
 	defer counters.Flush()

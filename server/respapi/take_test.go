@@ -89,7 +89,7 @@ func TestTakePipelineIsOneBatch(t *testing.T) {
 	}
 }
 
-// Takes are counted as those of other APIs: by rule, or as ad hoc.
+// Takes are counted as those of other APIs: by rule, or as request limits.
 func TestTakeIsCounted(t *testing.T) {
 	for name, store := range stores(t) {
 		t.Run(name, func(t *testing.T) {

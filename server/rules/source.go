@@ -84,7 +84,7 @@ func (s *Source) Load(ctx context.Context) (*Set, error) {
 }
 
 // add returns how long to wait before the next reading, 0 if this one is stable. The
-// error is not nil if it is time to report that the files have not.
+// error is not nil if it is time to report that the files are not stable.
 func (s *Source) add(r *reading) (wait time.Duration, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -170,12 +170,17 @@ func TestAttackByRandomRequests(t *testing.T) {
 	t.Run("redis", func(t *testing.T) {
 		server := redistest.StartForTest(t, redistest.Options{})
 		const bound = 256 << 10
-		d := attacked(t, "redis://"+server.Addr, map[string]string{"request-limits-max-redis-bytes": strconv.Itoa(bound)})
-		attackUnderLoad(t, d, n)
-		if counted := metric(t, d, "penstock_request_limits_redis_bytes"); counted > bound {
-			t.Errorf("%v bytes are accounted for, want at most %d", counted, bound)
+		settings := map[string]string{"redis-prefix": "p", "request-limits-max-redis-bytes": strconv.Itoa(bound / 2)}
+		d := attacked(t, "redis://"+server.Addr, settings)
+		settings["rules"] = ""
+		other := attacked(t, "redis://"+server.Addr, settings) // it does not know the rules
+		attackUnderLoad(t, d, n/2, other)
+		for _, d := range []*daemon{d, other} {
+			if counted := metric(t, d, "penstock_request_limits_redis_bytes"); counted > bound/2 {
+				t.Errorf("%v bytes are accounted for, want at most %d", counted, bound/2)
+			}
+			checkRefusals(t, d, "period", "key_bytes", "redis_bytes")
 		}
-		checkRefusals(t, d, "period", "key_bytes", "redis_bytes")
 		const forRules = 8 << 10 // of the victims, and of the daemon itself
 		if left := leftBytes(t, server); left > bound+forRules || left < bound/4 {
 			t.Errorf("%d bytes are left in Redis, want many, and at most %d", left, bound)
@@ -229,14 +234,17 @@ func leftBytes(t *testing.T, server *redistest.Server) int64 {
 	return n
 }
 
-// attackUnderLoad runs all attackers while honest clients use the rules.
-func attackUnderLoad(t *testing.T, d *daemon, n int) {
+// attackUnderLoad runs all attackers, of this daemon and of others on its store, while honest
+// clients use the rules.
+func attackUnderLoad(t *testing.T, d *daemon, n int, others ...*daemon) {
 	var attacking, honest sync.WaitGroup
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	for i, attack := range attackers {
-		a := &attacker{random: mathrand.New(mathrand.NewPCG(seed, uint64(i)))}
-		attacking.Go(func() { attack(t, d, a, n) })
+	for i, target := range append(others, d) {
+		for j, attack := range attackers {
+			a := &attacker{random: mathrand.New(mathrand.NewPCG(seed, uint64(i*len(attackers)+j)))}
+			attacking.Go(func() { attack(t, target, a, n) })
+		}
 	}
 	var done atomic.Bool
 	began := time.Now()

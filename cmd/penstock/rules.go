@@ -119,6 +119,9 @@ func sealFile(name string) error {
 	if err != nil {
 		return err
 	}
+	if !info.Mode().IsRegular() { // reading a pipe would wait for its writer
+		return fmt.Errorf("%s: not a regular file", name)
+	}
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err

@@ -1,0 +1,105 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+// notExempt is the right of a remote caller.
+func notExempt() bool { return false }
+
+func boundedEngine(bound int64) *Engine {
+	return New(penstock.NewMemory(nil), &Options{RequestLimits: RequestLimits{MaxStoreBytes: bound}})
+}
+
+// fillUntilRefused calls take until there is no room, and checks that what was accounted
+// for is within the bound, and most of it.
+func fillUntilRefused(t *testing.T, e *Engine, take func(i int) error) {
+	t.Helper()
+	bound := e.requestPolicy.MaxStoreBytes
+	for i := range 10_000 {
+		err := take(i)
+		var refused *LimitRefusal
+		if errors.As(err, &refused) && refused.Reason == RefusedStoreBytes {
+			if used := e.StoreBytes(); used > bound || used < bound/2 {
+				t.Errorf("refused with %d bytes accounted for, of %d", used, bound)
+			}
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Errorf("no take was refused; %d bytes are accounted for, of %d", e.StoreBytes(), bound)
+}
+
+// Each ID leaves a record, so many IDs of one key need room as many keys do.
+func TestAdmitAccountsForIDs(t *testing.T) {
+	e := boundedEngine(100_000)
+	limit := RequestLimit(penstock.PerHour(1_000_000))
+	fillUntilRefused(t, e, func(i int) error {
+		_, err := e.Take(t.Context(), penstock.Request{Key: "one", Limit: limit, Cost: 1, ID: strconv.Itoa(i)}, notExempt)
+		return err
+	})
+}
+
+// Overrides of Envoy are limits in requests too.
+func TestDecideAccountsForOverrides(t *testing.T) {
+	set, err := rules.Parse(rules.File{Name: "rules.yaml", Text: []byte("domain: shop\ndescriptors:\n  - key: user\n    limit: \"5/1h\"\n")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := boundedEngine(100_000)
+	e.SetRules(set)
+	decide := func(d Descriptor) error {
+		var r Result
+		return e.Decide(t.Context(), "shop", []Descriptor{d}, &r)
+	}
+	override := func(i int) Descriptor {
+		return Descriptor{Entries: []rules.Entry{{Key: "user", Value: strconv.Itoa(i)}}, Cost: 1, Limit: penstock.PerHour(5)}
+	}
+	fillUntilRefused(t, e, func(i int) error { return decide(override(i)) })
+	exempt := override(-1)
+	exempt.MayRefund = true
+	for name, d := range map[string]Descriptor{
+		"an accounted key": override(0), "an exempt caller": exempt,
+		"a rule": {Entries: []rules.Entry{{Key: "user", Value: "new"}}, Cost: 1},
+	} {
+		if err := decide(d); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A take whose outcome is unknown may have left its state behind. A denial, a refusal or an
+// invalid request has not.
+func TestSettleAccountsForUnknownOutcomes(t *testing.T) {
+	granted := &penstock.Decision{Allowed: true, Granted: 1}
+	for _, c := range []struct {
+		decision *penstock.Decision
+		err      error
+		left     bool
+	}{
+		{granted, nil, true},
+		{&penstock.Decision{}, nil, false},
+		{&penstock.Decision{}, fmt.Errorf("%w: no answer", penstock.ErrUnavailable), true},
+		{&penstock.Decision{}, context.Canceled, true},
+		{&penstock.Decision{}, &penstock.RequestError{Err: &penstock.FieldError{Field: "Count", Kind: penstock.ErrBadLimit}}, false},
+	} {
+		e := boundedEngine(100_000)
+		r := penstock.Request{Key: "k", Limit: RequestLimit(penstock.PerHour(1)), Cost: 1, ID: "id"}
+		a, err := e.Admit(&r, notExempt)
+		if err != nil || e.StoreBytes() == 0 {
+			t.Fatalf("admitted: %v, %d bytes", err, e.StoreBytes())
+		}
+		if a.Settle(c.decision, c.err); e.StoreBytes() > 0 != c.left {
+			t.Errorf("%+v, %v: %d bytes are accounted for, want some: %t", *c.decision, c.err, e.StoreBytes(), c.left)
+		}
+	}
+}

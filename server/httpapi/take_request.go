@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -264,10 +265,17 @@ func (t *takeRequest) checkDescriptors() error {
 	case len(t.descriptors) == 0:
 		return &fieldError{path: []string{"descriptors"}, problem: "want at least one descriptor"}
 	}
+	total := int64(0)
 	for i := range t.descriptors {
 		if !t.hasCost[i] {
 			t.descriptors[i].Cost = t.cost
 		}
+		// A store rejects such a sum on one key, in a list after others were charged.
+		cost := max(t.descriptors[i].Cost, 0)
+		if cost > math.MaxInt64-total {
+			return &fieldError{path: []string{"descriptors"}, problem: "the costs add up to more than 2^63-1", kind: ProblemBadCost}
+		}
+		total += cost
 	}
 	return nil
 }

@@ -153,6 +153,20 @@ func TestTakeListEachDecidesIndependently(t *testing.T) {
 	})
 }
 
+// A list with an invalid request is rejected before any of its requests is charged, also if
+// only a store would notice.
+func TestTakeListEachChargesNothingOfAnInvalidList(t *testing.T) {
+	base := serveStore(t, frozenMemory())
+	tooMuch := strings.Replace(byRules("tenant=x", "tenant=x"), `"domain"`, `"cost":9223372036854775807,"domain"`, 1)
+	got := post(t, base, `{"mode":"each","requests":[{"key":"a","limit":"3/1h"},`+tooMuch+`]}`)
+	if p := got.problem(t); got.status != 400 || p.Type != httpapi.ProblemBadCost || p.Pointer != "#/requests/1/descriptors" {
+		t.Errorf("got %+v, want 400 at #/requests/1/descriptors", got)
+	}
+	if got := post(t, base, `{"key":"a","limit":"3/1h","cost":0}`); !strings.Contains(got.body, `"remaining":3`) {
+		t.Errorf("after the rejected list: got %s, want nothing charged", got.body)
+	}
+}
+
 // byRules returns the body of a request by rules, with a descriptor for each entry
 // such as "tenant=x".
 func byRules(entries ...string) string {

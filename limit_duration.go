@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/penstock-io/penstock/internal/spelling"
 )
 
 // durationText formats a duration for parseDuration: whole days as 7d, others as
@@ -108,6 +110,21 @@ func fractionOf(digits string, unit time.Duration) time.Duration {
 	part, _ := bits.Div64(high, low, denominator)
 	return time.Duration(part)
 }
+
+// suggestPeriod returns what a period was probably meant to be, or else what periods look
+// like.
+func suggestPeriod(text string) string {
+	digits, unit := cutDigits(text)
+	if near := spelling.Similar(unit, unitWords); near != "" {
+		if digits != "" && digits != "1" {
+			near += "s"
+		}
+		return "did you mean " + digits + near + "?"
+	}
+	return "want a duration such as 30s, 1m, 1h30m, 1d, or a word such as day"
+}
+
+var unitWords = []string{"second", "minute", "hour", "day", "week", "month", "year"}
 
 // durationUnit returns the length of a unit.
 func durationUnit(name string) (time.Duration, bool) {

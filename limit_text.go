@@ -264,7 +264,7 @@ func (p *limitParser) readRate(w limitWord) error {
 		return countWord.bad("Count", "%v", err)
 	}
 	if p.limit.Period, ok = parseDuration(period); !ok {
-		return periodWord.bad("Period", "want a duration such as 30s, 1m, 1h30m, 1d, or a word such as day")
+		return periodWord.bad("Period", "%s", suggestPeriod(period))
 	}
 	if p.limit.Period <= 0 {
 		return periodWord.bad("Period", "must be more than zero")

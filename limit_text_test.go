@@ -161,6 +161,8 @@ var badLimitTexts = []struct{ text, want string }{
 	{"30/1x", `Period at column 4: "1x": want a duration such as 30s, 1m, 1h30m, 1d, or a word such as day`},
 	{"30/-1m", `Period at column 4: "-1m": want a duration such as 30s, 1m, 1h30m, 1d, or a word such as day`},
 	{"30/60", `Period at column 4: "60": want a duration such as 30s, 1m, 1h30m, 1d, or a word such as day`},
+	{"30/minuet", `Period at column 4: "minuet": did you mean minute?`},
+	{"30/2minites", `Period at column 4: "2minites": did you mean 2minutes?`},
 	{"30/0s", `Period at column 4: "0s": must be more than zero`},
 	{"30/367d", `Period at column 4: 367d: must be at most 366d`},
 	{"30/31d fixed-window align=month", `Period at column 4: 31d: must be 30d, or 0, with Align month`},

@@ -63,7 +63,7 @@ func TestInvalidRequestsAreCountedAndLogged(t *testing.T) {
 		`penstock_invalid_requests_total{api="resp",reason="forbidden"} 0`,
 	)
 	for _, line := range []string{
-		`msg="invalid request" api=http reason=limit problem=`,
+		`msg="invalid request" api=http reason=limit problem="limit: bad limit: Period`,
 		`msg="invalid request" api=grpc reason=descriptors problem="rate limit descriptor list must not be empty" from=127.0.0.1:`,
 		`msg="invalid request" api=resp reason=not_found problem="unknown command CL.THROTTEL" from=127.0.0.1:`,
 	} {

@@ -57,7 +57,7 @@ func rootCommand() *cobra.Command {
 		Use:   "penstock",
 		Short: "Rate limiting for every language",
 		Long: `Penstock is a rate limiter. It serves Envoy over gRPC, proxies and programs over
-HTTP, and Redis clients by CL.THROTTLE, all from the same counters.
+HTTP, and Redis clients by PENSTOCK.TAKE and CL.THROTTLE, all on one store.
 
 Exit codes: 0 success or allowed; 1 a negative result: denied, invalid or not
 ready; 2 an error without a result.`,

@@ -54,7 +54,7 @@ func (at *connection) health(ctx context.Context, w io.Writer) error {
 	}
 	var readiness struct{ Ready *bool }
 	if err := json.Unmarshal(text, &readiness); err != nil || readiness.Ready == nil {
-		return fmt.Errorf("%s is not an admin listener: it returned %s: %.200q", at.url, response.Status, strings.TrimSpace(string(text)))
+		return at.notAdmin(response, text)
 	}
 	fmt.Fprintln(w, strings.TrimSpace(string(text)))
 	if !*readiness.Ready {

@@ -197,24 +197,32 @@ func (at *connection) adminRequest(ctx context.Context, method, path string, que
 	defer func() { _ = response.Body.Close() }()
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAdminResponse))
 	if err == nil && response.StatusCode != http.StatusOK {
-		err = adminError(response.StatusCode, text)
+		err = at.adminError(response, text)
 	}
 	return text, err
 }
 
 // adminError returns the error of a response other than 200.
-func adminError(status int, text []byte) error {
-	var problem struct{ Detail string }
-	_ = json.Unmarshal(text, &problem)
-	switch {
-	case status == http.StatusUnauthorized:
+func (at *connection) adminError(response *http.Response, text []byte) error {
+	var problem struct{ Title, Detail string }
+	isProblem := json.Unmarshal(text, &problem) == nil && problem.Title != ""
+	switch status := response.StatusCode; {
+	case status == http.StatusUnauthorized && at.token == "":
 		return errors.New("the server requires its token: set --token-file")
+	case status == http.StatusUnauthorized:
+		return errors.New("the server rejected the token: it is not the server's")
+	case !isProblem, strings.HasPrefix(problem.Detail, "no such path"):
+		return at.notAdmin(response, text)
 	case status == http.StatusNotFound || status == http.StatusBadRequest:
-		if problem.Detail != "" {
-			return errors.New(problem.Detail)
-		}
+		return errors.New(problem.Detail)
+	default:
+		return errors.New(strings.TrimSuffix(fmt.Sprintf("the server returned %d: %s", status, problem.Detail), ": "))
 	}
-	return errors.New(strings.TrimSuffix(fmt.Sprintf("the server returned %d: %s", status, problem.Detail), ": "))
+}
+
+// notAdmin returns the error of a response that the admin API does not give.
+func (at *connection) notAdmin(response *http.Response, text []byte) error {
+	return fmt.Errorf("%s is not an admin listener: it returned %s: %.200q", at.url, response.Status, strings.TrimSpace(string(text)))
 }
 
 // keyState is the response of /v1/keys.

@@ -104,8 +104,8 @@ func parseEntries(args []string) ([]rules.Entry, error) {
 	}
 	entries := make([]rules.Entry, len(args))
 	for i, arg := range args {
-		key, value, _ := strings.Cut(arg, "=")
-		if key == "" {
+		key, value, ok := strings.Cut(arg, "=")
+		if key == "" || !ok {
 			return nil, fmt.Errorf("%q: want an entry such as user=42", arg)
 		}
 		entries[i] = rules.Entry{Key: key, Value: value}

@@ -1,6 +1,8 @@
 // Package spelling finds the word that a misspelt one was probably meant to be.
 package spelling
 
+import "strings"
+
 // Distance returns the Levenshtein distance: how many bytes must be inserted, removed or
 // replaced to turn a into b. It keeps one row of the table at a time.
 func Distance(a, b string) int {
@@ -23,13 +25,19 @@ func Distance(a, b string) int {
 	return row[len(b)]
 }
 
-// Similar returns the candidate with the smallest distance to name, or "" if none is
-// so close that name is probably a misspelling of it. The first of equals wins. Names
-// that are too long to be misspelt words have no candidate.
+// Similar returns the candidate that begins with name or else has the smallest distance to
+// it, or "" if none is so close that name is probably a misspelling of it. The first of
+// equals wins. Names that are too long to be misspelt words have no candidate, and two
+// letters are the beginning of too many words.
 func Similar(name string, candidates []string) (best string) {
-	const longest = 100
+	const longest, shortestPrefix = 100, 3
 	if len(name) > longest {
 		return ""
+	}
+	for _, c := range candidates {
+		if len(name) >= shortestPrefix && strings.HasPrefix(c, name) {
+			return c
+		}
 	}
 	least := max(2, len(name)/3) + 1
 	for _, c := range candidates {

@@ -55,6 +55,8 @@ func TestSimilarIgnoresOtherWords(t *testing.T) {
 		{"minut", []string{"second", "minute"}, "minute"},
 		{"fortnight", []string{"second", "minute"}, ""},
 		{"a", []string{"abc", "bcd"}, "abc"},
+		{"rate", []string{"name", "rate_limit"}, "rate_limit"}, // the beginning of a word
+		{"ra", []string{"rb", "rate_limit"}, "rb"},
 		{"a", nil, ""},
 		{strings.Repeat("a", 101), []string{strings.Repeat("a", 100)}, ""},
 	} {

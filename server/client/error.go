@@ -16,7 +16,7 @@ type Error struct{ httplimit.Problem }
 
 func (e *Error) Error() string {
 	if e.Title == "" {
-		return fmt.Sprintf("client: the server responded %d %s", e.Status, http.StatusText(e.Status))
+		return strings.TrimSuffix(fmt.Sprintf("client: the server responded %d %s: %s", e.Status, http.StatusText(e.Status), e.Detail), ": ")
 	}
 	return fmt.Sprintf("client: %s: %s", e.Title, e.Detail)
 }
@@ -34,7 +34,7 @@ func (e *Error) Unwrap() error {
 func newError(response *http.Response, body []byte) error {
 	e := &Error{}
 	if json.Unmarshal(body, &e.Problem) != nil {
-		e = &Error{}
+		e = &Error{httplimit.Problem{Detail: plainText(response, body)}}
 	}
 	e.Status = response.StatusCode
 	_, kind, _ := strings.Cut(e.Type, "#")
@@ -47,6 +47,18 @@ func newError(response *http.Response, body []byte) error {
 	}
 	field.Problem = e.Detail
 	return &field
+}
+
+// plainText returns the beginning of a body that is plain text, quoted, or "". Such responses
+// are not of the HTTP API: a listener that requires TLS explains itself this way, and so do
+// proxies.
+func plainText(response *http.Response, body []byte) string {
+	text := strings.TrimSpace(string(body))
+	kind := response.Header.Get("Content-Type")
+	if text == "" || kind != "" && !strings.HasPrefix(kind, "text/plain") {
+		return ""
+	}
+	return fmt.Sprintf("%.200q", text)
 }
 
 var (

@@ -64,7 +64,21 @@ func decodeAuthRequest(r *http.Request, addresses *address.Resolver) (*authReque
 		badHeader.status = a.denyStatus
 		return nil, badHeader
 	}
+	if err := a.checkParameters(); err != nil {
+		return nil, err
+	}
 	return a, a.check()
+}
+
+// checkParameters returns an error if parameters are missing, in the words of a URL.
+func (a *authRequest) checkParameters() error {
+	switch {
+	case !a.fields.has(ruleFields | keyFields):
+		return in("key", &fieldError{problem: "want key and limit, or domain and entries such as user=42"})
+	case a.fields.has(fieldDomain) && !a.fields.has(fieldDescriptors|limitFields):
+		return in("domain", &fieldError{problem: "want an entry beside the domain, such as user=42"})
+	}
+	return nil
 }
 
 // isBadHeader reports whether an error is about a header, and keeps the first one.

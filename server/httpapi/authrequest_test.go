@@ -239,8 +239,8 @@ func TestAuthRequestShortensLongKeys(t *testing.T) {
 func TestAuthRequestRejectsMalformedURLs(t *testing.T) {
 	base := serveStore(t, frozenMemory())
 	for _, c := range []struct{ query, kind, parameter, detail string }{
-		{"", httpapi.ProblemMalformed, "key", "want key and limit, or domain"},
-		{"limit=1/s", httpapi.ProblemMalformed, "key", "want key and limit"},
+		{"", httpapi.ProblemMalformed, "key", "want key and limit, or domain and entries"},
+		{"limit=1/s", httpapi.ProblemMalformed, "key", "want key and limit, or domain and entries"},
 		{"key=a", httpapi.ProblemMalformed, "limit", "want a limit"},
 		{"limit=1/s&key=", httpapi.ProblemBadKey, "key", "must not be empty"},
 		{"limit=nine&key=a", httpapi.ProblemBadLimit, "limit", "want a count"},
@@ -255,7 +255,7 @@ func TestAuthRequestRejectsMalformedURLs(t *testing.T) {
 		{"limit=1/s&key=a&max_delay=Inf", httpapi.ProblemMalformed, "max_delay", "want a number"},
 		{"limit=1/s&key=a&max_delay=-1", httpapi.ProblemBadCost, "max_delay", "must not be negative"},
 		{"domain=edge&key=a", httpapi.ProblemMalformed, "key", "cannot be combined"},
-		{"domain=edge", httpapi.ProblemMalformed, "descriptors", "want at least one"},
+		{"domain=edge", httpapi.ProblemMalformed, "domain", "want an entry beside the domain"},
 		{"domain=&a=b", httpapi.ProblemMalformed, "domain", "want a domain"},
 		{"domain=edge&=b", httpapi.ProblemMalformed, "", "has no name"},
 		{"domain=edge&a=%zz", httpapi.ProblemMalformed, "", "invalid URL escape"},

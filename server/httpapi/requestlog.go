@@ -12,7 +12,7 @@ import (
 func (s *Server) writeProblem(w http.ResponseWriter, r *http.Request, p httplimit.Problem) {
 	text := p.Detail
 	if at := p.Pointer + p.Parameter; at != "" {
-		text += " at " + at
+		text = at + ": " + text
 	}
 	s.requests.Invalid(reasons[p.Type], text, r.RemoteAddr)
 	httpserver.WriteProblem(w, p)

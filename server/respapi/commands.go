@@ -123,6 +123,10 @@ func (c *conn) isHTTP(args [][]byte) bool {
 		c.parser.inline && strings.HasPrefix(string(args[len(args)-1]), "HTTP/")
 }
 
+// ownPrefix begins the names of commands that Redis does not have. A command that peeks or
+// resets is easily guessed, and PENSTOCK.TAKE does both.
+const ownPrefix = "PENSTOCK."
+
 func (c *conn) replyUnknown(args [][]byte) {
 	// The log gets no arguments: a misspelt AUTH has a password.
 	c.logInvalid(requestlog.NotFound, "unknown command "+printable(args[0][:min(len(args[0]), 128)]))
@@ -133,6 +137,9 @@ func (c *conn) replyUnknown(args [][]byte) {
 			break
 		}
 		b.WriteString("'" + printable(arg[:min(len(arg), 128)]) + "' ")
+	}
+	if name := string(args[0]); len(name) > len(ownPrefix) && strings.EqualFold(name[:len(ownPrefix)], ownPrefix) {
+		b.WriteString("; see PENSTOCK.TAKE HELP")
 	}
 	c.out.error(b.String())
 }

@@ -1,6 +1,7 @@
 package respapi
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"strconv"
@@ -96,7 +97,7 @@ func parseTake(args [][]byte, maxDescriptors int) (*takeCall, error) {
 	for len(args) > 0 {
 		word := takeWordOf(args[0])
 		if word == 0 {
-			return nil, argumentError("unknown word '" + printable(args[0][:min(len(args[0]), maxPrintedWord)]) + "'; see PENSTOCK.TAKE HELP")
+			return nil, t.unknownWord(args[0])
 		}
 		n, err := t.parseWord(word, args[1:])
 		if err != nil {
@@ -107,8 +108,26 @@ func parseTake(args [][]byte, maxDescriptors int) (*takeCall, error) {
 	return t, t.check(maxDescriptors)
 }
 
-// maxPrintedWord is how many bytes of an unknown word an error repeats.
-const maxPrintedWord = 128
+// unknownWord returns the error of an argument where a word is expected. After a limit it is
+// mostly a part of the limit that was not quoted.
+func (t *takeCall) unknownWord(arg []byte) error {
+	text := "unknown word '" + printedWord(arg) + "'; see PENSTOCK.TAKE HELP"
+	if t.words.has(wordLimit) && limitWord(arg) {
+		text = "unknown word '" + printedWord(arg) + "': a limit is one argument; quote it, as in \"10/1m burst=5\""
+	}
+	return argumentError(text)
+}
+
+// limitWord reports whether an argument looks like a word of a limit: burst=5, sliding-log.
+func limitWord(arg []byte) bool {
+	return bytes.ContainsAny(arg, "=-")
+}
+
+// printedWord returns an argument as errors repeat it.
+func printedWord(arg []byte) string {
+	const longest = 128
+	return printable(arg[:min(len(arg), longest)])
+}
 
 // parseWord parses what follows a word, and returns the number of arguments used.
 func (t *takeCall) parseWord(word takeWord, args [][]byte) (n int, err error) {
@@ -198,7 +217,7 @@ func (t *takeCall) parseDomain(args [][]byte) (n int, err error) {
 	}
 	for n = 1; n < len(args) && takeWordOf(args[n]) == 0; n += 2 {
 		if n+1 == len(args) {
-			return 0, argumentError("an entry has a key and no value")
+			return 0, argumentError("entry '" + printedWord(args[n]) + "' has no value: want a key and a value, as in user 42")
 		}
 	}
 	if n == 1 {

@@ -122,11 +122,20 @@ func (c *call) checkList(top fieldSet) error {
 		return &fieldError{path: []string{"requests"}, problem: "want at least one request"}
 	}
 	for i := range c.requests {
-		if err := c.requests[i].check(); err != nil {
+		if err := c.checkListed(&c.requests[i]); err != nil {
 			return inRequest(i, err)
 		}
 	}
 	return nil
+}
+
+// checkListed checks a request of a list. The store would report a reset as a negative cost,
+// which the request does not have.
+func (c *call) checkListed(t *takeRequest) error {
+	if c.mode == all && t.reset && !t.fields.has(ruleFields) {
+		return &fieldError{path: []string{"reset"}, problem: "reset cannot be used in an all-or-nothing request", kind: ProblemBadCost}
+	}
+	return t.check()
 }
 
 // inRequest adds the index of a request in a list to the path of an error.

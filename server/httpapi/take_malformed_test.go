@@ -138,6 +138,7 @@ var malformedBodies = []struct{ body, kind, pointer, detail string }{
 	{`{"mode":"each","requests":[{"key":"a","limit":"1/s"},{"mode":"all","requests":[]}]}`, malformed, "#/requests/1/mode", "unknown field"},
 	{`{"mode":"all","requests":[{"key":"a","limit":"1/s"},{"key":"a","limit":"1/s","id":"x"}]}`, badCost, "#/requests/1/id", "all-or-nothing"},
 	{`{"mode":"all","requests":[{"key":"a","limit":"1/s"},{"key":"a","limit":"1/s","cost":-1}]}`, badCost, "#/requests/1/cost", "all-or-nothing"},
+	{`{"mode":"all","requests":[{"key":"a","limit":"1/s"},{"key":"a","limit":"1/s","reset":true}]}`, badCost, "#/requests/1/reset", "reset cannot be used"},
 	{`{"mode":"all","requests":[{"key":"a","limit":"1/s"},{` + byEdge + `}]}`, malformed, "#/requests/1", "cannot mix requests with a limit and requests by rules"},
 	{`{"mode":"all","requests":[{` + byEdge + `},{` + strings.Replace(byEdge, "edge", "core", 1) + `}]}`, malformed, "#/requests/1/domain", "wants the same domain in all requests"},
 	{`{"mode":"all","requests":[` + repeat(2, `{"key":"a","limit":"1/s","cost":9223372036854775807}`) + `]}`, badCost, "#/requests", "cost"},

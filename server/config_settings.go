@@ -67,7 +67,7 @@ var Settings = slices.Concat(
 		Setting{Name: "redis-timeout", Kind: "duration", Default: "50ms", Help: "timeout of a Redis call, retries included", set: positive(func(c *Config) *time.Duration { return &c.RedisTimeout })},
 	),
 	group("Limits in requests",
-		Setting{Name: "request-limits", Kind: "mode", Default: "on", Help: "who may bring a limit in a request: on (all callers), local (only callers that may refund: with the token, or without one from this machine) or off", Values: requestLimitNames, set: oneOf(func(c *Config) *string { return &c.RequestLimits }, requestLimitNames)},
+		Setting{Name: "request-limits", Kind: "mode", Default: "on", Help: "which callers may bring a limit in a request: on (all), local (those that may refund: with the token, or without one from this machine) or off (none)", Values: requestLimitNames, set: oneOf(func(c *Config) *string { return &c.RequestLimits }, requestLimitNames)},
 		Setting{Name: "request-limits-max-period", Kind: "duration", Default: "744h", Help: "longest period of a limit in a request, and longest time to refill a bucket; callers that may refund are exempt", set: positive(func(c *Config) *time.Duration { return &c.RequestLimitsMaxPeriod })},
 		Setting{Name: "request-limits-max-key-bytes", Kind: "size", Default: "4KiB", Help: "maximum state of one key under a limit in a request; same exemption", set: size(func(c *Config) *int64 { return &c.RequestLimitsMaxKeyBytes })},
 		Setting{Name: "request-limits-max-redis-bytes", Kind: "size", Default: "64MiB", Help: "maximum live state that limits in requests to this server leave in Redis; same exemption", set: size(func(c *Config) *int64 { return &c.RequestLimitsMaxRedisBytes })},

@@ -20,7 +20,8 @@ import (
 //
 // Across several slots of a Cluster it peeks at all keys, takes from one after the
 // other, and refunds what it took if one denies or does not answer; the refunds have
-// [Options].Timeout once more. It never admits too much. Other callers may see the
+// [Options].Timeout once more. Each request leaves a record, for twice the Timeout and ten
+// seconds. It never admits too much. Other callers may see the
 // units taken for a moment, and be denied because of it. Units that cannot be
 // refunded, because the process has died or a node does not answer, become available
 // again in the course of the limit, like all units taken.

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -49,6 +50,9 @@ func (c *Config) requestLimits() engine.RequestLimits {
 	}
 	if c.Store != memoryURL {
 		r.MaxStoreBytes, r.StorePrefix = c.RequestLimitsMaxRedisBytes, c.RedisPrefix
+	}
+	if strings.HasPrefix(c.Store, "redis-cluster:") {
+		r.TakeAllMemory = 2*c.RedisTimeout + 10*time.Second // see redisstore.Store.TakeAll
 	}
 	return r
 }

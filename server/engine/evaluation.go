@@ -131,7 +131,7 @@ func (ev *evaluation) admitOverrides(ds []Descriptor) error {
 		}
 		r := l.request
 		r.Cost = l.cost
-		a, err := ev.engine.Admit(&r, func() bool { return ds[l.index].MayRefund })
+		a, err := ev.engine.admit(&r, func() bool { return ds[l.index].MayRefund }, len(ev.limited) > 1)
 		if err != nil {
 			ev.settleOverrides(nil)
 			return fmt.Errorf("descriptor %d: %w", l.index, err)

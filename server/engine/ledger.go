@@ -2,6 +2,7 @@ package engine
 
 import (
 	"hash/maphash"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -80,6 +81,16 @@ func (l *byteLedger) recordEntry(r *penstock.Request, state uint64) ledgerEntry 
 		hash:     max(state*odd^maphash.String(l.seed, r.ID), 1),
 		bytes:    recordBytes + nameBytes(l.prefix, len(r.Key)),
 		lifetime: int64(recordLifetime(&r.Limit)),
+	}
+}
+
+// rollBackEntry returns the entry of the record of a request in a TakeAll. The store makes
+// up an ID for it, so no other request has the same.
+func (l *byteLedger) rollBackEntry(r *penstock.Request, memory time.Duration) ledgerEntry {
+	return ledgerEntry{
+		hash:     max(rand.Uint64(), 1),
+		bytes:    recordBytes + nameBytes(l.prefix, len(r.Key)),
+		lifetime: int64(memory + expirySlack),
 	}
 }
 

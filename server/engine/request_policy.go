@@ -39,6 +39,10 @@ type RequestLimits struct {
 	// StorePrefix begins the name of every key in that store. Optional.
 	StorePrefix string
 
+	// TakeAllMemory is for how long that store remembers each request of a TakeAll, to
+	// roll it back. The record needs room as that of an ID does. Default: it does not.
+	TakeAllMemory time.Duration
+
 	// Now is the clock by which MaxStoreBytes is accounted, for tests. Default: the
 	// machine's monotonic clock.
 	Now func() time.Time
@@ -184,12 +188,17 @@ func (e *Engine) StoreBytes() int64 {
 type Admission struct {
 	ledger *byteLedger // nil if the request is not accounted for
 	state  ledgerEntry
-	record ledgerEntry // of the request's ID
+	record ledgerEntry // of the request's ID, or to roll it back
 }
 
 // Admit makes room in the store for a request, or returns a [*LimitRefusal]. It calls
 // mayRefund only if the bytes in the store are bounded. The request must be valid.
 func (e *Engine) Admit(r *penstock.Request, mayRefund func() bool) (a Admission, err error) {
+	return e.admit(r, mayRefund, false)
+}
+
+// admit is Admit for a request that may be one of several in a TakeAll.
+func (e *Engine) admit(r *penstock.Request, mayRefund func() bool, inTakeAll bool) (a Admission, err error) {
 	l := e.requestPolicy.ledger
 	if l == nil || mayRefund() {
 		return a, nil
@@ -202,11 +211,15 @@ func (e *Engine) Admit(r *penstock.Request, mayRefund func() bool) (a Admission,
 	if !l.reserve(&a.state) {
 		return a, e.refuseFull()
 	}
-	if r.ID != "" {
-		if a.record = l.recordEntry(r, a.state.hash); !l.reserve(&a.record) {
-			l.settle(&a.state, false)
-			return a, e.refuseFull()
-		}
+	switch memory := e.requestPolicy.TakeAllMemory; {
+	case r.ID != "":
+		a.record = l.recordEntry(r, a.state.hash)
+	case inTakeAll && memory > 0:
+		a.record = l.rollBackEntry(r, memory)
+	}
+	if a.record.hash != 0 && !l.reserve(&a.record) {
+		l.settle(&a.state, false)
+		return a, e.refuseFull()
 	}
 	a.ledger = l
 	return a, nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/rules"
@@ -47,6 +48,28 @@ func TestAdmitAccountsForIDs(t *testing.T) {
 		_, err := e.Take(t.Context(), penstock.Request{Key: "one", Limit: limit, Cost: 1, ID: strconv.Itoa(i)}, notExempt)
 		return err
 	})
+}
+
+// On a Cluster each request of a TakeAll leaves a record for a while, so that it can be
+// rolled back. Without accounting, a caller could leave any number of them by few keys.
+func TestTakeAllAccountsForRecordsToRollBack(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	e := New(penstock.NewMemory(nil), &Options{RequestLimits: RequestLimits{
+		MaxStoreBytes: 100_000, TakeAllMemory: 10 * time.Second, Now: func() time.Time { return now },
+	}})
+	limit := RequestLimit(penstock.PerHour(1_000_000))
+	take := func(take func(context.Context, []penstock.Request, []penstock.Decision, func() bool) error) error {
+		rs := []penstock.Request{{Key: "a", Limit: limit, Cost: 1}, {Key: "b", Limit: limit, Cost: 1}}
+		return take(t.Context(), rs, make([]penstock.Decision, len(rs)), notExempt)
+	}
+	fillUntilRefused(t, e, func(int) error { return take(e.TakeAll) })
+	if err := take(e.TakeEach); err != nil {
+		t.Errorf("independent takes leave no record: %v", err)
+	}
+	now = now.Add(time.Minute)
+	if err := take(e.TakeAll); err != nil {
+		t.Errorf("after the records expired: %v", err)
+	}
 }
 
 // Overrides of Envoy are limits in requests too.

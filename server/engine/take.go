@@ -32,7 +32,7 @@ func (e *Engine) Take(ctx context.Context, r penstock.Request, mayRefund func() 
 func (e *Engine) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, mayRefund func() bool) error {
 	counters := e.LocalCounters()
 	defer counters.Flush()
-	if err := e.takeAdmitted(ctx, penstock.TakeEach, rs, ds, mayRefund); err != nil {
+	if err := e.takeAdmitted(ctx, penstock.TakeEach, false, rs, ds, mayRefund); err != nil {
 		counters.Fail()
 		return err
 	}
@@ -47,7 +47,7 @@ func (e *Engine) TakeEach(ctx context.Context, rs []penstock.Request, ds []penst
 func (e *Engine) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision, mayRefund func() bool) error {
 	counters := e.LocalCounters()
 	defer counters.Flush()
-	if err := e.takeAdmitted(ctx, penstock.TakeAll, rs, ds, mayRefund); err != nil {
+	if err := e.takeAdmitted(ctx, penstock.TakeAll, len(rs) > 1, rs, ds, mayRefund); err != nil {
 		counters.Fail()
 		return err
 	}
@@ -64,13 +64,13 @@ func (e *Engine) TakeAll(ctx context.Context, rs []penstock.Request, ds []pensto
 type takeMany func(context.Context, penstock.Store, []penstock.Request, []penstock.Decision) error
 
 // takeAdmitted admits all requests or none, and has the store decide them.
-func (e *Engine) takeAdmitted(ctx context.Context, take takeMany, rs []penstock.Request, ds []penstock.Decision, mayRefund func() bool) error {
+func (e *Engine) takeAdmitted(ctx context.Context, take takeMany, inTakeAll bool, rs []penstock.Request, ds []penstock.Decision, mayRefund func() bool) error {
 	if e.requestPolicy.ledger == nil || mayRefund() {
 		return take(ctx, e.store, rs, ds)
 	}
 	admitted := make([]Admission, 0, len(rs))
 	for i := range rs {
-		a, err := e.Admit(&rs[i], mayRefund)
+		a, err := e.admit(&rs[i], mayRefund, inTakeAll)
 		if err != nil {
 			settleAll(admitted, make([]penstock.Decision, len(admitted)), nil)
 			return &penstock.RequestError{Index: i, Err: err}

@@ -211,8 +211,10 @@ func (at *connection) adminError(response *http.Response, text []byte) error {
 		return errors.New("the server requires its token: set --token-file")
 	case status == http.StatusUnauthorized:
 		return errors.New("the server rejected the token: it is not the server's")
-	case !isProblem, strings.HasPrefix(problem.Detail, "no such path"):
+	case !isProblem:
 		return at.notAdmin(response, text)
+	case strings.HasPrefix(problem.Detail, "no such path"):
+		return fmt.Errorf("%s is not an admin listener: it has no %s", at.url, response.Request.URL.Path)
 	case status == http.StatusNotFound || status == http.StatusBadRequest:
 		return errors.New(problem.Detail)
 	default:

@@ -60,10 +60,20 @@ func (c *conn) auth(args [][]byte) {
 		return
 	}
 	if !c.login(user, password) {
-		c.reject(requestlog.Forbidden, wrongPass)
+		c.rejectPassword()
 		return
 	}
 	c.out.ok()
+}
+
+// rejectPassword answers a login that failed. Where no password can be right, the reply says
+// so, because a client that is configured with one gets no further.
+func (c *conn) rejectPassword() {
+	if !c.server.engine.HasToken() {
+		c.reject(requestlog.Forbidden, "WRONGPASS the server has no token: connect without a password")
+		return
+	}
+	c.reject(requestlog.Forbidden, wrongPass)
 }
 
 // hello answers HELLO [2|3 [AUTH user password] [SETNAME name]].
@@ -98,7 +108,7 @@ func (c *conn) helloOptions(options [][]byte, name *string) bool {
 		switch option := strings.ToUpper(string(options[0])); {
 		case option == "AUTH" && len(options) >= 3:
 			if !c.login(string(options[1]), string(options[2])) {
-				c.reject(requestlog.Forbidden, wrongPass)
+				c.rejectPassword()
 				return false
 			}
 			options = options[3:]

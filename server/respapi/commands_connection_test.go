@@ -46,3 +46,12 @@ func TestServerRequireAuthRejectsCommands(t *testing.T) {
 		}
 	}
 }
+
+// A client with a password that meets a server without a token is told the cause.
+func TestServerWithoutTokenExplainsRejectedPassword(t *testing.T) {
+	c := dial(t, startServer(t, newServer(t, penstock.NewMemory(nil), nil, nil, nil)))
+	const want = "-WRONGPASS the server has no token: connect without a password"
+	c.want(want, "AUTH", "sesame")
+	c.want(want, "HELLO", "3", "AUTH", "default", "sesame")
+	c.want("+PONG", "PING")
+}

@@ -459,7 +459,7 @@ func needsQuotes(value string) bool {
 	})
 }
 
-// suggest returns the known word nearest to a misspelled one, or else all known
+// suggest returns the known word similar to a misspelt one, or else all known
 // words.
 func suggest(word string, lists ...[]string) string {
 	known := slices.Concat(lists...)
@@ -468,8 +468,8 @@ func suggest(word string, lists ...[]string) string {
 			return "did you mean " + k + "?"
 		}
 	}
-	if nearest := spelling.Nearest(word, known); spelling.Distance(word, nearest) <= max(2, len(word)/3) {
-		return "did you mean " + nearest + "?"
+	if similar := spelling.Similar(word, known); similar != "" {
+		return "did you mean " + similar + "?"
 	}
 	return "want one of " + strings.Join(known, ", ")
 }

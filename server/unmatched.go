@@ -100,14 +100,7 @@ func (u *unmatchedLog) warn(set *rules.Set, domain string, entries []rules.Entry
 		return
 	}
 	u.log.Warn("no rules for this domain", "domain", name,
-		"nearest", spelling.Nearest(name, domainNames(set)), "setting", u.setting)
-}
-
-func domainNames(set *rules.Set) (names []string) {
-	for _, d := range set.Domains() {
-		names = append(names, d.Name)
-	}
-	return names
+		"nearest", spelling.Nearest(name, set.DomainNames()), "setting", u.setting)
 }
 
 // hash identifies a domain and a list of keys, without building the text of the list. A

@@ -3,9 +3,9 @@ package spelling
 
 import "strings"
 
-// Distance returns the Levenshtein distance: how many bytes must be inserted, removed or
+// distance returns the Levenshtein distance: how many bytes must be inserted, removed or
 // replaced to turn a into b. It keeps one row of the table at a time.
-func Distance(a, b string) int {
+func distance(a, b string) int {
 	row := make([]int, len(b)+1) // distances from the a read so far to each b[:j]
 	for j := range row {
 		row[j] = j
@@ -44,7 +44,7 @@ func Similar(name string, candidates []string) (best string) {
 		if len(c) > len(name)+least {
 			continue
 		}
-		if d := Distance(name, c); d < least {
+		if d := distance(name, c); d < least {
 			least, best = d, c
 		}
 	}
@@ -56,7 +56,7 @@ func Similar(name string, candidates []string) (best string) {
 func Nearest(name string, candidates []string) (best string) {
 	least := -1
 	for _, c := range candidates {
-		if d := Distance(name, c); least < 0 || d < least {
+		if d := distance(name, c); least < 0 || d < least {
 			least, best = d, c
 		}
 	}

@@ -21,7 +21,7 @@ func TestDistance(t *testing.T) {
 		{"saturday", "sunday", 3},
 		{"brust", "burst", 2},
 	} {
-		if got := Distance(c.a, c.b); got != c.want {
+		if got := distance(c.a, c.b); got != c.want {
 			t.Errorf("from %q to %q: got %d, want %d", c.a, c.b, got, c.want)
 		}
 	}

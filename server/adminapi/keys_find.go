@@ -65,7 +65,7 @@ func errUnlimited(r *rules.Rule) error {
 func findByEntries(set *rules.Set, k *keyRequest) (keyTarget, error) {
 	domain := set.Domain(k.domain)
 	if domain == nil {
-		return keyTarget{}, &notFoundError{fmt.Sprintf("no such rule: no file defines domain %.200q", k.domain), nearestDomain(k.domain, set)}
+		return keyTarget{}, &notFoundError{fmt.Sprintf("no such rule: no file defines domain %.200q", k.domain), spelling.Similar(k.domain, set.DomainNames())}
 	}
 	rule, key := domain.Match(k.entries, nil)
 	if rule == nil {
@@ -80,14 +80,6 @@ func findByEntries(set *rules.Set, k *keyRequest) (keyTarget, error) {
 
 func newTarget(rule *rules.Rule, key []byte) keyTarget {
 	return keyTarget{rule: rule, limit: rule.Limit, key: string(engine.ShortenKey(key, 0))}
-}
-
-func nearestDomain(name string, set *rules.Set) string {
-	var names []string
-	for _, d := range set.Domains() {
-		names = append(names, d.Name)
-	}
-	return spelling.Similar(name, names)
 }
 
 func nearestRule(name string, all []*rules.Rule) string {

@@ -50,7 +50,7 @@ func (s *Set) Explain(domain string, entries []Entry) *Explanation {
 	d := s.Domain(domain)
 	switch {
 	case d == nil:
-		x.NoRule = "unknown domain; the rule files define " + s.domainNames()
+		x.NoRule = "unknown domain; the rule files define " + s.listDomains()
 	case len(entries) == 0:
 		x.NoRule = "the descriptor has no entries"
 	default:
@@ -59,7 +59,8 @@ func (s *Set) Explain(domain string, entries []Entry) *Explanation {
 	return x
 }
 
-func (s *Set) domainNames() string {
+// listDomains returns the names of all domains for a message.
+func (s *Set) listDomains() string {
 	names := make([]string, 0, len(s.domains))
 	for _, d := range s.Domains() {
 		names = append(names, excerpt(d.Name))

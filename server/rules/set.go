@@ -24,10 +24,13 @@ func (s *Set) Warnings() Errors { return s.warnings }
 // Domain returns the domain of that name, or nil.
 func (s *Set) Domain(name string) *Domain { return s.domains[name] }
 
+// DomainNames returns the names of all domains, sorted.
+func (s *Set) DomainNames() []string { return slices.Sorted(maps.Keys(s.domains)) }
+
 // Domains returns every domain, sorted by name.
 func (s *Set) Domains() []*Domain {
 	domains := make([]*Domain, 0, len(s.domains))
-	for _, name := range slices.Sorted(maps.Keys(s.domains)) {
+	for _, name := range s.DomainNames() {
 		domains = append(domains, s.domains[name])
 	}
 	return domains

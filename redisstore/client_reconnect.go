@@ -92,9 +92,10 @@ func (r *reconnector) replace(old *session) {
 // call that rueidis rejects because it is closing may or may not have been sent, so it
 // could not be repeated. If the store is closed, it waits no longer.
 func (r *reconnector) retire(old *session) {
-	const pause = time.Millisecond
+	poll := time.NewTicker(time.Millisecond)
+	defer poll.Stop()
 	for old.calls.Load() > 0 && r.current.Load() != nil {
-		time.Sleep(pause)
+		<-poll.C
 	}
 	old.close()
 }

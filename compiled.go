@@ -2,6 +2,7 @@ package penstock
 
 import (
 	"encoding/binary"
+	"fmt"
 	"hash/maphash"
 	"strings"
 	"sync/atomic"
@@ -85,6 +86,9 @@ func identityHashOf(l Limit, key *siphash.Key) uint64 {
 	}
 	b.WriteString(l.Name)
 	b.WriteString(l.Zone)
+	if l.Debt != 0 { // not otherwise, so that limits without it keep their states
+		fmt.Fprintf(&b, " debt=%d", l.Debt)
+	}
 	return key.Sum(b.String())
 }
 
@@ -92,16 +96,16 @@ func identityHashOf(l Limit, key *siphash.Key) uint64 {
 func (cl *compiledLimit) prepare(n Limit) (err error) {
 	switch n.Algorithm {
 	case TokenBucket:
-		cl.token.Rate, _ = algorithm.NewRate(n.Count, int64(n.Period), n.Burst, cl.tick)
+		cl.token.Rate, _ = algorithm.NewRate(n.Count, int64(n.Period), n.Burst, n.MaxDebt(), cl.tick)
 	case LeakyBucket:
-		cl.leaky.Rate, _ = algorithm.NewRate(n.Count, int64(n.Period), n.Burst, cl.tick)
+		cl.leaky.Rate, _ = algorithm.NewRate(n.Count, int64(n.Period), n.Burst, n.MaxDebt(), cl.tick)
 	case FixedWindow:
-		cl.fixed = algorithm.FixedWindow{Count: n.Count, Tick: cl.tick}
+		cl.fixed = algorithm.FixedWindow{Count: n.Count, Overdraft: n.MaxDebt(), Tick: cl.tick}
 		if n.Align > AlignClock {
 			cl.calendar, err = newCalendar(n)
 		}
 	case SlidingWindow:
-		cl.sliding = algorithm.SlidingWindow{Count: n.Count, Period: cl.period, Tick: cl.tick}
+		cl.sliding = algorithm.SlidingWindow{Count: n.Count, Overdraft: n.MaxDebt(), Period: cl.period, Tick: cl.tick}
 	case RollingWindow:
 		cl.rolling = algorithm.NewRollingWindow(n.Count, int64(n.Period), int64(n.Buckets), cl.tick)
 	case SlidingLog:
@@ -132,14 +136,14 @@ func (cl *compiledLimit) overflowHash() uint64 { return max(cl.identityHash, 1) 
 // neverGrants reports whether the request can never be granted, in any state of
 // its key.
 func (cl *compiledLimit) neverGrants(r *Request) bool {
-	return r.Cost > cl.capacity && (!r.AtMost || cl.capacity == 0)
+	return r.Cost > cl.capacity && !r.Overdraw && (!r.AtMost || cl.capacity == 0)
 }
 
 // denyWhenFull returns the outcome if the store has room neither for a key nor
 // for its limit's overflow bucket.
 func (cl *compiledLimit) denyWhenFull(req algorithm.Request) algorithm.Outcome {
 	switch {
-	case req.Cost <= 0:
+	case req.Cost <= 0 || req.Overdraw:
 		return algorithm.Outcome{Allowed: true}
 	case cl.capacity == 0 || req.Cost > cl.capacity && !req.AtMost:
 		return algorithm.Outcome{RetryAfter: algorithm.Never}
@@ -212,7 +216,7 @@ func (c *compiledCache) get(l Limit, tick int64, key *siphash.Key) (*compiledLim
 func (l Limit) cacheHash() uint64 {
 	h := maphash.String(seed, l.Name) ^ maphash.String(seed, l.Zone)<<1
 	for _, field := range [...]int64{
-		l.Count, int64(l.Period), l.Burst, int64(l.Offset), l.shape(),
+		l.Count, int64(l.Period), l.Burst, l.Debt, int64(l.Offset), l.shape(),
 	} {
 		h = (h ^ uint64(field)) * 0x9e3779b97f4a7c15
 	}

@@ -29,7 +29,7 @@ type Decision struct {
 	Allowed bool
 
 	// Granted is the number of units charged: the cost if allowed, or less with
-	// [Request.AtMost]; negative for a refund. For a retry with the same
+	// [Request.AtMost] or [Request.Overdraw]; negative for a refund. For a retry with the same
 	// [Request.ID] it is what was charged the first time.
 	Granted int64
 
@@ -37,7 +37,8 @@ type Decision struct {
 	// window.
 	Limit int64
 
-	// Remaining is the number of units that could be taken now.
+	// Remaining is the number of units that could be taken now; 0 while the key
+	// owes.
 	Remaining int64
 
 	// RetryAfter is how long to wait until the same request passes, if no other

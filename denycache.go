@@ -114,7 +114,7 @@ func (c *DenyCache) newLookup(r *Request) (l lookup, ok bool) {
 	if r.MaxDelay > 0 && cl.limit.Algorithm.isBucket() || c.only != nil && !c.only(r.Limit) {
 		l.cost = 0 // denials of other requests do not apply to it, nor its own to them
 	}
-	l.cacheable = l.cost > 0 && r.ID == ""
+	l.cacheable = l.cost > 0 && r.ID == "" && !r.Overdraw
 	return l, true
 }
 

@@ -219,6 +219,36 @@ func TestDenyCacheLearnsFromLastUnit(t *testing.T) {
 	}
 }
 
+// A charge is never answered from the cache. What it owes lengthens the denial that is
+// cached, and a limit whose next unit only the store knows is asked about again.
+func TestDenyCacheChargeLengthensDenial(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"10/1s":                 600 * time.Millisecond,
+		"10/1s leaky-bucket":    600 * time.Millisecond,
+		"10/1s fixed-window":    time.Second,
+		"10/1s sliding-window":  1100 * time.Millisecond,
+		"10/1s debt=0 burst=10": 100 * time.Millisecond,
+	} {
+		t.Run(text, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, lim := remoteDenyCache(t, text)
+				if d, err := lim.AllowN(ctx, "key", 10); err != nil || !d.Allowed {
+					t.Fatal(d, err)
+				}
+				expectDenied(t, lim, "key")
+				var d penstock.Decision
+				var err error
+				if n := store.callsDuring(func() { d, err = lim.Charge(ctx, "key", 5) }); n != 1 || err != nil || !d.Allowed {
+					t.Fatalf("a charge after a denial: %v, %v, %d calls, want it charged by the store", d, err, n)
+				}
+				if d, err = lim.Allow(ctx, "key"); err != nil || d.Allowed || d.RetryAfter != want {
+					t.Errorf("after the charge: %v, %v, want a denial for %v", d, err, want)
+				}
+			})
+		})
+	}
+}
+
 // A denial of three units says nothing about two, and answers for four.
 func TestDenyCacheDenialAppliesToItsCostAndAbove(t *testing.T) {
 	for text, retryForFour := range map[string]time.Duration{
@@ -764,6 +794,12 @@ func TestDenyCacheAgreesWithStore(t *testing.T) {
 		for range 300 {
 			r := penstock.Request{Key: "key", Limit: limit, Cost: rng.Int64N(limit.Count+2) - 1, AtMost: rng.IntN(3) == 0}
 			r.AtMost = r.AtMost && r.Cost >= 0
+			if charge := r; rng.IntN(5) == 0 {
+				charge.AtMost, charge.Overdraw = false, true
+				if charge.Validate() == nil {
+					r = charge
+				}
+			}
 			got, err := cache.Take(ctx, r)
 			if err != nil {
 				t.Fatal(err)
@@ -803,6 +839,8 @@ func TestDenyCacheLeavesSameFuture(t *testing.T) {
 				limit = high
 				limit.Burst = rng.Int64N(high.Burst) + 1
 				r.Limit, r.Cost = limit, 0
+			case 2:
+				r.Overdraw = true
 			}
 			got, err := cache.Take(ctx, r)
 			want, errPlain := plain.Take(ctx, r)

@@ -116,6 +116,23 @@ func ExampleLimiter_AllowAtMost() {
 	// allowed: false mails to send now: 0
 }
 
+// A charge is for what was used already: what is not left is a debt, which time pays.
+func ExampleLimiter_Charge() {
+	ctx := context.Background()
+	now := time.Date(2026, time.March, 2, 9, 0, 0, 0, time.UTC)
+	store := penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return now }})
+	lim, _ := penstock.New(store, penstock.PerMinute(6000))
+
+	d, _ := lim.Charge(ctx, "tenant:7", 7500) // the tokens of a response
+	fmt.Println("charged:", d.Granted, "remaining:", d.Remaining)
+
+	d, _ = lim.Allow(ctx, "tenant:7")
+	fmt.Println("allowed:", d.Allowed, "retry after", d.RetryAfter)
+	// Output:
+	// charged: 7500 remaining: 0
+	// allowed: false retry after 15.01s
+}
+
 // Peek is for displaying the state of a key. Do not use it to decide: another
 // request may take the last unit in between.
 func ExampleLimiter_Peek() {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // A ledger holds debts: units granted without the primary store and not yet
@@ -30,29 +31,61 @@ const settling = int64(math.MaxInt64)
 // A debtKey identifies a debt. Each grant under an ID is a separate debt. It is
 // charged under the same ID, so nothing is charged if the primary store had
 // granted it too and the response was lost.
+//
+// Charges that may overdraw the key are a separate debt, because the primary store
+// may be overdrawn by them, and not by takes.
 type debtKey struct {
 	stateKey
-	id string
+	id       string
+	overdraw bool
 }
 
-func debtKeyOf(r *Request) debtKey { return debtKey{stateKeyOf(*r), r.ID} }
+func debtKeyOf(r *Request) debtKey { return debtKey{stateKeyOf(*r), r.ID, r.Overdraw} }
 
 // A debt is the units granted to one key.
 type debt struct {
-	key   string
-	limit Limit  // to charge at the primary store
-	local Limit  // used by the secondary store
-	units int64  // granted and not refunded
-	id    string // to charge under; set before the first attempt
+	key      string
+	limit    Limit  // to charge at the primary store
+	local    Limit  // used by the secondary store
+	units    int64  // granted and not refunded
+	id       string // to charge under; set before the first attempt
+	overdraw bool   // whether to overdraw the primary store
+	until    int64  // of a debt that overdraws: when its last window ends
 }
 
 func (l *ledger) hasDebts() bool { return l.size.Load() > 0 }
 
 func (l *ledger) updateSize() { l.size.Store(int64(len(l.debts) + len(l.retries))) }
 
+// addDebt records the units that the secondary store granted or refunded.
+func (f *Fallback) addDebt(s *fallbackShard, r *Request, local Limit, d *Decision) {
+	if d.Granted < 0 {
+		s.ledger.refundLocal(r, local, -d.Granted)
+		return
+	}
+	now, until := int64(0), int64(0)
+	if r.Overdraw {
+		now = f.clock.Now()
+		until = now + int64(d.ResetAfter)
+	}
+	if r.Limit.Algorithm == SlidingWindow {
+		until -= int64(r.Limit.Period) // the debt ends one window before the key is idle
+	}
+	s.ledger.add(r, local, d.Granted, now, until)
+}
+
+// refundLocal subtracts units that the secondary store refunded, from charges that
+// may have overdrawn the key first.
+func (l *ledger) refundLocal(r *Request, local Limit, units int64) {
+	charged := *r
+	charged.Overdraw = true
+	l.add(r, local, l.subtract(&charged, units)-units, 0, 0)
+}
+
 // add records units that were granted under a local limit, or refunded if
-// negative.
-func (l *ledger) add(r *Request, local Limit, units int64) {
+// negative. Units that may have overdrawn a window are those of the window at now,
+// which ends at until.
+func (l *ledger) add(r *Request, local Limit, units, now, until int64) {
 	if units == 0 {
 		return
 	}
@@ -68,8 +101,10 @@ func (l *ledger) add(r *Request, local Limit, units int64) {
 		k.key, k.id = d.key, d.id
 	case r.ID != "" && units > 0:
 		d.units = 0 // a retry gets the same grant again
+	case r.Overdraw && !r.Limit.Algorithm.isBucket() && now >= d.until:
+		d.units = 0 // that window has ended, and its debt with it
 	}
-	d.limit, d.local = r.Limit, local
+	d.limit, d.local, d.overdraw, d.until = r.Limit, local, r.Overdraw, until
 	d.units = max(d.units+units, 0)
 	l.put(k, d)
 }
@@ -89,14 +124,26 @@ func (l *ledger) put(k debtKey, d debt) {
 // refund subtracts a refund from a debt, and returns how many units it
 // subtracted.
 func (l *ledger) refund(r *Request) (units int64) {
+	most := int64(math.MaxInt64)
+	if r.Cost != Reset {
+		most = -r.Cost
+	}
+	charged := *r
+	charged.Overdraw = true
+	units = l.subtract(&charged, most)
+	return units + l.subtract(r, most-units)
+}
+
+// subtract subtracts at most so many units from a debt, and returns how many.
+func (l *ledger) subtract(r *Request, most int64) (units int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	k := debtKeyOf(r)
-	d := l.debts[k]
-	units = d.units
-	if r.Cost != Reset {
-		units = min(d.units, -r.Cost)
+	d, known := l.debts[k]
+	if !known {
+		return 0
 	}
+	units = min(d.units, most)
 	d.units -= units
 	l.put(k, d)
 	return units
@@ -220,10 +267,30 @@ func (f *Fallback) settlement(d *debt) (r Request, ok bool) {
 		return r, false
 	}
 	due := min(d.units, peek.Limit-peek.Remaining)
+	if d.overdraw {
+		due = min(d.units, f.owed(d, &peek))
+	}
 	if d.id == "" {
 		d.id = f.ids.next()
 	}
-	return Request{Key: d.key, Limit: d.limit, Cost: due, AtMost: true, ID: d.id}, due > 0
+	return Request{Key: d.key, Limit: d.limit, Cost: due, AtMost: !d.overdraw, Overdraw: d.overdraw, ID: d.id}, due > 0
+}
+
+// owed returns how many units have not come back, according to a peek at the
+// secondary store, of a key that may be overdrawn. Remaining is 0 however much it
+// owes: a bucket's ResetAfter says how much, and the window of the last charge holds
+// all that was charged in it.
+func (f *Fallback) owed(d *debt, peek *Decision) int64 {
+	cl, err := f.limits.get(d.local, 1, nil)
+	switch {
+	case err != nil || peek.ResetAfter == 0:
+		return 0
+	case cl.rate() != nil:
+		return int64((peek.ResetAfter-1)/time.Duration(cl.rate().Interval)) + 1
+	case peek.Remaining == 0 && f.clock.Now() < d.until:
+		return d.units
+	}
+	return peek.Limit - peek.Remaining
 }
 
 // refundsDebt reports whether one of the requests is a refund to a shard with

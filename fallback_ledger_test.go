@@ -317,3 +317,95 @@ func TestFallbackRefundsDebtOnceWhenSecondaryFails(t *testing.T) {
 		}
 	})
 }
+
+// A charge during an outage is charged to the primary store as a debt when it is up
+// again, also beyond what the primary has left.
+func TestFallbackSettlesChargesAsDebt(t *testing.T) {
+	for _, text := range []string{"100/1h", "100/1h leaky-bucket", "100/1h fixed-window", "100/1h sliding-window"} {
+		t.Run(text, func(t *testing.T) {
+			withFallback(t, penstock.FallbackOptions{}, func(s *fallbackFixture) {
+				lim := s.limiter(text)
+				s.allow(lim, "key", 20, 20, penstock.SourceStore)
+				s.goDown()
+				for _, n := range []int64{100, 40} {
+					d, err := lim.Charge(ctx, "key", n)
+					if err != nil || d.Granted != n || d.Source != penstock.SourceFallback {
+						s.Errorf("charge of %d while down: %v, %v", n, d, err)
+					}
+				}
+				s.comeUp()
+				// 20 were taken and 140 charged: 40 of a debt of 100 are left, or what little
+				// a bucket has paid since.
+				d, err := lim.Charge(ctx, "key", 1000)
+				if err != nil || d.Granted < 40 || d.Granted > 41 || d.Source != penstock.SourceStore {
+					s.Errorf("charge after it came up: %v, %v, want 40 or 41 granted", d, err)
+				}
+			})
+		})
+	}
+}
+
+// A window that has ended during the outage leaves no debt.
+func TestFallbackDropsDebtOfEndedWindow(t *testing.T) {
+	withFallback(t, penstock.FallbackOptions{}, func(s *fallbackFixture) {
+		lim := s.limiter("100/1m fixed-window")
+		s.goDown()
+		if d, err := lim.Charge(ctx, "key", 150); err != nil || d.Granted != 150 {
+			s.Fatal(d, err)
+		}
+		s.sleep(time.Minute)
+		if d, err := lim.Charge(ctx, "key", 10); err != nil || d.Granted != 10 {
+			s.Fatal(d, err)
+		}
+		s.comeUp()
+		s.allow(lim, "key", 100, 90, penstock.SourceStore)
+	})
+}
+
+// A refund during the outage pays the charges first, and they are not settled.
+func TestFallbackRefundedChargeIsNotSettled(t *testing.T) {
+	withFallback(t, penstock.FallbackOptions{}, func(s *fallbackFixture) {
+		lim := s.limiter("100/1h")
+		s.goDown()
+		s.allow(lim, "key", 10, 10, penstock.SourceFallback)
+		if d, err := lim.Charge(ctx, "key", 150); err != nil || d.Granted != 150 {
+			s.Fatal(d, err)
+		}
+		if d, err := lim.Refund(ctx, "key", 155); err != nil || d.Granted != -155 {
+			s.Fatal(d, err)
+		}
+		s.comeUp()
+		s.allow(lim, "key", 100, 95, penstock.SourceStore)
+	})
+}
+
+// Under FailClosed there is no place for a charge: it is allowed, and Granted says that
+// nothing was charged. It denies no other request of a TakeAll.
+func TestFallbackChargeIsNeverDenied(t *testing.T) {
+	for _, mode := range []penstock.FailureMode{penstock.FailLocal, penstock.FailOpen, penstock.FailClosed} {
+		charged := int64(150)
+		if mode == penstock.FailClosed {
+			charged = 0
+		}
+		o := penstock.FallbackOptions{OnFailure: func(l penstock.Limit) (penstock.FailureMode, float64) {
+			if l.Name == "other" {
+				return penstock.FailLocal, 0
+			}
+			return mode, 0
+		}}
+		withFallback(t, o, func(s *fallbackFixture) {
+			lim, other := s.limiter("100/1h"), s.limiter("100/1h name=other")
+			s.goDown()
+			if d, err := lim.Charge(ctx, "key", 150); err != nil || !d.Allowed || d.Granted != charged {
+				s.Errorf("mode %d: %v, %v, want %d granted", mode, d, err, charged)
+			}
+			charge := lim.Request("more")
+			charge.Cost, charge.Overdraw = 150, true
+			ds := make([]penstock.Decision, 2)
+			err := s.fallback.TakeAll(ctx, []penstock.Request{charge, other.Request("key")}, ds)
+			if err != nil || !ds[0].Allowed || ds[0].Granted != charged || ds[1].Granted != 1 {
+				s.Errorf("mode %d, all or nothing: %v, %v, want %d and 1 granted", mode, ds, err, charged)
+			}
+		})
+	}
+}

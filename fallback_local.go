@@ -44,7 +44,7 @@ func (f *Fallback) takeLocal(ctx context.Context, s *fallbackShard, r *Request) 
 	local.Limit = limit
 	d, err := f.secondary.Take(ctx, local)
 	if err == nil {
-		s.ledger.add(r, limit, d.Granted)
+		f.addDebt(s, r, limit, &d)
 		f.markLocal(s, cl, r, &d)
 	}
 	return d, err
@@ -80,13 +80,13 @@ func (f *Fallback) allow(ctx context.Context, s *fallbackShard, cl *compiledLimi
 		return f.deny(s, cl, r)
 	}
 	local := *r
-	local.AtMost, local.MaxDelay = r.Cost > 0, 0
+	local.AtMost, local.MaxDelay = r.Cost > 0 && !r.Overdraw, 0
 	d, err := f.secondary.Take(ctx, local)
 	if err == nil {
-		s.ledger.add(r, r.Limit, d.Granted)
+		f.addDebt(s, r, r.Limit, &d)
 	}
 	granted := d.Granted
-	if r.Cost > 0 {
+	if r.Cost > 0 && !r.Overdraw {
 		granted = min(r.Cost, cl.capacity)
 	}
 	return Decision{
@@ -95,12 +95,12 @@ func (f *Fallback) allow(ctx context.Context, s *fallbackShard, cl *compiledLimi
 	}
 }
 
-// deny denies a request until the next probe, at least. Peeks and refunds are allowed and
-// have no effect.
+// deny denies a request until the next probe, at least. Peeks, refunds and charges that
+// may overdraw are allowed and have no effect.
 func (f *Fallback) deny(s *fallbackShard, cl *compiledLimit, r *Request) Decision {
-	d := Decision{Allowed: r.Cost <= 0, Limit: cl.capacity, Source: SourceFallback}
+	d := Decision{Allowed: r.Cost <= 0 || r.Overdraw, Limit: cl.capacity, Source: SourceFallback}
 	switch {
-	case r.Cost <= 0:
+	case d.Allowed:
 	case cl.neverGrants(r):
 		d.RetryAfter = Never
 	default:
@@ -158,7 +158,7 @@ func (b *localBatch) add(r *Request) error {
 		local := *r
 		local.Limit = limit
 		b.locals = append(b.locals, local)
-	case r.Cost > 0 && (mode == FailClosed || cl.neverGrants(r)):
+	case r.Cost > 0 && !r.Overdraw && (mode == FailClosed || cl.neverGrants(r)):
 		b.denied = true
 	}
 	return nil
@@ -167,7 +167,7 @@ func (b *localBatch) add(r *Request) error {
 // peekOnly turns the requests for the secondary store into peeks.
 func (b *localBatch) peekOnly() {
 	for i := range b.locals {
-		b.locals[i].Cost, b.locals[i].MaxDelay = 0, 0
+		b.locals[i].Cost, b.locals[i].MaxDelay, b.locals[i].Overdraw = 0, 0, false
 	}
 }
 
@@ -177,7 +177,7 @@ func (b *localBatch) write(ctx context.Context, decisions, ds []Decision) {
 	for i := range b.rs {
 		r, s, cl := &b.rs[i], b.calls[i].shard, b.limits[i]
 		peek := *r
-		peek.Cost, peek.MaxDelay = 0, 0
+		peek.Cost, peek.MaxDelay, peek.Overdraw = 0, 0, false
 		switch {
 		case b.modes[i] == FailClosed:
 			ds[i] = b.f.deny(s, cl, r)
@@ -189,7 +189,7 @@ func (b *localBatch) write(ctx context.Context, decisions, ds []Decision) {
 			ds[i] = b.f.allow(ctx, s, cl, r)
 		default:
 			ds[i] = decisions[0]
-			s.ledger.add(r, b.locals[0].Limit, ds[i].Granted)
+			b.f.addDebt(s, r, b.locals[0].Limit, &ds[i])
 			sum := *r
 			sum.Cost = totals[stateKeyOf(*r)]
 			b.f.markLocal(s, cl, &sum, &ds[i])

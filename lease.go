@@ -65,8 +65,9 @@ type LeaseOptions struct {
 // a unit in the meantime.
 //
 // Decisions by leased units have [SourceLease], and a Remaining that was true
-// when the units were taken. Requests with an ID, and limits with another
-// algorithm, pass through unchanged.
+// when the units were taken. Requests with an ID or with Overdraw, and limits with
+// another algorithm, pass through unchanged. A charge does not use up leased units:
+// they are charged already, and what it owes stops the next refill.
 type Lease struct {
 	next     Store
 	nodes    int64
@@ -139,7 +140,7 @@ func (l *Lease) newRequest(r *Request) (lr leaseRequest, ok bool) {
 		return lr, false
 	}
 	lr = leaseRequest{limit: cl, hash: hashOf(cl, r.Key), key: r.Key, cost: r.Cost, maxHeld: maxHeld}
-	lr.spendable = r.Cost > 0 && r.ID == ""
+	lr.spendable = r.Cost > 0 && r.ID == "" && !r.Overdraw
 	lr.mayDelay, lr.atMost = r.MaxDelay > 0, r.AtMost
 	return lr, true
 }

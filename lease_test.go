@@ -404,6 +404,28 @@ func TestLeasePassesOtherRequests(t *testing.T) {
 	})
 }
 
+// A charge goes to the store, whatever is held. Units that are held were charged
+// before, and can be spent while the key owes; there are no more of them.
+func TestLeaseChargeGoesToStore(t *testing.T) {
+	withLease(t, "1000/1h", 1, func(l *leaseFixture) {
+		lim := l.limiter(0)
+		l.spend(lim, "key", 100)
+		held := 1000 - 100 - l.left("key")
+		if held < 5 {
+			l.Fatal("nothing is held")
+		}
+		d, err := lim.Charge(ctx, "key", 1500)
+		if err != nil || d.Granted != 1500 || d.Remaining != 0 || d.Source != penstock.SourceStore {
+			l.Fatalf("charge: %v, %v, want it charged by the store", d, err)
+		}
+		l.spend(lim, "key", int(held))
+		expectDenied(l.T, lim, "key")
+		if d, err := lim.Peek(ctx, "key"); err != nil || d.Remaining != 0 || d.ResetAfter < 95*time.Minute {
+			l.Errorf("after all: %v, %v, want 1600 units owed", d, err)
+		}
+	})
+}
+
 // Units leased under a higher limit of the same name are not spent under the lower
 // one.
 func TestLeaseChangedLimitReturnsUnits(t *testing.T) {

@@ -1,6 +1,7 @@
 package penstock
 
 import (
+	"math"
 	"time"
 
 	"github.com/penstock-io/penstock/internal/algorithm"
@@ -42,6 +43,11 @@ const (
 	SlidingLog
 )
 
+// hasDebt reports whether a charge can overdraw a key. Rolling windows and logs
+// cannot owe: they keep each unit until it leaves the period, and what was charged
+// beyond their count has no place there.
+func (a Algorithm) hasDebt() bool { return a <= SlidingWindow }
+
 // isBucket reports whether the algorithm has a rate and a burst.
 func (a Algorithm) isBucket() bool { return a == TokenBucket || a == LeakyBucket }
 
@@ -60,7 +66,7 @@ const (
 
 // A Limit is a number of units per period, and the algorithm that counts them.
 // Limits are values: they are comparable, can be copied, and can be map keys. The
-// zero Limit is invalid. A Burst or Buckets that the algorithm does not use is
+// zero Limit is invalid. A Burst, Debt or Buckets that the algorithm does not use is
 // ignored.
 type Limit struct {
 	// Name identifies the limit's state. Limits with the same name share their
@@ -101,6 +107,13 @@ type Limit struct {
 	// be queued (LeakyBucket). Default: Count.
 	Burst int64
 
+	// Debt is how many units a [Limiter.Charge] may take beyond an empty bucket
+	// or a used-up window. It is no part of a named limit's identity. Rolling
+	// windows and logs have no debt. Default: one whole capacity, or what a
+	// SlidingWindow can count beyond its own if that is less. [NoDebt] forbids
+	// debt.
+	Debt int64
+
 	// Buckets is the number of parts a RollingWindow counts in, from 1 to
 	// 1000. Default: 10.
 	Buckets int
@@ -114,6 +127,10 @@ type Limit struct {
 	// container, import time/tzdata. Default: UTC.
 	Zone string
 }
+
+// NoDebt, as the Debt of a [Limit], lets a charge take only the units that are
+// left. In the text of a limit it is debt=0.
+const NoDebt int64 = -1
 
 // Per returns a token bucket of n units per period. Its burst is n, so an idle
 // key can take nearly 2n within its first period: see [Limit.WithBurst].
@@ -161,11 +178,38 @@ func (l Limit) Capacity() int64 {
 	return l.Count
 }
 
+// MaxDebt returns how many units a charge may take beyond an empty bucket or a
+// used-up window: Debt, with its default filled in. The limit must be valid.
+func (l Limit) MaxDebt() int64 {
+	switch {
+	case !l.Algorithm.hasDebt() || l.Count == 0:
+		return 0
+	case l.Debt != 0:
+		return max(l.Debt, 0)
+	}
+	return l.defaultDebt()
+}
+
+// defaultDebt returns one whole capacity, or less if more could not be counted.
+func (l Limit) defaultDebt() int64 {
+	capacity := l.Capacity()
+	switch l.Algorithm {
+	case FixedWindow:
+		return min(capacity, math.MaxInt64-capacity)
+	case SlidingWindow:
+		return min(capacity, max(maxSlidingCount-capacity, 0))
+	}
+	return capacity
+}
+
 // Normal returns the limit with its defaults filled in, and the fields that its
-// algorithm ignores cleared, so that equivalent limits are equal. Invalid fields
-// stay as they are.
+// algorithm ignores cleared, so that equivalent limits are equal. A Debt that is the
+// default is 0. Invalid fields stay as they are.
 func (l Limit) Normal() Limit {
 	n := Limit{Name: l.Name, Algorithm: l.Algorithm, Untrusted: l.Untrusted, Count: l.Count, Period: l.Period}
+	if l.Algorithm.hasDebt() && (l.Debt < NoDebt || l.Count > 0 && l.MaxDebt() != l.defaultDebt()) {
+		n.Debt = l.Debt
+	}
 	switch l.Algorithm {
 	case TokenBucket, LeakyBucket:
 		n.Burst = l.normalBurst()
@@ -224,7 +268,7 @@ func (l Limit) identity() Limit {
 	if l.Name == "" {
 		return l
 	}
-	l.Count, l.Burst = 0, 0
+	l.Count, l.Burst, l.Debt = 0, 0, 0
 	if l.Algorithm.isBucket() {
 		l.Period = 0
 	}

@@ -17,8 +17,11 @@ func (l Limit) scaled(share float64) Limit {
 		n.Period = scaledPeriod(n.Period, float64(n.Count)*share)
 	}
 	n.Count, n.Burst = scaledUnits(n.Count, share), scaledUnits(n.Burst, share)
+	if n.Debt > 0 {
+		n.Debt = scaledUnits(n.Debt, share)
+	}
 	if n.Validate() != nil { // the rate is too high to be divided evenly
-		n.Count, n.Burst = min(n.Count, 1), min(n.Burst, 1)
+		n.Count, n.Burst, n.Debt = min(n.Count, 1), min(n.Burst, 1), min(n.Debt, 1)
 	}
 	return n
 }

@@ -31,6 +31,8 @@ const maxLimitText = 512
 //	token-bucket, leaky-bucket, fixed-window, sliding-window, rolling-window,
 //	sliding-log     the algorithm; default token-bucket
 //	burst=N         of a bucket: the most at once; default the count
+//	debt=N          the most that a charge takes beyond empty, 0 for none; not
+//	                of a rolling-window or sliding-log; default the capacity
 //	buckets=N       of a rolling-window: the number of its parts; default 10
 //	bucket=1h       the same by length: as many parts as needed, none longer
 //	align=clock     of a fixed-window: where it begins, one of first (the
@@ -81,6 +83,13 @@ func (l Limit) String() string {
 	if l.Burst != 0 && l.Burst != l.Count {
 		fmt.Fprintf(&b, " burst=%d", l.Burst)
 	}
+	switch l.Debt {
+	case 0:
+	case NoDebt:
+		b.WriteString(" debt=0")
+	default:
+		fmt.Fprintf(&b, " debt=%d", l.Debt)
+	}
 	if l.Buckets != 0 && l.Buckets != defaultBuckets {
 		fmt.Fprintf(&b, " buckets=%d", l.Buckets)
 	}
@@ -120,10 +129,10 @@ var (
 
 	// limitFields maps the keys of the text to the fields that they set.
 	limitFields = map[string]string{
-		"burst": "Burst", "buckets": "Buckets", "bucket": "Buckets", "align": "Align",
+		"burst": "Burst", "debt": "Debt", "buckets": "Buckets", "bucket": "Buckets", "align": "Align",
 		"offset": "Offset", "zone": "Zone", "name": "Name",
 	}
-	limitKeys = []string{"burst=", "buckets=", "bucket=", "align=", "offset=", "zone=", "name="}
+	limitKeys = []string{"burst=", "debt=", "buckets=", "bucket=", "align=", "offset=", "zone=", "name="}
 )
 
 // String returns the algorithm's name in the text of a limit.
@@ -301,6 +310,8 @@ func (p *limitParser) set(field string, w limitWord) (err error) {
 		return p.setAlign(w)
 	case "Burst":
 		p.limit.Burst, err = positiveNumber(w, math.MaxInt64)
+	case "Debt":
+		p.limit.Debt, err = debtNumber(w)
 	case "Buckets":
 		p.limit.Buckets, err = p.buckets(w)
 	case "Offset":
@@ -381,6 +392,7 @@ func (p *limitParser) checkAlgorithmWords() error {
 		owner   string
 	}{
 		{"Burst", bucket, "token-bucket or leaky-bucket"},
+		{"Debt", a.hasDebt(), "a bucket, fixed-window or sliding-window"},
 		{"Buckets", a == RollingWindow, "rolling-window"},
 		{"Align", a == FixedWindow, "fixed-window"},
 		{"Offset", a == FixedWindow, "fixed-window"},
@@ -418,6 +430,20 @@ func (p *limitParser) checkOffset() error {
 		return w.bad("Offset", "requires align= or zone=: these windows begin at the first request")
 	}
 	return nil
+}
+
+// debtNumber parses the value of a word as a debt, where 0 is none.
+func debtNumber(w limitWord) (int64, error) {
+	n, err := wholeNumber(w.value)
+	switch {
+	case err != nil:
+		return 0, w.bad("Debt", "%v", err)
+	case n < 0:
+		return 0, w.bad("Debt", "must not be negative")
+	case n == 0:
+		return NoDebt, nil
+	}
+	return n, nil
 }
 
 // positiveNumber parses the value of a word as a number from 1 to most.

@@ -44,6 +44,15 @@ var limitTexts = []struct {
 	{"100/10s sliding-log", Limit{Algorithm: SlidingLog, Count: 100, Period: 10 * time.Second}, ""},
 	{"100/10s sliding-window", Limit{Algorithm: SlidingWindow, Count: 100, Period: 10 * time.Second}, ""},
 
+	// Debt: none, the default, or another.
+	{"10/1s debt=0", Limit{Count: 10, Period: time.Second, Burst: 10, Debt: NoDebt}, ""},
+	{"10/1s burst=5 debt=5", Limit{Count: 10, Period: time.Second, Burst: 5}, "10/1s burst=5"},
+	{" 10/1s debt=7 burst=5", Limit{Count: 10, Period: time.Second, Burst: 5, Debt: 7}, "10/1s burst=5 debt=7"},
+	{"5/1m fixed-window debt=100", Limit{Algorithm: FixedWindow, Count: 5, Period: time.Minute, Debt: 100}, ""},
+	{"5/1m sliding-window debt=0", Limit{Algorithm: SlidingWindow, Count: 5, Period: time.Minute, Debt: NoDebt}, ""},
+	{"67108863/1m sliding-window debt=0", Limit{Algorithm: SlidingWindow, Count: 1<<26 - 1, Period: time.Minute}, "67108863/1m sliding-window"},
+	{"0/1s debt=5", Limit{Period: time.Second}, "0/1s"},
+
 	// Buckets, by their number or by their length.
 	{
 		"100/10s rolling-window",
@@ -149,6 +158,10 @@ var badLimitTexts = []struct{ text, want string }{
 	{"10/s" + strings.Repeat(" ", 509), `text at column 513: 513 bytes long: want at most 512`},
 
 	{"/s", `Count at column 1: "": want a whole number`},
+	{"10/s debt=-1", `Debt at column 6: "debt=-1": must not be negative`},
+	{"10/s debt=x", `Debt at column 6: "debt=x": want a whole number`},
+	{"10/s sliding-log debt=5", `Debt at column 18: "debt=5": requires a bucket, fixed-window or sliding-window, not sliding-log`},
+	{"5/s sliding-window debt=67108859", `Debt at column 20: 67108859: must be at most 67108858 for this sliding-window`},
 	{" ten/s", `Count at column 2: "ten": want a whole number`},
 	{"+5/s", `Count at column 1: "+5": want a whole number`},
 	{"1_000/s", `Count at column 1: "1_000": want a whole number`},
@@ -169,11 +182,11 @@ var badLimitTexts = []struct{ text, want string }{
 
 	{"10/s fixd-window", `Algorithm at column 6: "fixd-window": unknown word; did you mean fixed-window?`},
 	{"10/s sliding", `Algorithm at column 6: "sliding": unknown word; did you mean sliding-window?`},
-	{"10/s 5", `Algorithm at column 6: "5": unknown word; want one of token-bucket, leaky-bucket, fixed-window, sliding-window, rolling-window, sliding-log, burst=, buckets=, bucket=, align=, offset=, zone=, name=`},
+	{"10/s 5", `Algorithm at column 6: "5": unknown word; want one of token-bucket, leaky-bucket, fixed-window, sliding-window, rolling-window, sliding-log, burst=, debt=, buckets=, bucket=, align=, offset=, zone=, name=`},
 	{"10/s sliding-log fixed-window", `Algorithm at column 18: "fixed-window": already set at column 6: "sliding-log"`},
 	{"10/s brust=5", `text at column 6: "brust=5": unknown key; did you mean burst=?`},
-	{"10/s algorithm=x", `text at column 6: "algorithm=x": unknown key; want one of burst=, buckets=, bucket=, align=, offset=, zone=, name=`},
-	{"10/s =5", `text at column 6: "=5": unknown key; want one of burst=, buckets=, bucket=, align=, offset=, zone=, name=`},
+	{"10/s algorithm=x", `text at column 6: "algorithm=x": unknown key; want one of burst=, debt=, buckets=, bucket=, align=, offset=, zone=, name=`},
+	{"10/s =5", `text at column 6: "=5": unknown key; want one of burst=, debt=, buckets=, bucket=, align=, offset=, zone=, name=`},
 
 	{"10/s burst", `text at column 6: "burst": want a value, as in burst=…`},
 	{"10/s burst=", `Burst at column 6: "burst=": want a value, or leave the word out`},

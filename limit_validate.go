@@ -2,6 +2,7 @@ package penstock
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -26,7 +27,8 @@ const (
 // algorithm does not use is ignored.
 func (l Limit) Validate() error {
 	checks := [...]func(Limit) error{
-		Limit.checkNames, Limit.checkAlign, Limit.checkCount, Limit.checkPeriod, Limit.checkAlgorithm,
+		Limit.checkNames, Limit.checkAlign, Limit.checkCount, Limit.checkPeriod,
+		Limit.checkAlgorithm, Limit.checkDebt,
 	}
 	for _, check := range checks {
 		if err := check(l); err != nil {
@@ -118,6 +120,31 @@ func (l Limit) checkBucket() error {
 			n.Burst, algorithm.MaxRefill/interval)
 	}
 	return nil
+}
+
+// checkDebt checks the debt of a limit whose other fields are valid.
+func (l Limit) checkDebt() error {
+	switch {
+	case !l.Algorithm.hasDebt() || l.Count == 0 && l.Debt >= NoDebt:
+		return nil
+	case l.Debt < NoDebt:
+		return badLimit("Debt", "%d: must not be negative, except for NoDebt", l.Debt)
+	}
+	if most := l.mostDebt(); l.Debt > most {
+		return badLimit("Debt", "%d: must be at most %d for this %s", l.Debt, most, l.Algorithm)
+	}
+	return nil
+}
+
+// mostDebt returns the largest valid debt of a limit whose other fields are valid.
+func (l Limit) mostDebt() int64 {
+	switch l.Algorithm {
+	case FixedWindow:
+		return math.MaxInt64 - l.Count
+	case SlidingWindow:
+		return maxSlidingCount - l.Count
+	}
+	return algorithm.MaxOverdraft(l.Count, int64(l.Period), l.normalBurst())
 }
 
 func (l Limit) checkFixedWindow() error {

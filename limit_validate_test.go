@@ -27,12 +27,17 @@ func TestLimitValidateAccepts(t *testing.T) {
 		{Algorithm: FixedWindow, Count: 5, Align: AlignYear, Period: 365 * day, Zone: "Asia/Shanghai"},
 		{Algorithm: FixedWindow, Count: 5, Align: AlignMonth, Offset: 29 * day, Zone: "Etc/GMT+8"},
 		{Algorithm: SlidingWindow, Count: 1<<26 - 1, Period: time.Hour},
+		{Count: 1, Period: time.Second, Debt: NoDebt},
+		{Count: 1, Period: day, Debt: 26687},
+		{Count: 2_500_000, Period: time.Second, Debt: (1<<52 - 1) / 400},
+		{Algorithm: FixedWindow, Count: 1, Period: time.Second, Debt: math.MaxInt64 - 1},
+		{Algorithm: SlidingWindow, Count: 1, Period: time.Hour, Debt: 1<<26 - 2},
 		{Algorithm: RollingWindow, Count: 5, Period: 5, Buckets: 1000},
 		{Algorithm: SlidingLog, Count: 10_000, Period: 24 * day},
 
 		// Fields of other algorithms are ignored, whatever their value.
 		{Algorithm: FixedWindow, Count: 5, Period: time.Hour, Burst: -1, Buckets: -1},
-		{Algorithm: SlidingLog, Count: 5, Period: time.Hour, Burst: -1, Buckets: 5000},
+		{Algorithm: SlidingLog, Count: 5, Period: time.Hour, Burst: -1, Buckets: 5000, Debt: -5},
 	} {
 		if err := l.Validate(); err != nil {
 			t.Errorf("%+v.Validate() = %v, want nil", fields(l), err)
@@ -80,6 +85,13 @@ func TestLimitValidateRefuses(t *testing.T) {
 		{Limit{Algorithm: SlidingLog, Count: 10_001, Period: time.Hour}, "Count", "10001: must be at most 10000 for a sliding-log; a sliding-window counts more"},
 		{Limit{Algorithm: SlidingLog, Count: 1, Period: 25 * day}, "Period", "25d: must be at most 24d for a sliding-log; a sliding-window counts for longer"},
 		{Limit{Algorithm: SlidingWindow, Count: 1 << 26, Period: time.Hour}, "Count", "67108864: must be at most 67108863 for a sliding-window"},
+
+		{Limit{Count: 1, Period: time.Second, Debt: -2}, "Debt", "-2: must not be negative, except for NoDebt"},
+		{Limit{Period: time.Second, Debt: -2}, "Debt", "-2: must not be negative"},
+		{Limit{Count: 1, Period: day, Debt: 26689}, "Debt", "26689: must be at most 26687 for this token-bucket"},
+		{Limit{Count: 2_500_000, Period: time.Second, Debt: (1<<52-1)/400 + 1}, "Debt", "must be at most 11258999068426 for"},
+		{fixed(Limit{Count: 1, Period: time.Second, Debt: math.MaxInt64}), "Debt", "must be at most"},
+		{Limit{Algorithm: SlidingWindow, Count: 5, Period: time.Hour, Debt: 1<<26 - 5}, "Debt", "67108859: must be at most 67108858"},
 
 		{PerDay(1).WithBurst(26689), "Burst", "26689: must be at most 26687, which takes 73 years"},
 		{PerSecond(1).WithAlgorithm(LeakyBucket).WithBurst(math.MaxInt64), "Burst", "must be at most"},
@@ -201,6 +213,7 @@ func plausibleLimit() *rapid.Generator[Limit] {
 			Count:     rapid.Int64Range(0, 100).Draw(t, "count"),
 			Period:    rapid.SampledFrom([]time.Duration{time.Second, 90 * time.Minute, day}).Draw(t, "period"),
 			Burst:     rapid.Int64Range(0, 100).Draw(t, "burst"),
+			Debt:      rapid.Int64Range(NoDebt, 100).Draw(t, "debt"),
 			Buckets:   rapid.IntRange(0, 1000).Draw(t, "buckets"),
 			Align:     Align(rapid.IntRange(0, 5).Draw(t, "align")),
 			Offset:    time.Duration(rapid.IntRange(-24, 24).Draw(t, "offset")) * time.Hour,
@@ -244,6 +257,7 @@ func arbitraryLimit() *rapid.Generator[Limit] {
 			Count:     count.Draw(t, "count"),
 			Period:    period.Draw(t, "period"),
 			Burst:     rapid.OneOf(rapid.Just(int64(0)), count).Draw(t, "burst"),
+			Debt:      rapid.OneOf(rapid.Just(int64(0)), count).Draw(t, "debt"),
 			Buckets:   rapid.OneOf(rapid.Just(0), rapid.IntRange(-1, 1001)).Draw(t, "buckets"),
 			Align:     Align(rapid.IntRange(0, 6).Draw(t, "align")),
 			Offset:    offset.Draw(t, "offset"),

@@ -25,8 +25,9 @@ import (
 //   - [Limiter.Reserve] takes a unit in advance, and returns how long to wait
 //     before acting. Use it to do something else in the meantime.
 //
-// AllowN, WaitN and ReserveN take n units. [Limiter.Peek], [Limiter.Refund] and
-// [Limiter.Reset] read, return and delete what was taken.
+// AllowN, WaitN and ReserveN take n units. [Limiter.Charge] charges units that were
+// used already. [Limiter.Peek], [Limiter.Refund] and [Limiter.Reset] read, return
+// and delete what was taken.
 //
 // A denial is a [Decision] with Allowed false, never an error.
 type Limiter struct {
@@ -97,6 +98,20 @@ func (l *Limiter) AllowAtMost(ctx context.Context, key string, n int64) (Decisio
 	}
 	r := l.request(key, n)
 	r.AtMost = true
+	return l.store.Take(ctx, r)
+}
+
+// Charge charges n units to the key whether or not they are left, because they were
+// used already: the tokens of a response, the bytes of an upload. It is always
+// Allowed. What was not left is a debt, which denies other requests until time or a
+// refund has paid it; Remaining is 0 meanwhile. The debt of a window ends with it.
+//
+// A debt is at most one capacity, or what [Limit.Debt] says. [Decision.Granted] is
+// how many units were charged. A RollingWindow or SlidingLog cannot owe: charging it
+// is an error of kind [ErrBadCost].
+func (l *Limiter) Charge(ctx context.Context, key string, n int64) (Decision, error) {
+	r := l.request(key, n)
+	r.Overdraw = true
 	return l.store.Take(ctx, r)
 }
 

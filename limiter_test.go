@@ -272,3 +272,31 @@ func TestNewWithoutStoreFails(t *testing.T) {
 		t.Errorf("New(nil) returned %v", lim)
 	}
 }
+
+// A charge is granted whatever is left, and denies takes until it is paid.
+func TestLimiterChargeOverdrawsKey(t *testing.T) {
+	clock := newFakeClock()
+	lim := limiter(t, penstock.NewMemory(&penstock.MemoryOptions{Now: clock.now}), "10/10s")
+	for _, c := range []struct{ n, granted int64 }{{4, 4}, {11, 11}, {9, 5}, {1, 0}} {
+		if d, err := lim.Charge(ctx, "key", c.n); err != nil || !d.Allowed || d.Granted != c.granted {
+			t.Errorf("charge of %d: %v, %v, want %d granted", c.n, d, err, c.granted)
+		}
+	}
+	if d, err := lim.Allow(ctx, "key"); err != nil || d.Allowed || d.RetryAfter != 11*time.Second || d.ResetAfter != 20*time.Second {
+		t.Errorf("while the key owes: %v, %v, want a denial for 11s", d, err)
+	}
+	clock.advance(11 * time.Second)
+	allowOne(t, lim, "key")
+}
+
+func TestLimiterChargeRejectsWhatCannotOwe(t *testing.T) {
+	for text, n := range map[string]int64{
+		"10/10s": 0, "11/10s": -1, "10/10s rolling-window": 1, "10/10s sliding-log": 1,
+	} {
+		_, err := limiter(t, penstock.NewMemory(nil), text).Charge(ctx, "key", n)
+		var field *penstock.FieldError
+		if !errors.Is(err, penstock.ErrBadCost) || !errors.As(err, &field) || field.Field != "Overdraw" {
+			t.Errorf("charge of %d under %s: %v, want an error about Overdraw", n, text, err)
+		}
+	}
+}

@@ -26,6 +26,9 @@ func (m *Memory) takeAll(rs []Request, ds []Decision) error {
 			return requestError(i, err)
 		}
 	}
+	if err := validateCharges(rs); err != nil {
+		return err
+	}
 	b.lock()
 	defer b.unlock()
 	return b.decide(ds)
@@ -50,7 +53,7 @@ type batchItem struct {
 	shard  *shard
 	index  int    // of the request
 	now    int64  // on the limit's clock
-	total  int64  // cost of all items of the same key
+	total  int64  // cost of all items of the same key that do not overdraw it
 	isNew  bool   // whether this batch allocated the slot
 	pinned bool   // whether the slot is kept from being swept
 	expiry uint64 // of the slot, before it was pinned
@@ -138,6 +141,10 @@ func (b *memoryBatch) ensureSlotsOnce() (moved, ok bool) {
 			continue
 		}
 		if it.shard == &b.store.overflow || it.shard.isActive(it.limit.table, it.hash, it.now) {
+			if it.req.Overdraw {
+				it.req = algorithm.Request{} // there is no place for the debt, which denies nothing
+				continue
+			}
 			it.result = it.limit.denyWhenFull(it.req)
 			return moved, false
 		}
@@ -153,15 +160,19 @@ func (b *memoryBatch) sumCosts() error {
 		return cmp.Or(cmp.Compare(x.hash, y.hash), cmp.Compare(x.index, y.index))
 	})
 	for rest := b.byKey; len(rest) > 0; {
-		same, total := 0, int64(0)
+		same, takes, charges := 0, int64(0), int64(0)
 		for ; same < len(rest) && rest[same].hash == rest[0].hash; same++ {
-			if rest[same].req.Cost > math.MaxInt64-total {
+			total := &takes
+			if rest[same].req.Overdraw {
+				total = &charges
+			}
+			if rest[same].req.Cost > math.MaxInt64-*total {
 				return requestError(rest[same].index, costError("Cost", "the costs of this key add up to more than an int64 holds"))
 			}
-			total += rest[same].req.Cost
+			*total += rest[same].req.Cost
 		}
 		for _, it := range rest[:same] {
-			it.total = total
+			it.total = takes
 		}
 		rest = rest[same:]
 	}
@@ -203,8 +214,8 @@ func (b *memoryBatch) fits() bool {
 	all := true
 	for i := range b.items {
 		it := &b.items[i]
-		if it.req.Cost == 0 {
-			continue // a peek is always allowed
+		if it.req.Cost == 0 || it.req.Overdraw {
+			continue // always allowed
 		}
 		it.result = it.shard.preview(it.limit, it.hash, it.now, it.totalRequest())
 		all = all && it.result.Allowed
@@ -213,28 +224,29 @@ func (b *memoryBatch) fits() bool {
 }
 
 // commit charges the items one by one. Costs that fit in total also fit one by
-// one, with one exception: of two items on one leaky bucket, the second is queued
-// behind the first, perhaps beyond its MaxDelay. Then the items charged so far
-// are refunded, which at the same instant restores their state exactly.
+// one, with two exceptions: of two items on one leaky bucket, the second is queued
+// behind the first, perhaps beyond its MaxDelay; and in an overflow bucket, one key
+// may take after another was overdrawn. Then the items charged so far are refunded,
+// which at the same instant restores their state exactly.
 func (b *memoryBatch) commit(ds []Decision) bool {
 	for i := range b.items {
 		it := &b.items[i]
 		it.shard.takeInPlace(it.limit, it.hash, it.now, it.req, &ds[i])
 		if !ds[i].Allowed {
 			it.result = algorithm.Outcome{RetryAfter: int64(ds[i].RetryAfter)}
-			b.refund(i)
+			b.refund(ds[:i])
 			return false
 		}
 	}
 	return true
 }
 
-// refund refunds the first n items.
-func (b *memoryBatch) refund(n int) {
+// refund refunds what the first items were granted.
+func (b *memoryBatch) refund(granted []Decision) {
 	var d Decision
-	for i := range b.items[:n] {
+	for i := range granted {
 		it := &b.items[i]
-		it.shard.takeInPlace(it.limit, it.hash, it.now, algorithm.Request{Cost: -it.req.Cost}, &d)
+		it.shard.takeInPlace(it.limit, it.hash, it.now, algorithm.Request{Cost: -granted[i].Granted}, &d)
 	}
 }
 

@@ -96,6 +96,26 @@ func TestMemoryTakeAllInFullStoreUsesOverflowBucket(t *testing.T) {
 	}
 }
 
+// In an overflow bucket one key can be overdrawn before another takes from it. Then the
+// take is denied, and nothing is charged.
+func TestMemoryTakeAllRefundsChargeInOverflowBucket(t *testing.T) {
+	for _, text := range []string{"5/1h", "5/1h leaky-bucket", "5/1h fixed-window", "5/1h sliding-window"} {
+		store := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: 1, Now: newFakeClock().now})
+		lim := limiter(t, store, text)
+		takeFive(t, lim, "active")
+		charge, take := lim.Request("charged"), lim.Request("taken")
+		charge.Cost, charge.Overdraw = 7, true
+		ds := make([]penstock.Decision, 2)
+		if err := store.TakeAll(ctx, []penstock.Request{charge, take}, ds); err != nil || !ds[0].Allowed || ds[1].Allowed {
+			t.Errorf("%s: a charge of the bucket, and then a take: %v, %v, want the take denied", text, ds, err)
+		}
+		expectRemaining(t, lim, "taken", 5)
+		if err := store.TakeAll(ctx, []penstock.Request{take, charge}, ds); err != nil || ds[0].Granted != 1 || ds[1].Granted != 7 {
+			t.Errorf("%s: a take, and then a charge: %v, %v, want both granted", text, ds, err)
+		}
+	}
+}
+
 func TestMemoryTakeAllPeekIsAllowed(t *testing.T) {
 	store := penstock.NewMemory(&penstock.MemoryOptions{Now: newFakeClock().now})
 	limit := penstock.PerHour(5)

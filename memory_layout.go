@@ -91,48 +91,55 @@ const (
 // flagBit is the top bit of a word. No time or count needs it.
 const flagBit = hashtable.Flag
 
-// A token bucket is stored as the instant at which it is full, flagged if units
-// are reserved.
+// A bucket is stored as the instant at which it is full, flagged if it is overdrawn.
 func bucketOf(slot []uint64) algorithm.Bucket {
-	return algorithm.Bucket{Full: int64(slot[expiryWord] &^ flagBit), Reserved: slot[expiryWord]&flagBit != 0}
+	return algorithm.Bucket{Full: int64(slot[expiryWord] &^ flagBit), Overdrawn: slot[expiryWord]&flagBit != 0}
 }
 
 func putBucket(slot []uint64, b algorithm.Bucket) {
 	slot[expiryWord] = uint64(b.Full)
-	if b.Reserved {
+	if b.Overdrawn {
 		slot[expiryWord] |= flagBit
 	}
 }
 
-// isReserved is for the expiry word alone, which is the whole state of a bucket
-// without reservations: the instant at which it is full.
-func isReserved(full uint64) bool { return full >= flagBit }
+// isOverdrawn is for the expiry word alone, which is the whole state of a bucket
+// that is not overdrawn: the instant at which it is full.
+func isOverdrawn(full uint64) bool { return full >= flagBit }
 
-// A leaky bucket is stored as the instant at which it has drained.
-func drainedOf(slot []uint64) int64           { return int64(slot[expiryWord]) }
-func putDrained(slot []uint64, drained int64) { slot[expiryWord] = uint64(drained) }
-
-// A fixed window is stored as its end, and the units used.
+// A fixed window is stored as its end, and the units used, flagged if they are
+// overdrawn.
 func counterOf(slot []uint64) algorithm.Counter {
-	return algorithm.Counter{End: int64(slot[expiryWord]), Used: int64(slot[countWord])}
+	return algorithm.Counter{
+		End:       int64(slot[expiryWord]),
+		Used:      int64(slot[countWord] &^ flagBit),
+		Overdrawn: slot[countWord]&flagBit != 0,
+	}
 }
 
 func putCounter(slot []uint64, c algorithm.Counter) {
 	slot[expiryWord], slot[countWord] = uint64(c.End), uint64(c.Used)
+	if c.Overdrawn {
+		slot[countWord] |= flagBit
+	}
 }
 
 // A sliding window is stored as the end of the window after the current one, when
-// it is empty, and two counts of 32 bits.
+// it is empty, and two counts of 32 bits, flagged if they are overdrawn.
 func slideOf(cl *compiledLimit, slot []uint64) algorithm.Slide {
 	return algorithm.Slide{
-		Previous: int64(slot[countWord] >> 32),
-		Current:  int64(uint32(slot[countWord])),
-		End:      int64(slot[expiryWord]) - cl.period,
+		Previous:  int64(slot[countWord] &^ flagBit >> 32),
+		Current:   int64(uint32(slot[countWord])),
+		End:       int64(slot[expiryWord]) - cl.period,
+		Overdrawn: slot[countWord]&flagBit != 0,
 	}
 }
 
 func putSlide(cl *compiledLimit, slot []uint64, c algorithm.Slide) {
 	slot[expiryWord], slot[countWord] = 0, uint64(c.Previous)<<32|uint64(c.Current)
+	if c.Overdrawn {
+		slot[countWord] |= flagBit
+	}
 	if c.End != 0 {
 		slot[expiryWord] = uint64(c.End + cl.period)
 	}

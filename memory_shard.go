@@ -147,9 +147,9 @@ func (s *shard) decide(cl *compiledLimit, slot []uint64, now int64, req algorith
 		putBucket(slot, b)
 		d.set(cl, out, cl.token.Balance(max(b.Full-now, 0)))
 	case LeakyBucket:
-		drained, out := cl.leaky.Decide(drainedOf(slot), now, req)
-		putDrained(slot, drained)
-		d.set(cl, out, cl.leaky.Balance(max(drained-now, 0)))
+		b, out := cl.leaky.Decide(bucketOf(slot), now, req)
+		putBucket(slot, b)
+		d.set(cl, out, cl.leaky.Balance(max(b.Full-now, 0)))
 	case FixedWindow:
 		c, out := cl.fixed.Decide(counterOf(slot), now, cl.window(now), req)
 		putCounter(slot, c)
@@ -228,7 +228,7 @@ func (s *shard) preview(cl *compiledLimit, hash uint64, now int64, req algorithm
 	case TokenBucket:
 		_, out = cl.token.Decide(bucketOf(slot), now, req)
 	case LeakyBucket:
-		_, out = cl.leaky.Decide(drainedOf(slot), now, req)
+		_, out = cl.leaky.Decide(bucketOf(slot), now, req)
 	case FixedWindow:
 		_, out = cl.fixed.Decide(counterOf(slot), now, cl.window(now), req)
 	case SlidingWindow:

@@ -127,7 +127,8 @@ func TestMemoryOverflowBucketIsPerLimit(t *testing.T) {
 	expectRemaining(t, seven, "another", 7)
 }
 
-// With more limits than overflow buckets, the last limits deny.
+// With more limits than overflow buckets, the last limits deny. A charge is not denied:
+// Granted says that nothing was charged.
 func TestMemoryDeniesWhenOverflowBucketsRunOut(t *testing.T) {
 	store := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: 1, Now: newFakeClock().now})
 	takeFive(t, limiter(t, store, "5/1h"), "active")
@@ -149,6 +150,16 @@ func TestMemoryDeniesWhenOverflowBucketsRunOut(t *testing.T) {
 	}
 	if admitted != 1024 {
 		t.Errorf("%d limits got an overflow bucket, want 1024", admitted)
+	}
+	last := limiter(t, store, "5/1h name=1099")
+	if d, err := last.Charge(ctx, "new", 7); err != nil || !d.Allowed || d.Granted != 0 {
+		t.Errorf("a charge without a place for it: %v, %v, want it allowed and nothing charged", d, err)
+	}
+	charge, take := last.Request("new"), limiter(t, store, "5/1h name=0").Request("new")
+	charge.Overdraw = true
+	ds := make([]penstock.Decision, 2)
+	if err := store.TakeAll(ctx, []penstock.Request{charge, take}, ds); err != nil || ds[0].Granted != 0 || ds[1].Granted != 1 {
+		t.Errorf("all or nothing: %v, %v, want only the take charged", ds, err)
 	}
 }
 

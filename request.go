@@ -30,6 +30,13 @@ type Request struct {
 	// The request is denied only if none are left.
 	AtMost bool
 
+	// Overdraw charges the cost whether or not it fits: the request is allowed,
+	// and the key owes what was not left, up to [Limit.MaxDebt]. Granted is what
+	// was charged. The cost must be above zero. It cannot be combined with AtMost
+	// or MaxDelay, and a RollingWindow or SlidingLog cannot owe. In a [TakeAll],
+	// such a request denies nothing.
+	Overdraw bool
+
 	// leased marks the refund of a [Lease], whose units the primary store of a
 	// [Fallback] granted, and never the secondary.
 	leased bool
@@ -79,6 +86,24 @@ func (r *Request) validateShape() error {
 		return costError("AtMost", "cannot be combined with a refund")
 	case r.ID != "" && r.Cost == Reset:
 		return costError("ID", "cannot be combined with a reset")
+	case r.Overdraw:
+		return r.validateOverdraw()
+	}
+	return nil
+}
+
+// validateOverdraw returns an error if the request cannot overdraw its key.
+func (r *Request) validateOverdraw() error {
+	switch {
+	case r.Cost <= 0:
+		return costError("Overdraw", "requires a cost above zero, not "+strconv.FormatInt(r.Cost, 10))
+	case r.AtMost:
+		return costError("Overdraw", "cannot be combined with AtMost")
+	case r.MaxDelay > 0:
+		return costError("Overdraw", "cannot be combined with MaxDelay: a charge is not delayed")
+	case !r.Limit.Algorithm.hasDebt():
+		return costError("Overdraw", "requires a bucket, a fixed or a sliding window: a "+
+			r.Limit.Algorithm.String()+" has no place for units beyond its count")
 	}
 	return nil
 }
@@ -99,7 +124,7 @@ func (r *Request) validateForAll() error {
 
 // forAlgorithm returns the part of the request that the algorithms need.
 func (r Request) forAlgorithm() algorithm.Request {
-	return algorithm.Request{Cost: r.Cost, AtMost: r.AtMost, MaxDelay: int64(r.MaxDelay)}
+	return algorithm.Request{Cost: r.Cost, AtMost: r.AtMost, Overdraw: r.Overdraw, MaxDelay: int64(r.MaxDelay)}
 }
 
 func costError(field, problem string) error {

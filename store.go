@@ -35,12 +35,13 @@ var AllowAll Store = StoreFunc(func(_ context.Context, r Request) (Decision, err
 	return Decision{Allowed: true, Granted: max(r.Cost, 0), Limit: capacity, Remaining: capacity}, nil
 })
 
-// DenyAll is a store that denies every request with a cost above zero.
+// DenyAll is a store that denies every request with a cost above zero. One with
+// Overdraw is allowed and charged nothing.
 var DenyAll Store = StoreFunc(func(_ context.Context, r Request) (Decision, error) {
 	if err := r.validateShape(); err != nil {
 		return Decision{}, err
 	}
-	if r.Cost <= 0 {
+	if r.Cost <= 0 || r.Overdraw {
 		return Decision{Allowed: true, Limit: r.Limit.Capacity()}, nil
 	}
 	return Decision{Limit: r.Limit.Capacity(), RetryAfter: Never}, nil
@@ -75,8 +76,9 @@ func TakeEach(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 // the same order. If all are Allowed, which [Tightest] reports, all were charged.
 // Otherwise none was: the requests that did not fit are denied with a RetryAfter,
 // and the other decisions are peeks. Costs of the same key and limit add up. A
-// request with AtMost, a negative cost or an ID is an error. After an error, all
-// decisions are zero, which denies.
+// request with AtMost, a negative cost or an ID is an error. A request with Overdraw
+// is charged if the others are, and denies nothing; together with a take of the same
+// key and limit it is an error. After an error, all decisions are zero, which denies.
 //
 // An [AtomicStore] decides atomically. On any other store the requests are taken
 // one by one, and refunded if one is denied. That never admits too much, but
@@ -98,7 +100,7 @@ func takeInTurn(ctx context.Context, s Store, rs []Request, ds []Decision) error
 	}
 	totals := totalsOf(rs)
 	for i, r := range rs {
-		if total := totals[stateKeyOf(r)]; total > r.Limit.Capacity() {
+		if total := totals[stateKeyOf(r)]; total > r.Limit.Capacity() && !r.Overdraw {
 			r.Cost = total // denied with a RetryAfter of Never
 		}
 		d, err := s.Take(ctx, r)
@@ -180,7 +182,7 @@ func denyAll(ctx context.Context, s Store, rs []Request, ds []Decision, denied i
 		return err
 	}
 	for i, peek := range rs {
-		peek.Cost, peek.MaxDelay = 0, 0
+		peek.Cost, peek.MaxDelay, peek.Overdraw = 0, 0, false
 		d, err := s.Take(ctx, peek)
 		if err != nil {
 			return requestError(i, err)
@@ -199,7 +201,7 @@ func refundAll(ctx context.Context, s Store, rs []Request, ds []Decision) (first
 			continue
 		}
 		r := rs[i]
-		r.Cost, r.MaxDelay = -d.Granted, 0
+		r.Cost, r.MaxDelay, r.Overdraw = -d.Granted, 0, false
 		if _, err := s.Take(ctx, r); err != nil && first == nil {
 			first = requestError(i, fmt.Errorf("refund: %w", err))
 		}
@@ -227,7 +229,39 @@ func ValidateAll(rs []Request, ds []Decision) error {
 			return requestError(i, err)
 		}
 	}
-	return ValidateEach(rs, ds)
+	if err := ValidateEach(rs, ds); err != nil {
+		return err
+	}
+	return validateCharges(rs)
+}
+
+// validateCharges returns an error if one of the requests, which are valid, overdraws
+// a key from which another takes: whether the take fits would depend on their order.
+func validateCharges(rs []Request) error {
+	var taken map[stateKey]bool // nil until a request overdraws
+	for i := range rs {
+		if !rs[i].Overdraw {
+			continue
+		}
+		if taken == nil {
+			taken = takenKeys(rs)
+		}
+		if taken[stateKeyOf(rs[i])] {
+			return requestError(i, costError("Overdraw", "cannot be combined with a take of the same key in an all-or-nothing request"))
+		}
+	}
+	return nil
+}
+
+// takenKeys returns the keys that the requests take from without overdrawing them.
+func takenKeys(rs []Request) map[stateKey]bool {
+	taken := make(map[stateKey]bool, len(rs))
+	for i := range rs {
+		if rs[i].Cost > 0 && !rs[i].Overdraw {
+			taken[stateKeyOf(rs[i])] = true
+		}
+	}
+	return taken
 }
 
 // errNoStore is returned for a nil Store.

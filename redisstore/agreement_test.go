@@ -175,10 +175,22 @@ func (w *storePair) randomLimit(a penstock.Algorithm) penstock.Limit {
 		case penstock.SlidingLog:
 			l.Count = w.magnitude(300)
 		}
+		l.Debt = w.randomDebt()
 		if l.Validate() == nil {
 			return l
 		}
 	}
+}
+
+// randomDebt returns the default, no debt, or any number.
+func (w *storePair) randomDebt() int64 {
+	switch w.random.IntN(4) {
+	case 0:
+		return penstock.NoDebt
+	case 1:
+		return w.magnitude(1 << 45)
+	}
+	return 0
 }
 
 func (w *storePair) align(l *penstock.Limit) {
@@ -199,7 +211,7 @@ func (w *storePair) align(l *penstock.Limit) {
 func (w *storePair) changeLimit() {
 	i := w.random.IntN(len(w.limits))
 	l := w.limits[i]
-	l.Count = w.randomLimit(l.Algorithm).Count
+	l.Count, l.Debt = w.randomLimit(l.Algorithm).Count, w.randomDebt()
 	if l.Algorithm <= penstock.LeakyBucket {
 		if l.Burst = w.magnitude(1 << 20); w.random.IntN(2) == 0 {
 			l.Period = w.randomPeriod()
@@ -227,6 +239,14 @@ func (w *storePair) randomRequest() penstock.Request {
 	r.AtMost = r.Cost >= 0 && w.random.IntN(4) == 0
 	if r.Cost != penstock.Reset && w.random.IntN(4) == 0 {
 		r.ID = []string{"x", "y"}[w.random.IntN(2)]
+	}
+	return w.mayOverdraw(r)
+}
+
+// mayOverdraw turns some takes into charges.
+func (w *storePair) mayOverdraw(r penstock.Request) penstock.Request {
+	if r.Cost > 0 && r.Limit.Algorithm <= penstock.SlidingWindow && w.random.IntN(4) == 0 {
+		r.AtMost, r.MaxDelay, r.Overdraw = false, 0, true
 	}
 	return r
 }
@@ -290,7 +310,7 @@ func (w *storePair) compareTakeEach() {
 func (w *storePair) compareTakeAll() {
 	rs := make([]penstock.Request, 1+w.random.IntN(4))
 	for i := range rs {
-		rs[i] = w.randomTakeAllRequest()
+		rs[i] = w.mayOverdraw(w.randomTakeAllRequest())
 	}
 	fmt.Fprintf(&w.trace, "TakeAll:\n")
 	got, want := make([]penstock.Decision, len(rs)), make([]penstock.Decision, len(rs))
@@ -303,7 +323,7 @@ func (w *storePair) compareTakeAll() {
 func (w *storePair) compare(rs []penstock.Request, got, want []penstock.Decision, gotErr, wantErr error) {
 	w.Helper()
 	for i, r := range rs {
-		fmt.Fprintf(&w.trace, "  %s %d at most=%v within %v id=%q under %s %s\n", r.Key, r.Cost, r.AtMost, r.MaxDelay, r.ID, r.Limit, r.Limit.Name)
+		fmt.Fprintf(&w.trace, "  %s %d at most=%v overdraw=%v within %v id=%q under %s %s\n", r.Key, r.Cost, r.AtMost, r.Overdraw, r.MaxDelay, r.ID, r.Limit, r.Limit.Name)
 		fmt.Fprintf(&w.trace, "     redis %+v %v\n    memory %+v %v\n", got[i], gotErr, want[i], wantErr)
 	}
 	if (gotErr == nil) != (wantErr == nil) || gotErr == nil && !slices.Equal(got, want) {

@@ -111,24 +111,46 @@ func (q *compiledRequest) decideOnce(units, delay int64, state []int64) penstock
 func (cl *compiledLimit) decide(state []int64, ask algorithm.Request) penstock.Decision {
 	switch cl.step {
 	case algorithm.TokenBucketStep:
-		debt := state[0] * cl.debtUnit
-		b, outcome := cl.token.Decide(algorithm.Bucket{Full: debt, Reserved: debt > cl.token.Capacity()}, 0, ask)
+		b, outcome := cl.token.Decide(cl.bucket(state[0]), 0, ask)
 		return cl.decision(outcome, cl.token.Balance(b.Full))
 	case algorithm.LeakyBucketStep:
-		drained, outcome := cl.leaky.Decide(state[0]*cl.debtUnit, 0, ask)
-		return cl.decision(outcome, cl.leaky.Balance(drained))
+		b, outcome := cl.leaky.Decide(cl.bucket(state[0]), 0, ask)
+		return cl.decision(outcome, cl.leaky.Balance(b.Full))
 	case algorithm.FixedWindowStep:
 		w := algorithm.Window{End: cl.period * tick, Length: cl.period * tick}
-		c, outcome := cl.fixed.Decide(algorithm.Counter{Used: state[0], End: state[1] * tick}, 0, w, ask)
+		c, outcome := cl.fixed.Decide(counter(state[0], state[1]), 0, w, ask)
 		return cl.decision(outcome, cl.fixed.Balance(c, 0))
 	case algorithm.AlignedWindowStep:
 		return cl.decideAligned(state[0], state[1], state[2], ask)
 	case algorithm.SlidingWindowStep:
-		s := algorithm.Slide{Previous: state[0] >> 26, Current: state[0] & (1<<26 - 1), End: (state[1] - cl.period) * tick}
-		s, outcome := cl.sliding.Decide(s, 0, ask)
+		s, outcome := cl.sliding.Decide(cl.slide(state[0], state[1]), 0, ask)
 		return cl.decision(outcome, cl.sliding.Balance(s, 0))
 	}
 	return cl.decodeDecision(state, ask)
+}
+
+// bucket returns the state of a bucket by its debt, which the script has clamped.
+func (cl *compiledLimit) bucket(debt int64) algorithm.Bucket {
+	debt *= cl.debtUnit
+	return algorithm.Bucket{Full: debt, Overdrawn: debt > cl.rate().Capacity()}
+}
+
+// overdrawnBit marks the counts of a window that a charge overdrew.
+const overdrawnBit = 1 << 52
+
+// counter returns the state of a fixed window.
+func counter(used, end int64) algorithm.Counter {
+	return algorithm.Counter{Used: used &^ overdrawnBit, End: end * tick, Overdrawn: used&overdrawnBit != 0}
+}
+
+// slide returns the state of a sliding window.
+func (cl *compiledLimit) slide(counts, ttl int64) algorithm.Slide {
+	return algorithm.Slide{
+		Previous:  counts &^ overdrawnBit >> 26,
+		Current:   counts & (1<<26 - 1),
+		End:       (ttl - cl.period) * tick,
+		Overdrawn: counts&overdrawnBit != 0,
+	}
 }
 
 func (cl *compiledLimit) decideAligned(used, end, now int64, ask algorithm.Request) penstock.Decision {
@@ -138,7 +160,7 @@ func (cl *compiledLimit) decideAligned(used, end, now int64, ask algorithm.Reque
 	} else {
 		w = cl.window(now)
 	}
-	c, outcome := cl.fixed.Decide(algorithm.Counter{Used: used, End: end * tick}, now*tick, w, ask)
+	c, outcome := cl.fixed.Decide(counter(used, end), now*tick, w, ask)
 	return cl.decision(outcome, cl.fixed.Balance(c, now*tick))
 }
 
@@ -154,7 +176,7 @@ func (cl *compiledLimit) decodeDecision(reply []int64, ask algorithm.Request) pe
 
 // neverFits reports whether an ask can never be granted.
 func (cl *compiledLimit) neverFits(ask algorithm.Request) bool {
-	return ask.Cost > cl.capacity && (!ask.AtMost || cl.capacity == 0)
+	return ask.Cost > cl.capacity && !ask.Overdraw && (!ask.AtMost || cl.capacity == 0)
 }
 
 func (cl *compiledLimit) decision(outcome algorithm.Outcome, balance algorithm.Balance) penstock.Decision {

@@ -19,7 +19,7 @@ type compiledRequest struct {
 }
 
 func askOf(r *penstock.Request) algorithm.Request {
-	return algorithm.Request{Cost: r.Cost, AtMost: r.AtMost, MaxDelay: int64(r.MaxDelay)}
+	return algorithm.Request{Cost: r.Cost, AtMost: r.AtMost, Overdraw: r.Overdraw, MaxDelay: int64(r.MaxDelay)}
 }
 
 // encodeKeys validates a request, compiles it, and writes the keys of its call. A
@@ -90,10 +90,26 @@ func (cl *compiledLimit) appendArgs(ask algorithm.Request, args []string) []stri
 	}
 	args = append(args, strconv.FormatInt(cl.scriptCost(ask), 10))
 	args = append(args, cl.limitArgs...)
-	if ask.AtMost {
-		args = append(args, "1")
+	how := grantArg(ask)
+	if cl.step == algorithm.RollingWindowStep || cl.step == algorithm.SlidingLogStep || cl.debtArg == "" {
+		if how != "" {
+			args = append(args, how)
+		}
+		return args
 	}
-	return args
+	return append(args, how, cl.debtArg)
+}
+
+// grantArg returns the argument of windows for what is granted if the cost does not
+// fit.
+func grantArg(ask algorithm.Request) string {
+	switch {
+	case ask.AtMost:
+		return "1"
+	case ask.Overdraw:
+		return "o"
+	}
+	return ""
 }
 
 // scriptCost returns the cost to send. A cost that can never fit is sent as a peek,
@@ -104,6 +120,8 @@ func (cl *compiledLimit) scriptCost(ask algorithm.Request) int64 {
 		return max(ask.Cost, -maxCount)
 	case ask.AtMost:
 		return min(ask.Cost, cl.capacity)
+	case ask.Overdraw:
+		return min(ask.Cost, cl.capacity+cl.overdraft)
 	case ask.Cost > cl.capacity:
 		return 0
 	}
@@ -116,22 +134,28 @@ func (cl *compiledLimit) appendBucketArgs(ask algorithm.Request, args []string) 
 	r := cl.rate()
 	cost := cl.scriptCost(ask)
 	if cost < 0 {
-		bucket := algorithm.TokenBucket{Rate: *r}
-		cost = max(cost, -(r.Capacity()+bucket.Reach())/r.Interval-1)
+		cost = max(cost, -r.MaxDebt()/r.Interval-1)
 	}
 	args = append(args, strconv.FormatInt(cost*r.Interval/cl.debtUnit, 10))
 	args = append(args, cl.limitArgs...)
-	if !ask.AtMost && ask.MaxDelay == 0 && cl.debtUnit == 1 {
+	if !ask.AtMost && !ask.Overdraw && ask.MaxDelay == 0 && cl.debtUnit == 1 && cl.debtArg == "" {
 		return args
 	}
 	bound, interval, mark := cl.debtBound(ask), "", ""
-	if ask.AtMost {
+	if ask.AtMost || ask.Overdraw {
 		interval = strconv.FormatInt(r.Interval/cl.debtUnit, 10)
 	}
 	if cl.debtUnit != 1 {
 		mark = "u"
 	}
-	return append(args, bound, interval, mark)
+	args = append(args, bound, interval, mark)
+	switch {
+	case ask.Overdraw:
+		return append(args, cl.debtArg, "1")
+	case cl.debtArg != "":
+		return append(args, cl.debtArg)
+	}
+	return args
 }
 
 // debtBound returns how far the debt of a token bucket may grow, or above which
@@ -159,16 +183,12 @@ var extraTTLs = func() (thousandths [101]string) {
 }()
 
 func (cl *compiledLimit) appendAlignedArgs(ask algorithm.Request, args []string) []string {
-	atMost := ""
-	if ask.AtMost {
-		atMost = "1"
-	}
 	extra := extraTTLs[rand.IntN(len(extraTTLs))] //nolint:gosec // only jitter
 	cost := strconv.FormatInt(cl.scriptCost(ask), 10)
 	if ask.Cost == algorithm.Reset {
 		cost = "all" // including windows that the clock could step back to
 	}
-	args = append(args, cost, cl.limitArgs[0], atMost, extra)
+	args = append(args, cost, cl.limitArgs[0], grantArg(ask), extra, cl.debtArg)
 	if cl.normal.Align == penstock.AlignClock {
 		return append(args, cl.limitArgs[1], cl.limitArgs[2])
 	}

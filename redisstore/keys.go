@@ -56,8 +56,12 @@ type identity struct {
 
 func identify(l penstock.Limit) identity {
 	n := l.Identity()
-	sum := sha256.Sum256(fmt.Appendf(nil, "%d %t %q %d %d %d %d %d %d %d %q",
-		stateVersion, n.Untrusted, n.Name, n.Algorithm, n.Count, n.Period, n.Burst, n.Buckets, n.Align, n.Offset, n.Zone))
+	text := fmt.Appendf(nil, "%d %t %q %d %d %d %d %d %d %d %q",
+		stateVersion, n.Untrusted, n.Name, n.Algorithm, n.Count, n.Period, n.Burst, n.Buckets, n.Align, n.Offset, n.Zone)
+	if n.Debt != 0 { // not otherwise, so that limits without it keep their keys
+		text = fmt.Appendf(text, " debt=%d", n.Debt)
+	}
+	sum := sha256.Sum256(text)
 	id := identity{
 		text:      base64.RawURLEncoding.EncodeToString(sum[:]),
 		check:     binary.LittleEndian.Uint64(sum[len(sum)-8:]),

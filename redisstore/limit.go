@@ -26,12 +26,14 @@ type compiledLimit struct {
 	normal      penstock.Limit
 	identity    identity
 	capacity    int64 // the most that can be granted at once
+	overdraft   int64 // how much more a charge may take
 	recordTTL   int64 // how long a grant under an ID is remembered, in ticks
 	step        algorithm.Step
 	takeScript  *Script
 	onceScript  *Script
 	batchScript *Script
 	limitArgs   []string // the script's arguments after the cost
+	debtArg     string   // the overdraft, if it is not the capacity
 	oneUnitArgs []string // all arguments of a take of one unit
 
 	// One of these is in use, by step; logs and rings are decided by their scripts.
@@ -55,25 +57,39 @@ func compileLimit(l penstock.Limit) (*compiledLimit, error) {
 		return nil, err
 	}
 	n := l.Normal()
-	if n.Algorithm > penstock.LeakyBucket && n.Count > maxCount {
-		return nil, &penstock.FieldError{
-			Field: "Count", Kind: penstock.ErrBadLimit,
-			Problem: fmt.Sprintf("%d: Redis counts a %s to %d", n.Count, n.Algorithm, int64(maxCount)),
-		}
+	if err := checkCounts(n); err != nil {
+		return nil, err
 	}
 	cl := &compiledLimit{
 		limit:     l,
 		normal:    n,
 		identity:  identify(l),
 		capacity:  n.Capacity(),
+		overdraft: n.MaxDebt(),
 		recordTTL: algorithm.RoundUp(int64(min(n.Period, 24*time.Hour)), tick) / tick,
 		period:    algorithm.RoundUp(int64(n.Period), tick) / tick,
 		maxBatch:  maxBatchFor(&n),
 	}
 	cl.compileStep()
+	cl.setDebtArg()
 	cl.takeScript, cl.onceScript, cl.batchScript = takeScripts[cl.step], onceScripts[cl.step], batchScripts[cl.step]
 	cl.oneUnitArgs = cl.appendArgs(algorithm.Request{Cost: 1}, nil)
 	return cl, nil
+}
+
+// checkCounts returns an error if a script cannot count what a window may count.
+func checkCounts(n penstock.Limit) error {
+	field, count := "Count", n.Count
+	if n.Debt > maxCount {
+		field, count = "Debt", n.Debt
+	}
+	if n.Algorithm <= penstock.LeakyBucket || count <= maxCount {
+		return nil
+	}
+	return &penstock.FieldError{
+		Field: field, Kind: penstock.ErrBadLimit,
+		Problem: fmt.Sprintf("%d: Redis counts a %s to %d", count, n.Algorithm, int64(maxCount)),
+	}
 }
 
 // compileStep sets the arithmetic of the limit's step, and the limit's arguments
@@ -83,15 +99,15 @@ func (cl *compiledLimit) compileStep() {
 	switch n.Algorithm {
 	case penstock.TokenBucket:
 		cl.step = algorithm.TokenBucketStep
-		cl.token.Rate, _ = algorithm.NewRate(n.Count, int64(n.Period), n.Burst, tick)
+		cl.token.Rate, _ = algorithm.NewRate(n.Count, int64(n.Period), n.Burst, cl.overdraft, tick)
 		cl.setDebtUnit(&cl.token.Rate)
 	case penstock.LeakyBucket:
 		cl.step = algorithm.LeakyBucketStep
-		cl.leaky.Rate, _ = algorithm.NewRate(n.Count, int64(n.Period), n.Burst, tick)
+		cl.leaky.Rate, _ = algorithm.NewRate(n.Count, int64(n.Period), n.Burst, cl.overdraft, tick)
 		cl.setDebtUnit(&cl.leaky.Rate)
 	case penstock.FixedWindow:
 		cl.step = algorithm.FixedWindowStep
-		cl.fixed = algorithm.FixedWindow{Count: n.Count, Tick: tick}
+		cl.fixed = algorithm.FixedWindow{Count: n.Count, Overdraft: cl.overdraft, Tick: tick}
 		cl.limitArgs = formatInts(n.Count, cl.period)
 		if n.Align != penstock.AlignFirst {
 			cl.step = algorithm.AlignedWindowStep
@@ -99,7 +115,7 @@ func (cl *compiledLimit) compileStep() {
 		}
 	case penstock.SlidingWindow:
 		cl.step = algorithm.SlidingWindowStep
-		cl.sliding = algorithm.SlidingWindow{Count: n.Count, Period: cl.period * tick, Tick: tick}
+		cl.sliding = algorithm.SlidingWindow{Count: n.Count, Overdraft: cl.overdraft, Period: cl.period * tick, Tick: tick}
 		cl.limitArgs = formatInts(n.Count, cl.period)
 	case penstock.RollingWindow:
 		cl.step = algorithm.RollingWindowStep
@@ -115,10 +131,22 @@ func (cl *compiledLimit) compileStep() {
 // numbers would not hold nanoseconds exactly.
 func (cl *compiledLimit) setDebtUnit(r *algorithm.Rate) {
 	cl.debtUnit = 1
-	if 2*r.Capacity() >= 1<<53 { // see algorithm.Interval
+	if 2*max(r.Capacity(), r.Overdraft*r.Interval) >= 1<<53 { // see algorithm.Interval
 		cl.debtUnit = 1000
 	}
 	cl.limitArgs = formatInts(r.Capacity() / cl.debtUnit)
+}
+
+// setDebtArg sets the argument for the overdraft. Scripts for aligned windows always
+// get it, the others only where it is not the default.
+func (cl *compiledLimit) setDebtArg() {
+	switch {
+	case cl.step != algorithm.AlignedWindowStep && cl.overdraft == cl.capacity:
+	case cl.debtUnit == 0:
+		cl.debtArg = strconv.FormatInt(cl.overdraft, 10)
+	default:
+		cl.debtArg = strconv.FormatInt(cl.overdraft*cl.rate().Interval/cl.debtUnit, 10)
+	}
 }
 
 func formatInts(numbers ...int64) []string {
@@ -222,7 +250,7 @@ func hashLimit(l *penstock.Limit) uint64 {
 	if l.Untrusted {
 		shape |= 1 << 16
 	}
-	for _, field := range [...]uint64{uint64(l.Count), uint64(l.Period), uint64(l.Burst), uint64(l.Offset), shape} {
+	for _, field := range [...]uint64{uint64(l.Count), uint64(l.Period), uint64(l.Burst), uint64(l.Debt), uint64(l.Offset), shape} {
 		h = (h ^ field) * 0x9e3779b97f4a7c15
 	}
 	return h >> 32

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -62,7 +63,7 @@ type takeAllItem struct {
 	limit     *compiledLimit
 	key       string // in Redis
 	ask       algorithm.Request
-	totalCost int64 // of all items on this key
+	totalCost int64 // of all items on this key; they all overdraw it, or none does
 	priorCost int64 // of the items before it on this key
 	state     []int64
 }
@@ -154,16 +155,24 @@ func (it *takeAllItem) totalAsk() algorithm.Request {
 // appendArgs appends the step's letter, and the arguments to try and to take with.
 func (it *takeAllItem) appendArgs(args []string) []string {
 	try := it.limit.appendArgs(it.totalAsk(), nil)
-	if it.priorCost > 0 && it.ask.Cost > 0 && it.limit.step == algorithm.LeakyBucketStep && it.ask.MaxDelay > 0 {
+	if it.priorCost > 0 && it.ask.Cost > 0 && !it.ask.Overdraw && it.limit.step == algorithm.LeakyBucketStep && it.ask.MaxDelay > 0 {
 		try[2] = it.boundAfterPrior()
 	}
-	args = append(args, string(it.limit.step), strconv.Itoa(len(try)))
+	args = append(args, it.letter(), strconv.Itoa(len(try)))
 	args = append(args, try...)
 	if it.totalAsk() == it.ask {
 		return append(args, "0")
 	}
 	take := it.limit.appendArgs(it.ask, nil)
 	return append(append(args, strconv.Itoa(len(take))), take...)
+}
+
+// letter returns the step's letter, a capital if the item overdraws its key.
+func (it *takeAllItem) letter() string {
+	if it.ask.Overdraw {
+		return strings.ToUpper(string(it.limit.step))
+	}
+	return string(it.limit.step)
 }
 
 // boundAfterPrior returns the bound on a leaky bucket's debt for an item that waits
@@ -231,11 +240,12 @@ func denyAll(items []takeAllItem, ds []penstock.Decision) {
 func denyLate(items []takeAllItem, ds []penstock.Decision) {
 	for i := range items {
 		it := &items[i]
-		if it.limit.step != algorithm.LeakyBucketStep || it.ask.Cost == 0 {
+		if it.limit.step != algorithm.LeakyBucketStep || it.ask.Cost == 0 || it.ask.Overdraw {
 			continue
 		}
-		debt := it.state[0]*it.limit.debtUnit + it.priorCost*it.limit.leaky.Interval
-		if _, outcome := it.limit.leaky.Decide(debt, 0, it.ask); !outcome.Allowed {
+		b := it.limit.bucket(it.state[0])
+		b.Full += it.priorCost * it.limit.leaky.Interval
+		if _, outcome := it.limit.leaky.Decide(b, 0, it.ask); !outcome.Allowed {
 			setDenied(&ds[i], time.Duration(outcome.RetryAfter))
 			return
 		}
@@ -328,7 +338,7 @@ func (s *Store) rollBack(d *deadline, rs []penstock.Request, ds []penstock.Decis
 	retryAfter := ds[at].RetryAfter
 	refunds := slices.Clone(rs)
 	for i := range refunds {
-		refunds[i].Cost, refunds[i].MaxDelay = 0, 0
+		refunds[i].Cost, refunds[i].MaxDelay, refunds[i].Overdraw = 0, 0, false
 		if i <= at && rs[i].Cost > 0 {
 			refunds[i].Cost, refunds[i].ID = -rs[i].Cost, itemID(id, i)
 		}

@@ -79,7 +79,17 @@ func (s *comparison) take(t *rapid.T) {
 	if c.request.Cost != penstock.Reset {
 		c.request.ID = rapid.SampledFrom([]string{"", "", "x", "y"}).Draw(t, "id")
 	}
+	s.mayOverdraw(t, &c)
 	s.compare(t, step{how: single, calls: []call{c}})
+}
+
+// mayOverdraw turns some takes into charges, if the limit can owe.
+func (s *comparison) mayOverdraw(t *rapid.T, c *call) {
+	r := c.request
+	r.AtMost, r.MaxDelay, r.Overdraw = false, 0, true
+	if r.Validate() == nil && rapid.IntRange(0, 2).Draw(t, "charge at 2") == 2 {
+		c.request = r
+	}
 }
 
 // takeAll takes from several keys, all or nothing.
@@ -88,8 +98,21 @@ func (s *comparison) takeAll(t *rapid.T) {
 	for i := range calls {
 		calls[i] = s.anyCall(t)
 		calls[i].request.Cost = rapid.Int64Range(0, maxUnits(calls[i].request.Limit)/2+2).Draw(t, "cost")
+		s.mayOverdraw(t, &calls[i])
+		if mixes(calls[:i], &calls[i]) {
+			calls[i].request.Cost, calls[i].request.Overdraw = 0, false
+		}
 	}
 	s.compare(t, step{how: all, calls: calls})
+}
+
+// mixes reports whether a call charges a key that an earlier one takes from, or the
+// other way round, which is an error in a TakeAll.
+func mixes(earlier []call, c *call) bool {
+	return slices.ContainsFunc(earlier, func(e call) bool {
+		return e.request.Cost > 0 && e.request.Overdraw != c.request.Overdraw &&
+			stateKeyOf(e.request) == stateKeyOf(c.request)
+	})
 }
 
 // takeEach sends requests for several keys, each decided by itself.
@@ -98,6 +121,7 @@ func (s *comparison) takeEach(t *rapid.T) {
 	for i := range calls {
 		calls[i] = s.anyCall(t)
 		calls[i].request.Cost = anyCost(maxUnits(calls[i].request.Limit)).Draw(t, "cost")
+		s.mayOverdraw(t, &calls[i])
 	}
 	s.compare(t, step{how: each, calls: calls})
 }
@@ -180,6 +204,7 @@ func (s *comparison) changeLimit(t *rapid.T) {
 	i := rapid.IntRange(0, len(s.limits)-1).Draw(t, "limit")
 	l := s.limits[i]
 	l.Count = anyCount().Draw(t, "count")
+	l.Debt = anyDebt().Draw(t, "debt")
 	if isBucket(l) {
 		l.Burst = rapid.Int64Range(0, 20).Draw(t, "burst")
 		l.Period = rapid.OneOf(rapid.Just(l.Period), anyPeriod()).Draw(t, "period")

@@ -57,6 +57,15 @@ func testBadInput(t *testing.T, open Open) {
 		checkUndecided(t, ds)
 		w.check(t, badRequest{most, penstock.ErrBadCost, "Cost"}, err)
 	})
+	t.Run("charge and take of one key", func(t *testing.T) {
+		w := newBadInputTest(t, open)
+		charge := with(w.valid, func(r *penstock.Request) { r.Overdraw = true })
+		rs := []penstock.Request{w.valid, charge}
+		ds := staleDecisions(len(rs))
+		err := takeAllOf(w.store)(context.Background(), rs, ds)
+		checkUndecided(t, ds)
+		w.check(t, badRequest{charge, penstock.ErrBadCost, "Overdraw"}, err)
+	})
 	t.Run("too few decisions", func(t *testing.T) {
 		w := newBadInputTest(t, open)
 		rs := []penstock.Request{w.valid, w.valid}
@@ -190,6 +199,10 @@ func badRequests() []badRequest {
 	bad := []badRequest{
 		{with(good, func(r *penstock.Request) { r.Key = "" }), penstock.ErrBadKey, "Key"},
 		{with(good, func(r *penstock.Request) { r.MaxDelay = -time.Second }), penstock.ErrBadCost, "MaxDelay"},
+		{with(good, func(r *penstock.Request) { r.Overdraw, r.Cost = true, 0 }), penstock.ErrBadCost, "Overdraw"},
+		{with(good, func(r *penstock.Request) { r.Overdraw, r.MaxDelay = true, time.Second }), penstock.ErrBadCost, "Overdraw"},
+		{with(good, func(r *penstock.Request) { r.Overdraw, r.Limit.Algorithm = true, penstock.RollingWindow }), penstock.ErrBadCost, "Overdraw"},
+		{with(good, func(r *penstock.Request) { r.Overdraw, r.Limit.Algorithm = true, penstock.SlidingLog }), penstock.ErrBadCost, "Overdraw"},
 	}
 	for _, l := range badLimits() {
 		r := with(good, func(r *penstock.Request) { r.Limit = l.limit })
@@ -205,6 +218,8 @@ func badTakes() []badRequest {
 	return []badRequest{
 		{with(good, func(r *penstock.Request) { r.AtMost, r.Cost = true, -1 }), penstock.ErrBadCost, "AtMost"},
 		{with(good, func(r *penstock.Request) { r.ID, r.Cost = "x", penstock.Reset }), penstock.ErrBadCost, "ID"},
+		{with(good, func(r *penstock.Request) { r.Overdraw, r.Cost = true, -1 }), penstock.ErrBadCost, "Overdraw"},
+		{with(good, func(r *penstock.Request) { r.Overdraw, r.AtMost = true, true }), penstock.ErrBadCost, "Overdraw"},
 	}
 }
 
@@ -244,6 +259,10 @@ func badLimits() []badLimit {
 		{penstock.Limit{Count: 1, Period: time.Second, Burst: -1}, "Burst"},
 		{penstock.Limit{Count: 1, Period: time.Second, Burst: math.MaxInt64}, "Burst"},
 		{penstock.Limit{Count: 999_999_999, Period: time.Second}, "Count"}, // no whole nanosecond is near
+		{penstock.Limit{Count: 1, Period: time.Second, Debt: -2}, "Debt"},
+		{penstock.Limit{Count: 1, Period: time.Second, Debt: math.MaxInt64}, "Debt"},
+		{penstock.Limit{Count: 1, Period: time.Second, Algorithm: fixed, Debt: math.MaxInt64}, "Debt"},
+		{penstock.Limit{Count: 1, Period: time.Second, Algorithm: penstock.SlidingWindow, Debt: 1<<26 - 1}, "Debt"},
 		{penstock.Limit{Count: 1, Period: time.Second, Name: strings.Repeat("n", 65)}, "Name"},
 		{penstock.Limit{Count: 1, Period: time.Second, Algorithm: log + 1}, "Algorithm"},
 		{penstock.Limit{Count: 1, Period: time.Second, Algorithm: rolling, Buckets: -1}, "Buckets"},

@@ -46,7 +46,7 @@ func (l ledger) clone() ledger {
 // name; otherwise its name, algorithm and window shape.
 func identity(l penstock.Limit) string {
 	if l.Name != "" {
-		l.Count, l.Burst = 0, 0
+		l.Count, l.Burst, l.Debt = 0, 0, 0
 		if isBucket(l) {
 			l.Period = time.Second
 		}

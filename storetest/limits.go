@@ -33,6 +33,7 @@ func anyLimit(a penstock.Algorithm) *rapid.Generator[penstock.Limit] {
 		case penstock.FixedWindow:
 			alignAny(t, &l)
 		}
+		l.Debt = anyDebt().Draw(t, "debt")
 		return l
 	}).Filter(func(l penstock.Limit) bool { return l.Validate() == nil })
 }
@@ -54,6 +55,11 @@ func anyCount() *rapid.Generator[int64] {
 	return rapid.OneOf(
 		rapid.Int64Range(0, 3), rapid.Int64Range(1, 20), rapid.Int64Range(1, 20), rapid.Int64Range(1, 1000),
 	)
+}
+
+// anyDebt generates debts: the default, none, or a few units.
+func anyDebt() *rapid.Generator[int64] {
+	return rapid.OneOf(rapid.Just[int64](0), rapid.Just[int64](0), rapid.Int64Range(penstock.NoDebt, 30))
 }
 
 func anyPeriod() *rapid.Generator[time.Duration] {

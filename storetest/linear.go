@@ -131,12 +131,12 @@ func (h *history) run(t *testing.T, client int, op operation) {
 	})
 }
 
-// anyOperation draws an operation: a take, a refund, either of them under an ID, or a
-// TakeAll of two requests.
+// anyOperation draws an operation: a take, a refund, either of them under an ID, a
+// charge, or a TakeAll of two requests.
 func (h *history) anyOperation() operation {
 	op := operation{now: h.clock.Now(), requests: []penstock.Request{h.anyTake()}}
 	r := &op.requests[0]
-	switch h.rand.IntN(6) {
+	switch h.rand.IntN(7) {
 	case 0:
 		r.Cost = -r.Cost
 	case 1:
@@ -145,6 +145,11 @@ func (h *history) anyOperation() operation {
 		r.ID, r.Cost = "x", -r.Cost
 	case 3, 4:
 		op.requests = append(op.requests, h.anyTake())
+	case 5:
+		r.Cost, r.Overdraw = 2*r.Cost, true
+		if r.Validate() != nil { // a limit that cannot owe
+			r.Overdraw = false
+		}
 	}
 	return op
 }

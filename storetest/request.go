@@ -30,6 +30,7 @@ func (p *parser) parseRequest(c *call, s *step, text string) error {
 	if c.request.Cost, err = costOf(verb, cost); err != nil {
 		return err
 	}
+	c.request.Overdraw = verb == "charge"
 	if err := p.parseOptions(c, s, strings.Fields(rest)); err != nil {
 		return err
 	}
@@ -67,7 +68,7 @@ func cutCost(s string) (cost int64, rest string, err error) {
 // costOf returns the Cost of a request by its verb and cost, which is 0 if omitted.
 func costOf(verb string, cost int64) (int64, error) {
 	switch {
-	case verb == "take":
+	case verb == "take" || verb == "charge":
 		return max(cost, 1), nil
 	case verb == "refund":
 		return -max(cost, 1), nil
@@ -78,7 +79,7 @@ func costOf(verb string, cost int64) (int64, error) {
 	case verb == "reset":
 		return penstock.Reset, nil
 	}
-	return 0, fmt.Errorf("want take, peek, refund or reset, got %q", verb)
+	return 0, fmt.Errorf("want take, charge, peek, refund or reset, got %q", verb)
 }
 
 func (p *parser) parseOptions(c *call, s *step, words []string) (err error) {
@@ -140,6 +141,8 @@ func (c *call) text() string {
 		fmt.Fprintf(&b, "peek %s", key)
 	case r.Cost < 0:
 		fmt.Fprintf(&b, "refund %s %d", key, -r.Cost)
+	case r.Overdraw:
+		fmt.Fprintf(&b, "charge %s %d", key, r.Cost)
 	default:
 		fmt.Fprintf(&b, "take %s %d", key, r.Cost)
 	}

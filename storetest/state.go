@@ -8,12 +8,11 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// A state is the state of a key under a limit. Each algorithm uses one of the six; the
+// A state is the state of a key under a limit. Each algorithm uses one of the five; the
 // zero state is full under any limit.
 type state struct {
 	until   int64 // when the state expires
 	bucket  algorithm.Bucket
-	drained int64
 	counter algorithm.Counter
 	slide   algorithm.Slide
 	ring    algorithm.Ring
@@ -23,7 +22,7 @@ type state struct {
 // decide returns the new state and the decision.
 func (s state) decide(now int64, r penstock.Request) (state, penstock.Decision) {
 	l := r.Limit.Normal()
-	request := algorithm.Request{Cost: r.Cost, AtMost: r.AtMost, MaxDelay: int64(r.MaxDelay)}
+	request := algorithm.Request{Cost: r.Cost, AtMost: r.AtMost, Overdraw: r.Overdraw, MaxDelay: int64(r.MaxDelay)}
 	var outcome algorithm.Outcome
 	var balance algorithm.Balance
 	switch l.Algorithm {
@@ -33,14 +32,14 @@ func (s state) decide(now int64, r penstock.Request) (state, penstock.Decision) 
 		balance = b.Balance(max(s.bucket.Full-now, 0))
 	case penstock.LeakyBucket:
 		b := algorithm.LeakyBucket{Rate: rate(l)}
-		s.drained, outcome = b.Decide(s.drained, now, request)
-		balance = b.Balance(max(s.drained-now, 0))
+		s.bucket, outcome = b.Decide(s.bucket, now, request)
+		balance = b.Balance(max(s.bucket.Full-now, 0))
 	case penstock.FixedWindow:
-		w := algorithm.FixedWindow{Count: l.Count, Tick: int64(tick)}
+		w := algorithm.FixedWindow{Count: l.Count, Overdraft: l.MaxDebt(), Tick: int64(tick)}
 		s.counter, outcome = w.Decide(s.counter, now, window(l, now), request)
 		balance = w.Balance(s.counter, now)
 	case penstock.SlidingWindow:
-		w := algorithm.SlidingWindow{Count: l.Count, Period: int64(l.Period), Tick: int64(tick)}
+		w := algorithm.SlidingWindow{Count: l.Count, Overdraft: l.MaxDebt(), Period: int64(l.Period), Tick: int64(tick)}
 		s.slide, outcome = w.Decide(s.slide, now, request)
 		balance = w.Balance(s.slide, now)
 	case penstock.RollingWindow:
@@ -58,7 +57,7 @@ func (s state) decide(now int64, r penstock.Request) (state, penstock.Decision) 
 }
 
 func rate(l penstock.Limit) algorithm.Rate {
-	r, _ := algorithm.NewRate(l.Count, int64(l.Period), l.Burst, int64(tick))
+	r, _ := algorithm.NewRate(l.Count, int64(l.Period), l.Burst, l.MaxDebt(), int64(tick))
 	return r
 }
 

@@ -15,7 +15,8 @@
 //     step back never frees a unit, and never locks a key out for longer than one
 //     refill plus the reach of reservations.
 //   - State that owes more than the limit holds, after the limit was lowered, is
-//     clamped to the limit.
+//     clamped to the limit. State that is marked as overdrawn owes more because a
+//     request overdrew it, and is clamped to the limit and its Overdraft.
 //
 // The bounds stated for each algorithm are over forward time: the sum of the
 // clock's forward movements, which is the clock's own time unless it steps back.
@@ -43,6 +44,7 @@ const (
 type Request struct {
 	Cost     int64 // above 0 takes, 0 peeks, below 0 refunds
 	AtMost   bool  // take what is left if the cost does not fit
+	Overdraw bool  // charge the cost even if it does not fit, as far as Overdraft allows
 	MaxDelay int64 // of buckets: how far ahead units may be granted
 }
 
@@ -67,6 +69,12 @@ func (r Request) fit(free int64) int64 {
 		return max(free, 1)
 	}
 	return r.Cost
+}
+
+// overdraw returns the outcome of a request that charges its cost as far as there is
+// room, and is never denied.
+func (r Request) overdraw(room int64) Outcome {
+	return Outcome{Allowed: true, Granted: min(r.Cost, max(room, 0))}
 }
 
 // refund returns the outcome of a refund to a key with used units.

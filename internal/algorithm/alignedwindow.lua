@@ -2,7 +2,8 @@
 -- is the end of the window in seconds, followed by the units used in nine digits: one
 -- number, which INCRBY can add to. If the window ends between two seconds, because a
 -- clock was set back, or if nine digits are too few, the value is the units used, a
--- space, and the end in milliseconds. The key lives a little longer than the window, so
+-- space, and the end in milliseconds. If a charge overdrew the units, they are written
+-- that way too, plus 2^52. The key lives a little longer than the window, so
 -- that not all keys expire at once. Only a charge replaces an expired window, and only a
 -- reset deletes it.
 --
@@ -11,20 +12,21 @@
 -- estimate of the time. If none of them contains the server's time, nothing is decided:
 -- the script returns that time, and the caller sends the request again.
 --
--- ARGV: cost or "all", count, 1 for AtMost or empty, thousandths of the window to live
---       longer, length, offset; or an empty length, and instants
+-- ARGV: cost or "all", count, 1 for AtMost or o for Overdraw or empty, thousandths of the
+--       window to live longer, the overdraft, length, offset; or an empty length, and
+--       instants
 -- Returns the units used, the window's end and the time, before the step; for windows
 -- on the clock the units used and the time left, as one number if it can hold both;
 -- and the units granted.
 local call, sub, asked, count = redis.call, string.sub, tonumber(ARGV[1]) or -math.huge, ARGV[2] + 0
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local length, close = tonumber(ARGV[5]), false
+local length, close = tonumber(ARGV[6]), false
 local clocked = length
 if clocked then
-  close = now - (now - ARGV[6]) % length + length
+  close = now - (now - ARGV[7]) % length + length
 else
-  for i = 6, #ARGV - 1 do
+  for i = 7, #ARGV - 1 do
     if ARGV[i] + 0 <= now and now < ARGV[i + 1] + 0 then
       close = tonumber(ARGV[i + 1])
       length = close - ARGV[i]
@@ -35,7 +37,7 @@ end
 local second = close / 1000
 ---------------------------------------- each
 local value = call('GET', key)
-local used, finish, over, stale, whole = 0, close, true, false, false
+local used, finish, over, stale, whole, overdrawn = 0, close, true, false, false, false
 if value and #value == 19 and tonumber(sub(value, 1, 10)) == second then
   used, over, whole = tonumber(sub(value, 11)), false, true
 elseif value then
@@ -50,24 +52,40 @@ elseif value then
 end
 if not used then return redis.error_reply('FOREIGN value') end
 local found, ending = used, finish
-if used > count then used, stale = count, true end
+if used > count then
+  local most = count
+  if used >= 4503599627370496 then
+    used, most, overdrawn = used - 4503599627370496, count + ARGV[5], true
+  end
+  if used > most then used, stale = most, true end
+end
 if finish > now + length then finish, stale = now + length, true end
 local free, cost = count - used, asked
-if ARGV[3] == '1' and cost > free then cost = math.max(free, 1) end
-if cost > free then cost = 0 elseif cost < -used then cost = -used end
+if cost > free and cost > 0 then
+  if ARGV[3] == 'o' then
+    cost = math.min(cost, math.max(free + ARGV[5], 0))
+  elseif ARGV[3] == '1' then
+    cost = math.max(free, 0)
+  else
+    cost = 0
+  end
+elseif cost < -used then
+  cost = -used
+end
 if ARGV.dry then return {found, ending, now}, cost end
 local after = used + cost
 if after == 0 then
   if value and (not over or ARGV[1] == 'all') then call('DEL', key) end
-elseif whole and not stale and after < 1000000000 then
+elseif whole and not stale and after < 1000000000 and cost <= free then
   if cost == asked and cost ~= 0 then
     call('INCRBY', key, ARGV[1]) -- it is text already
   elseif cost ~= 0 then
     call('INCRBY', key, cost)
   end
 elseif cost ~= 0 or stale then
-  local text, left = string.format('%.0f %.0f', after, finish), finish - now
-  if finish % 1000 == 0 and finish >= 1000000000000 and finish < 9223372036000 and after < 1000000000 then
+  if cost ~= 0 then overdrawn = after > count end
+  local text, left = string.format('%.0f %.0f', overdrawn and after + 4503599627370496 or after, finish), finish - now
+  if not overdrawn and finish % 1000 == 0 and finish >= 1000000000000 and finish < 9223372036000 and after < 1000000000 then
     text = string.format('%.0f%09.0f', finish / 1000, after)
   end
   call('SET', key, text, 'PX', left + math.floor(length * ARGV[4] / 1000))

@@ -47,6 +47,44 @@ func boundHoldsOnJitteringClock(t *rapid.T, k kind) {
 	}
 }
 
+// Requests that overdraw add at most the overdraft to what a bucket admits, and to what
+// each window admits.
+func TestDecideChargesAtMostBound(t *testing.T) { checkKinds(t, debtKinds, chargesKeepBound) }
+
+func chargesKeepBound(t *rapid.T, k kind) {
+	tr := newTrace(t, k)
+	var granted grants
+	checked := &trace{limit: overdrawnLimit(tr.limit)}
+	actions := tr.withoutDelay(func(t *rapid.T, req algorithm.Request) {
+		a := tr.decide(req)
+		a.Delay = 0
+		granted.add(tr, a)
+		granted.check(t, checked, 0)
+	})
+	actions["charge"] = func(t *rapid.T) {
+		a := tr.decide(tr.drawCharge(t))
+		granted.add(tr, a)
+		granted.check(t, checked, 0)
+		if !a.Allowed || a.RetryAfter != 0 || a.Delay != 0 {
+			t.Fatalf("%v at %d: a charge gives %+v", tr.limit, tr.now, a)
+		}
+	}
+	t.Repeat(actions)
+}
+
+// overdrawnLimit returns a limit whose bound holds for takes and charges together.
+func overdrawnLimit(l limit) limit {
+	l.rate.Burst += l.rate.Overdraft
+	l.count += l.overdraft
+	switch l.kind {
+	case leakyBucket: // it admits as a token bucket does, if callers do not wait
+		l.kind = tokenBucket
+	case slidingWindow: // its debt ends with the window, so that the next can be overdrawn too
+		l.kind, l.windows = alignedWindow, fromFirst{l.period}
+	}
+	return l
+}
+
 // On a clock that never steps back, aligned windows keep the same bound, and none of
 // them admits more than the count.
 func TestAlignedWindowAdmitsAtMostCount(t *testing.T) {

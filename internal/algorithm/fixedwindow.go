@@ -4,8 +4,8 @@ package algorithm
 //
 // Idea: count up to Count, and start at zero when the window ends.
 //
-// State: the units used, and when the window ends. A window without used units has no
-// state.
+// State: the units used, when the window ends, and whether a request overdrew it. A
+// window without used units has no state.
 //
 // The caller chooses where windows begin: at the key's first request, on the clock,
 // or by a calendar. It passes the window that a request at this instant would open. A
@@ -18,6 +18,10 @@ package algorithm
 // February. Each time the clock steps back over an edge, aligned windows may admit
 // Count once more: the window that lies in the future is cut to one window's length
 // from now, so it ends within another.
+//
+// Overdrafts: a request with Overdraw is charged even if it does not fit, up to
+// Overdraft units beyond Count. Requests are denied until the window ends, as they are
+// when it is used up: the next window begins without a debt.
 
 // A Window is the window that a request at this instant would open.
 type Window struct {
@@ -37,14 +41,16 @@ func Aligned(now, length, offset int64) Window {
 
 // A Counter is the state of a fixed window.
 type Counter struct {
-	Used int64
-	End  int64
+	Used      int64
+	End       int64
+	Overdrawn bool // whether Used may exceed Count
 }
 
 // A FixedWindow decides on a [Counter].
 type FixedWindow struct {
-	Count int64
-	Tick  int64
+	Count     int64
+	Overdraft int64 // units beyond Count that a request may overdraw
+	Tick      int64
 }
 
 // Decide returns the new counter and the outcome. Only a charge replaces an ended
@@ -62,7 +68,10 @@ func (f *FixedWindow) Decide(s Counter, now int64, w Window, req Request) (Count
 	if over && out.Granted == 0 && req.Cost != Reset {
 		return s, out
 	}
-	open.Used += out.Granted
+	if out.Granted != 0 {
+		open.Used += out.Granted
+		open.Overdrawn = open.Used > f.Count
+	}
 	if open.Used == 0 {
 		return Counter{}, out
 	}
@@ -74,7 +83,7 @@ func (f *FixedWindow) Balance(s Counter, now int64) Balance {
 	if s.Used == 0 || s.End <= now {
 		return Balance{Remaining: f.Count}
 	}
-	return Balance{Remaining: f.Count - s.Used, ResetAfter: RoundUp(s.End-now, f.Tick)}
+	return Balance{Remaining: max(f.Count-s.Used, 0), ResetAfter: RoundUp(s.End-now, f.Tick)}
 }
 
 // normalize returns the counter of the current window, clamped to what the limit
@@ -83,14 +92,22 @@ func (f *FixedWindow) normalize(s Counter, now int64, w Window) Counter {
 	if s.Used == 0 || s.End <= now {
 		return Counter{End: w.End}
 	}
+	maxUsed := f.Count
+	if s.Overdrawn {
+		maxUsed += f.Overdraft
+	}
 	return Counter{
-		Used: min(s.Used, f.Count),
-		End:  min(s.End, now+w.Length),
+		Used:      min(s.Used, maxUsed),
+		End:       min(s.End, now+w.Length),
+		Overdrawn: s.Overdrawn,
 	}
 }
 
 func (f *FixedWindow) take(s Counter, now int64, req Request) Outcome {
 	free := f.Count - s.Used
+	if req.Overdraw {
+		return req.overdraw(free + f.Overdraft)
+	}
 	cost := req.fit(free)
 	if cost > f.Count {
 		return Outcome{RetryAfter: Never}

@@ -37,6 +37,8 @@ func FuzzBounds(f *testing.F) { fuzzKinds(f, boundKinds, boundHolds) }
 
 func FuzzBoundsOnJitteringClock(f *testing.F) { fuzzKinds(f, boundKinds, boundHoldsOnJitteringClock) }
 
+func FuzzChargesKeepBound(f *testing.F) { fuzzKinds(f, debtKinds, chargesKeepBound) }
+
 func FuzzAlignedBounds(f *testing.F) { fuzz(f, alignedBoundsHold) }
 
 func FuzzReservations(f *testing.F) { fuzz(f, reservationsKeepRateAndOrder) }

@@ -32,6 +32,16 @@ func Interval(count, period, burst int64) (interval int64, ok bool) {
 	return interval, keepsRate(count, period, interval)
 }
 
+// MaxOverdraft returns the largest overdraft of a valid bucket: one that refills within
+// [MaxRefill], and whose interval keeps the rate.
+func MaxOverdraft(count, period, burst int64) int64 {
+	if micros, ok := Interval(count, period, exactInteger); ok {
+		return MaxRefill / micros
+	}
+	interval, _ := Interval(count, period, burst)
+	return (exactInteger/2 - 1) / interval
+}
+
 // divideUp returns a/b rounded up, for positive a and b.
 func divideUp(a, b int64) int64 { return (a-1)/b + 1 }
 

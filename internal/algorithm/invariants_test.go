@@ -21,7 +21,7 @@ func spendOneMatchesDecide(t *rapid.T) {
 	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
 		tr.decide(req)
 		k := *tr.key.(*tokenKey)
-		if k.bucket.Reserved {
+		if k.bucket.Overdrawn {
 			return
 		}
 		after, ok := k.limit.SpendOne(k.bucket.Full, tr.now)
@@ -134,7 +134,7 @@ func endOf(k key) int64 {
 	if k, ok := k.(*tokenKey); ok {
 		return k.bucket.Full
 	}
-	return k.(*leakyKey).drained
+	return k.(*leakyKey).bucket.Full
 }
 
 // A peek changes nothing either: the next decision is the same as without it.
@@ -201,14 +201,14 @@ func remainingMoves(t *rapid.T, k kind) {
 		before := tr.fork().decide(tr.now, algorithm.Request{}).Remaining
 		a := tr.decide(req)
 		least, most := max(before-a.Granted, 0), max(before-a.Granted, 0)
-		if a.Granted < 0 && (k.isBucket() || k == slidingWindow) {
-			// Of a partly refilled unit, only the rest was left.
+		if a.Granted < 0 && (k.isBucket() || k == slidingWindow || before == 0) {
+			// Of a partly refilled unit, only the rest was left. A debt is paid first.
 			least = before
 		}
 		if a.Remaining < least || a.Remaining > most {
 			t.Fatalf("%v at %d, %+v: %d remained before %+v", tr.limit, tr.now, req, before, a)
 		}
-		if req.Cost > 0 && (a.Granted > req.Cost || !req.AtMost && a.Allowed && a.Granted != req.Cost) {
+		if req.Cost > 0 && (a.Granted > req.Cost || !req.AtMost && !req.Overdraw && a.Allowed && a.Granted != req.Cost) {
 			t.Fatalf("%v at %d, %+v: granted %+v", tr.limit, tr.now, req, a)
 		}
 	}))
@@ -290,16 +290,16 @@ func TestDecideLocksOutForOneRefillAtMost(t *testing.T) {
 
 func lockoutIsBounded(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
-	reserving := rapid.Bool().Draw(t, "reserving")
+	owing := rapid.Bool().Draw(t, "reserving and overdrawing")
 	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
-		if !reserving {
-			req.MaxDelay = 0
+		if !owing {
+			req.MaxDelay, req.Overdraw = 0, false
 		}
 		tr.decide(req)
 		if tr.limit.max() == 0 {
 			return
 		}
-		longest := tr.limit.refill(tr.now, reserving)
+		longest := tr.limit.refill(tr.now, owing)
 		a := tr.fork().decide(tr.now, algorithm.Request{Cost: tr.limit.max()})
 		if a.RetryAfter > longest || a.ResetAfter > longest {
 			t.Fatalf("%v at %d, after %+v: %+v, want at most %d", tr.limit, tr.now, req, a, longest)
@@ -308,15 +308,12 @@ func lockoutIsBounded(t *rapid.T, k kind) {
 }
 
 // refill returns how long a key takes to refill, at most.
-func (l limit) refill(now int64, reserving bool) int64 {
+func (l limit) refill(now int64, owing bool) int64 {
 	switch l.kind {
-	case tokenBucket:
-		bucket := algorithm.TokenBucket{Rate: l.rate}
-		if reserving {
-			return wholeTicks(whole(bucket.Capacity()+bucket.Reach()), l.tick).Int64()
+	case tokenBucket, leakyBucket:
+		if owing {
+			return wholeTicks(whole(l.rate.MaxDebt()), l.tick).Int64()
 		}
-		return wholeTicks(whole(bucket.Capacity()), l.tick).Int64()
-	case leakyBucket:
 		return wholeTicks(whole(l.rate.Capacity()), l.tick).Int64()
 	case fixedWindow, alignedWindow:
 		return l.windows.window(now).Length
@@ -351,9 +348,7 @@ func takeAndRefund(t *rapid.T, k kind) {
 	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
 		copied := tr.fork()
 		before := copied.decide(tr.now, algorithm.Request{})
-		if k, ok := copied.(*tokenKey); ok { // a charge drops the mark of units that time has paid for
-			k.bucket.Reserved = k.bucket.Full-tr.now > k.limit.Capacity()
-		}
+		dropPaidMark(copied, tr.now)
 		want := copied.state(tr.now)
 		if granted := copied.decide(tr.now, req).Granted; granted > 0 {
 			after := copied.decide(tr.now, algorithm.Request{Cost: -granted})
@@ -364,6 +359,24 @@ func takeAndRefund(t *rapid.T, k kind) {
 		}
 		tr.decide(req)
 	}))
+}
+
+// dropPaidMark drops the mark of an overdrawn key that owes nothing beyond its limit any
+// more, as the next charge does.
+func dropPaidMark(k key, now int64) {
+	switch k := k.(type) {
+	case *tokenKey:
+		k.bucket.Overdrawn = k.bucket.Full-now > k.limit.Capacity()
+	case *leakyKey:
+		k.bucket.Overdrawn = k.bucket.Full-now > k.limit.Capacity()
+	case *fixedKey:
+		k.counter.Overdrawn = k.counter.Used > k.limit.Count
+	case *slidingKey:
+		if k.slide.End > now {
+			used := (&slidingLedger{period: k.limit.Period, start: k.slide.End - k.limit.Period}).weighed(now, k.slide.Previous)
+			k.slide.Overdrawn = k.slide.Current > 0 && k.slide.Current+used > k.limit.Count
+		}
+	}
 }
 
 // After a reset the key is full, and nothing is left to refund.
@@ -500,10 +513,14 @@ func rateFillsInTime(t *rapid.T) {
 	interval, even := algorithm.Interval(count, period, burst)
 	fill := new(big.Int).Mul(big.NewInt(burst), big.NewInt(interval))
 	inTime := fill.Cmp(big.NewInt(algorithm.MaxRefill)) <= 0
-	r, ok := algorithm.NewRate(count, period, burst, 1)
-	if ok != (even && inTime) || ok && r != (algorithm.Rate{Interval: interval, Burst: burst, Tick: 1}) {
-		t.Fatalf("NewRate(%d, %d, %d, 1) = %+v, %v; the interval is %d, and even: %v",
-			count, period, burst, r, ok, interval, even)
+	overdraft := rapid.Int64Range(0, burst).Draw(t, "overdraft")
+	if rapid.Bool().Draw(t, "the overdraft is larger") {
+		burst, overdraft = overdraft, burst
+	}
+	r, ok := algorithm.NewRate(count, period, burst, overdraft, 1)
+	if ok != (even && inTime) || ok && r != (algorithm.Rate{Interval: interval, Burst: burst, Overdraft: overdraft, Tick: 1}) {
+		t.Fatalf("NewRate(%d, %d, %d, %d, 1) = %+v, %v; the interval is %d, and even: %v",
+			count, period, burst, overdraft, r, ok, interval, even)
 	}
 }
 

@@ -27,6 +27,11 @@ var (
 	everyKind   = slices.Concat(bucketKinds, windowKinds)
 )
 
+// debtKinds can be overdrawn.
+var debtKinds = []kind{tokenBucket, leakyBucket, fixedWindow, alignedWindow, slidingWindow}
+
+func (k kind) hasDebt() bool { return slices.Contains(debtKinds, k) }
+
 func (k kind) isBucket() bool { return slices.Contains(bucketKinds, k) }
 
 const (
@@ -40,13 +45,14 @@ const (
 
 // A limit is the limit of a key. Each kind uses its own fields.
 type limit struct {
-	kind    kind
-	tick    int64
-	rate    algorithm.Rate // buckets
-	count   int64          // windows
-	period  int64          // windows but fixed ones, in whole ticks
-	windows schedule       // fixed windows
-	buckets int64          // rolling windows
+	kind      kind
+	tick      int64
+	rate      algorithm.Rate // buckets
+	count     int64          // windows
+	period    int64          // windows but fixed ones, in whole ticks
+	windows   schedule       // fixed windows
+	buckets   int64          // rolling windows
+	overdraft int64          // windows
 }
 
 func (l limit) String() string {
@@ -54,11 +60,11 @@ func (l limit) String() string {
 	case l.kind.isBucket():
 		return fmt.Sprintf("%s %+v", l.kind, l.rate)
 	case l.windows != nil:
-		return fmt.Sprintf("%s of %d in %T%+v, tick %d", l.kind, l.count, l.windows, l.windows, l.tick)
+		return fmt.Sprintf("%s of %d and %d in %T%+v, tick %d", l.kind, l.count, l.overdraft, l.windows, l.windows, l.tick)
 	case l.kind == rollingWindow:
 		return fmt.Sprintf("%s of %d per %d in %d buckets, tick %d", l.kind, l.count, l.period, l.buckets, l.tick)
 	}
-	return fmt.Sprintf("%s of %d per %d, tick %d", l.kind, l.count, l.period, l.tick)
+	return fmt.Sprintf("%s of %d and %d per %d, tick %d", l.kind, l.count, l.overdraft, l.period, l.tick)
 }
 
 // max returns the most that could be granted at once.
@@ -201,28 +207,29 @@ func (k *tokenKey) state(int64) string { return fmt.Sprintf("%+v", k.bucket) }
 
 func (k *tokenKey) valid(now int64) bool {
 	b := k.bucket
-	return b == algorithm.Bucket{} || b.Full > now && (b.Reserved || b.Full-now <= k.limit.Capacity())
+	return b == algorithm.Bucket{} || b.Full > now && (b.Overdrawn || b.Full-now <= k.limit.Capacity())
 }
 
 type leakyKey struct {
-	limit   algorithm.LeakyBucket
-	drained int64
+	limit  algorithm.LeakyBucket
+	bucket algorithm.Bucket
 }
 
 func (k *leakyKey) decide(now int64, req algorithm.Request) result {
-	after, v := k.limit.Decide(k.drained, now, req)
-	k.drained = after
-	return result{v, k.limit.Balance(max(k.drained-now, 0))}
+	after, v := k.limit.Decide(k.bucket, now, req)
+	k.bucket = after
+	return result{v, k.limit.Balance(max(k.bucket.Full-now, 0))}
 }
 
 func (k *leakyKey) change(l limit) { k.limit = algorithm.LeakyBucket{Rate: l.rate} }
 
 func (k *leakyKey) fork() key { copied := *k; return &copied }
 
-func (k *leakyKey) state(int64) string { return fmt.Sprintf("drained at %d", k.drained) }
+func (k *leakyKey) state(int64) string { return fmt.Sprintf("%+v", k.bucket) }
 
 func (k *leakyKey) valid(now int64) bool {
-	return k.drained == 0 || k.drained > now && k.drained-now <= k.limit.Capacity()
+	b := k.bucket
+	return b == algorithm.Bucket{} || b.Full > now && (b.Overdrawn || b.Full-now <= k.limit.Capacity())
 }
 
 type fixedKey struct {
@@ -238,7 +245,7 @@ func (k *fixedKey) decide(now int64, req algorithm.Request) result {
 }
 
 func (k *fixedKey) change(l limit) {
-	k.limit = algorithm.FixedWindow{Count: l.count, Tick: l.tick}
+	k.limit = algorithm.FixedWindow{Count: l.count, Overdraft: l.overdraft, Tick: l.tick}
 	k.windows = l.windows
 }
 
@@ -255,7 +262,7 @@ func (k *fixedKey) state(now int64) string {
 func (k *fixedKey) valid(now int64) bool {
 	c := k.counter
 	return c == algorithm.Counter{} || c.Used > 0 && c.End <= now+k.windows.window(now).Length &&
-		(c.End <= now || c.Used <= k.limit.Count)
+		(c.End <= now || c.Overdrawn || c.Used <= k.limit.Count)
 }
 
 type slidingKey struct {
@@ -270,7 +277,7 @@ func (k *slidingKey) decide(now int64, req algorithm.Request) result {
 }
 
 func (k *slidingKey) change(l limit) {
-	k.limit = algorithm.SlidingWindow{Count: l.count, Period: l.period, Tick: l.tick}
+	k.limit = algorithm.SlidingWindow{Count: l.count, Overdraft: l.overdraft, Period: l.period, Tick: l.tick}
 }
 
 func (k *slidingKey) fork() key { copied := *k; return &copied }
@@ -279,6 +286,9 @@ func (k *slidingKey) fork() key { copied := *k; return &copied }
 func (k *slidingKey) state(now int64) string {
 	s := k.slide
 	for s.End <= now && s != (algorithm.Slide{End: s.End}) {
+		if s.Overdrawn {
+			s.Current = min(s.Current, k.limit.Count)
+		}
 		s = algorithm.Slide{Previous: s.Current, End: s.End + k.limit.Period}
 	}
 	if s.Previous == 0 && s.Current == 0 {

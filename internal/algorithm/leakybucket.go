@@ -7,7 +7,7 @@ package algorithm
 // act evenly spaced however they arrive. A request that would overflow the queue is
 // denied.
 //
-// State: the instant at which the queue will have drained.
+// State: the instant at which the queue will have drained; see [Rate].
 //
 // Bound: a request of cost n acts n Intervals before the next one, so single units
 // act at least one Interval apart. None waits longer than Burst − 1 Intervals. A
@@ -15,39 +15,38 @@ package algorithm
 // so the next request may act at the same time as the last.
 //
 // The arithmetic is that of the token bucket, except that a debt delays requests
-// instead of letting them pass at once.
+// instead of letting them pass at once. A request with Overdraw lengthens the queue
+// by up to Overdraft units more than it holds, and is not delayed itself: it is
+// charged for what has happened already.
 
-// A LeakyBucket decides on the instant at which the queue will have drained.
+// A LeakyBucket decides on a [Bucket], which is full when the queue has drained.
 type LeakyBucket struct{ Rate }
 
-// Decide returns the new instant at which the queue will have drained, and the
-// outcome. A peek has the delay that one unit would get.
-func (b *LeakyBucket) Decide(drained, now int64, req Request) (int64, Outcome) {
-	debt := b.Debt(drained, now)
-	if req.Cost <= 0 {
-		after, out := b.refund(debt, req)
-		if req.Cost == 0 {
-			out.Delay = RoundUp(debt, b.Tick)
-		}
-		return drainedAfter(after, now), out
+// Decide returns the new state and the outcome. A peek has the delay that one unit
+// would get.
+func (b *LeakyBucket) Decide(s Bucket, now int64, req Request) (Bucket, Outcome) {
+	debt := b.Debt(s, now)
+	switch {
+	case req.Cost < 0:
+		debt, out := b.refund(debt, req)
+		return b.withDebt(debt, now), out
+	case req.Cost == 0:
+		return s.unchanged(debt, now), Outcome{Allowed: true, Delay: RoundUp(debt, b.Tick)}
+	case req.Overdraw:
+		return b.overdraw(s, debt, now, req)
 	}
 	cost, capacity := req.Cost, b.Capacity()
 	if req.AtMost {
 		cost = req.fit(b.free(debt, capacity))
 	}
 	if cost > b.Burst {
-		return drainedAfter(debt, now), Outcome{RetryAfter: Never}
+		return s.unchanged(debt, now), Outcome{RetryAfter: Never}
 	}
 	after := debt + cost*b.Interval
 	if early := max(after-capacity, b.late(debt, req)); early > 0 {
-		return drainedAfter(debt, now), Outcome{RetryAfter: RoundUp(early, b.Tick)}
+		return s.unchanged(debt, now), Outcome{RetryAfter: RoundUp(early, b.Tick)}
 	}
-	return drainedAfter(after, now), Outcome{Allowed: true, Granted: cost, Delay: RoundUp(debt, b.Tick)}
-}
-
-// Debt returns how long the queue takes to drain.
-func (b *LeakyBucket) Debt(drained, now int64) int64 {
-	return min(max(drained-now, 0), b.Capacity())
+	return b.withDebt(after, now), Outcome{Allowed: true, Granted: cost, Delay: RoundUp(debt, b.Tick)}
 }
 
 // late returns by how much the delay exceeds the request's MaxDelay.
@@ -56,12 +55,4 @@ func (b *LeakyBucket) late(debt int64, req Request) int64 {
 		return 0
 	}
 	return debt - RoundDown(req.MaxDelay, b.Tick)
-}
-
-// drainedAfter returns when a queue with that debt will have drained.
-func drainedAfter(debt, now int64) int64 {
-	if debt == 0 {
-		return 0
-	}
-	return now + debt
 }

@@ -25,6 +25,7 @@ func decideMatchesOracle(t *rapid.T, k kind) {
 		"time passes": tr.timePasses,
 		"take":        func(t *rapid.T) { agree(t, tr.drawTake(t)) },
 		"ask":         func(t *rapid.T) { agree(t, tr.drawRequest(t)) },
+		"charge":      func(t *rapid.T) { agree(t, tr.drawCharge(t)) },
 		"limit changes": func(t *rapid.T) {
 			tr.limitChanges(t)
 			o.change(tr.limit)
@@ -56,6 +57,7 @@ func busyKeyMatchesOracle(t *rapid.T, k kind) {
 		}
 		tr.moveTo(tr.now + rapid.SampledFrom([]int64{0, 1, 2, 5}).Draw(t, "ticks")*l.tick)
 		req := algorithm.Request{Cost: rapid.SampledFrom([]int64{1, 1, 1, 2, 3, -1}).Draw(t, "cost")}
+		req.Overdraw = k.hasDebt() && req.Cost > 0 && rapid.IntRange(0, 3).Draw(t, "overdraws at 3") == 3
 		if got, want := tr.decide(req), o.decide(tr.now, req); got != want {
 			t.Fatalf("%v at %d, %+v:\n got %+v\nwant %+v", tr.limit, tr.now, req, got, want)
 		}

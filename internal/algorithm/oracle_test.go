@@ -35,6 +35,9 @@ type ledger interface {
 
 	charge(now, n int64)
 
+	// room is how many units a request that overdraws could be charged at t.
+	room(t int64) int64
+
 	// refund refunds at most n units, the newest first, and returns how many.
 	refund(now, n int64) int64
 
@@ -55,7 +58,7 @@ func newOracle(l limit) *oracle {
 	case fixedWindow, alignedWindow:
 		o.ledger = newFixedLedger(l)
 	case slidingWindow:
-		o.ledger = &slidingLedger{count: l.count, period: l.period}
+		o.ledger = &slidingLedger{count: l.count, overdraft: l.overdraft, period: l.period}
 	case rollingWindow:
 		o.ledger = newRollingLedger(l)
 	case slidingLog:
@@ -88,6 +91,13 @@ func (o *oracle) decide(now int64, req algorithm.Request) result {
 }
 
 func (o *oracle) take(now int64, req algorithm.Request) algorithm.Outcome {
+	if req.Overdraw {
+		granted := min(req.Cost, o.room(now))
+		if granted > 0 {
+			o.charge(now, granted)
+		}
+		return algorithm.Outcome{Allowed: true, Granted: granted}
+	}
 	if granted := o.grant(now, req); granted > 0 {
 		v := algorithm.Outcome{Allowed: true, Granted: granted, Delay: o.delay(now, granted)}
 		o.charge(now, granted)
@@ -167,7 +177,7 @@ type bucketLedger struct {
 	rate     algorithm.Rate
 	missing  *big.Rat
 	at       int64 // when so many were missing
-	reserved bool  // whether some were reserved then
+	reserved bool  // whether some were reserved or overdrawn then
 }
 
 func (b *bucketLedger) max() int64 { return b.rate.Burst }
@@ -221,9 +231,20 @@ func (b *bucketLedger) charge(now, n int64) {
 	b.set(now, new(big.Rat).Add(b.missingAt(now), whole(n)))
 }
 
+// room is how many whole tokens may go missing beyond those that are.
+func (b *bucketLedger) room(t int64) int64 {
+	return last(0, b.rate.Burst+b.rate.Overdraft, func(n int64) bool {
+		level := new(big.Rat).Add(b.missingAt(t), whole(n))
+		return n == 0 || level.Cmp(whole(b.rate.Burst+b.rate.Overdraft)) <= 0
+	})
+}
+
 func (b *bucketLedger) refund(now, n int64) int64 {
 	missing := b.missingAt(now)
 	given := min(n, ceil(missing).Int64())
+	if given == 0 {
+		return 0
+	}
 	missing.Sub(missing, whole(given))
 	if missing.Sign() < 0 {
 		missing.SetInt64(0)
@@ -238,12 +259,16 @@ func (b *bucketLedger) set(now int64, missing *big.Rat) {
 }
 
 // truncate leaves at most a whole bucket missing, and beyond that only what may
-// be reserved, if something was.
+// be reserved or overdrawn, if something was.
 func (b *bucketLedger) truncate(now int64) {
 	most := whole(b.rate.Burst)
 	if b.reserved {
 		reach := b.reach()
-		most.Add(most, reach.Quo(reach, whole(b.rate.Interval)))
+		reach.Quo(reach, whole(b.rate.Interval))
+		if overdraft := whole(b.rate.Overdraft); reach.Cmp(overdraft) < 0 {
+			reach = overdraft
+		}
+		most.Add(most, reach)
 	}
 	missing := b.missingAt(now)
 	if missing.Cmp(most) > 0 {
@@ -321,8 +346,10 @@ func (h history) removeOldest(n int64, counts func(at int64) bool) {
 // log is one, and so is the rolling window.
 type windowLedger struct {
 	history
-	count  int64
-	counts func(t, at int64) bool
+	count     int64
+	overdraft int64
+	overdrawn bool
+	counts    func(t, at int64) bool
 }
 
 func newLogLedger(l limit) *windowLedger {
@@ -360,15 +387,30 @@ func (w *windowLedger) unused(t int64) bool { return w.sum(w.at(t)) == 0 }
 
 func (w *windowLedger) delay(_, _ int64) int64 { return 0 }
 
-func (w *windowLedger) charge(now, n int64) { w.history = append(w.history, entry{now, n}) }
-
-func (w *windowLedger) refund(now, n int64) int64 { return w.removeNewest(n, w.at(now)) }
-
-func (w *windowLedger) truncate(now int64) {
-	w.removeOldest(max(w.sum(w.at(now))-w.count, 0), w.at(now))
+func (w *windowLedger) charge(now, n int64) {
+	w.history = append(w.history, entry{now, n})
+	w.overdrawn = w.sum(w.at(now)) > w.count
 }
 
-func (w *windowLedger) change(l limit) { w.count = l.count }
+func (w *windowLedger) room(t int64) int64 { return max(w.count-w.sum(w.at(t))+w.overdraft, 0) }
+
+func (w *windowLedger) refund(now, n int64) int64 {
+	removed := w.removeNewest(n, w.at(now))
+	if removed > 0 {
+		w.overdrawn = w.sum(w.at(now)) > w.count
+	}
+	return removed
+}
+
+func (w *windowLedger) truncate(now int64) {
+	most := w.count
+	if w.overdrawn {
+		most += w.overdraft
+	}
+	w.removeOldest(max(w.sum(w.at(now))-most, 0), w.at(now))
+}
+
+func (w *windowLedger) change(l limit) { w.count, w.overdraft = l.count, l.overdraft }
 
 // A fixedLedger counts everything in its history until the open window ends.
 type fixedLedger struct {
@@ -379,7 +421,7 @@ type fixedLedger struct {
 
 func newFixedLedger(l limit) *fixedLedger {
 	f := &fixedLedger{windows: l.windows}
-	f.count = l.count
+	f.count, f.overdraft = l.count, l.overdraft
 	f.counts = func(t, _ int64) bool { return t < f.end }
 	return f
 }
@@ -396,9 +438,12 @@ func (f *fixedLedger) charge(now, n int64) {
 // the previous window by how much is left of the current one.
 type slidingLedger struct {
 	history
-	count  int64
-	period int64
-	start  int64 // of window 0
+	count       int64
+	overdraft   int64
+	overdrawn   bool
+	overdrawnAt int64 // the number of the window that is overdrawn
+	period      int64
+	start       int64 // of window 0
 }
 
 func (s *slidingLedger) max() int64 { return s.count }
@@ -417,8 +462,35 @@ func (s *slidingLedger) weighed(t, previous int64) int64 {
 	return ceil(share.Mul(share, whole(previous))).Int64()
 }
 
+func (s *slidingLedger) window(t int64) int64 { return (t - s.start) / s.period }
+
+// previous returns the units of the window before that of t. The debt of an overdrawn
+// window has ended with it.
+func (s *slidingLedger) previous(t int64) int64 {
+	units := s.sum(s.within(t, 1))
+	if s.overdrawn && s.overdrawnAt == s.window(t)-1 {
+		units = min(units, s.count)
+	}
+	return units
+}
+
 func (s *slidingLedger) used(t int64) int64 {
-	return s.sum(s.within(t, 0)) + s.weighed(t, s.sum(s.within(t, 1)))
+	return s.sum(s.within(t, 0)) + s.weighed(t, s.previous(t))
+}
+
+func (s *slidingLedger) room(t int64) int64 { return max(s.count+s.overdraft-s.used(t), 0) }
+
+// write makes the end of a debt final: raising the limit does not bring it back.
+func (s *slidingLedger) write(now int64) {
+	if s.overdrawn && s.overdrawnAt != s.window(now) {
+		s.removeOldest(s.sum(s.within(now, 1))-s.previous(now), s.within(now, 1))
+		s.overdrawn = false
+	}
+}
+
+func (s *slidingLedger) mark(now int64) {
+	s.overdrawn = s.sum(s.within(now, 0)) > 0 && s.used(now) > s.count
+	s.overdrawnAt = s.window(now)
 }
 
 func (s *slidingLedger) fits(t, n, _ int64) bool { return n <= s.count-s.used(t) }
@@ -428,28 +500,44 @@ func (s *slidingLedger) unused(t int64) bool { return s.used(t) == 0 }
 func (s *slidingLedger) delay(_, _ int64) int64 { return 0 }
 
 func (s *slidingLedger) charge(now, n int64) {
+	s.write(now)
 	if s.unused(now) {
 		s.history, s.start = nil, now
 	}
 	s.history = append(s.history, entry{now, n})
+	s.mark(now)
 }
 
 func (s *slidingLedger) refund(now, n int64) int64 {
+	if s.sum(s.within(now, 0))+s.sum(s.within(now, 1)) == 0 {
+		return 0
+	}
+	s.write(now)
 	current := s.removeNewest(n, s.within(now, 0))
-	return current + s.removeNewest(n-current, s.within(now, 1))
+	previous := s.removeNewest(n-current, s.within(now, 1))
+	s.mark(now)
+	return current + previous
 }
 
 // truncate keeps as much of the current window as fits, and then as much of the
 // previous one.
 func (s *slidingLedger) truncate(now int64) {
-	current, previous := s.sum(s.within(now, 0)), s.sum(s.within(now, 1))
-	keep := min(current, s.count)
+	most := s.count
+	if s.overdrawn && s.overdrawnAt == s.window(now) {
+		most += s.overdraft
+	}
+	current, previous := s.sum(s.within(now, 0)), s.previous(now)
+	keep := min(current, most)
+	keepPrevious := last(0, previous, func(n int64) bool { return keep+s.weighed(now, n) <= most })
+	if keep == current && keepPrevious == previous {
+		return
+	}
+	s.write(now)
 	s.removeOldest(current-keep, s.within(now, 0))
-	keepPrevious := last(0, previous, func(n int64) bool { return keep+s.weighed(now, n) <= s.count })
 	s.removeOldest(previous-keepPrevious, s.within(now, 1))
 }
 
-func (s *slidingLedger) change(l limit) { s.count = l.count }
+func (s *slidingLedger) change(l limit) { s.count, s.overdraft = l.count, l.overdraft }
 
 func whole(n int64) *big.Rat { return new(big.Rat).SetInt64(n) }
 

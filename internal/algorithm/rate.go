@@ -11,27 +11,90 @@ package algorithm
 //
 //	0 ────────── debt ────────── Capacity
 //	│    used     │     free        │
+//
+// A debt beyond Capacity is intended if units are reserved (see [TokenBucket]) or if
+// a request overdrew the bucket, and one bit of the state marks it. Without the mark
+// it means that the clock stepped back or the limit was lowered, and the debt is
+// clamped to the capacity. With it, the debt is clamped to what reservations and
+// overdrafts can reach. The mark stays until the next charge or refund, also when
+// time has paid what was beyond the capacity: a peek or a denial that removed it
+// would change what a later call is told.
 type Rate struct {
-	Interval int64 // see [Interval]
-	Burst    int64 // units that fit at once
-	Tick     int64 // of the store's clock
+	Interval  int64 // see [Interval]
+	Burst     int64 // units that fit at once
+	Overdraft int64 // units beyond the burst that a request may overdraw
+	Tick      int64 // of the store's clock
 }
 
-// NewRate returns the rate of count units per period with a burst. It is not ok
-// if [Interval] is not, or if a whole burst takes longer than [MaxRefill].
-func NewRate(count, period, burst, tick int64) (r Rate, ok bool) {
+// minute is the least reach of reservations.
+const minute = 60_000_000_000
+
+// A Bucket is the state of a token or leaky bucket. The zero Bucket is full.
+type Bucket struct {
+	Full      int64 // when it will be full again
+	Overdrawn bool  // whether it may owe more than the capacity
+}
+
+// NewRate returns the rate of count units per period with a burst and an overdraft.
+// It is not ok if [Interval] is not, or if a whole burst or overdraft takes longer
+// than [MaxRefill].
+func NewRate(count, period, burst, overdraft, tick int64) (r Rate, ok bool) {
 	if count == 0 {
 		return Rate{Interval: 1, Tick: tick}, true
 	}
-	interval, ok := Interval(count, period, burst)
-	if !ok || burst > MaxRefill/interval {
+	larger := max(burst, overdraft)
+	interval, ok := Interval(count, period, larger)
+	if !ok || larger > MaxRefill/interval {
 		return Rate{}, false
 	}
-	return Rate{Interval: interval, Burst: burst, Tick: tick}, true
+	return Rate{Interval: interval, Burst: burst, Overdraft: overdraft, Tick: tick}, true
 }
 
 // Capacity returns the debt of an empty bucket.
 func (r *Rate) Capacity() int64 { return r.Burst * r.Interval }
+
+// Reach returns how far ahead units may be reserved.
+func (r *Rate) Reach() int64 { return max(r.Capacity(), minute) }
+
+// MaxDebt returns the largest debt that a bucket can have.
+func (r *Rate) MaxDebt() int64 { return r.Capacity() + max(r.Reach(), r.Overdraft*r.Interval) }
+
+// Debt returns how far the bucket is from full, clamped to the largest possible
+// debt.
+func (r *Rate) Debt(s Bucket, now int64) int64 {
+	maxDebt := r.Capacity()
+	if s.Overdrawn {
+		maxDebt = r.MaxDebt()
+	}
+	return min(max(s.Full-now, 0), maxDebt)
+}
+
+// overdraw returns the state after a request that is charged even if it does not
+// fit, and the outcome.
+func (r *Rate) overdraw(s Bucket, debt, now int64, req Request) (Bucket, Outcome) {
+	out := req.overdraw(((r.Burst+r.Overdraft)*r.Interval - debt) / r.Interval)
+	if out.Granted == 0 {
+		return s.unchanged(debt, now), out
+	}
+	return r.withDebt(debt+out.Granted*r.Interval, now), out
+}
+
+// unchanged returns the state after a call that charges nothing: the same, apart from a
+// debt that was clamped or paid.
+func (s Bucket) unchanged(debt, now int64) Bucket {
+	if debt == 0 {
+		return Bucket{}
+	}
+	return Bucket{Full: now + debt, Overdrawn: s.Overdrawn}
+}
+
+// withDebt returns the state of a bucket after a charge or refund.
+func (r *Rate) withDebt(debt, now int64) Bucket {
+	if debt == 0 {
+		return Bucket{}
+	}
+	return Bucket{Full: now + debt, Overdrawn: debt > r.Capacity()}
+}
 
 // free returns how many units fit if the debt may grow to maxDebt.
 func (r *Rate) free(debt, maxDebt int64) int64 {

@@ -3,21 +3,23 @@
 --
 -- The value is the instant at which the bucket is full, relative to the key's expiry,
 -- and so at most 0. Adding the key's remaining time to live yields the debt. It is in
--- nanoseconds, or in microseconds if it ends in u. A trailing r means that units are
--- reserved.
+-- nanoseconds, or in microseconds if it ends in u. A trailing r means that it may owe
+-- more than the capacity, because units are reserved or a charge overdrew it.
 --
 -- A key lives for twice the time that the bucket takes to fill, so that a busy key is
 -- not rewritten at every charge, and for at least a second.
 --
--- ARGV: charge, capacity; and where needed a bound, the interval if AtMost is set,
---       and u; each of these may be empty
+-- ARGV: charge, capacity; and where needed a bound, the interval if AtMost or Overdraw
+--       is set, u, the overdraft if it is not the capacity, and 1 for Overdraw; each of
+--       these may be empty
 -- Returns the debt before the charge, the charge granted, and the delay.
 local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
-local unit, mark, bound, interval = 1000000, '', false, false
+local unit, mark, bound, interval, overdraft = 1000000, '', false, false, capacity
 if ARGV[3] then
   if ARGV[3] ~= '' then bound = ARGV[3] + 0 end
   if ARGV[4] ~= '' then interval = ARGV[4] + 0 end
   if ARGV[5] == 'u' then unit, mark = 1000, 'u' end
+  overdraft = tonumber(ARGV[6]) or capacity
 end
 ---------------------------------------- each
 local rest = call('PTTL', key)
@@ -37,7 +39,7 @@ if rest > 0 then
       debt = mark == 'u' and math.ceil(debt / 1000) or debt * 1000
     end
     local most = capacity
-    if reserved == 'r' then most = capacity + math.max(capacity, 60000 * unit) end
+    if reserved == 'r' then most = capacity + math.max(capacity, overdraft, 60000 * unit) end
     if debt > most then debt, stale = most, true end
     value = false
   end
@@ -49,7 +51,13 @@ local most, late, charge = capacity, false, asked
 ---------------------------------------- decide
 if interval and charge > 0 then
   local free = 0
-  if debt < most then free = math.min(math.floor((most - debt) / interval) * interval, capacity) end
+  if ARGV[7] then
+    free = math.max(math.floor((capacity + overdraft - debt) / interval), 0) * interval
+    charge, late = math.min(charge, free), false
+    most = debt + charge
+  elseif debt < most then
+    free = math.min(math.floor((most - debt) / interval) * interval, capacity)
+  end
   if charge > free then charge = math.max(free, interval) end
 end
 local after = debt + charge

@@ -14,26 +14,34 @@ import "math/bits"
 //	          ├─── one Period ───┤
 //	                             now     rest
 //
-// State: both counts, and when the current window ends. Windows begin at the key's
-// first request, so keys do not all roll over at once.
+// State: both counts, when the current window ends, and whether a request overdrew it.
+// Windows begin at the key's first request, so keys do not all roll over at once.
 //
 // Bound: 2·Count − 2 in one Period (1 if Count is 1). This is reached: one unit opens
 // a window, Count − 1 more come just before its end, and because those are assumed to
 // be spread evenly, nearly Count − 1 more fit within one Period of them. Traffic that
 // does not aim for this case stays close to Count.
+//
+// Overdrafts: a request with Overdraw is charged even if it does not fit, up to
+// Overdraft units beyond Count. The debt ends with the window: at most Count units of
+// an overdrawn window count as previous.
 
 // A Slide is the state of a sliding window.
 type Slide struct {
 	Previous int64
 	Current  int64
 	End      int64 // of the current window
+
+	Overdrawn bool // whether more than Count units may be used
 }
 
-// A SlidingWindow decides on a [Slide]. Count must be below 2³¹.
+// A SlidingWindow decides on a [Slide]. Count and Overdraft together must be below
+// 2³¹.
 type SlidingWindow struct {
-	Count  int64
-	Period int64 // in whole ticks
-	Tick   int64
+	Count     int64
+	Overdraft int64 // units beyond Count that a request may overdraw
+	Period    int64 // in whole ticks
+	Tick      int64
 }
 
 // Decide returns the new counts and the outcome. If the counts only aged, it
@@ -47,9 +55,15 @@ func (w *SlidingWindow) Decide(s Slide, now int64, req Request) (Slide, Outcome)
 	case req.Cost > 0:
 		out = w.take(normal, now, req)
 		after.Current += out.Granted
+		if out.Granted > 0 { // unless the request overdraws, it fits
+			after.Overdrawn = req.Overdraw && w.overdraws(after, now)
+		}
 	case req.Cost < 0:
 		out = req.refund(normal.Current + normal.Previous)
-		after = normal.without(-out.Granted)
+		if out.Granted < 0 {
+			after = normal.without(-out.Granted)
+			after.Overdrawn = w.overdraws(after, now)
+		}
 	}
 	switch {
 	case after.Current == 0 && after.Previous == 0:
@@ -67,13 +81,17 @@ func (w *SlidingWindow) Balance(s Slide, now int64) Balance {
 		return Balance{Remaining: w.Count}
 	}
 	return Balance{
-		Remaining:  w.Count - w.used(s, now),
+		Remaining:  max(w.Count-w.used(s, now), 0),
 		ResetAfter: RoundUp(s.empty(w.Period)-now, w.Tick),
 	}
 }
 
-// age moves the counts to the window that contains now.
+// age moves the counts to the window that contains now. The debt of an overdrawn
+// window ends with it.
 func (w *SlidingWindow) age(s Slide, now int64) Slide {
+	if s.End <= now && s.Overdrawn {
+		s.Current = min(s.Current, w.Count)
+	}
 	if s.End <= now {
 		s = Slide{Previous: s.Current, End: s.End + w.Period}
 	}
@@ -89,13 +107,24 @@ func (w *SlidingWindow) normalize(s Slide, now int64) Slide {
 	return w.clamp(s, s.End-now)
 }
 
-// clamp reduces the counts so that at most Count units are used.
+// clamp reduces the counts so that at most Count units are used, and in an overdrawn
+// window the Overdraft.
 func (w *SlidingWindow) clamp(s Slide, rest int64) Slide {
-	s.Current = min(s.Current, w.Count)
-	if exceeds(s.Previous, rest, w.Count-s.Current, w.Period) {
-		s.Previous = mulDiv(w.Count-s.Current, w.Period, rest)
+	maxUsed := w.Count
+	if s.Overdrawn {
+		maxUsed += w.Overdraft
+	}
+	s.Current = min(s.Current, maxUsed)
+	if exceeds(s.Previous, rest, maxUsed-s.Current, w.Period) {
+		s.Previous = mulDiv(maxUsed-s.Current, w.Period, rest)
 	}
 	return s
+}
+
+// overdraws reports whether counts after a charge or refund are overdrawn. A refund
+// that reaches the previous window has paid the debt.
+func (w *SlidingWindow) overdraws(s Slide, now int64) bool {
+	return s.Current > 0 && w.used(s, now) > w.Count
 }
 
 func (w *SlidingWindow) used(s Slide, now int64) int64 {
@@ -104,6 +133,9 @@ func (w *SlidingWindow) used(s Slide, now int64) int64 {
 
 func (w *SlidingWindow) take(s Slide, now int64, req Request) Outcome {
 	free := w.Count - w.used(s, now)
+	if req.Overdraw {
+		return req.overdraw(free + w.Overdraft)
+	}
 	cost := req.fit(free)
 	if cost > w.Count {
 		return Outcome{RetryAfter: Never}
@@ -121,7 +153,7 @@ func (w *SlidingWindow) wait(s Slide, rest, cost int64) int64 {
 	if room := w.Count - s.Current - cost; room >= 0 {
 		return rest - mulDiv(room, w.Period, s.Previous)
 	}
-	return rest + w.Period - mulDiv(w.Count-cost, w.Period, s.Current)
+	return rest + w.Period - mulDiv(w.Count-cost, w.Period, min(s.Current, w.Count))
 }
 
 // without removes n units, the newest first.

@@ -1,9 +1,10 @@
 -- Several steps, all or nothing. Each is tried without writing, with the total cost
--- on its key. If all fit they are taken one by one; otherwise they peek.
+-- on its key. If all fit they are taken one by one; otherwise they peek. A step that
+-- overdraws always fits.
 --
--- ARGV: 1 to take, or 0 to only try. For each key: the step's letter; the number of
---       arguments to try with, and those; the number of arguments to take with, and
---       those, or 0 if they are the same.
+-- ARGV: 1 to take, or 0 to only try. For each key: the step's letter, a capital if it
+--       overdraws; the number of arguments to try with, and those; the number of
+--       arguments to take with, and those, or 0 if they are the same.
 -- Returns 1 if all were taken, and then the replies of the steps one after the other.
 local items, at = {}, 2
 local function arguments()
@@ -13,7 +14,8 @@ local function arguments()
   return list
 end
 for i = 1, #KEYS do
-  local item = {key = {KEYS[i]}, step = steps[ARGV[at]]}
+  local letter = string.lower(ARGV[at])
+  local item = {key = {KEYS[i]}, step = steps[letter], overdraws = letter ~= ARGV[at]}
   at = at + 1
   item.try = arguments()
   item.take = arguments()
@@ -25,7 +27,7 @@ for i, item in ipairs(items) do
   item.try.dry = true
   local reply, granted = item.step(item.key, item.try)
   if type(reply) == 'table' and reply.err then return reply end
-  if not granted or granted == 0 and item.try[1] + 0 > 0 then fits = 0 end
+  if not granted or granted == 0 and item.try[1] + 0 > 0 and not item.overdraws then fits = 0 end
   replies[i] = reply
 end
 local all = {fits}

@@ -15,27 +15,14 @@ package algorithm
 // and later requests queue behind it: first come, first served. Refunding a
 // reservation frees the end of the queue, so the next request may act at the same
 // time as the last. A reservation reaches at most one minute ahead, or one whole
-// refill if that is longer. One bit of the state marks a bucket with reservations.
-// Without it, a debt above the capacity means that the clock stepped back or the
-// limit was lowered, and the debt is clamped to the capacity. With it, the debt is
-// clamped to the capacity and the reach. The mark stays until the next charge or
-// refund, also when time has paid for the reserved units: a peek or a denial that
-// removed it would change what a later call is told.
-
-// minute is the least reach of reservations.
-const minute = 60_000_000_000
-
-// A Bucket is the state of a token bucket. The zero Bucket is full.
-type Bucket struct {
-	Full     int64 // when it will be full again
-	Reserved bool  // whether units are granted for later
-}
+// refill if that is longer.
+//
+// Overdrafts: a request with Overdraw is charged even if it does not fit. The debt
+// exceeds the capacity by up to Overdraft units, and later requests are denied until
+// time has paid it. What is reserved already counts towards the Overdraft.
 
 // A TokenBucket decides on a [Bucket].
 type TokenBucket struct{ Rate }
-
-// Reach returns how far ahead units may be reserved.
-func (b *TokenBucket) Reach() int64 { return max(b.Capacity(), minute) }
 
 // Decide returns the new state and the outcome.
 func (b *TokenBucket) Decide(s Bucket, now int64, req Request) (Bucket, Outcome) {
@@ -46,6 +33,9 @@ func (b *TokenBucket) Decide(s Bucket, now int64, req Request) (Bucket, Outcome)
 	}
 	if req.Cost == 0 {
 		return s.unchanged(debt, now), Outcome{Allowed: true}
+	}
+	if req.Overdraw {
+		return b.overdraw(s, debt, now, req)
 	}
 	cost, maxDebt := req.Cost, b.Capacity()
 	if req.AtMost || req.MaxDelay > 0 {
@@ -63,37 +53,10 @@ func (b *TokenBucket) Decide(s Bucket, now int64, req Request) (Bucket, Outcome)
 }
 
 // SpendOne is Decide for the most common case: one unit, available in a bucket
-// without reservations. If it returns false, call Decide.
+// that is not overdrawn. If it returns false, call Decide.
 func (b *TokenBucket) SpendOne(full, now int64) (after int64, ok bool) {
 	after = max(full, now) + b.Interval
 	return after, after-now <= b.Capacity()
-}
-
-// Debt returns how far the bucket is from full, clamped to the largest possible
-// debt.
-func (b *TokenBucket) Debt(s Bucket, now int64) int64 {
-	maxDebt := b.Capacity()
-	if s.Reserved {
-		maxDebt += b.Reach()
-	}
-	return min(max(s.Full-now, 0), maxDebt)
-}
-
-// unchanged returns the state after a call that charges nothing: the same, apart from a
-// debt that was clamped or paid.
-func (s Bucket) unchanged(debt, now int64) Bucket {
-	if debt == 0 {
-		return Bucket{}
-	}
-	return Bucket{Full: now + debt, Reserved: s.Reserved}
-}
-
-// withDebt returns the state of a bucket after a charge or refund.
-func (b *TokenBucket) withDebt(debt, now int64) Bucket {
-	if debt == 0 {
-		return Bucket{}
-	}
-	return Bucket{Full: now + debt, Reserved: debt > b.Capacity()}
 }
 
 // costAndMaxDebt returns the cost to charge and the largest debt allowed, for a

@@ -117,7 +117,7 @@ func (tr *trace) limitChanges(t *rapid.T) {
 	} else {
 		l = drawLimit(t, tr.limit.kind)
 	}
-	tr.limit.count, tr.limit.rate = l.count, l.rate
+	tr.limit.count, tr.limit.overdraft, tr.limit.rate = l.count, l.overdraft, l.rate
 	tr.limit.rate.Tick = tr.limit.tick
 	tr.key.change(tr.limit)
 }
@@ -152,6 +152,18 @@ func (tr *trace) withOptions(t *rapid.T, cost int64) algorithm.Request {
 	}
 }
 
+// drawCharge draws a request that may overdraw the key.
+func (tr *trace) drawCharge(t *rapid.T) algorithm.Request {
+	most := tr.limit.max()
+	beyond := tr.limit.overdraft + tr.limit.rate.Overdraft
+	cost := rapid.OneOf(
+		rapid.Int64Range(1, 5),
+		rapid.SampledFrom([]int64{tr.last.Remaining, most, most - 1, beyond, beyond/2 + 1, math.MaxInt64}),
+		anySize(1, math.MaxInt64),
+	).Draw(t, "cost")
+	return algorithm.Request{Cost: max(cost, 1), Overdraw: tr.limit.kind.hasDebt()}
+}
+
 func (tr *trace) drawMaxDelay(t *rapid.T) int64 {
 	if rapid.Bool().Draw(t, "no delay") {
 		return 0
@@ -172,6 +184,7 @@ func (tr *trace) anything(do func(*rapid.T, algorithm.Request)) map[string]func(
 		"limit changes": tr.limitChanges,
 		"request":       func(t *rapid.T) { do(t, tr.drawRequest(t)) },
 		"take":          func(t *rapid.T) { do(t, tr.drawTake(t)) },
+		"charge":        func(t *rapid.T) { do(t, tr.drawCharge(t)) },
 	}
 }
 
@@ -219,6 +232,7 @@ func drawLimit(t *rapid.T, k kind) limit {
 		return l
 	}
 	l.count = drawCount(k).Draw(t, "count")
+	l.overdraft = drawOverdraft(t, k, l.count)
 	l.period = drawPeriod(k, tick).Draw(t, "period")
 	switch k {
 	case fixedWindow:
@@ -245,6 +259,11 @@ func drawSmallLimit(t *rapid.T, k kind) limit {
 		Burst:    l.count,
 		Tick:     l.tick,
 	}
+	if l.count > 0 && k.isBucket() {
+		l.rate.Overdraft = rapid.Int64Range(0, 8).Draw(t, "overdraft")
+	} else if l.count > 0 && k.hasDebt() {
+		l.overdraft = rapid.Int64Range(0, 8).Draw(t, "overdraft")
+	}
 	switch k {
 	case fixedWindow:
 		l.windows = fromFirst{l.period}
@@ -270,6 +289,21 @@ func drawCount(k kind) *rapid.Generator[int64] {
 		anySize(1, most),
 		rapid.SampledFrom([]int64{0, most}),
 	)
+}
+
+// drawOverdraft draws the overdraft of a window: none, a few units, the count, or as many
+// as can be counted.
+func drawOverdraft(t *rapid.T, k kind, count int64) int64 {
+	most := int64(math.MaxInt64) - count
+	if k == slidingWindow {
+		most = 1<<26 - 1 - count
+	}
+	if !k.hasDebt() || count == 0 {
+		return 0
+	}
+	return min(most, rapid.OneOf(
+		rapid.Just[int64](0), rapid.Int64Range(1, 20), rapid.Just(count), anySize(0, most),
+	).Draw(t, "overdraft"))
 }
 
 // drawPeriod draws from one tick to 366 days.
@@ -315,12 +349,15 @@ func drawRate(t *rapid.T, tick int64) algorithm.Rate {
 	burst := rapid.OneOf(
 		rapid.Just(count), rapid.Just[int64](1), rapid.Int64Range(1, 20), anySize(1, algorithm.MaxRefill),
 	).Draw(t, "burst")
-	if r, ok := algorithm.NewRate(count, period, burst, tick); ok {
+	overdraft := rapid.OneOf(
+		rapid.Just(burst), rapid.Just[int64](0), rapid.Int64Range(1, 20), anySize(1, algorithm.MaxRefill),
+	).Draw(t, "overdraft")
+	if r, ok := algorithm.NewRate(count, period, burst, overdraft, tick); ok {
 		return r
 	}
 	// One unit per period is always valid, if the burst is not too large.
 	period = (period + 999) / 1000 * 1000
-	r, ok := algorithm.NewRate(1, period, min(burst, algorithm.MaxRefill/period), tick)
+	r, ok := algorithm.NewRate(1, period, min(burst, algorithm.MaxRefill/period), min(overdraft, algorithm.MaxRefill/period), tick)
 	if !ok {
 		t.Fatalf("NewRate(1, %d, %d, %d): not ok", period, min(burst, algorithm.MaxRefill/period), tick)
 	}

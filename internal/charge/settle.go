@@ -68,7 +68,7 @@ func stillCharged(l penstock.Limit, d *penstock.Decision, age time.Duration) int
 		return 0
 	case l.Algorithm == penstock.TokenBucket || l.Algorithm == penstock.LeakyBucket:
 		n := l.Normal()
-		interval, _ := algorithm.Interval(n.Count, int64(n.Period), n.Burst)
+		interval, _ := algorithm.Interval(n.Count, int64(n.Period), max(n.Burst, n.MaxDebt()))
 		return min(d.Granted, int64((debt-1)/time.Duration(max(interval, 1)))+1)
 	}
 	return d.Granted

@@ -17,6 +17,7 @@ type TakeRequest struct {
 	KeyBase64 string      `json:"key_base64,omitempty"` // in place of Key, if that is not UTF-8
 	Limit     string      `json:"limit,omitempty"`      // as text: "10/1m"
 	AtMost    bool        `json:"at_most,omitempty"`
+	Overdraw  bool        `json:"overdraw,omitempty"`
 	MaxDelay  json.Number `json:"max_delay,omitempty"` // seconds
 	ID        string      `json:"id,omitempty"`
 
@@ -47,7 +48,7 @@ func newTakeRequest(r penstock.Request) (TakeRequest, error) {
 	if !utf8.ValidString(r.ID) {
 		return TakeRequest{}, &penstock.FieldError{Field: "ID", Problem: "must be UTF-8 to be sent as JSON", Kind: penstock.ErrBadCost}
 	}
-	t := TakeRequest{Limit: r.Limit.String(), Cost: r.Cost, AtMost: r.AtMost, ID: r.ID}
+	t := TakeRequest{Limit: r.Limit.String(), Cost: r.Cost, AtMost: r.AtMost, Overdraw: r.Overdraw, ID: r.ID}
 	if utf8.ValidString(r.Key) {
 		t.Key = r.Key
 	} else {

@@ -92,9 +92,9 @@ func lifetimeOf(n *penstock.Limit) time.Duration {
 	t := n.Period
 	switch n.Algorithm {
 	case penstock.TokenBucket, penstock.LeakyBucket:
-		refill := refillTime(n)
-		refill += refill / 1000               // how far the interval of a unit may be rounded
-		t = max(2*refill, refill+time.Minute) // a reservation reaches that far
+		refill, debt := refillTime(n, n.Burst), refillTime(n, n.MaxDebt())
+		t = refill + max(refill, debt, time.Minute) // reservations and charges reach that far
+		t += t / 1000                               // how far the interval of a unit may be rounded
 	case penstock.FixedWindow:
 		if n.Align > penstock.AlignClock {
 			t += 25 * time.Hour // no month has 32 days, and no day 26 hours
@@ -109,19 +109,19 @@ func lifetimeOf(n *penstock.Limit) time.Duration {
 }
 
 // longestPeriod returns the time that the ceiling of a period applies to: the period, or
-// the time in which an empty bucket refills, if that is longer.
+// the time in which an empty bucket refills or pays its debt, if that is longer.
 func longestPeriod(l *penstock.Limit) time.Duration {
 	n := l.Normal()
 	if n.Algorithm == penstock.TokenBucket || n.Algorithm == penstock.LeakyBucket {
-		return max(n.Period, refillTime(&n))
+		return max(n.Period, refillTime(&n, n.Burst), refillTime(&n, n.MaxDebt()))
 	}
 	return n.Period
 }
 
-// refillTime returns the time in which an empty bucket refills, which for a valid limit is
-// at most 73 years.
-func refillTime(n *penstock.Limit) time.Duration {
-	high, low := bits.Mul64(uint64(n.Period), uint64(n.Burst))
+// refillTime returns the time in which a bucket refills its burst, or its debt, which for
+// a valid limit is at most 73 years.
+func refillTime(n *penstock.Limit, units int64) time.Duration {
+	high, low := bits.Mul64(uint64(n.Period), uint64(units))
 	if high >= uint64(n.Count) { // an invalid limit, or a Count of 0, which grants nothing
 		return 0
 	}

@@ -16,7 +16,8 @@ import (
 
 // footprintLimits are limits of every algorithm, small and large. Keys under them are filled.
 var footprintLimits = []string{
-	"1/1m", "1000000/24h", "1/1d burst=10000", "5/1h leaky-bucket burst=1000",
+	"1/1m", "1000000/24h", "1/1d burst=10000", "10/1h debt=0", "10/1h debt=5000", "10/1h leaky-bucket debt=5000",
+	"10/1h fixed-window debt=99999999999999", "10/1h fixed-window align=clock debt=99999999999999", "10/1h sliding-window debt=60000000", "5/1h leaky-bucket burst=1000",
 	"99999999/1h fixed-window", "10/1m fixed-window align=clock", "99999999999999/24h fixed-window align=clock",
 	"10/month fixed-window zone=UTC", "10/year fixed-window zone=Asia/Shanghai offset=3h", "60000000/1h sliding-window",
 	"1/1h rolling-window", "99999999/1h rolling-window buckets=1", "9999999/1h rolling-window buckets=300",
@@ -48,6 +49,12 @@ func fill(t testing.TB, s penstock.Store, r penstock.Request, sleep func(time.Du
 		}
 		if _, err := s.Take(t.Context(), r); err != nil {
 			t.Fatal(err)
+		}
+		if charge := r; r.Limit.MaxDebt() > 0 && i == calls-1 {
+			charge.Cost, charge.AtMost, charge.Overdraw = math.MaxInt64, false, true
+			if _, err := s.Take(t.Context(), charge); err != nil {
+				t.Fatal(err)
+			}
 		}
 		if r.Limit.Algorithm == penstock.RollingWindow && i < calls-1 {
 			sleep(r.Limit.Period / time.Duration(r.Limit.Buckets))
@@ -147,7 +154,7 @@ func TestFootprintBoundsMemoryStore(t *testing.T) {
 func TestLongestPeriodIsRefillTimeOfBuckets(t *testing.T) {
 	const day = 24 * time.Hour
 	for text, want := range map[string]time.Duration{
-		"7/31d": 31 * day, "1/31d": 31 * day, "1/1d burst=31": 31 * day, "1/1d burst=32": 32 * day,
+		"7/31d": 31 * day, "1/31d": 31 * day, "1/1d burst=31": 31 * day, "1/1d burst=32": 32 * day, "1/1d debt=40": 40 * day,
 		"10/1d burst=1": day, "1/1d leaky-bucket burst=32": 32 * day, "0/1d": day,
 		"10/31d fixed-window": 31 * day, "10/31d sliding-window": 31 * day, "10/24d sliding-log": 24 * day,
 	} {

@@ -31,11 +31,11 @@ import (
 // takes. Fixed windows on the clock, of whole seconds, are sent as overrides; other limits
 // are rules. The protocol cannot express
 //
-//   - AtMost, MaxDelay and IDs, for which descriptors have no field;
+//   - AtMost, Overdraw, MaxDelay and IDs, for which descriptors have no field;
 //   - resets, since no number of hits means all of them;
 //   - leaky buckets, which delay, and which rules for Envoy cannot be;
 //   - how much was refunded. Where the remaining units do not show it either, which
-//     holds for sliding windows and for buckets with a debt, the refund does not go
+//     holds for sliding windows and for keys with a debt, the refund does not go
 //     through the API.
 //
 // Those requests go to the store behind the API, where they find the same state.
@@ -120,7 +120,7 @@ func (s *rlsStore) refund(ctx context.Context, r penstock.Request) (penstock.Dec
 	if err != nil {
 		return before, err
 	}
-	if before.Remaining == 0 && r.Limit.Algorithm == penstock.TokenBucket || r.Limit.Algorithm == penstock.SlidingWindow {
+	if before.Remaining == 0 || r.Limit.Algorithm == penstock.SlidingWindow {
 		return s.engine.Store().Take(ctx, s.storeRequest(r))
 	}
 	response, err := s.send(ctx, r)
@@ -225,7 +225,7 @@ func (s *rlsStore) compare(r penstock.Request, st *pb.RateLimitResponse_Descript
 
 // canExpress reports whether the protocol can express a request.
 func (s *rlsStore) canExpress(r penstock.Request) bool {
-	return r.Validate() == nil && r.Cost != penstock.Reset && !r.AtMost && r.MaxDelay == 0 && r.ID == "" &&
+	return r.Validate() == nil && r.Cost != penstock.Reset && !r.AtMost && !r.Overdraw && r.MaxDelay == 0 && r.ID == "" &&
 		r.Limit.Algorithm != penstock.LeakyBucket && utf8.ValidString(r.Key) && len(r.Key) < 2048
 }
 
@@ -244,7 +244,7 @@ func (s *rlsStore) canExpressAll(rs []penstock.Request) bool {
 
 // isOverride reports whether an override can express a limit.
 func isOverride(l penstock.Limit) bool {
-	return l.Algorithm == penstock.FixedWindow && l.Align == penstock.AlignClock && l.Offset == 0 &&
+	return l.Algorithm == penstock.FixedWindow && l.Align == penstock.AlignClock && l.Offset == 0 && l.Debt == 0 &&
 		l.Count >= 0 && l.Count <= math.MaxUint32 && l.Period >= time.Second && l.Period%time.Second == 0
 }
 

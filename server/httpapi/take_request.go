@@ -24,6 +24,7 @@ type takeRequest struct {
 	limit    string
 	id       string
 	atMost   bool
+	overdraw bool
 	maxDelay time.Duration
 
 	domain         string
@@ -42,6 +43,7 @@ const (
 	fieldCost
 	fieldReset
 	fieldAtMost
+	fieldOverdraw
 	fieldMaxDelay
 	fieldID
 	fieldDomain
@@ -52,7 +54,7 @@ const (
 	fieldValue
 
 	keyFields   = fieldKey | fieldKeyBase64
-	limitFields = keyFields | fieldLimit | fieldAtMost | fieldMaxDelay | fieldID
+	limitFields = keyFields | fieldLimit | fieldAtMost | fieldOverdraw | fieldMaxDelay | fieldID
 	ruleFields  = fieldDomain | fieldDescriptors
 	listFields  = fieldMode | fieldRequests
 
@@ -63,7 +65,7 @@ const (
 
 // fieldNames are in the order of the bits above.
 var fieldNames = [...]string{
-	"key", "key_base64", "limit", "cost", "reset", "at_most", "max_delay", "id",
+	"key", "key_base64", "limit", "cost", "reset", "at_most", "overdraw", "max_delay", "id",
 	"domain", "descriptors", "mode", "requests", "entries", "value",
 }
 
@@ -111,6 +113,8 @@ func (t *takeRequest) decodeField(r *jsonReader, name string) (err error) {
 		t.reset, err = r.boolean()
 	case "at_most":
 		t.atMost, err = r.boolean()
+	case "overdraw":
+		t.overdraw, err = r.boolean()
 	case "max_delay":
 		t.maxDelay, err = r.seconds()
 	case "id":
@@ -286,7 +290,8 @@ func (t *takeRequest) storeRequest(e *engine.Engine, mayRefund func() bool) (pen
 	if err != nil {
 		return r, limitError(err)
 	}
-	r.Key, r.Cost, r.ID, r.AtMost, r.MaxDelay = t.key, t.cost, t.id, t.atMost, t.maxDelay
+	r.Key, r.Cost, r.ID = t.key, t.cost, t.id
+	r.AtMost, r.Overdraw, r.MaxDelay = t.atMost, t.overdraw, t.maxDelay
 	return r, nil
 }
 

@@ -56,6 +56,9 @@ func TestTakePeekRefundReset(t *testing.T) {
 			{`{"key":"k","limit":"4/1s","cost":3}`, 200, `"granted":3,"limit":4,"remaining":1,"retry_after":0,"reset_after":0.75,"delay":0`},
 			// Peek.
 			{`{"key":"k","limit":"4/1s","cost":0}`, 200, `"granted":0,"limit":4,"remaining":1,"retry_after":0,"reset_after":0.75,"delay":0`},
+			// Charge what is not left, up to a debt of four.
+			{`{"key":"debt","limit":"4/1s","cost":6,"overdraw":true}`, 200, `"granted":6,"limit":4,"remaining":0,"retry_after":0,"reset_after":1.5,"delay":0`},
+			{`{"key":"debt","limit":"4/1s","cost":6,"overdraw":true}`, 200, `"granted":2,"limit":4,"remaining":0,"retry_after":0,"reset_after":2,"delay":0`},
 			// Take at most what is left.
 			{`{"key":"k","limit":"4/1s","cost":3,"at_most":true}`, 200, `"granted":1,"limit":4,"remaining":0,"retry_after":0,"reset_after":1,"delay":0`},
 			// Take with a delay of up to 250 ms.

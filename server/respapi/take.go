@@ -59,7 +59,8 @@ func (c *conn) storeRequest(t *takeCall) (penstock.Request, error) {
 	if !c.session.mayRefund && engine.HasReservedName(r.Limit) {
 		return r, permissionError("a limit of the name cl.throttle or override can undo one: " + c.permissionHint())
 	}
-	r.Key, r.Cost, r.ID, r.AtMost, r.MaxDelay = t.key, t.cost, t.id, t.atMost, t.maxDelay
+	r.Key, r.Cost, r.ID = t.key, t.cost, t.id
+	r.AtMost, r.Overdraw, r.MaxDelay = t.atMost, t.overdraw, t.maxDelay
 	return r, r.ValidateShape()
 }
 

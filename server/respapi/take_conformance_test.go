@@ -121,6 +121,9 @@ func takeArgs(r *penstock.Request) []string {
 	if r.AtMost {
 		words = append(words, "ATMOST")
 	}
+	if r.Overdraw {
+		words = append(words, "OVERDRAW")
+	}
 	if r.MaxDelay > 0 {
 		words = append(words, "MAXDELAY", fmt.Sprint(r.MaxDelay.Milliseconds()))
 	}

@@ -15,7 +15,7 @@ import (
 
 // takeHelp is the reply to PENSTOCK.TAKE HELP, and the grammar that parseTake accepts.
 var takeHelp = []string{
-	"PENSTOCK.TAKE KEY key LIMIT limit [COST n | RESET] [ID id] [ATMOST] [MAXDELAY ms]",
+	"PENSTOCK.TAKE KEY key LIMIT limit [COST n | RESET] [ID id] [ATMOST | OVERDRAW] [MAXDELAY ms]",
 	"    Takes units of a key under a limit such as \"10/1m burst=5\".",
 	"PENSTOCK.TAKE DOMAIN domain k v [k v ...] [COST n | RESET]",
 	"    Takes units by the rules of a domain, for one descriptor.",
@@ -33,6 +33,7 @@ type takeCall struct {
 	cost     int64 // of all descriptors without a cost of their own
 	id       string
 	atMost   bool
+	overdraw bool
 	maxDelay time.Duration
 
 	domain      string
@@ -50,16 +51,17 @@ const (
 	wordReset
 	wordID
 	wordAtMost
+	wordOverdraw
 	wordMaxDelay
 	wordDomain
 	wordEntries
 
-	limitWords = wordKey | wordLimit | wordID | wordAtMost | wordMaxDelay
+	limitWords = wordKey | wordLimit | wordID | wordAtMost | wordOverdraw | wordMaxDelay
 	ruleWords  = wordDomain | wordEntries
 )
 
 // takeWords are in the order of the bits above.
-var takeWords = [...]string{"KEY", "LIMIT", "COST", "RESET", "ID", "ATMOST", "MAXDELAY", "DOMAIN", "ENTRIES"}
+var takeWords = [...]string{"KEY", "LIMIT", "COST", "RESET", "ID", "ATMOST", "OVERDRAW", "MAXDELAY", "DOMAIN", "ENTRIES"}
 
 // takeWordOf returns the word that an argument is, in any case, or 0.
 func takeWordOf(arg []byte) takeWord {
@@ -141,6 +143,9 @@ func (t *takeCall) parseWord(word takeWord, args [][]byte) (n int, err error) {
 	switch {
 	case word == wordAtMost:
 		t.atMost = true
+		return 0, nil
+	case word == wordOverdraw:
+		t.overdraw = true
 		return 0, nil
 	case word == wordEntries:
 		return t.parseEntries(args)

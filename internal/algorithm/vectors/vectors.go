@@ -24,6 +24,7 @@
 // A request is one of
 //
 //	take KEY [COST]       COST is 1 if omitted
+//	charge KEY [COST]     whether or not it fits
 //	peek KEY
 //	refund KEY [COST]
 //	reset KEY

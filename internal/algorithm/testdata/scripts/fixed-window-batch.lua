@@ -1,7 +1,7 @@
 local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local function step(key)
 local rest = call('PTTL', key)
-local used, stale = 0, false
+local used, stale, overdrawn = 0, false, false
 if rest > 0 then
   used = tonumber(call('GET', key))
   if not used or used < 1 or used % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
@@ -9,17 +9,38 @@ elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
 end
 local found, left = used, rest
-if used > count then used, stale = count, true end
+if used > count then
+  local most = count
+  if used >= 4503599627370496 then
+    used, most, overdrawn = used - 4503599627370496, count + (ARGV[5] or count), true
+  end
+  if used > most then used, stale = most, true end
+end
 if rest > period then rest, stale = period, true end
 local free, cost = count - used, asked
-if ARGV[4] and cost > free then cost = math.max(free, 1) end
-if cost > free then cost = 0 elseif cost < -used then cost = -used end
-if used + cost == 0 then
+if cost > free and cost > 0 then
+  if ARGV[4] == 'o' then
+    cost = math.min(cost, math.max(free + (ARGV[5] or count), 0))
+  elseif ARGV[4] == '1' then
+    cost = math.max(free, 0)
+  else
+    cost = 0
+  end
+elseif cost < -used then
+  cost = -used
+end
+local after = used + cost
+if after == 0 then
   if rest >= 0 then call('DEL', key) end
+elseif cost > free or overdrawn then
+  if cost ~= 0 then overdrawn = cost > free end
+  if used == 0 then rest = period end
+  if overdrawn then after = after + 4503599627370496 end
+  if cost ~= 0 or stale then call('SET', key, after, 'PX', rest) end
 elseif used == 0 then
   call('SET', key, cost, 'PX', ARGV[3])
 elseif stale then
-  call('SET', key, used + cost, 'PX', rest)
+  call('SET', key, after, 'PX', rest)
 elseif cost == asked and cost ~= 0 then
   call('INCRBY', key, ARGV[1])
 elseif cost ~= 0 then

@@ -1,9 +1,10 @@
 local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
-local unit, mark, bound, interval = 1000000, '', false, false
+local unit, mark, bound, interval, overdraft = 1000000, '', false, false, capacity
 if ARGV[3] then
   if ARGV[3] ~= '' then bound = ARGV[3] + 0 end
   if ARGV[4] ~= '' then interval = ARGV[4] + 0 end
   if ARGV[5] == 'u' then unit, mark = 1000, 'u' end
+  overdraft = tonumber(ARGV[6]) or capacity
 end
 local key = KEYS[1]
 local rest = call('PTTL', key)
@@ -23,7 +24,7 @@ if rest > 0 then
       debt = mark == 'u' and math.ceil(debt / 1000) or debt * 1000
     end
     local most = capacity
-    if reserved == 'r' then most = capacity + math.max(capacity, 60000 * unit) end
+    if reserved == 'r' then most = capacity + math.max(capacity, overdraft, 60000 * unit) end
     if debt > most then debt, stale = most, true end
     value = false
   end
@@ -35,7 +36,13 @@ local most, late, charge = capacity, false, asked
 if bound then late = debt > bound end
 if interval and charge > 0 then
   local free = 0
-  if debt < most then free = math.min(math.floor((most - debt) / interval) * interval, capacity) end
+  if ARGV[7] then
+    free = math.max(math.floor((capacity + overdraft - debt) / interval), 0) * interval
+    charge, late = math.min(charge, free), false
+    most = debt + charge
+  elseif debt < most then
+    free = math.min(math.floor((most - debt) / interval) * interval, capacity)
+  end
   if charge > free then charge = math.max(free, interval) end
 end
 local after = debt + charge
@@ -60,4 +67,4 @@ elseif charge ~= 0 or stale then
     call('SET', key, moved, 'PX', ttl)
   end
 end
-return debt, charge, math.ceil(debt / unit)
+return debt, charge, interval and ARGV[7] and 0 or math.ceil(debt / unit)

@@ -10,37 +10,52 @@ elseif rest == -1 then
 end
 local current = value % 67108864
 local previous = (value - current) / 67108864
-local left, kept = rest - period, true
+local left, kept, most, overdrawn = rest - period, true, count, false
+if previous >= 67108864 then
+  previous, overdrawn = previous - 67108864, left > 0
+  if overdrawn then most = count + (ARGV[5] or count) else current = math.min(current, count) end
+end
 if left <= 0 then previous, current, left, kept = current, 0, rest, false end
 if previous == 0 and current == 0 then left, kept = period, false end
 if left > period then left, stale = period, true end
-if current > count then current, stale = count, true end
+if current > most then current, stale = most, true end
 local share = 0
 if previous > 0 then
   share = math.ceil(previous * left / period)
-  if share > count - current or previous * left >= 9007199254740992 then
+  if share > most - current or previous * left >= 9007199254740992 then
     local function divide(a, b, c, round)
       local high, low = math.floor(a / 8192), a % 8192
       local whole = math.floor(high * b / c)
       return whole * 8192 + round(((high * b - whole * c) * 8192 + low * b) / c)
     end
     share = divide(previous, left, period, math.ceil)
-    if share > count - current then
-      previous, stale = divide(count - current, period, left, math.floor), true
+    if share > most - current then
+      previous, stale = divide(most - current, period, left, math.floor), true
       share = divide(previous, left, period, math.ceil)
     end
   end
 end
 local free, cost = count - current - share, asked
-if ARGV[4] and cost > free then cost = math.max(free, 1) end
-if cost > free then cost = 0 elseif cost < -current - previous then cost = -current - previous end
+if cost > free and cost > 0 then
+  if ARGV[4] == 'o' then
+    cost = math.min(cost, math.max(free + (ARGV[5] or count), 0))
+  elseif ARGV[4] == '1' then
+    cost = math.max(free, 0)
+  else
+    cost = 0
+  end
+elseif cost < -current - previous then
+  cost = -current - previous
+end
 current = current + cost
 if current < 0 then previous, current = previous + current, 0 end
 if previous == 0 and current == 0 then
   if rest >= 0 then call('DEL', key) end
 elseif cost ~= 0 or stale then
   local after = previous * 67108864 + current
-  if kept and not stale and cost == asked and cost > 0 then
+  if cost ~= 0 then overdrawn = cost > free and current > 0 end
+  if overdrawn then after = after + 4503599627370496 end
+  if kept and not stale and cost > 0 and after - value == asked then
     call('INCRBY', key, ARGV[1])
   elseif kept and not stale then
     call('INCRBY', key, after - value)

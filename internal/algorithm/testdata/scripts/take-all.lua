@@ -1,11 +1,12 @@
 local steps = {}
 steps.t = function(KEYS, ARGV)
 local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
-local unit, mark, bound, interval = 1000000, '', false, false
+local unit, mark, bound, interval, overdraft = 1000000, '', false, false, capacity
 if ARGV[3] then
   if ARGV[3] ~= '' then bound = ARGV[3] + 0 end
   if ARGV[4] ~= '' then interval = ARGV[4] + 0 end
   if ARGV[5] == 'u' then unit, mark = 1000, 'u' end
+  overdraft = tonumber(ARGV[6]) or capacity
 end
 local key = KEYS[1]
 local rest = call('PTTL', key)
@@ -25,7 +26,7 @@ if rest > 0 then
       debt = mark == 'u' and math.ceil(debt / 1000) or debt * 1000
     end
     local most = capacity
-    if reserved == 'r' then most = capacity + math.max(capacity, 60000 * unit) end
+    if reserved == 'r' then most = capacity + math.max(capacity, overdraft, 60000 * unit) end
     if debt > most then debt, stale = most, true end
     value = false
   end
@@ -37,7 +38,13 @@ local most, late, charge = capacity, false, asked
 if bound then most = bound end
 if interval and charge > 0 then
   local free = 0
-  if debt < most then free = math.min(math.floor((most - debt) / interval) * interval, capacity) end
+  if ARGV[7] then
+    free = math.max(math.floor((capacity + overdraft - debt) / interval), 0) * interval
+    charge, late = math.min(charge, free), false
+    most = debt + charge
+  elseif debt < most then
+    free = math.min(math.floor((most - debt) / interval) * interval, capacity)
+  end
   if charge > free then charge = math.max(free, interval) end
 end
 local after = debt + charge
@@ -63,16 +70,17 @@ elseif charge ~= 0 or stale then
     call('SET', key, moved, 'PX', ttl)
   end
 end
-if after <= capacity then return debt, charge, 0 end
+if after <= capacity or ARGV[7] then return debt, charge, 0 end
 return debt, charge, math.ceil((after - capacity) / unit)
 end
 steps.l = function(KEYS, ARGV)
 local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
-local unit, mark, bound, interval = 1000000, '', false, false
+local unit, mark, bound, interval, overdraft = 1000000, '', false, false, capacity
 if ARGV[3] then
   if ARGV[3] ~= '' then bound = ARGV[3] + 0 end
   if ARGV[4] ~= '' then interval = ARGV[4] + 0 end
   if ARGV[5] == 'u' then unit, mark = 1000, 'u' end
+  overdraft = tonumber(ARGV[6]) or capacity
 end
 local key = KEYS[1]
 local rest = call('PTTL', key)
@@ -92,7 +100,7 @@ if rest > 0 then
       debt = mark == 'u' and math.ceil(debt / 1000) or debt * 1000
     end
     local most = capacity
-    if reserved == 'r' then most = capacity + math.max(capacity, 60000 * unit) end
+    if reserved == 'r' then most = capacity + math.max(capacity, overdraft, 60000 * unit) end
     if debt > most then debt, stale = most, true end
     value = false
   end
@@ -104,7 +112,13 @@ local most, late, charge = capacity, false, asked
 if bound then late = debt > bound end
 if interval and charge > 0 then
   local free = 0
-  if debt < most then free = math.min(math.floor((most - debt) / interval) * interval, capacity) end
+  if ARGV[7] then
+    free = math.max(math.floor((capacity + overdraft - debt) / interval), 0) * interval
+    charge, late = math.min(charge, free), false
+    most = debt + charge
+  elseif debt < most then
+    free = math.min(math.floor((most - debt) / interval) * interval, capacity)
+  end
   if charge > free then charge = math.max(free, interval) end
 end
 local after = debt + charge
@@ -130,13 +144,13 @@ elseif charge ~= 0 or stale then
     call('SET', key, moved, 'PX', ttl)
   end
 end
-return debt, charge, math.ceil(debt / unit)
+return debt, charge, interval and ARGV[7] and 0 or math.ceil(debt / unit)
 end
 steps.f = function(KEYS, ARGV)
 local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local key = KEYS[1]
 local rest = call('PTTL', key)
-local used, stale = 0, false
+local used, stale, overdrawn = 0, false, false
 if rest > 0 then
   used = tonumber(call('GET', key))
   if not used or used < 1 or used % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
@@ -144,18 +158,39 @@ elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
 end
 local found, left = used, rest
-if used > count then used, stale = count, true end
+if used > count then
+  local most = count
+  if used >= 4503599627370496 then
+    used, most, overdrawn = used - 4503599627370496, count + (ARGV[5] or count), true
+  end
+  if used > most then used, stale = most, true end
+end
 if rest > period then rest, stale = period, true end
 local free, cost = count - used, asked
-if ARGV[4] and cost > free then cost = math.max(free, 1) end
-if cost > free then cost = 0 elseif cost < -used then cost = -used end
+if cost > free and cost > 0 then
+  if ARGV[4] == 'o' then
+    cost = math.min(cost, math.max(free + (ARGV[5] or count), 0))
+  elseif ARGV[4] == '1' then
+    cost = math.max(free, 0)
+  else
+    cost = 0
+  end
+elseif cost < -used then
+  cost = -used
+end
 if ARGV.dry then return {found, left}, cost end
-if used + cost == 0 then
+local after = used + cost
+if after == 0 then
   if rest >= 0 then call('DEL', key) end
+elseif cost > free or overdrawn then
+  if cost ~= 0 then overdrawn = cost > free end
+  if used == 0 then rest = period end
+  if overdrawn then after = after + 4503599627370496 end
+  if cost ~= 0 or stale then call('SET', key, after, 'PX', rest) end
 elseif used == 0 then
   call('SET', key, cost, 'PX', ARGV[3])
 elseif stale then
-  call('SET', key, used + cost, 'PX', rest)
+  call('SET', key, after, 'PX', rest)
 elseif cost == asked and cost ~= 0 then
   call('INCRBY', key, ARGV[1])
 elseif cost ~= 0 then
@@ -167,12 +202,12 @@ steps.a = function(KEYS, ARGV)
 local call, sub, asked, count = redis.call, string.sub, tonumber(ARGV[1]) or -math.huge, ARGV[2] + 0
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local length, close = tonumber(ARGV[5]), false
+local length, close = tonumber(ARGV[6]), false
 local clocked = length
 if clocked then
-  close = now - (now - ARGV[6]) % length + length
+  close = now - (now - ARGV[7]) % length + length
 else
-  for i = 6, #ARGV - 1 do
+  for i = 7, #ARGV - 1 do
     if ARGV[i] + 0 <= now and now < ARGV[i + 1] + 0 then
       close = tonumber(ARGV[i + 1])
       length = close - ARGV[i]
@@ -183,7 +218,7 @@ end
 local second = close / 1000
 local key = KEYS[1]
 local value = call('GET', key)
-local used, finish, over, stale, whole = 0, close, true, false, false
+local used, finish, over, stale, whole, overdrawn = 0, close, true, false, false, false
 if value and #value == 19 and tonumber(sub(value, 1, 10)) == second then
   used, over, whole = tonumber(sub(value, 11)), false, true
 elseif value then
@@ -198,24 +233,40 @@ elseif value then
 end
 if not used then return redis.error_reply('FOREIGN value') end
 local found, ending = used, finish
-if used > count then used, stale = count, true end
+if used > count then
+  local most = count
+  if used >= 4503599627370496 then
+    used, most, overdrawn = used - 4503599627370496, count + ARGV[5], true
+  end
+  if used > most then used, stale = most, true end
+end
 if finish > now + length then finish, stale = now + length, true end
 local free, cost = count - used, asked
-if ARGV[3] == '1' and cost > free then cost = math.max(free, 1) end
-if cost > free then cost = 0 elseif cost < -used then cost = -used end
+if cost > free and cost > 0 then
+  if ARGV[3] == 'o' then
+    cost = math.min(cost, math.max(free + ARGV[5], 0))
+  elseif ARGV[3] == '1' then
+    cost = math.max(free, 0)
+  else
+    cost = 0
+  end
+elseif cost < -used then
+  cost = -used
+end
 if ARGV.dry then return {found, ending, now}, cost end
 local after = used + cost
 if after == 0 then
   if value and (not over or ARGV[1] == 'all') then call('DEL', key) end
-elseif whole and not stale and after < 1000000000 then
+elseif whole and not stale and after < 1000000000 and cost <= free then
   if cost == asked and cost ~= 0 then
     call('INCRBY', key, ARGV[1]) -- it is text already
   elseif cost ~= 0 then
     call('INCRBY', key, cost)
   end
 elseif cost ~= 0 or stale then
-  local text, left = string.format('%.0f %.0f', after, finish), finish - now
-  if finish % 1000 == 0 and finish >= 1000000000000 and finish < 9223372036000 and after < 1000000000 then
+  if cost ~= 0 then overdrawn = after > count end
+  local text, left = string.format('%.0f %.0f', overdrawn and after + 4503599627370496 or after, finish), finish - now
+  if not overdrawn and finish % 1000 == 0 and finish >= 1000000000000 and finish < 9223372036000 and after < 1000000000 then
     text = string.format('%.0f%09.0f', finish / 1000, after)
   end
   call('SET', key, text, 'PX', left + math.floor(length * ARGV[4] / 1000))
@@ -235,30 +286,43 @@ elseif rest == -1 then
 end
 local current = value % 67108864
 local previous = (value - current) / 67108864
-local left, kept = rest - period, true
+local left, kept, most, overdrawn = rest - period, true, count, false
+if previous >= 67108864 then
+  previous, overdrawn = previous - 67108864, left > 0
+  if overdrawn then most = count + (ARGV[5] or count) else current = math.min(current, count) end
+end
 if left <= 0 then previous, current, left, kept = current, 0, rest, false end
 if previous == 0 and current == 0 then left, kept = period, false end
 if left > period then left, stale = period, true end
-if current > count then current, stale = count, true end
+if current > most then current, stale = most, true end
 local share = 0
 if previous > 0 then
   share = math.ceil(previous * left / period)
-  if share > count - current or previous * left >= 9007199254740992 then
+  if share > most - current or previous * left >= 9007199254740992 then
     local function divide(a, b, c, round)
       local high, low = math.floor(a / 8192), a % 8192
       local whole = math.floor(high * b / c)
       return whole * 8192 + round(((high * b - whole * c) * 8192 + low * b) / c)
     end
     share = divide(previous, left, period, math.ceil)
-    if share > count - current then
-      previous, stale = divide(count - current, period, left, math.floor), true
+    if share > most - current then
+      previous, stale = divide(most - current, period, left, math.floor), true
       share = divide(previous, left, period, math.ceil)
     end
   end
 end
 local free, cost = count - current - share, asked
-if ARGV[4] and cost > free then cost = math.max(free, 1) end
-if cost > free then cost = 0 elseif cost < -current - previous then cost = -current - previous end
+if cost > free and cost > 0 then
+  if ARGV[4] == 'o' then
+    cost = math.min(cost, math.max(free + (ARGV[5] or count), 0))
+  elseif ARGV[4] == '1' then
+    cost = math.max(free, 0)
+  else
+    cost = 0
+  end
+elseif cost < -current - previous then
+  cost = -current - previous
+end
 if ARGV.dry then return {value, rest}, cost end
 current = current + cost
 if current < 0 then previous, current = previous + current, 0 end
@@ -266,7 +330,9 @@ if previous == 0 and current == 0 then
   if rest >= 0 then call('DEL', key) end
 elseif cost ~= 0 or stale then
   local after = previous * 67108864 + current
-  if kept and not stale and cost == asked and cost > 0 then
+  if cost ~= 0 then overdrawn = cost > free and current > 0 end
+  if overdrawn then after = after + 4503599627370496 end
+  if kept and not stale and cost > 0 and after - value == asked then
     call('INCRBY', key, ARGV[1])
   elseif kept and not stale then
     call('INCRBY', key, after - value)
@@ -424,7 +490,8 @@ local function arguments()
   return list
 end
 for i = 1, #KEYS do
-  local item = {key = {KEYS[i]}, step = steps[ARGV[at]]}
+  local letter = string.lower(ARGV[at])
+  local item = {key = {KEYS[i]}, step = steps[letter], overdraws = letter ~= ARGV[at]}
   at = at + 1
   item.try = arguments()
   item.take = arguments()
@@ -436,7 +503,7 @@ for i, item in ipairs(items) do
   item.try.dry = true
   local reply, granted = item.step(item.key, item.try)
   if type(reply) == 'table' and reply.err then return reply end
-  if not granted or granted == 0 and item.try[1] + 0 > 0 then fits = 0 end
+  if not granted or granted == 0 and item.try[1] + 0 > 0 and not item.overdraws then fits = 0 end
   replies[i] = reply
 end
 local all = {fits}

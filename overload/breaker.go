@@ -216,12 +216,16 @@ func (c Call) do(ctx context.Context, f func(context.Context) error) (err error)
 }
 
 func (b *Breaker) outcomeOf(ctx context.Context, err error) Outcome {
+	return outcomeOf(ctx, err, b.isFailure)
+}
+
+func outcomeOf(ctx context.Context, err error, isFailure func(error) bool) Outcome {
 	switch {
 	case err == nil:
 		return Success
 	case errors.Is(ctx.Err(), context.Canceled):
 		return Canceled
-	case b.isFailure == nil || b.isFailure(err):
+	case isFailure == nil || isFailure(err):
 		return Failure
 	}
 	return Success

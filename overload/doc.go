@@ -10,6 +10,12 @@
 //
 // A [BreakerGroup] has a breaker for each key, such as the host that is called.
 //
+// A [Gate] bounds how many calls are in flight. It finds out the limit by itself,
+// or has a fixed one, and admits calls by priority:
+//
+//	g := overload.NewGate(nil)
+//	err := g.Do(ctx, overload.Normal, func(ctx context.Context) error { return render(ctx, page) })
+//
 // Rate limits say how much a caller may use, and are shared by processes: see
 // package penstock.
 package overload

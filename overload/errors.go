@@ -29,3 +29,28 @@ func (e *OpenError) Error() string {
 
 // Is reports whether the target is [ErrOpen].
 func (e *OpenError) Is(target error) bool { return target == ErrOpen }
+
+// ErrFull is the error of calls that a [Gate] refuses. The error that callers get
+// is a [FullError]; use errors.Is to recognize it.
+var ErrFull = errors.New("overload: too many calls in flight")
+
+// A FullError is the error of a call that a [Gate] refused.
+type FullError struct {
+	// Priority is that of the call.
+	Priority Priority
+
+	// Limit is how many calls may be in flight.
+	Limit int
+
+	// RetryAfter is when to try again. It grows with the share of the calls
+	// that are refused, so that those that come back are no overload again.
+	RetryAfter time.Duration
+}
+
+// Error describes which limit is reached, and when to try again.
+func (e *FullError) Error() string {
+	return fmt.Sprintf("%v: limit %d, %v priority, retry after %v", ErrFull, e.Limit, e.Priority, e.RetryAfter)
+}
+
+// Is reports whether the target is [ErrFull].
+func (e *FullError) Is(target error) bool { return target == ErrFull }

@@ -1,0 +1,252 @@
+package overload
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+)
+
+// Figures of the gate in simulated overload. Each has a server, a load, and what
+// the gate promises. The short form has few seeds and the small servers.
+
+func seeds() uint64 {
+	if isShort() {
+		return 1
+	}
+	return 3
+}
+
+func isShort() bool { return testing.Short() || raceDetector }
+
+func workers() []int {
+	if isShort() {
+		return []int{4}
+	}
+	return []int{2, 10, 100}
+}
+
+func overloads() []float64 {
+	if isShort() {
+		return []float64{3}
+	}
+	return []float64{2, 5, 10}
+}
+
+func pool(workers int) func(*simulation) simServer {
+	return func(s *simulation) simServer { return &poolServer{simulation: s, workers: workers} }
+}
+
+func shared(processors int, contention float64) func(*simulation) simServer {
+	return func(s *simulation) simServer {
+		return &sharedServer{simulation: s, processors: float64(processors), contention: contention}
+	}
+}
+
+func remote(s *simulation) simServer { return remoteServer{s} }
+
+const mean = 10e6 // of the work of a call, in nanoseconds
+
+// check compares a figure with what is promised.
+func check(t *testing.T, what string, got, least, most float64) {
+	t.Helper()
+	if got < least || got > most {
+		t.Errorf("%s: got %.4g, want %.4g to %.4g", what, got, least, most)
+	}
+}
+
+const anything = 1e18
+
+// distributions are of the work of a call, with the 99th percentile of an idle
+// server in milliseconds.
+var distributions = []struct {
+	name string
+	work func(*rand.Rand, int64) int64
+	p99  float64
+}{
+	{"exponential", exponential(mean), 46},
+	{"constant", constant(mean), 10},
+}
+
+// TestGateServesAtCapacityUnderOverload promises 0.95 of the capacity, and latency
+// of at most twice that of an idle server, 2.5 times with two workers. A single
+// run of a small server may be off by chance.
+func TestGateServesAtCapacityUnderOverload(t *testing.T) {
+	for _, c := range workers() {
+		for _, times := range overloads() {
+			for _, d := range distributions {
+				for name, server := range map[string]func(*simulation) simServer{"pool": pool(c), "shared": shared(c, 0)} {
+					t.Run(fmt.Sprintf("%s-%d-%s-%gx", name, c, d.name, times), func(t *testing.T) {
+						testOverload(t, server, c, times, d.work, d.p99)
+					})
+				}
+			}
+		}
+	}
+}
+
+func testOverload(t *testing.T, server func(*simulation) simServer, c int, times float64, work func(*rand.Rand, int64) int64, idleP99 float64) {
+	capacity := float64(c) * 1e9 / mean
+	var served, p99 float64
+	n, end := seeds(), int64(50e9)
+	if c == 100 { // they vary less, and take longer
+		n, end = 1, 25e9
+	}
+	for seed := range n {
+		r := newSimRun(seed+1, GateOptions{}, server, workload{rate: overloaded(capacity, times), work: work})
+		r.run(end)
+		s := r.summary(20e9, end, nil)
+		served += s.served / capacity / float64(n)
+		p99 += s.p99 / idleP99 / float64(n)
+	}
+	slack, most := 0.0, 2.0
+	if c == 2 {
+		slack, most = 0.01, 2.5
+	}
+	if n == 1 {
+		slack, most = slack+0.03, most*1.2
+	}
+	check(t, "share of the capacity", served, 0.95-slack, 1.1)
+	check(t, "p99 beside that of an idle server", p99, 0, most)
+}
+
+func TestGateRefusesNothingBelowCapacity(t *testing.T) {
+	for _, c := range workers() {
+		for seed := range seeds() {
+			r := newSimRun(seed+1, GateOptions{}, pool(c), workload{rate: steady(0.8 * 1e9 / mean * float64(c)), work: exponential(mean)})
+			r.run(40e9)
+			check(t, fmt.Sprintf("share refused by %d workers at 0.8 of the capacity", c), r.summary(5e9, 40e9, nil).refusedShare, 0, 0.002)
+		}
+	}
+}
+
+func TestGateFollowsLatencyWithoutQueueing(t *testing.T) {
+	for _, d := range distributions {
+		for seed := range seeds() {
+			r := newSimRun(seed+1, GateOptions{}, remote, workload{rate: steady(500), work: stepped(d.work, 10e9, 10)})
+			r.run(40e9)
+			check(t, d.name+": refused in the first five seconds", r.summary(10e9, 15e9, nil).refusedShare, 0, 0.2)
+			check(t, d.name+": refused later", r.summary(15e9, 40e9, nil).refusedShare, 0, 0.001)
+		}
+	}
+}
+
+func TestGateKeepsServingThroughSlowStep(t *testing.T) {
+	for seed := range seeds() {
+		r := newSimRun(seed+1, GateOptions{}, pool(10), workload{rate: steady(2000), work: stepped(exponential(mean), 20e9, 3)})
+		r.run(60e9)
+		check(t, "served of 333 after the step", r.summary(20e9, 60e9, nil).served, 0.95*333, 350)
+	}
+}
+
+func TestGateKeepsServingWithHeavyTail(t *testing.T) {
+	for seed := range seeds() {
+		r := newSimRun(seed+1, GateOptions{}, pool(10), workload{rate: steady(2000), work: heavyTail})
+		r.run(60e9)
+		s := r.summary(20e9, 60e9, nil)
+		check(t, "served of 1000", s.served, 930, 1100)
+		check(t, "standard deviation of the limit beside its mean", s.sdLimit/s.meanLimit, 0, 0.25)
+	}
+}
+
+// TestGateIsNotLockedOutByHungCalls has 21 calls that never end, which is more than
+// the limit. Three of them hold a worker.
+func TestGateIsNotLockedOutByHungCalls(t *testing.T) {
+	for seed := range seeds() {
+		hung := 0
+		r := newSimRun(seed+1, GateOptions{}, pool(10), workload{rate: steady(2000), work: func(r *rand.Rand, now int64) int64 {
+			if now < 10e9 || hung == 21 {
+				return int64(r.ExpFloat64() * mean)
+			}
+			hung++
+			if hung <= 3 {
+				return never - 1
+			}
+			return never
+		}})
+		r.run(60e9)
+		check(t, "served of 700", r.summary(10e9, 60e9, nil).served, 0.95*700-10, 720)
+		if got := r.gate.Stats().Hung; got != 21 {
+			t.Errorf("calls that hang: got %d, want 21", got)
+		}
+	}
+}
+
+// TestGateServesCriticalCallsFirst offers 400 critical calls a second among 5000
+// to a server of 1000.
+func TestGateServesCriticalCallsFirst(t *testing.T) {
+	for seed := range seeds() {
+		load := workload{rate: steady(5000), work: exponential(mean), priority: func(r *rand.Rand) Priority {
+			if r.IntN(5000) < 400 {
+				return Critical
+			}
+			return Priority(2 * r.IntN(2))
+		}}
+		r := newSimRun(seed+1, GateOptions{}, pool(10), load)
+		r.run(60e9)
+		critical := r.summary(5e9, 60e9, func(p Priority) bool { return p == Critical })
+		check(t, "share of critical calls refused", critical.refusedShare, 0, 0.0125)
+		normal := r.summary(5e9, 60e9, func(p Priority) bool { return p == Normal })
+		sheddable := r.summary(5e9, 60e9, func(p Priority) bool { return p == Sheddable })
+		check(t, "normal calls served for each sheddable one", normal.served/sheddable.served, 5, anything)
+	}
+}
+
+// TestGateFiguresElsewhere has servers and loads that the constants were not chosen
+// by.
+func TestGateFiguresElsewhere(t *testing.T) {
+	if isShort() {
+		t.Skip("takes half a minute with the race detector")
+	}
+	lognormal := func(r *rand.Rand, _ int64) int64 { return int64(2e6 * lognormalOf(r)) }
+	bursts := func(now int64) float64 { // 5 times the capacity for a second in three
+		if now/1e9%3 == 0 {
+			return 5000
+		}
+		return 500
+	}
+	t.Run("contended", func(t *testing.T) {
+		r := newSimRun(1, GateOptions{}, shared(10, 0.01), workload{rate: overloaded(1000, 5), work: exponential(mean)})
+		r.run(40e9)
+		check(t, "served of 1000", r.summary(20e9, 40e9, nil).served, 920, 1050)
+	})
+	t.Run("lognormal, 5 workers of 2 ms", func(t *testing.T) {
+		r := newSimRun(1, GateOptions{}, pool(5), workload{rate: overloaded(2500, 3), work: lognormal})
+		r.run(30e9)
+		check(t, "served of 2500", r.summary(15e9, 30e9, nil).served, 0.95*2500, 2700)
+	})
+	t.Run("one worker of 50 ms", func(t *testing.T) {
+		r := newSimRun(1, GateOptions{}, pool(1), workload{rate: overloaded(20, 4), work: constant(50e6)})
+		r.run(120e9)
+		check(t, "served of 20", r.summary(40e9, 120e9, nil).served, 18, 21)
+	})
+	t.Run("bursts", func(t *testing.T) {
+		r := newSimRun(1, GateOptions{}, pool(10), workload{rate: bursts, work: exponential(mean)})
+		r.run(60e9)
+		check(t, "served of 667 that it can", r.summary(15e9, 60e9, nil).served, 600, 720)
+	})
+	t.Run("overload from the start, and its end", func(t *testing.T) {
+		rate := func(now int64) float64 {
+			if now < 20e9 {
+				return 5000
+			}
+			return 700
+		}
+		r := newSimRun(1, GateOptions{}, pool(10), workload{rate: rate, work: exponential(mean)})
+		r.run(40e9)
+		check(t, "served of 1000", r.summary(5e9, 20e9, nil).served, 930, 1050)
+		check(t, "refused after the overload", r.summary(22e9, 40e9, nil).refusedShare, 0, 0.002)
+	})
+	t.Run("half of the workers gone", func(t *testing.T) {
+		var server *poolServer
+		r := newSimRun(1, GateOptions{}, func(s *simulation) simServer {
+			server = &poolServer{simulation: s, workers: 20}
+			return server
+		}, workload{rate: steady(4000), work: exponential(mean)})
+		r.run(20e9)
+		server.workers = 10
+		r.run(50e9)
+		s := r.summary(25e9, 50e9, nil)
+		check(t, "served of 1000", s.served, 950, 1050)
+		check(t, "p99", s.p99, 0, 120)
+	})
+}

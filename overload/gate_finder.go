@@ -1,0 +1,206 @@
+package overload
+
+import "math"
+
+// A limitFinder finds out how many calls a server works on at once. It is pure
+// arithmetic: measurements in, a limit out.
+//
+// A server with c workers has the latency base as long as at most c calls are in
+// flight, and base·n/c with n of them. So if n is the limit and took the latency,
+// n·base/took is c, which the next limit is, plus √n so that no worker waits for a
+// call, and so that the limit grows while calls do not queue.
+//
+// What remains is to know base. Latency that rises may mean that calls queue, or
+// that each takes longer, and the limit must go down in one case and up in the
+// other. Only a lower limit tells them apart: where calls queue, fewer of them are
+// faster. So base is raised only after a lower limit made no call faster.
+type limitFinder struct {
+	limit, most float64
+
+	base    float64 // logarithm of the latency without queueing
+	baseVar float64 // and its variance; infinite if it is unknown
+	baseAt  float64 // the calls in flight when it was measured
+
+	growth float64 // of the last step
+
+	fullFor    float64 // seconds since the last probe
+	probeAfter float64
+	probing    bool
+	origin     measurement // before the probe
+	ref        measurement // before the last step of the probe
+	resume     float64     // limit before the probe
+}
+
+// A measurement is what a limitFinder learns from a cohort. Its latency is a
+// logarithm.
+type measurement struct {
+	took, variance float64
+	inFlight       float64
+	peak           float64
+	full           bool // a call had to wait or was refused
+	seconds        float64
+}
+
+const (
+	minProbeAfter = 2.0
+	maxProbeAfter = 30.0
+
+	// A probe shows that calls did not queue beyond this elasticity.
+	minElastic = 0.6
+
+	// A latency is compared with one at so many fewer calls in flight (logarithm).
+	minDistance = 0.4
+)
+
+func newLimitFinder(limit, most float64) limitFinder {
+	return limitFinder{limit: limit, most: most, baseVar: math.Inf(1), probeAfter: minProbeAfter}
+}
+
+func (f *limitFinder) update(m measurement) {
+	if math.IsInf(f.baseVar, 1) {
+		f.setBase(m)
+	}
+	switch {
+	case f.probing:
+		f.endProbe(m)
+	case m.full:
+		f.steer(m)
+	default:
+		f.relax(m)
+	}
+	f.limit = min(max(f.limit, 1), f.most)
+}
+
+// deviations is how far the latency is from base, in standard deviations.
+func (f *limitFinder) deviations(m measurement) float64 {
+	return (m.took - f.base) / math.Sqrt(m.variance+f.baseVar)
+}
+
+// baseLatency is base in nanoseconds, or 0 if it is unknown.
+func (f *limitFinder) baseLatency() int64 {
+	if math.IsInf(f.baseVar, 1) {
+		return 0
+	}
+	return int64(math.Exp(min(f.base, 36))) // at most an hour
+}
+
+func (f *limitFinder) setBase(m measurement) {
+	f.base, f.baseVar, f.baseAt = m.took, m.variance, m.inFlight
+}
+
+// minBaseVar lets old measurements count for less: it is that of about thirty.
+const minBaseVar = 0.0005
+
+// learn moves base towards a latency without queueing, or replaces it if chance
+// does not explain the difference.
+func (f *limitFinder) learn(m measurement) {
+	if math.Abs(f.deviations(m)) > 3 {
+		f.setBase(m)
+		return
+	}
+	gain := f.baseVar / (f.baseVar + m.variance)
+	f.base += gain * (m.took - f.base)
+	f.baseVar = max(f.baseVar*(1-gain), minBaseVar)
+	f.baseAt += gain * (m.inFlight - f.baseAt)
+}
+
+// relax is for a gate that was not full. The limit moves to a multiple of what is
+// needed, so that bursts and slower calls find room.
+func (f *limitFinder) relax(m measurement) {
+	f.fullFor = 0
+	if m.inFlight <= 1.25*f.baseAt || f.deviations(m) < -2 {
+		f.learn(m)
+	}
+	room := 4*m.peak + 4
+	if m.took > f.base+math.Ln2 { // calls may be queueing: let them not be more
+		room = min(room, f.limit)
+	}
+	f.limit += 0.2 * (room - f.limit)
+}
+
+// steer is for a gate that was full.
+func (f *limitFinder) steer(m measurement) {
+	if f.deviations(m) < -2 {
+		f.learn(m)
+	}
+	excess := m.took - f.base - f.expectedQueueing(f.limit)
+	f.fullFor += m.seconds * (1 + max(excess, 0)/0.1)
+	if excess > 0.5 && f.deviations(m) > 3 || f.fullFor >= f.probeAfter {
+		f.probe(m)
+		return
+	}
+	f.step(m)
+}
+
+// expectedQueueing is by how much latency exceeds base if the limit is right
+// (logarithm).
+func (f *limitFinder) expectedQueueing(limit float64) float64 {
+	return -math.Log(1 - 1/math.Sqrt(max(limit, 4)))
+}
+
+// step moves the limit to the number of workers and √limit. Moves that are small
+// beside the uncertainty of the measurement are made only in part.
+func (f *limitFinder) step(m measurement) {
+	inflated := m.variance * min(max(math.Exp(2*(m.took-f.base)), 1), 4)
+	sigma := math.Sqrt(inflated + f.baseVar)
+	queueing := min(max(m.took-f.base, 0), math.Ln2)
+	if queueing < 0.05+sigma/2 {
+		f.growth = min(2*f.growth, f.limit/2)
+	} else {
+		f.growth = 0
+	}
+	root := math.Sqrt(f.limit)
+	f.growth = max(f.growth, root/2)
+	move := math.Log(math.Exp(-queueing) + max(f.growth, root)/f.limit)
+	z := move / sigma
+	f.limit *= math.Exp(move * z * z / (z*z + 6))
+}
+
+// elasticity is by how much the throughput fell with the calls in flight: 1 if
+// latency stayed the same, and 0 if the calls in flight had queued.
+func elasticity(high, low measurement) float64 {
+	distance := max(math.Log(high.inFlight/low.inFlight), minDistance)
+	return 1 - (high.took-low.took)/distance
+}
+
+// probe admits half of the calls for one cohort, to see whether they are faster.
+func (f *limitFinder) probe(m measurement) {
+	f.probing, f.resume = true, f.limit
+	f.origin, f.ref = m, m
+	f.limit /= 2
+}
+
+// endProbe learns from a probe. If fewer calls are still faster, and not as base
+// or the limit says, the next probe admits still fewer.
+func (f *limitFinder) endProbe(m measurement) {
+	e := elasticity(f.ref, m)
+	z := f.deviations(m)
+	elastic := e > minElastic
+	switch {
+	case elastic && z > 2:
+		f.setBase(m)
+		if e > 0.8 && f.ref.took > m.took { // the calls before did not queue either
+			f.learn(f.ref)
+		}
+	case elastic || z <= 2:
+		f.baseVar = max(f.baseVar, m.variance/2) // this is better known than what base is from
+		f.learn(m)
+	}
+	expected := 1 - f.expectedQueueing(f.resume)/math.Ln2
+	if !elastic && (math.Abs(z) > 2 || e < expected-0.4) && f.limit >= 4 {
+		f.ref = m
+		f.limit /= 2
+		return
+	}
+	f.probing, f.fullFor = false, 0
+	f.probeAfter = min(2*f.probeAfter, maxProbeAfter)
+	if math.Abs(z) > 2 { // see soon whether that was chance
+		f.probeAfter = minProbeAfter
+	}
+	queueing := max(f.origin.took-f.base, 0)
+	f.limit = f.origin.inFlight*math.Exp(-queueing) + math.Sqrt(f.origin.inFlight)
+	if elastic && z > 2 && f.ref == f.origin { // calls were slower, and did not queue
+		f.limit = max(f.limit, f.resume)
+		f.growth = f.limit / 4
+	}
+}

@@ -1,0 +1,251 @@
+package overload
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A waitQueue is the calls that wait at a gate, by rank and then in order of
+// arrival.
+type waitQueue struct {
+	mu    sync.Mutex
+	ranks [ranks]rankQueue
+}
+
+// A rankQueue is the calls of one priority. While it is standing, waiting calls
+// are always there, and waiting longer would admit no more of them.
+type rankQueue struct {
+	first, last *waiter
+	length      int
+	standing    bool
+	promptAt    int64 // when a call was last admitted soon, or began to wait alone
+	askedAt     int64 // when a call last found the gate full
+}
+
+// A waiter is a call that waits. The queue's mutex guards its links.
+type waiter struct {
+	prev, next *waiter
+	rank       int
+	since      int64
+	granted    int64         // when it was admitted
+	ready      chan struct{} // receives when it was admitted
+}
+
+// maxWaiting bounds the waiting calls.
+const maxWaiting = 10_000
+
+// standingShare is the share of MaxWait that a call waits in a standing queue.
+const standingShare = 20
+
+// enterFull is Enter where the gate is full, or calls are waiting.
+func (g *Gate) enterFull(ctx context.Context, p Priority, now int64) (Pass, error) {
+	if err := ctx.Err(); err != nil {
+		return Pass{}, err
+	}
+	w, wait := g.ask(now, p)
+	switch {
+	case wait == 0:
+		return Pass{}, g.full(p)
+	case w == nil:
+		return Pass{g, now}, nil
+	}
+	timer := time.NewTimer(time.Duration(wait))
+	defer timer.Stop()
+	select {
+	case <-w.ready:
+		return Pass{g, w.granted}, nil
+	case <-timer.C:
+		return g.giveUp(w, p)
+	case <-ctx.Done():
+		g.cancel(w)
+		return Pass{}, ctx.Err()
+	}
+}
+
+// giveUp ends the wait of a call whose time is over.
+func (g *Gate) giveUp(w *waiter, p Priority) (Pass, error) {
+	if g.queue.remove(w, &g.word) {
+		g.meter.refused.Add(1)
+		return Pass{}, g.full(p)
+	}
+	return Pass{g, w.granted}, nil
+}
+
+// cancel ends the wait of a call whose context has ended.
+func (g *Gate) cancel(w *waiter) {
+	if !g.queue.remove(w, &g.word) {
+		Pass{g, w.granted}.Leave(Canceled)
+	}
+}
+
+func (g *Gate) full(p Priority) *FullError {
+	return &FullError{Priority: p, Limit: limitOf(g.word.Load()), RetryAfter: g.meter.retryAfter()}
+}
+
+// ask admits a call (no waiter), lets it wait (a waiter, and for how long), or
+// refuses it (no time to wait).
+func (g *Gate) ask(now int64, p Priority) (w *waiter, wait int64) {
+	if now >= g.meter.checkAt.Load() {
+		g.check(now)
+	}
+	q, rank := &g.queue, p.rank()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	wait = g.maxWaitOf(rank, now)
+	for {
+		word := g.word.Load()
+		switch ahead := q.ahead(rank); {
+		case ahead == 0 && !isFull(word):
+			if g.word.CompareAndSwap(word, word+oneCall) {
+				return nil, max(wait, 1)
+			}
+		case wait == 0 || ahead > 0 && g.turnAfter(ahead+1) > wait || ahead >= maxWaiting:
+			g.meter.refused.Add(1)
+			return nil, 0
+		case g.word.CompareAndSwap(word, word|waitingFlag):
+			g.meter.waited.Add(1)
+			return q.add(rank, now), wait
+		}
+	}
+}
+
+// turnAfter is when the nth waiting call is expected to be admitted.
+func (g *Gate) turnAfter(n int) int64 {
+	return int64(n) * g.meter.mean.Load() / int64(max(limitOf(g.word.Load()), 1))
+}
+
+// maxWaitOf returns how long a call of a rank may wait. In a standing queue, it is
+// also no more than half of what the call takes: longer waits only add latency.
+func (g *Gate) maxWaitOf(rank int, now int64) int64 {
+	r := &g.queue.ranks[rank]
+	if now-r.askedAt > g.maxWait || g.meter.probing.Load() && !r.standing {
+		r.promptAt, r.standing = now, false
+	}
+	r.askedAt = now
+	if now-r.promptAt > g.maxWait {
+		r.standing = true
+	}
+	if !r.standing || g.maxWait == 0 {
+		return g.maxWait
+	}
+	return g.shortWait()
+}
+
+func (g *Gate) shortWait() int64 {
+	short := g.maxWait / standingShare
+	if mean := g.meter.mean.Load(); mean > 0 {
+		short = min(short, mean/2)
+	}
+	return max(short, 1)
+}
+
+// admitWaiting admits the calls that are first in the queue, as far as there is
+// room.
+func (g *Gate) admitWaiting(now int64) {
+	q := &g.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for {
+		w := q.head()
+		if w == nil {
+			g.word.And(^uint64(waitingFlag))
+			return
+		}
+		word := g.word.Load()
+		if isFull(word) {
+			return
+		}
+		if g.word.CompareAndSwap(word, word+oneCall) {
+			g.grant(w, now)
+		}
+	}
+}
+
+func (g *Gate) grant(w *waiter, now int64) {
+	r := &g.queue.ranks[w.rank]
+	r.unlink(w)
+	if now-w.since <= g.shortWait() {
+		r.promptAt = now
+	}
+	w.granted = now
+	w.ready <- struct{}{}
+}
+
+// settle ends the standing of queues when few calls are refused.
+func (q *waitQueue) settle() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i := range q.ranks {
+		if r := &q.ranks[i]; r.standing {
+			r.standing, r.promptAt = false, r.askedAt
+		}
+	}
+}
+
+// ahead is how many waiting calls go before a new one of a rank.
+func (q *waitQueue) ahead(rank int) (n int) {
+	for i := range rank + 1 {
+		n += q.ranks[i].length
+	}
+	return n
+}
+
+func (q *waitQueue) waiting() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.ahead(ranks - 1)
+}
+
+// head returns the call whose turn is next, or nil.
+func (q *waitQueue) head() *waiter {
+	for i := range q.ranks {
+		if w := q.ranks[i].first; w != nil {
+			return w
+		}
+	}
+	return nil
+}
+
+func (q *waitQueue) add(rank int, now int64) *waiter {
+	r := &q.ranks[rank]
+	w := &waiter{rank: rank, since: now, prev: r.last, ready: make(chan struct{}, 1)}
+	if r.last == nil {
+		r.first = w
+	} else {
+		r.last.next = w
+	}
+	r.last = w
+	r.length++
+	return w
+}
+
+// remove removes a call that no longer waits. It returns false if the call was
+// admitted meanwhile.
+func (q *waitQueue) remove(w *waiter, word *atomic.Uint64) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if w.granted != 0 {
+		return false
+	}
+	q.ranks[w.rank].unlink(w)
+	if q.head() == nil {
+		word.And(^uint64(waitingFlag))
+	}
+	return true
+}
+
+func (r *rankQueue) unlink(w *waiter) {
+	if w.prev == nil {
+		r.first = w.next
+	} else {
+		w.prev.next = w.next
+	}
+	if w.next == nil {
+		r.last = w.prev
+	} else {
+		w.next.prev = w.prev
+	}
+	r.length--
+}

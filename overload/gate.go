@@ -176,8 +176,7 @@ func (p Pass) Leave(o Outcome) {
 
 func (g *Gate) leave(start int64, o Outcome, now int64) {
 	word := g.word.Add(^uint64(0))
-	g.meter.record(start, now, o, inFlight(word)+1)
-	if start < g.meter.hungBefore.Load() {
+	if g.meter.record(start, now, o, inFlight(word)+1) {
 		g.removeHung()
 	}
 	if now >= g.meter.checkAt.Load() {

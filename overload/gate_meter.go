@@ -19,7 +19,7 @@ type meter struct {
 	samples     atomic.Int64 // how many of them were measured, and with how many calls in flight: see oneSample
 	skipped     atomic.Int64 // and how many ended otherwise
 	sum         atomic.Int64 // of latencies, in nanoseconds
-	squares     atomic.Int64 // of latencies, in square microseconds
+	squares     atomic.Int64 // of every fourth latency, in square microseconds
 	peak        atomic.Int64 // the most calls in flight
 	waited      atomic.Int64 // calls that had to wait
 	refused     atomic.Int64
@@ -41,26 +41,33 @@ const oneSample = 1 << 40
 // maxSample keeps the sum of squares in range.
 const maxSample = int64(10 * time.Minute)
 
-// record adds a call that ended.
-func (m *meter) record(start, now int64, o Outcome, inFlight int) {
+// record adds a call that ended, and reports whether it had hung.
+func (m *meter) record(start, now int64, o Outcome, inFlight int) (hung bool) {
 	if int64(inFlight) > m.peak.Load() {
 		m.peak.Store(int64(inFlight))
 	}
 	if start >= m.sweepFrom.Load() {
 		m.sweepEnded.Add(1)
+	} else {
+		hung = start < m.hungBefore.Load()
 	}
-	if start < m.from.Load() || start >= m.until.Load() {
-		return
+	if start >= m.from.Load() && start < m.until.Load() {
+		m.sample(min(now-start, maxSample), o, inFlight)
 	}
-	took := min(now-start, maxSample)
+	return hung
+}
+
+// sample adds a call to the cohort. The variance needs no more than every fourth.
+func (m *meter) sample(took int64, o Outcome, inFlight int) {
 	if o != Success && took < m.mean.Load() { // an early error says nothing about latency
 		m.skipped.Add(1)
 		return
 	}
-	micros := took / 1000
 	m.sum.Add(took)
-	m.squares.Add(micros * micros)
-	m.samples.Add(oneSample + int64(inFlight))
+	if n := m.samples.Add(oneSample + int64(inFlight)); n/oneSample%4 == 1 {
+		micros := took / 1000
+		m.squares.Add(micros * micros)
+	}
 }
 
 // reset begins a cohort.
@@ -81,9 +88,11 @@ func (m *meter) reset(now int64, inFlight int) {
 // relative to it. Calls that have not ended have taken their age.
 func (m *meter) latency(unended int, age int64) (n, mean, variance float64) {
 	micros := float64(age) / 1000
-	n = float64(m.samples.Load()/oneSample) + float64(unended)
+	samples := m.samples.Load() / oneSample
+	n = float64(samples) + float64(unended)
 	mean = (float64(m.sum.Load()) + float64(unended)*float64(age)) / n
-	squares := (float64(m.squares.Load()) + float64(unended)*micros*micros) / n
+	squares := float64(m.squares.Load()) / float64(max((samples+3)/4, 1)) * float64(samples)
+	squares = (squares + float64(unended)*micros*micros) / n
 	variance = squares/(mean*mean/1e6) - 1
 	return n, mean, max(variance, minVariance)
 }

@@ -11,4 +11,7 @@
 // A client waits until its limits allow a call:
 //
 //	grpc.NewClient(target, grpc.WithUnaryInterceptor(grpclimit.UnaryClient(lim, nil)))
+//
+// [UnaryAdmit] and [UnaryBreak] protect from overload: a server from more calls than
+// it can serve, and a client from services that fail. See package overload.
 package grpclimit

@@ -66,9 +66,9 @@ type Options struct {
 	// for those that would have been denied. Default: limits are enforced.
 	Shadow func(context.Context, Call, []httplimit.Answer)
 
-	// Denied returns the error of a denied call; nil means the default.
-	// Default: [Denial].
-	Denied func(context.Context, Call, []httplimit.Answer) error
+	// Instead returns the error of a denied call in place of the default one;
+	// nil means the default. Default: [Denial].
+	Instead func(context.Context, Call, []httplimit.Answer) error
 
 	// Unavailable returns the error of an undecided call, as
 	// [ServiceUnavailable] does; or nil, and the call passes, charged to the

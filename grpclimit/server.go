@@ -301,8 +301,8 @@ func (p *protection) report(ctx context.Context, call Call, err error) {
 
 func (p *protection) deny(ctx context.Context, call Call, answers []httplimit.Answer, setTrailer func(metadata.MD)) error {
 	setTrailer(pushback(answers))
-	if p.Denied != nil {
-		if err := p.Denied(ctx, call, answers); err != nil {
+	if p.Instead != nil {
+		if err := p.Instead(ctx, call, answers); err != nil {
 			return err
 		}
 	}

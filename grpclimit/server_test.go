@@ -268,7 +268,7 @@ func TestServerSkipAndShadow(t *testing.T) {
 
 func TestServerCallsDenied(t *testing.T) {
 	c := unary(t, inMemory(t, "0/1h"), &grpclimit.Options{
-		Denied: func(context.Context, grpclimit.Call, []httplimit.Answer) error {
+		Instead: func(context.Context, grpclimit.Call, []httplimit.Answer) error {
 			return status.Error(codes.PermissionDenied, "no")
 		},
 	})

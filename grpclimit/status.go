@@ -58,19 +58,20 @@ func retryAfter(answers []httplimit.Answer) (longest time.Duration) {
 	return longest
 }
 
+const pushbackName = "grpc-retry-pushback-ms"
+
 // pushback returns the metadata that clients with automatic retries obey: a delay
 // in milliseconds, or -1 for no retry.
 func pushback(answers []httplimit.Answer) metadata.MD {
-	const name = "grpc-retry-pushback-ms"
 	retry := retryAfter(answers)
 	if retry == penstock.Never {
-		return metadata.Pairs(name, "-1")
+		return metadata.Pairs(pushbackName, "-1")
 	}
 	ms := int64(retry / time.Millisecond)
 	if retry%time.Millisecond > 0 {
 		ms++
 	}
-	return metadata.Pairs(name, strconv.FormatInt(ms, 10))
+	return metadata.Pairs(pushbackName, strconv.FormatInt(ms, 10))
 }
 
 // asStatus gives an error the gRPC code that matches it.

@@ -11,4 +11,7 @@
 // reports.
 //
 // [Pace] is for clients: a transport that keeps to the limits of a remote server.
+//
+// [Admit] and [Break] protect from overload: a server from more requests than it
+// can serve, and a client from services that fail. See package overload.
 package httplimit

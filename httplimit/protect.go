@@ -75,9 +75,9 @@ type Options struct {
 	// Default: limits are enforced.
 	Shadow func(*http.Request, []Answer)
 
-	// Denied answers a denied request, after header fields are set. Default:
+	// Instead answers a denied request, after header fields are set. Default:
 	// status 429 and a [QuotaExceeded] problem.
-	Denied func(http.ResponseWriter, *http.Request, []Answer)
+	Instead func(http.ResponseWriter, *http.Request, []Answer)
 
 	// Unavailable answers an undecided request, as [ServiceUnavailable] does:
 	// the store is unavailable, or the client has no address. Grants of other
@@ -360,8 +360,8 @@ func (p *protection) setHeaders(h http.Header, l *chargeList, parts []charge.Par
 // deny answers a denied request.
 func (p *protection) deny(w http.ResponseWriter, r *http.Request, l *chargeList, parts []charge.Part) {
 	p.setHeaders(w.Header(), l, parts)
-	if p.Denied != nil {
-		p.Denied(w, r, l.answers(parts))
+	if p.Instead != nil {
+		p.Instead(w, r, l.answers(parts))
 		return
 	}
 	at := -1

@@ -386,8 +386,8 @@ func TestProtectShadowDeniesNothing(t *testing.T) {
 			Shadow: func(r *http.Request, answers []httplimit.Answer) {
 				seen = append(seen, fmt.Sprint(r.URL.Path, answers[0].Policy, answers[0].Decision.RetryAfter))
 			},
-			Denied: func(http.ResponseWriter, *http.Request, []httplimit.Answer) { t.Error("denied in shadow") },
-			After:  httplimit.OnlyFailures,
+			Instead: func(http.ResponseWriter, *http.Request, []httplimit.Answer) { t.Error("denied in shadow") },
+			After:   httplimit.OnlyFailures,
 		}
 		fails := false
 		h := httplimit.Protect(inMemory(t, "new: 2/1h"), o)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -413,8 +413,8 @@ func TestProtectShadowDeniesNothing(t *testing.T) {
 	})
 }
 
-func TestProtectCallsDenied(t *testing.T) {
-	o := &httplimit.Options{Denied: func(w http.ResponseWriter, _ *http.Request, answers []httplimit.Answer) {
+func TestProtectAnswersInstead(t *testing.T) {
+	o := &httplimit.Options{Instead: func(w http.ResponseWriter, _ *http.Request, answers []httplimit.Answer) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		_, _ = fmt.Fprint(w, answers[0].Policy, " ", answers[0].Limit, " ", answers[0].Decision.Remaining)
 	}, Headers: httplimit.XRateLimit}

@@ -30,6 +30,8 @@ const (
 	maxSpan  = int64(time.Second)
 	minCalls = 16
 
+	firstCalls = 128
+
 	// A cohort is as long as the mean must be known to 12 %.
 	meanVariance = 0.015
 
@@ -79,7 +81,8 @@ func (g *Gate) beginCohort(now int64) {
 func (g *Gate) closeCohort(now int64) {
 	c := &g.control
 	begun := admittedSince(admitted(g.word.Load()), c.admittedAt)
-	if begun < minCalls {
+	isFirst := g.meter.mean.Load() == 0 // base begins with it, so it has to be good
+	if begun < minCalls || isFirst && begun < firstCalls && now-g.meter.from.Load() < maxSpan {
 		g.meter.checkAt.Store(now + c.span)
 		return
 	}
@@ -148,7 +151,7 @@ func (g *Gate) endCohort(now int64) {
 
 // publish sets the limit of the word. Calls that hang do not count.
 func (g *Gate) publish() {
-	limit := int(g.control.finder.limit) + int(g.meter.hung.Load())
+	limit := int(g.control.finder.limit+0.5) + int(g.meter.hung.Load())
 	bits := uint64(min(limit, g.control.most)) << countBits
 	for {
 		word := g.word.Load()

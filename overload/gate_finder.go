@@ -7,8 +7,8 @@ import "math"
 //
 // A server with c workers has the latency base as long as at most c calls are in
 // flight, and base·n/c with n of them. So if n is the limit and took the latency,
-// n·base/took is c, which the next limit is, plus √n so that no worker waits for a
-// call, and so that the limit grows while calls do not queue.
+// n·base/took is c, which the next limit is, plus nearly √n so that no worker waits
+// for a call, and so that the limit grows while calls do not queue.
 //
 // What remains is to know base. Latency that rises may mean that calls queue, or
 // that each takes longer, and the limit must go down in one case and up in the
@@ -101,7 +101,7 @@ func (f *limitFinder) learn(m measurement) {
 	gain := f.baseVar / (f.baseVar + m.variance)
 	f.base += gain * (m.took - f.base)
 	f.baseVar = max(f.baseVar*(1-gain), minBaseVar)
-	f.baseAt += gain * (m.inFlight - f.baseAt)
+	f.baseAt += gain * min(m.inFlight-f.baseAt, 0) // or else base would rise with the load
 }
 
 // relax is for a gate that was not full. The limit moves to a multiple of what is
@@ -135,10 +135,13 @@ func (f *limitFinder) steer(m measurement) {
 // expectedQueueing is by how much latency exceeds base if the limit is right
 // (logarithm).
 func (f *limitFinder) expectedQueueing(limit float64) float64 {
-	return -math.Log(1 - 1/math.Sqrt(max(limit, 4)))
+	return -math.Log(1 - surplus(max(limit, 4))/max(limit, 4))
 }
 
-// step moves the limit to the number of workers and √limit. Moves that are small
+// surplus is by how much the limit exceeds the number of workers.
+func surplus(limit float64) float64 { return 0.85 * math.Sqrt(limit) }
+
+// step moves the limit to the number of workers and the surplus. Moves that are small
 // beside the uncertainty of the measurement are made only in part.
 func (f *limitFinder) step(m measurement) {
 	inflated := m.variance * min(max(math.Exp(2*(m.took-f.base)), 1), 4)
@@ -149,9 +152,9 @@ func (f *limitFinder) step(m measurement) {
 	} else {
 		f.growth = 0
 	}
-	root := math.Sqrt(f.limit)
-	f.growth = max(f.growth, root/2)
-	move := math.Log(math.Exp(-queueing) + max(f.growth, root)/f.limit)
+	least := surplus(f.limit)
+	f.growth = max(f.growth, least/2)
+	move := math.Log(math.Exp(-queueing) + max(f.growth, least)/f.limit)
 	z := move / sigma
 	f.limit *= math.Exp(move * z * z / (z*z + 6))
 }
@@ -198,7 +201,7 @@ func (f *limitFinder) endProbe(m measurement) {
 		f.probeAfter = minProbeAfter
 	}
 	queueing := max(f.origin.took-f.base, 0)
-	f.limit = f.origin.inFlight*math.Exp(-queueing) + math.Sqrt(f.origin.inFlight)
+	f.limit = f.origin.inFlight*math.Exp(-queueing) + surplus(f.origin.inFlight)
 	if elastic && z > 2 && f.ref == f.origin { // calls were slower, and did not queue
 		f.limit = max(f.limit, f.resume)
 		f.growth = f.limit / 4

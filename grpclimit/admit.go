@@ -1,0 +1,150 @@
+package grpclimit
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/penstock-io/penstock/overload"
+)
+
+// AdmitOptions configure [UnaryAdmit] and [StreamAdmit]. The zero AdmitOptions
+// treat all calls alike.
+type AdmitOptions struct {
+	// Priority returns the priority of a call. Do not let clients choose it.
+	// Default: [overload.Normal].
+	Priority func(context.Context, Call) overload.Priority
+
+	// Skip returns true for calls that are always admitted and never measured,
+	// such as health checks, and streams that stay open. Default: none.
+	Skip func(context.Context, Call) bool
+
+	// Instead returns the reply or the error of a refused call; of a streaming
+	// call only the error counts. The error that it gets is an
+	// [overload.FullError], or that of the call's context. Default:
+	// UNAVAILABLE with a RetryInfo.
+	Instead func(context.Context, Call, error) (any, error)
+}
+
+// UnaryAdmit returns an interceptor that admits as many unary calls at once as the
+// gate allows, by priority. It refuses the rest with UNAVAILABLE, and with
+// metadata that tells clients when to retry. Calls that return an error which
+// [IsServerFailure] reports have failed.
+func UnaryAdmit(g *overload.Gate, o *AdmitOptions) grpc.UnaryServerInterceptor {
+	a := newAdmission(g, o)
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
+		call := Call{Method: info.FullMethod, Message: req}
+		pass, err := a.enter(ctx, call)
+		if err != nil {
+			_ = grpc.SetTrailer(ctx, retryPushback(err))
+			return a.Instead(ctx, call, err)
+		}
+		outcome := overload.Failure // of a panic
+		defer func() { pass.Leave(outcome) }()
+		reply, err = handler(ctx, req)
+		outcome = outcomeOf(ctx, err)
+		return reply, err
+	}
+}
+
+// StreamAdmit returns an interceptor that admits streaming calls, each for as long
+// as it lasts; otherwise it works like [UnaryAdmit]. Skip streams that stay open.
+func StreamAdmit(g *overload.Gate, o *AdmitOptions) grpc.StreamServerInterceptor {
+	a := newAdmission(g, o)
+	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+		ctx, call := ss.Context(), Call{Method: info.FullMethod}
+		pass, err := a.enter(ctx, call)
+		if err != nil {
+			ss.SetTrailer(retryPushback(err))
+			_, err = a.Instead(ctx, call, err)
+			return err
+		}
+		outcome := overload.Failure // of a panic
+		defer func() { pass.Leave(outcome) }()
+		err = handler(srv, ss)
+		outcome = outcomeOf(ctx, err)
+		return err
+	}
+}
+
+type admission struct {
+	AdmitOptions
+	gate *overload.Gate
+}
+
+func newAdmission(g *overload.Gate, o *AdmitOptions) *admission {
+	a := &admission{gate: g}
+	if o != nil {
+		a.AdmitOptions = *o
+	}
+	if a.Instead == nil {
+		a.Instead = func(_ context.Context, _ Call, err error) (any, error) { return nil, refusal(err) }
+	}
+	return a
+}
+
+// enter returns the pass of an admitted call. That of a skipped call is empty.
+func (a *admission) enter(ctx context.Context, call Call) (overload.Pass, error) {
+	if a.Skip != nil && a.Skip(ctx, call) {
+		return overload.Pass{}, nil
+	}
+	priority := overload.Normal
+	if a.Priority != nil {
+		priority = a.Priority(ctx, call)
+	}
+	return a.gate.Enter(ctx, priority)
+}
+
+// refusal gives the error of a gate a gRPC code.
+func refusal(err error) error {
+	var full *overload.FullError
+	if !errors.As(err, &full) {
+		return asStatus(err)
+	}
+	s := status.New(codes.Unavailable, "too many calls in flight")
+	if detailed, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(full.RetryAfter)}); err == nil {
+		s = detailed
+	}
+	return s.Err()
+}
+
+// retryPushback returns the metadata that clients with automatic retries obey.
+func retryPushback(err error) metadata.MD {
+	var full *overload.FullError
+	if !errors.As(err, &full) {
+		return nil
+	}
+	ms := (full.RetryAfter + time.Millisecond - 1) / time.Millisecond
+	return metadata.Pairs(pushbackName, strconv.FormatInt(int64(ms), 10))
+}
+
+func outcomeOf(ctx context.Context, err error) overload.Outcome {
+	switch {
+	case err == nil:
+		return overload.Success
+	case errors.Is(ctx.Err(), context.Canceled):
+		return overload.Canceled
+	case IsServerFailure(err):
+		return overload.Failure
+	}
+	return overload.Success
+}
+
+// IsServerFailure reports whether an error means that the server fails, and not
+// that the call was wrong or over a limit: UNAVAILABLE, DEADLINE_EXCEEDED, INTERNAL,
+// UNKNOWN and DATA_LOSS.
+func IsServerFailure(err error) bool {
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Internal, codes.Unknown, codes.DataLoss:
+		return true
+	}
+	return false
+}

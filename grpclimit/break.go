@@ -1,0 +1,88 @@
+package grpclimit
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc"
+
+	"github.com/penstock-io/penstock/overload"
+)
+
+// BreakOptions configure [UnaryBreak]. The zero BreakOptions have a breaker for
+// each target.
+type BreakOptions struct {
+	// Key returns the key of the call's breaker, such as its method. Default:
+	// the target of the connection.
+	Key func(context.Context, Call) string
+
+	// IsFailure reports whether an error means that the service has failed.
+	// Default: [IsServerFailure].
+	IsFailure func(error) bool
+
+	// Instead fills in the reply of a call that failed, or was not sent, and
+	// returns nil; or it returns the error of the call. The error that it gets
+	// wraps an [overload.OpenError] if the call was not sent. Default: that
+	// error is returned.
+	Instead func(ctx context.Context, call Call, reply any, err error) error
+}
+
+// UnaryBreak returns an interceptor that does not send unary calls to a service
+// that fails or hangs: a [overload.BreakerGroup] decides, by target. A call that is
+// not sent fails with UNAVAILABLE, and the error wraps an [overload.OpenError]. A
+// call that its caller canceled counts as neither success nor failure. A nil group
+// means one with all defaults.
+func UnaryBreak(g *overload.BreakerGroup, o *BreakOptions) grpc.UnaryClientInterceptor {
+	if g == nil {
+		g = overload.NewBreakerGroup(nil)
+	}
+	b := &breaking{group: g}
+	if o != nil {
+		b.BreakOptions = *o
+	}
+	if b.IsFailure == nil {
+		b.IsFailure = IsServerFailure
+	}
+	return b.intercept
+}
+
+type breaking struct {
+	BreakOptions
+	group *overload.BreakerGroup
+}
+
+func (b *breaking) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	call, key := Call{Method: method, Message: req}, cc.Target()
+	if b.Key != nil {
+		key = b.Key(ctx, call)
+	}
+	admitted, err := b.group.Allow(key)
+	if err != nil {
+		return b.instead(ctx, call, reply, asStatus(err))
+	}
+	outcome, err := b.send(ctx, admitted, func() error { return invoke(ctx, method, req, reply, cc, opts...) })
+	if outcome == overload.Failure {
+		return b.instead(ctx, call, reply, err)
+	}
+	return err
+}
+
+func (b *breaking) send(ctx context.Context, call overload.GroupCall, invoke func() error) (outcome overload.Outcome, err error) {
+	outcome = overload.Failure // of a panic
+	defer func() { call.Done(outcome) }()
+	err = invoke()
+	switch {
+	case err != nil && errors.Is(ctx.Err(), context.Canceled):
+		outcome = overload.Canceled
+	case err == nil || !b.IsFailure(err):
+		outcome = overload.Success
+	}
+	return outcome, err
+}
+
+func (b *breaking) instead(ctx context.Context, call Call, reply any, err error) error {
+	if b.Instead == nil {
+		return err
+	}
+	return b.Instead(ctx, call, reply, err)
+}

@@ -68,8 +68,9 @@ var distributions = []struct {
 }
 
 // TestGateServesAtCapacityUnderOverload promises 0.95 of the capacity, and latency
-// of at most twice that of an idle server, 2.5 times with two workers. A single
-// run of a small server may be off by chance.
+// of at most twice that of an idle server, three times with two workers: there a
+// limit of five instead of four is half a service time more. A single run of a
+// small server may be off by chance.
 func TestGateServesAtCapacityUnderOverload(t *testing.T) {
 	for _, c := range workers() {
 		for _, times := range overloads() {
@@ -100,7 +101,7 @@ func testOverload(t *testing.T, server func(*simulation) simServer, c int, times
 	}
 	slack, most := 0.0, 2.0
 	if c == 2 {
-		slack, most = 0.01, 2.5
+		slack, most = 0.01, 3
 	}
 	if n == 1 {
 		slack, most = slack+0.03, most*1.2

@@ -14,9 +14,10 @@ const (
 	// stopped calling Accept.
 	drainTimeout = time.Second
 
-	// firstReadWait is how long accepted connections may take until their first
-	// bytes are read.
-	firstReadWait = 250 * time.Millisecond
+	// firstReadWait is how long Drain waits for the first read of another accepted
+	// connection. It begins again with each, because many handshakes can take long
+	// on a busy machine; a client that sends nothing delays a shutdown by it.
+	firstReadWait = 500 * time.Millisecond
 
 	// queuedAcceptTimeout bounds the accept of a connection that is known to be
 	// queued, in case the kernel drops it in between.
@@ -29,9 +30,9 @@ const (
 //
 // Every connection that is in the kernel's accept queue when Drain is called, or enters
 // it meanwhile, is returned by Accept. Once the queue is empty, the socket is closed, and
-// Accept blocks until Close. Then Drain waits up to 250 ms until the first bytes of each
-// accepted connection have been read, so that no request is lost between Accept and
-// its handler.
+// Accept blocks until Close. Then Drain waits until the first bytes of each accepted
+// connection have been read, so that no request is lost between Accept and its handler;
+// but not for clients that send nothing for half a second.
 //
 // Draining the queue takes at most a second. Drain as a whole takes at most half of the
 // time until ctx ends: the other half is left to the requests in flight, even if clients
@@ -104,17 +105,24 @@ func (l *Listener) finishDrain() error {
 	return net.ErrClosed
 }
 
-// awaitFirstReads waits until every open connection has been read from.
+// awaitFirstReads waits until every open connection has been read from, or until none has
+// for firstReadWait.
 func (l *Listener) awaitFirstReads(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, firstReadWait)
-	defer cancel()
+	idle := time.NewTimer(firstReadWait)
+	defer idle.Stop()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for l.unreadConns() > 0 {
+	for unread := l.unreadConns(); unread > 0; {
 		select {
 		case <-tick.C:
+		case <-idle.C:
+			return
 		case <-ctx.Done():
 			return
+		}
+		if now := l.unreadConns(); now != unread {
+			unread = now
+			idle.Reset(firstReadWait)
 		}
 	}
 }

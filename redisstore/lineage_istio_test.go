@@ -415,7 +415,7 @@ func TestIstioRoundsNanoseconds(t *testing.T) {
 
 func TestFixedWindowUsesLessMemoryThanIstio(t *testing.T) {
 	tr := newRivalTest(t)
-	q := quota{credit: 100, window: 10 * time.Second, bucket: time.Second, key: tr.key("a-name-of-a-user-22")}
+	q := quota{credit: 100, window: 10 * time.Second, bucket: time.Second, key: tr.key("a-name-of-a-user")}
 	usage := func(names ...string) (sum int64) {
 		for _, name := range names {
 			sum += tr.number("MEMORY", "USAGE", name)
@@ -429,7 +429,7 @@ func TestFixedWindowUsesLessMemoryThanIstio(t *testing.T) {
 	tr.wait(q.bucket)
 	tr.istio(readRival(t, "istio-rolling-window"), q)
 	rolling := usage(q.key, q.key+"-data")
-	tr.request(penstock.Request{Key: "a-name-of-a-user-22", Limit: fixedWindow(100, q.window), Cost: 1})
+	tr.request(penstock.Request{Key: "a-name-of-a-user", Limit: fixedWindow(100, q.window), Cost: 1})
 	if own := usage(tr.storeKeys()...); 3*own > 2*fixed || 3*own > rolling {
 		t.Errorf("a fixed window takes %d bytes, Istio's %d and its rolling window %d: want two thirds, and a third, or less", own, fixed, rolling)
 	}

@@ -153,7 +153,7 @@ func TestLimitThatRedisRejectsFailsAlone(t *testing.T) {
 	}
 }
 
-var attackRequests = flag.Int("attack.requests", 20_000, "hostile requests of each attack")
+var attackRequests = flag.Int("attack.requests", 8_000, "hostile requests of each attack")
 
 // Whatever remote clients send through any API, no rule grants more than its bound, no
 // request by a rule fails, and no more is left behind than the stated bounds.

@@ -39,7 +39,7 @@ Traffic is one of:
 			return nil
 		},
 	}
-	simulate.Flags().StringVar(&traffic, "traffic", "edge", "traffic: "+strings.Join(trafficNames(), ", "))
+	simulate.Flags().StringVar(&traffic, "traffic", simulator.DefaultTraffic, "traffic: "+strings.Join(trafficNames(), ", "))
 	simulate.Flags().BoolVar(&raw, "json", false, "print the simulation as JSON")
 	return simulate
 }

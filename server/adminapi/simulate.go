@@ -1,6 +1,7 @@
 package adminapi
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
@@ -59,7 +60,7 @@ const maxSeconds = 1e9
 
 func (q *simulateRequest) run() (*simulator.Simulation, error) {
 	if q.Arrivals == nil {
-		return simulator.Run(q.Limit, q.Traffic)
+		return simulator.Run(q.Limit, cmp.Or(q.Traffic, simulator.DefaultTraffic))
 	}
 	if q.Traffic != "" {
 		return nil, errors.New("want traffic or arrivals, not both")

@@ -21,6 +21,9 @@ type Traffic struct {
 	onClock  bool // the fixed window of the comparison begins on the clock
 }
 
+// DefaultTraffic is the pattern that tells most algorithms apart.
+const DefaultTraffic = "edge"
+
 // Traffics are the patterns, in the order in which they are shown.
 var Traffics = []Traffic{
 	{Name: "steady", About: "one and a half times the limit, evenly spaced, for three periods", arrivals: steady},

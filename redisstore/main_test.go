@@ -78,7 +78,7 @@ func checkKeysExpire(server *redistest.Server) error {
 var prefixes atomic.Int64
 
 // newPrefix returns a prefix that no other test uses.
-func newPrefix() string { return fmt.Sprintf("t%d-", prefixes.Add(1)) }
+func newPrefix() string { return fmt.Sprintf("t%04d-", prefixes.Add(1)) }
 
 // longTimeout and longConnTimeout only detect hangs: no healthy server takes as long
 // to answer, however busy the machine is.

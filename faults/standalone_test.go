@@ -93,6 +93,7 @@ func (r *run) spendDuringOutage(l *load) (settled func()) {
 		r.Helper()
 		l.end() // on a busy machine the load alone can keep the store beyond its timeout
 		redistest.WaitFor(r, "INV-21 what the fallback granted is charged", func() bool {
+			_, _ = l.nodes[0].Take(context.Background(), r.request(key, 0)) // a fallback probes when it is called
 			d, err := l.drain(r.request(key, 0))
 			return err == nil && d.Remaining == capacity(r.limitOf(key))-cost
 		})

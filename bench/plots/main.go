@@ -8,6 +8,7 @@ package main
 
 import (
 	"encoding/csv"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,7 +16,10 @@ import (
 )
 
 func main() {
-	if err := draw("results", "../docs/images"); err != nil {
+	results := flag.String("results", "results", "the folder of the results")
+	images := flag.String("images", "../docs/images", "the folder of the pictures")
+	flag.Parse()
+	if err := draw(*results, *images); err != nil {
 		fmt.Fprintln(os.Stderr, "plots:", err)
 		os.Exit(1)
 	}

@@ -37,6 +37,11 @@ var notRun = map[string]string{
 	"used = ":              "is a formula",
 }
 
+// runBefore are commands that bring about what a page describes in words.
+var runBefore = map[string]string{
+	"penstock peek --domain shop user=42": "penstock take --domain shop user=42 --cost 5",
+}
+
 // Every command that a help text, a page or a comment shows works: against a daemon with
 // the rules of that page or, if it has none, with those of the examples. Pages are found,
 // not listed. Addresses, paths of the system and long durations are replaced.
@@ -270,6 +275,9 @@ func (r *documentRun) run(c doctest.Command) {
 		r.startDaemon(needsTLS)
 	}
 	r.write("rules.yaml", r.rulesFor(c), 0o600)
+	if before := runBefore[c.Text]; before != "" {
+		r.ts.Check(r.shell(r.replaceAddresses(before)).Run())
+	}
 	r.ts.Check(os.RemoveAll(r.ts.MkAbs("trace")))
 	text := r.replaceAddresses(r.replacePaths(c.Text))
 	if strings.HasPrefix(text, "curl ") && !strings.Contains(text, "127.0.0.1:") {
@@ -403,17 +411,18 @@ func checkTrace(trace, shown string) string {
 }
 
 // shape returns what the output that a page shows must have in common with that of the
-// command: all of it for rules, which do not depend on the past; else the first words of
-// its lines.
+// command: all of it for rules, which do not depend on the past; else the words of its
+// lines, without numbers and times.
 func shape(c doctest.Command) string { return shapeOf(c, c.Output) }
+
+var measured = regexp.MustCompile(`[0-9][0-9:.,/%-]*[a-zµ]*[0-9.a-z]*|[▁▂▃▄▅▆▇█]+`)
 
 func shapeOf(c doctest.Command, output string) (words string) {
 	if strings.HasPrefix(c.Text, "penstock rules ") {
 		return output
 	}
 	for line := range strings.Lines(output) {
-		word, _, _ := strings.Cut(strings.TrimSpace(line), " ")
-		words += word + "\n"
+		words += strings.Join(strings.Fields(measured.ReplaceAllString(line, "#")), " ") + "\n"
 	}
 	return words
 }

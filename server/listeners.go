@@ -148,6 +148,8 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 		Metrics:  s.metrics.handler(),
 		Ready:    s.ready,
 		Degraded: s.degraded,
+		Observer: s.observer,
+		Reload:   s.reload,
 		Version:  Version(),
 		Pprof:    c.Pprof,
 		Log:      s.log,

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/redisstore"
+	"github.com/penstock-io/penstock/server/adminapi"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -34,6 +37,7 @@ func (s *Server) useRules(set *rules.Set, err error) error {
 		err = claimRules(set.Rules(), s.claimLimits)
 	}
 	s.metrics.countConfigLoad(err)
+	s.lastReload.record(time.Now(), err)
 	if err != nil {
 		return err
 	}
@@ -47,6 +51,51 @@ func (s *Server) useRules(set *rules.Set, err error) error {
 	s.metrics.rules.Set(float64(len(set.Rules())))
 	s.log.Info("rules loaded", "path", s.config.Rules, "domains", len(set.Domains()), "rules", len(set.Rules()))
 	return nil
+}
+
+// A reloadRecord remembers how the last load of the rules ended, for the admin API.
+type reloadRecord struct {
+	mu   sync.Mutex
+	last adminapi.Reload
+}
+
+func (r *reloadRecord) record(now time.Time, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last.Time, r.last.Errors = now.UTC(), reloadErrors(err)
+	if err == nil {
+		r.last.Loaded = r.last.Time
+	}
+}
+
+// maxReloadErrors bounds the errors of a load that are kept.
+const maxReloadErrors = 100
+
+func reloadErrors(err error) []adminapi.ReloadError {
+	found := []adminapi.ReloadError{}
+	var all rules.Errors
+	switch {
+	case err == nil:
+	case errors.As(err, &all):
+		for _, e := range all[:min(len(all), maxReloadErrors)] {
+			found = append(found, adminapi.ReloadError{File: e.File, Line: e.Line, Reason: e.Reason})
+		}
+	default:
+		found = append(found, adminapi.ReloadError{Reason: err.Error()})
+	}
+	return found
+}
+
+// reload returns how the last load of the rules ended, or nil without rules.
+func (s *Server) reload() *adminapi.Reload {
+	if s.source == nil {
+		return nil
+	}
+	s.lastReload.mu.Lock()
+	defer s.lastReload.mu.Unlock()
+	last := s.lastReload.last
+	last.OnStoreFailure = s.config.OnStoreFailure
+	return &last
 }
 
 // claimRules claims the states of the rules in the store before any request can use them, so

@@ -14,6 +14,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/observe"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -25,16 +26,19 @@ type Server struct {
 	engine    *engine.Engine
 	source    *rules.Source // nil without rules
 	unmatched *unmatchedLog
+	observer  *observe.Observer
 	listeners []*listener
 
 	storePolicies storePolicies
+	memory        *penstock.Memory              // nil for a store on the network
 	monitor       *monitor                      // nil for the memory store
 	background    []func(context.Context)       // run until the listeners are closed
 	closers       []func(context.Context) error // of the store; called last to first
 	claimLimits   func(...penstock.Limit) error // of a store on Redis; nil in memory
 
-	reloading sync.Mutex
-	draining  atomic.Bool
+	lastReload reloadRecord
+	reloading  sync.Mutex
+	draining   atomic.Bool
 }
 
 // New opens the store, loads the rules and opens the listeners, so that errors are

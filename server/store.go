@@ -30,6 +30,7 @@ func (s *Server) openStore(ctx context.Context) error {
 		RequestLimits: s.config.requestLimits(), ClaimLimits: s.claimLimits,
 	})
 	s.metrics.registry.MustRegister(engineCollector{s.engine})
+	s.observer = s.newObserver()
 	if !s.config.TrustLocal && !s.engine.HasToken() {
 		s.log.Warn("no caller may refund, reset or use the admin API beyond health: --trust-local=false needs a token")
 	}

@@ -28,6 +28,7 @@ func (s *Server) openMemory(context.Context) (penstock.Store, error) {
 		}
 		memory = kept.Memory
 	}
+	s.memory = memory
 	s.metrics.registry.MustRegister(memoryCollector{memory})
 	return memory, nil
 }

@@ -24,7 +24,7 @@ func TestEndpointsNeedTheToken(t *testing.T) {
 	s := newServer(t, e, adminapi.Options{Metrics: metrics, Pprof: true})
 	public := map[string]bool{"/healthz": true, "/readyz": true}
 	queries := map[string]string{
-		"/v1/keys": "?limit=5/1m&key=k", "/debug/pprof/profile": "?seconds=1", "/debug/pprof/trace": "?seconds=0.01",
+		"/v1/keys": "?limit=5/1m&key=k", "/v1/inspect": "?limit=5/1m&key=k", "/v1/explain": "?domain=edge&remote_address=1", "/debug/pprof/profile": "?seconds=1", "/debug/pprof/trace": "?seconds=0.01",
 	}
 	for _, path := range append(s.Paths(), "/debug/pprof/heap") {
 		path += queries[path]

@@ -48,7 +48,16 @@ type keyRequest struct {
 
 const maxParameters = 24
 
+// decodeKeyRequest returns a request that identifies one key.
 func decodeKeyRequest(r *http.Request) (*keyRequest, error) {
+	k, err := decodeKeyParameters(r)
+	if err != nil {
+		return nil, err
+	}
+	return k, k.check()
+}
+
+func decodeKeyParameters(r *http.Request) (*keyRequest, error) {
 	parameters, err := httpserver.ParseQuery(r.URL.RawQuery, maxParameters)
 	if err != nil {
 		return nil, err
@@ -65,7 +74,7 @@ func decodeKeyRequest(r *http.Request) (*keyRequest, error) {
 			return nil, err
 		}
 	}
-	return k, k.check()
+	return k, nil
 }
 
 func (k *keyRequest) decodeParameter(p httpserver.Parameter, method string) error {
@@ -152,7 +161,11 @@ func (s *Server) take(ctx context.Context, k *keyRequest) (*keyState, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := s.engine.Store().Take(ctx, penstock.Request{Key: t.key, Limit: t.limit, Cost: k.cost})
+	return s.takeTarget(ctx, t, k.cost)
+}
+
+func (s *Server) takeTarget(ctx context.Context, t keyTarget, cost int64) (*keyState, error) {
+	d, err := s.engine.Store().Take(ctx, penstock.Request{Key: t.key, Limit: t.limit, Cost: cost})
 	if err != nil {
 		return nil, err
 	}

@@ -4,10 +4,33 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/rules"
 )
+
+// A Reload is how the last load of the rules ended.
+type Reload struct {
+	Time time.Time `json:"time"`
+
+	// Loaded is when the rules in force were loaded. It equals Time unless the last load
+	// failed.
+	Loaded time.Time `json:"loaded"`
+
+	// Errors are why the last load failed, so that older rules stayed in force.
+	Errors []ReloadError `json:"errors"`
+
+	// OnStoreFailure is the failure mode of rules without one.
+	OnStoreFailure string `json:"on_store_failure"`
+}
+
+// A ReloadError is one error of a rule file, or of reading it.
+type ReloadError struct {
+	File   string `json:"file,omitempty"`
+	Line   int    `json:"line,omitempty"`
+	Reason string `json:"reason"`
+}
 
 // The response of /rules.
 type (
@@ -17,10 +40,14 @@ type (
 
 		// Others counts decisions under limits that requests carried.
 		Others *counters `json:"others"`
+
+		Reload *Reload `json:"reload,omitempty"`
 	}
 
 	ruleResponse struct {
 		Name            string    `json:"name"`
+		Domain          string    `json:"domain"`
+		Path            []node    `json:"path"` // from the domain down to the rule
 		File            string    `json:"file,omitempty"`
 		Line            int       `json:"line,omitempty"`
 		Limit           string    `json:"limit,omitempty"`
@@ -33,6 +60,12 @@ type (
 		Unit            string    `json:"unit,omitempty"`
 		OnStoreFailure  string    `json:"on_store_failure"`
 		Counts          *counters `json:"counts,omitempty"`
+	}
+
+	// A node without a value stands for all values.
+	node struct {
+		Key   string `json:"key"`
+		Value string `json:"value,omitempty"`
 	}
 
 	counters struct {
@@ -51,7 +84,7 @@ func (s *Server) handleRules(w http.ResponseWriter, _ *http.Request) {
 	for _, c := range s.engine.RuleCounters() {
 		byRule[c.Rule] = newCounters(c)
 	}
-	response := rulesResponse{Loaded: set != nil, Rules: []ruleResponse{}, Others: byRule[""]}
+	response := rulesResponse{Loaded: set != nil, Rules: []ruleResponse{}, Others: byRule[""], Reload: s.options.Reload()}
 	if set != nil {
 		for _, r := range set.Rules() {
 			rule := newRuleResponse(r)
@@ -67,6 +100,11 @@ func newRuleResponse(r *rules.Rule) ruleResponse {
 		Name: r.Name, File: r.File, Line: r.Line, Unlimited: r.Unlimited, Shadow: r.Shadow, Quota: r.Quota,
 		Alias: r.Alias, Replaces: r.Replaces, RequestsPerUnit: r.RequestsPerUnit,
 		OnStoreFailure: r.OnStoreFailure.String(),
+	}
+	var path []rules.Entry
+	response.Domain, path = r.Path()
+	for _, e := range path {
+		response.Path = append(response.Path, node{e.Key, e.Value})
 	}
 	if !r.Unlimited {
 		response.Limit = r.Limit.String()

@@ -16,6 +16,7 @@ import (
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
+	"github.com/penstock-io/penstock/server/observe"
 )
 
 // Options configure a [Server]. The zero value needs an engine with a token.
@@ -35,6 +36,13 @@ type Options struct {
 	// Degraded returns why decisions are made without the store, for /readyz. A
 	// degraded server is still ready. Default: never degraded.
 	Degraded func() error
+
+	// Observer knows the traffic and its history, for /v1/live, /v1/top and
+	// /v1/inspect. Default: one that knows the counters of the engine.
+	Observer *observe.Observer
+
+	// Reload returns how the last load of the rules ended, for /rules. Default: unknown.
+	Reload func() *Reload
 
 	// Version is the version of the program. Optional.
 	Version string
@@ -58,6 +66,8 @@ type Server struct {
 	engine  *engine.Engine
 	options Options
 	mux     *http.ServeMux
+
+	observer *observe.Observer
 }
 
 // New returns a server for an engine, or [ErrNoToken]. Nil options are all defaults.
@@ -71,7 +81,10 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 	if !e.HasToken() && !o.Loopback {
 		return nil, ErrNoToken
 	}
-	s := &Server{engine: e, options: o.withDefaults(), mux: http.NewServeMux()}
+	s := &Server{engine: e, options: o.withDefaults(), mux: http.NewServeMux(), observer: o.Observer}
+	if s.observer == nil {
+		s.observer = observe.New(e, &observe.Options{Version: o.Version})
+	}
 	for _, e := range s.endpoints() {
 		s.mux.HandleFunc(e.path, s.authorize(e))
 	}
@@ -86,6 +99,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Degraded == nil {
 		o.Degraded = func() error { return nil }
+	}
+	if o.Reload == nil {
+		o.Reload = func() *Reload { return nil }
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -129,6 +145,10 @@ func (s *Server) endpoints() []endpoint {
 		{"/metrics", "GET, HEAD", "metrics for Prometheus", false, s.options.Metrics.ServeHTTP},
 		{"/rules", "GET, HEAD", "the loaded rules and their counters, as JSON", false, s.handleRules},
 		{"/rlconfig", "GET, HEAD", "the loaded rules, one per line, in the format of envoyproxy/ratelimit", false, s.handleRLConfig},
+		{"/v1/live", "GET, HEAD", "rates, latency, the store and the rules: ?window=2m|1h|1d&sort=denied&filter=TEXT&rules=N&scope=all", false, s.handleLive},
+		{"/v1/top", "GET, HEAD", "the keys with the most decisions or denials: ?by=asked|denied&rule=NAME&n=N&scope=all", false, s.handleTop},
+		{"/v1/explain", "GET, HEAD", "which rule applies to a descriptor, and why: ?domain=shop&user=42", false, s.handleExplain},
+		{"/v1/inspect", "GET, HEAD", "a key under each rule, and the last decisions about it: ?key=42, or as /v1/keys", false, s.handleInspect},
 		{"/v1/keys", "GET, POST, DELETE", keysHelp, false, s.handleKey},
 		{"/v1/simulate", "POST", simulateHelp, false, s.handleSimulate},
 	}

@@ -18,3 +18,9 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	e.SetIndent("", "  ")
 	_ = e.Encode(v) // fails only if the client has disconnected
 }
+
+// writeCompactJSON writes a response that programs poll.
+func writeCompactJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v) // fails only if the client has disconnected
+}

@@ -1,0 +1,75 @@
+package server
+
+import (
+	"os"
+	"strconv"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/observe"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+)
+
+// newObserver returns what answers questions about the traffic.
+func (s *Server) newObserver() *observe.Observer {
+	return observe.New(s.engine, &observe.Options{Name: daemonName(), Version: Version(), Store: s.storeState})
+}
+
+// daemonName returns a name that tells the daemon from others on the same Redis.
+func daemonName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return host + "/" + strconv.Itoa(os.Getpid())
+}
+
+// storeState returns the state of the store for the admin API.
+func (s *Server) storeState() observe.Store {
+	state := observe.Store{Kind: "memory", Reasons: []string{}, Shards: []observe.Shard{}, StateLosses: []observe.StateLoss{}}
+	if s.memory != nil {
+		state.Memory = s.memoryState(s.memory.Stats())
+	}
+	if s.monitor != nil {
+		state.Kind = redisName
+		s.monitor.describe(&state)
+	}
+	return state
+}
+
+func (s *Server) memoryState(stats penstock.MemoryStats) *observe.Memory {
+	return &observe.Memory{
+		Keys: stats.Keys, MaxKeys: s.config.MaxKeys, RequestLimitKeys: stats.UntrustedKeys,
+		Bytes: stats.Bytes, MaxBytes: s.config.MaxBytes, Overflow: uint64(stats.OverflowDecisions),
+	}
+}
+
+// describe adds what the monitor knows to the state of the store.
+func (m *monitor) describe(state *observe.Store) {
+	if err := m.reason(); err != nil {
+		state.Degraded, state.Reasons = true, []string{err.Error()}
+	}
+	for _, reason := range []string{reasonKeysGone, reasonNewRun} {
+		count := counterValue(m.metrics.stateLosses.WithLabelValues(redisName, reason))
+		state.StateLosses = append(state.StateLosses, observe.StateLoss{Reason: reason, Count: count})
+	}
+	state.Errors = counterValue(m.metrics.storeErrors.WithLabelValues(redisName))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for shard := range m.redis.Shards() {
+		one := observe.Shard{Shard: shard, State: stateUp}
+		if err, down := m.down[shard]; down {
+			one.State, one.Error = stateDown, err.Error()
+		}
+		state.Shards = append(state.Shards, one)
+	}
+}
+
+// counterValue returns the value of a metric that the daemon counts anyway.
+func counterValue(c prometheus.Metric) uint64 {
+	var m dto.Metric
+	if err := c.Write(&m); err != nil {
+		return 0
+	}
+	return uint64(m.GetCounter().GetValue())
+}

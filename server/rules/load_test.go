@@ -39,7 +39,7 @@ func TestLoadErrorsNameThePath(t *testing.T) {
 	f.link("round", "round")
 	f.write("links/good", ruleFile("good", 1))
 	f.link("../nowhere", "links/bad")
-	f.write("large", strings.Repeat("#", 4<<20+1))
+	f.write("large", strings.Repeat("#", 16<<20+1))
 	f.write("bad", "domain: d\ndescriptors: x\n")
 	f.write("deep/"+strings.Repeat("d/", 33)+"f", ruleFile("deep", 1))
 	for i := range 1001 {
@@ -55,7 +55,7 @@ func TestLoadErrorsNameThePath(t *testing.T) {
 		{"dangling", "dangling: no such file or directory"},
 		{"round", "round: more than 40 symbolic links in the path"},
 		{"links", "links/bad: no such file or directory"},
-		{"large", "large: file has 4194305 bytes: at most 4194304 are allowed"},
+		{"large", "large: file has 16777217 bytes: at most 16777216 are allowed"},
 		{"bad", "bad:2: descriptors: want a list, got 'x'"},
 		{"deep", "deep/" + strings.TrimSuffix(strings.Repeat("d/", 32), "/") + ": directories are nested more than 32 levels deep"},
 		{"many", "many/1000: too many rule files: at most 1000 are allowed"},

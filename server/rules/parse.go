@@ -5,13 +5,14 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/spelling"
 	"go.yaml.in/yaml/v3"
 )
 
 // Limits that are checked before a file is parsed.
 const (
-	maxFileBytes = 4 << 20
+	maxFileBytes = 16 << 20
 	maxFiles     = 1000
 )
 
@@ -52,7 +53,7 @@ type parser struct {
 }
 
 func (p *parser) parseFile(f File) {
-	r := &reader{file: f.Name, problems: &p.problems, warnings: &p.warnings, nodes: &p.nodes}
+	r := &reader{file: f.Name, problems: &p.problems, warnings: &p.warnings, nodes: &p.nodes, limits: map[string]penstock.Limit{}}
 	if len(f.Text) > maxFileBytes {
 		r.fail(0, "file has %d bytes: at most %d are allowed", len(f.Text), maxFileBytes)
 		return

@@ -254,7 +254,7 @@ var calendarAligns = map[Unit]penstock.Align{
 // parseLimitText reads the limit field. A rule names its limit itself, so that no two
 // rules share state by accident.
 func (r *reader) parseLimitText(s *limitSpec) penstock.Limit {
-	l, err := penstock.ParseLimit(s.text)
+	l, err := r.parseLimit(s.text)
 	var bad *penstock.FieldError
 	switch {
 	case errors.As(err, &bad):
@@ -265,6 +265,18 @@ func (r *reader) parseLimitText(s *limitSpec) penstock.Limit {
 		r.checkAlgorithm(s, l.Algorithm)
 	}
 	return l
+}
+
+// parseLimit parses the text of a limit, each text once.
+func (r *reader) parseLimit(text string) (penstock.Limit, error) {
+	if l, ok := r.limits[text]; ok {
+		return l, nil
+	}
+	l, err := penstock.ParseLimit(text)
+	if err == nil {
+		r.limits[text] = l
+	}
+	return l, err
 }
 
 // fileKeys maps the fields of a [penstock.Limit] to those of a rule file.

@@ -73,7 +73,7 @@ func TestParseBoundsFiles(t *testing.T) {
 	if _, err := rules.Parse(flood[:1000]...); err != nil {
 		t.Errorf("1000 files: %v", err)
 	}
-	full := "domain: d\n" + strings.Repeat("#", 4<<20-10)
+	full := "domain: d\n" + strings.Repeat("#", 16<<20-10)
 	parse(t, full)
 	for _, c := range []struct {
 		name  string
@@ -81,7 +81,7 @@ func TestParseBoundsFiles(t *testing.T) {
 		want  string
 	}{
 		{"too many files", flood, "f1000: too many rule files: at most 1000 are allowed"},
-		{"too large", []rules.File{{Name: "f", Text: []byte(full + "#")}}, "f: file has 4194305 bytes: at most 4194304 are allowed"},
+		{"too large", []rules.File{{Name: "f", Text: []byte(full + "#")}}, "f: file has 16777217 bytes: at most 16777216 are allowed"},
 	} {
 		if _, err := rules.Parse(c.files...); fmt.Sprint(err) != c.want {
 			t.Errorf("%s: got %v, want %s", c.name, err, c.want)
@@ -99,8 +99,8 @@ func TestParseBoundsAliasesAndDepth(t *testing.T) {
 		fmt.Fprintf(&maps, "    a%d: &a%d [*a%d, *a%d]\n", i, i, i-1, i-1)
 	}
 	for _, c := range []struct{ name, text, want string }{
-		{"descriptors", bomb.String(), "more than 1048576 YAML nodes in all files, with aliases expanded"},
-		{"metadata", maps.String(), "more than 1048576 YAML nodes in all files, with aliases expanded"},
+		{"descriptors", bomb.String(), "more than 2097152 YAML nodes in all files, with aliases expanded"},
+		{"metadata", maps.String(), "more than 2097152 YAML nodes in all files, with aliases expanded"},
 		{"itself", "domain: d\ndescriptors: &a\n- key: a\n  descriptors: *a\n", "nested more than 64 levels deep"},
 		{"itself merged", "domain: d\ndescriptors:\n- &a\n  key: a\n  <<: *a\n", "nested more than 64 levels deep"},
 		{"itself as metadata", "domain: d\ndescriptors:\n- key: a\n  metadata: &a {b: *a}\n", "nested more than 64 levels deep"},

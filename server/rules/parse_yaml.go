@@ -6,7 +6,9 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
+	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/internal/yamlerror"
 	"go.yaml.in/yaml/v3"
 )
@@ -14,7 +16,7 @@ import (
 // Limits on what is read. Aliases can expand a few lines to billions of nodes, so
 // nodes are counted as they are read.
 const (
-	maxNodes = 1 << 20 // in all files together
+	maxNodes = 1 << 21 // in all files together; a descriptor has about ten
 	maxDepth = 64      // of descriptors within descriptors, and so on
 )
 
@@ -23,7 +25,8 @@ type reader struct {
 	file     string
 	problems *problems
 	warnings *problems
-	nodes    *int // read so far, in all files
+	nodes    *int                      // read so far, in all files
+	limits   map[string]penstock.Limit // parsed before, by text: many rules share a few
 }
 
 // A field is one key of a YAML map, with its value.
@@ -109,7 +112,7 @@ func (r *reader) allFields(n *yaml.Node, depth int, anyKey bool) []field {
 	if r.tooDeep(n.Line, depth) {
 		return nil
 	}
-	fs := fieldList{indexes: map[string]int{}}
+	fs := fieldList{list: make([]field, 0, len(n.Content)/2)}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		line := n.Content[i].Line
 		key, value := r.resolveAlias(n.Content[i]), r.resolveAlias(n.Content[i+1])
@@ -152,21 +155,43 @@ func (r *reader) merge(fs *fieldList, f field, depth int, anyKey bool) {
 // A fieldList holds the fields of a map, each name once.
 type fieldList struct {
 	list    []field
-	indexes map[string]int // into list, by name
+	indexes map[string]int // into list, by name; nil while the list is short
 }
+
+// maxScanned is the length up to which a list is searched from one end, which takes less
+// time than a map: the files with many nodes have few fields in each.
+const maxScanned = 16
 
 // add adds a field, or replaces the one of that name. If it replaces one and neither
 // was merged, it returns the earlier one and false.
 func (fs *fieldList) add(f field) (field, bool) {
-	i, ok := fs.indexes[f.name]
-	if !ok {
-		fs.indexes[f.name] = len(fs.list)
-		fs.list = append(fs.list, f)
-		return f, true
+	if i := fs.index(f.name); i >= 0 {
+		before := fs.list[i]
+		fs.list[i] = f
+		return before, f.merged || before.merged
 	}
-	before := fs.list[i]
-	fs.list[i] = f
-	return before, f.merged || before.merged
+	if fs.indexes != nil {
+		fs.indexes[f.name] = len(fs.list)
+	}
+	fs.list = append(fs.list, f)
+	return f, true
+}
+
+// index returns the index of the field of that name, or -1.
+func (fs *fieldList) index(name string) int {
+	if len(fs.list) <= maxScanned {
+		return slices.IndexFunc(fs.list, func(f field) bool { return f.name == name })
+	}
+	if fs.indexes == nil {
+		fs.indexes = make(map[string]int, 2*len(fs.list))
+		for i, f := range fs.list {
+			fs.indexes[f.name] = i
+		}
+	}
+	if i, ok := fs.indexes[name]; ok {
+		return i
+	}
+	return -1
 }
 
 // listOfMaps returns the maps in a list, with the line of each.
@@ -196,6 +221,8 @@ func (r *reader) text(f field) (s string) {
 	switch {
 	case f.value.Kind != yaml.ScalarNode:
 		r.failType(f, "text")
+	case f.value.Tag == "!!str" && utf8.ValidString(f.value.Value): // most are; decoding takes longer
+		return f.value.Value
 	case f.value.ShortTag() == "!!float":
 		r.failFloat(f)
 	case f.value.Decode(&s) != nil || strings.ToValidUTF8(s, "") != s:

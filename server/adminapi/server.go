@@ -1,5 +1,5 @@
 // Package adminapi is the admin API of the daemon: health and readiness, metrics, the
-// loaded rules, and the inspection, refund and reset of single keys.
+// loaded rules, the inspection, refund and reset of single keys, and a page for browsers.
 package adminapi
 
 import (
@@ -17,6 +17,7 @@ import (
 	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 	"github.com/penstock-io/penstock/server/observe"
+	"github.com/penstock-io/penstock/server/page"
 )
 
 // Options configure a [Server]. The zero value needs an engine with a token.
@@ -86,8 +87,13 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 		s.observer = observe.New(e, &observe.Options{Version: o.Version})
 	}
 	for _, e := range s.endpoints() {
+		if e.path == rootPath {
+			s.mux.HandleFunc(e.path, s.preferPage(s.authorize(e)))
+			continue
+		}
 		s.mux.HandleFunc(e.path, s.authorize(e))
 	}
+	s.mux.HandleFunc(page.Prefix, s.servePage())
 	s.mux.HandleFunc("/", handleNotFound)
 	s.http = httpserver.New(s.mux, httpserver.Options{Log: o.Log})
 	return s, nil
@@ -128,6 +134,9 @@ func (s *Server) Shutdown(ctx context.Context) error { return s.http.Shutdown(ct
 // ServeHTTP implements [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
 
+// rootPath is the pattern of "/" alone.
+const rootPath = "/{$}"
+
 // An endpoint is a path with its allowed methods and its handler.
 type endpoint struct {
 	path    string
@@ -139,7 +148,7 @@ type endpoint struct {
 
 func (s *Server) endpoints() []endpoint {
 	all := []endpoint{
-		{"/{$}", "GET, HEAD", "this list", false, s.handleIndex},
+		{rootPath, "GET, HEAD", "this list, or for browsers the page", false, s.handleIndex},
 		{"/healthz", "GET, HEAD", "liveness: 200 while the process runs", true, s.handleHealthz},
 		{"/readyz", "GET, HEAD", "readiness: 200 if the server can decide, else 503 and the reasons", true, s.handleReadyz},
 		{"/metrics", "GET, HEAD", "metrics for Prometheus", false, s.options.Metrics.ServeHTTP},

@@ -19,6 +19,8 @@ type (
 	laneJSON struct {
 		Algorithm    string       `json:"algorithm"`
 		Limit        string       `json:"limit"`
+		Count        int64        `json:"count"`
+		Period       seconds      `json:"period"`
 		Written      bool         `json:"written"`
 		Error        string       `json:"error,omitempty"`
 		Offered      int64        `json:"offered"`
@@ -57,6 +59,7 @@ func (s *Simulation) MarshalJSON() ([]byte, error) {
 func (l *Lane) json() laneJSON {
 	j := laneJSON{
 		Algorithm: l.Algorithm.String(), Limit: l.Limit.String(), Written: l.Written,
+		Count: l.Limit.Count, Period: seconds(l.Limit.Normal().Period),
 		Offered: l.Offered, Passed: l.Passed, Denied: l.Denied,
 		MostInPeriod: l.MostInPeriod, Exceeds: l.Exceeds(), Results: []resultJSON{},
 	}

@@ -1,0 +1,48 @@
+// Calls of the admin API. The token is kept for this tab only, and sent as a header:
+// there is no cookie, so no other site can act in the page's name.
+
+const tokenName = 'penstock-token';
+
+export const hasToken = () => sessionStorage.getItem(tokenName) !== null;
+export const setToken = (token) => sessionStorage.setItem(tokenName, token);
+export const removeToken = () => sessionStorage.removeItem(tokenName);
+
+// An APIError is an answer that is not 200, or none at all (status 0).
+export class APIError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+async function call(method, path, query, body) {
+  const parameters = new URLSearchParams(query ?? {}).toString();
+  const headers = { Accept: 'application/json' };
+  if (hasToken()) headers.Authorization = `Bearer ${sessionStorage.getItem(tokenName)}`;
+  if (body !== undefined) headers['Content-Type'] = 'application/json';
+  let response;
+  try {
+    response = await fetch(parameters ? `${path}?${parameters}` : path, {
+      method, headers, body: body === undefined ? undefined : JSON.stringify(body),
+      credentials: 'omit', cache: 'no-store', redirect: 'error', signal: AbortSignal.timeout(15000),
+    });
+  } catch {
+    throw new APIError(0, 'The daemon does not answer.');
+  }
+  const text = await response.text().catch(() => '');
+  if (!response.ok) throw new APIError(response.status, detail(text) ?? `${response.status} ${response.statusText}`);
+  return JSON.parse(text);
+}
+
+function detail(text) {
+  try {
+    const problem = JSON.parse(text);
+    return problem.detail ?? problem.title;
+  } catch {
+    return undefined;
+  }
+}
+
+export const get = (path, query) => call('GET', path, query);
+export const post = (path, query, body) => call('POST', path, query, body);
+export const remove = (path, query) => call('DELETE', path, query);

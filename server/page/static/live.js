@@ -1,0 +1,6 @@
+import { el } from './dom.js';
+
+export function open(root, context) {
+  root.append(el('p', { class: 'muted' }, 'live'));
+  return { update() {}, poll: context.pollHealth };
+}

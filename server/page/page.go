@@ -93,7 +93,7 @@ func newFile(name string, text []byte) *file {
 	sum := sha256.Sum256(text)
 	return &file{
 		contentType: contentTypes[path.Ext(name)],
-		etag:        `"` + hex.EncodeToString(sum[:8]) + `"`,
+		etag:        `W/"` + hex.EncodeToString(sum[:8]) + `"`,
 		text:        text,
 		compressed:  sync.OnceValue(func() []byte { return compress(text) }),
 	}

@@ -522,6 +522,10 @@ func (s *slidingLedger) refund(now, n int64) int64 {
 // truncate keeps as much of the current window as fits, and then as much of the
 // previous one.
 func (s *slidingLedger) truncate(now int64) {
+	if s.unused(now) { // erased by any call, and with it a debt that has ended
+		s.history, s.overdrawn = nil, false
+		return
+	}
 	most := s.count
 	if s.overdrawn && s.overdrawnAt == s.window(now) {
 		most += s.overdraft

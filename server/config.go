@@ -55,6 +55,8 @@ type Config struct {
 	Token                    string
 	TokenFile                string
 	TrustLocal               bool
+	AdminActions             bool
+	AuditLog                 string // "": stderr
 
 	Headers          httplimit.Form
 	TrustedProxies   []netip.Prefix

@@ -152,6 +152,8 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 		Reload:   s.reload,
 		Version:  Version(),
 		Pprof:    c.Pprof,
+		Audit:    s.audit,
+		ReadOnly: !c.AdminActions,
 		Log:      s.log,
 	})
 	if errors.Is(err, adminapi.ErrNoToken) {

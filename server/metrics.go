@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,6 +23,8 @@ type metrics struct {
 	configLoads      *prometheus.CounterVec
 	rules            prometheus.Gauge
 	invalidRequests  *prometheus.CounterVec
+	actions          *prometheus.CounterVec
+	auditErrors      prometheus.Counter
 
 	// Of stores on the network:
 	decisionsBySource *prometheus.CounterVec
@@ -53,7 +56,12 @@ func newMetrics() *metrics {
 			Name: "penstock_rules",
 			Help: "Rules in force.",
 		}),
-		invalidRequests:   newCounterVec("penstock_invalid_requests_total", "Requests that make no sense, by API and reason.", "api", "reason"),
+		invalidRequests: newCounterVec("penstock_invalid_requests_total", "Requests that make no sense, by API and reason.", "api", "reason"),
+		actions:         newCounterVec("penstock_admin_actions_total", "Actions that undo a limit, on any API, by action and result: done, refused or failed.", "action", "result"),
+		auditErrors: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "penstock_audit_errors_total",
+			Help: "Lines that could not be written to the audit log.",
+		}),
 		decisionsBySource: newCounterVec("penstock_decisions_by_source_total", "Decisions by source.", "source"),
 		leaseUnits: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "penstock_lease_units_total",
@@ -67,7 +75,13 @@ func newMetrics() *metrics {
 			Help: "Unix time of the last successful snapshot.",
 		}),
 	}
+	for _, action := range audit.Actions {
+		for _, result := range audit.Results {
+			m.actions.WithLabelValues(action, string(result)) // so that it begins at 0
+		}
+	}
 	m.registry.MustRegister(m.decisionDuration, m.storeDuration, m.storeErrors, m.configLoads, m.rules, m.invalidRequests,
+		m.actions, m.auditErrors,
 		collectors.NewGoCollector(), collectors.NewBuildInfoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -94,6 +108,10 @@ func (m *metrics) countInvalid(api string) func(requestlog.Reason) {
 		m.invalidRequests.WithLabelValues(api, string(reason)) // so that it begins at 0
 	}
 	return func(reason requestlog.Reason) { m.invalidRequests.WithLabelValues(api, string(reason)).Inc() }
+}
+
+func (m *metrics) countAction(action string, result audit.Result) {
+	m.actions.WithLabelValues(action, string(result)).Inc()
 }
 
 func (m *metrics) countConfigLoad(err error) {

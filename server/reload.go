@@ -5,9 +5,10 @@ import (
 	"time"
 )
 
-// Reload loads the rules and the certificates again. If that fails, it logs the error, and
-// the old ones stay in use.
+// Reload loads the rules and the certificates again, and reopens the audit log. If that
+// fails, it logs the error, and the old ones stay in use.
 func (s *Server) Reload() {
+	s.reopenAudit()
 	s.reloadRules()
 	s.refreshCertificates()
 }

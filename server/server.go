@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/observe"
 	"github.com/penstock-io/penstock/server/rules"
@@ -27,6 +28,8 @@ type Server struct {
 	source    *rules.Source // nil without rules
 	unmatched *unmatchedLog
 	observer  *observe.Observer
+	audit     *audit.Log
+	auditFile *audit.File // nil if the audit log is standard error
 	listeners []*listener
 
 	storePolicies storePolicies
@@ -49,7 +52,7 @@ func New(ctx context.Context, c *Config, log *slog.Logger) (*Server, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{config: c, log: log, metrics: newMetrics(), storePolicies: storePolicies{defaults: c.defaultStorePolicy()}}
-	for _, step := range []func(context.Context) error{s.openStore, s.openRules, s.openListeners} {
+	for _, step := range []func(context.Context) error{s.openAudit, s.openStore, s.openRules, s.openListeners} {
 		if err := step(ctx); err != nil {
 			s.closeAll()
 			return nil, err

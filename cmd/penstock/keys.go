@@ -27,6 +27,7 @@ type keyCommand struct {
 	verb                     string
 	domain, rule, key, limit string
 	units                    int64
+	reason                   string
 	json                     bool
 }
 
@@ -59,24 +60,32 @@ func refundCommand() *cobra.Command {
 		Long: `Refund returns units to one key of a running server, never more than were charged.
 ` + whichKey + `
 The exit code is 0 if the server did so, and 2 if there is no answer.`,
-		Example: `  penstock refund --domain shop user=42 --units 2
-  penstock refund --rule shop/user 42
-  penstock refund user:42 --limit "10/1m"`,
+		Example: `  penstock refund --domain shop user=42 --units 2 --reason "ticket 4711"
+  penstock refund --rule shop/user 42 --reason "failed deployment"
+  penstock refund user:42 --limit "10/1m" --reason test`,
 	})
 	c.Flags().Int64Var(&k.units, "units", 1, "units to refund")
+	k.addReason(c)
 	return c
 }
 
 func resetCommand() *cobra.Command {
-	return (&keyCommand{verb: "reset"}).command(&cobra.Command{
+	k := &keyCommand{verb: "reset"}
+	c := k.command(&cobra.Command{
 		Short: "Refund all units of a key",
 		Long: `Reset returns all units to one key of a running server, so that it starts anew.
 ` + whichKey + `
 The exit code is 0 if the server did so, and 2 if there is no answer.`,
-		Example: `  penstock reset --domain shop user=42
-  penstock reset --rule shop/user 42
-  penstock reset user:42 --limit "10/1m"`,
+		Example: `  penstock reset --domain shop user=42 --reason "ticket 4711"
+  penstock reset --rule shop/user 42 --reason "failed deployment"
+  penstock reset user:42 --limit "10/1m" --reason test`,
 	})
+	k.addReason(c)
+	return c
+}
+
+func (k *keyCommand) addReason(c *cobra.Command) {
+	c.Flags().StringVar(&k.reason, "reason", "", "why, for the server's audit log; required")
 }
 
 // command adds to a command what all verbs have.
@@ -120,8 +129,13 @@ func (k *keyCommand) query(args []string) (url.Values, error) {
 		return nil, fmt.Errorf("unexpected argument %q beside --key: want one of them", args[0])
 	case k.verb == "refund" && k.units < 1:
 		return nil, fmt.Errorf("--units: %d: want 1 or more", k.units)
+	case k.verb != "peek" && strings.TrimSpace(k.reason) == "":
+		return nil, errors.New("want --reason, such as --reason \"ticket 4711\": the server writes it to its audit log")
 	}
 	query := url.Values{}
+	if k.reason != "" {
+		query.Set("reason", k.reason)
+	}
 	if k.verb == "refund" {
 		query.Set("units", strconv.FormatInt(k.units, 10))
 	}

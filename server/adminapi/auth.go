@@ -1,17 +1,21 @@
 package adminapi
 
 import (
+	"math"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/penstock-io/penstock/httplimit"
+	"github.com/penstock-io/penstock/server/audit"
+	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 )
 
 // authorize returns the handler of an endpoint for authorized callers and allowed
-// methods. It answers all other requests with 401 or 405.
+// methods. It answers all other requests with 401, 403, 405 or 429.
 func (s *Server) authorize(e endpoint) http.HandlerFunc {
 	methods := strings.Split(e.methods, ", ")
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -19,18 +23,43 @@ func (s *Server) authorize(e endpoint) http.HandlerFunc {
 		h.Set("Cache-Control", "no-store")
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		if !e.public {
+			i := s.engine.Identify(auth.HTTPCaller(r))
+			if !i.MayRefund {
+				s.rejectCaller(w, r, i)
+				return
+			}
+			r = withIdentity(r, i)
+		}
 		switch {
-		case !e.public && !s.engine.MayRefund(auth.HTTPCaller(r)):
-			h.Set("WWW-Authenticate", `Bearer realm="penstock"`)
-			httpserver.WriteProblem(w, httplimit.Problem{
-				Status: http.StatusUnauthorized,
-				Detail: "want the header Authorization: Bearer TOKEN",
-			})
 		case !slices.Contains(methods, r.Method):
 			httpserver.MethodNotAllowed(w, r, e.methods)
+		case s.options.ReadOnly && actionOf(r) != "":
+			s.rejectAction(w, r)
 		default:
 			defer httpserver.SuspendTimeout(r)() // profiles take long
 			e.handle(w, r)
 		}
 	}
+}
+
+// rejectCaller answers a caller that has no right to the admin API.
+func (s *Server) rejectCaller(w http.ResponseWriter, r *http.Request, i engine.Identity) {
+	p := httplimit.Problem{Status: http.StatusUnauthorized, Detail: "want the header Authorization: Bearer TOKEN"}
+	if i.RetryAfter > 0 {
+		seconds := int64(math.Ceil(i.RetryAfter.Seconds()))
+		w.Header().Set("Retry-After", strconv.FormatInt(seconds, 10))
+		p = httplimit.Problem{Status: http.StatusTooManyRequests, Detail: "too many wrong tokens"}
+	} else {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="penstock"`)
+	}
+	s.refuse(r, audit.Target{}, "", p.Detail)
+	httpserver.WriteProblem(w, p)
+}
+
+// rejectAction answers a request for an action while there are none.
+func (s *Server) rejectAction(w http.ResponseWriter, r *http.Request) {
+	const detail = "the server allows no actions on the admin listener (--admin-actions=false)"
+	s.refuse(r, audit.Target{}, "", detail)
+	httpserver.WriteProblem(w, httplimit.Problem{Status: http.StatusForbidden, Detail: detail})
 }

@@ -4,8 +4,11 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/adminapi"
@@ -28,6 +31,8 @@ func TestEndpointsNeedTheToken(t *testing.T) {
 	}
 	for _, path := range append(s.Paths(), "/debug/pprof/heap") {
 		path += queries[path]
+		e := newEngineWithStore(t, e.Store(), &engine.Options{Token: "secret"}) // wrong tokens are limited
+		s := newServer(t, e, adminapi.Options{Metrics: metrics, Pprof: true})
 		for _, method := range []string{"GET", "POST", "DELETE"} {
 			for _, token := range []string{"", "Bearer", "Bearer ", "Bearer wrong", "Bearer secre", "Bearer secrets", "Basic c2VjcmV0", "secret"} {
 				w := send(s, method, path, "Authorization", token)
@@ -96,13 +101,17 @@ func TestLoopbackListenerNeedsDirectLocalCallerOrToken(t *testing.T) {
 		{[]string{"From", "127.0.0.6:4711"}, false},
 	} {
 		for _, method := range []string{"GET", "POST", "DELETE"} {
+			target := "/v1/keys?limit=5/1m&key=k"
+			if method != "GET" {
+				target += "&reason=r"
+			}
 			for server, want := range map[*adminapi.Server]bool{s: c.local, distrusting: false, withToken: false} {
-				w := send(server, method, "/v1/keys?limit=5/1m&key=k", c.header...)
+				w := send(server, method, target, c.header...)
 				if got := w.Code == 200; got != want {
 					t.Errorf("%s with %q: got %d %s, want allowed: %t", method, c.header, w.Code, w.Body, want)
 				}
 			}
-			w := send(withToken, method, "/v1/keys?limit=5/1m&key=k", append([]string{"Authorization", "Bearer secret"}, c.header...)...)
+			w := send(withToken, method, target, append([]string{"Authorization", "Bearer secret"}, c.header...)...)
 			if w.Code != 200 {
 				t.Errorf("%s with %q and the token: got %d %s, want 200", method, c.header, w.Code, w.Body)
 			}
@@ -133,4 +142,33 @@ func TestNewNeedsTokenUnlessLoopback(t *testing.T) {
 	if err := s.Serve(l); err == nil || !strings.Contains(err.Error(), "is not loopback") {
 		t.Errorf("Serve on %s: got %v, want an error", l.Addr(), err)
 	}
+}
+
+// Wrong tokens are limited by address, so that a token cannot be guessed, and a right one
+// is not even checked meanwhile. Other addresses are not affected.
+func TestWrongTokensAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, newEngineWithOptions(t, &engine.Options{Token: "secret"}), adminapi.Options{})
+		get := func(token, from string) *httptest.ResponseRecorder {
+			return send(s, "GET", "/rules", "Authorization", "Bearer "+token, "From", from)
+		}
+		for range 10 {
+			if w := get("guess", "203.0.113.9:1"); w.Code != 401 {
+				t.Fatalf("got %d %s, want 401", w.Code, w.Body)
+			}
+		}
+		for _, token := range []string{"guess", "secret"} {
+			w := get(token, "203.0.113.9:2")
+			if w.Code != 429 || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), "too many wrong tokens") {
+				t.Errorf("with %q: got %d %v %s, want 429", token, w.Code, w.Header(), w.Body)
+			}
+		}
+		if w := get("secret", "203.0.113.10:1"); w.Code != 200 {
+			t.Errorf("another address: got %d %s, want 200", w.Code, w.Body)
+		}
+		time.Sleep(time.Minute)
+		if w := get("secret", "203.0.113.9:3"); w.Code != 200 {
+			t.Errorf("a minute later: got %d %s, want 200", w.Code, w.Body)
+		}
+	})
 }

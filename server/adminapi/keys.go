@@ -12,6 +12,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
+	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 	"github.com/penstock-io/penstock/server/rules"
@@ -21,17 +22,55 @@ import (
 // it. A key can be any bytes, escaped as usual in a URL.
 func (s *Server) handleKey(w http.ResponseWriter, r *http.Request) {
 	k, err := decodeKeyRequest(r)
+	var t keyTarget
+	if err == nil {
+		t, err = s.find(k)
+	}
+	if err != nil {
+		s.refuse(r, k.target(), k.reason, err.Error())
+		httpserver.WriteProblem(w, problemOf(err))
+		return
+	}
+	state, err := s.takeOrAct(r, k, t)
 	if err != nil {
 		httpserver.WriteProblem(w, problemOf(err))
 		return
 	}
-	state, err := s.take(r.Context(), k)
-	if err != nil {
-		httpserver.WriteProblem(w, problemOf(err))
-		return
-	}
-	s.logChange(r, k, state)
 	writeJSON(w, http.StatusOK, state)
+}
+
+// takeOrAct peeks at a key, or refunds or resets it with a record in the audit log.
+func (s *Server) takeOrAct(r *http.Request, k *keyRequest, t keyTarget) (*keyState, error) {
+	if k.cost == 0 {
+		return s.takeTarget(r.Context(), t, 0)
+	}
+	e := entry(r)
+	e.Reason, e.Target = k.reason, t.auditTarget()
+	p, err := s.options.Audit.Begin(e)
+	if err != nil {
+		return nil, err
+	}
+	state, err := s.act(r.Context(), k, t, p)
+	if err != nil {
+		p.Fail(err)
+		return nil, err
+	}
+	p.Done()
+	return state, nil
+}
+
+// act refunds or resets a key, and adds to the record what that has changed.
+func (s *Server) act(ctx context.Context, k *keyRequest, t keyTarget, p *audit.Pending) (*keyState, error) {
+	before, err := s.engine.Store().Take(ctx, penstock.Request{Key: t.key, Limit: t.limit})
+	if err != nil {
+		return nil, err
+	}
+	state, err := s.takeTarget(ctx, t, k.cost)
+	if err != nil {
+		return nil, err
+	}
+	p.Before, p.After, p.Units = audit.After(&before), audit.After(&state.decision), -state.decision.Granted
+	return state, nil
 }
 
 // A keyRequest is the request of /v1/keys. It identifies a key by its rule, by its
@@ -44,25 +83,36 @@ type keyRequest struct {
 	domain  string
 	entries []rules.Entry
 	cost    int64 // 0 peeks, negative refunds, penstock.Reset resets
+	reason  string
+}
+
+// target returns the key as the request names it, for the audit log.
+func (k *keyRequest) target() audit.Target {
+	t := audit.Target{Domain: k.domain, Rule: k.rule, Limit: k.limit, Key: k.key}
+	if k.key == "" {
+		t.Key = string(rules.AppendKey(nil, k.entries))
+	}
+	return t
 }
 
 const maxParameters = 24
 
-// decodeKeyRequest returns a request that identifies one key.
+// decodeKeyRequest returns a request that identifies one key. If it is invalid, what could
+// be decoded of it is returned too.
 func decodeKeyRequest(r *http.Request) (*keyRequest, error) {
 	k, err := decodeKeyParameters(r)
 	if err != nil {
-		return nil, err
+		return k, err
 	}
 	return k, k.check()
 }
 
 func decodeKeyParameters(r *http.Request) (*keyRequest, error) {
+	k := &keyRequest{has: map[string]bool{}}
 	parameters, err := httpserver.ParseQuery(r.URL.RawQuery, maxParameters)
 	if err != nil {
-		return nil, err
+		return k, err
 	}
-	k := &keyRequest{has: map[string]bool{}}
 	switch r.Method {
 	case http.MethodDelete:
 		k.cost = penstock.Reset
@@ -71,14 +121,14 @@ func decodeKeyParameters(r *http.Request) (*keyRequest, error) {
 	}
 	for _, p := range parameters {
 		if err := k.decodeParameter(p, r.Method); err != nil {
-			return nil, err
+			return k, err
 		}
 	}
 	return k, nil
 }
 
 func (k *keyRequest) decodeParameter(p httpserver.Parameter, method string) error {
-	fields := map[string]*string{"rule": &k.rule, "limit": &k.limit, "key": &k.key, "domain": &k.domain}
+	fields := map[string]*string{"rule": &k.rule, "limit": &k.limit, "key": &k.key, "domain": &k.domain, "reason": &k.reason}
 	field, known := fields[p.Name]
 	if !known && p.Name != "units" {
 		k.entries = append(k.entries, rules.Entry{Key: p.Name, Value: p.Value})
@@ -119,7 +169,21 @@ func (k *keyRequest) check() error {
 	case k.key == "" && k.has["limit"]:
 		return &parameterError{"key", "want a key with a limit"}
 	}
-	return k.parseEntries()
+	if err := k.parseEntries(); err != nil {
+		return err
+	}
+	return k.checkReason()
+}
+
+// checkReason returns an error unless a refund or reset has a reason, and a peek has none.
+func (k *keyRequest) checkReason() error {
+	switch {
+	case k.cost != 0:
+		return checkReason(k.reason)
+	case k.has["reason"]:
+		return &parameterError{"reason", "want a reason with POST and DELETE only"}
+	}
+	return nil
 }
 
 // parseEntries reads the entries of a descriptor from the key. Only there can they have
@@ -154,16 +218,8 @@ type keyState struct {
 	decision penstock.Decision
 }
 
-// take peeks at the key, refunds or resets it. The counters of requests do not
+// takeTarget peeks at the key, refunds or resets it. The counters of requests do not
 // include it.
-func (s *Server) take(ctx context.Context, k *keyRequest) (*keyState, error) {
-	t, err := s.find(k)
-	if err != nil {
-		return nil, err
-	}
-	return s.takeTarget(ctx, t, k.cost)
-}
-
 func (s *Server) takeTarget(ctx context.Context, t keyTarget, cost int64) (*keyState, error) {
 	d, err := s.engine.Store().Take(ctx, penstock.Request{Key: t.key, Limit: t.limit, Cost: cost})
 	if err != nil {
@@ -207,17 +263,13 @@ func (t *keyTarget) state(d penstock.Decision, next time.Duration) *keyState {
 	return state
 }
 
-// logChange logs a refund or reset.
-func (s *Server) logChange(r *http.Request, k *keyRequest, state *keyState) {
-	if k.cost >= 0 {
-		return
+// auditTarget returns the key for the audit log.
+func (t *keyTarget) auditTarget() audit.Target {
+	target := audit.Target{Limit: t.limit.String(), Key: t.key}
+	if t.rule != nil {
+		target.Rule, target.Limit = t.rule.Name, t.limit.WithName("").String()
 	}
-	message := "units refunded"
-	if k.cost == penstock.Reset {
-		message = "key reset"
-	}
-	s.options.Log.Info(message, "method", r.Method, "rule", state.Rule, "limit", state.Limit,
-		"key", state.Key, "granted", state.decision.Granted, "from", r.RemoteAddr)
+	return target
 }
 
 // A parameterError means that a parameter of the URL is invalid.

@@ -3,13 +3,14 @@ package adminapi_test
 import (
 	"context"
 	"encoding/json"
-	"log/slog"
+	"io"
 	"net/url"
 	"strings"
 	"testing"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/adminapi"
+	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/rules"
 )
@@ -52,18 +53,21 @@ func takeThree(t *testing.T, e *engine.Engine, rule string) {
 
 // checkKey takes three units of a key, and refunds and resets them.
 func checkKey(t *testing.T, e *engine.Engine, query, rule string) {
-	var log strings.Builder
-	s := newServer(t, e, adminapi.Options{Loopback: true, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	log, err := audit.New(audit.Options{Out: io.Discard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, e, adminapi.Options{Loopback: true, Audit: log})
 	takeThree(t, e, rule)
 	for _, step := range []struct {
 		method, more       string
 		granted, remaining float64
 	}{
 		{"GET", "", 0, 0},
-		{"POST", "", -1, 1},
-		{"POST", "&units=5", -2, 3},
+		{"POST", "&reason=one", -1, 1},
+		{"POST", "&units=5&reason=rest", -2, 3},
 		{"GET", "", 0, 3},
-		{"DELETE", "", 0, 3},
+		{"DELETE", "&reason=again", 0, 3},
 	} {
 		w := send(s, step.method, "/v1/keys?"+query+step.more)
 		var got struct {
@@ -78,12 +82,35 @@ func checkKey(t *testing.T, e *engine.Engine, query, rule string) {
 			t.Errorf("%s %s%s: got %s, want %v granted and %v remaining", step.method, query, step.more, w.Body, step.granted, step.remaining)
 		}
 	}
-	if n := strings.Count(log.String(), "\n"); n != 3 || strings.Count(log.String(), `msg="units refunded"`) != 2 || !strings.Contains(log.String(), `msg="key reset" method=DELETE`) {
-		t.Errorf("%s: the log has %d lines, want one for each refund and reset:\n%s", query, n, log.String())
-	}
+	checkEntries(t, log, rule)
 	for _, counts := range e.RuleCounters() {
 		if counts.Rule == "edge/remote_address" && counts.Allowed.Load() != 1 || counts.Rule == "" && counts.Allowed.Load() != 0 {
 			t.Errorf("%s: got %d counted requests of rule %q, want those of clients only", query, counts.Allowed.Load(), counts.Rule)
+		}
+	}
+}
+
+// checkEntries checks what is on record about checkKey's refunds and reset.
+func checkEntries(t *testing.T, log *audit.Log, rule string) {
+	t.Helper()
+	entries := log.Recent()
+	if len(entries) != 3 {
+		t.Fatalf("got %d entries, want one for each refund and reset: %+v", len(entries), entries)
+	}
+	for i, want := range []struct {
+		action, verb, reason string
+		before, after, units int64
+	}{
+		{audit.KeyReset, "DELETE /v1/keys", "again", 3, 3, 0},
+		{audit.KeyRefund, "POST /v1/keys", "rest", 1, 3, 2},
+		{audit.KeyRefund, "POST /v1/keys", "one", 0, 1, 1},
+	} {
+		e := entries[i]
+		if e.Action != want.action || e.Verb != want.verb || e.Reason != want.reason || e.Result != audit.Done || e.API != "admin" ||
+			*e.Before.Remaining != want.before || *e.After.Remaining != want.after || e.Units != want.units ||
+			e.Actor != (audit.Actor{Via: audit.ViaLocal, Address: "127.0.0.1:4711"}) ||
+			e.Target.Rule != rule || e.Target.Key != "remote_address=10.0.0.1" || !strings.HasPrefix(e.Target.Limit, "3/1m fixed-window") {
+			t.Errorf("got %+v, want %+v", e, want)
 		}
 	}
 }
@@ -95,7 +122,7 @@ func TestKeysResetOfAnyBytes(t *testing.T) {
 		if _, err := e.Take(t.Context(), penstock.Request{Key: "a\x00\xff", Limit: limit, Cost: 5}, nil); err != nil {
 			t.Fatal(err)
 		}
-		if w := send(s, "DELETE", "/v1/keys?limit=5/1m&key=a%00%ff"); !strings.Contains(w.Body.String(), `"granted":-5`) &&
+		if w := send(s, "DELETE", "/v1/keys?limit=5/1m&key=a%00%ff&reason=r"); !strings.Contains(w.Body.String(), `"granted":-5`) &&
 			!strings.Contains(w.Body.String(), `"granted": -5`) {
 			t.Errorf("got %s, want -5 granted", w.Body)
 		}
@@ -128,7 +155,7 @@ func TestKeysRejectsMalformedRequests(t *testing.T) {
 		{"GET", "rule=edge/nothing&key=k", 404, "", "no such rule: \"edge/nothing\"; /rules lists all rules"},
 		{"GET", "rule=edge/remote_adress&key=k", 404, "", "no such rule: \"edge/remote_adress\": did you mean edge/remote_address?"},
 		{"GET", "rule=edge/remote_address&key=remote_adress%3Dk", 404, "", "not a key of rule edge/remote_address: want remote_address=VALUE"},
-		{"DELETE", "rule=edge/remote_address", 404, "", "not a key of rule edge/remote_address"},
+		{"DELETE", "rule=edge/remote_address&reason=r", 404, "", "not a key of rule edge/remote_address"},
 		{"GET", "rule=edge/vip&key=k", 400, "rule", "unlimited"},
 		{"GET", "domain=edge&vip=k", 400, "rule", "unlimited"},
 		{"GET", "domain=edge&nothing=k", 404, "", "none of domain edge applies to \"nothing=k\"; /rules lists"},
@@ -137,6 +164,11 @@ func TestKeysRejectsMalformedRequests(t *testing.T) {
 		{"GET", "domain=edgy&a=k", 404, "", "no file defines domain \"edgy\": did you mean edge?"},
 		{"GET", "domain=&a=k", 400, "", "domain must not be empty"},
 		{"GET", "rule=%zz", 400, "", "invalid URL escape"},
+		{"DELETE", "limit=1/s&key=k", 400, "reason", "want a reason"},
+		{"POST", "limit=1/s&key=k&reason=%20%09", 400, "reason", "want a reason"},
+		{"POST", "limit=1/s&key=k&reason=" + strings.Repeat("x", audit.MaxReason+1), 400, "reason", "at most 512"},
+		{"POST", "limit=1/s&key=k&reason=%ff", 400, "reason", "UTF-8"},
+		{"GET", "limit=1/s&key=k&reason=r", 400, "reason", "with POST and DELETE"},
 		{"PUT", "limit=1/s&key=k", 405, "", "GET, POST, DELETE"},
 	} {
 		w := send(s, c.method, "/v1/keys?"+c.query)

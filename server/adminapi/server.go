@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/penstock-io/penstock/httplimit"
+	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
@@ -52,8 +53,15 @@ type Options struct {
 	// takes CPU time. Default: disabled.
 	Pprof bool
 
-	// Log receives every refund and reset with the address of the caller, and
-	// errors of the HTTP server. Default: discarded.
+	// Audit records every action, done or refused, and is shown at /v1/audit.
+	// Default: nothing is recorded.
+	Audit *audit.Log
+
+	// ReadOnly answers every action with 403. Default: callers that may use the admin
+	// API may act.
+	ReadOnly bool
+
+	// Log receives errors of the HTTP server. Default: discarded.
 	Log *slog.Logger
 }
 
@@ -159,6 +167,7 @@ func (s *Server) endpoints() []endpoint {
 		{"/v1/explain", "GET, HEAD", "which rule applies to a descriptor, and why: ?domain=shop&user=42", false, s.handleExplain},
 		{"/v1/inspect", "GET, HEAD", "a key under each rule, and the last decisions about it: ?key=42, or as /v1/keys", false, s.handleInspect},
 		{"/v1/keys", "GET, POST, DELETE", keysHelp, false, s.handleKey},
+		{"/v1/audit", "GET, HEAD", "the last actions, done or refused, the newest first", false, s.handleAudit},
 		{"/v1/simulate", "POST", simulateHelp, false, s.handleSimulate},
 	}
 	if s.options.Pprof {
@@ -167,7 +176,7 @@ func (s *Server) endpoints() []endpoint {
 	return all
 }
 
-const keysHelp = "GET peeks at a key, POST refunds units=N, DELETE resets it: " +
+const keysHelp = "GET peeks at a key, POST refunds units=N, DELETE resets it, both with reason=TEXT: " +
 	"?domain=shop&user=42, ?rule=shop/user&key=42, or ?limit=10/1m&key=user:42"
 
 const simulateHelp = `what a limit does to traffic, under every algorithm: {"limit": "10/1s", "traffic": "edge"}, ` +

@@ -3,8 +3,6 @@
 package engine
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -26,6 +24,9 @@ type Options struct {
 	// Token allows callers to refund units and reset keys. With a token, all callers
 	// need it. Default: only local callers may.
 	Token string
+
+	// Tokens are further tokens, with names for the audit log; see [CheckTokens].
+	Tokens []Token
 
 	// DistrustLocal means that local callers may not refund or reset without the token
 	// either. Without a token, no caller may.
@@ -67,8 +68,8 @@ type Engine struct {
 	shadow         bool
 	maxDescriptors int // descriptors in a request
 
-	token      [sha256.Size]byte
-	hasToken   bool
+	tokens     []hashedToken
+	failures   *tokenFailures
 	trustLocal bool
 
 	loading sync.Mutex // serializes SetRules
@@ -95,8 +96,8 @@ func New(store penstock.Store, o *Options) *Engine {
 		transientKeys:     transient,
 		shadow:            o.Shadow,
 		maxDescriptors:    defaultMaxDescriptors,
-		token:             sha256.Sum256([]byte(o.Token)),
-		hasToken:          o.Token != "",
+		tokens:            hashTokens(append([]Token{{Secret: o.Token}}, o.Tokens...)),
+		failures:          newTokenFailures(),
 		trustLocal:        !o.DistrustLocal,
 		requestLimitState: ruleState{counters: &RuleCounters{Counters: &Counters{}}},
 		requestPolicy:     policy,
@@ -132,23 +133,4 @@ func (e *Engine) Rules() *rules.Set {
 		return t.set
 	}
 	return nil
-}
-
-// MayRefund reports whether a caller may refund units or reset keys. Local
-// says that the caller is a program on this machine that connects directly. With a token,
-// only the token counts: a proxy on this machine can be mistaken for a local caller.
-func (e *Engine) MayRefund(local bool, token string) bool {
-	if e.hasToken {
-		return e.ValidToken(token)
-	}
-	return local && e.trustLocal
-}
-
-// HasToken reports whether the engine has a token.
-func (e *Engine) HasToken() bool { return e.hasToken }
-
-// ValidToken reports whether a token is the engine's.
-func (e *Engine) ValidToken(token string) bool {
-	given := sha256.Sum256([]byte(token)) // the comparison reveals the length, so compare hashes
-	return e.hasToken && subtle.ConstantTimeCompare(given[:], e.token[:]) == 1
 }

@@ -33,7 +33,7 @@ func TestMayRefundNeedsTheTokenOrALocalCaller(t *testing.T) {
 		{"secret", true, true, "secret", true},
 	} {
 		e := engine.New(newMemory(), &engine.Options{Token: c.token, DistrustLocal: c.distrust})
-		if may := e.MayRefund(c.local, c.given); may != c.may {
+		if may := e.MayRefund(engine.Caller{Local: c.local, Token: c.given}); may != c.may {
 			t.Errorf("%+v: got %t", c, may)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
 	"github.com/penstock-io/penstock/server/rlsproto"
@@ -100,10 +101,17 @@ func (s *Server) decide(ctx context.Context, c *rateLimitCall) error {
 
 // mayRefund reports whether the caller may refund hits.
 func (s *Server) mayRefund(ctx context.Context) bool {
+	return s.engine.MayRefund(callerOf(ctx))
+}
+
+// callerOf returns the caller of a call.
+func callerOf(ctx context.Context) engine.Caller {
 	fields, _ := metadata.FromIncomingContext(ctx)
-	p, ok := peer.FromContext(ctx)
-	local := ok && auth.IsLocal(p.Addr, only(fields[":authority"]), fields)
-	return s.engine.MayRefund(local, auth.BearerToken(only(fields["authorization"])))
+	c := engine.Caller{Token: auth.BearerToken(only(fields["authorization"]))}
+	if p, ok := peer.FromContext(ctx); ok {
+		c.Local, c.Address = auth.IsLocal(p.Addr, only(fields[":authority"]), fields), auth.PeerAddr(p.Addr)
+	}
+	return c
 }
 
 // only returns the value of a field that has exactly one, or "".

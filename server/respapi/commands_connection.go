@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
 )
@@ -14,25 +15,34 @@ type session struct {
 	name, libName, libVer string
 	authenticated         bool // whether it may run all commands
 	mayRefund             bool // whether it may reset keys, and has no ceilings for its limits
+	identity              engine.Identity
 }
 
 // resetSession sets the state of a new connection.
 func (c *conn) resetSession() {
-	c.session = session{
-		authenticated: !c.server.options.RequireAuth,
-		mayRefund:     !c.server.options.RequireAuth && c.server.engine.MayRefund(auth.IsLocalPeer(c.net.RemoteAddr()), ""),
+	c.session = session{authenticated: !c.server.options.RequireAuth}
+	if c.session.authenticated {
+		c.session.identity = c.server.engine.Identify(c.caller(""))
+		c.session.mayRefund = c.session.identity.MayRefund
 	}
 	c.out.resp3 = false
 	c.parser.unauthenticated = !c.session.authenticated
 }
 
-// login authenticates the connection if the user is "default" and the password is the
-// engine's token.
+// caller returns the client as the engine knows it.
+func (c *conn) caller(token string) engine.Caller {
+	peer := c.net.RemoteAddr()
+	return engine.Caller{Local: auth.IsLocalPeer(peer), Token: token, Address: auth.PeerAddr(peer)}
+}
+
+// login authenticates the connection if the password is a token of the engine, and the user
+// is "default" or the name of the token.
 func (c *conn) login(user, password string) bool {
-	if user != "default" || !c.server.engine.ValidToken(password) {
+	i := c.server.engine.Identify(c.caller(password))
+	if !i.ByToken || user != "default" && user != i.Name {
 		return false
 	}
-	c.session.authenticated, c.session.mayRefund = true, true
+	c.session.authenticated, c.session.mayRefund, c.session.identity = true, true, i
 	c.parser.unauthenticated = false
 	return true
 }

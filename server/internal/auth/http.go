@@ -5,19 +5,31 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+
+	"github.com/penstock-io/penstock/server/audit"
+	"github.com/penstock-io/penstock/server/engine"
 )
 
-// HTTPCaller reports whether the caller of an HTTP request is local, and returns the
-// bearer token that it sent.
+// HTTPCaller returns the caller of an HTTP request, with the bearer token that it sent.
 //
 // Besides the conditions of [IsLocal], a local request has a version above HTTP/1.0,
 // which only proxies still use, and does not come from a page in a browser.
-func HTTPCaller(r *http.Request) (local bool, token string) {
-	token = BearerToken(r.Header.Get("Authorization"))
-	if !r.ProtoAtLeast(1, 1) || IsCrossOrigin(r) {
-		return false, token
+func HTTPCaller(r *http.Request) engine.Caller {
+	peer := httpPeer(r)
+	return engine.Caller{
+		Local:   r.ProtoAtLeast(1, 1) && !IsCrossOrigin(r) && IsLocal(peer, r.Host, r.Header),
+		Token:   BearerToken(r.Header.Get("Authorization")),
+		Address: peerAddr(peer),
 	}
-	return IsLocal(httpPeer(r), r.Host, r.Header), token
+}
+
+// HTTPActor returns the caller of an HTTP request as the audit log names it.
+func HTTPActor(r *http.Request, i engine.Identity) audit.Actor {
+	a := NewActor(i, r.TLS)
+	if a.Address = r.RemoteAddr; isUnix(httpPeer(r)) {
+		a.Address = "unix"
+	}
+	return a
 }
 
 // httpPeer returns the address of the other end of a request's connection, or nil. That

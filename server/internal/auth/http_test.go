@@ -18,7 +18,7 @@ func TestHTTPCallerOnUnixSocketIsLocal(t *testing.T) {
 	}
 	var local bool
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		local, _ = auth.HTTPCaller(r)
+		local = auth.HTTPCaller(r).Local
 	}))
 	_ = s.Listener.Close()
 	s.Listener = l

@@ -1,0 +1,38 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/penstock-io/penstock/server/audit"
+)
+
+// openAudit opens the audit log. A daemon that cannot write it would refuse every action,
+// so that is an error at startup.
+func (s *Server) openAudit(context.Context) (err error) {
+	var out io.Writer = os.Stderr
+	if path := s.config.AuditLog; path != "" {
+		if s.auditFile, err = audit.OpenFile(path); err != nil {
+			return fmt.Errorf("%s: %w", s.config.origin("audit-log"), err)
+		}
+		out = s.auditFile
+		s.closers = append(s.closers, func(context.Context) error { return s.auditFile.Close() })
+	}
+	node, _ := os.Hostname() // without one, the entries name no node
+	s.audit, err = audit.New(audit.Options{
+		Out: out, Node: node, Log: s.log, OnEnd: s.metrics.countAction, OnError: s.metrics.auditErrors.Inc,
+	})
+	return err
+}
+
+// reopenAudit opens the file of the audit log again, after a rotation.
+func (s *Server) reopenAudit() {
+	if s.auditFile == nil {
+		return
+	}
+	if err := s.auditFile.Reopen(); err != nil {
+		s.log.Error("audit log not reopened, keeping the old file", "err", err)
+	}
+}

@@ -1,0 +1,117 @@
+package engine
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// A Caller is what an API knows about where a request comes from.
+type Caller struct {
+	// Local says that the caller is a program on this machine that connects directly.
+	Local bool
+
+	// Token is what the caller sent as its token, or "".
+	Token string
+
+	// Address is the caller's end of the connection. That of a Unix socket is zero.
+	Address netip.Addr
+}
+
+// A Token lets callers that know its secret refund units and reset keys. Its name, which
+// is optional, says in the audit log which of them did.
+type Token struct{ Name, Secret string }
+
+// An Identity is what the engine knows about a caller.
+type Identity struct {
+	// MayRefund is whether the caller may refund units and reset keys.
+	MayRefund bool
+
+	// ByToken says that the caller has a token, and Name is the name of that token.
+	ByToken bool
+	Name    string
+
+	// RetryAfter is above 0 if too many wrong tokens came from the caller's address,
+	// or from all addresses. Its token was not checked then, and will not be until
+	// that much time has passed.
+	RetryAfter time.Duration
+}
+
+// Identify returns what the engine knows about a caller. With tokens, only a token counts:
+// a proxy on this machine can be mistaken for a local caller. Wrong tokens are limited.
+func (e *Engine) Identify(c Caller) Identity {
+	switch {
+	case len(e.tokens) == 0:
+		return Identity{MayRefund: c.Local && e.trustLocal}
+	case c.Token == "":
+		return Identity{}
+	}
+	if wait := e.failures.wait(c.Address); wait > 0 {
+		return Identity{RetryAfter: wait}
+	}
+	name, ok := e.findToken(c.Token)
+	e.failures.note(c.Address, ok)
+	return Identity{MayRefund: ok, ByToken: ok, Name: name}
+}
+
+// MayRefund reports whether a caller may refund units or reset keys; see [Engine.Identify].
+func (e *Engine) MayRefund(c Caller) bool { return e.Identify(c).MayRefund }
+
+// HasToken reports whether the engine has a token.
+func (e *Engine) HasToken() bool { return len(e.tokens) > 0 }
+
+// A hashedToken is one form of a token that callers may send. Hashes have one length, so
+// that comparing them does not reveal that of the token.
+type hashedToken struct {
+	name string
+	hash [sha256.Size]byte
+}
+
+// hashTokens returns the forms in which callers may send tokens: the secret, and with its
+// name before it, as a line of a token file has it.
+func hashTokens(tokens []Token) (all []hashedToken) {
+	for _, t := range tokens {
+		if t.Secret == "" {
+			continue
+		}
+		all = append(all, hashedToken{t.Name, sha256.Sum256([]byte(t.Secret))})
+		if t.Name != "" {
+			all = append(all, hashedToken{t.Name, sha256.Sum256([]byte(t.Name + ":" + t.Secret))})
+		}
+	}
+	return all
+}
+
+// findToken returns the name of a token. It compares with all tokens, so that the time
+// does not reveal which one is similar.
+func (e *Engine) findToken(text string) (name string, ok bool) {
+	given := sha256.Sum256([]byte(text))
+	for i := range e.tokens {
+		t := &e.tokens[i]
+		if subtle.ConstantTimeCompare(given[:], t.hash[:]) == 1 {
+			name, ok = t.name, true
+		}
+	}
+	return name, ok
+}
+
+// CheckTokens returns an error if two tokens have one name or one secret: then the name
+// would not say which of them was used.
+func CheckTokens(tokens []Token) error {
+	names, secrets := map[string]bool{}, map[string]bool{}
+	for _, t := range tokens {
+		switch {
+		case t.Secret == "":
+			return errors.New("empty token")
+		case t.Name != "" && names[t.Name]:
+			return fmt.Errorf("two tokens have the name %q", t.Name)
+		case secrets[t.Secret]:
+			return fmt.Errorf("two lines have the same token, one of them that of %q", t.Name)
+		}
+		names[t.Name], secrets[t.Secret] = true, true
+	}
+	return nil
+}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/audit"
@@ -24,9 +25,9 @@ func (s *Server) authorize(e endpoint) http.HandlerFunc {
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 		if !e.public {
-			i := s.engine.Identify(auth.HTTPCaller(r))
+			i, wait := s.identify(auth.HTTPCaller(r))
 			if !i.MayRefund {
-				s.rejectCaller(w, r, i)
+				s.rejectCaller(w, r, wait)
 				return
 			}
 			r = withIdentity(r, i)
@@ -43,11 +44,25 @@ func (s *Server) authorize(e endpoint) http.HandlerFunc {
 	}
 }
 
-// rejectCaller answers a caller that has no right to the admin API.
-func (s *Server) rejectCaller(w http.ResponseWriter, r *http.Request, i engine.Identity) {
+// identify returns what the engine knows about a caller. If it sent a token, and too many
+// wrong ones came before, the token is not checked until wait has passed.
+func (s *Server) identify(c engine.Caller) (i engine.Identity, wait time.Duration) {
+	if c.Token == "" || !s.engine.HasToken() {
+		return s.engine.Identify(c), 0
+	}
+	if wait = s.failures.wait(c.Address); wait == 0 {
+		i = s.engine.Identify(c)
+		s.failures.note(c.Address, i.MayRefund)
+	}
+	return i, wait
+}
+
+// rejectCaller answers a caller that has no right to the admin API. Wait is above 0 if its
+// token was not checked.
+func (s *Server) rejectCaller(w http.ResponseWriter, r *http.Request, wait time.Duration) {
 	p := httplimit.Problem{Status: http.StatusUnauthorized, Detail: "want the header Authorization: Bearer TOKEN"}
-	if i.RetryAfter > 0 {
-		seconds := int64(math.Ceil(i.RetryAfter.Seconds()))
+	if wait > 0 {
+		seconds := int64(math.Ceil(wait.Seconds()))
 		w.Header().Set("Retry-After", strconv.FormatInt(seconds, 10))
 		p = httplimit.Problem{Status: http.StatusTooManyRequests, Detail: "too many wrong tokens"}
 	} else {

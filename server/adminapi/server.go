@@ -77,6 +77,7 @@ type Server struct {
 	mux     *http.ServeMux
 
 	observer *observe.Observer
+	failures *tokenFailures
 }
 
 // New returns a server for an engine, or [ErrNoToken]. Nil options are all defaults.
@@ -90,7 +91,7 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 	if !e.HasToken() && !o.Loopback {
 		return nil, ErrNoToken
 	}
-	s := &Server{engine: e, options: o.withDefaults(), mux: http.NewServeMux(), observer: o.Observer}
+	s := &Server{engine: e, options: o.withDefaults(), mux: http.NewServeMux(), observer: o.Observer, failures: newTokenFailures()}
 	if s.observer == nil {
 		s.observer = observe.New(e, &observe.Options{Version: o.Version})
 	}

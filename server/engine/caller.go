@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"time"
 )
 
 // A Caller is what an API knows about where a request comes from.
@@ -33,27 +32,15 @@ type Identity struct {
 	// ByToken says that the caller has a token, and Name is the name of that token.
 	ByToken bool
 	Name    string
-
-	// RetryAfter is above 0 if too many wrong tokens came from the caller's address,
-	// or from all addresses. Its token was not checked then, and will not be until
-	// that much time has passed.
-	RetryAfter time.Duration
 }
 
 // Identify returns what the engine knows about a caller. With tokens, only a token counts:
-// a proxy on this machine can be mistaken for a local caller. Wrong tokens are limited.
+// a proxy on this machine can be mistaken for a local caller.
 func (e *Engine) Identify(c Caller) Identity {
-	switch {
-	case len(e.tokens) == 0:
+	if len(e.tokens) == 0 {
 		return Identity{MayRefund: c.Local && e.trustLocal}
-	case c.Token == "":
-		return Identity{}
-	}
-	if wait := e.failures.wait(c.Address); wait > 0 {
-		return Identity{RetryAfter: wait}
 	}
 	name, ok := e.findToken(c.Token)
-	e.failures.note(c.Address, ok)
 	return Identity{MayRefund: ok, ByToken: ok, Name: name}
 }
 

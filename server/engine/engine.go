@@ -69,7 +69,6 @@ type Engine struct {
 	maxDescriptors int // descriptors in a request
 
 	tokens     []hashedToken
-	failures   *tokenFailures
 	trustLocal bool
 
 	loading sync.Mutex // serializes SetRules
@@ -97,7 +96,6 @@ func New(store penstock.Store, o *Options) *Engine {
 		shadow:            o.Shadow,
 		maxDescriptors:    defaultMaxDescriptors,
 		tokens:            hashTokens(append([]Token{{Secret: o.Token}}, o.Tokens...)),
-		failures:          newTokenFailures(),
 		trustLocal:        !o.DistrustLocal,
 		requestLimitState: ruleState{counters: &RuleCounters{Counters: &Counters{}}},
 		requestPolicy:     policy,

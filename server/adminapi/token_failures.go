@@ -1,4 +1,4 @@
-package engine
+package adminapi
 
 import (
 	"context"
@@ -12,6 +12,9 @@ import (
 
 // tokenFailures limits how many wrong tokens are checked, of one address and in all. As
 // fast as a daemon answers, a short token could be guessed.
+//
+// The other APIs have no such limit: there a client with an outdated token could lock out
+// others behind the same address, and traffic must not depend on that.
 type tokenFailures struct {
 	byAddress, inAll *penstock.Limiter
 

@@ -15,7 +15,7 @@ export class APIError extends Error {
   }
 }
 
-async function call(method, path, query, body) {
+async function call(method, path, query, body, accepted) {
   const parameters = new URLSearchParams(query ?? {}).toString();
   const headers = { Accept: 'application/json' };
   if (hasToken()) headers.Authorization = `Bearer ${sessionStorage.getItem(tokenName)}`;
@@ -30,8 +30,12 @@ async function call(method, path, query, body) {
     throw new APIError(0, 'The daemon does not answer.');
   }
   const text = await response.text().catch(() => '');
-  if (!response.ok) throw new APIError(response.status, detail(text) ?? `${response.status} ${response.statusText}`);
-  return JSON.parse(text);
+  if (!response.ok && response.status !== accepted) throw new APIError(response.status, detail(text) ?? `${response.status} ${response.statusText}`);
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new APIError(response.status, 'The answer is not JSON.');
+  }
 }
 
 function detail(text) {
@@ -46,3 +50,6 @@ function detail(text) {
 export const get = (path, query) => call('GET', path, query);
 export const post = (path, query, body) => call('POST', path, query, body);
 export const remove = (path, query) => call('DELETE', path, query);
+
+// readiness returns whether the daemon is ready; one that is not answers 503.
+export const readiness = () => call('GET', 'readyz', null, undefined, 503);

@@ -1,7 +1,8 @@
 // The frame of the page: which view is shown, with which parameters, how often it asks
 // the daemon, and what is said when the daemon does not answer.
 
-import { APIError, get, hasToken, removeToken, setToken } from './api.js';
+import { address } from './address.js';
+import { APIError, hasToken, readiness, removeToken, setToken } from './api.js';
 import { el, field, reconcile, setText } from './dom.js';
 import * as live from './live.js';
 import * as keys from './keys.js';
@@ -19,6 +20,7 @@ const lock = document.getElementById('lock');
 let view = null; // {name, update, poll, close}
 let timer = 0;
 let failures = 0;
+let failure = ''; // why the last poll failed
 let banners = [];
 
 // ---- the address: #/live?window=1h&sort=denied ----
@@ -28,23 +30,11 @@ function parseAddress() {
   return { name: Object.hasOwn(views, path) ? path : 'live', parameters: new URLSearchParams(query ?? '') };
 }
 
-// address returns the link to a view with parameters; empty ones are left out.
-export function address(name, parameters) {
-  const query = new URLSearchParams();
-  for (const [key, value] of Object.entries(parameters)) if (value) query.set(key, value);
-  const text = query.toString();
-  return `#/${name}${text ? `?${text}` : ''}`;
-}
-
 // context is what a view may ask of the frame.
 const context = {
   // remember puts the view's state into the address, without a new entry in the history.
   remember(parameters) {
     history.replaceState(null, '', address(view.name, parameters));
-  },
-  setBanners(list) {
-    banners = list;
-    showBanners();
   },
   setStatus(state, text) {
     status.dataset.state = state;
@@ -63,13 +53,16 @@ const context = {
     }
   },
   pollNow: () => schedule(0),
-  // pollHealth is the poll of a view that shows nothing that changes by itself.
+  // pollHealth shows whether the daemon is ready, and why not.
   async pollHealth() {
-    const health = await get('readyz').catch((error) => {
-      if (error.status === 503) return { ready: false, reasons: [error.message] };
-      throw error;
-    });
-    context.setStatus(!health.ready ? 'down' : health.degraded ? 'degraded' : 'up', !health.ready ? 'not ready' : health.degraded ? 'degraded' : 'up');
+    const health = await readiness();
+    const state = !health.ready ? 'down' : health.degraded ? 'degraded' : 'up';
+    context.setStatus(state, { down: 'not ready', degraded: 'degraded', up: 'up' }[state]);
+    banners = state === 'up' ? [] : [{
+      level: state === 'down' ? 'error' : 'warn',
+      title: state === 'down' ? 'Not ready.' : 'Degraded: decisions are made without the store.',
+      text: (health.reasons ?? []).join(' · '),
+    }];
   },
 };
 
@@ -120,13 +113,14 @@ async function poll() {
 function failed(error) {
   if (error instanceof APIError && error.status === 401) return showLocked();
   failures = Math.min(failures + 1, 5);
+  failure = error.status === 0 ? 'What is shown may be old; the page keeps asking.' : error.message;
   context.setStatus('down', error.status === 0 ? 'no answer' : 'error');
   if (!(error instanceof APIError)) console.error(error);
 }
 
 function showBanners() {
   const all = failures === 0 ? banners
-    : [{ level: 'error', title: 'The daemon does not answer.', text: 'What is shown may be old; the page keeps asking.' }];
+    : [{ level: 'error', title: 'The daemon does not answer as it should.', text: failure }];
   reconcile(document.getElementById('banners'), all, (b) => `${b.level} ${b.title} ${b.text ?? ''}`,
     (b) => el('div', { class: `banner banner-${b.level}` }, el('strong', null, b.title), b.text ? el('span', null, b.text) : null),
     () => {});
@@ -176,7 +170,7 @@ const themes = ['auto', 'light', 'dark'];
 const themeButton = document.getElementById('theme');
 
 function showTheme() {
-  setText(themeButton, document.documentElement.dataset.theme ?? 'auto');
+  setText(themeButton.lastChild, document.documentElement.dataset.theme ?? 'auto');
 }
 
 themeButton.addEventListener('click', () => {

@@ -11,7 +11,7 @@ export function compact(n) {
   for (const [unit, letter] of [[1e9, 'G'], [1e6, 'M'], [1e4, 'k']]) {
     if (Math.abs(n) >= unit) {
       const scaled = n / (letter === 'k' ? 1e3 : unit);
-      return scaled.toFixed(scaled < 10 ? 2 : scaled < 100 ? 1 : 0) + letter;
+      return Number(scaled.toFixed(scaled < 10 ? 2 : scaled < 100 ? 1 : 0)) + letter;
     }
   }
   return grouped.format(n);

@@ -21,9 +21,11 @@ const defaults = { limit: '10/1s', traffic: 'edge', arrivals: '0x8, 0.4, 0.9x8, 
 
 const halfHeight = 40; // of a lane, above and below its line
 const laneHeight = 2 * halfHeight + 2;
-const margin = 10; // left and right of the time axis
+const narrow = 480; // a picture below it has less room for marks side by side
 const column = 7; // the width of a mark
-const smallestPitch = 1.6; // of marks on top of each other; more of them become bars
+const roundPitch = 6; // of marks on top of each other that still look like dots
+const smallestPitch = 1.6; // below it, marks become bars
+const abreastOn = { wide: 6, narrow: 3 }; // marks of one instant side by side, at most
 const mostMarks = 2500; // in a lane, before marks become bars
 
 // parseArrivals reads "0, 0.5x3, 1:4": a request at 0 s, three at 0.5 s, one of cost 4.
@@ -196,12 +198,20 @@ export function open(root, context) {
       width: scale.width, height: laneHeight, viewBox: `0 0 ${scale.width} ${laneHeight}`, tabindex: '0', role: 'group',
       'aria-label': `${lane.algorithm}: ${lane.passed} of ${lane.offered} passed, at most ${lane.most_in_period} in any ${seconds(lane.period)}. Arrow keys walk through the requests.`,
     });
-    drawing.append(...grid(scale), ...worst(lane, scale),
+    drawing.append(...grid(scale), ...worst(lane, scale), ...edge(lane, scale),
       svg('line', { class: 'lane-line', x1: 0, x2: scale.width, y1: halfHeight + 1, y2: halfHeight + 1 }),
       ...scale.marks(lane), svg('g', { class: 'pick' }));
     drawing.addEventListener('click', (event) => pick(lane, drawing, scale, event));
     drawing.addEventListener('keydown', (event) => walk(lane, event));
     return drawing;
+  }
+
+  // edge marks where the first window of a lane on the clock ends: half a period after the
+  // start, which is how the daemon chooses the start.
+  function edge(lane, scale) {
+    if (lane.algorithm !== 'fixed-window' || !/ align=| zone=|\/(second|minute|hour|day|week|month|year)/.test(lane.limit)) return [];
+    const x = scale.x(lane.period / 2);
+    return [svg('line', { class: 'edge', x1: x, x2: x, y1: 0, y2: laneHeight }), svg('text', { class: 'tick', x: x + 6, y: laneHeight - 4 }, 'window ends')];
   }
 
   const grid = (scale) => scale.ticks.map((t) =>
@@ -345,13 +355,28 @@ function newScale(simulation, width) {
     length = Math.max(length, lane.period);
     for (const r of lane.results) length = Math.max(length, placeOf(r));
   }
+  const most = width < narrow ? abreastOn.narrow : abreastOn.wide;
+  const margin = most * column / 2 + 2;
   const x = (t) => margin + (t / length) * (width - 2 * margin);
   const bins = new Map(simulation.lanes.map((lane) => [lane.algorithm, binsOf(lane, x)]));
-  let highest = 1;
-  for (const lane of bins.values()) for (const bin of lane.values()) highest = Math.max(highest, bin.above.length, bin.below.length);
-  const pitch = Math.min((halfHeight - 3) / highest, column);
+  const highest = Math.max(1, ...[...bins.values()].flatMap((lane) => [...lane.values()].map((bin) => Math.max(bin.above.length, bin.below.length))));
+  const abreast = abreastOf(bins, highest, most);
+  const pitch = Math.min((halfHeight - 3) / Math.ceil(highest / abreast), column);
   const asBars = pitch < smallestPitch || simulation.lanes.some((l) => l.results.length > mostMarks);
-  return { width, x, ticks: ticksOf(length, width), marks: (lane) => marksOf(bins.get(lane.algorithm), pitch, asBars) };
+  return { width, x, ticks: ticksOf(length, width), marks: (lane) => marksOf(bins.get(lane.algorithm), pitch, abreast, asBars) };
+}
+
+// abreastOf returns how many marks of one instant stand side by side: as few as make them
+// look like dots, and not more than there is room for before the next instant.
+function abreastOf(bins, highest, most) {
+  let room = most;
+  for (const lane of bins.values()) {
+    const columns = [...lane.keys()].sort((a, b) => a - b);
+    for (let i = 1; i < columns.length; i++) room = Math.min(room, columns[i] - columns[i - 1] - 1);
+  }
+  room = Math.max(room, 1);
+  for (let n = 1; n < room; n++) if ((halfHeight - 3) / Math.ceil(highest / n) >= roundPitch) return n;
+  return room;
 }
 
 // binsOf gathers the requests of each column of the picture.
@@ -365,28 +390,30 @@ function binsOf(lane, x) {
   return bins;
 }
 
-function marksOf(bins, pitch, asBars) {
+function marksOf(bins, pitch, abreast, asBars) {
   const all = [];
   for (const bin of bins.values()) {
     for (const [side, requests] of [[-1, bin.above], [1, bin.below]]) {
       if (requests.length === 0) continue;
-      all.push(...(asBars ? bar(bin.x, side, requests, pitch) : stack(bin.x, side, requests, pitch)));
+      all.push(...(asBars ? bar(bin.x, side, requests, pitch / abreast) : stack(bin.x, side, requests, pitch, abreast)));
     }
   }
   return all;
 }
 
 // stack draws one mark for each request.
-function stack(x, side, requests, pitch) {
+function stack(x, side, requests, pitch, abreast) {
+  const across = Math.min(abreast, requests.length);
   const height = pitch > 4 ? pitch - 1.2 : Math.max(pitch - 0.5, 1);
   const width = column - 1.2;
   return requests.map((r, i) => {
-    const y = halfHeight + 1 + side * (2 + i * pitch) - (side < 0 ? height : 0);
+    const y = halfHeight + 1 + side * (2 + Math.floor(i / across) * pitch) - (side < 0 ? height : 0);
+    const left = x + (i % across - across / 2) * column + (column - width) / 2;
     const denied = kindOf(r) === 'denied' && height > 4;
     const inset = denied ? 0.7 : 0; // half of the ring's line
     return svg('rect', {
       class: `mark mark-${kindOf(r)}${denied ? ' ring' : ''}`, 'data-n': 1, 'data-at': r.at,
-      x: round(x - width / 2 + inset), y: round(y + inset), width: round(width - 2 * inset), height: round(height - 2 * inset),
+      x: round(left + inset), y: round(y + inset), width: round(width - 2 * inset), height: round(height - 2 * inset),
       rx: round(Math.min(width, height) / 2),
     });
   });

@@ -21,6 +21,10 @@ type inspection struct {
 	// Seen is what the daemon knows of these keys, and of equal keys under limits in
 	// requests, if they are among the top keys.
 	Seen []observe.SeenKey `json:"seen"`
+
+	// Actions is whether these keys can be refunded and reset here: a client that shows
+	// them need not offer what is answered with 403.
+	Actions bool `json:"actions"`
 }
 
 // handleInspect answers /v1/inspect: everything about one key. The parameters are those of
@@ -39,7 +43,7 @@ func (s *Server) inspect(r *http.Request) (*inspection, error) {
 	if err != nil {
 		return nil, err
 	}
-	result := &inspection{States: []*keyState{}, More: more, Seen: []observe.SeenKey{}}
+	result := &inspection{States: []*keyState{}, More: more, Seen: []observe.SeenKey{}, Actions: !s.options.ReadOnly}
 	seen := map[string]bool{}
 	for _, t := range targets {
 		state, err := s.peek(r.Context(), t)

@@ -1,6 +1,7 @@
 package adminapi_test
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -38,6 +39,20 @@ func TestPageAnswersOtherMethodsAndPathsWithProblems(t *testing.T) {
 		method, path, _ := strings.Cut(request, " ")
 		if w := send(s, method, path, "Accept", browserAccept); w.Code != want {
 			t.Errorf("%s: %d, want %d", request, w.Code, want)
+		}
+	}
+}
+
+// A page without actions shows no buttons for them.
+func TestInspectSaysWhetherThereAreActions(t *testing.T) {
+	for _, readOnly := range []bool{false, true} {
+		s := newServer(t, newEngine(t), adminapi.Options{Loopback: true, ReadOnly: readOnly})
+		w := send(s, "GET", "/v1/inspect?rule=edge/remote_address&key=10.0.0.1")
+		var got struct {
+			Actions *bool `json:"actions"`
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || got.Actions == nil || *got.Actions == readOnly {
+			t.Errorf("read only %t: got %d %s, want actions %t", readOnly, w.Code, w.Body, !readOnly)
 		}
 	}
 }

@@ -149,7 +149,7 @@ export function open(root, context) {
       }
       if (mine !== target()) return;
       problem.hidden = true;
-      actions = answer.actions !== false;
+      actions = answer.actions;
       showStates(answer);
     }
 
@@ -271,10 +271,7 @@ export function open(root, context) {
   };
 
   async function pollSlow() {
-    const [rules, log] = await Promise.all([get('rules'), get('v1/audit').catch((error) => {
-      if (error.status === 404) return { entries: [] };
-      throw error;
-    })]);
+    const [rules, log] = await Promise.all([get('rules'), get('v1/audit')]);
     known = rules.rules.filter((r) => !r.unlimited).map((r) => r.name);
     showRuleChoice();
     audit.set(log.entries);

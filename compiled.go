@@ -33,6 +33,7 @@ type compiledLimit struct {
 	sliding algorithm.SlidingWindow
 	rolling algorithm.RollingWindow
 	log     algorithm.SlidingLog
+	permits algorithm.Concurrent
 
 	period        int64 // of windows, in whole ticks
 	offset        int64 // of windows aligned to the clock
@@ -110,6 +111,8 @@ func (cl *compiledLimit) prepare(n Limit) (err error) {
 		cl.rolling = algorithm.NewRollingWindow(n.Count, int64(n.Period), int64(n.Buckets), cl.tick)
 	case SlidingLog:
 		cl.log = algorithm.SlidingLog{Count: n.Count, Period: cl.period, Tick: cl.tick}
+	case Concurrent:
+		cl.permits = algorithm.Concurrent{Count: n.Count, Period: cl.period, Tick: cl.tick}
 	}
 	return err
 }

@@ -39,6 +39,7 @@ type DenyCacheOptions struct {
 // It never allows a request without the store. A denial is cached until its
 // RetryAfter has passed, counted from before the store was called. As long as
 // units come back only by time, the store would have denied the request too.
+// Denials of a [Concurrent] limit are not cached: any holder may release its permit.
 // Refunds and resets through the cache, and requests with another Count or Burst
 // under the same name, drop the key's denial. Refunds that bypass the cache take
 // effect within MaxAge.
@@ -111,7 +112,7 @@ func (c *DenyCache) newLookup(r *Request) (l lookup, ok bool) {
 	if r.AtMost {
 		l.cost = min(l.cost, 1)
 	}
-	if r.MaxDelay > 0 && cl.limit.Algorithm.isBucket() || c.only != nil && !c.only(r.Limit) {
+	if r.MaxDelay > 0 && cl.limit.Algorithm.isBucket() || cl.limit.Algorithm == Concurrent || c.only != nil && !c.only(r.Limit) {
 		l.cost = 0 // denials of other requests do not apply to it, nor its own to them
 	}
 	l.cacheable = l.cost > 0 && r.ID == "" && !r.Overdraw

@@ -99,6 +99,12 @@ type FallbackChange struct {
 // goes to the store that decides at that time; if it did not grant the ID,
 // nothing is refunded.
 //
+// Permits of a [Concurrent] limit are not charged to the primary afterwards. Each
+// store knows those that it granted: a renewal at the other one is decided anew, and
+// a release reaches whichever of them holds the permit and is up. So up to Count
+// permits and this process's share of them can be held at once for one Period after
+// the primary went down or came up; a permit that could not be released expires.
+//
 // Decisions without the primary store have [SourceFallback], and their numbers
 // are those of the share.
 type Fallback struct {
@@ -222,8 +228,24 @@ func (f *Fallback) Take(ctx context.Context, r Request) (Decision, error) {
 			d, err = f.takeLocal(ctx, s, &r)
 		}
 	}
+	if err == nil && d.Source != SourceFallback {
+		f.releaseLocal(ctx, &r, &d)
+	}
 	d.Granted += refunded
 	return d, err
+}
+
+// releaseLocal releases permits that the secondary store granted while the primary was
+// down, and that the primary, which decides now, does not know.
+func (f *Fallback) releaseLocal(ctx context.Context, r *Request, d *Decision) {
+	if r.Limit.Algorithm != Concurrent || r.Cost >= 0 || r.Cost == Reset || d.Granted != 0 {
+		return
+	}
+	local := *r
+	_, local.Limit = f.modeFor(r.Limit)
+	if own, err := f.secondary.Take(ctx, local); err == nil {
+		d.Granted = own.Granted
+	}
 }
 
 // callPrimary calls the primary store with the timeout.
@@ -253,6 +275,7 @@ func (f *Fallback) TakeEach(ctx context.Context, rs []Request, ds []Decision) er
 	}
 	for i := range rs {
 		if answered && b.calls[i].admitted {
+			f.releaseLocal(ctx, &rs[i], &ds[i])
 			continue
 		}
 		if ds[i], err = f.takeLocal(ctx, b.calls[i].shard, &rs[i]); err != nil {

@@ -59,6 +59,9 @@ func (l *ledger) updateSize() { l.size.Store(int64(len(l.debts) + len(l.retries)
 
 // addDebt records the units that the secondary store granted or refunded.
 func (f *Fallback) addDebt(s *fallbackShard, r *Request, local Limit, d *Decision) {
+	if r.Limit.Algorithm == Concurrent {
+		return // permits are not used up: their next renewal takes them from the primary store
+	}
 	if d.Granted < 0 {
 		s.ledger.refundLocal(r, local, -d.Granted)
 		return

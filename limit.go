@@ -11,7 +11,7 @@ import (
 // right choice for most limits.
 type Algorithm uint8
 
-// The six algorithms. docs/algorithms.md draws what each admits.
+// The seven algorithms. docs/algorithms.md draws what each admits.
 const (
 	// TokenBucket admits bursts of up to Burst, and Count per Period over time.
 	// It needs one word per key, and has no window edges.
@@ -41,11 +41,17 @@ const (
 	// SlidingLog records the time of every admitted unit. It is exact, and
 	// needs eight bytes per unit.
 	SlidingLog
+
+	// Concurrent limits how many units are held at once: Count permits, each
+	// held for one Period unless it is renewed or released. Every request names
+	// its permits by a [Request.ID]; see [Limiter.Acquire]. Count is at most
+	// 10,000, a cost at most 100, and Period at most 24 hours.
+	Concurrent
 )
 
-// hasDebt reports whether a charge can overdraw a key. Rolling windows and logs
-// cannot owe: they keep each unit until it leaves the period, and what was charged
-// beyond their count has no place there.
+// hasDebt reports whether a charge can overdraw a key. Rolling windows, logs and
+// concurrency limits cannot owe: they keep each unit until it leaves the period or is
+// released, and what was charged beyond their count has no place there.
 func (a Algorithm) hasDebt() bool { return a <= SlidingWindow }
 
 // isBucket reports whether the algorithm has a rate and a burst.
@@ -109,7 +115,7 @@ type Limit struct {
 
 	// Debt is how many units a [Limiter.Charge] may take beyond an empty bucket
 	// or a used-up window. It is no part of a named limit's identity. Rolling
-	// windows and logs have no debt. Default: one whole capacity, or what a
+	// windows, logs and concurrency limits have no debt. Default: one whole capacity, or what a
 	// SlidingWindow can count beyond its own if that is less. [NoDebt] forbids
 	// debt.
 	Debt int64

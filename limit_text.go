@@ -22,6 +22,7 @@ const maxLimitText = 512
 //	30/1m burst=15
 //	100/10s sliding-log
 //	100/1d rolling-window bucket=1h
+//	5/30s concurrent
 //	5/day zone=Asia/Shanghai fixed-window
 //	100/1m fixed-window align=clock offset=10s name=login
 //
@@ -29,10 +30,12 @@ const maxLimitText = 512
 // order, each at most once:
 //
 //	token-bucket, leaky-bucket, fixed-window, sliding-window, rolling-window,
-//	sliding-log     the algorithm; default token-bucket
+//	sliding-log, concurrent
+//	                the algorithm; default token-bucket
 //	burst=N         of a bucket: the most at once; default the count
 //	debt=N          the most that a charge takes beyond empty, 0 for none; not
-//	                of a rolling-window or sliding-log; default the capacity
+//	                of a rolling-window, sliding-log or concurrent limit;
+//	                default the capacity
 //	buckets=N       of a rolling-window: the number of its parts; default 10
 //	bucket=1h       the same by length: as many parts as needed, none longer
 //	align=clock     of a fixed-window: where it begins, one of first (the
@@ -124,7 +127,7 @@ func (l *Limit) UnmarshalText(text []byte) error {
 }
 
 var (
-	algorithmWords = []string{"token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "rolling-window", "sliding-log"}
+	algorithmWords = []string{"token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "rolling-window", "sliding-log", "concurrent"}
 	alignWords     = []string{"first", "clock", "day", "week", "month", "year"}
 
 	// limitFields maps the keys of the text to the fields that they set.

@@ -42,6 +42,7 @@ var limitTexts = []struct {
 		"",
 	},
 	{"100/10s sliding-log", Limit{Algorithm: SlidingLog, Count: 100, Period: 10 * time.Second}, ""},
+	{"5/30s concurrent", Limit{Algorithm: Concurrent, Count: 5, Period: 30 * time.Second}, ""},
 	{"100/10s sliding-window", Limit{Algorithm: SlidingWindow, Count: 100, Period: 10 * time.Second}, ""},
 
 	// Debt: none, the default, or another.
@@ -182,7 +183,7 @@ var badLimitTexts = []struct{ text, want string }{
 
 	{"10/s fixd-window", `Algorithm at column 6: "fixd-window": unknown word; did you mean fixed-window?`},
 	{"10/s sliding", `Algorithm at column 6: "sliding": unknown word; did you mean sliding-window?`},
-	{"10/s 5", `Algorithm at column 6: "5": unknown word; want one of token-bucket, leaky-bucket, fixed-window, sliding-window, rolling-window, sliding-log, burst=, debt=, buckets=, bucket=, align=, offset=, zone=, name=`},
+	{"10/s 5", `Algorithm at column 6: "5": unknown word; want one of token-bucket, leaky-bucket, fixed-window, sliding-window, rolling-window, sliding-log, concurrent, burst=, debt=, buckets=, bucket=, align=, offset=, zone=, name=`},
 	{"10/s sliding-log fixed-window", `Algorithm at column 18: "fixed-window": already set at column 6: "sliding-log"`},
 	{"10/s brust=5", `text at column 6: "brust=5": unknown key; did you mean burst=?`},
 	{"10/s algorithm=x", `text at column 6: "algorithm=x": unknown key; want one of burst=, debt=, buckets=, bucket=, align=, offset=, zone=, name=`},

@@ -20,6 +20,9 @@ const (
 	maxLogCount     = 10_000
 	maxLogPeriod    = 24 * day
 	maxSlidingCount = 1<<26 - 1
+
+	maxConcurrentCount  = 10_000
+	maxConcurrentPeriod = day
 )
 
 // Validate returns nil if the limit is valid, or else a [*FieldError] of kind
@@ -43,8 +46,8 @@ func (l Limit) checkNames() error {
 	if len(l.Name) > maxNameBytes {
 		return badLimit("Name", "%d bytes long: must be at most %d", len(l.Name), maxNameBytes)
 	}
-	if l.Algorithm > SlidingLog {
-		return badLimit("Algorithm", "%d: must be one of the six, at most %d", uint8(l.Algorithm), uint8(SlidingLog))
+	if l.Algorithm > Concurrent {
+		return badLimit("Algorithm", "%d: must be one of the seven, at most %d", uint8(l.Algorithm), uint8(Concurrent))
 	}
 	if l.Align > AlignYear {
 		return badLimit("Align", "%d: must be one of the six, at most %d", uint8(l.Align), uint8(AlignYear))
@@ -101,6 +104,8 @@ func (l Limit) checkAlgorithm() error {
 		return l.checkRollingWindow()
 	case SlidingLog:
 		return l.checkSlidingLog()
+	case Concurrent:
+		return l.checkConcurrent()
 	}
 	return l.checkBucket()
 }
@@ -185,6 +190,17 @@ func (l Limit) checkSlidingLog() error {
 	if l.Period > maxLogPeriod {
 		return badLimit("Period", "%s: must be at most %s for a %s; a %s counts for longer",
 			durationText(l.Period), durationText(maxLogPeriod), SlidingLog, SlidingWindow)
+	}
+	return nil
+}
+
+func (l Limit) checkConcurrent() error {
+	if l.Count > maxConcurrentCount {
+		return badLimit("Count", "%d: must be at most %d for a %s limit", l.Count, maxConcurrentCount, Concurrent)
+	}
+	if l.Period > maxConcurrentPeriod {
+		return badLimit("Period", "%s: must be at most %s for a %s limit; renew permits that are held for longer",
+			durationText(l.Period), durationText(maxConcurrentPeriod), Concurrent)
 	}
 	return nil
 }

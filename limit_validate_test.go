@@ -34,6 +34,7 @@ func TestLimitValidateAccepts(t *testing.T) {
 		{Algorithm: SlidingWindow, Count: 1, Period: time.Hour, Debt: 1<<26 - 2},
 		{Algorithm: RollingWindow, Count: 5, Period: 5, Buckets: 1000},
 		{Algorithm: SlidingLog, Count: 10_000, Period: 24 * day},
+		{Algorithm: Concurrent, Count: 10_000, Period: day},
 
 		// Fields of other algorithms are ignored, whatever their value.
 		{Algorithm: FixedWindow, Count: 5, Period: time.Hour, Burst: -1, Buckets: -1},
@@ -53,7 +54,9 @@ func TestLimitValidateRefuses(t *testing.T) {
 	}{
 		{Limit{}, "Period", "0s: must be more than zero"},
 		{PerSecond(1).WithName(strings.Repeat("n", 65)), "Name", "65 bytes long: must be at most 64"},
-		{PerSecond(1).WithAlgorithm(6), "Algorithm", "6: must be one of the six"},
+		{PerSecond(1).WithAlgorithm(7), "Algorithm", "7: must be one of the seven"},
+		{PerSecond(10_001).WithAlgorithm(Concurrent), "Count", "10001: must be at most 10000 for a concurrent limit"},
+		{Per(1, 24*time.Hour+1).WithAlgorithm(Concurrent), "Period", "must be at most 1d for a concurrent limit; renew"},
 		{fixed(Limit{Count: 1, Period: time.Hour, Align: 6}), "Align", "6: must be one of the six"},
 		{PerSecond(-1), "Count", "-1: must not be negative"},
 		{PerSecond(1).WithBurst(-1), "Burst", "-1: must not be negative"},

@@ -58,6 +58,9 @@ func New(s Store, l Limit) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
+	if l.Algorithm == Concurrent {
+		lim.memory = nil // its requests need an ID, which Take checks
+	}
 	lim.template = Request{Limit: l, Cost: 1, compiled: lim.compiled}
 	return lim, nil
 }
@@ -107,8 +110,8 @@ func (l *Limiter) AllowAtMost(ctx context.Context, key string, n int64) (Decisio
 // refund has paid it; Remaining is 0 meanwhile. The debt of a window ends with it.
 //
 // A debt is at most one capacity, or what [Limit.Debt] says. [Decision.Granted] is
-// how many units were charged. A RollingWindow or SlidingLog cannot owe: charging it
-// is an error of kind [ErrBadCost].
+// how many units were charged. A RollingWindow, SlidingLog or Concurrent limit cannot
+// owe: charging it is an error of kind [ErrBadCost].
 func (l *Limiter) Charge(ctx context.Context, key string, n int64) (Decision, error) {
 	r := l.request(key, n)
 	r.Overdraw = true

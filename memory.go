@@ -20,8 +20,8 @@ type MemoryOptions struct {
 	// limit, and each remembered [Request.ID]. Default: 1,000,000.
 	MaxKeys int
 
-	// MaxBytes bounds the states of sliding logs and rolling windows. Their
-	// overflow buckets may take a quarter more. The other algorithms need less
+	// MaxBytes bounds the states of sliding logs, rolling windows and
+	// concurrency limits. Their overflow buckets may take a quarter more. The other algorithms need less
 	// than 64 bytes per key, which MaxKeys bounds. Default: 1 GiB.
 	MaxBytes int64
 
@@ -85,7 +85,8 @@ type MemoryStats struct {
 	// [Limit.Untrusted].
 	UntrustedKeys int64
 
-	// Bytes is the size of the states of sliding logs and rolling windows.
+	// Bytes is the size of the states of sliding logs, rolling windows and
+	// concurrency limits.
 	Bytes int64
 
 	// OverflowDecisions is the number of requests that an overflow bucket
@@ -192,6 +193,9 @@ func (m *Memory) Take(_ context.Context, r Request) (d Decision, err error) {
 		return d, err
 	}
 	if r.ID != "" && r.Cost != 0 {
+		if cl.limit.Algorithm == Concurrent {
+			return m.takePermits(cl, &r), nil
+		}
 		return m.takeWithID(cl, &r)
 	}
 	m.take(cl, r.Key, r.forAlgorithm(), &d)

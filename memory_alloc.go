@@ -71,12 +71,15 @@ func (s *shard) hasRoom(cl *compiledLimit, slot []uint64, req algorithm.Request)
 		return req.Cost <= 0 || b != 0
 	}
 	size := s.blocks[cl.table.trust()].Size(b)
+	if cl.limit.Algorithm == Concurrent {
+		return size >= algorithm.PermitWords*int(cl.permits.Count) || size >= algorithm.PermitWords*(logLenOf(slot)+1)
+	}
 	return size >= int(cl.log.Count) || int64(size-logLenOf(slot)) >= req.Cost
 }
 
 // ensureRoom makes sure that what the request may be granted can be recorded. It
 // fails only if the store has reached MaxBytes, or untrusted limits their share of
-// it, and no log or ring has expired. It
+// it, and no state with a block has expired. It
 // may move the key's slot.
 func (s *shard) ensureRoom(cl *compiledLimit, hash uint64, now int64, req algorithm.Request) bool {
 	if !cl.hasBlocks || s.growBlock(cl, s.tables[cl.table].Slot(hash), now, req) {
@@ -97,6 +100,8 @@ func (s *shard) growBlock(cl *compiledLimit, slot []uint64, now int64, req algor
 		return true
 	case cl.limit.Algorithm == RollingWindow:
 		return s.newBlock(cl, slot, int(cl.rolling.Buckets)+1)
+	case cl.limit.Algorithm == Concurrent:
+		return s.growPermits(cl, slot, now, req)
 	}
 	return s.growLog(cl, slot, now, req)
 }
@@ -116,6 +121,26 @@ func (s *shard) growLog(cl *compiledLimit, slot []uint64, now int64, req algorit
 	longer := s.log(cl, slot)
 	l.CopyTo(&longer)
 	putLog(cl, slot, &longer)
+	if old != 0 {
+		s.blocks[cl.table.trust()].Free(old)
+	}
+	return true
+}
+
+// growPermits moves permits to which the request will add some into a longer block.
+func (s *shard) growPermits(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request) bool {
+	p := s.permits(cl, slot)
+	cl.permits.Normalize(&p, now)
+	need := cl.permits.Room(&p, now)
+	if need <= len(p.Words) || cl.permits.Decide(&p, now, req).Granted <= 0 {
+		return true
+	}
+	old := blockOf(slot)
+	most := max(need, algorithm.PermitWords*int(cl.permits.Count))
+	if !s.newBlock(cl, slot, min(max(need, 2*len(p.Words)), most)) {
+		return false
+	}
+	copy(s.permits(cl, slot).Words, p.Words)
 	if old != 0 {
 		s.blocks[cl.table.trust()].Free(old)
 	}

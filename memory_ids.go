@@ -12,7 +12,7 @@ import (
 // shard of its key, so charge and record are written under one lock.
 func (m *Memory) takeWithID(cl *compiledLimit, r *Request) (Decision, error) {
 	h := m.hashOf(cl, r.Key)
-	id := max(h*0x9e3779b97f4a7c15^m.sum(r.ID), 1)
+	id := m.hashOfID(h, r.ID)
 	s := m.shard(h)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -25,6 +25,41 @@ func (m *Memory) takeWithID(cl *compiledLimit, r *Request) (Decision, error) {
 		return s.repeatID(cl, h, now, mono, recordOf(slot)), nil
 	}
 	return s.takeNewID(cl, r, h, id, now, mono)
+}
+
+// hashOfID returns the hash of an ID under a key with that hash; never 0.
+func (m *Memory) hashOfID(h uint64, id string) uint64 {
+	return max(h*0x9e3779b97f4a7c15^m.sum(id), 1)
+}
+
+// takePermits takes, renews or releases permits of a concurrency limit. They are
+// their own record: if the overflow bucket granted them, they stay in it, even if
+// their key has a slot by now.
+func (m *Memory) takePermits(cl *compiledLimit, r *Request) (d Decision) {
+	h := m.hashOf(cl, r.Key)
+	req := r.forAlgorithm()
+	req.ID = m.hashOfID(h, r.ID)
+	s := m.shard(h)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m.overflowDecisions.Load() > 0 && m.overflow.holds(cl, req.ID) {
+		s.takeOverflow(cl, req, &d)
+		return d
+	}
+	s.take(cl, h, m.now(cl.onWallClock), req, &d)
+	return d
+}
+
+// holds reports whether the overflow bucket of a limit holds permits under an ID.
+func (s *shard) holds(cl *compiledLimit, id uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slot := s.tables[cl.table].Slot(cl.overflowHash())
+	if slot == nil {
+		return false
+	}
+	p := s.permits(cl, slot)
+	return p.Holds(id, s.store.now(cl.onWallClock))
 }
 
 // recordSlot returns the slot of a record that has not expired, or nil.

@@ -19,7 +19,7 @@ const (
 	bucketTable tableKind = 2 * iota // token and leaky buckets
 	windowTable                      // fixed windows from the first request, sliding windows
 	clockTable                       // fixed windows on the wall clock
-	blockTable                       // rolling windows and sliding logs, which need a block of words
+	blockTable                       // rolling windows, sliding logs and concurrency limits, which need a block of words
 	idTable                          // grants under a Request.ID
 	tableKinds
 
@@ -55,7 +55,7 @@ func tableKindOf(l Limit) tableKind {
 	switch l.Algorithm {
 	case TokenBucket, LeakyBucket:
 		return bucketTable
-	case RollingWindow, SlidingLog:
+	case RollingWindow, SlidingLog, Concurrent:
 		return blockTable
 	case FixedWindow:
 		if l.Align != AlignFirst {
@@ -80,7 +80,7 @@ const (
 	countWord = 2 // windowTable, clockTable: the units used
 
 	blockWord    = 2 // blockTable: the block, or 0
-	positionWord = 3 // of a ring: index of the newest count; of a log: index of the oldest time, and the length
+	positionWord = 3 // of a ring: index of the newest count; of a log: index of the oldest time, and the length; of permits: the number of grants
 	newestWord   = 4 // of a ring: number of the newest bucket
 	totalWord    = 5 // of a ring: the sum of its counts
 
@@ -178,6 +178,15 @@ func logOf(cl *compiledLimit, slot []uint64, words []int64) algorithm.Log {
 func putLog(cl *compiledLimit, slot []uint64, l *algorithm.Log) {
 	slot[expiryWord] = uint64(cl.log.Empty(l))
 	slot[positionWord] = uint64(l.Head)<<32 | uint64(l.Len)
+}
+
+// Permits are stored in a block, and expire with the last of them.
+func permitsOf(slot []uint64, words []int64) algorithm.Permits {
+	return algorithm.Permits{Len: min(logLenOf(slot), len(words)/algorithm.PermitWords), Words: words}
+}
+
+func putPermits(slot []uint64, p *algorithm.Permits) {
+	slot[expiryWord], slot[positionWord] = uint64(p.Empty()), uint64(p.Len)
 }
 
 // firstOf returns the index of the first word of a block that a decision reads.

@@ -162,7 +162,22 @@ func (s *shard) decide(cl *compiledLimit, slot []uint64, now int64, req algorith
 		s.decideRolling(cl, slot, now, req, d)
 	case SlidingLog:
 		s.decideLog(cl, &cl.log, slot, now, req, d)
+	case Concurrent:
+		s.decidePermits(cl, &cl.permits, slot, now, req, d)
 	}
+}
+
+func (s *shard) decidePermits(cl *compiledLimit, c *algorithm.Concurrent, slot []uint64, now int64, req algorithm.Request, d *Decision) {
+	p := s.permits(cl, slot)
+	c.Normalize(&p, now)
+	out := c.Decide(&p, now, req)
+	if p.Words != nil {
+		if out.Granted != 0 {
+			c.Record(&p, now, req, out.Granted)
+		}
+		putPermits(slot, &p)
+	}
+	d.set(cl, out, c.Balance(&p, now))
 }
 
 func (s *shard) decideRolling(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, d *Decision) {
@@ -186,13 +201,20 @@ func (s *shard) decideRolling(cl *compiledLimit, slot []uint64, now int64, req a
 	d.set(cl, out, cl.rolling.Balance(&r, now))
 }
 
-// decideTruncated decides by a log that should be longer, but cannot grow because
-// the store has reached MaxBytes. The log counts up to the length that it has.
+// decideTruncated decides by a state that should be longer, but cannot grow because
+// the store has reached MaxBytes. A log counts up to the length that it has, and no
+// more permits are granted than are held.
 func (s *shard) decideTruncated(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, d *Decision) {
-	short := cl.log
-	short.Count = int64(len(s.log(cl, slot).Times))
-	s.decideLog(cl, &short, slot, now, req, d)
-	if d.RetryAfter == Never && req.Cost <= cl.log.Count {
+	if cl.limit.Algorithm == Concurrent {
+		short, p := cl.permits, s.permits(cl, slot)
+		short.Count = min(short.Count, p.Held(now))
+		s.decidePermits(cl, &short, slot, now, req, d)
+	} else {
+		short := cl.log
+		short.Count = int64(len(s.log(cl, slot).Times))
+		s.decideLog(cl, &short, slot, now, req, d)
+	}
+	if d.RetryAfter == Never && req.Cost <= cl.capacity {
 		d.RetryAfter = time.Duration(cl.period)
 	}
 }
@@ -244,6 +266,10 @@ func (s *shard) preview(cl *compiledLimit, hash uint64, now int64, req algorithm
 		l := s.log(cl, slot)
 		cl.log.Normalize(&l, now)
 		out = cl.log.Decide(&l, now, req)
+	case Concurrent:
+		p := s.permits(cl, slot)
+		cl.permits.Normalize(&p, now)
+		out = cl.permits.Decide(&p, now, req)
 	}
 	return out
 }
@@ -265,6 +291,15 @@ func (s *shard) log(cl *compiledLimit, slot []uint64) (l algorithm.Log) {
 		l = logOf(cl, slot, s.blocks[cl.table.trust()].Words(b))
 	}
 	return l
+}
+
+// permits decodes the permits of a concurrency limit. If the slot has no block, there
+// are none, and Words is nil.
+func (s *shard) permits(cl *compiledLimit, slot []uint64) (p algorithm.Permits) {
+	if b := blockOf(slot); b != 0 {
+		p = permitsOf(slot, s.blocks[cl.table.trust()].Words(b))
+	}
+	return p
 }
 
 // lineWords is the number of words in a cache line.

@@ -20,8 +20,8 @@ import (
 
 // A snapshot is the content of a [Memory] as little-endian bytes: a header, the
 // entries of all tables, shard by shard, and a SHA-256 of all that. An entry is the
-// kind of its table and the words of its slot, followed for a log or a ring by the
-// length and the words of its block. A snapshot contains hashes and the key of the
+// kind of its table and the words of its slot, followed for a log, a ring or permits by
+// the length and the words of its block. A snapshot contains hashes and the key of the
 // hash function, but no keys. It preserves shards, because the record of an ID is in
 // the shard of its key, which cannot be computed from the hash of the ID.
 //
@@ -40,7 +40,7 @@ const (
 	nextShard = 0xfe // entries of the next shard follow
 	lastEntry = 0xff // no entry follows
 
-	maxBlockWords = 1 << 17 // no log or ring has more
+	maxBlockWords = 1 << 17 // no log, ring or list of permits has more
 )
 
 // A snapshotHeader follows the magic. It has its own checksum, so that damage is
@@ -369,7 +369,7 @@ func (s *shard) restore(k tableKind, entry []uint64, words []int64) error {
 	blocks := &s.blocks[k.trust()]
 	b := blocks.Alloc(len(words))
 	if b == 0 {
-		return fmt.Errorf("snapshot has more bytes of logs and rings than MaxBytes%s", ofShare(k))
+		return fmt.Errorf("snapshot has more bytes of logs, rings and permits than MaxBytes%s", ofShare(k))
 	}
 	copy(blocks.Words(b), words)
 	putBlock(slot, b)

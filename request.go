@@ -33,8 +33,8 @@ type Request struct {
 	// Overdraw charges the cost whether or not it fits: the request is allowed,
 	// and the key owes what was not left, up to [Limit.MaxDebt]. Granted is what
 	// was charged. The cost must be above zero. It cannot be combined with AtMost
-	// or MaxDelay, and a RollingWindow or SlidingLog cannot owe. In a [TakeAll],
-	// such a request denies nothing.
+	// or MaxDelay, and a RollingWindow, SlidingLog or Concurrent limit cannot owe.
+	// In a [TakeAll], such a request denies nothing.
 	Overdraw bool
 
 	// leased marks the refund of a [Lease], whose units the primary store of a
@@ -54,6 +54,10 @@ type Request struct {
 	// decided again. A refund with an ID refunds that take, once, and never
 	// more than it was granted. A full [Memory] without room for the record
 	// returns [ErrUnavailable] and charges nothing. Optional.
+	//
+	// A [Concurrent] limit requires it for every cost but 0 and Reset: it names
+	// the permits. A new ID takes permits, the same ID renews them for one more
+	// Period, and a negative cost under it releases them.
 	ID string
 
 	// compiled is the compiled Limit, which saves stores a lookup. It is used only
@@ -88,6 +92,20 @@ func (r *Request) validateShape() error {
 		return costError("ID", "cannot be combined with a reset")
 	case r.Overdraw:
 		return r.validateOverdraw()
+	case r.Limit.Algorithm == Concurrent:
+		return r.validateConcurrent()
+	}
+	return nil
+}
+
+// validateConcurrent returns an error if the request cannot be made under a
+// concurrency limit.
+func (r *Request) validateConcurrent() error {
+	switch {
+	case r.ID == "" && r.Cost != 0 && r.Cost != Reset:
+		return costError("ID", "is required by a "+Concurrent.String()+" limit: it names the permits that are taken, renewed or released")
+	case r.Cost > algorithm.MaxPermits:
+		return costError("Cost", strconv.FormatInt(r.Cost, 10)+": must be at most "+strconv.Itoa(algorithm.MaxPermits)+" under a "+Concurrent.String()+" limit")
 	}
 	return nil
 }

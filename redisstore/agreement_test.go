@@ -83,14 +83,15 @@ type storePair struct {
 // warmUp loads all scripts. A script that is not loaded would be sent after the other
 // calls of a TakeEach and change their order.
 func (w *storePair) warmUp() {
-	for a := range penstock.SlidingLog + 1 {
+	for a := range penstock.Concurrent + 1 {
 		for _, align := range []penstock.Align{penstock.AlignFirst, penstock.AlignClock} {
 			for _, id := range []string{"", "x"} {
 				l := penstock.Limit{Algorithm: a, Count: 1, Period: time.Second, Align: align}
-				if l.Validate() != nil {
-					continue // only fixed windows can be aligned
+				r := penstock.Request{Key: "warm", Limit: l, Cost: 1, ID: id}
+				if r.Validate() != nil {
+					continue // only fixed windows can be aligned, and permits need an ID
 				}
-				if _, err := w.redis.Take(context.Background(), penstock.Request{Key: "warm", Limit: l, Cost: 1, ID: id}); err != nil {
+				if _, err := w.redis.Take(context.Background(), r); err != nil {
 					w.Fatal(err)
 				}
 			}
@@ -108,7 +109,7 @@ func (w *storePair) newRound() {
 	}
 	w.limits = nil
 	for i := range 4 {
-		l := w.randomLimit(penstock.Algorithm(w.random.IntN(6)))
+		l := w.randomLimit(penstock.Algorithm(w.random.IntN(7)))
 		if w.random.IntN(2) == 0 {
 			l.Name = fmt.Sprintf("n%d", i)
 		}
@@ -174,6 +175,8 @@ func (w *storePair) randomLimit(a penstock.Algorithm) penstock.Limit {
 			l.Count = w.magnitude(1<<26 - 1)
 		case penstock.SlidingLog:
 			l.Count = w.magnitude(300)
+		case penstock.Concurrent:
+			l.Count, l.Period = w.magnitude(300), min(l.Period, 24*time.Hour)
 		}
 		l.Debt = w.randomDebt()
 		if l.Validate() == nil {
@@ -240,7 +243,19 @@ func (w *storePair) randomRequest() penstock.Request {
 	if r.Cost != penstock.Reset && w.random.IntN(4) == 0 {
 		r.ID = []string{"x", "y"}[w.random.IntN(2)]
 	}
+	if r.Limit.Algorithm == penstock.Concurrent {
+		return w.underPermit(r)
+	}
 	return w.mayOverdraw(r)
+}
+
+// underPermit returns the request with an ID, and a cost that permits can have.
+func (w *storePair) underPermit(r penstock.Request) penstock.Request {
+	r.Cost = min(r.Cost, 100)
+	if r.Cost != penstock.Reset {
+		r.ID = []string{"u", "v", "w", "x", "y"}[w.random.IntN(5)]
+	}
+	return r
 }
 
 // mayOverdraw turns some takes into charges.
@@ -284,6 +299,9 @@ func (w *storePair) take(r penstock.Request) (rs []penstock.Request, got, want [
 func (w *storePair) compareBatch() {
 	one := w.randomRequest()
 	one.ID = ""
+	if one.Validate() != nil {
+		one.Cost = 0 // permits need an ID
+	}
 	rs := make([]penstock.Request, 1+w.random.IntN(8))
 	for i := range rs {
 		rs[i] = one
@@ -311,6 +329,9 @@ func (w *storePair) compareTakeAll() {
 	rs := make([]penstock.Request, 1+w.random.IntN(4))
 	for i := range rs {
 		rs[i] = w.mayOverdraw(w.randomTakeAllRequest())
+		if rs[i].Limit.Algorithm == penstock.Concurrent {
+			rs[i].Cost = 0
+		}
 	}
 	fmt.Fprintf(&w.trace, "TakeAll:\n")
 	got, want := make([]penstock.Decision, len(rs)), make([]penstock.Decision, len(rs))

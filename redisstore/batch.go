@@ -26,10 +26,11 @@ type batch struct {
 // all other clients.
 const maxBatch = 64
 
-// The entries of a log, or buckets of a ring, that Redis reads and writes in the time
+// The entries of a log, buckets of a ring, or permits, that Redis reads and writes in the time
 // of one step on a key that holds one number.
 const (
 	logEntriesPerStep  = 150
+	permitsPerStep     = 40
 	ringBucketsPerStep = 3
 )
 
@@ -42,6 +43,8 @@ func maxBatchFor(normal *penstock.Limit) int {
 		return max(maxBatch/(1+normal.Buckets/ringBucketsPerStep), 1)
 	case penstock.SlidingLog:
 		return max(maxBatch/(1+int(normal.Count)/logEntriesPerStep), 1)
+	case penstock.Concurrent:
+		return max(maxBatch/(1+int(normal.Count)/permitsPerStep), 1)
 	}
 	return maxBatch
 }
@@ -55,9 +58,9 @@ func (b *batch) release() {
 }
 
 // mayBatch reports whether a request may share a script. A request with an ID may
-// not: it has a second key, for its record.
+// not: it has a second key, for its record, or arguments of its own.
 func (s *Store) mayBatch(r *compiledRequest) bool {
-	return !r.once && r.limit.maxBatch > 1 && !s.batchingOff.Load()
+	return !r.once && r.permit == "" && r.limit.maxBatch > 1 && !s.batchingOff.Load()
 }
 
 // sendBatched sends a take in a batch. ok is false if the take must be sent

@@ -9,7 +9,7 @@ import (
 )
 
 // A script replies with the state that it found, and the same step in Go works out
-// what the script decided. Only logs and rings are too long to be sent: their
+// what the script decided. Only logs, rings and permits are too long to be sent: their
 // scripts reply with their decision.
 
 // decode reads the decision from the reply to a request. ok is false if Redis's
@@ -48,7 +48,7 @@ func (cl *compiledLimit) unpack(reply []int64, ask algorithm.Request) []int64 {
 	}
 	maxTTL := cl.period
 	switch cl.step {
-	case algorithm.SlidingLogStep:
+	case algorithm.SlidingLogStep, algorithm.ConcurrentStep:
 		return append(reply[:0], cl.scriptCost(ask), reply[0], 0, cl.period)
 	case algorithm.SlidingWindowStep:
 		maxTTL *= 2
@@ -164,15 +164,19 @@ func (cl *compiledLimit) decideAligned(used, end, now int64, ask algorithm.Reque
 	return cl.decision(outcome, cl.fixed.Balance(c, now*tick))
 }
 
-// decodeDecision returns the decision that the script of a log or ring has made.
+// decodeDecision returns the decision that the script of a log, a ring or permits has
+// made.
 func (cl *compiledLimit) decodeDecision(reply []int64, ask algorithm.Request) penstock.Decision {
 	granted, used, wait, reset := reply[0], reply[1], reply[2], reply[3]
 	outcome := algorithm.Outcome{Allowed: wait == 0, Granted: granted, RetryAfter: wait * tick}
-	if cl.neverFits(ask) {
+	if wait == neverWait || cl.step != algorithm.ConcurrentStep && cl.neverFits(ask) {
 		outcome = algorithm.Outcome{RetryAfter: algorithm.Never}
 	}
-	return cl.decision(outcome, algorithm.Balance{Remaining: cl.normal.Count - used, ResetAfter: reset * tick})
+	return cl.decision(outcome, algorithm.Balance{Remaining: max(cl.normal.Count-used, 0), ResetAfter: reset * tick})
 }
+
+// neverWait is the wait for permits that can never be granted.
+const neverWait = -1
 
 // neverFits reports whether an ask can never be granted.
 func (cl *compiledLimit) neverFits(ask algorithm.Request) bool {

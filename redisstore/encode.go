@@ -15,6 +15,7 @@ type compiledRequest struct {
 	limit     *compiledLimit
 	ask       algorithm.Request // the cost, and what may be granted of it
 	once      bool              // whether an ID makes sure that it is charged once
+	permit    string            // of a concurrency limit: the hash of the ID
 	recordTTL int64             // how long a grant under the ID is remembered, in ticks
 }
 
@@ -36,7 +37,11 @@ func (s *Store) encodeKeys(q *compiledRequest, c *Call, r *penstock.Request, max
 	q.recordTTL = min(q.limit.recordTTL, maxTTL.Milliseconds())
 	state := stateKey(s.prefix, r.Key, q.limit.identity)
 	c.Keys = append(c.Keys[:0], state)
-	if c.idempotent = q.once; q.once {
+	c.idempotent, q.permit = q.once, ""
+	if q.once && q.limit.step == algorithm.ConcurrentStep {
+		q.once, q.permit = false, permitOf(state, r.ID)
+	}
+	if q.once {
 		c.Keys = append(c.Keys, recordKey(s.prefix, state, r.ID))
 	}
 	return nil
@@ -55,6 +60,10 @@ func (s *Store) encodeArgs(q *compiledRequest, c *Call) {
 		if q.ask.Cost < 0 {
 			c.argsBuf[2] = strconv.FormatInt(cl.scriptCost(q.ask), 10)
 		}
+		c.Args = c.argsBuf
+	case q.permit != "":
+		c.Script = cl.takeScript
+		c.argsBuf = cl.appendPermitArgs(q.ask, q.permit, c.argsBuf[:0])
 		c.Args = c.argsBuf
 	case q.ask == (algorithm.Request{Cost: 1}) && cl.step != algorithm.AlignedWindowStep:
 		c.Script = cl.takeScript
@@ -91,13 +100,20 @@ func (cl *compiledLimit) appendArgs(ask algorithm.Request, args []string) []stri
 	args = append(args, strconv.FormatInt(cl.scriptCost(ask), 10))
 	args = append(args, cl.limitArgs...)
 	how := grantArg(ask)
-	if cl.step == algorithm.RollingWindowStep || cl.step == algorithm.SlidingLogStep || cl.debtArg == "" {
+	if cl.step == algorithm.RollingWindowStep || cl.step == algorithm.SlidingLogStep || cl.step == algorithm.ConcurrentStep || cl.debtArg == "" {
 		if how != "" {
 			args = append(args, how)
 		}
 		return args
 	}
 	return append(args, how, cl.debtArg)
+}
+
+// appendPermitArgs appends the script's arguments for an ask under the ID of permits.
+func (cl *compiledLimit) appendPermitArgs(ask algorithm.Request, permit string, args []string) []string {
+	args = append(args, strconv.FormatInt(cl.scriptCost(ask), 10))
+	args = append(args, cl.limitArgs...)
+	return append(args, grantArg(ask), permit)
 }
 
 // grantArg returns the argument of windows for what is granted if the cost does not
@@ -118,6 +134,8 @@ func (cl *compiledLimit) scriptCost(ask algorithm.Request) int64 {
 	switch {
 	case ask.Cost < 0:
 		return max(ask.Cost, -maxCount)
+	case cl.step == algorithm.ConcurrentStep:
+		return ask.Cost // its script must find permits that this ID holds already
 	case ask.AtMost:
 		return min(ask.Cost, cl.capacity)
 	case ask.Overdraw:

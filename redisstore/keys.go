@@ -111,6 +111,16 @@ func recordKey(prefix, state, id string) string {
 // recordLen is how many characters identify a record: 132 bits.
 const recordLen = 22
 
+// permitOf returns the name of permits within a state: 96 bits of the hash of their ID.
+// It is in every permit, of which one state can have thousands.
+func permitOf(state, id string) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s%s", len(state), state, id))
+	return string(sum[:permitLen])
+}
+
+// permitLen is how many bytes name permits.
+const permitLen = 12
+
 // hashTag returns the part of a key that determines its slot, or "" if the whole
 // key does.
 func hashTag(key string) string {

@@ -36,7 +36,8 @@ type compiledLimit struct {
 	debtArg     string   // the overdraft, if it is not the capacity
 	oneUnitArgs []string // all arguments of a take of one unit
 
-	// One of these is in use, by step; logs and rings are decided by their scripts.
+	// One of these is in use, by step; logs, rings and permits are decided by their
+	// scripts.
 	token   algorithm.TokenBucket
 	leaky   algorithm.LeakyBucket
 	fixed   algorithm.FixedWindow
@@ -123,6 +124,9 @@ func (cl *compiledLimit) compileStep() {
 		cl.limitArgs = formatInts(n.Count, w.Length/tick, w.Buckets)
 	case penstock.SlidingLog:
 		cl.step = algorithm.SlidingLogStep
+		cl.limitArgs = formatInts(n.Count, cl.period)
+	case penstock.Concurrent:
+		cl.step = algorithm.ConcurrentStep
 		cl.limitArgs = formatInts(n.Count, cl.period)
 	}
 }

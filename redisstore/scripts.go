@@ -19,9 +19,12 @@ var (
 func init() {
 	for i, s := range algorithm.Steps {
 		takeScripts[s] = newScript("take "+s.String(), s.TakeScript())
-		onceScripts[s] = newScript("take "+s.String()+" once", s.OnceScript())
 		batchScripts[s] = newScript("take "+s.String(), s.BatchScript())
-		commonScripts = append(commonScripts, takeScripts[s], onceScripts[s], batchScripts[s], takeAllScript(1<<i))
+		commonScripts = append(commonScripts, takeScripts[s], batchScripts[s], takeAllScript(1<<i))
+		if s != algorithm.ConcurrentStep { // its permits are the records of its IDs
+			onceScripts[s] = newScript("take "+s.String()+" once", s.OnceScript())
+			commonScripts = append(commonScripts, onceScripts[s])
+		}
 	}
 }
 

@@ -74,13 +74,21 @@ func (s *comparison) setClock(t *rapid.T, now time.Time) {
 // take sends any request for one key.
 func (s *comparison) take(t *rapid.T) {
 	c := s.anyCall(t)
-	c.request.Cost = anyCost(maxUnits(c.request.Limit)).Draw(t, "cost")
+	c.request.Cost = fitCost(c.request.Limit, anyCost(maxUnits(c.request.Limit)).Draw(t, "cost"))
 	c.request.AtMost = c.request.Cost >= 0 && rapid.Bool().Draw(t, "at most")
 	if c.request.Cost != penstock.Reset {
-		c.request.ID = rapid.SampledFrom([]string{"", "", "x", "y"}).Draw(t, "id")
+		c.request.ID = anyID(c.request.Limit).Draw(t, "id")
 	}
 	s.mayOverdraw(t, &c)
 	s.compare(t, step{how: single, calls: []call{c}})
+}
+
+// anyID generates an ID, often none where none is needed.
+func anyID(l penstock.Limit) *rapid.Generator[string] {
+	if needsID(l) {
+		return rapid.SampledFrom([]string{"v", "w", "x", "y"})
+	}
+	return rapid.SampledFrom([]string{"", "", "x", "y"})
 }
 
 // mayOverdraw turns some takes into charges, if the limit can owe.
@@ -98,6 +106,9 @@ func (s *comparison) takeAll(t *rapid.T) {
 	for i := range calls {
 		calls[i] = s.anyCall(t)
 		calls[i].request.Cost = rapid.Int64Range(0, maxUnits(calls[i].request.Limit)/2+2).Draw(t, "cost")
+		if needsID(calls[i].request.Limit) {
+			calls[i].request.Cost = 0
+		}
 		s.mayOverdraw(t, &calls[i])
 		if mixes(calls[:i], &calls[i]) {
 			calls[i].request.Cost, calls[i].request.Overdraw = 0, false
@@ -120,7 +131,10 @@ func (s *comparison) takeEach(t *rapid.T) {
 	calls := make([]call, rapid.IntRange(1, 4).Draw(t, "calls"))
 	for i := range calls {
 		calls[i] = s.anyCall(t)
-		calls[i].request.Cost = anyCost(maxUnits(calls[i].request.Limit)).Draw(t, "cost")
+		calls[i].request.Cost = fitCost(calls[i].request.Limit, anyCost(maxUnits(calls[i].request.Limit)).Draw(t, "cost"))
+		if needsID(calls[i].request.Limit) && calls[i].request.Cost != penstock.Reset {
+			calls[i].request.ID = anyID(calls[i].request.Limit).Draw(t, "id")
+		}
 		s.mayOverdraw(t, &calls[i])
 	}
 	s.compare(t, step{how: each, calls: calls})

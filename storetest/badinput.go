@@ -203,9 +203,14 @@ func badRequests() []badRequest {
 		{with(good, func(r *penstock.Request) { r.Overdraw, r.MaxDelay = true, time.Second }), penstock.ErrBadCost, "Overdraw"},
 		{with(good, func(r *penstock.Request) { r.Overdraw, r.Limit.Algorithm = true, penstock.RollingWindow }), penstock.ErrBadCost, "Overdraw"},
 		{with(good, func(r *penstock.Request) { r.Overdraw, r.Limit.Algorithm = true, penstock.SlidingLog }), penstock.ErrBadCost, "Overdraw"},
+		{with(good, func(r *penstock.Request) { r.Overdraw, r.Limit.Algorithm = true, penstock.Concurrent }), penstock.ErrBadCost, "Overdraw"},
+		{with(good, func(r *penstock.Request) { r.Limit.Algorithm = penstock.Concurrent }), penstock.ErrBadCost, "ID"},
 	}
 	for _, l := range badLimits() {
 		r := with(good, func(r *penstock.Request) { r.Limit = l.limit })
+		if needsID(r.Limit) {
+			r.Cost = 0 // a cost without an ID is another error
+		}
 		bad = append(bad, badRequest{r, penstock.ErrBadLimit, l.field})
 	}
 	return bad
@@ -220,6 +225,8 @@ func badTakes() []badRequest {
 		{with(good, func(r *penstock.Request) { r.ID, r.Cost = "x", penstock.Reset }), penstock.ErrBadCost, "ID"},
 		{with(good, func(r *penstock.Request) { r.Overdraw, r.Cost = true, -1 }), penstock.ErrBadCost, "Overdraw"},
 		{with(good, func(r *penstock.Request) { r.Overdraw, r.AtMost = true, true }), penstock.ErrBadCost, "Overdraw"},
+		{with(good, func(r *penstock.Request) { r.Limit.Algorithm, r.Cost = penstock.Concurrent, -1 }), penstock.ErrBadCost, "ID"},
+		{with(good, func(r *penstock.Request) { r.Limit.Algorithm, r.ID, r.Cost = penstock.Concurrent, "x", maxPermits+1 }), penstock.ErrBadCost, "Cost"},
 	}
 }
 
@@ -264,11 +271,13 @@ func badLimits() []badLimit {
 		{penstock.Limit{Count: 1, Period: time.Second, Algorithm: fixed, Debt: math.MaxInt64}, "Debt"},
 		{penstock.Limit{Count: 1, Period: time.Second, Algorithm: penstock.SlidingWindow, Debt: 1<<26 - 1}, "Debt"},
 		{penstock.Limit{Count: 1, Period: time.Second, Name: strings.Repeat("n", 65)}, "Name"},
-		{penstock.Limit{Count: 1, Period: time.Second, Algorithm: log + 1}, "Algorithm"},
+		{penstock.Limit{Count: 1, Period: time.Second, Algorithm: penstock.Concurrent + 1}, "Algorithm"},
 		{penstock.Limit{Count: 1, Period: time.Second, Algorithm: rolling, Buckets: -1}, "Buckets"},
 		{penstock.Limit{Count: 1, Period: time.Second, Algorithm: rolling, Buckets: 1001}, "Buckets"},
 		{penstock.Limit{Count: 10_001, Period: time.Second, Algorithm: log}, "Count"},
 		{penstock.Limit{Count: 1, Period: 24*day + 1, Algorithm: log}, "Period"},
+		{penstock.Limit{Count: 10_001, Period: time.Second, Algorithm: penstock.Concurrent}, "Count"},
+		{penstock.Limit{Count: 1, Period: day + 1, Algorithm: penstock.Concurrent}, "Period"},
 		{penstock.Limit{Count: 1 << 26, Period: time.Second, Algorithm: penstock.SlidingWindow}, "Count"},
 		{penstock.Limit{Count: 1, Period: time.Second, Algorithm: fixed, Align: penstock.AlignYear + 1}, "Align"},
 		{penstock.Limit{Count: 1, Period: time.Minute, Algorithm: fixed, Align: penstock.AlignDay}, "Period"},

@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 
@@ -51,8 +52,12 @@ func callConcurrently(t *testing.T, take func(i int) (penstock.Decision, error))
 // a different number of remaining units.
 func checkConcurrentTakes(t *testing.T, open Open, limit penstock.Limit) {
 	store := openAt(t, open, &Clock{}, noon)
-	ds := callConcurrently(t, func(int) (penstock.Decision, error) {
-		return store.Take(context.Background(), penstock.Request{Key: "key", Limit: limit, Cost: 1})
+	ds := callConcurrently(t, func(i int) (penstock.Decision, error) {
+		r := penstock.Request{Key: "key", Limit: limit, Cost: 1}
+		if needsID(limit) {
+			r.ID = strconv.Itoa(i)
+		}
+		return store.Take(context.Background(), r)
 	})
 	var remaining []int64
 	for _, d := range ds {

@@ -46,9 +46,13 @@ func similarRequests() []penstock.Request {
 		rs = append(rs, penstock.Request{Key: named[1] + "key", Limit: limit.WithName(named[0]), Cost: 1})
 	}
 	for _, a := range algorithms {
-		rs = append(rs,
-			penstock.Request{Key: "one", Limit: limit.WithAlgorithm(a), Cost: 1},
-			penstock.Request{Key: "one", Limit: limit.WithAlgorithm(a).WithName("name"), Cost: 1})
+		for _, l := range []penstock.Limit{limit.WithAlgorithm(a), limit.WithAlgorithm(a).WithName("name")} {
+			r := penstock.Request{Key: "one", Limit: l, Cost: 1}
+			if needsID(l) {
+				r.ID = "id"
+			}
+			rs = append(rs, r)
+		}
 	}
 	for _, l := range []penstock.Limit{
 		{Count: 1, Period: 2 * time.Hour},
@@ -63,7 +67,9 @@ func similarRequests() []penstock.Request {
 		rs = append(rs, penstock.Request{Key: "one", Limit: l, Cost: 1})
 	}
 	for _, id := range [][2]string{{"i", "d-e"}, {"i-d", "e"}, {"i", "d:f"}, {"i:d", "f"}, {"i", "dg"}, {"id", "g"}} {
-		rs = append(rs, penstock.Request{Key: id[1], Limit: limit, Cost: 1, ID: id[0]})
+		rs = append(rs,
+			penstock.Request{Key: id[1], Limit: limit, Cost: 1, ID: id[0]},
+			penstock.Request{Key: id[1], Limit: limit.WithAlgorithm(penstock.Concurrent), Cost: 1, ID: id[0]})
 	}
 	return rs
 }

@@ -64,7 +64,7 @@ func stateKeyOf(r penstock.Request) stateKey {
 
 // take decides one request.
 func (l *ledger) take(now int64, r penstock.Request) penstock.Decision {
-	if r.ID == "" || r.Cost == 0 {
+	if r.ID == "" || r.Cost == 0 || needsID(r.Limit) { // permits are the records of their IDs
 		return l.charge(now, r)
 	}
 	id := idKey{stateKeyOf(r), r.ID}

@@ -11,7 +11,11 @@ import (
 var algorithms = []penstock.Algorithm{
 	penstock.TokenBucket, penstock.LeakyBucket, penstock.FixedWindow,
 	penstock.SlidingWindow, penstock.RollingWindow, penstock.SlidingLog,
+	penstock.Concurrent,
 }
+
+// needsID reports whether requests under a limit need an ID, which names the permits.
+func needsID(l penstock.Limit) bool { return l.Algorithm == penstock.Concurrent }
 
 // zones have clocks without changes, with an odd offset, with a change in the night,
 // and with a change at midnight.
@@ -101,6 +105,17 @@ func anyCost(most int64) *rapid.Generator[int64] {
 		rapid.SampledFrom([]int64{math.MaxInt64, 1 << 40, -1 << 40, -math.MaxInt64, penstock.Reset}),
 	)
 }
+
+// fitCost makes a cost one that a request under the limit may have.
+func fitCost(l penstock.Limit, cost int64) int64 {
+	if needsID(l) {
+		return min(cost, maxPermits)
+	}
+	return cost
+}
+
+// maxPermits is the most that one request can take under a concurrency limit.
+const maxPermits = 100
 
 // anyDelay generates a MaxDelay, often zero.
 func anyDelay(period time.Duration) *rapid.Generator[time.Duration] {

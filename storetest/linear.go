@@ -132,10 +132,18 @@ func (h *history) run(t *testing.T, client int, op operation) {
 }
 
 // anyOperation draws an operation: a take, a refund, either of them under an ID, a
-// charge, or a TakeAll of two requests.
+// charge, or a TakeAll of two requests. Under a concurrency limit it takes, renews or
+// releases permits.
 func (h *history) anyOperation() operation {
 	op := operation{now: h.clock.Now(), requests: []penstock.Request{h.anyTake()}}
 	r := &op.requests[0]
+	if needsID(r.Limit) {
+		r.ID = string(rune('x' + h.rand.IntN(3)))
+		if h.rand.IntN(2) == 0 {
+			r.Cost = -r.Cost
+		}
+		return op
+	}
 	switch h.rand.IntN(7) {
 	case 0:
 		r.Cost = -r.Cost
@@ -144,7 +152,9 @@ func (h *history) anyOperation() operation {
 	case 2:
 		r.ID, r.Cost = "x", -r.Cost
 	case 3, 4:
-		op.requests = append(op.requests, h.anyTake())
+		if second := h.anyTake(); !needsID(second.Limit) {
+			op.requests = append(op.requests, second)
+		}
 	case 5:
 		r.Cost, r.Overdraw = 2*r.Cost, true
 		if r.Validate() != nil { // a limit that cannot owe

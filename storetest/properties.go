@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"math"
+	"strconv"
 	"testing"
 	"time"
 
@@ -46,15 +47,19 @@ func checkTraffic(t *testing.T, open Open, a penstock.Algorithm, property func(*
 		tr := &traffic{t: rt, clock: clock, limit: anyLimit(a).Draw(rt, "limit")}
 		tr.set(anyTime().Draw(rt, "start"))
 		tr.store = open(t, clock)
-		for range rapid.IntRange(1, 30).Draw(rt, "takes") {
+		for i := range rapid.IntRange(1, 30).Draw(rt, "takes") {
 			tr.set(clock.Now().Add(anyPause(tr.limit).Draw(rt, "pause")))
-			property(tr, penstock.Request{
+			r := penstock.Request{
 				Key:      "key",
 				Limit:    tr.limit,
-				Cost:     rapid.Int64Range(1, maxUnits(tr.limit)+1).Draw(rt, "cost"),
+				Cost:     fitCost(tr.limit, rapid.Int64Range(1, maxUnits(tr.limit)+1).Draw(rt, "cost")),
 				AtMost:   rapid.Bool().Draw(rt, "at most"),
 				MaxDelay: anyDelay(tr.limit.Normal().Period).Draw(rt, "max delay"),
-			})
+			}
+			if needsID(tr.limit) {
+				r.ID = strconv.Itoa(i)
+			}
+			property(tr, r)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"hash/fnv"
 	"slices"
 	"time"
 
@@ -8,7 +9,7 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// A state is the state of a key under a limit. Each algorithm uses one of the five; the
+// A state is the state of a key under a limit. Each algorithm uses one of the six; the
 // zero state is full under any limit.
 type state struct {
 	until   int64 // when the state expires
@@ -17,6 +18,7 @@ type state struct {
 	slide   algorithm.Slide
 	ring    algorithm.Ring
 	log     algorithm.Log
+	permits algorithm.Permits
 }
 
 // decide returns the new state and the decision.
@@ -46,6 +48,9 @@ func (s state) decide(now int64, r penstock.Request) (state, penstock.Decision) 
 		s.ring, outcome, balance = decideRolling(l, s.ring, now, request)
 	case penstock.SlidingLog:
 		s.log, outcome, balance = decideLog(l, s.log, now, request)
+	case penstock.Concurrent:
+		request.ID = hashOf(r.ID)
+		s.permits, outcome, balance = decidePermits(l, s.permits, now, request)
 	}
 	switch {
 	case balance.ResetAfter > 0:
@@ -87,6 +92,26 @@ func decideLog(l penstock.Limit, old algorithm.Log, now int64, request algorithm
 		w.Record(&log, now, outcome.Granted)
 	}
 	return log, outcome, w.Balance(&log, now)
+}
+
+// decidePermits decides on a copy of the permits, and returns the copy.
+func decidePermits(l penstock.Limit, p algorithm.Permits, now int64, request algorithm.Request) (algorithm.Permits, algorithm.Outcome, algorithm.Balance) {
+	c := algorithm.Concurrent{Count: l.Count, Period: int64(l.Period), Tick: int64(tick)}
+	p.Words = append(slices.Clone(p.Words[:algorithm.PermitWords*p.Len]), make([]int64, algorithm.PermitWords)...)
+	c.Normalize(&p, now)
+	outcome := c.Decide(&p, now, request)
+	if outcome.Granted != 0 {
+		c.Record(&p, now, request, outcome.Granted)
+	}
+	p.Words = p.Words[:algorithm.PermitWords*p.Len]
+	return p, outcome, c.Balance(&p, now)
+}
+
+// hashOf returns a hash of an ID that is the same in each run.
+func hashOf(id string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(id)) // never fails
+	return h.Sum64()
 }
 
 // decision converts the result of an algorithm.

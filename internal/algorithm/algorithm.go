@@ -1,4 +1,4 @@
-// Package algorithm implements the six algorithms as pure arithmetic: given a
+// Package algorithm implements the seven algorithms as pure arithmetic: given a
 // limit, a key's state, the time and a request, each decides and returns the new
 // state. It uses no clock, lock, socket or logger. The store supplies those, and
 // makes one decision at a time for each key.
@@ -15,7 +15,7 @@
 //     step back never frees a unit, and never locks a key out for longer than one
 //     refill plus the reach of reservations.
 //   - State that owes more than the limit holds, after the limit was lowered, is
-//     clamped to the limit. State that is marked as overdrawn owes more because a
+//     clamped to the limit, except for permits, which their holders still use. State that is marked as overdrawn owes more because a
 //     request overdrew it, and is clamped to the limit and its Overdraft.
 //
 // The bounds stated for each algorithm are over forward time: the sum of the
@@ -42,10 +42,11 @@ const (
 
 // A Request takes, refunds or peeks at units of one key.
 type Request struct {
-	Cost     int64 // above 0 takes, 0 peeks, below 0 refunds
-	AtMost   bool  // take what is left if the cost does not fit
-	Overdraw bool  // charge the cost even if it does not fit, as far as Overdraft allows
-	MaxDelay int64 // of buckets: how far ahead units may be granted
+	Cost     int64  // above 0 takes, 0 peeks, below 0 refunds
+	AtMost   bool   // take what is left if the cost does not fit
+	Overdraw bool   // charge the cost even if it does not fit, as far as Overdraft allows
+	MaxDelay int64  // of buckets: how far ahead units may be granted
+	ID       uint64 // of Concurrent: under which units are held
 }
 
 // An Outcome is the decision on a [Request].

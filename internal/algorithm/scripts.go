@@ -24,12 +24,13 @@ const (
 	SlidingWindowStep Step = 's'
 	RollingWindowStep Step = 'r'
 	SlidingLogStep    Step = 'g'
+	ConcurrentStep    Step = 'c'
 )
 
 // Steps are all steps.
 var Steps = [...]Step{
 	TokenBucketStep, LeakyBucketStep, FixedWindowStep, AlignedWindowStep,
-	SlidingWindowStep, RollingWindowStep, SlidingLogStep,
+	SlidingWindowStep, RollingWindowStep, SlidingLogStep, ConcurrentStep,
 }
 
 // String returns the name of the step, such as token-bucket.
@@ -47,8 +48,10 @@ func (s Step) String() string {
 		return "sliding-window"
 	case RollingWindowStep:
 		return "rolling-window"
+	case SlidingLogStep:
+		return "sliding-log"
 	}
-	return "sliding-log"
+	return "concurrent"
 }
 
 var (
@@ -68,6 +71,8 @@ var (
 	rollingWindowScript string
 	//go:embed slidinglog.lua
 	slidingLogScript string
+	//go:embed concurrent.lua
+	concurrentScript string
 	//go:embed once.lua
 	onceScript string
 	//go:embed batch.lua
@@ -143,8 +148,10 @@ func (s Step) source() string {
 		return slidingWindowScript
 	case RollingWindowStep:
 		return rollingWindowScript
+	case SlidingLogStep:
+		return slidingLogScript
 	}
-	return slidingLogScript
+	return concurrentScript
 }
 
 // separator begins the lines that divide a Lua file into parts.

@@ -39,6 +39,8 @@ func redisBytes(n *penstock.Limit) int64 {
 		return header + int64(allocationFactor*float64(16+(int64(n.Buckets)+1)*perBucket))
 	case penstock.SlidingLog:
 		return header + int64(allocationFactor*float64(4*n.Count))
+	case penstock.Concurrent:
+		return header + int64(allocationFactor*float64(16*n.Count))
 	}
 	return 64
 }
@@ -52,6 +54,8 @@ func memoryBytes(n *penstock.Limit) int64 {
 		words = max(int64(n.Buckets)+1, 8)
 	case penstock.SlidingLog:
 		words = max(n.Count, 8)
+	case penstock.Concurrent:
+		words = max(3*n.Count, 8)
 	}
 	return 8 * (words + words/8 + 1)
 }

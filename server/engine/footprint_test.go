@@ -23,6 +23,7 @@ var footprintLimits = []string{
 	"1/1h rolling-window", "99999999/1h rolling-window buckets=1", "9999999/1h rolling-window buckets=300",
 	"99999999999999/1h rolling-window buckets=1000",
 	"1/1h sliding-log", "7/1h sliding-log", "100/1h sliding-log", "397/24d sliding-log", "10000/1h sliding-log",
+	"1/1h concurrent", "7/1h concurrent", "100/24h concurrent", "10000/1h concurrent",
 }
 
 func parsedLimit(t testing.TB, text string) penstock.Limit {
@@ -39,6 +40,10 @@ func parsedLimit(t testing.TB, text string) penstock.Limit {
 func fill(t testing.TB, s penstock.Store, r penstock.Request, sleep func(time.Duration)) {
 	t.Helper()
 	calls := int64(3)
+	if r.Limit.Algorithm == penstock.Concurrent {
+		fillPermits(t, s, r)
+		return
+	}
 	if r.Limit.Algorithm == penstock.RollingWindow {
 		calls = int64(r.Limit.Buckets) + 1
 	}
@@ -58,6 +63,22 @@ func fill(t testing.TB, s penstock.Store, r penstock.Request, sleep func(time.Du
 		}
 		if r.Limit.Algorithm == penstock.RollingWindow && i < calls-1 {
 			sleep(r.Limit.Period / time.Duration(r.Limit.Buckets))
+		}
+	}
+}
+
+// fillPermits takes all permits of a key one by one, which needs the most memory, or a
+// hundred at once where there are many.
+func fillPermits(t testing.TB, s penstock.Store, r penstock.Request) {
+	t.Helper()
+	r.Cost = 1
+	if r.Limit.Count > 1000 {
+		r.Cost = 100
+	}
+	for i := range r.Limit.Count / r.Cost {
+		r.ID = strconv.FormatInt(i, 10)
+		if _, err := s.Take(t.Context(), r); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -105,5 +105,8 @@ func (r *reader) checkAlgorithm(s *limitSpec, a penstock.Algorithm) bool {
 			r.fail(s.lineOf(c.name), "%s: needs algorithm: %s, but it is %s", c.name, c.owner, a)
 		}
 	}
+	if a == penstock.Concurrent {
+		r.fail(s.lineOf("limit"), "limit: a concurrent limit needs an ID in each request, which rules have no field for")
+	}
 	return r.problems.count() == before
 }

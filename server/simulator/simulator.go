@@ -66,7 +66,7 @@ type Simulation struct {
 // Run simulates a limit as written in a rule, and the other algorithms with the same
 // numbers, under named traffic of [Traffics].
 func Run(limit, traffic string) (*Simulation, error) {
-	l, err := penstock.ParseLimit(limit)
+	l, err := parseLimit(limit)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func Run(limit, traffic string) (*Simulation, error) {
 
 // RunArrivals is [Run] with traffic of one's own. The arrivals must be in order.
 func RunArrivals(limit string, arrivals []Arrival) (*Simulation, error) {
-	l, err := penstock.ParseLimit(limit)
+	l, err := parseLimit(limit)
 	if err != nil {
 		return nil, err
 	}
@@ -122,6 +122,18 @@ func validate(arrivals []Arrival) error {
 var algorithms = []penstock.Algorithm{
 	penstock.TokenBucket, penstock.LeakyBucket, penstock.FixedWindow,
 	penstock.SlidingWindow, penstock.RollingWindow, penstock.SlidingLog,
+}
+
+// parseLimit parses a limit that can be simulated.
+func parseLimit(text string) (penstock.Limit, error) {
+	l, err := penstock.ParseLimit(text)
+	if err == nil && l.Algorithm == penstock.Concurrent {
+		return l, &penstock.FieldError{
+			Field: "Algorithm", Kind: penstock.ErrBadLimit,
+			Problem: "concurrent: cannot be simulated, because what it admits depends on when permits are released",
+		}
+	}
+	return l, err
 }
 
 func simulate(l penstock.Limit, arrivals []Arrival, onClock bool) *Simulation {

@@ -34,6 +34,7 @@ import (
 //   - AtMost, Overdraw, MaxDelay and IDs, for which descriptors have no field;
 //   - resets, since no number of hits means all of them;
 //   - leaky buckets, which delay, and which rules for Envoy cannot be;
+//   - concurrency limits, whose permits are not renewed here;
 //   - how much was refunded. Where the remaining units do not show it either, which
 //     holds for sliding windows and for keys with a debt, the refund does not go
 //     through the API.
@@ -226,7 +227,7 @@ func (s *rlsStore) compare(r penstock.Request, st *pb.RateLimitResponse_Descript
 // canExpress reports whether the protocol can express a request.
 func (s *rlsStore) canExpress(r penstock.Request) bool {
 	return r.Validate() == nil && r.Cost != penstock.Reset && !r.AtMost && !r.Overdraw && r.MaxDelay == 0 && r.ID == "" &&
-		r.Limit.Algorithm != penstock.LeakyBucket && utf8.ValidString(r.Key) && len(r.Key) < 2048
+		r.Limit.Algorithm != penstock.LeakyBucket && r.Limit.Algorithm != penstock.Concurrent && utf8.ValidString(r.Key) && len(r.Key) < 2048
 }
 
 // canExpressAll reports whether the protocol can express an all-or-nothing take. With a

@@ -1,0 +1,180 @@
+// Package topkeys finds the keys with the most decisions, and with the most denials, of the
+// last minutes. It needs bounded memory whatever the keys are, and allocates nothing for a
+// decision.
+package topkeys
+
+import (
+	"hash/maphash"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+// DefaultCounters is enough to find every key with a 4,096th of the decisions.
+const DefaultCounters = 4096
+
+// MaxCounters is the most that a [Tracker] can have.
+const MaxCounters = maxCounters
+
+// An Outcome is the outcome of a decision.
+type Outcome uint8
+
+// The outcomes. A shadowed decision was allowed, and would have been denied outside shadow
+// mode.
+const (
+	Allowed Outcome = iota
+	Denied
+	Shadowed
+)
+
+// String returns the name of the outcome.
+func (o Outcome) String() string { return [...]string{"allowed", "denied", "shadowed"}[o] }
+
+// Options configure a [Tracker].
+type Options struct {
+	// Counters is how many keys each list can hold. Default: DefaultCounters.
+	Counters int
+
+	// Now is the clock. Default: time.Now.
+	Now func() time.Time
+}
+
+// A Tracker counts decisions by their keys. It is safe for concurrent use. A nil Tracker
+// counts nothing.
+type Tracker struct {
+	clock         func() time.Time
+	seed          maphash.Seed
+	asked, denied *list
+
+	mu          sync.Mutex
+	limits      map[penstock.Limit]*Source // those of limits in requests
+	limitsSince time.Time
+	others      *Source // of limits beyond maxLimits
+}
+
+// maxLimits is how many limits in requests are told apart: callers choose them.
+const maxLimits = 1024
+
+// New returns a tracker. Nil options are all defaults.
+func New(o *Options) *Tracker {
+	own := Options{Counters: DefaultCounters, Now: time.Now}
+	if o != nil && o.Counters > 0 {
+		own.Counters = min(o.Counters, maxCounters)
+	}
+	if o != nil && o.Now != nil {
+		own.Now = o.Now
+	}
+	now := own.Now()
+	t := &Tracker{
+		clock: own.Now, seed: maphash.MakeSeed(), limits: map[penstock.Limit]*Source{},
+		asked: newList(own.Counters, now), denied: newList(own.Counters, now),
+	}
+	t.others = t.NewSource("")
+	return t
+}
+
+// A Source is what keys are counted under: a rule, or a limit that requests bring.
+type Source struct {
+	Rule  string // "" for a limit in requests
+	limit penstock.Limit
+	hash  uint64
+}
+
+// NewSource returns the source of a rule. Sources of the same rule share their counts. A nil
+// tracker returns nil.
+func (t *Tracker) NewSource(rule string) *Source {
+	if t == nil {
+		return nil
+	}
+	return &Source{Rule: rule, hash: maphash.String(t.seed, rule)}
+}
+
+// Limit returns the text of a limit in requests. It is "" for a rule, and if there are too
+// many limits to tell them apart.
+func (s *Source) Limit() string {
+	if s.limit == (penstock.Limit{}) {
+		return ""
+	}
+	return s.limit.String()
+}
+
+// limitSource returns the source of a limit in requests. Limits are forgotten after a
+// generation, so that those of a flood do not stay.
+func (t *Tracker) limitSource(l *penstock.Limit, now time.Time) *Source {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.limits[*l]; s != nil {
+		return s
+	}
+	if len(t.limits) >= maxLimits && now.Sub(t.limitsSince) >= generation {
+		clear(t.limits)
+		t.limitsSince = now
+	}
+	if len(t.limits) >= maxLimits {
+		return t.others
+	}
+	s := &Source{limit: *l, hash: maphash.Comparable(t.seed, *l)}
+	s.limit.Name, s.limit.Zone = strings.Clone(l.Name), strings.Clone(l.Zone) // the caller may reuse their memory
+	t.limits[s.limit] = s
+	return s
+}
+
+// Record counts a decision about a key under a rule.
+func (t *Tracker) Record(s *Source, key string, o Outcome, cost, remaining int64) {
+	if t == nil {
+		return
+	}
+	asked, denied := t.sample(o)
+	if asked|denied != 0 {
+		d := sampledDecision{source: s, key: key, outcome: o, cost: cost, remaining: remaining}
+		t.record(t.clock(), &d, asked, denied)
+	}
+}
+
+// RecordLimit counts a decision about a key under a limit that the request brought.
+func (t *Tracker) RecordLimit(l *penstock.Limit, key string, o Outcome, cost, remaining int64) {
+	if t == nil {
+		return
+	}
+	asked, denied := t.sample(o)
+	if asked|denied != 0 {
+		now := t.clock()
+		d := sampledDecision{source: t.limitSource(l, now), key: key, outcome: o, cost: cost, remaining: remaining}
+		t.record(now, &d, asked, denied)
+	}
+}
+
+// sample returns the weights of a decision in the two lists. Denials are sampled apart:
+// where few decisions are denied, all of them count.
+func (t *Tracker) sample(o Outcome) (asked, denied uint64) {
+	asked = t.asked.sample()
+	if o != Allowed {
+		denied = t.denied.sample()
+	}
+	return asked, denied
+}
+
+const odd = 0x9e3779b97f4a7c15
+
+func (t *Tracker) record(now time.Time, d *sampledDecision, asked, denied uint64) {
+	d.hash = d.source.hash*odd ^ maphash.String(t.seed, d.key)
+	if d.weight = asked; asked != 0 {
+		t.asked.record(now, d)
+	}
+	if d.weight = denied; denied != 0 {
+		t.denied.record(now, d)
+	}
+}
+
+// Asked returns the keys with the most decisions, of one rule or of all if the rule is nil.
+// Limits in requests are the rule "".
+func (t *Tracker) Asked(rule *string) Summary { return t.summary(t.asked, rule) }
+
+// Denied returns the keys with the most denials, those in shadow mode included.
+func (t *Tracker) Denied(rule *string) Summary { return t.summary(t.denied, rule) }
+
+func (t *Tracker) summary(l *list, rule *string) Summary {
+	return l.summary(t.clock(), func(s *Source) bool { return rule == nil || s.Rule == *rule })
+}

@@ -8,11 +8,12 @@ import (
 	"context"
 	"testing"
 
+	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/server/engine"
 )
 
 func TestDecideOneDescriptorDoesNotAllocate(t *testing.T) {
-	e := newEngine(t, newMemory(), apiRules, nil)
+	e := newEngine(t, newMemory(), apiRules, &engine.Options{TopKeys: topkeys.New(nil)})
 	var v engine.Result
 	for _, ds := range [][]engine.Descriptor{
 		{descriptor(1, "user=ada")},

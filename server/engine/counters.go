@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -50,9 +51,10 @@ type ruleTable struct {
 type ruleState struct {
 	counters *RuleCounters    // nil for an unlimited rule
 	template penstock.Request // under the rule's limit, without a key
+	source   *topkeys.Source  // of the rule's keys; nil for request limits, which have one each
 }
 
-func newRuleTable(store penstock.Store, s *rules.Set, old *ruleTable) *ruleTable {
+func newRuleTable(store penstock.Store, s *rules.Set, old *ruleTable, keys *topkeys.Tracker) *ruleTable {
 	if s == nil {
 		return nil
 	}
@@ -69,6 +71,7 @@ func newRuleTable(store penstock.Store, s *rules.Set, old *ruleTable) *ruleTable
 		t.states[r.Index] = ruleState{
 			counters: &RuleCounters{Rule: r.Name, Limit: maxAtOnce(r.Limit), Counters: counters},
 			template: newTemplate(store, r.Limit),
+			source:   keys.NewSource(r.Name),
 		}
 	}
 	return t
@@ -138,11 +141,14 @@ type LocalCounters struct {
 // LocalCounters returns counters for ad-hoc limits.
 func (e *Engine) LocalCounters() LocalCounters { return LocalCounters{engine: e} }
 
-// Count counts the decision about a request with that cost. In shadow mode it changes a
-// denial into an allowed decision.
-func (c *LocalCounters) Count(cost int64, d *penstock.Decision) {
+// Count counts the decision about a key, under a request limit and with that cost. In
+// shadow mode it changes a denial into an allowed decision.
+func (c *LocalCounters) Count(l *penstock.Limit, key string, cost int64, d *penstock.Decision) {
+	if cost <= 0 {
+		return
+	}
+	c.engine.topKeys.RecordLimit(l, key, outcomeOf(!d.Allowed, c.engine.shadow), cost, d.Remaining)
 	switch {
-	case cost <= 0:
 	case d.Allowed:
 		c.allowed++
 		c.allowedUnits += uint64(max(d.Granted, 0))
@@ -153,6 +159,16 @@ func (c *LocalCounters) Count(cost int64, d *penstock.Decision) {
 		c.denied++
 		c.deniedUnits += uint64(min(cost, maxUnitsPerRequest))
 	}
+}
+
+func outcomeOf(denied, shadow bool) topkeys.Outcome {
+	switch {
+	case !denied:
+		return topkeys.Allowed
+	case shadow:
+		return topkeys.Shadowed
+	}
+	return topkeys.Denied
 }
 
 // Fail counts a request that could not be decided.

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -48,6 +49,9 @@ type Options struct {
 	// must not keep its arguments. Optional.
 	OnUnmatched func(domain string, entries []rules.Entry)
 
+	// TopKeys counts the keys of decisions. Default: they are not counted.
+	TopKeys *topkeys.Tracker
+
 	// RequestLimits bound what limits in requests leave behind.
 	RequestLimits RequestLimits
 
@@ -80,6 +84,8 @@ type Engine struct {
 
 	requestPolicy     *requestPolicy
 	requestLimitState ruleState // of all request limits
+
+	topKeys *topkeys.Tracker // nil if keys are not counted
 }
 
 // New returns an engine without rules. The store is required; nil options are all defaults.
@@ -99,6 +105,7 @@ func New(store penstock.Store, o *Options) *Engine {
 		trustLocal:        !o.DistrustLocal,
 		requestLimitState: ruleState{counters: &RuleCounters{Counters: &Counters{}}},
 		requestPolicy:     policy,
+		topKeys:           o.TopKeys,
 	}
 	e.denyUnmatched, e.onUnmatched = o.DenyUnmatched, o.OnUnmatched
 	if e.onUnmatched == nil {
@@ -122,7 +129,7 @@ func (e *Engine) MaxDescriptors() int { return e.maxDescriptors }
 func (e *Engine) SetRules(s *rules.Set) {
 	e.loading.Lock()
 	defer e.loading.Unlock()
-	e.table.Store(newRuleTable(e.store, s, e.table.Load()))
+	e.table.Store(newRuleTable(e.store, s, e.table.Load(), e.topKeys))
 }
 
 // Rules returns the current rules, or nil.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/server/engine"
 )
 
@@ -110,11 +111,16 @@ descriptors:
 }
 
 func BenchmarkDecide(b *testing.B) {
+	b.Run("without top keys", func(b *testing.B) { benchmarkDecide(b, nil) })
+	b.Run("with top keys", func(b *testing.B) { benchmarkDecide(b, topkeys.New(nil)) })
+}
+
+func benchmarkDecide(b *testing.B, keys *topkeys.Tracker) {
 	e := newEngine(b, penstock.NewMemory(nil), `
 domain: api
 descriptors:
   - {key: user, rate_limit: {unit: hour, requests_per_unit: 4000000000}}
-`, nil)
+`, &engine.Options{TopKeys: keys})
 	ds := []engine.Descriptor{descriptor(1, "user=ada")}
 	var v engine.Result
 	b.ReportAllocs()

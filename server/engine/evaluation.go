@@ -342,8 +342,21 @@ func (ev *evaluation) count(err error) {
 		case d.cost <= 0:
 		case d.denied:
 			counters.countDenied(d.cost, d.rule.Shadow || ev.engine.shadow)
+			ev.countKey(d)
 		case granted > 0:
 			counters.countAllowed(granted)
+			ev.countKey(d)
 		}
 	}
+}
+
+// countKey counts the key of a descriptor that was decided.
+func (ev *evaluation) countKey(d *limitedDescriptor) {
+	outcome := outcomeOf(d.denied, d.rule.Shadow || ev.engine.shadow)
+	remaining := ev.result.Statuses[d.index].Decision.Remaining
+	if d.state.source == nil {
+		ev.engine.topKeys.RecordLimit(&d.request.Limit, d.request.Key, outcome, d.cost, remaining)
+		return
+	}
+	ev.engine.topKeys.Record(d.state.source, d.request.Key, outcome, d.cost, remaining)
 }

@@ -23,7 +23,7 @@ func (e *Engine) Take(ctx context.Context, r penstock.Request, mayRefund func() 
 		counters.Fail()
 		return d, err
 	}
-	counters.Count(r.Cost, &d)
+	counters.Count(&r.Limit, r.Key, r.Cost, &d)
 	return d, nil
 }
 
@@ -37,7 +37,7 @@ func (e *Engine) TakeEach(ctx context.Context, rs []penstock.Request, ds []penst
 		return err
 	}
 	for i := range rs {
-		counters.Count(rs[i].Cost, &ds[i])
+		counters.Count(&rs[i].Limit, rs[i].Key, rs[i].Cost, &ds[i])
 	}
 	return nil
 }
@@ -55,7 +55,7 @@ func (e *Engine) TakeAll(ctx context.Context, rs []penstock.Request, ds []pensto
 	for i := range rs {
 		// If one denies, the others were only peeked at.
 		if passed || !ds[i].Allowed {
-			counters.Count(rs[i].Cost, &ds[i])
+			counters.Count(&rs[i].Limit, rs[i].Key, rs[i].Cost, &ds[i])
 		}
 	}
 	return nil

@@ -55,7 +55,7 @@ func (c *conn) flushBatch() {
 			continue
 		}
 		c.admitted[i].Settle(d, nil)
-		c.counters.Count(c.batch[i].Cost, d)
+		c.counters.Count(&c.batch[i].Limit, c.batch[i].Key, c.batch[i].Cost, d)
 		if !d.Allowed {
 			c.server.options.Requests.Denied(c.batch[i].Limit, c.batch[i].Key, d)
 		}

@@ -71,7 +71,7 @@ func (c *conn) takeNow(r *penstock.Request) error {
 		c.counters.Fail()
 		return err
 	}
-	c.counters.Count(r.Cost, &d)
+	c.counters.Count(&r.Limit, r.Key, r.Cost, &d)
 	if !d.Allowed {
 		c.server.options.Requests.Denied(r.Limit, r.Key, &d)
 	}

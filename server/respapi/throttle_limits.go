@@ -53,6 +53,7 @@ type limiterCache struct {
 type cachedLimiter struct {
 	params  throttleParams
 	limiter *penstock.Limiter
+	limit   penstock.Limit       // of the limiter
 	refusal *engine.LimitRefusal // for callers that are not exempt; nil if all may use the limit
 }
 
@@ -69,7 +70,7 @@ func (lc *limiterCache) get(p throttleParams) (*cachedLimiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	cached := &cachedLimiter{params: p, limiter: limiter, refusal: lc.engine.LimitRefusal(l)}
+	cached := &cachedLimiter{params: p, limiter: limiter, limit: l, refusal: lc.engine.LimitRefusal(l)}
 	slot.Store(cached)
 	return cached, nil
 }

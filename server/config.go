@@ -50,6 +50,7 @@ type Config struct {
 	Admin ListenConfig
 
 	Pprof                    bool
+	TopKeys                  int // 0: keys are not counted
 	MaxConnections           int
 	MaxConnectionsPerAddress int // 0: half of MaxConnections
 	Token                    string

@@ -12,6 +12,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
+	"github.com/penstock-io/penstock/internal/topkeys"
 )
 
 // A Setting is one option of the daemon. It can be set by a flag, by an environment
@@ -96,6 +97,7 @@ var Settings = slices.Concat(
 		Setting{Name: "envoy-metadata", Default: "false", Help: "send the descriptors and the rules' metadata to Envoy as dynamic metadata", set: toggle(func(c *Config) *bool { return &c.EnvoyMetadata })},
 		Setting{Name: "max-connections", Kind: "number", Default: "10000", Help: "maximum number of connections per listener; more are closed at once", set: count(func(c *Config) *int { return &c.MaxConnections })},
 		Setting{Name: "max-connections-per-address", Kind: "number", Help: "maximum number of connections per listener from one remote IPv4 address or IPv6 /64; default half of --max-connections, since a proxy is one address too", set: optional(count(func(c *Config) *int { return &c.MaxConnectionsPerAddress }))},
+		Setting{Name: "top-keys", Kind: "number", Default: "4096", Help: "how many keys to count for the lists of top keys at /v1/top, each under its rule, asked and denied; 0 counts none", set: topKeyCount},
 		Setting{Name: "pprof", Default: "false", Help: "serve /debug/pprof/ on the admin listener", set: toggle(func(c *Config) *bool { return &c.Pprof })},
 		Setting{Name: "token", Kind: "text", Help: "bearer token, which refunds, resets and admin requests then need; visible in ps", set: text(func(c *Config) *string { return &c.Token })},
 		Setting{Name: "token-file", Kind: "file", Help: "file that contains the token", set: text(func(c *Config) *string { return &c.TokenFile })},
@@ -190,6 +192,13 @@ func count(of func(*Config) *int) func(*Config, string) error {
 		}
 		return nil
 	}
+}
+
+func topKeyCount(c *Config, text string) (err error) {
+	if c.TopKeys, err = strconv.Atoi(text); err != nil || c.TopKeys < 0 || c.TopKeys > topkeys.MaxCounters {
+		return fmt.Errorf("%q: want a whole number from 0 to %d", text, topkeys.MaxCounters)
+	}
+	return nil
 }
 
 // optional accepts the empty text, and leaves the field as it is.

@@ -37,13 +37,16 @@ type metrics struct {
 	snapshotTime prometheus.Gauge
 }
 
+// decisionBuckets are the bounds of decision latencies, in seconds: to 260 ms.
+var decisionBuckets = prometheus.ExponentialBuckets(1e-6, 4, 10)
+
 func newMetrics() *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
 		decisionDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "penstock_decision_duration_seconds",
 			Help:    "Decision latency by listener.",
-			Buckets: prometheus.ExponentialBuckets(1e-6, 4, 10), // to 260 ms
+			Buckets: decisionBuckets,
 		}, []string{"listener"}),
 		storeDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "penstock_store_duration_seconds",

@@ -12,7 +12,10 @@ import (
 
 // newObserver returns what answers questions about the traffic.
 func (s *Server) newObserver() *observe.Observer {
-	return observe.New(s.engine, &observe.Options{Name: daemonName(), Version: Version(), Store: s.storeState})
+	return observe.New(s.engine, &observe.Options{
+		Name: daemonName(), Version: Version(), TopKeys: s.topKeys, Store: s.storeState,
+		Listeners: s.listenerStates, LatencyBounds: decisionBuckets,
+	})
 }
 
 // daemonName returns a name that tells the daemon from others on the same Redis.
@@ -22,6 +25,35 @@ func daemonName() string {
 		host = "unknown"
 	}
 	return host + "/" + strconv.Itoa(os.Getpid())
+}
+
+// listenerStates returns what the listeners count.
+func (s *Server) listenerStates() []observe.ListenerState {
+	all := make([]observe.ListenerState, 0, len(s.listeners))
+	for _, l := range s.listeners {
+		state := observe.ListenerState{Name: l.name, Connections: l.socket.Active(), Refused: uint64(l.socket.Refused())}
+		if l.name != "admin" { // which decides nothing
+			state.Latency = bucketCounts(s.metrics.decisionDuration.WithLabelValues(l.name))
+		}
+		all = append(all, state)
+	}
+	return all
+}
+
+// bucketCounts returns how many values each bucket of a histogram has, and last those above
+// all bounds.
+func bucketCounts(h prometheus.Observer) []uint64 {
+	var m dto.Metric
+	if err := h.(prometheus.Metric).Write(&m); err != nil {
+		return nil
+	}
+	var counts []uint64
+	below := uint64(0)
+	for _, b := range m.GetHistogram().GetBucket() {
+		counts = append(counts, b.GetCumulativeCount()-below)
+		below = b.GetCumulativeCount()
+	}
+	return append(counts, m.GetHistogram().GetSampleCount()-below)
 }
 
 // storeState returns the state of the store for the admin API.

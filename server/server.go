@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/observe"
@@ -30,6 +31,7 @@ type Server struct {
 	observer  *observe.Observer
 	audit     *audit.Log
 	auditFile *audit.File // nil if the audit log is standard error
+	topKeys   *topkeys.Tracker // nil if keys are not counted
 	listeners []*listener
 
 	storePolicies storePolicies

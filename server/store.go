@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/redisstore"
 	"github.com/penstock-io/penstock/server/engine"
 )
@@ -24,13 +25,18 @@ func (s *Server) openStore(ctx context.Context) error {
 	if s.unmatched, err = newUnmatchedLog(s.log, "--unmatched="+s.config.Unmatched); err != nil {
 		return err
 	}
+	if s.config.TopKeys > 0 {
+		s.topKeys = topkeys.New(&topkeys.Options{Counters: s.config.TopKeys})
+	}
 	s.engine = engine.New(store, &engine.Options{
-		Token: s.config.Token, DistrustLocal: !s.config.TrustLocal, Shadow: s.config.Shadow,
+		TopKeys: s.topKeys,
+		Token:   s.config.Token, DistrustLocal: !s.config.TrustLocal, Shadow: s.config.Shadow,
 		DenyUnmatched: s.config.Unmatched == "deny", OnUnmatched: s.unmatched.report,
 		RequestLimits: s.config.requestLimits(), ClaimLimits: s.claimLimits,
 	})
 	s.metrics.registry.MustRegister(engineCollector{s.engine})
 	s.observer = s.newObserver()
+	s.background = append(s.background, s.observer.Run)
 	if !s.config.TrustLocal && !s.engine.HasToken() {
 		s.log.Warn("no caller may refund, reset or use the admin API beyond health: --trust-local=false needs a token")
 	}

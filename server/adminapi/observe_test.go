@@ -6,7 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/server/adminapi"
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/observe"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -73,5 +76,44 @@ func TestObserveParametersAreChecked(t *testing.T) {
 		if w := send(s, "GET", target); w.Code != 400 || !strings.Contains(w.Body.String(), want) {
 			t.Errorf("%s: got %d %s, want 400 with %q", target, w.Code, w.Body, want)
 		}
+	}
+}
+
+// The inspection of a key has its state under each rule that it can be a key of, and what
+// was decided about it.
+func TestInspectFindsKeyUnderEachRule(t *testing.T) {
+	keys := topkeys.New(nil)
+	e := newEngineWithOptions(t, &engine.Options{TopKeys: keys})
+	s := newServer(t, e, adminapi.Options{Loopback: true, Observer: observe.New(e, &observe.Options{TopKeys: keys})})
+	for range 4 {
+		var result engine.Result
+		err := e.Decide(t.Context(), "edge", []engine.Descriptor{{Entries: []rules.Entry{{Key: "remote_address", Value: "/login"}}, Cost: 1}}, &result)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := decode[struct {
+		States []struct {
+			Rule, Key, Mode string
+			Decision        struct{ Remaining int }
+		}
+		Seen []observe.SeenKey
+		More bool
+	}](t, s, "/v1/inspect?key=/login")
+	if len(got.States) != 2 || got.More || got.States[0].Rule != "edge/remote_address" || got.States[0].Decision.Remaining != 0 ||
+		got.States[1].Mode != "shadow" || got.States[1].Decision.Remaining != 10 {
+		t.Errorf("got %+v, want both rules", got.States)
+	}
+	if len(got.Seen) != 1 || got.Seen[0].Asked.Count != 4 || got.Seen[0].Denied.Count != 1 || len(got.Seen[0].Last) != 4 {
+		t.Errorf("got %+v, want one denial of four", got.Seen)
+	}
+	got.States = decode[struct {
+		States []struct {
+			Rule, Key, Mode string
+			Decision        struct{ Remaining int }
+		}
+	}](t, s, "/v1/inspect?domain=edge&remote_address=/login").States
+	if len(got.States) != 1 {
+		t.Errorf("by entries: got %+v, want one rule", got.States)
 	}
 }

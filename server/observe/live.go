@@ -68,10 +68,11 @@ type Rates struct {
 }
 
 // A Series is the history of counts: one number for each step, the oldest first. The last
-// step is complete.
+// step is the present one.
 type Series struct {
 	From     int64    `json:"from"` // when the first step began, in Unix seconds
 	Step     int      `json:"step"` // seconds
+	Last     int      `json:"last"` // how many seconds of the last step have passed
 	Allowed  []uint64 `json:"allowed"`
 	Denied   []uint64 `json:"denied"`
 	Shadowed []uint64 `json:"shadowed"`
@@ -88,6 +89,8 @@ type Listener struct {
 	P50         *float64 `json:"p50"`
 	P90         *float64 `json:"p90"`
 	P99         *float64 `json:"p99"`
+
+	buckets []uint64 // of the histogram
 }
 
 // A Store is the state of the store.
@@ -152,7 +155,8 @@ type RuleRow struct {
 	ShadowShare float64 `json:"shadow_share"`
 
 	// Decisions and DeniedOrShadowed are for sparklines: the window in 60 equal steps,
-	// 48 of half an hour for a day, the oldest first.
+	// 48 of half an hour for a day, the oldest first. They are empty in a rule's first
+	// second.
 	Decisions        []uint64 `json:"decisions"`
 	DeniedOrShadowed []uint64 `json:"denied_or_shadowed"`
 }

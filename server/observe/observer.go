@@ -4,7 +4,9 @@ import (
 	"context"
 	"time"
 
+	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/internal/history"
 )
 
 // Options configure an [Observer].
@@ -15,6 +17,14 @@ type Options struct {
 	// Version is the version of the program. Optional.
 	Version string
 
+	// TopKeys are the keys that the engine counts. Default: none.
+	TopKeys *topkeys.Tracker
+
+	// Listeners returns the state of the listeners. Their latencies are counted in
+	// buckets with these upper bounds, in seconds. Default: no listeners.
+	Listeners     func() []ListenerState
+	LatencyBounds []float64
+
 	// Store returns the state of the store. Default: a memory store of which nothing is
 	// known.
 	Store func() Store
@@ -23,13 +33,35 @@ type Options struct {
 	Now func() time.Time
 }
 
-// An Observer answers queries about the traffic of an engine. It is safe for concurrent
-// use.
+// A ListenerState is what a listener counts.
+type ListenerState struct {
+	Name        string
+	Connections int
+	Refused     uint64
+
+	// Latency is how many decisions had a latency within each bound and above those
+	// before it, since the start. The last number is those above all bounds.
+	Latency []uint64
+}
+
+// An Observer answers queries about the traffic of an engine. [Observer.Run] fills its
+// history. It is safe for concurrent use.
 type Observer struct {
 	engine  *engine.Engine
 	options Options
 	started time.Time
+	rules   *history.History // of each rule, with the columns of Counts
+	latency *history.History // of each listener, with a column for each bucket
 }
+
+// The columns of the rules' history.
+const (
+	allowedColumn = iota
+	deniedColumn
+	shadowedColumn
+	errorsColumn
+	columns
+)
 
 // New returns an observer. Nil options are all defaults.
 func New(e *engine.Engine, o *Options) *Observer {
@@ -37,10 +69,16 @@ func New(e *engine.Engine, o *Options) *Observer {
 		o = &Options{}
 	}
 	own := o.withDefaults()
-	return &Observer{engine: e, options: own, started: own.Now()}
+	return &Observer{
+		engine: e, options: own, started: own.Now(),
+		rules: history.New(columns), latency: history.New(len(own.LatencyBounds) + 1),
+	}
 }
 
 func (o Options) withDefaults() Options {
+	if o.Listeners == nil {
+		o.Listeners = func() []ListenerState { return nil }
+	}
 	if o.Store == nil {
 		o.Store = func() Store {
 			return Store{Kind: "memory", Reasons: []string{}, Shards: []Shard{}, StateLosses: []StateLoss{}}
@@ -52,42 +90,40 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// A LiveQuery selects what a [Live] contains.
-type LiveQuery struct {
-	Scope  string
-	Window Window
-	Sort   string // one of SortNames
-	Filter string // text in the names of the rules
-	Rules  int    // at most so many rows
-}
-
-// SortNames are the orders of the rules in a [Live]: the largest number first, or by name.
-var SortNames = []string{"decisions", "denied", "denied_share", "shadow_share", "errors", "name"}
-
-// Windows are all windows.
-var Windows = []Window{TwoMinutes, OneHour, OneDay}
-
-// Live returns what the daemon does now.
-func (o *Observer) Live(_ context.Context, q LiveQuery) *Live {
-	return &Live{
-		Time: o.options.Now().UTC(), Scope: q.Scope, Daemon: o.options.Name, Version: o.options.Version, Started: o.started.UTC(),
-		Window: q.Window, Store: o.options.Store(), Listeners: []Listener{}, Rules: []RuleRow{},
+// Run records history at the end of each second, until ctx ends.
+func (o *Observer) Run(ctx context.Context) {
+	for {
+		now := o.options.Now()
+		wait := time.NewTimer(now.Truncate(time.Second).Add(time.Second).Sub(now))
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return
+		case <-wait.C:
+			o.Tick()
+		}
 	}
 }
 
-// A TopQuery selects keys.
-type TopQuery struct {
-	Scope string
-	By    string
-	Rule  *string // nil for all
-	N     int     // at most so many keys
+// Tick records what has happened since the last call, as that of the second that has just
+// ended.
+func (o *Observer) Tick() {
+	second := o.options.Now().Unix() - 1
+	o.rules.Tick(second, func(record func(string, []uint64)) {
+		for _, c := range o.engine.RuleCounters() {
+			n := countsOf(c)
+			record(c.Rule, []uint64{n.Allowed, n.Denied, n.Shadowed, n.Errors})
+		}
+	})
+	o.latency.Tick(second, func(record func(string, []uint64)) {
+		for _, l := range o.options.Listeners() {
+			if l.Latency != nil {
+				record(l.Name, l.Latency)
+			}
+		}
+	})
 }
 
-// Top returns the keys with the most decisions or denials.
-func (o *Observer) Top(_ context.Context, q TopQuery) *Top {
-	return &Top{Time: o.options.Now().UTC(), Scope: q.Scope, Daemon: o.options.Name, By: q.By, Keys: []TopKey{}}
+func countsOf(c *engine.RuleCounters) Counts {
+	return Counts{Allowed: c.Allowed.Load(), Denied: c.Denied.Load(), Shadowed: c.Shadowed.Load(), Errors: c.Errors.Load()}
 }
-
-// Seen returns what the daemon knows of a key, under each rule. The text is the key
-// itself.
-func (o *Observer) Seen(_ string) []SeenKey { return []SeenKey{} }

@@ -49,7 +49,8 @@ type TopKey struct {
 	Count      uint64 `json:"count"`
 	Guaranteed uint64 `json:"guaranteed"`
 
-	// Shadowed is how many of the denials were not enforced, at most.
+	// Shadowed is how many of the denials were not enforced, while the key was in the
+	// list.
 	Shadowed uint64  `json:"shadowed"`
 	Share    float64 `json:"share"` // of Guaranteed in the total
 }

@@ -171,6 +171,13 @@ func (h *History) add(c *counters, column int, n uint64) {
 	}
 }
 
+// Len returns how many names have a series of their own.
+func (h *History) Len() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.owners
+}
+
 // A Span is the increase of counters over time, the oldest step first: Columns[c][i] is
 // that of column c in step i.
 type Span struct {

@@ -30,7 +30,7 @@ type Server struct {
 	unmatched *unmatchedLog
 	observer  *observe.Observer
 	audit     *audit.Log
-	auditFile *audit.File // nil if the audit log is standard error
+	auditFile *audit.File      // nil if the audit log is standard error
 	topKeys   *topkeys.Tracker // nil if keys are not counted
 	listeners []*listener
 

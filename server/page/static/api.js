@@ -9,42 +9,42 @@ export const removeToken = () => sessionStorage.removeItem(tokenName);
 
 // An APIError is an answer that is not 200, or none at all (status 0).
 export class APIError extends Error {
-  constructor(status, message) {
-    super(message);
-    this.status = status;
-  }
+	constructor(status, message) {
+		super(message);
+		this.status = status;
+	}
 }
 
 async function call(method, path, query, body, accepted) {
-  const parameters = new URLSearchParams(query ?? {}).toString();
-  const headers = { Accept: 'application/json' };
-  if (hasToken()) headers.Authorization = `Bearer ${sessionStorage.getItem(tokenName)}`;
-  if (body !== undefined) headers['Content-Type'] = 'application/json';
-  let response;
-  try {
-    response = await fetch(parameters ? `${path}?${parameters}` : path, {
-      method, headers, body: body === undefined ? undefined : JSON.stringify(body),
-      credentials: 'omit', cache: 'no-store', redirect: 'error', signal: AbortSignal.timeout(15000),
-    });
-  } catch {
-    throw new APIError(0, 'The daemon does not answer.');
-  }
-  const text = await response.text().catch(() => '');
-  if (!response.ok && response.status !== accepted) throw new APIError(response.status, detail(text) ?? `${response.status} ${response.statusText}`);
-  try {
-    return JSON.parse(text);
-  } catch {
-    throw new APIError(response.status, 'The answer is not JSON.');
-  }
+	const parameters = new URLSearchParams(query ?? {}).toString();
+	const headers = { Accept: 'application/json' };
+	if (hasToken()) headers.Authorization = `Bearer ${sessionStorage.getItem(tokenName)}`;
+	if (body !== undefined) headers['Content-Type'] = 'application/json';
+	let response;
+	try {
+		response = await fetch(parameters ? `${path}?${parameters}` : path, {
+			method, headers, body: body === undefined ? undefined : JSON.stringify(body),
+			credentials: 'omit', cache: 'no-store', redirect: 'error', signal: AbortSignal.timeout(15000),
+		});
+	} catch {
+		throw new APIError(0, 'The daemon does not answer.');
+	}
+	const text = await response.text().catch(() => '');
+	if (!response.ok && response.status !== accepted) throw new APIError(response.status, detail(text) ?? `${response.status} ${response.statusText}`);
+	try {
+		return JSON.parse(text);
+	} catch {
+		throw new APIError(response.status, 'The answer is not JSON.');
+	}
 }
 
 function detail(text) {
-  try {
-    const problem = JSON.parse(text);
-    return problem.detail ?? problem.title;
-  } catch {
-    return undefined;
-  }
+	try {
+		const problem = JSON.parse(text);
+		return problem.detail ?? problem.title;
+	} catch {
+		return undefined;
+	}
 }
 
 export const get = (path, query) => call('GET', path, query);

@@ -26,104 +26,104 @@ let banners = [];
 // ---- the address: #/live?window=1h&sort=denied ----
 
 function parseAddress() {
-  const [path, query] = location.hash.replace(/^#\/?/, '').split('?', 2);
-  return { name: Object.hasOwn(views, path) ? path : 'live', parameters: new URLSearchParams(query ?? '') };
+	const [path, query] = location.hash.replace(/^#\/?/, '').split('?', 2);
+	return { name: Object.hasOwn(views, path) ? path : 'live', parameters: new URLSearchParams(query ?? '') };
 }
 
 // context is what a view may ask of the frame.
 const context = {
-  // remember puts the view's state into the address, without a new entry in the history.
-  remember(parameters) {
-    history.replaceState(null, '', address(view.name, parameters));
-  },
-  setStatus(state, text) {
-    status.dataset.state = state;
-    setText(status, text);
-  },
-  // attempt runs a call of the view, and asks for the token if that is missing.
-  async attempt(work) {
-    try {
-      return await work();
-    } catch (error) {
-      if (error instanceof APIError && error.status === 401) {
-        showLocked();
-        return undefined;
-      }
-      throw error;
-    }
-  },
-  pollNow: () => schedule(0),
-  // pollHealth shows whether the daemon is ready, and why not.
-  async pollHealth() {
-    const health = await readiness();
-    const state = !health.ready ? 'down' : health.degraded ? 'degraded' : 'up';
-    context.setStatus(state, { down: 'not ready', degraded: 'degraded', up: 'up' }[state]);
-    banners = state === 'up' ? [] : [{
-      level: state === 'down' ? 'error' : 'warn',
-      title: state === 'down' ? 'Not ready.' : 'Degraded: decisions are made without the store.',
-      text: (health.reasons ?? []).join(' · '),
-    }];
-  },
+	// remember puts the view's state into the address, without a new entry in the history.
+	remember(parameters) {
+		history.replaceState(null, '', address(view.name, parameters));
+	},
+	setStatus(state, text) {
+		status.dataset.state = state;
+		setText(status, text);
+	},
+	// attempt runs a call of the view, and asks for the token if that is missing.
+	async attempt(work) {
+		try {
+			return await work();
+		} catch (error) {
+			if (error instanceof APIError && error.status === 401) {
+				showLocked();
+				return undefined;
+			}
+			throw error;
+		}
+	},
+	pollNow: () => schedule(0),
+	// pollHealth shows whether the daemon is ready, and why not.
+	async pollHealth() {
+		const health = await readiness();
+		const state = !health.ready ? 'down' : health.degraded ? 'degraded' : 'up';
+		context.setStatus(state, { down: 'not ready', degraded: 'degraded', up: 'up' }[state]);
+		banners = state === 'up' ? [] : [{
+			level: state === 'down' ? 'denied' : 'warn',
+			title: state === 'down' ? 'Not ready.' : 'Degraded: decisions are made without the store.',
+			text: (health.reasons ?? []).join(' · '),
+		}];
+	},
 };
 
 function route() {
-  const { name, parameters } = parseAddress();
-  for (const link of document.querySelectorAll('nav a')) {
-    if (link.dataset.view === name) link.setAttribute('aria-current', 'page');
-    else link.removeAttribute('aria-current');
-  }
-  document.title = `${name[0].toUpperCase()}${name.slice(1)} · penstock`;
-  if (view?.name !== name) open(name, parameters);
-  else view.update(parameters);
-  schedule(0);
+	const { name, parameters } = parseAddress();
+	for (const link of document.querySelectorAll('nav a')) {
+		if (link.dataset.view === name) link.setAttribute('aria-current', 'page');
+		else link.removeAttribute('aria-current');
+	}
+	document.title = `${name[0].toUpperCase()}${name.slice(1)} · penstock`;
+	if (view?.name !== name) open(name, parameters);
+	else view.update(parameters);
+	schedule(0);
 }
 
 function open(name, parameters) {
-  view?.close?.();
-  banners = [];
-  const root = el('div', { class: `view view-${name}` });
-  view = { name, root, ...views[name].open(root, context) };
-  main.replaceChildren(root);
-  view.update(parameters);
+	view?.close?.();
+	banners = [];
+	const root = el('div', { class: `view view-${name}` });
+	view = { name, root, ...views[name].open(root, context) };
+	main.replaceChildren(root);
+	view.update(parameters);
 }
 
 // ---- polling ----
 
 function schedule(delay) {
-  clearTimeout(timer);
-  timer = setTimeout(poll, delay);
+	clearTimeout(timer);
+	timer = setTimeout(poll, delay);
 }
 
 async function poll() {
-  clearTimeout(timer);
-  if (document.hidden || !view || main.dataset.locked) return;
-  const current = view;
-  try {
-    await current.poll();
-    failures = 0;
-  } catch (error) {
-    failed(error);
-  }
-  lock.hidden = !hasToken();
-  if (current !== view) return; // the next view polls already
-  showBanners();
-  schedule(Math.min(pollInterval * 2 ** failures, slowestPoll));
+	clearTimeout(timer);
+	if (document.hidden || !view || main.dataset.locked) return;
+	const current = view;
+	try {
+		await current.poll();
+		failures = 0;
+	} catch (error) {
+		failed(error);
+	}
+	lock.hidden = !hasToken();
+	if (current !== view) return; // the next view polls already
+	showBanners();
+	schedule(Math.min(pollInterval * 2 ** failures, slowestPoll));
 }
 
 function failed(error) {
-  if (error instanceof APIError && error.status === 401) return showLocked();
-  failures = Math.min(failures + 1, 5);
-  failure = error.status === 0 ? 'What is shown may be old; the page keeps asking.' : error.message;
-  context.setStatus('down', error.status === 0 ? 'no answer' : 'error');
-  if (!(error instanceof APIError)) console.error(error);
+	if (error instanceof APIError && error.status === 401) return showLocked();
+	failures = Math.min(failures + 1, 5);
+	failure = error.status === 0 ? 'What is shown may be old; the page keeps asking.' : error.message;
+	context.setStatus('down', error.status === 0 ? 'no answer' : 'error');
+	if (!(error instanceof APIError)) console.error(error);
 }
 
 function showBanners() {
-  const all = failures === 0 ? banners
-    : [{ level: 'error', title: 'The daemon does not answer as it should.', text: failure }];
-  reconcile(document.getElementById('banners'), all, (b) => `${b.level} ${b.title} ${b.text ?? ''}`,
-    (b) => el('div', { class: `banner banner-${b.level}` }, el('strong', null, b.title), b.text ? el('span', null, b.text) : null),
-    () => {});
+	const all = failures === 0 ? banners
+		: [{ level: 'denied', title: 'The daemon does not answer as it should.', text: failure }];
+	reconcile(document.getElementById('banners'), all, (b) => `${b.level} ${b.title} ${b.text ?? ''}`,
+		(b) => el('div', { class: `banner ${b.level}` }, el('strong', b.title), b.text ? el('span', b.text) : null),
+		() => {});
 }
 
 document.addEventListener('visibilitychange', () => { if (!document.hidden) schedule(0); });
@@ -131,37 +131,37 @@ document.addEventListener('visibilitychange', () => { if (!document.hidden) sche
 // ---- the token ----
 
 function showLocked() {
-  if (main.dataset.locked) return;
-  const wrong = hasToken();
-  removeToken();
-  view?.close?.();
-  view = null;
-  main.dataset.locked = 'true';
-  lock.hidden = true;
-  banners = [];
-  failures = 0;
-  showBanners();
-  context.setStatus('wait', 'locked');
-  const token = el('input', { type: 'password', autocomplete: 'off', spellcheck: 'false', required: true, name: 'token' });
-  main.replaceChildren(el('form', { class: 'card unlock', onsubmit: unlock },
-    el('h1', null, 'This daemon asks for a token'),
-    el('p', { class: 'muted' }, 'It is the one of ', el('code', null, '--token-file'),
-      '. This tab keeps it until it is closed, and sends it to this daemon only.'),
-    field('Token', token),
-    wrong ? el('p', { class: 'problem', role: 'alert' }, 'That token was not accepted.') : null,
-    el('div', { class: 'actions' }, el('button', { class: 'primary', type: 'submit' }, 'Unlock'))));
-  token.focus();
-  function unlock(event) {
-    event.preventDefault();
-    setToken(token.value.trim());
-    delete main.dataset.locked;
-    route();
-  }
+	if (main.dataset.locked) return;
+	const wrong = hasToken();
+	removeToken();
+	view?.close?.();
+	view = null;
+	main.dataset.locked = 'true';
+	lock.hidden = true;
+	banners = [];
+	failures = 0;
+	showBanners();
+	context.setStatus('wait', 'locked');
+	const token = el('input', { type: 'password', autocomplete: 'off', spellcheck: 'false', required: true, name: 'token' });
+	main.replaceChildren(el('form.card.unlock', { onsubmit: unlock },
+		el('h1', 'This daemon asks for a token'),
+		el('p.muted', 'It is the one of ', el('code', '--token-file'),
+			'. This tab keeps it until it is closed, and sends it to this daemon only.'),
+		field('Token', token),
+		wrong ? el('p.problem', { role: 'alert' }, 'That token was not accepted.') : null,
+		el('button.primary', { type: 'submit' }, 'Unlock')));
+	token.focus();
+	function unlock(event) {
+		event.preventDefault();
+		setToken(token.value.trim());
+		delete main.dataset.locked;
+		route();
+	}
 }
 
 lock.addEventListener('click', () => {
-  removeToken();
-  location.reload();
+	removeToken();
+	location.reload();
 });
 
 // ---- the theme ----
@@ -170,28 +170,28 @@ const themes = ['auto', 'light', 'dark'];
 const themeButton = document.getElementById('theme');
 
 function showTheme() {
-  setText(themeButton.lastChild, document.documentElement.dataset.theme ?? 'auto');
+	setText(themeButton.lastChild, document.documentElement.dataset.theme ?? 'auto');
 }
 
 themeButton.addEventListener('click', () => {
-  const now = document.documentElement.dataset.theme ?? 'auto';
-  const next = themes[(themes.indexOf(now) + 1) % themes.length];
-  if (next === 'auto') delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = next;
-  try {
-    if (next === 'auto') localStorage.removeItem('penstock-theme');
-    else localStorage.setItem('penstock-theme', next);
-  } catch { /* storage is disabled: the choice lasts as long as the tab */ }
-  showTheme();
-  dispatchEvent(new Event('themechange'));
+	const now = document.documentElement.dataset.theme ?? 'auto';
+	const next = themes[(themes.indexOf(now) + 1) % themes.length];
+	if (next === 'auto') delete document.documentElement.dataset.theme;
+	else document.documentElement.dataset.theme = next;
+	try {
+		if (next === 'auto') localStorage.removeItem('penstock-theme');
+		else localStorage.setItem('penstock-theme', next);
+	} catch { /* storage is disabled: the choice lasts as long as the tab */ }
+	showTheme();
+	dispatchEvent(new Event('themechange'));
 });
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => dispatchEvent(new Event('themechange')));
 
 // ---- start ----
 
 document.querySelector('.skip').addEventListener('click', (event) => {
-  event.preventDefault();
-  main.focus();
+	event.preventDefault();
+	main.focus();
 });
 addEventListener('hashchange', () => { if (!main.dataset.locked) route(); });
 showTheme();

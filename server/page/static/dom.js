@@ -4,81 +4,107 @@
 // The namespace of SVG, from the mark in index.html.
 const svgNamespace = document.getElementById('mark').namespaceURI;
 
-function fill(node, attributes, children) {
-  for (const [name, value] of Object.entries(attributes ?? {})) {
-    if (value === undefined || value === null || value === false) continue;
-    if (name.startsWith('on')) node.addEventListener(name.slice(2), value);
-    else if (name === 'value') node.value = value;
-    else node.setAttribute(name, value === true ? '' : value);
-  }
-  node.append(...children.flat(2).filter((c) => c !== null && c !== undefined && c !== false));
-  return node;
+function fill(node, classes, rest) {
+	if (classes.length > 0) node.setAttribute('class', classes.join(' '));
+	if (Object.getPrototypeOf(rest[0] ?? 0) === Object.prototype) setAll(node, rest.shift());
+	node.append(...rest.flat(2).filter((c) => c !== null && c !== undefined && c !== false));
+	return node;
 }
 
-// el returns an HTML element: el('a', {href: '#/live', onclick: f}, 'Live').
-export const el = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+function setAll(node, attributes) {
+	for (const [name, value] of Object.entries(attributes)) {
+		if (value === undefined || value === null || value === false) continue;
+		if (name.startsWith('on')) node.addEventListener(name.slice(2), value);
+		else if (name === 'value') node.value = value;
+		else node.setAttribute(name, value === true ? '' : value);
+	}
+}
+
+// el returns an HTML element: el('a.tag', {href: '#/live', onclick: f}, 'Live'). Its first
+// argument names the tag and classes; attributes and children are optional.
+export function el(name, ...rest) {
+	const [tag, ...classes] = name.split('.');
+	return fill(document.createElement(tag), classes, rest);
+}
 
 // svg returns an SVG element.
-export const svg = (tag, attributes, ...children) => fill(document.createElementNS(svgNamespace, tag), attributes, children);
+export function svg(name, ...rest) {
+	const [tag, ...classes] = name.split('.');
+	return fill(document.createElementNS(svgNamespace, tag), classes, rest);
+}
 
 // setText changes an element's text, if it is another one: an equal text keeps a
 // selection, and screen readers silent.
 export function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text;
+	if (node.textContent !== text) node.textContent = text;
 }
 
 // setAttribute changes or removes an attribute.
 export function setAttribute(node, name, value) {
-  if (value === null || value === undefined || value === false) node.removeAttribute(name);
-  else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
+	if (value === null || value === undefined || value === false) node.removeAttribute(name);
+	else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
 }
 
 // segmented returns a group of radio buttons that looks like one control. Options are
 // [value, label, title] each. Its set method selects one without an event.
 export function segmented(label, options, onchange) {
-  const name = `segment-${segmented.count = (segmented.count ?? 0) + 1}`;
-  const inputs = options.map(([value]) =>
-    el('input', { type: 'radio', name, value, onchange: () => onchange(value) }));
-  const node = el('fieldset', { class: 'segmented' }, el('legend', { class: 'hidden' }, label),
-    options.map(([, text, title], i) => el('label', { title }, inputs[i], el('span', null, text))));
-  node.set = (value) => { for (const i of inputs) i.checked = i.value === value; };
-  return node;
+	const name = `segment-${segmented.count = (segmented.count ?? 0) + 1}`;
+	const inputs = options.map(([value]) =>
+		el('input', { type: 'radio', name, value, onchange: () => onchange(value) }));
+	const node = el('fieldset.segmented', el('legend.hidden', label),
+		options.map(([, text, title], i) => el('label', { title }, inputs[i], el('span', text))));
+	node.set = (value) => { for (const i of inputs) i.checked = i.value === value; };
+	return node;
 }
 
 // field returns a labeled input.
-export const field = (label, input, hint) => el('label', { class: 'field' },
-  el('span', { class: 'field-label' }, label), input, hint ? el('span', { class: 'hint' }, hint) : null);
+export const field = (label, input, hint) => el('label.field',
+	el('span.field-label', label), input, hint ? el('span.hint', hint) : null);
 
 // reconcile makes the children of a node those of the items, in order, and reuses the
 // elements of items that it had: make(item) builds one, update(element, item) fills it.
 export function reconcile(node, items, keyOf, make, update) {
-  const old = new Map([...node.children].map((c) => [c.reconcileKey, c]));
-  const wanted = items.map((item) => {
-    const key = keyOf(item);
-    let child = old.get(key);
-    if (child) old.delete(key);
-    else {
-      child = make(item);
-      child.reconcileKey = key;
-    }
-    update(child, item);
-    return child;
-  });
-  for (const child of old.values()) child.remove();
-  wanted.forEach((child, i) => {
-    if (node.children[i] !== child) node.insertBefore(child, node.children[i] ?? null);
-  });
+	const old = new Map([...node.children].map((c) => [c.reconcileKey, c]));
+	const wanted = items.map((item) => {
+		const key = keyOf(item);
+		let child = old.get(key);
+		if (child) old.delete(key);
+		else {
+			child = make(item);
+			child.reconcileKey = key;
+		}
+		update(child, item);
+		return child;
+	});
+	for (const child of old.values()) child.remove();
+	wanted.forEach((child, i) => {
+		if (node.children[i] !== child) node.insertBefore(child, node.children[i] ?? null);
+	});
 }
 
 // keyNode shows a key, which can be any text. Characters that are invisible or change
 // the direction of the text are shown by their numbers; everything else is verbatim.
 export function keyNode(key) {
-  const node = el('bdi', { class: 'key', title: key.length > 40 ? key : undefined });
-  for (const part of key.split(/([\p{Cc}\p{Cf}\p{Zl}\p{Zp}\uFFFD]+)/u)) {
-    if (part === '') continue;
-    if (!/^[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\uFFFD]/u.test(part)) node.append(part);
-    else for (const c of part) node.append(el('span', { class: 'escaped' }, `U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')}`));
-  }
-  if (key === '') node.append(el('span', { class: 'escaped' }, 'empty'));
-  return node;
+	const node = el('bdi.key', { title: key.length > 40 ? key : undefined });
+	for (const part of key.split(/([\p{Cc}\p{Cf}\p{Zl}\p{Zp}\uFFFD]+)/u)) {
+		if (part === '') continue;
+		if (!/^[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\uFFFD]/u.test(part)) node.append(part);
+		else for (const c of part) node.append(el('span.escaped', `U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')}`));
+	}
+	if (key === '') node.append(el('span.escaped', 'empty'));
+	return node;
+}
+
+// card returns a titled part of a view; the nodes of head stand beside the title.
+export const card = (title, head, ...children) => el('section.card', { 'aria-label': title },
+	el('div.card-head', el('h2', title), head), ...children);
+
+// table returns a table with a line of titles; one that begins with > is above numbers.
+export const table = (name, titles, body) => el(`table.table.${name}`, el('thead', el('tr', titles.map((t) => (typeof t !== 'string' ? t
+	: t[0] === '>' ? el('th.numeric', t.slice(1)) : el('th', t))))), body);
+
+// setEmpty says why a list has no items, or hides that.
+export function setEmpty(node, isEmpty, title, text) {
+	node.hidden = !isEmpty;
+	if (isEmpty && node.firstChild?.textContent !== title) node.replaceChildren(el('strong', title), text);
 }

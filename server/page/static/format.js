@@ -8,13 +8,13 @@ export const integer = (n) => grouped.format(n);
 
 // compact formats 1234567 as 1.23M.
 export function compact(n) {
-  for (const [unit, letter] of [[1e9, 'G'], [1e6, 'M'], [1e4, 'k']]) {
-    if (Math.abs(n) >= unit) {
-      const scaled = n / (letter === 'k' ? 1e3 : unit);
-      return Number(scaled.toFixed(scaled < 10 ? 2 : scaled < 100 ? 1 : 0)) + letter;
-    }
-  }
-  return grouped.format(n);
+	for (const [unit, letter] of [[1e9, 'G'], [1e6, 'M'], [1e4, 'k']]) {
+		if (Math.abs(n) >= unit) {
+			const scaled = n / (letter === 'k' ? 1e3 : unit);
+			return Number(scaled.toFixed(scaled < 10 ? 2 : scaled < 100 ? 1 : 0)) + letter;
+		}
+	}
+	return grouped.format(n);
 }
 
 // rate formats a number of events a second.
@@ -22,26 +22,26 @@ export const rate = (n) => (n === 0 ? '0' : n < 0.1 ? n.toFixed(2) : n < 100 ? n
 
 // percent formats a share; a small one is never shown as 0%.
 export function percent(share) {
-  if (!(share > 0)) return '0%';
-  if (share < 0.001) return '<0.1%';
-  if (share < 0.1) return (share * 100).toFixed(1) + '%';
-  return share > 0.995 && share < 1 ? '>99%' : Math.round(share * 100) + '%';
+	if (!(share > 0)) return '0%';
+	if (share < 0.001) return '<0.1%';
+	if (share < 0.1) return (share * 100).toFixed(1) + '%';
+	return share > 0.995 && share < 1 ? '>99%' : Math.round(share * 100) + '%';
 }
 
 // seconds formats a duration; null is one without end.
 export function seconds(s) {
-  if (s === null || s === undefined) return 'never';
-  if (s === 0) return '0 s';
-  if (s < 1e-3) return `${digits(s * 1e6)} µs`;
-  if (s < 1) return `${digits(s * 1e3)} ms`;
-  if (s < 120) return `${digits(s)} s`;
-  const units = [[86400, 'd'], [3600, 'h'], [60, 'min'], [1, 's']];
-  const first = units.findIndex(([size]) => s >= size * 2 || size === 1);
-  const [size, name] = units[first];
-  let text = `${Math.floor(s / size)} ${name}`;
-  const rest = units[first + 1];
-  if (rest && Math.floor((s % size) / rest[0])) text += ` ${Math.floor((s % size) / rest[0])} ${rest[1]}`;
-  return text;
+	if (s === null || s === undefined) return 'never';
+	if (s === 0) return '0 s';
+	if (s < 1e-3) return `${digits(s * 1e6)} µs`;
+	if (s < 1) return `${digits(s * 1e3)} ms`;
+	if (s < 120) return `${digits(s)} s`;
+	const units = [[86400, 'd'], [3600, 'h'], [60, 'min'], [1, 's']];
+	const first = units.findIndex(([size]) => s >= size * 2 || size === 1);
+	const [size, name] = units[first];
+	let text = `${Math.floor(s / size)} ${name}`;
+	const rest = units[first + 1];
+	if (rest && Math.floor((s % size) / rest[0])) text += ` ${Math.floor((s % size) / rest[0])} ${rest[1]}`;
+	return text;
 }
 
 // digits keeps three significant ones.
@@ -49,10 +49,10 @@ const digits = (x) => String(Number(x.toPrecision(3)));
 
 // bytes formats a size.
 export function bytes(n) {
-  const units = ['B', 'KB', 'MB', 'GB', 'TB'];
-  let i = 0;
-  while (n >= 1024 && i < units.length - 1) { n /= 1024; i++; }
-  return `${i === 0 || n >= 100 ? Math.round(n) : n.toFixed(1)} ${units[i]}`;
+	const units = ['B', 'KB', 'MB', 'GB', 'TB'];
+	let i = 0;
+	while (n >= 1024 && i < units.length - 1) { n /= 1024; i++; }
+	return `${i === 0 || n >= 100 ? Math.round(n) : n.toFixed(1)} ${units[i]}`;
 }
 
 const clock = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit', second: '2-digit' });
@@ -60,14 +60,14 @@ const day = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short' })
 
 // time formats an instant of today as its time, and others with their date.
 export function time(when) {
-  const d = new Date(when);
-  return d.toDateString() === new Date().toDateString() ? clock.format(d) : `${day.format(d)} ${clock.format(d)}`;
+	const d = new Date(when);
+	return d.toDateString() === new Date().toDateString() ? clock.format(d) : `${day.format(d)} ${clock.format(d)}`;
 }
 
 // ago formats how long something is in the past.
 export const ago = (when) => {
-  const s = Math.max(0, (Date.now() - new Date(when)) / 1000);
-  return s < 2 ? 'just now' : `${seconds(Math.floor(s))} ago`;
+	const s = Math.max(0, (Date.now() - new Date(when)) / 1000);
+	return s < 2 ? 'just now' : `${seconds(Math.floor(s))} ago`;
 };
 
 // plural formats a count with its noun.

@@ -4,7 +4,7 @@
 import { APIError, get, post, remove } from './api.js';
 import { address } from './address.js';
 import { shareBar } from './chart.js';
-import { el, field, keyNode, reconcile, segmented, setText } from './dom.js';
+import { card, el, field, keyNode, reconcile, segmented, setEmpty, setText, table } from './dom.js';
 import { compact, integer, percent, plural, seconds, time } from './format.js';
 import { limitText } from './live.js';
 
@@ -14,291 +14,292 @@ const listLength = 25;
 const slowPolls = 3; // what changes by itself less often is asked for at every third poll
 
 export function open(root, context) {
-  let state = {};
-  let polls = 0;
-  let known = []; // names of rules
-  let actions = true;
+	let state = {};
+	let polls = 0;
+	let known = []; // names of rules
+	let actions = true;
 
-  const scope = segmented('Scope', scopes, (value) => change({ scope: value }));
-  const ruleChoice = el('select', { 'aria-label': 'Rule', name: 'rule', onchange: () => change({ rule: ruleChoice.value }) });
-  const asked = newRanking('Most asked', 'asked');
-  const denied = newRanking('Most denied', 'denied');
-  const inspector = newInspector();
-  const audit = newAudit();
-  const since = el('span', { class: 'muted small' });
+	const scope = segmented('Scope', scopes, (value) => change({ scope: value }));
+	const ruleChoice = el('select', { 'aria-label': 'Rule', name: 'rule', onchange: () => change({ rule: ruleChoice.value }) });
+	const asked = newRanking('Most asked', 'asked');
+	const denied = newRanking('Most denied', 'denied');
+	const inspector = newInspector();
+	const audit = newAudit();
+	const since = el('span.muted.small');
 
-  root.append(
-    el('div', { class: 'toolbar' }, el('div', { class: 'rule-choice' }, ruleChoice), scope, since),
-    el('div', { class: 'keys-columns' }, asked.node, denied.node, inspector.node),
-    audit.node);
+	root.append(
+		el('div.toolbar', el('div.rule-choice', ruleChoice), scope, since),
+		el('div.keys-columns', asked.node, denied.node, inspector.node),
+		audit.node);
 
-  function change(part) {
-    state = { ...state, ...part };
-    show();
-    remember();
-    polls = 0;
-    context.pollNow();
-  }
+	function change(part) {
+		state = { ...state, ...part };
+		show();
+		remember();
+		polls = 0;
+		context.pollNow();
+	}
 
-  function remember() {
-    context.remember(parameters());
-  }
+	function remember() {
+		context.remember(parameters());
+	}
 
-  const parameters = (part) => {
-    const all = { ...state, ...part };
-    return { rule: all.rule, scope: all.scope === 'all' ? 'all' : '', key: all.key, keyrule: all.keyrule, limit: all.limit };
-  };
+	const parameters = (part) => {
+		const all = { ...state, ...part };
+		return { rule: all.rule, scope: all.scope === 'all' ? 'all' : '', key: all.key, keyrule: all.keyrule, limit: all.limit };
+	};
 
-  function show() {
-    scope.set(state.scope);
-    showRuleChoice();
-    inspector.show();
-  }
+	function show() {
+		scope.set(state.scope);
+		showRuleChoice();
+		inspector.show();
+	}
 
-  function showRuleChoice() {
-    const options = [['', 'All rules'], ...known.map((name) => [name, name]), [requestLimits, 'limits in requests']];
-    if (state.rule && !options.some(([value]) => value === state.rule)) options.push([state.rule, state.rule]);
-    reconcile(ruleChoice, options, ([value]) => value, ([value, text]) => el('option', { value }, text), () => {});
-    ruleChoice.value = state.rule;
-  }
+	function showRuleChoice() {
+		const options = [['', 'All rules'], ...known.map((name) => [name, name]), [requestLimits, 'limits in requests']];
+		if (state.rule && !options.some(([value]) => value === state.rule)) options.push([state.rule, state.rule]);
+		reconcile(ruleChoice, options, ([value]) => value, ([value, text]) => el('option', { value }, text), () => {});
+		ruleChoice.value = state.rule;
+	}
 
-  // ---- the rankings ----
+	// ---- the rankings ----
 
-  function newRanking(title, by) {
-    const list = el('ol', { class: 'ranking' });
-    const total = el('span', { class: 'muted small end' });
-    const empty = el('div', { class: 'empty', hidden: true });
-    const node = el('section', { class: 'card', 'data-ranking': by }, el('div', { class: 'card-head' }, el('h2', null, title), total), list, empty);
-    function set(top) {
-      reconcile(list, top.keys, (k) => JSON.stringify([k.rule, k.limit, k.key, k.key_base64]), (k) => newKey(k, by), updateKey);
-      setText(total, top.enabled && top.total ? `${compact(top.total)} in all${top.floor ? `, others at most ${compact(top.floor)}` : ''}` : '');
-      empty.hidden = top.keys.length > 0;
-      empty.replaceChildren(...(!top.enabled ? [el('strong', null, 'Top keys are off'), 'This daemon runs with --top-keys 0.']
-        : by === 'denied' ? [el('strong', null, 'No denials'), 'In the last minutes no key was over its limit.']
-          : [el('strong', null, 'No requests'), 'Keys appear here with their first decision.']));
-    }
-    return { node, set };
-  }
+	function newRanking(title, by) {
+		const list = el('ol.ranking');
+		const total = el('span.muted.small.end');
+		const empty = el('div.empty', { hidden: true });
+		const node = card(title, total, list, empty);
+		node.dataset.ranking = by;
+		function set(top) {
+			reconcile(list, top.keys, (k) => JSON.stringify([k.rule, k.limit, k.key, k.key_base64]), (k) => newKey(k, by), updateKey);
+			setText(total, top.enabled && top.total ? `${compact(top.total)} in all${top.floor ? `, others at most ${compact(top.floor)}` : ''}` : '');
+			const none = top.keys.length === 0;
+			if (!top.enabled) setEmpty(empty, none, 'Top keys are off', 'This daemon runs with --top-keys 0.');
+			else if (by === 'denied') setEmpty(empty, none, 'No denials', 'In the last minutes no key was over its limit.');
+			else setEmpty(empty, none, 'No requests', 'Keys appear here with their first decision.');
+		}
+		return { node, set };
+	}
 
-  function newKey(k, by) {
-    const bar = shareBar(by === 'denied' ? 'denied' : 'accent');
-    const whole = !k.key_base64 && !k.truncated;
-    const body = [
-      el('span', { class: 'rank-key' }, keyNode(k.key_base64 ? atobText(k.key_base64) : k.key), k.truncated ? el('span', { class: 'tag' }, 'shortened') : null),
-      el('span', { class: 'rank-count' }, el('b'), el('span', { class: 'muted' })),
-      el('span', { class: 'rank-rule muted' }, k.rule === '' ? limitText(k.limit) || 'limits in requests' : k.rule),
-      bar,
-    ];
-    const item = el('li', null, whole ? el('a', { class: 'rank', href: address('keys', parameters(targetOf(k))) }, body) : el('div', { class: 'rank' }, body));
-    item.bar = bar;
-    return item;
-  }
+	function newKey(k, by) {
+		const bar = shareBar(by === 'denied' ? 'denied' : 'accent');
+		const whole = !k.key_base64 && !k.truncated;
+		const body = [
+			el('span.rank-key', keyNode(k.key_base64 ? atobText(k.key_base64) : k.key), k.truncated ? el('span.tag', 'shortened') : null),
+			el('span.rank-count', el('b'), el('span.muted')),
+			el('span.rank-rule.muted', k.rule === '' ? limitText(k.limit) || 'limits in requests' : k.rule),
+			bar,
+		];
+		const item = el('li', whole ? el('a.rank', { href: address('keys', parameters(targetOf(k))) }, body) : el('div.rank', body));
+		item.bar = bar;
+		return item;
+	}
 
-  function updateKey(item, k) {
-    const [count, about] = item.querySelector('.rank-count').children;
-    setText(count, k.guaranteed === k.count ? integer(k.count) : `≥${integer(k.guaranteed)}`);
-    setText(about, ` ${percent(k.share)}${k.shadowed ? `, ${integer(k.shadowed)} shadow` : ''}`);
-    item.bar.set(k.share);
-    item.classList.toggle('selected', k.key === state.key);
-    const link = item.firstChild;
-    if (link.href !== undefined) link.href = address('keys', parameters(targetOf(k)));
-  }
+	function updateKey(item, k) {
+		const [count, about] = item.querySelector('.rank-count').children;
+		setText(count, k.guaranteed === k.count ? integer(k.count) : `≥${integer(k.guaranteed)}`);
+		setText(about, ` ${percent(k.share)}${k.shadowed ? `, ${integer(k.shadowed)} shadow` : ''}`);
+		item.bar.set(k.share);
+		item.classList.toggle('selected', k.key === state.key);
+		const link = item.firstChild;
+		if (link.href !== undefined) link.href = address('keys', parameters(targetOf(k)));
+	}
 
-  const targetOf = (k) => (k.rule === '' ? { key: k.key, keyrule: '', limit: limitText(k.limit) } : { key: k.key, keyrule: k.rule, limit: '' });
+	const targetOf = (k) => (k.rule === '' ? { key: k.key, keyrule: '', limit: limitText(k.limit) } : { key: k.key, keyrule: k.rule, limit: '' });
 
-  // ---- the inspector ----
+	// ---- the inspector ----
 
-  function newInspector() {
-    const key = el('input', { class: 'mono', name: 'key', spellcheck: 'false', autocomplete: 'off', placeholder: '42, or user=42' });
-    const results = el('div', { class: 'states' });
-    const problem = el('p', { class: 'problem', role: 'alert', hidden: true });
-    const note = el('p', { class: 'done', role: 'status', hidden: true });
-    const clear = el('button', { class: 'ghost end', type: 'button', onclick: () => change({ key: '', keyrule: '', limit: '' }) }, 'clear');
-    const form = el('form', { class: 'inspect-form', onsubmit: submit }, el('div', { class: 'grow' }, field('Key', key)), el('button', { type: 'submit' }, 'Inspect'));
-    const node = el('section', { class: 'card inspector', 'aria-label': 'Inspector' }, el('div', { class: 'card-head' }, el('h2', null, 'Inspector'), clear), form, problem, note, results);
+	function newInspector() {
+		const key = el('input.mono', { name: 'key', spellcheck: 'false', autocomplete: 'off', placeholder: '42, or user=42' });
+		const results = el('div.states');
+		const problem = el('p.problem', { role: 'alert', hidden: true });
+		const note = el('p.done', { role: 'status', hidden: true });
+		const clear = el('button.ghost.end', { type: 'button', onclick: () => change({ key: '', keyrule: '', limit: '' }) }, 'clear');
+		const form = el('form.inspect-form', { onsubmit: submit }, el('div.grow', field('Key', key)), el('button', { type: 'submit' }, 'Inspect'));
+		const node = card('Inspector', clear, form, problem, note, results);
+		node.classList.add('inspector');
 
-    function submit(event) {
-      event.preventDefault();
-      note.hidden = true;
-      change({ key: key.value, keyrule: state.rule === requestLimits ? '' : state.rule, limit: '' });
-    }
+		function submit(event) {
+			event.preventDefault();
+			note.hidden = true;
+			change({ key: key.value, keyrule: state.rule === requestLimits ? '' : state.rule, limit: '' });
+		}
 
-    function show() {
-      if (document.activeElement !== key) key.value = state.key;
-      clear.hidden = !state.key;
-      if (results.dataset.for !== target()) {
-        results.dataset.for = target();
-        note.hidden = true;
-        results.replaceChildren(state.key ? el('p', { class: 'muted' }, 'Asking …') : el('div', { class: 'empty' },
-          el('strong', null, 'No key chosen'), 'Choose one of the lists, or write one: its state under each rule is shown here.'));
-      }
-    }
+		function show() {
+			if (document.activeElement !== key) key.value = state.key;
+			clear.hidden = !state.key;
+			if (results.dataset.for !== target()) {
+				results.dataset.for = target();
+				note.hidden = true;
+				results.replaceChildren(state.key ? el('p.muted', 'Asking …') : el('div.empty',
+					el('strong', 'No key chosen'), 'Choose one of the lists, or write one: its state under each rule is shown here.'));
+			}
+		}
 
-    const target = () => JSON.stringify([state.key, state.keyrule, state.limit]);
+		const target = () => JSON.stringify([state.key, state.keyrule, state.limit]);
 
-    async function poll() {
-      if (!state.key) return;
-      const mine = target();
-      let answer;
-      try {
-        answer = await get('v1/inspect', { key: state.key, ...(state.limit ? { limit: state.limit } : state.keyrule ? { rule: state.keyrule } : {}) });
-      } catch (error) {
-        if (!(error instanceof APIError) || error.status === 0 || error.status === 401) throw error;
-        if (mine === target()) fail(error.message);
-        return;
-      }
-      if (mine !== target()) return;
-      problem.hidden = true;
-      actions = answer.actions;
-      showStates(answer);
-    }
+		async function poll() {
+			if (!state.key) return;
+			const mine = target();
+			let answer;
+			try {
+				answer = await get('v1/inspect', { key: state.key, ...(state.limit ? { limit: state.limit } : state.keyrule ? { rule: state.keyrule } : {}) });
+			} catch (error) {
+				if (!(error instanceof APIError) || error.status === 0 || error.status === 401) throw error;
+				if (mine === target()) fail(error.message);
+				return;
+			}
+			if (mine !== target()) return;
+			problem.hidden = true;
+			actions = answer.actions;
+			showStates(answer);
+		}
 
-    function fail(text) {
-      setText(problem, text);
-      problem.hidden = false;
-      results.replaceChildren();
-    }
+		function fail(text) {
+			setText(problem, text);
+			problem.hidden = false;
+			results.replaceChildren();
+		}
 
-    function showStates(answer) {
-      if (!results.firstChild?.classList.contains('state')) results.replaceChildren();
-      const states = answer.states;
-      if (states.length === 0) {
-        results.replaceChildren(el('div', { class: 'empty' }, el('strong', null, 'No such key'), 'It has the form of no rule’s keys. Write it as the rule does: user=42, or its values alone.'));
-        return;
-      }
-      reconcile(results, states, (s) => JSON.stringify([s.rule, s.limit, s.key]), newState, (card, s) => card.set(s, answer.seen.find((seen) => seen.rule === (s.rule ?? '') && (s.rule || limitText(seen.limit) === limitText(s.limit)))));
-    }
+		function showStates(answer) {
+			if (!results.firstChild?.classList.contains('state')) results.replaceChildren();
+			const states = answer.states;
+			if (states.length === 0) {
+				results.replaceChildren(el('div.empty', el('strong', 'No such key'), 'It has the form of no rule’s keys. Write it as the rule does: user=42, or its values alone.'));
+				return;
+			}
+			reconcile(results, states, (s) => JSON.stringify([s.rule, s.limit, s.key]), newState, (card, s) => card.set(s, answer.seen.find((seen) => seen.rule === (s.rule ?? '') && (s.rule || limitText(seen.limit) === limitText(s.limit)))));
+		}
 
-    function newState(first) {
-      const gauge = shareBar('accent');
-      const left = el('b', { 'data-figure': 'remaining' });
-      const facts = el('dl', { class: 'state-facts' });
-      const last = el('div', { class: 'last' });
-      const acting = newActions(first);
-      const card = el('article', { class: 'state' },
-        el('header', null, el('strong', null, first.rule ?? 'limit in requests'), first.mode === 'shadow' ? el('span', { class: 'tag tag-shadow' }, 'shadow') : null, el('code', null, limitText(first.limit))),
-        el('p', { class: 'state-key' }, keyNode(first.key)), el('div', { class: 'gauge' }, left, gauge), facts, last, acting);
-      card.set = (s, seen) => {
-        const d = s.decision;
-        setText(left, `${integer(d.remaining)} of ${integer(d.limit)} left`);
-        gauge.set(d.limit ? d.remaining / d.limit : 0);
-        card.classList.toggle('out', !s.would_allow);
-        const list = [['Next request', s.would_allow ? 'would be allowed' : s.retry_after === null ? 'denied for good' : `denied for ${seconds(s.retry_after)}`], ['Full again', d.reset_after ? `in ${seconds(d.reset_after)}` : 'is full']];
-        if (seen?.asked) list.push(['Asked lately', countText(seen.asked)]);
-        if (seen?.denied) list.push(['Denied lately', countText(seen.denied)]);
-        facts.replaceChildren(...list.map(([name, value]) => el('div', null, el('dt', null, name), el('dd', null, value))));
-        last.replaceChildren(...(seen?.last?.length ? [lastDecisions(seen.last)] : []));
-        acting.hidden = !actions;
-      };
-      return card;
-    }
+		function newState(first) {
+			const gauge = shareBar('accent');
+			const left = el('b', { 'data-figure': 'remaining' });
+			const facts = el('dl.state-facts');
+			const last = el('div.last');
+			const acting = newActions(first);
+			const card = el('article.state',
+				el('header', el('strong', first.rule ?? 'limit in requests'), first.mode === 'shadow' ? el('span.tag.shadow', 'shadow') : null, el('code', limitText(first.limit))),
+				el('p.state-key', keyNode(first.key)), el('div.gauge', left, gauge), facts, last, acting);
+			card.set = (s, seen) => {
+				const d = s.decision;
+				setText(left, `${integer(d.remaining)} of ${integer(d.limit)} left`);
+				gauge.set(d.limit ? d.remaining / d.limit : 0);
+				card.classList.toggle('out', !s.would_allow);
+				const list = [['Next request', s.would_allow ? 'would be allowed' : s.retry_after === null ? 'denied for good' : `denied for ${seconds(s.retry_after)}`], ['Full again', d.reset_after ? `in ${seconds(d.reset_after)}` : 'is full']];
+				if (seen?.asked) list.push(['Asked lately', countText(seen.asked)]);
+				if (seen?.denied) list.push(['Denied lately', countText(seen.denied)]);
+				facts.replaceChildren(...list.map(([name, value]) => el('div', el('dt', name), el('dd', value))));
+				last.replaceChildren(...(seen?.last?.length ? [lastDecisions(seen.last)] : []));
+				acting.hidden = !actions;
+			};
+			return card;
+		}
 
-    // newActions refunds and resets. A reason is required: it is written to the audit log.
-    function newActions(s) {
-      const units = el('input', { type: 'number', min: '1', step: '1', value: '1', name: 'units' });
-      const reason = el('input', { name: 'reason', maxlength: '500', autocomplete: 'off', placeholder: 'ticket, caller, cause' });
-      const missing = el('p', { class: 'problem', role: 'alert', hidden: true });
-      const query = s.rule ? { rule: s.rule, key: s.key } : { limit: limitText(s.limit), key: s.key };
-      const act = (work, say) => async () => {
-        if (reason.value.trim() === '') {
-          setText(missing, 'Write a reason: it is kept in the audit log.');
-          missing.hidden = false;
-          reason.focus();
-          return;
-        }
-        missing.hidden = true;
-        try {
-          const after = await context.attempt(() => work({ ...query, reason: reason.value.trim() }));
-          if (after === undefined) return;
-          setText(note, `${say}: ${integer(after.decision.remaining)} of ${integer(after.decision.limit)} left.`);
-          note.hidden = false;
-          reason.value = '';
-        } catch (error) {
-          setText(missing, error.message);
-          missing.hidden = false;
-        }
-        polls = 0;
-        context.pollNow();
-      };
-      return el('details', { class: 'acts' }, el('summary', null, 'Refund or reset'),
-        el('div', { class: 'acts-form' },
-          field('Reason', reason), missing,
-          el('div', { class: 'acts-row' }, el('div', { class: 'units' }, field('Units', units)),
-            el('button', { type: 'button', onclick: act((q) => post('v1/keys', { ...q, units: units.value }), 'Refunded') }, 'Refund'),
-            el('button', { type: 'button', class: 'danger', onclick: act((q) => remove('v1/keys', q), 'Reset') }, 'Reset'))));
-    }
+		// newActions refunds and resets. A reason is required: it is written to the audit log.
+		function newActions(s) {
+			const units = el('input', { type: 'number', min: '1', step: '1', value: '1', name: 'units' });
+			const reason = el('input', { name: 'reason', maxlength: '500', autocomplete: 'off', placeholder: 'ticket, caller, cause' });
+			const missing = el('p.problem', { role: 'alert', hidden: true });
+			const query = s.rule ? { rule: s.rule, key: s.key } : { limit: limitText(s.limit), key: s.key };
+			const act = (work, say) => async () => {
+				if (reason.value.trim() === '') {
+					setText(missing, 'Write a reason: it is kept in the audit log.');
+					missing.hidden = false;
+					reason.focus();
+					return;
+				}
+				missing.hidden = true;
+				try {
+					const after = await context.attempt(() => work({ ...query, reason: reason.value.trim() }));
+					if (after === undefined) return;
+					setText(note, `${say}: ${integer(after.decision.remaining)} of ${integer(after.decision.limit)} left.`);
+					note.hidden = false;
+					reason.value = '';
+				} catch (error) {
+					setText(missing, error.message);
+					missing.hidden = false;
+				}
+				polls = 0;
+				context.pollNow();
+			};
+			return el('details.acts', el('summary', 'Refund or reset'),
+				el('div.acts-form',
+					field('Reason', reason), missing,
+					el('div.acts-row', el('div.units', field('Units', units)),
+						el('button', { type: 'button', onclick: act((q) => post('v1/keys', { ...q, units: units.value }), 'Refunded') }, 'Refund'),
+						el('button', { type: 'button', class: 'danger', onclick: act((q) => remove('v1/keys', q), 'Reset') }, 'Reset'))));
+		}
 
-    return { node, show, poll };
-  }
+		return { node, show, poll };
+	}
 
-  // ---- the audit ----
+	// ---- the audit ----
 
-  function newAudit() {
-    const body = el('tbody');
-    const empty = el('div', { class: 'empty' }, el('strong', null, 'No actions yet'), 'Refunds and resets, done or refused, are listed here and in the audit log.');
-    const table = el('table', { class: 'table audit', hidden: true }, el('thead', null, el('tr', null,
-      ['When', 'Actor', 'Action', 'Key', 'Change', 'Reason', 'Result'].map((t) => el('th', { scope: 'col' }, t)))), body);
-    const node = el('section', { class: 'card', 'aria-label': 'Recent actions' }, el('div', { class: 'card-head' }, el('h2', null, 'Recent actions')), table, empty);
-    function set(entries) {
-      empty.hidden = entries.length > 0;
-      table.hidden = entries.length === 0;
-      reconcile(body, entries.slice(0, 50), (e) => `${e.id} ${e.result}`, auditRow, () => {});
-    }
-    return { node, set };
-  }
+	function newAudit() {
+		const body = el('tbody');
+		const empty = el('div.empty', el('strong', 'No actions yet'), 'Refunds and resets, done or refused, are listed here and in the audit log.');
+		const list = table('audit', ['When', 'Actor', 'Action', 'Key', 'Change', 'Reason', 'Result'], body);
+		const node = card('Recent actions', null, list, empty);
+		function set(entries) {
+			empty.hidden = entries.length > 0;
+			list.hidden = entries.length === 0;
+			reconcile(body, entries.slice(0, 50), (e) => `${e.id} ${e.result}`, auditRow, () => {});
+		}
+		return { node, set };
+	}
 
-  return {
-    update(p) {
-      state = { rule: p.get('rule') ?? '', scope: p.get('scope') === 'all' ? 'all' : 'daemon', key: p.get('key') ?? '', keyrule: p.get('keyrule') ?? '', limit: p.get('limit') ?? '' };
-      polls = 0;
-      show();
-    },
-    async poll() {
-      const slow = polls++ % slowPolls === 0;
-      const query = { scope: state.scope, n: listLength, ...(state.rule ? { rule: state.rule === requestLimits ? '' : state.rule } : {}) };
-      const mine = JSON.stringify(query);
-      const [byAsked, byDenied] = await Promise.all([get('v1/top', { ...query, by: 'asked' }), get('v1/top', { ...query, by: 'denied' })]);
-      if (mine === JSON.stringify({ ...query, scope: state.scope })) {
-        asked.set(byAsked);
-        denied.set(byDenied);
-        setText(since, byAsked.enabled ? `since ${time(byAsked.since)}, ${byAsked.sampling > 1 ? `1 in ${byAsked.sampling} sampled` : 'every decision counted'}` : '');
-        root.dataset.time = byAsked.time;
-      }
-      await inspector.poll();
-      if (slow) await pollSlow();
-      await context.pollHealth();
-    },
-  };
+	return {
+		update(p) {
+			state = { rule: p.get('rule') ?? '', scope: p.get('scope') === 'all' ? 'all' : 'daemon', key: p.get('key') ?? '', keyrule: p.get('keyrule') ?? '', limit: p.get('limit') ?? '' };
+			polls = 0;
+			show();
+		},
+		async poll() {
+			const slow = polls++ % slowPolls === 0;
+			const query = { scope: state.scope, n: listLength, ...(state.rule ? { rule: state.rule === requestLimits ? '' : state.rule } : {}) };
+			const mine = JSON.stringify(query);
+			const [byAsked, byDenied] = await Promise.all([get('v1/top', { ...query, by: 'asked' }), get('v1/top', { ...query, by: 'denied' })]);
+			if (mine === JSON.stringify({ ...query, scope: state.scope })) {
+				asked.set(byAsked);
+				denied.set(byDenied);
+				setText(since, byAsked.enabled ? `since ${time(byAsked.since)}, ${byAsked.sampling > 1 ? `1 in ${byAsked.sampling} sampled` : 'every decision counted'}` : '');
+				root.dataset.time = byAsked.time;
+			}
+			await inspector.poll();
+			if (slow) await pollSlow();
+			await context.pollHealth();
+		},
+	};
 
-  async function pollSlow() {
-    const [rules, log] = await Promise.all([get('rules'), get('v1/audit')]);
-    known = rules.rules.filter((r) => !r.unlimited).map((r) => r.name);
-    showRuleChoice();
-    audit.set(log.entries);
-  }
+	async function pollSlow() {
+		const [rules, log] = await Promise.all([get('rules'), get('v1/audit')]);
+		known = rules.rules.filter((r) => !r.unlimited).map((r) => r.name);
+		showRuleChoice();
+		audit.set(log.entries);
+	}
 }
 
 const countText = (c) => (c.count === c.guaranteed ? integer(c.count) : `${integer(c.guaranteed)} to ${integer(c.count)}`);
 
 // lastDecisions draws the last decisions, the newest first.
 function lastDecisions(list) {
-  return el('div', null, el('p', { class: 'field-label' }, 'Last decisions here'),
-    el('ol', { class: 'decisions' }, list.map((d) => el('li', { class: `decision decision-${d.outcome}` },
-      el('span', { class: 'muted' }, time(d.time)), el('span', null, d.outcome), el('span', { class: 'muted' }, `cost ${integer(d.cost)}, ${integer(d.remaining)} left`)))));
+	return el('div', el('p.field-label', 'Last decisions here'),
+		el('ol.decisions', list.map((d) => el('li', { class: `decision decision-${d.outcome}` },
+			el('span.muted', time(d.time)), el('span', d.outcome), el('span.muted', `cost ${integer(d.cost)}, ${integer(d.remaining)} left`)))));
 }
 
 function auditRow(e) {
-  const target = e.target ?? {};
-  const change = e.before || e.after ? `${e.before?.remaining ?? '?'} → ${e.after?.remaining ?? '?'}` : '';
-  const kind = { done: 'tag-accent', refused: 'tag-warn', failed: 'tag-denied' }[e.result] ?? '';
-  return el('tr', null,
-    el('td', { class: 'nowrap' }, time(e.time)),
-    el('td', null, e.actor?.name || (e.actor?.via ?? 'unknown'), el('span', { class: 'sub muted' }, e.actor?.address ?? '')),
-    el('td', { class: 'nowrap' }, e.action, el('span', { class: 'sub muted' }, e.api === 'admin' ? '' : e.api)),
-    el('td', null, keyNode(target.key ?? target.key_base64 ?? ''), el('span', { class: 'sub muted' }, target.rule ?? target.limit ?? '')),
-    el('td', { class: 'nowrap' }, change, e.units ? el('span', { class: 'sub muted' }, plural(e.units, 'unit')) : null),
-    el('td', { class: 'reason' }, e.reason ?? ''),
-    el('td', null, el('span', { class: `tag ${kind}` }, e.result), el('span', { class: 'sub muted' }, e.detail ?? '')));
+	const target = e.target ?? {};
+	const change = e.before || e.after ? `${e.before?.remaining ?? '?'} → ${e.after?.remaining ?? '?'}` : '';
+	const kind = { done: 'accent', refused: 'warn', failed: 'denied' }[e.result] ?? '';
+	return el('tr', null,
+		el('td.nowrap', time(e.time)),
+		el('td', e.actor?.name || (e.actor?.via ?? 'unknown'), el('span.sub.muted', e.actor?.address ?? '')),
+		el('td.nowrap', e.action, el('span.sub.muted', e.api === 'admin' ? '' : e.api)),
+		el('td', keyNode(target.key ?? target.key_base64 ?? ''), el('span.sub.muted', target.rule ?? target.limit ?? '')),
+		el('td.nowrap', change, e.units ? el('span.sub.muted', plural(e.units, 'unit')) : null),
+		el('td.reason', e.reason ?? ''),
+		el('td', el('span', { class: `tag ${kind}` }, e.result), el('span.sub.muted', e.detail ?? '')));
 }
 
 const atobText = (text) => { try { return atob(text); } catch { return text; } };

@@ -2,7 +2,7 @@
 
 import { get } from './api.js';
 import { latencyRange, rateChart, shareBar, sparkline } from './chart.js';
-import { el, reconcile, segmented, setAttribute, setText } from './dom.js';
+import { card, el, reconcile, segmented, setAttribute, setEmpty, setText, table } from './dom.js';
 import { bytes, compact, integer, percent, plural, rate, seconds, time } from './format.js';
 
 const windows = [['2m', '2 min', 'The last two minutes, by the second'], ['1h', '1 hour', 'The last hour, by ten seconds'], ['1d', '1 day', 'The last day, by five minutes']];
@@ -11,250 +11,244 @@ const mostRows = 200;
 
 // The columns of the table of rules: a title, and the order by which the daemon sorts.
 const columns = [
-  { title: 'Rule', sort: 'name' },
-  { title: 'Trend' },
-  { title: 'Decisions/s', sort: 'decisions', numeric: true },
-  { title: 'Denied', sort: 'denied', numeric: true },
-  { title: 'Denied share', sort: 'denied_share', numeric: true },
-  { title: 'Shadow share', sort: 'shadow_share', numeric: true },
-  { title: 'Errors', sort: 'errors', numeric: true },
+	{ title: 'Rule', sort: 'name' },
+	{ title: 'Trend' },
+	{ title: 'Decisions/s', sort: 'decisions', numeric: true },
+	{ title: 'Denied', sort: 'denied', numeric: true },
+	{ title: 'Denied share', sort: 'denied_share', numeric: true },
+	{ title: 'Shadow share', sort: 'shadow_share', numeric: true },
+	{ title: 'Errors', sort: 'errors', numeric: true },
 ];
 
 export const limitText = (text) => (text ?? '').replace(/ name=("[^"]*"|\S+)/, '');
 
 export function open(root, context) {
-  let state = {};
-  let typing = 0;
+	let state = {};
+	let typing = 0;
 
-  const windowChoice = segmented('Window', windows, (window) => change({ window }));
-  const scopeChoice = segmented('Scope', scopes, (scope) => change({ scope }));
-  const daemon = el('span', { class: 'muted daemon' });
-  const figures = ['Decisions', 'Denied', 'Errors', 'Keys', 'Memory'].map(newFigure);
-  const chart = rateChart();
-  const totals = newTotals();
-  const listeners = el('tbody');
-  const storeBody = el('div', { class: 'facts' });
-  const daemons = newDaemons();
-  const rows = el('tbody');
-  const more = el('p', { class: 'muted more', hidden: true });
-  const none = el('div', { class: 'empty', hidden: true });
-  const heads = columns.map(newHead);
-  const filter = el('input', {
-    type: 'search', placeholder: 'Filter rules', 'aria-label': 'Filter rules', name: 'filter', class: 'filter', maxlength: '200',
-    oninput: () => { clearTimeout(typing); typing = setTimeout(() => change({ filter: filter.value }), 150); },
-  });
+	const windowChoice = segmented('Window', windows, (window) => change({ window }));
+	const scopeChoice = segmented('Scope', scopes, (scope) => change({ scope }));
+	const daemon = el('span.muted.daemon');
+	const figures = ['Decisions', 'Denied', 'Errors', 'Keys', 'Memory'].map(newFigure);
+	const chart = rateChart();
+	const totals = newTotals();
+	const listeners = el('tbody');
+	const storeBody = el('div.facts');
+	const daemons = newDaemons();
+	const rows = el('tbody');
+	const more = el('p.muted.more', { hidden: true });
+	const none = el('div.empty', { hidden: true });
+	const heads = columns.map(newHead);
+	const filter = el('input', {
+		type: 'search', placeholder: 'Filter rules', 'aria-label': 'Filter rules', name: 'filter', class: 'filter', maxlength: '200',
+		oninput: () => { clearTimeout(typing); typing = setTimeout(() => change({ filter: filter.value }), 150); },
+	});
 
-  root.append(
-    el('div', { class: 'toolbar' }, windowChoice, scopeChoice, daemon),
-    el('section', { class: 'figures', 'aria-label': 'Now' }, figures.map((f) => f.node)),
-    el('section', { class: 'card', 'aria-label': 'Decisions a second' }, chart.node, totals.node),
-    el('div', { class: 'columns' },
-      el('section', { class: 'card' }, el('div', { class: 'card-head' }, el('h2', null, 'Latency by listener')),
-        el('table', { class: 'table listeners' }, el('thead', null, el('tr', null,
-          el('th', null, 'Listener'), el('th', { class: 'numeric optional' }, 'Connections'), el('th', { class: 'numeric' }, 'Decisions'),
-          el('th', { class: 'numeric' }, 'p50'), el('th', { class: 'numeric optional' }, 'p90'), el('th', { class: 'numeric' }, 'p99'),
-          el('th', { class: 'wide' }, el('span', { class: 'scale' }, el('span', null, '1 µs'), el('span', null, '1 ms'), el('span', null, '1 s'))))), listeners)),
-      el('section', { class: 'card' }, el('div', { class: 'card-head' }, el('h2', null, 'Store')), storeBody)),
-    daemons.node,
-    el('section', { class: 'card rules-card' },
-      el('div', { class: 'card-head' }, el('h2', null, 'Rules'), el('div', { class: 'end' }, filter)),
-      el('table', { class: 'table rule-rows' }, el('thead', null, el('tr', null, heads.map((h) => h.node))), rows), none, more));
+	root.append(
+		el('div.toolbar', windowChoice, scopeChoice, daemon),
+		el('section.figures', { 'aria-label': 'Now' }, figures.map((f) => f.node)),
+		el('section.card', { 'aria-label': 'Decisions a second' }, chart.node, totals.node),
+		el('div.columns',
+			card('Latency by listener', null, table('listeners', ['Listener', el('th.numeric.optional', 'Connections'), '>Decisions', '>p50', el('th.numeric.optional', 'p90'), '>p99',
+				el('th.wide', el('span.scale', el('span', '1 µs'), el('span', '1 ms'), el('span', '1 s')))], listeners)),
+			card('Store', null, storeBody)),
+		daemons.node,
+		card('Rules', el('div.end', filter), table('rule-rows', heads.map((h) => h.node), rows), none, more));
 
-  function newHead(column) {
-    const button = column.sort
-      ? el('button', { class: 'sort', type: 'button', onclick: () => change({ sort: column.sort }) }, column.title) : column.title;
-    return { column, node: el('th', { class: column.numeric ? 'numeric' : column.sort ? null : 'wide', scope: 'col' }, button) };
-  }
+	function newHead(column) {
+		const button = column.sort
+			? el('button.sort', { type: 'button', onclick: () => change({ sort: column.sort }) }, column.title) : column.title;
+		return { column, node: el('th', { class: column.numeric ? 'numeric' : column.sort ? null : 'wide', scope: 'col' }, button) };
+	}
 
-  function change(part) {
-    state = { ...state, ...part };
-    show();
-    context.remember({
-      window: state.window === '2m' ? '' : state.window, scope: state.scope === 'all' ? 'all' : '',
-      sort: state.sort === 'decisions' ? '' : state.sort, filter: state.filter,
-    });
-    context.pollNow();
-  }
+	function change(part) {
+		state = { ...state, ...part };
+		show();
+		context.remember({
+			window: state.window === '2m' ? '' : state.window, scope: state.scope === 'all' ? 'all' : '',
+			sort: state.sort === 'decisions' ? '' : state.sort, filter: state.filter,
+		});
+		context.pollNow();
+	}
 
-  function show() {
-    windowChoice.set(state.window);
-    scopeChoice.set(state.scope);
-    if (document.activeElement !== filter) filter.value = state.filter;
-    for (const { column, node } of heads) setAttribute(node, 'aria-sort', column.sort === state.sort ? (column.sort === 'name' ? 'ascending' : 'descending') : null);
-  }
+	function show() {
+		windowChoice.set(state.window);
+		scopeChoice.set(state.scope);
+		if (document.activeElement !== filter) filter.value = state.filter;
+		for (const { column, node } of heads) setAttribute(node, 'aria-sort', column.sort === state.sort ? (column.sort === 'name' ? 'ascending' : 'descending') : null);
+	}
 
-  function showLive(live) {
-    scopeChoice.hidden = live.store.kind !== 'redis';
-    setText(daemon, `${live.daemon} · ${live.version} · since ${time(live.started)}`);
-    showFigures(live);
-    if (live.series.allowed?.length) chart.set(live.series);
-    totals.set(live);
-    showListeners(live);
-    showStore(live.store);
-    daemons.set(live);
-    showRules(live);
-    root.dataset.time = live.time;
-  }
+	function showLive(live) {
+		scopeChoice.hidden = live.store.kind !== 'redis';
+		setText(daemon, `${live.daemon} · ${live.version} · since ${time(live.started)}`);
+		showFigures(live);
+		if (live.series.allowed?.length) chart.set(live.series);
+		totals.set(live);
+		showListeners(live);
+		showStore(live.store);
+		daemons.set(live);
+		showRules(live);
+		root.dataset.time = live.time;
+	}
 
-  function showFigures(live) {
-    const r = live.rates;
-    figures[0].set(rate(r.decisions), 'a second');
-    figures[1].set(rate(r.denied), `a second, ${percent(r.decisions ? r.denied / r.decisions : 0)}`, r.denied > 0 ? 'denied' : '');
-    figures[2].set(rate(r.errors), 'a second', r.errors > 0 ? 'error' : '');
-    const memory = live.store.memory;
-    if (live.store.kind === 'memory' && memory) figures[3].set(compact(memory.keys), `of ${compact(memory.max_keys)}`, memory.keys >= memory.max_keys ? 'denied' : '');
-    else figures[3].set('Redis', 'holds the keys');
-    figures[4].set(bytes(live.process.heap_bytes ?? 0), `heap, ${bytes(live.process.total_bytes ?? 0)} held`);
-  }
+	function showFigures(live) {
+		const r = live.rates;
+		figures[0].set(rate(r.decisions), 'a second');
+		figures[1].set(rate(r.denied), `a second, ${percent(r.decisions ? r.denied / r.decisions : 0)}`, r.denied > 0 ? 'denied' : '');
+		figures[2].set(rate(r.errors), 'a second', r.errors > 0 ? 'error' : '');
+		const memory = live.store.memory;
+		if (live.store.kind === 'memory' && memory) figures[3].set(compact(memory.keys), `of ${compact(memory.max_keys)}`, memory.keys >= memory.max_keys ? 'denied' : '');
+		else figures[3].set('Redis', 'holds the keys');
+		figures[4].set(bytes(live.process.heap_bytes ?? 0), `heap, ${bytes(live.process.total_bytes ?? 0)} held`);
+	}
 
-  function showListeners(live) {
-    reconcile(listeners, live.listeners, (l) => l.name,
-      () => el('tr', null, el('th', { scope: 'row' }), el('td', { class: 'numeric optional' }), el('td', { class: 'numeric' }), el('td', { class: 'numeric' }),
-        el('td', { class: 'numeric optional' }), el('td', { class: 'numeric' }), el('td', { class: 'wide' })),
-      (row, l) => {
-        const latency = (s) => (s === null ? '–' : seconds(s));
-        [l.name, integer(l.connections), compact(l.decisions), latency(l.p50), latency(l.p90), latency(l.p99)].forEach((text, i) => setText(row.children[i], text));
-        row.lastChild.replaceChildren(latencyRange(l.p50, l.p90, l.p99));
-      });
-  }
+	function showListeners(live) {
+		reconcile(listeners, live.listeners, (l) => l.name,
+			() => el('tr', el('th', { scope: 'row' }), el('td.numeric.optional'), el('td.numeric'), el('td.numeric'),
+				el('td.numeric.optional'), el('td.numeric'), el('td.wide')),
+			(row, l) => {
+				const latency = (s) => (s === null ? '–' : seconds(s));
+				[l.name, integer(l.connections), compact(l.decisions), latency(l.p50), latency(l.p90), latency(l.p99)].forEach((text, i) => setText(row.children[i], text));
+				row.lastChild.replaceChildren(latencyRange(l.p50, l.p90, l.p99));
+			});
+	}
 
-  function showStore(store) {
-    const down = store.shards.filter((s) => s.state !== 'up');
-    const facts = [
-      ['Kind', store.kind === 'redis' ? 'Redis' : 'Memory'],
-      ['State', store.degraded ? el('span', { class: 'tag tag-warn' }, 'degraded') : el('span', { class: 'tag tag-accent' }, 'up')],
-    ];
-    if (store.shards.length > 0) facts.push([plural(store.shards.length, 'shard'), shardPicture(store.shards, down)]);
-    if (store.kind === 'redis') {
-      const lost = store.state_losses.reduce((sum, l) => sum + l.count, 0);
-      facts.push(['State losses', lost === 0 ? '0' : el('span', { class: 'tag tag-denied' }, store.state_losses.filter((l) => l.count).map((l) => `${l.count} ${l.reason.replace('_', ' ')}`).join(', '))]);
-      facts.push(['Failed calls', integer(store.errors)]);
-    }
-    const m = store.memory;
-    if (m) {
-      facts.push([store.kind === 'redis' ? 'Fallback keys' : 'Keys', `${integer(m.keys)} of ${compact(m.max_keys)}`]);
-      facts.push(['Under limits in requests', integer(m.request_limit_keys)]);
-      facts.push(['Logs and windows', `${bytes(m.bytes)}${m.max_bytes ? ` of ${bytes(m.max_bytes)}` : ''}`]);
-      facts.push(['Overflow decisions', m.overflow ? el('span', { class: 'tag tag-denied' }, integer(m.overflow)) : '0']);
-    }
-    storeBody.replaceChildren(...facts.map(([name, value]) => el('div', { class: 'fact' }, el('span', { class: 'muted' }, name), el('span', { class: 'number' }, value))));
-  }
+	function showStore(store) {
+		const down = store.shards.filter((s) => s.state !== 'up');
+		const facts = [
+			['Kind', store.kind === 'redis' ? 'Redis' : 'Memory'],
+			['State', store.degraded ? el('span.tag.warn', 'degraded') : el('span.tag.accent', 'up')],
+		];
+		if (store.shards.length > 0) facts.push([plural(store.shards.length, 'shard'), shardPicture(store.shards, down)]);
+		if (store.kind === 'redis') {
+			const lost = store.state_losses.reduce((sum, l) => sum + l.count, 0);
+			facts.push(['State losses', lost === 0 ? '0' : el('span.tag.denied', store.state_losses.filter((l) => l.count).map((l) => `${l.count} ${l.reason.replace('_', ' ')}`).join(', '))]);
+			facts.push(['Failed calls', integer(store.errors)]);
+		}
+		const m = store.memory;
+		if (m) {
+			facts.push([store.kind === 'redis' ? 'Fallback keys' : 'Keys', `${integer(m.keys)} of ${compact(m.max_keys)}`]);
+			facts.push(['Under limits in requests', integer(m.request_limit_keys)]);
+			facts.push(['Logs and windows', `${bytes(m.bytes)}${m.max_bytes ? ` of ${bytes(m.max_bytes)}` : ''}`]);
+			facts.push(['Overflow decisions', m.overflow ? el('span.tag.denied', integer(m.overflow)) : '0']);
+		}
+		storeBody.replaceChildren(...facts.map(([name, value]) => el('div.fact', el('span.muted', name), el('span', value))));
+	}
 
-  function shardPicture(shards, down) {
-    if (shards.length > 64) return down.length ? el('span', { class: 'tag tag-denied' }, `${down.length} down`) : 'all up';
-    return el('span', { class: 'shards', role: 'img', 'aria-label': down.length ? `${down.length} down` : 'all up' },
-      shards.map((s) => el('span', { class: `shard shard-${s.state}`, title: `Shard ${s.shard}: ${s.state}${s.error ? `, ${s.error}` : ''}` })));
-  }
+	function shardPicture(shards, down) {
+		if (shards.length > 64) return down.length ? el('span.tag.denied', `${down.length} down`) : 'all up';
+		return el('span.shards', { role: 'img', 'aria-label': down.length ? `${down.length} down` : 'all up' },
+			shards.map((s) => el('span', { class: `shard shard-${s.state}`, title: `Shard ${s.shard}: ${s.state}${s.error ? `, ${s.error}` : ''}` })));
+	}
 
-  function showRules(live) {
-    reconcile(rows, live.rules, (r) => r.name, newRow, updateRow);
-    none.hidden = live.rules.length > 0;
-    none.replaceChildren(...(state.filter ? [el('strong', null, 'No rule matches'), `“${state.filter}” is in the name of none.`]
-      : [el('strong', null, 'Nothing decided yet'), 'Rules appear here with their first rules file or decision.']));
-    const hidden = (live.rules_matching ?? live.rules.length) - live.rules.length;
-    more.hidden = hidden <= 0;
-    setText(more, `${plural(hidden, 'more rule')}; filter to see them.`);
-  }
+	function showRules(live) {
+		reconcile(rows, live.rules, (r) => r.name, newRow, updateRow);
+		if (state.filter) setEmpty(none, live.rules.length === 0, 'No rule matches', 'The filter is in the name of none.');
+		else setEmpty(none, live.rules.length === 0, 'No rules', 'Rules appear here, and limits in requests with their first decision.');
+		const hidden = (live.rules_matching ?? live.rules.length) - live.rules.length;
+		more.hidden = hidden <= 0;
+		setText(more, `${plural(hidden, 'more rule')}; filter to see them.`);
+	}
 
-  function newRow(rule) {
-    const denied = shareBar('denied'), shadow = shareBar('shadow');
-    const row = el('tr', null,
-      el('th', { scope: 'row' },
-        el('a', { class: 'rule-link', href: `#/keys?${new URLSearchParams({ rule: rule.name === '' ? '-' : rule.name })}` }, rule.name === '' ? 'limits in requests' : rule.name),
-        el('code', { class: 'rule-limit' }), el('span', { class: 'tag tag-shadow', hidden: true }, 'shadow')),
-      el('td', { class: 'wide' }), el('td', { class: 'numeric' }), el('td', { class: 'numeric' }),
-      el('td', { class: 'numeric share' }, denied, el('span')), el('td', { class: 'numeric share' }, shadow, el('span')), el('td', { class: 'numeric' }));
-    Object.assign(row, { denied, shadow });
-    return row;
-  }
+	function newRow(rule) {
+		const denied = shareBar('denied'), shadow = shareBar('shadow');
+		const row = el('tr', null,
+			el('th', { scope: 'row' },
+				el('a.rule-link', { href: `#/keys?${new URLSearchParams({ rule: rule.name === '' ? '-' : rule.name })}` }, rule.name === '' ? 'limits in requests' : rule.name),
+				el('code.rule-limit'), el('span.tag.shadow', { hidden: true }, 'shadow')),
+			el('td.wide'), el('td.numeric'), el('td.numeric'),
+			el('td.numeric.share', denied, el('span')), el('td.numeric.share', shadow, el('span')), el('td.numeric'));
+		Object.assign(row, { denied, shadow });
+		return row;
+	}
 
-  function updateRow(row, rule) {
-    const [name, trend, decisions, denied, deniedShare, shadowShare, errors] = row.children;
-    setText(name.children[1], limitText(rule.limit));
-    name.children[2].hidden = rule.mode !== 'shadow';
-    trend.replaceChildren(sparkline(rule.decisions ?? [], rule.denied_or_shadowed ?? []));
-    setText(decisions, rate(rule.rate));
-    setText(denied, compact(rule.counts.denied));
-    setText(deniedShare.lastChild, percent(rule.denied_share));
-    setText(shadowShare.lastChild, percent(rule.shadow_share));
-    setText(errors, compact(rule.counts.errors));
-    errors.classList.toggle('is-error', rule.counts.errors > 0);
-    for (const [cell, n] of [[denied, rule.counts.denied], [deniedShare, rule.denied_share], [shadowShare, rule.shadow_share], [errors, rule.counts.errors]]) cell.classList.toggle('zero', !(n > 0));
-    row.denied.set(rule.denied_share);
-    row.shadow.set(rule.shadow_share);
-  }
+	function updateRow(row, rule) {
+		const [name, trend, decisions, denied, deniedShare, shadowShare, errors] = row.children;
+		setText(name.children[1], limitText(rule.limit));
+		name.children[2].hidden = rule.mode !== 'shadow';
+		trend.replaceChildren(sparkline(rule.decisions ?? [], rule.denied_or_shadowed ?? []));
+		setText(decisions, rate(rule.rate));
+		setText(denied, compact(rule.counts.denied));
+		setText(deniedShare.lastChild, percent(rule.denied_share));
+		setText(shadowShare.lastChild, percent(rule.shadow_share));
+		setText(errors, compact(rule.counts.errors));
+		errors.classList.toggle('is-error', rule.counts.errors > 0);
+		for (const [cell, n] of [[denied, rule.counts.denied], [deniedShare, rule.denied_share], [shadowShare, rule.shadow_share], [errors, rule.counts.errors]]) cell.classList.toggle('zero', !(n > 0));
+		row.denied.set(rule.denied_share);
+		row.shadow.set(rule.shadow_share);
+	}
 
-  return {
-    update(parameters) {
-      const one = (name, list, otherwise) => (list.includes(parameters.get(name)) ? parameters.get(name) : otherwise);
-      state = {
-        window: one('window', windows.map(([w]) => w), '2m'), scope: one('scope', ['daemon', 'all'], 'daemon'),
-        sort: one('sort', columns.map((c) => c.sort).filter(Boolean), 'decisions'), filter: parameters.get('filter') ?? '',
-      };
-      filter.value = state.filter;
-      show();
-    },
-    async poll() {
-      const asked = { ...state };
-      const live = await get('v1/live', { window: asked.window, scope: asked.scope, sort: asked.sort, rules: mostRows, ...(asked.filter ? { filter: asked.filter } : {}) });
-      if (JSON.stringify(asked) === JSON.stringify(state)) showLive(live);
-      await context.pollHealth();
-    },
-    close() {
-      clearTimeout(typing);
-      chart.close();
-    },
-  };
+	return {
+		update(parameters) {
+			const one = (name, list, otherwise) => (list.includes(parameters.get(name)) ? parameters.get(name) : otherwise);
+			state = {
+				window: one('window', windows.map(([w]) => w), '2m'), scope: one('scope', ['daemon', 'all'], 'daemon'),
+				sort: one('sort', columns.map((c) => c.sort).filter(Boolean), 'decisions'), filter: parameters.get('filter') ?? '',
+			};
+			filter.value = state.filter;
+			show();
+		},
+		async poll() {
+			const asked = { ...state };
+			const live = await get('v1/live', { window: asked.window, scope: asked.scope, sort: asked.sort, rules: mostRows, ...(asked.filter ? { filter: asked.filter } : {}) });
+			if (JSON.stringify(asked) === JSON.stringify(state)) showLive(live);
+			await context.pollHealth();
+		},
+		close() {
+			clearTimeout(typing);
+			chart.close();
+		},
+	};
 }
 
 // newFigure is a large number with its name.
 function newFigure(name) {
-  const value = el('span', { class: 'figure-value' }, '–');
-  const note = el('span', { class: 'figure-note' });
-  const node = el('div', { class: 'figure', 'data-figure': name.toLowerCase() }, el('span', { class: 'figure-name' }, name), value, note);
-  return {
-    node,
-    set(text, about, kind) {
-      setText(value, text);
-      setText(note, about);
-      setAttribute(node, 'data-kind', kind || null);
-    },
-  };
+	const value = el('span.figure-value', '–');
+	const note = el('span.figure-note');
+	const node = el('div.figure', { 'data-figure': name.toLowerCase() }, el('span.figure-name', name), value, note);
+	return {
+		node,
+		set(text, about, kind) {
+			setText(value, text);
+			setText(note, about);
+			setAttribute(node, 'data-kind', kind || null);
+		},
+	};
 }
 
 // newTotals counts since the daemon has started, as /metrics does.
 function newTotals() {
-  const names = ['allowed', 'denied', 'shadowed', 'errors', 'unmatched'];
-  const values = Object.fromEntries(names.map((name) => [name, el('b', { 'data-total': name }, '–')]));
-  const node = el('p', { class: 'totals muted' }, 'Since the start: ', names.map((name) => el('span', null, values[name], ` ${name}`)));
-  return {
-    node,
-    set(live) {
-      for (const name of names) setText(values[name], integer(name === 'unmatched' ? live.unmatched : live.totals[name]));
-    },
-  };
+	const names = ['allowed', 'denied', 'shadowed', 'errors', 'unmatched'];
+	const values = Object.fromEntries(names.map((name) => [name, el('b', { 'data-total': name }, '–')]));
+	const node = el('p.totals.muted', 'Since the start: ', names.map((name) => el('span', values[name], ` ${name}`)));
+	return {
+		node,
+		set(live) {
+			for (const name of names) setText(values[name], integer(name === 'unmatched' ? live.unmatched : live.totals[name]));
+		},
+	};
 }
 
 // newDaemons lists all daemons on the same Redis.
 function newDaemons() {
-  const body = el('tbody');
-  const node = el('section', { class: 'card', hidden: true }, el('div', { class: 'card-head' }, el('h2', null, 'Daemons')),
-    el('table', { class: 'table' }, el('thead', null, el('tr', null, ['Daemon', 'Version', 'Last heard of'].map((t) => el('th', null, t)), ['Decisions/s', 'Denied/s'].map((t) => el('th', { class: 'numeric' }, t)))), body));
-  return {
-    node,
-    set(live) {
-      node.hidden = live.scope !== 'all' || !live.daemons;
-      if (node.hidden) return;
-      reconcile(body, live.daemons, (d) => d.name,
-        () => el('tr', null, el('th', { scope: 'row', class: 'mono' }), el('td'), el('td', null, el('span'), ' ', el('span', { class: 'tag tag-warn' }, 'missing')), el('td', { class: 'numeric' }), el('td', { class: 'numeric' })),
-        (row, d) => {
-          setText(row.children[0], d.name);
-          setText(row.children[1], d.version);
-          setText(row.children[2].firstChild, time(d.updated));
-          row.children[2].lastChild.hidden = !d.missing;
-          setText(row.children[3], rate(d.rates.decisions));
-          setText(row.children[4], rate(d.rates.denied));
-        });
-    },
-  };
+	const body = el('tbody');
+	const node = card('Daemons', null, table('daemons', ['Daemon', 'Version', 'Last heard of', '>Decisions/s', '>Denied/s'], body));
+	node.hidden = true;
+	return {
+		node,
+		set(live) {
+			node.hidden = live.scope !== 'all' || !live.daemons;
+			if (node.hidden) return;
+			reconcile(body, live.daemons, (d) => d.name,
+				() => el('tr', el('th', { scope: 'row', class: 'mono' }), el('td'), el('td', el('span'), ' ', el('span.tag.warn', 'missing')), el('td.numeric'), el('td.numeric')),
+				(row, d) => {
+					setText(row.children[0], d.name);
+					setText(row.children[1], d.version);
+					setText(row.children[2].firstChild, time(d.updated));
+					row.children[2].lastChild.hidden = !d.missing;
+					setText(row.children[3], rate(d.rates.decisions));
+					setText(row.children[4], rate(d.rates.denied));
+				});
+		},
+	};
 }

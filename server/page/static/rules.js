@@ -1,8 +1,8 @@
 // Rules: the tree of the rule files, which rule applies to a descriptor, and how the last
 // load ended.
 
-import { APIError, get } from './api.js';
-import { el, field, reconcile, setText } from './dom.js';
+import { get } from './api.js';
+import { card, el, field, reconcile, setEmpty, setText, table } from './dom.js';
 import { ago, compact, plural, time } from './format.js';
 import { limitText } from './live.js';
 
@@ -14,197 +14,193 @@ const escapeEntry = (text) => text.replace(/[\\|=]/g, '\\$&');
 
 // parseEntries reads one entry a line: key=value.
 function parseEntries(text) {
-  return text.split('\n').map((line) => line.replace(/\r$/, '')).filter((line) => line !== '').map((line) => {
-    const at = line.indexOf('=');
-    if (at < 1) throw new Error(`“${line}” is no entry: write one a line, such as user=42.`);
-    return `${escapeEntry(line.slice(0, at))}=${escapeEntry(line.slice(at + 1))}`;
-  }).join('|');
+	return text.split('\n').map((line) => line.replace(/\r$/, '')).filter((line) => line !== '').map((line) => {
+		const at = line.indexOf('=');
+		if (at < 1) throw new Error(`“${line}” is no entry: write one a line, such as user=42.`);
+		return `${escapeEntry(line.slice(0, at))}=${escapeEntry(line.slice(at + 1))}`;
+	}).join('|');
 }
 
 export function open(root, context) {
-  let state = { domain: '', entries: '', filter: '' };
-  let polls = 0;
-  let answer = null;
-  let typing = 0;
-  let sequence = 0;
+	let state = { domain: '', entries: '', filter: '' };
+	let polls = 0;
+	let answer = null;
+	let typing = 0;
+	let sequence = 0;
 
-  const filter = el('input', {
-    type: 'search', class: 'filter', placeholder: 'Filter rules', 'aria-label': 'Filter rules', name: 'filter',
-    oninput: () => change({ filter: filter.value }),
-  });
-  const rows = el('tbody');
-  const empty = el('div', { class: 'empty', hidden: true });
-  const count = el('span', { class: 'muted small' });
-  const reload = el('div', { class: 'reload' });
-  const domain = el('select', { name: 'domain', onchange: () => change({ domain: domain.value }) });
-  const entries = el('textarea', {
-    class: 'mono', rows: '3', name: 'entries', spellcheck: 'false', placeholder: 'path=/login\nremote_address=203.0.113.9',
-    oninput: () => change({ entries: entries.value }),
-  });
-  const explanation = el('pre', { class: 'explanation', tabindex: '0', 'aria-live': 'polite', 'aria-label': 'Explanation' });
-  const problem = el('p', { class: 'problem', role: 'alert', hidden: true });
+	const filter = el('input', {
+		type: 'search', class: 'filter', placeholder: 'Filter rules', 'aria-label': 'Filter rules', name: 'filter',
+		oninput: () => change({ filter: filter.value }),
+	});
+	const rows = el('tbody');
+	const empty = el('div.empty', { hidden: true });
+	const count = el('span.muted.small');
+	const reload = el('div.reload');
+	const domain = el('select', { name: 'domain', onchange: () => change({ domain: domain.value }) });
+	const entries = el('textarea.mono', {
+		rows: '3', name: 'entries', spellcheck: 'false', placeholder: 'path=/login\nremote_address=203.0.113.9',
+		oninput: () => change({ entries: entries.value }),
+	});
+	const explanation = el('pre.explanation', { tabindex: '0', 'aria-live': 'polite', 'aria-label': 'Explanation' });
+	const problem = el('p.problem', { role: 'alert', hidden: true });
 
-  root.append(
-    el('div', { class: 'rules-top' },
-      el('section', { class: 'card' }, el('div', { class: 'card-head' }, el('h2', null, 'Which rule applies to …')),
-        el('div', { class: 'explain' }, el('div', { class: 'explain-form' }, field('Domain', domain), field('Entries, one a line', entries), problem), explanation)),
-      el('section', { class: 'card' }, el('div', { class: 'card-head' }, el('h2', null, 'Last load')), reload)),
-    el('section', { class: 'card' },
-      el('div', { class: 'card-head' }, el('h2', null, 'Rules'), count, el('div', { class: 'end' }, filter)),
-      el('table', { class: 'table tree' }, el('thead', null, el('tr', null,
-        ['Descriptor', 'Limit', 'Mode', 'Store fails'].map((t) => el('th', { scope: 'col' }, t)),
-        ['Allowed', 'Denied'].map((t) => el('th', { scope: 'col', class: 'numeric' }, t)), el('th', { scope: 'col' }, 'Where'))), rows), empty));
+	root.append(
+		el('div.rules-top',
+			card('Which rule applies to …', null,
+				el('div.explain', el('div.explain-form', field('Domain', domain), field('Entries, one a line', entries), problem), explanation)),
+			card('Last load', null, reload)),
+		card('Rules', [count, el('div.end', filter)],
+			table('tree', ['Descriptor', 'Limit', 'Mode', 'Store fails', '>Allowed', '>Denied', 'Where'], rows), empty));
 
-  function change(part) {
-    state = { ...state, ...part };
-    context.remember(state);
-    if (part.filter !== undefined) showTree();
-    else explainSoon();
-  }
+	function change(part) {
+		state = { ...state, ...part };
+		context.remember(state);
+		if (part.filter !== undefined) showTree();
+		else explainSoon();
+	}
 
-  function explainSoon() {
-    clearTimeout(typing);
-    typing = setTimeout(explain, 120);
-  }
+	function explainSoon() {
+		clearTimeout(typing);
+		typing = setTimeout(explain, 120);
+	}
 
-  // ---- explain ----
+	// ---- explain ----
 
-  async function explain() {
-    const mine = ++sequence;
-    problem.hidden = true;
-    const asked = JSON.stringify([state.domain, state.entries]);
-    if (!state.domain || state.entries.trim() === '') {
-      explanation.classList.add('muted');
-      setText(explanation, 'Write the entries of a descriptor to see the rule that applies, and why others do not.');
-      explanation.dataset.ready = asked;
-      return;
-    }
-    let text;
-    try {
-      const key = parseEntries(state.entries);
-      text = (await context.attempt(() => get('v1/explain', { domain: state.domain, key })))?.text;
-    } catch (error) {
-      if (mine !== sequence) return;
-      if (error instanceof APIError && error.status === 0) context.setStatus('down', 'no answer');
-      setText(problem, error.message);
-      problem.hidden = false;
-    }
-    if (mine !== sequence) return;
-    explanation.classList.remove('muted');
-    setText(explanation, text ?? '');
-    explanation.dataset.ready = asked;
-  }
+	async function explain() {
+		const mine = ++sequence;
+		problem.hidden = true;
+		const asked = JSON.stringify([state.domain, state.entries]);
+		if (!state.domain || state.entries.trim() === '') {
+			explanation.classList.add('muted');
+			setText(explanation, 'Write the entries of a descriptor to see the rule that applies, and why others do not.');
+			explanation.dataset.ready = asked;
+			return;
+		}
+		let text;
+		try {
+			const key = parseEntries(state.entries);
+			text = (await context.attempt(() => get('v1/explain', { domain: state.domain, key })))?.text;
+		} catch (error) {
+			if (mine !== sequence) return;
+			setText(problem, error.message);
+			problem.hidden = false;
+		}
+		if (mine !== sequence) return;
+		explanation.classList.remove('muted');
+		setText(explanation, text ?? '');
+		explanation.dataset.ready = asked;
+	}
 
-  // ---- the tree ----
+	// ---- the tree ----
 
-  function showTree() {
-    if (!answer) return;
-    const text = state.filter.toLowerCase();
-    const matching = answer.rules.filter((r) => `${r.name} ${r.limit ?? ''} ${r.file ?? ''}`.toLowerCase().includes(text));
-    const lines = linesOf(matching.slice(0, mostRows));
-    reconcile(rows, lines, (l) => l.id, newLine, updateLine);
-    setText(count, `${plural(matching.length, 'rule')}${matching.length > mostRows ? `, the first ${mostRows} shown` : ''}`);
-    empty.hidden = matching.length > 0;
-    empty.replaceChildren(...(!answer.loaded ? [el('strong', null, 'No rules'), 'This daemon runs without --rules: requests must bring their limits.']
-      : [el('strong', null, 'No rule matches'), state.filter ? `“${state.filter}” is in the name, limit or file of none.` : 'The rule files define none.']));
-  }
+	function showTree() {
+		if (!answer) return;
+		const text = state.filter.toLowerCase();
+		const matching = answer.rules.filter((r) => `${r.name} ${r.limit ?? ''} ${r.file ?? ''}`.toLowerCase().includes(text));
+		const lines = linesOf(matching.slice(0, mostRows));
+		reconcile(rows, lines, (l) => l.id, newLine, updateLine);
+		setText(count, `${plural(matching.length, 'rule')}${matching.length > mostRows ? `, the first ${mostRows} shown` : ''}`);
+		const none = matching.length === 0;
+		if (!answer.loaded) setEmpty(empty, none, 'No rules', 'This daemon runs without --rules: requests must bring their limits.');
+		else setEmpty(empty, none, 'No rule matches', 'The filter is in the name, limit or file of none.');
+	}
 
-  function newLine(line) {
-    const row = el('tr', { class: line.rule ? null : 'branch' }, el('th', { scope: 'row' }, indented(line)), el('td'), el('td', { class: 'nowrap' }), el('td', { class: 'nowrap' }),
-      el('td', { class: 'numeric' }), el('td', { class: 'numeric' }), el('td', { class: 'where' }));
-    return row;
-  }
+	function newLine(line) {
+		const row = el('tr', { class: line.rule ? null : 'branch' }, el('th', { scope: 'row' }, indented(line)), el('td'), el('td.nowrap'), el('td.nowrap'),
+			el('td.numeric'), el('td.numeric'), el('td.where'));
+		return row;
+	}
 
-  function indented(line) {
-    const node = el('span', { class: 'node' }, line.domain ? el('strong', null, line.domain)
-      : [el('span', null, line.entry.key), line.entry.value ? el('span', { class: 'muted' }, `=${line.entry.value}`) : null]);
-    node.style.paddingInlineStart = `${line.depth * 18}px`;
-    return node;
-  }
+	function indented(line) {
+		const node = el('span.node', line.domain ? el('strong', line.domain)
+			: [el('span', line.entry.key), line.entry.value ? el('span.muted', `=${line.entry.value}`) : null]);
+		node.style.paddingInlineStart = `${line.depth * 18}px`;
+		return node;
+	}
 
-  function updateLine(row, { rule }) {
-    if (!rule) return;
-    const [, limit, mode, failure, allowed, deniedCell, where] = row.children;
-    limit.replaceChildren(rule.unlimited ? el('span', { class: 'muted' }, 'unlimited') : el('code', null, limitText(rule.limit)));
-    mode.replaceChildren(el('span', { class: `tag ${rule.shadow ? 'tag-shadow' : ''}` }, rule.shadow ? 'shadow' : 'enforce'), ...(rule.quota ? [' ', el('span', { class: 'tag' }, 'quota')] : []));
-    setText(failure, rule.on_store_failure || '–');
-    setText(allowed, compact(rule.counts?.allowed ?? 0));
-    setText(deniedCell, compact(rule.counts?.denied ?? 0));
-    setText(where, rule.file ? `${rule.file.split('/').pop()}:${rule.line}` : '');
-    if (rule.file) where.title = `${rule.file}:${rule.line}`;
-  }
+	function updateLine(row, { rule }) {
+		if (!rule) return;
+		const [, limit, mode, failure, allowed, deniedCell, where] = row.children;
+		limit.replaceChildren(rule.unlimited ? el('span.muted', 'unlimited') : el('code', limitText(rule.limit)));
+		mode.replaceChildren(el('span', { class: `tag ${rule.shadow ? 'shadow' : ''}` }, rule.shadow ? 'shadow' : 'enforce'), ...(rule.quota ? [' ', el('span.tag', 'quota')] : []));
+		setText(failure, rule.on_store_failure || '–');
+		setText(allowed, compact(rule.counts?.allowed ?? 0));
+		setText(deniedCell, compact(rule.counts?.denied ?? 0));
+		setText(where, rule.file ? `${rule.file.split('/').pop()}:${rule.line}` : '');
+		if (rule.file) where.title = `${rule.file}:${rule.line}`;
+	}
 
-  function showReload(last) {
-    if (!last || !answer.loaded) {
-      reload.replaceChildren(el('p', { class: 'muted' }, 'No rule files.'));
-      return;
-    }
-    const failed = last.errors.length > 0;
-    reload.replaceChildren(
-      el('p', null, failed ? el('span', { class: 'tag tag-denied' }, 'failed') : el('span', { class: 'tag tag-accent' }, 'loaded'), ` ${time(last.time)}, ${ago(last.time)}`),
-      ...(failed ? [el('p', { class: 'muted' }, `The rules of ${time(last.loaded)} are in force.`)] : []),
-      ...last.errors.map((e) => el('p', { class: 'problem' }, e.file ? el('code', null, `${e.file}${e.line ? `:${e.line}` : ''}: `) : null, e.reason)),
-      el('p', { class: 'muted' }, `Without a mode of its own, a rule whose store fails: ${last.on_store_failure}.`));
-  }
+	function showReload(last) {
+		if (!last || !answer.loaded) {
+			reload.replaceChildren(el('p.muted', 'No rule files.'));
+			return;
+		}
+		const failed = last.errors.length > 0;
+		reload.replaceChildren(
+			el('p', failed ? el('span.tag.denied', 'failed') : el('span.tag.accent', 'loaded'), ` ${time(last.time)}, ${ago(last.time)}`),
+			...(failed ? [el('p.muted', `The rules of ${time(last.loaded)} are in force.`)] : []),
+			...last.errors.map((e) => el('p.problem', e.file ? el('code', `${e.file}${e.line ? `:${e.line}` : ''}: `) : null, e.reason)),
+			el('p.muted', `Without a mode of its own, a rule whose store fails: ${last.on_store_failure}.`));
+	}
 
-  function showDomains() {
-    const names = [...new Set(answer.rules.map((r) => r.domain))];
-    if (state.domain && !names.includes(state.domain)) names.push(state.domain);
-    reconcile(domain, names, (n) => n, (n) => el('option', { value: n }, n), () => {});
-    if (!state.domain && names.length > 0) {
-      state.domain = names[0];
-      explainSoon();
-    }
-    domain.value = state.domain;
-  }
+	function showDomains() {
+		const names = [...new Set(answer.rules.map((r) => r.domain))];
+		if (state.domain && !names.includes(state.domain)) names.push(state.domain);
+		reconcile(domain, names, (n) => n, (n) => el('option', { value: n }, n), () => {});
+		if (!state.domain && names.length > 0) {
+			state.domain = names[0];
+			explainSoon();
+		}
+		domain.value = state.domain;
+	}
 
-  return {
-    update(parameters) {
-      state = { domain: parameters.get('domain') ?? '', entries: parameters.get('entries') ?? '', filter: parameters.get('filter') ?? '' };
-      entries.value = state.entries;
-      filter.value = state.filter;
-      polls = 0;
-      if (answer) {
-        showDomains();
-        showTree();
-      }
-      explain();
-    },
-    async poll() {
-      if (polls++ % slowPolls === 0) {
-        answer = await get('rules');
-        showDomains();
-        showTree();
-        showReload(answer.reload);
-        root.dataset.ready = 'true';
-      }
-      await context.pollHealth();
-    },
-    close() {
-      clearTimeout(typing);
-      sequence++;
-    },
-  };
+	return {
+		update(parameters) {
+			state = { domain: parameters.get('domain') ?? '', entries: parameters.get('entries') ?? '', filter: parameters.get('filter') ?? '' };
+			entries.value = state.entries;
+			filter.value = state.filter;
+			polls = 0;
+			if (answer) {
+				showDomains();
+				showTree();
+			}
+			explain();
+		},
+		async poll() {
+			if (polls++ % slowPolls === 0) {
+				answer = await get('rules');
+				showDomains();
+				showTree();
+				showReload(answer.reload);
+				root.dataset.ready = 'true';
+			}
+			await context.pollHealth();
+		},
+		close() {
+			clearTimeout(typing);
+			sequence++;
+		},
+	};
 }
 
 // linesOf returns the rules as a tree in depth-first order: a line for each domain, for
 // each rule, and for the entries that only lead to rules.
 function linesOf(rules) {
-  const lines = [];
-  const seen = new Set();
-  for (const rule of [...rules].sort((a, b) => (a.domain < b.domain ? -1 : a.domain > b.domain ? 1 : 0))) {
-    let id = JSON.stringify(rule.domain);
-    if (!seen.has(id)) {
-      seen.add(id);
-      lines.push({ id, depth: 0, domain: rule.domain });
-    }
-    rule.path.forEach((entry, i) => {
-      id += JSON.stringify(entry);
-      const last = i === rule.path.length - 1;
-      if (last) lines.push({ id: `${id} rule`, depth: i + 1, entry, rule });
-      else if (!seen.has(id)) lines.push({ id, depth: i + 1, entry });
-      seen.add(id);
-    });
-  }
-  return lines;
+	const lines = [];
+	const seen = new Set();
+	for (const rule of [...rules].sort((a, b) => (a.domain < b.domain ? -1 : a.domain > b.domain ? 1 : 0))) {
+		let id = JSON.stringify(rule.domain);
+		if (!seen.has(id)) {
+			seen.add(id);
+			lines.push({ id, depth: 0, domain: rule.domain });
+		}
+		rule.path.forEach((entry, i) => {
+			id += JSON.stringify(entry);
+			const last = i === rule.path.length - 1;
+			if (last) lines.push({ id: `${id} rule`, depth: i + 1, entry, rule });
+			else if (!seen.has(id)) lines.push({ id, depth: i + 1, entry });
+			seen.add(id);
+		});
+	}
+	return lines;
 }

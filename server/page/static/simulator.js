@@ -2,17 +2,17 @@
 // that pass stand above a lane's line, denied ones hang below it. The daemon decides
 // them, on its real engine; nothing is computed twice here.
 
-import { APIError, post } from './api.js';
+import { post } from './api.js';
 import { el, field, segmented, setAttribute, setText, svg } from './dom.js';
 import { integer, seconds } from './format.js';
 
 const traffics = [
-  ['steady', 'Steady', 'One and a half times the limit, evenly spaced, for three periods'],
-  ['burst', 'One burst', 'Twice the limit at one instant'],
-  ['edge', 'Window edge', 'The whole limit just before a window ends, and again just after'],
-  ['retry-storm', 'Retry storm', 'Twice the limit at once, again after every tenth of a period'],
-  ['poisson', 'Poisson', 'The limit on average, at random, for three periods'],
-  ['own', 'Own list', 'Arrivals that you write'],
+	['steady', 'Steady', 'One and a half times the limit, evenly spaced, for three periods'],
+	['burst', 'One burst', 'Twice the limit at one instant'],
+	['edge', 'Window edge', 'The whole limit just before a window ends, and again just after'],
+	['retry-storm', 'Retry storm', 'Twice the limit at once, again after every tenth of a period'],
+	['poisson', 'Poisson', 'The limit on average, at random, for three periods'],
+	['own', 'Own list', 'Arrivals that you write'],
 ];
 
 const examples = ['10/1s', '10/1s burst=5', '100/1m leaky-bucket', '5/day zone=Asia/Shanghai fixed-window', '600/1h sliding-log'];
@@ -30,279 +30,266 @@ const mostMarks = 2500; // in a lane, before marks become bars
 
 // parseArrivals reads "0, 0.5x3, 1:4": a request at 0 s, three at 0.5 s, one of cost 4.
 export function parseArrivals(text) {
-  const all = [];
-  for (const word of text.split(/[\s,;]+/).filter(Boolean)) {
-    const match = /^(\d+(?:\.\d+)?|\.\d+)(?:x(\d{1,5}))?(?::(\d{1,13}))?$/.exec(word);
-    if (!match) throw new Error(`“${word}” is no arrival: write seconds, as 0.5, three at once as 0.5x3, a cost of 4 as 0.5:4.`);
-    const times = Math.min(Number(match[2] ?? 1), 20000);
-    for (let i = 0; i < times; i++) all.push({ at: Number(match[1]), cost: Number(match[3] ?? 1) });
-  }
-  return all.sort((a, b) => a.at - b.at);
+	const all = [];
+	for (const word of text.split(/[\s,;]+/).filter(Boolean)) {
+		const match = /^(\d+(?:\.\d+)?|\.\d+)(?:x(\d{1,5}))?(?::(\d{1,13}))?$/.exec(word);
+		if (!match) throw new Error(`“${word}” is no arrival: write seconds, as 0.5, three at once as 0.5x3, a cost of 4 as 0.5:4.`);
+		const times = Math.min(Number(match[2] ?? 1), 20000);
+		for (let i = 0; i < times; i++) all.push({ at: Number(match[1]), cost: Number(match[3] ?? 1) });
+	}
+	return all.sort((a, b) => a.at - b.at);
 }
 
 export function open(root, context) {
-  let state = { ...defaults };
-  let simulation = null; // the last answer
-  let selected = null; // {lane, index}
-  let sequence = 0;
-  let typing = 0;
+	let state = { ...defaults };
+	let simulation = null; // the last answer
+	let selected = null; // {lane, index}
+	let scale = null; // of the pictures
+	let sequence = 0;
+	let typing = 0;
 
-  // ---- the controls ----
+	// ---- the controls ----
 
-  const limit = el('input', {
-    class: 'mono limit-input', spellcheck: 'false', autocomplete: 'off', autocapitalize: 'off',
-    maxlength: '300', name: 'limit', oninput: () => change({ limit: limit.value }),
-  });
-  const burst = el('input', { type: 'range', min: '1', step: '1', name: 'burst', oninput: dragBurst });
-  const burstValue = el('output', { class: 'number' });
-  const burstField = el('label', { class: 'field burst' },
-    el('span', { class: 'field-label' }, 'Burst ', burstValue), burst);
-  const traffic = segmented('Traffic', traffics, (value) => change({ traffic: value }));
-  const arrivals = el('textarea', {
-    class: 'mono', rows: '2', spellcheck: 'false', name: 'arrivals', oninput: () => change({ arrivals: arrivals.value }),
-  });
-  const arrivalsField = field('Arrivals', arrivals, 'Seconds; 0.5x3 is three at once, 0.5:4 one of cost 4.');
-  const problem = el('p', { class: 'problem', role: 'alert', hidden: true });
-  const about = el('p', { class: 'muted about' });
-  const summary = el('p', { class: 'summary', role: 'status' });
-  const lanes = el('section', { class: 'card lanes', 'aria-label': 'Lanes' });
-  const detail = el('p', { class: 'detail', role: 'status' });
+	const limit = el('input.mono.limit-input', {
+		spellcheck: 'false', autocomplete: 'off', autocapitalize: 'off',
+		maxlength: '300', name: 'limit', oninput: () => change({ limit: limit.value }),
+	});
+	const burst = el('input', { type: 'range', min: '1', step: '1', name: 'burst', oninput: dragBurst });
+	const burstValue = el('output');
+	const burstField = el('label.field.burst',
+		el('span.field-label', 'Burst ', burstValue), burst);
+	const traffic = segmented('Traffic', traffics, (value) => change({ traffic: value }));
+	const arrivals = el('textarea.mono', {
+		rows: '2', spellcheck: 'false', name: 'arrivals', oninput: () => change({ arrivals: arrivals.value }),
+	});
+	const arrivalsField = field('Arrivals', arrivals, 'Seconds; 0.5x3 is three at once, 0.5:4 one of cost 4.');
+	const problem = el('p.problem', { role: 'alert', hidden: true });
+	const about = el('p.muted.about');
+	const summary = el('p.summary', { role: 'status' });
+	const lanes = el('section.card.lanes', { 'aria-label': 'Lanes' });
+	const detail = el('p.detail', { role: 'status' });
 
-  root.append(
-    el('section', { class: 'card controls' },
-      el('div', { class: 'controls-row' },
-        el('div', { class: 'limit-field' }, field('Limit', limit),
-          el('div', { class: 'chips', role: 'group', 'aria-label': 'Examples' }, examples.map((text) =>
-            el('button', { class: 'chip mono', type: 'button', onclick: () => change({ limit: text }, true) }, text)))),
-        burstField),
-      el('div', { class: 'controls-row' }, el('div', { class: 'traffic' }, traffic, about)),
-      arrivalsField, problem),
-    summary, lanes, detail);
+	root.append(
+		el('section.card.controls',
+			el('div.controls-row',
+				el('div.limit-field', field('Limit', limit),
+					el('div.chips', { role: 'group', 'aria-label': 'Examples' }, examples.map((text) =>
+						el('button.chip.mono', { type: 'button', onclick: () => change({ limit: text }) }, text)))),
+				burstField),
+			el('div.controls-row', el('div.traffic', traffic, about)),
+			arrivalsField, problem),
+		summary, lanes, detail);
 
-  const resize = new ResizeObserver(() => { if (simulation) draw(); });
-  resize.observe(lanes);
+	const resize = new ResizeObserver(() => { if (simulation) draw(); });
+	resize.observe(lanes);
 
-  // ---- state ----
+	// ---- state ----
 
-  function change(part, redraw) {
-    state = { ...state, ...part };
-    selected = null;
-    show();
-    remember();
-    clearTimeout(typing);
-    typing = setTimeout(run, redraw || part.traffic ? 0 : 120);
-  }
+	function change(part) {
+		state = { ...state, ...part };
+		selected = null;
+		show();
+		remember();
+		clearTimeout(typing);
+		typing = setTimeout(run, 100);
+	}
 
-  function remember() {
-    context.remember({
-      limit: state.limit, traffic: state.traffic, arrivals: state.traffic === 'own' ? state.arrivals : '',
-      lane: selected?.lane, request: selected ? String(selected.index + 1) : '',
-    });
-  }
+	function remember() {
+		context.remember({
+			limit: state.limit, traffic: state.traffic, arrivals: state.traffic === 'own' ? state.arrivals : '',
+			lane: selected?.lane, request: selected ? String(selected.index + 1) : '',
+		});
+	}
 
-  function show() {
-    if (limit.value !== state.limit) limit.value = state.limit;
-    if (arrivals.value !== state.arrivals) arrivals.value = state.arrivals;
-    traffic.set(state.traffic);
-    setText(about, `${traffics.find(([name]) => name === state.traffic)?.[2] ?? ''}.`);
-    arrivalsField.hidden = state.traffic !== 'own';
-    showBurst();
-  }
+	function show() {
+		if (limit.value !== state.limit) limit.value = state.limit;
+		if (arrivals.value !== state.arrivals) arrivals.value = state.arrivals;
+		traffic.set(state.traffic);
+		setText(about, `${traffics.find(([name]) => name === state.traffic)?.[2] ?? ''}.`);
+		arrivalsField.hidden = state.traffic !== 'own';
+		showBurst();
+	}
 
-  // The burst of a limit is part of its text; the slider edits that text.
-  function showBurst() {
-    const count = /^\s*(\d{1,9})\//.exec(state.limit);
-    const bucket = !/fixed-window|sliding-window|rolling-window|sliding-log|concurrent/.test(state.limit);
-    burstField.hidden = !count || !bucket || Number(count[1]) < 1;
-    if (burstField.hidden) return;
-    const written = /\bburst=(\d{1,9})\b/.exec(state.limit);
-    const value = Number(written?.[1] ?? count[1]);
-    burst.max = String(Math.max(2 * Number(count[1]), value));
-    burst.value = String(value);
-    setText(burstValue, integer(value));
-  }
+	// The burst of a limit is part of its text; the slider edits that text.
+	function showBurst() {
+		const count = /^\s*(\d{1,9})\//.exec(state.limit);
+		const bucket = !/fixed-window|sliding-window|rolling-window|sliding-log|concurrent/.test(state.limit);
+		burstField.hidden = !count || !bucket || Number(count[1]) < 1;
+		if (burstField.hidden) return;
+		const written = /\bburst=(\d{1,9})\b/.exec(state.limit);
+		const value = Number(written?.[1] ?? count[1]);
+		burst.max = String(Math.max(2 * Number(count[1]), value));
+		burst.value = String(value);
+		setText(burstValue, integer(value));
+	}
 
-  function dragBurst() {
-    const text = /\bburst=\d+\b/.test(state.limit)
-      ? state.limit.replace(/\bburst=\d+\b/, `burst=${burst.value}`) : `${state.limit.trim()} burst=${burst.value}`;
-    change({ limit: text });
-  }
+	function dragBurst() {
+		const text = /\bburst=\d+\b/.test(state.limit)
+			? state.limit.replace(/\bburst=\d+\b/, `burst=${burst.value}`) : `${state.limit.trim()} burst=${burst.value}`;
+		change({ limit: text });
+	}
 
-  // ---- the answer ----
+	// ---- the answer ----
 
-  async function run() {
-    const mine = ++sequence;
-    const asked = JSON.stringify([state.limit, state.traffic, state.traffic === 'own' ? state.arrivals : '']);
-    let answer;
-    try {
-      const body = state.traffic === 'own'
-        ? { limit: state.limit, arrivals: parseArrivals(state.arrivals) } : { limit: state.limit, traffic: state.traffic };
-      answer = await context.attempt(() => post('v1/simulate', null, body));
-    } catch (error) {
-      if (mine === sequence) showProblem(error, asked);
-      return;
-    }
-    if (mine !== sequence || answer === undefined) return;
-    simulation = answer;
-    problem.hidden = true;
-    lanes.classList.remove('stale');
-    setText(summary, answer.summary);
-    draw();
-    lanes.dataset.ready = asked;
-  }
+	async function run() {
+		const mine = ++sequence;
+		const own = state.traffic === 'own';
+		const asked = JSON.stringify([state.limit, state.traffic, own ? state.arrivals : '']);
+		let answer;
+		try {
+			const body = { limit: state.limit, ...(own ? { arrivals: parseArrivals(state.arrivals) } : { traffic: state.traffic }) };
+			answer = await context.attempt(() => post('v1/simulate', null, body));
+		} catch (error) {
+			if (mine === sequence) showProblem(error, asked);
+			return;
+		}
+		if (mine !== sequence || answer === undefined) return;
+		simulation = answer;
+		problem.hidden = true;
+		lanes.classList.remove('stale');
+		setText(summary, answer.summary);
+		draw();
+		lanes.dataset.ready = asked;
+	}
 
-  function showProblem(error, asked) {
-    if (error instanceof APIError && error.status === 0) context.setStatus('down', 'no answer');
-    setText(problem, error.message);
-    problem.hidden = false;
-    lanes.classList.add('stale');
-    setText(summary, '');
-    lanes.dataset.ready = asked;
-  }
+	function showProblem(error, asked) {
+		setText(problem, error.message);
+		problem.hidden = false;
+		lanes.classList.add('stale');
+		setText(summary, '');
+		lanes.dataset.ready = asked;
+	}
 
-  // ---- the picture ----
+	// ---- the picture ----
 
-  function draw() {
-    const width = laneWidth();
-    const scale = newScale(simulation, width);
-    lanes.replaceChildren(...simulation.lanes.map((lane) => laneRow(lane, scale)), axisRow(scale));
-    showSelected();
-  }
+	function draw() {
+		lanes.replaceChildren(...simulation.lanes.map(laneRow), axisRow());
+		const pictures = lanes.querySelectorAll('.lane-picture');
+		scale = newScale(simulation, Math.max(pictures[0].clientWidth, 120));
+		simulation.lanes.forEach((lane, i) => pictures[i].append(lane.error ? el('p.muted', lane.error) : picture(lane)));
+		pictures[simulation.lanes.length].append(axis());
+		showSelected();
+	}
 
-  function laneWidth() {
-    const probe = el('div', { class: 'lane' }, el('div', { class: 'lane-name' }), el('div', { class: 'lane-picture' }), el('div', { class: 'lane-figures' }));
-    lanes.append(probe);
-    const width = probe.children[1].clientWidth;
-    probe.remove();
-    return Math.max(width, 120);
-  }
+	function laneRow(lane) {
+		return el('div', { class: `lane${lane.written ? ' written' : ''}`, 'data-algorithm': lane.algorithm },
+			el('div.lane-name',
+				el('strong', lane.algorithm),
+				lane.written ? el('span.tag', 'as written') : null,
+				el('code', lane.limit)),
+			el('div.lane-picture'),
+			el('dl.lane-figures',
+				el('div', el('dt', 'passed'), el('dd.passed', { 'data-figure': 'passed' }, lane.error ? '–' : `${integer(lane.passed)} of ${integer(lane.offered)}`)),
+				el('div', el('dt', `most in any ${seconds(lane.period)}`),
+					el('dd', { class: lane.exceeds ? 'most exceeds' : 'most', 'data-figure': 'most' }, lane.error ? '–' : integer(lane.most_in_period),
+						lane.exceeds ? el('span.above', ` above ${integer(lane.count)}`) : null))));
+	}
 
-  function laneRow(lane, scale) {
-    const exceeds = lane.exceeds;
-    const row = el('div', { class: `lane${lane.written ? ' written' : ''}`, 'data-algorithm': lane.algorithm },
-      el('div', { class: 'lane-name' },
-        el('strong', null, lane.algorithm),
-        lane.written ? el('span', { class: 'tag' }, 'as written') : null,
-        el('code', null, lane.limit)),
-      el('div', { class: 'lane-picture' }, lane.error ? el('p', { class: 'muted' }, lane.error) : picture(lane, scale)),
-      el('dl', { class: 'lane-figures' },
-        el('div', null, el('dt', null, 'passed'), el('dd', { class: 'passed', 'data-figure': 'passed' }, lane.error ? '–' : `${integer(lane.passed)} of ${integer(lane.offered)}`)),
-        el('div', null, el('dt', null, `most in any ${seconds(lane.period)}`),
-          el('dd', { class: exceeds ? 'most exceeds' : 'most', 'data-figure': 'most' }, lane.error ? '–' : integer(lane.most_in_period),
-            exceeds ? el('span', { class: 'above' }, ` above ${integer(lane.count)}`) : null))));
-    return row;
-  }
+	function picture(lane) {
+		const drawing = svg('svg', {
+			width: scale.width, height: laneHeight, viewBox: `0 0 ${scale.width} ${laneHeight}`, tabindex: '0', role: 'group',
+			'aria-label': `${lane.algorithm}: ${lane.passed} of ${lane.offered} passed, at most ${lane.most_in_period} in any ${seconds(lane.period)}. Arrow keys walk through the requests.`,
+		});
+		drawing.append(...grid(), ...worst(lane), ...edge(lane),
+			svg('line.lane-line', { x1: 0, x2: scale.width, y1: halfHeight + 1, y2: halfHeight + 1 }),
+			...scale.marks(lane), svg('g.pick'));
+		drawing.addEventListener('click', (event) => pick(lane, drawing, event));
+		drawing.addEventListener('keydown', (event) => walk(lane, event));
+		return drawing;
+	}
 
-  function picture(lane, scale) {
-    const drawing = svg('svg', {
-      width: scale.width, height: laneHeight, viewBox: `0 0 ${scale.width} ${laneHeight}`, tabindex: '0', role: 'group',
-      'aria-label': `${lane.algorithm}: ${lane.passed} of ${lane.offered} passed, at most ${lane.most_in_period} in any ${seconds(lane.period)}. Arrow keys walk through the requests.`,
-    });
-    drawing.append(...grid(scale), ...worst(lane, scale), ...edge(lane, scale),
-      svg('line', { class: 'lane-line', x1: 0, x2: scale.width, y1: halfHeight + 1, y2: halfHeight + 1 }),
-      ...scale.marks(lane), svg('g', { class: 'pick' }));
-    drawing.addEventListener('click', (event) => pick(lane, drawing, scale, event));
-    drawing.addEventListener('keydown', (event) => walk(lane, event));
-    return drawing;
-  }
+	// edge marks where the first window of a lane on the clock ends: half a period after the
+	// start, which is how the daemon chooses the start.
+	function edge(lane) {
+		if (lane.algorithm !== 'fixed-window' || !/ align=| zone=|\/(second|minute|hour|day|week|month|year)/.test(lane.limit)) return [];
+		const x = scale.x(lane.period / 2);
+		return [svg('line.edge', { x1: x, x2: x, y1: 0, y2: laneHeight }), svg('text.tick', { x: x + 6, y: laneHeight - 4 }, 'window ends')];
+	}
 
-  // edge marks where the first window of a lane on the clock ends: half a period after the
-  // start, which is how the daemon chooses the start.
-  function edge(lane, scale) {
-    if (lane.algorithm !== 'fixed-window' || !/ align=| zone=|\/(second|minute|hour|day|week|month|year)/.test(lane.limit)) return [];
-    const x = scale.x(lane.period / 2);
-    return [svg('line', { class: 'edge', x1: x, x2: x, y1: 0, y2: laneHeight }), svg('text', { class: 'tick', x: x + 6, y: laneHeight - 4 }, 'window ends')];
-  }
+	const grid = () => scale.ticks.map((t) =>
+		svg('line.grid', { x1: scale.x(t), x2: scale.x(t), y1: 0, y2: laneHeight }));
 
-  const grid = (scale) => scale.ticks.map((t) =>
-    svg('line', { class: 'grid', x1: scale.x(t), x2: scale.x(t), y1: 0, y2: laneHeight }));
+	// worst marks the period in which the most units passed, if that is above the count.
+	function worst(lane) {
+		if (!lane.exceeds) return [];
+		const from = scale.x(busiest(lane));
+		const to = Math.min(scale.x(busiest(lane) + lane.period), scale.width);
+		return [svg('rect.worst', { x: from - column / 2, y: 0, width: Math.max(to - from, column), height: halfHeight })];
+	}
 
-  // worst marks the period in which the most units passed, if that is above the count.
-  function worst(lane, scale) {
-    if (!lane.exceeds) return [];
-    const from = scale.x(busiest(lane));
-    const to = Math.min(scale.x(busiest(lane) + lane.period), scale.width);
-    return [svg('rect', { class: 'worst', x: from - column / 2, y: 0, width: Math.max(to - from, column), height: halfHeight })];
-  }
+	const axisRow = () => el('div.lane.lane-axis', el('div.lane-name.legend',
+		['passed', 'delayed', 'denied'].map((kind) => el(`span.key-${kind}`, kind))), el('div.lane-picture'), el('div.lane-figures'));
 
-  function axisRow(scale) {
-    const drawing = svg('svg', { width: scale.width, height: 22, viewBox: `0 0 ${scale.width} 22`, 'aria-hidden': 'true' });
-    for (const t of scale.ticks) {
-      const x = scale.x(t);
-      const anchor = x < 24 ? 'start' : x > scale.width - 24 ? 'end' : 'middle';
-      drawing.append(svg('text', { class: 'tick', x: anchor === 'start' ? 2 : anchor === 'end' ? scale.width - 2 : x, y: 15, 'text-anchor': anchor }, seconds(t)));
-    }
-    return el('div', { class: 'lane lane-axis' }, el('div', { class: 'lane-name legend' },
-      ...['passed', 'delayed', 'denied'].map((kind) => el('span', { class: `key-${kind}` }, kind))),
-    el('div', { class: 'lane-picture' }, drawing), el('div', { class: 'lane-figures' }));
-  }
+	const axis = () => svg('svg', { width: scale.width, height: 22, 'aria-hidden': 'true' }, scale.ticks.map((t) => {
+		const x = Math.min(Math.max(scale.x(t), 14), scale.width - 16);
+		return svg('text.tick', { x, y: 15, 'text-anchor': 'middle' }, seconds(t));
+	}));
 
-  // ---- one request ----
+	// ---- one request ----
 
-  function pick(lane, drawing, scale, event) {
-    const box = drawing.getBoundingClientRect();
-    const index = nearest(lane, scale, event.clientX - box.left, event.clientY - box.top > halfHeight + 1);
-    if (index >= 0) select(lane, index);
-  }
+	function pick(lane, drawing, event) {
+		const box = drawing.getBoundingClientRect();
+		const index = nearest(lane, scale, event.clientX - box.left, event.clientY - box.top > halfHeight + 1);
+		if (index >= 0) select(lane, index);
+	}
 
-  function walk(lane, event) {
-    const last = lane.results.length - 1;
-    const now = selected?.lane === lane.algorithm ? selected.index : -1;
-    const next = { ArrowRight: now + 1, ArrowLeft: now - 1, Home: 0, End: last }[event.key];
-    if (next === undefined) return;
-    event.preventDefault();
-    select(lane, Math.max(0, Math.min(next, last)));
-  }
+	function walk(lane, event) {
+		const last = lane.results.length - 1;
+		const now = selected?.lane === lane.algorithm ? selected.index : -1;
+		const next = { ArrowRight: now + 1, ArrowLeft: now - 1, Home: 0, End: last }[event.key];
+		if (next === undefined) return;
+		event.preventDefault();
+		select(lane, Math.max(0, Math.min(next, last)));
+	}
 
-  function select(lane, index) {
-    selected = { lane: lane.algorithm, index };
-    remember();
-    showSelected();
-  }
+	function select(lane, index) {
+		selected = { lane: lane.algorithm, index };
+		remember();
+		showSelected();
+	}
 
-  function showSelected() {
-    for (const g of lanes.querySelectorAll('.pick')) g.replaceChildren();
-    const lane = simulation?.lanes.find((l) => l.algorithm === selected?.lane);
-    const result = lane?.results[selected.index];
-    setAttribute(detail, 'data-kind', result ? kindOf(result) : null);
-    if (!result) {
-      setText(detail, 'Click a request, or walk with the arrow keys, to see what its caller was told.');
-      return;
-    }
-    setText(detail, describe(lane, result, selected.index));
-    const group = lanes.querySelector(`[data-algorithm="${lane.algorithm}"] .pick`);
-    const scale = newScale(simulation, laneWidth());
-    group?.append(...pointer(result, scale));
-  }
+	function showSelected() {
+		for (const g of lanes.querySelectorAll('.pick')) g.replaceChildren();
+		const lane = simulation?.lanes.find((l) => l.algorithm === selected?.lane);
+		const result = lane?.results[selected.index];
+		setAttribute(detail, 'data-kind', result ? kindOf(result) : null);
+		if (!result) {
+			setText(detail, 'Click a request, or walk with the arrow keys, to see what its caller was told.');
+			return;
+		}
+		setText(detail, describe(lane, result, selected.index));
+		const group = lanes.querySelector(`[data-algorithm="${lane.algorithm}"] .pick`);
+		group?.append(...pointer(result));
+	}
 
-  function pointer(result, scale) {
-    const y = halfHeight + 1;
-    const x = scale.x(result.at);
-    const ring = svg('circle', { class: `pointer pointer-${kindOf(result)}`, cx: x, cy: y, r: 5 });
-    const wait = result.allowed ? result.delay : result.retry_after;
-    if (!wait) return [ring];
-    const end = Math.min(scale.x(result.at + wait), scale.width - 2);
-    return [ring, svg('path', {
-      class: `pointer pointer-${kindOf(result)}`, d: `M${x} ${y}H${end}m-5 -4l5 4l-5 4M${end} ${y - halfHeight + 6}V${y + halfHeight - 6}`,
-    })];
-  }
+	function pointer(result) {
+		const y = halfHeight + 1;
+		const x = scale.x(result.at);
+		const ring = svg('circle', { class: `pointer pointer-${kindOf(result)}`, cx: x, cy: y, r: 5 });
+		const wait = result.allowed ? result.delay : result.retry_after;
+		if (!wait) return [ring];
+		const end = Math.min(scale.x(result.at + wait), scale.width - 2);
+		return [ring, svg('path', {
+			class: `pointer pointer-${kindOf(result)}`, d: `M${x} ${y}H${end}m-5 -4l5 4l-5 4M${end} ${y - halfHeight + 6}V${y + halfHeight - 6}`,
+		})];
+	}
 
-  return {
-    update(parameters) {
-      const next = {
-        limit: parameters.get('limit') ?? defaults.limit,
-        traffic: traffics.some(([name]) => name === parameters.get('traffic')) ? parameters.get('traffic') : defaults.traffic,
-        arrivals: parameters.get('arrivals') ?? (state.arrivals || defaults.arrivals),
-      };
-      const request = Number.parseInt(parameters.get('request') ?? '', 10);
-      selected = parameters.get('lane') && request > 0 ? { lane: parameters.get('lane'), index: request - 1 } : null;
-      state = next;
-      show();
-      run();
-    },
-    poll: context.pollHealth,
-    close: () => { resize.disconnect(); clearTimeout(typing); sequence++; },
-  };
+	return {
+		update(parameters) {
+			const next = {
+				limit: parameters.get('limit') ?? defaults.limit,
+				traffic: traffics.some(([name]) => name === parameters.get('traffic')) ? parameters.get('traffic') : defaults.traffic,
+				arrivals: parameters.get('arrivals') ?? (state.arrivals || defaults.arrivals),
+			};
+			const request = Number.parseInt(parameters.get('request') ?? '', 10);
+			selected = parameters.get('lane') && request > 0 ? { lane: parameters.get('lane'), index: request - 1 } : null;
+			state = next;
+			show();
+			run();
+		},
+		poll: context.pollHealth,
+		close: () => { resize.disconnect(); clearTimeout(typing); sequence++; },
+	};
 }
 
 const actsAt = (r) => r.at + r.delay;
@@ -311,141 +298,141 @@ const placeOf = (r) => (r.allowed ? actsAt(r) : r.at);
 
 // busiest returns the beginning of the period in which the most units act.
 function busiest(lane) {
-  const passed = lane.results.filter((r) => r.allowed).sort((a, b) => actsAt(a) - actsAt(b));
-  let units = 0, first = 0, most = 0, from = 0;
-  for (const r of passed) {
-    units += r.cost;
-    // Times are exact to the nanosecond; the subtraction of two is not.
-    while (actsAt(r) - actsAt(passed[first]) > lane.period - 5e-10) units -= passed[first++].cost;
-    if (units > most) {
-      most = units;
-      from = actsAt(passed[first]);
-    }
-  }
-  return from;
+	const passed = lane.results.filter((r) => r.allowed).sort((a, b) => actsAt(a) - actsAt(b));
+	let units = 0, first = 0, most = 0, from = 0;
+	for (const r of passed) {
+		units += r.cost;
+		// Times are exact to the nanosecond; the subtraction of two is not.
+		while (actsAt(r) - actsAt(passed[first]) > lane.period - 5e-10) units -= passed[first++].cost;
+		if (units > most) {
+			most = units;
+			from = actsAt(passed[first]);
+		}
+	}
+	return from;
 }
 
 function describe(lane, r, index) {
-  const cost = r.cost === 1 ? '' : `, cost ${integer(r.cost)}`;
-  const start = `${lane.algorithm}, request ${integer(index + 1)} of ${integer(lane.results.length)}, at ${seconds(r.at)}${cost}: `;
-  if (r.allowed && r.delay > 0) return `${start}allowed, to act after ${seconds(r.delay)}, at ${seconds(actsAt(r))}.`;
-  if (r.allowed) return `${start}allowed.`;
-  if (r.retry_after === null) return `${start}denied for good: it costs more than the limit ever grants.`;
-  return `${start}denied, RetryAfter ${seconds(r.retry_after)}: alone, the same request passes at ${seconds(r.at + r.retry_after)}.`;
+	const cost = r.cost === 1 ? '' : `, cost ${integer(r.cost)}`;
+	const start = `${lane.algorithm}, request ${integer(index + 1)} of ${integer(lane.results.length)}, at ${seconds(r.at)}${cost}: `;
+	if (r.allowed && r.delay > 0) return `${start}allowed, to act after ${seconds(r.delay)}, at ${seconds(actsAt(r))}.`;
+	if (r.allowed) return `${start}allowed.`;
+	if (r.retry_after === null) return `${start}denied for good: it costs more than the limit ever grants.`;
+	return `${start}denied, RetryAfter ${seconds(r.retry_after)}: alone, the same request passes at ${seconds(r.at + r.retry_after)}.`;
 }
 
 // nearest returns the request next to a place in the picture, denied ones if it is
 // below the line.
 function nearest(lane, scale, x, below) {
-  let best = -1, distance = Infinity;
-  lane.results.forEach((r, i) => {
-    const d = Math.abs(scale.x(placeOf(r)) - x) + (r.allowed === below ? 1e4 : 0);
-    if (d < distance) {
-      distance = d;
-      best = i;
-    }
-  });
-  return best;
+	let best = -1, distance = Infinity;
+	lane.results.forEach((r, i) => {
+		const d = Math.abs(scale.x(placeOf(r)) - x) + (r.allowed === below ? 1e4 : 0);
+		if (d < distance) {
+			distance = d;
+			best = i;
+		}
+	});
+	return best;
 }
 
 // newScale returns how times and requests are placed, which is the same in all lanes.
 function newScale(simulation, width) {
-  let length = 0;
-  for (const lane of simulation.lanes) {
-    length = Math.max(length, lane.period);
-    for (const r of lane.results) length = Math.max(length, placeOf(r));
-  }
-  const most = width < narrow ? abreastOn.narrow : abreastOn.wide;
-  const margin = most * column / 2 + 2;
-  const x = (t) => margin + (t / length) * (width - 2 * margin);
-  const bins = new Map(simulation.lanes.map((lane) => [lane.algorithm, binsOf(lane, x)]));
-  const highest = Math.max(1, ...[...bins.values()].flatMap((lane) => [...lane.values()].map((bin) => Math.max(bin.above.length, bin.below.length))));
-  const abreast = abreastOf(bins, highest, most);
-  const pitch = Math.min((halfHeight - 3) / Math.ceil(highest / abreast), column);
-  const asBars = pitch < smallestPitch || simulation.lanes.some((l) => l.results.length > mostMarks);
-  return { width, x, ticks: ticksOf(length, width), marks: (lane) => marksOf(bins.get(lane.algorithm), pitch, abreast, asBars) };
+	let length = 0;
+	for (const lane of simulation.lanes) {
+		length = Math.max(length, lane.period);
+		for (const r of lane.results) length = Math.max(length, placeOf(r));
+	}
+	const most = width < narrow ? abreastOn.narrow : abreastOn.wide;
+	const margin = most * column / 2 + 2;
+	const x = (t) => margin + (t / length) * (width - 2 * margin);
+	const bins = new Map(simulation.lanes.map((lane) => [lane.algorithm, binsOf(lane, x)]));
+	const highest = Math.max(1, ...[...bins.values()].flatMap((lane) => [...lane.values()].map((bin) => Math.max(bin.above.length, bin.below.length))));
+	const abreast = abreastOf(bins, highest, most);
+	const pitch = Math.min((halfHeight - 3) / Math.ceil(highest / abreast), column);
+	const asBars = pitch < smallestPitch || simulation.lanes.some((l) => l.results.length > mostMarks);
+	return { width, x, ticks: ticksOf(length, width), marks: (lane) => marksOf(bins.get(lane.algorithm), pitch, abreast, asBars) };
 }
 
 // abreastOf returns how many marks of one instant stand side by side: as few as make them
 // look like dots, and not more than there is room for before the next instant.
 function abreastOf(bins, highest, most) {
-  let room = most;
-  for (const lane of bins.values()) {
-    const columns = [...lane.keys()].sort((a, b) => a - b);
-    for (let i = 1; i < columns.length; i++) room = Math.min(room, columns[i] - columns[i - 1] - 1);
-  }
-  room = Math.max(room, 1);
-  for (let n = 1; n < room; n++) if ((halfHeight - 3) / Math.ceil(highest / n) >= roundPitch) return n;
-  return room;
+	let room = most;
+	for (const lane of bins.values()) {
+		const columns = [...lane.keys()].sort((a, b) => a - b);
+		for (let i = 1; i < columns.length; i++) room = Math.min(room, columns[i] - columns[i - 1] - 1);
+	}
+	room = Math.max(room, 1);
+	for (let n = 1; n < room; n++) if ((halfHeight - 3) / Math.ceil(highest / n) >= roundPitch) return n;
+	return room;
 }
 
 // binsOf gathers the requests of each column of the picture.
 function binsOf(lane, x) {
-  const bins = new Map();
-  for (const r of lane.results) {
-    const at = Math.round(x(placeOf(r)) / column);
-    if (!bins.has(at)) bins.set(at, { x: x(placeOf(r)), above: [], below: [] });
-    bins.get(at)[r.allowed ? 'above' : 'below'].push(r);
-  }
-  return bins;
+	const bins = new Map();
+	for (const r of lane.results) {
+		const at = Math.round(x(placeOf(r)) / column);
+		if (!bins.has(at)) bins.set(at, { x: x(placeOf(r)), above: [], below: [] });
+		bins.get(at)[r.allowed ? 'above' : 'below'].push(r);
+	}
+	return bins;
 }
 
 function marksOf(bins, pitch, abreast, asBars) {
-  const all = [];
-  for (const bin of bins.values()) {
-    for (const [side, requests] of [[-1, bin.above], [1, bin.below]]) {
-      if (requests.length === 0) continue;
-      all.push(...(asBars ? bar(bin.x, side, requests, pitch / abreast) : stack(bin.x, side, requests, pitch, abreast)));
-    }
-  }
-  return all;
+	const all = [];
+	for (const bin of bins.values()) {
+		for (const [side, requests] of [[-1, bin.above], [1, bin.below]]) {
+			if (requests.length === 0) continue;
+			all.push(...(asBars ? bar(bin.x, side, requests, pitch / abreast) : stack(bin.x, side, requests, pitch, abreast)));
+		}
+	}
+	return all;
 }
 
 // stack draws one mark for each request.
 function stack(x, side, requests, pitch, abreast) {
-  const across = Math.min(abreast, requests.length);
-  const height = pitch > 4 ? pitch - 1.2 : Math.max(pitch - 0.5, 1);
-  const width = column - 1.2;
-  return requests.map((r, i) => {
-    const y = halfHeight + 1 + side * (2 + Math.floor(i / across) * pitch) - (side < 0 ? height : 0);
-    const left = x + (i % across - across / 2) * column + (column - width) / 2;
-    const denied = kindOf(r) === 'denied' && height > 4;
-    const inset = denied ? 0.7 : 0; // half of the ring's line
-    return svg('rect', {
-      class: `mark mark-${kindOf(r)}${denied ? ' ring' : ''}`, 'data-n': 1, 'data-at': r.at,
-      x: round(left + inset), y: round(y + inset), width: round(width - 2 * inset), height: round(height - 2 * inset),
-      rx: round(Math.min(width, height) / 2),
-    });
-  });
+	const across = Math.min(abreast, requests.length);
+	const height = pitch > 4 ? pitch - 1.2 : Math.max(pitch - 0.5, 1);
+	const width = column - 1.2;
+	return requests.map((r, i) => {
+		const y = halfHeight + 1 + side * (2 + Math.floor(i / across) * pitch) - (side < 0 ? height : 0);
+		const left = x + (i % across - across / 2) * column + (column - width) / 2;
+		const denied = kindOf(r) === 'denied' && height > 4;
+		const inset = denied ? 0.7 : 0; // half of the ring's line
+		return svg('rect', {
+			class: `mark mark-${kindOf(r)}${denied ? ' ring' : ''}`, 'data-n': 1, 'data-at': r.at,
+			x: round(left + inset), y: round(y + inset), width: round(width - 2 * inset), height: round(height - 2 * inset),
+			rx: round(Math.min(width, height) / 2),
+		});
+	});
 }
 
 // bar draws many requests as one mark for each kind.
 function bar(x, side, requests, pitch) {
-  const all = [];
-  let from = 2;
-  for (const kind of ['passed', 'delayed', 'denied']) {
-    const n = requests.filter((r) => kindOf(r) === kind).length;
-    if (n === 0) continue;
-    const height = Math.max(n * pitch, 1);
-    all.push(svg('rect', {
-      class: `mark mark-${kind}`, 'data-n': n, x: round(x - column / 2 + 0.6), width: column - 1.2,
-      y: round(halfHeight + 1 + (side < 0 ? -from - height : from)), height: round(height),
-    }));
-    from += height;
-  }
-  return all;
+	const all = [];
+	let from = 2;
+	for (const kind of ['passed', 'delayed', 'denied']) {
+		const n = requests.filter((r) => kindOf(r) === kind).length;
+		if (n === 0) continue;
+		const height = Math.max(n * pitch, 1);
+		all.push(svg('rect', {
+			class: `mark mark-${kind}`, 'data-n': n, x: round(x - column / 2 + 0.6), width: column - 1.2,
+			y: round(halfHeight + 1 + (side < 0 ? -from - height : from)), height: round(height),
+		}));
+		from += height;
+	}
+	return all;
 }
 
 const round = (n) => Math.round(n * 100) / 100;
 
 // ticksOf returns round times along the axis.
 function ticksOf(length, width) {
-  const rough = length / Math.max(Math.min(width / 110, 8), 2);
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const steps = rough < 60 ? [1, 2, 5, 10].map((s) => s * power) : [60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800, 2592000, 7776000, 31536000];
-  const step = steps.find((s) => s >= rough) ?? steps.at(-1);
-  const all = [];
-  for (let i = 0; i * step <= length * 1.0001 && all.length < 40; i++) all.push(Number((i * step).toPrecision(12)));
-  return all;
+	const rough = length / Math.max(Math.min(width / 110, 8), 2);
+	const power = 10 ** Math.floor(Math.log10(rough));
+	const steps = rough < 60 ? [1, 2, 5, 10].map((s) => s * power) : [60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800, 2592000, 7776000, 31536000];
+	const step = steps.find((s) => s >= rough) ?? steps.at(-1);
+	const all = [];
+	for (let i = 0; i * step <= length * 1.0001 && all.length < 40; i++) all.push(Number((i * step).toPrecision(12)));
+	return all;
 }
 

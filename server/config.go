@@ -23,6 +23,7 @@ type Config struct {
 	MergeDomains bool
 	Shadow       bool
 	Unmatched    string // allow or deny
+	Compat       string // envoy, or "" for the compat of each domain
 
 	Store        string
 	MaxKeys      int
@@ -65,6 +66,8 @@ type Config struct {
 	EnvoyHeaders     bool
 	EnvoyHeaderNames [3]string // limit, remaining, reset
 	EnvoyMetadata    bool
+	MaxDescriptors   int
+	MaxEntries       int
 
 	ShutdownDelay time.Duration
 	ShutdownGrace time.Duration

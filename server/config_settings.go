@@ -39,6 +39,7 @@ var (
 	failureNames = []string{"local", "allow", "deny"}
 	logFormats   = []string{"text", "json"}
 
+	compatNames       = []string{"envoy"}
 	unmatchedNames    = []string{"allow", "deny"}
 	requestLimitNames = []string{"on", "local", "off"}
 )
@@ -58,6 +59,7 @@ var Settings = slices.Concat(
 		Setting{Name: "rules", Kind: "path", Help: "rule file, or directory of rule files; reloaded on change", set: text(func(c *Config) *string { return &c.Rules })},
 		Setting{Name: "merge-domains", Default: "false", Help: "allow several rule files to define one domain", set: toggle(func(c *Config) *bool { return &c.MergeDomains })},
 		Setting{Name: "shadow", Default: "false", Help: "shadow mode: allow everything, count would-be denials", set: toggle(func(c *Config) *bool { return &c.Shadow })},
+		Setting{Name: "compat", Kind: "mode", Help: "decide the requests of all domains as this service does: envoy, as compat: envoy in rule files; default none", Values: compatNames, set: optional(oneOf(func(c *Config) *string { return &c.Compat }, compatNames))},
 		Setting{Name: "unmatched", Kind: "mode", Default: "allow", Help: "decisions on requests that no rule matches in any descriptor: allow or deny", Values: unmatchedNames, set: oneOf(func(c *Config) *string { return &c.Unmatched }, unmatchedNames)},
 	),
 	group("Store",
@@ -95,6 +97,8 @@ var Settings = slices.Concat(
 		Setting{Name: "envoy-headers", Default: "false", Help: "send RateLimit-Limit, -Remaining and -Reset for Envoy to add to responses", set: toggle(func(c *Config) *bool { return &c.EnvoyHeaders })},
 		Setting{Name: "envoy-header-names", Kind: "names", Default: "RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset", Help: "names of these three headers", set: headerNames},
 		Setting{Name: "envoy-metadata", Default: "false", Help: "send the descriptors and the rules' metadata to Envoy as dynamic metadata", set: toggle(func(c *Config) *bool { return &c.EnvoyMetadata })},
+		Setting{Name: "max-descriptors", Kind: "number", Default: "256", Help: "maximum number of descriptors in a request of Envoy", set: count(func(c *Config) *int { return &c.MaxDescriptors })},
+		Setting{Name: "max-entries", Kind: "number", Default: "128", Help: "maximum number of entries in a descriptor of Envoy", set: count(func(c *Config) *int { return &c.MaxEntries })},
 		Setting{Name: "max-connections", Kind: "number", Default: "10000", Help: "maximum number of connections per listener; more are closed at once", set: count(func(c *Config) *int { return &c.MaxConnections })},
 		Setting{Name: "max-connections-per-address", Kind: "number", Help: "maximum number of connections per listener from one remote IPv4 address or IPv6 /64; default half of --max-connections, since a proxy is one address too", set: optional(count(func(c *Config) *int { return &c.MaxConnectionsPerAddress }))},
 		Setting{Name: "top-keys", Kind: "number", Default: "4096", Help: "how many keys to count for the lists of top keys at /v1/top, each under its rule, asked and denied; 0 counts none", set: topKeyCount},

@@ -33,6 +33,9 @@ func (s *Server) openStore(ctx context.Context) error {
 		Token:   s.config.Token, DistrustLocal: !s.config.TrustLocal, Shadow: s.config.Shadow,
 		DenyUnmatched: s.config.Unmatched == "deny", OnUnmatched: s.unmatched.report,
 		RequestLimits: s.config.requestLimits(), ClaimLimits: s.claimLimits,
+		CompatEnvoy: s.config.Compat == "envoy", OnFailure: s.storePolicies.onFailure,
+		MaxDescriptors: s.config.MaxDescriptors, MaxEntries: s.config.MaxEntries,
+		OverLimitKeys: s.config.overLimitKeys(),
 	})
 	s.metrics.registry.MustRegister(engineCollector{s.engine})
 	s.observer = s.newObserver()
@@ -41,6 +44,15 @@ func (s *Server) openStore(ctx context.Context) error {
 		s.log.Warn("no caller may refund, reset or use the admin API beyond health: --trust-local=false needs a token")
 	}
 	return nil
+}
+
+// overLimitKeys returns how many keys over their limit are remembered, beside the deny cache,
+// which knows them only where the store denies. In memory the store is as fast.
+func (c *Config) overLimitKeys() int {
+	if c.Store == memoryURL || !c.DenyCache {
+		return 0
+	}
+	return 1 << 16
 }
 
 var requestLimitModes = map[string]engine.RequestLimitMode{

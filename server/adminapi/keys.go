@@ -61,7 +61,7 @@ func (s *Server) takeOrAct(r *http.Request, k *keyRequest, t keyTarget) (*keySta
 
 // act refunds or resets a key, and adds to the record what that has changed.
 func (s *Server) act(ctx context.Context, k *keyRequest, t keyTarget, p *audit.Pending) (*keyState, error) {
-	before, err := s.engine.Store().Take(ctx, penstock.Request{Key: t.key, Limit: t.limit})
+	before, err := s.takeUnits(ctx, t, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -221,7 +221,7 @@ type keyState struct {
 // takeTarget peeks at the key, refunds or resets it. The counters of requests do not
 // include it.
 func (s *Server) takeTarget(ctx context.Context, t keyTarget, cost int64) (*keyState, error) {
-	d, err := s.engine.Store().Take(ctx, penstock.Request{Key: t.key, Limit: t.limit, Cost: cost})
+	d, err := s.takeUnits(ctx, t, cost)
 	if err != nil {
 		return nil, err
 	}
@@ -239,14 +239,22 @@ func (s *Server) nextUnit(ctx context.Context, t keyTarget, d penstock.Decision)
 	if d.Remaining > 0 {
 		return 0, nil
 	}
-	request := penstock.Request{Key: t.key, Limit: t.limit, Cost: 1}
-	d, err := s.engine.Store().Take(ctx, request)
+	d, err := s.takeUnits(ctx, t, 1)
 	if err != nil || !d.Allowed {
 		return d.RetryAfter, err
 	}
-	request.Cost = -1
-	_, err = s.engine.Store().Take(ctx, request)
+	if d.Granted > 0 {
+		_, err = s.takeUnits(ctx, t, -1)
+	}
 	return 0, err
+}
+
+// takeUnits has the store decide. A rule may be stored under another limit than its own.
+func (s *Server) takeUnits(ctx context.Context, t keyTarget, cost int64) (penstock.Decision, error) {
+	if t.rule != nil {
+		return s.engine.TakeRule(ctx, t.rule, t.key, cost)
+	}
+	return s.engine.Store().Take(ctx, penstock.Request{Key: t.key, Limit: t.limit, Cost: cost})
 }
 
 func (t *keyTarget) state(d penstock.Decision, next time.Duration) *keyState {

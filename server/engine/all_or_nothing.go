@@ -2,14 +2,15 @@ package engine
 
 import "context"
 
-// decideAll is the default mode: the request takes from all limits or from none. Quota rules
-// are taken first, because only all of them together deny; then the enforced rules, all or
-// nothing; then settle does what follows from the outcome.
+// decideAll is the default mode: the request takes from all limits or from none. Gates are
+// decided first, then overrides and quota rules, each independently: only all quota rules
+// together deny. The enforced rules follow, all or nothing, and settle does what follows
+// from the outcome.
 func (ev *evaluation) decideAll(ctx context.Context) (over bool, err error) {
-	if err := ev.takeQuotas(ctx); err != nil {
+	if over, err = ev.takeEarly(ctx); err != nil {
 		return false, err
 	}
-	if over = ev.quotaExhausted(); !over {
+	if !over {
 		if over, err = ev.takeEnforced(ctx); err != nil {
 			return false, err
 		}
@@ -17,10 +18,28 @@ func (ev *evaluation) decideAll(ctx context.Context) (over bool, err error) {
 	return over, ev.settle(ctx, over)
 }
 
+// takeEarly takes what is taken before the enforced rules.
+func (ev *evaluation) takeEarly(ctx context.Context) (over bool, err error) {
+	if err := ev.takeGates(ctx); err != nil {
+		return false, err
+	}
+	if ev.anyOver() {
+		return true, nil
+	}
+	if err := ev.takeOverrides(ctx); err != nil {
+		return false, err
+	}
+	if ev.anyOver() {
+		return true, nil
+	}
+	err = ev.takeQuotas(ctx)
+	return ev.quotaExhausted(), err
+}
+
 // takeQuotas takes from the quota rules, each independently.
 func (ev *evaluation) takeQuotas(ctx context.Context) error {
 	for i := range ev.limited {
-		if d := &ev.limited[i]; d.rule.Quota && !d.rule.Shadow && d.cost > 0 {
+		if d := &ev.limited[i]; d.rule.Quota && !d.rule.Shadow && !d.decided && d.cost > 0 {
 			ev.queue(i, d.cost)
 		}
 	}
@@ -30,7 +49,7 @@ func (ev *evaluation) takeQuotas(ctx context.Context) error {
 // takeEnforced takes from the rules that can each deny the request, all or nothing.
 func (ev *evaluation) takeEnforced(ctx context.Context) (denied bool, err error) {
 	for i := range ev.limited {
-		if d := &ev.limited[i]; !d.rule.Quota && !d.rule.Shadow && d.cost > 0 {
+		if d := &ev.limited[i]; !d.rule.Quota && !d.rule.Shadow && !d.decided && d.cost > 0 {
 			ev.queue(i, d.cost)
 		}
 	}
@@ -44,14 +63,18 @@ func (ev *evaluation) takeEnforced(ctx context.Context) (denied bool, err error)
 }
 
 // settle completes the decision. If the request is allowed, it takes from shadow rules, and
-// does the peeks and refunds of the request. If it is denied, it refunds what quota rules
-// took, and peeks at the rest.
+// does the peeks and refunds of the request. If it is denied, it refunds what overrides and
+// quota rules took, and peeks at the rest.
 func (ev *evaluation) settle(ctx context.Context, over bool) error {
 	if over {
 		return ev.settleDenied(ctx)
 	}
 	for i := range ev.limited {
-		if d := &ev.limited[i]; !d.decided {
+		if d := &ev.limited[i]; d.decided {
+			continue
+		} else if d.override {
+			ev.queueOverride(i)
+		} else {
 			ev.queue(i, d.cost)
 		}
 	}
@@ -61,8 +84,8 @@ func (ev *evaluation) settle(ctx context.Context, over bool) error {
 func (ev *evaluation) settleDenied(ctx context.Context) error {
 	for i := range ev.limited {
 		d := &ev.limited[i]
-		if granted := ev.granted(d); granted > 0 {
-			ev.queue(i, -granted)
+		if ev.granted(d) > 0 && !d.rule.ChargeAlways {
+			ev.queueRefund(i)
 			ctx = context.WithoutCancel(ctx) // refund even if the caller has gone
 		} else if !d.decided {
 			ev.queue(i, 0)

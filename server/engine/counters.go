@@ -50,11 +50,13 @@ type ruleTable struct {
 // A ruleState is what the engine keeps for a rule.
 type ruleState struct {
 	counters *RuleCounters    // nil for an unlimited rule
-	template penstock.Request // under the rule's limit, without a key
+	template penstock.Request // under the rule's stored limit, without a key
 	source   *topkeys.Source  // of the rule's keys; nil for request limits, which have one each
+	count    int64            // the count of the rule's limit
+	counter  *countedState    // nil if the rule's hits cannot be counted
 }
 
-func newRuleTable(store penstock.Store, s *rules.Set, old *ruleTable, keys *topkeys.Tracker) *ruleTable {
+func (e *Engine) newRuleTable(s *rules.Set, old *ruleTable) *ruleTable {
 	if s == nil {
 		return nil
 	}
@@ -68,13 +70,30 @@ func newRuleTable(store penstock.Store, s *rules.Set, old *ruleTable, keys *topk
 		if counters == nil {
 			counters = &Counters{}
 		}
-		t.states[r.Index] = ruleState{
-			counters: &RuleCounters{Rule: r.Name, Limit: maxAtOnce(r.Limit), Counters: counters},
-			template: newTemplate(store, r.Limit),
-			source:   keys.NewSource(r.Name),
-		}
+		t.states[r.Index] = e.newRuleState(s, r)
+		t.states[r.Index].counters = &RuleCounters{Rule: r.Name, Limit: maxAtOnce(r.Limit), Counters: counters}
 	}
 	return t
+}
+
+// newRuleState returns the state of a rule without its counters.
+func (e *Engine) newRuleState(s *rules.Set, r *rules.Rule) ruleState {
+	state := ruleState{
+		template: newTemplate(e.store, storedLimit(r, e.isCompat(s, r))),
+		count:    r.Limit.Count,
+		source:   e.topKeys.NewSource(r.Name),
+	}
+	if canCount(&r.Limit) {
+		state.counter = &countedState{newTemplate(e.store, countingLimit(r.Limit))}
+	}
+	return state
+}
+
+// isCompat reports whether the requests of a rule are decided as Envoy's service does.
+func (e *Engine) isCompat(s *rules.Set, r *rules.Rule) bool {
+	domain, _ := r.Path()
+	d := s.Domain(domain)
+	return e.compatEnvoy || d != nil && d.CompatEnvoy
 }
 
 // counters returns the counters by the names of their rules. The table may be nil.

@@ -22,10 +22,11 @@ type Descriptor struct {
 	// MayRefund exempts the Limit from the bound of what limits in requests
 	// leave behind.
 	MayRefund bool
-}
 
-// MaxEntries is how many entries APIs accept in a descriptor.
-const MaxEntries = 16
+	// DenyInDebt denies a peek at a key that owes, or under compat has more hits
+	// than the limit. Envoy asks this before it reports hits.
+	DenyInDebt bool
+}
 
 // OverrideLimitName is the name of [Descriptor] limits without one. They share state by that
 // name, so a limit can change from request to request, as long as its period stays the same.

@@ -182,8 +182,10 @@ func TestDecideEnvoyCompatCountsDeniedHits(t *testing.T) {
 		e := newEngine(t, store, compatRules, nil)
 		want(t, decide(t, e, "envoy", descriptor(1, "five=x")), "allowed: granted=1 remaining=4")
 		want(t, decide(t, e, "envoy", descriptor(3, "five=x")), "allowed: granted=3 remaining=1")
-		want(t, decide(t, e, "envoy", descriptor(3, "five=x")), "denied: granted=1 remaining=0 over denied")
-		want(t, decide(t, e, "envoy", descriptor(1, "five=x")), "denied: granted=0 remaining=0 over denied")
+		want(t, decide(t, e, "envoy", descriptor(3, "five=x")), "denied: granted=3 remaining=0 over denied")
+		want(t, decide(t, e, "envoy", descriptor(1, "five=x")), "denied: granted=1 remaining=0 over denied")
+		want(t, decide(t, e, "envoy", descriptor(0, "five=x")), "denied: granted=0 remaining=0 over denied")
+		want(t, decide(t, e, "envoy", descriptor(-3, "five=x")), "allowed: granted=-3 remaining=0")
 		want(t, decide(t, e, "envoy", descriptor(0, "five=x")), "allowed: granted=0 remaining=0")
 		want(t, decide(t, e, "envoy", descriptor(-2, "five=x")), "allowed: granted=-2 remaining=2")
 	})
@@ -193,11 +195,11 @@ func TestDecideEnvoyCompatDecidesDescriptorsIndependently(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
 		e := newEngine(t, store, compatRules, nil)
 		want(t, decide(t, e, "envoy", descriptor(1, "one=x"), descriptor(1, "one=x"), descriptor(1, "five=x")),
-			"denied: granted=1 remaining=0 | granted=0 remaining=0 over denied | granted=1 remaining=4")
+			"denied: granted=1 remaining=0 | granted=1 remaining=0 over denied | granted=1 remaining=4")
 		want(t, decide(t, e, "envoy", descriptor(1, "trial=x"), descriptor(1, "trial=x"), descriptor(9, "one=x")),
-			"denied: granted=1 remaining=0 | granted=0 remaining=0 denied | granted=0 remaining=0 over denied")
-		want(t, decide(t, e, "envoy", descriptor(2, "small=x"), descriptor(2, "large=x")), "allowed: granted=1 remaining=0 over denied | granted=2 remaining=0")
-		want(t, decide(t, e, "envoy", descriptor(1, "small=x"), descriptor(1, "large=x")), "denied: granted=0 remaining=0 over denied | granted=0 remaining=0 over denied")
+			"denied: granted=1 remaining=0 | granted=1 remaining=0 denied | granted=9 remaining=0 over denied")
+		want(t, decide(t, e, "envoy", descriptor(2, "small=x"), descriptor(2, "large=x")), "allowed: granted=2 remaining=0 over denied | granted=2 remaining=0")
+		want(t, decide(t, e, "envoy", descriptor(1, "small=x"), descriptor(1, "large=x")), "denied: granted=1 remaining=0 over denied | granted=1 remaining=0 over denied")
 	})
 }
 
@@ -245,7 +247,7 @@ func TestDecideOverrideLimitReplacesRules(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
 		e := newEngine(t, store, apiRules+"---\n", nil)
 		want(t, decide(t, e, "api", withOverride(descriptor(3, "user=ada"), 4)), "allowed: granted=3 remaining=1")
-		want(t, decide(t, e, "api", descriptor(2, "user=ada")), "allowed: granted=2 remaining=0")
+		want(t, decide(t, e, "api", descriptor(1, "user=ada")), "denied: granted=0 remaining=0 over denied")
 		want(t, decide(t, e, "api", withOverride(descriptor(2, "user=ada"), 4)), "denied: granted=0 remaining=1 over denied")
 
 		// It counts on when its number changes, and for what no rule is about.
@@ -328,7 +330,7 @@ func TestDecideHashesLongKeys(t *testing.T) {
 		long := "user=" + strings.Repeat("a", 10<<20)
 		want(t, decide(t, e, "api", descriptor(2, long), descriptor(1, long+"b")), "allowed: granted=2 remaining=0 | granted=1 remaining=1")
 		want(t, decide(t, e, "api", descriptor(1, long)), "denied: granted=0 remaining=0 over denied")
-		want(t, decide(t, e, "api", withOverride(descriptor(1, long), 1)), "allowed: granted=1 remaining=0")
+		want(t, decide(t, e, "api", withOverride(descriptor(1, long), 3)), "allowed: granted=1 remaining=0")
 	})
 }
 
@@ -340,7 +342,7 @@ func TestResultCanBeReused(t *testing.T) {
 		want string
 	}{
 		{
-			[]engine.Descriptor{descriptor(3, "user=ada"), withOverride(descriptor(1, "user=ada"), 1), withOverride(descriptor(1, "user=bob"), 2)},
+			[]engine.Descriptor{descriptor(3, "user=ada"), withOverride(descriptor(1, "user=eve"), 1), withOverride(descriptor(1, "user=bob"), 2)},
 			"denied: granted=0 remaining=2 over denied | granted=0 remaining=1 | granted=0 remaining=2",
 		},
 		{[]engine.Descriptor{descriptor(1, "colour=red")}, "allowed: no rule"},

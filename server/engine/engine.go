@@ -6,6 +6,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/topkeys"
@@ -36,8 +37,22 @@ type Options struct {
 	// Shadow allows every request, and counts would-be denials.
 	Shadow bool
 
-	// MaxDescriptors limits the descriptors of a request. Default: 64.
-	MaxDescriptors int
+	// MaxDescriptors limits the descriptors of a request, and MaxEntries the entries
+	// of a descriptor. Default: 256 and 128, which is what Envoy Gateway can send.
+	MaxDescriptors, MaxEntries int
+
+	// CompatEnvoy decides the requests of all domains as those of domains with
+	// compat: envoy. Default: only those.
+	CompatEnvoy bool
+
+	// OverLimitKeys is how many keys over their limit are remembered under compat,
+	// so that they cost no call of the store, and OverLimitAge for how long at
+	// most. Default: none, and one second.
+	OverLimitKeys int
+	OverLimitAge  time.Duration
+
+	// OnFailure is that of the [penstock.Fallback] in the store, if it has one.
+	OnFailure func(penstock.Limit) (penstock.FailureMode, float64)
 
 	// DenyUnmatched denies requests that take units and that no rule matches
 	// in any descriptor. Default: they are allowed.
@@ -62,7 +77,10 @@ type Options struct {
 	ClaimLimits func(...penstock.Limit) error
 }
 
-const defaultMaxDescriptors = 64
+const (
+	defaultMaxDescriptors = 256
+	defaultMaxEntries     = 128
+)
 
 // An Engine decides requests. It is safe for concurrent use.
 type Engine struct {
@@ -71,6 +89,10 @@ type Engine struct {
 	transientKeys  bool // the store is a penstock.TransientKeyStore
 	shadow         bool
 	maxDescriptors int // descriptors in a request
+	maxEntries     int // entries in a descriptor
+	compatEnvoy    bool
+	overLimit      *overLimitCache // nil if none is
+	onFailure      func(penstock.Limit) (penstock.FailureMode, float64)
 
 	tokens     []hashedToken
 	trustLocal bool
@@ -102,6 +124,10 @@ func New(store penstock.Store, o *Options) *Engine {
 		shadow:            o.Shadow,
 		maxDescriptors:    defaultMaxDescriptors,
 		tokens:            hashTokens(append([]Token{{Secret: o.Token}}, o.Tokens...)),
+		maxEntries:        defaultMaxEntries,
+		compatEnvoy:       o.CompatEnvoy,
+		overLimit:         newOverLimitCache(o.OverLimitKeys, o.OverLimitAge),
+		onFailure:         o.OnFailure,
 		trustLocal:        !o.DistrustLocal,
 		requestLimitState: ruleState{counters: &RuleCounters{Counters: &Counters{}}},
 		requestPolicy:     policy,
@@ -114,6 +140,9 @@ func New(store penstock.Store, o *Options) *Engine {
 	if o.MaxDescriptors > 0 {
 		e.maxDescriptors = o.MaxDescriptors
 	}
+	if o.MaxEntries > 0 {
+		e.maxEntries = o.MaxEntries
+	}
 	return e
 }
 
@@ -124,12 +153,15 @@ func (e *Engine) Store() penstock.Store { return e.store }
 // parsing there.
 func (e *Engine) MaxDescriptors() int { return e.maxDescriptors }
 
+// MaxEntries returns how many entries a descriptor may have.
+func (e *Engine) MaxEntries() int { return e.maxEntries }
+
 // SetRules replaces the rules. Requests in flight keep the old ones. A rule that the old set
 // has under the same name keeps its counters.
 func (e *Engine) SetRules(s *rules.Set) {
 	e.loading.Lock()
 	defer e.loading.Unlock()
-	e.table.Store(newRuleTable(e.store, s, e.table.Load(), e.topKeys))
+	e.table.Store(e.newRuleTable(s, e.table.Load()))
 }
 
 // Rules returns the current rules, or nil.

@@ -7,35 +7,38 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// decideEach is the mode of domains with compat: envoy: as in Envoy's own service, every
-// descriptor is decided independently, and a denied request counts. In a full window it
-// makes no difference how much was missing, so a denied descriptor takes what is left.
+// decideEach is the mode of compat: envoy: as in Envoy's own service, every descriptor is
+// decided independently, and a denied request counts.
 func (ev *evaluation) decideEach(ctx context.Context) (over bool, err error) {
+	if err := ev.takeGates(ctx); err != nil {
+		return false, err
+	}
 	for i := range ev.limited {
-		ev.queue(i, ev.limited[i].cost)
-		ev.requests[i].AtMost = ev.limited[i].cost > 0
+		if d := &ev.limited[i]; !d.decided && !ev.knownOver(d) {
+			ev.queue(i, d.cost)
+			ev.requests[len(ev.requests)-1].AtMost = d.cost > 0
+		}
 	}
 	if err := ev.callEach(ctx); err != nil {
 		ev.record() // some may have been taken, and must be refunded
 		return false, err
 	}
-	for i := range ev.decisions {
-		if ev.requests[i].AtMost && ev.decisions[i].Granted < ev.requests[i].Cost {
-			deny(&ev.decisions[i], &ev.requests[i])
-		}
+	for n := range ev.decisions {
+		deny(&ev.decisions[n], &ev.requests[n])
 	}
 	ev.record()
-	for i := range ev.limited {
-		d := &ev.limited[i]
-		over = over || d.overLimit() && !d.rule.Quota
-	}
-	return over || ev.quotaExhausted(), nil
+	ev.cacheOver()
+	return ev.anyOver() || ev.quotaExhausted(), nil
 }
 
-// deny turns a decision that granted less than the cost into a denial. In a fixed window the
-// cost fits when the next window begins, unless it exceeds the limit. The decision may be
-// about a share of the limit during an outage, so the rule's own limit counts.
+// deny turns a decision that granted less than the cost into a denial. It is about buckets and
+// logs, which Envoy's service does not have: they cannot count beyond their limit, so a
+// denied descriptor takes what is left. The decision may be about a share of the limit during
+// an outage, so the rule's own limit counts.
 func deny(d *penstock.Decision, r *penstock.Request) {
+	if !r.AtMost || d.Granted >= r.Cost {
+		return
+	}
 	d.Allowed = false
 	d.RetryAfter = max(d.RetryAfter, d.ResetAfter, time.Nanosecond)
 	if r.Cost > maxAtOnce(r.Limit) {

@@ -13,12 +13,14 @@ import (
 )
 
 // An evaluation is one call of Decide. It runs in three steps: prepare finds the limits
-// and keys of the descriptors, decide takes them in one of two modes (all_or_nothing.go,
-// envoy_compat.go), and count updates the rules' counters. Evaluations are pooled, since
+// and keys of the descriptors (override.go has those with their own limit), decide takes
+// them in one of two modes (all_or_nothing.go, envoy_compat.go), and count updates the
+// rules' counters. Evaluations are pooled, since
 // most of their memory has the same size every time.
 type evaluation struct {
 	engine  *Engine
 	result  *Result
+	compat  bool // descriptors are decided as Envoy's service does
 	limited []limitedDescriptor
 	keys    []byte // of all limited descriptors, one after the other
 
@@ -42,6 +44,12 @@ type limitedDescriptor struct {
 	request  penstock.Request
 	decided  bool // taken or denied, and not just peeked at
 	denied   bool
+
+	count      int64         // what decisions under a counting limit are compared with
+	counter    *countedState // of a rule whose hits are counted; nil without one
+	override   bool          // has its own limit
+	underRule  bool          // is an override that is counted under a rule
+	denyInDebt bool          // a peek denies if the key owes
 }
 
 // overLimit reports whether the descriptor denies the request. Shadow rules do not.
@@ -78,10 +86,10 @@ func (ev *evaluation) prepare(t *ruleTable, domain *rules.Domain, ds []Descripto
 
 // match finds the limit of a descriptor, if there is one.
 func (ev *evaluation) match(t *ruleTable, domain *rules.Domain, i int, d *Descriptor) error {
-	l := limitedDescriptor{index: i, cost: d.Cost, key: len(ev.keys)}
+	l := limitedDescriptor{index: i, cost: d.Cost, key: len(ev.keys), denyInDebt: d.DenyInDebt}
 	if d.Limit == (penstock.Limit{}) {
 		ev.matchRule(&l, t, domain, d)
-	} else if err := ev.useOverride(&l, domain, d); err != nil {
+	} else if err := ev.useOverride(&l, t, domain, d); err != nil {
 		return fmt.Errorf("descriptor %d: %w", i, err)
 	}
 	if l.rule == nil {
@@ -100,17 +108,8 @@ func (ev *evaluation) matchRule(l *limitedDescriptor, t *ruleTable, domain *rule
 	l.rule, ev.keys = domain.Match(d.Entries, ev.keys)
 	if l.rule != nil && !l.rule.Unlimited {
 		l.state = &t.states[l.rule.Index]
-		l.request = l.state.template
+		l.request, l.count, l.counter = l.state.template, l.state.count, l.state.counter
 	}
-}
-
-// useOverride makes a rule of the limit that the descriptor itself has.
-func (ev *evaluation) useOverride(l *limitedDescriptor, domain *rules.Domain, d *Descriptor) error {
-	l.rule = ev.result.overrideRule(d)
-	l.state = &ev.engine.requestLimitState
-	l.request = penstock.Request{Limit: l.rule.Limit}
-	ev.keys = appendOverrideKey(ev.keys, domain.Name, d.Entries)
-	return l.rule.Limit.Validate()
 }
 
 // An admittedOverride is the admission of a descriptor with its own limit.
@@ -126,7 +125,7 @@ func (ev *evaluation) admitOverrides(ds []Descriptor) error {
 	}
 	for i := range ev.limited {
 		l := &ev.limited[i]
-		if l.state != &ev.engine.requestLimitState {
+		if !l.override || l.underRule {
 			continue
 		}
 		r := l.request
@@ -151,14 +150,6 @@ func (ev *evaluation) settleOverrides(err error) {
 		}
 		o.admission.Settle(&d, err)
 	}
-}
-
-// appendOverrideKey appends the key of a descriptor with its own limit. It contains the
-// domain, so that domains do not share counters.
-func appendOverrideKey(buf []byte, domain string, entries []rules.Entry) []byte {
-	buf = rules.AppendKey(buf, []rules.Entry{{Key: domain}})
-	buf = append(buf, '|')
-	return rules.AppendKey(buf, entries)
 }
 
 // maxKey is the longest key that is sent to a store. Longer keys are hashed rather than
@@ -223,7 +214,7 @@ func (ev *evaluation) setKeys() {
 // decide reports whether the request is over a limit. After an error nothing stays charged,
 // as far as the store can be reached.
 func (ev *evaluation) decide(ctx context.Context, domain *rules.Domain) (over bool, err error) {
-	if domain.CompatEnvoy {
+	if ev.compat = domain.CompatEnvoy || ev.engine.compatEnvoy; ev.compat {
 		over, err = ev.decideEach(ctx)
 	} else {
 		over, err = ev.decideAll(ctx)
@@ -249,9 +240,18 @@ func (ev *evaluation) quotaExhausted() bool {
 
 // queue adds a request for the store. A cost of 0 peeks, a negative cost refunds.
 func (ev *evaluation) queue(i int, cost int64) {
-	ev.queued = append(ev.queued, i)
-	r := ev.limited[i].request
+	d := &ev.limited[i]
+	r := d.request
+	if cost == 0 && d.countsPeeks() {
+		r = d.counter.request
+		r.Key = d.request.Key
+	}
 	r.Cost = cost
+	ev.enqueue(i, r)
+}
+
+func (ev *evaluation) enqueue(i int, r penstock.Request) {
+	ev.queued = append(ev.queued, i)
 	ev.requests = append(ev.requests, r)
 	ev.decisions = append(ev.decisions, penstock.Decision{})
 }
@@ -289,6 +289,7 @@ func (ev *evaluation) takeEach(ctx context.Context) error {
 func (ev *evaluation) record() {
 	for n, i := range ev.queued {
 		d := &ev.limited[i]
+		ev.interpret(d, n)
 		d.decided, d.denied = true, !ev.decisions[n].Allowed
 		ev.setStatus(d, ev.decisions[n])
 	}
@@ -298,6 +299,7 @@ func (ev *evaluation) record() {
 // recordPeeks stores the decisions about a denied request, where nothing is granted.
 func (ev *evaluation) recordPeeks() {
 	for n, i := range ev.queued {
+		ev.interpret(&ev.limited[i], n)
 		ev.decisions[n].Granted = 0
 		ev.setStatus(&ev.limited[i], ev.decisions[n])
 	}

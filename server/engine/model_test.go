@@ -109,20 +109,16 @@ func anyOver(ps []*part) bool {
 	return quotas > 0 && quotas == overQuotas
 }
 
-// take takes the cost of a part, or nothing. With fill it takes what is left.
-func (m *model) take(p *part, filling bool) {
+// take takes the cost of a part, or nothing. Counting takes it in any case, and denies a peek
+// too if more than the limit was taken.
+func (m *model) take(p *part, counting bool) {
 	if !p.limited {
 		return
 	}
 	left := p.limit - m.used[p.key]
-	switch {
-	case p.cost <= left:
+	p.denied = p.cost > left && (p.cost > 0 || p.cost == 0 && counting)
+	if !p.denied || counting {
 		m.used[p.key] = max(m.used[p.key]+p.cost, 0)
-	default:
-		p.denied = true
-		if filling {
-			m.used[p.key] = p.limit
-		}
 	}
 }
 
@@ -187,7 +183,7 @@ func (m *model) compare(t *rapid.T, ds []engine.Descriptor, ps []*part, v *engin
 		times[p.key]++
 	}
 	for i, p := range ps { // of duplicates, only the last has the final count
-		if p.limited && times[p.key] == 1 && v.Statuses[i].Decision.Remaining != p.limit-m.used[p.key] {
+		if p.limited && times[p.key] == 1 && v.Statuses[i].Decision.Remaining != max(p.limit-m.used[p.key], 0) {
 			t.Fatalf("%v: %s, but of %s %d are used", ds, textOf(v), p.key, m.used[p.key])
 		}
 	}

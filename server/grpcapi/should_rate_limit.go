@@ -93,10 +93,14 @@ func (s *Server) logInvalid(ctx context.Context, reason requestlog.Reason, err e
 }
 
 func (s *Server) decide(ctx context.Context, c *rateLimitCall) error {
-	if err := c.Request.Unmarshal(c.request, s.engine.MaxDescriptors()); err != nil {
+	if err := c.Request.Unmarshal(c.request, s.engine.MaxDescriptors(), s.engine.MaxEntries()); err != nil {
 		return err
 	}
-	return s.service.Handle(ctx, &c.Call, func() bool { return s.mayRefund(ctx) })
+	err := s.service.Handle(ctx, &c.Call, func() bool { return s.mayRefund(ctx) })
+	if err == nil && c.ForbiddenRefunds > 0 { // the others were decided
+		s.logInvalid(ctx, requestlog.Forbidden, rlsproto.ErrRefundForbidden)
+	}
+	return err
 }
 
 // mayRefund reports whether the caller may refund hits.

@@ -180,6 +180,23 @@ func TestRefundNeedsToken(t *testing.T) {
 	}
 }
 
+// A refund that is not permitted fails alone: Envoy lets a request pass whose call fails, so it
+// must not keep the others from being decided.
+func TestForbiddenRefundFailsAlone(t *testing.T) {
+	c := newClientFrom(t, "192.0.2.7", newEngine(t, newMemory(), userRules, nil))
+	for _, want := range []pb.RateLimitResponse_Code{pb.RateLimitResponse_OK, pb.RateLimitResponse_OK, pb.RateLimitResponse_OVER_LIMIT} {
+		both := takeRequest("ada")
+		both.Descriptors = append(both.Descriptors, refundRequest("ada").GetDescriptors()...)
+		r, err := c.ShouldRateLimit(t.Context(), both)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.GetOverallCode() != want || r.GetStatuses()[0].GetCode() != want || r.GetStatuses()[1].GetCode() != pb.RateLimitResponse_UNKNOWN {
+			t.Errorf("got %v, want %v and UNKNOWN for the refund", r, want)
+		}
+	}
+}
+
 // Without a token, only programs on this machine that connect directly may refund. A
 // sidecar or another proxy there forwards the calls of remote clients.
 func TestRefundWithoutTokenNeedsDirectLocalCaller(t *testing.T) {

@@ -139,6 +139,10 @@ func (tr *transcript) start() pb.RateLimitServiceClient {
 			o.Envoy.DynamicMetadata = true
 		case "shadow":
 			eo.Shadow = true
+		case "compat":
+			eo.CompatEnvoy = true
+		case "few":
+			eo.MaxDescriptors, eo.MaxEntries = 64, 16
 		default:
 			tr.t.Fatalf("line %d: no option %q", tr.line, option)
 		}

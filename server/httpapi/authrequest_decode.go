@@ -23,7 +23,7 @@ type authRequest struct {
 }
 
 // maxParameters leaves room for the entries of a descriptor and four others.
-const maxParameters = engine.MaxEntries + 4
+const maxParameters = maxEntries + 4
 
 // decodeAuthRequest reads a request from the URL. Mistakes in the URL are the operator's
 // and come first. A header without a usable value may be the client's doing: that error
@@ -161,8 +161,8 @@ func (a *authRequest) addEntries(entries []rules.Entry) error {
 		return in(name, &fieldError{problem: fmt.Sprintf("unknown parameter %.80q; entries of a descriptor need a domain", name)})
 	case slices.ContainsFunc(entries, func(e rules.Entry) bool { return e.Key == "" }):
 		return &fieldError{problem: "a parameter has no name"}
-	case len(entries) > engine.MaxEntries:
-		return &fieldError{problem: fmt.Sprintf("%d entries, want at most %d", len(entries), engine.MaxEntries)}
+	case len(entries) > maxEntries:
+		return &fieldError{problem: fmt.Sprintf("%d entries, want at most %d", len(entries), maxEntries)}
 	}
 	a.fields |= fieldDescriptors
 	a.descriptors = []engine.Descriptor{{Entries: entries, Cost: a.cost}}

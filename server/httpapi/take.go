@@ -22,7 +22,7 @@ func (s *Server) handleTake(w http.ResponseWriter, r *http.Request) {
 	}
 	c := calls.Get().(*call)
 	defer c.release()
-	if err := c.decode(r, s.engine.MaxDescriptors()); err != nil {
+	if err := c.decode(r, min(s.engine.MaxDescriptors(), maxRequests)); err != nil {
 		s.writeTakeProblem(w, r, err)
 		return
 	}

@@ -13,6 +13,10 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
+// maxEntries bounds the entries of a descriptor, whatever more the engine accepts from Envoy:
+// its requests follow from a configuration, which may be large.
+const maxEntries = 16
+
 // A takeRequest is one request of /v1/take or /v1/auth: for a key under the limit
 // that it carries, or for descriptors by the rules of a domain.
 type takeRequest struct {
@@ -206,8 +210,8 @@ func (t *takeRequest) decodeDescriptor(r *jsonReader, i int) error {
 func (r *jsonReader) entries() (entries []rules.Entry, err error) {
 	length := 0
 	err = r.array(func(i int) error {
-		if i == engine.MaxEntries {
-			return &fieldError{problem: fmt.Sprintf("want at most %d entries", engine.MaxEntries)}
+		if i == maxEntries {
+			return &fieldError{problem: fmt.Sprintf("want at most %d entries", maxEntries)}
 		}
 		e, err := r.entry()
 		if length += len(e.Key) + len(e.Value); err == nil && length > maxKey {

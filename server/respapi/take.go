@@ -29,7 +29,7 @@ func (c *conn) take(args [][]byte) {
 
 // decideTake decides a PENSTOCK.TAKE, or adds it to the batch.
 func (c *conn) decideTake(args [][]byte) error {
-	t, err := parseTake(args, c.server.engine.MaxDescriptors())
+	t, err := parseTake(args, min(c.server.engine.MaxDescriptors(), maxRequests))
 	switch {
 	case err != nil:
 		return err

@@ -13,6 +13,13 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
+// Bounds of a request, whatever more the engine accepts from Envoy: its requests follow from a
+// configuration, which may be large.
+const (
+	maxRequests = 64 // requests, or descriptors of a request
+	maxEntries  = 16 // entries of a descriptor
+)
+
 // takeHelp is the reply to PENSTOCK.TAKE HELP, and the grammar that parseTake accepts.
 var takeHelp = []string{
 	"PENSTOCK.TAKE KEY key LIMIT limit [COST n | RESET] [ID id] [ATMOST | OVERDRAW] [MAXDELAY ms]",
@@ -240,8 +247,8 @@ func (t *takeCall) parseEntries(args [][]byte) (n int, err error) {
 		return 0, argumentError("ENTRIES needs a value")
 	}
 	count, ok := parseNatural(args[0])
-	if !ok || count < 1 || count > engine.MaxEntries {
-		return 0, argumentError(fmt.Sprintf("ENTRIES: want a number from 1 to %d", engine.MaxEntries))
+	if !ok || count < 1 || count > maxEntries {
+		return 0, argumentError(fmt.Sprintf("ENTRIES: want a number from 1 to %d", maxEntries))
 	}
 	n = 1 + 2*int(count)
 	if len(args) < n {
@@ -252,8 +259,8 @@ func (t *takeCall) parseEntries(args [][]byte) (n int, err error) {
 
 // addDescriptor adds a descriptor of pairs of a key and a value.
 func (t *takeCall) addDescriptor(pairs [][]byte) error {
-	if len(pairs)/2 > engine.MaxEntries {
-		return argumentError(fmt.Sprintf("%d entries: must be at most %d", len(pairs)/2, engine.MaxEntries))
+	if len(pairs)/2 > maxEntries {
+		return argumentError(fmt.Sprintf("%d entries: must be at most %d", len(pairs)/2, maxEntries))
 	}
 	d := engine.Descriptor{Entries: make([]rules.Entry, 0, len(pairs)/2), Cost: t.cost}
 	length := 0

@@ -20,7 +20,7 @@ func TestCallAllocatesNothing(t *testing.T) {
 	var c Call
 	var out []byte
 	allocs := testing.AllocsPerRun(500, func() {
-		if err := c.Request.Unmarshal(data, 64); err != nil {
+		if err := c.Request.Unmarshal(data, 64, 16); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.Handle(context.Background(), &c, nil); err != nil {

@@ -10,7 +10,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -24,7 +23,7 @@ func (s *Service) HandleJSON(ctx context.Context, body []byte, mayRefund bool) (
 		return nil, false, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
 	var c Call
-	if err := c.Request.fromProto(&message, s.engine.MaxDescriptors()); err != nil {
+	if err := c.Request.fromProto(&message, s.engine.MaxDescriptors(), s.engine.MaxEntries()); err != nil {
 		return nil, false, err
 	}
 	if err := s.Handle(ctx, &c, func() bool { return mayRefund }); err != nil {
@@ -34,15 +33,15 @@ func (s *Service) HandleJSON(ctx context.Context, body []byte, mayRefund bool) (
 	return response, c.Response.OverLimit, err
 }
 
-func (q *Request) fromProto(m *pb.RateLimitRequest, maxDescriptors int) error {
+func (q *Request) fromProto(m *pb.RateLimitRequest, maxDescriptors, maxEntries int) error {
 	if len(m.GetDescriptors()) > maxDescriptors {
 		return tooManyDescriptors(maxDescriptors)
 	}
 	q.reset()
 	q.Domain, q.HitsAddend = m.GetDomain(), m.GetHitsAddend()
 	for _, from := range m.GetDescriptors() {
-		if len(from.GetEntries()) > engine.MaxEntries {
-			return tooManyEntries()
+		if len(from.GetEntries()) > maxEntries {
+			return tooManyEntries(maxEntries)
 		}
 		d := q.addDescriptor()
 		for _, e := range from.GetEntries() {
@@ -79,7 +78,7 @@ func (r *Response) toProto() *pb.RateLimitResponse {
 
 func (st *Status) toProto() *pb.RateLimitResponse_DescriptorStatus {
 	m := &pb.RateLimitResponse_DescriptorStatus{
-		Code:           pb.RateLimitResponse_Code(code(st.OverLimit)),
+		Code:           pb.RateLimitResponse_Code(st.code()),
 		LimitRemaining: st.Remaining,
 	}
 	if st.HasLimit {

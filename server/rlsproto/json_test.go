@@ -96,7 +96,7 @@ func TestHandleJSONDecidesByRules(t *testing.T) {
 
 func TestHandleJSONRejectsInvalidRequests(t *testing.T) {
 	s := newService(t, &Options{})
-	entries := strings.Repeat(`{"key":"a"},`, 16) + `{"key":"a"}`
+	entries := strings.Repeat(`{"key":"a"},`, 128) + `{"key":"a"}`
 	for _, c := range []struct {
 		request string
 		reason  error
@@ -108,7 +108,7 @@ func TestHandleJSONRejectsInvalidRequests(t *testing.T) {
 		{`{"domain":7}`, ErrMalformed},
 		{`{}`, engine.ErrNoDomain},
 		{`{"domain":"api"}`, engine.ErrNoDescriptors},
-		{`{"domain":"api","descriptors":[` + strings.Repeat("{},", 64) + `{}]}`, engine.ErrTooManyDescriptors},
+		{`{"domain":"api","descriptors":[` + strings.Repeat("{},", 256) + `{}]}`, engine.ErrTooManyDescriptors},
 		{`{"domain":"api","descriptors":[{"entries":[` + entries + `]}]}`, ErrMalformed},
 		{`{"domain":"api","descriptors":[{"limit":{"requestsPerUnit":1}}]}`, ErrBadOverride},
 		{`{"domain":"api","descriptors":[{"isNegativeHits":true}]}`, ErrRefundForbidden},

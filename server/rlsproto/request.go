@@ -30,6 +30,8 @@ type Descriptor struct {
 
 	// IsNegativeHits refunds the hits.
 	IsNegativeHits bool
+
+	forbidden bool // refunds, which the caller may not
 }
 
 // An Override is the limit of a descriptor that does not use the rules.
@@ -42,14 +44,17 @@ type Override struct {
 	HasUnitMultiplier bool
 }
 
-// hasRefund reports whether any descriptor refunds hits.
-func (q *Request) hasRefund() bool {
+// forbidRefunds marks the descriptors that refund hits, if the caller may not. They fail alone:
+// Envoy lets a request pass whose call fails, so a descriptor that its caller made up must
+// not fail the others. It reports how many there are.
+func (q *Request) forbidRefunds(mayRefund func() bool) (forbidden int) {
 	for i := range q.Descriptors {
-		if q.cost(&q.Descriptors[i]) < 0 {
-			return true
+		d := &q.Descriptors[i]
+		if d.forbidden = q.cost(d) < 0 && (forbidden > 0 || !mayRefund()); d.forbidden {
+			forbidden++
 		}
 	}
-	return false
+	return forbidden
 }
 
 // cost returns the cost of a descriptor. A HitsAddend of 0 in the request may be
@@ -105,8 +110,8 @@ func (q *Request) addDescriptor() *Descriptor {
 	return &q.Descriptors[len(q.Descriptors)-1]
 }
 
-func tooManyEntries() error {
-	return fmt.Errorf("%w: a descriptor has more than %d entries", ErrMalformed, engine.MaxEntries)
+func tooManyEntries(limit int) error {
+	return fmt.Errorf("%w: a descriptor has more than %d entries", ErrMalformed, limit)
 }
 
 // tooManyDescriptors returns the engine's error before the descriptors are allocated.

@@ -23,6 +23,7 @@ type Response struct {
 // A Status is the outcome for one descriptor, Envoy's DescriptorStatus.
 type Status struct {
 	OverLimit bool
+	Failed    bool // not decided, because the caller may not refund; the rest is zero
 	Limit     Limit
 	HasLimit  bool
 	Remaining uint32
@@ -48,6 +49,9 @@ func (s *Service) buildResponse(c *Call) {
 	r.OverLimit, r.Statuses, r.Headers, r.Metadata = c.result.OverLimit, r.Statuses[:0], r.Headers[:0], nil
 	for i := range c.result.Statuses {
 		st := s.statusOf(&c.result.Statuses[i])
+		if c.Request.Descriptors[i].forbidden {
+			st = Status{Failed: true}
+		}
 		if d := &c.Request.Descriptors[i]; st.HasLimit && d.Limit.HasUnitMultiplier {
 			st.Limit.UnitMultiplier = d.Limit.UnitMultiplier
 		}

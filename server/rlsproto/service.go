@@ -99,15 +99,20 @@ type Call struct {
 	Request  Request
 	Response Response
 
+	// ForbiddenRefunds is how many descriptors refund hits though the caller may not.
+	ForbiddenRefunds int
+
 	descriptors []engine.Descriptor
 	result      engine.Result
 }
 
 // Handle decides the request of a call and fills in the response. It calls mayRefund,
 // see [engine.Engine.MayRefund], only for a request with an override, or for one that
-// refunds hits: then it returns ErrRefundForbidden if the caller may not.
+// refunds hits. A descriptor that refunds hits though the caller may not has the code
+// UNKNOWN; if the request has no other, Handle returns ErrRefundForbidden.
 func (s *Service) Handle(ctx context.Context, c *Call, mayRefund func() bool) error {
-	if c.Request.hasRefund() && !mayRefund() {
+	c.ForbiddenRefunds = c.Request.forbidRefunds(mayRefund)
+	if c.ForbiddenRefunds > 0 && c.ForbiddenRefunds == len(c.Request.Descriptors) {
 		return ErrRefundForbidden
 	}
 	if err := s.buildDescriptors(c, mayRefund); err != nil {
@@ -123,22 +128,32 @@ func (s *Service) Handle(ctx context.Context, c *Call, mayRefund func() bool) er
 	return nil
 }
 
-// buildDescriptors turns the descriptors of the request into the engine's.
+// buildDescriptors turns the descriptors of the request into the engine's. One that is
+// forbidden has no entries, so that nothing applies to it.
 func (s *Service) buildDescriptors(c *Call, mayRefund func() bool) error {
 	c.descriptors = c.descriptors[:0]
 	for i := range c.Request.Descriptors {
 		d := &c.Request.Descriptors[i]
-		descriptor := engine.Descriptor{Entries: d.Entries, Cost: c.Request.cost(d)}
-		if d.HasLimit {
-			if err := d.Limit.apply(&descriptor); err != nil {
-				return fmt.Errorf("%w: descriptor %d: %w", ErrBadOverride, i, err)
+		descriptor := engine.Descriptor{Entries: d.Entries, Cost: c.Request.cost(d), DenyInDebt: true}
+		if d.forbidden {
+			descriptor = engine.Descriptor{}
+		} else if d.HasLimit {
+			if err := s.addOverride(&descriptor, i, d, mayRefund); err != nil {
+				return err
 			}
-			if err := s.engine.RefuseLimit(s.engine.OverrideRefusal(), mayRefund); err != nil {
-				return fmt.Errorf("descriptor %d: %w", i, err)
-			}
-			descriptor.MayRefund = mayRefund()
 		}
 		c.descriptors = append(c.descriptors, descriptor)
 	}
+	return nil
+}
+
+func (s *Service) addOverride(descriptor *engine.Descriptor, i int, d *Descriptor, mayRefund func() bool) error {
+	if err := d.Limit.apply(descriptor); err != nil {
+		return fmt.Errorf("%w: descriptor %d: %w", ErrBadOverride, i, err)
+	}
+	if err := s.engine.RefuseLimit(s.engine.OverrideRefusal(), mayRefund); err != nil {
+		return fmt.Errorf("descriptor %d: %w", i, err)
+	}
+	descriptor.MayRefund = mayRefund()
 	return nil
 }

@@ -6,7 +6,6 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -15,10 +14,10 @@ import (
 // both with the generated code.
 
 // Unmarshal decodes a request from protobuf's binary form, with at most maxDescriptors
-// descriptors. Its strings share the memory of data, which must not change while the
+// descriptors of maxEntries entries. Its strings share the memory of data, which must not change while the
 // request is in use. Unlike generated code, it accepts strings that are not UTF-8: a
 // header value may have any encoding or none, and must still be limited.
-func (q *Request) Unmarshal(data []byte, maxDescriptors int) error {
+func (q *Request) Unmarshal(data []byte, maxDescriptors, maxEntries int) error {
 	q.reset()
 	return forEachField(data, func(f field) error {
 		switch f.tag {
@@ -28,7 +27,7 @@ func (q *Request) Unmarshal(data []byte, maxDescriptors int) error {
 			if len(q.Descriptors) == maxDescriptors {
 				return tooManyDescriptors(maxDescriptors)
 			}
-			return q.addDescriptor().unmarshal(f.bytes)
+			return q.addDescriptor().unmarshal(f.bytes, maxEntries)
 		case tag(3, protowire.VarintType):
 			q.HitsAddend = uint32(f.number)
 		}
@@ -36,12 +35,12 @@ func (q *Request) Unmarshal(data []byte, maxDescriptors int) error {
 	})
 }
 
-func (d *Descriptor) unmarshal(data []byte) error {
+func (d *Descriptor) unmarshal(data []byte, maxEntries int) error {
 	return forEachField(data, func(f field) error {
 		switch f.tag {
 		case tag(1, protowire.BytesType):
-			if len(d.Entries) == engine.MaxEntries {
-				return tooManyEntries()
+			if len(d.Entries) == maxEntries {
+				return tooManyEntries(maxEntries)
 			}
 			d.Entries = append(d.Entries, rules.Entry{})
 			return unmarshalEntry(&d.Entries[len(d.Entries)-1], f.bytes)

@@ -89,10 +89,10 @@ func TestRequestUnmarshalMatchesGenerated(t *testing.T) {
 			}
 		}
 		var want Request
-		if err := want.fromProto(m, 64); err != nil {
+		if err := want.fromProto(m, 64, 16); err != nil {
 			t.Fatal(err)
 		}
-		if err := got.Unmarshal(data, 64); err != nil {
+		if err := got.Unmarshal(data, 64, 16); err != nil {
 			t.Fatalf("decoding %x: %v", data, err)
 		}
 		if !sameRequest(&got, &want) {
@@ -127,12 +127,12 @@ func FuzzRequestUnmarshal(f *testing.F) {
 		var m pb.RateLimitRequest
 		var got, want Request
 		wantErr := proto.Unmarshal(data, &m)
-		gotErr := got.Unmarshal(data, 64)
+		gotErr := got.Unmarshal(data, 64, 16)
 		if wantErr != nil && strings.Contains(wantErr.Error(), "UTF-8") {
 			return // accepted here on purpose
 		}
 		if wantErr == nil {
-			wantErr = want.fromProto(&m, 64)
+			wantErr = want.fromProto(&m, 64, 16)
 		}
 		if (gotErr == nil) != (wantErr == nil) {
 			t.Fatalf("decoding %x: got %v, want %v", data, gotErr, wantErr)
@@ -148,7 +148,7 @@ func TestRequestUnmarshalAcceptsAnyBytes(t *testing.T) {
 	data := append([]byte("\x0a\x03api\x12"), byte(len(entry)+2), 0x0a, byte(len(entry)))
 	data = append(data, entry...)
 	var q Request
-	if err := q.Unmarshal(data, 64); err != nil {
+	if err := q.Unmarshal(data, 64, 16); err != nil {
 		t.Fatal(err)
 	}
 	if got := q.Descriptors[0].Entries[0]; got != (rules.Entry{Key: "user", Value: "\xff\x00\xfe"}) {
@@ -175,7 +175,7 @@ func TestRequestUnmarshalRejectsMalformedData(t *testing.T) {
 		"\x0b",                     // a group without an end
 		"\x0f",                     // an unknown wire type
 	} {
-		if err := q.Unmarshal([]byte(data), 64); !errors.Is(err, ErrMalformed) {
+		if err := q.Unmarshal([]byte(data), 64, 16); !errors.Is(err, ErrMalformed) {
 			t.Errorf("decoding %x: got %v, want ErrMalformed", data, err)
 		}
 	}
@@ -184,18 +184,18 @@ func TestRequestUnmarshalRejectsMalformedData(t *testing.T) {
 func TestRequestUnmarshalLimitsAllocation(t *testing.T) {
 	var q Request
 	many := []byte(strings.Repeat("\x12\x00", 100_000))
-	if err := q.Unmarshal(many, 64); !errors.Is(err, engine.ErrTooManyDescriptors) || cap(q.Descriptors) > 128 {
+	if err := q.Unmarshal(many, 64, 16); !errors.Is(err, engine.ErrTooManyDescriptors) || cap(q.Descriptors) > 128 {
 		t.Errorf("100,000 descriptors: got %v and capacity for %d", err, cap(q.Descriptors))
 	}
-	if err := q.Unmarshal(many[:2*64], 64); err != nil || len(q.Descriptors) != 64 {
+	if err := q.Unmarshal(many[:2*64], 64, 16); err != nil || len(q.Descriptors) != 64 {
 		t.Errorf("64 descriptors: got %d, %v", len(q.Descriptors), err)
 	}
 	long := protowire.AppendBytes([]byte("\x12"), []byte(strings.Repeat("\x0a\x00", 100_000)))
-	if err := q.Unmarshal(long, 64); !errors.Is(err, ErrMalformed) || cap(q.Descriptors[0].Entries) > 32 {
+	if err := q.Unmarshal(long, 64, 16); !errors.Is(err, ErrMalformed) || cap(q.Descriptors[0].Entries) > 32 {
 		t.Errorf("100,000 entries: got %v and capacity for %d", err, cap(q.Descriptors[0].Entries))
 	}
 	just := protowire.AppendBytes([]byte("\x12"), []byte(strings.Repeat("\x0a\x00", 16)))
-	if err := q.Unmarshal(just, 64); err != nil || len(q.Descriptors[0].Entries) != 16 {
+	if err := q.Unmarshal(just, 64, 16); err != nil || len(q.Descriptors[0].Entries) != 16 {
 		t.Errorf("16 entries: got %d, %v", len(q.Descriptors[0].Entries), err)
 	}
 }

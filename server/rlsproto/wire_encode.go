@@ -42,8 +42,16 @@ func code(over bool) uint64 {
 	return codeOK
 }
 
+// code is 0, UNKNOWN, for a descriptor that was not decided.
+func (st *Status) code() uint64 {
+	if st.Failed {
+		return 0
+	}
+	return code(st.OverLimit)
+}
+
 func (st *Status) append(buf []byte) []byte {
-	buf = appendNumber(buf, 1, code(st.OverLimit))
+	buf = appendNumber(buf, 1, st.code())
 	if st.HasLimit {
 		buf = protowire.AppendTag(buf, 2, protowire.BytesType)
 		buf = protowire.AppendVarint(buf, uint64(st.Limit.size()))
@@ -57,7 +65,7 @@ func (st *Status) append(buf []byte) []byte {
 }
 
 func (st *Status) size() int {
-	n := sizeNumber(1, code(st.OverLimit)) + sizeNumber(3, uint64(st.Remaining))
+	n := sizeNumber(1, st.code()) + sizeNumber(3, uint64(st.Remaining))
 	if st.HasLimit {
 		n += protowire.SizeTag(2) + protowire.SizeBytes(st.Limit.size())
 	}

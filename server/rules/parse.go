@@ -164,6 +164,7 @@ var fieldPlaces = map[string]struct {
 	"share":            {place: "inside rate_limit or beside it", ours: true},
 	"lease":            {place: "inside rate_limit or beside it", ours: true},
 	"deny_cache":       {place: "inside rate_limit or beside it", ours: true},
+	"charge":           {place: "inside rate_limit or beside it", ours: true},
 }
 
 // misplaced reports a field that is unknown or belongs elsewhere.

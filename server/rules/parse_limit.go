@@ -34,6 +34,7 @@ type limitSpec struct {
 	share          float64
 	lease          *bool
 	denyCache      *bool
+	chargeAlways   bool
 }
 
 func (s *limitSpec) isSet(name string) bool {
@@ -160,12 +161,20 @@ var limitFieldReaders = map[string]func(*reader, *limitSpec, field){
 		on := r.flag(f)
 		s.denyCache = &on
 	},
+	"charge": func(r *reader, s *limitSpec, f field) {
+		s.chargeAlways = r.oneOf(f, chargeNames...) == chargeAlways
+	},
 }
 
 var algorithmNames = []string{
 	penstock.TokenBucket.String(), penstock.LeakyBucket.String(), penstock.FixedWindow.String(),
 	penstock.SlidingWindow.String(), penstock.RollingWindow.String(), penstock.SlidingLog.String(),
 }
+
+// chargeNames are the ways to charge: what is granted, or always the whole cost.
+var chargeNames = []string{"granted", "always"}
+
+const chargeAlways = 1 // index in chargeNames
 
 // oneOf returns the index of a field's value among words, or -1.
 func (r *reader) oneOf(f field, words ...string) int {
@@ -209,6 +218,7 @@ func (p *parser) addRule(r *reader, d *descriptor, name string) *Rule {
 		Unlimited: s.unlimited, Shadow: d.shadow, Quota: d.quota,
 		Alias: s.alias, Replaces: s.replaces, Metadata: d.metadata,
 		OnStoreFailure: s.onStoreFailure, Share: s.share, Lease: s.lease, DenyCache: s.denyCache,
+		ChargeAlways: s.chargeAlways,
 	}
 	if r.checkCombination(s) && !s.unlimited {
 		rule.Limit = r.buildLimit(s)

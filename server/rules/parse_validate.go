@@ -39,7 +39,7 @@ func (r *reader) checkUnlimited(s *limitSpec) {
 		r.fail(s.lineOf("unit"), "should not specify rate limit unit when unlimited: remove unit")
 	}
 	name, ok := s.firstSet("limit", "period", "algorithm", "burst", "buckets", "zone",
-		"on_store_failure", "share", "lease", "deny_cache")
+		"on_store_failure", "share", "lease", "deny_cache", "charge")
 	if ok {
 		r.fail(s.lineOf(name), "%s: cannot be combined with unlimited, which counts nothing: remove one of them", name)
 	}
@@ -100,6 +100,7 @@ func (r *reader) checkAlgorithm(s *limitSpec, a penstock.Algorithm) bool {
 		{"buckets", a == penstock.RollingWindow, "rolling-window"},
 		{"zone", a == penstock.FixedWindow, "fixed-window"},
 		{"lease", a == penstock.TokenBucket || s.lease == nil || !*s.lease, "token-bucket"},
+		{"charge", !s.chargeAlways || canOwe(a), "token-bucket, leaky-bucket, fixed-window or sliding-window"},
 	} {
 		if s.isSet(c.name) && !c.belongs {
 			r.fail(s.lineOf(c.name), "%s: needs algorithm: %s, but it is %s", c.name, c.owner, a)
@@ -109,4 +110,10 @@ func (r *reader) checkAlgorithm(s *limitSpec, a penstock.Algorithm) bool {
 		r.fail(s.lineOf("limit"), "limit: a concurrent limit needs an ID in each request, which rules have no field for")
 	}
 	return r.problems.count() == before
+}
+
+// canOwe reports whether a key can owe units under an algorithm, so that a cost is charged
+// that does not fit. Others have no place for units beyond their count.
+func canOwe(a penstock.Algorithm) bool {
+	return a == penstock.TokenBucket || a == penstock.LeakyBucket || a == penstock.FixedWindow || a == penstock.SlidingWindow
 }

@@ -35,6 +35,11 @@ type Rule struct {
 	// Quota rules deny only if all quota rules of a request are over their limit.
 	Quota bool
 
+	// ChargeAlways rules are told what has happened: their hits are charged in full, as
+	// debt where they do not fit, and a request is over the limit if nothing was left
+	// before.
+	ChargeAlways bool
+
 	// RequestsPerUnit and Unit describe the limit in responses to Envoy. Unit is
 	// UnknownUnit if Envoy has no unit of that length.
 	RequestsPerUnit uint32

@@ -1,0 +1,130 @@
+package engine
+
+import (
+	"hash/maphash"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+// An overLimitCache remembers which counters are over their limit, under compat: such a
+// counter stays over it until its window ends, so it need not be asked for. The deny cache of
+// the store cannot know that, because the store denies nothing under a counting limit.
+//
+// It is a table without buckets: a key replaces the one that has its slot. A hash of 64 bits
+// with a random seed stands for the key.
+type overLimitCache struct {
+	seed  maphash.Seed
+	age   time.Duration
+	start time.Time
+	slots []overLimitSlot
+}
+
+// An overLimitSlot has the hash of a key, and when it may no longer be answered for, in
+// nanoseconds since the start of the cache. Both are read without a lock, so the end is mixed
+// into the hash: while another key is written, neither of them is found.
+type overLimitSlot struct {
+	check atomic.Uint64 // the hash of the key, mixed with the end
+	end   atomic.Int64
+}
+
+const defaultOverLimitAge = time.Second
+
+func newOverLimitCache(keys int, age time.Duration) *overLimitCache {
+	if keys <= 0 {
+		return nil
+	}
+	if age <= 0 {
+		age = defaultOverLimitAge
+	}
+	return &overLimitCache{seed: maphash.MakeSeed(), age: age, start: time.Now(), slots: make([]overLimitSlot, keys)}
+}
+
+// find returns the slot and the hash of a counter. An override has other numbers than its
+// rule, so the count is part of it.
+func (c *overLimitCache) find(r *penstock.Request, count int64) (*overLimitSlot, uint64) {
+	var h maphash.Hash
+	h.SetSeed(c.seed)
+	_, _ = h.WriteString(r.Limit.Name)
+	maphash.WriteComparable(&h, [3]int64{int64(r.Limit.Period), count, int64(len(r.Limit.Name))})
+	_, _ = h.WriteString(r.Key)
+	sum := h.Sum64()
+	return &c.slots[sum%uint64(len(c.slots))], sum
+}
+
+// until returns for how long a counter is known to be over its limit.
+func (c *overLimitCache) until(r *penstock.Request, count int64) time.Duration {
+	slot, sum := c.find(r, count)
+	end := slot.end.Load()
+	if slot.check.Load() != sum^uint64(end) {
+		return 0
+	}
+	return max(time.Duration(end)-time.Since(c.start), 0)
+}
+
+// add remembers a counter that is over its limit for that long.
+func (c *overLimitCache) add(r *penstock.Request, count int64, until time.Duration) {
+	slot, sum := c.find(r, count)
+	end := int64(time.Since(c.start) + min(until, c.age))
+	slot.end.Store(end)
+	slot.check.Store(sum ^ uint64(end))
+}
+
+// remove forgets a counter, because units were refunded.
+func (c *overLimitCache) remove(r *penstock.Request, count int64) {
+	slot, sum := c.find(r, count)
+	if slot.check.Load() == sum^uint64(slot.end.Load()) {
+		slot.check.Store(0)
+	}
+}
+
+// knownOver decides a descriptor whose counter is known to be over its limit. As in Envoy's
+// service, its hits are not counted then.
+func (ev *evaluation) knownOver(d *limitedDescriptor) bool {
+	c := ev.engine.overLimit
+	if c == nil || !d.isCounting() {
+		return false
+	}
+	if d.cost < 0 {
+		c.remove(&d.request, d.count)
+		return false
+	}
+	until := c.until(&d.request, d.count)
+	if until <= 0 {
+		return false
+	}
+	d.decided, d.denied = true, true
+	dec := penstock.Decision{Limit: d.count, RetryAfter: until, ResetAfter: ev.windowEnd(d, until), Source: penstock.SourceDenyCache}
+	if d.cost > d.count {
+		dec.RetryAfter = penstock.Never
+	}
+	ev.setStatus(d, dec)
+	return true
+}
+
+// windowEnd returns the time until the descriptor's window ends, by the clock of this
+// machine, and at least until the cached denial ends.
+func (ev *evaluation) windowEnd(d *limitedDescriptor, until time.Duration) time.Duration {
+	if d.rule.Limit.Align == penstock.AlignFirst {
+		return until
+	}
+	now := time.Now()
+	_, end := d.rule.Limit.Window(now)
+	return max(end.Sub(now), until)
+}
+
+// cacheOver remembers the descriptors that are over their limit.
+func (ev *evaluation) cacheOver() {
+	c := ev.engine.overLimit
+	if c == nil {
+		return
+	}
+	for i := range ev.limited {
+		d := &ev.limited[i]
+		dec := &ev.result.Statuses[d.index].Decision
+		if d.denied && d.isCounting() && dec.Source == penstock.SourceStore && dec.ResetAfter > 0 {
+			c.add(&d.request, d.count, dec.ResetAfter)
+		}
+	}
+}

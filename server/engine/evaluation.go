@@ -357,7 +357,7 @@ func (ev *evaluation) countKey(d *limitedDescriptor) {
 	outcome := outcomeOf(d.denied, d.rule.Shadow || ev.engine.shadow)
 	remaining := ev.result.Statuses[d.index].Decision.Remaining
 	if d.state.source == nil {
-		ev.engine.topKeys.RecordLimit(&d.request.Limit, d.request.Key, outcome, d.cost, remaining)
+		ev.engine.topKeys.RecordLimit(&d.rule.Limit, d.request.Key, outcome, d.cost, remaining)
 		return
 	}
 	ev.engine.topKeys.Record(d.state.source, d.request.Key, outcome, d.cost, remaining)

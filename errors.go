@@ -32,6 +32,10 @@ var (
 
 	// ErrNever means that the cost exceeds the [Limit.Capacity].
 	ErrNever = errors.New("cost exceeds what the limit can ever grant")
+
+	// ErrUnknownID means that the store does not remember what was granted under a
+	// [Request.ID]: nothing was, or it has expired. Nothing was charged.
+	ErrUnknownID = errors.New("unknown ID")
 )
 
 type deadlineError struct{}

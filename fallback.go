@@ -2,6 +2,7 @@ package penstock
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -220,6 +221,8 @@ func (f *Fallback) Take(ctx context.Context, r Request) (Decision, error) {
 	case err == nil:
 		f.succeeded(s, t)
 	case isMalformed(err):
+	case errors.Is(err, ErrUnknownID):
+		f.succeeded(s, t)
 	case !f.isStoreFault(ctx, sent):
 		f.verifyAsync(s, &r)
 	default:

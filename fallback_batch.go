@@ -89,6 +89,9 @@ func (b *fallbackBatch) call(
 		return true, nil
 	case isMalformed(err):
 		return false, reindex(err, indexes)
+	case errors.Is(err, ErrUnknownID):
+		b.succeeded()
+		return false, reindex(err, indexes)
 	case !f.isStoreFault(ctx, b.sent):
 		b.verifyAsync()
 		return false, reindex(err, indexes)

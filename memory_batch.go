@@ -26,11 +26,14 @@ func (m *Memory) takeAll(rs []Request, ds []Decision) error {
 			return requestError(i, err)
 		}
 	}
-	if err := validateCharges(rs); err != nil {
+	if err := validateTogether(rs); err != nil {
 		return err
 	}
 	b.lock()
 	defer b.unlock()
+	if len(rs) > 0 && rs[0].ID != "" {
+		return b.decideWithID(ds)
+	}
 	return b.decide(ds)
 }
 
@@ -41,6 +44,7 @@ type memoryBatch struct {
 	shards   []int        // indexes of the locked shards, ascending
 	byKey    []*batchItem // sorted so that items of one key are adjacent
 	overflow bool         // whether the overflow shard's lock is held as well
+	lifetime int64        // of the records, if the requests have an ID
 
 	wall, mono int64 // the time on both clocks
 }
@@ -58,6 +62,11 @@ type batchItem struct {
 	pinned bool   // whether the slot is kept from being swept
 	expiry uint64 // of the slot, before it was pinned
 	result algorithm.Outcome
+
+	// Of a request with an ID.
+	home     *shard // of the record, which is the key's, even if an overflow bucket decides
+	homeHash uint64 // of the key
+	record   uint64 // hash of the record; 0 if there is none to write
 }
 
 func (b *memoryBatch) add(r *Request) error {
@@ -69,9 +78,12 @@ func (b *memoryBatch) add(r *Request) error {
 		return err
 	}
 	h := b.store.hashOf(cl, r.Key)
-	b.items = append(b.items, batchItem{
-		limit: cl, req: r.forAlgorithm(), hash: h, shard: b.store.shard(h), index: len(b.items),
-	})
+	it := batchItem{limit: cl, req: r.forAlgorithm(), hash: h, shard: b.store.shard(h), index: len(b.items)}
+	if r.ID != "" && r.Cost > 0 {
+		it.home, it.homeHash, it.record = it.shard, h, b.store.hashOfID(h, r.ID)
+	}
+	b.lifetime = max(b.lifetime, cl.idLifetime)
+	b.items = append(b.items, it)
 	b.shards = append(b.shards, int(h>>b.store.shift))
 	return nil
 }
@@ -102,18 +114,31 @@ func (b *memoryBatch) unlock() {
 // decide charges all items or none.
 func (b *memoryBatch) decide(ds []Decision) error {
 	ok, err := b.ensureSlots()
+	if err == nil && ok {
+		err = b.ensureRecords()
+	}
 	b.unpin()
 	if err != nil {
+		b.release()
 		return err
 	}
 	if ok && b.fits() && b.commit(ds) {
+		b.putRecords(ds)
 		return nil
 	}
+	b.release()
 	for i := range b.items {
-		b.items[i].releaseSlot()
 		b.items[i].peek(&ds[i])
 	}
 	return nil
+}
+
+// release frees what the batch has allocated and not used.
+func (b *memoryBatch) release() {
+	b.releaseRecords()
+	for i := range b.items {
+		b.items[i].releaseSlot()
+	}
 }
 
 // ensureSlots gives every item with a cost a slot that has room for it, and

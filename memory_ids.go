@@ -80,7 +80,7 @@ func (s *shard) takeNewID(cl *compiledLimit, r *Request, h, id uint64, now, mono
 		slot = s.newSlot(idTableOf(cl), id, mono)
 	}
 	if slot == nil {
-		return Decision{}, fmt.Errorf("penstock: memory: store is full, cannot record the ID: %w", ErrUnavailable)
+		return Decision{}, errNoRecord
 	}
 	slot[expiryWord] = uint64(mono + cl.idLifetime)
 	var d Decision
@@ -93,11 +93,14 @@ func (s *shard) takeNewID(cl *compiledLimit, r *Request, h, id uint64, now, mono
 	return d, nil
 }
 
+// errNoRecord is returned if the store has no room for a record.
+var errNoRecord = fmt.Errorf("penstock: memory: store is full, cannot record the ID: %w", ErrUnavailable)
+
 // newRecord returns the record of a decision. The record of a denial has already
 // expired.
 func (s *shard) newRecord(mono, lifetime int64, d Decision) idRecord {
 	r := idRecord{granted: d.Granted, actAt: mono + int64(d.Delay), overflow: s.usedOverflow}
-	if d.Granted > 0 {
+	if d.Allowed {
 		r.expiry = mono + lifetime
 	}
 	return r

@@ -53,7 +53,8 @@ type Request struct {
 	// grant, even if the cost differs. Denials are not remembered: a retry is
 	// decided again. A refund with an ID refunds that take, once, and never
 	// more than it was granted. A full [Memory] without room for the record
-	// returns [ErrUnavailable] and charges nothing. Optional.
+	// returns [ErrUnavailable] and charges nothing. For one ID on several
+	// requests, see [TakeAll]. Optional.
 	//
 	// A [Concurrent] limit requires it for every cost but 0 and Reset: it names
 	// the permits. A new ID takes permits, the same ID renews them for one more
@@ -134,10 +135,14 @@ func (r *Request) validateForAll() error {
 		return costError("AtMost", "cannot be used in an all-or-nothing request")
 	case r.Cost < 0:
 		return costError("Cost", strconv.FormatInt(r.Cost, 10)+": must not be negative in an all-or-nothing request")
-	case r.ID != "":
-		return costError("ID", "cannot be used in an all-or-nothing request")
 	}
-	return r.validateShape()
+	if err := r.validateShape(); err != nil {
+		return err
+	}
+	if r.Limit.Algorithm == Concurrent && r.Cost > 0 {
+		return costError("ID", "cannot take permits in an all-or-nothing request")
+	}
+	return nil
 }
 
 // forAlgorithm returns the part of the request that the algorithms need.

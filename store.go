@@ -76,13 +76,21 @@ func TakeEach(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 // the same order. If all are Allowed, which [Tightest] reports, all were charged.
 // Otherwise none was: the requests that did not fit are denied with a RetryAfter,
 // and the other decisions are peeks. Costs of the same key and limit add up. A
-// request with AtMost, a negative cost or an ID is an error. A request with Overdraw
+// request with AtMost or a negative cost is an error. A request with Overdraw
 // is charged if the others are, and denies nothing; together with a take of the same
 // key and limit it is an error. After an error, all decisions are zero, which denies.
 //
+// With a [Request.ID], which must be the same on all requests, a call is safe to
+// retry. The ID is remembered only if all were granted, and for as long as the longest
+// of their limits remembers it. A retry then returns the same grants and charges
+// nothing. If only some of the grants are still remembered, it charges nothing and
+// returns [ErrUnknownID]. Two requests under one ID must not be for the same key and
+// limit. A request with a cost of 0 is not remembered.
+//
 // An [AtomicStore] decides atomically. On any other store the requests are taken
 // one by one, and refunded if one is denied. That never admits too much, but
-// concurrent requests may briefly see units taken.
+// concurrent requests may briefly see units taken, and a grant that is no longer
+// remembered is taken again.
 func TakeAll(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 	if s, ok := s.(AtomicStore); ok {
 		return undecided(s.TakeAll(ctx, rs, ds), rs, ds)
@@ -232,7 +240,40 @@ func ValidateAll(rs []Request, ds []Decision) error {
 	if err := ValidateEach(rs, ds); err != nil {
 		return err
 	}
-	return validateCharges(rs)
+	return validateTogether(rs)
+}
+
+// validateTogether returns an error if requests, each of which is valid, cannot be
+// decided all or nothing.
+func validateTogether(rs []Request) error {
+	if err := validateCharges(rs); err != nil {
+		return err
+	}
+	return validateIDs(rs)
+}
+
+// validateIDs returns an error if the requests have different IDs, or if the same ID
+// would be recorded twice for one key and limit.
+func validateIDs(rs []Request) error {
+	for i := range rs {
+		if rs[i].ID != rs[0].ID {
+			return requestError(i, costError("ID", "must be the same on all requests of an all-or-nothing request"))
+		}
+	}
+	if len(rs) < 2 || rs[0].ID == "" {
+		return nil
+	}
+	seen := make(map[stateKey]bool, len(rs))
+	for i := range rs {
+		if rs[i].Cost == 0 {
+			continue // not recorded
+		}
+		if seen[stateKeyOf(rs[i])] {
+			return requestError(i, costError("ID", "cannot stand on two requests for the same key and limit"))
+		}
+		seen[stateKeyOf(rs[i])] = true
+	}
+	return nil
 }
 
 // validateCharges returns an error if one of the requests, which are valid, overdraws

@@ -91,12 +91,12 @@ func (cl *compiledLimit) missedWindow(reply []int64) (now int64, missed bool) {
 const noWindow = -1
 
 // decideOnce returns the decision on a request with an ID. The units are those
-// granted to this ID before, or those refunded now.
+// granted to this ID before, or noRecord, or those refunded now.
 func (q *compiledRequest) decideOnce(units, delay int64, state []int64) penstock.Decision {
 	switch {
 	case q.ask.Cost < 0:
 		return q.limit.decide(state, algorithm.Request{Cost: -units})
-	case units == 0:
+	case units == noRecord:
 		return q.limit.decide(state, q.ask)
 	}
 	d := q.limit.decide(state, algorithm.Request{})

@@ -3,7 +3,6 @@ package redisstore
 import (
 	"math/rand/v2"
 	"strconv"
-	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/algorithm"
@@ -24,9 +23,9 @@ func askOf(r *penstock.Request) algorithm.Request {
 }
 
 // encodeKeys validates a request, compiles it, and writes the keys of its call. A
-// grant under an ID is remembered for as long as the limit says, but at most for
-// maxTTL.
-func (s *Store) encodeKeys(q *compiledRequest, c *Call, r *penstock.Request, maxTTL time.Duration) (err error) {
+// grant under an ID is remembered for recordTTL ticks, or if that is 0, for as long as
+// the limit says.
+func (s *Store) encodeKeys(q *compiledRequest, c *Call, r *penstock.Request, recordTTL int64) (err error) {
 	if err = r.ValidateShape(); err != nil { // the limit is validated once, when it is compiled
 		return err
 	}
@@ -34,7 +33,9 @@ func (s *Store) encodeKeys(q *compiledRequest, c *Call, r *penstock.Request, max
 		return err
 	}
 	q.ask, q.once = askOf(r), r.ID != "" && r.Cost != 0
-	q.recordTTL = min(q.limit.recordTTL, maxTTL.Milliseconds())
+	if q.recordTTL = recordTTL; recordTTL == 0 {
+		q.recordTTL = q.limit.recordTTL
+	}
 	state := stateKey(s.prefix, r.Key, q.limit.identity)
 	c.Keys = append(c.Keys[:0], state)
 	c.idempotent, q.permit = q.once, ""
@@ -56,9 +57,13 @@ func (s *Store) encodeArgs(q *compiledRequest, c *Call) {
 	switch {
 	case q.once:
 		c.Script = cl.onceScript
-		c.argsBuf = cl.appendArgs(q.ask, append(c.argsBuf[:0], strconv.FormatInt(q.recordTTL, 10), cl.unitCost()))
+		how := ""
+		if q.ask.Overdraw {
+			how = "o"
+		}
+		c.argsBuf = cl.appendArgs(q.ask, append(c.argsBuf[:0], strconv.FormatInt(q.recordTTL, 10), cl.unitCost(), how))
 		if q.ask.Cost < 0 {
-			c.argsBuf[2] = strconv.FormatInt(cl.scriptCost(q.ask), 10)
+			c.argsBuf[3] = strconv.FormatInt(cl.scriptCost(q.ask), 10)
 		}
 		c.Args = c.argsBuf
 	case q.permit != "":

@@ -52,7 +52,7 @@ func (s *Store) TakeBatched(rs []penstock.Request, ctxs ...context.Context) (ds 
 	for i := range rs {
 		t := newPendingTake()
 		takes[i], t.start = t, time.Now()
-		if errs[i] = s.encodeKeys(&t.request, &t.calls[0], &rs[i], limitTTL); errs[i] != nil {
+		if errs[i] = s.encodeKeys(&t.request, &t.calls[0], &rs[i], 0); errs[i] != nil {
 			continue
 		}
 		t.prepare(contextOf(i, ctxs))
@@ -90,7 +90,7 @@ func contextOf(i int, ctxs []context.Context) context.Context {
 func (s *Store) Joins(r penstock.Request, before time.Duration) (bool, error) {
 	first, second := newPendingTake(), newPendingTake()
 	for _, t := range []*pendingTake{first, second} {
-		if err := s.encodeKeys(&t.request, &t.calls[0], &r, limitTTL); err != nil {
+		if err := s.encodeKeys(&t.request, &t.calls[0], &r, 0); err != nil {
 			return false, err
 		}
 	}

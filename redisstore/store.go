@@ -51,7 +51,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -220,7 +219,7 @@ type pendingTake struct {
 	request compiledRequest
 	calls   [1]Call
 	keys    [2]string
-	args    [12]string
+	args    [14]string
 	reply   [8]int64
 	start   time.Time
 
@@ -242,7 +241,7 @@ func newPendingTake() *pendingTake {
 // Take decides one request in one round trip, possibly in a batch with others.
 func (s *Store) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 	t := pendingTakePool.Get().(*pendingTake)
-	if err := s.encodeKeys(&t.request, &t.calls[0], &r, limitTTL); err != nil {
+	if err := s.encodeKeys(&t.request, &t.calls[0], &r, 0); err != nil {
 		return penstock.Decision{}, err
 	}
 	decision, err := s.submit(ctx, t)
@@ -252,10 +251,6 @@ func (s *Store) Take(ctx context.Context, r penstock.Request) (penstock.Decision
 	}
 	return decision, err
 }
-
-// limitTTL is the longest TTL: the limit alone determines how long a grant under
-// an ID is remembered.
-const limitTTL = time.Duration(math.MaxInt64)
 
 // submit sends a take in a batch if other takes under its limit are in flight,
 // and otherwise alone, without delay.

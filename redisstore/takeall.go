@@ -25,7 +25,8 @@ import (
 // seconds. It never admits too much. Other callers may see the
 // units taken for a moment, and be denied because of it. Units that cannot be
 // refunded, because the process has died or a node does not answer, become available
-// again in the course of the limit, like all units taken.
+// again in the course of the limit, like all units taken; the retry of a call with an
+// ID that ended so is then [penstock.ErrUnknownID].
 func (s *Store) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	err := s.takeAll(ctx, rs, ds)
 	if err != nil {
@@ -42,6 +43,7 @@ func (s *Store) takeAll(ctx context.Context, rs []penstock.Request, ds []penstoc
 	if err != nil || len(items) == 0 {
 		return err
 	}
+	setRecords(s.prefix, items, rs)
 	d := deadlineAfter(ctx, s.timeout)
 	defer d.stop()
 	for range maxClockAttempts {
@@ -66,7 +68,17 @@ type takeAllItem struct {
 	totalCost int64 // of all items on this key; they all overdraw it, or none does
 	priorCost int64 // of the items before it on this key
 	state     []int64
+
+	// Under an ID.
+	lifetime int64  // of the records of all items, in ticks; 0 without an ID
+	record   string // in Redis
+	isTake   bool   // whether it is recorded
+	units    int64  // of an earlier grant; noRecord if there is none
+	delay    int64  // until the caller may act on them, in ticks
 }
+
+// noRecord is the units granted before under an ID that has no record.
+const noRecord = -1
 
 func (s *Store) compileItems(rs []penstock.Request) ([]takeAllItem, error) {
 	items := make([]takeAllItem, len(rs))
@@ -78,6 +90,22 @@ func (s *Store) compileItems(rs []penstock.Request) ([]takeAllItem, error) {
 		items[i] = takeAllItem{limit: cl, key: stateKey(s.prefix, rs[i].Key, cl.identity), ask: askOf(&rs[i])}
 	}
 	return items, sumCosts(items)
+}
+
+// setRecords sets the records of items under an ID. All live as long as the longest.
+func setRecords(prefix string, items []takeAllItem, rs []penstock.Request) {
+	if rs[0].ID == "" {
+		return
+	}
+	lifetime := int64(0)
+	for i := range items {
+		lifetime = max(lifetime, items[i].limit.recordTTL)
+	}
+	for i := range items {
+		it := &items[i]
+		it.lifetime, it.isTake, it.units = lifetime, rs[i].Cost > 0, noRecord
+		it.record = recordKey(prefix, it.key, rs[i].ID)
+	}
 }
 
 // sumCosts works out the total and prior cost of each item.
@@ -112,6 +140,9 @@ func (s *Store) takeInOneScript(d *deadline, items []takeAllItem, ds []penstock.
 	if err != nil || s.clockMissed(items) {
 		return false, err
 	}
+	if repeated, err := repeatAll(items, ds); repeated || err != nil {
+		return repeated, err
+	}
 	if !took {
 		denyAll(items, ds)
 		return true, nil
@@ -122,13 +153,44 @@ func (s *Store) takeInOneScript(d *deadline, items []takeAllItem, ds []penstock.
 	return true, nil
 }
 
+// repeatAll answers items that were granted under their ID before. If only some were,
+// the grants of the others have expired, which is an error.
+func repeatAll(items []takeAllItem, ds []penstock.Decision) (repeated bool, err error) {
+	takes, granted := 0, 0
+	for i := range items {
+		if items[i].isTake {
+			takes++
+		}
+		if items[i].wasGranted() {
+			granted++
+		}
+		ds[i] = items[i].repeat()
+	}
+	if granted > 0 && granted < takes {
+		return false, fmt.Errorf("redisstore: take all: %w: %d of %d grants are no longer remembered",
+			penstock.ErrUnknownID, takes-granted, takes)
+	}
+	return granted > 0, nil
+}
+
+func (it *takeAllItem) wasGranted() bool { return it.lifetime > 0 && it.units != noRecord }
+
+// repeat returns the decision on an item that was granted under its ID before.
+func (it *takeAllItem) repeat() penstock.Decision {
+	d := it.peek()
+	if it.wasGranted() {
+		d.Granted, d.Delay = it.units, time.Duration(it.delay*tick)
+	}
+	return d
+}
+
 // encodeTakeAll returns the call that takes all items, or only tries to.
 func (s *Store) encodeTakeAll(items []takeAllItem, take bool) Call {
 	for i := range items {
 		take = take && !items[i].limit.neverFits(items[i].totalAsk())
 		items[i].limit.centerCalendar(s.redisMillis())
 	}
-	c := Call{Args: []string{"0"}}
+	c := Call{Args: []string{"0", strconv.FormatInt(items[0].lifetime, 10)}, idempotent: items[0].lifetime > 0}
 	if take {
 		c.Args[0] = "1"
 	}
@@ -137,6 +199,11 @@ func (s *Store) encodeTakeAll(items []takeAllItem, take bool) Call {
 		set |= 1 << slices.Index(algorithm.Steps[:], items[i].limit.step)
 		c.Keys = append(c.Keys, items[i].key)
 		c.Args = items[i].appendArgs(c.Args)
+	}
+	if c.idempotent {
+		for i := range items {
+			c.Keys = append(c.Keys, items[i].record)
+		}
 	}
 	c.Script = takeAllScript(set)
 	return c
@@ -158,7 +225,14 @@ func (it *takeAllItem) appendArgs(args []string) []string {
 	if it.priorCost > 0 && it.ask.Cost > 0 && !it.ask.Overdraw && it.limit.step == algorithm.LeakyBucketStep && it.ask.MaxDelay > 0 {
 		try[2] = it.boundAfterPrior()
 	}
-	args = append(args, it.letter(), strconv.Itoa(len(try)))
+	args = append(args, it.letter())
+	switch {
+	case it.isTake:
+		args = append(args, it.limit.unitCost())
+	case it.lifetime > 0:
+		args = append(args, "0")
+	}
+	args = append(args, strconv.Itoa(len(try)))
 	args = append(args, try...)
 	if it.totalAsk() == it.ask {
 		return append(args, "0")
@@ -195,11 +269,19 @@ func (s *Store) decodeTakeAll(d *deadline, c *Call, items []takeAllItem) (took b
 	want := 1
 	for i := range items {
 		want += items[i].limit.replyLen()
+		if items[i].lifetime > 0 {
+			want += 2
+		}
 	}
 	if len(reply) != want {
 		return false, c.unexpectedReply()
 	}
 	took, reply = reply[0] == 1, reply[1:]
+	for i := range items {
+		if items[i].lifetime > 0 {
+			items[i].units, items[i].delay, reply = reply[0], reply[1], reply[2:]
+		}
+	}
 	for i := range items {
 		n := items[i].limit.replyLen()
 		items[i].state, reply = reply[:n], reply[n:]
@@ -271,18 +353,30 @@ func (s *Store) takeAcrossSlots(d *deadline, rs []penstock.Request, items []take
 	if s.clockMissed(items) {
 		return false, nil
 	}
-	id := rand.Text()
-	for i, r := range rs {
-		if r.Cost > 0 {
-			r.ID = itemID(id, i)
+	rs, ttl := s.withIDs(rs, items)
+	for i := range rs {
+		ds[i], err = s.takeAlone(d, &rs[i], ttl)
+		if err != nil || !ds[i].Allowed {
+			return true, s.rollBack(d, rs, ds, i, err)
 		}
-		ds[i], err = s.takeAlone(d, &r, s.rollBackTTL())
-		if err == nil && ds[i].Allowed {
-			continue
-		}
-		return true, s.rollBack(d, rs, ds, i, id, err)
 	}
 	return true, nil
+}
+
+// withIDs returns the requests with an ID on each take, by which it can be refunded,
+// and how long they are remembered, in ticks.
+func (s *Store) withIDs(rs []penstock.Request, items []takeAllItem) (_ []penstock.Request, ttl int64) {
+	if rs[0].ID != "" {
+		return rs, items[0].lifetime
+	}
+	rs = slices.Clone(rs)
+	id := rand.Text()
+	for i := range rs {
+		if rs[i].Cost > 0 {
+			rs[i].ID = itemID(id, i)
+		}
+	}
+	return rs, s.rollBackTTL().Milliseconds()
 }
 
 // rollBackTTL is how long a grant is remembered that may have to be rolled back:
@@ -292,9 +386,9 @@ func (s *Store) rollBackTTL() time.Duration { return 2*s.timeout + 10*time.Secon
 
 func itemID(id string, i int) string { return id + strconv.Itoa(i) }
 
-// tryAcrossSlots tries all keys in one round trip, without taking. If one denies,
-// that is the decision.
-func (s *Store) tryAcrossSlots(d *deadline, items []takeAllItem, ds []penstock.Decision) (denied bool, err error) {
+// tryAcrossSlots tries all keys in one round trip, without taking. If one denies, or if
+// their ID was granted before, that is the decision.
+func (s *Store) tryAcrossSlots(d *deadline, items []takeAllItem, ds []penstock.Decision) (decided bool, err error) {
 	bySlot := map[uint16][]int{}
 	for i := range items {
 		slot := slotOf(items[i].key)
@@ -318,6 +412,9 @@ func (s *Store) tryAcrossSlots(d *deadline, items []takeAllItem, ds []penstock.D
 	if s.clockMissed(items) {
 		return false, nil
 	}
+	if repeated, err := repeatAll(items, ds); repeated || err != nil {
+		return repeated, err
+	}
 	denyAll(items, ds)
 	return slices.ContainsFunc(ds[:len(items)], func(d penstock.Decision) bool { return !d.Allowed }), nil
 }
@@ -332,15 +429,15 @@ func pick(items []takeAllItem, index []int) []takeAllItem {
 
 // rollBack refunds the items up to the one that was denied or failed, even if the
 // caller has left meanwhile. After a denial it writes a peek at every key.
-func (s *Store) rollBack(d *deadline, rs []penstock.Request, ds []penstock.Decision, at int, id string, failed error) error {
+func (s *Store) rollBack(d *deadline, rs []penstock.Request, ds []penstock.Decision, at int, failed error) error {
 	d = deadlineAfter(context.WithoutCancel(d.Context), s.timeout)
 	defer d.stop()
 	retryAfter := ds[at].RetryAfter
 	refunds := slices.Clone(rs)
 	for i := range refunds {
-		refunds[i].Cost, refunds[i].MaxDelay, refunds[i].Overdraw = 0, 0, false
-		if i <= at && rs[i].Cost > 0 {
-			refunds[i].Cost, refunds[i].ID = -rs[i].Cost, itemID(id, i)
+		refunds[i].MaxDelay, refunds[i].Overdraw = 0, false
+		if refunds[i].Cost = -rs[i].Cost; i > at {
+			refunds[i].Cost = 0
 		}
 	}
 	switch err := s.takeEach(d, refunds, ds); {
@@ -351,7 +448,7 @@ func (s *Store) rollBack(d *deadline, rs []penstock.Request, ds []penstock.Decis
 	}
 	peeks := refunds
 	for i := range peeks {
-		peeks[i].Cost, peeks[i].ID = 0, ""
+		peeks[i].Cost = 0
 	}
 	if err := s.takeEach(d, peeks, ds); err != nil {
 		return err

@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/penstock-io/penstock"
 )
@@ -27,7 +26,7 @@ func (s *Store) TakeEach(ctx context.Context, rs []penstock.Request, ds []pensto
 func (s *Store) takeEach(d *deadline, rs []penstock.Request, ds []penstock.Decision) error {
 	qs, calls := make([]compiledRequest, len(rs)), make([]Call, len(rs))
 	for i := range rs {
-		if err := s.encodeKeys(&qs[i], &calls[i], &rs[i], limitTTL); err != nil {
+		if err := s.encodeKeys(&qs[i], &calls[i], &rs[i], 0); err != nil {
 			return requestError(i, err)
 		}
 		s.encodeArgs(&qs[i], &calls[i])
@@ -39,7 +38,7 @@ func (s *Store) takeEach(d *deadline, rs []penstock.Request, ds []penstock.Decis
 		}
 		decision, ok, err := s.decode(&qs[i], &calls[i])
 		if !ok { // not decided, but now Redis's clock is known
-			decision, err = s.takeAlone(d, &rs[i], limitTTL)
+			decision, err = s.takeAlone(d, &rs[i], 0)
 		}
 		if err != nil {
 			return requestError(i, err)
@@ -50,10 +49,10 @@ func (s *Store) takeEach(d *deadline, rs []penstock.Request, ds []penstock.Decis
 }
 
 // takeAlone decides one request of several within their common deadline, as Take
-// does.
-func (s *Store) takeAlone(d *deadline, r *penstock.Request, maxTTL time.Duration) (penstock.Decision, error) {
+// does. For recordTTL see encodeKeys.
+func (s *Store) takeAlone(d *deadline, r *penstock.Request, recordTTL int64) (penstock.Decision, error) {
 	t := pendingTakePool.Get().(*pendingTake)
-	if err := s.encodeKeys(&t.request, &t.calls[0], r, maxTTL); err != nil {
+	if err := s.encodeKeys(&t.request, &t.calls[0], r, recordTTL); err != nil {
 		return penstock.Decision{}, err
 	}
 	decision, err := s.sendAlone(d, t)

@@ -114,7 +114,26 @@ func (s *comparison) takeAll(t *rapid.T) {
 			calls[i].request.Cost, calls[i].request.Overdraw = 0, false
 		}
 	}
+	if !sharesState(calls) {
+		id := rapid.SampledFrom([]string{"", "x", "z"}).Draw(t, "id")
+		for i := range calls {
+			calls[i].request.ID = id
+		}
+	}
 	s.compare(t, step{how: all, calls: calls})
+}
+
+// sharesState reports whether two calls are for the same key and limit, so that they
+// cannot have an ID.
+func sharesState(calls []call) bool {
+	seen := map[stateKey]bool{}
+	for _, c := range calls {
+		if seen[stateKeyOf(c.request)] {
+			return true
+		}
+		seen[stateKeyOf(c.request)] = true
+	}
+	return false
 }
 
 // mixes reports whether a call charges a key that an earlier one takes from, or the

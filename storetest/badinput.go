@@ -66,6 +66,15 @@ func testBadInput(t *testing.T, open Open) {
 		checkUndecided(t, ds)
 		w.check(t, badRequest{charge, penstock.ErrBadCost, "Overdraw"}, err)
 	})
+	t.Run("one ID twice on one key", func(t *testing.T) {
+		w := newBadInputTest(t, open)
+		take := with(w.valid, func(r *penstock.Request) { r.ID = "x" })
+		rs := []penstock.Request{take, take}
+		ds := staleDecisions(len(rs))
+		err := takeAllOf(w.store)(context.Background(), rs, ds)
+		checkUndecided(t, ds)
+		w.check(t, badRequest{take, penstock.ErrBadCost, "ID"}, err)
+	})
 	t.Run("too few decisions", func(t *testing.T) {
 		w := newBadInputTest(t, open)
 		rs := []penstock.Request{w.valid, w.valid}

@@ -79,11 +79,18 @@ func (l *ledger) take(now int64, r penstock.Request) penstock.Decision {
 		return l.replay(now, r, g)
 	}
 	d := l.charge(now, r)
-	if d.Granted > 0 {
-		until := now + int64(min(r.Limit.Normal().Period, day))
-		l.idRecords[id] = idRecord{until: until, units: d.Granted, actAt: now + int64(d.Delay)}
+	if d.Allowed {
+		l.record(id, now, lifetime(r), d)
 	}
 	return d
+}
+
+// lifetime returns how long a grant under an ID is remembered.
+func lifetime(r penstock.Request) time.Duration { return min(r.Limit.Normal().Period, day) }
+
+// record records a grant.
+func (l *ledger) record(id idKey, now int64, lifetime time.Duration, d penstock.Decision) {
+	l.idRecords[id] = idRecord{until: now + int64(lifetime), units: d.Granted, actAt: now + int64(d.Delay)}
 }
 
 // charge decides a request without its ID.
@@ -122,8 +129,68 @@ func (l *ledger) refund(now int64, r penstock.Request, id idKey) penstock.Decisi
 	return l.charge(now, r)
 }
 
-// takeAll decides requests all or nothing.
-func (l *ledger) takeAll(now int64, rs []penstock.Request) []penstock.Decision {
+// takeAll decides requests all or nothing, which have the same ID or none. If only some
+// grants of the ID are remembered, the error is ErrUnknownID.
+func (l *ledger) takeAll(now int64, rs []penstock.Request) ([]penstock.Decision, error) {
+	if len(rs) == 0 || rs[0].ID == "" {
+		return l.takeAllAnew(now, rs), nil
+	}
+	takes, known, longest := 0, 0, time.Duration(0)
+	for _, r := range rs {
+		longest = max(longest, lifetime(r))
+		if r.Cost > 0 {
+			takes++
+		}
+		if l.remembers(now, r) {
+			known++
+		}
+	}
+	switch known {
+	case 0:
+		return l.takeAllUnderID(now, longest, rs), nil
+	case takes:
+		return l.replayAll(now, rs), nil
+	}
+	for _, r := range rs {
+		l.peek(now, r)
+	}
+	return nil, penstock.ErrUnknownID
+}
+
+// remembers reports whether a take was granted under its ID before.
+func (l *ledger) remembers(now int64, r penstock.Request) bool {
+	g, ok := l.idRecords[idKey{stateKeyOf(r), r.ID}]
+	return ok && r.Cost > 0 && now < g.until
+}
+
+func (l *ledger) replayAll(now int64, rs []penstock.Request) []penstock.Decision {
+	ds := make([]penstock.Decision, len(rs))
+	for i, r := range rs {
+		ds[i] = l.peek(now, r)
+		if r.Cost > 0 {
+			ds[i] = l.replay(now, r, l.idRecords[idKey{stateKeyOf(r), r.ID}])
+		}
+	}
+	return ds
+}
+
+// takeAllUnderID records what it grants for as long as the longest of the limits says.
+func (l *ledger) takeAllUnderID(now int64, longest time.Duration, rs []penstock.Request) []penstock.Decision {
+	ds := l.takeAllAnew(now, rs)
+	for _, d := range ds {
+		if !d.Allowed {
+			return ds
+		}
+	}
+	for i, r := range rs {
+		if r.Cost > 0 {
+			l.record(idKey{stateKeyOf(r), r.ID}, now, longest, ds[i])
+		}
+	}
+	return ds
+}
+
+func (l *ledger) takeAllAnew(now int64, rs []penstock.Request) []penstock.Decision {
 	denials, ok := l.denials(now, rs)
 	if ok {
 		return l.chargeAll(now, rs)

@@ -45,6 +45,11 @@ func (m *model) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstoc
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	copy(ds, m.ledger.takeAll(m.clock.Now().UnixNano(), rs))
+	decisions, err := m.ledger.takeAll(m.clock.Now().UnixNano(), rs)
+	if err != nil {
+		clear(ds)
+		return err
+	}
+	copy(ds, decisions)
 	return nil
 }

@@ -15,10 +15,18 @@ type result struct {
 	times   int // the request was sent
 	allowed int // how many of the times
 	last    penstock.Decision
+
+	unknownID bool // whether the error was ErrUnknownID
 }
+
+// unknownID is how transcripts write that error.
+const unknownID = "unknown id"
 
 // String returns the result as transcripts write it after the arrow.
 func (a result) String() string {
+	if a.unknownID {
+		return unknownID
+	}
 	if a.times == 1 {
 		return decisionText(a.last)
 	}
@@ -27,6 +35,9 @@ func (a result) String() string {
 
 // parseResult reads what String returns, for a request that was sent so many times.
 func parseResult(s string, times int) (result, error) {
+	if s == unknownID {
+		return result{times: times, unknownID: true}, nil
+	}
 	if times == 1 {
 		d, err := parseDecision(s)
 		return result{times: 1, allowed: count(d.Allowed), last: d}, err

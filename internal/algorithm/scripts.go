@@ -73,6 +73,8 @@ var (
 	slidingLogScript string
 	//go:embed concurrent.lua
 	concurrentScript string
+	//go:embed record.lua
+	recordScript string
 	//go:embed once.lua
 	onceScript string
 	//go:embed batch.lua
@@ -89,7 +91,7 @@ func (s Step) TakeScript() string {
 
 // OnceScript returns the script that takes one step under an ID.
 func (s Step) OnceScript() string {
-	return "local function step(KEYS, ARGV)\n" + s.nested() + "end\n" + without(onceScript, nil)
+	return "local function step(KEYS, ARGV)\n" + s.nested() + "end\n" + without(recordScript+onceScript, nil)
 }
 
 // BatchScript returns the script that takes one step for each of several keys.
@@ -107,7 +109,7 @@ func TakeAllScript(steps []Step) string {
 	for _, s := range steps {
 		b.WriteString("steps." + string(s) + " = function(KEYS, ARGV)\n" + s.nested() + "end\n")
 	}
-	b.WriteString(without(takeAllScript, nil))
+	b.WriteString(without(recordScript+takeAllScript, nil))
 	return b.String()
 }
 

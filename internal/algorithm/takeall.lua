@@ -1,28 +1,45 @@
 -- Several steps, all or nothing. Each is tried without writing, with the total cost
 -- on its key. If all fit they are taken one by one; otherwise they peek. A step that
--- overdraws always fits.
+-- overdraws always fits. Under an ID, nothing is taken if a grant is recorded; see
+-- record.lua.
 --
--- ARGV: 1 to take, or 0 to only try. For each key: the step's letter, a capital if it
---       overdraws; the number of arguments to try with, and those; the number of
---       arguments to take with, and those, or 0 if they are the same.
--- Returns 1 if all were taken, and then the replies of the steps one after the other.
-local items, at = {}, 2
+-- KEYS: the steps', and under an ID the records'
+-- ARGV: 1 to take, or 0 to only try; how long grants are remembered, or 0 without an
+--       ID. For each step: its letter, a capital if it overdraws; under an ID, what one
+--       unit costs it, or 0 if it is not recorded; the number of arguments to try with,
+--       and those; the number of arguments to take with, and those, or 0 if they are
+--       the same.
+-- Returns 1 if all were taken; under an ID, for each step the units of an earlier grant,
+-- or -1, and when to act on them; and then the replies of the steps one after the other.
+local items, at, lifetime, n = {}, 3, tonumber(ARGV[2]), #KEYS
+if lifetime > 0 then n = n / 2 end
 local function arguments()
   local n = tonumber(ARGV[at])
   local list = {unpack(ARGV, at + 1, at + n)}
   at = at + 1 + n
   return list
 end
-for i = 1, #KEYS do
+for i = 1, n do
   local letter = string.lower(ARGV[at])
-  local item = {key = {KEYS[i]}, step = steps[letter], overdraws = letter ~= ARGV[at]}
+  local item = {key = {KEYS[i]}, step = steps[letter], overdraws = letter ~= ARGV[at], unit = 0}
   at = at + 1
+  if lifetime > 0 then item.unit, at = tonumber(ARGV[at]), at + 1 end
   item.try = arguments()
   item.take = arguments()
   if #item.take == 0 then item.take = {unpack(item.try)} end
   items[i] = item
 end
-local fits, replies = tonumber(ARGV[1]), {}
+local fits, replies, all = tonumber(ARGV[1]), {}, {}
+for i, item in ipairs(items) do
+  if item.unit > 0 then
+    local record = recall(KEYS[n + i])
+    if record and record.err then return record end
+    if record then fits = 0 else record = {units = -1, acting = 0} end
+    all[2 * i], all[2 * i + 1] = record.units, math.max(record.acting, 0)
+  elseif lifetime > 0 then
+    all[2 * i], all[2 * i + 1] = -1, 0
+  end
+end
 for i, item in ipairs(items) do
   item.try.dry = true
   local reply, granted = item.step(item.key, item.try)
@@ -30,11 +47,15 @@ for i, item in ipairs(items) do
   if not granted or granted == 0 and item.try[1] + 0 > 0 and not item.overdraws then fits = 0 end
   replies[i] = reply
 end
-local all = {fits}
+all[1] = fits
 for i, item in ipairs(items) do
   if fits == 0 then item.take[1] = 0 end
-  local reply = item.step(item.key, item.take)
-  if fits == 0 then reply = replies[i] end
+  local reply, charged, delay = item.step(item.key, item.take)
+  if fits == 0 then
+    reply = replies[i]
+  elseif item.unit > 0 then
+    remember(KEYS[n + i], charged / item.unit, delay, lifetime)
+  end
   if type(reply) ~= 'table' then reply = {reply} end
   for _, number in ipairs(reply) do all[#all + 1] = number end
 end

@@ -21,10 +21,14 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("client: %s: %s", e.Title, e.Detail)
 }
 
-// Unwrap returns [penstock.ErrUnavailable] if the server could not decide.
+// Unwrap returns [penstock.ErrUnavailable] if the server could not decide, and
+// [penstock.ErrUnknownID] if it does not remember an ID.
 func (e *Error) Unwrap() error {
-	if e.Status >= http.StatusInternalServerError {
+	switch {
+	case e.Status >= http.StatusInternalServerError:
 		return penstock.ErrUnavailable
+	case strings.HasSuffix(e.Type, "#ProblemUnknownID"):
+		return penstock.ErrUnknownID
 	}
 	return nil
 }

@@ -105,6 +105,8 @@ func sendTakes(t *testing.T, send sendFunc, server http.Handler) {
 	take(`{"domain":"edge","reset":true,"descriptors":[{"entries":[{"key":"tenant"}]}]}`)
 	take(`{"mode":"each","requests":[{"key":"k","limit":"1/1m","cost":-1},` + byRules("tenant=1") + `]}`)
 	take(`{"mode":"all","requests":[{"key":"k","limit":"1/1m","cost":2}]}`)
+	take(`{"key":"i","limit":"1/1m","id":"x"}`)
+	take(`{"mode":"all","requests":[{"key":"i","limit":"1/1m","id":"x"},{"key":"j","limit":"1/1m","id":"x"}]}`)
 	take(`{"key":"","limit":"1/1m"}`)
 	take(`{"key":"k","limit":"x"}`)
 	take(`{"key":"k","limit":"1/1m","max_delay":-1}`)

@@ -37,6 +37,10 @@ const (
 	// what it would leave behind. Callers that may refund have no ceilings.
 	ProblemLimitRefused = problemBase + "ProblemLimitRefused"
 
+	// ProblemUnknownID means that the server does not remember what was granted under
+	// the ID: nothing was, or it has expired. Nothing was charged.
+	ProblemUnknownID = problemBase + "ProblemUnknownID"
+
 	// ProblemTooLarge means that the body is longer than 64 KiB.
 	ProblemTooLarge = problemBase + "ProblemTooLarge"
 
@@ -67,6 +71,10 @@ var (
 		Detail: "a negative cost, or a limit of the name cl.throttle or override, " +
 			"needs the header Authorization: Bearer TOKEN, or if the server has no token, a direct caller on its machine",
 	}
+	unknownID = httplimit.Problem{
+		Type: ProblemUnknownID, Status: http.StatusNotFound, Title: "Unknown ID",
+		Detail: "what was granted under this id is not remembered, or only in part; nothing was charged",
+	}
 	noRules = httplimit.Problem{
 		Type: ProblemNoRules, Status: http.StatusServiceUnavailable,
 		Title: "No rules loaded", Detail: "the request names a domain, but the server has no rules",
@@ -90,6 +98,8 @@ func problemOf(err error) httplimit.Problem {
 		return (&fieldError{path: []string{"descriptors"}, problem: err.Error()}).asProblem()
 	case errors.Is(err, engine.ErrNoRules):
 		return noRules
+	case errors.Is(err, penstock.ErrUnknownID):
+		return unknownID
 	}
 	return unavailable
 }

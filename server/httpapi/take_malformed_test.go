@@ -139,7 +139,7 @@ var malformedBodies = []struct{ body, kind, pointer, detail string }{
 	{`{"mode":"each","requests":[{"key":"a","limit":"1/s"},{"key":"b","limit":"x"}]}`, badLimit, "#/requests/1/limit", "want a count"},
 	{`{"mode":"each","requests":[{"key":"a","limit":"1/s"},{"key":"a","limit":"1/s","at_most":true,"cost":-1}]}`, badCost, "#/requests/1/at_most", "cannot be combined"},
 	{`{"mode":"each","requests":[{"key":"a","limit":"1/s"},{"mode":"all","requests":[]}]}`, malformed, "#/requests/1/mode", "unknown field"},
-	{`{"mode":"all","requests":[{"key":"a","limit":"1/s"},{"key":"a","limit":"1/s","id":"x"}]}`, badCost, "#/requests/1/id", "all-or-nothing"},
+	{`{"mode":"all","requests":[{"key":"a","limit":"1/s"},{"key":"a","limit":"1/s","id":"x"}]}`, badCost, "#/requests", "all-or-nothing"},
 	{`{"mode":"all","requests":[{"key":"a","limit":"1/s"},{"key":"a","limit":"1/s","cost":-1}]}`, badCost, "#/requests/1/cost", "all-or-nothing"},
 	{`{"mode":"all","requests":[{"key":"a","limit":"1/s"},{"key":"a","limit":"1/s","reset":true}]}`, badCost, "#/requests/1/reset", "reset cannot be used"},
 	{`{"mode":"all","requests":[{"key":"a","limit":"1/s"},{` + byEdge + `}]}`, malformed, "#/requests/1", "cannot mix requests with a limit and requests by rules"},
@@ -229,6 +229,7 @@ func TestProblemTypesAreDocumentationURLs(t *testing.T) {
 		"ProblemForbidden": httpapi.ProblemForbidden, "ProblemTooLarge": httpapi.ProblemTooLarge,
 		"ProblemNotJSON": httpapi.ProblemNotJSON, "ProblemUnavailable": httpapi.ProblemUnavailable,
 		"ProblemNoRules": httpapi.ProblemNoRules, "ProblemLimitRefused": httpapi.ProblemLimitRefused,
+		"ProblemUnknownID": httpapi.ProblemUnknownID,
 	} {
 		if want := "https://pkg.go.dev/github.com/penstock-io/penstock/server/httpapi#" + name; kind != want {
 			t.Errorf("%s is %s, want %s", name, kind, want)

@@ -40,8 +40,9 @@
 //
 // After => comes the whole decision: allowed or denied, then granted, remaining (of how
 // many), retry, reset, delay and source. Omitted fields are zero. For a repeated
-// request it is how many were allowed, and the last decision. A KEY with special
-// characters is quoted as in Go.
+// request it is how many were allowed, and the last decision. If the error is
+// ErrUnknownID, it is "unknown id". A KEY with special characters is quoted as
+// in Go.
 //
 // All times are whole milliseconds, the resolution of the clock in store tests.
 // Durations in decisions are rounded up to it.

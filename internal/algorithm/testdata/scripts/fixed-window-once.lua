@@ -50,29 +50,35 @@ elseif cost ~= 0 then
 end
 return {found, left}, cost, 0
 end
-local memory, unit, own = tonumber(ARGV[1]), tonumber(ARGV[2]), {unpack(ARGV, 3)}
-local cost, rest = tonumber(own[1]), redis.call('PTTL', KEYS[2])
-local units, acting, reversed, known = 0, 0, '', false
-if rest > 0 then
-  units, acting, reversed = string.match(redis.call('GET', KEYS[2]), '^(%d+) (%-?%d+)(r?)$')
+local function recall(key)
+  local rest = redis.call('PTTL', key)
+  if rest == -1 then return redis.error_reply('FOREIGN record without expiry') end
+  if rest <= 0 then return nil end
+  local units, acting, refunded = string.match(redis.call('GET', key), '^(%d+) (%-?%d+)(r?)$')
   if not units then return redis.error_reply('FOREIGN record') end
-  units, acting, known = tonumber(units), acting + rest, true
-elseif rest == -1 then
-  return redis.error_reply('FOREIGN record without expiry')
+  return {units = tonumber(units), acting = acting + rest, refunded = refunded, rest = rest}
 end
+local function remember(key, units, delay, lifetime)
+  redis.call('SET', key, string.format('%.0f %.0f', units, delay - lifetime), 'PX', lifetime)
+end
+local lifetime, unit, own = tonumber(ARGV[1]), tonumber(ARGV[2]), {unpack(ARGV, 4)}
+local cost, record = tonumber(own[1]), recall(KEYS[2])
+if record and record.err then return record end
 local back = 0
-if cost < 0 and known and reversed == '' then back = math.min(-cost, units) end
-if cost < 0 then own[1] = -back * unit elseif known then own[1] = 0 end
+local refunds = cost < 0 and record and record.refunded == ''
+if refunds then back = math.min(-cost, record.units) end
+if cost < 0 then own[1] = -back * unit elseif record then own[1] = 0 end
 local reply, charged, delay = step(KEYS, own)
 if type(reply) ~= 'table' then reply = {reply} end
 if reply.err then return reply end
-if charged and back > 0 then
-  if back == units then
+if charged and refunds then
+  if back == record.units then
     redis.call('DEL', KEYS[2])
   else
-    redis.call('SET', KEYS[2], string.format('%.0f %.0fr', units - back, acting - rest), 'PX', rest)
+    redis.call('SET', KEYS[2], string.format('%.0f %.0fr', record.units - back, record.acting - record.rest), 'PX', record.rest)
   end
-elseif charged and charged > 0 then
-  redis.call('SET', KEYS[2], string.format('%.0f %.0f', charged / unit, delay - memory), 'PX', memory)
+elseif charged and (charged > 0 or ARGV[3] == 'o' and not record) then
+  remember(KEYS[2], charged / unit, delay, lifetime)
 end
-return {cost < 0 and back or units, math.max(acting, 0), unpack(reply)}
+record = record or {units = -1, acting = 0}
+return {cost < 0 and back or record.units, math.max(record.acting, 0), unpack(reply)}

@@ -567,23 +567,46 @@ if not ARGV.dry and (granted ~= 0 or stale) then
 end
 return {ARGV.dry and 0 or granted, used, wait, reset}, granted, 0
 end
-local items, at = {}, 2
+local function recall(key)
+  local rest = redis.call('PTTL', key)
+  if rest == -1 then return redis.error_reply('FOREIGN record without expiry') end
+  if rest <= 0 then return nil end
+  local units, acting, refunded = string.match(redis.call('GET', key), '^(%d+) (%-?%d+)(r?)$')
+  if not units then return redis.error_reply('FOREIGN record') end
+  return {units = tonumber(units), acting = acting + rest, refunded = refunded, rest = rest}
+end
+local function remember(key, units, delay, lifetime)
+  redis.call('SET', key, string.format('%.0f %.0f', units, delay - lifetime), 'PX', lifetime)
+end
+local items, at, lifetime, n = {}, 3, tonumber(ARGV[2]), #KEYS
+if lifetime > 0 then n = n / 2 end
 local function arguments()
   local n = tonumber(ARGV[at])
   local list = {unpack(ARGV, at + 1, at + n)}
   at = at + 1 + n
   return list
 end
-for i = 1, #KEYS do
+for i = 1, n do
   local letter = string.lower(ARGV[at])
-  local item = {key = {KEYS[i]}, step = steps[letter], overdraws = letter ~= ARGV[at]}
+  local item = {key = {KEYS[i]}, step = steps[letter], overdraws = letter ~= ARGV[at], unit = 0}
   at = at + 1
+  if lifetime > 0 then item.unit, at = tonumber(ARGV[at]), at + 1 end
   item.try = arguments()
   item.take = arguments()
   if #item.take == 0 then item.take = {unpack(item.try)} end
   items[i] = item
 end
-local fits, replies = tonumber(ARGV[1]), {}
+local fits, replies, all = tonumber(ARGV[1]), {}, {}
+for i, item in ipairs(items) do
+  if item.unit > 0 then
+    local record = recall(KEYS[n + i])
+    if record and record.err then return record end
+    if record then fits = 0 else record = {units = -1, acting = 0} end
+    all[2 * i], all[2 * i + 1] = record.units, math.max(record.acting, 0)
+  elseif lifetime > 0 then
+    all[2 * i], all[2 * i + 1] = -1, 0
+  end
+end
 for i, item in ipairs(items) do
   item.try.dry = true
   local reply, granted = item.step(item.key, item.try)
@@ -591,11 +614,15 @@ for i, item in ipairs(items) do
   if not granted or granted == 0 and item.try[1] + 0 > 0 and not item.overdraws then fits = 0 end
   replies[i] = reply
 end
-local all = {fits}
+all[1] = fits
 for i, item in ipairs(items) do
   if fits == 0 then item.take[1] = 0 end
-  local reply = item.step(item.key, item.take)
-  if fits == 0 then reply = replies[i] end
+  local reply, charged, delay = item.step(item.key, item.take)
+  if fits == 0 then
+    reply = replies[i]
+  elseif item.unit > 0 then
+    remember(KEYS[n + i], charged / item.unit, delay, lifetime)
+  end
   if type(reply) ~= 'table' then reply = {reply} end
   for _, number in ipairs(reply) do all[#all + 1] = number end
 end

@@ -1,0 +1,101 @@
+package penstock
+
+import (
+	"fmt"
+
+	"github.com/penstock-io/penstock/internal/hashtable"
+)
+
+// This file decides a TakeAll with an ID. The record of each item is in the shard of
+// its key, whose lock the batch holds.
+
+// decideWithID answers a retry with the recorded grants. If none is recorded, it
+// decides the items and records what they are granted.
+func (b *memoryBatch) decideWithID(ds []Decision) error {
+	recorded, known := 0, 0
+	for i := range b.items {
+		it := &b.items[i]
+		if it.record == 0 {
+			continue
+		}
+		recorded++
+		if it.home.recordSlot(it.limit, it.record, b.mono) != nil {
+			known++
+		}
+	}
+	switch known {
+	case 0:
+		return b.decide(ds)
+	case recorded:
+		b.repeat(ds)
+		return nil
+	}
+	for i := range b.items {
+		b.items[i].peek(&ds[i]) // as a denial does, in case the clock stepped back
+	}
+	return fmt.Errorf("penstock: %w: %d of %d grants are no longer remembered", ErrUnknownID, recorded-known, recorded)
+}
+
+// repeat writes the recorded grants, and the state of the keys now.
+func (b *memoryBatch) repeat(ds []Decision) {
+	for i := range b.items {
+		it := &b.items[i]
+		if it.record == 0 {
+			it.peek(&ds[i])
+			continue
+		}
+		rec := recordOf(it.home.recordSlot(it.limit, it.record, b.mono))
+		ds[i] = it.home.repeatID(it.limit, it.homeHash, it.now, b.mono, rec)
+	}
+}
+
+// ensureRecords allocates the records of all items before anything is charged, and
+// pins them: without its record, a retry would be charged again.
+func (b *memoryBatch) ensureRecords() error {
+	for i := range b.items {
+		it := &b.items[i]
+		if it.record == 0 {
+			continue
+		}
+		slot := it.home.tables[idTableOf(it.limit)].Slot(it.record)
+		if slot == nil {
+			slot = it.home.newSlot(idTableOf(it.limit), it.record, b.mono)
+		}
+		if slot == nil {
+			return requestError(it.index, errNoRecord)
+		}
+		slot[expiryWord] = pin
+	}
+	return nil
+}
+
+// putRecords records the grants.
+func (b *memoryBatch) putRecords(ds []Decision) {
+	for i := range b.items {
+		it := &b.items[i]
+		if it.record == 0 {
+			continue
+		}
+		s := it.home
+		s.usedOverflow = it.shard != s
+		t := &s.tables[idTableOf(it.limit)]
+		slot := t.Slot(it.record)
+		putRecord(slot, s.newRecord(b.mono, b.lifetime, ds[i]))
+		t.NoteExpiry(hashtable.Expiry(slot))
+	}
+}
+
+// releaseRecords frees the records that ensureRecords has allocated.
+func (b *memoryBatch) releaseRecords() {
+	for i := range b.items {
+		it := &b.items[i]
+		if it.record == 0 {
+			continue
+		}
+		t := &it.home.tables[idTableOf(it.limit)]
+		if slot := t.Slot(it.record); slot != nil && slot[expiryWord] == pin {
+			clear(slot[expiryWord:])
+			t.NoteExpiry(0)
+		}
+	}
+}

@@ -203,9 +203,6 @@ func (c *Config) check() error {
 	if enabled == 0 {
 		return errors.New("no listener enabled: set at least one of --grpc, --http, --resp and --admin")
 	}
-	if c.Data != "" && c.Store != memoryURL {
-		return fmt.Errorf("%s: requires the memory store (--store memory:)", c.origin("data"))
-	}
 	if err := c.readToken(); err != nil {
 		return err
 	}

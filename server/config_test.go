@@ -106,11 +106,9 @@ func TestLoadConfigErrorsNameTheSetting(t *testing.T) {
 	}{
 		{name: "no fraction", flags: map[string]string{"request-limits-share": "NaN"}, want: `--request-limits-share: "NaN": want a fraction like 0.5, above 0 and at most 1`},
 		{name: "unknown mode", flags: map[string]string{"on-store-failure": "panic"}, want: `--on-store-failure: "panic": want local or allow or deny`},
-		{name: "data with Redis in the file", file: "store: redis://x\ndata: d\n", want: "c.yaml:2: data: requires the memory store"},
 		{name: "cert alone in the file", file: "http-tls-cert: c\n", want: "c.yaml:1: http-tls-cert without --http-tls-key: want both"},
 		{name: "YAML error below the first line", file: "http: ':1'\nresp: ':2\n", want: "c.yaml:2: yaml: found unexpected end of stream"},
 		{name: "no nodes", flags: map[string]string{"nodes": "0"}, want: `--nodes: "0": want a whole number above zero`},
-		{name: "data with Redis", flags: map[string]string{"store": "redis://x", "data": "d"}, want: "--data: requires the memory store (--store memory:)"},
 		{name: "misspelt variable", env: []string{"PENSTOCK_HTPP=:1"}, want: "PENSTOCK_HTPP: no such setting; the nearest is PENSTOCK_HTTP"},
 		{name: "misspelt in the file", file: "store: 'memory:'\nmax_keys: 3\n", want: "c.yaml:2: max_keys: no such setting; the nearest is max-keys"},
 		{name: "bad value in a variable", env: []string{"PENSTOCK_MAX_KEYS=many"}, want: `PENSTOCK_MAX_KEYS: "many": want a whole number above zero`},

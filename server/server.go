@@ -15,6 +15,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/server/audit"
+	"github.com/penstock-io/penstock/server/durable"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/observe"
 	"github.com/penstock-io/penstock/server/rules"
@@ -33,6 +34,9 @@ type Server struct {
 	auditFile *audit.File      // nil if the audit log is standard error
 	topKeys   *topkeys.Tracker // nil if keys are not counted
 	listeners []*listener
+
+	data           *durable.Dir // nil without --data
+	historyFailing bool
 
 	storePolicies storePolicies
 	memory        *penstock.Memory              // nil for a store on the network
@@ -54,7 +58,7 @@ func New(ctx context.Context, c *Config, log *slog.Logger) (*Server, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{config: c, log: log, metrics: newMetrics(), storePolicies: storePolicies{defaults: c.defaultStorePolicy()}}
-	for _, step := range []func(context.Context) error{s.openAudit, s.openStore, s.openRules, s.openListeners} {
+	for _, step := range []func(context.Context) error{s.openData, s.openAudit, s.openStore, s.openRules, s.openListeners} {
 		if err := step(ctx); err != nil {
 			s.closeAll()
 			return nil, err

@@ -2,11 +2,8 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/durable"
@@ -19,7 +16,7 @@ const memoryURL = "memory:"
 func (s *Server) openMemory(context.Context) (penstock.Store, error) {
 	o := s.config.memoryOptions()
 	memory := (*penstock.Memory)(nil)
-	if s.config.Data == "" {
+	if s.data == nil {
 		memory = penstock.NewMemory(o)
 	} else {
 		kept, err := s.openDurable(o)
@@ -45,13 +42,9 @@ func (c *Config) memoryOptions() *penstock.MemoryOptions {
 
 // openDurable restores the last snapshot, and saves new ones in the background.
 func (s *Server) openDurable(o *penstock.MemoryOptions) (*durable.Store, error) {
-	_, missing := os.Stat(s.config.Data)
-	kept, err := durable.Open(s.config.Data, o)
+	kept, err := s.data.OpenStore(o)
 	if err != nil {
 		return nil, err
-	}
-	if errors.Is(missing, fs.ErrNotExist) {
-		s.log.Info("data directory created", "data", s.config.Data)
 	}
 	if err := kept.LoadError(); err != nil {
 		s.log.Error("snapshot is damaged, starting empty", "err", err)

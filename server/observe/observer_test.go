@@ -1,6 +1,8 @@
 package observe_test
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -267,4 +269,36 @@ func TestRunTicksEachSecond(t *testing.T) {
 			t.Errorf("got %+v, %v", l.Counts, l.Series.Allowed[105:])
 		}
 	})
+}
+
+func TestHistorySurvivesRestart(t *testing.T) {
+	d := newDaemon(t, observe.Options{})
+	d.decide(5, "user=1")
+	d.advance(30)
+	var file bytes.Buffer
+	if err := d.SaveHistory(&file); err != nil {
+		t.Fatal(err)
+	}
+	after := newDaemon(t, observe.Options{})
+	after.now = d.now.Add(30 * time.Second)
+	if err := after.LoadHistory(file.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+	after.decide(2, "user=2")
+	after.advance(1)
+	l := after.live(observe.TwoMinutes)
+	if l.Counts != (observe.Counts{Allowed: 5, Denied: 2}) || l.Totals != (observe.Counts{Allowed: 2}) || l.Rules[0].Counts != l.Counts {
+		t.Errorf("counts %+v, totals %+v, rule %+v", l.Counts, l.Totals, l.Rules[0].Counts)
+	}
+	empty := observe.New(d.engine, nil)
+	for i := range file.Bytes() {
+		damaged := bytes.Clone(file.Bytes())
+		damaged[i]++
+		if err := empty.LoadHistory(damaged); !errors.Is(err, observe.ErrBadHistory) {
+			t.Fatalf("byte %d changed: %v, want ErrBadHistory", i, err)
+		}
+		if err := empty.LoadHistory(file.Bytes()[:i]); !errors.Is(err, observe.ErrBadHistory) {
+			t.Fatalf("the first %d bytes: %v, want ErrBadHistory", i, err)
+		}
+	}
 }

@@ -30,6 +30,10 @@ var (
 	// [context.DeadlineExceeded].
 	ErrDeadline error = deadlineError{}
 
+	// ErrPermitLost is the cause of a [Permit.Context] that ended because the
+	// permit was not renewed in time, or the store no longer has it.
+	ErrPermitLost = errors.New("permit lost")
+
 	// ErrNever means that the cost exceeds the [Limit.Capacity].
 	ErrNever = errors.New("cost exceeds what the limit can ever grant")
 

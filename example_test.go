@@ -254,6 +254,36 @@ func ExampleLimiter_Reserve() {
 // A retry that carries the ID of the first attempt is charged once and gets the
 // same grant, whether or not the first response arrived. A refund with the ID
 // refunds that take, once.
+// Two reports at once for each customer, over all processes that share a store.
+func ExampleLimiter_Acquire() {
+	ctx := context.Background()
+	limit, err := penstock.ParseLimit("2/30s concurrent")
+	if err != nil {
+		log.Fatal(err)
+	}
+	lim, err := penstock.New(penstock.NewMemory(nil), limit)
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	for i := range 3 {
+		p, d, err := lim.Acquire(ctx, "customer:42")
+		switch {
+		case err != nil:
+			log.Fatal(err)
+		case !d.Allowed:
+			fmt.Println("report", i, "has to wait")
+			continue
+		}
+		fmt.Println("report", i, "runs")
+		defer p.Release() // and pass p.Context() to the work, which ends if the permit is lost
+	}
+	// Output:
+	// report 0 runs
+	// report 1 runs
+	// report 2 has to wait
+}
+
 func ExampleRequest_id() {
 	ctx := context.Background()
 	store := penstock.NewMemory(nil)

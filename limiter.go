@@ -29,12 +29,16 @@ import (
 // used already. [Limiter.Peek], [Limiter.Refund] and [Limiter.Reset] read, return
 // and delete what was taken.
 //
+// Under a [Concurrent] limit, [Limiter.Acquire] and [Limiter.AcquireWait] take a permit,
+// which its holder releases; the methods above, except for Peek and Reset, are errors.
+//
 // A denial is a [Decision] with Allowed false, never an error.
 type Limiter struct {
 	store    Store
 	memory   *Memory // the store, if it is one: it is called directly then
 	compiled *compiledLimit
 	template Request // for one unit, without a key
+	renewer  permitRenewer
 }
 
 // New returns a limiter. State belongs to a store, a limit and a key, so two

@@ -238,9 +238,11 @@ func (r *run) wrap(l *load, store penstock.Store) penstock.Store {
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := runWorker(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+	for _, run := range []func() error{runWorker, runHolder} {
+		if err := run(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 	}
 	code := m.Run()
 	removeBinary()

@@ -1,0 +1,180 @@
+package faults
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/redisstore"
+)
+
+// holderURL is set in the environment of a holder: the test binary again, as a process that
+// can be killed. It takes a permit, says so, and holds it until it is killed.
+const holderURL = "PENSTOCK_FAULTS_HOLDER"
+
+// holderLimit is the limit of that permit.
+var holderLimit = penstock.Limit{Algorithm: penstock.Concurrent, Count: holders, Period: 5 * time.Second}
+
+const holders = 3
+
+// runHolder returns at once in a test, and in a holder only if it fails.
+func runHolder() error {
+	url := os.Getenv(holderURL)
+	if url == "" {
+		return nil
+	}
+	store, err := redisstore.Open(context.Background(), url, &redisstore.Options{Timeout: longTimeout})
+	if err != nil {
+		return err
+	}
+	lim, err := penstock.New(store, holderLimit)
+	if err != nil {
+		return err
+	}
+	p, d, err := lim.Acquire(context.Background(), "key")
+	if err != nil || p == nil {
+		return fmt.Errorf("acquire: %v, %w", d, err)
+	}
+	fmt.Println("holds")
+	<-p.Context().Done()
+	return context.Cause(p.Context())
+}
+
+// startHolder starts a holder, and returns when it holds its permit.
+func startHolder(t *testing.T, url string) *exec.Cmd {
+	t.Helper()
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	process := exec.Command(path)
+	process.Env, process.Stderr = append(os.Environ(), holderURL+"="+url), os.Stderr
+	redistest.DieWithParent(process)
+	out, err := process.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = process.Process.Kill()
+		_ = process.Wait()
+	})
+	if lines := bufio.NewScanner(out); !lines.Scan() || lines.Text() != "holds" {
+		t.Fatalf("a holder says %q, %v", lines.Text(), lines.Err())
+	}
+	return process
+}
+
+// permitsOn returns the limiter of the holders' permits, on a server.
+func permitsOn(t *testing.T, server *redistest.Server) *penstock.Limiter {
+	t.Helper()
+	store, err := redisstore.Open(context.Background(), "redis://"+server.Addr, &redisstore.Options{Timeout: longTimeout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	lim, err := penstock.New(store, holderLimit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lim
+}
+
+// Processes that are killed do not release their permits. While they live they renew
+// them, which takes a period to show and is watched with -faults.full; after they died
+// the permits expire.
+func TestPermitsOfKilledProcessesExpire(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartForTest(t, redistest.Options{})
+	lim := permitsOn(t, server)
+	var processes []*exec.Cmd
+	for range holders {
+		processes = append(processes, startHolder(t, "redis://"+server.Addr))
+	}
+	watch := 300 * time.Millisecond
+	if *full {
+		watch = 2 * holderLimit.Period
+	}
+	for start := time.Now(); time.Since(start) < watch; time.Sleep(100 * time.Millisecond) {
+		if p, d, err := lim.Acquire(t.Context(), "key"); err != nil || p != nil {
+			t.Fatalf("%d processes hold %d permits, and there was another: %v, %v", len(processes), holders, d, err)
+		}
+	}
+	for _, process := range processes {
+		if err := process.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if err := process.Wait(); err == nil || process.ProcessState.Exited() {
+			t.Fatalf("a holder ended by itself: %v", process.ProcessState)
+		}
+	}
+	killed := time.Now()
+	for range holders {
+		p, err := lim.AcquireWait(t.Context(), "key")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Release()
+	}
+	t.Logf("the permits of %d killed processes were free after %v", holders, time.Since(killed))
+	if p, d, err := lim.Acquire(t.Context(), "key"); err != nil || p != nil {
+		t.Errorf("one permit too many: %v, %v", d, err)
+	}
+}
+
+// A Redis that comes back empty grants Count more. The permits of earlier holders are
+// decided anew at their next renewal, so after one period no more than Count are held.
+func TestPermitsAfterRedisLostThem(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartForTest(t, redistest.Options{})
+	lim := permitsOn(t, server)
+	acquire := func() (held []*penstock.Permit) {
+		for range 2 * holders {
+			p, _, err := lim.Acquire(t.Context(), "key")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p != nil {
+				held = append(held, p)
+			}
+		}
+		return held
+	}
+	first := acquire()
+	before := redistest.InfoField(t, server, "run_id")
+	server.Kill()
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	redistest.WaitFor(t, "Redis answers", func() bool { _, err := lim.Peek(t.Context(), "key"); return err == nil })
+	if redistest.InfoField(t, server, "run_id") == before {
+		t.Fatal("Redis was not restarted")
+	}
+	all := append(first, acquire()...)
+	if len(first) != holders || len(all) > 2*holders {
+		t.Fatalf("%d permits before the loss and %d after it, of %d", len(first), len(all)-len(first), holders)
+	}
+	working := func() (n int) {
+		for _, p := range all {
+			if p.Context().Err() == nil {
+				n++
+			}
+		}
+		return n
+	}
+	redistest.WaitFor(t, "no more than Count hold permits", func() bool { return working() <= holders })
+	for _, p := range all {
+		p.Release()
+	}
+	if d, err := lim.Peek(t.Context(), "key"); err != nil || d.Remaining != holders {
+		t.Errorf("after all were released: %v, %v", d, err)
+	}
+}

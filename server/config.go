@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"regexp"
 	"strings"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/internal/spelling"
+	"github.com/penstock-io/penstock/server/engine"
 )
 
 // Config configures a server. [LoadConfig] makes one; [Settings] documents each field
@@ -56,6 +56,7 @@ type Config struct {
 	MaxConnectionsPerAddress int // 0: half of MaxConnections
 	Token                    string
 	TokenFile                string
+	Tokens                   []engine.Token // of the TokenFile
 	TrustLocal               bool
 	AdminActions             bool
 	AuditLog                 string // "": stderr
@@ -203,10 +204,10 @@ func (c *Config) check() error {
 	if enabled == 0 {
 		return errors.New("no listener enabled: set at least one of --grpc, --http, --resp and --admin")
 	}
-	if err := c.readToken(); err != nil {
+	if err := c.readTokens(); err != nil {
 		return err
 	}
-	if c.RESPAuth && c.Token == "" {
+	if c.RESPAuth && !c.HasToken() {
 		return fmt.Errorf("%s: requires --token-file or --token", c.origin("resp-auth"))
 	}
 	return nil
@@ -232,33 +233,6 @@ func (c *Config) checkTLS(l namedListenConfig) error {
 		return fmt.Errorf("%s without --%s and --%s: client certificates require TLS", c.origin(ca), cert, key)
 	}
 	return nil
-}
-
-func (c *Config) readToken() error {
-	switch {
-	case c.TokenFile == "":
-		return nil
-	case c.Token != "":
-		return fmt.Errorf("%s and %s: want one of them", c.origin("token"), c.origin("token-file"))
-	}
-	var err error
-	if c.Token, err = ReadToken(c.TokenFile); err != nil {
-		return fmt.Errorf("%s: %w", c.origin("token-file"), err)
-	}
-	return nil
-}
-
-// ReadToken returns the token in a file, without the white space around it.
-func ReadToken(path string) (string, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return "", err
-	}
-	token := strings.TrimSpace(string(text))
-	if token == "" {
-		return "", fmt.Errorf("%s is empty", path)
-	}
-	return token, nil
 }
 
 // checkAddr returns an error if the address has no valid form.

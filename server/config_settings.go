@@ -104,7 +104,7 @@ var Settings = slices.Concat(
 		Setting{Name: "top-keys", Kind: "number", Default: "4096", Help: "how many keys to count for the lists of top keys at /v1/top, each under its rule, asked and denied; 0 counts none", set: topKeyCount},
 		Setting{Name: "pprof", Default: "false", Help: "serve /debug/pprof/ on the admin listener", set: toggle(func(c *Config) *bool { return &c.Pprof })},
 		Setting{Name: "token", Kind: "text", Help: "bearer token, which refunds, resets and admin requests then need; visible in ps", set: text(func(c *Config) *string { return &c.Token })},
-		Setting{Name: "token-file", Kind: "file", Help: "file that contains the token", set: text(func(c *Config) *string { return &c.TokenFile })},
+		Setting{Name: "token-file", Kind: "file", Help: "file that contains the token, or a line name:token for each operator; the audit log has the names", set: text(func(c *Config) *string { return &c.TokenFile })},
 		Setting{Name: "trust-local", Default: "true", Help: "without a token, let programs on this machine refund, reset and use the admin API; set false if a proxy on this machine forwards to these listeners", set: toggle(func(c *Config) *bool { return &c.TrustLocal })},
 		Setting{Name: "admin-actions", Default: "true", Help: "allow refunds, resets and other actions on the admin listener; false answers them with 403", set: toggle(func(c *Config) *bool { return &c.AdminActions })},
 		Setting{Name: "audit-log", Kind: "file", Help: "file to which a line of JSON is appended before and after each action that undoes a limit; reopened on SIGHUP; default standard error", set: text(func(c *Config) *string { return &c.AuditLog })},

@@ -6,11 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/penstock-io/penstock/server"
+	"github.com/penstock-io/penstock/server/engine"
 )
 
 func TestLoadConfigDefaults(t *testing.T) {
@@ -185,9 +187,43 @@ func TestLoadConfigParsesTrustedProxies(t *testing.T) {
 }
 
 func TestLoadConfigReadsTokenFile(t *testing.T) {
-	c, err := server.LoadConfig(map[string]string{"token-file": write(t, "token", "open sesame\n")}, nil)
-	if err != nil || c.Token != "open sesame" {
-		t.Errorf("token %q, %v", c.Token, err)
+	for text, want := range map[string][]engine.Token{
+		"open sesame\n":                         {{Secret: "open sesame"}},
+		"ada:s1\n\n# comment\r\nbob@ops: s2 \n": {{Name: "ada", Secret: "s1"}, {Name: "bob@ops", Secret: "s2"}},
+		"a b:c":                                 {{Secret: "a b:c"}},
+		"ada:":                                  {{Secret: "ada:"}},
+		":x":                                    {{Secret: ":x"}},
+		"a:b:c":                                 {{Name: "a", Secret: "b:c"}},
+		"s1\nada:s2":                            {{Secret: "s1"}, {Name: "ada", Secret: "s2"}},
+	} {
+		c, err := server.LoadConfig(map[string]string{"token-file": write(t, "token", text)}, nil)
+		if err != nil || !slices.Equal(c.Tokens, want) || !c.HasToken() {
+			t.Errorf("%q: got %v, %v, want %v", text, c, err, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"":               "is empty",
+		"# only\n":       "is empty",
+		"ada:s1\nada:s2": `two tokens have the name "ada"`,
+		"ada:s\nbob:s":   "same token",
+	} {
+		path := write(t, "token", text)
+		_, err := server.LoadConfig(map[string]string{"token-file": path}, nil)
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "--token-file: "+path) {
+			t.Errorf("%q: got %v, want %s", text, err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), "s1") {
+			t.Errorf("the error has a token: %v", err)
+		}
+	}
+}
+
+// A client sends the first line as it is. The server accepts it, whether it is a token
+// with a colon or a token with a name.
+func TestReadTokenReturnsTheFirstLine(t *testing.T) {
+	token, err := server.ReadToken(write(t, "token", "# for operators\nada:s1\nbob:s2\n"))
+	if err != nil || token != "ada:s1" {
+		t.Errorf("got %q, %v, want ada:s1", token, err)
 	}
 }
 

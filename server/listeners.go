@@ -130,10 +130,10 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 	}
 	switch l.name {
 	case "grpc":
-		return grpcapi.New(s.engine, &grpcapi.Options{Envoy: envoy, TLS: tlsConfig, ObserveLatency: s.metrics.observeLatency(l.name), Requests: requests})
+		return grpcapi.New(s.engine, &grpcapi.Options{Envoy: envoy, TLS: tlsConfig, ObserveLatency: s.metrics.observeLatency(l.name), Requests: requests, Audit: s.audit})
 	case "http":
 		return httpapi.New(s.engine, &httpapi.Options{
-			Headers: c.Headers, TrustedProxies: c.TrustedProxies, Envoy: envoy, Ready: s.ready, ObserveLatency: s.metrics.observeLatency(l.name), Log: s.log, Requests: requests,
+			Headers: c.Headers, TrustedProxies: c.TrustedProxies, Envoy: envoy, Ready: s.ready, ObserveLatency: s.metrics.observeLatency(l.name), Log: s.log, Requests: requests, Audit: s.audit,
 		})
 	case "resp":
 		return respapi.New(s.engine, &respapi.Options{
@@ -141,6 +141,7 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 			Listener:       l.socket,
 			ObserveLatency: s.metrics.observeLatency(l.name),
 			Requests:       requests,
+			Audit:          s.audit,
 		})
 	}
 	api, err := adminapi.New(s.engine, &adminapi.Options{

@@ -30,7 +30,7 @@ func (s *Server) openStore(ctx context.Context) error {
 	}
 	s.engine = engine.New(store, &engine.Options{
 		TopKeys: s.topKeys,
-		Token:   s.config.Token, DistrustLocal: !s.config.TrustLocal, Shadow: s.config.Shadow,
+		Token:   s.config.Token, Tokens: s.config.Tokens, DistrustLocal: !s.config.TrustLocal, Shadow: s.config.Shadow,
 		DenyUnmatched: s.config.Unmatched == "deny", OnUnmatched: s.unmatched.report,
 		RequestLimits: s.config.requestLimits(), ClaimLimits: s.claimLimits,
 		CompatEnvoy: s.config.Compat == "envoy", OnFailure: s.storePolicies.onFailure,

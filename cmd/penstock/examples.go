@@ -17,7 +17,7 @@ func printExamples(w io.Writer, s *server.Server, c *server.Config) {
 	if c.RESPAuth {
 		redisCLI += " --askpass"
 	}
-	if c.Token != "" {
+	if c.HasToken() {
 		bearer = ` -H "Authorization: Bearer $PENSTOCK_TOKEN"`
 	}
 	fmt.Fprintln(w, "example commands:")

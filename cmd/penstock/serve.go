@@ -21,8 +21,8 @@ func serveCommand() *cobra.Command {
 		Short: "Run the server",
 		Long: `Serve runs the server until SIGTERM or SIGINT. Then /readyz reports that it is
 shutting down, requests in flight are completed, and the process exits. A second
-signal kills it. SIGHUP reloads rules and certificates; they are also
-reloaded when their files change.
+signal kills it. SIGHUP reloads rules and certificates, which are also reloaded when
+their files change, and reopens the audit log.
 
 Every flag can also be set by an environment variable, as in
 PENSTOCK_LOG_LEVEL=debug, or in the file that --config names, as in

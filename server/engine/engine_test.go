@@ -40,6 +40,29 @@ func TestMayRefundNeedsTheTokenOrALocalCaller(t *testing.T) {
 	}
 }
 
+func TestIdentifyNamesTheToken(t *testing.T) {
+	e := engine.New(newMemory(), &engine.Options{Token: "plain", Tokens: []engine.Token{{Name: "ada", Secret: "s1"}, {Name: "bob", Secret: "s2"}}})
+	for token, want := range map[string]engine.Identity{
+		"plain":     {MayRefund: true, ByToken: true},
+		"s1":        {MayRefund: true, ByToken: true, Name: "ada"},
+		"ada:s1":    {MayRefund: true, ByToken: true, Name: "ada"},
+		"s2":        {MayRefund: true, ByToken: true, Name: "bob"},
+		"ada:s2":    {},
+		"bob":       {},
+		":s1":       {},
+		"ada:plain": {},
+		"":          {},
+	} {
+		if got := e.Identify(engine.Caller{Local: true, Token: token}); got != want {
+			t.Errorf("%q: got %+v, want %+v", token, got, want)
+		}
+	}
+	empty := engine.New(newMemory(), &engine.Options{Tokens: []engine.Token{{Name: "ada"}}})
+	if empty.HasToken() || empty.MayRefund(engine.Caller{Token: "ada:"}) || empty.MayRefund(engine.Caller{}) {
+		t.Error("an empty secret is a token")
+	}
+}
+
 func TestNewHasStoreAndNoRules(t *testing.T) {
 	store := newMemory()
 	if e := engine.New(store, nil); e.Store() != penstock.Store(store) || e.Rules() != nil {

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/tap"
 
+	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
 	"github.com/penstock-io/penstock/server/rlsproto"
@@ -55,6 +56,9 @@ type Options struct {
 
 	// Requests logs invalid calls and denials. Default: none are.
 	Requests *requestlog.Log
+
+	// Audit records refunds, done or refused. Default: none are.
+	Audit *audit.Log
 }
 
 const (
@@ -107,7 +111,7 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 		o = &Options{}
 	}
 	envoy := o.Envoy
-	envoy.OnDenied = o.Requests.DeniedByRules
+	envoy.OnDenied, envoy.Audit = o.Requests.DeniedByRules, o.Audit
 	s := &Server{
 		engine:         e,
 		service:        rlsproto.New(e, &envoy),

@@ -2,16 +2,19 @@ package grpcapi
 
 import (
 	"context"
+	"crypto/tls"
 	"slices"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
@@ -96,7 +99,10 @@ func (s *Server) decide(ctx context.Context, c *rateLimitCall) error {
 	if err := c.Request.Unmarshal(c.request, s.engine.MaxDescriptors(), s.engine.MaxEntries()); err != nil {
 		return err
 	}
-	err := s.service.Handle(ctx, &c.Call, func() bool { return s.mayRefund(ctx) })
+	err := s.service.Handle(ctx, &c.Call, rlsproto.Caller{
+		MayRefund: func() bool { return s.mayRefund(ctx) },
+		Entry:     func() audit.Entry { return s.entry(ctx) },
+	})
 	if err == nil && c.ForbiddenRefunds > 0 { // the others were decided
 		s.logInvalid(ctx, requestlog.Forbidden, rlsproto.ErrRefundForbidden)
 	}
@@ -106,6 +112,26 @@ func (s *Server) decide(ctx context.Context, c *rateLimitCall) error {
 // mayRefund reports whether the caller may refund hits.
 func (s *Server) mayRefund(ctx context.Context) bool {
 	return s.engine.MayRefund(callerOf(ctx))
+}
+
+// reasonField is the metadata field with the reason for a refund.
+const reasonField = "penstock-reason"
+
+// entry returns an entry of the audit log for a call.
+func (s *Server) entry(ctx context.Context) audit.Entry {
+	fields, _ := metadata.FromIncomingContext(ctx)
+	e := audit.Entry{API: "grpc", Verb: "ShouldRateLimit", Reason: only(fields[reasonField])}
+	var state *tls.ConnectionState
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return e
+	}
+	if secure, ok := p.AuthInfo.(credentials.TLSInfo); ok {
+		state = &secure.State
+	}
+	e.Actor = auth.NewActor(s.engine.Identify(callerOf(ctx)), state)
+	e.Actor.Address = p.Addr.String()
+	return e
 }
 
 // callerOf returns the caller of a call.

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/rlsproto"
 )
@@ -24,6 +25,8 @@ func statusOf(ctx context.Context, err error) error {
 		return status.Error(codes.ResourceExhausted, err.Error())
 	case errors.Is(err, rlsproto.ErrRefundForbidden), errors.As(err, &refused):
 		return status.Error(codes.PermissionDenied, err.Error())
+	case errors.Is(err, audit.ErrUnwritable):
+		return status.Error(codes.Unavailable, audit.ErrUnwritable.Error())
 	case isInvalidRequest(err):
 		return status.Error(codes.InvalidArgument, err.Error())
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/auth"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
@@ -26,9 +27,12 @@ func (s *Server) handleEnvoyJSON(w http.ResponseWriter, r *http.Request) {
 		s.writeEnvoyError(w, r, err)
 		return
 	}
-	mayRefund := s.mayRefund(r)
+	caller := rlsproto.Caller{
+		MayRefund: func() bool { return s.mayRefund(r) },
+		Entry:     func() audit.Entry { return s.entry(r) },
+	}
 	start := s.startTimer()
-	response, over, err := s.envoy.HandleJSON(r.Context(), c.body, mayRefund)
+	response, over, err := s.envoy.HandleJSON(r.Context(), c.body, caller)
 	s.stopTimer(start)
 	if err != nil {
 		s.writeEnvoyError(w, r, err)
@@ -54,6 +58,8 @@ func (s *Server) writeEnvoyError(w http.ResponseWriter, r *http.Request, err err
 		status, reason = http.StatusUnsupportedMediaType, requestlog.ContentType
 	case errors.Is(err, rlsproto.ErrRefundForbidden), errors.As(err, &refused):
 		status = http.StatusForbidden
+	case errors.Is(err, audit.ErrUnwritable):
+		status = http.StatusServiceUnavailable
 	}
 	s.requests.Invalid(reason, err.Error(), r.RemoteAddr)
 	http.Error(w, http.StatusText(status), status)

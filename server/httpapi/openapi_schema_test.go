@@ -262,6 +262,8 @@ func parseJSON(text string) (v any, err error) {
 type exchange struct {
 	method, path, query, body string
 	response
+
+	sent http.Header // of the request; may be nil
 }
 
 // check returns how an exchange violates the file.
@@ -379,7 +381,7 @@ func (s *spec) checkRequest(operation string, e exchange) (violations []string) 
 		violations = s.validate(operation+"/requestBody/content/application~1json/schema", v)
 	}
 	for i, name := range s.parameters(operation) {
-		if strings.Contains("&"+e.query, "&"+name+"=") {
+		if strings.Contains("&"+e.query, "&"+name+"=") || e.sent.Get(name) != "" {
 			s.cover(fmt.Sprintf("%s/parameters/%d", operation, i))
 		}
 	}

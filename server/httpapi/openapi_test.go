@@ -7,6 +7,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -53,6 +54,7 @@ func TestOpenAPIDescribesAllExchanges(t *testing.T) {
 	sendAuthRequests(send, server)
 	sendEnvoy(t, send)
 	sendInvalid(send, server, noStore, noRules)
+	sendRefunds(t, send)
 	send(server, localAddr, "GET", "/healthcheck", "")
 	notReady := newServer(t, engine.New(frozenMemory(), nil), &httpapi.Options{Ready: func() error { return errors.New("no") }})
 	send(notReady, localAddr, "GET", "/healthcheck", "")
@@ -83,7 +85,7 @@ func (s *spec) sender(t *testing.T) sendFunc {
 		}
 		server.ServeHTTP(w, r)
 		got := response{w.Code, w.Result().Header, strings.TrimSpace(w.Body.String()), w.Body.String()}
-		e := exchange{method, r.URL.Path, r.URL.RawQuery, body, got}
+		e := exchange{method, r.URL.Path, r.URL.RawQuery, body, got, r.Header}
 		for _, violation := range s.check(e) {
 			t.Errorf("%s %s %s: %d %s\nviolates openapi.yaml: %s", method, target, body, got.status, got.body, violation)
 		}
@@ -118,6 +120,18 @@ func sendTakes(t *testing.T, send sendFunc, server http.Handler) {
 	send(server, localAddr, "POST", "/v1/take", `{}`, "Content-Type", "text/plain")
 	for _, source := range []penstock.Source{penstock.SourceLease, penstock.SourceDenyCache, penstock.SourceFallback} {
 		send(newServer(t, engine.New(withSource(source), nil), nil), localAddr, "POST", "/v1/take", `{"key":"k","limit":"1/1m"}`)
+	}
+}
+
+// sendRefunds sends refunds with a reason, to servers with and without an audit log that
+// can be written.
+func sendRefunds(t *testing.T, send sendFunc) {
+	t.Helper()
+	const reason = "Penstock-Reason"
+	for _, out := range []io.Writer{io.Discard, brokenWriter{}} {
+		server := newServer(t, newEngine(t, frozenMemory(), nil), &httpapi.Options{Audit: newAudit(t, out)})
+		send(server, localAddr, "POST", "/v1/take", `{"key":"k","limit":"1/1m","cost":-1}`, reason, "ticket 7")
+		send(server, localAddr, "POST", "/json", `{"domain":"edge","descriptors":[{"entries":[{"key":"tenant","value":"t"}],"hitsAddend":1,"isNegativeHits":true}]}`, reason, "ticket 7")
 	}
 }
 

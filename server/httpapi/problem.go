@@ -8,6 +8,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
+	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
 )
 
@@ -51,6 +52,10 @@ const (
 	// whether to go on.
 	ProblemUnavailable = problemBase + "ProblemUnavailable"
 
+	// ProblemNoAudit means that nothing was refunded or reset, because the server could
+	// not write its audit log.
+	ProblemNoAudit = problemBase + "ProblemNoAudit"
+
 	// ProblemNoRules means that the request needs rules, and none are loaded.
 	ProblemNoRules = problemBase + "ProblemNoRules"
 
@@ -79,6 +84,10 @@ var (
 		Type: ProblemNoRules, Status: http.StatusServiceUnavailable,
 		Title: "No rules loaded", Detail: "the request names a domain, but the server has no rules",
 	}
+	noAudit = httplimit.Problem{
+		Type: ProblemNoAudit, Status: http.StatusServiceUnavailable,
+		Title: "Audit log unavailable", Detail: "nothing was refunded: the server cannot write its audit log",
+	}
 	unavailable = httplimit.Problem{
 		Type: ProblemUnavailable, Status: http.StatusServiceUnavailable,
 		Title: "Store unavailable", Detail: "no decision was made; the state of the key is unknown",
@@ -100,6 +109,8 @@ func problemOf(err error) httplimit.Problem {
 		return noRules
 	case errors.Is(err, penstock.ErrUnknownID):
 		return unknownID
+	case errors.Is(err, audit.ErrUnwritable):
+		return noAudit
 	}
 	return unavailable
 }

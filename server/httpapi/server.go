@@ -24,6 +24,7 @@ import (
 
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/internal/address"
+	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
@@ -63,6 +64,9 @@ type Options struct {
 
 	// Requests logs invalid requests and denials. Default: none are.
 	Requests *requestlog.Log
+
+	// Audit records refunds and resets, done or refused. Default: none are.
+	Audit *audit.Log
 }
 
 const defaultMaxHold = 30 * time.Second
@@ -78,6 +82,7 @@ type Server struct {
 	ready          func() error
 	observeLatency func(time.Duration)
 	requests       *requestlog.Log
+	audit          *audit.Log
 }
 
 // New returns a server for an engine. Nil options are all defaults.
@@ -92,10 +97,10 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 		return nil, fmt.Errorf("httpapi: unknown headers: %v", o.Headers)
 	}
 	envoy := o.Envoy
-	envoy.OnDenied = o.Requests.DeniedByRules
+	envoy.OnDenied, envoy.Audit = o.Requests.DeniedByRules, o.Audit
 	s := &Server{
-		requests: o.Requests,
-		engine:   e, headers: o.Headers, maxHold: o.MaxHold,
+		requests: o.Requests, audit: o.Audit,
+		engine: e, headers: o.Headers, maxHold: o.MaxHold,
 		envoy: rlsproto.New(e, &envoy), ready: o.Ready, observeLatency: o.ObserveLatency,
 	}
 	s.addresses = address.NewResolver(o.TrustedProxies, 0)

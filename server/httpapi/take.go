@@ -27,12 +27,14 @@ func (s *Server) handleTake(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	mayRefund := func() bool { return s.mayRefund(r) }
-	if (c.refunds() || s.usesReservedName(c.requests)) && !mayRefund() {
+	refunds := c.refunds()
+	if (refunds || s.usesReservedName(c.requests)) && !mayRefund() {
+		s.audit.RefuseAll(s.refundEntries(c, r), refundForbidden.Detail)
 		s.writeProblem(w, r, refundForbidden)
 		return
 	}
 	start := s.startTimer()
-	response, err := c.decide(r.Context(), s.engine, mayRefund)
+	response, err := s.decide(c, r, refunds, mayRefund)
 	s.stopTimer(start)
 	if err != nil {
 		s.writeTakeProblem(w, r, err)

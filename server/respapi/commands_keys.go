@@ -1,12 +1,14 @@
 package respapi
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
 )
@@ -73,7 +75,7 @@ func (c *conn) replyTimeLeft(args [][]byte, found func(time.Duration), absent fu
 	switch {
 	case err != nil:
 		c.logError(err)
-		c.out.error("ERR " + errorText(err))
+		c.out.keyError(err)
 	case left == 0:
 		absent()
 	default:
@@ -120,10 +122,12 @@ func (c *conn) exists(args [][]byte) {
 // del resets keys, and counts those that existed.
 func (c *conn) del(args [][]byte) {
 	if !c.session.mayRefund {
-		c.reject(requestlog.Forbidden, fmt.Sprintf("NOPERM %s resets a limit: %s", args[0], c.permissionHint()))
+		text := fmt.Sprintf("NOPERM %s resets a limit: %s", args[0], c.permissionHint())
+		c.server.options.Audit.RefuseAll(c.resetEntries(args[0], args[1:]), text)
+		c.reject(requestlog.Forbidden, text)
 		return
 	}
-	ds, err := c.takeKeys(args[1:], penstock.Reset)
+	ds, err := c.resetKeys(args[0], args[1:])
 	c.replyCount(ds, err, func(d penstock.Decision) bool { return d.Granted < 0 })
 }
 
@@ -139,7 +143,7 @@ func (c *conn) permissionHint() string {
 func (c *conn) replyCount(ds []penstock.Decision, err error, match func(penstock.Decision) bool) {
 	if err != nil {
 		c.logError(err)
-		c.out.error("ERR " + errorText(err))
+		c.out.keyError(err)
 		return
 	}
 	n, names := int64(0), len(c.server.keyLimiters)
@@ -149,6 +153,15 @@ func (c *conn) replyCount(ds []penstock.Decision, err error, match func(penstock
 		}
 	}
 	c.out.integer(n)
+}
+
+// keyError appends the reply to a command on keys that failed.
+func (r *reply) keyError(err error) {
+	if errors.Is(err, audit.ErrUnwritable) {
+		r.error("UNAVAILABLE " + audit.ErrUnwritable.Error())
+		return
+	}
+	r.error("ERR " + errorText(err))
 }
 
 // rejectFlush answers FLUSHALL and FLUSHDB.

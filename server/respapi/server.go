@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/connlimit"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
@@ -46,6 +47,9 @@ type Options struct {
 
 	// Requests logs invalid commands and denials. Default: none are.
 	Requests *requestlog.Log
+
+	// Audit records refunds and resets, done or refused. Default: none are.
+	Audit *audit.Log
 }
 
 const (

@@ -34,16 +34,23 @@ func (c *conn) decideTake(args [][]byte) error {
 	case err != nil:
 		return err
 	case t.refunds() && !c.session.mayRefund:
-		return permissionError("a refund or reset undoes a limit: " + c.permissionHint())
+		err := permissionError("a refund or reset undoes a limit: " + c.permissionHint())
+		c.server.options.Audit.RefuseAll(c.takeEntries(t), err.Error())
+		return err
+	case t.refunds():
+		return c.refundOrReset(t)
 	case t.words.has(wordDomain):
-		return c.takeByRules(t)
+		c.flushBatch()
+		var result engine.Result
+		return c.takeByRules(t, &result)
 	}
 	r, err := c.storeRequest(t)
 	if err != nil {
 		return err
 	}
 	if c.server.transientKeys {
-		return c.takeNow(&r)
+		_, err = c.takeNow(&r)
+		return err
 	}
 	c.addToBatch(&r, takeForm)
 	return nil
@@ -65,29 +72,27 @@ func (c *conn) storeRequest(t *takeCall) (penstock.Request, error) {
 }
 
 // takeNow decides a request at once.
-func (c *conn) takeNow(r *penstock.Request) error {
+func (c *conn) takeNow(r *penstock.Request) (penstock.Decision, error) {
 	d, err := c.server.engine.Store().Take(c.server.ctx, *r)
 	if err != nil {
 		c.counters.Fail()
-		return err
+		return d, err
 	}
 	c.counters.Count(&r.Limit, r.Key, r.Cost, &d)
 	if !d.Allowed {
 		c.server.options.Requests.Denied(r.Limit, r.Key, &d)
 	}
 	c.out.take(&takeReply{decision: d, limited: true})
-	return nil
+	return d, nil
 }
 
 // takeByRules decides descriptors by the rules of a domain.
-func (c *conn) takeByRules(t *takeCall) error {
-	c.flushBatch()
-	var result engine.Result
-	if err := c.server.engine.Decide(c.server.ctx, t.domain, t.descriptors, &result); err != nil {
+func (c *conn) takeByRules(t *takeCall, result *engine.Result) error {
+	if err := c.server.engine.Decide(c.server.ctx, t.domain, t.descriptors, result); err != nil {
 		return err
 	}
-	c.server.options.Requests.DeniedByRules(t.descriptors, &result)
-	c.out.take(newTakeReply(&result))
+	c.server.options.Requests.DeniedByRules(t.descriptors, result)
+	c.out.take(newTakeReply(result))
 	return nil
 }
 

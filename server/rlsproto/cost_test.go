@@ -23,7 +23,7 @@ func TestCallAllocatesNothing(t *testing.T) {
 		if err := c.Request.Unmarshal(data, 64, 16); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Handle(context.Background(), &c, nil); err != nil {
+		if err := s.Handle(context.Background(), &c, Caller{}); err != nil {
 			t.Fatal(err)
 		}
 		out = c.Response.Append(out[:0])

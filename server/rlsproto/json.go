@@ -15,9 +15,8 @@ import (
 
 // HandleJSON decides a request in protobuf's JSON form and returns the response in the
 // same form. An unknown field is an error. over reports whether the response is
-// OVER_LIMIT. A request that refunds hits needs mayRefund; see
-// [engine.Engine.MayRefund].
-func (s *Service) HandleJSON(ctx context.Context, body []byte, mayRefund bool) (response []byte, over bool, err error) {
+// OVER_LIMIT.
+func (s *Service) HandleJSON(ctx context.Context, body []byte, caller Caller) (response []byte, over bool, err error) {
 	var message pb.RateLimitRequest
 	if err := protojson.Unmarshal(body, &message); err != nil {
 		return nil, false, fmt.Errorf("%w: %w", ErrMalformed, err)
@@ -26,7 +25,7 @@ func (s *Service) HandleJSON(ctx context.Context, body []byte, mayRefund bool) (
 	if err := c.Request.fromProto(&message, s.engine.MaxDescriptors(), s.engine.MaxEntries()); err != nil {
 		return nil, false, err
 	}
-	if err := s.Handle(ctx, &c, func() bool { return mayRefund }); err != nil {
+	if err := s.Handle(ctx, &c, caller); err != nil {
 		return nil, false, err
 	}
 	response, err = protojson.Marshal(c.Response.toProto())

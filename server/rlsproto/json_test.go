@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/rules"
 )
@@ -83,7 +84,7 @@ func TestHandleJSONDecidesByRules(t *testing.T) {
 					{"entries":[],"limit":"requests_per_unit:7 unit:SECOND unit_multiplier:{value:30}"}]}}`,
 		},
 	} {
-		response, over, err := s.HandleJSON(t.Context(), []byte(c.request), false)
+		response, over, err := s.HandleJSON(t.Context(), []byte(c.request), testCaller(false))
 		if err != nil {
 			t.Errorf("%s: %v", c.request, err)
 			continue
@@ -113,10 +114,14 @@ func TestHandleJSONRejectsInvalidRequests(t *testing.T) {
 		{`{"domain":"api","descriptors":[{"limit":{"requestsPerUnit":1}}]}`, ErrBadOverride},
 		{`{"domain":"api","descriptors":[{"isNegativeHits":true}]}`, ErrRefundForbidden},
 	} {
-		if response, _, err := s.HandleJSON(t.Context(), []byte(c.request), false); !errors.Is(err, c.reason) || response != nil {
+		if response, _, err := s.HandleJSON(t.Context(), []byte(c.request), testCaller(false)); !errors.Is(err, c.reason) || response != nil {
 			t.Errorf("%.80s: got %s, %v, want %v", c.request, response, err, c.reason)
 		}
 	}
+}
+
+func testCaller(mayRefund bool) Caller {
+	return Caller{MayRefund: func() bool { return mayRefund }, Entry: func() audit.Entry { return audit.Entry{API: "test"} }}
 }
 
 func TestHandleJSONRefundNeedsMayRefund(t *testing.T) {
@@ -127,7 +132,7 @@ func TestHandleJSONRefundNeedsMayRefund(t *testing.T) {
 		var got struct {
 			Statuses []struct{ LimitRemaining uint32 }
 		}
-		response, _, err := s.HandleJSON(t.Context(), []byte(strings.Replace(request, "%", more, 1)), mayRefund)
+		response, _, err := s.HandleJSON(t.Context(), []byte(strings.Replace(request, "%", more, 1)), testCaller(mayRefund))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,7 @@ func TestMetadataReplacesInvalidUTF8(t *testing.T) {
 	s := newService(t, &Options{DynamicMetadata: true})
 	var c Call
 	c.Request = Request{Domain: "api", Descriptors: []Descriptor{{Entries: []rules.Entry{{Key: "user", Value: "\xffada"}}}}}
-	if err := s.Handle(context.Background(), &c, nil); err != nil {
+	if err := s.Handle(context.Background(), &c, Caller{}); err != nil {
 		t.Fatal(err)
 	}
 	descriptor := c.Response.Metadata.AsMap()["descriptors"].([]any)[0].(map[string]any)

@@ -332,7 +332,7 @@ func newPeerService(t *testing.T, yaml string, now *time.Time) *Service {
 func compareWithPeer(t *testing.T, s *Service, p *peerModel, q *Request, now time.Time) (over bool, differs string) {
 	t.Helper()
 	c := Call{Request: *q}
-	if err := s.Handle(t.Context(), &c, func() bool { return true }); err != nil {
+	if err := s.Handle(t.Context(), &c, testCaller(true)); err != nil {
 		t.Fatalf("%+v: %v", q, err)
 	}
 	over, statuses := p.answer(q, now.Unix())

@@ -57,6 +57,15 @@ func (q *Request) forbidRefunds(mayRefund func() bool) (forbidden int) {
 	return forbidden
 }
 
+// costs returns the entries and costs of the descriptors.
+func (q *Request) costs() []engine.Descriptor {
+	ds := make([]engine.Descriptor, len(q.Descriptors))
+	for i := range q.Descriptors {
+		ds[i] = engine.Descriptor{Entries: q.Descriptors[i].Entries, Cost: q.cost(&q.Descriptors[i])}
+	}
+	return ds
+}
+
 // cost returns the cost of a descriptor. A HitsAddend of 0 in the request may be
 // unset, so it means 1; a descriptor's own 0 is 0.
 func (q *Request) cost(d *Descriptor) int64 {

@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
 )
@@ -60,6 +61,9 @@ type Options struct {
 	// OnDenied is called for each denied request. It must not keep its
 	// arguments. Optional.
 	OnDenied func([]engine.Descriptor, *engine.Result)
+
+	// Audit records refunds. Default: they are not recorded.
+	Audit *audit.Log
 
 	// Now is the clock from which the end of an unused window is computed, for
 	// tests. Default: time.Now.
@@ -106,19 +110,27 @@ type Call struct {
 	result      engine.Result
 }
 
-// Handle decides the request of a call and fills in the response. It calls mayRefund,
-// see [engine.Engine.MayRefund], only for a request with an override, or for one that
-// refunds hits. A descriptor that refunds hits though the caller may not has the code
-// UNKNOWN; if the request has no other, Handle returns ErrRefundForbidden.
-func (s *Service) Handle(ctx context.Context, c *Call, mayRefund func() bool) error {
-	c.ForbiddenRefunds = c.Request.forbidRefunds(mayRefund)
+// A Caller is what the transport knows about the caller of a request. The functions are
+// called only if it matters: for a request with an override, or for one that refunds hits.
+type Caller struct {
+	MayRefund func() bool        // see [engine.Engine.MayRefund]
+	Entry     func() audit.Entry // with all but the action and the target
+}
+
+// Handle decides the request of a call and fills in the response. A descriptor that refunds
+// hits though the caller may not has the code UNKNOWN; if the request has no other, Handle
+// returns ErrRefundForbidden.
+func (s *Service) Handle(ctx context.Context, c *Call, caller Caller) error {
+	if c.ForbiddenRefunds = c.Request.forbidRefunds(caller.MayRefund); c.ForbiddenRefunds > 0 {
+		s.options.Audit.RefuseAll(caller.Entry().OfDescriptors(c.Request.Domain, c.Request.costs()), ErrRefundForbidden.Error())
+	}
 	if c.ForbiddenRefunds > 0 && c.ForbiddenRefunds == len(c.Request.Descriptors) {
 		return ErrRefundForbidden
 	}
-	if err := s.buildDescriptors(c, mayRefund); err != nil {
+	if err := s.buildDescriptors(c, caller.MayRefund); err != nil {
 		return err
 	}
-	if err := s.engine.Decide(ctx, c.Request.Domain, c.descriptors, &c.result); err != nil {
+	if err := s.decide(ctx, c, caller); err != nil {
 		return err
 	}
 	if c.result.OverLimit && s.options.OnDenied != nil {
@@ -126,6 +138,30 @@ func (s *Service) Handle(ctx context.Context, c *Call, mayRefund func() bool) er
 	}
 	s.buildResponse(c)
 	return nil
+}
+
+// refunds reports whether a descriptor refunds hits.
+func (c *Call) refunds() bool {
+	for i := range c.descriptors {
+		if c.descriptors[i].Cost < 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// decide decides the request, with a record in the audit log if it refunds hits.
+func (s *Service) decide(ctx context.Context, c *Call, caller Caller) error {
+	if !c.refunds() {
+		return s.engine.Decide(ctx, c.Request.Domain, c.descriptors, &c.result)
+	}
+	ps, err := s.options.Audit.BeginAll(caller.Entry().OfDescriptors(c.Request.Domain, c.descriptors))
+	if err != nil {
+		return err
+	}
+	err = s.engine.Decide(ctx, c.Request.Domain, c.descriptors, &c.result)
+	audit.ReturnAll(ps, c.descriptors, &c.result, err)
+	return err
 }
 
 // buildDescriptors turns the descriptors of the request into the engine's. One that is

@@ -139,7 +139,7 @@ func (cl *compiledLimit) overflowHash() uint64 { return max(cl.identityHash, 1) 
 // neverGrants reports whether the request can never be granted, in any state of
 // its key.
 func (cl *compiledLimit) neverGrants(r *Request) bool {
-	return r.Cost > cl.capacity && !r.Overdraw && (!r.AtMost || cl.capacity == 0)
+	return r.forAlgorithm().NeverFits(cl.capacity)
 }
 
 // denyWhenFull returns the outcome if the store has room neither for a key nor
@@ -148,7 +148,7 @@ func (cl *compiledLimit) denyWhenFull(req algorithm.Request) algorithm.Outcome {
 	switch {
 	case req.Cost <= 0 || req.Overdraw:
 		return algorithm.Outcome{Allowed: true}
-	case cl.capacity == 0 || req.Cost > cl.capacity && !req.AtMost:
+	case req.NeverFits(cl.capacity):
 		return algorithm.Outcome{RetryAfter: algorithm.Never}
 	}
 	return algorithm.Outcome{RetryAfter: cl.period}

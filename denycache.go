@@ -2,6 +2,7 @@ package penstock
 
 import (
 	"context"
+	"math"
 	"slices"
 	"time"
 
@@ -44,12 +45,14 @@ type DenyCacheOptions struct {
 // under the same name, drop the key's denial. Refunds that bypass the cache take
 // effect within MaxAge.
 //
-// A cached denial answers requests of at least its own cost under the same limit.
+// A cached denial answers requests of at least its own cost under the same limit. The
+// cost of a request with KeepFree includes the units that it keeps, so its denial answers
+// no request that needs fewer.
 // The decision has [SourceDenyCache], and its times count down. They are as exact
 // as the store's, with one exception: after a request took the last unit of a
 // bucket, the cache itself computes when the next unit is due. If a unit does not
 // take whole milliseconds to come back, that may be up to one millisecond late.
-// For costs above one, Remaining is a lower bound.
+// For costs above one, KeepFree included, Remaining is a lower bound.
 //
 // When a denial ends, one caller at a time calls the store again. Concurrent
 // callers wait for its result, for at most five milliseconds. A new denial that
@@ -111,6 +114,9 @@ func (c *DenyCache) newLookup(r *Request) (l lookup, ok bool) {
 	l = lookup{limit: cl, hash: hashOf(cl, r.Key), cost: r.Cost}
 	if r.AtMost {
 		l.cost = min(l.cost, 1)
+	}
+	if l.cost > 0 {
+		l.cost += min(r.KeepFree, math.MaxInt64-l.cost) // the store denies both alike
 	}
 	if r.MaxDelay > 0 && cl.limit.Algorithm.isBucket() || cl.limit.Algorithm == Concurrent || c.only != nil && !c.only(r.Limit) {
 		l.cost = 0 // denials of other requests do not apply to it, nor its own to them

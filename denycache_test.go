@@ -77,7 +77,7 @@ func (s *asPlain) end(b snapshotBefore, rs []penstock.Request, d *penstock.Decis
 	alone := s.steps.Add(1) == b.step+1
 	if d.Source == penstock.SourceDenyCache {
 		s.hits.Add(1)
-		if alone && rs[0].Cost > 1 && !rs[0].AtMost {
+		if alone && (rs[0].Cost > 1 && !rs[0].AtMost || rs[0].KeepFree > 0) {
 			if d.Remaining > b.peeks[0].Remaining {
 				s.t.Errorf("%+v: cached as %v, but there was only %v", rs[0], *d, b.peeks[0])
 			}

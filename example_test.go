@@ -133,6 +133,24 @@ func ExampleLimiter_Charge() {
 	// allowed: false retry after 15.01s
 }
 
+// Requests that may wait keep some units free for those that may not.
+func ExampleLimiter_KeepFree() {
+	ctx := context.Background()
+	critical, _ := penstock.New(penstock.NewMemory(nil), penstock.PerHour(100))
+	batch := critical.KeepFree(20)
+
+	d, _ := batch.AllowAtMost(ctx, "tenant:7", 1000)
+	fmt.Println("batch:", d.Granted)
+	d, _ = batch.Allow(ctx, "tenant:7")
+	fmt.Println("batch:", d.Allowed, "remaining:", d.Remaining)
+	d, _ = critical.Allow(ctx, "tenant:7")
+	fmt.Println("critical:", d.Allowed, "remaining:", d.Remaining)
+	// Output:
+	// batch: 80
+	// batch: false remaining: 20
+	// critical: true remaining: 19
+}
+
 // Peek is for displaying the state of a key. Do not use it to decide: another
 // request may take the last unit in between.
 func ExampleLimiter_Peek() {

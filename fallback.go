@@ -107,7 +107,8 @@ type FallbackChange struct {
 // the primary went down or came up; a permit that could not be released expires.
 //
 // Decisions without the primary store have [SourceFallback], and their numbers
-// are those of the share.
+// are those of the share. A Request.KeepFree then keeps the same share of its units,
+// rounded up.
 type Fallback struct {
 	primary, secondary Store
 

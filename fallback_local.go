@@ -2,6 +2,7 @@ package penstock
 
 import (
 	"context"
+	"math/bits"
 	"slices"
 	"time"
 )
@@ -40,14 +41,28 @@ func (f *Fallback) takeLocal(ctx context.Context, s *fallbackShard, r *Request) 
 	case FailClosed:
 		return f.deny(s, cl, r), nil
 	}
-	local := *r
-	local.Limit = limit
-	d, err := f.secondary.Take(ctx, local)
+	d, err := f.secondary.Take(ctx, localRequest(cl, r, limit))
 	if err == nil {
 		f.addDebt(s, r, limit, &d)
 		f.markLocal(s, cl, r, &d)
 	}
 	return d, err
+}
+
+// localRequest returns a request under the secondary store's part of its limit. It keeps
+// the same part of the units free, rounded up.
+func localRequest(cl *compiledLimit, r *Request, limit Limit) Request {
+	local := *r
+	local.Limit = limit
+	if capacity := limit.Capacity(); r.KeepFree > 0 && capacity < cl.capacity {
+		high, low := bits.Mul64(uint64(min(r.KeepFree, cl.capacity)), uint64(capacity))
+		kept, rest := bits.Div64(high, low, uint64(cl.capacity))
+		local.KeepFree = int64(kept)
+		if rest > 0 {
+			local.KeepFree++
+		}
+	}
+	return local
 }
 
 // compile validates a request and returns its compiled limit.
@@ -80,7 +95,7 @@ func (f *Fallback) allow(ctx context.Context, s *fallbackShard, cl *compiledLimi
 		return f.deny(s, cl, r)
 	}
 	local := *r
-	local.AtMost, local.MaxDelay = r.Cost > 0 && !r.Overdraw, 0
+	local.AtMost, local.MaxDelay, local.KeepFree = r.Cost > 0 && !r.Overdraw, 0, 0
 	d, err := f.secondary.Take(ctx, local)
 	if err == nil {
 		f.addDebt(s, r, r.Limit, &d)
@@ -155,9 +170,7 @@ func (b *localBatch) add(r *Request) error {
 	b.limits, b.modes = append(b.limits, cl), append(b.modes, mode)
 	switch {
 	case mode == FailLocal:
-		local := *r
-		local.Limit = limit
-		b.locals = append(b.locals, local)
+		b.locals = append(b.locals, localRequest(cl, r, limit))
 	case r.Cost > 0 && !r.Overdraw && (mode == FailClosed || cl.neverGrants(r)):
 		b.denied = true
 	}

@@ -65,8 +65,8 @@ type LeaseOptions struct {
 // a unit in the meantime.
 //
 // Decisions by leased units have [SourceLease], and a Remaining that was true
-// when the units were taken. Requests with an ID or with Overdraw, and limits with
-// another algorithm, pass through unchanged. A charge does not use up leased units:
+// when the units were taken. Requests with an ID, Overdraw or KeepFree, and limits with
+// another algorithm, pass through unchanged. To KeepFree, leased units are taken units. A charge does not use up leased units:
 // they are charged already, and what it owes stops the next refill.
 type Lease struct {
 	next     Store
@@ -140,7 +140,7 @@ func (l *Lease) newRequest(r *Request) (lr leaseRequest, ok bool) {
 		return lr, false
 	}
 	lr = leaseRequest{limit: cl, hash: hashOf(cl, r.Key), key: r.Key, cost: r.Cost, maxHeld: maxHeld}
-	lr.spendable = r.Cost > 0 && r.ID == "" && !r.Overdraw
+	lr.spendable = r.Cost > 0 && r.ID == "" && !r.Overdraw && r.KeepFree == 0
 	lr.mayDelay, lr.atMost = r.MaxDelay > 0, r.AtMost
 	return lr, true
 }

@@ -25,8 +25,8 @@ import (
 //   - [Limiter.Reserve] takes a unit in advance, and returns how long to wait
 //     before acting. Use it to do something else in the meantime.
 //
-// AllowN, WaitN and ReserveN take n units. [Limiter.Charge] charges units that were
-// used already. [Limiter.Peek], [Limiter.Refund] and [Limiter.Reset] read, return
+// AllowN, WaitN and ReserveN take n units. [Limiter.KeepFree] takes only while more
+// are left for others. [Limiter.Charge] charges units that were used already. [Limiter.Peek], [Limiter.Refund] and [Limiter.Reset] read, return
 // and delete what was taken.
 //
 // Under a [Concurrent] limit, [Limiter.Acquire] and [Limiter.AcquireWait] take a permit,
@@ -74,6 +74,17 @@ func (l *Limiter) Limit() Limit { return l.compiled.limit }
 
 // Request returns a request for one unit of the key, for [TakeAll] or the store.
 func (l *Limiter) Request(key string) Request { return l.request(key, 1) }
+
+// KeepFree returns a limiter of the same keys whose takes are granted only if n units
+// remain afterwards. It is for requests that may wait while others may not: with
+// KeepFree(20) for all but the critical requests, the last 20 units are left to these.
+// Wait and Reserve on it retry when units may be available, in no particular order. See
+// [Request.KeepFree].
+func (l *Limiter) KeepFree(n int64) *Limiter {
+	keeping := &Limiter{store: l.store, compiled: l.compiled, template: l.template} // without memory, which decides plain requests
+	keeping.template.KeepFree = n
+	return keeping
+}
 
 // Store returns the store.
 func (l *Limiter) Store() Store { return l.store }
@@ -209,12 +220,14 @@ const minSleep = time.Microsecond
 // drain first.
 func (l *Limiter) checkWait(d Decision, n int64, left time.Duration) error {
 	if d.RetryAfter == Never {
-		return fmt.Errorf("penstock: %w: %d of at most %d", ErrNever, n, d.Limit)
+		return fmt.Errorf("penstock: %w: %d of at most %d", ErrNever, n, d.Limit-l.template.KeepFree)
 	}
 	wait := d.RetryAfter
 	switch l.compiled.limit.Algorithm {
 	case TokenBucket:
-		wait += min(left, time.Duration(l.compiled.token.Reach()))
+		if l.template.KeepFree == 0 {
+			wait += min(left, time.Duration(l.compiled.token.Reach()))
+		}
 	case LeakyBucket:
 		wait = d.ResetAfter
 	}

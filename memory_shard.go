@@ -182,7 +182,7 @@ func (s *shard) decidePermits(cl *compiledLimit, c *algorithm.Concurrent, slot [
 
 func (s *shard) decideRolling(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, d *Decision) {
 	r, recorded := s.ring(cl, slot)
-	if recorded && req.Cost > 0 && !req.AtMost {
+	if recorded && req.Cost > 0 && !req.AtMost && req.KeepFree == 0 {
 		if bal, ok := cl.rolling.Spend(&r, now, req.Cost); ok {
 			slot[expiryWord], slot[totalWord] = uint64(now+bal.ResetAfter), uint64(r.Total)
 			d.set(cl, algorithm.Outcome{Allowed: true, Granted: req.Cost}, bal)
@@ -214,14 +214,14 @@ func (s *shard) decideTruncated(cl *compiledLimit, slot []uint64, now int64, req
 		short.Count = int64(len(s.log(cl, slot).Times))
 		s.decideLog(cl, &short, slot, now, req, d)
 	}
-	if d.RetryAfter == Never && req.Cost <= cl.capacity {
+	if d.RetryAfter == Never && !req.NeverFits(cl.capacity) {
 		d.RetryAfter = time.Duration(cl.period)
 	}
 }
 
 func (s *shard) decideLog(cl *compiledLimit, w *algorithm.SlidingLog, slot []uint64, now int64, req algorithm.Request, d *Decision) {
 	l := s.log(cl, slot)
-	if req.Cost > 0 && !req.AtMost && l.Times != nil {
+	if req.Cost > 0 && !req.AtMost && req.KeepFree == 0 && l.Times != nil {
 		if bal, ok := w.Spend(&l, now, req.Cost); ok {
 			putLog(cl, slot, &l)
 			d.set(cl, algorithm.Outcome{Allowed: true, Granted: req.Cost}, bal)

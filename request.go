@@ -37,6 +37,16 @@ type Request struct {
 	// In a [TakeAll], such a request denies nothing.
 	Overdraw bool
 
+	// KeepFree is how many units must remain after a take, which is denied
+	// otherwise. It keeps them for requests that set it to less: with a KeepFree of
+	// 20 on all but the critical requests, these alone can take the last 20 units.
+	// Only the cost is charged, RetryAfter is that of a request for both, and AtMost
+	// takes what is left above KeepFree. Such a request reserves no units of a
+	// TokenBucket, which ignores its MaxDelay. Peeks, refunds and requests with
+	// Overdraw ignore KeepFree. In a [TakeAll] so many remain after all takes of the
+	// key. Default: 0.
+	KeepFree int64
+
 	// leased marks the refund of a [Lease], whose units the primary store of a
 	// [Fallback] granted, and never the secondary.
 	leased bool
@@ -87,6 +97,8 @@ func (r *Request) validateShape() error {
 		return &FieldError{Field: "Key", Problem: "is empty: want any bytes that identify the caller", Kind: ErrBadKey}
 	case r.MaxDelay < 0:
 		return costError("MaxDelay", r.MaxDelay.String()+": must not be negative")
+	case r.KeepFree < 0:
+		return costError("KeepFree", strconv.FormatInt(r.KeepFree, 10)+": must not be negative")
 	case r.AtMost && r.Cost < 0:
 		return costError("AtMost", "cannot be combined with a refund")
 	case r.ID != "" && r.Cost == Reset:
@@ -146,8 +158,10 @@ func (r *Request) validateForAll() error {
 }
 
 // forAlgorithm returns the part of the request that the algorithms need.
-func (r Request) forAlgorithm() algorithm.Request {
-	return algorithm.Request{Cost: r.Cost, AtMost: r.AtMost, Overdraw: r.Overdraw, MaxDelay: int64(r.MaxDelay)}
+func (r *Request) forAlgorithm() algorithm.Request {
+	return algorithm.Request{
+		Cost: r.Cost, AtMost: r.AtMost, Overdraw: r.Overdraw, MaxDelay: int64(r.MaxDelay), KeepFree: r.KeepFree,
+	}
 }
 
 func costError(field, problem string) error {

@@ -106,10 +106,15 @@ func takeInTurn(ctx context.Context, s Store, rs []Request, ds []Decision) error
 	if err := ValidateAll(rs, ds); err != nil {
 		return err
 	}
-	totals := totalsOf(rs)
+	totals, later := totalsOf(rs), totalsOf(rs)
 	for i, r := range rs {
-		if total := totals[stateKeyOf(r)]; total > r.Limit.Capacity() && !r.Overdraw {
+		k := stateKeyOf(r)
+		later[k] -= r.Cost
+		if total := totals[k]; r.Cost > 0 && !r.Overdraw && total > r.Limit.Capacity()-r.KeepFree {
 			r.Cost = total // denied with a RetryAfter of Never
+		}
+		if r.KeepFree > 0 {
+			r.KeepFree += min(later[k], math.MaxInt64-r.KeepFree) // so many remain after all takes of the key
 		}
 		d, err := s.Take(ctx, r)
 		ds[i] = d

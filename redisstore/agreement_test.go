@@ -283,6 +283,9 @@ func (w *storePair) randomTakeAllRequest() penstock.Request {
 		r.MaxDelay = 0
 		r.Cost = max(most/2, 1)
 	}
+	if w.random.IntN(3) == 0 {
+		r.KeepFree = []int64{1, most / 2, max(most-r.Cost, 0), w.magnitude(max(most, 1)), math.MaxInt64}[w.random.IntN(5)]
+	}
 	return r
 }
 
@@ -344,7 +347,7 @@ func (w *storePair) compareTakeAll() {
 func (w *storePair) compare(rs []penstock.Request, got, want []penstock.Decision, gotErr, wantErr error) {
 	w.Helper()
 	for i, r := range rs {
-		fmt.Fprintf(&w.trace, "  %s %d at most=%v overdraw=%v within %v id=%q under %s %s\n", r.Key, r.Cost, r.AtMost, r.Overdraw, r.MaxDelay, r.ID, r.Limit, r.Limit.Name)
+		fmt.Fprintf(&w.trace, "  %s %d at most=%v overdraw=%v within %v keep=%d id=%q under %s %s\n", r.Key, r.Cost, r.AtMost, r.Overdraw, r.MaxDelay, r.KeepFree, r.ID, r.Limit, r.Limit.Name)
 		fmt.Fprintf(&w.trace, "     redis %+v %v\n    memory %+v %v\n", got[i], gotErr, want[i], wantErr)
 	}
 	if (gotErr == nil) != (wantErr == nil) || gotErr == nil && !slices.Equal(got, want) {

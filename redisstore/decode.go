@@ -169,7 +169,7 @@ func (cl *compiledLimit) decideAligned(used, end, now int64, ask algorithm.Reque
 func (cl *compiledLimit) decodeDecision(reply []int64, ask algorithm.Request) penstock.Decision {
 	granted, used, wait, reset := reply[0], reply[1], reply[2], reply[3]
 	outcome := algorithm.Outcome{Allowed: wait == 0, Granted: granted, RetryAfter: wait * tick}
-	if wait == neverWait || cl.step != algorithm.ConcurrentStep && cl.neverFits(ask) {
+	if wait == neverWait || cl.step != algorithm.ConcurrentStep && ask.NeverFits(cl.capacity) {
 		outcome = algorithm.Outcome{RetryAfter: algorithm.Never}
 	}
 	return cl.decision(outcome, algorithm.Balance{Remaining: max(cl.normal.Count-used, 0), ResetAfter: reset * tick})
@@ -177,11 +177,6 @@ func (cl *compiledLimit) decodeDecision(reply []int64, ask algorithm.Request) pe
 
 // neverWait is the wait for permits that can never be granted.
 const neverWait = -1
-
-// neverFits reports whether an ask can never be granted.
-func (cl *compiledLimit) neverFits(ask algorithm.Request) bool {
-	return ask.Cost > cl.capacity && !ask.Overdraw && (!ask.AtMost || cl.capacity == 0)
-}
 
 func (cl *compiledLimit) decision(outcome algorithm.Outcome, balance algorithm.Balance) penstock.Decision {
 	return penstock.Decision{

@@ -18,8 +18,14 @@ type compiledRequest struct {
 	recordTTL int64             // how long a grant under the ID is remembered, in ticks
 }
 
+// askOf returns what a request asks for. Requests of the same ask are batched, so it has
+// no KeepFree where that is ignored.
 func askOf(r *penstock.Request) algorithm.Request {
-	return algorithm.Request{Cost: r.Cost, AtMost: r.AtMost, Overdraw: r.Overdraw, MaxDelay: int64(r.MaxDelay)}
+	ask := algorithm.Request{Cost: r.Cost, AtMost: r.AtMost, Overdraw: r.Overdraw, MaxDelay: int64(r.MaxDelay)}
+	if r.Cost > 0 && !r.Overdraw {
+		ask.KeepFree = r.KeepFree
+	}
+	return ask
 }
 
 // encodeKeys validates a request, compiles it, and writes the keys of its call. A
@@ -122,9 +128,13 @@ func (cl *compiledLimit) appendPermitArgs(ask algorithm.Request, permit string, 
 }
 
 // grantArg returns the argument of windows for what is granted if the cost does not
-// fit.
+// fit, and what is kept free.
 func grantArg(ask algorithm.Request) string {
 	switch {
+	case ask.KeepFree > 0 && ask.AtMost:
+		return "1:" + strconv.FormatInt(ask.KeepFree, 10)
+	case ask.KeepFree > 0:
+		return "0:" + strconv.FormatInt(ask.KeepFree, 10)
 	case ask.AtMost:
 		return "1"
 	case ask.Overdraw:
@@ -141,14 +151,12 @@ func (cl *compiledLimit) scriptCost(ask algorithm.Request) int64 {
 		return max(ask.Cost, -maxCount)
 	case cl.step == algorithm.ConcurrentStep:
 		return ask.Cost // its script must find permits that this ID holds already
-	case ask.AtMost:
-		return min(ask.Cost, cl.capacity)
 	case ask.Overdraw:
 		return min(ask.Cost, cl.capacity+cl.overdraft)
-	case ask.Cost > cl.capacity:
+	case ask.NeverFits(cl.capacity):
 		return 0
 	}
-	return ask.Cost
+	return min(ask.Cost, cl.capacity)
 }
 
 // appendBucketArgs appends a charge in units of debt. Arguments that a plain take
@@ -161,7 +169,7 @@ func (cl *compiledLimit) appendBucketArgs(ask algorithm.Request, args []string) 
 	}
 	args = append(args, strconv.FormatInt(cost*r.Interval/cl.debtUnit, 10))
 	args = append(args, cl.limitArgs...)
-	if !ask.AtMost && !ask.Overdraw && ask.MaxDelay == 0 && cl.debtUnit == 1 && cl.debtArg == "" {
+	if !ask.AtMost && !ask.Overdraw && ask.MaxDelay == 0 && ask.KeepFree == 0 && cl.debtUnit == 1 && cl.debtArg == "" {
 		return args
 	}
 	bound, interval, mark := cl.debtBound(ask), "", ""
@@ -175,6 +183,8 @@ func (cl *compiledLimit) appendBucketArgs(ask algorithm.Request, args []string) 
 	switch {
 	case ask.Overdraw:
 		return append(args, cl.debtArg, "1")
+	case ask.KeepFree > 0:
+		return append(args, cl.debtArg, "", strconv.FormatInt(min(ask.KeepFree, r.Burst)*r.Interval/cl.debtUnit, 10))
 	case cl.debtArg != "":
 		return append(args, cl.debtArg)
 	}
@@ -184,7 +194,7 @@ func (cl *compiledLimit) appendBucketArgs(ask algorithm.Request, args []string) 
 // debtBound returns how far the debt of a token bucket may grow, or above which
 // debt a leaky bucket's delay is too long.
 func (cl *compiledLimit) debtBound(ask algorithm.Request) string {
-	if ask.MaxDelay == 0 {
+	if ask.MaxDelay == 0 || ask.KeepFree > 0 && cl.step == algorithm.TokenBucketStep {
 		return ""
 	}
 	delay := algorithm.RoundDown(ask.MaxDelay, tick)

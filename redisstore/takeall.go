@@ -187,7 +187,7 @@ func (it *takeAllItem) repeat() penstock.Decision {
 // encodeTakeAll returns the call that takes all items, or only tries to.
 func (s *Store) encodeTakeAll(items []takeAllItem, take bool) Call {
 	for i := range items {
-		take = take && !items[i].limit.neverFits(items[i].totalAsk())
+		take = take && !items[i].totalAsk().NeverFits(items[i].limit.capacity)
 		items[i].limit.centerCalendar(s.redisMillis())
 	}
 	c := Call{Args: []string{"0", strconv.FormatInt(items[0].lifetime, 10)}, idempotent: items[0].lifetime > 0}
@@ -373,10 +373,19 @@ func (s *Store) withIDs(rs []penstock.Request, items []takeAllItem) (_ []penstoc
 	id := rand.Text()
 	for i := range rs {
 		if rs[i].Cost > 0 {
-			rs[i].ID = itemID(id, i)
+			rs[i].ID, rs[i].KeepFree = itemID(id, i), items[i].keepFree()
 		}
 	}
 	return rs, s.rollBackTTL().Milliseconds()
+}
+
+// keepFree returns how many units must remain after the item is taken by itself, so that
+// its KeepFree remain after all items on its key.
+func (it *takeAllItem) keepFree() int64 {
+	if it.ask.KeepFree == 0 {
+		return 0
+	}
+	return it.ask.KeepFree + it.totalCost - it.priorCost - it.ask.Cost
 }
 
 // rollBackTTL is how long a grant is remembered that may have to be rolled back:

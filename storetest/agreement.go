@@ -167,6 +167,7 @@ func (s *comparison) anyCall(t *rapid.T) call {
 		Key:      s.key(key),
 		Limit:    s.limits[i],
 		MaxDelay: anyDelay(s.limits[i].Normal().Period).Draw(t, "max delay"),
+		KeepFree: anyKeepFree(maxUnits(s.limits[i])).Draw(t, "keep free"),
 	}}
 }
 

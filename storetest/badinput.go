@@ -208,6 +208,7 @@ func badRequests() []badRequest {
 	bad := []badRequest{
 		{with(good, func(r *penstock.Request) { r.Key = "" }), penstock.ErrBadKey, "Key"},
 		{with(good, func(r *penstock.Request) { r.MaxDelay = -time.Second }), penstock.ErrBadCost, "MaxDelay"},
+		{with(good, func(r *penstock.Request) { r.KeepFree = -1 }), penstock.ErrBadCost, "KeepFree"},
 		{with(good, func(r *penstock.Request) { r.Overdraw, r.Cost = true, 0 }), penstock.ErrBadCost, "Overdraw"},
 		{with(good, func(r *penstock.Request) { r.Overdraw, r.MaxDelay = true, time.Second }), penstock.ErrBadCost, "Overdraw"},
 		{with(good, func(r *penstock.Request) { r.Overdraw, r.Limit.Algorithm = true, penstock.RollingWindow }), penstock.ErrBadCost, "Overdraw"},

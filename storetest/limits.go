@@ -124,3 +124,9 @@ func anyDelay(period time.Duration) *rapid.Generator[time.Duration] {
 		millis(1, int64(2*period/tick)), rapid.Just(time.Duration(math.MaxInt64)),
 	)
 }
+
+// anyKeepFree draws how many units a request keeps free: mostly none, at times more than
+// the limit has.
+func anyKeepFree(most int64) *rapid.Generator[int64] {
+	return rapid.OneOf(rapid.Just[int64](0), rapid.Just[int64](0), rapid.Int64Range(0, most+1))
+}

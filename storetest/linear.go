@@ -136,9 +136,9 @@ func (h *history) run(t *testing.T, client int, op operation) {
 	})
 }
 
-// anyOperation draws an operation: a take, a refund, either of them under an ID, a
-// charge, or a TakeAll of two requests, also under an ID. Under a concurrency limit it
-// takes, renews or releases permits.
+// anyOperation draws an operation: a take, a refund, either of them under an ID, a take
+// that keeps units free, a charge, or a TakeAll of two requests, also under an ID. Under
+// a concurrency limit it takes, renews or releases permits.
 func (h *history) anyOperation() operation {
 	op := operation{now: h.clock.Now(), requests: []penstock.Request{h.anyTake()}}
 	r := &op.requests[0]
@@ -146,10 +146,12 @@ func (h *history) anyOperation() operation {
 		r.ID = string(rune('x' + h.rand.IntN(3)))
 		if h.rand.IntN(2) == 0 {
 			r.Cost = -r.Cost
+		} else {
+			r.KeepFree = h.rand.Int64N(3)
 		}
 		return op
 	}
-	switch h.rand.IntN(7) {
+	switch h.rand.IntN(8) {
 	case 0:
 		r.Cost = -r.Cost
 	case 1:
@@ -163,6 +165,8 @@ func (h *history) anyOperation() operation {
 		if r := op.requests; len(r) == 2 && stateKeyOf(r[0]) != stateKeyOf(r[1]) && h.rand.IntN(2) == 0 {
 			r[0].ID, r[1].ID = "x", "x"
 		}
+	case 6:
+		r.KeepFree = h.rand.Int64N(4)
 	case 5:
 		r.Cost, r.Overdraw = 2*r.Cost, true
 		if r.Validate() != nil { // a limit that cannot owe

@@ -55,6 +55,7 @@ func checkTraffic(t *testing.T, open Open, a penstock.Algorithm, property func(*
 				Cost:     fitCost(tr.limit, rapid.Int64Range(1, maxUnits(tr.limit)+1).Draw(rt, "cost")),
 				AtMost:   rapid.Bool().Draw(rt, "at most"),
 				MaxDelay: anyDelay(tr.limit.Normal().Period).Draw(rt, "max delay"),
+				KeepFree: anyKeepFree(maxUnits(tr.limit)).Draw(rt, "keep free"),
 			}
 			if needsID(tr.limit) {
 				r.ID = strconv.Itoa(i)
@@ -89,11 +90,16 @@ func (tr *traffic) peek() penstock.Decision {
 	return tr.take(penstock.Request{Key: "key", Limit: tr.limit})
 }
 
-// A denial changes nothing that a peek shows, and exactly what is granted is charged.
+// A denial changes nothing that a peek shows, exactly what is granted is charged, and what
+// is to be kept remains.
 func denialChargesNothing(tr *traffic, r penstock.Request) {
 	before := tr.peek()
 	d := tr.take(r)
 	after := tr.peek()
+	if d.Allowed && after.Remaining < r.KeepFree {
+		tr.t.Logf("%s: %+v: %s", tr.limit, r, decisionText(d))
+		tr.t.Fatalf("%d remain, want those to keep free", after.Remaining)
+	}
 	if !d.Allowed && after != before {
 		tr.t.Logf("%s: denied %+v: %s", tr.limit, r, decisionText(d))
 		tr.t.Logf("before: %s", decisionText(before))
@@ -114,7 +120,11 @@ func retryAfterIsExact(tr *traffic, r penstock.Request) {
 	if d.Allowed {
 		return
 	}
-	if never := r.Cost > d.Limit && !r.AtMost || d.Limit == 0; never != (d.RetryAfter == penstock.Never) {
+	least := r.Cost
+	if r.AtMost {
+		least = 1
+	}
+	if never := least+r.KeepFree > d.Limit; never != (d.RetryAfter == penstock.Never) {
 		tr.t.Logf("%s: %+v: %s", tr.limit, r, decisionText(d))
 		tr.t.Fatal("want Never for costs above the limit, and only for those")
 	}

@@ -90,6 +90,8 @@ func (p *parser) parseOptions(c *call, s *step, words []string) (err error) {
 			c.request.AtMost = true
 		case name == "max-delay":
 			c.request.MaxDelay, err = parseDuration(value)
+		case name == "keep-free":
+			c.request.KeepFree, err = strconv.ParseInt(value, 10, 64)
 		case name == "id":
 			c.request.ID = value
 		case name == "under" && i+1 < len(words):
@@ -151,6 +153,9 @@ func (c *call) text() string {
 	}
 	if r.MaxDelay != 0 {
 		fmt.Fprintf(&b, " max-delay=%s", durationText(r.MaxDelay))
+	}
+	if r.KeepFree != 0 {
+		fmt.Fprintf(&b, " keep-free=%d", r.KeepFree)
 	}
 	if r.ID != "" {
 		fmt.Fprintf(&b, " id=%s", r.ID)

@@ -24,7 +24,9 @@ type state struct {
 // decide returns the new state and the decision.
 func (s state) decide(now int64, r penstock.Request) (state, penstock.Decision) {
 	l := r.Limit.Normal()
-	request := algorithm.Request{Cost: r.Cost, AtMost: r.AtMost, Overdraw: r.Overdraw, MaxDelay: int64(r.MaxDelay)}
+	request := algorithm.Request{
+		Cost: r.Cost, AtMost: r.AtMost, Overdraw: r.Overdraw, MaxDelay: int64(r.MaxDelay), KeepFree: r.KeepFree,
+	}
 	var outcome algorithm.Outcome
 	var balance algorithm.Balance
 	switch l.Algorithm {

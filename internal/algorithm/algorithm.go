@@ -46,6 +46,7 @@ type Request struct {
 	AtMost   bool   // take what is left if the cost does not fit
 	Overdraw bool   // charge the cost even if it does not fit, as far as Overdraft allows
 	MaxDelay int64  // of buckets: how far ahead units may be granted
+	KeepFree int64  // of takes without Overdraw: units that must remain afterwards
 	ID       uint64 // of Concurrent: under which units are held
 }
 
@@ -64,12 +65,23 @@ type Balance struct {
 }
 
 // fit returns the cost, reduced to what is free if AtMost is set. If nothing is
-// free it is one unit, so that the denial has the RetryAfter of one unit.
+// free it is one unit, so that the denial has the RetryAfter of one unit. What is to
+// be kept free is not.
 func (r Request) fit(free int64) int64 {
 	if r.AtMost && r.Cost > free {
 		return max(free, 1)
 	}
 	return r.Cost
+}
+
+// NeverFits reports whether the request is denied in every state of a key with that
+// capacity.
+func (r Request) NeverFits(capacity int64) bool {
+	least := r.Cost
+	if r.AtMost {
+		least = min(least, 1)
+	}
+	return least > 0 && least > capacity-r.KeepFree && !r.Overdraw
 }
 
 // overdraw returns the outcome of a request that charges its cost as far as there is

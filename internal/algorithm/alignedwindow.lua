@@ -12,13 +12,15 @@
 -- estimate of the time. If none of them contains the server's time, nothing is decided:
 -- the script returns that time, and the caller sends the request again.
 --
--- ARGV: cost or "all", count, 1 for AtMost or o for Overdraw or empty, thousandths of the
---       window to live longer, the overdraft, length, offset; or an empty length, and
---       instants
+-- ARGV: cost or "all", count, 1 for AtMost or o for Overdraw or 0 or empty for neither,
+--       with a colon and the units that a take keeps free, thousandths of the window to
+--       live longer, the overdraft, length, offset; or an empty length, and instants
 -- Returns the units used, the window's end and the time, before the step; for windows
 -- on the clock the units used and the time left, as one number if it can hold both;
 -- and the units granted.
 local call, sub, asked, count = redis.call, string.sub, tonumber(ARGV[1]) or -math.huge, ARGV[2] + 0
+local how, keep = ARGV[3], 0
+if #how > 1 and asked > 0 then how, keep = sub(how, 1, 1), sub(how, 3) + 0 end
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local length, close = tonumber(ARGV[6]), false
@@ -60,11 +62,11 @@ if used > count then
   if used > most then used, stale = most, true end
 end
 if finish > now + length then finish, stale = now + length, true end
-local free, cost = count - used, asked
+local free, cost = count - used - keep, asked
 if cost > free and cost > 0 then
-  if ARGV[3] == 'o' then
+  if how == 'o' then
     cost = math.min(cost, math.max(free + ARGV[5], 0))
-  elseif ARGV[3] == '1' then
+  elseif how == '1' then
     cost = math.max(free, 0)
   else
     cost = 0

@@ -5,13 +5,15 @@
 -- expires with the last permit, which is enough to know when each of them does.
 --
 -- ARGV: cost, count, period; and, unless the cost is 0 or refunds everything, 1 for
---       AtMost or an empty text, and the hash of the ID
+--       AtMost or 0 or an empty text, with a colon and the permits that a take keeps
+--       free, and the hash of the ID
 -- Returns the permits granted, those held after that, the wait for permits not granted
 -- (or -1 if they never can be), and the time until none are held; and the permits granted
 -- again. If the whole cost was granted it returns only the permits held, which determine
 -- the rest.
 local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
-local id, wrap = ARGV[5] or '', 2147483648
+local id, wrap, how, keep = ARGV[5] or '', 2147483648, ARGV[4], 0
+if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
 ---------------------------------------- each
 local rest = call('PTTL', key)
 local permits, last, stale = '', 0, rest == 0
@@ -61,9 +63,9 @@ local granted, wait = asked, 0
 if asked > 0 and first then
   granted = held
 elseif asked > 0 then
-  local free = count - used
-  if ARGV[4] == '1' and granted > free then granted = math.max(free, 1) end
-  if granted > count then
+  local free = count - used - keep
+  if how == '1' and granted > free then granted = math.max(free, 1) end
+  if granted + keep > count then
     granted, wait = 0, -1
   elseif granted > free then
     granted, wait = 0, left(granted - free)

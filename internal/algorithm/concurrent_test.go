@@ -54,7 +54,7 @@ func (o *permitOracle) held(t int64) (units int64) {
 
 // grant returns how many permits a request under a new ID would get at t.
 func (o *permitOracle) grant(t int64, req algorithm.Request) int64 {
-	free := max(o.limit.Count-o.held(t), 0)
+	free := max(o.limit.Count-o.held(t)-req.KeepFree, 0)
 	switch {
 	case req.Cost <= free:
 		return req.Cost
@@ -122,7 +122,10 @@ func drawPermitRequest(t *rapid.T) algorithm.Request {
 	if req.Cost != 0 && req.Cost != algorithm.Reset {
 		req.ID = rapid.Uint64Range(1, 8).Draw(t, "id")
 	}
-	req.AtMost = req.Cost > 0 && rapid.Bool().Draw(t, "at most")
+	if req.Cost > 0 {
+		req.AtMost = rapid.Bool().Draw(t, "at most")
+		req.KeepFree = rapid.SampledFrom([]int64{0, 0, 0, 1, 2, 5, 13}).Draw(t, "keep free")
+	}
 	return req
 }
 

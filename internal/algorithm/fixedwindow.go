@@ -108,12 +108,13 @@ func (f *FixedWindow) take(s Counter, now int64, req Request) Outcome {
 	if req.Overdraw {
 		return req.overdraw(free + f.Overdraft)
 	}
+	free -= min(req.KeepFree, f.Count)
 	cost := req.fit(free)
-	if cost > f.Count {
+	if cost <= free {
+		return Outcome{Allowed: true, Granted: cost}
+	}
+	if req.NeverFits(f.Count) {
 		return Outcome{RetryAfter: Never}
 	}
-	if cost > free {
-		return Outcome{RetryAfter: RoundUp(s.End-now, f.Tick)}
-	}
-	return Outcome{Allowed: true, Granted: cost}
+	return Outcome{RetryAfter: RoundUp(s.End-now, f.Tick)}
 }

@@ -2,11 +2,14 @@
 -- The value is the units used, plus 2^52 if a charge overdrew them, and the window ends
 -- when the key expires.
 --
--- ARGV: cost, count, period; and where needed 1 for AtMost or o for Overdraw, and the
---       overdraft if it is not the count
+-- ARGV: cost, count, period; and where needed 1 for AtMost or o for Overdraw or 0 for
+--       neither, with a colon and the units that a take keeps free; and the overdraft if
+--       it is not the count
 -- Returns the units used and the time left, before the step, as one number if it can
 -- hold both, because two cost a fifth more; and the units granted.
 local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local how, keep = ARGV[4], 0
+if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
 ---------------------------------------- each
 local rest = call('PTTL', key)
 local used, stale, overdrawn = 0, false, false
@@ -25,11 +28,11 @@ if used > count then
   if used > most then used, stale = most, true end
 end
 if rest > period then rest, stale = period, true end
-local free, cost = count - used, asked
+local free, cost = count - used - keep, asked
 if cost > free and cost > 0 then
-  if ARGV[4] == 'o' then
+  if how == 'o' then
     cost = math.min(cost, math.max(free + (ARGV[5] or count), 0))
-  elseif ARGV[4] == '1' then
+  elseif how == '1' then
     cost = math.max(free, 0)
   else
     cost = 0

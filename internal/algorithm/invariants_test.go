@@ -211,6 +211,9 @@ func remainingMoves(t *rapid.T, k kind) {
 		if req.Cost > 0 && (a.Granted > req.Cost || !req.AtMost && !req.Overdraw && a.Allowed && a.Granted != req.Cost) {
 			t.Fatalf("%v at %d, %+v: granted %+v", tr.limit, tr.now, req, a)
 		}
+		if req.Cost > 0 && !req.Overdraw && a.Allowed && a.Remaining < req.KeepFree {
+			t.Fatalf("%v at %d, %+v: kept too little: %+v", tr.limit, tr.now, req, a)
+		}
 	}))
 }
 

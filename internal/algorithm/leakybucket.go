@@ -35,15 +35,15 @@ func (b *LeakyBucket) Decide(s Bucket, now int64, req Request) (Bucket, Outcome)
 	case req.Overdraw:
 		return b.overdraw(s, debt, now, req)
 	}
-	cost, capacity := req.Cost, b.Capacity()
-	if req.AtMost {
-		cost = req.fit(b.free(debt, capacity))
+	cost, maxDebt := req.Cost, b.Capacity()
+	if req.AtMost || req.KeepFree > 0 {
+		cost, maxDebt = b.costNow(debt, req)
 	}
 	if cost > b.Burst {
 		return s.unchanged(debt, now), Outcome{RetryAfter: Never}
 	}
 	after := debt + cost*b.Interval
-	if early := max(after-capacity, b.late(debt, req)); early > 0 {
+	if early := max(after-maxDebt, b.late(debt, req)); early > 0 {
 		return s.unchanged(debt, now), Outcome{RetryAfter: RoundUp(early, b.Tick)}
 	}
 	return b.withDebt(after, now), Outcome{Allowed: true, Granted: cost, Delay: RoundUp(debt, b.Tick)}

@@ -58,6 +58,10 @@ func busyKeyMatchesOracle(t *rapid.T, k kind) {
 		tr.moveTo(tr.now + rapid.SampledFrom([]int64{0, 1, 2, 5}).Draw(t, "ticks")*l.tick)
 		req := algorithm.Request{Cost: rapid.SampledFrom([]int64{1, 1, 1, 2, 3, -1}).Draw(t, "cost")}
 		req.Overdraw = k.hasDebt() && req.Cost > 0 && rapid.IntRange(0, 3).Draw(t, "overdraws at 3") == 3
+		if req.Cost > 0 && !req.Overdraw {
+			req.AtMost = rapid.Bool().Draw(t, "at most")
+			req.KeepFree = rapid.Int64Range(0, l.count).Draw(t, "keep free")
+		}
 		if got, want := tr.decide(req), o.decide(tr.now, req); got != want {
 			t.Fatalf("%v at %d, %+v:\n got %+v\nwant %+v", tr.limit, tr.now, req, got, want)
 		}

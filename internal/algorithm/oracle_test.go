@@ -118,12 +118,25 @@ func (o *oracle) peekDelay(now int64) int64 {
 // grant returns how many units a request would be granted at t.
 func (o *oracle) grant(t int64, req algorithm.Request) int64 {
 	switch {
-	case o.fits(t, req.Cost, req.MaxDelay):
+	case o.admits(t, req.Cost, req):
 		return req.Cost
 	case req.AtMost:
-		return o.largest(t, min(req.Cost, o.max()), req.MaxDelay)
+		return last(0, min(req.Cost, o.max()), func(n int64) bool { return n == 0 || o.admits(t, n, req) })
 	}
 	return 0
+}
+
+// admits reports whether a request could be granted n units at t. If it keeps some free,
+// they must be there too, and only a queue may delay it.
+func (o *oracle) admits(t, n int64, req algorithm.Request) bool {
+	_, queue := o.ledger.(*queueLedger)
+	switch {
+	case req.KeepFree == 0:
+		return o.fits(t, n, req.MaxDelay)
+	case n > o.max() || req.KeepFree > o.max()-n || !o.fits(t, n+req.KeepFree, 0):
+		return false
+	}
+	return !queue || o.fits(t, n, req.MaxDelay)
 }
 
 // largest returns the most units, up to a limit, that would fit at t.

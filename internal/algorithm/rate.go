@@ -96,6 +96,16 @@ func (r *Rate) withDebt(debt, now int64) Bucket {
 	return Bucket{Full: now + debt, Overdrawn: debt > r.Capacity()}
 }
 
+// costNow returns the cost to charge and the largest debt allowed, for a request with
+// AtMost or KeepFree that is not granted ahead. A cost above the burst is never granted.
+func (r *Rate) costNow(debt int64, req Request) (cost, maxDebt int64) {
+	if req.NeverFits(r.Burst) {
+		return r.Burst + 1, r.Capacity()
+	}
+	maxDebt = r.Capacity() - req.KeepFree*r.Interval
+	return req.fit(r.free(debt, maxDebt)), maxDebt
+}
+
 // free returns how many units fit if the debt may grow to maxDebt.
 func (r *Rate) free(debt, maxDebt int64) int64 {
 	if debt >= maxDebt {

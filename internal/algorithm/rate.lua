@@ -10,16 +10,17 @@
 -- not rewritten at every charge, and for at least a second.
 --
 -- ARGV: charge, capacity; and where needed a bound, the interval if AtMost or Overdraw
---       is set, u, the overdraft if it is not the capacity, and 1 for Overdraw; each of
---       these may be empty
+--       is set, u, the overdraft if it is not the capacity, 1 for Overdraw, and what a
+--       charge keeps free; each of these may be empty
 -- Returns the debt before the charge, the charge granted, and the delay.
 local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
-local unit, mark, bound, interval, overdraft = 1000000, '', false, false, capacity
+local unit, mark, bound, interval, overdraft, ceiling = 1000000, '', false, false, capacity, capacity
 if ARGV[3] then
   if ARGV[3] ~= '' then bound = ARGV[3] + 0 end
   if ARGV[4] ~= '' then interval = ARGV[4] + 0 end
   if ARGV[5] == 'u' then unit, mark = 1000, 'u' end
   overdraft = tonumber(ARGV[6]) or capacity
+  if ARGV[8] then ceiling = capacity - ARGV[8] end
 end
 ---------------------------------------- each
 local rest = call('PTTL', key)
@@ -47,11 +48,11 @@ if rest > 0 then
 elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
 end
-local most, late, charge = capacity, false, asked
+local most, late, charge = ceiling, false, asked
 ---------------------------------------- decide
 if interval and charge > 0 then
   local free = 0
-  if ARGV[7] then
+  if ARGV[7] == '1' then
     free = math.max(math.floor((capacity + overdraft - debt) / interval), 0) * interval
     charge, late = math.min(charge, free), false
     most = debt + charge

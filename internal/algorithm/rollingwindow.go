@@ -52,7 +52,7 @@ func (w *RollingWindow) Normalize(r *Ring, now int64) {
 }
 
 // Spend is Normalize, Decide, Record and Balance for the most common case: the
-// cost fits without AtMost, and belongs to the newest bucket. If it returns
+// cost fits without AtMost or KeepFree, and belongs to the newest bucket. If it returns
 // false, nothing has changed, and the others must be called.
 func (w *RollingWindow) Spend(r *Ring, now, cost int64) (bal Balance, ok bool) {
 	into := now - r.Newest*w.Length
@@ -107,16 +107,16 @@ func (w *RollingWindow) Empty(r *Ring) int64 {
 }
 
 func (w *RollingWindow) take(r *Ring, now int64, expired int, used int64, req Request) Outcome {
-	free := w.Count - used
+	free := w.Count - used - min(req.KeepFree, w.Count)
 	cost := req.fit(free)
-	if cost > w.Count {
+	if cost <= free {
+		return Outcome{Allowed: true, Granted: cost}
+	}
+	if req.NeverFits(w.Count) {
 		return Outcome{RetryAfter: Never}
 	}
-	if cost > free {
-		last := r.rankOfUnit(expired, cost-free)
-		return Outcome{RetryAfter: w.expiresAt(r, last) - now}
-	}
-	return Outcome{Allowed: true, Granted: cost}
+	last := r.rankOfUnit(expired, cost-free)
+	return Outcome{RetryAfter: w.expiresAt(r, last) - now}
 }
 
 // bucket returns the number of the bucket that contains now. On a busy key that

@@ -2,11 +2,13 @@
 -- the newest bucket, followed by the counts, newest first. The key expires when the
 -- newest count leaves the window.
 --
--- ARGV: cost, count, length, buckets, and 1 for AtMost
+-- ARGV: cost, count, length, buckets; and where needed 1 for AtMost or 0, with a colon and
+--       the units that a take keeps free
 -- Returns the units granted, the units used after that, the wait for units not
 -- granted, and the time until none are used; and the units granted again.
 local call, asked, count, length = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
-local size = ARGV[4] + 1
+local size, how, keep = ARGV[4] + 1, ARGV[5], 0
+if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local bucket = math.floor(now / length)
@@ -44,8 +46,8 @@ end
 -- Decide.
 local live, used = math.min(size - (bucket - newest), #counts), 0
 for i = 1, live do used = used + counts[i] end
-local free, cost, wait = count - used, asked, 0
-if ARGV[5] and cost > free then cost = math.max(free, 1) end
+local free, cost, wait = count - used - keep, asked, 0
+if how == '1' and cost > free then cost = math.max(free, 1) end
 if cost > free then
   local missing, i = cost - free, live
   while i > 0 and missing > counts[i] do missing, i = missing - counts[i], i - 1 end

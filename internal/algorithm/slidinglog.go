@@ -39,7 +39,7 @@ func (w *SlidingLog) Normalize(l *Log, now int64) {
 }
 
 // Spend is Normalize, Decide, Record and Balance for the most common case: the
-// cost fits without AtMost, and the ring has room for it. If it returns false,
+// cost fits without AtMost or KeepFree, and the ring has room for it. If it returns false,
 // nothing has changed, and the others must be called.
 func (w *SlidingLog) Spend(l *Log, now, cost int64) (bal Balance, ok bool) {
 	expired := l.countUpTo(now - w.Period)
@@ -100,16 +100,16 @@ func (w *SlidingLog) Empty(l *Log) int64 {
 }
 
 func (w *SlidingLog) take(l *Log, now int64, expired int, used int64, req Request) Outcome {
-	free := w.Count - used
+	free := w.Count - used - min(req.KeepFree, w.Count)
 	cost := req.fit(free)
-	if cost > w.Count {
+	if cost <= free {
+		return Outcome{Allowed: true, Granted: cost}
+	}
+	if req.NeverFits(w.Count) {
 		return Outcome{RetryAfter: Never}
 	}
-	if cost > free {
-		last := l.at(expired + int(cost-free) - 1)
-		return Outcome{RetryAfter: RoundUp(last+w.Period-now, w.Tick)}
-	}
-	return Outcome{Allowed: true, Granted: cost}
+	last := l.at(expired + int(cost-free) - 1)
+	return Outcome{RetryAfter: RoundUp(last+w.Period-now, w.Tick)}
 }
 
 // index returns the index in Moments of the i-th oldest time.

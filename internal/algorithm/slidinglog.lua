@@ -4,11 +4,14 @@
 -- the age of each. That clock starts at the time whose bytes are the text 1000: Redis
 -- shares small integers between keys, so that a log of one unit takes no extra memory.
 --
--- ARGV: cost, count, period, and 1 for AtMost
+-- ARGV: cost, count, period; and where needed 1 for AtMost or 0, with a colon and the
+--       units that a take keeps free
 -- Returns the units granted, the units used after that, the wait for units not
 -- granted, and the time until none are used; and the units granted again. If the whole
 -- cost was granted it returns only the units used, which determine the rest.
 local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local how, keep = ARGV[4], 0
+if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
 ---------------------------------------- each
 local rest = call('PTTL', key)
 local log, len, newest, since, stale = '', 0, 0x31303030, 0, rest == 0
@@ -42,8 +45,8 @@ while gone < high do
   probe = math.floor((gone + high) / 2)
 end
 local used, wait = len - gone, 0
-local free, cost = count - used, asked
-if ARGV[4] and cost > free then cost = math.max(free, 1) end
+local free, cost = count - used - keep, asked
+if how == '1' and cost > free then cost = math.max(free, 1) end
 if cost > free then
   wait = period - age(gone + cost - free)
   cost = 0

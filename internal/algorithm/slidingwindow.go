@@ -136,14 +136,15 @@ func (w *SlidingWindow) take(s Slide, now int64, req Request) Outcome {
 	if req.Overdraw {
 		return req.overdraw(free + w.Overdraft)
 	}
+	free -= min(req.KeepFree, w.Count)
 	cost := req.fit(free)
-	if cost > w.Count {
+	if cost <= free {
+		return Outcome{Allowed: true, Granted: cost}
+	}
+	if req.NeverFits(w.Count) {
 		return Outcome{RetryAfter: Never}
 	}
-	if cost > free {
-		return Outcome{RetryAfter: RoundUp(w.wait(s, s.End-now, cost), w.Tick)}
-	}
-	return Outcome{Allowed: true, Granted: cost}
+	return Outcome{RetryAfter: RoundUp(w.wait(s, s.End-now, cost+req.KeepFree), w.Tick)}
 }
 
 // wait returns how long until the cost fits: until the share of the previous

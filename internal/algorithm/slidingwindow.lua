@@ -5,11 +5,14 @@
 -- A count times a time may need more bits than a double has; then it is divided in
 -- two digits, as in long division.
 --
--- ARGV: cost, count, period; and where needed 1 for AtMost or o for Overdraw, and the
---       overdraft if it is not the count
+-- ARGV: cost, count, period; and where needed 1 for AtMost or o for Overdraw or 0 for
+--       neither, with a colon and the units that a take keeps free; and the overdraft if
+--       it is not the count
 -- Returns the value and the time left, before the step, as one number if it can hold
 -- both; and the units granted.
 local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local how, keep = ARGV[4], 0
+if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
 ---------------------------------------- each
 local rest = call('PTTL', key)
 local value, stale = 0, false
@@ -46,11 +49,11 @@ if previous > 0 then
     end
   end
 end
-local free, cost = count - current - share, asked
+local free, cost = count - current - share - keep, asked
 if cost > free and cost > 0 then
-  if ARGV[4] == 'o' then
+  if how == 'o' then
     cost = math.min(cost, math.max(free + (ARGV[5] or count), 0))
-  elseif ARGV[4] == '1' then
+  elseif how == '1' then
     cost = math.max(free, 0)
   else
     cost = 0

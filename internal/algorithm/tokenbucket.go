@@ -15,7 +15,8 @@ package algorithm
 // and later requests queue behind it: first come, first served. Refunding a
 // reservation frees the end of the queue, so the next request may act at the same
 // time as the last. A reservation reaches at most one minute ahead, or one whole
-// refill if that is longer.
+// refill if that is longer. A request with KeepFree reserves nothing, because nothing
+// remains of a bucket from which units are reserved.
 //
 // Overdrafts: a request with Overdraw is charged even if it does not fit. The debt
 // exceeds the capacity by up to Overdraft units, and later requests are denied until
@@ -38,7 +39,7 @@ func (b *TokenBucket) Decide(s Bucket, now int64, req Request) (Bucket, Outcome)
 		return b.overdraw(s, debt, now, req)
 	}
 	cost, maxDebt := req.Cost, b.Capacity()
-	if req.AtMost || req.MaxDelay > 0 {
+	if req.AtMost || req.MaxDelay > 0 || req.KeepFree > 0 {
 		cost, maxDebt = b.costAndMaxDebt(debt, req)
 	}
 	if cost > b.Burst {
@@ -60,8 +61,11 @@ func (b *TokenBucket) SpendOne(full, now int64) (after int64, ok bool) {
 }
 
 // costAndMaxDebt returns the cost to charge and the largest debt allowed, for a
-// request with AtMost or MaxDelay.
+// request with AtMost, MaxDelay or KeepFree. A cost above the burst is never granted.
 func (b *TokenBucket) costAndMaxDebt(debt int64, req Request) (cost, maxDebt int64) {
+	if req.KeepFree > 0 {
+		return b.costNow(debt, req)
+	}
 	maxDebt = b.Capacity() + min(RoundDown(req.MaxDelay, b.Tick), b.Reach())
 	return req.fit(b.free(debt, maxDebt)), maxDebt
 }

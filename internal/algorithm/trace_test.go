@@ -149,7 +149,21 @@ func (tr *trace) withOptions(t *rapid.T, cost int64) algorithm.Request {
 		Cost:     cost,
 		AtMost:   rapid.Bool().Draw(t, "at most"),
 		MaxDelay: tr.drawMaxDelay(t),
+		KeepFree: tr.drawKeepFree(t, cost),
 	}
+}
+
+// drawKeepFree draws how many units a request keeps: none, or often just as many as would
+// be left, or could be.
+func (tr *trace) drawKeepFree(t *rapid.T, cost int64) int64 {
+	if cost <= 0 || cost > tr.limit.max() || rapid.Bool().Draw(t, "keep nothing") {
+		return 0
+	}
+	left, most := tr.last.Remaining-cost, tr.limit.max()-cost
+	return max(0, rapid.OneOf(
+		rapid.SampledFrom([]int64{1, left, left - 1, left + 1, left / 2, most, most + 1, math.MaxInt64}),
+		anySize(0, math.MaxInt64),
+	).Draw(t, "keep free"))
 }
 
 // drawCharge draws a request that may overdraw the key.

@@ -31,7 +31,7 @@ import (
 // takes. Fixed windows on the clock, of whole seconds, are sent as overrides; other limits
 // are rules. The protocol cannot express
 //
-//   - AtMost, Overdraw, MaxDelay and IDs, for which descriptors have no field;
+//   - AtMost, Overdraw, MaxDelay, KeepFree and IDs, for which descriptors have no field;
 //   - resets, since no number of hits means all of them;
 //   - leaky buckets, which delay, and which rules for Envoy cannot be;
 //   - concurrency limits, whose permits are not renewed here;
@@ -229,7 +229,7 @@ func (s *rlsStore) compare(r penstock.Request, st *pb.RateLimitResponse_Descript
 
 // canExpress reports whether the protocol can express a request.
 func (s *rlsStore) canExpress(r penstock.Request) bool {
-	return r.Validate() == nil && r.Cost != penstock.Reset && !r.AtMost && !r.Overdraw && r.MaxDelay == 0 && r.ID == "" &&
+	return r.Validate() == nil && r.Cost != penstock.Reset && !r.AtMost && !r.Overdraw && r.MaxDelay == 0 && r.KeepFree == 0 && r.ID == "" &&
 		r.Limit.Algorithm != penstock.LeakyBucket && r.Limit.Algorithm != penstock.Concurrent && utf8.ValidString(r.Key) && len(r.Key) < 2048
 }
 

@@ -30,6 +30,7 @@ type takeRequest struct {
 	atMost   bool
 	overdraw bool
 	maxDelay time.Duration
+	keepFree int64
 
 	domain         string
 	maxDescriptors int
@@ -38,7 +39,7 @@ type takeRequest struct {
 }
 
 // A fieldSet is the set of fields that a JSON object has.
-type fieldSet uint16
+type fieldSet uint32
 
 const (
 	fieldKey fieldSet = 1 << iota
@@ -49,6 +50,7 @@ const (
 	fieldAtMost
 	fieldOverdraw
 	fieldMaxDelay
+	fieldKeepFree
 	fieldID
 	fieldDomain
 	fieldDescriptors
@@ -58,7 +60,7 @@ const (
 	fieldValue
 
 	keyFields   = fieldKey | fieldKeyBase64
-	limitFields = keyFields | fieldLimit | fieldAtMost | fieldOverdraw | fieldMaxDelay | fieldID
+	limitFields = keyFields | fieldLimit | fieldAtMost | fieldOverdraw | fieldMaxDelay | fieldKeepFree | fieldID
 	ruleFields  = fieldDomain | fieldDescriptors
 	listFields  = fieldMode | fieldRequests
 
@@ -69,7 +71,7 @@ const (
 
 // fieldNames are in the order of the bits above.
 var fieldNames = [...]string{
-	"key", "key_base64", "limit", "cost", "reset", "at_most", "overdraw", "max_delay", "id",
+	"key", "key_base64", "limit", "cost", "reset", "at_most", "overdraw", "max_delay", "keep_free", "id",
 	"domain", "descriptors", "mode", "requests", "entries", "value",
 }
 
@@ -121,6 +123,8 @@ func (t *takeRequest) decodeField(r *jsonReader, name string) (err error) {
 		t.overdraw, err = r.boolean()
 	case "max_delay":
 		t.maxDelay, err = r.seconds()
+	case "keep_free":
+		t.keepFree, err = r.integer()
 	case "id":
 		t.id, err = r.shortString()
 	case "domain":
@@ -295,7 +299,7 @@ func (t *takeRequest) storeRequest(e *engine.Engine, mayRefund func() bool) (pen
 		return r, limitError(err)
 	}
 	r.Key, r.Cost, r.ID = t.key, t.cost, t.id
-	r.AtMost, r.Overdraw, r.MaxDelay = t.atMost, t.overdraw, t.maxDelay
+	r.AtMost, r.Overdraw, r.MaxDelay, r.KeepFree = t.atMost, t.overdraw, t.maxDelay, t.keepFree
 	return r, nil
 }
 

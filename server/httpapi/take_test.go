@@ -56,6 +56,9 @@ func TestTakePeekRefundReset(t *testing.T) {
 			{`{"key":"k","limit":"4/1s","cost":3}`, 200, `"granted":3,"limit":4,"remaining":1,"retry_after":0,"reset_after":0.75,"delay":0`},
 			// Peek.
 			{`{"key":"k","limit":"4/1s","cost":0}`, 200, `"granted":0,"limit":4,"remaining":1,"retry_after":0,"reset_after":0.75,"delay":0`},
+			// Take what leaves one.
+			{`{"key":"kept","limit":"4/1s","cost":3,"keep_free":1}`, 200, `"granted":3,"limit":4,"remaining":1,"retry_after":0,"reset_after":0.75,"delay":0`},
+			{`{"key":"kept","limit":"4/1s","keep_free":1}`, 429, `"granted":0,"limit":4,"remaining":1,"retry_after":0.25,"reset_after":0.75,"delay":0`},
 			// Charge what is not left, up to a debt of four.
 			{`{"key":"debt","limit":"4/1s","cost":6,"overdraw":true}`, 200, `"granted":6,"limit":4,"remaining":0,"retry_after":0,"reset_after":1.5,"delay":0`},
 			{`{"key":"debt","limit":"4/1s","cost":6,"overdraw":true}`, 200, `"granted":2,"limit":4,"remaining":0,"retry_after":0,"reset_after":2,"delay":0`},

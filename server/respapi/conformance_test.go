@@ -19,7 +19,7 @@ import (
 // and peeks of token buckets. It cannot express
 //
 //   - other algorithms, and all-or-nothing takes;
-//   - AtMost, Overdraw, MaxDelay and IDs; and a debt of the limit's own;
+//   - AtMost, Overdraw, MaxDelay, KeepFree and IDs; and a debt of the limit's own;
 //   - refunds; and DEL, which resets, does not return the refunded units;
 //   - a limit of 0, which redis-cell rejects;
 //   - a period that is not a multiple of its count: redis-cell truncates the interval;
@@ -141,7 +141,7 @@ func replyOf(d penstock.Decision) string {
 // paramsOf returns the arguments of CL.THROTTLE that express a request, if there are any.
 func paramsOf(r penstock.Request) (throttleParams, bool) {
 	l := r.Limit.Normal()
-	if r.Validate() != nil || r.Cost < 0 || r.AtMost || r.Overdraw || r.MaxDelay != 0 || r.ID != "" ||
+	if r.Validate() != nil || r.Cost < 0 || r.AtMost || r.Overdraw || r.MaxDelay != 0 || r.KeepFree != 0 || r.ID != "" ||
 		l.Algorithm != penstock.TokenBucket || l.Debt != 0 || l.Count == 0 || int64(l.Period)%l.Count != 0 || len(r.Key) > maxKey/2 {
 		return throttleParams{}, false
 	}

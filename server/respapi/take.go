@@ -67,7 +67,7 @@ func (c *conn) storeRequest(t *takeCall) (penstock.Request, error) {
 		return r, permissionError("a limit of the name cl.throttle or override can undo one: " + c.permissionHint())
 	}
 	r.Key, r.Cost, r.ID = t.key, t.cost, t.id
-	r.AtMost, r.Overdraw, r.MaxDelay = t.atMost, t.overdraw, t.maxDelay
+	r.AtMost, r.Overdraw, r.MaxDelay, r.KeepFree = t.atMost, t.overdraw, t.maxDelay, t.keepFree
 	return r, r.ValidateShape()
 }
 

@@ -22,7 +22,7 @@ const (
 
 // takeHelp is the reply to PENSTOCK.TAKE HELP, and the grammar that parseTake accepts.
 var takeHelp = []string{
-	"PENSTOCK.TAKE KEY key LIMIT limit [COST n | RESET] [ID id] [ATMOST | OVERDRAW] [MAXDELAY ms]",
+	"PENSTOCK.TAKE KEY key LIMIT limit [COST n | RESET] [ID id] [ATMOST | OVERDRAW] [MAXDELAY ms] [KEEPFREE n]",
 	"    Takes units of a key under a limit such as \"10/1m burst=5\".",
 	"PENSTOCK.TAKE DOMAIN domain k v [k v ...] [COST n | RESET]",
 	"    Takes units by the rules of a domain, for one descriptor.",
@@ -42,6 +42,7 @@ type takeCall struct {
 	atMost   bool
 	overdraw bool
 	maxDelay time.Duration
+	keepFree int64
 
 	domain      string
 	descriptors []engine.Descriptor
@@ -60,15 +61,16 @@ const (
 	wordAtMost
 	wordOverdraw
 	wordMaxDelay
+	wordKeepFree
 	wordDomain
 	wordEntries
 
-	limitWords = wordKey | wordLimit | wordID | wordAtMost | wordOverdraw | wordMaxDelay
+	limitWords = wordKey | wordLimit | wordID | wordAtMost | wordOverdraw | wordMaxDelay | wordKeepFree
 	ruleWords  = wordDomain | wordEntries
 )
 
 // takeWords are in the order of the bits above.
-var takeWords = [...]string{"KEY", "LIMIT", "COST", "RESET", "ID", "ATMOST", "OVERDRAW", "MAXDELAY", "DOMAIN", "ENTRIES"}
+var takeWords = [...]string{"KEY", "LIMIT", "COST", "RESET", "ID", "ATMOST", "OVERDRAW", "MAXDELAY", "KEEPFREE", "DOMAIN", "ENTRIES"}
 
 // takeWordOf returns the word that an argument is, in any case, or 0.
 func takeWordOf(arg []byte) takeWord {
@@ -181,6 +183,12 @@ func (t *takeCall) parseValue(word takeWord, value []byte) error {
 			return argumentError("MAXDELAY: want milliseconds, 0 or more")
 		}
 		t.maxDelay = time.Duration(ms) * time.Millisecond
+	case wordKeepFree:
+		n, ok := parseNatural(value)
+		if !ok {
+			return argumentError("KEEPFREE: want a number of units, 0 or more")
+		}
+		t.keepFree = n
 	}
 	return nil
 }

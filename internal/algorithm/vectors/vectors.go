@@ -33,6 +33,7 @@
 //
 //	at-most               take what is left if the cost does not fit
 //	max-delay=DURATION    or be granted with a delay up to this
+//	keep-free=N           only if so many remain afterwards
 //	id=ID                 charge once, however often it is repeated
 //	under LABEL           the limit of that label
 //	xN                    repeat N times

@@ -1,4 +1,6 @@
 local call, sub, asked, count = redis.call, string.sub, tonumber(ARGV[1]) or -math.huge, ARGV[2] + 0
+local how, keep = ARGV[3], 0
+if #how > 1 and asked > 0 then how, keep = sub(how, 1, 1), sub(how, 3) + 0 end
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local length, close = tonumber(ARGV[6]), false
@@ -40,11 +42,11 @@ if used > count then
   if used > most then used, stale = most, true end
 end
 if finish > now + length then finish, stale = now + length, true end
-local free, cost = count - used, asked
+local free, cost = count - used - keep, asked
 if cost > free and cost > 0 then
-  if ARGV[3] == 'o' then
+  if how == 'o' then
     cost = math.min(cost, math.max(free + ARGV[5], 0))
-  elseif ARGV[3] == '1' then
+  elseif how == '1' then
     cost = math.max(free, 0)
   else
     cost = 0

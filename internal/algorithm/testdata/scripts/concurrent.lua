@@ -1,5 +1,6 @@
 local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
-local id, wrap = ARGV[5] or '', 2147483648
+local id, wrap, how, keep = ARGV[5] or '', 2147483648, ARGV[4], 0
+if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
 local key = KEYS[1]
 local rest = call('PTTL', key)
 local permits, last, stale = '', 0, rest == 0
@@ -42,9 +43,9 @@ local granted, wait = asked, 0
 if asked > 0 and first then
   granted = held
 elseif asked > 0 then
-  local free = count - used
-  if ARGV[4] == '1' and granted > free then granted = math.max(free, 1) end
-  if granted > count then
+  local free = count - used - keep
+  if how == '1' and granted > free then granted = math.max(free, 1) end
+  if granted + keep > count then
     granted, wait = 0, -1
   elseif granted > free then
     granted, wait = 0, left(granted - free)

@@ -1,6 +1,7 @@
 local function step(KEYS, ARGV)
 local call, asked, count, length = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
-local size = ARGV[4] + 1
+local size, how, keep = ARGV[4] + 1, ARGV[5], 0
+if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local bucket = math.floor(now / length)
@@ -34,8 +35,8 @@ while total > count do
 end
 local live, used = math.min(size - (bucket - newest), #counts), 0
 for i = 1, live do used = used + counts[i] end
-local free, cost, wait = count - used, asked, 0
-if ARGV[5] and cost > free then cost = math.max(free, 1) end
+local free, cost, wait = count - used - keep, asked, 0
+if how == '1' and cost > free then cost = math.max(free, 1) end
 if cost > free then
   local missing, i = cost - free, live
   while i > 0 and missing > counts[i] do missing, i = missing - counts[i], i - 1 end

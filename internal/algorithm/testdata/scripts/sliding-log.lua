@@ -1,4 +1,6 @@
 local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local how, keep = ARGV[4], 0
+if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
 local key = KEYS[1]
 local rest = call('PTTL', key)
 local log, len, newest, since, stale = '', 0, 0x31303030, 0, rest == 0
@@ -28,8 +30,8 @@ while gone < high do
   probe = math.floor((gone + high) / 2)
 end
 local used, wait = len - gone, 0
-local free, cost = count - used, asked
-if ARGV[4] and cost > free then cost = math.max(free, 1) end
+local free, cost = count - used - keep, asked
+if how == '1' and cost > free then cost = math.max(free, 1) end
 if cost > free then
   wait = period - age(gone + cost - free)
   cost = 0

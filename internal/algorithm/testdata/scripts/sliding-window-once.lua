@@ -1,5 +1,7 @@
 local function step(KEYS, ARGV)
 local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local how, keep = ARGV[4], 0
+if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
 local key = KEYS[1]
 local rest = call('PTTL', key)
 local value, stale = 0, false
@@ -36,11 +38,11 @@ if previous > 0 then
     end
   end
 end
-local free, cost = count - current - share, asked
+local free, cost = count - current - share - keep, asked
 if cost > free and cost > 0 then
-  if ARGV[4] == 'o' then
+  if how == 'o' then
     cost = math.min(cost, math.max(free + (ARGV[5] or count), 0))
-  elseif ARGV[4] == '1' then
+  elseif how == '1' then
     cost = math.max(free, 0)
   else
     cost = 0

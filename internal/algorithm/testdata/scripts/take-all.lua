@@ -1,12 +1,13 @@
 local steps = {}
 steps.t = function(KEYS, ARGV)
 local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
-local unit, mark, bound, interval, overdraft = 1000000, '', false, false, capacity
+local unit, mark, bound, interval, overdraft, ceiling = 1000000, '', false, false, capacity, capacity
 if ARGV[3] then
   if ARGV[3] ~= '' then bound = ARGV[3] + 0 end
   if ARGV[4] ~= '' then interval = ARGV[4] + 0 end
   if ARGV[5] == 'u' then unit, mark = 1000, 'u' end
   overdraft = tonumber(ARGV[6]) or capacity
+  if ARGV[8] then ceiling = capacity - ARGV[8] end
 end
 local key = KEYS[1]
 local rest = call('PTTL', key)
@@ -34,11 +35,11 @@ if rest > 0 then
 elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
 end
-local most, late, charge = capacity, false, asked
+local most, late, charge = ceiling, false, asked
 if bound then most = bound end
 if interval and charge > 0 then
   local free = 0
-  if ARGV[7] then
+  if ARGV[7] == '1' then
     free = math.max(math.floor((capacity + overdraft - debt) / interval), 0) * interval
     charge, late = math.min(charge, free), false
     most = debt + charge
@@ -70,17 +71,18 @@ elseif charge ~= 0 or stale then
     call('SET', key, moved, 'PX', ttl)
   end
 end
-if after <= capacity or ARGV[7] then return debt, charge, 0 end
+if after <= capacity or ARGV[7] == '1' then return debt, charge, 0 end
 return debt, charge, math.ceil((after - capacity) / unit)
 end
 steps.l = function(KEYS, ARGV)
 local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
-local unit, mark, bound, interval, overdraft = 1000000, '', false, false, capacity
+local unit, mark, bound, interval, overdraft, ceiling = 1000000, '', false, false, capacity, capacity
 if ARGV[3] then
   if ARGV[3] ~= '' then bound = ARGV[3] + 0 end
   if ARGV[4] ~= '' then interval = ARGV[4] + 0 end
   if ARGV[5] == 'u' then unit, mark = 1000, 'u' end
   overdraft = tonumber(ARGV[6]) or capacity
+  if ARGV[8] then ceiling = capacity - ARGV[8] end
 end
 local key = KEYS[1]
 local rest = call('PTTL', key)
@@ -108,11 +110,11 @@ if rest > 0 then
 elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
 end
-local most, late, charge = capacity, false, asked
+local most, late, charge = ceiling, false, asked
 if bound then late = debt > bound end
 if interval and charge > 0 then
   local free = 0
-  if ARGV[7] then
+  if ARGV[7] == '1' then
     free = math.max(math.floor((capacity + overdraft - debt) / interval), 0) * interval
     charge, late = math.min(charge, free), false
     most = debt + charge
@@ -144,10 +146,12 @@ elseif charge ~= 0 or stale then
     call('SET', key, moved, 'PX', ttl)
   end
 end
-return debt, charge, interval and ARGV[7] and 0 or math.ceil(debt / unit)
+return debt, charge, interval and ARGV[7] == '1' and 0 or math.ceil(debt / unit)
 end
 steps.f = function(KEYS, ARGV)
 local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local how, keep = ARGV[4], 0
+if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
 local key = KEYS[1]
 local rest = call('PTTL', key)
 local used, stale, overdrawn = 0, false, false
@@ -166,11 +170,11 @@ if used > count then
   if used > most then used, stale = most, true end
 end
 if rest > period then rest, stale = period, true end
-local free, cost = count - used, asked
+local free, cost = count - used - keep, asked
 if cost > free and cost > 0 then
-  if ARGV[4] == 'o' then
+  if how == 'o' then
     cost = math.min(cost, math.max(free + (ARGV[5] or count), 0))
-  elseif ARGV[4] == '1' then
+  elseif how == '1' then
     cost = math.max(free, 0)
   else
     cost = 0
@@ -200,6 +204,8 @@ return {found, left}, cost, 0
 end
 steps.a = function(KEYS, ARGV)
 local call, sub, asked, count = redis.call, string.sub, tonumber(ARGV[1]) or -math.huge, ARGV[2] + 0
+local how, keep = ARGV[3], 0
+if #how > 1 and asked > 0 then how, keep = sub(how, 1, 1), sub(how, 3) + 0 end
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local length, close = tonumber(ARGV[6]), false
@@ -241,11 +247,11 @@ if used > count then
   if used > most then used, stale = most, true end
 end
 if finish > now + length then finish, stale = now + length, true end
-local free, cost = count - used, asked
+local free, cost = count - used - keep, asked
 if cost > free and cost > 0 then
-  if ARGV[3] == 'o' then
+  if how == 'o' then
     cost = math.min(cost, math.max(free + ARGV[5], 0))
-  elseif ARGV[3] == '1' then
+  elseif how == '1' then
     cost = math.max(free, 0)
   else
     cost = 0
@@ -275,6 +281,8 @@ return {found, ending, now}, cost, 0
 end
 steps.s = function(KEYS, ARGV)
 local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local how, keep = ARGV[4], 0
+if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
 local key = KEYS[1]
 local rest = call('PTTL', key)
 local value, stale = 0, false
@@ -311,11 +319,11 @@ if previous > 0 then
     end
   end
 end
-local free, cost = count - current - share, asked
+local free, cost = count - current - share - keep, asked
 if cost > free and cost > 0 then
-  if ARGV[4] == 'o' then
+  if how == 'o' then
     cost = math.min(cost, math.max(free + (ARGV[5] or count), 0))
-  elseif ARGV[4] == '1' then
+  elseif how == '1' then
     cost = math.max(free, 0)
   else
     cost = 0
@@ -344,7 +352,8 @@ return {value, rest}, cost, 0
 end
 steps.r = function(KEYS, ARGV)
 local call, asked, count, length = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
-local size = ARGV[4] + 1
+local size, how, keep = ARGV[4] + 1, ARGV[5], 0
+if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local bucket = math.floor(now / length)
@@ -378,8 +387,8 @@ while total > count do
 end
 local live, used = math.min(size - (bucket - newest), #counts), 0
 for i = 1, live do used = used + counts[i] end
-local free, cost, wait = count - used, asked, 0
-if ARGV[5] and cost > free then cost = math.max(free, 1) end
+local free, cost, wait = count - used - keep, asked, 0
+if how == '1' and cost > free then cost = math.max(free, 1) end
 if cost > free then
   local missing, i = cost - free, live
   while i > 0 and missing > counts[i] do missing, i = missing - counts[i], i - 1 end
@@ -422,6 +431,8 @@ return {ARGV.dry and 0 or cost, used, wait, reset}, cost, 0
 end
 steps.g = function(KEYS, ARGV)
 local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local how, keep = ARGV[4], 0
+if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
 local key = KEYS[1]
 local rest = call('PTTL', key)
 local log, len, newest, since, stale = '', 0, 0x31303030, 0, rest == 0
@@ -451,8 +462,8 @@ while gone < high do
   probe = math.floor((gone + high) / 2)
 end
 local used, wait = len - gone, 0
-local free, cost = count - used, asked
-if ARGV[4] and cost > free then cost = math.max(free, 1) end
+local free, cost = count - used - keep, asked
+if how == '1' and cost > free then cost = math.max(free, 1) end
 if cost > free then
   wait = period - age(gone + cost - free)
   cost = 0
@@ -484,7 +495,8 @@ return {ARGV.dry and 0 or cost, used, wait, reset}, cost, 0
 end
 steps.c = function(KEYS, ARGV)
 local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
-local id, wrap = ARGV[5] or '', 2147483648
+local id, wrap, how, keep = ARGV[5] or '', 2147483648, ARGV[4], 0
+if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
 local key = KEYS[1]
 local rest = call('PTTL', key)
 local permits, last, stale = '', 0, rest == 0
@@ -527,9 +539,9 @@ local granted, wait = asked, 0
 if asked > 0 and first then
   granted = held
 elseif asked > 0 then
-  local free = count - used
-  if ARGV[4] == '1' and granted > free then granted = math.max(free, 1) end
-  if granted > count then
+  local free = count - used - keep
+  if how == '1' and granted > free then granted = math.max(free, 1) end
+  if granted + keep > count then
     granted, wait = 0, -1
   elseif granted > free then
     granted, wait = 0, left(granted - free)

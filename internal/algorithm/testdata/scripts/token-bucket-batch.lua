@@ -1,10 +1,11 @@
 local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
-local unit, mark, bound, interval, overdraft = 1000000, '', false, false, capacity
+local unit, mark, bound, interval, overdraft, ceiling = 1000000, '', false, false, capacity, capacity
 if ARGV[3] then
   if ARGV[3] ~= '' then bound = ARGV[3] + 0 end
   if ARGV[4] ~= '' then interval = ARGV[4] + 0 end
   if ARGV[5] == 'u' then unit, mark = 1000, 'u' end
   overdraft = tonumber(ARGV[6]) or capacity
+  if ARGV[8] then ceiling = capacity - ARGV[8] end
 end
 local function step(key)
 local rest = call('PTTL', key)
@@ -32,11 +33,11 @@ if rest > 0 then
 elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
 end
-local most, late, charge = capacity, false, asked
+local most, late, charge = ceiling, false, asked
 if bound then most = bound end
 if interval and charge > 0 then
   local free = 0
-  if ARGV[7] then
+  if ARGV[7] == '1' then
     free = math.max(math.floor((capacity + overdraft - debt) / interval), 0) * interval
     charge, late = math.min(charge, free), false
     most = debt + charge
@@ -67,7 +68,7 @@ elseif charge ~= 0 or stale then
     call('SET', key, moved, 'PX', ttl)
   end
 end
-if after <= capacity or ARGV[7] then return debt, charge, 0 end
+if after <= capacity or ARGV[7] == '1' then return debt, charge, 0 end
 return debt, charge, math.ceil((after - capacity) / unit)
 end
 local all, n = {}, 0

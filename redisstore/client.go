@@ -51,6 +51,9 @@ type Call struct {
 	argsBuf    []string // room for Args
 	idempotent bool     // safe to repeat after any failure
 	lastErr    error    // the reason for the last retry
+
+	// strings receives the reply of a script that does not answer with integers.
+	strings *[]string
 }
 
 // A Script is a Lua script with the hash by which Redis identifies it.

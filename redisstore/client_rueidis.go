@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -258,6 +259,10 @@ func (rc *rueidisClient) readReply(ctx context.Context, s *session, c *Call, res
 		}
 		return
 	}
+	if c.strings != nil {
+		rc.readStrings(ctx, s, c, &message)
+		return
+	}
 	if n, err := message.AsInt64(); err == nil {
 		c.Reply = append(c.Reply, n)
 		return
@@ -273,6 +278,24 @@ func (rc *rueidisClient) readReply(ctx context.Context, s *session, c *Call, res
 	if err != nil {
 		rc.setError(ctx, s, c, err)
 	}
+}
+
+// readStrings stores a reply of strings in a call.
+func (rc *rueidisClient) readStrings(ctx context.Context, s *session, c *Call, message *rueidis.RedisMessage) {
+	list, err := message.ToArray()
+	texts := make([]string, len(list))
+	for i := range list {
+		if n, isInt := list[i].AsInt64(); list[i].IsInt64() && isInt == nil {
+			texts[i] = strconv.FormatInt(n, 10)
+		} else if texts[i], err = list[i].ToString(); err != nil {
+			break
+		}
+	}
+	if err != nil {
+		rc.setError(ctx, s, c, err)
+		return
+	}
+	*c.strings = texts
 }
 
 // setError stores an error in a call. If the server has become a replica, it

@@ -1,0 +1,50 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+// NewScript returns a script for [Store.Eval]. The name appears in error texts.
+func NewScript(name, text string) *Script { return newScript(name, text) }
+
+// evalTimeout bounds an Eval whose context has no earlier deadline. It is longer than
+// Options.Timeout, because such scripts may carry much data, and no request waits for
+// them.
+const evalTimeout = 5 * time.Second
+
+// Eval runs a script of the program's own on the key PREFIX:name and returns its reply,
+// which must be an array of strings or integers. The daemon keeps its overrides with it,
+// beside the state of the limits. Like a take, a call is repeated only if Redis certainly
+// did not execute it. A store on a client of the program's own returns
+// [errors.ErrUnsupported]. The user of Redis needs the commands of the script.
+func (s *Store) Eval(ctx context.Context, script *Script, name string, args ...string) ([]string, error) {
+	if _, ok := s.client.(*rueidisClient); !ok {
+		return nil, fmt.Errorf("redisstore: %s: %w by this client", script.Name, errors.ErrUnsupported)
+	}
+	d := deadlineAfter(ctx, evalTimeout)
+	defer d.stop()
+	var reply []string
+	calls := []Call{{Script: script, Keys: []string{s.prefix + ":" + name}, Args: args, strings: &reply}}
+	s.roundTrip(d, calls)
+	if err := calls[0].Err; err != nil {
+		return nil, evalError(d, &calls[0])
+	}
+	return reply, nil
+}
+
+// evalError returns the error of a call. Unlike that of a take, it is
+// [penstock.ErrUnavailable] only if Redis did not reply.
+func evalError(d *deadline, c *Call) error {
+	switch ended := d.Context.Err(); {
+	case ended != nil:
+		return c.wrapError(ended)
+	case isReply(c.Err) && !notExecuted(c.Err):
+		return c.wrapError(c.Err)
+	}
+	return c.wrapError(fmt.Errorf("%w: %w", penstock.ErrUnavailable, c.Err))
+}

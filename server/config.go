@@ -73,6 +73,7 @@ type Config struct {
 	ShutdownDelay time.Duration
 	ShutdownGrace time.Duration
 
+	Name       string // "": host name and process ID
 	LogLevel   slog.Level
 	LogFormat  string
 	LogDenials penstock.Limit // zero: denials are not logged

@@ -9,10 +9,12 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/internal/topkeys"
+	"github.com/penstock-io/penstock/server/observe"
 )
 
 // A Setting is one option of the daemon. It can be set by a flag, by an environment
@@ -111,6 +113,7 @@ var Settings = slices.Concat(
 	),
 	group("Process",
 		Setting{Name: "config", Kind: "file", Help: "YAML file with settings by these names"},
+		Setting{Name: "name", Kind: "text", Help: "name of this daemon among others on the same Redis, at /v1/live?scope=all; default the host name and the process ID", set: optional(daemonName)},
 		Setting{Name: "log-level", Kind: "level", Default: "info", Help: "minimum level of log lines: debug, info, warn or error", Values: []string{"debug", "info", "warn", "error"}, set: logLevel},
 		Setting{Name: "log-format", Kind: "format", Default: "text", Help: "format of log lines: text or json", Values: logFormats, set: oneOf(func(c *Config) *string { return &c.LogFormat }, logFormats)},
 		Setting{Name: "log-denials", Kind: "limit", Help: "log denials, at most this many, such as 10/s; default none", set: optional(denialLimit)},
@@ -196,6 +199,14 @@ func count(of func(*Config) *int) func(*Config, string) error {
 		}
 		return nil
 	}
+}
+
+func daemonName(c *Config, text string) error {
+	if len(text) > observe.MaxDaemonName || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return fmt.Errorf("%.80q: want at most %d printable bytes", text, observe.MaxDaemonName)
+	}
+	c.Name = text
+	return nil
 }
 
 func topKeyCount(c *Config, text string) (err error) {

@@ -12,19 +12,27 @@ import (
 
 // newObserver returns what answers questions about the traffic.
 func (s *Server) newObserver() *observe.Observer {
-	return observe.New(s.engine, &observe.Options{
-		Name: daemonName(), Version: Version(), TopKeys: s.topKeys, Store: s.storeState,
-		Listeners: s.listenerStates, LatencyBounds: decisionBuckets,
-	})
+	o := &observe.Options{
+		Name: s.config.daemonName(), Version: Version(), TopKeys: s.topKeys, Store: s.storeState,
+		Listeners: s.listenerStates, LatencyBounds: decisionBuckets, Log: s.log,
+	}
+	if s.monitor != nil {
+		o.Board = redisBoard{s.monitor.redis}
+	}
+	return observe.New(s.engine, o)
 }
 
 // daemonName returns a name that tells the daemon from others on the same Redis.
-func daemonName() string {
+func (c *Config) daemonName() string {
+	if c.Name != "" {
+		return c.Name
+	}
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
-	return host + "/" + strconv.Itoa(os.Getpid())
+	pid := "/" + strconv.Itoa(os.Getpid())
+	return host[:min(len(host), observe.MaxDaemonName-len(pid))] + pid
 }
 
 // listenerStates returns what the listeners count.

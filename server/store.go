@@ -39,7 +39,7 @@ func (s *Server) openStore(ctx context.Context) error {
 	})
 	s.metrics.registry.MustRegister(engineCollector{s.engine})
 	s.observer = s.newObserver()
-	s.background = append(s.background, s.observer.Run)
+	s.background = append(s.background, s.observer.Run, s.observer.Publish)
 	s.keepHistory()
 	if !s.config.TrustLocal && !s.engine.HasToken() {
 		s.log.Warn("no caller may refund, reset or use the admin API beyond health: --trust-local=false needs a token")

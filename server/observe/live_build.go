@@ -31,10 +31,12 @@ var resolutionOf = map[Window]history.Resolution{
 	TwoMinutes: history.Seconds, OneHour: history.TenSeconds, OneDay: history.FiveMinutes,
 }
 
-// Live returns what the daemon does now.
-func (o *Observer) Live(_ context.Context, q LiveQuery) *Live {
+// Live returns what the daemon does now, or all daemons together.
+func (o *Observer) Live(ctx context.Context, q LiveQuery) *Live {
 	l := o.summary(q.Window)
-	l.Scope = q.Scope
+	if l.Scope = q.Scope; q.Scope == ScopeAll {
+		l.mergeLive(o.options.LatencyBounds, o.others(ctx))
+	}
 	l.selectRules(q)
 	return l
 }

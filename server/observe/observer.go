@@ -2,6 +2,7 @@ package observe
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/penstock-io/penstock/internal/topkeys"
@@ -29,6 +30,13 @@ type Options struct {
 	// known.
 	Store func() Store
 
+	// Board is where daemons leave their summaries for each other. [Observer.Publish]
+	// leaves this one's. Default: the daemon is alone.
+	Board Board
+
+	// Log receives failures of the board. Default: discarded.
+	Log *slog.Logger
+
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
 }
@@ -52,6 +60,7 @@ type Observer struct {
 	started time.Time
 	rules   *history.History // of each rule, with the columns of Counts
 	latency *history.History // of each listener, with a column for each bucket
+	fleet   fleet
 }
 
 // The columns of the rules' history.
@@ -72,6 +81,7 @@ func New(e *engine.Engine, o *Options) *Observer {
 	return &Observer{
 		engine: e, options: own, started: own.Now(),
 		rules: history.New(columns), latency: history.New(len(own.LatencyBounds) + 1),
+		fleet: fleet{board: own.Board, log: own.Log, now: own.Now, ignored: map[string]bool{}},
 	}
 }
 
@@ -83,6 +93,9 @@ func (o Options) withDefaults() Options {
 		o.Store = func() Store {
 			return Store{Kind: "memory", Reasons: []string{}, Shards: []Shard{}, StateLosses: []StateLoss{}}
 		}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Now == nil {
 		o.Now = time.Now

@@ -17,14 +17,19 @@ type TopQuery struct {
 }
 
 // Top returns the keys with the most decisions or denials.
-func (o *Observer) Top(_ context.Context, q TopQuery) *Top {
+func (o *Observer) Top(ctx context.Context, q TopQuery) *Top {
 	t := &Top{Time: o.options.Now().UTC(), Scope: q.Scope, Daemon: o.options.Name, By: q.By, Sampling: 1, Keys: []TopKey{}}
-	if o.options.TopKeys == nil {
-		t.Since = t.Time
-		return t
+	keys := topkeys.Summary{Since: t.Time, Sampling: 1}
+	if t.Enabled = o.options.TopKeys != nil; t.Enabled {
+		keys = o.topKeys(q.By, q.Rule)
 	}
-	t.Enabled = true
-	t.set(o.topKeys(q.By, q.Rule), q.N)
+	if q.Scope == ScopeAll {
+		peers := o.others(ctx)
+		t.setDaemons(o, peers)
+		keys = mergeTop(keys, peers, q)
+		t.Enabled = t.Enabled || len(keys.Entries) > 0
+	}
+	t.set(keys, q.N)
 	return t
 }
 

@@ -1,0 +1,353 @@
+package observe
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/penstock-io/penstock/internal/topkeys"
+)
+
+// A Board is where daemons leave their summaries for each other. No daemon calls another.
+type Board interface {
+	// Put replaces the summary of a daemon.
+	Put(ctx context.Context, daemon string, summary []byte) error
+
+	// Remove removes a daemon that ends.
+	Remove(ctx context.Context, daemon string) error
+
+	// Notices returns the daemons that were heard of lately, a bounded number of them.
+	Notices(ctx context.Context) ([]Notice, error)
+}
+
+// A Notice is what a board knows of a daemon.
+type Notice struct {
+	Daemon  string
+	Updated time.Time
+	Summary []byte // nil if it is too old
+}
+
+const (
+	// PublishInterval is how often a daemon leaves its summary. A daemon is missing if
+	// its summary has expired.
+	PublishInterval = 10 * time.Second
+	SummaryExpiry   = 35 * time.Second
+
+	// ForgetMissing is how long a missing daemon is shown.
+	ForgetMissing = 10 * time.Minute
+
+	// MaxDaemons is how many daemons are shown, and MaxSummaryBytes how long a summary
+	// may be: a board can be written to by other programs.
+	MaxDaemons      = 100
+	MaxSummaryBytes = 128 << 10
+	MaxDaemonName   = 255
+
+	// boardCache is how long notices are reused, and boardTimeout how long a query waits
+	// for them.
+	boardCache   = 2 * time.Second
+	boardTimeout = time.Second
+
+	// withdrawTimeout is how long a daemon that ends waits for the board.
+	withdrawTimeout = 250 * time.Millisecond
+)
+
+// A fleet is what a daemon knows of others.
+type fleet struct {
+	board Board // nil without one
+	log   *slog.Logger
+	now   func() time.Time
+
+	failing bool // the last publication failed
+
+	mu      sync.Mutex
+	read    time.Time // when the board was last read
+	peers   []peer    // without this daemon
+	ignored map[string]bool
+}
+
+// A peer is another daemon. Its summary is nil if the daemon is missing, or the summary is
+// not valid.
+type peer struct {
+	daemon  string
+	updated time.Time
+	summary *peerSummary
+}
+
+// Publish leaves the daemon's summary for others until ctx ends, and removes it then.
+func (o *Observer) Publish(ctx context.Context) {
+	if o.fleet.board == nil {
+		return
+	}
+	tick := time.NewTicker(PublishInterval)
+	defer tick.Stop()
+	for {
+		o.PublishOnce(ctx)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			o.withdraw(context.WithoutCancel(ctx))
+			return
+		}
+	}
+}
+
+// withdraw removes the daemon from the board, unless that would delay the shutdown.
+func (o *Observer) withdraw(ctx context.Context) {
+	if o.fleet.failing {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
+	defer cancel()
+	_ = o.fleet.board.Remove(ctx, o.options.Name) // otherwise it is shown as missing for a while
+}
+
+// PublishOnce leaves the daemon's summary for others. It logs the first failure, and the
+// first success after it.
+func (o *Observer) PublishOnce(ctx context.Context) {
+	f := &o.fleet
+	ctx, cancel := context.WithTimeout(ctx, PublishInterval/2)
+	defer cancel()
+	summary, err := o.encodeSummary()
+	if err == nil {
+		err = f.board.Put(ctx, o.options.Name, summary)
+	}
+	switch {
+	case ctx.Err() == context.Canceled:
+		return
+	case err != nil && !f.failing:
+		f.log.Warn("summary for other daemons not written", "err", err)
+	case err == nil && f.failing:
+		f.log.Info("summary for other daemons written again")
+	}
+	f.failing = err != nil
+}
+
+// others returns the other daemons. If the board cannot be read, it returns those of the
+// last time, which grow old.
+func (o *Observer) others(ctx context.Context) []peer {
+	f := &o.fleet
+	if f.board == nil {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := f.now()
+	if now.Sub(f.read) < boardCache {
+		return f.peers
+	}
+	f.read = now
+	ctx, cancel := context.WithTimeout(ctx, boardTimeout)
+	defer cancel()
+	notices, err := f.board.Notices(ctx)
+	if err != nil {
+		f.peers = expired(f.peers, now)
+		return f.peers
+	}
+	f.peers = nil
+	for _, n := range notices[:min(len(notices), MaxDaemons)] {
+		if n.Daemon != o.options.Name {
+			f.peers = append(f.peers, f.decode(n))
+		}
+	}
+	return f.peers
+}
+
+// expired returns peers, of which those are missing whose summaries are too old. It makes a
+// new list, because the old one may be in use.
+func expired(peers []peer, now time.Time) []peer {
+	peers = slices.Clone(peers)
+	for i := range peers {
+		if now.Sub(peers[i].updated) > SummaryExpiry {
+			peers[i].summary = nil
+		}
+	}
+	return peers
+}
+
+// decode returns what a notice says. An invalid summary is logged once for each daemon.
+func (f *fleet) decode(n Notice) peer {
+	p := peer{daemon: n.Daemon, updated: n.Updated}
+	if n.Summary == nil {
+		return p
+	}
+	summary, err := decodeSummary(n.Summary)
+	if err == nil {
+		p.summary = summary
+		delete(f.ignored, n.Daemon)
+		return p
+	}
+	if !f.ignored[n.Daemon] && len(f.ignored) < MaxDaemons {
+		f.ignored[n.Daemon] = true
+		f.log.Warn("summary of another daemon ignored", "daemon", n.Daemon, "err", err)
+	}
+	return p
+}
+
+// mergeLive adds other daemons to what this one does.
+func (l *Live) mergeLive(bounds []float64, peers []peer) {
+	l.Daemons = []Daemon{{Name: l.Daemon, Version: l.Version, Started: l.Started, Updated: l.Time, Rates: l.Rates}}
+	end, oldest := l.Series.end(), l.Series.end()-int64(SummaryExpiry/time.Second)
+	for _, p := range peers {
+		d := Daemon{Name: p.daemon, Updated: p.updated.UTC(), Missing: p.summary == nil}
+		if p.summary != nil {
+			theirs := p.summary.Windows[l.Window]
+			d.Version, d.Started, d.Rates = p.summary.Version, p.summary.Started.UTC(), p.summary.Rates
+			l.add(p.daemon, p.summary, &theirs, bounds)
+			end = min(end, max(theirs.Series.end(), oldest)) // its clock may be wrong
+		}
+		l.Daemons = append(l.Daemons, d)
+	}
+	l.Series.cutAt(end)
+	slices.SortFunc(l.Daemons, func(a, b Daemon) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+func (l *Live) add(daemon string, p *peerSummary, w *peerWindow, bounds []float64) {
+	l.Totals.add(p.Totals)
+	l.Counts.add(w.Series.sum())
+	l.Unmatched += p.Unmatched
+	l.Rates.add(p.Rates)
+	l.Series.add(&w.Series)
+	l.addRules(w.Rules)
+	l.addListeners(p.Listeners, w.Latency, bounds)
+	l.Store.add(daemon, &p.Store)
+	l.Process.HeapBytes += p.Process.HeapBytes
+	l.Process.TotalBytes += p.Process.TotalBytes
+	l.Process.Goroutines += p.Process.Goroutines
+	l.Process.Processors += p.Process.Processors
+}
+
+func (r *Rates) add(other Rates) {
+	r.Decisions += other.Decisions
+	r.Allowed += other.Allowed
+	r.Denied += other.Denied
+	r.Shadowed += other.Shadowed
+	r.Errors += other.Errors
+}
+
+// columns returns the numbers of a series by outcome.
+func (s *Series) columns() [columns]*[]uint64 {
+	return [columns]*[]uint64{&s.Allowed, &s.Denied, &s.Shadowed, &s.Errors}
+}
+
+// add adds another series with the same step, as far as it overlaps in time.
+func (s *Series) add(other *Series) {
+	shift := int((other.From - s.From) / int64(s.Step))
+	theirs := other.columns()
+	for c, mine := range s.columns() {
+		for i, n := range *theirs[c] {
+			if at := i + shift; at >= 0 && at < len(*mine) {
+				(*mine)[at] += n
+			}
+		}
+	}
+}
+
+// end returns when the last step began.
+func (s *Series) end() int64 { return s.From + int64(len(s.Allowed)-1)*int64(s.Step) }
+
+// cutAt cuts the steps behind the last that every daemon knows: they would show a fall in
+// rates that did not happen.
+func (s *Series) cutAt(end int64) {
+	n := int((end-s.From)/int64(s.Step)) + 1
+	for _, column := range s.columns() {
+		if n = max(n, 1); n < len(*column) {
+			*column = (*column)[:n]
+			s.Last = s.Step
+		}
+	}
+}
+
+func (l *Live) addRules(rows []RuleRow) {
+	byName := map[string]*RuleRow{}
+	for i := range l.Rules {
+		byName[l.Rules[i].Name] = &l.Rules[i]
+	}
+	var fresh []RuleRow
+	for _, row := range rows {
+		mine := byName[row.Name]
+		if mine == nil {
+			row.Decisions, row.DeniedOrShadowed = slices.Clone(row.Decisions), slices.Clone(row.DeniedOrShadowed)
+			fresh = append(fresh, row)
+			continue
+		}
+		mine.Totals.add(row.Totals)
+		mine.Counts.add(row.Counts)
+		mine.Rate += row.Rate
+		mine.setShares()
+		addNumbers(mine.Decisions, row.Decisions)
+		addNumbers(mine.DeniedOrShadowed, row.DeniedOrShadowed)
+	}
+	l.Rules = append(l.Rules, fresh...)
+}
+
+func addNumbers(to, from []uint64) {
+	for i := range min(len(to), len(from)) {
+		to[i] += from[i]
+	}
+}
+
+func (l *Live) addListeners(all []peerListener, latency map[string][]uint64, bounds []float64) {
+	for _, theirs := range all {
+		i := slices.IndexFunc(l.Listeners, func(mine Listener) bool { return mine.Name == theirs.Name })
+		if i < 0 {
+			l.Listeners = append(l.Listeners, Listener{Name: theirs.Name})
+			i = len(l.Listeners) - 1
+		}
+		mine := &l.Listeners[i]
+		mine.Connections += theirs.Connections
+		mine.Refused += theirs.Refused
+		if buckets := latency[theirs.Name]; len(buckets) == len(bounds)+1 {
+			sums := slices.Clone(buckets)
+			addNumbers(sums, mine.buckets)
+			mine.setLatency(bounds, sums)
+		}
+	}
+}
+
+// add adds what another daemon knows of the same Redis. Each of them notices a loss of
+// state, so it counts once.
+func (s *Store) add(daemon string, other *peerStore) {
+	s.Errors += other.Errors
+	s.Degraded = s.Degraded || other.Degraded
+	for _, reason := range other.Reasons {
+		s.Reasons = append(s.Reasons, daemon+": "+reason)
+	}
+	for i := range s.StateLosses {
+		s.StateLosses[i].Count = max(s.StateLosses[i].Count, other.StateLosses[s.StateLosses[i].Reason])
+	}
+}
+
+// mergeTop returns the top keys of this daemon and others.
+func mergeTop(own topkeys.Summary, peers []peer, q TopQuery) topkeys.Summary {
+	parts := []topkeys.Summary{own}
+	for _, p := range peers {
+		if p.summary == nil {
+			continue
+		}
+		theirs := p.summary.Top[q.By].summary()
+		if theirs.Since.IsZero() { // its --top-keys is 0
+			continue
+		}
+		if q.Rule != nil {
+			theirs.Entries = slices.DeleteFunc(theirs.Entries, func(e topkeys.Entry) bool { return e.Rule != *q.Rule })
+		}
+		parts = append(parts, theirs)
+	}
+	return topkeys.Merge(parts...)
+}
+
+// setDaemons lists this daemon and the others.
+func (t *Top) setDaemons(o *Observer, peers []peer) {
+	t.Daemons = []Daemon{{Name: o.options.Name, Version: o.options.Version, Started: o.started.UTC(), Updated: t.Time}}
+	for _, p := range peers {
+		d := Daemon{Name: p.daemon, Updated: p.updated.UTC(), Missing: p.summary == nil}
+		if p.summary != nil {
+			d.Version, d.Started, d.Rates = p.summary.Version, p.summary.Started.UTC(), p.summary.Rates
+		}
+		t.Daemons = append(t.Daemons, d)
+	}
+	slices.SortFunc(t.Daemons, func(a, b Daemon) int { return cmp.Compare(a.Name, b.Name) })
+}

@@ -1,0 +1,113 @@
+package server_test
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock/server/observe"
+)
+
+// observed returns the response of an endpoint of the admin API.
+func observed[T any](t *testing.T, d *daemon, target string) (v T) {
+	t.Helper()
+	status, body := get(t, "http://"+d.addr("admin")+target)
+	if err := json.Unmarshal([]byte(body), &v); status != 200 || err != nil {
+		t.Fatalf("%s: %d %s: %v", target, status, body, err)
+	}
+	return v
+}
+
+// What the admin API shows equals the metrics, whatever the store.
+func TestServerLiveAgreesWithMetrics(t *testing.T) {
+	onBothStores(t, func(t *testing.T, d *daemon) {
+		for range 7 {
+			post(t, d.addr("http"), `{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"42"}]}]}`)
+		}
+		post(t, d.addr("http"), `{"key":"k","limit":"5/1h"}`)
+		throttle(t, d, "k 5 5 3600")
+		d.await("history", func() bool { return observed[observe.Live](t, d, "/v1/live").Counts.Decisions() == 9 })
+		live := observed[observe.Live](t, d, "/v1/live?window=1h&sort=denied")
+		if want := (observe.Counts{Allowed: 7, Denied: 2}); live.Totals != want || live.Counts != want {
+			t.Errorf("totals %+v, counts %+v, want %+v", live.Totals, live.Counts, want)
+		}
+		_, metrics := get(t, "http://"+d.addr("admin")+"/metrics")
+		for _, r := range live.Rules {
+			line := fmt.Sprintf(`penstock_decisions_total{mode="enforce",outcome="denied",rule=%q} %d`, r.Name, r.Totals.Denied)
+			if !strings.Contains(metrics, line) {
+				t.Errorf("the metrics have no %s", line)
+			}
+		}
+		var names []string
+		for _, l := range live.Listeners {
+			names = append(names, fmt.Sprint(l.Name, l.Decisions))
+		}
+		if got := strings.Join(names, " "); !strings.HasPrefix(got, "grpc0 http8 resp") || !strings.HasSuffix(got, " admin0") {
+			t.Errorf("listeners %s", got)
+		}
+		if live.Store.Degraded || (live.Store.Kind == "memory") != (live.Store.Memory != nil) || live.Store.Kind == "redis" && len(live.Store.Shards) != 1 {
+			t.Errorf("store %+v", live.Store)
+		}
+		top := observed[observe.Top](t, d, "/v1/top?by=denied")
+		if len(top.Keys) != 1 || top.Keys[0].Key != "user=42" || top.Keys[0].Rule != "shop/user" || top.Keys[0].Count != 2 {
+			t.Errorf("denied: %+v", top.Keys)
+		}
+		none := ""
+		if top = observed[observe.Top](t, d, "/v1/top?rule="+none); len(top.Keys) != 2 || top.Keys[0].Limit == "" {
+			t.Errorf("of limits in requests: %+v", top.Keys)
+		}
+	})
+}
+
+func TestServerWithoutTopKeysKeepsNoKeys(t *testing.T) {
+	d := start(t, map[string]string{"top-keys": "0"})
+	post(t, d.addr("http"), `{"key":"secret","limit":"5/1h"}`)
+	if top := observed[observe.Top](t, d, "/v1/top"); top.Enabled || len(top.Keys) != 0 {
+		t.Errorf("got %+v, want none", top)
+	}
+}
+
+// Three daemons on one Redis answer for each other, and one that ends is gone.
+func TestServersOnOneRedisAnswerForAll(t *testing.T) {
+	prefix := rand.Text()
+	var all []*daemon
+	for _, name := range []string{"a", "b", "c"} {
+		all = append(all, start(t, map[string]string{
+			"store": "redis://" + redis.Addr, "redis-prefix": prefix, "redis-timeout": "10s", "name": name, "rules": writeRules(t, shopRules),
+		}))
+	}
+	for i, d := range all {
+		for range 2 + i {
+			post(t, d.addr("http"), `{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"42"}]}]}`)
+		}
+	}
+	want := observe.Counts{Allowed: 5, Denied: 4}
+	for _, d := range all {
+		awaitSlowly(d, "all counted", func() bool {
+			live := observed[observe.Live](t, d, "/v1/live?scope=all&window=1d")
+			return len(live.Daemons) == 3 && live.Totals == want && live.Counts == want
+		})
+		if top := observed[observe.Top](t, d, "/v1/top?scope=all&by=asked"); len(top.Keys) != 1 || top.Keys[0].Count != 9 {
+			t.Errorf("top keys %+v", top.Keys)
+		}
+	}
+	all[2].end()
+	awaitSlowly(all[0], "c is gone", func() bool { return len(observed[observe.Top](t, all[0], "/v1/top?scope=all").Daemons) == 2 })
+}
+
+// awaitSlowly is for what changes every ten seconds.
+func awaitSlowly(d *daemon, what string, holds func() bool) {
+	d.t.Helper()
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	d.await(what, func() bool {
+		if holds() {
+			return true
+		}
+		<-tick.C
+		return false
+	})
+}

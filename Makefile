@@ -65,7 +65,7 @@ nested: setup ## Vet and test the nested modules: benchmarks, adapters, framewor
 	done
 
 .PHONY: integration
-integration: setup-integration ## Run the tests that need nginx, Caddy, Node and Python
+integration: setup-integration ## Run the tests that need nginx, Caddy, Node, Python and promtool
 	@mkdir -p .bin
 	@go test $(TEST_FLAGS) -tags integration -run Integration -json $(INTEGRATION) | $(REPORT) -title integration
 
@@ -139,7 +139,7 @@ $(LINT):
 
 # The programs that tests run, and the Debian packages that bring them.
 TEST_PROGRAMS        := redis-server:redis-server redis-benchmark:redis-tools curl:curl
-INTEGRATION_PROGRAMS := $(TEST_PROGRAMS) nginx:nginx-light caddy:caddy node:nodejs python3:python3
+INTEGRATION_PROGRAMS := $(TEST_PROGRAMS) nginx:nginx-light caddy:caddy node:nodejs python3:python3 promtool:prometheus
 
 .PHONY: setup
 setup: ## Install what make test needs and this machine lacks

@@ -78,6 +78,9 @@ func newMetrics() *metrics {
 			Help: "Unix time of the last successful snapshot.",
 		}),
 	}
+	for _, result := range []string{"success", "failure"} {
+		m.configLoads.WithLabelValues(result) // so that it begins at 0, and the first failure is an increase
+	}
 	for _, action := range audit.Actions {
 		for _, result := range audit.Results {
 			m.actions.WithLabelValues(action, string(result)) // so that it begins at 0

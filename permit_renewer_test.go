@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -326,8 +327,15 @@ func simulatePermits(t *testing.T, random *rand.Rand, remote *remoteStore, lim *
 	store.failOver()
 	remote.store = store
 	failedOver, beyond := time.Time{}, 0
-	remote.requestDelay = func(penstock.Request) time.Duration { return time.Duration(random.IntN(800)) * time.Millisecond }
-	remote.loseResponse = func([]penstock.Request) bool { return random.IntN(10) == 0 }
+	network := rand.New(rand.NewPCG(random.Uint64(), 0))
+	var mu sync.Mutex // renewals and the simulation use the network at the same time
+	draw := func(n int) int {
+		mu.Lock()
+		defer mu.Unlock()
+		return network.IntN(n)
+	}
+	remote.requestDelay = func(penstock.Request) time.Duration { return time.Duration(draw(800)) * time.Millisecond }
+	remote.loseResponse = func([]penstock.Request) bool { return draw(10) == 0 }
 	var holders []holder
 	acquired, lost := 0, 0
 	end := time.Now().Add(10 * time.Minute)

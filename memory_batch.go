@@ -79,7 +79,11 @@ func (b *memoryBatch) add(r *Request) error {
 	}
 	h := b.store.hashOf(cl, r.Key)
 	it := batchItem{limit: cl, req: r.forAlgorithm(), hash: h, shard: b.store.shard(h), index: len(b.items)}
-	if r.ID != "" && r.Cost > 0 {
+	switch {
+	case r.ID == "" || r.Cost == 0:
+	case cl.limit.Algorithm == Concurrent:
+		it.req.ID = b.store.hashOfID(h, r.ID)
+	default:
 		it.home, it.homeHash, it.record = it.shard, h, b.store.hashOfID(h, r.ID)
 	}
 	b.lifetime = max(b.lifetime, cl.idLifetime)
@@ -271,7 +275,7 @@ func (b *memoryBatch) refund(granted []Decision) {
 	var d Decision
 	for i := range granted {
 		it := &b.items[i]
-		it.shard.takeInPlace(it.limit, it.hash, it.now, algorithm.Request{Cost: -granted[i].Granted}, &d)
+		it.shard.takeInPlace(it.limit, it.hash, it.now, algorithm.Request{Cost: -granted[i].Granted, ID: it.req.ID}, &d)
 	}
 }
 

@@ -10,16 +10,15 @@ import (
 // its key, whose lock the batch holds.
 
 // decideWithID answers a retry with the recorded grants. If none is recorded, it
-// decides the items and records what they are granted.
+// decides the items and records what they are granted. Permits are their own record.
 func (b *memoryBatch) decideWithID(ds []Decision) error {
 	recorded, known := 0, 0
 	for i := range b.items {
 		it := &b.items[i]
-		if it.record == 0 {
-			continue
+		if it.record != 0 || it.req.ID != 0 {
+			recorded++
 		}
-		recorded++
-		if it.home.recordSlot(it.limit, it.record, b.mono) != nil {
+		if b.isKnown(it) {
 			known++
 		}
 	}
@@ -36,10 +35,32 @@ func (b *memoryBatch) decideWithID(ds []Decision) error {
 	return fmt.Errorf("penstock: %w: %d of %d grants are no longer remembered", ErrUnknownID, recorded-known, recorded)
 }
 
-// repeat writes the recorded grants, and the state of the keys now.
+// isKnown reports whether an item was granted under its ID before. Permits that the
+// overflow bucket granted move the item there.
+func (b *memoryBatch) isKnown(it *batchItem) bool {
+	switch {
+	case it.record != 0:
+		return it.home.recordSlot(it.limit, it.record, b.mono) != nil
+	case it.req.ID == 0:
+		return false
+	case it.shard.holds(it.limit, it.hash, it.req.ID, it.now):
+		return true
+	case !b.overflow && !b.store.overflowHolds(it.limit, it.req.ID),
+		b.overflow && !b.store.overflow.holds(it.limit, it.limit.overflowHash(), it.req.ID, it.now):
+		return false
+	}
+	b.moveToOverflow(it)
+	return b.store.overflow.holds(it.limit, it.hash, it.req.ID, it.now)
+}
+
+// repeat writes the recorded grants, and the state of the keys now. It renews permits.
 func (b *memoryBatch) repeat(ds []Decision) {
 	for i := range b.items {
 		it := &b.items[i]
+		if it.req.ID != 0 {
+			it.shard.takeInPlace(it.limit, it.hash, it.now, it.req, &ds[i])
+			continue
+		}
 		if it.record == 0 {
 			it.peek(&ds[i])
 			continue

@@ -42,7 +42,7 @@ func (m *Memory) takePermits(cl *compiledLimit, r *Request) (d Decision) {
 	s := m.shard(h)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if m.overflowDecisions.Load() > 0 && m.overflow.holds(cl, req.ID) {
+	if m.overflowHolds(cl, req.ID) {
 		s.takeOverflow(cl, req, &d)
 		return d
 	}
@@ -50,16 +50,24 @@ func (m *Memory) takePermits(cl *compiledLimit, r *Request) (d Decision) {
 	return d
 }
 
-// holds reports whether the overflow bucket of a limit holds permits under an ID.
-func (s *shard) holds(cl *compiledLimit, id uint64) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	slot := s.tables[cl.table].Slot(cl.overflowHash())
+// overflowHolds reports whether the overflow bucket of a limit holds permits under an ID.
+func (m *Memory) overflowHolds(cl *compiledLimit, id uint64) bool {
+	if m.overflowDecisions.Load() == 0 {
+		return false
+	}
+	m.overflow.mu.Lock()
+	defer m.overflow.mu.Unlock()
+	return m.overflow.holds(cl, cl.overflowHash(), id, m.now(cl.onWallClock))
+}
+
+// holds reports whether the key with that hash holds permits under an ID.
+func (s *shard) holds(cl *compiledLimit, hash, id uint64, now int64) bool {
+	slot := s.tables[cl.table].Slot(hash)
 	if slot == nil {
 		return false
 	}
 	p := s.permits(cl, slot)
-	return p.Holds(id, s.store.now(cl.onWallClock))
+	return p.Holds(id, now)
 }
 
 // recordSlot returns the slot of a record that has not expired, or nil.

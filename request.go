@@ -148,13 +148,7 @@ func (r *Request) validateForAll() error {
 	case r.Cost < 0:
 		return costError("Cost", strconv.FormatInt(r.Cost, 10)+": must not be negative in an all-or-nothing request")
 	}
-	if err := r.validateShape(); err != nil {
-		return err
-	}
-	if r.Limit.Algorithm == Concurrent && r.Cost > 0 {
-		return costError("ID", "cannot take permits in an all-or-nothing request")
-	}
-	return nil
+	return r.validateShape()
 }
 
 // forAlgorithm returns the part of the request that the algorithms need.

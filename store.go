@@ -87,6 +87,10 @@ func TakeEach(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 // returns [ErrUnknownID]. Two requests under one ID must not be for the same key and
 // limit. A request with a cost of 0 is not remembered.
 //
+// Permits of a [Concurrent] limit are remembered while they are held, and a retry
+// renews them. Other grants of the call may be forgotten before, so renew and release
+// permits by a Take of their own.
+//
 // An [AtomicStore] decides atomically. On any other store the requests are taken
 // one by one, and refunded if one is denied. That never admits too much, but
 // concurrent requests may briefly see units taken, and a grant that is no longer

@@ -69,6 +69,7 @@ type storePair struct {
 	memory   *penstock.Memory
 	now      time.Time
 	compared int
+	together bool // whether the requests are those of a TakeAll
 
 	limits   []penstock.Limit
 	keys     [3]string
@@ -332,15 +333,36 @@ func (w *storePair) compareTakeAll() {
 	rs := make([]penstock.Request, 1+w.random.IntN(4))
 	for i := range rs {
 		rs[i] = w.mayOverdraw(w.randomTakeAllRequest())
-		if rs[i].Limit.Algorithm == penstock.Concurrent {
-			rs[i].Cost = 0
-		}
 	}
+	w.addID(rs)
+	w.together = true
+	defer func() { w.together = false }()
 	fmt.Fprintf(&w.trace, "TakeAll:\n")
 	got, want := make([]penstock.Decision, len(rs)), make([]penstock.Decision, len(rs))
 	gotErr := penstock.TakeAll(context.Background(), w.redis, rs, got)
 	wantErr := penstock.TakeAll(context.Background(), w.memory, rs, want)
 	w.compare(rs, got, want, gotErr, wantErr)
+}
+
+// addID puts one ID on all requests of a TakeAll, if it may have one. Permits need one.
+func (w *storePair) addID(rs []penstock.Request) {
+	id, seen := []string{"", "x", "y"}[w.random.IntN(3)], map[any]bool{}
+	for _, r := range rs {
+		state := [2]any{r.Key, r.Limit.Identity()}
+		if seen[state] {
+			id = ""
+		}
+		seen[state] = true
+	}
+	for i := range rs {
+		rs[i].ID = id
+		if rs[i].Limit.Algorithm != penstock.Concurrent {
+			continue
+		}
+		if rs[i].Cost = min(rs[i].Cost, 100); id == "" {
+			rs[i].Cost = 0
+		}
+	}
 }
 
 // compare compares the decisions field by field.
@@ -372,7 +394,7 @@ func (w *storePair) recordExpiries(rs []penstock.Request, ds []penstock.Decision
 			delete(ends, identity) // refunded; an expired state stays recorded
 		}
 		if rs[i].ID != "" && d.Granted > 0 {
-			memory := min(rs[i].Limit.Normal().Period, 24*time.Hour)
+			memory := w.lifetime(rs, i)
 			record := [2]any{identity, rs[i].ID}
 			if !ends[record].After(w.now) { // a repeat does not extend it
 				ends[record] = w.now.Add(memory)
@@ -384,6 +406,17 @@ func (w *storePair) recordExpiries(rs []penstock.Request, ds []penstock.Decision
 			}
 		}
 	}
+}
+
+// lifetime returns how long a grant is remembered: in a TakeAll as long as the longest.
+func (w *storePair) lifetime(rs []penstock.Request, i int) time.Duration {
+	longest := min(rs[i].Limit.Normal().Period, 24*time.Hour)
+	for _, r := range rs {
+		if w.together {
+			longest = max(longest, min(r.Limit.Normal().Period, 24*time.Hour))
+		}
+	}
+	return longest
 }
 
 func (w *storePair) randomStepSize() time.Duration {

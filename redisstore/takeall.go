@@ -72,6 +72,7 @@ type takeAllItem struct {
 	// Under an ID.
 	lifetime int64  // of the records of all items, in ticks; 0 without an ID
 	record   string // in Redis
+	permit   string // of a concurrency limit: the hash of the ID
 	isTake   bool   // whether it is recorded
 	units    int64  // of an earlier grant; noRecord if there is none
 	delay    int64  // until the caller may act on them, in ticks
@@ -105,6 +106,9 @@ func setRecords(prefix string, items []takeAllItem, rs []penstock.Request) {
 		it := &items[i]
 		it.lifetime, it.isTake, it.units = lifetime, rs[i].Cost > 0, noRecord
 		it.record = recordKey(prefix, it.key, rs[i].ID)
+		if it.isTake && it.limit.step == algorithm.ConcurrentStep {
+			it.permit = permitOf(it.key, rs[i].ID)
+		}
 	}
 }
 
@@ -186,14 +190,17 @@ func (it *takeAllItem) repeat() penstock.Decision {
 
 // encodeTakeAll returns the call that takes all items, or only tries to.
 func (s *Store) encodeTakeAll(items []takeAllItem, take bool) Call {
+	how := "0"
+	if take {
+		how = "1"
+	}
 	for i := range items {
-		take = take && !items[i].totalAsk().NeverFits(items[i].limit.capacity)
+		if take && items[i].permit == "" && items[i].totalAsk().NeverFits(items[i].limit.capacity) {
+			how = "2"
+		}
 		items[i].limit.centerCalendar(s.redisMillis())
 	}
-	c := Call{Args: []string{"0", strconv.FormatInt(items[0].lifetime, 10)}, idempotent: items[0].lifetime > 0}
-	if take {
-		c.Args[0] = "1"
-	}
+	c := Call{Args: []string{how, strconv.FormatInt(items[0].lifetime, 10)}, idempotent: items[0].lifetime > 0}
 	set := uint(0)
 	for i := range items {
 		set |= 1 << slices.Index(algorithm.Steps[:], items[i].limit.step)
@@ -221,12 +228,14 @@ func (it *takeAllItem) totalAsk() algorithm.Request {
 
 // appendArgs appends the step's letter, and the arguments to try and to take with.
 func (it *takeAllItem) appendArgs(args []string) []string {
-	try := it.limit.appendArgs(it.totalAsk(), nil)
+	try := it.appendStepArgs(it.totalAsk())
 	if it.priorCost > 0 && it.ask.Cost > 0 && !it.ask.Overdraw && it.limit.step == algorithm.LeakyBucketStep && it.ask.MaxDelay > 0 {
 		try[2] = it.boundAfterPrior()
 	}
 	args = append(args, it.letter())
 	switch {
+	case it.permit != "":
+		args = append(args, "-1")
 	case it.isTake:
 		args = append(args, it.limit.unitCost())
 	case it.lifetime > 0:
@@ -237,8 +246,16 @@ func (it *takeAllItem) appendArgs(args []string) []string {
 	if it.totalAsk() == it.ask {
 		return append(args, "0")
 	}
-	take := it.limit.appendArgs(it.ask, nil)
+	take := it.appendStepArgs(it.ask)
 	return append(append(args, strconv.Itoa(len(take))), take...)
+}
+
+// appendStepArgs returns the arguments of the item's step.
+func (it *takeAllItem) appendStepArgs(ask algorithm.Request) []string {
+	if it.permit != "" {
+		return it.limit.appendPermitArgs(ask, it.permit, nil)
+	}
+	return it.limit.appendArgs(ask, nil)
 }
 
 // letter returns the step's letter, a capital if the item overdraws its key.
@@ -348,6 +365,9 @@ func (it *takeAllItem) peek() penstock.Decision {
 // takeAcrossSlots takes from keys in several slots, one after the other.
 func (s *Store) takeAcrossSlots(d *deadline, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision) (decided bool, err error) {
 	if decided, err = s.tryAcrossSlots(d, items, ds); decided || err != nil {
+		if decided {
+			err = s.renewPermits(d, rs, items, ds)
+		}
 		return decided, err
 	}
 	if s.clockMissed(items) {
@@ -361,6 +381,19 @@ func (s *Store) takeAcrossSlots(d *deadline, rs []penstock.Request, items []take
 		}
 	}
 	return true, nil
+}
+
+// renewPermits renews the permits of items that were granted under their ID before.
+func (s *Store) renewPermits(d *deadline, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision) (err error) {
+	for i := range items {
+		if items[i].permit == "" || !items[i].wasGranted() {
+			continue
+		}
+		if ds[i], err = s.takeAlone(d, &rs[i], 0); err != nil {
+			return requestError(i, err)
+		}
+	}
+	return nil
 }
 
 // withIDs returns the requests with an ID on each take, by which it can be refunded,

@@ -105,19 +105,20 @@ func (s *comparison) takeAll(t *rapid.T) {
 	calls := make([]call, rapid.IntRange(1, 4).Draw(t, "calls"))
 	for i := range calls {
 		calls[i] = s.anyCall(t)
-		calls[i].request.Cost = rapid.Int64Range(0, maxUnits(calls[i].request.Limit)/2+2).Draw(t, "cost")
-		if needsID(calls[i].request.Limit) {
-			calls[i].request.Cost = 0
-		}
+		calls[i].request.Cost = fitCost(calls[i].request.Limit, rapid.Int64Range(0, maxUnits(calls[i].request.Limit)/2+2).Draw(t, "cost"))
 		s.mayOverdraw(t, &calls[i])
 		if mixes(calls[:i], &calls[i]) {
 			calls[i].request.Cost, calls[i].request.Overdraw = 0, false
 		}
 	}
+	id := ""
 	if !sharesState(calls) {
-		id := rapid.SampledFrom([]string{"", "x", "z"}).Draw(t, "id")
-		for i := range calls {
-			calls[i].request.ID = id
+		id = rapid.SampledFrom([]string{"", "x", "z"}).Draw(t, "id")
+	}
+	for i := range calls {
+		calls[i].request.ID = id
+		if needsID(calls[i].request.Limit) && id == "" {
+			calls[i].request.Cost = 0
 		}
 	}
 	s.compare(t, step{how: all, calls: calls})

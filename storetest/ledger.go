@@ -159,6 +159,10 @@ func (l *ledger) takeAll(now int64, rs []penstock.Request) ([]penstock.Decision,
 
 // remembers reports whether a take was granted under its ID before.
 func (l *ledger) remembers(now int64, r penstock.Request) bool {
+	if needsID(r.Limit) {
+		permits := l.states[stateKeyOf(r)].permits
+		return r.Cost > 0 && permits.Holds(hashOf(r.ID), now)
+	}
 	g, ok := l.idRecords[idKey{stateKeyOf(r), r.ID}]
 	return ok && r.Cost > 0 && now < g.until
 }
@@ -167,7 +171,10 @@ func (l *ledger) replayAll(now int64, rs []penstock.Request) []penstock.Decision
 	ds := make([]penstock.Decision, len(rs))
 	for i, r := range rs {
 		ds[i] = l.peek(now, r)
-		if r.Cost > 0 {
+		switch {
+		case r.Cost > 0 && needsID(r.Limit):
+			ds[i] = l.charge(now, r) // renews them
+		case r.Cost > 0:
 			ds[i] = l.replay(now, r, l.idRecords[idKey{stateKeyOf(r), r.ID}])
 		}
 	}
@@ -183,7 +190,7 @@ func (l *ledger) takeAllUnderID(now int64, longest time.Duration, rs []penstock.
 		}
 	}
 	for i, r := range rs {
-		if r.Cost > 0 {
+		if r.Cost > 0 && !needsID(r.Limit) {
 			l.record(idKey{stateKeyOf(r), r.ID}, now, longest, ds[i])
 		}
 	}

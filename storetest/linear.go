@@ -143,13 +143,7 @@ func (h *history) anyOperation() operation {
 	op := operation{now: h.clock.Now(), requests: []penstock.Request{h.anyTake()}}
 	r := &op.requests[0]
 	if needsID(r.Limit) {
-		r.ID = string(rune('x' + h.rand.IntN(3)))
-		if h.rand.IntN(2) == 0 {
-			r.Cost = -r.Cost
-		} else {
-			r.KeepFree = h.rand.Int64N(3)
-		}
-		return op
+		return h.anyPermits(op)
 	}
 	switch h.rand.IntN(8) {
 	case 0:
@@ -172,6 +166,25 @@ func (h *history) anyOperation() operation {
 		if r.Validate() != nil { // a limit that cannot owe
 			r.Overdraw = false
 		}
+	}
+	return op
+}
+
+// anyPermits takes, renews or releases permits, or takes them together with others.
+func (h *history) anyPermits(op operation) operation {
+	r := &op.requests[0]
+	r.ID = string(rune('x' + h.rand.IntN(3)))
+	switch second := h.anyTake(); h.rand.IntN(4) {
+	case 0, 1:
+		r.Cost = -r.Cost
+	case 2:
+		r.KeepFree = h.rand.Int64N(3)
+		second.ID = r.ID
+		if stateKeyOf(second) != stateKeyOf(*r) {
+			op.requests = append(op.requests, second)
+		}
+	default:
+		r.KeepFree = h.rand.Int64N(3)
 	}
 	return op
 }

@@ -8,9 +8,9 @@
 --       AtMost or 0 or an empty text, with a colon and the permits that a take keeps
 --       free, and the hash of the ID
 -- Returns the permits granted, those held after that, the wait for permits not granted
--- (or -1 if they never can be), and the time until none are held; and the permits granted
--- again. If the whole cost was granted it returns only the permits held, which determine
--- the rest.
+-- (or -1 if they never can be), and the time until none are held; the permits granted
+-- again; 0, because there is no delay; and those that the ID held before. If the whole
+-- cost was granted it returns only the permits held, which determine the rest.
 local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local id, wrap, how, keep = ARGV[5] or '', 2147483648, ARGV[4], 0
 if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
@@ -104,4 +104,4 @@ if not ARGV.dry and (granted ~= 0 or stale) then
   end
 end
 if granted == asked and granted > 0 then return used end -- alone
-return {ARGV.dry and 0 or granted, used, wait, reset}, granted, 0
+return {ARGV.dry and 0 or granted, used, wait, reset}, granted, 0, held

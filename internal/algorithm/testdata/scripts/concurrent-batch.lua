@@ -82,7 +82,7 @@ if not ARGV.dry and (granted ~= 0 or stale) then
   end
 end
 if granted == asked and granted > 0 then return used end -- alone
-return {ARGV.dry and 0 or granted, used, wait, reset}, granted, 0
+return {ARGV.dry and 0 or granted, used, wait, reset}, granted, 0, held
 end
 local all, n = {}, 0
 for i = 1, #KEYS do

@@ -82,4 +82,4 @@ if not ARGV.dry and (granted ~= 0 or stale) then
   end
 end
 if granted == asked and granted > 0 then return used end -- alone
-return {ARGV.dry and 0 or granted, used, wait, reset}, granted, 0
+return {ARGV.dry and 0 or granted, used, wait, reset}, granted, 0, held

@@ -577,7 +577,7 @@ if not ARGV.dry and (granted ~= 0 or stale) then
     call('DEL', key)
   end
 end
-return {ARGV.dry and 0 or granted, used, wait, reset}, granted, 0
+return {ARGV.dry and 0 or granted, used, wait, reset}, granted, 0, held
 end
 local function recall(key)
   local rest = redis.call('PTTL', key)
@@ -608,12 +608,14 @@ for i = 1, n do
   if #item.take == 0 then item.take = {unpack(item.try)} end
   items[i] = item
 end
-local fits, replies, all = tonumber(ARGV[1]), {}, {}
+local fits, replies, all = ARGV[1] == '1' and 1 or 0, {}, {}
+local takes, known = 0, 0
 for i, item in ipairs(items) do
+  if item.unit ~= 0 then takes = takes + 1 end
   if item.unit > 0 then
     local record = recall(KEYS[n + i])
     if record and record.err then return record end
-    if record then fits = 0 else record = {units = -1, acting = 0} end
+    if record then known = known + 1 else record = {units = -1, acting = 0} end
     all[2 * i], all[2 * i + 1] = record.units, math.max(record.acting, 0)
   elseif lifetime > 0 then
     all[2 * i], all[2 * i + 1] = -1, 0
@@ -621,16 +623,20 @@ for i, item in ipairs(items) do
 end
 for i, item in ipairs(items) do
   item.try.dry = true
-  local reply, granted = item.step(item.key, item.try)
+  local reply, granted, _, held = item.step(item.key, item.try)
   if type(reply) == 'table' and reply.err then return reply end
   if not granted or granted == 0 and item.try[1] + 0 > 0 and not item.overdraws then fits = 0 end
+  if item.unit < 0 and held and held > 0 then known, all[2 * i] = known + 1, held end
   replies[i] = reply
 end
+if known > 0 then fits = 0 end
+local renews = known > 0 and known == takes and ARGV[1] ~= '0'
 all[1] = fits
 for i, item in ipairs(items) do
-  if fits == 0 then item.take[1] = 0 end
+  local peeks = fits == 0 and not (renews and item.unit < 0)
+  if peeks then item.take[1] = 0 end
   local reply, charged, delay = item.step(item.key, item.take)
-  if fits == 0 then
+  if peeks then
     reply = replies[i]
   elseif item.unit > 0 then
     remember(KEYS[n + i], charged / item.unit, delay, lifetime)

@@ -1,0 +1,223 @@
+package overrides
+
+import (
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+// An Entry is an override in force, or one that has ended and under whose limit units may
+// still be charged.
+type Entry struct {
+	*Action
+	record  record
+	pattern Pattern
+	hash    uint64
+	until   int64        // Unix nanoseconds; 0 for good
+	used    atomic.Int64 // Unix seconds of the last use; 0 for never
+
+	// from are limits of earlier overrides of the key, whose units are carried over.
+	from    []penstock.Limit
+	carryMu sync.Mutex
+	carried atomic.Int32 // the last phase whose limit has got the units
+}
+
+// The phases of an override whose units are carried over.
+const (
+	inForce = 1 + iota
+	ended
+)
+
+// Until returns when the override ends, or the zero time.
+func (e *Entry) Until() time.Time { return e.record.Until }
+
+// endedAt reports whether the override has ended.
+func (e *Entry) endedAt(now int64) bool {
+	return e.record.deleted || e.until != 0 && e.until <= now
+}
+
+// counts reports whether units may be charged under limits other than the rule's.
+func (e *Entry) counts() bool { return e.Kind == Limited || len(e.from) > 0 }
+
+// owes reports whether an ended override has to be found once more, so that the units
+// under its limit are carried over to the rule's.
+func (e *Entry) owes() bool { return e.counts() && e.carried.Load() < ended }
+
+// Ended reports whether the override has ended. [Index.Find] returns such an entry until
+// [Entry.Carry] has carried its units over.
+func (e *Entry) Ended() bool { return e.endedAt(time.Now().UnixNano()) }
+
+// Carry calls move with the limits under which the key may have been charged before, if
+// that was not done since the override began or ended. It calls move until it returns true.
+// Concurrent callers wait, so that no request sees units in neither place. The last of the
+// limits is the override's own, if it has ended.
+func (e *Entry) Carry(hasEnded bool, move func(from []penstock.Limit) bool) {
+	phase := int32(inForce)
+	if hasEnded {
+		phase = ended
+	}
+	if !e.counts() || e.carried.Load() >= phase || !hasEnded && e.Kind != Limited {
+		return
+	}
+	e.carryMu.Lock()
+	defer e.carryMu.Unlock()
+	if e.carried.Load() >= phase {
+		return
+	}
+	from := e.from
+	if hasEnded && e.Kind == Limited {
+		from = append(from[:len(from):len(from)], e.Limit)
+	}
+	if move(from) {
+		e.carried.Store(phase)
+	}
+}
+
+// touch records a use. Its resolution is a second, so that a busy key seldom writes.
+func (e *Entry) touch(now int64) {
+	if second := now / int64(time.Second); e.used.Load() != second {
+		e.used.Store(second)
+	}
+}
+
+// An Index finds the overrides of one rule. Looking up is safe at any time; the [Book]
+// makes one change after the other.
+type Index struct {
+	exact  atomic.Pointer[exactTable] // nil if there are none
+	ranges atomic.Pointer[rangeTable] // nil if there are none
+}
+
+// Empty reports whether the rule has no overrides. It is so cheap that a decision can ask
+// every time.
+func (x *Index) Empty() bool { return x.exact.Load() == nil && x.ranges.Load() == nil }
+
+// Find returns the override of a key, or nil: that of the key itself or else that of the
+// smallest network or else that of the longest prefix. It returns an override that has
+// ended if its units must be carried over first; after [Entry.Carry], Find must be called
+// again. It does not keep the key.
+func (x *Index) Find(key string) *Entry {
+	if t := x.exact.Load(); t != nil {
+		if e := t.find(hashOf(key), key); e != nil {
+			now := time.Now().UnixNano()
+			if !e.endedAt(now) {
+				e.touch(now)
+				return e
+			}
+			if e.owes() {
+				return e
+			}
+		}
+	}
+	if r := x.ranges.Load(); r != nil {
+		return r.find(key)
+	}
+	return nil
+}
+
+var seed = maphash.MakeSeed()
+
+func hashOf(key string) uint64 { return maphash.String(seed, key) }
+
+// An exactTable is an open-addressing hash table. Readers need no lock: a slot is one
+// pointer, and a slot that was used once is never free again.
+type exactTable struct {
+	slots []atomic.Pointer[Entry]
+	mask  uint64
+	used  int // slots that are not free
+	count int // entries
+}
+
+// removed marks a slot whose entry is gone. No key is empty, so it matches none.
+var removed = &Entry{}
+
+const minSlots = 64
+
+// newExactTable returns a table in which n entries use at most three eighths of the slots:
+// the slot of most keys without an override is then free, and answers at once.
+func newExactTable(n int) *exactTable {
+	size := minSlots
+	for size*3/8 < n {
+		size *= 2
+	}
+	return &exactTable{slots: make([]atomic.Pointer[Entry], size), mask: uint64(size - 1)}
+}
+
+func (t *exactTable) find(hash uint64, key string) *Entry {
+	for i := hash & t.mask; ; i = (i + 1) & t.mask {
+		e := t.slots[i].Load()
+		if e == nil || e.hash == hash && e.pattern.text == key {
+			return e
+		}
+	}
+}
+
+// put stores an entry in place of the one of the same key.
+func (t *exactTable) put(e *Entry) {
+	for i := e.hash & t.mask; ; i = (i + 1) & t.mask {
+		switch old := t.slots[i].Load(); {
+		case old == nil:
+			t.used++
+			t.count++
+		case old.hash != e.hash || old.pattern.text != e.pattern.text:
+			continue
+		}
+		t.slots[i].Store(e)
+		return
+	}
+}
+
+// remove removes the entry, if it is in the table.
+func (t *exactTable) remove(e *Entry) {
+	for i := e.hash & t.mask; ; i = (i + 1) & t.mask {
+		switch t.slots[i].Load() {
+		case nil:
+			return
+		case e:
+			t.slots[i].Store(removed)
+			t.count--
+			return
+		}
+	}
+}
+
+// live returns the entries.
+func (t *exactTable) live() (all []*Entry) {
+	for i := range t.slots {
+		if e := t.slots[i].Load(); e != nil && e != removed {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// putExact adds an entry for one key. The table is replaced by a larger one, without the
+// slots of removed entries, when too few slots are free.
+func (x *Index) putExact(e *Entry) {
+	t := x.exact.Load()
+	if t == nil {
+		t = newExactTable(0)
+	} else if t.used >= len(t.slots)*3/8 {
+		all := t.live()
+		t = newExactTable(2 * len(all))
+		for _, e := range all {
+			t.put(e)
+		}
+	}
+	t.put(e)
+	x.exact.Store(t)
+}
+
+// removeExact removes the entry of one key. An index without entries is empty again.
+func (x *Index) removeExact(e *Entry) {
+	t := x.exact.Load()
+	if t == nil {
+		return
+	}
+	t.remove(e)
+	if t.count == 0 {
+		x.exact.Store(nil)
+	}
+}

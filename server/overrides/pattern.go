@@ -1,0 +1,114 @@
+package overrides
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+// A Pattern says which keys of a rule an override is about: one key, all that begin with a
+// text, or all whose last value is an address of a network.
+type Pattern struct {
+	text    string       // the key, the beginning of keys, or what precedes the address
+	prefix  bool         // all keys that begin with the text
+	network netip.Prefix // if valid, all keys with an address of it after the text
+}
+
+// Exact reports whether the pattern is about one key.
+func (p Pattern) Exact() bool { return !p.prefix && !p.network.IsValid() }
+
+// String returns the pattern in the form that ParsePattern reads.
+func (p Pattern) String() string {
+	switch {
+	case p.network.IsValid():
+		return p.text + p.network.String()
+	case p.prefix:
+		return p.text + "*"
+	case strings.HasSuffix(p.text, "*"):
+		return p.text[:len(p.text)-1] + `\*`
+	}
+	return p.text
+}
+
+// ParsePattern parses a pattern on the keys of a rule, as [rules.Domain.Match] makes them:
+// a key such as "user=42"; a key whose last value is a network, such as
+// "remote_address=203.0.113.0/24"; or the beginning of keys and a star, such as
+// "user=tenant-7:*". A key that ends with a star itself has a backslash before it.
+func ParsePattern(text string) (Pattern, error) {
+	switch {
+	case text == "":
+		return Pattern{}, errors.New("is empty")
+	case strings.HasSuffix(text, `\*`):
+		return Pattern{text: text[:len(text)-2] + "*"}, nil
+	case strings.HasSuffix(text, "*"):
+		return Pattern{text: text[:len(text)-1], prefix: true}, nil
+	}
+	i := strings.LastIndexByte(text, '=') + 1
+	if network, err := netip.ParsePrefix(text[i:]); err == nil {
+		return Pattern{text: text[:i], network: unmap(network).Masked()}, nil
+	}
+	return Pattern{text: text}, nil
+}
+
+// unmap turns ::ffff:10.0.0.0/104 into 10.0.0.0/8, because addresses are looked up unmapped.
+func unmap(p netip.Prefix) netip.Prefix {
+	if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 {
+		return netip.PrefixFrom(a.Unmap(), p.Bits()-96)
+	}
+	return p
+}
+
+// Resolve returns the key of an override in the form of [ParsePattern], from what an
+// operator writes: the forms of [rules.Set.ParseKey], in which the last value may be a
+// network, or may end with a star.
+func Resolve(set *rules.Set, rule *rules.Rule, text string) (string, error) {
+	p, err := ParsePattern(text)
+	if err != nil {
+		return "", err
+	}
+	switch {
+	case p.network.IsValid():
+		return resolveNetwork(set, rule, p)
+	case p.prefix:
+		return resolvePrefix(set, rule, p)
+	}
+	key, err := set.ParseKey(rule, p.text)
+	if err != nil {
+		return "", err
+	}
+	return Pattern{text: key}.String(), nil
+}
+
+// resolveNetwork completes what precedes the network, by the key of its first address.
+func resolveNetwork(set *rules.Set, rule *rules.Rule, p Pattern) (string, error) {
+	first := p.network.Addr().String()
+	key, err := set.ParseKey(rule, p.text+first)
+	if err != nil {
+		return "", err
+	}
+	before, ok := strings.CutSuffix(key, first)
+	if !ok {
+		return "", fmt.Errorf("%q: the last value of rule %s is no address", p.String(), rule.Name)
+	}
+	p.text = before
+	return p.String(), nil
+}
+
+// resolvePrefix completes what precedes the prefix, by a key that begins with it. A prefix
+// that ends before the last value of the rule has no such key, and must be complete.
+func resolvePrefix(set *rules.Set, rule *rules.Rule, p Pattern) (string, error) {
+	const more = "x"
+	key, err := set.ParseKey(rule, p.text+more)
+	if before, ok := strings.CutSuffix(key, more); err == nil && ok {
+		p.text = before
+		return p.String(), nil
+	}
+	_, nodes := rule.Path()
+	if first := rules.AppendKey(nil, []rules.Entry{{Key: nodes[0].Key}}); p.text == "" || strings.HasPrefix(p.text, string(first)) {
+		return p.String(), nil
+	}
+	return "", fmt.Errorf("%q is not the beginning of keys of rule %s: want %s", p.text+"*", rule.Name, rule.KeyForm())
+}

@@ -1,0 +1,202 @@
+package overrides
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock-io/penstock/internal/setassoc"
+)
+
+// A Penalty bans keys that are denied too often.
+type Penalty struct {
+	After  int64         // denials …
+	Within time.Duration // … in a window of this length that begins with the first
+	For    time.Duration // the first ban; each further one is twice as long
+	UpTo   time.Duration // the longest ban
+}
+
+// An offence is a key that has been denied as often as the penalty of its rule says.
+type offence struct {
+	rule, key string
+	penalty   Penalty
+}
+
+// penaltyQueue counts denials, and queues the keys to ban.
+type penaltyQueue struct {
+	seed    maphash.Seed
+	once    sync.Once
+	table   atomic.Pointer[setassoc.Table[denialSet]] // nil until a rule has a penalty
+	queue   chan offence
+	skipped atomic.Uint64 // offences without room in the queue or among the overrides
+}
+
+// maxCounted is how many keys have their denials counted at once, for all rules.
+const maxCounted = 1 << 16
+
+// maxQueued bounds the bans that wait to be set.
+const maxQueued = 1 << 10
+
+// A denialSet counts the denials of a few keys.
+type denialSet struct {
+	mu   sync.Mutex
+	keys [setassoc.Ways]denials
+}
+
+// denials are how often a key was denied since its window began.
+type denials struct {
+	hash  uint64 // 0 if the place is free
+	begin int64  // Unix nanoseconds
+	end   int64
+	count int64
+}
+
+func (q *penaltyQueue) init() {
+	q.seed, q.queue = maphash.MakeSeed(), make(chan offence, maxQueued)
+}
+
+// CountDenial counts that a key of a rule was denied. After as many denials as the penalty
+// says, [Book.Run] bans the key. It does not keep the key.
+//
+// At most 65,536 keys are counted at once. A key that finds no place takes a denial from
+// each key in its way, and takes the place of one that has none left. So the count of a key
+// is never too high, and that of a key which is denied much more often than others is not
+// lost, however many other keys there are.
+func (b *Book) CountDenial(rule, key string, p *Penalty) {
+	q := &b.penalties
+	now := b.now().UnixNano()
+	if !q.count(rule, key, p, now) {
+		return
+	}
+	o := offence{rule: rule, key: strings.Clone(key), penalty: *p}
+	select {
+	case q.queue <- o:
+		select {
+		case b.wake <- struct{}{}:
+		default:
+		}
+	default:
+		q.skipped.Add(1)
+	}
+}
+
+// Skipped returns how many bans were not set because too many were.
+func (b *Book) Skipped() uint64 { return b.penalties.skipped.Load() }
+
+// count reports whether this denial is the last that the penalty allows.
+func (q *penaltyQueue) count(rule, key string, p *Penalty, now int64) bool {
+	q.once.Do(func() {
+		t := setassoc.New[denialSet](maxCounted)
+		q.table.Store(&t)
+	})
+	hash := max(maphash.String(q.seed, key)^maphash.String(q.seed, rule)*3, 1)
+	set := q.table.Load().Of(hash)
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	d := set.place(hash, now)
+	if d == nil {
+		return false
+	}
+	if d.hash != hash || d.end <= now || d.begin > now {
+		*d = denials{hash: hash, begin: now, end: now + int64(p.Within)}
+	}
+	if d.count++; d.count < p.After {
+		return false
+	}
+	*d = denials{}
+	return true
+}
+
+// place returns the place of a key, or one that is free or whose window has ended. If there
+// is none, it takes a denial from each key, and returns nil unless that frees a place.
+func (s *denialSet) place(hash uint64, now int64) (free *denials) {
+	for i := range s.keys {
+		switch d := &s.keys[i]; {
+		case d.hash == hash:
+			return d
+		case d.hash == 0 || d.end <= now:
+			free = d
+		}
+	}
+	if free != nil {
+		return free
+	}
+	for i := range s.keys {
+		if s.keys[i].count--; s.keys[i].count <= 0 {
+			free = &s.keys[i]
+		}
+	}
+	return free
+}
+
+// penalize bans the keys in the queue.
+func (b *Book) penalize(ctx context.Context) {
+	for {
+		select {
+		case o := <-b.penalties.queue:
+			b.ban(ctx, &o)
+		default:
+			return
+		}
+	}
+}
+
+// ban bans a key, twice as long as the last time. A key with an override that an operator
+// set keeps it. If another daemon bans the key at the same time, one of the bans holds.
+func (b *Book) ban(ctx context.Context, o *offence) {
+	r, version, ok := b.nextBan(o)
+	if !ok {
+		return
+	}
+	err := b.write(ctx, []record{r}, []int64{version})
+	switch {
+	case err == nil:
+		b.log.Info("key banned by a penalty", "rule", r.Rule, "key", r.Key, "until", r.Until, "strikes", r.Strikes)
+	case errors.Is(err, errConflict) || ctx.Err() != nil:
+	default:
+		b.penalties.skipped.Add(1)
+		b.log.Warn("key not banned by a penalty", "rule", r.Rule, "key", r.Key, "err", err)
+	}
+}
+
+const penaltyReason = "denied too often"
+
+// nextBan returns the ban of an offence, and the version that it replaces. It is not ok if
+// the key must not be banned.
+func (b *Book) nextBan(o *offence) (r record, version int64, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.now()
+	r = record{Override: Override{
+		Rule: o.rule, Key: Pattern{text: o.key}.String(), Limit: banText, Reason: penaltyReason, Strikes: 1,
+	}}
+	old := b.entries[r.id()]
+	if old != nil {
+		version = old.record.version
+		if !old.endedAt(now.UnixNano()) {
+			return r, 0, false
+		}
+		if !old.record.deleted && old.record.Strikes > 0 && !old.record.expiredAt(now, o.penalty.UpTo) {
+			r.Strikes = min(old.record.Strikes+1, maxStrikes)
+		}
+	}
+	if r.Validate() != nil || old == nil && b.kinds[Banned].Load() >= maxPenalties {
+		b.penalties.skipped.Add(1)
+		return r, 0, false
+	}
+	r.Until = now.Add(o.penalty.length(r.Strikes)).UTC()
+	return r, version, true
+}
+
+// length returns how long the n-th ban in a row is.
+func (p *Penalty) length(n int) time.Duration {
+	d := p.For
+	for ; n > 1 && d < p.UpTo; n-- {
+		d *= 2
+	}
+	return min(d, p.UpTo)
+}

@@ -109,13 +109,14 @@ func (d Decision) String() string {
 // A Source says what made a [Decision]. The zero Source is the store itself.
 type Source uint8
 
-// The sources of decisions. Stores leave Source at zero; a wrapper sets it if it
-// decides without the store.
+// The sources of decisions. Stores leave Source at zero; a wrapper or the daemon sets
+// it if it decides without the store.
 const (
 	SourceStore     Source = iota // the store itself
 	SourceLease                   // units that were taken in advance
 	SourceDenyCache               // a remembered denial
 	SourceFallback                // the second store, while the first is unavailable
+	SourceOverride                // a ban, which the daemon decides without a store
 )
 
 // String returns the source's name as it appears in metrics.
@@ -129,6 +130,8 @@ func (s Source) String() string {
 		return "deny-cache"
 	case SourceFallback:
 		return "fallback"
+	case SourceOverride:
+		return "override"
 	}
 	return "unknown"
 }

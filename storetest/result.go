@@ -145,7 +145,7 @@ func durationFields(d *penstock.Decision) []durationField {
 }
 
 func parseSource(s string) (penstock.Source, error) {
-	for source := penstock.SourceStore; source <= penstock.SourceFallback; source++ {
+	for source := penstock.SourceStore; source <= penstock.SourceOverride; source++ {
 		if source.String() == s {
 			return source, nil
 		}

@@ -127,7 +127,7 @@ type source penstock.Source
 
 // UnmarshalText parses the name of a source.
 func (s *source) UnmarshalText(text []byte) error {
-	for known := penstock.SourceStore; known <= penstock.SourceFallback; known++ {
+	for known := penstock.SourceStore; known <= penstock.SourceOverride; known++ {
 		if known.String() == string(text) {
 			*s = source(known)
 			return nil

@@ -33,3 +33,23 @@ func TestDecideOneDescriptorDoesNotAllocate(t *testing.T) {
 		}
 	}
 }
+
+func TestDecideUnderOverridesDoesNotAllocate(t *testing.T) {
+	o := newOverridden(t, newMemory())
+	o.set("o/bucket", "bucket=banned", "ban")
+	o.set("o/bucket", "bucket=10.0.0.0/8", "ban")
+	o.set("o/bucket", "bucket=free*", "unlimited")
+	o.set("o/bucket", "bucket=more", "100000000/1m")
+	var v engine.Result
+	for _, entry := range []string{"bucket=other", "bucket=banned", "bucket=10.1.1.1", "bucket=11.1.1.1", "bucket=free1", "bucket=more"} {
+		ds := []engine.Descriptor{descriptor(1, entry)}
+		allocs := testing.AllocsPerRun(200, func() {
+			if err := o.Decide(context.Background(), "o", ds, &v); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if allocs > 0 {
+			t.Errorf("deciding %s allocates %v times", entry, allocs)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/overrides"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -157,6 +158,10 @@ func (e *Engine) TakeRule(ctx context.Context, r *rules.Rule, key string, cost i
 		return e.store.Take(ctx, penstock.Request{Key: key, Limit: r.Limit, Cost: cost}) // reloaded meanwhile
 	}
 	state := &t.states[r.Index]
+	if found, _ := state.overrides.Find(key); found != nil && found.Kind == overrides.Limited {
+		changed := e.change(t.set, r, state, found.Action)
+		r, state = changed.rule, changed.state
+	}
 	request := state.template
 	request.Key, request.Cost = key, cost
 	if request.Limit.Count != maxCounted || !canCount(&request.Limit) {

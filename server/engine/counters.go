@@ -5,6 +5,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/topkeys"
+	"github.com/penstock-io/penstock/server/overrides"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -21,6 +22,7 @@ type Counters struct {
 	Allowed, Denied, Shadowed atomic.Uint64 // requests; Shadowed would have been denied
 	AllowedUnits, DeniedUnits atomic.Uint64
 	Errors                    atomic.Uint64
+	Banned                    atomic.Uint64 // requests denied by a ban; they count as Denied or Shadowed, too
 }
 
 // RuleCounters returns the live counters of every rule with a limit, and of request
@@ -31,9 +33,9 @@ func (e *Engine) RuleCounters() []*RuleCounters {
 	if t == nil {
 		return all
 	}
-	for i := range t.states {
-		if c := t.states[i].counters; c != nil {
-			all = append(all, c)
+	for i, r := range t.set.Rules() {
+		if !r.Unlimited {
+			all = append(all, t.states[i].counters)
 		}
 	}
 	return all
@@ -49,11 +51,14 @@ type ruleTable struct {
 
 // A ruleState is what the engine keeps for a rule.
 type ruleState struct {
-	counters *RuleCounters    // nil for an unlimited rule
+	counters *RuleCounters
 	template penstock.Request // under the rule's stored limit, without a key
 	source   *topkeys.Source  // of the rule's keys; nil for request limits, which have one each
 	count    int64            // the count of the rule's limit
 	counter  *countedState    // nil if the rule's hits cannot be counted
+
+	overrides *overrides.Index // of the rule's keys; nil for request limits
+	changed   *changedRules
 }
 
 func (e *Engine) newRuleTable(s *rules.Set, old *ruleTable) *ruleTable {
@@ -63,15 +68,14 @@ func (e *Engine) newRuleTable(s *rules.Set, old *ruleTable) *ruleTable {
 	kept := old.counters()
 	t := &ruleTable{set: s, states: make([]ruleState, len(s.Rules())), unmatched: unmatchedCounters(s, old)}
 	for _, r := range s.Rules() {
-		if r.Unlimited {
-			continue
-		}
 		counters := kept[r.Name]
 		if counters == nil {
 			counters = &Counters{}
 		}
 		t.states[r.Index] = e.newRuleState(s, r)
-		t.states[r.Index].counters = &RuleCounters{Rule: r.Name, Limit: maxAtOnce(r.Limit), Counters: counters}
+		state := &t.states[r.Index]
+		state.counters = &RuleCounters{Rule: r.Name, Limit: maxAtOnce(r.Limit), Counters: counters}
+		state.overrides, state.changed = e.overrides.Index(r.Name), &changedRules{}
 	}
 	return t
 }

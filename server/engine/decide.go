@@ -77,7 +77,7 @@ func (e *Engine) Decide(ctx context.Context, domain string, ds []Descriptor, r *
 	ev := evaluations.Get().(*evaluation)
 	defer ev.release()
 	ev.engine, ev.result = e, r
-	if err := ev.prepare(t, d, ds); err != nil {
+	if err := ev.prepare(ctx, t, d, ds); err != nil {
 		return err
 	}
 	over, err := ev.decide(ctx, d)

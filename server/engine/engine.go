@@ -10,6 +10,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/topkeys"
+	"github.com/penstock-io/penstock/server/overrides"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -75,6 +76,10 @@ type Options struct {
 	// in requests are claimed when they are parsed, so that one that the store rejects
 	// fails alone and not the others of its batch. Optional.
 	ClaimLimits func(...penstock.Limit) error
+
+	// Overrides are the overrides of keys of rules. Default: those that are set while the
+	// engine runs, in memory.
+	Overrides *overrides.Book
 }
 
 const (
@@ -108,6 +113,8 @@ type Engine struct {
 	requestLimitState ruleState // of all request limits
 
 	topKeys *topkeys.Tracker // nil if keys are not counted
+
+	overrides *overrides.Book
 }
 
 // New returns an engine without rules. The store is required; nil options are all defaults.
@@ -132,10 +139,14 @@ func New(store penstock.Store, o *Options) *Engine {
 		requestLimitState: ruleState{counters: &RuleCounters{Counters: &Counters{}}},
 		requestPolicy:     policy,
 		topKeys:           o.TopKeys,
+		overrides:         o.Overrides,
 	}
 	e.denyUnmatched, e.onUnmatched = o.DenyUnmatched, o.OnUnmatched
 	if e.onUnmatched == nil {
 		e.onUnmatched = func(string, []rules.Entry) {}
+	}
+	if e.overrides == nil {
+		e.overrides, _ = overrides.Open(nil) // only a file can fail
 	}
 	if o.MaxDescriptors > 0 {
 		e.maxDescriptors = o.MaxDescriptors

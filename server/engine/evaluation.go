@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/overrides"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -50,6 +51,8 @@ type limitedDescriptor struct {
 	override   bool          // has its own limit
 	underRule  bool          // is an override that is counted under a rule
 	denyInDebt bool          // a peek denies if the key owes
+
+	keyOverride *overrides.Entry // nil if the rule applies as it is
 }
 
 // overLimit reports whether the descriptor denies the request. Shadow rules do not.
@@ -73,9 +76,9 @@ func (ev *evaluation) release() {
 }
 
 // prepare finds the limit and the key of every descriptor.
-func (ev *evaluation) prepare(t *ruleTable, domain *rules.Domain, ds []Descriptor) error {
+func (ev *evaluation) prepare(ctx context.Context, t *ruleTable, domain *rules.Domain, ds []Descriptor) error {
 	for i := range ds {
-		if err := ev.match(t, domain, i, &ds[i]); err != nil {
+		if err := ev.match(ctx, t, domain, i, &ds[i]); err != nil {
 			return err
 		}
 	}
@@ -85,10 +88,10 @@ func (ev *evaluation) prepare(t *ruleTable, domain *rules.Domain, ds []Descripto
 }
 
 // match finds the limit of a descriptor, if there is one.
-func (ev *evaluation) match(t *ruleTable, domain *rules.Domain, i int, d *Descriptor) error {
+func (ev *evaluation) match(ctx context.Context, t *ruleTable, domain *rules.Domain, i int, d *Descriptor) error {
 	l := limitedDescriptor{index: i, cost: d.Cost, key: len(ev.keys), denyInDebt: d.DenyInDebt}
 	if d.Limit == (penstock.Limit{}) {
-		ev.matchRule(&l, t, domain, d)
+		ev.matchRule(ctx, &l, t, domain, d)
 	} else if err := ev.useOverride(&l, t, domain, d); err != nil {
 		return fmt.Errorf("descriptor %d: %w", i, err)
 	}
@@ -104,12 +107,22 @@ func (ev *evaluation) match(t *ruleTable, domain *rules.Domain, i int, d *Descri
 	return nil
 }
 
-func (ev *evaluation) matchRule(l *limitedDescriptor, t *ruleTable, domain *rules.Domain, d *Descriptor) {
+func (ev *evaluation) matchRule(ctx context.Context, l *limitedDescriptor, t *ruleTable, domain *rules.Domain, d *Descriptor) {
 	l.rule, ev.keys = domain.Match(d.Entries, ev.keys)
-	if l.rule != nil && !l.rule.Unlimited {
-		l.state = &t.states[l.rule.Index]
-		l.request, l.count, l.counter = l.state.template, l.state.count, l.state.counter
+	if l.rule == nil {
+		return
 	}
+	state := &t.states[l.rule.Index]
+	if !l.rule.Unlimited {
+		l.setState(state)
+	}
+	if !state.overrides.Empty() {
+		ev.applyKeyOverride(ctx, l, t, state)
+	}
+}
+
+func (d *limitedDescriptor) setState(s *ruleState) {
+	d.state, d.request, d.count, d.counter = s, s.template, s.count, s.counter
 }
 
 // An admittedOverride is the admission of a descriptor with its own limit.
@@ -214,6 +227,7 @@ func (ev *evaluation) setKeys() {
 // decide reports whether the request is over a limit. After an error nothing stays charged,
 // as far as the store can be reached.
 func (ev *evaluation) decide(ctx context.Context, domain *rules.Domain) (over bool, err error) {
+	ev.decideBanned()
 	if ev.compat = domain.CompatEnvoy || ev.engine.compatEnvoy; ev.compat {
 		over, err = ev.decideEach(ctx)
 	} else {
@@ -343,7 +357,7 @@ func (ev *evaluation) count(err error) {
 			counters.Errors.Add(1)
 		case d.cost <= 0:
 		case d.denied:
-			counters.countDenied(d.cost, d.rule.Shadow || ev.engine.shadow)
+			ev.countDenied(d)
 			ev.countKey(d)
 		case granted > 0:
 			counters.countAllowed(granted)

@@ -12,7 +12,7 @@ import "context"
 func (ev *evaluation) takeGates(ctx context.Context) error {
 	for i := range ev.limited {
 		d := &ev.limited[i]
-		if !ev.isGate(d) {
+		if d.decided || !ev.isGate(d) {
 			continue
 		}
 		ev.queue(i, 0)

@@ -2,6 +2,7 @@ package overrides
 
 import (
 	"hash/maphash"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,34 +47,35 @@ func (e *Entry) counts() bool { return e.Kind == Limited || len(e.from) > 0 }
 // under its limit are carried over to the rule's.
 func (e *Entry) owes() bool { return e.counts() && e.carried.Load() < ended }
 
-// Ended reports whether the override has ended. [Index.Find] returns such an entry until
-// [Entry.Carry] has carried its units over.
-func (e *Entry) Ended() bool { return e.endedAt(time.Now().UnixNano()) }
-
-// Carry calls move with the limits under which the key may have been charged before, if
-// that was not done since the override began or ended. It calls move until it returns true.
-// Concurrent callers wait, so that no request sees units in neither place. The last of the
-// limits is the override's own, if it has ended.
+// Carry calls move with the limits of earlier overrides under which the key may have been
+// charged, if that was not done since this override began or, if it has ended, since then:
+// its own limit is then one of them. A move that returns false is repeated by the next call.
+// Concurrent callers wait, so that no request finds the units in neither place.
 func (e *Entry) Carry(hasEnded bool, move func(from []penstock.Limit) bool) {
-	phase := int32(inForce)
-	if hasEnded {
-		phase = ended
-	}
-	if !e.counts() || e.carried.Load() >= phase || !hasEnded && e.Kind != Limited {
-		return
-	}
 	e.carryMu.Lock()
 	defer e.carryMu.Unlock()
-	if e.carried.Load() >= phase {
-		return
+	if e.MustCarry(hasEnded) && move(e.limitsBefore(hasEnded)) {
+		e.carried.Store(phaseOf(hasEnded))
 	}
-	from := e.from
+}
+
+// MustCarry reports whether [Entry.Carry] would call its argument.
+func (e *Entry) MustCarry(hasEnded bool) bool {
+	return e.carried.Load() < phaseOf(hasEnded) && (e.Kind == Limited || hasEnded && e.counts())
+}
+
+func phaseOf(hasEnded bool) int32 {
+	if hasEnded {
+		return ended
+	}
+	return inForce
+}
+
+func (e *Entry) limitsBefore(hasEnded bool) []penstock.Limit {
 	if hasEnded && e.Kind == Limited {
-		from = append(from[:len(from):len(from)], e.Limit)
+		return append(slices.Clone(e.from), e.Limit)
 	}
-	if move(from) {
-		e.carried.Store(phase)
-	}
+	return e.from
 }
 
 // touch records a use. Its resolution is a second, so that a busy key seldom writes.
@@ -95,26 +97,26 @@ type Index struct {
 func (x *Index) Empty() bool { return x.exact.Load() == nil && x.ranges.Load() == nil }
 
 // Find returns the override of a key, or nil: that of the key itself or else that of the
-// smallest network or else that of the longest prefix. It returns an override that has
-// ended if its units must be carried over first; after [Entry.Carry], Find must be called
-// again. It does not keep the key.
-func (x *Index) Find(key string) *Entry {
+// smallest network or else that of the longest prefix. If an override of the key has ended
+// and its units were not carried over yet, it is returned as well. Find does not keep the
+// key.
+func (x *Index) Find(key string) (found, before *Entry) {
 	if t := x.exact.Load(); t != nil {
 		if e := t.find(hashOf(key), key); e != nil {
 			now := time.Now().UnixNano()
 			if !e.endedAt(now) {
 				e.touch(now)
-				return e
+				return e, nil
 			}
 			if e.owes() {
-				return e
+				before = e
 			}
 		}
 	}
 	if r := x.ranges.Load(); r != nil {
-		return r.find(key)
+		found = r.find(key)
 	}
-	return nil
+	return found, before
 }
 
 var seed = maphash.MakeSeed()

@@ -31,7 +31,7 @@ func ban(key string) Override { return Override{Rule: "r", Key: key, Limit: "ban
 
 // patternOf returns the pattern of the override that a key has, or "".
 func patternOf(b *Book, key string) string {
-	if e := b.Index("r").Find(key); e != nil {
+	if e, _ := b.Index("r").Find(key); e != nil {
 		return e.pattern.String()
 	}
 	return ""

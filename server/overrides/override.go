@@ -59,9 +59,9 @@ type Action struct {
 // String returns the action as text: a limit, "unlimited" or "ban".
 func (a *Action) String() string { return a.text }
 
-// parseAction parses the text of an action. A limit has no name: its state belongs to the
+// ParseAction parses the text of an action. A limit has no name: its state belongs to the
 // rule.
-func parseAction(text string) (*Action, error) {
+func ParseAction(text string) (*Action, error) {
 	switch text {
 	case "":
 		return nil, errors.New(`want a limit such as 600/1m, "unlimited" or "ban"`)
@@ -137,7 +137,7 @@ func (o *Override) parse() (*Action, Pattern, error) {
 	if err := o.checkText(); err != nil {
 		return nil, Pattern{}, err
 	}
-	action, err := parseAction(o.Limit)
+	action, err := ParseAction(o.Limit)
 	if err != nil {
 		return nil, Pattern{}, &FieldError{"limit", err}
 	}

@@ -10,20 +10,13 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/internal/setassoc"
+	"github.com/penstock-io/penstock/server/rules"
 )
-
-// A Penalty bans keys that are denied too often.
-type Penalty struct {
-	After  int64         // denials …
-	Within time.Duration // … in a window of this length that begins with the first
-	For    time.Duration // the first ban; each further one is twice as long
-	UpTo   time.Duration // the longest ban
-}
 
 // An offence is a key that has been denied as often as the penalty of its rule says.
 type offence struct {
 	rule, key string
-	penalty   Penalty
+	penalty   rules.Penalty
 }
 
 // penaltyQueue counts denials, and queues the keys to ban.
@@ -66,7 +59,7 @@ func (q *penaltyQueue) init() {
 // each key in its way, and takes the place of one that has none left. So the count of a key
 // is never too high, and that of a key which is denied much more often than others is not
 // lost, however many other keys there are.
-func (b *Book) CountDenial(rule, key string, p *Penalty) {
+func (b *Book) CountDenial(rule, key string, p *rules.Penalty) {
 	q := &b.penalties
 	now := b.now().UnixNano()
 	if !q.count(rule, key, p, now) {
@@ -88,7 +81,7 @@ func (b *Book) CountDenial(rule, key string, p *Penalty) {
 func (b *Book) Skipped() uint64 { return b.penalties.skipped.Load() }
 
 // count reports whether this denial is the last that the penalty allows.
-func (q *penaltyQueue) count(rule, key string, p *Penalty, now int64) bool {
+func (q *penaltyQueue) count(rule, key string, p *rules.Penalty, now int64) bool {
 	q.once.Do(func() {
 		t := setassoc.New[denialSet](maxCounted)
 		q.table.Store(&t)
@@ -188,12 +181,12 @@ func (b *Book) nextBan(o *offence) (r record, version int64, ok bool) {
 		b.penalties.skipped.Add(1)
 		return r, 0, false
 	}
-	r.Until = now.Add(o.penalty.length(r.Strikes)).UTC()
+	r.Until = now.Add(banLength(&o.penalty, r.Strikes)).UTC()
 	return r, version, true
 }
 
-// length returns how long the n-th ban in a row is.
-func (p *Penalty) length(n int) time.Duration {
+// banLength returns how long the n-th ban in a row is.
+func banLength(p *rules.Penalty, n int) time.Duration {
 	d := p.For
 	for ; n > 1 && d < p.UpTo; n-- {
 		d *= 2

@@ -273,7 +273,7 @@ func waitForAgreement(t *testing.T, books []*Book, want map[string]bool) {
 	for _, b := range books {
 		redistest.WaitFor(t, "agreement", func() bool {
 			for key, banned := range want {
-				if (b.Index("r").Find(key) != nil) != banned {
+				if (patternOf(b, key) != "") != banned {
 					return false
 				}
 			}

@@ -165,6 +165,10 @@ var fieldPlaces = map[string]struct {
 	"lease":            {place: "inside rate_limit or beside it", ours: true},
 	"deny_cache":       {place: "inside rate_limit or beside it", ours: true},
 	"charge":           {place: "inside rate_limit or beside it", ours: true},
+	"penalty":          {place: "inside rate_limit or beside it", ours: true},
+	"after":            {place: "inside penalty", ours: true},
+	"for":              {place: "inside penalty", ours: true},
+	"up_to":            {place: "inside penalty", ours: true},
 }
 
 // misplaced reports a field that is unknown or belongs elsewhere.

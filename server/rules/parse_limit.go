@@ -35,6 +35,7 @@ type limitSpec struct {
 	lease          *bool
 	denyCache      *bool
 	chargeAlways   bool
+	penalty        *Penalty
 }
 
 func (s *limitSpec) isSet(name string) bool {
@@ -164,6 +165,7 @@ var limitFieldReaders = map[string]func(*reader, *limitSpec, field){
 	"charge": func(r *reader, s *limitSpec, f field) {
 		s.chargeAlways = r.oneOf(f, chargeNames...) == chargeAlways
 	},
+	"penalty": func(r *reader, s *limitSpec, f field) { s.penalty = r.readPenalty(f) },
 }
 
 var algorithmNames = []string{
@@ -218,13 +220,12 @@ func (p *parser) addRule(r *reader, d *descriptor, name string) *Rule {
 		Unlimited: s.unlimited, Shadow: d.shadow, Quota: d.quota,
 		Alias: s.alias, Replaces: s.replaces, Metadata: d.metadata,
 		OnStoreFailure: s.onStoreFailure, Share: s.share, Lease: s.lease, DenyCache: s.denyCache,
-		ChargeAlways: s.chargeAlways,
+		ChargeAlways: s.chargeAlways, Penalty: s.penalty,
 	}
 	if r.checkCombination(s) && !s.unlimited {
 		rule.Limit = r.buildLimit(s)
 		rule.Limit.Name = limitName(name)
-		rule.RequestsPerUnit = uint32(min(rule.Limit.Count, math.MaxUint32))
-		rule.Unit = unitOf(rule.Limit.Period)
+		rule.setUnit()
 	}
 	p.set.rules = append(p.set.rules, rule)
 	return rule

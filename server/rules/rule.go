@@ -1,6 +1,8 @@
 package rules
 
 import (
+	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -69,6 +71,46 @@ type Rule struct {
 
 	// DenyCache allows this node to cache denials. Nil means the server's default.
 	DenyCache *bool
+
+	// Penalty bans keys that are denied too often. Nil means that none is.
+	Penalty *Penalty
+}
+
+// A Penalty bans a key after so many denials.
+type Penalty struct {
+	After  int64         // denials …
+	Within time.Duration // … in a window of this length that begins with the first
+	For    time.Duration // the length of the first ban; each further one is twice as long
+	UpTo   time.Duration // the longest ban
+}
+
+// String returns the penalty as a sentence.
+func (p *Penalty) String() string {
+	if p == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%d denials within %v ban a key for %v, then twice as long each time, up to %v", p.After, p.Within, p.For, p.UpTo)
+}
+
+// WithLimit returns the rule with another limit.
+func (r *Rule) WithLimit(l penstock.Limit) *Rule {
+	changed := *r
+	changed.Limit = l
+	changed.setUnit()
+	return &changed
+}
+
+// WithoutLimit returns the rule as one that allows everything.
+func (r *Rule) WithoutLimit() *Rule {
+	changed := *r
+	changed.Limit, changed.Unlimited, changed.RequestsPerUnit, changed.Unit = penstock.Limit{}, true, 0, UnknownUnit
+	return &changed
+}
+
+// setUnit describes the limit in Envoy's terms.
+func (r *Rule) setUnit() {
+	r.RequestsPerUnit = uint32(min(r.Limit.Count, math.MaxUint32))
+	r.Unit = unitOf(r.Limit.Period)
 }
 
 // A Unit is the unit of time of a limit, with the numbers of Envoy's protocol.

@@ -17,6 +17,14 @@ type Set struct {
 // Rules returns every rule, in the order of files and of nodes within a file.
 func (s *Set) Rules() []*Rule { return s.rules }
 
+// Rule returns the rule of that name, or nil.
+func (s *Set) Rule(name string) *Rule {
+	if i := slices.IndexFunc(s.rules, func(r *Rule) bool { return r.Name == name }); i >= 0 {
+		return s.rules[i]
+	}
+	return nil
+}
+
 // Warnings returns the settings that have no effect where they are. Envoy's service
 // ignores them silently.
 func (s *Set) Warnings() Errors { return s.warnings }

@@ -1,0 +1,245 @@
+package engine
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"math/bits"
+	"strings"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/overrides"
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+// changedRules are a rule as its overrides change it, by action: many overrides have the
+// same limit, and only the first request under it pays for the preparation.
+type changedRules struct{ byAction sync.Map }
+
+// A changedRule is a rule under an override.
+type changedRule struct {
+	rule  *rules.Rule
+	state *ruleState // nil if the override is no limit
+}
+
+// change returns a rule of the set as an override changes it.
+func (e *Engine) change(set *rules.Set, rule *rules.Rule, s *ruleState, a *overrides.Action) *changedRule {
+	if known, ok := s.changed.byAction.Load(a); ok {
+		return known.(*changedRule)
+	}
+	c := &changedRule{rule: rule, state: s}
+	switch a.Kind {
+	case overrides.Unlimited:
+		c.rule, c.state = rule.WithoutLimit(), nil
+	case overrides.Limited:
+		c.rule = rule.WithLimit(limitOf(rule, a.Limit))
+		state := e.newRuleState(set, c.rule)
+		state.counters, state.source, state.overrides, state.changed = s.counters, s.source, s.overrides, s.changed
+		c.state = &state
+	}
+	known, _ := s.changed.byAction.LoadOrStore(a, c)
+	return known.(*changedRule)
+}
+
+// applyKeyOverride lets an override of the key replace the limit of its rule. It runs before
+// a long key is shortened, so that no key escapes a range by its length.
+func (ev *evaluation) applyKeyOverride(ctx context.Context, l *limitedDescriptor, t *ruleTable, s *ruleState) {
+	key := ev.keys[l.key:]
+	found, before := s.overrides.Find(unsafe.String(unsafe.SliceData(key), len(key)))
+	if before != nil && !l.rule.Unlimited {
+		ev.carry(ctx, before, true, key, t.set, l.rule, s.template.Limit)
+	}
+	if found == nil || l.rule.Unlimited && found.Kind != overrides.Banned {
+		return
+	}
+	changed := ev.engine.change(t.set, l.rule, s, found.Action)
+	switch found.Kind {
+	case overrides.Unlimited:
+		l.state = nil
+	case overrides.Limited:
+		ev.carry(ctx, found, false, key, t.set, l.rule, changed.state.template.Limit)
+		l.setState(changed.state)
+	case overrides.Banned:
+		l.state = s
+	}
+	l.rule, l.keyOverride = changed.rule, found
+}
+
+// carry moves what the key has used under other limits to the limit that applies now, in
+// units. It is done at the first request under the limit.
+func (ev *evaluation) carry(ctx context.Context, e *overrides.Entry, hasEnded bool, key []byte, set *rules.Set, rule *rules.Rule, to penstock.Limit) {
+	if !e.MustCarry(hasEnded) {
+		return
+	}
+	compat := ev.engine.isCompat(set, rule)
+	e.Carry(hasEnded, func(from []penstock.Limit) bool {
+		done := hasEnded || ev.move(ctx, string(key), storedLimit(rule, compat), to)
+		for _, l := range from {
+			done = ev.move(ctx, string(key), storedLimit(rule.WithLimit(limitOf(rule, l)), compat), to) && done
+		}
+		return done
+	})
+}
+
+// move takes all units that a key has used under one limit, and charges them under another,
+// as far as they fit there. A reset returns what it refunds, so that units are moved once,
+// whatever the number of daemons that try. It is not done if the store did not decide.
+func (ev *evaluation) move(ctx context.Context, key string, from, to penstock.Limit) (done bool) {
+	if from.Identity() == to.Identity() {
+		return true
+	}
+	ctx = context.WithoutCancel(ctx) // a caller that leaves must not lose the units
+	d, err := ev.engine.store.Take(ctx, penstock.Request{Key: key, Limit: from, Cost: penstock.Reset})
+	if err == nil && d.Granted < 0 {
+		_, err = ev.engine.store.Take(ctx, penstock.Request{Key: key, Limit: to, Cost: -d.Granted, AtMost: true})
+	}
+	return err == nil && d.Source != penstock.SourceFallback
+}
+
+// limitOf returns a limit as the limit of a key of a rule. Its name is that of the rule's
+// limit, so that both share their state if that counts units. Buckets count time, which is
+// worth another number of units at another rate: they have a name of their own, and the
+// units are carried over.
+func limitOf(rule *rules.Rule, l penstock.Limit) penstock.Limit {
+	l.Name = rule.Limit.Name
+	if isBucket(l) && l.Algorithm == rule.Limit.Algorithm && !sameRate(l, rule.Limit) {
+		l.Name = OverrideName(rule.Limit.Name, fmt.Sprintf("%d/%d", l.Count, l.Period))
+	}
+	return l
+}
+
+func isBucket(l penstock.Limit) bool {
+	return l.Algorithm == penstock.TokenBucket || l.Algorithm == penstock.LeakyBucket
+}
+
+// sameRate reports whether two limits have the same count per time.
+func sameRate(a, b penstock.Limit) bool {
+	high1, low1 := bits.Mul64(uint64(a.Count), uint64(b.Period))
+	high2, low2 := bits.Mul64(uint64(b.Count), uint64(a.Period))
+	return high1 == high2 && low1 == low2
+}
+
+const (
+	maxLimitName = 64 // bytes, as penstock.Limit.Validate allows
+	overrideMark = `\~`
+	overrideHash = 11 // characters of 8 bytes
+)
+
+// OverrideName returns the name of a limit that replaces another one by name. No rule has
+// such a name: there a backslash only precedes characters to escape, and '~' is none.
+func OverrideName(name, distinct string) string {
+	sum := sha256.Sum256([]byte(name + "\x00" + distinct))
+	return OverridePrefix(name) + base64.RawURLEncoding.EncodeToString(sum[:8])
+}
+
+// OverridePrefix returns how the names of limits begin that replace one of that name. The
+// rest of such a name is always as long.
+func OverridePrefix(name string) string {
+	name = name[:min(len(name), maxLimitName-len(overrideMark)-overrideHash)]
+	return strings.ToValidUTF8(name, "") + overrideMark
+}
+
+// PrefixOfOverride returns the [OverridePrefix] of a name that [OverrideName] made.
+func PrefixOfOverride(name string) (prefix string, ok bool) {
+	if len(name) < overrideHash {
+		return "", false
+	}
+	prefix = name[:len(name)-overrideHash]
+	return prefix, strings.HasSuffix(prefix, overrideMark)
+}
+
+// banned reports whether a ban decides about the descriptor.
+func (d *limitedDescriptor) banned() bool {
+	return d.keyOverride != nil && d.keyOverride.Kind == overrides.Banned
+}
+
+// decideBanned decides the descriptors of banned keys, without the store. Refunds go on. So do
+// peeks, which ask for nothing, except Envoy's: they ask whether a request may begin.
+func (ev *evaluation) decideBanned() {
+	for i := range ev.limited {
+		d := &ev.limited[i]
+		if !d.banned() || d.cost < 0 {
+			continue
+		}
+		d.decided, d.denied = true, d.cost > 0 || d.denyInDebt
+		left := d.keyOverride.Remaining()
+		decision := penstock.Decision{
+			Allowed: !d.denied, Limit: maxAtOnce(d.rule.Limit), ResetAfter: min(left, longestBan), Source: penstock.SourceOverride,
+		}
+		if d.denied {
+			decision.RetryAfter = left
+		}
+		ev.setStatus(d, decision)
+	}
+}
+
+// longestBan is the ResetAfter of a ban for good: as long as the longest period of a limit.
+const longestBan = 366 * 24 * time.Hour
+
+// countDenied counts a denial, also towards the penalty of its rule. A key with an override
+// of its own is not penalized: the ban would replace it.
+func (ev *evaluation) countDenied(d *limitedDescriptor) {
+	shadow := d.rule.Shadow || ev.engine.shadow
+	d.state.counters.countDenied(d.cost, shadow)
+	switch {
+	case d.banned():
+		d.state.counters.Banned.Add(1)
+	case d.rule.Penalty != nil && d.keyOverride == nil && !shadow:
+		ev.engine.overrides.CountDenial(d.rule.Name, d.request.Key, d.rule.Penalty)
+	}
+}
+
+// A BannedCounter is how many requests to a rule were denied by a ban.
+type BannedCounter struct {
+	Rule  string
+	Count uint64
+}
+
+// BannedCounters returns the counter of every rule.
+func (e *Engine) BannedCounters() (all []BannedCounter) {
+	t := e.table.Load()
+	if t == nil {
+		return nil
+	}
+	for i := range t.states {
+		c := t.states[i].counters
+		all = append(all, BannedCounter{c.Rule, c.Banned.Load()})
+	}
+	return all
+}
+
+// Overrides returns the engine's overrides.
+func (e *Engine) Overrides() *overrides.Book { return e.overrides }
+
+// CheckOverride returns an error if an override cannot apply to keys of its rule.
+func (e *Engine) CheckOverride(rule *rules.Rule, o *overrides.Override) error {
+	action, err := overrides.ParseAction(o.Limit)
+	if err != nil {
+		return err
+	}
+	switch {
+	case action.Kind == overrides.Banned:
+	case rule.Unlimited:
+		return fmt.Errorf("rule %s is unlimited: its keys can only be banned", rule.Name)
+	case action.Kind == overrides.Unlimited:
+	case action.Limit.Algorithm == penstock.LeakyBucket && rule.Limit.Algorithm != penstock.LeakyBucket:
+		return fmt.Errorf("a leaky-bucket delays requests, and rule %s does not: want another algorithm", rule.Name)
+	default:
+		return e.limits.claim(limitOf(rule, action.Limit))
+	}
+	return nil
+}
+
+// LimitOfKey returns the limit that applies to a key of a rule, with the override that
+// causes it, or nil. A ban leaves the rule's limit.
+func (e *Engine) LimitOfKey(rule *rules.Rule, key string) (penstock.Limit, *overrides.Entry) {
+	found, _ := e.overrides.Index(rule.Name).Find(key)
+	if found != nil && found.Kind == overrides.Limited && !rule.Unlimited {
+		return limitOf(rule, found.Limit), found
+	}
+	return rule.Limit, found
+}

@@ -1,0 +1,348 @@
+package engine_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/overrides"
+)
+
+const overrideRules = `
+domain: o
+descriptors:
+  - {key: bucket, limit: 60/1m}
+  - {key: window, limit: 10/1h fixed-window}
+  - {key: log, limit: 10/1h sliding-log}
+  - {key: shadow, shadow_mode: true, limit: 1/1h}
+  - {key: free, rate_limit: {unlimited: true}}
+  - {key: quota, quota_mode: true, limit: 10/1h}
+  - {key: spare, quota_mode: true, limit: 10/1h}
+  - {key: harsh, limit: 1/1h, penalty: {after: 3/1m, for: 10m, up_to: 15m}}
+`
+
+// An overridden engine has a book of overrides.
+type overridden struct {
+	*engine.Engine
+	t    *testing.T
+	book *overrides.Book
+}
+
+func newOverridden(t *testing.T, store penstock.Store) *overridden {
+	t.Helper()
+	book, err := overrides.Open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &overridden{newEngine(t, store, overrideRules, &engine.Options{Overrides: book}), t, book}
+}
+
+// set sets an override, which "" deletes.
+func (o *overridden) set(rule, key, limit string, until ...time.Time) {
+	o.t.Helper()
+	all := []overrides.Override{{Rule: rule, Key: key, Limit: limit}}
+	for _, u := range until {
+		all[0].Until = u
+	}
+	change := o.book.Put
+	if limit == "" {
+		change = o.book.Delete
+	}
+	if err := change(o.t.Context(), all); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// decide returns the result of descriptors of one unit each.
+func (o *overridden) decide(cost int64, entries ...string) engine.Result {
+	o.t.Helper()
+	var ds []engine.Descriptor
+	for _, e := range entries {
+		ds = append(ds, descriptor(cost, e))
+	}
+	var r engine.Result
+	if err := o.Decide(o.t.Context(), "o", ds, &r); err != nil {
+		o.t.Fatal(err)
+	}
+	return r
+}
+
+// remaining takes units of a key and returns how many remain.
+func (o *overridden) remaining(cost int64, entry string) int64 {
+	o.t.Helper()
+	return o.decide(cost, entry).Statuses[0].Decision.Remaining
+}
+
+func TestBanDeniesUntilItEnds(t *testing.T) {
+	onBothStores(t, func(t *testing.T, store penstock.Store) {
+		o := newOverridden(t, store)
+		o.set("o/bucket", "bucket=a", "ban", time.Now().Add(time.Hour))
+		o.set("o/bucket", "bucket=b", "ban")
+		o.set("o/bucket", "bucket=c", "ban", time.Now().Add(-time.Second))
+		o.remaining(1, "bucket=d")
+
+		r := o.decide(1, "bucket=a")
+		d := r.Statuses[0].Decision
+		if !r.OverLimit || !r.Statuses[0].OverLimit || d.Allowed || d.Limit != 60 || d.Remaining != 0 || d.RetryAfter <= 0 || d.RetryAfter > time.Hour || d.Source != penstock.SourceOverride {
+			t.Errorf("banned for an hour: got %+v", r)
+		}
+		if d := o.decide(1, "bucket=b").Statuses[0].Decision; d.RetryAfter != penstock.Never || d.ResetAfter != 366*24*time.Hour {
+			t.Errorf("banned for good: got %v", d)
+		}
+		if r := o.decide(1, "bucket=c"); r.OverLimit {
+			t.Error("a ban that has ended denies")
+		}
+		if r := o.decide(0, "bucket=a"); r.OverLimit || r.Statuses[0].Decision.Remaining != 0 {
+			t.Errorf("a peek at a banned key: got %+v", r)
+		}
+		if r := o.decide(1, "bucket=d", "bucket=a"); !r.OverLimit || r.Statuses[0].OverLimit || r.Statuses[0].Decision.Remaining != 59 {
+			t.Errorf("with another key: got %+v", r)
+		}
+		if got := o.remaining(1, "bucket=d"); got != 58 {
+			t.Errorf("the other key was charged: %d remain", got)
+		}
+		if r := o.decide(-1, "bucket=d", "bucket=a"); r.OverLimit {
+			t.Error("a refund is denied")
+		}
+		o.set("o/bucket", "bucket=a", "")
+		if r := o.decide(1, "bucket=a"); r.OverLimit {
+			t.Error("a ban that was lifted denies")
+		}
+	})
+}
+
+func TestBanOfOtherRules(t *testing.T) {
+	o := newOverridden(t, newMemory())
+	for _, key := range []string{"shadow", "free", "quota", "log"} {
+		o.set("o/"+key, key+"=*", "ban")
+	}
+	for entries, denied := range map[string]bool{
+		"shadow=a": false, "free=a": true, "log=a": true, "quota=a": true, "quota=a spare=a": false, "spare=a": false,
+	} {
+		if r := o.decide(1, strings.Fields(entries)...); r.OverLimit != denied {
+			t.Errorf("%s: denied %t, want %t", entries, r.OverLimit, denied)
+		}
+	}
+	if c := o.RuleCounters(); c[4].Rule != "o/shadow" || c[4].Shadowed.Load() != 1 {
+		t.Errorf("the ban of a shadow rule is not counted: %v", c[4].Rule)
+	}
+	for _, c := range o.BannedCounters() {
+		if want := map[string]uint64{"o/shadow": 1, "o/free": 1, "o/log": 1, "o/quota": 2}[c.Rule]; c.Count != want {
+			t.Errorf("%s: %d banned requests, want %d", c.Rule, c.Count, want)
+		}
+	}
+}
+
+func TestBanInEnvoyCompat(t *testing.T) {
+	book, err := overrides.Open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newEngine(t, newMemory(), "domain: o\ncompat: envoy\ndescriptors:\n  - {key: k, rate_limit: {unit: hour, requests_per_unit: 2}}\n", &engine.Options{Overrides: book})
+	o := &overridden{e, t, book}
+	o.set("o/k", "k=b", "ban")
+	for range 3 {
+		r := o.decide(1, "k=a", "k=b")
+		if !r.OverLimit || !r.Statuses[1].OverLimit || r.Statuses[1].Decision.Source != penstock.SourceOverride {
+			t.Errorf("got %+v", r)
+		}
+	}
+	if r := o.decide(1, "k=a"); !r.OverLimit {
+		t.Error("hits of a denied request are not counted")
+	}
+}
+
+func TestExemptKeyHasNoLimit(t *testing.T) {
+	o := newOverridden(t, newMemory())
+	o.set("o/window", "window=10.0.0.0/8", "unlimited")
+	for range 20 {
+		r := o.decide(1, "window=10.1.2.3")
+		if s := r.Statuses[0]; r.OverLimit || !s.Rule.Unlimited || s.Rule.Name != "o/window" {
+			t.Fatalf("got %+v", r)
+		}
+	}
+	if got := o.remaining(1, "window=11.1.2.3"); got != 9 {
+		t.Errorf("another key has %d, want 9", got)
+	}
+}
+
+// What a key has used counts in units under another limit, there and back.
+func TestOverrideCarriesUnitsOver(t *testing.T) {
+	onBothStores(t, func(t *testing.T, store penstock.Store) {
+		o := newOverridden(t, store)
+		for _, c := range []struct {
+			rule, limit  string
+			used, before int64
+			after, back  int64
+		}{
+			{"bucket", "600/1m", 30, 30, 569, 28},           // another rate
+			{"bucket", "60/1m burst=100", 30, 30, 69, 28},   // the same rate: the same bucket
+			{"bucket", "10/1m", 30, 30, 0, 49},              // fewer units than were used: ten are kept
+			{"bucket", "100/1h sliding-log", 7, 53, 92, 51}, // another algorithm
+			{"window", "100/1h fixed-window", 4, 6, 95, 4},  // the same window
+			{"window", "100/2h fixed-window", 4, 6, 95, 4},  // another window
+			{"window", "100/1m", 4, 6, 95, 4},
+			{"log", "5/1h sliding-window", 4, 6, 0, 4},
+		} {
+			key := c.rule + "=" + strings.ReplaceAll(c.limit, "=", "-")
+			steps := []int64{o.remaining(c.used, key)}
+			o.set("o/"+c.rule, key, c.limit)
+			steps = append(steps, o.remaining(1, key))
+			o.set("o/"+c.rule, key, "")
+			steps = append(steps, o.remaining(1, key))
+			if want := []int64{c.before, c.after, c.back}; !equal(steps, want) {
+				t.Errorf("%s: remaining %v, want %v", key, steps, want)
+			}
+		}
+	})
+}
+
+func equal(a, b []int64) bool {
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func TestOverrideCarriesUnitsThroughSeveralLimits(t *testing.T) {
+	o := newOverridden(t, newMemory())
+	key := "bucket=a"
+	if got := o.remaining(10, key); got != 50 {
+		t.Fatal(got)
+	}
+	o.set("o/bucket", key, "100/1m")
+	if got := o.remaining(10, key); got != 80 {
+		t.Errorf("after the first: %d, want 80", got)
+	}
+	o.set("o/bucket", key, "200/1m") // no request under this one
+	o.set("o/bucket", key, "ban")
+	o.decide(1, key)
+	o.set("o/bucket", key, "300/1m")
+	if got := o.remaining(10, key); got != 270 {
+		t.Errorf("after the last: %d, want 270", got)
+	}
+	o.set("o/bucket", key, "300/1m", time.Now().Add(-time.Second))
+	if got := o.remaining(0, key); got != 30 {
+		t.Errorf("after the end: %d, want 30", got)
+	}
+	o.set("o/bucket", key, "300/1m") // renewed
+	if got := o.remaining(0, key); got != 270 {
+		t.Errorf("renewed: %d, want 270", got)
+	}
+}
+
+// A key that is too long for a store is replaced by its hash, and must not escape.
+func TestLongKeyDoesNotEscapeARange(t *testing.T) {
+	o := newOverridden(t, newMemory())
+	o.set("o/bucket", "bucket=tenant-7:*", "ban")
+	if r := o.decide(1, "bucket=tenant-7:"+strings.Repeat("x", 1<<14)); !r.OverLimit {
+		t.Error("the key is not banned")
+	}
+}
+
+func TestOverrideKeepsItsRuleOverAReload(t *testing.T) {
+	o := newOverridden(t, newMemory())
+	o.set("o/bucket", "bucket=a", "5/1m")
+	o.remaining(1, "bucket=a")
+	o.SetRules(parse(t, overrideRules))
+	r := o.decide(1, "bucket=a")
+	if s := r.Statuses[0]; s.Decision.Remaining != 3 || s.Rule.RequestsPerUnit != 5 || s.Rule.Name != "o/bucket" {
+		t.Errorf("got %+v, rule %+v", s, s.Rule)
+	}
+}
+
+func TestCheckOverrideRejectsWhatARuleCannotDo(t *testing.T) {
+	o := newOverridden(t, newMemory())
+	for _, c := range []struct{ rule, limit, want string }{
+		{"o/free", "10/1m", "only be banned"},
+		{"o/free", "unlimited", "only be banned"},
+		{"o/free", "ban", ""},
+		{"o/bucket", "10/1m leaky-bucket", "delays requests"},
+		{"o/bucket", "10", "bad limit"},
+		{"o/bucket", "unlimited", ""},
+		{"o/bucket", "10/1m", ""},
+	} {
+		rule := o.Rules().Rule(c.rule)
+		err := o.CheckOverride(rule, &overrides.Override{Rule: c.rule, Limit: c.limit})
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s %s: got %v, want %q", c.rule, c.limit, err, c.want)
+		}
+	}
+}
+
+func TestOverrideNamesAreDistinct(t *testing.T) {
+	long := strings.Repeat("ä", 32)
+	seen := map[string]bool{}
+	for _, name := range []string{"o/a", "o/b", long, long[:63] + "b"} {
+		for _, distinct := range []string{"1", "2"} {
+			n := engine.OverrideName(name, distinct)
+			prefix, ok := engine.PrefixOfOverride(n)
+			if err := penstock.PerMinute(1).WithName(n).Validate(); err != nil || seen[n] || !ok || prefix != engine.OverridePrefix(name) {
+				t.Errorf("%q: %q, prefix %q, %v", name, n, prefix, err)
+			}
+			seen[n] = true
+		}
+	}
+	if _, ok := engine.PrefixOfOverride("o/a"); ok {
+		t.Error("the name of a rule is taken for one of an override")
+	}
+}
+
+func TestPenaltyBansAndDoubles(t *testing.T) {
+	o := newOverridden(t, newMemory())
+	done := make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
+	go func() {
+		defer close(done)
+		o.book.Run(ctx)
+	}()
+	defer func() { stop(); <-done }()
+
+	offend := func(key string) overrides.Listed {
+		t.Helper()
+		for range 4 {
+			o.decide(1, "harsh="+key)
+		}
+		redistest.WaitFor(t, "the ban of "+key, func() bool { return len(o.book.List("", "harsh="+key)) == 1 })
+		return o.book.List("", "harsh="+key)[0]
+	}
+	near := func(at time.Time, d time.Duration) bool {
+		return at.After(time.Now().Add(d-time.Minute)) && at.Before(time.Now().Add(d+time.Second))
+	}
+	first := offend("a")
+	if first.Strikes != 1 || first.Limit != "ban" || first.Reason == "" || !near(first.Until, 10*time.Minute) {
+		t.Errorf("first: got %+v", first)
+	}
+	if r := o.decide(1, "harsh=a"); r.Statuses[0].Decision.Source != penstock.SourceOverride {
+		t.Error("not banned")
+	}
+	// The ban ends: as if its time had come.
+	ended := first.Override
+	ended.Until = time.Now().Add(-time.Millisecond)
+	if err := o.book.Put(t.Context(), []overrides.Override{ended}); err != nil {
+		t.Fatal(err)
+	}
+	if second := offend("a"); second.Strikes != 2 || !near(second.Until, 15*time.Minute) {
+		t.Errorf("second: got %+v, want up_to", second)
+	}
+	// A ban that an operator lifts is forgiven.
+	o.set("o/harsh", "harsh=a", "")
+	if third := offend("a"); third.Strikes != 1 {
+		t.Errorf("after it was lifted: got %+v", third)
+	}
+	// A key with an override of its own keeps it.
+	o.set("o/harsh", "harsh=b", "2/1h")
+	for range 20 {
+		o.decide(1, "harsh=b")
+	}
+	offend("c") // after b was counted
+	if got := o.book.List("", "harsh=b"); got[0].Limit != "2/1h" {
+		t.Errorf("the override was replaced: %+v", got)
+	}
+}

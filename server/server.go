@@ -18,6 +18,7 @@ import (
 	"github.com/penstock-io/penstock/server/durable"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/observe"
+	"github.com/penstock-io/penstock/server/overrides"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -38,6 +39,7 @@ type Server struct {
 	data           *durable.Dir // nil without --data
 	historyFailing bool
 
+	overrides     *overrides.Book
 	storePolicies storePolicies
 	memory        *penstock.Memory              // nil for a store on the network
 	monitor       *monitor                      // nil for the memory store

@@ -36,8 +36,9 @@ func (s *Server) openStore(ctx context.Context) error {
 		CompatEnvoy: s.config.Compat == "envoy", OnFailure: s.storePolicies.onFailure,
 		MaxDescriptors: s.config.MaxDescriptors, MaxEntries: s.config.MaxEntries,
 		OverLimitKeys: s.config.overLimitKeys(),
+		Overrides:     s.overrides,
 	})
-	s.metrics.registry.MustRegister(engineCollector{s.engine})
+	s.metrics.registry.MustRegister(engineCollector{s.engine}, overridesCollector{s.overrides, s.engine})
 	s.observer = s.newObserver()
 	s.background = append(s.background, s.observer.Run, s.observer.Publish)
 	s.keepHistory()
@@ -96,6 +97,9 @@ func (s *Server) openRedis(ctx context.Context) (penstock.Store, error) {
 		return nil
 	})
 	s.claimLimits = redis.Claim
+	if err := s.openOverrides(ctx, redis); err != nil {
+		return nil, err
+	}
 	return s.wrapStore(ctx, redis), nil
 }
 

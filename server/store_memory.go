@@ -13,7 +13,7 @@ import (
 const memoryURL = "memory:"
 
 // openMemory returns a store in this process. With a data directory it is durable.
-func (s *Server) openMemory(context.Context) (penstock.Store, error) {
+func (s *Server) openMemory(ctx context.Context) (penstock.Store, error) {
 	o := s.config.memoryOptions()
 	memory := (*penstock.Memory)(nil)
 	if s.data == nil {
@@ -27,7 +27,7 @@ func (s *Server) openMemory(context.Context) (penstock.Store, error) {
 	}
 	s.memory = memory
 	s.metrics.registry.MustRegister(memoryCollector{memory})
-	return memory, nil
+	return memory, s.openOverrides(ctx, nil)
 }
 
 // memoryOptions returns the bounds of a store in memory. Request limits may fill their share

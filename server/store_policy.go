@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -44,7 +45,8 @@ func (p *storePolicies) set(all []*rules.Rule) {
 	named := make(map[string]storePolicy, len(all))
 	for _, r := range all {
 		if !r.Unlimited {
-			named[r.Limit.Name] = p.defaults.with(r)
+			own := p.defaults.with(r)
+			named[r.Limit.Name], named[engine.OverridePrefix(r.Limit.Name)] = own, own
 		}
 	}
 	p.byName.Store(&named)
@@ -77,6 +79,11 @@ func (p *storePolicies) forLimit(l *penstock.Limit) storePolicy {
 	if named := p.byName.Load(); named != nil && l.Name != "" && !l.Untrusted {
 		if own, ok := (*named)[l.Name]; ok {
 			return own
+		}
+		if prefix, ok := engine.PrefixOfOverride(l.Name); ok {
+			if own, ok := (*named)[prefix]; ok {
+				return own
+			}
 		}
 	}
 	return p.defaults

@@ -40,6 +40,9 @@ var notRun = map[string]string{
 // runBefore are commands that bring about what a page describes in words.
 var runBefore = map[string]string{
 	"penstock peek --domain shop user=42": "penstock take --domain shop user=42 --cost 5",
+
+	`penstock override delete shop/user 42 --reason "ticket 4711"`: "penstock override set shop/user 42 ban --reason test",
+	`penstock override import plans.csv --reason "plan change 12"`: `printf 'rule,key,limit\nshop/user,42,ban\n' > plans.csv`,
 }
 
 // Every command that a help text, a page or a comment shows works: against a daemon with

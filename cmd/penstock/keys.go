@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,8 +19,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// maxAdminResponse is more than any response of /readyz and /v1/keys has.
-const maxAdminResponse = 64 << 10
+// maxAdminResponse is more than any response of the admin API has: the longest lists all
+// overrides.
+const maxAdminResponse = 512 << 20
 
 // A keyCommand peeks at one key, refunds units of it or resets it, by the admin API.
 type keyCommand struct {
@@ -191,11 +193,19 @@ func (k *keyCommand) run(ctx context.Context, at *connection, query url.Values, 
 
 // adminRequest sends a request to the admin API and returns the body of its response.
 func (at *connection) adminRequest(ctx context.Context, method, path string, query url.Values) ([]byte, error) {
+	return at.adminUpload(ctx, method, path, query, "", nil)
+}
+
+// adminUpload is adminRequest with a body.
+func (at *connection) adminUpload(ctx context.Context, method, path string, query url.Values, contentType string, body []byte) ([]byte, error) {
 	u := at.url.JoinPath(path)
 	u.RawQuery = query.Encode()
-	request, err := http.NewRequestWithContext(ctx, method, u.String(), http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
 	if err != nil {
 		return nil, err
+	}
+	if contentType != "" {
+		request.Header.Set("Content-Type", contentType)
 	}
 	if at.token != "" {
 		request.Header.Set("Authorization", "Bearer "+at.token)
@@ -210,6 +220,9 @@ func (at *connection) adminRequest(ctx context.Context, method, path string, que
 	}
 	defer func() { _ = response.Body.Close() }()
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAdminResponse))
+	if err == nil && len(text) == maxAdminResponse {
+		err = fmt.Errorf("the response is longer than %d bytes", maxAdminResponse)
+	}
 	if err == nil && response.StatusCode != http.StatusOK {
 		err = at.adminError(response, text)
 	}
@@ -249,6 +262,7 @@ type keyState struct {
 	Key        string   `json:"key"`
 	WouldAllow bool     `json:"would_allow"`
 	RetryAfter *float64 `json:"retry_after"` // seconds; nil is never
+	Override   *override `json:"override"`
 	Decision   struct {
 		Granted    int64   `json:"granted"`
 		Limit      int64   `json:"limit"`
@@ -272,6 +286,9 @@ func (s *keyState) print(w io.Writer, k *keyCommand) {
 	row("limit", withoutName(s.Limit))
 	row("remaining", fmt.Sprintf("%d of %d", s.Decision.Remaining, s.Decision.Limit))
 	row("one unit", s.oneUnit())
+	if s.Override != nil {
+		row("override", s.Override.describe())
+	}
 	if s.Decision.ResetAfter > 0 {
 		row("full", "in "+seconds(s.Decision.ResetAfter))
 	} else if s.Decision.Remaining > 0 {

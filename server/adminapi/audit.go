@@ -17,6 +17,9 @@ import (
 var actions = map[string]string{
 	"POST /v1/keys":   audit.KeyRefund,
 	"DELETE /v1/keys": audit.KeyReset,
+
+	"PUT /v1/overrides":    audit.OverrideSet,
+	"DELETE /v1/overrides": audit.OverrideDelete,
 }
 
 // actionOf returns the action that a request asks for, or "".

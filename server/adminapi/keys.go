@@ -15,6 +15,7 @@ import (
 	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
+	"github.com/penstock-io/penstock/server/overrides"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -215,6 +216,10 @@ type keyState struct {
 	RetryAfter json.RawMessage `json:"retry_after"`
 	Decision   json.RawMessage `json:"decision"`
 
+	// Override is the one that applies to the key. Of a limit that it replaces, Limit
+	// is the new one.
+	Override *overrideResponse `json:"override,omitempty"`
+
 	decision penstock.Decision
 }
 
@@ -268,7 +273,22 @@ func (t *keyTarget) state(d penstock.Decision, next time.Duration) *keyState {
 			state.Mode = "shadow"
 		}
 	}
+	if t.override != nil {
+		state.setOverride(t.override)
+	}
 	return state
+}
+
+// setOverride adds the override that applies to the key, and what it does to one unit.
+func (state *keyState) setOverride(e *overrides.Entry) {
+	o := newOverrideResponse(e.Listed())
+	state.Override = &o
+	switch e.Kind {
+	case overrides.Unlimited:
+		state.WouldAllow, state.RetryAfter = true, httpserver.AppendSeconds(nil, 0)
+	case overrides.Banned:
+		state.WouldAllow, state.RetryAfter = false, httpserver.AppendSeconds(nil, e.Remaining())
+	}
 }
 
 // auditTarget returns the key for the audit log.
@@ -299,6 +319,10 @@ func problemOf(err error) httplimit.Problem {
 			Status: http.StatusBadRequest, Parameter: "limit",
 			Detail: strings.TrimPrefix(err.Error(), "penstock: "),
 		}
+	case errors.Is(err, overrides.ErrNotFound):
+		return httplimit.Problem{Status: http.StatusNotFound, Detail: err.Error()}
+	case errors.Is(err, overrides.ErrFull):
+		return httplimit.Problem{Status: http.StatusInsufficientStorage, Detail: err.Error()}
 	case errors.Is(err, httpserver.ErrBadQuery), errors.Is(err, engine.ErrNoDomain):
 		return httplimit.Problem{Status: http.StatusBadRequest, Detail: err.Error()}
 	case errors.As(err, &missing), errors.As(err, &wrongKey), errors.Is(err, engine.ErrNoRules):

@@ -7,6 +7,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/spelling"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/overrides"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -15,6 +16,8 @@ type keyTarget struct {
 	rule  *rules.Rule // nil for a limit that the request names
 	limit penstock.Limit
 	key   string
+
+	override *overrides.Entry // that applies to the key, or nil
 }
 
 // A notFoundError means that no rule has the name, or applies to the entries.
@@ -27,8 +30,21 @@ func (e *notFoundError) Error() string {
 	return e.what + ": did you mean " + e.nearest + "?"
 }
 
-// find returns the key that a request means.
+// find returns the key that a request means, under the override that applies to it.
 func (s *Server) find(k *keyRequest) (keyTarget, error) {
+	t, err := s.findTarget(k)
+	return s.underOverride(t), err
+}
+
+// underOverride returns the target with the limit that an override gives it.
+func (s *Server) underOverride(t keyTarget) keyTarget {
+	if t.rule != nil && !t.rule.Unlimited {
+		t.limit, t.override = s.engine.LimitOfKey(t.rule, t.key)
+	}
+	return t
+}
+
+func (s *Server) findTarget(k *keyRequest) (keyTarget, error) {
 	if k.has["limit"] {
 		limit, err := penstock.ParseLimit(k.limit)
 		return keyTarget{limit: engine.RequestLimit(limit), key: k.key}, err

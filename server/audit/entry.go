@@ -16,10 +16,13 @@ import (
 const (
 	KeyRefund = "key.refund"
 	KeyReset  = "key.reset"
+
+	OverrideSet    = "override.set"
+	OverrideDelete = "override.delete"
 )
 
 // Actions are all actions, for metrics that begin at 0.
-var Actions = []string{KeyRefund, KeyReset}
+var Actions = []string{KeyRefund, KeyReset, OverrideSet, OverrideDelete}
 
 // A Result is how an action ended.
 type Result string

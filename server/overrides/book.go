@@ -375,7 +375,7 @@ func (b *Book) drop(id string, e *Entry, rules map[string]bool) {
 	rules[e.record.Rule] = true
 }
 
-// A Listed override has when it was last used by this process, and whether it is in force.
+// A Listed override has when it was last used by this process.
 type Listed struct {
 	Override
 	Used time.Time // zero if never
@@ -391,17 +391,20 @@ func (b *Book) List(rule, key string) []Listed {
 		if e.endedAt(now) || rule != "" && e.record.Rule != rule || key != "" && e.record.Key != key {
 			continue
 		}
-		l := Listed{Override: e.record.Override}
-		if used := e.used.Load(); used != 0 {
-			l.Used = time.Unix(used, 0).UTC()
-		}
-		all = append(all, l)
+		all = append(all, e.Listed())
 	}
 	b.mu.Unlock()
 	slices.SortFunc(all, func(a, b Listed) int {
 		return cmp.Or(cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Key, b.Key))
 	})
 	return all
+}
+
+// Refresh reads what Redis has, if it can be reached before ctx ends. Run does so, too.
+func (b *Book) Refresh(ctx context.Context) {
+	if b.redis != nil {
+		b.redis.follow(ctx)
+	}
 }
 
 // purgeInterval is the time between two searches for overrides that ended long ago.
@@ -414,9 +417,7 @@ func (b *Book) Run(ctx context.Context) {
 	defer tick.Stop()
 	lastPurge := b.now()
 	for {
-		if b.redis != nil {
-			b.redis.follow(ctx)
-		}
+		b.Refresh(ctx)
 		if now := b.now(); now.Sub(lastPurge) >= purgeInterval {
 			lastPurge = now
 			b.purgeEverywhere(ctx)
@@ -443,4 +444,16 @@ func (b *Book) purgeEverywhere(ctx context.Context) {
 	if b.redis != nil {
 		b.redis.purge(ctx, gone)
 	}
+}
+
+// Get returns the override of a rule and a key in the form of [ParsePattern], or nil.
+func (b *Book) Get(rule, key string) *Override {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := record{Override: Override{Rule: rule, Key: key}}
+	e := b.entries[r.id()]
+	if e == nil || e.endedAt(b.now().UnixNano()) {
+		return nil
+	}
+	return &e.record.Override
 }

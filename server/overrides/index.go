@@ -32,8 +32,23 @@ const (
 	ended
 )
 
-// Until returns when the override ends, or the zero time.
-func (e *Entry) Until() time.Time { return e.record.Until }
+// Remaining returns how long the override stays in force, at least a millisecond, or
+// [penstock.Never] if it does for good.
+func (e *Entry) Remaining() time.Duration {
+	if e.until == 0 {
+		return penstock.Never
+	}
+	return max(time.Until(e.record.Until), time.Millisecond)
+}
+
+// Listed returns the override with when it was last used.
+func (e *Entry) Listed() Listed {
+	l := Listed{Override: e.record.Override}
+	if used := e.used.Load(); used != 0 {
+		l.Used = time.Unix(used, 0).UTC()
+	}
+	return l
+}
 
 // endedAt reports whether the override has ended.
 func (e *Entry) endedAt(now int64) bool {

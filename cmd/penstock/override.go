@@ -1,0 +1,288 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+const overridesPath = "/v1/overrides"
+
+const aboutOverrides = `
+An override replaces the limit of a rule for one key: by another limit, by "unlimited",
+or by "ban", for a time or for good. A ban or an exemption can also be for a range of
+keys: those that begin with a text and a star, such as tenant-7:*, or whose last value
+is an address of a network, such as 203.0.113.0/24. The override of the key itself
+wins, then that of the smallest network, then that of the longest text.
+
+The command uses the admin API. It finds the listener by the server's settings: the
+config file and the environment. If the server has a token, the command needs it.`
+
+func overrideCommand() *cobra.Command {
+	group := &cobra.Command{
+		Use:   "override",
+		Short: "Give single keys of a rule another limit, none, or a ban",
+		Long:  "Override gives single keys another limit, while the server runs.\n" + aboutOverrides,
+		Args:  unknownCommand,
+		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	group.AddCommand(overrideSetCommand(), overrideListCommand(), overrideDeleteCommand(), overrideImportCommand(), overrideExportCommand())
+	return group
+}
+
+// An overrideSubcommand is one of the commands on overrides.
+type overrideSubcommand struct {
+	connectFlags
+	reason, duration, until, rule, key, format string
+	json                                       bool
+}
+
+// command adds to a command what all have. It runs with a connection to the admin API.
+func (o *overrideSubcommand) command(c *cobra.Command, run func(c *cobra.Command, at *connection, args []string) error) *cobra.Command {
+	c.RunE = func(c *cobra.Command, args []string) error {
+		at, err := o.connect("admin")
+		if err != nil {
+			return err
+		}
+		return run(c, at, args)
+	}
+	c.Flags().SortFlags = false
+	o.add(c, "admin")
+	o.addToken(c)
+	return c
+}
+
+func (o *overrideSubcommand) addReason(c *cobra.Command, help string) {
+	c.Flags().StringVar(&o.reason, "reason", "", help)
+}
+
+func overrideSetCommand() *cobra.Command {
+	o := &overrideSubcommand{}
+	c := &cobra.Command{
+		Use:   "set RULE KEY LIMIT",
+		Short: "Set the override of a key",
+		Long: `Set replaces the limit of a rule for one key. What the key has used counts under the new
+limit, too. All servers on the same Redis know of it within a second.
+` + aboutOverrides,
+		Example: `  penstock override set shop/user 42 600/1m --reason "ticket 4711"
+  penstock override set shop/user 42 ban --for 24h --reason abuse
+  penstock override set 'shop/path=\/login/remote_address' 203.0.113.0/24 ban --reason "ticket 4712"
+  penstock override set shop/user 'tenant-7:*' unlimited --reason "load test"`,
+		Args: wantArgs("RULE", "KEY", "LIMIT"),
+	}
+	o.addReason(c, "why, for the list and for the server's audit log; required")
+	c.Flags().StringVar(&o.duration, "for", "", "how long, such as 10m or 24h; by default for good")
+	c.Flags().StringVar(&o.until, "until", "", "until when, such as 2026-03-04T12:00:00Z")
+	return o.command(c, o.set)
+}
+
+func (o *overrideSubcommand) set(c *cobra.Command, at *connection, args []string) error {
+	body, err := json.Marshal(map[string]string{
+		"rule": args[0], "key": args[1], "limit": args[2], "reason": o.reason, "for": o.duration, "until": o.until,
+	})
+	if err != nil {
+		return err
+	}
+	return o.put(c, at, "application/json", body)
+}
+
+// put sets the overrides of a body, and prints how many those were.
+func (o *overrideSubcommand) put(c *cobra.Command, at *connection, contentType string, body []byte) error {
+	query := url.Values{}
+	if o.reason != "" {
+		query.Set("reason", o.reason)
+	}
+	text, err := at.adminUpload(c.Context(), http.MethodPut, overridesPath, query, contentType, body)
+	if err != nil {
+		return err
+	}
+	var changed struct {
+		Set  int
+		Note string
+	}
+	if err := json.Unmarshal(text, &changed); err != nil {
+		return fmt.Errorf("%s is not an admin listener: it returned %.200q", at.url, text)
+	}
+	fmt.Fprintf(c.OutOrStdout(), "set: %s\n", plural(changed.Set, "override"))
+	if changed.Note != "" {
+		fmt.Fprintf(c.OutOrStdout(), "note: %s\n", changed.Note)
+	}
+	return nil
+}
+
+func overrideDeleteCommand() *cobra.Command {
+	o := &overrideSubcommand{}
+	c := &cobra.Command{
+		Use:     "delete RULE KEY",
+		Short:   "End the override of a key",
+		Example: `  penstock override delete shop/user 42 --reason "ticket 4711"`,
+		Args:    wantArgs("RULE", "KEY"),
+	}
+	o.addReason(c, "why, for the server's audit log; required")
+	return o.command(c, func(c *cobra.Command, at *connection, args []string) error {
+		query := url.Values{"rule": {args[0]}, "key": {args[1]}, "reason": {o.reason}}
+		if _, err := at.adminRequest(c.Context(), http.MethodDelete, overridesPath, query); err != nil {
+			return err
+		}
+		fmt.Fprintln(c.OutOrStdout(), "deleted: 1 override")
+		return nil
+	})
+}
+
+func overrideImportCommand() *cobra.Command {
+	o := &overrideSubcommand{}
+	c := &cobra.Command{
+		Use:   "import FILE",
+		Short: "Set up to 10,000 overrides from a file, all or none",
+		Long: `Import sets the overrides of a file, all or none, and leaves others as they are. The file
+is JSON, {"overrides": [...]}, or CSV with the columns rule, key, limit, and if wanted
+until, for and reason. What export writes can be imported. A dash is the standard input.`,
+		Example: `  penstock override import plans.csv --reason "plan change 12"
+  penstock override export | penstock override import - --server http://10.0.0.7:6070`,
+		Args: wantArgs("FILE"),
+	}
+	o.addReason(c, "why, for overrides of the file without a reason")
+	return o.command(c, func(c *cobra.Command, at *connection, args []string) error {
+		text, err := readInput(c, args[0])
+		if err != nil {
+			return err
+		}
+		contentType := "text/csv"
+		if strings.HasPrefix(strings.TrimSpace(string(text)), "{") {
+			contentType = "application/json"
+		}
+		return o.put(c, at, contentType, text)
+	})
+}
+
+func readInput(c *cobra.Command, path string) ([]byte, error) {
+	if path == "-" {
+		return io.ReadAll(c.InOrStdin())
+	}
+	return os.ReadFile(path)
+}
+
+func overrideExportCommand() *cobra.Command {
+	o := &overrideSubcommand{}
+	c := &cobra.Command{
+		Use:   "export",
+		Short: "Print all overrides, as import reads them",
+		Example: `  penstock override export > overrides.json
+  penstock override export --format csv > overrides.csv`,
+		Args: noArgs,
+	}
+	c.Flags().StringVar(&o.format, "format", "json", "json or csv")
+	completeFlag(c, "format", "format", []string{"json", "csv"})
+	o.addFilter(c)
+	return o.command(c, func(c *cobra.Command, at *connection, _ []string) error {
+		text, err := o.fetch(c.Context(), at, o.format)
+		if err == nil {
+			_, err = c.OutOrStdout().Write(text)
+		}
+		return err
+	})
+}
+
+func (o *overrideSubcommand) addFilter(c *cobra.Command) {
+	c.Flags().StringVar(&o.rule, "rule", "", "only those of this rule")
+	c.Flags().StringVar(&o.key, "key", "", "only that of this key")
+}
+
+// fetch returns the overrides as the server lists them.
+func (o *overrideSubcommand) fetch(ctx context.Context, at *connection, format string) ([]byte, error) {
+	query := url.Values{"format": {format}}
+	for name, value := range map[string]string{"rule": o.rule, "key": o.key} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	return at.adminRequest(ctx, http.MethodGet, overridesPath, query)
+}
+
+func overrideListCommand() *cobra.Command {
+	o := &overrideSubcommand{}
+	c := &cobra.Command{
+		Use:   "list",
+		Short: "List the overrides in force",
+		Long: `List shows the overrides in force, and when the server last used each. Other servers on the
+same Redis have the same overrides, and their own times of use.`,
+		Example: `  penstock override list
+  penstock override list --rule shop/user --key 42`,
+		Args: noArgs,
+	}
+	o.addFilter(c)
+	c.Flags().BoolVar(&o.json, "json", false, "print the response as JSON")
+	return o.command(c, o.list)
+}
+
+func (o *overrideSubcommand) list(c *cobra.Command, at *connection, _ []string) error {
+	text, err := o.fetch(c.Context(), at, "json")
+	if err != nil {
+		return err
+	}
+	var list struct {
+		Overrides []override
+	}
+	if err := json.Unmarshal(text, &list); err != nil {
+		return errors.New("the server returned no list of overrides")
+	}
+	if o.json {
+		fmt.Fprintf(c.OutOrStdout(), "%s\n", strings.TrimSpace(string(text)))
+		return nil
+	}
+	table := tabwriter.NewWriter(c.OutOrStdout(), 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "RULE\tKEY\tLIMIT\tUNTIL\tLAST USED\tREASON")
+	for _, v := range list.Overrides {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", printable(v.Rule), printable(v.Key), v.Limit, timeOr(v.Until, "for good"), timeOr(v.LastUsed, "never"), printable(v.reasonText()))
+	}
+	return table.Flush()
+}
+
+// An override is one in a response of the admin API.
+type override struct {
+	Rule     string    `json:"rule"`
+	Key      string    `json:"key"`
+	Limit    string    `json:"limit"`
+	Until    time.Time `json:"until"`
+	Reason   string    `json:"reason"`
+	Strikes  int       `json:"strikes"`
+	LastUsed time.Time `json:"last_used"`
+}
+
+func (v *override) reasonText() string {
+	if v.Strikes > 1 {
+		return fmt.Sprintf("%s (ban %d in a row)", v.Reason, v.Strikes)
+	}
+	return v.Reason
+}
+
+// describe returns the override of a key that is shown beside it.
+func (v *override) describe() string {
+	return fmt.Sprintf("%s of %s, until %s: %s", v.Limit, printable(v.Key), timeOr(v.Until, "deleted"), printable(v.reasonText()))
+}
+
+func timeOr(t time.Time, zero string) string {
+	if t.IsZero() {
+		return zero
+	}
+	return t.Format(time.RFC3339)
+}
+
+// printable returns a text without what a terminal could act on.
+func printable(text string) string {
+	quoted := fmt.Sprintf("%+q", text)
+	if plain := quoted[1 : len(quoted)-1]; plain == text {
+		return text
+	}
+	return fmt.Sprintf("%q", text)
+}

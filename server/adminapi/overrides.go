@@ -1,0 +1,254 @@
+package adminapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/penstock-io/penstock/httplimit"
+	"github.com/penstock-io/penstock/server/audit"
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/internal/httpserver"
+	"github.com/penstock-io/penstock/server/overrides"
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+const (
+	overridesPath = "/v1/overrides"
+	overridesHelp = "other limits, none or bans for keys of rules: GET lists, PUT sets, as JSON or CSV, " +
+		"DELETE ends one: ?rule=shop/user&key=42&reason=TEXT"
+)
+
+// maxOverridesAtOnce is how many overrides one request may set.
+const maxOverridesAtOnce = 10_000
+
+// handleOverrides answers /v1/overrides.
+func (s *Server) handleOverrides(w http.ResponseWriter, r *http.Request) {
+	q, err := decodeOverrideQuery(r)
+	if err == nil {
+		switch r.Method {
+		case http.MethodPut:
+			err = s.putOverrides(w, r, q)
+		case http.MethodDelete:
+			err = s.deleteOverride(w, r, q)
+		default:
+			err = s.listOverrides(w, q)
+		}
+	}
+	if err != nil {
+		httpserver.WriteProblem(w, overrideProblem(err))
+	}
+}
+
+// overrideProblem returns the problem of an error, with the number of the override that it
+// is about among several.
+func overrideProblem(err error) httplimit.Problem {
+	var field *overrides.FieldError
+	var item *overrides.ItemError
+	p := problemOf(err)
+	if errors.As(err, &field) {
+		p = httplimit.Problem{Status: http.StatusBadRequest, Detail: field.Error(), Parameter: field.Field}
+	}
+	if errors.As(err, &item) && item.Index > 0 {
+		p.Detail = fmt.Sprintf("override %d: %s", item.Index+1, p.Detail)
+	}
+	return p
+}
+
+// An overrideQuery holds the parameters of /v1/overrides.
+type overrideQuery struct{ rule, key, reason, format string }
+
+func decodeOverrideQuery(r *http.Request) (*overrideQuery, error) {
+	parameters, err := httpserver.ParseQuery(r.URL.RawQuery, maxParameters)
+	if err != nil {
+		return nil, err
+	}
+	q, seen := &overrideQuery{}, map[string]bool{}
+	for _, p := range parameters {
+		field := map[string]*string{"rule": &q.rule, "key": &q.key, "reason": &q.reason, "format": &q.format}[p.Name]
+		if field == nil || seen[p.Name] {
+			return nil, &parameterError{p.Name, fmt.Sprintf("unknown or duplicate parameter %.80q", p.Name)}
+		}
+		*field, seen[p.Name] = p.Value, true
+	}
+	if q.format != "" && q.format != "csv" && q.format != "json" {
+		return nil, &parameterError{"format", "want csv or json"}
+	}
+	return q, nil
+}
+
+func (s *Server) listOverrides(w http.ResponseWriter, q *overrideQuery) error {
+	rule, key := q.rule, q.key
+	if key != "" {
+		o := s.resolveLoosely(rule, key)
+		rule, key = o.Rule, o.Key
+	}
+	all := s.engine.Overrides().List(rule, key)
+	if q.format == "csv" {
+		return writeOverridesCSV(w, all)
+	}
+	response := overridesResponse{Overrides: make([]overrideResponse, len(all)), Durable: s.engine.Overrides().Durable()}
+	for i := range all {
+		response.Overrides[i] = newOverrideResponse(all[i])
+	}
+	writeJSON(w, http.StatusOK, response)
+	return nil
+}
+
+// putOverrides sets the overrides of the body, all or none.
+func (s *Server) putOverrides(w http.ResponseWriter, r *http.Request, q *overrideQuery) error {
+	all, err := s.readOverrides(w, r, q)
+	if err != nil {
+		s.refuse(r, audit.Target{}, q.reason, err.Error())
+		return err
+	}
+	if err := s.changeOverrides(r, all, s.engine.Overrides().Put); err != nil {
+		return err
+	}
+	response := overridesChanged{Set: len(all), Durable: s.engine.Overrides().Durable()}
+	if !response.Durable {
+		response.Note = "kept in the memory of this process, and lost when it ends: set --data to keep them"
+	}
+	writeJSON(w, http.StatusOK, response)
+	return nil
+}
+
+// readOverrides returns the overrides of the body, checked against the rules.
+func (s *Server) readOverrides(w http.ResponseWriter, r *http.Request, q *overrideQuery) ([]overrides.Override, error) {
+	if q.rule != "" || q.key != "" || q.format != "" {
+		return nil, &parameterError{"rule", "want rule and key in the body"}
+	}
+	requests, err := decodeOverrides(w, r)
+	if err != nil {
+		return nil, err
+	}
+	set := s.engine.Rules()
+	if set == nil {
+		return nil, engine.ErrNoRules
+	}
+	resolver := overrideResolver{s.engine, set, map[string]*rules.Rule{}, map[string]int{}, time.Now()}
+	all := make([]overrides.Override, len(requests))
+	for i := range requests {
+		if requests[i].Reason == "" {
+			requests[i].Reason = q.reason
+		}
+		if all[i], err = resolver.resolve(i, &requests[i]); err != nil {
+			return nil, &overrides.ItemError{Index: i, Err: err}
+		}
+	}
+	return all, nil
+}
+
+// An overrideResolver turns what operators write into overrides.
+type overrideResolver struct {
+	engine *engine.Engine
+	set    *rules.Set
+	rules  map[string]*rules.Rule // by name
+	seen   map[string]int         // index by rule and key
+	now    time.Time
+}
+
+func (v *overrideResolver) resolve(i int, q *overrideRequest) (o overrides.Override, err error) {
+	rule := v.rule(q.Rule)
+	if rule == nil {
+		return o, &notFoundError{fmt.Sprintf("no such rule: %.200q", q.Rule), nearestRule(q.Rule, v.set.Rules())}
+	}
+	o = overrides.Override{Rule: rule.Name, Limit: q.Limit, Reason: q.Reason}
+	if o.Key, err = overrides.Resolve(v.set, rule, q.Key); err != nil {
+		return o, err
+	}
+	if o.Until, err = q.end(v.now); err != nil {
+		return o, err
+	}
+	if err := o.Validate(); err != nil {
+		return o, err
+	}
+	if err := v.engine.CheckOverride(rule, &o); err != nil {
+		return o, &overrides.FieldError{Field: "limit", Err: err}
+	}
+	id := o.Rule + "\x00" + o.Key
+	if first, ok := v.seen[id]; ok {
+		return o, &parameterError{"key", fmt.Sprintf("%q of rule %s is also override %d", o.Key, o.Rule, first+1)}
+	}
+	v.seen[id] = i
+	return o, checkReason(o.Reason)
+}
+
+func (v *overrideResolver) rule(name string) *rules.Rule {
+	rule, known := v.rules[name]
+	if !known {
+		rule = v.set.Rule(name)
+		v.rules[name] = rule
+	}
+	return rule
+}
+
+// deleteOverride ends an override.
+func (s *Server) deleteOverride(w http.ResponseWriter, r *http.Request, q *overrideQuery) error {
+	o := overrides.Override{Rule: q.rule, Key: q.key}
+	err := checkReason(q.reason)
+	switch {
+	case q.rule == "" || q.key == "" || q.format != "":
+		err = &parameterError{"key", "want rule and key"}
+	case err == nil:
+		o = s.resolveLoosely(q.rule, q.key)
+		o.Reason = q.reason
+	}
+	if err != nil {
+		s.refuse(r, audit.Target{Rule: q.rule, Key: q.key}, q.reason, err.Error())
+		return err
+	}
+	if err := s.changeOverrides(r, []overrides.Override{o}, s.engine.Overrides().Delete); err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, overridesChanged{Deleted: 1, Durable: s.engine.Overrides().Durable()})
+	return nil
+}
+
+// resolveLoosely returns an override by its rule and key. An override of a rule that is no
+// longer loaded is found by the key as it is listed.
+func (s *Server) resolveLoosely(rule, key string) overrides.Override {
+	o := overrides.Override{Rule: rule, Key: key}
+	if set := s.engine.Rules(); set != nil && set.Rule(rule) != nil {
+		if resolved, err := overrides.Resolve(set, set.Rule(rule), key); err == nil {
+			o.Key = resolved
+		}
+	}
+	return o
+}
+
+// changeOverrides sets or deletes overrides, with an entry of the audit log for each.
+func (s *Server) changeOverrides(r *http.Request, all []overrides.Override, change func(context.Context, []overrides.Override) error) error {
+	entries := make([]audit.Entry, len(all))
+	for i := range all {
+		entries[i] = s.overrideEntry(r, &all[i])
+	}
+	pending, err := s.options.Audit.BeginAll(entries)
+	if err != nil {
+		return err
+	}
+	err = change(r.Context(), all)
+	for _, p := range pending {
+		if err != nil {
+			p.Fail(err)
+		} else {
+			p.Done()
+		}
+	}
+	return err
+}
+
+// overrideEntry returns the entry of a change, with what applied before and what will after.
+func (s *Server) overrideEntry(r *http.Request, o *overrides.Override) audit.Entry {
+	e := entry(r)
+	e.Target, e.Reason = audit.Target{Rule: o.Rule, Key: o.Key}, o.Reason
+	if before := s.engine.Overrides().Get(o.Rule, o.Key); before != nil {
+		e.Before = &audit.State{Limit: before.Limit, Expires: before.Until}
+	}
+	if o.Limit != "" {
+		e.After = &audit.State{Limit: o.Limit, Expires: o.Until}
+	}
+	return e
+}

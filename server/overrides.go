@@ -1,0 +1,62 @@
+package server
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/penstock-io/penstock/redisstore"
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/overrides"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// overridesFile is the file of the overrides in the data directory.
+const overridesFile = "overrides.log"
+
+// openOverrides opens the overrides of keys: in Redis, or nil for those of this process. With
+// a data directory they are in a file, too.
+func (s *Server) openOverrides(ctx context.Context, redis *redisstore.Store) error {
+	o := &overrides.Options{Redis: redis, Log: s.log}
+	if s.data != nil {
+		o.File = s.data.Path(overridesFile)
+	}
+	book, err := overrides.Open(o)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.config.origin("data"), err)
+	}
+	s.overrides = book
+	s.closers = append(s.closers, func(context.Context) error { return book.Close() })
+	s.background = append(s.background, book.Run)
+	limited, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	book.Refresh(limited) // so that bans are in force for the first request
+	return nil
+}
+
+var (
+	overridesDesc = prometheus.NewDesc("penstock_overrides", "Overrides by kind, with those that ended within a day.", []string{"kind"}, nil)
+	bannedDesc    = prometheus.NewDesc("penstock_banned_requests_total", "Requests denied by a ban, by rule.", []string{"rule"}, nil)
+	skippedDesc   = prometheus.NewDesc("penstock_penalties_skipped_total", "Bans of penalties that could not be set.", nil, nil)
+)
+
+// overridesCollector exports the overrides and what bans did.
+type overridesCollector struct {
+	book   *overrides.Book
+	engine *engine.Engine
+}
+
+func (c overridesCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- overridesDesc
+	ch <- bannedDesc
+	ch <- skippedDesc
+}
+
+func (c overridesCollector) Collect(ch chan<- prometheus.Metric) {
+	for _, k := range overrides.Kinds {
+		ch <- prometheus.MustNewConstMetric(overridesDesc, prometheus.GaugeValue, float64(c.book.Count(k)), k.String())
+	}
+	for _, n := range c.engine.BannedCounters() {
+		ch <- prometheus.MustNewConstMetric(bannedDesc, prometheus.CounterValue, float64(n.Count), n.Rule)
+	}
+	ch <- prometheus.MustNewConstMetric(skippedDesc, prometheus.CounterValue, float64(c.book.Skipped()))
+}

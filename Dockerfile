@@ -3,16 +3,19 @@
 #   docker build -t penstock .
 #   docker run -p 8080:8080 -p 8081:8081 -p 6380:6380 penstock
 #   docker run -v ./rules:/rules:ro penstock serve --rules /rules --store redis://redis:6379
+#
+# In place of envoyproxy/ratelimit it is started as /bin/ratelimit, with that service's variables.
 FROM golang:1.26 AS build
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-RUN CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o /penstock ./cmd/penstock
+RUN mkdir -p /image/bin && ln -s ../penstock /image/bin/ratelimit
+RUN CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o /image/penstock ./cmd/penstock
 
 FROM scratch
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
-COPY --from=build /penstock /penstock
+COPY --from=build /image/ /
 USER 65532:65532
 EXPOSE 8080 8081 6380
 STOPSIGNAL SIGTERM

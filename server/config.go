@@ -78,6 +78,9 @@ type Config struct {
 	LogFormat  string
 	LogDenials penstock.Limit // zero: denials are not logged
 
+	// Ratelimit is set for a server in place of envoyproxy/ratelimit.
+	Ratelimit *RatelimitRole
+
 	// Origins says where values come from, by the names of their settings:
 	// "PENSTOCK_STORE", or "penstock.yaml:3: store". Errors about a setting without
 	// an origin name its flag.
@@ -107,6 +110,11 @@ func LoadConfig(flags map[string]string, environ []string) (*Config, error) {
 // MergeSettings is [LoadConfig] for clients of a daemon: it neither checks the settings
 // together nor opens a file that they name, except the config file.
 func MergeSettings(flags map[string]string, environ []string) (*Config, error) {
+	return mergeSettings(flags, environ, nil)
+}
+
+// mergeSettings is MergeSettings with other defaults for some settings.
+func mergeSettings(flags map[string]string, environ []string, defaults map[string]fileValue) (*Config, error) {
 	env, err := settingsFromEnv(environ)
 	if err != nil {
 		return nil, err
@@ -117,7 +125,7 @@ func MergeSettings(flags map[string]string, environ []string) (*Config, error) {
 	}
 	c := &Config{Origins: map[string]string{}}
 	for i := range Settings {
-		if err := Settings[i].load(c, flags, env, file); err != nil {
+		if err := Settings[i].load(c, flags, env, file, defaults); err != nil {
 			return nil, err
 		}
 	}
@@ -125,11 +133,14 @@ func MergeSettings(flags map[string]string, environ []string) (*Config, error) {
 }
 
 // load sets the setting's field from the first source that has a value.
-func (s *Setting) load(c *Config, flags, env map[string]string, file map[string]fileValue) error {
+func (s *Setting) load(c *Config, flags, env map[string]string, file, defaults map[string]fileValue) error {
 	if s.set == nil {
 		return nil // the path of the config file, which is read already
 	}
 	text := s.Default
+	if other, ok := defaults[s.Name]; ok {
+		text, c.Origins[s.Name] = other.text, other.at
+	}
 	if fromFile, ok := file[s.Name]; ok {
 		text, c.Origins[s.Name] = fromFile.text, fromFile.at+": "+s.Name
 	}
@@ -236,14 +247,20 @@ func (c *Config) checkTLS(l namedListenConfig) error {
 	return nil
 }
 
+// unixScheme begins the address of a listener on a Unix socket.
+const unixScheme = "unix:"
+
 // checkAddr returns an error if the address has no valid form.
 func checkAddr(addr string) error {
 	if addr == "" {
 		return nil
 	}
+	if path, ok := strings.CutPrefix(addr, unixScheme); ok && path != "" {
+		return nil
+	}
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return fmt.Errorf("%q: want an address like 127.0.0.1:8080 or :8080, or \"\" to disable the listener", addr)
+		return fmt.Errorf("%q: want an address like 127.0.0.1:8080 or :8080, unix:/path, or \"\" to disable the listener", addr)
 	}
 	if _, err := net.LookupPort("tcp", port); err != nil {
 		return fmt.Errorf("%q: want a port from 0 to 65535", addr)

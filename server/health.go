@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 
+	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/grpcapi"
 )
 
@@ -10,8 +11,11 @@ var errShuttingDown = errors.New("shutting down")
 
 // ready returns why the server should receive no traffic, or nil.
 func (s *Server) ready() error {
-	if s.draining.Load() {
+	switch {
+	case s.draining.Load():
 		return errShuttingDown
+	case s.config.role().HealthyWithRules && s.engine.Rules() == nil:
+		return engine.ErrNoRules
 	}
 	return nil
 }

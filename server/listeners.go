@@ -5,8 +5,11 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
+	"os"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/penstock-io/penstock/server/adminapi"
@@ -74,7 +77,12 @@ func (s *Server) openListener(ctx context.Context, name string, c ListenConfig) 
 		tlsConfig = l.certificate.config()
 	}
 	var tcp net.ListenConfig
-	socket, err := tcp.Listen(ctx, "tcp", c.Addr)
+	network, addr := "tcp", c.Addr
+	if path, ok := strings.CutPrefix(addr, unixScheme); ok {
+		network, addr = "unix", path
+		removeSocket(path)
+	}
+	socket, err := tcp.Listen(ctx, network, addr)
 	if err != nil {
 		return s.config.listenError(name, c.Addr, err)
 	}
@@ -89,6 +97,14 @@ func (s *Server) openListener(ctx context.Context, name string, c ListenConfig) 
 	}
 	s.log.Info("listening", "listener", name, "addr", socket.Addr().String(), "tls", tlsConfig != nil)
 	return nil
+}
+
+// removeSocket removes the socket that a process left behind which ended without closing it.
+// Anything else at that path stays, and is an error.
+func removeSocket(path string) {
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == fs.ModeSocket {
+		_ = os.Remove(path)
+	}
 }
 
 // listenError adds to the error of a port in use where the port is set, and how to
@@ -130,7 +146,10 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 	}
 	switch l.name {
 	case "grpc":
-		return grpcapi.New(s.engine, &grpcapi.Options{Envoy: envoy, TLS: tlsConfig, ObserveLatency: s.metrics.observeLatency(l.name), Requests: requests, Audit: s.audit})
+		return grpcapi.New(s.engine, &grpcapi.Options{
+			Envoy: envoy, TLS: tlsConfig, ObserveLatency: s.metrics.observeLatency(l.name), Requests: requests, Audit: s.audit,
+			MaxConnectionAge: c.role().ConnectionAge, MaxConnectionAgeGrace: c.role().ConnectionAgeGrace,
+		})
 	case "http":
 		return httpapi.New(s.engine, &httpapi.Options{
 			Headers: c.Headers, TrustedProxies: c.TrustedProxies, Envoy: envoy, Ready: s.ready, ObserveLatency: s.metrics.observeLatency(l.name), Log: s.log, Requests: requests, Audit: s.audit,
@@ -155,7 +174,9 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 		Pprof:    c.Pprof,
 		Audit:    s.audit,
 		ReadOnly: !c.AdminActions,
-		Log:      s.log,
+
+		RatelimitPages: c.Ratelimit != nil,
+		Log:            s.log,
 	})
 	if errors.Is(err, adminapi.ErrNoToken) {
 		err = fmt.Errorf("%w: set --token-file, or listen on 127.0.0.1", err)

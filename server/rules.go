@@ -14,15 +14,22 @@ import (
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// openRules loads the rules at startup, where an error is fatal.
+// openRules loads the rules at startup, where an error is fatal. In place of
+// envoyproxy/ratelimit it is not: as there, requests are answered with an error until the rules
+// can be loaded.
 func (s *Server) openRules(ctx context.Context) error {
 	if s.config.Rules == "" {
 		s.log.Info("no rules configured, requests must name their limit")
 		return nil
 	}
-	s.source = rules.NewSource(s.config.Rules, &rules.Options{MergeDomains: s.config.MergeDomains})
+	s.source = rules.NewSource(s.config.Rules, &rules.Options{MergeDomains: s.config.MergeDomains, AllowEmpty: s.config.Ratelimit != nil})
 	set, err := s.source.Load(ctx)
-	if err := s.useRules(set, err); err != nil {
+	err = s.useRules(set, err)
+	switch {
+	case err == nil:
+	case s.config.Ratelimit != nil && ctx.Err() == nil:
+		s.log.Error("rules not loaded, all requests fail until they are", "path", s.config.Rules, "err", err)
+	default:
 		return fmt.Errorf("%s: %w", s.config.origin("rules"), err)
 	}
 	return nil
@@ -49,6 +56,7 @@ func (s *Server) useRules(set *rules.Set, err error) error {
 	s.unmatched.setRules(set)
 	s.engine.SetRules(set)
 	s.metrics.rules.Set(float64(len(set.Rules())))
+	s.setServing()
 	s.log.Info("rules loaded", "path", s.config.Rules, "domains", len(set.Domains()), "rules", len(set.Rules()))
 	return nil
 }

@@ -66,6 +66,10 @@ func New(ctx context.Context, c *Config, log *slog.Logger) (*Server, error) {
 			return nil, err
 		}
 	}
+	s.setServing()
+	for _, note := range c.role().Notes {
+		log.Warn(note)
+	}
 	return s, nil
 }
 

@@ -35,8 +35,8 @@ func (s *Server) openStore(ctx context.Context) error {
 		RequestLimits: s.config.requestLimits(), ClaimLimits: s.claimLimits,
 		CompatEnvoy: s.config.Compat == "envoy", OnFailure: s.storePolicies.onFailure,
 		MaxDescriptors: s.config.MaxDescriptors, MaxEntries: s.config.MaxEntries,
-		OverLimitKeys: s.config.overLimitKeys(),
-		Overrides:     s.overrides,
+		OverLimitKeys: s.config.overLimitKeys(), OverLimitAge: s.config.overLimitAge(), QuotaMode: s.config.role().QuotaMode,
+		Overrides: s.overrides,
 	})
 	s.metrics.registry.MustRegister(engineCollector{s.engine}, overridesCollector{s.overrides, s.engine})
 	s.observer = s.newObserver()
@@ -51,10 +51,37 @@ func (s *Server) openStore(ctx context.Context) error {
 // overLimitKeys returns how many keys over their limit are remembered, beside the deny cache,
 // which knows them only where the store denies. In memory the store is as fast.
 func (c *Config) overLimitKeys() int {
-	if c.Store == memoryURL || !c.DenyCache {
+	const (
+		most        = 1 << 16
+		bytesPerKey = 100 // of the cache that LOCAL_CACHE_SIZE_IN_BYTES is about
+	)
+	switch {
+	case c.Store == memoryURL || !c.DenyCache:
 		return 0
+	case c.role().LocalCacheBytes > 0:
+		return int(min(max(c.Ratelimit.LocalCacheBytes/bytesPerKey, 1<<10), 1<<20))
 	}
-	return 1 << 16
+	return most
+}
+
+// overLimitAge returns for how long they are remembered: as in envoyproxy/ratelimit until the
+// window ends, and otherwise as long as by the deny cache.
+func (c *Config) overLimitAge() time.Duration {
+	if c.role().LocalCacheBytes > 0 {
+		return maxOverLimitAge
+	}
+	return 0
+}
+
+// maxOverLimitAge is longer than any window.
+const maxOverLimitAge = 366 * 24 * time.Hour
+
+// role returns the role of envoyproxy/ratelimit, or an empty one.
+func (c *Config) role() *RatelimitRole {
+	if c.Ratelimit == nil {
+		return &RatelimitRole{}
+	}
+	return c.Ratelimit
 }
 
 var requestLimitModes = map[string]engine.RequestLimitMode{

@@ -78,8 +78,11 @@ func TestDockerfileExposesListeners(t *testing.T) {
 func TestDockerfileBinaryRuns(t *testing.T) {
 	all, dir := instructions(t), t.TempDir()
 	entry := jsonWords(t, all["ENTRYPOINT"][0])
-	if copied := "--from=build " + entry[0] + " " + entry[0]; !slices.Contains(all["COPY"], copied) {
-		t.Errorf("no instruction COPY %s", copied)
+	if !slices.Contains(all["COPY"], "--from=build /image/ /") || entry[0] != "/penstock" {
+		t.Errorf("the image has not what /image has, with %s", entry[0])
+	}
+	if link := all["RUN"][len(all["RUN"])-2]; link != "mkdir -p /image/bin && ln -s ../penstock /image/bin/ratelimit" {
+		t.Errorf("RUN %s: want a link from /bin/ratelimit, by which manifests of envoyproxy/ratelimit start it", link)
 	}
 	binary := buildImageBinary(t, all["RUN"][len(all["RUN"])-1], dir)
 	wantStatic(t, binary)
@@ -168,7 +171,7 @@ func buildImageBinary(t *testing.T, command, dir string) string {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	target := regexp.MustCompile(`-o (\S+)`).FindStringSubmatch(command)[1]
-	binary := filepath.Join(dir, target)
+	binary := filepath.Join(dir, filepath.Base(target))
 	build := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(command, "-o "+target, "-o "+binary, 1))
 	build.Dir = source
 	build.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false", "GOWORK=off") // the copy has no history

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -34,12 +35,31 @@ func newLog(c *server.Config, to io.Writer) (*slog.Logger, *logWriter) {
 		flushes: make(chan chan struct{}), closing: make(chan struct{}), done: make(chan struct{}),
 	}
 	o := &slog.HandlerOptions{Level: c.LogLevel}
+	if c.Ratelimit != nil && c.LogFormat == "json" {
+		o.ReplaceAttr = ratelimitFields
+	}
 	log := slog.New(slog.NewTextHandler(w, o))
 	if c.LogFormat == "json" {
 		log = slog.New(slog.NewJSONHandler(w, o))
 	}
 	go w.run(log)
 	return log, w
+}
+
+// ratelimitFields names the fields of JSON lines as envoyproxy/ratelimit does.
+func ratelimitFields(groups []string, a slog.Attr) slog.Attr {
+	if len(groups) > 0 {
+		return a
+	}
+	switch a.Key {
+	case slog.TimeKey:
+		a.Key = "@timestamp"
+	case slog.MessageKey:
+		a.Key = "@message"
+	case slog.LevelKey:
+		a.Value = slog.StringValue(strings.ToLower(a.Value.String()))
+	}
+	return a
 }
 
 // Write queues a line. It never blocks.

@@ -12,4 +12,4 @@ import (
 	_ "time/tzdata" // time zones for calendar limits on machines without zone data
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() { os.Exit(run(withCommand(os.Args[0], os.Args[1:]), os.Stdout, os.Stderr)) }

@@ -55,28 +55,9 @@ func startDaemon(ts *testscript.TestScript, neg bool, flags []string) {
 			args = append(args, "--"+api, "127.0.0.1:0")
 		}
 	}
-	d.log = ts.MkAbs("daemon.log")
-	log, err := os.Create(d.log)
-	ts.Check(err)
 	path, err := findIn(ts.Getenv("PATH"), "penstock")
 	ts.Check(err)
-	d.command = exec.Command(path, append(args, flags...)...)
-	d.command.Dir, d.command.Stderr, d.command.Stdout = ts.MkAbs("."), log, log
-	d.command.Env = append(os.Environ(), "HOME=/nowhere")
-	ts.Check(d.command.Start())
-	command, exited := d.command, make(chan struct{})
-	d.exited = exited
-	go func() {
-		_ = command.Wait() // awaitExit reads the ProcessState
-		_ = log.Close()
-		close(exited)
-	}()
-	ts.Defer(func() {
-		_ = command.Process.Kill()
-		<-exited
-	})
-	d.awaitLogLine(ts, `(?m)msg=ready$|"msg":"ready"`)
-	d.setAddresses(ts)
+	d.start(ts, exec.Command(path, append(args, flags...)...), nil)
 }
 
 func findIn(path, name string) (string, error) {

@@ -13,6 +13,8 @@ import (
 //
 //	daemon FLAGS...    starts penstock serve on free ports and waits until it is
 //	                   ready; $GRPC, $HTTP, $RESP and $ADMIN are its addresses
+//	deployment FILE    starts the first container of a Deployment of
+//	                   envoyproxy/ratelimit in the same way, and runs its probes
 //	logged PATTERN     waits until the daemon's log matches
 //	signal NAME        sends the daemon HUP, INT, TERM or KILL
 //	exited CODE        waits until the daemon has exited, with that code
@@ -25,7 +27,9 @@ import (
 //	redis VERB         kills, restarts, pauses or resumes the Redis server
 //	until COMMAND...   repeats a shell command until it succeeds
 
-func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"penstock": main}) }
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"penstock": main, ratelimitName: main})
+}
 
 // scriptDeadline returns when a command that hangs is killed, such as a server that
 // should not have started. How long all scripts take together depends on the machine,
@@ -50,6 +54,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"daemon":      startDaemon,
+			"deployment":  startRatelimit,
 			"logged":      awaitLog,
 			"signal":      signalDaemon,
 			"exited":      awaitExit,

@@ -128,7 +128,7 @@ func (s *Server) handleRLConfig(w http.ResponseWriter, _ *http.Request) {
 	var b strings.Builder
 	if set := s.engine.Rules(); set != nil {
 		for _, r := range set.Rules() {
-			fmt.Fprintf(&b, "%s: %s, shadow_mode: %t, quota_mode: %t\n", r.Name, rlconfigLimit(r), r.Shadow, r.Quota)
+			fmt.Fprintf(&b, "%s: %s, shadow_mode: %t, quota_mode: %t\n", ratelimitName(r), rlconfigLimit(r), r.Shadow, r.Quota)
 		}
 	}
 	writeText(w, b.String())

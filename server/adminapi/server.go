@@ -61,6 +61,11 @@ type Options struct {
 	// API may act.
 	ReadOnly bool
 
+	// RatelimitPages serves the pages of envoyproxy/ratelimit without a token: the list of
+	// them, /rlconfig and /stats. The rest needs a token, and without one there is no
+	// rest for other machines. Default: all but health needs a token.
+	RatelimitPages bool
+
 	// Log receives errors of the HTTP server. Default: discarded.
 	Log *slog.Logger
 }
@@ -88,7 +93,7 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 	if o == nil {
 		o = &Options{}
 	}
-	if !e.HasToken() && !o.Loopback {
+	if !e.HasToken() && !o.Loopback && !o.RatelimitPages {
 		return nil, ErrNoToken
 	}
 	s := &Server{engine: e, options: o.withDefaults(), mux: http.NewServeMux(), observer: o.Observer, failures: newTokenFailures()}
@@ -174,6 +179,12 @@ func (s *Server) endpoints() []endpoint {
 	}
 	if s.options.Pprof {
 		all = append(all, profiles...)
+	}
+	if s.options.RatelimitPages {
+		all = append(all, endpoint{"/stats", "GET, HEAD", "the memory of the process, as envoyproxy/ratelimit prints it", true, s.handleStats})
+		for i := range all {
+			all[i].public = all[i].public || all[i].path == rootPath || all[i].path == "/rlconfig"
+		}
 	}
 	return all
 }

@@ -195,9 +195,9 @@ func TestRulesListsLimitsAndCounters(t *testing.T) {
 	if third["unlimited"] != true || third["limit"] != nil || third["counts"] != nil {
 		t.Errorf("got %v", third)
 	}
-	want := "edge/remote_address: unit=MINUTE requests_per_unit=3, shadow_mode: false, quota_mode: false\n" +
-		`edge/path=\/login: limit="10/30s sliding-window", shadow_mode: true, quota_mode: false` + "\n" +
-		"edge/vip: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false\n"
+	want := "edge.remote_address: unit=MINUTE requests_per_unit=3, shadow_mode: false, quota_mode: false\n" +
+		`edge.path_/login: limit="10/30s sliding-window", shadow_mode: true, quota_mode: false` + "\n" +
+		"edge.vip: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false\n"
 	if got := send(s, "GET", "/rlconfig").Body.String(); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}

@@ -39,7 +39,7 @@ func (ev *evaluation) takeEarly(ctx context.Context) (over bool, err error) {
 // takeQuotas takes from the quota rules, each independently.
 func (ev *evaluation) takeQuotas(ctx context.Context) error {
 	for i := range ev.limited {
-		if d := &ev.limited[i]; d.rule.Quota && !d.rule.Shadow && !d.decided && d.cost > 0 {
+		if d := &ev.limited[i]; d.quota && !d.rule.Shadow && !d.decided && d.cost > 0 {
 			ev.queue(i, d.cost)
 		}
 	}
@@ -49,7 +49,7 @@ func (ev *evaluation) takeQuotas(ctx context.Context) error {
 // takeEnforced takes from the rules that can each deny the request, all or nothing.
 func (ev *evaluation) takeEnforced(ctx context.Context) (denied bool, err error) {
 	for i := range ev.limited {
-		if d := &ev.limited[i]; !d.rule.Quota && !d.rule.Shadow && !d.decided && d.cost > 0 {
+		if d := &ev.limited[i]; !d.quota && !d.rule.Shadow && !d.decided && d.cost > 0 {
 			ev.queue(i, d.cost)
 		}
 	}

@@ -43,6 +43,10 @@ type Status struct {
 	// is denied because of another descriptor, it is a peek.
 	Decision penstock.Decision
 
+	// Quota means that the descriptor denies only together with the request's other
+	// quotas.
+	Quota bool
+
 	// OverLimit means that the descriptor denies the request. It is false for shadow
 	// rules. Without a rule it is true if the options deny unmatched requests.
 	OverLimit bool

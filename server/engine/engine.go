@@ -46,6 +46,9 @@ type Options struct {
 	// compat: envoy. Default: only those.
 	CompatEnvoy bool
 
+	// QuotaMode makes every rule a quota rule. Default: those that say so.
+	QuotaMode bool
+
 	// OverLimitKeys is how many keys over their limit are remembered under compat,
 	// so that they cost no call of the store, and OverLimitAge for how long at
 	// most. Default: none, and one second.
@@ -96,6 +99,7 @@ type Engine struct {
 	maxDescriptors int // descriptors in a request
 	maxEntries     int // entries in a descriptor
 	compatEnvoy    bool
+	quotaMode      bool
 	overLimit      *overLimitCache // nil if none is
 	onFailure      func(penstock.Limit) (penstock.FailureMode, float64)
 
@@ -133,6 +137,7 @@ func New(store penstock.Store, o *Options) *Engine {
 		tokens:            hashTokens(append([]Token{{Secret: o.Token}}, o.Tokens...)),
 		maxEntries:        defaultMaxEntries,
 		compatEnvoy:       o.CompatEnvoy,
+		quotaMode:         o.QuotaMode,
 		overLimit:         newOverLimitCache(o.OverLimitKeys, o.OverLimitAge),
 		onFailure:         o.OnFailure,
 		trustLocal:        !o.DistrustLocal,

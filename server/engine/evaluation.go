@@ -43,6 +43,7 @@ type limitedDescriptor struct {
 	cost     int64
 	key, end int // position of its key in evaluation.keys
 	request  penstock.Request
+	quota    bool // denies only together with the other quotas of the request
 	decided  bool // taken or denied, and not just peeked at
 	denied   bool
 
@@ -100,7 +101,8 @@ func (ev *evaluation) match(ctx context.Context, t *ruleTable, domain *rules.Dom
 		ev.keys = ev.keys[:l.key]
 		return nil
 	}
-	ev.result.Statuses[i].Rule = l.rule
+	l.quota = l.rule.Quota || ev.engine.quotaMode
+	ev.result.Statuses[i].Rule, ev.result.Statuses[i].Quota = l.rule, l.quota
 	ev.keys = ShortenKey(ev.keys, l.key)
 	l.end = len(ev.keys)
 	ev.limited = append(ev.limited, l)
@@ -243,7 +245,7 @@ func (ev *evaluation) decide(ctx context.Context, domain *rules.Domain) (over bo
 func (ev *evaluation) quotaExhausted() bool {
 	over := false
 	for i := range ev.limited {
-		if d := &ev.limited[i]; d.rule.Quota {
+		if d := &ev.limited[i]; d.quota {
 			if over = d.overLimit(); !over {
 				return false
 			}

@@ -34,7 +34,7 @@ func (ev *evaluation) isGate(d *limitedDescriptor) bool {
 // anyOver reports whether a descriptor denies the request by itself.
 func (ev *evaluation) anyOver() bool {
 	for i := range ev.limited {
-		if d := &ev.limited[i]; d.overLimit() && !d.rule.Quota {
+		if d := &ev.limited[i]; d.overLimit() && !d.quota {
 			return true
 		}
 	}

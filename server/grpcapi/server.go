@@ -46,6 +46,10 @@ type Options struct {
 	// distributes clients over servers. Default: 24 hours.
 	MaxConnectionAge time.Duration
 
+	// MaxConnectionAgeGrace is how long calls may continue after MaxConnectionAge.
+	// Default: one hour.
+	MaxConnectionAgeGrace time.Duration
+
 	// MaxConnectionIdle is the time without calls after which the server asks a client
 	// to reconnect. Default: 10 minutes.
 	MaxConnectionIdle time.Duration
@@ -66,6 +70,7 @@ const (
 	defaultMaxStreams        = 256
 	defaultMaxConnectionAge  = 24 * time.Hour
 	defaultMaxConnectionIdle = 10 * time.Minute
+	defaultAgeGrace          = time.Hour
 
 	maxHeaderBytes = 16 << 10
 
@@ -87,9 +92,6 @@ const (
 	keepaliveTime    = 2 * time.Minute
 	keepaliveTimeout = 20 * time.Second
 	minPingInterval  = 10 * time.Second
-
-	// maxConnectionAgeGrace is how long calls may continue after MaxConnectionAge.
-	maxConnectionAgeGrace = time.Hour
 )
 
 // A Server serves Envoy's rate limit service. It is safe for concurrent use.
@@ -137,7 +139,7 @@ func (o *Options) serverOptions() []grpc.ServerOption {
 		grpc.InTapHandle(setCallTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionAge:      orDefault(o.MaxConnectionAge, defaultMaxConnectionAge),
-			MaxConnectionAgeGrace: maxConnectionAgeGrace,
+			MaxConnectionAgeGrace: orDefault(o.MaxConnectionAgeGrace, defaultAgeGrace),
 			MaxConnectionIdle:     orDefault(o.MaxConnectionIdle, defaultMaxConnectionIdle),
 			Time:                  keepaliveTime,
 			Timeout:               keepaliveTimeout,

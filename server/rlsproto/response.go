@@ -105,7 +105,7 @@ func (s *Service) addHeaders(c *Call) {
 		st := &c.Response.Statuses[i]
 		switch {
 		case !st.HasLimit:
-		case st.OverLimit && !c.result.Statuses[i].Rule.Quota:
+		case st.OverLimit && !c.result.Statuses[i].Quota:
 			closest = st
 		case closest == nil || st.Remaining < closest.Remaining:
 			closest = st

@@ -37,6 +37,8 @@ type scannedFile struct {
 // A nameSet holds the names in a directory whose changes matter; nil means all.
 type nameSet map[string]bool
 
+var errNoFiles = errors.New("no rule files in this directory")
+
 // scanPath scans a path. An error is in the err field, because even a failed scan
 // lists directories to watch.
 func scanPath(path string) *scan {
@@ -51,7 +53,7 @@ func scanPath(path string) *scan {
 	}
 	s.visit(path, abs, 0)
 	if s.err == nil && len(s.files) == 0 {
-		s.err = fmt.Errorf("%s: no rule files in this directory", path)
+		s.err = fmt.Errorf("%s: %w", path, errNoFiles)
 	}
 	return s
 }

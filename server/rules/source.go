@@ -2,6 +2,7 @@ package rules
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 )
@@ -11,6 +12,9 @@ type Options struct {
 	// MergeDomains lets several files add to one domain. Default: each domain
 	// must be in one file.
 	MergeDomains bool
+
+	// AllowEmpty makes a directory without files a set without rules. Default: an error.
+	AllowEmpty bool
 
 	// StableTime is how long files must stay unchanged before they take effect, so
 	// that a file that is written in pieces never takes effect by half. Default:
@@ -107,7 +111,7 @@ func (s *Source) use(r *reading) (changed bool) {
 }
 
 func (s *Source) parse(r *reading) (*Set, error) {
-	if r.err != nil {
+	if r.err != nil && !(s.o.AllowEmpty && errors.Is(r.err, errNoFiles)) {
 		return nil, r.err
 	}
 	return parse(r.files, s.o.MergeDomains)

@@ -1,0 +1,143 @@
+package server_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock/server"
+)
+
+func loadRatelimit(t *testing.T, environ ...string) *server.Config {
+	t.Helper()
+	c, err := server.LoadRatelimitConfig(nil, environ)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestRatelimitVariablesAreAllKnown(t *testing.T) {
+	names := server.RatelimitVariables()
+	sorted := slices.Compact(slices.Sorted(slices.Values(names)))
+	if len(names) != 114 || len(sorted) != len(names) {
+		t.Errorf("%d variables, %d without duplicates, want 114", len(names), len(sorted))
+	}
+	text, err := os.ReadFile(filepath.Join("..", "docs", "migrating.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if !regexp.MustCompile("`" + name + "`").Match(text) {
+			t.Errorf("docs/migrating.md does not tell what %s does", name)
+		}
+	}
+}
+
+func TestRatelimitConfigHasDefaultsOfThatService(t *testing.T) {
+	c := loadRatelimit(t, "PATH=/bin")
+	for what, same := range map[string]bool{
+		"http":   c.HTTP.Addr == "0.0.0.0:8080",
+		"grpc":   c.GRPC.Addr == "0.0.0.0:8081",
+		"admin":  c.Admin.Addr == "0.0.0.0:6070",
+		"resp":   c.RESP.Addr == "",
+		"compat": c.Compat == "envoy",
+		"store":  c.Store == "unix:///var/run/nutcracker/ratelimit.sock",
+		"rules":  c.Rules == "/srv/runtime_data/current/config",
+		"level":  c.LogLevel.String() == "WARN",
+		"cache":  !c.DenyCache,
+		"statsd": c.Ratelimit.Stats.StatsdAddr == "localhost:8125",
+	} {
+		if !same {
+			t.Errorf("wrong default of %s: %+v", what, c)
+		}
+	}
+}
+
+func TestRatelimitConfigReadsVariables(t *testing.T) {
+	for _, c := range []struct {
+		environ string
+		is      func(*server.Config) bool
+	}{
+		{"HOST=::,GRPC_HOST=::,PORT=81", func(c *server.Config) bool { return c.HTTP.Addr == "[::]:81" && c.GRPC.Addr == "[::]:8081" }},
+		{"GRPC_UDS=/run/r.sock", func(c *server.Config) bool { return c.GRPC.Addr == "unix:/run/r.sock" }},
+		{"REDIS_SOCKET_TYPE=tcp,REDIS_URL=redis:6379", func(c *server.Config) bool { return c.Store == "redis://redis:6379" }},
+		{"REDIS_SOCKET_TYPE=tcp,REDIS_URL=redis:6379,REDIS_AUTH=p@ss/w", func(c *server.Config) bool { return c.Store == "redis://:p%40ss%2Fw@redis:6379" }},
+		{"REDIS_URL=/run/redis.sock,REDIS_AUTH=u:p", func(c *server.Config) bool { return c.Store == "unix://u:p@/run/redis.sock" }},
+		{"REDIS_TYPE=sentinel,REDIS_URL=mine;h1:1;h2:2,REDIS_SENTINEL_AUTH=s", func(c *server.Config) bool {
+			return c.Store == "redis-sentinel://h1:1,h2:2/mine?sentinel_password=s&sentinel_user="
+		}},
+		{"REDIS_TYPE=CLUSTER,REDIS_URL=h1:1;h2:2,REDIS_TLS=true,REDIS_TLS_CACERT=/ca", func(c *server.Config) bool { return c.Store == "redis-cluster://h1:1,h2:2?ca=%2Fca&tls=true" }},
+		{"LOG_LEVEL=WARNING,LOG_FORMAT=json", func(c *server.Config) bool { return c.LogLevel.String() == "WARN" && c.LogFormat == "json" }},
+		{"LOG_LEVEL=fatal", func(c *server.Config) bool { return c.LogLevel.String() == "ERROR" }},
+		{"RUNTIME_ROOT=/data,RUNTIME_SUBDIRECTORY=ratelimit", func(c *server.Config) bool { return c.Rules == "/data/ratelimit/config" }},
+		{"SHADOW_MODE=true,QUOTA_MODE=true,MERGE_DOMAIN_CONFIG=true", func(c *server.Config) bool { return c.Shadow && c.Ratelimit.QuotaMode && c.MergeDomains }},
+		{"LIMIT_RESPONSE_HEADERS_ENABLED=true,LIMIT_RESET_HEADER=X-Reset", func(c *server.Config) bool {
+			return c.EnvoyHeaders && c.EnvoyHeaderNames == [3]string{"RateLimit-Limit", "RateLimit-Remaining", "X-Reset"}
+		}},
+		{"LOCAL_CACHE_SIZE_IN_BYTES=1000", func(c *server.Config) bool { return c.DenyCache && c.Ratelimit.LocalCacheBytes == 1000 }},
+		{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true", func(c *server.Config) bool { return c.Compat == "" }},
+		{"GRPC_MAX_CONNECTION_AGE=5m", func(c *server.Config) bool { return c.Ratelimit.ConnectionAge == 5*time.Minute }},
+		{"USE_STATSD=false", func(c *server.Config) bool { return c.Ratelimit.Stats.StatsdAddr == "" }},
+		{"USE_PROMETHEUS=true,USE_STATSD=false,PROMETHEUS_ADDR=:19001", func(c *server.Config) bool {
+			return c.Ratelimit.Stats.PrometheusAddr == ":19001" && c.Ratelimit.Stats.PrometheusPath == "/metrics"
+		}},
+		{"EXTRA_TAGS=a:b;c:d:e", func(c *server.Config) bool {
+			return slices.Equal(c.Ratelimit.Stats.Tags, []server.Tag{{Name: "a", Value: "b"}, {Name: "c", Value: "d:e"}})
+		}},
+		{"PENSTOCK_COMPAT=,PENSTOCK_RESP=:7", func(c *server.Config) bool { return c.Compat == "" && c.RESP.Addr == ":7" }},
+	} {
+		environ := strings.Split(c.environ, ",")
+		for i := range environ {
+			environ[i] = strings.ReplaceAll(environ[i], ";", ",")
+		}
+		if config := loadRatelimit(t, environ...); !c.is(config) {
+			t.Errorf("%s: got %+v with %+v", c.environ, config, config.Ratelimit)
+		}
+	}
+}
+
+func TestRatelimitConfigRefusesWithWayOut(t *testing.T) {
+	for environ, want := range map[string]string{
+		"BACKEND_TYPE=memcache":                     "set BACKEND_TYPE=redis and REDIS_URL",
+		"CONFIG_TYPE=GRPC_XDS_SOTW":                 "set CONFIG_TYPE=FILE",
+		"GRPC_CLIENT_TLS_SAN=a":                     "GRPC_CLIENT_TLS_CACERT",
+		"REDIS_TYPE=other":                          "want SINGLE, SENTINEL or CLUSTER",
+		"USE_STATSD=maybe":                          "want true or false",
+		"CACHE_KEY_PREFIX=":                         "",
+		"NEAR_LIMIT_RATIO=2":                        "want a fraction",
+		"LOG_LEVEL=loud":                            "LOG_LEVEL",
+		"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true": "certificate",
+	} {
+		_, err := server.LoadRatelimitConfig(nil, []string{environ})
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: got %v, want %q", environ, err, want)
+		}
+	}
+	_, err := server.LoadRatelimitConfig(nil, []string{"USE_STATSD=true", "USE_PROMETHEUS=true"})
+	if err == nil || !strings.Contains(err.Error(), "at most one") {
+		t.Errorf("two kinds of statistics: got %v", err)
+	}
+}
+
+// A variable without effect is told of in one line that says why, unless its value is what
+// happens anyway.
+func TestRatelimitConfigNotesVariablesWithoutEffect(t *testing.T) {
+	c := loadRatelimit(t, "TRACING_ENABLED=true", "REDIS_PERSECOND=true", "REDIS_POOL_SIZE=5", "RUNTIME_WATCH_ROOT=false", "RUNTIME_IGNOREDOTFILES=true", "XDS_CLIENT_BACKOFF_JITTER=true")
+	want := []string{"REDIS_PERSECOND", "REDIS_POOL_SIZE", "RUNTIME_WATCH_ROOT", "TRACING_ENABLED", "XDS_CLIENT_BACKOFF_JITTER"}
+	var got []string
+	for _, note := range c.Ratelimit.Notes {
+		name, reason, ok := strings.Cut(note, " has no effect: ")
+		if !ok || reason == "" {
+			t.Errorf("%q does not say why", note)
+		}
+		got = append(got, name)
+	}
+	if slices.Sort(got); !slices.Equal(got, want) {
+		t.Errorf("notes about %q, want %q", got, want)
+	}
+}

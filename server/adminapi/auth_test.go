@@ -25,7 +25,7 @@ func TestEndpointsNeedTheToken(t *testing.T) {
 	}
 	metrics := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	s := newServer(t, e, adminapi.Options{Metrics: metrics, Pprof: true})
-	public := map[string]bool{"/healthz": true, "/readyz": true}
+	public := map[string]bool{"/healthz": true, "/readyz": true, "/openapi.yaml": true}
 	queries := map[string]string{
 		"/v1/keys": "?limit=5/1m&key=k", "/v1/inspect": "?limit=5/1m&key=k", "/v1/explain": "?domain=edge&remote_address=1", "/debug/pprof/profile": "?seconds=1", "/debug/pprof/trace": "?seconds=0.01",
 	}

@@ -166,7 +166,7 @@ func decodeDescriptor(r *http.Request) (domain string, entries []rules.Entry, er
 	k := &keyRequest{has: map[string]bool{}}
 	for _, p := range parameters {
 		switch p.Name {
-		case "rule", "limit", "units":
+		case "rule", "limit", "units", "reason": // no parameters here
 			k.entries = append(k.entries, rules.Entry{Key: p.Name, Value: p.Value})
 		default:
 			if err := k.decodeParameter(p, r.Method); err != nil {

@@ -34,7 +34,7 @@ func TestExplainAnswersAsTheCommand(t *testing.T) {
 		{{Key: "path", Value: "/login"}},
 		{{Key: "path", Value: "/other"}},
 		{{Key: "vip", Value: ""}},
-		{{Key: "rule", Value: "x"}, {Key: "limit", Value: "y"}, {Key: "units", Value: "z"}},
+		{{Key: "rule", Value: "x"}, {Key: "limit", Value: "y"}, {Key: "units", Value: "z"}, {Key: "reason", Value: ""}},
 		{{Key: "remote_address", Value: "a&b=c|d%"}, {Key: "more", Value: "\xff"}},
 	} {
 		want := e.Rules().Explain("edge", entries)

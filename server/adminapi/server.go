@@ -176,6 +176,7 @@ func (s *Server) endpoints() []endpoint {
 		{overridesPath, "GET, HEAD, PUT, DELETE", overridesHelp, false, s.handleOverrides},
 		{"/v1/audit", "GET, HEAD", "the last actions, done or refused, the newest first", false, s.handleAudit},
 		{"/v1/simulate", "POST", simulateHelp, false, s.handleSimulate},
+		{"/openapi.yaml", "GET, HEAD", "the description of the /v1 paths", true, handleOpenAPI},
 	}
 	if s.options.Pprof {
 		all = append(all, profiles...)

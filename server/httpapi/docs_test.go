@@ -99,7 +99,7 @@ func runPageCommand(t *testing.T, command, address string) string {
 // /v1/auth, and every status.
 func TestHTTPPageNamesEverything(t *testing.T) {
 	page := readPage(t)
-	s, err := readSpec("openapi.yaml")
+	s, err := readSpec()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestHTTPPageNamesEverything(t *testing.T) {
 			t.Errorf("the page does not have the path %s", e.Path)
 		}
 	}
-	statuses := slices.Concat(s.names("/paths/~1v1~1take/post/responses"), s.names("/paths/~1v1~1auth/get/responses"))
+	statuses := slices.Concat(s.Names("/paths/~1v1~1take/post/responses"), s.Names("/paths/~1v1~1auth/get/responses"))
 	for _, status := range statuses {
 		if !regexp.MustCompile(`(?m)^\|[ 0-9,]*\b` + status + `\b`).MatchString(page) {
 			t.Errorf("the table of status codes does not have %s", status)

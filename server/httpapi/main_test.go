@@ -148,7 +148,7 @@ func do(t testing.TB, method, url, body string, header http.Header) response {
 	got := send(t, method, url, body, header)
 	path, query, _ := strings.Cut(strings.TrimPrefix(url, "http://"), "?")
 	path = path[strings.IndexByte(path, '/'):]
-	checkAgainstSpec(t, exchange{method, path, query, body, got, header})
+	checkAgainstSpec(t, newExchange(method, path, query, body, header, got))
 	return got
 }
 

@@ -12,7 +12,9 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -22,6 +24,7 @@ import (
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/httpapi"
+	"github.com/penstock-io/penstock/server/internal/openapitest"
 	"github.com/penstock-io/penstock/server/rlsproto"
 	"github.com/penstock-io/penstock/server/rules"
 )
@@ -36,10 +39,52 @@ func withSource(source penstock.Source) penstock.Store {
 	})
 }
 
+// A spec is openapi.yaml.
+type spec struct{ *openapitest.Spec }
+
+func readSpec() (*spec, error) {
+	s, err := openapitest.Read("openapi.yaml")
+	if err == nil {
+		s.Status = describedStatus
+	}
+	return &spec{s}, err
+}
+
+// describedStatus returns the status of an exchange as in the file, where a denial with the
+// status of the parameter deny is 429.
+func describedStatus(e *openapitest.Exchange) string {
+	if e.Path == "/v1/auth" && strings.Contains(e.Query, "deny="+strconv.Itoa(e.Status)) {
+		return "429"
+	}
+	return strconv.Itoa(e.Status)
+}
+
+// sharedSpec returns the file, read once.
+var sharedSpec = sync.OnceValues(readSpec)
+
+func newExchange(method, path, query, body string, sent http.Header, got response) *openapitest.Exchange {
+	return &openapitest.Exchange{
+		Method: method, Path: path, Query: query, Body: body, RequestHeader: sent,
+		Status: got.status, Header: got.header, Response: got.rawBody,
+	}
+}
+
+// checkAgainstSpec fails the test if an exchange violates openapi.yaml.
+func checkAgainstSpec(t testing.TB, e *openapitest.Exchange) {
+	t.Helper()
+	s, err := sharedSpec()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, violation := range s.Check(e) {
+		t.Errorf("%s %s?%s %.200s: %d %.400s\nviolates openapi.yaml: %s", e.Method, e.Path, e.Query, e.Body, e.Status, e.Response, violation)
+	}
+}
+
 // Every path, method, status, field and parameter of openapi.yaml occurs in some
 // exchange, and every exchange is valid by it.
 func TestOpenAPIDescribesAllExchanges(t *testing.T) {
-	s, err := readSpec("openapi.yaml")
+	s, err := readSpec()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +105,7 @@ func TestOpenAPIDescribesAllExchanges(t *testing.T) {
 	send(notReady, localAddr, "GET", "/healthcheck", "")
 	send(server, localAddr, "GET", "/openapi.yaml", "")
 	send(server, localAddr, "GET", "/elsewhere", "")
-	for _, place := range s.uncovered() {
+	for _, place := range s.Uncovered() {
 		t.Errorf("openapi.yaml describes %s, which no exchange has covered", place)
 	}
 }
@@ -85,8 +130,8 @@ func (s *spec) sender(t *testing.T) sendFunc {
 		}
 		server.ServeHTTP(w, r)
 		got := response{w.Code, w.Result().Header, strings.TrimSpace(w.Body.String()), w.Body.String()}
-		e := exchange{method, r.URL.Path, r.URL.RawQuery, body, got, r.Header}
-		for _, violation := range s.check(e) {
+		e := newExchange(method, r.URL.Path, r.URL.RawQuery, body, r.Header, got)
+		for _, violation := range s.Check(e) {
 			t.Errorf("%s %s %s: %d %s\nviolates openapi.yaml: %s", method, target, body, got.status, got.body, violation)
 		}
 	}
@@ -172,7 +217,7 @@ func sendInvalid(send sendFunc, servers ...http.Handler) {
 // openapi.yaml has the same paths, methods, parameters, fields and problem types as
 // the code.
 func TestOpenAPIMatchesCode(t *testing.T) {
-	s, err := readSpec("openapi.yaml")
+	s, err := readSpec()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,20 +232,20 @@ func TestOpenAPIMatchesCode(t *testing.T) {
 	var paths []string
 	for _, r := range httpapi.Endpoints() {
 		paths = append(paths, r.Path)
-		methods := s.names(below("/paths", r.Path))
+		methods := s.Names(openapitest.Below("/paths", r.Path))
 		if r.Methods == nil { // any method: the file describes the usual one
 			same("methods of "+r.Path, make([]string, len(methods)), make([]string, 1))
 			continue
 		}
 		same("methods of "+r.Path, methods, lower(r.Methods, http.MethodHead))
 	}
-	same("paths", s.names("/paths"), paths)
-	same("parameters of /v1/auth", s.parameters("/paths/~1v1~1auth/get"), httpapi.Parameters())
+	same("paths", s.Names("/paths"), paths)
+	same("parameters of /v1/auth", s.Parameters("/paths/~1v1~1auth/get"), httpapi.Parameters())
 	for place, fields := range httpapi.Fields() {
 		same("fields of "+place, s.fields(place), fields)
 	}
 	s.compareMessage(t, "/components/schemas/RateLimitRequest", (&pb.RateLimitRequest{}).ProtoReflect().Descriptor())
-	types, _ := s.at("/components/schemas/Problem/properties/type/enum")
+	types, _ := s.At("/components/schemas/Problem/properties/type/enum")
 	var kinds []string
 	for _, kind := range types.([]any) {
 		kinds = append(kinds, kind.(string))
@@ -220,8 +265,8 @@ func lower(methods []string, without string) (all []string) {
 
 // fields returns the properties of a schema, or of all alternatives of its oneOf.
 func (s *spec) fields(place string) []string {
-	node, at := s.at(place)
-	all := s.names(at + "/properties")
+	node, at := s.At(place)
+	all := s.Names(at + "/properties")
 	alternatives, _ := node.(map[string]any)["oneOf"].([]any)
 	for i := range alternatives {
 		all = append(all, s.fields(fmt.Sprintf("%s/oneOf/%d", at, i))...)
@@ -240,14 +285,14 @@ func (s *spec) compareMessage(t *testing.T, place string, m protoreflect.Message
 		if f.Message() == nil || strings.HasPrefix(string(f.Message().FullName()), "google.protobuf.") {
 			continue
 		}
-		at := below(place+"/properties", f.JSONName())
+		at := openapitest.Below(place+"/properties", f.JSONName())
 		if f.IsList() {
 			at += "/items"
 		}
 		s.compareMessage(t, at, f.Message())
 	}
 	slices.Sort(fields)
-	if got := s.names(place + "/properties"); !slices.Equal(got, fields) {
+	if got := s.Names(place + "/properties"); !slices.Equal(got, fields) {
 		t.Errorf("%s has %q, %s has %q", place, got, m.FullName(), fields)
 	}
 }
@@ -302,47 +347,14 @@ func sendEnvoy(t *testing.T, send sendFunc) {
 	send(server, localAddr, "POST", "/json", strings.Repeat(" ", 64<<10+1))
 }
 
-// uncovered returns the places of the file that no exchange has covered: responses
-// with their content and headers, parameters, fields, and values of enumerations.
-func (s *spec) uncovered() []string {
-	var places []string
-	var walk func(place string, node any)
-	walk = func(place string, node any) {
-		parent := place[:max(strings.LastIndexByte(place, '/'), 0)]
-		switch {
-		case strings.Contains(place, "/examples/"), strings.Contains(place, "/securitySchemes/"):
-			return
-		case strings.HasSuffix(parent, "/properties"), strings.HasSuffix(parent, "/enum"), strings.HasSuffix(parent, "/responses") &&
-			strings.HasPrefix(place, "/paths/"), strings.HasSuffix(parent, "/headers") && place != "/components/headers",
-			strings.HasSuffix(parent, "/parameters"), strings.HasSuffix(parent, "/content") && !strings.Contains(place, "/requestBody/"):
-			if _, at := s.at(place); !s.covered[place] && !s.covered[at] && parent != "/components/headers" {
-				places = append(places, place)
-			}
-		}
-		switch node := node.(type) {
-		case map[string]any:
-			for name, child := range node {
-				walk(below(place, name), child)
-			}
-		case []any:
-			for i, child := range node {
-				walk(fmt.Sprintf("%s/%d", place, i), child)
-			}
-		}
-	}
-	walk("", s.root)
-	slices.Sort(places)
-	return places
-}
-
 // The examples of openapi.yaml are accepted.
 func TestOpenAPIExamples(t *testing.T) {
-	s, err := readSpec("openapi.yaml")
+	s, err := readSpec()
 	if err != nil {
 		t.Fatal(err)
 	}
 	base := serveStore(t, frozenMemory())
-	examples, _ := s.at("/paths/~1v1~1take/post/requestBody/content/application~1json/examples")
+	examples, _ := s.At("/paths/~1v1~1take/post/requestBody/content/application~1json/examples")
 	if len(examples.(map[string]any)) == 0 {
 		t.Fatal("openapi.yaml has no examples")
 	}
@@ -352,7 +364,7 @@ func TestOpenAPIExamples(t *testing.T) {
 			t.Errorf("%s: %s: got %+v, want 200", name, body, got)
 		}
 	}
-	limits, _ := s.at("/components/schemas/Limit/examples")
+	limits, _ := s.At("/components/schemas/Limit/examples")
 	for _, limit := range limits.([]any) {
 		if got := post(t, base, jsonOf(t, map[string]any{"key": "k", "limit": limit})); got.status != 200 {
 			t.Errorf("%s: got %+v, want 200", limit, got)

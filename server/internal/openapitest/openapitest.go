@@ -1,4 +1,6 @@
-package httpapi_test
+// Package openapitest checks exchanges against an OpenAPI file, and which parts of the file
+// no exchange has covered.
+package openapitest
 
 import (
 	"encoding/json"
@@ -6,39 +8,40 @@ import (
 	"maps"
 	"mime"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"testing"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 )
 
-// A spec is openapi.yaml, and the places in it that exchanges have covered.
-type spec struct {
+// A Spec is an OpenAPI file, and the places in it that exchanges have covered.
+type Spec struct {
+	// Status returns the status of an exchange as the file describes it. Default: its own.
+	Status func(*Exchange) string
+
 	root map[string]any
 
 	mu      sync.Mutex
 	covered map[string]bool // such as "/paths/~1json/post/responses/200"
 }
 
-// sharedSpec returns the file, read once.
-var sharedSpec = sync.OnceValues(func() (*spec, error) { return readSpec("openapi.yaml") })
-
-func readSpec(name string) (*spec, error) {
+// Read reads a file.
+func Read(name string) (*Spec, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
 		return nil, err
 	}
-	s := &spec{covered: map[string]bool{}}
+	s := &Spec{covered: map[string]bool{}}
 	return s, yaml.Unmarshal(text, &s.root)
 }
 
-// at returns the node at a place, and its place after following references.
-func (s *spec) at(place string) (any, string) {
+// At returns the node at a place, and its place after following references.
+func (s *Spec) At(place string) (any, string) {
 	var node any = s.root
 	for part := range strings.SplitSeq(strings.TrimPrefix(place, "/"), "/") {
 		part = strings.ReplaceAll(strings.ReplaceAll(part, "~1", "/"), "~0", "~")
@@ -54,18 +57,18 @@ func (s *spec) at(place string) (any, string) {
 	}
 	if object, ok := node.(map[string]any); ok {
 		if ref, ok := object["$ref"].(string); ok {
-			return s.at(strings.TrimPrefix(ref, "#"))
+			return s.At(strings.TrimPrefix(ref, "#"))
 		}
 	}
 	return node, place
 }
 
-// below returns the place of a child, with its name escaped.
-func below(place, name string) string {
+// Below returns the place of a child, with its name escaped.
+func Below(place, name string) string {
 	return place + "/" + strings.ReplaceAll(strings.ReplaceAll(name, "~", "~0"), "/", "~1")
 }
 
-func (s *spec) cover(place string) {
+func (s *Spec) cover(place string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.covered[place] = true
@@ -74,14 +77,14 @@ func (s *spec) cover(place string) {
 // A schemaCheck validates a value. It knows the keywords of JSON Schema that the
 // file uses, and fails on any other.
 type schemaCheck struct {
-	spec       *spec
+	spec       *Spec
 	violations []string
 	covered    []string
 }
 
-// validate returns how a value violates the schema at a place. Places count as
+// Validate returns how a value violates the schema at a place. Places count as
 // covered only if the value is valid.
-func (s *spec) validate(place string, v any) []string {
+func (s *Spec) Validate(place string, v any) []string {
 	c := &schemaCheck{spec: s}
 	c.value(place, "", v)
 	if len(c.violations) == 0 {
@@ -97,7 +100,7 @@ func (c *schemaCheck) bad(where, format string, args ...any) {
 }
 
 func (c *schemaCheck) value(place, where string, v any) {
-	node, place := c.spec.at(place)
+	node, place := c.spec.At(place)
 	schema, ok := node.(map[string]any)
 	if !ok {
 		c.bad(where, "no schema at %s", place)
@@ -106,7 +109,7 @@ func (c *schemaCheck) value(place, where string, v any) {
 	c.covered = append(c.covered, place)
 	for keyword, want := range schema {
 		switch keyword {
-		case "description", "default", "examples", "format", "contentEncoding":
+		case "description", "default", "examples", "format", "contentEncoding", "title":
 		case "type":
 			c.kind(where, want, v)
 		case "enum":
@@ -122,7 +125,7 @@ func (c *schemaCheck) value(place, where string, v any) {
 		case "items":
 			list, _ := v.([]any)
 			for i, element := range list {
-				c.value(below(place, "items"), fmt.Sprintf("%s[%d]", where, i), element)
+				c.value(Below(place, "items"), fmt.Sprintf("%s[%d]", where, i), element)
 			}
 		case "required", "properties", "additionalProperties", "dependentRequired":
 			c.object(keyword, place, where, want, v)
@@ -215,7 +218,7 @@ func (c *schemaCheck) object(keyword, place, where string, want, v any) {
 	if !ok {
 		return
 	}
-	schema, _ := c.spec.at(place)
+	schema, _ := c.spec.At(place)
 	properties, _ := schema.(map[string]any)["properties"].(map[string]any)
 	switch keyword {
 	case "required":
@@ -229,8 +232,8 @@ func (c *schemaCheck) object(keyword, place, where string, want, v any) {
 	case "properties":
 		for name := range properties {
 			if value, ok := object[name]; ok {
-				c.covered = append(c.covered, below(place+"/properties", name))
-				c.value(below(place+"/properties", name), where+"/"+name, value)
+				c.covered = append(c.covered, Below(place+"/properties", name))
+				c.value(Below(place+"/properties", name), where+"/"+name, value)
 			}
 		}
 	case "additionalProperties":
@@ -258,34 +261,36 @@ func parseJSON(text string) (v any, err error) {
 	return v, err
 }
 
-// An exchange is a request and its response.
-type exchange struct {
-	method, path, query, body string
-	response
+// An Exchange is a request and its response.
+type Exchange struct {
+	Method, Path, Query, Body string
+	RequestHeader             http.Header // may be nil
 
-	sent http.Header // of the request; may be nil
+	Status   int
+	Header   http.Header
+	Response string // the body
 }
 
-// check returns how an exchange violates the file.
-func (s *spec) check(e exchange) []string {
-	place := below("/paths", e.path)
-	if node, _ := s.at(place); node == nil {
-		if e.status == http.StatusNotFound {
-			return s.validate("/components/schemas/Problem", mustParse(e.response.body))
+// Check returns how an exchange violates the file.
+func (s *Spec) Check(e *Exchange) []string {
+	place := Below("/paths", e.Path)
+	if node, _ := s.At(place); node == nil {
+		if e.Status == http.StatusNotFound {
+			return s.Validate("/components/schemas/Problem", mustParse(e.Response))
 		}
-		return []string{e.path + " is not described"}
+		return []string{e.Path + " is not described"}
 	}
-	operation := place + "/" + s.operation(place, e.method)
-	node, responsePlace := s.at(below(operation+"/responses", s.status(e)))
+	operation := place + "/" + s.operation(place, e.Method)
+	node, responsePlace := s.At(Below(operation+"/responses", s.status(e)))
 	if node == nil {
-		return []string{fmt.Sprintf("%s %s: the status %d is not described", e.method, e.path, e.status)}
+		return []string{fmt.Sprintf("%s %s: the status %d is not described", e.Method, e.Path, e.Status)}
 	}
-	s.cover(below(operation+"/responses", s.status(e)))
-	violations := s.checkHeaders(responsePlace, e.header)
-	if e.method != http.MethodHead {
+	s.cover(Below(operation+"/responses", s.status(e)))
+	violations := s.checkHeaders(responsePlace, e.Header)
+	if e.Method != http.MethodHead {
 		violations = append(violations, s.checkBody(responsePlace, e)...)
 	}
-	if e.status == http.StatusOK || e.status == http.StatusTooManyRequests {
+	if e.Status == http.StatusOK || e.Status == http.StatusTooManyRequests {
 		violations = append(violations, s.checkRequest(operation, e)...)
 	}
 	return violations
@@ -293,39 +298,39 @@ func (s *spec) check(e exchange) []string {
 
 // operation returns the method in the file. Other methods get the same responses, or
 // are rejected.
-func (s *spec) operation(place, method string) string {
-	node, _ := s.at(place)
-	methods := slices.Collect(maps.Keys(node.(map[string]any)))
-	if slices.Contains(methods, strings.ToLower(method)) {
-		return strings.ToLower(method)
+func (s *Spec) operation(place, method string) string {
+	node, _ := s.At(place)
+	methods := slices.Sorted(maps.Keys(node.(map[string]any)))
+	for _, name := range []string{strings.ToLower(method), "get"} {
+		if slices.Contains(methods, name) {
+			return name
+		}
 	}
 	return methods[0]
 }
 
-// status returns the status of an exchange as in the file, where a denial with the
-// status of the parameter deny is 429.
-func (s *spec) status(e exchange) string {
-	if e.path == "/v1/auth" && strings.Contains(e.query, "deny="+strconv.Itoa(e.status)) {
-		return "429"
+func (s *Spec) status(e *Exchange) string {
+	if s.Status != nil {
+		return s.Status(e)
 	}
-	return strconv.Itoa(e.status)
+	return strconv.Itoa(e.Status)
 }
 
 // undescribed are headers that any response may have, and that OpenAPI describes
 // elsewhere or not at all.
 var undescribed = []string{"Content-Type", "Content-Length", "Date", "Connection"}
 
-func (s *spec) checkHeaders(place string, h http.Header) (violations []string) {
-	node, _ := s.at(place)
+func (s *Spec) checkHeaders(place string, h http.Header) (violations []string) {
+	node, _ := s.At(place)
 	headers, _ := node.(map[string]any)["headers"].(map[string]any)
 	for name := range headers {
-		at := below(place+"/headers", name)
-		header, resolved := s.at(at)
+		at := Below(place+"/headers", name)
+		header, resolved := s.At(at)
 		value := h.Get(name)
 		switch {
 		case value != "":
 			s.cover(at)
-			violations = append(violations, s.checkHeader(resolved, value)...)
+			violations = append(violations, s.checkParameter(resolved, value)...)
 		case header.(map[string]any)["required"] == true:
 			violations = append(violations, "the header "+name+" is missing")
 		}
@@ -339,68 +344,76 @@ func (s *spec) checkHeaders(place string, h http.Header) (violations []string) {
 	return violations
 }
 
-func (s *spec) checkHeader(place, value string) []string {
-	if kind, _ := s.at(place + "/schema/type"); kind == "integer" {
-		return s.validate(place+"/schema", json.Number(value))
+// checkParameter checks a header or a parameter of a URL.
+func (s *Spec) checkParameter(place, value string) []string {
+	if kind, _ := s.At(place + "/schema/type"); kind == "integer" || kind == "number" {
+		return s.Validate(place+"/schema", json.Number(value))
 	}
-	return s.validate(place+"/schema", value)
+	return s.Validate(place+"/schema", value)
 }
 
-func (s *spec) checkBody(place string, e exchange) []string {
-	node, _ := s.at(place)
+func (s *Spec) checkBody(place string, e *Exchange) []string {
+	node, _ := s.At(place)
 	content, _ := node.(map[string]any)["content"].(map[string]any)
 	if content == nil {
-		if e.response.body != "" {
-			return []string{fmt.Sprintf("%s %d has a body, which is not described: %s", e.path, e.status, e.response.body)}
+		if e.Response != "" {
+			return []string{fmt.Sprintf("%s %d has a body, which is not described: %s", e.Path, e.Status, e.Response)}
 		}
 		return nil
 	}
-	media, _, err := mime.ParseMediaType(e.header.Get("Content-Type"))
+	media, _, err := mime.ParseMediaType(e.Header.Get("Content-Type"))
 	if err != nil || content[media] == nil {
-		return []string{fmt.Sprintf("%s %d: the content type %q is not described", e.path, e.status, e.header.Get("Content-Type"))}
+		return []string{fmt.Sprintf("%s %d: the content type %q is not described", e.Path, e.Status, e.Header.Get("Content-Type"))}
 	}
-	at := below(place+"/content", media)
+	at := Below(place+"/content", media)
 	s.cover(at)
 	if strings.HasSuffix(media, "json") {
-		v, err := parseJSON(e.response.body)
+		v, err := parseJSON(e.Response)
 		if err != nil {
 			return []string{err.Error()}
 		}
-		return s.validate(at+"/schema", v)
+		return s.Validate(at+"/schema", v)
 	}
-	return s.validate(at+"/schema", e.rawBody)
+	return s.Validate(at+"/schema", e.Response)
 }
 
 // checkRequest checks an accepted request.
-func (s *spec) checkRequest(operation string, e exchange) (violations []string) {
-	if body, _ := s.at(operation + "/requestBody"); body != nil && e.body != "" {
-		v, err := parseJSON(e.body)
+func (s *Spec) checkRequest(operation string, e *Exchange) (violations []string) {
+	if body, _ := s.At(operation + "/requestBody"); body != nil && e.Body != "" {
+		v, err := parseJSON(e.Body)
 		if err != nil {
 			return []string{err.Error()}
 		}
-		violations = s.validate(operation+"/requestBody/content/application~1json/schema", v)
+		violations = s.Validate(operation+"/requestBody/content/application~1json/schema", v)
 	}
-	for i, name := range s.parameters(operation) {
-		if strings.Contains("&"+e.query, "&"+name+"=") || e.sent.Get(name) != "" {
-			s.cover(fmt.Sprintf("%s/parameters/%d", operation, i))
+	sent, _ := url.ParseQuery(e.Query)
+	for i, name := range s.Parameters(operation) {
+		at := fmt.Sprintf("%s/parameters/%d", operation, i)
+		values := append(sent[name], e.RequestHeader.Values(name)...)
+		for _, value := range values {
+			_, resolved := s.At(at)
+			s.cover(at)
+			s.cover(resolved)
+			violations = append(violations, s.checkParameter(resolved, value)...)
 		}
 	}
 	return violations
 }
 
-// parameters returns the names of an operation's parameters.
-func (s *spec) parameters(operation string) (names []string) {
-	parameters, _ := s.at(operation + "/parameters")
+// Parameters returns the names of an operation's parameters.
+func (s *Spec) Parameters(operation string) (names []string) {
+	parameters, _ := s.At(operation + "/parameters")
 	list, _ := parameters.([]any)
-	for _, p := range list {
+	for i := range list {
+		p, _ := s.At(fmt.Sprintf("%s/parameters/%d", operation, i))
 		names = append(names, p.(map[string]any)["name"].(string))
 	}
 	return names
 }
 
-// names returns the sorted names in an object of the file.
-func (s *spec) names(place string) []string {
-	node, _ := s.at(place)
+// Names returns the sorted names in an object of the file.
+func (s *Spec) Names(place string) []string {
+	node, _ := s.At(place)
 	object, _ := node.(map[string]any)
 	return slices.Sorted(maps.Keys(object))
 }
@@ -413,14 +426,35 @@ func mustParse(text string) any {
 	return v
 }
 
-// checkAgainstSpec fails the test if an exchange violates openapi.yaml.
-func checkAgainstSpec(t testing.TB, e exchange) {
-	t.Helper()
-	s, err := sharedSpec()
-	if err != nil {
-		t.Fatal(err)
+// Uncovered returns the places of the file that no exchange has covered: responses
+// with their content and headers, parameters, fields, and values of enumerations.
+func (s *Spec) Uncovered() []string {
+	var places []string
+	var walk func(place string, node any)
+	walk = func(place string, node any) {
+		parent := place[:max(strings.LastIndexByte(place, '/'), 0)]
+		switch {
+		case strings.Contains(place, "/examples/"), strings.Contains(place, "/securitySchemes/"):
+			return
+		case strings.HasSuffix(parent, "/properties"), strings.HasSuffix(parent, "/enum"), strings.HasSuffix(parent, "/responses") &&
+			strings.HasPrefix(place, "/paths/"), strings.HasSuffix(parent, "/headers") && place != "/components/headers",
+			strings.HasSuffix(parent, "/parameters"), strings.HasSuffix(parent, "/content") && !strings.Contains(place, "/requestBody/"):
+			if _, at := s.At(place); !s.covered[place] && !s.covered[at] && parent != "/components/headers" {
+				places = append(places, place)
+			}
+		}
+		switch node := node.(type) {
+		case map[string]any:
+			for name, child := range node {
+				walk(Below(place, name), child)
+			}
+		case []any:
+			for i, child := range node {
+				walk(fmt.Sprintf("%s/%d", place, i), child)
+			}
+		}
 	}
-	for _, violation := range s.check(e) {
-		t.Errorf("%s %s?%s %.200s: %d %.400s\nviolates openapi.yaml: %s", e.method, e.path, e.query, e.body, e.status, e.response.body, violation)
-	}
+	walk("", s.root)
+	slices.Sort(places)
+	return places
 }

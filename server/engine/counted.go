@@ -100,16 +100,25 @@ func (ev *evaluation) compareCount(d *limitedDescriptor, r *penstock.Request, de
 	if r.Cost < 0 {
 		return
 	}
-	fits := dec.Allowed && used <= count
+	fits := dec.Allowed && used <= count-d.kept(count)
 	if dec.Source == penstock.SourceFallback {
 		fits = mode == penstock.FailOpen || fits && mode == penstock.FailLocal
 	}
 	if dec.Allowed = fits; !fits {
 		dec.RetryAfter = max(dec.ResetAfter, time.Nanosecond)
-		if r.Cost > d.count {
+		if r.Cost > d.count-d.kept(d.count) {
 			dec.RetryAfter = penstock.Never
 		}
 	}
+}
+
+// kept returns how many units of a count the descriptor keeps free: those of its rule or, of a
+// share of the rule's count, the same share of them, rounded up.
+func (d *limitedDescriptor) kept(count int64) int64 {
+	if count == d.count || d.rule.KeepFree == 0 {
+		return d.rule.KeepFree
+	}
+	return int64(math.Ceil(float64(d.rule.KeepFree) * float64(count) / float64(d.count)))
 }
 
 // countFor returns what a sum is compared with: the limit of the descriptor or, if a

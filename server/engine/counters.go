@@ -75,7 +75,7 @@ func (e *Engine) newRuleTable(s *rules.Set, old *ruleTable) *ruleTable {
 		t.states[r.Index] = e.newRuleState(s, r)
 		state := &t.states[r.Index]
 		state.counters = &RuleCounters{Rule: r.Name, Limit: maxAtOnce(r.Limit), Counters: counters}
-		state.overrides, state.changed = e.overrides.Index(r.Name), &changedRules{}
+		state.overrides, state.changed = e.overrides.Index(r.CountedBy), &changedRules{}
 	}
 	return t
 }
@@ -87,6 +87,7 @@ func (e *Engine) newRuleState(s *rules.Set, r *rules.Rule) ruleState {
 		count:    r.Limit.Count,
 		source:   e.topKeys.NewSource(r.Name),
 	}
+	state.template.KeepFree = r.KeepFree
 	if canCount(&r.Limit) {
 		state.counter = &countedState{newTemplate(e.store, countingLimit(r.Limit))}
 	}

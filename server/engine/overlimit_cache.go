@@ -42,7 +42,8 @@ func newOverLimitCache(keys int, age time.Duration) *overLimitCache {
 }
 
 // find returns the slot and the hash of a counter. An override has other numbers than its
-// rule, so the count is part of it.
+// rule, and a rule may keep units of another free, so the count that may be reached is part
+// of it.
 func (c *overLimitCache) find(r *penstock.Request, count int64) (*overLimitSlot, uint64) {
 	var h maphash.Hash
 	h.SetSeed(c.seed)
@@ -87,16 +88,16 @@ func (ev *evaluation) knownOver(d *limitedDescriptor) bool {
 		return false
 	}
 	if d.cost < 0 {
-		c.remove(&d.request, d.count)
+		c.remove(&d.request, d.count-d.rule.KeepFree)
 		return false
 	}
-	until := c.until(&d.request, d.count)
+	until := c.until(&d.request, d.count-d.rule.KeepFree)
 	if until <= 0 {
 		return false
 	}
 	d.decided, d.denied = true, true
 	dec := penstock.Decision{Limit: d.count, RetryAfter: until, ResetAfter: ev.windowEnd(d, until), Source: penstock.SourceDenyCache}
-	if d.cost > d.count {
+	if d.cost > d.count-d.rule.KeepFree {
 		dec.RetryAfter = penstock.Never
 	}
 	ev.setStatus(d, dec)
@@ -124,7 +125,7 @@ func (ev *evaluation) cacheOver() {
 		d := &ev.limited[i]
 		dec := &ev.result.Statuses[d.index].Decision
 		if d.denied && d.isCounting() && dec.Source == penstock.SourceStore && dec.ResetAfter > 0 {
-			c.add(&d.request, d.count, dec.ResetAfter)
+			c.add(&d.request, d.count-d.rule.KeepFree, dec.ResetAfter)
 		}
 	}
 }

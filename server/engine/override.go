@@ -20,6 +20,7 @@ func (ev *evaluation) useOverride(l *limitedDescriptor, t *ruleTable, domain *ru
 	l.override, l.count = true, l.rule.Limit.Count
 	if s := ev.ruleBelow(l, t, domain, d); s != nil {
 		l.underRule, l.request, l.counter = true, s.template, s.counter
+		l.request.KeepFree = 0
 		return l.rule.Limit.Validate()
 	}
 	l.request = penstock.Request{Limit: l.rule.Limit}

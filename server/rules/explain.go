@@ -23,6 +23,7 @@ type Explanation struct {
 	NoRule string
 
 	shared bool // other descriptors are counted under the same key
+	above  bool // because the rule has the limit of the one above
 }
 
 // A Step shows how one entry of a descriptor was matched.
@@ -95,7 +96,8 @@ func (x *Explanation) trace(d *Domain, entries []Entry) {
 	var key []byte
 	x.Rule, key = d.Match(entries, nil)
 	x.Key = string(key)
-	x.shared = !bytes.Equal(key, AppendKey(nil, entries))
+	x.above = n.sharesLimit
+	x.shared = !x.above && !bytes.Equal(key, AppendKey(nil, entries))
 }
 
 // missedRule names a candidate that would have led to a rule. As in Envoy's service, the
@@ -238,6 +240,8 @@ func (x *Explanation) ruleLines() string {
 	key := printable(x.Key)
 	if x.shared {
 		key += " (one count for all values that match the pattern)"
+	} else if x.above {
+		key += " (counted with the descriptor above)"
 	}
 	return columns(append(x.Rule.describe(), []string{"key", key}))
 }
@@ -283,6 +287,7 @@ func (r *Rule) describe() [][]string {
 		{r.Alias != "", "name", excerpt(r.Alias)},
 		{len(r.Replaces) > 0, "replaces", excerpt(strings.Join(r.Replaces, ", "))},
 		{r.OnStoreFailure != FailDefault, "on_store_failure", r.OnStoreFailure.String()},
+		{r.KeepFree != 0, "keep_free", fmt.Sprint(r.KeepFree)},
 		{r.Share != 0, "share", fmt.Sprint(r.Share)},
 		{r.Lease != nil && *r.Lease, "lease", "units are taken in advance and spent locally"},
 		{r.Lease != nil && !*r.Lease, "lease", "false"},

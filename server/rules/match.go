@@ -24,10 +24,12 @@ type node struct {
 	file       string
 	line       int
 
-	rule     *Rule // nil if the node has no limit
-	children nodeList
-	parts    [][]byte // the text around the stars; nil if there are none
-	shared   bool     // all values that match the pattern have one count
+	rule *Rule // nil if the node has no limit
+
+	sharesLimit bool // the rule has the limit and the counts of the node above
+	children    nodeList
+	parts       [][]byte // the text around the stars; nil if there are none
+	shared      bool     // all values that match the pattern have one count
 }
 
 func (l *nodeList) add(n *node) {
@@ -112,14 +114,14 @@ func (n *node) countedValue(e Entry, kind matchKind) string {
 
 // Match returns the rule that applies to a descriptor, or nil, and appends to buf the
 // key to count it under. Different values never have the same key, unless the rule
-// counts all values of a pattern together. Match does not allocate if buf has room for
+// counts all values of a pattern together, or shares the counts of the rule above. Match does not allocate if buf has room for
 // the key and once more for its longest entry. A nil Domain has no rules.
 func (d *Domain) Match(entries []Entry, buf []byte) (*Rule, []byte) {
 	start := len(buf)
 	if d == nil {
 		return nil, buf
 	}
-	at := &d.top
+	at, end := &d.top, start
 	for i, e := range entries {
 		var n *node
 		var kind matchKind
@@ -130,8 +132,11 @@ func (d *Domain) Match(entries []Entry, buf []byte) (*Rule, []byte) {
 			buf = append(buf, '|')
 		}
 		buf = appendEntry(buf, e.Key, n.countedValue(e, kind))
+		if !n.sharesLimit {
+			end = len(buf)
+		}
 		if i == len(entries)-1 && n.rule != nil {
-			return n.rule, buf
+			return n.rule, buf[:end]
 		}
 		at = &n.children
 	}

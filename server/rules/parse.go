@@ -169,6 +169,7 @@ var fieldPlaces = map[string]struct {
 	"after":            {place: "inside penalty", ours: true},
 	"for":              {place: "inside penalty", ours: true},
 	"up_to":            {place: "inside penalty", ours: true},
+	"keep_free":        {place: "inside rate_limit, beside it, or below a descriptor with a limit", ours: true},
 }
 
 // misplaced reports a field that is unknown or belongs elsewhere.

@@ -11,6 +11,7 @@ type path struct {
 	composite string // in messages, as Envoy's service prints it: "api.path_/login."
 	name      []byte // in rule names: "api/path=\/login"
 	depth     int
+	rule      *Rule // of the node; nil if it has none
 }
 
 func rootPath(domain string) path {
@@ -53,9 +54,13 @@ func (p *parser) parseDescriptor(r *reader, m field, into *nodeList, above path)
 		return
 	}
 	here := above.child(n)
-	if d.hasLimit && valid {
+	switch {
+	case d.hasLimit && valid:
 		n.rule = p.addRule(r, d, string(here.name))
+	case d.sharesLimit && valid:
+		n.rule, n.sharesLimit = p.addSharingRule(r, d, string(here.name), above.rule), true
 	}
+	here.rule = n.rule
 	if d.shareThreshold && n.parts == nil {
 		r.fail(d.line, "share_threshold can only be used with wildcard values (containing '*'), but found key '%s'", excerpt(n.joined))
 	}
@@ -74,6 +79,7 @@ type descriptor struct {
 	metadata       map[string]any
 	children       field
 	hasLimit       bool
+	sharesLimit    bool // has no limit but a part of the one above to keep free
 	limit          limitSpec
 }
 
@@ -110,10 +116,11 @@ func (r *reader) readDescriptor(m field, depth int) *descriptor {
 	if i := slices.IndexFunc(limitFields, isLimitText); i >= 0 && !d.hasLimit {
 		d.hasLimit, d.limit.line = true, limitFields[i].line
 	}
+	d.sharesLimit = !d.hasLimit && slices.ContainsFunc(limitFields, isKeepFree)
 	for _, f := range limitFields {
 		r.readBesideLimit(d, f)
 	}
-	if !d.hasLimit && (d.shadow || d.quota) {
+	if !d.hasLimit && !d.sharesLimit && (d.shadow || d.quota) {
 		r.warn(d.line, "shadow_mode and quota_mode have no effect without a limit")
 	}
 	return d
@@ -121,13 +128,15 @@ func (r *reader) readDescriptor(m field, depth int) *descriptor {
 
 func isLimitText(f field) bool { return f.name == "limit" && !isNull(f.value) }
 
+func isKeepFree(f field) bool { return f.name == "keep_free" && !isNull(f.value) }
+
 // readBesideLimit reads a field of the limit that is beside rate_limit, or in place of
 // it.
 func (r *reader) readBesideLimit(d *descriptor, f field) {
 	switch {
 	case !r.readLimitField(&d.limit, f):
 		r.misplaced(f)
-	case !d.hasLimit && !isNull(f.value):
+	case !d.hasLimit && !isNull(f.value) && !isKeepFree(f):
 		r.fail(f.line, "'%s' needs a limit: add rate_limit or limit to this descriptor", f.name)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -36,6 +37,21 @@ type limitSpec struct {
 	denyCache      *bool
 	chargeAlways   bool
 	penalty        *Penalty
+	keepFree       keptUnits
+}
+
+// keptUnits is how many units a rule keeps free: a number, or a part of the limit.
+type keptUnits struct {
+	number  int64
+	percent bool
+}
+
+// of returns the units of a limit that has so many, rounded up.
+func (k keptUnits) of(capacity int64) int64 {
+	if !k.percent {
+		return k.number
+	}
+	return capacity/100*k.number + (capacity%100*k.number+99)/100
 }
 
 func (s *limitSpec) isSet(name string) bool {
@@ -165,7 +181,8 @@ var limitFieldReaders = map[string]func(*reader, *limitSpec, field){
 	"charge": func(r *reader, s *limitSpec, f field) {
 		s.chargeAlways = r.oneOf(f, chargeNames...) == chargeAlways
 	},
-	"penalty": func(r *reader, s *limitSpec, f field) { s.penalty = r.readPenalty(f) },
+	"penalty":   func(r *reader, s *limitSpec, f field) { s.penalty = r.readPenalty(f) },
+	"keep_free": func(r *reader, s *limitSpec, f field) { s.keepFree = r.keptUnits(f) },
 }
 
 var algorithmNames = []string{
@@ -194,6 +211,16 @@ func (r *reader) positive(f field, most int64) (n int64) {
 	return n
 }
 
+// keptUnits reads a number of units, or a whole percentage.
+func (r *reader) keptUnits(f field) keptUnits {
+	text, percent := strings.CutSuffix(f.value.Value, "%")
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 || percent && n > 99 {
+		r.fail(f.line, "%s: want a number of units, or a part of the limit from 0%% to 99%%, such as 20%%, got %s", f.name, r.kindText(f.value))
+	}
+	return keptUnits{number: n, percent: percent}
+}
+
 func (r *reader) fraction(f field) (x float64) {
 	tag := f.value.ShortTag()
 	if tag != "!!int" && tag != "!!float" || f.value.Decode(&x) != nil || !(x > 0 && x <= 1) {
@@ -216,7 +243,7 @@ func (r *reader) duration(f field) time.Duration {
 func (p *parser) addRule(r *reader, d *descriptor, name string) *Rule {
 	s := &d.limit
 	rule := &Rule{
-		Name: name, File: r.file, Line: s.line, Index: len(p.set.rules),
+		Name: name, CountedBy: name, File: r.file, Line: s.line, Index: len(p.set.rules),
 		Unlimited: s.unlimited, Shadow: d.shadow, Quota: d.quota,
 		Alias: s.alias, Replaces: s.replaces, Metadata: d.metadata,
 		OnStoreFailure: s.onStoreFailure, Share: s.share, Lease: s.lease, DenyCache: s.denyCache,
@@ -226,9 +253,39 @@ func (p *parser) addRule(r *reader, d *descriptor, name string) *Rule {
 		rule.Limit = r.buildLimit(s)
 		rule.Limit.Name = limitName(name)
 		rule.setUnit()
+		r.setKeepFree(s, rule)
 	}
 	p.set.rules = append(p.set.rules, rule)
 	return rule
+}
+
+// addSharingRule adds the rule of a descriptor that keeps units of the limit above it free.
+// It differs from that rule only in its name and in what it keeps.
+func (p *parser) addSharingRule(r *reader, d *descriptor, name string, above *Rule) *Rule {
+	if above == nil || above.Unlimited {
+		r.fail(d.limit.lineOf("keep_free"), "'keep_free' needs a limit: add rate_limit or limit to this descriptor, or to the one above it")
+		return nil
+	}
+	rule := *above
+	rule.Name, rule.File, rule.Line, rule.Index = name, r.file, d.line, len(p.set.rules)
+	rule.Shadow, rule.Quota, rule.Metadata = d.shadow, d.quota, d.metadata
+	rule.Penalty = nil // a request that keeps units free is denied for the sake of others
+	r.setKeepFree(&d.limit, &rule)
+	p.set.rules = append(p.set.rules, &rule)
+	return &rule
+}
+
+// setKeepFree sets how many units of its limit a rule keeps free.
+func (r *reader) setKeepFree(s *limitSpec, rule *Rule) {
+	capacity := rule.Limit.Capacity()
+	rule.keepFree, rule.KeepFree = s.keepFree, s.keepFree.of(capacity)
+	switch {
+	case rule.KeepFree == 0:
+	case rule.ChargeAlways:
+		r.fail(s.lineOf("keep_free"), "keep_free: cannot be combined with charge: always, which charges whatever is left")
+	case rule.KeepFree >= capacity:
+		r.fail(s.lineOf("keep_free"), "keep_free: keeps %d of %d units, so that none could be taken", rule.KeepFree, capacity)
+	}
 }
 
 // buildLimit returns the limit: either the one in the limit field, or a number of

@@ -39,7 +39,7 @@ func (r *reader) checkUnlimited(s *limitSpec) {
 		r.fail(s.lineOf("unit"), "should not specify rate limit unit when unlimited: remove unit")
 	}
 	name, ok := s.firstSet("limit", "period", "algorithm", "burst", "buckets", "zone",
-		"on_store_failure", "share", "lease", "deny_cache", "charge", "penalty")
+		"on_store_failure", "share", "lease", "deny_cache", "charge", "penalty", "keep_free")
 	if ok {
 		r.fail(s.lineOf(name), "%s: cannot be combined with unlimited, which counts nothing: remove one of them", name)
 	}

@@ -42,6 +42,15 @@ type Rule struct {
 	// before.
 	ChargeAlways bool
 
+	// KeepFree is how many units must remain after a take; see
+	// [penstock.Request.KeepFree].
+	KeepFree int64
+	keepFree keptUnits // as the file has it
+
+	// CountedBy is the name of the rule whose limit and keys this one uses: its own
+	// name, or that of the rule above if it only keeps units of that one free.
+	CountedBy string
+
 	// RequestsPerUnit and Unit describe the limit in responses to Envoy. Unit is
 	// UnknownUnit if Envoy has no unit of that length.
 	RequestsPerUnit uint32
@@ -95,7 +104,7 @@ func (p *Penalty) String() string {
 // WithLimit returns the rule with another limit.
 func (r *Rule) WithLimit(l penstock.Limit) *Rule {
 	changed := *r
-	changed.Limit = l
+	changed.Limit, changed.KeepFree = l, r.keepFree.of(l.Capacity())
 	changed.setUnit()
 	return &changed
 }

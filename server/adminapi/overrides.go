@@ -156,8 +156,11 @@ func (v *overrideResolver) resolve(i int, q *overrideRequest) (o overrides.Overr
 		return o, &notFoundError{fmt.Sprintf("no such rule: %.200q", q.Rule), nearestRule(q.Rule, v.set.Rules())}
 	}
 	o = overrides.Override{Rule: rule.Name, Limit: q.Limit, Reason: q.Reason}
-	if o.Key, err = overrides.Resolve(v.set, rule, q.Key); err != nil {
+	var other *rules.KeyError
+	if o.Key, err = overrides.Resolve(v.set, rule, q.Key); errors.As(err, &other) {
 		return o, err
+	} else if err != nil {
+		return o, &overrides.FieldError{Field: "key", Err: err}
 	}
 	if o.Until, err = q.end(v.now); err != nil {
 		return o, err

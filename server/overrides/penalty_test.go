@@ -1,0 +1,113 @@
+package overrides
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+var harsh = &rules.Penalty{After: 100, Within: time.Minute, For: time.Minute, UpTo: time.Hour}
+
+// A flood of keys that are denied once or twice must neither hide one that is denied all the
+// time, nor make the table grow.
+func TestPenaltyFindsOffenderInAFlood(t *testing.T) {
+	b := newBook(t)
+	found := false
+	for i := 0; i < 300_000 && !found; i++ {
+		if b.CountDenial("r", fmt.Sprint("k=flood", i), harsh); i%10 == 0 {
+			b.CountDenial("r", "k=offender", harsh)
+		}
+		found = len(b.penalties.queue) > 0
+	}
+	if !found {
+		t.Fatal("the offender was not found")
+	}
+	if o := <-b.penalties.queue; o.key != "k=offender" {
+		t.Errorf("found %s", o.key)
+	}
+}
+
+// However keys compete for places, none is banned before it was denied as often as the
+// penalty says.
+func TestPenaltyNeverCountsTooMuch(t *testing.T) {
+	b, rng := newBook(t), rand.New(rand.NewPCG(3, 4))
+	q, p := &b.penalties, &rules.Penalty{After: 3, Within: time.Minute, For: time.Minute, UpTo: time.Hour}
+	since := map[string]int{}
+	bans := 0
+	for i := range 50_000 {
+		key := fmt.Sprint("k=", rng.IntN(20_000))
+		since[key]++
+		if q.count("r", key, p, int64(i)) {
+			bans++
+			if since[key] < 3 {
+				t.Fatalf("%s was banned after %d denials", key, since[key])
+			}
+			since[key] = 0
+		}
+	}
+	if bans == 0 {
+		t.Error("none was banned")
+	}
+}
+
+func TestPenaltyCountsWithinItsWindow(t *testing.T) {
+	b := newBook(t)
+	q, p := &b.penalties, &rules.Penalty{After: 3, Within: time.Minute, For: time.Minute, UpTo: time.Hour}
+	second := int64(time.Second)
+	for i, c := range []struct {
+		at   int64
+		want bool
+	}{{0, false}, {30, false}, {61, false}, {62, false}, {63, true}, {64, false}, {5, false}} {
+		if got := q.count("r", "k", p, c.at*second); got != c.want {
+			t.Errorf("denial %d at %d s: got %t, want %t", i, c.at, got, c.want)
+		}
+	}
+}
+
+func TestPenaltyLeavesRoomForOperators(t *testing.T) {
+	b := newBook(t)
+	b.kinds[Banned].Store(maxPenalties)
+	o := offence{rule: "r", key: "k=1", penalty: *harsh}
+	if b.ban(t.Context(), &o); patternOf(b, "k=1") != "" || b.Skipped() != 1 {
+		t.Errorf("a ban was added to %d others", maxPenalties)
+	}
+	mustPut(t, b, ban("k=1"))
+}
+
+func TestPenaltyQueueIsBounded(t *testing.T) {
+	b := newBook(t)
+	once := &rules.Penalty{After: 1, Within: time.Minute, For: time.Minute, UpTo: time.Hour}
+	for i := range maxQueued + 5 {
+		b.CountDenial("r", fmt.Sprint("k=", i), once)
+	}
+	if len(b.penalties.queue) != maxQueued || b.Skipped() != 5 {
+		t.Errorf("%d queued, %d skipped", len(b.penalties.queue), b.Skipped())
+	}
+}
+
+func TestBanLengthDoubles(t *testing.T) {
+	p := &rules.Penalty{For: 10 * time.Minute, UpTo: time.Hour}
+	for n, want := range map[int]time.Duration{1: 10 * time.Minute, 2: 20 * time.Minute, 3: 40 * time.Minute, 4: time.Hour, maxStrikes: time.Hour} {
+		if got := banLength(p, n); got != want {
+			t.Errorf("ban %d: got %v, want %v", n, got, want)
+		}
+	}
+}
+
+// Two daemons that find the same offender set one ban, and the second does not double it.
+func TestPenaltyOfTwoDaemonsIsOneBan(t *testing.T) {
+	prefix := newPrefix()
+	a, b := daemonAfterSync(t, prefix), daemonAfterSync(t, prefix)
+	o := offence{rule: "r", key: "k=1", penalty: *harsh}
+	a.ban(t.Context(), &o)
+	b.ban(t.Context(), &o) // which does not know of the ban yet
+	mustSync(t, a, b)
+	for _, d := range []*Book{a, b} {
+		if got := d.List("", ""); len(got) != 1 || got[0].Strikes != 1 {
+			t.Errorf("got %+v, want one ban", got)
+		}
+	}
+}

@@ -136,6 +136,9 @@ func TestOverridesAreImportedAllOrNone(t *testing.T) {
 	if exported.Header().Get("Content-Type") != "text/csv; charset=utf-8" || strings.Count(exported.Body.String(), "\n") != 10_001 {
 		t.Errorf("got %v, %d lines", exported.Header(), strings.Count(exported.Body.String(), "\n"))
 	}
+	if testing.Short() {
+		return // a run without the race detector has the rest
+	}
 	other := newServer(t, newEngine(t), adminapi.Options{Loopback: true})
 	if w := put(other, "", "text/csv", exported.Body.String()); w.Code != 200 {
 		t.Errorf("an export cannot be imported: %d %s", w.Code, w.Body)

@@ -76,6 +76,9 @@ func TestListSaysWhenAnOverrideWasUsed(t *testing.T) {
 }
 
 func TestBookIsBounded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds under the race detector")
+	}
 	b := newBook(t)
 	all := make([]Override, MaxOverrides)
 	for i := range all {

@@ -16,7 +16,7 @@ var harsh = &rules.Penalty{After: 100, Within: time.Minute, For: time.Minute, Up
 func TestPenaltyFindsOffenderInAFlood(t *testing.T) {
 	b := newBook(t)
 	found := false
-	for i := 0; i < 300_000 && !found; i++ {
+	for i := 0; i < 200_000 && !found; i++ {
 		if b.CountDenial("r", fmt.Sprint("k=flood", i), harsh); i%10 == 0 {
 			b.CountDenial("r", "k=offender", harsh)
 		}

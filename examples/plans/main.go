@@ -1,7 +1,7 @@
-// Plans gives each customer of an API the daily quota of its plan. A customer can change
-// the plan at any time: usage so far is kept, and the new quota applies at once. That is
-// why the quotas are windows: a bucket keeps its debt as time, so a spent key that moves
-// from 60/1m to 600/1m has nothing at once, and then ten times as much.
+// Plans gives each customer of an API the daily quota of its plan. Plans are in a database,
+// which is asked once in a while and not for each request. A customer can change the plan at
+// any time: usage so far is kept, and the new quota applies at once, or within seconds if
+// another process has changed it.
 //
 // That is so for windows, which count units. A token bucket keeps its debt as time: a
 // customer who has used up 60/1m and moves to 600/1m under the same name gets nothing at
@@ -14,6 +14,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"sync"
@@ -37,20 +38,15 @@ var plans = map[string]penstock.Limit{
 
 // An api is the API with its customers.
 type api struct {
-	limiters map[string]*penstock.Limiter // by plan
-
-	mu    sync.RWMutex
-	plans map[string]string // of customers, by API key
+	limiters *penstock.LimiterCache
+	database database
 }
 
 func handler(store penstock.Store) (http.Handler, error) {
-	a := &api{plans: map[string]string{"ada": "free", "bert": "pro"}, limiters: map[string]*penstock.Limiter{}}
-	for plan, limit := range plans {
-		lim, err := penstock.New(store, limit)
-		if err != nil {
-			return nil, err
-		}
-		a.limiters[plan] = lim
+	a := &api{database: database{plans: map[string]string{"ada": "free", "bert": "pro"}}}
+	var err error
+	if a.limiters, err = penstock.NewLimiterCache(store, a.limitOf, nil); err != nil {
+		return nil, err
 	}
 	limit := httplimit.Protect(nil, &httplimit.Options{Key: httplimit.Header(keyHeader), LimiterFor: a.limiterFor})
 	mux := http.NewServeMux()
@@ -61,11 +57,14 @@ func handler(store penstock.Store) (http.Handler, error) {
 
 const keyHeader = "X-API-Key"
 
+// limitOf returns the limit of a customer's plan, or none for an unknown key.
+func (a *api) limitOf(_ context.Context, key string) (penstock.Limit, error) {
+	return plans[a.database.plan(key)], nil
+}
+
 // limiterFor returns the limiter of the customer's plan, or nil for an unknown key.
 func (a *api) limiterFor(r *http.Request) *penstock.Limiter {
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return a.limiters[a.plans[r.Header.Get(keyHeader)]]
+	return a.limiters.For(r.Context(), r.Header.Get(keyHeader))
 }
 
 // authenticate rejects unknown keys, for which there is no limiter.
@@ -81,14 +80,31 @@ func (a *api) authenticate(next http.Handler) http.Handler {
 
 // changePlan moves a customer to another plan. A real service would authorize this.
 func (a *api) changePlan(w http.ResponseWriter, r *http.Request) {
-	plan := r.PathValue("plan")
-	if a.limiters[plan] == nil {
+	customer, plan := r.PathValue("customer"), r.PathValue("plan")
+	if _, ok := plans[plan]; !ok {
 		http.Error(w, "no such plan", http.StatusNotFound)
 		return
 	}
-	a.mu.Lock()
-	a.plans[r.PathValue("customer")] = plan
-	a.mu.Unlock()
+	a.database.setPlan(customer, plan)
+	a.limiters.Invalidate(customer)
+}
+
+// A database stands for the one of a real service.
+type database struct {
+	mu    sync.RWMutex
+	plans map[string]string // of customers, by API key
+}
+
+func (d *database) plan(key string) string {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.plans[key]
+}
+
+func (d *database) setPlan(key, plan string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.plans[key] = plan
 }
 
 func serve(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") }

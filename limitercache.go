@@ -1,0 +1,172 @@
+package penstock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// LimiterCacheOptions configure a [LimiterCache]. The zero value has all defaults.
+type LimiterCacheOptions struct {
+	// MaxAge is how long a limit is used before load is called again. Meanwhile the
+	// old one stays in use, also while load fails. Default: ten seconds.
+	MaxAge time.Duration
+
+	// MaxKeys bounds the keys in the cache. Beyond it, any of them is dropped for a
+	// new one. Default: 100,000.
+	MaxKeys int
+
+	// Timeout bounds each call of load. Default: a second.
+	Timeout time.Duration
+
+	// OnError is called for each load that failed, or returned an invalid limit. It is
+	// called concurrently. Optional.
+	OnError func(key string, err error)
+}
+
+// A LimiterCache finds the limiter of a key whose limit is elsewhere, such as the plan of a
+// customer in a database, and can change at any time. Its [LimiterCache.For] is made for the
+// LimiterFor of packages httplimit and grpclimit. It is safe for concurrent use.
+type LimiterCache struct {
+	store   Store
+	load    func(ctx context.Context, key string) (Limit, error)
+	options LimiterCacheOptions
+
+	mu       sync.Mutex
+	keys     map[string]*cachedLimiter
+	limiters map[Limit]*Limiter // keys of one plan share a limiter
+}
+
+// A cachedLimiter is what the cache knows about a key.
+type cachedLimiter struct {
+	limiter *Limiter      // nil if the key has none
+	until   time.Time     // when it is loaded again
+	loading chan struct{} // closed when the load in progress ends; nil without one
+	known   bool          // a load has succeeded
+}
+
+// NewLimiterCache returns a cache. Load returns the limit of a key, or the zero Limit if the
+// key has none of its own. Give the limits of all plans one name, so that a key keeps what it
+// has used when its plan changes. Nil options are all defaults.
+func NewLimiterCache(s Store, load func(ctx context.Context, key string) (Limit, error), o *LimiterCacheOptions) (*LimiterCache, error) {
+	if s == nil {
+		return nil, errNoStore
+	}
+	if load == nil {
+		return nil, errors.New("penstock: LimiterCache: no load function")
+	}
+	c := &LimiterCache{store: s, load: load, keys: map[string]*cachedLimiter{}, limiters: map[Limit]*Limiter{}}
+	if o != nil {
+		c.options = *o
+	}
+	if c.options.MaxAge <= 0 {
+		c.options.MaxAge = 10 * time.Second
+	}
+	if c.options.MaxKeys <= 0 {
+		c.options.MaxKeys = 100_000
+	}
+	if c.options.Timeout <= 0 {
+		c.options.Timeout = time.Second
+	}
+	if c.options.OnError == nil {
+		c.options.OnError = func(string, error) {}
+	}
+	return c, nil
+}
+
+// For returns the limiter of a key, or nil if the key has no limit of its own. It waits only
+// for the first load of a key, and at most until ctx ends. If that load fails, For returns
+// nil too: give the middleware a Limiter for this case.
+func (c *LimiterCache) For(ctx context.Context, key string) *Limiter {
+	c.mu.Lock()
+	e := c.keys[key]
+	if e == nil {
+		e = c.add(key)
+	}
+	if e.loading == nil && !time.Now().Before(e.until) {
+		e.loading = make(chan struct{})
+		go c.refresh(context.WithoutCancel(ctx), key, e, e.loading)
+	}
+	limiter, known, loading := e.limiter, e.known, e.loading
+	c.mu.Unlock()
+	if known || loading == nil {
+		return limiter
+	}
+	select {
+	case <-loading:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return e.limiter
+	case <-ctx.Done():
+		return limiter
+	}
+}
+
+// Invalidate makes the next For of a key wait for its limit to be loaded again. If that fails,
+// the old one stays in use. Call it where the program itself changes a limit.
+func (c *LimiterCache) Invalidate(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.keys[key]; e != nil {
+		c.keys[key] = &cachedLimiter{limiter: e.limiter} // a load in progress may return the old limit
+	}
+}
+
+// add adds a key, in place of another if the cache is full.
+func (c *LimiterCache) add(key string) *cachedLimiter {
+	if len(c.keys) >= c.options.MaxKeys {
+		for other := range c.keys { // in random order
+			delete(c.keys, other)
+			break
+		}
+	}
+	e := &cachedLimiter{}
+	c.keys[key] = e
+	return e
+}
+
+// retryPause is how long a load that failed is not repeated.
+const retryPause = time.Second
+
+// refresh loads the limit of a key. If that fails, the old one stays.
+func (c *LimiterCache) refresh(ctx context.Context, key string, e *cachedLimiter, done chan struct{}) {
+	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
+	defer cancel()
+	limit, err := c.load(ctx, key)
+	c.mu.Lock()
+	var limiter *Limiter
+	if err == nil && limit != (Limit{}) {
+		limiter, err = c.limiterOf(limit)
+	}
+	e.loading = nil
+	if err == nil {
+		e.limiter, e.known, e.until = limiter, true, time.Now().Add(c.options.MaxAge)
+	} else {
+		e.until = time.Now().Add(min(retryPause, c.options.MaxAge))
+	}
+	c.mu.Unlock()
+	close(done)
+	if err != nil {
+		c.options.OnError(key, err)
+	}
+}
+
+// maxSharedLimiters bounds the limiters that keys share. A program with more plans than that
+// makes some of them again.
+const maxSharedLimiters = 1024
+
+func (c *LimiterCache) limiterOf(limit Limit) (*Limiter, error) {
+	if known := c.limiters[limit]; known != nil {
+		return known, nil
+	}
+	limiter, err := New(c.store, limit)
+	if err != nil {
+		return nil, err
+	}
+	if len(c.limiters) >= maxSharedLimiters {
+		clear(c.limiters)
+	}
+	c.limiters[limit] = limiter
+	return limiter, nil
+}

@@ -1,0 +1,151 @@
+package penstock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+func newLimiterCache(t *testing.T, load func(context.Context, string) (penstock.Limit, error), o *penstock.LimiterCacheOptions) *penstock.LimiterCache {
+	t.Helper()
+	c, err := penstock.NewLimiterCache(penstock.NewMemory(nil), load, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func countOf(l *penstock.Limiter) int64 {
+	if l == nil {
+		return -1
+	}
+	return l.Limit().Count
+}
+
+func TestLimiterCacheLoadsOnceAndAgainWhenOld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		loads, count := 0, int64(5)
+		c := newLimiterCache(t, func(context.Context, string) (penstock.Limit, error) {
+			loads++
+			return penstock.PerMinute(count), nil
+		}, nil)
+		for range 3 {
+			if got := countOf(c.For(t.Context(), "a")); got != 5 || loads != 1 {
+				t.Fatalf("got %d after %d loads", got, loads)
+			}
+		}
+		count = 9
+		time.Sleep(11 * time.Second)
+		if got := countOf(c.For(t.Context(), "a")); got != 5 {
+			t.Errorf("got %d, want the old limit while the new one is loaded", got)
+		}
+		synctest.Wait()
+		if got := countOf(c.For(t.Context(), "a")); got != 9 || loads != 2 {
+			t.Errorf("got %d after %d loads, want the new limit", got, loads)
+		}
+		count = 7
+		c.Invalidate("a")
+		c.Invalidate("unknown")
+		if got := countOf(c.For(t.Context(), "a")); got != 7 {
+			t.Errorf("got %d, want the limit after Invalidate", got)
+		}
+	})
+}
+
+func TestLimiterCacheKeepsLimitWhileLoadFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var fail error
+		reported := 0
+		limit := penstock.PerMinute(5)
+		c := newLimiterCache(t, func(context.Context, string) (penstock.Limit, error) { return limit, fail },
+			&penstock.LimiterCacheOptions{OnError: func(string, error) { reported++ }})
+		c.For(t.Context(), "a")
+		fail = errors.New("down")
+		time.Sleep(time.Minute)
+		for range 3 {
+			if got := countOf(c.For(t.Context(), "a")); got != 5 {
+				t.Errorf("got %d, want the old limit", got)
+			}
+			synctest.Wait()
+		}
+		if reported != 1 {
+			t.Errorf("%d loads failed within a second, want one", reported)
+		}
+		if got := c.For(t.Context(), "b"); got != nil {
+			t.Errorf("a key that was never loaded has %v", got.Limit())
+		}
+		fail, limit = nil, penstock.Limit{Count: -1, Period: time.Minute}
+		time.Sleep(time.Minute)
+		c.For(t.Context(), "a")
+		synctest.Wait()
+		if got := countOf(c.For(t.Context(), "a")); got != 5 || reported != 3 {
+			t.Errorf("an invalid limit: got %d, %d errors", got, reported)
+		}
+	})
+}
+
+func TestLimiterCacheWaitsForFirstLoadOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var loads atomic.Int64
+		c := newLimiterCache(t, func(ctx context.Context, _ string) (penstock.Limit, error) {
+			loads.Add(1)
+			<-ctx.Done() // until the timeout
+			return penstock.PerMinute(5), nil
+		}, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if got := c.For(ctx, "a"); got != nil {
+			t.Errorf("a caller that has left got %v", got.Limit())
+		}
+		got := make(chan *penstock.Limiter, 5)
+		for range 5 {
+			go func() { got <- c.For(t.Context(), "a") }()
+		}
+		for range 5 {
+			if l := <-got; countOf(l) != 5 {
+				t.Errorf("got %d", countOf(l))
+			}
+		}
+		if n := loads.Load(); n != 1 {
+			t.Errorf("%d loads, want one for all", n)
+		}
+	})
+}
+
+func TestLimiterCacheIsBoundedAndSharesLimiters(t *testing.T) {
+	var loads atomic.Int64
+	c := newLimiterCache(t, func(_ context.Context, key string) (penstock.Limit, error) {
+		loads.Add(1)
+		if key == "none" {
+			return penstock.Limit{}, nil
+		}
+		return penstock.PerMinute(5), nil
+	}, &penstock.LimiterCacheOptions{MaxKeys: 10})
+	first := c.For(t.Context(), "0")
+	for i := range 1000 {
+		if l := c.For(t.Context(), fmt.Sprint(i)); l != first {
+			t.Fatal("keys of one plan have different limiters")
+		}
+	}
+	if n := loads.Load(); n < 990 {
+		t.Errorf("%d loads of 1000 keys: the cache has no bound", n)
+	}
+	if c.For(t.Context(), "none") != nil {
+		t.Error("a key without a limit has a limiter")
+	}
+}
+
+func TestNewLimiterCacheRejectsNil(t *testing.T) {
+	if _, err := penstock.NewLimiterCache(nil, func(context.Context, string) (penstock.Limit, error) { return penstock.Limit{}, nil }, nil); err == nil {
+		t.Error("no store is accepted")
+	}
+	if _, err := penstock.NewLimiterCache(penstock.NewMemory(nil), nil, nil); err == nil {
+		t.Error("no load function is accepted")
+	}
+}

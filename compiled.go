@@ -128,6 +128,14 @@ func (cl *compiledLimit) rate() *algorithm.Rate {
 	return nil
 }
 
+// interval returns how long a bucket takes to earn one unit, or 0 for a window.
+func (cl *compiledLimit) interval() int64 {
+	if rate := cl.rate(); rate != nil {
+		return rate.Interval
+	}
+	return 0
+}
+
 // hashOf returns the hash of a key under a limit in this process. It is never 0.
 func hashOf(cl *compiledLimit, key string) uint64 {
 	return max(maphash.String(seed, key)^cl.identityHash, 1)

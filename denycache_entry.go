@@ -209,7 +209,7 @@ func (e *denial) from(l *lookup, d *Decision) (ok bool) {
 	if d.RetryAfter != Never {
 		e.retryAt = l.sent + int64(d.RetryAfter)
 	}
-	e.rounded = isWholeMillis(int64(d.RetryAfter)) && !isWholeMillis(intervalOf(l.limit))
+	e.rounded = isWholeMillis(int64(d.RetryAfter)) && !isWholeMillis(l.limit.interval())
 	return true
 }
 
@@ -233,14 +233,6 @@ func (e *denial) fromLastUnit(cl *compiledLimit, d *Decision) (ok bool) {
 // isWholeMillis reports whether a time is in whole milliseconds, as all times of
 // a Redis store are.
 func isWholeMillis(d int64) bool { return d%int64(time.Millisecond) == 0 }
-
-// intervalOf returns how long a bucket takes to earn one unit, or 0 for a window.
-func intervalOf(cl *compiledLimit) int64 {
-	if rate := cl.rate(); rate != nil {
-		return rate.Interval
-	}
-	return 0
-}
 
 // put replaces the entry of the same key with a denial. If there is none, it
 // replaces the entry that ends first; free entries end at 0.

@@ -26,7 +26,9 @@ import (
 //     before acting. Use it to do something else in the meantime.
 //
 // AllowN, WaitN and ReserveN take n units. [Limiter.KeepFree] takes only while more
-// are left for others. [Limiter.Charge] charges units that were used already. [Limiter.Peek], [Limiter.Refund] and [Limiter.Reset] read, return
+// are left for others. [Limiter.Charge] charges units that were used already, and
+// [Limiter.Settle] corrects a charge under an ID once the true cost is known.
+// [Limiter.Peek], [Limiter.Refund] and [Limiter.Reset] read, return
 // and delete what was taken.
 //
 // Under a [Concurrent] limit, [Limiter.Acquire] and [Limiter.AcquireWait] take a permit,
@@ -130,6 +132,23 @@ func (l *Limiter) AllowAtMost(ctx context.Context, key string, n int64) (Decisio
 func (l *Limiter) Charge(ctx context.Context, key string, n int64) (Decision, error) {
 	r := l.request(key, n)
 	r.Overdraw = true
+	return l.store.Take(ctx, r)
+}
+
+// Settle makes what was charged to the key under an ID equal to what was used, once that
+// is known: it refunds what was too much, and charges what was too little as a debt (see
+// [Limiter.Charge]). What time has paid back already is not refunded.
+// [Decision.Granted] is what is charged under the ID then: the amount, or less if the debt
+// would exceed [Limit.MaxDebt]. A RollingWindow or SlidingLog cannot owe, and is charged
+// what it has left.
+//
+// Settle can be repeated, and called again with another amount. What is never settled
+// stays charged. If the ID is not remembered, nothing is charged and the error is
+// [ErrUnknownID]: an ID is remembered for one Period, or longer with [Request.Hold]. To
+// settle under several limits at once, see [SettleAll].
+func (l *Limiter) Settle(ctx context.Context, key, id string, amount int64) (Decision, error) {
+	r := l.request(key, amount)
+	r.ID, r.Settle = id, true
 	return l.store.Take(ctx, r)
 }
 

@@ -192,7 +192,7 @@ func (m *Memory) Take(_ context.Context, r Request) (d Decision, err error) {
 	if err != nil {
 		return d, err
 	}
-	if r.ID != "" && r.Cost != 0 {
+	if r.isRecorded() || r.ID != "" && r.Cost < 0 {
 		if cl.limit.Algorithm == Concurrent {
 			return m.takePermits(cl, &r), nil
 		}

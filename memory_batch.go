@@ -32,7 +32,7 @@ func (m *Memory) takeAll(rs []Request, ds []Decision) error {
 	b.lock()
 	defer b.unlock()
 	if len(rs) > 0 && rs[0].ID != "" {
-		return b.decideWithID(ds)
+		return b.decideWithID(ds, rs[0].Settle)
 	}
 	return b.decide(ds)
 }
@@ -80,13 +80,13 @@ func (b *memoryBatch) add(r *Request) error {
 	h := b.store.hashOf(cl, r.Key)
 	it := batchItem{limit: cl, req: r.forAlgorithm(), hash: h, shard: b.store.shard(h), index: len(b.items)}
 	switch {
-	case r.ID == "" || r.Cost == 0:
+	case !r.isRecorded():
 	case cl.limit.Algorithm == Concurrent:
 		it.req.ID = b.store.hashOfID(h, r.ID)
 	default:
 		it.home, it.homeHash, it.record = it.shard, h, b.store.hashOfID(h, r.ID)
 	}
-	b.lifetime = max(b.lifetime, cl.idLifetime)
+	b.lifetime = max(b.lifetime, cl.lifetimeOf(r))
 	b.items = append(b.items, it)
 	b.shards = append(b.shards, int(h>>b.store.shift))
 	return nil

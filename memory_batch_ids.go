@@ -9,9 +9,10 @@ import (
 // This file decides a TakeAll with an ID. The record of each item is in the shard of
 // its key, whose lock the batch holds.
 
-// decideWithID answers a retry with the recorded grants. If none is recorded, it
-// decides the items and records what they are granted. Permits are their own record.
-func (b *memoryBatch) decideWithID(ds []Decision) error {
+// decideWithID answers a retry with the recorded grants, or settles them. If none is
+// recorded, it decides the items and records what they are granted. Permits are their
+// own record.
+func (b *memoryBatch) decideWithID(ds []Decision, settle bool) error {
 	recorded, known := 0, 0
 	for i := range b.items {
 		it := &b.items[i]
@@ -22,10 +23,12 @@ func (b *memoryBatch) decideWithID(ds []Decision) error {
 			known++
 		}
 	}
-	switch known {
-	case 0:
+	switch {
+	case settle && known == recorded:
+		return b.settle(ds)
+	case known == 0 && !settle:
 		return b.decide(ds)
-	case recorded:
+	case known == recorded:
 		b.repeat(ds)
 		return nil
 	}
@@ -70,6 +73,18 @@ func (b *memoryBatch) repeat(ds []Decision) {
 	}
 }
 
+// settle makes what is charged to each item equal to its cost.
+func (b *memoryBatch) settle(ds []Decision) (err error) {
+	for i := range b.items {
+		it := &b.items[i]
+		slot := it.home.recordSlot(it.limit, it.record, b.mono)
+		if ds[i], err = it.home.settleID(it.limit, it.req.Cost, it.homeHash, it.record, it.now, slot); err != nil {
+			return requestError(it.index, err)
+		}
+	}
+	return nil
+}
+
 // ensureRecords allocates the records of all items before anything is charged, and
 // pins them: without its record, a retry would be charged again.
 func (b *memoryBatch) ensureRecords() error {
@@ -98,10 +113,12 @@ func (b *memoryBatch) putRecords(ds []Decision) {
 			continue
 		}
 		s := it.home
-		s.usedOverflow = it.shard != s
+		if s.usedOverflow = it.shard != s; s.usedOverflow {
+			s.overflowDue = it.shard.dueOf(it.limit, it.hash)
+		}
 		t := &s.tables[idTableOf(it.limit)]
 		slot := t.Slot(it.record)
-		putRecord(slot, s.newRecord(b.mono, b.lifetime, ds[i]))
+		putRecord(slot, s.newRecord(it.limit, it.homeHash, b.mono, b.lifetime, ds[i]))
 		t.NoteExpiry(hashtable.Expiry(slot))
 	}
 }

@@ -19,8 +19,10 @@ func (m *Memory) takeWithID(cl *compiledLimit, r *Request) (Decision, error) {
 	now, mono := m.clocks(cl.table)
 	slot := s.recordSlot(cl, id, mono)
 	switch {
+	case r.Settle:
+		return s.settleID(cl, r.Cost, h, id, now, slot)
 	case r.Cost < 0:
-		return s.refundID(cl, r, h, now, slot), nil
+		return s.refundID(cl, r.Cost, h, id, now, slot), nil
 	case slot != nil:
 		return s.repeatID(cl, h, now, mono, recordOf(slot)), nil
 	}
@@ -90,15 +92,21 @@ func (s *shard) takeNewID(cl *compiledLimit, r *Request, h, id uint64, now, mono
 	if slot == nil {
 		return Decision{}, errNoRecord
 	}
-	slot[expiryWord] = uint64(mono + cl.idLifetime)
+	lifetime := cl.lifetimeOf(r)
+	slot[expiryWord] = uint64(mono + lifetime)
 	var d Decision
 	s.usedOverflow = false
 	s.take(cl, h, now, r.forAlgorithm(), &d)
 	if slot = t.Slot(id); slot != nil { // take may have moved it, or swept it after a short lifetime
-		putRecord(slot, s.newRecord(mono, cl.idLifetime, d))
+		putRecord(slot, s.newRecord(cl, h, mono, lifetime, d))
 		t.NoteExpiry(hashtable.Expiry(slot))
 	}
 	return d, nil
+}
+
+// lifetimeOf returns how long a grant to the request is remembered.
+func (cl *compiledLimit) lifetimeOf(r *Request) int64 {
+	return max(cl.idLifetime, algorithm.RoundUp(int64(r.Hold), cl.tick))
 }
 
 // errNoRecord is returned if the store has no room for a record.
@@ -106,40 +114,161 @@ var errNoRecord = fmt.Errorf("penstock: memory: store is full, cannot record the
 
 // newRecord returns the record of a decision. The record of a denial has already
 // expired.
-func (s *shard) newRecord(mono, lifetime int64, d Decision) idRecord {
-	r := idRecord{granted: d.Granted, actAt: mono + int64(d.Delay), overflow: s.usedOverflow}
+func (s *shard) newRecord(cl *compiledLimit, h uint64, mono, lifetime int64, d Decision) idRecord {
+	r := idRecord{actAt: mono + int64(d.Delay), overflow: s.usedOverflow}
 	if d.Allowed {
 		r.expiry = mono + lifetime
+		r.grant = algorithm.Grant{}.Charged(0, d.Granted, s.dueOf(cl, h), cl.interval())
 	}
 	return r
+}
+
+// dueOf returns when time will have paid back the units that were just charged to a
+// key, or to the overflow bucket: its slot has expired then.
+func (s *shard) dueOf(cl *compiledLimit, h uint64) int64 {
+	if s.usedOverflow {
+		return algorithm.RoundUp(s.overflowDue, cl.tick)
+	}
+	slot := s.tables[cl.table].Slot(h)
+	if slot == nil {
+		return 0 // nothing was charged
+	}
+	return algorithm.RoundUp(hashtable.Expiry(slot), cl.tick)
 }
 
 // repeatID answers a retry with the earlier grant, and the state of the key now.
 func (s *shard) repeatID(cl *compiledLimit, h uint64, now, mono int64, rec idRecord) (d Decision) {
 	s.take(cl, h, now, algorithm.Request{}, &d)
-	d.Granted = rec.granted
+	d.Granted = rec.grant.Units
 	d.Delay = max(0, time.Duration(rec.actAt-mono))
 	return d
 }
 
 // refundID refunds a grant under an ID, once.
-func (s *shard) refundID(cl *compiledLimit, r *Request, h uint64, now int64, slot []uint64) (d Decision) {
+func (s *shard) refundID(cl *compiledLimit, cost int64, h, id uint64, now int64, slot []uint64) (d Decision) {
 	if slot == nil || recordOf(slot).refunded {
 		s.take(cl, h, now, algorithm.Request{}, &d)
 		return d
 	}
-	rec, req := recordOf(slot), r.forAlgorithm()
-	req.Cost = max(req.Cost, -rec.granted)
-	rec.granted += req.Cost
+	rec := recordOf(slot)
 	rec.refunded = true
-	if rec.granted == 0 {
+	s.moveGrant(cl, &rec, h, now, max(cost, -rec.grant.Units), &d)
+	if rec.grant.Units == 0 {
 		rec.expiry = 0
 	}
-	putRecord(slot, rec)
-	if rec.overflow {
-		s.takeOverflow(cl, req, &d)
-	} else {
-		s.take(cl, h, now, req, &d)
-	}
+	s.putRecord(cl, id, rec)
 	return d
+}
+
+// settleID makes what is charged under an ID equal to the cost.
+func (s *shard) settleID(cl *compiledLimit, cost int64, h, id uint64, now int64, slot []uint64) (d Decision, err error) {
+	if slot == nil {
+		s.take(cl, h, now, algorithm.Request{}, &d) // as a denial, it corrects a state from the future
+		return Decision{}, errNotRemembered
+	}
+	rec := recordOf(slot)
+	s.moveGrant(cl, &rec, h, now, cost-rec.grant.Units, &d)
+	s.putRecord(cl, id, rec)
+	d.settled(rec.grant.Units)
+	return d, nil
+}
+
+// errNotRemembered is returned for an ID without a record.
+var errNotRemembered = fmt.Errorf("penstock: settle: %w: nothing was granted under it, or it has expired", ErrUnknownID)
+
+// settled turns the decision on a change of a charge into the decision on its
+// settlement, which is never denied.
+func (d *Decision) settled(units int64) {
+	d.Allowed, d.Granted, d.RetryAfter, d.Delay = true, units, 0, 0
+}
+
+// putRecord writes a record that may have moved since it was read.
+func (s *shard) putRecord(cl *compiledLimit, id uint64, rec idRecord) {
+	t := &s.tables[idTableOf(cl)]
+	if slot := t.Slot(id); slot != nil {
+		putRecord(slot, rec)
+		t.NoteExpiry(hashtable.Expiry(slot))
+	}
+}
+
+// moveGrant charges more units under an ID, or refunds some of them, and updates the
+// record.
+func (s *shard) moveGrant(cl *compiledLimit, rec *idRecord, h uint64, now, change int64, d *Decision) {
+	g, interval := &rec.grant, cl.interval()
+	if change <= 0 {
+		back := min(-change, g.Unpaid(now, interval))
+		s.refundDue(cl, rec, h, now, back, d)
+		*g = g.Refunded(now, -change, back, interval, cl.tick)
+		return
+	}
+	req := algorithm.Request{Cost: change, Overdraw: cl.limit.Algorithm.hasDebt(), AtMost: !cl.limit.Algorithm.hasDebt()}
+	if s.usedOverflow = rec.overflow; rec.overflow {
+		s.takeOverflow(cl, req, d)
+	} else {
+		s.take(cl, h, now, req, d)
+	}
+	rec.overflow = s.usedOverflow
+	*g = g.Charged(now, d.Granted, s.dueOf(cl, h), interval)
+}
+
+// refundDue refunds units of a grant to the key, or to the overflow bucket.
+func (s *shard) refundDue(cl *compiledLimit, rec *idRecord, h uint64, now, units int64, d *Decision) {
+	if rec.overflow {
+		s, h = &s.store.overflow, cl.overflowHash()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+	}
+	t := &s.tables[cl.table]
+	slot := t.Slot(h)
+	if slot == nil || units == 0 {
+		s.take(cl, h, now, algorithm.Request{}, d)
+		return
+	}
+	s.decideRefund(cl, slot, now, units, rec.grant.Due, d)
+	t.NoteExpiry(hashtable.Expiry(slot))
+}
+
+// decideRefund is decide for a refund of units that are paid back at due.
+func (s *shard) decideRefund(cl *compiledLimit, slot []uint64, now, units, due int64, d *Decision) {
+	switch cl.limit.Algorithm {
+	case TokenBucket, LeakyBucket:
+		b, out := cl.rate().RefundDue(bucketOf(slot), now, units, due)
+		putBucket(slot, b)
+		d.set(cl, out, cl.rate().Balance(max(b.Full-now, 0)))
+	case FixedWindow:
+		c, out := cl.fixed.RefundDue(counterOf(slot), now, cl.window(now), units, due)
+		putCounter(slot, c)
+		d.set(cl, out, cl.fixed.Balance(c, now))
+	case SlidingWindow:
+		c, out := cl.sliding.RefundDue(slideOf(cl, slot), now, units, due)
+		putSlide(cl, slot, c)
+		d.set(cl, out, cl.sliding.Balance(c, now))
+	case RollingWindow:
+		s.refundRolling(cl, slot, now, units, due, d)
+	case SlidingLog:
+		s.refundLog(cl, slot, now, units, due, d)
+	}
+}
+
+func (s *shard) refundRolling(cl *compiledLimit, slot []uint64, now, units, due int64, d *Decision) {
+	r, recorded := s.ring(cl, slot)
+	out := algorithm.Outcome{Allowed: true}
+	if recorded {
+		cl.rolling.Normalize(&r, now)
+		out = cl.rolling.RefundDue(&r, units, due)
+		putRing(slot, &r)
+		slot[expiryWord] = uint64(cl.rolling.Empty(&r))
+	}
+	d.set(cl, out, cl.rolling.Balance(&r, now))
+}
+
+func (s *shard) refundLog(cl *compiledLimit, slot []uint64, now, units, due int64, d *Decision) {
+	l := s.log(cl, slot)
+	out := algorithm.Outcome{Allowed: true}
+	if l.Times != nil {
+		cl.log.Normalize(&l, now)
+		out = cl.log.RefundDue(&l, units, due)
+		putLog(cl, slot, &l)
+	}
+	d.set(cl, out, cl.log.Balance(&l, now))
 }

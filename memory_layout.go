@@ -67,7 +67,7 @@ func tableKindOf(l Limit) tableKind {
 
 // slotWidth returns the words per slot, including the hash.
 func (k tableKind) slotWidth() uint64 {
-	return [...]uint64{bucketTable: 2, windowTable: 3, clockTable: 3, blockTable: 6, idTable: 4}[k&^untrustedTable]
+	return [...]uint64{bucketTable: 2, windowTable: 3, clockTable: 3, blockTable: 6, idTable: 6}[k&^untrustedTable]
 }
 
 const maxSlotWidth = 6
@@ -86,6 +86,8 @@ const (
 
 	grantedWord = 2 // idTable: units charged; flagged if the overflow bucket was charged
 	actAtWord   = 3 // idTable: when to act; flagged if refunded
+	owedWord    = 4 // idTable: of the units charged, those that are paid back at due
+	dueWord     = 5 // idTable: when, on the clock of the key's state
 )
 
 // flagBit is the top bit of a word. No time or count needs it.
@@ -196,7 +198,7 @@ func logLenOf(slot []uint64) int { return int(uint32(slot[positionWord])) }
 // An idRecord is a grant under a [Request.ID].
 type idRecord struct {
 	expiry   int64
-	granted  int64 // units that are still charged
+	grant    algorithm.Grant
 	actAt    int64
 	overflow bool // whether the overflow bucket was charged
 	refunded bool // a second refund has no effect
@@ -204,8 +206,12 @@ type idRecord struct {
 
 func recordOf(slot []uint64) idRecord {
 	return idRecord{
-		expiry:   int64(slot[expiryWord]),
-		granted:  int64(slot[grantedWord] &^ flagBit),
+		expiry: int64(slot[expiryWord]),
+		grant: algorithm.Grant{
+			Units: int64(slot[grantedWord] &^ flagBit),
+			Owed:  int64(slot[owedWord]),
+			Due:   int64(slot[dueWord]),
+		},
 		actAt:    int64(slot[actAtWord] &^ flagBit),
 		overflow: slot[grantedWord]&flagBit != 0,
 		refunded: slot[actAtWord]&flagBit != 0,
@@ -213,7 +219,8 @@ func recordOf(slot []uint64) idRecord {
 }
 
 func putRecord(slot []uint64, r idRecord) {
-	slot[expiryWord], slot[grantedWord], slot[actAtWord] = uint64(r.expiry), uint64(r.granted), uint64(r.actAt)
+	slot[expiryWord], slot[grantedWord], slot[actAtWord] = uint64(r.expiry), uint64(r.grant.Units), uint64(r.actAt)
+	slot[owedWord], slot[dueWord] = uint64(r.grant.Owed), uint64(r.grant.Due)
 	if r.overflow {
 		slot[grantedWord] |= flagBit
 	}

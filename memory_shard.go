@@ -20,10 +20,11 @@ type shard struct {
 	slots  [trusts]*quota.Quota // shared by several shards
 	missed int                  // failed allocations of a slot or block since the last sweep
 
-	usedOverflow bool // set by takeOverflow
+	usedOverflow bool  // set by takeOverflow
+	overflowDue  int64 // set by takeOverflow: when the overflow bucket expires
 
 	// Padding: each table fills one cache line, and no two shards share one.
-	_      [39]byte
+	_      [24]byte
 	tables [tableKinds]hashtable.Table
 }
 
@@ -115,6 +116,7 @@ func (s *shard) takeOverflow(cl *compiledLimit, req algorithm.Request, d *Decisi
 	s.usedOverflow = true
 	now := s.store.now(cl.onWallClock) // other shards may have used it since
 	o.take(cl, cl.overflowHash(), now, req, d)
+	s.overflowDue = o.dueOf(cl, cl.overflowHash())
 	o.mu.Unlock()
 }
 

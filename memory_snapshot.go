@@ -34,7 +34,7 @@ var ErrBadSnapshot = errors.New("bad snapshot")
 
 const (
 	snapshotMagic   = "penstock"
-	snapshotVersion = 2
+	snapshotVersion = 3
 
 	// In place of the kind of a table:
 	nextShard = 0xfe // entries of the next shard follow

@@ -47,6 +47,15 @@ type Request struct {
 	// key. Default: 0.
 	KeepFree int64
 
+	// Settle makes what was charged under the ID equal to the Cost, once the true
+	// cost is known: it refunds what was too much, except what time has paid back
+	// already, and charges what was too little as Overdraw does, as far as the
+	// limit's [Limit.MaxDebt] allows. Granted is then what is charged under the ID.
+	// It can be repeated, and settled again to another amount. What is never settled
+	// stays charged. If the ID is not remembered, nothing is charged and the error is
+	// [ErrUnknownID]. In a [TakeAll], all requests settle or none does.
+	Settle bool
+
 	// leased marks the refund of a [Lease], whose units the primary store of a
 	// [Fallback] granted, and never the secondary.
 	leased bool
@@ -70,6 +79,11 @@ type Request struct {
 	// the permits. A new ID takes permits, the same ID renews them for one more
 	// Period, and a negative cost under it releases them.
 	ID string
+
+	// Hold lengthens how long the ID is remembered, for work that takes longer than
+	// one Period, up to 24 hours. The longest Hold or Period of the requests in a
+	// [TakeAll] holds for all of them. Default: one Period.
+	Hold time.Duration
 
 	// compiled is the compiled Limit, which saves stores a lookup. It is used only
 	// if it matches Limit, because a wrapper may have changed Limit.
@@ -103,6 +117,10 @@ func (r *Request) validateShape() error {
 		return costError("AtMost", "cannot be combined with a refund")
 	case r.ID != "" && r.Cost == Reset:
 		return costError("ID", "cannot be combined with a reset")
+	case r.Hold != 0 && (r.Hold < 0 || r.Hold > maxIDLifetime):
+		return costError("Hold", r.Hold.String()+": must be from 0 to "+maxIDLifetime.String())
+	case r.Settle:
+		return r.validateSettle()
 	case r.Overdraw:
 		return r.validateOverdraw()
 	case r.Limit.Algorithm == Concurrent:
@@ -122,6 +140,24 @@ func (r *Request) validateConcurrent() error {
 	}
 	return nil
 }
+
+// validateSettle returns an error if the request cannot settle what was taken.
+func (r *Request) validateSettle() error {
+	switch {
+	case r.ID == "":
+		return costError("ID", "is required to settle: it names what was taken")
+	case r.Cost < 0:
+		return costError("Cost", strconv.FormatInt(r.Cost, 10)+": must not be negative in a settlement")
+	case r.AtMost || r.Overdraw || r.MaxDelay > 0:
+		return costError("Settle", "cannot be combined with AtMost, Overdraw or MaxDelay")
+	case r.Limit.Algorithm == Concurrent:
+		return costError("Settle", "requires a limit over time: permits are released, not settled")
+	}
+	return nil
+}
+
+// isRecorded reports whether what the request is charged is recorded under its ID.
+func (r *Request) isRecorded() bool { return r.ID != "" && (r.Cost > 0 || r.Settle) }
 
 // validateOverdraw returns an error if the request cannot overdraw its key.
 func (r *Request) validateOverdraw() error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -36,10 +37,13 @@ var AllowAll Store = StoreFunc(func(_ context.Context, r Request) (Decision, err
 })
 
 // DenyAll is a store that denies every request with a cost above zero. One with
-// Overdraw is allowed and charged nothing.
+// Overdraw is allowed and charged nothing. There is nothing to settle.
 var DenyAll Store = StoreFunc(func(_ context.Context, r Request) (Decision, error) {
 	if err := r.validateShape(); err != nil {
 		return Decision{}, err
+	}
+	if r.Settle {
+		return Decision{}, errNotRemembered
 	}
 	if r.Cost <= 0 || r.Overdraw {
 		return Decision{Allowed: true, Limit: r.Limit.Capacity()}, nil
@@ -114,7 +118,7 @@ func takeInTurn(ctx context.Context, s Store, rs []Request, ds []Decision) error
 	for i, r := range rs {
 		k := stateKeyOf(r)
 		later[k] -= r.Cost
-		if total := totals[k]; r.Cost > 0 && !r.Overdraw && total > r.Limit.Capacity()-r.KeepFree {
+		if total := totals[k]; r.Cost > 0 && !r.Overdraw && !r.Settle && total > r.Limit.Capacity()-r.KeepFree {
 			r.Cost = total // denied with a RetryAfter of Never
 		}
 		if r.KeepFree > 0 {
@@ -122,8 +126,10 @@ func takeInTurn(ctx context.Context, s Store, rs []Request, ds []Decision) error
 		}
 		d, err := s.Take(ctx, r)
 		ds[i] = d
-		if err != nil {
+		if err != nil && !r.Settle { // a settlement can be repeated
 			_ = refundAll(ctx, s, rs, ds[:i]) // err is the one to report
+		}
+		if err != nil {
 			return requestError(i, err)
 		}
 		if !d.Allowed {
@@ -143,6 +149,20 @@ func undecided(err error, rs []Request, ds []Decision) error {
 }
 
 func clearDecisions(rs []Request, ds []Decision) { clear(ds[:min(len(rs), len(ds))]) }
+
+// SettleAll makes what was charged under one ID equal to the costs of the requests, as
+// one: if the ID is not remembered for one of them, nothing is charged and the error is
+// [ErrUnknownID]. It sets [Request.Settle] in a copy of the requests and calls [TakeAll],
+// so Granted is what each is charged then. It can be repeated, and settle again to other
+// amounts. On a store that is not an [AtomicStore], or if the keys are in several slots
+// of a Redis Cluster, an error may leave some settled: repeat it.
+func SettleAll(ctx context.Context, s Store, rs []Request, ds []Decision) error {
+	rs = slices.Clone(rs)
+	for i := range rs {
+		rs[i].Settle = true
+	}
+	return TakeAll(ctx, s, rs, ds)
+}
 
 // Tightest combines several decisions into one: of the denials, the one with the
 // longest RetryAfter; if all are allowed, the one with the least Remaining, and
@@ -265,8 +285,11 @@ func validateTogether(rs []Request) error {
 // would be recorded twice for one key and limit.
 func validateIDs(rs []Request) error {
 	for i := range rs {
-		if rs[i].ID != rs[0].ID {
+		switch {
+		case rs[i].ID != rs[0].ID:
 			return requestError(i, costError("ID", "must be the same on all requests of an all-or-nothing request"))
+		case rs[i].Settle != rs[0].Settle:
+			return requestError(i, costError("Settle", "must be set on all requests of an all-or-nothing request, or on none"))
 		}
 	}
 	if len(rs) < 2 || rs[0].ID == "" {
@@ -274,8 +297,8 @@ func validateIDs(rs []Request) error {
 	}
 	seen := make(map[stateKey]bool, len(rs))
 	for i := range rs {
-		if rs[i].Cost == 0 {
-			continue // not recorded
+		if !rs[i].isRecorded() {
+			continue
 		}
 		if seen[stateKeyOf(rs[i])] {
 			return requestError(i, costError("ID", "cannot stand on two requests for the same key and limit"))

@@ -17,7 +17,7 @@ import (
 func (s *Store) decode(q *compiledRequest, c *Call) (d penstock.Decision, ok bool, err error) {
 	reply, recordFields := c.Reply, 0
 	if q.once {
-		recordFields = 2
+		recordFields = recordReplyLen
 	} else {
 		reply = q.limit.unpack(reply, q.ask)
 	}
@@ -30,7 +30,8 @@ func (s *Store) decode(q *compiledRequest, c *Call) (d penstock.Decision, ok boo
 		return d, false, nil
 	}
 	if q.once {
-		return q.decideOnce(reply[0], reply[1], state), true, nil
+		d, err = q.decideOnce(foundOf(reply), state)
+		return d, true, err
 	}
 	return q.limit.decide(state, q.ask), true, nil
 }
@@ -90,19 +91,112 @@ func (cl *compiledLimit) missedWindow(reply []int64) (now int64, missed bool) {
 // noWindow is the first number of a reply if no window includes Redis's time.
 const noWindow = -1
 
-// decideOnce returns the decision on a request with an ID. The units are those
-// granted to this ID before, or noRecord, or those refunded now.
-func (q *compiledRequest) decideOnce(units, delay int64, state []int64) penstock.Decision {
-	switch {
-	case q.ask.Cost < 0:
-		return q.limit.decide(state, algorithm.Request{Cost: -units})
-	case units == noRecord:
-		return q.limit.decide(state, q.ask)
+// A foundRecord is the record that a script found under an ID, with times from now.
+type foundRecord struct {
+	grant algorithm.Grant
+	delay int64 // until the caller may act on the grant
+}
+
+// recordReplyLen is how many numbers of a reply describe a record.
+const recordReplyLen = 4
+
+// noRecord is the units granted under an ID that has no record.
+const noRecord = -1
+
+func foundOf(reply []int64) foundRecord {
+	return foundRecord{
+		grant: algorithm.Grant{Units: reply[0], Owed: reply[2], Due: reply[3] * tick},
+		delay: reply[1] * tick,
 	}
-	d := q.limit.decide(state, algorithm.Request{})
-	d.Granted = units
-	d.Delay = time.Duration(delay * tick)
+}
+
+func (f *foundRecord) exists() bool { return f.grant.Units != noRecord }
+
+// decideOnce returns the decision on a request with an ID.
+func (q *compiledRequest) decideOnce(f foundRecord, state []int64) (penstock.Decision, error) {
+	cl := q.limit
+	switch {
+	case q.settle && !f.exists():
+		return penstock.Decision{}, errNotRemembered
+	case q.settle:
+		return cl.settle(f.grant, state, q.ask.Cost), nil
+	case q.ask.Cost < 0 && !f.exists():
+		return cl.peek(state), nil
+	case q.ask.Cost < 0:
+		d, _ := cl.move(f.grant, state, max(q.ask.Cost, -f.grant.Units))
+		return d, nil
+	case !f.exists():
+		return cl.decide(state, q.ask), nil
+	}
+	return cl.repeat(f, state), nil
+}
+
+var errNotRemembered = fmt.Errorf("redisstore: settle: %w: nothing was granted under it, or it has expired", penstock.ErrUnknownID)
+
+// repeat returns the decision on a request that was granted before.
+func (cl *compiledLimit) repeat(f foundRecord, state []int64) penstock.Decision {
+	d := cl.peek(state)
+	d.Granted, d.Delay = f.grant.Units, time.Duration(f.delay)
 	return d
+}
+
+// settle returns the decision on a settlement.
+func (cl *compiledLimit) settle(g algorithm.Grant, state []int64, amount int64) penstock.Decision {
+	d, charged := cl.move(g, state, min(amount-g.Units, cl.maxCharge()))
+	d.Allowed, d.Granted, d.RetryAfter, d.Delay = true, charged, 0, 0
+	return d
+}
+
+// move returns the decision on a change of what is charged under an ID, and how much
+// that is then.
+func (cl *compiledLimit) move(g algorithm.Grant, state []int64, change int64) (d penstock.Decision, charged int64) {
+	if change > 0 {
+		d = cl.decide(state, cl.settleAsk(change))
+		return d, g.Units + d.Granted
+	}
+	back := min(-change, g.Unpaid(0, cl.interval()))
+	if back == 0 {
+		return cl.peek(state), g.Units + change
+	}
+	return cl.refundDue(state, back, g.Due), g.Units + change
+}
+
+// interval returns how long a bucket takes to earn one unit, or 0 for a window.
+func (cl *compiledLimit) interval() int64 {
+	if cl.debtUnit == 0 {
+		return 0
+	}
+	return cl.rate().Interval
+}
+
+// peek returns the state that a script found as a decision.
+func (cl *compiledLimit) peek(state []int64) penstock.Decision {
+	if cl.replyLen() == 4 {
+		return cl.decodeDecision([]int64{0, state[1], 0, state[3]}, algorithm.Request{})
+	}
+	return cl.decide(state, algorithm.Request{})
+}
+
+// refundDue returns the decision on a refund of units that time will have paid back at
+// due, from now.
+func (cl *compiledLimit) refundDue(state []int64, units, due int64) penstock.Decision {
+	switch cl.step {
+	case algorithm.TokenBucketStep, algorithm.LeakyBucketStep:
+		b, outcome := cl.rate().RefundDue(cl.bucket(state[0]), 0, units, due)
+		return cl.decision(outcome, cl.rate().Balance(b.Full))
+	case algorithm.FixedWindowStep:
+		w := algorithm.Window{End: cl.period * tick, Length: cl.period * tick}
+		c, outcome := cl.fixed.RefundDue(counter(state[0], state[1]), 0, w, units, due)
+		return cl.decision(outcome, cl.fixed.Balance(c, 0))
+	case algorithm.AlignedWindowStep:
+		used, end, now, w := cl.alignedWindow(state)
+		c, outcome := cl.fixed.RefundDue(counter(used, end), now*tick, w, units, now*tick+due)
+		return cl.decision(outcome, cl.fixed.Balance(c, now*tick))
+	case algorithm.SlidingWindowStep:
+		s, outcome := cl.sliding.RefundDue(cl.slide(state[0], state[1]), 0, units, due)
+		return cl.decision(outcome, cl.sliding.Balance(s, 0))
+	}
+	return cl.decodeDecision(state, algorithm.Request{})
 }
 
 // decide returns the decision on an ask, given the state that the script found.
@@ -121,7 +215,7 @@ func (cl *compiledLimit) decide(state []int64, ask algorithm.Request) penstock.D
 		c, outcome := cl.fixed.Decide(counter(state[0], state[1]), 0, w, ask)
 		return cl.decision(outcome, cl.fixed.Balance(c, 0))
 	case algorithm.AlignedWindowStep:
-		return cl.decideAligned(state[0], state[1], state[2], ask)
+		return cl.decideAligned(state, ask)
 	case algorithm.SlidingWindowStep:
 		s, outcome := cl.sliding.Decide(cl.slide(state[0], state[1]), 0, ask)
 		return cl.decision(outcome, cl.sliding.Balance(s, 0))
@@ -153,15 +247,19 @@ func (cl *compiledLimit) slide(counts, ttl int64) algorithm.Slide {
 	}
 }
 
-func (cl *compiledLimit) decideAligned(used, end, now int64, ask algorithm.Request) penstock.Decision {
-	var w algorithm.Window
-	if now == endFromNow {
-		now, w = 0, algorithm.Window{End: end * tick, Length: end * tick}
-	} else {
-		w = cl.window(now)
-	}
+func (cl *compiledLimit) decideAligned(state []int64, ask algorithm.Request) penstock.Decision {
+	used, end, now, w := cl.alignedWindow(state)
 	c, outcome := cl.fixed.Decide(counter(used, end), now*tick, w, ask)
 	return cl.decision(outcome, cl.fixed.Balance(c, now*tick))
+}
+
+// alignedWindow returns the state of an aligned window, and the window at now.
+func (cl *compiledLimit) alignedWindow(state []int64) (used, end, now int64, w algorithm.Window) {
+	used, end, now = state[0], state[1], state[2]
+	if now == endFromNow {
+		return used, end, 0, algorithm.Window{End: end * tick, Length: end * tick}
+	}
+	return used, end, now, cl.window(now)
 }
 
 // decodeDecision returns the decision that the script of a log, a ring or permits has

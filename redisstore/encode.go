@@ -14,6 +14,7 @@ type compiledRequest struct {
 	limit     *compiledLimit
 	ask       algorithm.Request // the cost, and what may be granted of it
 	once      bool              // whether an ID makes sure that it is charged once
+	settle    bool              // whether it makes what the ID was charged equal to the cost
 	permit    string            // of a concurrency limit: the hash of the ID
 	recordTTL int64             // how long a grant under the ID is remembered, in ticks
 }
@@ -38,9 +39,9 @@ func (s *Store) encodeKeys(q *compiledRequest, c *Call, r *penstock.Request, rec
 	if q.limit, err = s.limits.get(r.Limit); err != nil {
 		return err
 	}
-	q.ask, q.once = askOf(r), r.ID != "" && r.Cost != 0
+	q.ask, q.once, q.settle = askOf(r), r.ID != "" && (r.Cost != 0 || r.Settle), r.Settle
 	if q.recordTTL = recordTTL; recordTTL == 0 {
-		q.recordTTL = q.limit.recordTTL
+		q.recordTTL = q.limit.lifetimeOf(r)
 	}
 	state := stateKey(s.prefix, r.Key, q.limit.identity)
 	c.Keys = append(c.Keys[:0], state)
@@ -63,14 +64,7 @@ func (s *Store) encodeArgs(q *compiledRequest, c *Call) {
 	switch {
 	case q.once:
 		c.Script = cl.onceScript
-		how := ""
-		if q.ask.Overdraw {
-			how = "o"
-		}
-		c.argsBuf = cl.appendArgs(q.ask, append(c.argsBuf[:0], strconv.FormatInt(q.recordTTL, 10), cl.unitCost(), how))
-		if q.ask.Cost < 0 {
-			c.argsBuf[3] = strconv.FormatInt(cl.scriptCost(q.ask), 10)
-		}
+		c.argsBuf = q.appendOnceArgs(c.argsBuf[:0])
 		c.Args = c.argsBuf
 	case q.permit != "":
 		c.Script = cl.takeScript
@@ -86,18 +80,62 @@ func (s *Store) encodeArgs(q *compiledRequest, c *Call) {
 	}
 }
 
+// appendOnceArgs appends the arguments of a request under an ID.
+func (q *compiledRequest) appendOnceArgs(args []string) []string {
+	cl, ask, how := q.limit, q.ask, ""
+	switch {
+	case q.settle:
+		ask, how = cl.settleAsk(1), "s"
+	case ask.Overdraw:
+		how = "o"
+	}
+	args = append(args, strconv.FormatInt(q.recordTTL, 10))
+	args = append(append(args, cl.onceArgs[:]...), how)
+	args = cl.appendArgs(ask, args)
+	if q.settle || ask.Cost < 0 {
+		args[firstStepArg] = formatUnits(q.ask.Cost)
+	}
+	return args
+}
+
+// firstStepArg is the index of the step's first argument under an ID.
+const firstStepArg = 5
+
+// formatUnits returns a number of units that a script can count exactly.
+func formatUnits(units int64) string {
+	const most = 1<<53 - 1
+	return strconv.FormatInt(min(max(units, -most), most), 10)
+}
+
+// settleAsk returns the ask for what a settlement charges: as a debt, or if the limit has
+// none, what is left.
+func (cl *compiledLimit) settleAsk(cost int64) algorithm.Request {
+	hasDebt := cl.step != algorithm.RollingWindowStep && cl.step != algorithm.SlidingLogStep
+	return algorithm.Request{Cost: cost, Overdraw: hasDebt, AtMost: !hasDebt}
+}
+
+// maxCharge is the most units that one request can charge, debt included.
+func (cl *compiledLimit) maxCharge() int64 { return cl.capacity + cl.overdraft }
+
+// lifetimeOf returns how long a grant to the request is remembered, in ticks.
+func (cl *compiledLimit) lifetimeOf(r *penstock.Request) int64 {
+	return max(cl.recordTTL, algorithm.RoundUp(int64(r.Hold), tick)/tick)
+}
+
 // redisMillis returns an estimate of Redis's time, in ticks.
 func (s *Store) redisMillis() int64 { return s.now().UnixMilli() + s.clockOffset.Load() }
 
 // setRedisMillis corrects the estimate.
 func (s *Store) setRedisMillis(now int64) { s.clockOffset.Store(now - s.now().UnixMilli()) }
 
-// unitCost returns what one unit costs in the script: 1, or a bucket's interval.
-func (cl *compiledLimit) unitCost() string {
-	if cl.debtUnit == 0 {
-		return "1"
+// setOnceArgs sets the arguments for records: what one unit costs in the script, how much
+// debt time pays in a tick, and the most units that a settlement may add.
+func (cl *compiledLimit) setOnceArgs() {
+	unit, scale := int64(1), int64(0)
+	if cl.debtUnit != 0 {
+		unit, scale = cl.rate().Interval/cl.debtUnit, tick/cl.debtUnit
 	}
-	return strconv.FormatInt(cl.rate().Interval/cl.debtUnit, 10)
+	cl.onceArgs = [3]string(formatInts(unit, scale, cl.maxCharge()))
 }
 
 // appendArgs appends the script's arguments for an ask.

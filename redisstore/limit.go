@@ -35,6 +35,7 @@ type compiledLimit struct {
 	limitArgs   []string // the script's arguments after the cost
 	debtArg     string   // the overdraft, if it is not the capacity
 	oneUnitArgs []string // all arguments of a take of one unit
+	onceArgs    [3]string
 
 	// One of these is in use, by step; logs, rings and permits are decided by their
 	// scripts.
@@ -73,6 +74,7 @@ func compileLimit(l penstock.Limit) (*compiledLimit, error) {
 	}
 	cl.compileStep()
 	cl.setDebtArg()
+	cl.setOnceArgs()
 	cl.takeScript, cl.onceScript, cl.batchScript = takeScripts[cl.step], onceScripts[cl.step], batchScripts[cl.step]
 	cl.oneUnitArgs = cl.appendArgs(algorithm.Request{Cost: 1}, nil)
 	return cl, nil

@@ -219,7 +219,7 @@ type pendingTake struct {
 	request compiledRequest
 	calls   [1]Call
 	keys    [2]string
-	args    [14]string
+	args    [16]string
 	reply   [8]int64
 	start   time.Time
 

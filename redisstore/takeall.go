@@ -70,16 +70,13 @@ type takeAllItem struct {
 	state     []int64
 
 	// Under an ID.
-	lifetime int64  // of the records of all items, in ticks; 0 without an ID
-	record   string // in Redis
-	permit   string // of a concurrency limit: the hash of the ID
-	isTake   bool   // whether it is recorded
-	units    int64  // of an earlier grant; noRecord if there is none
-	delay    int64  // until the caller may act on them, in ticks
+	lifetime int64       // of the records of all items, in ticks; 0 without an ID
+	record   string      // in Redis
+	permit   string      // of a concurrency limit: the hash of the ID
+	recorded bool        // whether it is recorded
+	found    foundRecord // of an earlier grant
+	settle   bool
 }
-
-// noRecord is the units granted before under an ID that has no record.
-const noRecord = -1
 
 func (s *Store) compileItems(rs []penstock.Request) ([]takeAllItem, error) {
 	items := make([]takeAllItem, len(rs))
@@ -100,13 +97,13 @@ func setRecords(prefix string, items []takeAllItem, rs []penstock.Request) {
 	}
 	lifetime := int64(0)
 	for i := range items {
-		lifetime = max(lifetime, items[i].limit.recordTTL)
+		lifetime = max(lifetime, items[i].limit.lifetimeOf(&rs[i]))
 	}
 	for i := range items {
 		it := &items[i]
-		it.lifetime, it.isTake, it.units = lifetime, rs[i].Cost > 0, noRecord
+		it.lifetime, it.recorded, it.settle = lifetime, rs[i].Cost > 0 || rs[i].Settle, rs[i].Settle
 		it.record = recordKey(prefix, it.key, rs[i].ID)
-		if it.isTake && it.limit.step == algorithm.ConcurrentStep {
+		if it.recorded && it.limit.step == algorithm.ConcurrentStep {
 			it.permit = permitOf(it.key, rs[i].ID)
 		}
 	}
@@ -144,6 +141,9 @@ func (s *Store) takeInOneScript(d *deadline, items []takeAllItem, ds []penstock.
 	if err != nil || s.clockMissed(items) {
 		return false, err
 	}
+	if items[0].settle {
+		return true, settleAll(items, ds)
+	}
 	if repeated, err := repeatAll(items, ds); repeated || err != nil {
 		return repeated, err
 	}
@@ -162,7 +162,7 @@ func (s *Store) takeInOneScript(d *deadline, items []takeAllItem, ds []penstock.
 func repeatAll(items []takeAllItem, ds []penstock.Decision) (repeated bool, err error) {
 	takes, granted := 0, 0
 	for i := range items {
-		if items[i].isTake {
+		if items[i].recorded {
 			takes++
 		}
 		if items[i].wasGranted() {
@@ -177,15 +177,26 @@ func repeatAll(items []takeAllItem, ds []penstock.Decision) (repeated bool, err 
 	return granted > 0, nil
 }
 
-func (it *takeAllItem) wasGranted() bool { return it.lifetime > 0 && it.units != noRecord }
+func (it *takeAllItem) wasGranted() bool { return it.lifetime > 0 && it.found.exists() }
 
 // repeat returns the decision on an item that was granted under its ID before.
 func (it *takeAllItem) repeat() penstock.Decision {
-	d := it.peek()
 	if it.wasGranted() {
-		d.Granted, d.Delay = it.units, time.Duration(it.delay*tick)
+		return it.limit.repeat(it.found, it.state)
 	}
-	return d
+	return it.limit.peek(it.state)
+}
+
+// settleAll writes the decisions on items that were settled, which they were if all were
+// granted before.
+func settleAll(items []takeAllItem, ds []penstock.Decision) error {
+	for i := range items {
+		if !items[i].wasGranted() {
+			return requestError(i, errNotRemembered)
+		}
+		ds[i] = items[i].limit.settle(items[i].found.grant, items[i].state, items[i].ask.Cost)
+	}
+	return nil
 }
 
 // encodeTakeAll returns the call that takes all items, or only tries to.
@@ -195,10 +206,13 @@ func (s *Store) encodeTakeAll(items []takeAllItem, take bool) Call {
 		how = "1"
 	}
 	for i := range items {
-		if take && items[i].permit == "" && items[i].totalAsk().NeverFits(items[i].limit.capacity) {
+		if take && !items[i].settle && items[i].permit == "" && items[i].totalAsk().NeverFits(items[i].limit.capacity) {
 			how = "2"
 		}
 		items[i].limit.centerCalendar(s.redisMillis())
+	}
+	if take && items[0].settle {
+		how = "s"
 	}
 	c := Call{Args: []string{how, strconv.FormatInt(items[0].lifetime, 10)}, idempotent: items[0].lifetime > 0}
 	set := uint(0)
@@ -219,6 +233,9 @@ func (s *Store) encodeTakeAll(items []takeAllItem, take bool) Call {
 // totalAsk returns the ask for the total cost on the item's key. A peek asks for
 // nothing, and is never denied.
 func (it *takeAllItem) totalAsk() algorithm.Request {
+	if it.settle {
+		return algorithm.Request{} // whether it was granted is not up to the state
+	}
 	ask := it.ask
 	if ask.Cost > 0 {
 		ask.Cost = it.totalCost
@@ -233,20 +250,33 @@ func (it *takeAllItem) appendArgs(args []string) []string {
 		try[2] = it.boundAfterPrior()
 	}
 	args = append(args, it.letter())
-	switch {
+	if it.lifetime > 0 {
+		args = append(args, it.limit.onceArgs[:]...)
+	}
+	switch unit := len(args) - len(it.limit.onceArgs); {
 	case it.permit != "":
-		args = append(args, "-1")
-	case it.isTake:
-		args = append(args, it.limit.unitCost())
-	case it.lifetime > 0:
-		args = append(args, "0")
+		args[unit] = "-1"
+	case it.lifetime > 0 && !it.recorded:
+		args[unit] = "0"
 	}
 	args = append(args, strconv.Itoa(len(try)))
 	args = append(args, try...)
-	if it.totalAsk() == it.ask {
+	if it.totalAsk() == it.ask && !it.settle {
 		return append(args, "0")
 	}
-	take := it.appendStepArgs(it.ask)
+	return it.appendTakeArgs(args)
+}
+
+// appendTakeArgs appends the arguments to take or to settle with.
+func (it *takeAllItem) appendTakeArgs(args []string) []string {
+	ask := it.ask
+	if it.settle {
+		ask = it.limit.settleAsk(1)
+	}
+	take := it.appendStepArgs(ask)
+	if it.settle {
+		take[0] = formatUnits(it.ask.Cost)
+	}
 	return append(append(args, strconv.Itoa(len(take))), take...)
 }
 
@@ -287,7 +317,7 @@ func (s *Store) decodeTakeAll(d *deadline, c *Call, items []takeAllItem) (took b
 	for i := range items {
 		want += items[i].limit.replyLen()
 		if items[i].lifetime > 0 {
-			want += 2
+			want += recordReplyLen
 		}
 	}
 	if len(reply) != want {
@@ -296,7 +326,7 @@ func (s *Store) decodeTakeAll(d *deadline, c *Call, items []takeAllItem) (took b
 	took, reply = reply[0] == 1, reply[1:]
 	for i := range items {
 		if items[i].lifetime > 0 {
-			items[i].units, items[i].delay, reply = reply[0], reply[1], reply[2:]
+			items[i].found, reply = foundOf(reply), reply[recordReplyLen:]
 		}
 	}
 	for i := range items {
@@ -323,7 +353,7 @@ func (s *Store) clockMissed(items []takeAllItem) bool {
 func denyAll(items []takeAllItem, ds []penstock.Decision) {
 	allFit := true
 	for i := range items {
-		ds[i] = items[i].peek()
+		ds[i] = items[i].limit.peek(items[i].state)
 		if total := items[i].limit.decide(items[i].state, items[i].totalAsk()); total.RetryAfter > 0 {
 			setDenied(&ds[i], total.RetryAfter)
 			allFit = false
@@ -355,13 +385,6 @@ func setDenied(d *penstock.Decision, retryAfter time.Duration) {
 	d.Allowed, d.Delay, d.RetryAfter = false, 0, retryAfter
 }
 
-func (it *takeAllItem) peek() penstock.Decision {
-	if it.limit.replyLen() == 4 {
-		return it.limit.decodeDecision([]int64{0, it.state[1], 0, it.state[3]}, algorithm.Request{})
-	}
-	return it.limit.decide(it.state, algorithm.Request{})
-}
-
 // takeAcrossSlots takes from keys in several slots, one after the other.
 func (s *Store) takeAcrossSlots(d *deadline, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision) (decided bool, err error) {
 	if decided, err = s.tryAcrossSlots(d, items, ds); decided || err != nil {
@@ -372,6 +395,9 @@ func (s *Store) takeAcrossSlots(d *deadline, rs []penstock.Request, items []take
 	}
 	if s.clockMissed(items) {
 		return false, nil
+	}
+	if items[0].settle {
+		return true, s.settleAcrossSlots(d, rs, ds)
 	}
 	rs, ttl := s.withIDs(rs, items)
 	for i := range rs {
@@ -389,6 +415,18 @@ func (s *Store) renewPermits(d *deadline, rs []penstock.Request, items []takeAll
 		if items[i].permit == "" || !items[i].wasGranted() {
 			continue
 		}
+		if ds[i], err = s.takeAlone(d, &rs[i], 0); err != nil {
+			return requestError(i, err)
+		}
+	}
+	return nil
+}
+
+// settleAcrossSlots settles one request after the other. If it is interrupted, it can be
+// repeated.
+func (s *Store) settleAcrossSlots(d *deadline, rs []penstock.Request, ds []penstock.Decision) error {
+	for i := range rs {
+		var err error
 		if ds[i], err = s.takeAlone(d, &rs[i], 0); err != nil {
 			return requestError(i, err)
 		}
@@ -453,6 +491,9 @@ func (s *Store) tryAcrossSlots(d *deadline, items []takeAllItem, ds []penstock.D
 	}
 	if s.clockMissed(items) {
 		return false, nil
+	}
+	if items[0].settle {
+		return false, settleAll(items, ds)
 	}
 	if repeated, err := repeatAll(items, ds); repeated || err != nil {
 		return repeated, err

@@ -29,7 +29,7 @@ func checkAgreement(t *testing.T, open Open, limits *rapid.Generator[penstock.Li
 		s.store, s.model = open(t, s.clock), newModel(s.clock)
 		rt.Repeat(map[string]func(*rapid.T){
 			"take 1": s.take, "take 2": s.take, "take 3": s.take, "take 4": s.take,
-			"take all": s.takeAll, "take each": s.takeEach,
+			"settle": s.settle, "take all": s.takeAll, "take each": s.takeEach,
 			"wait 1": s.wait, "wait 2": s.wait, "step back": s.stepBack,
 			"change limit": s.changeLimit,
 		})
@@ -80,7 +80,30 @@ func (s *comparison) take(t *rapid.T) {
 		c.request.ID = anyID(c.request.Limit).Draw(t, "id")
 	}
 	s.mayOverdraw(t, &c)
+	if c.request.ID != "" {
+		c.request.Hold = rapid.SampledFrom([]time.Duration{0, 0, time.Minute}).Draw(t, "hold")
+	}
 	s.compare(t, step{how: single, calls: []call{c}})
+}
+
+// settle settles what was taken from one key, or from several.
+func (s *comparison) settle(t *rapid.T) {
+	calls := make([]call, rapid.IntRange(1, 3).Draw(t, "calls"))
+	id := rapid.SampledFrom([]string{"x", "y", "z"}).Draw(t, "id")
+	for i := range calls {
+		calls[i] = s.anyCall(t)
+		r := &calls[i].request
+		if needsID(r.Limit) {
+			return // permits are not settled
+		}
+		r.Cost, r.ID, r.Settle, r.MaxDelay = rapid.Int64Range(0, 2*maxUnits(r.Limit)+2).Draw(t, "amount"), id, true, 0
+	}
+	switch {
+	case len(calls) == 1:
+		s.compare(t, step{how: single, calls: calls})
+	case !sharesState(calls):
+		s.compare(t, step{how: all, calls: calls})
+	}
 }
 
 // anyID generates an ID, often none where none is needed.

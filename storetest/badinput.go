@@ -216,6 +216,14 @@ func badRequests() []badRequest {
 		{with(good, func(r *penstock.Request) { r.Overdraw, r.Limit.Algorithm = true, penstock.Concurrent }), penstock.ErrBadCost, "Overdraw"},
 		{with(good, func(r *penstock.Request) { r.Limit.Algorithm = penstock.Concurrent }), penstock.ErrBadCost, "ID"},
 	}
+	settle := with(good, func(r *penstock.Request) { r.Settle, r.ID = true, "x" })
+	bad = append(bad, []badRequest{
+		{with(good, func(r *penstock.Request) { r.Hold = -1 }), penstock.ErrBadCost, "Hold"},
+		{with(good, func(r *penstock.Request) { r.Hold = day + 1 }), penstock.ErrBadCost, "Hold"},
+		{with(settle, func(r *penstock.Request) { r.ID = "" }), penstock.ErrBadCost, "ID"},
+		{with(settle, func(r *penstock.Request) { r.MaxDelay = 1 }), penstock.ErrBadCost, "Settle"},
+		{with(settle, func(r *penstock.Request) { r.Limit.Algorithm = penstock.Concurrent }), penstock.ErrBadCost, "Settle"},
+	}...)
 	for _, l := range badLimits() {
 		r := with(good, func(r *penstock.Request) { r.Limit = l.limit })
 		if needsID(r.Limit) {

@@ -80,7 +80,7 @@ func loseUpdates(m *model, r penstock.Request) (penstock.Decision, error) {
 	l := m.ledger.clone()
 	m.mu.Unlock()
 	runtime.Gosched()
-	d := l.take(m.clock.Now().UnixNano(), r)
+	d, _ := l.take(m.clock.Now().UnixNano(), r)
 	runtime.Gosched()
 	m.mu.Lock()
 	defer m.mu.Unlock()

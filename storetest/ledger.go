@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
 // A ledger is the whole state of a store. States and ID records are never changed,
@@ -29,7 +30,7 @@ type idKey struct {
 // An idRecord is the record of a take with an ID. Times are nanoseconds since 1970.
 type idRecord struct {
 	until    int64 // when the record expires
-	units    int64 // that are still charged
+	grant    algorithm.Grant
 	actAt    int64 // when the caller may act on it
 	refunded bool  // whether units were refunded, which is possible once
 }
@@ -63,34 +64,42 @@ func stateKeyOf(r penstock.Request) stateKey {
 }
 
 // take decides one request.
-func (l *ledger) take(now int64, r penstock.Request) penstock.Decision {
-	if r.ID == "" || r.Cost == 0 || needsID(r.Limit) { // permits are the records of their IDs
-		return l.charge(now, r)
+func (l *ledger) take(now int64, r penstock.Request) (penstock.Decision, error) {
+	if r.ID == "" || r.Cost == 0 && !r.Settle || needsID(r.Limit) { // permits are the records of their IDs
+		return l.charge(now, r), nil
 	}
 	id := idKey{stateKeyOf(r), r.ID}
 	g, ok := l.idRecords[id]
 	remembered := ok && now < g.until
 	switch {
+	case r.Settle && !remembered:
+		l.peek(now, r)
+		return penstock.Decision{}, penstock.ErrUnknownID
+	case r.Settle:
+		return l.settle(now, r, id), nil
 	case r.Cost < 0 && remembered && !g.refunded:
-		return l.refund(now, r, id)
+		return l.refund(now, r, id), nil
 	case r.Cost < 0:
-		return l.peek(now, r)
+		return l.peek(now, r), nil
 	case remembered:
-		return l.replay(now, r, g)
+		return l.replay(now, r, g), nil
 	}
 	d := l.charge(now, r)
 	if d.Allowed {
 		l.record(id, now, lifetime(r), d)
 	}
-	return d
+	return d, nil
 }
 
 // lifetime returns how long a grant under an ID is remembered.
-func lifetime(r penstock.Request) time.Duration { return min(r.Limit.Normal().Period, day) }
+func lifetime(r penstock.Request) time.Duration {
+	return max(min(r.Limit.Normal().Period, day), r.Hold)
+}
 
 // record records a grant.
 func (l *ledger) record(id idKey, now int64, lifetime time.Duration, d penstock.Decision) {
-	l.idRecords[id] = idRecord{until: now + int64(lifetime), units: d.Granted, actAt: now + int64(d.Delay)}
+	g := algorithm.Grant{Units: d.Granted, Owed: d.Granted, Due: now + int64(d.ResetAfter)}
+	l.idRecords[id] = idRecord{until: now + int64(lifetime), grant: g, actAt: now + int64(d.Delay)}
 }
 
 // charge decides a request without its ID.
@@ -110,7 +119,7 @@ func (l *ledger) peek(now int64, r penstock.Request) penstock.Decision {
 // replay decides a request that was granted before under the same ID.
 func (l *ledger) replay(now int64, r penstock.Request, g idRecord) penstock.Decision {
 	d := l.peek(now, r)
-	d.Granted = g.units
+	d.Granted = g.grant.Units
 	d.Delay = time.Duration(max(g.actAt-now, 0))
 	return d
 }
@@ -119,14 +128,53 @@ func (l *ledger) replay(now int64, r penstock.Request, g idRecord) penstock.Deci
 // deleted.
 func (l *ledger) refund(now int64, r penstock.Request, id idKey) penstock.Decision {
 	g := l.idRecords[id]
-	r.Cost = max(r.Cost, -g.units)
-	g.units += r.Cost
+	d := l.move(now, r, &g.grant, max(r.Cost, -g.grant.Units))
 	g.refunded = true
 	l.idRecords[id] = g
-	if g.units == 0 {
+	if g.grant.Units == 0 {
 		delete(l.idRecords, id)
 	}
-	return l.charge(now, r)
+	return d
+}
+
+// settle makes what is charged under an ID equal to the cost.
+func (l *ledger) settle(now int64, r penstock.Request, id idKey) penstock.Decision {
+	g := l.idRecords[id]
+	d := l.move(now, r, &g.grant, r.Cost-g.grant.Units)
+	l.idRecords[id] = g
+	d.Allowed, d.Granted, d.RetryAfter, d.Delay = true, g.grant.Units, 0, 0
+	return d
+}
+
+// move charges more units of a grant, or refunds some of them.
+func (l *ledger) move(now int64, r penstock.Request, g *algorithm.Grant, change int64) penstock.Decision {
+	interval := int64(0)
+	if isBucket(r.Limit) {
+		interval = rate(r.Limit.Normal()).Interval
+	}
+	if change > 0 {
+		more := penstock.Request{Key: r.Key, Limit: r.Limit, Cost: change, Overdraw: true}
+		if more.Validate() != nil { // a limit that cannot owe
+			more.Overdraw, more.AtMost = false, true
+		}
+		d := l.charge(now, more)
+		*g = g.Charged(now, d.Granted, now+int64(d.ResetAfter), interval)
+		return d
+	}
+	back := min(-change, g.Unpaid(now, interval))
+	d := l.refundDue(now, r, back, g.Due)
+	*g = g.Refunded(now, -change, back, interval, int64(tick))
+	return d
+}
+
+// refundDue refunds units that time will have paid back at due.
+func (l *ledger) refundDue(now int64, r penstock.Request, units, due int64) penstock.Decision {
+	if units == 0 {
+		return l.peek(now, r)
+	}
+	s, d := l.states[stateKeyOf(r)].refundDue(now, r.Limit.Normal(), units, due)
+	l.states[stateKeyOf(r)] = s
+	return d
 }
 
 // takeAll decides requests all or nothing, which have the same ID or none. If only some
@@ -138,18 +186,20 @@ func (l *ledger) takeAll(now int64, rs []penstock.Request) ([]penstock.Decision,
 	takes, known, longest := 0, 0, time.Duration(0)
 	for _, r := range rs {
 		longest = max(longest, lifetime(r))
-		if r.Cost > 0 {
+		if r.Cost > 0 || r.Settle {
 			takes++
 		}
 		if l.remembers(now, r) {
 			known++
 		}
 	}
-	switch known {
-	case 0:
+	switch {
+	case known == 0 && !rs[0].Settle:
 		return l.takeAllUnderID(now, longest, rs), nil
-	case takes:
+	case known == takes && !rs[0].Settle:
 		return l.replayAll(now, rs), nil
+	case known == takes:
+		return l.settleAll(now, rs), nil
 	}
 	for _, r := range rs {
 		l.peek(now, r)
@@ -164,7 +214,7 @@ func (l *ledger) remembers(now int64, r penstock.Request) bool {
 		return r.Cost > 0 && permits.Holds(hashOf(r.ID), now)
 	}
 	g, ok := l.idRecords[idKey{stateKeyOf(r), r.ID}]
-	return ok && r.Cost > 0 && now < g.until
+	return ok && (r.Cost > 0 || r.Settle) && now < g.until
 }
 
 func (l *ledger) replayAll(now int64, rs []penstock.Request) []penstock.Decision {
@@ -177,6 +227,14 @@ func (l *ledger) replayAll(now int64, rs []penstock.Request) []penstock.Decision
 		case r.Cost > 0:
 			ds[i] = l.replay(now, r, l.idRecords[idKey{stateKeyOf(r), r.ID}])
 		}
+	}
+	return ds
+}
+
+func (l *ledger) settleAll(now int64, rs []penstock.Request) []penstock.Decision {
+	ds := make([]penstock.Decision, len(rs))
+	for i, r := range rs {
+		ds[i] = l.settle(now, r, idKey{stateKeyOf(r), r.ID})
 	}
 	return ds
 }

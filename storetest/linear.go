@@ -61,7 +61,11 @@ type operation struct {
 func (l *ledger) apply(op operation) []penstock.Decision {
 	now := op.now.UnixNano()
 	if len(op.requests) == 1 {
-		return []penstock.Decision{l.take(now, op.requests[0])}
+		d, err := l.take(now, op.requests[0])
+		if err != nil {
+			return nil
+		}
+		return []penstock.Decision{d}
 	}
 	ds, _ := l.takeAll(now, op.requests)
 	return ds
@@ -136,8 +140,8 @@ func (h *history) run(t *testing.T, client int, op operation) {
 	})
 }
 
-// anyOperation draws an operation: a take, a refund, either of them under an ID, a take
-// that keeps units free, a charge, or a TakeAll of two requests, also under an ID. Under
+// anyOperation draws an operation: a take, a refund, either of them under an ID, a
+// settlement, a take that keeps units free, a charge, or a TakeAll of two requests, also under an ID. Under
 // a concurrency limit it takes, renews or releases permits.
 func (h *history) anyOperation() operation {
 	op := operation{now: h.clock.Now(), requests: []penstock.Request{h.anyTake()}}
@@ -145,13 +149,15 @@ func (h *history) anyOperation() operation {
 	if needsID(r.Limit) {
 		return h.anyPermits(op)
 	}
-	switch h.rand.IntN(8) {
+	switch h.rand.IntN(9) {
 	case 0:
 		r.Cost = -r.Cost
 	case 1:
 		r.ID = "x"
 	case 2:
 		r.ID, r.Cost = "x", -r.Cost
+	case 8:
+		r.ID, r.Cost, r.Settle = "x", h.rand.Int64N(5), true
 	case 3, 4:
 		if second := h.anyTake(); !needsID(second.Limit) {
 			op.requests = append(op.requests, second)

@@ -27,7 +27,7 @@ func (m *model) Take(_ context.Context, r penstock.Request) (penstock.Decision, 
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.ledger.take(m.clock.Now().UnixNano(), r), nil
+	return m.ledger.take(m.clock.Now().UnixNano(), r)
 }
 
 // TakeAll decides requests all or nothing. AllowAll validates them.

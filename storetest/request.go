@@ -30,7 +30,7 @@ func (p *parser) parseRequest(c *call, s *step, text string) error {
 	if c.request.Cost, err = costOf(verb, cost); err != nil {
 		return err
 	}
-	c.request.Overdraw = verb == "charge"
+	c.request.Overdraw, c.request.Settle = verb == "charge", verb == "settle"
 	if err := p.parseOptions(c, s, strings.Fields(rest)); err != nil {
 		return err
 	}
@@ -72,6 +72,8 @@ func costOf(verb string, cost int64) (int64, error) {
 		return max(cost, 1), nil
 	case verb == "refund":
 		return -max(cost, 1), nil
+	case verb == "settle":
+		return cost, nil
 	case cost != 0:
 		return 0, fmt.Errorf("%s has no cost", verb)
 	case verb == "peek":
@@ -79,7 +81,7 @@ func costOf(verb string, cost int64) (int64, error) {
 	case verb == "reset":
 		return penstock.Reset, nil
 	}
-	return 0, fmt.Errorf("want take, charge, peek, refund or reset, got %q", verb)
+	return 0, fmt.Errorf("want take, charge, settle, peek, refund or reset, got %q", verb)
 }
 
 func (p *parser) parseOptions(c *call, s *step, words []string) (err error) {
@@ -92,6 +94,8 @@ func (p *parser) parseOptions(c *call, s *step, words []string) (err error) {
 			c.request.MaxDelay, err = parseDuration(value)
 		case name == "keep-free":
 			c.request.KeepFree, err = strconv.ParseInt(value, 10, 64)
+		case name == "hold":
+			c.request.Hold, err = parseDuration(value)
 		case name == "id":
 			c.request.ID = value
 		case name == "under" && i+1 < len(words):
@@ -137,6 +141,11 @@ func (c *call) text() string {
 	}
 	var b strings.Builder
 	switch {
+	case r.Settle:
+		fmt.Fprintf(&b, "settle %s", key)
+		if r.Cost > 0 {
+			fmt.Fprintf(&b, " %d", r.Cost)
+		}
 	case r.Cost == penstock.Reset:
 		fmt.Fprintf(&b, "reset %s", key)
 	case r.Cost == 0:
@@ -159,6 +168,9 @@ func (c *call) text() string {
 	}
 	if r.ID != "" {
 		fmt.Fprintf(&b, " id=%s", r.ID)
+	}
+	if r.Hold != 0 {
+		fmt.Fprintf(&b, " hold=%s", durationText(r.Hold))
 	}
 	if c.label != "" {
 		fmt.Fprintf(&b, " under %s", c.label)

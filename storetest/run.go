@@ -113,6 +113,9 @@ func runSingle(store penstock.Store, clock *Clock, s *step) (result, error) {
 			}
 		}
 		d, err := store.Take(context.Background(), s.calls[0].request)
+		if a.unknownID = errors.Is(err, penstock.ErrUnknownID); a.unknownID {
+			continue
+		}
 		if err != nil {
 			return a, err
 		}

@@ -54,13 +54,50 @@ func (s state) decide(now int64, r penstock.Request) (state, penstock.Decision) 
 		request.ID = hashOf(r.ID)
 		s.permits, outcome, balance = decidePermits(l, s.permits, now, request)
 	}
+	return s.settled(now, balance), decision(l, outcome, balance)
+}
+
+// settled returns the state with its expiry.
+func (s state) settled(now int64, balance algorithm.Balance) state {
 	switch {
 	case balance.ResetAfter > 0:
 		s.until = now + balance.ResetAfter
 	case s.until > now:
 		s.until = 0 // refunded; a state that has expired stays expired
 	}
-	return s, decision(l, outcome, balance)
+	return s
+}
+
+// refundDue returns the state and the decision after a refund of units that time will
+// have paid back at due.
+func (s state) refundDue(now int64, l penstock.Limit, units, due int64) (state, penstock.Decision) {
+	var outcome algorithm.Outcome
+	var balance algorithm.Balance
+	switch l.Algorithm {
+	case penstock.TokenBucket, penstock.LeakyBucket:
+		r := rate(l)
+		s.bucket, outcome = r.RefundDue(s.bucket, now, units, due)
+		balance = r.Balance(max(s.bucket.Full-now, 0))
+	case penstock.FixedWindow:
+		w := algorithm.FixedWindow{Count: l.Count, Overdraft: l.MaxDebt(), Tick: int64(tick)}
+		s.counter, outcome = w.RefundDue(s.counter, now, window(l, now), units, due)
+		balance = w.Balance(s.counter, now)
+	case penstock.SlidingWindow:
+		w := algorithm.SlidingWindow{Count: l.Count, Overdraft: l.MaxDebt(), Period: int64(l.Period), Tick: int64(tick)}
+		s.slide, outcome = w.RefundDue(s.slide, now, units, due)
+		balance = w.Balance(s.slide, now)
+	case penstock.RollingWindow:
+		w := algorithm.NewRollingWindow(l.Count, int64(l.Period), int64(l.Buckets), int64(tick))
+		s.ring, _, _ = decideRolling(l, s.ring, now, algorithm.Request{}) // a normalized copy
+		outcome = w.RefundDue(&s.ring, units, due)
+		balance = w.Balance(&s.ring, now)
+	case penstock.SlidingLog:
+		w := algorithm.SlidingLog{Count: l.Count, Period: int64(l.Period), Tick: int64(tick)}
+		s.log, _, _ = decideLog(l, s.log, now, algorithm.Request{})
+		outcome = w.RefundDue(&s.log, units, due)
+		balance = w.Balance(&s.log, now)
+	}
+	return s.settled(now, balance), decision(l, outcome, balance)
 }
 
 func rate(l penstock.Limit) algorithm.Rate {

@@ -63,6 +63,7 @@ if used > count then
 end
 if finish > now + length then finish, stale = now + length, true end
 local free, cost = count - used - keep, asked
+if ARGV.due and ARGV.due ~= finish - now then cost = 0 end -- under an ID
 if cost > free and cost > 0 then
   if how == 'o' then
     cost = math.min(cost, math.max(free + ARGV[5], 0))
@@ -75,6 +76,7 @@ elseif cost < -used then
   cost = -used
 end
 if ARGV.dry then return {found, ending, now}, cost end
+ARGV.due = finish - now -- under an ID
 local after = used + cost
 if after == 0 then
   if value and (not over or ARGV[1] == 'all') then call('DEL', key) end

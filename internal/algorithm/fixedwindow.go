@@ -118,3 +118,12 @@ func (f *FixedWindow) take(s Counter, now int64, req Request) Outcome {
 	}
 	return Outcome{RetryAfter: RoundUp(s.End-now, f.Tick)}
 }
+
+// RefundDue refunds units of a grant, if they were charged to the window that ends at
+// due.
+func (f *FixedWindow) RefundDue(s Counter, now int64, w Window, units, due int64) (Counter, Outcome) {
+	if f.normalize(s, now, w).End != due {
+		units = 0
+	}
+	return f.Decide(s, now, w, Request{Cost: -units})
+}

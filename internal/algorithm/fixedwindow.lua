@@ -29,6 +29,7 @@ if used > count then
 end
 if rest > period then rest, stale = period, true end
 local free, cost = count - used - keep, asked
+if ARGV.due and ARGV.due ~= rest then cost = 0 end -- under an ID
 if cost > free and cost > 0 then
   if how == 'o' then
     cost = math.min(cost, math.max(free + (ARGV[5] or count), 0))
@@ -41,6 +42,7 @@ elseif cost < -used then
   cost = -used
 end
 if ARGV.dry then return {found, left}, cost end
+ARGV.due = used == 0 and period or rest -- under an ID
 local after = used + cost
 if after == 0 then
   if rest >= 0 then call('DEL', key) end

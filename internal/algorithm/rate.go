@@ -135,3 +135,14 @@ func (r *Rate) refund(debt int64, req Request) (int64, Outcome) {
 	}
 	return debt + out.Granted*r.Interval, out
 }
+
+// RefundDue refunds units of a grant, as far as time will pay them until due.
+func (r *Rate) RefundDue(s Bucket, now, units, due int64) (Bucket, Outcome) {
+	debt := r.Debt(s, now)
+	unpaid := min(debt, due-now)
+	if unpaid <= 0 || units == 0 {
+		return s.unchanged(debt, now), Outcome{Allowed: true}
+	}
+	units = min(units, divideUp(unpaid, r.Interval))
+	return r.withDebt(debt-min(units*r.Interval, unpaid), now), Outcome{Allowed: true, Granted: -units}
+}

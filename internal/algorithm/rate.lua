@@ -85,3 +85,4 @@ elseif charge ~= 0 or stale then
     call('SET', key, moved, 'PX', ttl)
   end
 end
+ARGV.due = math.ceil(after / unit) -- under an ID

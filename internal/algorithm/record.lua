@@ -1,18 +1,56 @@
--- The record of a grant under an ID: the units still charged, and when to act on them,
--- counted from the record's expiry. A trailing r means that the grant was refunded,
--- which is possible only once.
+-- The record of a grant under an ID; see grant.go. The value is the units charged, when
+-- to act on them, when time has paid them back, and of how many of them that holds if not
+-- of all. Times are counted from the record's expiry. A trailing r means that the grant
+-- was refunded, which is possible only once.
 
 -- recall returns the record, with times counted from now, or nil, or an error.
 local function recall(key)
   local rest = redis.call('PTTL', key)
   if rest == -1 then return redis.error_reply('FOREIGN record without expiry') end
   if rest <= 0 then return nil end
-  local units, acting, refunded = string.match(redis.call('GET', key), '^(%d+) (%-?%d+)(r?)$')
+  local units, acting, due, owed, refunded =
+    string.match(redis.call('GET', key), '^(%d+) (%-?%d+) (%-?%d+) ?(%d*)(r?)$')
   if not units then return redis.error_reply('FOREIGN record') end
-  return {units = tonumber(units), acting = acting + rest, refunded = refunded, rest = rest}
+  return {units = tonumber(units), acting = acting + rest, due = due + rest,
+    owed = tonumber(owed) or tonumber(units), refunded = refunded, rest = rest}
 end
 
--- remember writes the record of units that can be acted on after a delay.
-local function remember(key, units, delay, lifetime)
-  redis.call('SET', key, string.format('%.0f %.0f', units, delay - lifetime), 'PX', lifetime)
+-- remember writes a record.
+local function remember(key, record)
+  local owed = record.owed ~= record.units and string.format(' %.0f', record.owed) or ''
+  redis.call('SET', key, string.format('%.0f %.0f %.0f', record.units, record.acting - record.rest,
+    record.due - record.rest) .. owed .. (record.refunded or ''), 'PX', record.rest)
+end
+
+-- unpaid returns how many units of a grant time has not paid back. The scale is how much
+-- of a bucket's debt time pays in a millisecond, or 0 for a window.
+local function unpaid(record, unit, scale)
+  if record.due <= 0 then return 0 end
+  if scale == 0 then return record.owed end
+  return math.min(record.owed, math.ceil(record.due * scale / unit))
+end
+
+-- move charges more units of a grant, or refunds some of them, and updates the record.
+-- It returns what the step does.
+local function move(step, keys, own, record, change, unit, scale)
+  local open = unpaid(record, unit, scale)
+  if change > 0 then
+    own[1] = change * unit
+    local reply, charged = step(keys, own)
+    if charged and charged ~= 0 then
+      if scale == 0 and own.due ~= record.due then open = 0 end
+      record.units, record.owed, record.due = record.units + charged / unit, open + charged / unit, own.due
+    end
+    return reply, charged
+  end
+  local back = math.min(-change, open)
+  own[1] = -back * unit
+  if back > 0 then
+    if scale > 0 then own[1] = -math.min(back * unit, record.due * scale) end
+    own.due = record.due
+  end
+  local reply, charged = step(keys, own)
+  record.units, record.owed = record.units + change, open - back
+  if back > 0 and scale > 0 then record.due = math.max(record.due - math.floor(back * unit / scale), 0) end
+  return reply, charged
 end

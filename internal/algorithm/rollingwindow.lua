@@ -46,7 +46,11 @@ end
 -- Decide.
 local live, used = math.min(size - (bucket - newest), #counts), 0
 for i = 1, live do used = used + counts[i] end
-local free, cost, wait = count - used - keep, asked, 0
+local free, cost, wait, own = count - used - keep, asked, 0, 1
+if ARGV.due then -- under an ID
+  own = bucket - (now + ARGV.due) / length + size + 1 -- under an ID
+  cost = math.max(cost, -(counts[own - bucket + newest] or 0)) -- under an ID
+end -- under an ID
 if how == '1' and cost > free then cost = math.max(free, 1) end
 if cost > free then
   local missing, i = cost - free, live
@@ -70,7 +74,7 @@ if charge ~= 0 then
     moved[1] = 0
   end
   counts, newest, live, used = moved, bucket, #moved, used + charge
-  local i = 1
+  local i = own
   counts[1] = counts[1] + math.max(charge, 0)
   while charge < 0 do
     local gone = math.min(counts[i], -charge)
@@ -88,5 +92,6 @@ if not ARGV.dry and (cost ~= 0 or stale) then
     call('DEL', key)
   end
 end
+ARGV.due = reset -- under an ID
 if used == 0 then reset = 0 end
 return {ARGV.dry and 0 or cost, used, wait, reset}, cost, 0

@@ -86,7 +86,7 @@ var (
 // TakeScript returns the script that takes one step.
 func (s Step) TakeScript() string {
 	head, body := s.parts()
-	return without(head+keyLine+body, isTryLine)
+	return without(head+keyLine+body, isNestedLine)
 }
 
 // OnceScript returns the script that takes one step under an ID.
@@ -98,7 +98,7 @@ func (s Step) OnceScript() string {
 // The part that does not depend on the key runs only once.
 func (s Step) BatchScript() string {
 	head, body := s.parts()
-	return without(head+"local function step(key)\n"+body+"end\n"+batchScript, isTryLine)
+	return without(head+"local function step(key)\n"+body+"end\n"+batchScript, isNestedLine)
 }
 
 // TakeAllScript returns the script that takes several of the given steps, all or
@@ -116,15 +116,20 @@ func TakeAllScript(steps []Step) string {
 // nested returns the step for use inside another script.
 func (s Step) nested() string {
 	head, body := s.parts()
-	return without(head+keyLine+body, isAloneLine)
+	return strings.ReplaceAll(without(head+keyLine+body, isAloneLine), underID, "")
 }
+
+// underID ends the lines that are only for steps under an ID.
+const underID = " -- under an ID"
 
 // keyLine is inserted between the two parts of a step that has one key.
 const keyLine = "local key = KEYS[1]\n"
 
-// isTryLine reports whether a line is only for steps that can be tried without
-// writing.
-func isTryLine(code string) bool { return strings.HasPrefix(code, "if ARGV.dry then return") }
+// isNestedLine reports whether a line is only for steps that can be tried without
+// writing, or that can be under an ID.
+func isNestedLine(code string) bool {
+	return strings.HasPrefix(code, "if ARGV.dry then return") || strings.HasSuffix(code, underID)
+}
 
 // isAloneLine reports whether a line is only for scripts that consist of one
 // step.

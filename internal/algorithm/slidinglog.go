@@ -178,3 +178,18 @@ func (l *Log) CopyTo(longer *Log) {
 	}
 	longer.Head, longer.Len, longer.Newest = 0, l.Len, l.Newest
 }
+
+// RefundDue refunds units of a grant that no longer count at due. The log must be
+// normalized, and due in the future.
+func (w *SlidingLog) RefundDue(l *Log, units, due int64) Outcome {
+	end := l.countUpTo(due - w.Period)
+	n := min(int(units), end-l.countUpTo(due-w.Period-1))
+	for i := end; i < l.Len && n > 0; i++ {
+		l.Times[l.index(i-n)] = l.at(i)
+	}
+	if n > 0 {
+		l.Len -= n
+		l.Newest = l.at(max(l.Len-1, 0))
+	}
+	return Outcome{Allowed: true, Granted: -int64(n)}
+}

@@ -45,7 +45,19 @@ while gone < high do
   probe = math.floor((gone + high) / 2)
 end
 local used, wait = len - gone, 0
-local free, cost = count - used - keep, asked
+local free, cost, last = count - used - keep, asked, len
+if ARGV.due then -- under an ID
+  local function older(limit) -- under an ID
+    local low, top = gone, len -- under an ID
+    while low < top do -- under an ID
+      local middle = math.floor((low + top) / 2) -- under an ID
+      if age(middle + 1) >= limit then low = middle + 1 else top = middle end -- under an ID
+    end -- under an ID
+    return low -- under an ID
+  end -- under an ID
+  last = older(period - ARGV.due) -- under an ID
+  cost = math.max(cost, older(period - ARGV.due + 1) - last) -- under an ID
+end -- under an ID
 if how == '1' and cost > free then cost = math.max(free, 1) end
 if cost > free then
   wait = period - age(gone + cost - free)
@@ -63,7 +75,7 @@ if charge > 0 then
   log = log .. string.rep(present, charge)
   reset = period
 else
-  if charge < 0 then log = string.sub(log, 4 * gone + 1, #log + 4 * charge) end
+  if charge < 0 then log = string.sub(log, 4 * gone + 1, 4 * (last + charge)) .. string.sub(log, 4 * last + 1) end
   len = #log / 4
   if len > 0 then reset = period - age(len) end
 end
@@ -75,6 +87,7 @@ if not ARGV.dry and (cost ~= 0 or stale) then
     call('DEL', key)
   end
 end
+ARGV.due = period -- under an ID
 if cost == asked and cost > 0 then return used end -- alone
 if used == 0 then reset = 0 end
 return {ARGV.dry and 0 or cost, used, wait, reset}, cost, 0

@@ -199,3 +199,25 @@ func mulDivUp(a, b, c int64) int64 {
 	quotient, _ := bits.Div64(high, low, uint64(c))
 	return int64(quotient)
 }
+
+// RefundDue refunds units of a grant that no longer count at due: those of the current
+// window, or of the one before.
+func (w *SlidingWindow) RefundDue(s Slide, now, units, due int64) (Slide, Outcome) {
+	normal := w.normalize(w.age(s, now), now)
+	switch due {
+	case normal.End + w.Period:
+		return w.Decide(s, now, Request{Cost: -min(units, normal.Current)})
+	case normal.End:
+		units = min(units, normal.Previous)
+	default:
+		units = 0
+	}
+	if units == 0 {
+		return w.Decide(s, now, Request{})
+	}
+	normal.Previous -= units
+	if normal.Previous == 0 && normal.Current == 0 {
+		normal = Slide{}
+	}
+	return normal, Outcome{Allowed: true, Granted: -units}
+}

@@ -62,6 +62,13 @@ elseif cost < -current - previous then
   cost = -current - previous
 end
 if ARGV.dry then return {value, rest}, cost end
+if ARGV.due then -- under an ID
+  if ARGV.due == left and previous > 0 and cost < 0 then -- under an ID
+    previous, stale = previous - math.min(-asked, previous), true -- under an ID
+  end -- under an ID
+  cost = ARGV.due == left + period and math.max(cost, -current) or 0 -- under an ID
+end -- under an ID
+ARGV.due = left + period -- under an ID
 current = current + cost
 if current < 0 then previous, current = previous + current, 0 end
 if previous == 0 and current == 0 then

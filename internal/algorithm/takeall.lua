@@ -1,17 +1,19 @@
 -- Several steps, all or nothing. Each is tried without writing, with the total cost
 -- on its key. If all fit they are taken one by one; otherwise they peek. A step that
--- overdraws always fits. Under an ID, nothing is taken if a grant is recorded; see
--- record.lua. Permits are their own record; if all grants are recorded, they are renewed.
+-- overdraws always fits. Under an ID, nothing is taken if a grant is recorded, and
+-- nothing is settled unless all are; see record.lua. Permits are their own record; if all
+-- grants are recorded, they are renewed.
 --
 -- KEYS: the steps', and under an ID the records'
--- ARGV: 1 to take, 0 to only try, or 2 if they cannot fit, but permits may be renewed; how
---       long grants are remembered, or 0 without an ID. For each step: its letter, a
---       capital if it overdraws; under an ID, what one unit costs it, 0 if it is not
---       recorded, or -1 if it takes permits; the number of arguments to try with,
---       and those; the number of arguments to take with, and those, or 0 if they are
---       the same.
--- Returns 1 if all were taken; under an ID, for each step the units of an earlier grant,
--- or -1, and when to act on them; and then the replies of the steps one after the other.
+-- ARGV: 1 to take, 0 to only try, 2 if they cannot fit, but permits may be renewed, or s to
+--       settle; how long grants are remembered, or 0 without an ID. For each step: its
+--       letter, a capital if it overdraws; under an ID, what one unit costs it, 0 if it is
+--       not recorded, or -1 if it takes permits, and the next two arguments of once.lua;
+--       the number of arguments to try with, and those; the number of arguments to take
+--       with, and those, or 0 if they are the same. To settle, the first of the arguments
+--       to take with is in units.
+-- Returns 1 if all were taken; under an ID, for each step what once.lua returns first;
+-- and then the replies of the steps one after the other.
 local items, at, lifetime, n = {}, 3, tonumber(ARGV[2]), #KEYS
 if lifetime > 0 then n = n / 2 end
 local function arguments()
@@ -24,23 +26,25 @@ for i = 1, n do
   local letter = string.lower(ARGV[at])
   local item = {key = {KEYS[i]}, step = steps[letter], overdraws = letter ~= ARGV[at], unit = 0}
   at = at + 1
-  if lifetime > 0 then item.unit, at = tonumber(ARGV[at]), at + 1 end
+  if lifetime > 0 then
+    item.unit, item.scale, item.most, at = ARGV[at] + 0, ARGV[at + 1] + 0, ARGV[at + 2] + 0, at + 3
+  end
   item.try = arguments()
   item.take = arguments()
   if #item.take == 0 then item.take = {unpack(item.try)} end
   items[i] = item
 end
-local fits, replies, all = ARGV[1] == '1' and 1 or 0, {}, {}
-local takes, known = 0, 0
+local settles, replies, all = ARGV[1] == 's', {}, {0}
+local fits, takes, known = (settles or ARGV[1] == '1') and 1 or 0, 0, 0
 for i, item in ipairs(items) do
   if item.unit ~= 0 then takes = takes + 1 end
-  if item.unit > 0 then
-    local record = recall(KEYS[n + i])
-    if record and record.err then return record end
-    if record then known = known + 1 else record = {units = -1, acting = 0} end
-    all[2 * i], all[2 * i + 1] = record.units, math.max(record.acting, 0)
-  elseif lifetime > 0 then
-    all[2 * i], all[2 * i + 1] = -1, 0
+  local record = item.unit > 0 and recall(KEYS[n + i]) or nil
+  if record and record.err then return record end
+  if record then known = known + 1 end
+  item.record = record
+  local found = record or {units = -1, acting = 0, owed = 0, due = 0}
+  if lifetime > 0 then
+    for _, number in ipairs({found.units, math.max(found.acting, 0), found.owed, found.due}) do all[#all + 1] = number end
   end
 end
 for i, item in ipairs(items) do
@@ -48,20 +52,27 @@ for i, item in ipairs(items) do
   local reply, granted, _, held = item.step(item.key, item.try)
   if type(reply) == 'table' and reply.err then return reply end
   if not granted or granted == 0 and item.try[1] + 0 > 0 and not item.overdraws then fits = 0 end
-  if item.unit < 0 and held and held > 0 then known, all[2 * i] = known + 1, held end
+  if item.unit < 0 and held and held > 0 then known, all[4 * i - 2] = known + 1, held end
   replies[i] = reply
 end
-if known > 0 then fits = 0 end
+if settles and known < takes or known > 0 and not settles then fits = 0 end
 local renews = known > 0 and known == takes and ARGV[1] ~= '0'
 all[1] = fits
 for i, item in ipairs(items) do
-  local peeks = fits == 0 and not (renews and item.unit < 0)
-  if peeks then item.take[1] = 0 end
-  local reply, charged, delay = item.step(item.key, item.take)
-  if peeks then
+  local reply, charged, delay
+  if fits == 0 and not (renews and item.unit < 0) then
+    item.take[1] = 0
+    item.step(item.key, item.take)
     reply = replies[i]
-  elseif item.unit > 0 then
-    remember(KEYS[n + i], charged / item.unit, delay, lifetime)
+  elseif settles then
+    reply = move(item.step, item.key, item.take, item.record, math.min(item.take[1] - item.record.units, item.most), item.unit, item.scale)
+    remember(KEYS[n + i], item.record)
+  else
+    reply, charged, delay = item.step(item.key, item.take)
+    if item.unit > 0 then
+      local units = charged / item.unit
+      remember(KEYS[n + i], {units = units, owed = units, acting = delay, due = item.take.due, rest = lifetime})
+    end
   end
   if type(reply) ~= 'table' then reply = {reply} end
   for _, number in ipairs(reply) do all[#all + 1] = number end

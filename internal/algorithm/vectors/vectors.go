@@ -25,6 +25,7 @@
 //
 //	take KEY [COST]       COST is 1 if omitted
 //	charge KEY [COST]     whether or not it fits
+//	settle KEY [AMOUNT]   AMOUNT is 0 if omitted
 //	peek KEY
 //	refund KEY [COST]
 //	reset KEY
@@ -35,6 +36,7 @@
 //	max-delay=DURATION    or be granted with a delay up to this
 //	keep-free=N           only if so many remain afterwards
 //	id=ID                 charge once, however often it is repeated
+//	hold=DURATION         remember the ID for this long
 //	under LABEL           the limit of that label
 //	xN                    repeat N times
 //	every=DURATION        move the clock by this between repetitions

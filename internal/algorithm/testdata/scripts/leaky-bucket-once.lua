@@ -70,37 +70,76 @@ elseif charge ~= 0 or stale then
     call('SET', key, moved, 'PX', ttl)
   end
 end
+ARGV.due = math.ceil(after / unit)
 return debt, charge, interval and ARGV[7] == '1' and 0 or math.ceil(debt / unit)
 end
 local function recall(key)
   local rest = redis.call('PTTL', key)
   if rest == -1 then return redis.error_reply('FOREIGN record without expiry') end
   if rest <= 0 then return nil end
-  local units, acting, refunded = string.match(redis.call('GET', key), '^(%d+) (%-?%d+)(r?)$')
+  local units, acting, due, owed, refunded =
+    string.match(redis.call('GET', key), '^(%d+) (%-?%d+) (%-?%d+) ?(%d*)(r?)$')
   if not units then return redis.error_reply('FOREIGN record') end
-  return {units = tonumber(units), acting = acting + rest, refunded = refunded, rest = rest}
+  return {units = tonumber(units), acting = acting + rest, due = due + rest,
+    owed = tonumber(owed) or tonumber(units), refunded = refunded, rest = rest}
 end
-local function remember(key, units, delay, lifetime)
-  redis.call('SET', key, string.format('%.0f %.0f', units, delay - lifetime), 'PX', lifetime)
+local function remember(key, record)
+  local owed = record.owed ~= record.units and string.format(' %.0f', record.owed) or ''
+  redis.call('SET', key, string.format('%.0f %.0f %.0f', record.units, record.acting - record.rest,
+    record.due - record.rest) .. owed .. (record.refunded or ''), 'PX', record.rest)
 end
-local lifetime, unit, own = tonumber(ARGV[1]), tonumber(ARGV[2]), {unpack(ARGV, 4)}
-local cost, record = tonumber(own[1]), recall(KEYS[2])
+local function unpaid(record, unit, scale)
+  if record.due <= 0 then return 0 end
+  if scale == 0 then return record.owed end
+  return math.min(record.owed, math.ceil(record.due * scale / unit))
+end
+local function move(step, keys, own, record, change, unit, scale)
+  local open = unpaid(record, unit, scale)
+  if change > 0 then
+    own[1] = change * unit
+    local reply, charged = step(keys, own)
+    if charged and charged ~= 0 then
+      if scale == 0 and own.due ~= record.due then open = 0 end
+      record.units, record.owed, record.due = record.units + charged / unit, open + charged / unit, own.due
+    end
+    return reply, charged
+  end
+  local back = math.min(-change, open)
+  own[1] = -back * unit
+  if back > 0 then
+    if scale > 0 then own[1] = -math.min(back * unit, record.due * scale) end
+    own.due = record.due
+  end
+  local reply, charged = step(keys, own)
+  record.units, record.owed = record.units + change, open - back
+  if back > 0 and scale > 0 then record.due = math.max(record.due - math.floor(back * unit / scale), 0) end
+  return reply, charged
+end
+local lifetime, unit, scale, how, own = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0, ARGV[5], {unpack(ARGV, 6)}
+local cost, record = own[1] + 0, recall(KEYS[2])
 if record and record.err then return record end
-local back = 0
-local refunds = cost < 0 and record and record.refunded == ''
-if refunds then back = math.min(-cost, record.units) end
-if cost < 0 then own[1] = -back * unit elseif record then own[1] = 0 end
-local reply, charged, delay = step(KEYS, own)
+if record and cost < 0 and record.refunded ~= '' then record = nil end
+local found, reply, charged, delay = record and {record.units, math.max(record.acting, 0), record.owed, record.due}
+if not record and (cost < 0 or how == 's') or record and cost >= 0 and how ~= 's' then
+  own[1] = 0
+  reply = step(KEYS, own)
+elseif not record then
+  reply, charged, delay = step(KEYS, own)
+  if charged and (charged > 0 or how == 'o') then
+    remember(KEYS[2], {units = charged / unit, owed = charged / unit, acting = delay, due = own.due, rest = lifetime})
+  end
+else
+  local change = math.max(cost, -record.units)
+  if how == 's' then change = math.min(cost - record.units, ARGV[4] + 0) end
+  reply, charged = move(step, KEYS, own, record, change, unit, scale)
+  if how ~= 's' then record.refunded = 'r' end
+  if charged and record.units == 0 and how ~= 's' then
+    redis.call('DEL', KEYS[2])
+  elseif charged then
+    remember(KEYS[2], record)
+  end
+end
 if type(reply) ~= 'table' then reply = {reply} end
 if reply.err then return reply end
-if charged and refunds then
-  if back == record.units then
-    redis.call('DEL', KEYS[2])
-  else
-    redis.call('SET', KEYS[2], string.format('%.0f %.0fr', record.units - back, record.acting - record.rest), 'PX', record.rest)
-  end
-elseif charged and (charged > 0 or ARGV[3] == 'o' and not record) then
-  remember(KEYS[2], charged / unit, delay, lifetime)
-end
-record = record or {units = -1, acting = 0}
-return {cost < 0 and back or record.units, math.max(record.acting, 0), unpack(reply)}
+found = found or {-1, 0, 0, 0}
+return {found[1], found[2], found[3], found[4], unpack(reply)}

@@ -34,7 +34,7 @@ while total > count do
 end
 local live, used = math.min(size - (bucket - newest), #counts), 0
 for i = 1, live do used = used + counts[i] end
-local free, cost, wait = count - used - keep, asked, 0
+local free, cost, wait, own = count - used - keep, asked, 0, 1
 if how == '1' and cost > free then cost = math.max(free, 1) end
 if cost > free then
   local missing, i = cost - free, live
@@ -55,7 +55,7 @@ if charge ~= 0 then
     moved[1] = 0
   end
   counts, newest, live, used = moved, bucket, #moved, used + charge
-  local i = 1
+  local i = own
   counts[1] = counts[1] + math.max(charge, 0)
   while charge < 0 do
     local gone = math.min(counts[i], -charge)

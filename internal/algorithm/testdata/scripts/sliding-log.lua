@@ -30,7 +30,7 @@ while gone < high do
   probe = math.floor((gone + high) / 2)
 end
 local used, wait = len - gone, 0
-local free, cost = count - used - keep, asked
+local free, cost, last = count - used - keep, asked, len
 if how == '1' and cost > free then cost = math.max(free, 1) end
 if cost > free then
   wait = period - age(gone + cost - free)
@@ -46,7 +46,7 @@ if charge > 0 then
   log = log .. string.rep(present, charge)
   reset = period
 else
-  if charge < 0 then log = string.sub(log, 4 * gone + 1, #log + 4 * charge) end
+  if charge < 0 then log = string.sub(log, 4 * gone + 1, 4 * (last + charge)) .. string.sub(log, 4 * last + 1) end
   len = #log / 4
   if len > 0 then reset = period - age(len) end
 end

@@ -71,6 +71,7 @@ elseif charge ~= 0 or stale then
     call('SET', key, moved, 'PX', ttl)
   end
 end
+ARGV.due = math.ceil(after / unit)
 if after <= capacity or ARGV[7] == '1' then return debt, charge, 0 end
 return debt, charge, math.ceil((after - capacity) / unit)
 end
@@ -146,6 +147,7 @@ elseif charge ~= 0 or stale then
     call('SET', key, moved, 'PX', ttl)
   end
 end
+ARGV.due = math.ceil(after / unit)
 return debt, charge, interval and ARGV[7] == '1' and 0 or math.ceil(debt / unit)
 end
 steps.f = function(KEYS, ARGV)
@@ -171,6 +173,7 @@ if used > count then
 end
 if rest > period then rest, stale = period, true end
 local free, cost = count - used - keep, asked
+if ARGV.due and ARGV.due ~= rest then cost = 0 end
 if cost > free and cost > 0 then
   if how == 'o' then
     cost = math.min(cost, math.max(free + (ARGV[5] or count), 0))
@@ -183,6 +186,7 @@ elseif cost < -used then
   cost = -used
 end
 if ARGV.dry then return {found, left}, cost end
+ARGV.due = used == 0 and period or rest
 local after = used + cost
 if after == 0 then
   if rest >= 0 then call('DEL', key) end
@@ -248,6 +252,7 @@ if used > count then
 end
 if finish > now + length then finish, stale = now + length, true end
 local free, cost = count - used - keep, asked
+if ARGV.due and ARGV.due ~= finish - now then cost = 0 end
 if cost > free and cost > 0 then
   if how == 'o' then
     cost = math.min(cost, math.max(free + ARGV[5], 0))
@@ -260,6 +265,7 @@ elseif cost < -used then
   cost = -used
 end
 if ARGV.dry then return {found, ending, now}, cost end
+ARGV.due = finish - now
 local after = used + cost
 if after == 0 then
   if value and (not over or ARGV[1] == 'all') then call('DEL', key) end
@@ -332,6 +338,13 @@ elseif cost < -current - previous then
   cost = -current - previous
 end
 if ARGV.dry then return {value, rest}, cost end
+if ARGV.due then
+  if ARGV.due == left and previous > 0 and cost < 0 then
+    previous, stale = previous - math.min(-asked, previous), true
+  end
+  cost = ARGV.due == left + period and math.max(cost, -current) or 0
+end
+ARGV.due = left + period
 current = current + cost
 if current < 0 then previous, current = previous + current, 0 end
 if previous == 0 and current == 0 then
@@ -387,7 +400,11 @@ while total > count do
 end
 local live, used = math.min(size - (bucket - newest), #counts), 0
 for i = 1, live do used = used + counts[i] end
-local free, cost, wait = count - used - keep, asked, 0
+local free, cost, wait, own = count - used - keep, asked, 0, 1
+if ARGV.due then
+  own = bucket - (now + ARGV.due) / length + size + 1
+  cost = math.max(cost, -(counts[own - bucket + newest] or 0))
+end
 if how == '1' and cost > free then cost = math.max(free, 1) end
 if cost > free then
   local missing, i = cost - free, live
@@ -408,7 +425,7 @@ if charge ~= 0 then
     moved[1] = 0
   end
   counts, newest, live, used = moved, bucket, #moved, used + charge
-  local i = 1
+  local i = own
   counts[1] = counts[1] + math.max(charge, 0)
   while charge < 0 do
     local gone = math.min(counts[i], -charge)
@@ -426,6 +443,7 @@ if not ARGV.dry and (cost ~= 0 or stale) then
     call('DEL', key)
   end
 end
+ARGV.due = reset
 if used == 0 then reset = 0 end
 return {ARGV.dry and 0 or cost, used, wait, reset}, cost, 0
 end
@@ -462,7 +480,19 @@ while gone < high do
   probe = math.floor((gone + high) / 2)
 end
 local used, wait = len - gone, 0
-local free, cost = count - used - keep, asked
+local free, cost, last = count - used - keep, asked, len
+if ARGV.due then
+  local function older(limit)
+    local low, top = gone, len
+    while low < top do
+      local middle = math.floor((low + top) / 2)
+      if age(middle + 1) >= limit then low = middle + 1 else top = middle end
+    end
+    return low
+  end
+  last = older(period - ARGV.due)
+  cost = math.max(cost, older(period - ARGV.due + 1) - last)
+end
 if how == '1' and cost > free then cost = math.max(free, 1) end
 if cost > free then
   wait = period - age(gone + cost - free)
@@ -478,7 +508,7 @@ if charge > 0 then
   log = log .. string.rep(present, charge)
   reset = period
 else
-  if charge < 0 then log = string.sub(log, 4 * gone + 1, #log + 4 * charge) end
+  if charge < 0 then log = string.sub(log, 4 * gone + 1, 4 * (last + charge)) .. string.sub(log, 4 * last + 1) end
   len = #log / 4
   if len > 0 then reset = period - age(len) end
 end
@@ -490,6 +520,7 @@ if not ARGV.dry and (cost ~= 0 or stale) then
     call('DEL', key)
   end
 end
+ARGV.due = period
 if used == 0 then reset = 0 end
 return {ARGV.dry and 0 or cost, used, wait, reset}, cost, 0
 end
@@ -583,12 +614,43 @@ local function recall(key)
   local rest = redis.call('PTTL', key)
   if rest == -1 then return redis.error_reply('FOREIGN record without expiry') end
   if rest <= 0 then return nil end
-  local units, acting, refunded = string.match(redis.call('GET', key), '^(%d+) (%-?%d+)(r?)$')
+  local units, acting, due, owed, refunded =
+    string.match(redis.call('GET', key), '^(%d+) (%-?%d+) (%-?%d+) ?(%d*)(r?)$')
   if not units then return redis.error_reply('FOREIGN record') end
-  return {units = tonumber(units), acting = acting + rest, refunded = refunded, rest = rest}
+  return {units = tonumber(units), acting = acting + rest, due = due + rest,
+    owed = tonumber(owed) or tonumber(units), refunded = refunded, rest = rest}
 end
-local function remember(key, units, delay, lifetime)
-  redis.call('SET', key, string.format('%.0f %.0f', units, delay - lifetime), 'PX', lifetime)
+local function remember(key, record)
+  local owed = record.owed ~= record.units and string.format(' %.0f', record.owed) or ''
+  redis.call('SET', key, string.format('%.0f %.0f %.0f', record.units, record.acting - record.rest,
+    record.due - record.rest) .. owed .. (record.refunded or ''), 'PX', record.rest)
+end
+local function unpaid(record, unit, scale)
+  if record.due <= 0 then return 0 end
+  if scale == 0 then return record.owed end
+  return math.min(record.owed, math.ceil(record.due * scale / unit))
+end
+local function move(step, keys, own, record, change, unit, scale)
+  local open = unpaid(record, unit, scale)
+  if change > 0 then
+    own[1] = change * unit
+    local reply, charged = step(keys, own)
+    if charged and charged ~= 0 then
+      if scale == 0 and own.due ~= record.due then open = 0 end
+      record.units, record.owed, record.due = record.units + charged / unit, open + charged / unit, own.due
+    end
+    return reply, charged
+  end
+  local back = math.min(-change, open)
+  own[1] = -back * unit
+  if back > 0 then
+    if scale > 0 then own[1] = -math.min(back * unit, record.due * scale) end
+    own.due = record.due
+  end
+  local reply, charged = step(keys, own)
+  record.units, record.owed = record.units + change, open - back
+  if back > 0 and scale > 0 then record.due = math.max(record.due - math.floor(back * unit / scale), 0) end
+  return reply, charged
 end
 local items, at, lifetime, n = {}, 3, tonumber(ARGV[2]), #KEYS
 if lifetime > 0 then n = n / 2 end
@@ -602,23 +664,25 @@ for i = 1, n do
   local letter = string.lower(ARGV[at])
   local item = {key = {KEYS[i]}, step = steps[letter], overdraws = letter ~= ARGV[at], unit = 0}
   at = at + 1
-  if lifetime > 0 then item.unit, at = tonumber(ARGV[at]), at + 1 end
+  if lifetime > 0 then
+    item.unit, item.scale, item.most, at = ARGV[at] + 0, ARGV[at + 1] + 0, ARGV[at + 2] + 0, at + 3
+  end
   item.try = arguments()
   item.take = arguments()
   if #item.take == 0 then item.take = {unpack(item.try)} end
   items[i] = item
 end
-local fits, replies, all = ARGV[1] == '1' and 1 or 0, {}, {}
-local takes, known = 0, 0
+local settles, replies, all = ARGV[1] == 's', {}, {0}
+local fits, takes, known = (settles or ARGV[1] == '1') and 1 or 0, 0, 0
 for i, item in ipairs(items) do
   if item.unit ~= 0 then takes = takes + 1 end
-  if item.unit > 0 then
-    local record = recall(KEYS[n + i])
-    if record and record.err then return record end
-    if record then known = known + 1 else record = {units = -1, acting = 0} end
-    all[2 * i], all[2 * i + 1] = record.units, math.max(record.acting, 0)
-  elseif lifetime > 0 then
-    all[2 * i], all[2 * i + 1] = -1, 0
+  local record = item.unit > 0 and recall(KEYS[n + i]) or nil
+  if record and record.err then return record end
+  if record then known = known + 1 end
+  item.record = record
+  local found = record or {units = -1, acting = 0, owed = 0, due = 0}
+  if lifetime > 0 then
+    for _, number in ipairs({found.units, math.max(found.acting, 0), found.owed, found.due}) do all[#all + 1] = number end
   end
 end
 for i, item in ipairs(items) do
@@ -626,20 +690,27 @@ for i, item in ipairs(items) do
   local reply, granted, _, held = item.step(item.key, item.try)
   if type(reply) == 'table' and reply.err then return reply end
   if not granted or granted == 0 and item.try[1] + 0 > 0 and not item.overdraws then fits = 0 end
-  if item.unit < 0 and held and held > 0 then known, all[2 * i] = known + 1, held end
+  if item.unit < 0 and held and held > 0 then known, all[4 * i - 2] = known + 1, held end
   replies[i] = reply
 end
-if known > 0 then fits = 0 end
+if settles and known < takes or known > 0 and not settles then fits = 0 end
 local renews = known > 0 and known == takes and ARGV[1] ~= '0'
 all[1] = fits
 for i, item in ipairs(items) do
-  local peeks = fits == 0 and not (renews and item.unit < 0)
-  if peeks then item.take[1] = 0 end
-  local reply, charged, delay = item.step(item.key, item.take)
-  if peeks then
+  local reply, charged, delay
+  if fits == 0 and not (renews and item.unit < 0) then
+    item.take[1] = 0
+    item.step(item.key, item.take)
     reply = replies[i]
-  elseif item.unit > 0 then
-    remember(KEYS[n + i], charged / item.unit, delay, lifetime)
+  elseif settles then
+    reply = move(item.step, item.key, item.take, item.record, math.min(item.take[1] - item.record.units, item.most), item.unit, item.scale)
+    remember(KEYS[n + i], item.record)
+  else
+    reply, charged, delay = item.step(item.key, item.take)
+    if item.unit > 0 then
+      local units = charged / item.unit
+      remember(KEYS[n + i], {units = units, owed = units, acting = delay, due = item.take.due, rest = lifetime})
+    end
   end
   if type(reply) ~= 'table' then reply = {reply} end
   for _, number in ipairs(reply) do all[#all + 1] = number end

@@ -121,6 +121,9 @@ func (c *DenyCache) newLookup(r *Request) (l lookup, ok bool) {
 	if r.MaxDelay > 0 && cl.limit.Algorithm.isBucket() || cl.limit.Algorithm == Concurrent || c.only != nil && !c.only(r.Limit) {
 		l.cost = 0 // denials of other requests do not apply to it, nor its own to them
 	}
+	if r.Settle {
+		l.cost = -1 // it may refund units
+	}
 	l.cacheable = l.cost > 0 && r.ID == "" && !r.Overdraw
 	return l, true
 }

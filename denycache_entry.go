@@ -184,7 +184,7 @@ func (e *denial) covers(l *lookup, d *Decision) bool {
 
 // contradicts reports whether a decision shows that the entry is out of date.
 func (e *denial) contradicts(l *lookup, d *Decision) bool {
-	return d.Granted != 0 || d.Remaining != e.remainingAt(l.limit, l.sent)
+	return l.cost < 0 || d.Granted != 0 || d.Remaining != e.remainingAt(l.limit, l.sent)
 }
 
 // from sets the entry from a decision; its field until is then still a duration.

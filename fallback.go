@@ -2,7 +2,7 @@ package penstock
 
 import (
 	"context"
-	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -98,7 +98,10 @@ type FallbackChange struct {
 // only once, even if the primary had granted it and the response was lost. Until
 // it is charged, each store knows only the IDs that it granted itself. A refund
 // goes to the store that decides at that time; if it did not grant the ID,
-// nothing is refunded.
+// nothing is refunded. A settlement goes to the store that granted the ID. While the
+// primary is down, one of an ID that the secondary does not know is allowed, and made
+// at the primary when it is up again; if the primary does not know the ID either, it is
+// lost.
 //
 // Permits of a [Concurrent] limit are not charged to the primary afterwards. Each
 // store knows those that it granted: a renewal at the other one is decided anew, and
@@ -203,6 +206,9 @@ func (f *Fallback) Take(ctx context.Context, r Request) (Decision, error) {
 	if f.primary == nil {
 		return Decision{}, errNoStore
 	}
+	if r.Settle {
+		return f.settle(ctx, &r)
+	}
 	s := f.shardFor(r.Key)
 	sent := f.clock.Now()
 	t, ok := s.breaker.Admit(sent)
@@ -222,8 +228,6 @@ func (f *Fallback) Take(ctx context.Context, r Request) (Decision, error) {
 	case err == nil:
 		f.succeeded(s, t)
 	case isMalformed(err):
-	case errors.Is(err, ErrUnknownID):
-		f.succeeded(s, t)
 	case !f.isStoreFault(ctx, sent):
 		f.verifyAsync(s, &r)
 	default:
@@ -269,7 +273,7 @@ func (f *Fallback) TakeEach(ctx context.Context, rs []Request, ds []Decision) er
 	if err := f.validate(rs, ds, (*Request).validateShape); err != nil {
 		return err
 	}
-	if f.refundsDebt(rs) {
+	if f.refundsDebt(rs) || slices.ContainsFunc(rs, func(r Request) bool { return r.Settle }) {
 		return TakeEach(ctx, StoreFunc(f.Take), rs, ds)
 	}
 	b := f.newBatch(rs)
@@ -298,6 +302,12 @@ func (f *Fallback) TakeAll(ctx context.Context, rs []Request, ds []Decision) err
 func (f *Fallback) takeAll(ctx context.Context, rs []Request, ds []Decision) error {
 	if err := f.validate(rs, ds, (*Request).validateForAll); err != nil {
 		return err
+	}
+	if err := validateTogether(rs); err != nil {
+		return err
+	}
+	if len(rs) > 0 && rs[0].Settle {
+		return f.settleAll(ctx, rs, ds)
 	}
 	b := f.newBatch(rs)
 	if b.allAdmitted {

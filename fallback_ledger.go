@@ -51,6 +51,10 @@ type debt struct {
 	id       string // to charge under; set before the first attempt
 	overdraw bool   // whether to overdraw the primary store
 	until    int64  // of a debt that overdraws: when its last window ends
+
+	hold      time.Duration // how long to remember the ID
+	isSettled bool          // whether what was granted under the ID is settled
+	amount    int64         // to settle it to
 }
 
 func (l *ledger) hasDebts() bool { return l.size.Load() > 0 }
@@ -68,13 +72,18 @@ func (f *Fallback) addDebt(s *fallbackShard, r *Request, local Limit, d *Decisio
 	}
 	now, until := int64(0), int64(0)
 	if r.Overdraw {
-		now = f.clock.Now()
-		until = now + int64(d.ResetAfter)
+		now, until = f.clock.Now(), f.debtUntil(r, d)
 	}
+	s.ledger.add(r, local, d.Granted, now, until)
+}
+
+// debtUntil returns when the window ends that a decision was charged to.
+func (f *Fallback) debtUntil(r *Request, d *Decision) int64 {
+	until := f.clock.Now() + int64(d.ResetAfter)
 	if r.Limit.Algorithm == SlidingWindow {
 		until -= int64(r.Limit.Period) // the debt ends one window before the key is idle
 	}
-	s.ledger.add(r, local, d.Granted, now, until)
+	return until
 }
 
 // refundLocal subtracts units that the secondary store refunded, from charges that
@@ -107,18 +116,18 @@ func (l *ledger) add(r *Request, local Limit, units, now, until int64) {
 	case r.Overdraw && !r.Limit.Algorithm.isBucket() && now >= d.until:
 		d.units = 0 // that window has ended, and its debt with it
 	}
-	d.limit, d.local, d.overdraw, d.until = r.Limit, local, r.Overdraw, until
+	d.limit, d.local, d.overdraw, d.until, d.hold = r.Limit, local, r.Overdraw, until, r.Hold
 	d.units = max(d.units+units, 0)
 	l.put(k, d)
 }
 
-// put writes a debt, or removes it if it has no units.
+// put writes a debt, or removes it if it has no units and is not settled.
 func (l *ledger) put(k debtKey, d debt) {
 	if l.debts == nil {
 		l.debts = map[debtKey]debt{}
 	}
 	l.debts[k] = d
-	if d.units == 0 {
+	if d.units == 0 && !d.isSettled {
 		delete(l.debts, k)
 	}
 	l.updateSize()
@@ -224,15 +233,19 @@ func (f *Fallback) settleBatch(s *fallbackShard, maxDebts int, isProbe bool) err
 	debts := s.ledger.claim(maxDebts)
 	rs := make([]Request, 0, len(debts))
 	kept := debts[:0]
+	var settled []debt
 	for _, d := range debts {
-		if r, ok := f.settlement(&d); ok {
+		if d.isSettled {
+			settled = append(settled, d)
+		} else if r, ok := f.settlement(&d); ok {
 			rs, kept = append(rs, r), append(kept, d)
 		}
 	}
-	if len(rs) == 0 {
-		return nil
+	settled, err := f.chargeAllSettled(settled)
+	s.ledger.retry(settled)
+	if err == nil && len(rs) > 0 {
+		err = f.charge(rs)
 	}
-	err := f.charge(rs)
 	switch {
 	case isMalformed(err) || isKeyError(err):
 		s.ledger.retry(without(kept, err))
@@ -276,7 +289,7 @@ func (f *Fallback) settlement(d *debt) (r Request, ok bool) {
 	if d.id == "" {
 		d.id = f.ids.next()
 	}
-	return Request{Key: d.key, Limit: d.limit, Cost: due, AtMost: !d.overdraw, Overdraw: d.overdraw, ID: d.id}, due > 0
+	return Request{Key: d.key, Limit: d.limit, Cost: due, AtMost: !d.overdraw, Overdraw: d.overdraw, ID: d.id, Hold: d.hold}, due > 0
 }
 
 // owed returns how many units have not come back, according to a peek at the

@@ -131,6 +131,7 @@ func (f *Fallback) takeAllLocal(ctx context.Context, calls []fallbackCall, rs []
 			f.probeWith(calls[i].shard, &rs[i])
 		}
 	}
+	rs = withLongestHold(rs)
 	b := localBatch{f: f, calls: calls, rs: rs}
 	for i := range rs {
 		if err := b.add(&rs[i]); err != nil {
@@ -147,6 +148,23 @@ func (f *Fallback) takeAllLocal(ctx context.Context, calls []fallbackCall, rs []
 	b.denied = b.denied || slices.ContainsFunc(decisions, func(d Decision) bool { return !d.Allowed })
 	b.write(ctx, decisions, ds)
 	return nil
+}
+
+// withLongestHold returns the requests with the hold that an ID on all of them has: each
+// is charged to the primary by itself later, and must be remembered as long.
+func withLongestHold(rs []Request) []Request {
+	if len(rs) < 2 || rs[0].ID == "" {
+		return rs
+	}
+	rs = slices.Clone(rs)
+	hold := time.Duration(0)
+	for i := range rs {
+		hold = max(hold, rs[i].Hold, min(rs[i].Limit.Normal().Period, maxIDLifetime))
+	}
+	for i := range rs {
+		rs[i].Hold = hold
+	}
+	return rs
 }
 
 // A localBatch is the state of a TakeAll that is decided without the primary

@@ -37,14 +37,24 @@ func TestFallbackConformsToStoreWhileDown(t *testing.T) {
 		if d, err := fallback.Take(ctx, penstock.Request{Key: "key", Limit: penstock.PerHour(1)}); err != nil {
 			t.Fatal(d, err)
 		}
-		return asPlainStore{fallback}
+		return asPlainStore{fallback, memory}
 	})
 }
 
-// asPlainStore hides the source of decisions, after checking that it is the fallback.
-type asPlainStore struct{ *penstock.Fallback }
+// asPlainStore hides the source of decisions, after checking that it is the fallback. A
+// settlement of an ID that the secondary does not know is left to it: the fallback keeps
+// that for the primary.
+type asPlainStore struct {
+	*penstock.Fallback
+	secondary *penstock.Memory
+}
 
 func (s asPlainStore) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+	if r.Settle {
+		if d, err := s.secondary.Take(ctx, r); err != nil {
+			return d, err
+		}
+	}
 	d, err := s.Fallback.Take(ctx, r)
 	s.hide(err, &d)
 	return d, err
@@ -59,6 +69,11 @@ func (s asPlainStore) TakeEach(ctx context.Context, rs []penstock.Request, ds []
 }
 
 func (s asPlainStore) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+	if len(rs) > 0 && rs[0].Settle {
+		if err := s.secondary.TakeAll(ctx, rs, ds); err != nil {
+			return err
+		}
+	}
 	err := s.Fallback.TakeAll(ctx, rs, ds)
 	for i := range rs[:min(len(rs), len(ds))] {
 		s.hide(err, &ds[i])

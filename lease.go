@@ -142,6 +142,9 @@ func (l *Lease) newRequest(r *Request) (lr leaseRequest, ok bool) {
 	lr = leaseRequest{limit: cl, hash: hashOf(cl, r.Key), key: r.Key, cost: r.Cost, maxHeld: maxHeld}
 	lr.spendable = r.Cost > 0 && r.ID == "" && !r.Overdraw && r.KeepFree == 0
 	lr.mayDelay, lr.atMost = r.MaxDelay > 0, r.AtMost
+	if r.Settle {
+		lr.cost = -1 // it may refund units
+	}
 	return lr, true
 }
 

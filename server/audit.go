@@ -20,9 +20,8 @@ func (s *Server) openAudit(context.Context) (err error) {
 		out = s.auditFile
 		s.closers = append(s.closers, func(context.Context) error { return s.auditFile.Close() })
 	}
-	node, _ := os.Hostname() // without one, the entries name no node
 	s.audit, err = audit.New(audit.Options{
-		Out: out, Node: node, Log: s.log, OnEnd: s.metrics.countAction, OnError: s.metrics.auditErrors.Inc,
+		Out: out, Node: s.config.daemonName(), Log: s.log, OnEnd: s.metrics.countAction, OnError: s.metrics.auditErrors.Inc,
 	})
 	return err
 }

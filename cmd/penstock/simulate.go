@@ -8,6 +8,7 @@ import (
 
 	"github.com/penstock-io/penstock/server/simulator"
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 )
 
 func simulateCommand() *cobra.Command {
@@ -66,6 +67,5 @@ func wantsColor(out any) bool {
 	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
 		return false
 	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	return term.IsTerminal(int(f.Fd()))
 }

@@ -53,8 +53,8 @@ Keys: l live, k keys, a most asked, d most denied, w next window, s next order, 
 The command uses the admin API. It finds the listener by the server's settings: the
 config file and the environment. If the server has a token, the command needs it.
 Colors are used on terminals, unless NO_COLOR is set.`,
-		Example: `  penstock top
-  penstock top --view keys --by denied
+		Example: `  penstock top --once
+  penstock top --once --view keys --by denied
   penstock top --once --json`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return t.run(c.Context(), c.OutOrStdout()) },

@@ -133,6 +133,18 @@ func ExampleLimiter_Charge() {
 	// allowed: false retry after 15.01s
 }
 
+// A process that has just started makes a third of the calls at first.
+func ExampleWithWarmUp() {
+	ctx := context.Background()
+	store := penstock.WithWarmUp(penstock.NewMemory(nil), time.Minute)
+	lim, _ := penstock.New(store, penstock.PerHour(90))
+
+	d, _ := lim.AllowAtMost(ctx, "backend", 1000)
+	fmt.Println("granted:", d.Granted, "of", d.Limit)
+	// Output:
+	// granted: 30 of 90
+}
+
 // Requests that may wait keep some units free for those that may not.
 func ExampleLimiter_KeepFree() {
 	ctx := context.Background()

@@ -481,3 +481,30 @@ func TestMemoryClockOutsideSupportedYearsIsClamped(t *testing.T) {
 		}
 	}
 }
+
+// A flood of cold values changes no hot key's count, also when the store is full.
+func TestMemoryFloodOfColdKeysKeepsHotCounts(t *testing.T) {
+	for _, text := range limitsOfTen {
+		t.Run(text, func(t *testing.T) {
+			now := newFakeClock()
+			m := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: 64, Now: now.now})
+			lim := limiter(t, m, text)
+			for _, hot := range []string{"hot", "hotter"} {
+				if d, err := lim.AllowN(ctx, hot, 7); err != nil || !d.Allowed {
+					t.Fatal(d, err)
+				}
+			}
+			for i := range 10_000 {
+				if _, err := lim.Allow(ctx, "cold "+strconv.Itoa(i)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, hot := range []string{"hot", "hotter"} {
+				expectRemaining(t, lim, hot, 3)
+				if d, err := lim.AllowN(ctx, hot, 4); err != nil || d.Allowed {
+					t.Errorf("%s: %v, %v, want a denial, as before the flood", hot, d, err)
+				}
+			}
+		})
+	}
+}

@@ -57,4 +57,6 @@ var (
 	_ AtomicStore       = (*Lease)(nil)
 	_ BatchStore        = (*Fallback)(nil)
 	_ AtomicStore       = (*Fallback)(nil)
+	_ BatchStore        = (*WarmUp)(nil)
+	_ AtomicStore       = (*WarmUp)(nil)
 )

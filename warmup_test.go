@@ -1,0 +1,178 @@
+package penstock_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+// withWarmUp runs a test on a store of which one process is cold, with a warm-up of half a
+// minute.
+func withWarmUp(t *testing.T, text string, test func(t *testing.T, cold, warm *penstock.Limiter)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		memory := penstock.NewMemory(nil)
+		test(t, limiter(t, penstock.WithWarmUp(memory, 30*time.Second), text), limiter(t, memory, text))
+	})
+}
+
+// expectGrants checks how many units a key is granted at once.
+func expectGrants(t *testing.T, lim *penstock.Limiter, key string, want int64) {
+	t.Helper()
+	granted := int64(0)
+	for {
+		d, err := lim.Allow(ctx, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !d.Allowed {
+			break
+		}
+		granted += d.Granted
+	}
+	if granted != want {
+		t.Errorf("%s: granted %d, want %d", key, granted, want)
+	}
+}
+
+func TestWarmUpPaysThreeTwoOne(t *testing.T) {
+	for _, text := range limitsOfTen {
+		t.Run(text, func(t *testing.T) {
+			withWarmUp(t, "1"+text, func(t *testing.T, cold, _ *penstock.Limiter) { // 110 in 10 s
+				expectGrants(t, cold, "first", 36)
+				time.Sleep(10 * time.Second)
+				expectGrants(t, cold, "second", 55)
+				time.Sleep(10*time.Second - 1)
+				expectGrants(t, cold, "still second", 55)
+				time.Sleep(1)
+				expectGrants(t, cold, "third", 110)
+				time.Sleep(time.Hour)
+				expectGrants(t, cold, "later", 110)
+			})
+		})
+	}
+}
+
+// What a cold process leaves, a warm one may use.
+func TestWarmUpSharesLimitWithWarmProcess(t *testing.T) {
+	withWarmUp(t, "100/1h fixed-window", func(t *testing.T, cold, warm *penstock.Limiter) {
+		if d, err := cold.AllowN(ctx, "key", 10); err != nil || d.Granted != 10 || d.Remaining != 23 || d.Limit != 100 {
+			t.Errorf("cold: %v, %v, want ten granted and 23 left at the price of three", d, err)
+		}
+		expectRemaining(t, warm, "key", 70)
+		expectRemaining(t, cold, "key", 23)
+		expectGrants(t, warm, "key", 70)
+		if d, err := cold.Allow(ctx, "key"); err != nil || d.Allowed || d.RetryAfter != time.Hour {
+			t.Errorf("cold: %v, %v, want a denial until the window ends", d, err)
+		}
+	})
+}
+
+func TestWarmUpAtMostTakesWholePrices(t *testing.T) {
+	withWarmUp(t, "10/10s", func(t *testing.T, cold, warm *penstock.Limiter) {
+		if d, err := cold.AllowAtMost(ctx, "key", 100); err != nil || d.Granted != 3 || d.Remaining != 0 {
+			t.Errorf("%v, %v, want three", d, err)
+		}
+		expectRemaining(t, warm, "key", 1) // nothing is lost between prices
+		if d, err := cold.AllowAtMost(ctx, "key", 100); err != nil || d.Allowed || d.RetryAfter != 2*time.Second {
+			t.Errorf("%v, %v, want a denial until there are three", d, err)
+		}
+		expectRemaining(t, warm, "key", 1)
+		ds := make([]penstock.Decision, 1)
+		r := cold.Request("other")
+		r.Cost, r.AtMost = 100, true
+		if err := penstock.TakeEach(ctx, cold.Store(), []penstock.Request{r}, ds); err != nil || ds[0].Granted != 3 {
+			t.Errorf("in a batch: %v, %v, want three", ds[0], err)
+		}
+	})
+}
+
+func TestWarmUpRefundsNoMoreThanWasPaid(t *testing.T) {
+	withWarmUp(t, "100/1h fixed-window", func(t *testing.T, cold, warm *penstock.Limiter) {
+		take := func(cost int64, id string) penstock.Decision {
+			t.Helper()
+			r := cold.Request("key")
+			r.Cost, r.ID = cost, id
+			d, err := cold.Store().Take(ctx, r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d
+		}
+		take(5, "a")
+		if d := take(-5, "a"); d.Granted != -5 {
+			t.Errorf("refund at the same price: %v, want five", d)
+		}
+		expectRemaining(t, warm, "key", 100)
+		take(5, "b")
+		time.Sleep(10 * time.Second)
+		if d := take(5, "b"); d.Granted != 5 || !d.Allowed {
+			t.Errorf("a retry at another price: %v, want five", d)
+		}
+		expectRemaining(t, warm, "key", 85)
+		if d := take(-5, "b"); d.Granted != -5 {
+			t.Errorf("refund when the price has fallen: %v, want five", d)
+		}
+		expectRemaining(t, warm, "key", 95) // fifteen were paid, and ten returned
+	})
+}
+
+// A price that a limit can never grant would be a lock-out.
+func TestWarmUpNeverLocksOut(t *testing.T) {
+	withWarmUp(t, "4/1m fixed-window", func(t *testing.T, cold, warm *penstock.Limiter) {
+		if d, err := cold.AllowN(ctx, "all", 4); err != nil || !d.Allowed || d.Granted != 4 {
+			t.Errorf("all four: %v, %v, want them", d, err)
+		}
+		if d, err := cold.AllowN(ctx, "two", 2); err != nil || !d.Allowed || d.Granted != 2 {
+			t.Errorf("two: %v, %v, want them at the price of two", d, err)
+		}
+		expectRemaining(t, warm, "two", 0)
+		if d, err := cold.AllowN(ctx, "five", 5); err != nil || d.RetryAfter != penstock.Never {
+			t.Errorf("five of four: %v, %v, want Never", d, err)
+		}
+		if err := cold.Wait(ctx, "wait"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestWarmUpTakeAllPaysForEach(t *testing.T) {
+	withWarmUp(t, "100/1h", func(t *testing.T, cold, warm *penstock.Limiter) {
+		a, b := cold.Request("a"), cold.Request("b")
+		a.Cost = 10
+		ds := make([]penstock.Decision, 2)
+		if err := penstock.TakeAll(ctx, cold.Store(), []penstock.Request{a, b}, ds); err != nil || ds[0].Granted != 10 || ds[1].Granted != 1 {
+			t.Errorf("%v, %v, want ten and one", ds, err)
+		}
+		expectRemaining(t, warm, "a", 70)
+		expectRemaining(t, warm, "b", 97)
+	})
+}
+
+// What reports a use, or holds permits, pays no price.
+func TestWarmUpChargesAndPermitsPayNoPrice(t *testing.T) {
+	withWarmUp(t, "100/1h", func(t *testing.T, cold, warm *penstock.Limiter) {
+		if d, err := cold.Charge(ctx, "key", 30); err != nil || d.Granted != 30 {
+			t.Error(d, err)
+		}
+		expectRemaining(t, warm, "key", 70)
+	})
+	withWarmUp(t, "5/1m concurrent", func(t *testing.T, cold, warm *penstock.Limiter) {
+		p, d, err := cold.AcquireN(ctx, "key", 2)
+		if err != nil || p == nil {
+			t.Fatal(d, err)
+		}
+		defer p.Release()
+		expectRemaining(t, warm, "key", 3)
+	})
+}
+
+func TestWarmUpWithoutStoreReturnsError(t *testing.T) {
+	_, err := penstock.WithWarmUp(nil, time.Minute).Take(ctx, penstock.Request{Key: "key", Limit: penstock.PerHour(1), Cost: 1})
+	if err == nil || errors.Is(err, penstock.ErrUnavailable) {
+		t.Errorf("%v, want an error about the store", err)
+	}
+}

@@ -1,5 +1,3 @@
-// Links to views.
-
 // address returns the link to a view with parameters; empty ones are left out.
 export function address(name, parameters) {
 	const query = new URLSearchParams();

@@ -23,8 +23,6 @@ let failures = 0;
 let failure = ''; // why the last poll failed
 let banners = [];
 
-// ---- the address: #/live?window=1h&sort=denied ----
-
 function parseAddress() {
 	const [path, query] = location.hash.replace(/^#\/?/, '').split('?', 2);
 	return { name: Object.hasOwn(views, path) ? path : 'live', parameters: new URLSearchParams(query ?? '') };
@@ -87,8 +85,6 @@ function open(name, parameters) {
 	view.update(parameters);
 }
 
-// ---- polling ----
-
 function schedule(delay) {
 	clearTimeout(timer);
 	timer = setTimeout(poll, delay);
@@ -128,8 +124,6 @@ function showBanners() {
 
 document.addEventListener('visibilitychange', () => { if (!document.hidden) schedule(0); });
 
-// ---- the token ----
-
 function showLocked() {
 	if (main.dataset.locked) return;
 	const wrong = hasToken();
@@ -151,6 +145,7 @@ function showLocked() {
 		wrong ? el('p.problem', { role: 'alert' }, 'That token was not accepted.') : null,
 		el('button.primary', { type: 'submit' }, 'Unlock')));
 	token.focus();
+
 	function unlock(event) {
 		event.preventDefault();
 		setToken(token.value.trim());
@@ -163,9 +158,6 @@ lock.addEventListener('click', () => {
 	removeToken();
 	location.reload();
 });
-
-// ---- the theme ----
-
 const themes = ['auto', 'light', 'dark'];
 const themeButton = document.getElementById('theme');
 
@@ -186,8 +178,6 @@ themeButton.addEventListener('click', () => {
 	dispatchEvent(new Event('themechange'));
 });
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => dispatchEvent(new Event('themechange')));
-
-// ---- start ----
 
 document.querySelector('.skip').addEventListener('click', (event) => {
 	event.preventDefault();

@@ -1,10 +1,11 @@
 // Pictures of numbers over time: the large chart by uPlot, sparklines and ranges as SVG.
 
 import { el, setText, svg } from './dom.js';
-import { rate } from './format.js';
+import { compact, rate } from './format.js';
 
 // A canvas needs colors as numbers; a hidden element resolves those of the style sheet.
 const probe = el('span', { hidden: true });
+
 document.body.append(probe);
 
 function color(name, alpha) {
@@ -24,6 +25,7 @@ function clockTime(unix, step) {
 // The layers of the chart, the lowest first.
 const layers = [
 	{ name: 'allowed', color: 'accent' },
+	{ name: 'shadowed', color: 'shadow' },
 	{ name: 'denied', color: 'denied' },
 	{ name: 'errors', color: 'error' },
 ];
@@ -48,7 +50,7 @@ export function rateChart() {
 			scales: { y: { range: (u, min, max) => [0, Math.max(max * 1.1, 1)] } },
 			axes: [
 				{ ...axis, size: 30, space: 80, values: (u, splits) => splits.map((s) => clockTime(s, step)) },
-				{ ...axis, size: 46, values: (u, splits) => splits.map((s) => rate(s)) },
+				{ ...axis, size: 46, values: (u, splits) => splits.map((s) => (s < 10 ? s : compact(s))) },
 			],
 			// Each line is the sum of the layers up to its own, and each band the space between two.
 			series: [{}, ...[...layers].reverse().map((layer) => ({
@@ -62,16 +64,19 @@ export function rateChart() {
 
 	function showValues(index) {
 		const i = index ?? (series ? series.allowed.length - 1 : -1);
-		layers.forEach((layer, n) => setText(values[n], i < 0 ? '–' : `${rate(series[layer.name][i] / step)}/s`));
+		layers.forEach((layer, n) => setText(values[n], i < 0 ? '–' : `${rate(perSecond(series[layer.name], i))}/s`));
 		setText(when, index === null || index === undefined || i < 0 ? '' : clockTime(series.from + i * step, 1));
 	}
+
+	// The last step may still be incomplete.
+	const perSecond = (all, i) => all[i] / (i === all.length - 1 ? Math.max(series.last, 1) : step);
 
 	function data() {
 		const times = series.allowed.map((_, i) => series.from + i * step);
 		const sums = [];
 		for (const layer of layers) {
 			const below = sums.at(-1);
-			sums.push(series[layer.name].map((n, i) => n / step + (below ? below[i] : 0)));
+			sums.push(series[layer.name].map((_, i, all) => perSecond(all, i) + (below ? below[i] : 0)));
 		}
 		return [times, ...sums.reverse()];
 	}
@@ -108,6 +113,7 @@ export function rateChart() {
 // sparkline draws two series as areas: all of them, and the part that was denied.
 export function sparkline(all, part, width = 120, height = 24) {
 	const highest = Math.max(...all, 1);
+
 	const area = (numbers) => {
 		const last = Math.max(numbers.length - 1, 1);
 		const points = numbers.map((n, i) => `${(i / last * width).toFixed(1)} ${(height - n / highest * (height - 2)).toFixed(1)}`);

@@ -27,7 +27,6 @@ export function el(name, ...rest) {
 	return fill(document.createElement(tag), classes, rest);
 }
 
-// svg returns an SVG element.
 export function svg(name, ...rest) {
 	const [tag, ...classes] = name.split('.');
 	return fill(document.createElementNS(svgNamespace, tag), classes, rest);
@@ -39,7 +38,6 @@ export function setText(node, text) {
 	if (node.textContent !== text) node.textContent = text;
 }
 
-// setAttribute changes or removes an attribute.
 export function setAttribute(node, name, value) {
 	if (value === null || value === undefined || value === false) node.removeAttribute(name);
 	else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
@@ -57,7 +55,6 @@ export function segmented(label, options, onchange) {
 	return node;
 }
 
-// field returns a labeled input.
 export const field = (label, input, hint) => el('label.field',
 	el('span.field-label', label), input, hint ? el('span.hint', hint) : null);
 

@@ -3,7 +3,6 @@
 
 const grouped = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
 
-// integer formats 1234567 as 1,234,567.
 export const integer = (n) => grouped.format(n);
 
 // compact formats 1234567 as 1.23M.
@@ -17,7 +16,6 @@ export function compact(n) {
 	return grouped.format(n);
 }
 
-// rate formats a number of events a second.
 export const rate = (n) => (n === 0 ? '0' : n < 0.1 ? n.toFixed(2) : n < 100 ? n.toFixed(1) : compact(Math.round(n)));
 
 // percent formats a share; a small one is never shown as 0%.
@@ -44,10 +42,8 @@ export function seconds(s) {
 	return text;
 }
 
-// digits keeps three significant ones.
 const digits = (x) => String(Number(x.toPrecision(3)));
 
-// bytes formats a size.
 export function bytes(n) {
 	const units = ['B', 'KB', 'MB', 'GB', 'TB'];
 	let i = 0;
@@ -64,11 +60,9 @@ export function time(when) {
 	return d.toDateString() === new Date().toDateString() ? clock.format(d) : `${day.format(d)} ${clock.format(d)}`;
 }
 
-// ago formats how long something is in the past.
 export const ago = (when) => {
 	const s = Math.max(0, (Date.now() - new Date(when)) / 1000);
 	return s < 2 ? 'just now' : `${seconds(Math.floor(s))} ago`;
 };
 
-// plural formats a count with its noun.
 export const plural = (n, noun) => `${integer(n)} ${noun}${n === 1 ? '' : 's'}`;

@@ -10,7 +10,7 @@ import { limitText } from './live.js';
 
 const scopes = [['daemon', 'This daemon'], ['all', 'All daemons', 'All daemons on the same Redis']];
 const requestLimits = '-'; // stands for limits in requests, which have no rule
-const listLength = 25;
+const listLength = 15;
 const slowPolls = 3; // what changes by itself less often is asked for at every third poll
 
 export function open(root, context) {
@@ -62,8 +62,6 @@ export function open(root, context) {
 		ruleChoice.value = state.rule;
 	}
 
-	// ---- the rankings ----
-
 	function newRanking(title, by) {
 		const list = el('ol.ranking');
 		const total = el('span.muted.small.end');
@@ -106,8 +104,6 @@ export function open(root, context) {
 	}
 
 	const targetOf = (k) => (k.rule === '' ? { key: k.key, keyrule: '', limit: limitText(k.limit) } : { key: k.key, keyrule: k.rule, limit: '' });
-
-	// ---- the inspector ----
 
 	function newInspector() {
 		const key = el('input.mono', { name: 'key', spellcheck: 'false', autocomplete: 'off', placeholder: '42, or user=42' });
@@ -233,8 +229,6 @@ export function open(root, context) {
 		return { node, show, poll };
 	}
 
-	// ---- the audit ----
-
 	function newAudit() {
 		const body = el('tbody');
 		const empty = el('div.empty', el('strong', 'No actions yet'), 'Refunds and resets, done or refused, are listed here and in the audit log.');
@@ -272,7 +266,8 @@ export function open(root, context) {
 	};
 
 	async function pollSlow() {
-		const [rules, log] = await Promise.all([get('rules'), get('v1/audit')]);
+		const [rules, log, live] = await Promise.all([get('rules'), get('v1/audit'), get('v1/live', { rules: 0 })]);
+		scope.hidden = live.store.kind !== 'redis';
 		known = rules.rules.filter((r) => !r.unlimited).map((r) => r.name);
 		showRuleChoice();
 		audit.set(log.entries);

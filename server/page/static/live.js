@@ -201,7 +201,6 @@ export function open(root, context) {
 	};
 }
 
-// newFigure is a large number with its name.
 function newFigure(name) {
 	const value = el('span.figure-value', '–');
 	const note = el('span.figure-note');
@@ -229,7 +228,6 @@ function newTotals() {
 	};
 }
 
-// newDaemons lists all daemons on the same Redis.
 function newDaemons() {
 	const body = el('tbody');
 	const node = card('Daemons', null, table('daemons', ['Daemon', 'Version', 'Last heard of', '>Decisions/s', '>Denied/s'], body));

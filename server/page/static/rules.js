@@ -64,8 +64,6 @@ export function open(root, context) {
 		typing = setTimeout(explain, 120);
 	}
 
-	// ---- explain ----
-
 	async function explain() {
 		const mine = ++sequence;
 		problem.hidden = true;
@@ -90,8 +88,6 @@ export function open(root, context) {
 		setText(explanation, text ?? '');
 		explanation.dataset.ready = asked;
 	}
-
-	// ---- the tree ----
 
 	function showTree() {
 		if (!answer) return;

@@ -47,9 +47,6 @@ export function open(root, context) {
 	let scale = null; // of the pictures
 	let sequence = 0;
 	let typing = 0;
-
-	// ---- the controls ----
-
 	const limit = el('input.mono.limit-input', {
 		spellcheck: 'false', autocomplete: 'off', autocapitalize: 'off',
 		maxlength: '300', name: 'limit', oninput: () => change({ limit: limit.value }),
@@ -82,8 +79,6 @@ export function open(root, context) {
 
 	const resize = new ResizeObserver(() => { if (simulation) draw(); });
 	resize.observe(lanes);
-
-	// ---- state ----
 
 	function change(part) {
 		state = { ...state, ...part };
@@ -129,8 +124,6 @@ export function open(root, context) {
 		change({ limit: text });
 	}
 
-	// ---- the answer ----
-
 	async function run() {
 		const mine = ++sequence;
 		const own = state.traffic === 'own';
@@ -159,8 +152,6 @@ export function open(root, context) {
 		setText(summary, '');
 		lanes.dataset.ready = asked;
 	}
-
-	// ---- the picture ----
 
 	function draw() {
 		lanes.replaceChildren(...simulation.lanes.map(laneRow), axisRow());
@@ -224,8 +215,6 @@ export function open(root, context) {
 		const x = Math.min(Math.max(scale.x(t), 14), scale.width - 16);
 		return svg('text.tick', { x, y: 15, 'text-anchor': 'middle' }, seconds(t));
 	}));
-
-	// ---- one request ----
 
 	function pick(lane, drawing, event) {
 		const box = drawing.getBoundingClientRect();
@@ -344,6 +333,7 @@ function newScale(simulation, width) {
 	}
 	const most = width < narrow ? abreastOn.narrow : abreastOn.wide;
 	const margin = most * column / 2 + 2;
+
 	const x = (t) => margin + (t / length) * (width - 2 * margin);
 	const bins = new Map(simulation.lanes.map((lane) => [lane.algorithm, binsOf(lane, x)]));
 	const highest = Math.max(1, ...[...bins.values()].flatMap((lane) => [...lane.values()].map((bin) => Math.max(bin.above.length, bin.below.length))));
@@ -366,7 +356,6 @@ function abreastOf(bins, highest, most) {
 	return room;
 }
 
-// binsOf gathers the requests of each column of the picture.
 function binsOf(lane, x) {
 	const bins = new Map();
 	for (const r of lane.results) {
@@ -388,7 +377,6 @@ function marksOf(bins, pitch, abreast, asBars) {
 	return all;
 }
 
-// stack draws one mark for each request.
 function stack(x, side, requests, pitch, abreast) {
 	const across = Math.min(abreast, requests.length);
 	const height = pitch > 4 ? pitch - 1.2 : Math.max(pitch - 0.5, 1);
@@ -425,7 +413,6 @@ function bar(x, side, requests, pitch) {
 
 const round = (n) => Math.round(n * 100) / 100;
 
-// ticksOf returns round times along the axis.
 function ticksOf(length, width) {
 	const rough = length / Math.max(Math.min(width / 110, 8), 2);
 	const power = 10 ** Math.floor(Math.log10(rough));

@@ -1,0 +1,135 @@
+package pagetest_test
+
+import (
+	"strings"
+	"testing"
+)
+
+type auditEntry struct {
+	Action string `json:"action"`
+	Actor  struct {
+		Via     string `json:"via"`
+		Address string `json:"address"`
+	} `json:"actor"`
+	Target struct {
+		Rule string `json:"rule"`
+		Key  string `json:"key"`
+	} `json:"target"`
+	Before *auditState `json:"before"`
+	After  *auditState `json:"after"`
+	Units  int64       `json:"units"`
+	Reason string      `json:"reason"`
+	Result string      `json:"result"`
+	Node   string      `json:"node"`
+}
+
+type auditState struct {
+	Remaining int64 `json:"remaining"`
+}
+
+// audit returns the newest entry and the number of all.
+func (d *daemon) audit(t *testing.T) (newest auditEntry, n int) {
+	t.Helper()
+	var log struct {
+		Entries []auditEntry `json:"entries"`
+	}
+	d.call(t, "GET", "/v1/audit", &log)
+	if len(log.Entries) > 0 {
+		newest = log.Entries[0]
+	}
+	return newest, len(log.Entries)
+}
+
+func (d *daemon) remaining(t *testing.T) int64 {
+	t.Helper()
+	var state struct {
+		Decision struct {
+			Remaining int64 `json:"remaining"`
+		} `json:"decision"`
+	}
+	d.call(t, "GET", "/v1/keys?rule=shop/user&key=42", &state)
+	return state.Decision.Remaining
+}
+
+// waitForState waits until the inspector and the daemon agree on what is left of a key.
+func (tb *tab) waitForState(t *testing.T, d *daemon, text string, remaining int64) {
+	t.Helper()
+	tb.waitUntil(t, "the page shows "+text, "document.querySelector('.state [data-figure=remaining]')?.textContent === "+quote(text))
+	if got := d.remaining(t); got != remaining {
+		t.Errorf("/v1/keys says that %d remain, the page %q", got, text)
+	}
+}
+
+func TestActionsNeedAReason(t *testing.T) {
+	onEachStore(t, func(t *testing.T, args ...string) {
+		d := startDaemon(t, map[string]string{"shop.yaml": shopRules}, append(args, "--audit-log", t.TempDir()+"/audit.log")...)
+		for range 6 {
+			d.take(t, "user", "42")
+		}
+		tb := openTab(t)
+		tb.show(t, d, "keys", "key", "42", "keyrule", "shop/user")
+		tb.waitForState(t, d, "0 of 5 left", 0)
+
+		tb.click(t, ".acts summary")
+		tb.click(t, ".acts .danger")
+		tb.waitUntil(t, "a reason is asked for", "document.querySelector('.acts .problem').checkVisibility()")
+		if _, n := d.audit(t); n != 0 || d.remaining(t) != 0 {
+			t.Errorf("without a reason: %d entries in the audit, %d units remain; want nothing done", n, d.remaining(t))
+		}
+		if status := d.call(t, "DELETE", "/v1/keys?rule=shop/user&key=42", nil); status != 400 {
+			t.Errorf("DELETE without a reason: %d, want 400", status)
+		}
+		if e, n := d.audit(t); n != 1 || e.Result != "refused" || e.Action != "key.reset" || d.remaining(t) != 0 {
+			t.Errorf("the refused attempt: %+v, %d entries; want it on record, and nothing done", e, n)
+		}
+
+		tb.write(t, ".acts input[name=units]", "2")
+		tb.write(t, ".acts input[name=reason]", "OPS-1: half of it")
+		tb.click(t, ".acts-row button:not(.danger)")
+		tb.waitForState(t, d, "2 of 5 left", 2)
+		d.checkAudit(t, auditEntry{Action: "key.refund", Reason: "OPS-1: half of it", Units: 2}, 0, 2)
+
+		tb.write(t, ".acts input[name=reason]", "OPS-2: <b>all</b> of it")
+		tb.click(t, ".acts .danger")
+		tb.waitForState(t, d, "5 of 5 left", 5)
+		d.checkAudit(t, auditEntry{Action: "key.reset", Reason: "OPS-2: <b>all</b> of it", Units: 3}, 2, 5)
+		tb.waitUntil(t, "the page lists all three", "document.querySelectorAll('.audit tbody tr').length === 3")
+		if got := tb.texts(t, ".audit .reason"); got[0] != "OPS-2: <b>all</b> of it" || got[1] != "OPS-1: half of it" {
+			t.Errorf("the page lists the reasons %q", got)
+		}
+	})
+}
+
+// checkAudit checks the newest entry of the audit.
+func (d *daemon) checkAudit(t *testing.T, want auditEntry, before, after int64) {
+	t.Helper()
+	e, _ := d.audit(t)
+	if e.Action != want.Action || e.Result != "done" || e.Reason != want.Reason || e.Units != want.Units || e.Node == "" ||
+		e.Actor.Via != "local" || !strings.HasPrefix(e.Actor.Address, "127.0.0.1") || e.Target.Rule != "shop/user" || e.Target.Key != "user=42" {
+		t.Errorf("the audit has %+v, want %+v", e, want)
+	}
+	if e.Before == nil || e.After == nil || e.Before.Remaining != before || e.After.Remaining != after {
+		t.Errorf("the audit has %+v before and %+v after, want %d and %d", e.Before, e.After, before, after)
+	}
+}
+
+func TestReadOnlyPageHasNoActions(t *testing.T) {
+	onEachStore(t, func(t *testing.T, args ...string) {
+		d := startDaemon(t, map[string]string{"shop.yaml": shopRules}, append(args, "--admin-actions=false")...)
+		d.take(t, "user", "42")
+		tb := openTab(t)
+		tb.show(t, d, "keys", "key", "42", "keyrule", "shop/user")
+		tb.waitForState(t, d, "4 of 5 left", 4)
+		if evaluate[bool](t, tb, "[...document.querySelectorAll('.acts, .acts *')].some((e) => e.checkVisibility())") {
+			t.Error("there are buttons for actions")
+		}
+		for _, method := range []string{"POST", "DELETE"} {
+			if status := d.call(t, method, "/v1/keys?rule=shop/user&key=42&reason=r", nil); status != 403 {
+				t.Errorf("%s: %d, want 403", method, status)
+			}
+		}
+		if e, n := d.audit(t); n != 2 || e.Result != "refused" || d.remaining(t) != 4 {
+			t.Errorf("audit: %+v of %d, %d remain; want both refused", e, n, d.remaining(t))
+		}
+	})
+}

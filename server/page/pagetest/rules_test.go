@@ -1,0 +1,110 @@
+package pagetest_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A descriptor is a domain and entries such as path=/login.
+type descriptor struct {
+	domain  string
+	entries []string
+}
+
+// matcherCases returns the rule files and descriptors of a test case of the matcher.
+func matcherCases(t *testing.T, name string) (files map[string]string, all []descriptor) {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files = map[string]string{}
+	for _, section := range strings.Split("\n"+string(text), "\n-- ")[1:] {
+		title, body, _ := strings.Cut(section, " --\n")
+		switch {
+		case strings.HasSuffix(title, ".yaml"):
+			files[title] = body + "\n"
+		case title == "explain":
+			line, _, _ := strings.Cut(body, "\n")
+			all = append(all, parseDescriptor(line))
+		case title == "match":
+			for line := range strings.Lines(body) {
+				if before, _, ok := strings.Cut(line, " ->"); ok && line[0] != '#' {
+					all = append(all, parseDescriptor(before))
+				}
+			}
+		}
+	}
+	return files, all
+}
+
+func parseDescriptor(line string) descriptor {
+	words := strings.Fields(line)
+	return descriptor{words[0], words[1:]}
+}
+
+// The page explains as the command does, for every case of the matcher's tests.
+func TestExplainEqualsTheCommand(t *testing.T) {
+	names, err := filepath.Glob("../../rules/testdata/*.txtar")
+	if err != nil || len(names) == 0 {
+		t.Fatalf("no test cases: %v", err)
+	}
+	explained := 0
+	for _, name := range names {
+		files, all := matcherCases(t, name)
+		if len(all) == 0 {
+			continue
+		}
+		d := startDaemon(t, files)
+		tb := openTab(t)
+		tb.show(t, d, "rules")
+		for _, one := range all {
+			if len(one.entries) == 0 {
+				continue // the command wants entries
+			}
+			explained++
+			out, err := exec.Command(binary, append([]string{"rules", "explain", d.rules, one.domain}, one.entries...)...).Output()
+			if err != nil {
+				t.Fatalf("%v: %v", one, err)
+			}
+			entries := strings.Join(one.entries, "\n")
+			ready := quote(`[` + quote(one.domain) + `,` + quote(entries) + `]`)
+			got := follow[string](t, tb, link("", "rules", "domain", one.domain, "entries", entries),
+				"document.querySelector('.explanation')?.dataset.ready === "+ready, "document.querySelector('.explanation').textContent")
+			if got != string(out) {
+				t.Errorf("%v: the page shows\n%s\nthe command prints\n%s", one, got, out)
+			}
+		}
+	}
+	if explained < 50 {
+		t.Errorf("only %d cases; has the format of the test data changed?", explained)
+	}
+}
+
+func TestRulesShowTheTreeAndTheLastLoad(t *testing.T) {
+	d := startDaemon(t, map[string]string{"shop.yaml": shopRules})
+	tb := openTab(t)
+	tb.show(t, d, "rules")
+	if got := strings.Join(tb.texts(t, ".tree .node"), " "); got != "shop user api path=/login remote_address tenant partner=internal" {
+		t.Errorf("the tree is %q", got)
+	}
+	if where := tb.texts(t, ".tree .where"); where[1] != "shop.yaml:5" {
+		t.Errorf("the rule user is at %q, want shop.yaml:5", where[1])
+	}
+	path := filepath.Join(d.rules, "shop.yaml")
+	if err := os.WriteFile(path, []byte(shopRules+"  - key: broken\n    limit: \"0.5/fortnight\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tb.waitUntil(t, "the failed load is shown", "document.querySelector('.reload')?.textContent.includes('fortnight')")
+	if got := tb.text(t, ".reload"); !strings.Contains(got, "failed") || !strings.Contains(got, "are in force") {
+		t.Errorf("the last load is shown as %q", got)
+	}
+	if err := os.WriteFile(path, []byte(shopRules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tb.waitUntil(t, "the next load is shown", "document.querySelector('.reload .tag')?.textContent === 'loaded'")
+}
+

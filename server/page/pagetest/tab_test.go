@@ -1,0 +1,215 @@
+package pagetest_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+)
+
+// watch runs before the page's own scripts. It records what must not happen, and makes the
+// page believe that it is hidden when a test says so.
+const watch = `
+window.violations = [];
+document.addEventListener('securitypolicyviolation', (e) => violations.push(e.violatedDirective + ' ' + e.blockedURI + ' ' + e.sample));
+window.pretendHidden = false;
+Object.defineProperty(document, 'hidden', { get: () => window.pretendHidden });
+`
+
+// A tab shows a page, and records what it does.
+type tab struct {
+	ctx context.Context
+
+	mu       sync.Mutex
+	console  []string
+	requests []string // URLs
+	cookies  []string
+}
+
+// openTab opens a tab for a test, without a page yet.
+func openTab(t *testing.T) *tab {
+	t.Helper()
+	ctx, cancel := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
+	t.Cleanup(cancel)
+	tb := &tab{ctx: ctx}
+	if err := chromedp.Do(ctx); err != nil {
+		t.Fatal(err)
+	}
+	tb.record(t)
+	must(t, ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: watch})
+	tb.resize(t, 1280, 900)
+	return tb
+}
+
+func (tb *tab) record(t *testing.T) {
+	t.Helper()
+	must(t, tb.ctx, network.Enable, network.EnableParams{})
+	messages := chromedp.Console(tb.ctx)
+	requests := chromedp.Events(tb.ctx, network.RequestWillBeSent)
+	responses := chromedp.Events(tb.ctx, network.ResponseReceivedExtraInfo)
+	go func() {
+		for m, err := range messages {
+			if err != nil {
+				return
+			}
+			tb.add(&tb.console, fmt.Sprint(m))
+		}
+	}()
+	go func() {
+		for r, err := range requests {
+			if err != nil {
+				return
+			}
+			tb.add(&tb.requests, r.Request.URL)
+		}
+	}()
+	go func() {
+		for r, err := range responses {
+			if err != nil {
+				return
+			}
+			for name, value := range r.Headers {
+				if strings.EqualFold(name, "Set-Cookie") {
+					tb.add(&tb.cookies, fmt.Sprint(value))
+				}
+			}
+		}
+	}()
+}
+
+func (tb *tab) add(list *[]string, text string) {
+	tb.mu.Lock()
+	defer tb.mu.Unlock()
+	*list = append(*list, text)
+}
+
+// seen returns a copy of what was recorded.
+func (tb *tab) seen(list *[]string) []string {
+	tb.mu.Lock()
+	defer tb.mu.Unlock()
+	return append([]string(nil), *list...)
+}
+
+func (tb *tab) resize(t *testing.T, width, height int64) {
+	t.Helper()
+	if err := chromedp.Do(tb.ctx, chromedp.EmulateViewport(width, height)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// prefer sets the color scheme that the system prefers.
+func (tb *tab) prefer(t *testing.T, scheme string) {
+	t.Helper()
+	must(t, tb.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+	})
+}
+
+// visit opens an address, or changes the part of it behind the #.
+func (tb *tab) visit(t *testing.T, address string) {
+	t.Helper()
+	if err := chromedp.Do(tb.ctx, chromedp.Navigate(address)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// link returns the address of a view with parameters.
+func link(base, view string, parameters ...string) string {
+	q := url.Values{}
+	for i := 0; i < len(parameters); i += 2 {
+		q.Set(parameters[i], parameters[i+1])
+	}
+	return fmt.Sprintf("%s/#/%s?%s", base, view, q.Encode())
+}
+
+// evaluate returns the value of an expression, which may be a promise.
+func evaluate[T any](t *testing.T, tb *tab, expression string) T {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(tb.ctx, patience)
+	defer cancel()
+	value, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+	if err != nil {
+		t.Fatalf("%.300s: %v", expression, err)
+	}
+	return value
+}
+
+// follow changes the part of the address behind the #, waits until a condition holds, and
+// returns the value of an expression, all in one call of the browser.
+func follow[T any](t *testing.T, tb *tab, link, condition, expression string) T {
+	t.Helper()
+	return evaluate[T](t, tb, fmt.Sprintf(`new Promise((resolve) => {
+		location.hash = %s;
+		const check = () => (%s ? resolve(%s) : setTimeout(check, 5));
+		setTimeout(check, 0); // after the event of the changed address
+	})`, quote(strings.TrimPrefix(link, "/")), condition, expression))
+}
+
+// waitUntil waits until an expression is true.
+func (tb *tab) waitUntil(t *testing.T, what, expression string) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !evaluate[bool](t, tb, "Boolean("+expression+")"); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited %v in vain until %s; the page shows:\n%.3000s\nconsole: %q", patience, what, tb.text(t, "body"), tb.seen(&tb.console))
+		}
+	}
+}
+
+// text returns the text of the first element of a selector.
+func (tb *tab) text(t *testing.T, selector string) string {
+	t.Helper()
+	return evaluate[string](t, tb, fmt.Sprintf("document.querySelector(%s)?.innerText ?? ''", quote(selector)))
+}
+
+// texts returns the texts of all elements of a selector.
+func (tb *tab) texts(t *testing.T, selector string) []string {
+	t.Helper()
+	return evaluate[[]string](t, tb, fmt.Sprintf("[...document.querySelectorAll(%s)].map((e) => e.textContent)", quote(selector)))
+}
+
+// click clicks the first element of a selector, as a user would with the mouse.
+func (tb *tab) click(t *testing.T, selector string) {
+	t.Helper()
+	at := evaluate[[]float64](t, tb, fmt.Sprintf(`(() => {
+		const e = document.querySelector(%s);
+		e.scrollIntoView({ block: 'center' });
+		const box = e.getBoundingClientRect();
+		return [box.left + box.width / 2, box.top + box.height / 2];
+	})()`, quote(selector)))
+	if err := chromedp.Do(tb.ctx, chromedp.MouseClickXY(at[0], at[1])); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// write puts a text into an input, as if it was typed.
+func (tb *tab) write(t *testing.T, selector, text string) {
+	t.Helper()
+	evaluate[bool](t, tb, fmt.Sprintf("(() => { const e = document.querySelector(%s); e.focus(); e.select(); return true; })()", quote(selector)))
+	must(t, tb.ctx, input.InsertText, input.InsertTextParams{Text: text})
+}
+
+// press presses a key that writes no text.
+func (tb *tab) press(t *testing.T, key string, code int64) {
+	t.Helper()
+	for _, kind := range []input.DispatchKeyEventType{input.DispatchKeyEventTypeRawKeyDown, input.DispatchKeyEventTypeKeyUp} {
+		must(t, tb.ctx, input.DispatchKeyEvent, input.DispatchKeyEventParams{Type: kind, Key: key, Code: key, WindowsVirtualKeyCode: code})
+	}
+}
+
+func quote(text string) string {
+	b, err := json.Marshal(text)
+	if err != nil {
+		panic(err) // a string can be encoded
+	}
+	return string(b)
+}

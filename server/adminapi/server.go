@@ -109,7 +109,7 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 	}
 	s.mux.HandleFunc(page.Prefix, s.servePage())
 	s.mux.HandleFunc("/", handleNotFound)
-	s.http = httpserver.New(s.mux, httpserver.Options{Log: o.Log})
+	s.http = httpserver.New(s.mux, httpserver.Options{Log: o.Log, CloseSilent: true})
 	return s, nil
 }
 

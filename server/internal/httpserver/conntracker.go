@@ -83,6 +83,17 @@ func (t *connTracker) anyNew() (found bool) {
 	return found
 }
 
+// closeSilent closes the connections that are known to have sent nothing.
+func (t *connTracker) closeSilent() {
+	t.all.Range(func(conn, found any) bool {
+		raw := underlying(conn.(net.Conn))
+		if c, ok := raw.(byteCounter); ok && c.BytesRead() == 0 && found.(*trackedConn).isNew() {
+			_ = raw.Close() // net/http then reports StateClosed
+		}
+		return true
+	})
+}
+
 // run scans the connections every tick, until the context ends.
 func (t *connTracker) run(ctx context.Context, tick time.Duration) {
 	ticker := time.NewTicker(tick)
@@ -135,9 +146,12 @@ func (c *trackedConn) timeoutTicks() int64 {
 	return requestTicks
 }
 
+// A byteCounter is a connection of package connlimit.
+type byteCounter interface{ BytesRead() int64 }
+
 // bytesRead returns how many bytes a connection has received, if it counts them.
 func bytesRead(conn net.Conn) int64 {
-	if c, ok := underlying(conn).(interface{ BytesRead() int64 }); ok {
+	if c, ok := underlying(conn).(byteCounter); ok {
 		return c.BytesRead()
 	}
 	return 0

@@ -24,6 +24,12 @@ type Options struct {
 	// Default: 250 ms. Negative: not at all.
 	Linger time.Duration
 
+	// CloseSilent lets a shutdown close connections that have sent nothing until the
+	// end of the linger time; a request that arrives at that moment is lost. Browsers
+	// keep such connections in reserve. Default: a shutdown waits for their requests,
+	// at most five seconds.
+	CloseSilent bool
+
 	// Log receives errors of connections. Default: none.
 	Log *slog.Logger
 }
@@ -36,6 +42,7 @@ type Server struct {
 	tick           time.Duration
 	requestTimeout time.Duration // of an HTTP/2 stream
 	linger         time.Duration
+	closeSilent    bool
 	closing        atomic.Bool
 
 	mu        sync.Mutex
@@ -45,7 +52,7 @@ type Server struct {
 
 // New returns a server of the handler.
 func New(h http.Handler, o Options) *Server {
-	s := &Server{linger: o.Linger, tick: tick, requestTimeout: requestTicks * tick}
+	s := &Server{linger: o.Linger, closeSilent: o.CloseSilent, tick: tick, requestTimeout: requestTicks * tick}
 	if s.linger == 0 {
 		s.linger = defaultLinger
 	}
@@ -147,6 +154,9 @@ func (s *Server) drain(ctx context.Context) {
 	defer cancel()
 	if waitWhile(linger, time.Millisecond, s.conns.anyOpen) {
 		return
+	}
+	if s.closeSilent {
+		s.conns.closeSilent()
 	}
 	_ = waitWhile(ctx, drainInterval, s.conns.anyNew)
 	_ = sleep(ctx, drainInterval)

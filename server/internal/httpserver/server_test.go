@@ -306,6 +306,36 @@ func TestServerClosesSlowSecondRequest(t *testing.T) {
 	t.Errorf("still open after %d ticks of a request that never ends", idleTicks/2)
 }
 
+// Browsers keep connections in reserve that have sent nothing. A shutdown need not wait for
+// them, but it waits for those that have begun to send a request.
+func TestServerShutdownClosesSilentConnectionsOnRequest(t *testing.T) {
+	t.Parallel()
+	for _, begun := range []string{"", "GET /"} {
+		d := newFastServer(hello) // no timeout closes the connection
+		d.closeSilent = true
+		address, _ := serve(t, d)
+		dial(t, address, begun)
+		waitUntil(t, "it is accepted and read", func() bool { return d.conns.count((*trackedConn).isNew) == 1 && d.conns.received() == int64(len(begun)) })
+		ended := make(chan error, 1)
+		go func() { ended <- d.Shutdown(t.Context()) }()
+		if begun == "" {
+			if err := within(t, "the shutdown", ended); err != nil {
+				t.Error(err)
+			}
+			continue
+		}
+		waitUntil(t, "the listener is closed", d.closing.Load)
+		select {
+		case err := <-ended:
+			t.Errorf("the shutdown ended with a request half sent: %v", err)
+		case <-time.After(2 * defaultLinger):
+		}
+		if err := advanceUntil(t, d, "the shutdown", ended); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // count returns how many connections satisfy the condition.
 func (t *connTracker) count(condition func(*trackedConn) bool) (n int) {
 	t.all.Range(func(_, c any) bool {

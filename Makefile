@@ -65,9 +65,13 @@ nested: setup ## Vet and test the nested modules: benchmarks, adapters, framewor
 	done
 
 .PHONY: integration
-integration: setup-integration ## Run the tests that need nginx, Caddy, Node, Python and promtool
+integration: setup-integration page ## Run the tests that need nginx, Caddy, Node, Python, promtool and a browser
 	@mkdir -p .bin
 	@go test $(TEST_FLAGS) -tags integration -run Integration -json $(INTEGRATION) | $(REPORT) -title integration
+
+.PHONY: page
+page: setup setup-page ## Open the page of real daemons in a browser; UPDATE=1 renews the screenshots
+	cd server/page/pagetest && go test -count=1 -timeout=15m -shuffle=on $(if $(UPDATE),-page.update) ./...
 
 # The packages that have tests behind the build tag.
 INTEGRATION = $(sort $(dir $(shell grep -rl --include='*_test.go' '^//go:build integration' .)))
@@ -149,6 +153,14 @@ setup: ## Install what make test needs and this machine lacks
 .PHONY: setup-integration
 setup-integration: ## Install what make integration needs and this machine lacks
 	@$(MAKE) --no-print-directory programs PROGRAMS="$(INTEGRATION_PROGRAMS)"
+
+# Any browser of this family will do; Debian's smallest has no window.
+BROWSERS := chromium-headless-shell chromium chromium-browser google-chrome
+
+.PHONY: setup-page
+setup-page:
+	@for program in $(BROWSERS); do command -v $$program >/dev/null && exit 0; done; \
+	$(MAKE) --no-print-directory install PACKAGES=chromium-headless-shell
 
 .PHONY: programs
 programs:

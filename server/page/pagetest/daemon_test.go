@@ -47,7 +47,7 @@ descriptors:
 type daemon struct {
 	command *exec.Cmd
 	exited  chan struct{}
-	rules   string // the path of its rules
+	rules   string // the directory of its rules, which it runs in
 
 	mu  sync.Mutex
 	log bytes.Buffer
@@ -75,8 +75,9 @@ func startDaemon(t *testing.T, files map[string]string, args ...string) *daemon 
 		}
 	}
 	d.command = exec.Command(binary, append([]string{
-		"serve", "--rules", d.rules, "--grpc", "", "--resp", "", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0",
+		"serve", "--rules", ".", "--grpc", "", "--resp", "", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0",
 	}, args...)...)
+	d.command.Dir = d.rules
 	d.command.Stderr = d
 	if err := d.command.Start(); err != nil {
 		t.Fatal(err)

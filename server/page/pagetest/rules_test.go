@@ -66,7 +66,9 @@ func TestExplainEqualsTheCommand(t *testing.T) {
 				continue // the command wants entries
 			}
 			explained++
-			out, err := exec.Command(binary, append([]string{"rules", "explain", d.rules, one.domain}, one.entries...)...).Output()
+			command := exec.Command(binary, append([]string{"rules", "explain", ".", one.domain}, one.entries...)...)
+			command.Dir = d.rules
+			out, err := command.Output()
 			if err != nil {
 				t.Fatalf("%v: %v", one, err)
 			}
@@ -107,4 +109,3 @@ func TestRulesShowTheTreeAndTheLastLoad(t *testing.T) {
 	}
 	tb.waitUntil(t, "the next load is shown", "document.querySelector('.reload .tag')?.textContent === 'loaded'")
 }
-

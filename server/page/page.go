@@ -19,6 +19,8 @@ import (
 //go:embed static
 var embedded embed.FS
 
+const root = "static"
+
 // Prefix is where the files of the page are served. The page itself is at "/".
 const Prefix = "/page/"
 
@@ -61,21 +63,16 @@ type file struct {
 // files returns all files by their names.
 var files = sync.OnceValue(func() map[string]*file {
 	all := map[string]*file{}
-	static, err := fs.Sub(embedded, "static")
-	if err != nil {
-		panic(err) // the name is a constant
-	}
-	err = fs.WalkDir(static, ".", func(name string, d fs.DirEntry, err error) error {
+	// Embedded files can be read, so there is no error.
+	_ = fs.WalkDir(embedded, root, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		text, err := fs.ReadFile(static, name)
+		text, err := embedded.ReadFile(name)
+		name = strings.TrimPrefix(name, root+"/")
 		all[name] = newFile(name, text)
 		return err
 	})
-	if err != nil {
-		panic(err) // embedded files can be read
-	}
 	return all
 })
 
@@ -101,10 +98,7 @@ func newFile(name string, text []byte) *file {
 
 func compress(text []byte) []byte {
 	var b bytes.Buffer
-	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
-	if err != nil {
-		panic(err) // the level is valid
-	}
+	z := gzip.NewWriter(&b)
 	_, _ = z.Write(text) // a buffer accepts all
 	_ = z.Close()
 	return b.Bytes()

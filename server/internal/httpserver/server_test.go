@@ -315,7 +315,9 @@ func TestServerShutdownClosesSilentConnectionsOnRequest(t *testing.T) {
 		d.closeSilent = true
 		address, _ := serve(t, d)
 		dial(t, address, begun)
-		waitUntil(t, "it is accepted and read", func() bool { return d.conns.count((*trackedConn).isNew) == 1 && d.conns.received() == int64(len(begun)) })
+		waitUntil(t, "it is accepted and read", func() bool {
+			return d.conns.count((*trackedConn).isNew) == 1 && d.conns.received() == int64(len(begun))
+		})
 		ended := make(chan error, 1)
 		go func() { ended <- d.Shutdown(t.Context()) }()
 		if begun == "" {

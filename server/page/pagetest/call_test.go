@@ -9,7 +9,7 @@ import (
 )
 
 // must runs a command of the browser's protocol.
-func must[P, R any](t *testing.T, ctx context.Context, command cdp.Command[P, R], parameters P) R {
+func must[P, R any](ctx context.Context, t *testing.T, command cdp.Command[P, R], parameters P) R {
 	t.Helper()
 	result, err := chromedp.Call(ctx, command, parameters)
 	if err != nil {

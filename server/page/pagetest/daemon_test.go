@@ -218,7 +218,7 @@ func onEachStore(t *testing.T, test func(t *testing.T, args ...string)) {
 // waitFor waits until a condition holds.
 func waitFor(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !condition(); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !condition(); <-time.After(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited %v in vain until %s", patience, what)
 		}

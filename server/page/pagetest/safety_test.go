@@ -194,7 +194,7 @@ func TestPageDoesNotPollWhileHidden(t *testing.T) {
 	waitFor(t, "the last poll ends", func() bool {
 		last := before
 		before = count()
-		time.Sleep(1500 * time.Millisecond) // longer than the time between two polls
+		<-time.After(1500 * time.Millisecond) // longer than the time between two polls
 		return last == before
 	})
 	hide("false")

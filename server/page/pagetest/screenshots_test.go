@@ -57,19 +57,19 @@ func TestScreenshots(t *testing.T) {
 	stop := make(chan struct{})
 	defer close(stop)
 	go demoTraffic(d.url(t, "http")+"/v1/take", stop)
-	time.Sleep(2 * time.Minute) // the span of the chart
+	<-time.After(2 * time.Minute) // the span of the chart
 	d.call(t, "DELETE", "/v1/keys?rule=shop/user&key=42", nil)
 	d.call(t, "DELETE", "/v1/keys?rule=shop/user&key=42&reason=OPS-311:+retried+during+our+outage", nil)
 	d.call(t, "POST", "/v1/keys?rule=shop/phone&key=13800138000&units=2&reason=SMS+provider+lost+two+codes", nil)
 	tb := openTab(t)
 	for _, s := range screenshots {
-		must(t, tb.ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: 1280, Height: s.height, DeviceScaleFactor: 1.5})
+		must(tb.ctx, t, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: 1280, Height: s.height, DeviceScaleFactor: 1.5})
 		tb.show(t, d, s.view, s.parameters...)
 		if s.view == "keys" {
 			tb.waitUntil(t, "the key is inspected", "document.querySelector('.decision')")
 		}
 		quality := int64(82)
-		shot := must(t, tb.ctx, page.CaptureScreenshot, page.CaptureScreenshotParams{Format: page.CaptureScreenshotFormatWebp, Quality: &quality})
+		shot := must(tb.ctx, t, page.CaptureScreenshot, page.CaptureScreenshotParams{Format: page.CaptureScreenshotFormatWebp, Quality: &quality})
 		if len(shot.Data) > 150<<10 {
 			t.Errorf("%s: %d bytes, want at most 150 KB", s.view, len(shot.Data))
 		}

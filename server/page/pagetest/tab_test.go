@@ -46,14 +46,14 @@ func openTab(t *testing.T) *tab {
 		t.Fatal(err)
 	}
 	tb.record(t)
-	must(t, ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: watch})
+	must(ctx, t, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: watch})
 	tb.resize(t, 1280, 900)
 	return tb
 }
 
 func (tb *tab) record(t *testing.T) {
 	t.Helper()
-	must(t, tb.ctx, network.Enable, network.EnableParams{})
+	must(tb.ctx, t, network.Enable, network.EnableParams{})
 	messages := chromedp.Console(tb.ctx)
 	requests := chromedp.Events(tb.ctx, network.RequestWillBeSent)
 	responses := chromedp.Events(tb.ctx, network.ResponseReceivedExtraInfo)
@@ -110,7 +110,7 @@ func (tb *tab) resize(t *testing.T, width, height int64) {
 // prefer sets the color scheme that the system prefers.
 func (tb *tab) prefer(t *testing.T, scheme string) {
 	t.Helper()
-	must(t, tb.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+	must(tb.ctx, t, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
 	})
 }
@@ -158,7 +158,7 @@ func follow[T any](t *testing.T, tb *tab, link, condition, expression string) T 
 // waitUntil waits until an expression is true.
 func (tb *tab) waitUntil(t *testing.T, what, expression string) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !evaluate[bool](t, tb, "Boolean("+expression+")"); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !evaluate[bool](t, tb, "Boolean("+expression+")"); <-time.After(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited %v in vain until %s; the page shows:\n%.3000s\nconsole: %q", patience, what, tb.text(t, "body"), tb.seen(&tb.console))
 		}
@@ -195,14 +195,14 @@ func (tb *tab) click(t *testing.T, selector string) {
 func (tb *tab) write(t *testing.T, selector, text string) {
 	t.Helper()
 	evaluate[bool](t, tb, fmt.Sprintf("(() => { const e = document.querySelector(%s); e.focus(); e.select(); return true; })()", quote(selector)))
-	must(t, tb.ctx, input.InsertText, input.InsertTextParams{Text: text})
+	must(tb.ctx, t, input.InsertText, input.InsertTextParams{Text: text})
 }
 
 // press presses a key that writes no text.
 func (tb *tab) press(t *testing.T, key string, code int64) {
 	t.Helper()
 	for _, kind := range []input.DispatchKeyEventType{input.DispatchKeyEventTypeRawKeyDown, input.DispatchKeyEventTypeKeyUp} {
-		must(t, tb.ctx, input.DispatchKeyEvent, input.DispatchKeyEventParams{Type: kind, Key: key, Code: key, WindowsVirtualKeyCode: code})
+		must(tb.ctx, t, input.DispatchKeyEvent, input.DispatchKeyEventParams{Type: kind, Key: key, Code: key, WindowsVirtualKeyCode: code})
 	}
 }
 

@@ -112,6 +112,7 @@ export function rateChart() {
 
 // sparkline draws two series as areas: all of them, and the part that was denied.
 export function sparkline(all, part, width = 120, height = 24) {
+	if (all.length === 0) [all, part] = [[0], [0]];
 	const highest = Math.max(...all, 1);
 
 	const area = (numbers) => {

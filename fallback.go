@@ -231,7 +231,11 @@ func (f *Fallback) Take(ctx context.Context, r Request) (Decision, error) {
 	case !f.isStoreFault(ctx, sent):
 		f.verifyAsync(s, &r)
 	default:
-		f.failed(s, t, err)
+		if f.wasHurried(sent, err) {
+			f.verifyAsync(s, &r)
+		} else {
+			f.failed(s, t, err)
+		}
 		if ctx.Err() == nil {
 			d, err = f.takeLocal(ctx, s, &r)
 		}

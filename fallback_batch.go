@@ -96,7 +96,11 @@ func (b *fallbackBatch) call(
 		b.verifyAsync()
 		return false, reindex(err, indexes)
 	}
-	b.failed(err, indexes)
+	if f.wasHurried(b.sent, err) {
+		b.verifyAsync()
+	} else {
+		b.failed(err, indexes)
+	}
 	if ctx.Err() != nil {
 		return false, reindex(err, indexes)
 	}

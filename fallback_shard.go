@@ -84,6 +84,15 @@ func (f *Fallback) isStoreFault(ctx context.Context, sent int64) bool {
 	return ctx.Err() == nil || f.clock.Now()-sent >= int64(f.timeout)
 }
 
+// minPatience is how long a store must have had to answer, at least, for its silence to count
+// as a failure. Otherwise callers with very short deadlines could open the breaker.
+const minPatience = 5 * time.Millisecond
+
+// wasHurried reports whether a store got no time to answer.
+func (f *Fallback) wasHurried(sent int64, err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) && f.clock.Now()-sent < int64(min(minPatience, f.timeout))
+}
+
 // verifyAsync peeks at the primary store after a caller's context ended without a
 // decision. Such a call proves nothing about the store. But if all callers have
 // deadlines shorter than the timeout, nothing else would detect a store that

@@ -122,7 +122,7 @@ func (cl *compiledLimit) seal(b *batch) {
 
 // flush sends a sealed batch.
 func (s *Store) flush(b *batch) {
-	d := deadlineAfter(context.Background(), s.timeout-time.Since(b.takes[0].start))
+	d := s.deadlineAfter(context.Background(), s.timeout-time.Since(b.takes[0].start))
 	defer d.stop()
 	call := &b.calls[0]
 	held, err := s.inflight.acquire(d)
@@ -206,13 +206,17 @@ func (b *batch) split(call *Call) {
 }
 
 // await waits for the result of a batched take. The batch has its own deadline,
-// so await watches only the caller's context. ok is false if the take must be
-// sent alone.
+// so await watches only the caller's. ok is false if the take must be sent alone.
 func (s *Store) await(ctx context.Context, t *pendingTake) (none penstock.Decision, ok bool, err error) {
+	if s.earlyEnd(ctx, t.start) > 0 {
+		d := s.deadlineAfter(ctx, s.timeout)
+		defer d.stop()
+		ctx = d
+	}
 	select {
 	case <-t.done:
 	case <-ctx.Done():
-		return none, true, t.calls[0].wrapError(ctx.Err())
+		return none, true, s.awaitError(ctx, t)
 	}
 	if t.err != nil {
 		return none, true, t.err
@@ -221,4 +225,12 @@ func (s *Store) await(ctx context.Context, t *pendingTake) (none penstock.Decisi
 		return none, false, nil
 	}
 	return s.decode(&t.request, &t.calls[0])
+}
+
+// awaitError returns the error of a take whose batch was not answered in time.
+func (s *Store) awaitError(ctx context.Context, t *pendingTake) error {
+	if d, early := ctx.(*deadline); early && d.Context.Err() == nil {
+		return s.callError(d, &Call{Script: t.request.limit.batchScript, Err: ctx.Err()}) // the batch may still write into its own
+	}
+	return t.calls[0].wrapError(ctx.Err())
 }

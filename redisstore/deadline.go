@@ -12,7 +12,7 @@ import (
 // than the rest of a call.
 type deadline struct {
 	context.Context // the caller's
-	at              time.Time
+	began, at       time.Time
 	sentAt          time.Time // a time before the calls in flight were sent
 	done            chan struct{}
 	ended           atomic.Bool
@@ -28,10 +28,14 @@ var deadlinePool = sync.Pool{New: func() any {
 }}
 
 // deadlineAfter returns a context that must be stopped.
-func deadlineAfter(ctx context.Context, timeout time.Duration) *deadline {
+func (s *Store) deadlineAfter(ctx context.Context, timeout time.Duration) *deadline {
 	d := deadlinePool.Get().(*deadline)
 	d.Context = ctx
-	d.sentAt = time.Now()
+	d.began = time.Now()
+	d.sentAt = d.began
+	if early := s.earlyEnd(ctx, d.began); early > 0 {
+		timeout = min(timeout, early)
+	}
 	d.at = d.sentAt.Add(timeout)
 	if at, ok := ctx.Deadline(); ok && at.Before(d.at) {
 		d.at = at
@@ -41,6 +45,27 @@ func deadlineAfter(ctx context.Context, timeout time.Duration) *deadline {
 		d.detach = context.AfterFunc(ctx, d.end)
 	}
 	return d
+}
+
+// What Options.EndEarly leaves of a caller's time: a part of it, and at least minMargin. With
+// less than twice that, the call has all of it, because it would have too little otherwise.
+const (
+	marginPart = 5
+	minMargin  = 4 * time.Millisecond
+)
+
+// earlyEnd returns how long a call may take so that its caller has time to do without it. It is
+// 0 if the caller has no deadline, or too little time.
+func (s *Store) earlyEnd(ctx context.Context, now time.Time) time.Duration {
+	if !s.endEarly {
+		return 0
+	}
+	at, ok := ctx.Deadline()
+	left := at.Sub(now)
+	if !ok || left < 2*minMargin {
+		return 0
+	}
+	return left - max(left/marginPart, minMargin)
 }
 
 func (d *deadline) end() {

@@ -74,7 +74,7 @@ func (s *Store) awaitOrSendAlone(ctx context.Context, t *pendingTake) (penstock.
 	if decision, ok, err := s.await(ctx, t); ok {
 		return decision, err
 	}
-	d := deadlineAfter(ctx, s.timeout-time.Since(t.start))
+	d := s.deadlineAfter(ctx, s.timeout-time.Since(t.start))
 	defer d.stop()
 	return s.sendAlone(d, t)
 }

@@ -44,7 +44,7 @@ func (s *Store) takeAll(ctx context.Context, rs []penstock.Request, ds []penstoc
 		return err
 	}
 	setRecords(s.prefix, items, rs)
-	d := deadlineAfter(ctx, s.timeout)
+	d := s.deadlineAfter(ctx, s.timeout)
 	defer d.stop()
 	for range maxClockAttempts {
 		var decided bool
@@ -513,7 +513,7 @@ func pick(items []takeAllItem, index []int) []takeAllItem {
 // rollBack refunds the items up to the one that was denied or failed, even if the
 // caller has left meanwhile. After a denial it writes a peek at every key.
 func (s *Store) rollBack(d *deadline, rs []penstock.Request, ds []penstock.Decision, at int, failed error) error {
-	d = deadlineAfter(context.WithoutCancel(d.Context), s.timeout)
+	d = s.deadlineAfter(context.WithoutCancel(d.Context), s.timeout)
 	defer d.stop()
 	retryAfter := ds[at].RetryAfter
 	refunds := slices.Clone(rs)

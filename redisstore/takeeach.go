@@ -18,7 +18,7 @@ func (s *Store) TakeEach(ctx context.Context, rs []penstock.Request, ds []pensto
 	if len(rs) == 0 {
 		return nil
 	}
-	d := deadlineAfter(ctx, s.timeout)
+	d := s.deadlineAfter(ctx, s.timeout)
 	defer d.stop()
 	return s.takeEach(d, rs, ds)
 }

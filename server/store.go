@@ -114,7 +114,7 @@ func (s *Server) openRedis(ctx context.Context) (penstock.Store, error) {
 	limited, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	redis, err := redisstore.Open(limited, c.Store, &redisstore.Options{
-		Prefix: c.RedisPrefix, Timeout: c.RedisTimeout, AllowUnavailable: true,
+		Prefix: c.RedisPrefix, Timeout: c.RedisTimeout, AllowUnavailable: true, EndEarly: true,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.origin("store"), err)

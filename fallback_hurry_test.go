@@ -1,0 +1,54 @@
+package penstock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// A store that ends calls before the caller's deadline: silence counts as its failure, unless it
+// had too little time. Either way the secondary store decides.
+func TestFallbackCountsEarlyEndsWithEnoughTime(t *testing.T) {
+	for _, c := range []struct {
+		took     time.Duration
+		wantDown int
+	}{
+		{6 * time.Millisecond, 1},
+		{time.Millisecond, 0},
+	} {
+		clock := time.Unix(0, 0)
+		silent := StoreFunc(func(context.Context, Request) (Decision, error) {
+			clock = clock.Add(c.took)
+			return Decision{}, fmt.Errorf("%w: %w", ErrUnavailable, context.DeadlineExceeded)
+		})
+		f := WithFallback(silent, nil, &FallbackOptions{Failures: 3, Now: func() time.Time { return clock }})
+		f.shards[0].verifyAt.Store(1 << 62) // its peeks are another test
+		for i := range 3 {
+			d, err := f.Take(t.Context(), Request{Key: "k", Limit: PerHour(9), Cost: 1})
+			if err != nil || !d.Allowed || d.Source != SourceFallback {
+				t.Errorf("call %d: got %v, %v", i, d, err)
+			}
+		}
+		if down, _ := f.Down(); down != c.wantDown {
+			t.Errorf("after calls of %v: %d shards down, want %d", c.took, down, c.wantDown)
+		}
+	}
+}
+
+// Other errors count at once: a refused connection takes no time.
+func TestFallbackCountsErrorsThatAreNoSilence(t *testing.T) {
+	clock := time.Unix(0, 0)
+	refused := StoreFunc(func(context.Context, Request) (Decision, error) { return Decision{}, errors.New("refused") })
+	f := WithFallback(refused, nil, &FallbackOptions{Failures: 2, Now: func() time.Time { return clock }})
+	rs, ds := []Request{{Key: "k", Limit: PerHour(9), Cost: 1}}, make([]Decision, 1)
+	for range 2 {
+		if err := f.TakeEach(t.Context(), rs, ds); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if down, _ := f.Down(); down != 1 {
+		t.Errorf("%d shards down, want 1", down)
+	}
+}

@@ -1,0 +1,81 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/redisstore"
+)
+
+// While Redis does not answer, a call ends before the deadline of its caller, who can then do
+// without it: whether it is alone or in a batch, on an open connection or on a fresh one.
+func TestEndEarlyLeavesCallerTime(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, &redisstore.Options{Timeout: time.Minute, EndEarly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	take := func(ctx context.Context) error {
+		_, err := store.Take(ctx, penstock.Request{Key: "k", Limit: penstock.PerHour(10), Cost: 1})
+		return err
+	}
+	many := func(call func(context.Context, penstock.Store, []penstock.Request, []penstock.Decision) error) func(context.Context) error {
+		rs := []penstock.Request{{Key: "a", Limit: penstock.PerHour(10), Cost: 1}, {Key: "b", Limit: penstock.PerHour(10), Cost: 1}}
+		return func(ctx context.Context) error { return call(ctx, store, rs, make([]penstock.Decision, 2)) }
+	}
+	if err := take(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = server.Resume() }()
+	calls := []func(context.Context) error{many(penstock.TakeEach), many(penstock.TakeAll)}
+	for range 20 { // some of them in batches
+		calls = append(calls, take)
+	}
+	for range 2 { // then on a connection that replaces the silent one
+		var wg sync.WaitGroup
+		for _, call := range calls {
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+				defer cancel()
+				if err := call(ctx); !errors.Is(err, penstock.ErrUnavailable) || ctx.Err() != nil {
+					t.Errorf("got %v, with the caller's time at %v", err, ctx.Err())
+				}
+			})
+		}
+		wg.Wait()
+	}
+}
+
+// Without the option, and with very little time, a call ends with its caller's context.
+func TestEndEarlyLeavesShortDeadlinesAlone(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	for _, early := range []bool{false, true} {
+		store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, &redisstore.Options{Timeout: time.Minute, EndEarly: early})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer store.Close()
+		if err := server.Pause(); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+		defer cancel()
+		_, err = store.Take(ctx, penstock.Request{Key: "k", Limit: penstock.PerHour(10), Cost: 1})
+		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, penstock.ErrUnavailable) {
+			t.Errorf("early=%v: got %v, want the caller's own deadline", early, err)
+		}
+		if err := server.Resume(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -625,7 +625,9 @@ func ExampleMemory_Snapshot() {
 // The limit of each customer is in a database, and can change at any time.
 func ExampleLimiterCache() {
 	plans := map[string]penstock.Limit{"ada": penstock.PerMinute(60), "bert": penstock.PerMinute(600)}
-	load := func(_ context.Context, customer string) (penstock.Limit, error) { return plans[customer].WithName("api"), nil }
+	load := func(_ context.Context, customer string) (penstock.Limit, error) {
+		return plans[customer].WithName("api"), nil
+	}
 	limiters, err := penstock.NewLimiterCache(penstock.NewMemory(nil), load, nil)
 	if err != nil {
 		log.Fatal(err)

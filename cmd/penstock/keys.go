@@ -256,12 +256,12 @@ func (at *connection) notAdmin(response *http.Response, text []byte) error {
 
 // keyState is the response of /v1/keys.
 type keyState struct {
-	Rule       string   `json:"rule"`
-	Mode       string   `json:"mode"`
-	Limit      string   `json:"limit"`
-	Key        string   `json:"key"`
-	WouldAllow bool     `json:"would_allow"`
-	RetryAfter *float64 `json:"retry_after"` // seconds; nil is never
+	Rule       string    `json:"rule"`
+	Mode       string    `json:"mode"`
+	Limit      string    `json:"limit"`
+	Key        string    `json:"key"`
+	WouldAllow bool      `json:"would_allow"`
+	RetryAfter *float64  `json:"retry_after"` // seconds; nil is never
 	Override   *override `json:"override"`
 	Decision   struct {
 		Granted    int64   `json:"granted"`

@@ -2,6 +2,7 @@ package overrides
 
 import (
 	"cmp"
+	"encoding/binary"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -19,7 +20,7 @@ type rangeTable struct {
 // A networkGroup holds the networks of keys that have the same text before the address.
 type networkGroup struct {
 	before string
-	nested nested[networkRange]
+	v4, v6 nested[networkRange]
 }
 
 // newRangeTable returns a table of entries whose patterns are ranges, or nil if there are
@@ -33,16 +34,17 @@ func newRangeTable(all []*Entry) *rangeTable {
 	var prefixes []prefixRange
 	for _, e := range all {
 		if e.pattern.prefix {
-			prefixes = append(prefixes, prefixRange{e})
+			prefixes = append(prefixes, prefixRange{e.pattern.text, e})
 		} else {
-			networks[e.pattern.text] = append(networks[e.pattern.text], networkRange{e.pattern.network, e})
+			networks[e.pattern.text] = append(networks[e.pattern.text], newNetworkRange(e))
 		}
 	}
 	for before, list := range networks {
-		t.networks = append(t.networks, networkGroup{before, newNested[address](list)})
+		v4, v6 := splitFamilies(list)
+		t.networks = append(t.networks, networkGroup{before, newNested(v4), newNested(v6)})
 	}
 	slices.SortFunc(t.networks, func(a, b networkGroup) int { return strings.Compare(a.before, b.before) })
-	t.prefixes = newNested[string](prefixes)
+	t.prefixes = newNested(prefixes)
 	return t
 }
 
@@ -54,33 +56,52 @@ func (t *rangeTable) find(key string) *Entry {
 			return e
 		}
 	}
-	return findNested(t.prefixes, key)
+	return findPrefix(t.prefixes, key)
 }
 
 func (t *rangeTable) findNetwork(key string) *Entry {
 	i := strings.LastIndexByte(key, '=') + 1
-	j, found := slices.BinarySearchFunc(t.networks, key[:i], func(g networkGroup, before string) int {
-		return strings.Compare(g.before, before)
-	})
-	if !found {
+	j := 0
+	if len(t.networks) > 1 {
+		j, _ = slices.BinarySearchFunc(t.networks, key[:i], func(g networkGroup, before string) int {
+			return strings.Compare(g.before, before)
+		})
+	}
+	if j == len(t.networks) || t.networks[j].before != key[:i] {
 		return nil
 	}
 	q, ok := parseAddress(key[i:])
 	if !ok {
 		return nil
 	}
-	return findNested(t.networks[j].nested, q)
+	if q.v4 {
+		return findNetwork(t.networks[j].v4, q)
+	}
+	return findNetwork(t.networks[j].v6, q)
 }
 
 // An address is an address, or a network as proxies name one that they have masked.
 type address struct {
-	addr netip.Addr
-	bits int
+	high, low uint64
+	bits      int
+	v4        bool
+}
+
+func newAddress(a netip.Addr, bits int) address {
+	if a.Is4() {
+		four := a.As4()
+		return address{high: uint64(binary.BigEndian.Uint32(four[:])) << 32, bits: bits, v4: true}
+	}
+	all := a.As16()
+	return address{high: binary.BigEndian.Uint64(all[:8]), low: binary.BigEndian.Uint64(all[8:]), bits: bits}
 }
 
 // parseAddress parses the value of a key. It rejects most values that are no address by
 // their characters: an error of package netip would cost an allocation.
 func parseAddress(value string) (a address, ok bool) {
+	if a, ok := parseIPv4(value); ok {
+		return a, true
+	}
 	value, length, masked := strings.Cut(value, "/")
 	if len(value) < len("::") || len(value) > maxAddress || !hasAddressBytes(value) {
 		return a, false
@@ -89,16 +110,39 @@ func parseAddress(value string) (a address, ok bool) {
 	if err != nil {
 		return a, false
 	}
-	a.addr = addr.Unmap()
-	a.bits = a.addr.BitLen()
+	addr = addr.Unmap()
+	bits := addr.BitLen()
 	if masked {
 		n, err := strconv.ParseUint(length, 10, 8)
 		if err != nil {
 			return a, false
 		}
-		a.bits = min(a.bits, int(n))
+		bits = min(bits, int(n))
 	}
-	return a, true
+	return newAddress(addr, bits), true
+}
+
+// parseIPv4 parses the most frequent form, faster than package netip.
+func parseIPv4(s string) (a address, ok bool) {
+	const parts, most = 4, 255
+	word, part, digits, dots := uint64(0), uint64(0), 0, 0
+	for i := range len(s) {
+		switch c := s[i]; {
+		case '0' <= c && c <= '9' && digits < 3:
+			if digits > 0 && part == 0 {
+				return a, false // a leading zero could mean octal
+			}
+			part, digits = part*10+uint64(c-'0'), digits+1
+		case c == '.' && digits > 0 && part <= most && dots < parts-1:
+			word, part, digits, dots = word<<8|part, 0, 0, dots+1
+		default:
+			return a, false
+		}
+	}
+	if dots != parts-1 || digits == 0 || part > most {
+		return a, false
+	}
+	return address{high: (word<<8 | part) << 32, bits: 32, v4: true}, true
 }
 
 const maxAddress = len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255")
@@ -118,12 +162,9 @@ func hasAddressBytes(s string) bool {
 
 // A span is a set of keys that contains another span, is contained in it, or has nothing in
 // common with it. Spans are ordered by their first key, larger ones first.
-type span[S, Q any] interface {
+type span[S any] interface {
 	compare(S) int
 	includes(S) bool
-	startsAfter(Q) bool
-	contains(Q) bool
-	entry() *Entry
 }
 
 // Nested spans are sorted, and each knows the smallest one around it. The one that contains
@@ -135,7 +176,7 @@ type nestedSpan[S any] struct {
 	around int // index of the smallest span that includes this one, or -1
 }
 
-func newNested[Q any, S span[S, Q]](spans []S) nested[S] {
+func newNested[S span[S]](spans []S) nested[S] {
 	slices.SortFunc(spans, func(a, b S) int { return a.compare(b) })
 	n := make(nested[S], len(spans))
 	around := -1
@@ -149,20 +190,67 @@ func newNested[Q any, S span[S, Q]](spans []S) nested[S] {
 	return n
 }
 
-func findNested[Q any, S span[S, Q]](n nested[S], q Q) *Entry {
-	low, high := 0, len(n) // the spans before low start at or before q
+// use returns the override if it has not ended, and records the use.
+func (e *Entry) use() *Entry {
+	now := time.Now().UnixNano()
+	if e.endedAt(now) {
+		return nil
+	}
+	e.touch(now)
+	return e
+}
+
+// A networkRange is the span of a network.
+type networkRange struct {
+	first     address
+	high, low uint64 // masks of the bits of the network
+	e         *Entry
+}
+
+func newNetworkRange(e *Entry) networkRange {
+	n := e.pattern.network
+	r := networkRange{first: newAddress(n.Addr(), n.Bits()), e: e}
+	r.high = ^uint64(0) << (64 - min(n.Bits(), 64)) // a shift by 64 is 0
+	r.low = ^uint64(0) << (64 - max(n.Bits()-64, 0))
+	return r
+}
+
+func splitFamilies(all []networkRange) (v4, v6 []networkRange) {
+	for _, r := range all {
+		if r.first.v4 {
+			v4 = append(v4, r)
+		} else {
+			v6 = append(v6, r)
+		}
+	}
+	return v4, v6
+}
+
+func (r networkRange) compare(o networkRange) int {
+	return cmp.Or(cmp.Compare(r.first.high, o.first.high), cmp.Compare(r.first.low, o.first.low), cmp.Compare(r.first.bits, o.first.bits))
+}
+
+func (r networkRange) includes(o networkRange) bool { return r.contains(o.first) }
+
+func (r *networkRange) contains(a address) bool {
+	return r.first.bits <= a.bits && a.high&r.high == r.first.high && a.low&r.low == r.first.low
+}
+
+// findNetwork returns the override of the smallest network with an address that has not
+// ended.
+func findNetwork(n nested[networkRange], a address) *Entry {
+	low, high := 0, len(n) // those before low start at or before the address
 	for low < high {
-		if middle := int(uint(low+high) / 2); n[middle].span.startsAfter(q) {
+		middle := int(uint(low+high) / 2)
+		if first := &n[middle].span.first; first.high > a.high || first.high == a.high && first.low > a.low {
 			high = middle
 		} else {
 			low = middle + 1
 		}
 	}
 	for i := low - 1; i >= 0; i = n[i].around {
-		if s := n[i].span; s.contains(q) {
-			now := time.Now().UnixNano()
-			if e := s.entry(); !e.endedAt(now) {
-				e.touch(now)
+		if r := &n[i].span; r.contains(a) {
+			if e := r.e.use(); e != nil {
 				return e
 			}
 		}
@@ -170,39 +258,32 @@ func findNested[Q any, S span[S, Q]](n nested[S], q Q) *Entry {
 	return nil
 }
 
-// A networkRange is the span of a network.
-type networkRange struct {
-	network netip.Prefix
-	e       *Entry
-}
-
-func (r networkRange) compare(o networkRange) int {
-	return cmp.Or(r.network.Addr().Compare(o.network.Addr()), cmp.Compare(r.network.Bits(), o.network.Bits()))
-}
-
-func (r networkRange) includes(o networkRange) bool {
-	return r.network.Bits() <= o.network.Bits() && r.network.Contains(o.network.Addr())
-}
-
-func (r networkRange) startsAfter(a address) bool { return r.network.Addr().Compare(a.addr) > 0 }
-
-func (r networkRange) contains(a address) bool {
-	return r.network.Bits() <= a.bits && r.network.Contains(a.addr)
-}
-
-func (r networkRange) entry() *Entry { return r.e }
-
 // A prefixRange is the span of the keys with a prefix.
-type prefixRange struct{ e *Entry }
+type prefixRange struct {
+	text string
+	e    *Entry
+}
 
-func (r prefixRange) compare(o prefixRange) int { return strings.Compare(r.text(), o.text()) }
+func (r prefixRange) compare(o prefixRange) int { return strings.Compare(r.text, o.text) }
 
-func (r prefixRange) includes(o prefixRange) bool { return strings.HasPrefix(o.text(), r.text()) }
+func (r prefixRange) includes(o prefixRange) bool { return strings.HasPrefix(o.text, r.text) }
 
-func (r prefixRange) startsAfter(key string) bool { return r.text() > key }
-
-func (r prefixRange) contains(key string) bool { return strings.HasPrefix(key, r.text()) }
-
-func (r prefixRange) entry() *Entry { return r.e }
-
-func (r prefixRange) text() string { return r.e.pattern.text }
+// findPrefix returns the override of the longest prefix of a key that has not ended.
+func findPrefix(n nested[prefixRange], key string) *Entry {
+	low, high := 0, len(n) // those before low are at or before the key
+	for low < high {
+		if middle := int(uint(low+high) / 2); n[middle].span.text > key {
+			high = middle
+		} else {
+			low = middle + 1
+		}
+	}
+	for i := low - 1; i >= 0; i = n[i].around {
+		if r := &n[i].span; strings.HasPrefix(key, r.text) {
+			if e := r.e.use(); e != nil {
+				return e
+			}
+		}
+	}
+	return nil
+}

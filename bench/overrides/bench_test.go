@@ -1,0 +1,19 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestRunPrintsEveryWorkload(t *testing.T) {
+	for i := range workloads {
+		workloads[i].n /= 100
+	}
+	var out strings.Builder
+	run(1, &out)
+	for _, w := range workloads {
+		if !strings.Contains(out.String(), w.name) {
+			t.Errorf("no row for %s:\n%s", w.name, out.String())
+		}
+	}
+}

@@ -180,13 +180,15 @@ func TestPermitIsLostWhenRenewalIsDenied(t *testing.T) {
 // A renewal in flight must not take the permit again after its release.
 func TestReleaseWaitsForRenewalInFlight(t *testing.T) {
 	withPermits(t, "1/30s concurrent", func(t *testing.T, remote *remoteStore, lim *penstock.Limiter) {
-		p := mustAcquire(t, lim, "key")
+		var slow atomic.Bool
 		remote.requestDelay = func(r penstock.Request) time.Duration {
-			if r.Cost > 0 {
+			if r.Cost > 0 && slow.Load() {
 				return 3 * time.Second // renewals are slow, releases fast
 			}
 			return 0
 		}
+		p := mustAcquire(t, lim, "key")
+		slow.Store(true)
 		time.Sleep(11 * time.Second)
 		p.Release()
 		time.Sleep(10 * time.Second)

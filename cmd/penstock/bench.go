@@ -176,7 +176,7 @@ func (b *benchRun) run(ctx context.Context, open func() (loadClient, error)) err
 // requestTimeout bounds every request of this command.
 const requestTimeout = 10 * time.Second
 
-// runCaller sends requests until ctx ends. It waits for the response to the last one.
+// runCaller sends requests until ctx ends, and at least one batch. It waits for the response to the last one.
 func (b *benchRun) runCaller(ctx context.Context, open func() (loadClient, error), latencies *histogram) error {
 	c, err := open()
 	if err != nil {
@@ -184,7 +184,7 @@ func (b *benchRun) runCaller(ctx context.Context, open func() (loadClient, error
 	}
 	defer c.close()
 	batch := make([]loadRequest, b.pipeline)
-	for ctx.Err() == nil {
+	for first := true; first || ctx.Err() == nil; first = false { // a run without requests would check nothing
 		for i := range batch {
 			batch[i].keyIndex = rand.IntN(b.keys)
 			batch[i].key = b.keyNames[batch[i].keyIndex]

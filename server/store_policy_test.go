@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -39,8 +40,13 @@ descriptors:
 		"shop/gone":  byDefault,
 		"":           byDefault,
 		"shop/open":  {onFailure: penstock.FailOpen, fraction: 0.25, denyCache: true},
-		"shop/half":  {onFailure: penstock.FailLocal, fraction: 0.5, lease: true},
-		"shop/here":  {onFailure: penstock.FailLocal, fraction: 0.25, lease: true, denyCache: true},
+
+		// The limit of an override of one key.
+		engine.OverrideName("shop/open", "600/1m"): {onFailure: penstock.FailOpen, fraction: 0.25, denyCache: true},
+		engine.OverrideName("shop/gone", "600/1m"): byDefault,
+
+		"shop/half": {onFailure: penstock.FailLocal, fraction: 0.5, lease: true},
+		"shop/here": {onFailure: penstock.FailLocal, fraction: 0.25, lease: true, denyCache: true},
 	} {
 		l := named(name)
 		if got := p.forLimit(&l); got != want {

@@ -52,10 +52,9 @@ type Log struct {
 	torn     bool          // the last line is incomplete; needs the token
 	problems *lograte.Sampler
 
-	start       string // begins the IDs of this process
-	sequence    atomic.Int64
-	anonymous   *lograte.Sampler
-	notRecorded atomic.Int64
+	start     string // begins the IDs of this process
+	sequence  atomic.Int64
+	anonymous *lograte.Sampler
 
 	mu       sync.Mutex
 	recent   []Entry // oldest first

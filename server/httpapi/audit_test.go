@@ -49,13 +49,19 @@ func TestRefundsAreOnRecord(t *testing.T) {
 		{"/v1/take", `{"key":"k","limit":"5/1h","cost":1}`, nil},
 		{"/v1/take", `{"key":"k","limit":"5/1h","cost":0}`, nil},
 		{"/v1/take", `{"key":"k","limit":"5/1h","cost":-1,"id":"x"}`, nil}, // traffic: only its taker knows the ID
-		{"/v1/take", `{"domain":"edge","descriptors":[{"entries":[{"key":"free"}],"cost":-1},{"entries":[{"key":"unruled"}],"cost":-1},{"entries":[{"key":"tenant","value":"x"}]}]}`,
-			[]string{"POST /v1/take key.refund done: edgeedge/free free=", "POST /v1/take key.refund done: edge unruled="}},
-		{"/v1/take", `{"mode":"each","requests":[{"key":"k","limit":"5/1h"},{"key":"k","limit":"5/1h","cost":-1},` +
-			`{"domain":"edge","reset":true,"descriptors":[{"entries":[{"key":"tenant","value":"x"}]}]}]}`,
-			[]string{"POST /v1/take key.refund done:  k 1+1=2", "POST /v1/take key.reset done: edgeedge/tenant tenant=x 5+0=5"}},
-		{"/json", `{"domain":"edge","descriptors":[{"entries":[{"key":"tenant","value":"x"}],"isNegativeHits":true}]}`,
-			[]string{"POST /json key.refund done: edgeedge/tenant tenant=x 5+0=5"}},
+		{
+			"/v1/take", `{"domain":"edge","descriptors":[{"entries":[{"key":"free"}],"cost":-1},{"entries":[{"key":"unruled"}],"cost":-1},{"entries":[{"key":"tenant","value":"x"}]}]}`,
+			[]string{"POST /v1/take key.refund done: edgeedge/free free=", "POST /v1/take key.refund done: edge unruled="},
+		},
+		{
+			"/v1/take", `{"mode":"each","requests":[{"key":"k","limit":"5/1h"},{"key":"k","limit":"5/1h","cost":-1},` +
+				`{"domain":"edge","reset":true,"descriptors":[{"entries":[{"key":"tenant","value":"x"}]}]}]}`,
+			[]string{"POST /v1/take key.refund done:  k 1+1=2", "POST /v1/take key.reset done: edgeedge/tenant tenant=x 5+0=5"},
+		},
+		{
+			"/json", `{"domain":"edge","descriptors":[{"entries":[{"key":"tenant","value":"x"}],"isNegativeHits":true}]}`,
+			[]string{"POST /json key.refund done: edgeedge/tenant tenant=x 5+0=5"},
+		},
 		{"/json", `{"domain":"edge","descriptors":[{"entries":[{"key":"tenant","value":"x"}]}]}`, nil},
 	} {
 		log, e := newAudit(t, io.Discard), newEngine(t, frozenMemory(), nil)

@@ -147,7 +147,7 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 	switch l.name {
 	case "grpc":
 		return grpcapi.New(s.engine, &grpcapi.Options{
-			Envoy: envoy, TLS: tlsConfig, ObserveLatency: s.metrics.observeLatency(l.name), Requests: requests, Audit: s.audit,
+			Envoy: envoy, TLS: tlsConfig, ObserveLatency: s.metrics.observeRPC(l.name), Requests: requests, Audit: s.audit,
 			MaxConnectionAge: c.role().ConnectionAge, MaxConnectionAgeGrace: c.role().ConnectionAgeGrace,
 		})
 	case "http":

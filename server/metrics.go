@@ -23,6 +23,7 @@ type metrics struct {
 	configLoads      *prometheus.CounterVec
 	rules            prometheus.Gauge
 	invalidRequests  *prometheus.CounterVec
+	ratelimitTime    *prometheus.HistogramVec // in a registry of its own
 	actions          *prometheus.CounterVec
 	auditErrors      prometheus.Counter
 
@@ -42,7 +43,8 @@ var decisionBuckets = prometheus.ExponentialBuckets(1e-6, 4, 10)
 
 func newMetrics() *metrics {
 	m := &metrics{
-		registry: prometheus.NewRegistry(),
+		ratelimitTime: newRatelimitTime(),
+		registry:      prometheus.NewRegistry(),
 		decisionDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "penstock_decision_duration_seconds",
 			Help:    "Decision latency by listener.",

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -33,11 +34,7 @@ type RatelimitStats struct {
 	PrometheusAddr string // "": none
 	PrometheusPath string
 
-	StatsdAddr string // "": none
-	StatsdTags bool   // DogStatsD: over UDP, with tags
-	Interval   time.Duration
-
-	Tags []Tag
+	Tags []Tag // labels of all of them
 }
 
 // A Tag is a name and a value that all statistics have.
@@ -63,7 +60,7 @@ func LoadRatelimitConfig(flags map[string]string, environ []string) (*Config, er
 }
 
 func newRatelimitRole() *RatelimitRole {
-	return &RatelimitRole{Stats: RatelimitStats{NearLimitRatio: 0.8, Interval: 10 * time.Second}}
+	return &RatelimitRole{Stats: RatelimitStats{NearLimitRatio: 0.8}}
 }
 
 // RatelimitVariables returns the names of all variables of envoyproxy/ratelimit.
@@ -227,23 +224,22 @@ func userinfo(text string) *url.Userinfo {
 	return url.UserPassword("", text)
 }
 
-// combineStats sets where statistics go. As there, one of the ways excludes the others.
+// combineStats sets where statistics go.
 func (e *ratelimitEnv) combineStats() error {
 	s := &e.role.Stats
-	prometheus, dog, off := e.flag("USE_PROMETHEUS"), e.flag("USE_DOG_STATSD"), e.flag("DISABLE_STATS")
-	statsd, _ := strconv.ParseBool(e.get("USE_STATSD", "true"))
-	_, asked := e.values["USE_STATSD"]
-	switch {
-	case off:
-		return nil
-	case prometheus && (dog || asked && statsd), dog && asked && statsd:
-		return fmt.Errorf("USE_STATSD, USE_DOG_STATSD and USE_PROMETHEUS: want at most one of them to be true")
-	case prometheus:
-		s.PrometheusAddr, s.PrometheusPath = e.get("PROMETHEUS_ADDR", ":9090"), e.get("PROMETHEUS_PATH", "/metrics")
-		return checkAddr(s.PrometheusAddr)
-	case statsd || dog:
-		s.StatsdAddr = net.JoinHostPort(e.get("STATSD_HOST", "localhost"), e.get("STATSD_PORT", "8125"))
-		s.StatsdTags = dog
+	statsd, err := parseFlag(e.get("USE_STATSD", "false"))
+	if err != nil {
+		return fmt.Errorf("USE_STATSD: %w", err)
 	}
-	return nil
+	switch {
+	case !e.flag("USE_PROMETHEUS") || e.flag("DISABLE_STATS"):
+		return nil
+	case statsd || e.flag("USE_DOG_STATSD"): // as there
+		return errors.New("USE_STATSD, USE_DOG_STATSD and USE_PROMETHEUS: want at most one of them to be true")
+	}
+	s.PrometheusAddr, s.PrometheusPath = e.get("PROMETHEUS_ADDR", ":9090"), e.get("PROMETHEUS_PATH", "/metrics")
+	if !strings.HasPrefix(s.PrometheusPath, "/") {
+		return fmt.Errorf("PROMETHEUS_PATH=%q: want a path like /metrics", s.PrometheusPath)
+	}
+	return checkAddr(s.PrometheusAddr)
 }

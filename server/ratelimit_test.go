@@ -50,7 +50,6 @@ func TestRatelimitConfigHasDefaultsOfThatService(t *testing.T) {
 		"rules":  c.Rules == "/srv/runtime_data/current/config",
 		"level":  c.LogLevel.String() == "WARN",
 		"cache":  !c.DenyCache,
-		"statsd": c.Ratelimit.Stats.StatsdAddr == "localhost:8125",
 	} {
 		if !same {
 			t.Errorf("wrong default of %s: %+v", what, c)
@@ -82,7 +81,6 @@ func TestRatelimitConfigReadsVariables(t *testing.T) {
 		{"LOCAL_CACHE_SIZE_IN_BYTES=1000", func(c *server.Config) bool { return c.DenyCache && c.Ratelimit.LocalCacheBytes == 1000 }},
 		{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true", func(c *server.Config) bool { return c.Compat == "" }},
 		{"GRPC_MAX_CONNECTION_AGE=5m", func(c *server.Config) bool { return c.Ratelimit.ConnectionAge == 5*time.Minute }},
-		{"USE_STATSD=false", func(c *server.Config) bool { return c.Ratelimit.Stats.StatsdAddr == "" }},
 		{"USE_PROMETHEUS=true,USE_STATSD=false,PROMETHEUS_ADDR=:19001", func(c *server.Config) bool {
 			return c.Ratelimit.Stats.PrometheusAddr == ":19001" && c.Ratelimit.Stats.PrometheusPath == "/metrics"
 		}},

@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +17,7 @@ const (
 	reasonFallback  = "without Redis the server decides locally, stays healthy, and connects later"
 	reasonXDS       = "it is about rules over xDS, and CONFIG_TYPE is FILE"
 	reasonMemcached = "it is about memcached, and BACKEND_TYPE is redis"
+	reasonStatsd    = "statistics are not sent to statsd; USE_PROMETHEUS=true serves them"
 	reasonTracing   = "there are no traces; log lines and metrics tell about decisions"
 )
 
@@ -52,12 +54,12 @@ var ratelimitVariables = slices.Concat([]ratelimitVariable{
 	{name: "MERGE_DOMAIN_CONFIG", set: toSetting("merge-domains")},
 
 	// Statistics
-	{name: "USE_STATSD", set: combinedFlag},
-	{name: "STATSD_HOST", set: combined},
-	{name: "STATSD_PORT", set: combined},
-	{name: "USE_DOG_STATSD", set: combinedFlag},
-	{name: "USE_DOG_STATSD_MOGRIFIERS", reason: "the parts of a rule are tags already: domain, key1, key2"},
-	{name: "STATS_FLUSH_INTERVAL", set: flushInterval},
+	{name: "USE_STATSD", same: "false", reason: reasonStatsd},
+	{name: "STATSD_HOST", reason: reasonStatsd},
+	{name: "STATSD_PORT", reason: reasonStatsd},
+	{name: "USE_DOG_STATSD", same: "false", reason: reasonStatsd},
+	{name: "USE_DOG_STATSD_MOGRIFIERS", reason: reasonStatsd},
+	{name: "STATS_FLUSH_INTERVAL", reason: reasonStatsd},
 	{name: "DISABLE_STATS", set: combinedFlag},
 	{name: "EXTRA_TAGS", set: extraTags},
 	{name: "USE_PROMETHEUS", set: combinedFlag},
@@ -242,12 +244,8 @@ func nearLimitRatio(e *ratelimitEnv, _, value string) error {
 	return nil
 }
 
-func flushInterval(e *ratelimitEnv, _, value string) (err error) {
-	if e.role.Stats.Interval, err = time.ParseDuration(value); err != nil || e.role.Stats.Interval <= 0 {
-		return errors.New("want a duration like 10s")
-	}
-	return nil
-}
+// tagName matches what may be the name of a label.
+var tagName = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 
 // maxTags bounds the tags of all statistics.
 const maxTags = 32
@@ -256,7 +254,7 @@ const maxTags = 32
 func extraTags(e *ratelimitEnv, _, value string) error {
 	for pair := range strings.SplitSeq(value, ",") {
 		name, text, ok := strings.Cut(strings.TrimSpace(pair), ":")
-		if !ok || name == "" {
+		if !ok || !tagName.MatchString(name) {
 			return fmt.Errorf("%q: want name:value, with commas between them", pair)
 		}
 		e.role.Stats.Tags = append(e.role.Stats.Tags, Tag{name, text})

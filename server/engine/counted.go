@@ -96,6 +96,7 @@ func (ev *evaluation) compareCount(d *limitedDescriptor, r *penstock.Request, de
 	}
 	count, mode := ev.countFor(d, dec)
 	used := dec.Limit - dec.Remaining
+	d.before = used - dec.Granted
 	dec.Limit, dec.Remaining = count, max(count-used, 0)
 	if r.Cost < 0 {
 		return

@@ -22,7 +22,9 @@ type Counters struct {
 	Allowed, Denied, Shadowed atomic.Uint64 // requests; Shadowed would have been denied
 	AllowedUnits, DeniedUnits atomic.Uint64
 	Errors                    atomic.Uint64
-	Banned                    atomic.Uint64 // requests denied by a ban; they count as Denied or Shadowed, too
+
+	Hits   Hits
+	Banned atomic.Uint64 // requests denied by a ban; they count as Denied or Shadowed, too
 }
 
 // RuleCounters returns the live counters of every rule with a limit, and of request

@@ -46,6 +46,11 @@ type Options struct {
 	// compat: envoy. Default: only those.
 	CompatEnvoy bool
 
+	// CountHits counts the hits of rules as envoyproxy/ratelimit does, those above
+	// NearLimitRatio of the limit as near it. Default: they are not counted.
+	CountHits      bool
+	NearLimitRatio float64
+
 	// QuotaMode makes every rule a quota rule. Default: those that say so.
 	QuotaMode bool
 
@@ -100,6 +105,8 @@ type Engine struct {
 	maxEntries     int // entries in a descriptor
 	compatEnvoy    bool
 	quotaMode      bool
+	countHits      bool
+	nearLimitRatio float64
 	overLimit      *overLimitCache // nil if none is
 	onFailure      func(penstock.Limit) (penstock.FailureMode, float64)
 
@@ -138,6 +145,8 @@ func New(store penstock.Store, o *Options) *Engine {
 		maxEntries:        defaultMaxEntries,
 		compatEnvoy:       o.CompatEnvoy,
 		quotaMode:         o.QuotaMode,
+		countHits:         o.CountHits,
+		nearLimitRatio:    o.NearLimitRatio,
 		overLimit:         newOverLimitCache(o.OverLimitKeys, o.OverLimitAge),
 		onFailure:         o.OnFailure,
 		trustLocal:        !o.DistrustLocal,

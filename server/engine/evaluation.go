@@ -50,6 +50,7 @@ type limitedDescriptor struct {
 	count      int64         // what decisions under a counting limit are compared with
 	counter    *countedState // of a rule whose hits are counted; nil without one
 	override   bool          // has its own limit
+	before     int64         // the hits before this request, under a counting limit
 	underRule  bool          // is an override that is counted under a rule
 	denyInDebt bool          // a peek denies if the key owes
 
@@ -354,6 +355,9 @@ func (ev *evaluation) count(err error) {
 	for i := range ev.limited {
 		d := &ev.limited[i]
 		counters, granted := d.state.counters, ev.granted(d)
+		if err == nil && d.cost > 0 && ev.engine.countHits && d.decided {
+			ev.countHits(d, ev.result.Statuses[d.index].Decision.Source == penstock.SourceDenyCache)
+		}
 		switch {
 		case err != nil:
 			counters.Errors.Add(1)

@@ -38,9 +38,10 @@ type Options struct {
 // An error on the way to the server is [penstock.ErrUnavailable]. The request may have
 // been charged; one with an ID can be retried without being charged twice.
 type Client struct {
-	takeURL string
-	token   string
-	http    *http.Client
+	takeURL   string
+	settleURL string
+	token     string
+	http      *http.Client
 }
 
 var (
@@ -68,7 +69,10 @@ func New(address string, o *Options) (*Client, error) {
 	if o == nil {
 		o = &Options{}
 	}
-	c := &Client{takeURL: base.JoinPath("/v1/take").String(), token: o.Token, http: o.HTTP}
+	c := &Client{
+		takeURL: base.JoinPath("/v1/take").String(), settleURL: base.JoinPath("/v1/settle").String(),
+		token: o.Token, http: o.HTTP,
+	}
 	if c.http == nil {
 		c.http = &http.Client{Timeout: defaultTimeout, Transport: &http.Transport{
 			Proxy:               http.ProxyFromEnvironment,
@@ -92,13 +96,31 @@ func (c *Client) Take(ctx context.Context, r penstock.Request) (penstock.Decisio
 	if err != nil {
 		return penstock.Decision{}, err
 	}
-	body, _, err := c.post(ctx, t)
+	body, _, err := c.post(ctx, c.urlFor(r.Settle), t)
 	return body.decision(), err
+}
+
+// urlFor returns where a request is sent.
+func (c *Client) urlFor(settle bool) string {
+	if settle {
+		return c.settleURL
+	}
+	return c.takeURL
 }
 
 // Do sends a request as it is. The server validates it.
 func (c *Client) Do(ctx context.Context, t TakeRequest) (TakeResponse, error) {
-	body, text, err := c.post(ctx, t)
+	return c.do(ctx, c.takeURL, t)
+}
+
+// Settle makes what was charged under the ID of the request equal to its Cost, once that
+// is known. An ID that the server does not remember is [penstock.ErrUnknownID].
+func (c *Client) Settle(ctx context.Context, t TakeRequest) (TakeResponse, error) {
+	return c.do(ctx, c.settleURL, t)
+}
+
+func (c *Client) do(ctx context.Context, to string, t TakeRequest) (TakeResponse, error) {
+	body, text, err := c.post(ctx, to, t)
 	if err != nil {
 		return TakeResponse{}, err
 	}
@@ -115,13 +137,22 @@ func (c *Client) TakeEach(ctx context.Context, rs []penstock.Request, ds []penst
 		return err
 	}
 	for len(rs) > 0 {
-		n := min(len(rs), maxRequests)
+		n := sameURL(rs[:min(len(rs), maxRequests)])
 		if err := c.postList(ctx, "each", rs[:n], ds); err != nil {
 			return err
 		}
 		rs, ds = rs[n:], ds[n:]
 	}
 	return nil
+}
+
+// sameURL returns how many requests, from the first, are sent to the same URL.
+func sameURL(rs []penstock.Request) int {
+	n := 1
+	for n < len(rs) && rs[n].Settle == rs[0].Settle {
+		n++
+	}
+	return n
 }
 
 // TakeAll implements [penstock.AtomicStore], for up to 64 requests.
@@ -145,7 +176,7 @@ func (c *Client) postList(ctx context.Context, mode string, rs []penstock.Reques
 			return err
 		}
 	}
-	body, _, err := c.post(ctx, list)
+	body, _, err := c.post(ctx, c.urlFor(rs[0].Settle), list)
 	if err != nil {
 		return err
 	}
@@ -158,13 +189,13 @@ func (c *Client) postList(ctx context.Context, mode string, rs []penstock.Reques
 	return nil
 }
 
-// post sends a request or a list to /v1/take. It returns the response also as text.
-func (c *Client) post(ctx context.Context, request any) (body responseBody, text []byte, err error) {
+// post sends a request or a list. It returns the response also as text.
+func (c *Client) post(ctx context.Context, to string, request any) (body responseBody, text []byte, err error) {
 	encoded, err := json.Marshal(request)
 	if err != nil {
 		return body, nil, fmt.Errorf("client: %w", err)
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.takeURL, bytes.NewReader(encoded))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to, bytes.NewReader(encoded))
 	if err != nil {
 		return body, nil, fmt.Errorf("client: %w", err)
 	}

@@ -21,6 +21,7 @@ type TakeRequest struct {
 	MaxDelay  json.Number `json:"max_delay,omitempty"` // seconds
 	KeepFree  int64       `json:"keep_free,omitempty"`
 	ID        string      `json:"id,omitempty"`
+	Hold      json.Number `json:"hold,omitempty"` // seconds
 
 	Domain      string       `json:"domain,omitempty"`
 	Descriptors []Descriptor `json:"descriptors,omitempty"`
@@ -56,9 +57,16 @@ func newTakeRequest(r penstock.Request) (TakeRequest, error) {
 		t.KeyBase64 = base64.StdEncoding.EncodeToString([]byte(r.Key))
 	}
 	if r.MaxDelay != 0 {
-		t.MaxDelay = json.Number(fmt.Sprintf("%d.%09d", r.MaxDelay/time.Second, r.MaxDelay%time.Second))
+		t.MaxDelay = secondsOf(r.MaxDelay)
+	}
+	if r.Hold != 0 {
+		t.Hold = secondsOf(r.Hold)
 	}
 	return t, nil
+}
+
+func secondsOf(d time.Duration) json.Number {
+	return json.Number(fmt.Sprintf("%d.%09d", d/time.Second, d%time.Second))
 }
 
 // A TakeResponse is the response of POST /v1/take.

@@ -77,7 +77,7 @@ func nameBytes(prefix, key int) int64 {
 
 // recordBytes is the size of the record of a grant under a [penstock.Request] ID, without
 // its name.
-const recordBytes = keyOverhead + 64
+const recordBytes = keyOverhead + 96
 
 // maxRecordLifetime is the longest time for which an ID is remembered.
 const maxRecordLifetime = 24 * time.Hour

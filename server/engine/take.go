@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"time"
 
 	"github.com/penstock-io/penstock"
 )
@@ -69,8 +70,11 @@ func (e *Engine) takeAdmitted(ctx context.Context, take takeMany, inTakeAll bool
 		return take(ctx, e.store, rs, ds)
 	}
 	admitted := make([]Admission, 0, len(rs))
+	hold := longestHold(rs, inTakeAll)
 	for i := range rs {
-		a, err := e.admit(&rs[i], mayRefund, inTakeAll)
+		r := rs[i]
+		r.Hold = max(r.Hold, hold)
+		a, err := e.admit(&r, mayRefund, inTakeAll)
 		if err != nil {
 			settleAll(admitted, make([]penstock.Decision, len(admitted)), nil)
 			return &penstock.RequestError{Index: i, Err: err}
@@ -80,6 +84,17 @@ func (e *Engine) takeAdmitted(ctx context.Context, take takeMany, inTakeAll bool
 	err := take(ctx, e.store, rs, ds)
 	settleAll(admitted, ds, err)
 	return err
+}
+
+// longestHold returns how long one ID on all requests of a TakeAll is remembered.
+func longestHold(rs []penstock.Request, inTakeAll bool) (hold time.Duration) {
+	if !inTakeAll || rs[0].ID == "" {
+		return 0
+	}
+	for i := range rs {
+		hold = max(hold, rs[i].Hold, recordLifetime(&rs[i].Limit)-expirySlack)
+	}
+	return hold
 }
 
 func settleAll(admitted []Admission, ds []penstock.Decision, err error) {

@@ -94,6 +94,7 @@ func TestOpenAPIDescribesAllExchanges(t *testing.T) {
 	sendTakes(t, send, server)
 	for _, unable := range []http.Handler{noStore, noRules} {
 		send(unable, localAddr, "POST", "/v1/take", byRules("tenant=1"))
+		send(unable, localAddr, "POST", "/v1/settle", `{"key":"s","limit":"9/1m","id":"x","cost":3}`)
 		send(unable, localAddr, "GET", "/v1/auth?domain=edge&tenant=1", "")
 	}
 	sendAuthRequests(send, server)
@@ -155,6 +156,15 @@ func sendTakes(t *testing.T, send sendFunc, server http.Handler) {
 	take(`{"mode":"all","requests":[{"key":"k","limit":"1/1m","cost":2}]}`)
 	take(`{"key":"i","limit":"1/1m","id":"x"}`)
 	take(`{"mode":"all","requests":[{"key":"i","limit":"1/1m","id":"x"},{"key":"j","limit":"1/1m","id":"x"}]}`)
+	settle := func(body string) { send(server, localAddr, "POST", "/v1/settle", body) }
+	take(`{"key":"s","limit":"9/1m","id":"x","hold":90,"cost":5}`)
+	settle(`{"key":"s","limit":"9/1m","id":"x","cost":3}`)
+	settle(`{"key":"s","limit":"9/1m","id":"unknown","cost":3}`)
+	settle(`{"key":"s","limit":"9/1m","id":"x"}`)
+	settle(strings.Repeat(" ", 64<<10+1))
+	send(server, remoteAddr, "POST", "/v1/settle", `{"key":"s","limit":"1/366d","id":"x","cost":1}`)
+	send(server, localAddr, "GET", "/v1/settle", "")
+	send(server, localAddr, "POST", "/v1/settle", `{}`, "Content-Type", "text/plain")
 	take(`{"key":"","limit":"1/1m"}`)
 	take(`{"key":"k","limit":"x"}`)
 	take(`{"key":"k","limit":"1/1m","max_delay":-1}`)

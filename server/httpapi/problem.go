@@ -165,7 +165,7 @@ func asFieldError(err error) error {
 
 // jsonNames maps the fields of penstock.Request to JSON fields.
 var jsonNames = map[string]string{
-	"Key": "key", "Cost": "cost", "AtMost": "at_most", "Overdraw": "overdraw", "MaxDelay": "max_delay", "KeepFree": "keep_free", "ID": "id",
+	"Key": "key", "Cost": "cost", "AtMost": "at_most", "Overdraw": "overdraw", "MaxDelay": "max_delay", "Hold": "hold", "KeepFree": "keep_free", "ID": "id",
 }
 
 var titles = map[string]string{

@@ -132,6 +132,7 @@ type endpoint struct {
 // endpoints lists the whole API, as openapi.yaml does.
 var endpoints = [...]endpoint{
 	{"/v1/take", []string{http.MethodPost}, (*Server).handleTake},
+	{"/v1/settle", []string{http.MethodPost}, (*Server).handleSettle},
 	{"/v1/auth", nil, (*Server).handleAuthRequest},
 	{"/json", nil, (*Server).handleEnvoyJSON},
 	{"/healthcheck", readMethods, (*Server).handleHealthcheck},

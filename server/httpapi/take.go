@@ -15,7 +15,14 @@ import (
 
 // handleTake answers POST /v1/take: take_decode.go reads the body, take_decide.go
 // decides the requests, take_encode.go writes the response.
-func (s *Server) handleTake(w http.ResponseWriter, r *http.Request) {
+func (s *Server) handleTake(w http.ResponseWriter, r *http.Request) { s.take(w, r, false) }
+
+// handleSettle answers POST /v1/settle. Its body is that of a take under an ID, and its
+// cost is what was used. It needs no permission: only the
+// caller that took knows the ID.
+func (s *Server) handleSettle(w http.ResponseWriter, r *http.Request) { s.take(w, r, true) }
+
+func (s *Server) take(w http.ResponseWriter, r *http.Request, settle bool) {
 	if !isJSON(r.Header.Get("Content-Type")) {
 		s.writeProblem(w, r, notJSON)
 		return
@@ -23,6 +30,10 @@ func (s *Server) handleTake(w http.ResponseWriter, r *http.Request) {
 	c := calls.Get().(*call)
 	defer c.release()
 	if err := c.decode(r, min(s.engine.MaxDescriptors(), maxRequests)); err != nil {
+		s.writeTakeProblem(w, r, err)
+		return
+	}
+	if err := c.prepareSettle(settle); err != nil {
 		s.writeTakeProblem(w, r, err)
 		return
 	}
@@ -42,6 +53,22 @@ func (s *Server) handleTake(w http.ResponseWriter, r *http.Request) {
 	}
 	s.logDenials(c, &response)
 	c.encode(w, &response, s.headers)
+}
+
+// prepareSettle makes the requests of a call settlements.
+func (c *call) prepareSettle(settle bool) error {
+	for i := range c.requests {
+		if !settle {
+			return nil
+		}
+		c.requests[i].settle = true
+		if err := c.requests[i].checkSettle(); err != nil && c.mode == single {
+			return err
+		} else if err != nil {
+			return inRequest(i, err)
+		}
+	}
+	return nil
 }
 
 // A call holds the buffers of one HTTP request. Calls are pooled.

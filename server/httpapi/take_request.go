@@ -31,6 +31,8 @@ type takeRequest struct {
 	overdraw bool
 	maxDelay time.Duration
 	keepFree int64
+	hold     time.Duration
+	settle   bool // the path is /v1/settle
 
 	domain         string
 	maxDescriptors int
@@ -52,6 +54,7 @@ const (
 	fieldMaxDelay
 	fieldKeepFree
 	fieldID
+	fieldHold
 	fieldDomain
 	fieldDescriptors
 	fieldMode
@@ -60,7 +63,7 @@ const (
 	fieldValue
 
 	keyFields   = fieldKey | fieldKeyBase64
-	limitFields = keyFields | fieldLimit | fieldAtMost | fieldOverdraw | fieldMaxDelay | fieldKeepFree | fieldID
+	limitFields = keyFields | fieldLimit | fieldAtMost | fieldOverdraw | fieldMaxDelay | fieldKeepFree | fieldID | fieldHold
 	ruleFields  = fieldDomain | fieldDescriptors
 	listFields  = fieldMode | fieldRequests
 
@@ -71,7 +74,7 @@ const (
 
 // fieldNames are in the order of the bits above.
 var fieldNames = [...]string{
-	"key", "key_base64", "limit", "cost", "reset", "at_most", "overdraw", "max_delay", "keep_free", "id",
+	"key", "key_base64", "limit", "cost", "reset", "at_most", "overdraw", "max_delay", "keep_free", "id", "hold",
 	"domain", "descriptors", "mode", "requests", "entries", "value",
 }
 
@@ -127,6 +130,8 @@ func (t *takeRequest) decodeField(r *jsonReader, name string) (err error) {
 		t.keepFree, err = r.integer()
 	case "id":
 		t.id, err = r.shortString()
+	case "hold":
+		t.hold, err = r.seconds()
 	case "domain":
 		t.domain, err = r.shortString()
 	case "descriptors":
@@ -300,6 +305,7 @@ func (t *takeRequest) storeRequest(e *engine.Engine, mayRefund func() bool) (pen
 	}
 	r.Key, r.Cost, r.ID = t.key, t.cost, t.id
 	r.AtMost, r.Overdraw, r.MaxDelay, r.KeepFree = t.atMost, t.overdraw, t.maxDelay, t.keepFree
+	r.Hold, r.Settle = t.hold, t.settle
 	return r, nil
 }
 
@@ -314,6 +320,23 @@ func limitError(err error) error {
 		path: []string{"limit"}, kind: ProblemBadLimit,
 		problem: strings.TrimPrefix(err.Error(), "penstock: "),
 	}
+}
+
+// checkSettle returns an error if the request cannot settle what was taken.
+func (t *takeRequest) checkSettle() error {
+	switch {
+	case t.fields.has(ruleFields):
+		return &fieldError{path: []string{t.fields.first(ruleFields)}, problem: "want key and limit: descriptors cannot be settled"}
+	case t.reset:
+		return &fieldError{path: []string{"reset"}, problem: "reset cannot be settled"}
+	case !t.fields.has(fieldCost):
+		return &fieldError{path: []string{"cost"}, problem: "want the amount that was used"}
+	case t.id == "":
+		return &fieldError{path: []string{"id"}, problem: "want the id of what was taken", kind: ProblemBadCost}
+	case t.cost < 0:
+		return &fieldError{path: []string{"cost"}, problem: "must not be negative", kind: ProblemBadCost}
+	}
+	return nil
 }
 
 // refunds reports whether the request refunds units or resets a key. Returning what was

@@ -28,6 +28,7 @@ func init() {
 	commands = []*command{
 		{name: "cl.throttle", arity: -5, write: true, lastKey: 1, batched: true, run: (*conn).throttle, summary: "Takes from the token bucket of a key."},
 		{name: "penstock.take", arity: -2, write: true, batched: true, run: (*conn).take, summary: "Takes units of a key under a limit, or by the rules of a domain. See PENSTOCK.TAKE HELP."},
+		{name: "penstock.settle", arity: -2, write: true, batched: true, run: (*conn).take, summary: "Makes what was taken under an ID equal to what was used. See PENSTOCK.TAKE HELP."},
 		{name: "get", arity: 2, lastKey: 1, run: (*conn).get, summary: "Returns when the bucket of a key will be full, in Unix nanoseconds."},
 		{name: "ttl", arity: 2, lastKey: 1, run: (*conn).ttl, summary: "Returns the seconds until the bucket of a key is full."},
 		{name: "pttl", arity: 2, lastKey: 1, run: (*conn).pttl, summary: "Returns the milliseconds until the bucket of a key is full."},
@@ -59,7 +60,7 @@ func init() {
 }
 
 // maxCommandName is the length of the longest command name.
-const maxCommandName = 13
+const maxCommandName = 15
 
 // findCommand returns the command with a name, in any case, or nil.
 func findCommand(name []byte) *command {

@@ -20,16 +20,22 @@ func (c *conn) take(args [][]byte) {
 		c.out.lines(takeHelp)
 		return
 	}
-	if err := c.decideTake(args[1:]); err != nil {
+	if err := c.decideTake(args[1:], strings.EqualFold(string(args[0]), settleCommand)); err != nil {
 		c.flushBatch() // replies are in the order of commands
 		c.logError(err)
 		c.out.takeError(err)
 	}
 }
 
-// decideTake decides a PENSTOCK.TAKE, or adds it to the batch.
-func (c *conn) decideTake(args [][]byte) error {
+// settleCommand has the form of PENSTOCK.TAKE.
+const settleCommand = "PENSTOCK.SETTLE"
+
+// decideTake decides a PENSTOCK.TAKE or PENSTOCK.SETTLE, or adds it to the batch.
+func (c *conn) decideTake(args [][]byte, settle bool) error {
 	t, err := parseTake(args, min(c.server.engine.MaxDescriptors(), maxRequests))
+	if err == nil && settle {
+		t.settle, err = true, t.checkSettle()
+	}
 	switch {
 	case err != nil:
 		return err
@@ -48,7 +54,10 @@ func (c *conn) decideTake(args [][]byte) error {
 	if err != nil {
 		return err
 	}
-	if c.server.transientKeys {
+	if settle && !c.server.transientKeys {
+		c.flushBatch() // an unknown ID must not fail the others of a batch
+	}
+	if settle || c.server.transientKeys {
 		_, err = c.takeNow(&r)
 		return err
 	}
@@ -68,6 +77,7 @@ func (c *conn) storeRequest(t *takeCall) (penstock.Request, error) {
 	}
 	r.Key, r.Cost, r.ID = t.key, t.cost, t.id
 	r.AtMost, r.Overdraw, r.MaxDelay, r.KeepFree = t.atMost, t.overdraw, t.maxDelay, t.keepFree
+	r.Hold, r.Settle = t.hold, t.settle
 	return r, r.ValidateShape()
 }
 
@@ -102,8 +112,8 @@ type permissionError string
 func (e permissionError) Error() string { return string(e) }
 
 // takeError appends the reply to a PENSTOCK.TAKE that was not decided. Its code says what
-// the client can do: correct the command (ERR), authenticate (NOPERM), or choose whether to
-// go on without a decision (UNAVAILABLE).
+// the client can do: correct the command (ERR), authenticate (NOPERM), take under another
+// ID (UNKNOWNID), or choose whether to go on without a decision (UNAVAILABLE).
 func (r *reply) takeError(err error) {
 	var argument argumentError
 	var permission permissionError
@@ -118,6 +128,8 @@ func (r *reply) takeError(err error) {
 		r.error("ERR " + argument.Error())
 	case errors.As(err, &field):
 		r.error("ERR " + fieldText(field))
+	case errors.Is(err, penstock.ErrUnknownID):
+		r.error("UNKNOWNID nothing is remembered under this ID; nothing was charged")
 	default:
 		r.error("UNAVAILABLE " + errorText(err))
 	}

@@ -104,12 +104,18 @@ func requestLimits(rs []penstock.Request) []penstock.Request {
 }
 
 func isExpressible(r *penstock.Request) bool {
-	return r.Validate() == nil && len(r.Key) <= maxKey && r.MaxDelay%time.Millisecond == 0
+	return r.Validate() == nil && len(r.Key) <= maxKey && r.MaxDelay%time.Millisecond == 0 && r.Hold%time.Millisecond == 0
 }
 
 // takeArgs returns the command of a request.
 func takeArgs(r *penstock.Request) []string {
 	words := []string{"PENSTOCK.TAKE", "KEY", r.Key, "LIMIT", r.Limit.String()}
+	if r.Settle {
+		words[0] = "PENSTOCK.SETTLE"
+	}
+	if r.Hold > 0 {
+		words = append(words, "HOLD", fmt.Sprint(r.Hold.Milliseconds()))
+	}
 	if r.Cost == penstock.Reset {
 		words = append(words, "RESET")
 	} else {
@@ -135,6 +141,9 @@ func takeArgs(r *penstock.Request) []string {
 
 // parseTakeReply parses a reply in the form of readReply.
 func parseTakeReply(text string) (d penstock.Decision, err error) {
+	if strings.HasPrefix(text, "-UNKNOWNID ") {
+		return d, penstock.ErrUnknownID
+	}
 	if strings.HasPrefix(text, "-UNAVAILABLE ") {
 		return d, fmt.Errorf("%w: %s", penstock.ErrUnavailable, text)
 	}

@@ -22,12 +22,14 @@ const (
 
 // takeHelp is the reply to PENSTOCK.TAKE HELP, and the grammar that parseTake accepts.
 var takeHelp = []string{
-	"PENSTOCK.TAKE KEY key LIMIT limit [COST n | RESET] [ID id] [ATMOST | OVERDRAW] [MAXDELAY ms] [KEEPFREE n]",
+	"PENSTOCK.TAKE KEY key LIMIT limit [COST n | RESET] [ID id [HOLD ms]] [ATMOST | OVERDRAW] [MAXDELAY ms] [KEEPFREE n]",
 	"    Takes units of a key under a limit such as \"10/1m burst=5\".",
 	"PENSTOCK.TAKE DOMAIN domain k v [k v ...] [COST n | RESET]",
 	"    Takes units by the rules of a domain, for one descriptor.",
 	"PENSTOCK.TAKE [COST n] DOMAIN domain ENTRIES n k v [k v ...] [COST n | RESET] [ENTRIES ...]",
 	"    The same for several descriptors: all of them or none.",
+	"PENSTOCK.SETTLE KEY key LIMIT limit ID id COST n",
+	"    Makes what was charged under the ID equal to n, once that is known.",
 	"COST is 1 by default; 0 peeks, below 0 refunds. RESET resets.",
 	"Words are not case-sensitive. An entry whose key is one of these words needs ENTRIES.",
 }
@@ -43,6 +45,8 @@ type takeCall struct {
 	overdraw bool
 	maxDelay time.Duration
 	keepFree int64
+	hold     time.Duration
+	settle   bool // the command is PENSTOCK.SETTLE
 
 	domain      string
 	descriptors []engine.Descriptor
@@ -58,6 +62,7 @@ const (
 	wordCost
 	wordReset
 	wordID
+	wordHold
 	wordAtMost
 	wordOverdraw
 	wordMaxDelay
@@ -65,12 +70,12 @@ const (
 	wordDomain
 	wordEntries
 
-	limitWords = wordKey | wordLimit | wordID | wordAtMost | wordOverdraw | wordMaxDelay | wordKeepFree
+	limitWords = wordKey | wordLimit | wordID | wordHold | wordAtMost | wordOverdraw | wordMaxDelay | wordKeepFree
 	ruleWords  = wordDomain | wordEntries
 )
 
 // takeWords are in the order of the bits above.
-var takeWords = [...]string{"KEY", "LIMIT", "COST", "RESET", "ID", "ATMOST", "OVERDRAW", "MAXDELAY", "KEEPFREE", "DOMAIN", "ENTRIES"}
+var takeWords = [...]string{"KEY", "LIMIT", "COST", "RESET", "ID", "HOLD", "ATMOST", "OVERDRAW", "MAXDELAY", "KEEPFREE", "DOMAIN", "ENTRIES"}
 
 // takeWordOf returns the word that an argument is, in any case, or 0.
 func takeWordOf(arg []byte) takeWord {
@@ -177,12 +182,16 @@ func (t *takeCall) parseValue(word takeWord, value []byte) error {
 	case wordID:
 		t.id = string(value)
 		return validateLength("ID", len(value), maxKey)
-	case wordMaxDelay:
+	case wordMaxDelay, wordHold:
 		ms, ok := parseNatural(value)
 		if !ok || ms > math.MaxInt64/int64(time.Millisecond) {
-			return argumentError("MAXDELAY: want milliseconds, 0 or more")
+			return argumentError(word.String() + ": want milliseconds, 0 or more")
 		}
-		t.maxDelay = time.Duration(ms) * time.Millisecond
+		if word == wordHold {
+			t.hold = time.Duration(ms) * time.Millisecond
+		} else {
+			t.maxDelay = time.Duration(ms) * time.Millisecond
+		}
 	case wordKeepFree:
 		n, ok := parseNatural(value)
 		if !ok {
@@ -294,6 +303,21 @@ func (t *takeCall) check(maxDescriptors int) error {
 		return argumentError(fmt.Sprintf("%d descriptors: must be at most %d", len(t.descriptors), maxDescriptors))
 	case !rules && limit&(wordKey|wordLimit) != wordKey|wordLimit:
 		return argumentError("want KEY and LIMIT, or DOMAIN and entries; see PENSTOCK.TAKE HELP")
+	}
+	return nil
+}
+
+// checkSettle returns an error if the command cannot settle what was taken.
+func (t *takeCall) checkSettle() error {
+	switch {
+	case t.words.has(ruleWords):
+		return argumentError("DOMAIN cannot be settled: want KEY, LIMIT, ID and COST")
+	case !t.words.has(wordID):
+		return argumentError("want the ID of what was taken; see PENSTOCK.TAKE HELP")
+	case !t.words.has(wordCost):
+		return argumentError("want COST and the amount that was used; see PENSTOCK.TAKE HELP")
+	case t.cost < 0:
+		return argumentError("COST: must not be negative")
 	}
 	return nil
 }

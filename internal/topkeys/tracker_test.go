@@ -2,6 +2,8 @@ package topkeys
 
 import (
 	"fmt"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -221,6 +223,31 @@ func TestTrackerMemoryIsBounded(t *testing.T) {
 	if allocs != 0 {
 		t.Errorf("%v allocations a decision, want none", allocs)
 	}
+}
+
+// A flood of new keys, each of them denied, leaves nothing behind but what is allocated once.
+func TestTrackerStaysSmallInAFlood(t *testing.T) {
+	keys := 10_000_000
+	if testing.Short() {
+		keys /= 50
+	}
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	tr := New(nil)
+	source := tr.NewSource("r")
+	var key [64]byte
+	for i := range keys {
+		tr.Record(source, string(strconv.AppendInt(key[:0], int64(i), 10)), Denied, 1, 0)
+	}
+	if grown := heap() - before; grown > 8<<20 {
+		t.Errorf("%d bytes more after %d keys, want at most 8 MB", grown, keys)
+	}
+	runtime.KeepAlive(tr)
 }
 
 func TestTrackerIsSafeForConcurrentUse(t *testing.T) {

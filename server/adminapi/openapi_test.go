@@ -66,7 +66,7 @@ func TestOpenAPIDescribesAllExchanges(t *testing.T) {
 // uncovered are parts of places that other packages produce and test.
 var uncovered = []string{
 	"/decision/properties/source/enum", "/actor/properties", "/AuditState/properties", "/Audit/properties/entries/items/properties",
-	"/not_recorded", "/Simulation/properties/lanes/items/properties/error",
+	"/not_recorded", "/KeyState/properties/override", "/Simulation/properties/lanes/items/properties/error",
 }
 
 // busyServer returns a server whose observer has something of everything to tell.

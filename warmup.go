@@ -24,7 +24,7 @@ import (
 // A refund returns units at the current price: never more than was paid for them, and
 // less if the price has fallen since; the rest comes back by time. A retry with the same
 // ID is granted what it asks for, whatever the price was. Peeks and resets, requests with
-// Overdraw, which report what was used, requests with both ID and AtMost, and Concurrent
+// Overdraw or Settle, which report what was used, requests with both ID and AtMost, and Concurrent
 // limits pay no price.
 type WarmUp struct {
 	next  Store
@@ -61,7 +61,7 @@ func (w *WarmUp) price() int64 {
 // priceOf returns what a unit of the request costs if the usual price is p.
 func priceOf(r *Request, p int64) int64 {
 	switch {
-	case p == 1 || r.Cost == Reset || r.Overdraw || r.AtMost && r.ID != "" || r.Limit.Algorithm == Concurrent:
+	case p == 1 || r.Cost == Reset || r.Overdraw || r.Settle || r.AtMost && r.ID != "" || r.Limit.Algorithm == Concurrent:
 		return 1
 	case r.Cost > 0 && !r.AtMost:
 		return max(min(p, (r.Limit.Capacity()-r.KeepFree)/r.Cost), 1)

@@ -159,6 +159,16 @@ func TestWarmUpChargesAndPermitsPayNoPrice(t *testing.T) {
 			t.Error(d, err)
 		}
 		expectRemaining(t, warm, "key", 70)
+		r := cold.KeepFree(90).Request("settled")
+		r.Cost, r.ID = 3, "x"
+		if d, err := cold.Store().Take(ctx, r); err != nil || d.Granted != 3 {
+			t.Error(d, err)
+		}
+		r.Cost, r.Settle = 40, true // whatever it keeps free, and at the usual price
+		if d, err := cold.Store().Take(ctx, r); err != nil || !d.Allowed {
+			t.Error(d, err)
+		}
+		expectRemaining(t, warm, "settled", 60)
 	})
 	withWarmUp(t, "5/1m concurrent", func(t *testing.T, cold, warm *penstock.Limiter) {
 		p, d, err := cold.AcquireN(ctx, "key", 2)

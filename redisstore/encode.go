@@ -23,7 +23,7 @@ type compiledRequest struct {
 // no KeepFree where that is ignored.
 func askOf(r *penstock.Request) algorithm.Request {
 	ask := algorithm.Request{Cost: r.Cost, AtMost: r.AtMost, Overdraw: r.Overdraw, MaxDelay: int64(r.MaxDelay)}
-	if r.Cost > 0 && !r.Overdraw {
+	if r.Cost > 0 && !r.Overdraw && !r.Settle {
 		ask.KeepFree = r.KeepFree
 	}
 	return ask

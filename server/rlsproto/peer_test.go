@@ -283,7 +283,7 @@ func (r peerRandom) request() *Request {
 	return q
 }
 
-var peerRequests = flag.Int("peer.requests", 4000, "requests whose answers are compared with a model of envoyproxy/ratelimit")
+var peerRequests = flag.Int("peer.requests", 3000, "requests whose answers are compared with a model of envoyproxy/ratelimit")
 
 const requestsPerRuleSet = 50
 

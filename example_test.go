@@ -134,6 +134,54 @@ func ExampleLimiter_Charge() {
 }
 
 // A process that has just started makes a third of the calls at first.
+// A budget of tokens for a language model: reserve an estimate before the call, and settle
+// what the response has really used, under a limit by the minute and one by the day.
+func ExampleSettleAll() {
+	store := penstock.NewMemory(nil)
+	minute := penstock.PerMinute(10_000)
+	day := penstock.Limit{Algorithm: penstock.FixedWindow, Count: 50_000, Period: 24 * time.Hour}
+	reserve := func(tokens int64) []penstock.Request {
+		return []penstock.Request{
+			{Key: "team-9", Limit: minute, Cost: tokens, ID: "call-1"},
+			{Key: "team-9", Limit: day, Cost: tokens, ID: "call-1"},
+		}
+	}
+	ctx, decisions := context.Background(), make([]penstock.Decision, 2)
+	if err := penstock.TakeAll(ctx, store, reserve(4000), decisions); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("allowed:", penstock.Tightest(decisions).Allowed)
+
+	// The response has used 812 tokens. Without an answer, settle again.
+	if err := penstock.SettleAll(ctx, store, reserve(812), decisions); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("charged today:", decisions[1].Granted, "left today:", decisions[1].Remaining)
+	// Output:
+	// allowed: true
+	// charged today: 812 left today: 49188
+}
+
+func ExampleLimiter_Settle() {
+	lim, err := penstock.New(penstock.NewMemory(nil), penstock.PerHour(100))
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx := context.Background()
+	estimate := lim.Request("alice")
+	estimate.Cost, estimate.ID = 40, "job-7"
+	if _, err = lim.Store().Take(ctx, estimate); err != nil {
+		log.Fatal(err)
+	}
+	d, err := lim.Settle(ctx, "alice", "job-7", 55)
+	fmt.Println(d.Granted, err)
+	_, err = lim.Settle(ctx, "alice", "job-8", 55)
+	fmt.Println(errors.Is(err, penstock.ErrUnknownID))
+	// Output:
+	// 55 <nil>
+	// true
+}
+
 func ExampleWithWarmUp() {
 	ctx := context.Background()
 	store := penstock.WithWarmUp(penstock.NewMemory(nil), time.Minute)

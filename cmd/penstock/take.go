@@ -21,6 +21,7 @@ type takeRequest struct {
 	domain         string
 	entries        []rules.Entry
 	cost           int64
+	settle         bool // whether to settle what was taken under the ID
 }
 
 func takeCommand() *cobra.Command {
@@ -63,6 +64,48 @@ with --id it needs neither.`,
 	flags.addToken(take)
 	take.Flags().Lookup("server").Usage += "; grpc://HOST:PORT uses Envoy's protocol"
 	return take
+}
+
+func settleCommand() *cobra.Command {
+	r := takeRequest{settle: true}
+	var flags connectFlags
+	var raw bool
+	settle := &cobra.Command{
+		Use:   "settle KEY --limit LIMIT --id ID --cost AMOUNT",
+		Short: "Correct what was taken, once the true cost is known",
+		Long: `Settle makes what was taken under an ID equal to what was really used. It refunds
+what was too much, except what time has paid back already, and charges what was too
+little as a debt. It can be repeated, also with another amount. The exit code is 2 if
+the server does not remember the ID; then nothing is charged.`,
+		Example: `  penstock take team:9 --limit "100000/1m" --cost 4000 --id b81c
+  penstock settle team:9 --limit "100000/1m" --cost 812 --id b81c`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if !c.Flags().Changed("cost") || r.id == "" {
+				return errors.New("want --id, under which was taken, and --cost, the amount that was used")
+			}
+			if err := r.parseArgs(args); err != nil {
+				return err
+			}
+			at, err := flags.connect("http")
+			if err != nil {
+				return err
+			}
+			a, err := r.send(c.Context(), at)
+			if err != nil {
+				return err
+			}
+			return a.print(c.OutOrStdout(), raw)
+		},
+	}
+	f := settle.Flags()
+	f.SortFlags = false
+	f.StringVar(&r.limit, "limit", "", "limit under which was taken")
+	f.StringVar(&r.id, "id", "", "ID under which was taken")
+	f.Int64Var(&r.cost, "cost", 0, "units that were used")
+	f.BoolVar(&raw, "json", false, "print the response as JSON")
+	flags.add(settle, "http")
+	flags.addToken(settle)
+	return settle
 }
 
 func addTakeFlags(f *pflag.FlagSet, r *takeRequest, raw *bool) {
@@ -121,6 +164,9 @@ func (r *takeRequest) send(ctx context.Context, at *connection) (*takeResult, er
 	case "http", "https":
 		return r.sendHTTP(ctx, at)
 	case "grpc", "grpcs":
+		if r.settle {
+			return nil, fmt.Errorf("--server %q: Envoy's protocol cannot settle: want a URL with http or https", at.url)
+		}
 		return r.sendGRPC(ctx, at)
 	}
 	return nil, fmt.Errorf("--server %q: want a URL with http, https, grpc or grpcs", at.url)

@@ -9,13 +9,17 @@ import (
 	"github.com/penstock-io/penstock/server/client"
 )
 
-// sendHTTP sends POST /v1/take.
+// sendHTTP sends POST /v1/take or /v1/settle.
 func (r *takeRequest) sendHTTP(ctx context.Context, at *connection) (*takeResult, error) {
 	c, err := client.New(at.url.String(), &client.Options{Token: at.token, HTTP: at.client})
 	if err != nil {
 		return nil, err
 	}
-	a, err := c.Do(ctx, r.httpRequest())
+	do := c.Do
+	if r.settle {
+		do = c.Settle
+	}
+	a, err := do(ctx, r.httpRequest())
 	var refused *client.Error
 	switch {
 	case errors.As(err, &refused):

@@ -34,8 +34,9 @@ func (s *Set) Refund(ctx context.Context, parts []Part, since time.Time) (first 
 }
 
 // Settle corrects a charge made age ago to cost: it refunds the difference as far
-// as it has not refilled, takes more as far as units are left, or resets the key
-// if cost is [penstock.Reset]. It does so even if ctx has ended.
+// as it has not refilled, charges more as a debt, or as far as units are left if the
+// limit cannot owe, or resets the key if cost is [penstock.Reset]. It does so even if ctx
+// has ended.
 func Settle(ctx context.Context, l *penstock.Limiter, p *Part, age time.Duration, cost int64) (err error) {
 	ctx = context.WithoutCancel(ctx)
 	taken := p.Decision.Granted
@@ -43,12 +44,21 @@ func Settle(ctx context.Context, l *penstock.Limiter, p *Part, age time.Duration
 		return l.Reset(ctx, p.Key)
 	}
 	if cost > taken {
-		_, err = l.AllowAtMost(ctx, p.Key, cost-taken)
-		return err
+		return chargeMore(ctx, l, p.Key, cost-taken)
 	}
 	if n := min(taken-max(cost, 0), stillCharged(l.Limit(), &p.Decision, age)); n > 0 {
 		_, err = l.Refund(ctx, p.Key, n)
 	}
+	return err
+}
+
+// chargeMore charges units that were used already.
+func chargeMore(ctx context.Context, l *penstock.Limiter, key string, n int64) (err error) {
+	if l.Limit().MaxDebt() > 0 {
+		_, err = l.Charge(ctx, key, n)
+		return err
+	}
+	_, err = l.AllowAtMost(ctx, key, n)
 	return err
 }
 

@@ -188,3 +188,31 @@ func withinBound(l penstock.Limit, jobs []*job, first int) error {
 	}
 	return nil
 }
+
+// What was used beyond the estimate is a debt, unless the limit cannot owe.
+func TestSettleChargesMoreThanIsLeft(t *testing.T) {
+	for _, c := range []struct {
+		limit penstock.Limit
+		want  time.Duration // until one unit is available
+	}{
+		{penstock.PerHour(60), 31 * time.Minute},
+		{penstock.PerHour(60).WithAlgorithm(penstock.SlidingLog), time.Hour},
+	} {
+		now := time.Date(2026, 3, 2, 9, 0, 0, 0, time.UTC)
+		store := penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return now }})
+		lim, err := penstock.New(store, c.limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := charge.Part{Key: "key", Cost: 50}
+		if p.Decision, err = lim.AllowN(t.Context(), p.Key, p.Cost); err != nil {
+			t.Fatal(err)
+		}
+		if err = charge.Settle(t.Context(), lim, &p, 0, 90); err != nil {
+			t.Fatal(err)
+		}
+		if d, err := lim.Allow(t.Context(), "key"); err != nil || d.Allowed || d.RetryAfter != c.want {
+			t.Errorf("%v, after 90 of an estimated 50: got %v, %v, want a denial for %v", c.limit, d, err, c.want)
+		}
+	}
+}

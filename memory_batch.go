@@ -31,7 +31,7 @@ func (m *Memory) takeAll(rs []Request, ds []Decision) error {
 	}
 	b.lock()
 	defer b.unlock()
-	if len(rs) > 0 && rs[0].ID != "" {
+	if CommonID(rs) != "" {
 		return b.decideWithID(ds, rs[0].Settle)
 	}
 	return b.decide(ds)

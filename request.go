@@ -85,6 +85,13 @@ type Request struct {
 	// [TakeAll] holds for all of them. Default: one Period.
 	Hold time.Duration
 
+	// NewID denies a take under an ID that holds permits of a [Concurrent] limit
+	// already, which would renew them otherwise. It is for IDs that others choose:
+	// with one ID, they could run any number of requests under one permit. Such a
+	// take is not repeated when its response was lost. In a [TakeAll], requests
+	// under other limits have no ID then.
+	NewID bool
+
 	// compiled is the compiled Limit, which saves stores a lookup. It is used only
 	// if it matches Limit, because a wrapper may have changed Limit.
 	compiled *compiledLimit
@@ -119,6 +126,8 @@ func (r *Request) validateShape() error {
 		return costError("ID", "cannot be combined with a reset")
 	case r.Hold != 0 && (r.Hold < 0 || r.Hold > maxIDLifetime):
 		return costError("Hold", r.Hold.String()+": must be from 0 to "+maxIDLifetime.String())
+	case r.NewID && r.Limit.Algorithm != Concurrent:
+		return costError("NewID", "requires a "+Concurrent.String()+" limit, not a "+r.Limit.Algorithm.String())
 	case r.Settle:
 		return r.validateSettle()
 	case r.Overdraw:
@@ -191,6 +200,7 @@ func (r *Request) validateForAll() error {
 func (r *Request) forAlgorithm() algorithm.Request {
 	return algorithm.Request{
 		Cost: r.Cost, AtMost: r.AtMost, Overdraw: r.Overdraw, MaxDelay: int64(r.MaxDelay), KeepFree: r.KeepFree,
+		NewID: r.NewID,
 	}
 }
 

@@ -93,7 +93,8 @@ func TakeEach(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 //
 // Permits of a [Concurrent] limit are remembered while they are held, and a retry
 // renews them. Other grants of the call may be forgotten before, so renew and release
-// permits by a Take of their own.
+// permits by a Take of their own. Requests for permits may also have IDs where the
+// others have none; then the call is not safe to retry.
 //
 // An [AtomicStore] decides atomically. On any other store the requests are taken
 // one by one, and refunded if one is denied. That never admits too much, but
@@ -281,24 +282,43 @@ func validateTogether(rs []Request) error {
 	return validateIDs(rs)
 }
 
+// CommonID returns the ID under which all requests of a [TakeAll] are granted once. It is
+// empty if some have another or none, or take permits only under a new ID. It is for
+// stores that implement TakeAll.
+func CommonID(rs []Request) string {
+	for i := range rs {
+		if rs[i].ID != rs[0].ID || rs[i].NewID {
+			return ""
+		}
+	}
+	if len(rs) == 0 {
+		return ""
+	}
+	return rs[0].ID
+}
+
 // validateIDs returns an error if the requests have different IDs, or if the same ID
 // would be recorded twice for one key and limit.
 func validateIDs(rs []Request) error {
+	if len(rs) < 2 {
+		return nil
+	}
+	common := CommonID(rs)
 	for i := range rs {
 		switch {
-		case rs[i].ID != rs[0].ID:
+		case rs[i].ID != common && rs[i].ID != "" && rs[i].Limit.Algorithm != Concurrent:
 			return requestError(i, costError("ID", "must be the same on all requests of an all-or-nothing request"))
 		case rs[i].Settle != rs[0].Settle:
 			return requestError(i, costError("Settle", "must be set on all requests of an all-or-nothing request, or on none"))
 		}
 	}
-	if len(rs) < 2 || rs[0].ID == "" {
-		return nil
-	}
-	seen := make(map[stateKey]bool, len(rs))
+	var seen map[stateKey]bool // nil until a request has an ID
 	for i := range rs {
 		if !rs[i].isRecorded() {
 			continue
+		}
+		if seen == nil {
+			seen = make(map[stateKey]bool, len(rs))
 		}
 		if seen[stateKeyOf(rs[i])] {
 			return requestError(i, costError("ID", "cannot stand on two requests for the same key and limit"))

@@ -255,6 +255,7 @@ func (w *storePair) underPermit(r penstock.Request) penstock.Request {
 	r.Cost = min(r.Cost, 100)
 	if r.Cost != penstock.Reset {
 		r.ID = []string{"u", "v", "w", "x", "y"}[w.random.IntN(5)]
+		r.NewID = w.random.IntN(4) == 0
 	}
 	return r
 }
@@ -354,9 +355,14 @@ func (w *storePair) addID(rs []penstock.Request) {
 		}
 		seen[state] = true
 	}
+	alone := id != "" && w.random.IntN(2) == 0 // the ID is only on permits
 	for i := range rs {
-		rs[i].ID = id
-		if rs[i].Limit.Algorithm != penstock.Concurrent {
+		permits := rs[i].Limit.Algorithm == penstock.Concurrent
+		if rs[i].ID = id; alone && !permits {
+			rs[i].ID = ""
+		}
+		rs[i].NewID = alone && permits
+		if !permits {
 			continue
 		}
 		if rs[i].Cost = min(rs[i].Cost, 100); id == "" {

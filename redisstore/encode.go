@@ -22,7 +22,7 @@ type compiledRequest struct {
 // askOf returns what a request asks for. Requests of the same ask are batched, so it has
 // no KeepFree where that is ignored.
 func askOf(r *penstock.Request) algorithm.Request {
-	ask := algorithm.Request{Cost: r.Cost, AtMost: r.AtMost, Overdraw: r.Overdraw, MaxDelay: int64(r.MaxDelay)}
+	ask := algorithm.Request{Cost: r.Cost, AtMost: r.AtMost, Overdraw: r.Overdraw, MaxDelay: int64(r.MaxDelay), NewID: r.NewID}
 	if r.Cost > 0 && !r.Overdraw && !r.Settle {
 		ask.KeepFree = r.KeepFree
 	}
@@ -48,6 +48,7 @@ func (s *Store) encodeKeys(q *compiledRequest, c *Call, r *penstock.Request, rec
 	c.idempotent, q.permit = q.once, ""
 	if q.once && q.limit.step == algorithm.ConcurrentStep {
 		q.once, q.permit = false, permitOf(state, r.ID)
+		c.idempotent = !r.NewID // a repeated take would find the permits of the first
 	}
 	if q.once {
 		c.Keys = append(c.Keys, recordKey(s.prefix, state, r.ID))
@@ -162,6 +163,9 @@ func (cl *compiledLimit) appendArgs(ask algorithm.Request, args []string) []stri
 func (cl *compiledLimit) appendPermitArgs(ask algorithm.Request, permit string, args []string) []string {
 	args = append(args, strconv.FormatInt(cl.scriptCost(ask), 10))
 	args = append(args, cl.limitArgs...)
+	if ask.NewID {
+		return append(args, grantArg(ask), permit, "1")
+	}
 	return append(args, grantArg(ask), permit)
 }
 

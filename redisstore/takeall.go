@@ -92,7 +92,12 @@ func (s *Store) compileItems(rs []penstock.Request) ([]takeAllItem, error) {
 
 // setRecords sets the records of items under an ID. All live as long as the longest.
 func setRecords(prefix string, items []takeAllItem, rs []penstock.Request) {
-	if rs[0].ID == "" {
+	for i := range items {
+		if it := &items[i]; it.ask.Cost > 0 && it.limit.step == algorithm.ConcurrentStep {
+			it.permit = permitOf(it.key, rs[i].ID)
+		}
+	}
+	if penstock.CommonID(rs) == "" {
 		return
 	}
 	lifetime := int64(0)
@@ -103,9 +108,6 @@ func setRecords(prefix string, items []takeAllItem, rs []penstock.Request) {
 		it := &items[i]
 		it.lifetime, it.recorded, it.settle = lifetime, rs[i].Cost > 0 || rs[i].Settle, rs[i].Settle
 		it.record = recordKey(prefix, it.key, rs[i].ID)
-		if it.recorded && it.limit.step == algorithm.ConcurrentStep {
-			it.permit = permitOf(it.key, rs[i].ID)
-		}
 	}
 }
 
@@ -254,7 +256,7 @@ func (it *takeAllItem) appendArgs(args []string) []string {
 		args = append(args, it.limit.onceArgs[:]...)
 	}
 	switch unit := len(args) - len(it.limit.onceArgs); {
-	case it.permit != "":
+	case it.permit != "" && it.lifetime > 0:
 		args[unit] = "-1"
 	case it.lifetime > 0 && !it.recorded:
 		args[unit] = "0"
@@ -437,13 +439,13 @@ func (s *Store) settleAcrossSlots(d *deadline, rs []penstock.Request, ds []penst
 // withIDs returns the requests with an ID on each take, by which it can be refunded,
 // and how long they are remembered, in ticks.
 func (s *Store) withIDs(rs []penstock.Request, items []takeAllItem) (_ []penstock.Request, ttl int64) {
-	if rs[0].ID != "" {
+	if items[0].lifetime > 0 {
 		return rs, items[0].lifetime
 	}
 	rs = slices.Clone(rs)
 	id := rand.Text()
 	for i := range rs {
-		if rs[i].Cost > 0 {
+		if rs[i].Cost > 0 && rs[i].ID == "" {
 			rs[i].ID, rs[i].KeepFree = itemID(id, i), items[i].keepFree()
 		}
 	}
@@ -519,8 +521,9 @@ func (s *Store) rollBack(d *deadline, rs []penstock.Request, ds []penstock.Decis
 	refunds := slices.Clone(rs)
 	for i := range refunds {
 		refunds[i].MaxDelay, refunds[i].Overdraw = 0, false
-		if refunds[i].Cost = -rs[i].Cost; i > at {
-			refunds[i].Cost = 0
+		refunds[i].NewID = false
+		if refunds[i].Cost = -rs[i].Cost; i > at || i == at && rs[i].NewID {
+			refunds[i].Cost = 0 // under an ID that had to be new, it may be another's
 		}
 	}
 	switch err := s.takeEach(d, refunds, ds); {

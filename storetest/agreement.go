@@ -79,6 +79,7 @@ func (s *comparison) take(t *rapid.T) {
 	if c.request.Cost != penstock.Reset {
 		c.request.ID = anyID(c.request.Limit).Draw(t, "id")
 	}
+	c.request.NewID = needsID(c.request.Limit) && rapid.IntRange(0, 3).Draw(t, "new ID at 3") == 3
 	s.mayOverdraw(t, &c)
 	if c.request.ID != "" {
 		c.request.Hold = rapid.SampledFrom([]time.Duration{0, 0, time.Minute}).Draw(t, "hold")
@@ -138,10 +139,16 @@ func (s *comparison) takeAll(t *rapid.T) {
 	if !sharesState(calls) {
 		id = rapid.SampledFrom([]string{"", "x", "z"}).Draw(t, "id")
 	}
+	alone := id != "" && rapid.Bool().Draw(t, "ID on permits alone")
 	for i := range calls {
-		calls[i].request.ID = id
-		if needsID(calls[i].request.Limit) && id == "" {
-			calls[i].request.Cost = 0
+		r := &calls[i].request
+		permits := needsID(r.Limit)
+		if r.ID = id; alone && !permits {
+			r.ID = ""
+		}
+		r.NewID = alone && permits
+		if permits && id == "" {
+			r.Cost = 0
 		}
 	}
 	s.compare(t, step{how: all, calls: calls})

@@ -180,7 +180,7 @@ func (l *ledger) refundDue(now int64, r penstock.Request, units, due int64) pens
 // takeAll decides requests all or nothing, which have the same ID or none. If only some
 // grants of the ID are remembered, the error is ErrUnknownID.
 func (l *ledger) takeAll(now int64, rs []penstock.Request) ([]penstock.Decision, error) {
-	if len(rs) == 0 || rs[0].ID == "" {
+	if penstock.CommonID(rs) == "" {
 		return l.takeAllAnew(now, rs), nil
 	}
 	takes, known, longest := 0, 0, time.Duration(0)

@@ -96,6 +96,8 @@ func (p *parser) parseOptions(c *call, s *step, words []string) (err error) {
 			c.request.KeepFree, err = strconv.ParseInt(value, 10, 64)
 		case name == "hold":
 			c.request.Hold, err = parseDuration(value)
+		case name == "new-id":
+			c.request.NewID = true
 		case name == "id":
 			c.request.ID = value
 		case name == "under" && i+1 < len(words):
@@ -171,6 +173,9 @@ func (c *call) text() string {
 	}
 	if r.Hold != 0 {
 		fmt.Fprintf(&b, " hold=%s", durationText(r.Hold))
+	}
+	if r.NewID {
+		b.WriteString(" new-id")
 	}
 	if c.label != "" {
 		fmt.Fprintf(&b, " under %s", c.label)

@@ -26,6 +26,7 @@ func (s state) decide(now int64, r penstock.Request) (state, penstock.Decision) 
 	l := r.Limit.Normal()
 	request := algorithm.Request{
 		Cost: r.Cost, AtMost: r.AtMost, Overdraw: r.Overdraw, MaxDelay: int64(r.MaxDelay), KeepFree: r.KeepFree,
+		NewID: r.NewID,
 	}
 	var outcome algorithm.Outcome
 	var balance algorithm.Balance

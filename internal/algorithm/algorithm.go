@@ -48,6 +48,7 @@ type Request struct {
 	MaxDelay int64  // of buckets: how far ahead units may be granted
 	KeepFree int64  // of takes without Overdraw: units that must remain afterwards
 	ID       uint64 // of Concurrent: under which units are held
+	NewID    bool   // of Concurrent: deny a take under an ID that holds units, rather than renew them
 }
 
 // An Outcome is the decision on a [Request].

@@ -60,6 +60,9 @@ func (c *Concurrent) Decide(p *Permits, now int64, req Request) Outcome {
 		return Outcome{Allowed: true, Granted: -held.units()}
 	case req.Cost > 0 && i < 0:
 		return c.take(&held, now, req)
+	case req.Cost > 0 && req.NewID:
+		retry := RoundUp(held.expiry(i)-now, c.Tick)
+		return Outcome{RetryAfter: max(retry, c.take(&held, now, req).RetryAfter)}
 	case req.Cost > 0:
 		return Outcome{Allowed: true, Granted: held.at(i).units}
 	case i < 0 || held.at(i).released:

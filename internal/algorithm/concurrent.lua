@@ -6,7 +6,7 @@
 --
 -- ARGV: cost, count, period; and, unless the cost is 0 or refunds everything, 1 for
 --       AtMost or 0 or an empty text, with a colon and the permits that a take keeps
---       free, and the hash of the ID
+--       free, the hash of the ID, and 1 to deny an ID that holds permits
 -- Returns the permits granted, those held after that, the wait for permits not granted
 -- (or -1 if they never can be), and the time until none are held; the permits granted
 -- again; 0, because there is no delay; and those that the ID held before. If the whole
@@ -60,7 +60,7 @@ end
 
 -- Decide.
 local granted, wait = asked, 0
-if asked > 0 and first then
+if asked > 0 and first and ARGV[6] ~= '1' then
   granted = held
 elseif asked > 0 then
   local free = count - used - keep
@@ -70,6 +70,7 @@ elseif asked > 0 then
   elseif granted > free then
     granted, wait = 0, left(granted - free)
   end
+  if first and wait >= 0 then granted, wait = 0, math.max(wait, left((first + 15) / 16)) end
 elseif asked < 0 and id == '' then
   granted = -used
 elseif asked < 0 then

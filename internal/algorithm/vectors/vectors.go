@@ -35,6 +35,7 @@
 //	at-most               take what is left if the cost does not fit
 //	max-delay=DURATION    or be granted with a delay up to this
 //	keep-free=N           only if so many remain afterwards
+//	new-id                denied if the ID holds permits, rather than renewed
 //	id=ID                 charge once, however often it is repeated
 //	hold=DURATION         remember the ID for this long
 //	under LABEL           the limit of that label

@@ -40,7 +40,7 @@ if id ~= '' then
   end
 end
 local granted, wait = asked, 0
-if asked > 0 and first then
+if asked > 0 and first and ARGV[6] ~= '1' then
   granted = held
 elseif asked > 0 then
   local free = count - used - keep
@@ -50,6 +50,7 @@ elseif asked > 0 then
   elseif granted > free then
     granted, wait = 0, left(granted - free)
   end
+  if first and wait >= 0 then granted, wait = 0, math.max(wait, left((first + 15) / 16)) end
 elseif asked < 0 and id == '' then
   granted = -used
 elseif asked < 0 then

@@ -75,6 +75,6 @@ var (
 
 	// fieldNames maps JSON fields to fields of penstock.Request.
 	fieldNames = map[string]string{
-		"key": "Key", "key_base64": "Key", "cost": "Cost", "at_most": "AtMost", "overdraw": "Overdraw", "max_delay": "MaxDelay", "hold": "Hold", "keep_free": "KeepFree", "id": "ID",
+		"key": "Key", "key_base64": "Key", "cost": "Cost", "at_most": "AtMost", "overdraw": "Overdraw", "max_delay": "MaxDelay", "hold": "Hold", "keep_free": "KeepFree", "new_id": "NewID", "id": "ID",
 	}
 )

@@ -20,6 +20,7 @@ type TakeRequest struct {
 	Overdraw  bool        `json:"overdraw,omitempty"`
 	MaxDelay  json.Number `json:"max_delay,omitempty"` // seconds
 	KeepFree  int64       `json:"keep_free,omitempty"`
+	NewID     bool        `json:"new_id,omitempty"`
 	ID        string      `json:"id,omitempty"`
 	Hold      json.Number `json:"hold,omitempty"` // seconds
 
@@ -50,7 +51,7 @@ func newTakeRequest(r penstock.Request) (TakeRequest, error) {
 	if !utf8.ValidString(r.ID) {
 		return TakeRequest{}, &penstock.FieldError{Field: "ID", Problem: "must be UTF-8 to be sent as JSON", Kind: penstock.ErrBadCost}
 	}
-	t := TakeRequest{Limit: r.Limit.String(), Cost: r.Cost, AtMost: r.AtMost, Overdraw: r.Overdraw, KeepFree: r.KeepFree, ID: r.ID}
+	t := TakeRequest{Limit: r.Limit.String(), Cost: r.Cost, AtMost: r.AtMost, Overdraw: r.Overdraw, KeepFree: r.KeepFree, NewID: r.NewID, ID: r.ID}
 	if utf8.ValidString(r.Key) {
 		t.Key = r.Key
 	} else {

@@ -23,10 +23,32 @@ type Descriptor struct {
 	// leave behind.
 	MayRefund bool
 
+	// Permits says what the API does about permits of concurrent limits.
+	Permits PermitUse
+
+	// ReleaseOnly is for a caller that may not refund: a negative cost releases
+	// permits, and applies to no other rule.
+	ReleaseOnly bool
+
 	// DenyInDebt denies a peek at a key that owes, or under compat has more hits
 	// than the limit. Envoy asks this before it reports hits.
 	DenyInDebt bool
 }
+
+// A PermitUse says what an API does about permits of concurrent limits.
+type PermitUse uint8
+
+const (
+	// NewPermits is for callers that pass on IDs of others: a take under an ID that
+	// holds a permit is denied, or else one ID would do for any number of requests.
+	NewPermits PermitUse = iota
+
+	// RenewPermits is for callers that know what they hold: the same ID renews.
+	RenewPermits
+
+	// NoPermits is for APIs that never learn when a request has ended.
+	NoPermits
+)
 
 // OverrideLimitName is the name of [Descriptor] limits without one. They share state by that
 // name, so a limit can change from request to request, as long as its period stays the same.
@@ -94,6 +116,21 @@ func (e *Engine) Decide(ctx context.Context, domain string, ds []Descriptor, r *
 	r.OverLimit = over && !e.shadow
 	ev.checkUnmatched(t, d, ds)
 	return nil
+}
+
+// HasID reports whether a descriptor has an entry that names a permit under the rules of the
+// domain.
+func (e *Engine) HasID(domain string, entries []rules.Entry) bool {
+	t := e.table.Load()
+	return t != nil && t.set.Domain(domain).HasID(entries)
+}
+
+// MarkReleases marks the descriptors that release permits, for which the caller needs no
+// right to refund: it knows their IDs.
+func (e *Engine) MarkReleases(domain string, ds []Descriptor) {
+	for i := range ds {
+		ds[i].ReleaseOnly = ds[i].Cost < 0 && e.HasID(domain, ds[i].Entries)
+	}
 }
 
 // validate returns the current rules, or an error if the request is not valid.

@@ -20,6 +20,8 @@ var (
 	ErrNoDomain           = errors.New("rate limit domain must not be empty")
 	ErrNoDescriptors      = errors.New("rate limit descriptor list must not be empty")
 	ErrTooManyDescriptors = errors.New("too many descriptors")
+	ErrNoPermitID         = errors.New("the descriptor has no ID for its permit")
+	ErrNoRelease          = errors.New("a concurrent limit needs to know when a request has ended, and this API never does")
 )
 
 // Options configure an [Engine].

@@ -16,7 +16,7 @@ func (ev *evaluation) decideEach(ctx context.Context) (over bool, err error) {
 	for i := range ev.limited {
 		if d := &ev.limited[i]; !d.decided && !ev.knownOver(d) {
 			ev.queue(i, d.cost)
-			ev.requests[len(ev.requests)-1].AtMost = d.cost > 0
+			ev.requests[len(ev.requests)-1].AtMost = d.cost > 0 && d.rule.ID == "" // a denied request holds no permit
 		}
 	}
 	if err := ev.callEach(ctx); err != nil {

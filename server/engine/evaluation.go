@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"strings"
 	"sync"
 	"unsafe"
 
@@ -55,6 +56,7 @@ type limitedDescriptor struct {
 	denyInDebt bool          // a peek denies if the key owes
 
 	keyOverride *overrides.Entry // nil if the rule applies as it is
+	newID       bool             // whether its ID must hold no permit
 }
 
 // overLimit reports whether the descriptor denies the request. Shadow rules do not.
@@ -92,9 +94,13 @@ func (ev *evaluation) prepare(ctx context.Context, t *ruleTable, domain *rules.D
 // match finds the limit of a descriptor, if there is one.
 func (ev *evaluation) match(ctx context.Context, t *ruleTable, domain *rules.Domain, i int, d *Descriptor) error {
 	l := limitedDescriptor{index: i, cost: d.Cost, key: len(ev.keys), denyInDebt: d.DenyInDebt}
+	var err error
 	if d.Limit == (penstock.Limit{}) {
-		ev.matchRule(ctx, &l, t, domain, d)
-	} else if err := ev.useOverride(&l, t, domain, d); err != nil {
+		err = ev.matchRule(ctx, &l, t, domain, d)
+	} else {
+		err = ev.useOverride(&l, t, domain, d)
+	}
+	if err != nil {
 		return fmt.Errorf("descriptor %d: %w", i, err)
 	}
 	if l.rule == nil {
@@ -110,10 +116,14 @@ func (ev *evaluation) match(ctx context.Context, t *ruleTable, domain *rules.Dom
 	return nil
 }
 
-func (ev *evaluation) matchRule(ctx context.Context, l *limitedDescriptor, t *ruleTable, domain *rules.Domain, d *Descriptor) {
+func (ev *evaluation) matchRule(ctx context.Context, l *limitedDescriptor, t *ruleTable, domain *rules.Domain, d *Descriptor) error {
 	l.rule, ev.keys = domain.Match(d.Entries, ev.keys)
 	if l.rule == nil {
-		return
+		return nil
+	}
+	if d.ReleaseOnly && l.rule.ID == "" {
+		l.rule = nil
+		return nil
 	}
 	state := &t.states[l.rule.Index]
 	if !l.rule.Unlimited {
@@ -122,6 +132,25 @@ func (ev *evaluation) matchRule(ctx context.Context, l *limitedDescriptor, t *ru
 	if !state.overrides.Empty() {
 		ev.applyKeyOverride(ctx, l, t, state)
 	}
+	if l.request.Limit.Algorithm == penstock.Concurrent {
+		return ev.namePermit(l, d)
+	}
+	return nil
+}
+
+// namePermit sets the ID of a request for a permit, which is an entry of its descriptor.
+func (ev *evaluation) namePermit(l *limitedDescriptor, d *Descriptor) error {
+	id := l.rule.IDOf(d.Entries)
+	switch {
+	case d.Permits == NoPermits:
+		return fmt.Errorf("rule %s: %w", l.rule.Name, ErrNoRelease)
+	case id == "" && d.Cost != 0:
+		return fmt.Errorf("rule %s: %w: want an entry %q", l.rule.Name, ErrNoPermitID, l.rule.ID)
+	case !ev.engine.transientKeys:
+		id = strings.Clone(id)
+	}
+	l.request.ID, l.newID = id, d.Permits == NewPermits
+	return nil
 }
 
 func (d *limitedDescriptor) setState(s *ruleState) {
@@ -264,6 +293,7 @@ func (ev *evaluation) queue(i int, cost int64) {
 		r.Key = d.request.Key
 	}
 	r.Cost = cost
+	r.NewID = d.newID && cost > 0
 	ev.enqueue(i, r)
 }
 

@@ -92,6 +92,9 @@ func (ev *evaluation) move(ctx context.Context, key string, from, to penstock.Li
 	if from.Identity() == to.Identity() {
 		return true
 	}
+	if from.Algorithm == penstock.Concurrent || to.Algorithm == penstock.Concurrent {
+		return true // permits are held, not used
+	}
 	ctx = context.WithoutCancel(ctx) // a caller that leaves must not lose the units
 	d, err := ev.engine.store.Take(ctx, penstock.Request{Key: key, Limit: from, Cost: penstock.Reset})
 	if err == nil && d.Granted < 0 {

@@ -27,7 +27,7 @@ func statusOf(ctx context.Context, err error) error {
 		return status.Error(codes.PermissionDenied, err.Error())
 	case errors.Is(err, audit.ErrUnwritable):
 		return status.Error(codes.Unavailable, audit.ErrUnwritable.Error())
-	case isInvalidRequest(err):
+	case isInvalidRequest(err), errors.Is(err, engine.ErrNoPermitID):
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	return status.Error(codes.Unknown, err.Error())

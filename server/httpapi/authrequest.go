@@ -81,6 +81,9 @@ func (s *Server) decideAuthRequest(r *http.Request, c *call, a *authRequest) (ta
 	if err != nil {
 		return takeResponse{}, err
 	}
+	if sr.Limit.Algorithm == penstock.Concurrent {
+		return takeResponse{}, engine.ErrNoRelease
+	}
 	sr.MaxDelay = min(sr.MaxDelay, s.maxHold)
 	if sr.Limit.Algorithm == penstock.LeakyBucket && sr.MaxDelay == 0 {
 		sr.MaxDelay = s.maxHold

@@ -165,7 +165,7 @@ func (a *authRequest) addEntries(entries []rules.Entry) error {
 		return &fieldError{problem: fmt.Sprintf("%d entries, want at most %d", len(entries), maxEntries)}
 	}
 	a.fields |= fieldDescriptors
-	a.descriptors = []engine.Descriptor{{Entries: entries, Cost: a.cost}}
+	a.descriptors = []engine.Descriptor{{Entries: entries, Cost: a.cost, Permits: engine.NoPermits}}
 	a.hasCost = []bool{true}
 	return nil
 }

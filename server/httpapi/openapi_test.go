@@ -145,6 +145,7 @@ func sendTakes(t *testing.T, send sendFunc, server http.Handler) {
 	for range 2 {
 		take(`{"key":"k","limit":"1/1m","cost":1,"at_most":true,"max_delay":0}`)
 		take(`{"key":"k","limit":"1/1m","overdraw":true}`)
+		take(`{"key":"k","limit":"1/1m concurrent","id":"a","new_id":true}`)
 		take(`{"key":"k","limit":"10/1m","keep_free":9}`)
 		take(`{"key_base64":"/w==","limit":"1/1m","id":"x"}`)
 		take(byRules("remote_address=1", "watched=2", "plan=gold", "unruled=3"))

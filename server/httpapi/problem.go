@@ -103,7 +103,8 @@ func problemOf(err error) httplimit.Problem {
 	switch {
 	case errors.Is(err, engine.ErrNoDomain):
 		return (&fieldError{path: []string{"domain"}, problem: "must not be empty"}).asProblem()
-	case errors.Is(err, engine.ErrNoDescriptors), errors.Is(err, engine.ErrTooManyDescriptors):
+	case errors.Is(err, engine.ErrNoDescriptors), errors.Is(err, engine.ErrTooManyDescriptors),
+		errors.Is(err, engine.ErrNoPermitID), errors.Is(err, engine.ErrNoRelease):
 		return (&fieldError{path: []string{"descriptors"}, problem: err.Error()}).asProblem()
 	case errors.Is(err, engine.ErrNoRules):
 		return noRules
@@ -165,7 +166,7 @@ func asFieldError(err error) error {
 
 // jsonNames maps the fields of penstock.Request to JSON fields.
 var jsonNames = map[string]string{
-	"Key": "key", "Cost": "cost", "AtMost": "at_most", "Overdraw": "overdraw", "MaxDelay": "max_delay", "Hold": "hold", "KeepFree": "keep_free", "ID": "id",
+	"Key": "key", "Cost": "cost", "AtMost": "at_most", "Overdraw": "overdraw", "MaxDelay": "max_delay", "Hold": "hold", "KeepFree": "keep_free", "NewID": "new_id", "ID": "id",
 }
 
 var titles = map[string]string{

@@ -38,6 +38,9 @@ func (s *Server) take(w http.ResponseWriter, r *http.Request, settle bool) {
 		return
 	}
 	mayRefund := func() bool { return s.mayRefund(r) }
+	for i := range c.requests {
+		s.engine.MarkReleases(c.requests[i].domain, c.requests[i].descriptors)
+	}
 	refunds := c.refunds()
 	if (refunds || s.usesReservedName(c.requests)) && !mayRefund() {
 		s.audit.RefuseAll(s.refundEntries(c, r), refundForbidden.Detail)

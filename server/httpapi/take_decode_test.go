@@ -26,6 +26,7 @@ type plainRequest struct {
 	Cost        json.Number `json:"cost"`
 	AtMost      bool        `json:"at_most"`
 	Overdraw    bool        `json:"overdraw"`
+	NewID       bool        `json:"new_id"`
 	KeepFree    int64       `json:"keep_free"`
 	MaxDelay    float64     `json:"max_delay"`
 	ID          string      `json:"id"`
@@ -45,6 +46,7 @@ func FuzzTakeDecode(f *testing.F) {
 	for _, body := range []string{
 		`{"key":"user:42","limit":"30/1m burst=15","cost":2,"at_most":true,"max_delay":1.5,"id":"x"}`,
 		`{"key":"a","limit":"1/s debt=0","cost":2,"overdraw":true}`,
+		`{"key":"a","limit":"1/s concurrent","id":"b","new_id":true}`,
 		`{"key":"a","limit":"9/s","keep_free":3}`,
 		`{"key_base64":"/w==","limit":"10/s","cost":-1}`,
 		`{"domain":"edge","descriptors":[{"entries":[{"key":"a","value":"b"},{"key":"c"}],"cost":0}],"cost":3}`,
@@ -98,7 +100,7 @@ func compareRequest(t *testing.T, body []byte, got *takeRequest, want *plainRequ
 		key = string(want.KeyBase64)
 	}
 	seconds := time.Duration(want.MaxDelay * 1e9)
-	if got.key != key || got.limit != want.Limit || got.id != want.ID || got.atMost != want.AtMost || got.overdraw != want.Overdraw || got.keepFree != want.KeepFree || got.domain != want.Domain ||
+	if got.key != key || got.limit != want.Limit || got.id != want.ID || got.atMost != want.AtMost || got.overdraw != want.Overdraw || got.newID != want.NewID || got.keepFree != want.KeepFree || got.domain != want.Domain ||
 		(got.maxDelay-seconds).Abs() > max(seconds.Abs()/1e9, 1) || len(got.descriptors) != len(want.Descriptors) {
 		t.Fatalf("%q: got %+v, encoding/json decodes %+v", body, got, want)
 	}

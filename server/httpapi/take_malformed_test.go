@@ -134,6 +134,8 @@ var malformedBodies = []struct{ body, kind, pointer, detail string }{
 	{`{"mode":"each","cost":2,"requests":[{"key":"a","limit":"1/s"}]}`, malformed, "#/cost", "must be inside one of the requests"},
 	{`{"key":"a","limit":"1/s","keep_free":"20%"}`, malformed, "#/keep_free", "want a number"},
 	{`{"key":"a","limit":"1/s","keep_free":-1}`, badCost, "#/keep_free", "must not be negative"},
+	{`{"key":"a","limit":"1/s","new_id":true}`, badCost, "#/new_id", "requires a concurrent limit"},
+	{`{"key":"a","limit":"1/s concurrent"}`, badCost, "#/id", "is required by a concurrent limit"},
 	{`{"key":"a","limit":"1/s","overdraw":1}`, malformed, "#/overdraw", "want true or false"},
 	{`{"key":"a","limit":"1/s","overdraw":true,"cost":-1}`, badCost, "#/overdraw", "requires a cost above zero"},
 	{`{"key":"a","limit":"1/s sliding-log","overdraw":true}`, badCost, "#/overdraw", "has no place for units beyond its count"},

@@ -33,6 +33,7 @@ type takeRequest struct {
 	keepFree int64
 	hold     time.Duration
 	settle   bool // the path is /v1/settle
+	newID    bool
 
 	domain         string
 	maxDescriptors int
@@ -53,6 +54,7 @@ const (
 	fieldOverdraw
 	fieldMaxDelay
 	fieldKeepFree
+	fieldNewID
 	fieldID
 	fieldHold
 	fieldDomain
@@ -63,7 +65,7 @@ const (
 	fieldValue
 
 	keyFields   = fieldKey | fieldKeyBase64
-	limitFields = keyFields | fieldLimit | fieldAtMost | fieldOverdraw | fieldMaxDelay | fieldKeepFree | fieldID | fieldHold
+	limitFields = keyFields | fieldLimit | fieldAtMost | fieldOverdraw | fieldMaxDelay | fieldKeepFree | fieldNewID | fieldID | fieldHold
 	ruleFields  = fieldDomain | fieldDescriptors
 	listFields  = fieldMode | fieldRequests
 
@@ -74,7 +76,7 @@ const (
 
 // fieldNames are in the order of the bits above.
 var fieldNames = [...]string{
-	"key", "key_base64", "limit", "cost", "reset", "at_most", "overdraw", "max_delay", "keep_free", "id", "hold",
+	"key", "key_base64", "limit", "cost", "reset", "at_most", "overdraw", "max_delay", "keep_free", "new_id", "id", "hold",
 	"domain", "descriptors", "mode", "requests", "entries", "value",
 }
 
@@ -126,6 +128,8 @@ func (t *takeRequest) decodeField(r *jsonReader, name string) (err error) {
 		t.overdraw, err = r.boolean()
 	case "max_delay":
 		t.maxDelay, err = r.seconds()
+	case "new_id":
+		t.newID, err = r.boolean()
 	case "keep_free":
 		t.keepFree, err = r.integer()
 	case "id":
@@ -210,6 +214,7 @@ func (t *takeRequest) decodeDescriptor(r *jsonReader, i int) error {
 	if err == nil && len(d.Entries) == 0 {
 		err = &fieldError{path: []string{"entries"}, problem: "want at least one entry"}
 	}
+	d.Permits = engine.RenewPermits
 	t.descriptors = append(t.descriptors, d)
 	t.hasCost = append(t.hasCost, fields.has(fieldCost))
 	return err
@@ -306,6 +311,7 @@ func (t *takeRequest) storeRequest(e *engine.Engine, mayRefund func() bool) (pen
 	r.Key, r.Cost, r.ID = t.key, t.cost, t.id
 	r.AtMost, r.Overdraw, r.MaxDelay, r.KeepFree = t.atMost, t.overdraw, t.maxDelay, t.keepFree
 	r.Hold, r.Settle = t.hold, t.settle
+	r.NewID = t.newID
 	return r, nil
 }
 
@@ -344,7 +350,7 @@ func (t *takeRequest) checkSettle() error {
 // store returns no more than it took.
 func (t *takeRequest) refunds() bool {
 	for i := range t.descriptors {
-		if t.descriptors[i].Cost < 0 {
+		if t.descriptors[i].Cost < 0 && !t.descriptors[i].ReleaseOnly {
 			return true
 		}
 	}

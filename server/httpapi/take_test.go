@@ -56,6 +56,12 @@ func TestTakePeekRefundReset(t *testing.T) {
 			{`{"key":"k","limit":"4/1s","cost":3}`, 200, `"granted":3,"limit":4,"remaining":1,"retry_after":0,"reset_after":0.75,"delay":0`},
 			// Peek.
 			{`{"key":"k","limit":"4/1s","cost":0}`, 200, `"granted":0,"limit":4,"remaining":1,"retry_after":0,"reset_after":0.75,"delay":0`},
+			// One at once: taken, renewed, denied, released.
+			{`{"key":"held","limit":"1/30s concurrent","id":"a"}`, 200, `"granted":1,"limit":1,"remaining":0,"retry_after":0,"reset_after":30,"delay":0`},
+			{`{"key":"held","limit":"1/30s concurrent","id":"a"}`, 200, `"granted":1,"limit":1,"remaining":0,"retry_after":0,"reset_after":30,"delay":0`},
+			{`{"key":"held","limit":"1/30s concurrent","id":"b"}`, 429, `"granted":0,"limit":1,"remaining":0,"retry_after":30,"reset_after":30,"delay":0`},
+			{`{"key":"held","limit":"1/30s concurrent","id":"a","cost":-1}`, 200, `"granted":-1,"limit":1,"remaining":1,"retry_after":0,"reset_after":0,"delay":0`},
+			{`{"key":"held","limit":"1/30s concurrent","id":"a","cost":-1}`, 200, `"granted":0,"limit":1,"remaining":1,"retry_after":0,"reset_after":0,"delay":0`},
 			// Take what leaves one.
 			{`{"key":"kept","limit":"4/1s","cost":3,"keep_free":1}`, 200, `"granted":3,"limit":4,"remaining":1,"retry_after":0,"reset_after":0.75,"delay":0`},
 			{`{"key":"kept","limit":"4/1s","keep_free":1}`, 429, `"granted":0,"limit":4,"remaining":1,"retry_after":0.25,"reset_after":0.75,"delay":0`},

@@ -39,6 +39,9 @@ func (c *conn) decideTake(args [][]byte, settle bool) error {
 	switch {
 	case err != nil:
 		return err
+	}
+	c.server.engine.MarkReleases(t.domain, t.descriptors)
+	switch {
 	case t.refunds() && !c.session.mayRefund:
 		err := permissionError("a refund or reset undoes a limit: " + c.permissionHint())
 		c.server.options.Audit.RefuseAll(c.takeEntries(t), err.Error())
@@ -78,6 +81,7 @@ func (c *conn) storeRequest(t *takeCall) (penstock.Request, error) {
 	r.Key, r.Cost, r.ID = t.key, t.cost, t.id
 	r.AtMost, r.Overdraw, r.MaxDelay, r.KeepFree = t.atMost, t.overdraw, t.maxDelay, t.keepFree
 	r.Hold, r.Settle = t.hold, t.settle
+	r.NewID = t.newID
 	return r, r.ValidateShape()
 }
 

@@ -133,6 +133,9 @@ func takeArgs(r *penstock.Request) []string {
 	if r.MaxDelay > 0 {
 		words = append(words, "MAXDELAY", fmt.Sprint(r.MaxDelay.Milliseconds()))
 	}
+	if r.NewID {
+		words = append(words, "NEWID")
+	}
 	if r.KeepFree > 0 {
 		words = append(words, "KEEPFREE", fmt.Sprint(r.KeepFree))
 	}

@@ -22,7 +22,7 @@ const (
 
 // takeHelp is the reply to PENSTOCK.TAKE HELP, and the grammar that parseTake accepts.
 var takeHelp = []string{
-	"PENSTOCK.TAKE KEY key LIMIT limit [COST n | RESET] [ID id [HOLD ms]] [ATMOST | OVERDRAW] [MAXDELAY ms] [KEEPFREE n]",
+	"PENSTOCK.TAKE KEY key LIMIT limit [COST n | RESET] [ID id [HOLD ms]] [ATMOST | OVERDRAW] [MAXDELAY ms] [KEEPFREE n] [NEWID]",
 	"    Takes units of a key under a limit such as \"10/1m burst=5\".",
 	"PENSTOCK.TAKE DOMAIN domain k v [k v ...] [COST n | RESET]",
 	"    Takes units by the rules of a domain, for one descriptor.",
@@ -47,6 +47,7 @@ type takeCall struct {
 	keepFree int64
 	hold     time.Duration
 	settle   bool // the command is PENSTOCK.SETTLE
+	newID    bool
 
 	domain      string
 	descriptors []engine.Descriptor
@@ -67,15 +68,16 @@ const (
 	wordOverdraw
 	wordMaxDelay
 	wordKeepFree
+	wordNewID
 	wordDomain
 	wordEntries
 
-	limitWords = wordKey | wordLimit | wordID | wordHold | wordAtMost | wordOverdraw | wordMaxDelay | wordKeepFree
+	limitWords = wordKey | wordLimit | wordID | wordHold | wordAtMost | wordOverdraw | wordMaxDelay | wordKeepFree | wordNewID
 	ruleWords  = wordDomain | wordEntries
 )
 
 // takeWords are in the order of the bits above.
-var takeWords = [...]string{"KEY", "LIMIT", "COST", "RESET", "ID", "HOLD", "ATMOST", "OVERDRAW", "MAXDELAY", "KEEPFREE", "DOMAIN", "ENTRIES"}
+var takeWords = [...]string{"KEY", "LIMIT", "COST", "RESET", "ID", "HOLD", "ATMOST", "OVERDRAW", "MAXDELAY", "KEEPFREE", "NEWID", "DOMAIN", "ENTRIES"}
 
 // takeWordOf returns the word that an argument is, in any case, or 0.
 func takeWordOf(arg []byte) takeWord {
@@ -160,6 +162,9 @@ func (t *takeCall) parseWord(word takeWord, args [][]byte) (n int, err error) {
 		return 0, nil
 	case word == wordOverdraw:
 		t.overdraw = true
+		return 0, nil
+	case word == wordNewID:
+		t.newID = true
 		return 0, nil
 	case word == wordEntries:
 		return t.parseEntries(args)
@@ -279,7 +284,7 @@ func (t *takeCall) addDescriptor(pairs [][]byte) error {
 	if len(pairs)/2 > maxEntries {
 		return argumentError(fmt.Sprintf("%d entries: must be at most %d", len(pairs)/2, maxEntries))
 	}
-	d := engine.Descriptor{Entries: make([]rules.Entry, 0, len(pairs)/2), Cost: t.cost}
+	d := engine.Descriptor{Entries: make([]rules.Entry, 0, len(pairs)/2), Cost: t.cost, Permits: engine.RenewPermits}
 	length := 0
 	for i := 0; i < len(pairs); i += 2 {
 		if len(pairs[i]) == 0 {
@@ -326,7 +331,7 @@ func (t *takeCall) checkSettle() error {
 // under an ID does not count: only the caller that took it knows the ID.
 func (t *takeCall) refunds() bool {
 	for i := range t.descriptors {
-		if t.descriptors[i].Cost < 0 {
+		if t.descriptors[i].Cost < 0 && !t.descriptors[i].ReleaseOnly {
 			return true
 		}
 	}

@@ -32,6 +32,7 @@ type Descriptor struct {
 	IsNegativeHits bool
 
 	forbidden bool // refunds, which the caller may not
+	releases  bool // set by forbidRefunds
 }
 
 // An Override is the limit of a descriptor that does not use the rules.
@@ -47,10 +48,13 @@ type Override struct {
 // forbidRefunds marks the descriptors that refund hits, if the caller may not. They fail alone:
 // Envoy lets a request pass whose call fails, so a descriptor that its caller made up must
 // not fail the others. It reports how many there are.
-func (q *Request) forbidRefunds(mayRefund func() bool) (forbidden int) {
+//
+// A descriptor with the ID of a permit releases it, which every caller may that knows the ID.
+func (q *Request) forbidRefunds(hasID func([]rules.Entry) bool, mayRefund func() bool) (forbidden int) {
 	for i := range q.Descriptors {
 		d := &q.Descriptors[i]
-		if d.forbidden = q.cost(d) < 0 && (forbidden > 0 || !mayRefund()); d.forbidden {
+		d.releases = q.cost(d) < 0 && !d.HasLimit && hasID(d.Entries)
+		if d.forbidden = q.cost(d) < 0 && !d.releases && (forbidden > 0 || !mayRefund()); d.forbidden {
 			forbidden++
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
+	"github.com/penstock-io/penstock/server/rules"
 )
 
 // Errors for requests that are not decided. The engine has more.
@@ -121,7 +122,7 @@ type Caller struct {
 // hits though the caller may not has the code UNKNOWN; if the request has no other, Handle
 // returns ErrRefundForbidden.
 func (s *Service) Handle(ctx context.Context, c *Call, caller Caller) error {
-	if c.ForbiddenRefunds = c.Request.forbidRefunds(caller.MayRefund); c.ForbiddenRefunds > 0 {
+	if c.ForbiddenRefunds = c.Request.forbidRefunds(s.hasID(c.Request.Domain), caller.MayRefund); c.ForbiddenRefunds > 0 {
 		s.options.Audit.RefuseAll(caller.Entry().OfDescriptors(c.Request.Domain, c.Request.costs()), ErrRefundForbidden.Error())
 	}
 	if c.ForbiddenRefunds > 0 && c.ForbiddenRefunds == len(c.Request.Descriptors) {
@@ -140,10 +141,15 @@ func (s *Service) Handle(ctx context.Context, c *Call, caller Caller) error {
 	return nil
 }
 
+// hasID returns whether a descriptor has the ID of a permit of the domain.
+func (s *Service) hasID(domain string) func([]rules.Entry) bool {
+	return func(entries []rules.Entry) bool { return s.engine.HasID(domain, entries) }
+}
+
 // refunds reports whether a descriptor refunds hits.
 func (c *Call) refunds() bool {
 	for i := range c.descriptors {
-		if c.descriptors[i].Cost < 0 {
+		if c.descriptors[i].Cost < 0 && !c.descriptors[i].ReleaseOnly {
 			return true
 		}
 	}
@@ -170,7 +176,7 @@ func (s *Service) buildDescriptors(c *Call, mayRefund func() bool) error {
 	c.descriptors = c.descriptors[:0]
 	for i := range c.Request.Descriptors {
 		d := &c.Request.Descriptors[i]
-		descriptor := engine.Descriptor{Entries: d.Entries, Cost: c.Request.cost(d), DenyInDebt: true}
+		descriptor := engine.Descriptor{Entries: d.Entries, Cost: c.Request.cost(d), DenyInDebt: true, ReleaseOnly: d.releases}
 		if d.forbidden {
 			descriptor = engine.Descriptor{}
 		} else if d.HasLimit {

@@ -121,21 +121,24 @@ func (d *Domain) Match(entries []Entry, buf []byte) (*Rule, []byte) {
 	if d == nil {
 		return nil, buf
 	}
-	at, end := &d.top, start
+	at, last, end := &d.top, d.last(entries), start
 	for i, e := range entries {
+		if d.idKeys != nil && d.isID(e.Key) {
+			continue
+		}
 		var n *node
 		var kind matchKind
 		if n, kind, buf = at.find(e, buf); n == nil {
 			break
 		}
-		if i > 0 {
+		if len(buf) > start {
 			buf = append(buf, '|')
 		}
 		buf = appendEntry(buf, e.Key, n.countedValue(e, kind))
 		if !n.sharesLimit {
 			end = len(buf)
 		}
-		if i == len(entries)-1 && n.rule != nil {
+		if i == last && n.rule != nil {
 			return n.rule, buf[:end]
 		}
 		at = &n.children

@@ -35,6 +35,9 @@ func parse(files []File, merge bool) (*Set, error) {
 	for _, f := range files {
 		p.parseFile(f)
 	}
+	for _, d := range p.set.domains {
+		p.setIDKeys(d)
+	}
 	if p.problems.count() > 0 {
 		return nil, p.problems.sorted()
 	}
@@ -160,6 +163,7 @@ var fieldPlaces = map[string]struct {
 	"zone":             {place: "inside rate_limit or beside it", ours: true},
 	"buckets":          {place: "inside rate_limit or beside it", ours: true},
 	"limit":            {place: "inside rate_limit or in place of it", ours: true},
+	"id":               {place: "inside rate_limit or beside it", ours: true},
 	"on_store_failure": {place: "inside rate_limit or beside it", ours: true},
 	"share":            {place: "inside rate_limit or beside it", ours: true},
 	"lease":            {place: "inside rate_limit or beside it", ours: true},

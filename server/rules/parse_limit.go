@@ -30,6 +30,7 @@ type limitSpec struct {
 	zone      string
 	buckets   int
 	text      string
+	id        string
 
 	onStoreFailure OnStoreFailure
 	share          float64
@@ -166,6 +167,7 @@ var limitFieldReaders = map[string]func(*reader, *limitSpec, field){
 		s.buckets = int(r.positive(f, 1000))
 	},
 	"limit": func(r *reader, s *limitSpec, f field) { s.text = r.text(f) },
+	"id":    func(r *reader, s *limitSpec, f field) { s.id = r.text(f) },
 	"on_store_failure": func(r *reader, s *limitSpec, f field) {
 		s.onStoreFailure = FailLocal + OnStoreFailure(max(0, r.oneOf(f, failureNames[FailLocal:]...)))
 	},
@@ -188,6 +190,7 @@ var limitFieldReaders = map[string]func(*reader, *limitSpec, field){
 var algorithmNames = []string{
 	penstock.TokenBucket.String(), penstock.LeakyBucket.String(), penstock.FixedWindow.String(),
 	penstock.SlidingWindow.String(), penstock.RollingWindow.String(), penstock.SlidingLog.String(),
+	penstock.Concurrent.String(),
 }
 
 // chargeNames are the ways to charge: what is granted, or always the whole cost.
@@ -246,7 +249,7 @@ func (p *parser) addRule(r *reader, d *descriptor, name string) *Rule {
 		Name: name, CountedBy: name, File: r.file, Line: s.line, Index: len(p.set.rules),
 		Unlimited: s.unlimited, Shadow: d.shadow, Quota: d.quota,
 		Alias: s.alias, Replaces: s.replaces, Metadata: d.metadata,
-		OnStoreFailure: s.onStoreFailure, Share: s.share, Lease: s.lease, DenyCache: s.denyCache,
+		ID: s.id, OnStoreFailure: s.onStoreFailure, Share: s.share, Lease: s.lease, DenyCache: s.denyCache,
 		ChargeAlways: s.chargeAlways, Penalty: s.penalty,
 	}
 	if r.checkCombination(s) && !s.unlimited {

@@ -39,7 +39,7 @@ func (r *reader) checkUnlimited(s *limitSpec) {
 		r.fail(s.lineOf("unit"), "should not specify rate limit unit when unlimited: remove unit")
 	}
 	name, ok := s.firstSet("limit", "period", "algorithm", "burst", "buckets", "zone",
-		"on_store_failure", "share", "lease", "deny_cache", "charge", "penalty", "keep_free")
+		"id", "on_store_failure", "share", "lease", "deny_cache", "charge", "penalty", "keep_free")
 	if ok {
 		r.fail(s.lineOf(name), "%s: cannot be combined with unlimited, which counts nothing: remove one of them", name)
 	}
@@ -106,8 +106,11 @@ func (r *reader) checkAlgorithm(s *limitSpec, a penstock.Algorithm) bool {
 			r.fail(s.lineOf(c.name), "%s: needs algorithm: %s, but it is %s", c.name, c.owner, a)
 		}
 	}
-	if a == penstock.Concurrent {
-		r.fail(s.lineOf("limit"), "limit: a concurrent limit needs an ID in each request, which rules have no field for")
+	switch concurrent := a == penstock.Concurrent; {
+	case concurrent && s.id == "":
+		r.fail(s.lineOf("limit"), "a concurrent limit needs id: and the key of the entry that names the permit, such as request_id")
+	case !concurrent && s.isSet("id"):
+		r.fail(s.lineOf("id"), "id: needs algorithm: concurrent, but it is %s", a)
 	}
 	return r.problems.count() == before
 }

@@ -67,6 +67,11 @@ type Rule struct {
 	// of JSON: nil, bool, int64, uint64, float64, string, []any, map[string]any.
 	Metadata map[string]any
 
+	// ID is the key of the descriptor entry whose value names the permits of a
+	// concurrent limit. That entry is no part of the key that is limited. It is
+	// empty for all other limits.
+	ID string
+
 	// OnStoreFailure is how requests are decided while the store is unavailable.
 	OnStoreFailure OnStoreFailure
 

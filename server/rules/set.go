@@ -88,5 +88,6 @@ type Domain struct {
 	File string
 	Line int
 
-	top nodeList
+	top    nodeList
+	idKeys []string // of entries that name permits, which match no node
 }

@@ -55,5 +55,7 @@ var causes = []struct {
 	{engine.ErrNoDomain, Descriptors},
 	{engine.ErrNoDescriptors, Descriptors},
 	{engine.ErrTooManyDescriptors, Descriptors},
+	{engine.ErrNoPermitID, Descriptors},
+	{engine.ErrNoRelease, Descriptors},
 	{engine.ErrNoRules, NoRules},
 }

@@ -1,0 +1,67 @@
+package httpapi_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+const permitRules = `domain: edge
+descriptors:
+- {key: user, limit: 1/30s concurrent, id: request_id}
+- {key: path, limit: 5/1h}
+`
+
+// Permits of a rule are taken, renewed and released by the entry that names them. Who knows
+// the ID may release, without a token; but the entry is no way to refund a rate. Proxies'
+// auth requests never tell the end of a request, and are refused.
+func TestPermitsOfRules(t *testing.T) {
+	onEachStore(t, func(t *testing.T, store penstock.Store) {
+		e := engine.New(store, &engine.Options{Token: "secret"})
+		set, err := rules.Parse(rules.File{Name: "test.yaml", Text: []byte(permitRules)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.SetRules(set)
+		server := newServer(t, e, nil)
+		take := func(entries, cost string) string {
+			return `{"domain":"edge","descriptors":[{"entries":[` + entries + `],"cost":` + cost + `}]}`
+		}
+		entry := func(key, value string) string { return `{"key":"` + key + `","value":"` + value + `"}` }
+		user, path := entry("user", "ada")+","+entry("request_id", "r"), entry("path", "/")+","+entry("request_id", "r")
+		remote := refundCaller{from: "10.0.0.1:4711", host: "penstock:8080"}
+		for i, c := range []struct {
+			body string
+			code int
+			want string
+		}{
+			{take(user+"1", "1"), 400, ""}, // not JSON
+			{take(user, "1"), 200, `"granted":1`},
+			{take(user, "1"), 200, `"granted":1`},
+			{take(entry("user", "ada")+","+entry("request_id", "other"), "1"), 429, `"granted":0`},
+			{take(user, "-1"), 200, `"granted":-1`},
+			{take(user, "-1"), 200, `"granted":0`},
+			{take(entry("user", "ada"), "1"), 400, "request_id"},
+			{take(entry("user", "ada"), "-1"), 403, ""},
+			{take(path, "3"), 200, `"remaining":2`},
+			{take(path, "-3"), 200, ""},
+			{take(path, "0"), 200, `"remaining":2`},
+		} {
+			if w := remote.post(server, "/v1/take", c.body, ""); w.Code != c.code || !strings.Contains(w.Body.String(), c.want) {
+				t.Errorf("request %d: %s\ngot %d %s, want %d and %s", i, c.body, w.Code, w.Body, c.code, c.want)
+			}
+		}
+		for _, query := range []string{"domain=edge&user=ada&request_id=x", "key=a&limit=5/30s+concurrent"} {
+			w := httptest.NewRecorder()
+			server.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/auth?"+query, nil))
+			if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "when a request has ended") {
+				t.Errorf("/v1/auth?%s: got %d %s, want 400 and the reason", query, w.Code, w.Body)
+			}
+		}
+	})
+}

@@ -37,7 +37,7 @@ func TestTranscriptErrorsNameFileAndLine(t *testing.T) {
 		{preamble + "at 0s peek a 1", `test.txt:4: peek has no cost`},
 		{preamble + "at 0s take a 0", `test.txt:4: for a cost of 0, use peek`},
 		{preamble + "at 0s take a 99999999999999999999", `value out of range`},
-		{preamble + "at 0s steal a", `test.txt:4: want take, charge, peek, refund or reset, got "steal"`},
+		{preamble + "at 0s steal a", `test.txt:4: want take, charge, settle, peek, refund or reset, got "steal"`},
 		{preamble + "at 0s take a 1 quickly", `test.txt:4: unknown option "quickly"`},
 		{preamble + "at 0s take a under", `test.txt:4: unknown option "under"`},
 		{preamble + "at 0s take a under b", `test.txt:4: want "limit b: TEXT" above`},

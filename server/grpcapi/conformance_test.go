@@ -284,7 +284,11 @@ func (s *rlsStore) rules(rs []penstock.Request) *rules.Set {
 		key, limit := s.entry(r).Key, r.Limit
 		limit.Name = ""
 		if !isOverride(limit) && !have[key] {
-			text += fmt.Sprintf("- {key: %q, limit: %q}\n", key, limit)
+			id := ""
+			if limit.Algorithm == penstock.Concurrent {
+				id = ", id: request_id"
+			}
+			text += fmt.Sprintf("- {key: %q, limit: %q%s}\n", key, limit, id)
 			have[key] = true
 		}
 	}

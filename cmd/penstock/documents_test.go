@@ -26,6 +26,7 @@ const repository = "../.."
 // notRun are the commands in the documents that the tests do not run, by how they begin.
 var notRun = map[string]string{
 	"docker ":              "needs Docker",
+	"kubectl ":             "needs a cluster",
 	"systemctl ":           "needs systemd",
 	"install ":             "writes to /etc",
 	"go get ":              "needs a published version",

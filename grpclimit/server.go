@@ -22,8 +22,15 @@ import (
 // and denies those over the limit. A call that a leaky bucket delays is held for
 // that long. The limiter must not be nil, unless Options.LimiterFor chooses one
 // for each call.
+//
+// Under a [penstock.Concurrent] limit, a call holds a permit until its handler has returned
+// or panicked, and its context ends if the permit is lost. Such a limiter cannot have
+// LimiterFor or Additional.
 func UnaryServer(lim *penstock.Limiter, o *Options) grpc.UnaryServerInterceptor {
 	p := newProtection(lim, o)
+	if isConcurrent(lim, o) {
+		return holdUnary(p)
+	}
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		call := Call{Method: info.FullMethod, Message: req}
 		if err := p.admit(ctx, call, func(md metadata.MD) { _ = grpc.SetTrailer(ctx, md) }); err != nil {
@@ -37,6 +44,9 @@ func UnaryServer(lim *penstock.Limiter, o *Options) grpc.UnaryServerInterceptor 
 // it begins; otherwise it works like [UnaryServer].
 func StreamServer(lim *penstock.Limiter, o *Options) grpc.StreamServerInterceptor {
 	p := newProtection(lim, o)
+	if isConcurrent(lim, o) {
+		return holdStream(p)
+	}
 	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		if err := p.admit(ss.Context(), Call{Method: info.FullMethod}, ss.SetTrailer); err != nil {
 			return err

@@ -112,6 +112,10 @@ type Options struct {
 // those over the limit. A request that a leaky bucket delays is held for that
 // long.
 //
+// Under a [penstock.Concurrent] limit, a request holds a permit until its handler has
+// returned or panicked, and its context ends if the permit is lost. Such a limiter cannot
+// have LimiterFor, After or Additional.
+//
 // State belongs to the limiter, not to the middleware: to count two protections
 // separately, name their limits. The limiter must not be nil, unless
 // Options.LimiterFor chooses one for each request.
@@ -120,6 +124,9 @@ func Protect(lim *penstock.Limiter, o *Options) func(http.Handler) http.Handler 
 		o = &Options{}
 	}
 	p := newProtection(lim, o)
+	if isConcurrent(lim, o) {
+		return func(next http.Handler) http.Handler { return &held{p, lim, next} }
+	}
 	return func(next http.Handler) http.Handler { return &protected{p, next} }
 }
 

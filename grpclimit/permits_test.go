@@ -1,0 +1,41 @@
+package grpclimit_test
+
+import (
+	"context"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/grpclimit"
+)
+
+// A call holds a permit while its handler runs, and releases it however that ends.
+func TestUnaryServerHoldsPermitWhileHandlerRuns(t *testing.T) {
+	limit, err := penstock.ParseLimit("1/30s concurrent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lim, err := penstock.New(penstock.NewMemory(nil), limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	intercept := grpclimit.UnaryServer(lim, &grpclimit.Options{
+		Key: func(context.Context, grpclimit.Call) string { return "key" },
+	})
+	call := func(handler grpc.UnaryHandler) error {
+		defer func() { _ = recover() }()
+		_, err := intercept(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/s/m"}, handler)
+		return err
+	}
+	nothing := func(context.Context, any) (any, error) { return nil, nil }
+	if err := call(func(ctx context.Context, _ any) (any, error) { return nil, call(nothing) }); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a second call at once: got %v, want RESOURCE_EXHAUSTED", err)
+	}
+	_ = call(func(context.Context, any) (any, error) { panic("handler") })
+	if err := call(nothing); err != nil {
+		t.Errorf("after a panic: got %v, want the permit released", err)
+	}
+}

@@ -61,10 +61,10 @@ func TestLimiterCacheLoadsOnceAndAgainWhenOld(t *testing.T) {
 func TestLimiterCacheKeepsLimitWhileLoadFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fail error
-		reported := 0
+		var reported atomic.Int64
 		limit := penstock.PerMinute(5)
 		c := newLimiterCache(t, func(context.Context, string) (penstock.Limit, error) { return limit, fail },
-			&penstock.LimiterCacheOptions{OnError: func(string, error) { reported++ }})
+			&penstock.LimiterCacheOptions{OnError: func(string, error) { reported.Add(1) }})
 		c.For(t.Context(), "a")
 		fail = errors.New("down")
 		time.Sleep(time.Minute)
@@ -74,8 +74,8 @@ func TestLimiterCacheKeepsLimitWhileLoadFails(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		if reported != 1 {
-			t.Errorf("%d loads failed within a second, want one", reported)
+		if n := reported.Load(); n != 1 {
+			t.Errorf("%d loads failed within a second, want one", n)
 		}
 		if got := c.For(t.Context(), "b"); got != nil {
 			t.Errorf("a key that was never loaded has %v", got.Limit())
@@ -84,8 +84,8 @@ func TestLimiterCacheKeepsLimitWhileLoadFails(t *testing.T) {
 		time.Sleep(time.Minute)
 		c.For(t.Context(), "a")
 		synctest.Wait()
-		if got := countOf(c.For(t.Context(), "a")); got != 5 || reported != 3 {
-			t.Errorf("an invalid limit: got %d, %d errors", got, reported)
+		if got := countOf(c.For(t.Context(), "a")); got != 5 || reported.Load() != 3 {
+			t.Errorf("an invalid limit: got %d, %d errors", got, reported.Load())
 		}
 	})
 }

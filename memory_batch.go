@@ -107,11 +107,17 @@ func (b *memoryBatch) lock() {
 }
 
 func (b *memoryBatch) unlock() {
-	if b.overflow {
-		b.store.overflow.mu.Unlock()
-	}
+	b.unlockOverflow()
 	for _, i := range b.shards {
 		b.store.shards[i].mu.Unlock()
+	}
+}
+
+// unlockOverflow releases the overflow shard, if the batch holds it.
+func (b *memoryBatch) unlockOverflow() {
+	if b.overflow {
+		b.store.overflow.mu.Unlock()
+		b.overflow = false
 	}
 }
 

@@ -59,17 +59,19 @@ func (b *memoryBatch) isKnown(it *batchItem) bool {
 // repeat writes the recorded grants, and the state of the keys now. It renews permits.
 func (b *memoryBatch) repeat(ds []Decision) {
 	for i := range b.items {
-		it := &b.items[i]
-		if it.req.ID != 0 {
+		if it := &b.items[i]; it.req.ID != 0 {
 			it.shard.takeInPlace(it.limit, it.hash, it.now, it.req, &ds[i])
-			continue
 		}
-		if it.record == 0 {
+	}
+	b.unlockOverflow() // a peek of a key without a slot locks it
+	for i := range b.items {
+		switch it := &b.items[i]; {
+		case it.record != 0:
+			rec := recordOf(it.home.recordSlot(it.limit, it.record, b.mono))
+			ds[i] = it.home.repeatID(it.limit, it.homeHash, it.now, b.mono, rec)
+		case it.req.ID == 0:
 			it.peek(&ds[i])
-			continue
 		}
-		rec := recordOf(it.home.recordSlot(it.limit, it.record, b.mono))
-		ds[i] = it.home.repeatID(it.limit, it.homeHash, it.now, b.mono, rec)
 	}
 }
 

@@ -160,3 +160,25 @@ func TestFallbackGrantsShareOfPermits(t *testing.T) {
 		take("a", -3, -3, penstock.SourceStore)
 	})
 }
+
+// A repeated TakeAll renews permits of the overflow bucket and, in a full store, also
+// looks there for the state of a key that has no slot any more.
+func TestMemoryTakeAllRepeatsInFullStore(t *testing.T) {
+	clock := newFakeClock()
+	store := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: 3, Now: clock.now})
+	rate := penstock.Request{Key: "rate", Limit: penstock.PerSecond(5), Cost: 1, ID: "id", Hold: time.Hour}
+	if d, err := store.Take(ctx, rate); err != nil || !d.Allowed {
+		t.Fatal(d, err)
+	}
+	takeFive(t, limiter(t, store, "5/24h"), "busy")
+	l := permits("2/1h concurrent")
+	takePermits(t, store, l, "held", "id", 1, 1) // by the overflow bucket
+	clock.advance(time.Minute)
+	takeFive(t, limiter(t, store, "5/24h"), "takes the slot of rate")
+
+	rs := []penstock.Request{rate, {Key: "held", Limit: l, Cost: 1, ID: "id"}}
+	ds := make([]penstock.Decision, len(rs))
+	if err := penstock.TakeAll(ctx, store, rs, ds); err != nil || ds[0].Granted != 1 || ds[1].Granted != 1 {
+		t.Errorf("got %v, %v, want the recorded grants", ds, err)
+	}
+}

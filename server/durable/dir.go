@@ -41,16 +41,16 @@ func OpenDir(path string) (*Dir, error) {
 func (d *Dir) Path(name string) string { return filepath.Join(d.path, name) }
 
 // ReadFile returns the content of a file. The error is [fs.ErrNotExist] if it has not been
-// written yet. A file that is larger than max is an error.
-func (d *Dir) ReadFile(name string, max int64) ([]byte, error) {
+// written yet. A file that is larger than maxBytes is an error.
+func (d *Dir) ReadFile(name string, maxBytes int64) ([]byte, error) {
 	f, err := os.Open(d.Path(name))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	content, err := io.ReadAll(io.LimitReader(f, max+1))
-	if err == nil && int64(len(content)) > max {
-		err = fmt.Errorf("%s: is larger than %d bytes", f.Name(), max)
+	content, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
+	if err == nil && int64(len(content)) > maxBytes {
+		err = fmt.Errorf("%s: is larger than %d bytes", f.Name(), maxBytes)
 	}
 	return content, err
 }

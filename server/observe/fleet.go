@@ -31,10 +31,11 @@ type Notice struct {
 }
 
 const (
-	// PublishInterval is how often a daemon leaves its summary. A daemon is missing if
-	// its summary has expired.
+	// PublishInterval is how often a daemon leaves its summary.
 	PublishInterval = 10 * time.Second
-	SummaryExpiry   = 35 * time.Second
+
+	// SummaryExpiry is how long a summary is kept. A daemon without one is missing.
+	SummaryExpiry = 35 * time.Second
 
 	// ForgetMissing is how long a missing daemon is shown.
 	ForgetMissing = 10 * time.Minute

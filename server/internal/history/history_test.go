@@ -122,9 +122,9 @@ func TestNamesBeyondTheMaximumShareASeries(t *testing.T) {
 			}
 		})
 	}
-	others, any := h.Others(Seconds)
-	if !any || !slices.Equal(tail(others, 3), []uint64{0, 5, 5}) || h.owners != MaxSeries {
-		t.Errorf("others: %v, %t, %d series", tail(others, 3), any, h.owners)
+	others, found := h.Others(Seconds)
+	if !found || !slices.Equal(tail(others, 3), []uint64{0, 5, 5}) || h.owners != MaxSeries {
+		t.Errorf("others: %v, %t, %d series", tail(others, 3), found, h.owners)
 	}
 	if sum := h.Sum(Seconds); !slices.Equal(tail(sum, 3), []uint64{0, 1005, 1005}) {
 		t.Errorf("sum: %v", tail(sum, 3))

@@ -3,15 +3,18 @@
 #   docker build -t penstock .
 #   docker run -p 8080:8080 -p 8081:8081 -p 6380:6380 penstock
 #   docker run -v ./rules:/rules:ro penstock serve --rules /rules --store redis://redis:6379
+#   docker buildx build --platform linux/amd64,linux/arm64 -t penstock .
 #
 # In place of envoyproxy/ratelimit it is started as /bin/ratelimit, with that service's variables.
-FROM golang:1.26 AS build
+# The compiler runs on the machine that builds, for whatever architecture.
+FROM --platform=$BUILDPLATFORM golang:1.26 AS build
+ARG TARGETOS TARGETARCH
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
 RUN mkdir -p /image/bin && ln -s ../penstock /image/bin/ratelimit
-RUN CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o /image/penstock ./cmd/penstock
+RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags="-s -w" -o /image/penstock ./cmd/penstock
 
 FROM scratch
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/

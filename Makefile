@@ -133,6 +133,28 @@ cover: setup ## Show the test coverage of the main module
 	go test -coverpkg=./... -coverprofile=.bin/cover.out ./...
 	go tool cover -func=.bin/cover.out
 
+##@ Releases
+
+PLATFORMS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
+VERSION   ?= $(shell git describe --tags --always --dirty)
+RELEASE   := .bin/release
+
+# Archives are the same whenever they are built: sorted, and as old as the commit.
+ARCHIVE = tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@$$(git log -1 --format=%ct) --create
+
+.PHONY: release
+release: ## Build static archives for PLATFORMS into .bin/release, with SHA256SUMS
+	@rm -rf $(RELEASE) && mkdir -p $(RELEASE)
+	@set -e; for platform in $(PLATFORMS); do \
+		name=penstock-$(VERSION)-$${platform/\//-}; echo "$$name.tar.gz"; mkdir $(RELEASE)/$$name; \
+		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} \
+			go build -trimpath -ldflags="-s -w" -o $(RELEASE)/$$name/penstock ./cmd/penstock; \
+		cp LICENSE README.md CHANGELOG.md $(RELEASE)/$$name; \
+		$(ARCHIVE) --directory $(RELEASE) $$name | gzip -9n > $(RELEASE)/$$name.tar.gz; \
+		rm -r $(RELEASE)/$$name; \
+	done
+	@cd $(RELEASE) && sha256sum *.tar.gz > SHA256SUMS
+
 ##@ Tools
 
 .PHONY: fmt

@@ -461,7 +461,9 @@ func readObjects(t *testing.T, file string) (all release) {
 		case err != nil:
 			t.Fatalf("%s: %v", file, err)
 		}
-		all = append(all, o)
+		if o.Kind != "" { // a document may be empty
+			all = append(all, o)
+		}
 	}
 }
 

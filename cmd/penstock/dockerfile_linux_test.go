@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,8 +53,30 @@ func TestDockerfileUsesModuleGoVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindSubmatch(text)
-	if got, want := instructions(t)["FROM"], "golang:"+string(version[1])+" AS build"; !slices.Equal(got, []string{want, "scratch"}) {
+	if got, want := instructions(t)["FROM"], "--platform=$BUILDPLATFORM golang:"+string(version[1])+" AS build"; !slices.Equal(got, []string{want, "scratch"}) {
 		t.Errorf("the image is built from %q, want %q and scratch", got, want)
+	}
+}
+
+// The build command compiles for the architecture that the image is built for, and without
+// one for this machine.
+func TestDockerfileBuildsForTargetArchitecture(t *testing.T) {
+	all := instructions(t)
+	if !slices.Contains(all["ARG"], "TARGETOS TARGETARCH") {
+		t.Errorf("ARG %q: want TARGETOS TARGETARCH, without which they are empty", all["ARG"])
+	}
+	settings, _, _ := strings.Cut(all["RUN"][len(all["RUN"])-1], "go build")
+	for target, want := range map[string]string{
+		"TARGETOS=linux TARGETARCH=arm64": "linux arm64 0",
+		"TARGETOS=linux TARGETARCH=amd64": "linux amd64 0",
+		"TARGETOS= TARGETARCH=":           runtime.GOOS + " " + runtime.GOARCH + " 0",
+	} {
+		c := exec.CommandContext(t.Context(), "sh", "-c", settings+"go env GOOS GOARCH CGO_ENABLED")
+		c.Env = append(os.Environ(), strings.Fields(target)...)
+		out, err := c.CombinedOutput()
+		if got := strings.Join(strings.Fields(string(out)), " "); err != nil || got != want {
+			t.Errorf("%s: builds for %s, want %s: %v", target, got, want, err)
+		}
 	}
 }
 

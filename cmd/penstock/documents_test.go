@@ -27,6 +27,7 @@ const repository = "../.."
 var notRun = map[string]string{
 	"docker ":              "needs Docker",
 	"kubectl ":             "needs a cluster",
+	"helm ":                "needs a cluster",
 	"systemctl ":           "needs systemd",
 	"install ":             "writes to /etc",
 	"go get ":              "needs a published version",

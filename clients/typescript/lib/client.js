@@ -1,0 +1,249 @@
+import { randomUUID } from "node:crypto";
+
+import { errorOf, UnavailableError } from "./errors.js";
+import { checkCost, decode, encode, substitute } from "./wire.js";
+
+/**
+ * @typedef {import("../index.js").CallOptions} CallOptions
+ * @typedef {import("../index.js").Decision} Decision
+ * @typedef {import("../index.js").LimitRequest} LimitRequest
+ * @typedef {import("../index.js").RuleRequest} RuleRequest
+ *
+ * @typedef {object} Call
+ * @property {string} path
+ * @property {object} body
+ * @property {boolean} repeatable whether sending it twice charges it once
+ */
+
+/** The longest sleep that setTimeout can do, in seconds. */
+const longestSleep = 2 ** 31 / 1000 - 1;
+
+export class Client {
+  /** @type {string} */ #address;
+  /** @type {Record<string, string>} */ #headers;
+  /** @type {number} */ #timeout;
+  /** @type {"allow" | "deny" | "throw"} */ #onUnavailable;
+  /** @type {typeof fetch} */ #fetch;
+
+  /**
+   * @param {string} address
+   * @param {import("../index.js").ClientOptions} [options]
+   */
+  constructor(address, options = {}) {
+    this.#address = new URL(address).href.replace(/\/+$/, "");
+    this.#headers = { "Content-Type": "application/json" };
+    if (options.token) this.#headers["Authorization"] = `Bearer ${options.token}`;
+    this.#timeout = options.timeout ?? 1;
+    this.#onUnavailable = options.onUnavailable ?? "throw";
+    if (!["allow", "deny", "throw"].includes(this.#onUnavailable)) {
+      throw new TypeError(`onUnavailable ${this.#onUnavailable}: want allow, deny or throw`);
+    }
+    this.#fetch = options.fetch ?? ((url, init) => fetch(url, init));
+  }
+
+  /**
+   * @param {import("../index.js").TakeRequest | RuleRequest} request
+   * @param {CallOptions} [options]
+   */
+  take(request, options = {}) {
+    const id = "id" in request ? request.id : undefined;
+    const requests = "descriptors" in request ? request.descriptors.length : 0;
+    return this.#take([request], id, options, (bodies) => bodies[0] ?? {}, requests);
+  }
+
+  /**
+   * @param {readonly LimitRequest[] | readonly RuleRequest[]} requests
+   * @param {import("../index.js").TakeAllOptions} [options]
+   */
+  takeAll(requests, options = {}) {
+    return this.#take(requests, options.id, options, listOf, requests.length);
+  }
+
+  /**
+   * #take sends requests under one ID: a retry without one could be charged twice. Rules
+   * take no ID.
+   *
+   * @param {readonly object[]} requests
+   * @param {string | undefined} id
+   * @param {CallOptions} options
+   * @param {(bodies: object[]) => object} bodyOf
+   * @param {number} decisions how many a substitute has
+   * @returns {Promise<Decision>}
+   */
+  async #take(requests, id, options, bodyOf, decisions) {
+    for (const request of requests) checkCosts(request);
+    const byLimit = requests.every((request) => "limit" in request);
+    if (id === undefined && byLimit && options.wait) id = randomUUID();
+    const bodies = requests.map((request) => encode(request, id === undefined ? {} : { id }));
+    try {
+      return await this.#call({ path: "/v1/take", body: bodyOf(bodies), repeatable: id !== undefined }, options);
+    } catch (error) {
+      if (!(error instanceof UnavailableError) || this.#onUnavailable === "throw") throw error;
+      return substitute(this.#onUnavailable === "allow", error, decisions);
+    }
+  }
+
+  /**
+   * @param {import("../index.js").Settlement & { id: string }} request
+   * @param {CallOptions} [options]
+   */
+  async settle(request, options = {}) {
+    checkCost(request.cost, 0);
+    return this.#call({ path: "/v1/settle", body: encode(request), repeatable: true }, options);
+  }
+
+  /**
+   * @param {readonly import("../index.js").Settlement[]} requests
+   * @param {import("../index.js").SettleAllOptions} options
+   */
+  async settleAll(requests, options) {
+    for (const request of requests) checkCost(request.cost, 0);
+    const body = listOf(requests.map((request) => encode(request, { id: options.id })));
+    return this.#call({ path: "/v1/settle", body, repeatable: true }, options);
+  }
+
+  /**
+   * @param {import("../index.js").PeekRequest} request
+   * @param {CallOptions} [options]
+   */
+  async peek(request, options = {}) {
+    return this.#call({ path: "/v1/take", body: encode(request, { cost: 0 }), repeatable: true }, options);
+  }
+
+  /**
+   * @param {import("../index.js").RefundRequest} request
+   * @param {CallOptions} [options]
+   */
+  async refund(request, options = {}) {
+    checkCost(request.cost, 1);
+    const body = encode(request, { cost: -request.cost });
+    return this.#call({ path: "/v1/take", body, repeatable: "id" in request && request.id !== undefined }, options);
+  }
+
+  /**
+   * #call sends a call until it is allowed, cannot be retried, or its time is over.
+   *
+   * @param {Call} call
+   * @param {CallOptions} options
+   * @returns {Promise<Decision>}
+   */
+  async #call(call, { wait = 0, signal }) {
+    const end = now() + wait;
+    for (let attempt = 0; ; attempt++) {
+      const outcome = await this.#attempt(call, signal);
+      const pause = outcome instanceof UnavailableError ? backoff(outcome, attempt) : outcome.retryAfter;
+      const retry = outcome instanceof UnavailableError ? call.repeatable : !outcome.allowed;
+      if (!retry || pause === null || now() + pause > end) {
+        if (outcome instanceof UnavailableError) throw outcome;
+        return outcome;
+      }
+      await sleep(pause, signal);
+    }
+  }
+
+  /**
+   * #attempt sends a call once. It returns the errors after which a retry can help, and
+   * throws the others.
+   *
+   * @param {Call} call
+   * @param {AbortSignal | undefined} signal
+   * @returns {Promise<Decision | UnavailableError>}
+   */
+  async #attempt(call, signal) {
+    signal?.throwIfAborted();
+    const { response, body, failure } = await this.#post(call, signal);
+    if (!response) return failure;
+    const isDecision = (response.status === 200 || response.status === 429) && typeof body?.allowed === "boolean";
+    if (isDecision) return decode(body);
+    const error = errorOf(response.status, body, response.headers.get("Retry-After"));
+    if (error instanceof UnavailableError) return error;
+    throw error;
+  }
+
+  /**
+   * #post sends a call and reads the response within the timeout.
+   *
+   * @param {Call} call
+   * @param {AbortSignal | undefined} signal
+   */
+  async #post(call, signal) {
+    const controller = new AbortController();
+    const cancel = () => controller.abort(signal?.reason);
+    const timer = setTimeout(() => controller.abort(new Error(`no response within ${this.#timeout} s`)), this.#timeout * 1000);
+    signal?.addEventListener("abort", cancel);
+    try {
+      const response = await this.#fetch(this.#address + call.path, {
+        method: "POST",
+        headers: this.#headers,
+        body: JSON.stringify(call.body),
+        redirect: "error", // the token is for the daemon alone
+        signal: controller.signal,
+      });
+      return { response, body: parse(await response.text()) };
+    } catch (cause) {
+      signal?.throwIfAborted();
+      return { failure: new UnavailableError(`penstock unavailable: ${reasonOf(cause)}`, { cause }) };
+    } finally {
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", cancel);
+    }
+  }
+}
+
+/** @param {object[]} requests */
+const listOf = (requests) => ({ mode: "all", requests });
+
+/** @param {object} request a LimitRequest or a RuleRequest */
+function checkCosts(request) {
+  if ("cost" in request && request.cost !== undefined) checkCost(request.cost, 0);
+  if (!("descriptors" in request)) return;
+  for (const { cost } of /** @type {RuleRequest} */ (request).descriptors) {
+    if (cost !== undefined) checkCost(cost, 0);
+  }
+}
+
+/** @param {string} text */
+function parse(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined; // an error page of a proxy
+  }
+}
+
+/** @param {any} cause fetch hides the reason of a failure in its cause */
+const reasonOf = (cause) => cause?.cause?.code ?? cause?.cause?.message ?? cause?.message ?? String(cause);
+
+/**
+ * backoff returns how long to wait after a failure: what the response said or, with
+ * jitter, twice as long each time, up to a second.
+ *
+ * @param {UnavailableError} error
+ * @param {number} attempt
+ */
+function backoff(error, attempt) {
+  return error.retryAfter || Math.min(1, 0.05 * 2 ** attempt) * (0.5 + Math.random() / 2);
+}
+
+const now = () => performance.now() / 1000;
+
+/**
+ * @param {number} duration
+ * @param {AbortSignal | undefined} signal
+ * @returns {Promise<void>}
+ */
+function sleep(duration, signal) {
+  return new Promise((resolve, reject) => {
+    const cancel = () => {
+      clearTimeout(timer);
+      reject(signal?.reason);
+    };
+    const done = () => {
+      signal?.removeEventListener("abort", cancel);
+      resolve();
+    };
+    const timer = setTimeout(done, Math.ceil(Math.min(duration, longestSleep) * 1000));
+    if (signal?.aborted) cancel();
+    else signal?.addEventListener("abort", cancel, { once: true });
+  });
+}

@@ -166,7 +166,7 @@ $(LINT):
 
 # The programs that tests run, and the Debian packages that bring them.
 TEST_PROGRAMS        := redis-server:redis-server redis-benchmark:redis-tools curl:curl
-INTEGRATION_PROGRAMS := $(TEST_PROGRAMS) nginx:nginx-light caddy:caddy node:nodejs python3:python3 promtool:prometheus
+INTEGRATION_PROGRAMS := $(TEST_PROGRAMS) nginx:nginx-light caddy:caddy node:nodejs npm:npm python3:python3 mypy:mypy promtool:prometheus
 
 .PHONY: setup
 setup: ## Install what make test needs and this machine lacks
@@ -176,6 +176,15 @@ setup: ## Install what make test needs and this machine lacks
 .PHONY: setup-integration
 setup-integration: ## Install what make integration needs and this machine lacks
 	@$(MAKE) --no-print-directory programs PROGRAMS="$(INTEGRATION_PROGRAMS)"
+	@$(MAKE) --no-print-directory $(TYPESCRIPT)
+
+# It checks the declarations of clients/typescript; to run that, nothing is built.
+TYPESCRIPT_VERSION := 5.9.3
+TYPESCRIPT         := .bin/typescript/$(TYPESCRIPT_VERSION)
+
+$(TYPESCRIPT):
+	npm install --prefix .bin/typescript --no-audit --no-fund --ignore-scripts typescript@$(TYPESCRIPT_VERSION)
+	touch $@
 
 # Any browser of this family will do; Debian's smallest has no window.
 BROWSERS := chromium-headless-shell chromium chromium-browser google-chrome

@@ -32,6 +32,8 @@ var notRun = map[string]string{
 	"install ":             "writes to /etc",
 	"go get ":              "needs a published version",
 	"go install ":          "needs a published version",
+	"npm install ":         "needs a published version",
+	"pip install ":         "needs a published version",
 	"go build -o ":         "writes to /usr/local/bin",
 	"cd bench && go run .": "takes minutes",
 	"git tag ":             "publishes a version",

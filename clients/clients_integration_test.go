@@ -1,0 +1,220 @@
+//go:build integration
+
+// Package clients_test runs the test programs of the clients in other languages against
+// real daemons.
+package clients_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/penstock-io/penstock/internal/doctest"
+	"github.com/penstock-io/penstock/internal/redistest"
+)
+
+// typescript is where make setup-integration installs the compiler.
+const typescript = "../.bin/typescript/node_modules/typescript/bin/tsc"
+
+const token = "open sesame"
+
+// The programs use keys of their own, so both run against one daemon of each store.
+func TestIntegrationClientsAgreeWithDaemon(t *testing.T) {
+	program := buildDaemon(t)
+	redis := redistest.StartForTest(t, redistest.Options{})
+	for store, flags := range map[string][]string{
+		"memory": nil,
+		// A short timeout would let the fallback decide on a busy machine.
+		"redis": {"--store", "redis://" + redis.Addr, "--redis-timeout", "30s"},
+	} {
+		d := startDaemon(t, program, flags)
+		t.Run(store+"/typescript", func(t *testing.T) {
+			runClient(t, d, exec.CommandContext(t.Context(), "node", "typescript/test/client.test.js"))
+		})
+		t.Run(store+"/python", func(t *testing.T) {
+			command := exec.CommandContext(t.Context(), "python3", "-B", "python/tests/test_client.py")
+			command.Env = append(os.Environ(), "PYTHONPATH="+absolute(t, "python"))
+			runClient(t, d, command)
+		})
+	}
+}
+
+// The program on each client's page runs as it is shown.
+func TestIntegrationClientPagesRun(t *testing.T) {
+	d := startDaemon(t, buildDaemon(t), nil)
+	for _, client := range []struct{ folder, fence, program, flags string }{
+		{"typescript", "js", "node", "--input-type=module -e"},
+		{"python", "python", "python3", "-B -c"},
+	} {
+		page, err := os.ReadFile(filepath.Join(client.folder, "README.md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ran := 0
+		for _, fence := range doctest.Fences(client.folder, string(page)) {
+			if fence.Info == client.fence {
+				text := strings.ReplaceAll(fence.Body, "localhost:8080", d.http)
+				command := exec.CommandContext(t.Context(), client.program, append(strings.Fields(client.flags), text)...)
+				command.Dir = client.folder
+				check(t, command)
+				ran++
+			}
+		}
+		if ran == 0 {
+			t.Errorf("the page of %s has no block in %s", client.folder, client.fence)
+		}
+	}
+}
+
+func TestIntegrationTypeScriptDeclarationsMatch(t *testing.T) {
+	check(t, exec.CommandContext(t.Context(), "node", typescript, "-p", "typescript"))
+}
+
+func TestIntegrationPythonTypesMatch(t *testing.T) {
+	command := exec.CommandContext(t.Context(), "mypy", "--cache-dir", "../../.bin/mypy", "penstock", "examples", "tests")
+	command.Dir = "python"
+	check(t, command)
+}
+
+func check(t *testing.T, command *exec.Cmd) {
+	t.Helper()
+	if out, err := command.CombinedOutput(); err != nil {
+		t.Errorf("%v: %v (make setup-integration installs it)\n%s", command.Args, err, out)
+	}
+}
+
+// runClient runs a test program. Its lines "kill" and "start" are for the daemon, and it
+// waits for a line after each.
+func runClient(t *testing.T, d *daemon, command *exec.Cmd) {
+	t.Helper()
+	if command.Env == nil {
+		command.Env = os.Environ()
+	}
+	command.Env = append(command.Env, "PENSTOCK=http://"+d.http, "TOKEN="+token)
+	redistest.DieWithParent(command)
+	input, err := command.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	output, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stderr strings.Builder
+	command.Stderr = &stderr
+	if err := command.Start(); err != nil {
+		t.Fatalf("%v (make setup-integration installs it)", err)
+	}
+	kills := serveClient(t, d, output, input)
+	if err := command.Wait(); err != nil {
+		t.Errorf("%v: %v\n%s", command.Args, err, stderr.String())
+	}
+	if kills != 1 {
+		t.Errorf("the daemon was killed %d times, want once: did all tests run?", kills)
+	}
+}
+
+// serveClient does what the program asks for until its output ends. It returns how often
+// it killed the daemon.
+func serveClient(t *testing.T, d *daemon, output io.Reader, input io.Writer) (kills int) {
+	t.Helper()
+	for lines := bufio.NewScanner(output); lines.Scan(); {
+		switch line := lines.Text(); line {
+		case "kill":
+			d.kill()
+			kills++
+		case "start":
+			d.start(t)
+		default:
+			t.Log(line)
+			continue
+		}
+		if _, err := fmt.Fprintln(input); err != nil {
+			t.Error(err)
+		}
+	}
+	return kills
+}
+
+// A daemon keeps its address when it is started again.
+type daemon struct {
+	http    string
+	args    []string
+	log     *os.File
+	command *exec.Cmd
+}
+
+func buildDaemon(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "penstock")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../cmd/penstock").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return program
+}
+
+func startDaemon(t *testing.T, program string, flags []string) *daemon {
+	t.Helper()
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &daemon{http: "127.0.0.1:" + strconv.Itoa(redistest.FreePort(t)), log: log}
+	d.args = append([]string{
+		program, "serve", "--http", d.http, "--grpc", "", "--resp", "", "--admin", "",
+		"--token", token, "--rules", "../examples/rules.yaml", "--audit-log", filepath.Join(t.TempDir(), "audit.log"),
+	}, flags...)
+	t.Cleanup(func() { d.end(t) })
+	d.start(t)
+	return d
+}
+
+func (d *daemon) start(t *testing.T) {
+	t.Helper()
+	d.command = exec.Command(d.args[0], d.args[1:]...)
+	d.command.Stderr = d.log
+	redistest.DieWithParent(d.command)
+	if err := d.command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	redistest.WaitFor(t, "the daemon answers", d.answers)
+}
+
+func (d *daemon) answers() bool {
+	response, err := http.Get("http://" + d.http + "/healthcheck")
+	if err != nil {
+		return false
+	}
+	return response.Body.Close() == nil && response.StatusCode == http.StatusOK
+}
+
+func (d *daemon) kill() {
+	_ = d.command.Process.Kill()
+	_ = d.command.Wait() // it was killed
+}
+
+// end kills the daemon and, if the test has failed, shows its log.
+func (d *daemon) end(t *testing.T) {
+	d.kill()
+	text, err := os.ReadFile(d.log.Name())
+	if t.Failed() {
+		t.Logf("log of the daemon: %v\n%s", err, text)
+	}
+	_ = d.log.Close()
+}
+
+func absolute(t *testing.T, path string) string {
+	t.Helper()
+	path, err := filepath.Abs(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import random
+import ssl
+import time
+import uuid
+from dataclasses import replace
+from typing import Optional, Sequence, Union
+
+from ._errors import UnavailableError, error_of
+from ._transport import Transport
+from ._wire import AnyRequest, Body, Decision, Request, RuleRequest, check_cost, check_costs, decode, substitute
+
+
+class Client:
+    """A client of the daemon. Threads may share it.
+
+    address:        the daemon's HTTP listener
+    token:          the daemon's token, for refunds without an ID and for limits over its ceilings
+    timeout:        how long the client waits for the network at a time
+    on_unavailable: what take and take_all do if no decision was made: "allow" fails open, "deny"
+                    fails closed, "raise" raises UnavailableError
+    tls:            which certificates https accepts. Default: those that the system trusts
+
+    Every verb has the argument wait: retry for so long, after a denial once its retry_after has
+    passed, and after an UnavailableError if repeating the request cannot charge it twice.
+    """
+
+    def __init__(
+        self,
+        address: str = "http://localhost:8080",
+        *,
+        token: Optional[str] = None,
+        timeout: float = 1.0,
+        on_unavailable: str = "raise",
+        tls: Optional[ssl.SSLContext] = None,
+    ) -> None:
+        if on_unavailable not in ("allow", "deny", "raise"):
+            raise ValueError(f"on_unavailable {on_unavailable!r}: want allow, deny or raise")
+        self._on_unavailable = on_unavailable
+        self._transport = Transport(address, token, timeout, tls)
+
+    def take(self, request: AnyRequest, *, wait: float = 0) -> Decision:
+        """Take units. A denial is a decision, not an error."""
+        check_costs(request)
+        if isinstance(request, RuleRequest):
+            return self._take(request.body(), False, wait, len(request.descriptors))
+        request = _with_id(request, request.id, wait)
+        return self._take(request.body(), request.id is not None, wait, 0)
+
+    def take_all(
+        self,
+        requests: Union[Sequence[Request], Sequence[RuleRequest]],
+        *,
+        id: Optional[str] = None,
+        wait: float = 0,
+    ) -> Decision:
+        """Take up to 64 requests, or none of them: all with limits, or all of one domain."""
+        if id is None and wait and all(isinstance(r, Request) for r in requests):
+            id = _new_id()
+        for request in requests:
+            check_costs(request)
+        return self._take(_list_of(requests, id), id is not None, wait, len(requests))
+
+    def settle(self, request: Request, *, wait: float = 0) -> Decision:
+        """Make what was charged under the ID equal to the cost, once that is known."""
+        check_cost(request.cost, 0)
+        return self._call("/v1/settle", request.body(), True, wait)
+
+    def settle_all(self, requests: Sequence[Request], *, id: str, wait: float = 0) -> Decision:
+        """Settle what take_all took under an ID."""
+        for request in requests:
+            check_cost(request.cost, 0)
+        return self._call("/v1/settle", _list_of(requests, id), True, wait)
+
+    def peek(self, request: AnyRequest, *, wait: float = 0) -> Decision:
+        """Read the state of a key and charge nothing."""
+        if isinstance(request, RuleRequest):
+            descriptors = [replace(d, cost=None) for d in request.descriptors]
+            return self._call("/v1/take", replace(request, descriptors=descriptors, cost=0).body(), True, wait)
+        return self._call("/v1/take", Request(request.key, request.limit, cost=0).body(), True, wait)
+
+    def refund(self, request: AnyRequest, *, wait: float = 0) -> Decision:
+        """Return units, never more than were taken. Without an ID it needs permission."""
+        check_cost(request.cost, 1)
+        repeatable = isinstance(request, Request) and request.id is not None
+        return self._call("/v1/take", replace(request, cost=-request.cost).body(), repeatable, wait)
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._transport.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _take(self, body: Body, repeatable: bool, wait: float, decisions: int) -> Decision:
+        try:
+            return self._call("/v1/take", body, repeatable, wait)
+        except UnavailableError as error:
+            if self._on_unavailable == "raise":
+                raise
+            return substitute(self._on_unavailable == "allow", error, decisions)
+
+    def _call(self, path: str, body: Body, repeatable: bool, wait: float) -> Decision:
+        """Send until it is allowed, cannot be retried, or its time is over."""
+        end, attempt = time.monotonic() + wait, 0
+        while True:
+            try:
+                decision = self._attempt(path, body)
+                pause = decision.retry_after
+                if decision.allowed or pause is None or time.monotonic() + pause > end:
+                    return decision
+            except UnavailableError as error:
+                pause = _backoff(error, attempt)
+                if not repeatable or time.monotonic() + pause > end:
+                    raise
+            time.sleep(pause)
+            attempt += 1
+
+    def _attempt(self, path: str, body: Body) -> Decision:
+        status, answer, retry_after = self._transport.post(path, body)
+        if status in (200, 429) and isinstance(answer, dict) and isinstance(answer.get("allowed"), bool):
+            return decode(answer)
+        raise error_of(status, answer, retry_after)
+
+
+def _list_of(requests: Union[Sequence[Request], Sequence[RuleRequest]], id: Optional[str]) -> Body:
+    bodies = [r.body() if id is None else {**r.body(), "id": id} for r in requests]
+    return {"mode": "all", "requests": bodies}
+
+
+def _with_id(request: Request, id: Optional[str], wait: float) -> Request:
+    """Give a request an ID if it may be retried: without one it could be charged twice."""
+    return replace(request, id=_new_id()) if id is None and wait else request
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
+
+
+def _backoff(error: UnavailableError, attempt: int) -> float:
+    """Return what the response said or, with jitter, twice as long each time, up to a second."""
+    return error.retry_after or min(1, 0.05 * 2.0 ** min(attempt, 9)) * random.uniform(0.5, 1)

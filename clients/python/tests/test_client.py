@@ -1,0 +1,223 @@
+"""Runs against a real daemon, whose address is in PENSTOCK.
+
+The program that starts this one also kills and starts the daemon: a line "kill" or "start" on
+standard output asks for it, and an empty line on standard input says that it is done.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import unittest
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Tuple
+from urllib.parse import urlsplit
+
+import penstock
+from penstock import Descriptor, Request, RuleRequest
+
+ADDRESS = os.environ["PENSTOCK"]
+PATIENCE = 60.0  # detects hangs alone
+CLIENT = penstock.Client(ADDRESS, timeout=PATIENCE)
+
+
+def daemon(action: str) -> None:
+    print(action, flush=True)
+    sys.stdin.readline()
+
+
+class ClientTest(unittest.TestCase):
+    def test_take_charges_and_denies(self) -> None:
+        request = Request("py-take", "2/1h")
+        first = CLIENT.take(request)
+        self.assertEqual((first.allowed, first.granted, first.limit, first.remaining), (True, 1, 2, 1))
+        self.assertEqual((first.limited, first.retry_after, first.source), (True, 0, "store"))
+        denied = CLIENT.take(replace(request, cost=2))
+        self.assertFalse(denied.allowed)
+        assert denied.retry_after is not None
+        self.assertTrue(1700 < denied.retry_after <= 1800, denied)
+        never = CLIENT.take(replace(request, cost=3), wait=3600)
+        self.assertEqual((never.allowed, never.retry_after), (False, None))
+        self.assertIn("never", never.detail)
+
+    def test_take_sends_every_field(self) -> None:
+        request = Request("py-fields", "10/24h")
+        self.assertEqual(CLIENT.take(replace(request, cost=30, at_most=True)).granted, 10)
+        self.assertEqual(CLIENT.take(replace(request, cost=5, overdraw=True)).granted, 5)
+        self.assertGreater(CLIENT.take(replace(request, max_delay=80000)).delay, 0)
+        self.assertFalse(CLIENT.take(Request("py-free", "10/24h", 6, keep_free=5)).allowed)
+        key = Request(b"py\x00\xff\x80", "10/24h")
+        self.assertEqual(CLIENT.take(key).remaining, 9)
+        self.assertEqual(CLIENT.peek(key).remaining, 9)
+
+    def test_take_goes_by_rules(self) -> None:
+        request = RuleRequest("shop", [Descriptor({"user": "py"}), Descriptor({"colour": "red"})])
+        decision = CLIENT.take(request)
+        self.assertEqual(decision.decisions[0].rule, "shop/user")
+        self.assertEqual((decision.decisions[1].allowed, decision.decisions[1].limited), (True, False))
+        self.assertEqual(CLIENT.peek(request).remaining, decision.remaining)
+
+    def test_take_all_charges_all_or_none(self) -> None:
+        requests = [Request("py-all-a", "5/1h"), Request("py-all-b", "1/1h")]
+        self.assertTrue(CLIENT.take_all(requests).allowed)
+        self.assertEqual([d.allowed for d in CLIENT.take_all(requests).decisions], [True, False])
+        self.assertEqual(CLIENT.peek(requests[0]).remaining, 4)
+
+    def test_settle_moves_the_charge_to_what_was_used(self) -> None:
+        request = Request("py-settle", "100/24h", id="settle-py")
+        CLIENT.take(replace(request, cost=40, hold=7200))
+        self.assertEqual(CLIENT.settle(replace(request, cost=15)).granted, 15)
+        self.assertEqual(CLIENT.settle(replace(request, cost=15)).remaining, 85)
+        self.assertEqual(CLIENT.settle(replace(request, cost=130)).remaining, 0)  # 30 are owed
+        with self.assertRaises(penstock.UnknownIDError):
+            CLIENT.settle(replace(request, id="unknown"))
+
+    def test_settle_all_settles_every_limit_of_an_id(self) -> None:
+        requests = [Request("py-each-a", "100/24h", 30), Request("py-each-b", "50/24h fixed-window", 30)]
+        CLIENT.take_all(requests, id="each-py")
+        CLIENT.settle_all([replace(r, cost=10) for r in requests], id="each-py")
+        self.assertEqual([CLIENT.peek(r).remaining for r in requests], [90, 40])
+
+    def test_refund_returns_what_was_taken(self) -> None:
+        request = Request("py-refund", "10/24h", 6, id="refund-py")
+        CLIENT.take(request)
+        self.assertEqual(CLIENT.refund(request).granted, -6)
+        self.assertEqual(CLIENT.refund(request).remaining, 10)
+        with self.assertRaises(penstock.ForbiddenError):
+            CLIENT.refund(replace(request, id=None))
+        CLIENT.take(replace(request, id=None, cost=3))
+        with penstock.Client(ADDRESS, timeout=PATIENCE, token=os.environ["TOKEN"]) as permitted:
+            self.assertEqual(permitted.refund(replace(request, id=None, cost=2)).remaining, 9)
+
+    def test_invalid_requests_are_typed_errors(self) -> None:
+        with self.assertRaises(penstock.InvalidRequestError) as raised:
+            CLIENT.take(Request("k", "1/1minite"))
+        self.assertEqual((raised.exception.status, raised.exception.pointer), (400, "#/limit"))
+        bad: List[Any] = [-1, 1.5, True, "1"]
+        for cost in bad:
+            with self.assertRaises(penstock.InvalidRequestError):
+                CLIENT.take(Request("k", "1/1m", cost))
+        with self.assertRaises(penstock.InvalidRequestError):
+            CLIENT.refund(Request("k", "1/1m", -1))
+        with self.assertRaises(ValueError):
+            penstock.Client(ADDRESS, on_unavailable="alow")
+        with self.assertRaises(ValueError):
+            penstock.Client("localhost:8080")
+
+    def test_wait_honours_retry_after(self) -> None:
+        request = Request("py-wait", "20/1s burst=1")
+        CLIENT.take(request)
+        self.assertEqual(sum(CLIENT.take(request, wait=60).granted for _ in range(3)), 3)
+        long = Request("py-long", "1/1h")
+        CLIENT.take(long)
+        self.assertFalse(CLIENT.take(long, wait=1).allowed)  # at once: a retry would come too late
+
+    def test_a_lost_answer_is_charged_once(self) -> None:
+        request = Request("py-lost", "100/24h", 10)
+        with losing_proxy(2) as (address, seen), penstock.Client(address, timeout=PATIENCE) as lossy:
+            with self.assertRaises(penstock.UnavailableError):
+                lossy.take(request)  # charged, and the answer is lost
+            decision = lossy.take(request, wait=60)
+        self.assertEqual((decision.allowed, decision.remaining, len(seen)), (True, 80, 3))
+
+    def test_a_daemon_that_does_not_answer_is_unavailable(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            impatient = penstock.Client(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.05)
+            with self.assertRaises(penstock.UnavailableError):
+                impatient.peek(Request("k", "1/1m"))
+
+    def test_the_gateway_settles_what_it_has_streamed(self) -> None:
+        day = Request("Bert", "20000/24h name=llm-day fixed-window")
+        with gateway() as address:
+            before = CLIENT.peek(day)
+            stream = complete(address, {"prompt": "Why is the sky blue?", "max_tokens": 400})
+            tokens = stream.count(b"data: ")
+            self.assertGreater(tokens, 5)
+            # The stream ends after the settlement: 6 tokens of the prompt, and those streamed.
+            self.assertEqual(before.remaining - CLIENT.peek(day).remaining, 6 + tokens)
+            with self.assertRaises(urllib.error.HTTPError) as raised:
+                complete(address, {"prompt": "", "max_tokens": 2000})
+            self.assertEqual(raised.exception.code, 429)
+            raised.exception.close()
+
+    def test_outage_is_decided_by_choice_and_a_retry_outlives_it(self) -> None:
+        request = Request("py-outage", "100/24h", 10, id="outage-py")
+        CLIENT.take(request)
+        daemon("kill")
+        for call in (CLIENT.take, CLIENT.settle):
+            with self.assertRaises(penstock.UnavailableError):
+                call(request)
+        opened = penstock.Client(ADDRESS, on_unavailable="allow").take_all([request, request])
+        self.assertEqual((opened.allowed, opened.source, len(opened.decisions)), (True, "client", 2))
+        closed = penstock.Client(ADDRESS, on_unavailable="deny").take(request)
+        self.assertEqual((closed.allowed, closed.source, closed.retry_after), (False, "client", 1))
+        self.assertIsInstance(closed.error, penstock.UnavailableError)
+        retried: List[penstock.Decision] = []
+        thread = threading.Thread(target=lambda: retried.append(CLIENT.take(request, wait=120)))
+        thread.start()
+        daemon("start")
+        thread.join()
+        self.assertEqual([(d.allowed, d.remaining) for d in retried], [(True, 90)])
+        # On Redis this is one charge of before and after the restart.
+        self.assertEqual(CLIENT.settle(replace(request, cost=4), wait=120).remaining, 96)
+
+
+@contextmanager
+def losing_proxy(drop: int) -> Iterator[Tuple[str, List[str]]]:
+    """Forward requests to the daemon and drop the first answers."""
+    seen: List[str] = []
+
+    class Proxy(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            seen.append(self.path)
+            lose = len(seen) <= drop
+            to = http.client.HTTPConnection(urlsplit(ADDRESS).netloc, timeout=PATIENCE)
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            to.request("POST", self.path, body, {"Content-Type": "application/json"})
+            response = to.getresponse()
+            answer = response.read()
+            to.close()
+            if not lose:
+                self.send_response(response.status)
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", seen
+        server.shutdown()
+
+
+@contextmanager
+def gateway() -> Iterator[str]:
+    file = Path(__file__).parent.parent / "examples" / "llm_gateway.py"
+    environment = {**os.environ, "PORT": "0"}
+    with subprocess.Popen([sys.executable, str(file)], env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().split()[-1]
+        process.terminate()
+
+
+def complete(address: str, body: Dict[str, object]) -> bytes:
+    request = urllib.request.Request(f"{address}/complete", json.dumps(body).encode(), {"X-API-Key": "bert"})
+    with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+        text: bytes = response.read()
+        return text
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -43,12 +43,13 @@ func TestIntegrationClientsAgreeWithDaemon(t *testing.T) {
 			command.Env = append(os.Environ(), "PYTHONPATH="+absolute(t, "python"))
 			runClient(t, d, command)
 		})
+		t.Run(store+"/pages", func(t *testing.T) { runPages(t, d) })
 	}
 }
 
-// The program on each client's page runs as it is shown.
-func TestIntegrationClientPagesRun(t *testing.T) {
-	d := startDaemon(t, buildDaemon(t), nil)
+// runPages runs the program on each client's page as it is shown.
+func runPages(t *testing.T, d *daemon) {
+	t.Helper()
 	for _, client := range []struct{ folder, fence, program, flags string }{
 		{"typescript", "js", "node", "--input-type=module -e"},
 		{"python", "python", "python3", "-B -c"},

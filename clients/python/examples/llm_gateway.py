@@ -35,7 +35,7 @@ def budgets(customer: str, cost: int) -> List[penstock.Request]:
     # A completion may last longer than the shorter limit remembers its ID, so hold it.
     return [
         penstock.Request(customer, "2000/1m name=llm-minute", cost, hold=600),
-        penstock.Request(customer, "20000/24h name=llm-day fixed-window", cost, hold=600),
+        penstock.Request(customer, "20000/24h name=llm-day", cost, hold=600),
     ]
 
 

@@ -61,9 +61,9 @@ class ClientTest(unittest.TestCase):
         self.assertEqual(CLIENT.peek(key).remaining, 9)
 
     def test_take_goes_by_rules(self) -> None:
-        request = RuleRequest("shop", [Descriptor({"user": "py"}), Descriptor({"colour": "red"})])
+        request = RuleRequest("shop", [Descriptor({"phone": "py"}), Descriptor({"colour": "red"})])
         decision = CLIENT.take(request)
-        self.assertEqual(decision.decisions[0].rule, "shop/user")
+        self.assertEqual(decision.decisions[0].rule, "shop/phone")
         self.assertEqual((decision.decisions[1].allowed, decision.decisions[1].limited), (True, False))
         self.assertEqual(CLIENT.peek(request).remaining, decision.remaining)
 
@@ -83,7 +83,7 @@ class ClientTest(unittest.TestCase):
             CLIENT.settle(replace(request, id="unknown"))
 
     def test_settle_all_settles_every_limit_of_an_id(self) -> None:
-        requests = [Request("py-each-a", "100/24h", 30), Request("py-each-b", "50/24h fixed-window", 30)]
+        requests = [Request("py-each-a", "100/24h", 30), Request("py-each-b", "50/24h", 30)]
         CLIENT.take_all(requests, id="each-py")
         CLIENT.settle_all([replace(r, cost=10) for r in requests], id="each-py")
         self.assertEqual([CLIENT.peek(r).remaining for r in requests], [90, 40])
@@ -137,14 +137,16 @@ class ClientTest(unittest.TestCase):
                 impatient.peek(Request("k", "1/1m"))
 
     def test_the_gateway_settles_what_it_has_streamed(self) -> None:
-        day = Request("Bert", "20000/24h name=llm-day fixed-window")
+        day = Request("Bert", "20000/24h name=llm-day")
         with gateway() as address:
             before = CLIENT.peek(day)
             stream = complete(address, {"prompt": "Why is the sky blue?", "max_tokens": 400})
             tokens = stream.count(b"data: ")
             self.assertGreater(tokens, 5)
-            # The stream ends after the settlement: 6 tokens of the prompt, and those streamed.
-            self.assertEqual(before.remaining - CLIENT.peek(day).remaining, 6 + tokens)
+            # The stream ends after the settlement: 6 tokens of the prompt, and those streamed, of
+            # which one is available again every four seconds.
+            spent = before.remaining - CLIENT.peek(day).remaining
+            self.assertTrue(0 < spent <= 6 + tokens, f"{spent} of {tokens} tokens were charged")
             with self.assertRaises(urllib.error.HTTPError) as raised:
                 complete(address, {"prompt": "", "max_tokens": 2000})
             self.assertEqual(raised.exception.code, 429)
@@ -208,8 +210,10 @@ def gateway() -> Iterator[str]:
     environment = {**os.environ, "PORT": "0"}
     with subprocess.Popen([sys.executable, str(file)], env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        yield process.stdout.readline().split()[-1]
-        process.terminate()
+        try:
+            yield process.stdout.readline().split()[-1]
+        finally:
+            process.terminate()
 
 
 def complete(address: str, body: Dict[str, object]) -> bytes:

@@ -22,7 +22,7 @@ const customers = new Map([["ada", "Ada"], ["bert", "Bert"]]);
 // A completion may last longer than the shorter limit remembers its ID, so hold it.
 const budgets = (customer) => [
   { key: customer, limit: "2000/1m name=llm-minute", hold: 600 },
-  { key: customer, limit: "20000/24h name=llm-day fixed-window", hold: 600 },
+  { key: customer, limit: "20000/24h name=llm-day", hold: 600 },
 ];
 
 const withCost = (requests, cost) => requests.map(({ key, limit }) => ({ key, limit, cost }));

@@ -37,19 +37,21 @@ func TestFallbackConformsToStoreWhileDown(t *testing.T) {
 		if d, err := fallback.Take(ctx, penstock.Request{Key: "key", Limit: penstock.PerHour(1)}); err != nil {
 			t.Fatal(d, err)
 		}
-		return asPlainStore{fallback, memory}
+		return &asPlainStore{Fallback: fallback, secondary: memory}
 	})
 }
 
 // asPlainStore hides the source of decisions, after checking that it is the fallback. A
 // settlement of an ID that the secondary does not know is left to it: the fallback keeps
-// that for the primary.
+// that for the primary. So settlements are decided twice, alone.
 type asPlainStore struct {
 	*penstock.Fallback
 	secondary *penstock.Memory
+	settling  sync.RWMutex
 }
 
-func (s asPlainStore) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+func (s *asPlainStore) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+	defer s.lock(r.Settle)()
 	if r.Settle {
 		if d, err := s.secondary.Take(ctx, r); err != nil {
 			return d, err
@@ -60,7 +62,8 @@ func (s asPlainStore) Take(ctx context.Context, r penstock.Request) (penstock.De
 	return d, err
 }
 
-func (s asPlainStore) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+func (s *asPlainStore) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+	defer s.lock(false)()
 	err := s.Fallback.TakeEach(ctx, rs, ds)
 	for i := range rs[:min(len(rs), len(ds))] {
 		s.hide(err, &ds[i])
@@ -68,8 +71,10 @@ func (s asPlainStore) TakeEach(ctx context.Context, rs []penstock.Request, ds []
 	return err
 }
 
-func (s asPlainStore) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
-	if len(rs) > 0 && rs[0].Settle {
+func (s *asPlainStore) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+	settle := len(rs) > 0 && rs[0].Settle
+	defer s.lock(settle)()
+	if settle {
 		if err := s.secondary.TakeAll(ctx, rs, ds); err != nil {
 			return err
 		}
@@ -81,7 +86,17 @@ func (s asPlainStore) TakeAll(ctx context.Context, rs []penstock.Request, ds []p
 	return err
 }
 
-func (s asPlainStore) hide(err error, d *penstock.Decision) {
+// lock lets a settlement run alone, and returns the function that ends that.
+func (s *asPlainStore) lock(settle bool) (unlock func()) {
+	if settle {
+		s.settling.Lock()
+		return s.settling.Unlock
+	}
+	s.settling.RLock()
+	return s.settling.RUnlock
+}
+
+func (s *asPlainStore) hide(err error, d *penstock.Decision) {
 	if err == nil && d.Source == penstock.SourceFallback {
 		d.Source = penstock.SourceStore
 	} else if err == nil {

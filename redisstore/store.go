@@ -36,7 +36,7 @@
 // # Redis
 //
 // The store needs Redis 7 or later, or a compatible server. Its user needs the
-// commands hello, eval, evalsha, time, pttl, get, set, incrby and del on keys that
+// commands hello, eval, evalsha, time, pttl, pexpiretime, get, set, incrby and del on keys that
 // begin with the prefix; in a Cluster also cluster|slots, cluster|shards and asking,
 // and with Sentinel also role. With info and ping, Open can check the server and
 // idle connections are monitored; with script|load, Open loads the scripts. Without info

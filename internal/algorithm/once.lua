@@ -8,6 +8,7 @@
 --       the step counts up to now.
 -- Returns the units charged before under this ID, or -1; when to act on them; how many of
 -- them are paid back when; and the reply of the step.
+redis = freeze()
 local lifetime, unit, scale, how, own = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0, ARGV[5], {unpack(ARGV, 6)}
 local cost, record = own[1] + 0, recall(KEYS[2])
 if record and record.err then return record end

@@ -3,6 +3,23 @@
 -- of all. Times are counted from the record's expiry. A trailing r means that the grant
 -- was refunded, which is possible only once.
 
+-- freeze returns commands that see one instant. Redis reads its clock for each PTTL and
+-- each expiry, so that the expiries of a record and of its key, which are compared, could
+-- be a millisecond apart.
+local function freeze()
+  local real, time = redis.call, redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local function call(name, key, value, px, rest)
+    if name == 'TIME' then return time end
+    if name == 'SET' then return real('SET', key, value, 'PXAT', now + rest) end
+    if name == 'INCRBY' then return real('INCRBY', key, value) end
+    if name ~= 'PTTL' then return real(name, key) end
+    local expiry = real('PEXPIRETIME', key)
+    return expiry < 0 and expiry or math.max(expiry - now, 0)
+  end
+  return {call = call, error_reply = redis.error_reply}
+end
+
 -- recall returns the record, with times counted from now, or nil, or an error.
 local function recall(key)
   local rest = redis.call('PTTL', key)

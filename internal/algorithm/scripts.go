@@ -91,7 +91,7 @@ func (s Step) TakeScript() string {
 
 // OnceScript returns the script that takes one step under an ID.
 func (s Step) OnceScript() string {
-	return "local function step(KEYS, ARGV)\n" + s.nested() + "end\n" + without(recordScript+onceScript, nil)
+	return ownRedis + "local function step(KEYS, ARGV)\n" + s.nested() + "end\n" + without(recordScript+onceScript, nil)
 }
 
 // BatchScript returns the script that takes one step for each of several keys.
@@ -105,13 +105,16 @@ func (s Step) BatchScript() string {
 // nothing.
 func TakeAllScript(steps []Step) string {
 	var b strings.Builder
-	b.WriteString("local steps = {}\n")
+	b.WriteString(ownRedis + "local steps = {}\n")
 	for _, s := range steps {
 		b.WriteString("steps." + string(s) + " = function(KEYS, ARGV)\n" + s.nested() + "end\n")
 	}
 	b.WriteString(without(recordScript+takeAllScript, nil))
 	return b.String()
 }
+
+// ownRedis lets a script replace the commands of its steps; see record.lua.
+const ownRedis = "local redis = redis\n"
 
 // nested returns the step for use inside another script.
 func (s Step) nested() string {

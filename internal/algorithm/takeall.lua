@@ -15,7 +15,7 @@
 -- Returns 1 if all were taken; under an ID, for each step what once.lua returns first;
 -- and then the replies of the steps one after the other.
 local items, at, lifetime, n = {}, 3, tonumber(ARGV[2]), #KEYS
-if lifetime > 0 then n = n / 2 end
+if lifetime > 0 then n, redis = n / 2, freeze() end
 local function arguments()
   local n = tonumber(ARGV[at])
   local list = {unpack(ARGV, at + 1, at + n)}

@@ -1,3 +1,4 @@
+local redis = redis
 local function step(KEYS, ARGV)
 local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local how, keep = ARGV[4], 0
@@ -76,6 +77,19 @@ elseif cost ~= 0 or stale then
 end
 return {value, rest}, cost, 0
 end
+local function freeze()
+  local real, time = redis.call, redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local function call(name, key, value, px, rest)
+    if name == 'TIME' then return time end
+    if name == 'SET' then return real('SET', key, value, 'PXAT', now + rest) end
+    if name == 'INCRBY' then return real('INCRBY', key, value) end
+    if name ~= 'PTTL' then return real(name, key) end
+    local expiry = real('PEXPIRETIME', key)
+    return expiry < 0 and expiry or math.max(expiry - now, 0)
+  end
+  return {call = call, error_reply = redis.error_reply}
+end
 local function recall(key)
   local rest = redis.call('PTTL', key)
   if rest == -1 then return redis.error_reply('FOREIGN record without expiry') end
@@ -118,6 +132,7 @@ local function move(step, keys, own, record, change, unit, scale)
   if back > 0 and scale > 0 then record.due = math.max(record.due - math.floor(back * unit / scale), 0) end
   return reply, charged
 end
+redis = freeze()
 local lifetime, unit, scale, how, own = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0, ARGV[5], {unpack(ARGV, 6)}
 local cost, record = own[1] + 0, recall(KEYS[2])
 if record and record.err then return record end

@@ -1,3 +1,4 @@
+local redis = redis
 local steps = {}
 steps.t = function(KEYS, ARGV)
 local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
@@ -611,6 +612,19 @@ if not ARGV.dry and (granted ~= 0 or stale) then
 end
 return {ARGV.dry and 0 or granted, used, wait, reset}, granted, 0, held
 end
+local function freeze()
+  local real, time = redis.call, redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local function call(name, key, value, px, rest)
+    if name == 'TIME' then return time end
+    if name == 'SET' then return real('SET', key, value, 'PXAT', now + rest) end
+    if name == 'INCRBY' then return real('INCRBY', key, value) end
+    if name ~= 'PTTL' then return real(name, key) end
+    local expiry = real('PEXPIRETIME', key)
+    return expiry < 0 and expiry or math.max(expiry - now, 0)
+  end
+  return {call = call, error_reply = redis.error_reply}
+end
 local function recall(key)
   local rest = redis.call('PTTL', key)
   if rest == -1 then return redis.error_reply('FOREIGN record without expiry') end
@@ -654,7 +668,7 @@ local function move(step, keys, own, record, change, unit, scale)
   return reply, charged
 end
 local items, at, lifetime, n = {}, 3, tonumber(ARGV[2]), #KEYS
-if lifetime > 0 then n = n / 2 end
+if lifetime > 0 then n, redis = n / 2, freeze() end
 local function arguments()
   local n = tonumber(ARGV[at])
   local list = {unpack(ARGV, at + 1, at + n)}

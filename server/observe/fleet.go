@@ -40,9 +40,11 @@ const (
 	// ForgetMissing is how long a missing daemon is shown.
 	ForgetMissing = 10 * time.Minute
 
-	// MaxDaemons is how many daemons are shown, and MaxSummaryBytes how long a summary
-	// may be: a board can be written to by other programs.
-	MaxDaemons      = 100
+	// MaxDaemons is how many daemons are shown: a board can be written to by other
+	// programs.
+	MaxDaemons = 100
+
+	// MaxSummaryBytes is how long a summary may be.
 	MaxSummaryBytes = 128 << 10
 	MaxDaemonName   = 255
 

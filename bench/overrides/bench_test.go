@@ -10,7 +10,9 @@ func TestRunPrintsEveryWorkload(t *testing.T) {
 		workloads[i].n /= 100
 	}
 	var out strings.Builder
-	run(1, &out)
+	if err := run(1, &out); err != nil {
+		t.Fatal(err)
+	}
 	for _, w := range workloads {
 		if !strings.Contains(out.String(), w.name) {
 			t.Errorf("no row for %s:\n%s", w.name, out.String())

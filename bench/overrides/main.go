@@ -11,7 +11,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log"
 	"math"
 	"os"
 	"testing"
@@ -66,20 +65,29 @@ func main() {
 			workloads[i].n /= 100
 		}
 	}
-	run(rounds, os.Stdout)
+	if err := run(rounds, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "overrides:", err)
+		os.Exit(1)
+	}
 }
 
 // run prints what a decision costs in the best round of each workload.
-func run(rounds int, out io.Writer) {
+func run(rounds int, out io.Writer) (err error) {
 	best := make([]float64, len(workloads))
 	engines := make([]*engine.Engine, len(workloads))
 	for i := range workloads {
 		best[i] = math.Inf(1)
-		engines[i] = workloads[i].engine()
+		if engines[i], err = workloads[i].engine(); err != nil {
+			return err
+		}
 	}
 	for range rounds { // in turn, so that a busy machine disturbs all of them
 		for i, e := range engines {
-			best[i] = min(best[i], measure(e))
+			nanos, err := measure(e)
+			if err != nil {
+				return fmt.Errorf("%s: %w", workloads[i].name, err)
+			}
+			best[i] = min(best[i], nanos)
 		}
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -87,31 +95,29 @@ func run(rounds int, out io.Writer) {
 	for i, w := range workloads {
 		fmt.Fprintf(table, "%s\t%.0f\t%.0f\t%.0f\t\n", w.name, best[i], best[i]-best[0], w.bound)
 	}
-	if err := table.Flush(); err != nil {
-		log.Fatal(err)
-	}
+	return table.Flush()
 }
 
 // engine returns an engine with the overrides of the workload.
-func (w *workload) engine() *engine.Engine {
+func (w *workload) engine() (*engine.Engine, error) {
 	book, err := overrides.Open(nil)
 	if err != nil {
-		log.Fatal(err)
+		return nil, err
 	}
 	all := make([]overrides.Override, w.n)
 	for i := range all {
 		all[i] = w.set(i)
 	}
 	if err := book.Put(context.Background(), all); err != nil {
-		log.Fatal(err)
+		return nil, err
 	}
 	set, err := rules.Parse(rules.File{Name: "edge.yaml", Text: []byte(ruleFile)})
 	if err != nil {
-		log.Fatal(err)
+		return nil, err
 	}
 	e := engine.New(penstock.NewMemory(nil), &engine.Options{Overrides: book})
 	e.SetRules(set)
-	return e
+	return e, nil
 }
 
 // keys is how many keys decisions are about: so many that they do not fit in the caches of
@@ -119,7 +125,7 @@ func (w *workload) engine() *engine.Engine {
 const keys = 10_000
 
 // measure returns the nanoseconds of a decision about a key without an override.
-func measure(e *engine.Engine) float64 {
+func measure(e *engine.Engine) (nanos float64, err error) {
 	descriptors := make([][]engine.Descriptor, keys)
 	for i := range descriptors {
 		address := fmt.Sprintf("203.%d.%d.9", i>>8, i&255)
@@ -128,10 +134,12 @@ func measure(e *engine.Engine) float64 {
 	var result engine.Result
 	r := testing.Benchmark(func(b *testing.B) {
 		for i := 0; b.Loop(); i++ {
-			if err := e.Decide(context.Background(), "edge", descriptors[i%keys], &result); err != nil || result.OverLimit {
-				log.Fatal("denied: ", err)
+			decideErr := e.Decide(context.Background(), "edge", descriptors[i%keys], &result)
+			if decideErr != nil || result.OverLimit {
+				err = fmt.Errorf("a key without an override was denied: %w", decideErr)
+				b.FailNow()
 			}
 		}
 	})
-	return float64(r.T.Nanoseconds()) / float64(r.N)
+	return float64(r.T.Nanoseconds()) / float64(max(r.N, 1)), err
 }

@@ -46,7 +46,9 @@ const (
 
 	// MaxSummaryBytes is how long a summary may be.
 	MaxSummaryBytes = 128 << 10
-	MaxDaemonName   = 255
+
+	// MaxDaemonName is how long the name of a daemon may be, in bytes.
+	MaxDaemonName = 255
 
 	// boardCache is how long notices are reused, and boardTimeout how long a query waits
 	// for them.

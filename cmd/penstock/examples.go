@@ -10,8 +10,8 @@ import (
 	"github.com/penstock-io/penstock/server"
 )
 
-// printExamples prints an example command for each listener. If a command needs the
-// token, it contains a placeholder and not the token itself.
+// printExamples prints an example command for each listener, and the address of the
+// page. If a command needs the token, it contains a placeholder and not the token itself.
 func printExamples(w io.Writer, s *server.Server, c *server.Config) {
 	redisCLI, bearer := "redis-cli", ""
 	if c.RESPAuth {
@@ -30,6 +30,9 @@ func printExamples(w io.Writer, s *server.Server, c *server.Config) {
 		if addr := s.Addr(t.listener); addr != nil {
 			fmt.Fprintf(w, "  %-6s %s\n", t.listener, exampleCommand(t.listener, t.command, addr, s.UsesTLS(t.listener)))
 		}
+	}
+	if addr := s.Addr("admin"); addr != nil {
+		fmt.Fprintln(w, "page:", exampleCommand("admin", "%s/", addr, s.UsesTLS("admin")))
 	}
 	fmt.Fprintln(w, "reference: docs/http.md, docs/rules.md; the HTTP API is described at /openapi.yaml")
 }

@@ -1,4 +1,4 @@
-// Package audit records every action that undoes a limit: who carried it out, by which
+// Package audit records every action that undoes a limit: the caller that asked for it, by which
 // API, on what, why, and how it ended. Every API that has such actions uses one [Log].
 //
 // An action is two lines: [Log.Begin] writes one before it, [Pending.Done] or

@@ -153,7 +153,8 @@ func TestOverridesRejectsBadRequests(t *testing.T) {
 	const good = `"rule":"edge/remote_address","key":"1","limit":"ban","reason":"r"`
 	for body, want := range map[string]string{
 		``:                     "want JSON such as",
-		`[]`:                   "want JSON such as",
+		`[]`:                   "]}: got array",
+		`{"rule":7}`:           "rule: got number",
 		`{` + good + `}{}`:     "want one JSON object",
 		`{` + good + `,"x":1}`: "unknown field",
 		`{"overrides":[]}`:     "at least one",

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"time"
@@ -46,7 +47,7 @@ func decodeSimulateRequest(w http.ResponseWriter, r *http.Request) (*simulateReq
 	d.DisallowUnknownFields()
 	request := &simulateRequest{}
 	if err := d.Decode(request); err != nil {
-		return nil, err
+		return nil, fmt.Errorf(`want JSON such as {"limit": "10/1s", "traffic": "edge"}: %w`, withoutGoTypes(err))
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("want one JSON object")

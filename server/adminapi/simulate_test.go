@@ -50,7 +50,8 @@ func TestSimulateRejectsBadRequests(t *testing.T) {
 	arrivals := func(n int) string { return strings.TrimSuffix(strings.Repeat(`{},`, n), ",") }
 	for body, want := range map[string]string{
 		``:                                     "EOF",
-		`[]`:                                   "cannot unmarshal",
+		`[]`:                                   "}: got array",
+		`{"limit":5}`:                          "limit: got number",
 		`{"limit":"10/1s","traffic":"edeg"}`:   `did you mean \"edge\"`,
 		`{"limit":"10","traffic":"edge"}`:      "bad limit",
 		`{"limit":"10/1s","traffics":"edge"}`:  "unknown field",

@@ -229,7 +229,7 @@ func (s *Store) await(ctx context.Context, t *pendingTake) (none penstock.Decisi
 
 // awaitError returns the error of a take whose batch was not answered in time.
 func (s *Store) awaitError(ctx context.Context, t *pendingTake) error {
-	if d, early := ctx.(*deadline); early && d.Context.Err() == nil {
+	if d, early := ctx.(*deadline); early && d.callerErr() == nil {
 		return s.callError(d, &Call{Script: t.request.limit.batchScript, Err: ctx.Err()}) // the batch may still write into its own
 	}
 	return t.calls[0].wrapError(ctx.Err())

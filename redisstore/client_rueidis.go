@@ -207,6 +207,55 @@ func (rc *rueidisClient) loadScripts(ctx context.Context, client rueidis.Client)
 func (rc *rueidisClient) Sharded() bool { return rc.sharded.Load() }
 
 func (rc *rueidisClient) Do(ctx context.Context, calls []Call) {
+	if rc.connections.Connecting() {
+		rc.doInBackground(ctx, calls)
+		return
+	}
+	rc.do(ctx, calls)
+}
+
+// doInBackground makes calls that may have to wait for a connection that another caller is
+// opening. rueidis ignores their context meanwhile, so they wait in a goroutine. What is still
+// waiting when ctx ends is not sent: rueidis looks at ctx first.
+func (rc *rueidisClient) doInBackground(ctx context.Context, calls []Call) {
+	own := slices.Clone(calls) // the caller may leave first
+	texts := make([][]string, len(calls))
+	for i := range own {
+		own[i].Reply = nil
+		if own[i].strings != nil {
+			own[i].strings = &texts[i]
+		}
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		rc.do(ctx, own)
+	}()
+	select {
+	case <-done:
+		takeResults(calls, own, texts)
+	case <-ctx.Done():
+		s := rc.current.Load()
+		for i := range calls {
+			if calls[i].Err = ctx.Err(); s != nil && s.client != nil {
+				calls[i].Node = rc.nodeOf(s, &calls[i])
+			}
+		}
+	}
+}
+
+// takeResults copies what calls in the background have returned.
+func takeResults(calls, own []Call, texts [][]string) {
+	for i := range calls {
+		c := &calls[i]
+		c.Reply, c.Err, c.Node = append(c.Reply, own[i].Reply...), own[i].Err, own[i].Node
+		if c.strings != nil {
+			*c.strings = texts[i]
+		}
+	}
+}
+
+func (rc *rueidisClient) do(ctx context.Context, calls []Call) {
 	s := rc.use()
 	if s != nil {
 		defer s.release()

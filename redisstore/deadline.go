@@ -91,6 +91,19 @@ func (d *deadline) stop() {
 func (d *deadline) Deadline() (time.Time, bool) { return d.at, true }
 func (d *deadline) Done() <-chan struct{}       { return d.done }
 
+// callerErr returns why the caller's context has ended, or nil if it has not. A deadline that
+// has passed has ended it: the timer of the context may be a moment later than that of the
+// connection.
+func (d *deadline) callerErr() error {
+	if err := d.Context.Err(); err != nil {
+		return err
+	}
+	if at, ok := d.Context.Deadline(); ok && !time.Now().Before(at) {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
 func (d *deadline) Err() error {
 	if !d.ended.Load() {
 		return nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/redisstore"
 )
 
@@ -52,6 +53,47 @@ func TestEndEarlyLeavesCallerTime(t *testing.T) {
 			})
 		}
 		wg.Wait()
+	}
+}
+
+// A call that needs a connection which another call is opening waits no longer than its own
+// deadline allows, however long the other one may wait.
+func TestCallLeavesConnectionOfAnotherCaller(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, &redisstore.Options{Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	take := func(timeout time.Duration) error {
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
+		defer cancel()
+		_, err := store.Take(ctx, penstock.Request{Key: "k", Limit: penstock.PerHour(10), Cost: 1})
+		return err
+	}
+	mustCommand(t, server, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	patient := make(chan error)
+	go func() { patient <- take(time.Minute) }()
+	redistest.WaitFor(t, "a call opens a connection", store.Connecting)
+	for range 3 {
+		if err := take(10 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v, want the caller's own deadline", err)
+		}
+	}
+	select {
+	case err := <-patient:
+		t.Errorf("the call that opens the connection has ended: %v", err)
+	default:
+	}
+	if err := server.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-patient; err != nil {
+		t.Errorf("got %v from the call that opened the connection", err)
 	}
 }
 

@@ -40,7 +40,7 @@ func (s *Store) Eval(ctx context.Context, script *Script, name string, args ...s
 // evalError returns the error of a call. Unlike that of a take, it is
 // [penstock.ErrUnavailable] only if Redis did not reply.
 func evalError(d *deadline, c *Call) error {
-	switch ended := d.Context.Err(); {
+	switch ended := d.callerErr(); {
 	case ended != nil:
 		return c.wrapError(ended)
 	case isReply(c.Err) && !notExecuted(c.Err):

@@ -44,6 +44,9 @@ func (s *Store) Reconnect() {
 	client.replace(client.current.Load())
 }
 
+// Connecting reports whether a call is opening a connection.
+func (s *Store) Connecting() bool { return s.client.(*rueidisClient).connections.Connecting() }
+
 // TakeBatched decides requests with one limit and one cost as one batch. Requests
 // without a context get the background context.
 func (s *Store) TakeBatched(rs []penstock.Request, ctxs ...context.Context) (ds []penstock.Decision, errs []error) {

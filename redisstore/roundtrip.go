@@ -160,7 +160,7 @@ func (s *Store) callError(d *deadline, c *Call) error {
 	if c.lastErr != nil {
 		after = ", after " + c.lastErr.Error()
 	}
-	switch ended := d.Context.Err(); {
+	switch ended := d.callerErr(); {
 	case ended != nil && isReply(err) && notExecuted(err):
 		return c.wrapError(fmt.Errorf("%w, after %w", ended, err))
 	case ended != nil && !isReply(err):

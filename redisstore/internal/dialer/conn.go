@@ -3,6 +3,7 @@ package dialer
 import (
 	"errors"
 	"net"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -24,6 +25,7 @@ type conn struct {
 	address    string
 	deadline   time.Time    // of the handshake
 	answered   atomic.Bool  // whether the handshake got its first reply
+	connected  sync.Once    // when the handshake has ended, or failed
 	lastWrite  atomic.Int64 // after the handshake, in nanoseconds since the dialer's start; or 0
 	idle       atomic.Bool  // whether the next write begins a command, with none in flight
 	peerClosed func() bool
@@ -43,6 +45,7 @@ func (c *conn) Read(b []byte) (int, error) {
 		c.dialer.record(c.address, err)
 		if n > 0 {
 			c.answered.Store(true)
+			c.endHandshake()
 			_ = c.Conn.SetDeadline(time.Time{}) // every command sets its own
 		}
 	}
@@ -67,9 +70,13 @@ func (c *conn) Write(b []byte) (int, error) {
 // Close closes the connection. No write that begins later reaches the server.
 func (c *conn) Close() error {
 	err := c.Conn.Close()
+	c.endHandshake()
 	c.dialer.recordClosed(c.lastWrite.Load())
 	return err
 }
+
+// endHandshake tells the dialer that nothing waits for this connection any more.
+func (c *conn) endHandshake() { c.connected.Do(func() { c.dialer.connecting.Add(-1) }) }
 
 var errPeerClosed = errors.New("the server has closed the connection")
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -32,6 +33,8 @@ type Dialer struct {
 	ctx     context.Context // of attempts; ends on Close
 	cancel  context.CancelFunc
 	start   time.Time
+
+	connecting atomic.Int64 // connections that callers are opening, handshakes included
 
 	mu            sync.Mutex
 	addresses     map[string]*addressState
@@ -71,8 +74,23 @@ func New(network string, timeout time.Duration) *Dialer {
 	return d
 }
 
+// Connecting reports whether a caller is opening a connection. Another caller that needs the
+// same one waits for it, however long the first one does.
+func (d *Dialer) Connecting() bool { return d.connecting.Load() > 0 }
+
 // Dial returns a connection, possibly from an attempt of an earlier caller.
 func (d *Dialer) Dial(ctx context.Context, address string, netDialer *net.Dialer, config *tls.Config) (net.Conn, error) {
+	d.connecting.Add(1)
+	c, err := d.dial(ctx, address, netDialer, config)
+	if err != nil {
+		d.connecting.Add(-1)
+		return nil, err
+	}
+	return c, nil
+}
+
+// dial returns a connection whose handshake counts as connecting.
+func (d *Dialer) dial(ctx context.Context, address string, netDialer *net.Dialer, config *tls.Config) (net.Conn, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, netDialer.Timeout)

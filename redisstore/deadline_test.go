@@ -1,0 +1,41 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+// A lateContext has a deadline and no timer, as a context whose timer has yet to run.
+type lateContext struct {
+	context.Context
+	at time.Time
+}
+
+func (c lateContext) Deadline() (time.Time, bool) { return c.at, true }
+
+// A connection that times out at the caller's deadline ended because of the caller, even if the
+// timer of the caller's context has not run yet.
+func TestCallErrorBlamesCallerWhoseDeadlineHasPassed(t *testing.T) {
+	t.Parallel()
+	s := &Store{}
+	for _, test := range []struct {
+		at          time.Time
+		unavailable bool
+	}{
+		{time.Now().Add(-time.Millisecond), false},
+		{time.Now().Add(time.Hour), true},
+	} {
+		d := s.deadlineAfter(lateContext{t.Context(), test.at}, time.Minute)
+		c := &Call{Script: &Script{Name: "take"}, Err: context.DeadlineExceeded}
+		for name, err := range map[string]error{"take": s.callError(d, c), "eval": evalError(d, c)} {
+			if errors.Is(err, penstock.ErrUnavailable) != test.unavailable || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s, %v left: got %v, want ErrUnavailable: %v", name, time.Until(test.at).Round(time.Minute), err, test.unavailable)
+			}
+		}
+		d.stop()
+	}
+}

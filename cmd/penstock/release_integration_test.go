@@ -1,3 +1,5 @@
+//go:build integration && linux
+
 package main
 
 import (
@@ -11,10 +13,7 @@ import (
 
 // make release makes an archive for each platform, of a static binary that runs, and
 // checksums that are right. Only this machine's is built here.
-func TestReleaseArchiveHasStaticBinary(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds a binary; a run without the race detector does")
-	}
+func TestIntegrationReleaseArchiveHasStaticBinary(t *testing.T) {
 	dir := t.TempDir()
 	run := func(name string, args ...string) string {
 		t.Helper()

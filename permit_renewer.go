@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -13,6 +14,9 @@ type permitRenewer struct {
 	mu    sync.Mutex
 	heap  permitHeap
 	timer *time.Timer
+	lost  uint64 // permits
+
+	waiting atomic.Int64 // calls that wait for permits
 }
 
 const (
@@ -30,7 +34,7 @@ func (n *permitRenewer) add(p *Permit, sent time.Time) {
 	defer n.mu.Unlock()
 	p.granted(sent)
 	if !p.expiry.After(time.Now()) {
-		p.cancel(ErrPermitLost) // the answer took longer than the period
+		n.lose(p) // the answer took longer than the period
 		return
 	}
 	heap.Push(&n.heap, p)
@@ -110,6 +114,7 @@ func (n *permitRenewer) lose(p *Permit) {
 	if p.index >= 0 {
 		heap.Remove(&n.heap, p.index)
 	}
+	n.lost += uint64(p.request.Cost)
 	p.cancel(ErrPermitLost)
 }
 

@@ -144,6 +144,9 @@ var (
 	decisionsDesc   = prometheus.NewDesc("penstock_decisions_total", "Decisions by rule, outcome and mode. In shadow mode, denials are not enforced.", []string{"rule", "outcome", "mode"}, nil)
 	unitsDesc       = prometheus.NewDesc("penstock_cost_units_total", "Cost units by rule and outcome: granted if allowed, requested if denied.", []string{"rule", "outcome"}, nil)
 	limitDesc       = prometheus.NewDesc("penstock_limit_units", "Maximum units that a rule grants in one request: its burst or count.", []string{"rule"}, nil)
+	releasedDesc    = prometheus.NewDesc("penstock_permits_released_total", "Permits of concurrent limits that were released, by rule.", []string{"rule"}, nil)
+	notHeldDesc     = prometheus.NewDesc("penstock_permit_releases_not_held_total", "Releases that found no permit under their ID, by rule: it had expired, or was never granted.", []string{"rule"}, nil)
+	heldIDsDesc     = prometheus.NewDesc("penstock_permit_ids_refused_total", "Requests denied only because their ID held a permit already, by rule.", []string{"rule"}, nil)
 	unmatchedDesc   = prometheus.NewDesc("penstock_unmatched_requests_total", "Requests that no rule matched in any descriptor, by domain; the empty domain stands for all without rules.", []string{"domain"}, nil)
 	refusalsDesc    = prometheus.NewDesc("penstock_request_limits_refused_total", "Requests refused because of the limit that they brought, by reason.", []string{"reason"}, nil)
 	storeBytesDesc  = prometheus.NewDesc("penstock_request_limits_redis_bytes", "Upper bound of the live state that limits in requests to this server left in Redis.", nil, nil)
@@ -163,6 +166,9 @@ func (c engineCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- decisionsDesc
 	ch <- unitsDesc
 	ch <- limitDesc
+	ch <- releasedDesc
+	ch <- notHeldDesc
+	ch <- heldIDsDesc
 	ch <- unmatchedDesc
 	ch <- refusalsDesc
 	ch <- storeBytesDesc
@@ -185,6 +191,11 @@ func (c engineCollector) Collect(ch chan<- prometheus.Metric) {
 		counter(unitsDesc, n.DeniedUnits.Load(), "denied")
 		if n.Rule != "" { // ad-hoc limits differ by request
 			ch <- prometheus.MustNewConstMetric(limitDesc, prometheus.GaugeValue, float64(n.Limit), n.Rule)
+		}
+		if n.HasPermits {
+			counter(releasedDesc, n.Permits.Released.Load())
+			counter(notHeldDesc, n.Permits.NotHeld.Load())
+			counter(heldIDsDesc, n.Permits.HeldIDs.Load())
 		}
 	}
 }

@@ -2,6 +2,7 @@ package adminapi
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -216,6 +217,10 @@ type keyState struct {
 	RetryAfter json.RawMessage `json:"retry_after"`
 	Decision   json.RawMessage `json:"decision"`
 
+	// Held is how many permits of a concurrent limit are held, as the store knows; null for
+	// other limits.
+	Held *int64 `json:"held,omitempty"`
+
 	// Override is the one that applies to the key. Of a limit that it replaces, Limit
 	// is the new one.
 	Override *overrideResponse `json:"override,omitempty"`
@@ -244,6 +249,9 @@ func (s *Server) nextUnit(ctx context.Context, t keyTarget, d penstock.Decision)
 	if d.Remaining > 0 {
 		return 0, nil
 	}
+	if t.limit.Algorithm == penstock.Concurrent {
+		return s.nextPermit(ctx, t)
+	}
 	d, err := s.takeUnits(ctx, t, 1)
 	if err != nil || !d.Allowed {
 		return d.RetryAfter, err
@@ -251,6 +259,18 @@ func (s *Server) nextUnit(ctx context.Context, t keyTarget, d penstock.Decision)
 	if d.Granted > 0 {
 		_, err = s.takeUnits(ctx, t, -1)
 	}
+	return 0, err
+}
+
+// nextPermit is nextUnit under a concurrent limit, where only an ID can take permits.
+func (s *Server) nextPermit(ctx context.Context, t keyTarget) (time.Duration, error) {
+	r := penstock.Request{Key: t.key, Limit: t.limit, Cost: 1, ID: rand.Text()}
+	d, err := s.engine.Store().Take(ctx, r)
+	if err != nil || !d.Allowed {
+		return d.RetryAfter, err
+	}
+	r.Cost = -1
+	_, err = s.engine.Store().Take(ctx, r)
 	return 0, err
 }
 
@@ -266,6 +286,10 @@ func (t *keyTarget) state(d penstock.Decision, next time.Duration) *keyState {
 	state := &keyState{
 		Limit: t.limit.String(), Key: t.key, WouldAllow: next == 0, RetryAfter: httpserver.AppendSeconds(nil, next),
 		Decision: append(httpserver.AppendDecision([]byte{'{'}, &d), '}'), decision: d,
+	}
+	if t.limit.Algorithm == penstock.Concurrent {
+		held := heldPermits(&d)
+		state.Held = &held
 	}
 	if t.rule != nil {
 		state.Rule = t.rule.Name

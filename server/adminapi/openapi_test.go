@@ -122,11 +122,24 @@ func (t *apiTest) sendQueries() {
 		t.send(s, "GET", query, "")
 		t.send(idle, "GET", query, "")
 	}
+	down, memory := false, penstock.NewMemory(nil)
+	permits := permitServer(t, penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+		if down {
+			return penstock.Decision{}, penstock.ErrUnavailable
+		}
+		return memory.Take(ctx, r)
+	}))
+	for _, query := range []string{"/v1/live", "/v1/permits?rule=held/user&keys=3", "/v1/permits?keys=x", "/v1/keys?domain=held&user=ada&request_id=x"} {
+		t.send(permits, "GET", query, "")
+	}
+	down = true
+	t.send(permits, "GET", "/v1/permits", "")
 	for _, order := range observe.SortNames {
 		t.send(idle, "HEAD", "/v1/live?scope=daemon&sort="+order, "")
 	}
 	noRules := newServer(t, engine.New(penstock.NewMemory(nil), nil), adminapi.Options{Loopback: true})
 	t.send(noRules, "GET", "/v1/explain?domain=edge&a=b", "")
+	t.send(noRules, "GET", "/v1/permits", "")
 	for _, body := range []string{`{"limit":"10/1s","traffic":"edge"}`, `{"limit":"2/1s","arrivals":[{"at":0.5,"cost":3}]}`, `{`} {
 		t.send(s, "POST", "/v1/simulate", body)
 	}
@@ -171,7 +184,7 @@ func (t *apiTest) sendRejected() {
 			break
 		}
 	}
-	for path := range map[string]bool{"/v1/top": true, "/v1/explain": true, "/v1/inspect": true, "/v1/audit": true, "/v1/keys": true} {
+	for path := range map[string]bool{"/v1/top": true, "/v1/explain": true, "/v1/inspect": true, "/v1/permits": true, "/v1/audit": true, "/v1/keys": true} {
 		t.send(s, "GET", path, "", "Authorization", "Bearer wrong")
 	}
 	for _, method := range []string{"POST", "DELETE"} {

@@ -173,6 +173,7 @@ func (s *Server) endpoints() []endpoint {
 		{"/v1/explain", "GET, HEAD", "which rule applies to a descriptor, and why: ?domain=shop&user=42", false, s.handleExplain},
 		{"/v1/inspect", "GET, HEAD", "a key under each rule, and the last decisions about it: ?key=42, or as /v1/keys", false, s.handleInspect},
 		{"/v1/keys", "GET, POST, DELETE", keysHelp, false, s.handleKey},
+		{"/v1/permits", "GET, HEAD", "the rules with concurrent limits, and the permits that their top keys hold: ?rule=NAME&keys=N", false, s.handlePermits},
 		{overridesPath, "GET, HEAD, PUT, DELETE", overridesHelp, false, s.handleOverrides},
 		{"/v1/audit", "GET, HEAD", "the last actions, done or refused, the newest first", false, s.handleAudit},
 		{"/v1/simulate", "POST", simulateHelp, false, s.handleSimulate},

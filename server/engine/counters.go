@@ -14,6 +14,8 @@ type RuleCounters struct {
 	Rule  string // the rule's name; "" for ad-hoc limits
 	Limit int64  // most units that can be taken at once; 0 for ad-hoc limits
 
+	HasPermits bool // the limit is concurrent
+
 	*Counters
 }
 
@@ -25,6 +27,16 @@ type Counters struct {
 
 	Hits   Hits
 	Banned atomic.Uint64 // requests denied by a ban; they count as Denied or Shadowed, too
+
+	Permits PermitCounters // of a concurrent limit
+}
+
+// PermitCounters count what becomes of permits. What is granted counts as AllowedUnits, renewals
+// included. How many are held only the store knows.
+type PermitCounters struct {
+	Released atomic.Uint64 // permits
+	NotHeld  atomic.Uint64 // releases that found no permit: it had expired, or was never granted
+	HeldIDs  atomic.Uint64 // requests denied for no other reason than that their ID held a permit
 }
 
 // RuleCounters returns the live counters of every rule with a limit, and of request
@@ -76,7 +88,9 @@ func (e *Engine) newRuleTable(s *rules.Set, old *ruleTable) *ruleTable {
 		}
 		t.states[r.Index] = e.newRuleState(s, r)
 		state := &t.states[r.Index]
-		state.counters = &RuleCounters{Rule: r.Name, Limit: maxAtOnce(r.Limit), Counters: counters}
+		state.counters = &RuleCounters{
+			Rule: r.Name, Limit: maxAtOnce(r.Limit), HasPermits: r.Limit.Algorithm == penstock.Concurrent, Counters: counters,
+		}
 		state.overrides, state.changed = e.overrides.Index(r.CountedBy), &changedRules{}
 	}
 	return t

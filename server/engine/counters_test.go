@@ -135,3 +135,34 @@ func TestSetRulesKeepsStateAndCounters(t *testing.T) {
 		}
 	})
 }
+
+const permitRules = `domain: held
+descriptors:
+- {key: user, limit: 2/30s concurrent, id: request_id}
+- {key: path, limit: 5/1h}
+`
+
+// The counters tell what becomes of permits: released, found expired or never granted, and
+// refused because of their ID alone. A refund of a rate is none of it.
+func TestRuleCountersCountPermits(t *testing.T) {
+	onBothStores(t, func(t *testing.T, store penstock.Store) {
+		e := newEngine(t, store, permitRules, nil)
+		permit := func(cost int64, id string) { decide(t, e, "held", descriptor(cost, "user=ada", "request_id="+id)) }
+		permit(1, "a")
+		permit(1, "a") // one is free: only the ID refuses it
+		permit(1, "b")
+		permit(1, "b") // none is free: a new ID would be denied, too
+		permit(1, "c")
+		permit(-1, "c") // never granted
+		permit(-1, "a")
+		permit(-1, "a") // released already
+		permit(0, "b")
+		decide(t, e, "held", descriptor(2, "path=/"))
+		decide(t, e, "held", descriptor(-2, "path=/"))
+		want(t, countersOf(t, e, "held/user"), "limit=2 allowed=2/2 denied=3/3 shadowed=0 errors=0")
+		for _, c := range e.RuleCounters() {
+			got := fmt.Sprint(c.HasPermits, c.Permits.Released.Load(), c.Permits.NotHeld.Load(), c.Permits.HeldIDs.Load())
+			want(t, got, map[bool]string{true: "true 1 2 1", false: "false 0 0 0"}[c.Rule == "held/user"])
+		}
+	})
+}

@@ -391,14 +391,39 @@ func (ev *evaluation) count(err error) {
 		switch {
 		case err != nil:
 			counters.Errors.Add(1)
-		case d.cost <= 0:
+		case d.cost < 0:
+			ev.countRelease(d)
+		case d.cost == 0:
 		case d.denied:
 			ev.countDenied(d)
+			ev.countHeldID(d)
 			ev.countKey(d)
 		case granted > 0:
 			counters.countAllowed(granted)
 			ev.countKey(d)
 		}
+	}
+}
+
+// countRelease counts a release of permits.
+func (ev *evaluation) countRelease(d *limitedDescriptor) {
+	if d.rule.ID == "" || !d.decided {
+		return
+	}
+	permits := &d.state.counters.Permits
+	if released := -ev.granted(d); released > 0 {
+		permits.Released.Add(uint64(released))
+		return
+	}
+	permits.NotHeld.Add(1)
+}
+
+// countHeldID counts a denial whose only reason is the ID: the permits that it asked for were
+// free.
+func (ev *evaluation) countHeldID(d *limitedDescriptor) {
+	free := ev.result.Statuses[d.index].Decision.Remaining - d.request.KeepFree
+	if d.newID && !d.banned() && free >= d.cost {
+		d.state.counters.Permits.HeldIDs.Add(1)
 	}
 }
 

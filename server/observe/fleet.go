@@ -272,15 +272,23 @@ func (l *Live) addRules(rows []RuleRow) {
 	}
 	var fresh []RuleRow
 	for _, row := range rows {
-		mine := byName[row.Name]
+		mine, theirs := byName[row.Name], row.Permits
 		if mine == nil {
 			row.Decisions, row.DeniedOrShadowed = slices.Clone(row.Decisions), slices.Clone(row.DeniedOrShadowed)
+			row.Permits = nil
+			if theirs != nil {
+				row.Permits = &Permits{}
+				row.Permits.add(theirs)
+			}
 			fresh = append(fresh, row)
 			continue
 		}
 		mine.Totals.add(row.Totals)
 		mine.Counts.add(row.Counts)
 		mine.Rate += row.Rate
+		if mine.Permits != nil && theirs != nil {
+			mine.Permits.add(theirs)
+		}
 		mine.setShares()
 		addNumbers(mine.Decisions, row.Decisions)
 		addNumbers(mine.DeniedOrShadowed, row.DeniedOrShadowed)

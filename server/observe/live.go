@@ -159,6 +159,30 @@ type RuleRow struct {
 	// second.
 	Decisions        []uint64 `json:"decisions"`
 	DeniedOrShadowed []uint64 `json:"denied_or_shadowed"`
+
+	Permits *Permits `json:"permits,omitempty"` // of a concurrent limit
+}
+
+// Permits are what became of the permits of a concurrent limit, since the start. How many are
+// held, only the store knows, for each key.
+type Permits struct {
+	Granted  uint64 `json:"granted"`  // permits, renewals included
+	Released uint64 `json:"released"` // permits
+
+	// NotHeld counts the releases that found no permit under their ID: it had expired, or
+	// was never granted. Envoy sends such a release for each request that was denied.
+	NotHeld uint64 `json:"not_held"`
+
+	// HeldIDs counts the requests that were denied only because their ID held a permit
+	// already.
+	HeldIDs uint64 `json:"held_ids"`
+}
+
+func (p *Permits) add(other *Permits) {
+	p.Granted += other.Granted
+	p.Released += other.Released
+	p.NotHeld += other.NotHeld
+	p.HeldIDs += other.HeldIDs
 }
 
 // OtherRules is the name of the row of all rules beyond the first 1,000.

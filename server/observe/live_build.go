@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/history"
 	"github.com/penstock-io/penstock/server/rules"
 )
@@ -54,7 +55,7 @@ func (o *Observer) summary(w Window) *Live {
 	}
 	l.Rules = o.ruleRows(w)
 	for _, c := range o.engine.RuleCounters() {
-		l.Totals.add(countsOf(c))
+		l.Totals.add(CountsOf(c))
 	}
 	return l
 }
@@ -117,7 +118,7 @@ func (o *Observer) ruleRows(w Window) []RuleRow {
 	rows := []RuleRow{}
 	var others Counts
 	for _, c := range o.engine.RuleCounters() {
-		totals := countsOf(c)
+		totals := CountsOf(c)
 		span, ok := o.rules.Of(c.Rule, resolutionOf[w])
 		switch {
 		case !ok && o.rules.Len() >= history.MaxSeries:
@@ -125,6 +126,10 @@ func (o *Observer) ruleRows(w Window) []RuleRow {
 		case c.Rule != "" || totals != (Counts{}):
 			row := o.newRow(c.Rule, totals, span, w)
 			row.describe(known[c.Rule])
+			if c.HasPermits {
+				permits := PermitsOf(c)
+				row.Permits = &permits
+			}
 			rows = append(rows, row)
 		}
 	}
@@ -132,6 +137,14 @@ func (o *Observer) ruleRows(w Window) []RuleRow {
 		rows = append(rows, o.newRow(OtherRules, others, span, w))
 	}
 	return rows
+}
+
+// PermitsOf returns the counters of the permits of a rule.
+func PermitsOf(c *engine.RuleCounters) Permits {
+	return Permits{
+		Granted: c.AllowedUnits.Load(), Released: c.Permits.Released.Load(),
+		NotHeld: c.Permits.NotHeld.Load(), HeldIDs: c.Permits.HeldIDs.Load(),
+	}
 }
 
 func (r *RuleRow) describe(rule *rules.Rule) {

@@ -124,7 +124,7 @@ func (o *Observer) Tick() {
 	second := o.options.Now().Unix() - 1
 	o.rules.Tick(second, func(record func(string, []uint64)) {
 		for _, c := range o.engine.RuleCounters() {
-			n := countsOf(c)
+			n := CountsOf(c)
 			record(c.Rule, []uint64{n.Allowed, n.Denied, n.Shadowed, n.Errors})
 		}
 	})
@@ -137,6 +137,7 @@ func (o *Observer) Tick() {
 	})
 }
 
-func countsOf(c *engine.RuleCounters) Counts {
+// CountsOf returns the counters of a rule.
+func CountsOf(c *engine.RuleCounters) Counts {
 	return Counts{Allowed: c.Allowed.Load(), Denied: c.Denied.Load(), Shadowed: c.Shadowed.Load(), Errors: c.Errors.Load()}
 }

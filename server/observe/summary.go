@@ -274,6 +274,9 @@ func (c *summaryCheck) row(row *RuleRow, r history.Resolution) {
 	c.require(len(row.Decisions) <= r.Slots() && len(row.DeniedOrShadowed) <= r.Slots(), "sparkline")
 	c.numbers(row.Decisions...)
 	c.numbers(row.DeniedOrShadowed...)
+	if p := row.Permits; p != nil {
+		c.numbers(p.Granted, p.Released, p.NotHeld, p.HeldIDs)
+	}
 }
 
 func (c *summaryCheck) top(t *peerTop) {

@@ -32,6 +32,8 @@ export interface RuleRequest {
   descriptors: Descriptor[];
   /** The cost of the descriptors that have none of their own. Default: 1. */
   cost?: number;
+  /** Requests with the same ID are charged once, and can be settled. A rule needs settle. */
+  id?: string;
 }
 
 export interface Descriptor {
@@ -42,8 +44,13 @@ export interface Descriptor {
 /** A key and a limit, to be read. */
 export type PeekRequest = Pick<LimitRequest, "key" | "limit"> | Pick<RuleRequest, "domain" | "descriptors">;
 
-/** What was really used of what was taken under an ID. */
-export type Settlement = Pick<LimitRequest, "key" | "limit"> & { cost: number };
+/** What was really used of what was taken under an ID, by a limit or by rules. */
+export type Settlement = LimitSettlement | RuleSettlement;
+
+export type LimitSettlement = Pick<LimitRequest, "key" | "limit"> & { cost: number };
+
+/** A descriptor without a cost has that of the settlement. */
+export type RuleSettlement = Pick<RuleRequest, "domain" | "descriptors" | "cost">;
 
 /** Units to return: of what was taken under the ID or, with permission, of the key. */
 export type RefundRequest =
@@ -128,7 +135,7 @@ export class Client {
   settle(request: Settlement & { id: string }, options?: CallOptions): Promise<Decision>;
 
   /** Settles what takeAll took under an ID. */
-  settleAll(requests: readonly Settlement[], options: SettleAllOptions): Promise<Decision>;
+  settleAll(requests: readonly LimitSettlement[] | readonly RuleSettlement[], options: SettleAllOptions): Promise<Decision>;
 
   /** Reads the state of a key and charges nothing. */
   peek(request: PeekRequest, options?: CallOptions): Promise<Decision>;

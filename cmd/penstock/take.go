@@ -71,14 +71,16 @@ func settleCommand() *cobra.Command {
 	var flags connectFlags
 	var raw bool
 	settle := &cobra.Command{
-		Use:   "settle KEY --limit LIMIT --id ID --cost AMOUNT",
+		Use:   "settle KEY --limit LIMIT --id ID --cost AMOUNT | settle --domain DOMAIN --id ID --cost AMOUNT KEY=VALUE...",
 		Short: "Correct what was taken, once the true cost is known",
 		Long: `Settle makes what was taken under an ID equal to what was really used. It refunds
 what was too much, except what time has paid back already, and charges what was too
 little as a debt. It can be repeated, also with another amount. The exit code is 2 if
-the server does not remember the ID; then nothing is charged.`,
+the server does not remember the ID; then nothing is charged. With --domain, the rule
+needs settle: true.`,
 		Example: `  penstock take team:9 --limit "100000/1m" --cost 4000 --id b81c
-  penstock settle team:9 --limit "100000/1m" --cost 812 --id b81c`,
+  penstock settle team:9 --limit "100000/1m" --cost 812 --id b81c
+  penstock settle --domain llm team=9 --cost 812 --id b81c`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if !c.Flags().Changed("cost") || r.id == "" {
 				return errors.New("want --id, under which was taken, and --cost, the amount that was used")
@@ -100,6 +102,7 @@ the server does not remember the ID; then nothing is charged.`,
 	f := settle.Flags()
 	f.SortFlags = false
 	f.StringVar(&r.limit, "limit", "", "limit under which was taken")
+	f.StringVar(&r.domain, "domain", "", "domain whose rules apply")
 	f.StringVar(&r.id, "id", "", "ID under which was taken")
 	f.Int64Var(&r.cost, "cost", 0, "units that were used")
 	f.BoolVar(&raw, "json", false, "print the response as JSON")
@@ -121,8 +124,8 @@ func addTakeFlags(f *pflag.FlagSet, r *takeRequest, raw *bool) {
 // parseArgs parses the arguments, and rejects flags that exclude each other.
 func (r *takeRequest) parseArgs(args []string) (err error) {
 	if r.domain != "" {
-		if r.limit != "" || r.atMost || r.id != "" {
-			return errors.New("--domain: cannot be combined with --limit, --at-most or --id, which need a key")
+		if r.limit != "" || r.atMost {
+			return errors.New("--domain: cannot be combined with --limit or --at-most, which need a key")
 		}
 		r.entries, err = parseEntries(args)
 		return err
@@ -166,6 +169,9 @@ func (r *takeRequest) send(ctx context.Context, at *connection) (*takeResult, er
 	case "grpc", "grpcs":
 		if r.settle {
 			return nil, fmt.Errorf("--server %q: Envoy's protocol cannot settle: want a URL with http or https", at.url)
+		}
+		if r.id != "" {
+			return nil, fmt.Errorf("--server %q: Envoy's protocol has no ID: want a URL with http or https", at.url)
 		}
 		return r.sendGRPC(ctx, at)
 	}

@@ -39,7 +39,7 @@ func (r *takeRequest) httpRequest() client.TakeRequest {
 	for _, e := range r.entries {
 		d.Entries = append(d.Entries, client.Entry(e))
 	}
-	return client.TakeRequest{Domain: r.domain, Cost: r.cost, Descriptors: []client.Descriptor{d}}
+	return client.TakeRequest{Domain: r.domain, Cost: r.cost, ID: r.id, Descriptors: []client.Descriptor{d}}
 }
 
 // resultText returns a response as a line to print. With rules, the response has a part

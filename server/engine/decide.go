@@ -90,6 +90,11 @@ type Result struct {
 // Quota rules deny only if all of them do. After an error the result is empty, and nothing
 // stays charged, as far as the store can be reached.
 func (e *Engine) Decide(ctx context.Context, domain string, ds []Descriptor, r *Result) error {
+	return e.evaluate(ctx, domain, under{}, ds, r)
+}
+
+// evaluate decides the descriptors, or settles them.
+func (e *Engine) evaluate(ctx context.Context, domain string, u under, ds []Descriptor, r *Result) error {
 	t, err := e.validate(domain, ds)
 	if err != nil {
 		return err
@@ -97,12 +102,14 @@ func (e *Engine) Decide(ctx context.Context, domain string, ds []Descriptor, r *
 	r.reset(len(ds))
 	d := t.set.Domain(domain)
 	if d == nil {
-		e.decideUnknownDomain(domain, ds, r)
+		if !u.settle {
+			e.decideUnknownDomain(domain, ds, r)
+		}
 		return nil
 	}
 	ev := evaluations.Get().(*evaluation)
 	defer ev.release()
-	ev.engine, ev.result = e, r
+	ev.engine, ev.result, ev.under = e, r, u
 	if err := ev.prepare(ctx, t, d, ds); err != nil {
 		return err
 	}
@@ -114,7 +121,9 @@ func (e *Engine) Decide(ctx context.Context, domain string, ds []Descriptor, r *
 		return err
 	}
 	r.OverLimit = over && !e.shadow
-	ev.checkUnmatched(t, d, ds)
+	if !u.settle {
+		ev.checkUnmatched(t, d, ds)
+	}
 	return nil
 }
 

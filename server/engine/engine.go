@@ -21,6 +21,7 @@ var (
 	ErrNoDescriptors      = errors.New("rate limit descriptor list must not be empty")
 	ErrTooManyDescriptors = errors.New("too many descriptors")
 	ErrNoPermitID         = errors.New("the descriptor has no ID for its permit")
+	ErrNoSettle           = errors.New("the descriptors cannot be taken or settled under an ID")
 	ErrNoRelease          = errors.New("a concurrent limit needs to know when a request has ended, and this API never does")
 )
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -22,11 +23,13 @@ import (
 type evaluation struct {
 	engine  *Engine
 	result  *Result
+	under   under
 	compat  bool // descriptors are decided as Envoy's service does
 	limited []limitedDescriptor
 	keys    []byte // of all limited descriptors, one after the other
 
 	unmatched []int // the descriptors without a rule
+	hasSettle bool  // whether one of the rules has settle
 	overrides []admittedOverride
 
 	// What the next call of the store decides. A queued request is about
@@ -71,7 +74,7 @@ const maxKeptKeyBytes = 64 << 10
 func (ev *evaluation) release() {
 	clear(ev.limited)
 	ev.overrides = ev.overrides[:0]
-	ev.engine, ev.result = nil, nil
+	ev.engine, ev.result, ev.under, ev.hasSettle = nil, nil, under{}, false
 	ev.limited, ev.keys, ev.unmatched = ev.limited[:0], ev.keys[:0], ev.unmatched[:0]
 	if cap(ev.keys) > maxKeptKeyBytes {
 		ev.keys = nil
@@ -88,6 +91,9 @@ func (ev *evaluation) prepare(ctx context.Context, t *ruleTable, domain *rules.D
 	}
 	ev.applyReplaces()
 	ev.setKeys()
+	if err := ev.setID(domain); err != nil {
+		return err
+	}
 	return ev.admitOverrides(ds)
 }
 
@@ -125,6 +131,7 @@ func (ev *evaluation) matchRule(ctx context.Context, l *limitedDescriptor, t *ru
 		l.rule = nil
 		return nil
 	}
+	ev.hasSettle = ev.hasSettle || l.rule.Settle
 	state := &t.states[l.rule.Index]
 	if !l.rule.Unlimited {
 		l.setState(state)
@@ -259,13 +266,16 @@ func (ev *evaluation) setKeys() {
 // decide reports whether the request is over a limit. After an error nothing stays charged,
 // as far as the store can be reached.
 func (ev *evaluation) decide(ctx context.Context, domain *rules.Domain) (over bool, err error) {
+	if ev.under.settle {
+		return false, ev.settleID(ctx) // bans deny nothing that has been used already
+	}
 	ev.decideBanned()
 	if ev.compat = domain.CompatEnvoy || ev.engine.compatEnvoy; ev.compat {
 		over, err = ev.decideEach(ctx)
 	} else {
 		over, err = ev.decideAll(ctx)
 	}
-	if err != nil {
+	if err != nil && ev.under.id == "" {
 		ev.refundAll(ctx)
 	}
 	return over, err
@@ -380,8 +390,12 @@ func (ev *evaluation) refundAll(ctx context.Context) {
 	ev.clearQueue()
 }
 
-// count updates the counters of the rules.
+// count updates the counters of the rules. A settlement counts only if the store failed:
+// what it settles was counted when it was taken.
 func (ev *evaluation) count(err error) {
+	if ev.under.settle && (err == nil || errors.Is(err, penstock.ErrUnknownID)) {
+		return
+	}
 	for i := range ev.limited {
 		d := &ev.limited[i]
 		counters, granted := d.state.counters, ev.granted(d)

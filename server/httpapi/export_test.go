@@ -28,8 +28,8 @@ func Fields() map[string][]string {
 	const schemas = "/components/schemas/"
 	return map[string][]string{
 		schemas + "Take":       (requestFields | listFields).names(),
-		schemas + "ByLimit":    (limitFields | fieldCost | fieldReset).names(),
-		schemas + "ByRules":    (ruleFields | fieldCost | fieldReset).names(),
+		schemas + "ByLimit":    (limitFields | fieldCost | fieldReset | fieldID).names(),
+		schemas + "ByRules":    (ruleFields | fieldCost | fieldReset | fieldID).names(),
 		schemas + "List":       listFields.names(),
 		schemas + "Descriptor": descriptorFields.names(),
 		schemas + "Descriptor/properties/entries/items": entryFields.names(),

@@ -67,6 +67,12 @@ descriptors:
     limit: "3/1m"
   - key: tenant
     limit: "5/1m"
+  - key: team
+    limit: "100/1m"
+    settle: true
+  - key: day
+    limit: "1000/1d"
+    settle: true
   - key: watched
     shadow_mode: true
     limit: "1/1m"

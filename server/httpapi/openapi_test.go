@@ -161,6 +161,9 @@ func sendTakes(t *testing.T, send sendFunc, server http.Handler) {
 	take(`{"key":"s","limit":"9/1m","id":"x","hold":90,"cost":5}`)
 	settle(`{"key":"s","limit":"9/1m","id":"x","cost":3}`)
 	settle(`{"key":"s","limit":"9/1m","id":"unknown","cost":3}`)
+	team := `{"domain":"edge","descriptors":[{"entries":[{"key":"team"}]}],"id":"x","cost":3}`
+	take(team)
+	settle(team)
 	settle(`{"key":"s","limit":"9/1m","id":"x"}`)
 	settle(strings.Repeat(" ", 64<<10+1))
 	send(server, remoteAddr, "POST", "/v1/settle", `{"key":"s","limit":"1/366d","id":"x","cost":1}`)

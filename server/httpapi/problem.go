@@ -104,7 +104,7 @@ func problemOf(err error) httplimit.Problem {
 	case errors.Is(err, engine.ErrNoDomain):
 		return (&fieldError{path: []string{"domain"}, problem: "must not be empty"}).asProblem()
 	case errors.Is(err, engine.ErrNoDescriptors), errors.Is(err, engine.ErrTooManyDescriptors),
-		errors.Is(err, engine.ErrNoPermitID), errors.Is(err, engine.ErrNoRelease):
+		errors.Is(err, engine.ErrNoPermitID), errors.Is(err, engine.ErrNoRelease), errors.Is(err, engine.ErrNoSettle):
 		return (&fieldError{path: []string{"descriptors"}, problem: err.Error()}).asProblem()
 	case errors.Is(err, engine.ErrNoRules):
 		return noRules

@@ -50,10 +50,22 @@ func storeResponse(r *penstock.Request, d penstock.Decision) takeResponse {
 }
 
 func (c *call) decideByRules(ctx context.Context, e *engine.Engine, t *takeRequest) (takeResponse, error) {
-	if err := e.Decide(ctx, t.domain, t.descriptors, &c.result); err != nil {
+	if err := t.decideByRules(ctx, e, t.descriptors, &c.result); err != nil {
 		return takeResponse{}, err
 	}
 	return combine(!c.result.OverLimit, responsesOf(c.result.Statuses, t.descriptors)), nil
+}
+
+// decideByRules decides or settles descriptors in the domain of the request, under its ID
+// if it has one.
+func (t *takeRequest) decideByRules(ctx context.Context, e *engine.Engine, ds []engine.Descriptor, r *engine.Result) error {
+	switch {
+	case t.settle:
+		return e.Settle(ctx, t.domain, t.id, ds, r)
+	case t.id != "":
+		return e.DecideWithID(ctx, t.domain, t.id, ds, r)
+	}
+	return e.Decide(ctx, t.domain, ds, r)
 }
 
 // decideEach decides every request by itself: those with a limit in one call of
@@ -152,6 +164,10 @@ func (c *call) checkUniform() error {
 			return inRequest(i, &fieldError{
 				path: []string{"domain"}, problem: "mode \"all\" wants the same domain in all requests",
 			})
+		case t.id != first.id && t.fields.has(ruleFields):
+			return inRequest(i, &fieldError{
+				path: []string{"id"}, problem: "mode \"all\" wants the same id in all requests", kind: ProblemBadCost,
+			})
 		}
 	}
 	return nil
@@ -198,7 +214,7 @@ func (c *call) decideAllByRules(ctx context.Context, e *engine.Engine) (takeResp
 	for i := range c.requests {
 		descriptors = append(descriptors, c.requests[i].descriptors...)
 	}
-	if err := e.Decide(ctx, c.requests[0].domain, descriptors, &c.result); err != nil {
+	if err := c.requests[0].decideByRules(ctx, e, descriptors, &c.result); err != nil {
 		return takeResponse{}, in("requests", err)
 	}
 	rest := responsesOf(c.result.Statuses, descriptors)

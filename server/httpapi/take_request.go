@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -65,11 +66,11 @@ const (
 	fieldValue
 
 	keyFields   = fieldKey | fieldKeyBase64
-	limitFields = keyFields | fieldLimit | fieldAtMost | fieldOverdraw | fieldMaxDelay | fieldKeepFree | fieldNewID | fieldID | fieldHold
+	limitFields = keyFields | fieldLimit | fieldAtMost | fieldOverdraw | fieldMaxDelay | fieldKeepFree | fieldNewID | fieldHold
 	ruleFields  = fieldDomain | fieldDescriptors
 	listFields  = fieldMode | fieldRequests
 
-	requestFields    = limitFields | ruleFields | fieldCost | fieldReset
+	requestFields    = limitFields | ruleFields | fieldCost | fieldReset | fieldID
 	descriptorFields = fieldEntries | fieldCost
 	entryFields      = fieldKey | fieldValue
 )
@@ -331,16 +332,19 @@ func limitError(err error) error {
 // checkSettle returns an error if the request cannot settle what was taken.
 func (t *takeRequest) checkSettle() error {
 	switch {
-	case t.fields.has(ruleFields):
-		return &fieldError{path: []string{t.fields.first(ruleFields)}, problem: "want key and limit: descriptors cannot be settled"}
 	case t.reset:
 		return &fieldError{path: []string{"reset"}, problem: "reset cannot be settled"}
-	case !t.fields.has(fieldCost):
+	case !t.fields.has(fieldCost) && (len(t.descriptors) == 0 || slices.Contains(t.hasCost, false)):
 		return &fieldError{path: []string{"cost"}, problem: "want the amount that was used"}
 	case t.id == "":
 		return &fieldError{path: []string{"id"}, problem: "want the id of what was taken", kind: ProblemBadCost}
 	case t.cost < 0:
 		return &fieldError{path: []string{"cost"}, problem: "must not be negative", kind: ProblemBadCost}
+	}
+	for i := range t.descriptors {
+		if t.descriptors[i].Cost < 0 {
+			return &fieldError{path: []string{"descriptors"}, problem: "the cost of a descriptor must not be negative", kind: ProblemBadCost}
+		}
 	}
 	return nil
 }

@@ -102,12 +102,24 @@ func (c *conn) takeNow(r *penstock.Request) (penstock.Decision, error) {
 
 // takeByRules decides descriptors by the rules of a domain.
 func (c *conn) takeByRules(t *takeCall, result *engine.Result) error {
-	if err := c.server.engine.Decide(c.server.ctx, t.domain, t.descriptors, result); err != nil {
+	if err := c.decideByRules(t, result); err != nil {
 		return err
 	}
 	c.server.options.Requests.DeniedByRules(t.descriptors, result)
 	c.out.take(newTakeReply(result))
 	return nil
+}
+
+// decideByRules decides or settles descriptors, under an ID if the command has one.
+func (c *conn) decideByRules(t *takeCall, result *engine.Result) error {
+	e, ctx := c.server.engine, c.server.ctx
+	switch {
+	case t.settle:
+		return e.Settle(ctx, t.domain, t.id, t.descriptors, result)
+	case t.id != "":
+		return e.DecideWithID(ctx, t.domain, t.id, t.descriptors, result)
+	}
+	return e.Decide(ctx, t.domain, t.descriptors, result)
 }
 
 // A permissionError means that the connection lacks the rights of a refund.
@@ -132,6 +144,8 @@ func (r *reply) takeError(err error) {
 		r.error("ERR " + argument.Error())
 	case errors.As(err, &field):
 		r.error("ERR " + fieldText(field))
+	case errors.Is(err, engine.ErrNoSettle):
+		r.error("ERR " + errorText(err))
 	case errors.Is(err, penstock.ErrUnknownID):
 		r.error("UNKNOWNID nothing is remembered under this ID; nothing was charged")
 	default:

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,12 +25,13 @@ const (
 var takeHelp = []string{
 	"PENSTOCK.TAKE KEY key LIMIT limit [COST n | RESET] [ID id [HOLD ms]] [ATMOST | OVERDRAW] [MAXDELAY ms] [KEEPFREE n] [NEWID]",
 	"    Takes units of a key under a limit such as \"10/1m burst=5\".",
-	"PENSTOCK.TAKE DOMAIN domain k v [k v ...] [COST n | RESET]",
+	"PENSTOCK.TAKE DOMAIN domain k v [k v ...] [COST n | RESET] [ID id]",
 	"    Takes units by the rules of a domain, for one descriptor.",
-	"PENSTOCK.TAKE [COST n] DOMAIN domain ENTRIES n k v [k v ...] [COST n | RESET] [ENTRIES ...]",
+	"PENSTOCK.TAKE [COST n] [ID id] DOMAIN domain ENTRIES n k v [k v ...] [COST n | RESET] [ENTRIES ...]",
 	"    The same for several descriptors: all of them or none.",
 	"PENSTOCK.SETTLE KEY key LIMIT limit ID id COST n",
-	"    Makes what was charged under the ID equal to n, once that is known.",
+	"PENSTOCK.SETTLE ID id DOMAIN domain k v [k v ...] COST n",
+	"    Makes what was charged under the ID equal to n, once that is known. With DOMAIN, the rules need settle.",
 	"COST is 1 by default; 0 peeks, below 0 refunds. RESET resets.",
 	"Words are not case-sensitive. An entry whose key is one of these words needs ENTRIES.",
 }
@@ -52,6 +54,7 @@ type takeCall struct {
 	domain      string
 	descriptors []engine.Descriptor
 	hasCost     bool // the last descriptor has a cost of its own
+	costs       int  // how many descriptors have one
 }
 
 // A takeWord is a set of the words that structure a PENSTOCK.TAKE.
@@ -72,7 +75,7 @@ const (
 	wordDomain
 	wordEntries
 
-	limitWords = wordKey | wordLimit | wordID | wordHold | wordAtMost | wordOverdraw | wordMaxDelay | wordKeepFree | wordNewID
+	limitWords = wordKey | wordLimit | wordHold | wordAtMost | wordOverdraw | wordMaxDelay | wordKeepFree | wordNewID
 	ruleWords  = wordDomain | wordEntries
 )
 
@@ -232,6 +235,7 @@ func (t *takeCall) parseCost(word takeWord, args [][]byte) (n int, err error) {
 	switch last := len(t.descriptors) - 1; {
 	case last >= 0 && !t.hasCost:
 		t.descriptors[last].Cost, t.hasCost = cost, true
+		t.costs++
 	case last < 0 && !t.words.has(wordCost|wordReset):
 		t.cost = cost
 		t.words |= word
@@ -315,13 +319,11 @@ func (t *takeCall) check(maxDescriptors int) error {
 // checkSettle returns an error if the command cannot settle what was taken.
 func (t *takeCall) checkSettle() error {
 	switch {
-	case t.words.has(ruleWords):
-		return argumentError("DOMAIN cannot be settled: want KEY, LIMIT, ID and COST")
 	case !t.words.has(wordID):
 		return argumentError("want the ID of what was taken; see PENSTOCK.TAKE HELP")
-	case !t.words.has(wordCost):
+	case !t.words.has(wordCost) && (t.costs == 0 || t.costs < len(t.descriptors)):
 		return argumentError("want COST and the amount that was used; see PENSTOCK.TAKE HELP")
-	case t.cost < 0:
+	case t.cost < 0 || slices.ContainsFunc(t.descriptors, func(d engine.Descriptor) bool { return d.Cost < 0 }):
 		return argumentError("COST: must not be negative")
 	}
 	return nil

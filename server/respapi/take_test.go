@@ -171,3 +171,31 @@ func FuzzTakeArguments(f *testing.F) {
 		}
 	})
 }
+
+// Descriptors of rules with settle are taken under an ID and settled, each to its own cost or
+// to that of the command.
+func TestSettleByRules(t *testing.T) {
+	s := newServerWithClock(newFakeClock())
+	s.engine.SetRules(testRules(t))
+	c := newFakeClient(s)
+	granted := func(units, left int) string {
+		return fmt.Sprintf(`*18 "allowed" :1 "granted" :%d "limit" :100 "remaining" :%d "retry_after_ms" :0 "reset_after_ms" :60000 "delay_ms" :0 "source" "store" "rule" "shop/team"`, units, left)
+	}
+	for _, test := range []struct{ command, want string }{
+		{"PENSTOCK.TAKE DOMAIN shop team 9 ID x COST 40", granted(40, 60)},
+		{"PENSTOCK.TAKE ID x DOMAIN shop ENTRIES 1 team 9 COST 40", granted(40, 60)},
+		{"PENSTOCK.SETTLE ID x DOMAIN shop team 9 COST 15", granted(15, 85)},
+		{"PENSTOCK.SETTLE ID x COST 15 DOMAIN shop team 9", granted(15, 85)},
+		{"PENSTOCK.SETTLE DOMAIN shop team 9 COST 15 ID y", "-UNKNOWNID nothing is remembered under this ID; nothing was charged"},
+		{"PENSTOCK.SETTLE DOMAIN shop team 9 ID x", "-ERR want COST and the amount that was used; see PENSTOCK.TAKE HELP"},
+		{"PENSTOCK.SETTLE DOMAIN shop ENTRIES 1 team 9 COST 1 ENTRIES 1 team 8 ID x", "-ERR want COST and the amount that was used; see PENSTOCK.TAKE HELP"},
+		{"PENSTOCK.SETTLE DOMAIN shop team 9 COST 1", "-ERR want the ID of what was taken; see PENSTOCK.TAKE HELP"},
+		{"PENSTOCK.SETTLE DOMAIN shop team 9 COST -1 ID x", "-ERR COST: must not be negative"},
+		{"PENSTOCK.SETTLE DOMAIN shop user 9 COST 1 ID x", "-ERR rule shop/user: the descriptors cannot be taken or settled under an ID: it needs settle: true"},
+		{"PENSTOCK.TAKE DOMAIN shop team 9 COST 0", granted(0, 85)},
+	} {
+		if got := c.do(t, strings.Fields(test.command)...); got != test.want {
+			t.Errorf("%s:\ngot  %s\nwant %s", test.command, got, test.want)
+		}
+	}
+}

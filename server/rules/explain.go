@@ -288,6 +288,7 @@ func (r *Rule) describe() [][]string {
 		{len(r.Replaces) > 0, "replaces", excerpt(strings.Join(r.Replaces, ", "))},
 		{r.OnStoreFailure != FailDefault, "on_store_failure", r.OnStoreFailure.String()},
 		{r.KeepFree != 0, "keep_free", fmt.Sprint(r.KeepFree)},
+		{r.Settle, "settle", settleText(r.Hold)},
 		{r.Share != 0, "share", fmt.Sprint(r.Share)},
 		{r.Lease != nil && *r.Lease, "lease", "units are taken in advance and spent locally"},
 		{r.Lease != nil && !*r.Lease, "lease", "false"},

@@ -37,6 +37,7 @@ func parse(files []File, merge bool) (*Set, error) {
 	}
 	for _, d := range p.set.domains {
 		p.setIDKeys(d)
+		p.checkSettle(d)
 	}
 	if p.problems.count() > 0 {
 		return nil, p.problems.sorted()
@@ -174,6 +175,8 @@ var fieldPlaces = map[string]struct {
 	"for":              {place: "inside penalty", ours: true},
 	"up_to":            {place: "inside penalty", ours: true},
 	"keep_free":        {place: "inside rate_limit, beside it, or below a descriptor with a limit", ours: true},
+	"settle":           {place: "inside rate_limit or beside it", ours: true},
+	"hold":             {place: "inside rate_limit or beside it", ours: true},
 }
 
 // misplaced reports a field that is unknown or belongs elsewhere.

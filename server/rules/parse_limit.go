@@ -39,6 +39,8 @@ type limitSpec struct {
 	chargeAlways   bool
 	penalty        *Penalty
 	keepFree       keptUnits
+	settle         bool
+	hold           time.Duration
 }
 
 // keptUnits is how many units a rule keeps free: a number, or a part of the limit.
@@ -185,6 +187,8 @@ var limitFieldReaders = map[string]func(*reader, *limitSpec, field){
 	},
 	"penalty":   func(r *reader, s *limitSpec, f field) { s.penalty = r.readPenalty(f) },
 	"keep_free": func(r *reader, s *limitSpec, f field) { s.keepFree = r.keptUnits(f) },
+	"settle":    func(r *reader, s *limitSpec, f field) { s.settle = r.flag(f) },
+	"hold":      func(r *reader, s *limitSpec, f field) { s.hold = r.hold(f) },
 }
 
 var algorithmNames = []string{
@@ -250,7 +254,7 @@ func (p *parser) addRule(r *reader, d *descriptor, name string) *Rule {
 		Unlimited: s.unlimited, Shadow: d.shadow, Quota: d.quota,
 		Alias: s.alias, Replaces: s.replaces, Metadata: d.metadata,
 		ID: s.id, OnStoreFailure: s.onStoreFailure, Share: s.share, Lease: s.lease, DenyCache: s.denyCache,
-		ChargeAlways: s.chargeAlways, Penalty: s.penalty,
+		ChargeAlways: s.chargeAlways, Penalty: s.penalty, Settle: s.settle, Hold: s.hold,
 	}
 	if r.checkCombination(s) && !s.unlimited {
 		rule.Limit = r.buildLimit(s)

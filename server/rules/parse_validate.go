@@ -31,6 +31,7 @@ func (r *reader) checkCombination(s *limitSpec) bool {
 	if s.isSet("share") && (s.onStoreFailure == FailAllow || s.onStoreFailure == FailDeny) {
 		r.fail(s.lineOf("share"), "share: needs on_store_failure: local, but it is %s", s.onStoreFailure)
 	}
+	r.checkSettle(s)
 	return r.problems.count() == before
 }
 
@@ -39,7 +40,7 @@ func (r *reader) checkUnlimited(s *limitSpec) {
 		r.fail(s.lineOf("unit"), "should not specify rate limit unit when unlimited: remove unit")
 	}
 	name, ok := s.firstSet("limit", "period", "algorithm", "burst", "buckets", "zone",
-		"id", "on_store_failure", "share", "lease", "deny_cache", "charge", "penalty", "keep_free")
+		"id", "on_store_failure", "share", "lease", "deny_cache", "charge", "penalty", "keep_free", "settle", "hold")
 	if ok {
 		r.fail(s.lineOf(name), "%s: cannot be combined with unlimited, which counts nothing: remove one of them", name)
 	}
@@ -109,6 +110,8 @@ func (r *reader) checkAlgorithm(s *limitSpec, a penstock.Algorithm) bool {
 	switch concurrent := a == penstock.Concurrent; {
 	case concurrent && s.id == "":
 		r.fail(s.lineOf("limit"), "a concurrent limit needs id: and the key of the entry that names the permit, such as request_id")
+	case concurrent && s.settle:
+		r.fail(s.lineOf("settle"), "settle: cannot be combined with a concurrent limit, whose permits are released and not settled")
 	case !concurrent && s.isSet("id"):
 		r.fail(s.lineOf("id"), "id: needs algorithm: concurrent, but it is %s", a)
 	}

@@ -47,6 +47,11 @@ type Rule struct {
 	KeepFree int64
 	keepFree keptUnits // as the file has it
 
+	// Settle lets callers take under an ID, and settle what they took once its cost is
+	// known. The ID is remembered for Hold, or for one period if that is longer.
+	Settle bool
+	Hold   time.Duration
+
 	// CountedBy is the name of the rule whose limit and keys this one uses: its own
 	// name, or that of the rule above if it only keeps units of that one free.
 	CountedBy string

@@ -44,7 +44,7 @@ class Client:
         """Take units. A denial is a decision, not an error."""
         check_costs(request)
         if isinstance(request, RuleRequest):
-            return self._take(request.body(), False, wait, len(request.descriptors))
+            return self._take(request.body(), request.id is not None, wait, len(request.descriptors))
         request = _with_id(request, request.id, wait)
         return self._take(request.body(), request.id is not None, wait, 0)
 
@@ -62,22 +62,28 @@ class Client:
             check_costs(request)
         return self._take(_list_of(requests, id), id is not None, wait, len(requests))
 
-    def settle(self, request: Request, *, wait: float = 0) -> Decision:
+    def settle(self, request: AnyRequest, *, wait: float = 0) -> Decision:
         """Make what was charged under the ID equal to the cost, once that is known."""
-        check_cost(request.cost, 0)
+        check_costs(request)
         return self._call("/v1/settle", request.body(), True, wait)
 
-    def settle_all(self, requests: Sequence[Request], *, id: str, wait: float = 0) -> Decision:
+    def settle_all(
+        self,
+        requests: Union[Sequence[Request], Sequence[RuleRequest]],
+        *,
+        id: str,
+        wait: float = 0,
+    ) -> Decision:
         """Settle what take_all took under an ID."""
         for request in requests:
-            check_cost(request.cost, 0)
+            check_costs(request)
         return self._call("/v1/settle", _list_of(requests, id), True, wait)
 
     def peek(self, request: AnyRequest, *, wait: float = 0) -> Decision:
         """Read the state of a key and charge nothing."""
         if isinstance(request, RuleRequest):
             descriptors = [replace(d, cost=None) for d in request.descriptors]
-            return self._call("/v1/take", replace(request, descriptors=descriptors, cost=0).body(), True, wait)
+            return self._call("/v1/take", replace(request, descriptors=descriptors, cost=0, id=None).body(), True, wait)
         return self._call("/v1/take", Request(request.key, request.limit, cost=0).body(), True, wait)
 
     def refund(self, request: AnyRequest, *, wait: float = 0) -> Decision:

@@ -51,9 +51,11 @@ class RuleRequest:
     domain: str
     descriptors: Sequence[Descriptor]
     cost: int = 1
+    id: Optional[str] = None  # requests with the same ID are charged once; a rule needs settle
 
     def body(self) -> Body:
-        return {"domain": self.domain, "descriptors": [d.body() for d in self.descriptors], "cost": self.cost}
+        body = {"domain": self.domain, "descriptors": [d.body() for d in self.descriptors], "cost": self.cost}
+        return {**body, "id": self.id} if self.id else body
 
 
 AnyRequest = Union[Request, RuleRequest]

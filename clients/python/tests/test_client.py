@@ -82,6 +82,13 @@ class ClientTest(unittest.TestCase):
         with self.assertRaises(penstock.UnknownIDError):
             CLIENT.settle(replace(request, id="unknown"))
 
+    def test_settle_goes_by_rules(self) -> None:
+        request = RuleRequest("shop", [Descriptor({"team": "py"})], cost=400, id="rules-py")
+        self.assertEqual(CLIENT.take(request).granted, 400)
+        self.assertEqual(CLIENT.settle(replace(request, cost=150)).decisions[0].granted, 150)
+        with self.assertRaises(penstock.UnknownIDError):
+            CLIENT.settle(replace(request, id="unknown"))
+
     def test_settle_all_settles_every_limit_of_an_id(self) -> None:
         requests = [Request("py-each-a", "100/24h", 30), Request("py-each-b", "50/24h", 30)]
         CLIENT.take_all(requests, id="each-py")

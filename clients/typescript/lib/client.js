@@ -60,8 +60,8 @@ export class Client {
   }
 
   /**
-   * #take sends requests under one ID: a retry without one could be charged twice. Rules
-   * take no ID.
+   * #take sends requests under one ID: a retry without one could be charged twice. Only
+   * rules with settle take one, so requests by rules have that of the program or none.
    *
    * @param {readonly object[]} requests
    * @param {string | undefined} id
@@ -88,7 +88,7 @@ export class Client {
    * @param {CallOptions} [options]
    */
   async settle(request, options = {}) {
-    checkCost(request.cost, 0);
+    checkCosts(request);
     return this.#call({ path: "/v1/settle", body: encode(request), repeatable: true }, options);
   }
 
@@ -97,7 +97,7 @@ export class Client {
    * @param {import("../index.js").SettleAllOptions} options
    */
   async settleAll(requests, options) {
-    for (const request of requests) checkCost(request.cost, 0);
+    for (const request of requests) checkCosts(request);
     const body = listOf(requests.map((request) => encode(request, { id: options.id })));
     return this.#call({ path: "/v1/settle", body, repeatable: true }, options);
   }

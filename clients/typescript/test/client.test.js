@@ -69,6 +69,13 @@ const tests = {
     await assert.rejects(client.settle({ ...request, id: "unknown", cost: 1 }), penstock.UnknownIDError);
   },
 
+  async "settle goes by rules"() {
+    const request = { domain: "shop", descriptors: [{ entries: [{ key: "team", value: "ts" }] }], id: "rules-ts" };
+    assert.equal((await client.take({ ...request, cost: 400 })).granted, 400);
+    assert.equal((await client.settle({ ...request, cost: 150 })).decisions[0].granted, 150);
+    await assert.rejects(client.settle({ ...request, id: "unknown", cost: 1 }), penstock.UnknownIDError);
+  },
+
   async "settleAll settles every limit of an ID"() {
     const requests = [{ key: "each-a", limit: "100/24h" }, { key: "each-b", limit: "50/24h" }];
     await client.takeAll(requests.map((r) => ({ ...r, cost: 30 })), { id: "each-ts" });

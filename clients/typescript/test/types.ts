@@ -13,6 +13,7 @@ export async function programs(c: declared.Client): Promise<number | null> {
   await c.take({ domain: "shop", descriptors: [{ entries: [{ key: "user", value: "42" }] }] });
   await c.takeAll([{ key: "a", limit: "2/1m" }, { key: new Uint8Array([255]), limit: "9/1h" }], { id: "a7f3" });
   await c.settle({ key: "a", limit: "2/1m", id: "a7f3", cost: 1 });
+  await c.settle({ domain: "shop", descriptors: [{ entries: [{ key: "team", value: "9" }] }], id: "a7f3", cost: 1 });
   await c.peek({ key: "a", limit: "2/1m" });
   // @ts-expect-error the ID is required
   await c.settle({ key: "a", limit: "2/1m", cost: 1 });

@@ -57,5 +57,6 @@ var causes = []struct {
 	{engine.ErrTooManyDescriptors, Descriptors},
 	{engine.ErrNoPermitID, Descriptors},
 	{engine.ErrNoRelease, Descriptors},
+	{engine.ErrNoSettle, Descriptors},
 	{engine.ErrNoRules, NoRules},
 }

@@ -14,12 +14,14 @@ import (
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/internal/spelling"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/rulesxds"
 )
 
 // Config configures a server. [LoadConfig] makes one; [Settings] documents each field
 // and its default.
 type Config struct {
 	Rules        string
+	RulesXDS     *rulesxds.Config // nil: rules come from files
 	MergeDomains bool
 	Shadow       bool
 	Unmatched    string // allow or deny
@@ -215,6 +217,9 @@ func (c *Config) check() error {
 	}
 	if enabled == 0 {
 		return errors.New("no listener enabled: set at least one of --grpc, --http, --resp and --admin")
+	}
+	if c.Rules != "" && c.RulesXDS != nil {
+		return fmt.Errorf("%s and %s: want one of them", c.origin("rules"), c.origin("rules-xds"))
 	}
 	if err := c.readTokens(); err != nil {
 		return err

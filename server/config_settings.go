@@ -15,6 +15,7 @@ import (
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/server/observe"
+	"github.com/penstock-io/penstock/server/rulesxds"
 )
 
 // A Setting is one option of the daemon. It can be set by a flag, by an environment
@@ -59,7 +60,8 @@ func headerForms() (names []string) {
 var Settings = slices.Concat(
 	group("Rules",
 		Setting{Name: "rules", Kind: "path", Help: "rule file, or directory of rule files; reloaded on change", set: text(func(c *Config) *string { return &c.Rules })},
-		Setting{Name: "merge-domains", Default: "false", Help: "allow several rule files to define one domain", set: toggle(func(c *Config) *bool { return &c.MergeDomains })},
+		Setting{Name: "rules-xds", Kind: "url", Help: "xDS server to receive rules from, in place of --rules: grpc://host:port?node=ID, or grpcs:// with TLS; more parameters are ca, cert, key (PEM files), server_name, metadata, header, and wait=false to start before the first rules arrive", set: optional(rulesXDS)},
+		Setting{Name: "merge-domains", Default: "false", Help: "allow several rule files, or xDS resources, to define one domain", set: toggle(func(c *Config) *bool { return &c.MergeDomains })},
 		Setting{Name: "shadow", Default: "false", Help: "shadow mode: allow everything, count would-be denials", set: toggle(func(c *Config) *bool { return &c.Shadow })},
 		Setting{Name: "compat", Kind: "mode", Help: "decide the requests of all domains as this service does: envoy, as compat: envoy in rule files; default none", Values: compatNames, set: optional(oneOf(func(c *Config) *string { return &c.Compat }, compatNames))},
 		Setting{Name: "unmatched", Kind: "mode", Default: "allow", Help: "decisions on requests that no rule matches in any descriptor: allow or deny", Values: unmatchedNames, set: oneOf(func(c *Config) *string { return &c.Unmatched }, unmatchedNames)},
@@ -76,10 +78,10 @@ var Settings = slices.Concat(
 		Setting{Name: "request-limits-max-period", Kind: "duration", Default: "744h", Help: "longest period of a limit in a request, and longest time to refill a bucket; callers that may refund are exempt", set: positive(func(c *Config) *time.Duration { return &c.RequestLimitsMaxPeriod })},
 		Setting{Name: "request-limits-max-key-bytes", Kind: "size", Default: "4KiB", Help: "maximum state of one key under a limit in a request; callers that may refund are exempt", set: size(func(c *Config) *int64 { return &c.RequestLimitsMaxKeyBytes })},
 		Setting{Name: "request-limits-max-redis-bytes", Kind: "size", Default: "64MiB", Help: "maximum live state that limits in requests to this server leave in Redis; callers that may refund are exempt", set: size(func(c *Config) *int64 { return &c.RequestLimitsMaxRedisBytes })},
-		Setting{Name: "request-limits-share", Kind: "fraction", Default: "0.5", Help: "share of --max-keys and --max-bytes that limits in requests can fill, if there are rules; without --rules all", set: fraction(func(c *Config) *float64 { return &c.RequestLimitsShare })},
+		Setting{Name: "request-limits-share", Kind: "fraction", Default: "0.5", Help: "share of --max-keys and --max-bytes that limits in requests can fill, if there are rules; without rules all", set: fraction(func(c *Config) *float64 { return &c.RequestLimitsShare })},
 	),
 	group("Persistence",
-		Setting{Name: "data", Kind: "directory", Help: "directory for what the daemon keeps: the counters of the memory store, overrides, the history of rates; without one, they are lost on exit, except what Redis has", set: text(func(c *Config) *string { return &c.Data })},
+		Setting{Name: "data", Kind: "directory", Help: "directory for what the daemon keeps: the counters of the memory store, overrides, the rules of --rules-xds, the history of rates; without one, they are lost on exit, except what Redis has", set: text(func(c *Config) *string { return &c.Data })},
 		Setting{Name: "snapshot-interval", Kind: "duration", Default: "1m", Help: "time between snapshots of the memory store, in addition to one on exit; a crash loses at most this much", set: positive(func(c *Config) *time.Duration { return &c.SnapshotInterval })},
 	),
 	group("Redis outages and load",
@@ -334,6 +336,11 @@ func headerNames(c *Config, text string) error {
 	}
 	c.EnvoyHeaderNames = [3]string(names)
 	return nil
+}
+
+func rulesXDS(c *Config, text string) (err error) {
+	c.RulesXDS, err = rulesxds.ParseURL(text)
+	return err
 }
 
 // storeURL leaves the URL out of its errors: it may contain a password.

@@ -14,7 +14,7 @@ func (s *Server) ready() error {
 	switch {
 	case s.draining.Load():
 		return errShuttingDown
-	case s.config.role().HealthyWithRules && s.engine.Rules() == nil:
+	case s.config.waitsForRules() && s.engine.Rules() == nil:
 		return engine.ErrNoRules
 	}
 	return nil

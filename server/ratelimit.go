@@ -125,7 +125,7 @@ func (e *ratelimitEnv) apply() error {
 
 // loggable hides values that contain a password.
 func loggable(name, value string) string {
-	if strings.HasSuffix(name, "_AUTH") || strings.HasSuffix(name, "_URL") {
+	if strings.HasSuffix(name, "_AUTH") || strings.HasSuffix(name, "_URL") || strings.HasSuffix(name, "_HEADERS") {
 		return "…"
 	}
 	return strconv.Quote(value)
@@ -164,8 +164,9 @@ func (e *ratelimitEnv) combine() error {
 		e.set("grpc-tls-key", e.get("GRPC_SERVER_TLS_KEY", ""), "GRPC_SERVER_TLS_KEY")
 		e.set("grpc-tls-client-ca", e.get("GRPC_CLIENT_TLS_CACERT", ""), "GRPC_CLIENT_TLS_CACERT")
 	}
-	e.set("rules", filepath.Join(e.get("RUNTIME_ROOT", "/srv/runtime_data/current"), e.get("RUNTIME_SUBDIRECTORY", ""), e.get("RUNTIME_APPDIRECTORY", "config")),
-		"RUNTIME_ROOT, RUNTIME_SUBDIRECTORY, RUNTIME_APPDIRECTORY")
+	if err := e.combineRules(); err != nil {
+		return err
+	}
 	e.set("envoy-header-names", strings.Join([]string{
 		e.get("LIMIT_LIMIT_HEADER", "RateLimit-Limit"), e.get("LIMIT_REMAINING_HEADER", "RateLimit-Remaining"), e.get("LIMIT_RESET_HEADER", "RateLimit-Reset"),
 	}, ","), "LIMIT_LIMIT_HEADER, LIMIT_REMAINING_HEADER, LIMIT_RESET_HEADER")
@@ -175,6 +176,16 @@ func (e *ratelimitEnv) combine() error {
 	}
 	e.set("store", store, "REDIS_URL")
 	return e.combineStats()
+}
+
+// combineRules sets where rules come from.
+func (e *ratelimitEnv) combineRules() error {
+	if e.usesXDS() {
+		return e.combineXDS()
+	}
+	e.set("rules", filepath.Join(e.get("RUNTIME_ROOT", "/srv/runtime_data/current"), e.get("RUNTIME_SUBDIRECTORY", ""), e.get("RUNTIME_APPDIRECTORY", "config")),
+		"RUNTIME_ROOT, RUNTIME_SUBDIRECTORY, RUNTIME_APPDIRECTORY")
+	return nil
 }
 
 // store returns the URL of Redis.

@@ -3,6 +3,7 @@ package server_test
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock/server"
+	"github.com/penstock-io/penstock/server/rulesxds"
 )
 
 func loadRatelimit(t *testing.T, environ ...string) *server.Config {
@@ -74,6 +76,18 @@ func TestRatelimitConfigReadsVariables(t *testing.T) {
 		{"LOG_LEVEL=WARNING,LOG_FORMAT=json", func(c *server.Config) bool { return c.LogLevel.String() == "WARN" && c.LogFormat == "json" }},
 		{"LOG_LEVEL=fatal", func(c *server.Config) bool { return c.LogLevel.String() == "ERROR" }},
 		{"RUNTIME_ROOT=/data,RUNTIME_SUBDIRECTORY=ratelimit", func(c *server.Config) bool { return c.Rules == "/data/ratelimit/config" }},
+		{"CONFIG_TYPE=GRPC_XDS_SOTW", func(c *server.Config) bool {
+			return c.Rules == "" && reflect.DeepEqual(c.RulesXDS, &rulesxds.Config{Addr: "localhost:18000", Node: "default", Wait: true})
+		}},
+		{"CONFIG_TYPE=GRPC_XDS_SOTW,CONFIG_GRPC_XDS_SERVER_URL=dns:///eg:18001,CONFIG_GRPC_XDS_NODE_ID=envoy-ratelimit,CONFIG_GRPC_XDS_SERVER_USE_TLS=true," +
+			"CONFIG_GRPC_XDS_CLIENT_TLS_CERT=/tls.crt,CONFIG_GRPC_XDS_CLIENT_TLS_KEY=/tls.key,CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/ca.crt,CONFIG_GRPC_XDS_SERVER_TLS_SAN=eg.svc," +
+			"CONFIG_GRPC_XDS_NODE_METADATA=a=b;c=d,CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=x:y;z:&,FORCE_START_WITHOUT_INITIAL_CONFIG=true", func(c *server.Config) bool {
+			return reflect.DeepEqual(c.RulesXDS, &rulesxds.Config{
+				Addr: "eg:18001", Node: "envoy-ratelimit", TLS: true, Cert: "/tls.crt", Key: "/tls.key", CA: "/ca.crt", ServerName: "eg.svc",
+				Metadata: map[string]string{"a": "b", "c": "d"}, Headers: map[string]string{"x": "y", "z": "&"},
+			})
+		}},
+		{"CONFIG_TYPE=GRPC_XDS_SOTW,CONFIG_GRPC_XDS_CLIENT_TLS_CERT=/unused", func(c *server.Config) bool { return c.RulesXDS.Cert == "" }},
 		{"SHADOW_MODE=true,QUOTA_MODE=true,MERGE_DOMAIN_CONFIG=true", func(c *server.Config) bool { return c.Shadow && c.Ratelimit.QuotaMode && c.MergeDomains }},
 		{"LIMIT_RESPONSE_HEADERS_ENABLED=true,LIMIT_RESET_HEADER=X-Reset", func(c *server.Config) bool {
 			return c.EnvoyHeaders && c.EnvoyHeaderNames == [3]string{"RateLimit-Limit", "RateLimit-Remaining", "X-Reset"}
@@ -102,7 +116,7 @@ func TestRatelimitConfigReadsVariables(t *testing.T) {
 func TestRatelimitConfigRefusesWithWayOut(t *testing.T) {
 	for environ, want := range map[string]string{
 		"BACKEND_TYPE=memcache":                     "set BACKEND_TYPE=redis and REDIS_URL",
-		"CONFIG_TYPE=GRPC_XDS_SOTW":                 "set CONFIG_TYPE=FILE",
+		"CONFIG_TYPE=OTHER":                         "want FILE or GRPC_XDS_SOTW",
 		"GRPC_CLIENT_TLS_SAN=a":                     "GRPC_CLIENT_TLS_CACERT",
 		"REDIS_TYPE=other":                          "want SINGLE, SENTINEL or CLUSTER",
 		"USE_STATSD=maybe":                          "want true or false",
@@ -119,6 +133,23 @@ func TestRatelimitConfigRefusesWithWayOut(t *testing.T) {
 	_, err := server.LoadRatelimitConfig(nil, []string{"USE_STATSD=true", "USE_PROMETHEUS=true"})
 	if err == nil || !strings.Contains(err.Error(), "at most one") {
 		t.Errorf("two kinds of statistics: got %v", err)
+	}
+}
+
+func TestRatelimitConfigRefusesWrongXDSVariables(t *testing.T) {
+	for environ, want := range map[string]string{
+		"CONFIG_GRPC_XDS_SERVER_URL=":                       "",
+		"CONFIG_GRPC_XDS_SERVER_URL=a b":                    "CONFIG_GRPC_XDS_SERVER_URL: want a URL",
+		"CONFIG_GRPC_XDS_NODE_METADATA=a":                   "CONFIG_GRPC_XDS_NODE_METADATA: want name=value",
+		"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=secret":  "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: want name:value",
+		"CONFIG_GRPC_XDS_SERVER_USE_TLS=maybe":              "want true or false",
+		"PENSTOCK_RULES=/rules":                             "PENSTOCK_RULES and CONFIG_GRPC_XDS_SERVER_URL: want one of them",
+		"PENSTOCK_RULES_XDS=grpc://h?header=secret:1&cert=": "",
+	} {
+		_, err := server.LoadRatelimitConfig(nil, []string{"CONFIG_TYPE=GRPC_XDS_SOTW", environ})
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret")) {
+			t.Errorf("%s: got %v, want %q", environ, err, want)
+		}
 	}
 }
 

@@ -45,7 +45,7 @@ var ratelimitVariables = slices.Concat([]ratelimitVariable{
 
 	// Rules
 	{name: "CONFIG_TYPE", set: configType},
-	{name: "FORCE_START_WITHOUT_INITIAL_CONFIG", set: combinedFlag}, // always so
+	{name: "FORCE_START_WITHOUT_INITIAL_CONFIG", set: combinedFlag}, // always so with files
 	{name: "RUNTIME_ROOT", set: combined},
 	{name: "RUNTIME_SUBDIRECTORY", set: combined},
 	{name: "RUNTIME_APPDIRECTORY", set: combined},
@@ -113,9 +113,7 @@ var ratelimitVariables = slices.Concat([]ratelimitVariable{
 	ignoredVariables("REDIS_PERSECOND_", reasonPerSecond, "SOCKET_TYPE", "TYPE", "URL", "AUTH", "TLS", "SENTINEL_AUTH", "TIMEOUT",
 		"POOL_SIZE", "POOL_ON_EMPTY_BEHAVIOR", "PIPELINE_WINDOW", "PIPELINE_LIMIT", "CLUSTER_PIPELINE_PARALLELISM"),
 	ignoredVariables("TRACING_", reasonTracing, "SERVICE_NAME", "SERVICE_NAMESPACE", "SERVICE_INSTANCE_ID", "EXPORTER_PROTOCOL", "SAMPLING_RATE"),
-	ignoredVariables("CONFIG_GRPC_XDS_", reasonXDS, "NODE_ID", "NODE_METADATA", "SERVER_URL", "SERVER_CONNECT_RETRY_INTERVAL",
-		"CLIENT_ADDITIONAL_HEADERS", "SERVER_USE_TLS", "CLIENT_TLS_CERT", "CLIENT_TLS_KEY", "SERVER_TLS_CACERT", "SERVER_TLS_SAN"),
-	ignoredVariables("XDS_CLIENT_", reasonXDS, "BACKOFF_INITIAL_INTERVAL", "BACKOFF_MAX_INTERVAL", "BACKOFF_RANDOM_FACTOR", "BACKOFF_JITTER", "MAX_MSG_SIZE_IN_BYTES"),
+	xdsVariables(),
 	ignoredVariables("MEMCACHE_", reasonMemcached, "HOST_PORT", "SRV", "SRV_REFRESH", "MAX_IDLE_CONNS", "TLS", "TLS_CLIENT_CERT",
 		"TLS_CLIENT_KEY", "TLS_CACERT", "TLS_SKIP_HOSTNAME_VERIFICATION"),
 )
@@ -197,13 +195,10 @@ func ratelimitLogLevel(e *ratelimitEnv, name, value string) error {
 }
 
 func configType(_ *ratelimitEnv, _, value string) error {
-	if value == "FILE" {
-		return nil
+	if value != "FILE" && value != configTypeXDS {
+		return errors.New("want FILE or " + configTypeXDS)
 	}
-	if value == "GRPC_XDS_SOTW" {
-		return errors.New("rules over xDS are not supported: mount rule files at RUNTIME_ROOT, and set CONFIG_TYPE=FILE")
-	}
-	return errors.New("want FILE")
+	return nil
 }
 
 func backendType(_ *ratelimitEnv, _, value string) error {

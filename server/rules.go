@@ -18,7 +18,10 @@ import (
 // envoyproxy/ratelimit it is not: as there, requests are answered with an error until the rules
 // can be loaded.
 func (s *Server) openRules(ctx context.Context) error {
-	if s.config.Rules == "" {
+	switch {
+	case s.config.RulesXDS != nil:
+		return s.openXDSRules(ctx)
+	case s.config.Rules == "":
 		s.log.Info("no rules configured, requests must name their limit")
 		return nil
 	}
@@ -57,7 +60,7 @@ func (s *Server) useRules(set *rules.Set, err error) error {
 	s.engine.SetRules(set)
 	s.metrics.rules.Set(float64(len(set.Rules())))
 	s.setServing()
-	s.log.Info("rules loaded", "path", s.config.Rules, "domains", len(set.Domains()), "rules", len(set.Rules()))
+	s.log.Info("rules loaded", "path", s.config.ruleSource(), "domains", len(set.Domains()), "rules", len(set.Rules()))
 	return nil
 }
 
@@ -96,7 +99,7 @@ func reloadErrors(err error) []adminapi.ReloadError {
 
 // reload returns how the last load of the rules ended, or nil without rules.
 func (s *Server) reload() *adminapi.Reload {
-	if s.source == nil {
+	if !s.config.hasRules() {
 		return nil
 	}
 	s.lastReload.mu.Lock()

@@ -34,7 +34,7 @@ func (s *Server) openMemory(ctx context.Context) (penstock.Store, error) {
 // of it, and without rules all of it.
 func (c *Config) memoryOptions() *penstock.MemoryOptions {
 	o := &penstock.MemoryOptions{MaxKeys: c.MaxKeys, MaxBytes: c.MaxBytes, UntrustedShare: c.RequestLimitsShare}
-	if c.Rules == "" {
+	if !c.hasRules() {
 		o.UntrustedShare = 1
 	}
 	return o

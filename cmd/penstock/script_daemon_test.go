@@ -28,6 +28,7 @@ type daemon struct {
 	exited  chan struct{}
 	load    *scriptLoad
 	redis   *redistest.Server
+	xds     *xdsServer
 }
 
 func daemonOf(ts *testscript.TestScript) *daemon { return ts.Value(daemonKey{}).(*daemon) }

@@ -70,6 +70,8 @@ func inScript(ts *testscript.TestScript, name, value string) string {
 	switch {
 	case name == "REDIS_URL":
 		return strings.TrimPrefix(ts.Getenv("REDIS"), "redis://")
+	case name == "CONFIG_GRPC_XDS_SERVER_URL":
+		return ts.Getenv("XDS")
 	case name == "PROMETHEUS_ADDR":
 		return "127.0.0.1:0"
 	case filepath.IsAbs(value):

@@ -25,6 +25,8 @@ import (
 //	                   expired NAME" makes an expired one
 //	redis              starts a Redis server; $REDIS is its URL
 //	redis VERB         kills, restarts, pauses or resumes the Redis server
+//	xds FILE...        serves rule files over xDS with mutual TLS, in place of those
+//	                   before; $XDS is the address
 //	until COMMAND...   repeats a shell command until it succeeds
 
 func TestMain(m *testing.M) {
@@ -62,6 +64,7 @@ func TestScripts(t *testing.T) {
 			"checkload":   checkLoad,
 			"certificate": makeCertificate,
 			"redis":       controlRedis,
+			"xds":         serveXDS,
 			"until":       retryCommand,
 		},
 		UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != "",

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// maxTotalBytes bounds the size of all files together.
-const maxTotalBytes = 64 << 20
+// MaxTotalBytes is the largest size of all files together.
+const MaxTotalBytes = 64 << 20
 
 // Load reads a rule file, or every file in a directory and its subdirectories,
 // whatever the file names. It skips names that begin with a dot and backup files of
@@ -88,8 +88,8 @@ func (r *reading) readAll(files []scannedFile) {
 		switch {
 		case err != nil:
 			r.err = fmt.Errorf("%s: %w", f.name, withoutPath(err))
-		case total > maxTotalBytes:
-			r.err = fmt.Errorf("%s: rule files are larger than %d bytes in total", f.name, maxTotalBytes)
+		case total > MaxTotalBytes:
+			r.err = fmt.Errorf("%s: rule files are larger than %d bytes in total", f.name, MaxTotalBytes)
 		default:
 			r.add(File{Name: f.name, Text: text}, f.changed)
 		}
@@ -118,7 +118,7 @@ func readFile(name string) ([]byte, error) {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }() // nothing was written
-	return io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	return io.ReadAll(io.LimitReader(f, MaxFileBytes+1))
 }
 
 // identify computes the version.

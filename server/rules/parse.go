@@ -10,10 +10,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Limits that are checked before a file is parsed.
+// Limits that are checked before files are parsed.
 const (
-	maxFileBytes = 16 << 20
-	maxFiles     = 1000
+	MaxFileBytes = 16 << 20 // of one file
+	MaxFiles     = 1000
 )
 
 // A File is the text of a rule file.
@@ -26,11 +26,14 @@ type File struct {
 // [Errors], which has the file, the line and the reason of each problem.
 func Parse(files ...File) (*Set, error) { return parse(files, false) }
 
+// ParseMerged is [Parse], except that several files may add to one domain.
+func ParseMerged(files ...File) (*Set, error) { return parse(files, true) }
+
 // parse returns the rules of files. With merge, several files may add to one domain.
 func parse(files []File, merge bool) (*Set, error) {
 	p := &parser{set: &Set{domains: map[string]*Domain{}}, merge: merge}
-	if len(files) > maxFiles {
-		return nil, Errors{{File: files[maxFiles].Name, Reason: fmt.Sprintf("too many rule files: at most %d are allowed", maxFiles)}}
+	if len(files) > MaxFiles {
+		return nil, Errors{{File: files[MaxFiles].Name, Reason: fmt.Sprintf("too many rule files: at most %d are allowed", MaxFiles)}}
 	}
 	for _, f := range files {
 		p.parseFile(f)
@@ -58,8 +61,8 @@ type parser struct {
 
 func (p *parser) parseFile(f File) {
 	r := &reader{file: f.Name, problems: &p.problems, warnings: &p.warnings, nodes: &p.nodes, limits: map[string]penstock.Limit{}}
-	if len(f.Text) > maxFileBytes {
-		r.fail(0, "file has %d bytes: at most %d are allowed", len(f.Text), maxFileBytes)
+	if len(f.Text) > MaxFileBytes {
+		r.fail(0, "file has %d bytes: at most %d are allowed", len(f.Text), MaxFileBytes)
 		return
 	}
 	if checkSeal(f.Text) == sealBroken {

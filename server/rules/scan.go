@@ -72,8 +72,8 @@ func (s *scan) visit(name, path string, depth int) {
 		s.visitDir(name, target, depth)
 	case !info.Mode().IsRegular():
 		s.err = fmt.Errorf("%s: neither a regular file nor a directory", name)
-	case len(s.files) == maxFiles:
-		s.err = fmt.Errorf("%s: too many rule files: at most %d are allowed", name, maxFiles)
+	case len(s.files) == MaxFiles:
+		s.err = fmt.Errorf("%s: too many rule files: at most %d are allowed", name, MaxFiles)
 	default:
 		s.seen[target] = true
 		s.stamps.WriteString(stamp(info))

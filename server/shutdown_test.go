@@ -48,7 +48,7 @@ func TestServerShutdownAnswersQueuedConnections(t *testing.T) {
 				a.sign("server", "server")
 				settings = tlsSettings(a, false)
 			}
-			settings["rules"] = writeRules(t, shopRules)
+			settings["rules"], settings["shutdown-grace"] = writeRules(t, shopRules), "1m"
 			s, err := server.New(t.Context(), load(t, settings), nil)
 			if err != nil {
 				t.Fatal(err)

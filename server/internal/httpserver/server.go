@@ -16,12 +16,17 @@ import (
 // maxHeaderBytes limits the request line and headers of a request.
 const maxHeaderBytes = 16 << 10
 
-const defaultLinger = 250 * time.Millisecond
+// By default a shutdown lingers for a part of the time that it has, and at least minLinger.
+const (
+	lingerPart = 40
+	minLinger  = 250 * time.Millisecond
+)
 
 // Options configure a [Server].
 type Options struct {
 	// Linger is how long a shutdown keeps answering on open connections.
-	// Default: 250 ms. Negative: not at all.
+	// Default: a fortieth of the time until its context ends, at least 250 ms.
+	// Negative: not at all.
 	Linger time.Duration
 
 	// CloseSilent lets a shutdown close connections that have sent nothing until the
@@ -53,9 +58,6 @@ type Server struct {
 // New returns a server of the handler.
 func New(h http.Handler, o Options) *Server {
 	s := &Server{linger: o.Linger, closeSilent: o.CloseSilent, tick: tick, requestTimeout: requestTicks * tick}
-	if s.linger == 0 {
-		s.linger = defaultLinger
-	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -150,7 +152,7 @@ func (s *Server) closeListeners() (stop context.CancelFunc) {
 // connections without a complete request, which have requestTicks from their start. The
 // last wait is for requests that were just read, until their handlers have started.
 func (s *Server) drain(ctx context.Context) {
-	linger, cancel := context.WithTimeout(ctx, max(s.linger, 0))
+	linger, cancel := context.WithTimeout(ctx, s.lingerTime(ctx))
 	defer cancel()
 	if waitWhile(linger, time.Millisecond, s.conns.anyOpen) {
 		return
@@ -160,6 +162,17 @@ func (s *Server) drain(ctx context.Context) {
 	}
 	_ = waitWhile(ctx, drainInterval, s.conns.anyNew)
 	_ = sleep(ctx, drainInterval)
+}
+
+func (s *Server) lingerTime(ctx context.Context) time.Duration {
+	if s.linger != 0 {
+		return max(s.linger, 0)
+	}
+	end, ok := ctx.Deadline()
+	if !ok {
+		return minLinger
+	}
+	return max(time.Until(end)/lingerPart, minLinger)
 }
 
 const drainInterval = 10 * time.Millisecond

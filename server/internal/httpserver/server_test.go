@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/penstock-io/penstock/server/internal/connlimit"
@@ -164,6 +165,25 @@ func TestServerShutdownUnderLoadAnswersAllRequests(t *testing.T) {
 	if answered.Load() != handled.Load() {
 		t.Errorf("%d requests handled, %d answered", handled.Load(), answered.Load())
 	}
+}
+
+// Clients that may take longer to send their next request are given more time by a shutdown
+// that has more.
+func TestServerShutdownLingersForPartOfItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for left, want := range map[time.Duration]time.Duration{
+			0: 250 * time.Millisecond, time.Second: 250 * time.Millisecond, 10 * time.Second: 250 * time.Millisecond, 10 * time.Minute: 15 * time.Second,
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), left)
+			if left == 0 {
+				ctx = context.Background()
+			}
+			if got := New(hello, Options{}).lingerTime(ctx); got != want {
+				t.Errorf("%v left: lingers for %v, want %v", left, got, want)
+			}
+			cancel()
+		}
+	})
 }
 
 func TestServerServeAfterShutdownReturnsNil(t *testing.T) {
@@ -330,7 +350,7 @@ func TestServerShutdownClosesSilentConnectionsOnRequest(t *testing.T) {
 		select {
 		case err := <-ended:
 			t.Errorf("the shutdown ended with a request half sent: %v", err)
-		case <-time.After(2 * defaultLinger):
+		case <-time.After(2 * minLinger):
 		}
 		if err := advanceUntil(t, d, "the shutdown", ended); err != nil {
 			t.Error(err)

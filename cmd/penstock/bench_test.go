@@ -20,9 +20,9 @@ func TestBenchReportsWrongCounts(t *testing.T) {
 				w.WriteHeader(status)
 			}))
 			defer s.Close()
-			o := benchOptions{
-				api: "http", addr: strings.TrimPrefix(s.URL, "http://"), duration: 500 * time.Millisecond,
-				callers: 2, pipeline: 1, keys: 1, units: 2,
+			o := benchOptions{ // each caller sends one request at least, more than a new day allows
+				api: "http", addr: strings.TrimPrefix(s.URL, "http://"), duration: time.Millisecond,
+				callers: 8, pipeline: 1, keys: 1, units: 2,
 			}
 			var out strings.Builder
 			err := bench(t.Context(), o, &out, io.Discard)

@@ -22,8 +22,10 @@ SUMMARY    := .bin/summary
 REPORT     := go run ./internal/testreport -summary $(SUMMARY)
 
 # The arithmetic and the data structures: their properties are worth trying more often
-# than the race detector allows. CI does so for all packages (make unit).
+# than the race detector allows. CI does so for all packages (make unit). The checks of
+# documents are there as well: nothing in them is concurrent.
 PURE := ./internal/...
+RACY = $(shell go list ./... | grep -v '/internal/doctest$$')
 
 .PHONY: help
 help: ## Show this help
@@ -38,8 +40,8 @@ run: build ## Start the daemon and print commands to try; ARGS="--http :9090" ad
 .PHONY: test
 test: setup format-check ## Run the tests of the main module, in at most seven minutes
 	@mkdir -p .bin && rm -f $(SUMMARY)
-	@$(RACE_TEST) $(TEST_FLAGS) -short -json ./... | $(REPORT) -title "all packages, race detector on"
-	@go test $(TEST_FLAGS) -json $(PURE) | $(REPORT) -title "arithmetic and data structures, full-length properties"
+	@$(RACE_TEST) $(TEST_FLAGS) -short -json $(RACY) | $(REPORT) -title "all packages with concurrency, race detector on"
+	@go test $(TEST_FLAGS) -json $(PURE) | $(REPORT) -title "documents, arithmetic and data structures, full-length properties"
 	@echo; echo "make test:"; cat $(SUMMARY)
 
 .PHONY: build

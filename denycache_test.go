@@ -778,7 +778,7 @@ func TestDenyCacheFullKeepsLongestDenials(t *testing.T) {
 // For random requests at random times the cache denies only if the store would. The
 // store has a clock tick of a millisecond and units of any duration.
 func TestDenyCacheAgreesWithStore(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range uint64(fewerUnderRace(300)) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		clock := newFakeClock()
 		options := &penstock.MemoryOptions{Now: clock.now, Tick: time.Millisecond}
@@ -822,7 +822,7 @@ func TestDenyCacheAgreesWithStore(t *testing.T) {
 // limit is lowered. A peek follows each change of the limit: the clamp that the new limit
 // causes is a trace.
 func TestDenyCacheLeavesSameFuture(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range uint64(fewerUnderRace(300)) {
 		rng := rand.New(rand.NewPCG(seed, 2))
 		clock := newFakeClock()
 		options := &penstock.MemoryOptions{Now: clock.now, Tick: time.Millisecond}

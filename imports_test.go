@@ -2,6 +2,7 @@ package penstock_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -14,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/fstest"
 )
@@ -263,7 +265,7 @@ func protocolRule(protocol, other string) rule {
 }
 
 func TestImportRulesHold(t *testing.T) {
-	files := readTree(t, os.DirFS("."))
+	files := repository(t)
 	for _, r := range rules {
 		for _, complaint := range r.check(files) {
 			t.Error(complaint)
@@ -289,7 +291,7 @@ func treeOf(t *testing.T, example [2]string) []file {
 }
 
 func TestPackagesHaveComments(t *testing.T) {
-	for _, dir := range undocumented(readTree(t, os.DirFS("."))) {
+	for _, dir := range undocumented(repository(t)) {
 		t.Errorf("%s: the package has no comment", dir)
 	}
 
@@ -324,7 +326,7 @@ func undocumented(files []file) []string {
 }
 
 func TestPackageNamesAreSpecific(t *testing.T) {
-	for _, name := range unspecificNames(readTree(t, os.DirFS("."))) {
+	for _, name := range unspecificNames(repository(t)) {
 		t.Errorf("%s: the package name is too general, so anything may end up there", name)
 	}
 
@@ -351,7 +353,7 @@ func unspecificNames(files []file) []string {
 // In a testing/synctest bubble a sleep takes no time and is exact. Elsewhere it is
 // slow, and sometimes too short. Only paced load against real servers needs it.
 func TestTestsSleepOnlyInSynctest(t *testing.T) {
-	for _, name := range sleepingTests(readTree(t, os.DirFS("."))) {
+	for _, name := range sleepingTests(repository(t)) {
 		t.Errorf("%s calls time.Sleep and does not import testing/synctest", name)
 	}
 
@@ -480,10 +482,29 @@ type file struct {
 }
 
 // readTree reads all Go files, but for those that the go command ignores too.
+var readRepository = sync.OnceValues(func() ([]file, error) { return readFiles(os.DirFS(".")) })
+
+// repository returns the files of this repository.
+func repository(t *testing.T) []file {
+	t.Helper()
+	files, err := readRepository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
 func readTree(t *testing.T, tree fs.FS) []file {
 	t.Helper()
-	var files []file
-	err := fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
+	files, err := readFiles(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func readFiles(tree fs.FS) (files []file, err error) {
+	err = fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
@@ -496,13 +517,10 @@ func readTree(t *testing.T, tree fs.FS) []file {
 		files = append(files, f)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
+	if err == nil && len(files) == 0 {
+		err = errors.New("found no Go files")
 	}
-	if len(files) == 0 {
-		t.Fatal("found no Go files")
-	}
-	return files
+	return files, err
 }
 
 func ignored(dir string) bool {

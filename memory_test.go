@@ -494,7 +494,7 @@ func TestMemoryFloodOfColdKeysKeepsHotCounts(t *testing.T) {
 					t.Fatal(d, err)
 				}
 			}
-			for i := range 10_000 {
+			for i := range fewerUnderRace(10_000) {
 				if _, err := lim.Allow(ctx, "cold "+strconv.Itoa(i)); err != nil {
 					t.Fatal(err)
 				}

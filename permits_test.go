@@ -101,7 +101,7 @@ func TestMemorySnapshotKeepsPermits(t *testing.T) {
 func TestMemoryReleasedPermitsLeaveNothing(t *testing.T) {
 	store := penstock.NewMemory(&penstock.MemoryOptions{Now: newFakeClock().now})
 	l := permits("10/1h concurrent")
-	for i := range 100_000 {
+	for i := range fewerUnderRace(100_000) {
 		id := strconv.Itoa(i)
 		takePermits(t, store, l, "key", id, 1, 1)
 		takePermits(t, store, l, "key", id, -1, -1)

@@ -23,7 +23,7 @@ import (
 //	go test . -run 'Simulation$' -simulation.seed 42 -simulation.steps 10000000
 var (
 	simulationSeed  = flag.Uint64("simulation.seed", 0, "seed of the simulation; 0 picks a random one")
-	simulationSteps = flag.Int("simulation.steps", simulationLength, "number of decisions to simulate")
+	simulationSteps = flag.Int("simulation.steps", fewerUnderRace(1_000_000), "number of decisions to simulate")
 )
 
 func TestSimulation(t *testing.T) {

@@ -1,0 +1,5 @@
+//go:build race
+
+package penstock_test
+
+const raceEnabled = true

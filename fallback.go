@@ -48,7 +48,8 @@ type FallbackOptions struct {
 
 	// MaxKeys bounds the ledger, which holds the keys with units spent while
 	// the primary store was down and not yet charged to it. Units of further
-	// keys are never charged. Default: 65,536.
+	// keys are never charged, and their settlements are [ErrUnavailable].
+	// Default: 65,536.
 	MaxKeys int
 
 	// Now is the clock, for tests and simulations. It must be safe for

@@ -3,6 +3,7 @@ package penstock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -12,68 +13,49 @@ import (
 // does not get is kept in the ledger.
 
 // settle decides a settlement.
-func (f *Fallback) settle(ctx context.Context, r *Request) (Decision, error) {
+func (f *Fallback) settle(ctx context.Context, r *Request) (d Decision, err error) {
 	s := f.shardFor(r.Key)
 	sent := f.clock.Now()
 	t, ok := s.breaker.Admit(sent)
 	if !ok {
-		return f.settleDown(ctx, s, r)
+		return f.settleDown(ctx, r)
 	}
-	d, err := f.callPrimary(ctx, *r)
+	d, err = f.callPrimary(ctx, *r)
 	switch {
 	case err == nil:
 		f.succeeded(s, t)
 	case isMalformed(err):
 	case errors.Is(err, ErrUnknownID):
 		f.succeeded(s, t)
-		if local, localErr := f.settleLocal(ctx, s, r); localErr == nil {
-			return local, nil
+		ds := [1]Decision{}
+		if local := f.settleLocal(ctx, []Request{*r}, ds[:]); !errors.Is(local, ErrUnknownID) {
+			return ds[0], withoutIndex(local)
 		}
 	case !f.isStoreFault(ctx, sent):
 		f.verifyAsync(s, r)
 	default:
 		f.failed(s, t, err)
 		if ctx.Err() == nil {
-			return f.settleDown(ctx, s, r)
+			return f.settleDown(ctx, r)
 		}
 	}
 	return d, err
 }
 
-// settleLocal settles what the secondary store granted. The ledger charges it to the
-// primary.
-func (f *Fallback) settleLocal(ctx context.Context, s *fallbackShard, r *Request) (Decision, error) {
-	cl, err := f.compile(r)
-	if err != nil {
-		return Decision{}, err
-	}
-	local := *r
-	_, local.Limit = f.modeFor(r.Limit)
-	d, err := f.secondary.Take(ctx, local)
-	if err == nil {
-		s.ledger.settle(r, local.Limit, d.Granted, f.debtUntil(r, &d))
-		f.markLocal(s, cl, r, &d)
-	}
-	return d, err
+// settleDown is settleAllDown for one request.
+func (f *Fallback) settleDown(ctx context.Context, r *Request) (Decision, error) {
+	ds := [1]Decision{}
+	err := f.settleAllDown(ctx, []Request{*r}, ds[:])
+	return ds[0], withoutIndex(err)
 }
 
-// settleDown settles without the primary store. If the secondary does not know the ID,
-// the primary may have granted it: the ledger settles it when the primary is up again.
-func (f *Fallback) settleDown(ctx context.Context, s *fallbackShard, r *Request) (Decision, error) {
-	f.probeWith(s, r)
-	d, err := f.settleLocal(ctx, s, r)
-	if !errors.Is(err, ErrUnknownID) {
-		return d, err
+// withoutIndex returns the error of a single request.
+func withoutIndex(err error) error {
+	var about *RequestError
+	if errors.As(err, &about) {
+		return about.Err
 	}
-	peek := Request{Key: r.Key, Limit: r.Limit}
-	_, peek.Limit = f.modeFor(r.Limit)
-	if d, err = f.secondary.Take(ctx, peek); err != nil {
-		return Decision{}, err
-	}
-	s.ledger.settle(r, peek.Limit, 0, 0)
-	d.settled(r.Cost)
-	d.Source = SourceFallback
-	return d, nil
+	return err
 }
 
 // settleAll decides settlements as one.
@@ -81,36 +63,109 @@ func (f *Fallback) settleAll(ctx context.Context, rs []Request, ds []Decision) e
 	b := f.newBatch(rs)
 	if b.allAdmitted {
 		answered, err := b.call(ctx, TakeAll, rs, ds, nil)
-		if errors.Is(err, ErrUnknownID) && f.settleAllLocal(ctx, rs, ds) == nil {
-			return nil
+		if errors.Is(err, ErrUnknownID) {
+			if local := f.settleLocal(ctx, rs, ds); !errors.Is(local, ErrUnknownID) {
+				return local
+			}
 		}
 		if answered || err != nil {
 			return err
 		}
 	}
+	return f.settleAllDown(ctx, rs, ds)
+}
+
+// settleAllDown settles without the primary store, as one. What the secondary store has
+// granted is settled there. The rest the primary may have granted: the ledger settles it
+// when that is up again.
+func (f *Fallback) settleAllDown(ctx context.Context, rs []Request, ds []Decision) error {
 	for i := range rs {
-		var err error
-		if ds[i], err = f.settleDown(ctx, b.calls[i].shard, &rs[i]); err != nil {
+		f.probeWith(f.shardFor(rs[i].Key), &rs[i])
+	}
+	err := f.settleLocal(ctx, rs, ds)
+	if !errors.Is(err, ErrUnknownID) {
+		return err
+	}
+	known := make([]bool, len(rs))
+	locals := f.localSettlements(rs)
+	for i := range locals {
+		if ds[i], known[i], err = f.settleIfKnown(ctx, locals[i]); err != nil {
 			return requestError(i, err)
 		}
+	}
+	for i := range rs {
+		f.deferSettlement(&rs[i], locals[i].Limit, &ds[i], known[i])
 	}
 	return nil
 }
 
-// settleAllLocal settles what the secondary store granted, as one.
-func (f *Fallback) settleAllLocal(ctx context.Context, rs []Request, ds []Decision) error {
-	locals := slices.Clone(rs)
-	for i := range locals {
-		_, locals[i].Limit = f.modeFor(rs[i].Limit)
+// settleLocal settles what the secondary store granted, as one. The ledger charges it to
+// the primary.
+func (f *Fallback) settleLocal(ctx context.Context, rs []Request, ds []Decision) error {
+	if !f.hasRoom(rs) {
+		return errLedgerFull
 	}
+	locals := f.localSettlements(rs)
 	if err := TakeAll(ctx, f.secondary, locals, ds); err != nil {
 		return err
 	}
 	for i := range rs {
-		f.shardFor(rs[i].Key).ledger.settle(&rs[i], locals[i].Limit, ds[i].Granted, f.debtUntil(&rs[i], &ds[i]))
-		ds[i].Source = SourceFallback
+		f.deferSettlement(&rs[i], locals[i].Limit, &ds[i], true)
 	}
 	return nil
+}
+
+// errLedgerFull is returned if the ledger has no room for a settlement, which would be lost.
+var errLedgerFull = fmt.Errorf("penstock: fallback: settle: %w: too many settlements wait for the primary store", ErrUnavailable)
+
+// hasRoom reports whether the ledgers have room for all settlements.
+func (f *Fallback) hasRoom(rs []Request) bool {
+	for i := range rs {
+		if !f.shardFor(rs[i].Key).ledger.hasRoom(&rs[i], i+1) {
+			return false
+		}
+	}
+	return true
+}
+
+// localSettlements returns the settlements under the limits of the secondary store.
+func (f *Fallback) localSettlements(rs []Request) []Request {
+	locals := slices.Clone(rs)
+	for i := range locals {
+		_, locals[i].Limit = f.modeFor(rs[i].Limit)
+	}
+	return locals
+}
+
+// settleIfKnown settles what the secondary store granted, or peeks if it knows nothing.
+func (f *Fallback) settleIfKnown(ctx context.Context, local Request) (d Decision, known bool, err error) {
+	d, err = f.secondary.Take(ctx, local)
+	if !errors.Is(err, ErrUnknownID) {
+		return d, true, err
+	}
+	d, err = f.secondary.Take(ctx, Request{Key: local.Key, Limit: local.Limit})
+	return d, false, err
+}
+
+// deferSettlement records a settlement for the primary store, by the decision of the
+// secondary: its settlement or, if it does not know the ID, a peek.
+func (f *Fallback) deferSettlement(r *Request, local Limit, d *Decision, known bool) {
+	units, until := int64(0), int64(0)
+	if known {
+		units, until = d.Granted, f.debtUntil(r, d)
+	} else {
+		d.settled(r.Cost)
+	}
+	d.Source = SourceFallback
+	f.shardFor(r.Key).ledger.settle(r, local, units, until)
+}
+
+// hasRoom reports whether the ledger has room for a settlement, the nth of a call.
+func (l *ledger) hasRoom(r *Request, n int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, known := l.debts[debtKeyOf(r)]
+	return known || len(l.debts)+len(l.retries)+n <= l.maxDebts
 }
 
 // settle records that what was granted under an ID is settled. The units are those that
@@ -120,9 +175,6 @@ func (l *ledger) settle(r *Request, local Limit, units, until int64) {
 	defer l.mu.Unlock()
 	k := debtKeyOf(r)
 	d, known := l.debts[k]
-	if !known && len(l.debts)+len(l.retries) >= l.maxDebts {
-		return
-	}
 	if !known {
 		d.key, d.id = strings.Clone(r.Key), strings.Clone(r.ID)
 		k.key, k.id = d.key, d.id

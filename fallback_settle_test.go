@@ -1,7 +1,10 @@
 package penstock_test
 
 import (
+	"context"
 	"errors"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -61,6 +64,151 @@ func TestFallbackSettlesAtTheStoreThatGranted(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Settlements of several limits are decided as one, whichever store granted the ID and
+// whichever is up, and the primary is charged what was settled under each of them.
+func TestFallbackSettlesAllAsOne(t *testing.T) {
+	limits := []penstock.Limit{penstock.PerHour(100), penstock.PerHour(100).WithAlgorithm(penstock.FixedWindow)}
+	requests := func(costs ...int64) (rs []penstock.Request) {
+		for i, cost := range costs {
+			rs = append(rs, penstock.Request{Key: "key", Limit: limits[i], Cost: cost, ID: "x"})
+		}
+		return rs
+	}
+	for _, c := range []struct {
+		name                  string
+		firstDown, secondDown bool // whether the primary is down at the take under each limit
+		settleDown            bool
+		together              bool // whether both are taken as one
+		wantSource            penstock.Source
+	}{
+		{name: "all up", together: true},
+		{name: "settled while down", together: true, settleDown: true, wantSource: penstock.SourceFallback},
+		{name: "taken while down", together: true, firstDown: true},
+		{name: "all down", together: true, firstDown: true, settleDown: true, wantSource: penstock.SourceFallback},
+		{name: "one of two taken while down", secondDown: true, settleDown: true, wantSource: penstock.SourceFallback},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				memory := penstock.NewMemory(nil)
+				primary := &remoteStore{store: memory}
+				fallback := penstock.WithFallback(primary, nil, &penstock.FallbackOptions{Failures: 1})
+				setDown := func(down bool) {
+					primary.down.Store(down)
+					_, _ = fallback.Take(ctx, penstock.Request{Key: "key", Limit: limits[0]}) // notices that it is down
+					if !down {
+						waitUntilUp(t, fallback)
+					}
+				}
+				ds := make([]penstock.Decision, 2)
+				setDown(c.firstDown)
+				if taken := requests(40, 30); c.together {
+					if err := penstock.TakeAll(ctx, fallback, taken, ds); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					ds[0], _ = fallback.Take(ctx, taken[0])
+					setDown(c.secondDown)
+					ds[1], _ = fallback.Take(ctx, taken[1])
+				}
+				if ds[0].Granted != 40 || ds[1].Granted != 30 {
+					t.Fatalf("take: got %v", ds)
+				}
+				setDown(c.settleDown)
+				for range 2 {
+					err := penstock.SettleAll(ctx, fallback, requests(10, 50), ds)
+					if err != nil || ds[0].Granted != 10 || ds[1].Granted != 50 || ds[0].Source != c.wantSource || ds[1].Source != c.wantSource {
+						t.Errorf("settle: got %v, %v, want 10 and 50 by the %v", ds, err, c.wantSource)
+					}
+				}
+				setDown(false)
+				for i, want := range []int64{10, 50} {
+					peek, err := memory.Take(ctx, penstock.Request{Key: "key", Limit: limits[i]})
+					if used := peek.Limit - peek.Remaining; err != nil || used != want {
+						t.Errorf("the primary has %d units used under %v, %v, want %d", used, limits[i], err, want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// While the primary is down, the secondary settles several limits in one call, so that no
+// request sees some of them settled and others not.
+func TestFallbackSettlesAllInOneCallOfTheSecondary(t *testing.T) {
+	primary := &remoteStore{store: penstock.NewMemory(nil)}
+	primary.down.Store(true)
+	secondary := &singleSettles{Memory: penstock.NewMemory(nil)}
+	fallback := penstock.WithFallback(primary, secondary, &penstock.FallbackOptions{Failures: 1})
+	rs := []penstock.Request{
+		{Key: "a", Limit: penstock.PerHour(100), Cost: 40, ID: "x"}, {Key: "b", Limit: penstock.PerHour(100), Cost: 40, ID: "x"},
+	}
+	ds := make([]penstock.Decision, len(rs))
+	if err := penstock.TakeAll(ctx, fallback, rs, ds); err != nil {
+		t.Fatal(err)
+	}
+	if err := penstock.SettleAll(ctx, fallback, rs, ds); err != nil || ds[1].Granted != 40 {
+		t.Fatalf("got %v, %v", ds, err)
+	}
+	if n := secondary.n.Load(); n > 0 {
+		t.Errorf("%d limits were settled one by one", n)
+	}
+}
+
+// singleSettles counts settlements that are not part of a TakeAll.
+type singleSettles struct {
+	*penstock.Memory
+	n atomic.Int64
+}
+
+func (s *singleSettles) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+	if r.Settle {
+		s.n.Add(1)
+	}
+	return s.Memory.Take(ctx, r)
+}
+
+// A ledger without room for all settlements of a call takes none of them: a settlement that
+// is answered is not lost.
+func TestFallbackRefusesSettlementsBeyondItsLedger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := penstock.NewMemory(nil)
+		primary := &remoteStore{store: memory}
+		fallback := penstock.WithFallback(primary, nil, &penstock.FallbackOptions{Failures: 1, MaxKeys: 2})
+		var rs []penstock.Request
+		for _, key := range []string{"a", "b", "c"} {
+			rs = append(rs, penstock.Request{Key: key, Limit: penstock.PerHour(100), Cost: 40, ID: "x"})
+		}
+		ds := make([]penstock.Decision, len(rs))
+		if err := penstock.TakeAll(ctx, fallback, rs, ds); err != nil {
+			t.Fatal(err)
+		}
+		primary.down.Store(true)
+		_, _ = fallback.Take(ctx, penstock.Request{Key: "a", Limit: penstock.PerHour(100)})
+		settled := func(rs []penstock.Request) []penstock.Request {
+			rs = slices.Clone(rs)
+			for i := range rs {
+				rs[i].Cost = 10
+			}
+			return rs
+		}
+		if err := penstock.SettleAll(ctx, fallback, settled(rs), ds); !errors.Is(err, penstock.ErrUnavailable) {
+			t.Errorf("three settlements: got %v, want ErrUnavailable", err)
+		}
+		for range 2 { // a repetition needs no more room
+			if err := penstock.SettleAll(ctx, fallback, settled(rs[:2]), ds); err != nil {
+				t.Errorf("two settlements: %v", err)
+			}
+		}
+		primary.down.Store(false)
+		waitUntilUp(t, fallback)
+		for i, want := range []int64{90, 90, 60} {
+			if d, err := memory.Take(ctx, penstock.Request{Key: rs[i].Key, Limit: rs[i].Limit}); err != nil || d.Remaining != want {
+				t.Errorf("%s: got %v, %v, want %d left", rs[i].Key, d, err, want)
+			}
+		}
+	})
 }
 
 // waitUntilUp lets the fallback find out that the primary is up, and charge its ledger.

@@ -13,6 +13,9 @@ import (
 // TakeAll decides the requests all or nothing, with the locks of all their shards
 // held. It implements [AtomicStore].
 func (m *Memory) TakeAll(_ context.Context, rs []Request, ds []Decision) error {
+	if m.takeKnown(rs, ds) {
+		return nil
+	}
 	return undecided(m.takeAll(rs, ds), rs, ds)
 }
 
@@ -20,6 +23,7 @@ func (m *Memory) takeAll(rs []Request, ds []Decision) error {
 	if err := checkLengths(rs, ds); err != nil {
 		return err
 	}
+	clearDecisions(rs, ds)
 	b := memoryBatch{store: m}
 	for i := range rs {
 		if err := b.add(&rs[i]); err != nil {

@@ -15,6 +15,7 @@ type nodeList struct {
 	nodes     []*node          // in file order
 	joined    map[string]*node // by joined key and value
 	wildcards []*node          // those with a star, in file order
+	lengths   uint64           // bit n is set if a node's joined text has the length n, modulo 64
 }
 
 // A node is one descriptor of a rule file.
@@ -29,6 +30,7 @@ type node struct {
 	sharesLimit bool // the rule has the limit and the counts of the node above
 	children    nodeList
 	parts       [][]byte // the text around the stars; nil if there are none
+	prefix      string   // of the keys that the node makes by default; empty if it has a value
 	shared      bool     // all values that match the pattern have one count
 }
 
@@ -37,6 +39,7 @@ func (l *nodeList) add(n *node) {
 		l.joined = map[string]*node{}
 	}
 	l.joined[n.joined] = n
+	l.lengths |= 1 << (len(n.joined) % 64)
 	l.nodes = append(l.nodes, n)
 	if n.parts != nil {
 		l.wildcards = append(l.wildcards, n)
@@ -58,21 +61,36 @@ const (
 // the spare capacity of buf as scratch space, and returns buf with its old length and
 // possibly a larger capacity.
 func (l *nodeList) find(e Entry, buf []byte) (*node, matchKind, []byte) {
-	start := len(buf)
-	buf = appendJoined(buf, e)
-	joined := buf[start:]
-	if n := l.joined[string(joined)]; n != nil {
-		return n, matchExact, buf[:start]
-	}
-	for _, n := range l.wildcards {
-		if n.matchesPattern(joined) {
-			return n, matchWildcard, buf[:start]
+	if l.wildcards != nil || l.mayHaveLength(len(e.Key)+1+len(e.Value)) {
+		start := len(buf)
+		buf = appendJoined(buf, e)
+		n, kind := l.findJoined(buf[start:])
+		if buf = buf[:start]; n != nil {
+			return n, kind, buf
 		}
 	}
 	if n := l.joined[e.Key]; n != nil {
-		return n, matchDefault, buf[:start]
+		return n, matchDefault, buf
 	}
-	return nil, matchNone, buf[:start]
+	return nil, matchNone, buf
+}
+
+// mayHaveLength reports whether a node's joined text may have that length. It spares most
+// values that no node names the lookup, which costs more than all the rest.
+func (l *nodeList) mayHaveLength(n int) bool { return l.lengths&(1<<(n%64)) != 0 }
+
+// findJoined returns the node that matches a joined key and value exactly, or else the first
+// whose pattern matches.
+func (l *nodeList) findJoined(joined []byte) (*node, matchKind) {
+	if n := l.joined[string(joined)]; n != nil {
+		return n, matchExact
+	}
+	for _, n := range l.wildcards {
+		if n.matchesPattern(joined) {
+			return n, matchWildcard
+		}
+	}
+	return nil, matchNone
 }
 
 func appendJoined(buf []byte, e Entry) []byte {
@@ -134,7 +152,11 @@ func (d *Domain) Match(entries []Entry, buf []byte) (*Rule, []byte) {
 		if len(buf) > start {
 			buf = append(buf, '|')
 		}
-		buf = appendEntry(buf, e.Key, n.countedValue(e, kind))
+		if kind == matchDefault && n.prefix != "" {
+			buf = appendKeyPart(append(buf, n.prefix...), e.Value)
+		} else {
+			buf = appendEntry(buf, e.Key, n.countedValue(e, kind))
+		}
 		if !n.sharesLimit {
 			end = len(buf)
 		}

@@ -34,9 +34,22 @@ func AppendKey(buf []byte, entries []Entry) []byte {
 }
 
 func appendEntry(buf []byte, key, value string) []byte {
-	buf = appendEscaped(buf, key, '|')
-	return appendEscaped(append(buf, '='), value, '|')
+	buf = appendKeyPart(buf, key)
+	return appendKeyPart(append(buf, '='), value)
 }
+
+// appendKeyPart appends a part of a key, as appendEscaped does.
+func appendKeyPart(buf []byte, part string) []byte {
+	for i := range len(part) {
+		if isEscaped[part[i]] {
+			return appendEscaped(buf, part, '|')
+		}
+	}
+	return append(buf, part...)
+}
+
+// isEscaped has the bytes that are escaped in keys. Every byte of every request is looked up.
+var isEscaped = [256]bool{'|': true, '=': true, '\\': true}
 
 // appendEscaped appends a part, with a backslash before each separator, equals sign
 // and backslash.

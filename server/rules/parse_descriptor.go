@@ -149,5 +149,8 @@ func (d *descriptor) node(file string) *node {
 	if strings.Contains(n.joined, "*") {
 		n.parts = bytes.Split([]byte(n.joined), []byte("*"))
 	}
+	if d.value == "" {
+		n.prefix = string(appendEntry(nil, d.key, ""))
+	}
 	return n
 }

@@ -7,6 +7,7 @@ import "context"
 // together deny. The enforced rules follow, all or nothing, and settle does what follows
 // from the outcome.
 func (ev *evaluation) decideAll(ctx context.Context) (over bool, err error) {
+	ev.decideBanned()
 	if over, err = ev.takeEarly(ctx); err != nil {
 		return false, err
 	}

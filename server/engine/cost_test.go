@@ -34,6 +34,24 @@ func TestDecideOneDescriptorDoesNotAllocate(t *testing.T) {
 	}
 }
 
+func TestDecideSeveralDescriptorsDoesNotAllocate(t *testing.T) {
+	e := newEngine(t, newMemory(), apiRules, nil)
+	all := []engine.Descriptor{
+		descriptor(1, "path=a"), descriptor(1, "path=b"), descriptor(1, "user=ada"), descriptor(1, "trial=ada"), descriptor(1, "path=c"),
+	}
+	var v engine.Result
+	for n := 1; n <= len(all); n++ {
+		allocs := testing.AllocsPerRun(50, func() { // allowed first, and denied later
+			if err := e.Decide(context.Background(), "api", all[:n], &v); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if allocs > 0 {
+			t.Errorf("deciding %d descriptors allocates %v times", n, allocs)
+		}
+	}
+}
+
 func TestDecideUnderOverridesDoesNotAllocate(t *testing.T) {
 	o := newOverridden(t, newMemory())
 	o.set("o/bucket", "bucket=banned", "ban")

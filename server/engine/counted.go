@@ -30,6 +30,9 @@ func countingLimit(l penstock.Limit) penstock.Limit {
 // canCount reports whether a limit has a counting limit.
 func canCount(l *penstock.Limit) bool { return l.Algorithm == penstock.FixedWindow }
 
+// isCounting reports whether a limit is a counting limit.
+func isCounting(l *penstock.Limit) bool { return l.Count == maxCounted && canCount(l) }
+
 // A countedState is the counting limit of a rule.
 type countedState struct {
 	request penstock.Request // without a key
@@ -64,13 +67,13 @@ func (d *limitedDescriptor) countsPeeks() bool {
 
 // isCounting reports whether the store decides the descriptor under a counting limit.
 func (d *limitedDescriptor) isCounting() bool {
-	return d.request.Limit.Count == maxCounted && canCount(&d.request.Limit)
+	return isCounting(&d.template.Limit)
 }
 
 // interpret turns a decision of the store into one about the descriptor.
 func (ev *evaluation) interpret(d *limitedDescriptor, n int) {
 	r, dec := &ev.requests[n], &ev.decisions[n]
-	if r.Limit.Count == maxCounted && canCount(&r.Limit) {
+	if isCounting(&r.Limit) {
 		ev.compareCount(d, r, dec)
 	}
 	switch {
@@ -129,7 +132,7 @@ func (ev *evaluation) countFor(d *limitedDescriptor, dec *penstock.Decision) (co
 		return d.count, penstock.FailLocal
 	}
 	if ev.engine.onFailure != nil {
-		mode, _ = ev.engine.onFailure(d.request.Limit)
+		mode, _ = ev.engine.onFailure(d.template.Limit)
 	}
 	share := float64(dec.Limit) / maxCounted
 	scaled := int64(math.Floor(float64(d.count)*share + 1e-3))
@@ -174,7 +177,7 @@ func (e *Engine) TakeRule(ctx context.Context, r *rules.Rule, key string, cost i
 	}
 	request := state.template
 	request.Key, request.Cost = key, cost
-	if request.Limit.Count != maxCounted || !canCount(&request.Limit) {
+	if !isCounting(&request.Limit) {
 		return e.store.Take(ctx, request)
 	}
 	return e.takeCounted(ctx, state, r, request)
@@ -190,7 +193,7 @@ func (e *Engine) takeCounted(ctx context.Context, state *ruleState, r *rules.Rul
 		return dec, err
 	}
 	ev := evaluation{engine: e}
-	d := limitedDescriptor{rule: r, request: request, count: state.count}
+	d := limitedDescriptor{rule: r, template: &request, count: state.count}
 	ev.compareCount(&d, &request, &dec)
 	dec.Allowed = cost <= 0 || dec.Remaining >= cost
 	if dec.RetryAfter = 0; !dec.Allowed {

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -134,17 +135,28 @@ descriptors:
 }
 
 func BenchmarkDecide(b *testing.B) {
-	b.Run("without top keys", func(b *testing.B) { benchmarkDecide(b, nil) })
-	b.Run("with top keys", func(b *testing.B) { benchmarkDecide(b, topkeys.New(nil)) })
+	for _, n := range []int{1, 2, 3, 5} {
+		b.Run(fmt.Sprintf("descriptors=%d", n), func(b *testing.B) { benchmarkDecide(b, n, nil) })
+	}
+	b.Run("with top keys", func(b *testing.B) { benchmarkDecide(b, 1, topkeys.New(nil)) })
 }
 
-func benchmarkDecide(b *testing.B, keys *topkeys.Tracker) {
+// benchmarkDecide measures requests with the first n of five descriptors, which a proxy sends
+// about a request: the user, the address, the route, the tenant and everybody.
+func benchmarkDecide(b *testing.B, n int, keys *topkeys.Tracker) {
 	e := newEngine(b, penstock.NewMemory(nil), `
 domain: api
 descriptors:
   - {key: user, rate_limit: {unit: hour, requests_per_unit: 4000000000}}
+  - {key: remote_address, limit: 1000000000/1s}
+  - {key: route, rate_limit: {unit: minute, requests_per_unit: 4000000000}}
+  - {key: tenant, limit: 1000000000/1s}
+  - {key: generic_key, value: everybody, rate_limit: {unit: second, requests_per_unit: 4000000000}}
 `, &engine.Options{TopKeys: keys})
-	ds := []engine.Descriptor{descriptor(1, "user=ada")}
+	ds := []engine.Descriptor{
+		descriptor(1, "user=ada"), descriptor(1, "remote_address=192.0.2.1"), descriptor(1, "route=checkout"),
+		descriptor(1, "tenant=acme"), descriptor(1, "generic_key=everybody"),
+	}[:n]
 	var v engine.Result
 	b.ReportAllocs()
 	for b.Loop() {

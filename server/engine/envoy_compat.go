@@ -10,6 +10,7 @@ import (
 // decideEach is the mode of compat: envoy: as in Envoy's own service, every descriptor is
 // decided independently, and a denied request counts.
 func (ev *evaluation) decideEach(ctx context.Context) (over bool, err error) {
+	ev.decideBanned()
 	if err := ev.takeGates(ctx); err != nil {
 		return false, err
 	}

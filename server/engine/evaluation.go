@@ -6,8 +6,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 	"unsafe"
 
 	"github.com/penstock-io/penstock"
@@ -26,11 +28,14 @@ type evaluation struct {
 	under   under
 	compat  bool // descriptors are decided as Envoy's service does
 	limited []limitedDescriptor
+	plain   bool   // all of them take from enforced rules, and nothing changes their limits
 	keys    []byte // of all limited descriptors, one after the other
+	text    string // the keys, as the store gets them
 
 	unmatched []int // the descriptors without a rule
 	hasSettle bool  // whether one of the rules has settle
 	overrides []admittedOverride
+	templates []penstock.Request // of descriptors with their own limit
 
 	// What the next call of the store decides. A queued request is about
 	// limited[queued[i]].
@@ -45,10 +50,12 @@ type limitedDescriptor struct {
 	rule     *rules.Rule
 	state    *ruleState
 	cost     int64
-	key, end int // position of its key in evaluation.keys
-	request  penstock.Request
-	quota    bool // denies only together with the other quotas of the request
-	decided  bool // taken or denied, and not just peeked at
+	key, end int               // position of its key in evaluation.keys
+	template *penstock.Request // without key and ID
+	id       string            // of its permit, or of the request
+	hold     time.Duration     // for how long the store remembers the ID
+	quota    bool              // denies only together with the other quotas of the request
+	decided  bool              // taken or denied, and not just peeked at
 	denied   bool
 
 	count      int64         // what decisions under a counting limit are compared with
@@ -73,8 +80,10 @@ const maxKeptKeyBytes = 64 << 10
 // release returns the evaluation to the pool.
 func (ev *evaluation) release() {
 	clear(ev.limited)
-	ev.overrides = ev.overrides[:0]
-	ev.engine, ev.result, ev.under, ev.hasSettle = nil, nil, under{}, false
+	clear(ev.templates)
+	ev.overrides, ev.templates = ev.overrides[:0], ev.templates[:0]
+	ev.engine, ev.result, ev.text = nil, nil, ""
+	ev.under, ev.hasSettle = under{}, false
 	ev.limited, ev.keys, ev.unmatched = ev.limited[:0], ev.keys[:0], ev.unmatched[:0]
 	if cap(ev.keys) > maxKeptKeyBytes {
 		ev.keys = nil
@@ -84,13 +93,14 @@ func (ev *evaluation) release() {
 
 // prepare finds the limit and the key of every descriptor.
 func (ev *evaluation) prepare(ctx context.Context, t *ruleTable, domain *rules.Domain, ds []Descriptor) error {
+	ev.plain = true
 	for i := range ds {
 		if err := ev.match(ctx, t, domain, i, &ds[i]); err != nil {
 			return err
 		}
 	}
 	ev.applyReplaces()
-	ev.setKeys()
+	ev.setText()
 	if err := ev.setID(domain); err != nil {
 		return err
 	}
@@ -99,12 +109,14 @@ func (ev *evaluation) prepare(ctx context.Context, t *ruleTable, domain *rules.D
 
 // match finds the limit of a descriptor, if there is one.
 func (ev *evaluation) match(ctx context.Context, t *ruleTable, domain *rules.Domain, i int, d *Descriptor) error {
-	l := limitedDescriptor{index: i, cost: d.Cost, key: len(ev.keys), denyInDebt: d.DenyInDebt}
+	n := len(ev.limited)
+	l := ev.extend()
+	l.index, l.cost, l.key, l.denyInDebt = i, d.Cost, len(ev.keys), d.DenyInDebt
 	var err error
 	if d.Limit == (penstock.Limit{}) {
-		err = ev.matchRule(ctx, &l, t, domain, d)
+		err = ev.matchRule(ctx, l, t, domain, d)
 	} else {
-		err = ev.useOverride(&l, t, domain, d)
+		err = ev.useOverride(l, t, domain, d)
 	}
 	if err != nil {
 		return fmt.Errorf("descriptor %d: %w", i, err)
@@ -112,14 +124,33 @@ func (ev *evaluation) match(ctx context.Context, t *ruleTable, domain *rules.Dom
 	if l.rule == nil {
 		ev.unmatched = append(ev.unmatched, i)
 		ev.keys = ev.keys[:l.key]
+		*l, ev.limited = limitedDescriptor{}, ev.limited[:n]
 		return nil
 	}
 	l.quota = l.rule.Quota || ev.engine.quotaMode
+	ev.plain = ev.plain && l.isPlain()
 	ev.result.Statuses[i].Rule, ev.result.Statuses[i].Quota = l.rule, l.quota
 	ev.keys = ShortenKey(ev.keys, l.key)
 	l.end = len(ev.keys)
-	ev.limited = append(ev.limited, l)
 	return nil
+}
+
+// extend appends an empty descriptor. Those beyond the length of the slice are empty, which
+// saves making one and copying it.
+func (ev *evaluation) extend() *limitedDescriptor {
+	n := len(ev.limited)
+	if n == cap(ev.limited) {
+		ev.limited = slices.Grow(ev.limited, 1)
+		clear(ev.limited[n:cap(ev.limited)])
+	}
+	ev.limited = ev.limited[:n+1]
+	return &ev.limited[n]
+}
+
+// isPlain reports whether the descriptor takes from a rule that can deny the request, and
+// that applies as it is.
+func (d *limitedDescriptor) isPlain() bool {
+	return d.cost > 0 && !d.quota && !d.override && d.keyOverride == nil && !d.rule.Shadow && !d.rule.ChargeAlways
 }
 
 func (ev *evaluation) matchRule(ctx context.Context, l *limitedDescriptor, t *ruleTable, domain *rules.Domain, d *Descriptor) error {
@@ -139,7 +170,7 @@ func (ev *evaluation) matchRule(ctx context.Context, l *limitedDescriptor, t *ru
 	if !state.overrides.Empty() {
 		ev.applyKeyOverride(ctx, l, t, state)
 	}
-	if l.request.Limit.Algorithm == penstock.Concurrent {
+	if l.template != nil && l.template.Limit.Algorithm == penstock.Concurrent {
 		return ev.namePermit(l, d)
 	}
 	return nil
@@ -156,12 +187,12 @@ func (ev *evaluation) namePermit(l *limitedDescriptor, d *Descriptor) error {
 	case !ev.engine.transientKeys:
 		id = strings.Clone(id)
 	}
-	l.request.ID, l.newID = id, d.Permits == NewPermits
+	l.id, l.newID = id, d.Permits == NewPermits
 	return nil
 }
 
 func (d *limitedDescriptor) setState(s *ruleState) {
-	d.state, d.request, d.count, d.counter = s, s.template, s.count, s.counter
+	d.state, d.template, d.count, d.counter = s, &s.template, s.count, s.counter
 }
 
 // An admittedOverride is the admission of a descriptor with its own limit.
@@ -180,8 +211,8 @@ func (ev *evaluation) admitOverrides(ds []Descriptor) error {
 		if !l.override || l.underRule {
 			continue
 		}
-		r := l.request
-		r.Cost = l.cost
+		r := *l.template
+		r.Key, r.Cost, r.ID, r.Hold = ev.keyOf(l), l.cost, l.id, l.hold
 		a, err := ev.engine.admit(&r, func() bool { return ds[l.index].MayRefund }, len(ev.limited) > 1)
 		if err != nil {
 			ev.settleOverrides(nil)
@@ -228,14 +259,16 @@ func (ev *evaluation) applyReplaces() {
 			ev.exempt(alias)
 		}
 	}
-	kept := ev.limited[:0]
 	for i := range ev.limited {
-		if ev.limited[i].state != nil {
-			kept = append(kept, ev.limited[i])
+		if ev.limited[i].state == nil {
+			ev.dropUnlimited()
+			return
 		}
 	}
-	clear(ev.limited[len(kept):])
-	ev.limited = kept
+}
+
+func (ev *evaluation) dropUnlimited() {
+	ev.limited = slices.DeleteFunc(ev.limited, func(d limitedDescriptor) bool { return d.state == nil })
 }
 
 // exempt removes the limit from descriptors under rules of an alias. Unlimited rules stay in
@@ -249,30 +282,31 @@ func (ev *evaluation) exempt(alias string) {
 	}
 }
 
-// setKeys sets the keys of the requests. A [penstock.TransientKeyStore] may get the buffer
+// setText sets the text of the keys. A [penstock.TransientKeyStore] may get the buffer
 // itself, which the next evaluation overwrites. Other stores may keep a key, for example
 // after a timeout, and get a copy.
-func (ev *evaluation) setKeys() {
-	text := unsafe.String(unsafe.SliceData(ev.keys), len(ev.keys))
+func (ev *evaluation) setText() {
+	ev.text = unsafe.String(unsafe.SliceData(ev.keys), len(ev.keys))
 	if !ev.engine.transientKeys {
-		text = string(ev.keys)
-	}
-	for i := range ev.limited {
-		d := &ev.limited[i]
-		d.request.Key = text[d.key:d.end]
+		ev.text = string(ev.keys)
 	}
 }
+
+// keyOf returns the key of a descriptor.
+func (ev *evaluation) keyOf(d *limitedDescriptor) string { return ev.text[d.key:d.end] }
 
 // decide reports whether the request is over a limit. After an error nothing stays charged,
 // as far as the store can be reached.
 func (ev *evaluation) decide(ctx context.Context, domain *rules.Domain) (over bool, err error) {
-	if ev.under.settle {
+	ev.compat = domain.CompatEnvoy || ev.engine.compatEnvoy
+	switch {
+	case ev.under.settle:
 		return false, ev.settleID(ctx) // bans deny nothing that has been used already
-	}
-	ev.decideBanned()
-	if ev.compat = domain.CompatEnvoy || ev.engine.compatEnvoy; ev.compat {
+	case ev.compat:
 		over, err = ev.decideEach(ctx)
-	} else {
+	case ev.plain:
+		over, err = ev.takeEnforced(ctx) // there is nothing else to take, nor to settle
+	default:
 		over, err = ev.decideAll(ctx)
 	}
 	if err != nil && ev.under.id == "" {
@@ -297,20 +331,22 @@ func (ev *evaluation) quotaExhausted() bool {
 // queue adds a request for the store. A cost of 0 peeks, a negative cost refunds.
 func (ev *evaluation) queue(i int, cost int64) {
 	d := &ev.limited[i]
-	r := d.request
 	if cost == 0 && d.countsPeeks() {
-		r = d.counter.request
-		r.Key = d.request.Key
+		ev.enqueue(i, &d.counter.request, cost)
+		return
 	}
-	r.Cost = cost
-	r.NewID = d.newID && cost > 0
-	ev.enqueue(i, r)
+	r := ev.enqueue(i, d.template, cost)
+	r.ID, r.Hold, r.NewID = d.id, d.hold, d.newID && cost > 0
 }
 
-func (ev *evaluation) enqueue(i int, r penstock.Request) {
+// enqueue makes a request about the key of a descriptor where the store will read it.
+func (ev *evaluation) enqueue(i int, template *penstock.Request, cost int64) *penstock.Request {
 	ev.queued = append(ev.queued, i)
-	ev.requests = append(ev.requests, r)
 	ev.decisions = append(ev.decisions, penstock.Decision{})
+	ev.requests = append(ev.requests, *template)
+	r := &ev.requests[len(ev.requests)-1]
+	r.Key, r.Cost = ev.keyOf(&ev.limited[i]), cost
+	return r
 }
 
 // callEach has the store decide the queued requests independently.
@@ -346,9 +382,11 @@ func (ev *evaluation) takeEach(ctx context.Context) error {
 func (ev *evaluation) record() {
 	for n, i := range ev.queued {
 		d := &ev.limited[i]
-		ev.interpret(d, n)
+		if !ev.plain || ev.compat || !ev.decisions[n].Allowed {
+			ev.interpret(d, n)
+		}
 		d.decided, d.denied = true, !ev.decisions[n].Allowed
-		ev.setStatus(d, ev.decisions[n])
+		ev.setStatus(d, &ev.decisions[n])
 	}
 	ev.clearQueue()
 }
@@ -358,14 +396,14 @@ func (ev *evaluation) recordPeeks() {
 	for n, i := range ev.queued {
 		ev.interpret(&ev.limited[i], n)
 		ev.decisions[n].Granted = 0
-		ev.setStatus(&ev.limited[i], ev.decisions[n])
+		ev.setStatus(&ev.limited[i], &ev.decisions[n])
 	}
 	ev.clearQueue()
 }
 
-func (ev *evaluation) setStatus(d *limitedDescriptor, decision penstock.Decision) {
+func (ev *evaluation) setStatus(d *limitedDescriptor, decision *penstock.Decision) {
 	st := &ev.result.Statuses[d.index]
-	st.Decision, st.OverLimit = decision, d.overLimit()
+	st.Decision, st.OverLimit = *decision, d.overLimit()
 }
 
 func (ev *evaluation) clearQueue() {
@@ -435,7 +473,7 @@ func (ev *evaluation) countRelease(d *limitedDescriptor) {
 // countHeldID counts a denial whose only reason is the ID: the permits that it asked for were
 // free.
 func (ev *evaluation) countHeldID(d *limitedDescriptor) {
-	free := ev.result.Statuses[d.index].Decision.Remaining - d.request.KeepFree
+	free := ev.result.Statuses[d.index].Decision.Remaining - d.template.KeepFree
 	if d.newID && !d.banned() && free >= d.cost {
 		d.state.counters.Permits.HeldIDs.Add(1)
 	}
@@ -443,11 +481,14 @@ func (ev *evaluation) countHeldID(d *limitedDescriptor) {
 
 // countKey counts the key of a descriptor that was decided.
 func (ev *evaluation) countKey(d *limitedDescriptor) {
+	if ev.engine.topKeys == nil {
+		return
+	}
 	outcome := outcomeOf(d.denied, d.rule.Shadow || ev.engine.shadow)
 	remaining := ev.result.Statuses[d.index].Decision.Remaining
 	if d.state.source == nil {
-		ev.engine.topKeys.RecordLimit(&d.rule.Limit, d.request.Key, outcome, d.cost, remaining)
+		ev.engine.topKeys.RecordLimit(&d.rule.Limit, ev.keyOf(d), outcome, d.cost, remaining)
 		return
 	}
-	ev.engine.topKeys.Record(d.state.source, d.request.Key, outcome, d.cost, remaining)
+	ev.engine.topKeys.Record(d.state.source, ev.keyOf(d), outcome, d.cost, remaining)
 }

@@ -64,7 +64,7 @@ func (ev *evaluation) applyKeyOverride(ctx context.Context, l *limitedDescriptor
 		ev.carry(ctx, found, false, key, t.set, l.rule, changed.state.template.Limit)
 		l.setState(changed.state)
 	case overrides.Banned:
-		l.state = s
+		l.state, l.template = s, &s.template
 	}
 	l.rule, l.keyOverride = changed.rule, found
 }
@@ -176,7 +176,7 @@ func (ev *evaluation) decideBanned() {
 		if d.denied {
 			decision.RetryAfter = left
 		}
-		ev.setStatus(d, decision)
+		ev.setStatus(d, &decision)
 	}
 }
 
@@ -192,7 +192,7 @@ func (ev *evaluation) countDenied(d *limitedDescriptor) {
 	case d.banned():
 		d.state.counters.Banned.Add(1)
 	case d.rule.Penalty != nil && d.keyOverride == nil && !shadow:
-		ev.engine.overrides.CountDenial(d.rule.Name, d.request.Key, d.rule.Penalty)
+		ev.engine.overrides.CountDenial(d.rule.Name, ev.keyOf(d), d.rule.Penalty)
 	}
 }
 

@@ -44,19 +44,19 @@ func newOverLimitCache(keys int, age time.Duration) *overLimitCache {
 // find returns the slot and the hash of a counter. An override has other numbers than its
 // rule, and a rule may keep units of another free, so the count that may be reached is part
 // of it.
-func (c *overLimitCache) find(r *penstock.Request, count int64) (*overLimitSlot, uint64) {
+func (c *overLimitCache) find(l *penstock.Limit, key string, count int64) (*overLimitSlot, uint64) {
 	var h maphash.Hash
 	h.SetSeed(c.seed)
-	_, _ = h.WriteString(r.Limit.Name)
-	maphash.WriteComparable(&h, [3]int64{int64(r.Limit.Period), count, int64(len(r.Limit.Name))})
-	_, _ = h.WriteString(r.Key)
+	_, _ = h.WriteString(l.Name)
+	maphash.WriteComparable(&h, [3]int64{int64(l.Period), count, int64(len(l.Name))})
+	_, _ = h.WriteString(key)
 	sum := h.Sum64()
 	return &c.slots[sum%uint64(len(c.slots))], sum
 }
 
 // until returns for how long a counter is known to be over its limit.
-func (c *overLimitCache) until(r *penstock.Request, count int64) time.Duration {
-	slot, sum := c.find(r, count)
+func (c *overLimitCache) until(l *penstock.Limit, key string, count int64) time.Duration {
+	slot, sum := c.find(l, key, count)
 	end := slot.end.Load()
 	if slot.check.Load() != sum^uint64(end) {
 		return 0
@@ -65,16 +65,16 @@ func (c *overLimitCache) until(r *penstock.Request, count int64) time.Duration {
 }
 
 // add remembers a counter that is over its limit for that long.
-func (c *overLimitCache) add(r *penstock.Request, count int64, until time.Duration) {
-	slot, sum := c.find(r, count)
+func (c *overLimitCache) add(l *penstock.Limit, key string, count int64, until time.Duration) {
+	slot, sum := c.find(l, key, count)
 	end := int64(time.Since(c.start) + min(until, c.age))
 	slot.end.Store(end)
 	slot.check.Store(sum ^ uint64(end))
 }
 
 // remove forgets a counter, because units were refunded.
-func (c *overLimitCache) remove(r *penstock.Request, count int64) {
-	slot, sum := c.find(r, count)
+func (c *overLimitCache) remove(l *penstock.Limit, key string, count int64) {
+	slot, sum := c.find(l, key, count)
 	if slot.check.Load() == sum^uint64(slot.end.Load()) {
 		slot.check.Store(0)
 	}
@@ -88,10 +88,10 @@ func (ev *evaluation) knownOver(d *limitedDescriptor) bool {
 		return false
 	}
 	if d.cost < 0 {
-		c.remove(&d.request, d.count-d.rule.KeepFree)
+		c.remove(&d.template.Limit, ev.keyOf(d), d.count-d.rule.KeepFree)
 		return false
 	}
-	until := c.until(&d.request, d.count-d.rule.KeepFree)
+	until := c.until(&d.template.Limit, ev.keyOf(d), d.count-d.rule.KeepFree)
 	if until <= 0 {
 		return false
 	}
@@ -100,7 +100,7 @@ func (ev *evaluation) knownOver(d *limitedDescriptor) bool {
 	if d.cost > d.count-d.rule.KeepFree {
 		dec.RetryAfter = penstock.Never
 	}
-	ev.setStatus(d, dec)
+	ev.setStatus(d, &dec)
 	return true
 }
 
@@ -125,7 +125,7 @@ func (ev *evaluation) cacheOver() {
 		d := &ev.limited[i]
 		dec := &ev.result.Statuses[d.index].Decision
 		if d.denied && d.isCounting() && dec.Source == penstock.SourceStore && dec.ResetAfter > 0 {
-			c.add(&d.request, d.count-d.rule.KeepFree, dec.ResetAfter)
+			c.add(&d.template.Limit, ev.keyOf(d), d.count-d.rule.KeepFree, dec.ResetAfter)
 		}
 	}
 }

@@ -18,17 +18,23 @@ func (ev *evaluation) useOverride(l *limitedDescriptor, t *ruleTable, domain *ru
 	l.rule = ev.result.overrideRule(d)
 	l.state = &ev.engine.requestLimitState
 	l.override, l.count = true, l.rule.Limit.Count
+	l.template = ev.newTemplate(penstock.Request{Limit: l.rule.Limit})
 	if s := ev.ruleBelow(l, t, domain, d); s != nil {
-		l.underRule, l.request, l.counter = true, s.template, s.counter
-		l.request.KeepFree = 0
+		l.underRule, l.counter, *l.template = true, s.counter, s.template
+		l.template.KeepFree = 0
 		return l.rule.Limit.Validate()
 	}
-	l.request = penstock.Request{Limit: l.rule.Limit}
 	if canCount(&l.rule.Limit) {
-		l.request.Limit = countingLimit(l.rule.Limit)
+		l.template.Limit = countingLimit(l.rule.Limit)
 	}
 	ev.keys = appendOverrideKey(ev.keys[:l.key], domain.Name, d.Entries)
 	return l.rule.Limit.Validate()
+}
+
+// newTemplate returns a template that belongs to the evaluation.
+func (ev *evaluation) newTemplate(r penstock.Request) *penstock.Request {
+	ev.templates = append(ev.templates, r)
+	return &ev.templates[len(ev.templates)-1]
 }
 
 // ruleBelow returns the state of the rule that counts the descriptor's hits, or nil. Then the
@@ -95,7 +101,7 @@ func (ev *evaluation) recordDenials() {
 		ev.interpret(d, n)
 		dec := ev.decisions[n]
 		dec.Allowed, dec.Granted, dec.RetryAfter = false, 0, before.RetryAfter
-		ev.setStatus(d, dec)
+		ev.setStatus(d, &dec)
 	}
 	ev.clearQueue()
 }

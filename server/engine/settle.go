@@ -57,8 +57,8 @@ func (ev *evaluation) setID(domain *rules.Domain) error {
 			return fmt.Errorf("rule %s: %w: charge: always charges what was used already", d.rule.Name, ErrNoSettle)
 		case d.cost < 0:
 			return &penstock.FieldError{Field: "Cost", Problem: "must not be negative under an ID: settle it to 0", Kind: penstock.ErrBadCost}
-		case d.request.Limit.Algorithm != penstock.Concurrent: // an entry names its permit
-			d.request.ID, d.request.Hold = ev.under.id, d.rule.Hold
+		case d.template.Limit.Algorithm != penstock.Concurrent: // an entry names its permit
+			d.id, d.hold = ev.under.id, d.rule.Hold
 		}
 	}
 	return nil
@@ -113,7 +113,7 @@ func (ev *evaluation) settleIfKnown(ctx context.Context, i int) error {
 }
 
 func (ev *evaluation) queueSettlement(i int) {
-	r := ev.limited[i].request
-	r.Cost, r.Settle = ev.limited[i].cost, true
-	ev.enqueue(i, r)
+	d := &ev.limited[i]
+	r := ev.enqueue(i, d.template, d.cost)
+	r.ID, r.Hold, r.Settle = d.id, d.hold, true
 }

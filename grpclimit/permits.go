@@ -2,53 +2,91 @@ package grpclimit
 
 import (
 	"context"
+	"fmt"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/charge"
 )
 
-// isConcurrent reports whether a limiter has permits. They are held by one interceptor
-// each.
-func isConcurrent(lim *penstock.Limiter, o *Options) bool {
-	if lim == nil || lim.Limit().Algorithm != penstock.Concurrent {
-		return false
-	}
-	if o != nil && (o.LimiterFor != nil || len(o.Additional) > 0) {
-		panic("grpclimit: a concurrent limit cannot have LimiterFor or Additional: use two interceptors") //nolint:forbidigo // no error to return, and no limit would be worse
-	}
-	return true
+// errPermitBesideOthers means that a call has a concurrent limit among others, or messages
+// have one.
+var errPermitBesideOthers = fmt.Errorf(
+	"%w: a concurrent limit cannot have Additional, or limit messages: use two interceptors", penstock.ErrBadLimit)
+
+func isConcurrent(lim *penstock.Limiter) bool {
+	return lim != nil && lim.Limit().Algorithm == penstock.Concurrent
 }
 
-// acquire returns the context in which a call may go on, and releases its permit with
-// release. Without a permit the context is the caller's.
-func (p *protection) acquire(ctx context.Context, call Call, setTrailer func(metadata.MD)) (_ context.Context, release func(), err error) {
-	free := func() {}
-	if p.Skip != nil && p.Skip(ctx, call) {
-		return ctx, free, nil
+// checkPermits panics if a concurrent limit is among others, for all calls.
+func checkPermits(given []Charge) {
+	for _, c := range given {
+		if isConcurrent(c.Limiter) && len(given) > 1 {
+			panic("grpclimit: " + errPermitBesideOthers.Error()) //nolint:forbidigo // no error to return, and no limit would be worse
+		}
 	}
-	c := &p.fixed.charges[0]
+}
+
+// hasPermits reports whether calls hold permits of one of the limiters.
+func (l *chargeList) hasPermits() bool {
+	for i := range l.charges {
+		if isConcurrent(l.charges[i].Limiter) {
+			return true
+		}
+	}
+	return false
+}
+
+// enter returns the context in which a call may go on. If the call holds a permit, it must be
+// released.
+func (p *protection) enter(ctx context.Context, call Call, setTrailer func(metadata.MD)) (context.Context, *penstock.Permit, error) {
+	if p.Skip != nil && p.Skip(ctx, call) {
+		return ctx, nil, nil
+	}
+	l := p.chargesFor(ctx, call)
+	switch {
+	case !l.permits:
+		return ctx, nil, p.admitTo(ctx, call, l, setTrailer)
+	case len(l.charges) > 1:
+		return ctx, nil, p.misused(ctx, call)
+	}
+	return p.acquire(ctx, call, l, setTrailer)
+}
+
+// misused returns the error of a call whose limits cannot be combined.
+func (p *protection) misused(ctx context.Context, call Call) error {
+	p.report(ctx, call, errPermitBesideOthers)
+	return &codedError{codes.Internal, errPermitBesideOthers}
+}
+
+// acquire acquires a permit for a call.
+func (p *protection) acquire(ctx context.Context, call Call, l *chargeList, setTrailer func(metadata.MD)) (context.Context, *penstock.Permit, error) {
+	c := &l.charges[0]
 	part := charge.Part{Key: p.keyOf(ctx, call, c), Cost: 1}
 	if c.Cost != nil {
 		part.Cost = c.Cost(ctx, call)
 	}
 	var permit *penstock.Permit
-	err = errUnknownClient
-	if part.Key != "" {
+	err := errUnknownClient
+	switch {
+	case part.Cost == 0:
+		return ctx, nil, nil
+	case part.Key != "":
 		permit, part.Decision, err = c.Limiter.AcquireN(ctx, part.Key, part.Cost)
 	}
 	switch {
 	case err != nil:
-		return ctx, free, p.fail(ctx, call, p.fixed, nil, p.fixed.now(), err)
+		return ctx, nil, p.fail(ctx, call, l, nil, l.now(), err)
 	case permit != nil:
-		return permit.Context(), permit.Release, nil
+		return permit.Context(), permit, nil
 	case p.Shadow != nil:
-		p.Shadow(ctx, call, p.fixed.answers([]charge.Part{part}))
-		return ctx, free, nil
+		p.Shadow(ctx, call, l.answers([]charge.Part{part}))
+		return ctx, nil, nil
 	}
-	return ctx, free, p.deny(ctx, call, p.fixed.answers([]charge.Part{part}), setTrailer)
+	return ctx, nil, p.deny(ctx, call, l.answers([]charge.Part{part}), setTrailer)
 }
 
 // A heldStream has the context of a permit.
@@ -59,26 +97,3 @@ type heldStream struct {
 
 // Context returns the context of the permit.
 func (s *heldStream) Context() context.Context { return s.ctx }
-
-func holdUnary(p *protection) grpc.UnaryServerInterceptor {
-	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		call := Call{Method: info.FullMethod, Message: req}
-		ctx, release, err := p.acquire(ctx, call, func(md metadata.MD) { _ = grpc.SetTrailer(ctx, md) })
-		if err != nil {
-			return nil, err
-		}
-		defer release()
-		return handler(ctx, req)
-	}
-}
-
-func holdStream(p *protection) grpc.StreamServerInterceptor {
-	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		ctx, release, err := p.acquire(ss.Context(), Call{Method: info.FullMethod}, ss.SetTrailer)
-		if err != nil {
-			return err
-		}
-		defer release()
-		return handler(srv, &heldStream{ss, ctx})
-	}
-}

@@ -39,3 +39,36 @@ func TestUnaryServerHoldsPermitWhileHandlerRuns(t *testing.T) {
 		t.Errorf("after a panic: got %v, want the permit released", err)
 	}
 }
+
+// A limiter that depends on the call may be concurrent.
+func TestUnaryServerLimiterForHoldsPermit(t *testing.T) {
+	limit, err := penstock.ParseLimit("1/30s concurrent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lim, err := penstock.New(penstock.NewMemory(nil), limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := grpclimit.Options{
+		Key:        func(context.Context, grpclimit.Call) string { return "key" },
+		LimiterFor: func(context.Context, grpclimit.Call) *penstock.Limiter { return lim },
+		OnError:    func(context.Context, grpclimit.Call, error) {},
+	}
+	intercept := grpclimit.UnaryServer(nil, &o)
+	call := func(handler grpc.UnaryHandler) error {
+		_, err := intercept(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/s/m"}, handler)
+		return err
+	}
+	nothing := func(context.Context, any) (any, error) { return nil, nil }
+	for range 2 {
+		if err := call(func(context.Context, any) (any, error) { return nil, call(nothing) }); status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("a second call at once: got %v, want RESOURCE_EXHAUSTED", err)
+		}
+	}
+	o.Additional = []grpclimit.Charge{{LimiterFor: o.LimiterFor}}
+	intercept = grpclimit.UnaryServer(nil, &o)
+	if err := call(nothing); status.Code(err) != codes.Internal {
+		t.Errorf("a concurrent limit beside another: got %v, want INTERNAL", err)
+	}
+}

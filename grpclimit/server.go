@@ -24,19 +24,20 @@ import (
 // for each call.
 //
 // Under a [penstock.Concurrent] limit, a call holds a permit until its handler has returned
-// or panicked, and its context ends if the permit is lost. Such a limiter cannot have
-// LimiterFor or Additional.
+// or panicked, and its context ends if the permit is lost. Such a limiter, also
+// one that LimiterFor returns, cannot have Additional.
 func UnaryServer(lim *penstock.Limiter, o *Options) grpc.UnaryServerInterceptor {
 	p := newProtection(lim, o)
-	if isConcurrent(lim, o) {
-		return holdUnary(p)
-	}
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		call := Call{Method: info.FullMethod, Message: req}
-		if err := p.admit(ctx, call, func(md metadata.MD) { _ = grpc.SetTrailer(ctx, md) }); err != nil {
+		within, permit, err := p.enter(ctx, call, func(md metadata.MD) { _ = grpc.SetTrailer(ctx, md) })
+		if err != nil {
 			return nil, err
 		}
-		return handler(ctx, req)
+		if permit != nil {
+			defer permit.Release()
+		}
+		return handler(within, req)
 	}
 }
 
@@ -44,12 +45,14 @@ func UnaryServer(lim *penstock.Limiter, o *Options) grpc.UnaryServerInterceptor 
 // it begins; otherwise it works like [UnaryServer].
 func StreamServer(lim *penstock.Limiter, o *Options) grpc.StreamServerInterceptor {
 	p := newProtection(lim, o)
-	if isConcurrent(lim, o) {
-		return holdStream(p)
-	}
 	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		if err := p.admit(ss.Context(), Call{Method: info.FullMethod}, ss.SetTrailer); err != nil {
+		ctx, permit, err := p.enter(ss.Context(), Call{Method: info.FullMethod}, ss.SetTrailer)
+		if err != nil {
 			return err
+		}
+		if permit != nil {
+			defer permit.Release()
+			ss = &heldStream{ss, ctx}
 		}
 		return handler(srv, ss)
 	}
@@ -112,6 +115,7 @@ func newProtection(lim *penstock.Limiter, o *Options) *protection {
 		Options: *o, given: append([]Charge{first}, o.Additional...), errorLog: lograte.PerSecond(),
 		resolver: address.NewResolver(o.Proxies, o.IPv6Prefix),
 	}
+	checkPermits(p.given)
 	limiters, fixed := make([]*penstock.Limiter, len(p.given)), true
 	for i, c := range p.given {
 		if c.Limiter == nil && c.LimiterFor == nil {
@@ -158,6 +162,7 @@ type chargeList struct {
 	charges []Charge
 	names   []string // of the limits
 	set     *charge.Set
+	permits bool // calls hold permits of one of the limiters
 }
 
 // newChargeList prepares charges to the limiters, without those whose limiter is
@@ -175,6 +180,7 @@ func newChargeList(given []Charge, limiters []*penstock.Limiter) *chargeList {
 		}
 		l.charges, l.names = append(l.charges, c), append(l.names, name)
 	}
+	l.permits = l.hasPermits()
 	return l
 }
 
@@ -187,6 +193,14 @@ func (p *protection) admit(ctx context.Context, call Call, setTrailer func(metad
 		return nil
 	}
 	l := p.chargesFor(ctx, call)
+	if l.permits {
+		return p.misused(ctx, call)
+	}
+	return p.admitTo(ctx, call, l, setTrailer)
+}
+
+// admitTo is admit with the charges of the call.
+func (p *protection) admitTo(ctx context.Context, call Call, l *chargeList, setTrailer func(metadata.MD)) error {
 	var room [inlineParts]charge.Part
 	parts := append(room[:0], make([]charge.Part, len(l.charges))...)
 	began := l.now()

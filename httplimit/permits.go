@@ -1,61 +1,76 @@
 package httplimit
 
 import (
+	"fmt"
 	"net/http"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/charge"
 )
 
-// held is middleware with a concurrent limit: a request holds a permit while its handler
-// runs.
-type held struct {
-	*protection
-	limiter *penstock.Limiter
-	next    http.Handler
+// errPermitBesideOthers means that a request has a concurrent limit among others. What a
+// request of several limits was charged is settled, while permits are released.
+var errPermitBesideOthers = fmt.Errorf(
+	"httplimit: %w: a concurrent limit cannot have After or Additional: protect the handler twice", penstock.ErrBadLimit)
+
+func isConcurrent(lim *penstock.Limiter) bool {
+	return lim != nil && lim.Limit().Algorithm == penstock.Concurrent
 }
 
-// isConcurrent reports whether a limiter has permits. They are held by one middleware
-// each: what a request of several limits was charged is settled, not released.
-func isConcurrent(lim *penstock.Limiter, o *Options) bool {
-	if lim == nil || lim.Limit().Algorithm != penstock.Concurrent {
-		return false
+// checkPermits panics if a concurrent limit is among others, for all requests.
+func checkPermits(given []Charge) {
+	for _, c := range given {
+		if isConcurrent(c.Limiter) && (len(given) > 1 || c.After != nil) {
+			panic(errPermitBesideOthers.Error()) //nolint:forbidigo // no error to return, and no limit would be worse
+		}
 	}
-	if o.LimiterFor != nil || o.After != nil || len(o.Additional) > 0 {
-		panic("httplimit: a concurrent limit cannot have LimiterFor, After or Additional: protect the handler twice") //nolint:forbidigo // no error to return, and no limit would be worse
-	}
-	return true
 }
 
-// ServeHTTP acquires a permit, serves the request and releases the permit, also if the
-// handler panics.
-func (h *held) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if h.Skip != nil && h.Skip(r) {
-		h.next.ServeHTTP(w, r)
+// hasPermits reports whether requests hold permits of one of the limiters.
+func (l *chargeList) hasPermits() bool {
+	for i := range l.charges {
+		if isConcurrent(l.charges[i].Limiter) {
+			return true
+		}
+	}
+	return false
+}
+
+// hold acquires a permit, serves the request and releases the permit, also if the handler
+// panics.
+func (p *protected) hold(w http.ResponseWriter, r *http.Request, l *chargeList) {
+	if len(l.charges) > 1 || l.settles {
+		p.report(r, errPermitBesideOthers)
+		WriteProblem(w, Problem{Status: http.StatusInternalServerError, Detail: "the limits of this request cannot be combined"})
 		return
 	}
-	parts := [1]charge.Part{{Key: h.keyOf(&h.fixed.charges[0], r), Cost: 1}}
-	if h.Cost != nil {
-		parts[0].Cost = h.Cost(r)
+	c := &l.charges[0]
+	parts := [1]charge.Part{{Key: p.keyOf(c, r), Cost: 1}}
+	if c.Cost != nil {
+		parts[0].Cost = c.Cost(r)
 	}
 	var permit *penstock.Permit
 	err := errUnknownClient
-	if parts[0].Key != "" {
-		permit, parts[0].Decision, err = h.limiter.AcquireN(r.Context(), parts[0].Key, parts[0].Cost)
+	switch {
+	case parts[0].Cost == 0:
+		p.next.ServeHTTP(w, r)
+		return
+	case parts[0].Key != "":
+		permit, parts[0].Decision, err = c.Limiter.AcquireN(r.Context(), parts[0].Key, parts[0].Cost)
 	}
 	switch {
 	case err != nil:
-		(&protected{h.protection, h.next}).fail(w, r, h.fixed, nil, h.fixed.now(), err)
+		p.fail(w, r, l, nil, l.now(), err)
 	case permit != nil:
 		defer permit.Release()
-		if h.Shadow == nil {
-			h.setHeaders(w.Header(), h.fixed, parts[:])
+		if p.Shadow == nil {
+			p.setHeaders(w.Header(), l, parts[:])
 		}
-		h.next.ServeHTTP(w, r.WithContext(permit.Context()))
-	case h.Shadow != nil:
-		h.Shadow(r, h.fixed.answers(parts[:]))
-		h.next.ServeHTTP(w, r)
+		p.next.ServeHTTP(w, r.WithContext(permit.Context()))
+	case p.Shadow != nil:
+		p.Shadow(r, l.answers(parts[:]))
+		p.next.ServeHTTP(w, r)
 	default:
-		h.deny(w, r, h.fixed, parts[:])
+		p.deny(w, r, l, parts[:])
 	}
 }

@@ -1,6 +1,7 @@
 package httplimit_test
 
 import (
+	"errors"
 	"net/http"
 	"testing"
 
@@ -42,6 +43,38 @@ func TestProtectRefusesConcurrentLimitBesideOthers(t *testing.T) {
 			t.Error("a concurrent limit beside another was accepted")
 		}
 	}()
-	o := &httplimit.Options{Additional: []httplimit.Charge{{Limiter: inMemory(t, "5/1s")}}}
-	httplimit.Protect(limiter(t, penstock.NewMemory(nil), "1/30s concurrent"), o)
+	o := &httplimit.Options{Additional: []httplimit.Charge{{Limiter: inMemory(t, "1/30s concurrent")}}}
+	httplimit.Protect(limiter(t, penstock.NewMemory(nil), "5/1s"), o)
+}
+
+// A limiter that depends on the request may be concurrent for some requests, and a rate for
+// others.
+func TestProtectLimiterForHoldsPermit(t *testing.T) {
+	limiters := map[string]*penstock.Limiter{"free": inMemory(t, "1/30s concurrent"), "pro": inMemory(t, "2/1h")}
+	var during func()
+	h := httplimit.Protect(nil, &httplimit.Options{LimiterFor: byPlan(limiters)})(http.HandlerFunc(
+		func(http.ResponseWriter, *http.Request) { during() }))
+	during = func() {
+		during = func() {}
+		expect(t, "a second one at once", statuses(h, 1, alice, "Plan", "free"), 429)
+		expect(t, "another plan", statuses(h, 3, alice, "Plan", "pro"), 200, 200, 429)
+	}
+	expect(t, "one", statuses(h, 1, alice, "Plan", "free"), 200)
+	expect(t, "one after the other", statuses(h, 3, alice, "Plan", "free"), 200, 200, 200)
+}
+
+// Where LimiterFor returns a concurrent limit beside others, the request is refused: no
+// limit would be worse.
+func TestProtectRefusesChosenPermitBesideOthers(t *testing.T) {
+	limiters := map[string]*penstock.Limiter{"free": inMemory(t, "1/30s concurrent")}
+	var reported error
+	h := httplimit.Protect(nil, &httplimit.Options{
+		LimiterFor: byPlan(limiters), Additional: []httplimit.Charge{{Limiter: inMemory(t, "9/1h")}},
+		OnError: func(_ *http.Request, err error) { reported = err },
+	})(hello)
+	expect(t, "a concurrent limit beside another", statuses(h, 1, alice, "Plan", "free"), 500)
+	if !errors.Is(reported, penstock.ErrBadLimit) {
+		t.Errorf("reported %v, want %v", reported, penstock.ErrBadLimit)
+	}
+	expect(t, "the other alone", statuses(h, 1, alice, "Plan", "none"), 200)
 }

@@ -113,8 +113,8 @@ type Options struct {
 // long.
 //
 // Under a [penstock.Concurrent] limit, a request holds a permit until its handler has
-// returned or panicked, and its context ends if the permit is lost. Such a limiter cannot
-// have LimiterFor, After or Additional.
+// returned or panicked, and its context ends if the permit is lost. Such a limiter, also one
+// that LimiterFor returns, cannot have After or Additional.
 //
 // State belongs to the limiter, not to the middleware: to count two protections
 // separately, name their limits. The limiter must not be nil, unless
@@ -124,9 +124,6 @@ func Protect(lim *penstock.Limiter, o *Options) func(http.Handler) http.Handler 
 		o = &Options{}
 	}
 	p := newProtection(lim, o)
-	if isConcurrent(lim, o) {
-		return func(next http.Handler) http.Handler { return &held{p, lim, next} }
-	}
 	return func(next http.Handler) http.Handler { return &protected{p, next} }
 }
 
@@ -145,6 +142,7 @@ func newProtection(lim *penstock.Limiter, o *Options) *protection {
 	p := &protection{
 		Options: *o, given: append([]Charge{first}, o.Additional...), errorLog: lograte.PerSecond(), address: ClientIP(o),
 	}
+	checkPermits(p.given)
 	limiters, fixed := make([]*penstock.Limiter, len(p.given)), true
 	for i, c := range p.given {
 		if c.Limiter == nil && c.LimiterFor == nil {
@@ -193,6 +191,7 @@ type chargeList struct {
 	bodies  [][]byte // problem for each limit, when it alone denies
 	set     *charge.Set
 	settles bool
+	permits bool // requests hold permits of one of the limiters
 }
 
 // newChargeList prepares charges to the limiters, without those whose limiter is
@@ -205,6 +204,7 @@ func newChargeList(given []Charge, limiters []*penstock.Limiter) *chargeList {
 		c.Limiter = limiters[i]
 		l.add(c, len(given) > 1)
 	}
+	l.permits = l.hasPermits()
 	return l
 }
 
@@ -236,6 +236,10 @@ func (p *protected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	l := p.chargesFor(r)
+	if l.permits {
+		p.hold(w, r, l)
+		return
+	}
 	var room [inlineParts]charge.Part
 	parts := append(room[:0], make([]charge.Part, len(l.charges))...)
 	since := l.now()

@@ -53,7 +53,7 @@ func (ev *evaluation) applyKeyOverride(ctx context.Context, l *limitedDescriptor
 	if before != nil && !l.rule.Unlimited {
 		ev.carry(ctx, before, true, key, t.set, l.rule, s.template.Limit)
 	}
-	if found == nil || l.rule.Unlimited && found.Kind != overrides.Banned {
+	if found == nil || l.rule.Unlimited && found.Kind != overrides.Banned || !fits(l.rule, found.Action) {
 		return
 	}
 	changed := ev.engine.change(t.set, l.rule, s, found.Action)
@@ -218,6 +218,14 @@ func (e *Engine) BannedCounters() (all []BannedCounter) {
 // Overrides returns the engine's overrides.
 func (e *Engine) Overrides() *overrides.Book { return e.overrides }
 
+// fits reports whether an override can replace the limit of a rule. A rule that was reloaded may
+// have become concurrent, or a rate, which its overrides are not: then they do not apply, or
+// else a release of permits would refund a rate.
+func fits(rule *rules.Rule, a *overrides.Action) bool {
+	return a.Kind != overrides.Limited ||
+		(a.Limit.Algorithm == penstock.Concurrent) == (rule.Limit.Algorithm == penstock.Concurrent)
+}
+
 // CheckOverride returns an error if an override cannot apply to keys of its rule.
 func (e *Engine) CheckOverride(rule *rules.Rule, o *overrides.Override) error {
 	action, err := overrides.ParseAction(o.Limit)
@@ -231,6 +239,8 @@ func (e *Engine) CheckOverride(rule *rules.Rule, o *overrides.Override) error {
 	case action.Kind == overrides.Unlimited:
 	case action.Limit.Algorithm == penstock.LeakyBucket && rule.Limit.Algorithm != penstock.LeakyBucket:
 		return fmt.Errorf("a leaky-bucket delays requests, and rule %s does not: want another algorithm", rule.Name)
+	case !fits(rule, action):
+		return fmt.Errorf("rule %s is %s: a limit over time and a concurrent one cannot replace each other, because permits have IDs", rule.Name, rule.Limit.Algorithm)
 	default:
 		return e.limits.claim(limitOf(rule, action.Limit))
 	}
@@ -241,7 +251,10 @@ func (e *Engine) CheckOverride(rule *rules.Rule, o *overrides.Override) error {
 // causes it, or nil. A ban leaves the rule's limit.
 func (e *Engine) LimitOfKey(rule *rules.Rule, key string) (penstock.Limit, *overrides.Entry) {
 	found, _ := e.overrides.Index(rule.Name).Find(key)
-	if found != nil && found.Kind == overrides.Limited && !rule.Unlimited {
+	switch {
+	case found != nil && !fits(rule, found.Action):
+		return rule.Limit, nil
+	case found != nil && found.Kind == overrides.Limited && !rule.Unlimited:
 		return limitOf(rule, found.Limit), found
 	}
 	return rule.Limit, found

@@ -20,6 +20,7 @@ descriptors:
   - {key: log, limit: 10/1h sliding-log}
   - {key: shadow, shadow_mode: true, limit: 1/1h}
   - {key: free, rate_limit: {unlimited: true}}
+  - {key: held, limit: 2/30s concurrent, id: request_id}
   - {key: quota, quota_mode: true, limit: 10/1h}
   - {key: spare, quota_mode: true, limit: 10/1h}
   - {key: harsh, limit: 1/1h, penalty: {after: 3/1m, for: 10m, up_to: 15m}}
@@ -257,6 +258,29 @@ func TestOverrideKeepsItsRuleOverAReload(t *testing.T) {
 	}
 }
 
+// An override that does not fit its rule any more, after a reload, does not apply.
+func TestOverrideOfAnotherKindDoesNotApply(t *testing.T) {
+	o := newOverridden(t, newMemory())
+	o.set("o/held", "held=a", "1/1h")
+	o.set("o/bucket", "bucket=a", "1/1h concurrent")
+	for _, c := range []struct {
+		d         engine.Descriptor
+		remaining int64
+	}{
+		{descriptor(1, "held=a", "request_id=x"), 1},
+		{descriptor(-1, "held=a", "request_id=x"), 2},
+		{descriptor(1, "bucket=a"), 59},
+	} {
+		var r engine.Result
+		if err := o.Decide(t.Context(), "o", []engine.Descriptor{c.d}, &r); err != nil || r.Statuses[0].Decision.Remaining != c.remaining {
+			t.Errorf("%+v: got %+v, %v, want %d remaining", c.d, r, err, c.remaining)
+		}
+	}
+	if l, found := o.LimitOfKey(o.Rules().Rule("o/held"), "held=a"); l.Algorithm != penstock.Concurrent || found != nil {
+		t.Errorf("got %s and %v, want the limit of the rule", l, found)
+	}
+}
+
 func TestCheckOverrideRejectsWhatARuleCannotDo(t *testing.T) {
 	o := newOverridden(t, newMemory())
 	for _, c := range []struct{ rule, limit, want string }{
@@ -267,6 +291,10 @@ func TestCheckOverrideRejectsWhatARuleCannotDo(t *testing.T) {
 		{"o/bucket", "10", "bad limit"},
 		{"o/bucket", "unlimited", ""},
 		{"o/bucket", "10/1m", ""},
+		{"o/bucket", "10/1m concurrent", "cannot replace each other"},
+		{"o/held", "10/1m", "cannot replace each other"},
+		{"o/held", "3/1m concurrent", ""},
+		{"o/held", "ban", ""},
 	} {
 		rule := o.Rules().Rule(c.rule)
 		err := o.CheckOverride(rule, &overrides.Override{Rule: c.rule, Limit: c.limit})

@@ -49,9 +49,14 @@ type daemon struct {
 // with the test, without an error.
 func start(t *testing.T, settings map[string]string) *daemon {
 	t.Helper()
+	return startConfig(t, load(t, settings))
+}
+
+func startConfig(t *testing.T, c *server.Config) *daemon {
+	t.Helper()
 	d := &daemon{t: t, log: &logBuffer{}, done: make(chan struct{})}
 	var err error
-	d.Server, err = server.New(t.Context(), load(t, settings), slog.New(slog.NewTextHandler(d.log, nil)))
+	d.Server, err = server.New(t.Context(), c, slog.New(slog.NewTextHandler(d.log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}

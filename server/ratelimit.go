@@ -34,8 +34,16 @@ type RatelimitStats struct {
 	PrometheusAddr string // "": none
 	PrometheusPath string
 
-	Tags []Tag // labels of all of them
+	StatsdAddr    string // "": none
+	StatsdNetwork string // tcp or udp
+	DogStatsd     bool   // tags are not parts of names
+	FlushInterval time.Duration
+
+	Tags []Tag // of all of them
 }
+
+// isOn reports whether there are statistics.
+func (r *RatelimitStats) isOn() bool { return r.PrometheusAddr != "" || r.StatsdAddr != "" }
 
 // A Tag is a name and a value that all statistics have.
 type Tag struct{ Name, Value string }
@@ -60,7 +68,7 @@ func LoadRatelimitConfig(flags map[string]string, environ []string) (*Config, er
 }
 
 func newRatelimitRole() *RatelimitRole {
-	return &RatelimitRole{Stats: RatelimitStats{NearLimitRatio: 0.8}}
+	return &RatelimitRole{Stats: RatelimitStats{NearLimitRatio: 0.8, FlushInterval: 10 * time.Second}}
 }
 
 // RatelimitVariables returns the names of all variables of envoyproxy/ratelimit.
@@ -235,22 +243,48 @@ func userinfo(text string) *url.Userinfo {
 	return url.UserPassword("", text)
 }
 
-// combineStats sets where statistics go.
+// combineStats sets where statistics go. Those for statsd are the default, as there.
 func (e *ratelimitEnv) combineStats() error {
-	s := &e.role.Stats
-	statsd, err := parseFlag(e.get("USE_STATSD", "false"))
-	if err != nil {
-		return fmt.Errorf("USE_STATSD: %w", err)
-	}
+	prometheus, dog := e.flag("USE_PROMETHEUS"), e.flag("USE_DOG_STATSD")
+	statsd := e.flag("USE_STATSD") || e.get("USE_STATSD", "") == "" && !prometheus && !dog
 	switch {
-	case !e.flag("USE_PROMETHEUS") || e.flag("DISABLE_STATS"):
+	case e.flag("DISABLE_STATS"):
 		return nil
-	case statsd || e.flag("USE_DOG_STATSD"): // as there
+	case prometheus && (statsd || dog) || statsd && dog: // as there
 		return errors.New("USE_STATSD, USE_DOG_STATSD and USE_PROMETHEUS: want at most one of them to be true")
+	case prometheus:
+		return e.combinePrometheus()
+	case statsd || dog:
+		return e.combineStatsd(dog)
 	}
+	return nil
+}
+
+func (e *ratelimitEnv) combinePrometheus() error {
+	s := &e.role.Stats
 	s.PrometheusAddr, s.PrometheusPath = e.get("PROMETHEUS_ADDR", ":9090"), e.get("PROMETHEUS_PATH", "/metrics")
 	if !strings.HasPrefix(s.PrometheusPath, "/") {
 		return fmt.Errorf("PROMETHEUS_PATH=%q: want a path like /metrics", s.PrometheusPath)
 	}
+	for _, tag := range s.Tags {
+		if strings.HasPrefix(tag.Name, "__") || slices.Contains(ratelimitLabelNames, tag.Name) {
+			return fmt.Errorf("EXTRA_TAGS: %q is the name of another label", tag.Name)
+		}
+	}
 	return checkAddr(s.PrometheusAddr)
+}
+
+// combineStatsd sets where statsd is. DogStatsD has UDP only.
+func (e *ratelimitEnv) combineStatsd(dog bool) error {
+	s := &e.role.Stats
+	s.StatsdAddr = net.JoinHostPort(e.get("STATSD_HOST", "localhost"), e.get("STATSD_PORT", "8125"))
+	s.DogStatsd, s.StatsdNetwork = dog, "udp"
+	if dog {
+		return nil
+	}
+	s.StatsdNetwork = strings.ToLower(e.get("STATSD_PROTOCOL", "tcp"))
+	if s.StatsdNetwork != "tcp" && s.StatsdNetwork != "udp" {
+		return fmt.Errorf("STATSD_PROTOCOL=%q: want tcp or udp", s.StatsdNetwork)
+	}
+	return nil
 }

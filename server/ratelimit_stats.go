@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/penstock-io/penstock/server/engine"
@@ -18,7 +19,7 @@ import (
 )
 
 // openStats serves statistics in the names of envoyproxy/ratelimit, without a token, as its
-// scrapers expect. Labels are parts of rules, never values of requests.
+// scrapers expect. Labels are parts of rules, and values of requests where rules ask for them.
 func (s *Server) openStats(ctx context.Context) error {
 	stats := s.config.role().Stats
 	if stats.PrometheusAddr == "" {
@@ -48,6 +49,15 @@ func (r *RatelimitStats) labels() prometheus.Labels {
 		labels[tag.Name] = tag.Value
 	}
 	return labels
+}
+
+// ratelimitLabelNames are the labels that metrics have without tags.
+var ratelimitLabelNames = []string{"domain", "key1", "key2", "err_type", "grpc_method", "le"}
+
+// warnOfMetricValues is the engine's OnMetricValues.
+func (s *Server) warnOfMetricValues(rule string) {
+	s.log.Warn("metrics tell no further values: hits with other values are those of the rule",
+		"rule", rule, "values", engine.MaxMetricValues)
 }
 
 const ratelimitMethod = "ShouldRateLimit"
@@ -116,46 +126,71 @@ func (c ratelimitCollector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements [prometheus.Collector].
 func (c ratelimitCollector) Collect(ch chan<- prometheus.Metric) {
-	counter := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
-	m := c.server.metrics
-	for key, sums := range c.hits() {
+	for labels, sums := range c.hitsByLabels() {
 		for i, kind := range hitKinds {
-			counter(hitDescs[kind.name], float64(sums[i]), key[:]...)
+			counter(hitDescs[kind.name], sums[i], labels[:]...)
 		}
 	}
-	for _, n := range c.server.engine.UnmatchedCounters() {
-		if n.Domain == "" {
-			counter(domainNotFoundDesc, float64(n.Count))
-		}
-	}
-	service := 0.
-	for _, reason := range []requestlog.Reason{requestlog.NoRules, requestlog.Descriptors, requestlog.Malformed} {
-		service += valueOf(m.invalidRequests.WithLabelValues("grpc", string(reason)))
-	}
-	counter(callErrorsDesc, service, "service_error")
-	counter(callErrorsDesc, valueOf(m.storeErrors.WithLabelValues(redisName)), "redis_error")
-	var calls dto.Metric
-	if h, ok := m.ratelimitTime.WithLabelValues(ratelimitMethod).(prometheus.Metric); ok && h.Write(&calls) == nil {
-		counter(callsDesc, float64(calls.GetHistogram().GetSampleCount()), ratelimitMethod)
-	}
-	counter(loadedDesc, valueOf(m.configLoads.WithLabelValues("success")))
-	counter(notLoadedDesc, valueOf(m.configLoads.WithLabelValues("failure")))
+	t := c.totals()
+	counter(domainNotFoundDesc, t.domainNotFound)
+	counter(callErrorsDesc, t.serviceErrors, "service_error")
+	counter(callErrorsDesc, t.redisErrors, "redis_error")
+	counter(callsDesc, t.times.GetSampleCount(), ratelimitMethod)
+	counter(loadedDesc, t.loads)
+	counter(notLoadedDesc, t.failedLoads)
 }
 
-func valueOf(c prometheus.Counter) float64 {
+// ratelimitTotals are the statistics that are not those of a rule.
+type ratelimitTotals struct {
+	domainNotFound, serviceErrors, redisErrors, loads, failedLoads uint64
+
+	times *dto.Histogram // of calls
+}
+
+func (c ratelimitCollector) totals() (t ratelimitTotals) {
+	m := c.server.metrics
+	for _, n := range c.server.engine.UnmatchedCounters() {
+		if n.Domain == "" {
+			t.domainNotFound = n.Count
+		}
+	}
+	for _, reason := range []requestlog.Reason{requestlog.NoRules, requestlog.Descriptors, requestlog.Malformed} {
+		t.serviceErrors += valueOf(m.invalidRequests.WithLabelValues("grpc", string(reason)))
+	}
+	t.redisErrors = valueOf(m.storeErrors.WithLabelValues(redisName))
+	t.loads, t.failedLoads = valueOf(m.configLoads.WithLabelValues("success")), valueOf(m.configLoads.WithLabelValues("failure"))
+	var calls dto.Metric
+	if h, ok := m.ratelimitTime.WithLabelValues(ratelimitMethod).(prometheus.Metric); ok && h.Write(&calls) == nil {
+		t.times = calls.GetHistogram()
+	}
+	return t
+}
+
+func valueOf(c prometheus.Counter) uint64 {
 	var m dto.Metric
 	if c.Write(&m) != nil {
 		return 0
 	}
-	return m.GetCounter().GetValue()
+	return uint64(m.GetCounter().GetValue())
 }
 
-// hits returns the hits of all rules by domain and the first two nodes. As there, deeper nodes
-// have no label, so their rules are added up.
-func (c ratelimitCollector) hits() map[[3]string][6]uint64 {
-	sums := map[[3]string][6]uint64{}
+// hitSums are hits of each kind, in the order of hitKinds.
+type hitSums [6]uint64
+
+func (s hitSums) plus(h *engine.Hits) hitSums {
+	for i, kind := range hitKinds {
+		s[i] += kind.of(h)
+	}
+	return s
+}
+
+// hits returns the hits of all rules by domain and nodes, with zero bytes between them. Where rules
+// ask for values of requests, nodes have those.
+func (c ratelimitCollector) hits() map[string]hitSums {
+	sums := map[string]hitSums{}
 	set := c.server.engine.Rules()
 	if set == nil {
 		return sums
@@ -169,25 +204,44 @@ func (c ratelimitCollector) hits() map[[3]string][6]uint64 {
 		if r == nil {
 			continue
 		}
-		key := ratelimitLabels(r)
-		sum := sums[key]
-		for i, kind := range hitKinds {
-			sum[i] += kind.of(&n.Hits)
+		path := ratelimitPath(r)
+		key := strings.Join(path, "\x00")
+		sums[key] = sums[key].plus(&n.Hits)
+		for values, h := range n.HitsByValue.All() {
+			key := path[0] + "\x00" + strings.ToValidUTF8(values, "\uFFFD")
+			sums[key] = sums[key].plus(h)
 		}
-		sums[key] = sum
 	}
 	return sums
 }
 
-// ratelimitLabels returns the labels of a rule: each node as its key, with an underscore before
-// its value.
-func ratelimitLabels(r *rules.Rule) (labels [3]string) {
-	domain, nodes := r.Path()
-	labels[0] = domain
-	for i, n := range nodes[:min(len(nodes), 2)] {
-		if labels[i+1] = n.Key; n.Value != "" {
-			labels[i+1] += "_" + n.Value
+// hitsByLabels returns the hits by domain and the first two nodes. As there, deeper nodes have no
+// label, so their rules are added up.
+func (c ratelimitCollector) hitsByLabels() map[[3]string]hitSums {
+	all := map[[3]string]hitSums{}
+	for path, sums := range c.hits() {
+		var labels [3]string
+		copy(labels[:], strings.Split(path, "\x00"))
+		total := all[labels]
+		for i := range total {
+			total[i] += sums[i]
 		}
+		all[labels] = total
 	}
-	return labels
+	return all
+}
+
+// ratelimitPath returns the domain of a rule and its nodes: each as its key, with an underscore before
+// its value.
+func ratelimitPath(r *rules.Rule) []string {
+	domain, nodes := r.Path()
+	path := []string{domain}
+	for _, n := range nodes {
+		text := n.Key
+		if n.Value != "" {
+			text += "_" + n.Value
+		}
+		path = append(path, text)
+	}
+	return path
 }

@@ -17,7 +17,6 @@ const (
 	reasonFallback  = "without Redis the server decides locally, stays healthy, and connects later"
 	reasonXDS       = "it is about rules over xDS, and CONFIG_TYPE is FILE"
 	reasonMemcached = "it is about memcached, and BACKEND_TYPE is redis"
-	reasonStatsd    = "statistics are not sent to statsd; USE_PROMETHEUS=true serves them"
 	reasonTracing   = "there are no traces; log lines and metrics tell about decisions"
 )
 
@@ -54,12 +53,12 @@ var ratelimitVariables = slices.Concat([]ratelimitVariable{
 	{name: "MERGE_DOMAIN_CONFIG", set: toSetting("merge-domains")},
 
 	// Statistics
-	{name: "USE_STATSD", same: "false", reason: reasonStatsd},
-	{name: "STATSD_HOST", reason: reasonStatsd},
-	{name: "STATSD_PORT", reason: reasonStatsd},
-	{name: "USE_DOG_STATSD", same: "false", reason: reasonStatsd},
-	{name: "USE_DOG_STATSD_MOGRIFIERS", reason: reasonStatsd},
-	{name: "STATS_FLUSH_INTERVAL", reason: reasonStatsd},
+	{name: "USE_STATSD", set: combinedFlag},
+	{name: "STATSD_HOST", set: combined},
+	{name: "STATSD_PORT", set: portNumber},
+	{name: "USE_DOG_STATSD", set: combinedFlag},
+	{name: "USE_DOG_STATSD_MOGRIFIERS", reason: "names are not rewritten; the agent can do so"},
+	{name: "STATS_FLUSH_INTERVAL", set: flushInterval},
 	{name: "DISABLE_STATS", set: combinedFlag},
 	{name: "EXTRA_TAGS", set: extraTags},
 	{name: "USE_PROMETHEUS", set: combinedFlag},
@@ -236,6 +235,24 @@ func nearLimitRatio(e *ratelimitEnv, _, value string) error {
 		return errors.New("want a fraction like 0.8")
 	}
 	e.role.Stats.NearLimitRatio = ratio
+	return nil
+}
+
+// portNumber checks a port that ratelimitEnv.combine reads.
+func portNumber(_ *ratelimitEnv, _, value string) error {
+	if _, err := strconv.ParseUint(value, 10, 16); err != nil {
+		return errors.New("want a port number")
+	}
+	return nil
+}
+
+// flushInterval sets how often statistics are sent.
+func flushInterval(e *ratelimitEnv, _, value string) error {
+	d, err := time.ParseDuration(value)
+	if err != nil || d <= 0 {
+		return errors.New("want a duration like 10s")
+	}
+	e.role.Stats.FlushInterval = d
 	return nil
 }
 

@@ -60,7 +60,7 @@ func New(ctx context.Context, c *Config, log *slog.Logger) (*Server, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{config: c, log: log, metrics: newMetrics(), storePolicies: storePolicies{defaults: c.defaultStorePolicy()}}
-	for _, step := range []func(context.Context) error{s.openData, s.openAudit, s.openStore, s.openRules, s.openListeners, s.openStats} {
+	for _, step := range []func(context.Context) error{s.openData, s.openAudit, s.openStore, s.openRules, s.openListeners, s.openStats, s.openStatsd} {
 		if err := step(ctx); err != nil {
 			s.closeAll()
 			return nil, err

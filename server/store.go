@@ -36,8 +36,9 @@ func (s *Server) openStore(ctx context.Context) error {
 		CompatEnvoy: s.config.Compat == "envoy", OnFailure: s.storePolicies.onFailure,
 		MaxDescriptors: s.config.MaxDescriptors, MaxEntries: s.config.MaxEntries,
 		OverLimitKeys: s.config.overLimitKeys(), OverLimitAge: s.config.overLimitAge(), QuotaMode: s.config.role().QuotaMode,
-		CountHits: s.config.role().Stats.PrometheusAddr != "", NearLimitRatio: s.config.role().Stats.NearLimitRatio,
-		Overrides: s.overrides,
+		CountHits: s.config.role().Stats.isOn(), NearLimitRatio: s.config.role().Stats.NearLimitRatio,
+		OnMetricValues: s.warnOfMetricValues,
+		Overrides:      s.overrides,
 	})
 	s.metrics.registry.MustRegister(engineCollector{s.engine}, overridesCollector{s.overrides, s.engine})
 	s.observer = s.newObserver()

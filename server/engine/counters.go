@@ -25,7 +25,9 @@ type Counters struct {
 	AllowedUnits, DeniedUnits atomic.Uint64
 	Errors                    atomic.Uint64
 
-	Hits   Hits
+	Hits        Hits      // without those in HitsByValue
+	HitsByValue ValueHits // of rules that rules.Rule.HasMetricValues
+
 	Banned atomic.Uint64 // requests denied by a ban; they count as Denied or Shadowed, too
 
 	Permits PermitCounters // of a concurrent limit

@@ -115,7 +115,7 @@ func (e *Engine) evaluate(ctx context.Context, domain string, u under, ds []Desc
 	}
 	over, err := ev.decide(ctx, d)
 	ev.settleOverrides(err)
-	ev.count(err)
+	ev.count(d, ds, err)
 	if err != nil {
 		r.reset(0)
 		return err

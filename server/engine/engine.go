@@ -54,6 +54,10 @@ type Options struct {
 	CountHits      bool
 	NearLimitRatio float64
 
+	// OnMetricValues is called once for each rule whose hits are told by value, when
+	// there are more than MaxMetricValues of them. It must not block. Optional.
+	OnMetricValues func(rule string)
+
 	// QuotaMode makes every rule a quota rule. Default: those that say so.
 	QuotaMode bool
 
@@ -110,6 +114,7 @@ type Engine struct {
 	quotaMode      bool
 	countHits      bool
 	nearLimitRatio float64
+	onMetricValues func(rule string)
 	overLimit      *overLimitCache // nil if none is
 	onFailure      func(penstock.Limit) (penstock.FailureMode, float64)
 
@@ -150,6 +155,7 @@ func New(store penstock.Store, o *Options) *Engine {
 		quotaMode:         o.QuotaMode,
 		countHits:         o.CountHits,
 		nearLimitRatio:    o.NearLimitRatio,
+		onMetricValues:    o.OnMetricValues,
 		overLimit:         newOverLimitCache(o.OverLimitKeys, o.OverLimitAge),
 		onFailure:         o.OnFailure,
 		trustLocal:        !o.DistrustLocal,
@@ -157,6 +163,9 @@ func New(store penstock.Store, o *Options) *Engine {
 		requestPolicy:     policy,
 		topKeys:           o.TopKeys,
 		overrides:         o.Overrides,
+	}
+	if e.onMetricValues == nil {
+		e.onMetricValues = func(string) {}
 	}
 	e.denyUnmatched, e.onUnmatched = o.DenyUnmatched, o.OnUnmatched
 	if e.onUnmatched == nil {

@@ -37,6 +37,8 @@ type evaluation struct {
 	overrides []admittedOverride
 	templates []penstock.Request // of descriptors with their own limit
 
+	metricPath []byte // of one descriptor at a time
+
 	// What the next call of the store decides. A queued request is about
 	// limited[queued[i]].
 	queued    []int
@@ -430,7 +432,7 @@ func (ev *evaluation) refundAll(ctx context.Context) {
 
 // count updates the counters of the rules. A settlement counts only if the store failed:
 // what it settles was counted when it was taken.
-func (ev *evaluation) count(err error) {
+func (ev *evaluation) count(domain *rules.Domain, ds []Descriptor, err error) {
 	if ev.under.settle && (err == nil || errors.Is(err, penstock.ErrUnknownID)) {
 		return
 	}
@@ -438,7 +440,7 @@ func (ev *evaluation) count(err error) {
 		d := &ev.limited[i]
 		counters, granted := d.state.counters, ev.granted(d)
 		if err == nil && d.cost > 0 && ev.engine.countHits && d.decided {
-			ev.countHits(d, ev.result.Statuses[d.index].Decision.Source == penstock.SourceDenyCache)
+			ev.countHits(ev.hitsOf(domain, d, ds[d.index].Entries), d)
 		}
 		switch {
 		case err != nil:

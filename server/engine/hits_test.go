@@ -2,6 +2,8 @@ package engine_test
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,5 +38,34 @@ func TestHitsOfARule(t *testing.T) {
 				t.Errorf("step %d, %s: %d hits in shadow mode", i, n.Rule, shadow)
 			}
 		}
+	}
+}
+
+// Callers choose values, so only so many are told. Hits with others are not lost: they are those of
+// the rule.
+func TestHitsByValueAreBounded(t *testing.T) {
+	var full []string
+	e := newEngine(t, penstock.NewMemory(nil), "domain: a\ndescriptors: [{key: k, detailed_metric: true, rate_limit: {unit: year, requests_per_unit: 10}}]",
+		&engine.Options{CountHits: true, NearLimitRatio: 0.8, OnMetricValues: func(rule string) { full = append(full, rule) }})
+	const beyond = 7
+	for i := range engine.MaxMetricValues + beyond {
+		decide(t, e, "a", descriptor(2, fmt.Sprintf("k=%d", i)))
+	}
+	decide(t, e, "a", descriptor(3, "k=5"))
+	decide(t, e, "a", descriptor(1, "k="+strings.Repeat("x", 1000)))
+
+	n := e.RuleCounters()[1]
+	byValue := n.HitsByValue.All()
+	if len(byValue) != engine.MaxMetricValues {
+		t.Errorf("hits of %d values, want %d", len(byValue), engine.MaxMetricValues)
+	}
+	if h := byValue["k_5"]; h == nil || h.Total.Load() != 5 {
+		t.Errorf("hits of k_5: %+v, want 5", h)
+	}
+	if got := n.Hits.Total.Load(); got != 2*beyond+1 {
+		t.Errorf("%d hits of the rule as a whole, want %d", got, 2*beyond+1)
+	}
+	if !slices.Equal(full, []string{"a/k"}) {
+		t.Errorf("told of too many values of %q, want once a/k", full)
 	}
 }

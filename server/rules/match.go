@@ -32,6 +32,8 @@ type node struct {
 	parts       [][]byte // the text around the stars; nil if there are none
 	prefix      string   // of the keys that the node makes by default; empty if it has a value
 	shared      bool     // all values that match the pattern have one count
+
+	valueToMetric bool
 }
 
 func (l *nodeList) add(n *node) {

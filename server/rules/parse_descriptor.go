@@ -11,7 +11,8 @@ type path struct {
 	composite string // in messages, as Envoy's service prints it: "api.path_/login."
 	name      []byte // in rule names: "api/path=\/login"
 	depth     int
-	rule      *Rule // of the node; nil if it has none
+	nodes     []*node // from the top to this one
+	rule      *Rule   // of the node; nil if it has none
 }
 
 func rootPath(domain string) path {
@@ -23,6 +24,7 @@ func (p path) child(n *node) path {
 		composite: p.composite + n.joined + ".",
 		name:      appendName(bytes.Clone(p.name), n.key, n.value),
 		depth:     p.depth + 1,
+		nodes:     append(slices.Clip(p.nodes), n),
 	}
 }
 
@@ -60,7 +62,9 @@ func (p *parser) parseDescriptor(r *reader, m field, into *nodeList, above path)
 	case d.sharesLimit && valid:
 		n.rule, n.sharesLimit = p.addSharingRule(r, d, string(here.name), above.rule), true
 	}
-	here.rule = n.rule
+	if here.rule = n.rule; n.rule != nil {
+		n.rule.setMetric(here.nodes, d.detailedMetric)
+	}
 	if d.shareThreshold && n.parts == nil {
 		r.fail(d.line, "share_threshold can only be used with wildcard values (containing '*'), but found key '%s'", excerpt(n.joined))
 	}
@@ -75,6 +79,8 @@ type descriptor struct {
 	line           int
 	key, value     string
 	shareThreshold bool
+	detailedMetric bool
+	valueToMetric  bool
 	shadow, quota  bool
 	metadata       map[string]any
 	children       field
@@ -105,10 +111,10 @@ func (r *reader) readDescriptor(m field, depth int) *descriptor {
 			d.shadow = r.flag(f)
 		case "quota_mode":
 			d.quota = r.flag(f)
-		case "detailed_metric", "value_to_metric":
-			if r.flag(f) {
-				r.warn(f.line, "'%s' has no effect: metrics are per rule, never per value", f.name)
-			}
+		case "detailed_metric":
+			d.detailedMetric = r.flag(f)
+		case "value_to_metric":
+			d.valueToMetric = r.flag(f)
 		default:
 			limitFields = append(limitFields, f)
 		}
@@ -142,7 +148,7 @@ func (r *reader) readBesideLimit(d *descriptor, f field) {
 }
 
 func (d *descriptor) node(file string) *node {
-	n := &node{key: d.key, value: d.value, joined: d.key, file: file, line: d.line, shared: d.shareThreshold}
+	n := &node{key: d.key, value: d.value, joined: d.key, file: file, line: d.line, shared: d.shareThreshold, valueToMetric: d.valueToMetric}
 	if d.value != "" {
 		n.joined += "_" + d.value
 	}

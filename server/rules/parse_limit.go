@@ -274,6 +274,7 @@ func (p *parser) addSharingRule(r *reader, d *descriptor, name string, above *Ru
 		return nil
 	}
 	rule := *above
+	rule.metric = nil
 	rule.Name, rule.File, rule.Line, rule.Index = name, r.file, d.line, len(p.set.rules)
 	rule.Shadow, rule.Quota, rule.Metadata = d.shadow, d.quota, d.metadata
 	rule.Penalty = nil // a request that keeps units free is denied for the sake of others

@@ -93,6 +93,8 @@ type Rule struct {
 
 	// Penalty bans keys that are denied too often. Nil means that none is.
 	Penalty *Penalty
+
+	metric []metricNode // nil unless metrics tell values of requests
 }
 
 // A Penalty bans a key after so many denials.

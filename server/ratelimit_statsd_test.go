@@ -1,0 +1,244 @@
+package server_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	envoyratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	envoyrls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/penstock-io/penstock/server"
+)
+
+// A statsdServer receives lines over TCP or UDP, and adds them up by name, type and tags.
+type statsdServer struct {
+	addr *net.UDPAddr // or the same of TCP
+
+	mu     sync.Mutex
+	counts map[string]float64
+	wrong  []string
+}
+
+func startStatsd(t *testing.T, network string) *statsdServer {
+	t.Helper()
+	s := &statsdServer{counts: map[string]float64{}}
+	var source io.Closer
+	if network == "udp" {
+		conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		source, s.addr = conn, conn.LocalAddr().(*net.UDPAddr)
+		go s.readPackets(conn)
+	} else {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		source, s.addr = l, &net.UDPAddr{Port: l.Addr().(*net.TCPAddr).Port}
+		go s.accept(l)
+	}
+	t.Cleanup(func() { _ = source.Close() })
+	return s
+}
+
+func (s *statsdServer) accept(l net.Listener) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		lines := bufio.NewScanner(conn)
+		for lines.Scan() {
+			s.add(lines.Text())
+		}
+	}
+}
+
+func (s *statsdServer) readPackets(conn *net.UDPConn) {
+	packet := make([]byte, 1<<16)
+	for {
+		n, err := conn.Read(packet)
+		if err != nil {
+			return
+		}
+		for line := range strings.Lines(string(packet[:n])) {
+			s.add(strings.TrimSuffix(line, "\n"))
+		}
+	}
+}
+
+// add adds a line: name:value|type, and then a rate after @ and tags after #.
+func (s *statsdServer) add(line string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name, rest, _ := strings.Cut(line, ":")
+	parts := strings.Split(rest, "|")
+	value, err := strconv.ParseFloat(parts[0], 64)
+	if err != nil || len(parts) < 2 || value < 0 {
+		s.wrong = append(s.wrong, line)
+		return
+	}
+	if parts[1] == "ms" {
+		value = 1 // how many times were sent
+	}
+	name += "|" + parts[1]
+	for _, part := range parts[2:] {
+		if rate, isRate := strings.CutPrefix(part, "@"); isRate {
+			if r, err := strconv.ParseFloat(rate, 64); err == nil && r > 0 {
+				value /= r
+			}
+			continue
+		}
+		name += "|" + part
+	}
+	s.counts[name] += value
+}
+
+// text returns the sums of names that contain part.
+func (s *statsdServer) text(part string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(s.counts)) {
+		if strings.Contains(name, part) {
+			fmt.Fprintf(&b, "%s %.0f\n", name, s.counts[name])
+		}
+	}
+	return b.String() + strings.Join(s.wrong, "\n")
+}
+
+const statsdRules = `
+domain: shop
+descriptors:
+  - {key: path, value: login, rate_limit: {unit: year, requests_per_unit: 2}}
+  - {key: user, value_to_metric: true, rate_limit: {unit: year, requests_per_unit: 5}}
+`
+
+// startRatelimit starts a server in place of envoyproxy/ratelimit, on free ports and in memory.
+func startRatelimit(t *testing.T, rules string, environ ...string) *daemon {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "config"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "config", "rules.yaml"), []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := server.LoadRatelimitConfig(map[string]string{
+		"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "admin": "127.0.0.1:0", "store": "memory:",
+	}, append(environ, "RUNTIME_ROOT="+dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return startConfig(t, c)
+}
+
+// hit makes a call with one entry.
+func hit(t *testing.T, d *daemon, key, value string) {
+	t.Helper()
+	request := &envoyrls.RateLimitRequest{Domain: "shop", Descriptors: []*envoyratelimit.RateLimitDescriptor{
+		{Entries: []*envoyratelimit.RateLimitDescriptor_Entry{{Key: key, Value: value}}},
+	}}
+	if _, err := envoyrls.NewRateLimitServiceClient(dialGRPC(t, d, nil)).ShouldRateLimit(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestStatsdGetsCountersOfRules(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ kind, network, environ, suffix, tags string }{
+		{"statsd over TCP", "tcp", "USE_STATSD=true", ".__env=a_b.__zone=1", ""},
+		{"statsd over UDP", "udp", "STATSD_PROTOCOL=udp", ".__env=a_b.__zone=1", ""},
+		{"DogStatsD", "udp", "USE_DOG_STATSD=true", "", "|#env:a.b,zone:1"},
+	} {
+		t.Run(c.kind, func(t *testing.T) {
+			t.Parallel()
+			receiver := startStatsd(t, c.network)
+			d := startRatelimit(t, statsdRules, c.environ, "STATSD_HOST=127.0.0.1", fmt.Sprint("STATSD_PORT=", receiver.addr.Port),
+				"STATS_FLUSH_INTERVAL=10ms", "EXTRA_TAGS=zone:1,env:a.b")
+			for range 3 {
+				hit(t, d, "path", "login")
+			}
+			hit(t, d, "user", "10.1.2.3")
+			hit(t, d, "user", "x:9|c\nforged:1|c")
+			var want string
+			for _, line := range []string{
+				"ratelimit.service.rate_limit.shop.path_login.near_limit%s|c%s 1\n",
+				"ratelimit.service.rate_limit.shop.path_login.over_limit%s|c%s 1\n",
+				"ratelimit.service.rate_limit.shop.path_login.total_hits%s|c%s 3\n",
+				"ratelimit.service.rate_limit.shop.path_login.within_limit%s|c%s 2\n",
+				"ratelimit.service.rate_limit.shop.user_10_1_2_3.total_hits%s|c%s 1\n",
+				"ratelimit.service.rate_limit.shop.user_10_1_2_3.within_limit%s|c%s 1\n",
+				"ratelimit.service.rate_limit.shop.user_x_9_c_forged_1_c.total_hits%s|c%s 1\n",
+				"ratelimit.service.rate_limit.shop.user_x_9_c_forged_1_c.within_limit%s|c%s 1\n",
+				"ratelimit_server.ShouldRateLimit.response_time%s|ms%s 5\n",
+				"ratelimit_server.ShouldRateLimit.total_requests%s|c%s 5\n",
+			} {
+				want += fmt.Sprintf(line, c.suffix, c.tags)
+			}
+			got := func() string { return receiver.text(".shop.") + receiver.text("ratelimit_server.") }
+			await(t, func() string { return "got\n" + got() + "want\n" + want + d.log.String() }, func() bool { return got() == want })
+			if loads := receiver.text("config_load_success"); !strings.HasSuffix(loads, " 1\n") {
+				t.Errorf("loads of the rules: got %q, want 1", loads)
+			}
+		})
+	}
+}
+
+// Without a server of statsd the daemon says so once, and counts what it could not send.
+func TestStatsdServerThatComesLateGetsAllCounts(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	_ = l.Close()
+	_, port, _ := net.SplitHostPort(addr)
+	d := startRatelimit(t, statsdRules, "STATSD_HOST=127.0.0.1", "STATSD_PORT="+port, "STATS_FLUSH_INTERVAL=10ms")
+	hit(t, d, "path", "login")
+	const lost = "statistics are not sent to statsd"
+	d.await("a warning", func() bool { return strings.Contains(d.log.String(), lost) })
+	if l, err = net.Listen("tcp", addr); err != nil {
+		t.Skipf("another program has taken %s: %v", addr, err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	receiver := &statsdServer{counts: map[string]float64{}}
+	go receiver.accept(l)
+	await(t, func() string { return receiver.text("") + d.log.String() }, func() bool {
+		return receiver.text("path_login.total_hits") == "ratelimit.service.rate_limit.shop.path_login.total_hits|c 1\n"
+	})
+	if n := strings.Count(d.log.String(), lost); n != 1 {
+		t.Errorf("%d warnings, want 1:\n%s", n, d.log)
+	}
+}
+
+// Values become labels only where rules ask for them, and whatever bytes a caller chooses, the page
+// stays valid.
+func TestPrometheusTellsValuesThatRulesAskFor(t *testing.T) {
+	t.Parallel()
+	d := startRatelimit(t, statsdRules, "USE_PROMETHEUS=true", "USE_STATSD=false", "PROMETHEUS_ADDR=127.0.0.1:0", "EXTRA_TAGS=zone:1")
+	hit(t, d, "user", "ann")
+	hit(t, d, "user", "a\"b\n\\")
+	hit(t, d, "path", "login")
+	_, page := get(t, "http://"+d.addr("prometheus")+"/metrics")
+	for _, want := range []string{
+		`ratelimit_service_rate_limit_total_hits{domain="shop",key1="user_ann",key2="",zone="1"} 1`,
+		`ratelimit_service_rate_limit_total_hits{domain="shop",key1="user_a\"b_\\",key2="",zone="1"} 1`,
+		`ratelimit_service_rate_limit_total_hits{domain="shop",key1="path_login",key2="",zone="1"} 1`,
+	} {
+		if !strings.Contains(page, want+"\n") {
+			t.Errorf("no line %s in\n%s", want, page)
+		}
+	}
+}

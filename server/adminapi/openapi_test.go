@@ -55,6 +55,7 @@ func TestOpenAPIDescribesAllExchanges(t *testing.T) {
 	a := &apiTest{t, spec}
 	a.sendQueries()
 	a.sendActions()
+	a.sendOverrides()
 	a.sendRejected()
 	for _, place := range spec.Uncovered() {
 		if !slices.ContainsFunc(uncovered, func(part string) bool { return strings.Contains(place, part) }) {
@@ -66,7 +67,7 @@ func TestOpenAPIDescribesAllExchanges(t *testing.T) {
 // uncovered are parts of places that other packages produce and test.
 var uncovered = []string{
 	"/decision/properties/source/enum", "/actor/properties", "/AuditState/properties", "/Audit/properties/entries/items/properties",
-	"/not_recorded", "/KeyState/properties/override", "/Simulation/properties/lanes/items/properties/error",
+	"/not_recorded", "/Override/properties/strikes", "/Simulation/properties/lanes/items/properties/error",
 }
 
 // busyServer returns a server whose observer has something of everything to tell.
@@ -166,16 +167,41 @@ func (t *apiTest) sendActions() {
 	}
 }
 
+func (t *apiTest) sendOverrides() {
+	e := newEngine(t)
+	s := newServer(t, e, adminapi.Options{Loopback: true, Audit: newAudit(t.T, io.Discard)})
+	readOnly := newServer(t, e, adminapi.Options{Loopback: true, ReadOnly: true, Audit: newAudit(t.T, io.Discard)})
+	noAudit := newServer(t, e, adminapi.Options{Loopback: true, Audit: newAudit(t.T, brokenWriter{})})
+	for _, server := range []*adminapi.Server{s, readOnly, noAudit} {
+		t.send(server, "PUT", "/v1/overrides", `{"rule":"edge/remote_address","key":"1","limit":"9/1m","for":"1h","reason":"trial"}`)
+		t.decide(e, "remote_address=1")
+		t.send(server, "GET", "/v1/overrides?rule=edge/remote_address&key=1", "")
+		t.send(server, "GET", "/v1/keys?domain=edge&remote_address=1", "")
+		t.send(server, "DELETE", "/v1/overrides?rule=edge/remote_address&key=1&reason=over", "")
+		t.send(server, "DELETE", "/v1/overrides?rule=edge/remote_address&key=1&reason=over", "")
+	}
+	table := "rule,key,limit,strikes\nedge/remote_address,203.0.113.0/24,ban,\n"
+	t.send(s, "PUT", "/v1/overrides?reason=abuse", table, "Content-Type", "text/csv")
+	list := t.send(s, "GET", "/v1/overrides?format=json", "").Body.String()
+	list = strings.Replace(list, `"ban"`, `"ban", "until": "2199-01-02T03:04:05Z", "strikes": 1, "last_used": ""`, 1)
+	t.send(s, "PUT", "/v1/overrides", list)
+	t.send(s, "GET", "/v1/overrides?format=csv", "")
+	t.send(s, "GET", "/v1/overrides?format=xml", "")
+	t.send(s, "DELETE", "/v1/overrides", "")
+	t.send(s, "PUT", "/v1/overrides", `{"rule":"edge/none","key":"1","limit":"ban","reason":"abuse"}`)
+	t.send(s, "PUT", "/v1/overrides", `{`)
+}
+
 // sendRejected sends requests with wrong tokens and methods to all paths.
 func (t *apiTest) sendRejected() {
 	s := newServer(t, newEngineWithOptions(t, &engine.Options{Token: "secret"}), adminapi.Options{Audit: newAudit(t.T, io.Discard)})
 	open := newServer(t, newEngine(t), adminapi.Options{Loopback: true, Audit: newAudit(t.T, io.Discard)})
 	for _, path := range s.Paths() {
-		if !strings.HasPrefix(path, "/v1/") || path == "/v1/overrides" {
+		if !strings.HasPrefix(path, "/v1/") {
 			continue
 		}
-		t.send(open, "PUT", path, "")
-		for _, method := range []string{"GET", "POST", "DELETE"} {
+		t.send(open, "PATCH", path, "")
+		for _, method := range []string{"GET", "POST", "PUT", "DELETE"} {
 			t.send(s, method, path, "")
 		}
 	}
@@ -184,11 +210,14 @@ func (t *apiTest) sendRejected() {
 			break
 		}
 	}
-	for path := range map[string]bool{"/v1/top": true, "/v1/explain": true, "/v1/inspect": true, "/v1/permits": true, "/v1/audit": true, "/v1/keys": true} {
+	for path := range map[string]bool{"/v1/top": true, "/v1/explain": true, "/v1/inspect": true, "/v1/permits": true, "/v1/audit": true, "/v1/keys": true, "/v1/overrides": true} {
 		t.send(s, "GET", path, "", "Authorization", "Bearer wrong")
 	}
 	for _, method := range []string{"POST", "DELETE"} {
 		t.send(s, method, "/v1/keys", "", "Authorization", "Bearer wrong")
+	}
+	for _, method := range []string{"PUT", "DELETE"} {
+		t.send(s, method, "/v1/overrides", "", "Authorization", "Bearer wrong")
 	}
 	t.send(s, "POST", "/v1/simulate", "", "Authorization", "Bearer wrong")
 }
@@ -204,7 +233,7 @@ func TestOpenAPIMatchesCode(t *testing.T) {
 	described := spec.Names("/paths")
 	for _, path := range s.Paths() {
 		i := slices.Index(described, path)
-		if i < 0 && strings.HasPrefix(path, "/v1/") && path != "/v1/overrides" {
+		if i < 0 && strings.HasPrefix(path, "/v1/") {
 			t.Errorf("openapi.yaml does not describe %s", path)
 		}
 		if i >= 0 {

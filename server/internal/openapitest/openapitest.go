@@ -380,11 +380,7 @@ func (s *Spec) checkBody(place string, e *Exchange) []string {
 // checkRequest checks an accepted request.
 func (s *Spec) checkRequest(operation string, e *Exchange) (violations []string) {
 	if body, _ := s.At(operation + "/requestBody"); body != nil && e.Body != "" {
-		v, err := parseJSON(e.Body)
-		if err != nil {
-			return []string{err.Error()}
-		}
-		violations = s.Validate(operation+"/requestBody/content/application~1json/schema", v)
+		violations = s.checkRequestBody(operation+"/requestBody/content", e)
 	}
 	sent, _ := url.ParseQuery(e.Query)
 	for i, name := range s.Parameters(operation) {
@@ -398,6 +394,22 @@ func (s *Spec) checkRequest(operation string, e *Exchange) (violations []string)
 		}
 	}
 	return violations
+}
+
+// checkRequestBody checks a body, which is JSON unless the request says otherwise.
+func (s *Spec) checkRequestBody(place string, e *Exchange) []string {
+	media, _, err := mime.ParseMediaType(e.RequestHeader.Get("Content-Type"))
+	if err != nil {
+		media = "application/json"
+	}
+	s.cover(Below(place, media))
+	var v any = e.Body
+	if strings.HasSuffix(media, "json") {
+		if v, err = parseJSON(e.Body); err != nil {
+			return []string{err.Error()}
+		}
+	}
+	return s.Validate(Below(place, media)+"/schema", v)
 }
 
 // Parameters returns the names of an operation's parameters.

@@ -33,8 +33,9 @@ const (
 	Never = math.MaxInt64
 
 	// MaxTime is the latest instant that a store may pass. Together with
-	// [MaxRefill] it keeps every sum of times within 63 bits.
-	MaxTime = 1<<62 - 1
+	// [MaxRefill] it keeps every sum of times within 63 bits, also when it is
+	// rounded up to a tick of at most a second.
+	MaxTime = 1<<62 - 1<<30
 
 	// MaxRefill is the longest time that a whole burst may take to refill.
 	MaxRefill = 1 << 61

@@ -537,3 +537,19 @@ func roundingGoesToTheNextTick(t *rapid.T) {
 		t.Fatalf("%d in ticks of %d: RoundUp gives %d, RoundDown %d", d, tick, up, down)
 	}
 }
+
+// The latest reset of all, on the last tick before MaxTime, is an instant that fits 63 bits.
+func TestDecideLatestResetFits(t *testing.T) {
+	for _, k := range []kind{tokenBucket, leakyBucket} {
+		for _, tick := range []int64{1, millisecond} {
+			const interval = 1000
+			most := int64(algorithm.MaxRefill / interval)
+			l := limit{kind: k, tick: tick, rate: algorithm.Rate{Interval: interval, Burst: most, Overdraft: most, Tick: tick}}
+			tr := &trace{key: newKey(l), limit: l, now: algorithm.MaxTime / tick * tick}
+			a := tr.decide(algorithm.Request{Cost: math.MaxInt64, Overdraw: true})
+			if a.Granted != 2*most || tr.now+a.ResetAfter <= tr.now {
+				t.Errorf("%v at %d: got %+v, want %d units and a later reset", l, tr.now, a, 2*most)
+			}
+		}
+	}
+}

@@ -110,6 +110,11 @@ fuzz: ## Run each fuzz target for FUZZTIME (30s)
 		(cd $${target%:*} && go test -run '^$$' -fuzz "^$${target##*:}$$" -fuzztime $(FUZZTIME) -fuzzminimizetime=1x .); \
 	done
 
+.PHONY: properties
+properties: setup ## Try every property with CHECKS (1000) new random cases
+	PENSTOCK_SEED=0 go test -count=1 -timeout=0 -short $$(grep -rl --include='*_test.go' '"pgregory.net/rapid"' . | xargs -n1 dirname | sort -u) \
+		-rapid.checks=$(or $(CHECKS),1000)
+
 .PHONY: faults
 faults: setup ## Break real servers and daemons as docs/reliability.md lists; UPDATE=1 writes its table
 	cd faults && go test -count=1 -timeout=30m -faults.full $(if $(UPDATE),-faults.update)

@@ -6,6 +6,7 @@ import (
 	"time"
 	_ "time/tzdata" // the tests need zones on every machine
 
+	_ "github.com/penstock-io/penstock/internal/fixedseed"
 	"pgregory.net/rapid"
 )
 

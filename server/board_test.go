@@ -184,18 +184,14 @@ func compressed(text string) []byte {
 // memory, and hides no daemon that is well.
 func TestBoardIgnoresHostileSummaries(t *testing.T) {
 	f := onRedis(t)
-	a, b := f.member("a"), f.member("b")
-	b.take(4, "k")
-	f.now = f.now.Add(time.Second)
-	b.Tick()
-	b.PublishOnce(f.Context())
-	board := f.open()
-	for i, summary := range [][]byte{
+	hostile := [][]byte{
 		[]byte("x"), compressed("x"), compressed(`{}`), compressed(`{"Format":1}`), compressed(`{"Format":2}`),
 		compressed(strings.Repeat(" ", 50<<20)), compressed(`{"Format":1,"Totals":{"allowed":18446744073709551615}}`),
 		compressed(`{"Format":1,"Windows":{"2m":{"Series":{"step":1,"from":-5}}}}`),
 		bytes.Repeat([]byte{0}, observe.MaxSummaryBytes+10),
-	} {
+	}
+	a, b, board := f.member("a"), f.member("b"), f.open()
+	for i, summary := range hostile {
 		if err := board.Put(f.Context(), fmt.Sprint("evil", i), summary); err != nil {
 			t.Fatal(err)
 		}
@@ -203,6 +199,10 @@ func TestBoardIgnoresHostileSummaries(t *testing.T) {
 	if err := board.Put(f.Context(), strings.Repeat("long", 100), []byte("x")); err != nil {
 		t.Fatal(err)
 	}
+	b.take(4, "k")
+	f.now = f.now.Add(time.Second)
+	b.Tick()
+	b.PublishOnce(f.Context()) // last, because it expires
 	for range 2 {
 		live, top := a.all()
 		if live.Totals != (observe.Counts{Allowed: 3, Denied: 1}) || len(live.Daemons) != 11 || len(top.Keys) != 1 {

@@ -3,6 +3,7 @@ package hashtable
 import (
 	"testing"
 
+	_ "github.com/penstock-io/penstock/internal/fixedseed"
 	"pgregory.net/rapid"
 )
 

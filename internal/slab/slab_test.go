@@ -3,6 +3,7 @@ package slab
 import (
 	"testing"
 
+	_ "github.com/penstock-io/penstock/internal/fixedseed"
 	"github.com/penstock-io/penstock/internal/quota"
 	"pgregory.net/rapid"
 )

@@ -10,9 +10,10 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// minVersion is the oldest major version of Redis that the store is tested with.
-// Compatible servers report one too.
-const minVersion = 7
+// minVersion is the oldest major version of Redis with HELLO, which clients begin with, and
+// with scripts that may write after they read the clock. What newer versions have besides,
+// scripts try, and do without. Compatible servers report a version of Redis too.
+const minVersion = 6
 
 // inspect reads the INFO of every node. It collects warnings, and returns an error
 // if the store cannot work on a node.

@@ -16,11 +16,11 @@ func TestOpenRejectsOldServer(t *testing.T) {
 	t.Parallel()
 	p := startProxy(t, liveServer.Addr)
 	version := regexp.MustCompile(`redis_version:[0-9]`)
-	p.Rewrite(func(b []byte) []byte { return version.ReplaceAll(b, []byte("redis_version:6")) })
+	p.Rewrite(func(b []byte) []byte { return version.ReplaceAll(b, []byte("redis_version:5")) })
 	err := openError(t, "redis://"+p.Addr)
-	for _, part := range []string{p.Addr, "version 6.", "want 7 or later"} {
+	for _, part := range []string{p.Addr, "version 5.", "want 6 or later"} {
 		if !strings.Contains(err.Error(), part) {
-			t.Errorf("a server of version 6: got %v, want it to say %q", err, part)
+			t.Errorf("a server of version 5: got %v, want it to say %q", err, part)
 		}
 	}
 }

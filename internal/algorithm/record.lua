@@ -3,18 +3,43 @@
 -- of all. Times are counted from the record's expiry. A trailing r means that the grant
 -- was refunded, which is possible only once.
 
+local function milliseconds(time)
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- expiryOf returns when a key expires, or a negative number as PTTL does. Before Redis 7
+-- there is only the time left, which is exact if the clock's millisecond is the same
+-- before and after.
+local function expiryOf(server, key)
+  local expiry = server.pcall('PEXPIRETIME', key)
+  if type(expiry) == 'number' then return expiry end
+  local before, rest
+  repeat
+    before, rest = milliseconds(server.call('TIME')), server.call('PTTL', key)
+  until rest < 0 or milliseconds(server.call('TIME')) == before
+  return rest < 0 and rest or before + rest
+end
+
+-- setUntil sets a key that expires at a time. Before Redis 6.2 that takes two commands.
+local function setUntil(server, key, value, expiry)
+  if server.pcall('SET', key, value, 'PXAT', expiry).err then
+    server.call('SET', key, value)
+    server.call('PEXPIREAT', key, expiry)
+  end
+end
+
 -- freeze returns commands that see one instant. Redis reads its clock for each PTTL and
 -- each expiry, so that the expiries of a record and of its key, which are compared, could
 -- be a millisecond apart.
 local function freeze()
-  local real, time = redis.call, redis.call('TIME')
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local server, time = redis, redis.call('TIME')
+  local now = milliseconds(time)
   local function call(name, key, value, px, rest)
     if name == 'TIME' then return time end
-    if name == 'SET' then return real('SET', key, value, 'PXAT', now + rest) end
-    if name == 'INCRBY' then return real('INCRBY', key, value) end
-    if name ~= 'PTTL' then return real(name, key) end
-    local expiry = real('PEXPIRETIME', key)
+    if name == 'SET' then return setUntil(server, key, value, now + rest) end
+    if name == 'INCRBY' then return server.call('INCRBY', key, value) end
+    if name ~= 'PTTL' then return server.call(name, key) end
+    local expiry = expiryOf(server, key)
     return expiry < 0 and expiry or math.max(expiry - now, 0)
   end
   return {call = call, error_reply = redis.error_reply}

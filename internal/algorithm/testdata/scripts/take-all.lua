@@ -612,15 +612,33 @@ if not ARGV.dry and (granted ~= 0 or stale) then
 end
 return {ARGV.dry and 0 or granted, used, wait, reset}, granted, 0, held
 end
+local function milliseconds(time)
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+local function expiryOf(server, key)
+  local expiry = server.pcall('PEXPIRETIME', key)
+  if type(expiry) == 'number' then return expiry end
+  local before, rest
+  repeat
+    before, rest = milliseconds(server.call('TIME')), server.call('PTTL', key)
+  until rest < 0 or milliseconds(server.call('TIME')) == before
+  return rest < 0 and rest or before + rest
+end
+local function setUntil(server, key, value, expiry)
+  if server.pcall('SET', key, value, 'PXAT', expiry).err then
+    server.call('SET', key, value)
+    server.call('PEXPIREAT', key, expiry)
+  end
+end
 local function freeze()
-  local real, time = redis.call, redis.call('TIME')
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  local server, time = redis, redis.call('TIME')
+  local now = milliseconds(time)
   local function call(name, key, value, px, rest)
     if name == 'TIME' then return time end
-    if name == 'SET' then return real('SET', key, value, 'PXAT', now + rest) end
-    if name == 'INCRBY' then return real('INCRBY', key, value) end
-    if name ~= 'PTTL' then return real(name, key) end
-    local expiry = real('PEXPIRETIME', key)
+    if name == 'SET' then return setUntil(server, key, value, now + rest) end
+    if name == 'INCRBY' then return server.call('INCRBY', key, value) end
+    if name ~= 'PTTL' then return server.call(name, key) end
+    local expiry = expiryOf(server, key)
     return expiry < 0 and expiry or math.max(expiry - now, 0)
   end
   return {call = call, error_reply = redis.error_reply}

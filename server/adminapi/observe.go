@@ -37,7 +37,25 @@ func (s *Server) handleLive(w http.ResponseWriter, r *http.Request) {
 		httpserver.WriteProblem(w, problemOf(err))
 		return
 	}
-	writeCompactJSON(w, s.observer.Live(r.Context(), q))
+	writeCompactJSON(w, liveResponse{s.observer.Live(r.Context(), q), s.failedReload()})
+}
+
+// A liveResponse is the response of /v1/live, with how the last load of the rules of this
+// daemon failed, if it did.
+type liveResponse struct {
+	*observe.Live
+	FailedReload *Reload `json:"failed_reload,omitempty"`
+}
+
+// failedReload returns how the last load of the rules failed, with its first error alone, or
+// nil if it did not.
+func (s *Server) failedReload() *Reload {
+	last := s.options.Reload()
+	if last == nil || len(last.Errors) == 0 {
+		return nil
+	}
+	last.Errors = last.Errors[:1]
+	return last
 }
 
 // handleTop answers /v1/top.

@@ -95,7 +95,11 @@ func (t *apiTest) busyServer() *adminapi.Server {
 		t.Fatal(err)
 	}
 	o.Tick()
-	return newServer(t, e, adminapi.Options{Loopback: true, Observer: o, Audit: newAudit(t.T, io.Discard)})
+	reload := func() *adminapi.Reload {
+		now := time.Now()
+		return &adminapi.Reload{Time: now, Loaded: now, Errors: []adminapi.ReloadError{{File: "a.yaml", Line: 1, Reason: "no limit"}, {Reason: "b.yaml: not there"}}}
+	}
+	return newServer(t, e, adminapi.Options{Loopback: true, Observer: o, Audit: newAudit(t.T, io.Discard), Reload: reload})
 }
 
 // decide sends enough requests with an entry for some of them to be denied.

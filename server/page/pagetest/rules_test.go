@@ -104,8 +104,13 @@ func TestRulesShowTheTreeAndTheLastLoad(t *testing.T) {
 	if got := tb.text(t, ".reload"); !strings.Contains(got, "failed") || !strings.Contains(got, "are in force") {
 		t.Errorf("the last load is shown as %q", got)
 	}
+	tb.show(t, d, "live")
+	tb.waitUntil(t, "Live says so", "document.querySelector('.banner.warn')?.textContent.includes('fortnight')")
+	tb.show(t, d, "rules")
 	if err := os.WriteFile(path, []byte(shopRules), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	tb.waitUntil(t, "the next load is shown", "document.querySelector('.reload .tag')?.textContent === 'loaded'")
+	tb.show(t, d, "live")
+	tb.waitUntil(t, "Live has no banner", "!document.querySelector('.banner')")
 }

@@ -51,16 +51,17 @@ const context = {
 		}
 	},
 	pollNow: () => schedule(0),
-	// pollHealth shows whether the daemon is ready, and why not.
-	async pollHealth() {
+	// pollHealth shows whether the daemon is ready, and why not, and other banners.
+	async pollHealth(others = []) {
 		const health = await readiness();
 		const state = !health.ready ? 'down' : health.degraded ? 'degraded' : 'up';
 		context.setStatus(state, { down: 'not ready', degraded: 'degraded', up: 'up' }[state]);
-		banners = state === 'up' ? [] : [{
+		const own = state === 'up' ? [] : [{
 			level: state === 'down' ? 'denied' : 'warn',
 			title: state === 'down' ? 'Not ready.' : 'Degraded: decisions are made without the store.',
 			text: (health.reasons ?? []).join(' · '),
 		}];
+		banners = [...own, ...others];
 	},
 };
 

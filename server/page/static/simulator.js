@@ -276,7 +276,7 @@ export function open(root, context) {
 			show();
 			run();
 		},
-		poll: context.pollHealth,
+		poll: () => context.pollHealth(),
 		close: () => { resize.disconnect(); clearTimeout(typing); sequence++; },
 	};
 }

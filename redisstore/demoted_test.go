@@ -54,7 +54,7 @@ func TestStoreTimeoutErrorKeepsEarlierError(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	p := startProxy(t, server.Addr)
-	o := redisstore.Options{Timeout: 2 * time.Second}
+	o := redisstore.Options{Timeout: 10 * time.Second}
 	store := openOptions(t, "redis://"+p.Addr, o.WithConnTimeout(longConnTimeout))
 	take(t, store, takeOne)
 	makeReplica(t, server)

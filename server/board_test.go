@@ -113,6 +113,7 @@ func onRedis(t *testing.T) *fleetTest {
 
 // Every daemon answers for all of them, and says which are missing.
 func TestDaemonsSeeEachOtherByRedis(t *testing.T) {
+	t.Parallel()
 	onServerAndCluster(t, func(f *fleetTest) {
 		t := f.T
 		a, b, c := f.member("a"), f.member("b"), f.member("c")
@@ -183,10 +184,11 @@ func compressed(text string) []byte {
 // Whatever another program writes to the board is ignored with one log line, costs bounded
 // memory, and hides no daemon that is well.
 func TestBoardIgnoresHostileSummaries(t *testing.T) {
+	t.Parallel()
 	f := onRedis(t)
 	hostile := [][]byte{
 		[]byte("x"), compressed("x"), compressed(`{}`), compressed(`{"Format":1}`), compressed(`{"Format":2}`),
-		compressed(strings.Repeat(" ", 50<<20)), compressed(`{"Format":1,"Totals":{"allowed":18446744073709551615}}`),
+		compressed(strings.Repeat(" ", 5<<20)), compressed(`{"Format":1,"Totals":{"allowed":18446744073709551615}}`),
 		compressed(`{"Format":1,"Windows":{"2m":{"Series":{"step":1,"from":-5}}}}`),
 		bytes.Repeat([]byte{0}, observe.MaxSummaryBytes+10),
 	}
@@ -217,6 +219,7 @@ func TestBoardIgnoresHostileSummaries(t *testing.T) {
 
 // A crowd of names on the board does not grow it, and the newest are shown.
 func TestBoardIsBounded(t *testing.T) {
+	t.Parallel()
 	f := onRedis(t)
 	board := f.open()
 	for i := range observe.MaxDaemons + 20 {
@@ -235,6 +238,7 @@ func TestBoardIsBounded(t *testing.T) {
 
 // While Redis is down, a daemon answers for itself, and others go missing after a while.
 func TestFleetWithoutRedis(t *testing.T) {
+	t.Parallel()
 	server, err := redistest.Start(redistest.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -91,8 +91,9 @@ func TestMetricsCountOverflowDecisions(t *testing.T) {
 }
 
 func TestMetricsCountStoreErrors(t *testing.T) {
+	t.Parallel()
 	own := startRedis(t)
-	d := start(t, map[string]string{"store": "redis://" + own.Addr, "redis-timeout": "2s"})
+	d := start(t, map[string]string{"store": "redis://" + own.Addr, "redis-timeout": "4s"})
 	post(t, d.addr("http"), `{"key":"k","limit":"3/1h"}`)
 	storeErrors := func() string {
 		_, text := get(t, "http://"+d.addr("admin")+"/metrics")

@@ -10,11 +10,16 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// The concurrent calls take from limits with room for a tenth of them.
-const (
-	concurrentCalls = 1000
-	capacity        = 100
-)
+// capacity is for how many concurrent calls the limits have room.
+const capacity = 100
+
+// concurrentCalls returns how many calls are made at once.
+func concurrentCalls() int {
+	if testing.Short() {
+		return 3 * capacity
+	}
+	return 10 * capacity
+}
 
 func testConcurrency(t *testing.T, open Open) {
 	for _, a := range algorithms {
@@ -28,11 +33,11 @@ func testConcurrency(t *testing.T, open Open) {
 // callConcurrently makes all calls at once, and returns their decisions.
 func callConcurrently(t *testing.T, take func(i int) (penstock.Decision, error)) []penstock.Decision {
 	t.Helper()
-	ds := make([]penstock.Decision, concurrentCalls)
-	errs := make([]error, concurrentCalls)
+	ds := make([]penstock.Decision, concurrentCalls())
+	errs := make([]error, len(ds))
 	start := make(chan struct{})
 	var wg sync.WaitGroup
-	for i := range concurrentCalls {
+	for i := range ds {
 		wg.Go(func() {
 			<-start
 			ds[i], errs[i] = take(i)
@@ -75,11 +80,11 @@ func checkConcurrentTakes(t *testing.T, open Open, limit penstock.Limit) {
 		}
 	}
 	if len(remaining) != capacity {
-		t.Errorf("%s: %d of %d were allowed, want %d", limit, len(remaining), concurrentCalls, capacity)
+		t.Errorf("%s: %d of %d were allowed, want %d", limit, len(remaining), len(ds), capacity)
 	}
 }
 
-// checkOneID expects that a thousand takes under one ID charge once.
+// checkOneID expects that all takes under one ID charge once.
 func checkOneID(t *testing.T, open Open) {
 	store := openAt(t, open, &Clock{}, noon)
 	limit := penstock.PerMinute(capacity)
@@ -89,7 +94,7 @@ func checkOneID(t *testing.T, open Open) {
 	for _, d := range ds {
 		if !d.Allowed || d.Granted != 7 || d.Remaining != capacity-7 {
 			t.Fatalf("%s: 7 units taken %d times under one ID: got %s, want them granted once and %d remaining",
-				limit, concurrentCalls, decisionText(d), capacity-7)
+				limit, len(ds), decisionText(d), capacity-7)
 		}
 	}
 }
@@ -98,7 +103,8 @@ func checkOneID(t *testing.T, open Open) {
 // both or none.
 func checkConcurrentTakeAll(t *testing.T, open Open) {
 	store := openAt(t, open, &Clock{}, noon)
-	wide, narrow := penstock.PerMinute(concurrentCalls), penstock.PerMinute(capacity).WithAlgorithm(penstock.SlidingLog)
+	calls := int64(concurrentCalls())
+	wide, narrow := penstock.PerMinute(calls), penstock.PerMinute(capacity).WithAlgorithm(penstock.SlidingLog)
 	ds := callConcurrently(t, func(i int) (penstock.Decision, error) {
 		rs := []penstock.Request{{Key: "both", Limit: wide, Cost: 1}, {Key: "both", Limit: narrow, Cost: 1}}
 		if i%2 == 1 {
@@ -113,9 +119,9 @@ func checkConcurrentTakeAll(t *testing.T, open Open) {
 		allowed += count(d.Allowed)
 	}
 	if allowed != capacity {
-		t.Errorf("%d of %d were allowed under both limits, want %d", allowed, concurrentCalls, capacity)
+		t.Errorf("%d of %d were allowed under both limits, want %d", allowed, calls, capacity)
 	}
-	for limit, want := range map[penstock.Limit]int64{wide: concurrentCalls - capacity, narrow: 0} {
+	for limit, want := range map[penstock.Limit]int64{wide: calls - capacity, narrow: 0} {
 		d, err := store.Take(context.Background(), penstock.Request{Key: "both", Limit: limit})
 		if err != nil || d.Remaining != want {
 			t.Errorf("%s after that: got %s, %v, want %d remaining", limit, decisionText(d), err, want)

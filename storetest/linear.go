@@ -20,17 +20,23 @@ import (
 // There are many short histories, because the time to check one grows quickly with its
 // length.
 const (
-	histories = 150
-	clients   = 4
-	rounds    = 4 // between which the clock moves
-	perRound  = 2 // operations of each client
+	clients  = 4
+	rounds   = 4 // between which the clock moves
+	perRound = 2 // operations of each client
 )
+
+func histories() int {
+	if testing.Short() {
+		return 40
+	}
+	return 150
+}
 
 // testLinearizability runs a few concurrent clients, and checks that the model gives
 // the same results in some order in which each operation lies between its call and its
 // return.
 func testLinearizability(t *testing.T, open Open) {
-	for seed := range uint64(histories) {
+	for seed := range uint64(histories()) {
 		h := newHistory(t, open, seed)
 		for range rounds {
 			h.round(t)

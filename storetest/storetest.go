@@ -21,7 +21,7 @@
 //     sequential order
 //
 // Random requests differ from run to run. A failure prints them as a transcript, and
-// how to repeat it.
+// how to repeat it. With -short there are fewer of them, and fewer concurrent calls.
 package storetest
 
 import (

@@ -234,13 +234,13 @@ func retryAfterIsExact(t *rapid.T, k kind) {
 			tr.checkNever(t, req)
 			return
 		}
-		if now := tr.now + a.RetryAfter - tr.limit.tick; now <= algorithm.MaxTime {
+		if now := tr.after(a.RetryAfter) - tr.limit.tick; now <= algorithm.MaxTime {
 			if early := tr.fork().decide(now, req); early.Allowed {
 				t.Fatalf("%v at %d, %+v: RetryAfter %d, but a tick earlier %+v",
 					tr.limit, tr.now, req, a.RetryAfter, early)
 			}
 		}
-		if now := tr.now + a.RetryAfter; now <= algorithm.MaxTime {
+		if now := tr.after(a.RetryAfter); now <= algorithm.MaxTime {
 			if then := tr.fork().decide(now, req); !then.Allowed {
 				t.Fatalf("%v at %d, %+v: RetryAfter %d, but then %+v",
 					tr.limit, tr.now, req, a.RetryAfter, then)
@@ -264,7 +264,7 @@ func resetAfterIsExact(t *rapid.T, k kind) {
 	tr := newTrace(t, k)
 	t.Repeat(tr.anything(func(t *rapid.T, req algorithm.Request) {
 		a := tr.decide(req)
-		then := tr.now + a.ResetAfter
+		then := tr.after(a.ResetAfter)
 		if a.ResetAfter < 0 || a.ResetAfter > 0 && then-tr.limit.tick <= algorithm.MaxTime &&
 			tr.fork().decide(then-tr.limit.tick, algorithm.Request{}).ResetAfter == 0 {
 			t.Fatalf("%v at %d, %+v: reset after %d, but a tick earlier already", tr.limit, tr.now, req, a.ResetAfter)

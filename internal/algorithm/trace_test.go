@@ -47,6 +47,10 @@ func (tr *trace) onTick(t int64) int64 {
 	return t / tr.limit.tick * tr.limit.tick
 }
 
+// after returns the instant that is d later. The longest durations, rounded up to a tick, end
+// beyond 63 bits.
+func (tr *trace) after(d int64) int64 { return tr.now + min(d, math.MaxInt64-tr.now) }
+
 func (tr *trace) decide(req algorithm.Request) result {
 	tr.last = tr.key.decide(tr.now, req)
 	return tr.last

@@ -15,12 +15,13 @@ import (
 )
 
 func TestRedisDownAndUp(t *testing.T) {
+	t.Parallel()
 	server, err := redistest.Start(redistest.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer server.Stop()
-	store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, &redisstore.Options{Timeout: 2 * time.Second})
+	store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, &redisstore.Options{Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

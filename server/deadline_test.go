@@ -35,7 +35,7 @@ func answersBeforeDeadlineWhileRedisStalls(t *testing.T, compat string) {
 	d := start(t, map[string]string{"store": "redis://" + stalling.Addr, "rules": rules, "redis-timeout": "30s", "compat": compat, "deny-cache": "false"})
 	client := envoyrls.NewRateLimitServiceClient(dialGRPC(t, d, nil))
 	ask := func(keys ...string) error {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // of which a fifth is for the fallback
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // the server ends its wait after eight
 		defer cancel()
 		r := &envoyrls.RateLimitRequest{Domain: "api"}
 		for _, key := range keys {

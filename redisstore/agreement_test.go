@@ -140,8 +140,10 @@ func (w *storePair) randomStep() {
 		w.compareBatch()
 	case n < 12:
 		w.compareTakeEach()
-	case n < 14:
+	case n < 13:
 		w.compareTakeAll()
+	case n < 14:
+		w.compareTakeAllBatch()
 	case n < 17:
 		w.setClock(w.now.Add(w.randomStepSize()))
 	case n < 18:
@@ -343,6 +345,48 @@ func (w *storePair) compareTakeAll() {
 	gotErr := penstock.TakeAll(context.Background(), w.redis, rs, got)
 	wantErr := penstock.TakeAll(context.Background(), w.memory, rs, want)
 	w.compare(rs, got, want, gotErr, wantErr)
+}
+
+// compareTakeAllBatch sends TakeAlls of the same limits and costs for several keys as one
+// batch. Some have keys in common.
+func (w *storePair) compareTakeAllBatch() {
+	one := w.randomGroup()
+	if one == nil {
+		return
+	}
+	all := make([][]penstock.Request, 1+w.random.IntN(8))
+	got, want := make([][]penstock.Decision, len(all)), make([][]penstock.Decision, len(all))
+	for i := range all {
+		all[i] = slices.Clone(one)
+		order := w.random.Perm(len(w.keys))
+		for j := range one {
+			all[i][j].Key = w.keys[order[j%len(order)]]
+		}
+		got[i], want[i] = make([]penstock.Decision, len(one)), make([]penstock.Decision, len(one))
+	}
+	errs, grouped := w.redis.TakeAllBatched(all, got)
+	if !grouped {
+		return // two limits have the same name, so that they share a key's state
+	}
+	w.together = true
+	defer func() { w.together = false }()
+	for i, rs := range all {
+		fmt.Fprintf(&w.trace, "TakeAll %d of %d in a batch:\n", i+1, len(all))
+		wantErr := penstock.TakeAll(context.Background(), w.memory, rs, want[i])
+		w.compare(rs, got[i], want[i], errs[i], wantErr)
+	}
+}
+
+// randomGroup returns requests of a TakeAll without IDs, at most as many as there are keys,
+// or nil if one would take permits, which need an ID.
+func (w *storePair) randomGroup() []penstock.Request {
+	rs := make([]penstock.Request, 2+w.random.IntN(len(w.keys)-1))
+	for i := range rs {
+		if rs[i] = w.mayOverdraw(w.randomTakeAllRequest()); rs[i].Limit.Algorithm == penstock.Concurrent {
+			return nil
+		}
+	}
+	return rs
 }
 
 // addID puts one ID on all requests of a TakeAll, if it may have one. Permits need one.

@@ -5,13 +5,14 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/penstock-io/penstock"
 )
 
 // A batch is one script for concurrent takes under one limit and for the same
-// cost. Starting a script costs Redis more than another key in it, and each call
+// cost, or for concurrent TakeAlls of one takeAllGroup. Starting a script costs Redis more than another key in it, and each call
 // costs the client and the kernel as much again.
 //
 // No take waits for a batch to fill. An idle store sends immediately, unbatched.
@@ -22,7 +23,15 @@ type batch struct {
 	calls [1]Call
 }
 
-// maxBatch is the most takes in one batch. It is small because a script blocks
+// A batchQueue is where takes that can share a script meet.
+type batchQueue struct {
+	inFlight  atomic.Int64 // takes
+	maxBatch  int          // the most takes in one batch
+	batchMu   sync.Mutex
+	openBatch *batch // nil if there is none to join
+}
+
+// maxBatch is the most steps in one batch. It is small because a script blocks
 // all other clients.
 const maxBatch = 64
 
@@ -65,16 +74,16 @@ func (s *Store) mayBatch(r *compiledRequest) bool {
 
 // sendBatched sends a take in a batch. ok is false if the take must be sent
 // alone.
-func (s *Store) sendBatched(ctx context.Context, t *pendingTake) (none penstock.Decision, ok bool, err error) {
+func (s *Store) sendBatched(ctx context.Context, t *pendingTake) (ok bool, err error) {
 	b, first := t.join(ctx)
 	if b == nil {
-		return none, false, nil
+		return false, nil
 	}
 	if first {
 		runtime.Gosched()
-		if t.request.limit.seal(b); len(b.takes) == 1 {
+		if t.queue().seal(b); len(b.takes) == 1 {
 			b.release()
-			return none, false, nil
+			return false, nil
 		}
 		go s.flush(b) // the caller of the first take may leave before the others
 	}
@@ -86,21 +95,37 @@ func (s *Store) sendBatched(ctx context.Context, t *pendingTake) (none penstock.
 // that one runs again.
 const maxJoinDelay = time.Millisecond
 
-// join adds a take to the open batch of its limit, or opens one. It returns nil if
+// queue returns where the take can join a batch.
+func (t *pendingTake) queue() *batchQueue {
+	if t.group != nil {
+		return &t.group.batchQueue
+	}
+	return &t.request.limit.batchQueue
+}
+
+// batchScript returns the script of the take's batches.
+func (t *pendingTake) batchScript() *Script {
+	if t.group != nil {
+		return t.group.script
+	}
+	return t.request.limit.batchScript
+}
+
+// join adds a take to the open batch of its queue, or opens one. It returns nil if
 // the open batch is for another cost, or has been open for too long.
 func (t *pendingTake) join(ctx context.Context) (b *batch, first bool) {
 	t.prepare(ctx)
-	l := t.request.limit
-	l.batchMu.Lock()
-	defer l.batchMu.Unlock()
-	if b = l.openBatch; b == nil {
+	q := t.queue()
+	q.batchMu.Lock()
+	defer q.batchMu.Unlock()
+	if b = q.openBatch; b == nil {
 		b, first = batchPool.Get().(*batch), true
-		l.openBatch = b
+		q.openBatch = b
 	} else if b.takes[0].request.ask != t.request.ask || t.start.Sub(b.takes[0].start) > maxJoinDelay {
 		return nil, false
 	}
-	if b.takes = append(b.takes, t); len(b.takes) == l.maxBatch {
-		l.openBatch = nil
+	if b.takes = append(b.takes, t); len(b.takes) == q.maxBatch {
+		q.openBatch = nil
 	}
 	return b, first
 }
@@ -108,15 +133,15 @@ func (t *pendingTake) join(ctx context.Context) (b *batch, first bool) {
 // prepare makes a take ready for a batch.
 func (t *pendingTake) prepare(ctx context.Context) {
 	t.ctx, t.alone, t.err = ctx, false, nil
-	t.calls[0].Script, t.calls[0].Reply = t.request.limit.batchScript, t.calls[0].Reply[:0]
+	t.calls[0].Script, t.calls[0].Reply = t.batchScript(), t.calls[0].Reply[:0]
 }
 
 // seal closes a batch to further takes.
-func (cl *compiledLimit) seal(b *batch) {
-	cl.batchMu.Lock()
-	defer cl.batchMu.Unlock()
-	if cl.openBatch == b {
-		cl.openBatch = nil
+func (q *batchQueue) seal(b *batch) {
+	q.batchMu.Lock()
+	defer q.batchMu.Unlock()
+	if q.openBatch == b {
+		q.openBatch = nil
 	}
 }
 
@@ -143,14 +168,18 @@ func (s *Store) flush(b *batch) {
 // encode puts the takes into one call. Takes whose caller has left are dropped and
 // not charged.
 func (b *batch) encode(s *Store) {
-	call, r := &b.calls[0], b.takes[0].request
-	s.encodeArgs(&r, call)
-	call.Script, call.Keys = r.limit.batchScript, call.Keys[:0]
+	call, first := &b.calls[0], b.takes[0]
+	if first.group != nil {
+		s.encodeGroupArgs(first.group, call)
+	} else {
+		s.encodeArgs(&first.request, call)
+	}
+	call.Script, call.Keys = first.batchScript(), call.Keys[:0]
 	kept := b.takes[:0]
 	for _, t := range b.takes {
 		if t.ctx.Err() == nil {
 			kept = append(kept, t)
-			call.Keys = append(call.Keys, t.calls[0].Keys[0])
+			call.Keys = append(call.Keys, t.calls[0].Keys...)
 		}
 	}
 	b.takes = kept
@@ -191,23 +220,37 @@ const (
 func (b *batch) split(call *Call) {
 	rest := call.Reply
 	for _, t := range b.takes {
-		own := &t.calls[0]
-		switch n := t.request.limit.replyLen(); {
+		ok := false
+		switch {
 		case len(rest) > 0 && rest[0] == failedStep:
-			t.alone, rest = true, rest[1:] // to get the error of its own key
-		case len(rest) > n && rest[0] == listedStep:
-			own.Reply, rest = append(own.Reply, rest[1:n+1]...), rest[n+1:]
-		case len(rest) > 0 && rest[0] >= 0:
-			own.Reply, rest = append(own.Reply, rest[0]), rest[1:]
+			t.alone, rest = true, rest[1:] // to get the error of its own keys
+			continue
+		case t.group != nil:
+			rest, ok = t.readGroupReply(rest)
 		default:
+			own := &t.calls[0]
+			own.Reply, rest, ok = t.request.limit.readStep(own.Reply, rest)
+		}
+		if !ok {
 			t.err = call.unexpectedReply()
 		}
 	}
 }
 
+// readStep moves the reply of one step from the reply of its batch to its own.
+func (cl *compiledLimit) readStep(own, rest []int64) (_, _ []int64, ok bool) {
+	switch n := cl.replyLen(); {
+	case len(rest) > n && rest[0] == listedStep:
+		return append(own, rest[1:n+1]...), rest[n+1:], true
+	case len(rest) > 0 && rest[0] >= 0:
+		return append(own, rest[0]), rest[1:], true
+	}
+	return own, rest, false
+}
+
 // await waits for the result of a batched take. The batch has its own deadline,
 // so await watches only the caller's. ok is false if the take must be sent alone.
-func (s *Store) await(ctx context.Context, t *pendingTake) (none penstock.Decision, ok bool, err error) {
+func (s *Store) await(ctx context.Context, t *pendingTake) (ok bool, err error) {
 	if s.earlyEnd(ctx, t.start) > 0 {
 		d := s.deadlineAfter(ctx, s.timeout)
 		defer d.stop()
@@ -216,21 +259,15 @@ func (s *Store) await(ctx context.Context, t *pendingTake) (none penstock.Decisi
 	select {
 	case <-t.done:
 	case <-ctx.Done():
-		return none, true, s.awaitError(ctx, t)
+		return false, s.awaitError(ctx, t)
 	}
-	if t.err != nil {
-		return none, true, t.err
-	}
-	if t.alone {
-		return none, false, nil
-	}
-	return s.decode(&t.request, &t.calls[0])
+	return t.err == nil && !t.alone, t.err
 }
 
 // awaitError returns the error of a take whose batch was not answered in time.
 func (s *Store) awaitError(ctx context.Context, t *pendingTake) error {
 	if d, early := ctx.(*deadline); early && d.callerErr() == nil {
-		return s.callError(d, &Call{Script: t.request.limit.batchScript, Err: ctx.Err()}) // the batch may still write into its own
+		return s.callError(d, &Call{Script: t.batchScript(), Err: ctx.Err()}) // the batch may still write into its own
 	}
 	return t.calls[0].wrapError(ctx.Err())
 }

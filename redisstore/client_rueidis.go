@@ -194,8 +194,9 @@ func (rc *rueidisClient) loadScripts(ctx context.Context, client rueidis.Client)
 	var wg sync.WaitGroup
 	for _, node := range client.Nodes() {
 		wg.Go(func() {
-			commands := make(rueidis.Commands, len(commonScripts))
-			for i, script := range commonScripts {
+			scripts := commonScripts()
+			commands := make(rueidis.Commands, len(scripts))
+			for i, script := range scripts {
 				commands[i] = node.B().ScriptLoad().Script(script.Text).Build()
 			}
 			node.DoMulti(ctx, commands...)

@@ -74,8 +74,12 @@ func (s *Store) TakeBatched(rs []penstock.Request, ctxs ...context.Context) (ds 
 
 // awaitOrSendAlone ends a batched take as submit does.
 func (s *Store) awaitOrSendAlone(ctx context.Context, t *pendingTake) (penstock.Decision, error) {
-	if decision, ok, err := s.await(ctx, t); ok {
-		return decision, err
+	if ok, err := s.await(ctx, t); err != nil {
+		return penstock.Decision{}, err
+	} else if ok {
+		if decision, ok, err := s.decode(&t.request, &t.calls[0]); ok {
+			return decision, err
+		}
 	}
 	d := s.deadlineAfter(ctx, s.timeout-time.Since(t.start))
 	defer d.stop()
@@ -107,8 +111,44 @@ func (s *Store) Joins(r penstock.Request, before time.Duration) (bool, error) {
 
 // CommonScripts returns the SHA1 of every script that Open loads.
 func CommonScripts() (list []string) {
-	for _, s := range commonScripts {
+	for _, s := range commonScripts() {
 		list = append(list, s.SHA1)
 	}
 	return list
+}
+
+// TakeAllBatched decides TakeAlls of one group as one batch. It reports whether they have a
+// group.
+func (s *Store) TakeAllBatched(all [][]penstock.Request, ds [][]penstock.Decision) (errs []error, grouped bool) {
+	b, takes := &batch{}, make([]*pendingTake, len(all))
+	errs = make([]error, len(all))
+	for i, rs := range all {
+		t := newPendingTake()
+		if t.items, errs[i] = s.compileItems(nil, rs); errs[i] != nil {
+			return errs, false
+		}
+		if t.group = s.groupOf(t.items, rs); t.group == nil || t.group != s.groupOf(t.items, all[0]) {
+			return errs, false
+		}
+		t.encodeGroupKeys()
+		t.prepare(context.Background())
+		b.takes, takes[i] = append(b.takes, t), t
+	}
+	s.flush(b)
+	for i, t := range takes {
+		errs[i] = s.awaitOrSendAllAlone(t, ds[i])
+	}
+	return errs, true
+}
+
+// awaitOrSendAllAlone ends a batched TakeAll as submitAll does.
+func (s *Store) awaitOrSendAllAlone(t *pendingTake, ds []penstock.Decision) error {
+	ctx := context.Background()
+	if ok, err := s.await(ctx, t); ok || err != nil {
+		t.decideAll(ds, ok)
+		return err
+	}
+	d := s.deadlineAfter(ctx, s.timeout-time.Since(t.start))
+	defer d.stop()
+	return s.sendAllAlone(d, t, ds)
 }

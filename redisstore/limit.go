@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -48,11 +47,12 @@ type compiledLimit struct {
 	period   int64 // of windows, in ticks
 	calendar atomic.Pointer[calendarWindows]
 
-	inFlight  atomic.Int64 // takes
-	maxBatch  int
-	batchMu   sync.Mutex
-	openBatch *batch // nil if there is none to join
+	batchQueue
+	serial uint64 // distinguishes it from all other compiled limits
 }
+
+// limitSerial is the serial of the last compiled limit.
+var limitSerial atomic.Uint64
 
 func compileLimit(l penstock.Limit) (*compiledLimit, error) {
 	if err := l.Validate(); err != nil {
@@ -70,8 +70,9 @@ func compileLimit(l penstock.Limit) (*compiledLimit, error) {
 		overdraft: n.MaxDebt(),
 		recordTTL: algorithm.RoundUp(int64(min(n.Period, 24*time.Hour)), tick) / tick,
 		period:    algorithm.RoundUp(int64(n.Period), tick) / tick,
-		maxBatch:  maxBatchFor(&n),
+		serial:    limitSerial.Add(1),
 	}
+	cl.maxBatch = maxBatchFor(&n)
 	cl.compileStep()
 	cl.setDebtArg()
 	cl.setOnceArgs()

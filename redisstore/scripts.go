@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/penstock-io/penstock/internal/algorithm"
@@ -11,19 +12,32 @@ var (
 	onceScripts  = map[algorithm.Step]*Script{}
 	batchScripts = map[algorithm.Step]*Script{}
 
-	// commonScripts are those that Open loads. The others are take-alls of limits
-	// with different algorithms; there are too many combinations to load each.
-	commonScripts []*Script
+	// singleScripts are those of one step, and the take-alls of any number of one step.
+	singleScripts []*Script
 )
+
+// commonScripts returns those that Open loads. The others are take-alls of limits with
+// different algorithms, or of many; there are too many combinations to load each.
+var commonScripts = sync.OnceValue(func() []*Script {
+	list := slices.Clone(singleScripts)
+	for _, s := range algorithm.Steps {
+		if s != algorithm.ConcurrentStep {
+			for _, steps := range [][]algorithm.Step{{s, s}, {s, s, s}} {
+				list = append(list, newScript("take all", algorithm.TakeAllBatchScript(steps)))
+			}
+		}
+	}
+	return list
+})
 
 func init() {
 	for i, s := range algorithm.Steps {
 		takeScripts[s] = newScript("take "+s.String(), s.TakeScript())
 		batchScripts[s] = newScript("take "+s.String(), s.BatchScript())
-		commonScripts = append(commonScripts, takeScripts[s], batchScripts[s], takeAllScript(1<<i))
+		singleScripts = append(singleScripts, takeScripts[s], batchScripts[s], takeAllScript(1<<i))
 		if s != algorithm.ConcurrentStep { // its permits are the records of its IDs
 			onceScripts[s] = newScript("take "+s.String()+" once", s.OnceScript())
-			commonScripts = append(commonScripts, onceScripts[s])
+			singleScripts = append(singleScripts, onceScripts[s])
 		}
 	}
 }

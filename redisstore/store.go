@@ -8,9 +8,10 @@
 // It makes the same decisions as [penstock.Memory], field by field, by the clock of
 // Redis and in steps of one millisecond. A decision is one script and one round trip;
 // a denial writes nothing. Concurrent requests under one limit and for the same cost
-// are batched into one script, except in a Cluster. [penstock.TakeEach] is one round
-// trip for all requests, and [penstock.TakeAll] is one script; see [Store.TakeAll]
-// for Clusters.
+// are batched into one script, except in a Cluster, and so are concurrent calls of
+// [penstock.TakeAll] under the same limits and for the same costs. [penstock.TakeEach] is
+// one round trip for all requests, and [penstock.TakeAll] is one script; see
+// [Store.TakeAll] for Clusters.
 //
 // # State
 //
@@ -159,6 +160,8 @@ type Store struct {
 	endEarly    bool
 	inflight    *inflightLimiter
 	limits      limitCache
+	groups      takeAllGroups
+	unrolled    unrolledScripts
 	now         func() time.Time // local time, used only to estimate Redis's
 	clockOffset atomic.Int64     // Redis's clock minus the local one, in ticks
 	batchingOff atomic.Bool      // whether a script may only have one key
@@ -231,6 +234,11 @@ type pendingTake struct {
 	reply   [8]int64
 	start   time.Time
 
+	// For a TakeAll:
+	items []takeAllItem
+	group *takeAllGroup // nil if it cannot be batched
+	took  bool
+
 	// For a take in a batch:
 	ctx   context.Context
 	done  chan struct{}
@@ -267,8 +275,13 @@ func (s *Store) submit(ctx context.Context, t *pendingTake) (penstock.Decision, 
 	limit := t.request.limit
 	defer limit.inFlight.Add(-1)
 	if limit.inFlight.Add(1) > 1 && s.mayBatch(&t.request) && ctx.Err() == nil {
-		if decision, ok, err := s.sendBatched(ctx, t); ok {
-			return decision, err
+		switch ok, err := s.sendBatched(ctx, t); {
+		case err != nil:
+			return penstock.Decision{}, err
+		case ok:
+			if decision, ok, err := s.decode(&t.request, &t.calls[0]); ok {
+				return decision, err
+			}
 		}
 	}
 	d := s.deadlineAfter(ctx, s.timeout-time.Since(t.start))

@@ -17,7 +17,9 @@ import (
 // TakeAll decides the requests as one, all or nothing. [penstock.TakeAll] calls it.
 //
 // If all keys are on one server, or in one slot of a Cluster, it is one atomic
-// script. Keys with the same {tag} are in one slot.
+// script. Keys with the same {tag} are in one slot. Concurrent calls without IDs, for two to
+// five different keys under the same limits and for the same costs, share a script, except
+// in a Cluster.
 //
 // Across several slots of a Cluster it peeks at all keys, takes from one after the
 // other, and refunds what it took if one denies or does not answer; the refunds have
@@ -35,14 +37,32 @@ func (s *Store) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstoc
 	return err
 }
 
-func (s *Store) takeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
+func (s *Store) takeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) (err error) {
 	if err := penstock.ValidateAll(rs, ds); err != nil {
 		return err
 	}
-	items, err := s.compileItems(rs)
-	if err != nil || len(items) == 0 {
+	if len(rs) == 1 && rs[0].ID == "" { // it can join a batch of takes
+		ds[0], err = s.Take(ctx, rs[0])
 		return err
 	}
+	t := pendingTakePool.Get().(*pendingTake)
+	if t.items, err = s.compileItems(t.items[:0], rs); err != nil || len(rs) == 0 {
+		return err
+	}
+	if t.group = s.groupOf(t.items, rs); t.group != nil {
+		if err = s.submitAll(ctx, t, ds); err != nil {
+			return err // the client may still write into it
+		}
+	} else {
+		err = s.takeItems(ctx, rs, t.items, ds)
+	}
+	t.ctx, t.group = nil, nil
+	pendingTakePool.Put(t)
+	return err
+}
+
+// takeItems decides a TakeAll that cannot be batched.
+func (s *Store) takeItems(ctx context.Context, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision) (err error) {
 	setRecords(s.prefix, items, rs)
 	d := s.deadlineAfter(ctx, s.timeout)
 	defer d.stop()
@@ -68,6 +88,7 @@ type takeAllItem struct {
 	totalCost int64 // of all items on this key; they all overdraw it, or none does
 	priorCost int64 // of the items before it on this key
 	state     []int64
+	buf       [4]int64 // room for a state
 
 	// Under an ID.
 	lifetime int64       // of the records of all items, in ticks; 0 without an ID
@@ -78,14 +99,14 @@ type takeAllItem struct {
 	settle   bool
 }
 
-func (s *Store) compileItems(rs []penstock.Request) ([]takeAllItem, error) {
-	items := make([]takeAllItem, len(rs))
+// compileItems appends an item for each request.
+func (s *Store) compileItems(items []takeAllItem, rs []penstock.Request) ([]takeAllItem, error) {
 	for i := range rs {
 		cl, err := s.limits.get(rs[i].Limit)
 		if err != nil {
 			return nil, requestError(i, err)
 		}
-		items[i] = takeAllItem{limit: cl, key: stateKey(s.prefix, rs[i].Key, cl.identity), ask: askOf(&rs[i])}
+		items = append(items, takeAllItem{limit: cl, key: stateKey(s.prefix, rs[i].Key, cl.identity), ask: askOf(&rs[i])})
 	}
 	return items, sumCosts(items)
 }
@@ -113,6 +134,12 @@ func setRecords(prefix string, items []takeAllItem, rs []penstock.Request) {
 
 // sumCosts works out the total and prior cost of each item.
 func sumCosts(items []takeAllItem) error {
+	if allDistinct(items) {
+		for i := range items {
+			items[i].totalCost = items[i].ask.Cost
+		}
+		return nil
+	}
 	totals := make(map[string]int64, len(items))
 	for i := range items {
 		it := &items[i]
@@ -128,6 +155,22 @@ func sumCosts(items []takeAllItem) error {
 		items[i].totalCost = totals[items[i].key]
 	}
 	return nil
+}
+
+// allDistinct reports whether a few items have different keys. It is false if there are
+// many.
+func allDistinct(items []takeAllItem) bool {
+	if len(items) > algorithm.MaxUnrolled {
+		return false
+	}
+	for i := range items {
+		for j := range i {
+			if items[i].key == items[j].key {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 func sameSlot(items []takeAllItem) bool {

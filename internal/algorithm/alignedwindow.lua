@@ -53,6 +53,7 @@ elseif value then
   if ending + 0 > now then used, finish, over = counted + 0, ending + 0, false end
 end
 if not used then return redis.error_reply('FOREIGN value') end
+if whole and not string.find(value, '^[1-9]%d*$') then return redis.error_reply('FOREIGN value') end -- together
 local found, ending = used, finish
 if used > count then
   local most = count
@@ -76,6 +77,7 @@ elseif cost < -used then
   cost = -used
 end
 if ARGV.dry then return {found, ending, now}, cost end
+---------------------------------------- write
 ARGV.due = finish - now -- under an ID
 local after = used + cost
 if after == 0 then
@@ -94,6 +96,7 @@ elseif cost ~= 0 or stale then
   end
   call('SET', key, text, 'PX', left + math.floor(length * ARGV[4] / 1000))
 end
+---------------------------------------- reply
 local both = found * (length + 1) + ending - now -- alone
 if clocked and ending - now <= length and both < 9007199254740992 then return both end -- alone
 return {found, ending, now}, cost, 0

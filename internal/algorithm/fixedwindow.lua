@@ -14,8 +14,10 @@ if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string
 local rest = call('PTTL', key)
 local used, stale, overdrawn = 0, false, false
 if rest > 0 then
-  used = tonumber(call('GET', key))
+  local text = call('GET', key)
+  used = tonumber(text)
   if not used or used < 1 or used % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
+  if not string.find(text, '^[1-9]%d*$') then return redis.error_reply('FOREIGN value') end -- together
 elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
 end
@@ -42,6 +44,7 @@ elseif cost < -used then
   cost = -used
 end
 if ARGV.dry then return {found, left}, cost end
+---------------------------------------- write
 ARGV.due = used == 0 and period or rest -- under an ID
 local after = used + cost
 if after == 0 then
@@ -60,6 +63,7 @@ elseif cost == asked and cost ~= 0 then
 elseif cost ~= 0 then
   call('INCRBY', key, cost)
 end
+---------------------------------------- reply
 if found == 0 then return 0 end -- alone
 local both = found * (period + 1) + left -- alone
 if left <= period and both < 9007199254740992 then return both end -- alone

@@ -30,6 +30,7 @@ if rest > 0 then
   value = tonumber(text)
   if value and mark == '' then
     if value > 0 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
+    if not string.find(text, '^%-[1-9]%d*$') and text ~= '0' then return redis.error_reply('FOREIGN value') end -- together
     debt = value + rest * unit
     if debt > capacity then debt, stale = capacity, true end
   else
@@ -61,9 +62,10 @@ if interval and charge > 0 then
   end
   if charge > free then charge = math.max(free, interval) end
 end
-local after = debt + charge
-if charge > 0 and (after > most or late) then charge, after = 0, debt end
+if charge > 0 and (debt + charge > most or late) then charge = 0 end
 if ARGV.dry then return debt, charge end
+---------------------------------------- write
+local after = debt + charge
 if after <= 0 then
   if rest >= 0 then call('DEL', key) end
 elseif charge ~= 0 or stale then

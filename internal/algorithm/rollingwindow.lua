@@ -60,6 +60,7 @@ if cost > free then
 elseif cost < -used then
   cost = -used
 end
+---------------------------------------- write
 local charge = cost
 if ARGV.dry then charge = 0 end
 
@@ -93,5 +94,6 @@ if not ARGV.dry and (cost ~= 0 or stale) then
   end
 end
 ARGV.due = reset -- under an ID
+---------------------------------------- reply
 if used == 0 then reset = 0 end
 return {ARGV.dry and 0 or cost, used, wait, reset}, cost, 0

@@ -81,6 +81,8 @@ var (
 	batchScript string
 	//go:embed takeall.lua
 	takeAllScript string
+	//go:embed takeallbatch.lua
+	takeAllBatchScript string
 )
 
 // TakeScript returns the script that takes one step.
@@ -129,10 +131,18 @@ const underID = " -- under an ID"
 const keyLine = "local key = KEYS[1]\n"
 
 // isNestedLine reports whether a line is only for steps that can be tried without
-// writing, or that can be under an ID.
+// writing, that can be under an ID, or that must not fail after another has written.
 func isNestedLine(code string) bool {
-	return strings.HasPrefix(code, "if ARGV.dry then return") || strings.HasSuffix(code, underID)
+	return isTryLine(code) || strings.HasSuffix(code, "-- together") || isIDLine(code)
 }
+
+// isTryLine reports whether a line is only for steps that can be tried without writing.
+func isTryLine(code string) bool {
+	return strings.HasPrefix(code, "if ARGV") && strings.Contains(code, ".dry then return")
+}
+
+// isIDLine reports whether a line is only for steps under an ID.
+func isIDLine(code string) bool { return strings.HasSuffix(code, underID) }
 
 // isAloneLine reports whether a line is only for scripts that consist of one
 // step.
@@ -171,7 +181,7 @@ const separator = "----------------------------------------"
 // and appends its return statement.
 func bucketScript(own string) string {
 	rule, returns, _ := strings.Cut(own, separator+"\n")
-	return strings.Replace(rateScript, separator+" decide\n", rule, 1) + returns
+	return strings.Replace(rateScript, separator+" decide\n", rule, 1) + separator + " reply\n" + returns
 }
 
 // without removes comments, which would only take memory in Redis, and the lines

@@ -13,7 +13,10 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 // TestScriptsMatchGoldenFiles compares the assembled scripts with testdata/scripts, where
 // they can be read as they run in Redis.
 func TestScriptsMatchGoldenFiles(t *testing.T) {
-	scripts := map[string]string{"take-all.lua": TakeAllScript(Steps[:])}
+	scripts := map[string]string{
+		"take-all.lua":       TakeAllScript(Steps[:]),
+		"take-all-batch.lua": TakeAllBatchScript([]Step{TokenBucketStep, AlignedWindowStep, SlidingWindowStep}),
+	}
 	for _, s := range Steps {
 		name := strings.ReplaceAll(s.String(), " ", "-")
 		scripts[name+".lua"] = s.TakeScript()

@@ -65,6 +65,7 @@ if cost > free then
 elseif cost < -used then
   cost = -used
 end
+---------------------------------------- write
 local charge = cost
 if ARGV.dry then charge = 0 end
 
@@ -88,6 +89,7 @@ if not ARGV.dry and (cost ~= 0 or stale) then
   end
 end
 ARGV.due = period -- under an ID
+---------------------------------------- reply
 if cost == asked and cost > 0 then return used end -- alone
 if used == 0 then reset = 0 end
 return {ARGV.dry and 0 or cost, used, wait, reset}, cost, 0

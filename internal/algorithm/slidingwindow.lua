@@ -17,8 +17,10 @@ if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string
 local rest = call('PTTL', key)
 local value, stale = 0, false
 if rest > 0 then
-  value = tonumber(call('GET', key))
+  local text = call('GET', key)
+  value = tonumber(text)
   if not value or value < 1 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
+  if not string.find(text, '^[1-9]%d*$') then return redis.error_reply('FOREIGN value') end -- together
 elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
 end
@@ -62,6 +64,7 @@ elseif cost < -current - previous then
   cost = -current - previous
 end
 if ARGV.dry then return {value, rest}, cost end
+---------------------------------------- write
 if ARGV.due then -- under an ID
   if ARGV.due == left and previous > 0 and cost < 0 then -- under an ID
     previous, stale = previous - math.min(-asked, previous), true -- under an ID
@@ -85,6 +88,7 @@ elseif cost ~= 0 or stale then
     call('SET', key, after, 'PX', left + period)
   end
 end
+---------------------------------------- reply
 if value == 0 then return 0 end -- alone
 local both = value * (2 * period + 1) + rest -- alone
 if rest <= 2 * period and both < 9007199254740992 then return both end -- alone

@@ -35,6 +35,7 @@ elseif value then
   if ending + 0 > now then used, finish, over = counted + 0, ending + 0, false end
 end
 if not used then return redis.error_reply('FOREIGN value') end
+if whole and not string.find(value, '^[1-9]%d*$') then return redis.error_reply('FOREIGN value') end -- together
 local found, ending = used, finish
 if used > count then
   local most = count

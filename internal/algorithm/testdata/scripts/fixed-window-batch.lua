@@ -5,7 +5,8 @@ local function step(key)
 local rest = call('PTTL', key)
 local used, stale, overdrawn = 0, false, false
 if rest > 0 then
-  used = tonumber(call('GET', key))
+  local text = call('GET', key)
+  used = tonumber(text)
   if not used or used < 1 or used % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
 elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')

@@ -7,8 +7,10 @@ local key = KEYS[1]
 local rest = call('PTTL', key)
 local used, stale, overdrawn = 0, false, false
 if rest > 0 then
-  used = tonumber(call('GET', key))
+  local text = call('GET', key)
+  used = tonumber(text)
   if not used or used < 1 or used % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
+  if not string.find(text, '^[1-9]%d*$') then return redis.error_reply('FOREIGN value') end -- together
 elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
 end

@@ -46,8 +46,8 @@ if interval and charge > 0 then
   end
   if charge > free then charge = math.max(free, interval) end
 end
+if charge > 0 and (debt + charge > most or late) then charge = 0 end
 local after = debt + charge
-if charge > 0 and (after > most or late) then charge, after = 0, debt end
 if after <= 0 then
   if rest >= 0 then call('DEL', key) end
 elseif charge ~= 0 or stale then

@@ -5,7 +5,8 @@ local key = KEYS[1]
 local rest = call('PTTL', key)
 local value, stale = 0, false
 if rest > 0 then
-  value = tonumber(call('GET', key))
+  local text = call('GET', key)
+  value = tonumber(text)
   if not value or value < 1 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
 elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')

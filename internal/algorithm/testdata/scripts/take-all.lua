@@ -18,6 +18,7 @@ if rest > 0 then
   value = tonumber(text)
   if value and mark == '' then
     if value > 0 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
+    if not string.find(text, '^%-[1-9]%d*$') and text ~= '0' then return redis.error_reply('FOREIGN value') end -- together
     debt = value + rest * unit
     if debt > capacity then debt, stale = capacity, true end
   else
@@ -49,9 +50,9 @@ if interval and charge > 0 then
   end
   if charge > free then charge = math.max(free, interval) end
 end
-local after = debt + charge
-if charge > 0 and (after > most or late) then charge, after = 0, debt end
+if charge > 0 and (debt + charge > most or late) then charge = 0 end
 if ARGV.dry then return debt, charge end
+local after = debt + charge
 if after <= 0 then
   if rest >= 0 then call('DEL', key) end
 elseif charge ~= 0 or stale then
@@ -94,6 +95,7 @@ if rest > 0 then
   value = tonumber(text)
   if value and mark == '' then
     if value > 0 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
+    if not string.find(text, '^%-[1-9]%d*$') and text ~= '0' then return redis.error_reply('FOREIGN value') end -- together
     debt = value + rest * unit
     if debt > capacity then debt, stale = capacity, true end
   else
@@ -125,9 +127,9 @@ if interval and charge > 0 then
   end
   if charge > free then charge = math.max(free, interval) end
 end
-local after = debt + charge
-if charge > 0 and (after > most or late) then charge, after = 0, debt end
+if charge > 0 and (debt + charge > most or late) then charge = 0 end
 if ARGV.dry then return debt, charge end
+local after = debt + charge
 if after <= 0 then
   if rest >= 0 then call('DEL', key) end
 elseif charge ~= 0 or stale then
@@ -159,8 +161,10 @@ local key = KEYS[1]
 local rest = call('PTTL', key)
 local used, stale, overdrawn = 0, false, false
 if rest > 0 then
-  used = tonumber(call('GET', key))
+  local text = call('GET', key)
+  used = tonumber(text)
   if not used or used < 1 or used % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
+  if not string.find(text, '^[1-9]%d*$') then return redis.error_reply('FOREIGN value') end -- together
 elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
 end
@@ -243,6 +247,7 @@ elseif value then
   if ending + 0 > now then used, finish, over = counted + 0, ending + 0, false end
 end
 if not used then return redis.error_reply('FOREIGN value') end
+if whole and not string.find(value, '^[1-9]%d*$') then return redis.error_reply('FOREIGN value') end -- together
 local found, ending = used, finish
 if used > count then
   local most = count
@@ -294,8 +299,10 @@ local key = KEYS[1]
 local rest = call('PTTL', key)
 local value, stale = 0, false
 if rest > 0 then
-  value = tonumber(call('GET', key))
+  local text = call('GET', key)
+  value = tonumber(text)
   if not value or value < 1 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
+  if not string.find(text, '^[1-9]%d*$') then return redis.error_reply('FOREIGN value') end -- together
 elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
 end

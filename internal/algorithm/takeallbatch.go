@@ -1,0 +1,110 @@
+package algorithm
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// MaxUnrolled is the most steps of a TakeAllBatchScript: a function in Lua has at most 200
+// local variables.
+const MaxUnrolled = 5
+
+// TakeAllBatchScript returns the script that takes the given steps, in this order and all
+// or nothing, for each of several requests without an ID. No step is a ConcurrentStep.
+//
+// The steps are unrolled, each with variables of its own: a function or a table for each
+// step would cost Redis as much as a command.
+func TakeAllBatchScript(steps []Step) string {
+	var all unrolledStep
+	for i, s := range steps {
+		u := s.unroll(strconv.Itoa(i + 1))
+		all = unrolledStep{all.head + u.head, all.decide + u.decide, all.write + u.write, all.reply + u.reply}
+	}
+	if strings.Contains(all.head, sharedTime) {
+		all.head = "local " + sharedTime + " = redis.call('TIME')\n" + all.head
+	}
+	return without(strings.NewReplacer(
+		separator+" heads\n", all.head,
+		separator+" decide\n", all.decide,
+		separator+" write\n", all.write,
+		separator+" reply\n", all.reply,
+		"#steps", strconv.Itoa(len(steps)),
+	).Replace(takeAllBatchScript), isIDLine)
+}
+
+// sharedTime is the variable for the time, which Redis is asked for once.
+const sharedTime = "instant"
+
+// An unrolledStep is a part of a TakeAllBatchScript.
+type unrolledStep struct{ head, decide, write, reply string }
+
+// unroll returns the step with a suffix on each of its variables.
+func (s Step) unroll(suffix string) unrolledStep {
+	source := raisedError.ReplaceAllString(s.source(), "error({err = $1})")
+	source = rename(strings.ReplaceAll(source, "call('TIME')", sharedTime), suffix)
+	head, rest, _ := strings.Cut(source, separator+" each\n")
+	decide, rest, _ := strings.Cut(rest, separator+" write\n")
+	write, returns, _ := strings.Cut(rest, separator+" reply\n")
+	granted := "cost"
+	if s == TokenBucketStep || s == LeakyBucketStep {
+		granted = "charge"
+	}
+	granted += suffix
+	return unrolledStep{
+		head: fmt.Sprintf("local ARGV%[1]s, overdraws%[1]s = {unpack(ARGV, at + 1, at + math.abs(ARGV[at]))}, ARGV[at] + 0 < 0\n"+
+			"at = at + 1 + #ARGV%[1]s\n", suffix) + head,
+		decide: fmt.Sprintf("local reply%[1]s, key%[1]s = 0, KEYS[first + %[1]s]\n", suffix) + without(decide, isTryLine) +
+			fmt.Sprintf("if %[2]s == 0 and asked%[1]s > 0 and not overdraws%[1]s then fits = false end\n", suffix, granted),
+		write: "if not fits then " + granted + " = 0 end\ndo\n" + write + assign("reply"+suffix, returns) + "end\n",
+		reply: fmt.Sprintf("m = add(m, reply%s)\n", suffix),
+	}
+}
+
+// raisedError is how a step returns an error.
+var raisedError = regexp.MustCompile(`return redis\.error_reply\(('[^']*')\)`)
+
+// assign turns return statements, all but the last of them conditional, into assignments.
+func assign(variable, returns string) string {
+	var b strings.Builder
+	depth := 0
+	for line := range strings.Lines(without(returns, isIDLine)) {
+		line = strings.TrimSuffix(strings.TrimSpace(line), " -- alone")
+		before, value, found := strings.Cut(line, "return ")
+		switch value, conditional := strings.CutSuffix(value, " end"); {
+		case !found:
+			b.WriteString(line + "\n")
+		case conditional:
+			depth++
+			b.WriteString(before + variable + " = " + value + " else\n")
+		default:
+			b.WriteString(variable + " = " + value + "\n")
+		}
+	}
+	return b.String() + strings.Repeat("end ", depth) + "\n"
+}
+
+// rename appends a suffix to the step's arguments and key, and to each variable that it
+// declares.
+func rename(source, suffix string) string {
+	own := map[string]bool{"ARGV": true, "key": true}
+	for _, names := range declaration.FindAllStringSubmatch(source, -1) {
+		for name := range strings.SplitSeq(names[1], ",") {
+			own[strings.TrimSpace(name)] = true
+		}
+	}
+	return token.ReplaceAllStringFunc(source, func(word string) string {
+		if own[word] {
+			return word + suffix
+		}
+		return word
+	})
+}
+
+// declaration matches the names that a statement declares, and token a comment, a string, a
+// field or a name.
+var (
+	declaration = regexp.MustCompile(`\blocal (?:function )?(\w+(?:, \w+)*)`)
+	token       = regexp.MustCompile(`--.*|'[^']*'|\.\w+|\w+`)
+)

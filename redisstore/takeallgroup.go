@@ -1,0 +1,229 @@
+package redisstore
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/algorithm"
+)
+
+// A takeAllGroup is what TakeAlls that can share a script have in common: their limits, in
+// this order, and what they ask for. They have no IDs, and no key twice.
+type takeAllGroup struct {
+	limits []*compiledLimit
+	asks   []algorithm.Request
+	order  []int // of the limits in the script: by step, so that there are few scripts
+	script *Script
+	args   []string // of the script; nil if they depend on the time
+	batchQueue
+}
+
+// takeAllGroups holds groups by their hash. It is of a fixed size, because remote callers
+// may choose limits: a group that is replaced only forms its next batch apart.
+type takeAllGroups [256]atomic.Pointer[takeAllGroup]
+
+// groupOf returns the group of a TakeAll, or nil if it has none.
+func (s *Store) groupOf(items []takeAllItem, rs []penstock.Request) *takeAllGroup {
+	if len(items) < 2 || !allDistinct(items) || s.client.Sharded() && !sameSlot(items) {
+		return nil
+	}
+	for i := range items {
+		if rs[i].ID != "" || items[i].limit.step == algorithm.ConcurrentStep {
+			return nil
+		}
+	}
+	slot := &s.groups[hashItems(items)%uint64(len(s.groups))]
+	if g := slot.Load(); g != nil && g.matches(items) {
+		return g
+	}
+	g := s.newTakeAllGroup(items)
+	if g != nil {
+		slot.Store(g)
+	}
+	return g
+}
+
+// hashItems spreads groups over their table.
+func hashItems(items []takeAllItem) (h uint64) {
+	for i := range items {
+		h = (h ^ items[i].limit.serial ^ uint64(items[i].ask.Cost)<<32) * 0x9e3779b97f4a7c15 //nolint:gosec // only bits
+	}
+	return h >> 32
+}
+
+func (g *takeAllGroup) matches(items []takeAllItem) bool {
+	for i := range items {
+		if i >= len(g.limits) || g.limits[i] != items[i].limit || g.asks[i] != items[i].ask {
+			return false
+		}
+	}
+	return len(items) == len(g.limits)
+}
+
+// newTakeAllGroup returns nil if the store has used too many scripts already.
+func (s *Store) newTakeAllGroup(items []takeAllItem) *takeAllGroup {
+	g := &takeAllGroup{}
+	weight, timed := 0, false
+	for i := range items {
+		cl := items[i].limit
+		g.limits, g.asks, g.order = append(g.limits, cl), append(g.asks, items[i].ask), append(g.order, i)
+		weight += maxBatch / cl.maxBatch
+		timed = timed || cl.step == algorithm.AlignedWindowStep
+	}
+	slices.SortStableFunc(g.order, func(i, j int) int { return int(g.limits[i].step) - int(g.limits[j].step) })
+	if g.script = s.unrolled.get(g.steps()); g.script == nil {
+		return nil
+	}
+	g.maxBatch = max(maxBatch/weight, 1)
+	if !timed {
+		g.args = g.appendArgs(nil)
+	}
+	return g
+}
+
+// steps returns the steps of the group's script.
+func (g *takeAllGroup) steps() (list []algorithm.Step) {
+	for _, i := range g.order {
+		list = append(list, g.limits[i].step)
+	}
+	return list
+}
+
+// unrolledScripts are the scripts of a store's groups, by their steps.
+type unrolledScripts struct {
+	mu      sync.Mutex
+	bySteps map[string]*Script
+}
+
+// maxUnrolledScripts bounds the scripts that callers can make Redis hold by their choice of
+// algorithms.
+const maxUnrolledScripts = 256
+
+// get returns the script for these steps, or nil if there are too many.
+func (u *unrolledScripts) get(steps []algorithm.Step) *Script {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	script := u.bySteps[string(steps)]
+	if script == nil && len(u.bySteps) < maxUnrolledScripts {
+		if u.bySteps == nil {
+			u.bySteps = map[string]*Script{}
+		}
+		script = newScript("take all", algorithm.TakeAllBatchScript(steps))
+		u.bySteps[string(steps)] = script
+	}
+	return script
+}
+
+// appendArgs appends the arguments of the group's script.
+func (g *takeAllGroup) appendArgs(args []string) []string {
+	args = append(args, "1")
+	first := len(args) - 1
+	for _, i := range g.order {
+		cl, at := g.limits[i], len(args)
+		args = cl.appendArgs(g.asks[i], append(args, ""))
+		n := len(args) - at - 1
+		if g.asks[i].Overdraw {
+			n = -n
+		}
+		args[at] = strconv.Itoa(n)
+		if g.asks[i].NeverFits(cl.capacity) {
+			args[first] = "0"
+		}
+	}
+	return args
+}
+
+// encodeGroupArgs writes everything but the keys of a call.
+func (s *Store) encodeGroupArgs(g *takeAllGroup, c *Call) {
+	c.Script, c.Reply, c.Err, c.Text, c.lastErr, c.idempotent = g.script, c.Reply[:0], nil, false, nil, false
+	if c.Args = g.args; c.Args != nil {
+		return
+	}
+	for _, cl := range g.limits {
+		cl.centerCalendar(s.redisMillis())
+	}
+	c.argsBuf = g.appendArgs(c.argsBuf[:0])
+	c.Args = c.argsBuf
+}
+
+// submitAll sends a TakeAll in a batch if others of its group are in flight, and otherwise
+// alone, without delay.
+func (s *Store) submitAll(ctx context.Context, t *pendingTake, ds []penstock.Decision) error {
+	t.encodeGroupKeys()
+	q := &t.group.batchQueue
+	defer q.inFlight.Add(-1)
+	if q.inFlight.Add(1) > 1 && q.maxBatch > 1 && !s.batchingOff.Load() && ctx.Err() == nil {
+		if ok, err := s.sendBatched(ctx, t); ok || err != nil {
+			t.decideAll(ds, ok)
+			return err
+		}
+	}
+	d := s.deadlineAfter(ctx, s.timeout-time.Since(t.start))
+	defer d.stop()
+	return s.sendAllAlone(d, t, ds)
+}
+
+// encodeGroupKeys makes a TakeAll ready to be sent.
+func (t *pendingTake) encodeGroupKeys() {
+	t.start, t.request = time.Now(), compiledRequest{}
+	t.calls[0].Keys = t.calls[0].Keys[:0]
+	for _, i := range t.group.order {
+		t.calls[0].Keys = append(t.calls[0].Keys, t.items[i].key)
+	}
+}
+
+// sendAllAlone sends a TakeAll in its own script, as sendAlone does a take.
+func (s *Store) sendAllAlone(d *deadline, t *pendingTake, ds []penstock.Decision) error {
+	c := &t.calls[0]
+	for range maxClockAttempts {
+		s.encodeGroupArgs(t.group, c)
+		s.roundTrip(d, t.calls[:])
+		switch {
+		case c.Err != nil:
+			return s.callError(d, c)
+		case len(c.Reply) == 3 && c.Reply[0] == noWindow:
+			s.setRedisMillis(c.Reply[2])
+			continue
+		}
+		if rest, ok := t.readGroupReply(c.Reply); !ok || len(rest) > 0 {
+			return c.unexpectedReply()
+		}
+		t.decideAll(ds, true)
+		return nil
+	}
+	return c.wrapError(errClockChanged)
+}
+
+// readGroupReply reads the part of a reply that belongs to one TakeAll, and returns the rest.
+func (t *pendingTake) readGroupReply(reply []int64) (rest []int64, ok bool) {
+	if len(reply) == 0 || reply[0] != 0 && reply[0] != 1 {
+		return reply, false
+	}
+	t.took, rest = reply[0] == 1, reply[1:]
+	for _, i := range t.group.order {
+		it := &t.items[i]
+		if it.state, rest, ok = it.limit.readStep(it.buf[:0], rest); !ok {
+			return rest, false
+		}
+		it.state = it.limit.unpack(it.state, it.ask)
+	}
+	return rest, true
+}
+
+// decideAll writes the decisions of a TakeAll that was answered.
+func (t *pendingTake) decideAll(ds []penstock.Decision, answered bool) {
+	switch {
+	case !answered:
+	case t.took:
+		for i := range t.items {
+			ds[i] = t.items[i].limit.decide(t.items[i].state, t.items[i].ask)
+		}
+	default:
+		denyAll(t.items, ds)
+	}
+}

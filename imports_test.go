@@ -175,6 +175,16 @@ var rules = []rule{
 		keeps:   [2]string{"server/rules/load.go", module},
 	},
 	{
+		name:    "the xDS client knows rules and files only",
+		because: "what rules are for is the engine's concern",
+		in:      []string{"./server/rulesxds"},
+		except:  []string{"./server/rulesxds/controlplanetest"},
+		forbid:  []string{"./server"},
+		unless:  []string{"./server/rulesxds", "./server/rules", "./server/durable"},
+		breaks:  [2]string{"server/rulesxds/client.go", module + "/server/engine"},
+		keeps:   [2]string{"server/rulesxds/client.go", module + "/server/rules"},
+	},
+	{
 		name:    "the engine imports no protocol",
 		because: "every API must get the same result from it",
 		in:      []string{"./server/engine"},

@@ -54,17 +54,20 @@ func TestQueryCheckFindsMistakes(t *testing.T) {
 type scrape map[string]map[string]map[string]bool
 
 // scrapeDaemons returns the metrics of a daemon with the memory store and of one with
-// Redis, after requests of all kinds.
+// Redis and rules over xDS, after requests of all kinds.
 func scrapeDaemons(t *testing.T) scrape {
 	t.Helper()
 	a := newAuthority(t)
 	a.sign("server", "server")
+	xds := startXDS(t)
+	xds.Set("1", denyingRules("shop"))
 	all := scrape{}
 	for _, settings := range []map[string]string{
-		{"data": t.TempDir()}, {"store": "redis://" + redis.Addr, "redis-prefix": "deploy", "redis-timeout": "10s"},
+		{"data": t.TempDir(), "rules": writeRules(t, shopRules)},
+		{"rules-xds": "grpc://" + xds.Addr(), "store": "redis://" + redis.Addr, "redis-prefix": "deploy", "redis-timeout": "10s"},
 	} {
 		maps.Copy(settings, map[string]string{
-			"rules": writeRules(t, shopRules), "grpc-tls-cert": a.path("server.crt"), "grpc-tls-key": a.path("server.key"),
+			"grpc-tls-cert": a.path("server.crt"), "grpc-tls-key": a.path("server.key"),
 		})
 		d := start(t, settings)
 		post(t, d.addr("http"), `{"key":"k","limit":"3/1h"}`)

@@ -2,17 +2,21 @@ package rulesxds_test
 
 import (
 	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/penstock-io/penstock/server/durable"
 	"github.com/penstock-io/penstock/server/rules"
 	"github.com/penstock-io/penstock/server/rulesxds"
 	"github.com/penstock-io/penstock/server/rulesxds/xdstest"
-	"google.golang.org/grpc/metadata"
-
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 )
 
 func TestClientAsksAsItsNodeAndAccepts(t *testing.T) {
@@ -161,5 +165,71 @@ func TestClientRestoresRulesOfItsServerAndNode(t *testing.T) {
 	damageSaved(t, dir)
 	if newClient(t, c, o).Restore(r.use) || len(r.used) > 0 || len(r.errs) > 0 {
 		t.Error("restored damaged rules")
+	}
+}
+
+// A server repeats at once what was rejected, so a client that rejected it again at once would
+// keep both of them busy.
+func TestClientDelaysRepeatedRejections(t *testing.T) {
+	t.Parallel()
+	const shortest = 2500 * time.Millisecond // half of the longest delay
+	s := startServer(t, "127.0.0.1:0")
+	s.Set("1", []byte("\xff"))
+	client, err := rulesxds.New(config(s), &rulesxds.Options{MinBackoff: time.Hour, MaxBackoff: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	run(t, client)
+	awaitRequest(t, s, isNack)
+
+	other := startServer(t, "127.0.0.1:0")
+	r := run(t, newClient(t, config(other), nil))
+	for i := range 50 { // in the meantime
+		other.Set(strconv.Itoa(i), domain("a", uint64(i)))
+		r.next(t)
+	}
+	rejections := 0
+	for len(s.Requests) > 0 {
+		if isNack(<-s.Requests) {
+			rejections++
+		}
+	}
+	if most := 1 + int(time.Since(begun)/shortest); rejections > most {
+		t.Errorf("%d more rejections, want at most %d", rejections, most)
+	}
+}
+
+func TestClientRefusesWrongCertificates(t *testing.T) {
+	t.Parallel()
+	empty := filepath.Join(t.TempDir(), "empty")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for want, c := range map[string]*rulesxds.Config{
+		"no such file":      {TLS: true, CA: empty + "x"},
+		"no certificate in": {TLS: true, CA: empty},
+		"failed to find":    {TLS: true, Cert: empty, Key: empty},
+	} {
+		if _, err := rulesxds.New(c, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
+func TestClientStopsWhileItWaits(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "127.0.0.1:0") // has nothing to send
+	client := newClient(t, config(s), nil)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- client.Next(ctx, func(*rules.Set, error) error { return nil }) }()
+	awaitRequest(t, s, func(*discovery.DiscoveryRequest) bool { return true })
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want %v", err, context.Canceled)
+	}
+	if client.Connected() {
+		t.Error("still connected")
 	}
 }

@@ -33,6 +33,7 @@ type TakeRequest struct {
 // A Descriptor is matched against the rules of the domain.
 type Descriptor struct {
 	Entries []Entry `json:"entries"`
+	Cost    *int64  `json:"cost,omitempty"` // in place of that of the request
 }
 
 // An Entry is a key and a value of a descriptor.

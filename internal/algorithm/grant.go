@@ -27,13 +27,18 @@ func (g Grant) Unpaid(now, interval int64) int64 {
 }
 
 // Charged returns the grant after more units were charged, which time will have paid
-// back at due. Units that a window counts elsewhere are no longer refunded.
+// back at due. Units that a window counts elsewhere are no longer refunded, and neither is
+// a unit of a bucket of which time has paid a part: as one of those that are paid last, it
+// would count as a whole.
 func (g Grant) Charged(now, units, due, interval int64) Grant {
 	if units == 0 {
 		return g
 	}
 	owed := g.Unpaid(now, interval)
-	if interval == 0 && due != g.Due {
+	switch {
+	case interval > 0 && owed > 0:
+		owed = min(owed, (g.Due-now)/interval)
+	case due != g.Due:
 		owed = 0
 	}
 	return Grant{Units: g.Units + units, Owed: owed + units, Due: due}

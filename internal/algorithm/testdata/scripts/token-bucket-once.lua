@@ -133,7 +133,11 @@ local function move(step, keys, own, record, change, unit, scale)
     own[1] = change * unit
     local reply, charged = step(keys, own)
     if charged and charged ~= 0 then
-      if scale == 0 and own.due ~= record.due then open = 0 end
+      if scale > 0 then
+        open = math.min(open, math.floor(math.max(record.due, 0) * scale / unit))
+      elseif own.due ~= record.due then
+        open = 0
+      end
       record.units, record.owed, record.due = record.units + charged / unit, open + charged / unit, own.due
     end
     return reply, charged

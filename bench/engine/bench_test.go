@@ -7,10 +7,10 @@ import (
 
 func TestRunPrintsEveryWorkload(t *testing.T) {
 	for i := range workloads {
-		workloads[i].n /= 100
+		workloads[i].overrides /= 100
 	}
 	var out strings.Builder
-	if err := run(1, &out); err != nil {
+	if err := run(1, 1000, &out); err != nil {
 		t.Fatal(err)
 	}
 	for _, w := range workloads {

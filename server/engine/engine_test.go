@@ -142,7 +142,7 @@ func BenchmarkDecide(b *testing.B) {
 }
 
 // benchmarkDecide measures requests with the first n of five descriptors, which a proxy sends
-// about a request: the user, the address, the route, the tenant and everybody.
+// about a request: the user, the address, the route, the tenant and all of them together.
 func benchmarkDecide(b *testing.B, n int, keys *topkeys.Tracker) {
 	e := newEngine(b, penstock.NewMemory(nil), `
 domain: api
@@ -151,11 +151,11 @@ descriptors:
   - {key: remote_address, limit: 1000000000/1s}
   - {key: route, rate_limit: {unit: minute, requests_per_unit: 4000000000}}
   - {key: tenant, limit: 1000000000/1s}
-  - {key: generic_key, value: everybody, rate_limit: {unit: second, requests_per_unit: 4000000000}}
+  - {key: generic_key, value: all, rate_limit: {unit: second, requests_per_unit: 4000000000}}
 `, &engine.Options{TopKeys: keys})
 	ds := []engine.Descriptor{
 		descriptor(1, "user=ada"), descriptor(1, "remote_address=192.0.2.1"), descriptor(1, "route=checkout"),
-		descriptor(1, "tenant=acme"), descriptor(1, "generic_key=everybody"),
+		descriptor(1, "tenant=acme"), descriptor(1, "generic_key=all"),
 	}[:n]
 	var v engine.Result
 	b.ReportAllocs()

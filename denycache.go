@@ -54,6 +54,11 @@ type DenyCacheOptions struct {
 // take whole milliseconds to come back, that may be up to one millisecond late.
 // For costs above one, KeepFree included, Remaining is a lower bound.
 //
+// A [TakeAll] of which one request is known to be denied is denied without the store, and
+// charges nothing. The decisions about the requests that the cache does not know to be
+// denied are then those of idle keys: allowed, with all units of the limit remaining, so
+// that the known denial is the tightest.
+//
 // When a denial ends, one caller at a time calls the store again. Concurrent
 // callers wait for its result, for at most five milliseconds. A new denial that
 // held when they began to wait also answers them, even if it has ended since.
@@ -294,26 +299,19 @@ func unansweredIndexes(ls []lookup) (indexes []int) {
 	return indexes
 }
 
-// TakeAll decides the requests all or nothing, by calling the store. A cached
-// denial of one request would deny them all, but only the store knows the state
-// of the others. It implements [AtomicStore].
+// TakeAll decides the requests all or nothing: without the store if one of them is known
+// to be denied, or else by calling it. It implements [AtomicStore].
 func (c *DenyCache) TakeAll(ctx context.Context, rs []Request, ds []Decision) error {
-	if len(rs) == 1 && len(ds) > 0 && rs[0].validateForAll() == nil {
-		if d, denied := c.Cached(rs[0]); denied {
-			ds[0] = d
-			return nil
-		}
-	}
 	var buffer [batchBuffer]lookup
 	ls, ok := c.newLookups(buffer[:0], rs)
-	for i := range ls {
-		ls[i].cacheable = false
-		c.lookUp(&ls[i], nil)
+	if !ok || len(ds) < len(rs) {
+		return TakeAll(ctx, c.next, rs, ds)
+	}
+	if c.lookUpAll(ls, ds) && canDecideTogether(rs) {
+		peekUnanswered(ls, ds)
+		return nil
 	}
 	err := TakeAll(ctx, c.next, rs, ds)
-	if !ok || len(ds) < len(rs) {
-		return err
-	}
 	for i := range ls {
 		if err != nil || sharesKey(ls, i) {
 			ls[i].cost = 0 // the sum of costs was denied, or it was taken and refunded
@@ -321,6 +319,42 @@ func (c *DenyCache) TakeAll(ctx context.Context, rs []Request, ds []Decision) er
 		c.record(&ls[i], &ds[i], err)
 	}
 	return err
+}
+
+// lookUpAll looks up the requests of a TakeAll, and reports whether a cached denial answers
+// one of them. Requests of one key are denied for the sum of their costs, which the cache
+// does not know.
+func (c *DenyCache) lookUpAll(ls []lookup, ds []Decision) (denied bool) {
+	now := c.clock.Now()
+	for i := range ls {
+		l := &ls[i]
+		l.began, l.sent = now, now
+		l.answered, _ = c.find(l, &ds[i], nil)
+		l.answered = l.answered && !sharesKey(ls, i)
+		denied = denied || l.answered
+	}
+	return denied
+}
+
+// canDecideTogether reports whether requests, each of which is valid, can be decided all or
+// nothing. If not, the store returns the error.
+func canDecideTogether(rs []Request) bool {
+	for i := range rs {
+		if rs[i].validateForAll() != nil {
+			return false
+		}
+	}
+	return validateTogether(rs) == nil
+}
+
+// peekUnanswered writes the decisions about the other requests of a TakeAll that is denied:
+// those of idle keys, because the cache does not know how much their keys have used.
+func peekUnanswered(ls []lookup, ds []Decision) {
+	for i := range ls {
+		if capacity := ls[i].limit.capacity; !ls[i].answered {
+			ds[i] = Decision{Allowed: true, Limit: capacity, Remaining: capacity, Source: SourceDenyCache}
+		}
+	}
 }
 
 // sharesKey reports whether another request of the batch has the same key and

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -43,7 +44,32 @@ func (s *asPlain) TakeEach(ctx context.Context, rs []penstock.Request, ds []pens
 func (s *asPlain) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	before := s.begin(rs...)
 	err := s.cache.TakeAll(ctx, rs, ds)
+	if err == nil && slices.ContainsFunc(ds[:len(rs)], fromDenyCache) {
+		return s.completeAll(ctx, before, rs, ds)
+	}
 	s.endAll(before, rs, ds)
+	return err
+}
+
+func fromDenyCache(d penstock.Decision) bool { return d.Source == penstock.SourceDenyCache }
+
+// completeAll replaces the decisions of a cached denial by the store's, since the cache does
+// not know the state of the other keys. Unless there were concurrent calls, the store denies
+// what the cache has denied.
+func (s *asPlain) completeAll(ctx context.Context, b snapshotBefore, rs []penstock.Request, ds []penstock.Decision) error {
+	s.hits.Add(1)
+	cached := slices.Clone(ds[:len(rs)])
+	err := s.behind.(penstock.AtomicStore).TakeAll(ctx, rs, ds)
+	alone := s.steps.Add(1) == b.step+1
+	for i, d := range cached {
+		switch {
+		case !alone:
+		case d.Granted != 0 || d.Source != penstock.SourceDenyCache:
+			s.t.Errorf("%+v: %v in a cached denial", rs[i], d)
+		case !d.Allowed && (ds[i].Allowed || ds[i].RetryAfter != d.RetryAfter || ds[i].ResetAfter != d.ResetAfter || ds[i].Remaining < d.Remaining):
+			s.t.Errorf("%+v: cached as %v, but the store says %v", rs[i], d, ds[i])
+		}
+	}
 	return err
 }
 
@@ -706,6 +732,82 @@ func TestDenyCacheTakeAllCachesDenial(t *testing.T) {
 			t.Fatal(ds, err)
 		}
 		allowOne(t, lim, "spent")
+	})
+}
+
+// A TakeAll of which one request is known to be denied makes no call and charges nothing.
+func TestDenyCacheTakeAllAnswersFromCachedDenial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, lim := remoteDenyCache(t, "2/1h")
+		if d, err := lim.AllowN(ctx, "spent", 2); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+		time.Sleep(time.Minute)
+		expectDenied(t, lim, "spent")
+		want, err := lim.AllowN(ctx, "spent", 2)
+		if err != nil || want.Source != penstock.SourceDenyCache {
+			t.Fatal(want, err)
+		}
+		two := lim.Request("spent")
+		two.Cost = 2
+		ds := make([]penstock.Decision, 3)
+		n := store.callsDuring(func() {
+			err = penstock.TakeAll(ctx, lim.Store(), []penstock.Request{lim.Request("a"), two, lim.Request("b")}, ds)
+		})
+		idle := penstock.Decision{Allowed: true, Limit: 2, Remaining: 2, Source: penstock.SourceDenyCache}
+		if n != 0 || err != nil || !slices.Equal(ds, []penstock.Decision{idle, want, idle}) {
+			t.Errorf("%v, %v in %d calls, want %v between two peeks at idle keys, and no call", ds, err, n, want)
+		}
+		if d, err := lim.AllowN(ctx, "a", 2); err != nil || !d.Allowed {
+			t.Errorf("two of a key that was not charged: %v, %v", d, err)
+		}
+		time.Sleep(time.Hour)
+		if err := penstock.TakeAll(ctx, lim.Store(), []penstock.Request{lim.Request("a"), two}, ds[:2]); err != nil || !ds[0].Allowed || !ds[1].Allowed {
+			t.Errorf("after the denial has ended: %v, %v", ds[:2], err)
+		}
+	})
+}
+
+// What a cached denial does not decide alone, it does not decide in a TakeAll.
+func TestDenyCacheTakeAllCallsStoreWhereOnlyItKnows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, lim := remoteDenyCache(t, "1/1h")
+		allowOne(t, lim, "spent")
+		spent, free := lim.Request("spent"), lim.Request("free")
+		with := func(r penstock.Request, change func(*penstock.Request)) penstock.Request {
+			change(&r)
+			return r
+		}
+		setID := func(r *penstock.Request) { r.ID = "id" }
+		for name, c := range map[string]struct {
+			rs    []penstock.Request
+			fails bool
+		}{
+			"under an ID":    {rs: []penstock.Request{with(free, setID), with(spent, setID)}},
+			"with a delay":   {rs: []penstock.Request{free, with(spent, func(r *penstock.Request) { r.MaxDelay = time.Second })}},
+			"a charge":       {rs: []penstock.Request{free, with(spent, func(r *penstock.Request) { r.Overdraw = true })}},
+			"a peek":         {rs: []penstock.Request{free, with(spent, func(r *penstock.Request) { r.Cost = 0 })}},
+			"one key twice":  {rs: []penstock.Request{spent, spent}},
+			"another's ID":   {rs: []penstock.Request{with(free, setID), spent}, fails: true},
+			"at most":        {rs: []penstock.Request{with(free, func(r *penstock.Request) { r.AtMost = true }), spent}, fails: true},
+			"a refund":       {rs: []penstock.Request{with(free, func(r *penstock.Request) { r.Cost = -1 }), spent}, fails: true},
+			"too few places": {rs: []penstock.Request{free, free, free, spent}, fails: true},
+		} {
+			for i := range c.rs {
+				if c.rs[i].Key == "free" {
+					c.rs[i].Key += name // some of them are granted
+				}
+			}
+			ds := make([]penstock.Decision, 3)
+			var err error
+			n := store.callsDuring(func() { err = penstock.TakeAll(ctx, lim.Store(), c.rs, ds) })
+			if n != 1 && !c.fails || (err != nil) != c.fails || slices.ContainsFunc(ds, fromDenyCache) {
+				t.Errorf("%s: %v, %v in %d calls, want it from the store", name, ds, err, n)
+			}
+			if _, err := lim.Allow(ctx, "spent"); err != nil { // caches the denial again
+				t.Fatal(err)
+			}
+		}
 	})
 }
 

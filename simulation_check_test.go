@@ -107,6 +107,7 @@ func (s *simulation) check(n *node, began time.Time, r penstock.Request, d penst
 	defer s.mu.Unlock()
 	b := s.record(r)
 	switch {
+	case d.Source == penstock.SourceDenyCache && d.Allowed: // beside a cached denial, and not charged
 	case d.Source == penstock.SourceDenyCache:
 		s.checkDenial(b, n, r, d)
 	case d.Source == penstock.SourceFallback:

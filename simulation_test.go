@@ -187,7 +187,7 @@ func (s *simulation) failf(format string, args ...any) {
 }
 
 // digestDecision counts a decision, and adds it to the digest by which two runs are
-// compared.
+// compared. It is a sum, because callers that wake at the same nanosecond run in any order.
 func (s *simulation) digestDecision(n *node, r penstock.Request, d penstock.Decision) (more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,9 +196,11 @@ func (s *simulation) digestDecision(n *node, r penstock.Request, d penstock.Deci
 	if !d.Allowed {
 		s.events["denial"]++
 	}
+	hash := uint64(time.Now().UnixNano())
 	for _, word := range []int64{int64(n.index), int64(r.Key[3]), r.Cost, d.Granted, int64(d.RetryAfter), int64(d.Source)} {
-		s.digest = (s.digest ^ uint64(word)) * 0x100000001b3
+		hash = (hash ^ uint64(word)) * 0x100000001b3
 	}
+	s.digest += hash
 	return s.steps < s.length
 }
 
@@ -325,7 +327,13 @@ func (s *simulation) takeAll(n *node, rng *rand.Rand) bool {
 	}
 	more := true
 	s.count(map[bool]string{true: "take all", false: "take all denied"}[penstock.Tightest(ds).Allowed])
+	if ds[0].Source == penstock.SourceDenyCache {
+		s.count("take all denied by the cache")
+	}
 	for i, d := range ds {
+		if d.Source == penstock.SourceDenyCache && penstock.Tightest(ds).Allowed {
+			s.failLocked("node %d: %+v: allowed by the deny cache: %v", n.index, rs, ds)
+		}
 		if !penstock.Tightest(ds).Allowed && d.Granted != 0 {
 			s.failLocked("node %d: %+v: denied, but charged: %v", n.index, rs, ds)
 		}

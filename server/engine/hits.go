@@ -19,7 +19,8 @@ type Hits struct {
 // countHits counts the hits of a descriptor that was decided. A request that crosses the limit is
 // over it by a part of its hits, and near it by another.
 func (ev *evaluation) countHits(h *Hits, d *limitedDescriptor) {
-	hits, cached := min(d.cost, maxUnitsPerRequest), ev.result.Statuses[d.index].Decision.Source == penstock.SourceDenyCache
+	hits := min(d.cost, maxUnitsPerRequest)
+	cached := d.denied && ev.result.Statuses[d.index].Decision.Source == penstock.SourceDenyCache
 	h.Total.Add(uint64(hits))
 	threshold := int64(math.Floor(float64(float32(d.count) * float32(ev.engine.nearLimitRatio))))
 	before := ev.usedBefore(d)

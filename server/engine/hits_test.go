@@ -69,3 +69,19 @@ func TestHitsByValueAreBounded(t *testing.T) {
 		t.Errorf("told of too many values of %q, want once a/k", full)
 	}
 }
+
+// A cached denial of one descriptor counts no hit of another as over its limit.
+func TestHitsBesideACachedDenial(t *testing.T) {
+	e := newEngine(t, penstock.WithDenyCache(newMemory(), nil), "domain: a\ndescriptors: [{key: free, limit: 10/1h}, {key: spent, limit: 0/1h}]",
+		&engine.Options{CountHits: true, NearLimitRatio: 0.8})
+	for range 3 {
+		want(t, decide(t, e, "a", descriptor(1, "free=x"), descriptor(1, "spent=x")),
+			"denied: granted=0 remaining=10 | granted=0 remaining=0 over denied")
+	}
+	for _, c := range e.RuleCounters()[1:] {
+		over, cached := c.Hits.OverLimit.Load(), c.Hits.OverLimitCached.Load()
+		if c.Rule == "a/free" && over != 0 || c.Rule == "a/spent" && (over != 3 || cached != 2) {
+			t.Errorf("%s: %d hits over the limit, %d of them cached", c.Rule, over, cached)
+		}
+	}
+}

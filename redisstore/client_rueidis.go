@@ -33,7 +33,8 @@ const connectTimeout = 5 * time.Second
 // the characters : / ? # @ % are percent-encoded, such as p%40ss for p@ss.
 //
 // Sentinels and Clusters are reached over TLS with ?tls=true. Sentinels with their own
-// credentials need ?sentinel_user=…&sentinel_password=…. For TLS, ?ca=… names a file
+// credentials need ?sentinel_user=…&sentinel_password=…. For TLS, ?verify_hostname=false
+// accepts a certificate of any name, and ?ca=… names a file
 // with the certificates to trust, and ?cert=…&key=… the files of a client certificate.
 //
 // Open takes at most five seconds, or until ctx ends. It fails if Redis is

@@ -24,11 +24,11 @@ type parsedURL struct {
 
 // urlParams are the query parameters of each scheme.
 var urlParams = map[string][]string{
-	"redis":          {"tls", "ca", "cert", "key"},
-	"rediss":         {"tls", "ca", "cert", "key"},
+	"redis":          {"tls", "ca", "cert", "key", "verify_hostname"},
+	"rediss":         {"tls", "ca", "cert", "key", "verify_hostname"},
 	"unix":           {"db"},
-	"redis-sentinel": {"tls", "ca", "cert", "key", "sentinel_user", "sentinel_password"},
-	"redis-cluster":  {"tls", "ca", "cert", "key"},
+	"redis-sentinel": {"tls", "ca", "cert", "key", "verify_hostname", "sentinel_user", "sentinel_password"},
+	"redis-cluster":  {"tls", "ca", "cert", "key", "verify_hostname"},
 }
 
 // parseURL turns a URL into options of rueidis. Its errors never contain a password,
@@ -160,6 +160,12 @@ func (u *parsedURL) setTLS(option *rueidis.ClientOption) error {
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	option.TLSConfig, option.Sentinel.TLSConfig = config, config
+	switch text := u.query.Get("verify_hostname"); {
+	case text == "false":
+		verifyChainOnly(config)
+	case text != "true" && u.query.Has("verify_hostname"):
+		return errors.New("verify_hostname: want true or false")
+	}
 	if ca := u.query.Get("ca"); ca != "" {
 		text, err := os.ReadFile(ca)
 		if err != nil {
@@ -180,6 +186,20 @@ func (u *parsedURL) setTLS(option *rueidis.ClientOption) error {
 	return nil
 }
 
+// verifyChainOnly accepts certificates of any name, as long as they are signed by one of the
+// configuration's authorities: some providers have no name of the host in theirs.
+func verifyChainOnly(config *tls.Config) {
+	config.InsecureSkipVerify = true //nolint:gosec // VerifyConnection verifies the rest
+	config.VerifyConnection = func(state tls.ConnectionState) error {
+		chain := x509.VerifyOptions{Roots: config.RootCAs, Intermediates: x509.NewCertPool()}
+		for _, certificate := range state.PeerCertificates[1:] {
+			chain.Intermediates.AddCert(certificate)
+		}
+		_, err := state.PeerCertificates[0].Verify(chain)
+		return err
+	}
+}
+
 // secure reports whether connections use TLS.
 func (u *parsedURL) secure() (bool, error) {
 	secure := u.scheme == "rediss"
@@ -191,7 +211,7 @@ func (u *parsedURL) secure() (bool, error) {
 	case text != "false" && u.query.Has("tls"):
 		return false, errors.New("tls: want true or false")
 	}
-	for _, name := range []string{"ca", "cert", "key"} {
+	for _, name := range []string{"ca", "cert", "key", "verify_hostname"} {
 		if u.query.Has(name) && !secure {
 			return false, fmt.Errorf("%s: only allowed with tls=true", name)
 		}

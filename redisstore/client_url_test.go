@@ -62,6 +62,8 @@ func TestParseURLRejectsBadURLs(t *testing.T) {
 		"redis://h?tls=":                       "want true or false",
 		"redis://h?tsl=true":                   `"tsl": want one of tls`,
 		"redis://h?ca=/etc/ca.pem":             "only allowed with tls=true",
+		"redis://h?verify_hostname=false":      "only allowed with tls=true",
+		"rediss://h?verify_hostname=no":        "want true or false",
 		"redis://h?db=1":                       `"db": want one of tls`,
 		"redis://h?tls=true&cert=/none":        "cert and key",
 		"redis://h?a=%zz":                      "name=value",

@@ -248,6 +248,12 @@ func TestOpenTLSVerifiesCertificate(t *testing.T) {
 	if _, err := openAndTake(t, "rediss://127.0.0.1:"+port); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("an untrusted certificate: got %v, want an error about it", err)
 	}
+	for query, accepted := range map[string]bool{trust: false, trust + "&verify_hostname=false": true, "?verify_hostname=false": false} {
+		_, err := openAndTake(t, "rediss://localhost:"+port+query)
+		if (err == nil) != accepted || err != nil && !strings.Contains(err.Error(), "certificate") {
+			t.Errorf("a certificate without the host's name, %s: got %v, want it accepted: %v", query, err, accepted)
+		}
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond) // Redis waits for the rest of a command
 	defer cancel()
 	if _, err := redisstore.Open(ctx, "rediss://"+server.Addr+trust, nil); err == nil {

@@ -95,6 +95,8 @@ type ListenConfig struct {
 	Cert     string // PEM files; "" for plaintext
 	Key      string
 	ClientCA string // if set, clients must present a certificate that one of these signed
+
+	ClientSAN string // if set, that certificate must have this name
 }
 
 // LoadConfig merges flags, environment variables and the config file: a flag wins over

@@ -64,6 +64,7 @@ func LoadRatelimitConfig(flags map[string]string, environ []string) (*Config, er
 		return nil, err
 	}
 	c.Ratelimit = env.role
+	c.GRPC.ClientSAN = env.get("GRPC_CLIENT_TLS_SAN", "")
 	return c, c.check()
 }
 
@@ -172,6 +173,9 @@ func (e *ratelimitEnv) combine() error {
 		e.set("grpc-tls-key", e.get("GRPC_SERVER_TLS_KEY", ""), "GRPC_SERVER_TLS_KEY")
 		e.set("grpc-tls-client-ca", e.get("GRPC_CLIENT_TLS_CACERT", ""), "GRPC_CLIENT_TLS_CACERT")
 	}
+	if e.get("GRPC_CLIENT_TLS_SAN", "") != "" && (!e.flag("GRPC_SERVER_USE_TLS") || e.get("GRPC_CLIENT_TLS_CACERT", "") == "") {
+		return errors.New("GRPC_CLIENT_TLS_SAN: without GRPC_SERVER_USE_TLS=true and GRPC_CLIENT_TLS_CACERT clients have no certificate")
+	}
 	if err := e.combineRules(); err != nil {
 		return err
 	}
@@ -225,6 +229,9 @@ func (e *ratelimitEnv) store() (string, error) {
 	}
 	if e.flag("REDIS_TLS") {
 		query.Set("tls", "true")
+		if e.flag("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION") {
+			query.Set("verify_hostname", "false")
+		}
 		for name, variable := range map[string]string{"cert": "REDIS_TLS_CLIENT_CERT", "key": "REDIS_TLS_CLIENT_KEY", "ca": "REDIS_TLS_CACERT"} {
 			if path := e.get(variable, ""); path != "" {
 				query.Set(name, path)

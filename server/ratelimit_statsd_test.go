@@ -134,9 +134,8 @@ func startRatelimit(t *testing.T, rules string, environ ...string) *daemon {
 	if err := os.WriteFile(filepath.Join(dir, "config", "rules.yaml"), []byte(rules), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := server.LoadRatelimitConfig(map[string]string{
-		"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "admin": "127.0.0.1:0", "store": "memory:",
-	}, append(environ, "RUNTIME_ROOT="+dir))
+	environ = append([]string{"HOST=127.0.0.1", "PORT=0", "GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0"}, environ...)
+	c, err := server.LoadRatelimitConfig(map[string]string{"store": "memory:"}, append(environ, "RUNTIME_ROOT="+dir))
 	if err != nil {
 		t.Fatal(err)
 	}

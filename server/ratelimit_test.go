@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -12,6 +13,9 @@ import (
 
 	"github.com/penstock-io/penstock/server"
 	"github.com/penstock-io/penstock/server/rulesxds"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
 )
 
 func loadRatelimit(t *testing.T, environ ...string) *server.Config {
@@ -73,6 +77,10 @@ func TestRatelimitConfigReadsVariables(t *testing.T) {
 			return c.Store == "redis-sentinel://h1:1,h2:2/mine?sentinel_password=s&sentinel_user="
 		}},
 		{"REDIS_TYPE=CLUSTER,REDIS_URL=h1:1;h2:2,REDIS_TLS=true,REDIS_TLS_CACERT=/ca", func(c *server.Config) bool { return c.Store == "redis-cluster://h1:1,h2:2?ca=%2Fca&tls=true" }},
+		{"REDIS_SOCKET_TYPE=tcp,REDIS_URL=h:1,REDIS_TLS=true,REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true", func(c *server.Config) bool { return c.Store == "redis://h:1?tls=true&verify_hostname=false" }},
+		{"GRPC_SERVER_USE_TLS=true,GRPC_SERVER_TLS_CERT=/c,GRPC_SERVER_TLS_KEY=/k,GRPC_CLIENT_TLS_CACERT=/a,GRPC_CLIENT_TLS_SAN=envoy", func(c *server.Config) bool {
+			return c.GRPC.ClientCA == "/a" && c.GRPC.ClientSAN == "envoy"
+		}},
 		{"LOG_LEVEL=WARNING,LOG_FORMAT=json", func(c *server.Config) bool { return c.LogLevel.String() == "WARN" && c.LogFormat == "json" }},
 		{"LOG_LEVEL=fatal", func(c *server.Config) bool { return c.LogLevel.String() == "ERROR" }},
 		{"RUNTIME_ROOT=/data,RUNTIME_SUBDIRECTORY=ratelimit", func(c *server.Config) bool { return c.Rules == "/data/ratelimit/config" }},
@@ -115,15 +123,14 @@ func TestRatelimitConfigReadsVariables(t *testing.T) {
 
 func TestRatelimitConfigRefusesWithWayOut(t *testing.T) {
 	for environ, want := range map[string]string{
-		"BACKEND_TYPE=memcache":                     "set BACKEND_TYPE=redis and REDIS_URL",
-		"CONFIG_TYPE=OTHER":                         "want FILE or GRPC_XDS_SOTW",
-		"GRPC_CLIENT_TLS_SAN=a":                     "GRPC_CLIENT_TLS_CACERT",
-		"REDIS_TYPE=other":                          "want SINGLE, SENTINEL or CLUSTER",
-		"USE_STATSD=maybe":                          "want true or false",
-		"CACHE_KEY_PREFIX=":                         "",
-		"NEAR_LIMIT_RATIO=2":                        "want a fraction",
-		"LOG_LEVEL=loud":                            "LOG_LEVEL",
-		"REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true": "certificate",
+		"BACKEND_TYPE=memcache": "set BACKEND_TYPE=redis and REDIS_URL",
+		"CONFIG_TYPE=OTHER":     "want FILE or GRPC_XDS_SOTW",
+		"GRPC_CLIENT_TLS_SAN=a": "GRPC_CLIENT_TLS_CACERT",
+		"REDIS_TYPE=other":      "want SINGLE, SENTINEL or CLUSTER",
+		"USE_STATSD=maybe":      "want true or false",
+		"CACHE_KEY_PREFIX=":     "",
+		"NEAR_LIMIT_RATIO=2":    "want a fraction",
+		"LOG_LEVEL=loud":        "LOG_LEVEL",
 	} {
 		_, err := server.LoadRatelimitConfig(nil, []string{environ})
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
@@ -168,5 +175,39 @@ func TestRatelimitConfigNotesVariablesWithoutEffect(t *testing.T) {
 	}
 	if slices.Sort(got); !slices.Equal(got, want) {
 		t.Errorf("notes about %q, want %q", got, want)
+	}
+}
+
+// Connections end after that time, so that they spread over new replicas.
+func TestRatelimitConnectionsEndAtTheirAge(t *testing.T) {
+	t.Parallel()
+	d := startRatelimit(t, statsdRules, "DISABLE_STATS=true", "GRPC_MAX_CONNECTION_AGE=20ms", "GRPC_MAX_CONNECTION_AGE_GRACE=1m")
+	conn := dialGRPC(t, d, nil)
+	if _, err := shouldRateLimit(conn, "42"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	if !conn.WaitForStateChange(ctx, connectivity.Ready) {
+		t.Errorf("a connection is open after %v", testTimeout)
+	}
+}
+
+func TestRatelimitServesOnUnixSocket(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "uds") // the paths of tests are too long for sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	path := filepath.Join(dir, "s")
+	startRatelimit(t, statsdRules, "DISABLE_STATS=true", "GRPC_UDS="+path)
+	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if _, err := shouldRateLimit(conn, "42"); err != nil {
+		t.Error(err)
 	}
 }

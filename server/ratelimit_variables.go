@@ -36,7 +36,7 @@ var ratelimitVariables = slices.Concat([]ratelimitVariable{
 	{name: "GRPC_SERVER_TLS_CERT", set: combined},
 	{name: "GRPC_SERVER_TLS_KEY", set: combined},
 	{name: "GRPC_CLIENT_TLS_CACERT", set: combined},
-	{name: "GRPC_CLIENT_TLS_SAN", set: refused("names in client certificates are not checked: use a CA of its own for the clients in GRPC_CLIENT_TLS_CACERT")},
+	{name: "GRPC_CLIENT_TLS_SAN", set: combined},
 
 	// Logs
 	{name: "LOG_LEVEL", set: ratelimitLogLevel},
@@ -93,7 +93,7 @@ var ratelimitVariables = slices.Concat([]ratelimitVariable{
 	{name: "REDIS_TLS_CLIENT_CERT", set: combined},
 	{name: "REDIS_TLS_CLIENT_KEY", set: combined},
 	{name: "REDIS_TLS_CACERT", set: combined},
-	{name: "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", set: refusedIfTrue("the host's name is always verified: use a certificate that has it, or a name that the certificate has")},
+	{name: "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", set: combinedFlag},
 	{name: "REDIS_TIMEOUT", set: toSetting("redis-timeout")},
 	{name: "REDIS_POOL_SIZE", reason: reasonShared},
 	{name: "REDIS_POOL_ON_EMPTY_BEHAVIOR", reason: reasonShared},
@@ -145,20 +145,6 @@ func toSetting(setting string) func(*ratelimitEnv, string, string) error {
 	return func(e *ratelimitEnv, name, value string) error {
 		e.set(setting, value, name)
 		return nil
-	}
-}
-
-func refused(why string) func(*ratelimitEnv, string, string) error {
-	return func(*ratelimitEnv, string, string) error { return errors.New(why) }
-}
-
-func refusedIfTrue(why string) func(*ratelimitEnv, string, string) error {
-	return func(_ *ratelimitEnv, _, value string) error {
-		on, err := parseFlag(value)
-		if err == nil && on {
-			return errors.New(why)
-		}
-		return err
 	}
 }
 

@@ -96,6 +96,11 @@ func (c *certificate) parse(files [3][]byte) (*tls.Config, error) {
 	if !config.ClientCAs.AppendCertsFromPEM(files[2]) {
 		return nil, fmt.Errorf("no certificate in %s", c.ClientCA)
 	}
+	if c.ClientSAN != "" {
+		config.VerifyConnection = func(state tls.ConnectionState) error {
+			return state.PeerCertificates[0].VerifyHostname(c.ClientSAN)
+		}
+	}
 	return config, nil
 }
 

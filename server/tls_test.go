@@ -64,7 +64,7 @@ func (a *authority) sign(name, common string) {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: common},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{common},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
@@ -209,6 +209,23 @@ func TestServerRequiresClientCertificates(t *testing.T) {
 }
 
 // An invalid certificate leaves the last good one in use, on every listener.
+// The authority may sign for others, too, so that its clients are told by name.
+func TestServerChecksNameOfClientCertificate(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	for _, name := range []string{"server", "envoy", "other"} {
+		a.sign(name, name)
+	}
+	d := startRatelimit(t, "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 10}}]", "DISABLE_STATS=true",
+		"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT="+a.path("server.crt"), "GRPC_SERVER_TLS_KEY="+a.path("server.key"),
+		"GRPC_CLIENT_TLS_CACERT="+a.path("ca.crt"), "GRPC_CLIENT_TLS_SAN=envoy")
+	for name, accepted := range map[string]bool{"envoy": true, "other": false, "": false} {
+		if _, err := shouldRateLimit(dialGRPC(t, d, credentials.NewTLS(a.client(name))), "42"); (err == nil) != accepted {
+			t.Errorf("a client with the certificate of %q: got %v, want it accepted: %v", name, err, accepted)
+		}
+	}
+}
+
 func TestServerReloadsCertificates(t *testing.T) {
 	a := newAuthority(t)
 	a.sign("server", "first")

@@ -67,7 +67,7 @@ nested: setup ## Vet and test the nested modules: benchmarks, adapters, framewor
 	done
 
 .PHONY: integration
-integration: setup-integration page ## Run the tests that need nginx, Caddy, Node, Python, promtool and a browser
+integration: setup-integration page ## Run the tests that need nginx, Caddy, HAProxy, Node, Python, promtool and a browser
 	@mkdir -p .bin
 	@go test $(TEST_FLAGS) -tags integration -run Integration -json $(INTEGRATION) | $(REPORT) -title integration
 
@@ -173,7 +173,7 @@ $(LINT):
 
 # The programs that tests run, and the Debian packages that bring them.
 TEST_PROGRAMS        := redis-server:redis-server redis-benchmark:redis-tools curl:curl
-INTEGRATION_PROGRAMS := $(TEST_PROGRAMS) nginx:nginx-light caddy:caddy node:nodejs npm:npm python3:python3 mypy:mypy promtool:prometheus
+INTEGRATION_PROGRAMS := $(TEST_PROGRAMS) nginx:nginx-light caddy:caddy haproxy:haproxy node:nodejs npm:npm python3:python3 mypy:mypy promtool:prometheus
 
 .PHONY: setup
 setup: ## Install what make test needs and this machine lacks

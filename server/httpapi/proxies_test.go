@@ -139,7 +139,7 @@ func checkProxy(t *testing.T, proxy string, site *site) {
 }
 
 // The proxy configurations in the documentation are those that are tested here: every
-// line is in the tested file, in the same order. That of nginx is the whole file.
+// line is in the tested file, in the same order. Those of nginx and HAProxy are whole files.
 func TestDocumentedProxyConfigurationsAreTested(t *testing.T) {
 	page, err := os.ReadFile("../../docs/integrations.md")
 	if err != nil {
@@ -152,12 +152,15 @@ func TestDocumentedProxyConfigurationsAreTested(t *testing.T) {
 			checkDocumented(t, block[2], file)
 		}
 	}
-	if want := []string{nginxConfig, "testdata/Caddyfile", "testdata/traefik.yaml"}; !slices.Equal(found, want) {
+	if want := []string{nginxConfig, "testdata/Caddyfile", "testdata/traefik.yaml", haproxyConfig}; !slices.Equal(found, want) {
 		t.Errorf("the page has the configurations %v, want %v", found, want)
 	}
 }
 
-const nginxConfig = "../../deploy/nginx/penstock.conf"
+const (
+	nginxConfig   = "../../deploy/nginx/penstock.conf"
+	haproxyConfig = "../../deploy/haproxy/haproxy.cfg"
+)
 
 var codeBlock = regexp.MustCompile("(?s)```(\\w+)\n(.*?)```")
 
@@ -167,6 +170,8 @@ func testedFile(language, text string) string {
 	switch {
 	case language == "nginx":
 		return nginxConfig
+	case language == "haproxy":
+		return haproxyConfig
 	case language == "caddyfile":
 		return "testdata/Caddyfile"
 	case language == "yaml" && strings.Contains(text, "forwardAuth"):
@@ -181,8 +186,11 @@ func checkDocumented(t *testing.T, block, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if file == nginxConfig && block != string(text) {
-		t.Errorf("the block of nginx is not %s", file)
+	if file == nginxConfig || file == haproxyConfig {
+		if block != string(text) {
+			t.Errorf("the block of the page is not %s", file)
+		}
+		return
 	}
 	rest := string(text)
 	for line := range strings.Lines(strings.ReplaceAll(block, "penstock:8080", "PENSTOCK")) {

@@ -294,7 +294,9 @@ func checkClusterKilledProcess(t *testing.T, c *cluster) {
 	if err := w.in.Encode(job{Requests: append(rs, last), TakeAll: true}); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the process is about to take the last key", func() bool { return c.tryAgainErrors(t) > before })
+	waitFor(t, "the process takes from all keys but the last", func() bool {
+		return c.tryAgainErrors(t) > before && c.records(t, prefix) == len(rs)
+	})
 	w.kill(t)
 	settle()
 
@@ -320,18 +322,25 @@ func checkClusterRecordExpiry(t *testing.T, c *cluster) {
 	prefix, keys := newPrefix(), c.keyPerShard(t)
 	const timeout, mostTTL = 10 * time.Second, 30_000
 	takeAll(t, openPrefix(t, c.URL(), prefix, timeout), slowLimits[2], 1, keys[:]...)
-	records := 0
 	for _, node := range c.Nodes[:shards] {
 		for _, name := range strings.Fields(mustCommand(t, node, "KEYS", prefix+"!*")) {
-			records++
 			if ttl, err := strconv.Atoi(mustCommand(t, node, "PTTL", name)); err != nil || ttl > mostTTL {
 				t.Errorf("a record lives for %d ms (%v), want at most %d", ttl, err, mostTTL)
 			}
 		}
 	}
-	if records != shards {
-		t.Errorf("%d records, want one for each key", records)
+	if n := c.records(t, prefix); n != shards {
+		t.Errorf("%d records, want one for each key", n)
 	}
+}
+
+// records returns how many records of grants the shards hold.
+func (c *cluster) records(t *testing.T, prefix string) (n int) {
+	t.Helper()
+	for _, node := range c.Nodes[:shards] {
+		n += len(strings.Fields(mustCommand(t, node, "KEYS", prefix+"!*")))
+	}
+	return n
 }
 
 // checkClusterCanceledTakeAll cancels a TakeAll that has taken from some shards: it

@@ -21,9 +21,10 @@ import (
 // five different keys under the same limits and for the same costs, share a script, except
 // in a Cluster.
 //
-// Across several slots of a Cluster it peeks at all keys, takes from one after the
-// other, and refunds what it took if one denies or does not answer; the refunds have
-// [Options].Timeout once more. Each request leaves a record, for twice the Timeout and ten
+// Across several slots of a Cluster it peeks at all keys in one round trip, takes from all
+// of them in a second, and refunds in a third what it took if one denies or does not answer
+// meanwhile; the refunds have [Options].Timeout once more. Each of these calls all nodes at
+// the same time. Each request leaves a record, for twice the Timeout and ten
 // seconds. It never admits too much. Other callers may see the
 // units taken for a moment, and be denied because of it. Units that cannot be
 // refunded, because the process has died or a node does not answer, become available
@@ -430,7 +431,8 @@ func setDenied(d *penstock.Decision, retryAfter time.Duration) {
 	d.Allowed, d.Delay, d.RetryAfter = false, 0, retryAfter
 }
 
-// takeAcrossSlots takes from keys in several slots, one after the other.
+// takeAcrossSlots takes from keys in several slots: it tries all of them in one round trip,
+// and takes in a second.
 func (s *Store) takeAcrossSlots(d *deadline, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision) (decided bool, err error) {
 	if decided, err = s.tryAcrossSlots(d, items, ds); decided || err != nil {
 		if decided {
@@ -445,14 +447,38 @@ func (s *Store) takeAcrossSlots(d *deadline, rs []penstock.Request, items []take
 		return true, s.settleAcrossSlots(d, rs, ds)
 	}
 	rs, ttl := s.withIDs(rs, items)
-	for i := range rs {
-		ds[i], err = s.takeAlone(d, &rs[i], ttl)
-		if err != nil || !ds[i].Allowed {
-			return true, s.rollBack(d, rs, ds, i, err)
-		}
+	errs := s.takeTogether(d, rs, items, ds, ttl)
+	if failed := slices.IndexFunc(errs, isError); failed >= 0 || slices.ContainsFunc(ds[:len(rs)], isDenied) {
+		return true, s.rollBack(d, rs, ds, errs, failed)
 	}
 	return true, nil
 }
+
+func isError(err error) bool { return err != nil }
+
+func isDenied(d penstock.Decision) bool { return !d.Allowed }
+
+// takeTogether takes from all keys at the same time, or one after the other if some are
+// equal, because their order matters then.
+func (s *Store) takeTogether(d *deadline, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision, ttl int64) []error {
+	errs := make([]error, len(rs))
+	if slices.ContainsFunc(items, sharesKey) {
+		for i := range rs {
+			ds[i], errs[i] = s.takeAlone(d, &rs[i], ttl)
+		}
+		return errs
+	}
+	qs, calls, err := s.sendEach(d, rs, ttl)
+	for i := range rs {
+		if errs[i] = err; err == nil {
+			ds[i], errs[i] = s.receive(d, &qs[i], &calls[i], &rs[i], ttl)
+		}
+	}
+	return errs
+}
+
+// sharesKey reports whether another item charges the item's key.
+func sharesKey(it takeAllItem) bool { return it.totalCost != it.ask.Cost }
 
 // renewPermits renews the permits of items that were granted under their ID before.
 func (s *Store) renewPermits(d *deadline, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision) (err error) {
@@ -544,7 +570,7 @@ func (s *Store) tryAcrossSlots(d *deadline, items []takeAllItem, ds []penstock.D
 		return repeated, err
 	}
 	denyAll(items, ds)
-	return slices.ContainsFunc(ds[:len(items)], func(d penstock.Decision) bool { return !d.Allowed }), nil
+	return slices.ContainsFunc(ds[:len(items)], isDenied), nil
 }
 
 func pick(items []takeAllItem, index []int) []takeAllItem {
@@ -555,33 +581,27 @@ func pick(items []takeAllItem, index []int) []takeAllItem {
 	return picked
 }
 
-// rollBack refunds the items up to the one that was denied or failed, even if the
-// caller has left meanwhile. After a denial it writes a peek at every key.
-func (s *Store) rollBack(d *deadline, rs []penstock.Request, ds []penstock.Decision, at int, failed error) error {
+// rollBack refunds what was taken, or may have been, even if the caller has left meanwhile.
+// After a denial it writes a peek at every key.
+func (s *Store) rollBack(d *deadline, rs []penstock.Request, ds []penstock.Decision, errs []error, failed int) error {
 	d = s.deadlineAfter(context.WithoutCancel(d.Context), s.timeout)
 	defer d.stop()
-	retryAfter := ds[at].RetryAfter
-	refunds := slices.Clone(rs)
+	taken, refunds := slices.Clone(ds[:len(rs)]), slices.Clone(rs)
 	for i := range refunds {
-		refunds[i].MaxDelay, refunds[i].Overdraw = 0, false
-		refunds[i].NewID = false
-		if refunds[i].Cost = -rs[i].Cost; i > at || i == at && rs[i].NewID {
+		refunds[i].MaxDelay, refunds[i].Overdraw, refunds[i].NewID = 0, false, false
+		refunds[i].Cost = -rs[i].Cost
+		if errs[i] == nil && isDenied(taken[i]) || errs[i] != nil && rs[i].NewID {
 			refunds[i].Cost = 0 // under an ID that had to be new, it may be another's
 		}
 	}
-	switch err := s.takeEach(d, refunds, ds); {
-	case failed != nil:
-		return requestError(at, failed)
-	case err != nil:
-		return err
+	err := s.takeEach(d, refunds, ds)
+	if failed >= 0 {
+		return requestError(failed, errs[failed])
 	}
-	peeks := refunds
-	for i := range peeks {
-		peeks[i].Cost = 0
+	for i := range taken {
+		if ds[i].Granted, ds[i].Delay = 0, 0; isDenied(taken[i]) {
+			setDenied(&ds[i], taken[i].RetryAfter)
+		}
 	}
-	if err := s.takeEach(d, peeks, ds); err != nil {
-		return err
-	}
-	setDenied(&ds[at], retryAfter)
-	return nil
+	return err
 }

@@ -24,28 +24,39 @@ func (s *Store) TakeEach(ctx context.Context, rs []penstock.Request, ds []pensto
 }
 
 func (s *Store) takeEach(d *deadline, rs []penstock.Request, ds []penstock.Decision) error {
+	qs, calls, err := s.sendEach(d, rs, 0)
+	for i := 0; i < len(rs) && err == nil; i++ {
+		if ds[i], err = s.receive(d, &qs[i], &calls[i], &rs[i], 0); err != nil {
+			err = requestError(i, err)
+		}
+	}
+	return err
+}
+
+// sendEach makes the calls of independent requests in one round trip. For recordTTL see
+// encodeKeys.
+func (s *Store) sendEach(d *deadline, rs []penstock.Request, recordTTL int64) ([]compiledRequest, []Call, error) {
 	qs, calls := make([]compiledRequest, len(rs)), make([]Call, len(rs))
 	for i := range rs {
-		if err := s.encodeKeys(&qs[i], &calls[i], &rs[i], 0); err != nil {
-			return requestError(i, err)
+		if err := s.encodeKeys(&qs[i], &calls[i], &rs[i], recordTTL); err != nil {
+			return nil, nil, requestError(i, err)
 		}
 		s.encodeArgs(&qs[i], &calls[i])
 	}
 	s.roundTrip(d, calls)
-	for i := range rs {
-		if calls[i].Err != nil {
-			return requestError(i, s.callError(d, &calls[i]))
-		}
-		decision, ok, err := s.decode(&qs[i], &calls[i])
-		if !ok { // not decided, but now Redis's clock is known
-			decision, err = s.takeAlone(d, &rs[i], 0)
-		}
-		if err != nil {
-			return requestError(i, err)
-		}
-		ds[i] = decision
+	return qs, calls, nil
+}
+
+// receive returns the decision on a request that sendEach has sent.
+func (s *Store) receive(d *deadline, q *compiledRequest, c *Call, r *penstock.Request, recordTTL int64) (penstock.Decision, error) {
+	if c.Err != nil {
+		return penstock.Decision{}, s.callError(d, c)
 	}
-	return nil
+	decision, ok, err := s.decode(q, c)
+	if !ok { // not decided, but now Redis's clock is known
+		return s.takeAlone(d, r, recordTTL)
+	}
+	return decision, err
 }
 
 // takeAlone decides one request of several within their common deadline, as Take

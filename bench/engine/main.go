@@ -43,17 +43,23 @@ var workloads = []workload{
 	{name: "3 descriptors", descriptors: 3, most: 650},
 	{name: "5 descriptors", descriptors: 5, most: 950},
 	{name: "1, with top keys", descriptors: 1, topKeys: true, mostLonger: 30},
-	{name: "1, overrides of 100,000 other keys", descriptors: 1, mostLonger: 30, overrides: overrides.MaxOverrides,
-		override: func(i int) string { return fmt.Sprintf("user=10.%d.%d.%d", i>>16, i>>8&255, i&255) }},
-	{name: "1, overrides of 100,000 networks", descriptors: 1, mostLonger: 100, overrides: overrides.MaxOverrides,
-		override: func(i int) string { return fmt.Sprintf("user=10.%d.%d.%d/32", i>>16, i>>8&255, i&255) }},
-	{name: "1, overrides of 1,000 networks and 1,000 prefixes", descriptors: 1, mostLonger: 100, overrides: 2000,
+	{
+		name: "1, overrides of 100,000 other keys", descriptors: 1, mostLonger: 30, overrides: overrides.MaxOverrides,
+		override: func(i int) string { return fmt.Sprintf("user=10.%d.%d.%d", i>>16, i>>8&255, i&255) },
+	},
+	{
+		name: "1, overrides of 100,000 networks", descriptors: 1, mostLonger: 100, overrides: overrides.MaxOverrides,
+		override: func(i int) string { return fmt.Sprintf("user=10.%d.%d.%d/32", i>>16, i>>8&255, i&255) },
+	},
+	{
+		name: "1, overrides of 1,000 networks and 1,000 prefixes", descriptors: 1, mostLonger: 100, overrides: 2000,
 		override: func(i int) string {
 			if i%2 == 0 {
 				return fmt.Sprintf("user=10.%d.%d.0/24", i>>8, i&255)
 			}
 			return fmt.Sprintf("user=tenant-%d:*", i)
-		}},
+		},
+	},
 }
 
 const ruleFile = `

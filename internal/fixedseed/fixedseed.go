@@ -19,6 +19,7 @@ func init() {
 		seed = s
 	}
 	if err := flag.Set("rapid.seed", seed); err != nil {
-		panic(fmt.Sprintf("PENSTOCK_SEED: %v", err))
+		fmt.Fprintln(os.Stderr, "PENSTOCK_SEED:", err)
+		os.Exit(2)
 	}
 }

@@ -2,11 +2,13 @@ package server_test
 
 import (
 	"crypto/rand"
+	"fmt"
 	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -59,6 +61,22 @@ func (d *daemon) take(key, limit, cost string) (source string, allowed bool) {
 	return m[2], m[1] == "true"
 }
 
+// takeAtOnce takes one unit of a key in each of n calls at the same time, which wait for Redis
+// together. It returns the sources of the decisions and whether they allow.
+func (d *daemon) takeAtOnce(n int, key, limit string) (answers []string) {
+	d.t.Helper()
+	answers = make([]string, n)
+	var calls sync.WaitGroup
+	for i := range answers {
+		calls.Go(func() {
+			source, allowed := d.take(key, limit, "1")
+			answers[i] = fmt.Sprint(source, " ", allowed)
+		})
+	}
+	calls.Wait()
+	return answers
+}
+
 // remaining returns the remaining units of a key, as in JSON.
 func (d *daemon) remaining(key, limit string) string {
 	d.t.Helper()
@@ -82,8 +100,9 @@ const quota = "10/366d fixed-window"
 // While Redis is down, requests are decided locally, and what was granted is charged to Redis
 // later.
 func TestServerDecidesWhileRedisIsDownAndSettles(t *testing.T) {
+	t.Parallel()
 	redis := startRedis(t)
-	d := start(t, map[string]string{"store": "redis://" + redis.Addr, "redis-timeout": "1s", "nodes": "2"})
+	d := start(t, map[string]string{"store": "redis://" + redis.Addr, "redis-timeout": "3s", "nodes": "2"})
 	if source, allowed := d.take("k", quota, "2"); source != "store" || !allowed {
 		t.Errorf("with Redis: %s, %v", source, allowed)
 	}
@@ -93,17 +112,15 @@ func TestServerDecidesWhileRedisIsDownAndSettles(t *testing.T) {
 	if err := redis.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	for range 3 {
-		if source, allowed := d.take("k", quota, "1"); source != "fallback" || !allowed {
-			t.Errorf("while Redis hangs: %s, %v", source, allowed)
+	for _, answer := range d.takeAtOnce(3, "k", quota) {
+		if answer != "fallback true" {
+			t.Errorf("while Redis hangs: %s", answer)
 		}
 	}
 	if source, allowed := d.take("k", quota, "3"); source != "fallback" || allowed {
 		t.Errorf("beyond half of the limit: %s, %v", source, allowed)
 	}
-	for range 5 {
-		d.take("others", quota, "1")
-	}
+	d.takeAtOnce(5, "others", quota)
 	d.await("degraded", d.isDegraded)
 	d.await("outage logged", func() bool { return d.log.has("Redis unavailable") })
 	if err := redis.Resume(); err != nil {
@@ -124,9 +141,10 @@ func TestServerDecidesWhileRedisIsDownAndSettles(t *testing.T) {
 }
 
 func TestServerStartsWhileRedisIsDown(t *testing.T) {
+	t.Parallel()
 	redis := startRedis(t)
 	redis.Kill()
-	d := start(t, map[string]string{"store": "redis://" + redis.Addr, "redis-timeout": "1s"})
+	d := start(t, map[string]string{"store": "redis://" + redis.Addr, "redis-timeout": "3s"})
 	lines := strings.Split(d.log.String(), "\n")
 	without := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, "Redis unavailable") })
 	if without < 0 || !strings.Contains(lines[without], "connection refused") {

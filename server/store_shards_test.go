@@ -31,9 +31,10 @@ func keyPerNode(t *testing.T, c *redistest.Cluster) (keys [redistest.Shards]stri
 
 // While one node of a Cluster is down, only its keys are decided by the fallback.
 func TestServerDecidesShardsIndependently(t *testing.T) {
+	t.Parallel()
 	c := redistest.StartCluster(t)
 	keys := keyPerNode(t, c)
-	d := start(t, map[string]string{"store": c.URL(), "redis-timeout": "1s", "deny-cache": "false", "nodes": "2"})
+	d := start(t, map[string]string{"store": c.URL(), "redis-timeout": "3s", "deny-cache": "false", "nodes": "2"})
 	for _, key := range keys {
 		if source, allowed := d.take(key, quota, "2"); source != "store" || !allowed {
 			t.Errorf("with all nodes: %s, %v", source, allowed)
@@ -42,6 +43,7 @@ func TestServerDecidesShardsIndependently(t *testing.T) {
 	const victim = 1
 	c.Nodes[victim+redistest.Shards].Kill()
 	c.Nodes[victim].Kill()
+	d.takeAtOnce(5, keys[victim], "1000000/1h name=probe") // which open the breaker
 	d.await("degraded", func() bool {
 		source, _ := d.take(keys[victim], "1000000/1h name=probe", "1")
 		return source == "fallback" && d.isDegraded()
@@ -70,12 +72,13 @@ func TestServerDecidesShardsIndependently(t *testing.T) {
 }
 
 func TestServerStartsWhileClusterIsDown(t *testing.T) {
+	t.Parallel()
 	c := redistest.StartCluster(t)
 	keys := keyPerNode(t, c)
 	for _, node := range c.Nodes {
 		node.Kill()
 	}
-	d := start(t, map[string]string{"store": c.URL(), "redis-timeout": "1s", "deny-cache": "false"})
+	d := start(t, map[string]string{"store": c.URL(), "redis-timeout": "3s", "deny-cache": "false"})
 	if !d.isDegraded() {
 		t.Error("not degraded")
 	}
@@ -100,6 +103,7 @@ func TestServerStartsWhileClusterIsDown(t *testing.T) {
 
 // While the primary is down, the fallback decides, until the sentinels have promoted a replica.
 func TestServerFollowsSentinelFailover(t *testing.T) {
+	t.Parallel()
 	w := redistest.StartSentinelGroup(t)
 	d := start(t, map[string]string{"store": w.URL(), "redis-timeout": "100ms", "deny-cache": "false"})
 	d.await("decided by the primary", func() bool {

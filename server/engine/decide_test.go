@@ -327,7 +327,7 @@ func TestDecideRejectsInvalidRequests(t *testing.T) {
 func TestDecideHashesLongKeys(t *testing.T) {
 	onBothStores(t, func(t *testing.T, store penstock.Store) {
 		e := newEngine(t, store, apiRules, nil)
-		long := "user=" + strings.Repeat("a", 10<<20)
+		long := "user=" + strings.Repeat("a", 1<<20)
 		want(t, decide(t, e, "api", descriptor(2, long), descriptor(1, long+"b")), "allowed: granted=2 remaining=0 | granted=1 remaining=1")
 		want(t, decide(t, e, "api", descriptor(1, long)), "denied: granted=0 remaining=0 over denied")
 		want(t, decide(t, e, "api", withOverride(descriptor(1, long), 3)), "allowed: granted=1 remaining=0")

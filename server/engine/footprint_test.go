@@ -158,12 +158,15 @@ func TestFootprintBoundsMemoryOfRedis(t *testing.T) {
 
 // The footprint is never less than what a memory store uses.
 func TestFootprintBoundsMemoryStore(t *testing.T) {
-	const keys = 512
+	keys := int64(512)
+	if testing.Short() {
+		keys = 128
+	}
 	for _, text := range footprintLimits {
 		limit := parsedLimit(t, text)
-		m := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: keys}) // in one shard
+		m := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: int(keys)}) // in one shard
 		for i := range keys {
-			fill(t, m, penstock.Request{Key: strconv.Itoa(i), Limit: limit}, func(time.Duration) {})
+			fill(t, m, penstock.Request{Key: strconv.FormatInt(i, 10), Limit: limit}, func(time.Duration) {})
 		}
 		const lastPage = 2048 * 8 * 16 // of each size class that logs have grown through
 		if used, bound := m.Stats().Bytes, keys*footprintOf(&limit).bytes; used > bound+lastPage {

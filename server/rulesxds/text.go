@@ -238,8 +238,9 @@ func (w *writer) writeMap(fields map[string]*structpb.Value) error {
 	w.add("{")
 	for i, name := range slices.Sorted(maps.Keys(fields)) {
 		w.add(strings.Repeat(", ", min(i, 1)))
+		w.add("? ") // without it, YAML allows 1024 characters
 		w.addText(name)
-		w.add(": ")
+		w.add(" : ")
 		if err := w.writeValue(fields[name]); err != nil {
 			return err
 		}

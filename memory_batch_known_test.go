@@ -43,7 +43,8 @@ func newKnownPair(seed uint64) *knownPair {
 
 // limitsInSlots are limits whose states are in the words of a slot.
 var limitsInSlots = []Limit{
-	{Count: 10, Period: time.Second}, {Count: 7, Period: time.Minute, Burst: 12},
+	{Count: 10, Period: time.Second},
+	{Count: 7, Period: time.Minute, Burst: 12},
 	{Algorithm: LeakyBucket, Count: 5, Period: time.Second},
 	{Algorithm: FixedWindow, Count: 8, Period: time.Second},
 	{Algorithm: FixedWindow, Count: 8, Period: time.Second, Align: AlignClock},

@@ -69,7 +69,7 @@ descriptors:
   - {key: remote_address, rate_limit: {unit: minute, requests_per_unit: 4000000000}}
   - {key: route, rate_limit: {unit: hour, requests_per_unit: 4000000000}}
   - {key: tenant, limit: 1000000000/1s}
-  - {key: generic_key, value: everybody, rate_limit: {unit: second, requests_per_unit: 4000000000}}
+  - {key: generic_key, value: all, rate_limit: {unit: second, requests_per_unit: 4000000000}}
 `
 
 func main() {
@@ -167,14 +167,14 @@ func (w *workload) engine() (*engine.Engine, error) {
 const keys = 10_000
 
 // requestsOf returns requests of different users with the first n descriptors that a proxy
-// sends: the user, the address, the route, the tenant, and one for everybody.
+// sends: the user, the address, the route, the tenant, and one for all callers.
 func requestsOf(n int) [][]engine.Descriptor {
 	requests := make([][]engine.Descriptor, keys)
 	for i := range requests {
 		address := fmt.Sprintf("203.%d.%d.9", i>>8, i&255)
 		for _, e := range []rules.Entry{
 			{Key: "user", Value: address}, {Key: "remote_address", Value: address}, {Key: "route", Value: "checkout"},
-			{Key: "tenant", Value: fmt.Sprint("tenant", i%100)}, {Key: "generic_key", Value: "everybody"},
+			{Key: "tenant", Value: fmt.Sprint("tenant", i%100)}, {Key: "generic_key", Value: "all"},
 		}[:n] {
 			requests[i] = append(requests[i], engine.Descriptor{Entries: []rules.Entry{e}, Cost: 1})
 		}

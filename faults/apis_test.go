@@ -47,12 +47,6 @@ const unknownSource penstock.Source = 255
 // openAPIs returns a store for each API of a daemon.
 func openAPIs(t testing.TB, d *daemon) []penstock.Store {
 	t.Helper()
-	conn, err := grpc.NewClient(d.addrs["grpc"], grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1, MaxDelay: 20 * time.Millisecond}}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
 	byLimit, err := client.New("http://"+d.addrs["http"], &client.Options{HTTP: &http.Client{
 		Timeout: apiTimeout, Transport: &http.Transport{MaxIdleConnsPerHost: callers},
 	}})
@@ -65,11 +59,23 @@ func openAPIs(t testing.TB, d *daemon) []penstock.Store {
 	proxy := &http.Client{Timeout: apiTimeout, Transport: &http.Transport{MaxIdleConnsPerHost: callers}}
 	t.Cleanup(proxy.CloseIdleConnections)
 	return []penstock.Store{
-		grpcStore(envoyrls.NewRateLimitServiceClient(conn)),
+		openGRPC(t, d, apiTimeout),
 		prefixedKeys{"http ", byLimit},
 		prefixedKeys{"resp ", resp},
 		authStore(proxy, d.addrs["http"]),
 	}
+}
+
+// openGRPC returns a store for the gRPC API, whose calls have a deadline.
+func openGRPC(t testing.TB, d *daemon, timeout time.Duration) penstock.Store {
+	t.Helper()
+	conn, err := grpc.NewClient(d.addrs["grpc"], grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1, MaxDelay: 20 * time.Millisecond}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return grpcStore(envoyrls.NewRateLimitServiceClient(conn), timeout)
 }
 
 // prefixedKeys is an API whose requests carry their limit, so its keys are its own.
@@ -88,9 +94,9 @@ func unavailable(api string, err error) error {
 }
 
 // grpcStore sends the requests that Envoy sends.
-func grpcStore(c envoyrls.RateLimitServiceClient) penstock.Store {
+func grpcStore(c envoyrls.RateLimitServiceClient, timeout time.Duration) penstock.Store {
 	return penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (d penstock.Decision, err error) {
-		ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		answer, err := c.ShouldRateLimit(ctx, &envoyrls.RateLimitRequest{
 			Domain: "shop", Descriptors: []*envoyratelimit.RateLimitDescriptor{

@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -8,8 +9,10 @@ import (
 	"regexp"
 	"strings"
 	"syscall"
+	"testing"
 	"time"
 
+	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/redistest"
 )
 
@@ -20,11 +23,17 @@ const daemonTopology = "daemon"
 // serve starts a daemon with rules, and puts all its APIs under load.
 func (r *run) serve(d *daemon) *daemon {
 	r.Helper()
+	return r.serveTo(d, openAPIs)
+}
+
+// serveTo is serve for some APIs only.
+func (r *run) serveTo(d *daemon, open func(testing.TB, *daemon) []penstock.Store) *daemon {
+	r.Helper()
 	path := filepath.Join(r.TempDir(), "rules.yaml")
 	writeRules(r, path, apiRules)
 	d.flags = append([]string{"--rules", path}, d.flags...)
 	serve(r, d)
-	l := &load{run: r, nodes: openAPIs(r, d), pause: time.Millisecond, close: func() {}}
+	l := &load{run: r, nodes: open(r, d), pause: time.Millisecond, close: func() {}}
 	r.load = l
 	l.start()
 	return d
@@ -80,6 +89,57 @@ func hangRedisBehindDaemon(r *run) {
 	}
 	r.load.awaitAnswers(r.scale(300))
 	r.prove("times that Redis was down", d.metric("penstock_store_transitions_total", `state="down"`))
+}
+
+// stallRedisBeforeDeadlines is F3 for callers like Envoy, whose calls have a deadline: none of them
+// may miss it by waiting for Redis, though the timeout of Redis is longer. The deadlines are long, so
+// that a busy machine is no reason to miss them. The second time all connections end and all scripts
+// are gone when Redis stalls, so that calls wait for a connection and for scripts.
+func stallRedisBeforeDeadlines(r *run) {
+	const deadline = 5 * time.Second
+	server := r.redis("--enable-debug-command", "yes")
+	r.Cleanup(func() { _ = server.Resume() })
+	d := r.serveTo(&daemon{flags: []string{"--store", "redis://" + server.Addr, "--redis-timeout", "1m"}},
+		func(t testing.TB, d *daemon) []penstock.Store { return []penstock.Store{openGRPC(t, d, deadline)} })
+	decided := func(source string) int { return d.metric("penstock_decisions_by_source_total", `source="`+source+`"`) }
+	for i, stall := range []func(*redistest.Server) error{(*redistest.Server).Pause, stallWithoutConnections} {
+		byStore := decided("store")
+		redistest.WaitFor(r, "Redis decides", func() bool { return decided("store") > byStore+50 })
+		byFallback := decided("fallback")
+		if err := stall(server); err != nil {
+			r.Fatal(err)
+		}
+		redistest.WaitFor(r, "the fallback decides", func() bool { return decided("fallback") > byFallback+r.scale(100) })
+		r.prove(fmt.Sprintf("stall %d: decisions without Redis", i+1), decided("fallback")-byFallback)
+		if err := server.Resume(); err != nil {
+			r.Fatal(err)
+		}
+	}
+	r.prove("times that Redis was down", d.metric("penstock_store_transitions_total", `state="down"`))
+}
+
+// stallWithoutConnections removes all scripts and ends all connections, in one transaction that goes
+// on sleeping, so that no call comes between that and the stall.
+func stallWithoutConnections(server *redistest.Server) error {
+	var conns [2]net.Conn
+	for i := range conns {
+		conn, err := net.Dial("tcp", server.Addr)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close() }()
+		conns[i] = conn
+	}
+	if _, err := conns[0].Write([]byte("MULTI\r\nSCRIPT FLUSH\r\nCLIENT KILL TYPE normal\r\nDEBUG SLEEP 2\r\nEXEC\r\n")); err != nil {
+		return err
+	}
+	if err := conns[1].SetReadDeadline(time.Now().Add(apiTimeout)); err != nil {
+		return err
+	}
+	if _, err := conns[1].Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("connections did not end: %w", err)
+	}
+	return server.Pause()
 }
 
 // killDaemon is F17 and F2: calls fail until the daemon is started again. Its counts

@@ -61,6 +61,10 @@ var faults = []fault{
 		guarantee: guarantee{layers: viaDaemon, bursts: 2, noErrors: true, limits: apiLimits, maxLost: unreportedLoss},
 	},
 	{
+		id: "F3", topology: daemonTopology, name: "Redis hangs, callers have deadlines", inject: stallRedisBeforeDeadlines, noRefill: true,
+		guarantee: guarantee{layers: viaDaemon, bursts: 2, noErrors: true, limits: apiLimits, maxLost: 2 * unreportedLoss},
+	},
+	{
 		id: "F4", topology: standalone, name: "Redis is slow", quick: true, inject: delayReplies,
 		guarantee: guarantee{layers: redisOnly, noErrors: true},
 	},

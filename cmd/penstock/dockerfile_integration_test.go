@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"debug/elf"
+	"encoding/json"
 	"io"
 	"os"
 	"os/exec"
@@ -127,4 +128,13 @@ func buildImageBinary(t *testing.T, command, dir string) string {
 		t.Fatal(err)
 	}
 	return binary
+}
+
+// jsonWords parses the arguments of an instruction that are a JSON array.
+func jsonWords(t *testing.T, instruction string) (all []string) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(instruction), &all); err != nil {
+		t.Fatalf("%s: %v", instruction, err)
+	}
+	return all
 }

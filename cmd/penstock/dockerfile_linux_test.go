@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,15 +28,6 @@ func instructions(t *testing.T) map[string][]string {
 		if ok && word != "#" {
 			all[word] = append(all[word], rest)
 		}
-	}
-	return all
-}
-
-// jsonWords parses the arguments of an instruction that are a JSON array.
-func jsonWords(t *testing.T, instruction string) (all []string) {
-	t.Helper()
-	if err := json.Unmarshal([]byte(instruction), &all); err != nil {
-		t.Fatalf("%s: %v", instruction, err)
 	}
 	return all
 }

@@ -25,7 +25,7 @@ import (
 )
 
 // testTimeout bounds how long a test waits, long enough for a busy machine.
-const testTimeout = 20 * time.Second
+const testTimeout = time.Minute
 
 // redisServer is a Redis for the stores, with a clock that stands still. Tests share it,
 // each with its own key prefix.

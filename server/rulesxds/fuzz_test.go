@@ -22,8 +22,7 @@ func FuzzParse(f *testing.F) {
 	}
 	c := xdstest.Config{Name: "n", Domain: "d", Descriptors: []xdstest.Descriptor{
 		{Key: "a: *b", Value: "\u0085\x00\"\\", Shadow: true, Limit: &xdstest.Limit{Unit: xdstest.Week, Requests: 7, Name: "x", Replaces: []string{"y", ""}}},
-		{Key: "k", Quota: true, Detailed: true, Descriptors: []xdstest.Descriptor{{Key: "l", Limit: &xdstest.Limit{Unlimited: true}}},
-			Metadata: metadata},
+		{Key: "k", Quota: true, Detailed: true, Metadata: metadata, Descriptors: []xdstest.Descriptor{{Key: "l", Limit: &xdstest.Limit{Unlimited: true}}}},
 		{Key: "m", Limit: &xdstest.Limit{Unit: 99}, UnknownFieldNumber: 50},
 	}}
 	f.Add(c.Encode())

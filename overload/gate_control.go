@@ -140,6 +140,7 @@ func (g *Gate) endCohort(now int64) {
 	c.finder.update(measurement{
 		took:     math.Log(mean),
 		variance: variance / n,
+		spread:   variance,
 		inFlight: m.meanInFlight(),
 		peak:     float64(m.peak.Load() - m.hung.Load()),
 		full:     5*(refused+float64(m.waited.Load())) >= refused+float64(c.begun),

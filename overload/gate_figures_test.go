@@ -68,9 +68,9 @@ var distributions = []struct {
 }
 
 // TestGateServesAtCapacityUnderOverload promises 0.95 of the capacity, and latency
-// of at most twice that of an idle server, three times with two workers: there a
-// limit of five instead of four is half a service time more. A single run of a
-// small server may be off by chance.
+// of at most twice that of an idle server, two and a half times with two workers:
+// there a limit of four instead of three is half a service time more. A single run of
+// a small server may be off by chance.
 func TestGateServesAtCapacityUnderOverload(t *testing.T) {
 	for _, c := range workers() {
 		for _, times := range overloads() {
@@ -101,7 +101,7 @@ func testOverload(t *testing.T, server func(*simulation) simServer, c int, times
 	}
 	slack, most := 0.0, 2.0
 	if c == 2 {
-		slack, most = 0.01, 3
+		most = 2.5
 	}
 	if n == 1 {
 		slack, most = slack+0.03, most*1.2
@@ -144,7 +144,7 @@ func TestGateKeepsServingWithHeavyTail(t *testing.T) {
 		r := newSimRun(seed+1, GateOptions{}, pool(10), workload{rate: steady(2000), work: heavyTail})
 		r.run(60e9)
 		s := r.summary(20e9, 60e9, nil)
-		check(t, "served of 1000", s.served, 930, 1100)
+		check(t, "served of 1000", s.served, 950, 1100)
 		check(t, "standard deviation of the limit beside its mean", s.sdLimit/s.meanLimit, 0, 0.25)
 	}
 }

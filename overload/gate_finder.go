@@ -21,7 +21,8 @@ type limitFinder struct {
 	baseVar float64 // and its variance; infinite if it is unknown
 	baseAt  float64 // the calls in flight when it was measured
 
-	growth float64 // of the last step
+	growth      float64 // of the last step
+	variability float64 // see variabilityOf
 
 	fullFor    float64 // seconds since the last probe
 	probeAfter float64
@@ -35,6 +36,7 @@ type limitFinder struct {
 // logarithm.
 type measurement struct {
 	took, variance float64
+	spread         float64 // variance of a single latency, relative to the mean
 	inFlight       float64
 	peak           float64
 	full           bool // a call had to wait or was refused
@@ -53,13 +55,14 @@ const (
 )
 
 func newLimitFinder(limit, most float64) limitFinder {
-	return limitFinder{limit: limit, most: most, baseVar: math.Inf(1), probeAfter: minProbeAfter}
+	return limitFinder{limit: limit, most: most, baseVar: math.Inf(1), probeAfter: minProbeAfter, variability: 1}
 }
 
 func (f *limitFinder) update(m measurement) {
 	if math.IsInf(f.baseVar, 1) {
 		f.setBase(m)
 	}
+	f.variability += 0.2 * (variabilityOf(m.spread) - f.variability)
 	switch {
 	case f.probing:
 		f.endProbe(m)
@@ -135,11 +138,23 @@ func (f *limitFinder) steer(m measurement) {
 // expectedQueueing is by how much latency exceeds base if the limit is right
 // (logarithm).
 func (f *limitFinder) expectedQueueing(limit float64) float64 {
-	return -math.Log(1 - surplus(max(limit, 4))/max(limit, 4))
+	limit = max(limit, 4)
+	return -math.Log(1 - min(f.surplus(limit)/limit, 0.75))
 }
 
-// surplus is by how much the limit exceeds the number of workers.
-func surplus(limit float64) float64 { return 0.85 * math.Sqrt(limit) }
+// surplus is by how much the limit exceeds the number of workers. The calls that wait at the
+// server are a stock for times when many end at once, which is the less likely the less
+// latencies differ.
+func (f *limitFinder) surplus(limit float64) float64 {
+	return 0.85 * f.variability * math.Sqrt(limit)
+}
+
+// variabilityOf is the square root of the mean of two variances: that of the time between
+// arrivals, which is 1 if calls arrive at random, and that of the work of a call, both relative
+// to their means. What a queue has to be for the same utilization grows with that mean. The
+// work varies about twice as much as latencies do, which have waiting in them. Beyond 1, the
+// limit would wander more than that gains.
+func variabilityOf(spread float64) float64 { return min(math.Sqrt((1+2*spread)/2), 1) }
 
 // step moves the limit to the number of workers and the surplus. Moves that are small
 // beside the uncertainty of the measurement are made only in part.
@@ -152,7 +167,7 @@ func (f *limitFinder) step(m measurement) {
 	} else {
 		f.growth = 0
 	}
-	least := surplus(f.limit)
+	least := f.surplus(f.limit)
 	f.growth = max(f.growth, least/2)
 	move := math.Log(math.Exp(-queueing) + max(f.growth, least)/f.limit)
 	z := move / sigma
@@ -173,6 +188,14 @@ func (f *limitFinder) probe(m measurement) {
 	f.limit /= 2
 }
 
+// isSurprising reports whether calls of a probe are faster than the limit says, by more than
+// what chance explains.
+func (f *limitFinder) isSurprising(e float64, m measurement) bool {
+	expected := 1 - f.expectedQueueing(f.resume)/math.Ln2
+	sigma := math.Sqrt(f.ref.variance+m.variance) / math.Ln2
+	return e < expected-max(0.4, 2*sigma)
+}
+
 // endProbe learns from a probe. If fewer calls are still faster, and not as base
 // or the limit says, the next probe admits still fewer.
 func (f *limitFinder) endProbe(m measurement) {
@@ -189,8 +212,7 @@ func (f *limitFinder) endProbe(m measurement) {
 		f.baseVar = max(f.baseVar, m.variance/2) // this is better known than what base is from
 		f.learn(m)
 	}
-	expected := 1 - f.expectedQueueing(f.resume)/math.Ln2
-	if !elastic && (math.Abs(z) > 2 || e < expected-0.4) && f.limit >= 4 {
+	if !elastic && (math.Abs(z) > 2 || f.isSurprising(e, m)) && f.limit >= 4 {
 		f.ref = m
 		f.limit /= 2
 		return
@@ -201,7 +223,7 @@ func (f *limitFinder) endProbe(m measurement) {
 		f.probeAfter = minProbeAfter
 	}
 	queueing := max(f.origin.took-f.base, 0)
-	f.limit = f.origin.inFlight*math.Exp(-queueing) + surplus(f.origin.inFlight)
+	f.limit = f.origin.inFlight*math.Exp(-queueing) + f.surplus(f.origin.inFlight)
 	if elastic && z > 2 && f.ref == f.origin { // calls were slower, and did not queue
 		f.limit = max(f.limit, f.resume)
 		f.growth = f.limit / 4

@@ -3,6 +3,7 @@
 //
 //	go run ./memory -series results/keys.csv
 //	go run ./outage -csv results/outage.csv
+//	go run ./overload -run offered -csv results/overload.csv
 //	go run ./plots
 package main
 
@@ -64,7 +65,17 @@ func pictures(results string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return map[string]string{"keys.svg": byKeys, "outage.svg": byTime, "algorithms.svg": edge}, nil
+	all := map[string]string{"keys.svg": byKeys, "outage.svg": byTime, "algorithms.svg": edge}
+	offered, err := readCSV(filepath.Join(results, "overload.csv"), 4)
+	if err != nil {
+		return nil, err
+	}
+	for which := range overloadTitles {
+		if all["overload-"+which+".svg"], err = drawOverload(offered, which); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
 // readCSV returns the rows below the heading.

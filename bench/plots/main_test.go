@@ -58,3 +58,9 @@ func TestDrawOutageRejectsNoOutage(t *testing.T) {
 		t.Error("samples without an outage are drawn")
 	}
 }
+
+func TestDrawOverloadRejectsMissingCase(t *testing.T) {
+	if _, err := drawOverload([][]string{{"busy", "penstock", "500", "500"}}, "idle"); err == nil {
+		t.Error("a case without samples is drawn")
+	}
+}

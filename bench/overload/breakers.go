@@ -1,0 +1,264 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/afex/hystrix-go/hystrix"
+	sentinel "github.com/alibaba/sentinel-golang/api"
+	"github.com/alibaba/sentinel-golang/core/circuitbreaker"
+	"github.com/alibaba/sentinel-golang/logging"
+	failsafe "github.com/failsafe-go/failsafe-go/circuitbreaker"
+	"github.com/go-kratos/aegis/circuitbreaker/sre"
+	"github.com/sony/gobreaker/v2"
+	"github.com/zeromicro/go-zero/core/breaker"
+	"github.com/zeromicro/go-zero/core/logx"
+
+	"github.com/penstock-io/penstock/overload"
+)
+
+// A breakerContender makes functions that call a service through a breaker.
+type breakerContender struct {
+	name     string
+	make     func() func(func() error) error
+	realTime bool
+}
+
+var errService = errors.New("service failed")
+
+var breakerContenders = []breakerContender{
+	{name: ours, make: func() func(func() error) error {
+		b := overload.NewBreaker(nil)
+		return func(call func() error) error {
+			return b.Do(context.Background(), func(context.Context) error { return call() })
+		}
+	}},
+	{name: "gobreaker", make: func() func(func() error) error { return newGobreaker(gobreaker.Settings{}) }},
+	{name: "gobreaker, half of 10 s", make: func() func(func() error) error {
+		return newGobreaker(gobreaker.Settings{Interval: 10 * time.Second, Timeout: 5 * time.Second, ReadyToTrip: func(c gobreaker.Counts) bool {
+			return c.Requests >= 20 && 2*c.TotalFailures >= c.Requests
+		}})
+	}},
+	{name: "failsafe-go, half of 10 s", make: newFailsafeBreaker},
+	{name: "Sentinel, half of 10 s", make: newSentinelBreaker},
+	{name: "aegis", make: func() func(func() error) error {
+		b := sre.NewBreaker()
+		return func(call func() error) error {
+			if err := b.Allow(); err != nil {
+				return err
+			}
+			err := call()
+			if err != nil {
+				b.MarkFailed()
+			} else {
+				b.MarkSuccess()
+			}
+			return err
+		}
+	}},
+	{name: "go-zero", make: func() func(func() error) error {
+		logx.Disable()
+		return breaker.NewBreaker().Do
+	}},
+	{name: "hystrix-go", realTime: true, make: func() func(func() error) error {
+		name := "bench" + strconv.FormatInt(sentinels.Add(1), 10)
+		hystrix.ConfigureCommand(name, hystrix.CommandConfig{MaxConcurrentRequests: 1000})
+		return func(call func() error) error { return hystrix.Do(name, call, nil) }
+	}},
+}
+
+func newGobreaker(s gobreaker.Settings) func(func() error) error {
+	b := gobreaker.NewCircuitBreaker[any](s)
+	return func(call func() error) error {
+		_, err := b.Execute(func() (any, error) { return nil, call() })
+		return err
+	}
+}
+
+func newFailsafeBreaker() func(func() error) error {
+	b := failsafe.NewBuilder[any]().WithFailureRateThreshold(0.5, 20, 10*time.Second).WithDelay(5 * time.Second).Build()
+	return func(call func() error) error {
+		if !b.TryAcquirePermit() {
+			return failsafe.ErrOpen
+		}
+		err := call()
+		if err != nil {
+			b.RecordError(err)
+		} else {
+			b.RecordSuccess()
+		}
+		return err
+	}
+}
+
+func newSentinelBreaker() func(func() error) error {
+	logging.ResetGlobalLoggerLevel(logging.ErrorLevel)
+	name := "bench" + strconv.FormatInt(sentinels.Add(1), 10)
+	_, err := circuitbreaker.LoadRules([]*circuitbreaker.Rule{{
+		Resource: name, Strategy: circuitbreaker.ErrorRatio, Threshold: 0.5, MinRequestAmount: 20,
+		StatIntervalMs: 10_000, StatSlidingWindowBucketCount: 10, RetryTimeoutMs: 5000,
+	}})
+	if err != nil {
+		panic(err) //nolint:forbidigo // the rule is a constant
+	}
+	return func(call func() error) error {
+		entry, blocked := sentinel.Entry(name)
+		if blocked != nil {
+			return blocked
+		}
+		err := call()
+		if err != nil {
+			sentinel.TraceError(entry, err)
+		}
+		entry.Exit()
+		return err
+	}
+}
+
+// A service is what a breaker protects, at 200 calls a second.
+type service struct {
+	begin time.Time
+	sent  atomic.Int64
+	early atomic.Int64 // sent in the first second
+	calls sync.WaitGroup
+}
+
+const callsEvery = 5 * time.Millisecond
+
+// send calls the service for as long as that, each call in a goroutine of its own, and
+// returns how many went well in each second.
+func (s *service) send(do func(func() error) error, length time.Duration, call func(at time.Duration) error) []int64 {
+	s.begin = time.Now()
+	good := make([]atomic.Int64, int(length/time.Second))
+	for at := time.Duration(0); at < length; at += callsEvery {
+		s.calls.Go(func() {
+			err := do(func() error {
+				s.sent.Add(1)
+				if at < time.Second {
+					s.early.Add(1)
+				}
+				return call(at)
+			})
+			if err == nil {
+				good[at/time.Second].Add(1)
+			}
+		})
+		time.Sleep(time.Until(s.begin.Add(at + callsEvery)))
+	}
+	counts := make([]int64, len(good))
+	for i := range good {
+		counts[i] = good[i].Load()
+	}
+	return counts
+}
+
+// A breakerResult is what a service was sent, and what went well.
+type breakerResult struct {
+	early, later, hung int64
+	share              float64 // of the calls that went well, of a service that fails 30 %
+	back               int     // seconds until 95 % go well after 30 s of failures
+}
+
+// breakers are a service that is dead for 30 s, hung for 30 s, or fails three calls in ten.
+func (b *bench) breakers() error {
+	long := 30 * time.Second
+	if b.quick {
+		long = 3 * time.Second
+	}
+	t := table{title: "Breakers, 200 calls a second", head: []string{
+		"breaker", "dead 30 s: sent in the first second, later", "hung 30 s: sent of 6,000", "30 % fail: went well", "back at 95 % after a dead service recovers",
+	}}
+	for _, c := range breakerContenders {
+		if c.realTime && b.quick {
+			continue
+		}
+		r := b.measureBreaker(c, long)
+		t.rows = append(t.rows, []string{
+			c.name, fmt.Sprintf("%d, %d", r.early, r.later), strconv.FormatInt(r.hung, 10), fmt.Sprintf("%.1f %%", 100*r.share), fmt.Sprintf("%d s", r.back),
+		})
+		if c.name == ours && !b.quick {
+			b.findings.Add("breaker, dead for 30 s", "≤ 12 sent in the first second, ≤ 5 later", r.early <= 12 && r.later <= 5, "%d, %d", r.early, r.later)
+			b.findings.Add("breaker, hung for 30 s", "≤ 250 sent", r.hung <= 250, "%d", r.hung)
+			b.findings.Add("breaker, 30 % fail", "70 % served", r.share >= 0.695, "%.1f %%", 100*r.share)
+			b.findings.Add("breaker, back at full rate", "≤ 8 s after recovery", r.back <= 8, "%d s", r.back)
+		}
+	}
+	b.tables = append(b.tables, t)
+	return nil
+}
+
+// measureBreaker runs the three services, in virtual time if possible.
+func (b *bench) measureBreaker(c breakerContender, long time.Duration) (r breakerResult) {
+	dead := func() { r.dead(c, long) }
+	hung := func() { r.hang(c, long) }
+	flaky := func() { r.flaky(c, long) }
+	if c.realTime {
+		var all sync.WaitGroup
+		for _, f := range []func(){dead, hung, flaky} {
+			all.Go(f)
+		}
+		all.Wait()
+		return r
+	}
+	for _, f := range []func(){dead, hung, flaky} {
+		b.simulate(f)
+	}
+	return r
+}
+
+// dead fails all calls for a time, and none later.
+func (r *breakerResult) dead(c breakerContender, long time.Duration) {
+	s := &service{}
+	var whileDead atomic.Int64
+	good := s.send(c.make(), 2*long, func(at time.Duration) error {
+		if at < long {
+			whileDead.Add(1)
+			return errService
+		}
+		return nil
+	})
+	s.calls.Wait()
+	r.early = s.early.Load()
+	r.later = whileDead.Load() - r.early
+	r.back = len(good) // or never
+	for i := len(good) - 1; i >= int(long/time.Second) && good[i] >= 190; i-- {
+		r.back = i - int(long/time.Second)
+	}
+}
+
+func (r *breakerResult) hang(c breakerContender, long time.Duration) {
+	s, release := &service{}, make(chan struct{})
+	s.send(c.make(), long, func(time.Duration) error {
+		<-release
+		return nil
+	})
+	r.hung = s.sent.Load()
+	close(release)
+	s.calls.Wait()
+}
+
+func (r *breakerResult) flaky(c breakerContender, long time.Duration) {
+	s := &service{}
+	random := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // repeatable on purpose
+	var mu sync.Mutex
+	good := s.send(c.make(), long, func(time.Duration) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if random.IntN(10) < 3 {
+			return errService
+		}
+		return nil
+	})
+	s.calls.Wait()
+	sum := int64(0)
+	for _, n := range good {
+		sum += n
+	}
+	r.share = float64(sum) / float64(long/callsEvery)
+}

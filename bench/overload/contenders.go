@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"strconv"
+	"sync/atomic"
+	_ "unsafe" // for linkname
+
+	sentinel "github.com/alibaba/sentinel-golang/api"
+	"github.com/alibaba/sentinel-golang/core/base"
+	"github.com/alibaba/sentinel-golang/core/system"
+	"github.com/alibaba/sentinel-golang/core/system_metric"
+	"github.com/alibaba/sentinel-golang/logging"
+	"github.com/failsafe-go/failsafe-go/adaptivelimiter"
+	"github.com/go-kratos/aegis/ratelimit"
+	"github.com/go-kratos/aegis/ratelimit/bbr"
+	"github.com/platinummonkey/go-concurrency-limits/core"
+	"github.com/platinummonkey/go-concurrency-limits/limit"
+	limits "github.com/platinummonkey/go-concurrency-limits/limiter"
+	"github.com/platinummonkey/go-concurrency-limits/strategy"
+	shedding "github.com/zeromicro/go-zero/core/load"
+	"github.com/zeromicro/go-zero/core/logx"
+
+	"github.com/penstock-io/penstock/overload"
+)
+
+// The modules of the rivals, for their versions.
+var modules = []string{
+	"github.com/alibaba/sentinel-golang", "github.com/go-kratos/aegis", "github.com/zeromicro/go-zero",
+	"github.com/failsafe-go/failsafe-go", "github.com/platinummonkey/go-concurrency-limits",
+	"github.com/sony/gobreaker/v2", "github.com/afex/hystrix-go",
+}
+
+// A limiter admits calls to a server.
+type limiter struct {
+	enter  func(critical bool) (leave func(), ok bool)
+	blocks bool                         // whether enter may wait
+	cpu    func(tick int, busy float64) // is told every 250 ms; nil if it does not matter
+}
+
+// A contender makes limiters.
+type contender struct {
+	name string
+	make func() *limiter
+}
+
+const (
+	ours       = "penstock"
+	noLimiter  = "none"
+	cpuLimiter = " (CPU)" // part of the name of limiters that go by the processor
+)
+
+// contenders are ours first, and last no limiter at all.
+var contenders = []contender{
+	{ours, newGate},
+	{"Envoy gradient", newEnvoyGradient},
+	{"gradient2", func() *limiter { return newConcurrencyLimits(limit.NewDefaultGradient2Limit("", nil, nil)) }},
+	{"Vegas", func() *limiter { return newConcurrencyLimits(limit.NewDefaultVegasLimit("", nil, nil)) }},
+	{"failsafe-go", newFailsafe},
+	{"go-zero" + cpuLimiter, newGoZero},
+	{"aegis" + cpuLimiter, newAegis},
+	{"Sentinel" + cpuLimiter, newSentinel},
+	{noLimiter, func() *limiter {
+		return &limiter{enter: func(bool) (func(), bool) { return func() {}, true }}
+	}},
+}
+
+func newGate() *limiter {
+	g := overload.NewGate(nil)
+	ctx := context.Background()
+	return &limiter{blocks: true, enter: func(critical bool) (func(), bool) {
+		p := overload.Normal
+		if critical {
+			p = overload.Critical
+		}
+		pass, err := g.Enter(ctx, p)
+		return func() { pass.Leave(overload.Success) }, err == nil
+	}}
+}
+
+func newConcurrencyLimits(l core.Limit) *limiter {
+	lim, err := limits.NewDefaultLimiter(l, 1e9, 1e9, 1e5, 100, strategy.NewSimpleStrategy(20), limit.NoopLimitLogger{}, core.EmptyMetricRegistryInstance)
+	if err != nil {
+		panic(err) //nolint:forbidigo // the arguments are constants
+	}
+	return &limiter{enter: func(bool) (func(), bool) {
+		token, ok := lim.Acquire(context.Background())
+		if !ok {
+			return nil, false
+		}
+		return token.OnSuccess, true
+	}}
+}
+
+func newFailsafe() *limiter {
+	lim := adaptivelimiter.NewWithDefaults[any]()
+	return &limiter{enter: func(bool) (func(), bool) {
+		permit, ok := lim.TryAcquirePermit()
+		if !ok {
+			return nil, false
+		}
+		return permit.Record, true
+	}}
+}
+
+// The processor's load as these packages know it, in thousandths.
+//
+//go:linkname goZeroCPU github.com/zeromicro/go-zero/core/stat.cpuUsage
+var goZeroCPU int64
+
+//go:linkname aegisCPU github.com/go-kratos/aegis/ratelimit/bbr.gCPU
+var aegisCPU int64
+
+// smooth is how both of them average the load.
+func smooth(to *int64, average *float64, busy float64) {
+	*average = 0.95**average + 0.05*1000*busy
+	atomic.StoreInt64(to, int64(*average))
+}
+
+func newGoZero() *limiter {
+	logx.Disable()
+	shedding.DisableLog()
+	shedder := shedding.NewAdaptiveShedder()
+	average := 0.0
+	atomic.StoreInt64(&goZeroCPU, 0)
+	return &limiter{
+		cpu: func(_ int, busy float64) { smooth(&goZeroCPU, &average, busy) },
+		enter: func(bool) (func(), bool) {
+			promise, err := shedder.Allow()
+			if err != nil {
+				return nil, false
+			}
+			return promise.Pass, true
+		},
+	}
+}
+
+func newAegis() *limiter {
+	lim := bbr.NewLimiter()
+	average := 0.0
+	atomic.StoreInt64(&aegisCPU, 0)
+	return &limiter{
+		cpu: func(tick int, busy float64) {
+			if tick%2 == 0 {
+				smooth(&aegisCPU, &average, busy)
+			}
+		},
+		enter: func(bool) (func(), bool) {
+			done, err := lim.Allow()
+			if err != nil {
+				return nil, false
+			}
+			return func() { done(ratelimit.DoneInfo{}) }, true
+		},
+	}
+}
+
+var sentinels atomic.Int64
+
+func newSentinel() *limiter {
+	logging.ResetGlobalLoggerLevel(logging.ErrorLevel)
+	system_metric.SetSystemCpuUsage(0)
+	_, err := system.LoadRules([]*system.Rule{{MetricType: system.CpuUsage, TriggerCount: 0.8, Strategy: system.BBR}})
+	if err != nil {
+		panic(err) //nolint:forbidigo // the rule is a constant
+	}
+	resource := "bench" + strconv.FormatInt(sentinels.Add(1), 10)
+	return &limiter{
+		cpu: func(tick int, busy float64) {
+			if tick%4 == 0 {
+				system_metric.SetSystemCpuUsage(busy)
+			}
+		},
+		enter: func(bool) (func(), bool) {
+			entry, blocked := sentinel.Entry(resource, sentinel.WithTrafficType(base.Inbound))
+			if blocked != nil {
+				return nil, false
+			}
+			return func() { entry.Exit() }, true
+		},
+	}
+}
+
+// gateCall is a call through a gate, without the function that other contenders need.
+func gateCall() func() {
+	g := overload.NewGate(nil)
+	ctx := context.Background()
+	return func() {
+		if pass, err := g.Enter(ctx, overload.Normal); err == nil {
+			pass.Leave(overload.Success)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/fixedseed"
 )
 
 // The simulation runs nodes with all wrappers on one store, over networks that
@@ -22,14 +23,14 @@ import (
 //
 //	go test . -run 'Simulation$' -simulation.seed 42 -simulation.steps 10000000
 var (
-	simulationSeed  = flag.Uint64("simulation.seed", 0, "seed of the simulation; 0 picks a random one")
+	simulationSeed  = flag.Uint64("simulation.seed", 0, "seed of the simulation; 0 is that of all random tests")
 	simulationSteps = flag.Int("simulation.steps", fewerUnderRace(1_000_000), "number of decisions to simulate")
 )
 
 func TestSimulation(t *testing.T) {
 	seed := *simulationSeed
 	if seed == 0 {
-		seed = rand.Uint64()
+		seed = fixedseed.Seed()
 	}
 	s := simulate(t, seed, *simulationSteps)
 	for _, what := range requiredEvents {

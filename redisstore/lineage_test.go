@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/fixedseed"
 	"github.com/penstock-io/penstock/redisstore"
 )
 
@@ -35,7 +36,7 @@ type rivalTest struct {
 func newRivalTest(t *testing.T) *rivalTest {
 	tr := &rivalTest{T: t, prefix: newPrefix()}
 	tr.store = openFakeClock(t, redisstore.Options{Prefix: tr.prefix})
-	seed := rand.Uint64()
+	seed := fixedseed.Seed()
 	tr.random = rand.New(rand.NewPCG(seed, 0))
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -1,5 +1,5 @@
-// Package fixedseed makes property tests try the same cases in every run, so that a run is
-// green or red by the code alone. Packages with such tests import it for its effect.
+// Package fixedseed makes random tests try the same cases in every run, so that a run is
+// green or red by the code alone. Packages with property tests import it for its effect.
 //
 // The environment variable PENSTOCK_SEED chooses other cases: a number, or 0 for new ones in
 // each run, as `make properties` does.
@@ -8,18 +8,30 @@ package fixedseed
 import (
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
+	"strconv"
 
 	_ "pgregory.net/rapid" // registers the flag
 )
 
+// Seed returns the seed of random tests.
+func Seed() uint64 {
+	if seed == 0 {
+		return rand.Uint64()
+	}
+	return seed
+}
+
+var seed uint64 = 1
+
 func init() {
-	seed := "1"
-	if s := os.Getenv("PENSTOCK_SEED"); s != "" {
-		seed = s
+	if text := os.Getenv("PENSTOCK_SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			fmt.Fprintln(os.Stderr, "PENSTOCK_SEED:", err)
+			os.Exit(2)
+		}
 	}
-	if err := flag.Set("rapid.seed", seed); err != nil {
-		fmt.Fprintln(os.Stderr, "PENSTOCK_SEED:", err)
-		os.Exit(2)
-	}
+	_ = flag.Set("rapid.seed", strconv.FormatUint(seed, 10)) // any number is valid
 }

@@ -172,10 +172,14 @@ func requestsOf(n int) [][]engine.Descriptor {
 	requests := make([][]engine.Descriptor, keys)
 	for i := range requests {
 		address := fmt.Sprintf("203.%d.%d.9", i>>8, i&255)
-		for _, e := range []rules.Entry{
-			{Key: "user", Value: address}, {Key: "remote_address", Value: address}, {Key: "route", Value: "checkout"},
-			{Key: "tenant", Value: fmt.Sprint("tenant", i%100)}, {Key: "generic_key", Value: "all"},
-		}[:n] {
+		entries := []rules.Entry{
+			{Key: "user", Value: address},
+			{Key: "remote_address", Value: address},
+			{Key: "route", Value: "checkout"},
+			{Key: "tenant", Value: fmt.Sprint("tenant", i%100)},
+			{Key: "generic_key", Value: "all"},
+		}
+		for _, e := range entries[:n] {
 			requests[i] = append(requests[i], engine.Descriptor{Entries: []rules.Entry{e}, Cost: 1})
 		}
 	}

@@ -233,8 +233,8 @@ var rules = []rule{
 		name:    "only tests import testing",
 		because: "it adds its flags and its code to every program that links it",
 		in:      []string{"./..."},
-		except:  []string{"./storetest", "./internal/redistest", "./examples/internal/demotest", "./bench"}, // test kits; benchmarks
-		forbid:  []string{"testing", "./storetest", "./internal/redistest", "pgregory.net/rapid", "github.com/anishathalye/porcupine", "github.com/rogpeppe/go-internal"},
+		except:  []string{"./storetest", "./internal/fixedseed", "./internal/redistest", "./examples/internal/demotest", "./bench"}, // test kits; benchmarks
+		forbid:  []string{"testing", "./storetest", "./internal/fixedseed", "./internal/redistest", "pgregory.net/rapid", "github.com/anishathalye/porcupine", "github.com/rogpeppe/go-internal"},
 		breaks:  [2]string{"clock.go", "testing"},
 		keeps:   [2]string{"clock_test.go", "testing"},
 	},

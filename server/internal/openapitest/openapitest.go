@@ -396,10 +396,11 @@ func (s *Spec) checkRequest(operation string, e *Exchange) (violations []string)
 	return violations
 }
 
-// checkRequestBody checks a body, which is JSON unless the request says otherwise.
+// checkRequestBody checks a body, which is JSON unless the request says that it is of another
+// described type.
 func (s *Spec) checkRequestBody(place string, e *Exchange) []string {
 	media, _, err := mime.ParseMediaType(e.RequestHeader.Get("Content-Type"))
-	if err != nil {
+	if described, _ := s.At(Below(place, media)); err != nil || described == nil {
 		media = "application/json"
 	}
 	s.cover(Below(place, media))

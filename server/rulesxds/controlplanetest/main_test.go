@@ -117,11 +117,10 @@ func (c *controlPlane) awaitAccepted(version string) {
 func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
-	for !holds() {
+	for ; !holds(); <-time.After(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not after %v: %s", patience, what)
 		}
-		time.Sleep(5 * time.Millisecond) // between two looks at the condition
 	}
 }
 

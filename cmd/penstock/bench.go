@@ -159,14 +159,20 @@ func (b *benchRun) run(ctx context.Context, open func() (loadClient, error)) err
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var callers sync.WaitGroup
+	failures := make([]error, b.callers)
 	for i := range b.callers {
 		callers.Go(func() {
-			if err := b.runCaller(ctx, open, b.latencies[i]); err != nil {
-				cancel(err)
+			if failures[i] = b.runCaller(ctx, open, b.latencies[i]); failures[i] != nil {
+				cancel(failures[i])
 			}
 		})
 	}
 	callers.Wait()
+	for _, err := range failures { // the last requests may fail after the time is over
+		if err != nil {
+			return err
+		}
+	}
 	if err := context.Cause(ctx); !errors.Is(err, errBenchDone) {
 		return err
 	}

@@ -33,13 +33,15 @@ func TestBenchReportsWrongCounts(t *testing.T) {
 	}
 }
 
-// An unexpected status ends the bench with an error.
+// An unexpected status ends the bench with an error, also if it comes when the time is over.
 func TestBenchFailedRequestIsError(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
 	defer s.Close()
-	o := benchOptions{api: "http", addr: strings.TrimPrefix(s.URL, "http://"), duration: time.Minute, callers: 2, pipeline: 1, keys: 1, units: 2}
-	if err := bench(t.Context(), o, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "418") {
-		t.Errorf("got %v, want the status", err)
+	for _, duration := range []time.Duration{time.Minute, 1} {
+		o := benchOptions{api: "http", addr: strings.TrimPrefix(s.URL, "http://"), duration: duration, callers: 2, pipeline: 1, keys: 1, units: 2}
+		if err := bench(t.Context(), o, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "418") {
+			t.Errorf("%v: got %v, want the status", duration, err)
+		}
 	}
 }
 

@@ -229,6 +229,24 @@ func TestSimulatorEdgePassesTwiceUnderAFixedWindow(t *testing.T) {
 	again.waitUntil(t, "an arrow key selects the request before", "document.querySelector('.detail').textContent.includes('request 10 of 20, at 450 ms: allowed')")
 }
 
+// A picture that is drawn anew stays where the user looks at it.
+func TestSimulatorKeepsTheScrollPositionWhenItDrawsAnew(t *testing.T) {
+	d := startDaemon(t, map[string]string{"shop.yaml": shopRules})
+	tb := openTab(t)
+	tb.resize(t, 1280, 890)
+	tb.show(t, d, "simulator")
+	tb.simulate(t, "10/1s", "edge")
+	const scrolled = "Math.round(document.scrollingElement.scrollTop)"
+	bottom := evaluate[int](t, tb, "(() => { document.scrollingElement.scrollTop = 1e6; return "+scrolled+"; })()")
+	if bottom == 0 {
+		t.Fatal("the page has no part to scroll to")
+	}
+	tb.simulate(t, "10/1s", "burst")
+	if got := evaluate[int](t, tb, scrolled); got != bottom {
+		t.Errorf("scrolled to %d after a new picture, want %d", got, bottom)
+	}
+}
+
 func TestSimulatorRunsOwnArrivalsAndSaysWhatIsWrong(t *testing.T) {
 	d := startDaemon(t, map[string]string{"shop.yaml": shopRules})
 	tb := openTab(t)

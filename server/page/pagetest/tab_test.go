@@ -177,15 +177,24 @@ func (tb *tab) texts(t *testing.T, selector string) []string {
 	return evaluate[[]string](t, tb, fmt.Sprintf("[...document.querySelectorAll(%s)].map((e) => e.textContent)", quote(selector)))
 }
 
-// click clicks the first element of a selector, as a user would with the mouse.
+// click clicks the first element of a selector, as a user would with the mouse, once the
+// element stays in its place from one frame to the next.
 func (tb *tab) click(t *testing.T, selector string) {
 	t.Helper()
-	at := evaluate[[]float64](t, tb, fmt.Sprintf(`(() => {
-		const e = document.querySelector(%s);
-		e.scrollIntoView({ block: 'center' });
-		const box = e.getBoundingClientRect();
-		return [box.left + box.width / 2, box.top + box.height / 2];
-	})()`, quote(selector)))
+	at := evaluate[[]float64](t, tb, fmt.Sprintf(`new Promise((resolve) => {
+		const place = () => {
+			const e = document.querySelector(%s);
+			e.scrollIntoView({ block: 'center' });
+			const box = e.getBoundingClientRect();
+			return [box.left + box.width / 2, box.top + box.height / 2];
+		};
+		const compare = (before) => requestAnimationFrame(() => {
+			const now = place();
+			if (now.join() === before.join()) resolve(now);
+			else compare(now);
+		});
+		compare(place());
+	})`, quote(selector)))
 	if err := chromedp.Do(tb.ctx, chromedp.MouseClickXY(at[0], at[1])); err != nil {
 		t.Fatal(err)
 	}

@@ -126,6 +126,7 @@ export function open(root, context) {
 
 	async function run() {
 		const mine = ++sequence;
+		delete lanes.dataset.ready;
 		const own = state.traffic === 'own';
 		const asked = JSON.stringify([state.limit, state.traffic, own ? state.arrivals : '']);
 		let answer;

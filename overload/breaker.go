@@ -120,12 +120,15 @@ const (
 
 // A Call is an admitted call. Its caller must report how it ended, exactly once,
 // with Done.
-type Call struct {
-	breaker *Breaker
-	ticket  breaker.Ticket
-	sent    int64
-	mark    uint64
+type Call struct { // of no more than four words, or else it is passed through memory
+	breaker    *Breaker
+	generation uint64
+	sent       int64
+	mark       uint64 // of breaker.Pending; of a probe, when it times out, and probeBit
 }
+
+// probeBit is set in no mark, and in no time.
+const probeBit = 1 << 63
 
 // Allow admits a call, or returns an [OpenError].
 func (b *Breaker) Allow() (Call, error) {
@@ -138,6 +141,13 @@ func (b *Breaker) Allow() (Call, error) {
 
 // allow returns a call without a breaker, and when to retry, if it is denied.
 func (b *Breaker) allow(now int64) (c Call, retryAfter time.Duration) {
+	if generation, ok := b.state.AdmitHealthy(); ok && !b.pending.SweepDue(now) {
+		return Call{breaker: b, generation: generation, sent: now, mark: b.pending.Add(generation, now)}, 0
+	}
+	return b.allowUnhealthy(now)
+}
+
+func (b *Breaker) allowUnhealthy(now int64) (c Call, retryAfter time.Duration) {
 	t, ok := b.state.Admit(now)
 	if overdue := b.pending.Sweep(t.Generation, now); overdue > 0 && b.state.FailAll(t, now, overdue) {
 		ok = false
@@ -148,8 +158,8 @@ func (b *Breaker) allow(now int64) (c Call, retryAfter time.Duration) {
 	if !ok {
 		return Call{}, b.state.RetryIn(now)
 	}
-	c = Call{breaker: b, ticket: t, sent: now}
-	if !t.IsProbe() {
+	c = Call{breaker: b, generation: t.Generation, sent: now, mark: uint64(t.Probe) | probeBit}
+	if t.Probe == 0 {
 		c.mark = b.pending.Add(t.Generation, now)
 	}
 	return c, 0
@@ -158,37 +168,39 @@ func (b *Breaker) allow(now int64) (c Call, retryAfter time.Duration) {
 // Done reports how the call ended. A call that was in flight for too long has
 // failed, whatever its outcome.
 func (c Call) Done(o Outcome) {
-	if c.breaker == nil {
+	b := c.breaker
+	if b == nil {
 		return
 	}
-	now := c.breaker.clock.Now()
-	if o == Success && now-c.sent >= c.breaker.slow {
+	now := b.clock.Now()
+	if o == Success && now-c.sent >= b.slow {
 		o = Failure
 	}
-	if c.ticket.IsProbe() {
+	if c.mark >= probeBit {
 		c.endProbe(o, now)
 		return
 	}
-	if c.breaker.pending.Remove(c.mark) { // or else it has been counted as overdue
+	if b.pending.Remove(c.mark) && (o == Failure || b.state.IsCounting()) { // or else it has been counted as overdue
 		c.report(o, now)
 	}
 }
 
 func (c Call) endProbe(o Outcome, now int64) {
+	t := breaker.Ticket{Generation: c.generation, Probe: int64(c.mark &^ probeBit)}
 	if o == Canceled {
-		c.breaker.state.AbandonProbe(c.ticket, now)
+		c.breaker.state.AbandonProbe(t, now)
 		return
 	}
-	c.breaker.state.EndProbe(c.ticket, o == Success, now)
+	c.breaker.state.EndProbe(t, o == Success, now)
 }
 
 func (c Call) report(o Outcome, now int64) {
-	state := &c.breaker.state
-	switch {
-	case o == Failure:
-		state.Fail(c.ticket, now)
-	case o == Success && state.IsCounting():
-		state.Succeed(c.ticket, now)
+	t := breaker.Ticket{Generation: c.generation}
+	switch o {
+	case Failure:
+		c.breaker.state.Fail(t, now)
+	case Success:
+		c.breaker.state.Succeed(t, now)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/penstock-io/penstock/overload"
 )
@@ -406,5 +407,13 @@ func TestBreakerAllowAndDoneDoNotAllocate(t *testing.T) {
 		call.Done(overload.Success)
 	}); n != 0 {
 		t.Errorf("%v allocations, want none", n)
+	}
+}
+
+// Structs of up to four words are passed in registers. A longer Call made entry and exit
+// a third slower.
+func TestCallFitsRegisters(t *testing.T) {
+	if size := unsafe.Sizeof(overload.Call{}); size > 32 {
+		t.Errorf("a Call has %d bytes, want at most 32", size)
 	}
 }

@@ -81,12 +81,16 @@ const maxCounted = 128
 // it.
 type Ticket struct {
 	Generation uint64
-	probe      int64 // Breaker.probeAt while this probe is in flight; 0 for other calls
+	Probe      int64 // when the probe times out, which identifies it; 0 for other calls
 	counted    bool  // whether the call was counted when it was sent
 }
 
-// IsProbe reports whether the call is a probe.
-func (t Ticket) IsProbe() bool { return t.probe != 0 }
+// AdmitHealthy is Admit for a breaker that is closed and has nothing to remember: that
+// needs neither the time nor a whole Ticket.
+func (b *Breaker) AdmitHealthy() (generation uint64, ok bool) {
+	state := b.state.Load()
+	return state / oneGeneration, state%oneGeneration == 0
+}
 
 // Admit reports whether a call may be sent now.
 func (b *Breaker) Admit(now int64) (t Ticket, ok bool) {
@@ -246,11 +250,11 @@ func (b *Breaker) StartProbe(now int64) (t Ticket, ok bool) {
 		b.increaseWait()
 	}
 	b.isProbing = true
-	t = Ticket{Generation: b.state.Load() / oneGeneration, probe: math.MaxInt64}
+	t = Ticket{Generation: b.state.Load() / oneGeneration, Probe: math.MaxInt64}
 	if b.Options.ProbeTimeout > 0 {
-		t.probe = now + int64(max(b.Options.ProbeTimeout, b.wait))
+		t.Probe = now + int64(max(b.Options.ProbeTimeout, b.wait))
 	}
-	b.probeAt.Store(t.probe)
+	b.probeAt.Store(t.Probe)
 	return t, true
 }
 
@@ -260,7 +264,7 @@ func (b *Breaker) StartProbe(now int64) (t Ticket, ok bool) {
 func (b *Breaker) EndProbe(t Ticket, answered bool, now int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.IsOpen() || !b.isProbing || b.probeAt.Load() != t.probe {
+	if !b.IsOpen() || !b.isProbing || b.probeAt.Load() != t.Probe {
 		return
 	}
 	b.isProbing = false
@@ -277,7 +281,7 @@ func (b *Breaker) EndProbe(t Ticket, answered bool, now int64) {
 func (b *Breaker) AbandonProbe(t Ticket, now int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.IsOpen() && b.isProbing && b.probeAt.Load() == t.probe {
+	if b.IsOpen() && b.isProbing && b.probeAt.Load() == t.Probe {
 		b.isProbing = false
 		b.probeAt.Store(now + int64(b.wait))
 	}

@@ -1,6 +1,7 @@
 package breaker
 
 import (
+	"math/bits"
 	"sync/atomic"
 	"time"
 )
@@ -10,15 +11,15 @@ import (
 // span has one counter. It is safe for concurrent use.
 type Pending struct {
 	slow    int64
-	span    int64
+	shift   uint         // a span is 1<<shift nanoseconds: finding it needs no division
 	sweepAt atomic.Int64 // no call is overdue before
-	slots   [2 * spansPerSlow]atomic.Uint64
+	slots   [4 * spansPerSlow]atomic.Uint64
 }
 
 // A slot holds the count of one span in its low bits, and above it a mark that
 // identifies the span: its number and the generation of the breaker.
 const (
-	spansPerSlow = 16 // a call is overdue at most a sixteenth late
+	spansPerSlow = 16 // at least, so that a call is overdue at most a sixteenth late
 	countBits    = 24
 	countMask    = 1<<countBits - 1
 	numberBits   = 24
@@ -28,14 +29,21 @@ const (
 // Init sets after which time a call is overdue.
 func (p *Pending) Init(slow time.Duration) {
 	p.slow = int64(slow)
-	p.span = max(p.slow/spansPerSlow, 1)
+	p.shift = uint(bits.Len64(uint64(max(p.slow/spansPerSlow, 1)))) - 1
 }
 
 // Add counts a call that is sent now, and returns its mark.
 func (p *Pending) Add(generation uint64, now int64) (mark uint64) {
-	number := uint64(now / p.span)
+	number := uint64(now) >> p.shift
 	mark = generation<<(countBits+numberBits)>>countBits | number&numberMask
 	slot := &p.slots[number%uint64(len(p.slots))]
+	if v := slot.Load(); v>>countBits == mark && slot.CompareAndSwap(v, v+1) {
+		return mark
+	}
+	return addTo(slot, mark)
+}
+
+func addTo(slot *atomic.Uint64, mark uint64) uint64 {
 	for {
 		v := slot.Load()
 		if v&countMask > 0 && isNewer(v>>countBits, mark) {
@@ -73,14 +81,18 @@ func (p *Pending) Remove(mark uint64) bool {
 	}
 }
 
+// SweepDue reports whether a call may be overdue. It is only for speed: Sweep finds
+// nothing otherwise.
+func (p *Pending) SweepDue(now int64) bool { return now >= p.sweepAt.Load() }
+
 // Sweep removes the overdue calls, and returns how many of them belong to the
 // generation. Each call is returned at most once.
 func (p *Pending) Sweep(generation uint64, now int64) (overdue int) {
-	if now < p.sweepAt.Load() {
+	if !p.SweepDue(now) {
 		return 0
 	}
-	last := (now-p.slow)/p.span - 1 // the last span of which all calls are overdue
-	p.sweepAt.Store((last+2)*p.span + p.slow)
+	last := (now-p.slow)>>p.shift - 1 // the last span of which all calls are overdue
+	p.sweepAt.Store((last+2)<<p.shift + p.slow)
 	for i := range p.slots {
 		overdue += sweepSlot(&p.slots[i], generation, uint64(last))
 	}

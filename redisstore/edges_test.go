@@ -89,6 +89,70 @@ func TestPeekUnderLongLimitKeepsNanoseconds(t *testing.T) {
 	}
 }
 
+// A charge or refund under a limit that counts debt in microseconds keeps the nanoseconds
+// of a debt, for when the limit counts in nanoseconds again.
+func TestChargeUnderLongLimitKeepsNanoseconds(t *testing.T) {
+	w := newStorePair(t)
+	for _, a := range []penstock.Algorithm{penstock.TokenBucket, penstock.LeakyBucket} {
+		quick := penstock.Limit{Name: "bucket", Algorithm: a, Count: 1e9, Period: 7 * time.Second, Burst: 6e14}
+		long := penstock.Limit{Name: "bucket", Algorithm: a, Count: 100_000, Period: 300 * 24 * time.Hour, Burst: 20_000}
+		for cost := range int64(3) {
+			w.newRound()
+			for _, r := range []penstock.Request{
+				{Limit: quick, Cost: 1e9 + cost},
+				{Limit: long, Cost: 3},
+				{Limit: long, Cost: 2, ID: "x"},
+				{Limit: long, Cost: -1, ID: "x"},
+				{Limit: long, Cost: -1},
+				{Limit: long, Cost: 40_000, Overdraw: true},
+				{Limit: long, Cost: -39_000},
+			} {
+				w.compareOne(r)
+				w.wait(time.Millisecond)
+				w.compareOne(penstock.Request{Limit: long})
+				w.compareOne(penstock.Request{Limit: quick})
+			}
+			w.compareOne(penstock.Request{Limit: quick, Cost: 1 + cost})
+		}
+	}
+}
+
+// Debts that are paid or clamped have no part of a microsecond left.
+func TestBucketDropsPartsOfMicroseconds(t *testing.T) {
+	w := newStorePair(t)
+	quick := penstock.Limit{Name: "bucket", Count: 1e9, Period: 7 * time.Second, Burst: 6e14}
+	long := penstock.Limit{Name: "bucket", Count: 1e6, Period: time.Second, Burst: 1e15}
+	short := penstock.Limit{Name: "bucket", Count: 10, Period: 10 * time.Millisecond}
+	for _, wait := range []time.Duration{0, time.Millisecond, 11 * time.Millisecond, -time.Hour} {
+		for _, clamp := range []penstock.Limit{quick, long, short} {
+			w.newRound()
+			w.compareOne(penstock.Request{Limit: quick, Cost: 101})
+			w.compareOne(penstock.Request{Limit: long, Cost: 999})
+			w.wait(wait)
+			w.compareOne(penstock.Request{Limit: clamp, Cost: 1})
+			w.compareOne(penstock.Request{Limit: long, Cost: 1})
+			w.compareOne(penstock.Request{Limit: quick})
+		}
+	}
+}
+
+// After a long step back, a debt in nanoseconds exceeds what a double holds exactly.
+func TestLongLimitReadsNanosecondsExactlyAfterStepBack(t *testing.T) {
+	w := newStorePair(t)
+	quick := penstock.Limit{Name: "bucket", Count: 1e9, Period: 7 * time.Second, Burst: 6e14}
+	long := penstock.Limit{Name: "bucket", Count: 1e6, Period: time.Second, Burst: 2e15}
+	for cost := int64(140); cost < 150; cost++ { // 7 · 143 is 1001
+		for days := time.Duration(200); days < 1000; days += 300 {
+			w.newRound()
+			w.compareOne(penstock.Request{Limit: quick, Cost: cost})
+			w.wait(-days * 24 * time.Hour)
+			w.compareOne(penstock.Request{Limit: long})
+			w.compareOne(penstock.Request{Limit: long, Cost: 1})
+			w.compareOne(penstock.Request{Limit: long})
+		}
+	}
+}
+
 // A grant under an ID can exceed the lowered limit. The refund returns all of it.
 func TestRefundByIDReturnsMoreThanLoweredLimit(t *testing.T) {
 	w := newStorePair(t)

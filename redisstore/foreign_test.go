@@ -31,6 +31,8 @@ func TestStoreForeignValueFails(t *testing.T) {
 			{"SET", "", "hello", "PX", "60000"},
 			{"SET", "", "", "PX", "60000"},
 			{"SET", "", "1.5", "PX", "60000"},
+			{"SET", "", "-1.5u", "PX", "60000"},
+			{"SET", "", "-1.500", "PX", "60000"},
 			{"SET", "", "12 twelve", "PX", "60000"},
 			{"SET", "", "nan", "PX", "60000"},
 			{"SET", "", "inf", "PX", "60000"},

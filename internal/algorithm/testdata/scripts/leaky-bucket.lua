@@ -9,7 +9,7 @@ if ARGV[3] then
 end
 local key = KEYS[1]
 local rest = call('PTTL', key)
-local value, debt, stale = false, 0, false
+local value, debt, part, stale = false, 0, 0, false
 if rest > 0 then
   local text = call('GET', key)
   value = tonumber(text)
@@ -18,18 +18,23 @@ if rest > 0 then
     debt = value + rest * unit
     if debt > capacity then debt, stale = capacity, true end
   else
-    local digits, micros, reserved = string.match(text, '^(%-?%d+)(u?)(r?)$')
+    local digits, decimals, micros, reserved = string.match(text, '^(%-?%d+)%.?(%d*)(u?)(r?)$')
     if not digits or digits + 0 > 0 then return redis.error_reply('FOREIGN value') end
-    debt = digits + rest * (micros == 'u' and 1000 or 1000000)
-    if micros ~= mark then -- a peek does not round the stored value
-      debt = mark == 'u' and math.ceil(debt / 1000) or debt * 1000
+    if decimals ~= '' and (#decimals ~= 3 or micros == '') then return redis.error_reply('FOREIGN value') end
+    if micros == mark then
+      debt, part = digits + rest * unit, tonumber(decimals) or 0
+    elseif mark == 'u' then -- after a step back, the debt in nanoseconds may exceed a double
+      part = math.fmod(-digits, 1000)
+      debt = (digits + part) / 1000 + rest * unit
+    else
+      debt = (digits + rest * 1000) * 1000 - (tonumber(decimals) or 0)
     end
     local most = capacity
     if reserved == 'r' then most = capacity + math.max(capacity, overdraft, 60000 * unit) end
-    if debt > most then debt, stale = most, true end
+    if debt > most then debt, part, stale = most, 0, true end
     value = false
   end
-  if debt < 0 then debt = 0 end
+  if debt <= 0 then debt, part = 0, 0 end
 elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
 end
@@ -64,7 +69,11 @@ elseif charge ~= 0 or stale then
       ttl, marks = math.max(ttl, math.ceil(after / unit)), mark .. 'r'
     end
     moved = after - ttl * unit
-    if marks ~= '' then moved = string.format('%.0f', moved) .. marks end
+    if part > 0 then
+      moved = string.format('-%.0f.%03d', math.abs(moved), part) .. marks
+    elseif marks ~= '' then
+      moved = string.format('%.0f', moved) .. marks
+    end
     call('SET', key, moved, 'PX', ttl)
   end
 end

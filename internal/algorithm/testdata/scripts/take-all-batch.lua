@@ -52,7 +52,7 @@ while first < #KEYS do
 local fits = ARGV[1] == '1'
 local reply1, key1 = 0, KEYS[first + 1]
 local rest1 = call1('PTTL', key1)
-local value1, debt1, stale1 = false, 0, false
+local value1, debt1, part1, stale1 = false, 0, 0, false
 if rest1 > 0 then
   local text1 = call1('GET', key1)
   value1 = tonumber(text1)
@@ -62,18 +62,23 @@ if rest1 > 0 then
     debt1 = value1 + rest1 * unit1
     if debt1 > capacity1 then debt1, stale1 = capacity1, true end
   else
-    local digits1, micros1, reserved1 = string.match(text1, '^(%-?%d+)(u?)(r?)$')
+    local digits1, decimals1, micros1, reserved1 = string.match(text1, '^(%-?%d+)%.?(%d*)(u?)(r?)$')
     if not digits1 or digits1 + 0 > 0 then error({err = 'FOREIGN value'}) end
-    debt1 = digits1 + rest1 * (micros1 == 'u' and 1000 or 1000000)
-    if micros1 ~= mark1 then -- a peek does not round the stored value
-      debt1 = mark1 == 'u' and math.ceil(debt1 / 1000) or debt1 * 1000
+    if decimals1 ~= '' and (#decimals1 ~= 3 or micros1 == '') then error({err = 'FOREIGN value'}) end
+    if micros1 == mark1 then
+      debt1, part1 = digits1 + rest1 * unit1, tonumber(decimals1) or 0
+    elseif mark1 == 'u' then -- after a step back, the debt in nanoseconds may exceed a double
+      part1 = math.fmod(-digits1, 1000)
+      debt1 = (digits1 + part1) / 1000 + rest1 * unit1
+    else
+      debt1 = (digits1 + rest1 * 1000) * 1000 - (tonumber(decimals1) or 0)
     end
     local most1 = capacity1
     if reserved1 == 'r' then most1 = capacity1 + math.max(capacity1, overdraft1, 60000 * unit1) end
-    if debt1 > most1 then debt1, stale1 = most1, true end
+    if debt1 > most1 then debt1, part1, stale1 = most1, 0, true end
     value1 = false
   end
-  if debt1 < 0 then debt1 = 0 end
+  if debt1 <= 0 then debt1, part1 = 0, 0 end
 elseif rest1 == -1 then
   error({err = 'FOREIGN key without expiry'})
 end
@@ -201,7 +206,11 @@ elseif charge1 ~= 0 or stale1 then
       ttl1, marks1 = math.max(ttl1, math.ceil(after1 / unit1)), mark1 .. 'r'
     end
     moved1 = after1 - ttl1 * unit1
-    if marks1 ~= '' then moved1 = string.format('%.0f', moved1) .. marks1 end
+    if part1 > 0 then
+      moved1 = string.format('-%.0f.%03d', math.abs(moved1), part1) .. marks1
+    elseif marks1 ~= '' then
+      moved1 = string.format('%.0f', moved1) .. marks1
+    end
     call1('SET', key1, moved1, 'PX', ttl1)
   end
 end

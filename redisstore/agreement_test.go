@@ -75,8 +75,8 @@ type storePair struct {
 	limits   []penstock.Limit
 	keys     [3]string
 	keyCount int
-	// When the state and the records of a key expire. After a step back the stores
-	// may differ on a key that had expired before.
+	// When the state and the records of a key expire, or earlier. After a step back the
+	// stores may differ on a key that had expired before.
 	ends  map[string]map[any]time.Time
 	hints []time.Duration // durations in the last decisions
 	trace strings.Builder
@@ -426,9 +426,20 @@ func (w *storePair) compare(rs []penstock.Request, got, want []penstock.Decision
 	if (gotErr == nil) != (wantErr == nil) || gotErr == nil && !slices.Equal(got, want) {
 		w.Errorf("the stores disagree; see the end of the trace")
 	}
-	if gotErr == nil {
+	switch {
+	case gotErr == nil:
 		w.compared += len(rs)
 		w.recordExpiries(rs, want)
+	case errors.Is(gotErr, penstock.ErrUnknownID):
+		w.forgetExpiries(rs)
+	}
+}
+
+// forgetExpiries lets states expire now, as far as the test knows: like a denial, an
+// unknown ID moves a state from the future to the present, and no decision says so.
+func (w *storePair) forgetExpiries(rs []penstock.Request) {
+	for _, r := range rs {
+		w.ends[r.Key][r.Limit.Identity()] = w.now
 	}
 }
 
@@ -444,11 +455,10 @@ func (w *storePair) recordExpiries(rs []penstock.Request, ds []penstock.Decision
 		} else if ends[identity].After(w.now) {
 			delete(ends, identity) // refunded; an expired state stays recorded
 		}
-		if rs[i].ID != "" && d.Granted > 0 {
-			memory := w.lifetime(rs, i)
-			record := [2]any{identity, rs[i].ID}
-			if !ends[record].After(w.now) { // a repeat does not extend it
-				ends[record] = w.now.Add(memory)
+		if rs[i].ID != "" && (d.Granted > 0 || rs[i].Overdraw) { // a charge of nothing is recorded too
+			record, end := [2]any{identity, rs[i].ID}, w.now.Add(w.lifetime(rs, i))
+			if before, ok := ends[record]; !ok || end.Before(before) {
+				ends[record] = end // a repeat does not extend it, but it may be new after a refund and a step back
 			}
 		}
 		for _, hint := range []time.Duration{d.RetryAfter, d.ResetAfter, d.Delay} {

@@ -196,7 +196,8 @@ func (m *Memory) Take(_ context.Context, r Request) (d Decision, err error) {
 		if cl.limit.Algorithm == Concurrent {
 			return m.takePermits(cl, &r), nil
 		}
-		return m.takeWithID(cl, &r)
+		err = m.takeWithID(cl, &r, &d)
+		return d, err
 	}
 	m.take(cl, r.Key, r.forAlgorithm(), &d)
 	return d, nil

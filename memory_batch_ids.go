@@ -68,7 +68,7 @@ func (b *memoryBatch) repeat(ds []Decision) {
 		switch it := &b.items[i]; {
 		case it.record != 0:
 			rec := recordOf(it.home.recordSlot(it.limit, it.record, b.mono))
-			ds[i] = it.home.repeatID(it.limit, it.homeHash, it.now, b.mono, rec)
+			it.home.repeatID(it.limit, it.homeHash, it.now, b.mono, rec, &ds[i])
 		case it.req.ID == 0:
 			it.peek(&ds[i])
 		}
@@ -76,13 +76,14 @@ func (b *memoryBatch) repeat(ds []Decision) {
 }
 
 // settle makes what is charged to each item equal to its cost.
-func (b *memoryBatch) settle(ds []Decision) (err error) {
+func (b *memoryBatch) settle(ds []Decision) error {
 	for i := range b.items {
 		it := &b.items[i]
 		slot := it.home.recordSlot(it.limit, it.record, b.mono)
-		if ds[i], err = it.home.settleID(it.limit, it.req.Cost, it.homeHash, it.record, it.now, slot); err != nil {
-			return requestError(it.index, err)
+		if slot == nil { // a sweep for the items before dropped it: it expired meanwhile
+			return requestError(it.index, errNotRemembered)
 		}
+		it.home.settleID(it.limit, it.req.Cost, it.homeHash, it.record, it.now, slot, &ds[i])
 	}
 	return nil
 }
@@ -120,7 +121,7 @@ func (b *memoryBatch) putRecords(ds []Decision) {
 		}
 		t := &s.tables[idTableOf(it.limit)]
 		slot := t.Slot(it.record)
-		putRecord(slot, s.newRecord(it.limit, it.homeHash, b.mono, b.lifetime, ds[i]))
+		s.putNewRecord(slot, s.dueOf(it.limit, it.homeHash), b.mono, b.lifetime, &ds[i])
 		t.NoteExpiry(hashtable.Expiry(slot))
 	}
 }

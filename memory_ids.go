@@ -10,23 +10,49 @@ import (
 
 // takeWithID decides a request with an ID. The record of the grant is in the
 // shard of its key, so charge and record are written under one lock.
-func (m *Memory) takeWithID(cl *compiledLimit, r *Request) (Decision, error) {
+func (m *Memory) takeWithID(cl *compiledLimit, r *Request, d *Decision) error {
 	h := m.hashOf(cl, r.Key)
 	id := m.hashOfID(h, r.ID)
 	s := m.shard(h)
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.prefetchWithID(cl, h, id)
 	now, mono := m.clocks(cl.table)
-	slot := s.recordSlot(cl, id, mono)
-	switch {
-	case r.Settle:
-		return s.settleID(cl, r.Cost, h, id, now, slot)
-	case r.Cost < 0:
-		return s.refundID(cl, r.Cost, h, id, now, slot), nil
-	case slot != nil:
-		return s.repeatID(cl, h, now, mono, recordOf(slot)), nil
+	err := s.takeWithID(cl, r, h, id, now, mono, d)
+	s.mu.Unlock()
+	return err
+}
+
+// prefetchWithID prefetches the slots of a key and of a record, so that a request waits
+// for both at once.
+func (s *shard) prefetchWithID(cl *compiledLimit, h, id uint64) {
+	if t := &s.tables[idTableOf(cl)]; t.Len() > 0 {
+		t.Prefetch(id)
 	}
-	return s.takeNewID(cl, r, h, id, now, mono)
+	if t := &s.tables[cl.table]; t.Len() > 0 {
+		t.Prefetch(h)
+	}
+}
+
+func (s *shard) takeWithID(cl *compiledLimit, r *Request, h, id uint64, now, mono int64, d *Decision) error {
+	slot := s.tables[idTableOf(cl)].Slot(id)
+	known := slot != nil && hashtable.Expiry(slot) > mono
+	switch {
+	case !known && r.Settle:
+		s.take(cl, h, now, algorithm.Request{}, d) // as a denial, it corrects a state from the future
+		*d = Decision{}
+		return errNotRemembered
+	case r.Settle:
+		s.settleID(cl, r.Cost, h, id, now, slot, d)
+	case r.Cost >= 0 && !known:
+		return s.takeNewID(cl, r, h, id, now, mono, slot, d)
+	case r.Cost < 0 && known:
+		s.refundID(cl, r.Cost, h, id, now, slot, d)
+	case known:
+		s.repeatID(cl, h, now, mono, recordOf(slot), d)
+	default: // there is nothing to refund
+		s.take(cl, h, now, algorithm.Request{}, d)
+	}
+	return nil
 }
 
 // hashOfID returns the hash of an ID under a key with that hash; never 0.
@@ -82,26 +108,42 @@ func (s *shard) recordSlot(cl *compiledLimit, id uint64, mono int64) []uint64 {
 }
 
 // takeNewID takes under an ID without a record. It allocates the record before it
-// charges anything: without a record, a retry would be charged again.
-func (s *shard) takeNewID(cl *compiledLimit, r *Request, h, id uint64, now, mono int64) (Decision, error) {
-	t := &s.tables[idTableOf(cl)]
-	slot := t.Slot(id)
+// charges anything: without a record, a retry would be charged again. The slot is that of
+// a record that has expired, or nil.
+func (s *shard) takeNewID(cl *compiledLimit, r *Request, h, id uint64, now, mono int64, slot []uint64, d *Decision) error {
+	k := idTableOf(cl)
 	if slot == nil {
-		slot = s.newSlot(idTableOf(cl), id, mono)
+		slot = s.newSlot(k, id, mono)
 	}
 	if slot == nil {
-		return Decision{}, errNoRecord
+		return errNoRecord
 	}
 	lifetime := cl.lifetimeOf(r)
 	slot[expiryWord] = uint64(mono + lifetime)
-	var d Decision
 	s.usedOverflow = false
-	s.take(cl, h, now, r.forAlgorithm(), &d)
-	if slot = t.Slot(id); slot != nil { // take may have moved it, or swept it after a short lifetime
-		putRecord(slot, s.newRecord(cl, h, mono, lifetime, d))
-		t.NoteExpiry(hashtable.Expiry(slot))
+	due, moved := s.charge(cl, h, now, r.forAlgorithm(), d)
+	if moved {
+		slot = s.tables[k].Slot(id) // or nil, if it was swept after a short lifetime
 	}
-	return d, nil
+	if slot != nil {
+		s.putNewRecord(slot, due, mono, lifetime, d)
+		s.tables[k].NoteExpiry(hashtable.Expiry(slot))
+	}
+	return nil
+}
+
+// charge decides a request of a key, and returns when time will have paid back what it
+// charged, and whether slots may have moved.
+func (s *shard) charge(cl *compiledLimit, h uint64, now int64, req algorithm.Request, d *Decision) (due int64, moved bool) {
+	t := &s.tables[cl.table]
+	slot := t.Slot(h)
+	if slot == nil || cl.hasBlocks {
+		s.take(cl, h, now, req, d)
+		return s.dueOf(cl, h), true
+	}
+	s.decide(cl, slot, now, req, d)
+	t.NoteExpiry(hashtable.Expiry(slot))
+	return algorithm.RoundUp(hashtable.Expiry(slot), cl.tick), false
 }
 
 // lifetimeOf returns how long a grant to the request is remembered.
@@ -112,15 +154,17 @@ func (cl *compiledLimit) lifetimeOf(r *Request) int64 {
 // errNoRecord is returned if the store has no room for a record.
 var errNoRecord = fmt.Errorf("penstock: memory: store is full, cannot record the ID: %w", ErrUnavailable)
 
-// newRecord returns the record of a decision. The record of a denial has already
-// expired.
-func (s *shard) newRecord(cl *compiledLimit, h uint64, mono, lifetime int64, d Decision) idRecord {
+// putNewRecord records a decision on units that time will have paid back at due. The
+// record of a denial has already expired.
+func (s *shard) putNewRecord(slot []uint64, due, mono, lifetime int64, d *Decision) {
 	r := idRecord{actAt: mono + int64(d.Delay), overflow: s.usedOverflow}
 	if d.Allowed {
 		r.expiry = mono + lifetime
-		r.grant = algorithm.Grant{}.Charged(0, d.Granted, s.dueOf(cl, h), cl.interval())
 	}
-	return r
+	if d.Allowed && d.Granted > 0 {
+		r.grant = algorithm.Grant{Units: d.Granted, Owed: d.Granted, Due: due}
+	}
+	putRecord(slot, &r)
 }
 
 // dueOf returns when time will have paid back the units that were just charged to a
@@ -137,40 +181,33 @@ func (s *shard) dueOf(cl *compiledLimit, h uint64) int64 {
 }
 
 // repeatID answers a retry with the earlier grant, and the state of the key now.
-func (s *shard) repeatID(cl *compiledLimit, h uint64, now, mono int64, rec idRecord) (d Decision) {
-	s.take(cl, h, now, algorithm.Request{}, &d)
+func (s *shard) repeatID(cl *compiledLimit, h uint64, now, mono int64, rec idRecord, d *Decision) {
+	s.take(cl, h, now, algorithm.Request{}, d)
 	d.Granted = rec.grant.Units
 	d.Delay = max(0, time.Duration(rec.actAt-mono))
-	return d
 }
 
 // refundID refunds a grant under an ID, once.
-func (s *shard) refundID(cl *compiledLimit, cost int64, h, id uint64, now int64, slot []uint64) (d Decision) {
-	if slot == nil || recordOf(slot).refunded {
-		s.take(cl, h, now, algorithm.Request{}, &d)
-		return d
-	}
+func (s *shard) refundID(cl *compiledLimit, cost int64, h, id uint64, now int64, slot []uint64, d *Decision) {
 	rec := recordOf(slot)
+	if rec.refunded {
+		s.take(cl, h, now, algorithm.Request{}, d)
+		return
+	}
 	rec.refunded = true
-	s.moveGrant(cl, &rec, h, now, max(cost, -rec.grant.Units), &d)
+	moved := s.moveGrant(cl, &rec, h, now, max(cost, -rec.grant.Units), d)
 	if rec.grant.Units == 0 {
 		rec.expiry = 0
 	}
-	s.putRecord(cl, id, rec)
-	return d
+	s.putRecord(cl, id, slot, moved, &rec)
 }
 
 // settleID makes what is charged under an ID equal to the cost.
-func (s *shard) settleID(cl *compiledLimit, cost int64, h, id uint64, now int64, slot []uint64) (d Decision, err error) {
-	if slot == nil {
-		s.take(cl, h, now, algorithm.Request{}, &d) // as a denial, it corrects a state from the future
-		return Decision{}, errNotRemembered
-	}
+func (s *shard) settleID(cl *compiledLimit, cost int64, h, id uint64, now int64, slot []uint64, d *Decision) {
 	rec := recordOf(slot)
-	s.moveGrant(cl, &rec, h, now, cost-rec.grant.Units, &d)
-	s.putRecord(cl, id, rec)
+	moved := s.moveGrant(cl, &rec, h, now, cost-rec.grant.Units, d)
+	s.putRecord(cl, id, slot, moved, &rec)
 	d.settled(rec.grant.Units)
-	return d, nil
 }
 
 // errNotRemembered is returned for an ID without a record.
@@ -182,37 +219,44 @@ func (d *Decision) settled(units int64) {
 	d.Allowed, d.Granted, d.RetryAfter, d.Delay = true, units, 0, 0
 }
 
-// putRecord writes a record that may have moved since it was read.
-func (s *shard) putRecord(cl *compiledLimit, id uint64, rec idRecord) {
+// putRecord writes a record that was read from a slot, which may have moved since.
+func (s *shard) putRecord(cl *compiledLimit, id uint64, slot []uint64, moved bool, rec *idRecord) {
 	t := &s.tables[idTableOf(cl)]
-	if slot := t.Slot(id); slot != nil {
+	if moved {
+		slot = t.Slot(id)
+	}
+	if slot != nil {
 		putRecord(slot, rec)
 		t.NoteExpiry(hashtable.Expiry(slot))
 	}
 }
 
 // moveGrant charges more units under an ID, or refunds some of them, and updates the
-// record.
-func (s *shard) moveGrant(cl *compiledLimit, rec *idRecord, h uint64, now, change int64, d *Decision) {
+// record. It reports whether slots may have moved.
+func (s *shard) moveGrant(cl *compiledLimit, rec *idRecord, h uint64, now, change int64, d *Decision) (moved bool) {
 	g, interval := &rec.grant, cl.interval()
 	if change <= 0 {
 		back := min(-change, g.Unpaid(now, interval))
-		s.refundDue(cl, rec, h, now, back, d)
+		moved = s.refundDue(cl, rec, h, now, back, d)
 		*g = g.Refunded(now, -change, back, interval, cl.tick)
-		return
+		return moved
 	}
 	req := algorithm.Request{Cost: change, Overdraw: cl.limit.Algorithm.hasDebt(), AtMost: !cl.limit.Algorithm.hasDebt()}
+	var due int64
 	if s.usedOverflow = rec.overflow; rec.overflow {
 		s.takeOverflow(cl, req, d)
+		due, moved = s.dueOf(cl, h), true
 	} else {
-		s.take(cl, h, now, req, d)
+		due, moved = s.charge(cl, h, now, req, d)
 	}
 	rec.overflow = s.usedOverflow
-	*g = g.Charged(now, d.Granted, s.dueOf(cl, h), interval)
+	*g = g.Charged(now, d.Granted, due, interval)
+	return moved
 }
 
-// refundDue refunds units of a grant to the key, or to the overflow bucket.
-func (s *shard) refundDue(cl *compiledLimit, rec *idRecord, h uint64, now, units int64, d *Decision) {
+// refundDue refunds units of a grant to the key, or to the overflow bucket. It reports
+// whether slots may have moved.
+func (s *shard) refundDue(cl *compiledLimit, rec *idRecord, h uint64, now, units int64, d *Decision) (moved bool) {
 	if rec.overflow {
 		s, h = &s.store.overflow, cl.overflowHash()
 		s.mu.Lock()
@@ -222,10 +266,11 @@ func (s *shard) refundDue(cl *compiledLimit, rec *idRecord, h uint64, now, units
 	slot := t.Slot(h)
 	if slot == nil || units == 0 {
 		s.take(cl, h, now, algorithm.Request{}, d)
-		return
+		return true
 	}
 	s.decideRefund(cl, slot, now, units, rec.grant.Due, d)
 	t.NoteExpiry(hashtable.Expiry(slot))
+	return false
 }
 
 // decideRefund is decide for a refund of units that are paid back at due.

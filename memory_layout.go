@@ -218,7 +218,7 @@ func recordOf(slot []uint64) idRecord {
 	}
 }
 
-func putRecord(slot []uint64, r idRecord) {
+func putRecord(slot []uint64, r *idRecord) {
 	slot[expiryWord], slot[grantedWord], slot[actAtWord] = uint64(r.expiry), uint64(r.grant.Units), uint64(r.actAt)
 	slot[owedWord], slot[dueWord] = uint64(r.grant.Owed), uint64(r.grant.Due)
 	if r.overflow {

@@ -23,7 +23,7 @@ func (g Grant) Unpaid(now, interval int64) int64 {
 	case interval == 0:
 		return g.Owed
 	}
-	return min(g.Owed, divideUp(g.Due-now, interval))
+	return minUp(g.Owed, g.Due-now, interval)
 }
 
 // Charged returns the grant after more units were charged, which time will have paid
@@ -34,12 +34,13 @@ func (g Grant) Charged(now, units, due, interval int64) Grant {
 	if units == 0 {
 		return g
 	}
-	owed := g.Unpaid(now, interval)
+	owed := int64(0)
 	switch {
-	case interval > 0 && owed > 0:
-		owed = min(owed, (g.Due-now)/interval)
-	case due != g.Due:
-		owed = 0
+	case g.Due <= now:
+	case interval > 0:
+		owed = minDown(g.Owed, g.Due-now, interval)
+	case due == g.Due:
+		owed = g.Owed
 	}
 	return Grant{Units: g.Units + units, Owed: owed + units, Due: due}
 }

@@ -63,3 +63,21 @@ func keepsRate(count, period, interval int64) bool {
 	}
 	return gotHigh < wantHigh || gotLow <= wantLow
 }
+
+// minDown returns units, or the whole intervals in a time if that is less. None of them
+// is negative. A multiplication finds that the units fit in a tenth of the time that a
+// division takes.
+func minDown(units, time, interval int64) int64 {
+	if high, low := bits.Mul64(uint64(units), uint64(interval)); high == 0 && low <= uint64(time) {
+		return units
+	}
+	return time / interval
+}
+
+// minUp is minDown, but counts an interval that has begun.
+func minUp(units, time, interval int64) int64 {
+	if high, low := bits.Mul64(uint64(units), uint64(interval)); high == 0 && low <= uint64(time) {
+		return units
+	}
+	return divideUp(time, interval)
+}

@@ -104,3 +104,27 @@ func roundUpTo(grain int64, x *big.Rat) *big.Int {
 	}
 	return n.Mul(n, big.NewInt(grain))
 }
+
+// The products that stand in for divisions do not overflow, and are exact where the units
+// just fit.
+func TestMinDownAndMinUpEqualDivision(t *testing.T) {
+	check := func(fatalf func(string, ...any), units, time, interval int64) {
+		if got, want := minDown(units, time, interval), min(units, time/interval); got != want {
+			fatalf("minDown(%d, %d, %d) = %d, want %d", units, time, interval, got, want)
+		}
+		if got, want := minUp(units, time, interval), min(units, (time-1)/interval+1); got != want {
+			fatalf("minUp(%d, %d, %d) = %d, want %d", units, time, interval, got, want)
+		}
+	}
+	check(t.Errorf, math.MaxInt64, math.MaxInt64, math.MaxInt64)
+	rapid.Check(t, func(t *rapid.T) {
+		interval := rapid.Int64Range(1, math.MaxInt64).Draw(t, "interval")
+		units := rapid.Int64Range(0, math.MaxInt64).Draw(t, "units")
+		time := rapid.Int64Range(1, math.MaxInt64).Draw(t, "time")
+		check(t.Fatalf, units, time, interval)
+		some := units % min(math.MaxInt64/interval, 1<<40)
+		for time := some*interval - 1; time <= some*interval+1 && time > 0; time++ {
+			check(t.Fatalf, some, time, interval)
+		}
+	})
+}

@@ -72,7 +72,8 @@ func (r *Rate) Debt(s Bucket, now int64) int64 {
 // overdraw returns the state after a request that is charged even if it does not
 // fit, and the outcome.
 func (r *Rate) overdraw(s Bucket, debt, now int64, req Request) (Bucket, Outcome) {
-	out := req.overdraw(((r.Burst+r.Overdraft)*r.Interval - debt) / r.Interval)
+	room := max((r.Burst+r.Overdraft)*r.Interval-debt, 0)
+	out := req.overdraw(minDown(req.Cost, room, r.Interval))
 	if out.Granted == 0 {
 		return s.unchanged(debt, now), out
 	}
@@ -143,6 +144,6 @@ func (r *Rate) RefundDue(s Bucket, now, units, due int64) (Bucket, Outcome) {
 	if unpaid <= 0 || units == 0 {
 		return s.unchanged(debt, now), Outcome{Allowed: true}
 	}
-	units = min(units, divideUp(unpaid, r.Interval))
+	units = minUp(units, unpaid, r.Interval)
 	return r.withDebt(debt-min(units*r.Interval, unpaid), now), Outcome{Allowed: true, Granted: -units}
 }

@@ -17,6 +17,8 @@ LINT         := $(CURDIR)/.bin/$(LINT_VERSION)/golangci-lint
 # The timeout detects a hang, and the stacks say where. Packages wait for servers
 # more than they compute, so more of them run than there are processors.
 TEST_FLAGS := -shuffle=on -timeout=20m -p 4
+# The tests of a package wait as well. Vet is a target of its own.
+MAIN_FLAGS := $(TEST_FLAGS) -parallel 4 -vet=off
 RACE_TEST  := CGO_ENABLED=1 go test -race
 SUMMARY    := .bin/summary
 REPORT     := go run ./internal/testreport -summary $(SUMMARY)
@@ -25,7 +27,10 @@ REPORT     := go run ./internal/testreport -summary $(SUMMARY)
 # than the race detector allows. CI does so for all packages (make unit). The checks of
 # documents are there as well: nothing in them is concurrent.
 PURE := ./internal/...
-RACY = $(shell go list ./... | grep -v '/internal/doctest$$')
+RACY = $(shell go list $(SLOW) ./... | grep -v '/internal/doctest$$')
+
+# These start first, because nothing else is left to run beside the last one.
+SLOW := ./redisstore ./cmd/penstock ./server . ./server/rules
 
 .PHONY: help
 help: ## Show this help
@@ -40,8 +45,8 @@ run: build ## Start the daemon and print commands to try; ARGS="--http :9090" ad
 .PHONY: test
 test: setup format-check ## Run the tests of the main module, race detector on, in about eight minutes
 	@mkdir -p .bin && rm -f $(SUMMARY)
-	@$(RACE_TEST) $(TEST_FLAGS) -short -json $(RACY) | $(REPORT) -title "all packages with concurrency, race detector on"
-	@go test $(TEST_FLAGS) -json $(PURE) | $(REPORT) -title "documents, arithmetic and data structures, full-length properties"
+	@$(RACE_TEST) $(MAIN_FLAGS) -short -json $(RACY) | $(REPORT) -title "all packages with concurrency, race detector on"
+	@go test $(MAIN_FLAGS) -json $(PURE) | $(REPORT) -title "documents, arithmetic and data structures, full-length properties"
 	@echo; echo "make test:"; cat $(SUMMARY)
 
 .PHONY: build
@@ -57,7 +62,7 @@ simulate: ## Draw what a limit does to traffic; LIMIT="5/2s sliding-log" TRAFFIC
 .PHONY: unit
 unit: setup ## Run all tests without the race detector, allocation tests included
 	@mkdir -p .bin
-	@go test $(TEST_FLAGS) -json ./... | $(REPORT) -title "all packages"
+	@go test $(MAIN_FLAGS) -json ./... | $(REPORT) -title "all packages"
 
 .PHONY: nested
 nested: setup ## Vet and test the nested modules: benchmarks, adapters, framework examples

@@ -50,7 +50,10 @@ func run(m *testing.M) int {
 // reduceChecks lowers the number of random cases of storetest, because four stores
 // run it here and each case takes many round trips. -rapid.checks overrides it.
 func reduceChecks() {
-	const checks = "50"
+	checks := "50"
+	if testing.Short() {
+		checks = "20"
+	}
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
 	if !given {

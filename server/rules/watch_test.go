@@ -429,7 +429,11 @@ func TestWatchLoadsOneVersionOfAllFiles(t *testing.T) {
 			<-time.After(100 * time.Microsecond)
 		}
 	})
-	for n := range 100 {
+	rounds := 100
+	if testing.Short() {
+		rounds = 30
+	}
+	for n := range rounds {
 		begun := time.Now()
 		w.reload()
 		w.source.Reload()

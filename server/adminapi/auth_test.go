@@ -2,6 +2,7 @@ package adminapi_test
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -169,6 +170,40 @@ func TestWrongTokensAreLimited(t *testing.T) {
 		time.Sleep(time.Minute)
 		if w := get("secret", "203.0.113.9:3"); w.Code != 200 {
 			t.Errorf("a minute later: got %d %s, want 200", w.Code, w.Body)
+		}
+	})
+}
+
+// Guesses from many addresses are limited together, and do not keep out an operator whose
+// address is known.
+func TestWrongTokensOfAllAddressesAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, newEngineWithOptions(t, &engine.Options{Token: "secret"}), adminapi.Options{})
+		get := func(token, from string) int {
+			return send(s, "GET", "/rules", "Authorization", "Bearer "+token, "From", from).Code
+		}
+		const operator = "203.0.113.9:1"
+		if code := get("secret", operator); code != 200 {
+			t.Fatalf("the operator got %d, want 200", code)
+		}
+		checked := 0
+		for i := range 200 {
+			if get("guess", fmt.Sprintf("[2001:db8:0:%x::1]:1", i)) == 401 {
+				checked++
+			}
+		}
+		if checked != 100 {
+			t.Errorf("%d guesses from 200 networks were checked at once, want 100", checked)
+		}
+		if code := get("secret", "198.51.100.7:1"); code != 429 {
+			t.Errorf("an unknown address got %d, want 429", code)
+		}
+		if code := get("secret", operator); code != 200 {
+			t.Errorf("the operator got %d, want 200", code)
+		}
+		time.Sleep(time.Second)
+		if code := get("secret", "198.51.100.7:1"); code != 200 {
+			t.Errorf("a second later an unknown address got %d, want 200", code)
 		}
 	})
 }

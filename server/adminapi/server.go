@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"strings"
+	"time"
 
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/server/audit"
@@ -109,7 +110,7 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 	}
 	s.mux.HandleFunc(page.Prefix, s.servePage())
 	s.mux.HandleFunc("/", handleNotFound)
-	s.http = httpserver.New(s.mux, httpserver.Options{Log: o.Log, CloseSilent: true})
+	s.http = httpserver.New(s.mux, httpserver.Options{Log: o.Log, Linger: adminLinger, CloseSilent: true})
 	return s, nil
 }
 
@@ -150,6 +151,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.Serve
 
 // rootPath is the pattern of "/" alone.
 const rootPath = "/{$}"
+
+// adminLinger is how long a shutdown answers open connections. Pages and scrapers keep
+// them open and repeat a request that is lost, so that they need not delay the shutdown.
+const adminLinger = 50 * time.Millisecond
 
 // An endpoint is a path with its allowed methods and its handler.
 type endpoint struct {

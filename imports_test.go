@@ -165,6 +165,7 @@ var rules = []rule{
 	protocolRule("httpapi", "respapi"),
 	protocolRule("respapi", "adminapi"),
 	protocolRule("adminapi", "grpcapi"),
+	protocolRule("rlqsapi", "grpcapi"),
 	{
 		name:    "rules import no protocol",
 		because: "the same rule must mean the same for every API",

@@ -69,6 +69,7 @@ type Config struct {
 	EnvoyHeaders     bool
 	EnvoyHeaderNames [3]string // limit, remaining, reset
 	EnvoyMetadata    bool
+	RLQS             bool
 	MaxDescriptors   int
 	MaxEntries       int
 

@@ -101,6 +101,7 @@ var Settings = slices.Concat(
 		Setting{Name: "envoy-headers", Default: "false", Help: "send RateLimit-Limit, -Remaining and -Reset for Envoy to add to responses", set: toggle(func(c *Config) *bool { return &c.EnvoyHeaders })},
 		Setting{Name: "envoy-header-names", Kind: "names", Default: "RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset", Help: "names of these three headers", set: headerNames},
 		Setting{Name: "envoy-metadata", Default: "false", Help: "send the descriptors and the rules' metadata to Envoy as dynamic metadata", set: toggle(func(c *Config) *bool { return &c.EnvoyMetadata })},
+		Setting{Name: "rlqs", Default: "false", Help: "serve Envoy's rate limit quota service on the gRPC listener: proxies decide by themselves, with units of the rules' limits that they were assigned", set: toggle(func(c *Config) *bool { return &c.RLQS })},
 		Setting{Name: "max-descriptors", Kind: "number", Default: "256", Help: "maximum number of descriptors in a request of Envoy", set: count(func(c *Config) *int { return &c.MaxDescriptors })},
 		Setting{Name: "max-entries", Kind: "number", Default: "128", Help: "maximum number of entries in a descriptor of Envoy", set: count(func(c *Config) *int { return &c.MaxEntries })},
 		Setting{Name: "max-connections", Kind: "number", Default: "10000", Help: "maximum number of connections per listener; more are closed at once", set: count(func(c *Config) *int { return &c.MaxConnections })},

@@ -19,6 +19,7 @@ import (
 	"github.com/penstock-io/penstock/server/internal/connlimit"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
 	"github.com/penstock-io/penstock/server/respapi"
+	"github.com/penstock-io/penstock/server/rlqsapi"
 	"github.com/penstock-io/penstock/server/rlsproto"
 )
 
@@ -146,8 +147,13 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 	}
 	switch l.name {
 	case "grpc":
+		services, err := s.newServices(requests)
+		if err != nil {
+			return nil, err
+		}
 		return grpcapi.New(s.engine, &grpcapi.Options{
-			Envoy: envoy, TLS: tlsConfig, ObserveLatency: s.metrics.observeRPC(l.name), Requests: requests, Audit: s.audit,
+			Services: services,
+			Envoy:    envoy, TLS: tlsConfig, ObserveLatency: s.metrics.observeRPC(l.name), Requests: requests, Audit: s.audit,
 			MaxConnectionAge: c.role().ConnectionAge, MaxConnectionAgeGrace: c.role().ConnectionAgeGrace,
 		})
 	case "http":
@@ -182,6 +188,20 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 		err = fmt.Errorf("%w: set --token-file, or listen on 127.0.0.1", err)
 	}
 	return api, err
+}
+
+// newServices returns the services of the gRPC listener besides Envoy's rate limit service.
+func (s *Server) newServices(requests *requestlog.Log) ([]grpcapi.Service, error) {
+	if !s.config.RLQS {
+		return nil, nil
+	}
+	quotas, err := rlqsapi.New(s.engine, &rlqsapi.Options{Requests: requests})
+	if err != nil {
+		return nil, err
+	}
+	s.background = append(s.background, quotas.Run)
+	s.metrics.registry.MustRegister(quotaCollector{quotas})
+	return []grpcapi.Service{quotas}, nil
 }
 
 // newRequestLog returns the log of requests to an API, or nil for the admin API, whose

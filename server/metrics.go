@@ -8,6 +8,7 @@ import (
 	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
+	"github.com/penstock-io/penstock/server/rlqsapi"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -156,6 +157,9 @@ var (
 	overflowDesc    = prometheus.NewDesc("penstock_memory_overflow_decisions_total", "Decisions by an overflow bucket, because --max-keys was reached.", nil, nil)
 	connectionsDesc = prometheus.NewDesc("penstock_connections", "Open connections by listener.", []string{"listener"}, nil)
 	refusedDesc     = prometheus.NewDesc("penstock_connections_refused_total", "Connections refused over the connection limit, by listener.", []string{"listener"}, nil)
+	streamsDesc     = prometheus.NewDesc("penstock_rlqs_streams", "Proxies that are connected to the rate limit quota service.", nil, nil)
+	bucketsDesc     = prometheus.NewDesc("penstock_rlqs_buckets", "Buckets that these proxies have, each counted once.", nil, nil)
+	assignedDesc    = prometheus.NewDesc("penstock_rlqs_assigned_units_total", "Units that were taken ahead of requests, and assigned to proxies.", nil, nil)
 	expiryDesc      = prometheus.NewDesc("penstock_certificate_expiry_timestamp_seconds", "Unix time at which the TLS certificate expires, by listener.", []string{"listener"}, nil)
 )
 
@@ -243,4 +247,20 @@ func (s listenerCollector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(expiryDesc, prometheus.GaugeValue, expiry, l.name)
 		}
 	}
+}
+
+// quotaCollector exports what the rate limit quota service does.
+type quotaCollector struct{ quotas *rlqsapi.Service }
+
+func (c quotaCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- streamsDesc
+	ch <- bucketsDesc
+	ch <- assignedDesc
+}
+
+func (c quotaCollector) Collect(ch chan<- prometheus.Metric) {
+	stats := c.quotas.Stats()
+	ch <- prometheus.MustNewConstMetric(streamsDesc, prometheus.GaugeValue, float64(stats.Streams))
+	ch <- prometheus.MustNewConstMetric(bucketsDesc, prometheus.GaugeValue, float64(stats.Buckets))
+	ch <- prometheus.MustNewConstMetric(assignedDesc, prometheus.CounterValue, float64(stats.Assigned))
 }

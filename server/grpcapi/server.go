@@ -63,6 +63,15 @@ type Options struct {
 
 	// Audit records refunds, done or refused. Default: none are.
 	Audit *audit.Log
+
+	// Services are served on the same listener. Default: none.
+	Services []Service
+}
+
+// A Service is a gRPC service besides Envoy's rate limit service.
+type Service interface {
+	Register(grpc.ServiceRegistrar)
+	Stop() // ends streams that would otherwise go on, and refuses new ones
 }
 
 const (
@@ -102,6 +111,7 @@ type Server struct {
 	health         *healthService
 	observeLatency func(time.Duration)
 	requests       *requestlog.Log
+	services       []Service
 }
 
 // New returns a server for an engine. Nil options are all defaults.
@@ -121,8 +131,12 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 		grpc:           grpc.NewServer(o.serverOptions()...),
 		health:         newHealthService(),
 		observeLatency: o.ObserveLatency,
+		services:       o.Services,
 	}
 	s.grpc.RegisterService(&serviceDesc, s)
+	for _, service := range s.services {
+		service.Register(s.grpc)
+	}
 	s.health.register(s.grpc)
 	reflection.Register(s.grpc)
 	return s, nil
@@ -190,6 +204,9 @@ func (s *Server) SetServing(serving bool) { s.health.setServing(serving) }
 // is drained first, as connlimit.Listener.Drain does, leaves none.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.health.shutdown()
+	for _, service := range s.services {
+		service.Stop()
+	}
 	finished := make(chan struct{})
 	go func() {
 		s.grpc.GracefulStop()

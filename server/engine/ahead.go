@@ -1,0 +1,162 @@
+package engine
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+// Some callers spend units long before they say so: they get units ahead of the requests,
+// and report afterwards how many requests they let pass. For them the engine does the
+// three parts of a decision one by one: FindTarget, TakeAhead and CountReported.
+
+// A Target is what limits a descriptor, as the rules and overrides were when it was found.
+type Target struct {
+	// AllowAll means that nothing limits the descriptor: it has no rule, its rule or
+	// key is unlimited, or in shadow mode. DenyAll means that nothing is granted: its
+	// key is banned, or the options deny what no rule matches.
+	AllowAll, DenyAll bool
+
+	// Shadow means that units are counted, and that AllowAll is set nevertheless.
+	Shadow bool
+
+	// Limit is the limit of the key. It is zero if nothing is counted.
+	Limit penstock.Limit
+
+	rule      *rules.Rule      // nil without a limit
+	state     *ruleState       // of the rule
+	request   penstock.Request // for no units of the key
+	banned    bool
+	penalized bool           // denials count towards the penalty of the rule
+	unmatched *atomic.Uint64 // the counter of requests that no rule matches; nil if one does
+}
+
+// FindTarget returns what limits a descriptor of a domain. Its errors are those of Decide.
+func (e *Engine) FindTarget(ctx context.Context, domain string, entries []rules.Entry) (Target, error) {
+	ds := []Descriptor{{Entries: entries, Cost: 1, Permits: NoPermits}}
+	t, err := e.validate(domain, ds)
+	if err != nil {
+		return Target{}, err
+	}
+	d := t.set.Domain(domain)
+	if d == nil {
+		return e.unmatchedTarget(&e.unknownDomain), nil
+	}
+	var r Result
+	r.reset(len(ds))
+	ev := evaluations.Get().(*evaluation)
+	defer ev.release()
+	ev.engine, ev.result = e, &r
+	if err := ev.prepare(ctx, t, d, ds); err != nil {
+		return Target{}, err
+	}
+	switch {
+	case len(ev.unmatched) > 0:
+		return e.unmatchedTarget(t.unmatched[domain]), nil
+	case len(ev.limited) == 0:
+		return Target{AllowAll: true}, nil
+	}
+	return ev.target(&ev.limited[0]), nil
+}
+
+func (e *Engine) unmatchedTarget(counter *atomic.Uint64) Target {
+	deny := e.denyUnmatched && !e.shadow
+	return Target{AllowAll: !deny, DenyAll: deny, unmatched: counter}
+}
+
+// target returns what limits a descriptor that has a limit.
+func (ev *evaluation) target(d *limitedDescriptor) Target {
+	shadow := d.rule.Shadow || ev.engine.shadow
+	t := Target{
+		AllowAll: shadow, Shadow: shadow,
+		DenyAll: d.banned() && !shadow, banned: d.banned(),
+		Limit: d.rule.Limit, rule: d.rule, state: d.state, request: *d.template,
+		penalized: d.rule.Penalty != nil && d.keyOverride == nil && !shadow,
+	}
+	if d.isCounting() { // it would grant more than the rule's own limit, which has the same state
+		t.request = newTemplate(ev.engine.store, storedLimit(d.rule, false))
+		t.request.KeepFree = d.rule.KeepFree
+	}
+	t.request.Key = strings.Clone(ev.keyOf(d))
+	return t
+}
+
+// TakeAhead takes units of the targets' keys, each at most what is left. It returns after
+// an error as well what was taken: the decisions of others are zero. All targets must have
+// a limit.
+func (e *Engine) TakeAhead(ctx context.Context, ts []Target, units []int64, ds []penstock.Decision) error {
+	rs := make([]penstock.Request, len(ts))
+	for i := range ts {
+		rs[i] = ts[i].request
+		rs[i].Cost, rs[i].AtMost = max(units[i], 0), true
+		if ts[i].banned {
+			rs[i].Cost, rs[i].AtMost = 0, false
+		}
+	}
+	err := penstock.TakeEach(ctx, e.store, rs, ds)
+	if err != nil {
+		for i := range ts {
+			if ts[i].state != nil {
+				ts[i].state.counters.Errors.Add(1)
+			}
+		}
+	}
+	return err
+}
+
+// CountReported counts requests that were decided with units taken ahead.
+func (e *Engine) CountReported(t *Target, allowed, denied uint64) {
+	allowed, denied = min(allowed, maxUnitsPerRequest), min(denied, maxUnitsPerRequest)
+	if t.unmatched != nil {
+		t.unmatched.Add(allowed + denied)
+	}
+	if t.state == nil {
+		return
+	}
+	c := t.state.counters
+	c.Allowed.Add(allowed)
+	c.AllowedUnits.Add(allowed)
+	c.Denied.Add(denied)
+	c.DeniedUnits.Add(denied)
+	if t.banned {
+		c.Banned.Add(denied)
+	}
+	if !t.penalized {
+		return
+	}
+	for range min(denied, uint64(t.rule.Penalty.After)) {
+		e.overrides.CountDenial(t.rule.Name, t.request.Key, t.rule.Penalty)
+	}
+}
+
+// CountShadowed counts requests that a rule in shadow mode let pass, and that it would have
+// denied.
+func (e *Engine) CountShadowed(t *Target, denied uint64) {
+	if t.state != nil {
+		t.state.counters.Shadowed.Add(denied)
+	}
+}
+
+// ReportUnmatched tells the options' OnUnmatched of a target that no rule matches.
+func (e *Engine) ReportUnmatched(t *Target, domain string, entries []rules.Entry) {
+	switch {
+	case t.unmatched == nil:
+	case t.unmatched == &e.unknownDomain:
+		e.onUnmatched(domain, nil)
+	default:
+		e.onUnmatched(domain, entries)
+	}
+}
+
+// FillTime returns how long a key needs to have all units back after it has used them.
+func (t *Target) FillTime() time.Duration {
+	l := t.Limit.Normal()
+	if !isBucket(l) || l.Count == 0 {
+		return l.Period
+	}
+	return time.Duration(float64(l.Period) * float64(l.Burst) / float64(l.Count))
+}

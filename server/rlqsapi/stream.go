@@ -1,0 +1,373 @@
+package rlqsapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/penstock-io/penstock/server/internal/requestlog"
+)
+
+// The errors that end a stream.
+var (
+	errNoDomain     = errors.New("the first report must have a domain")
+	errOtherDomain  = errors.New("the domain of a stream cannot change: open another stream")
+	errNoBucketID   = errors.New("a bucket has no ID")
+	errTooMany      = errors.New("too many reports: want a longer reporting interval")
+	errTooManyOpen  = errors.New("too many streams")
+	errNotReading   = errors.New("the proxy does not read its assignments")
+	errShuttingDown = errors.New("the server is shutting down")
+)
+
+var errorCodes = map[error]codes.Code{
+	errNoDomain:     codes.InvalidArgument,
+	errOtherDomain:  codes.InvalidArgument,
+	errNoBucketID:   codes.InvalidArgument,
+	errTooMany:      codes.ResourceExhausted,
+	errTooManyOpen:  codes.ResourceExhausted,
+	errNotReading:   codes.ResourceExhausted,
+	errShuttingDown: codes.Unavailable,
+}
+
+const (
+	// maxBucketBytes is the longest ID of a bucket, and maxStreamBytes bounds all IDs of
+	// a stream. Proxies make IDs from headers, which their clients choose, and report
+	// all buckets in one message, which gRPC bounds.
+	maxBucketBytes = 4 << 10
+	maxStreamBytes = 160 << 10
+
+	// reportBytes is what a bucket adds to a report besides its ID.
+	reportBytes = 48
+
+	// maxReports is how many reports about single buckets a stream may send in a second.
+	maxReports = 20_000
+
+	// maxActions is how many actions are sent in one message, and maxOutbox how many wait
+	// for it, besides those of members.
+	maxActions = 256
+	maxOutbox  = 4096
+
+	// sendTimeout is how long one message may wait for a proxy to read.
+	sendTimeout = 30 * time.Second
+)
+
+// A stream is a proxy that is connected. All but its channels is guarded by the service's
+// lock.
+type stream struct {
+	domain  string
+	members map[string]*member // by the key of their bucket
+	bytes   int                // of the IDs of all members
+	outbox  []action
+	ready   chan struct{} // has an item if the outbox has
+	failed  chan error    // why the stream ends; takes one error
+
+	sending time.Time // when the message being sent was begun; zero if there is none
+	second  time.Time // the begin of the second that reports counts
+	reports int
+	closed  bool
+	from    string // the address of the proxy
+}
+
+func bucketBytes(key string) int { return len(key) + reportBytes }
+
+// open adds a stream.
+func (s *Service) open(from string) (*stream, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.stopping:
+		return nil, errShuttingDown
+	case len(s.streams) >= s.options.MaxStreams:
+		return nil, errTooManyOpen
+	}
+	st := &stream{members: map[string]*member{}, ready: make(chan struct{}, 1), failed: make(chan error, 1), from: from}
+	s.streams[st] = true
+	return st, nil
+}
+
+// close removes a stream. What the proxy holds was paid for, and expires by itself.
+func (s *Service) close(st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st.closed = true
+	for _, m := range st.members {
+		s.removeMember(m)
+	}
+	delete(s.streams, st)
+}
+
+// Stop ends all streams, and refuses new ones.
+func (s *Service) Stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopping = true
+	for st := range s.streams {
+		st.fail(errShuttingDown)
+	}
+}
+
+// failStuck ends the streams that do not read.
+func (s *Service) failStuck(now time.Time) {
+	for st := range s.streams {
+		if !st.sending.IsZero() && now.Sub(st.sending) > sendTimeout {
+			st.fail(errNotReading)
+		}
+	}
+}
+
+// fail ends the stream. The first error counts.
+func (st *stream) fail(err error) {
+	select {
+	case st.failed <- err:
+	default:
+	}
+}
+
+// enqueue adds an action to send. A member has at most one.
+func (st *stream) enqueue(a action) {
+	if a.member != nil {
+		a.member.pending = true
+	} else if len(st.outbox) >= maxOutbox {
+		return // the proxy reports the bucket again
+	}
+	st.outbox = append(st.outbox, a)
+	select {
+	case st.ready <- struct{}{}:
+	default:
+	}
+}
+
+// StreamRateLimitQuotas serves one proxy.
+func (s *Service) StreamRateLimitQuotas(g pb.RateLimitQuotaService_StreamRateLimitQuotasServer) error {
+	st, err := s.open(addressOf(g.Context()))
+	if err != nil {
+		return statusOf(err)
+	}
+	defer s.close(st)
+	go func() { st.fail(s.receive(g, st)) }()
+	return statusOf(s.send(g, st))
+}
+
+// receive books reports until the stream ends.
+func (s *Service) receive(g pb.RateLimitQuotaService_StreamRateLimitQuotasServer, st *stream) error {
+	for {
+		m, err := g.Recv()
+		if err != nil {
+			return err
+		}
+		if err := s.report(st, m); err != nil {
+			s.options.Requests.Invalid(requestlog.Descriptors, err.Error(), st.from)
+			return err
+		}
+	}
+}
+
+// send sends actions until the stream ends.
+func (s *Service) send(g pb.RateLimitQuotaService_StreamRateLimitQuotasServer, st *stream) error {
+	for {
+		select {
+		case err := <-st.failed:
+			return err
+		case <-st.ready:
+		}
+		if err := s.sendAll(g, st); err != nil {
+			return err
+		}
+	}
+}
+
+// sendAll sends what is in the outbox. Sending blocks while the proxy does not read, so it is
+// done in a goroutine that ends with the stream.
+func (s *Service) sendAll(g pb.RateLimitQuotaService_StreamRateLimitQuotasServer, st *stream) error {
+	for {
+		batch := s.nextBatch(st)
+		if len(batch) == 0 {
+			return nil
+		}
+		sent := make(chan error, 1)
+		go func() { sent <- g.Send(newResponse(batch)) }()
+		select {
+		case err := <-st.failed:
+			return err
+		case err := <-sent:
+			if err != nil {
+				return err
+			}
+		}
+		s.finishBatch(st, batch)
+	}
+}
+
+// nextBatch takes actions out of the outbox.
+func (s *Service) nextBatch(st *stream) []action {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := min(len(st.outbox), maxActions)
+	batch := st.outbox[:n:n]
+	if st.outbox = st.outbox[n:]; len(st.outbox) == 0 {
+		st.outbox = nil
+	}
+	if n > 0 {
+		st.sending = s.options.Now()
+	}
+	return batch
+}
+
+// finishBatch notes that actions were sent.
+func (s *Service) finishBatch(st *stream, batch []action) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st.sending = time.Time{}
+	for i := range batch {
+		if m := batch[i].member; m != nil {
+			m.pending = false
+		}
+	}
+}
+
+func newResponse(batch []action) *pb.RateLimitQuotaResponse {
+	r := &pb.RateLimitQuotaResponse{}
+	for i := range batch {
+		r.BucketAction = append(r.BucketAction, batch[i].message())
+	}
+	return r
+}
+
+// report books the reports of one message. An error ends the stream, and then nothing of
+// the message is booked.
+func (s *Service) report(st *stream, m *pb.RateLimitQuotaUsageReports) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.options.Now()
+	if err := st.check(now, m); err != nil {
+		return err
+	}
+	if st.domain == "" {
+		st.domain = m.GetDomain()
+	}
+	for _, usage := range m.GetBucketQuotaUsages() {
+		s.reportBucket(st, now, usage)
+	}
+	return nil
+}
+
+// check returns an error if a message makes no sense.
+func (st *stream) check(now time.Time, m *pb.RateLimitQuotaUsageReports) error {
+	switch domain := m.GetDomain(); {
+	case st.domain == "" && domain == "":
+		return errNoDomain
+	case st.domain != "" && domain != "" && domain != st.domain:
+		return errOtherDomain
+	}
+	if now.Sub(st.second) >= time.Second {
+		st.second, st.reports = now, 0
+	}
+	if st.reports += 1 + len(m.GetBucketQuotaUsages()); st.reports > maxReports {
+		return errTooMany
+	}
+	for _, usage := range m.GetBucketQuotaUsages() {
+		if len(usage.GetBucketId().GetBucket()) == 0 {
+			return errNoBucketID
+		}
+	}
+	return nil
+}
+
+// reportBucket books the report about one bucket.
+func (s *Service) reportBucket(st *stream, now time.Time, usage *pb.RateLimitQuotaUsageReports_BucketQuotaUsage) {
+	entries := entriesOf(usage.GetBucketId().GetBucket())
+	key := bucketKey(st.domain, entries)
+	m := st.members[key]
+	if m == nil {
+		if err := s.refuseMember(st, key, len(entries)); err != nil {
+			s.options.Requests.Invalid(requestlog.TooLarge, err.Error(), st.from)
+			st.enqueue(action{kind: abandon, id: entries})
+			return
+		}
+		m = s.addMember(st, key, &bucket{key: key, domain: st.domain, entries: entries})
+	}
+	allowed, denied := usage.GetNumRequestsAllowed(), usage.GetNumRequestsDenied()
+	m.demand.report(now, allowed, denied)
+	m.lease.report(allowed)
+	s.count(m.bucket, allowed, denied)
+	if b := m.bucket; !b.touched {
+		b.touched = true
+		s.touched = append(s.touched, b)
+	}
+}
+
+// count counts the requests of a report, except those of a bucket that is new: what limits it
+// is not known yet, and its proxy decided without an assignment.
+func (s *Service) count(b *bucket, allowed, denied uint64) {
+	switch {
+	case !b.found:
+	case b.target.Shadow:
+		b.shadowed = min(b.shadowed+min(allowed, maxShadowed), maxShadowed)
+	default:
+		s.engine.CountReported(&b.target, allowed, denied)
+		if allowed+denied > 0 {
+			s.engine.ReportUnmatched(&b.target, b.domain, b.entries)
+		}
+	}
+}
+
+// maxShadowed bounds what one step charges to a rule in shadow mode.
+const maxShadowed = 1 << 32
+
+// refuseMember returns an error if a stream cannot have another bucket.
+func (s *Service) refuseMember(st *stream, key string, entries int) error {
+	switch {
+	case len(key) > maxBucketBytes:
+		return fmt.Errorf("a bucket's ID has %d bytes: want at most %d", len(key), maxBucketBytes)
+	case entries > s.engine.MaxEntries():
+		return fmt.Errorf("a bucket's ID has %d entries: want at most %d", entries, s.engine.MaxEntries())
+	case len(st.members) >= s.options.MaxBuckets || st.bytes+bucketBytes(key) > maxStreamBytes:
+		return fmt.Errorf("a proxy has more than %d buckets, or %d bytes of their IDs", s.options.MaxBuckets, maxStreamBytes)
+	case s.members >= s.options.MaxMembers:
+		return fmt.Errorf("all proxies have more than %d buckets", s.options.MaxMembers)
+	}
+	return nil
+}
+
+// addMember adds a proxy to a bucket, which is the given one if there is none.
+func (s *Service) addMember(st *stream, key string, b *bucket) *member {
+	if known := s.buckets[key]; known != nil {
+		b = known
+	}
+	m := &member{stream: st, bucket: b}
+	s.buckets[key] = b
+	b.members = append(b.members, m)
+	st.members[key] = m
+	st.bytes += bucketBytes(key)
+	s.members++
+	select {
+	case s.wake <- struct{}{}: // a new bucket does not wait for the tick
+	default:
+	}
+	return m
+}
+
+// statusOf returns the gRPC status with which a stream ends.
+func statusOf(err error) error {
+	if code, ok := errorCodes[err]; ok {
+		return status.Error(code, err.Error())
+	}
+	if errors.Is(err, io.EOF) {
+		return nil // the proxy has closed the stream
+	}
+	return err
+}
+
+func addressOf(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok {
+		return p.Addr.String()
+	}
+	return ""
+}

@@ -1,0 +1,338 @@
+package rlqsapi
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
+	typepb "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/overrides"
+)
+
+// A bench is a service on a clock that the test sets, without goroutines.
+type bench struct {
+	t       *testing.T
+	now     time.Time
+	engine  *engine.Engine
+	service *Service
+}
+
+func newBench(t *testing.T, yaml string, o Options, eo *engine.Options) *bench {
+	t.Helper()
+	b := &bench{t: t, now: time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)}
+	o.Now = func() time.Time { return b.now }
+	b.engine = newEngine(t, penstock.NewMemory(&penstock.MemoryOptions{Now: o.Now}), yaml, eo)
+	var err error
+	if b.service, err = New(b.engine, &o); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func (b *bench) open() *stream {
+	b.t.Helper()
+	st, err := b.service.open("test")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return st
+}
+
+// report reports a usage of a bucket, and returns what the service sends.
+func (b *bench) report(st *stream, path string, allowed, denied uint64) []*pb.RateLimitQuotaResponse_BucketAction {
+	b.t.Helper()
+	if err := b.service.report(st, newReport("shop", path, allowed, denied)); err != nil {
+		b.t.Fatal(err)
+	}
+	return b.step(st)
+}
+
+// step runs a step, and returns what the service sends to a stream.
+func (b *bench) step(st *stream) []*pb.RateLimitQuotaResponse_BucketAction {
+	b.service.step(b.t.Context(), true)
+	batch := b.service.nextBatch(st)
+	b.service.finishBatch(st, batch)
+	return newResponse(batch).GetBucketAction()
+}
+
+// counters returns the counters of the only rule.
+func (b *bench) counters() *engine.Counters { return b.engine.RuleCounters()[1].Counters }
+
+func strategyOf(actions []*pb.RateLimitQuotaResponse_BucketAction) *typepb.RateLimitStrategy {
+	if len(actions) != 1 {
+		return nil
+	}
+	return actions[0].GetQuotaAssignmentAction().GetRateLimitStrategy()
+}
+
+func wantBlanket(t *testing.T, actions []*pb.RateLimitQuotaResponse_BucketAction, want typepb.RateLimitStrategy_BlanketRule) {
+	t.Helper()
+	rule, ok := strategyOf(actions).GetStrategy().(*typepb.RateLimitStrategy_BlanketRule_)
+	if !ok || rule.BlanketRule != want {
+		t.Errorf("got %v, want %v", actions, want)
+		return
+	}
+	if ttl := actions[0].GetQuotaAssignmentAction().GetAssignmentTimeToLive(); ttl.GetSeconds() < 1 || ttl.GetNanos() != 0 {
+		t.Errorf("the time to live is %v, want whole seconds", ttl.AsDuration())
+	}
+}
+
+const pathRule = "domain: shop\ndescriptors:\n  - {key: path, limit: 100/1s}\n"
+
+func TestWithoutLimitAllIsAllowed(t *testing.T) {
+	t.Parallel()
+	for name, yaml := range map[string]string{
+		"no rule":    "domain: shop\ndescriptors:\n  - {key: user, limit: 1/1s}\n",
+		"no domain":  "domain: other\ndescriptors:\n  - {key: path, limit: 1/1s}\n",
+		"unlimited":  "domain: shop\ndescriptors:\n  - {key: path, rate_limit: {unlimited: true}}\n",
+		"shadow":     "domain: shop\ndescriptors:\n  - {key: path, limit: 1/1s, shadow_mode: true}\n",
+		"other path": "domain: shop\ndescriptors:\n  - {key: path, value: /login, limit: 1/1s}\n",
+	} {
+		b := newBench(t, yaml, Options{}, nil)
+		t.Run(name, func(t *testing.T) { wantBlanket(t, b.report(b.open(), "/", 1, 0), typepb.RateLimitStrategy_ALLOW_ALL) })
+	}
+}
+
+func TestUnmatchedIsDeniedIfConfigured(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "domain: shop\ndescriptors:\n  - {key: user, limit: 1/1s}\n", Options{}, &engine.Options{DenyUnmatched: true})
+	st := b.open()
+	wantBlanket(t, b.report(st, "/", 0, 1), typepb.RateLimitStrategy_DENY_ALL)
+	b.now = b.now.Add(2 * time.Second)
+	b.report(st, "/", 3, 4)
+	if got := b.engine.UnmatchedCounters()[1].Count; got != 7 {
+		t.Errorf("%d requests are counted as unmatched, want 7", got)
+	}
+}
+
+func TestBanTakesEffectWithNextReport(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, pathRule, Options{}, nil)
+	st := b.open()
+	if strategyOf(b.report(st, "/", 1, 0)).GetTokenBucket().GetMaxTokens() == 0 {
+		t.Fatal("no units were assigned")
+	}
+	ban := overrides.Override{Rule: "shop/path", Key: "path=/", Limit: "ban"}
+	if err := b.engine.Overrides().Put(t.Context(), []overrides.Override{ban}); err != nil {
+		t.Fatal(err)
+	}
+	b.now = b.now.Add(2 * time.Second)
+	wantBlanket(t, b.report(st, "/", 1, 0), typepb.RateLimitStrategy_DENY_ALL)
+	b.now = b.now.Add(time.Second)
+	b.report(st, "/", 0, 5)
+	if got := b.counters().Banned.Load(); got != 5 {
+		t.Errorf("%d requests are counted as banned, want 5", got)
+	}
+}
+
+func TestReloadTakesEffectWithNextReport(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, pathRule, Options{}, nil)
+	st := b.open()
+	b.report(st, "/", 1, 0)
+	b.engine.SetRules(newEngine(t, b.engine.Store(), "domain: shop\ndescriptors:\n  - {key: path, rate_limit: {unlimited: true}}\n", nil).Rules())
+	b.now = b.now.Add(2 * time.Second)
+	wantBlanket(t, b.report(st, "/", 1, 0), typepb.RateLimitStrategy_ALLOW_ALL)
+}
+
+func TestShadowRuleCountsReports(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "domain: shop\ndescriptors:\n  - {key: path, limit: 10/1h, shadow_mode: true}\n", Options{}, nil)
+	st := b.open()
+	b.report(st, "/", 1, 0)
+	b.now = b.now.Add(2 * time.Second)
+	b.report(st, "/", 25, 0)
+	if c := b.counters(); c.Allowed.Load() != 10 || c.Shadowed.Load() != 15 {
+		t.Errorf("allowed %d, shadowed %d, want 10 and 15", c.Allowed.Load(), c.Shadowed.Load())
+	}
+}
+
+func TestNothingLeftDeniesAll(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "domain: shop\ndescriptors:\n  - {key: path, limit: 0/1s}\n", Options{}, nil)
+	wantBlanket(t, b.report(b.open(), "/", 1, 0), typepb.RateLimitStrategy_DENY_ALL)
+}
+
+func TestConcurrentLimitAssignsNothing(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "domain: shop\ndescriptors:\n  - {key: path, limit: 5/1m concurrent, id: request}\n", Options{}, nil)
+	if got := b.report(b.open(), "/", 1, 0); len(got) != 0 {
+		t.Errorf("got %v, want no assignment", got)
+	}
+}
+
+func TestLeaseIsSentAsPaidUnitsThatDoNotRefill(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, pathRule, Options{}, nil)
+	st := b.open()
+	first := strategyOf(b.report(st, "/", 1, 0)).GetTokenBucket()
+	if first.GetMaxTokens() != 5 || first.GetTokensPerFill().GetValue() != 1 || first.GetFillInterval().GetSeconds() < 1e7 {
+		t.Errorf("the first lease is %v, want 5 tokens that do not refill", first)
+	}
+	b.now = b.now.Add(2 * time.Second)
+	second := strategyOf(b.report(st, "/", 5, 15)).GetTokenBucket() // ten a second
+	if sameTokenBucket(first, second) || second.GetMaxTokens() < 20 {
+		t.Errorf("the second lease is %v, after %v", second, first)
+	}
+	b.now = b.now.Add(2 * time.Second)
+	third := strategyOf(b.report(st, "/", 10, 0)).GetTokenBucket()
+	if !sameTokenBucket(second, third) {
+		t.Errorf("a lease with enough left was replaced by %v, after %v", third, second)
+	}
+	if c := b.counters(); c.Allowed.Load() != 15 || c.Denied.Load() != 15 {
+		t.Errorf("the rule counts %d allowed and %d denied, want 15 and 15: the first report is before any assignment", c.Allowed.Load(), c.Denied.Load())
+	}
+}
+
+func TestExpiredLeaseIsNotExtended(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, pathRule, Options{}, nil)
+	st := b.open()
+	b.report(st, "/", 1, 0)
+	b.now = b.now.Add(time.Second)
+	old := strategyOf(b.report(st, "/", 1, 0)).GetTokenBucket() // six seconds from now on
+	b.now = b.now.Add(5 * time.Second)
+	if late := strategyOf(b.report(st, "/", 0, 0)).GetTokenBucket(); late == nil || sameTokenBucket(late, old) {
+		t.Errorf("a lease near its end was followed by %v, want a new one after %v", late, old)
+	}
+}
+
+func TestInvalidReportsEndTheStream(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, pathRule, Options{}, nil)
+	for _, c := range []struct {
+		second bool
+		report *pb.RateLimitQuotaUsageReports
+		want   error
+	}{
+		{false, newReport("", "/", 1, 0), errNoDomain},
+		{true, newReport("other", "/", 1, 0), errOtherDomain},
+		{true, newReport("", "/", 1, 0), nil},
+		{false, &pb.RateLimitQuotaUsageReports{}, errNoDomain},
+		{false, &pb.RateLimitQuotaUsageReports{Domain: "shop", BucketQuotaUsages: []*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{{}}}, errNoBucketID},
+		{false, &pb.RateLimitQuotaUsageReports{Domain: "shop", BucketQuotaUsages: make([]*pb.RateLimitQuotaUsageReports_BucketQuotaUsage, maxReports)}, errTooMany},
+		{false, newReport("shop", "/", math.MaxUint64, math.MaxUint64), nil},
+	} {
+		st := b.open()
+		if c.second {
+			b.report(st, "/first", 1, 0)
+		}
+		if err := b.service.report(st, c.report); err != c.want {
+			t.Errorf("%.200v: %v, want %v", c.report, err, c.want)
+		}
+		b.step(st)
+		b.service.close(st)
+	}
+	if stats := b.service.Stats(); stats.Streams != 0 || stats.Buckets != 0 || b.service.members != 0 {
+		t.Errorf("after all streams are closed: %+v, %d members", stats, b.service.members)
+	}
+}
+
+func TestTooManyReportsInASecondEndTheStream(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, pathRule, Options{}, nil)
+	st := b.open()
+	for i := range maxReports / 2 {
+		if err := b.service.report(st, newReport("shop", "/", 1, 0)); err != nil {
+			t.Fatalf("report %d: %v", i, err)
+		}
+	}
+	if err := b.service.report(st, newReport("shop", "/", 1, 0)); err != errTooMany {
+		t.Errorf("got %v, want %v", err, errTooMany)
+	}
+	b.now = b.now.Add(time.Second)
+	if err := b.service.report(st, newReport("shop", "/", 1, 0)); err != nil {
+		t.Errorf("in the next second: %v", err)
+	}
+}
+
+func TestBucketsBeyondBoundsAreAbandoned(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, pathRule, Options{MaxBuckets: 2, MaxMembers: 3}, nil)
+	st, other := b.open(), b.open()
+	wantAbandoned := func(st *stream, path string, want bool) {
+		t.Helper()
+		got := b.report(st, path, 1, 0)
+		if abandoned := len(got) == 1 && got[0].GetAbandonAction() != nil; abandoned != want {
+			t.Errorf("%.20s: abandoned is %v, want %v: %.200v", path, abandoned, want, got)
+		}
+	}
+	wantAbandoned(st, "/a", false)
+	wantAbandoned(st, "/b", false)
+	wantAbandoned(st, "/c", true) // of this stream
+	wantAbandoned(other, strings.Repeat("x", maxBucketBytes), true)
+	wantAbandoned(other, "/a", false)
+	wantAbandoned(other, "/b", true) // of all
+	b.service.close(st)
+	wantAbandoned(other, "/b", false)
+}
+
+func TestReportOfAllBucketsFitsIntoAMessage(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, pathRule, Options{MaxBuckets: 1 << 20, MaxMembers: 1 << 20}, nil)
+	st := b.open()
+	for i := range maxReports / 4 {
+		if err := b.service.report(st, newReport("shop", fmt.Sprintf("/%060d", i), 1, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(st.members); n < 500 || n*150 > 256<<10 {
+		t.Errorf("a stream has %d buckets of 150 bytes each", n)
+	}
+}
+
+func TestStreamsAreBounded(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, pathRule, Options{MaxStreams: 1}, nil)
+	st := b.open()
+	if _, err := b.service.open("second"); err != errTooManyOpen {
+		t.Errorf("got %v, want %v", err, errTooManyOpen)
+	}
+	b.service.close(st)
+	b.open()
+	b.service.Stop()
+	if _, err := b.service.open("late"); err != errShuttingDown {
+		t.Errorf("got %v, want %v", err, errShuttingDown)
+	}
+}
+
+func TestProxyThatDoesNotReadGetsNoMoreUnitsAndIsEnded(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, pathRule, Options{}, nil)
+	st := b.open()
+	if err := b.service.report(st, newReport("shop", "/", 1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	b.service.step(t.Context(), true)
+	if len(b.service.nextBatch(st)) != 1 {
+		t.Fatal("nothing is to be sent")
+	}
+	assigned := b.service.Stats().Assigned
+	for range int(sendTimeout/time.Second) + 1 {
+		if len(st.failed) > 0 {
+			t.Fatal("the stream ends too early")
+		}
+		b.now = b.now.Add(time.Second)
+		if err := b.service.report(st, newReport("shop", "/", 0, 1000)); err != nil {
+			t.Fatal(err)
+		}
+		b.service.step(t.Context(), true)
+	}
+	if got := b.service.Stats().Assigned; got != assigned {
+		t.Errorf("%d units were taken for a proxy that does not read", got-assigned)
+	}
+	select {
+	case err := <-st.failed:
+		if err != errNotReading {
+			t.Errorf("the stream ends with %v", err)
+		}
+	default:
+		t.Error("the stream goes on")
+	}
+}

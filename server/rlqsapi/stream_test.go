@@ -3,6 +3,7 @@ package rlqsapi
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -238,8 +239,10 @@ func TestTooManyReportsInASecondEndTheStream(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, pathRule, Options{}, nil)
 	st := b.open()
-	for i := range maxReports / 2 {
-		if err := b.service.report(st, newReport("shop", "/", 1, 0)); err != nil {
+	usage := newReport("", "/", 1, 0).GetBucketQuotaUsages()[0]
+	many := &pb.RateLimitQuotaUsageReports{Domain: "shop", BucketQuotaUsages: slices.Repeat([]*pb.RateLimitQuotaUsageReports_BucketQuotaUsage{usage}, 999)}
+	for i := range maxReports / 1000 {
+		if err := b.service.report(st, many); err != nil {
 			t.Fatalf("report %d: %v", i, err)
 		}
 	}
@@ -277,7 +280,7 @@ func TestReportOfAllBucketsFitsIntoAMessage(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, pathRule, Options{MaxBuckets: 1 << 20, MaxMembers: 1 << 20}, nil)
 	st := b.open()
-	for i := range maxReports / 4 {
+	for i := range 2000 {
 		if err := b.service.report(st, newReport("shop", fmt.Sprintf("/%060d", i), 1, 0)); err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,5 @@
+//go:build race
+
+package rlqsapi
+
+const raceEnabled = true

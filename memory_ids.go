@@ -300,7 +300,7 @@ func (s *shard) refundRolling(cl *compiledLimit, slot []uint64, now, units, due 
 	out := algorithm.Outcome{Allowed: true}
 	if recorded {
 		cl.rolling.Normalize(&r, now)
-		out = cl.rolling.RefundDue(&r, units, due)
+		out = cl.rolling.RefundDue(&r, now, units, due)
 		putRing(slot, &r)
 		slot[expiryWord] = uint64(cl.rolling.Empty(&r))
 	}
@@ -312,7 +312,7 @@ func (s *shard) refundLog(cl *compiledLimit, slot []uint64, now, units, due int6
 	out := algorithm.Outcome{Allowed: true}
 	if l.Times != nil {
 		cl.log.Normalize(&l, now)
-		out = cl.log.RefundDue(&l, units, due)
+		out = cl.log.RefundDue(&l, now, units, due)
 		putLog(cl, slot, &l)
 	}
 	d.set(cl, out, cl.log.Balance(&l, now))

@@ -90,12 +90,12 @@ func (s state) refundDue(now int64, l penstock.Limit, units, due int64) (state, 
 	case penstock.RollingWindow:
 		w := algorithm.NewRollingWindow(l.Count, int64(l.Period), int64(l.Buckets), int64(tick))
 		s.ring, _, _ = decideRolling(l, s.ring, now, algorithm.Request{}) // a normalized copy
-		outcome = w.RefundDue(&s.ring, units, due)
+		outcome = w.RefundDue(&s.ring, now, units, due)
 		balance = w.Balance(&s.ring, now)
 	case penstock.SlidingLog:
 		w := algorithm.SlidingLog{Count: l.Count, Period: int64(l.Period), Tick: int64(tick)}
 		s.log, _, _ = decideLog(l, s.log, now, algorithm.Request{})
-		outcome = w.RefundDue(&s.log, units, due)
+		outcome = w.RefundDue(&s.log, now, units, due)
 		balance = w.Balance(&s.log, now)
 	}
 	return s.settled(now, balance), decision(l, outcome, balance)

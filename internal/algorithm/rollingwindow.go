@@ -207,12 +207,17 @@ func (r *Ring) remove(i int, n int64) int64 {
 	return n
 }
 
-// RefundDue refunds units of a grant from the bucket that is dropped at due. The ring
-// must be normalized, and due in the future.
-func (w *RollingWindow) RefundDue(r *Ring, units, due int64) Outcome {
+// RefundDue refunds units of a grant from the bucket that is dropped at due, and like
+// Record drops the buckets that have left the window. The ring must be normalized, and due
+// in the future.
+func (w *RollingWindow) RefundDue(r *Ring, now, units, due int64) Outcome {
 	rank := due/w.Length - r.Newest - 1
 	if rank < 0 || rank >= int64(len(r.Counts)) || due != w.expiresAt(r, int(rank)) {
 		return Outcome{Allowed: true}
 	}
-	return Outcome{Allowed: true, Granted: -r.remove(r.index(int(rank)), units)}
+	back := r.remove(r.index(int(rank)), units)
+	if back > 0 {
+		r.advance(w.bucket(r, now))
+	}
+	return Outcome{Allowed: true, Granted: -back}
 }

@@ -179,9 +179,9 @@ func (l *Log) CopyTo(longer *Log) {
 	longer.Head, longer.Len, longer.Newest = 0, l.Len, l.Newest
 }
 
-// RefundDue refunds units of a grant that no longer count at due. The log must be
-// normalized, and due in the future.
-func (w *SlidingLog) RefundDue(l *Log, units, due int64) Outcome {
+// RefundDue refunds units of a grant that no longer count at due, and like Record drops
+// those that do not count at now. The log must be normalized, and due in the future.
+func (w *SlidingLog) RefundDue(l *Log, now, units, due int64) Outcome {
 	end := l.countUpTo(due - w.Period)
 	n := min(int(units), end-l.countUpTo(due-w.Period-1))
 	for i := end; i < l.Len && n > 0; i++ {
@@ -190,6 +190,7 @@ func (w *SlidingLog) RefundDue(l *Log, units, due int64) Outcome {
 	if n > 0 {
 		l.Len -= n
 		l.Newest = l.at(max(l.Len-1, 0))
+		l.drop(l.countUpTo(now - w.Period))
 	}
 	return Outcome{Allowed: true, Granted: -int64(n)}
 }

@@ -247,6 +247,25 @@ func TestRefundByIDReturnsMoreThanSmallerBucket(t *testing.T) {
 	}
 }
 
+// A reply of one number is exact up to the largest that a double holds, as is what it is
+// computed from.
+func TestAlignedWindowRepliesExactlyNearLargestDouble(t *testing.T) {
+	w := newStorePair(t)
+	l := penstock.Limit{
+		Algorithm: penstock.FixedWindow, Count: 1e10, Period: 71*time.Hour + 55*time.Minute + 44*time.Second, Align: penstock.AlignClock,
+	}
+	most := int64(1<<53) / int64(l.Period/time.Millisecond+1) // units that fit beside the time left
+	for used := most - 3; used <= most+1; used++ {
+		w.newRound()
+		w.setClock(time.Date(2031, 5, 4, 12, 6, 15, 833_000_000, time.UTC))
+		w.compareOne(penstock.Request{Limit: l, Cost: used})
+		for range 4 {
+			w.compareOne(penstock.Request{Limit: l})
+			w.wait(time.Millisecond)
+		}
+	}
+}
+
 // The end of an aligned window is stored as ten digits of seconds, or in another
 // encoding where ten digits are too few or too many.
 func TestAlignedWindowHandlesDistantYears(t *testing.T) {

@@ -71,6 +71,6 @@ elseif cost ~= 0 or stale then
   end
   call('SET', key, text, 'PX', left + math.floor(length * ARGV[4] / 1000))
 end
-local both = found * (length + 1) + ending - now -- alone
+local both = found * (length + 1) + (ending - now) -- alone
 if clocked and ending - now <= length and both < 9007199254740992 then return both end -- alone
 return {found, ending, now}, cost, 0

@@ -237,7 +237,7 @@ elseif cost2 ~= 0 or stale2 then
   end
   call2('SET', key2, text2, 'PX', left2 + math.floor(length2 * ARGV2[4] / 1000))
 end
-local both2 = found2 * (length2 + 1) + ending2 - now2
+local both2 = found2 * (length2 + 1) + (ending2 - now2)
 if clocked2 and ending2 - now2 <= length2 and both2 < 9007199254740992 then reply2 = both2 else
 reply2 = {found2, ending2, now2}, cost2, 0
 end 

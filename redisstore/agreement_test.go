@@ -77,9 +77,10 @@ type storePair struct {
 	keyCount int
 	// When the state and the records of a key expire, or earlier. After a step back the
 	// stores may differ on a key that had expired before.
-	ends  map[string]map[any]time.Time
-	hints []time.Duration // durations in the last decisions
-	trace strings.Builder
+	ends   map[string]map[any]time.Time
+	grants []penstock.Request // the takes and charges under an ID that may be settled
+	hints  []time.Duration    // durations in the last decisions
+	trace  strings.Builder
 }
 
 // warmUp loads all scripts. A script that is not loaded would be sent after the other
@@ -121,6 +122,7 @@ func (w *storePair) newRound() {
 }
 
 func (w *storePair) newKey(i int) {
+	w.grants = slices.DeleteFunc(w.grants, func(r penstock.Request) bool { return r.Key == w.keys[i] })
 	w.keyCount++
 	w.keys[i] = fmt.Sprintf("k%d", w.keyCount)
 	w.ends[w.keys[i]] = map[any]time.Time{}
@@ -134,7 +136,7 @@ func (w *storePair) setClock(now time.Time) {
 
 // randomStep makes a request, moves the clock or changes a limit.
 func (w *storePair) randomStep() {
-	switch n := w.random.IntN(20); {
+	switch n := w.random.IntN(22); {
 	case n < 8:
 		w.compare(w.take(w.randomRequest()))
 	case n < 10:
@@ -145,9 +147,11 @@ func (w *storePair) randomStep() {
 		w.compareTakeAll()
 	case n < 14:
 		w.compareTakeAllBatch()
-	case n < 17:
+	case n < 16:
+		w.compareSettle()
+	case n < 19:
 		w.setClock(w.now.Add(w.randomStepSize()))
-	case n < 18:
+	case n < 20:
 		w.stepBack()
 	default:
 		w.changeLimit()
@@ -245,7 +249,7 @@ func (w *storePair) randomRequest() penstock.Request {
 	}
 	r.AtMost = r.Cost >= 0 && w.random.IntN(4) == 0
 	if r.Cost != penstock.Reset && w.random.IntN(4) == 0 {
-		r.ID = []string{"x", "y"}[w.random.IntN(2)]
+		r.ID, r.Hold = []string{"x", "y"}[w.random.IntN(2)], w.randomHold()
 	}
 	if r.Limit.Algorithm == penstock.Concurrent {
 		return w.underPermit(r)
@@ -256,11 +260,19 @@ func (w *storePair) randomRequest() penstock.Request {
 // underPermit returns the request with an ID, and a cost that permits can have.
 func (w *storePair) underPermit(r penstock.Request) penstock.Request {
 	r.Cost = min(r.Cost, 100)
-	if r.Cost != penstock.Reset {
+	if r.Hold = 0; r.Cost != penstock.Reset {
 		r.ID = []string{"u", "v", "w", "x", "y"}[w.random.IntN(5)]
 		r.NewID = w.random.IntN(4) == 0
 	}
 	return r
+}
+
+// randomHold returns how long an ID is to be remembered, mostly as long as the limit says.
+func (w *storePair) randomHold() time.Duration {
+	if w.random.IntN(3) > 0 {
+		return 0
+	}
+	return time.Duration(w.magnitude(int64(24 * time.Hour)))
 }
 
 // mayOverdraw turns some takes into charges.
@@ -348,6 +360,40 @@ func (w *storePair) compareTakeAll() {
 	w.compare(rs, got, want, gotErr, wantErr)
 }
 
+// compareSettle settles what was granted under an ID, to one key or to two.
+func (w *storePair) compareSettle() {
+	if len(w.grants) == 0 {
+		return
+	}
+	var rs []penstock.Request
+	for range 1 + w.random.IntN(2) {
+		g := w.grants[w.random.IntN(len(w.grants))]
+		if len(rs) == 0 || g.ID == rs[0].ID && g.Key != rs[0].Key {
+			amount := []int64{0, w.magnitude(g.Cost), g.Cost, g.Cost + w.magnitude(g.Cost), math.MaxInt64}[w.random.IntN(5)]
+			rs = append(rs, penstock.Request{Key: g.Key, Limit: w.changed(g.Limit), Cost: amount, ID: g.ID, Settle: true})
+		}
+	}
+	fmt.Fprintf(&w.trace, "settle:\n")
+	if len(rs) == 1 {
+		w.compare(w.take(rs[0]))
+		return
+	}
+	got, want := make([]penstock.Decision, len(rs)), make([]penstock.Decision, len(rs))
+	gotErr := penstock.TakeAll(context.Background(), w.redis, rs, got)
+	wantErr := penstock.TakeAll(context.Background(), w.memory, rs, want)
+	w.compare(rs, got, want, gotErr, wantErr)
+}
+
+// changed returns a limit as changeLimit has left it.
+func (w *storePair) changed(l penstock.Limit) penstock.Limit {
+	for _, now := range w.limits {
+		if now.Identity() == l.Identity() {
+			return now
+		}
+	}
+	return l
+}
+
 // compareTakeAllBatch sends TakeAlls of the same limits and costs for several keys as one
 // batch. Some have keys in common.
 func (w *storePair) compareTakeAllBatch() {
@@ -408,6 +454,9 @@ func (w *storePair) addID(rs []penstock.Request) {
 		}
 		rs[i].NewID = alone && permits
 		if !permits {
+			if rs[i].ID != "" {
+				rs[i].Hold = w.randomHold()
+			}
 			continue
 		}
 		if rs[i].Cost = min(rs[i].Cost, 100); id == "" {
@@ -420,7 +469,7 @@ func (w *storePair) addID(rs []penstock.Request) {
 func (w *storePair) compare(rs []penstock.Request, got, want []penstock.Decision, gotErr, wantErr error) {
 	w.Helper()
 	for i, r := range rs {
-		fmt.Fprintf(&w.trace, "  %s %d at most=%v overdraw=%v within %v keep=%d id=%q under %s %s\n", r.Key, r.Cost, r.AtMost, r.Overdraw, r.MaxDelay, r.KeepFree, r.ID, r.Limit, r.Limit.Name)
+		fmt.Fprintf(&w.trace, "  %s %d at most=%v overdraw=%v within %v keep=%d id=%q for %v under %s\n", r.Key, r.Cost, r.AtMost, r.Overdraw, r.MaxDelay, r.KeepFree, r.ID, r.Hold, r.Limit)
 		fmt.Fprintf(&w.trace, "     redis %+v %v\n    memory %+v %v\n", got[i], gotErr, want[i], wantErr)
 	}
 	if (gotErr == nil) != (wantErr == nil) || gotErr == nil && !slices.Equal(got, want) {
@@ -455,7 +504,10 @@ func (w *storePair) recordExpiries(rs []penstock.Request, ds []penstock.Decision
 		} else if ends[identity].After(w.now) {
 			delete(ends, identity) // refunded; an expired state stays recorded
 		}
-		if rs[i].ID != "" && (d.Granted > 0 || rs[i].Overdraw) { // a charge of nothing is recorded too
+		if rs[i].ID != "" && !rs[i].Settle && (d.Granted > 0 || rs[i].Overdraw) { // a charge of nothing is recorded too
+			if rs[i].Limit.Algorithm != penstock.Concurrent {
+				w.grants = append(w.grants, rs[i])
+			}
 			record, end := [2]any{identity, rs[i].ID}, w.now.Add(w.lifetime(rs, i))
 			if before, ok := ends[record]; !ok || end.Before(before) {
 				ends[record] = end // a repeat does not extend it, but it may be new after a refund and a step back
@@ -471,13 +523,17 @@ func (w *storePair) recordExpiries(rs []penstock.Request, ds []penstock.Decision
 
 // lifetime returns how long a grant is remembered: in a TakeAll as long as the longest.
 func (w *storePair) lifetime(rs []penstock.Request, i int) time.Duration {
-	longest := min(rs[i].Limit.Normal().Period, 24*time.Hour)
+	longest := lifetimeAlone(rs[i])
 	for _, r := range rs {
 		if w.together {
-			longest = max(longest, min(r.Limit.Normal().Period, 24*time.Hour))
+			longest = max(longest, lifetimeAlone(r))
 		}
 	}
 	return longest
+}
+
+func lifetimeAlone(r penstock.Request) time.Duration {
+	return max(min(r.Limit.Normal().Period, 24*time.Hour), r.Hold)
 }
 
 func (w *storePair) randomStepSize() time.Duration {

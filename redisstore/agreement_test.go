@@ -164,6 +164,9 @@ func (w *storePair) magnitude(most int64) int64 {
 	return min(n-1+w.random.Int64N(2), most)
 }
 
+// mostCounted is the largest Count of a window on Redis.
+const mostCounted = 99_999_999_999_999
+
 func (w *storePair) randomPeriod() time.Duration {
 	return time.Duration(1+w.magnitude(366*86_400_000-1)) * time.Millisecond
 }
@@ -171,10 +174,10 @@ func (w *storePair) randomPeriod() time.Duration {
 // randomLimit returns any valid limit of an algorithm.
 func (w *storePair) randomLimit(a penstock.Algorithm) penstock.Limit {
 	for {
-		l := penstock.Limit{Algorithm: a, Count: w.magnitude(1 << 40), Period: w.randomPeriod()}
+		l := penstock.Limit{Algorithm: a, Count: w.magnitude(mostCounted), Period: w.randomPeriod()}
 		switch a {
 		case penstock.TokenBucket, penstock.LeakyBucket:
-			l.Burst = w.magnitude(1 << 30)
+			l.Burst = w.magnitude(1 << 52)
 		case penstock.RollingWindow:
 			l.Buckets = int(w.magnitude(40))
 		case penstock.FixedWindow:
@@ -199,7 +202,7 @@ func (w *storePair) randomDebt() int64 {
 	case 0:
 		return penstock.NoDebt
 	case 1:
-		return w.magnitude(1 << 45)
+		return w.magnitude(mostCounted)
 	}
 	return 0
 }
@@ -224,7 +227,7 @@ func (w *storePair) changeLimit() {
 	l := w.limits[i]
 	l.Count, l.Debt = w.randomLimit(l.Algorithm).Count, w.randomDebt()
 	if l.Algorithm <= penstock.LeakyBucket {
-		if l.Burst = w.magnitude(1 << 20); w.random.IntN(2) == 0 {
+		if l.Burst = w.magnitude(1 << 52); w.random.IntN(2) == 0 {
 			l.Period = w.randomPeriod()
 		}
 	}

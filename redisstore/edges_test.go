@@ -153,6 +153,37 @@ func TestLongLimitReadsNanosecondsExactlyAfterStepBack(t *testing.T) {
 	}
 }
 
+// Twice the time to fill the largest bucket in nanoseconds is next to the largest number
+// that a double holds exactly.
+func TestLargestBucketInNanosecondsIsExact(t *testing.T) {
+	w := newStorePair(t)
+	largest := penstock.Limit{Count: 1e9, Period: 7 * time.Second, Burst: (1<<52 - 1) / 7}
+	for _, a := range []penstock.Algorithm{penstock.TokenBucket, penstock.LeakyBucket} {
+		largest.Algorithm = a
+		w.newRound()
+		for _, cost := range []int64{1, 2, -1, largest.Burst - 2, -largest.Burst + 5} {
+			w.compareOne(penstock.Request{Limit: largest, Cost: cost})
+			w.compareOne(penstock.Request{Limit: largest})
+		}
+	}
+}
+
+// A window counts to fourteen digits, and as many of debt. All of them can be refunded.
+func TestLargestWindowRefundsCountAndDebt(t *testing.T) {
+	w := newStorePair(t)
+	const most = mostCounted
+	for _, align := range []penstock.Align{penstock.AlignFirst, penstock.AlignClock} {
+		l := penstock.Limit{Algorithm: penstock.FixedWindow, Count: most, Debt: most, Period: time.Hour, Align: align}
+		for _, id := range []string{"", "x"} {
+			w.newRound()
+			w.compareOne(penstock.Request{Limit: l, Cost: 2 * most, Overdraw: true, ID: id})
+			w.compareOne(penstock.Request{Limit: l, Cost: -2*most + 5, ID: id})
+			w.compareOne(penstock.Request{Limit: l})
+			w.compareOne(penstock.Request{Limit: l, Cost: penstock.Reset})
+		}
+	}
+}
+
 // A grant under an ID can exceed the lowered limit. The refund returns all of it.
 func TestRefundByIDReturnsMoreThanLoweredLimit(t *testing.T) {
 	w := newStorePair(t)

@@ -190,7 +190,7 @@ func grantArg(ask algorithm.Request) string {
 func (cl *compiledLimit) scriptCost(ask algorithm.Request) int64 {
 	switch {
 	case ask.Cost < 0:
-		return max(ask.Cost, -maxCount)
+		return max(ask.Cost, -2*maxCount) // a count and its debt
 	case cl.step == algorithm.ConcurrentStep:
 		return ask.Cost // its script must find permits that this ID holds already
 	case ask.Overdraw:
@@ -206,8 +206,8 @@ func (cl *compiledLimit) scriptCost(ask algorithm.Request) int64 {
 func (cl *compiledLimit) appendBucketArgs(ask algorithm.Request, args []string) []string {
 	r := cl.rate()
 	cost := cl.scriptCost(ask)
-	if cost < 0 {
-		cost = max(cost, -r.MaxDebt()/r.Interval-1)
+	if ask.Cost < 0 {
+		cost = max(ask.Cost, -r.MaxDebt()/r.Interval-1)
 	}
 	args = append(args, strconv.FormatInt(cost*r.Interval/cl.debtUnit, 10))
 	args = append(args, cl.limitArgs...)

@@ -87,7 +87,8 @@ elseif charge ~= 0 or stale then
       call('INCRBY', key, moved - value)
     end
   else
-    local ttl, marks = math.max(math.ceil(2 * capacity / unit), 1000), mark
+    -- Rounded down, because doubles have gaps above the largest double capacity.
+    local ttl, marks = math.max(math.floor(2 * capacity / unit), 1000), mark
     if after > capacity then
       ttl, marks = math.max(ttl, math.ceil(after / unit)), mark .. 'r'
     end

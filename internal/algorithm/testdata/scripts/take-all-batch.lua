@@ -201,7 +201,7 @@ elseif charge1 ~= 0 or stale1 then
       call1('INCRBY', key1, moved1 - value1)
     end
   else
-    local ttl1, marks1 = math.max(math.ceil(2 * capacity1 / unit1), 1000), mark1
+    local ttl1, marks1 = math.max(math.floor(2 * capacity1 / unit1), 1000), mark1
     if after1 > capacity1 then
       ttl1, marks1 = math.max(ttl1, math.ceil(after1 / unit1)), mark1 .. 'r'
     end

@@ -65,7 +65,7 @@ unit: setup ## Run all tests without the race detector, allocation tests include
 	@go test $(MAIN_FLAGS) -json ./... | $(REPORT) -title "all packages"
 
 .PHONY: nested
-nested: setup ## Vet and test the nested modules: benchmarks, adapters, framework examples
+nested: setup ## Vet and test the nested modules: benchmarks, adapters, manifests, framework examples
 	@set -e; for module in $(NESTED); do \
 		echo "module $$module"; \
 		(cd $$module && go vet ./... && go test -short $(TEST_FLAGS) ./...); \

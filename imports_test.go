@@ -215,7 +215,7 @@ var rules = []rule{
 		name:    "dependencies of the daemon stay in the daemon",
 		because: "users of the library need neither gRPC nor Prometheus, YAML or OpenTelemetry",
 		in:      []string{"./..."},
-		except:  []string{"./server", "./grpclimit", "./cmd", "./faults", "./examples", "./bench"},
+		except:  []string{"./server", "./grpclimit", "./cmd", "./faults", "./examples", "./bench", "./deploy"},
 		forbid:  daemonOnly,
 		tests:   true,
 		breaks:  [2]string{"httplimit/metrics.go", "github.com/prometheus/client_golang/prometheus"},

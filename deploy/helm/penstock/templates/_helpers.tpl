@@ -12,3 +12,13 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
+
+{{- /* Not empty if rules come over xDS. */ -}}
+{{- define "penstock.xds" -}}
+{{- get (.Values.settings | default dict) "rules-xds" }}
+{{- end }}
+
+{{- /* Of the admin API, which has the probes and the metrics. */ -}}
+{{- define "penstock.scheme" -}}
+{{- hasKey (.Values.settings | default dict) "admin-tls-cert" | ternary "https" "http" }}
+{{- end }}

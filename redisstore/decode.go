@@ -15,22 +15,22 @@ import (
 // decode reads the decision from the reply to a request. ok is false if Redis's
 // time was outside the windows sent, and the request must be sent again.
 func (s *Store) decode(q *compiledRequest, c *Call) (d penstock.Decision, ok bool, err error) {
-	reply, recordFields := c.Reply, 0
-	if q.once {
-		recordFields = recordReplyLen
-	} else {
-		reply = q.limit.unpack(reply, q.ask)
+	state, found := c.Reply, foundRecord{grant: algorithm.Grant{Units: noRecord}}
+	switch {
+	case !q.once:
+		state = q.limit.unpack(state, q.ask)
+	case len(state) > q.limit.replyLen():
+		found, state = q.readRecord(state)
 	}
-	if len(reply) != recordFields+q.limit.replyLen() {
+	if len(state) != q.limit.replyLen() {
 		return d, true, c.unexpectedReply()
 	}
-	state := reply[recordFields:]
 	if now, missed := q.limit.missedWindow(state); missed {
 		s.setRedisMillis(now)
 		return d, false, nil
 	}
 	if q.once {
-		d, err = q.decideOnce(foundOf(reply), state)
+		d, err = q.decideOnce(found, state)
 		return d, true, err
 	}
 	return q.limit.decide(state, q.ask), true, nil
@@ -97,7 +97,18 @@ type foundRecord struct {
 	delay int64 // until the caller may act on the grant
 }
 
-// recordReplyLen is how many numbers of a reply describe a record.
+// readRecord reads what a script under an ID replies with before the reply of the step: of
+// the record, what the decision depends on.
+func (q *compiledRequest) readRecord(reply []int64) (f foundRecord, state []int64) {
+	if f.grant.Units = reply[0]; q.settle || q.ask.Cost < 0 {
+		f.grant.Owed, f.grant.Due = reply[1], reply[min(2, len(reply)-1)]*tick
+		return f, reply[min(3, len(reply)):]
+	}
+	f.delay = reply[1] * tick
+	return f, reply[2:]
+}
+
+// recordReplyLen is how many numbers of a TakeAll's reply describe a record.
 const recordReplyLen = 4
 
 // noRecord is the units granted under an ID that has no record.

@@ -87,20 +87,21 @@ func (q *compiledRequest) appendOnceArgs(args []string) []string {
 	switch {
 	case q.settle:
 		ask, how = cl.settleAsk(1), "s"
+	case ask.Cost < 0:
+		how = "r"
 	case ask.Overdraw:
 		how = "o"
 	}
-	args = append(args, strconv.FormatInt(q.recordTTL, 10))
-	args = append(append(args, cl.onceArgs[:]...), how)
 	args = cl.appendArgs(ask, args)
 	if q.settle || ask.Cost < 0 {
-		args[firstStepArg] = formatUnits(q.ask.Cost)
+		args[0] = formatUnits(q.ask.Cost)
 	}
-	return args
+	unit, scale, most := cl.onceArgs[0], cl.onceArgs[1], cl.onceArgs[2]
+	if q.settle || ask.Cost < 0 {
+		return append(args, scale, most, unit, how)
+	}
+	return append(args, strconv.FormatInt(q.recordTTL, 10), unit, how)
 }
-
-// firstStepArg is the index of the step's first argument under an ID.
-const firstStepArg = 5
 
 // formatUnits returns a number of units that a script can count exactly.
 func formatUnits(units int64) string {

@@ -104,9 +104,13 @@ func stateKey(prefix, key string, id identity) string {
 // recordKey returns the Redis key of the record of a grant. It is in the slot of the
 // state that the grant was charged to.
 func recordKey(prefix, state, id string) string {
-	record := hash(fmt.Sprintf("%d %s%s", len(state), state, id))
+	record := hash(fmt.Sprintf("v%d %d %s%s", recordVersion, len(state), state, id))
 	return prefix + "!{" + hashTag(state) + "}" + record[:recordLen]
 }
+
+// recordVersion is part of every record's name, so that records of another layout have
+// other names.
+const recordVersion = 2
 
 // recordLen is how many characters identify a record: 132 bits.
 const recordLen = 22

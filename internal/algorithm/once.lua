@@ -1,39 +1,56 @@
--- A step under an ID; see record.lua.
+-- A step under an ID; see instant.lua and record.lua.
 --
 -- KEYS: the step's, and the record's
--- ARGV: how long a grant is remembered; what one unit costs the step; how much debt time
---       pays in a millisecond, or 0; the most units that a settlement may add; o for
---       Overdraw, which is always granted, or s to settle; and then the step's own. In a
---       refund or settlement the first of those is in units, because it may exceed what
---       the step counts up to now.
--- Returns the units charged before under this ID, or -1; when to act on them; how many of
--- them are paid back when; and the reply of the step.
-redis = freeze()
-local lifetime, unit, scale, how, own = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0, ARGV[5], {unpack(ARGV, 6)}
-local cost, record = own[1] + 0, recall(KEYS[2])
-if record and record.err then return record end
-if record and cost < 0 and record.refunded ~= '' then record = nil end
-local found, reply, charged, delay = record and {record.units, math.max(record.acting, 0), record.owed, record.due}
-if not record and (cost < 0 or how == 's') or record and cost >= 0 and how ~= 's' then
-  own[1] = 0
-  reply = step(KEYS, own)
-elseif not record then
-  reply, charged, delay = step(KEYS, own)
+-- ARGV: the step's own; to settle or refund, how much debt time pays in a millisecond, or
+--       0, and the most units that a settlement may add, or else how long a grant is
+--       remembered; what one unit costs the step; and s to settle, r to refund, o for
+--       Overdraw, which is always granted, or nothing. In a refund or settlement the first
+--       is in units, because it may exceed what the step counts up to now.
+-- Returns the reply of the step; and before it, if a grant is recorded under this ID, its
+-- units, and when to act on them, or to settle or refund, how many are paid back when.
+local last = #ARGV
+local unit, how, most, scale = ARGV[last - 1] + 0, ARGV[last], ARGV[last - 2]
+local moves = how == 's' or how == 'r'
+ARGV[last], ARGV[last - 1], ARGV[last - 2] = nil, nil, nil
+if moves then scale, ARGV[last - 3] = ARGV[last - 3] + 0, nil end
+---------------------------------------- freeze
+local value = call('GET', KEYS[2])
+if not value and not moves then
+  local reply, charged, delay = step(KEYS, ARGV)
   if charged and (charged > 0 or how == 'o') then
-    remember(KEYS[2], {units = charged / unit, owed = charged / unit, acting = delay, due = own.due, rest = lifetime})
+    call('SET', KEYS[2], string.format('%d %d %d', charged / unit, now + delay, now + ARGV.due), 'PX', most)
   end
+  return reply
+end
+---------------------------------------- record
+local units, acting, due, owed, refunded
+if value then units, acting, due, owed, refunded = recall(KEYS[2], value) end
+if units == false then return acting end
+local cost = ARGV[1] + 0
+if not units or how == 'r' and refunded ~= '' then
+  ARGV[1] = 0
+  return (step(KEYS, ARGV))
+end
+local found, reply, charged
+if not moves then
+  found, ARGV[1] = {units, math.max(acting - now, 0)}, 0
+  reply = step(KEYS, ARGV)
 else
-  local change = math.max(cost, -record.units)
-  if how == 's' then change = math.min(cost - record.units, ARGV[4] + 0) end
-  reply, charged = move(step, KEYS, own, record, change, unit, scale)
-  if how ~= 's' then record.refunded = 'r' end
-  if charged and record.units == 0 and how ~= 's' then
-    redis.call('DEL', KEYS[2])
+  found = {units, owed, due}
+  local change = math.max(cost, -units)
+  if how == 's' then change = math.min(cost - units, most + 0) end
+  reply, charged, units, due, owed = move(step, KEYS, ARGV, units, due, owed, change, unit, scale)
+  if how == 'r' then refunded = 'r' end
+  if charged and units == 0 and how == 'r' then
+    call('DEL', KEYS[2])
   elseif charged then
-    remember(KEYS[2], record)
+    update(KEYS[2], units, acting, due, owed, refunded)
   end
 end
-if type(reply) ~= 'table' then reply = {reply} end
+if type(reply) ~= 'table' then
+  found[#found + 1] = reply
+  return found
+end
 if reply.err then return reply end
-found = found or {-1, 0, 0, 0}
-return {found[1], found[2], found[3], found[4], unpack(reply)}
+for _, number in ipairs(reply) do found[#found + 1] = number end
+return found

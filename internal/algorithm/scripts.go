@@ -73,6 +73,8 @@ var (
 	slidingLogScript string
 	//go:embed concurrent.lua
 	concurrentScript string
+	//go:embed instant.lua
+	instantScript string
 	//go:embed record.lua
 	recordScript string
 	//go:embed once.lua
@@ -91,10 +93,30 @@ func (s Step) TakeScript() string {
 	return without(head+keyLine+body, isNestedLine)
 }
 
-// OnceScript returns the script that takes one step under an ID.
+// OnceScript returns the script that takes one step under an ID. What only a recorded grant
+// needs is behind the usual case, because each function costs Redis a quarter of a command.
 func (s Step) OnceScript() string {
-	return ownRedis + "local function step(KEYS, ARGV)\n" + s.nested() + "end\n" + without(recordScript+onceScript, nil)
+	take, rest, _ := strings.Cut(onceScript, separator+" record\n")
+	freeze := freezeByKey
+	if strings.Contains(s.source(), "call('TIME')") {
+		freeze = freezeByTime
+	}
+	take = strings.Replace(take, separator+" freeze\n", freeze, 1)
+	return without(instantScript+"local function step(KEYS, ARGV)\n"+s.nested()+"end\n"+take+recordScript+rest, nil)
 }
+
+// The beginning of a script under an ID sets now. TIME costs Redis as much as PTTL and
+// PEXPIRETIME, and a step that calls PTTL needs no other command then.
+const (
+	freezeByTime = "time = call('TIME')\n" +
+		"now = time[1] * 1000 + math.floor(time[2] / 1000)\n"
+	freezeByKey = "rest = call('PTTL', KEYS[1])\n" +
+		"local expiry = rest > 0 and redis.pcall('PEXPIRETIME', KEYS[1])\n" +
+		"if type(expiry) == 'number' then\n" +
+		"now = expiry - rest\n" +
+		"else\n" +
+		"rest = nil\n" + freezeByTime + "end\n"
+)
 
 // BatchScript returns the script that takes one step for each of several keys.
 // The part that does not depend on the key runs only once.
@@ -107,22 +129,22 @@ func (s Step) BatchScript() string {
 // nothing.
 func TakeAllScript(steps []Step) string {
 	var b strings.Builder
-	b.WriteString(ownRedis + "local steps = {}\n")
+	b.WriteString(without(instantScript+recordScript, nil) + "local steps = {}\n")
 	for _, s := range steps {
 		b.WriteString("steps." + string(s) + " = function(KEYS, ARGV)\n" + s.nested() + "end\n")
 	}
-	b.WriteString(without(recordScript+takeAllScript, nil))
+	b.WriteString(without(takeAllScript, nil))
 	return b.String()
 }
 
-// ownRedis lets a script replace the commands of its steps; see record.lua.
-const ownRedis = "local redis = redis\n"
-
-// nested returns the step for use inside another script.
+// nested returns the step for use inside another script, after instant.lua.
 func (s Step) nested() string {
 	head, body := s.parts()
-	return strings.ReplaceAll(without(head+keyLine+body, isAloneLine), underID, "")
+	return atOneInstant.Replace(without(head+keyLine+body, isAloneLine))
 }
+
+// atOneInstant replaces the commands that depend on the time by those of instant.lua.
+var atOneInstant = strings.NewReplacer("call('PTTL', key)", "rest or pttl(key)", "call('TIME')", "time or call('TIME')", "call('SET', key,", "set(key,", underID, "")
 
 // underID ends the lines that are only for steps under an ID.
 const underID = " -- under an ID"

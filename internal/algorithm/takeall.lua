@@ -15,7 +15,10 @@
 -- Returns 1 if all were taken; under an ID, for each step what once.lua returns first;
 -- and then the replies of the steps one after the other.
 local items, at, lifetime, n = {}, 3, tonumber(ARGV[2]), #KEYS
-if lifetime > 0 then n, redis = n / 2, freeze() end
+if lifetime > 0 then
+  n, time = n / 2, call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
 local function arguments()
   local n = tonumber(ARGV[at])
   local list = {unpack(ARGV, at + 1, at + n)}
@@ -35,16 +38,20 @@ for i = 1, n do
   items[i] = item
 end
 local settles, replies, all = ARGV[1] == 's', {}, {0}
+local function append(...)
+  for _, number in ipairs({...}) do all[#all + 1] = number end
+end
 local fits, takes, known = (settles or ARGV[1] == '1') and 1 or 0, 0, 0
 for i, item in ipairs(items) do
   if item.unit ~= 0 then takes = takes + 1 end
-  local record = item.unit > 0 and recall(KEYS[n + i]) or nil
-  if record and record.err then return record end
-  if record then known = known + 1 end
-  item.record = record
-  local found = record or {units = -1, acting = 0, owed = 0, due = 0}
-  if lifetime > 0 then
-    for _, number in ipairs({found.units, math.max(found.acting, 0), found.owed, found.due}) do all[#all + 1] = number end
+  local value = item.unit > 0 and call('GET', KEYS[n + i])
+  if value then item.units, item.acting, item.due, item.owed, item.refunded = recall(KEYS[n + i], value) end
+  if item.units == false then return item.acting end
+  if lifetime > 0 and item.units then
+    known = known + 1
+    append(item.units, math.max(item.acting - now, 0), item.owed, item.due)
+  elseif lifetime > 0 then
+    append(-1, 0, 0, 0)
   end
 end
 for i, item in ipairs(items) do
@@ -65,13 +72,13 @@ for i, item in ipairs(items) do
     item.step(item.key, item.take)
     reply = replies[i]
   elseif settles then
-    reply = move(item.step, item.key, item.take, item.record, math.min(item.take[1] - item.record.units, item.most), item.unit, item.scale)
-    remember(KEYS[n + i], item.record)
+    local change, units, due, owed = math.min(item.take[1] - item.units, item.most)
+    reply, charged, units, due, owed = move(item.step, item.key, item.take, item.units, item.due, item.owed, change, item.unit, item.scale)
+    update(KEYS[n + i], units, item.acting, due, owed, item.refunded)
   else
     reply, charged, delay = item.step(item.key, item.take)
     if item.unit > 0 then
-      local units = charged / item.unit
-      remember(KEYS[n + i], {units = units, owed = units, acting = delay, due = item.take.due, rest = lifetime})
+      call('SET', KEYS[n + i], string.format('%d %d %d', charged / item.unit, now + delay, now + item.take.due), 'PX', lifetime)
     end
   end
   if type(reply) ~= 'table' then reply = {reply} end

@@ -1,10 +1,28 @@
-local redis = redis
+local call, now, time, rest = redis.call
+local function pttl(key)
+  if not now then return call('PTTL', key) end
+  local expiry = redis.pcall('PEXPIRETIME', key)
+  if type(expiry) == 'number' then return expiry < 0 and expiry or math.max(expiry - now, 0) end
+  local before, left, after
+  repeat
+    before, left, after = call('TIME'), call('PTTL', key), call('TIME')
+  until left < 0 or before[1] == after[1] and math.floor(before[2] / 1000) == math.floor(after[2] / 1000)
+  return left < 0 and left or math.max(before[1] * 1000 + math.floor(before[2] / 1000) + left - now, 0)
+end
+local function set(key, value, px, left)
+  if not now then
+    call('SET', key, value, px, left)
+  elseif redis.pcall('SET', key, value, 'PXAT', now + left).err then -- before Redis 6.2
+    call('SET', key, value)
+    call('PEXPIREAT', key, now + left)
+  end
+end
 local function step(KEYS, ARGV)
 local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local how, keep = ARGV[4], 0
 if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
 local key = KEYS[1]
-local rest = call('PTTL', key)
+local rest = rest or pttl(key)
 local log, len, newest, since, stale = '', 0, 0x31303030, 0, rest == 0
 if rest > 0 then
   log = call('GET', key)
@@ -67,7 +85,7 @@ end
 used = used + charge
 if not ARGV.dry and (cost ~= 0 or stale) then
   if reset > 0 then
-    call('SET', key, log, 'PX', reset)
+    set(key, log, 'PX', reset)
   elseif rest >= 0 then
     call('DEL', key)
   end
@@ -76,109 +94,97 @@ ARGV.due = period
 if used == 0 then reset = 0 end
 return {ARGV.dry and 0 or cost, used, wait, reset}, cost, 0
 end
-local function milliseconds(time)
-  return time[1] * 1000 + math.floor(time[2] / 1000)
+local last = #ARGV
+local unit, how, most, scale = ARGV[last - 1] + 0, ARGV[last], ARGV[last - 2]
+local moves = how == 's' or how == 'r'
+ARGV[last], ARGV[last - 1], ARGV[last - 2] = nil, nil, nil
+if moves then scale, ARGV[last - 3] = ARGV[last - 3] + 0, nil end
+rest = call('PTTL', KEYS[1])
+local expiry = rest > 0 and redis.pcall('PEXPIRETIME', KEYS[1])
+if type(expiry) == 'number' then
+now = expiry - rest
+else
+rest = nil
+time = call('TIME')
+now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
-local function expiryOf(server, key)
-  local expiry = server.pcall('PEXPIRETIME', key)
-  if type(expiry) == 'number' then return expiry end
-  local before, rest
-  repeat
-    before, rest = milliseconds(server.call('TIME')), server.call('PTTL', key)
-  until rest < 0 or milliseconds(server.call('TIME')) == before
-  return rest < 0 and rest or before + rest
-end
-local function setUntil(server, key, value, expiry)
-  if server.pcall('SET', key, value, 'PXAT', expiry).err then
-    server.call('SET', key, value)
-    server.call('PEXPIREAT', key, expiry)
+local value = call('GET', KEYS[2])
+if not value and not moves then
+  local reply, charged, delay = step(KEYS, ARGV)
+  if charged and (charged > 0 or how == 'o') then
+    call('SET', KEYS[2], string.format('%d %d %d', charged / unit, now + delay, now + ARGV.due), 'PX', most)
   end
+  return reply
 end
-local function freeze()
-  local server, time = redis, redis.call('TIME')
-  local now = milliseconds(time)
-  local function call(name, key, value, px, rest)
-    if name == 'TIME' then return time end
-    if name == 'SET' then return setUntil(server, key, value, now + rest) end
-    if name == 'INCRBY' then return server.call('INCRBY', key, value) end
-    if name ~= 'PTTL' then return server.call(name, key) end
-    local expiry = expiryOf(server, key)
-    return expiry < 0 and expiry or math.max(expiry - now, 0)
+local function recall(key, value)
+  local left = pttl(key)
+  if left == -1 then return false, redis.error_reply('FOREIGN record without expiry') end
+  if left <= 0 then return nil end
+  local units, acting, due, owed, refunded = string.match(value, '^(%d+) (%d+) (%d+) ?(%d*)(r?)$')
+  if not units then return false, redis.error_reply('FOREIGN record') end
+  units = units + 0
+  return units, acting, due - now, owed == '' and units or owed + 0, refunded
+end
+local function update(key, units, acting, due, owed, refunded)
+  if owed ~= units then refunded = string.format(' %d', owed) .. refunded end
+  call('SET', key, string.format('%d %s %d%s', units, acting, now + due, refunded), 'KEEPTTL')
+end
+local function move(step, keys, own, units, due, owed, change, unit, scale)
+  local open = owed -- units that time has not paid back
+  if due <= 0 then
+    open = 0
+  elseif scale > 0 then
+    open = math.min(open, math.ceil(due * scale / unit))
   end
-  return {call = call, error_reply = redis.error_reply}
-end
-local function recall(key)
-  local rest = redis.call('PTTL', key)
-  if rest == -1 then return redis.error_reply('FOREIGN record without expiry') end
-  if rest <= 0 then return nil end
-  local units, acting, due, owed, refunded =
-    string.match(redis.call('GET', key), '^(%d+) (%-?%d+) (%-?%d+) ?(%d*)(r?)$')
-  if not units then return redis.error_reply('FOREIGN record') end
-  return {units = tonumber(units), acting = acting + rest, due = due + rest,
-    owed = tonumber(owed) or tonumber(units), refunded = refunded, rest = rest}
-end
-local function remember(key, record)
-  local owed = record.owed ~= record.units and string.format(' %.0f', record.owed) or ''
-  redis.call('SET', key, string.format('%.0f %.0f %.0f', record.units, record.acting - record.rest,
-    record.due - record.rest) .. owed .. (record.refunded or ''), 'PX', record.rest)
-end
-local function unpaid(record, unit, scale)
-  if record.due <= 0 then return 0 end
-  if scale == 0 then return record.owed end
-  return math.min(record.owed, math.ceil(record.due * scale / unit))
-end
-local function move(step, keys, own, record, change, unit, scale)
-  local open = unpaid(record, unit, scale)
   if change > 0 then
     own[1] = change * unit
     local reply, charged = step(keys, own)
-    if charged and charged ~= 0 then
-      if scale > 0 then
-        open = math.min(open, math.floor(math.max(record.due, 0) * scale / unit))
-      elseif own.due ~= record.due then
-        open = 0
-      end
-      record.units, record.owed, record.due = record.units + charged / unit, open + charged / unit, own.due
+    if not charged or charged == 0 then return reply, charged, units, due, owed end
+    if scale > 0 then
+      open = math.min(open, math.floor(math.max(due, 0) * scale / unit))
+    elseif own.due ~= due then
+      open = 0
     end
-    return reply, charged
+    return reply, charged, units + charged / unit, own.due, open + charged / unit
   end
   local back = math.min(-change, open)
   own[1] = -back * unit
   if back > 0 then
-    if scale > 0 then own[1] = -math.min(back * unit, record.due * scale) end
-    own.due = record.due
+    if scale > 0 then own[1] = -math.min(back * unit, due * scale) end
+    own.due = due
   end
   local reply, charged = step(keys, own)
-  record.units, record.owed = record.units + change, open - back
-  if back > 0 and scale > 0 then record.due = math.max(record.due - math.floor(back * unit / scale), 0) end
-  return reply, charged
+  if back > 0 and scale > 0 then due = math.max(due - math.floor(back * unit / scale), 0) end
+  return reply, charged, units + change, due, open - back
 end
-redis = freeze()
-local lifetime, unit, scale, how, own = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0, ARGV[5], {unpack(ARGV, 6)}
-local cost, record = own[1] + 0, recall(KEYS[2])
-if record and record.err then return record end
-if record and cost < 0 and record.refunded ~= '' then record = nil end
-local found, reply, charged, delay = record and {record.units, math.max(record.acting, 0), record.owed, record.due}
-if not record and (cost < 0 or how == 's') or record and cost >= 0 and how ~= 's' then
-  own[1] = 0
-  reply = step(KEYS, own)
-elseif not record then
-  reply, charged, delay = step(KEYS, own)
-  if charged and (charged > 0 or how == 'o') then
-    remember(KEYS[2], {units = charged / unit, owed = charged / unit, acting = delay, due = own.due, rest = lifetime})
-  end
+local units, acting, due, owed, refunded
+if value then units, acting, due, owed, refunded = recall(KEYS[2], value) end
+if units == false then return acting end
+local cost = ARGV[1] + 0
+if not units or how == 'r' and refunded ~= '' then
+  ARGV[1] = 0
+  return (step(KEYS, ARGV))
+end
+local found, reply, charged
+if not moves then
+  found, ARGV[1] = {units, math.max(acting - now, 0)}, 0
+  reply = step(KEYS, ARGV)
 else
-  local change = math.max(cost, -record.units)
-  if how == 's' then change = math.min(cost - record.units, ARGV[4] + 0) end
-  reply, charged = move(step, KEYS, own, record, change, unit, scale)
-  if how ~= 's' then record.refunded = 'r' end
-  if charged and record.units == 0 and how ~= 's' then
-    redis.call('DEL', KEYS[2])
+  found = {units, owed, due}
+  local change = math.max(cost, -units)
+  if how == 's' then change = math.min(cost - units, most + 0) end
+  reply, charged, units, due, owed = move(step, KEYS, ARGV, units, due, owed, change, unit, scale)
+  if how == 'r' then refunded = 'r' end
+  if charged and units == 0 and how == 'r' then
+    call('DEL', KEYS[2])
   elseif charged then
-    remember(KEYS[2], record)
+    update(KEYS[2], units, acting, due, owed, refunded)
   end
 end
-if type(reply) ~= 'table' then reply = {reply} end
+if type(reply) ~= 'table' then
+  found[#found + 1] = reply
+  return found
+end
 if reply.err then return reply end
-found = found or {-1, 0, 0, 0}
-return {found[1], found[2], found[3], found[4], unpack(reply)}
+for _, number in ipairs(reply) do found[#found + 1] = number end
+return found

@@ -1,4 +1,63 @@
-local redis = redis
+local call, now, time, rest = redis.call
+local function pttl(key)
+  if not now then return call('PTTL', key) end
+  local expiry = redis.pcall('PEXPIRETIME', key)
+  if type(expiry) == 'number' then return expiry < 0 and expiry or math.max(expiry - now, 0) end
+  local before, left, after
+  repeat
+    before, left, after = call('TIME'), call('PTTL', key), call('TIME')
+  until left < 0 or before[1] == after[1] and math.floor(before[2] / 1000) == math.floor(after[2] / 1000)
+  return left < 0 and left or math.max(before[1] * 1000 + math.floor(before[2] / 1000) + left - now, 0)
+end
+local function set(key, value, px, left)
+  if not now then
+    call('SET', key, value, px, left)
+  elseif redis.pcall('SET', key, value, 'PXAT', now + left).err then -- before Redis 6.2
+    call('SET', key, value)
+    call('PEXPIREAT', key, now + left)
+  end
+end
+local function recall(key, value)
+  local left = pttl(key)
+  if left == -1 then return false, redis.error_reply('FOREIGN record without expiry') end
+  if left <= 0 then return nil end
+  local units, acting, due, owed, refunded = string.match(value, '^(%d+) (%d+) (%d+) ?(%d*)(r?)$')
+  if not units then return false, redis.error_reply('FOREIGN record') end
+  units = units + 0
+  return units, acting, due - now, owed == '' and units or owed + 0, refunded
+end
+local function update(key, units, acting, due, owed, refunded)
+  if owed ~= units then refunded = string.format(' %d', owed) .. refunded end
+  call('SET', key, string.format('%d %s %d%s', units, acting, now + due, refunded), 'KEEPTTL')
+end
+local function move(step, keys, own, units, due, owed, change, unit, scale)
+  local open = owed -- units that time has not paid back
+  if due <= 0 then
+    open = 0
+  elseif scale > 0 then
+    open = math.min(open, math.ceil(due * scale / unit))
+  end
+  if change > 0 then
+    own[1] = change * unit
+    local reply, charged = step(keys, own)
+    if not charged or charged == 0 then return reply, charged, units, due, owed end
+    if scale > 0 then
+      open = math.min(open, math.floor(math.max(due, 0) * scale / unit))
+    elseif own.due ~= due then
+      open = 0
+    end
+    return reply, charged, units + charged / unit, own.due, open + charged / unit
+  end
+  local back = math.min(-change, open)
+  own[1] = -back * unit
+  if back > 0 then
+    if scale > 0 then own[1] = -math.min(back * unit, due * scale) end
+    own.due = due
+  end
+  local reply, charged = step(keys, own)
+  if back > 0 and scale > 0 then due = math.max(due - math.floor(back * unit / scale), 0) end
+  return reply, charged, units + change, due, open - back
+end
 local steps = {}
 steps.t = function(KEYS, ARGV)
 local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
@@ -11,7 +70,7 @@ if ARGV[3] then
   if ARGV[8] then ceiling = capacity - ARGV[8] end
 end
 local key = KEYS[1]
-local rest = call('PTTL', key)
+local rest = rest or pttl(key)
 local value, debt, part, stale = false, 0, 0, false
 if rest > 0 then
   local text = call('GET', key)
@@ -79,7 +138,7 @@ elseif charge ~= 0 or stale then
     elseif marks ~= '' then
       moved = string.format('%.0f', moved) .. marks
     end
-    call('SET', key, moved, 'PX', ttl)
+    set(key, moved, 'PX', ttl)
   end
 end
 ARGV.due = math.ceil(after / unit)
@@ -97,7 +156,7 @@ if ARGV[3] then
   if ARGV[8] then ceiling = capacity - ARGV[8] end
 end
 local key = KEYS[1]
-local rest = call('PTTL', key)
+local rest = rest or pttl(key)
 local value, debt, part, stale = false, 0, 0, false
 if rest > 0 then
   local text = call('GET', key)
@@ -165,7 +224,7 @@ elseif charge ~= 0 or stale then
     elseif marks ~= '' then
       moved = string.format('%.0f', moved) .. marks
     end
-    call('SET', key, moved, 'PX', ttl)
+    set(key, moved, 'PX', ttl)
   end
 end
 ARGV.due = math.ceil(after / unit)
@@ -176,7 +235,7 @@ local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3]
 local how, keep = ARGV[4], 0
 if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
 local key = KEYS[1]
-local rest = call('PTTL', key)
+local rest = rest or pttl(key)
 local used, stale, overdrawn = 0, false, false
 if rest > 0 then
   local text = call('GET', key)
@@ -217,11 +276,11 @@ elseif cost > free or overdrawn then
   if cost ~= 0 then overdrawn = cost > free end
   if used == 0 then rest = period end
   if overdrawn then after = after + 4503599627370496 end
-  if cost ~= 0 or stale then call('SET', key, after, 'PX', rest) end
+  if cost ~= 0 or stale then set(key, after, 'PX', rest) end
 elseif used == 0 then
-  call('SET', key, cost, 'PX', ARGV[3])
+  set(key, cost, 'PX', ARGV[3])
 elseif stale then
-  call('SET', key, after, 'PX', rest)
+  set(key, after, 'PX', rest)
 elseif cost == asked and cost ~= 0 then
   call('INCRBY', key, ARGV[1])
 elseif cost ~= 0 then
@@ -233,7 +292,7 @@ steps.a = function(KEYS, ARGV)
 local call, sub, asked, count = redis.call, string.sub, tonumber(ARGV[1]) or -math.huge, ARGV[2] + 0
 local how, keep = ARGV[3], 0
 if #how > 1 and asked > 0 then how, keep = sub(how, 1, 1), sub(how, 3) + 0 end
-local time = call('TIME')
+local time = time or call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local length, close = tonumber(ARGV[6]), false
 local clocked = length
@@ -305,7 +364,7 @@ elseif cost ~= 0 or stale then
   if not overdrawn and finish % 1000 == 0 and finish >= 1000000000000 and finish < 9223372036000 and after < 1000000000 then
     text = string.format('%.0f%09.0f', finish / 1000, after)
   end
-  call('SET', key, text, 'PX', left + math.floor(length * ARGV[4] / 1000))
+  set(key, text, 'PX', left + math.floor(length * ARGV[4] / 1000))
 end
 return {found, ending, now}, cost, 0
 end
@@ -314,7 +373,7 @@ local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3]
 local how, keep = ARGV[4], 0
 if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
 local key = KEYS[1]
-local rest = call('PTTL', key)
+local rest = rest or pttl(key)
 local value, stale = 0, false
 if rest > 0 then
   local text = call('GET', key)
@@ -384,7 +443,7 @@ elseif cost ~= 0 or stale then
   elseif kept and not stale then
     call('INCRBY', key, after - value)
   else
-    call('SET', key, after, 'PX', left + period)
+    set(key, after, 'PX', left + period)
   end
 end
 return {value, rest}, cost, 0
@@ -393,7 +452,7 @@ steps.r = function(KEYS, ARGV)
 local call, asked, count, length = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local size, how, keep = ARGV[4] + 1, ARGV[5], 0
 if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
-local time = call('TIME')
+local time = time or call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local bucket = math.floor(now / length)
 local key = KEYS[1]
@@ -464,7 +523,7 @@ local reset = 0
 if last <= #counts then reset = (newest - last + 1 + size) * length - now end
 if not ARGV.dry and (cost ~= 0 or stale) then
   if reset > 0 then
-    call('SET', key, newest .. ' ' .. table.concat(counts, ' '), 'PX', reset)
+    set(key, newest .. ' ' .. table.concat(counts, ' '), 'PX', reset)
   elseif value then
     call('DEL', key)
   end
@@ -478,7 +537,7 @@ local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3]
 local how, keep = ARGV[4], 0
 if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
 local key = KEYS[1]
-local rest = call('PTTL', key)
+local rest = rest or pttl(key)
 local log, len, newest, since, stale = '', 0, 0x31303030, 0, rest == 0
 if rest > 0 then
   log = call('GET', key)
@@ -541,7 +600,7 @@ end
 used = used + charge
 if not ARGV.dry and (cost ~= 0 or stale) then
   if reset > 0 then
-    call('SET', key, log, 'PX', reset)
+    set(key, log, 'PX', reset)
   elseif rest >= 0 then
     call('DEL', key)
   end
@@ -555,7 +614,7 @@ local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3]
 local id, wrap, how, keep = ARGV[5] or '', 2147483648, ARGV[4], 0
 if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
 local key = KEYS[1]
-local rest = call('PTTL', key)
+local rest = rest or pttl(key)
 local permits, last, stale = '', 0, rest == 0
 if rest > 0 then
   permits = call('GET', key)
@@ -630,92 +689,18 @@ end
 if reset == 0 and used > 0 then reset = left(used) end
 if not ARGV.dry and (granted ~= 0 or stale) then
   if reset > 0 then
-    call('SET', key, permits, 'PX', reset)
+    set(key, permits, 'PX', reset)
   elseif rest >= 0 then
     call('DEL', key)
   end
 end
 return {ARGV.dry and 0 or granted, used, wait, reset}, granted, 0, held
 end
-local function milliseconds(time)
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
-local function expiryOf(server, key)
-  local expiry = server.pcall('PEXPIRETIME', key)
-  if type(expiry) == 'number' then return expiry end
-  local before, rest
-  repeat
-    before, rest = milliseconds(server.call('TIME')), server.call('PTTL', key)
-  until rest < 0 or milliseconds(server.call('TIME')) == before
-  return rest < 0 and rest or before + rest
-end
-local function setUntil(server, key, value, expiry)
-  if server.pcall('SET', key, value, 'PXAT', expiry).err then
-    server.call('SET', key, value)
-    server.call('PEXPIREAT', key, expiry)
-  end
-end
-local function freeze()
-  local server, time = redis, redis.call('TIME')
-  local now = milliseconds(time)
-  local function call(name, key, value, px, rest)
-    if name == 'TIME' then return time end
-    if name == 'SET' then return setUntil(server, key, value, now + rest) end
-    if name == 'INCRBY' then return server.call('INCRBY', key, value) end
-    if name ~= 'PTTL' then return server.call(name, key) end
-    local expiry = expiryOf(server, key)
-    return expiry < 0 and expiry or math.max(expiry - now, 0)
-  end
-  return {call = call, error_reply = redis.error_reply}
-end
-local function recall(key)
-  local rest = redis.call('PTTL', key)
-  if rest == -1 then return redis.error_reply('FOREIGN record without expiry') end
-  if rest <= 0 then return nil end
-  local units, acting, due, owed, refunded =
-    string.match(redis.call('GET', key), '^(%d+) (%-?%d+) (%-?%d+) ?(%d*)(r?)$')
-  if not units then return redis.error_reply('FOREIGN record') end
-  return {units = tonumber(units), acting = acting + rest, due = due + rest,
-    owed = tonumber(owed) or tonumber(units), refunded = refunded, rest = rest}
-end
-local function remember(key, record)
-  local owed = record.owed ~= record.units and string.format(' %.0f', record.owed) or ''
-  redis.call('SET', key, string.format('%.0f %.0f %.0f', record.units, record.acting - record.rest,
-    record.due - record.rest) .. owed .. (record.refunded or ''), 'PX', record.rest)
-end
-local function unpaid(record, unit, scale)
-  if record.due <= 0 then return 0 end
-  if scale == 0 then return record.owed end
-  return math.min(record.owed, math.ceil(record.due * scale / unit))
-end
-local function move(step, keys, own, record, change, unit, scale)
-  local open = unpaid(record, unit, scale)
-  if change > 0 then
-    own[1] = change * unit
-    local reply, charged = step(keys, own)
-    if charged and charged ~= 0 then
-      if scale > 0 then
-        open = math.min(open, math.floor(math.max(record.due, 0) * scale / unit))
-      elseif own.due ~= record.due then
-        open = 0
-      end
-      record.units, record.owed, record.due = record.units + charged / unit, open + charged / unit, own.due
-    end
-    return reply, charged
-  end
-  local back = math.min(-change, open)
-  own[1] = -back * unit
-  if back > 0 then
-    if scale > 0 then own[1] = -math.min(back * unit, record.due * scale) end
-    own.due = record.due
-  end
-  local reply, charged = step(keys, own)
-  record.units, record.owed = record.units + change, open - back
-  if back > 0 and scale > 0 then record.due = math.max(record.due - math.floor(back * unit / scale), 0) end
-  return reply, charged
-end
 local items, at, lifetime, n = {}, 3, tonumber(ARGV[2]), #KEYS
-if lifetime > 0 then n, redis = n / 2, freeze() end
+if lifetime > 0 then
+  n, time = n / 2, call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
 local function arguments()
   local n = tonumber(ARGV[at])
   local list = {unpack(ARGV, at + 1, at + n)}
@@ -735,16 +720,20 @@ for i = 1, n do
   items[i] = item
 end
 local settles, replies, all = ARGV[1] == 's', {}, {0}
+local function append(...)
+  for _, number in ipairs({...}) do all[#all + 1] = number end
+end
 local fits, takes, known = (settles or ARGV[1] == '1') and 1 or 0, 0, 0
 for i, item in ipairs(items) do
   if item.unit ~= 0 then takes = takes + 1 end
-  local record = item.unit > 0 and recall(KEYS[n + i]) or nil
-  if record and record.err then return record end
-  if record then known = known + 1 end
-  item.record = record
-  local found = record or {units = -1, acting = 0, owed = 0, due = 0}
-  if lifetime > 0 then
-    for _, number in ipairs({found.units, math.max(found.acting, 0), found.owed, found.due}) do all[#all + 1] = number end
+  local value = item.unit > 0 and call('GET', KEYS[n + i])
+  if value then item.units, item.acting, item.due, item.owed, item.refunded = recall(KEYS[n + i], value) end
+  if item.units == false then return item.acting end
+  if lifetime > 0 and item.units then
+    known = known + 1
+    append(item.units, math.max(item.acting - now, 0), item.owed, item.due)
+  elseif lifetime > 0 then
+    append(-1, 0, 0, 0)
   end
 end
 for i, item in ipairs(items) do
@@ -765,13 +754,13 @@ for i, item in ipairs(items) do
     item.step(item.key, item.take)
     reply = replies[i]
   elseif settles then
-    reply = move(item.step, item.key, item.take, item.record, math.min(item.take[1] - item.record.units, item.most), item.unit, item.scale)
-    remember(KEYS[n + i], item.record)
+    local change, units, due, owed = math.min(item.take[1] - item.units, item.most)
+    reply, charged, units, due, owed = move(item.step, item.key, item.take, item.units, item.due, item.owed, change, item.unit, item.scale)
+    update(KEYS[n + i], units, item.acting, due, owed, item.refunded)
   else
     reply, charged, delay = item.step(item.key, item.take)
     if item.unit > 0 then
-      local units = charged / item.unit
-      remember(KEYS[n + i], {units = units, owed = units, acting = delay, due = item.take.due, rest = lifetime})
+      call('SET', KEYS[n + i], string.format('%d %d %d', charged / item.unit, now + delay, now + item.take.due), 'PX', lifetime)
     end
   end
   if type(reply) ~= 'table' then reply = {reply} end

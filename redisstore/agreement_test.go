@@ -168,7 +168,11 @@ func (w *storePair) magnitude(most int64) int64 {
 const mostCounted = 99_999_999_999_999
 
 func (w *storePair) randomPeriod() time.Duration {
-	return time.Duration(1+w.magnitude(366*86_400_000-1)) * time.Millisecond
+	period := time.Duration(1+w.magnitude(366*86_400_000-1)) * time.Millisecond
+	if w.random.IntN(4) == 0 { // the clock of Redis has no part of a millisecond
+		period -= time.Duration(w.random.IntN(int(time.Millisecond)))
+	}
+	return period
 }
 
 // randomLimit returns any valid limit of an algorithm.
@@ -209,7 +213,10 @@ func (w *storePair) randomDebt() int64 {
 
 func (w *storePair) align(l *penstock.Limit) {
 	l.Align = penstock.Align(w.random.IntN(6))
-	l.Offset = time.Duration(w.random.Int64N(int64(l.Period/time.Millisecond))) * time.Millisecond
+	l.Offset = time.Duration(w.random.Int64N(int64(l.Period)))
+	if w.random.IntN(2) == 0 {
+		l.Offset = l.Offset.Truncate(time.Millisecond)
+	}
 	if l.Align > penstock.AlignClock {
 		l.Period = 0
 		l.Zone = []string{"UTC", "Europe/Berlin", "Asia/Kathmandu", "Africa/Cairo"}[w.random.IntN(4)]
@@ -544,7 +551,7 @@ func (w *storePair) randomStepSize() time.Duration {
 		hint := w.hints[w.random.IntN(len(w.hints))]
 		return hint - time.Duration(w.random.IntN(2))*time.Millisecond
 	}
-	return time.Duration(w.magnitude(int64(w.randomPeriod()/time.Millisecond))) * time.Millisecond
+	return time.Duration(w.magnitude(max(int64(w.randomPeriod()/time.Millisecond), 1))) * time.Millisecond
 }
 
 // stepBack moves the clock back. Keys with an expired state or record are replaced.

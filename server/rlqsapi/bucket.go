@@ -22,8 +22,8 @@ const (
 	// refund may bring some back before their time.
 	maxBackoff = 10 * time.Second
 
-	// scarceFor is how long shares are sized for the next division only, after there was
-	// too little for all.
+	// scarceFor is how long members are served later than otherwise, after there was too
+	// little for all.
 	scarceFor = 10 * time.Second
 
 	// maxHorizon is how far ahead a lease of a slow limit reaches.
@@ -92,19 +92,17 @@ type member struct {
 }
 
 // want returns how many units the member should hold.
-func (m *member) want(scarce bool) int64 {
+func (m *member) want() int64 {
 	s := m.bucket.scale
-	switch {
-	case !m.demand.known:
+	if !m.demand.known {
 		return max(s.capacity/firstShare, 1)
-	case scarce:
-		return max(min(m.demand.within(2*s.pace), s.capacity), 1)
 	}
 	return max(min(m.demand.within(s.horizon(m.demand.interval)), s.capacity), 1)
 }
 
 // low returns how many units the member should hold at least. What it holds when it gets a new
-// lease is lost, and what it does not hold when its requests become more is denied.
+// lease is lost, and what it does not hold when its requests become more is denied. The first
+// is worse while there is too little for all.
 func (m *member) low(scarce bool) int64 {
 	s := m.bucket.scale
 	switch {
@@ -122,7 +120,7 @@ func (m *member) hungry(now time.Time, scarce bool) bool {
 		return false
 	}
 	held := m.lease.held(now, &m.demand)
-	want := m.want(scarce)
+	want := m.want()
 	if held < min(m.low(scarce), want) {
 		return true
 	}
@@ -186,7 +184,7 @@ type claim struct {
 func (b *bucket) claims(now time.Time) (all []claim, total int64) {
 	for _, m := range b.members {
 		if m.hungry(now, b.scarce(now)) {
-			c := claim{m, m.want(b.scarce(now))}
+			c := claim{m, m.want()}
 			all, total = append(all, c), total+c.want
 		}
 	}

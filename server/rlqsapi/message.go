@@ -114,5 +114,3 @@ func bucketKey(domain string, entries []rules.Entry) string {
 func appendText(to []byte, text string) []byte {
 	return append(binary.AppendUvarint(to, uint64(len(text))), text...)
 }
-
-func compareKeys(a, b string) int { return strings.Compare(a, b) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -164,7 +165,7 @@ func (s *Service) collect(now time.Time, all bool) []*bucket {
 			due = append(due, b)
 		}
 	}
-	slices.SortFunc(due, func(a, b *bucket) int { return compareKeys(a.key, b.key) })
+	slices.SortFunc(due, func(a, b *bucket) int { return strings.Compare(a.key, b.key) }) // a step can be repeated
 	return due
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -68,6 +69,7 @@ type proxy struct {
 	sim      *simulation
 	stream   *stream
 	interval time.Duration           // between reports
+	late     func() time.Duration    // added to it
 	delay    func() time.Duration    // of messages to the proxy
 	requests func(time.Time) float64 // per second
 	report   func(allowed, denied uint64) (uint64, uint64)
@@ -90,6 +92,7 @@ type delayed struct {
 func (s *simulation) addProxy(name string, rate float64) *proxy {
 	p := &proxy{
 		name: name, sim: s, interval: 2 * time.Second,
+		late:     func() time.Duration { return 0 },
 		delay:    func() time.Duration { return 0 },
 		requests: func(time.Time) float64 { return rate },
 		report:   func(a, d uint64) (uint64, uint64) { return a, d },
@@ -134,19 +137,25 @@ func (s *simulation) check() {
 		s.t.Fatalf("at %v some interval has admitted %g more than the limit and what proxies held", elapsed, excess-s.capacity)
 	}
 	s.low = min(s.low, earned+float64(s.held()))
+	for _, p := range s.proxies {
+		if n := len(p.bucket.begun); n > 1 && slices.Contains(p.bucket.begun[:n-1], p.bucket.begun[n-1]) {
+			s.t.Fatalf("at %v the lease %d of proxy %s began twice, and was paid for once", elapsed, p.bucket.begun[n-1], p.name)
+		}
+	}
 }
 
-// held returns how many units proxies can still spend.
+// held returns how many units proxies can still spend. A message that extends a lease brings
+// none.
 func (s *simulation) held() (units int64) {
 	for _, p := range s.proxies {
 		units += p.bucket.tokens(s.now)
+		last := p.bucket.strategy.GetTokenBucket()
 		for _, d := range p.inbox {
-			units += int64(d.action.GetQuotaAssignmentAction().GetRateLimitStrategy().GetTokenBucket().GetMaxTokens())
-		}
-		if p.stream != nil {
-			for _, a := range p.stream.outbox {
-				units += a.units
+			next := d.action.GetQuotaAssignmentAction().GetRateLimitStrategy().GetTokenBucket()
+			if next != nil && !sameTokenBucket(last, next) {
+				units += int64(next.GetMaxTokens())
 			}
+			last = next
 		}
 	}
 	return units
@@ -168,7 +177,7 @@ func (p *proxy) sendReport() {
 	if p.next.After(s.now) || p.requests == nil {
 		return
 	}
-	p.next = s.now.Add(p.interval)
+	p.next = s.now.Add(p.interval + p.late())
 	if p.stream == nil {
 		var err error
 		if p.stream, err = s.service.open(p.name); err != nil {
@@ -241,6 +250,7 @@ type envoyBucket struct {
 	expires  time.Time
 	filled   time.Time
 	level    float64
+	begun    []int32 // the numbers of all leases that began
 }
 
 // apply applies a message: a changed token bucket begins full, one that did not change in the
@@ -249,7 +259,7 @@ type envoyBucket struct {
 func (b *envoyBucket) apply(now time.Time, a *pb.RateLimitQuotaResponse_BucketAction) {
 	b.expire(now)
 	if a.GetAbandonAction() != nil {
-		*b = envoyBucket{}
+		*b = envoyBucket{begun: b.begun}
 		return
 	}
 	assignment := a.GetQuotaAssignmentAction()
@@ -258,6 +268,7 @@ func (b *envoyBucket) apply(now time.Time, a *pb.RateLimitQuotaResponse_BucketAc
 	case *typepb.RateLimitStrategy_TokenBucket:
 		if !sameTokenBucket(b.strategy.GetTokenBucket(), strategy.GetTokenBucket()) {
 			b.level, b.filled = float64(strategy.GetTokenBucket().GetMaxTokens()), now
+			b.begun = append(b.begun, strategy.GetTokenBucket().GetFillInterval().GetNanos())
 		}
 	case *typepb.RateLimitStrategy_BlanketRule_:
 	default:
@@ -274,7 +285,7 @@ func sameTokenBucket(a, b *typepb.TokenBucket) bool {
 
 func (b *envoyBucket) expire(now time.Time) {
 	if !now.Before(b.expires) {
-		*b = envoyBucket{}
+		*b = envoyBucket{begun: b.begun}
 	}
 }
 
@@ -304,17 +315,52 @@ func (b *envoyBucket) allow(now time.Time) bool {
 
 func TestSaturatedProxiesGetEqualShares(t *testing.T) {
 	t.Parallel()
-	s := newSimulation(t, "100/1s burst=200")
-	a, b, light := s.addProxy("a", 300), s.addProxy("b", 150), s.addProxy("light", 10)
+	for _, interval := range []time.Duration{2 * time.Second, 20 * time.Second} {
+		s := newSimulation(t, "100/1s burst=200")
+		a, b, light := s.addProxy("a", 300), s.addProxy("b", 150), s.addProxy("light", 10)
+		for _, p := range s.proxies {
+			p.interval = interval
+		}
+		s.run(2 * interval) // until all demands are known
+		for _, p := range s.proxies {
+			p.totalAllowed, p.totalDenied = 0, 0
+		}
+		s.run(100 * time.Second)
+		t.Logf("reports every %v: %d, %d and %d of %d", interval, a.totalAllowed, b.totalAllowed, light.totalAllowed, light.totalAllowed+light.totalDenied)
+		if total := a.totalAllowed + b.totalAllowed + light.totalAllowed; total < 9000 {
+			t.Errorf("the proxies got %d of about 10000 units", total)
+		}
+		if a.totalAllowed > b.totalAllowed*5/4 || b.totalAllowed > a.totalAllowed*5/4 {
+			t.Errorf("the shares of two that want more than they get are %d and %d", a.totalAllowed, b.totalAllowed)
+		}
+		if light.totalDenied > 50 {
+			t.Errorf("a proxy that wants less than its share was denied %d of 1000 requests", light.totalDenied)
+		}
+	}
+}
+
+func TestProxiesTakeTurnsIfThereIsLessThanOneUnitForEach(t *testing.T) {
+	t.Parallel()
+	s := newSimulation(t, "1/1s")
+	for i := range 3 {
+		s.addProxy(fmt.Sprint("p", i), 5)
+	}
 	s.run(2 * time.Minute)
-	if total := a.totalAllowed + b.totalAllowed + light.totalAllowed; total < 100*120*9/10 {
-		t.Errorf("the proxies got %d of about 12000 units", total)
+	for _, p := range s.proxies {
+		if p.totalAllowed < 25 || p.totalAllowed > 55 {
+			t.Errorf("proxy %s got %d of about 120 units, a third of which is 40", p.name, p.totalAllowed)
+		}
 	}
-	if a.totalAllowed > b.totalAllowed*5/4 || b.totalAllowed > a.totalAllowed*5/4 {
-		t.Errorf("the shares of two that want more than they get are %d and %d", a.totalAllowed, b.totalAllowed)
-	}
-	if light.totalDenied > 60 { // 1200 requests, and it begins with an unknown demand
-		t.Errorf("a proxy that wants less than its share was denied %d of its requests", light.totalDenied)
+}
+
+func TestShareDoesNotReplaceMoreByLess(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
+	rich := &member{lease: lease{units: 10, granted: now, expires: now.Add(time.Minute)}}
+	poor := &member{}
+	claims, shares := share(now, []claim{{rich, 20}, {poor, 20}}, 8)
+	if len(claims) != 1 || claims[0].member != poor || shares[0] != 8 {
+		t.Errorf("the shares are %v of %d members, want 8 of the one that holds nothing", shares, len(claims))
 	}
 }
 
@@ -359,8 +405,9 @@ func TestBoundHoldsWhateverProxiesDo(t *testing.T) {
 func disturb(s *simulation, random *rand.Rand) {
 	for i := range 6 {
 		p := s.addProxy(fmt.Sprint("p", i), 0)
-		p.interval = time.Duration(1+random.IntN(5)) * time.Second
-		p.delay = func() time.Duration { return time.Duration(random.IntN(400)) * time.Millisecond }
+		p.interval = time.Duration(1+random.IntN(3)) * time.Second
+		p.late = func() time.Duration { return time.Duration(max(0, random.IntN(24)-16)) * p.interval }
+		p.delay = func() time.Duration { return time.Duration(random.IntN(2500)) * time.Millisecond }
 	}
 	for range 60 {
 		for _, p := range s.proxies {

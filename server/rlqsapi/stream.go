@@ -15,26 +15,27 @@ import (
 	"github.com/penstock-io/penstock/server/internal/requestlog"
 )
 
-// The errors that end a stream.
-var (
-	errNoDomain     = errors.New("the first report must have a domain")
-	errOtherDomain  = errors.New("the domain of a stream cannot change: open another stream")
-	errNoBucketID   = errors.New("a bucket has no ID")
-	errTooMany      = errors.New("too many reports: want a longer reporting interval")
-	errTooManyOpen  = errors.New("too many streams")
-	errNotReading   = errors.New("the proxy does not read its assignments")
-	errShuttingDown = errors.New("the server is shutting down")
-)
-
-var errorCodes = map[error]codes.Code{
-	errNoDomain:     codes.InvalidArgument,
-	errOtherDomain:  codes.InvalidArgument,
-	errNoBucketID:   codes.InvalidArgument,
-	errTooMany:      codes.ResourceExhausted,
-	errTooManyOpen:  codes.ResourceExhausted,
-	errNotReading:   codes.ResourceExhausted,
-	errShuttingDown: codes.Unavailable,
+// A streamError ends a stream.
+type streamError struct {
+	code    codes.Code
+	problem string
+	reason  requestlog.Reason // "" if the proxy is not at fault
 }
+
+func (e *streamError) Error() string { return e.problem }
+
+// GRPCStatus makes it the status of the stream.
+func (e *streamError) GRPCStatus() *status.Status { return status.New(e.code, e.problem) }
+
+var (
+	errNoDomain     = &streamError{codes.InvalidArgument, "the first report must have a domain", requestlog.Descriptors}
+	errOtherDomain  = &streamError{codes.InvalidArgument, "the domain of a stream cannot change: open another stream", requestlog.Descriptors}
+	errNoBucketID   = &streamError{codes.InvalidArgument, "a bucket has no ID", requestlog.Descriptors}
+	errTooMany      = &streamError{codes.ResourceExhausted, "too many reports: want a longer reporting interval", requestlog.TooLarge}
+	errNotReading   = &streamError{codes.ResourceExhausted, "the proxy does not read its assignments", requestlog.TooLarge}
+	errTooManyOpen  = &streamError{codes.ResourceExhausted, "too many streams", ""}
+	errShuttingDown = &streamError{codes.Unavailable, "the server is shutting down", ""}
+)
 
 const (
 	// maxBucketBytes is the longest ID of a bucket, and maxStreamBytes bounds all IDs of
@@ -148,11 +149,19 @@ func (st *stream) enqueue(a action) {
 func (s *Service) StreamRateLimitQuotas(g pb.RateLimitQuotaService_StreamRateLimitQuotasServer) error {
 	st, err := s.open(addressOf(g.Context()))
 	if err != nil {
-		return statusOf(err)
+		return err
 	}
 	defer s.close(st)
 	go func() { st.fail(s.receive(g, st)) }()
-	return statusOf(s.send(g, st))
+	err = s.send(g, st)
+	if errors.Is(err, io.EOF) {
+		return nil // the proxy has closed the stream
+	}
+	var wrong *streamError
+	if errors.As(err, &wrong) && wrong.reason != "" {
+		s.options.Requests.Invalid(wrong.reason, wrong.problem, st.from)
+	}
+	return err
 }
 
 // receive books reports until the stream ends.
@@ -163,7 +172,6 @@ func (s *Service) receive(g pb.RateLimitQuotaService_StreamRateLimitQuotasServer
 			return err
 		}
 		if err := s.report(st, m); err != nil {
-			s.options.Requests.Invalid(requestlog.Descriptors, err.Error(), st.from)
 			return err
 		}
 	}
@@ -354,17 +362,7 @@ func (s *Service) addMember(st *stream, key string, b *bucket) *member {
 	return m
 }
 
-// statusOf returns the gRPC status with which a stream ends.
-func statusOf(err error) error {
-	if code, ok := errorCodes[err]; ok {
-		return status.Error(code, err.Error())
-	}
-	if errors.Is(err, io.EOF) {
-		return nil // the proxy has closed the stream
-	}
-	return err
-}
-
+// addressOf returns where a stream comes from.
 func addressOf(ctx context.Context) string {
 	if p, ok := peer.FromContext(ctx); ok {
 		return p.Addr.String()

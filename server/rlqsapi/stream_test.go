@@ -1,6 +1,8 @@
 package rlqsapi
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -14,6 +16,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/overrides"
+	"github.com/penstock-io/penstock/server/rules"
 )
 
 // A bench is a service on a clock that the test sets, without goroutines.
@@ -210,7 +213,7 @@ func TestInvalidReportsEndTheStream(t *testing.T) {
 	for _, c := range []struct {
 		second bool
 		report *pb.RateLimitQuotaUsageReports
-		want   error
+		want   *streamError
 	}{
 		{false, newReport("", "/", 1, 0), errNoDomain},
 		{true, newReport("other", "/", 1, 0), errOtherDomain},
@@ -224,7 +227,7 @@ func TestInvalidReportsEndTheStream(t *testing.T) {
 		if c.second {
 			b.report(st, "/first", 1, 0)
 		}
-		if err := b.service.report(st, c.report); err != c.want {
+		if err := b.service.report(st, c.report); !isError(err, c.want) {
 			t.Errorf("%.200v: %v, want %v", c.report, err, c.want)
 		}
 		b.step(st)
@@ -233,6 +236,11 @@ func TestInvalidReportsEndTheStream(t *testing.T) {
 	if stats := b.service.Stats(); stats.Streams != 0 || stats.Buckets != 0 || b.service.members != 0 {
 		t.Errorf("after all streams are closed: %+v, %d members", stats, b.service.members)
 	}
+}
+
+// isError reports whether an error is the one that is wanted, or none if that is nil.
+func isError(err error, want *streamError) bool {
+	return want == nil && err == nil || want != nil && errors.Is(err, want)
 }
 
 func TestTooManyReportsInASecondEndTheStream(t *testing.T) {
@@ -246,7 +254,7 @@ func TestTooManyReportsInASecondEndTheStream(t *testing.T) {
 			t.Fatalf("report %d: %v", i, err)
 		}
 	}
-	if err := b.service.report(st, newReport("shop", "/", 1, 0)); err != errTooMany {
+	if err := b.service.report(st, newReport("shop", "/", 1, 0)); !errors.Is(err, errTooMany) {
 		t.Errorf("got %v, want %v", err, errTooMany)
 	}
 	b.now = b.now.Add(time.Second)
@@ -294,13 +302,13 @@ func TestStreamsAreBounded(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, pathRule, Options{MaxStreams: 1}, nil)
 	st := b.open()
-	if _, err := b.service.open("second"); err != errTooManyOpen {
+	if _, err := b.service.open("second"); !errors.Is(err, errTooManyOpen) {
 		t.Errorf("got %v, want %v", err, errTooManyOpen)
 	}
 	b.service.close(st)
 	b.open()
 	b.service.Stop()
-	if _, err := b.service.open("late"); err != errShuttingDown {
+	if _, err := b.service.open("late"); !errors.Is(err, errShuttingDown) {
 		t.Errorf("got %v, want %v", err, errShuttingDown)
 	}
 }
@@ -332,10 +340,108 @@ func TestProxyThatDoesNotReadGetsNoMoreUnitsAndIsEnded(t *testing.T) {
 	}
 	select {
 	case err := <-st.failed:
-		if err != errNotReading {
+		if !errors.Is(err, errNotReading) {
 			t.Errorf("the stream ends with %v", err)
 		}
 	default:
 		t.Error("the stream goes on")
 	}
+}
+
+func TestStreamWithoutReportsGetsNoMoreUnits(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, pathRule, Options{}, nil)
+	st := b.open()
+	b.report(st, "/", 1, 0)
+	b.now = b.now.Add(time.Second)
+	b.report(st, "/", 5, 1000)
+	for range 60 {
+		b.now = b.now.Add(time.Second)
+		b.step(st)
+	}
+	assigned := b.service.Stats().Assigned
+	for range 10 {
+		b.now = b.now.Add(time.Second)
+		b.step(st)
+	}
+	if got := b.service.Stats().Assigned; got != assigned {
+		t.Errorf("%d units were assigned to a proxy that has stopped to report", got-assigned)
+	}
+	b.now = b.now.Add(idleFor)
+	b.step(st)
+	if stats := b.service.Stats(); stats.Buckets != 0 {
+		t.Errorf("its bucket is tracked after %v", idleFor)
+	}
+}
+
+func TestLeaseEndsWithItsWindow(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "domain: shop\ndescriptors:\n  - {key: path, limit: 100/1m fixed-window align=clock}\n", Options{}, nil)
+	b.now = b.now.Add(50 * time.Second)
+	st := b.open()
+	old := b.report(st, "/", 1, 0)
+	if ttl := old[0].GetQuotaAssignmentAction().GetAssignmentTimeToLive().AsDuration(); ttl != 10*time.Second {
+		t.Errorf("ten seconds before the end of the window, the time to live is %v", ttl)
+	}
+	b.now = b.now.Add(10 * time.Second)
+	if next := strategyOf(b.step(st)).GetTokenBucket(); next == nil || sameTokenBucket(strategyOf(old).GetTokenBucket(), next) {
+		t.Errorf("in the next window the proxy gets %v, after %v", next, old)
+	}
+}
+
+// A failingStore fails while it is told to.
+type failingStore struct {
+	penstock.Store
+	failing bool
+}
+
+func (s *failingStore) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+	if s.failing {
+		return penstock.Decision{}, penstock.ErrUnavailable
+	}
+	return s.Store.Take(ctx, r)
+}
+
+func TestStoreFailureSendsNothingNew(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, pathRule, Options{}, nil)
+	store := &failingStore{Store: b.engine.Store()}
+	b.service.engine = newEngine(t, store, pathRule, nil)
+	st := b.open()
+	first := strategyOf(b.report(st, "/", 1, 0)).GetTokenBucket()
+	store.failing = true
+	if got := b.report(b.open(), "/", 1, 0); len(got) != 0 {
+		t.Errorf("a new proxy gets %v while the store is unavailable", got)
+	}
+	b.now = b.now.Add(2 * time.Second)
+	if got := strategyOf(b.report(st, "/", 2, 0)).GetTokenBucket(); !sameTokenBucket(first, got) {
+		t.Errorf("while the store is unavailable, the lease %v is followed by %v", first, got)
+	}
+	store.failing = false
+	b.now = b.now.Add(2 * time.Second)
+	if got := strategyOf(b.report(st, "/", 3, 20)).GetTokenBucket(); got.GetMaxTokens() == 0 || sameTokenBucket(first, got) {
+		t.Errorf("when the store is back, the lease %v is followed by %v", first, got)
+	}
+}
+
+func TestCompatDomainIsNotAssignedMoreThanItsLimit(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "domain: shop\ncompat: envoy\ndescriptors:\n  - key: path\n    rate_limit: {unit: hour, requests_per_unit: 40}\n", Options{}, nil)
+	take := func(cost int64) {
+		var r engine.Result
+		ds := []engine.Descriptor{{Entries: []rules.Entry{{Key: "path", Value: "/"}}, Cost: cost}}
+		if err := b.engine.Decide(t.Context(), "shop", ds, &r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	take(30)
+	st := b.open()
+	b.report(st, "/", 1, 0)
+	b.now = b.now.Add(time.Second)
+	b.report(st, "/", 1, 1000)
+	if got := b.service.Stats().Assigned; got != 10 {
+		t.Errorf("%d units were assigned, and 10 were left", got)
+	}
+	take(1000) // counts beyond the limit
+	wantBlanket(t, b.report(b.open(), "/", 1, 0), typepb.RateLimitStrategy_DENY_ALL)
 }

@@ -20,8 +20,8 @@ type demand struct {
 
 const (
 	// unknownInterval is assumed until the second report, so that the first assignment
-	// does not expire before it.
-	unknownInterval = 40 * time.Second
+	// does not expire before it: it is valid for a minute.
+	unknownInterval = 20 * time.Second
 	minInterval     = time.Second
 	maxInterval     = time.Minute
 

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	_ "github.com/penstock-io/penstock/internal/fixedseed"
 )
 
 func TestDivideIsMaxMinFair(t *testing.T) {

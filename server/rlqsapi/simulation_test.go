@@ -251,6 +251,7 @@ type envoyBucket struct {
 	filled   time.Time
 	level    float64
 	begun    []int32 // the numbers of all leases that began
+	forever  bool    // nothing expires
 }
 
 // apply applies a message: a changed token bucket begins full, one that did not change in the
@@ -284,7 +285,7 @@ func sameTokenBucket(a, b *typepb.TokenBucket) bool {
 }
 
 func (b *envoyBucket) expire(now time.Time) {
-	if !now.Before(b.expires) {
+	if !now.Before(b.expires) && !b.forever {
 		*b = envoyBucket{begun: b.begun}
 	}
 }

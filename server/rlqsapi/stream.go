@@ -29,6 +29,7 @@ func (e *streamError) GRPCStatus() *status.Status { return status.New(e.code, e.
 
 var (
 	errNoDomain     = &streamError{codes.InvalidArgument, "the first report must have a domain", requestlog.Descriptors}
+	errLongDomain   = &streamError{codes.InvalidArgument, "the domain is too long", requestlog.TooLarge}
 	errOtherDomain  = &streamError{codes.InvalidArgument, "the domain of a stream cannot change: open another stream", requestlog.Descriptors}
 	errNoBucketID   = &streamError{codes.InvalidArgument, "a bucket has no ID", requestlog.Descriptors}
 	errTooMany      = &streamError{codes.ResourceExhausted, "too many reports: want a longer reporting interval", requestlog.TooLarge}
@@ -271,6 +272,8 @@ func (st *stream) check(now time.Time, m *pb.RateLimitQuotaUsageReports) error {
 	switch domain := m.GetDomain(); {
 	case st.domain == "" && domain == "":
 		return errNoDomain
+	case len(domain) > maxBucketBytes:
+		return errLongDomain
 	case st.domain != "" && domain != "" && domain != st.domain:
 		return errOtherDomain
 	}

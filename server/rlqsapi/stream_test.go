@@ -12,6 +12,8 @@ import (
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 	typepb "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"pgregory.net/rapid"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
@@ -216,6 +218,7 @@ func TestInvalidReportsEndTheStream(t *testing.T) {
 		want   *streamError
 	}{
 		{false, newReport("", "/", 1, 0), errNoDomain},
+		{false, newReport(strings.Repeat("x", maxBucketBytes+1), "/", 1, 0), errLongDomain},
 		{true, newReport("other", "/", 1, 0), errOtherDomain},
 		{true, newReport("", "/", 1, 0), nil},
 		{false, &pb.RateLimitQuotaUsageReports{}, errNoDomain},
@@ -444,4 +447,58 @@ func TestCompatDomainIsNotAssignedMoreThanItsLimit(t *testing.T) {
 	}
 	take(1000) // counts beyond the limit
 	wantBlanket(t, b.report(b.open(), "/", 1, 0), typepb.RateLimitStrategy_DENY_ALL)
+}
+
+func TestReportsOfAnyKindKeepBounds(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(r *rapid.T) {
+		b := newBench(t, "domain: shop\ndescriptors:\n  - {key: path, limit: 100/24h fixed-window}\n", Options{MaxBuckets: 3, MaxMembers: 5}, nil)
+		streams := []*stream{b.open(), b.open(), b.open()}
+		for range rapid.IntRange(1, 20).Draw(r, "messages") {
+			st := rapid.SampledFrom(streams).Draw(r, "stream")
+			_ = b.service.report(st, drawReports(r))
+			if rapid.Bool().Draw(r, "step") {
+				b.now = b.now.Add(time.Duration(rapid.IntRange(0, int(time.Minute)).Draw(r, "later")))
+				b.step(st)
+			}
+			checkBounds(r, b.service)
+		}
+		for _, st := range streams {
+			b.service.close(st)
+		}
+		if stats := b.service.Stats(); stats.Streams != 0 || stats.Buckets != 0 || b.service.members != 0 {
+			r.Fatalf("after all streams are closed: %+v, %d members", stats, b.service.members)
+		}
+	})
+}
+
+// drawReports draws a message that a hostile caller could send.
+func drawReports(r *rapid.T) *pb.RateLimitQuotaUsageReports {
+	m := &pb.RateLimitQuotaUsageReports{Domain: rapid.SampledFrom([]string{"", "shop", "shop", "shop", "none"}).Draw(r, "domain")}
+	for range rapid.IntRange(0, 4).Draw(r, "usages") {
+		m.BucketQuotaUsages = append(m.BucketQuotaUsages, &pb.RateLimitQuotaUsageReports_BucketQuotaUsage{
+			BucketId: &pb.BucketId{Bucket: rapid.SampledFrom([]map[string]string{
+				nil, {"path": "a"}, {"path": "b"}, {"path": "c"}, {"path": "d"}, {"": ""}, {"path": "a", "user": "1"}, {"path": strings.Repeat("x", maxBucketBytes)},
+			}).Draw(r, "id")},
+			TimeElapsed:        &durationpb.Duration{Seconds: rapid.Int64().Draw(r, "seconds"), Nanos: rapid.Int32().Draw(r, "nanos")},
+			NumRequestsAllowed: rapid.Uint64().Draw(r, "allowed"),
+			NumRequestsDenied:  rapid.Uint64().Draw(r, "denied"),
+		})
+	}
+	return m
+}
+
+func checkBounds(r *rapid.T, s *Service) {
+	members := 0
+	for st := range s.streams {
+		if members += len(st.members); len(st.members) > s.options.MaxBuckets {
+			r.Fatalf("a stream has %d buckets", len(st.members))
+		}
+	}
+	switch {
+	case members != s.members || members > s.options.MaxMembers:
+		r.Fatalf("%d members are counted as %d", members, s.members)
+	case s.Stats().Assigned > 4*100: // of each path once
+		r.Fatalf("%d units were assigned", s.Stats().Assigned)
+	}
 }

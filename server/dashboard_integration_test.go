@@ -15,8 +15,15 @@ import (
 	"github.com/penstock-io/penstock/internal/redistest"
 )
 
-// ratelimitQueries are what dashboards ask of envoyproxy/ratelimit, such as that of Envoy Gateway.
+// ratelimitQueries are what dashboards ask of envoyproxy/ratelimit. The first six are those of Envoy
+// Gateway's: gauges of the process, two of them with a label of its pods, and the hits of one rule.
 var ratelimitQueries = []string{
+	`go_memstats_gc_cpu_fraction * 1e6`,
+	`process_resident_memory_bytes{app_kubernetes_io_component="ratelimit"} / 1e6`,
+	`process_virtual_memory_bytes{app_kubernetes_io_component="ratelimit"} / 1e6`,
+	`ratelimit_service_rate_limit_total_hits` + gatewayRule + ` == 1`,
+	`ratelimit_service_rate_limit_near_limit` + gatewayRule + ` == 1`,
+	`ratelimit_service_rate_limit_over_limit` + gatewayRule + ` == 0`,
 	`sum(rate(ratelimit_service_rate_limit_total_hits[10s])) by (domain, key1, key2)`,
 	`sum(rate(ratelimit_service_rate_limit_over_limit[10s])) by (domain, key1, key2)`,
 	`sum(rate(ratelimit_service_rate_limit_near_limit[10s])) by (domain, key1, key2)`,
@@ -27,6 +34,20 @@ var ratelimitQueries = []string{
 	`histogram_quantile(0.99, sum(rate(ratelimit_service_response_time_seconds_bucket[10s])) by (le, grpc_method))`,
 	`ratelimit_service_config_load_success`, `ratelimit_service_config_load_error`,
 }
+
+// Envoy Gateway's rules have two nodes, each of a key that is its value too.
+const (
+	gatewayNode  = "httproute/default/http-ratelimit/rule/0/match/0/ratelimit_example"
+	gatewayRule  = `{domain="default/eg/http", key1="` + gatewayNode + "_" + gatewayNode + `", key2="rule-0-match-0_rule-0-match-0"}`
+	gatewayRules = `
+domain: default/eg/http
+descriptors:
+  - key: ` + gatewayNode + `
+    value: ` + gatewayNode + `
+    descriptors:
+      - {key: rule-0-match-0, value: rule-0-match-0, rate_limit: {unit: year, requests_per_unit: 1}}
+`
+)
 
 // A query with a wrong name or label is valid and returns nothing, so Prometheus evaluates all of
 // them on running daemons: in memory, on Redis, and in place of envoyproxy/ratelimit.
@@ -47,7 +68,9 @@ func TestIntegrationDashboardQueriesReturnValues(t *testing.T) {
 	}
 	d := startRatelimit(t, statsdRules, "USE_PROMETHEUS=true", "USE_STATSD=false", "PROMETHEUS_ADDR=127.0.0.1:0")
 	hit(t, d, "path", "login")
-	prometheus := startPrometheus(t, append(targets, d.addr("prometheus")))
+	gateway := startRatelimit(t, gatewayRules, "USE_PROMETHEUS=true", "USE_STATSD=false", "PROMETHEUS_ADDR=127.0.0.1:0")
+	hitAll(t, gateway, "default/eg/http", gatewayNode, gatewayNode, "rule-0-match-0", "rule-0-match-0")
+	prometheus := startPrometheus(t, targets, d.addr("prometheus"), gateway.addr("prometheus"))
 
 	queries := slices.Clone(ratelimitQueries)
 	variables := strings.NewReplacer("$__rate_interval", "10s", "$__range", "10s", "$job", ".*", "$rule", ".*")
@@ -59,11 +82,13 @@ func TestIntegrationDashboardQueriesReturnValues(t *testing.T) {
 	}
 }
 
-// startPrometheus starts Prometheus, and returns its URL.
-func startPrometheus(t *testing.T, targets []string) string {
+// startPrometheus starts Prometheus, and returns its URL. Those in place of envoyproxy/ratelimit
+// have the label of its pods.
+func startPrometheus(t *testing.T, targets []string, ratelimit ...string) string {
 	t.Helper()
 	config := write(t, "prometheus.yaml", fmt.Sprintf(
-		"global: {scrape_interval: 1s}\nscrape_configs: [{job_name: penstock, static_configs: [{targets: [%s]}]}]", strings.Join(targets, ", ")))
+		"global: {scrape_interval: 1s}\nscrape_configs: [{job_name: penstock, static_configs: [{targets: [%s]}, {targets: [%s], labels: {app_kubernetes_io_component: ratelimit}}]}]",
+		strings.Join(targets, ", "), strings.Join(ratelimit, ", ")))
 	addr := fmt.Sprintf("127.0.0.1:%d", redistest.FreePort(t))
 	ctx, cancel := context.WithCancel(context.Background())
 	program := exec.CommandContext(ctx, "prometheus", "--config.file", config, "--storage.tsdb.path", t.TempDir(), "--web.listen-address", addr)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	rtmetrics "runtime/metrics"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/penstock-io/penstock/server/internal/requestlog"
 	"github.com/penstock-io/penstock/server/rules"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
 )
@@ -26,6 +28,7 @@ func (s *Server) openStats(ctx context.Context) error {
 		return nil
 	}
 	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), newGCFraction(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	registerer := prometheus.WrapRegistererWith(stats.labels(), registry)
 	registerer.MustRegister(ratelimitCollector{s}, s.metrics.ratelimitTime)
 	var tcp net.ListenConfig
@@ -40,6 +43,22 @@ func (s *Server) openStats(ctx context.Context) error {
 	s.listeners = append(s.listeners, l)
 	s.log.Info("listening", "listener", l.name, "addr", socket.Addr().String(), "tls", false)
 	return nil
+}
+
+// newGCFraction returns a metric that the dashboard of Envoy Gateway asks for, and that the
+// collector of Go's own metrics no longer has.
+func newGCFraction() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "go_memstats_gc_cpu_fraction",
+		Help: "Part of the available processor time that garbage collection has used since the start.",
+	}, func() float64 {
+		times := []rtmetrics.Sample{{Name: "/cpu/classes/gc/total:cpu-seconds"}, {Name: "/cpu/classes/total:cpu-seconds"}}
+		rtmetrics.Read(times)
+		if times[1].Value.Float64() == 0 { // before the first collection
+			return 0
+		}
+		return times[0].Value.Float64() / times[1].Value.Float64()
+	})
 }
 
 // labels returns the tags as labels.

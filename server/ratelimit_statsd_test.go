@@ -145,9 +145,17 @@ func startRatelimit(t *testing.T, rules string, environ ...string) *daemon {
 // hit makes a call with one entry.
 func hit(t *testing.T, d *daemon, key, value string) {
 	t.Helper()
-	request := &envoyrls.RateLimitRequest{Domain: "shop", Descriptors: []*envoyratelimit.RateLimitDescriptor{
-		{Entries: []*envoyratelimit.RateLimitDescriptor_Entry{{Key: key, Value: value}}},
-	}}
+	hitAll(t, d, "shop", key, value)
+}
+
+// hitAll makes a call with entries, each of which is a key and a value.
+func hitAll(t *testing.T, d *daemon, domain string, pairs ...string) {
+	t.Helper()
+	descriptor := &envoyratelimit.RateLimitDescriptor{}
+	for pair := range slices.Chunk(pairs, 2) {
+		descriptor.Entries = append(descriptor.Entries, &envoyratelimit.RateLimitDescriptor_Entry{Key: pair[0], Value: pair[1]})
+	}
+	request := &envoyrls.RateLimitRequest{Domain: domain, Descriptors: []*envoyratelimit.RateLimitDescriptor{descriptor}}
 	if _, err := envoyrls.NewRateLimitServiceClient(dialGRPC(t, d, nil)).ShouldRateLimit(t.Context(), request); err != nil {
 		t.Fatal(err)
 	}
@@ -190,8 +198,28 @@ func TestStatsdGetsCountersOfRules(t *testing.T) {
 			if loads := receiver.text("config_load_success"); !strings.HasSuffix(loads, " 1\n") {
 				t.Errorf("loads of the rules: got %q, want 1", loads)
 			}
+			hit(t, d, "user", "later")
+			await(t, func() string { return "a later count in\n" + receiver.text("") }, func() bool { return receiver.text("user_later.total_hits") != "" })
+			if login := receiver.text("path_login.total_hits"); !strings.HasSuffix(login, " 3\n") {
+				t.Errorf("sent again: got %q, want 3", login)
+			}
 		})
 	}
+}
+
+// What was counted since the last flush is sent when the daemon ends.
+func TestStatsdGetsLastCountsOnShutdown(t *testing.T) {
+	t.Parallel()
+	receiver := startStatsd(t, "tcp")
+	d := startRatelimit(t, statsdRules, "STATSD_HOST=127.0.0.1", fmt.Sprint("STATSD_PORT=", receiver.addr.Port), "STATS_FLUSH_INTERVAL=24h")
+	hit(t, d, "path", "login")
+	if early := receiver.text(""); early != "" {
+		t.Errorf("sent before the interval was over: %s", early)
+	}
+	d.end()
+	await(t, func() string { return "the last counts in\n" + receiver.text("") }, func() bool {
+		return receiver.text("path_login.total_hits") == "ratelimit.service.rate_limit.shop.path_login.total_hits|c 1\n"
+	})
 }
 
 // Without a server of statsd the daemon says so once, and counts what it could not send.
@@ -231,6 +259,11 @@ func TestPrometheusTellsValuesThatRulesAskFor(t *testing.T) {
 	hit(t, d, "user", "a\"b\n\\")
 	hit(t, d, "path", "login")
 	_, page := get(t, "http://"+d.addr("prometheus")+"/metrics")
+	for _, name := range []string{"go_memstats_gc_cpu_fraction", "go_goroutines", "process_resident_memory_bytes", "process_virtual_memory_bytes"} {
+		if !strings.Contains(page, "\n"+name+" ") || strings.Contains(page, name+" NaN") {
+			t.Errorf("no value of %s, which Envoy Gateway's dashboard shows, in\n%s", name, page)
+		}
+	}
 	for _, want := range []string{
 		`ratelimit_service_rate_limit_total_hits{domain="shop",key1="user_ann",key2="",zone="1"} 1`,
 		`ratelimit_service_rate_limit_total_hits{domain="shop",key1="user_a\"b_\\",key2="",zone="1"} 1`,

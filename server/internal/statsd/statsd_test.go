@@ -1,0 +1,104 @@
+package statsd_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/penstock-io/penstock/server/internal/statsd"
+)
+
+// listen returns a server of TCP that receives one connection to its end.
+func listen(t *testing.T) (addr string, received <-chan string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	texts := make(chan string, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		text, _ := io.ReadAll(conn)
+		texts <- string(text)
+	}()
+	return l.Addr().String(), texts
+}
+
+func TestWriterWritesLines(t *testing.T) {
+	t.Parallel()
+	tags := []statsd.Tag{{Name: "zone", Value: "1"}, {Name: "env", Value: "a.b,c|d"}}
+	for _, c := range []struct {
+		name    string
+		options statsd.Options
+		want    string
+	}{
+		{"without tags", statsd.Options{}, "a.b:3|c\nt:2.5|ms\nt:0.1|ms|@0.25\n"},
+		{"tags in names", statsd.Options{Tags: tags}, "a.b.__env=a_b_c_d.__zone=1:3|c\nt.__env=a_b_c_d.__zone=1:2.5|ms\nt.__env=a_b_c_d.__zone=1:0.1|ms|@0.25\n"},
+		{"DogStatsD", statsd.Options{Tags: tags, DogTags: true}, "a.b:3|c|#env:a.b_c_d,zone:1\nt:2.5|ms|#env:a.b_c_d,zone:1\nt:0.1|ms|@0.25|#env:a.b_c_d,zone:1\n"},
+	} {
+		addr, received := listen(t)
+		c.options.Network, c.options.Addr = "tcp", addr
+		w := statsd.NewWriter(c.options)
+		for _, err := range []error{w.Connect(), w.Count("a.b", 3), w.Time("t", 2.5, 1), w.Time("t", 0.1, 4), w.Flush(), w.Close()} {
+			if err != nil {
+				t.Errorf("%s: %v", c.name, err)
+			}
+		}
+		if got := <-received; got != c.want {
+			t.Errorf("%s: got\n%s want\n%s", c.name, got, c.want)
+		}
+	}
+}
+
+// A packet has whole lines, and no more bytes than a frame takes.
+func TestWriterPacketsFitFrames(t *testing.T) {
+	t.Parallel()
+	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	w := statsd.NewWriter(statsd.Options{Network: "udp", Addr: conn.LocalAddr().String()})
+	if err := w.Connect(); err != nil {
+		t.Fatal(err)
+	}
+	var want strings.Builder
+	for i := range 100 {
+		name := fmt.Sprintf("%s.%d", strings.Repeat("x", i), i)
+		fmt.Fprintf(&want, "%s:1|c\n", name)
+		if err := w.Count(name, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	var got string
+	packet := make([]byte, 1<<16)
+	for len(got) < want.Len() {
+		n, err := conn.Read(packet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n > 1432 || packet[n-1] != '\n' {
+			t.Errorf("a packet of %d bytes ends in %q", n, packet[n-1])
+		}
+		got += string(packet[:n])
+	}
+	if got != want.String() {
+		t.Errorf("got\n%s want\n%s", got, want.String())
+	}
+}
+
+func TestCleanNameReplacesWhatLinesMean(t *testing.T) {
+	t.Parallel()
+	if got, want := statsd.CleanName("a.b-é/:|@#,;[]\n\x00\x7f"), "a.b-é/___________"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

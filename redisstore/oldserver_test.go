@@ -47,9 +47,15 @@ type oldScripts struct{ appClient }
 
 const oldCommands = `
 local new = redis
-local redis = {call = new.call, error_reply = new.error_reply, pcall = function(name, key, value, option, ...)
-  if name == 'PEXPIRETIME' or option == 'PXAT' then return {err = 'ERR syntax error'} end
-  return new.pcall(name, key, value, option, ...)
+local function lacks(name, ...)
+  return name == 'PEXPIRETIME' or select(3, ...) == 'PXAT'
+end
+local redis = {error_reply = new.error_reply, pcall = function(...)
+  if lacks(...) then return {err = 'ERR syntax error'} end
+  return new.pcall(...)
+end, call = function(...)
+  if lacks(...) then error('ERR syntax error') end
+  return new.call(...)
 end}
 `
 

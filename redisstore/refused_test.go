@@ -12,13 +12,28 @@ import (
 )
 
 // A proxy that rewrites the version stands for an old server.
-func TestOpenRejectsOldServer(t *testing.T) {
-	t.Parallel()
+func startOldServer(t *testing.T, major string) (addr string) {
+	t.Helper()
 	p := startProxy(t, liveServer.Addr)
 	version := regexp.MustCompile(`redis_version:[0-9]`)
-	p.Rewrite(func(b []byte) []byte { return version.ReplaceAll(b, []byte("redis_version:5")) })
-	err := openError(t, "redis://"+p.Addr)
-	for _, part := range []string{p.Addr, "version 5.", "want 6 or later"} {
+	p.Rewrite(func(b []byte) []byte { return version.ReplaceAll(b, []byte("redis_version:"+major)) })
+	return p.Addr
+}
+
+func TestOpenAcceptsOldestServer(t *testing.T) {
+	t.Parallel()
+	s, err := redisstore.Open(context.Background(), "redis://"+startOldServer(t, "6"), &redisstore.Options{Timeout: longTimeout})
+	if err != nil {
+		t.Fatalf("a server of version 6: %v", err)
+	}
+	s.Close()
+}
+
+func TestOpenRejectsOldServer(t *testing.T) {
+	t.Parallel()
+	addr := startOldServer(t, "5")
+	err := openError(t, "redis://"+addr)
+	for _, part := range []string{addr, "version 5.", "want 6 or later"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("a server of version 5: got %v, want it to say %q", err, part)
 		}

@@ -3,7 +3,10 @@
 package httpapi_test
 
 import (
+	"io"
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/penstock-io/penstock"
@@ -31,6 +34,53 @@ func TestIntegrationHAProxyFailsAsConfigured(t *testing.T) {
 			open := startHAProxy(t, penstock, site, "    http-request return status 503", "    # http-request return status 503")
 			send(t, "GET", open+"/one", "", nil).want(t, 200, "hello GET /one")
 		})
+	}
+}
+
+// What the action cannot ask is not allowed: neither an address where no listener is, nor what is
+// no URL.
+func TestIntegrationHAProxyActionFailsClosed(t *testing.T) {
+	for _, url := range []string{"http://127.0.0.1:1/v1/auth", "nonsense"} {
+		site := newSite(t)
+		proxy := startHAProxy(t, "http://127.0.0.1:1", site, "lua.penstock http://127.0.0.1:8079/v1/auth", "lua.penstock "+url)
+		if got := send(t, "GET", proxy+"/one", "", nil); got.status != 503 || site.requests.Load() != 0 {
+			t.Errorf("%s: got %+v and %d requests of the site, want 503 and none", url, got, site.requests.Load())
+		}
+	}
+}
+
+// The daemon gets the fields of the client's request, and none about its body or connection: a length
+// without a body would make the daemon wait for one.
+func TestIntegrationHAProxySendsFieldsOfRequest(t *testing.T) {
+	asked := make(chan *http.Request, 10)
+	daemon := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked <- r }))
+	t.Cleanup(daemon.Close)
+	site := newSite(t)
+	proxy := startHAProxy(t, daemon.URL, site)
+	for name, body := range map[string]io.Reader{"length": strings.NewReader(" body"), "chunks": io.MultiReader(strings.NewReader(" body"))} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, proxy+"/one", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header = http.Header{"X-Api-Key": {"a", "b"}, "X-Forwarded-For": {"203.0.113.7"}, "Te": {"trailers"}, "Keep-Alive": {"1"}, "Expect": {"100-continue"}}
+		request.Host = "client.example"
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		got := <-asked
+		if answer.StatusCode != 200 || got.Method != "GET" || got.Host == "client.example" || got.ContentLength > 0 || len(got.TransferEncoding) > 0 {
+			t.Errorf("%s: got %d, and the daemon %s of %q with length %d, %v", name, answer.StatusCode, got.Method, got.Host, got.ContentLength, got.TransferEncoding)
+		}
+		if got.Header.Get("X-Forwarded-For") != "127.0.0.1" || strings.Join(got.Header["X-Api-Key"], " ") != "a b" {
+			t.Errorf("%s: the daemon got %v", name, got.Header)
+		}
+		for _, field := range []string{"Te", "Keep-Alive", "Expect", "Content-Length", "Transfer-Encoding"} {
+			if got.Header[field] != nil {
+				t.Errorf("%s: the daemon got %s: %v", name, field, got.Header[field])
+			}
+		}
 	}
 }
 

@@ -192,20 +192,28 @@ func (b *bucket) claims(now time.Time) (all []claim, total int64) {
 	return all, min(total, max(b.scale.capacity, 1))
 }
 
-// distribute divides what the store granted of the units that were asked for.
-func (b *bucket) distribute(now time.Time, number func() int32, claims []claim, asked int64, d *penstock.Decision) {
+// noteShortage notes whether the store granted less than it was asked for.
+func (b *bucket) noteShortage(now time.Time, asked int64, d *penstock.Decision) {
 	if d.Granted < asked {
 		b.scarceTill = now.Add(scarceFor)
 		b.notBefore = now.Add(max(b.scale.pace, min(d.RetryAfter, maxBackoff)))
 	}
+}
+
+// windowEnd returns when the window ends that units were taken from. It is zero if the limit has no windows.
+func (b *bucket) windowEnd(asked time.Time, d *penstock.Decision) time.Time {
+	if b.target.Limit.Algorithm != penstock.FixedWindow {
+		return time.Time{}
+	}
+	return asked.Add(d.ResetAfter)
+}
+
+// distribute divides units, which are void from some time on.
+func (b *bucket) distribute(now time.Time, number func() int32, claims []claim, units int64, ends time.Time) {
 	claims = slices.DeleteFunc(claims, func(c claim) bool { return c.member.stream.closed || c.member.pending })
-	claims, shares := share(now, claims, d.Granted)
+	claims, shares := share(now, claims, units)
 	for i, c := range claims {
-		l := lease{units: shares[i], number: number(), granted: now}
-		if b.target.Limit.Algorithm == penstock.FixedWindow {
-			l.ends = now.Add(d.ResetAfter)
-		}
-		c.member.assign(now, l)
+		c.member.assign(now, lease{units: shares[i], number: number(), granted: now, ends: ends})
 	}
 }
 
@@ -243,8 +251,9 @@ func (b *bucket) extendLeases(now time.Time) {
 	for _, m := range b.members {
 		l := &m.lease
 		if l.extendable(now) && m.renewable(now, l.sent, l.expires.Sub(l.sent)) {
+			safe := l.safeUntil()
 			l.extend(now, m.demand.timeToLive())
-			m.stream.enqueue(action{member: m, kind: grant, units: l.units, number: l.number, ttl: l.expires.Sub(now)})
+			m.stream.enqueue(action{member: m, kind: grant, units: l.units, number: l.number, ttl: l.expires.Sub(now), until: safe})
 		}
 	}
 }

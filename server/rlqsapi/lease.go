@@ -44,8 +44,11 @@ func (l *lease) report(allowed uint64) {
 // extendable reports whether the proxy surely has the lease when a message about it arrives.
 // A message that is sent later could find it expired, and begin it anew.
 func (l *lease) extendable(now time.Time) bool {
-	return !l.void(now) && now.Sub(l.sent) <= l.expires.Sub(l.sent)/2
+	return !l.void(now) && !now.After(l.safeUntil())
 }
+
+// safeUntil returns until when the lease may be extended.
+func (l *lease) safeUntil() time.Time { return l.sent.Add(l.expires.Sub(l.sent) / 2) }
 
 // extend makes the lease valid for another time to live.
 func (l *lease) extend(now time.Time, ttl time.Duration) {

@@ -34,6 +34,7 @@ type action struct {
 	units  int64
 	number int32
 	ttl    time.Duration
+	until  time.Time // when it is too late to send it; zero if it never is
 }
 
 func (a *action) message() *pb.RateLimitQuotaResponse_BucketAction {

@@ -139,12 +139,11 @@ func (s *Service) Run(ctx context.Context) {
 // step gives units to the members that need some: of all buckets, or of those with reports.
 // The store is called without the lock.
 func (s *Service) step(ctx context.Context, all bool) {
-	now := s.options.Now()
-	due := s.collect(now, all)
+	due := s.collect(s.options.Now(), all)
 	targets := s.findTargets(ctx, due)
 	for len(due) > 0 {
 		n := min(len(due), maxBatch)
-		s.stepBatch(ctx, now, due[:n], targets[:n])
+		s.stepBatch(ctx, due[:n], targets[:n])
 		due, targets = due[n:], targets[n:]
 	}
 }
@@ -194,9 +193,11 @@ type take struct {
 	shadow bool
 }
 
-// stepBatch is the step of a few buckets.
-func (s *Service) stepBatch(ctx context.Context, now time.Time, bs []*bucket, targets []foundTarget) {
-	takes := s.prepareTakes(now, bs, targets)
+// stepBatch is the step of a few buckets. It reads the clock before and after the store is
+// called: what is sent must not seem older than it is, or it would be extended too late.
+func (s *Service) stepBatch(ctx context.Context, bs []*bucket, targets []foundTarget) {
+	asked := s.options.Now()
+	takes := s.prepareTakes(asked, bs, targets)
 	if len(takes) == 0 {
 		return
 	}
@@ -208,7 +209,7 @@ func (s *Service) stepBatch(ctx context.Context, now time.Time, bs []*bucket, ta
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	err := s.engine.TakeAhead(ctx, ts, units, ds)
-	s.finishTakes(now, takes, ts, ds, err)
+	s.finishTakes(asked, takes, ts, ds, err)
 }
 
 // prepareTakes sends blanket rules, and returns which buckets need how many units.
@@ -263,9 +264,10 @@ func (b *bucket) prepareTake(now time.Time) (t take, ok bool) {
 
 // finishTakes distributes what the store granted. Where it failed, nothing is distributed, and
 // the proxies do what their configuration says once their leases have expired.
-func (s *Service) finishTakes(now time.Time, takes []take, ts []engine.Target, ds []penstock.Decision, err error) {
+func (s *Service) finishTakes(asked time.Time, takes []take, ts []engine.Target, ds []penstock.Decision, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now := s.options.Now()
 	for i, t := range takes {
 		undecided := err != nil && ds[i] == penstock.Decision{}
 		if t.shadow {
@@ -273,7 +275,8 @@ func (s *Service) finishTakes(now time.Time, takes []take, ts []engine.Target, d
 			continue
 		}
 		s.assigned.Add(uint64(max(ds[i].Granted, 0)))
-		t.bucket.distribute(now, s.nextNumber, t.claims, t.units, &ds[i])
+		t.bucket.noteShortage(now, t.units, &ds[i])
+		t.bucket.distribute(now, s.nextNumber, t.claims, ds[i].Granted, t.bucket.windowEnd(asked, &ds[i]))
 		t.bucket.extendLeases(now)
 		if !undecided {
 			t.bucket.denyOthers(now)

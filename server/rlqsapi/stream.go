@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
@@ -218,15 +219,27 @@ func (s *Service) sendAll(g pb.RateLimitQuotaService_StreamRateLimitQuotasServer
 func (s *Service) nextBatch(st *stream) []action {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now := s.options.Now()
+	st.outbox = slices.DeleteFunc(st.outbox, func(a action) bool { return a.dropLate(now) })
 	n := min(len(st.outbox), maxActions)
 	batch := st.outbox[:n:n]
 	if st.outbox = st.outbox[n:]; len(st.outbox) == 0 {
 		st.outbox = nil
 	}
 	if n > 0 {
-		st.sending = s.options.Now()
+		st.sending = now
 	}
 	return batch
+}
+
+// dropLate reports whether it is too late to extend a lease. Then the member has none any more, and
+// gets another.
+func (a *action) dropLate(now time.Time) bool {
+	if a.until.IsZero() || !now.After(a.until) {
+		return false
+	}
+	a.member.lease, a.member.pending = lease{}, false
+	return true
 }
 
 // finishBatch notes that actions were sent.

@@ -209,6 +209,30 @@ func TestExpiredLeaseIsNotExtended(t *testing.T) {
 	}
 }
 
+func TestExtensionThatWaitedTooLongIsNotSent(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, pathRule, Options{}, nil)
+	st := b.open()
+	b.report(st, "/", 1, 0)
+	b.now = b.now.Add(time.Second)
+	b.report(st, "/", 1, 0)
+	b.now = b.now.Add(2 * time.Second)
+	if err := b.service.report(st, newReport("shop", "/", 1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	b.service.step(t.Context(), true)
+	if len(st.outbox) != 1 || st.outbox[0].until.IsZero() {
+		t.Fatalf("the lease is not extended: %+v", st.outbox)
+	}
+	b.now = b.now.Add(2 * time.Second) // the proxy does not read
+	if late := b.service.nextBatch(st); len(late) != 0 {
+		t.Errorf("it is extended too late: %+v", late)
+	}
+	if next := strategyOf(b.report(st, "/", 1, 0)).GetTokenBucket(); next.GetMaxTokens() == 0 {
+		t.Error("the proxy gets no other lease")
+	}
+}
+
 func TestInvalidReportsEndTheStream(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, pathRule, Options{}, nil)

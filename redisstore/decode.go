@@ -49,8 +49,10 @@ func (cl *compiledLimit) unpack(reply []int64, ask algorithm.Request) []int64 {
 	}
 	maxTTL := cl.period
 	switch cl.step {
-	case algorithm.SlidingLogStep, algorithm.ConcurrentStep:
+	case algorithm.SlidingLogStep:
 		return append(reply[:0], cl.scriptCost(ask), reply[0], 0, cl.period)
+	case algorithm.ConcurrentStep:
+		return append(reply[:0], cl.scriptCost(ask), reply[0]%permitsRadix, 0, reply[0]/permitsRadix)
 	case algorithm.SlidingWindowStep:
 		maxTTL *= 2
 	case algorithm.FixedWindowStep, algorithm.AlignedWindowStep:
@@ -64,6 +66,10 @@ func (cl *compiledLimit) unpack(reply []int64, ask algorithm.Request) []int64 {
 	}
 	return reply
 }
+
+// permitsRadix is above the permits that a key can have. In a reply of one number they are
+// its lower part.
+const permitsRadix = 16384
 
 // endFromNow replaces the time in the state of an aligned window whose end is
 // relative to now.

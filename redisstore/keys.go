@@ -58,7 +58,10 @@ func identify(l penstock.Limit) identity {
 	n := l.Identity()
 	text := fmt.Appendf(nil, "%d %t %q %d %d %d %d %d %d %d %q",
 		stateVersion, n.Untrusted, n.Name, n.Algorithm, n.Count, n.Period, n.Burst, n.Buckets, n.Align, n.Offset, n.Zone)
-	if n.Debt != 0 { // not otherwise, so that limits without it keep their keys
+	if n.Algorithm == penstock.Concurrent { // other limits keep their keys
+		text = fmt.Appendf(text, " permits=%d", permitsVersion)
+	}
+	if n.Debt != 0 { // likewise
 		text = fmt.Appendf(text, " debt=%d", n.Debt)
 	}
 	sum := sha256.Sum256(text)
@@ -115,15 +118,19 @@ const recordVersion = 2
 // recordLen is how many characters identify a record: 132 bits.
 const recordLen = 22
 
-// permitOf returns the name of permits within a state: 96 bits of the hash of their ID.
-// It is in every permit, of which one state can have thousands.
+// permitsVersion distinguishes the layouts of permits.
+const permitsVersion = 2
+
+// permitOf returns the name of permits within a state: 64 bits of the hash of their ID. It
+// is in every permit, of which one state can have thousands. A caller that finds two IDs
+// with one name gains nothing that it would not by using one ID twice.
 func permitOf(state, id string) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s%s", len(state), state, id))
 	return string(sum[:permitLen])
 }
 
 // permitLen is how many bytes name permits.
-const permitLen = 12
+const permitLen = 8
 
 // hashTag returns the part of a key that determines its slot, or "" if the whole
 // key does.

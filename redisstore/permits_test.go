@@ -60,3 +60,76 @@ func TestPermitsAreTakenOnceWhenAnswersAreLost(t *testing.T) {
 		}
 	}
 }
+
+// Setting an expiry costs Redis as much as three other commands. So a take does it once in
+// half a period, and a release never.
+func TestPermitsKeepExpiryOfTheirKey(t *testing.T) {
+	tr := newRivalTest(t)
+	l := penstock.Limit{Algorithm: penstock.Concurrent, Count: 10, Period: time.Minute}
+	take := func(cost int64, id string) {
+		t.Helper()
+		if d := tr.request(penstock.Request{Limit: l, Cost: cost, ID: id}); d.Granted != cost {
+			t.Fatalf("%s: %+v, want %d granted", id, d, cost)
+		}
+	}
+	take(1, "a")
+	key := tr.storeKeys()[0]
+	expiry := tr.number("PEXPIRETIME", key)
+	tr.wait(30 * time.Second)
+	take(1, "b")
+	take(-1, "a")
+	if now := tr.number("PEXPIRETIME", key); now != expiry {
+		t.Errorf("within half a period, the expiry moved by %d ms", now-expiry)
+	}
+	tr.wait(time.Millisecond)
+	take(1, "c")
+	if rest := tr.ttl(key); rest != 90*time.Second {
+		t.Errorf("after half a period, the key expires in %v, want 1m30s", rest)
+	}
+}
+
+// shiftClock adds a number to all times of a key that holds permits.
+const shiftClock = `
+local value, shifted = redis.call('GET', KEYS[1]), {}
+local function add(at) return struct.pack('>I4', (struct.unpack('>I4', value, at) + ARGV[1]) % 4294967296) end
+shifted[1] = add(1)
+for at = 5, #value, 12 do shifted[#shifted + 1] = string.sub(value, at, at + 7) .. add(at + 8) end
+redis.call('SET', KEYS[1], table.concat(shifted), 'KEEPTTL')
+return 1`
+
+// The clock of a key's permits wraps around after 24 days. Wherever that is, the decisions
+// are the same.
+func TestPermitsOutliveTheirClock(t *testing.T) {
+	tr := newRivalTest(t)
+	wantDecisions := permitDecisions(tr, 0)
+	for _, before := range []int64{1, 10_000, 90_000, 120_000, 120_001, 180_000, 200_000} { // half milliseconds
+		if got := permitDecisions(tr, 1<<32-before-before%2); got != wantDecisions {
+			t.Errorf("the clock wraps around in %d: got\n%s\nwant\n%s", before, got, wantDecisions)
+		}
+	}
+}
+
+// permitDecisions returns what a key decides whose clock was shifted after its first permit.
+func permitDecisions(tr *rivalTest, shift int64) string {
+	var b strings.Builder
+	l := penstock.Limit{Name: "shift-" + strconv.FormatInt(shift, 10), Algorithm: penstock.Concurrent, Count: 4, Period: time.Minute}
+	decide := func(after time.Duration, cost int64, id string) {
+		tr.wait(after)
+		b.WriteString(tr.request(penstock.Request{Limit: l, Cost: cost, ID: id}).String() + "\n")
+	}
+	decide(0, 1, "a")
+	if _, err := tr.eval(shiftClock, tr.storeKeys(), shift); err != nil {
+		tr.Fatal(err)
+	}
+	decide(20*time.Second, 2, "b")
+	decide(time.Second, -1, "b")
+	decide(time.Second, 1, "a")
+	decide(time.Second, 4, "c")
+	decide(20*time.Second, 2, "c")
+	decide(time.Second, 1, "d")
+	decide(37*time.Second, 2, "d")
+	decide(2*time.Second, 1, "e")
+	decide(30*time.Second, -2, "c")
+	decide(time.Hour, 0, "")
+	return b.String()
+}

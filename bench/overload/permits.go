@@ -131,6 +131,6 @@ func (b *bench) weighPermits(server *redistest.Server) error {
 		}
 		most = max(most, bytes)
 	}
-	b.findings.Add("100 permits of a key on Redis", "≤ 3,200 bytes", most > 1600 && most <= 3200, "%s bytes", measure.Thousands(most))
+	b.findings.Add("100 permits of a key on Redis", "≤ 3,200 bytes", most > 1200 && most <= 3200, "%s bytes", measure.Thousands(most))
 	return nil
 }

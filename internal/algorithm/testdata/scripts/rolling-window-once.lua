@@ -10,7 +10,9 @@ local function pttl(key)
   return left < 0 and left or math.max(before[1] * 1000 + math.floor(before[2] / 1000) + left - now, 0)
 end
 local function set(key, value, px, left)
-  if not now then
+  if not left then -- KEEPTTL
+    call('SET', key, value, px)
+  elseif not now then
     call('SET', key, value, px, left)
   elseif redis.pcall('SET', key, value, 'PXAT', now + left).err then -- before Redis 6.2
     call('SET', key, value)

@@ -10,7 +10,9 @@ local function pttl(key)
   return left < 0 and left or math.max(before[1] * 1000 + math.floor(before[2] / 1000) + left - now, 0)
 end
 local function set(key, value, px, left)
-  if not now then
+  if not left then -- KEEPTTL
+    call('SET', key, value, px)
+  elseif not now then
     call('SET', key, value, px, left)
   elseif redis.pcall('SET', key, value, 'PXAT', now + left).err then -- before Redis 6.2
     call('SET', key, value)
@@ -611,47 +613,48 @@ return {ARGV.dry and 0 or cost, used, wait, reset}, cost, 0
 end
 steps.c = function(KEYS, ARGV)
 local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
-local id, wrap, how, keep = ARGV[5] or '', 2147483648, ARGV[4], 0
-if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
+local id, how, keep, sub, find, read = ARGV[5] or '', ARGV[4], 0, string.sub, string.find, struct.unpack
+if how and #how > 1 and asked > 0 then how, keep = sub(how, 1, 1), sub(how, 3) + 0 end
 local key = KEYS[1]
 local rest = rest or pttl(key)
-local permits, last, stale = '', 0, rest == 0
+local permits, close, used, oldest, newest, stale = '', 0, 0, 0, 0, rest == 0
 if rest > 0 then
   permits = call('GET', key)
-  if #permits == 0 or #permits % 16 ~= 0 then return redis.error_reply('FOREIGN value') end
-  last = math.floor(struct.unpack('>I4', permits, #permits - 3) / 2)
+  used = (#permits - 4) / 12
+  if used < 1 or used % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
+  close = read('>I4', permits)
+  oldest = 2 * rest - (close - read('>I4', permits, 13)) % 4294967296
+  newest = 2 * rest - (close - read('>I4', permits, 12 * used + 1)) % 4294967296
 elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
+else
+  rest = 0
 end
-local function expiry(i) return struct.unpack('>I4', permits, 16 * i - 3) end
-local function left(i) return rest - (last - math.floor(expiry(i) / 2)) % wrap end
-local function bytes(at, mark) return struct.pack('>I4', at % wrap * 2 + mark) end
-local len = #permits / 16
-if rest > period then
-  local kept, moved, latest = len, {}, last - (rest - period)
-  while kept > 0 and left(kept) > period do kept = kept - 1 end
-  for i = kept + 1, len do
-    moved[i - kept] = string.sub(permits, 16 * i - 15, 16 * i - 4) .. bytes(latest, expiry(i) % 2)
+local drops = used > 0 and oldest <= 1
+if newest > 2 * period + 1 or drops then
+  local function left(i) return 2 * rest - (close - read('>I4', permits, 12 * i + 1)) % 4294967296 end
+  local kept, moved, latest, gone, high, probe = used, {}, close - 2 * (rest - period), 0, used, 0
+  while kept > 0 and left(kept) > 2 * period + 1 do kept = kept - 1 end
+  for i = kept + 1, used do
+    local mark = read('>I4', permits, 12 * i + 1) % 2
+    moved[i - kept] = sub(permits, 12 * i - 7, 12 * i) .. struct.pack('>I4', latest % 4294967296 + mark)
   end
-  permits = string.sub(permits, 1, 16 * kept) .. table.concat(moved)
-  last, rest, stale = latest % wrap, period, true
+  if kept < used then permits, stale = sub(permits, 1, 12 * kept + 4) .. table.concat(moved), true end
+  while gone < high do
+    if left(probe + 1) <= 1 then gone = probe + 1 else high = probe end
+    probe = math.floor((gone + high) / 2)
+  end
+  permits, used = sub(permits, 1, 4) .. sub(permits, 12 * gone + 5), used - gone
 end
-local gone, high, probe = 0, len, 0
-while gone < high do
-  if left(probe + 1) <= 0 then gone = probe + 1 else high = probe end
-  probe = math.floor((gone + high) / 2)
-end
-if gone > 0 then permits = string.sub(permits, 16 * gone + 1) end
-local used = len - gone
 local first, held = false, 0
-if id ~= '' then
-  first = string.find(permits, id, 1, true)
-  while first and first % 16 ~= 1 do first = string.find(permits, id, first + 1, true) end
+if id ~= '' and used > 0 then
+  first = find(permits, id, 5, true)
+  while first and first % 12 ~= 5 do first = find(permits, id, first + 1, true) end
   if first then
-    repeat held = held + 1 until string.sub(permits, first + 16 * held, first + 16 * held + 11) ~= id
+    repeat held = held + 1 until sub(permits, first + 12 * held, first + 12 * held + 7) ~= id
   end
 end
-local granted, wait = asked, 0
+local granted, wait, waits = asked, 0, false
 if asked > 0 and first and ARGV[6] ~= '1' then
   granted = held
 elseif asked > 0 then
@@ -660,38 +663,50 @@ elseif asked > 0 then
   if granted + keep > count then
     granted, wait = 0, -1
   elseif granted > free then
-    granted, wait = 0, left(granted - free)
+    granted, waits = 0, 12 * (granted - free)
   end
-  if first and wait >= 0 then granted, wait = 0, math.max(wait, left((first + 15) / 16)) end
+  if first and wait >= 0 then granted, waits = 0, math.max(waits or 0, first + 7) end
+  if waits then wait = math.floor(rest - (close - read('>I4', permits, waits + 1)) % 4294967296 / 2) end
 elseif asked < 0 and id == '' then
   granted = -used
 elseif asked < 0 then
-  if first and expiry((first + 15) / 16) % 2 == 0 then granted = -math.min(-asked, held) else granted = 0 end
+  if first and read('>I4', permits, first + 8) % 2 == 0 then granted = math.max(asked, -held) else granted = 0 end
 end
-local reset = 0
+local reset, own = 0, ''
 if granted ~= 0 and not ARGV.dry then
   local mark = 0
   if first then
-    local own, after = expiry((first + 15) / 16), string.sub(permits, first + 16 * held)
-    if granted < 0 then
-      after = string.rep(id .. bytes(math.floor(own / 2), 1), held + granted) .. after
+    local expiry, after = read('>I4', permits, first + 8), sub(permits, first + 12 * held)
+    mark = expiry % 2
+    if held + granted > 0 and granted < 0 then
+      after = string.rep(id .. struct.pack('>I4', expiry - mark + 1), held + granted) .. after
     end
-    permits, mark = string.sub(permits, 1, first - 1) .. after, own % 2
+    permits = sub(permits, 1, first - 1) .. after
   elseif granted < 0 then
     permits = ''
   end
   if granted > 0 then
-    permits = permits .. string.rep(id .. bytes(last + period - math.max(rest, 0), mark), granted)
+    own = id .. struct.pack('>I4', (close - 2 * (rest - period)) % 4294967296 + mark)
+    if granted > 1 then own = string.rep(own, granted) end
     reset = period
   end
-  used = #permits / 16
+  if granted < 0 or not first then used = used + granted end
 end
-if reset == 0 and used > 0 then reset = left(used) end
+if reset == 0 and used > 0 then
+  local ahead = (close - read('>I4', permits, 12 * used + 1)) % 4294967296
+  reset = rest - (ahead + ahead % 2) / 2
+end
 if not ARGV.dry and (granted ~= 0 or stale) then
-  if reset > 0 then
-    set(key, permits, 'PX', reset)
-  elseif rest >= 0 then
+  if used == 0 then
     call('DEL', key)
+  elseif stale or granted > 0 and rest < period then
+    local ttl = math.ceil(1.5 * period)
+    permits = struct.pack('>I4', (close - 2 * (rest - ttl)) % 4294967296) .. sub(permits, 5) .. own
+    set(key, permits, 'PX', string.format('%d', ttl))
+  elseif first or drops then
+    set(key, permits .. own, 'KEEPTTL')
+  else
+    call('APPEND', key, own)
   end
 end
 return {ARGV.dry and 0 or granted, used, wait, reset}, granted, 0, held

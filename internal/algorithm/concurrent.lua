@@ -24,8 +24,8 @@ if rest > 0 then
   permits = call('GET', key)
   used = (#permits - 4) / 12
   if used < 1 or used % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
-  close = read('>I4', permits)
-  oldest = 2 * rest - (close - read('>I4', permits, 13)) % 4294967296
+  close, oldest = read('>I4xxxxxxxxI4', permits)
+  oldest = 2 * rest - (close - oldest) % 4294967296
   newest = 2 * rest - (close - read('>I4', permits, 12 * used + 1)) % 4294967296
 elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')

@@ -133,3 +133,18 @@ func permitDecisions(tr *rivalTest, shift int64) string {
 	decide(time.Hour, 0, "")
 	return b.String()
 }
+
+// A clock that steps back by months moves expiries further than a permit can count.
+func TestPermitsExpireInTimeAfterLongStepBack(t *testing.T) {
+	tr := newRivalTest(t)
+	l := penstock.Limit{Algorithm: penstock.Concurrent, Count: 3, Period: time.Minute}
+	tr.request(penstock.Request{Limit: l, Cost: 1, ID: "a"})
+	tr.wait(-120 * 24 * time.Hour)
+	if d := tr.request(penstock.Request{Limit: l}); d.Remaining != 2 || d.ResetAfter != time.Minute {
+		t.Errorf("after a step back: %+v, want 2 remaining and a reset in a minute", d)
+	}
+	tr.wait(time.Minute)
+	if d := tr.request(penstock.Request{Limit: l, Cost: 3, ID: "b"}); d.Granted != 3 {
+		t.Errorf("a minute later: %+v, want 3 granted", d)
+	}
+}

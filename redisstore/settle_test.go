@@ -31,3 +31,16 @@ func TestSettleFindsTheWindowOfItsTake(t *testing.T) {
 		}
 	}
 }
+
+// Redis keeps a key until after the millisecond in which it expires. A record in that
+// millisecond is no longer remembered.
+func TestIDExpiresWithItsMillisecond(t *testing.T) {
+	tr := newRivalTest(t)
+	l := penstock.Limit{Algorithm: penstock.FixedWindow, Count: 5, Period: time.Minute}
+	for i := range 2 {
+		if d := tr.request(penstock.Request{Limit: l, Cost: 2, ID: "a"}); d.Granted != 2 || d.Remaining != 3 {
+			t.Errorf("take %d: %+v, want 2 granted and 3 remaining", i, d)
+		}
+		tr.wait(time.Minute)
+	}
+}

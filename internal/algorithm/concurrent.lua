@@ -44,7 +44,10 @@ if newest > 2 * period + 1 or drops then
     local mark = read('>I4', permits, 12 * i + 1) % 2
     moved[i - kept] = sub(permits, 12 * i - 7, 12 * i) .. struct.pack('>I4', latest % 4294967296 + mark)
   end
-  if kept < used then permits, stale = sub(permits, 1, 12 * kept + 4) .. table.concat(moved), true end
+  if kept < used then -- the rest may exceed what the clock can count
+    permits, stale = sub(permits, 1, 12 * kept + 4) .. table.concat(moved), true
+    close, rest = (close - 2 * (rest - period - 1)) % 4294967296, period + 1
+  end
   while gone < high do
     if left(probe + 1) <= 1 then gone = probe + 1 else high = probe end
     probe = math.floor((gone + high) / 2)

@@ -14,8 +14,9 @@ local moves = how == 's' or how == 'r'
 ARGV[last], ARGV[last - 1], ARGV[last - 2] = nil, nil, nil
 if moves then scale, ARGV[last - 3] = ARGV[last - 3] + 0, nil end
 ---------------------------------------- freeze
-local value = call('GET', KEYS[2])
-if not value and not moves then
+local value, left = call('GET', KEYS[2]), 0
+if value then left = pttl(KEYS[2]) end
+if not moves and left ~= -1 and left <= 0 then -- a key lives until after the millisecond of its expiry
   local reply, charged, delay = step(KEYS, ARGV)
   if charged and (charged > 0 or how == 'o') then
     call('SET', KEYS[2], string.format('%d %d %d', charged / unit, now + delay, now + ARGV.due), 'PX', most)
@@ -24,7 +25,7 @@ if not value and not moves then
 end
 ---------------------------------------- record
 local units, acting, due, owed, refunded
-if value then units, acting, due, owed, refunded = recall(KEYS[2], value) end
+if value then units, acting, due, owed, refunded = recall(value, left) end
 if units == false then return acting end
 local cost = ARGV[1] + 0
 if not units or how == 'r' and refunded ~= '' then

@@ -3,10 +3,9 @@
 -- all. Times are in milliseconds of Redis's clock. A trailing r means that the grant was
 -- refunded, which is possible only once.
 
--- recall returns the units, when to act on them, when they are paid back, from now, how
+-- recall returns, of a value that expires after the time left, the units, when to act on them, when they are paid back, from now, how
 -- many of them, and r if they were refunded; or nil; or false and an error.
-local function recall(key, value)
-  local left = pttl(key)
+local function recall(value, left)
   if left == -1 then return false, redis.error_reply('FOREIGN record without expiry') end
   if left <= 0 then return nil end
   local units, acting, due, owed, refunded = string.match(value, '^(%d+) (%d+) (%d+) ?(%d*)(r?)$')

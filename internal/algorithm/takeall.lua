@@ -45,7 +45,7 @@ local fits, takes, known = (settles or ARGV[1] == '1') and 1 or 0, 0, 0
 for i, item in ipairs(items) do
   if item.unit ~= 0 then takes = takes + 1 end
   local value = item.unit > 0 and call('GET', KEYS[n + i])
-  if value then item.units, item.acting, item.due, item.owed, item.refunded = recall(KEYS[n + i], value) end
+  if value then item.units, item.acting, item.due, item.owed, item.refunded = recall(value, pttl(KEYS[n + i])) end
   if item.units == false then return item.acting end
   if lifetime > 0 and item.units then
     known = known + 1

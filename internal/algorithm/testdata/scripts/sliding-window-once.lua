@@ -113,16 +113,16 @@ rest = nil
 time = call('TIME')
 now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
-local value = call('GET', KEYS[2])
-if not value and not moves then
+local value, left = call('GET', KEYS[2]), 0
+if value then left = pttl(KEYS[2]) end
+if not moves and left ~= -1 and left <= 0 then -- a key lives until after the millisecond of its expiry
   local reply, charged, delay = step(KEYS, ARGV)
   if charged and (charged > 0 or how == 'o') then
     call('SET', KEYS[2], string.format('%d %d %d', charged / unit, now + delay, now + ARGV.due), 'PX', most)
   end
   return reply
 end
-local function recall(key, value)
-  local left = pttl(key)
+local function recall(value, left)
   if left == -1 then return false, redis.error_reply('FOREIGN record without expiry') end
   if left <= 0 then return nil end
   local units, acting, due, owed, refunded = string.match(value, '^(%d+) (%d+) (%d+) ?(%d*)(r?)$')
@@ -163,7 +163,7 @@ local function move(step, keys, own, units, due, owed, change, unit, scale)
   return reply, charged, units + change, due, open - back
 end
 local units, acting, due, owed, refunded
-if value then units, acting, due, owed, refunded = recall(KEYS[2], value) end
+if value then units, acting, due, owed, refunded = recall(value, left) end
 if units == false then return acting end
 local cost = ARGV[1] + 0
 if not units or how == 'r' and refunded ~= '' then

@@ -19,8 +19,7 @@ local function set(key, value, px, left)
     call('PEXPIREAT', key, now + left)
   end
 end
-local function recall(key, value)
-  local left = pttl(key)
+local function recall(value, left)
   if left == -1 then return false, redis.error_reply('FOREIGN record without expiry') end
   if left <= 0 then return nil end
   local units, acting, due, owed, refunded = string.match(value, '^(%d+) (%d+) (%d+) ?(%d*)(r?)$')
@@ -639,7 +638,10 @@ if newest > 2 * period + 1 or drops then
     local mark = read('>I4', permits, 12 * i + 1) % 2
     moved[i - kept] = sub(permits, 12 * i - 7, 12 * i) .. struct.pack('>I4', latest % 4294967296 + mark)
   end
-  if kept < used then permits, stale = sub(permits, 1, 12 * kept + 4) .. table.concat(moved), true end
+  if kept < used then -- the rest may exceed what the clock can count
+    permits, stale = sub(permits, 1, 12 * kept + 4) .. table.concat(moved), true
+    close, rest = (close - 2 * (rest - period - 1)) % 4294967296, period + 1
+  end
   while gone < high do
     if left(probe + 1) <= 1 then gone = probe + 1 else high = probe end
     probe = math.floor((gone + high) / 2)
@@ -742,7 +744,7 @@ local fits, takes, known = (settles or ARGV[1] == '1') and 1 or 0, 0, 0
 for i, item in ipairs(items) do
   if item.unit ~= 0 then takes = takes + 1 end
   local value = item.unit > 0 and call('GET', KEYS[n + i])
-  if value then item.units, item.acting, item.due, item.owed, item.refunded = recall(KEYS[n + i], value) end
+  if value then item.units, item.acting, item.due, item.owed, item.refunded = recall(value, pttl(KEYS[n + i])) end
   if item.units == false then return item.acting end
   if lifetime > 0 and item.units then
     known = known + 1

@@ -40,11 +40,12 @@ func (s *Server) openStatsd(context.Context) error {
 func (k *statsdSink) run(ctx context.Context) {
 	tick := time.NewTicker(k.server.config.role().Stats.FlushInterval)
 	defer tick.Stop()
-	for ctx.Err() == nil {
+	for last := false; !last; {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 		}
+		last = ctx.Err() != nil // before the counters are read: what is counted later needs another turn
 		k.report(k.send())
 	}
 	_ = k.writer.Close()

@@ -36,11 +36,11 @@ func TestSettleFindsTheWindowOfItsTake(t *testing.T) {
 // millisecond is no longer remembered.
 func TestIDExpiresWithItsMillisecond(t *testing.T) {
 	tr := newRivalTest(t)
-	l := penstock.Limit{Algorithm: penstock.FixedWindow, Count: 5, Period: time.Minute}
-	for i := range 2 {
+	l := penstock.Limit{Algorithm: penstock.SlidingLog, Count: 5, Period: time.Millisecond}
+	for i := range 5 {
 		if d := tr.request(penstock.Request{Limit: l, Cost: 2, ID: "a"}); d.Granted != 2 || d.Remaining != 3 {
 			t.Errorf("take %d: %+v, want 2 granted and 3 remaining", i, d)
 		}
-		tr.wait(time.Minute)
+		tr.wait(time.Millisecond)
 	}
 }

@@ -20,8 +20,8 @@ func divide(units int64, wants []int64) []int64 {
 	return shares
 }
 
-// fillLevel returns the largest share that everyone who wants as much can have, and how many
-// units are left then, which are fewer than there are unfulfilled wants.
+// fillLevel returns the largest share that all larger wants can get, and how many units are
+// left then, which are fewer than there are unfulfilled wants.
 func fillLevel(units int64, wants []int64) (level, left int64) {
 	sorted := slices.Sorted(slices.Values(wants))
 	left = max(units, 0)

@@ -482,7 +482,7 @@ func TestReportsOfAnyKindKeepBounds(t *testing.T) {
 			st := rapid.SampledFrom(streams).Draw(r, "stream")
 			_ = b.service.report(st, drawReports(r))
 			if rapid.Bool().Draw(r, "step") {
-				b.now = b.now.Add(time.Duration(rapid.IntRange(0, int(time.Minute)).Draw(r, "later")))
+				b.now = b.now.Add(time.Duration(rapid.Int64Range(0, int64(time.Minute)).Draw(r, "later")))
 				b.step(st)
 			}
 			checkBounds(r, b.service)

@@ -104,6 +104,8 @@ func lifetimeOf(n *penstock.Limit) time.Duration {
 			t += 25 * time.Hour // no month has 32 days, and no day 26 hours
 		}
 		t += t / 10
+	case penstock.Concurrent:
+		t += t / 2 // the key of permits outlives the newest, to be set an expiry less often
 	case penstock.SlidingWindow:
 		t *= 2
 	case penstock.RollingWindow:

@@ -23,7 +23,12 @@ func TestCasesRunQuick(t *testing.T) {
 	}
 	for _, want := range []string{
 		"| RLS, 1 descriptor, 10,000 keys, 64 callers, memory store | ≥ 0.95×",
-		"| the same on Redis | ≥ 1.7× envoyproxy/ratelimit, and a lower p99 |",
+		"| the same with 3 descriptors | ≥ 0.85×",
+		"| RLS on Redis, 1 descriptor | ≥ 1.7× envoyproxy/ratelimit, and a p99 that is no higher |",
+		"| RLS on Redis, 3 descriptors | ≥ 2.2×",
+		"| RLS on Redis, 3 descriptors | ≥ 0.7× our rate with 1 |",
+		"| penstock ratelimit on Redis, 3 descriptors | ≥ 2.2×",
+		"| RLS on Redis, 3 descriptors, one of them denied for half of the keys | ≥ 1.25×",
 		"without the rival",
 		"| CL.THROTTLE, redis-benchmark -c 50 -P 16 | ≥ 0.85×",
 		"| CL.THROTTLE, redis-benchmark -c 50 -P 16 | ≥ 2.5×",

@@ -36,8 +36,10 @@ func serveFloor(floor string) int {
 	l, err := net.Listen("tcp", addr)
 	if err == nil {
 		switch kind {
-		case "grpc":
-			err = serveConstantRLS(l)
+		case "grpc1":
+			err = serveConstantRLS(l, 1)
+		case "grpc3":
+			err = serveConstantRLS(l, 3)
 		default:
 			err = serveConstantJSON(l)
 		}
@@ -56,16 +58,17 @@ func (c *constantRLS) ShouldRateLimit(context.Context, *rlspb.RateLimitRequest) 
 	return c.response, nil
 }
 
-func serveConstantRLS(l net.Listener) error {
-	s := grpc.NewServer()
-	rlspb.RegisterRateLimitServiceServer(s, &constantRLS{response: &rlspb.RateLimitResponse{
-		OverallCode: rlspb.RateLimitResponse_OK,
-		Statuses: []*rlspb.RateLimitResponse_DescriptorStatus{{
+func serveConstantRLS(l net.Listener, descriptors int) error {
+	response := &rlspb.RateLimitResponse{OverallCode: rlspb.RateLimitResponse_OK}
+	for range descriptors {
+		response.Statuses = append(response.Statuses, &rlspb.RateLimitResponse_DescriptorStatus{
 			Code:           rlspb.RateLimitResponse_OK,
 			CurrentLimit:   &rlspb.RateLimitResponse_RateLimit{RequestsPerUnit: 1000, Unit: rlspb.RateLimitResponse_RateLimit_HOUR},
 			LimitRemaining: 999,
-		}},
-	}})
+		})
+	}
+	s := grpc.NewServer()
+	rlspb.RegisterRateLimitServiceServer(s, &constantRLS{response: response})
 	return s.Serve(l)
 }
 

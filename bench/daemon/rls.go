@@ -15,20 +15,20 @@ import (
 	"github.com/penstock-io/penstock/bench/internal/measure"
 )
 
-// rulesText is the rule file of both services: one rule that never denies.
+// rulesText is the rule file of both services: rules that never deny, but for quota.
 const rulesText = `domain: bench
 descriptors:
-  - key: user
-    rate_limit:
-      unit: hour
-      requests_per_unit: 1000000000
+  - {key: user, rate_limit: {unit: hour, requests_per_unit: 1000000000}}
+  - {key: remote_address, rate_limit: {unit: hour, requests_per_unit: 1000000000}}
+  - {key: route, rate_limit: {unit: hour, requests_per_unit: 1000000000}}
+  - {key: quota, rate_limit: {unit: year, requests_per_unit: 1}}
 `
 
 // connections is the number of connections of a proxy with a few threads.
 const connections = 4
 
 // newRLSContender returns a contender that calls a rate limit service.
-func newRLSContender(p *process) (*contender, func(), error) {
+func newRLSContender(p *process, l rlsLoad) (*contender, func(), error) {
 	var clients []rlspb.RateLimitServiceClient
 	var conns []*grpc.ClientConn
 	done := func() {
@@ -44,47 +44,78 @@ func newRLSContender(p *process) (*contender, func(), error) {
 		}
 		conns, clients = append(conns, c), append(clients, rlspb.NewRateLimitServiceClient(c))
 	}
-	requests := rlsRequests()
+	requests := l.requests()
 	send := func(caller, n int) error {
 		response, err := clients[caller%connections].ShouldRateLimit(context.Background(), requests[n%len(requests)])
 		if err != nil {
 			return err
 		}
-		return checkRLS(response)
+		return l.check(n%len(requests), response)
 	}
 	return &contender{server: p, send: send}, done, nil
 }
 
-func rlsRequests() []*rlspb.RateLimitRequest {
+// An rlsLoad is what a proxy asks of a rate limit service.
+type rlsLoad struct {
+	descriptors int  // of a request
+	denyHalf    bool // whether half of the keys have used up their quota
+}
+
+var (
+	oneDescriptor    = rlsLoad{descriptors: 1}
+	threeDescriptors = rlsLoad{descriptors: 3}
+	halfDenied       = rlsLoad{descriptors: 3, denyHalf: true}
+)
+
+func (l rlsLoad) requests() []*rlspb.RateLimitRequest {
 	requests := make([]*rlspb.RateLimitRequest, keyCount)
 	for i := range requests {
-		requests[i] = &rlspb.RateLimitRequest{
-			Domain: "bench",
-			Descriptors: []*rlsext.RateLimitDescriptor{{
-				Entries: []*rlsext.RateLimitDescriptor_Entry{{Key: "user", Value: fmt.Sprintf("%012d", i)}},
-			}},
+		keys := []string{"user", "remote_address", "route"}[:l.descriptors]
+		if l.denies(i) {
+			keys[l.descriptors-1] = "quota"
+		}
+		requests[i] = &rlspb.RateLimitRequest{Domain: "bench"}
+		for _, key := range keys {
+			requests[i].Descriptors = append(requests[i].Descriptors, &rlsext.RateLimitDescriptor{
+				Entries: []*rlsext.RateLimitDescriptor_Entry{{Key: key, Value: fmt.Sprintf("%012d", i)}},
+			})
 		}
 	}
 	return requests
 }
 
-// checkRLS returns an error unless the response is a grant under a limit.
-func checkRLS(a *rlspb.RateLimitResponse) error {
-	if a.GetOverallCode() != rlspb.RateLimitResponse_OK || len(a.GetStatuses()) != 1 ||
+// denies reports whether the n-th request is denied once it was granted.
+func (l rlsLoad) denies(n int) bool { return l.denyHalf && n%2 == 1 }
+
+// check returns an error unless the response to the n-th request is the one that is wanted,
+// under a limit.
+func (l rlsLoad) check(n int, a *rlspb.RateLimitResponse) error {
+	want := rlspb.RateLimitResponse_OK
+	if l.denies(n) {
+		want = rlspb.RateLimitResponse_OVER_LIMIT
+	}
+	if a.GetOverallCode() != want || len(a.GetStatuses()) != l.descriptors ||
 		a.GetStatuses()[0].GetCurrentLimit().GetRequestsPerUnit() == 0 {
-		return fmt.Errorf("response %v: want a grant under a limit", a)
+		return fmt.Errorf("response %v: want %v under %d limits", a, want, l.descriptors)
 	}
 	return nil
 }
 
 // rls compares the gRPC API on the memory store with a server with a constant response.
 func (b *bench) rls() error {
-	b.logf("the gRPC API on the memory store: %d pairs of %s", b.pairs, b.turn)
+	if err := b.rlsOnMemory("RLS, 1 descriptor, 10,000 keys, 64 callers, memory store", oneDescriptor, 0.95); err != nil {
+		return err
+	}
+	return b.rlsOnMemory("the same with 3 descriptors", threeDescriptors, 0.85)
+}
+
+func (b *bench) rlsOnMemory(title string, l rlsLoad, atLeast float64) error {
+	b.logf("%s: %d pairs of %s", title, b.pairs, b.turn)
 	rules, err := b.file("rules/bench.yaml", rulesText)
 	if err != nil {
 		return err
 	}
-	constant, err := floor("grpc")
+	constant, err := floor(fmt.Sprint("grpc", l.descriptors))
 	if err != nil {
 		return err
 	}
@@ -94,87 +125,29 @@ func (b *bench) rls() error {
 		return err
 	}
 	defer daemon.stop()
-	c, d, err := b.compareRLS("RLS, 1 descriptor, 10,000 keys, 64 callers, memory store", constant, daemon, nil)
+	c, d, err := b.compareRLS(title, l, constant, daemon, nil)
 	if err != nil {
 		return err
 	}
 	ratio := d.ratioTo(c)
-	b.findings.Add(d.title, "≥ 0.95× a gRPC server with a constant response", ratio.Median >= 0.95,
+	b.findings.Add(d.title, fmt.Sprintf("≥ %.2f× a gRPC server with a constant response", atLeast), ratio.Median >= atLeast,
 		"%s", measure.TimesWithSpread(ratio))
 	return nil
 }
 
-func (b *bench) compareRLS(title string, first, second, backend *process) (c, d *contender, err error) {
-	c, doneFirst, err := newRLSContender(first)
+func (b *bench) compareRLS(title string, l rlsLoad, first, second, backend *process) (c, d *contender, err error) {
+	c, doneFirst, err := newRLSContender(first, l)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer doneFirst()
-	d, doneSecond, err := newRLSContender(second)
+	d, doneSecond, err := newRLSContender(second, l)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer doneSecond()
 	c.backend, d.backend = backend, backend
 	return c, d, b.takeTurns(title, c, d)
-}
-
-// rlsOnRedis compares the gRPC API on Redis with envoyproxy/ratelimit, with the same
-// rules on the same redis-server. A quick run leaves out the rival, which must be
-// downloaded and built.
-func (b *bench) rlsOnRedis() error {
-	b.logf("the gRPC API on Redis: %d pairs of %s", b.pairs, b.turn)
-	rules, err := b.file("rules/bench.yaml", rulesText)
-	if err != nil {
-		return err
-	}
-	redis, err := startRedis()
-	if err != nil {
-		return err
-	}
-	defer redis.stop()
-	daemon, err := b.serve("grpc", "--rules", rules,
-		"--store", "redis://"+redis.addr, "--redis-timeout", "10s") // the rival's timeout
-	if err != nil {
-		return err
-	}
-	defer daemon.stop()
-	if b.quick {
-		return b.measureRLSOnRedis(daemon, redis)
-	}
-	rival, err := b.startRatelimit(redis)
-	if err != nil {
-		return err
-	}
-	defer rival.stop()
-	c, d, err := b.compareRLS(onRedis, rival, daemon, redis)
-	if err != nil {
-		return err
-	}
-	ratio, ours, theirs := d.ratioTo(c), measure.SpreadOf(d.p99).Median, measure.SpreadOf(c.p99).Median
-	b.findings.Add(d.title, onRedisTarget, ratio.Median >= 1.7 && ours < theirs,
-		"%s; p99 %.2f ms to %.2f", measure.TimesWithSpread(ratio), ours, theirs)
-	return nil
-}
-
-const (
-	onRedis       = "the same on Redis"
-	onRedisTarget = "≥ 1.7× envoyproxy/ratelimit, and a lower p99"
-)
-
-// measureRLSOnRedis measures the daemon without the rival.
-func (b *bench) measureRLSOnRedis(daemon, redis *process) error {
-	d, done, err := newRLSContender(daemon)
-	if err != nil {
-		return err
-	}
-	defer done()
-	d.backend = redis
-	if err := b.takeTurns(onRedis, d); err != nil {
-		return err
-	}
-	b.findings.Add(d.title, onRedisTarget, false, "%.0f a second; without the rival", measure.SpreadOf(d.rates).Median)
-	return nil
 }
 
 // ratelimitVersion is the version of the rival to install.

@@ -12,8 +12,9 @@ import (
 )
 
 // A batch is one script for concurrent takes under one limit and for the same
-// cost, or for concurrent TakeAlls of one takeAllGroup. Starting a script costs Redis more than another key in it, and each call
-// costs the client and the kernel as much again.
+// cost, or for concurrent TakeAlls of one takeAllGroup. Starting a script costs
+// Redis more than another key in it, and each call costs the client and the kernel
+// as much again.
 //
 // No take waits for a batch to fill. An idle store sends immediately, unbatched.
 // Otherwise the first take of a batch yields the processor once, so that

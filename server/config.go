@@ -221,6 +221,9 @@ func (c *Config) check() error {
 	if enabled == 0 {
 		return errors.New("no listener enabled: set at least one of --grpc, --http, --resp and --admin")
 	}
+	if c.RLQS && c.GRPC.Addr == "" {
+		return fmt.Errorf("%s: requires --grpc", c.origin("rlqs"))
+	}
 	if c.Rules != "" && c.RulesXDS != nil {
 		return fmt.Errorf("%s and %s: want one of them", c.origin("rules"), c.origin("rules-xds"))
 	}

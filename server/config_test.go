@@ -139,6 +139,7 @@ func TestLoadConfigErrorsNameTheSetting(t *testing.T) {
 		{name: "memory without colon", flags: map[string]string{"store": "memory"}, want: "--store: want memory: without a path"},
 		{name: "memory with a path", flags: map[string]string{"store": "memory:secret"}, want: "--store: want memory: without a path"},
 		{name: "no listener", flags: map[string]string{"grpc": "", "http": "", "resp": "", "admin": ""}, want: "no listener enabled"},
+		{name: "quotas without gRPC", flags: map[string]string{"rlqs": "true", "grpc": ""}, want: "--rlqs: requires --grpc"},
 		{name: "cert alone", flags: map[string]string{"http-tls-cert": "c"}, want: "--http-tls-cert without --http-tls-key: want both"},
 		{name: "key alone", flags: map[string]string{"resp-tls-key": "k"}, want: "--resp-tls-key without --resp-tls-cert: want both"},
 		{name: "client ca alone", flags: map[string]string{"grpc-tls-client-ca": "a"}, want: "--grpc-tls-client-ca without --grpc-tls-cert"},

@@ -158,5 +158,5 @@ func (t *Target) FillTime() time.Duration {
 	if !isBucket(l) || l.Count == 0 {
 		return l.Period
 	}
-	return time.Duration(float64(l.Period) * float64(l.Burst) / float64(l.Count))
+	return refillTime(&l, l.Burst)
 }

@@ -49,6 +49,7 @@ type Server struct {
 	linger         time.Duration
 	closeSilent    bool
 	closing        atomic.Bool
+	lastRequests   atomic.Bool // responses ask clients to close their connections
 
 	mu        sync.Mutex
 	listeners []net.Listener
@@ -133,7 +134,8 @@ func (l *onceListener) Close() error {
 }
 
 // closeListeners closes the listeners, and returns a function that stops the connection
-// tracker.
+// tracker. Responses ask for a close only after that: a client that was asked before could
+// reconnect to a listener that is about to reset its queue.
 func (s *Server) closeListeners() (stop context.CancelFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,6 +144,7 @@ func (s *Server) closeListeners() (stop context.CancelFunc) {
 		_ = l.Close() // the server's own Shutdown returns the error
 	}
 	s.listeners = nil
+	s.lastRequests.Store(true)
 	if s.stop == nil {
 		return func() {}
 	}
@@ -203,7 +206,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // of HTTP/2 streams.
 func (s *Server) handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.closing.Load() {
+		if s.lastRequests.Load() {
 			w.Header().Set("Connection", "close")
 		}
 		if r.ProtoMajor > 1 {

@@ -96,13 +96,14 @@ func InfoCounter(t testing.TB, name string, servers ...*Server) (sum int) {
 	return sum
 }
 
-// FreePort returns a port on which nothing listens.
+// FreePort returns a port on which nothing listens. It is the test's until the test ends.
 func FreePort(t testing.TB) int {
 	t.Helper()
-	port, err := freePort()
+	port, release, err := freePort()
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(release)
 	return port
 }
 

@@ -8,13 +8,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -36,7 +36,9 @@ type Server struct {
 	Socket string // unix socket of the same server
 	Clock  *Clock // nil without FakeClock
 
-	bus     int // port of the Cluster bus
+	bus     int      // port of the Cluster bus
+	ports   []func() // end the reservations of the ports
+	wrapped bool     // whether another command runs the server
 	dir     string
 	command *exec.Cmd
 	log     bytes.Buffer
@@ -61,7 +63,9 @@ func startOnce(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{dir: dir, Port: o.Port, Socket: filepath.Join(dir, "socket"), exited: make(chan struct{})}
+	s := &Server{
+		dir: dir, Port: o.Port, Socket: filepath.Join(dir, "socket"), wrapped: len(o.Wrapper) > 0, exited: make(chan struct{}),
+	}
 	if err := s.start(o); err != nil {
 		s.Stop()
 		return nil, err
@@ -84,12 +88,12 @@ func Main(tests interface{ Run() int }, o Options, use func(*Server)) int {
 
 func (s *Server) start(o Options) (err error) {
 	if s.Port == 0 {
-		if s.Port, err = freePort(); err != nil {
+		if s.Port, err = s.reservePort(); err != nil {
 			return err
 		}
 	}
 	if o.bus {
-		if s.bus, err = freePort(); err != nil {
+		if s.bus, err = s.reservePort(); err != nil {
 			return err
 		}
 		o.Args = append([]string{"--cluster-port", strconv.Itoa(s.bus)}, o.Args...)
@@ -169,6 +173,15 @@ func (s *Server) run() error {
 	return err
 }
 
+// reservePort returns a port that is the server's until Stop, also while it is killed.
+func (s *Server) reservePort() (port int, err error) {
+	port, release, err := freePort()
+	if err == nil {
+		s.ports = append(s.ports, release)
+	}
+	return port, err
+}
+
 // waitReady waits until the server answers.
 func (s *Server) waitReady() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
@@ -176,7 +189,7 @@ func (s *Server) waitReady() error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if _, err := s.Command("PING"); err == nil {
+		if s.ready() {
 			return nil
 		}
 		select {
@@ -189,9 +202,23 @@ func (s *Server) waitReady() error {
 	}
 }
 
+// ready reports whether the server answers, and not one of another process that took
+// the port first.
+func (s *Server) ready() bool {
+	if _, err := s.Command("PING"); err != nil {
+		return false
+	}
+	info, err := s.Command("INFO", "server")
+	return err == nil && (s.wrapped || strings.Contains(info, fmt.Sprintf("process_id:%d\r\n", s.PID())))
+}
+
 // Stop kills the server and removes its files.
 func (s *Server) Stop() {
 	s.Kill()
+	for _, release := range s.ports {
+		release()
+	}
+	s.ports = nil
 	if s.Clock != nil {
 		s.Clock.close()
 		s.Clock = nil
@@ -206,6 +233,16 @@ func (s *Server) Kill() {
 	}
 	_ = s.command.Process.Kill()
 	<-s.exited
+}
+
+// running reports whether the server was not killed and has not exited.
+func (s *Server) running() bool {
+	select {
+	case <-s.exited:
+		return false
+	default:
+		return true
+	}
 }
 
 // Restart starts a killed server again on the same port.
@@ -224,28 +261,13 @@ func (s *Server) PID() int { return s.command.Process.Pid }
 // File returns the path of a file in the server's working directory.
 func (s *Server) File(name string) string { return filepath.Join(s.dir, name) }
 
-// Pause suspends the server process.
-func (s *Server) Pause() error { return s.command.Process.Signal(syscall.SIGSTOP) }
+// Pause suspends the server process. When it returns, the server answers nothing more.
+func (s *Server) Pause() error {
+	if err := s.command.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return awaitStopped(s.PID())
+}
 
 // Resume continues a paused server.
 func (s *Server) Resume() error { return s.command.Process.Signal(syscall.SIGCONT) }
-
-// Ports come from below the range from which the kernel picks the local ports of
-// outgoing connections: otherwise a client could take the port of a server that is
-// being restarted, or connect to itself while the server is down. The bus of a
-// Cluster node is by default at the port plus 10000, which must stay below 65536.
-const (
-	firstPort = 10_000
-	lastPort  = 32_000
-)
-
-func freePort() (port int, err error) {
-	for range 100 {
-		port = firstPort + rand.IntN(lastPort-firstPort)
-		var l net.Listener
-		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
-			return port, l.Close()
-		}
-	}
-	return 0, fmt.Errorf("redistest: no free port: %w", err)
-}

@@ -24,6 +24,7 @@ func killNode(r *run) {
 	r.affected = func(key int) bool { return ownedByNode(store, r.request(key, 1).Key, victim) }
 	killed := time.Since(r.history.start)
 	c.Nodes[victim].Kill()
+	c.AllowFailover(r)
 	r.history.recordLoss()
 	l.awaitMisses(50)
 	r.awaitFailover(l, c.Nodes[victim+redistest.Shards])

@@ -17,10 +17,35 @@ type Cluster struct {
 // Shards is the number of shards of a Cluster.
 const Shards = 3
 
-// StartCluster starts a Cluster with replicas that fails over after a second. The
-// loss of one shard does not stop the others, as it would by default.
+// StartCluster starts a Cluster with replicas. They do not take over before
+// AllowFailover, however long the machine suspends a primary. The loss of one shard
+// does not stop the others, as it would by default.
 func StartCluster(t testing.TB) *Cluster {
-	return startCluster(t, 2*Shards, Options{Args: []string{"--cluster-node-timeout", "1000"}})
+	t.Helper()
+	c := startCluster(t, 2*Shards, Options{Args: []string{
+		"--cluster-node-timeout", "1000", // nodes find each other faster than with a longer one
+		"--cluster-replica-no-failover", "yes",
+		"--cluster-replica-validity-factor", "0", // a replica may have lost its primary long ago
+	}})
+	c.configure(t, "cluster-node-timeout", "3600000")
+	return c
+}
+
+// AllowFailover lets replicas take over from primaries that do not answer for a second.
+func (c *Cluster) AllowFailover(t testing.TB) {
+	t.Helper()
+	c.configure(t, "cluster-replica-no-failover", "no")
+	c.configure(t, "cluster-node-timeout", "1000")
+}
+
+// configure sets a parameter of all nodes that were not killed.
+func (c *Cluster) configure(t testing.TB, name, value string) {
+	t.Helper()
+	for _, node := range c.Nodes {
+		if node.running() {
+			MustCommand(t, node, "CONFIG", "SET", name, value)
+		}
+	}
 }
 
 // StartFakeClockCluster starts a Cluster without replicas, whose clocks the test
@@ -37,15 +62,6 @@ func startCluster(t testing.TB, nodes int, o Options) *Cluster {
 	c := &Cluster{Nodes: startAll(t, nodes, func(int) Options { return o })}
 	c.join(t)
 	return c
-}
-
-// SetNodeTimeout sets after how long a node that does not answer is considered
-// failed.
-func (c *Cluster) SetNodeTimeout(t testing.TB, d time.Duration) {
-	t.Helper()
-	for _, node := range c.Nodes {
-		MustCommand(t, node, "CONFIG", "SET", "cluster-node-timeout", strconv.FormatInt(d.Milliseconds(), 10))
-	}
 }
 
 // join connects the nodes to one Cluster.
@@ -78,7 +94,7 @@ func (c *Cluster) Complete(t testing.TB) bool {
 			node.Clock.Set(time.Now().Add(time.Minute)) // a node waits before it serves slots
 		}
 		info := MustCommand(t, node, "CLUSTER", "INFO")
-		if strings.Count(MustCommand(t, node, "CLUSTER", "NODES"), "connected") != len(c.Nodes) ||
+		if strings.Count(MustCommand(t, node, "CLUSTER", "NODES"), " connected") != len(c.Nodes) ||
 			!strings.Contains(info, "cluster_slots_ok:16384") || !strings.Contains(info, "cluster_state:ok") {
 			return false
 		}
@@ -145,7 +161,7 @@ func (c *Cluster) MigrateSlot(t testing.TB, slot, to int) (keys int) {
 		if name == "" {
 			break
 		}
-		MustCommand(t, c.Nodes[from], "MIGRATE", "127.0.0.1", strconv.Itoa(c.Nodes[to].Port), name, "0", "5000")
+		MustCommand(t, c.Nodes[from], "MIGRATE", "127.0.0.1", strconv.Itoa(c.Nodes[to].Port), name, "0", strconv.FormatInt(waitLimit.Milliseconds(), 10))
 		keys++
 	}
 	for _, i := range []int{to, from} {

@@ -11,9 +11,7 @@ import (
 // newCluster starts a Cluster of three primaries, each with a replica.
 func newCluster(t *testing.T) []*redistest.Server {
 	t.Helper()
-	c := redistest.StartCluster(t)
-	c.SetNodeTimeout(t, longTimeout) // a busy node must not be replaced
-	return c.Nodes[:redistest.Shards]
+	return redistest.StartCluster(t).Nodes[:redistest.Shards]
 }
 
 func addressesOf(nodes []*redistest.Server) (list []string) {

@@ -18,6 +18,7 @@ func failOver(r *run) {
 	l.awaitAnswers(r.scale(1000))
 	old := w.Primary(r)
 	old.Kill()
+	w.AllowFailover(r)
 	r.history.recordLoss()
 	redistest.WaitFor(r, "the sentinels choose another primary", func() bool { return w.Primary(r) != old })
 	r.awaitFailover(l, w.Primary(r))
@@ -49,6 +50,7 @@ func splitBrain(r *run) {
 		r.Fatal(err)
 	}
 	r.Cleanup(func() { _ = old.Resume() })
+	w.AllowFailover(r)
 	redistest.WaitFor(r, "the sentinels choose another primary", func() bool { return w.Primary(r) != old })
 	next := w.Primary(r)
 	if err := old.Resume(); err != nil {

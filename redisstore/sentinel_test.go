@@ -17,6 +17,7 @@ func TestSentinelCrashAdmitsOneMoreBurst(t *testing.T) {
 	c.waitAnswers(t, 2000)
 	old := w.Primary(t)
 	old.Kill()
+	w.AllowFailover(t)
 	killed := time.Now()
 	waitFor(t, "the sentinels elect a new primary", func() bool { return w.Primary(t) != old })
 	c.waitAnswers(t, 2000)

@@ -16,7 +16,12 @@ type SentinelGroup struct {
 // MasterName is the name of the primary in the configuration of the sentinels.
 const MasterName = "limits"
 
-// StartSentinelGroup starts a group and waits until all members know each other.
+// longDownAfter is how long, in milliseconds, a server may be silent before a sentinel replaces
+// it: longer than any test, so that a busy server is not taken for a dead one.
+const longDownAfter = 3_600_000
+
+// StartSentinelGroup starts a group and waits until all members know each other. The
+// sentinels do not replace the primary before AllowFailover.
 func StartSentinelGroup(t testing.TB) *SentinelGroup {
 	t.Helper()
 	g := &SentinelGroup{Servers: []*Server{StartForTest(t, Options{})}}
@@ -27,7 +32,7 @@ func StartSentinelGroup(t testing.TB) *SentinelGroup {
 		WaitFor(t, "replica has the primary's data", func() bool { return InfoField(t, replica, "master_link_status") == "up" })
 	}
 	config := fmt.Sprintf("bind 127.0.0.1\nsentinel monitor %[1]s 127.0.0.1 %[2]s 2\n"+
-		"sentinel down-after-milliseconds %[1]s 500\nsentinel failover-timeout %[1]s 1500\n", MasterName, primary)
+		"sentinel down-after-milliseconds %[1]s %[3]d\nsentinel failover-timeout %[1]s 5000\n", MasterName, primary, longDownAfter)
 	g.Sentinels = startAll(t, 3, func(int) Options { return Options{Sentinel: config} })
 	for _, sentinel := range g.Sentinels {
 		// The default periods are seconds.
@@ -42,12 +47,22 @@ func StartSentinelGroup(t testing.TB) *SentinelGroup {
 	return g
 }
 
+// AllowFailover lets the sentinels replace a primary that does not answer for half a
+// second.
+func (g *SentinelGroup) AllowFailover(t testing.TB) {
+	t.Helper()
+	for _, sentinel := range g.Sentinels {
+		MustCommand(t, sentinel, "SENTINEL", "SET", MasterName, "down-after-milliseconds", "500")
+	}
+}
+
 // StartSentinel starts one sentinel for the primary at an address and returns the
 // URL of the sentinel.
 func StartSentinel(t testing.TB, address string) (url string) {
 	t.Helper()
 	host, port, _ := strings.Cut(address, ":")
-	sentinel := StartForTest(t, Options{Sentinel: fmt.Sprintf("bind 127.0.0.1\nsentinel monitor %s %s %s 1\n", MasterName, host, port)})
+	sentinel := StartForTest(t, Options{Sentinel: fmt.Sprintf("bind 127.0.0.1\nsentinel monitor %[1]s %[2]s %[3]s 1\n"+
+		"sentinel down-after-milliseconds %[1]s %[4]d\n", MasterName, host, port, longDownAfter)})
 	return "redis-sentinel://" + sentinel.Addr + "/" + MasterName
 }
 

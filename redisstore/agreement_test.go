@@ -136,7 +136,7 @@ func (w *storePair) setClock(now time.Time) {
 
 // randomStep makes a request, moves the clock or changes a limit.
 func (w *storePair) randomStep() {
-	switch n := w.random.IntN(22); {
+	switch n := w.random.IntN(23); {
 	case n < 8:
 		w.compare(w.take(w.randomRequest()))
 	case n < 10:
@@ -153,8 +153,10 @@ func (w *storePair) randomStep() {
 		w.setClock(w.now.Add(w.randomStepSize()))
 	case n < 20:
 		w.stepBack()
-	default:
+	case n < 22:
 		w.changeLimit()
+	default:
+		w.compareTakeEachBatch()
 	}
 }
 
@@ -407,39 +409,57 @@ func (w *storePair) changed(l penstock.Limit) penstock.Limit {
 // compareTakeAllBatch sends TakeAlls of the same limits and costs for several keys as one
 // batch. Some have keys in common.
 func (w *storePair) compareTakeAllBatch() {
-	one := w.randomGroup()
+	w.together = true
+	defer func() { w.together = false }()
+	one := w.randomGroup(func() penstock.Request { return w.mayOverdraw(w.randomTakeAllRequest()) })
+	w.compareGroupBatch("TakeAll", one, w.redis.TakeAllBatched, penstock.TakeAll)
+}
+
+// compareTakeEachBatch does the same with independent requests.
+func (w *storePair) compareTakeEachBatch() {
+	one := w.randomGroup(func() penstock.Request {
+		r := w.randomRequest()
+		r.ID, r.Hold, r.Cost = "", 0, max(r.Cost, 0)
+		return r
+	})
+	w.compareGroupBatch("TakeEach", one, w.redis.TakeEachBatched, penstock.TakeEach)
+}
+
+type (
+	takeBatched = func([][]penstock.Request, [][]penstock.Decision) (errs []error, grouped bool)
+	takeSeveral = func(context.Context, penstock.Store, []penstock.Request, []penstock.Decision) error
+)
+
+func (w *storePair) compareGroupBatch(name string, one []penstock.Request, batched takeBatched, take takeSeveral) {
 	if one == nil {
 		return
 	}
 	all := make([][]penstock.Request, 1+w.random.IntN(8))
-	got, want := make([][]penstock.Decision, len(all)), make([][]penstock.Decision, len(all))
 	for i := range all {
 		all[i] = slices.Clone(one)
 		order := w.random.Perm(len(w.keys))
 		for j := range one {
 			all[i][j].Key = w.keys[order[j%len(order)]]
 		}
-		got[i], want[i] = make([]penstock.Decision, len(one)), make([]penstock.Decision, len(one))
 	}
-	errs, grouped := w.redis.TakeAllBatched(all, got)
+	got, want := decisionsFor(all), decisionsFor(all)
+	errs, grouped := batched(all, got)
 	if !grouped {
 		return // two limits have the same name, so that they share a key's state
 	}
-	w.together = true
-	defer func() { w.together = false }()
 	for i, rs := range all {
-		fmt.Fprintf(&w.trace, "TakeAll %d of %d in a batch:\n", i+1, len(all))
-		wantErr := penstock.TakeAll(context.Background(), w.memory, rs, want[i])
+		fmt.Fprintf(&w.trace, "%s %d of %d in a batch:\n", name, i+1, len(all))
+		wantErr := take(context.Background(), w.memory, rs, want[i])
 		w.compare(rs, got[i], want[i], errs[i], wantErr)
 	}
 }
 
-// randomGroup returns requests of a TakeAll without IDs, at most as many as there are keys,
+// randomGroup returns requests of a call without IDs, at most as many as there are keys,
 // or nil if one would take permits, which need an ID.
-func (w *storePair) randomGroup() []penstock.Request {
+func (w *storePair) randomGroup(random func() penstock.Request) []penstock.Request {
 	rs := make([]penstock.Request, 2+w.random.IntN(len(w.keys)-1))
 	for i := range rs {
-		if rs[i] = w.mayOverdraw(w.randomTakeAllRequest()); rs[i].Limit.Algorithm == penstock.Concurrent {
+		if rs[i] = random(); rs[i].Limit.Algorithm == penstock.Concurrent {
 			return nil
 		}
 	}

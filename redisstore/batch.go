@@ -12,7 +12,7 @@ import (
 )
 
 // A batch is one script for concurrent takes under one limit and for the same
-// cost, or for concurrent TakeAlls of one takeAllGroup. Starting a script costs
+// cost, or for concurrent TakeAlls or TakeEachs of one takeGroup. Starting a script costs
 // Redis more than another key in it, and each call costs the client and the kernel
 // as much again.
 //

@@ -120,6 +120,15 @@ func CommonScripts() (list []string) {
 // TakeAllBatched decides TakeAlls of one group as one batch. It reports whether they have a
 // group.
 func (s *Store) TakeAllBatched(all [][]penstock.Request, ds [][]penstock.Decision) (errs []error, grouped bool) {
+	return s.takeGroupBatched(all, ds, false)
+}
+
+// TakeEachBatched decides TakeEachs of one group as one batch, as TakeAllBatched does.
+func (s *Store) TakeEachBatched(all [][]penstock.Request, ds [][]penstock.Decision) (errs []error, grouped bool) {
+	return s.takeGroupBatched(all, ds, true)
+}
+
+func (s *Store) takeGroupBatched(all [][]penstock.Request, ds [][]penstock.Decision, each bool) (errs []error, grouped bool) {
 	b, takes := &batch{}, make([]*pendingTake, len(all))
 	errs = make([]error, len(all))
 	for i, rs := range all {
@@ -127,7 +136,10 @@ func (s *Store) TakeAllBatched(all [][]penstock.Request, ds [][]penstock.Decisio
 		if t.items, errs[i] = s.compileItems(nil, rs); errs[i] != nil {
 			return errs, false
 		}
-		if t.group = s.groupOf(t.items, rs); t.group == nil || t.group != s.groupOf(t.items, all[0]) {
+		if errs[i] = sumCosts(t.items); errs[i] != nil {
+			return errs, false
+		}
+		if t.group = s.groupOf(t.items, rs, each); t.group == nil || t.group != s.groupOf(t.items, all[0], each) {
 			return errs, false
 		}
 		t.encodeGroupKeys()

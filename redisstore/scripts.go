@@ -16,14 +16,14 @@ var (
 	singleScripts []*Script
 )
 
-// commonScripts returns those that Open loads. The others are take-alls of limits with
-// different algorithms, or of many; there are too many combinations to load each.
+// commonScripts returns those that Open loads. The others are calls for several limits with
+// different algorithms, or for many; there are too many combinations to load each.
 var commonScripts = sync.OnceValue(func() []*Script {
 	list := slices.Clone(singleScripts)
 	for _, s := range algorithm.Steps {
 		if s != algorithm.ConcurrentStep {
 			for _, steps := range [][]algorithm.Step{{s, s}, {s, s, s}} {
-				list = append(list, newScript("take all", algorithm.TakeAllBatchScript(steps)))
+				list = append(list, newUnrolledScript(steps, false), newUnrolledScript(steps, true))
 			}
 		}
 	}

@@ -9,8 +9,8 @@
 // Redis and in steps of one millisecond. A decision is one script and one round trip;
 // a denial writes nothing. Concurrent requests under one limit and for the same cost
 // are batched into one script, except in a Cluster, and so are concurrent calls of
-// [penstock.TakeAll] under the same limits and for the same costs. [penstock.TakeEach] is
-// one round trip for all requests, and [penstock.TakeAll] is one script; see
+// [penstock.TakeAll], or of [penstock.TakeEach], under the same limits and for the same
+// costs. TakeEach is one round trip for all requests, and TakeAll is one script; see
 // [Store.TakeAll] for Clusters.
 //
 // # State
@@ -161,7 +161,7 @@ type Store struct {
 	endEarly    bool
 	inflight    *inflightLimiter
 	limits      limitCache
-	groups      takeAllGroups
+	groups      takeGroups
 	unrolled    unrolledScripts
 	now         func() time.Time // local time, used only to estimate Redis's
 	clockOffset atomic.Int64     // Redis's clock minus the local one, in ticks
@@ -235,9 +235,9 @@ type pendingTake struct {
 	reply   [8]int64
 	start   time.Time
 
-	// For a TakeAll:
+	// For a TakeAll or TakeEach:
 	items []takeAllItem
-	group *takeAllGroup // nil if it cannot be batched
+	group *takeGroup // nil if it cannot be batched
 	took  bool
 
 	// For a take in a batch:

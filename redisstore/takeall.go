@@ -50,7 +50,10 @@ func (s *Store) takeAll(ctx context.Context, rs []penstock.Request, ds []penstoc
 	if t.items, err = s.compileItems(t.items[:0], rs); err != nil || len(rs) == 0 {
 		return err
 	}
-	if t.group = s.groupOf(t.items, rs); t.group != nil {
+	if err = sumCosts(t.items); err != nil {
+		return err
+	}
+	if t.group = s.groupOf(t.items, rs, false); t.group != nil {
 		if err = s.submitAll(ctx, t, ds); err != nil {
 			return err // the client may still write into it
 		}
@@ -109,7 +112,7 @@ func (s *Store) compileItems(items []takeAllItem, rs []penstock.Request) ([]take
 		}
 		items = append(items, takeAllItem{limit: cl, key: stateKey(s.prefix, rs[i].Key, cl.identity), ask: askOf(&rs[i])})
 	}
-	return items, sumCosts(items)
+	return items, nil
 }
 
 // setRecords sets the records of items under an ID. All live as long as the longest.

@@ -2,25 +2,91 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
 // TakeEach decides every request independently, all of them in one round trip.
 // [penstock.TakeEach] calls it. When it returns an error, some of the requests may
 // have been charged.
+//
+// Concurrent calls without IDs and refunds, for two to five different keys under the same
+// limits and for the same costs, share a script, except in a Cluster.
 func (s *Store) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	clear(ds[:min(len(rs), len(ds))]) // decisions beside an error must deny
 	if len(ds) < len(rs) {
 		return fmt.Errorf("redisstore: %d requests, but room for %d decisions", len(rs), len(ds))
 	}
-	if len(rs) == 0 {
-		return nil
+	if len(rs) == 1 { // it can join a batch of takes
+		return s.takeOnly(ctx, rs, ds)
 	}
-	d := s.deadlineAfter(ctx, s.timeout)
+	start := time.Now()
+	if decided, err := s.takeEachInGroup(ctx, rs, ds); decided || err != nil {
+		return err
+	}
+	d := s.deadlineAfter(ctx, s.timeout-time.Since(start))
 	defer d.stop()
 	return s.takeEach(d, rs, ds)
+}
+
+func (s *Store) takeOnly(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) (err error) {
+	if ds[0], err = s.Take(ctx, rs[0]); err != nil {
+		return requestError(0, err)
+	}
+	return nil
+}
+
+// takeEachInGroup decides the requests in one script, or in a batch. It decides nothing if
+// they have no group, or if a key holds a value that no limit wrote: sent one by one, the
+// others are decided.
+func (s *Store) takeEachInGroup(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) (decided bool, err error) {
+	if s.client.Sharded() || len(rs) > algorithm.MaxUnrolled || slices.ContainsFunc(rs, mustGoAlone) {
+		return len(rs) == 0, nil
+	}
+	if err := validateShapes(rs); err != nil {
+		return false, err
+	}
+	t := pendingTakePool.Get().(*pendingTake)
+	if t.items, err = s.compileItems(t.items[:0], rs); err != nil {
+		return false, err
+	}
+	if t.group = s.groupOf(t.items, rs, true); t.group != nil {
+		if err = s.submitAll(ctx, t, ds); err != nil { // the client may still write into it
+			return false, withoutForeign(err)
+		}
+	}
+	decided = t.group != nil
+	t.ctx, t.group = nil, nil
+	pendingTakePool.Put(t)
+	return decided, nil
+}
+
+// validateShapes returns the error of the first malformed request. Limits are validated when
+// they are compiled.
+func validateShapes(rs []penstock.Request) error {
+	for i := range rs {
+		if err := rs[i].ValidateShape(); err != nil {
+			return requestError(i, err)
+		}
+	}
+	return nil
+}
+
+// mustGoAlone reports whether a request needs a script of its own.
+func mustGoAlone(r penstock.Request) bool { return r.ID != "" || r.Cost < 0 }
+
+// withoutForeign returns nil for an error about the value of one key. A script that fails
+// so has charged nothing.
+func withoutForeign(err error) error {
+	if k := new(penstock.KeyError); errors.As(err, &k) {
+		return nil
+	}
+	return err
 }
 
 func (s *Store) takeEach(d *deadline, rs []penstock.Request, ds []penstock.Decision) error {

@@ -83,8 +83,8 @@ var (
 	batchScript string
 	//go:embed takeall.lua
 	takeAllScript string
-	//go:embed takeallbatch.lua
-	takeAllBatchScript string
+	//go:embed unrolled.lua
+	unrolledScript string
 )
 
 // TakeScript returns the script that takes one step.

@@ -14,8 +14,9 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 // they can be read as they run in Redis.
 func TestScriptsMatchGoldenFiles(t *testing.T) {
 	scripts := map[string]string{
-		"take-all.lua":       TakeAllScript(Steps[:]),
-		"take-all-batch.lua": TakeAllBatchScript([]Step{TokenBucketStep, AlignedWindowStep, SlidingWindowStep}),
+		"take-all.lua":        TakeAllScript(Steps[:]),
+		"take-all-batch.lua":  TakeAllBatchScript([]Step{TokenBucketStep, AlignedWindowStep, SlidingWindowStep}),
+		"take-each-batch.lua": TakeEachBatchScript([]Step{TokenBucketStep, AlignedWindowStep, SlidingWindowStep}),
 	}
 	for _, s := range Steps {
 		name := strings.ReplaceAll(s.String(), " ", "-")

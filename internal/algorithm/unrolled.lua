@@ -1,13 +1,13 @@
--- Several requests, each of several steps, all or nothing. The steps are the same in each
--- request, and no request has a key twice. All steps of a request are decided before the
--- first is written; if one is denied, all are written as peeks. A step that overdraws
--- denies nothing.
+-- Several requests, each of several steps. The steps are the same in each request, and no
+-- request has a key twice. All steps of a request are decided before the first is written.
+-- All or nothing, if one is denied, all are written as peeks; a step that overdraws denies
+-- nothing. Independent steps always fit in this sense.
 --
 -- A request that fails has written nothing, and the others go on; the caller sends it
 -- again, alone, to get its error.
 --
 -- KEYS: those of the steps, one request after the other
--- ARGV: 1, or 0 if a request can never fit. For each step: the number of its arguments,
+-- ARGV: 1, or 0 if no request can fit. For each step: the number of its arguments,
 --       negative if it overdraws, and those.
 -- Returns for each request 1 if it was taken or 0, and the replies of its steps as in
 -- batch.lua; or -2 if it failed. If the time is in none of a step's windows, returns what

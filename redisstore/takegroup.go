@@ -12,9 +12,10 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// A takeAllGroup is what TakeAlls that can share a script have in common: their limits, in
-// this order, and what they ask for. They have no IDs, and no key twice.
-type takeAllGroup struct {
+// A takeGroup is what TakeAlls, or TakeEachs, that can share a script have in common: their
+// limits, in this order, and what they ask for. They have no IDs, and no key twice.
+type takeGroup struct {
+	each   bool // whether the requests are independent
 	limits []*compiledLimit
 	asks   []algorithm.Request
 	order  []int // of the limits in the script: by step, so that there are few scripts
@@ -23,12 +24,12 @@ type takeAllGroup struct {
 	batchQueue
 }
 
-// takeAllGroups holds groups by their hash. It is of a fixed size, because remote callers
+// takeGroups holds groups by their hash. It is of a fixed size, because remote callers
 // may choose limits: a group that is replaced only forms its next batch apart.
-type takeAllGroups [256]atomic.Pointer[takeAllGroup]
+type takeGroups [256]atomic.Pointer[takeGroup]
 
-// groupOf returns the group of a TakeAll, or nil if it has none.
-func (s *Store) groupOf(items []takeAllItem, rs []penstock.Request) *takeAllGroup {
+// groupOf returns the group of a TakeAll or TakeEach, or nil if it has none.
+func (s *Store) groupOf(items []takeAllItem, rs []penstock.Request, each bool) *takeGroup {
 	if len(items) < 2 || !allDistinct(items) || s.client.Sharded() && !sameSlot(items) {
 		return nil
 	}
@@ -37,11 +38,11 @@ func (s *Store) groupOf(items []takeAllItem, rs []penstock.Request) *takeAllGrou
 			return nil
 		}
 	}
-	slot := &s.groups[hashItems(items)%uint64(len(s.groups))]
-	if g := slot.Load(); g != nil && g.matches(items) {
+	slot := &s.groups[hashItems(items, each)%uint64(len(s.groups))]
+	if g := slot.Load(); g != nil && g.each == each && g.matches(items) {
 		return g
 	}
-	g := s.newTakeAllGroup(items)
+	g := s.newTakeGroup(items, each)
 	if g != nil {
 		slot.Store(g)
 	}
@@ -49,14 +50,17 @@ func (s *Store) groupOf(items []takeAllItem, rs []penstock.Request) *takeAllGrou
 }
 
 // hashItems spreads groups over their table.
-func hashItems(items []takeAllItem) (h uint64) {
+func hashItems(items []takeAllItem, each bool) (h uint64) {
+	if each {
+		h = 1
+	}
 	for i := range items {
 		h = (h ^ items[i].limit.serial ^ uint64(items[i].ask.Cost)<<32) * 0x9e3779b97f4a7c15 //nolint:gosec // only bits
 	}
 	return h >> 32
 }
 
-func (g *takeAllGroup) matches(items []takeAllItem) bool {
+func (g *takeGroup) matches(items []takeAllItem) bool {
 	for i := range items {
 		if i >= len(g.limits) || g.limits[i] != items[i].limit || g.asks[i] != items[i].ask {
 			return false
@@ -65,9 +69,9 @@ func (g *takeAllGroup) matches(items []takeAllItem) bool {
 	return len(items) == len(g.limits)
 }
 
-// newTakeAllGroup returns nil if the store has used too many scripts already.
-func (s *Store) newTakeAllGroup(items []takeAllItem) *takeAllGroup {
-	g := &takeAllGroup{}
+// newTakeGroup returns nil if the store has used too many scripts already.
+func (s *Store) newTakeGroup(items []takeAllItem, each bool) *takeGroup {
+	g := &takeGroup{each: each}
 	weight, timed := 0, false
 	for i := range items {
 		cl := items[i].limit
@@ -76,7 +80,7 @@ func (s *Store) newTakeAllGroup(items []takeAllItem) *takeAllGroup {
 		timed = timed || cl.step == algorithm.AlignedWindowStep
 	}
 	slices.SortStableFunc(g.order, func(i, j int) int { return int(g.limits[i].step) - int(g.limits[j].step) })
-	if g.script = s.unrolled.get(g.steps()); g.script == nil {
+	if g.script = s.unrolled.get(g.steps(), each); g.script == nil {
 		return nil
 	}
 	g.maxBatch = max(maxBatch/weight, 1)
@@ -87,17 +91,22 @@ func (s *Store) newTakeAllGroup(items []takeAllItem) *takeAllGroup {
 }
 
 // steps returns the steps of the group's script.
-func (g *takeAllGroup) steps() (list []algorithm.Step) {
+func (g *takeGroup) steps() (list []algorithm.Step) {
 	for _, i := range g.order {
 		list = append(list, g.limits[i].step)
 	}
 	return list
 }
 
-// unrolledScripts are the scripts of a store's groups, by their steps.
+// unrolledScripts are the scripts of a store's groups.
 type unrolledScripts struct {
-	mu      sync.Mutex
-	bySteps map[string]*Script
+	mu   sync.Mutex
+	have map[unrolledKey]*Script
+}
+
+type unrolledKey struct {
+	steps string
+	each  bool
 }
 
 // maxUnrolledScripts bounds the scripts that callers can make Redis hold by their choice of
@@ -105,22 +114,30 @@ type unrolledScripts struct {
 const maxUnrolledScripts = 256
 
 // get returns the script for these steps, or nil if there are too many.
-func (u *unrolledScripts) get(steps []algorithm.Step) *Script {
+func (u *unrolledScripts) get(steps []algorithm.Step, each bool) *Script {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	script := u.bySteps[string(steps)]
-	if script == nil && len(u.bySteps) < maxUnrolledScripts {
-		if u.bySteps == nil {
-			u.bySteps = map[string]*Script{}
+	key := unrolledKey{string(steps), each}
+	script := u.have[key]
+	if script == nil && len(u.have) < maxUnrolledScripts {
+		if u.have == nil {
+			u.have = map[unrolledKey]*Script{}
 		}
-		script = newScript("take all", algorithm.TakeAllBatchScript(steps))
-		u.bySteps[string(steps)] = script
+		script = newUnrolledScript(steps, each)
+		u.have[key] = script
 	}
 	return script
 }
 
+func newUnrolledScript(steps []algorithm.Step, each bool) *Script {
+	if each {
+		return newScript("take each", algorithm.TakeEachBatchScript(steps))
+	}
+	return newScript("take all", algorithm.TakeAllBatchScript(steps))
+}
+
 // appendArgs appends the arguments of the group's script.
-func (g *takeAllGroup) appendArgs(args []string) []string {
+func (g *takeGroup) appendArgs(args []string) []string {
 	args = append(args, "1")
 	first := len(args) - 1
 	for _, i := range g.order {
@@ -131,7 +148,7 @@ func (g *takeAllGroup) appendArgs(args []string) []string {
 			n = -n
 		}
 		args[at] = strconv.Itoa(n)
-		if g.asks[i].NeverFits(cl.capacity) {
+		if !g.each && g.asks[i].NeverFits(cl.capacity) {
 			args[first] = "0"
 		}
 	}
@@ -139,7 +156,7 @@ func (g *takeAllGroup) appendArgs(args []string) []string {
 }
 
 // encodeGroupArgs writes everything but the keys of a call.
-func (s *Store) encodeGroupArgs(g *takeAllGroup, c *Call) {
+func (s *Store) encodeGroupArgs(g *takeGroup, c *Call) {
 	c.Script, c.Reply, c.Err, c.Text, c.lastErr, c.idempotent = g.script, c.Reply[:0], nil, false, nil, false
 	if c.Args = g.args; c.Args != nil {
 		return
@@ -151,8 +168,8 @@ func (s *Store) encodeGroupArgs(g *takeAllGroup, c *Call) {
 	c.Args = c.argsBuf
 }
 
-// submitAll sends a TakeAll in a batch if others of its group are in flight, and otherwise
-// alone, without delay.
+// submitAll sends a TakeAll or TakeEach in a batch if others of its group are in flight, and
+// otherwise alone, without delay.
 func (s *Store) submitAll(ctx context.Context, t *pendingTake, ds []penstock.Decision) error {
 	t.encodeGroupKeys()
 	q := &t.group.batchQueue
@@ -168,7 +185,7 @@ func (s *Store) submitAll(ctx context.Context, t *pendingTake, ds []penstock.Dec
 	return s.sendAllAlone(d, t, ds)
 }
 
-// encodeGroupKeys makes a TakeAll ready to be sent.
+// encodeGroupKeys makes a TakeAll or TakeEach ready to be sent.
 func (t *pendingTake) encodeGroupKeys() {
 	t.start, t.request = time.Now(), compiledRequest{}
 	t.calls[0].Keys = t.calls[0].Keys[:0]
@@ -177,7 +194,7 @@ func (t *pendingTake) encodeGroupKeys() {
 	}
 }
 
-// sendAllAlone sends a TakeAll in its own script, as sendAlone does a take.
+// sendAllAlone sends a TakeAll or TakeEach in its own script, as sendAlone does a take.
 func (s *Store) sendAllAlone(d *deadline, t *pendingTake, ds []penstock.Decision) error {
 	c := &t.calls[0]
 	for range maxClockAttempts {
@@ -199,7 +216,7 @@ func (s *Store) sendAllAlone(d *deadline, t *pendingTake, ds []penstock.Decision
 	return c.wrapError(errClockChanged)
 }
 
-// readGroupReply reads the part of a reply that belongs to one TakeAll, and returns the rest.
+// readGroupReply reads the part of a reply that belongs to one call, and returns the rest.
 func (t *pendingTake) readGroupReply(reply []int64) (rest []int64, ok bool) {
 	if len(reply) == 0 || reply[0] != 0 && reply[0] != 1 {
 		return reply, false
@@ -215,7 +232,7 @@ func (t *pendingTake) readGroupReply(reply []int64) (rest []int64, ok bool) {
 	return rest, true
 }
 
-// decideAll writes the decisions of a TakeAll that was answered.
+// decideAll writes the decisions of a call that was answered.
 func (t *pendingTake) decideAll(ds []penstock.Decision, answered bool) {
 	switch {
 	case !answered:

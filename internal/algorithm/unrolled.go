@@ -7,19 +7,24 @@ import (
 	"strings"
 )
 
-// MaxUnrolled is the most steps of a TakeAllBatchScript: a function in Lua has at most 200
+// MaxUnrolled is the most steps of an unrolled script: a function in Lua has at most 200
 // local variables.
 const MaxUnrolled = 5
 
 // TakeAllBatchScript returns the script that takes the given steps, in this order and all
 // or nothing, for each of several requests without an ID. No step is a ConcurrentStep.
-//
-// The steps are unrolled, each with variables of its own: a function or a table for each
-// step would cost Redis as much as a command.
-func TakeAllBatchScript(steps []Step) string {
+func TakeAllBatchScript(steps []Step) string { return unroll(steps, true) }
+
+// TakeEachBatchScript returns the script that takes the given steps, in this order and
+// independently, for each of several requests without an ID. No step is a ConcurrentStep.
+func TakeEachBatchScript(steps []Step) string { return unroll(steps, false) }
+
+// unroll returns a script with the steps one after the other, each with variables of its
+// own: a function or a table for each step would cost Redis as much as a command.
+func unroll(steps []Step, together bool) string {
 	var all unrolledStep
 	for i, s := range steps {
-		u := s.unroll(strconv.Itoa(i + 1))
+		u := s.unroll(strconv.Itoa(i+1), together)
 		all = unrolledStep{all.head + u.head, all.decide + u.decide, all.write + u.write, all.reply + u.reply}
 	}
 	if strings.Contains(all.head, sharedTime) {
@@ -31,35 +36,44 @@ func TakeAllBatchScript(steps []Step) string {
 		separator+" write\n", all.write,
 		separator+" reply\n", all.reply,
 		"#steps", strconv.Itoa(len(steps)),
-	).Replace(takeAllBatchScript), isIDLine)
+	).Replace(unrolledScript), isIDLine)
 }
 
 // sharedTime is the variable for the time, which Redis is asked for once.
 const sharedTime = "instant"
 
-// An unrolledStep is a part of a TakeAllBatchScript.
+// An unrolledStep is a part of an unrolled script.
 type unrolledStep struct{ head, decide, write, reply string }
 
-// unroll returns the step with a suffix on each of its variables.
-func (s Step) unroll(suffix string) unrolledStep {
+// unroll returns the step with a suffix on each of its variables. Together with others, it
+// is taken only if all fit.
+func (s Step) unroll(suffix string, together bool) unrolledStep {
 	source := raisedError.ReplaceAllString(s.source(), "error({err = $1})")
 	source = rename(strings.ReplaceAll(source, "call('TIME')", sharedTime), suffix)
 	head, rest, _ := strings.Cut(source, separator+" each\n")
 	decide, rest, _ := strings.Cut(rest, separator+" write\n")
 	write, returns, _ := strings.Cut(rest, separator+" reply\n")
-	granted := "cost"
-	if s == TokenBucketStep || s == LeakyBucketStep {
-		granted = "charge"
-	}
-	granted += suffix
-	return unrolledStep{
+	u := unrolledStep{
 		head: fmt.Sprintf("local ARGV%[1]s, overdraws%[1]s = {unpack(ARGV, at + 1, at + math.abs(ARGV[at]))}, ARGV[at] + 0 < 0\n"+
 			"at = at + 1 + #ARGV%[1]s\n", suffix) + head,
-		decide: fmt.Sprintf("local reply%[1]s, key%[1]s = 0, KEYS[first + %[1]s]\n", suffix) + without(decide, isTryLine) +
-			fmt.Sprintf("if %[2]s == 0 and asked%[1]s > 0 and not overdraws%[1]s then fits = false end\n", suffix, granted),
-		write: "if not fits then " + granted + " = 0 end\ndo\n" + write + assign("reply"+suffix, returns) + "end\n",
-		reply: fmt.Sprintf("m = add(m, reply%s)\n", suffix),
+		decide: fmt.Sprintf("local reply%[1]s, key%[1]s = 0, KEYS[first + %[1]s]\n", suffix) + without(decide, isTryLine),
+		write:  "do\n" + write + assign("reply"+suffix, returns) + "end\n",
+		reply:  fmt.Sprintf("m = add(m, reply%s)\n", suffix),
 	}
+	if together {
+		granted := s.grantVariable() + suffix
+		u.decide += fmt.Sprintf("if %[2]s == 0 and asked%[1]s > 0 and not overdraws%[1]s then fits = false end\n", suffix, granted)
+		u.write = "if not fits then " + granted + " = 0 end\n" + u.write
+	}
+	return u
+}
+
+// grantVariable is the variable of a step for what it grants.
+func (s Step) grantVariable() string {
+	if s == TokenBucketStep || s == LeakyBucketStep {
+		return "charge"
+	}
+	return "cost"
 }
 
 // raisedError is how a step returns an error.

@@ -15,7 +15,7 @@ import (
 	"github.com/penstock-io/penstock/redisstore"
 )
 
-// TestStoreAgreesWithMemory compares batches of TakeAlls with memory.
+// TestStoreAgreesWithMemory compares batches of TakeAlls and TakeEachs with memory.
 
 // takeAllOf returns one request for each limit, on keys that begin with a name.
 func takeAllOf(name string, cost int64, limits ...penstock.Limit) (rs []penstock.Request) {
@@ -176,11 +176,79 @@ func TestTakeAllBatchUsesServerClock(t *testing.T) {
 // Every algorithm fits into the largest script: Lua bounds the variables of a function.
 func TestTakeAllLargestScriptsCompile(t *testing.T) {
 	store := openFakeClock(t, redisstore.Options{})
+	for name, batched := range map[string]takeBatched{"all": store.TakeAllBatched, "each": store.TakeEachBatched} {
+		for _, l := range batchedAlgorithms() {
+			all := [][]penstock.Request{takeAllOf(name+l.String(), 1, l, l, l, l, l)}
+			ds := decisionsFor(all)
+			if errs, grouped := batched(all, ds); !grouped || errs[0] != nil || !allAllowed(ds[0]) {
+				t.Errorf("%s, %s: got %+v, %v, %t, want all allowed", name, l, ds[0], errs, grouped)
+			}
+		}
+	}
+}
+
+// A value that no limit wrote fails the request on its key. The other requests of the call
+// are decided and charged once.
+func TestTakeEachForeignValueFailsOneRequest(t *testing.T) {
 	for _, l := range batchedAlgorithms() {
-		all := [][]penstock.Request{takeAllOf(l.String(), 1, l, l, l, l, l)}
-		ds := decisionsFor(all)
-		if errs, grouped := store.TakeAllBatched(all, ds); !grouped || errs[0] != nil || !allAllowed(ds[0]) {
-			t.Errorf("%s: got %+v, %v, %t, want all allowed", l, ds[0], errs, grouped)
+		prefix := newPrefix()
+		store := openFakeClock(t, redisstore.Options{Prefix: prefix})
+		take(t, store, penstock.Request{Key: "b2", Limit: l, Cost: 1})
+		name := keys(t, fakeClockServer, prefix)[0]
+		for _, words := range [][]string{{"DEL", name}, {"SET", name, "hello", "PX", "60000"}} {
+			if _, err := fakeClockServer.Command(words...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ds := make([]penstock.Decision, 3)
+		err := store.TakeEach(t.Context(), takeAllOf("b", 3, l, l, l), ds)
+		failed, foreign := new(penstock.RequestError), new(penstock.KeyError)
+		if !errors.As(err, &failed) || !errors.As(err, &foreign) || failed.Index != 2 || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: got %v, want an error of request 2 that names the key", l, err)
+		}
+		for i, d := range ds[:2] {
+			if now := take(t, store, penstock.Request{Key: fmt.Sprint("b", i), Limit: l}); !d.Allowed || d.Remaining != 7 || now.Remaining != 7 {
+				t.Errorf("%s, request %d: got %+v and then %d left, want 3 of 10 charged", l, i, d, now.Remaining)
+			}
+		}
+	}
+}
+
+// Concurrent TakeEachs share scripts, and each of their requests is granted exactly what its
+// key holds, whatever the others of the call are.
+func TestTakeEachConcurrentCallsShareScript(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	store := openURL(t, "redis://"+server.Addr, longTimeout)
+	limits := []penstock.Limit{slowLimits[0], slowLimits[2].WithName("own")}
+	limits[1].Count *= 1000
+	mustCommand(t, server, "CONFIG", "RESETSTAT")
+	const callers, each = 64, 20
+	calls, granted := 0, atomic.Int64{}
+	for calls == 0 || infoCounter(t, "cmdstat_evalsha", server) >= calls { // until some shared a script
+		var wg sync.WaitGroup
+		for caller := range callers {
+			wg.Go(func() {
+				rs := []penstock.Request{{Key: "common", Limit: limits[0], Cost: 1}, {Key: fmt.Sprint(caller), Limit: limits[1], Cost: 1}}
+				ds := make([]penstock.Decision, len(rs))
+				for range each {
+					if err := store.TakeEach(context.Background(), rs, ds); err != nil || !ds[1].Allowed {
+						t.Errorf("got %+v, %v, want the request on a key of its own allowed", ds, err)
+					}
+					granted.Add(ds[0].Granted)
+				}
+			})
+		}
+		wg.Wait()
+		calls += callers * each
+	}
+	if granted.Load() != burst {
+		t.Errorf("%d granted of the common key, want %d", granted.Load(), burst)
+	}
+	for caller := range callers {
+		d := take(t, store, penstock.Request{Key: fmt.Sprint(caller), Limit: limits[1]})
+		if want := limits[1].Count - int64(calls/callers); d.Remaining != want {
+			t.Errorf("caller %d: %d left, want %d", caller, d.Remaining, want)
 		}
 	}
 }

@@ -1,0 +1,277 @@
+local all, n, first, KEYS, ARGV = {}, 0, 0, KEYS, ARGV
+local function add(m, reply)
+  if type(reply) ~= 'table' then
+    all[m + 1] = reply
+    return m + 1
+  end
+  all[m + 1] = -3
+  for i = 1, #reply do all[m + 1 + i] = reply[i] end
+  return m + 1 + #reply
+end
+local function decide()
+local at = 2
+local instant = redis.call('TIME')
+local ARGV1, overdraws1 = {unpack(ARGV, at + 1, at + math.abs(ARGV[at]))}, ARGV[at] + 0 < 0
+at = at + 1 + #ARGV1
+local call1, asked1, capacity1 = redis.call, ARGV1[1] + 0, ARGV1[2] + 0
+local unit1, mark1, bound1, interval1, overdraft1, ceiling1 = 1000000, '', false, false, capacity1, capacity1
+if ARGV1[3] then
+  if ARGV1[3] ~= '' then bound1 = ARGV1[3] + 0 end
+  if ARGV1[4] ~= '' then interval1 = ARGV1[4] + 0 end
+  if ARGV1[5] == 'u' then unit1, mark1 = 1000, 'u' end
+  overdraft1 = tonumber(ARGV1[6]) or capacity1
+  if ARGV1[8] then ceiling1 = capacity1 - ARGV1[8] end
+end
+local ARGV2, overdraws2 = {unpack(ARGV, at + 1, at + math.abs(ARGV[at]))}, ARGV[at] + 0 < 0
+at = at + 1 + #ARGV2
+local call2, sub2, asked2, count2 = redis.call, string.sub, tonumber(ARGV2[1]) or -math.huge, ARGV2[2] + 0
+local how2, keep2 = ARGV2[3], 0
+if #how2 > 1 and asked2 > 0 then how2, keep2 = sub2(how2, 1, 1), sub2(how2, 3) + 0 end
+local time2 = instant
+local now2 = time2[1] * 1000 + math.floor(time2[2] / 1000)
+local length2, close2 = tonumber(ARGV2[6]), false
+local clocked2 = length2
+if clocked2 then
+  close2 = now2 - (now2 - ARGV2[7]) % length2 + length2
+else
+  for i = 7, #ARGV2 - 1 do
+    if ARGV2[i] + 0 <= now2 and now2 < ARGV2[i + 1] + 0 then
+      close2 = tonumber(ARGV2[i + 1])
+      length2 = close2 - ARGV2[i]
+    end
+  end
+  if not close2 then return {-1, 0, now2} end
+end
+local second2 = close2 / 1000
+local ARGV3, overdraws3 = {unpack(ARGV, at + 1, at + math.abs(ARGV[at]))}, ARGV[at] + 0 < 0
+at = at + 1 + #ARGV3
+local call3, asked3, count3, period3 = redis.call, ARGV3[1] + 0, ARGV3[2] + 0, ARGV3[3] + 0
+local how3, keep3 = ARGV3[4], 0
+if how3 and #how3 > 1 and asked3 > 0 then how3, keep3 = string.sub(how3, 1, 1), string.sub(how3, 3) + 0 end
+while first < #KEYS do
+local fits = ARGV[1] == '1'
+local reply1, key1 = 0, KEYS[first + 1]
+local rest1 = call1('PTTL', key1)
+local value1, debt1, part1, stale1 = false, 0, 0, false
+if rest1 > 0 then
+  local text1 = call1('GET', key1)
+  value1 = tonumber(text1)
+  if value1 and mark1 == '' then
+    if value1 > 0 or value1 % 1 ~= 0 then error({err = 'FOREIGN value'}) end
+    if not string.find(text1, '^%-[1-9]%d*$') and text1 ~= '0' then error({err = 'FOREIGN value'}) end -- together
+    debt1 = value1 + rest1 * unit1
+    if debt1 > capacity1 then debt1, stale1 = capacity1, true end
+  else
+    local digits1, decimals1, micros1, reserved1 = string.match(text1, '^(%-?%d+)%.?(%d*)(u?)(r?)$')
+    if not digits1 or digits1 + 0 > 0 then error({err = 'FOREIGN value'}) end
+    if decimals1 ~= '' and (#decimals1 ~= 3 or micros1 == '') then error({err = 'FOREIGN value'}) end
+    if micros1 == mark1 then
+      debt1, part1 = digits1 + rest1 * unit1, tonumber(decimals1) or 0
+    elseif mark1 == 'u' then -- after a step back, the debt in nanoseconds may exceed a double
+      part1 = math.fmod(-digits1, 1000)
+      debt1 = (digits1 + part1) / 1000 + rest1 * unit1
+    else
+      debt1 = (digits1 + rest1 * 1000) * 1000 - (tonumber(decimals1) or 0)
+    end
+    local most1 = capacity1
+    if reserved1 == 'r' then most1 = capacity1 + math.max(capacity1, overdraft1, 60000 * unit1) end
+    if debt1 > most1 then debt1, part1, stale1 = most1, 0, true end
+    value1 = false
+  end
+  if debt1 <= 0 then debt1, part1 = 0, 0 end
+elseif rest1 == -1 then
+  error({err = 'FOREIGN key without expiry'})
+end
+local most1, late1, charge1 = ceiling1, false, asked1
+if bound1 then most1 = bound1 end
+if interval1 and charge1 > 0 then
+  local free1 = 0
+  if ARGV1[7] == '1' then
+    free1 = math.max(math.floor((capacity1 + overdraft1 - debt1) / interval1), 0) * interval1
+    charge1, late1 = math.min(charge1, free1), false
+    most1 = debt1 + charge1
+  elseif debt1 < most1 then
+    free1 = math.min(math.floor((most1 - debt1) / interval1) * interval1, capacity1)
+  end
+  if charge1 > free1 then charge1 = math.max(free1, interval1) end
+end
+if charge1 > 0 and (debt1 + charge1 > most1 or late1) then charge1 = 0 end
+local reply2, key2 = 0, KEYS[first + 2]
+local value2 = call2('GET', key2)
+local used2, finish2, over2, stale2, whole2, overdrawn2 = 0, close2, true, false, false, false
+if value2 and #value2 == 19 and tonumber(sub2(value2, 1, 10)) == second2 then
+  used2, over2, whole2 = tonumber(sub2(value2, 11)), false, true
+elseif value2 then
+  local ending2, counted2 = string.match(value2, '^(%d%d%d%d%d%d%d%d%d%d)(%d%d%d%d%d%d%d%d%d)$')
+  if ending2 then
+    ending2 = ending2 * 1000
+  else
+    counted2, ending2 = string.match(value2, '^(%d+) (%d+)$')
+  end
+  if not ending2 then error({err = 'FOREIGN value'}) end
+  if ending2 + 0 > now2 then used2, finish2, over2 = counted2 + 0, ending2 + 0, false end
+end
+if not used2 then error({err = 'FOREIGN value'}) end
+if whole2 and not string.find(value2, '^[1-9]%d*$') then error({err = 'FOREIGN value'}) end -- together
+local found2, ending2 = used2, finish2
+if used2 > count2 then
+  local most2 = count2
+  if used2 >= 4503599627370496 then
+    used2, most2, overdrawn2 = used2 - 4503599627370496, count2 + ARGV2[5], true
+  end
+  if used2 > most2 then used2, stale2 = most2, true end
+end
+if finish2 > now2 + length2 then finish2, stale2 = now2 + length2, true end
+local free2, cost2 = count2 - used2 - keep2, asked2
+if cost2 > free2 and cost2 > 0 then
+  if how2 == 'o' then
+    cost2 = math.min(cost2, math.max(free2 + ARGV2[5], 0))
+  elseif how2 == '1' then
+    cost2 = math.max(free2, 0)
+  else
+    cost2 = 0
+  end
+elseif cost2 < -used2 then
+  cost2 = -used2
+end
+local reply3, key3 = 0, KEYS[first + 3]
+local rest3 = call3('PTTL', key3)
+local value3, stale3 = 0, false
+if rest3 > 0 then
+  local text3 = call3('GET', key3)
+  value3 = tonumber(text3)
+  if not value3 or value3 < 1 or value3 % 1 ~= 0 then error({err = 'FOREIGN value'}) end
+  if not string.find(text3, '^[1-9]%d*$') then error({err = 'FOREIGN value'}) end -- together
+elseif rest3 == -1 then
+  error({err = 'FOREIGN key without expiry'})
+end
+local current3 = value3 % 67108864
+local previous3 = (value3 - current3) / 67108864
+local left3, kept3, most3, overdrawn3 = rest3 - period3, true, count3, false
+if previous3 >= 67108864 then
+  previous3, overdrawn3 = previous3 - 67108864, left3 > 0
+  if overdrawn3 then most3 = count3 + (ARGV3[5] or count3) else current3 = math.min(current3, count3) end
+end
+if left3 <= 0 then previous3, current3, left3, kept3 = current3, 0, rest3, false end
+if previous3 == 0 and current3 == 0 then left3, kept3 = period3, false end
+if left3 > period3 then left3, stale3 = period3, true end
+if current3 > most3 then current3, stale3 = most3, true end
+local share3 = 0
+if previous3 > 0 then
+  share3 = math.ceil(previous3 * left3 / period3)
+  if share3 > most3 - current3 or previous3 * left3 >= 9007199254740992 then
+    local function divide3(a, b, c, round)
+      local high3, low3 = math.floor(a / 8192), a % 8192
+      local whole3 = math.floor(high3 * b / c)
+      return whole3 * 8192 + round(((high3 * b - whole3 * c) * 8192 + low3 * b) / c)
+    end
+    share3 = divide3(previous3, left3, period3, math.ceil)
+    if share3 > most3 - current3 then
+      previous3, stale3 = divide3(most3 - current3, period3, left3, math.floor), true
+      share3 = divide3(previous3, left3, period3, math.ceil)
+    end
+  end
+end
+local free3, cost3 = count3 - current3 - share3 - keep3, asked3
+if cost3 > free3 and cost3 > 0 then
+  if how3 == 'o' then
+    cost3 = math.min(cost3, math.max(free3 + (ARGV3[5] or count3), 0))
+  elseif how3 == '1' then
+    cost3 = math.max(free3, 0)
+  else
+    cost3 = 0
+  end
+elseif cost3 < -current3 - previous3 then
+  cost3 = -current3 - previous3
+end
+do
+local after1 = debt1 + charge1
+if after1 <= 0 then
+  if rest1 >= 0 then call1('DEL', key1) end
+elseif charge1 ~= 0 or stale1 then
+  local moved1 = after1 - rest1 * unit1
+  if value1 and not stale1 and moved1 <= 0 and after1 <= capacity1 then
+    if debt1 > 0 and charge1 == asked1 then
+      call1('INCRBY', key1, ARGV1[1])
+    else
+      call1('INCRBY', key1, moved1 - value1)
+    end
+  else
+    local ttl1, marks1 = math.max(math.floor(2 * capacity1 / unit1), 1000), mark1
+    if after1 > capacity1 then
+      ttl1, marks1 = math.max(ttl1, math.ceil(after1 / unit1)), mark1 .. 'r'
+    end
+    moved1 = after1 - ttl1 * unit1
+    if part1 > 0 then
+      moved1 = string.format('-%.0f.%03d', math.abs(moved1), part1) .. marks1
+    elseif marks1 ~= '' then
+      moved1 = string.format('%.0f', moved1) .. marks1
+    end
+    call1('SET', key1, moved1, 'PX', ttl1)
+  end
+end
+if after1 <= capacity1 or ARGV1[7] == '1' then reply1 = debt1, charge1, 0 else
+reply1 = debt1, charge1, math.ceil((after1 - capacity1) / unit1)
+end 
+end
+do
+local after2 = used2 + cost2
+if after2 == 0 then
+  if value2 and (not over2 or ARGV2[1] == 'all') then call2('DEL', key2) end
+elseif whole2 and not stale2 and after2 < 1000000000 and cost2 <= free2 then
+  if cost2 == asked2 and cost2 ~= 0 then
+    call2('INCRBY', key2, ARGV2[1]) -- it is text already
+  elseif cost2 ~= 0 then
+    call2('INCRBY', key2, cost2)
+  end
+elseif cost2 ~= 0 or stale2 then
+  if cost2 ~= 0 then overdrawn2 = after2 > count2 end
+  local text2, left2 = string.format('%.0f %.0f', overdrawn2 and after2 + 4503599627370496 or after2, finish2), finish2 - now2
+  if not overdrawn2 and finish2 % 1000 == 0 and finish2 >= 1000000000000 and finish2 < 9223372036000 and after2 < 1000000000 then
+    text2 = string.format('%.0f%09.0f', finish2 / 1000, after2)
+  end
+  call2('SET', key2, text2, 'PX', left2 + math.floor(length2 * ARGV2[4] / 1000))
+end
+local both2 = found2 * (length2 + 1) + (ending2 - now2)
+if clocked2 and ending2 - now2 <= length2 and both2 < 9007199254740992 then reply2 = both2 else
+reply2 = {found2, ending2, now2}, cost2, 0
+end 
+end
+do
+current3 = current3 + cost3
+if current3 < 0 then previous3, current3 = previous3 + current3, 0 end
+if previous3 == 0 and current3 == 0 then
+  if rest3 >= 0 then call3('DEL', key3) end
+elseif cost3 ~= 0 or stale3 then
+  local after3 = previous3 * 67108864 + current3
+  if cost3 ~= 0 then overdrawn3 = cost3 > free3 and current3 > 0 end
+  if overdrawn3 then after3 = after3 + 4503599627370496 end
+  if kept3 and not stale3 and cost3 > 0 and after3 - value3 == asked3 then
+    call3('INCRBY', key3, ARGV3[1])
+  elseif kept3 and not stale3 then
+    call3('INCRBY', key3, after3 - value3)
+  else
+    call3('SET', key3, after3, 'PX', left3 + period3)
+  end
+end
+if value3 == 0 then reply3 = 0 else
+local both3 = value3 * (2 * period3 + 1) + rest3
+if rest3 <= 2 * period3 and both3 < 9007199254740992 then reply3 = both3 else
+reply3 = {value3, rest3}, cost3, 0
+end end 
+end
+local m = n + 1
+all[m] = fits and 1 or 0
+m = add(m, reply1)
+m = add(m, reply2)
+m = add(m, reply3)
+n, first = m, first + 3
+end
+end
+while true do
+  local done, reply = pcall(decide)
+  if done then return reply or all end
+  if #KEYS == 3 then return type(reply) == 'table' and reply or redis.error_reply(reply) end
+  n, first = n + 1, first + 3
+  all[n] = -2
+end

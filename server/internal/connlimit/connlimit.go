@@ -56,6 +56,9 @@ type Listener struct {
 	perClient map[netip.Addr]int
 	refused   int64
 	unread    int // active connections that nothing was read from yet
+
+	lastAdmitted  time.Time
+	firstReadWait time.Duration // tests change it
 }
 
 // New returns a listener that limits the connections of another.
@@ -69,7 +72,7 @@ func New(l net.Listener, o Options) *Listener {
 	return &Listener{
 		Listener: l, options: o, perClient: map[netip.Addr]int{},
 		drained: make(chan struct{}), closed: make(chan struct{}),
-		refusing: make(chan struct{}, maxRefusing),
+		refusing: make(chan struct{}, maxRefusing), firstReadWait: firstReadWait,
 	}
 }
 
@@ -148,6 +151,7 @@ func (l *Listener) admit(nc net.Conn) *conn {
 	}
 	l.active++
 	l.unread++
+	l.lastAdmitted = time.Now()
 	if client.IsValid() {
 		l.perClient[client]++
 	}

@@ -15,8 +15,9 @@ const (
 	drainTimeout = time.Second
 
 	// firstReadWait is how long Drain waits for the first read of another accepted
-	// connection. It begins again with each, because many handshakes can take long
-	// on a busy machine; a client that sends nothing delays a shutdown by it.
+	// connection, from the last accept. It begins again with each read, because many
+	// handshakes can take long on a busy machine; a client that connects and sends
+	// nothing delays a shutdown by it.
 	firstReadWait = 500 * time.Millisecond
 
 	// queuedAcceptTimeout bounds the accept of a connection that is known to be
@@ -32,7 +33,8 @@ const (
 // it meanwhile, is returned by Accept. Once the queue is empty, the socket is closed, and
 // Accept blocks until Close. Then Drain waits until the first bytes of each accepted
 // connection have been read, so that no request is lost between Accept and its handler;
-// but not for clients that send nothing for half a second.
+// but not for clients that send nothing for half a second. Browsers keep such connections
+// in reserve, and they do not delay it.
 //
 // Draining the queue takes at most a second. Drain as a whole takes at most half of the
 // time until ctx ends: the other half is left to the requests in flight, even if clients
@@ -105,10 +107,10 @@ func (l *Listener) finishDrain() error {
 	return net.ErrClosed
 }
 
-// awaitFirstReads waits until every open connection has been read from, or until none has
-// for firstReadWait.
+// awaitFirstReads waits until every open connection has been read from, or until none was
+// accepted and none has been read from for firstReadWait.
 func (l *Listener) awaitFirstReads(ctx context.Context) {
-	idle := time.NewTimer(firstReadWait)
+	idle := time.NewTimer(l.firstReadWait - l.sinceAdmitted())
 	defer idle.Stop()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -122,9 +124,15 @@ func (l *Listener) awaitFirstReads(ctx context.Context) {
 		}
 		if now := l.unreadConns(); now != unread {
 			unread = now
-			idle.Reset(firstReadWait)
+			idle.Reset(l.firstReadWait)
 		}
 	}
+}
+
+func (l *Listener) sinceAdmitted() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Since(l.lastAdmitted)
 }
 
 func (l *Listener) unreadConns() int {

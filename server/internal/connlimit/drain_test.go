@@ -128,6 +128,7 @@ func TestListenerDrainWakesIdleAccept(t *testing.T) {
 
 func TestListenerDrainWaitsForFirstRead(t *testing.T) {
 	l := listen(t)
+	l.firstReadWait = time.Hour
 	accepted := make(chan net.Conn, 1)
 	go func() {
 		nc, err := l.Accept()
@@ -153,6 +154,28 @@ func TestListenerDrainWaitsForFirstRead(t *testing.T) {
 	if _, err := nc.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
+	await(t, drained, "Drain")
+}
+
+// A connection that has been silent for some time may be silent for ever.
+func TestListenerDrainDoesNotWaitForSilentClients(t *testing.T) {
+	l := listen(t)
+	l.firstReadWait = time.Hour
+	go func() { _ = echo(l) }()
+	silent, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	wantEcho(t, dial(t, l)) // so the silent one is accepted
+	l.mu.Lock()
+	l.lastAdmitted = l.lastAdmitted.Add(-time.Hour)
+	l.mu.Unlock()
+	drained := make(chan struct{})
+	go func() {
+		l.Drain(t.Context())
+		close(drained)
+	}()
 	await(t, drained, "Drain")
 }
 

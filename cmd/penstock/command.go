@@ -25,10 +25,8 @@ var errNegative = errors.New("negative result")
 
 // run runs the command and returns its exit code.
 func run(args []string, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := untilSignal()
 	defer stop()
-	// After the first signal, restore the default: a second one ends the process.
-	context.AfterFunc(ctx, stop)
 
 	root := rootCommand()
 	root.SetArgs(args)
@@ -43,6 +41,26 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	fmt.Fprintf(stderr, "penstock: %s\n", oneLine(err))
 	return exitError
+}
+
+// untilSignal returns a context that ends at the first signal to end. By then the default is
+// restored: a second signal, which may follow whatever reports the first, ends the process.
+func untilSignal() (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	stop = func() {
+		signal.Stop(signals)
+		cancel()
+	}
+	go func() {
+		select {
+		case <-signals:
+			stop()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, stop
 }
 
 // oneLine returns an error's text without line breaks, and without the prefix

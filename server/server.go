@@ -156,8 +156,8 @@ func waitForEnd(ctx context.Context, failures <-chan error) error {
 // beginDrain reports not ready, waits for the shutdown delay, and returns a context with
 // the shutdown grace.
 func (s *Server) beginDrain() (context.Context, context.CancelFunc) {
-	s.log.Info("shutting down", "delay", s.config.ShutdownDelay, "grace", s.config.ShutdownGrace)
 	s.markDraining()
+	s.log.Info("shutting down", "delay", s.config.ShutdownDelay, "grace", s.config.ShutdownGrace)
 	sleep(s.config.ShutdownDelay)
 	return context.WithTimeout(context.Background(), s.config.ShutdownGrace)
 }

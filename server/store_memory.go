@@ -71,6 +71,7 @@ type snapshotLog struct {
 // record logs the first failure, and the first success after it: a full disk must not
 // flood the log.
 func (d *snapshotLog) record(err error) {
+	d.metrics.countSnapshot(err)
 	switch {
 	case err != nil && !d.failing:
 		d.log.Error("snapshot failed, keeping the previous one", "err", err)
@@ -78,5 +79,4 @@ func (d *snapshotLog) record(err error) {
 		d.log.Info("snapshots succeed again")
 	}
 	d.failing = err != nil
-	d.metrics.countSnapshot(err)
 }

@@ -26,12 +26,15 @@ func (s *Server) openAudit(context.Context) (err error) {
 	return err
 }
 
-// reopenAudit opens the file of the audit log again, after a rotation.
+// reopenAudit opens the file of the audit log again, after a rotation. The log says when: until
+// then actions may still be written to the old file.
 func (s *Server) reopenAudit() {
 	if s.auditFile == nil {
 		return
 	}
 	if err := s.auditFile.Reopen(); err != nil {
 		s.log.Error("audit log not reopened, keeping the old file", "err", err)
+		return
 	}
+	s.log.Info("audit log reopened")
 }

@@ -24,7 +24,7 @@ type logWriter struct {
 
 const (
 	maxQueuedLines = 1024
-	flushTimeout   = time.Second
+	flushTimeout   = 5 * time.Second // of an output that blocks, and not of a process that is held up
 )
 
 // newLog returns a logger with the configured level and format, and its writer, which

@@ -159,6 +159,7 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 	case "http":
 		return httpapi.New(s.engine, &httpapi.Options{
 			Headers: c.Headers, TrustedProxies: c.TrustedProxies, Envoy: envoy, Ready: s.ready, ObserveLatency: s.metrics.observeLatency(l.name), Log: s.log, Requests: requests, Audit: s.audit,
+			DecisionTime: c.RedisTimeout,
 		})
 	case "resp":
 		return respapi.New(s.engine, &respapi.Options{
@@ -182,6 +183,7 @@ func (s *Server) newAPI(l *listener, tlsConfig *tls.Config) (apiServer, error) {
 		ReadOnly: !c.AdminActions,
 
 		RatelimitPages: c.Ratelimit != nil,
+		DecisionTime:   c.RedisTimeout,
 		Log:            s.log,
 	})
 	if errors.Is(err, adminapi.ErrNoToken) {

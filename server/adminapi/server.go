@@ -67,6 +67,10 @@ type Options struct {
 	// rest for other machines. Default: all but health needs a token.
 	RatelimitPages bool
 
+	// DecisionTime is how long a decision may take, such as the timeout of a remote store.
+	// Connections that are not answered five seconds later are closed. Default: 0.
+	DecisionTime time.Duration
+
 	// Log receives errors of the HTTP server. Default: discarded.
 	Log *slog.Logger
 }
@@ -110,7 +114,7 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 	}
 	s.mux.HandleFunc(page.Prefix, s.servePage())
 	s.mux.HandleFunc("/", handleNotFound)
-	s.http = httpserver.New(s.mux, httpserver.Options{Log: o.Log, Linger: adminLinger, CloseSilent: true})
+	s.http = httpserver.New(s.mux, httpserver.Options{Log: o.Log, HandlerTime: o.DecisionTime, Linger: adminLinger, CloseSilent: true})
 	return s, nil
 }
 

@@ -59,6 +59,10 @@ type Options struct {
 	// block. Default: none.
 	ObserveLatency func(time.Duration)
 
+	// DecisionTime is how long a decision may take, such as the timeout of a remote store.
+	// Connections that are not answered five seconds later are closed. Default: 0.
+	DecisionTime time.Duration
+
 	// Log receives errors of the HTTP server. Default: discarded.
 	Log *slog.Logger
 
@@ -110,7 +114,7 @@ func New(e *engine.Engine, o *Options) (*Server, error) {
 	if s.ready == nil {
 		s.ready = func() error { return nil }
 	}
-	s.http = httpserver.New(s, httpserver.Options{Log: o.Log})
+	s.http = httpserver.New(s, httpserver.Options{Log: o.Log, HandlerTime: o.DecisionTime})
 	return s, nil
 }
 

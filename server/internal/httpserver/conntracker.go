@@ -18,6 +18,8 @@ import (
 // report when the header of a second request begins to arrive; the scan sees that in the
 // byte counts of [connlimit.Listener] connections.
 type connTracker struct {
+	handlerTicks int64 // that a handler may take, beyond requestTicks
+
 	all  sync.Map // net.Conn to *trackedConn
 	open atomic.Int64
 	now  atomic.Int64 // scans so far, which is the time in ticks
@@ -27,7 +29,7 @@ type connTracker struct {
 // sees a change up to one tick late, so no connection stays longer.
 const (
 	tick         = 500 * time.Millisecond
-	requestTicks = 10  // to send a request, or to be answered: 5 s
+	requestTicks = 10  // to send a request, or to receive its response: 5 s
 	idleTicks    = 120 // between requests: a minute
 )
 
@@ -137,11 +139,13 @@ func (c *trackedConn) checkIdle(conn net.Conn, now int64) {
 // timeoutTicks returns for how many ticks a connection may stay in its state.
 func (c *trackedConn) timeoutTicks() int64 {
 	const never = 1 << 62
-	switch {
-	case http.ConnState(c.state.Load()) == http.StateIdle:
+	switch state := http.ConnState(c.state.Load()); {
+	case state == http.StateIdle:
 		return idleTicks
 	case c.suspended.Load() > 0 || c.multiplexed.Load():
 		return never
+	case state == http.StateActive:
+		return requestTicks + c.tracker.handlerTicks
 	}
 	return requestTicks
 }

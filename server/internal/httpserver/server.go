@@ -35,6 +35,10 @@ type Options struct {
 	// at most five seconds.
 	CloseSilent bool
 
+	// HandlerTime is how long the handler may take. Clients have that much longer to
+	// receive a response. Default: no longer.
+	HandlerTime time.Duration
+
 	// Log receives errors of connections. Default: none.
 	Log *slog.Logger
 }
@@ -58,7 +62,8 @@ type Server struct {
 
 // New returns a server of the handler.
 func New(h http.Handler, o Options) *Server {
-	s := &Server{linger: o.Linger, closeSilent: o.CloseSilent, tick: tick, requestTimeout: requestTicks * tick}
+	s := &Server{linger: o.Linger, closeSilent: o.CloseSilent, tick: tick, requestTimeout: requestTicks*tick + o.HandlerTime}
+	s.conns.handlerTicks = int64(o.HandlerTime / tick)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}

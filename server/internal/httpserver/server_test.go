@@ -516,6 +516,26 @@ func TestServerClosesClientThatDoesNotRead(t *testing.T) {
 	advanceUntil(t, d, "the connection to be closed", gone)
 }
 
+// A handler that waits for a slow store is not cut off.
+func TestServerGivesHandlerItsTime(t *testing.T) {
+	t.Parallel()
+	d := New(nil, Options{HandlerTime: 30 * tick})
+	d.tick = time.Hour
+	d.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		d.advance(30 + requestTicks/2)
+		_, _ = io.WriteString(w, "at last")
+	})
+	address, _ := serve(t, d)
+	r, err := http.Get("http://" + address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(r.Body); err != nil || string(text) != "at last" {
+		t.Errorf("got %q, %v, want the response", text, err)
+	}
+	_ = r.Body.Close()
+}
+
 func TestSuspendTimeoutKeepsConnectionOpen(t *testing.T) {
 	t.Parallel()
 	d := newFastServer(nil)

@@ -42,7 +42,7 @@ type probe struct {
 
 // startRatelimit starts the first container of a manifest as Kubernetes does, and runs its
 // probes. Only what a test on a shared machine must change differs: ports are free ones, Redis
-// is the script's, and mounted directories are in the script's.
+// is the script's and may take longer, and mounted directories are in the script's.
 func startRatelimit(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: deployment MANIFEST")
@@ -53,7 +53,7 @@ func startRatelimit(ts *testscript.TestScript, neg bool, args []string) {
 	if len(c.Command) != 1 || c.Command[0] != "/bin/ratelimit" {
 		ts.Fatalf("%s: command %q, want /bin/ratelimit, which the image has", args[0], c.Command)
 	}
-	env := []string{"PORT=0", "GRPC_PORT=0", "DEBUG_PORT=0", "GRPC_HOST=127.0.0.1"}
+	env := []string{"PORT=0", "GRPC_PORT=0", "DEBUG_PORT=0", "GRPC_HOST=127.0.0.1", "REDIS_TIMEOUT=1m"}
 	for _, v := range c.Env {
 		env = append(env, v.Name+"="+inScript(ts, v.Name, v.Value))
 	}

@@ -35,9 +35,9 @@ func StartSentinelGroup(t testing.TB) *SentinelGroup {
 		"sentinel down-after-milliseconds %[1]s %[3]d\nsentinel failover-timeout %[1]s 5000\n", MasterName, primary, longDownAfter)
 	g.Sentinels = startAll(t, 3, func(int) Options { return Options{Sentinel: config} })
 	for _, sentinel := range g.Sentinels {
-		// The default periods are seconds.
-		MustCommand(t, sentinel, "SENTINEL", "DEBUG", "info-period", "200", "publish-period", "200", "ping-period", "100",
-			"ask-period", "200")
+		// The default periods are seconds. That of pings stays one: a sentinel promotes
+		// no replica that it has not heard of for five of them.
+		MustCommand(t, sentinel, "SENTINEL", "DEBUG", "info-period", "200", "publish-period", "200", "ask-period", "200")
 	}
 	for _, sentinel := range g.Sentinels {
 		WaitFor(t, "sentinels know each other and the replicas", func() bool {

@@ -195,14 +195,24 @@ func (b *batch) dispatch(s *Store, d *deadline) {
 	case call.Err != nil && strings.HasPrefix(call.Err.Error(), "NOPERM"):
 		b.each(func(t *pendingTake) { t.alone = true }) // it may concern one key; no script has run
 	case call.Err != nil:
-		err := s.callError(d, call)
-		b.each(func(t *pendingTake) { t.err = err })
+		b.fail(s, d)
 	case len(call.Reply) > 0 && call.Reply[0] == noWindow:
 		b.each(func(t *pendingTake) { t.alone = true }) // sendAlone adjusts the clock offset
 	default:
 		b.split(call)
 	}
 	b.each(func(t *pendingTake) { t.done <- struct{}{} })
+}
+
+// fail hands the error of the call to the takes. Callers that have left get that of
+// their own contexts, as they would from a call of their own.
+func (b *batch) fail(s *Store, d *deadline) {
+	err := s.callError(d, &b.calls[0])
+	b.each(func(t *pendingTake) {
+		if t.err = err; endOf(t.ctx) != nil {
+			t.err = s.errorFor(endOf(t.ctx), d, &b.calls[0])
+		}
+	})
 }
 
 func (b *batch) each(do func(*pendingTake)) {

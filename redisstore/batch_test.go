@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"runtime"
 	"slices"
 	"strings"
@@ -183,7 +184,8 @@ func TestBatchUsesServerClock(t *testing.T) {
 func TestBatchHungServerHonorsEachDeadline(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	store := openURL(t, "redis://"+server.Addr, 500*time.Millisecond)
+	// A connection that is closed for its silence would end calls with another error.
+	store := openOptions(t, "redis://"+server.Addr, redisstore.Options{Timeout: 500 * time.Millisecond}.WithConnTimeout(longConnTimeout))
 	l := slowLimits[3]
 	waitFor(t, "the store is warm", func() bool {
 		_, errs := store.TakeBatched(requestsFor(l, 1, "a", "b"))
@@ -215,6 +217,45 @@ func TestBatchHungServerHonorsEachDeadline(t *testing.T) {
 		return errors.Join(errs...) == nil
 	})
 }
+
+// A caller whose context has ended when its batch fails gets the error of its context, as
+// it would from a call of its own: the store is not to blame.
+func TestBatchBlamesCallersThatHaveLeft(t *testing.T) {
+	left, leave := context.WithCancel(context.Background())
+	client := &failingClient{before: leave}
+	store, err := redisstore.New(client, &redisstore.Options{Timeout: longTimeout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 { // both the result of the batch and the end of the context are ready
+		_, errs := store.TakeBatched(requestsFor(slowLimits[0], 1, "a", "b"), left)
+		if !errors.Is(errs[0], context.Canceled) || errors.Is(errs[0], penstock.ErrUnavailable) {
+			t.Errorf("the caller that has left: got %v, want %v", errs[0], context.Canceled)
+		}
+		if !errors.Is(errs[1], penstock.ErrUnavailable) || errors.Is(errs[1], context.Canceled) {
+			t.Errorf("the other caller: got %v, want %v", errs[1], penstock.ErrUnavailable)
+		}
+		left, leave = context.WithCancel(context.Background())
+		client.before = leave
+	}
+	leave()
+}
+
+// A failingClient does something and loses every reply.
+type failingClient struct{ before func() }
+
+func (c *failingClient) Do(_ context.Context, calls []redisstore.Call) {
+	c.before()
+	for i := range calls {
+		calls[i].Err = errors.New("the reply was lost")
+	}
+}
+
+func (*failingClient) Info(context.Context) (map[string]string, error) {
+	return map[string]string{"redis": "redis_version:7.0.0\r\n"}, nil
+}
+
+func (*failingClient) Sharded() bool { return false }
 
 // One address can stand for several servers behind a proxy. Here it is a Cluster node,
 // which returns the same errors.
@@ -294,6 +335,7 @@ func newAppClient(t *testing.T, server *redistest.Server) appClient {
 	t.Helper()
 	client, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{server.Addr}, ForceSingleClient: true, DisableRetry: true, DisableCache: true,
+		ConnWriteTimeout: longConnTimeout, Dialer: net.Dialer{Timeout: longConnTimeout},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -17,9 +17,6 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// connectTimeout bounds connecting together with the inspection of servers.
-const connectTimeout = 5 * time.Second
-
 // Open connects to the Redis of a URL and returns a store on it, which must be
 // closed. Nil options mean defaults. The forms are
 //
@@ -54,10 +51,10 @@ func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 	if strings.HasPrefix(url, "unix:") {
 		network = "unix"
 	}
-	connections := dialer.New(network, connectTimeout)
+	connections := dialer.New(network, opts.connectTimeout)
 	tune(&option, opts)
 	option.DialCtxFn = connections.Dial
-	rc := newRueidisClient(option, connections)
+	rc := newRueidisClient(option, connections, opts.connectTimeout)
 	s := newStore(rc, opts)
 	rc.inspect = s.inspect
 	s.close = func() {
@@ -76,9 +73,9 @@ func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 // full. It must not retry, and follows only a few redirections: roundTrip repeats
 // calls, with pauses.
 func tune(option *rueidis.ClientOption, o Options) {
-	option.Dialer.Timeout = connectTimeout
+	option.Dialer.Timeout = o.connectTimeout
 	if option.Sentinel.MasterSet != "" { // sentinels are tried one after the other
-		option.Dialer.Timeout = max(connectTimeout/time.Duration(len(option.InitAddress)), minConnTimeout)
+		option.Dialer.Timeout = max(o.connectTimeout/time.Duration(len(option.InitAddress)), minConnTimeout)
 	}
 	option.Dialer.KeepAlive = o.connTimeout
 	option.Sentinel.Dialer = option.Dialer // the default has a timeout of zero
@@ -98,6 +95,7 @@ type rueidisClient struct {
 	reconnector
 	option      rueidis.ClientOption
 	connections *dialer.Dialer
+	timeout     time.Duration // of connecting
 	inspect     func(infos map[string]string) error
 	inspected   atomic.Bool           // whether servers were inspected
 	failure     atomic.Pointer[error] // of the last failed attempt to connect
@@ -106,8 +104,8 @@ type rueidisClient struct {
 }
 
 // newRueidisClient returns a client that is not connected yet.
-func newRueidisClient(option rueidis.ClientOption, connections *dialer.Dialer) *rueidisClient {
-	rc := &rueidisClient{option: option, connections: connections}
+func newRueidisClient(option rueidis.ClientOption, connections *dialer.Dialer, timeout time.Duration) *rueidisClient {
+	rc := &rueidisClient{option: option, connections: connections, timeout: timeout}
 	rc.sharded.Store(!option.ForceSingleClient && option.Sentinel.MasterSet == "")
 	rc.backoff = minReconnectGap
 	rc.connect = func() (rueidis.Client, error) { return rc.connectAndInspect(context.Background()) }
@@ -127,7 +125,7 @@ func (rc *rueidisClient) open(ctx context.Context) error {
 
 // connectAndInspect connects, and inspects the servers unless that was done before.
 func (rc *rueidisClient) connectAndInspect(ctx context.Context) (rueidis.Client, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	ctx, cancel := context.WithTimeout(ctx, rc.timeout)
 	defer cancel()
 	client, err := connect(ctx, rc.option)
 	if err == nil && !rc.inspected.Load() {

@@ -163,12 +163,7 @@ func checkCancel(t *testing.T, store *redisstore.Store, in string) {
 func openOptions(t *testing.T, url string, o redisstore.Options) *redisstore.Store {
 	t.Helper()
 	o.Prefix = newPrefix()
-	store, err := redisstore.Open(t.Context(), url, &o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(store.Close)
-	return store
+	return mustOpen(t, url, o)
 }
 
 // makeReplica makes a server the replica of a primary that does not exist.

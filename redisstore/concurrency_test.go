@@ -42,12 +42,7 @@ func openPrefix(t *testing.T, url, prefix string, timeout time.Duration) *rediss
 	if timeout >= longTimeout {
 		o = o.WithConnTimeout(longConnTimeout)
 	}
-	s, err := redisstore.Open(context.Background(), url, &o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	return s
+	return mustOpen(t, url, o)
 }
 
 // A load takes one unit at a time from a few keys, moves on to new keys when they
@@ -130,13 +125,6 @@ func (c *load) take(key int64, withID bool) (denied bool) {
 
 func (c *load) request(key, cost int64) penstock.Request {
 	return penstock.Request{Key: fmt.Sprintf("k%d", key), Limit: slowLimits[key%int64(len(slowLimits))], Cost: cost}
-}
-
-// waitCalls waits until this many more calls have ended.
-func (c *load) waitCalls(t *testing.T, times int64) {
-	t.Helper()
-	until := c.calls.Load() + times
-	waitFor(t, "the load makes calls", func() bool { return c.calls.Load() >= until })
 }
 
 // waitAnswers waits until this many more calls have succeeded.

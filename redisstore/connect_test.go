@@ -150,11 +150,7 @@ func TestOpenWarnsAboutReplica(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	makeReplica(t, server)
-	store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer store.Close()
+	store := openURL(t, "redis://"+server.Addr, longTimeout)
 	if got := store.Warnings(); len(got) != 1 || !strings.Contains(got[0], "is a replica") {
 		t.Errorf("got warnings %q, want one that it is a replica", got)
 	}
@@ -168,8 +164,15 @@ func TestOpenHonorsContext(t *testing.T) {
 		"server": "redis://" + p.Addr, "sentinel": "redis-sentinel://" + p.Addr + "/main", "cluster": "redis-cluster://" + p.Addr,
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(20*time.Millisecond, cancel)
-		_, err := redisstore.Open(ctx, url, nil)
+		before, opened := p.Connections(), make(chan error)
+		go func() {
+			o := redisstore.Options{}.WithConnTimeout(longConnTimeout)
+			_, err := redisstore.Open(ctx, url, &o)
+			opened <- err
+		}()
+		waitFor(t, "Open has connected", func() bool { return p.Connections() > before })
+		cancel()
+		err := <-opened
 		if !errors.Is(err, penstock.ErrUnavailable) || !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), p.Addr) {
 			t.Errorf("%s: got %v, want %v with the address and the context error", name, err, penstock.ErrUnavailable)
 		}

@@ -57,7 +57,7 @@ const (
 // earlyEnd returns how long a call may take so that its caller has time to do without it. It is
 // 0 if the caller has no deadline, or too little time.
 func (s *Store) earlyEnd(ctx context.Context, now time.Time) time.Duration {
-	if !s.endEarly {
+	if s.margin == nil {
 		return 0
 	}
 	at, ok := ctx.Deadline()
@@ -65,8 +65,11 @@ func (s *Store) earlyEnd(ctx context.Context, now time.Time) time.Duration {
 	if !ok || left < 2*minMargin {
 		return 0
 	}
-	return left - max(left/marginPart, minMargin)
+	return left - s.margin(left)
 }
+
+// marginOf returns what Options.EndEarly leaves of the time that is left.
+func marginOf(left time.Duration) time.Duration { return max(left/marginPart, minMargin) }
 
 func (d *deadline) end() {
 	if !d.ended.Swap(true) {
@@ -91,14 +94,16 @@ func (d *deadline) stop() {
 func (d *deadline) Deadline() (time.Time, bool) { return d.at, true }
 func (d *deadline) Done() <-chan struct{}       { return d.done }
 
-// callerErr returns why the caller's context has ended, or nil if it has not. A deadline that
-// has passed has ended it: the timer of the context may be a moment later than that of the
-// connection.
-func (d *deadline) callerErr() error {
-	if err := d.Context.Err(); err != nil {
+// callerErr returns why the caller's context has ended, or nil if it has not.
+func (d *deadline) callerErr() error { return endOf(d.Context) }
+
+// endOf returns why a context has ended, or nil if it has not. A deadline that has passed
+// has ended it: the timer of the context may be a moment later than that of the connection.
+func endOf(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if at, ok := d.Context.Deadline(); ok && !time.Now().Before(at) {
+	if at, ok := ctx.Deadline(); ok && !time.Now().Before(at) {
 		return context.DeadlineExceeded
 	}
 	return nil

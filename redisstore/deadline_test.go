@@ -9,6 +9,32 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
+// A call leaves a fifth of its caller's time, and at least four milliseconds, unless that is
+// half of it or more.
+func TestEarlyEndLeavesAFifth(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for _, test := range []struct{ left, want time.Duration }{
+		{10 * time.Second, 8 * time.Second},
+		{20 * time.Millisecond, 16 * time.Millisecond},
+		{10 * time.Millisecond, 6 * time.Millisecond},
+		{8 * time.Millisecond, 4 * time.Millisecond},
+		{7 * time.Millisecond, 0},
+		{-time.Millisecond, 0},
+	} {
+		ctx := lateContext{t.Context(), now.Add(test.left)}
+		if got := (&Store{margin: marginOf}).earlyEnd(ctx, now); got != test.want {
+			t.Errorf("with %v left: ends after %v, want %v", test.left, got, test.want)
+		}
+		if got := (&Store{}).earlyEnd(ctx, now); got != 0 {
+			t.Errorf("without EndEarly: ends after %v", got)
+		}
+	}
+	if got := (&Store{margin: marginOf}).earlyEnd(t.Context(), now); got != 0 {
+		t.Errorf("without a deadline: ends after %v", got)
+	}
+}
+
 // A lateContext has a deadline and no timer, as a context whose timer has yet to run.
 type lateContext struct {
 	context.Context

@@ -23,6 +23,7 @@ func TestEndEarlyLeavesCallerTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
+	store.EndAfter(500 * time.Millisecond)
 	take := func(ctx context.Context) error {
 		_, err := store.Take(ctx, penstock.Request{Key: "k", Limit: penstock.PerHour(10), Cost: 1})
 		return err
@@ -34,19 +35,25 @@ func TestEndEarlyLeavesCallerTime(t *testing.T) {
 	if err := take(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := server.Pause(); err != nil {
-		t.Fatal(err)
-	}
 	defer func() { _ = server.Resume() }()
 	calls := []func(context.Context) error{many(penstock.TakeEach), many(penstock.TakeAll)}
 	for range 20 { // some of them in batches
 		calls = append(calls, take)
 	}
-	for range 2 { // then on a connection that replaces the silent one
+	for _, fresh := range []bool{false, true} {
+		if fresh {
+			if err := server.Resume(); err != nil {
+				t.Fatal(err)
+			}
+			killClients(t, server)
+		}
+		if err := server.Pause(); err != nil {
+			t.Fatal(err)
+		}
 		var wg sync.WaitGroup
 		for _, call := range calls {
 			wg.Go(func() {
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // of which a fifth is left
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
 				if err := call(ctx); !errors.Is(err, penstock.ErrUnavailable) || ctx.Err() != nil {
 					t.Errorf("got %v, with the caller's time at %v", err, ctx.Err())

@@ -9,16 +9,21 @@ import (
 
 // Access to internals for the external test package.
 
-// WithConnTimeout returns options whose connections may be silent for longer, so
-// that a busy machine is not mistaken for a dead server.
+// WithConnTimeout returns options whose connections may be silent for longer, and take
+// longer to make, so that a busy machine is not mistaken for a dead server.
 func (o Options) WithConnTimeout(d time.Duration) Options {
-	o.connTimeout = d
+	o.connTimeout, o.connectTimeout = d, 2*d
 	return o
 }
 
 // SetClock moves the local clock of the store ahead.
 func (s *Store) SetClock(ahead time.Duration) {
 	s.now = func() time.Time { return time.Now().Add(ahead) }
+}
+
+// EndAfter makes calls end after d, and leave the rest of their callers' time.
+func (s *Store) EndAfter(d time.Duration) {
+	s.margin = func(left time.Duration) time.Duration { return left - d }
 }
 
 // Share returns another store on the connections of the first. It is closed with

@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -99,13 +100,24 @@ func open(t testing.TB, server *redistest.Server, o redisstore.Options) *redisst
 	if o.Timeout == 0 {
 		o.Timeout = longTimeout
 	}
-	o = o.WithConnTimeout(longConnTimeout)
-	s, err := redisstore.Open(context.Background(), "unix://"+server.Socket, &o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	return s
+	return mustOpen(t, "unix://"+server.Socket, o.WithConnTimeout(longConnTimeout))
+}
+
+// mustOpen opens a store that the test closes. With a short timeout, Open fails if the
+// server is silent for a second, as it may be on a busy machine, so it is repeated.
+func mustOpen(t testing.TB, url string, o redisstore.Options) (store *redisstore.Store) {
+	t.Helper()
+	waitFor(t, "the store opens", func() (ok bool) {
+		var err error
+		if store, err = redisstore.Open(context.Background(), url, &o); err != nil && !errors.Is(err, penstock.ErrUnavailable) {
+			t.Fatal(err)
+		} else if err != nil {
+			t.Log(err)
+		}
+		return err == nil
+	})
+	t.Cleanup(store.Close)
+	return store
 }
 
 // openFakeClock sets the fake clock, which an earlier test may have left at any time,

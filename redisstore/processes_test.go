@@ -60,8 +60,8 @@ func runWorker() error {
 	if err != nil {
 		return err
 	}
-	store, err := redisstore.Open(context.Background(), os.Getenv(workerURL),
-		&redisstore.Options{Prefix: os.Getenv(workerPrefix), Timeout: longTimeout})
+	o := redisstore.Options{Prefix: os.Getenv(workerPrefix), Timeout: longTimeout}.WithConnTimeout(longConnTimeout)
+	store, err := redisstore.Open(context.Background(), os.Getenv(workerURL), &o)
 	if err != nil {
 		return err
 	}

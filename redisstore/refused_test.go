@@ -22,7 +22,8 @@ func startOldServer(t *testing.T, major string) (addr string) {
 
 func TestOpenAcceptsOldestServer(t *testing.T) {
 	t.Parallel()
-	s, err := redisstore.Open(context.Background(), "redis://"+startOldServer(t, "6"), &redisstore.Options{Timeout: longTimeout})
+	o := redisstore.Options{}.WithConnTimeout(longConnTimeout)
+	s, err := redisstore.Open(context.Background(), "redis://"+startOldServer(t, "6"), &o)
 	if err != nil {
 		t.Fatalf("a server of version 6: %v", err)
 	}
@@ -43,7 +44,8 @@ func TestOpenRejectsOldServer(t *testing.T) {
 // openError returns the error of a URL that must not open.
 func openError(t *testing.T, url string) error {
 	t.Helper()
-	s, err := redisstore.Open(context.Background(), url, nil)
+	o := redisstore.Options{}.WithConnTimeout(longConnTimeout)
+	s, err := redisstore.Open(context.Background(), url, &o)
 	if err == nil {
 		s.Close()
 		t.Fatalf("Open(%q) succeeded", url)

@@ -155,12 +155,15 @@ func (s *Store) retry(d *deadline, calls []Call) {
 // callError returns the error of a call, with the operation, the node and the
 // reason. If the caller's context has ended, that is the reason, and the error is
 // not [penstock.ErrUnavailable].
-func (s *Store) callError(d *deadline, c *Call) error {
+func (s *Store) callError(d *deadline, c *Call) error { return s.errorFor(d.callerErr(), d, c) }
+
+// errorFor is callError for a caller whose context has ended for a reason, or nil.
+func (s *Store) errorFor(ended error, d *deadline, c *Call) error {
 	err, after := c.Err, ""
 	if c.lastErr != nil {
 		after = ", after " + c.lastErr.Error()
 	}
-	switch ended := d.callerErr(); {
+	switch {
 	case ended != nil && isReply(err) && notExecuted(err):
 		return c.wrapError(fmt.Errorf("%w, after %w", ended, err))
 	case ended != nil && !isReply(err):

@@ -99,6 +99,10 @@ type Options struct {
 	// connection outlasts a call on it, but at least minConnTimeout.
 	connTimeout time.Duration
 
+	// connectTimeout bounds connecting together with the inspection of servers.
+	// Tests raise it too. Default: defaultConnectTimeout.
+	connectTimeout time.Duration
+
 	// pipelineAll makes the client read all replies in the background. Otherwise
 	// a caller that is alone on its connection reads its reply itself, which is
 	// faster, but then a canceled call only ends after up to connTimeout.
@@ -111,7 +115,8 @@ const (
 	defaultMaxCalls = 2048
 	maxMaxCalls     = 1 << 16 // every connection reserves some hundred bytes per call
 
-	minConnTimeout = time.Second
+	minConnTimeout        = time.Second
+	defaultConnectTimeout = 5 * time.Second
 )
 
 // withDefaults returns the options with their defaults filled in, or an error
@@ -129,6 +134,9 @@ func (o *Options) withDefaults() (Options, error) {
 	}
 	if n.MaxCalls == 0 {
 		n.MaxCalls = defaultMaxCalls
+	}
+	if n.connectTimeout == 0 {
+		n.connectTimeout = defaultConnectTimeout
 	}
 	if n.connTimeout == 0 {
 		n.connTimeout = max(n.Timeout, minConnTimeout)
@@ -158,7 +166,7 @@ type Store struct {
 	client      Client
 	prefix      string
 	timeout     time.Duration
-	endEarly    bool
+	margin      func(left time.Duration) time.Duration // what a call leaves of its caller's time; nil without EndEarly
 	inflight    *inflightLimiter
 	limits      limitCache
 	groups      takeGroups
@@ -173,8 +181,6 @@ type Store struct {
 // New returns a store on a client of the caller, which Close does not close. Nil
 // options mean defaults.
 func New(client Client, o *Options) (*Store, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
-	defer cancel()
 	opts, err := o.withDefaults()
 	if err != nil {
 		return nil, err
@@ -182,6 +188,8 @@ func New(client Client, o *Options) (*Store, error) {
 	if client == nil {
 		return nil, errors.New("redisstore: no client: pass one, or use Open with a URL")
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), opts.connectTimeout)
+	defer cancel()
 	s := newStore(client, opts)
 	infos, err := client.Info(ctx)
 	if err == nil {
@@ -198,10 +206,12 @@ func newStore(client Client, o Options) *Store {
 		client:   client,
 		prefix:   o.Prefix,
 		timeout:  o.Timeout,
-		endEarly: o.EndEarly,
 		inflight: newInflightLimiter(o.MaxCalls, 3*o.connTimeout), // two checks and the wait for a PING
 		now:      time.Now,
 		close:    func() {},
+	}
+	if o.EndEarly {
+		s.margin = marginOf
 	}
 	s.batchingOff.Store(client.Sharded())
 	return s

@@ -21,7 +21,7 @@ func TestOpenAllowUnavailableRecovers(t *testing.T) {
 	if _, err := redisstore.Open(t.Context(), url, nil); !errors.Is(err, penstock.ErrUnavailable) {
 		t.Errorf("without AllowUnavailable: %v", err)
 	}
-	store, err := redisstore.Open(t.Context(), url, &redisstore.Options{Timeout: time.Minute, AllowUnavailable: true})
+	store, err := redisstore.Open(t.Context(), url, &redisstore.Options{Timeout: time.Hour, AllowUnavailable: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func TestOpenAllowUnavailableRecovers(t *testing.T) {
 	if !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), "not connected: connect to "+server.Addr) {
 		t.Errorf("without a server: %v, want that it is not connected", err)
 	}
-	if time.Since(began) > 30*time.Second {
+	if time.Since(began) > 30*time.Minute {
 		t.Error("the call waited for the server instead of failing at once")
 	}
 	if _, err := store.RunIDs(t.Context()); !errors.Is(err, penstock.ErrUnavailable) {
@@ -112,7 +112,8 @@ func TestOpenAllowUnavailableRejectsMistakes(t *testing.T) {
 		{"redis://nowhere.invalid", short, ""},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), c.timeout)
-		store, err := redisstore.Open(ctx, c.url, &redisstore.Options{AllowUnavailable: true})
+		o := redisstore.Options{AllowUnavailable: true}.WithConnTimeout(longConnTimeout) // a timeout is no mistake
+		store, err := redisstore.Open(ctx, c.url, &o)
 		cancel()
 		if err == nil {
 			store.Close()

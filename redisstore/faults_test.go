@@ -69,7 +69,7 @@ func TestStoreAOFRestartLosesNothing(t *testing.T) {
 // state is lost.
 func TestStoreWaitsForLoadingServer(t *testing.T) {
 	t.Parallel()
-	// Loading takes 15 seconds unless the test shortens the delay for each key, and
+	// Loading takes two minutes unless the test shortens the delay for each key, and
 	// the server answers after each key.
 	server := startServer(t,
 		"--key-load-delay", "10000", "--loading-process-events-interval-bytes", "1024", "--rdbcompression", "no")
@@ -77,7 +77,7 @@ func TestStoreWaitsForLoadingServer(t *testing.T) {
 	quick, patient := openPrefix(t, url, prefix, 500*time.Millisecond), openPrefix(t, url, prefix, longTimeout)
 	r := penstock.Request{Key: "k", Limit: slowLimits[2], Cost: 10, ID: "before"}
 	before := take(t, patient, r)
-	mustCommand(t, server, "EVAL", "for i = 1, 1500 do redis.call('SET', i, string.rep('x', 1100), 'PX', 600000) end", "0")
+	mustCommand(t, server, "EVAL", "for i = 1, 12000 do redis.call('SET', i, string.rep('x', 1100), 'PX', 600000) end", "0")
 	mustCommand(t, server, "SAVE")
 	server.Kill()
 	restarted := make(chan error, 1)
@@ -136,11 +136,12 @@ func hangTime(t *testing.T) time.Duration {
 }
 
 // Calls to a hung server end with their timeout. A call that waited for the
-// connection instead would take longConnTimeout, far beyond the bound checked here.
+// connection instead would take connTimeout, far beyond the bound checked here.
 func TestStoreHungServerHonorsTimeout(t *testing.T) {
-	const callers, timeout, slack = 2000, 50 * time.Millisecond, longConnTimeout / 2
+	const callers, timeout, connTimeout = 2000, 50 * time.Millisecond, time.Hour
+	const slack = connTimeout / 2
 	server := startServer(t)
-	store := openOptions(t, "redis://"+server.Addr, redisstore.Options{Timeout: timeout}.WithConnTimeout(longConnTimeout))
+	store := openOptions(t, "redis://"+server.Addr, redisstore.Options{Timeout: timeout}.WithConnTimeout(connTimeout))
 	r := penstock.Request{Key: "k", Limit: penstock.Limit{Algorithm: penstock.FixedWindow, Count: 1 << 40, Period: 24 * time.Hour}, Cost: 1}
 	waitFor(t, "the store is warm", func() bool { _, err := store.Take(t.Context(), r); return err == nil })
 	mustCommand(t, server, "CONFIG", "RESETSTAT")
@@ -263,10 +264,11 @@ func TestStoreDropsHalfOpenConnection(t *testing.T) {
 	p := startProxy(t, server.Addr)
 	store := openURL(t, "redis://"+p.Addr, 50*time.Millisecond)
 	r := penstock.Request{Key: "k", Limit: penstock.PerHour(burst), Cost: 1}
-	waitFor(t, "the store is warm", func() bool { _, err := store.Take(t.Context(), r); return err == nil })
-	if p.Freeze() == 0 {
-		t.Fatal("no connection to freeze")
-	}
+	waitFor(t, "a connection is frozen", func() bool { // on a busy machine the last one may have been closed
+		p.Thaw()
+		_, err := store.Take(t.Context(), r)
+		return err == nil && p.Freeze() > 0
+	})
 	if _, err := store.Take(t.Context(), r); err == nil {
 		t.Error("a call on a half-open connection was answered")
 	}
@@ -398,14 +400,11 @@ func TestStoreReloadsFlushedScripts(t *testing.T) {
 	server := startServer(t)
 	c := startLoad(t, openURL(t, "redis://"+server.Addr, longTimeout))
 	for range 50 {
-		mustCommand(t, server, "SCRIPT", "FLUSH")
-		c.waitAnswers(t, 2*loadClients) // so that some calls began after the flush
+		flushScripts(t, server)
+		c.waitAnswers(t, 2*loadClients)
 	}
 	c.closeAndDrain(t)
 	c.checkNoFailures(t)
-	if n := infoCounter(t, "errorstat_NOSCRIPT", server); n < 50 {
-		t.Errorf("%d NOSCRIPT errors, want at least one for each of 50 flushes", n)
-	}
 	checkExpiry(t, server)
 }
 

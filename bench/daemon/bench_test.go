@@ -34,6 +34,8 @@ func TestCasesRunQuick(t *testing.T) {
 		"| CL.THROTTLE, redis-benchmark -c 50 -P 16 | ≥ 2.5×",
 		"| CL.THROTTLE, redis-benchmark -c 50 -P 1 | ≥ 0.7×",
 		"| HTTP take, keep-alive, 10,000 keys, 64 callers | ≥ 0.75×",
+		"| an override is in force on 3 daemons under load, of 100,000 | ≤ 1 s after its answer, each of them |",
+		"| Redis is killed and comes back empty | the daemons write all overrides back |",
 		"| memory of the process, idle | ≤ 40 MB",
 		"not checked",
 	} {

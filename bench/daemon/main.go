@@ -32,6 +32,7 @@ var cases = []benchCase{
 	{"rlsredis", (*bench).rlsOnRedis},
 	{"resp", (*bench).resp},
 	{"http", (*bench).http},
+	{"overrides", (*bench).overrides},
 	{"weight", (*bench).weigh},
 }
 

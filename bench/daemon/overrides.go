@@ -1,0 +1,231 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/penstock-io/penstock/internal/redistest"
+)
+
+const (
+	overridingDaemons = 3
+	overrideCount     = 100_000
+	importSize        = 10_000 // the most in one import
+	overrideChanges   = 30
+	overrideCallers   = 8 // that each daemon answers meanwhile
+)
+
+const overrideRules = "domain: edge\ndescriptors:\n  - {key: user, limit: 1000000000/1s}\n"
+
+// An overridden is a daemon whose overrides are changed. Its address is that of the HTTP API.
+type overridden struct {
+	*process
+	admin string
+}
+
+// overrides measures how long it takes until three daemons under load decide by a change,
+// and until all overrides are in a Redis that was killed and has come back without them.
+func (b *bench) overrides() (err error) {
+	count, changes := overrideCount, overrideChanges
+	if b.quick {
+		count, changes = count/100, 3
+	}
+	redis, err := redistest.Start(redistest.Options{})
+	if err != nil {
+		return err
+	}
+	defer redis.Stop()
+	daemons, done, err := b.serveOverridden(redis)
+	if err != nil {
+		return err
+	}
+	defer done()
+	b.logf("overrides: %d of them on %d daemons, %d changes", count, len(daemons), changes)
+	if err := daemons[0].importOverrides(count - changes); err != nil {
+		return err
+	}
+	slowest, err := changeUnderLoad(daemons, changes)
+	if err != nil {
+		return err
+	}
+	b.findings.Add("an override is in force on 3 daemons under load, of 100,000", "≤ 1 s after its answer, each of them",
+		slowest <= time.Second, "the slowest of %d after %.2f s", changes, slowest.Seconds())
+
+	redis.Kill()
+	if err := redis.Restart(); err != nil {
+		return err
+	}
+	took, err := awaitOverrides(redis, count)
+	if err != nil {
+		return err
+	}
+	b.findings.Add("Redis is killed and comes back empty", "the daemons write all overrides back", true, "%d after %.1f s", count, took.Seconds())
+	return nil
+}
+
+// serveOverridden starts the daemons.
+func (b *bench) serveOverridden(redis *redistest.Server) (all []overridden, done func(), err error) {
+	done = func() {
+		for _, d := range all {
+			d.stop()
+		}
+	}
+	rules, err := b.file("overridden/bench.yaml", overrideRules)
+	if err != nil {
+		return nil, nil, err
+	}
+	for range overridingDaemons {
+		admin, err := freeAddr()
+		if err != nil {
+			done()
+			return nil, nil, err
+		}
+		p, err := b.serve("http", "--admin", admin, "--rules", rules, "--store", "redis://"+redis.Addr, "--redis-timeout", "1s")
+		if err != nil {
+			done()
+			return nil, nil, err
+		}
+		all = append(all, overridden{p, admin})
+	}
+	return all, done, nil
+}
+
+// importOverrides bans users of whom no request comes.
+func (d overridden) importOverrides(count int) error {
+	for first := 0; first < count; first += importSize {
+		var table strings.Builder
+		table.WriteString("rule,key,limit\n")
+		for i := first; i < min(first+importSize, count); i++ {
+			fmt.Fprintf(&table, "edge/user,other-%d,ban\n", i)
+		}
+		if err := d.put("text/csv", table.String()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// put sets overrides.
+func (d overridden) put(contentType, body string) error {
+	request, err := http.NewRequest(http.MethodPut, "http://"+d.admin+"/v1/overrides?reason=benchmark", strings.NewReader(body))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Content-Type", contentType)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if text, _ := io.ReadAll(response.Body); response.StatusCode != http.StatusOK {
+		return fmt.Errorf("PUT /v1/overrides: %s: %s", response.Status, text)
+	}
+	return nil
+}
+
+// takes reports whether a user's request is granted.
+func (d overridden) takes(client *http.Client, user string) (bool, error) {
+	body := fmt.Sprintf(`{"domain": "edge", "descriptors": [{"entries": [{"key": "user", "value": %q}]}]}`, user)
+	response, err := client.Post("http://"+d.addr+"/v1/take", "application/json", strings.NewReader(body))
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	var decided struct{ Allowed bool }
+	err = json.NewDecoder(response.Body).Decode(&decided)
+	return decided.Allowed, err
+}
+
+// changeUnderLoad changes overrides while all daemons answer requests.
+func changeUnderLoad(daemons []overridden, changes int) (slowest time.Duration, err error) {
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: overridingDaemons * overrideCallers}}
+	stop := loadAll(client, daemons)
+	slowest, err = change(client, daemons, changes)
+	return slowest, errors.Join(err, stop())
+}
+
+// change bans one user after the other, on one daemon after the other, and returns the
+// longest time from an answer to a denial by the last daemon.
+func change(client *http.Client, daemons []overridden, changes int) (slowest time.Duration, err error) {
+	for i := range changes {
+		user := fmt.Sprintf("banned-%d", i)
+		ban := fmt.Sprintf(`{"rule": "edge/user", "key": %q, "limit": "ban", "reason": "benchmark"}`, user)
+		if allowed, err := daemons[0].takes(client, user); !allowed || err != nil {
+			return 0, fmt.Errorf("%s before the ban: allowed is %t, %w", user, allowed, err)
+		}
+		if err := daemons[i%len(daemons)].put("application/json", ban); err != nil {
+			return 0, err
+		}
+		took, err := awaitDenials(client, daemons, user)
+		if err != nil {
+			return 0, err
+		}
+		slowest = max(slowest, took)
+	}
+	return slowest, nil
+}
+
+// loadAll sends requests to all daemons until it is stopped, and returns the error of one of
+// them.
+func loadAll(client *http.Client, daemons []overridden) (stop func() error) {
+	var callers sync.WaitGroup
+	var stopped atomic.Bool
+	failed := make(chan error, len(daemons)*overrideCallers)
+	for _, d := range daemons {
+		for caller := range overrideCallers {
+			callers.Go(func() {
+				for n := 0; !stopped.Load(); n++ {
+					if allowed, err := d.takes(client, fmt.Sprintf("user-%d-%d", caller, n%1000)); err != nil || !allowed {
+						failed <- fmt.Errorf("a request of the load: allowed is %t, %w", allowed, err)
+						return
+					}
+				}
+			})
+		}
+	}
+	return func() error {
+		stopped.Store(true)
+		callers.Wait()
+		close(failed)
+		return <-failed
+	}
+}
+
+// awaitDenials returns how long it takes until all daemons deny a user.
+func awaitDenials(client *http.Client, daemons []overridden, user string) (time.Duration, error) {
+	start := time.Now()
+	for _, d := range daemons {
+		for allowed := true; allowed; {
+			var err error
+			if allowed, err = d.takes(client, user); err != nil {
+				return 0, err
+			}
+			if time.Since(start) > startTimeout {
+				return 0, fmt.Errorf("%s is not banned at %s", user, d.addr)
+			}
+		}
+	}
+	return time.Since(start), nil
+}
+
+// awaitOverrides returns how long it takes until Redis has at least so many overrides.
+func awaitOverrides(redis *redistest.Server, count int) (time.Duration, error) {
+	for start := time.Now(); time.Since(start) < startTimeout; time.Sleep(20 * time.Millisecond) {
+		have, err := redis.Command("HLEN", "p:overrides")
+		if err != nil {
+			return 0, fmt.Errorf("HLEN: %w", err)
+		}
+		if n, err := strconv.Atoi(have); err == nil && n >= count {
+			return time.Since(start), nil
+		}
+	}
+	return 0, fmt.Errorf("no %d overrides in Redis after %s", count, startTimeout)
+}

@@ -29,6 +29,7 @@ type conn struct {
 	server      *Server
 	net         net.Conn
 	id          int64
+	opened      time.Time
 	established bool // the TLS handshake is done; guarded by Server.mu
 	interrupted bool // Shutdown has ended the read; guarded by Server.mu
 
@@ -55,7 +56,7 @@ type conn struct {
 
 func newConn(s *Server, nc net.Conn) *conn {
 	c := &conn{
-		server: s, net: nc, id: s.lastID.Add(1),
+		server: s, net: nc, id: s.lastID.Add(1), opened: time.Now(),
 		counters: s.engine.LocalCounters(),
 	}
 	c.resetSession()
@@ -202,13 +203,13 @@ func (c *conn) interruptRead() {
 
 // closeWaits are the times that finish waits for bytes in flight.
 type closeWaits struct {
-	firstRead time.Duration // for the first command of a client that has just connected
+	firstRead time.Duration // for the first command of a client, since it connected
 	finalRead time.Duration // for further commands
 	linger    time.Duration // for the client to read its replies and close
 }
 
 var defaultCloseWaits = closeWaits{
-	firstRead: 250 * time.Millisecond,
+	firstRead: 5 * time.Second, // as the HTTP listeners
 	finalRead: 10 * time.Millisecond,
 	linger:    100 * time.Millisecond,
 }
@@ -237,7 +238,7 @@ func (c *conn) finish() {
 func (c *conn) receiveArrived() (more bool) {
 	wait := c.server.closeWaits.finalRead
 	if c.rounds == 0 {
-		wait = c.server.closeWaits.firstRead
+		wait = max(wait, c.server.closeWaits.firstRead-time.Since(c.opened))
 	}
 	for c.receiveWithin(wait) && !c.bufferFull {
 		wait = 0

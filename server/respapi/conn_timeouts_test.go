@@ -159,3 +159,30 @@ func TestConnActiveBetweenTicksStaysOpen(t *testing.T) {
 		}
 	})
 }
+
+// A shutdown waits for the first command of a client that has just connected, as one does that
+// finishes a TLS handshake, and not for one that has been silent for long.
+func TestShutdownWaitsForFirstCommandOfNewClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newPipeListener()
+		s := newServer(t, penstock.NewMemory(nil), nil, nil, nil)
+		serve(t, s, l)
+		silent := l.dial()
+		defer func() { _ = silent.Close() }()
+		time.Sleep(time.Minute)
+		fresh := newClient(t, l.dial())
+		start, ended := time.Now(), make(chan time.Duration, 1)
+		go func() {
+			_ = s.Shutdown(t.Context())
+			ended <- time.Since(start)
+		}()
+		if n, err := silent.Read(make([]byte, 1)); err != io.EOF || time.Since(start) > 100*time.Millisecond {
+			t.Errorf("the silent client got %d bytes, %v after %v, want EOF at once", n, err, time.Since(start))
+		}
+		time.Sleep(4 * time.Second)
+		fresh.want("+PONG", "PING")
+		if took := <-ended; took > 5*time.Second {
+			t.Errorf("the shutdown took %v", took)
+		}
+	})
+}

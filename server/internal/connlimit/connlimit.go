@@ -55,7 +55,7 @@ type Listener struct {
 	active    int
 	perClient map[netip.Addr]int
 	refused   int64
-	unread    int // active connections that nothing was read from yet
+	unread    map[*conn]struct{} // active connections that nothing was read from yet
 
 	lastAdmitted  time.Time
 	firstReadWait time.Duration // tests change it
@@ -70,7 +70,7 @@ func New(l net.Listener, o Options) *Listener {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Listener{
-		Listener: l, options: o, perClient: map[netip.Addr]int{},
+		Listener: l, options: o, perClient: map[netip.Addr]int{}, unread: map[*conn]struct{}{},
 		drained: make(chan struct{}), closed: make(chan struct{}),
 		refusing: make(chan struct{}, maxRefusing), firstReadWait: firstReadWait,
 	}
@@ -105,6 +105,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 			}
 			l.refuse(nc)
 		case !isTemporary(err):
+			l.endDrain() // the server does not accept again
 			return nil, err
 		default:
 			l.options.Log.Warn("cannot accept connections, retrying", "err", err)
@@ -150,12 +151,13 @@ func (l *Listener) admit(nc net.Conn) *conn {
 		return nil
 	}
 	l.active++
-	l.unread++
 	l.lastAdmitted = time.Now()
 	if client.IsValid() {
 		l.perClient[client]++
 	}
-	return &conn{Conn: nc, listener: l, client: client}
+	c := &conn{Conn: nc, listener: l, client: client}
+	l.unread[c] = struct{}{}
+	return c
 }
 
 // maxRefusing bounds the calls of Options.Refuse that run at a time.
@@ -246,7 +248,7 @@ func (c *conn) markRead() {
 	c.readOnce.Do(func() {
 		c.listener.mu.Lock()
 		defer c.listener.mu.Unlock()
-		c.listener.unread--
+		delete(c.listener.unread, c)
 	})
 }
 

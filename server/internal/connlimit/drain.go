@@ -9,12 +9,7 @@ import (
 )
 
 const (
-	// drainTimeout bounds how long the accept queue is drained. It is reached if
-	// connections arrive faster than they are accepted, or if the server has
-	// stopped calling Accept.
-	drainTimeout = time.Second
-
-	// firstReadWait is how long Drain waits for the first read of another accepted
+	// firstReadWait is how long Drain waits for the first bytes of another accepted
 	// connection, from the last accept. It begins again with each read, because many
 	// handshakes can take long on a busy machine; a client that connects and sends
 	// nothing delays a shutdown by it.
@@ -36,9 +31,9 @@ const (
 // but not for clients that send nothing for half a second. Browsers keep such connections
 // in reserve, and they do not delay it.
 //
-// Draining the queue takes at most a second. Drain as a whole takes at most half of the
-// time until ctx ends: the other half is left to the requests in flight, even if clients
-// keep connecting. Connections that are still queued after that are reset, and new ones
+// Drain takes at most half of the time until ctx ends: the other half is left to the
+// requests in flight, even if clients keep connecting faster than they are accepted, or the
+// accept loop stands still. Connections that are still queued after that are reset, and new ones
 // are refused.
 //
 // One gap remains: a connection that the kernel completes in the microseconds between the
@@ -67,8 +62,6 @@ func (l *Listener) drainQueue(ctx context.Context) {
 	if !ok {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
-	defer cancel()
 	l.draining.Store(true)
 	_ = socket.SetDeadline(time.Unix(1, 0)) // wakes Accept; a closed socket needs no draining
 	select {
@@ -102,13 +95,16 @@ func (l *Listener) acceptSocket() (net.Conn, error) {
 // It then blocks until Close, because servers treat an error of Accept as a failure.
 func (l *Listener) finishDrain() error {
 	_ = l.closeSocket() // Close reports the error
-	l.drainOnce.Do(func() { close(l.drained) })
+	l.endDrain()
 	<-l.closed
 	return net.ErrClosed
 }
 
+// endDrain tells Drain that no further connection is accepted.
+func (l *Listener) endDrain() { l.drainOnce.Do(func() { close(l.drained) }) }
+
 // awaitFirstReads waits until every open connection has been read from, or until none was
-// accepted and none has been read from for firstReadWait.
+// accepted and none has been read from for firstReadWait, and what they have sent is read.
 func (l *Listener) awaitFirstReads(ctx context.Context) {
 	idle := time.NewTimer(l.firstReadWait - l.sinceAdmitted())
 	defer idle.Stop()
@@ -118,7 +114,10 @@ func (l *Listener) awaitFirstReads(ctx context.Context) {
 		select {
 		case <-tick.C:
 		case <-idle.C:
-			return
+			if !l.hasArrived() {
+				return
+			}
+			idle.Reset(l.firstReadWait)
 		case <-ctx.Done():
 			return
 		}
@@ -138,5 +137,18 @@ func (l *Listener) sinceAdmitted() time.Duration {
 func (l *Listener) unreadConns() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.unread
+	return len(l.unread)
+}
+
+// hasArrived reports whether a connection that nothing was read from has received bytes, which
+// its handler has not come to yet.
+func (l *Listener) hasArrived() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.unread {
+		if HasUnread(c) {
+			return true
+		}
+	}
+	return false
 }

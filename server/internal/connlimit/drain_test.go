@@ -126,35 +126,38 @@ func TestListenerDrainWakesIdleAccept(t *testing.T) {
 	}
 }
 
+// Bytes that have arrived are waited for, however late the server begins to read.
 func TestListenerDrainWaitsForFirstRead(t *testing.T) {
-	l := listen(t)
-	l.firstReadWait = time.Hour
-	accepted := make(chan net.Conn, 1)
-	go func() {
-		nc, err := l.Accept()
-		if err != nil {
-			return
+	for _, wait := range []time.Duration{time.Millisecond, time.Hour} {
+		l := listen(t)
+		l.firstReadWait = wait
+		accepted := make(chan net.Conn, 1)
+		go func() {
+			nc, err := l.Accept()
+			if err != nil {
+				return
+			}
+			accepted <- nc
+			_, _ = l.Accept()
+		}()
+		dial(t, l)
+		nc := await(t, accepted, "Accept")
+		drained := make(chan struct{})
+		go func() {
+			l.Drain(t.Context())
+			close(drained)
+		}()
+		await(t, l.drained, "draining the queue")
+		select {
+		case <-drained:
+			t.Errorf("Drain returned before the first read, with a wait of %v", wait)
+		case <-time.After(100 * time.Millisecond):
 		}
-		accepted <- nc
-		_, _ = l.Accept()
-	}()
-	dial(t, l)
-	nc := await(t, accepted, "Accept")
-	drained := make(chan struct{})
-	go func() {
-		l.Drain(t.Context())
-		close(drained)
-	}()
-	await(t, l.drained, "draining the queue")
-	select {
-	case <-drained:
-		t.Error("Drain returned before the first read")
-	default:
+		if _, err := nc.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		await(t, drained, "Drain")
 	}
-	if _, err := nc.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
-	await(t, drained, "Drain")
 }
 
 // A connection that has been silent for some time may be silent for ever.
@@ -191,6 +194,21 @@ func TestListenerDrainIsBounded(t *testing.T) {
 	if _, err := l.Accept(); err == nil {
 		t.Error("Accept works after Close")
 	}
+}
+
+// A server that does not accept again, because its listener failed, is not waited for.
+func TestListenerDrainAfterFailedAcceptReturns(t *testing.T) {
+	l := listen(t)
+	_ = l.Listener.Close()
+	if _, err := l.Accept(); err == nil {
+		t.Fatal("Accept works on a closed socket")
+	}
+	drained := make(chan struct{})
+	go func() {
+		l.Drain(t.Context())
+		close(drained)
+	}()
+	await(t, drained, "Drain")
 }
 
 func TestListenerDrainLeavesHalfOfTheTime(t *testing.T) {

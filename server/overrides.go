@@ -27,7 +27,7 @@ func (s *Server) openOverrides(ctx context.Context, redis *redisstore.Store) err
 	s.overrides = book
 	s.closers = append(s.closers, func(context.Context) error { return book.Close() })
 	s.background = append(s.background, book.Run)
-	limited, cancel := context.WithTimeout(ctx, connectTimeout)
+	limited, cancel := context.WithTimeout(ctx, s.config.connectTimeout())
 	defer cancel()
 	book.Refresh(limited) // so that bans are in force for the first request
 	return nil

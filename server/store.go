@@ -107,13 +107,17 @@ func (c *Config) requestLimits() engine.RequestLimits {
 	return r
 }
 
-// connectTimeout is how long the server waits for Redis at startup. It then starts degraded.
-const connectTimeout = 2 * time.Second
+// minConnectTimeout is long enough for a name server and a TLS handshake.
+const minConnectTimeout = 2 * time.Second
+
+// connectTimeout is how long the server waits for Redis at startup, before it starts degraded. A
+// Redis that may take longer for a call may also take longer for its first answer.
+func (c *Config) connectTimeout() time.Duration { return max(minConnectTimeout, c.RedisTimeout) }
 
 // openRedis returns a store on Redis that also decides while Redis is unavailable.
 func (s *Server) openRedis(ctx context.Context) (penstock.Store, error) {
 	c := s.config
-	limited, cancel := context.WithTimeout(ctx, connectTimeout)
+	limited, cancel := context.WithTimeout(ctx, c.connectTimeout())
 	defer cancel()
 	redis, err := redisstore.Open(limited, c.Store, &redisstore.Options{
 		Prefix: c.RedisPrefix, Timeout: c.RedisTimeout, AllowUnavailable: true, EndEarly: true,

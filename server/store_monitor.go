@@ -179,7 +179,7 @@ func (m *monitor) probe(ctx context.Context) {
 // checkRunIDs logs servers that were restarted or replaced. A server that joins a Cluster
 // loses nothing and is not logged.
 func (m *monitor) checkRunIDs(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, checkInterval)
+	ctx, cancel := context.WithTimeout(ctx, max(checkInterval, m.redis.Timeout()))
 	defer cancel()
 	runs, err := m.redis.RunIDs(ctx)
 	if err != nil || len(runs) == 0 {

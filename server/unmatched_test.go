@@ -91,7 +91,7 @@ func TestUnmatchedIsLoggedAgainAfterReload(t *testing.T) {
 	post(t, d.addr("http"), byRules("shop", "usr"))
 	replace(t, path, shopRules+"  - {key: other, limit: 1/1h}\n")
 	d.Reload()
-	d.await("the rules are reloaded", func() bool { return strings.Count(d.log.String(), "rules loaded") == 2 })
+	d.await("the rules are reloaded", func() bool { return strings.Count(d.log.String(), "rules loaded") >= 2 })
 	post(t, d.addr("http"), byRules("shop", "usr"))
 	d.wantLog(2, "no rule has these keys")
 }

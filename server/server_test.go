@@ -314,9 +314,11 @@ func TestServerLimitsConnections(t *testing.T) {
 		}
 	}
 	for range 3 {
-		if _, err := net.Dial("tcp", d.addr("resp")); err != nil {
+		conn, err := net.Dial("tcp", d.addr("resp"))
+		if err != nil {
 			t.Fatal(err)
 		}
+		defer func() { _ = conn.Close() }() // not earlier, by its finalizer
 	}
 	d.await("a refused Redis client", func() bool {
 		_, metrics := get(t, "http://"+d.addr("admin")+"/metrics")

@@ -93,8 +93,8 @@ func TestMetricsCountOverflowDecisions(t *testing.T) {
 func TestMetricsCountStoreErrors(t *testing.T) {
 	t.Parallel()
 	own := startRedis(t)
-	d := start(t, map[string]string{"store": "redis://" + own.Addr, "redis-timeout": "4s"})
-	post(t, d.addr("http"), `{"key":"k","limit":"3/1h"}`)
+	d := start(t, map[string]string{"store": "redis://" + own.Addr, "redis-timeout": "10s"})
+	d.take("k", "3/1h", "1")
 	storeErrors := func() string {
 		_, text := get(t, "http://"+d.addr("admin")+"/metrics")
 		return regexp.MustCompile(`penstock_store_errors_total\{store="redis"\} (\d+)`).FindStringSubmatch(text)[1]
@@ -103,8 +103,8 @@ func TestMetricsCountStoreErrors(t *testing.T) {
 		t.Errorf("%s errors while Redis is up, want 0", n)
 	}
 	own.Kill()
-	if status, answer := post(t, d.addr("http"), `{"key":"k","limit":"3/1h"}`); status != 200 {
-		t.Errorf("without Redis: %d %s", status, answer)
+	if source, allowed := d.take("k", "3/1h", "1"); source != "fallback" || !allowed {
+		t.Errorf("without Redis: %s, %v", source, allowed)
 	}
 	if n := storeErrors(); n == "0" {
 		t.Error("no errors while Redis is down")

@@ -39,7 +39,9 @@ func (d *daemon) isDegraded() bool {
 	if status, body := get(d.t, "http://"+d.addr("admin")+"/healthz"); status != http.StatusOK {
 		d.t.Errorf("/healthz: %d %s", status, body)
 	}
-	answer, err := healthpb.NewHealthClient(dialGRPC(d.t, d, nil)).Check(d.t.Context(), &healthpb.HealthCheckRequest{Service: "ratelimit"})
+	conn := dialGRPC(d.t, d, nil)
+	defer func() { _ = conn.Close() }() // polls would leave many open
+	answer, err := healthpb.NewHealthClient(conn).Check(d.t.Context(), &healthpb.HealthCheckRequest{Service: "ratelimit"})
 	if err != nil || answer.Status != healthpb.HealthCheckResponse_SERVING {
 		d.t.Errorf("gRPC health: %v, %v", answer, err)
 	}
@@ -50,15 +52,17 @@ func (d *daemon) isDegraded() bool {
 	return degraded && d.metric("penstock_degraded") == "1"
 }
 
-// take takes units of a key, and returns the source of the decision and whether it allows.
+// take takes units of a key, and returns the source of the decision and whether it allows. The HTTP
+// API would close a connection whose request waits for Redis longer than five seconds.
 func (d *daemon) take(key, limit, cost string) (source string, allowed bool) {
 	d.t.Helper()
-	status, answer := post(d.t, d.addr("http"), `{"key":"`+key+`","limit":"`+limit+`","cost":`+cost+`}`)
-	m := regexp.MustCompile(`"allowed":(\w+).*"source":"([\w-]+)"`).FindStringSubmatch(answer)
+	listener := &redistest.Server{Addr: d.addr("resp")}
+	answer := redistest.MustCommand(d.t, listener, "PENSTOCK.TAKE", "KEY", key, "LIMIT", limit, "COST", cost)
+	m := regexp.MustCompile(`(?s)allowed\n(\d).*source\n([\w-]+)`).FindStringSubmatch(answer)
 	if m == nil {
-		d.t.Fatalf("%d %s", status, answer)
+		d.t.Fatal(answer)
 	}
-	return m[2], m[1] == "true"
+	return m[2], m[1] == "1"
 }
 
 // takeAtOnce takes one unit of a key in each of n calls at the same time, which wait for Redis
@@ -102,7 +106,7 @@ const quota = "10/366d fixed-window"
 func TestServerDecidesWhileRedisIsDownAndSettles(t *testing.T) {
 	t.Parallel()
 	redis := startRedis(t)
-	d := start(t, map[string]string{"store": "redis://" + redis.Addr, "redis-timeout": "3s", "nodes": "2"})
+	d := start(t, map[string]string{"store": "redis://" + redis.Addr, "redis-timeout": "10s", "nodes": "2"})
 	if source, allowed := d.take("k", quota, "2"); source != "store" || !allowed {
 		t.Errorf("with Redis: %s, %v", source, allowed)
 	}
@@ -112,15 +116,17 @@ func TestServerDecidesWhileRedisIsDownAndSettles(t *testing.T) {
 	if err := redis.Pause(); err != nil {
 		t.Fatal(err)
 	}
+	var others sync.WaitGroup
+	others.Go(func() { d.takeAtOnce(5, "others", quota) }) // which open the breaker
 	for _, answer := range d.takeAtOnce(3, "k", quota) {
 		if answer != "fallback true" {
 			t.Errorf("while Redis hangs: %s", answer)
 		}
 	}
+	others.Wait()
 	if source, allowed := d.take("k", quota, "3"); source != "fallback" || allowed {
 		t.Errorf("beyond half of the limit: %s, %v", source, allowed)
 	}
-	d.takeAtOnce(5, "others", quota)
 	d.await("degraded", d.isDegraded)
 	d.await("outage logged", func() bool { return d.log.has("Redis unavailable") })
 	if err := redis.Resume(); err != nil {
@@ -144,7 +150,7 @@ func TestServerStartsWhileRedisIsDown(t *testing.T) {
 	t.Parallel()
 	redis := startRedis(t)
 	redis.Kill()
-	d := start(t, map[string]string{"store": "redis://" + redis.Addr, "redis-timeout": "3s"})
+	d := start(t, map[string]string{"store": "redis://" + redis.Addr, "redis-timeout": "30s"})
 	lines := strings.Split(d.log.String(), "\n")
 	without := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, "Redis unavailable") })
 	if without < 0 || !strings.Contains(lines[without], "connection refused") {
@@ -173,7 +179,7 @@ func TestNewRejectsMisconfiguredRedis(t *testing.T) {
 		"no such database": "redis://" + redis.Addr + "/99",
 		"bad database":     "redis://" + redis.Addr + "/nonsense",
 	} {
-		if s, err := server.New(t.Context(), load(t, map[string]string{"store": url}), nil); err == nil || !strings.HasPrefix(err.Error(), "--store: ") {
+		if s, err := server.New(t.Context(), load(t, map[string]string{"store": url, "redis-timeout": "1m"}), nil); err == nil || !strings.HasPrefix(err.Error(), "--store: ") {
 			t.Errorf("%s: %v, %v, want an error that names the setting", name, s, err)
 		}
 	}
@@ -208,9 +214,18 @@ func TestServerCachesDenials(t *testing.T) {
 			"store": "redis://" + redis.Addr, "redis-prefix": rand.Text(), "redis-timeout": "10s", "deny-cache": flag,
 		})
 		d.take("k", "1/366d", "1")
-		d.take("k", "1/366d", "1")
-		if source, allowed := d.take("k", "1/366d", "1"); source != want || allowed {
-			t.Errorf("--deny-cache=%s: decided by %s, allowed %v", flag, source, allowed)
+		for range 3 {
+			if _, allowed := d.take("k", "1/366d", "1"); allowed {
+				t.Errorf("--deny-cache=%s: allowed beyond the limit", flag)
+			}
 		}
+		// A denial is cached for a second, which may pass before the next take.
+		d.await("decided by "+want, func() bool {
+			source, _ := d.take("k", "1/366d", "1")
+			if source == "deny-cache" && flag == "false" {
+				t.Fatal("--deny-cache=false: decided by the deny cache")
+			}
+			return source == want
+		})
 	}
 }

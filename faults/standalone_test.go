@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -26,28 +27,51 @@ func killRedis(r *run) {
 // killAndRestart kills a server, and starts it again after some calls have missed it.
 func (r *run) killAndRestart(server *redistest.Server) {
 	r.Helper()
+	r.killAndRestartBy(server, r.restart)
+}
+
+// killAndRestartBy is killAndRestart with a function that starts the server again.
+func (r *run) killAndRestartBy(server *redistest.Server, restart func(*redistest.Server)) {
+	r.Helper()
 	before := redistest.InfoField(r, server, "run_id")
 	server.Kill()
 	r.history.recordLoss()
 	r.load.awaitMisses(100)
-	r.restart(server)
+	restart(server)
 	r.load.awaitAnswers(r.scale(1000))
 	if redistest.InfoField(r, server, "run_id") != before {
 		r.prove("servers with a new run id", 1)
 	}
 }
 
-// killRedisWithAOF is F2. Loading is slowed down, so that calls arrive during it.
+// killRedisWithAOF is F2. Loading is slowed down until calls have arrived during it.
 func killRedisWithAOF(r *run) {
 	server := r.redis("--appendonly", "yes", "--aof-use-rdb-preamble", "yes",
-		"--key-load-delay", "100", "--loading-process-events-interval-bytes", "1024", "--rdbcompression", "no")
-	redistest.MustCommand(r, server, "EVAL", "for i = 1, 300 do redis.call('SET', i, string.rep('x', 1100), 'PX', 600000) end", "0")
+		"--key-load-delay", "10000", "--loading-process-events-interval-bytes", "1024", "--rdbcompression", "no")
+	redistest.MustCommand(r, server, "EVAL", "for i = 1, 12000 do redis.call('SET', i, string.rep('x', 1100), 'PX', 600000) end", "0")
 	redistest.MustCommand(r, server, "BGREWRITEAOF")
 	redistest.WaitFor(r, "the AOF is rewritten", func() bool { return redistest.InfoField(r, server, "aof_rewrite_in_progress") == "0" })
 	l := r.start("redis://" + server.Addr)
 	l.awaitAnswers(r.scale(2000))
-	r.killAndRestart(server)
+	r.killAndRestartBy(server, r.restartLoading)
 	r.prove("calls to a loading server", redistest.InfoCounter(r, "errorstat_LOADING", server))
+}
+
+// restartLoading starts a killed server again, whose loading takes minutes until calls
+// have missed it.
+func (r *run) restartLoading(server *redistest.Server) {
+	r.Helper()
+	restarted := make(chan error, 1)
+	go func() { restarted <- server.Restart() }()
+	redistest.WaitFor(r, "the server is loading", func() bool {
+		_, err := server.Command("PING")
+		return err != nil && strings.HasPrefix(err.Error(), "LOADING")
+	})
+	r.load.awaitMisses(100)
+	redistest.MustCommand(r, server, "CONFIG", "SET", "key-load-delay", "0")
+	if err := <-restarted; err != nil {
+		r.Fatal(err)
+	}
 }
 
 // hangRedis is F3.

@@ -19,7 +19,7 @@ import (
 const holderURL = "PENSTOCK_FAULTS_HOLDER"
 
 // holderLimit is the limit of that permit.
-var holderLimit = penstock.Limit{Algorithm: penstock.Concurrent, Count: holders, Period: 5 * time.Second}
+var holderLimit = penstock.Limit{Algorithm: penstock.Concurrent, Count: holders, Period: time.Minute}
 
 const holders = 3
 
@@ -73,15 +73,15 @@ func startHolder(t *testing.T, url string) *exec.Cmd {
 	return process
 }
 
-// permitsOn returns the limiter of the holders' permits, on a server.
-func permitsOn(t *testing.T, server *redistest.Server) *penstock.Limiter {
+// permitsOn returns a limiter of permits, on a server.
+func permitsOn(t *testing.T, server *redistest.Server, limit penstock.Limit) *penstock.Limiter {
 	t.Helper()
 	store, err := redisstore.Open(context.Background(), "redis://"+server.Addr, &redisstore.Options{Timeout: longTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(store.Close)
-	lim, err := penstock.New(store, holderLimit)
+	lim, err := penstock.New(store, limit)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,11 +90,11 @@ func permitsOn(t *testing.T, server *redistest.Server) *penstock.Limiter {
 
 // Processes that are killed do not release their permits. While they live they renew
 // them, which takes a period to show and is watched with -faults.full; after they died
-// the permits expire.
+// the permits expire, by the clock of Redis, which the test sets.
 func TestPermitsOfKilledProcessesExpire(t *testing.T) {
 	t.Parallel()
-	server := redistest.StartForTest(t, redistest.Options{})
-	lim := permitsOn(t, server)
+	server := redistest.StartForTest(t, redistest.Options{FakeClock: true})
+	lim := permitsOn(t, server, holderLimit)
 	var processes []*exec.Cmd
 	for range holders {
 		processes = append(processes, startHolder(t, "redis://"+server.Addr))
@@ -104,6 +104,7 @@ func TestPermitsOfKilledProcessesExpire(t *testing.T) {
 		watch = 2 * holderLimit.Period
 	}
 	for start := time.Now(); time.Since(start) < watch; time.Sleep(100 * time.Millisecond) {
+		server.Clock.Set(time.Now())
 		if p, d, err := lim.Acquire(t.Context(), "key"); err != nil || p != nil {
 			t.Fatalf("%d processes hold %d permits, and there was another: %v, %v", len(processes), holders, d, err)
 		}
@@ -116,15 +117,14 @@ func TestPermitsOfKilledProcessesExpire(t *testing.T) {
 			t.Fatalf("a holder ended by itself: %v", process.ProcessState)
 		}
 	}
-	killed := time.Now()
-	for range holders {
-		p, err := lim.AcquireWait(t.Context(), "key")
-		if err != nil {
-			t.Fatal(err)
+	server.Clock.Set(time.Now().Add(holderLimit.Period + time.Second))
+	for i := range holders {
+		p, d, err := lim.Acquire(t.Context(), "key")
+		if err != nil || p == nil {
+			t.Fatalf("permit %d of %d, a period after the processes were killed: %v, %v", i+1, holders, d, err)
 		}
 		defer p.Release()
 	}
-	t.Logf("the permits of %d killed processes were free after %v", holders, time.Since(killed))
 	if p, d, err := lim.Acquire(t.Context(), "key"); err != nil || p != nil {
 		t.Errorf("one permit too many: %v, %v", d, err)
 	}
@@ -135,7 +135,9 @@ func TestPermitsOfKilledProcessesExpire(t *testing.T) {
 func TestPermitsAfterRedisLostThem(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartForTest(t, redistest.Options{})
-	lim := permitsOn(t, server)
+	limit := holderLimit
+	limit.Period = 15 * time.Second // a third of it passes before permits are renewed
+	lim := permitsOn(t, server, limit)
 	acquire := func() (held []*penstock.Permit) {
 		for range 2 * holders {
 			p, _, err := lim.Acquire(t.Context(), "key")

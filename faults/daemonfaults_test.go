@@ -44,7 +44,8 @@ func (d *daemon) rulesPath() string { return d.flags[1] }
 // killRedisBehindDaemon is F1 behind a daemon, which must report it.
 func killRedisBehindDaemon(r *run) {
 	server := r.redis()
-	d := r.serve(&daemon{flags: []string{"--store", "redis://" + server.Addr}})
+	// Calls to a busy Redis must not time out before the fault: each loses a unit.
+	d := r.serve(&daemon{flags: []string{"--store", "redis://" + server.Addr, "--redis-timeout", "1s"}})
 	r.load.awaitAnswers(r.scale(500))
 	server.Kill()
 	r.load.awaitMisses(50)

@@ -176,7 +176,11 @@ func (r *run) restart(server *redistest.Server) {
 
 const (
 	// longTimeout is a deadline that no healthy server misses, however busy the machine.
-	longTimeout = 10 * time.Second
+	longTimeout = time.Minute
+
+	// drainTimeout is the deadline of calls that are repeated until they succeed. It is
+	// shorter, because a silent connection is closed after two or three of them.
+	drainTimeout = 10 * time.Second
 
 	// leaseAge is the MaxAge of leases.
 	leaseAge = 500 * time.Millisecond
@@ -197,19 +201,24 @@ func (r *run) start(url string) *load {
 	for range r.nodes {
 		l.nodes = append(l.nodes, r.wrap(l, r.open(url, timeout)))
 	}
-	direct := r.open(url, longTimeout)
+	direct := r.open(url, drainTimeout)
 	l.drain = func(q penstock.Request) (penstock.Decision, error) { return direct.Take(context.Background(), q) }
 	r.load, r.goroutines = l, runtime.NumGoroutine()
 	l.start()
 	return l
 }
 
-func (r *run) open(url string, timeout time.Duration) *redisstore.Store {
+// open opens a store. With a short timeout, Open fails if the server is silent for a
+// second, as it may be on a busy machine, so it is repeated.
+func (r *run) open(url string, timeout time.Duration) (store *redisstore.Store) {
 	r.Helper()
-	store, err := redisstore.Open(context.Background(), url, &redisstore.Options{Timeout: timeout})
-	if err != nil {
-		r.Fatal(err)
-	}
+	redistest.WaitFor(r, "the store opens", func() (ok bool) {
+		var err error
+		if store, err = redisstore.Open(context.Background(), url, &redisstore.Options{Timeout: timeout}); err != nil {
+			r.Log(err)
+		}
+		return err == nil
+	})
 	r.Cleanup(store.Close)
 	return store
 }

@@ -27,7 +27,7 @@ var workerLimit = penstock.Limit{Count: workerBurst, Period: 300 * 24 * time.Hou
 const (
 	workers       = 2
 	workerCallers = 4
-	workerBurst   = 60_000
+	workerBurst   = 600_000 // lasts for minutes, however slowly the test goes on
 	workerLease   = workerBurst / (10 * workers)
 )
 
@@ -61,7 +61,7 @@ func takeForever(store penstock.Store) error {
 		if _, err := os.Stdout.WriteString(line); err != nil {
 			return err
 		}
-		time.Sleep(300 * time.Microsecond) // or else one worker takes all before the other starts
+		time.Sleep(2 * time.Millisecond) // or else one worker takes all before the other starts
 	}
 }
 

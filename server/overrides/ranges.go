@@ -14,13 +14,25 @@ import (
 // change seldom, and the table is then built anew.
 type rangeTable struct {
 	networks []networkGroup
-	prefixes nested[prefixRange]
+	prefixes prefixList
 }
 
 // A networkGroup holds the networks of keys that have the same text before the address.
 type networkGroup struct {
 	before string
-	v4, v6 nested[networkRange]
+	v4, v6 networkList
+}
+
+// A networkList holds the networks of one family.
+type networkList struct {
+	spans  nested[networkRange]
+	filter rangeFilter[addressMask]
+}
+
+// A prefixList holds prefixes.
+type prefixList struct {
+	spans  nested[prefixRange]
+	filter rangeFilter[int]
 }
 
 // newRangeTable returns a table of entries whose patterns are ranges, or nil if there are
@@ -41,10 +53,10 @@ func newRangeTable(all []*Entry) *rangeTable {
 	}
 	for before, list := range networks {
 		v4, v6 := splitFamilies(list)
-		t.networks = append(t.networks, networkGroup{before, newNested(v4), newNested(v6)})
+		t.networks = append(t.networks, networkGroup{before, newNetworkList(v4), newNetworkList(v6)})
 	}
 	slices.SortFunc(t.networks, func(a, b networkGroup) int { return strings.Compare(a.before, b.before) })
-	t.prefixes = newNested(prefixes)
+	t.prefixes = newPrefixList(prefixes)
 	return t
 }
 
@@ -56,7 +68,7 @@ func (t *rangeTable) find(key string) *Entry {
 			return e
 		}
 	}
-	return findPrefix(t.prefixes, key)
+	return t.prefixes.find(key)
 }
 
 func (t *rangeTable) findNetwork(key string) *Entry {
@@ -75,9 +87,9 @@ func (t *rangeTable) findNetwork(key string) *Entry {
 		return nil
 	}
 	if q.v4 {
-		return findNetwork(t.networks[j].v4, q)
+		return t.networks[j].v4.find(q)
 	}
-	return findNetwork(t.networks[j].v6, q)
+	return t.networks[j].v6.find(q)
 }
 
 // An address is an address, or a network as proxies name one that they have masked.
@@ -200,19 +212,84 @@ func (e *Entry) use() *Entry {
 	return e
 }
 
+// A rangeFilter knows the lengths of all ranges, and answers for most keys that no range
+// contains: a key of which no beginning of these lengths is in it. A search takes several
+// times as long.
+type rangeFilter[L comparable] struct {
+	lengths []L
+	words   []uint64
+	open    bool // too many lengths: any key may be in a range
+}
+
+// maxRangeLengths is how many lengths a filter tries.
+const maxRangeLengths = 16
+
+// newRangeFilter returns a filter for n ranges, with at least 16 bits for each.
+func newRangeFilter[L comparable](n int) rangeFilter[L] {
+	size := 1
+	for size*4 < n {
+		size *= 2
+	}
+	return rangeFilter[L]{words: make([]uint64, size)}
+}
+
+func (f *rangeFilter[L]) add(length L, hash uint64) {
+	if f.open {
+		return
+	}
+	if !slices.Contains(f.lengths, length) {
+		f.lengths = append(f.lengths, length)
+	}
+	if f.open = len(f.lengths) > maxRangeLengths; f.open {
+		f.lengths, f.words = nil, nil
+		return
+	}
+	word, bits := f.place(hash)
+	*word |= bits
+}
+
+func (f *rangeFilter[L]) has(hash uint64) bool {
+	word, bits := f.place(hash)
+	return *word&bits == bits
+}
+
+// place returns the word and the bits of a hash.
+func (f *rangeFilter[L]) place(hash uint64) (word *uint64, bits uint64) {
+	return &f.words[hash>>40&uint64(len(f.words)-1)], 1<<(hash>>34&63) | 1<<(hash>>28&63) | 1<<(hash>>22&63)
+}
+
 // A networkRange is the span of a network.
 type networkRange struct {
-	first     address
-	high, low uint64 // masks of the bits of the network
-	e         *Entry
+	first address
+	mask  addressMask
+	e     *Entry
 }
 
 func newNetworkRange(e *Entry) networkRange {
 	n := e.pattern.network
-	r := networkRange{first: newAddress(n.Addr(), n.Bits()), e: e}
-	r.high = ^uint64(0) << (64 - min(n.Bits(), 64)) // a shift by 64 is 0
-	r.low = ^uint64(0) << (64 - max(n.Bits()-64, 0))
-	return r
+	return networkRange{first: newAddress(n.Addr(), n.Bits()), mask: newAddressMask(n.Bits()), e: e}
+}
+
+// An addressMask selects the bits of an address that name a network of some length.
+type addressMask struct {
+	high, low uint64
+	bits      int
+}
+
+func newAddressMask(bits int) addressMask {
+	return addressMask{
+		high: ^uint64(0) << (64 - min(bits, 64)), // a shift by 64 is 0
+		low:  ^uint64(0) << (64 - max(bits-64, 0)),
+		bits: bits,
+	}
+}
+
+// hash returns a hash of the network of an address.
+func (m *addressMask) hash(a address) uint64 {
+	const odd = 0x9e3779b97f4a7c15
+	h := (a.high&m.high ^ uint64(m.bits)) * odd
+	h = (h ^ h>>32 ^ a.low&m.low) * odd
+	return h ^ h>>32
 }
 
 func splitFamilies(all []networkRange) (v4, v6 []networkRange) {
@@ -233,12 +310,33 @@ func (r networkRange) compare(o networkRange) int {
 func (r networkRange) includes(o networkRange) bool { return r.contains(o.first) }
 
 func (r *networkRange) contains(a address) bool {
-	return r.first.bits <= a.bits && a.high&r.high == r.first.high && a.low&r.low == r.first.low
+	return r.mask.bits <= a.bits && a.high&r.mask.high == r.first.high && a.low&r.mask.low == r.first.low
 }
 
-// findNetwork returns the override of the smallest network with an address that has not
-// ended.
-func findNetwork(n nested[networkRange], a address) *Entry {
+func newNetworkList(all []networkRange) networkList {
+	l := networkList{spans: newNested(all), filter: newRangeFilter[addressMask](len(all))}
+	for i := range all {
+		l.filter.add(all[i].mask, all[i].mask.hash(all[i].first))
+	}
+	return l
+}
+
+// mayFind reports whether a network of the list may contain an address.
+func (l *networkList) mayFind(a address) bool {
+	for i := range l.filter.lengths {
+		if m := &l.filter.lengths[i]; m.bits <= a.bits && l.filter.has(m.hash(a)) {
+			return true
+		}
+	}
+	return l.filter.open
+}
+
+// find returns the override of the smallest network with an address that has not ended.
+func (l *networkList) find(a address) *Entry {
+	if !l.mayFind(a) {
+		return nil
+	}
+	n := l.spans
 	low, high := 0, len(n) // those before low start at or before the address
 	for low < high {
 		middle := int(uint(low+high) / 2)
@@ -268,8 +366,30 @@ func (r prefixRange) compare(o prefixRange) int { return strings.Compare(r.text,
 
 func (r prefixRange) includes(o prefixRange) bool { return strings.HasPrefix(o.text, r.text) }
 
-// findPrefix returns the override of the longest prefix of a key that has not ended.
-func findPrefix(n nested[prefixRange], key string) *Entry {
+func newPrefixList(all []prefixRange) prefixList {
+	l := prefixList{spans: newNested(all), filter: newRangeFilter[int](len(all))}
+	for i := range all {
+		l.filter.add(len(all[i].text), hashOf(all[i].text))
+	}
+	return l
+}
+
+// mayFind reports whether a key may have a prefix of the list.
+func (l *prefixList) mayFind(key string) bool {
+	for _, n := range l.filter.lengths {
+		if n <= len(key) && l.filter.has(hashOf(key[:n])) {
+			return true
+		}
+	}
+	return l.filter.open
+}
+
+// find returns the override of the longest prefix of a key that has not ended.
+func (l *prefixList) find(key string) *Entry {
+	if !l.mayFind(key) {
+		return nil
+	}
+	n := l.spans
 	low, high := 0, len(n) // those before low are at or before the key
 	for low < high {
 		if middle := int(uint(low+high) / 2); n[middle].span.text > key {

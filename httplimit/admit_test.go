@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/overload"
@@ -108,29 +109,32 @@ func send(ctx context.Context, t *testing.T, rt http.RoundTripper, url string) (
 	return rt.RoundTrip(r)
 }
 
+// In a bubble no time passes, so that the breaker does not probe.
 func TestBreakStopsRequestsToFailingHost(t *testing.T) {
-	sent := map[string]int{}
-	rt := httplimit.Break(nil, &httplimit.BreakOptions{Transport: sender(func(r *http.Request) (*http.Response, error) {
-		sent[r.URL.Host]++
-		if r.URL.Host == "good.example" {
-			return answer(http.StatusNotFound), nil
+	synctest.Test(t, func(t *testing.T) {
+		sent := map[string]int{}
+		rt := httplimit.Break(nil, &httplimit.BreakOptions{Transport: sender(func(r *http.Request) (*http.Response, error) {
+			sent[r.URL.Host]++
+			if r.URL.Host == "good.example" {
+				return answer(http.StatusNotFound), nil
+			}
+			return answer(http.StatusBadGateway), nil
+		})})
+		for range 100 {
+			_, bad := send(t.Context(), t, rt, "http://bad.example/")
+			_, good := send(t.Context(), t, rt, "http://good.example/")
+			if good != nil {
+				t.Fatalf("good host: %v", good)
+			}
+			var open *overload.OpenError
+			if bad != nil && (!errors.As(bad, &open) || open.Key != "bad.example") {
+				t.Fatalf("bad host: %v, want an OpenError for it", bad)
+			}
 		}
-		return answer(http.StatusBadGateway), nil
-	})})
-	for range 100 {
-		_, bad := send(t.Context(), t, rt, "http://bad.example/")
-		_, good := send(t.Context(), t, rt, "http://good.example/")
-		if good != nil {
-			t.Fatalf("good host: %v", good)
+		if sent["good.example"] != 100 || sent["bad.example"] > 9 {
+			t.Errorf("sent: %v, want 100 to the good host, at most 9 to the bad one", sent)
 		}
-		var open *overload.OpenError
-		if bad != nil && (!errors.As(bad, &open) || open.Key != "bad.example") {
-			t.Fatalf("bad host: %v, want an OpenError for it", bad)
-		}
-	}
-	if sent["good.example"] != 100 || sent["bad.example"] > 9 {
-		t.Errorf("sent: %v, want 100 to the good host, at most 9 to the bad one", sent)
-	}
+	})
 }
 
 func TestBreakIgnoresCanceledRequests(t *testing.T) {
@@ -155,28 +159,30 @@ func TestBreakIgnoresCanceledRequests(t *testing.T) {
 }
 
 func TestBreakAnswersInstead(t *testing.T) {
-	failed, refused := 0, 0
-	rt := httplimit.Break(nil, &httplimit.BreakOptions{
-		Transport: sender(func(*http.Request) (*http.Response, error) { return answer(http.StatusInternalServerError), nil }),
-		Instead: func(_ *http.Request, resp *http.Response, err error) (*http.Response, error) {
-			switch {
-			case errors.Is(err, overload.ErrOpen) && resp == nil:
-				refused++
-			case err == nil && resp.StatusCode == http.StatusInternalServerError:
-				failed++
-			default:
-				t.Errorf("Instead of %v, %v", resp, err)
+	synctest.Test(t, func(t *testing.T) {
+		failed, refused := 0, 0
+		rt := httplimit.Break(nil, &httplimit.BreakOptions{
+			Transport: sender(func(*http.Request) (*http.Response, error) { return answer(http.StatusInternalServerError), nil }),
+			Instead: func(_ *http.Request, resp *http.Response, err error) (*http.Response, error) {
+				switch {
+				case errors.Is(err, overload.ErrOpen) && resp == nil:
+					refused++
+				case err == nil && resp.StatusCode == http.StatusInternalServerError:
+					failed++
+				default:
+					t.Errorf("Instead of %v, %v", resp, err)
+				}
+				return answer(http.StatusOK), nil
+			},
+		})
+		for range 30 {
+			resp, err := send(t.Context(), t, rt, "http://a.example/")
+			if err != nil || resp.StatusCode != http.StatusOK {
+				t.Fatalf("RoundTrip: %v, %v, want status 200", resp, err)
 			}
-			return answer(http.StatusOK), nil
-		},
-	})
-	for range 30 {
-		resp, err := send(t.Context(), t, rt, "http://a.example/")
-		if err != nil || resp.StatusCode != http.StatusOK {
-			t.Fatalf("RoundTrip: %v, %v, want status 200", resp, err)
 		}
-	}
-	if failed == 0 || refused == 0 || failed+refused != 30 {
-		t.Errorf("Instead: %d failed and %d refused, want 30 of both kinds", failed, refused)
-	}
+		if failed == 0 || refused == 0 || failed+refused != 30 {
+			t.Errorf("Instead: %d failed and %d refused, want 30 of both kinds", failed, refused)
+		}
+	})
 }

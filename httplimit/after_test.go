@@ -185,7 +185,7 @@ func TestOnlyFailuresChargesConcurrentGuesses(t *testing.T) {
 
 // The cost of an answer by a language model is known when it has been given.
 func TestSetCostSettlesDifference(t *testing.T) {
-	lim := inMemory(t, "tokens: 1000/1h")
+	lim := limiter(t, standingStill(), "tokens: 1000/1h")
 	h := httplimit.Protect(lim, &httplimit.Options{
 		Key: httplimit.Global, Cost: func(*http.Request) int64 { return 400 }, After: httplimit.ReportedCost,
 	})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -229,7 +229,7 @@ func TestSetCostSettlesDifference(t *testing.T) {
 // and no more.
 func TestSetCostNegativeCountsAsZero(t *testing.T) {
 	for _, said := range []int64{-1, penstock.Reset} {
-		lim := inMemory(t, "1000/1h")
+		lim := limiter(t, standingStill(), "1000/1h")
 		if _, err := lim.AllowN(t.Context(), "global", 100); err != nil {
 			t.Fatal(err)
 		}
@@ -245,7 +245,7 @@ func TestSetCostNegativeCountsAsZero(t *testing.T) {
 
 // Requests are counted by one limit, tokens by another, and both are told.
 func TestSettleSeveralLimiters(t *testing.T) {
-	store := penstock.NewMemory(nil)
+	store := standingStill()
 	requests, tokens, money := limiter(t, store, "requests: 10/1h"), limiter(t, store, "tokens: 100/1h"), limiter(t, store, "money: 50/1h")
 	cost := func(*http.Request) int64 { return 20 }
 	inner := httplimit.Protect(requests, &httplimit.Options{
@@ -264,7 +264,7 @@ func TestSettleSeveralLimiters(t *testing.T) {
 
 func TestCostHeader(t *testing.T) {
 	for value, remain := range map[string]int64{"3": 97, "0": 100, "": 90, "-1": 90, "3.5": 90, "+3": 90, "99999999999999999999": 0, "1000": 0} {
-		lim := inMemory(t, "100/1h")
+		lim := limiter(t, standingStill(), "100/1h")
 		h := httplimit.Protect(lim, &httplimit.Options{
 			Cost: func(*http.Request) int64 { return 10 }, After: httplimit.CostHeader("x-cost"),
 		})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Cost", value) }))

@@ -75,7 +75,7 @@ func TestPaceNormalizesHosts(t *testing.T) {
 		{"2001:db8::1", []string{"http://[2001:db8::1]/", "http://[2001:DB8::1]:80/"}},
 		{"[2001:db8::1]:8080", []string{"http://[2001:db8::1]:8080/"}},
 	} {
-		lim := inMemory(t, "100/1h")
+		lim := limiter(t, standingStill(), "100/1h")
 		c := pacedClient(lim, httplimit.PaceOptions{}, hello)
 		for _, url := range test.urls {
 			if _, err := fetch(t.Context(), c, url); err != nil {
@@ -90,7 +90,7 @@ func TestPaceNormalizesHosts(t *testing.T) {
 
 // A cost below zero gives nothing back.
 func TestPaceRejectsNegativeCosts(t *testing.T) {
-	lim := inMemory(t, "100/1h")
+	lim := limiter(t, standingStill(), "100/1h")
 	if _, err := lim.AllowN(t.Context(), "api.example", 10); err != nil {
 		t.Fatal(err)
 	}

@@ -202,9 +202,13 @@ func (r *documentRun) writeFiles() {
 	}
 }
 
+// write writes a file. No other test may start a process meanwhile: that would hold the file open
+// until it runs its program, and a script that is open for writing cannot be run.
 func (r *documentRun) write(name, text string, mode fs.FileMode) {
 	path := r.ts.MkAbs(name)
 	r.ts.Check(os.MkdirAll(filepath.Dir(path), 0o700))
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	r.ts.Check(os.WriteFile(path, []byte(text), mode))
 }
 

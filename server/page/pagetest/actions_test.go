@@ -60,6 +60,13 @@ func (tb *tab) waitForState(t *testing.T, d *daemon, text string, remaining int6
 	}
 }
 
+// waitForNote waits until the page says that an action was carried out, which is on record then.
+// The state may show it before.
+func (tb *tab) waitForNote(t *testing.T, text string) {
+	t.Helper()
+	tb.waitUntil(t, "the page says "+text, "document.querySelector('.done')?.checkVisibility() && document.querySelector('.done').textContent === "+quote(text))
+}
+
 func TestActionsNeedAReason(t *testing.T) {
 	onEachStore(t, func(t *testing.T, args ...string) {
 		d := startDaemon(t, map[string]string{"shop.yaml": shopRules}, append(args, "--audit-log", t.TempDir()+"/audit.log")...)
@@ -86,11 +93,13 @@ func TestActionsNeedAReason(t *testing.T) {
 		tb.write(t, ".acts input[name=units]", "2")
 		tb.write(t, ".acts input[name=reason]", "OPS-1: half of it")
 		tb.click(t, ".acts-row button:not(.danger)")
+		tb.waitForNote(t, "Refunded: 2 of 5 left.")
 		tb.waitForState(t, d, "2 of 5 left", 2)
 		d.checkAudit(t, auditEntry{Action: "key.refund", Reason: "OPS-1: half of it", Units: 2}, 0, 2)
 
 		tb.write(t, ".acts input[name=reason]", "OPS-2: <b>all</b> of it")
 		tb.click(t, ".acts .danger")
+		tb.waitForNote(t, "Reset: 5 of 5 left.")
 		tb.waitForState(t, d, "5 of 5 left", 5)
 		d.checkAudit(t, auditEntry{Action: "key.reset", Reason: "OPS-2: <b>all</b> of it", Units: 3}, 2, 5)
 		tb.waitUntil(t, "the page lists all three", "document.querySelectorAll('.audit tbody tr').length === 3")

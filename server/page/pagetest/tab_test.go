@@ -17,11 +17,27 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// watch runs before the page's own scripts. It records what must not happen, and makes the
-// page believe that it is hidden when a test says so.
+// watch runs before the page's own scripts. It records what must not happen, counts the requests
+// in flight, and makes the page believe that it is hidden when a test says so.
 const watch = `
 window.violations = [];
 document.addEventListener('securitypolicyviolation', (e) => violations.push(e.violatedDirective + ' ' + e.blockedURI + ' ' + e.sample));
+window.inFlight = 0;
+const ask = window.fetch;
+window.fetch = async (...request) => {
+	window.inFlight++;
+	// What the page does with an answer, and asks next, it does before this.
+	const end = () => setTimeout(() => { window.inFlight--; });
+	try {
+		const response = await ask(...request);
+		const read = response.text.bind(response);
+		response.text = () => { const text = read(); text.then(end, end); return text; };
+		return response;
+	} catch (error) {
+		end();
+		throw error;
+	}
+};
 window.pretendHidden = false;
 Object.defineProperty(document, 'hidden', { get: () => window.pretendHidden });
 `
@@ -177,27 +193,38 @@ func (tb *tab) texts(t *testing.T, selector string) []string {
 	return evaluate[[]string](t, tb, fmt.Sprintf("[...document.querySelectorAll(%s)].map((e) => e.textContent)", quote(selector)))
 }
 
-// click clicks the first element of a selector, as a user would with the mouse, once the
-// element stays in its place from one frame to the next.
+// click clicks where the first element of a selector is. What a user would hit there must be the
+// element, a part of it, its drawing or its label. All of that is one step, so that the page cannot move or
+// replace the element in between, as it could between two calls of the browser.
 func (tb *tab) click(t *testing.T, selector string) {
 	t.Helper()
-	at := evaluate[[]float64](t, tb, fmt.Sprintf(`new Promise((resolve) => {
-		const place = () => {
-			const e = document.querySelector(%s);
-			e.scrollIntoView({ block: 'center' });
-			const box = e.getBoundingClientRect();
-			return [box.left + box.width / 2, box.top + box.height / 2];
-		};
-		const compare = (before) => requestAnimationFrame(() => {
-			const now = place();
-			if (now.join() === before.join()) resolve(now);
-			else compare(now);
-		});
-		compare(place());
-	})`, quote(selector)))
-	if err := chromedp.Do(tb.ctx, chromedp.MouseClickXY(at[0], at[1])); err != nil {
-		t.Fatal(err)
+	other := evaluate[string](t, tb, fmt.Sprintf(`(() => {
+		const e = document.querySelector(%s);
+		e.scrollIntoView({ block: 'center', behavior: 'instant' });
+		const box = e.getBoundingClientRect();
+		const [clientX, clientY] = [box.left + box.width / 2, box.top + box.height / 2];
+		const hit = document.elementFromPoint(clientX, clientY);
+		if (!(e.closest('svg') ?? e).contains(hit) && hit?.closest('label')?.control !== e) return hit?.outerHTML ?? 'nothing';
+		hit.dispatchEvent(new MouseEvent('click', { bubbles: true, cancelable: true, composed: true, view: window, detail: 1, clientX, clientY }));
+		return '';
+	})()`, quote(selector)))
+	if other != "" {
+		t.Fatalf("where %s is, a click hits %.300s", selector, other)
 	}
+}
+
+// freeze makes the page believe that it is hidden, so that it stops to ask the daemon, and waits
+// until it has shown the last answer.
+func (tb *tab) freeze(t *testing.T) {
+	t.Helper()
+	evaluate[bool](t, tb, "pretendHidden = true")
+	tb.waitUntil(t, "no request is in flight", "window.inFlight === 0")
+}
+
+// thaw undoes freeze.
+func (tb *tab) thaw(t *testing.T) {
+	t.Helper()
+	evaluate[bool](t, tb, "(() => { pretendHidden = false; document.dispatchEvent(new Event('visibilitychange')); return true })()")
 }
 
 // write puts a text into an input, as if it was typed.

@@ -23,8 +23,9 @@ from typing import Iterator, List, Optional
 
 import penstock
 
-# Completions cost money, so a daemon that cannot be reached does not lift the limits.
-CLIENT = penstock.Client(os.environ.get("PENSTOCK", "http://localhost:8080"), on_unavailable="deny")
+# Completions cost money, so a daemon that cannot be reached does not lift the limits. They take
+# seconds anyway, so a daemon that is slow is worth waiting for.
+CLIENT = penstock.Client(os.environ.get("PENSTOCK", "http://localhost:8080"), on_unavailable="deny", timeout=10)
 
 # A real gateway looks up a hash of the key in a database. Keys that are not checked would have a
 # budget each.

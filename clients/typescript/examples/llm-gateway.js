@@ -12,8 +12,9 @@ import { createServer } from "node:http";
 
 import { Client } from "../index.js";
 
-// Completions cost money, so a daemon that cannot be reached does not lift the limits.
-const penstock = new Client(process.env.PENSTOCK ?? "http://localhost:8080", { onUnavailable: "deny" });
+// Completions cost money, so a daemon that cannot be reached does not lift the limits. They
+// take seconds anyway, so a daemon that is slow is worth waiting for.
+const penstock = new Client(process.env.PENSTOCK ?? "http://localhost:8080", { onUnavailable: "deny", timeout: 10 });
 
 // A real gateway looks up a hash of the key in a database. Keys that are not checked
 // would have a budget each.

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/redis/rueidis"
 
@@ -108,6 +107,7 @@ func TestServerWorksWithRueidis(t *testing.T) {
 		for _, store := range stores(t) {
 			s := newServer(t, store, nil, &engine.Options{Token: option.Password}, nil)
 			option.InitAddress = []string{startServer(t, s)}
+			option.Dialer.Timeout, option.ConnWriteTimeout = testTimeout, testTimeout // for a starved machine
 			c, err := rueidis.NewClient(option)
 			if err != nil {
 				t.Fatalf("%+v: %v", option, err)
@@ -185,7 +185,7 @@ func testRueidisKeys(ctx context.Context, t *testing.T, c rueidis.Client) {
 func TestServerWrongPasswordFailsRueidis(t *testing.T) {
 	s := newServer(t, penstock.NewMemory(nil), nil, &engine.Options{Token: "secret"}, nil)
 	c, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress: []string{startServer(t, s)}, Password: "sesame", Dialer: net.Dialer{Timeout: 10 * time.Second},
+		InitAddress: []string{startServer(t, s)}, Password: "sesame", Dialer: net.Dialer{Timeout: testTimeout}, ConnWriteTimeout: testTimeout,
 	})
 	if err == nil || !strings.Contains(err.Error(), "WRONGPASS") {
 		t.Errorf("got %v, want WRONGPASS", err)

@@ -26,7 +26,7 @@ func TestServerRequireAuthRejectsCommands(t *testing.T) {
 	if got := c.do("HELLO", "3", "AUTH", "default", "secret"); !strings.HasPrefix(got, "%7") {
 		t.Errorf("HELLO with AUTH: got %s", got)
 	}
-	c.want("*5 :0 :16 :15 :-1 :2", "CL.THROTTLE", "k", "15", "30", "60")
+	c.want("*5 :0 :16 :15 :-1 :120", "CL.THROTTLE", "k", "15", "30", "3600")
 	c.want(":1", "DEL", "k")
 	c.want(`"`+strings.Repeat("x", 20<<10)+`"`, "ECHO", strings.Repeat("x", 20<<10))
 	c.want("+RESET", "RESET")

@@ -240,6 +240,7 @@ func (c *client) do(words ...string) string {
 
 func (c *client) send(raw string) {
 	c.t.Helper()
+	_ = c.conn.SetDeadline(time.Now().Add(testTimeout)) // of each command, not of the test
 	if _, err := io.WriteString(c.conn, raw); err != nil {
 		c.t.Fatalf("sending %.80q: %v", raw, err)
 	}

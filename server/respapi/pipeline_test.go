@@ -82,12 +82,13 @@ func TestPipelinePartialStoreFailure(t *testing.T) {
 }
 
 func TestStoreErrorKeepsConnectionUsable(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	server, err := redistest.Start(redistest.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(server.Stop)
-	store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, &redisstore.Options{Timeout: time.Second})
+	store, err := redisstore.Open(t.Context(), "redis://"+server.Addr, &redisstore.Options{Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

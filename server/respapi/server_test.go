@@ -58,7 +58,7 @@ func TestUnixSocketIsLocal(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := newClient(t, nc)
-	c.want("*5 :0 :16 :15 :-1 :2", "CL.THROTTLE", "k", "15", "30", "60")
+	c.want("*5 :0 :16 :15 :-1 :120", "CL.THROTTLE", "k", "15", "30", "3600")
 	c.want(":1", "DEL", "k")
 }
 
@@ -85,7 +85,7 @@ func TestDelNeedsLocalClientOrToken(t *testing.T) {
 		l.from = &net.TCPAddr{IP: net.ParseIP(c.ip), Port: 4711}
 		serve(t, newServer(t, penstock.NewMemory(nil), nil, &c.options, nil), l)
 		client := l.dial(t)
-		client.want("*5 :0 :16 :15 :-1 :2", "CL.THROTTLE", "k", "15", "30", "60")
+		client.want("*5 :0 :16 :15 :-1 :120", "CL.THROTTLE", "k", "15", "30", "3600")
 		client.want(c.want, "DEL", "k")
 		if c.options.Token != "" {
 			client.want("+OK", "AUTH", c.options.Token)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/server/internal/connlimit"
 )
 
@@ -47,7 +49,8 @@ func TestShutdownAnswersReceivedCommands(t *testing.T) {
 	store := newBlockingStore()
 	s := newServer(t, store, nil, nil, nil)
 	s.closeWaits.finalRead = 0
-	addr := startServer(t, s)
+	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(redistest.FreePort(t))) // no other program listens there later
+	serve(t, s, must(net.Listen("tcp", addr)))
 	idle := dial(t, addr)
 	idle.want("+PONG", "PING")
 	waitForConns(t, s, 1)

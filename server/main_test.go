@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -121,6 +123,12 @@ func await(t *testing.T, what func() string, holds func() bool) {
 			t.Fatalf("after %v not yet: %s", testTimeout, what())
 		}
 	}
+}
+
+// reserveAddr returns an address on which no other program listens until the test ends.
+func reserveAddr(t *testing.T) string {
+	t.Helper()
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(redistest.FreePort(t)))
 }
 
 // get returns the response to GET.

@@ -12,11 +12,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	envoyratelimit "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	envoyrls "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/server"
 )
 
@@ -223,46 +223,21 @@ func TestStatsdGetsLastCountsOnShutdown(t *testing.T) {
 	})
 }
 
-// reservePort returns a port that refuses connections, since its socket does not listen, until listen
-// is called. No other program can take it meanwhile.
-func reservePort(t *testing.T) (port int, listen func() net.Listener) {
-	t.Helper()
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := os.NewFile(uintptr(fd), "reserved")
-	t.Cleanup(func() { _ = file.Close() })
-	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
-	addr, err := syscall.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return addr.(*syscall.SockaddrInet4).Port, func() net.Listener {
-		if err := syscall.Listen(fd, 16); err != nil {
-			t.Fatal(err)
-		}
-		l, err := net.FileListener(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = l.Close() })
-		return l
-	}
-}
-
 // Without a server of statsd the daemon says so once, and counts what it could not send.
 func TestStatsdServerThatComesLateGetsAllCounts(t *testing.T) {
 	t.Parallel()
-	port, listen := reservePort(t)
+	port := redistest.FreePort(t)
 	d := startRatelimit(t, statsdRules, "STATSD_HOST=127.0.0.1", fmt.Sprint("STATSD_PORT=", port), "STATS_FLUSH_INTERVAL=10ms")
 	hit(t, d, "path", "login")
 	const lost = "statistics are not sent to statsd"
 	d.await("a warning", func() bool { return strings.Contains(d.log.String(), lost) })
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
 	receiver := &statsdServer{counts: map[string]float64{}}
-	go receiver.accept(listen())
+	go receiver.accept(l)
 	await(t, func() string { return receiver.text("") + d.log.String() }, func() bool {
 		return receiver.text("path_login.total_hits") == "ratelimit.service.rate_limit.shop.path_login.total_hits|c 1\n"
 	})

@@ -223,11 +223,7 @@ func TestServerRunLeavesNoGoroutines(t *testing.T) {
 
 func TestNewFailureClosesListeners(t *testing.T) {
 	taken := listen(t)
-	free := listen(t)
-	addr := free.Addr().String()
-	if err := free.Close(); err != nil {
-		t.Fatal(err)
-	}
+	addr := reserveAddr(t)
 	c := load(t, map[string]string{"grpc": addr, "admin": taken.Addr().String()})
 	_, err := server.New(t.Context(), c, nil)
 	if err == nil || !strings.Contains(err.Error(), "listener admin: listen tcp "+taken.Addr().String()) {

@@ -65,7 +65,7 @@ func newMemory() *penstock.Memory {
 func newRedisStore(t *testing.T) penstock.Store {
 	store, err := redisstore.Open(context.Background(), "unix://"+redis.Socket, &redisstore.Options{
 		Prefix:  fmt.Sprintf("t%d-", prefixes.Add(1)),
-		Timeout: 10 * time.Second, // long enough for a busy machine
+		Timeout: time.Minute, // long enough for a busy machine
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -253,7 +253,7 @@ func TestUnixSocketIsLocal(t *testing.T) {
 func TestObserveLatencyEveryCall(t *testing.T) {
 	var observed atomic.Int64
 	c := newClient(t, newEngine(t, newMemory(), userRules, nil), &grpcapi.Options{ObserveLatency: func(d time.Duration) {
-		if d > 0 {
+		if d >= 0 {
 			observed.Add(1)
 		}
 	}})

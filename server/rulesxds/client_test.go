@@ -3,6 +3,7 @@ package rulesxds_test
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/server/durable"
 	"github.com/penstock-io/penstock/server/rules"
 	"github.com/penstock-io/penstock/server/rulesxds"
@@ -109,7 +111,7 @@ func TestClientRejectsWhatCannotBeUsed(t *testing.T) {
 // A server that restarts may give its first version to other rules.
 func TestClientReconnectsAndLoadsSameVersionOfRestartedServer(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, "127.0.0.1:0")
+	s := startServer(t, net.JoinHostPort("127.0.0.1", strconv.Itoa(redistest.FreePort(t)))) // no other program listens there meanwhile
 	s.Set("1", domain("a", 1))
 	client := newClient(t, config(s), nil)
 	r := run(t, client)

@@ -69,7 +69,7 @@ const (
 
 func TestDaemonDecidesByRulesOfControlPlane(t *testing.T) {
 	t.Parallel()
-	c := startControlPlane(t, "127.0.0.1:0")
+	c := startControlPlane(t, "")
 	c.serve("1", policy(1))
 	d := startDaemon(t, "CONFIG_GRPC_XDS_SERVER_URL="+c.addr)
 	c.awaitAccepted("1")
@@ -99,7 +99,7 @@ func TestDaemonDecidesByRulesOfControlPlane(t *testing.T) {
 // is denied.
 func TestDaemonDecidesUnderLoadWhileRulesChange(t *testing.T) {
 	t.Parallel()
-	c := startControlPlane(t, "127.0.0.1:0")
+	c := startControlPlane(t, "")
 	c.serve("1", policy(1))
 	d := startDaemon(t, "CONFIG_GRPC_XDS_SERVER_URL="+c.addr)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -143,7 +143,7 @@ func TestDaemonDecidesUnderLoadWhileRulesChange(t *testing.T) {
 // Envoy Gateway starts its service before there are any rules.
 func TestDaemonStartsWithoutRulesIfForced(t *testing.T) {
 	t.Parallel()
-	c := startControlPlane(t, "127.0.0.1:0") // without a snapshot it does not answer
+	c := startControlPlane(t, "") // without a snapshot it does not answer
 	for _, healthy := range []bool{true, false} {
 		d := startDaemon(t, "CONFIG_GRPC_XDS_SERVER_URL="+c.addr, "FORCE_START_WITHOUT_INITIAL_CONFIG=true",
 			"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED="+strconv.FormatBool(!healthy))
@@ -165,7 +165,7 @@ func TestDaemonStartsWithoutRulesIfForced(t *testing.T) {
 
 func TestDaemonKeepsRulesOverRestartWhileControlPlaneIsDown(t *testing.T) {
 	t.Parallel()
-	c := startControlPlane(t, "127.0.0.1:0")
+	c := startControlPlane(t, "")
 	c.serve("1", policy(1))
 	environ := []string{"CONFIG_GRPC_XDS_SERVER_URL=" + c.addr, "PENSTOCK_DATA=" + t.TempDir()}
 	d := startDaemon(t, environ...)

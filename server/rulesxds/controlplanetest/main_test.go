@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -52,8 +53,13 @@ type controlPlane struct {
 	requests []*discovery.DiscoveryRequest
 }
 
+// startControlPlane serves on an address, or without one on a port that stays the test's while the
+// control plane is stopped.
 func startControlPlane(t *testing.T, addr string, o ...grpc.ServerOption) *controlPlane {
 	t.Helper()
+	if addr == "" {
+		addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(redistest.FreePort(t)))
+	}
 	l, err := net.Listen("tcp", addr) //nolint:noctx // the listener of a test
 	if err != nil {
 		t.Fatal(err)

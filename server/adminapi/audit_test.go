@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/adminapi"
@@ -15,7 +16,7 @@ import (
 
 func newAudit(t *testing.T, out io.Writer) *audit.Log {
 	t.Helper()
-	log, err := audit.New(audit.Options{Out: out, Node: "node-1"})
+	log, err := audit.New(audit.Options{Out: out, Node: "node-1", Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/adminapi"
@@ -53,7 +54,7 @@ func takeThree(t *testing.T, e *engine.Engine, rule string) {
 
 // checkKey takes three units of a key, and refunds and resets them.
 func checkKey(t *testing.T, e *engine.Engine, query, rule string) {
-	log, err := audit.New(audit.Options{Out: io.Discard})
+	log, err := audit.New(audit.Options{Out: io.Discard, Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

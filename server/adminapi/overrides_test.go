@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/penstock-io/penstock/server/adminapi"
 	"github.com/penstock-io/penstock/server/audit"
@@ -48,7 +49,7 @@ func listOverrides(t *testing.T, s http.Handler, query string) overrideList {
 func TestOverridesAreSetListedAndDeleted(t *testing.T) {
 	onEachStore(t, func(t *testing.T, e *engine.Engine) {
 		var log bytes.Buffer
-		auditLog, err := audit.New(audit.Options{Out: &log})
+		auditLog, err := audit.New(audit.Options{Out: &log, Timeout: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -31,6 +31,10 @@ type Options struct {
 	// Out receives the lines. Required.
 	Out io.Writer
 
+	// Timeout bounds how long an action waits for the log: one that is not read, such as
+	// a full pipe, must not hold callers for ever. Default: two seconds.
+	Timeout time.Duration
+
 	// Node names this daemon among others. Optional.
 	Node string
 
@@ -62,9 +66,7 @@ type Log struct {
 }
 
 const (
-	// writeTimeout bounds how long an action waits for the log. A log that is not read,
-	// such as a full pipe, must not hold callers for ever.
-	writeTimeout = 2 * time.Second
+	defaultTimeout = 2 * time.Second
 
 	maxRecent = 200
 
@@ -84,6 +86,9 @@ func New(o Options) (*Log, error) {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Timeout == 0 {
+		o.Timeout = defaultTimeout
 	}
 	if o.OnEnd == nil {
 		o.OnEnd = func(string, Result) {}
@@ -240,9 +245,9 @@ func (l *Log) Recent() []Entry {
 	return all
 }
 
-// write writes whole lines, or returns ErrUnwritable within writeTimeout.
+// write writes whole lines, or returns ErrUnwritable within Options.Timeout.
 func (l *Log) write(lines []byte) error {
-	timeout := time.NewTimer(writeTimeout)
+	timeout := time.NewTimer(l.options.Timeout)
 	defer timeout.Stop()
 	written := make(chan error, 1)
 	select {
@@ -253,17 +258,22 @@ func (l *Log) write(lines []byte) error {
 			written <- err
 		}()
 	case <-timeout.C:
-		return l.unwritable(errBlocked)
+		return l.unwritable(l.blocked())
 	}
 	select {
 	case err := <-written:
 		return l.unwritable(err)
 	case <-timeout.C:
-		return l.unwritable(errBlocked)
+	}
+	select {
+	case err := <-written: // in time: the caller stood still
+		return l.unwritable(err)
+	default:
+		return l.unwritable(l.blocked())
 	}
 }
 
-var errBlocked = fmt.Errorf("not written within %v", writeTimeout)
+func (l *Log) blocked() error { return fmt.Errorf("not written within %v", l.options.Timeout) }
 
 // writeLines writes lines. After a line that was cut off, as on a full disk, it begins a
 // new one.

@@ -20,7 +20,7 @@ import (
 
 func newLog(t *testing.T, out io.Writer) *audit.Log {
 	t.Helper()
-	l, err := audit.New(audit.Options{Out: out, Node: "node-1"})
+	l, err := audit.New(audit.Options{Out: out, Node: "node-1", Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,10 @@ func TestBlockedLogFailsActionsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		var b bytes.Buffer
-		l := newLog(t, writerFunc(func(p []byte) (int, error) { <-release; return b.Write(p) }))
+		l, err := audit.New(audit.Options{Out: writerFunc(func(p []byte) (int, error) { <-release; return b.Write(p) })})
+		if err != nil {
+			t.Fatal(err)
+		}
 		start := time.Now()
 		for range 2 {
 			if _, err := l.Begin(reset); !errors.Is(err, audit.ErrUnwritable) {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -17,7 +18,7 @@ import (
 
 func newAudit(t *testing.T, out io.Writer) *audit.Log {
 	t.Helper()
-	log, err := audit.New(audit.Options{Out: out})
+	log, err := audit.New(audit.Options{Out: out, Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/audit"
@@ -16,7 +17,7 @@ import (
 
 func newAudit(t *testing.T, out io.Writer) *audit.Log {
 	t.Helper()
-	log, err := audit.New(audit.Options{Out: out})
+	log, err := audit.New(audit.Options{Out: out, Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 // newAudited returns a server with rules, a token with a name, and an audit log.
 func newAudited(t *testing.T, out io.Writer) (*Server, *audit.Log) {
 	t.Helper()
-	log, err := audit.New(audit.Options{Out: out})
+	log, err := audit.New(audit.Options{Out: out, Timeout: testTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}

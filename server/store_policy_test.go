@@ -63,3 +63,12 @@ descriptors:
 		t.Error("the policy of a removed rule still applies")
 	}
 }
+
+// A Redis that may take long for a call may also take long for its first answer.
+func TestServerWaitsForRedisAtStartAsLongAsForACall(t *testing.T) {
+	for timeout, want := range map[time.Duration]time.Duration{50 * time.Millisecond: 2 * time.Second, 10 * time.Second: 10 * time.Second} {
+		if got := (&Config{RedisTimeout: timeout}).connectTimeout(); got != want {
+			t.Errorf("with --redis-timeout %v it waits for %v, want %v", timeout, got, want)
+		}
+	}
+}

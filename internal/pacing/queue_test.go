@@ -146,17 +146,19 @@ func TestQueuePauseDuringWaitRefundsUnits(t *testing.T) {
 // A call whose deadline is before the end of the pause takes no turn, because a bucket
 // could not return it.
 func TestQueuePauseBeforeWaitTakesNothing(t *testing.T) {
-	lim := limiter(t, penstock.NewMemory(nil), "10/1h")
-	q := NewQueue(lim, 0, 0)
-	q.Pause("k", time.Minute)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	if err := q.Wait(ctx, "k", 1); !errors.Is(err, penstock.ErrDeadline) {
-		t.Errorf("got %v, want %v", err, penstock.ErrDeadline)
-	}
-	if d, err := lim.Peek(t.Context(), "k"); err != nil || d.Remaining != 10 {
-		t.Errorf("%v, %v", d, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		lim := limiter(t, penstock.NewMemory(nil), "10/1h")
+		q := NewQueue(lim, 0, 0)
+		q.Pause("k", time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := q.Wait(ctx, "k", 1); !errors.Is(err, penstock.ErrDeadline) {
+			t.Errorf("got %v, want %v", err, penstock.ErrDeadline)
+		}
+		if d, err := lim.Peek(t.Context(), "k"); err != nil || d.Remaining != 10 {
+			t.Errorf("%v, %v", d, err)
+		}
+	})
 }
 
 // Expired pauses are dropped when there are many, and no others.

@@ -3,6 +3,7 @@ package overload_test
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -184,18 +185,22 @@ func TestGateFindsLimitOfRealTimeServer(t *testing.T) {
 		var served, refused atomic.Int64
 		stop := time.Now().Add(20 * time.Second)
 		var group sync.WaitGroup
-		for range callers {
+		for i := range callers {
+			// On a clock that stands still while goroutines run, equal times would let all
+			// callers come back at one instant, and find the workers busy or leave them idle.
+			random := rand.New(rand.NewPCG(uint64(i), 1))
+			about := func(d time.Duration) time.Duration { return d/2 + time.Duration(random.Int64N(int64(d))) }
 			group.Go(func() {
 				for time.Now().Before(stop) {
 					err := g.Do(t.Context(), overload.Normal, func(context.Context) error {
 						work <- struct{}{}
-						time.Sleep(10 * time.Millisecond)
+						time.Sleep(about(10 * time.Millisecond))
 						<-work
 						return nil
 					})
 					if err != nil {
 						refused.Add(1)
-						time.Sleep(20 * time.Millisecond)
+						time.Sleep(about(20 * time.Millisecond))
 						continue
 					}
 					served.Add(1)

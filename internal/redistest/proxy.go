@@ -24,6 +24,7 @@ type Proxy struct {
 	armed     bool          // whether the script call to cut was seen
 	reset     bool          // whether a cut sends RST instead of FIN
 	freezeNew bool          // whether new connections are frozen
+	cutAlls   int           // times that all connections were cut
 	cuts      int           // connections cut within a reply
 	dials     int           // connections so far
 	length    int           // bytes of replies since the last script call
@@ -71,9 +72,9 @@ func (p *Proxy) do(change func()) {
 }
 
 func (p *Proxy) connect(client *net.TCPConn) {
-	target := ""
+	target, cutAlls := "", 0
 	p.do(func() {
-		target = p.target
+		target, cutAlls = p.target, p.cutAlls
 		p.dials++
 	})
 	server, err := net.Dial("tcp", target)
@@ -83,7 +84,11 @@ func (p *Proxy) connect(client *net.TCPConn) {
 	}
 	k := &link{client: client, server: server.(*net.TCPConn)}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
-	p.do(func() { p.links[k], k.frozen = true, p.freezeNew })
+	p.do(func() {
+		if p.links[k], k.frozen = true, p.freezeNew; p.cutAlls != cutAlls {
+			p.cut(k) // it was being opened when all were cut
+		}
+	})
 	go p.forward(k, k.client, k.server, p.call)
 	go p.forward(k, k.server, k.client, p.reply)
 }
@@ -184,6 +189,7 @@ func (p *Proxy) Cuts() (n int) {
 func (p *Proxy) CutAll() (n int) {
 	p.do(func() {
 		n = len(p.links)
+		p.cutAlls++
 		for k := range p.links {
 			p.cut(k)
 		}

@@ -92,7 +92,7 @@ func (s *Server) start(o Options) (err error) {
 			return err
 		}
 	}
-	if o.bus {
+	if o.bus || slices.Contains(o.Args, "--cluster-enabled") {
 		if s.bus, err = s.reservePort(); err != nil {
 			return err
 		}

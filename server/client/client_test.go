@@ -5,12 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/server/client"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/rules"
@@ -18,7 +21,7 @@ import (
 
 func TestClientWithLimiter(t *testing.T) {
 	c := newClient(t, serve(t, engine.New(penstock.NewMemory(nil), nil)))
-	lim, err := penstock.New(c, penstock.PerMinute(2))
+	lim, err := penstock.New(c, penstock.PerHour(2))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,6 +125,20 @@ func TestClientRemoteRefundNeedsTheToken(t *testing.T) {
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 }
 
+// startHTTP starts a server on a port that no other program listens on when it is closed.
+func startHTTP(t *testing.T, h http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(redistest.FreePort(t))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(h)
+	_ = s.Listener.Close()
+	s.Listener = l
+	s.Start()
+	return s
+}
+
 // A response that is not a decision never becomes one.
 func TestClientRejectsForeignResponses(t *testing.T) {
 	one := penstock.Request{Key: "k", Limit: penstock.PerHour(1), Cost: 1}
@@ -138,10 +155,10 @@ func TestClientRejectsForeignResponses(t *testing.T) {
 		{502, ``},
 		{503, `{"type":"#ProblemUnavailable","title":"x","detail":"y"}`},
 	} {
-		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		s := startHTTP(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(c.status)
 			_, _ = io.WriteString(w, c.body)
-		}))
+		})
 		store := newClient(t, s.URL)
 		if d, err := store.Take(t.Context(), one); !errors.Is(err, penstock.ErrUnavailable) || d.Allowed {
 			t.Errorf("%d %s: got %v, %v, want ErrUnavailable", c.status, c.body, d, err)

@@ -227,10 +227,11 @@ func (s *Server) removeConn(c *conn) {
 	s.openConns.Done()
 }
 
-// WriteMaxClients writes Redis's error for a connection over the limit. It takes at most a
-// second, and usually no time at all, since the send buffer of a new connection is empty.
+// WriteMaxClients writes Redis's error for a connection over the limit. It takes at most ten
+// seconds, and usually no time at all, since the send buffer of a new connection is empty. A
+// shorter deadline could pass on a busy machine before the write is tried.
 func WriteMaxClients(nc net.Conn) {
-	_ = nc.SetWriteDeadline(time.Now().Add(time.Second))
+	_ = nc.SetWriteDeadline(time.Now().Add(10 * time.Second))
 	_, _ = nc.Write([]byte("-ERR max number of clients reached\r\n"))
 }
 

@@ -7,16 +7,19 @@ import (
 	"errors"
 	"net"
 	"runtime"
+	"strconv"
 	"testing"
 	"time"
+
+	"github.com/penstock-io/penstock/internal/redistest"
 )
 
 const testTimeout = time.Minute
 
-// listen returns a listener on a free port.
+// listen returns a listener on a free port, which stays free when the listener is closed.
 func listen(t *testing.T) *Listener {
 	t.Helper()
-	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	tcp, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(redistest.FreePort(t))))
 	if err != nil {
 		t.Fatal(err)
 	}

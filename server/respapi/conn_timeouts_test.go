@@ -1,6 +1,7 @@
 package respapi
 
 import (
+	"errors"
 	"io"
 	"net"
 	"strings"
@@ -176,7 +177,7 @@ func TestShutdownWaitsForFirstCommandOfNewClient(t *testing.T) {
 			_ = s.Shutdown(t.Context())
 			ended <- time.Since(start)
 		}()
-		if n, err := silent.Read(make([]byte, 1)); err != io.EOF || time.Since(start) > 100*time.Millisecond {
+		if n, err := silent.Read(make([]byte, 1)); !errors.Is(err, io.EOF) || time.Since(start) > 100*time.Millisecond {
 			t.Errorf("the silent client got %d bytes, %v after %v, want EOF at once", n, err, time.Since(start))
 		}
 		time.Sleep(4 * time.Second)

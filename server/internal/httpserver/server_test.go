@@ -616,7 +616,7 @@ func TestServerClosesHTTP2StreamThatIsNotRead(t *testing.T) {
 		}
 		ended <- err
 	}))
-	const timeout = 5 * time.Second // a busy machine is faster than twice that
+	const timeout = 3 * time.Second // a busy machine is faster than twice that
 	mux.Handle("/suspended", withStreamTimeout(timeout, func(w http.ResponseWriter, r *http.Request) {
 		resume := SuspendTimeout(r)
 		<-time.After(2*timeout + 100*time.Millisecond)

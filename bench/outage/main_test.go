@@ -22,7 +22,7 @@ func TestOutageStaysWithinBound(t *testing.T) {
 }
 
 func TestCheckRejectsExcess(t *testing.T) {
-	over := []point{{at: time.Second, admitted: 10 * rate, fallback: 1, bound: boundAt(time.Second, false, false)}}
+	over := []point{{at: time.Second, admitted: 10 * rate, fallback: 1, bound: boundAt(time.Second, 0, false)}}
 	if check(over) == nil {
 		t.Error("ten bursts in one second pass the check")
 	}

@@ -68,7 +68,7 @@ func redisRateVarying(ctx context.Context, addr string, perMinute int64) (bool, 
 
 func redisRate(t *testing.T, addr string) *redis_rate.Limiter {
 	t.Helper()
-	client := redis.NewClient(&redis.Options{Addr: addr})
+	client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute}) // or it would repeat a slow call
 	t.Cleanup(func() { _ = client.Close() })
 	return redis_rate.NewLimiter(client)
 }

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/penstock-io/penstock/internal/redistest"
 )
 
 // A process is a measured server.
@@ -23,7 +25,7 @@ type process struct {
 }
 
 // startTimeout is how long a server may take to start.
-const startTimeout = 30 * time.Second
+const startTimeout = 2 * time.Minute
 
 // start runs a server and waits until its address accepts connections.
 func start(name, addr string, cmd *exec.Cmd) (*process, error) {
@@ -97,13 +99,11 @@ func (p *process) resident() (int, error) {
 	return pages * os.Getpagesize(), err
 }
 
+// freeAddr returns an address for a server to start. No client's connection gets its port, and no
+// other process, until this one ends.
 func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String(), nil
+	port, _, err := redistest.ReservePort()
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), err
 }
 
 func portOf(addr string) string {

@@ -107,6 +107,9 @@ func FreePort(t testing.TB) int {
 	return port
 }
 
+// ReservePort is [FreePort] for a program: the port is its own until release is called or it ends.
+func ReservePort() (port int, release func(), err error) { return freePort() }
+
 // CheckExpiry fails the test if a key on one of the servers has no expiry.
 func CheckExpiry(t testing.TB, servers ...*Server) {
 	t.Helper()

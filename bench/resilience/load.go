@@ -79,11 +79,16 @@ func callFreely(length time.Duration, take takeFunc) *counts {
 // callPaced runs a few callers with so many calls a second in total. Late callers catch
 // up.
 func callPaced(length time.Duration, perSecond float64, callers int, take takeFunc) *counts {
+	return callWhile(func(at time.Duration) bool { return at < length }, perSecond, callers, take)
+}
+
+// callWhile is callPaced for as long as a condition holds, which gets the time since the begin.
+func callWhile(on func(at time.Duration) bool, perSecond float64, callers int, take takeFunc) *counts {
 	t := &counts{}
 	t.run(callers, func(caller int, begin time.Time) {
 		rng := rand.New(rand.NewPCG(uint64(caller), 2))
 		decisions := 0
-		for at := time.Duration(0); at < length; at = time.Since(begin) {
+		for at := time.Duration(0); on(at); at = time.Since(begin) {
 			due := int(at.Seconds() * perSecond / float64(callers))
 			for ; decisions < due; decisions++ {
 				t.record(take(rng))

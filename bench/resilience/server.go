@@ -56,7 +56,7 @@ func (s *servers) stop() {
 
 // The timeouts of a call: long if nothing is to fail, or the default.
 const (
-	patient = time.Second
+	patient = 10 * time.Second
 	usual   = 50 * time.Millisecond
 )
 

@@ -195,7 +195,7 @@ TYPESCRIPT_VERSION := 5.9.3
 TYPESCRIPT         := .bin/typescript/$(TYPESCRIPT_VERSION)
 
 $(TYPESCRIPT):
-	npm install --prefix .bin/typescript --no-audit --no-fund --ignore-scripts typescript@$(TYPESCRIPT_VERSION)
+	npm install --prefix .bin/typescript --no-audit --no-fund --ignore-scripts --fetch-retries=5 typescript@$(TYPESCRIPT_VERSION)
 	touch $@
 
 # Any browser of this family will do; Debian's smallest has no window.
@@ -213,11 +213,15 @@ programs:
 	done; \
 	if [ -n "$$missing" ]; then $(MAKE) --no-print-directory install PACKAGES="$$missing"; fi
 
+# It waits for a process that has its lock, and asks again for what a mirror does not send. An
+# update does not wait for the lock, so it is repeated.
+APT := DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=600 -o Acquire::Retries=5
+
 .PHONY: install
 install:
 	@if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
 		echo "these Debian packages are needed: $(PACKAGES); install them or what brings the same programs, then run make again" >&2; \
 		exit 1; \
 	fi
-	apt-get update -q
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $(PACKAGES)
+	for try in 1 2 3 4 5 6; do $(APT) update && break; sleep 10; done
+	$(APT) install -y --no-install-recommends $(PACKAGES)

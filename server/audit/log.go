@@ -32,7 +32,7 @@ type Options struct {
 	Out io.Writer
 
 	// Timeout bounds how long an action waits for the log: one that is not read, such as
-	// a full pipe, must not hold callers for ever. Default: two seconds.
+	// a full pipe, must not hold callers for ever. Default: four seconds.
 	Timeout time.Duration
 
 	// Node names this daemon among others. Optional.
@@ -66,7 +66,7 @@ type Log struct {
 }
 
 const (
-	defaultTimeout = 2 * time.Second
+	defaultTimeout = 4 * time.Second // shorter than HTTP connections wait for a response
 
 	maxRecent = 200
 

@@ -17,8 +17,11 @@ func DieWithParent(c *exec.Cmd) {
 }
 
 // reserve binds a port without listening on it. Bound without SO_REUSEADDR, it excludes
-// all other reservations; with it set afterwards, servers, which set it too, can listen.
-// Connections are refused until one does.
+// all other reservations, and fails if a server listens; with it set afterwards, servers,
+// which set it too, can listen. Connections are refused until one does.
+//
+// It must not listen itself to try: a process that this one forks at that moment would keep
+// the socket open for a while, and the server could not listen.
 func reserve(port int) (release func(), err error) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -3,8 +3,6 @@ package redistest
 import (
 	"fmt"
 	"math/rand/v2"
-	"net"
-	"strconv"
 )
 
 // Ports come from below the range from which the kernel picks the local ports of
@@ -21,22 +19,9 @@ const (
 func freePort() (port int, release func(), err error) {
 	for range 100 {
 		port = firstPort + rand.IntN(lastPort-firstPort)
-		if release, err = reserve(port); err != nil {
-			continue
-		}
-		if err = checkListen(port); err == nil {
+		if release, err = reserve(port); err == nil {
 			return port, release, nil
 		}
-		release()
 	}
 	return 0, nil, fmt.Errorf("redistest: no free port: %w", err)
-}
-
-// checkListen returns an error if a server could not listen on a port.
-func checkListen(port int) error {
-	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-	if err != nil {
-		return err
-	}
-	return l.Close()
 }

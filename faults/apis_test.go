@@ -70,7 +70,10 @@ func openAPIs(t testing.TB, d *daemon) []penstock.Store {
 func openGRPC(t testing.TB, d *daemon, timeout time.Duration) penstock.Store {
 	t.Helper()
 	conn, err := grpc.NewClient(d.addrs["grpc"], grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1, MaxDelay: 20 * time.Millisecond}}))
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1, MaxDelay: 20 * time.Millisecond},
+			MinConnectTimeout: apiTimeout, // otherwise a connection has as long as a pause
+		}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ func (s *Store) TakeEach(ctx context.Context, rs []penstock.Request, ds []pensto
 		return fmt.Errorf("redisstore: %d requests, but room for %d decisions", len(rs), len(ds))
 	}
 	if len(rs) == 1 { // it can join a batch of takes
-		return s.takeOnly(ctx, rs, ds)
+		return s.takeSingle(ctx, rs, ds)
 	}
 	start := time.Now()
 	if decided, err := s.takeEachInGroup(ctx, rs, ds); decided || err != nil {
@@ -34,7 +34,8 @@ func (s *Store) TakeEach(ctx context.Context, rs []penstock.Request, ds []pensto
 	return s.takeEach(d, rs, ds)
 }
 
-func (s *Store) takeOnly(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) (err error) {
+// takeSingle decides a call that has one request.
+func (s *Store) takeSingle(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) (err error) {
 	if ds[0], err = s.Take(ctx, rs[0]); err != nil {
 		return requestError(0, err)
 	}

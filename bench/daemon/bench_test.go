@@ -2,10 +2,13 @@ package main
 
 import (
 	"bytes"
+	"net"
 	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc"
 )
 
 func TestMain(m *testing.M) {
@@ -52,13 +55,68 @@ func TestContenderFailsOnWrongResponse(t *testing.T) {
 	}
 	defer p.stop()
 	c := newHTTPContender(p)
-	refuse := func(int, int) error { return os.ErrInvalid }
+	refuse := func(int) error { return os.ErrInvalid }
 	if err := c.runTurn(10 * time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	c.send = refuse
+	c.load = loadByCallers(refuse)
 	if err := c.runTurn(10 * time.Millisecond); err == nil {
 		t.Error("a wrong response was not an error")
+	}
+}
+
+// The floor answers every request with OK, one limit and 999 remaining units.
+func TestRLSCheckFailsOnWrongResponses(t *testing.T) {
+	p, err := floor("grpc1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.stop()
+	for _, c := range []struct {
+		load rlsLoad
+		want string
+	}{
+		{rlsLoad{descriptors: 1, constant: true}, ""},
+		{oneDescriptor, "2 calls, and from 999 to 999 remained"},
+		{threeDescriptors, "want 3 limits"},
+		{rlsLoad{descriptors: 1, denyHalf: true}, "want OVER_LIMIT"},
+	} {
+		client, err := dialRLS(p.addr, c.load)
+		if err != nil {
+			t.Fatal(err)
+		}
+		check := newRLSCheck(c.load)
+		for _, step := range []func() error{
+			func() error { return client.sendEach(check) },
+			func() error { return client.sendEach(check) },
+			func() error { return check.sums(check.began) },
+		} {
+			if err = step(); err != nil {
+				break
+			}
+		}
+		if client.close(); err == nil && c.want != "" || err != nil && (c.want == "" || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%+v: got %v, want %q", c.load, err, c.want)
+		}
+	}
+}
+
+// A server without the service ends each call with a status.
+func TestRLSClientFailsOnStatus(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	defer server.Stop()
+	go func() { _ = server.Serve(listener) }()
+	client, err := dialRLS(listener.Addr().String(), oneDescriptor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.close()
+	if err := client.sendEach(newRLSCheck(oneDescriptor)); err == nil || !strings.Contains(err.Error(), `grpc-status "12"`) {
+		t.Errorf("got %v, want the status of an unknown service", err)
 	}
 }
 

@@ -17,7 +17,7 @@ func newHTTPContender(p *process) *contender {
 		bodies[i] = fmt.Sprintf(`{"key":"user:%012d","limit":"100000/1m"}`, i)
 	}
 	url := "http://" + p.addr + "/v1/take"
-	send := func(_, n int) error {
+	send := func(n int) error {
 		response, err := client.Post(url, "application/json", strings.NewReader(bodies[n%len(bodies)]))
 		if err != nil {
 			return err
@@ -29,7 +29,7 @@ func newHTTPContender(p *process) *contender {
 		}
 		return err
 	}
-	return &contender{server: p, send: send}
+	return &contender{server: p, load: loadByCallers(send)}
 }
 
 // http compares the HTTP API with a net/http server with a constant response.

@@ -1,16 +1,16 @@
 package main
 
 import (
-	"context"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"time"
 
 	rlsext "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlspb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/penstock-io/penstock/bench/internal/measure"
 )
@@ -24,41 +24,28 @@ descriptors:
   - {key: quota, rate_limit: {unit: year, requests_per_unit: 1}}
 `
 
-// connections is the number of connections of a proxy with a few threads.
-const connections = 4
-
 // newRLSContender returns a contender that calls a rate limit service.
 func newRLSContender(p *process, l rlsLoad) (*contender, func(), error) {
-	var clients []rlspb.RateLimitServiceClient
-	var conns []*grpc.ClientConn
-	done := func() {
-		for _, c := range conns {
-			_ = c.Close()
-		}
+	client, err := dialRLS(p.addr, l)
+	if err != nil {
+		return nil, nil, err
 	}
-	for range connections {
-		c, err := grpc.NewClient(p.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			done()
-			return nil, nil, err
+	load := func(until time.Time) ([]time.Duration, error) {
+		check := newRLSCheck(l)
+		latencies, err := client.sendUntil(until, check)
+		if err == nil {
+			err = check.sums(time.Now())
 		}
-		conns, clients = append(conns, c), append(clients, rlspb.NewRateLimitServiceClient(c))
+		return latencies, err
 	}
-	requests := l.requests()
-	send := func(caller, n int) error {
-		response, err := clients[caller%connections].ShouldRateLimit(context.Background(), requests[n%len(requests)])
-		if err != nil {
-			return err
-		}
-		return l.check(n%len(requests), response)
-	}
-	return &contender{server: p, send: send}, done, nil
+	return &contender{server: p, load: load}, client.close, nil
 }
 
 // An rlsLoad is what a proxy asks of a rate limit service.
 type rlsLoad struct {
 	descriptors int  // of a request
 	denyHalf    bool // whether half of the keys have used up their quota
+	constant    bool // whether the service counts nothing
 }
 
 var (
@@ -67,36 +54,49 @@ var (
 	halfDenied       = rlsLoad{descriptors: 3, denyHalf: true}
 )
 
-func (l rlsLoad) requests() []*rlspb.RateLimitRequest {
-	requests := make([]*rlspb.RateLimitRequest, keyCount)
-	for i := range requests {
-		keys := []string{"user", "remote_address", "route"}[:l.descriptors]
-		if l.denies(i) {
-			keys[l.descriptors-1] = "quota"
+// encodedRequests returns the requests with gRPC's prefix: not compressed, and the length.
+func (l rlsLoad) encodedRequests() ([][]byte, error) {
+	frames := make([][]byte, keyCount)
+	for n := range frames {
+		message, err := proto.Marshal(l.request(n))
+		if err != nil {
+			return nil, err
 		}
-		requests[i] = &rlspb.RateLimitRequest{Domain: "bench"}
-		for _, key := range keys {
-			requests[i].Descriptors = append(requests[i].Descriptors, &rlsext.RateLimitDescriptor{
-				Entries: []*rlsext.RateLimitDescriptor_Entry{{Key: key, Value: fmt.Sprintf("%012d", i)}},
-			})
-		}
+		frames[n] = append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 	}
-	return requests
+	return frames, nil
+}
+
+// request returns the n-th request.
+func (l rlsLoad) request(n int) *rlspb.RateLimitRequest {
+	keys := []string{"user", "remote_address", "route"}[:l.descriptors]
+	if l.denies(n) {
+		keys[l.descriptors-1] = "quota"
+	}
+	request := &rlspb.RateLimitRequest{Domain: "bench"}
+	for _, key := range keys {
+		request.Descriptors = append(request.Descriptors, &rlsext.RateLimitDescriptor{
+			Entries: []*rlsext.RateLimitDescriptor_Entry{{Key: key, Value: fmt.Sprintf("%012d", n)}},
+		})
+	}
+	return request
 }
 
 // denies reports whether the n-th request is denied once it was granted.
 func (l rlsLoad) denies(n int) bool { return l.denyHalf && n%2 == 1 }
 
-// check returns an error unless the response to the n-th request is the one that is wanted,
-// under a limit.
-func (l rlsLoad) check(n int, a *rlspb.RateLimitResponse) error {
-	want := rlspb.RateLimitResponse_OK
+// wantedCode returns the code of the response to the n-th request.
+func (l rlsLoad) wantedCode(n int) rlspb.RateLimitResponse_Code {
 	if l.denies(n) {
-		want = rlspb.RateLimitResponse_OVER_LIMIT
+		return rlspb.RateLimitResponse_OVER_LIMIT
 	}
-	if a.GetOverallCode() != want || len(a.GetStatuses()) != l.descriptors ||
-		a.GetStatuses()[0].GetCurrentLimit().GetRequestsPerUnit() == 0 {
-		return fmt.Errorf("response %v: want %v under %d limits", a, want, l.descriptors)
+	return rlspb.RateLimitResponse_OK
+}
+
+// check returns an error unless a response has a status under a limit for each descriptor.
+func (l rlsLoad) check(a *rlspb.RateLimitResponse) error {
+	if len(a.GetStatuses()) != l.descriptors || a.GetStatuses()[0].GetCurrentLimit().GetRequestsPerUnit() == 0 {
+		return fmt.Errorf("response %v: want %d limits", a, l.descriptors)
 	}
 	return nil
 }
@@ -125,29 +125,25 @@ func (b *bench) rlsOnMemory(title string, l rlsLoad, atLeast float64) error {
 		return err
 	}
 	defer daemon.stop()
-	c, d, err := b.compareRLS(title, l, constant, daemon, nil)
+	unlimited := l
+	unlimited.constant = true
+	c, doneFloor, err := newRLSContender(constant, unlimited)
 	if err != nil {
+		return err
+	}
+	defer doneFloor()
+	d, done, err := newRLSContender(daemon, l)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if err := b.takeTurns(title, c, d); err != nil {
 		return err
 	}
 	ratio := d.ratioTo(c)
 	b.findings.Add(d.title, fmt.Sprintf("≥ %.2f× a gRPC server with a constant response", atLeast), ratio.Median >= atLeast,
 		"%s", measure.TimesWithSpread(ratio))
 	return nil
-}
-
-func (b *bench) compareRLS(title string, l rlsLoad, first, second, backend *process) (c, d *contender, err error) {
-	c, doneFirst, err := newRLSContender(first, l)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer doneFirst()
-	d, doneSecond, err := newRLSContender(second, l)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer doneSecond()
-	c.backend, d.backend = backend, backend
-	return c, d, b.takeTurns(title, c, d)
 }
 
 // ratelimitVersion is the version of the rival to install.

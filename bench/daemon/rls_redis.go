@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -74,6 +73,22 @@ func (b *bench) runRedisCase(c redisCase, rival, redis *process) (float64, error
 	b.findings.Add(c.title, c.target(), ratio.Median >= c.atLeast && p99 <= rivals,
 		"%s; p99 %.2f ms to %.2f", measure.TimesWithSpread(ratio), p99, rivals)
 	return measure.SpreadOf(ours.rates).Median, nil
+}
+
+// compareRLS measures two services on the same Redis in turns.
+func (b *bench) compareRLS(title string, l rlsLoad, first, second, backend *process) (c, d *contender, err error) {
+	c, doneFirst, err := newRLSContender(first, l)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer doneFirst()
+	d, doneSecond, err := newRLSContender(second, l)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer doneSecond()
+	c.backend, d.backend = backend, backend
+	return c, d, b.takeTurns(title, c, d)
 }
 
 // measureRLS measures the daemon without the rival.
@@ -156,6 +171,9 @@ func (b *bench) rlsDenied(redis *process) error {
 		return err
 	}
 	defer done()
+	if err := useQuotas(daemon); err != nil {
+		return err
+	}
 	granted, doneGranted, err := newRLSContender(daemon, threeDescriptors)
 	if err != nil {
 		return err
@@ -166,9 +184,6 @@ func (b *bench) rlsDenied(redis *process) error {
 		return err
 	}
 	defer doneDenied()
-	if err := useQuotas(denied); err != nil {
-		return err
-	}
 	granted.backend, denied.backend = redis, redis
 	if err := b.takeTurns(title, granted, denied); err != nil {
 		return err
@@ -178,13 +193,13 @@ func (b *bench) rlsDenied(redis *process) error {
 	return nil
 }
 
-// useQuotas sends every request whose quota is not used up yet: those are granted once, which
-// is not the response that is measured.
-func useQuotas(c *contender) error {
-	for n := range keyCount {
-		if halfDenied.denies(n) && c.send(n, n) == nil {
-			return errors.New("a quota was used up before it was used")
-		}
+// useQuotas makes each call once, with all quotas unused: those are granted, which is not the
+// response that is measured.
+func useQuotas(p *process) error {
+	client, err := dialRLS(p.addr, halfDenied)
+	if err != nil {
+		return err
 	}
-	return nil
+	defer client.close()
+	return client.sendEach(newRLSCheck(threeDescriptors))
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -20,12 +21,11 @@ const keyCount = 10_000
 type contender struct {
 	server  *process
 	backend *process // the server's own server, such as redis-server; or nil
-	// send makes the n-th call of a caller and returns an error if the response is
-	// wrong.
-	send func(caller, n int) error
+	// load makes calls until the time is up, and returns how long each took, or an error if a
+	// response is wrong.
+	load func(until time.Time) ([]time.Duration, error)
 
 	result
-	sent atomic.Int64
 }
 
 // takeTurns runs the contenders in turns.
@@ -61,21 +61,14 @@ func (c *contender) runTurn(length time.Duration) error {
 	if err != nil {
 		return err
 	}
-	latencies, errs := make([][]time.Duration, callers), make([]error, callers)
 	begin := time.Now()
-	var running sync.WaitGroup
-	for i := range callers {
-		running.Go(func() { latencies[i], errs[i] = c.sendUntil(i, begin.Add(length)) })
+	latencies, err := c.load(begin.Add(length))
+	if err != nil {
+		return err
 	}
-	running.Wait()
 	took := time.Since(begin)
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
 	after, err := c.cpuTimes()
-	c.record(slices.Concat(latencies...), took, after.since(before))
+	c.record(latencies, took, after.since(before))
 	return err
 }
 
@@ -99,11 +92,26 @@ func (c *contender) cpuTimes() (b cpuTimes, err error) {
 	return b, err
 }
 
-// sendUntil makes calls until the time is up.
-func (c *contender) sendUntil(caller int, until time.Time) ([]time.Duration, error) {
+// loadByCallers returns a load of concurrent callers, each of which makes one call after the other.
+// send makes the n-th call.
+func loadByCallers(send func(n int) error) func(until time.Time) ([]time.Duration, error) {
+	var sent atomic.Int64
+	return func(until time.Time) ([]time.Duration, error) {
+		latencies, errs := make([][]time.Duration, callers), make([]error, callers)
+		var running sync.WaitGroup
+		for i := range callers {
+			running.Go(func() { latencies[i], errs[i] = sendUntil(until, &sent, send) })
+		}
+		running.Wait()
+		return slices.Concat(latencies...), errors.Join(errs...)
+	}
+}
+
+// sendUntil makes calls until the time is up, at least one.
+func sendUntil(until time.Time, sent *atomic.Int64, send func(n int) error) ([]time.Duration, error) {
 	var latencies []time.Duration
-	for at := time.Now(); at.Before(until); {
-		if err := c.send(caller, int(c.sent.Add(1))); err != nil {
+	for at := time.Now(); len(latencies) == 0 || at.Before(until); {
+		if err := send(int(sent.Add(1))); err != nil {
 			return nil, err
 		}
 		now := time.Now()

@@ -9,9 +9,13 @@ import (
 	"github.com/penstock-io/penstock/overload"
 )
 
-// BreakOptions configure [UnaryBreak]. The zero BreakOptions have a breaker for
-// each target.
+// BreakOptions configure [UnaryBreak] and [StreamBreak]. The zero BreakOptions have
+// a breaker for each target.
 type BreakOptions struct {
+	// Skip returns true for calls that are always sent and never counted, such
+	// as streams whose server is silent until there is news. Default: none.
+	Skip func(context.Context, Call) bool
+
 	// Key returns the key of the call's breaker, such as its method. Default:
 	// the target of the connection.
 	Key func(context.Context, Call) string
@@ -20,11 +24,16 @@ type BreakOptions struct {
 	// Default: [IsServerFailure].
 	IsFailure func(error) bool
 
-	// Instead fills in the reply of a call that failed, or was not sent, and
-	// returns nil; or it returns the error of the call. The error that it gets
-	// wraps an [overload.OpenError] if the call was not sent. Default: that
+	// Instead fills in the reply of a unary call that failed, or was not sent,
+	// and returns nil; or it returns the error of the call. The error that it
+	// gets wraps an [overload.OpenError] if the call was not sent. Default: that
 	// error is returned.
 	Instead func(ctx context.Context, call Call, reply any, err error) error
+
+	// InsteadStream returns a stream in place of one that could not be opened,
+	// such as one to another service, or the error. Default: the error is
+	// returned.
+	InsteadStream func(ctx context.Context, desc *grpc.StreamDesc, call Call, err error) (grpc.ClientStream, error)
 }
 
 // UnaryBreak returns an interceptor that does not send unary calls to a service
@@ -33,6 +42,10 @@ type BreakOptions struct {
 // call that its caller canceled counts as neither success nor failure. A nil group
 // means one with all defaults.
 func UnaryBreak(g *overload.BreakerGroup, o *BreakOptions) grpc.UnaryClientInterceptor {
+	return newBreaking(g, o).unary
+}
+
+func newBreaking(g *overload.BreakerGroup, o *BreakOptions) *breaking {
 	if g == nil {
 		g = overload.NewBreakerGroup(nil)
 	}
@@ -43,7 +56,7 @@ func UnaryBreak(g *overload.BreakerGroup, o *BreakOptions) grpc.UnaryClientInter
 	if b.IsFailure == nil {
 		b.IsFailure = IsServerFailure
 	}
-	return b.intercept
+	return b
 }
 
 type breaking struct {
@@ -51,12 +64,23 @@ type breaking struct {
 	group *overload.BreakerGroup
 }
 
-func (b *breaking) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	call, key := Call{Method: method, Message: req}, cc.Target()
+func (b *breaking) skips(ctx context.Context, call Call) bool {
+	return b.Skip != nil && b.Skip(ctx, call)
+}
+
+func (b *breaking) keyOf(ctx context.Context, call Call, cc *grpc.ClientConn) string {
 	if b.Key != nil {
-		key = b.Key(ctx, call)
+		return b.Key(ctx, call)
 	}
-	admitted, err := b.group.Allow(key)
+	return cc.Target()
+}
+
+func (b *breaking) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	call := Call{Method: method, Message: req}
+	if b.skips(ctx, call) {
+		return invoke(ctx, method, req, reply, cc, opts...)
+	}
+	admitted, err := b.group.Allow(b.keyOf(ctx, call, cc))
 	if err != nil {
 		return b.instead(ctx, call, reply, asStatus(err))
 	}

@@ -12,6 +12,7 @@
 //
 //	grpc.NewClient(target, grpc.WithUnaryInterceptor(grpclimit.UnaryClient(lim, nil)))
 //
-// [UnaryAdmit] and [UnaryBreak] protect from overload: a server from more calls than
-// it can serve, and a client from services that fail. See package overload.
+// [UnaryAdmit] and [StreamAdmit] protect a server from more calls than it can serve,
+// [UnaryBreak] and [StreamBreak] a client from services that fail. See package
+// overload.
 package grpclimit

@@ -176,7 +176,7 @@ func (c Call) Done(o Outcome) {
 	if o == Success && now-c.sent >= b.slow {
 		o = Failure
 	}
-	if c.mark >= probeBit {
+	if c.isProbe() {
 		c.endProbe(o, now)
 		return
 	}
@@ -184,6 +184,8 @@ func (c Call) Done(o Outcome) {
 		c.report(o, now)
 	}
 }
+
+func (c Call) isProbe() bool { return c.mark >= probeBit }
 
 func (c Call) endProbe(o Outcome, now int64) {
 	t := breaker.Ticket{Generation: c.generation, Probe: int64(c.mark &^ probeBit)}

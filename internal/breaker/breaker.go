@@ -195,6 +195,20 @@ func (b *Breaker) Fail(t Ticket, now int64) (opened bool) { return b.FailAll(t, 
 func (b *Breaker) FailAll(t Ticket, now int64, n int) (opened bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.fail(t, now, n)
+}
+
+// FailAnswered records that a call failed whose success was recorded before, and
+// reports whether that opened the breaker. The call counts once: one of the
+// successes becomes a failure. If none is counted, then counting began later.
+func (b *Breaker) FailAnswered(t Ticket, now int64) (opened bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t.counted = b.counts.Calls > b.counts.Failed
+	return b.fail(t, now, 1)
+}
+
+func (b *Breaker) fail(t Ticket, now int64, n int) (opened bool) {
 	if !b.isCurrent(t) {
 		return false
 	}

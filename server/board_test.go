@@ -138,7 +138,7 @@ func TestDaemonsSeeEachOtherByRedis(t *testing.T) {
 			if n := len(live.Series.Denied); n == 0 || live.Series.Denied[n-1] != 3 {
 				t.Errorf("series %v, want the denials in the last second", live.Series.Denied)
 			}
-			if l := live.Listeners; len(l) != 1 || l[0].Connections != 6 || l[0].Decisions != 3 || l[0].P50 == nil {
+			if l := live.Listeners; len(l) != 1 || l[0].Connections != 6 || l[0].Calls != 3 || l[0].P50 == nil {
 				t.Errorf("listeners %+v", l)
 			}
 			if len(top.Keys) != 3 || top.Keys[0].Key != "shared" || top.Keys[0].Count != 9 || top.Total != 12 || top.Keys[1].Key != "of c" {

@@ -48,7 +48,7 @@ func newMetrics() *metrics {
 		registry:      prometheus.NewRegistry(),
 		decisionDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "penstock_decision_duration_seconds",
-			Help:    "Decision latency by listener.",
+			Help:    "Latency of calls with decisions by listener: gRPC calls, HTTP requests, RESP pipelines.",
 			Buckets: decisionBuckets,
 		}, []string{"listener"}),
 		storeDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{

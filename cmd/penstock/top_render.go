@@ -135,8 +135,8 @@ func (f *topFrame) store() string {
 
 func (f *topFrame) listeners() (lines []string) {
 	for _, l := range f.live.Listeners {
-		lines = append(lines, fmt.Sprintf("%-6s %6d connections  %12s decisions  50%% %-8s 90%% %-8s 99%% %s",
-			printableText(l.Name), l.Connections, count(l.Decisions), latency(l.P50), latency(l.P90), latency(l.P99)))
+		lines = append(lines, fmt.Sprintf("%-6s %6d connections  %12s calls  50%% %-8s 90%% %-8s 99%% %s",
+			printableText(l.Name), l.Connections, count(l.Calls), latency(l.P50), latency(l.P90), latency(l.P99)))
 	}
 	return lines
 }

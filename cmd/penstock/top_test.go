@@ -17,7 +17,7 @@ func aFrame() *topFrame {
 		Time: noon, Scope: observe.ScopeDaemon, Daemon: "web-1/7", Version: "v1.2.3", Started: noon.Add(-90 * time.Minute),
 		Rates: observe.Rates{Decisions: 1234.5, Allowed: 1200, Denied: 30.2, Shadowed: 4.26}, Window: observe.TwoMinutes,
 		Series:    observe.Series{Allowed: []uint64{0, 1, 2, 4, 8}, Denied: []uint64{0, 0, 0, 0, 8}},
-		Listeners: []observe.Listener{{Name: "http", Connections: 3, Decisions: 56789, P50: &p50, P90: &p50, P99: &p99}, {Name: "resp"}},
+		Listeners: []observe.Listener{{Name: "http", Connections: 3, Calls: 56789, P50: &p50, P90: &p50, P99: &p99}, {Name: "resp"}},
 		Store:     observe.Store{Kind: "memory", Memory: &observe.Memory{Keys: 12345, MaxKeys: 1000000, Bytes: 3 << 20}},
 		Process:   observe.Process{TotalBytes: 45 << 20, Goroutines: 23},
 		Rules: []observe.RuleRow{
@@ -34,8 +34,8 @@ penstock v1.2.3  web-1/7  up 1h30m0s  12:00:00
 1,235 decisions/s  30 denied/s  4.3 shadow denials/s  0 errors/s   ▁▁▂█
 
 store memory: 12,345 of 1,000,000 keys, 3 MiB of logs  process: 45 MiB, 23 goroutines
-http        3 connections        56,789 decisions  50% 12.3µs   90% 12.3µs   99% 2.3ms
-resp        0 connections             0 decisions  50% -        90% -        99% -
+http        3 connections        56,789 calls  50% 12.3µs   90% 12.3µs   99% 2.3ms
+resp        0 connections             0 calls  50% -        90% -        99% -
 
 DECISIONS/s   DENIED   SHADOW  LAST 2M                         RULE
       1,000    2.4 %      0 %  ▁▂▄█                            shop/user  10/1m burst=5

@@ -79,13 +79,14 @@ type Series struct {
 	Errors   []uint64 `json:"errors"`
 }
 
-// A Listener is the state of a listener. The latency is that of decisions within the
-// window, in seconds, estimated from a histogram; null if there were none.
+// A Listener is the state of a listener. Calls are the gRPC calls, HTTP requests and RESP
+// pipelines within the window that asked for decisions, each for one or more. The latency is
+// theirs, in seconds, estimated from a histogram; null if there were none.
 type Listener struct {
 	Name        string   `json:"name"`
 	Connections int      `json:"connections"`
 	Refused     uint64   `json:"refused"` // connections over the connection limit, since the start
-	Decisions   uint64   `json:"decisions"`
+	Calls       uint64   `json:"calls"`
 	P50         *float64 `json:"p50"`
 	P90         *float64 `json:"p90"`
 	P99         *float64 `json:"p99"`

@@ -239,8 +239,8 @@ func (o *Observer) listeners(w Window) []Listener {
 }
 
 func (l *Listener) setLatency(bounds []float64, buckets []uint64) {
-	l.buckets, l.Decisions = buckets, sum(buckets)
-	if l.Decisions == 0 {
+	l.buckets, l.Calls = buckets, sum(buckets)
+	if l.Calls == 0 {
 		return
 	}
 	for q, field := range map[float64]**float64{0.5: &l.P50, 0.9: &l.P90, 0.99: &l.P99} {

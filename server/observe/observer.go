@@ -47,7 +47,7 @@ type ListenerState struct {
 	Connections int
 	Refused     uint64
 
-	// Latency is how many decisions had a latency within each bound and above those
+	// Latency is how many calls with decisions had a latency within each bound and above those
 	// before it, since the start. The last number is those above all bounds.
 	Latency []uint64
 }

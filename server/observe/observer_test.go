@@ -192,8 +192,8 @@ func TestLiveEstimatesLatency(t *testing.T) {
 	counts = []uint64{60, 35, 5}
 	d.advance(1)
 	l := d.live(observe.OneHour).Listeners[0]
-	if l.Decisions != 100 || math.Abs(*l.P50-50.0/60) > 1e-9 || math.Abs(*l.P90-(1+30.0/35)) > 1e-9 || *l.P99 != 2 {
-		t.Errorf("got %d decisions, %v, %v, %v", l.Decisions, *l.P50, *l.P90, *l.P99)
+	if l.Calls != 100 || math.Abs(*l.P50-50.0/60) > 1e-9 || math.Abs(*l.P90-(1+30.0/35)) > 1e-9 || *l.P99 != 2 {
+		t.Errorf("got %d calls, %v, %v, %v", l.Calls, *l.P50, *l.P90, *l.P99)
 	}
 }
 

@@ -13,7 +13,7 @@ type command struct {
 	write       bool   // whether it changes the store
 	lastKey     int    // index of the last key argument, -1 for all; 0 without keys
 	withoutAuth bool   // whether it is allowed before AUTH
-	batched     bool   // joins the batch of its pipeline: counts its arguments and flushes itself
+	batched     bool   // asks for a decision, in the batch of its pipeline: counts its arguments and flushes itself
 	summary     string
 	run         func(*conn, [][]byte)
 }
@@ -89,6 +89,8 @@ func (c *conn) execute(args [][]byte) {
 	cmd := findCommand(args[0])
 	if cmd == nil || !cmd.batched {
 		c.flushBatch()
+	} else {
+		c.decides = true
 	}
 	switch {
 	case (cmd == nil || c.parser.inline) && c.isHTTP(args):

@@ -49,6 +49,7 @@ type conn struct {
 	session session
 
 	executed int64 // commands since flushCounters
+	decides  bool  // a command since then asks for a decision
 	rounds   uint64
 	activity atomic.Uint64
 	observed observation // guarded by Server.mu
@@ -151,15 +152,15 @@ func (c *conn) executeBuffered() {
 		}
 	}
 	c.flushBatch()
-	c.flushCounters()
 	c.observeLatency(start)
+	c.flushCounters()
 }
 
 // flushCounters adds the connection's counters to the server's and the engine's.
 func (c *conn) flushCounters() {
 	c.counters.Flush()
 	c.server.commands.Add(c.executed)
-	c.executed = 0
+	c.executed, c.decides = 0, false
 }
 
 // startTimer returns the time if latency is observed.
@@ -170,9 +171,10 @@ func (c *conn) startTimer() (start time.Time) {
 	return start
 }
 
-// observeLatency reports the latency if any command was executed.
+// observeLatency reports the latency if any command asked for a decision. Others, such as the
+// PINGs of health checks, say nothing about how long decisions take.
 func (c *conn) observeLatency(start time.Time) {
-	if c.server.options.ObserveLatency != nil && c.start > 0 {
+	if c.server.options.ObserveLatency != nil && c.decides {
 		c.server.options.ObserveLatency(time.Since(start))
 	}
 }

@@ -174,7 +174,7 @@ func TestQuitDeliversLastReply(t *testing.T) {
 	}
 }
 
-func TestObserveLatencyOncePerPipeline(t *testing.T) {
+func TestObserveLatencyOncePerPipelineWithDecisions(t *testing.T) {
 	var batches atomic.Int64
 	s := newServer(t, penstock.NewMemory(nil), nil, nil, &Options{ObserveLatency: func(took time.Duration) {
 		if took < 0 || took > testTimeout {
@@ -183,9 +183,20 @@ func TestObserveLatencyOncePerPipeline(t *testing.T) {
 		batches.Add(1)
 	}})
 	c := newFakeClient(s)
-	c.doAll(t, encode("PING"), encode("PING"), encode("PING"))
-	c.doAll(t, "PI")
-	if got := batches.Load(); got != 1 {
-		t.Errorf("observed %d times, want once for a pipeline", got)
+	for _, test := range []struct {
+		commands string
+		want     int64 // pipelines observed until then
+	}{
+		{encode("PING") + encode("INFO") + encode("GET", "k"), 0},
+		{encode("CL.THROTTLE", "k", "5", "5", "60") + encode("PING") + encode("CL.THROTTLE", "k", "5", "5", "60"), 1},
+		{encode("PENSTOCK.TAKE", "KEY", "k", "LIMIT", "5/1m"), 2},
+		{encode("PING"), 2},
+		{"*1\r\n$4\r\nPI", 2},
+		{"NG\r\n", 2},
+	} {
+		c.doAll(t, test.commands)
+		if got := batches.Load(); got != test.want {
+			t.Errorf("after %q: observed %d times, want %d", test.commands, got, test.want)
+		}
 	}
 }

@@ -41,8 +41,8 @@ type Options struct {
 	// 10 seconds.
 	IdleTimeout, CommandTimeout, WriteTimeout time.Duration
 
-	// ObserveLatency is called with the duration of each pipeline of commands. It is
-	// called concurrently, and must not block. Default: none.
+	// ObserveLatency is called with the duration of each pipeline of commands that asks
+	// for a decision. It is called concurrently, and must not block. Default: none.
 	ObserveLatency func(time.Duration)
 
 	// Requests logs invalid commands and denials. Default: none are.

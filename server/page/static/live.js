@@ -49,7 +49,7 @@ export function open(root, context) {
 		el('section.figures', { 'aria-label': 'Now' }, figures.map((f) => f.node)),
 		el('section.card', { 'aria-label': 'Decisions a second' }, chart.node, totals.node),
 		el('div.columns',
-			card('Latency by listener', null, table('listeners', ['Listener', el('th.numeric.optional', 'Connections'), '>Decisions', '>p50', el('th.numeric.optional', 'p90'), '>p99',
+			card('Latency by listener', null, table('listeners', ['Listener', el('th.numeric.optional', 'Connections'), '>Calls', '>p50', el('th.numeric.optional', 'p90'), '>p99',
 				el('th.wide', el('span.scale', el('span', '1 µs'), el('span', '1 ms'), el('span', '1 s')))], listeners)),
 			card('Store', null, storeBody)),
 		daemons.node,
@@ -108,7 +108,7 @@ export function open(root, context) {
 				el('td.numeric.optional'), el('td.numeric'), el('td.wide')),
 			(row, l) => {
 				const latency = (s) => (s === null ? '–' : seconds(s));
-				[l.name, integer(l.connections), compact(l.decisions), latency(l.p50), latency(l.p90), latency(l.p99)].forEach((text, i) => setText(row.children[i], text));
+				[l.name, integer(l.connections), compact(l.calls), latency(l.p50), latency(l.p90), latency(l.p99)].forEach((text, i) => setText(row.children[i], text));
 				row.lastChild.replaceChildren(latencyRange(l.p50, l.p90, l.p99));
 			});
 	}

@@ -204,17 +204,39 @@ func TestPageDoesNotPollWhileHidden(t *testing.T) {
 	waitFor(t, "polling resumes", func() bool { return count() > before+2 })
 }
 
-// A page polls and never holds a request open, so it does not delay a shutdown. One that did would
-// delay it for the whole grace.
+// A page polls and never holds a request open, so it does not delay a shutdown: one that did would
+// delay it for the whole grace. Nor do the connections that a browser keeps open between polls: the
+// daemon closes them after it has answered what they have sent, and ends without an error, as it
+// does without a page.
 func TestShutdownDoesNotWaitForPages(t *testing.T) {
 	onEachStore(t, func(t *testing.T, args ...string) {
-		args = append(args, "--shutdown-grace", "1h", "--shutdown-delay", "0s")
-		d := startDaemon(t, map[string]string{"shop.yaml": shopRules}, args...)
-		for i := range 5 {
-			openTab(t).show(t, d, viewNames[i%len(viewNames)])
+		args = append(args, "--shutdown-grace", "24h", "--shutdown-delay", "0s")
+		for _, pages := range []int{0, 5} {
+			d := startDaemon(t, map[string]string{"shop.yaml": shopRules}, args...)
+			for range pages {
+				tb := openTab(t)
+				tb.show(t, d, "live")
+				first := tb.polls()
+				waitFor(t, "the page polls", func() bool { return tb.polls() > first+1 })
+			}
+			begin := time.Now()
+			d.terminate(t)
+			t.Logf("with %d pages open the daemon ended after %v", pages, time.Since(begin).Round(time.Millisecond))
+			if log := d.logged(); !strings.Contains(log, "msg=stopped") || strings.Contains(log, "level=ERROR") || !d.command.ProcessState.Success() {
+				t.Errorf("with %d pages open: %v, and the log:\n%s", pages, d.command.ProcessState, log)
+			}
 		}
-		d.terminate(t)
 	})
+}
+
+// polls returns how often the page has asked for what Live shows.
+func (tb *tab) polls() (n int) {
+	for _, u := range tb.seen(&tb.requests) {
+		if strings.Contains(u, "/v1/live") {
+			n++
+		}
+	}
+	return n
 }
 
 // A daemon that ends is said to be unreachable, and one that comes back is shown again.

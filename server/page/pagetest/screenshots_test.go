@@ -65,6 +65,7 @@ func TestScreenshots(t *testing.T) {
 	for _, s := range screenshots {
 		must(tb.ctx, t, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: 1280, Height: s.height, DeviceScaleFactor: 1.5})
 		tb.show(t, d, s.view, s.parameters...)
+		tb.waitUntil(t, "the daemon is up", "document.getElementById('status').dataset.state === 'up'")
 		if s.view == "keys" {
 			tb.waitUntil(t, "the key is inspected", "document.querySelector('.decision')")
 		}

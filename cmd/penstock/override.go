@@ -214,8 +214,8 @@ func overrideListCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "List the overrides in force",
-		Long: `List shows the overrides in force, and when the server last used each. Other servers on the
-same Redis have the same overrides, and their own times of use.`,
+		Long: `List shows the overrides in force, and when a server last applied each to a request. Servers
+on the same Redis have the same overrides, and tell each other once a minute which they used.`,
 		Example: `  penstock override list
   penstock override list --rule shop/user --key 42`,
 		Args: noArgs,

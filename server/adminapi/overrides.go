@@ -34,7 +34,7 @@ func (s *Server) handleOverrides(w http.ResponseWriter, r *http.Request) {
 		case http.MethodDelete:
 			err = s.deleteOverride(w, r, q)
 		default:
-			err = s.listOverrides(w, q)
+			err = s.listOverrides(w, r, q)
 		}
 	}
 	if err != nil {
@@ -79,13 +79,14 @@ func decodeOverrideQuery(r *http.Request) (*overrideQuery, error) {
 	return q, nil
 }
 
-func (s *Server) listOverrides(w http.ResponseWriter, q *overrideQuery) error {
+func (s *Server) listOverrides(w http.ResponseWriter, r *http.Request, q *overrideQuery) error {
 	rule, key := q.rule, q.key
 	if key != "" {
 		o := s.resolveLoosely(rule, key)
 		rule, key = o.Rule, o.Key
 	}
 	all := s.engine.Overrides().List(rule, key)
+	s.engine.Overrides().AddUses(r.Context(), all)
 	if q.format == "csv" {
 		return writeOverridesCSV(w, all)
 	}

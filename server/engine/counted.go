@@ -171,7 +171,7 @@ func (e *Engine) TakeRule(ctx context.Context, r *rules.Rule, key string, cost i
 		return e.store.Take(ctx, penstock.Request{Key: key, Limit: r.Limit, Cost: cost}) // reloaded meanwhile
 	}
 	state := &t.states[r.Index]
-	if found, _ := state.overrides.Find(key); found != nil && found.Kind == overrides.Limited && fits(r, found.Action) {
+	if found := state.overrides.Peek(key); found != nil && found.Kind == overrides.Limited && fits(r, found.Action) {
 		changed := e.change(t.set, r, state, found.Action)
 		r, state = changed.rule, changed.state
 	}

@@ -301,6 +301,7 @@ const maxFrom = 4
 // follow takes over from the entry before what is still of use.
 func (e *Entry) follow(old *Entry) {
 	e.used.Store(old.used.Load())
+	e.told = old.told
 	if old.Action == e.Action && !e.record.deleted && !old.record.deleted {
 		e.from = old.from
 		if old.carried.Load() == inForce {
@@ -376,7 +377,7 @@ func (b *Book) drop(id string, e *Entry, rules map[string]bool) {
 	rules[e.record.Rule] = true
 }
 
-// A Listed override has when it was last used by this process.
+// A Listed override has when it was last used: by this process, or after [Book.AddUses] by any.
 type Listed struct {
 	Override
 	Used time.Time // zero if never
@@ -411,17 +412,22 @@ func (b *Book) Refresh(ctx context.Context) {
 // purgeInterval is the time between two searches for overrides that ended long ago.
 const purgeInterval = time.Minute
 
-// Run follows Redis, forgets overrides that ended long ago, and sets the bans of penalties,
-// until ctx ends.
+// Run follows Redis, forgets overrides that ended long ago, tells other daemons which were
+// used, and sets the bans of penalties, until ctx ends.
 func (b *Book) Run(ctx context.Context) {
 	tick := time.NewTicker(b.interval)
 	defer tick.Stop()
-	lastPurge := b.now()
+	defer b.tellLastUses(ctx)
+	lastPurge, lastTell := b.now(), b.now()
 	for {
 		b.Refresh(ctx)
 		if now := b.now(); now.Sub(lastPurge) >= purgeInterval {
 			lastPurge = now
 			b.purgeEverywhere(ctx)
+		}
+		if now := b.now(); now.Sub(lastTell) >= tellInterval {
+			lastTell = now
+			b.tellUses(ctx)
 		}
 		select {
 		case <-ctx.Done():

@@ -65,6 +65,16 @@ func TestDeleteIsAllOrNothing(t *testing.T) {
 
 func TestListSaysWhenAnOverrideWasUsed(t *testing.T) {
 	b := newBook(t, ban("k=1"), ban("k=2*"), Override{Rule: "q", Key: "k=3", Limit: "unlimited", Reason: "office"})
+	for _, key := range []string{"k=1", "k=22"} {
+		if b.Index("r").Peek(key) == nil {
+			t.Errorf("%s: found none", key)
+		}
+	}
+	for _, o := range b.List("", "") {
+		if !o.Used.IsZero() {
+			t.Errorf("%+v: used by an operator who looked at it", o)
+		}
+	}
 	b.Index("r").Find("k=22")
 	got := b.List("", "")
 	if len(got) != 3 || got[0].Rule != "q" || got[0].Reason != "office" || !got[1].Used.IsZero() || time.Since(got[2].Used) > time.Hour {

@@ -24,6 +24,8 @@ type Entry struct {
 	from    []penstock.Limit
 	carryMu sync.Mutex
 	carried atomic.Int32 // the last phase whose limit has got the units
+
+	told int64 // the last use that Redis has, as used; guarded by Book.mu
 }
 
 // The phases of an override whose units are carried over.

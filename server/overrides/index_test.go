@@ -108,6 +108,9 @@ func TestFindAgreesWithALinearSearch(t *testing.T) {
 			if got, want := patternOf(b, key), linearSearch(all, key); got != want {
 				t.Fatalf("%q among %v: got %q, want %q", key, all, got, want)
 			}
+			if found, _ := b.Index("r").Find(key); b.Index("r").Peek(key) != found {
+				t.Fatalf("%q among %v: Peek and Find differ", key, all)
+			}
 		}
 	}
 }

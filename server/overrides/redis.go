@@ -20,6 +20,7 @@ import (
 //	s     the number of the last change
 //	v     the highest version
 //	h     the horizon: the highest version of a record that was removed
+//	~ID   when the override was last used by any daemon; see used.go
 //
 // A daemon remembers the last change that it has seen, and asks for those after it. If the
 // hash does not have that change, the hash was lost, a replica without the latest changes
@@ -56,12 +57,18 @@ var (
 	mergeText string
 	//go:embed scripts/purge.lua
 	purgeText string
+	//go:embed scripts/use.lua
+	useText string
+	//go:embed scripts/uses.lua
+	usesText string
 
 	putScript     = redisstore.NewScript("overrides put", commonScript+putText)
 	changesScript = redisstore.NewScript("overrides changes", commonScript+changesText)
 	scanScript    = redisstore.NewScript("overrides scan", commonScript+scanText)
 	mergeScript   = redisstore.NewScript("overrides merge", commonScript+mergeText)
 	purgeScript   = redisstore.NewScript("overrides purge", commonScript+purgeText)
+	useScript     = redisstore.NewScript("overrides use", commonScript+useText)
+	usesScript    = redisstore.NewScript("overrides uses", commonScript+usesText)
 )
 
 // pageSize is how many records go in one script: no decision should wait long for Redis,
@@ -184,6 +191,7 @@ func (c *redisCopy) resync(ctx context.Context) error {
 	}
 	c.synced, c.last, c.lastText = true, head.last, head.lastText
 	if len(missing) > 0 {
+		c.book.forgetTold()
 		c.book.log.Warn("Redis lost overrides, they are written back", "overrides", len(missing), "took", time.Since(start))
 	}
 	if dropped > 0 {

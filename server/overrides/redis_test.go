@@ -173,6 +173,106 @@ func TestRedisRejectsOverridesThatWereDeletedLongAgo(t *testing.T) {
 	checkKeys(t, "k=2:ban", a, cutOff)
 }
 
+// usedOf returns when an override was last used by any daemon, as a daemon lists it.
+func usedOf(t testing.TB, b *Book, key string) time.Time {
+	t.Helper()
+	list := b.List("r", key)
+	if len(list) != 1 {
+		t.Fatalf("%s: %d overrides", key, len(list))
+	}
+	b.AddUses(t.Context(), list)
+	return list[0].Used
+}
+
+// A daemon lists an override that only another one uses with the time of that use.
+func TestRedisTellsWhenAnOverrideWasUsedByAnyDaemon(t *testing.T) {
+	prefix := newPrefix()
+	a, b := daemonAfterSync(t, prefix), daemonAfterSync(t, prefix)
+	var all []Override
+	for i := range pageSize + 2 { // more than one script tells
+		all = append(all, ban(fmt.Sprint("k=", i)))
+	}
+	mustPut(t, a, append(all, ban("k=never"), ban("k=net*"))...)
+	mustSync(t, b)
+	before := time.Now().Truncate(time.Second)
+	for i := range all {
+		a.Index("r").Find(all[i].Key)
+	}
+	a.Index("r").Find("k=network")
+	a.tellUses(t.Context())
+	for _, key := range []string{"k=0", all[len(all)-1].Key, "k=net*"} {
+		if used := usedOf(t, b, key); used.Before(before) || used.After(time.Now()) {
+			t.Errorf("%s was used at %v, want after %v", key, used, before)
+		}
+	}
+	if used := usedOf(t, b, "k=never"); !used.IsZero() {
+		t.Errorf("k=never was used at %v", used)
+	}
+	if uses := a.newUses(); len(uses) != 0 {
+		t.Errorf("%d uses would be told twice", len(uses))
+	}
+
+	// A hash that was lost gets the uses back with the overrides, and one that is removed
+	// leaves nothing behind.
+	redistest.MustCommand(t, redis, "DEL", prefix+":overrides")
+	mustSync(t, a, b)
+	a.tellUses(t.Context())
+	if used := usedOf(t, b, "k=0"); used.Before(before) {
+		t.Errorf("k=0 was used at %v after the loss, want after %v", used, before)
+	}
+	if err := a.Delete(t.Context(), []Override{ban("k=0")}); err != nil {
+		t.Fatal(err)
+	}
+	a.now = func() time.Time { return time.Now().Add(2 * retention) }
+	a.purgeEverywhere(t.Context())
+	mustSync(t, b)
+	b.Index("r").Find("k=1")
+	b.tellUses(t.Context())
+	if n := redistest.MustCommand(t, redis, "HEXISTS", prefix+":overrides", "~r\x00k=0"); n != "0" {
+		t.Error("the use of a removed override is still in the hash")
+	}
+}
+
+// Uses are told once a minute, and when the daemon ends.
+func TestRunTellsUses(t *testing.T) {
+	prefix := newPrefix()
+	a, b := daemonAfterSync(t, prefix), daemonAfterSync(t, prefix)
+	mustPut(t, a, ban("k=1"), ban("k=2"))
+	mustSync(t, b)
+	start, passed := time.Now(), atomic.Int64{}
+	a.now, a.interval = func() time.Time { return start.Add(time.Duration(passed.Load())) }, time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		a.Run(ctx)
+		close(ended)
+	}()
+	a.Index("r").Find("k=1")
+	redistest.WaitFor(t, "the use of k=1", func() bool {
+		passed.Add(int64(tellInterval))
+		return !usedOf(t, b, "k=1").IsZero()
+	})
+	cancel()
+	<-ended
+	a.Index("r").Find("k=2")
+	redistest.WaitFor(t, "the use of k=2", func() bool { // a busy machine may exceed its time
+		a.tellLastUses(ctx)
+		return !usedOf(t, b, "k=2").IsZero()
+	})
+}
+
+func TestRedisWithForeignUses(t *testing.T) {
+	prefix := newPrefix()
+	a := daemonAfterSync(t, prefix)
+	mustPut(t, a, ban("k=1"))
+	for text, known := range map[string]bool{"nonsense": false, "-5": false, "1e300": false, "4503599627370496": true, "17": true} {
+		redistest.MustCommand(t, redis, "HSET", prefix+":overrides", "~r\x00k=1", text)
+		if used := usedOf(t, a, "k=1"); used.IsZero() == known || used.After(time.Now()) {
+			t.Errorf("%s: used at %v", text, used)
+		}
+	}
+}
+
 func TestRedisWithForeignValues(t *testing.T) {
 	prefix := newPrefix()
 	hash := prefix + ":overrides"

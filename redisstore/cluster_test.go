@@ -4,16 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/fixedseed"
 	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/redisstore"
 )
@@ -193,43 +194,136 @@ func checkClusterDenialTakesNothing(t *testing.T, c *cluster) {
 	}
 }
 
-// checkClusterConcurrentTakeAll runs TakeAll on keys of several slots in different
-// orders. Partial takes are refunded late; no key may be granted too much.
+// checkClusterConcurrentTakeAll runs overlapping TakeAlls on keys of all shards until there
+// is nothing left to grant, which shows that they make progress, and a while longer.
 func checkClusterConcurrentTakeAll(t *testing.T, c *cluster) {
-	store := openURL(t, c.URL(), longTimeout)
-	orders := [][]string{{"p", "q", "r"}, {"r", "q", "p"}, {"q", "p", "r"}}
-	var admitted, refused atomic.Int64
-	var wg sync.WaitGroup
-	for i := range 12 {
-		wg.Go(func() {
-			for range 20 {
-				rs, ds := make([]penstock.Request, 3), make([]penstock.Decision, 3)
-				for j, key := range orders[i%len(orders)] {
-					rs[j] = penstock.Request{Key: key, Limit: slowLimits[0], Cost: 1}
-				}
-				if err := penstock.TakeAll(context.Background(), store, rs, ds); err != nil {
-					t.Error(err)
-				}
-				if ds[0].Allowed && ds[1].Allowed && ds[2].Allowed {
-					admitted.Add(1)
-				} else {
-					refused.Add(1)
-				}
-			}
-		})
+	for _, l := range slowLimits {
+		h := &takeAllHistory{limit: l, keys: c.keyPerShard(t)}
+		store := openURL(t, c.URL(), longTimeout)
+		var wg sync.WaitGroup
+		for caller := range uint64(8) {
+			wg.Go(func() { h.run(t, store, rand.New(rand.NewPCG(fixedseed.Seed(), caller))) })
+		}
+		wg.Wait()
+		h.check(t, store)
 	}
-	wg.Wait()
-	// A TakeAll in progress can make another one fail, but what a denied TakeAll took
-	// is refunded.
-	for _, d := range takeAll(t, store, slowLimits[0], 0, "p", "q", "r") {
-		if d.Remaining != burst-admitted.Load() {
-			t.Errorf("%d admitted of %d, but %d remaining", admitted.Load(), burst, d.Remaining)
+}
+
+// A takeAllHistory is what concurrent TakeAlls were granted of keys whose limit is burst.
+type takeAllHistory struct {
+	limit penstock.Limit
+	keys  [shards]string
+	start sync.Once
+	zero  time.Time
+
+	mu    sync.Mutex
+	calls []takeAllCall
+}
+
+type takeAllCall struct {
+	began, ended time.Duration
+	costs        [shards]int64 // by key, 0 if it did not ask for it
+	denied       [shards]bool
+	granted      bool
+}
+
+// run calls until only one key may be left that is not used up, and a few times more.
+func (h *takeAllHistory) run(t *testing.T, store *redisstore.Store, random *rand.Rand) {
+	for after := 0; after < 5 && !t.Failed(); {
+		usedUp := 0
+		for key := range h.keys {
+			if h.granted(key) == burst {
+				usedUp++
+			}
+		}
+		if usedUp >= shards-1 {
+			after++
+		}
+		h.take(t, store, random)
+	}
+}
+
+// take takes from some of the keys, in any order, at times under an ID.
+func (h *takeAllHistory) take(t *testing.T, store *redisstore.Store, random *rand.Rand) {
+	h.start.Do(func() { h.zero = time.Now() })
+	order := random.Perm(shards)[:2+random.IntN(shards-1)]
+	var c takeAllCall
+	var rs []penstock.Request
+	id := ""
+	if random.IntN(4) == 0 {
+		id = strconv.FormatUint(random.Uint64(), 36)
+	}
+	for _, i := range order {
+		c.costs[i] = 1 + random.Int64N(2)
+		rs = append(rs, penstock.Request{Key: h.keys[i], Limit: h.limit, Cost: c.costs[i], ID: id})
+	}
+	ds := make([]penstock.Decision, len(rs))
+	c.began = time.Since(h.zero)
+	if err := penstock.TakeAll(context.Background(), store, rs, ds); err != nil {
+		t.Error(err)
+	}
+	c.ended, c.granted = time.Since(h.zero), allAllowed(ds)
+	for at, i := range order {
+		c.denied[i] = !ds[at].Allowed
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.calls = append(h.calls, c)
+}
+
+// granted returns what was granted of a key.
+func (h *takeAllHistory) granted(key int) (sum int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i := range h.calls {
+		if h.calls[i].granted {
+			sum += h.calls[i].costs[key]
 		}
 	}
-	if admitted.Load() > burst || refused.Load() == 0 {
-		t.Errorf("%d admitted, %d refused, bound %d", admitted.Load(), refused.Load(), burst)
+	return sum
+}
+
+// check fails unless exactly what was granted is charged, and every denial was due to what
+// other calls had been granted or could have reserved.
+func (h *takeAllHistory) check(t *testing.T, store *redisstore.Store) {
+	t.Helper()
+	for i, key := range h.keys {
+		granted := h.granted(i)
+		if d := take(t, store, penstock.Request{Key: key, Limit: h.limit}); granted > burst || d.Remaining != burst-granted {
+			t.Errorf("%s, key %d: granted %d of %d, but %d remain", h.limit, i, granted, burst, d.Remaining)
+		}
 	}
-	t.Logf("over three slots: admitted %d, bound %d", admitted.Load(), burst)
+	denied, lost := 0, 0
+	for i := range h.calls {
+		for key := range h.keys {
+			if !h.calls[i].denied[key] {
+				continue
+			}
+			denied++
+			most, sure := h.charged(i, key)
+			if most+h.calls[i].costs[key] <= burst {
+				t.Errorf("%s: call %+v was denied key %d, of which at most %d were charged", h.limit, h.calls[i], key, most)
+			}
+			if sure+h.calls[i].costs[key] <= burst {
+				lost++
+			}
+		}
+	}
+	t.Logf("%s: %d calls, %d denials of a key, %d of these due to reservations", h.limit, len(h.calls), denied, lost)
+}
+
+// charged returns how many units of a key may have been charged during a call: those of calls
+// that were granted before it ended, and of calls in flight; and without the latter.
+func (h *takeAllHistory) charged(call, key int) (most, sure int64) {
+	during := &h.calls[call]
+	for i := range h.calls {
+		if c := &h.calls[i]; i != call && c.began < during.ended && (c.granted || c.ended > during.began) {
+			if most += c.costs[key]; c.granted {
+				sure += c.costs[key]
+			}
+		}
+	}
+	return most, sure
 }
 
 // keyPerShard returns one key for each shard.

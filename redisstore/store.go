@@ -53,6 +53,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"strings"
 	"sync"
@@ -171,6 +172,7 @@ type Store struct {
 	limits      limitCache
 	groups      takeGroups
 	unrolled    unrolledScripts
+	denied      deniedKeys
 	now         func() time.Time // local time, used only to estimate Redis's
 	clockOffset atomic.Int64     // Redis's clock minus the local one, in ticks
 	batchingOff atomic.Bool      // whether a script may only have one key
@@ -208,6 +210,7 @@ func newStore(client Client, o Options) *Store {
 		timeout:  o.Timeout,
 		inflight: newInflightLimiter(o.MaxCalls, 3*o.connTimeout), // two checks and the wait for a PING
 		now:      time.Now,
+		denied:   deniedKeys{seed: maphash.MakeSeed()},
 		close:    func() {},
 	}
 	if o.EndEarly {

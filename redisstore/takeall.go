@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"math"
 	"slices"
@@ -21,12 +20,15 @@ import (
 // five different keys under the same limits and for the same costs, share a script, except
 // in a Cluster.
 //
-// Across several slots of a Cluster it peeks at all keys in one round trip, takes from all
-// of them in a second, and refunds in a third what it took if one denies or does not answer
-// meanwhile; the refunds have [Options].Timeout once more. Each of these calls all nodes at
-// the same time. Each request leaves a record, for twice the Timeout and ten
-// seconds. It never admits too much. Other callers may see the
-// units taken for a moment, and be denied because of it. Units that cannot be
+// Across several slots of a Cluster it reserves the units of all keys in one round trip, and
+// refunds them in a second if one denies or does not answer; the refunds have
+// [Options].Timeout once more. It peeks before, in a round trip, if a key denied the last
+// call or if the requests have an ID. Each of these calls all nodes at the same time. Each
+// request leaves a record, for twice the Timeout and ten seconds.
+//
+// It never admits too much. Other callers may see units reserved for a moment, and be
+// denied because of it; a call that is denied after it has reserved something tries once
+// more after a random pause, if there is time. Units that cannot be
 // refunded, because the process has died or a node does not answer, become available
 // again in the course of the limit, like all units taken; the retry of a call with an
 // ID that ended so is then [penstock.ErrUnknownID].
@@ -66,18 +68,15 @@ func (s *Store) takeAll(ctx context.Context, rs []penstock.Request, ds []penstoc
 }
 
 // takeItems decides a TakeAll that cannot be batched.
-func (s *Store) takeItems(ctx context.Context, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision) (err error) {
+func (s *Store) takeItems(ctx context.Context, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision) error {
 	setRecords(s.prefix, items, rs)
 	d := s.deadlineAfter(ctx, s.timeout)
 	defer d.stop()
+	if s.client.Sharded() && !sameSlot(items) {
+		return s.takeAcrossSlots(d, rs, items, ds)
+	}
 	for range maxClockAttempts {
-		var decided bool
-		if s.client.Sharded() && !sameSlot(items) {
-			decided, err = s.takeAcrossSlots(d, rs, items, ds)
-		} else {
-			decided, err = s.takeInOneScript(d, items, ds)
-		}
-		if decided || err != nil {
+		if decided, err := s.takeInOneScript(d, items, ds); decided || err != nil {
 			return err
 		}
 	}
@@ -432,179 +431,4 @@ func denyLate(items []takeAllItem, ds []penstock.Decision) {
 
 func setDenied(d *penstock.Decision, retryAfter time.Duration) {
 	d.Allowed, d.Delay, d.RetryAfter = false, 0, retryAfter
-}
-
-// takeAcrossSlots takes from keys in several slots: it tries all of them in one round trip,
-// and takes in a second.
-func (s *Store) takeAcrossSlots(d *deadline, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision) (decided bool, err error) {
-	if decided, err = s.tryAcrossSlots(d, items, ds); decided || err != nil {
-		if decided {
-			err = s.renewPermits(d, rs, items, ds)
-		}
-		return decided, err
-	}
-	if s.clockMissed(items) {
-		return false, nil
-	}
-	if items[0].settle {
-		return true, s.settleAcrossSlots(d, rs, ds)
-	}
-	rs, ttl := s.withIDs(rs, items)
-	errs := s.takeTogether(d, rs, items, ds, ttl)
-	if failed := slices.IndexFunc(errs, isError); failed >= 0 || slices.ContainsFunc(ds[:len(rs)], isDenied) {
-		return true, s.rollBack(d, rs, ds, errs, failed)
-	}
-	return true, nil
-}
-
-func isError(err error) bool { return err != nil }
-
-func isDenied(d penstock.Decision) bool { return !d.Allowed }
-
-// takeTogether takes from all keys at the same time, or one after the other if some are
-// equal, because their order matters then.
-func (s *Store) takeTogether(d *deadline, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision, ttl int64) []error {
-	errs := make([]error, len(rs))
-	if slices.ContainsFunc(items, sharesKey) {
-		for i := range rs {
-			ds[i], errs[i] = s.takeAlone(d, &rs[i], ttl)
-		}
-		return errs
-	}
-	qs, calls, err := s.sendEach(d, rs, ttl)
-	for i := range rs {
-		if errs[i] = err; err == nil {
-			ds[i], errs[i] = s.receive(d, &qs[i], &calls[i], &rs[i], ttl)
-		}
-	}
-	return errs
-}
-
-// sharesKey reports whether another item charges the item's key.
-func sharesKey(it takeAllItem) bool { return it.totalCost != it.ask.Cost }
-
-// renewPermits renews the permits of items that were granted under their ID before.
-func (s *Store) renewPermits(d *deadline, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision) (err error) {
-	for i := range items {
-		if items[i].permit == "" || !items[i].wasGranted() {
-			continue
-		}
-		if ds[i], err = s.takeAlone(d, &rs[i], 0); err != nil {
-			return requestError(i, err)
-		}
-	}
-	return nil
-}
-
-// settleAcrossSlots settles one request after the other. If it is interrupted, it can be
-// repeated.
-func (s *Store) settleAcrossSlots(d *deadline, rs []penstock.Request, ds []penstock.Decision) error {
-	for i := range rs {
-		var err error
-		if ds[i], err = s.takeAlone(d, &rs[i], 0); err != nil {
-			return requestError(i, err)
-		}
-	}
-	return nil
-}
-
-// withIDs returns the requests with an ID on each take, by which it can be refunded,
-// and how long they are remembered, in ticks.
-func (s *Store) withIDs(rs []penstock.Request, items []takeAllItem) (_ []penstock.Request, ttl int64) {
-	if items[0].lifetime > 0 {
-		return rs, items[0].lifetime
-	}
-	rs = slices.Clone(rs)
-	id := rand.Text()
-	for i := range rs {
-		if rs[i].Cost > 0 && rs[i].ID == "" {
-			rs[i].ID, rs[i].KeepFree = itemID(id, i), items[i].keepFree()
-		}
-	}
-	return rs, s.rollBackTTL().Milliseconds()
-}
-
-// keepFree returns how many units must remain after the item is taken by itself, so that
-// its KeepFree remain after all items on its key.
-func (it *takeAllItem) keepFree() int64 {
-	if it.ask.KeepFree == 0 {
-		return 0
-	}
-	return it.ask.KeepFree + it.totalCost - it.priorCost - it.ask.Cost
-}
-
-// rollBackTTL is how long a grant is remembered that may have to be rolled back:
-// longer than the roll-back can take, but not a whole period, because every item
-// leaves a record.
-func (s *Store) rollBackTTL() time.Duration { return 2*s.timeout + 10*time.Second }
-
-func itemID(id string, i int) string { return id + strconv.Itoa(i) }
-
-// tryAcrossSlots tries all keys in one round trip, without taking. If one denies, or if
-// their ID was granted before, that is the decision.
-func (s *Store) tryAcrossSlots(d *deadline, items []takeAllItem, ds []penstock.Decision) (decided bool, err error) {
-	bySlot := map[uint16][]int{}
-	for i := range items {
-		slot := slotOf(items[i].key)
-		bySlot[slot] = append(bySlot[slot], i)
-	}
-	var calls []Call
-	var groups [][]int
-	for _, group := range bySlot {
-		calls, groups = append(calls, s.encodeTakeAll(pick(items, group), false)), append(groups, group)
-	}
-	s.roundTrip(d, calls)
-	for i, group := range groups {
-		picked := pick(items, group)
-		if _, err := s.decodeTakeAll(d, &calls[i], picked); err != nil {
-			return false, requestError(group[0], err)
-		}
-		for j, at := range group {
-			items[at] = picked[j]
-		}
-	}
-	if s.clockMissed(items) {
-		return false, nil
-	}
-	if items[0].settle {
-		return false, settleAll(items, ds)
-	}
-	if repeated, err := repeatAll(items, ds); repeated || err != nil {
-		return repeated, err
-	}
-	denyAll(items, ds)
-	return slices.ContainsFunc(ds[:len(items)], isDenied), nil
-}
-
-func pick(items []takeAllItem, index []int) []takeAllItem {
-	picked := make([]takeAllItem, len(index))
-	for i, at := range index {
-		picked[i] = items[at]
-	}
-	return picked
-}
-
-// rollBack refunds what was taken, or may have been, even if the caller has left meanwhile.
-// After a denial it writes a peek at every key.
-func (s *Store) rollBack(d *deadline, rs []penstock.Request, ds []penstock.Decision, errs []error, failed int) error {
-	d = s.deadlineAfter(context.WithoutCancel(d.Context), s.timeout)
-	defer d.stop()
-	taken, refunds := slices.Clone(ds[:len(rs)]), slices.Clone(rs)
-	for i := range refunds {
-		refunds[i].MaxDelay, refunds[i].Overdraw, refunds[i].NewID = 0, false, false
-		refunds[i].Cost = -rs[i].Cost
-		if errs[i] == nil && isDenied(taken[i]) || errs[i] != nil && rs[i].NewID {
-			refunds[i].Cost = 0 // under an ID that had to be new, it may be another's
-		}
-	}
-	err := s.takeEach(d, refunds, ds)
-	if failed >= 0 {
-		return requestError(failed, errs[failed])
-	}
-	for i := range taken {
-		if ds[i].Granted, ds[i].Delay = 0, 0; isDenied(taken[i]) {
-			setDenied(&ds[i], taken[i].RetryAfter)
-		}
-	}
-	return err
 }

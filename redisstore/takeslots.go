@@ -1,0 +1,269 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	mathrand "math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/penstock-io/penstock"
+)
+
+// takeAcrossSlots takes from keys in several slots. It reserves all units in one round trip,
+// and refunds them in a second if a key denies or fails. Where a denial is likely it peeks
+// first, so that it disturbs no other call. A call that is denied after it has reserved
+// something may only have met the reservation of another call that ends so too: it pauses
+// and tries once more.
+func (s *Store) takeAcrossSlots(d *deadline, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision) error {
+	began := time.Now()
+	if s.peeksFirst(rs, items) {
+		if decided, err := s.peekAcrossSlots(d, rs, items, ds); decided || err != nil {
+			return err
+		}
+	}
+	granted, err := s.reserveAll(d, rs, items, ds)
+	if granted || err != nil || !pauseAfterLoss(d, time.Since(began)) {
+		return err
+	}
+	if decided, err := s.peekAcrossSlots(d, rs, items, ds); decided || err != nil {
+		return err
+	}
+	_, err = s.reserveAll(d, rs, items, ds)
+	return err
+}
+
+// peeksFirst reports whether a TakeAll looks at its keys before it reserves units: because
+// it has an ID, which may be recorded, because it charges a key twice, so that its own
+// reservation would change the answer, or because a key denied the last one.
+func (s *Store) peeksFirst(rs []penstock.Request, items []takeAllItem) bool {
+	for i := range items {
+		it := &items[i]
+		if rs[i].ID != "" || it.totalCost != it.ask.Cost || it.ask.NeverFits(it.limit.capacity) || s.denied.has(it.key) {
+			return true
+		}
+	}
+	return false
+}
+
+// peekAcrossSlots decides what needs no reservation: a denial, the repetition of an ID, and a
+// settlement.
+func (s *Store) peekAcrossSlots(d *deadline, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision) (decided bool, err error) {
+	if err = s.tryAcrossSlots(d, items); err != nil {
+		return false, err
+	}
+	if items[0].settle {
+		if err = settleAll(items, ds); err == nil {
+			err = s.settleAcrossSlots(d, rs, ds)
+		}
+		return true, err
+	}
+	if decided, err = repeatAll(items, ds); decided {
+		err = s.renewPermits(d, rs, items, ds)
+	}
+	if decided || err != nil {
+		return decided, err
+	}
+	denyAll(items, ds)
+	return s.denied.note(items, ds), nil
+}
+
+// tryAcrossSlots tries all keys in one round trip, without taking. If Redis's clock was
+// outside the windows sent, it is known then, and all are tried again.
+func (s *Store) tryAcrossSlots(d *deadline, items []takeAllItem) error {
+	for range maxClockAttempts {
+		if err := s.tryOnce(d, items); err != nil || !s.clockMissed(items) {
+			return err
+		}
+	}
+	return fmt.Errorf("redisstore: take all: %w", errClockChanged)
+}
+
+func (s *Store) tryOnce(d *deadline, items []takeAllItem) error {
+	bySlot := map[uint16][]int{}
+	for i := range items {
+		slot := slotOf(items[i].key)
+		bySlot[slot] = append(bySlot[slot], i)
+	}
+	var calls []Call
+	var groups [][]int
+	for _, group := range bySlot {
+		calls, groups = append(calls, s.encodeTakeAll(pick(items, group), false)), append(groups, group)
+	}
+	s.roundTrip(d, calls)
+	for i, group := range groups {
+		picked := pick(items, group)
+		if _, err := s.decodeTakeAll(d, &calls[i], picked); err != nil {
+			return requestError(group[0], err)
+		}
+		for j, at := range group {
+			items[at] = picked[j]
+		}
+	}
+	return nil
+}
+
+func pick(items []takeAllItem, index []int) []takeAllItem {
+	picked := make([]takeAllItem, len(index))
+	for i, at := range index {
+		picked[i] = items[at]
+	}
+	return picked
+}
+
+// renewPermits renews the permits of items that were granted under their ID before.
+func (s *Store) renewPermits(d *deadline, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision) (err error) {
+	for i := range items {
+		if items[i].permit == "" || !items[i].wasGranted() {
+			continue
+		}
+		if ds[i], err = s.takeAlone(d, &rs[i], 0); err != nil {
+			return requestError(i, err)
+		}
+	}
+	return nil
+}
+
+// settleAcrossSlots settles one request after the other. If it is interrupted, it can be
+// repeated.
+func (s *Store) settleAcrossSlots(d *deadline, rs []penstock.Request, ds []penstock.Decision) error {
+	for i := range rs {
+		var err error
+		if ds[i], err = s.takeAlone(d, &rs[i], 0); err != nil {
+			return requestError(i, err)
+		}
+	}
+	return nil
+}
+
+// reserveAll takes from all keys at the same time, and refunds what it took if one denies or
+// fails. Calls for one key are sent in their order.
+func (s *Store) reserveAll(d *deadline, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision) (granted bool, err error) {
+	rs, ttl := s.withIDs(rs, items)
+	qs, calls, err := s.sendEach(d, rs, ttl)
+	if err != nil {
+		return false, err
+	}
+	errs := make([]error, len(rs))
+	for i := range rs {
+		if ds[i], errs[i] = s.receive(d, &qs[i], &calls[i], &rs[i], ttl); errs[i] != nil {
+			ds[i] = penstock.Decision{}
+		}
+	}
+	switch denied := s.denied.note(items, ds); {
+	case slices.ContainsFunc(errs, isError):
+		return false, s.rollBackFailed(d, rs, errs)
+	case denied:
+		return false, s.rollBackDenied(d, rs, ds)
+	}
+	s.denied.forget(items)
+	return true, nil
+}
+
+func isError(err error) bool { return err != nil }
+
+func isDenied(d penstock.Decision) bool { return !d.Allowed }
+
+// withIDs returns the requests with an ID on each take, by which it can be refunded,
+// and how long they are remembered, in ticks.
+func (s *Store) withIDs(rs []penstock.Request, items []takeAllItem) (_ []penstock.Request, ttl int64) {
+	if items[0].lifetime > 0 {
+		return rs, items[0].lifetime
+	}
+	rs = slices.Clone(rs)
+	id := rand.Text()
+	for i := range rs {
+		if rs[i].Cost > 0 && rs[i].ID == "" {
+			rs[i].ID, rs[i].KeepFree = itemID(id, i), items[i].keepFree()
+		}
+	}
+	return rs, s.rollBackTTL().Milliseconds()
+}
+
+// keepFree returns how many units must remain after the item is taken by itself, so that
+// its KeepFree remain after all items on its key.
+func (it *takeAllItem) keepFree() int64 {
+	if it.ask.KeepFree == 0 {
+		return 0
+	}
+	return it.ask.KeepFree + it.totalCost - it.priorCost - it.ask.Cost
+}
+
+// rollBackTTL is how long a grant is remembered that may have to be rolled back:
+// longer than the roll-back can take, but not a whole period, because every item
+// leaves a record.
+func (s *Store) rollBackTTL() time.Duration { return 2*s.timeout + 10*time.Second }
+
+func itemID(id string, i int) string { return id + strconv.Itoa(i) }
+
+// rollBackDenied refunds what was taken, even if the caller has left meanwhile, and writes a
+// peek at every key.
+func (s *Store) rollBackDenied(d *deadline, rs []penstock.Request, ds []penstock.Decision) error {
+	taken, refunds := slices.Clone(ds[:len(rs)]), slices.Clone(rs)
+	for i := range rs {
+		if refunds[i] = refundOf(rs[i]); isDenied(taken[i]) {
+			refunds[i].Cost = 0
+		}
+	}
+	if err := s.refundAll(d.Context, refunds, ds); err != nil {
+		return err
+	}
+	for i := range taken {
+		if ds[i].Granted, ds[i].Delay = 0, 0; isDenied(taken[i]) {
+			setDenied(&ds[i], taken[i].RetryAfter)
+		}
+	}
+	return nil
+}
+
+// rollBackFailed refunds what was taken, and in the background what may have been: the nodes
+// that have not answered would let the caller wait for as long again. It returns the first
+// error of the calls.
+func (s *Store) rollBackFailed(d *deadline, rs []penstock.Request, errs []error) error {
+	var taken, unknown []penstock.Request
+	for i := range rs {
+		switch {
+		case errs[i] == nil:
+			taken = append(taken, refundOf(rs[i]))
+		case !rs[i].NewID: // under an ID that had to be new, it may be another's
+			unknown = append(unknown, refundOf(rs[i]))
+		}
+	}
+	ctx := d.Context // the deadline may be reused
+	go func() { _ = s.refundAll(ctx, unknown, make([]penstock.Decision, len(unknown))) }()
+	_ = s.refundAll(ctx, taken, make([]penstock.Decision, len(taken)))
+	failed := slices.IndexFunc(errs, isError)
+	return requestError(failed, errs[failed])
+}
+
+// refundOf returns the request that refunds another, which has an ID.
+func refundOf(r penstock.Request) penstock.Request {
+	r.MaxDelay, r.Overdraw, r.NewID, r.Cost = 0, false, false, -r.Cost
+	return r
+}
+
+// refundAll makes refunds in a round trip that has its own timeout.
+func (s *Store) refundAll(ctx context.Context, refunds []penstock.Request, ds []penstock.Decision) error {
+	d := s.deadlineAfter(context.WithoutCancel(ctx), s.timeout)
+	defer d.stop()
+	return s.takeEach(d, refunds, ds)
+}
+
+// pauseAfterLoss waits for up to twice as long as a try took, at random, because calls that
+// deny each other take about as long. It reports whether there is time for another try.
+func pauseAfterLoss(d *deadline, took time.Duration) bool {
+	pause := mathrand.N(2*took + 1) //nolint:gosec // only jitter
+	if time.Until(d.at) < pause+took {
+		return false
+	}
+	t := time.NewTimer(pause)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return d.Err() == nil
+	case <-d.Done():
+		return false
+	}
+}

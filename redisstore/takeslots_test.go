@@ -1,0 +1,180 @@
+package redisstore_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/redisstore"
+)
+
+// A slotsClient treats one server as a Cluster, and counts round trips.
+type slotsClient struct {
+	appClient
+	rounds int
+	before func(round int) // runs before each round trip
+}
+
+func (c *slotsClient) Do(ctx context.Context, calls []redisstore.Call) {
+	if c.rounds++; c.before != nil {
+		c.before(c.rounds)
+	}
+	c.appClient.Do(ctx, calls)
+}
+
+func (c *slotsClient) Sharded() bool { return true }
+
+// openSlots opens a store over several slots of the server with the fake clock, and one that
+// shares its state. Its timeout leaves time for a second try, however slow the first one is.
+func openSlots(t *testing.T) (store *redisstore.Store, client *slotsClient, other *redisstore.Store) {
+	t.Helper()
+	prefix := newPrefix()
+	other = openFakeClock(t, redisstore.Options{Prefix: prefix})
+	client = &slotsClient{appClient: newAppClient(t, fakeClockServer)}
+	store, err := redisstore.New(client, &redisstore.Options{Timeout: 10 * longTimeout, Prefix: prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store, client, other
+}
+
+// Over several slots all units are reserved in one round trip, and refunded in another if a
+// key denies. The call that finds a key used up looks again before it ends; later ones look
+// first, until the key grants.
+func TestTakeAllAcrossSlotsRoundTrips(t *testing.T) {
+	for _, l := range batchedAlgorithms() {
+		store, client, other := openSlots(t)
+		take(t, store, penstock.Request{Key: "1", Limit: l}) // learns the server's clock
+		for _, step := range []struct {
+			cost, before     int64 // before: of the third key, by another store
+			allowed          bool
+			rounds           int
+			remaining, third int64
+		}{
+			{cost: 1, allowed: true, rounds: 1, remaining: 9, third: 9},
+			{cost: 2, before: 8, allowed: false, rounds: 3, remaining: 9, third: 1},
+			{cost: 2, allowed: false, rounds: 1, remaining: 9, third: 1},
+			{cost: 2, before: -8, allowed: true, rounds: 2, remaining: 7, third: 7},
+			{cost: 2, allowed: true, rounds: 1, remaining: 5, third: 5},
+		} {
+			take(t, other, penstock.Request{Key: "3", Limit: l, Cost: step.before})
+			client.rounds = 0
+			ds := takeAll(t, store, l, step.cost, "1", "2", "3")
+			if allAllowed(ds) != step.allowed || client.rounds != step.rounds {
+				t.Errorf("%s, cost %d: got %+v in %d round trips, want %+v", l, step.cost, ds, client.rounds, step)
+			}
+			if ds[0].Remaining != step.remaining || ds[2].Remaining != step.third || !ds[0].Allowed || !step.allowed && ds[0].Granted != 0 {
+				t.Errorf("%s, cost %d: got %+v, want %+v", l, step.cost, ds, step)
+			}
+			if d := take(t, other, penstock.Request{Key: "1", Limit: l}); d.Remaining != step.remaining {
+				t.Errorf("%s, cost %d: %d left, want %d", l, step.cost, d.Remaining, step.remaining)
+			}
+		}
+	}
+}
+
+// A call that is denied because of another's reservation tries once more, under its own ID
+// too, and is granted if the reservation was refunded meanwhile. Without time for a second
+// try it is denied at once.
+func TestTakeAllAcrossSlotsTriesAgainAfterReservation(t *testing.T) {
+	for _, l := range batchedAlgorithms() {
+		for _, c := range []struct {
+			id      string
+			ends    bool // whether the caller leaves before the second try
+			allowed bool
+			rounds  int
+		}{
+			{allowed: true, rounds: 4},          // reserve, refund, peek, reserve
+			{id: "x", allowed: true, rounds: 5}, // peek before
+			{ends: true, allowed: false, rounds: 2},
+		} {
+			store, client, other := openSlots(t)
+			take(t, store, penstock.Request{Key: "1", Limit: l})
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			first := c.rounds - 3 // that reserves
+			if c.ends {
+				first = 1
+			}
+			client.rounds, client.before = 0, func(round int) {
+				switch round {
+				case first: // another call reserves what is left of the third key
+					take(t, other, penstock.Request{Key: "3", Limit: l, Cost: 10, ID: "other"})
+				case first + 1:
+					take(t, other, penstock.Request{Key: "3", Limit: l, Cost: -10, ID: "other"})
+					if c.ends {
+						leave()
+					}
+				}
+			}
+			rs, ds := requestsFor(l, 4, "1", "2", "3"), make([]penstock.Decision, 3)
+			for i := range rs {
+				rs[i].ID = c.id
+			}
+			if err := store.TakeAll(ctx, rs, ds); err != nil || allAllowed(ds) != c.allowed || client.rounds != c.rounds {
+				t.Errorf("%s, %+v: got %+v, %v in %d round trips", l, c, ds, err, client.rounds)
+			}
+			want := int64(10)
+			if c.allowed {
+				want = 6
+			}
+			for i := range rs {
+				if d := take(t, other, penstock.Request{Key: rs[i].Key, Limit: l}); d.Remaining != want {
+					t.Errorf("%s, %+v, key %d: %d left, want %d", l, c, i, d.Remaining, want)
+				}
+			}
+		}
+	}
+}
+
+// A lossyClient loses the reply to the first call for one key, which was executed, when its
+// caller leaves.
+type lossyClient struct {
+	appClient
+	key   string
+	leave func()
+	once  sync.Once
+}
+
+func (c *lossyClient) Do(ctx context.Context, calls []redisstore.Call) {
+	c.appClient.Do(ctx, calls)
+	c.once.Do(func() {
+		for i := range calls {
+			if calls[i].Keys[0] == c.key {
+				calls[i].Err = errors.New("connection lost")
+			}
+		}
+		c.leave()
+	})
+}
+
+func (c *lossyClient) Sharded() bool { return true }
+
+// A call that fails refunds what it took before it ends, and in the background what it may
+// have taken.
+func TestTakeAllAcrossSlotsRefundsAfterFailure(t *testing.T) {
+	prefix, l := newPrefix(), penstock.PerHour(10)
+	other := openFakeClock(t, redisstore.Options{Prefix: prefix})
+	take(t, other, penstock.Request{Key: "3", Limit: l, Cost: 1})
+	ctx, leave := context.WithCancel(t.Context())
+	client := &lossyClient{appClient: newAppClient(t, fakeClockServer), key: keys(t, fakeClockServer, prefix)[0], leave: leave}
+	store, err := redisstore.New(client, &redisstore.Options{Timeout: longTimeout, Prefix: prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := new(penstock.RequestError)
+	err = store.TakeAll(ctx, requestsFor(l, 4, "1", "2", "3"), make([]penstock.Decision, 3))
+	if !errors.As(err, &failed) || failed.Index != 2 || !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want that request 2 was canceled", err)
+	}
+	for _, key := range []string{"1", "2"} {
+		if d := take(t, other, penstock.Request{Key: key, Limit: l}); d.Remaining != 10 {
+			t.Errorf("key %s: %d left when the call ended, want 10", key, d.Remaining)
+		}
+	}
+	waitFor(t, "what may have been taken is refunded", func() bool {
+		return take(t, other, penstock.Request{Key: "3", Limit: l}).Remaining == 9
+	})
+}

@@ -13,15 +13,8 @@ type Descriptor struct {
 	Entries []rules.Entry
 	Cost    int64 // above 0 takes, 0 peeks, below 0 refunds
 
-	// Limit replaces the rules for this descriptor. Its name is
-	// [OverrideLimitName] if it has none. Optional.
-	Limit           penstock.Limit
-	RequestsPerUnit uint32
-	Unit            rules.Unit
-
-	// MayRefund exempts the Limit from the bound of what limits in requests
-	// leave behind.
-	MayRefund bool
+	// Own replaces the rules for this descriptor. Nil means that the rules apply.
+	Own *OwnLimit
 
 	// Permits says what the API does about permits of concurrent limits.
 	Permits PermitUse
@@ -33,6 +26,19 @@ type Descriptor struct {
 	// DenyInDebt denies a peek at a key that owes, or under compat has more hits
 	// than the limit. Envoy asks this before it reports hits.
 	DenyInDebt bool
+}
+
+// An OwnLimit is a limit that a descriptor brings.
+type OwnLimit struct {
+	Limit penstock.Limit // named [OverrideLimitName] if it has no name
+
+	// RequestsPerUnit and Unit describe the limit in responses to Envoy.
+	RequestsPerUnit uint32
+	Unit            rules.Unit
+
+	// MayRefund exempts the limit from the bound of what limits in requests leave
+	// behind.
+	MayRefund bool
 }
 
 // A PermitUse says what an API does about permits of concurrent limits.
@@ -50,7 +56,7 @@ const (
 	NoPermits
 )
 
-// OverrideLimitName is the name of [Descriptor] limits without one. They share state by that
+// OverrideLimitName is the name of an [OwnLimit] without one. They share state by that
 // name, so a limit can change from request to request, as long as its period stays the same.
 const OverrideLimitName = "override"
 
@@ -171,8 +177,8 @@ func (r *Result) reset(n int) {
 }
 
 // overrideRule returns a rule made of a descriptor's own limit.
-func (r *Result) overrideRule(d *Descriptor) *rules.Rule {
-	r.overrides = append(r.overrides, rules.Rule{Limit: d.Limit, RequestsPerUnit: d.RequestsPerUnit, Unit: d.Unit})
+func (r *Result) overrideRule(own *OwnLimit) *rules.Rule {
+	r.overrides = append(r.overrides, rules.Rule{Limit: own.Limit, RequestsPerUnit: own.RequestsPerUnit, Unit: own.Unit})
 	rule := &r.overrides[len(r.overrides)-1]
 	rule.Limit = RequestLimit(rule.Limit)
 	if rule.Limit.Name == "" {

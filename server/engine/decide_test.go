@@ -239,7 +239,7 @@ func TestDecideEnvoyCompatRetryAfter(t *testing.T) {
 
 // withOverride gives a descriptor its own limit, per hour.
 func withOverride(d engine.Descriptor, requests uint32) engine.Descriptor {
-	d.Limit, d.RequestsPerUnit, d.Unit = rules.Hour.Limit(requests), requests, rules.Hour
+	d.Own = &engine.OwnLimit{Limit: rules.Hour.Limit(requests), RequestsPerUnit: requests, Unit: rules.Hour}
 	return d
 }
 
@@ -278,7 +278,7 @@ func TestDecideOverrideLimitIsPerDomain(t *testing.T) {
 func TestDecideRejectsInvalidOverrideLimit(t *testing.T) {
 	e := newEngine(t, newMemory(), apiRules, nil)
 	bad := descriptor(1, "user=ada")
-	bad.Limit = penstock.Limit{Count: 1, Period: -time.Second}
+	bad.Own = &engine.OwnLimit{Limit: penstock.Limit{Count: 1, Period: -time.Second}}
 	var v engine.Result
 	err := e.Decide(t.Context(), "api", []engine.Descriptor{descriptor(1, "path=/"), bad}, &v)
 	if !errors.Is(err, penstock.ErrBadLimit) || !strings.Contains(err.Error(), "descriptor 1") {

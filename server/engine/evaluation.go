@@ -115,7 +115,7 @@ func (ev *evaluation) match(ctx context.Context, t *ruleTable, domain *rules.Dom
 	l := ev.extend()
 	l.index, l.cost, l.key, l.denyInDebt = i, d.Cost, len(ev.keys), d.DenyInDebt
 	var err error
-	if d.Limit == (penstock.Limit{}) {
+	if d.Own == nil {
 		err = ev.matchRule(ctx, l, t, domain, d)
 	} else {
 		err = ev.useOverride(l, t, domain, d)
@@ -215,7 +215,7 @@ func (ev *evaluation) admitOverrides(ds []Descriptor) error {
 		}
 		r := *l.template
 		r.Key, r.Cost, r.ID, r.Hold = ev.keyOf(l), l.cost, l.id, l.hold
-		a, err := ev.engine.admit(&r, func() bool { return ds[l.index].MayRefund }, len(ev.limited) > 1)
+		a, err := ev.engine.admit(&r, func() bool { return ds[l.index].Own.MayRefund }, len(ev.limited) > 1)
 		if err != nil {
 			ev.settleOverrides(nil)
 			return fmt.Errorf("descriptor %d: %w", l.index, err)

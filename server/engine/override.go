@@ -15,7 +15,7 @@ import (
 
 // useOverride makes a rule of the limit that the descriptor itself has.
 func (ev *evaluation) useOverride(l *limitedDescriptor, t *ruleTable, domain *rules.Domain, d *Descriptor) error {
-	l.rule = ev.result.overrideRule(d)
+	l.rule = ev.result.overrideRule(d.Own)
 	l.state = &ev.engine.requestLimitState
 	l.override, l.count = true, l.rule.Limit.Count
 	l.template = ev.newTemplate(penstock.Request{Limit: l.rule.Limit})
@@ -42,7 +42,7 @@ func (ev *evaluation) newTemplate(r penstock.Request) *penstock.Request {
 func (ev *evaluation) ruleBelow(l *limitedDescriptor, t *ruleTable, domain *rules.Domain, d *Descriptor) *ruleState {
 	var rule *rules.Rule
 	rule, ev.keys = domain.Match(d.Entries, ev.keys)
-	if rule == nil || rule.Unlimited || !takesOverrides(rule) || rule.Limit.Period != d.Limit.Period || d.Limit.Align != penstock.AlignClock {
+	if rule == nil || rule.Unlimited || !takesOverrides(rule) || rule.Limit.Period != d.Own.Limit.Period || d.Own.Limit.Align != penstock.AlignClock {
 		return nil
 	}
 	end := len(ev.keys)

@@ -85,11 +85,11 @@ func TestDecideAccountsForOverrides(t *testing.T) {
 		return e.Decide(t.Context(), "shop", []Descriptor{d}, &r)
 	}
 	override := func(i int) Descriptor {
-		return Descriptor{Entries: []rules.Entry{{Key: "user", Value: strconv.Itoa(i)}}, Cost: 1, Limit: penstock.PerHour(5)}
+		return Descriptor{Entries: []rules.Entry{{Key: "user", Value: strconv.Itoa(i)}}, Cost: 1, Own: &OwnLimit{Limit: penstock.PerHour(5)}}
 	}
 	fillUntilRefused(t, e, func(i int) error { return decide(override(i)) })
 	exempt := override(-1)
-	exempt.MayRefund = true
+	exempt.Own.MayRefund = true
 	for name, d := range map[string]Descriptor{
 		"an accounted key": override(0), "an exempt caller": exempt,
 		"a rule": {Entries: []rules.Entry{{Key: "user", Value: "new"}}, Cost: 1},

@@ -86,23 +86,22 @@ func (q *Request) cost(d *Descriptor) int64 {
 // maxPeriod is the longest period of an override.
 const maxPeriod = 366 * 24 * time.Hour
 
-// apply makes the override the limit of an engine descriptor.
-func (o *Override) apply(d *engine.Descriptor) error {
+// ownLimit returns the override as the limit of an engine descriptor.
+func (o *Override) ownLimit() (*engine.OwnLimit, error) {
 	unit := rules.Unit(o.Unit)
 	if unit.Length() == 0 {
-		return fmt.Errorf("want a unit of time, got number %d", o.Unit)
+		return nil, fmt.Errorf("want a unit of time, got number %d", o.Unit)
 	}
-	d.Limit = unit.Limit(o.RequestsPerUnit)
-	d.RequestsPerUnit, d.Unit = o.RequestsPerUnit, unit
+	own := &engine.OwnLimit{Limit: unit.Limit(o.RequestsPerUnit), RequestsPerUnit: o.RequestsPerUnit, Unit: unit}
 	if !o.HasUnitMultiplier {
-		return nil
+		return own, nil
 	}
 	n := time.Duration(o.UnitMultiplier)
 	if n < 1 || n > maxPeriod/unit.Length() {
-		return fmt.Errorf("want a period of up to 366 days, got %d times a %v", o.UnitMultiplier, unit)
+		return nil, fmt.Errorf("want a period of up to 366 days, got %d times a %v", o.UnitMultiplier, unit)
 	}
-	d.Limit.Period *= n
-	return nil
+	own.Limit.Period *= n
+	return own, nil
 }
 
 // reset empties the request and keeps its allocated memory.

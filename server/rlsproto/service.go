@@ -180,22 +180,26 @@ func (s *Service) buildDescriptors(c *Call, mayRefund func() bool) error {
 		if d.forbidden {
 			descriptor = engine.Descriptor{}
 		} else if d.HasLimit {
-			if err := s.addOverride(&descriptor, i, d, mayRefund); err != nil {
+			own, err := s.ownLimit(i, d, mayRefund)
+			if err != nil {
 				return err
 			}
+			descriptor.Own = own
 		}
 		c.descriptors = append(c.descriptors, descriptor)
 	}
 	return nil
 }
 
-func (s *Service) addOverride(descriptor *engine.Descriptor, i int, d *Descriptor, mayRefund func() bool) error {
-	if err := d.Limit.apply(descriptor); err != nil {
-		return fmt.Errorf("%w: descriptor %d: %w", ErrBadOverride, i, err)
+// ownLimit returns the limit that a descriptor brings, if the caller may bring one.
+func (s *Service) ownLimit(i int, d *Descriptor, mayRefund func() bool) (*engine.OwnLimit, error) {
+	own, err := d.Limit.ownLimit()
+	if err != nil {
+		return nil, fmt.Errorf("%w: descriptor %d: %w", ErrBadOverride, i, err)
 	}
 	if err := s.engine.RefuseLimit(s.engine.OverrideRefusal(), mayRefund); err != nil {
-		return fmt.Errorf("descriptor %d: %w", i, err)
+		return nil, fmt.Errorf("descriptor %d: %w", i, err)
 	}
-	descriptor.MayRefund = mayRefund()
-	return nil
+	own.MayRefund = mayRefund()
+	return own, nil
 }

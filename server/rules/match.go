@@ -15,8 +15,14 @@ type nodeList struct {
 	nodes     []*node          // in file order
 	joined    map[string]*node // by joined key and value
 	wildcards []*node          // those with a star, in file order
-	lengths   uint64           // bit n is set if a node's joined text has the length n, modulo 64
+
+	// What spares most entries a lookup in the map, which costs more than all the rest.
+	marks [256 / 64]uint64 // bit n is set if a node's joined text has the mark n
+	first [maxFew]uint8    // the marks of the first nodes
 }
+
+// maxFew is how many nodes are searched by their marks rather than in the map.
+const maxFew = 8
 
 // A node is one descriptor of a rule file.
 type node struct {
@@ -41,11 +47,40 @@ func (l *nodeList) add(n *node) {
 		l.joined = map[string]*node{}
 	}
 	l.joined[n.joined] = n
-	l.lengths |= 1 << (len(n.joined) % 64)
+	m := markOf(n.joined)
+	l.marks[m/64] |= 1 << (m % 64)
+	if len(l.nodes) < maxFew {
+		l.first[len(l.nodes)] = m
+	}
 	l.nodes = append(l.nodes, n)
 	if n.parts != nil {
 		l.wildcards = append(l.wildcards, n)
 	}
+}
+
+// markOf returns the mark of a joined text: a small hash that can be computed from a key and
+// a value without joining them.
+func markOf(joined string) uint8 {
+	if joined == "" {
+		return 0
+	}
+	return mark(joined[0], joined[len(joined)-1], len(joined))
+}
+
+// markOfJoined returns the mark of an entry's key and value joined.
+func markOfJoined(e Entry) uint8 {
+	first, last := byte('_'), byte('_')
+	if e.Key != "" {
+		first = e.Key[0]
+	}
+	if e.Value != "" {
+		last = e.Value[len(e.Value)-1]
+	}
+	return mark(first, last, len(e.Key)+1+len(e.Value))
+}
+
+func mark(first, last byte, length int) uint8 {
+	return first*167 + last*59 + uint8(length)*13
 }
 
 // A matchKind is how a node matches an entry. The smallest wins.
@@ -63,7 +98,7 @@ const (
 // the spare capacity of buf as scratch space, and returns buf with its old length and
 // possibly a larger capacity.
 func (l *nodeList) find(e Entry, buf []byte) (*node, matchKind, []byte) {
-	if l.wildcards != nil || l.mayHaveLength(len(e.Key)+1+len(e.Value)) {
+	if l.wildcards != nil || l.mayHave(markOfJoined(e)) {
 		start := len(buf)
 		buf = appendJoined(buf, e)
 		n, kind := l.findJoined(buf[start:])
@@ -71,15 +106,28 @@ func (l *nodeList) find(e Entry, buf []byte) (*node, matchKind, []byte) {
 			return n, kind, buf
 		}
 	}
-	if n := l.joined[e.Key]; n != nil {
+	if n := l.findKey(e.Key); n != nil {
 		return n, matchDefault, buf
 	}
 	return nil, matchNone, buf
 }
 
-// mayHaveLength reports whether a node's joined text may have that length. It spares most
-// values that no node names the lookup, which costs more than all the rest.
-func (l *nodeList) mayHaveLength(n int) bool { return l.lengths&(1<<(n%64)) != 0 }
+// mayHave reports whether a node's joined text has that mark.
+func (l *nodeList) mayHave(m uint8) bool { return l.marks[m/64]&(1<<(m%64)) != 0 }
+
+// findKey returns the node for all values of a key, or nil.
+func (l *nodeList) findKey(key string) *node {
+	if len(l.nodes) > maxFew {
+		return l.joined[key]
+	}
+	m := markOf(key)
+	for i, n := range l.nodes {
+		if l.first[i] == m && n.joined == key {
+			return n
+		}
+	}
+	return nil
+}
 
 // findJoined returns the node that matches a joined key and value exactly, or else the first
 // whose pattern matches.

@@ -191,6 +191,14 @@ func (cl *compiledLimit) spanAround(now int64) *windowSpan {
 	}
 }
 
+// equal reports whether two limits are the same. The operator would call functions for the
+// numbers as well, which every decision would pay for.
+func (l *Limit) equal(o *Limit) bool {
+	return l.Count == o.Count && l.Period == o.Period && l.Burst == o.Burst && l.Debt == o.Debt &&
+		l.Algorithm == o.Algorithm && l.Align == o.Align && l.Untrusted == o.Untrusted &&
+		l.Buckets == o.Buckets && l.Offset == o.Offset && l.Name == o.Name && l.Zone == o.Zone
+}
+
 // A compiledCache caches compiled limits, for requests that carry only a Limit.
 // Each limit has two slots, so two limits that are used in turn do not evict each
 // other.
@@ -201,7 +209,7 @@ type compiledCache struct {
 // forRequest returns the compiled limit of a request. It may be compiled for any
 // tick.
 func (c *compiledCache) forRequest(r *Request) (*compiledLimit, error) {
-	if cl := r.compiled; cl != nil && cl.key == nil && cl.limit == r.Limit {
+	if cl := r.compiled; cl != nil && cl.key == nil && cl.limit.equal(&r.Limit) {
 		return cl, nil
 	}
 	return c.get(r.Limit, 1, nil)

@@ -205,7 +205,7 @@ func (m *Memory) Take(_ context.Context, r Request) (d Decision, err error) {
 
 // compile returns the request's limit, compiled for this store.
 func (m *Memory) compile(r *Request) (*compiledLimit, error) {
-	if cl := r.compiled; cl != nil && cl.tick == m.tick && cl.key == m.key && cl.limit == r.Limit {
+	if cl := r.compiled; cl != nil && cl.tick == m.tick && cl.key == m.key && cl.limit.equal(&r.Limit) {
 		return cl, nil
 	}
 	return m.limits.get(r.Limit, m.tick, m.key)

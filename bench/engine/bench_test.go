@@ -6,11 +6,8 @@ import (
 )
 
 func TestRunPrintsEveryWorkload(t *testing.T) {
-	for i := range workloads {
-		workloads[i].overrides /= 100
-	}
 	var out strings.Builder
-	if err := run(1, 1000, &out); err != nil {
+	if err := run(quickPlan(), &out); err != nil {
 		t.Fatal(err)
 	}
 	for _, w := range workloads {

@@ -1,8 +1,9 @@
 // Command engine measures what a decision of the daemon costs without its network: requests
 // with one to five descriptors on a memory store, and how much longer one descriptor takes
-// with top keys, and with overrides of other keys.
+// with top keys, and with overrides of other keys. Beside them is the floor, which is what a
+// token bucket without keys costs: it says how fast the machine was.
 //
-//	go run ./engine           # two minutes
+//	go run ./engine           # a minute
 //	go run ./engine -quick    # a few seconds, to see that it runs
 package main
 
@@ -12,11 +13,15 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"runtime"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"text/tabwriter"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/internal/topkeys"
@@ -75,65 +80,143 @@ descriptors:
 func main() {
 	quick := flag.Bool("quick", false, "measure once, with a hundredth of the keys and overrides")
 	flag.Parse()
-	rounds, flood := 5, 10_000_000
+	p := plan{rounds: 5, warmUp: 1500 * time.Millisecond, time: 500 * time.Millisecond, flood: 10_000_000}
 	if *quick {
-		rounds, flood = 1, flood/100
-		for i := range workloads {
-			workloads[i].overrides /= 100
-		}
+		p = quickPlan()
 	}
-	if err := run(rounds, flood, os.Stdout); err != nil {
+	if err := run(p, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "engine:", err)
 		os.Exit(1)
 	}
 }
 
-// A result is the best of some rounds.
-type result struct {
-	nanos  float64
-	allocs int64
+// A plan is how long is measured.
+type plan struct {
+	rounds int
+	warmUp time.Duration // before a workload with top keys, which are sampled by the rate of the last second
+	time   time.Duration // of a workload in a round
+	flood  int           // keys
 }
 
-// run prints what a decision costs in the best round of each workload, and what top keys
-// cost in memory.
-func run(rounds, flood int, out io.Writer) (err error) {
-	best := make([]result, len(workloads))
-	engines := make([]*engine.Engine, len(workloads))
+// quickPlan returns a plan for tests, and makes the workloads small.
+func quickPlan() plan {
 	for i := range workloads {
-		best[i].nanos = math.Inf(1)
-		if engines[i], err = workloads[i].engine(); err != nil {
+		workloads[i].overrides /= 100
+	}
+	return plan{rounds: 1, warmUp: time.Millisecond, time: time.Millisecond, flood: 100_000}
+}
+
+// run prints what a decision costs in each workload, and what top keys cost in memory.
+func run(p plan, out io.Writer) error {
+	runtime.LockOSThread() // the time of this thread is what is measured
+	defer runtime.UnlockOSThread()
+	var contenders []*contender
+	for i := range workloads {
+		c, err := workloads[i].contender()
+		if err != nil {
 			return err
 		}
+		contenders = append(contenders, c)
 	}
-	for range rounds { // in turn, so that a busy machine disturbs all of them
-		for i, e := range engines {
-			r, err := measure(e, workloads[i].descriptors)
-			if err != nil {
-				return fmt.Errorf("%s: %w", workloads[i].name, err)
+	contenders = append(contenders, floorContender())
+	for range p.rounds { // in turn, so that a busy machine disturbs all of them
+		for _, c := range contenders {
+			if err := c.run(p); err != nil {
+				return fmt.Errorf("%s: %w", c.name, err)
 			}
-			best[i].nanos, best[i].allocs = min(best[i].nanos, r.nanos), max(best[i].allocs, r.allocs)
 		}
 	}
-	if err := printTable(best, out); err != nil {
+	if err := printTable(contenders, out); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "\ntop keys after %d different keys: %.1f MB, at most 8\n", flood, floodTopKeys(flood))
+	_, err := fmt.Fprintf(out, "\ntop keys after %d different keys: %.1f MB, at most 8\n", p.flood, floodTopKeys(p.flood))
 	return err
 }
 
-func printTable(best []result, out io.Writer) error {
+func printTable(all []*contender, out io.Writer) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "workload\tns per decision\tat most\tmore than 1 descriptor\tat most\tallocations\t")
+	fmt.Fprintln(table, "workload\tns per decision\tat most\tto the floor\tmore than 1 descriptor\tat most\tallocations\t")
 	figure := func(bound float64) string {
 		if bound == 0 {
 			return ""
 		}
 		return fmt.Sprintf("%.0f", bound)
 	}
-	for i, w := range workloads {
-		fmt.Fprintf(table, "%s\t%.0f\t%s\t%.0f\t%s\t%d\t\n", w.name, best[i].nanos, figure(w.most), best[i].nanos-best[0].nanos, figure(w.mostLonger), best[i].allocs)
+	one, floor := all[0].nanos(), all[len(all)-1].nanos()
+	for _, c := range all {
+		fmt.Fprintf(table, "%s\t%.0f\t%s\t%.1f×\t%+.0f\t%s\t%.0f\t\n",
+			c.name, c.nanos(), figure(c.most), c.nanos()/floor, c.nanos()-one, figure(c.mostLonger), c.allocations)
 	}
 	return table.Flush()
+}
+
+// A contender is measured in chunks.
+type contender struct {
+	workload
+	decide      func(i int) error // about key i
+	chunks      []float64         // nanoseconds of processor time for a decision, on average
+	allocations float64
+}
+
+const chunk = 20_000 // decisions
+
+// nanos returns the time of a decision in the fastest tenth of the chunks: the others shared
+// the processor's core, or its caches, with other work.
+func (c *contender) nanos() float64 {
+	slices.Sort(c.chunks)
+	return c.chunks[len(c.chunks)/10]
+}
+
+// run measures for one round.
+func (c *contender) run(p plan) error {
+	if c.topKeys {
+		if err := c.spend(p.warmUp, func(float64) {}); err != nil {
+			return err
+		}
+	}
+	err := c.spend(p.time, func(nanos float64) { c.chunks = append(c.chunks, nanos) })
+	c.allocations = max(c.allocations, testing.AllocsPerRun(1000, func() { err = errors.Join(err, c.decide(0)) }))
+	return err
+}
+
+// spend decides for a while, and reports every chunk.
+func (c *contender) spend(d time.Duration, report func(nanos float64)) error {
+	for began := time.Now(); time.Since(began) < d; {
+		before, err := threadTime()
+		for i := 0; i < chunk && err == nil; i++ {
+			err = c.decide(i % keys)
+		}
+		if err != nil {
+			return err
+		}
+		after, err := threadTime()
+		if err != nil {
+			return err
+		}
+		report(float64(after-before) / chunk)
+	}
+	return nil
+}
+
+// threadTime returns the processor time of this thread: unlike time that passes, it does not
+// count the turns of other processes.
+func threadTime() (time.Duration, error) {
+	var t unix.Timespec
+	err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t)
+	return time.Duration(t.Nano()), err
+}
+
+// floorContender returns the least that a decision can do: read a clock and swap a word.
+func floorContender() *contender {
+	var word atomic.Int64
+	base := time.Now()
+	return &contender{workload: workload{name: "floor: a token bucket without keys"}, decide: func(int) error {
+		now, full := int64(time.Since(base)), word.Load()
+		if !word.CompareAndSwap(full, max(full, now)+1) {
+			return errors.New("the word changed")
+		}
+		return nil
+	}}
 }
 
 // engine returns an engine with the overrides of the workload.
@@ -166,41 +249,49 @@ func (w *workload) engine() (*engine.Engine, error) {
 // the processor together with the overrides.
 const keys = 10_000
 
-// requestsOf returns requests of different users with the first n descriptors that a proxy
-// sends: the user, the address, the route, the tenant, and one for all callers.
-func requestsOf(n int) [][]engine.Descriptor {
-	requests := make([][]engine.Descriptor, keys)
-	for i := range requests {
-		address := fmt.Sprintf("203.%d.%d.9", i>>8, i&255)
-		entries := []rules.Entry{
-			{Key: "user", Value: address},
-			{Key: "remote_address", Value: address},
-			{Key: "route", Value: "checkout"},
-			{Key: "tenant", Value: fmt.Sprint("tenant", i%100)},
-			{Key: "generic_key", Value: "all"},
-		}
-		for _, e := range entries[:n] {
-			requests[i] = append(requests[i], engine.Descriptor{Entries: []rules.Entry{e}, Cost: 1})
-		}
+// descriptors returns the first n descriptors that a proxy sends: the user, the address, the
+// route, the tenant, and one for all callers.
+func descriptors(n int) []engine.Descriptor {
+	ds := make([]engine.Descriptor, n)
+	for i, e := range []rules.Entry{
+		{Key: "user"}, {Key: "remote_address"}, {Key: "route", Value: "checkout"}, {Key: "tenant"}, {Key: "generic_key", Value: "all"},
+	}[:n] {
+		ds[i] = engine.Descriptor{Entries: []rules.Entry{e}, Cost: 1}
 	}
-	return requests
+	return ds
 }
 
-// measure returns what a decision about keys without overrides costs.
-func measure(e *engine.Engine, descriptors int) (best result, err error) {
-	requests := requestsOf(descriptors)
+// contender returns the workload with an engine. Its requests are of different users, and in
+// the memory of the request before, as the APIs decode them.
+func (w *workload) contender() (*contender, error) {
+	e, err := w.engine()
+	if err != nil {
+		return nil, err
+	}
+	addresses, tenants := make([]string, keys), make([]string, 100)
+	for i := range addresses {
+		addresses[i] = fmt.Sprintf("203.%d.%d.9", i>>8, i&255)
+	}
+	for i := range tenants {
+		tenants[i] = fmt.Sprint("tenant", i)
+	}
+	ds := descriptors(w.descriptors)
 	var decided engine.Result
-	r := testing.Benchmark(func(b *testing.B) {
-		b.ReportAllocs()
-		for i := 0; b.Loop(); i++ {
-			decideErr := e.Decide(context.Background(), "edge", requests[i%keys], &decided)
-			if decideErr != nil || decided.OverLimit || len(decided.Statuses) != descriptors {
-				err = errors.Join(errors.New("a request was not granted"), decideErr)
-				b.FailNow()
+	return &contender{workload: *w, decide: func(i int) error {
+		for j := range ds {
+			switch e := &ds[j].Entries[0]; e.Key {
+			case "user", "remote_address":
+				e.Value = addresses[i]
+			case "tenant":
+				e.Value = tenants[i%len(tenants)]
 			}
 		}
-	})
-	return result{float64(r.T.Nanoseconds()) / float64(max(r.N, 1)), r.AllocsPerOp()}, err
+		err := e.Decide(context.Background(), "edge", ds, &decided)
+		if err != nil || decided.OverLimit || len(decided.Statuses) != len(ds) {
+			return errors.Join(errors.New("a request was not granted"), err)
+		}
+		return nil
+	}}, nil
 }
 
 // floodTopKeys returns how many megabytes top keys hold after decisions about n keys.

@@ -247,7 +247,7 @@ func (r *run) wrap(l *load, store penstock.Store) penstock.Store {
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	for _, run := range []func() error{runWorker, runHolder} {
+	for _, run := range []func() error{runWorker, runHolder, runTaker} {
 		if err := run(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)

@@ -184,4 +184,16 @@ var faults = []fault{
 		id: "F31", topology: standalone, name: "very many keys expire at once", inject: expireAtOnce,
 		guarantee: guarantee{layers: redisOnly, noErrors: true},
 	},
+	{
+		id: "F32", topology: cluster, name: "a process is killed within TakeAlls", inject: killTaker,
+		guarantee: guarantee{layers: redisOnly, noErrors: true, limits: []penstock.Limit{workerLimit}, maxLost: takerCallers},
+	},
+	{
+		id: "F32", topology: cluster, name: "a shard is killed within TakeAlls", inject: killShardWithinTakeAll,
+		guarantee: guarantee{layers: redisOnly, bursts: 2, limits: []penstock.Limit{workerLimit}},
+	},
+	{
+		id: "F32", topology: cluster, name: "all processes and shards are killed within TakeAlls", inject: killAllWithinTakeAll,
+		guarantee: guarantee{layers: redisOnly, bursts: 2, limits: []penstock.Limit{workerLimit}},
+	},
 }

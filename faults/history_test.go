@@ -49,6 +49,11 @@ type history struct {
 // recordLoss records that the store has lost all state by now.
 func (h *history) recordLoss() { h.lostAt = time.Since(h.start) }
 
+// since returns when it was, in nanoseconds since 1970, by the history's own time.
+func (h *history) since(unixNano int64) time.Duration {
+	return time.Duration(unixNano - h.start.UnixNano())
+}
+
 // record makes a call and records it.
 func (h *history) record(node, key int, cost int64, take func() (penstock.Decision, error)) event {
 	e := event{begin: time.Since(h.start), node: node, key: key, cost: cost}

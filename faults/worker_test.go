@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"sync"
@@ -71,17 +70,25 @@ type worker struct {
 	reader  sync.WaitGroup
 	granted atomic.Int64
 	leased  atomic.Int64
+	denied  atomic.Int64
 }
 
 // startWorker starts a worker whose calls are added to the run's history.
 func (r *run) startWorker(node int, url string) *worker {
+	r.Helper()
+	return r.startProcess(workerURL+"="+url, func(w *worker, line string) { w.readCall(r, node, line) })
+}
+
+// startProcess starts the test binary with a variable that makes it a worker. Its output is
+// read line by line until it is killed; the last line may be incomplete.
+func (r *run) startProcess(variable string, read func(w *worker, line string)) *worker {
 	r.Helper()
 	path, err := os.Executable()
 	if err != nil {
 		r.Fatal(err)
 	}
 	w := &worker{process: exec.Command(path)}
-	w.process.Env, w.process.Stderr = append(os.Environ(), workerURL+"="+url), os.Stderr
+	w.process.Env, w.process.Stderr = append(os.Environ(), variable), os.Stderr
 	redistest.DieWithParent(w.process)
 	out, err := w.process.StdoutPipe()
 	if err != nil {
@@ -90,33 +97,32 @@ func (r *run) startWorker(node int, url string) *worker {
 	if err := w.process.Start(); err != nil {
 		r.Fatal(err)
 	}
-	w.reader.Go(func() { w.readOutput(r, node, out) })
+	w.reader.Go(func() {
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			read(w, lines.Text())
+		}
+	})
 	r.Cleanup(w.kill)
 	return w
 }
 
-// readOutput reads a worker's output until it is killed. The last line may be
-// incomplete.
-func (w *worker) readOutput(r *run, node int, out io.Reader) {
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		var start, ended int64
-		e := event{node: node, cost: 1}
-		d := &e.decision
-		if n, _ := fmt.Sscan(lines.Text(), &start, &ended, &d.Allowed, &d.RetryAfter, &d.Source); n < 5 {
-			continue
-		}
-		if d.Allowed {
-			d.Granted = 1
-			w.granted.Add(1)
-		}
-		if d.Source == penstock.SourceLease {
-			w.leased.Add(1)
-		}
-		epoch := r.history.start.UnixNano()
-		e.begin, e.end = time.Duration(start-epoch), time.Duration(ended-epoch)
-		r.history.add(e)
+// readCall reads a line that takeForever has written.
+func (w *worker) readCall(r *run, node int, line string) {
+	var start, ended int64
+	e := event{node: node, cost: 1}
+	d := &e.decision
+	if n, _ := fmt.Sscan(line, &start, &ended, &d.Allowed, &d.RetryAfter, &d.Source); n < 5 {
+		return
 	}
+	if d.Allowed {
+		d.Granted = 1
+		w.granted.Add(1)
+	}
+	if d.Source == penstock.SourceLease {
+		w.leased.Add(1)
+	}
+	e.begin, e.end = r.history.since(start), r.history.since(ended)
+	r.history.add(e)
 }
 
 // kill kills a worker and reads the rest of its output.

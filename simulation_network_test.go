@@ -18,7 +18,14 @@ type network struct {
 	refuse, hang bool
 	lossPerMille int           // requests and responses lost, in a thousand each
 	extraDelay   time.Duration // added to each direction
+
+	batch      callOutcome // of the calls since batchBegan
+	batchBegan time.Time
+	batchSize  int
 }
+
+// batchSpan is how long calls join a batch.
+const batchSpan = 200 * time.Microsecond
 
 func (l *network) repair() { l.refuse, l.hang, l.lossPerMille, l.extraDelay = false, false, 0, 0 }
 
@@ -28,9 +35,27 @@ type callOutcome struct {
 	requestDelay, responseDelay              time.Duration
 }
 
+// outcome returns what happens to a call. Calls of one node that are sent at about the same
+// time travel in one batch, as in the Redis store: all of them arrive, in their order, or none
+// does, and all responses do.
 func (l *network) outcome() callOutcome {
 	l.sim.mu.Lock()
 	defer l.sim.mu.Unlock()
+	since := time.Since(l.batchBegan)
+	if l.batchSize == 0 || since >= min(batchSpan, l.batch.requestDelay) {
+		l.batch, l.batchBegan, l.batchSize = l.newOutcome(), time.Now(), 1
+		return l.batch
+	}
+	l.batchSize++
+	l.sim.events["call in a batch"]++
+	f := l.batch
+	if f.requestDelay += time.Duration(l.batchSize) - since; f.requestLost || f.responseLost {
+		l.sim.events["lost batch"]++
+	}
+	return f
+}
+
+func (l *network) newOutcome() callOutcome {
 	way := func() time.Duration { return l.extraDelay + time.Duration(20_000+l.rng.Int64N(200_000)) }
 	return callOutcome{
 		refused: l.refuse, hung: l.hang,

@@ -93,7 +93,7 @@ var simulatedLimits = []penstock.Limit{
 var requiredEvents = []string{
 	"store", "lease", "deny-cache", "fallback", "denial", "refund", "reset", "peek", "take all", "take all denied",
 	"refill", "lease refund", "settlement", "down", "up", "request lost", "response lost", "hang", "late request",
-	"refused connection", "store loss", "clock forward", "clock back", "crash", "close",
+	"call in a batch", "lost batch", "refused connection", "store loss", "clock forward", "clock back", "crash", "close",
 }
 
 // A simulation is a store, the nodes that use it, and the faults.

@@ -44,6 +44,7 @@ func TestStoreOnCluster(t *testing.T) {
 		{"keys with one tag share a script", checkClusterTagSharesScript},
 		{"denied TakeAll takes nothing", checkClusterDenialTakesNothing},
 		{"concurrent TakeAll across slots", checkClusterConcurrentTakeAll},
+		{"odd requests fail alone", checkClusterOddRequests},
 		{"process killed within TakeAll", checkClusterKilledProcess},
 		{"records of TakeAll expire soon", checkClusterRecordExpiry},
 		{"canceled TakeAll is refunded", checkClusterCanceledTakeAll},
@@ -324,6 +325,11 @@ func (h *takeAllHistory) charged(call, key int) (most, sure int64) {
 		}
 	}
 	return most, sure
+}
+
+func checkClusterOddRequests(t *testing.T, c *cluster) {
+	prefix := newPrefix()
+	checkOddRequests(t, openPrefix(t, c.URL(), prefix, longTimeout), prefix, c.Nodes[:shards]...)
 }
 
 // keyPerShard returns one key for each shard.

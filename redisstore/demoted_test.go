@@ -38,7 +38,7 @@ func TestStoreHidesBriefDemotion(t *testing.T) {
 func TestStoreReplicaErrorNamesServer(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	store := openURL(t, "redis://"+server.Addr, 50*time.Millisecond)
+	store := openURL(t, "redis://"+server.Addr, shortTimeout)
 	makeReplica(t, server)
 	waitFor(t, "an error with READONLY and the address", func() bool {
 		_, err := store.Take(t.Context(), takeOne)
@@ -131,7 +131,7 @@ func TestStoreReplicaLimitsReconnects(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	p := startProxy(t, server.Addr)
-	load := startLoad(t, openURL(t, "redis://"+p.Addr, 50*time.Millisecond))
+	load := startLoad(t, openURL(t, "redis://"+p.Addr, shortTimeout))
 	load.waitAnswers(t, 300)
 	makeReplica(t, server)
 	waitFor(t, "calls fail", func() bool { return load.failed.Load() > 0 })

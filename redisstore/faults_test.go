@@ -23,7 +23,7 @@ import (
 func TestStoreEmptyRestartAdmitsOneMoreBurst(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	c := startLoad(t, openURL(t, "redis://"+server.Addr, 50*time.Millisecond))
+	c := startLoad(t, openURL(t, "redis://"+server.Addr, shortTimeout))
 	c.waitAnswers(t, 3000)
 	before := killAndRestart(t, c, server)
 	c.closeAndDrain(t)
@@ -54,7 +54,7 @@ func killAndRestart(t *testing.T, c *load, server *redistest.Server) (id string)
 func TestStoreAOFRestartLosesNothing(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, "--appendonly", "yes", "--appendfsync", "no")
-	c := startLoad(t, openURL(t, "redis://"+server.Addr, 50*time.Millisecond))
+	c := startLoad(t, openURL(t, "redis://"+server.Addr, shortTimeout))
 	c.waitAnswers(t, 3000)
 	before := killAndRestart(t, c, server)
 	c.closeAndDrain(t)
@@ -262,7 +262,7 @@ func TestStoreDropsHalfOpenConnection(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
 	p := startProxy(t, server.Addr)
-	store := openURL(t, "redis://"+p.Addr, 50*time.Millisecond)
+	store := openURL(t, "redis://"+p.Addr, shortTimeout)
 	r := penstock.Request{Key: "k", Limit: penstock.PerHour(burst), Cost: 1}
 	waitFor(t, "a connection is frozen", func() bool { // on a busy machine the last one may have been closed
 		p.Thaw()

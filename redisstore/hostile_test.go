@@ -213,7 +213,7 @@ func busy(server *redistest.Server) bool {
 func TestStoreRecoversFromClientKillAndPause(t *testing.T) {
 	t.Parallel()
 	server := startServer(t)
-	load := startLoad(t, openURL(t, "redis://"+server.Addr, 50*time.Millisecond))
+	load := startLoad(t, openURL(t, "redis://"+server.Addr, shortTimeout))
 	for range 10 {
 		load.waitAnswers(t, 100)
 		mustCommand(t, server, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
@@ -240,14 +240,15 @@ func TestStoreLimitsReconnects(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := startProxy(t, liveServer.Addr)
-			store := openURL(t, "redis://"+p.Addr, 50*time.Millisecond)
+			o := redisstore.Options{Prefix: newPrefix(), Timeout: shortTimeout}
+			store := mustOpen(t, "redis://"+p.Addr, o.WithConnTimeout(longConnTimeout))
 			load := startLoad(t, store)
 			load.waitAnswers(t, 50)
 			stub, connections := startStub(t, answer)
 			began, before := time.Now(), load.failed.Load()
 			p.Redirect(stub)
 			p.CutAll()
-			waitFor(t, "calls fail", func() bool { return connections.Load() > 0 && load.failed.Load() > before+20*loadClients })
+			waitFor(t, "calls fail", func() bool { return connections.Load() > 0 && load.failed.Load() > before+4*loadClients })
 			n, took := connections.Load(), time.Since(began)
 			if most := 15 + int64(took/(20*time.Millisecond)); n > most {
 				t.Errorf("%d connections in %v for %d failed calls, want at most %d", n, took, load.failed.Load(), most)

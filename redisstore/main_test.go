@@ -84,6 +84,10 @@ var prefixes atomic.Int64
 // newPrefix returns a prefix that no other test uses.
 func newPrefix() string { return fmt.Sprintf("t%04d-", prefixes.Add(1)) }
 
+// shortTimeout lets calls fail soon while a server is down, and leaves time for an answer on
+// a busy machine.
+const shortTimeout = 500 * time.Millisecond
+
 // longTimeout and longConnTimeout only detect hangs: no healthy server takes as long
 // to answer, however busy the machine is.
 const (

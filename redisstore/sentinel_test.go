@@ -13,7 +13,7 @@ import (
 func TestSentinelCrashAdmitsOneMoreBurst(t *testing.T) {
 	t.Parallel()
 	w := redistest.StartSentinelGroup(t)
-	c := startLoad(t, openURL(t, w.URL(), 50*time.Millisecond))
+	c := startLoad(t, openURL(t, w.URL(), shortTimeout))
 	c.waitAnswers(t, 2000)
 	old := w.Primary(t)
 	old.Kill()

@@ -219,8 +219,13 @@ func (m *Memory) take(cl *compiledLimit, key string, req algorithm.Request, d *D
 	s := m.shard(h)
 	s.mu.Lock()
 	t := &s.tables[cl.table]
-	if t.Large() || cl.hasBlocks { // small tables are in the cache anyway
-		s.prefetchSlot(cl.table, h)
+	if cl.hasBlocks {
+		m.takeBlock(s, cl, h, req, d)
+		s.mu.Unlock()
+		return
+	}
+	if t.Large() { // small tables are in the cache anyway
+		t.Prefetch(h)
 	}
 	now := m.now(cl.onWallClock)
 	if cl.limit.Algorithm == TokenBucket && req == (algorithm.Request{Cost: 1}) {
@@ -235,6 +240,14 @@ func (m *Memory) take(cl *compiledLimit, key string, req algorithm.Request, d *D
 	}
 	s.take(cl, h, now, req, d)
 	s.mu.Unlock()
+}
+
+// takeBlock decides a request of a key whose state is in a block, which arrives in the cache
+// while the clock is read.
+func (m *Memory) takeBlock(s *shard, cl *compiledLimit, h uint64, req algorithm.Request, d *Decision) {
+	slot := s.tables[cl.table].Slot(h)
+	s.prefetchBlock(cl.table, slot)
+	s.takeSlot(cl, slot, h, m.now(false), req, d)
 }
 
 // Stats returns the current numbers of the store.

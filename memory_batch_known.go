@@ -96,8 +96,8 @@ func (b *knownBatch) lock() {
 			locked = it.shard
 			locked.mu.Lock()
 		}
-		if locked.tables[it.limit.table].Large() {
-			locked.prefetchSlot(it.limit.table, it.hash)
+		if t := &locked.tables[it.limit.table]; t.Large() {
+			t.Prefetch(it.hash)
 		}
 	}
 	b.readClock()

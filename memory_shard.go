@@ -40,8 +40,11 @@ func (s *shard) init(m *Memory, slots, bytes [trusts]*quota.Quota) {
 
 // take decides a request of the key with that hash.
 func (s *shard) take(cl *compiledLimit, hash uint64, now int64, req algorithm.Request, d *Decision) {
-	t := &s.tables[cl.table]
-	slot := t.Slot(hash)
+	s.takeSlot(cl, s.tables[cl.table].Slot(hash), hash, now, req, d)
+}
+
+// takeSlot decides a request of the key with that hash, whose slot is known.
+func (s *shard) takeSlot(cl *compiledLimit, slot []uint64, hash uint64, now int64, req algorithm.Request, d *Decision) {
 	switch {
 	case slot == nil:
 		s.takeNew(cl, hash, now, req, d)
@@ -54,7 +57,7 @@ func (s *shard) take(cl *compiledLimit, hash uint64, now int64, req algorithm.Re
 	if req.Cost == algorithm.Reset {
 		s.clearSlot(cl.table, slot)
 	}
-	t.NoteExpiry(hashtable.Expiry(slot))
+	s.tables[cl.table].NoteExpiry(hashtable.Expiry(slot))
 }
 
 // takeNew decides a request of a key without a slot. The key needs a slot only if
@@ -307,15 +310,9 @@ func (s *shard) permits(cl *compiledLimit, slot []uint64) (p algorithm.Permits) 
 // lineWords is the number of words in a cache line.
 const lineWords = 8
 
-// prefetchSlot prefetches the words that a decision will read, which arrive while
-// the clock is read: those of the slot, or of its block.
-func (s *shard) prefetchSlot(k tableKind, hash uint64) {
-	t := &s.tables[k]
-	if !k.hasBlocks() {
-		t.Prefetch(hash)
-		return
-	}
-	if slot := t.Slot(hash); slot != nil && blockOf(slot) != 0 {
+// prefetchBlock prefetches the words of a slot's block that a decision will read.
+func (s *shard) prefetchBlock(k tableKind, slot []uint64) {
+	if slot != nil && blockOf(slot) != 0 {
 		words := s.blocks[k.trust()].Words(blockOf(slot))
 		first := firstOf(slot)
 		hashtable.Prefetch(unsafe.Pointer(&words[first]))

@@ -147,7 +147,8 @@ func dialRLSConn(addr string, requests [][]byte) (*rlsConn, error) {
 	c.encodeHeaders(addr)
 	_, _ = out.WriteString(http2.ClientPreface)
 	_ = c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: receiveWindow})
-	return c, c.framer.WriteWindowUpdate(0, receiveWindow)
+	_ = c.framer.WriteWindowUpdate(0, receiveWindow)
+	return c, out.Flush() // with the first error of all
 }
 
 // encodeHeaders encodes the headers of requests. Those of the second refer to those of the
@@ -166,6 +167,7 @@ func (c *rlsConn) encodeHeaders(addr string) {
 			{"content-type", "application/grpc"},
 			{"user-agent", "bench"},
 			{"te", "trailers"},
+			{"grpc-timeout", "10S"}, // Envoy sends one with every call; here it is long enough for a busy machine
 		} {
 			_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // into memory
 		}

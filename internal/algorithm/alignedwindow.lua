@@ -36,24 +36,25 @@ else
   end
   if not close then return {-1, 0, now} end
 end
-local second = close / 1000
+-- A value of this window. One match costs less than taking it apart.
+local match = string.match
+local current = close % 1000 == 0 and '^' .. string.format('%.0f', close / 1000) .. '(%d%d%d%d%d%d%d%d%d)$'
 ---------------------------------------- each
 local value = call('GET', key)
 local used, finish, over, stale, whole, overdrawn = 0, close, true, false, false, false
-if value and #value == 19 and tonumber(sub(value, 1, 10)) == second then
-  used, over, whole = tonumber(sub(value, 11)), false, true
+local units = value and current and match(value, current)
+if units then
+  used, over, whole = units + 0, false, true
 elseif value then
-  local ending, counted = string.match(value, '^(%d%d%d%d%d%d%d%d%d%d)(%d%d%d%d%d%d%d%d%d)$')
+  local ending, counted = match(value, '^(%d%d%d%d%d%d%d%d%d%d)(%d%d%d%d%d%d%d%d%d)$')
   if ending then
     ending = ending * 1000
   else
-    counted, ending = string.match(value, '^(%d+) (%d+)$')
+    counted, ending = match(value, '^(%d+) (%d+)$')
   end
   if not ending then return redis.error_reply('FOREIGN value') end
   if ending + 0 > now then used, finish, over = counted + 0, ending + 0, false end
 end
-if not used then return redis.error_reply('FOREIGN value') end
-if whole and not string.find(value, '^[1-9]%d*$') then return redis.error_reply('FOREIGN value') end -- together
 local found, ending = used, finish
 if used > count then
   local most = count

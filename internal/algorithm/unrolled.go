@@ -56,9 +56,9 @@ func (s Step) unroll(suffix string, together bool) unrolledStep {
 	u := unrolledStep{
 		head: fmt.Sprintf("local ARGV%[1]s, overdraws%[1]s = {unpack(ARGV, at + 1, at + math.abs(ARGV[at]))}, ARGV[at] + 0 < 0\n"+
 			"at = at + 1 + #ARGV%[1]s\n", suffix) + head,
-		decide: fmt.Sprintf("local reply%[1]s, key%[1]s = 0, KEYS[first + %[1]s]\n", suffix) + without(decide, isTryLine),
-		write:  "do\n" + write + assign("reply"+suffix, returns) + "end\n",
-		reply:  fmt.Sprintf("m = add(m, reply%s)\n", suffix),
+		decide: fmt.Sprintf("local reply%[1]s, list%[1]s, key%[1]s = 0, nil, KEYS[from + %[1]s]\n", suffix) + without(decide, isTryLine),
+		write:  "do\n" + write + assign(suffix, returns) + "end\n",
+		reply:  fmt.Sprintf("if list%[1]s then m = add(m, list%[1]s) else m = m + 1 all[m] = reply%[1]s end\n", suffix),
 	}
 	if together {
 		granted := s.grantVariable() + suffix
@@ -79,13 +79,18 @@ func (s Step) grantVariable() string {
 // raisedError is how a step returns an error.
 var raisedError = regexp.MustCompile(`return redis\.error_reply\(('[^']*')\)`)
 
-// assign turns return statements, all but the last of them conditional, into assignments.
-func assign(variable, returns string) string {
+// assign turns return statements, all but the last of them conditional, into assignments: of a
+// number to reply, and of a list to list.
+func assign(suffix, returns string) string {
 	var b strings.Builder
 	depth := 0
 	for line := range strings.Lines(without(returns, isIDLine)) {
 		line = strings.TrimSuffix(strings.TrimSpace(line), " -- alone")
 		before, value, found := strings.Cut(line, "return ")
+		variable := "reply" + suffix
+		if strings.HasPrefix(value, "{") {
+			variable = "list" + suffix
+		}
 		switch value, conditional := strings.CutSuffix(value, " end"); {
 		case !found:
 			b.WriteString(line + "\n")

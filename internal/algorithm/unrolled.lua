@@ -13,26 +13,23 @@
 -- batch.lua; or -2 if it failed. If the time is in none of a step's windows, returns what
 -- the step does.
 local all, n, first, KEYS, ARGV = {}, 0, 0, KEYS, ARGV
-local function add(m, reply)
-  if type(reply) ~= 'table' then
-    all[m + 1] = reply
-    return m + 1
-  end
+local function add(m, list)
   all[m + 1] = -3
-  for i = 1, #reply do all[m + 1 + i] = reply[i] end
-  return m + 1 + #reply
+  for i = 1, #list do all[m + 1 + i] = list[i] end
+  return m + 1 + #list
 end
 local function decide()
-local at = 2
+local at, all, KEYS = 2, all, KEYS -- closer than those of the script
 ---------------------------------------- heads
-while first < #KEYS do
-local fits = ARGV[1] == '1'
+local total, fit = #KEYS, ARGV[1] == '1'
+while first < total do
+local from, fits = first, fit
 ---------------------------------------- decide
 ---------------------------------------- write
 local m = n + 1
 all[m] = fits and 1 or 0
 ---------------------------------------- reply
-n, first = m, first + #steps
+n, first = m, from + #steps
 end
 end
 while true do

@@ -1,15 +1,11 @@
 local all, n, first, KEYS, ARGV = {}, 0, 0, KEYS, ARGV
-local function add(m, reply)
-  if type(reply) ~= 'table' then
-    all[m + 1] = reply
-    return m + 1
-  end
+local function add(m, list)
   all[m + 1] = -3
-  for i = 1, #reply do all[m + 1 + i] = reply[i] end
-  return m + 1 + #reply
+  for i = 1, #list do all[m + 1 + i] = list[i] end
+  return m + 1 + #list
 end
 local function decide()
-local at = 2
+local at, all, KEYS = 2, all, KEYS -- closer than those of the script
 local instant = redis.call('TIME')
 local ARGV1, overdraws1 = {unpack(ARGV, at + 1, at + math.abs(ARGV[at]))}, ARGV[at] + 0 < 0
 at = at + 1 + #ARGV1
@@ -42,15 +38,17 @@ else
   end
   if not close2 then return {-1, 0, now2} end
 end
-local second2 = close2 / 1000
+local match2 = string.match
+local current2 = close2 % 1000 == 0 and '^' .. string.format('%.0f', close2 / 1000) .. '(%d%d%d%d%d%d%d%d%d)$'
 local ARGV3, overdraws3 = {unpack(ARGV, at + 1, at + math.abs(ARGV[at]))}, ARGV[at] + 0 < 0
 at = at + 1 + #ARGV3
 local call3, asked3, count3, period3 = redis.call, ARGV3[1] + 0, ARGV3[2] + 0, ARGV3[3] + 0
 local how3, keep3 = ARGV3[4], 0
 if how3 and #how3 > 1 and asked3 > 0 then how3, keep3 = string.sub(how3, 1, 1), string.sub(how3, 3) + 0 end
-while first < #KEYS do
-local fits = ARGV[1] == '1'
-local reply1, key1 = 0, KEYS[first + 1]
+local total, fit = #KEYS, ARGV[1] == '1'
+while first < total do
+local from, fits = first, fit
+local reply1, list1, key1 = 0, nil, KEYS[from + 1]
 local rest1 = call1('PTTL', key1)
 local value1, debt1, part1, stale1 = false, 0, 0, false
 if rest1 > 0 then
@@ -97,23 +95,22 @@ if interval1 and charge1 > 0 then
 end
 if charge1 > 0 and (debt1 + charge1 > most1 or late1) then charge1 = 0 end
 if charge1 == 0 and asked1 > 0 and not overdraws1 then fits = false end
-local reply2, key2 = 0, KEYS[first + 2]
+local reply2, list2, key2 = 0, nil, KEYS[from + 2]
 local value2 = call2('GET', key2)
 local used2, finish2, over2, stale2, whole2, overdrawn2 = 0, close2, true, false, false, false
-if value2 and #value2 == 19 and tonumber(sub2(value2, 1, 10)) == second2 then
-  used2, over2, whole2 = tonumber(sub2(value2, 11)), false, true
+local units2 = value2 and current2 and match2(value2, current2)
+if units2 then
+  used2, over2, whole2 = units2 + 0, false, true
 elseif value2 then
-  local ending2, counted2 = string.match(value2, '^(%d%d%d%d%d%d%d%d%d%d)(%d%d%d%d%d%d%d%d%d)$')
+  local ending2, counted2 = match2(value2, '^(%d%d%d%d%d%d%d%d%d%d)(%d%d%d%d%d%d%d%d%d)$')
   if ending2 then
     ending2 = ending2 * 1000
   else
-    counted2, ending2 = string.match(value2, '^(%d+) (%d+)$')
+    counted2, ending2 = match2(value2, '^(%d+) (%d+)$')
   end
   if not ending2 then error({err = 'FOREIGN value'}) end
   if ending2 + 0 > now2 then used2, finish2, over2 = counted2 + 0, ending2 + 0, false end
 end
-if not used2 then error({err = 'FOREIGN value'}) end
-if whole2 and not string.find(value2, '^[1-9]%d*$') then error({err = 'FOREIGN value'}) end -- together
 local found2, ending2 = used2, finish2
 if used2 > count2 then
   local most2 = count2
@@ -136,7 +133,7 @@ elseif cost2 < -used2 then
   cost2 = -used2
 end
 if cost2 == 0 and asked2 > 0 and not overdraws2 then fits = false end
-local reply3, key3 = 0, KEYS[first + 3]
+local reply3, list3, key3 = 0, nil, KEYS[from + 3]
 local rest3 = call3('PTTL', key3)
 local value3, stale3 = 0, false
 if rest3 > 0 then
@@ -239,7 +236,7 @@ elseif cost2 ~= 0 or stale2 then
 end
 local both2 = found2 * (length2 + 1) + (ending2 - now2)
 if clocked2 and ending2 - now2 <= length2 and both2 < 9007199254740992 then reply2 = both2 else
-reply2 = {found2, ending2, now2}, cost2, 0
+list2 = {found2, ending2, now2}, cost2, 0
 end 
 end
 if not fits then cost3 = 0 end
@@ -263,15 +260,15 @@ end
 if value3 == 0 then reply3 = 0 else
 local both3 = value3 * (2 * period3 + 1) + rest3
 if rest3 <= 2 * period3 and both3 < 9007199254740992 then reply3 = both3 else
-reply3 = {value3, rest3}, cost3, 0
+list3 = {value3, rest3}, cost3, 0
 end end 
 end
 local m = n + 1
 all[m] = fits and 1 or 0
-m = add(m, reply1)
-m = add(m, reply2)
-m = add(m, reply3)
-n, first = m, first + 3
+if list1 then m = add(m, list1) else m = m + 1 all[m] = reply1 end
+if list2 then m = add(m, list2) else m = m + 1 all[m] = reply2 end
+if list3 then m = add(m, list3) else m = m + 1 all[m] = reply3 end
+n, first = m, from + 3
 end
 end
 while true do

@@ -262,23 +262,39 @@ func (cl *compiledLimit) readStep(own, rest []int64) (_, _ []int64, ok bool) {
 // await waits for the result of a batched take. The batch has its own deadline,
 // so await watches only the caller's. ok is false if the take must be sent alone.
 func (s *Store) await(ctx context.Context, t *pendingTake) (ok bool, err error) {
-	if s.earlyEnd(ctx, t.start) > 0 {
-		d := s.deadlineAfter(ctx, s.timeout)
-		defer d.stop()
-		ctx = d
-	}
+	early := s.earlyAlarm(ctx, t)
 	select {
 	case <-t.done:
 	case <-ctx.Done():
-		return false, s.awaitError(ctx, t)
+		return false, t.calls[0].wrapError(ctx.Err())
+	case <-early:
+		return false, s.earlyError(ctx, t)
+	}
+	if early != nil {
+		t.alarm.Stop()
 	}
 	return t.err == nil && !t.alone, t.err
 }
 
-// awaitError returns the error of a take whose batch was not answered in time.
-func (s *Store) awaitError(ctx context.Context, t *pendingTake) error {
-	if d, early := ctx.(*deadline); early && d.callerErr() == nil {
-		return s.callError(d, &Call{Script: t.batchScript(), Err: ctx.Err()}) // the batch may still write into its own
+// earlyAlarm returns a channel that receives when the call must end before the caller's deadline,
+// or nil if its batch ends first.
+func (s *Store) earlyAlarm(ctx context.Context, t *pendingTake) <-chan time.Time {
+	now := time.Now()
+	left := s.earlyEnd(ctx, now)
+	if left == 0 || left >= s.timeout-now.Sub(t.start) {
+		return nil
 	}
-	return t.calls[0].wrapError(ctx.Err())
+	if t.alarm == nil {
+		t.alarm = time.NewTimer(left)
+	} else {
+		t.alarm.Reset(left)
+	}
+	return t.alarm.C
+}
+
+// earlyError returns the error of a take whose batch was not answered in time. The batch may
+// still write into its own call.
+func (s *Store) earlyError(ctx context.Context, t *pendingTake) error {
+	d := &deadline{Context: ctx, began: t.start, at: time.Now()}
+	return s.callError(d, &Call{Script: t.batchScript(), Err: context.DeadlineExceeded})
 }

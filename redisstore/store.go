@@ -256,7 +256,8 @@ type pendingTake struct {
 	// For a take in a batch:
 	ctx   context.Context
 	done  chan struct{}
-	alone bool // whether it must be sent again, alone
+	alarm *time.Timer // nil until it is needed
+	alone bool        // whether it must be sent again, alone
 	err   error
 }
 

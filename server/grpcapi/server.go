@@ -172,6 +172,9 @@ func setCallTimeout(ctx context.Context, info *tap.Info) (context.Context, error
 	if info.FullMethodName != fullMethod {
 		return ctx, nil
 	}
+	if at, ok := ctx.Deadline(); ok && time.Until(at) <= callTimeout {
+		return ctx, nil // another context would cost more than parsing the request
+	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	_ = cancel // the parent is the stream's context, which gRPC cancels after the call
 	return ctx, nil

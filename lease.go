@@ -131,8 +131,11 @@ type leaseRequest struct {
 
 // newRequest prepares a request. It is not ok if the request cannot be leased.
 func (l *Lease) newRequest(r *Request) (lr leaseRequest, ok bool) {
+	if r.Limit.Algorithm != TokenBucket {
+		return lr, false
+	}
 	cl, err := l.limits.forRequest(r)
-	if err != nil || cl.limit.Algorithm != TokenBucket || r.validateShape() != nil || l.closed.Load() {
+	if err != nil || r.validateShape() != nil || l.closed.Load() {
 		return lr, false
 	}
 	maxHeld := cl.capacity / (10 * l.nodes)

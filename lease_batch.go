@@ -21,19 +21,27 @@ type leaseBatch struct {
 // if one is malformed; then the store is called with all of them, and returns the
 // error.
 func (l *Lease) newBatch(rs []Request, ds []Decision) (b *leaseBatch, ok bool) {
-	if l.next == nil || len(ds) < len(rs) {
+	if l.next == nil || len(ds) < len(rs) || !l.leasesAny(rs) {
 		return nil, false
 	}
 	lrs := make([]leaseRequest, len(rs))
-	leased := false
 	for i := range rs {
-		if rs[i].Validate() != nil {
+		if rs[i].validate() != nil {
 			return nil, false
 		}
-		lrs[i], ok = l.newRequest(&rs[i])
-		leased = leased || ok
+		lrs[i], _ = l.newRequest(&rs[i])
 	}
-	return &leaseBatch{l: l, rs: rs, ds: ds, lrs: lrs}, leased
+	return &leaseBatch{l: l, rs: rs, ds: ds, lrs: lrs}, true
+}
+
+// leasesAny reports whether any of the requests can be leased.
+func (l *Lease) leasesAny(rs []Request) bool {
+	for i := range rs {
+		if _, ok := l.newRequest(&rs[i]); ok {
+			return true
+		}
+	}
+	return false
 }
 
 // spend decides a request by leased units, or leaves it to the store. After a

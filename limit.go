@@ -231,7 +231,7 @@ func (l Limit) Normal() Limit {
 	return n
 }
 
-func (l Limit) normalBurst() int64 {
+func (l *Limit) normalBurst() int64 {
 	if l.Burst == 0 || l.Burst > 0 && l.Count == 0 {
 		return l.Count
 	}
@@ -241,7 +241,7 @@ func (l Limit) normalBurst() int64 {
 // normalWindow returns Period, Offset and Zone as the alignment uses them.
 // Windows on the clock are the same for offsets one period apart. Windows on a
 // calendar are not, because days and months differ in length.
-func (l Limit) normalWindow() (period, offset time.Duration, zone string) {
+func (l *Limit) normalWindow() (period, offset time.Duration, zone string) {
 	switch {
 	case l.Align == AlignFirst:
 		return l.Period, 0, ""

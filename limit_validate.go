@@ -28,21 +28,30 @@ const (
 // Validate returns nil if the limit is valid, or else a [*FieldError] of kind
 // [ErrBadLimit] that names the first invalid field. A Burst or Buckets that the
 // algorithm does not use is ignored.
-func (l Limit) Validate() error {
-	checks := [...]func(Limit) error{
-		Limit.checkNames, Limit.checkAlign, Limit.checkCount, Limit.checkPeriod,
-		Limit.checkAlgorithm, Limit.checkDebt,
+func (l Limit) Validate() error { return l.validate() }
+
+// validate is Validate without copying the limit: stores validate every request.
+func (l *Limit) validate() error {
+	if err := l.checkNames(); err != nil {
+		return err
 	}
-	for _, check := range checks {
-		if err := check(l); err != nil {
-			return err
-		}
+	if err := l.checkAlign(); err != nil {
+		return err
 	}
-	return nil
+	if err := l.checkCount(); err != nil {
+		return err
+	}
+	if err := l.checkPeriod(); err != nil {
+		return err
+	}
+	if err := l.checkAlgorithm(); err != nil {
+		return err
+	}
+	return l.checkDebt()
 }
 
 // checkNames checks the name, the algorithm and the alignment.
-func (l Limit) checkNames() error {
+func (l *Limit) checkNames() error {
 	if len(l.Name) > maxNameBytes {
 		return badLimit("Name", "%d bytes long: must be at most %d", len(l.Name), maxNameBytes)
 	}
@@ -57,7 +66,7 @@ func (l Limit) checkNames() error {
 
 // checkAlign checks that an alignment, offset or zone applies to the limit. If it
 // were ignored, a quota meant to begin at midnight would begin at any time.
-func (l Limit) checkAlign() error {
+func (l *Limit) checkAlign() error {
 	switch {
 	case l.Align != AlignFirst && l.Algorithm != FixedWindow:
 		return badLimit("Align", "%s: requires Algorithm FixedWindow, not %s", l.Align, l.Algorithm)
@@ -69,14 +78,14 @@ func (l Limit) checkAlign() error {
 	return nil
 }
 
-func (l Limit) checkCount() error {
+func (l *Limit) checkCount() error {
 	if l.Count < 0 {
 		return badLimit("Count", "%d: must not be negative", l.Count)
 	}
 	return nil
 }
 
-func (l Limit) checkPeriod() error {
+func (l *Limit) checkPeriod() error {
 	if nominal := l.calendarPeriod(); nominal != 0 {
 		if l.Period == 0 || l.Period == nominal {
 			return nil
@@ -94,7 +103,7 @@ func (l Limit) checkPeriod() error {
 }
 
 // checkAlgorithm checks the fields that depend on the algorithm.
-func (l Limit) checkAlgorithm() error {
+func (l *Limit) checkAlgorithm() error {
 	switch l.Algorithm {
 	case FixedWindow:
 		return l.checkFixedWindow()
@@ -110,7 +119,7 @@ func (l Limit) checkAlgorithm() error {
 	return l.checkBucket()
 }
 
-func (l Limit) checkBucket() error {
+func (l *Limit) checkBucket() error {
 	if l.Burst < 0 {
 		return badLimit("Burst", "%d: must not be negative", l.Burst)
 	}
@@ -128,7 +137,7 @@ func (l Limit) checkBucket() error {
 }
 
 // checkDebt checks the debt of a limit whose other fields are valid.
-func (l Limit) checkDebt() error {
+func (l *Limit) checkDebt() error {
 	switch {
 	case !l.Algorithm.hasDebt() || l.Count == 0 && l.Debt >= NoDebt:
 		return nil
@@ -142,7 +151,7 @@ func (l Limit) checkDebt() error {
 }
 
 // mostDebt returns the largest valid debt of a limit whose other fields are valid.
-func (l Limit) mostDebt() int64 {
+func (l *Limit) mostDebt() int64 {
 	switch l.Algorithm {
 	case FixedWindow:
 		return math.MaxInt64 - l.Count
@@ -152,7 +161,7 @@ func (l Limit) mostDebt() int64 {
 	return algorithm.MaxOverdraft(l.Count, int64(l.Period), l.normalBurst())
 }
 
-func (l Limit) checkFixedWindow() error {
+func (l *Limit) checkFixedWindow() error {
 	if l.Align == AlignFirst {
 		return nil
 	}
@@ -161,28 +170,28 @@ func (l Limit) checkFixedWindow() error {
 			return err
 		}
 	}
-	if period := l.Normal().Period; l.Offset <= -period || l.Offset >= period {
+	if period, _, _ := l.normalWindow(); l.Offset <= -period || l.Offset >= period {
 		return badLimit("Offset", "%s: must be shorter than the period of %s",
 			durationText(l.Offset), durationText(period))
 	}
 	return nil
 }
 
-func (l Limit) checkSlidingWindow() error {
+func (l *Limit) checkSlidingWindow() error {
 	if l.Count > maxSlidingCount {
 		return badLimit("Count", "%d: must be at most %d for a %s", l.Count, maxSlidingCount, l.Algorithm)
 	}
 	return nil
 }
 
-func (l Limit) checkRollingWindow() error {
+func (l *Limit) checkRollingWindow() error {
 	if l.Buckets < 0 || l.Buckets > maxBuckets {
 		return badLimit("Buckets", "%d: must be from 1 to %d, or 0 for %d", l.Buckets, maxBuckets, defaultBuckets)
 	}
 	return nil
 }
 
-func (l Limit) checkSlidingLog() error {
+func (l *Limit) checkSlidingLog() error {
 	if l.Count > maxLogCount {
 		return badLimit("Count", "%d: must be at most %d for a %s; a %s counts more",
 			l.Count, maxLogCount, SlidingLog, SlidingWindow)
@@ -194,7 +203,7 @@ func (l Limit) checkSlidingLog() error {
 	return nil
 }
 
-func (l Limit) checkConcurrent() error {
+func (l *Limit) checkConcurrent() error {
 	if l.Count > maxConcurrentCount {
 		return badLimit("Count", "%d: must be at most %d for a %s limit", l.Count, maxConcurrentCount, Concurrent)
 	}

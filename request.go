@@ -100,11 +100,14 @@ type Request struct {
 // Validate returns an error if a store would reject the request as malformed. The
 // error wraps [ErrBadKey], [ErrBadCost] or [ErrBadLimit]. Stores call it
 // themselves.
-func (r Request) Validate() error {
+func (r Request) Validate() error { return r.validate() }
+
+// validate is Validate without copying the request.
+func (r *Request) validate() error {
 	if err := r.validateShape(); err != nil {
 		return err
 	}
-	return r.Limit.Validate()
+	return r.Limit.validate()
 }
 
 // ValidateShape is Validate without the limit. It is for stores that validate

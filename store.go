@@ -251,7 +251,7 @@ func refundAll(ctx context.Context, s Store, rs []Request, ds []Decision) (first
 // or for fewer decisions than requests. It is for stores that implement TakeEach.
 func ValidateEach(rs []Request, ds []Decision) error {
 	for i := range rs {
-		if err := rs[i].Validate(); err != nil {
+		if err := rs[i].validate(); err != nil {
 			return requestError(i, err)
 		}
 	}

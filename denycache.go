@@ -21,7 +21,7 @@ type DenyCacheOptions struct {
 
 	// MaxAge bounds how long a denial is cached. If units are refunded without
 	// going through this cache, a key may be denied wrongly for this long.
-	// Default and maximum: one second.
+	// Default: one second.
 	MaxAge time.Duration
 
 	// Only selects the limits whose denials are cached. It must be safe for
@@ -74,8 +74,8 @@ type DenyCache struct {
 }
 
 const (
-	defaultDenials = 1 << 16
-	maxDenialAge   = time.Second
+	defaultDenials   = 1 << 16
+	defaultDenialAge = time.Second
 )
 
 // WithDenyCache returns a store that answers from memory while next is known to
@@ -88,7 +88,7 @@ func WithDenyCache(next Store, o *DenyCacheOptions) *DenyCache {
 	keys := orDefault(o.MaxKeys, defaultDenials)
 	return &DenyCache{
 		next:   next,
-		maxAge: int64(min(orDefault(o.MaxAge, maxDenialAge), maxDenialAge)),
+		maxAge: int64(orDefault(o.MaxAge, defaultDenialAge)),
 		only:   o.Only,
 		clock:  monotime.New(o.Now),
 		hints:  setassoc.New[setHint](keys),

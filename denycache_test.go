@@ -189,21 +189,25 @@ func TestDenyCacheCachesDenialUntilRetryAfter(t *testing.T) {
 	})
 }
 
-// The store is called once a second about a denial that lasts an hour.
-func TestDenyCacheCachesDenialForASecondAtMost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, lim := remoteDenyCache(t, "1/1h sliding-log")
-		allowOne(t, lim, "key")
-		n := store.callsDuring(func() {
-			for range 100 { // ten seconds
-				expectDenied(t, lim, "key")
-				time.Sleep(100 * time.Millisecond)
+// The store is called once in MaxAge about a denial that lasts an hour: once a second, unless
+// it is set.
+func TestDenyCacheCachesDenialForMaxAge(t *testing.T) {
+	for age, want := range map[time.Duration]int64{0: 10, 500 * time.Millisecond: 20, 5 * time.Second: 2} {
+		synctest.Test(t, func(t *testing.T) {
+			store := &remoteStore{store: penstock.NewMemory(nil)}
+			lim := limiter(t, penstock.WithDenyCache(store, &penstock.DenyCacheOptions{MaxAge: age}), "1/1h sliding-log")
+			allowOne(t, lim, "key")
+			n := store.callsDuring(func() {
+				for range 100 { // ten seconds
+					expectDenied(t, lim, "key")
+					time.Sleep(100 * time.Millisecond)
+				}
+			})
+			if n != want {
+				t.Errorf("MaxAge %v: %d calls in ten seconds, want %d", age, n, want)
 			}
 		})
-		if n != 10 {
-			t.Errorf("%d calls in ten seconds, want one a second", n)
-		}
-	})
+	}
 }
 
 func allowOne(t *testing.T, lim *penstock.Limiter, key string) {

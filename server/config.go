@@ -42,6 +42,7 @@ type Config struct {
 	Nodes          int
 	OnStoreFailure string // local, allow or deny
 	DenyCache      bool
+	DenyCacheAge   time.Duration
 	Lease          bool
 
 	Data             string

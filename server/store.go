@@ -159,7 +159,8 @@ func (s *Server) wrapStore(ctx context.Context, redis *redisstore.Store) penstoc
 		}
 		return nil
 	})
-	return newSourceCounter(penstock.WithDenyCache(lease, &penstock.DenyCacheOptions{Only: s.storePolicies.denyCached}), s.metrics)
+	denyCache := penstock.WithDenyCache(lease, &penstock.DenyCacheOptions{MaxAge: s.config.DenyCacheAge, Only: s.storePolicies.denyCached})
+	return newSourceCounter(denyCache, s.metrics)
 }
 
 // redisName is the label of the store in metrics.

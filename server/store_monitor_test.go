@@ -219,13 +219,38 @@ func TestServerCachesDenials(t *testing.T) {
 				t.Errorf("--deny-cache=%s: allowed beyond the limit", flag)
 			}
 		}
-		// A denial is cached for a second, which may pass before the next take.
+		// A denial is cached for a while, which may pass before the next take.
 		d.await("decided by "+want, func() bool {
 			source, _ := d.take("k", "1/366d", "1")
 			if source == "deny-cache" && flag == "false" {
 				t.Fatal("--deny-cache=false: decided by the deny cache")
 			}
 			return source == want
+		})
+	}
+}
+
+// A denial outlives the state that it is about, for as long as the setting says.
+func TestServerCachesDenialsForDenyCacheAge(t *testing.T) {
+	for _, age := range []string{"1h", "1ms"} {
+		prefix := rand.Text()
+		d := start(t, map[string]string{
+			"store": "redis://" + redis.Addr, "redis-prefix": prefix, "redis-timeout": "10s", "deny-cache-age": age,
+		})
+		d.take("k", "1/366d", "1")
+		d.take("k", "1/366d", "1")
+		if _, err := redis.Command("EVAL", "for _, k in ipairs(redis.call('KEYS', ARGV[1] .. '*')) do redis.call('DEL', k) end", "0", prefix); err != nil {
+			t.Fatal(err)
+		}
+		if age == "1h" {
+			if source, allowed := d.take("k", "1/366d", "1"); allowed || source != "deny-cache" {
+				t.Errorf("an hour: allowed %t by %s, want the cached denial", allowed, source)
+			}
+			continue
+		}
+		d.await("the denial ends", func() bool {
+			_, allowed := d.take("k", "1/366d", "1")
+			return allowed
 		})
 	}
 }

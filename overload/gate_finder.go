@@ -30,6 +30,8 @@ type limitFinder struct {
 	origin     measurement // before the probe
 	ref        measurement // before the last step of the probe
 	resume     float64     // limit before the probe
+	low        measurement // the cohorts of the probe
+	cohorts    int         // how many they are
 }
 
 // A measurement is what a limitFinder learns from a cohort. Its latency is a
@@ -43,6 +45,15 @@ type measurement struct {
 	seconds        float64
 }
 
+// with returns the mean of two measurements, the better known of which counts for more.
+func (m measurement) with(later measurement) measurement {
+	weight := m.variance / (m.variance + later.variance)
+	later.took = m.took + weight*(later.took-m.took)
+	later.inFlight = m.inFlight + weight*(later.inFlight-m.inFlight)
+	later.variance *= weight
+	return later
+}
+
 const (
 	minProbeAfter = 2.0
 	maxProbeAfter = 30.0
@@ -52,6 +63,9 @@ const (
 
 	// A latency is compared with one at so many fewer calls in flight (logarithm).
 	minDistance = 0.4
+
+	// A step of a probe that chance could explain goes on for so many cohorts.
+	maxProbeCohorts = 3
 )
 
 func newLimitFinder(limit, most float64) limitFinder {
@@ -175,17 +189,30 @@ func (f *limitFinder) step(m measurement) {
 }
 
 // elasticity is by how much the throughput fell with the calls in flight: 1 if
-// latency stayed the same, and 0 if the calls in flight had queued.
-func elasticity(high, low measurement) float64 {
+// latency stayed the same, and 0 if the calls in flight had queued. It has a standard
+// deviation.
+func elasticity(high, low measurement) (e, sigma float64) {
 	distance := max(math.Log(high.inFlight/low.inFlight), minDistance)
-	return 1 - (high.took-low.took)/distance
+	return 1 - (high.took-low.took)/distance, math.Sqrt(high.variance+low.variance) / distance
 }
 
 // probe admits half of the calls for one cohort, to see whether they are faster.
 func (f *limitFinder) probe(m measurement) {
 	f.probing, f.resume = true, f.limit
-	f.origin, f.ref = m, m
+	f.origin = m
+	f.descend(m)
+}
+
+// descend begins a step of a probe, with half of the calls that there were.
+func (f *limitFinder) descend(from measurement) {
+	f.ref, f.cohorts = from, 0
 	f.limit /= 2
+}
+
+// isRising reports whether the first calls of a probe are slower than those before it. Fewer
+// calls are not slower, so latency was rising before the probe, which then says nothing.
+func (f *limitFinder) isRising(m measurement) bool {
+	return f.cohorts == 0 && f.ref == f.origin && m.took-f.ref.took > 2*math.Sqrt(m.variance+f.ref.variance)
 }
 
 // isSurprising reports whether calls of a probe are faster than the limit says, by more than
@@ -196,11 +223,28 @@ func (f *limitFinder) isSurprising(e float64, m measurement) bool {
 	return e < expected-max(0.4, 2*sigma)
 }
 
-// endProbe learns from a probe. If fewer calls are still faster, and not as base
-// or the limit says, the next probe admits still fewer.
+// endProbe learns from a probe. It goes on while chance could explain what would raise base. If
+// fewer calls are still faster, and not as base or the limit says, the next probe admits
+// still fewer.
 func (f *limitFinder) endProbe(m measurement) {
-	e := elasticity(f.ref, m)
+	if f.isRising(m) {
+		f.probing, f.limit = false, f.resume
+		return
+	}
+	if f.cohorts > 0 {
+		m = f.low.with(m)
+	}
+	f.low = m
+	f.cohorts++
+	e, sigma := elasticity(f.ref, m)
 	z := f.deviations(m)
+	if z > 2 && math.Abs(e-minElastic) < sigma && f.cohorts < maxProbeCohorts {
+		return
+	}
+	f.evaluateProbe(m, e, z)
+}
+
+func (f *limitFinder) evaluateProbe(m measurement, e, z float64) {
 	elastic := e > minElastic
 	switch {
 	case elastic && z > 2:
@@ -213,8 +257,7 @@ func (f *limitFinder) endProbe(m measurement) {
 		f.learn(m)
 	}
 	if !elastic && (math.Abs(z) > 2 || f.isSurprising(e, m)) && f.limit >= 4 {
-		f.ref = m
-		f.limit /= 2
+		f.descend(m)
 		return
 	}
 	f.probing, f.fullFor = false, 0

@@ -273,11 +273,13 @@ func (w *storePair) randomRequest() penstock.Request {
 func (w *storePair) underPermit(r penstock.Request) penstock.Request {
 	r.Cost = min(r.Cost, 100)
 	if r.Hold = 0; r.Cost != penstock.Reset {
-		r.ID = []string{"u", "v", "w", "x", "y"}[w.random.IntN(5)]
+		r.ID = w.randomID()
 		r.NewID = w.random.IntN(4) == 0
 	}
 	return r
 }
+
+func (w *storePair) randomID() string { return []string{"u", "v", "w", "x", "y"}[w.random.IntN(5)] }
 
 // randomHold returns how long an ID is to be remembered, mostly as long as the limit says.
 func (w *storePair) randomHold() time.Duration {
@@ -330,14 +332,17 @@ func (w *storePair) take(r penstock.Request) (rs []penstock.Request, got, want [
 // batch.
 func (w *storePair) compareBatch() {
 	one := w.randomRequest()
-	one.ID = ""
-	if one.Validate() != nil {
-		one.Cost = 0 // permits need an ID
+	isPermit := one.Limit.Algorithm == penstock.Concurrent && one.ID != ""
+	if !isPermit {
+		one.ID = ""
 	}
 	rs := make([]penstock.Request, 1+w.random.IntN(8))
 	for i := range rs {
 		rs[i] = one
 		rs[i].Key = w.keys[w.random.IntN(len(w.keys))]
+		if isPermit {
+			rs[i].ID = w.randomID()
+		}
 	}
 	fmt.Fprintf(&w.trace, "batch:\n")
 	got, errs := w.redis.TakeBatched(rs)

@@ -67,10 +67,10 @@ func (b *batch) release() {
 	batchPool.Put(b)
 }
 
-// mayBatch reports whether a request may share a script. A request with an ID may
-// not: it has a second key, for its record, or arguments of its own.
+// mayBatch reports whether a request may share a script. A request whose ID has a record
+// may not: that is a second key.
 func (s *Store) mayBatch(r *compiledRequest) bool {
-	return !r.once && r.permit == "" && r.limit.maxBatch > 1 && !s.batchingOff.Load()
+	return !r.once && r.limit.maxBatch > 1 && !s.batchingOff.Load()
 }
 
 // sendBatched sends a take in a batch. ok is false if the take must be sent
@@ -96,12 +96,22 @@ func (s *Store) sendBatched(ctx context.Context, t *pendingTake) (ok bool, err e
 // that one runs again.
 const maxJoinDelay = time.Millisecond
 
-// queue returns where the take can join a batch.
+// queue returns where the take can join a batch. Callers of a concurrency limit take and
+// release as often, so each has a queue.
 func (t *pendingTake) queue() *batchQueue {
-	if t.group != nil {
+	switch {
+	case t.group != nil:
 		return &t.group.batchQueue
+	case t.request.permit != "" && t.request.ask.Cost < 0:
+		return &t.request.limit.releases
 	}
 	return &t.request.limit.batchQueue
+}
+
+// canShare reports whether two takes under one limit differ in nothing but their keys and the
+// IDs of their permits.
+func (t *pendingTake) canShare(first *pendingTake) bool {
+	return t.request.ask == first.request.ask && (t.request.permit == "") == (first.request.permit == "")
 }
 
 // batchScript returns the script of the take's batches.
@@ -122,7 +132,7 @@ func (t *pendingTake) join(ctx context.Context) (b *batch, first bool) {
 	if b = q.openBatch; b == nil {
 		b, first = batchPool.Get().(*batch), true
 		q.openBatch = b
-	} else if b.takes[0].request.ask != t.request.ask || t.start.Sub(b.takes[0].start) > maxJoinDelay {
+	} else if !t.canShare(b.takes[0]) || t.start.Sub(b.takes[0].start) > maxJoinDelay {
 		return nil, false
 	}
 	if b.takes = append(b.takes, t); len(b.takes) == q.maxBatch {
@@ -175,7 +185,7 @@ func (b *batch) encode(s *Store) {
 	} else {
 		s.encodeArgs(&first.request, call)
 	}
-	call.Script, call.Keys = first.batchScript(), call.Keys[:0]
+	call.Script, call.Keys, call.idempotent = first.batchScript(), call.Keys[:0], first.group == nil && first.calls[0].idempotent
 	kept := b.takes[:0]
 	for _, t := range b.takes {
 		if t.ctx.Err() == nil {
@@ -184,6 +194,18 @@ func (b *batch) encode(s *Store) {
 		}
 	}
 	b.takes = kept
+	if first.request.permit != "" {
+		call.Args[permitArg] = b.permits()
+	}
+}
+
+// permits returns the names of all permits, one after the other.
+func (b *batch) permits() string {
+	all := make([]byte, 0, permitLen*len(b.takes))
+	for _, t := range b.takes {
+		all = append(all, t.request.permit...)
+	}
+	return string(all)
 }
 
 // dispatch hands the result of the call to the takes.

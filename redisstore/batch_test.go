@@ -72,6 +72,83 @@ func TestBatchKeepsCostsApart(t *testing.T) {
 	wg.Wait()
 }
 
+// Callers that take and release permits share scripts, each with an ID of its own.
+func TestBatchPermitsShareScript(t *testing.T) {
+	t.Parallel()
+	const callers, each, permits = 64, 50, 5
+	server := startServer(t)
+	store := openURL(t, "redis://"+server.Addr, longTimeout)
+	mustCommand(t, server, "CONFIG", "RESETSTAT")
+	limit := penstock.Limit{Algorithm: penstock.Concurrent, Count: permits, Period: time.Hour}
+	var held [3]atomic.Int64
+	for calls := 0; calls == 0 || infoCounter(t, "cmdstat_evalsha", server) >= calls; { // until some calls shared a script
+		var wg sync.WaitGroup
+		var released atomic.Int64
+		for i := range callers {
+			wg.Go(func() {
+				for n := range each {
+					key := i % len(held)
+					r := penstock.Request{Key: fmt.Sprint(key), Limit: limit, Cost: 1, ID: fmt.Sprintf("%d-%d", i, n)}
+					if holdPermit(t, store, r, &held[key], permits) {
+						released.Add(1)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		calls += callers*each + int(released.Load())
+	}
+}
+
+// holdPermit takes a permit and releases it, and reports whether there was one.
+func holdPermit(t *testing.T, store *redisstore.Store, r penstock.Request, held *atomic.Int64, most int64) bool {
+	t.Helper()
+	d, err := store.Take(context.Background(), r)
+	if err != nil {
+		t.Error(err)
+	}
+	if !d.Allowed {
+		return false
+	}
+	if n := held.Add(1); n > most {
+		t.Errorf("%d permits held, want at most %d", n, most)
+	}
+	held.Add(-1)
+	r.Cost = -1
+	if d, err := store.Take(context.Background(), r); err != nil || d.Granted != -1 {
+		t.Errorf("release of %s: %+v, %v, want one permit", r.ID, d, err)
+	}
+	return true
+}
+
+// A take joins only a batch of takes, and each gets the decision about its own ID.
+func TestBatchPermitsKeepIDsApart(t *testing.T) {
+	store := openFakeClock(t, redisstore.Options{})
+	limit := penstock.Limit{Algorithm: penstock.Concurrent, Count: 2, Period: time.Hour}
+	request := func(key, id string, cost int64) penstock.Request {
+		return penstock.Request{Key: key, Limit: limit, Cost: cost, ID: id}
+	}
+	grants := func(rs ...penstock.Request) (granted []int64) {
+		ds, errs := store.TakeBatched(rs)
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range ds {
+			granted = append(granted, d.Granted)
+		}
+		return granted
+	}
+	if got, want := grants(request("a", "1", 1), request("b", "1", 1), request("a", "2", 1), request("a", "3", 1), request("a", "1", 1)), []int64{1, 1, 1, 0, 1}; !slices.Equal(got, want) {
+		t.Errorf("takes: granted %d, want %d", got, want)
+	}
+	if got, want := grants(request("a", "2", -1), request("b", "2", -1), request("a", "2", -1), request("a", "1", -1)), []int64{-1, 0, 0, -1}; !slices.Equal(got, want) {
+		t.Errorf("releases: granted %d, want %d", got, want)
+	}
+	if got, want := grants(request("a", "4", 1), request("a", "5", 1), request("b", "4", 1), request("b", "5", 1)), []int64{1, 1, 1, 0}; !slices.Equal(got, want) {
+		t.Errorf("takes after that: granted %d, want %d", got, want)
+	}
+}
+
 func TestBatchSkipsCanceledCallers(t *testing.T) {
 	store := openFakeClock(t, redisstore.Options{})
 	gone, cancel := context.WithCancel(context.Background())

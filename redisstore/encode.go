@@ -160,6 +160,9 @@ func (cl *compiledLimit) appendArgs(ask algorithm.Request, args []string) []stri
 	return append(args, how, cl.debtArg)
 }
 
+// permitArg is the argument that names permits.
+const permitArg = 4
+
 // appendPermitArgs appends the script's arguments for an ask under the ID of permits.
 func (cl *compiledLimit) appendPermitArgs(ask algorithm.Request, permit string, args []string) []string {
 	args = append(args, strconv.FormatInt(cl.scriptCost(ask), 10))

@@ -48,7 +48,8 @@ type compiledLimit struct {
 	calendar atomic.Pointer[calendarWindows]
 
 	batchQueue
-	serial uint64 // distinguishes it from all other compiled limits
+	releases batchQueue // of permits
+	serial   uint64     // distinguishes it from all other compiled limits
 }
 
 // limitSerial is the serial of the last compiled limit.
@@ -73,6 +74,7 @@ func compileLimit(l penstock.Limit) (*compiledLimit, error) {
 		serial:    limitSerial.Add(1),
 	}
 	cl.maxBatch = maxBatchFor(&n)
+	cl.releases.maxBatch = cl.maxBatch
 	cl.compileStep()
 	cl.setDebtArg()
 	cl.setOnceArgs()

@@ -1,4 +1,4 @@
--- The same step for several keys, independently. A step that fails has written
+-- The same step for several keys, independently. A step gets the number of its key besides. A step that fails has written
 -- nothing, and the others go on. The caller sends the failed one again, alone, to get
 -- its error.
 --
@@ -6,7 +6,7 @@
 -- numbers, or -2 if the step failed.
 local all, n = {}, 0
 for i = 1, #KEYS do
-  local done, reply = pcall(step, KEYS[i])
+  local done, reply = pcall(step, KEYS[i], i)
   if not done or type(reply) == 'table' and reply.err then reply = -2 end
   n = n + 1
   if type(reply) == 'table' then

@@ -9,7 +9,8 @@
 --
 -- ARGV: cost, count, period; and, unless the cost is 0 or refunds everything, 1 for
 --       AtMost or 0 or an empty text, with a colon and the permits that a take keeps
---       free, the hash of the ID, and 1 to deny an ID that holds permits
+--       free, the hash of the ID, or of all IDs of a batch, and 1 to deny an ID that holds
+--       permits
 -- Returns the permits granted, those held after that, the wait for permits not granted
 -- (or -1 if they never can be), and the time until none are held; the permits granted
 -- again; 0, because there is no delay; and those that the ID held before. If the whole
@@ -18,6 +19,7 @@ local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3]
 local id, how, keep, sub, find, read = ARGV[5] or '', ARGV[4], 0, string.sub, string.find, struct.unpack
 if how and #how > 1 and asked > 0 then how, keep = sub(how, 1, 1), sub(how, 3) + 0 end
 ---------------------------------------- each
+local id = sub(id, 8 * i - 7, 8 * i) -- in a batch
 local rest = call('PTTL', key)
 local permits, close, used, oldest, newest, stale = '', 0, 0, 0, 0, rest == 0
 if rest > 0 then

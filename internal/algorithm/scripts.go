@@ -122,7 +122,8 @@ const (
 // The part that does not depend on the key runs only once.
 func (s Step) BatchScript() string {
 	head, body := s.parts()
-	return without(head+"local function step(key)\n"+body+"end\n"+batchScript, isNestedLine)
+	body = strings.ReplaceAll(body, inBatch, "")
+	return without(head+"local function step(key, i)\n"+body+"end\n"+batchScript, isNestedLine)
 }
 
 // TakeAllScript returns the script that takes several of the given steps, all or
@@ -146,8 +147,12 @@ func (s Step) nested() string {
 // atOneInstant replaces the commands that depend on the time by those of instant.lua.
 var atOneInstant = strings.NewReplacer("call('PTTL', key)", "rest or pttl(key)", "call('TIME')", "time or call('TIME')", "call('SET', key,", "set(key,", underID, "")
 
-// underID ends the lines that are only for steps under an ID.
-const underID = " -- under an ID"
+// underID ends the lines that are only for steps under an ID, and inBatch those that are only
+// for batches.
+const (
+	underID = " -- under an ID"
+	inBatch = " -- in a batch"
+)
 
 // keyLine is inserted between the two parts of a step that has one key.
 const keyLine = "local key = KEYS[1]\n"
@@ -155,8 +160,11 @@ const keyLine = "local key = KEYS[1]\n"
 // isNestedLine reports whether a line is only for steps that can be tried without
 // writing, that can be under an ID, or that must not fail after another has written.
 func isNestedLine(code string) bool {
-	return isTryLine(code) || strings.HasSuffix(code, "-- together") || isIDLine(code)
+	return isTryLine(code) || strings.HasSuffix(code, "-- together") || isIDLine(code) || isBatchLine(code)
 }
+
+// isBatchLine reports whether a line is only for batches.
+func isBatchLine(code string) bool { return strings.HasSuffix(code, inBatch) }
 
 // isTryLine reports whether a line is only for steps that can be tried without writing.
 func isTryLine(code string) bool {
@@ -167,8 +175,8 @@ func isTryLine(code string) bool {
 func isIDLine(code string) bool { return strings.HasSuffix(code, underID) }
 
 // isAloneLine reports whether a line is only for scripts that consist of one
-// step.
-func isAloneLine(code string) bool { return strings.HasSuffix(code, "-- alone") }
+// step, or of the same one for several keys.
+func isAloneLine(code string) bool { return strings.HasSuffix(code, "-- alone") || isBatchLine(code) }
 
 // parts returns the part of a step that does not depend on the key, and the rest.
 func (s Step) parts() (head, body string) {

@@ -18,7 +18,7 @@ else
 end
 local match = string.match
 local current = close % 1000 == 0 and '^' .. string.format('%.0f', close / 1000) .. '(%d%d%d%d%d%d%d%d%d)$'
-local function step(key)
+local function step(key, i)
 local value = call('GET', key)
 local used, finish, over, stale, whole, overdrawn = 0, close, true, false, false, false
 local units = value and current and match(value, current)
@@ -78,7 +78,7 @@ return {found, ending, now}, cost, 0
 end
 local all, n = {}, 0
 for i = 1, #KEYS do
-  local done, reply = pcall(step, KEYS[i])
+  local done, reply = pcall(step, KEYS[i], i)
   if not done or type(reply) == 'table' and reply.err then reply = -2 end
   n = n + 1
   if type(reply) == 'table' then

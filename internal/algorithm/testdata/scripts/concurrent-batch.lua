@@ -1,7 +1,8 @@
 local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local id, how, keep, sub, find, read = ARGV[5] or '', ARGV[4], 0, string.sub, string.find, struct.unpack
 if how and #how > 1 and asked > 0 then how, keep = sub(how, 1, 1), sub(how, 3) + 0 end
-local function step(key)
+local function step(key, i)
+local id = sub(id, 8 * i - 7, 8 * i)
 local rest = call('PTTL', key)
 local permits, close, used, oldest, newest, stale = '', 0, 0, 0, 0, rest == 0
 if rest > 0 then
@@ -103,7 +104,7 @@ return {ARGV.dry and 0 or granted, used, wait, reset}, granted, 0, held
 end
 local all, n = {}, 0
 for i = 1, #KEYS do
-  local done, reply = pcall(step, KEYS[i])
+  local done, reply = pcall(step, KEYS[i], i)
   if not done or type(reply) == 'table' and reply.err then reply = -2 end
   n = n + 1
   if type(reply) == 'table' then

@@ -7,7 +7,7 @@ if ARGV[3] then
   overdraft = tonumber(ARGV[6]) or capacity
   if ARGV[8] then ceiling = capacity - ARGV[8] end
 end
-local function step(key)
+local function step(key, i)
 local rest = call('PTTL', key)
 local value, debt, part, stale = false, 0, 0, false
 if rest > 0 then
@@ -81,7 +81,7 @@ return debt, charge, interval and ARGV[7] == '1' and 0 or math.ceil(debt / unit)
 end
 local all, n = {}, 0
 for i = 1, #KEYS do
-  local done, reply = pcall(step, KEYS[i])
+  local done, reply = pcall(step, KEYS[i], i)
   if not done or type(reply) == 'table' and reply.err then reply = -2 end
   n = n + 1
   if type(reply) == 'table' then

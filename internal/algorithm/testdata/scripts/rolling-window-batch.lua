@@ -4,7 +4,7 @@ if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local bucket = math.floor(now / length)
-local function step(key)
+local function step(key, i)
 local value = call('GET', key)
 local newest, counts, total, stale = bucket, {}, 0, false
 if value then
@@ -78,7 +78,7 @@ return {ARGV.dry and 0 or cost, used, wait, reset}, cost, 0
 end
 local all, n = {}, 0
 for i = 1, #KEYS do
-  local done, reply = pcall(step, KEYS[i])
+  local done, reply = pcall(step, KEYS[i], i)
   if not done or type(reply) == 'table' and reply.err then reply = -2 end
   n = n + 1
   if type(reply) == 'table' then

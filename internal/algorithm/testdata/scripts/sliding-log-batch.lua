@@ -1,7 +1,7 @@
 local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
 local how, keep = ARGV[4], 0
 if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
-local function step(key)
+local function step(key, i)
 local rest = call('PTTL', key)
 local log, len, newest, since, stale = '', 0, 0x31303030, 0, rest == 0
 if rest > 0 then
@@ -64,7 +64,7 @@ return {ARGV.dry and 0 or cost, used, wait, reset}, cost, 0
 end
 local all, n = {}, 0
 for i = 1, #KEYS do
-  local done, reply = pcall(step, KEYS[i])
+  local done, reply = pcall(step, KEYS[i], i)
   if not done or type(reply) == 'table' and reply.err then reply = -2 end
   n = n + 1
   if type(reply) == 'table' then

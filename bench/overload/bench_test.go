@@ -8,6 +8,11 @@ import (
 	"testing"
 )
 
+func TestMain(m *testing.M) {
+	serveIfAsked()
+	os.Exit(m.Run())
+}
+
 // Every case runs, and every contender has its row.
 func TestCasesRunQuick(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "overload.csv")

@@ -33,7 +33,7 @@ func (b *bench) phases(workers int) phases {
 // seeds is how many runs a figure is the mean of. Small servers vary by chance.
 func (b *bench) seeds(workers int) uint64 {
 	if workers == 2 && !b.quick {
-		return 3
+		return 8
 	}
 	return 1
 }

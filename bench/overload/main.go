@@ -9,7 +9,8 @@
 // Servers and clients are simulated in virtual time, with the limiters' own code: it reads
 // the clock of a testing/synctest bubble. Limiters that go by the processor are told how busy
 // the simulated workers are, through their own averages. hystrix-go leaves goroutines behind,
-// so it runs in real time.
+// so it runs in real time. The case "server" starts real HTTP servers as processes of their
+// own, and sends them requests at a fixed rate.
 package main
 
 import (
@@ -47,6 +48,7 @@ var cases = []benchCase{
 	{"changes", (*bench).changes},
 	{"priorities", (*bench).priorities},
 	{"breaker", (*bench).breakers},
+	{"server", (*bench).servers},
 	{"cost", (*bench).cost},
 	{"permits", (*bench).permits},
 }
@@ -61,6 +63,7 @@ func names() (all []string) {
 // main runs as a test, because only tests have bubbles. What the testing package prints is
 // discarded.
 func main() {
+	serveIfAsked()
 	args, stdout := os.Args[1:], os.Stdout
 	os.Args = os.Args[:1]
 	if null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0); err == nil {

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -36,7 +39,93 @@ func (b *bench) permits() error {
 		b.findings.Add(fmt.Sprintf("acquire and release on Redis, %d held", held), "≤ 1.2× two token-bucket takes", ratio <= 1.2, "%.2f×", ratio)
 	}
 	b.tables = append(b.tables, t)
+	if err := b.permitsOfMany(store); err != nil {
+		return err
+	}
 	return b.weighPermits(server)
+}
+
+// permitCallers is how many callers there are at once. Those of a limit share scripts.
+const permitCallers = 64
+
+// permitsOfMany compares the rates of many callers, each with a key of its own that holds some
+// permits.
+func (b *bench) permitsOfMany(store penstock.Store) error {
+	t := table{title: fmt.Sprintf("Permits on Redis, %d callers: pairs a second, the median of the rounds", permitCallers), head: []string{"permits held", "acquire and release", "two takes from a token bucket", "ratio of the times"}}
+	for _, held := range []int{0, 10} {
+		pairs, takes, err := b.permitRates(store, held)
+		if err != nil {
+			return err
+		}
+		ratio := measure.SpreadOf(measure.Ratios(takes, pairs))
+		t.rows = append(t.rows, []string{
+			strconv.Itoa(held), fmt.Sprintf("%.0f", measure.SpreadOf(pairs).Median), fmt.Sprintf("%.0f", measure.SpreadOf(takes).Median), measure.TimesWithSpread(ratio),
+		})
+		b.findings.Add(fmt.Sprintf("acquire and release on Redis, %d callers, %d held", permitCallers, held), "≤ 1.2× two token-bucket takes", ratio.Median <= 1.2, "%.2f×", ratio.Median)
+	}
+	b.tables = append(b.tables, t)
+	return nil
+}
+
+// permitRates returns the pairs a second of each round: of an acquire and a release, and of two
+// takes from a token bucket.
+func (b *bench) permitRates(store penstock.Store, held int) (pairs, takes []float64, err error) {
+	ctx := context.Background()
+	limit := penstock.Limit{Count: 20, Period: time.Hour, Algorithm: penstock.Concurrent}
+	permit := func(caller int, id string, cost int64) error {
+		d, err := store.Take(ctx, penstock.Request{Key: "many" + strconv.Itoa(held) + "-" + strconv.Itoa(caller), ID: id, Cost: cost, Limit: limit})
+		if err == nil && d.Granted != cost {
+			err = fmt.Errorf("permit %s: granted %d of %d", id, d.Granted, cost)
+		}
+		return err
+	}
+	rounds, calls := 20, 200
+	if b.quick {
+		rounds, calls = 1, 5
+	}
+	for caller := range permitCallers {
+		for i := range held {
+			if err := permit(caller, "holder"+strconv.Itoa(i), 1); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	for range rounds { // in turns, so that other load on the machine affects both alike
+		pair, err := pairsPerSecond(calls, func(caller, i int) error {
+			id := strconv.Itoa(i)
+			return cmp.Or(permit(caller, id, 1), permit(caller, id, -1))
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		take, err := pairsPerSecond(calls, func(caller, _ int) error {
+			r := penstock.Request{Key: "many" + strconv.Itoa(caller), Cost: 1, Limit: penstock.PerHour(1 << 30)}
+			_, err1 := store.Take(ctx, r)
+			_, err2 := store.Take(ctx, r)
+			return cmp.Or(err1, err2)
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		pairs, takes = append(pairs, pair), append(takes, take)
+	}
+	return pairs, takes, nil
+}
+
+// pairsPerSecond calls from many goroutines.
+func pairsPerSecond(calls int, pair func(caller, i int) error) (float64, error) {
+	var callers sync.WaitGroup
+	var failed [permitCallers]error
+	begin := time.Now()
+	for caller := range permitCallers {
+		callers.Go(func() {
+			for i := 0; i < calls && failed[caller] == nil; i++ {
+				failed[caller] = pair(caller, i)
+			}
+		})
+	}
+	callers.Wait()
+	return float64(permitCallers*calls) / time.Since(begin).Seconds(), errors.Join(failed[:]...)
 }
 
 // permitRequest takes one of 1,000 permits of a key.

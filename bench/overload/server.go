@@ -1,0 +1,201 @@
+package main
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/penstock-io/penstock/httplimit"
+	"github.com/penstock-io/penstock/overload"
+)
+
+// A serverConfig is what a server process does: each request holds one of its workers while it
+// waits for a time, or keeps the processor busy for as long.
+type serverConfig struct {
+	Limiter string
+	Workers int           // 0 if requests keep the processor busy
+	Mean    time.Duration // of an exponential distribution
+}
+
+// serverVariable is the environment variable that makes this program a server.
+const serverVariable = "PENSTOCK_BENCH_SERVER"
+
+// serveIfAsked is the server process: it prints its address, and ends when its input ends.
+func serveIfAsked() {
+	text := os.Getenv(serverVariable)
+	if text == "" {
+		return
+	}
+	var c serverConfig
+	err := json.Unmarshal([]byte(text), &c)
+	if err == nil {
+		err = serveHTTP(c)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func serveHTTP(c serverConfig) error {
+	handler, err := newHandler(c)
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		_ = server.Close() // the process ends anyway
+	}()
+	fmt.Println(l.Addr())
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// newHandler returns the handler behind its limiter: a gate is middleware, as in a real server.
+func newHandler(c serverConfig) (http.Handler, error) {
+	handler := http.Handler(&busyHandler{mean: c.Mean, perMilli: hashesPerMilli()})
+	if c.Workers > 0 {
+		handler = &waitingHandler{mean: c.Mean, workers: make(chan struct{}, c.Workers)}
+	}
+	if c.Limiter == ours {
+		return httplimit.Admit(overload.NewGate(nil), nil)(handler), nil
+	}
+	i := slices.IndexFunc(contenders, func(other contender) bool { return other.name == c.Limiter })
+	if i < 0 {
+		return nil, fmt.Errorf("no limiter %q", c.Limiter)
+	}
+	return &limitedHandler{contenders[i].make(), handler}, nil
+}
+
+type limitedHandler struct {
+	limiter *limiter
+	next    http.Handler
+}
+
+func (h *limitedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	leave, ok := h.limiter.enter(false)
+	if !ok {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	defer leave()
+	h.next.ServeHTTP(w, r)
+}
+
+// A waitingHandler has workers that wait for something else, such as a database.
+type waitingHandler struct {
+	mean    time.Duration
+	workers chan struct{}
+}
+
+func (h *waitingHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h.workers <- struct{}{}
+	defer func() { <-h.workers }()
+	if r.Context().Err() == nil { // or else the client has given up
+		time.Sleep(exponentialOf(h.mean))
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// A busyHandler keeps the processor busy. Requests share it as the scheduler says.
+type busyHandler struct {
+	mean     time.Duration
+	perMilli float64
+}
+
+func (h *busyHandler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	hash(int(exponentialOf(h.mean).Seconds() * 1000 * h.perMilli))
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func exponentialOf(mean time.Duration) time.Duration {
+	return time.Duration(rand.ExpFloat64() * float64(mean)) //nolint:gosec // a workload
+}
+
+func hash(times int) {
+	var block [sha256.Size]byte
+	for range times {
+		block = sha256.Sum256(block[:])
+	}
+}
+
+// hashesPerMilli is the best of some rounds, so that other load on the machine matters less.
+func hashesPerMilli() float64 {
+	const hashes = 2000
+	best := time.Hour
+	for range 50 {
+		begin := time.Now()
+		hash(hashes)
+		best = min(best, time.Since(begin))
+	}
+	return hashes / (1000 * best.Seconds())
+}
+
+// A serverProcess is a server that was started.
+type serverProcess struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+	url   string
+}
+
+// startServer starts this program again as a server. A server whose requests keep the processor
+// busy has one, so that the clients have the other.
+func startServer(c serverConfig) (*serverProcess, error) {
+	text, err := json.Marshal(c)
+	if err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(self) //nolint:noctx,gosec // it ends with its input
+	cmd.Env = append(os.Environ(), serverVariable+"="+string(text))
+	if c.Workers == 0 {
+		cmd.Env = append(cmd.Env, "GOMAXPROCS=1")
+	}
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	s := &serverProcess{cmd: cmd, stdin: stdin}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		s.stop()
+		return nil, fmt.Errorf("server of %s: %w", c.Limiter, err)
+	}
+	s.url = "http://" + strings.TrimSpace(line)
+	return s, nil
+}
+
+func (s *serverProcess) stop() {
+	_ = s.stdin.Close()
+	_ = s.cmd.Wait() // its status says nothing about the measurement
+}

@@ -78,6 +78,7 @@ type benchCase struct {
 
 var cases = []benchCase{
 	{"clients", (*bench).clients, nil},
+	{"split", (*bench).split, nil},
 	{"scripts", (*bench).scripts, nil},
 	{"instructions", (*bench).instructions, func(o options) bool { return o.instructions }},
 	{"weight", (*bench).weights, nil},

@@ -15,6 +15,7 @@ type report struct {
 	benchmarkRuns []benchmarkRow
 	instructions  []instructionRow
 	weights       []weight
+	splits        []*splitRunner
 }
 
 type clientRow struct {
@@ -64,6 +65,7 @@ func (r *report) addBenchmarkRuns(settings string, runs []*benchmarkRun) {
 func (r *report) write(w io.Writer, checked bool) {
 	r.Findings.Write(w, checked)
 	r.writeClients(w)
+	r.writeSplits(w)
 	r.writeBenchmarkRuns(w)
 	r.writeInstructions(w)
 	r.writeWeights(w)
@@ -81,6 +83,21 @@ func (r *report) writeClients(w io.Writer) {
 	for _, m := range r.clients {
 		t.Row(w, m.name, thousandsOf(m.rate), measure.TimesWithSpread(m.toTrivial), measure.TimesWithSpread(m.toRedisRate),
 			decimal(m.client), decimal(m.server), decimal(m.allocs))
+	}
+}
+
+func (r *report) writeSplits(w io.Writer) {
+	if len(r.splits) == 0 {
+		return
+	}
+	t := measure.Table{"where", "keys of a call", "thousand calls a second", "client µs a call", "kernel, for the client", "primaries", "replicas", "in all"}
+	t.Begin(w, fmt.Sprintf("Processor time of a call by one program with %d goroutines: medians of the rounds", goroutines))
+	for _, m := range r.splits {
+		row := []string{m.name, fmt.Sprint(m.keys), thousandsOf(measure.SpreadOf(m.rates).Median)}
+		for _, list := range [][]float64{m.user, m.system, m.primaries, m.replicas, m.total()} {
+			row = append(row, decimal(measure.SpreadOf(list).Median))
+		}
+		t.Row(w, row...)
 	}
 }
 

@@ -32,6 +32,7 @@ func TestCasesRunQuick(t *testing.T) {
 		"| RLS on Redis, 3 descriptors | ≥ 0.7× our rate with 1 |",
 		"| penstock ratelimit on Redis, 3 descriptors | ≥ 2.2×",
 		"| RLS on Redis, 3 descriptors, one of them denied for half of the keys | ≥ 1.25×",
+		"| RLS on a Redis Cluster of 3 shards with replicas, 3 descriptors | ≥ 1.5×",
 		"without the rival",
 		"| CL.THROTTLE, redis-benchmark -c 50 -P 16 | ≥ 0.85×",
 		"| CL.THROTTLE, redis-benchmark -c 50 -P 16 | ≥ 2.5×",

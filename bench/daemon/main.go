@@ -30,6 +30,7 @@ type benchCase struct {
 var cases = []benchCase{
 	{"rls", (*bench).rls},
 	{"rlsredis", (*bench).rlsOnRedis},
+	{"rlscluster", (*bench).rlsOnCluster},
 	{"resp", (*bench).resp},
 	{"http", (*bench).http},
 	{"overrides", (*bench).overrides},

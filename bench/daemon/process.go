@@ -22,6 +22,7 @@ type process struct {
 	cmd    *exec.Cmd
 	exited chan struct{}
 	log    bytes.Buffer
+	pids   []int // of a server of several processes, which another package has started
 }
 
 // startTimeout is how long a server may take to start.
@@ -62,7 +63,19 @@ func (p *process) stop() {
 const ticksPerSecond = 100
 
 // processor returns the processor time that the server has used so far.
-func (p *process) processor() (time.Duration, error) { return processorOf(p.cmd.Process.Pid) }
+func (p *process) processor() (sum time.Duration, err error) {
+	if p.cmd != nil {
+		return processorOf(p.cmd.Process.Pid)
+	}
+	for _, pid := range p.pids {
+		spent, err := processorOf(pid)
+		if err != nil {
+			return 0, err
+		}
+		sum += spent
+	}
+	return sum, nil
+}
 
 // ownProcessor returns the processor time that the load has used so far.
 func ownProcessor() (time.Duration, error) { return processorOf(os.Getpid()) }

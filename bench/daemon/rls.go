@@ -149,7 +149,8 @@ func (b *bench) rlsOnMemory(title string, l rlsLoad, atLeast float64) error {
 // ratelimitVersion is the version of the rival to install.
 const ratelimitVersion = "v1.4.1-0.20260122083618-3fb702589d36"
 
-func (b *bench) startRatelimit(redis *process) (*process, error) {
+// startRatelimit starts the rival on Redis, with further settings.
+func (b *bench) startRatelimit(redis *process, settings ...string) (*process, error) {
 	config, err := b.file("runtime/config/bench.yaml", rulesText)
 	if err != nil {
 		return nil, err
@@ -172,5 +173,6 @@ func (b *bench) startRatelimit(redis *process) (*process, error) {
 		"RUNTIME_ROOT="+filepath.Dir(filepath.Dir(config)), "RUNTIME_SUBDIRECTORY=", "RUNTIME_WATCH_ROOT=false",
 		"REDIS_SOCKET_TYPE=tcp", "REDIS_TYPE=SINGLE", "REDIS_URL="+redis.addr,
 		"USE_STATSD=false", "DISABLE_STATS=true", "LOG_LEVEL=ERROR")
+	cmd.Env = append(cmd.Env, settings...)
 	return start("envoyproxy/ratelimit", addrs[0], cmd)
 }

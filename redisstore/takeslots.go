@@ -262,7 +262,7 @@ func pauseAfterLoss(d *deadline, took time.Duration) bool {
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return d.Err() == nil
+		return d.Err() == nil && d.callerErr() == nil // the deadline may notice a moment later that the caller has left
 	case <-d.Done():
 		return false
 	}

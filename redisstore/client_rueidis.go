@@ -88,6 +88,20 @@ func tune(option *rueidis.ClientOption, o Options) {
 	option.DisableRetry = true
 	option.Sentinel.TopologyRefreshInterval = minConnTimeout
 	option.ClusterOption.MaxMovedRedirections = 4
+	if isCluster(option) {
+		option.MaxFlushDelay = maxFlushDelay
+	}
+}
+
+// maxFlushDelay is how long a connection to a Cluster waits after it has sent calls, if
+// there are others in flight, so that the next ones are sent together. Calls for several slots
+// cannot share a script, and sending each alone costs the kernel and the node more than the
+// script. A call that is alone on its connection does not wait.
+const maxFlushDelay = 100 * time.Microsecond
+
+// isCluster reports whether the options are those of a Cluster.
+func isCluster(option *rueidis.ClientOption) bool {
+	return !option.ForceSingleClient && option.Sentinel.MasterSet == ""
 }
 
 // A rueidisClient is the client that Open creates.
@@ -106,7 +120,7 @@ type rueidisClient struct {
 // newRueidisClient returns a client that is not connected yet.
 func newRueidisClient(option rueidis.ClientOption, connections *dialer.Dialer, timeout time.Duration) *rueidisClient {
 	rc := &rueidisClient{option: option, connections: connections, timeout: timeout}
-	rc.sharded.Store(!option.ForceSingleClient && option.Sentinel.MasterSet == "")
+	rc.sharded.Store(isCluster(&option))
 	rc.backoff = minReconnectGap
 	rc.connect = func() (rueidis.Client, error) { return rc.connectAndInspect(context.Background()) }
 	rc.current.Store(&session{})

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/penstock-io/penstock"
@@ -107,13 +108,17 @@ func stateKey(prefix, key string, id identity) string {
 // recordKey returns the Redis key of the record of a grant. It is in the slot of the
 // state that the grant was charged to.
 func recordKey(prefix, state, id string) string {
-	record := hash(fmt.Sprintf("v%d %d %s%s", recordVersion, len(state), state, id))
-	return prefix + "!{" + hashTag(state) + "}" + record[:recordLen]
+	var room [256]byte
+	named := strconv.AppendInt(append(room[:0], recordVersion+" "...), int64(len(state)), 10)
+	named = append(append(append(named, ' '), state...), id...)
+	sum := sha256.Sum256(named)
+	base64.RawURLEncoding.Encode(room[:], sum[:])
+	return prefix + "!{" + hashTag(state) + "}" + string(room[:recordLen])
 }
 
 // recordVersion is part of every record's name, so that records of another layout have
 // other names.
-const recordVersion = 2
+const recordVersion = "v2"
 
 // recordLen is how many characters identify a record: 132 bits.
 const recordLen = 22

@@ -103,7 +103,7 @@ func (s *Store) takeEach(d *deadline, rs []penstock.Request, ds []penstock.Decis
 // sendEach makes the calls of independent requests in one round trip. For recordTTL see
 // encodeKeys.
 func (s *Store) sendEach(d *deadline, rs []penstock.Request, recordTTL int64) ([]compiledRequest, []Call, error) {
-	qs, calls := make([]compiledRequest, len(rs)), make([]Call, len(rs))
+	qs, calls := make([]compiledRequest, len(rs)), roomyCalls(len(rs))
 	for i := range rs {
 		if err := s.encodeKeys(&qs[i], &calls[i], &rs[i], recordTTL); err != nil {
 			return nil, nil, requestError(i, err)
@@ -112,6 +112,21 @@ func (s *Store) sendEach(d *deadline, rs []penstock.Request, recordTTL int64) ([
 	}
 	s.roundTrip(d, calls)
 	return qs, calls, nil
+}
+
+// roomyCalls returns calls with room for what nearly all of them hold.
+func roomyCalls(n int) []Call {
+	const keys, args, numbers = 2, 10, 4
+	calls := make([]Call, n)
+	texts, replies := make([]string, n*(keys+args)), make([]int64, n*numbers)
+	for i := range calls {
+		own := texts[i*(keys+args):]
+		calls[i] = Call{
+			Keys: own[:0:keys], argsBuf: own[keys : keys : keys+args],
+			Reply: replies[i*numbers : i*numbers : (i+1)*numbers],
+		}
+	}
+	return calls
 }
 
 // receive returns the decision on a request that sendEach has sent.

@@ -216,6 +216,9 @@ func (f *Fallback) Take(ctx context.Context, r Request) (Decision, error) {
 	if !ok {
 		return f.takeLocal(ctx, s, &r)
 	}
+	if r.Cost < 0 && r.ID != "" && s.ledger.isPending(&r) {
+		return f.postponeRefund(ctx, s, &r)
+	}
 	refunded := int64(0)
 	if r.Cost < 0 && s.ledger.hasDebts() {
 		d := f.refundDebt(ctx, s, &r)

@@ -23,6 +23,9 @@ type ledger struct {
 	retries  []debt       // debts that were sent, and may or may not have been charged
 	size     atomic.Int64 // the number of both
 	settleAt atomic.Int64 // when to settle next, or settling
+
+	// sent are the debts under an ID that were claimed and are not known to be charged.
+	sent map[idKey]sentDebts
 }
 
 // settling is the value of settleAt while a settlement is in flight.
@@ -42,6 +45,21 @@ type debtKey struct {
 
 func debtKeyOf(r *Request) debtKey { return debtKey{stateKeyOf(*r), r.ID, r.Overdraw} }
 
+// An idKey identifies all debts under an ID.
+type idKey struct {
+	stateKey
+	id string
+}
+
+// A sentDebts is how many debts of an ID were sent, and what the last of them settles it to, or
+// notSettled.
+type sentDebts struct {
+	n      int
+	amount int64
+}
+
+const notSettled = -1
+
 // A debt is the units granted to one key.
 type debt struct {
 	key      string
@@ -56,6 +74,8 @@ type debt struct {
 	isSettled bool          // whether what was granted under the ID is settled
 	amount    int64         // to settle it to
 }
+
+func (d *debt) idKey() idKey { return idKey{stateKeyOf(Request{Key: d.key, Limit: d.limit}), d.id} }
 
 func (l *ledger) hasDebts() bool { return l.size.Load() > 0 }
 
@@ -161,6 +181,58 @@ func (l *ledger) subtract(r *Request, most int64) (units int64) {
 	return units
 }
 
+// isPending reports whether the primary store is to be told something about the ID of a
+// request, or is being told. Only while debts are settled, some are in neither list.
+func (l *ledger) isPending(r *Request) bool {
+	if !l.hasDebts() && l.settleAt.Load() != settling {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	k := debtKeyOf(r)
+	for _, k.overdraw = range []bool{false, true} {
+		if _, known := l.debts[k]; known {
+			return true
+		}
+	}
+	return l.sent[idKey{k.stateKey, k.id}].n > 0
+}
+
+// track adds to how many debts of an ID are claimed and not known to be charged.
+func (l *ledger) track(ds []debt, n int) {
+	for i := range ds {
+		if ds[i].id == "" {
+			continue
+		}
+		if l.sent == nil {
+			l.sent = map[idKey]sentDebts{}
+		}
+		k := ds[i].idKey()
+		sent := l.sent[k]
+		if n > 0 {
+			sent.amount = notSettled
+		}
+		if n > 0 && ds[i].isSettled {
+			sent.amount = ds[i].amount
+		}
+		sent.n += n
+		if l.sent[k] = sent; sent.n == 0 {
+			delete(l.sent, k)
+		}
+	}
+}
+
+// finish ends the settlement of claimed debts. Those that may not have been charged are put
+// back. They keep their IDs, so they are charged only once.
+func (l *ledger) finish(claimed, retries []debt) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.retries = append(l.retries, retries...)
+	l.track(retries, 1)
+	l.track(claimed, -1)
+	l.updateSize()
+}
+
 // claim removes up to maxDebts debts from the ledger, retries first.
 func (l *ledger) claim(maxDebts int) (ds []debt) {
 	l.mu.Lock()
@@ -175,17 +247,9 @@ func (l *ledger) claim(maxDebts int) (ds []debt) {
 		ds = append(ds, d)
 		delete(l.debts, k)
 	}
+	l.track(ds[n:], 1)
 	l.updateSize()
 	return ds
-}
-
-// retry puts back debts that may or may not have been charged. They keep their
-// IDs, so they are charged only once.
-func (l *ledger) retry(ds []debt) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.retries = append(l.retries, ds...)
-	l.updateSize()
 }
 
 // settlementIDs makes request IDs that are unique among all processes.
@@ -220,6 +284,17 @@ func (f *Fallback) settleAsync(s *fallbackShard) {
 	}()
 }
 
+// settleOne charges one debt, for a probe, unless a settlement is in flight: two of them could
+// arrive in another order than they were made in.
+func (f *Fallback) settleOne(s *fallbackShard) error {
+	at := s.ledger.settleAt.Load()
+	if at == settling || !s.ledger.settleAt.CompareAndSwap(at, settling) {
+		return nil
+	}
+	defer s.ledger.settleAt.Store(at)
+	return f.settleBatch(s, 1, true)
+}
+
 // maxSettleBatch is how many debts one call charges.
 const maxSettleBatch = 128
 
@@ -230,9 +305,19 @@ func (f *Fallback) settleBatch(s *fallbackShard, maxDebts int, isProbe bool) err
 	if !ok && !isProbe {
 		return ErrUnavailable
 	}
-	debts := s.ledger.claim(maxDebts)
+	claimed := s.ledger.claim(maxDebts)
+	retries, err := f.chargeDebts(claimed)
+	s.ledger.finish(claimed, retries)
+	if err != nil {
+		f.failed(s, t, err)
+	}
+	return err
+}
+
+// chargeDebts charges debts, and returns those that it could not charge, with the error.
+func (f *Fallback) chargeDebts(debts []debt) (retries []debt, err error) {
 	rs := make([]Request, 0, len(debts))
-	kept := debts[:0]
+	kept := make([]debt, 0, len(debts))
 	var settled []debt
 	for _, d := range debts {
 		if d.isSettled {
@@ -241,20 +326,17 @@ func (f *Fallback) settleBatch(s *fallbackShard, maxDebts int, isProbe bool) err
 			rs, kept = append(rs, r), append(kept, d)
 		}
 	}
-	settled, err := f.chargeAllSettled(settled)
-	s.ledger.retry(settled)
+	retries, err = f.chargeAllSettled(settled)
 	if err == nil && len(rs) > 0 {
 		err = f.charge(rs)
 	}
 	switch {
 	case isMalformed(err) || isKeyError(err):
-		s.ledger.retry(without(kept, err))
-		return nil
+		return append(retries, without(kept, err)...), nil
 	case err != nil:
-		s.ledger.retry(kept)
-		f.failed(s, t, err)
+		return append(retries, kept...), err
 	}
-	return err
+	return nil, nil
 }
 
 // without removes the debt named by the error, because the primary store will
@@ -307,6 +389,16 @@ func (f *Fallback) owed(d *debt, peek *Decision) int64 {
 		return d.units
 	}
 	return peek.Limit - peek.Remaining
+}
+
+// postponeRefund refunds nothing, because the ledger has still to tell the primary store of
+// the ID, which would charge it again. The caller can repeat the refund until the source is the
+// store.
+func (f *Fallback) postponeRefund(ctx context.Context, s *fallbackShard, r *Request) (Decision, error) {
+	f.settleAsync(s)
+	d, err := f.takeLocal(ctx, s, &Request{Key: r.Key, Limit: r.Limit})
+	d.Allowed = err == nil
+	return d, err
 }
 
 // refundsDebt reports whether one of the requests is a refund to a shard with

@@ -15,6 +15,9 @@ import (
 // settle decides a settlement.
 func (f *Fallback) settle(ctx context.Context, r *Request) (d Decision, err error) {
 	s := f.shardFor(r.Key)
+	if s.ledger.isPending(r) {
+		return f.settleDown(ctx, r)
+	}
 	sent := f.clock.Now()
 	t, ok := s.breaker.Admit(sent)
 	if !ok {
@@ -61,7 +64,7 @@ func withoutIndex(err error) error {
 // settleAll decides settlements as one.
 func (f *Fallback) settleAll(ctx context.Context, rs []Request, ds []Decision) error {
 	b := f.newBatch(rs)
-	if b.allAdmitted {
+	if b.allAdmitted && !f.anyPending(rs) {
 		answered, err := b.call(ctx, TakeAll, rs, ds, nil)
 		if errors.Is(err, ErrUnknownID) {
 			if local := f.settleLocal(ctx, rs, ds); !errors.Is(local, ErrUnknownID) {
@@ -77,10 +80,12 @@ func (f *Fallback) settleAll(ctx context.Context, rs []Request, ds []Decision) e
 
 // settleAllDown settles without the primary store, as one. What the secondary store has
 // granted is settled there. The rest the primary may have granted: the ledger settles it
-// when that is up again.
+// when that is up again. While the ledger has an earlier settlement of an ID, a later one must
+// not overtake it, so it goes the same way.
 func (f *Fallback) settleAllDown(ctx context.Context, rs []Request, ds []Decision) error {
 	for i := range rs {
 		f.probeWith(f.shardFor(rs[i].Key), &rs[i])
+		defer f.settleAsync(f.shardFor(rs[i].Key))
 	}
 	err := f.settleLocal(ctx, rs, ds)
 	if !errors.Is(err, ErrUnknownID) {
@@ -113,6 +118,11 @@ func (f *Fallback) settleLocal(ctx context.Context, rs []Request, ds []Decision)
 		f.deferSettlement(&rs[i], locals[i].Limit, &ds[i], true)
 	}
 	return nil
+}
+
+// anyPending reports whether the ledgers have something to tell about an ID of the requests.
+func (f *Fallback) anyPending(rs []Request) bool {
+	return slices.ContainsFunc(rs, func(r Request) bool { return f.shardFor(r.Key).ledger.isPending(&r) })
 }
 
 // errLedgerFull is returned if the ledger has no room for a settlement, which would be lost.
@@ -175,6 +185,9 @@ func (l *ledger) settle(r *Request, local Limit, units, until int64) {
 	defer l.mu.Unlock()
 	k := debtKeyOf(r)
 	d, known := l.debts[k]
+	if sent := l.sent[idKey{k.stateKey, k.id}]; !known && sent.n > 0 && sent.amount == r.Cost {
+		return // it is on its way; a caller that repeats it must not keep the ledger busy
+	}
 	if !known {
 		d.key, d.id = strings.Clone(r.Key), strings.Clone(r.ID)
 		k.key, k.id = d.key, d.id

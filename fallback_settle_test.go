@@ -224,6 +224,66 @@ func waitUntilUp(t *testing.T, f *penstock.Fallback) {
 	t.Fatal("the primary stays down")
 }
 
+// A settlement does not overtake an earlier one of its ID that the ledger still has: the last
+// amount is charged. A caller that repeats it gets the store's answer in the end.
+func TestFallbackSettlesInOrder(t *testing.T) {
+	limit := penstock.PerHour(1000)
+	for _, name := range []string{"one", "all"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				memory := penstock.NewMemory(nil)
+				primary := &remoteStore{store: memory, requestDelay: fixedDelay(5 * time.Millisecond)}
+				var refuses atomic.Bool
+				primary.refuse = func(r penstock.Request) bool { return r.Settle && refuses.Load() }
+				fallback := penstock.WithFallback(primary, nil, &penstock.FallbackOptions{Failures: 100})
+				settle := func(amount int64) (d [2]penstock.Decision) {
+					rs := []penstock.Request{{Key: "a", Limit: limit, Cost: amount, ID: "x", Settle: true}, {Key: "b", Limit: limit, Cost: amount, ID: "x", Settle: true}}
+					if name == "one" {
+						rs = rs[:1]
+					}
+					if err := penstock.TakeAll(ctx, fallback, rs, d[:]); err != nil || d[0].Granted != amount {
+						t.Fatalf("settle to %d: got %v, %v", amount, d, err)
+					}
+					return d
+				}
+				for _, key := range []string{"a", "b"} {
+					if d, err := fallback.Take(ctx, penstock.Request{Key: key, Limit: limit, Cost: 40, ID: "x"}); err != nil || !d.Allowed {
+						t.Fatalf("take: got %v, %v", d, err)
+					}
+				}
+				refuses.Store(true)
+				settle(10)
+				time.Sleep(time.Second)
+				refuses.Store(false)
+				settle(25) // before the ledger has sent anything
+				checkCharged(t, memory, 25)
+				refuses.Store(true)
+				settle(10)
+				refuses.Store(false)
+				source := penstock.SourceFallback
+				for n := 0; source != penstock.SourceStore; n++ {
+					if n == 1000 {
+						t.Fatal("a caller that repeats a settlement gets no answer of the store")
+					}
+					time.Sleep(time.Millisecond) // less than a call takes
+					source = settle(60)[0].Source
+				}
+				checkCharged(t, memory, 60)
+			})
+		})
+	}
+}
+
+// checkCharged checks what is charged under the ID x, after the ledger has had time to send.
+func checkCharged(t *testing.T, store penstock.Store, want int64) {
+	t.Helper()
+	time.Sleep(10 * time.Second)
+	again := penstock.Request{Key: "a", Limit: penstock.PerHour(1000), Cost: 1, ID: "x"} // answered with what is remembered
+	if d, err := store.Take(ctx, again); err != nil || d.Granted != want {
+		t.Errorf("got %v, %v, want %d units charged, the last amount", d, err, want)
+	}
+}
+
 // If neither store knows the ID, the error is ErrUnknownID, and the store is not down.
 func TestFallbackReturnsUnknownID(t *testing.T) {
 	primary := &remoteStore{store: penstock.NewMemory(nil)}

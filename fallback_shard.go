@@ -132,7 +132,7 @@ func (f *Fallback) probe(s *fallbackShard) {
 		return
 	}
 	go func() {
-		err := f.settleBatch(s, 1, true)
+		err := f.settleOne(s)
 		if err == nil {
 			_, err = f.callPrimary(context.Background(), Request{Key: *key, Limit: probeLimit, Cost: 1})
 		}

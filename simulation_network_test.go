@@ -231,9 +231,13 @@ func (s *simulation) injectFault(rng *rand.Rand) {
 			n.network.refuse = true
 		}
 	case 6:
-		s.loseStore()
+		if !s.keepsState {
+			s.loseStore()
+		}
 	case 7:
-		s.stepClock(rng)
+		if !s.keepsState {
+			s.stepClock(rng)
+		}
 	case 8:
 		s.restart(rng.IntN(simulatedNodes), rng.IntN(2) == 0)
 	default:

@@ -102,6 +102,8 @@ type simulation struct {
 	seed   uint64
 	length int
 
+	keepsState bool // the store loses nothing, and its clock does not jump
+
 	mu      sync.Mutex
 	steps   int
 	digest  uint64
@@ -151,7 +153,7 @@ func (s *simulation) run() {
 
 func (s *simulation) newOrigin() *penstock.Memory {
 	return penstock.NewMemory(&penstock.MemoryOptions{
-		MaxKeys: 1 << 12, Tick: originTick,
+		MaxKeys: 1 << 16, Tick: originTick,
 		Now: func() time.Time { return time.Now().Add(s.clockOffset) },
 	})
 }

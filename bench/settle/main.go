@@ -5,7 +5,7 @@
 //	go run ./settle -quick    # a few seconds, to see that it runs
 //
 // The ratios are medians over rounds in which the three take turns, so that other load on the
-// machine affects all of them alike.
+// machine affects all of them alike. On Redis one caller waits for each answer, and 64 do at once.
 package main
 
 import (
@@ -46,14 +46,14 @@ const (
 
 func run(rounds int, out io.Writer) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "store\ttake, ns\tunder an ID\tof that, at most\tsettle\tof an ID, at most\t")
+	fmt.Fprintln(table, "store\tcallers\ttake, ns\tunder an ID\tof that, at most\tsettle\tof an ID, at most\t")
 	clock := time.Now()
 	memory := penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return clock }})
 	forget := func(int) string {
 		clock = clock.Add(2 * limit.Period)
 		return "call"
 	}
-	if err := report(table, "memory", memory, forget, rounds, 2*keys); err != nil {
+	if err := report(table, "memory", memory, 1, forget, rounds, 2*keys); err != nil {
 		return err
 	}
 	server, err := redistest.Start(redistest.Options{})
@@ -66,9 +66,11 @@ func run(rounds int, out io.Writer) error {
 		return err
 	}
 	defer store.Close()
-	newIDs := func(round int) string { return "round-" + strconv.Itoa(round) }
-	if err := report(table, "Redis", store, newIDs, rounds, keys/4); err != nil {
-		return err
+	for _, callers := range []int{1, 64} {
+		newIDs := func(round int) string { return fmt.Sprintf("%d-%d", callers, round) }
+		if err := report(table, "Redis", store, callers, newIDs, rounds, max(keys/4, 64*callers)); err != nil {
+			return err
+		}
 	}
 	return table.Flush()
 }
@@ -78,10 +80,10 @@ func run(rounds int, out io.Writer) error {
 var limit = penstock.Limit{Count: 1_000_000_000, Period: time.Hour}
 
 // report measures a store and prints its row. How the IDs of a round begin says prefix.
-func report(w io.Writer, name string, store penstock.Store, prefix func(round int) string, rounds, calls int) error {
+func report(w io.Writer, name string, store penstock.Store, callers int, prefix func(round int) string, rounds, calls int) error {
 	var takes, withID, settles []float64
 	for round := range rounds + 1 {
-		took, err := measure(store, prefix(round), calls)
+		took, err := measure(store, callers, prefix(round), calls)
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -92,7 +94,7 @@ func report(w io.Writer, name string, store penstock.Store, prefix func(round in
 		withID = append(withID, took[1].Seconds()/took[0].Seconds())
 		settles = append(settles, took[2].Seconds()/took[1].Seconds())
 	}
-	_, err := fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%.1f\t%.2f\t%.1f\t\n", name, median(takes), median(withID), mostForID, median(settles), mostForSettle)
+	_, err := fmt.Fprintf(w, "%s\t%d\t%.0f\t%.2f\t%.1f\t%.2f\t%.1f\t\n", name, callers, median(takes), median(withID), mostForID, median(settles), mostForSettle)
 	return err
 }
 
@@ -106,7 +108,7 @@ const keys = 1000
 
 // measure times a round: takes, takes under new IDs, and the settlements of these, to more
 // and to less by turns.
-func measure(store penstock.Store, prefix string, calls int) (took [3]time.Duration, err error) {
+func measure(store penstock.Store, callers int, prefix string, calls int) (took [3]time.Duration, err error) {
 	lim, err := penstock.New(store, limit)
 	if err != nil {
 		return took, err
@@ -122,12 +124,28 @@ func measure(store penstock.Store, prefix string, calls int) (took [3]time.Durat
 	}
 	for i, requests := range [][]penstock.Request{plain, withID, settles} {
 		start := time.Now()
-		if err := takeEvery(store, requests); err != nil {
+		if err := takeAtOnce(store, callers, requests); err != nil {
 			return took, err
 		}
 		took[i] = time.Since(start)
 	}
 	return took, nil
+}
+
+// takeAtOnce decides requests by several callers, each of which has its part of them.
+func takeAtOnce(store penstock.Store, callers int, requests []penstock.Request) error {
+	if callers == 1 {
+		return takeEvery(store, requests)
+	}
+	errs, part := make(chan error, callers), len(requests)/callers
+	for i := range callers {
+		go func() { errs <- takeEvery(store, requests[i*part:(i+1)*part]) }()
+	}
+	var err error
+	for range callers {
+		err = errors.Join(err, <-errs)
+	}
+	return err
 }
 
 // takeEvery decides requests one after the other, all of which must be granted in full.

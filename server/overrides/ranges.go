@@ -33,6 +33,12 @@ type networkList struct {
 type prefixList struct {
 	spans  nested[prefixRange]
 	filter rangeFilter[int]
+
+	// What most keys are told from all prefixes by, before the filter: the beginning that
+	// the prefixes have in common, and the bytes that follow it in one of them.
+	common string
+	next   [256]bool
+	whole  bool // the common beginning is a prefix itself
 }
 
 // newRangeTable returns a table of entries whose patterns are ranges, or nil if there are
@@ -224,10 +230,10 @@ type rangeFilter[L comparable] struct {
 // maxRangeLengths is how many lengths a filter tries.
 const maxRangeLengths = 16
 
-// newRangeFilter returns a filter for n ranges, with at least 16 bits for each.
+// newRangeFilter returns a filter for n ranges, with at least eight bits for each.
 func newRangeFilter[L comparable](n int) rangeFilter[L] {
 	size := 1
-	for size*4 < n {
+	for size*8 < n {
 		size *= 2
 	}
 	return rangeFilter[L]{words: make([]uint64, size)}
@@ -368,14 +374,41 @@ func (r prefixRange) includes(o prefixRange) bool { return strings.HasPrefix(o.t
 
 func newPrefixList(all []prefixRange) prefixList {
 	l := prefixList{spans: newNested(all), filter: newRangeFilter[int](len(all))}
+	if len(all) > 0 { // sorted now
+		l.common = commonPrefix(all[0].text, all[len(all)-1].text)
+	}
 	for i := range all {
-		l.filter.add(len(all[i].text), hashOf(all[i].text))
+		text := all[i].text
+		l.filter.add(len(text), hashOf(text))
+		if rest := text[len(l.common):]; rest == "" {
+			l.whole = true
+		} else {
+			l.next[rest[0]] = true
+		}
 	}
 	return l
 }
 
+// commonPrefix returns the longest text that both begin with.
+func commonPrefix(a, b string) string {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return a[:n]
+}
+
+// begins reports whether a key begins as a prefix of the list does.
+func (l *prefixList) begins(key string) bool {
+	rest, ok := strings.CutPrefix(key, l.common)
+	return ok && (l.whole || rest != "" && l.next[rest[0]])
+}
+
 // mayFind reports whether a key may have a prefix of the list.
 func (l *prefixList) mayFind(key string) bool {
+	if !l.begins(key) {
+		return false
+	}
 	for _, n := range l.filter.lengths {
 		if n <= len(key) && l.filter.has(hashOf(key[:n])) {
 			return true

@@ -1,8 +1,10 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -12,7 +14,7 @@ import (
 )
 
 // A batch is one script for concurrent takes under one limit and for the same
-// cost, or for concurrent TakeAlls or TakeEachs of one takeGroup. Starting a script costs
+// cost, or for concurrent TakeAlls or TakeEachs of the same steps. Starting a script costs
 // Redis more than another key in it, and each call costs the client and the kernel
 // as much again.
 //
@@ -20,14 +22,15 @@ import (
 // Otherwise the first take of a batch yields the processor once, so that
 // goroutines that are ready to run can join, and seals it.
 type batch struct {
-	takes []*pendingTake
-	calls [1]Call
+	takes  []*pendingTake
+	weight int // of all takes
+	calls  [1]Call
 }
 
 // A batchQueue is where takes that can share a script meet.
 type batchQueue struct {
 	inFlight  atomic.Int64 // takes
-	maxBatch  int          // the most takes in one batch
+	maxBatch  int          // the most that the takes in one batch weigh
 	batchMu   sync.Mutex
 	openBatch *batch // nil if there is none to join
 }
@@ -63,7 +66,7 @@ var batchPool = sync.Pool{New: func() any { return &batch{takes: make([]*pending
 
 func (b *batch) release() {
 	clear(b.takes[:cap(b.takes)])
-	b.takes = b.takes[:0]
+	b.takes, b.weight = b.takes[:0], 0
 	batchPool.Put(b)
 }
 
@@ -132,13 +135,22 @@ func (t *pendingTake) join(ctx context.Context) (b *batch, first bool) {
 	if b = q.openBatch; b == nil {
 		b, first = batchPool.Get().(*batch), true
 		q.openBatch = b
-	} else if !t.canShare(b.takes[0]) || t.start.Sub(b.takes[0].start) > maxJoinDelay {
+	} else if !t.canShare(b.takes[0]) || b.weight+t.weight() > q.maxBatch || t.start.Sub(b.takes[0].start) > maxJoinDelay {
 		return nil, false
 	}
-	if b.takes = append(b.takes, t); len(b.takes) == q.maxBatch {
+	b.takes, b.weight = append(b.takes, t), b.weight+t.weight()
+	if b.weight+t.weight() > q.maxBatch {
 		q.openBatch = nil
 	}
 	return b, first
+}
+
+// weight returns how much of a batch the take fills.
+func (t *pendingTake) weight() int {
+	if t.group != nil {
+		return t.group.weight
+	}
+	return 1
 }
 
 // prepare makes a take ready for a batch.
@@ -180,23 +192,34 @@ func (s *Store) flush(b *batch) {
 // not charged.
 func (b *batch) encode(s *Store) {
 	call, first := &b.calls[0], b.takes[0]
+	b.takes = slices.DeleteFunc(b.takes, func(t *pendingTake) bool { return t.ctx.Err() != nil })
+	mixed := b.sortByGroup()
 	if first.group != nil {
 		s.encodeGroupArgs(first.group, call)
 	} else {
 		s.encodeArgs(&first.request, call)
 	}
-	call.Script, call.Keys, call.idempotent = first.batchScript(), call.Keys[:0], first.group == nil && first.calls[0].idempotent
-	kept := b.takes[:0]
-	for _, t := range b.takes {
-		if t.ctx.Err() == nil {
-			kept = append(kept, t)
-			call.Keys = append(call.Keys, t.calls[0].Keys...)
-		}
+	if mixed {
+		s.encodeSections(b.takes, call)
 	}
-	b.takes = kept
+	call.Script, call.Keys, call.idempotent = first.batchScript(), call.Keys[:0], first.group == nil && first.calls[0].idempotent
+	for _, t := range b.takes {
+		call.Keys = append(call.Keys, t.calls[0].Keys...)
+	}
 	if first.request.permit != "" {
 		call.Args[permitArg] = b.permits()
 	}
+}
+
+// sortByGroup brings takes of one group together, and reports whether there are several groups.
+func (b *batch) sortByGroup() (mixed bool) {
+	for _, t := range b.takes {
+		mixed = mixed || t.group != b.takes[0].group
+	}
+	if mixed {
+		slices.SortStableFunc(b.takes, func(x, y *pendingTake) int { return cmp.Compare(x.group.serial, y.group.serial) })
+	}
+	return mixed
 }
 
 // permits returns the names of all permits, one after the other.

@@ -122,13 +122,13 @@ func CommonScripts() (list []string) {
 	return list
 }
 
-// TakeAllBatched decides TakeAlls of one group as one batch. It reports whether they have a
-// group.
+// TakeAllBatched decides TakeAlls of the same steps as one batch. It reports whether they can share
+// one.
 func (s *Store) TakeAllBatched(all [][]penstock.Request, ds [][]penstock.Decision) (errs []error, grouped bool) {
 	return s.takeGroupBatched(all, ds, false)
 }
 
-// TakeEachBatched decides TakeEachs of one group as one batch, as TakeAllBatched does.
+// TakeEachBatched decides TakeEachs of the same steps as one batch, as TakeAllBatched does.
 func (s *Store) TakeEachBatched(all [][]penstock.Request, ds [][]penstock.Decision) (errs []error, grouped bool) {
 	return s.takeGroupBatched(all, ds, true)
 }
@@ -144,7 +144,7 @@ func (s *Store) takeGroupBatched(all [][]penstock.Request, ds [][]penstock.Decis
 		if errs[i] = sumCosts(t.items); errs[i] != nil {
 			return errs, false
 		}
-		if t.group = s.groupOf(t.items, rs, each); t.group == nil || t.group != s.groupOf(t.items, all[0], each) {
+		if t.group = s.groupOf(t.items, rs, each); t.group == nil || i > 0 && t.group.script != takes[0].group.script {
 			return errs, false
 		}
 		t.encodeGroupKeys()

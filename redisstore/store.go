@@ -9,8 +9,8 @@
 // Redis and in steps of one millisecond. A decision is one script and one round trip;
 // a denial writes nothing. Concurrent requests under one limit and for the same cost
 // are batched into one script, except in a Cluster, and so are concurrent calls of
-// [penstock.TakeAll], or of [penstock.TakeEach], under the same limits and for the same
-// costs. TakeEach is one round trip for all requests, and TakeAll is one script; see
+// [penstock.TakeAll], or of [penstock.TakeEach], under limits of the same
+// algorithms. TakeEach is one round trip for all requests, and TakeAll is one script; see
 // [Store.TakeAll] for Clusters.
 //
 // # State

@@ -17,8 +17,7 @@ import (
 //
 // If all keys are on one server, or in one slot of a Cluster, it is one atomic
 // script. Keys with the same {tag} are in one slot. Concurrent calls without IDs, for two to
-// five different keys under the same limits and for the same costs, share a script, except
-// in a Cluster.
+// five different keys under limits of the same algorithms, share a script, except in a Cluster.
 //
 // Across several slots of a Cluster it reserves the units of all keys in one round trip, and
 // refunds them in a second if one denies or does not answer; the refunds have

@@ -15,8 +15,8 @@ import (
 // [penstock.TakeEach] calls it. When it returns an error, some of the requests may
 // have been charged.
 //
-// Concurrent calls without IDs and refunds, for two to five different keys under the same
-// limits and for the same costs, share a script, except in a Cluster.
+// Concurrent calls without IDs and refunds, for two to five different keys under limits
+// of the same algorithms, share a script, except in a Cluster.
 func (s *Store) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	clear(ds[:min(len(rs), len(ds))]) // decisions beside an error must deny
 	if len(ds) < len(rs) {

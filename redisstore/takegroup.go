@@ -12,16 +12,18 @@ import (
 	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
-// A takeGroup is what TakeAlls, or TakeEachs, that can share a script have in common: their
-// limits, in this order, and what they ask for. They have no IDs, and no key twice.
+// A takeGroup is what TakeAlls, or TakeEachs, that can share the arguments of a script have in
+// common: their limits, in this order, and what they ask for. They have no IDs, and no key twice.
+// Groups whose steps are the same share the script, and batches.
 type takeGroup struct {
 	each   bool // whether the requests are independent
 	limits []*compiledLimit
 	asks   []algorithm.Request
-	order  []int // of the limits in the script: by step, so that there are few scripts
-	script *Script
+	order  []int    // of the limits in the script: by step, so that there are few scripts
+	weight int      // of a call, in steps on a key that holds one number
 	args   []string // of the script; nil if they depend on the time
-	batchQueue
+	serial uint64   // distinguishes it from all other groups
+	*unrolledScript
 }
 
 // takeGroups holds groups by their hash. It is of a fixed size, because remote callers
@@ -71,19 +73,18 @@ func (g *takeGroup) matches(items []takeAllItem) bool {
 
 // newTakeGroup returns nil if the store has used too many scripts already.
 func (s *Store) newTakeGroup(items []takeAllItem, each bool) *takeGroup {
-	g := &takeGroup{each: each}
-	weight, timed := 0, false
+	g := &takeGroup{each: each, serial: limitSerial.Add(1)}
+	timed := false
 	for i := range items {
 		cl := items[i].limit
 		g.limits, g.asks, g.order = append(g.limits, cl), append(g.asks, items[i].ask), append(g.order, i)
-		weight += maxBatch / cl.maxBatch
+		g.weight += maxBatch / cl.maxBatch
 		timed = timed || cl.step == algorithm.AlignedWindowStep
 	}
 	slices.SortStableFunc(g.order, func(i, j int) int { return int(g.limits[i].step) - int(g.limits[j].step) })
-	if g.script = s.unrolled.get(g.steps(), each); g.script == nil {
+	if g.unrolledScript = s.unrolled.get(g.steps(), each); g.unrolledScript == nil {
 		return nil
 	}
-	g.maxBatch = max(maxBatch/weight, 1)
 	if !timed {
 		g.args = g.appendArgs(nil)
 	}
@@ -101,7 +102,13 @@ func (g *takeGroup) steps() (list []algorithm.Step) {
 // unrolledScripts are the scripts of a store's groups.
 type unrolledScripts struct {
 	mu   sync.Mutex
-	have map[unrolledKey]*Script
+	have map[unrolledKey]*unrolledScript
+}
+
+// An unrolledScript is a script of groups, and where their calls meet.
+type unrolledScript struct {
+	script *Script
+	batchQueue
 }
 
 type unrolledKey struct {
@@ -114,16 +121,16 @@ type unrolledKey struct {
 const maxUnrolledScripts = 256
 
 // get returns the script for these steps, or nil if there are too many.
-func (u *unrolledScripts) get(steps []algorithm.Step, each bool) *Script {
+func (u *unrolledScripts) get(steps []algorithm.Step, each bool) *unrolledScript {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	key := unrolledKey{string(steps), each}
 	script := u.have[key]
 	if script == nil && len(u.have) < maxUnrolledScripts {
 		if u.have == nil {
-			u.have = map[unrolledKey]*Script{}
+			u.have = map[unrolledKey]*unrolledScript{}
 		}
-		script = newUnrolledScript(steps, each)
+		script = &unrolledScript{script: newUnrolledScript(steps, each), batchQueue: batchQueue{maxBatch: maxBatch}}
 		u.have[key] = script
 	}
 	return script
@@ -136,10 +143,10 @@ func newUnrolledScript(steps []algorithm.Step, each bool) *Script {
 	return newScript("take all", algorithm.TakeAllBatchScript(steps))
 }
 
-// appendArgs appends the arguments of the group's script.
+// appendArgs appends the arguments of the group's script, for all keys that are left.
 func (g *takeGroup) appendArgs(args []string) []string {
-	args = append(args, "1")
-	first := len(args) - 1
+	args = append(args, "", "1")
+	fits := len(args) - 1
 	for _, i := range g.order {
 		cl, at := g.limits[i], len(args)
 		args = cl.appendArgs(g.asks[i], append(args, ""))
@@ -149,7 +156,7 @@ func (g *takeGroup) appendArgs(args []string) []string {
 		}
 		args[at] = strconv.Itoa(n)
 		if !g.each && g.asks[i].NeverFits(cl.capacity) {
-			args[first] = "0"
+			args[fits] = "0"
 		}
 	}
 	return args
@@ -168,13 +175,31 @@ func (s *Store) encodeGroupArgs(g *takeGroup, c *Call) {
 	c.Args = c.argsBuf
 }
 
+// encodeSections writes the arguments of a batch of several groups, which are sorted.
+func (s *Store) encodeSections(takes []*pendingTake, c *Call) {
+	var own Call
+	args := c.argsBuf[:0]
+	for len(takes) > 0 {
+		n := 1
+		for n < len(takes) && takes[n].group == takes[0].group {
+			n++
+		}
+		at := len(args)
+		s.encodeGroupArgs(takes[0].group, &own)
+		args = append(args, own.Args...)
+		args[at] = strconv.Itoa(n)
+		takes = takes[n:]
+	}
+	c.argsBuf, c.Args = args, args
+}
+
 // submitAll sends a TakeAll or TakeEach in a batch if others of its group are in flight, and
 // otherwise alone, without delay.
 func (s *Store) submitAll(ctx context.Context, t *pendingTake, ds []penstock.Decision) error {
 	t.encodeGroupKeys()
 	q := &t.group.batchQueue
 	defer q.inFlight.Add(-1)
-	if q.inFlight.Add(1) > 1 && q.maxBatch > 1 && !s.batchingOff.Load() && ctx.Err() == nil {
+	if q.inFlight.Add(1) > 1 && 2*t.group.weight <= q.maxBatch && !s.batchingOff.Load() && ctx.Err() == nil {
 		if ok, err := s.sendBatched(ctx, t); ok || err != nil {
 			t.decideAll(ds, ok)
 			return err

@@ -173,6 +173,73 @@ func TestTakeAllBatchUsesServerClock(t *testing.T) {
 	}
 }
 
+// TakeAlls under different limits share a script if their steps are the same. Each is decided by
+// its own limits, in the order of the calls under them.
+func TestTakeAllBatchMixesLimits(t *testing.T) {
+	for _, l := range batchedAlgorithms() {
+		store := openFakeClock(t, redisstore.Options{})
+		narrow, wide := l, l
+		narrow.Name, narrow.Count, narrow.Burst, wide.Name = "narrow", 2, 0, "wide"
+		of := func(key string, limits ...penstock.Limit) []penstock.Request { return takeAllOf(key, 1, limits...) }
+		all := [][]penstock.Request{
+			of("a", narrow, wide), of("b", wide, wide), of("a", narrow, wide), of("c", wide, narrow), of("a", narrow, wide), of("b", wide, wide),
+		}
+		ds := decisionsFor(all)
+		errs, grouped := store.TakeAllBatched(all, ds)
+		if err := errors.Join(errs...); err != nil || !grouped {
+			t.Fatal(l, err, grouped)
+		}
+		for i, want := range []bool{true, true, true, true, false, true} {
+			if allAllowed(ds[i]) != want {
+				t.Errorf("%s, call %d: got %+v, want allowed to be %t", l, i, ds[i], want)
+			}
+		}
+		for key, want := range map[string]int64{"a1": 8, "b0": 8, "b1": 8, "c0": 9} {
+			if d := take(t, store, penstock.Request{Key: key, Limit: wide}); d.Remaining != want {
+				t.Errorf("%s, key %s: %d left, want %d", l, key, d.Remaining, want)
+			}
+		}
+	}
+}
+
+// The windows of one set of limits do not contain the server's time, and the key of another
+// holds a value that no limit wrote. Those are sent again, and all others are charged once.
+func TestTakeAllBatchOfMixedLimitsFailsOneByOne(t *testing.T) {
+	prefix := newPrefix()
+	store := openFakeClock(t, redisstore.Options{Prefix: prefix})
+	fakeClockServer.Clock.Set(time.Date(2035, 5, 6, 7, 8, 9, 0, time.UTC)) // not what this process believes
+	hourly := penstock.Limit{Name: "hourly", Algorithm: penstock.FixedWindow, Count: 10, Period: time.Hour, Align: penstock.AlignClock}
+	twice := hourly
+	twice.Name, twice.Count = "twice", 20
+	daily := penstock.Limit{Name: "daily", Algorithm: penstock.FixedWindow, Count: 10, Align: penstock.AlignDay}
+	take(t, store, penstock.Request{Key: "x1", Limit: twice, Cost: 1})
+	foreign := keys(t, fakeClockServer, prefix)[0]
+	if _, err := fakeClockServer.Command("SET", foreign, "hello", "PX", "60000"); err != nil {
+		t.Fatal(err)
+	}
+	for _, order := range [][]string{{"h", "d", "x", "t"}, {"t", "x", "d", "h"}, {"d", "h", "t", "x"}, {"x", "t", "h", "d"}} {
+		var all [][]penstock.Request
+		for _, kind := range slices.Concat(order, order) {
+			l := map[string]penstock.Limit{"h": hourly, "d": daily, "x": twice, "t": twice}[kind]
+			all = append(all, takeAllOf(kind, 1, l, l))
+		}
+		errs, grouped := store.TakeAllBatched(all, decisionsFor(all))
+		for i, err := range errs {
+			if isForeign := all[i][0].Key == "x0"; !grouped || isForeign != errors.Is(err, penstock.ErrUnavailable) || !isForeign && err != nil {
+				t.Errorf("%v, call for %s: got %v, %t", order, all[i][0].Key, err, grouped)
+			}
+		}
+	}
+	for key, want := range map[string]penstock.Request{
+		"h0": {Limit: hourly, Cost: 2}, "h1": {Limit: hourly, Cost: 2}, "d0": {Limit: daily, Cost: 2}, "d1": {Limit: daily, Cost: 2},
+		"t0": {Limit: twice, Cost: 12}, "t1": {Limit: twice, Cost: 12}, "x0": {Limit: twice, Cost: 20},
+	} {
+		if d := take(t, store, penstock.Request{Key: key, Limit: want.Limit}); d.Remaining != want.Cost {
+			t.Errorf("key %s: %d left, want %d", key, d.Remaining, want.Cost)
+		}
+	}
+}
+
 // Every algorithm fits into the largest script: Lua bounds the variables of a function.
 func TestTakeAllLargestScriptsCompile(t *testing.T) {
 	store := openFakeClock(t, redisstore.Options{})

@@ -12,11 +12,13 @@ import (
 const MaxUnrolled = 5
 
 // TakeAllBatchScript returns the script that takes the given steps, in this order and all
-// or nothing, for each of several requests without an ID. No step is a ConcurrentStep.
+// or nothing, for each of several requests without an ID, under one or several sets of limits. No
+// step is a ConcurrentStep.
 func TakeAllBatchScript(steps []Step) string { return unroll(steps, true) }
 
 // TakeEachBatchScript returns the script that takes the given steps, in this order and
-// independently, for each of several requests without an ID. No step is a ConcurrentStep.
+// independently, for each of several requests without an ID, under one or several sets of limits.
+// No step is a ConcurrentStep.
 func TakeEachBatchScript(steps []Step) string { return unroll(steps, false) }
 
 // unroll returns a script with the steps one after the other, each with variables of its
@@ -49,6 +51,7 @@ type unrolledStep struct{ head, decide, write, reply string }
 // is taken only if all fit.
 func (s Step) unroll(suffix string, together bool) unrolledStep {
 	source := raisedError.ReplaceAllString(s.source(), "error({err = $1})")
+	source = strings.ReplaceAll(source, "return {-1,", "error {-1,") // the other sections go on
 	source = rename(strings.ReplaceAll(source, "call('TIME')", sharedTime), suffix)
 	head, rest, _ := strings.Cut(source, separator+" each\n")
 	decide, rest, _ := strings.Cut(rest, separator+" write\n")

@@ -1,11 +1,14 @@
-local all, n, first, KEYS, ARGV = {}, 0, 0, KEYS, ARGV
+local all, n, first, section, last, KEYS, ARGV = {}, 0, 0, 1, nil, KEYS, ARGV
 local function add(m, list)
   all[m + 1] = -3
   for i = 1, #list do all[m + 1 + i] = list[i] end
   return m + 1 + #list
 end
 local function decide()
-local at, all, KEYS = 2, all, KEYS -- closer than those of the script
+local all, KEYS, total = all, KEYS, #KEYS -- closer than those of the script
+while first < total do
+local at, fit = section + 2, ARGV[section + 1] == '1'
+last = last or ARGV[section] == '' and total or first + ARGV[section] * 3 -- a failed request does not end a section
 local instant = redis.call('TIME')
 local ARGV1, overdraws1 = {unpack(ARGV, at + 1, at + math.abs(ARGV[at]))}, ARGV[at] + 0 < 0
 at = at + 1 + #ARGV1
@@ -36,7 +39,7 @@ else
       length2 = close2 - ARGV2[i]
     end
   end
-  if not close2 then return {-1, 0, now2} end
+  if not close2 then error {-1, 0, now2} end
 end
 local match2 = string.match
 local current2 = close2 % 1000 == 0 and '^' .. string.format('%.0f', close2 / 1000) .. '(%d%d%d%d%d%d%d%d%d)$'
@@ -45,8 +48,7 @@ at = at + 1 + #ARGV3
 local call3, asked3, count3, period3 = redis.call, ARGV3[1] + 0, ARGV3[2] + 0, ARGV3[3] + 0
 local how3, keep3 = ARGV3[4], 0
 if how3 and #how3 > 1 and asked3 > 0 then how3, keep3 = string.sub(how3, 1, 1), string.sub(how3, 3) + 0 end
-local total, fit = #KEYS, ARGV[1] == '1'
-while first < total do
+while first < last do
 local from, fits = first, fit
 local reply1, list1, key1 = 0, nil, KEYS[from + 1]
 local rest1 = call1('PTTL', key1)
@@ -269,6 +271,8 @@ if list1 then m = add(m, list1) else m = m + 1 all[m] = reply1 end
 if list2 then m = add(m, list2) else m = m + 1 all[m] = reply2 end
 if list3 then m = add(m, list3) else m = m + 1 all[m] = reply3 end
 n, first = m, from + 3
+end
+section, last = at, nil
 end
 end
 while true do

@@ -66,6 +66,7 @@ var cases = []benchCase{
 	{"algorithms", (*bench).otherAlgorithms},
 	{"log", (*bench).turningLog},
 	{"million", (*bench).millionKeys},
+	{"alone", (*bench).aloneKeys},
 	{"flood", (*bench).floodOfNewKeys},
 	{"weight", (*bench).weights},
 	{"logweight", (*bench).logWeight},

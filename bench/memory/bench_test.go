@@ -13,9 +13,9 @@ import (
 )
 
 // TestMain lets the test binary act as the command when a case starts it again to
-// measure the memory of a contender.
+// measure a contender by itself.
 func TestMain(m *testing.M) {
-	if isChild, err := weighIfChild(); isChild {
+	if isChild, err := runIfChild(); isChild {
 		exitOn(err)
 		return
 	}

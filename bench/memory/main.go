@@ -23,7 +23,7 @@ import (
 )
 
 func main() {
-	if isChild, err := weighIfChild(); isChild {
+	if isChild, err := runIfChild(); isChild {
 		exitOn(err)
 		return
 	}

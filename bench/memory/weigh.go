@@ -1,13 +1,9 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
-	"os"
-	"os/exec"
 	"runtime"
-	"strconv"
 	"strings"
 	"time"
 
@@ -23,50 +19,21 @@ type memoryUse struct {
 	GC      time.Duration
 }
 
-// weighEnv makes a child process measure the memory of one contender, as "keys name",
-// and print it as JSON. Each has its own process because earlier allocations change the
-// heap.
-const weighEnv = "PENSTOCK_BENCH_WEIGH"
-
-// weighInChild starts this program again to measure the memory of one contender.
-func weighInChild(name string, keys int) (memoryUse, error) {
-	var w memoryUse
-	exe, err := os.Executable()
-	if err != nil {
-		return w, err
-	}
-	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %s", weighEnv, keys, name))
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return w, fmt.Errorf("weighing %s: %w", name, err)
-	}
-	return w, json.Unmarshal(out, &w)
+// weighInChild measures the memory of one contender in a process of its own, because earlier
+// allocations change the heap.
+func weighInChild(name string, keys int) (w memoryUse, err error) {
+	err = runInChild("weigh", name, keys, &w)
+	return w, err
 }
 
-// weighIfChild does the work of a child of weighInChild, and reports whether this
-// process is one.
-func weighIfChild() (isChild bool, err error) {
-	order, isChild := os.LookupEnv(weighEnv)
-	if !isChild {
-		return false, nil
-	}
-	count, name, _ := strings.Cut(order, " ")
-	keys, err := strconv.Atoi(count)
-	if err != nil {
-		return true, fmt.Errorf("%s: %w", weighEnv, err)
-	}
+// weighByName measures the memory of one contender.
+func weighByName(name string, keys int) (memoryUse, error) {
 	for _, s := range weighables() {
 		if s.name == name {
-			w, err := s.weigh(keys)
-			if err != nil {
-				return true, err
-			}
-			return true, json.NewEncoder(os.Stdout).Encode(w)
+			return s.weigh(keys)
 		}
 	}
-	return true, fmt.Errorf("%s: unknown contender %q", weighEnv, name)
+	return memoryUse{}, fmt.Errorf("unknown contender %q", name)
 }
 
 // A weighable is a contender that is full after so many visits to each key.

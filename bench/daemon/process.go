@@ -22,7 +22,7 @@ type process struct {
 	cmd    *exec.Cmd
 	exited chan struct{}
 	log    bytes.Buffer
-	pids   []int // of a server of several processes, which another package has started
+	pids   []int // of a Redis Cluster, which another package has started
 }
 
 // startTimeout is how long a server may take to start.
@@ -57,6 +57,21 @@ func start(name, addr string, cmd *exec.Cmd) (*process, error) {
 func (p *process) stop() {
 	_ = p.cmd.Process.Kill()
 	<-p.exited
+}
+
+// url and kind return how penstock and envoyproxy/ratelimit are told of a Redis.
+func (p *process) url() string {
+	if len(p.pids) > 0 {
+		return "redis-cluster://" + p.addr
+	}
+	return "redis://" + p.addr
+}
+
+func (p *process) kind() string {
+	if len(p.pids) > 0 {
+		return "CLUSTER"
+	}
+	return "SINGLE"
 }
 
 // ticksPerSecond is the unit of processor time in /proc on Linux.

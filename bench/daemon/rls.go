@@ -149,8 +149,9 @@ func (b *bench) rlsOnMemory(title string, l rlsLoad, atLeast float64) error {
 // ratelimitVersion is the version of the rival to install.
 const ratelimitVersion = "v1.4.1-0.20260122083618-3fb702589d36"
 
-// startRatelimit starts the rival on Redis, with further settings.
-func (b *bench) startRatelimit(redis *process, settings ...string) (*process, error) {
+// startRatelimit starts the rival on Redis. On a Cluster it must buffer its writes, and does so
+// for the least time that its documentation recommends.
+func (b *bench) startRatelimit(redis *process) (*process, error) {
 	config, err := b.file("runtime/config/bench.yaml", rulesText)
 	if err != nil {
 		return nil, err
@@ -171,8 +172,10 @@ func (b *bench) startRatelimit(redis *process, settings ...string) (*process, er
 	cmd.Env = append(os.Environ(),
 		"GRPC_PORT="+portOf(addrs[0]), "PORT="+portOf(addrs[1]), "DEBUG_PORT="+portOf(addrs[2]),
 		"RUNTIME_ROOT="+filepath.Dir(filepath.Dir(config)), "RUNTIME_SUBDIRECTORY=", "RUNTIME_WATCH_ROOT=false",
-		"REDIS_SOCKET_TYPE=tcp", "REDIS_TYPE=SINGLE", "REDIS_URL="+redis.addr,
+		"REDIS_SOCKET_TYPE=tcp", "REDIS_TYPE="+redis.kind(), "REDIS_URL="+redis.addr,
 		"USE_STATSD=false", "DISABLE_STATS=true", "LOG_LEVEL=ERROR")
-	cmd.Env = append(cmd.Env, settings...)
+	if len(redis.pids) > 0 {
+		cmd.Env = append(cmd.Env, "REDIS_PIPELINE_WINDOW=150us")
+	}
 	return start("envoyproxy/ratelimit", addrs[0], cmd)
 }

@@ -12,10 +12,12 @@ import (
 var clusterCases = []redisCase{
 	{title: "RLS on a Redis Cluster of 3 shards with replicas, 1 descriptor", load: oneDescriptor, atLeast: 2},
 	{title: "RLS on a Redis Cluster of 3 shards with replicas, 3 descriptors", load: threeDescriptors, atLeast: 1.5},
+	{title: "penstock ratelimit on a Redis Cluster of 3 shards with replicas, 3 descriptors", load: threeDescriptors, dropIn: true, atLeast: 1.5},
 }
 
 // rlsOnCluster compares the gRPC API on a Redis Cluster with envoyproxy/ratelimit on the same
-// Cluster, which buffers its writes there for as long as its documentation recommends.
+// Cluster. By itself the daemon decides the descriptors of a request as one; as penstock
+// ratelimit it counts each by itself, as the rival does.
 func (b *bench) rlsOnCluster() error {
 	c, stop, err := rediscluster.Start()
 	if err != nil {
@@ -31,7 +33,7 @@ func (b *bench) rlsOnCluster() error {
 	backend.addr = strings.Join(addrs, ",")
 	var rival *process
 	if !b.quick {
-		if rival, err = b.startRatelimit(backend, "REDIS_TYPE=CLUSTER", "REDIS_PIPELINE_WINDOW=150us"); err != nil {
+		if rival, err = b.startRatelimit(backend); err != nil {
 			return err
 		}
 		defer rival.stop()
@@ -46,15 +48,11 @@ func (b *bench) rlsOnCluster() error {
 
 func (b *bench) runClusterCase(c redisCase, rival, backend *process) error {
 	b.logf("%s: %d pairs of %s", c.title, b.pairs, b.turn)
-	rules, err := b.file("rules/bench.yaml", rulesText)
+	daemon, done, err := b.serveRLS(c, backend)
 	if err != nil {
 		return err
 	}
-	daemon, err := b.serve("grpc", "--rules", rules, "--store", "redis-cluster://"+backend.addr, "--redis-timeout", "10s")
-	if err != nil {
-		return err
-	}
-	defer daemon.stop()
+	defer done()
 	if rival == nil {
 		_, err := b.measureRLS(c, daemon, backend)
 		return err

@@ -116,7 +116,7 @@ func (b *bench) serveRLS(c redisCase, redis *process) (daemon *process, done fun
 	if err != nil {
 		return nil, nil, err
 	}
-	daemon, err = b.serve("grpc", "--rules", rules, "--store", "redis://"+redis.addr, "--redis-timeout", "10s") // the rival's timeout
+	daemon, err = b.serve("grpc", "--rules", rules, "--store", redis.url(), "--redis-timeout", "10s") // the rival's timeout
 	if err != nil {
 		return nil, nil, err
 	}
@@ -141,7 +141,7 @@ func (b *bench) serveDropIn(redis *process) (daemon *process, done func(), err e
 	cmd := exec.Command(b.daemon, "ratelimit")
 	cmd.Env = append(os.Environ(), "GRPC_HOST=127.0.0.1", "HOST=127.0.0.1", "DEBUG_HOST=127.0.0.1",
 		"GRPC_PORT="+portOf(addrs[0]), "PORT="+portOf(addrs[1]), "DEBUG_PORT="+portOf(addrs[2]),
-		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+redis.addr, "USE_STATSD=false", "USE_PROMETHEUS=true", "PROMETHEUS_ADDR="+addrs[3],
+		"REDIS_SOCKET_TYPE=tcp", "REDIS_TYPE="+redis.kind(), "REDIS_URL="+redis.addr, "USE_STATSD=false", "USE_PROMETHEUS=true", "PROMETHEUS_ADDR="+addrs[3],
 		"CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_NODE_ID=bench", "CONFIG_GRPC_XDS_SERVER_URL="+control.Addr(),
 		"LOG_LEVEL=ERROR")
 	daemon, err = start("penstock ratelimit", addrs[0], cmd)

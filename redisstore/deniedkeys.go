@@ -28,15 +28,15 @@ func (k *deniedKeys) has(key string) bool {
 }
 
 // note adds the keys of the items that were denied, and reports whether any was.
-func (k *deniedKeys) note(items []takeAllItem, ds []penstock.Decision) (any bool) {
+func (k *deniedKeys) note(items []takeAllItem, ds []penstock.Decision) (denied bool) {
 	for i := range items {
 		if isDenied(ds[i]) {
 			hash, at := k.find(items[i].key)
 			at.Store(hash)
-			any = true
+			denied = true
 		}
 	}
-	return any
+	return denied
 }
 
 // forget removes the keys of items that were granted.

@@ -3,6 +3,7 @@ package rediscluster
 
 import (
 	"fmt"
+	"runtime"
 	"testing"
 
 	"github.com/penstock-io/penstock/internal/redistest"
@@ -11,23 +12,25 @@ import (
 // Start starts a Cluster of three shards with a replica each, and returns a function that
 // stops it.
 func Start() (c *redistest.Cluster, stop func(), err error) {
-	h := &harness{}
-	defer func() {
-		if failed, ok := recover().(failure); ok {
-			h.stop()
-			err = fmt.Errorf("starting a Redis Cluster: %s", failed)
-		}
+	h, done := &harness{}, make(chan struct{})
+	go func() {
+		defer close(done)
+		c = redistest.StartCluster(h)
 	}()
-	return redistest.StartCluster(h), h.stop, nil
+	if <-done; c == nil {
+		h.stop()
+		return nil, nil, fmt.Errorf("starting a Redis Cluster: %s", h.failure)
+	}
+	return c, h.stop, nil
 }
 
-// A harness is what redistest needs of a test, for a program: it panics where a test fails.
+// A harness is what redistest needs of a test, for a program: where a test would fail, it
+// ends the goroutine.
 type harness struct {
 	testing.TB
 	cleanups []func()
+	failure  string
 }
-
-type failure string
 
 func (h *harness) stop() {
 	for i := len(h.cleanups) - 1; i >= 0; i-- {
@@ -36,7 +39,12 @@ func (h *harness) stop() {
 	h.cleanups = nil
 }
 
-func (h *harness) Helper()                      {}
-func (h *harness) Cleanup(f func())             { h.cleanups = append(h.cleanups, f) }
-func (h *harness) Fatal(args ...any)            { panic(failure(fmt.Sprint(args...))) }
-func (h *harness) Fatalf(f string, args ...any) { panic(failure(fmt.Sprintf(f, args...))) }
+func (h *harness) Helper()          {}
+func (h *harness) Cleanup(f func()) { h.cleanups = append(h.cleanups, f) }
+
+func (h *harness) Fatal(args ...any) {
+	h.failure = fmt.Sprint(args...)
+	runtime.Goexit()
+}
+
+func (h *harness) Fatalf(format string, args ...any) { h.Fatal(fmt.Sprintf(format, args...)) }

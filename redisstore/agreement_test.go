@@ -136,7 +136,7 @@ func (w *storePair) setClock(now time.Time) {
 
 // randomStep makes a request, moves the clock or changes a limit.
 func (w *storePair) randomStep() {
-	switch n := w.random.IntN(23); {
+	switch n := w.random.IntN(26); {
 	case n < 8:
 		w.compare(w.take(w.randomRequest()))
 	case n < 10:
@@ -155,6 +155,10 @@ func (w *storePair) randomStep() {
 		w.stepBack()
 	case n < 22:
 		w.changeLimit()
+	case n < 24:
+		w.compareOnceBatch()
+	case n < 25:
+		w.compareSettleBatch()
 	default:
 		w.compareTakeEachBatch()
 	}
@@ -349,6 +353,52 @@ func (w *storePair) compareBatch() {
 	want := make([]penstock.Decision, len(rs))
 	wantErr := penstock.TakeEach(context.Background(), w.memory, rs, want)
 	w.compare(rs, got, want, errors.Join(errs...), wantErr)
+}
+
+// compareOnceBatch sends takes under IDs for several keys as one batch. Each has its own cost, and
+// some have an ID that is known already, or that another of the batch has.
+func (w *storePair) compareOnceBatch() {
+	one := w.randomRequest()
+	if one.Limit.Algorithm == penstock.Concurrent {
+		return // its permits are the records of its IDs
+	}
+	one.Cost, one.Hold = max(one.Cost, 1), w.randomHold()
+	rs := make([]penstock.Request, 1+w.random.IntN(8))
+	for i := range rs {
+		rs[i] = one
+		rs[i].Key, rs[i].ID = w.keys[w.random.IntN(len(w.keys))], []string{"x", "y", "z"}[w.random.IntN(3)]
+		if w.random.IntN(2) == 0 {
+			rs[i].Cost = 1 + w.magnitude(one.Cost)
+		}
+	}
+	w.compareEachOfBatch("take", rs)
+}
+
+// compareSettleBatch settles what was granted under IDs and one limit as one batch, some of it
+// more than once.
+func (w *storePair) compareSettleBatch() {
+	if len(w.grants) == 0 {
+		return
+	}
+	limit := w.grants[w.random.IntN(len(w.grants))].Limit
+	var rs []penstock.Request
+	for range 1 + w.random.IntN(8) {
+		if g := w.grants[w.random.IntN(len(w.grants))]; g.Limit == limit {
+			amount := []int64{0, w.magnitude(g.Cost), g.Cost, g.Cost + w.magnitude(g.Cost), math.MaxInt64}[w.random.IntN(5)]
+			rs = append(rs, penstock.Request{Key: g.Key, Limit: w.changed(limit), Cost: amount, ID: g.ID, Settle: true})
+		}
+	}
+	w.compareEachOfBatch("settle", rs)
+}
+
+// compareEachOfBatch sends requests as one batch, and to memory one after the other.
+func (w *storePair) compareEachOfBatch(name string, rs []penstock.Request) {
+	got, errs := w.redis.TakeBatched(rs)
+	for i := range rs {
+		fmt.Fprintf(&w.trace, "%s %d of %d in a batch:\n", name, i+1, len(rs))
+		want, err := w.memory.Take(context.Background(), rs[i])
+		w.compare(rs[i:i+1], got[i:i+1], []penstock.Decision{want}, errs[i], err)
+	}
 }
 
 func (w *storePair) compareTakeEach() {

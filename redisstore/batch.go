@@ -14,7 +14,8 @@ import (
 )
 
 // A batch is one script for concurrent takes under one limit and for the same
-// cost, or for concurrent TakeAlls or TakeEachs of the same steps. Starting a script costs
+// cost, for takes under one limit and IDs of their own, for settlements of such, or for
+// concurrent TakeAlls or TakeEachs of the same steps. Starting a script costs
 // Redis more than another key in it, and each call costs the client and the kernel
 // as much again.
 //
@@ -70,10 +71,19 @@ func (b *batch) release() {
 	batchPool.Put(b)
 }
 
-// mayBatch reports whether a request may share a script. A request whose ID has a record
-// may not: that is a second key.
+// stepsPerID is how many steps one under an ID counts as: it reads and writes its record, too.
+const stepsPerID = 2
+
+// mayBatch reports whether a request may share a script. A refund under an ID that has a record
+// may not: there are few of them.
 func (s *Store) mayBatch(r *compiledRequest) bool {
-	return !r.once && r.limit.maxBatch > 1 && !s.batchingOff.Load()
+	if s.batchingOff.Load() {
+		return false
+	}
+	if r.once {
+		return (r.settle || r.ask.Cost > 0) && r.limit.onceQueue.maxBatch > 1
+	}
+	return r.limit.maxBatch > 1
 }
 
 // sendBatched sends a take in a batch. ok is false if the take must be sent
@@ -107,26 +117,38 @@ func (t *pendingTake) queue() *batchQueue {
 		return &t.group.batchQueue
 	case t.request.permit != "" && t.request.ask.Cost < 0:
 		return &t.request.limit.releases
+	case t.request.settle:
+		return &t.request.limit.settleQueue
+	case t.request.once:
+		return &t.request.limit.onceQueue
 	}
 	return &t.request.limit.batchQueue
 }
 
-// canShare reports whether two takes under one limit differ in nothing but their keys and the
-// IDs of their permits.
+// canShare reports whether two takes of one queue differ in nothing but their keys and their IDs,
+// and under IDs that have records, in their costs.
 func (t *pendingTake) canShare(first *pendingTake) bool {
-	return t.request.ask == first.request.ask && (t.request.permit == "") == (first.request.permit == "")
+	r, other := &t.request, &first.request
+	ask := r.ask
+	if r.once {
+		ask.Cost = other.ask.Cost
+	}
+	return ask == other.ask && (r.permit == "") == (other.permit == "") && (!r.once || r.settle || r.recordTTL == other.recordTTL)
 }
 
 // batchScript returns the script of the take's batches.
 func (t *pendingTake) batchScript() *Script {
-	if t.group != nil {
+	switch {
+	case t.group != nil:
 		return t.group.script
+	case t.request.once:
+		return t.request.limit.onceBatch
 	}
 	return t.request.limit.batchScript
 }
 
 // join adds a take to the open batch of its queue, or opens one. It returns nil if
-// the open batch is for another cost, or has been open for too long.
+// the open batch is for something else, or has been open for too long.
 func (t *pendingTake) join(ctx context.Context) (b *batch, first bool) {
 	t.prepare(ctx)
 	q := t.queue()
@@ -205,6 +227,10 @@ func (b *batch) encode(s *Store) {
 	call.Script, call.Keys, call.idempotent = first.batchScript(), call.Keys[:0], first.group == nil && first.calls[0].idempotent
 	for _, t := range b.takes {
 		call.Keys = append(call.Keys, t.calls[0].Keys...)
+		if t.request.once {
+			call.argsBuf = append(call.argsBuf, t.request.costArg())
+			call.Args = call.argsBuf
+		}
 	}
 	if first.request.permit != "" {
 		call.Args[permitArg] = b.permits()
@@ -283,6 +309,9 @@ func (b *batch) split(call *Call) {
 			continue
 		case t.group != nil:
 			rest, ok = t.readGroupReply(rest)
+		case t.request.once:
+			own := &t.calls[0]
+			own.Reply, rest, ok = readCounted(own.Reply, rest)
 		default:
 			own := &t.calls[0]
 			own.Reply, rest, ok = t.request.limit.readStep(own.Reply, rest)
@@ -302,6 +331,15 @@ func (cl *compiledLimit) readStep(own, rest []int64) (_, _ []int64, ok bool) {
 		return append(own, rest[0]), rest[1:], true
 	}
 	return own, rest, false
+}
+
+// readCounted moves a reply that its length precedes from the reply of its batch to its own.
+func readCounted(own, rest []int64) (_, _ []int64, ok bool) {
+	if len(rest) == 0 || rest[0] < 0 || rest[0] >= int64(len(rest)) {
+		return own, rest, false
+	}
+	n := rest[0] + 1
+	return append(own, rest[1:n]...), rest[n:], true
 }
 
 // await waits for the result of a batched take. The batch has its own deadline,

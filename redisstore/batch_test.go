@@ -149,6 +149,47 @@ func TestBatchPermitsKeepIDsApart(t *testing.T) {
 	}
 }
 
+// Takes under IDs share a script whatever they cost, and so do their settlements. Each is charged
+// once, also if it is repeated.
+func TestBatchSharesScriptUnderIDs(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	store := openURL(t, "redis://"+server.Addr, longTimeout)
+	l := penstock.PerHour(1_000_000).WithAlgorithm(penstock.FixedWindow)
+	mustCommand(t, server, "CONFIG", "RESETSTAT")
+	calls, charged := 0, int64(0)
+	for round := 0; calls == 0 || infoCounter(t, "cmdstat_evalsha", server) >= calls; round++ { // until some calls shared a script
+		const callers, each = 32, 20
+		var sum atomic.Int64
+		var wg sync.WaitGroup
+		for c := range callers {
+			wg.Go(func() {
+				for n := range each {
+					r := penstock.Request{Key: "k", Limit: l, Cost: int64(1 + c%3), ID: fmt.Sprint(round, " ", c, " ", n)}
+					settle := r
+					settle.Cost, settle.Settle = int64(n%4), true
+					for _, r := range []penstock.Request{r, r, settle, settle} {
+						if d, err := store.Take(context.Background(), r); err != nil || d.Granted != r.Cost {
+							t.Errorf("%+v: got %+v, %v", r, d, err)
+							return
+						}
+					}
+					sum.Add(settle.Cost)
+				}
+			})
+		}
+		wg.Wait()
+		charged += sum.Load()
+		calls += 4 * callers * each
+		if t.Failed() {
+			return
+		}
+	}
+	if d := take(t, store, penstock.Request{Key: "k", Limit: l}); d.Remaining != l.Count-charged {
+		t.Errorf("%d left, want %d", d.Remaining, l.Count-charged)
+	}
+}
+
 func TestBatchSkipsCanceledCallers(t *testing.T) {
 	store := openFakeClock(t, redisstore.Options{})
 	gone, cancel := context.WithCancel(context.Background())

@@ -103,6 +103,19 @@ func (q *compiledRequest) appendOnceArgs(args []string) []string {
 	return append(args, strconv.FormatInt(q.recordTTL, 10), unit, how)
 }
 
+// costArg returns the first of the arguments that appendOnceArgs appends for a take or a
+// settlement.
+func (q *compiledRequest) costArg() string {
+	cl := q.limit
+	switch {
+	case q.settle:
+		return formatUnits(q.ask.Cost)
+	case cl.debtUnit != 0:
+		return strconv.FormatInt(cl.scriptCost(q.ask)*cl.rate().Interval/cl.debtUnit, 10)
+	}
+	return strconv.FormatInt(cl.scriptCost(q.ask), 10)
+}
+
 // formatUnits returns a number of units that a script can count exactly.
 func formatUnits(units int64) string {
 	const most = 1<<53 - 1

@@ -31,6 +31,7 @@ type compiledLimit struct {
 	takeScript  *Script
 	onceScript  *Script
 	batchScript *Script
+	onceBatch   *Script
 	limitArgs   []string // the script's arguments after the cost
 	debtArg     string   // the overdraft, if it is not the capacity
 	oneUnitArgs []string // all arguments of a take of one unit
@@ -47,9 +48,12 @@ type compiledLimit struct {
 	period   int64 // of windows, in ticks
 	calendar atomic.Pointer[calendarWindows]
 
-	batchQueue
-	releases batchQueue // of permits
-	serial   uint64     // distinguishes it from all other compiled limits
+	batchQueue             // of takes without a record
+	onceQueue   batchQueue // of takes under an ID
+	settleQueue batchQueue
+	releases    batchQueue // of permits
+
+	serial uint64 // distinguishes it from all other compiled limits
 }
 
 // limitSerial is the serial of the last compiled limit.
@@ -75,10 +79,13 @@ func compileLimit(l penstock.Limit) (*compiledLimit, error) {
 	}
 	cl.maxBatch = maxBatchFor(&n)
 	cl.releases.maxBatch = cl.maxBatch
+	cl.onceQueue.maxBatch = max(cl.maxBatch/stepsPerID, 1)
+	cl.settleQueue.maxBatch = cl.onceQueue.maxBatch
 	cl.compileStep()
 	cl.setDebtArg()
 	cl.setOnceArgs()
-	cl.takeScript, cl.onceScript, cl.batchScript = takeScripts[cl.step], onceScripts[cl.step], batchScripts[cl.step]
+	cl.takeScript, cl.onceScript = takeScripts[cl.step], onceScripts[cl.step]
+	cl.batchScript, cl.onceBatch = batchScripts[cl.step], onceBatchScripts[cl.step]
 	cl.oneUnitArgs = cl.appendArgs(algorithm.Request{Cost: 1}, nil)
 	return cl, nil
 }

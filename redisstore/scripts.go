@@ -12,6 +12,8 @@ var (
 	onceScripts  = map[algorithm.Step]*Script{}
 	batchScripts = map[algorithm.Step]*Script{}
 
+	onceBatchScripts = map[algorithm.Step]*Script{}
+
 	// singleScripts are those of one step, and the take-alls of any number of one step.
 	singleScripts []*Script
 )
@@ -37,7 +39,8 @@ func init() {
 		singleScripts = append(singleScripts, takeScripts[s], batchScripts[s], takeAllScript(1<<i))
 		if s != algorithm.ConcurrentStep { // its permits are the records of its IDs
 			onceScripts[s] = newScript("take "+s.String()+" once", s.OnceScript())
-			singleScripts = append(singleScripts, onceScripts[s])
+			onceBatchScripts[s] = newScript("take "+s.String()+" once", s.OnceBatchScript())
+			singleScripts = append(singleScripts, onceScripts[s], onceBatchScripts[s])
 		}
 	}
 }

@@ -7,8 +7,8 @@
 //
 // It makes the same decisions as [penstock.Memory], field by field, by the clock of
 // Redis and in steps of one millisecond. A decision is one script and one round trip;
-// a denial writes nothing. Concurrent requests under one limit and for the same cost
-// are batched into one script, except in a Cluster, and so are concurrent calls of
+// a denial writes nothing. Concurrent requests under one limit and for the same cost, or
+// under IDs, are batched into one script, except in a Cluster, and so are concurrent calls of
 // [penstock.TakeAll], or of [penstock.TakeEach], under limits of the same
 // algorithms. TakeEach is one round trip for all requests, and TakeAll is one script; see
 // [Store.TakeAll] for Clusters.
@@ -287,9 +287,12 @@ func (s *Store) Take(ctx context.Context, r penstock.Request) (penstock.Decision
 // and otherwise alone, without delay.
 func (s *Store) submit(ctx context.Context, t *pendingTake) (penstock.Decision, error) {
 	t.start = time.Now()
-	limit := t.request.limit
-	defer limit.inFlight.Add(-1)
-	if limit.inFlight.Add(1) > 1 && s.mayBatch(&t.request) && ctx.Err() == nil {
+	inFlight := &t.request.limit.inFlight
+	if t.request.once {
+		inFlight = &t.queue().inFlight
+	}
+	defer inFlight.Add(-1)
+	if inFlight.Add(1) > 1 && s.mayBatch(&t.request) && ctx.Err() == nil {
 		switch ok, err := s.sendBatched(ctx, t); {
 		case err != nil:
 			return penstock.Decision{}, err

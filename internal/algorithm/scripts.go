@@ -79,6 +79,8 @@ var (
 	recordScript string
 	//go:embed once.lua
 	onceScript string
+	//go:embed oncebatch.lua
+	onceBatchScript string
 	//go:embed batch.lua
 	batchScript string
 	//go:embed takeall.lua
@@ -103,6 +105,16 @@ func (s Step) OnceScript() string {
 	}
 	take = strings.Replace(take, separator+" freeze\n", freeze, 1)
 	return without(instantScript+"local function step(KEYS, ARGV)\n"+s.nested()+"end\n"+take+recordScript+rest, nil)
+}
+
+// OnceBatchScript returns the script that takes one step under an ID for each of several keys, all
+// at one instant.
+func (s Step) OnceBatchScript() string {
+	arguments, take, _ := strings.Cut(onceScript, separator+" freeze\n")
+	take, rest, _ := strings.Cut(take, separator+" record\n")
+	costs, each, _ := strings.Cut(onceBatchScript, separator+" each\n")
+	return without(instantScript+recordScript+"local function step(KEYS, ARGV)\n"+s.nested()+"end\n"+costs+arguments+freezeByTime+
+		"local function once(KEYS, ARGV)\n"+take+rest+"end\n"+each, nil)
 }
 
 // The beginning of a script under an ID sets now. TIME costs Redis as much as PTTL and

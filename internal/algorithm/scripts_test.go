@@ -23,6 +23,7 @@ func TestScriptsMatchGoldenFiles(t *testing.T) {
 		scripts[name+".lua"] = s.TakeScript()
 		if s != ConcurrentStep { // its permits are the records of its IDs
 			scripts[name+"-once.lua"] = s.OnceScript()
+			scripts[name+"-once-batch.lua"] = s.OnceBatchScript()
 		}
 		scripts[name+"-batch.lua"] = s.BatchScript()
 	}

@@ -1,0 +1,210 @@
+local call, now, time, rest = redis.call
+local function pttl(key)
+  if not now then return call('PTTL', key) end
+  local expiry = redis.pcall('PEXPIRETIME', key)
+  if type(expiry) == 'number' then return expiry < 0 and expiry or math.max(expiry - now, 0) end
+  local before, left, after
+  repeat
+    before, left, after = call('TIME'), call('PTTL', key), call('TIME')
+  until left < 0 or before[1] == after[1] and math.floor(before[2] / 1000) == math.floor(after[2] / 1000)
+  return left < 0 and left or math.max(before[1] * 1000 + math.floor(before[2] / 1000) + left - now, 0)
+end
+local function set(key, value, px, left)
+  if not left then -- KEEPTTL
+    call('SET', key, value, px)
+  elseif not now then
+    call('SET', key, value, px, left)
+  elseif redis.pcall('SET', key, value, 'PXAT', now + left).err then -- before Redis 6.2
+    call('SET', key, value)
+    call('PEXPIREAT', key, now + left)
+  end
+end
+local function recall(value, left)
+  if left == -1 then return false, redis.error_reply('FOREIGN record without expiry') end
+  if left <= 0 then return nil end
+  local units, acting, due, owed, refunded = string.match(value, '^(%d+) (%d+) (%d+) ?(%d*)(r?)$')
+  if not units then return false, redis.error_reply('FOREIGN record') end
+  units = units + 0
+  return units, acting, due - now, owed == '' and units or owed + 0, refunded
+end
+local function update(key, units, acting, due, owed, refunded)
+  if owed ~= units then refunded = string.format(' %d', owed) .. refunded end
+  call('SET', key, string.format('%d %s %d%s', units, acting, now + due, refunded), 'KEEPTTL')
+end
+local function move(step, keys, own, units, due, owed, change, unit, scale)
+  local open = owed -- units that time has not paid back
+  if due <= 0 then
+    open = 0
+  elseif scale > 0 then
+    open = math.min(open, math.ceil(due * scale / unit))
+  end
+  if change > 0 then
+    own[1] = change * unit
+    local reply, charged = step(keys, own)
+    if not charged or charged == 0 then return reply, charged, units, due, owed end
+    if scale > 0 then
+      open = math.min(open, math.floor(math.max(due, 0) * scale / unit))
+    elseif own.due ~= due then
+      open = 0
+    end
+    return reply, charged, units + charged / unit, own.due, open + charged / unit
+  end
+  local back = math.min(-change, open)
+  own[1] = -back * unit
+  if back > 0 then
+    if scale > 0 then own[1] = -math.min(back * unit, due * scale) end
+    own.due = due
+  end
+  local reply, charged = step(keys, own)
+  if back > 0 and scale > 0 then due = math.max(due - math.floor(back * unit / scale), 0) end
+  return reply, charged, units + change, due, open - back
+end
+local function step(KEYS, ARGV)
+local call, sub, asked, count = redis.call, string.sub, tonumber(ARGV[1]) or -math.huge, ARGV[2] + 0
+local how, keep = ARGV[3], 0
+if #how > 1 and asked > 0 then how, keep = sub(how, 1, 1), sub(how, 3) + 0 end
+local time = time or call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local length, close = tonumber(ARGV[6]), false
+local clocked = length
+if clocked then
+  close = now - (now - ARGV[7]) % length + length
+else
+  for i = 7, #ARGV - 1 do
+    if ARGV[i] + 0 <= now and now < ARGV[i + 1] + 0 then
+      close = tonumber(ARGV[i + 1])
+      length = close - ARGV[i]
+    end
+  end
+  if not close then return {-1, 0, now} end
+end
+local match = string.match
+local current = close % 1000 == 0 and '^' .. string.format('%.0f', close / 1000) .. '(%d%d%d%d%d%d%d%d%d)$'
+local key = KEYS[1]
+local value = call('GET', key)
+local used, finish, over, stale, whole, overdrawn = 0, close, true, false, false, false
+local units = value and current and match(value, current)
+if units then
+  used, over, whole = units + 0, false, true
+elseif value then
+  local ending, counted = match(value, '^(%d%d%d%d%d%d%d%d%d%d)(%d%d%d%d%d%d%d%d%d)$')
+  if ending then
+    ending = ending * 1000
+  else
+    counted, ending = match(value, '^(%d+) (%d+)$')
+  end
+  if not ending then return redis.error_reply('FOREIGN value') end
+  if ending + 0 > now then used, finish, over = counted + 0, ending + 0, false end
+end
+local found, ending = used, finish
+if used > count then
+  local most = count
+  if used >= 4503599627370496 then
+    used, most, overdrawn = used - 4503599627370496, count + ARGV[5], true
+  end
+  if used > most then used, stale = most, true end
+end
+if finish > now + length then finish, stale = now + length, true end
+local free, cost = count - used - keep, asked
+if ARGV.due and ARGV.due ~= finish - now then cost = 0 end
+if cost > free and cost > 0 then
+  if how == 'o' then
+    cost = math.min(cost, math.max(free + ARGV[5], 0))
+  elseif how == '1' then
+    cost = math.max(free, 0)
+  else
+    cost = 0
+  end
+elseif cost < -used then
+  cost = -used
+end
+if ARGV.dry then return {found, ending, now}, cost end
+ARGV.due = finish - now
+local after = used + cost
+if after == 0 then
+  if value and (not over or ARGV[1] == 'all') then call('DEL', key) end
+elseif whole and not stale and after < 1000000000 and cost <= free then
+  if cost == asked and cost ~= 0 then
+    call('INCRBY', key, ARGV[1]) -- it is text already
+  elseif cost ~= 0 then
+    call('INCRBY', key, cost)
+  end
+elseif cost ~= 0 or stale then
+  if cost ~= 0 then overdrawn = after > count end
+  local text, left = string.format('%.0f %.0f', overdrawn and after + 4503599627370496 or after, finish), finish - now
+  if not overdrawn and finish % 1000 == 0 and finish >= 1000000000000 and finish < 9223372036000 and after < 1000000000 then
+    text = string.format('%.0f%09.0f', finish / 1000, after)
+  end
+  set(key, text, 'PX', left + math.floor(length * ARGV[4] / 1000))
+end
+return {found, ending, now}, cost, 0
+end
+local costs, shared = {}, #ARGV - #KEYS / 2
+for i = 1, #KEYS / 2 do costs[i], ARGV[shared + i] = ARGV[shared + i], nil end
+local last = #ARGV
+local unit, how, most, scale = ARGV[last - 1] + 0, ARGV[last], ARGV[last - 2]
+local moves = how == 's' or how == 'r'
+ARGV[last], ARGV[last - 1], ARGV[last - 2] = nil, nil, nil
+if moves then scale, ARGV[last - 3] = ARGV[last - 3] + 0, nil end
+time = call('TIME')
+now = time[1] * 1000 + math.floor(time[2] / 1000)
+local function once(KEYS, ARGV)
+local value, left = call('GET', KEYS[2]), 0
+if value then left = pttl(KEYS[2]) end
+if not moves and left ~= -1 and left <= 0 then -- a key lives until after the millisecond of its expiry
+  local reply, charged, delay = step(KEYS, ARGV)
+  if charged and (charged > 0 or how == 'o') then
+    call('SET', KEYS[2], string.format('%d %d %d', charged / unit, now + delay, now + ARGV.due), 'PX', most)
+  end
+  return reply
+end
+local units, acting, due, owed, refunded
+if value then units, acting, due, owed, refunded = recall(value, left) end
+if units == false then return acting end
+local cost = ARGV[1] + 0
+if not units or how == 'r' and refunded ~= '' then
+  ARGV[1] = 0
+  return (step(KEYS, ARGV))
+end
+local found, reply, charged
+if not moves then
+  found, ARGV[1] = {units, math.max(acting - now, 0)}, 0
+  reply = step(KEYS, ARGV)
+else
+  found = {units, owed, due}
+  local change = math.max(cost, -units)
+  if how == 's' then change = math.min(cost - units, most + 0) end
+  reply, charged, units, due, owed = move(step, KEYS, ARGV, units, due, owed, change, unit, scale)
+  if how == 'r' then refunded = 'r' end
+  if charged and units == 0 and how == 'r' then
+    call('DEL', KEYS[2])
+  elseif charged then
+    update(KEYS[2], units, acting, due, owed, refunded)
+  end
+end
+if type(reply) ~= 'table' then
+  found[#found + 1] = reply
+  return found
+end
+if reply.err then return reply end
+for _, number in ipairs(reply) do found[#found + 1] = number end
+return found
+end
+local all, n = {}, 0
+for i = 1, #costs do
+  local own = {costs[i]}
+  for j = 2, #ARGV do own[j] = ARGV[j] end
+  local done, reply = pcall(once, {KEYS[2 * i - 1], KEYS[2 * i]}, own)
+  n = n + 1
+  if not done or type(reply) == 'table' and reply.err then
+    all[n] = -2
+  elseif type(reply) == 'table' then
+    all[n] = #reply
+    for j = 1, #reply do all[n + j] = reply[j] end
+    n = n + #reply
+  else
+    all[n], all[n + 1] = 1, reply
+    n = n + 1
+  end
+end
+return all

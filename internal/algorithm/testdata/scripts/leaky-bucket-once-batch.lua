@@ -1,0 +1,215 @@
+local call, now, time, rest = redis.call
+local function pttl(key)
+  if not now then return call('PTTL', key) end
+  local expiry = redis.pcall('PEXPIRETIME', key)
+  if type(expiry) == 'number' then return expiry < 0 and expiry or math.max(expiry - now, 0) end
+  local before, left, after
+  repeat
+    before, left, after = call('TIME'), call('PTTL', key), call('TIME')
+  until left < 0 or before[1] == after[1] and math.floor(before[2] / 1000) == math.floor(after[2] / 1000)
+  return left < 0 and left or math.max(before[1] * 1000 + math.floor(before[2] / 1000) + left - now, 0)
+end
+local function set(key, value, px, left)
+  if not left then -- KEEPTTL
+    call('SET', key, value, px)
+  elseif not now then
+    call('SET', key, value, px, left)
+  elseif redis.pcall('SET', key, value, 'PXAT', now + left).err then -- before Redis 6.2
+    call('SET', key, value)
+    call('PEXPIREAT', key, now + left)
+  end
+end
+local function recall(value, left)
+  if left == -1 then return false, redis.error_reply('FOREIGN record without expiry') end
+  if left <= 0 then return nil end
+  local units, acting, due, owed, refunded = string.match(value, '^(%d+) (%d+) (%d+) ?(%d*)(r?)$')
+  if not units then return false, redis.error_reply('FOREIGN record') end
+  units = units + 0
+  return units, acting, due - now, owed == '' and units or owed + 0, refunded
+end
+local function update(key, units, acting, due, owed, refunded)
+  if owed ~= units then refunded = string.format(' %d', owed) .. refunded end
+  call('SET', key, string.format('%d %s %d%s', units, acting, now + due, refunded), 'KEEPTTL')
+end
+local function move(step, keys, own, units, due, owed, change, unit, scale)
+  local open = owed -- units that time has not paid back
+  if due <= 0 then
+    open = 0
+  elseif scale > 0 then
+    open = math.min(open, math.ceil(due * scale / unit))
+  end
+  if change > 0 then
+    own[1] = change * unit
+    local reply, charged = step(keys, own)
+    if not charged or charged == 0 then return reply, charged, units, due, owed end
+    if scale > 0 then
+      open = math.min(open, math.floor(math.max(due, 0) * scale / unit))
+    elseif own.due ~= due then
+      open = 0
+    end
+    return reply, charged, units + charged / unit, own.due, open + charged / unit
+  end
+  local back = math.min(-change, open)
+  own[1] = -back * unit
+  if back > 0 then
+    if scale > 0 then own[1] = -math.min(back * unit, due * scale) end
+    own.due = due
+  end
+  local reply, charged = step(keys, own)
+  if back > 0 and scale > 0 then due = math.max(due - math.floor(back * unit / scale), 0) end
+  return reply, charged, units + change, due, open - back
+end
+local function step(KEYS, ARGV)
+local call, asked, capacity = redis.call, ARGV[1] + 0, ARGV[2] + 0
+local unit, mark, bound, interval, overdraft, ceiling = 1000000, '', false, false, capacity, capacity
+if ARGV[3] then
+  if ARGV[3] ~= '' then bound = ARGV[3] + 0 end
+  if ARGV[4] ~= '' then interval = ARGV[4] + 0 end
+  if ARGV[5] == 'u' then unit, mark = 1000, 'u' end
+  overdraft = tonumber(ARGV[6]) or capacity
+  if ARGV[8] then ceiling = capacity - ARGV[8] end
+end
+local key = KEYS[1]
+local rest = rest or pttl(key)
+local value, debt, part, stale = false, 0, 0, false
+if rest > 0 then
+  local text = call('GET', key)
+  value = tonumber(text)
+  if value and mark == '' then
+    if value > 0 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
+    if not string.find(text, '^%-[1-9]%d*$') and text ~= '0' then return redis.error_reply('FOREIGN value') end -- together
+    debt = value + rest * unit
+    if debt > capacity then debt, stale = capacity, true end
+  else
+    local digits, decimals, micros, reserved = string.match(text, '^(%-?%d+)%.?(%d*)(u?)(r?)$')
+    if not digits or digits + 0 > 0 then return redis.error_reply('FOREIGN value') end
+    if decimals ~= '' and (#decimals ~= 3 or micros == '') then return redis.error_reply('FOREIGN value') end
+    if micros == mark then
+      debt, part = digits + rest * unit, tonumber(decimals) or 0
+    elseif mark == 'u' then -- after a step back, the debt in nanoseconds may exceed a double
+      part = math.fmod(-digits, 1000)
+      debt = (digits + part) / 1000 + rest * unit
+    else
+      debt = (digits + rest * 1000) * 1000 - (tonumber(decimals) or 0)
+    end
+    local most = capacity
+    if reserved == 'r' then most = capacity + math.max(capacity, overdraft, 60000 * unit) end
+    if debt > most then debt, part, stale = most, 0, true end
+    value = false
+  end
+  if debt <= 0 then debt, part = 0, 0 end
+elseif rest == -1 then
+  return redis.error_reply('FOREIGN key without expiry')
+end
+local most, late, charge = ceiling, false, asked
+if bound then late = debt > bound end
+if interval and charge > 0 then
+  local free = 0
+  if ARGV[7] == '1' then
+    free = math.max(math.floor((capacity + overdraft - debt) / interval), 0) * interval
+    charge, late = math.min(charge, free), false
+    most = debt + charge
+  elseif debt < most then
+    free = math.min(math.floor((most - debt) / interval) * interval, capacity)
+  end
+  if charge > free then charge = math.max(free, interval) end
+end
+if charge > 0 and (debt + charge > most or late) then charge = 0 end
+if ARGV.dry then return debt, charge end
+local after = debt + charge
+if after <= 0 then
+  if rest >= 0 then call('DEL', key) end
+elseif charge ~= 0 or stale then
+  local moved = after - rest * unit
+  if value and not stale and moved <= 0 and after <= capacity then
+    if debt > 0 and charge == asked then
+      call('INCRBY', key, ARGV[1])
+    else
+      call('INCRBY', key, moved - value)
+    end
+  else
+    local ttl, marks = math.max(math.floor(2 * capacity / unit), 1000), mark
+    if after > capacity then
+      ttl, marks = math.max(ttl, math.ceil(after / unit)), mark .. 'r'
+    end
+    moved = after - ttl * unit
+    if part > 0 then
+      moved = string.format('-%.0f.%03d', math.abs(moved), part) .. marks
+    elseif marks ~= '' then
+      moved = string.format('%.0f', moved) .. marks
+    end
+    set(key, moved, 'PX', ttl)
+  end
+end
+ARGV.due = math.ceil(after / unit)
+return debt, charge, interval and ARGV[7] == '1' and 0 or math.ceil(debt / unit)
+end
+local costs, shared = {}, #ARGV - #KEYS / 2
+for i = 1, #KEYS / 2 do costs[i], ARGV[shared + i] = ARGV[shared + i], nil end
+local last = #ARGV
+local unit, how, most, scale = ARGV[last - 1] + 0, ARGV[last], ARGV[last - 2]
+local moves = how == 's' or how == 'r'
+ARGV[last], ARGV[last - 1], ARGV[last - 2] = nil, nil, nil
+if moves then scale, ARGV[last - 3] = ARGV[last - 3] + 0, nil end
+time = call('TIME')
+now = time[1] * 1000 + math.floor(time[2] / 1000)
+local function once(KEYS, ARGV)
+local value, left = call('GET', KEYS[2]), 0
+if value then left = pttl(KEYS[2]) end
+if not moves and left ~= -1 and left <= 0 then -- a key lives until after the millisecond of its expiry
+  local reply, charged, delay = step(KEYS, ARGV)
+  if charged and (charged > 0 or how == 'o') then
+    call('SET', KEYS[2], string.format('%d %d %d', charged / unit, now + delay, now + ARGV.due), 'PX', most)
+  end
+  return reply
+end
+local units, acting, due, owed, refunded
+if value then units, acting, due, owed, refunded = recall(value, left) end
+if units == false then return acting end
+local cost = ARGV[1] + 0
+if not units or how == 'r' and refunded ~= '' then
+  ARGV[1] = 0
+  return (step(KEYS, ARGV))
+end
+local found, reply, charged
+if not moves then
+  found, ARGV[1] = {units, math.max(acting - now, 0)}, 0
+  reply = step(KEYS, ARGV)
+else
+  found = {units, owed, due}
+  local change = math.max(cost, -units)
+  if how == 's' then change = math.min(cost - units, most + 0) end
+  reply, charged, units, due, owed = move(step, KEYS, ARGV, units, due, owed, change, unit, scale)
+  if how == 'r' then refunded = 'r' end
+  if charged and units == 0 and how == 'r' then
+    call('DEL', KEYS[2])
+  elseif charged then
+    update(KEYS[2], units, acting, due, owed, refunded)
+  end
+end
+if type(reply) ~= 'table' then
+  found[#found + 1] = reply
+  return found
+end
+if reply.err then return reply end
+for _, number in ipairs(reply) do found[#found + 1] = number end
+return found
+end
+local all, n = {}, 0
+for i = 1, #costs do
+  local own = {costs[i]}
+  for j = 2, #ARGV do own[j] = ARGV[j] end
+  local done, reply = pcall(once, {KEYS[2 * i - 1], KEYS[2 * i]}, own)
+  n = n + 1
+  if not done or type(reply) == 'table' and reply.err then
+    all[n] = -2
+  elseif type(reply) == 'table' then
+    all[n] = #reply
+    for j = 1, #reply do all[n + j] = reply[j] end
+    n = n + #reply
+  else
+    all[n], all[n + 1] = 1, reply
+    n = n + 1
+  end
+end
+return all

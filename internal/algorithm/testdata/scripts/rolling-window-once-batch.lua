@@ -1,0 +1,214 @@
+local call, now, time, rest = redis.call
+local function pttl(key)
+  if not now then return call('PTTL', key) end
+  local expiry = redis.pcall('PEXPIRETIME', key)
+  if type(expiry) == 'number' then return expiry < 0 and expiry or math.max(expiry - now, 0) end
+  local before, left, after
+  repeat
+    before, left, after = call('TIME'), call('PTTL', key), call('TIME')
+  until left < 0 or before[1] == after[1] and math.floor(before[2] / 1000) == math.floor(after[2] / 1000)
+  return left < 0 and left or math.max(before[1] * 1000 + math.floor(before[2] / 1000) + left - now, 0)
+end
+local function set(key, value, px, left)
+  if not left then -- KEEPTTL
+    call('SET', key, value, px)
+  elseif not now then
+    call('SET', key, value, px, left)
+  elseif redis.pcall('SET', key, value, 'PXAT', now + left).err then -- before Redis 6.2
+    call('SET', key, value)
+    call('PEXPIREAT', key, now + left)
+  end
+end
+local function recall(value, left)
+  if left == -1 then return false, redis.error_reply('FOREIGN record without expiry') end
+  if left <= 0 then return nil end
+  local units, acting, due, owed, refunded = string.match(value, '^(%d+) (%d+) (%d+) ?(%d*)(r?)$')
+  if not units then return false, redis.error_reply('FOREIGN record') end
+  units = units + 0
+  return units, acting, due - now, owed == '' and units or owed + 0, refunded
+end
+local function update(key, units, acting, due, owed, refunded)
+  if owed ~= units then refunded = string.format(' %d', owed) .. refunded end
+  call('SET', key, string.format('%d %s %d%s', units, acting, now + due, refunded), 'KEEPTTL')
+end
+local function move(step, keys, own, units, due, owed, change, unit, scale)
+  local open = owed -- units that time has not paid back
+  if due <= 0 then
+    open = 0
+  elseif scale > 0 then
+    open = math.min(open, math.ceil(due * scale / unit))
+  end
+  if change > 0 then
+    own[1] = change * unit
+    local reply, charged = step(keys, own)
+    if not charged or charged == 0 then return reply, charged, units, due, owed end
+    if scale > 0 then
+      open = math.min(open, math.floor(math.max(due, 0) * scale / unit))
+    elseif own.due ~= due then
+      open = 0
+    end
+    return reply, charged, units + charged / unit, own.due, open + charged / unit
+  end
+  local back = math.min(-change, open)
+  own[1] = -back * unit
+  if back > 0 then
+    if scale > 0 then own[1] = -math.min(back * unit, due * scale) end
+    own.due = due
+  end
+  local reply, charged = step(keys, own)
+  if back > 0 and scale > 0 then due = math.max(due - math.floor(back * unit / scale), 0) end
+  return reply, charged, units + change, due, open - back
+end
+local function step(KEYS, ARGV)
+local call, asked, count, length = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local size, how, keep = ARGV[4] + 1, ARGV[5], 0
+if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
+local time = time or call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local bucket = math.floor(now / length)
+local key = KEYS[1]
+local value = call('GET', key)
+local newest, counts, total, stale = bucket, {}, 0, false
+if value then
+  local head, tail = string.match(value, '^(%d+)( [%d ]*)$')
+  if not head then return redis.error_reply('FOREIGN value') end
+  newest = tonumber(head)
+  for n in string.gmatch(tail, '%d+') do
+    counts[#counts + 1] = tonumber(n)
+    total = total + n
+  end
+  if #counts > size then return redis.error_reply('FOREIGN value') end
+end
+if newest > bucket then
+  local kept, ahead = {0}, newest - bucket
+  for i, n in ipairs(counts) do
+    if i <= ahead + 1 then kept[1] = kept[1] + n else kept[#kept + 1] = n end
+  end
+  counts, newest, stale = kept, bucket, true
+end
+local last = 1
+while last <= #counts and counts[last] == 0 do last = last + 1 end
+if (newest - last + 1 + size) * length <= now then counts, total, stale = {}, 0, value end
+local oldest = #counts
+while total > count do
+  local gone = math.min(counts[oldest], total - count)
+  counts[oldest], total, oldest, stale = counts[oldest] - gone, total - gone, oldest - 1, true
+end
+local live, used = math.min(size - (bucket - newest), #counts), 0
+for i = 1, live do used = used + counts[i] end
+local free, cost, wait, own = count - used - keep, asked, 0, 1
+if ARGV.due then
+  own = bucket - (now + ARGV.due) / length + size + 1
+  cost = math.max(cost, -(counts[own - bucket + newest] or 0))
+end
+if how == '1' and cost > free then cost = math.max(free, 1) end
+if cost > free then
+  local missing, i = cost - free, live
+  while i > 0 and missing > counts[i] do missing, i = missing - counts[i], i - 1 end
+  wait = (newest - i + 1 + size) * length - now
+  cost = 0
+elseif cost < -used then
+  cost = -used
+end
+local charge = cost
+if ARGV.dry then charge = 0 end
+if charge ~= 0 then
+  local moved = {}
+  if live > 0 then
+    for i = 1, bucket - newest do moved[i] = 0 end
+    for i = 1, live do moved[#moved + 1] = counts[i] end
+  else
+    moved[1] = 0
+  end
+  counts, newest, live, used = moved, bucket, #moved, used + charge
+  local i = own
+  counts[1] = counts[1] + math.max(charge, 0)
+  while charge < 0 do
+    local gone = math.min(counts[i], -charge)
+    counts[i], charge, i = counts[i] - gone, charge + gone, i + 1
+  end
+end
+last = 1
+while last <= #counts and counts[last] == 0 do last = last + 1 end
+local reset = 0
+if last <= #counts then reset = (newest - last + 1 + size) * length - now end
+if not ARGV.dry and (cost ~= 0 or stale) then
+  if reset > 0 then
+    set(key, newest .. ' ' .. table.concat(counts, ' '), 'PX', reset)
+  elseif value then
+    call('DEL', key)
+  end
+end
+ARGV.due = reset
+if used == 0 then reset = 0 end
+return {ARGV.dry and 0 or cost, used, wait, reset}, cost, 0
+end
+local costs, shared = {}, #ARGV - #KEYS / 2
+for i = 1, #KEYS / 2 do costs[i], ARGV[shared + i] = ARGV[shared + i], nil end
+local last = #ARGV
+local unit, how, most, scale = ARGV[last - 1] + 0, ARGV[last], ARGV[last - 2]
+local moves = how == 's' or how == 'r'
+ARGV[last], ARGV[last - 1], ARGV[last - 2] = nil, nil, nil
+if moves then scale, ARGV[last - 3] = ARGV[last - 3] + 0, nil end
+time = call('TIME')
+now = time[1] * 1000 + math.floor(time[2] / 1000)
+local function once(KEYS, ARGV)
+local value, left = call('GET', KEYS[2]), 0
+if value then left = pttl(KEYS[2]) end
+if not moves and left ~= -1 and left <= 0 then -- a key lives until after the millisecond of its expiry
+  local reply, charged, delay = step(KEYS, ARGV)
+  if charged and (charged > 0 or how == 'o') then
+    call('SET', KEYS[2], string.format('%d %d %d', charged / unit, now + delay, now + ARGV.due), 'PX', most)
+  end
+  return reply
+end
+local units, acting, due, owed, refunded
+if value then units, acting, due, owed, refunded = recall(value, left) end
+if units == false then return acting end
+local cost = ARGV[1] + 0
+if not units or how == 'r' and refunded ~= '' then
+  ARGV[1] = 0
+  return (step(KEYS, ARGV))
+end
+local found, reply, charged
+if not moves then
+  found, ARGV[1] = {units, math.max(acting - now, 0)}, 0
+  reply = step(KEYS, ARGV)
+else
+  found = {units, owed, due}
+  local change = math.max(cost, -units)
+  if how == 's' then change = math.min(cost - units, most + 0) end
+  reply, charged, units, due, owed = move(step, KEYS, ARGV, units, due, owed, change, unit, scale)
+  if how == 'r' then refunded = 'r' end
+  if charged and units == 0 and how == 'r' then
+    call('DEL', KEYS[2])
+  elseif charged then
+    update(KEYS[2], units, acting, due, owed, refunded)
+  end
+end
+if type(reply) ~= 'table' then
+  found[#found + 1] = reply
+  return found
+end
+if reply.err then return reply end
+for _, number in ipairs(reply) do found[#found + 1] = number end
+return found
+end
+local all, n = {}, 0
+for i = 1, #costs do
+  local own = {costs[i]}
+  for j = 2, #ARGV do own[j] = ARGV[j] end
+  local done, reply = pcall(once, {KEYS[2 * i - 1], KEYS[2 * i]}, own)
+  n = n + 1
+  if not done or type(reply) == 'table' and reply.err then
+    all[n] = -2
+  elseif type(reply) == 'table' then
+    all[n] = #reply
+    for j = 1, #reply do all[n + j] = reply[j] end
+    n = n + #reply
+  else
+    all[n], all[n + 1] = 1, reply
+    n = n + 1
+  end
+end
+return all

@@ -1,0 +1,210 @@
+local call, now, time, rest = redis.call
+local function pttl(key)
+  if not now then return call('PTTL', key) end
+  local expiry = redis.pcall('PEXPIRETIME', key)
+  if type(expiry) == 'number' then return expiry < 0 and expiry or math.max(expiry - now, 0) end
+  local before, left, after
+  repeat
+    before, left, after = call('TIME'), call('PTTL', key), call('TIME')
+  until left < 0 or before[1] == after[1] and math.floor(before[2] / 1000) == math.floor(after[2] / 1000)
+  return left < 0 and left or math.max(before[1] * 1000 + math.floor(before[2] / 1000) + left - now, 0)
+end
+local function set(key, value, px, left)
+  if not left then -- KEEPTTL
+    call('SET', key, value, px)
+  elseif not now then
+    call('SET', key, value, px, left)
+  elseif redis.pcall('SET', key, value, 'PXAT', now + left).err then -- before Redis 6.2
+    call('SET', key, value)
+    call('PEXPIREAT', key, now + left)
+  end
+end
+local function recall(value, left)
+  if left == -1 then return false, redis.error_reply('FOREIGN record without expiry') end
+  if left <= 0 then return nil end
+  local units, acting, due, owed, refunded = string.match(value, '^(%d+) (%d+) (%d+) ?(%d*)(r?)$')
+  if not units then return false, redis.error_reply('FOREIGN record') end
+  units = units + 0
+  return units, acting, due - now, owed == '' and units or owed + 0, refunded
+end
+local function update(key, units, acting, due, owed, refunded)
+  if owed ~= units then refunded = string.format(' %d', owed) .. refunded end
+  call('SET', key, string.format('%d %s %d%s', units, acting, now + due, refunded), 'KEEPTTL')
+end
+local function move(step, keys, own, units, due, owed, change, unit, scale)
+  local open = owed -- units that time has not paid back
+  if due <= 0 then
+    open = 0
+  elseif scale > 0 then
+    open = math.min(open, math.ceil(due * scale / unit))
+  end
+  if change > 0 then
+    own[1] = change * unit
+    local reply, charged = step(keys, own)
+    if not charged or charged == 0 then return reply, charged, units, due, owed end
+    if scale > 0 then
+      open = math.min(open, math.floor(math.max(due, 0) * scale / unit))
+    elseif own.due ~= due then
+      open = 0
+    end
+    return reply, charged, units + charged / unit, own.due, open + charged / unit
+  end
+  local back = math.min(-change, open)
+  own[1] = -back * unit
+  if back > 0 then
+    if scale > 0 then own[1] = -math.min(back * unit, due * scale) end
+    own.due = due
+  end
+  local reply, charged = step(keys, own)
+  if back > 0 and scale > 0 then due = math.max(due - math.floor(back * unit / scale), 0) end
+  return reply, charged, units + change, due, open - back
+end
+local function step(KEYS, ARGV)
+local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
+local how, keep = ARGV[4], 0
+if how and #how > 1 and asked > 0 then how, keep = string.sub(how, 1, 1), string.sub(how, 3) + 0 end
+local key = KEYS[1]
+local rest = rest or pttl(key)
+local value, stale = 0, false
+if rest > 0 then
+  local text = call('GET', key)
+  value = tonumber(text)
+  if not value or value < 1 or value % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
+  if not string.find(text, '^[1-9]%d*$') then return redis.error_reply('FOREIGN value') end -- together
+elseif rest == -1 then
+  return redis.error_reply('FOREIGN key without expiry')
+end
+local current = value % 67108864
+local previous = (value - current) / 67108864
+local left, kept, most, overdrawn = rest - period, true, count, false
+if previous >= 67108864 then
+  previous, overdrawn = previous - 67108864, left > 0
+  if overdrawn then most = count + (ARGV[5] or count) else current = math.min(current, count) end
+end
+if left <= 0 then previous, current, left, kept = current, 0, rest, false end
+if previous == 0 and current == 0 then left, kept = period, false end
+if left > period then left, stale = period, true end
+if current > most then current, stale = most, true end
+local share = 0
+if previous > 0 then
+  share = math.ceil(previous * left / period)
+  if share > most - current or previous * left >= 9007199254740992 then
+    local function divide(a, b, c, round)
+      local high, low = math.floor(a / 8192), a % 8192
+      local whole = math.floor(high * b / c)
+      return whole * 8192 + round(((high * b - whole * c) * 8192 + low * b) / c)
+    end
+    share = divide(previous, left, period, math.ceil)
+    if share > most - current then
+      previous, stale = divide(most - current, period, left, math.floor), true
+      share = divide(previous, left, period, math.ceil)
+    end
+  end
+end
+local free, cost = count - current - share - keep, asked
+if cost > free and cost > 0 then
+  if how == 'o' then
+    cost = math.min(cost, math.max(free + (ARGV[5] or count), 0))
+  elseif how == '1' then
+    cost = math.max(free, 0)
+  else
+    cost = 0
+  end
+elseif cost < -current - previous then
+  cost = -current - previous
+end
+if ARGV.dry then return {value, rest}, cost end
+if ARGV.due then
+  if ARGV.due == left and previous > 0 and cost < 0 then
+    previous, stale = previous - math.min(-asked, previous), true
+  end
+  cost = ARGV.due == left + period and math.max(cost, -current) or 0
+end
+ARGV.due = left + period
+current = current + cost
+if current < 0 then previous, current = previous + current, 0 end
+if previous == 0 and current == 0 then
+  if rest >= 0 then call('DEL', key) end
+elseif cost ~= 0 or stale then
+  local after = previous * 67108864 + current
+  if cost ~= 0 then overdrawn = cost > free and current > 0 end
+  if overdrawn then after = after + 4503599627370496 end
+  if kept and not stale and cost > 0 and after - value == asked then
+    call('INCRBY', key, ARGV[1])
+  elseif kept and not stale then
+    call('INCRBY', key, after - value)
+  else
+    set(key, after, 'PX', left + period)
+  end
+end
+return {value, rest}, cost, 0
+end
+local costs, shared = {}, #ARGV - #KEYS / 2
+for i = 1, #KEYS / 2 do costs[i], ARGV[shared + i] = ARGV[shared + i], nil end
+local last = #ARGV
+local unit, how, most, scale = ARGV[last - 1] + 0, ARGV[last], ARGV[last - 2]
+local moves = how == 's' or how == 'r'
+ARGV[last], ARGV[last - 1], ARGV[last - 2] = nil, nil, nil
+if moves then scale, ARGV[last - 3] = ARGV[last - 3] + 0, nil end
+time = call('TIME')
+now = time[1] * 1000 + math.floor(time[2] / 1000)
+local function once(KEYS, ARGV)
+local value, left = call('GET', KEYS[2]), 0
+if value then left = pttl(KEYS[2]) end
+if not moves and left ~= -1 and left <= 0 then -- a key lives until after the millisecond of its expiry
+  local reply, charged, delay = step(KEYS, ARGV)
+  if charged and (charged > 0 or how == 'o') then
+    call('SET', KEYS[2], string.format('%d %d %d', charged / unit, now + delay, now + ARGV.due), 'PX', most)
+  end
+  return reply
+end
+local units, acting, due, owed, refunded
+if value then units, acting, due, owed, refunded = recall(value, left) end
+if units == false then return acting end
+local cost = ARGV[1] + 0
+if not units or how == 'r' and refunded ~= '' then
+  ARGV[1] = 0
+  return (step(KEYS, ARGV))
+end
+local found, reply, charged
+if not moves then
+  found, ARGV[1] = {units, math.max(acting - now, 0)}, 0
+  reply = step(KEYS, ARGV)
+else
+  found = {units, owed, due}
+  local change = math.max(cost, -units)
+  if how == 's' then change = math.min(cost - units, most + 0) end
+  reply, charged, units, due, owed = move(step, KEYS, ARGV, units, due, owed, change, unit, scale)
+  if how == 'r' then refunded = 'r' end
+  if charged and units == 0 and how == 'r' then
+    call('DEL', KEYS[2])
+  elseif charged then
+    update(KEYS[2], units, acting, due, owed, refunded)
+  end
+end
+if type(reply) ~= 'table' then
+  found[#found + 1] = reply
+  return found
+end
+if reply.err then return reply end
+for _, number in ipairs(reply) do found[#found + 1] = number end
+return found
+end
+local all, n = {}, 0
+for i = 1, #costs do
+  local own = {costs[i]}
+  for j = 2, #ARGV do own[j] = ARGV[j] end
+  local done, reply = pcall(once, {KEYS[2 * i - 1], KEYS[2 * i]}, own)
+  n = n + 1
+  if not done or type(reply) == 'table' and reply.err then
+    all[n] = -2
+  elseif type(reply) == 'table' then
+    all[n] = #reply
+    for j = 1, #reply do all[n + j] = reply[j] end
+    n = n + #reply
+  else
+    all[n], all[n + 1] = 1, reply
+    n = n + 1
+  end
+end
+return all

@@ -55,6 +55,24 @@ func (c *contender) ratioTo(other *contender) measure.Spread {
 	return measure.SpreadOf(measure.Ratios(c.rates, other.rates))
 }
 
+// cheaperThan returns how many times as much processor time a call costs the other. Unlike a
+// ratio of rates, it depends little on what else runs on the machine.
+func (c *contender) cheaperThan(other *contender) measure.Spread {
+	return measure.SpreadOf(measure.Ratios(other.totalCPU(), c.totalCPU()))
+}
+
+// totalCPU returns the processor time of a call in each turn, of load, server and backend.
+func (c *contender) totalCPU() []float64 {
+	all := slices.Clone(c.serverCPU)
+	for i := range all {
+		all[i] += c.loadCPU[i]
+		if c.backend != nil {
+			all[i] += c.backendCPU[i]
+		}
+	}
+	return all
+}
+
 // runTurn runs all callers for a while.
 func (c *contender) runTurn(length time.Duration) error {
 	before, err := c.cpuTimes()

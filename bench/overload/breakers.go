@@ -18,7 +18,6 @@ import (
 	"github.com/go-kratos/aegis/circuitbreaker/sre"
 	"github.com/sony/gobreaker/v2"
 	"github.com/zeromicro/go-zero/core/breaker"
-	"github.com/zeromicro/go-zero/core/logx"
 
 	"github.com/penstock-io/penstock/overload"
 )
@@ -63,7 +62,6 @@ var breakerContenders = []breakerContender{
 		}
 	}},
 	{name: "go-zero", make: func() func(func() error) error {
-		logx.Disable()
 		return breaker.NewBreaker().Do
 	}},
 	{name: "hystrix-go", realTime: true, make: func() func(func() error) error {

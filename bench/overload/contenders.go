@@ -117,9 +117,13 @@ func smooth(to *int64, average *float64, busy float64) {
 	atomic.StoreInt64(to, int64(*average))
 }
 
-func newGoZero() *limiter {
+// silenceLogs is for go-zero, which also logs once a minute what the process uses.
+func silenceLogs() {
 	logx.Disable()
 	shedding.DisableLog()
+}
+
+func newGoZero() *limiter {
 	shedder := shedding.NewAdaptiveShedder()
 	average := 0.0
 	atomic.StoreInt64(&goZeroCPU, 0)

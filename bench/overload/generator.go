@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,8 +20,9 @@ type generator struct {
 	begin  time.Time
 	sent   sync.WaitGroup
 
-	mu  sync.Mutex
-	log []outcome
+	mu    sync.Mutex
+	log   []outcome
+	delay []time.Duration // by which requests were sent too late
 }
 
 func newGenerator(url string) *generator {
@@ -33,10 +35,18 @@ func (g *generator) run(rate func(time.Duration) float64, length time.Duration) 
 	g.begin = time.Now()
 	for due := time.Duration(0); due < length; due += time.Duration(rand.ExpFloat64() / rate(due) * 1e9) { //nolint:gosec // a workload
 		time.Sleep(time.Until(g.begin.Add(due)))
+		g.delay = append(g.delay, time.Since(g.begin)-due)
 		g.sent.Go(func() { g.send(due) })
 	}
 	g.sent.Wait()
 	g.client.CloseIdleConnections()
+}
+
+// lateness is the 99th percentile of how late requests were sent. It says how much other load
+// on the machine disturbed the measurement.
+func (g *generator) lateness() time.Duration {
+	slices.Sort(g.delay)
+	return g.delay[len(g.delay)*99/100]
 }
 
 func (g *generator) send(due time.Duration) {
@@ -106,36 +116,33 @@ type serverCase struct {
 	offers []float64
 }
 
-// servers are real servers, in processes of their own, under a real load.
-func (b *bench) servers() error {
-	waiting := serverCase{"A real HTTP server: 10 workers that wait for 25 ms in the mean", serverConfig{Workers: 10, Mean: 25 * time.Millisecond}, []float64{0.8, 2, 5}}
-	busy := serverCase{"A real HTTP server: requests of 10 ms on one processor", serverConfig{Mean: 10 * time.Millisecond}, []float64{2, 5}}
-	all := []serverCase{waiting, busy}
+// waitingServers are real servers, in processes of their own, whose workers wait.
+func (b *bench) waitingServers() error {
+	c := serverCase{"A real HTTP server: 10 workers that wait for 50 ms in the mean", serverConfig{Workers: 10, Mean: 50 * time.Millisecond}, []float64{0.8, 2, 5}}
 	if b.quick {
-		waiting.offers = []float64{2}
-		all = []serverCase{waiting}
+		c.offers = []float64{2}
 	}
-	for _, c := range all {
-		if err := b.serversOf(c); err != nil {
-			return err
-		}
-	}
-	return nil
+	return b.serversOf(c)
+}
+
+// busyServers are real servers whose requests keep one processor busy.
+func (b *bench) busyServers() error {
+	return b.serversOf(serverCase{"A real HTTP server: requests of 10 ms on one processor", serverConfig{Mean: 10 * time.Millisecond}, []float64{2}})
 }
 
 func (b *bench) serversOf(c serverCase) error {
-	t := table{title: c.title + ": share of the capacity served in ten times that, p99 beside that of an idle server, refused", head: []string{"limiter"}}
+	t := table{title: c.title + ": share of the capacity served in ten times that, p99 beside that of an idle server, refused (how late the generator was, p99)", head: []string{"limiter"}}
 	rows := map[string][]string{}
 	for _, times := range c.offers {
 		t.head = append(t.head, fmt.Sprintf("%g×", times))
 		for _, name := range serverContenders {
 			c.Limiter = name
-			s, capacity, err := b.loadServer(c.serverConfig, times)
+			s, err := b.loadServer(c.serverConfig, times)
 			if err != nil {
 				return err
 			}
-			share, p99 := s.good/capacity, float64(s.p99)/(float64(idleP99)/float64(mean)*float64(c.Mean))
-			rows[name] = append(rows[name], fmt.Sprintf("%.2f, %.1f×, %.1f %%", share, p99, 100*s.refused))
+			share, p99 := s.good/s.capacity, float64(s.p99)/(float64(idleP99)/float64(mean)*float64(c.Mean))
+			rows[name] = append(rows[name], fmt.Sprintf("%.2f, %.1f×, %.1f %% (%s)", share, p99, 100*s.refused, s.lateness.Round(time.Millisecond/10)))
 			if name == ours {
 				b.addServer(c, times, s, share, p99)
 			}
@@ -145,7 +152,7 @@ func (b *bench) serversOf(c serverCase) error {
 	return nil
 }
 
-func (b *bench) addServer(c serverCase, times float64, s summary, share, p99 float64) {
+func (b *bench) addServer(c serverCase, times float64, s serverResult, share, p99 float64) {
 	kind := "real server, waiting"
 	if c.Workers == 0 {
 		kind = "real server, processor busy"
@@ -157,26 +164,57 @@ func (b *bench) addServer(c serverCase, times float64, s summary, share, p99 flo
 	b.findings.Add(fmt.Sprintf("%s, %g× the capacity", kind, times), "≥ 0.95 of the capacity, p99 ≤ 2× idle", share >= 0.95 && p99 <= 2, "%.3f; p99 %.2f×", share, p99)
 }
 
-// loadServer starts a server, and returns what it serves of a load, and its capacity. A server
-// that keeps the processor busy shares the machine, so its capacity is measured each time.
-func (b *bench) loadServer(c serverConfig, times float64) (s summary, capacity float64, err error) {
-	p := phases{3 * time.Second, 8 * time.Second, 18 * time.Second}
-	if b.quick {
-		p = phases{0, time.Second / 2, time.Second}
+// A serverResult is what a server served of a load.
+type serverResult struct {
+	summary
+	capacity float64
+	lateness time.Duration // of the generator
+}
+
+// On a machine with other work, a run is repeated while that disturbs it, and the run that was
+// disturbed least is reported.
+const (
+	maxLateness = 5 * time.Millisecond
+	maxAttempts = 2
+)
+
+func (b *bench) loadServer(c serverConfig, times float64) (best serverResult, err error) {
+	for attempt := range maxAttempts {
+		r, err := b.loadOnce(c, times)
+		if err != nil {
+			return r, err
+		}
+		if attempt == 0 || r.lateness < best.lateness {
+			best = r
+		}
+		if best.lateness <= maxLateness || b.quick {
+			break
+		}
 	}
-	capacity = float64(c.Workers) / c.Mean.Seconds()
+	return best, nil
+}
+
+// loadOnce starts a server, and returns what it serves of a load. A server that keeps the
+// processor busy shares the machine, so its capacity is measured each time.
+func (b *bench) loadOnce(c serverConfig, times float64) (r serverResult, err error) {
+	p, warm := phases{2 * time.Second, 5 * time.Second, 13 * time.Second}, 3*time.Second
+	if b.quick {
+		p, warm = phases{0, time.Second / 2, time.Second}, time.Second/5
+	}
+	r.capacity = float64(c.Workers) / c.Mean.Seconds()
 	if c.Workers == 0 {
-		if capacity, err = capacityOf(c, 3*time.Second); err != nil {
-			return s, 0, err
+		if r.capacity, err = capacityOf(c, warm); err != nil {
+			return r, err
 		}
 	}
 	server, err := startServer(c)
 	if err != nil {
-		return s, 0, err
+		return r, err
 	}
 	defer server.stop()
 	g := newGenerator(server.url)
-	g.run(overloaded(capacity, times, p.begin), p.until)
+	g.run(overloaded(r.capacity, times, p.begin), p.until)
 	w := &world{log: g.log}
-	return w.summary(p.from, p.until, 10*c.Mean, false), capacity, nil
+	r.summary, r.lateness = w.summary(p.from, p.until, 10*c.Mean, false), g.lateness()
+	return r, nil
 }

@@ -50,6 +50,7 @@ func serveIfAsked() {
 }
 
 func serveHTTP(c serverConfig) error {
+	silenceLogs()
 	handler, err := newHandler(c)
 	if err != nil {
 		return err

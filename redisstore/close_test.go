@@ -124,7 +124,7 @@ func TestStoreCancelReturnsAtOnce(t *testing.T) {
 			defer stop()
 			for i := range c.calls {
 				r := takeOne
-				r.ID = strconv.Itoa(i) // so that calls are not batched, and each needs a slot
+				r.Limit = penstock.PerHour(burst + 1 + int64(i)) // so that calls are not batched, and each needs a slot
 				go func() { _, _ = store.Take(background, r) }()
 			}
 			checkCancel(t, store, c.in)

@@ -169,7 +169,7 @@ func (ev *evaluation) matchRule(ctx context.Context, l *limitedDescriptor, t *ru
 	if !l.rule.Unlimited {
 		l.setState(state)
 	}
-	if !state.overrides.Empty() {
+	if state.overrides.MayFind(viewOf(ev.keys[l.key:])) {
 		ev.applyKeyOverride(ctx, l, t, state)
 	}
 	if l.template != nil && l.template.Limit.Algorithm == penstock.Concurrent {
@@ -288,11 +288,14 @@ func (ev *evaluation) exempt(alias string) {
 // itself, which the next evaluation overwrites. Other stores may keep a key, for example
 // after a timeout, and get a copy.
 func (ev *evaluation) setText() {
-	ev.text = unsafe.String(unsafe.SliceData(ev.keys), len(ev.keys))
+	ev.text = viewOf(ev.keys)
 	if !ev.engine.transientKeys {
 		ev.text = string(ev.keys)
 	}
 }
+
+// viewOf returns the bytes as a text that changes with them.
+func viewOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 // keyOf returns the key of a descriptor.
 func (ev *evaluation) keyOf(d *limitedDescriptor) string { return ev.text[d.key:d.end] }
@@ -490,7 +493,7 @@ func (ev *evaluation) countKey(d *limitedDescriptor) {
 	remaining := ev.result.Statuses[d.index].Decision.Remaining
 	if d.state.source == nil {
 		ev.engine.topKeys.RecordLimit(&d.rule.Limit, ev.keyOf(d), outcome, d.cost, remaining)
-		return
+	} else if sample, ok := ev.engine.topKeys.Sample(outcome); ok {
+		ev.engine.topKeys.RecordSample(sample, d.state.source, ev.keyOf(d), d.cost, remaining)
 	}
-	ev.engine.topKeys.Record(d.state.source, ev.keyOf(d), outcome, d.cost, remaining)
 }

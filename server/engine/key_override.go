@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unsafe"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/overrides"
@@ -49,7 +48,7 @@ func (e *Engine) change(set *rules.Set, rule *rules.Rule, s *ruleState, a *overr
 // a long key is shortened, so that no key escapes a range by its length.
 func (ev *evaluation) applyKeyOverride(ctx context.Context, l *limitedDescriptor, t *ruleTable, s *ruleState) {
 	key := ev.keys[l.key:]
-	found, before := s.overrides.Find(unsafe.String(unsafe.SliceData(key), len(key)))
+	found, before := s.overrides.Find(viewOf(key))
 	if before != nil && !l.rule.Unlimited {
 		ev.carry(ctx, before, true, key, t.set, l.rule, s.template.Limit)
 	}

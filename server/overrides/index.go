@@ -113,6 +113,18 @@ type Index struct {
 // every time.
 func (x *Index) Empty() bool { return x.exact.Load() == nil && x.ranges.Load() == nil }
 
+// MayFind reports whether [Index.Find] may find something. It asks the filters, which answer
+// for most keys several times as fast as a search.
+func (x *Index) MayFind(key string) bool { return !x.Empty() && x.mayFind(key) }
+
+func (x *Index) mayFind(key string) bool {
+	if t := x.exact.Load(); t != nil && t.mayHave(hashOf(key)) {
+		return true
+	}
+	r := x.ranges.Load()
+	return r != nil && r.mayFind(key)
+}
+
 // Find returns the override of a key, or nil: that of the key itself or else that of the
 // smallest network or else that of the longest prefix. If an override of the key has ended
 // and its units were not carried over yet, it is returned as well. Find does not keep the
@@ -173,10 +185,13 @@ func newExactTable(n int) *exactTable {
 	return &exactTable{filter: make([]atomic.Uint64, size/32), slots: make([]atomic.Pointer[Entry], size), mask: uint64(size - 1)}
 }
 
+// mayHave reports whether the table may have an entry with that hash.
+func (t *exactTable) mayHave(hash uint64) bool {
+	word, bits := t.filterBits(hash)
+	return word.Load()&bits == bits
+}
+
 func (t *exactTable) find(hash uint64, key string) *Entry {
-	if word, bits := t.filterBits(hash); word.Load()&bits != bits {
-		return nil
-	}
 	for i := hash & t.mask; ; i = (i + 1) & t.mask {
 		e := t.slots[i].Load()
 		if e == nil || e.hash == hash && e.pattern.text == key {

@@ -98,6 +98,9 @@ func TestFindAgreesWithALinearSearch(t *testing.T) {
 		for range rng.IntN(60) {
 			addr := netip.AddrFrom4([4]byte{10, byte(rng.IntN(2)), byte(rng.IntN(2)), byte(rng.IntN(4))})
 			all = append(all, ban(fmt.Sprintf("k=%s/%d", addr, 8+rng.IntN(25))), ban("k="+randomText(rng)+"*"))
+			if rng.IntN(4) == 0 {
+				all = append(all, ban("k="+randomText(rng)))
+			}
 		}
 		b := newBook(t, all...)
 		for range 100 {
@@ -108,8 +111,12 @@ func TestFindAgreesWithALinearSearch(t *testing.T) {
 			if got, want := patternOf(b, key), linearSearch(all, key); got != want {
 				t.Fatalf("%q among %v: got %q, want %q", key, all, got, want)
 			}
-			if found, _ := b.Index("r").Find(key); b.Index("r").Peek(key) != found {
+			found, _ := b.Index("r").Find(key)
+			if b.Index("r").Peek(key) != found {
 				t.Fatalf("%q among %v: Peek and Find differ", key, all)
+			}
+			if found != nil && !b.Index("r").MayFind(key) {
+				t.Fatalf("%q among %v: MayFind denies what Find finds", key, all)
 			}
 		}
 	}
@@ -129,6 +136,8 @@ func linearSearch(all []Override, key string) string {
 	for _, o := range all {
 		p, _ := ParsePattern(o.Key)
 		switch {
+		case !p.prefix && !p.network.IsValid() && p.text == key:
+			return p.String()
 		case p.network.IsValid() && p.network.Contains(addr) && p.network.Bits() > network.Bits():
 			network, best = p.network, p.String()
 		case p.prefix && !network.IsValid() && strings.HasPrefix(key, p.text) && len(p.text)+1 > len(best):

@@ -66,36 +66,53 @@ func newRangeTable(all []*Entry) *rangeTable {
 	return t
 }
 
+// mayFind reports whether find may find something.
+func (t *rangeTable) mayFind(key string) bool {
+	l, a := t.networksOf(key)
+	return l != nil && l.mayFind(a) || t.prefixes.mayFind(key)
+}
+
 // find returns the override of the smallest network that contains the key or else that of
 // the longest prefix, and skips those that have ended.
 func (t *rangeTable) find(key string) *Entry {
-	if len(t.networks) > 0 {
-		if e := t.findNetwork(key); e != nil {
+	if l, a := t.networksOf(key); l != nil {
+		if e := l.find(a); e != nil {
 			return e
 		}
 	}
 	return t.prefixes.find(key)
 }
 
-func (t *rangeTable) findNetwork(key string) *Entry {
-	i := strings.LastIndexByte(key, '=') + 1
+// networksOf returns the networks that may contain a key, and its address; or nil.
+func (t *rangeTable) networksOf(key string) (*networkList, address) {
+	g := t.group(key)
+	if g == nil {
+		return nil, address{}
+	}
+	a, ok := parseAddress(key[len(g.before):])
+	switch {
+	case !ok:
+		return nil, a
+	case a.v4:
+		return &g.v4, a
+	}
+	return &g.v6, a
+}
+
+// group returns the networks of keys with the same text before the address as this key, or
+// nil. No address contains the equals sign that ends that text.
+func (t *rangeTable) group(key string) *networkGroup {
 	j := 0
 	if len(t.networks) > 1 {
-		j, _ = slices.BinarySearchFunc(t.networks, key[:i], func(g networkGroup, before string) int {
+		before := key[:strings.LastIndexByte(key, '=')+1]
+		j, _ = slices.BinarySearchFunc(t.networks, before, func(g networkGroup, before string) int {
 			return strings.Compare(g.before, before)
 		})
 	}
-	if j == len(t.networks) || t.networks[j].before != key[:i] {
+	if j == len(t.networks) || !strings.HasPrefix(key, t.networks[j].before) {
 		return nil
 	}
-	q, ok := parseAddress(key[i:])
-	if !ok {
-		return nil
-	}
-	if q.v4 {
-		return t.networks[j].v4.find(q)
-	}
-	return t.networks[j].v6.find(q)
+	return &t.networks[j]
 }
 
 // An address is an address, or a network as proxies name one that they have masked.
@@ -339,9 +356,6 @@ func (l *networkList) mayFind(a address) bool {
 
 // find returns the override of the smallest network with an address that has not ended.
 func (l *networkList) find(a address) *Entry {
-	if !l.mayFind(a) {
-		return nil
-	}
 	n := l.spans
 	low, high := 0, len(n) // those before low start at or before the address
 	for low < high {
@@ -419,9 +433,6 @@ func (l *prefixList) mayFind(key string) bool {
 
 // find returns the override of the longest prefix of a key that has not ended.
 func (l *prefixList) find(key string) *Entry {
-	if !l.mayFind(key) {
-		return nil
-	}
 	n := l.spans
 	low, high := 0, len(n) // those before low are at or before the key
 	for low < high {

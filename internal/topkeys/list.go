@@ -58,16 +58,22 @@ type sampledDecision struct {
 	weight          uint64
 	outcome         Outcome
 	cost, remaining int64
+	reported        bool // is a number of decisions that were made elsewhere
 }
 
 func (l *list) record(now time.Time, d *sampledDecision) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.advance(now)
-	l.pace(now, d.weight)
+	if !d.reported { // a report is one call, however many decisions it is about
+		l.pace(now, d.weight)
+	}
 	s := l.now.add(d.hash, d.source, d.key, d.weight)
 	if d.outcome == Shadowed {
 		s.shadowed += d.weight
+	}
+	if d.reported {
+		return
 	}
 	s.keep(keptDecision{
 		at: cut(now.Sub(l.began).Milliseconds()), cost: cut(d.cost), remaining: cut(d.remaining), outcome: d.outcome,

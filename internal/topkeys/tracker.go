@@ -126,11 +126,40 @@ func (t *Tracker) Record(s *Source, key string, o Outcome, cost, remaining int64
 	if t == nil {
 		return
 	}
-	asked, denied := t.sample(o)
-	if asked|denied != 0 {
-		d := sampledDecision{source: s, key: key, outcome: o, cost: cost, remaining: remaining}
-		t.record(t.clock(), &d, asked, denied)
+	if sample, ok := t.Sample(o); ok {
+		t.RecordSample(sample, s, key, cost, remaining)
 	}
+}
+
+// A Sample is a decision that is counted, with its weights in the two lists.
+type Sample struct {
+	outcome       Outcome
+	asked, denied uint64
+}
+
+// Sample reports whether a decision with that outcome is counted, for callers that would
+// otherwise prepare the arguments of [Tracker.Record] in vain.
+func (t *Tracker) Sample(o Outcome) (s Sample, ok bool) {
+	s.outcome, s.asked = o, t.asked.sample()
+	if o != Allowed { // sampled apart: where few decisions are denied, all of them count
+		s.denied = t.denied.sample()
+	}
+	return s, s.asked|s.denied != 0
+}
+
+// RecordSample counts a decision about a key under a rule that was sampled.
+func (t *Tracker) RecordSample(sample Sample, s *Source, key string, cost, remaining int64) {
+	d := sampledDecision{source: s, key: key, outcome: sample.outcome, cost: cost, remaining: remaining}
+	t.record(t.clock(), &d, sample.asked, sample.denied)
+}
+
+// RecordReport counts decisions about a key under a rule that were made elsewhere and are
+// reported together. All of them count, and none is kept as one of the last.
+func (t *Tracker) RecordReport(s *Source, key string, allowed, denied uint64) {
+	if t == nil || allowed+denied == 0 {
+		return
+	}
+	t.record(t.clock(), &sampledDecision{source: s, key: key, reported: true}, allowed+denied, denied)
 }
 
 // RecordLimit counts a decision about a key under a limit that the request brought.
@@ -138,22 +167,11 @@ func (t *Tracker) RecordLimit(l *penstock.Limit, key string, o Outcome, cost, re
 	if t == nil {
 		return
 	}
-	asked, denied := t.sample(o)
-	if asked|denied != 0 {
+	if s, ok := t.Sample(o); ok {
 		now := t.clock()
 		d := sampledDecision{source: t.limitSource(l, now), key: key, outcome: o, cost: cost, remaining: remaining}
-		t.record(now, &d, asked, denied)
+		t.record(now, &d, s.asked, s.denied)
 	}
-}
-
-// sample returns the weights of a decision in the two lists. Denials are sampled apart:
-// where few decisions are denied, all of them count.
-func (t *Tracker) sample(o Outcome) (asked, denied uint64) {
-	asked = t.asked.sample()
-	if o != Allowed {
-		denied = t.denied.sample()
-	}
-	return asked, denied
 }
 
 const odd = 0x9e3779b97f4a7c15

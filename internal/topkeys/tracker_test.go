@@ -67,6 +67,29 @@ func TestTrackerRanksKeysByRule(t *testing.T) {
 	}
 }
 
+// Reports of any size leave the decisions that the tracker sees itself unsampled.
+func TestTrackerCountsReports(t *testing.T) {
+	clock := newTestClock()
+	tr := clock.tracker(8)
+	users := tr.NewSource("users")
+	for range 3 {
+		tr.RecordReport(users, "proxy", 1<<30, 2)
+		tr.RecordReport(users, "idle", 0, 0)
+		clock.advance(2 * time.Second)
+		tr.Record(users, "ann", Allowed, 1, 5)
+	}
+	asked, denied := tr.Asked(nil), tr.Denied(nil)
+	if got, want := text(asked), "users/proxy 3221225478-3221225478, users/ann 3-3"; got != want || asked.Sampling != 1 {
+		t.Errorf("asked %s, one in %d sampled, want %s and all", got, asked.Sampling, want)
+	}
+	if got, want := text(denied), "users/proxy 6-6"; got != want {
+		t.Errorf("denied %s, want %s", got, want)
+	}
+	if seen := tr.Seen("proxy"); len(seen) != 1 || len(seen[0].Last) != 0 {
+		t.Errorf("seen %+v, want no last decisions", seen)
+	}
+}
+
 func TestTrackerForgetsAfterTwoGenerations(t *testing.T) {
 	clock := newTestClock()
 	tr := clock.tracker(8)

@@ -122,6 +122,9 @@ func (e *Engine) CountReported(t *Target, allowed, denied uint64) {
 	c.AllowedUnits.Add(allowed)
 	c.Denied.Add(denied)
 	c.DeniedUnits.Add(denied)
+	if t.state.source != nil {
+		e.topKeys.RecordReport(t.state.source, t.request.Key, allowed, denied)
+	}
 	if t.banned {
 		c.Banned.Add(denied)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/topkeys"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/overrides"
 )
@@ -80,6 +81,17 @@ func TestFindTargetRefusesConcurrentLimit(t *testing.T) {
 		if _, err := e.FindTarget(t.Context(), c.domain, descriptor(1, c.entry).Entries); !errors.Is(err, c.want) {
 			t.Errorf("%q %s: %v, want %v", c.domain, c.entry, err, c.want)
 		}
+	}
+}
+
+func TestReportedRequestsCountInTopKeys(t *testing.T) {
+	keys := topkeys.New(nil)
+	e := newEngine(t, newMemory(), aheadRules, &engine.Options{TopKeys: keys})
+	target := find(t, e, "user=ada")
+	e.CountReported(&target, 5, 2)
+	e.CountReported(&target, 1, 0)
+	if asked, denied := counted(keys.Asked(nil)), counted(keys.Denied(nil)); asked[target.Limit.Name+"|user=ada"] != 8 || denied[target.Limit.Name+"|user=ada"] != 2 {
+		t.Errorf("asked %v, denied %v, want 8 and 2 of user=ada", asked, denied)
 	}
 }
 

@@ -179,23 +179,31 @@ func (c *contender) run(p plan) error {
 	return err
 }
 
-// spend decides for a while, and reports every chunk.
+// spend decides for a while, at least one chunk, and reports each.
 func (c *contender) spend(d time.Duration, report func(nanos float64)) error {
-	for began := time.Now(); time.Since(began) < d; {
-		before, err := threadTime()
-		for i := 0; i < chunk && err == nil; i++ {
-			err = c.decide(i % keys)
-		}
+	for began := time.Now(); ; {
+		nanos, err := c.timeChunk()
 		if err != nil {
 			return err
 		}
-		after, err := threadTime()
-		if err != nil {
-			return err
+		report(nanos)
+		if time.Since(began) >= d {
+			return nil
 		}
-		report(float64(after-before) / chunk)
 	}
-	return nil
+}
+
+// timeChunk returns the time of a decision in one chunk.
+func (c *contender) timeChunk() (nanos float64, err error) {
+	before, err := threadTime()
+	for i := 0; i < chunk && err == nil; i++ {
+		err = c.decide(i % keys)
+	}
+	if err != nil {
+		return 0, err
+	}
+	after, err := threadTime()
+	return float64(after-before) / chunk, err
 }
 
 // threadTime returns the processor time of this thread: unlike time that passes, it does not

@@ -81,7 +81,7 @@ func (b *bench) split() error {
 	return nil
 }
 
-// places returns the places. A user who may not read INFO gets no batches.
+// places returns the places. Without the right to read INFO there are no batches.
 func (b *bench) places(c *redistest.Cluster) ([]place, error) {
 	if _, err := b.server.command("ACL", "SETUSER", "alone", "on", "nopass", "~*", "&*", "+@all", "-info"); err != nil {
 		return nil, err

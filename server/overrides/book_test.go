@@ -72,7 +72,7 @@ func TestListSaysWhenAnOverrideWasUsed(t *testing.T) {
 	}
 	for _, o := range b.List("", "") {
 		if !o.Used.IsZero() {
-			t.Errorf("%+v: used by an operator who looked at it", o)
+			t.Errorf("%+v: a look at it counted as a use", o)
 		}
 	}
 	b.Index("r").Find("k=22")

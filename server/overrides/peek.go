@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Peek returns the override that [Index.Find] would find, and does not record a use: an
-// operator who looks at a key does not use its override. It looks at all ranges one by one.
+// Peek returns the override that [Index.Find] would find, and does not record a use, because
+// inspecting a key is none. It compares the key with all ranges one by one.
 func (x *Index) Peek(key string) *Entry {
 	now := time.Now().UnixNano()
 	if t := x.exact.Load(); t != nil {

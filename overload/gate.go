@@ -47,7 +47,8 @@ const (
 // connections.
 //
 // Calls that hang do not lock others out: a call that is in flight for more than
-// half a second and twenty times the usual latency no longer counts towards the limit.
+// half a second and twenty times the usual latency, while others come and go or none
+// does, no longer counts towards the limit.
 //
 // Calls wait by priority, and in order of arrival within one. No call is admitted
 // while a call of a better priority, or an earlier one of its own, is waiting.

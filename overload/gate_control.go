@@ -20,7 +20,9 @@ type limitControl struct {
 	begun      int     // calls of the cohort, once it is complete
 	closedAt   int64   // when it was complete; 0 before
 
-	sweepAdmitted int // when the sweep began
+	sweepAdmitted int   // when the sweep began
+	sweepSpan     int64 // how long it is to be at least
+	restarts      int   // how often the cohort began anew because of a sweep
 }
 
 const (
@@ -36,9 +38,18 @@ const (
 	meanVariance = 0.015
 
 	// hungAfter and hungMeans are when a call has hung: after half a second, and
-	// after twenty times the mean latency.
+	// after twenty times the latency without queueing.
 	hungAfter = int64(time.Second / 2)
 	hungMeans = 20
+
+	// Besides, calls that began later must have come and gone: hungTurnover of them
+	// for each in flight. Where all calls have become slow, such as on a processor
+	// that too many share, they have not, and the sweep is repeated with more time.
+	hungTurnover = 5
+	maxSweepSpan = int64(time.Minute)
+
+	// maxRestarts lets a cohort end also where calls hang all the time.
+	maxRestarts = 3
 )
 
 func (c *limitControl) init(limit, most int) {
@@ -56,11 +67,13 @@ func (g *Gate) check(now int64) {
 	}
 	before := limitOf(g.word.Load())
 	switch {
-	case g.sweepHung(now):
+	case g.sweepHung(now) && c.restarts < maxRestarts:
+		c.restarts++
 		g.beginCohort(now) // its calls had less room than the limit says
 	case c.closedAt == 0:
 		g.closeCohort(now)
 	case g.cohortEnded(now):
+		c.restarts = 0
 		g.endCohort(now)
 		g.beginCohort(now)
 	}
@@ -162,25 +175,28 @@ func (g *Gate) publish() {
 	}
 }
 
-// sweepHung counts the calls that have been in flight for too long: those in
-// flight, without those that began since the last sweep. It reports whether that
-// has changed the limit. It loads the number of
-// calls that ended first, so that it counts rather too few than too many.
+// sweepHung looks for calls that hang, and reports whether that has changed the limit. It
+// loads the number of calls that ended first, so that it counts rather too few than too many.
 func (g *Gate) sweepHung(now int64) (changed bool) {
 	c, m := &g.control, &g.meter
 	from := m.sweepFrom.Load()
-	if g.fixed || now-from < max(hungAfter, hungMeans*c.finder.baseLatency()) {
+	if g.fixed || now-from < max(c.sweepSpan, hungAfter, hungMeans*c.finder.baseLatency()) {
 		return false
 	}
 	ended := int(m.sweepEnded.Load())
 	word := g.word.Load()
-	old := inFlight(word) - admittedSince(admitted(word), c.sweepAdmitted) + ended
-	m.hungBefore.Store(from)
+	recent := admittedSince(admitted(word), c.sweepAdmitted) - ended // in flight
 	c.sweepAdmitted = admitted(word)
 	m.sweepFrom.Store(now)
 	m.sweepEnded.Store(0)
-	hung := int64(max(old, 0))
-	changed = hung != m.hung.Swap(hung)
+	old := max(inFlight(word)-recent, 0)
+	if int64(old) > m.hung.Load() && ended < hungTurnover*recent {
+		c.sweepSpan = min(2*(now-from), maxSweepSpan)
+		return false
+	}
+	c.sweepSpan = 0
+	m.hungBefore.Store(from)
+	changed = int64(old) != m.hung.Swap(int64(old))
 	if changed {
 		g.publish()
 	}

@@ -44,6 +44,8 @@ func shared(processors int, contention float64) func(*simulation) simServer {
 
 func remote(s *simulation) simServer { return remoteServer{s} }
 
+func processor(s *simulation) simServer { return &scheduledServer{simulation: s} }
+
 const mean = 10e6 // of the work of a call, in nanoseconds
 
 // check compares a figure with what is promised.
@@ -168,6 +170,25 @@ func TestGateIsNotLockedOutByHungCalls(t *testing.T) {
 		check(t, "served of 700", r.summary(10e9, 60e9, nil).served, 0.95*700-10, 720)
 		if got := r.gate.Stats().Hung; got != 21 {
 			t.Errorf("calls that hang: got %d, want 21", got)
+		}
+	}
+}
+
+// TestGateKeepsFewCallsOnBusyProcessor has one processor that all calls share, at a third of
+// its speed. Calls that arrive wait for the processor before they reach the gate, so they are
+// served in time only if few are in flight. Twenty of them take most of a second each, which
+// must not look as if they hung.
+func TestGateKeepsFewCallsOnBusyProcessor(t *testing.T) {
+	const work, capacity = 3 * mean, 1e9 / (3 * mean)
+	for seed := range seeds() {
+		r := newSimRun(seed+1, GateOptions{}, processor, workload{rate: overloaded(capacity, 2), work: exponential(work)})
+		r.run(60e9)
+		s := r.summary(25e9, 60e9, nil)
+		check(t, "share of the capacity", s.served/capacity, 0.9, 1.1)
+		check(t, "limit", s.meanLimit, 1, 5)
+		check(t, "p99 beside that of an idle server", s.p99/(3*46), 0, 5)
+		if hung := r.gate.Stats().Hung; hung != 0 {
+			t.Errorf("calls that hang: got %d, want 0", hung)
 		}
 	}
 }

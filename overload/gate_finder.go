@@ -267,7 +267,7 @@ func (f *limitFinder) evaluateProbe(m measurement, e, z float64) {
 	}
 	queueing := max(f.origin.took-f.base, 0)
 	f.limit = f.origin.inFlight*math.Exp(-queueing) + f.surplus(f.origin.inFlight)
-	if elastic && z > 2 && f.ref == f.origin { // calls were slower, and did not queue
+	if overall, _ := elasticity(f.origin, m); overall > minElastic && z > 2 { // calls were slower, and did not queue
 		f.limit = max(f.limit, f.resume)
 		f.growth = f.limit / 4
 	}

@@ -39,6 +39,21 @@ func TestLimitFinderRaisesBaseIfFewerCallsAreNoFaster(t *testing.T) {
 	}
 }
 
+// The first step of a probe seems to make calls faster, by chance. The second shows that a quarter
+// of the calls is as fast as all of them were, so the limit was not too high.
+func TestLimitFinderRestoresLimitAfterSecondStepOfProbe(t *testing.T) {
+	f := probing(t)
+	f.resume = 40 // of which 20 were in flight
+	f.update(measured(22, 10, 0.001))
+	if !f.probing || f.limit != 5 {
+		t.Fatalf("limit: got %g, want a second step with 5", f.limit)
+	}
+	f.update(measured(38, 5, 0.001))
+	if f.probing || f.limit != 40 {
+		t.Errorf("limit: got %g, want the 40 from before the probe", f.limit)
+	}
+}
+
 // The overload begins during the cohort before the probe, so that latency is still rising.
 func TestLimitFinderIgnoresProbeWhileLatencyRises(t *testing.T) {
 	f := probing(t)

@@ -161,6 +161,49 @@ type remoteServer struct{ *simulation }
 
 func (r remoteServer) serve(work int64, done func()) { r.after(work, done) }
 
+// A scheduledServer is one processor with a run queue, as a process of Go has it: calls compute
+// in turns of a time slice, and a call that arrives waits for its turn before it reaches the gate.
+type scheduledServer struct {
+	*simulation
+	queue   []scheduledTask
+	running bool
+}
+
+type scheduledTask struct {
+	left int64
+	done func()
+}
+
+const (
+	timeSlice  = 10e6
+	acceptWork = 50e3 // to read a request
+)
+
+func (p *scheduledServer) accept(f func()) { p.serve(acceptWork, f) }
+
+func (p *scheduledServer) serve(work int64, done func()) {
+	p.queue = append(p.queue, scheduledTask{work, done})
+	p.next()
+}
+
+func (p *scheduledServer) next() {
+	if p.running || len(p.queue) == 0 {
+		return
+	}
+	t := p.queue[0]
+	p.queue, p.running = p.queue[1:], true
+	took := min(t.left, timeSlice)
+	p.after(took, func() {
+		p.running = false
+		if t.left -= took; t.left > 0 {
+			p.queue = append(p.queue, t)
+		} else {
+			t.done()
+		}
+		p.next()
+	})
+}
+
 // workload is what simulated clients send.
 type workload struct {
 	rate     func(now int64) float64 // calls a second
@@ -262,20 +305,28 @@ func (r *simRun) arrive() {
 		p = r.load.priority(r.random)
 	}
 	c := &simCall{arrived: r.now, p: p}
+	if s, ok := r.server.(*scheduledServer); ok {
+		s.accept(func() { r.enter(c) })
+		return
+	}
+	r.enter(c)
+}
+
+func (r *simRun) enter(c *simCall) {
 	if r.gate.tryEnter() {
 		r.serve(c, r.now)
 		return
 	}
-	w, wait := r.gate.ask(r.now, p)
+	w, wait := r.gate.ask(r.now, c.p)
 	r.admit()
 	switch {
 	case wait == 0:
-		r.calls = append(r.calls, simResult{r.now, -1, p})
+		r.calls = append(r.calls, simResult{r.now, -1, c.p})
 	case w == nil:
 		r.serve(c, r.now)
 	default:
 		c.w = w
-		r.waiting[p.rank()] = append(r.waiting[p.rank()], c)
+		r.waiting[c.p.rank()] = append(r.waiting[c.p.rank()], c)
 		r.admit() // the limit may have grown
 		r.after(wait, func() { r.giveUp(c) })
 	}

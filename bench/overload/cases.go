@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,7 +33,7 @@ func (b *bench) phases(workers int) phases {
 
 // seeds is how many runs a figure is the mean of. Small servers vary by chance.
 func (b *bench) seeds(workers int) uint64 {
-	if workers == 2 && !b.quick {
+	if workers <= 2 && !b.quick {
 		return 8
 	}
 	return 1
@@ -101,6 +102,35 @@ func (b *bench) capacityOf(title string, workers int, newServer func() server) {
 	b.addRows(&t, rows)
 }
 
+// processor is a process of one busy processor, whose limiter sees calls only when it is their
+// turn. A fixed limit of 2 or 3 is what a limiter could know at best.
+func (b *bench) processor() error {
+	p := b.phases(1)
+	t := table{title: fmt.Sprintf("One processor with a run queue, from %s to %s after the overload began: share of the capacity served within 100 ms, and p99 beside that of an idle server",
+		p.from-p.begin, p.until-p.begin), head: []string{"limiter"}}
+	capacity := 1 / mean.Seconds()
+	rows := map[string][]string{}
+	for _, times := range b.overloads() {
+		t.head = append(t.head, fmt.Sprintf("%g×", times))
+		l := load{rate: overloaded(capacity, times, p.begin), work: exponential}
+		mine, best := 0.0, 0.0
+		for _, c := range slices.Concat(contenders, fixedGates) {
+			s := b.measure(c, func() server { return &scheduled{} }, l, p, b.seeds(1), false)
+			share := s.good / capacity
+			rows[c.name] = append(rows[c.name], fmt.Sprintf("%.2f, %.1f×", share, float64(s.p99)/float64(idleP99)))
+			switch {
+			case c.name == ours:
+				mine = share
+			case !slices.ContainsFunc(fixedGates, func(f contender) bool { return f.name == c.name }):
+				best = max(best, share)
+			}
+		}
+		b.findings.Add(fmt.Sprintf("one processor with a run queue, %g× the capacity", times), "≥ the best rival − 0.02", mine >= best-0.02, "%.3f, the best %.3f", mine, best)
+	}
+	b.addRows(&t, rows)
+	return nil
+}
+
 func (b *bench) addCapacity(title string, workers int, share, p99, best float64) {
 	most := 2.0
 	if workers == 2 {
@@ -112,7 +142,7 @@ func (b *bench) addCapacity(title string, workers int, share, p99, best float64)
 }
 
 func (b *bench) addRows(t *table, rows map[string][]string) {
-	for _, c := range contenders {
+	for _, c := range slices.Concat(contenders, fixedGates) {
 		if rows[c.name] != nil {
 			t.rows = append(t.rows, append([]string{c.name}, rows[c.name]...))
 		}

@@ -65,8 +65,16 @@ var contenders = []contender{
 	}},
 }
 
-func newGate() *limiter {
-	g := overload.NewGate(nil)
+// fixedGates know the limit in advance.
+var fixedGates = []contender{
+	{"fixed limit of 2", func() *limiter { return newGateOf(&overload.GateOptions{Limit: 2}) }},
+	{"fixed limit of 3", func() *limiter { return newGateOf(&overload.GateOptions{Limit: 3}) }},
+}
+
+func newGate() *limiter { return newGateOf(nil) }
+
+func newGateOf(o *overload.GateOptions) *limiter {
+	g := overload.NewGate(o)
 	ctx := context.Background()
 	return &limiter{blocks: true, enter: func(critical bool) (func(), bool) {
 		p := overload.Normal

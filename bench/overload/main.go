@@ -47,6 +47,7 @@ var cases = []benchCase{
 	{"permits", (*bench).permits},
 	{"server", (*bench).waitingServers},
 	{"busy server", (*bench).busyServers},
+	{"one processor", (*bench).processor},
 	{"2 workers", capacity(2)},
 	{"10 workers", capacity(10)},
 	{"100 workers", capacity(100)},

@@ -119,6 +119,66 @@ func (s *sharing) busy() float64 {
 	return min(1, float64(len(s.jobs))/s.processors)
 }
 
+// A scheduled server is one processor with a run queue, as a process of Go has it: calls compute
+// in turns of a time slice, and a call that arrives waits for its turn before it reaches the
+// limiter.
+type scheduled struct {
+	mu      sync.Mutex
+	queue   []scheduledTask
+	running bool
+}
+
+type scheduledTask struct {
+	left  time.Duration
+	ended chan struct{}
+}
+
+const (
+	timeSlice  = 10 * time.Millisecond
+	acceptWork = 50 * time.Microsecond // to read a request
+)
+
+func (s *scheduled) serve(work time.Duration) bool {
+	t := scheduledTask{work, make(chan struct{})}
+	s.mu.Lock()
+	s.queue = append(s.queue, t)
+	s.next()
+	s.mu.Unlock()
+	<-t.ended
+	return true
+}
+
+func (s *scheduled) next() {
+	if s.running || len(s.queue) == 0 {
+		return
+	}
+	t := s.queue[0]
+	s.queue, s.running = s.queue[1:], true
+	took := min(t.left, timeSlice)
+	time.AfterFunc(took, func() { s.finish(t, took) })
+}
+
+func (s *scheduled) finish(t scheduledTask, took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running = false
+	if t.left -= took; t.left > 0 {
+		s.queue = append(s.queue, t)
+	} else {
+		close(t.ended)
+	}
+	s.next()
+}
+
+func (s *scheduled) busy() float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running {
+		return 1
+	}
+	return 0
+}
+
 // A remote server has latency, and no queue.
 type remote struct{}
 
@@ -216,7 +276,7 @@ func (w *world) run(length time.Duration, seed uint64) {
 		time.Sleep(time.Until(next))
 		critical := w.load.critical != nil && w.load.critical(r)
 		work := w.load.work(r, time.Since(w.begin))
-		if w.limiter.blocks {
+		if _, ok := w.server.(*scheduled); ok || w.limiter.blocks {
 			w.calls.Go(func() { w.call(work, critical) })
 			continue
 		}
@@ -247,6 +307,9 @@ func (w *world) tellCPU() {
 
 func (w *world) call(work time.Duration, critical bool) {
 	arrived := time.Now()
+	if s, ok := w.server.(*scheduled); ok {
+		s.serve(acceptWork)
+	}
 	leave, ok := w.limiter.enter(critical)
 	if !ok {
 		w.record(refused, critical)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"syscall"
 	"testing"
 	"time"
 
@@ -16,9 +17,12 @@ import (
 
 // holderURL is set in the environment of a holder: the test binary again, as a process that
 // can be killed. It takes a permit, says so, and holds it until it is killed.
-const holderURL = "PENSTOCK_FAULTS_HOLDER"
+const (
+	holderURL  = "PENSTOCK_FAULTS_HOLDER"
+	holderText = "PENSTOCK_FAULTS_HOLDER_LIMIT" // the limit of that permit
+)
 
-// holderLimit is the limit of that permit.
+// holderLimit is the limit of most tests.
 var holderLimit = penstock.Limit{Algorithm: penstock.Concurrent, Count: holders, Period: time.Minute}
 
 const holders = 3
@@ -33,7 +37,11 @@ func runHolder() error {
 	if err != nil {
 		return err
 	}
-	lim, err := penstock.New(store, holderLimit)
+	limit, err := penstock.ParseLimit(os.Getenv(holderText))
+	if err != nil {
+		return err
+	}
+	lim, err := penstock.New(store, limit)
 	if err != nil {
 		return err
 	}
@@ -47,14 +55,14 @@ func runHolder() error {
 }
 
 // startHolder starts a holder, and returns when it holds its permit.
-func startHolder(t *testing.T, url string) *exec.Cmd {
+func startHolder(t *testing.T, url string, limit penstock.Limit) *exec.Cmd {
 	t.Helper()
 	path, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	process := exec.Command(path)
-	process.Env, process.Stderr = append(os.Environ(), holderURL+"="+url), os.Stderr
+	process.Env, process.Stderr = append(os.Environ(), holderURL+"="+url, holderText+"="+limit.String()), os.Stderr
 	redistest.DieWithParent(process)
 	out, err := process.StdoutPipe()
 	if err != nil {
@@ -97,7 +105,7 @@ func TestPermitsOfKilledProcessesExpire(t *testing.T) {
 	lim := permitsOn(t, server, holderLimit)
 	var processes []*exec.Cmd
 	for range holders {
-		processes = append(processes, startHolder(t, "redis://"+server.Addr))
+		processes = append(processes, startHolder(t, "redis://"+server.Addr, holderLimit))
 	}
 	watch := 300 * time.Millisecond
 	if *full {
@@ -128,6 +136,60 @@ func TestPermitsOfKilledProcessesExpire(t *testing.T) {
 	if p, d, err := lim.Acquire(t.Context(), "key"); err != nil || p != nil {
 		t.Errorf("one permit too many: %v, %v", d, err)
 	}
+}
+
+// A process that is suspended renews nothing, so its permit goes to another. When it wakes up, its
+// context ends: it cannot take the permit back.
+func TestPermitOfSuspendedProcessGoesToAnother(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartForTest(t, redistest.Options{FakeClock: true})
+	limit := penstock.Limit{Algorithm: penstock.Concurrent, Count: 1, Period: 6 * time.Second}
+	now := time.Now()
+	server.Clock.Set(now)
+	process := startHolder(t, "redis://"+server.Addr, limit)
+	for !suspend(t, process) { // it was so slow that its permit was lost before
+		now = now.Add(limit.Period)
+		server.Clock.Set(now)
+		process = startHolder(t, "redis://"+server.Addr, limit)
+	}
+	lim := permitsOn(t, server, limit)
+	var p *penstock.Permit
+	redistest.WaitFor(t, "the permit of the suspended process expires", func() bool {
+		now = now.Add(limit.Period)
+		server.Clock.Set(now) // in steps: a renewal may have been on its way
+		var err error
+		if p, _, err = lim.Acquire(t.Context(), "key"); err != nil {
+			t.Fatal(err)
+		}
+		return p != nil
+	})
+	if err := process.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if err := process.Wait(); err == nil || !process.ProcessState.Exited() {
+		t.Fatalf("the process that was suspended: %v, want it to end because its permit is lost", process.ProcessState)
+	}
+	if d, err := lim.Peek(t.Context(), "key"); err != nil || d.Remaining != 0 {
+		t.Errorf("another holds the permit: %v, %v, want none left", d, err)
+	}
+	p.Release()
+	if d, err := lim.Peek(t.Context(), "key"); err != nil || d.Remaining != 1 {
+		t.Errorf("after the release: %v, %v, want one left", d, err)
+	}
+}
+
+// suspend stops a process, and returns when it is stopped. It returns false if the process had
+// ended.
+func suspend(t *testing.T, process *exec.Cmd) bool {
+	t.Helper()
+	if err := process.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	var state syscall.WaitStatus
+	if _, err := syscall.Wait4(process.Process.Pid, &state, syscall.WUNTRACED, nil); err != nil {
+		t.Fatal(err)
+	}
+	return state.Stopped()
 }
 
 // A Redis that comes back empty grants Count more. The permits of earlier holders are

@@ -148,3 +148,24 @@ func TestPermitsExpireInTimeAfterLongStepBack(t *testing.T) {
 		t.Errorf("a minute later: %+v, want 3 granted", d)
 	}
 }
+
+// A cold process pays whole units of the limit that it shares with a warm one.
+func TestWarmUpPaysInUnitsOfRedis(t *testing.T) {
+	tr := newRivalTest(t)
+	for _, a := range []penstock.Algorithm{penstock.TokenBucket, penstock.FixedWindow, penstock.SlidingWindow, penstock.SlidingLog} {
+		l := penstock.PerHour(10).WithAlgorithm(a)
+		cold := penstock.WithWarmUp(tr.store, time.Hour)
+		take := func(s penstock.Store, cost, granted, remaining int64) {
+			t.Helper()
+			d, err := s.Take(t.Context(), penstock.Request{Key: t.Name() + a.String(), Limit: l, Cost: cost})
+			if err != nil || d.Granted != granted || d.Remaining != remaining {
+				t.Errorf("%v, cost %d: %v, %v, want %d granted and %d remaining", a, cost, d, err, granted, remaining)
+			}
+		}
+		take(cold, 2, 2, 1) // of ten, six are paid
+		take(tr.store, 1, 1, 3)
+		take(cold, 2, 0, 1)
+		take(cold, 1, 1, 0)
+		take(tr.store, 1, 0, 0)
+	}
+}

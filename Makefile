@@ -19,7 +19,8 @@ LINT         := $(CURDIR)/.bin/$(LINT_VERSION)/golangci-lint
 TEST_FLAGS := -shuffle=on -timeout=20m -p 4
 # The tests of a package wait as well. Vet is a target of its own.
 MAIN_FLAGS := $(TEST_FLAGS) -parallel 4 -vet=off
-RACE_TEST  := CGO_ENABLED=1 go test -race
+# The race detector sleeps for a second at the end of each process; the tests start hundreds.
+RACE_TEST  := CGO_ENABLED=1 GORACE=atexit_sleep_ms=20 go test -race
 SUMMARY    := .bin/summary
 REPORT     := go run ./internal/testreport -summary $(SUMMARY)
 

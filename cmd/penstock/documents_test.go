@@ -83,7 +83,7 @@ func TestDocumentedCommandsRun(t *testing.T) {
 		Dir:      dir,
 		Deadline: scriptDeadline(t),
 		Setup: func(e *testscript.Env) error {
-			e.Values[daemonKey{}] = &daemon{}
+			setUp(e)
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

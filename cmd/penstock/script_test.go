@@ -44,6 +44,13 @@ func scriptDeadline(t *testing.T) time.Time {
 	return deadline.Add(-time.Minute)
 }
 
+// setUp prepares a script. The race detector has the options of the test, or else each command
+// would sleep for a second at its end.
+func setUp(e *testscript.Env) {
+	e.Values[daemonKey{}] = &daemon{}
+	e.Setenv("GORACE", os.Getenv("GORACE"))
+}
+
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -51,7 +58,7 @@ func TestScripts(t *testing.T) {
 		RequireUniqueNames:  true,
 		Deadline:            scriptDeadline(t),
 		Setup: func(e *testscript.Env) error {
-			e.Values[daemonKey{}] = &daemon{}
+			setUp(e)
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

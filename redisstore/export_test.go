@@ -169,3 +169,7 @@ func (s *Store) awaitOrSendAllAlone(t *pendingTake, ds []penstock.Decision) erro
 	defer d.stop()
 	return s.sendAllAlone(d, t, ds)
 }
+
+// Classify returns the rejection code of an error of Redis, and whether it tells of a value that no limit
+// wrote.
+func Classify(err error) (code string, foreign bool) { return rejectionCode(err), isForeign(err) }

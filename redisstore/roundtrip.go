@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -84,9 +85,19 @@ var rejectionCodes = []string{
 	"NOSCRIPT", "MOVED", "ASK", "TRYAGAIN", "READONLY", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "NOREPLICAS",
 }
 
+// scriptPlace is where Redis before version 7 puts an error of a command in a script: behind the place
+// in the script, twice if the command was rejected before it began.
+var scriptPlace = regexp.MustCompile(`^ERR Error running script \(call to f_[0-9a-f]+\): @user_script:\d+: (@user_script: \d+: -)?`)
+
+// reason returns the text of an error of Redis, without the place in the script.
+func reason(err error) string {
+	text := err.Error()
+	return text[len(scriptPlace.FindString(text)):]
+}
+
 // rejectionCode returns the rejection code of an error, or "".
 func rejectionCode(err error) string {
-	word, _, _ := strings.Cut(err.Error(), " ")
+	word, _, _ := strings.Cut(reason(err), " ")
 	for _, code := range rejectionCodes {
 		if word == code {
 			return code
@@ -188,7 +199,7 @@ func (c *Call) wrapError(err error) error {
 // isForeign reports whether a script found a value that no script writes: the
 // script says so, or Redis could not add to the value.
 func isForeign(err error) bool {
-	text := err.Error()
+	text := reason(err)
 	return strings.HasPrefix(text, "FOREIGN") || strings.HasPrefix(text, "WRONGTYPE") ||
 		strings.HasPrefix(text, "ERR value is not an integer")
 }

@@ -122,6 +122,13 @@ var (
 	callsDesc          = ratelimitDesc("total_requests", "Calls by method.", "grpc_method")
 	loadedDesc         = ratelimitDesc("config_load_success", "Loads of the rules.")
 	notLoadedDesc      = ratelimitDesc("config_load_error", "Failed loads of the rules.")
+
+	// The default mapping has no names for these, so they have those of statsd with underscores.
+	localCacheDescs = map[string]*prometheus.Desc{
+		"hitCount":    prometheus.NewDesc("ratelimit_localcache_hitCount", "Descriptors denied without asking Redis.", nil, nil),
+		"missCount":   prometheus.NewDesc("ratelimit_localcache_missCount", "Descriptors for which Redis was asked.", nil, nil),
+		"lookupCount": prometheus.NewDesc("ratelimit_localcache_lookupCount", "Descriptors looked up in the local cache.", nil, nil),
+	}
 )
 
 func init() {
@@ -139,6 +146,9 @@ func (c ratelimitCollector) Describe(ch chan<- *prometheus.Desc) {
 		ch <- d
 	}
 	for _, d := range []*prometheus.Desc{domainNotFoundDesc, callErrorsDesc, callsDesc, loadedDesc, notLoadedDesc} {
+		ch <- d
+	}
+	for _, d := range localCacheDescs {
 		ch <- d
 	}
 }
@@ -160,6 +170,18 @@ func (c ratelimitCollector) Collect(ch chan<- prometheus.Metric) {
 	counter(callsDesc, t.times.GetSampleCount(), ratelimitMethod)
 	counter(loadedDesc, t.loads)
 	counter(notLoadedDesc, t.failedLoads)
+	for name, v := range c.localCache() {
+		ch <- prometheus.MustNewConstMetric(localCacheDescs[name], prometheus.GaugeValue, float64(v))
+	}
+}
+
+// localCache returns the gauges of the local cache by their names, as there only if it is on.
+func (c ratelimitCollector) localCache() map[string]uint64 {
+	if c.server.config.role().LocalCacheBytes == 0 {
+		return nil
+	}
+	hits, misses := c.server.engine.CacheLookups()
+	return map[string]uint64{"hitCount": hits, "missCount": misses, "lookupCount": hits + misses}
 }
 
 // ratelimitTotals are the statistics that are not those of a rule.

@@ -80,6 +80,11 @@ func (k *statsdSink) send() error {
 			}
 		}
 	}
+	for name, value := range collector.localCache() {
+		if err := k.writer.Gauge("ratelimit.localcache."+name, value); err != nil {
+			return err
+		}
+	}
 	if err := k.sendTimes(collector.totals().times); err != nil {
 		return err
 	}

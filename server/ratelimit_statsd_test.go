@@ -128,6 +128,12 @@ descriptors:
 // startRatelimit starts a server in place of envoyproxy/ratelimit, on free ports and in memory.
 func startRatelimit(t *testing.T, rules string, environ ...string) *daemon {
 	t.Helper()
+	return startRatelimitOn(t, "memory:", rules, environ...)
+}
+
+// startRatelimitOn starts such a server on a store.
+func startRatelimitOn(t *testing.T, store, rules string, environ ...string) *daemon {
+	t.Helper()
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "config"), 0o755); err != nil {
 		t.Fatal(err)
@@ -136,7 +142,7 @@ func startRatelimit(t *testing.T, rules string, environ ...string) *daemon {
 		t.Fatal(err)
 	}
 	environ = append([]string{"HOST=127.0.0.1", "PORT=0", "GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0"}, environ...)
-	c, err := server.LoadRatelimitConfig(map[string]string{"store": "memory:"}, append(environ, "RUNTIME_ROOT="+dir))
+	c, err := server.LoadRatelimitConfig(map[string]string{"store": store}, append(environ, "RUNTIME_ROOT="+dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,6 +273,46 @@ func TestPrometheusTellsValuesThatRulesAskFor(t *testing.T) {
 	} {
 		if !strings.Contains(page, want+"\n") {
 			t.Errorf("no line %s in\n%s", want, page)
+		}
+	}
+}
+
+// With LOCAL_CACHE_SIZE_IN_BYTES the first denial of a window is remembered, and the last hit within it
+// is not, whether or not denied hits are counted. The cache's gauges count descriptors.
+func TestRatelimitTellsOfItsLocalCache(t *testing.T) {
+	t.Parallel()
+	for _, stop := range []string{"false", "true"} {
+		t.Run("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT="+stop, func(t *testing.T) {
+			t.Parallel()
+			receiver := startStatsd(t, "tcp")
+			d := startRatelimitOn(t, "redis://"+redis.Addr, statsdRules, "CACHE_KEY_PREFIX=cache-"+stop, "LOCAL_CACHE_SIZE_IN_BYTES=1000",
+				"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT="+stop, "REDIS_TIMEOUT=1m",
+				"STATSD_HOST=127.0.0.1", fmt.Sprint("STATSD_PORT=", receiver.addr.Port), "STATS_FLUSH_INTERVAL=24h")
+			hitAll(t, d, "nowhere", "path", "login")
+			for range 7 { // two of two, a denial, and four that are known
+				hit(t, d, "path", "login")
+			}
+			d.end() // sends the statistics once
+			want := "ratelimit.localcache.hitCount|g 4\nratelimit.localcache.lookupCount|g 7\nratelimit.localcache.missCount|g 3\n" +
+				"ratelimit.service.rate_limit.shop.path_login.over_limit_with_local_cache|c 4\n"
+			got := func() string { return receiver.text("localcache") + receiver.text("local_cache") }
+			await(t, func() string { return "got\n" + got() + "want\n" + want + d.log.String() }, func() bool { return got() == want })
+		})
+	}
+}
+
+func TestPrometheusTellsOfTheLocalCacheIfItIsOn(t *testing.T) {
+	t.Parallel()
+	for size, isOn := range []bool{false, true} {
+		d := startRatelimitOn(t, "redis://"+redis.Addr, statsdRules, fmt.Sprint("LOCAL_CACHE_SIZE_IN_BYTES=", size), fmt.Sprint("CACHE_KEY_PREFIX=page", size), "USE_PROMETHEUS=true", "PROMETHEUS_ADDR=127.0.0.1:0", "REDIS_TIMEOUT=1m")
+		for range 4 {
+			hit(t, d, "path", "login")
+		}
+		_, page := get(t, "http://"+d.addr("prometheus")+"/metrics")
+		for _, line := range []string{"ratelimit_localcache_hitCount 1\n", "ratelimit_localcache_missCount 3\n", "ratelimit_localcache_lookupCount 4\n"} {
+			if strings.Contains(page, line) != isOn {
+				t.Errorf("%d bytes: want %q to be there: %v, in\n%s", size, line, isOn, page)
+			}
 		}
 	}
 }

@@ -35,7 +35,7 @@ func (s *Server) openStore(ctx context.Context) error {
 		RequestLimits: s.config.requestLimits(), ClaimLimits: s.claimLimits,
 		CompatEnvoy: s.config.Compat == "envoy", OnFailure: s.storePolicies.onFailure,
 		MaxDescriptors: s.config.MaxDescriptors, MaxEntries: s.config.MaxEntries,
-		OverLimitKeys: s.config.overLimitKeys(), OverLimitAge: s.config.overLimitAge(), QuotaMode: s.config.role().QuotaMode,
+		OverLimitKeys: s.config.overLimitKeys(), OverLimitAge: s.config.overLimitAge(), CacheDenials: s.config.role().LocalCacheBytes > 0, QuotaMode: s.config.role().QuotaMode,
 		CountHits: s.config.role().Stats.isOn(), NearLimitRatio: s.config.role().Stats.NearLimitRatio,
 		OnMetricValues: s.warnOfMetricValues,
 		Overrides:      s.overrides,
@@ -159,8 +159,16 @@ func (s *Server) wrapStore(ctx context.Context, redis *redisstore.Store) penstoc
 		}
 		return nil
 	})
-	denyCache := penstock.WithDenyCache(lease, &penstock.DenyCacheOptions{MaxAge: s.config.DenyCacheAge, Only: s.storePolicies.denyCached})
+	denyCache := penstock.WithDenyCache(lease, &penstock.DenyCacheOptions{MaxAge: s.config.DenyCacheAge, Only: s.denyCached})
 	return newSourceCounter(denyCache, s.metrics)
+}
+
+// denyCached selects the limits of the deny cache: not those whose denials the engine caches.
+func (s *Server) denyCached(l penstock.Limit) bool {
+	if s.config.role().LocalCacheBytes > 0 && l.Algorithm == penstock.FixedWindow {
+		return false
+	}
+	return s.storePolicies.denyCached(l)
 }
 
 // redisName is the label of the store in metrics.

@@ -8,6 +8,7 @@ import "context"
 // from the outcome.
 func (ev *evaluation) decideAll(ctx context.Context) (over bool, err error) {
 	ev.decideBanned()
+	ev.decideKnown()
 	if over, err = ev.takeEarly(ctx); err != nil {
 		return false, err
 	}
@@ -16,7 +17,10 @@ func (ev *evaluation) decideAll(ctx context.Context) (over bool, err error) {
 			return false, err
 		}
 	}
-	return over, ev.settle(ctx, over)
+	if err = ev.settle(ctx, over); err == nil && ev.engine.cacheDenials {
+		ev.cacheOver()
+	}
+	return over, err
 }
 
 // takeEarly takes what is taken before the enforced rules.

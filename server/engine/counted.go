@@ -177,6 +177,9 @@ func (e *Engine) TakeRule(ctx context.Context, r *rules.Rule, key string, cost i
 	}
 	request := state.template
 	request.Key, request.Cost = key, cost
+	if cost < 0 && e.overLimit != nil {
+		defer e.overLimit.remove(&request.Limit, key, state.count-r.KeepFree)
+	}
 	if !isCounting(&request.Limit) {
 		return e.store.Take(ctx, request)
 	}

@@ -67,6 +67,10 @@ type Options struct {
 	OverLimitKeys int
 	OverLimitAge  time.Duration
 
+	// CacheDenials remembers keys whose windows have nothing left without compat too,
+	// in place of a deny cache around the store.
+	CacheDenials bool
+
 	// OnFailure is that of the [penstock.Fallback] in the store, if it has one.
 	OnFailure func(penstock.Limit) (penstock.FailureMode, float64)
 
@@ -116,6 +120,7 @@ type Engine struct {
 	nearLimitRatio float64
 	onMetricValues func(rule string)
 	overLimit      *overLimitCache // nil if none is
+	cacheDenials   bool
 	onFailure      func(penstock.Limit) (penstock.FailureMode, float64)
 
 	tokens     []hashedToken
@@ -157,6 +162,7 @@ func New(store penstock.Store, o *Options) *Engine {
 		nearLimitRatio:    o.NearLimitRatio,
 		onMetricValues:    o.OnMetricValues,
 		overLimit:         newOverLimitCache(o.OverLimitKeys, o.OverLimitAge),
+		cacheDenials:      o.CacheDenials,
 		onFailure:         o.OnFailure,
 		trustLocal:        !o.DistrustLocal,
 		requestLimitState: ruleState{counters: &RuleCounters{Counters: &Counters{}}},

@@ -309,7 +309,7 @@ func (ev *evaluation) decide(ctx context.Context, domain *rules.Domain) (over bo
 		return false, ev.settleID(ctx) // bans deny nothing that has been used already
 	case ev.compat:
 		over, err = ev.decideEach(ctx)
-	case ev.plain:
+	case ev.plain && !ev.engine.cacheDenials:
 		over, err = ev.takeEnforced(ctx) // there is nothing else to take, nor to settle
 	default:
 		over, err = ev.decideAll(ctx)
@@ -442,8 +442,11 @@ func (ev *evaluation) count(domain *rules.Domain, ds []Descriptor, err error) {
 	for i := range ev.limited {
 		d := &ev.limited[i]
 		counters, granted := d.state.counters, ev.granted(d)
-		if err == nil && d.cost > 0 && ev.engine.countHits && d.decided {
-			ev.countHits(ev.hitsOf(domain, d, ds[d.index].Entries), d)
+		if err == nil && d.cost >= 0 && ev.engine.countHits {
+			ev.countLookup(d)
+			if d.cost > 0 {
+				ev.countHits(ev.hitsOf(domain, d, ds[d.index].Entries), d)
+			}
 		}
 		switch {
 		case err != nil:

@@ -3,8 +3,6 @@ package engine
 import (
 	"math"
 	"sync/atomic"
-
-	"github.com/penstock-io/penstock"
 )
 
 // Hits counts the hits of a rule as envoyproxy/ratelimit does: units, and not requests. They are
@@ -20,12 +18,11 @@ type Hits struct {
 // over it by a part of its hits, and near it by another.
 func (ev *evaluation) countHits(h *Hits, d *limitedDescriptor) {
 	hits := min(d.cost, maxUnitsPerRequest)
-	cached := d.denied && ev.result.Statuses[d.index].Decision.Source == penstock.SourceDenyCache
 	h.Total.Add(uint64(hits))
 	threshold := int64(math.Floor(float64(float32(d.count) * float32(ev.engine.nearLimitRatio))))
 	before := ev.usedBefore(d)
 	switch {
-	case cached:
+	case ev.isCachedDenial(d):
 		h.OverLimit.Add(uint64(hits))
 		h.OverLimitCached.Add(uint64(hits))
 		ev.countShadow(d, h, hits)

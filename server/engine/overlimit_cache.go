@@ -12,6 +12,9 @@ import (
 // counter stays over it until its window ends, so it need not be asked for. The deny cache of
 // the store cannot know that, because the store denies nothing under a counting limit.
 //
+// With Options.CacheDenials it also remembers which windows have nothing left. Unlike the deny
+// cache it does so after the first denial, as envoyproxy/ratelimit does.
+//
 // It is a table without buckets: a key replaces the one that has its slot. A hash of 64 bits
 // with a random seed stands for the key.
 type overLimitCache struct {
@@ -19,6 +22,8 @@ type overLimitCache struct {
 	age   time.Duration
 	start time.Time
 	slots []overLimitSlot
+
+	hits, misses atomic.Uint64 // see Engine.CacheLookups
 }
 
 // An overLimitSlot has the hash of a key, and when it may no longer be answered for, in
@@ -84,11 +89,13 @@ func (c *overLimitCache) remove(l *penstock.Limit, key string, count int64) {
 // service, its hits are not counted then.
 func (ev *evaluation) knownOver(d *limitedDescriptor) bool {
 	c := ev.engine.overLimit
-	if c == nil || !d.isCounting() {
+	switch {
+	case c == nil:
 		return false
-	}
-	if d.cost < 0 {
-		c.remove(&d.template.Limit, ev.keyOf(d), d.count-d.rule.KeepFree)
+	case d.cost < 0:
+		ev.forgetKnown(d)
+		return false
+	case !ev.isCacheable(d):
 		return false
 	}
 	until := c.until(&d.template.Limit, ev.keyOf(d), d.count-d.rule.KeepFree)
@@ -104,6 +111,32 @@ func (ev *evaluation) knownOver(d *limitedDescriptor) bool {
 	return true
 }
 
+// forgetKnown forgets the counter of a descriptor that may refund units.
+func (ev *evaluation) forgetKnown(d *limitedDescriptor) {
+	if c := ev.engine.overLimit; c != nil {
+		c.remove(&d.template.Limit, ev.keyOf(d), d.count-d.rule.KeepFree)
+	}
+}
+
+// isCacheable reports whether a counter that is over its limit is remembered. A take under an ID
+// may be a repeat, which the store must be asked for.
+func (ev *evaluation) isCacheable(d *limitedDescriptor) bool {
+	return d.isCounting() || ev.engine.cacheDenials && canCount(&d.rule.Limit) && d.id == ""
+}
+
+// decideKnown decides the descriptors whose windows are known to have nothing left. Gates charge
+// nevertheless, and requests with their own limit may still fit.
+func (ev *evaluation) decideKnown() {
+	if !ev.engine.cacheDenials {
+		return
+	}
+	for i := range ev.limited {
+		if d := &ev.limited[i]; !d.decided && d.cost != 0 && !d.override && !ev.isGate(d) {
+			ev.knownOver(d)
+		}
+	}
+}
+
 // windowEnd returns the time until the descriptor's window ends, by the clock of this
 // machine, and at least until the cached denial ends.
 func (ev *evaluation) windowEnd(d *limitedDescriptor, until time.Duration) time.Duration {
@@ -115,7 +148,8 @@ func (ev *evaluation) windowEnd(d *limitedDescriptor, until time.Duration) time.
 	return max(end.Sub(now), until)
 }
 
-// cacheOver remembers the descriptors that are over their limit.
+// cacheOver remembers the descriptors that are over their limit. Where denied hits are not counted,
+// a denial tells nothing about smaller costs unless nothing is left.
 func (ev *evaluation) cacheOver() {
 	c := ev.engine.overLimit
 	if c == nil {
@@ -124,8 +158,34 @@ func (ev *evaluation) cacheOver() {
 	for i := range ev.limited {
 		d := &ev.limited[i]
 		dec := &ev.result.Statuses[d.index].Decision
-		if d.denied && d.isCounting() && dec.Source == penstock.SourceStore && dec.ResetAfter > 0 {
+		over := d.denied && ev.isCacheable(d) && (d.isCounting() || dec.Remaining <= d.rule.KeepFree)
+		if over && dec.Source == penstock.SourceStore && dec.ResetAfter > 0 {
 			c.add(&d.template.Limit, ev.keyOf(d), d.count-d.rule.KeepFree, dec.ResetAfter)
 		}
 	}
+}
+
+// CacheLookups returns how many descriptors were denied without asking the store, and for how many
+// it was asked. They are counted if there is a cache, and Options.CountHits is set.
+func (e *Engine) CacheLookups() (hits, misses uint64) {
+	if e.overLimit == nil {
+		return 0, 0
+	}
+	return e.overLimit.hits.Load(), e.overLimit.misses.Load()
+}
+
+// countLookup counts a descriptor that was decided, a peek included.
+func (ev *evaluation) countLookup(d *limitedDescriptor) {
+	switch c := ev.engine.overLimit; {
+	case c == nil:
+	case ev.isCachedDenial(d):
+		c.hits.Add(1)
+	default:
+		c.misses.Add(1)
+	}
+}
+
+// isCachedDenial reports whether a descriptor was denied without asking the store.
+func (ev *evaluation) isCachedDenial(d *limitedDescriptor) bool {
+	return d.denied && ev.result.Statuses[d.index].Decision.Source == penstock.SourceDenyCache
 }

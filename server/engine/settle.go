@@ -67,7 +67,9 @@ func (ev *evaluation) setID(domain *rules.Domain) error {
 // settleID settles the descriptors of rules with settle, and peeks at the others.
 func (ev *evaluation) settleID(ctx context.Context) error {
 	for i := range ev.limited {
-		if d := &ev.limited[i]; d.rule.Settle && ev.denies(d) {
+		d := &ev.limited[i]
+		ev.forgetKnown(d)
+		if d.rule.Settle && ev.denies(d) {
 			ev.queueSettlement(i)
 		}
 	}

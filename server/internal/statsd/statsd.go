@@ -1,4 +1,4 @@
-// Package statsd writes counters and times to a server of statsd or DogStatsD.
+// Package statsd writes counters, gauges and times to a server of statsd or DogStatsD.
 //
 // Known clients count by themselves and send from goroutines of their own, over UDP only. Here
 // counters exist already and statsd may be behind TCP, so that a line's text is all that is left.
@@ -82,6 +82,13 @@ func (w *Writer) Connect() (err error) {
 func (w *Writer) Count(name string, n uint64) error {
 	w.begin(name)
 	w.line = append(strconv.AppendUint(w.line, n, 10), "|c"...)
+	return w.end()
+}
+
+// Gauge sets a gauge.
+func (w *Writer) Gauge(name string, value uint64) error {
+	w.begin(name)
+	w.line = append(strconv.AppendUint(w.line, value, 10), "|g"...)
 	return w.end()
 }
 

@@ -86,8 +86,8 @@ var rejectionCodes = []string{
 }
 
 // scriptPlace is where Redis before version 7 puts an error of a command in a script: behind the place
-// in the script, twice if the command was rejected before it began.
-var scriptPlace = regexp.MustCompile(`^ERR Error running script \(call to f_[0-9a-f]+\): @user_script:\d+: (@user_script: \d+: -)?`)
+// in the script, twice if the command was rejected before it began. Some clients leave out ERR.
+var scriptPlace = regexp.MustCompile(`^(?:ERR )?Error running script \(call to f_[0-9a-f]+\): @user_script:\d+: (@user_script: \d+: -)?`)
 
 // reason returns the text of an error of Redis, without the place in the script.
 func reason(err error) string {
@@ -199,7 +199,7 @@ func (c *Call) wrapError(err error) error {
 // isForeign reports whether a script found a value that no script writes: the
 // script says so, or Redis could not add to the value.
 func isForeign(err error) bool {
-	text := reason(err)
+	text := strings.TrimPrefix(reason(err), "ERR ")
 	return strings.HasPrefix(text, "FOREIGN") || strings.HasPrefix(text, "WRONGTYPE") ||
-		strings.HasPrefix(text, "ERR value is not an integer")
+		strings.HasPrefix(text, "value is not an integer")
 }

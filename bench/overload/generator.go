@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -92,7 +94,7 @@ func capacityOf(c serverConfig, length time.Duration) (float64, error) {
 	begin := time.Now()
 	for range max(4, 2*c.Workers) {
 		clients.Go(func() {
-			for time.Since(begin) < length {
+			for time.Since(begin) < length || served.Load() == 0 && time.Since(begin) < time.Minute {
 				if status, err := g.get(); err == nil && status == http.StatusNoContent {
 					served.Add(1)
 				}
@@ -130,6 +132,101 @@ func (b *bench) busyServers() error {
 	return b.serversOf(serverCase{"A real HTTP server: requests of 10 ms on one processor", serverConfig{Mean: 10 * time.Millisecond}, []float64{2}})
 }
 
+// virtualServers are HTTP servers in virtual time, over connections in memory. Their workers are
+// exact and neither they nor the clients wait for a processor, so the figures do not depend on
+// the machine.
+func (b *bench) virtualServers() error {
+	c := serverConfig{Workers: 10, Mean: 50 * time.Millisecond}
+	offers, runs, p := []float64{0.8, 2, 5}, 3, phases{5 * time.Second, 15 * time.Second, 40 * time.Second}
+	if b.quick {
+		offers, runs, p = offers[1:2], 1, phases{0, time.Second / 2, time.Second}
+	}
+	t := table{title: "An HTTP server in virtual time: 10 workers that wait for 50 ms in the mean: share of the capacity served in ten times that, p99 beside that of an idle server, refused", head: []string{"limiter"}}
+	rows := map[string][]string{}
+	capacity := float64(c.Workers) / c.Mean.Seconds()
+	for _, times := range offers {
+		t.head = append(t.head, fmt.Sprintf("%g×", times))
+		for _, name := range serverContenders {
+			c.Limiter = name
+			var mean summary
+			for range runs {
+				s, err := b.loadVirtual(c, overloaded(capacity, times, p.begin), p)
+				if err != nil {
+					return err
+				}
+				mean.good += s.good / float64(runs)
+				mean.refused += s.refused / float64(runs)
+				mean.p99 += s.p99 / time.Duration(runs)
+			}
+			share, p99 := mean.good/capacity, float64(mean.p99)/(math.Log(100)*float64(c.Mean))
+			rows[name] = append(rows[name], fmt.Sprintf("%.2f, %.1f×, %.1f %%", share, p99, 100*mean.refused))
+			if name == ours && !b.quick {
+				b.addServer("HTTP server in virtual time", c, times, mean, share, p99)
+			}
+		}
+	}
+	b.addRows(&t, rows)
+	return nil
+}
+
+// loadVirtual runs a server and its clients in a bubble.
+func (b *bench) loadVirtual(c serverConfig, rate func(time.Duration) float64, p phases) (s summary, err error) {
+	b.simulate(func() {
+		var handler http.Handler
+		if handler, err = newHandler(c); err != nil {
+			return
+		}
+		l := &memoryListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+		server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
+		var serving sync.WaitGroup
+		serving.Go(func() { _ = server.Serve(l) }) // until it is closed
+		g := newGenerator("http://server")
+		g.client.Transport = &http.Transport{MaxIdleConnsPerHost: 10_000, DisableCompression: true, DialContext: l.dial}
+		g.run(rate, p.until)
+		time.Sleep(time.Minute) // for calls that clients have given up
+		_ = server.Close()      // connections in memory do not fail
+		serving.Wait()
+		w := &world{log: g.log}
+		s = w.summary(p.from, p.until, 10*c.Mean, false)
+	})
+	return s, err
+}
+
+// A memoryListener accepts connections within the process.
+type memoryListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (l *memoryListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *memoryListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *memoryListener) Addr() net.Addr { return &net.UnixAddr{Name: "memory"} }
+
+func (l *memoryListener) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	client, server := net.Pipe()
+	select {
+	case l.conns <- server:
+		return client, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 func (b *bench) serversOf(c serverCase) error {
 	t := table{title: c.title + ": share of the capacity served in ten times that, p99 beside that of an idle server, refused (how late the generator was, p99)", head: []string{"limiter"}}
 	rows := map[string][]string{}
@@ -144,7 +241,11 @@ func (b *bench) serversOf(c serverCase) error {
 			share, p99 := s.good/s.capacity, float64(s.p99)/(float64(idleP99)/float64(mean)*float64(s.mean))
 			rows[name] = append(rows[name], fmt.Sprintf("%.2f, %.1f×, %.1f %% (%s)", share, p99, 100*s.refused, s.lateness.Round(time.Millisecond/10)))
 			if name == ours {
-				b.addServer(c, times, s, share, p99)
+				kind := "real server, waiting"
+				if c.Workers == 0 {
+					kind = "real server, processor busy"
+				}
+				b.addServer(kind, c.serverConfig, times, s.summary, share, p99)
 			}
 		}
 	}
@@ -152,11 +253,7 @@ func (b *bench) serversOf(c serverCase) error {
 	return nil
 }
 
-func (b *bench) addServer(c serverCase, times float64, s serverResult, share, p99 float64) {
-	kind := "real server, waiting"
-	if c.Workers == 0 {
-		kind = "real server, processor busy"
-	}
+func (b *bench) addServer(kind string, c serverConfig, times float64, s summary, share, p99 float64) {
 	if times < 1 {
 		b.findings.Add(kind+fmt.Sprintf(", %g of the capacity: refused", times), "≤ 0.2 %", s.refused <= 0.002, "%.2f %%", 100*s.refused)
 		return

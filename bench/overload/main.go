@@ -9,8 +9,8 @@
 // Servers and clients are simulated in virtual time, with the limiters' own code: it reads
 // the clock of a testing/synctest bubble. Limiters that go by the processor are told how busy
 // the simulated workers are, through their own averages. hystrix-go leaves goroutines behind,
-// so it runs in real time. The cases "server" and "busy server" start real HTTP servers as
-// processes of their own, and send them requests at a fixed rate.
+// so it runs in real time. The case "virtual server" is a real HTTP server in virtual time; "server"
+// and "busy server" start some as processes of their own, and send them requests at a fixed rate.
 package main
 
 import (
@@ -47,6 +47,7 @@ var cases = []benchCase{
 	{"permits", (*bench).permits},
 	{"server", (*bench).waitingServers},
 	{"busy server", (*bench).busyServers},
+	{"virtual server", (*bench).virtualServers},
 	{"one processor", (*bench).processor},
 	{"2 workers", capacity(2)},
 	{"10 workers", capacity(10)},

@@ -25,8 +25,8 @@ func (b *bench) phases(workers int) phases {
 	switch {
 	case b.quick:
 		return phases{time.Second, 2 * time.Second, 3 * time.Second}
-	case workers == 100: // ten times the calls: less time for all to adapt in
-		return phases{2 * time.Second, 4 * time.Second, 7 * time.Second}
+	case workers == 100: // ten times the calls: a shorter time says as much
+		return phases{2 * time.Second, 12 * time.Second, 17 * time.Second}
 	}
 	return phases{5 * time.Second, 15 * time.Second, 40 * time.Second}
 }

@@ -70,7 +70,7 @@ var Settings = slices.Concat(
 		Setting{Name: "store", Kind: "url", Default: memoryURL, Help: "memory: (this process only), redis://, rediss://, unix://, redis-sentinel:// or redis-cluster://", set: storeURL},
 		Setting{Name: "max-keys", Kind: "number", Default: "1000000", Help: "maximum number of keys in memory; beyond it, new keys share one overflow bucket per limit", set: count(func(c *Config) *int { return &c.MaxKeys })},
 		Setting{Name: "max-bytes", Kind: "size", Default: "1GiB", Help: "maximum memory for the state of sliding logs and rolling windows", set: size(func(c *Config) *int64 { return &c.MaxBytes })},
-		Setting{Name: "redis-prefix", Kind: "text", Default: "p", Help: "prefix of all keys in Redis", set: text(func(c *Config) *string { return &c.RedisPrefix })},
+		Setting{Name: "redis-prefix", Kind: "text", Default: "p", Help: "prefix of all keys in Redis", set: setRedisPrefix},
 		Setting{Name: "redis-timeout", Kind: "duration", Default: "50ms", Help: "timeout of a Redis call, retries included", set: positive(func(c *Config) *time.Duration { return &c.RedisTimeout })},
 	),
 	group("Limits in requests",
@@ -175,6 +175,17 @@ func text(of func(*Config) *string) func(*Config, string) error {
 		*of(c) = text
 		return nil
 	}
+}
+
+// prefixForm matches the prefixes that redisstore accepts. They are checked here too, so that the error
+// names the setting.
+var prefixForm = regexp.MustCompile(`^[a-zA-Z0-9:_/-]*$`)
+
+func setRedisPrefix(c *Config, text string) error {
+	if c.RedisPrefix = text; !prefixForm.MatchString(text) {
+		return fmt.Errorf("%q: want letters, digits and : _ - / only", text)
+	}
+	return nil
 }
 
 func oneOf(of func(*Config) *string, words []string) func(*Config, string) error {

@@ -134,6 +134,7 @@ func TestLoadConfigErrorsNameTheSetting(t *testing.T) {
 		{name: "size overflows", flags: map[string]string{"max-bytes": "9007199254740993KiB"}, want: "want a size like"},
 		{name: "switch", flags: map[string]string{"shadow": "perhaps"}, want: `--shadow: "perhaps": want true or false`},
 		{name: "level", flags: map[string]string{"log-level": "loud"}, want: `--log-level: "loud": want debug, info, warn or error`},
+		{name: "prefix", flags: map[string]string{"redis-prefix": "my.app."}, want: `--redis-prefix: "my.app.": want letters, digits and : _ - / only`},
 		{name: "format", flags: map[string]string{"log-format": "xml"}, want: `--log-format: "xml": want text or json`},
 		{name: "store", flags: map[string]string{"store": "mysql://root:secret@db"}, want: `--store: scheme "mysql": want memory:`},
 		{name: "memory without colon", flags: map[string]string{"store": "memory"}, want: "--store: want memory: without a path"},

@@ -129,6 +129,7 @@ func TestRatelimitConfigRefusesWithWayOut(t *testing.T) {
 		"REDIS_TYPE=other":      "want SINGLE, SENTINEL or CLUSTER",
 		"USE_STATSD=maybe":      "want true or false",
 		"CACHE_KEY_PREFIX=":     "",
+		"CACHE_KEY_PREFIX=a.b":  `CACHE_KEY_PREFIX: "a.b": want letters, digits`,
 		"NEAR_LIMIT_RATIO=2":    "want a fraction",
 		"LOG_LEVEL=loud":        "LOG_LEVEL",
 	} {

@@ -162,7 +162,8 @@ type remoteServer struct{ *simulation }
 func (r remoteServer) serve(work int64, done func()) { r.after(work, done) }
 
 // A scheduledServer is one processor with a run queue, as a process of Go has it: calls compute
-// in turns of a time slice, and a call that arrives waits for its turn before it reaches the gate.
+// in turns of a time slice. A call waits for its turn when it arrives, before it reaches the gate,
+// and again after that, as if it had waited for something else first.
 type scheduledServer struct {
 	*simulation
 	queue   []scheduledTask

@@ -259,7 +259,7 @@ func (b *bench) addServer(kind string, c serverConfig, times float64, s summary,
 		return
 	}
 	least, most := 0.95, 2.0
-	if c.Workers == 0 { // see the one with a run queue: no fixed limit is better
+	if c.Workers == 0 { // no fixed limit does better in the simulation of one processor
 		least, most = 0.85, 3.5
 	}
 	b.findings.Add(fmt.Sprintf("%s, %g× the capacity", kind, times), fmt.Sprintf("≥ %g of the capacity, p99 ≤ %g× idle", least, most),

@@ -120,8 +120,8 @@ func (s *sharing) busy() float64 {
 }
 
 // A scheduled server is one processor with a run queue, as a process of Go has it: calls compute
-// in turns of a time slice, and a call that arrives waits for its turn before it reaches the
-// limiter.
+// in turns of a time slice. A call waits for its turn when it arrives, before it reaches the limiter,
+// and again after that, as if it had waited for something else first.
 type scheduled struct {
 	mu      sync.Mutex
 	queue   []scheduledTask

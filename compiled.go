@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/penstock-io/penstock/internal/algorithm"
 	"github.com/penstock-io/penstock/internal/siphash"
@@ -194,9 +195,16 @@ func (cl *compiledLimit) spanAround(now int64) *windowSpan {
 // equal reports whether two limits are the same. The operator would call functions for the
 // numbers as well, which every decision would pay for.
 func (l *Limit) equal(o *Limit) bool {
-	return l.Count == o.Count && l.Period == o.Period && l.Burst == o.Burst && l.Debt == o.Debt &&
+	return l.sameBytes(o) || l.Count == o.Count && l.Period == o.Period && l.Burst == o.Burst && l.Debt == o.Debt &&
 		l.Algorithm == o.Algorithm && l.Align == o.Align && l.Untrusted == o.Untrusted &&
 		l.Buckets == o.Buckets && l.Offset == o.Offset && l.Name == o.Name && l.Zone == o.Zone
+}
+
+// sameBytes reports whether two limits have the same bytes, as copies of one limit have. Equal
+// limits can differ in the addresses of their texts.
+func (l *Limit) sameBytes(o *Limit) bool {
+	type raw [unsafe.Sizeof(*l)]byte
+	return *(*raw)(unsafe.Pointer(l)) == *(*raw)(unsafe.Pointer(o))
 }
 
 // A compiledCache caches compiled limits, for requests that carry only a Limit.

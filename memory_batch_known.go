@@ -21,6 +21,8 @@ type knownBatch struct {
 	order [maxKnown]uint8 // of the items by hash, and so by shard
 	n     int
 	wall  bool // whether a limit needs the wall clock
+
+	wallNow, now int64 // on both clocks
 }
 
 // A knownItem is one request of a knownBatch.
@@ -28,8 +30,7 @@ type knownItem struct {
 	limit *compiledLimit
 	shard *shard
 	hash  uint64
-	now   int64 // on the limit's clock
-	slot  []uint64
+	at    uint64    // position of the slot in its table
 	old   [2]uint64 // the words of the slot after the hash, before the charge
 }
 
@@ -46,9 +47,9 @@ func (m *Memory) takeKnown(rs []Request, ds []Decision) (ok bool) {
 		}
 	}
 	b.lock()
-	ok = b.findSlots()
-	if ok && !b.charge(rs, ds) {
-		b.deny(rs, ds)
+	charged, ok := b.charge(rs, ds)
+	if ok && !charged {
+		ok = b.deny(rs, ds)
 	}
 	b.unlock()
 	return ok
@@ -56,7 +57,7 @@ func (m *Memory) takeKnown(rs []Request, ds []Decision) (ok bool) {
 
 // add adds a request. It is not ok if the request has to be decided in another way.
 func (b *knownBatch) add(r *Request) (ok bool) {
-	if r.ID != "" || r.Overdraw || r.validateForAll() != nil {
+	if !r.isSimple() {
 		return false
 	}
 	cl, err := b.store.compile(r)
@@ -87,7 +88,8 @@ func (b *knownBatch) insert(hash uint64) (ok bool) {
 	return ok || at == 0
 }
 
-// lock acquires the locks in ascending order, as all batches do, and then reads the clock.
+// lock acquires the locks in ascending order, as all batches do, and then reads the clock,
+// while the slots arrive in the cache.
 func (b *knownBatch) lock() {
 	var locked *shard
 	for _, i := range b.order[:b.n] {
@@ -96,25 +98,12 @@ func (b *knownBatch) lock() {
 			locked = it.shard
 			locked.mu.Lock()
 		}
-		if t := &locked.tables[it.limit.table]; t.Large() {
-			t.Prefetch(it.hash)
-		}
+		locked.tables[it.limit.table].Prefetch(it.hash)
 	}
-	b.readClock()
-}
-
-func (b *knownBatch) readClock() {
-	var wall, mono int64
 	if b.wall {
-		wall, mono = b.store.clocks(clockTable)
+		b.wallNow, b.now = b.store.clocks(clockTable)
 	} else {
-		mono = b.store.now(false)
-	}
-	for i := range b.items[:b.n] {
-		it := &b.items[i]
-		if it.now = mono; it.limit.onWallClock {
-			it.now = wall
-		}
+		b.now = b.store.now(false)
 	}
 }
 
@@ -128,71 +117,88 @@ func (b *knownBatch) unlock() {
 	}
 }
 
-// findSlots reports whether all keys have a slot.
-func (b *knownBatch) findSlots() bool {
-	for i := range b.items[:b.n] {
-		it := &b.items[i]
-		if it.slot = it.shard.tables[it.limit.table].Slot(it.hash); it.slot == nil {
-			return false
-		}
+// nowOf returns the time on the clock of an item's limit.
+func (b *knownBatch) nowOf(it *knownItem) int64 {
+	if it.limit.onWallClock {
+		return b.wallNow
 	}
-	return true
+	return b.now
 }
 
-// charge charges all items, or none.
-func (b *knownBatch) charge(rs []Request, ds []Decision) bool {
+// charge charges all items, or none. It is not ok if a key has no slot.
+func (b *knownBatch) charge(rs []Request, ds []Decision) (charged, ok bool) {
 	for i := range b.items[:b.n] {
 		it := &b.items[i]
-		it.save()
-		it.take(rs[i].forAlgorithm(), &ds[i])
-		if !ds[i].Allowed {
+		slot := it.find()
+		if slot == nil {
+			b.restore(i)
+			return false, false
+		}
+		if it.take(slot, b.nowOf(it), &rs[i], &ds[i]); !ds[i].Allowed {
 			b.restore(i + 1)
-			return false
+			return false, true
 		}
 	}
-	return true
+	return true, true
 }
+
+// find returns the slot of the item's key, and keeps its words. It returns nil if there is
+// none.
+func (it *knownItem) find() (slot []uint64) {
+	t, ok := it.table(), false
+	if it.at, ok = t.Find(it.hash); !ok {
+		return nil
+	}
+	slot = t.At(it.at)
+	it.old[0] = slot[expiryWord]
+	if len(slot) > countWord { // a call of copy would take longer
+		it.old[1] = slot[countWord]
+	}
+	return slot
+}
+
+func (it *knownItem) table() *hashtable.Table { return &it.shard.tables[it.limit.table] }
 
 // restore writes back the words of the first n items. Their expiries were noted when they
 // were written first.
 func (b *knownBatch) restore(n int) {
 	for i := range b.items[:n] {
-		copy(b.items[i].slot[expiryWord:], b.items[i].old[:])
+		it := &b.items[i]
+		copy(it.table().At(it.at)[expiryWord:], it.old[:])
 	}
 }
 
-// save keeps the words of the slot. A call of copy would take longer.
-func (it *knownItem) save() {
-	it.old[0] = it.slot[expiryWord]
-	if len(it.slot) > countWord {
-		it.old[1] = it.slot[countWord]
-	}
-}
-
-// deny writes the state of all keys. Items that do not fit are denied, with a RetryAfter.
-func (b *knownBatch) deny(rs []Request, ds []Decision) {
+// deny writes the state of all keys. Items that do not fit are denied, with a RetryAfter. It
+// is not ok if a key has no slot.
+func (b *knownBatch) deny(rs []Request, ds []Decision) (ok bool) {
 	for i := range b.items[:b.n] {
-		it, d := &b.items[i], &ds[i]
-		out := it.shard.preview(it.limit, it.hash, it.now, rs[i].forAlgorithm())
-		it.take(algorithm.Request{}, d)
+		if b.items[i].find() == nil {
+			return false
+		}
+	}
+	for i := range b.items[:b.n] {
+		it, d, now := &b.items[i], &ds[i], b.nowOf(&b.items[i])
+		out := it.shard.preview(it.limit, it.hash, now, rs[i].forAlgorithm())
+		it.decide(it.table().At(it.at), now, algorithm.Request{}, d)
 		if out.RetryAfter > 0 {
 			d.Allowed, d.Delay = false, 0
 			d.RetryAfter = time.Duration(out.RetryAfter)
 		}
 	}
+	return true
 }
 
-// take decides a request in the item's slot. As in [Memory.take], one available unit of a
-// token bucket is the most frequent case.
-func (it *knownItem) take(req algorithm.Request, d *Decision) {
+// take decides a request in the item's slot.
+func (it *knownItem) take(slot []uint64, now int64, r *Request, d *Decision) {
 	d.Source = SourceStore
-	if it.limit.limit.Algorithm == TokenBucket && req == (algorithm.Request{Cost: 1}) && !isOverdrawn(it.slot[expiryWord]) {
-		if full, ok := it.limit.token.SpendOne(int64(it.slot[expiryWord]), it.now); ok {
-			it.slot[expiryWord] = uint64(full)
-			d.set(it.limit, algorithm.Outcome{Allowed: true, Granted: 1}, it.limit.token.Balance(full-it.now))
-			return
-		}
+	if r.Cost > 0 && r.MaxDelay == 0 && r.KeepFree == 0 && it.limit.spend(slot, now, r.Cost, d) {
+		return
 	}
-	it.shard.decide(it.limit, it.slot, it.now, req, d)
-	it.shard.tables[it.limit.table].NoteExpiry(hashtable.Expiry(it.slot))
+	it.decide(slot, now, r.forAlgorithm(), d)
+}
+
+func (it *knownItem) decide(slot []uint64, now int64, req algorithm.Request, d *Decision) {
+	d.Source = SourceStore
+	it.shard.decide(it.limit, slot, now, req, d)
+	it.table().NoteExpiry(hashtable.Expiry(slot))
 }

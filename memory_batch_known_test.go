@@ -95,6 +95,31 @@ func (p *knownPair) request() Request {
 	return r
 }
 
+// What isSimple accepts, TakeAll accepts too: it is asked instead of validateForAll.
+func TestRequestIsSimpleOnlyIfValidForAll(t *testing.T) {
+	pick := rand.New(rand.NewPCG(1, 2))
+	flag := func() bool { return pick.IntN(4) == 0 }
+	simple := 0
+	for range 20_000 {
+		r := Request{
+			Key: []string{"k", "k", ""}[pick.IntN(3)], Limit: limitsInSlots[pick.IntN(len(limitsInSlots))],
+			Cost: pick.Int64N(4) - 1, MaxDelay: time.Duration(pick.IntN(4) - 1), KeepFree: pick.Int64N(4) - 1,
+			AtMost: flag(), Overdraw: flag(), Settle: flag(), NewID: flag(),
+			Hold: []time.Duration{0, 0, -1, 100 * time.Hour}[pick.IntN(4)], ID: []string{"", "", "id"}[pick.IntN(3)],
+		}
+		if !r.isSimple() {
+			continue
+		}
+		simple++
+		if err := r.validateForAll(); err != nil || r.ID != "" || r.Overdraw {
+			t.Fatalf("%+v is simple, and TakeAll says %v", r, err)
+		}
+	}
+	if simple < 100 {
+		t.Errorf("only %d simple requests: the test proves nothing", simple)
+	}
+}
+
 func (p *knownPair) compare(t *testing.T, rs []Request, fast, general []Decision, err1, err2 error) {
 	t.Helper()
 	if !slices.Equal(fast, general) || fmt.Sprint(err1) != fmt.Sprint(err2) {

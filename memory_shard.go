@@ -156,6 +156,9 @@ func (s *shard) decide(cl *compiledLimit, slot []uint64, now int64, req algorith
 		putBucket(slot, b)
 		d.set(cl, out, cl.leaky.Balance(max(b.Full-now, 0)))
 	case FixedWindow:
+		if req.IsTake() && cl.spend(slot, now, req.Cost, d) {
+			return
+		}
 		c, out := cl.fixed.Decide(counterOf(slot), now, cl.window(now), req)
 		putCounter(slot, c)
 		d.set(cl, out, cl.fixed.Balance(c, now))
@@ -170,6 +173,31 @@ func (s *shard) decide(cl *compiledLimit, slot []uint64, now int64, req algorith
 	case Concurrent:
 		s.decidePermits(cl, &cl.permits, slot, now, req, d)
 	}
+}
+
+// spend decides the most frequent requests: units that are left in a token bucket or a fixed
+// window. If it is not ok, nothing has changed.
+func (cl *compiledLimit) spend(slot []uint64, now, cost int64, d *Decision) (ok bool) {
+	switch cl.limit.Algorithm {
+	case TokenBucket:
+		full, ok := cl.token.SpendOne(int64(slot[expiryWord]), now)
+		if !ok || cost != 1 || isOverdrawn(slot[expiryWord]) {
+			return false
+		}
+		slot[expiryWord] = uint64(full)
+		d.set(cl, algorithm.Outcome{Allowed: true, Granted: 1}, cl.token.Balance(full-now))
+		return true
+	case FixedWindow:
+		c := counterOf(slot)
+		bal, ok := cl.fixed.Spend(&c, now, cl.period, cost)
+		if !ok || cl.calendar != nil { // whose windows differ in length
+			return false
+		}
+		slot[countWord] = uint64(c.Used)
+		d.set(cl, algorithm.Outcome{Allowed: true, Granted: cost}, bal)
+		return true
+	}
+	return false
 }
 
 func (s *shard) decidePermits(cl *compiledLimit, c *algorithm.Concurrent, slot []uint64, now int64, req algorithm.Request, d *Decision) {
@@ -187,7 +215,7 @@ func (s *shard) decidePermits(cl *compiledLimit, c *algorithm.Concurrent, slot [
 
 func (s *shard) decideRolling(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, d *Decision) {
 	r, recorded := s.ring(cl, slot)
-	if recorded && req.Cost > 0 && !req.AtMost && req.KeepFree == 0 {
+	if recorded && req.IsTake() {
 		if bal, ok := cl.rolling.Spend(&r, now, req.Cost); ok {
 			slot[expiryWord], slot[totalWord] = uint64(now+bal.ResetAfter), uint64(r.Total)
 			d.set(cl, algorithm.Outcome{Allowed: true, Granted: req.Cost}, bal)
@@ -226,7 +254,7 @@ func (s *shard) decideTruncated(cl *compiledLimit, slot []uint64, now int64, req
 
 func (s *shard) decideLog(cl *compiledLimit, w *algorithm.SlidingLog, slot []uint64, now int64, req algorithm.Request, d *Decision) {
 	l := s.log(cl, slot)
-	if req.Cost > 0 && !req.AtMost && req.KeepFree == 0 && l.Times != nil {
+	if l.Times != nil && req.IsTake() {
 		if bal, ok := w.Spend(&l, now, req.Cost); ok {
 			putLog(cl, slot, &l)
 			d.set(cl, algorithm.Outcome{Allowed: true, Granted: req.Cost}, bal)

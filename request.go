@@ -199,6 +199,14 @@ func (r *Request) validateForAll() error {
 	return r.validateShape()
 }
 
+// isSimple reports whether the request is a take or a peek that [TakeAll] accepts under a
+// limit over time, and that has nothing to do with IDs. It answers for most requests what
+// validateForAll would, in less time.
+func (r *Request) isSimple() bool {
+	return r.Cost >= 0 && r.Key != "" && r.ID == "" && r.Hold == 0 && r.MaxDelay >= 0 && r.KeepFree >= 0 &&
+		!r.AtMost && !r.Overdraw && !r.Settle && !r.NewID
+}
+
 // forAlgorithm returns the part of the request that the algorithms need.
 func (r *Request) forAlgorithm() algorithm.Request {
 	return algorithm.Request{

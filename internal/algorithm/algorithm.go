@@ -66,6 +66,10 @@ type Balance struct {
 	ResetAfter int64 // until the key is full
 }
 
+// IsTake reports whether the request takes its cost if that is left, and asks for nothing
+// else. A MaxDelay does not matter to windows.
+func (r *Request) IsTake() bool { return r.Cost > 0 && !r.AtMost && !r.Overdraw && r.KeepFree == 0 }
+
 // fit returns the cost, reduced to what is free if AtMost is set. If nothing is
 // free it is one unit, so that the denial has the RetryAfter of one unit. What is to
 // be kept free is not.

@@ -78,6 +78,16 @@ func (f *FixedWindow) Decide(s Counter, now int64, w Window, req Request) (Count
 	return open, out
 }
 
+// Spend is Decide for the most common case: a cost that is left in an open window of that
+// length, which is not overdrawn. If it returns false, nothing has changed: call Decide.
+func (f *FixedWindow) Spend(s *Counter, now, length, cost int64) (bal Balance, ok bool) {
+	if s.Used == 0 || s.Overdrawn || s.End <= now || s.End-now > length || cost > f.Count-s.Used {
+		return bal, false
+	}
+	s.Used += cost
+	return Balance{Remaining: f.Count - s.Used, ResetAfter: RoundUp(s.End-now, f.Tick)}, true
+}
+
 // Balance returns the state of a counter that Decide returned.
 func (f *FixedWindow) Balance(s Counter, now int64) Balance {
 	if s.Used == 0 || s.End <= now {

@@ -46,7 +46,7 @@ func FuzzReservations(f *testing.F) { fuzz(f, reservationsKeepRateAndOrder) }
 func FuzzSpendOneMatchesDecide(f *testing.F) { fuzz(f, spendOneMatchesDecide) }
 
 func FuzzSpendMatchesDecide(f *testing.F) {
-	fuzzKinds(f, []kind{rollingWindow, slidingLog}, spendMatchesDecide)
+	fuzzKinds(f, []kind{fixedWindow, rollingWindow, slidingLog}, spendMatchesDecide)
 }
 
 func FuzzLeakyBucketSpaces(f *testing.F) { fuzz(f, leakyBucketSpaces) }

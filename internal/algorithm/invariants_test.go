@@ -34,7 +34,7 @@ func spendOneMatchesDecide(t *rapid.T) {
 
 // Spend does the same as Normalize, Decide and Record, or else changes nothing.
 func TestSpendMatchesDecide(t *testing.T) {
-	checkKinds(t, []kind{rollingWindow, slidingLog}, spendMatchesDecide)
+	checkKinds(t, []kind{fixedWindow, rollingWindow, slidingLog}, spendMatchesDecide)
 }
 
 func spendMatchesDecide(t *rapid.T, k kind) {
@@ -63,6 +63,8 @@ func spendMatchesDecide(t *rapid.T, k kind) {
 // spend calls Spend, if the key's algorithm has it.
 func spend(k key, now, cost int64) (algorithm.Balance, bool) {
 	switch k := k.(type) {
+	case *fixedKey:
+		return k.limit.Spend(&k.counter, now, k.windows.window(now).Length, cost)
 	case *rollingKey:
 		if k.ring.Counts != nil {
 			return k.limit.Spend(&k.ring, now, cost)

@@ -98,6 +98,10 @@ const (
 // the spare capacity of buf as scratch space, and returns buf with its old length and
 // possibly a larger capacity.
 func (l *nodeList) find(e Entry, buf []byte) (*node, matchKind, []byte) {
+	if l.isFew() {
+		n, kind := l.findFew(e)
+		return n, kind, buf
+	}
 	if l.wildcards != nil || l.mayHave(markOfJoined(e)) {
 		start := len(buf)
 		buf = appendJoined(buf, e)
@@ -110,6 +114,30 @@ func (l *nodeList) find(e Entry, buf []byte) (*node, matchKind, []byte) {
 		return n, matchDefault, buf
 	}
 	return nil, matchNone, buf
+}
+
+// isFew reports whether findFew can find nodes.
+func (l *nodeList) isFew() bool { return l.wildcards == nil && len(l.nodes) <= maxFew }
+
+// findFew is find for a few nodes without stars.
+func (l *nodeList) findFew(e Entry) (byKey *node, kind matchKind) {
+	joined, key := markOfJoined(e), markOf(e.Key)
+	kind = matchNone
+	for i, n := range l.nodes {
+		if l.first[i] == joined && n.isJoined(e) {
+			return n, matchExact
+		}
+		if l.first[i] == key && n.joined == e.Key {
+			byKey, kind = n, matchDefault
+		}
+	}
+	return byKey, kind
+}
+
+// isJoined reports whether the node's joined text is that of an entry.
+func (n *node) isJoined(e Entry) bool {
+	rest, ok := strings.CutPrefix(n.joined, e.Key)
+	return ok && len(rest) == 1+len(e.Value) && rest[0] == '_' && rest[1:] == e.Value
 }
 
 // mayHave reports whether a node's joined text has that mark.
@@ -196,7 +224,12 @@ func (d *Domain) Match(entries []Entry, buf []byte) (*Rule, []byte) {
 		}
 		var n *node
 		var kind matchKind
-		if n, kind, buf = at.find(e, buf); n == nil {
+		if at.isFew() {
+			n, kind = at.findFew(e)
+		} else {
+			n, kind, buf = at.find(e, buf)
+		}
+		if n == nil {
 			break
 		}
 		if len(buf) > start {

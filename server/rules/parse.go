@@ -131,6 +131,9 @@ func (p *parser) addDomain(r *reader, line int, name string) *Domain {
 	if !ok {
 		d = &Domain{Name: name, File: r.file, Line: line}
 		p.set.domains[name] = d
+		if len(p.set.few) < maxFew {
+			p.set.few = append(p.set.few, d)
+		}
 	}
 	return d
 }

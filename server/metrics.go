@@ -187,11 +187,11 @@ func (c engineCollector) Collect(ch chan<- prometheus.Metric) {
 		counter := func(d *prometheus.Desc, v uint64, labels ...string) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append([]string{n.Rule}, labels...)...)
 		}
-		counter(decisionsDesc, n.Allowed.Load(), "allowed", "enforce")
+		counter(decisionsDesc, n.Allowed(), "allowed", "enforce")
 		counter(decisionsDesc, n.Denied.Load(), "denied", "enforce")
 		counter(decisionsDesc, n.Shadowed.Load(), "denied", "shadow")
 		counter(decisionsDesc, n.Errors.Load(), "error", "enforce")
-		counter(unitsDesc, n.AllowedUnits.Load(), "allowed")
+		counter(unitsDesc, n.AllowedUnits(), "allowed")
 		counter(unitsDesc, n.DeniedUnits.Load(), "denied")
 		if n.Rule != "" { // ad-hoc limits differ by request
 			ch <- prometheus.MustNewConstMetric(limitDesc, prometheus.GaugeValue, float64(n.Limit), n.Rule)

@@ -85,8 +85,8 @@ func checkKey(t *testing.T, e *engine.Engine, query, rule string) {
 	}
 	checkEntries(t, log, rule)
 	for _, counts := range e.RuleCounters() {
-		if counts.Rule == "edge/remote_address" && counts.Allowed.Load() != 1 || counts.Rule == "" && counts.Allowed.Load() != 0 {
-			t.Errorf("%s: got %d counted requests of rule %q, want those of clients only", query, counts.Allowed.Load(), counts.Rule)
+		if counts.Rule == "edge/remote_address" && counts.Allowed() != 1 || counts.Rule == "" && counts.Allowed() != 0 {
+			t.Errorf("%s: got %d counted requests of rule %q, want those of clients only", query, counts.Allowed(), counts.Rule)
 		}
 	}
 }

@@ -117,8 +117,8 @@ func newRuleResponse(r *rules.Rule) ruleResponse {
 
 func newCounters(c *engine.RuleCounters) *counters {
 	return &counters{
-		Allowed: c.Allowed.Load(), Denied: c.Denied.Load(), Shadowed: c.Shadowed.Load(),
-		AllowedUnits: c.AllowedUnits.Load(), DeniedUnits: c.DeniedUnits.Load(), Errors: c.Errors.Load(),
+		Allowed: c.Allowed(), Denied: c.Denied.Load(), Shadowed: c.Shadowed.Load(),
+		AllowedUnits: c.AllowedUnits(), DeniedUnits: c.DeniedUnits.Load(), Errors: c.Errors.Load(),
 	}
 }
 

@@ -51,7 +51,7 @@ func (e *Engine) FindTarget(ctx context.Context, domain string, entries []rules.
 	ev := evaluations.Get().(*evaluation)
 	defer ev.release()
 	ev.engine, ev.result = e, &r
-	if err := ev.prepare(ctx, t, d, ds); err != nil {
+	if err := ev.prepare(ctx, t, d, ds, 0); err != nil {
 		return Target{}, err
 	}
 	switch {
@@ -118,8 +118,7 @@ func (e *Engine) CountReported(t *Target, allowed, denied uint64) {
 		return
 	}
 	c := t.state.counters
-	c.Allowed.Add(allowed)
-	c.AllowedUnits.Add(allowed)
+	c.singles.Add(allowed)
 	c.Denied.Add(denied)
 	c.DeniedUnits.Add(denied)
 	if t.state.source != nil {

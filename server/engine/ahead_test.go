@@ -106,8 +106,8 @@ func TestReportedDenialsCountTowardsPenalty(t *testing.T) {
 	defer func() { stop(); <-done }()
 	target := find(t, e, "user=eve")
 	e.CountReported(&target, 3, 1<<60)
-	if c := e.RuleCounters()[1]; c.Allowed.Load() != 3 || c.Denied.Load() != 1<<40 {
-		t.Errorf("allowed %d, denied %d, want 3 and 2⁴⁰", c.Allowed.Load(), c.Denied.Load())
+	if c := e.RuleCounters()[1]; c.Allowed() != 3 || c.Denied.Load() != 1<<40 {
+		t.Errorf("allowed %d, denied %d, want 3 and 2⁴⁰", c.Allowed(), c.Denied.Load())
 	}
 	deadline := time.After(time.Minute)
 	poll := time.NewTicker(10 * time.Millisecond)

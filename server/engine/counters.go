@@ -21,9 +21,13 @@ type RuleCounters struct {
 
 // Counters count takes, and neither peeks nor refunds. They survive a reload of the rules.
 type Counters struct {
-	Allowed, Denied, Shadowed atomic.Uint64 // requests; Shadowed would have been denied
-	AllowedUnits, DeniedUnits atomic.Uint64
-	Errors                    atomic.Uint64
+	Denied, Shadowed atomic.Uint64 // requests; Shadowed would have been denied
+	DeniedUnits      atomic.Uint64
+	Errors           atomic.Uint64
+
+	// Allowed requests: most take one unit, and are counted by one atomic operation.
+	singles            atomic.Uint64 // requests that took one unit
+	others, otherUnits atomic.Uint64 // requests that took more or none, and what they took
 
 	Hits        Hits      // without those in HitsByValue
 	HitsByValue ValueHits // of rules that rules.Rule.HasMetricValues
@@ -32,6 +36,12 @@ type Counters struct {
 
 	Permits PermitCounters // of a concurrent limit
 }
+
+// Allowed returns how many requests were allowed.
+func (t *Counters) Allowed() uint64 { return t.singles.Load() + t.others.Load() }
+
+// AllowedUnits returns how many units the allowed requests took.
+func (t *Counters) AllowedUnits() uint64 { return t.singles.Load() + t.otherUnits.Load() }
 
 // PermitCounters count what becomes of permits. What is granted counts as AllowedUnits, renewals
 // included. How many are held only the store knows.
@@ -68,6 +78,7 @@ type ruleTable struct {
 // A ruleState is what the engine keeps for a rule.
 type ruleState struct {
 	counters *RuleCounters
+	plain    bool             // see Engine.isPlain
 	template penstock.Request // under the rule's stored limit, without a key
 	source   *topkeys.Source  // of the rule's keys; nil for request limits, which have one each
 	count    int64            // the count of the rule's limit
@@ -104,6 +115,7 @@ func (e *Engine) newRuleState(s *rules.Set, r *rules.Rule) ruleState {
 		template: newTemplate(e.store, storedLimit(r, e.isCompat(s, r))),
 		count:    r.Limit.Count,
 		source:   e.topKeys.NewSource(r.Name),
+		plain:    e.isPlain(r),
 	}
 	state.template.KeepFree = r.KeepFree
 	if canCount(&r.Limit) {
@@ -152,8 +164,12 @@ func maxAtOnce(l penstock.Limit) int64 {
 }
 
 func (t *Counters) countAllowed(units int64) {
-	t.Allowed.Add(1)
-	t.AllowedUnits.Add(uint64(max(units, 0)))
+	if units == 1 {
+		t.singles.Add(1)
+		return
+	}
+	t.others.Add(1)
+	t.otherUnits.Add(uint64(max(units, 0)))
 }
 
 // maxUnitsPerRequest is the most that one request adds to a counter, so that a huge cost
@@ -220,8 +236,8 @@ func (c *LocalCounters) Fail() { c.errors++ }
 func (c *LocalCounters) Flush() {
 	t := c.engine.requestLimitState.counters.Counters
 	if c.allowed > 0 {
-		t.Allowed.Add(c.allowed)
-		t.AllowedUnits.Add(c.allowedUnits)
+		t.others.Add(c.allowed)
+		t.otherUnits.Add(c.allowedUnits)
 	}
 	if c.denied > 0 {
 		t.Denied.Add(c.denied)

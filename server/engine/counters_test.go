@@ -16,7 +16,7 @@ func countersOf(t testing.TB, e *engine.Engine, rule string) string {
 	for _, c := range e.RuleCounters() {
 		if c.Rule == rule {
 			return fmt.Sprintf("limit=%d allowed=%d/%d denied=%d/%d shadowed=%d errors=%d", c.Limit,
-				c.Allowed.Load(), c.AllowedUnits.Load(), c.Denied.Load(), c.DeniedUnits.Load(), c.Shadowed.Load(), c.Errors.Load())
+				c.Allowed(), c.AllowedUnits(), c.Denied.Load(), c.DeniedUnits.Load(), c.Shadowed.Load(), c.Errors.Load())
 		}
 	}
 	t.Fatalf("no counters of %q", rule)

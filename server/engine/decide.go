@@ -115,13 +115,8 @@ func (e *Engine) evaluate(ctx context.Context, domain string, u under, ds []Desc
 	}
 	ev := evaluations.Get().(*evaluation)
 	defer ev.release()
-	ev.engine, ev.result, ev.under = e, r, u
-	if err := ev.prepare(ctx, t, d, ds); err != nil {
-		return err
-	}
-	over, err := ev.decide(ctx, d)
-	ev.settleOverrides(err)
-	ev.count(d, ds, err)
+	ev.engine, ev.result, ev.under, ev.compat = e, r, u, d.CompatEnvoy || e.compatEnvoy
+	over, err := ev.run(ctx, t, d, ds)
 	if err != nil {
 		r.reset(0)
 		return err
@@ -131,6 +126,24 @@ func (e *Engine) evaluate(ctx context.Context, domain string, u under, ds []Desc
 		ev.checkUnmatched(t, d, ds)
 	}
 	return nil
+}
+
+// run reports whether the request is over a limit, and updates the counters.
+func (ev *evaluation) run(ctx context.Context, t *ruleTable, d *rules.Domain, ds []Descriptor) (over bool, err error) {
+	found := 0
+	if !ev.compat && ev.under == (under{}) {
+		if found = ev.findPlain(t, d, ds); found == len(ds) {
+			return ev.decidePlain(ctx, d, ds)
+		}
+		ev.limitPlain(ds)
+	}
+	if err := ev.prepare(ctx, t, d, ds, found); err != nil {
+		return false, err
+	}
+	over, err = ev.decide(ctx)
+	ev.settleOverrides(err)
+	ev.count(d, ds, err)
+	return over, err
 }
 
 // HasID reports whether a descriptor has an entry that names a permit under the rules of the

@@ -118,15 +118,15 @@ descriptors:
 		for _, c := range e.RuleCounters() {
 			switch c.Rule {
 			case "crowd/all":
-				if a, d := c.Allowed.Load(), c.Denied.Load(); a != 1000 || d == 0 {
+				if a, d := c.Allowed(), c.Denied.Load(); a != 1000 || d == 0 {
 					t.Errorf("all: %d allowed and %d denied were counted", a, d)
 				}
 			case "crowd/user":
-				if a := c.Allowed.Load(); a != 1000 {
+				if a := c.Allowed(); a != 1000 {
 					t.Errorf("user: %d allowed counted", a)
 				}
 			case "crowd/trial":
-				if a, s := c.Allowed.Load(), c.Shadowed.Load(); a != 10 || s != 990 {
+				if a, s := c.Allowed(), c.Shadowed.Load(); a != 10 || s != 990 {
 					t.Errorf("trial: %d allowed and %d in shadow were counted", a, s)
 				}
 			}

@@ -20,13 +20,14 @@ import (
 // An evaluation is one call of Decide. It runs in three steps: prepare finds the limits
 // and keys of the descriptors (override.go has those with their own limit), decide takes
 // them in one of two modes (all_or_nothing.go, envoy_compat.go), and count updates the
-// rules' counters. Evaluations are pooled, since
+// rules' counters. Usual requests need less (plain.go). Evaluations are pooled, since
 // most of their memory has the same size every time.
 type evaluation struct {
-	engine  *Engine
-	result  *Result
-	under   under
-	compat  bool // descriptors are decided as Envoy's service does
+	engine *Engine
+	result *Result
+	under  under
+	compat bool // descriptors are decided as Envoy's service does
+	plainTakes
 	limited []limitedDescriptor
 	plain   bool   // all of them take from enforced rules, and nothing changes their limits
 	keys    []byte // of all limited descriptors, one after the other
@@ -85,18 +86,19 @@ func (ev *evaluation) release() {
 	clear(ev.templates)
 	ev.overrides, ev.templates = ev.overrides[:0], ev.templates[:0]
 	ev.engine, ev.result, ev.text = nil, nil, ""
-	ev.under, ev.hasSettle = under{}, false
+	ev.under, ev.hasSettle, ev.takes, ev.prepared = under{}, false, ev.takes[:0], ev.prepared[:0]
 	ev.limited, ev.keys, ev.unmatched = ev.limited[:0], ev.keys[:0], ev.unmatched[:0]
 	if cap(ev.keys) > maxKeptKeyBytes {
-		ev.keys = nil
+		ev.keys, ev.plainTakes = nil, plainTakes{}
 	}
 	evaluations.Put(ev)
 }
 
-// prepare finds the limit and the key of every descriptor.
-func (ev *evaluation) prepare(ctx context.Context, t *ruleTable, domain *rules.Domain, ds []Descriptor) error {
+// prepare finds the limit and the key of every descriptor. The rules of the first have been
+// found already.
+func (ev *evaluation) prepare(ctx context.Context, t *ruleTable, domain *rules.Domain, ds []Descriptor, found int) error {
 	ev.plain = true
-	for i := range ds {
+	for i := found; i < len(ds); i++ {
 		if err := ev.match(ctx, t, domain, i, &ds[i]); err != nil {
 			return err
 		}
@@ -302,8 +304,7 @@ func (ev *evaluation) keyOf(d *limitedDescriptor) string { return ev.text[d.key:
 
 // decide reports whether the request is over a limit. After an error nothing stays charged,
 // as far as the store can be reached.
-func (ev *evaluation) decide(ctx context.Context, domain *rules.Domain) (over bool, err error) {
-	ev.compat = domain.CompatEnvoy || ev.engine.compatEnvoy
+func (ev *evaluation) decide(ctx context.Context) (over bool, err error) {
 	switch {
 	case ev.under.settle:
 		return false, ev.settleID(ctx) // bans deny nothing that has been used already
@@ -348,8 +349,10 @@ func (ev *evaluation) queue(i int, cost int64) {
 func (ev *evaluation) enqueue(i int, template *penstock.Request, cost int64) *penstock.Request {
 	ev.queued = append(ev.queued, i)
 	ev.decisions = append(ev.decisions, penstock.Decision{})
-	ev.requests = append(ev.requests, *template)
-	r := &ev.requests[len(ev.requests)-1]
+	n := len(ev.requests)
+	ev.requests = slices.Grow(ev.requests, 1)[:n+1]
+	r := &ev.requests[n]
+	*r = *template // append would copy it twice
 	r.Key, r.Cost = ev.keyOf(&ev.limited[i]), cost
 	return r
 }
@@ -441,7 +444,7 @@ func (ev *evaluation) count(domain *rules.Domain, ds []Descriptor, err error) {
 	}
 	for i := range ev.limited {
 		d := &ev.limited[i]
-		counters, granted := d.state.counters, ev.granted(d)
+		granted := ev.granted(d)
 		if err == nil && d.cost >= 0 && ev.engine.countHits {
 			ev.countLookup(d)
 			if d.cost > 0 {
@@ -450,7 +453,7 @@ func (ev *evaluation) count(domain *rules.Domain, ds []Descriptor, err error) {
 		}
 		switch {
 		case err != nil:
-			counters.Errors.Add(1)
+			d.state.counters.Errors.Add(1)
 		case d.cost < 0:
 			ev.countRelease(d)
 		case d.cost == 0:
@@ -459,7 +462,7 @@ func (ev *evaluation) count(domain *rules.Domain, ds []Descriptor, err error) {
 			ev.countHeldID(d)
 			ev.countKey(d)
 		case granted > 0:
-			counters.countAllowed(granted)
+			d.state.counters.countAllowed(granted)
 			ev.countKey(d)
 		}
 	}

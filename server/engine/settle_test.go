@@ -187,8 +187,8 @@ func TestSettlementsAreNotCounted(t *testing.T) {
 	takeWithID(t, e, "x", descriptor(40, "minute=7"))
 	settle(t, e, "x", descriptor(15, "minute=7"))
 	c := counterOf(e, "llm/minute")
-	if c.Allowed.Load() != 1 || c.AllowedUnits.Load() != 40 || c.Denied.Load() != 0 {
-		t.Errorf("%d allowed with %d units, %d denied, want the take", c.Allowed.Load(), c.AllowedUnits.Load(), c.Denied.Load())
+	if c.Allowed() != 1 || c.AllowedUnits() != 40 || c.Denied.Load() != 0 {
+		t.Errorf("%d allowed with %d units, %d denied, want the take", c.Allowed(), c.AllowedUnits(), c.Denied.Load())
 	}
 }
 

@@ -142,7 +142,7 @@ func (o *Observer) ruleRows(w Window) []RuleRow {
 // PermitsOf returns the counters of the permits of a rule.
 func PermitsOf(c *engine.RuleCounters) Permits {
 	return Permits{
-		Granted: c.AllowedUnits.Load(), Released: c.Permits.Released.Load(),
+		Granted: c.AllowedUnits(), Released: c.Permits.Released.Load(),
 		NotHeld: c.Permits.NotHeld.Load(), HeldIDs: c.Permits.HeldIDs.Load(),
 	}
 }

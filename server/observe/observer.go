@@ -139,5 +139,5 @@ func (o *Observer) Tick() {
 
 // CountsOf returns the counters of a rule.
 func CountsOf(c *engine.RuleCounters) Counts {
-	return Counts{Allowed: c.Allowed.Load(), Denied: c.Denied.Load(), Shadowed: c.Shadowed.Load(), Errors: c.Errors.Load()}
+	return Counts{Allowed: c.Allowed(), Denied: c.Denied.Load(), Shadowed: c.Shadowed.Load(), Errors: c.Errors.Load()}
 }

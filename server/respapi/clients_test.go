@@ -94,7 +94,7 @@ func runRedisBenchmark(t *testing.T, store penstock.Store, args string) {
 		t.Errorf("redis-benchmark printed %s", got)
 	}
 	counts := s.engine.RuleCounters()[0]
-	if a, b := counts.Allowed.Load(), counts.Denied.Load(); a < 800 || a+b < n {
+	if a, b := counts.Allowed(), counts.Denied.Load(); a < 800 || a+b < n {
 		t.Errorf("%d allowed and %d denied, want 16 of each of 50 keys and %d in all", a, b, n)
 	}
 }

@@ -110,10 +110,10 @@ func TestTakeIsCounted(t *testing.T) {
 			}{{"", 1, 1, 3, 2}, {"shop/user", 1, 1, 5, 1}} {
 				all := s.engine.RuleCounters()
 				got := all[slices.IndexFunc(all, func(c *engine.RuleCounters) bool { return c.Rule == rule.name })]
-				if got.Allowed.Load() != rule.allowed || got.Denied.Load() != rule.denied ||
-					got.AllowedUnits.Load() != rule.allowedUnits || got.DeniedUnits.Load() != rule.units {
-					t.Errorf("rule %q: got %d and %d allowed and denied, %d and %d units, want %+v", rule.name, got.Allowed.Load(),
-						got.Denied.Load(), got.AllowedUnits.Load(), got.DeniedUnits.Load(), rule)
+				if got.Allowed() != rule.allowed || got.Denied.Load() != rule.denied ||
+					got.AllowedUnits() != rule.allowedUnits || got.DeniedUnits.Load() != rule.units {
+					t.Errorf("rule %q: got %d and %d allowed and denied, %d and %d units, want %+v", rule.name, got.Allowed(),
+						got.Denied.Load(), got.AllowedUnits(), got.DeniedUnits.Load(), rule)
 				}
 			}
 		})

@@ -154,8 +154,8 @@ func TestShadowRuleCountsReports(t *testing.T) {
 	b.report(st, "/", 1, 0)
 	b.now = b.now.Add(2 * time.Second)
 	b.report(st, "/", 25, 0)
-	if c := b.counters(); c.Allowed.Load() != 10 || c.Shadowed.Load() != 15 {
-		t.Errorf("allowed %d, shadowed %d, want 10 and 15", c.Allowed.Load(), c.Shadowed.Load())
+	if c := b.counters(); c.Allowed() != 10 || c.Shadowed.Load() != 15 {
+		t.Errorf("allowed %d, shadowed %d, want 10 and 15", c.Allowed(), c.Shadowed.Load())
 	}
 }
 
@@ -191,8 +191,8 @@ func TestLeaseIsSentAsPaidUnitsThatDoNotRefill(t *testing.T) {
 	if !sameTokenBucket(second, third) {
 		t.Errorf("a lease with enough left was replaced by %v, after %v", third, second)
 	}
-	if c := b.counters(); c.Allowed.Load() != 15 || c.Denied.Load() != 15 {
-		t.Errorf("the rule counts %d allowed and %d denied, want 15 and 15: the first report is before any assignment", c.Allowed.Load(), c.Denied.Load())
+	if c := b.counters(); c.Allowed() != 15 || c.Denied.Load() != 15 {
+		t.Errorf("the rule counts %d allowed and %d denied, want 15 and 15: the first report is before any assignment", c.Allowed(), c.Denied.Load())
 	}
 }
 

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"bufio"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"maps"
@@ -285,7 +286,7 @@ func TestRatelimitTellsOfItsLocalCache(t *testing.T) {
 		t.Run("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT="+stop, func(t *testing.T) {
 			t.Parallel()
 			receiver := startStatsd(t, "tcp")
-			d := startRatelimitOn(t, "redis://"+redis.Addr, statsdRules, "CACHE_KEY_PREFIX=cache-"+stop, "LOCAL_CACHE_SIZE_IN_BYTES=1000",
+			d := startRatelimitOn(t, "redis://"+redis.Addr, statsdRules, "CACHE_KEY_PREFIX="+rand.Text(), "LOCAL_CACHE_SIZE_IN_BYTES=1000",
 				"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT="+stop, "REDIS_TIMEOUT=1m",
 				"STATSD_HOST=127.0.0.1", fmt.Sprint("STATSD_PORT=", receiver.addr.Port), "STATS_FLUSH_INTERVAL=24h")
 			hitAll(t, d, "nowhere", "path", "login")
@@ -304,7 +305,7 @@ func TestRatelimitTellsOfItsLocalCache(t *testing.T) {
 func TestPrometheusTellsOfTheLocalCacheIfItIsOn(t *testing.T) {
 	t.Parallel()
 	for size, isOn := range []bool{false, true} {
-		d := startRatelimitOn(t, "redis://"+redis.Addr, statsdRules, fmt.Sprint("LOCAL_CACHE_SIZE_IN_BYTES=", size), fmt.Sprint("CACHE_KEY_PREFIX=page", size), "USE_PROMETHEUS=true", "PROMETHEUS_ADDR=127.0.0.1:0", "REDIS_TIMEOUT=1m")
+		d := startRatelimitOn(t, "redis://"+redis.Addr, statsdRules, fmt.Sprint("LOCAL_CACHE_SIZE_IN_BYTES=", size), "CACHE_KEY_PREFIX="+rand.Text(), "USE_PROMETHEUS=true", "PROMETHEUS_ADDR=127.0.0.1:0", "REDIS_TIMEOUT=1m")
 		for range 4 {
 			hit(t, d, "path", "login")
 		}

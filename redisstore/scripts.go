@@ -25,7 +25,7 @@ var commonScripts = sync.OnceValue(func() []*Script {
 	for _, s := range algorithm.Steps {
 		if s != algorithm.ConcurrentStep {
 			for _, steps := range [][]algorithm.Step{{s, s}, {s, s, s}} {
-				list = append(list, newUnrolledScript(steps, false), newUnrolledScript(steps, true))
+				list = append(list, groupScript(steps, false), groupScript(steps, true))
 			}
 		}
 	}
@@ -62,5 +62,23 @@ func takeAllScript(set uint) *Script {
 		}
 	}
 	script, _ := takeAllScripts.LoadOrStore(set, newScript("take all", algorithm.TakeAllScript(steps)))
+	return script.(*Script)
+}
+
+// groupScripts holds the scripts of groups needed so far, by unrolledKey: making one takes the
+// sources of its steps apart by regular expressions. There are about nine hundred.
+var groupScripts sync.Map
+
+// groupScript returns the script of a group with these steps.
+func groupScript(steps []algorithm.Step, each bool) *Script {
+	key := unrolledKey{string(steps), each}
+	if script, ok := groupScripts.Load(key); ok {
+		return script.(*Script)
+	}
+	name, text := "take all", algorithm.TakeAllBatchScript
+	if each {
+		name, text = "take each", algorithm.TakeEachBatchScript
+	}
+	script, _ := groupScripts.LoadOrStore(key, newScript(name, text(steps)))
 	return script.(*Script)
 }

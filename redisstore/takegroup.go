@@ -130,17 +130,10 @@ func (u *unrolledScripts) get(steps []algorithm.Step, each bool) *unrolledScript
 		if u.have == nil {
 			u.have = map[unrolledKey]*unrolledScript{}
 		}
-		script = &unrolledScript{script: newUnrolledScript(steps, each), batchQueue: batchQueue{maxBatch: maxBatch}}
+		script = &unrolledScript{script: groupScript(steps, each), batchQueue: batchQueue{maxBatch: maxBatch}}
 		u.have[key] = script
 	}
 	return script
-}
-
-func newUnrolledScript(steps []algorithm.Step, each bool) *Script {
-	if each {
-		return newScript("take each", algorithm.TakeEachBatchScript(steps))
-	}
-	return newScript("take all", algorithm.TakeAllBatchScript(steps))
 }
 
 // appendArgs appends the arguments of the group's script, for all keys that are left.

@@ -5,7 +5,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 )
 
 // MaxUnrolled is the most steps of an unrolled script: a function in Lua has at most 200
@@ -27,7 +26,7 @@ func TakeEachBatchScript(steps []Step) string { return unroll(steps, false) }
 func unroll(steps []Step, together bool) string {
 	var all unrolledStep
 	for i, s := range steps {
-		u := unrolledOf(s, i+1, together)
+		u := s.unroll(strconv.Itoa(i+1), together)
 		all = unrolledStep{all.head + u.head, all.decide + u.decide, all.write + u.write, all.reply + u.reply}
 	}
 	if strings.Contains(all.head, sharedTime) {
@@ -47,26 +46,6 @@ const sharedTime = "instant"
 
 // An unrolledStep is a part of an unrolled script.
 type unrolledStep struct{ head, decide, write, reply string }
-
-// unrolledSteps holds the parts made so far, by unrolledPlace: their sources are taken apart by
-// regular expressions, and there are more scripts than parts.
-var unrolledSteps sync.Map
-
-// An unrolledPlace is where a step is, counted from 1, and in which of the two kinds of scripts.
-type unrolledPlace struct {
-	step     Step
-	at       int
-	together bool
-}
-
-func unrolledOf(s Step, at int, together bool) unrolledStep {
-	place := unrolledPlace{s, at, together}
-	u, ok := unrolledSteps.Load(place)
-	if !ok {
-		u, _ = unrolledSteps.LoadOrStore(place, s.unroll(strconv.Itoa(at), together))
-	}
-	return u.(unrolledStep)
-}
 
 // unroll returns the step with a suffix on each of its variables. Together with others, it
 // is taken only if all fit.

@@ -161,7 +161,7 @@ func (b *bench) virtualServers() error {
 			share, p99 := mean.good/capacity, float64(mean.p99)/(math.Log(100)*float64(c.Mean))
 			rows[name] = append(rows[name], fmt.Sprintf("%.2f, %.1f×, %.1f %%", share, p99, 100*mean.refused))
 			if name == ours && !b.quick {
-				b.addServer("HTTP server in virtual time", c, times, mean, share, p99)
+				b.addServer("HTTP server in virtual time", times, mean, share, p99)
 			}
 		}
 	}
@@ -245,7 +245,7 @@ func (b *bench) serversOf(c serverCase) error {
 				if c.Workers == 0 {
 					kind = "real server, processor busy"
 				}
-				b.addServer(kind, c.serverConfig, times, s.summary, share, p99)
+				b.addServer(kind, times, s.summary, share, p99)
 			}
 		}
 	}
@@ -253,15 +253,12 @@ func (b *bench) serversOf(c serverCase) error {
 	return nil
 }
 
-func (b *bench) addServer(kind string, c serverConfig, times float64, s summary, share, p99 float64) {
+func (b *bench) addServer(kind string, times float64, s summary, share, p99 float64) {
 	if times < 1 {
 		b.findings.Add(kind+fmt.Sprintf(", %g of the capacity: refused", times), "≤ 0.2 %", s.refused <= 0.002, "%.2f %%", 100*s.refused)
 		return
 	}
-	least, most := 0.95, 2.0
-	if c.Workers == 0 { // no fixed limit does better in the simulation of one processor
-		least, most = 0.85, 3.5
-	}
+	const least, most = 0.95, 2.0
 	b.findings.Add(fmt.Sprintf("%s, %g× the capacity", kind, times), fmt.Sprintf("≥ %g of the capacity, p99 ≤ %g× idle", least, most),
 		share >= least && p99 <= most, "%.3f; p99 %.2f×", share, p99)
 }

@@ -188,6 +188,8 @@ func startServer(t testing.TB, s *Server) string {
 	return l.Addr().String()
 }
 
+// serve serves on a listener until the test ends. The server accepts from it when serve returns:
+// one that is shut down before would only close it.
 func serve(t testing.TB, s *Server, l net.Listener) {
 	t.Helper()
 	var serving sync.WaitGroup
@@ -203,6 +205,12 @@ func serve(t testing.TB, s *Server, l net.Listener) {
 			t.Errorf("Shutdown: %v", err)
 		}
 		serving.Wait()
+	})
+	waitFor(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		_, ok := s.listeners[l]
+		return ok
 	})
 }
 

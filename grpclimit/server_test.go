@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -87,12 +88,16 @@ func serveOn(t *testing.T, listener net.Listener, options ...grpc.ServerOption) 
 	t.Helper()
 	server := grpc.NewServer(options...)
 	pb.RegisterTestServiceServer(server, echo{})
-	go func() {
-		if err := server.Serve(listener); err != nil {
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			t.Error(err)
 		}
-	}()
-	t.Cleanup(server.Stop)
+	})
+	t.Cleanup(func() {
+		server.Stop() // perhaps before Serve was called
+		serving.Wait()
+	})
 }
 
 func connect(t *testing.T, target string, options ...grpc.DialOption) pb.TestServiceClient {

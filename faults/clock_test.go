@@ -4,7 +4,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/penstock-io/penstock/internal/redistest"
@@ -13,18 +12,33 @@ import (
 // Faults of clocks. The run sets the server's clock, which then advances; callers use
 // the machine's.
 
-// A clock is the offset of a server's clock from the machine's.
-type clock struct{ offset atomic.Int64 }
+// A clock is that of a server.
+type clock struct {
+	mu     sync.Mutex
+	server *redistest.Server
+	ahead  time.Duration // of the machine's
+}
+
+func (c *clock) set() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.server.Clock.Set(time.Now().Add(c.ahead))
+}
+
+func (c *clock) step(ahead time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ahead = ahead
+	c.server.Clock.Set(time.Now().Add(c.ahead))
+}
 
 // redisWithClock starts a server whose clock is wrong.
 func (r *run) redisWithClock(ahead time.Duration) (*redistest.Server, *clock) {
 	r.Helper()
 	server := redistest.StartForTest(r, redistest.Options{FakeClock: true})
 	r.servers = append(r.servers, server)
-	c := &clock{}
-	c.offset.Store(int64(ahead))
-	set := func() { server.Clock.Set(time.Now().Add(time.Duration(c.offset.Load()))) }
-	set()
+	c := &clock{server: server, ahead: ahead}
+	c.set()
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -35,7 +49,7 @@ func (r *run) redisWithClock(ahead time.Duration) (*redistest.Server, *clock) {
 			case <-stop:
 				return
 			case <-tick.C:
-				set()
+				c.set()
 			}
 		}
 	})
@@ -82,9 +96,12 @@ func (r *run) stepClock(by time.Duration) {
 	server, clock := r.redisWithClock(0)
 	l := r.start("redis://" + server.Addr)
 	l.awaitAnswers(r.scale(1500))
-	clock.offset.Store(int64(by))
-	redistest.WaitFor(r, "the clock steps", func() bool { return sign*r.clockOffset(server) > 86400 })
+	if by < 0 { // only what the script writes that runs at this moment expires
+		r.history.keptUntil = time.Since(r.history.start)
+	}
+	clock.step(by)
 	r.history.recordLoss()
+	redistest.WaitFor(r, "the clock steps", func() bool { return sign*r.clockOffset(server) > 86400 })
 	l.awaitAnswers(r.scale(1000))
 	r.prove("days that the clock has stepped, beyond a year", sign*r.clockOffset(server)/86400-366)
 }

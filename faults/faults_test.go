@@ -150,7 +150,7 @@ var faults = []fault{
 	},
 	{
 		id: "F16", topology: standalone, name: "Redis's clock steps back", quick: true, inject: stepBack, noRefill: true,
-		guarantee: guarantee{layers: redisOnly, noErrors: true, maxLost: burst},
+		guarantee: guarantee{layers: redisOnly, noErrors: true, bursts: 2, maxLost: burst},
 	},
 	{
 		id: "F17", topology: standalone, name: "a process is killed while it holds leases", quick: true, inject: killLeaseHolder,

@@ -56,9 +56,9 @@ func capacity(l penstock.Limit) int64 {
 func rateOf(l penstock.Limit) int64 { return int64(float64(l.Count) / l.Period.Seconds()) }
 
 // burstsOf returns how many bursts the key of these events may be granted. A key that
-// was first used after the loss has lost nothing.
+// was first used after the loss, or last before it could begin, has lost nothing.
 func (p *guarantee) burstsOf(events []event, h *history) int64 {
-	if h.lostAt > 0 && slices.IndexFunc(events, func(e event) bool { return e.begin < h.lostAt }) < 0 {
+	if h.lostAt > 0 && !slices.ContainsFunc(events, func(e event) bool { return e.begin < h.lostAt && e.end >= h.keptUntil }) {
 		return 1
 	}
 	return p.bursts

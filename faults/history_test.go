@@ -39,9 +39,10 @@ func (e *event) granted() int64 {
 type history struct {
 	start time.Time
 
-	mu     sync.Mutex
-	events []event
-	lostAt time.Duration // when the store had lost all state; 0 if that is not known
+	mu        sync.Mutex
+	events    []event
+	lostAt    time.Duration // when the store had lost all state; 0 if that is not known
+	keptUntil time.Duration // until when it had lost none; 0 if keys also lose it later
 
 	calls, answered, missed, unknown int
 }

@@ -670,7 +670,7 @@ elseif asked > 0 then
   if first and wait >= 0 then granted, waits = 0, math.max(waits or 0, first + 7) end
   if waits then wait = math.floor(rest - (close - read('>I4', permits, waits + 1)) % 4294967296 / 2) end
 elseif asked < 0 and id == '' then
-  granted = -used
+  granted, stale = -used, stale or drops -- a clock that steps back must not find them again
 elseif asked < 0 then
   if first and read('>I4', permits, first + 8) % 2 == 0 then granted = math.max(asked, -held) else granted = 0 end
 end

@@ -135,7 +135,7 @@ func (ev *evaluation) run(ctx context.Context, t *ruleTable, d *rules.Domain, ds
 		if found = ev.findPlain(t, d, ds); found == len(ds) {
 			return ev.decidePlain(ctx, d, ds)
 		}
-		ev.limitPlain(ds)
+		ev.handOver(ds)
 	}
 	if err := ev.prepare(ctx, t, d, ds, found); err != nil {
 		return false, err

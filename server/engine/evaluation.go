@@ -358,23 +358,28 @@ func (ev *evaluation) enqueue(i int, template *penstock.Request, cost int64) *pe
 }
 
 // callEach has the store decide the queued requests independently.
-func (ev *evaluation) callEach(ctx context.Context) (err error) {
-	switch len(ev.requests) {
-	case 0:
-	case 1:
-		ev.decisions[0], err = ev.engine.store.Take(ctx, ev.requests[0])
-	default:
-		err = penstock.TakeEach(ctx, ev.engine.store, ev.requests, ev.decisions)
+func (ev *evaluation) callEach(ctx context.Context) error {
+	if len(ev.requests) < 2 {
+		return ev.callAll(ctx)
 	}
-	return err
+	return penstock.TakeEach(ctx, ev.engine.store, ev.requests, ev.decisions)
 }
 
 // callAll has the store decide the queued requests all or nothing.
 func (ev *evaluation) callAll(ctx context.Context) error {
-	if len(ev.requests) < 2 {
-		return ev.callEach(ctx)
+	return ev.engine.takeAll(ctx, ev.requests, ev.decisions)
+}
+
+// takeAll has the store decide requests all or nothing. A single one needs no batch.
+func (e *Engine) takeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) (err error) {
+	switch len(rs) {
+	case 0:
+	case 1:
+		ds[0], err = e.store.Take(ctx, rs[0])
+	default:
+		err = penstock.TakeAll(ctx, e.store, rs, ds)
 	}
-	return penstock.TakeAll(ctx, ev.engine.store, ev.requests, ev.decisions)
+	return err
 }
 
 // takeEach decides the queued requests independently, and records the decisions: also after

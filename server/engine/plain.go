@@ -12,7 +12,7 @@ import (
 // This file decides the usual request: all its descriptors take from plain rules, which no
 // override changes. One pass finds the rules, one makes the requests for the store, and one
 // writes the result and counts. What is found of another request, or of one that is denied,
-// is handed over to the general way.
+// is handed over to the general path (evaluation.go).
 
 // isPlain reports whether a take under the rule is decided by its limit alone: the rule can
 // deny the request, and has nothing to do with other rules, nor with IDs.
@@ -25,7 +25,7 @@ func (e *Engine) isPlain(r *rules.Rule) bool {
 // keeps them for the next one: where the same rule applies, the store's request needs only
 // another key and cost.
 type plainTakes struct {
-	table    *ruleTable // what is kept is of this table
+	table    *ruleTable // of all rules that are kept, so that an older one can be freed
 	takes    []plainTake
 	prepared []penstock.Request // one for each of the takes
 }
@@ -87,25 +87,13 @@ func (ev *evaluation) decidePlain(ctx context.Context, domain *rules.Domain, ds 
 		r.Key, r.Cost = ev.text[t.key:t.end], ds[t.index].Cost
 		ev.decisions = append(ev.decisions, penstock.Decision{})
 	}
-	err = ev.takePlain(ctx)
+	err = ev.engine.takeAll(ctx, ev.prepared, ev.decisions)
 	if err == nil && allAllowed(ev.decisions) && !ev.engine.countHits {
 		ev.recordPlain()
 		return false, nil
 	}
-	ev.limitPlain(ds)
+	ev.handOver(ds)
 	return ev.recordDenied(domain, ds, err)
-}
-
-// takePlain has the store decide the takes all or nothing.
-func (ev *evaluation) takePlain(ctx context.Context) (err error) {
-	switch len(ev.prepared) {
-	case 0:
-	case 1:
-		ev.decisions[0], err = ev.engine.store.Take(ctx, ev.prepared[0])
-	default:
-		err = penstock.TakeAll(ctx, ev.engine.store, ev.prepared, ev.decisions)
-	}
-	return err
 }
 
 // recordPlain stores the decisions that allow a request, and counts them.
@@ -123,8 +111,8 @@ func (ev *evaluation) recordPlain() {
 	ev.decisions = ev.decisions[:0]
 }
 
-// limitPlain makes limited descriptors of those that were found.
-func (ev *evaluation) limitPlain(ds []Descriptor) {
+// handOver makes limited descriptors of those that were found, for the general path.
+func (ev *evaluation) handOver(ds []Descriptor) {
 	for i := range ev.takes {
 		t, l := &ev.takes[i], ev.extend()
 		l.index, l.rule, l.cost, l.key, l.end = t.index, t.rule, ds[t.index].Cost, t.key, t.end

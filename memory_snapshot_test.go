@@ -265,11 +265,15 @@ func TestRestoreMemoryRefusesDamagedSnapshot(t *testing.T) {
 	refused("text", []byte(strings.Repeat("not a snapshot ", 100)))
 	refused("one byte more", append(bytes.Clone(saved), 0))
 	refused("twice", append(bytes.Clone(saved), saved...))
-	for cut := range saved {
+	step, bits := 1, 2000
+	if testing.Short() {
+		step, bits = 11, 200
+	}
+	for cut := 0; cut < len(saved); cut += step {
 		refused(fmt.Sprint("cut at ", cut), saved[:cut])
 	}
 	rng := rand.New(rand.NewPCG(1, 1))
-	for range 2000 {
+	for range bits {
 		damaged := bytes.Clone(saved)
 		at := rng.IntN(len(damaged))
 		damaged[at] ^= 1 << rng.IntN(8)
@@ -363,8 +367,11 @@ func TestSnapshotWhileInUseHoldsStatesOfKeys(t *testing.T) {
 			}
 		})
 	}
-	last := make([]int64, 100)
-	for range 20 {
+	last, rounds := make([]int64, 100), 20
+	if testing.Short() {
+		rounds = 5
+	}
+	for range rounds {
 		m := limiter(t, restoreMemory(t, snapshot(t, store), o), "1000/1h sliding-log")
 		for i := range last {
 			d, err := m.Peek(ctx, strconv.Itoa(i))

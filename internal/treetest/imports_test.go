@@ -1,4 +1,4 @@
-package penstock_test
+package treetest
 
 import (
 	"encoding/json"
@@ -390,7 +390,7 @@ func sleepingTests(files []file) []string {
 }
 
 func TestGoModRequirements(t *testing.T) {
-	for _, complaint := range checkGoMod(t, "go.mod") {
+	for _, complaint := range checkGoMod(t, "../../go.mod") {
 		t.Errorf("go.mod: %s", complaint)
 	}
 
@@ -493,7 +493,7 @@ type file struct {
 }
 
 // readTree reads all Go files, but for those that the go command ignores too.
-var readRepository = sync.OnceValues(func() ([]file, error) { return readFiles(os.DirFS(".")) })
+var readRepository = sync.OnceValues(func() ([]file, error) { return readFiles(os.DirFS("../..")) })
 
 // repository returns the files of this repository.
 func repository(t *testing.T) []file {

@@ -1,0 +1,4 @@
+// Package treetest checks rules about all Go files of the repository: which packages may
+// import which, that every package has a comment and a specific name, and that tests sleep
+// only on a clock of their own.
+package treetest

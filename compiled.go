@@ -23,6 +23,7 @@ type compiledLimit struct {
 	table        tableKind    // where a Memory holds the state
 	onWallClock  bool         // of table
 	hasBlocks    bool         // of table
+	readsBlock   bool         // of table: whether every decision reads the block
 	tick         int64
 	capacity     int64 // the most that can be granted at once
 	idLifetime   int64 // how long a grant under an ID is remembered
@@ -68,7 +69,7 @@ func compileLimit(l Limit, tick int64, key *siphash.Key) (*compiledLimit, error)
 		period:       algorithm.RoundUp(int64(n.Period), tick),
 		offset:       algorithm.RoundDown(int64(n.Offset), tick),
 	}
-	cl.onWallClock, cl.hasBlocks = cl.table.onWallClock(), cl.table.hasBlocks()
+	cl.onWallClock, cl.hasBlocks, cl.readsBlock = cl.table.onWallClock(), cl.table.hasBlocks(), cl.table.readsBlock()
 	return cl, cl.prepare(n)
 }
 

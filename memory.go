@@ -219,7 +219,7 @@ func (m *Memory) take(cl *compiledLimit, key string, req algorithm.Request, d *D
 	s := m.shard(h)
 	s.mu.Lock()
 	t := &s.tables[cl.table]
-	if cl.hasBlocks {
+	if cl.readsBlock {
 		m.takeBlock(s, cl, h, req, d)
 		s.mu.Unlock()
 		return

@@ -301,10 +301,12 @@ func (s *shard) refundRolling(cl *compiledLimit, slot []uint64, now, units, due 
 	if recorded {
 		cl.rolling.Normalize(&r, now)
 		out = cl.rolling.RefundDue(&r, now, units, due)
-		putRing(slot, &r)
 		slot[expiryWord] = uint64(cl.rolling.Empty(&r))
 	}
 	d.set(cl, out, cl.rolling.Balance(&r, now))
+	if recorded {
+		putRing(slot, &r)
+	}
 }
 
 func (s *shard) refundLog(cl *compiledLimit, slot []uint64, now, units, due int64, d *Decision) {

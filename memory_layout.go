@@ -19,7 +19,8 @@ const (
 	bucketTable tableKind = 2 * iota // token and leaky buckets
 	windowTable                      // fixed windows from the first request, sliding windows
 	clockTable                       // fixed windows on the wall clock
-	blockTable                       // rolling windows, sliding logs and concurrency limits, which need a block of words
+	ringTable                        // rolling windows, whose counts are in a block of words
+	logTable                         // sliding logs and concurrency limits, which are in a block but for their length
 	idTable                          // grants under a Request.ID
 	tableKinds
 
@@ -28,7 +29,10 @@ const (
 )
 
 func (k tableKind) onWallClock() bool { return k&^untrustedTable == clockTable }
-func (k tableKind) hasBlocks() bool   { return k&^untrustedTable == blockTable }
+func (k tableKind) hasBlocks() bool   { return k&^untrustedTable == ringTable || k.readsBlock() }
+
+// readsBlock reports whether every decision reads the block of its slot.
+func (k tableKind) readsBlock() bool { return k&^untrustedTable == logTable }
 
 // trust returns the index of what tables of trusted limits share, and those of
 // untrusted ones.
@@ -55,8 +59,10 @@ func tableKindOf(l Limit) tableKind {
 	switch l.Algorithm {
 	case TokenBucket, LeakyBucket:
 		return bucketTable
-	case RollingWindow, SlidingLog, Concurrent:
-		return blockTable
+	case RollingWindow:
+		return ringTable
+	case SlidingLog, Concurrent:
+		return logTable
 	case FixedWindow:
 		if l.Align != AlignFirst {
 			return clockTable
@@ -67,7 +73,7 @@ func tableKindOf(l Limit) tableKind {
 
 // slotWidth returns the words per slot, including the hash.
 func (k tableKind) slotWidth() uint64 {
-	return [...]uint64{bucketTable: 2, windowTable: 3, clockTable: 3, blockTable: 6, idTable: 6}[k&^untrustedTable]
+	return [...]uint64{bucketTable: 2, windowTable: 3, clockTable: 3, ringTable: 6, logTable: 4, idTable: 6}[k&^untrustedTable]
 }
 
 const maxSlotWidth = 6
@@ -77,12 +83,8 @@ const (
 	hashWord   = 0
 	expiryWord = 1
 
-	countWord = 2 // windowTable, clockTable: the units used
-
-	blockWord    = 2 // blockTable: the block, or 0
-	positionWord = 3 // of a ring: index of the newest count; of a log: index of the oldest time, and the length; of permits: the number of grants
-	newestWord   = 4 // of a ring: number of the newest bucket
-	totalWord    = 5 // of a ring: the sum of its counts
+	countWord  = 2 // windowTable, clockTable, ringTable: the units used
+	newestWord = 3 // ringTable: number of the newest bucket
 
 	grantedWord = 2 // idTable: units charged; flagged if the overflow bucket was charged
 	actAtWord   = 3 // idTable: when to act; flagged if refunded
@@ -147,23 +149,33 @@ func putSlide(cl *compiledLimit, slot []uint64, c algorithm.Slide) {
 	}
 }
 
-// blockOf returns the block of a ring or a log. It is 0 if the key is idle.
-func blockOf(slot []uint64) slab.Block     { return slab.Block(slot[blockWord]) }
-func putBlock(slot []uint64, b slab.Block) { slot[blockWord] = uint64(b) }
+// The last two words of a slot with a block are the block, or 0 if the key is idle, and a
+// position: of a ring the index of the newest count, of a log the index of the oldest time and
+// the length, of permits the number of grants.
+func blockOf(slot []uint64) slab.Block     { return slab.Block(slot[len(slot)-2]) }
+func putBlock(slot []uint64, b slab.Block) { slot[len(slot)-2] = uint64(b) }
+func positionOf(slot []uint64) uint64      { return slot[len(slot)-1] }
+func putPosition(slot []uint64, p uint64)  { slot[len(slot)-1] = p }
 
-// A rolling window is stored as a ring of counts in a block.
+// A rolling window is stored as a ring of counts in a block. In place of the newest count the
+// block has the sum of the others, so that a take from the newest bucket changes only the
+// total, and does not read the block. A ring that is decoded must be put back.
 func ringOf(cl *compiledLimit, slot []uint64, words []int64) algorithm.Ring {
-	return algorithm.Ring{
-		Head:   int(slot[positionWord] >> 32),
+	r := algorithm.Ring{
+		Head:   firstOf(slot),
 		Newest: int64(slot[newestWord]),
-		Total:  int64(slot[totalWord]),
+		Total:  int64(slot[countWord]),
 		Counts: words[:cl.rolling.Buckets+1],
 	}
+	r.Counts[r.Head] = r.Total - r.Counts[r.Head]
+	return r
 }
 
 // putRing writes everything but the expiry.
 func putRing(slot []uint64, r *algorithm.Ring) {
-	slot[positionWord], slot[newestWord], slot[totalWord] = uint64(r.Head)<<32, uint64(r.Newest), uint64(r.Total)
+	r.Counts[r.Head] = r.Total - r.Counts[r.Head]
+	slot[countWord], slot[newestWord] = uint64(r.Total), uint64(r.Newest)
+	putPosition(slot, uint64(r.Head)<<32)
 }
 
 // A sliding log is stored as a ring of times in a block. It expires one period
@@ -179,7 +191,7 @@ func logOf(cl *compiledLimit, slot []uint64, words []int64) algorithm.Log {
 
 func putLog(cl *compiledLimit, slot []uint64, l *algorithm.Log) {
 	slot[expiryWord] = uint64(cl.log.Empty(l))
-	slot[positionWord] = uint64(l.Head)<<32 | uint64(l.Len)
+	putPosition(slot, uint64(l.Head)<<32|uint64(l.Len))
 }
 
 // Permits are stored in a block, and expire with the last of them.
@@ -188,12 +200,13 @@ func permitsOf(slot []uint64, words []int64) algorithm.Permits {
 }
 
 func putPermits(slot []uint64, p *algorithm.Permits) {
-	slot[expiryWord], slot[positionWord] = uint64(p.Empty()), uint64(p.Len)
+	slot[expiryWord] = uint64(p.Empty())
+	putPosition(slot, uint64(p.Len))
 }
 
 // firstOf returns the index of the first word of a block that a decision reads.
-func firstOf(slot []uint64) int  { return int(slot[positionWord] >> 32) }
-func logLenOf(slot []uint64) int { return int(uint32(slot[positionWord])) }
+func firstOf(slot []uint64) int  { return int(positionOf(slot) >> 32) }
+func logLenOf(slot []uint64) int { return int(uint32(positionOf(slot))) }
 
 // An idRecord is a grant under a [Request.ID].
 type idRecord struct {

@@ -167,6 +167,9 @@ func (s *shard) decide(cl *compiledLimit, slot []uint64, now int64, req algorith
 		putSlide(cl, slot, c)
 		d.set(cl, out, cl.sliding.Balance(c, now))
 	case RollingWindow:
+		if req.IsTake() && cl.spend(slot, now, req.Cost, d) {
+			return
+		}
 		s.decideRolling(cl, slot, now, req, d)
 	case SlidingLog:
 		s.decideLog(cl, &cl.log, slot, now, req, d)
@@ -175,8 +178,8 @@ func (s *shard) decide(cl *compiledLimit, slot []uint64, now int64, req algorith
 	}
 }
 
-// spend decides the most frequent requests: units that are left in a token bucket or a fixed
-// window. If it is not ok, nothing has changed.
+// spend decides the most frequent requests: units that are left in a token bucket, a fixed
+// window, or the newest bucket of a rolling window. If it is not ok, nothing has changed.
 func (cl *compiledLimit) spend(slot []uint64, now, cost int64, d *Decision) (ok bool) {
 	switch cl.limit.Algorithm {
 	case TokenBucket:
@@ -194,6 +197,15 @@ func (cl *compiledLimit) spend(slot []uint64, now, cost int64, d *Decision) (ok 
 			return false
 		}
 		slot[countWord] = uint64(c.Used)
+		d.set(cl, algorithm.Outcome{Allowed: true, Granted: cost}, bal)
+		return true
+	case RollingWindow:
+		total := int64(slot[countWord])
+		bal, ok := cl.rolling.Spend(int64(slot[newestWord]), total, now, cost)
+		if !ok || total == 0 { // there may be no ring
+			return false
+		}
+		slot[expiryWord], slot[countWord] = uint64(now+bal.ResetAfter), uint64(total+cost)
 		d.set(cl, algorithm.Outcome{Allowed: true, Granted: cost}, bal)
 		return true
 	}
@@ -215,23 +227,16 @@ func (s *shard) decidePermits(cl *compiledLimit, c *algorithm.Concurrent, slot [
 
 func (s *shard) decideRolling(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request, d *Decision) {
 	r, recorded := s.ring(cl, slot)
-	if recorded && req.IsTake() {
-		if bal, ok := cl.rolling.Spend(&r, now, req.Cost); ok {
-			slot[expiryWord], slot[totalWord] = uint64(now+bal.ResetAfter), uint64(r.Total)
-			d.set(cl, algorithm.Outcome{Allowed: true, Granted: req.Cost}, bal)
-			return
-		}
-	}
 	cl.rolling.Normalize(&r, now)
 	out := cl.rolling.Decide(&r, now, req)
 	if recorded && out.Granted != 0 {
 		cl.rolling.Record(&r, now, out.Granted)
 	}
-	if recorded {
-		putRing(slot, &r)
-		slot[expiryWord] = uint64(cl.rolling.Empty(&r))
-	}
 	d.set(cl, out, cl.rolling.Balance(&r, now))
+	if recorded {
+		slot[expiryWord] = uint64(cl.rolling.Empty(&r))
+		putRing(slot, &r)
+	}
 }
 
 // decideTruncated decides by a state that should be longer, but cannot grow because
@@ -291,10 +296,10 @@ func (s *shard) preview(cl *compiledLimit, hash uint64, now int64, req algorithm
 	case RollingWindow:
 		r, recorded := s.ring(cl, slot)
 		cl.rolling.Normalize(&r, now)
+		out = cl.rolling.Decide(&r, now, req)
 		if recorded {
 			putRing(slot, &r) // Normalize may have moved units
 		}
-		out = cl.rolling.Decide(&r, now, req)
 	case SlidingLog:
 		l := s.log(cl, slot)
 		cl.log.Normalize(&l, now)

@@ -34,7 +34,7 @@ var ErrBadSnapshot = errors.New("bad snapshot")
 
 const (
 	snapshotMagic   = "penstock"
-	snapshotVersion = 3
+	snapshotVersion = 4
 
 	// In place of the kind of a table:
 	nextShard = 0xfe // entries of the next shard follow
@@ -301,7 +301,7 @@ func (r *snapshotReader) entry(m *Memory, s *shard, k tableKind) error {
 	if k&^untrustedTable != idTable && s != &m.overflow && s != m.shard(slot[hashWord]) {
 		return fmt.Errorf("%w: entry in the wrong shard", ErrBadSnapshot)
 	}
-	words, err := r.block(k, slot[positionWord])
+	words, err := r.block(k, positionOf(slot[:width]))
 	if err != nil {
 		return err
 	}

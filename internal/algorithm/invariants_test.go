@@ -66,13 +66,23 @@ func spend(k key, now, cost int64) (algorithm.Balance, bool) {
 	case *fixedKey:
 		return k.limit.Spend(&k.counter, now, k.windows.window(now).Length, cost)
 	case *rollingKey:
-		if k.ring.Counts != nil {
-			return k.limit.Spend(&k.ring, now, cost)
-		}
+		return k.spend(now, cost)
 	case *logKey:
 		return k.limit.Spend(&k.log, now, cost)
 	}
 	return algorithm.Balance{}, false
+}
+
+// spend charges what Spend grants, if the key has a ring.
+func (k *rollingKey) spend(now, cost int64) (bal algorithm.Balance, ok bool) {
+	if k.ring.Counts == nil {
+		return bal, false
+	}
+	if bal, ok = k.limit.Spend(k.ring.Newest, k.ring.Total, now, cost); ok {
+		k.ring.Counts[k.ring.Head] += cost
+		k.ring.Total += cost
+	}
+	return bal, ok
 }
 
 // A denial changes nothing: the state is as after a peek.

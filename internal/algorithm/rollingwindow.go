@@ -51,17 +51,16 @@ func (w *RollingWindow) Normalize(r *Ring, now int64) {
 	}
 }
 
-// Spend is Normalize, Decide, Record and Balance for the most common case: the
-// cost fits without AtMost or KeepFree, and belongs to the newest bucket. If it returns
-// false, nothing has changed, and the others must be called.
-func (w *RollingWindow) Spend(r *Ring, now, cost int64) (bal Balance, ok bool) {
-	into := now - r.Newest*w.Length
-	if into < 0 || into >= w.Length || cost > w.Count-r.Total {
+// Spend is Normalize, Decide and Balance for the most common case: the cost fits without
+// AtMost or KeepFree, and belongs to the newest bucket. Of the ring it needs two fields alone.
+// If it is ok, the caller adds the cost to the count of the newest bucket and to the total; if
+// not, the others must be called.
+func (w *RollingWindow) Spend(newest, total, now, cost int64) (bal Balance, ok bool) {
+	into := now - newest*w.Length
+	if into < 0 || into >= w.Length || cost > w.Count-total {
 		return bal, false
 	}
-	r.Counts[r.Head] += cost
-	r.Total += cost
-	return Balance{Remaining: w.Count - r.Total, ResetAfter: (w.Buckets+1)*w.Length - into}, true
+	return Balance{Remaining: w.Count - total - cost, ResetAfter: (w.Buckets+1)*w.Length - into}, true
 }
 
 // Decide returns the outcome without changing the ring, which must be normalized.

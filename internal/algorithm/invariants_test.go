@@ -533,9 +533,29 @@ func rateFillsInTime(t *rapid.T) {
 		burst, overdraft = overdraft, burst
 	}
 	r, ok := algorithm.NewRate(count, period, burst, overdraft, 1)
-	if ok != (even && inTime) || ok && r != (algorithm.Rate{Interval: interval, Burst: burst, Overdraft: overdraft, Tick: 1}) {
+	if ok != (even && inTime) || ok && (r.Interval != interval || r.Burst != burst || r.Overdraft != overdraft || r.Tick != 1) {
 		t.Fatalf("NewRate(%d, %d, %d, %d, 1) = %+v, %v; the interval is %d, and even: %v",
 			count, period, burst, overdraft, r, ok, interval, even)
+	}
+}
+
+// A bucket has as many units as whole intervals fit into what is left of its capacity.
+func TestRateBalanceCountsWholeIntervals(t *testing.T) { rapid.Check(t, balanceCountsWholeIntervals) }
+
+func balanceCountsWholeIntervals(t *rapid.T) {
+	period := anySize(1, 366*day).Draw(t, "period")
+	count := anySize(1, 1_000_000_000).Draw(t, "count")
+	burst := anySize(1, math.MaxInt64).Draw(t, "burst")
+	r, ok := algorithm.NewRate(count, period, burst, 0, 1)
+	if !ok {
+		t.Skip("not a valid rate")
+	}
+	units := rapid.Int64Range(0, burst).Draw(t, "units")
+	for _, debt := range []int64{units * r.Interval, units*r.Interval + 1, units*r.Interval - 1} {
+		debt = min(max(debt, 0), r.Capacity())
+		if got, want := r.Balance(debt).Remaining, (r.Capacity()-debt)/r.Interval; got != want {
+			t.Fatalf("%+v owes %d: %d units are left, want %d", r, debt, got, want)
+		}
 	}
 }
 

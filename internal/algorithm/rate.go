@@ -1,5 +1,10 @@
 package algorithm
 
+import (
+	"math"
+	"math/bits"
+)
+
 // A Rate is the arithmetic of both buckets: how long one unit takes to refill,
 // and how many units fit.
 //
@@ -24,6 +29,8 @@ type Rate struct {
 	Burst     int64 // units that fit at once
 	Overdraft int64 // units beyond the burst that a request may overdraw
 	Tick      int64 // of the store's clock
+
+	reciprocal uint64 // of the interval, times 2^64; 0 if it is not known
 }
 
 // minute is the least reach of reservations.
@@ -47,7 +54,7 @@ func NewRate(count, period, burst, overdraft, tick int64) (r Rate, ok bool) {
 	if !ok || larger > MaxRefill/interval {
 		return Rate{}, false
 	}
-	return Rate{Interval: interval, Burst: burst, Overdraft: overdraft, Tick: tick}, true
+	return Rate{Interval: interval, Burst: burst, Overdraft: overdraft, Tick: tick, reciprocal: math.MaxUint64 / uint64(interval)}, true
 }
 
 // Capacity returns the debt of an empty bucket.
@@ -112,7 +119,22 @@ func (r *Rate) free(debt, maxDebt int64) int64 {
 	if debt >= maxDebt {
 		return 0
 	}
-	return min(int64(uint64(maxDebt-debt)/uint64(r.Interval)), r.Burst)
+	return min(int64(r.intervals(uint64(maxDebt-debt))), r.Burst)
+}
+
+// intervals returns how many whole intervals a time has. It is called for every decision, and
+// a multiplication takes a fraction of the time of a division. The reciprocal is rounded down,
+// by less than 1, and so the product by less than 2: it may be one too small.
+func (r *Rate) intervals(time uint64) uint64 {
+	interval := uint64(r.Interval)
+	if r.reciprocal == 0 {
+		return time / interval
+	}
+	n, _ := bits.Mul64(time, r.reciprocal)
+	if time-n*interval >= interval {
+		n++
+	}
+	return n
 }
 
 // Balance returns the state of a bucket with that debt.

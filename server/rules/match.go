@@ -2,6 +2,7 @@ package rules
 
 import (
 	"bytes"
+	"math/bits"
 	"strings"
 )
 
@@ -18,7 +19,7 @@ type nodeList struct {
 
 	// What spares most entries a lookup in the map, which costs more than all the rest.
 	marks [256 / 64]uint64 // bit n is set if a node's joined text has the mark n
-	first [maxFew]uint8    // the marks of the first nodes
+	first uint64           // byte n is the mark of node n, of the first maxFew nodes
 }
 
 // maxFew is how many nodes are searched by their marks rather than in the map.
@@ -36,7 +37,7 @@ type node struct {
 	sharesLimit bool // the rule has the limit and the counts of the node above
 	children    nodeList
 	parts       [][]byte // the text around the stars; nil if there are none
-	prefix      string   // of the keys that the node makes by default; empty if it has a value
+	keyText     string   // in keys: the key, an equals sign, and the value if the node has one
 	shared      bool     // all values that match the pattern have one count
 
 	valueToMetric bool
@@ -50,7 +51,7 @@ func (l *nodeList) add(n *node) {
 	m := markOf(n.joined)
 	l.marks[m/64] |= 1 << (m % 64)
 	if len(l.nodes) < maxFew {
-		l.first[len(l.nodes)] = m
+		l.first |= uint64(m) << (8 * len(l.nodes))
 	}
 	l.nodes = append(l.nodes, n)
 	if n.parts != nil {
@@ -120,19 +121,29 @@ func (l *nodeList) find(e Entry, buf []byte) (*node, matchKind, []byte) {
 func (l *nodeList) isFew() bool { return l.wildcards == nil && len(l.nodes) <= maxFew }
 
 // findFew is find for a few nodes without stars.
-func (l *nodeList) findFew(e Entry) (byKey *node, kind matchKind) {
-	joined, key := markOfJoined(e), markOf(e.Key)
-	kind = matchNone
-	for i, n := range l.nodes {
-		if l.first[i] == joined && n.isJoined(e) {
+func (l *nodeList) findFew(e Entry) (*node, matchKind) {
+	for c := l.withMark(markOfJoined(e)); c != 0; c &= c - 1 {
+		if n := l.nodes[firstNode(c)]; n.isJoined(e) {
 			return n, matchExact
 		}
-		if l.first[i] == key && n.joined == e.Key {
-			byKey, kind = n, matchDefault
-		}
 	}
-	return byKey, kind
+	if n := l.findKey(e.Key); n != nil {
+		return n, matchDefault
+	}
+	return nil, matchNone
 }
+
+// withMark returns a word in which the top bit of byte n is set if the node n has that mark,
+// and perhaps if it has another. It compares all marks at once: a byte of x is zero where they
+// are equal, and only then does subtracting 1 set its top bit, or borrow from the next byte.
+func (l *nodeList) withMark(m uint8) uint64 {
+	const ones = 0x0101010101010101
+	x := l.first ^ ones*uint64(m)
+	return (x - ones) &^ x & (ones << 7) & (1<<(8*len(l.nodes)) - 1)
+}
+
+// firstNode returns the index of the first node in a word of withMark.
+func firstNode(c uint64) int { return bits.TrailingZeros64(c) / 8 }
 
 // isJoined reports whether the node's joined text is that of an entry.
 func (n *node) isJoined(e Entry) bool {
@@ -148,9 +159,8 @@ func (l *nodeList) findKey(key string) *node {
 	if len(l.nodes) > maxFew {
 		return l.joined[key]
 	}
-	m := markOf(key)
-	for i, n := range l.nodes {
-		if l.first[i] == m && n.joined == key {
+	for c := l.withMark(markOf(key)); c != 0; c &= c - 1 {
+		if n := l.nodes[firstNode(c)]; n.joined == key {
 			return n
 		}
 	}
@@ -235,9 +245,12 @@ func (d *Domain) Match(entries []Entry, buf []byte) (*Rule, []byte) {
 		if len(buf) > start {
 			buf = append(buf, '|')
 		}
-		if kind == matchDefault && n.prefix != "" {
-			buf = appendKeyPart(append(buf, n.prefix...), e.Value)
-		} else {
+		switch {
+		case kind == matchDefault && n.value == "":
+			buf = appendKeyPart(append(buf, n.keyText...), e.Value)
+		case kind == matchExact && len(e.Key) == len(n.key): // so the values are equal, too
+			buf = append(buf, n.keyText...)
+		default:
 			buf = appendEntry(buf, e.Key, n.countedValue(e, kind))
 		}
 		if !n.sharesLimit {

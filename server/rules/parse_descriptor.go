@@ -149,14 +149,12 @@ func (r *reader) readBesideLimit(d *descriptor, f field) {
 
 func (d *descriptor) node(file string) *node {
 	n := &node{key: d.key, value: d.value, joined: d.key, file: file, line: d.line, shared: d.shareThreshold, valueToMetric: d.valueToMetric}
+	n.keyText = string(appendEntry(nil, d.key, d.value))
 	if d.value != "" {
 		n.joined += "_" + d.value
 	}
 	if strings.Contains(n.joined, "*") {
 		n.parts = bytes.Split([]byte(n.joined), []byte("*"))
-	}
-	if d.value == "" {
-		n.prefix = string(appendEntry(nil, d.key, ""))
 	}
 	return n
 }

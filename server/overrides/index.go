@@ -125,6 +125,15 @@ func (x *Index) mayFind(key string) bool {
 	return r != nil && r.mayFind(key)
 }
 
+// Has reports whether [Index.Find] finds something. It asks the filters first.
+func (x *Index) Has(key string) bool {
+	if !x.mayFind(key) {
+		return false
+	}
+	found, before := x.Find(key)
+	return found != nil || before != nil
+}
+
 // Find returns the override of a key, or nil: that of the key itself or else that of the
 // smallest network or else that of the longest prefix. If an override of the key has ended
 // and its units were not carried over yet, it is returned as well. Find does not keep the

@@ -118,6 +118,9 @@ func TestFindAgreesWithALinearSearch(t *testing.T) {
 			if found != nil && !b.Index("r").MayFind(key) {
 				t.Fatalf("%q among %v: MayFind denies what Find finds", key, all)
 			}
+			if b.Index("r").Has(key) != (found != nil) {
+				t.Fatalf("%q among %v: Has and Find differ", key, all)
+			}
 		}
 	}
 }

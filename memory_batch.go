@@ -13,7 +13,7 @@ import (
 // TakeAll decides the requests all or nothing, with the locks of all their shards
 // held. It implements [AtomicStore].
 func (m *Memory) TakeAll(_ context.Context, rs []Request, ds []Decision) error {
-	if m.takeKnown(rs, ds) {
+	if m.takeAllKnown(rs, ds) {
 		return nil
 	}
 	return undecided(m.takeAll(rs, ds), rs, ds)
@@ -24,7 +24,7 @@ func (m *Memory) takeAll(rs []Request, ds []Decision) error {
 		return err
 	}
 	clearDecisions(rs, ds)
-	b := memoryBatch{store: m}
+	b := newMemoryBatch(m, len(rs))
 	for i := range rs {
 		if err := b.add(&rs[i]); err != nil {
 			return requestError(i, err)
@@ -73,6 +73,19 @@ type batchItem struct {
 	record   uint64 // hash of the record; 0 if there is none to write
 }
 
+// newMemoryBatch returns a batch with room for n requests.
+func newMemoryBatch(m *Memory, n int) memoryBatch {
+	return memoryBatch{store: m, items: make([]batchItem, 0, n), shards: make([]int, 0, n), byKey: make([]*batchItem, 0, n)}
+}
+
+// push adds an item, and returns it.
+func (b *memoryBatch) push(cl *compiledLimit, key string, req algorithm.Request) *batchItem {
+	h := b.store.hashOf(cl, key)
+	b.items = append(b.items, batchItem{limit: cl, req: req, hash: h, shard: b.store.shard(h), index: len(b.items)})
+	b.shards = append(b.shards, int(h>>b.store.shift))
+	return &b.items[len(b.items)-1]
+}
+
 func (b *memoryBatch) add(r *Request) error {
 	if err := r.validateForAll(); err != nil {
 		return err
@@ -81,18 +94,15 @@ func (b *memoryBatch) add(r *Request) error {
 	if err != nil {
 		return err
 	}
-	h := b.store.hashOf(cl, r.Key)
-	it := batchItem{limit: cl, req: r.forAlgorithm(), hash: h, shard: b.store.shard(h), index: len(b.items)}
+	it := b.push(cl, r.Key, r.forAlgorithm())
 	switch {
 	case !r.isRecorded():
 	case cl.limit.Algorithm == Concurrent:
-		it.req.ID = b.store.hashOfID(h, r.ID)
+		it.req.ID = b.store.hashOfID(it.hash, r.ID)
 	default:
-		it.home, it.homeHash, it.record = it.shard, h, b.store.hashOfID(h, r.ID)
+		it.home, it.homeHash, it.record = it.shard, it.hash, b.store.hashOfID(it.hash, r.ID)
 	}
 	b.lifetime = max(b.lifetime, cl.lifetimeOf(r))
-	b.items = append(b.items, it)
-	b.shards = append(b.shards, int(h>>b.store.shift))
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package penstock
 
 import (
+	"context"
 	"time"
 
 	"github.com/penstock-io/penstock/internal/algorithm"
@@ -17,74 +18,138 @@ const maxKnown = 8
 // A knownBatch is the state of one such TakeAll.
 type knownBatch struct {
 	store *Memory
-	items [maxKnown]knownItem
-	order [maxKnown]uint8 // of the items by hash, and so by shard
-	n     int
-	wall  bool // whether a limit needs the wall clock
+	takes []PreparedTake
+	order [maxKnown]uint8 // of the takes by hash, and so by shard
+	wall  bool            // whether a limit needs the wall clock
 
 	wallNow, now int64 // on both clocks
 }
 
-// A knownItem is one request of a knownBatch.
-type knownItem struct {
-	limit *compiledLimit
-	shard *shard
-	hash  uint64
-	at    uint64    // position of the slot in its table
-	old   [2]uint64 // the words of the slot after the hash, before the charge
+// TakePrepared implements [PreparedStore].
+func (m *Memory) TakePrepared(_ context.Context, takes []PreparedTake) error {
+	switch {
+	case len(takes) == 1 && m.isPrepared(&takes[0]):
+		t := &takes[0]
+		t.Decision.Source = SourceStore
+		m.take(t.limit, t.Key, t.forAlgorithm(), t.Decision)
+		return nil
+	case m.takeKnown(takes):
+		return nil
+	}
+	return m.takeUnknown(takes)
 }
 
-// takeKnown decides the requests if they are a knownBatch. If it is not ok, nothing has
+// isPrepared reports whether a take was prepared for this store, and is valid.
+func (m *Memory) isPrepared(t *PreparedTake) bool {
+	cl := t.limit
+	return cl != nil && cl.tick == m.tick && cl.key == m.key && cl.limit.Algorithm != Concurrent &&
+		t.Key != "" && t.Cost >= 0 && t.Decision != nil
+}
+
+// takeUnknown decides takes that are no knownBatch.
+func (m *Memory) takeUnknown(takes []PreparedTake) error {
+	b, ds := newMemoryBatch(m, len(takes)), make([]Decision, len(takes))
+	for i := range takes {
+		t := &takes[i]
+		if !m.isPrepared(t) {
+			return m.takeUnprepared(takes, ds)
+		}
+		b.push(t.limit, t.Key, t.forAlgorithm())
+	}
+	b.lock()
+	err := b.decide(ds)
+	b.unlock()
+	return finish(takes, ds, err)
+}
+
+// takeUnprepared decides takes as requests, or returns their error.
+func (m *Memory) takeUnprepared(takes []PreparedTake, ds []Decision) error {
+	rs := make([]Request, len(takes))
+	for i := range takes {
+		if takes[i].Decision == nil {
+			return requestError(i, errNoDecision)
+		}
+		rs[i] = takes[i].request()
+	}
+	return finish(takes, ds, m.takeAll(rs, ds))
+}
+
+// finish writes the decisions, which are zero after an error.
+func finish(takes []PreparedTake, ds []Decision, err error) error {
+	if err != nil {
+		clear(ds)
+	}
+	for i := range takes {
+		*takes[i].Decision = ds[i]
+	}
+	return err
+}
+
+// takeAllKnown decides the requests if they are a knownBatch. If it is not ok, nothing has
 // changed, and takeAll decides them or returns their error.
-func (m *Memory) takeKnown(rs []Request, ds []Decision) (ok bool) {
+func (m *Memory) takeAllKnown(rs []Request, ds []Decision) (ok bool) {
 	if len(rs) > maxKnown || len(ds) < len(rs) {
 		return false
 	}
-	b := knownBatch{store: m}
+	var takes [maxKnown]PreparedTake
 	for i := range rs {
-		if !b.add(&rs[i]) {
+		r, t := &rs[i], &takes[i]
+		cl, err := m.compile(r)
+		if err != nil || !r.isSimple() {
+			return false
+		}
+		t.Key, t.Cost, t.Decision = r.Key, r.Cost, &ds[i]
+		t.limit, t.maxDelay, t.keepFree = cl, int64(r.MaxDelay), r.KeepFree
+	}
+	return m.takeKnown(takes[:len(rs)])
+}
+
+// takeKnown decides the takes if they are a knownBatch. If it is not ok, nothing has changed.
+func (m *Memory) takeKnown(takes []PreparedTake) (ok bool) {
+	if len(takes) > maxKnown {
+		return false
+	}
+	b := knownBatch{store: m, takes: takes}
+	for i := range takes {
+		if !b.add(i) {
 			return false
 		}
 	}
 	b.lock()
-	charged, ok := b.charge(rs, ds)
+	charged, ok := b.charge()
 	if ok && !charged {
-		ok = b.deny(rs, ds)
+		ok = b.deny()
 	}
 	b.unlock()
 	return ok
 }
 
-// add adds a request. It is not ok if the request has to be decided in another way.
-func (b *knownBatch) add(r *Request) (ok bool) {
-	if !r.isSimple() {
+// add finds the shard of a take. It is not ok if the take has to be decided in another way.
+func (b *knownBatch) add(i int) (ok bool) {
+	t := &b.takes[i]
+	if !b.store.isPrepared(t) || t.limit.hasBlocks {
 		return false
 	}
-	cl, err := b.store.compile(r)
-	if err != nil || cl.hasBlocks {
-		return false
-	}
-	it := &b.items[b.n]
-	it.limit, it.hash = cl, b.store.hashOf(cl, r.Key)
-	it.shard = b.store.shard(it.hash)
-	b.wall = b.wall || cl.onWallClock
-	return b.insert(it.hash)
+	t.hash = b.store.hashOf(t.limit, t.Key)
+	t.shard = b.store.shard(t.hash)
+	t.table = &t.shard.tables[t.limit.table]
+	b.wall = b.wall || t.limit.onWallClock
+	return b.insert(i, t.hash)
 }
 
-// insert puts the last item in order. It is not ok if its key is there already: the costs
-// of equal keys add up.
-func (b *knownBatch) insert(hash uint64) (ok bool) {
-	at := b.n
+// insert puts take n in order, after those before it. It is not ok if its key is there
+// already: the costs of equal keys add up.
+func (b *knownBatch) insert(n int, hash uint64) (ok bool) {
+	at := n
 	for ; at > 0; at-- {
 		before := b.order[at-1]
-		if b.items[before].hash <= hash {
-			ok = b.items[before].hash < hash
+		if b.takes[before].hash <= hash {
+			ok = b.takes[before].hash < hash
 			break
 		}
 		b.order[at] = before
 	}
-	b.order[at] = uint8(b.n)
-	b.n++
+	b.order[at] = uint8(n)
 	return ok || at == 0
 }
 
@@ -92,13 +157,13 @@ func (b *knownBatch) insert(hash uint64) (ok bool) {
 // while the slots arrive in the cache.
 func (b *knownBatch) lock() {
 	var locked *shard
-	for _, i := range b.order[:b.n] {
-		it := &b.items[i]
-		if it.shard != locked {
-			locked = it.shard
+	for _, i := range b.order[:len(b.takes)] {
+		t := &b.takes[i]
+		if t.shard != locked {
+			locked = t.shard
 			locked.mu.Lock()
 		}
-		locked.tables[it.limit.table].Prefetch(it.hash)
+		t.table.Prefetch(t.hash)
 	}
 	if b.wall {
 		b.wallNow, b.now = b.store.clocks(clockTable)
@@ -109,32 +174,32 @@ func (b *knownBatch) lock() {
 
 func (b *knownBatch) unlock() {
 	var unlocked *shard
-	for _, i := range b.order[:b.n] {
-		if s := b.items[i].shard; s != unlocked {
+	for _, i := range b.order[:len(b.takes)] {
+		if s := b.takes[i].shard; s != unlocked {
 			unlocked = s
 			s.mu.Unlock()
 		}
 	}
 }
 
-// nowOf returns the time on the clock of an item's limit.
-func (b *knownBatch) nowOf(it *knownItem) int64 {
-	if it.limit.onWallClock {
+// nowOf returns the time on the clock of a take's limit.
+func (b *knownBatch) nowOf(t *PreparedTake) int64 {
+	if t.limit.onWallClock {
 		return b.wallNow
 	}
 	return b.now
 }
 
-// charge charges all items, or none. It is not ok if a key has no slot.
-func (b *knownBatch) charge(rs []Request, ds []Decision) (charged, ok bool) {
-	for i := range b.items[:b.n] {
-		it := &b.items[i]
-		slot := it.find()
+// charge charges all takes, or none. It is not ok if a key has no slot.
+func (b *knownBatch) charge() (charged, ok bool) {
+	for i := range b.takes {
+		t := &b.takes[i]
+		slot := t.find()
 		if slot == nil {
 			b.restore(i)
 			return false, false
 		}
-		if it.take(slot, b.nowOf(it), &rs[i], &ds[i]); !ds[i].Allowed {
+		if t.take(slot, b.nowOf(t)); !t.Decision.Allowed {
 			b.restore(i + 1)
 			return false, true
 		}
@@ -142,63 +207,61 @@ func (b *knownBatch) charge(rs []Request, ds []Decision) (charged, ok bool) {
 	return true, true
 }
 
-// find returns the slot of the item's key, and keeps its words. It returns nil if there is
+// find returns the slot of the take's key, and keeps its words. It returns nil if there is
 // none.
-func (it *knownItem) find() (slot []uint64) {
-	t, ok := it.table(), false
-	if it.at, ok = t.Find(it.hash); !ok {
+func (t *PreparedTake) find() (slot []uint64) {
+	at, ok := t.table.Find(t.hash)
+	if !ok {
 		return nil
 	}
-	slot = t.At(it.at)
-	it.old[0] = slot[expiryWord]
+	t.at, slot = at, t.table.At(at)
+	t.old[0] = slot[expiryWord]
 	if len(slot) > countWord { // a call of copy would take longer
-		it.old[1] = slot[countWord]
+		t.old[1] = slot[countWord]
 	}
 	return slot
 }
 
-func (it *knownItem) table() *hashtable.Table { return &it.shard.tables[it.limit.table] }
-
-// restore writes back the words of the first n items. Their expiries were noted when they
+// restore writes back the words of the first n takes. Their expiries were noted when they
 // were written first.
 func (b *knownBatch) restore(n int) {
-	for i := range b.items[:n] {
-		it := &b.items[i]
-		copy(it.table().At(it.at)[expiryWord:], it.old[:])
+	for i := range b.takes[:n] {
+		t := &b.takes[i]
+		copy(t.table.At(t.at)[expiryWord:], t.old[:])
 	}
 }
 
-// deny writes the state of all keys. Items that do not fit are denied, with a RetryAfter. It
+// deny writes the state of all keys. Takes that do not fit are denied, with a RetryAfter. It
 // is not ok if a key has no slot.
-func (b *knownBatch) deny(rs []Request, ds []Decision) (ok bool) {
-	for i := range b.items[:b.n] {
-		if b.items[i].find() == nil {
+func (b *knownBatch) deny() (ok bool) {
+	for i := range b.takes {
+		if b.takes[i].find() == nil {
 			return false
 		}
 	}
-	for i := range b.items[:b.n] {
-		it, d, now := &b.items[i], &ds[i], b.nowOf(&b.items[i])
-		out := it.shard.preview(it.limit, it.hash, now, rs[i].forAlgorithm())
-		it.decide(it.table().At(it.at), now, algorithm.Request{}, d)
+	for i := range b.takes {
+		t, now := &b.takes[i], b.nowOf(&b.takes[i])
+		out := t.shard.preview(t.limit, t.hash, now, t.forAlgorithm())
+		t.decide(t.table.At(t.at), now, algorithm.Request{})
 		if out.RetryAfter > 0 {
-			d.Allowed, d.Delay = false, 0
-			d.RetryAfter = time.Duration(out.RetryAfter)
+			t.Decision.Allowed, t.Decision.Delay = false, 0
+			t.Decision.RetryAfter = time.Duration(out.RetryAfter)
 		}
 	}
 	return true
 }
 
-// take decides a request in the item's slot.
-func (it *knownItem) take(slot []uint64, now int64, r *Request, d *Decision) {
-	d.Source = SourceStore
-	if r.Cost > 0 && r.MaxDelay == 0 && r.KeepFree == 0 && it.limit.spend(slot, now, r.Cost, d) {
+// take decides in the slot of the take's key.
+func (t *PreparedTake) take(slot []uint64, now int64) {
+	t.Decision.Source = SourceStore
+	if t.Cost > 0 && t.maxDelay == 0 && t.keepFree == 0 && t.limit.spend(slot, now, t.Cost, t.Decision) {
 		return
 	}
-	it.decide(slot, now, r.forAlgorithm(), d)
+	t.decide(slot, now, t.forAlgorithm())
 }
 
-func (it *knownItem) decide(slot []uint64, now int64, req algorithm.Request, d *Decision) {
-	d.Source = SourceStore
-	it.shard.decide(it.limit, slot, now, req, d)
-	it.table().NoteExpiry(hashtable.Expiry(slot))
+func (t *PreparedTake) decide(slot []uint64, now int64, req algorithm.Request) {
+	t.Decision.Source = SourceStore
+	t.shard.decide(t.limit, slot, now, req, t.Decision)
+	t.table.NoteExpiry(hashtable.Expiry(slot))
 }

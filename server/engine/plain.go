@@ -22,35 +22,44 @@ func (e *Engine) isPlain(r *rules.Rule) bool {
 }
 
 // plainTakes are the first descriptors of a request, as long as they are plain. An evaluation
-// keeps them for the next one: where the same rule applies, the store's request needs only
+// keeps them for the next one: where the same rule applies, what the store gets needs only
 // another key and cost.
 type plainTakes struct {
 	table    *ruleTable // of all rules that are kept, so that an older one can be freed
 	takes    []plainTake
-	prepared []penstock.Request // one for each of the takes
+	prepared []penstock.PreparedTake // one for each of the takes
 }
 
-// A plainTake is a descriptor that takes from a plain rule.
+// A plainTake is a descriptor that takes from a plain rule. The keys of all of them are one
+// after the other in evaluation.keys.
 type plainTake struct {
-	index    int // among the descriptors
-	rule     *rules.Rule
-	state    *ruleState
-	key, end int // position of its key in evaluation.keys
+	index int // among the descriptors
+	rule  *rules.Rule
+	state *ruleState
 }
 
-// add adds a descriptor, whose key begins where that of the take before ends.
-func (p *plainTakes) add(index int, rule *rules.Rule, state *ruleState, key, end int) {
-	n := len(p.takes)
-	if n == cap(p.takes) {
-		p.takes = slices.Grow(p.takes, 1)
-		clear(p.takes[n:cap(p.takes)]) // nothing is prepared for them
+// addPlain adds a descriptor that takes from a plain rule.
+func (ev *evaluation) addPlain(index int, rule *rules.Rule, state *ruleState, key string, cost int64) {
+	n := len(ev.takes)
+	if n == cap(ev.takes) {
+		ev.grow()
 	}
-	p.takes, p.prepared = p.takes[:n+1], slices.Grow(p.prepared, 1)[:n+1]
-	t := &p.takes[n]
+	ev.takes = ev.takes[:n+1]
+	ev.prepared = ev.prepared[:n+1]
+	t, take := &ev.takes[n], &ev.prepared[n]
 	if t.state != state {
-		t.rule, t.state, p.prepared[n] = rule, state, state.template
+		t.rule, t.state, *take = rule, state, state.prepared
 	}
-	t.index, t.key, t.end = index, key, end
+	t.index = index
+	take.Key, take.Cost, take.Decision = key, cost, &ev.result.Statuses[index].Decision
+}
+
+// grow makes room for more takes, for which nothing is prepared.
+func (p *plainTakes) grow() {
+	n := len(p.takes)
+	p.takes = slices.Grow(p.takes, 1)
+	clear(p.takes[n:cap(p.takes)])
+	p.prepared = slices.Grow(p.prepared, cap(p.takes)-n)
 }
 
 // findPlain finds the rules of the descriptors, up to the first that is not plain, and
@@ -69,12 +78,12 @@ func (ev *evaluation) findPlain(t *ruleTable, domain *rules.Domain, ds []Descrip
 			ev.unmatched = append(ev.unmatched, i)
 			continue
 		}
-		state := &t.states[rule.Index]
-		if key := keys[start:]; !state.plain || len(key) > maxKey || state.overrides.MayFind(viewOf(key)) {
+		state, key := &t.states[rule.Index], viewOf(keys[start:])
+		if !state.plain || len(key) > maxKey || !state.overrides.Empty() && state.overrides.Has(key) {
 			return i
 		}
 		ev.keys = keys
-		ev.add(i, rule, state, start, len(keys))
+		ev.addPlain(i, rule, state, key, d.Cost)
 	}
 	return len(ds)
 }
@@ -82,13 +91,8 @@ func (ev *evaluation) findPlain(t *ruleTable, domain *rules.Domain, ds []Descrip
 // decidePlain decides a request whose descriptors are all plain.
 func (ev *evaluation) decidePlain(ctx context.Context, domain *rules.Domain, ds []Descriptor) (over bool, err error) {
 	ev.setText()
-	for i := range ev.takes {
-		t, r := &ev.takes[i], &ev.prepared[i]
-		r.Key, r.Cost = ev.text[t.key:t.end], ds[t.index].Cost
-		ev.decisions = append(ev.decisions, penstock.Decision{})
-	}
-	err = ev.engine.takeAll(ctx, ev.prepared, ev.decisions)
-	if err == nil && allAllowed(ev.decisions) && !ev.engine.countHits {
+	err = ev.takePlain(ctx)
+	if err == nil && ev.allPlainAllowed() && !ev.engine.countHits {
 		ev.recordPlain()
 		return false, nil
 	}
@@ -96,42 +100,75 @@ func (ev *evaluation) decidePlain(ctx context.Context, domain *rules.Domain, ds 
 	return ev.recordDenied(domain, ds, err)
 }
 
-// recordPlain stores the decisions that allow a request, and counts them.
+// takePlain has the store decide all or nothing, and write the decisions to the result.
+func (ev *evaluation) takePlain(ctx context.Context) error {
+	store := ev.engine.preparedStore
+	switch {
+	case len(ev.takes) == 0:
+		return nil
+	case store != nil:
+		return store.TakePrepared(ctx, ev.prepared)
+	}
+	keys := ev.text
+	for i := range ev.takes {
+		n := len(ev.prepared[i].Key)
+		ev.requests, ev.decisions = append(ev.requests, ev.takes[i].state.template), append(ev.decisions, penstock.Decision{})
+		ev.requests[i].Key, ev.requests[i].Cost = keys[:n], ev.prepared[i].Cost
+		keys = keys[n:]
+	}
+	err := ev.engine.takeAll(ctx, ev.requests, ev.decisions)
+	for i := range ev.decisions {
+		*ev.prepared[i].Decision = ev.decisions[i]
+	}
+	ev.clearQueue()
+	return err
+}
+
+func (ev *evaluation) allPlainAllowed() bool {
+	for i := range ev.prepared {
+		if !ev.prepared[i].Decision.Allowed {
+			return false
+		}
+	}
+	return true
+}
+
+// recordPlain completes the result of a request that is allowed, and counts it.
 func (ev *evaluation) recordPlain() {
 	for i := range ev.takes {
-		t, st := &ev.takes[i], &ev.result.Statuses[ev.takes[i].index]
-		st.Rule, st.Decision = t.rule, ev.decisions[i]
-		t.state.counters.countAllowed(st.Decision.Granted)
+		t, take := &ev.takes[i], &ev.prepared[i]
+		ev.result.Statuses[t.index].Rule = t.rule
+		t.state.counters.countAllowed(take.Decision.Granted)
 		if keys := ev.engine.topKeys; keys != nil {
 			if sample, ok := keys.Sample(topkeys.Allowed); ok {
-				keys.RecordSample(sample, t.state.source, ev.prepared[i].Key, ev.prepared[i].Cost, st.Decision.Remaining)
+				keys.RecordSample(sample, t.state.source, take.Key, take.Cost, take.Decision.Remaining)
 			}
 		}
 	}
-	ev.decisions = ev.decisions[:0]
 }
 
 // handOver makes limited descriptors of those that were found, for the general path.
 func (ev *evaluation) handOver(ds []Descriptor) {
+	end := 0
 	for i := range ev.takes {
 		t, l := &ev.takes[i], ev.extend()
-		l.index, l.rule, l.cost, l.key, l.end = t.index, t.rule, ds[t.index].Cost, t.key, t.end
+		l.index, l.rule, l.cost = t.index, t.rule, ds[t.index].Cost
+		l.key, l.end = end, end+len(ev.prepared[i].Key)
+		end = l.end
 		l.denyInDebt = ds[t.index].DenyInDebt
 		l.setState(t.state)
 		ev.result.Statuses[t.index].Rule = t.rule
 	}
 }
 
-// recordDenied stores and counts the decisions about a request that is denied or failed, or
-// whose hits are counted.
+// recordDenied completes the result of a request that is denied or failed, or whose hits are
+// counted, and counts it.
 func (ev *evaluation) recordDenied(domain *rules.Domain, ds []Descriptor, err error) (over bool, _ error) {
-	if err != nil {
-		ev.clearQueue() // nothing was taken
-	} else {
-		over = !allAllowed(ev.decisions)
-		ev.requests = append(ev.requests, ev.prepared...)
-		for i := range ev.takes {
-			ev.queued = append(ev.queued, i)
+	if err == nil {
+		over = !ev.allPlainAllowed()
+		for i := range ev.limited {
+			ev.queue(i, ev.limited[i].cost)
+			ev.decisions[i] = *ev.prepared[i].Decision
 		}
 		ev.plain = true
 		ev.record()

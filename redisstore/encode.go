@@ -163,8 +163,11 @@ func (cl *compiledLimit) appendArgs(ask algorithm.Request, args []string) []stri
 	}
 	args = append(args, strconv.FormatInt(cl.scriptCost(ask), 10))
 	args = append(args, cl.limitArgs...)
+	if cl.step == algorithm.ConcurrentStep { // without an ID, nothing is taken
+		return args
+	}
 	how := grantArg(ask)
-	if cl.step == algorithm.RollingWindowStep || cl.step == algorithm.SlidingLogStep || cl.step == algorithm.ConcurrentStep || cl.debtArg == "" {
+	if cl.step == algorithm.RollingWindowStep || cl.step == algorithm.SlidingLogStep || cl.debtArg == "" {
 		if how != "" {
 			args = append(args, how)
 		}
@@ -174,16 +177,23 @@ func (cl *compiledLimit) appendArgs(ask algorithm.Request, args []string) []stri
 }
 
 // permitArg is the argument that names permits.
-const permitArg = 4
+const permitArg = 2
 
 // appendPermitArgs appends the script's arguments for an ask under the ID of permits.
 func (cl *compiledLimit) appendPermitArgs(ask algorithm.Request, permit string, args []string) []string {
 	args = append(args, strconv.FormatInt(cl.scriptCost(ask), 10))
-	args = append(args, cl.limitArgs...)
-	if ask.NewID {
-		return append(args, grantArg(ask), permit, "1")
+	args = append(append(args, cl.limitArgs...), permit)
+	if ask.Cost <= 0 {
+		return args
 	}
-	return append(args, grantArg(ask), permit)
+	args = append(args, cl.countArg)
+	switch how := grantArg(ask); {
+	case ask.NewID:
+		return append(args, how, "1")
+	case how != "":
+		return append(args, how)
+	}
+	return args
 }
 
 // grantArg returns the argument of windows for what is granted if the cost does not

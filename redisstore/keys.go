@@ -124,7 +124,7 @@ const recordVersion = "v2"
 const recordLen = 22
 
 // permitsVersion distinguishes the layouts of permits.
-const permitsVersion = 2
+const permitsVersion = 3
 
 // permitOf returns the name of permits within a state: 64 bits of the hash of their ID. It
 // is in every permit, of which one state can have thousands. A caller that finds two IDs

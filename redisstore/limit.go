@@ -33,6 +33,7 @@ type compiledLimit struct {
 	batchScript *Script
 	onceBatch   *Script
 	limitArgs   []string // the script's arguments after the cost
+	countArg    string   // of takes of permits
 	debtArg     string   // the overdraft, if it is not the capacity
 	oneUnitArgs []string // all arguments of a take of one unit
 	onceArgs    [3]string
@@ -139,7 +140,8 @@ func (cl *compiledLimit) compileStep() {
 		cl.limitArgs = formatInts(n.Count, cl.period)
 	case penstock.Concurrent:
 		cl.step = algorithm.ConcurrentStep
-		cl.limitArgs = formatInts(n.Count, cl.period)
+		cl.limitArgs = formatInts(cl.period)
+		cl.countArg = strconv.FormatInt(n.Count, 10)
 	}
 }
 

@@ -1,6 +1,7 @@
 package redisstore_test
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 	"testing"
@@ -10,8 +11,8 @@ import (
 	"github.com/penstock-io/penstock/internal/redistest"
 )
 
-// A hundred permits of a key take at most 3.2 kB, and nothing remains when they are
-// released. Redis never sees an ID.
+// A hundred permits of a key take at most 3.2 kB. When they are released, an empty value
+// remains until it expires. Redis never sees an ID.
 func TestPermitsAreSmallAndHashed(t *testing.T) {
 	tr := newRivalTest(t)
 	l := penstock.Limit{Algorithm: penstock.Concurrent, Count: 100, Period: time.Minute}
@@ -34,8 +35,12 @@ func TestPermitsAreSmallAndHashed(t *testing.T) {
 	for i := range 100 {
 		tr.request(penstock.Request{Limit: l, Cost: -1, ID: "request-" + strconv.Itoa(i)})
 	}
+	if n := tr.number("STRLEN", keys[0]); n != 0 {
+		t.Errorf("after all permits were released, %d bytes remain", n)
+	}
+	tr.wait(90 * time.Second)
 	if keys := tr.storeKeys(); len(keys) != 0 {
-		t.Errorf("after all permits were released, %q remain", keys)
+		t.Errorf("one and a half periods later, %q remain", keys)
 	}
 }
 
@@ -85,6 +90,13 @@ func TestPermitsKeepExpiryOfTheirKey(t *testing.T) {
 	take(1, "c")
 	if rest := tr.ttl(key); rest != 90*time.Second {
 		t.Errorf("after half a period, the key expires in %v, want 1m30s", rest)
+	}
+	take(-1, "b")
+	take(-1, "c")
+	tr.wait(30 * time.Second)
+	take(1, "d")
+	if rest := tr.ttl(key); rest != time.Minute {
+		t.Errorf("half a period after all were released, the key of a new one expires in %v, want 1m", rest)
 	}
 }
 
@@ -146,6 +158,51 @@ func TestPermitsExpireInTimeAfterLongStepBack(t *testing.T) {
 	tr.wait(time.Minute)
 	if d := tr.request(penstock.Request{Limit: l, Cost: 3, ID: "b"}); d.Granted != 3 {
 		t.Errorf("a minute later: %+v, want 3 granted", d)
+	}
+}
+
+// The empty value of a key without permits has no time but its expiry, which a clock that
+// steps back moves further than a permit can count.
+func TestPermitsAfterAllWereReleasedAndLongStepBack(t *testing.T) {
+	for _, step := range []time.Duration{29 * time.Second, 31 * time.Second, 25 * 24 * time.Hour, 120 * 24 * time.Hour} {
+		tr := newRivalTest(t)
+		l := penstock.Limit{Algorithm: penstock.Concurrent, Count: 3, Period: time.Minute}
+		tr.request(penstock.Request{Limit: l, Cost: 1, ID: "a"})
+		tr.request(penstock.Request{Limit: l, Cost: -1, ID: "a"})
+		tr.wait(-step)
+		if d := tr.request(penstock.Request{Limit: l}); d.Remaining != 3 || d.ResetAfter != 0 {
+			t.Errorf("%v back: %+v, want all permits free", step, d)
+		}
+		if d := tr.request(penstock.Request{Limit: l, Cost: 2, ID: "b"}); d.Granted != 2 || d.ResetAfter != time.Minute {
+			t.Errorf("%v back: %+v, want 2 granted for a minute", step, d)
+		}
+		tr.wait(time.Minute - time.Millisecond)
+		if d := tr.request(penstock.Request{Limit: l}); d.Remaining != 1 || d.ResetAfter != time.Millisecond {
+			t.Errorf("a minute after %v back: %+v, want 2 held for 1ms", step, d)
+		}
+		tr.wait(time.Millisecond)
+		if d := tr.request(penstock.Request{Limit: l}); d.Remaining != 3 {
+			t.Errorf("1ms later: %+v, want all permits free", d)
+		}
+	}
+}
+
+func TestPermitsForeignValueFails(t *testing.T) {
+	l := penstock.Limit{Algorithm: penstock.Concurrent, Count: 3, Period: time.Minute}
+	for _, foreign := range []string{"x", "four", "hello", strings.Repeat("x", 17)} {
+		tr := newRivalTest(t)
+		tr.request(penstock.Request{Limit: l, Cost: 1, ID: "a"})
+		name := tr.storeKeys()[0]
+		redistest.MustCommand(t, fakeClockServer, "SET", name, foreign, "KEEPTTL")
+		for _, r := range []penstock.Request{{}, {Cost: 1, ID: "a"}, {Cost: -1, ID: "a"}} {
+			r.Key, r.Limit = "key", l
+			if d, err := tr.store.Take(t.Context(), r); !errors.Is(err, penstock.ErrUnavailable) || !strings.Contains(err.Error(), name) {
+				t.Errorf("%q, cost %d: got %+v, %v, want an error that names the key", foreign, r.Cost, d, err)
+			}
+		}
+		if got := redistest.MustCommand(t, fakeClockServer, "GET", name); got != foreign {
+			t.Errorf("%q was changed to %q", foreign, got)
+		}
 	}
 }
 

@@ -611,19 +611,24 @@ if used == 0 then reset = 0 end
 return {ARGV.dry and 0 or cost, used, wait, reset}, cost, 0
 end
 steps.c = function(KEYS, ARGV)
-local call, asked, count, period = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
-local id, how, keep, sub, find, read = ARGV[5] or '', ARGV[4], 0, string.sub, string.find, struct.unpack
-if how and #how > 1 and asked > 0 then how, keep = sub(how, 1, 1), sub(how, 3) + 0 end
+local call, asked, period, id, how = redis.call, ARGV[1] + 0, ARGV[2] + 0, ARGV[3] or '', ARGV[5]
+local count, keep, sub, find, read = asked > 0 and ARGV[4] + 0, 0, string.sub, string.find, struct.unpack
+if how and #how > 1 then how, keep = sub(how, 1, 1), sub(how, 3) + 0 end
 local key = KEYS[1]
 local rest = rest or pttl(key)
-local permits, close, used, oldest, newest, stale = '', 0, 0, 0, 0, rest == 0
+local permits, close, expiry, used, oldest, newest, stale = '', 0, 0, 0, 0, 0, rest == 0
 if rest > 0 then
   permits = call('GET', key)
-  used = (#permits - 4) / 12
-  if used < 1 or used % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
-  close, oldest = read('>I4xxxxxxxxI4', permits)
-  oldest = 2 * rest - (close - oldest) % 4294967296
-  newest = 2 * rest - (close - read('>I4', permits, 12 * used + 1)) % 4294967296
+  if permits ~= '' then
+    used = (#permits - 4) / 12
+    if used < 1 or used % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
+    close, expiry = read('>I4xxxxxxxxI4', permits)
+    oldest = 2 * rest - (close - expiry) % 4294967296
+    newest = oldest
+    if used > 1 then newest = 2 * rest - (close - read('>I4', permits, 12 * used + 1)) % 4294967296 end
+  elseif rest > 2 * period then -- the clock stepped back, perhaps further than it can count
+    rest = 0
+  end
 elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
 else
@@ -647,13 +652,15 @@ if newest > 2 * period + 1 or drops then
     probe = math.floor((gone + high) / 2)
   end
   permits, used = sub(permits, 1, 4) .. sub(permits, 12 * gone + 5), used - gone
+  if used > 0 then expiry = read('>I4', permits, 13) end
 end
 local first, held = false, 0
 if id ~= '' and used > 0 then
   first = find(permits, id, 5, true)
   while first and first % 12 ~= 5 do first = find(permits, id, first + 1, true) end
   if first then
-    repeat held = held + 1 until sub(permits, first + 12 * held, first + 12 * held + 7) ~= id
+    if first > 5 then expiry = read('>I4', permits, first + 8) end
+    repeat held = held + 1 until first + 12 * held > #permits or sub(permits, first + 12 * held, first + 12 * held + 7) ~= id
   end
 end
 local granted, wait, waits = asked, 0, false
@@ -672,20 +679,20 @@ elseif asked > 0 then
 elseif asked < 0 and id == '' then
   granted, stale = -used, stale or drops -- a clock that steps back must not find them again
 elseif asked < 0 then
-  if first and read('>I4', permits, first + 8) % 2 == 0 then granted = math.max(asked, -held) else granted = 0 end
+  granted = first and expiry % 2 == 0 and math.max(asked, -held) or 0
 end
 local reset, own = 0, ''
 if granted ~= 0 and not ARGV.dry then
   local mark = 0
-  if first then
-    local expiry, after = read('>I4', permits, first + 8), sub(permits, first + 12 * held)
+  if granted < 0 and used + granted == 0 then
+    permits = ''
+  elseif first then
+    local after = sub(permits, first + 12 * held)
     mark = expiry % 2
     if held + granted > 0 and granted < 0 then
       after = string.rep(id .. struct.pack('>I4', expiry - mark + 1), held + granted) .. after
     end
     permits = sub(permits, 1, first - 1) .. after
-  elseif granted < 0 then
-    permits = ''
   end
   if granted > 0 then
     own = id .. struct.pack('>I4', (close - 2 * (rest - period)) % 4294967296 + mark)
@@ -699,8 +706,10 @@ if reset == 0 and used > 0 then
   reset = rest - (ahead + ahead % 2) / 2
 end
 if not ARGV.dry and (granted ~= 0 or stale) then
-  if used == 0 then
+  if used == 0 and (stale or id == '') then
     call('DEL', key)
+  elseif used == 0 then
+    set(key, '', 'KEEPTTL')
   elseif stale or granted > 0 and rest < period then
     local ttl = math.ceil(1.5 * period)
     permits = struct.pack('>I4', (close - 2 * (rest - ttl)) % 4294967296) .. sub(permits, 5) .. own
@@ -708,7 +717,7 @@ if not ARGV.dry and (granted ~= 0 or stale) then
   elseif first or drops then
     set(key, permits .. own, 'KEEPTTL')
   else
-    call('APPEND', key, own)
+    call('APPEND', key, permits == '' and '\0\0\0\0' .. own or own)
   end
 end
 return {ARGV.dry and 0 or granted, used, wait, reset}, granted, 0, held

@@ -14,6 +14,10 @@ type Pending struct {
 	shift   uint         // a span is 1<<shift nanoseconds: finding it needs no division
 	sweepAt atomic.Int64 // no call is overdue before
 	slots   [4 * spansPerSlow]atomic.Uint64
+
+	// displaced counts overdue calls whose slot a later span needed before a sweep, which
+	// happens to callers that are delayed for several times slow after they read the clock.
+	displaced atomic.Uint64
 }
 
 // A slot holds the count of one span in its low bits, and above it a mark that
@@ -40,10 +44,10 @@ func (p *Pending) Add(generation uint64, now int64) (mark uint64) {
 	if v := slot.Load(); v>>countBits == mark && slot.CompareAndSwap(v, v+1) {
 		return mark
 	}
-	return addTo(slot, mark)
+	return p.addTo(slot, mark)
 }
 
-func addTo(slot *atomic.Uint64, mark uint64) uint64 {
+func (p *Pending) addTo(slot *atomic.Uint64, mark uint64) uint64 {
 	for {
 		v := slot.Load()
 		if v&countMask > 0 && isNewer(v>>countBits, mark) {
@@ -54,10 +58,34 @@ func addTo(slot *atomic.Uint64, mark uint64) uint64 {
 			next = v + 1
 		}
 		if slot.CompareAndSwap(v, next) {
+			if v>>countBits != mark && v&countMask > 0 {
+				p.displace(v)
+			}
 			return mark
 		}
 	}
 }
+
+// displace keeps the calls of a slot for the next sweep, unless later generations have some.
+func (p *Pending) displace(v uint64) {
+	for {
+		d, next := p.displaced.Load(), v
+		if d&countMask > 0 {
+			switch {
+			case generationOf(d) == generationOf(v):
+				next = d + v&countMask
+			case isNewer(d>>countBits, v>>countBits):
+				return
+			}
+		}
+		if p.displaced.CompareAndSwap(d, next) {
+			return
+		}
+	}
+}
+
+// generationOf returns the low bits of the generation of a slot.
+func generationOf(v uint64) uint64 { return v >> (countBits + numberBits) }
 
 // isNewer reports whether a mark belongs to a later generation or span than
 // another. Both wrap around.
@@ -96,7 +124,7 @@ func (p *Pending) Sweep(generation uint64, now int64) (overdue int) {
 	for i := range p.slots {
 		overdue += sweepSlot(&p.slots[i], generation, uint64(last))
 	}
-	return overdue
+	return overdue + sweepSlot(&p.displaced, generation, uint64(last))
 }
 
 func sweepSlot(slot *atomic.Uint64, generation, last uint64) int {
@@ -109,7 +137,7 @@ func sweepSlot(slot *atomic.Uint64, generation, last uint64) int {
 		if !slot.CompareAndSwap(v, 0) {
 			continue
 		}
-		if v>>(countBits+numberBits) != generation<<(countBits+numberBits)>>(countBits+numberBits) {
+		if generationOf(v) != generation<<(countBits+numberBits)>>(countBits+numberBits) {
 			return 0
 		}
 		return int(v & countMask)

@@ -76,6 +76,47 @@ func TestPendingIgnoresCallsOfOtherGenerations(t *testing.T) {
 	}
 }
 
+// A caller that is delayed after it read the clock adds its call to a span that was swept, and
+// a later one needs its slot before the next sweep.
+func TestPendingCountsCallOfDelayedCaller(t *testing.T) {
+	var p Pending
+	p.Init(1600) // in spans of 64
+	cycle := int64(64 * len(p.slots))
+	p.Sweep(1, 2*cycle)
+	for range 3 {
+		p.Add(1, 10)
+	}
+	other := p.Add(1, 10+64)
+	p.Add(1, 10+2*cycle)
+	p.Add(1, 10+64+2*cycle)
+	if p.Remove(other) {
+		t.Error("removed a call whose slot another span has")
+	}
+	if n := p.Sweep(1, 2*cycle+1); n != 0 {
+		t.Errorf("swept %d calls, though no sweep was due", n)
+	}
+	if n := p.Sweep(1, 3*cycle); n != 6 {
+		t.Errorf("swept %d calls, want 4 that were displaced and 2", n)
+	}
+	if n := p.Sweep(1, 4*cycle); n != 0 {
+		t.Errorf("swept %d calls twice", n)
+	}
+}
+
+func TestPendingDisplacedCallsOfOtherGenerationsAreIgnored(t *testing.T) {
+	var p Pending
+	p.Init(1600)
+	cycle := int64(64 * len(p.slots))
+	p.Add(1, 10)
+	p.Add(2, 10+cycle) // displaces the first
+	p.Add(2, 10+2*cycle)
+	p.Add(1, 10+64)
+	p.Add(2, 10+64+cycle) // displaces it, too, but not those of the later generation
+	if n := p.Sweep(2, 4*cycle); n != 3 {
+		t.Errorf("swept %d calls, want the three of the current generation", n)
+	}
+}
+
 func TestPendingConcurrentUseCountsEachCallOnce(t *testing.T) {
 	var p Pending
 	p.Init(1600)

@@ -27,8 +27,13 @@ type knownBatch struct {
 
 // TakePrepared implements [PreparedStore].
 func (m *Memory) TakePrepared(_ context.Context, takes []PreparedTake) error {
+	for i := range takes {
+		if !m.isPrepared(&takes[i]) {
+			return m.takeUnprepared(takes)
+		}
+	}
 	switch {
-	case len(takes) == 1 && m.isPrepared(&takes[0]):
+	case len(takes) == 1:
 		t := &takes[0]
 		t.Decision.Source = SourceStore
 		m.take(t.limit, t.Key, t.forAlgorithm(), t.Decision)
@@ -46,15 +51,11 @@ func (m *Memory) isPrepared(t *PreparedTake) bool {
 		t.Key != "" && t.Cost >= 0 && t.Decision != nil
 }
 
-// takeUnknown decides takes that are no knownBatch.
+// takeUnknown decides valid takes that are no knownBatch.
 func (m *Memory) takeUnknown(takes []PreparedTake) error {
 	b, ds := newMemoryBatch(m, len(takes)), make([]Decision, len(takes))
 	for i := range takes {
-		t := &takes[i]
-		if !m.isPrepared(t) {
-			return m.takeUnprepared(takes, ds)
-		}
-		b.push(t.limit, t.Key, t.forAlgorithm())
+		b.push(takes[i].limit, takes[i].Key, takes[i].forAlgorithm())
 	}
 	b.lock()
 	err := b.decide(ds)
@@ -63,8 +64,8 @@ func (m *Memory) takeUnknown(takes []PreparedTake) error {
 }
 
 // takeUnprepared decides takes as requests, or returns their error.
-func (m *Memory) takeUnprepared(takes []PreparedTake, ds []Decision) error {
-	rs := make([]Request, len(takes))
+func (m *Memory) takeUnprepared(takes []PreparedTake) error {
+	rs, ds := make([]Request, len(takes)), make([]Decision, len(takes))
 	for i := range takes {
 		if takes[i].Decision == nil {
 			return requestError(i, errNoDecision)
@@ -91,7 +92,12 @@ func (m *Memory) takeAllKnown(rs []Request, ds []Decision) (ok bool) {
 	if len(rs) > maxKnown || len(ds) < len(rs) {
 		return false
 	}
-	var takes [maxKnown]PreparedTake
+	var few [maxKnown / 2]PreparedTake // most need no more, and clearing them takes time
+	takes := few[:]
+	if len(rs) > len(few) {
+		var many [maxKnown]PreparedTake
+		takes = many[:]
+	}
 	for i := range rs {
 		r, t := &rs[i], &takes[i]
 		cl, err := m.compile(r)
@@ -104,7 +110,7 @@ func (m *Memory) takeAllKnown(rs []Request, ds []Decision) (ok bool) {
 	return m.takeKnown(takes[:len(rs)])
 }
 
-// takeKnown decides the takes if they are a knownBatch. If it is not ok, nothing has changed.
+// takeKnown decides valid takes if they are a knownBatch. If it is not ok, nothing has changed.
 func (m *Memory) takeKnown(takes []PreparedTake) (ok bool) {
 	if len(takes) > maxKnown {
 		return false
@@ -127,7 +133,7 @@ func (m *Memory) takeKnown(takes []PreparedTake) (ok bool) {
 // add finds the shard of a take. It is not ok if the take has to be decided in another way.
 func (b *knownBatch) add(i int) (ok bool) {
 	t := &b.takes[i]
-	if !b.store.isPrepared(t) || t.limit.hasBlocks {
+	if t.limit.hasBlocks {
 		return false
 	}
 	t.hash = b.store.hashOf(t.limit, t.Key)

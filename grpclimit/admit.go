@@ -3,6 +3,7 @@ package grpclimit
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strconv"
 	"time"
 
@@ -37,7 +38,8 @@ type AdmitOptions struct {
 // UnaryAdmit returns an interceptor that admits as many unary calls at once as the
 // gate allows, by priority. It refuses the rest with UNAVAILABLE, and with
 // metadata that tells clients when to retry. Calls that return an error which
-// [IsServerFailure] reports have failed.
+// [IsServerFailure] reports have failed. An admitted call yields the processor once before
+// it is served, as in httplimit.Admit.
 func UnaryAdmit(g *overload.Gate, o *AdmitOptions) grpc.UnaryServerInterceptor {
 	a := newAdmission(g, o)
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
@@ -91,7 +93,8 @@ func newAdmission(g *overload.Gate, o *AdmitOptions) *admission {
 	return a
 }
 
-// enter returns the pass of an admitted call. That of a skipped call is empty.
+// enter returns the pass of an admitted call. That of a skipped call is empty. It yields the
+// processor, so that calls that wait for it reach the gate.
 func (a *admission) enter(ctx context.Context, call Call) (overload.Pass, error) {
 	if a.Skip != nil && a.Skip(ctx, call) {
 		return overload.Pass{}, nil
@@ -100,7 +103,11 @@ func (a *admission) enter(ctx context.Context, call Call) (overload.Pass, error)
 	if a.Priority != nil {
 		priority = a.Priority(ctx, call)
 	}
-	return a.gate.Enter(ctx, priority)
+	pass, err := a.gate.Enter(ctx, priority)
+	if err == nil {
+		runtime.Gosched()
+	}
+	return pass, err
 }
 
 // refusal gives the error of a gate a gRPC code.

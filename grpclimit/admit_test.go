@@ -3,7 +3,10 @@ package grpclimit_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -46,6 +49,27 @@ func TestUnaryAdmitRefusesWithPushback(t *testing.T) {
 	expect(t, "free gate", ask(t, c, 2), codes.OK, codes.OK)
 	if n := g.Stats().InFlight; n != 0 {
 		t.Errorf("in flight after the calls: got %d, want 0", n)
+	}
+}
+
+// On one processor handlers that only compute run one after the other. The gate has to see
+// the calls that wait meanwhile.
+func TestUnaryAdmitSeesCallsThatWaitForProcessor(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	admit := grpclimit.UnaryAdmit(overload.NewGate(&overload.GateOptions{Limit: 1, MaxWait: -1}), nil)
+	handler := func(context.Context, any) (any, error) { return nil, nil }
+	var refused atomic.Int64
+	var calls sync.WaitGroup
+	for range 20 {
+		calls.Go(func() {
+			if _, err := admit(t.Context(), nil, &grpc.UnaryServerInfo{}, handler); status.Code(err) == codes.Unavailable {
+				refused.Add(1)
+			}
+		})
+	}
+	calls.Wait()
+	if n := refused.Load(); n == 0 || n == 20 {
+		t.Errorf("refused: got %d of 20 calls to a gate for one, want some", n)
 	}
 }
 

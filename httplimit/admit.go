@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"runtime"
 	"strconv"
 
 	"github.com/penstock-io/penstock/overload"
@@ -30,6 +31,10 @@ type AdmitOptions struct {
 // Admit returns middleware that admits as many requests at once as the gate
 // allows, by priority. It refuses the rest with status 503 and Retry-After. A
 // response with status 500 or above, and a handler that panics, have failed.
+//
+// An admitted request yields the processor once before it is served. Requests that wait for
+// it have not reached the gate yet. If handlers only computed, and each ended in its turn,
+// the gate would see one at a time, however many wait.
 func Admit(g *overload.Gate, o *AdmitOptions) func(http.Handler) http.Handler {
 	a := &admission{gate: g}
 	if o != nil {
@@ -66,6 +71,7 @@ func (a *admitted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, r, err)
 		return
 	}
+	runtime.Gosched() // so that those that wait for the processor reach the gate
 	a.serve(w, r, pass)
 }
 

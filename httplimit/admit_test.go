@@ -6,8 +6,11 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -30,6 +33,27 @@ func getRoot(h http.Handler) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
 	return w
+}
+
+// On one processor handlers that only compute run one after the other. The gate has to see
+// the requests that wait meanwhile.
+func TestAdmitSeesRequestsThatWaitForProcessor(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	g := overload.NewGate(&overload.GateOptions{Limit: 1, MaxWait: -1})
+	h := httplimit.Admit(g, nil)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	var refused atomic.Int64
+	var requests sync.WaitGroup
+	for range 20 {
+		requests.Go(func() {
+			if getRoot(h).Code == http.StatusServiceUnavailable {
+				refused.Add(1)
+			}
+		})
+	}
+	requests.Wait()
+	if n := refused.Load(); n == 0 || n == 20 {
+		t.Errorf("refused: got %d of 20 requests to a gate for one, want some", n)
+	}
 }
 
 func TestAdmitRefusesWithRetryAfter(t *testing.T) {

@@ -50,6 +50,10 @@ const (
 // half a second and twenty times the usual latency, while others come and go or none
 // does, no longer counts towards the limit.
 //
+// Goroutines that wait for a processor have not entered yet. A server whose calls only
+// compute should call [runtime.Gosched] after Enter, as the middleware does, so that they
+// reach the gate and are counted.
+//
 // Calls wait by priority, and in order of arrival within one. No call is admitted
 // while a call of a better priority, or an earlier one of its own, is waiting.
 type Gate struct {

@@ -193,6 +193,29 @@ func TestGateKeepsFewCallsOnBusyProcessor(t *testing.T) {
 	}
 }
 
+// TestGateSeesCallsThatWaitForProcessor has calls that only compute, for less than a turn. If
+// they keep the processor after the gate has admitted them, each ends before the next one
+// reaches the gate, which is never full and refuses none, whatever its limit. So middleware
+// yields the processor to the others first.
+func TestGateSeesCallsThatWaitForProcessor(t *testing.T) {
+	const work, capacity = mean / 2, 2e9 / mean
+	for seed := range seeds() {
+		for _, limit := range []int{0, 1} {
+			for _, keeps := range []bool{true, false} {
+				server := func(s *simulation) simServer { return &scheduledServer{simulation: s, keeps: keeps} }
+				r := newSimRun(seed+1, GateOptions{Limit: limit}, server, workload{rate: overloaded(capacity, 2), work: constant(work)})
+				r.run(60e9)
+				s := r.summary(20e9, 60e9, nil)
+				if keeps {
+					check(t, "share refused by a gate that sees one call", s.refusedShare, 0, 0)
+					continue
+				}
+				check(t, fmt.Sprintf("limit %d: share of the capacity within ten times the work", limit), r.servedWithin(10*work, 20e9, 60e9)/capacity, 0.9, 1.1)
+			}
+		}
+	}
+}
+
 // TestGateServesCriticalCallsFirst offers 400 critical calls a second among 5000
 // to a server of 1000.
 func TestGateServesCriticalCallsFirst(t *testing.T) {

@@ -163,11 +163,16 @@ func (r remoteServer) serve(work int64, done func()) { r.after(work, done) }
 
 // A scheduledServer is one processor with a run queue, as a process of Go has it: calls compute
 // in turns of a time slice. A call waits for its turn when it arrives, before it reaches the gate,
-// and again after that, as if it had waited for something else first.
+// and again after that, because it has waited for something else or yields to others. If calls
+// keep the processor, they only compute, and those that the gate admits go on in the turn of
+// whatever reached it or left it.
 type scheduledServer struct {
 	*simulation
+	keeps   bool
 	queue   []scheduledTask
 	running bool
+	ending  bool           // whether a task has just been done, in a turn that is not over
+	heir    *scheduledTask // that goes on in this turn
 }
 
 type scheduledTask struct {
@@ -183,7 +188,12 @@ const (
 func (p *scheduledServer) accept(f func()) { p.serve(acceptWork, f) }
 
 func (p *scheduledServer) serve(work int64, done func()) {
-	p.queue = append(p.queue, scheduledTask{work, done})
+	t := scheduledTask{work, done}
+	if p.keeps && p.ending && p.heir == nil {
+		p.heir = &t
+		return
+	}
+	p.queue = append(p.queue, t)
 	p.next()
 }
 
@@ -193,16 +203,33 @@ func (p *scheduledServer) next() {
 	}
 	t := p.queue[0]
 	p.queue, p.running = p.queue[1:], true
-	took := min(t.left, timeSlice)
+	p.compute(t, timeSlice)
+}
+
+// compute gives a task the processor for the rest of a turn.
+func (p *scheduledServer) compute(t scheduledTask, rest int64) {
+	took := min(t.left, rest)
 	p.after(took, func() {
-		p.running = false
-		if t.left -= took; t.left > 0 {
-			p.queue = append(p.queue, t)
-		} else {
-			t.done()
+		t.left -= took
+		if p.finish(t); p.heir != nil {
+			heir := *p.heir
+			p.heir = nil
+			p.compute(heir, rest-took)
+			return
 		}
+		p.running = false
 		p.next()
 	})
+}
+
+func (p *scheduledServer) finish(t scheduledTask) {
+	if t.left > 0 {
+		p.queue = append(p.queue, t)
+		return
+	}
+	p.ending = true
+	t.done()
+	p.ending = false
 }
 
 // workload is what simulated clients send.
@@ -364,6 +391,17 @@ func (r *simRun) admit() {
 			r.serve(c, c.w.granted)
 		}
 	}
+}
+
+// servedWithin is how many calls a second that ended in an interval took no longer than that.
+func (r *simRun) servedWithin(most, from, until int64) float64 {
+	n := 0.0
+	for _, c := range r.calls {
+		if c.at >= from && c.at < until && c.latency >= 0 && c.latency <= most {
+			n++
+		}
+	}
+	return n / (float64(until-from) / 1e9)
 }
 
 // A simSummary describes the calls that ended in an interval.

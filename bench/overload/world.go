@@ -121,7 +121,7 @@ func (s *sharing) busy() float64 {
 
 // A scheduled server is one processor with a run queue, as a process of Go has it: calls compute
 // in turns of a time slice. A call waits for its turn when it arrives, before it reaches the limiter,
-// and again after that, as if it had waited for something else first.
+// and again after that, because it has waited for something else or the middleware yields.
 type scheduled struct {
 	mu      sync.Mutex
 	queue   []scheduledTask

@@ -9,8 +9,8 @@ import (
 )
 
 // This file decides the usual TakeAll: a few takes of different keys that all have a slot,
-// whose whole state is in the words of that slot, and without IDs. Nothing is allocated then,
-// so a charge can be undone by writing the old words back. A memoryBatch decides all others.
+// without IDs, which change the words of that slot alone. Nothing is allocated then, so a
+// charge can be undone by writing the old words back. A memoryBatch decides all others.
 
 // maxKnown is the largest such batch. Its state is on the stack.
 const maxKnown = 8
@@ -133,7 +133,7 @@ func (m *Memory) takeKnown(takes []PreparedTake) (ok bool) {
 // add finds the shard of a take. It is not ok if the take has to be decided in another way.
 func (b *knownBatch) add(i int) (ok bool) {
 	t := &b.takes[i]
-	if t.limit.hasBlocks {
+	if t.limit.readsBlock {
 		return false
 	}
 	t.hash = b.store.hashOf(t.limit, t.Key)
@@ -196,16 +196,17 @@ func (b *knownBatch) nowOf(t *PreparedTake) int64 {
 	return b.now
 }
 
-// charge charges all takes, or none. It is not ok if a key has no slot.
+// charge charges all takes, or none. It is not ok if a key has no slot, or if the charge needs
+// its block.
 func (b *knownBatch) charge() (charged, ok bool) {
 	for i := range b.takes {
 		t := &b.takes[i]
 		slot := t.find()
-		if slot == nil {
+		if slot == nil || !t.take(slot, b.nowOf(t)) {
 			b.restore(i)
 			return false, false
 		}
-		if t.take(slot, b.nowOf(t)); !t.Decision.Allowed {
+		if !t.Decision.Allowed {
 			b.restore(i + 1)
 			return false, true
 		}
@@ -257,13 +258,18 @@ func (b *knownBatch) deny() (ok bool) {
 	return true
 }
 
-// take decides in the slot of the take's key.
-func (t *PreparedTake) take(slot []uint64, now int64) {
+// take decides in the slot of the take's key. It is not ok if that needs the slot's block, which
+// could not be restored.
+func (t *PreparedTake) take(slot []uint64, now int64) (ok bool) {
 	t.Decision.Source = SourceStore
-	if t.Cost > 0 && t.maxDelay == 0 && t.keepFree == 0 && t.limit.spend(slot, now, t.Cost, t.Decision) {
-		return
+	switch {
+	case t.Cost > 0 && t.maxDelay == 0 && t.keepFree == 0 && t.limit.spend(slot, now, t.Cost, t.Decision):
+	case t.limit.hasBlocks:
+		return false
+	default:
+		t.decide(slot, now, t.forAlgorithm())
 	}
-	t.decide(slot, now, t.forAlgorithm())
+	return true
 }
 
 func (t *PreparedTake) decide(slot []uint64, now int64, req algorithm.Request) {

@@ -36,14 +36,20 @@ type knownPair struct {
 	known, denied           int
 }
 
+// newKnownPair returns a pair whose clock begins in 1970 if the seed is odd, in the bucket 0 of
+// rolling windows.
 func newKnownPair(seed uint64) *knownPair {
 	p := &knownPair{rand: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_700_000_000, 0)}
+	if seed%2 == 1 {
+		p.now = time.Unix(0, 0)
+	}
 	o := &MemoryOptions{MaxKeys: 10_000, Now: func() time.Time { return p.now }}
 	p.fast, p.general, p.prepared = NewMemory(o), NewMemory(o), NewMemory(o)
 	return p
 }
 
-// limitsInSlots are limits whose states are in the words of a slot.
+// limitsInSlots are limits whose states are in the words of a slot, those of rolling windows
+// for as long as a bucket lasts.
 var limitsInSlots = []Limit{
 	{Count: 10, Period: time.Second},
 	{Count: 7, Period: time.Minute, Burst: 12},
@@ -52,6 +58,7 @@ var limitsInSlots = []Limit{
 	{Algorithm: FixedWindow, Count: 8, Period: time.Second, Align: AlignClock},
 	{Algorithm: FixedWindow, Count: 20, Align: AlignDay},
 	{Algorithm: SlidingWindow, Count: 9, Period: time.Second},
+	{Algorithm: RollingWindow, Count: 30, Period: 20 * time.Second, Buckets: 2},
 }
 
 func (p *knownPair) step(t *testing.T) {
@@ -59,7 +66,10 @@ func (p *knownPair) step(t *testing.T) {
 	p.now = p.now.Add(time.Duration(p.rand.IntN(300)-20) * time.Millisecond)
 	if p.rand.IntN(8) == 0 {
 		r := p.request()
-		r.Cost, r.KeepFree, r.MaxDelay, r.Overdraw = 1+p.rand.Int64N(15), 0, 0, true
+		r.Cost, r.KeepFree, r.MaxDelay, r.Overdraw = 1+p.rand.Int64N(15), 0, 0, r.Limit.Algorithm.hasDebt()
+		if p.rand.IntN(3) == 0 {
+			r.Cost, r.Overdraw = Reset, false
+		}
 		d1, err1 := p.fast.Take(context.Background(), r)
 		d2, err2 := p.general.Take(context.Background(), r)
 		p.compare(t, []Request{r}, []Decision{d1}, []Decision{d2}, err1, err2)

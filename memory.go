@@ -219,8 +219,8 @@ func (m *Memory) take(cl *compiledLimit, key string, req algorithm.Request, d *D
 	s := m.shard(h)
 	s.mu.Lock()
 	t := &s.tables[cl.table]
-	if cl.readsBlock {
-		m.takeBlock(s, cl, h, req, d)
+	if cl.limit.Algorithm == SlidingLog {
+		m.takeLog(s, cl, h, req, d)
 		s.mu.Unlock()
 		return
 	}
@@ -242,12 +242,20 @@ func (m *Memory) take(cl *compiledLimit, key string, req algorithm.Request, d *D
 	s.mu.Unlock()
 }
 
-// takeBlock decides a request of a key whose state is in a block, which arrives in the cache
-// while the clock is read.
-func (m *Memory) takeBlock(s *shard, cl *compiledLimit, h uint64, req algorithm.Request, d *Decision) {
+// takeLog decides a request of a sliding log. The part of its block that it needs arrives in
+// the cache while the clock is read.
+func (m *Memory) takeLog(s *shard, cl *compiledLimit, h uint64, req algorithm.Request, d *Decision) {
 	slot := s.tables[cl.table].Slot(h)
-	s.prefetchBlock(cl.table, slot)
-	s.takeSlot(cl, slot, h, m.now(false), req, d)
+	if slot == nil || blockOf(slot) == 0 {
+		s.takeSlot(cl, slot, h, m.now(false), req, d)
+		return
+	}
+	l := s.log(cl, slot)
+	prefetchLog(&l)
+	now := m.now(false)
+	if !req.IsTake() || !cl.spendLog(slot, &l, now, req.Cost, d) {
+		s.takeSlot(cl, slot, h, now, req, d)
+	}
 }
 
 // Stats returns the current numbers of the store.

@@ -72,9 +72,10 @@ func (s *shard) hasRoom(cl *compiledLimit, slot []uint64, req algorithm.Request)
 	}
 	size := s.blocks[cl.table.trust()].Size(b)
 	if cl.limit.Algorithm == Concurrent {
-		return size >= algorithm.PermitWords*int(cl.permits.Count) || size >= algorithm.PermitWords*(logLenOf(slot)+1)
+		return size >= algorithm.PermitWords*int(cl.permits.Count) || size >= algorithm.PermitWords*(lenOf(slot)+1)
 	}
-	return size >= int(cl.log.Count) || int64(size-logLenOf(slot)) >= req.Cost
+	size -= slackOf(slot)
+	return size >= int(cl.log.Count) || int64(size-lenOf(slot)) >= req.Cost
 }
 
 // ensureRoom makes sure that what the request may be granted can be recorded. It
@@ -118,7 +119,8 @@ func (s *shard) growLog(cl *compiledLimit, slot []uint64, now int64, req algorit
 	if !s.newBlock(cl, slot, min(max(need, 2*l.Len), int(cl.log.Count))) {
 		return false
 	}
-	longer := s.log(cl, slot)
+	words := s.blocks[cl.table.trust()].Words(blockOf(slot))
+	longer := algorithm.Log{Times: words[:min(len(words), int(cl.log.Count))]}
 	l.CopyTo(&longer)
 	putLog(cl, slot, &longer)
 	if old != 0 {

@@ -150,8 +150,8 @@ func putSlide(cl *compiledLimit, slot []uint64, c algorithm.Slide) {
 }
 
 // The last two words of a slot with a block are the block, or 0 if the key is idle, and a
-// position: of a ring the index of the newest count, of a log the index of the oldest time and
-// the length, of permits the number of grants.
+// position: of a ring the index of the newest count, of a log the index of the oldest time, the
+// slack and the length, of permits the number of grants.
 func blockOf(slot []uint64) slab.Block     { return slab.Block(slot[len(slot)-2]) }
 func putBlock(slot []uint64, b slab.Block) { slot[len(slot)-2] = uint64(b) }
 func positionOf(slot []uint64) uint64      { return slot[len(slot)-1] }
@@ -178,25 +178,27 @@ func putRing(slot []uint64, r *algorithm.Ring) {
 	putPosition(slot, uint64(r.Head)<<32)
 }
 
-// A sliding log is stored as a ring of times in a block. It expires one period
-// after the newest.
+// A sliding log is stored as a ring of times in a block. It expires one period after the newest.
+// Blocks come in certain sizes, and the slack is what the ring leaves of one: a full ring without
+// free places writes each new time where the oldest was, and so into the line that it has read.
 func logOf(cl *compiledLimit, slot []uint64, words []int64) algorithm.Log {
 	return algorithm.Log{
 		Head:   firstOf(slot),
-		Len:    logLenOf(slot),
+		Len:    lenOf(slot),
 		Newest: int64(slot[expiryWord]) - cl.period,
-		Times:  words,
+		Times:  words[:len(words)-slackOf(slot)],
 	}
 }
 
 func putLog(cl *compiledLimit, slot []uint64, l *algorithm.Log) {
 	slot[expiryWord] = uint64(cl.log.Empty(l))
-	putPosition(slot, uint64(l.Head)<<32|uint64(l.Len))
+	slack := cap(l.Times) - len(l.Times)
+	putPosition(slot, uint64(l.Head)<<32|uint64(slack)<<16|uint64(l.Len))
 }
 
 // Permits are stored in a block, and expire with the last of them.
 func permitsOf(slot []uint64, words []int64) algorithm.Permits {
-	return algorithm.Permits{Len: min(logLenOf(slot), len(words)/algorithm.PermitWords), Words: words}
+	return algorithm.Permits{Len: min(lenOf(slot), len(words)/algorithm.PermitWords), Words: words}
 }
 
 func putPermits(slot []uint64, p *algorithm.Permits) {
@@ -204,9 +206,11 @@ func putPermits(slot []uint64, p *algorithm.Permits) {
 	putPosition(slot, uint64(p.Len))
 }
 
-// firstOf returns the index of the first word of a block that a decision reads.
-func firstOf(slot []uint64) int  { return int(positionOf(slot) >> 32) }
-func logLenOf(slot []uint64) int { return int(uint32(positionOf(slot))) }
+// The parts of a position. No log has more than maxLogCount times, and no key more grants of
+// permits than maxConcurrentCount.
+func firstOf(slot []uint64) int { return int(positionOf(slot) >> 32) }
+func slackOf(slot []uint64) int { return int(uint16(positionOf(slot) >> 16)) }
+func lenOf(slot []uint64) int   { return int(uint16(positionOf(slot))) }
 
 // An idRecord is a grant under a [Request.ID].
 type idRecord struct {

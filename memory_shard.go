@@ -212,6 +212,16 @@ func (cl *compiledLimit) spend(slot []uint64, now, cost int64, d *Decision) (ok 
 	return false
 }
 
+// spendLog is spend for a sliding log with a block.
+func (cl *compiledLimit) spendLog(slot []uint64, l *algorithm.Log, now, cost int64, d *Decision) (ok bool) {
+	bal, ok := cl.log.Spend(l, now, cost)
+	if ok {
+		putLog(cl, slot, l)
+		d.set(cl, algorithm.Outcome{Allowed: true, Granted: cost}, bal)
+	}
+	return ok
+}
+
 func (s *shard) decidePermits(cl *compiledLimit, c *algorithm.Concurrent, slot []uint64, now int64, req algorithm.Request, d *Decision) {
 	p := s.permits(cl, slot)
 	c.Normalize(&p, now)
@@ -259,13 +269,6 @@ func (s *shard) decideTruncated(cl *compiledLimit, slot []uint64, now int64, req
 
 func (s *shard) decideLog(cl *compiledLimit, w *algorithm.SlidingLog, slot []uint64, now int64, req algorithm.Request, d *Decision) {
 	l := s.log(cl, slot)
-	if l.Times != nil && req.IsTake() {
-		if bal, ok := w.Spend(&l, now, req.Cost); ok {
-			putLog(cl, slot, &l)
-			d.set(cl, algorithm.Outcome{Allowed: true, Granted: req.Cost}, bal)
-			return
-		}
-	}
 	w.Normalize(&l, now)
 	out := w.Decide(&l, now, req)
 	if l.Times != nil {
@@ -340,15 +343,14 @@ func (s *shard) permits(cl *compiledLimit, slot []uint64) (p algorithm.Permits) 
 	return p
 }
 
-// lineWords is the number of words in a cache line.
-const lineWords = 8
-
-// prefetchBlock prefetches the words of a slot's block that a decision will read.
-func (s *shard) prefetchBlock(k tableKind, slot []uint64) {
-	if slot != nil && blockOf(slot) != 0 {
-		words := s.blocks[k.trust()].Words(blockOf(slot))
-		first := firstOf(slot)
-		hashtable.Prefetch(unsafe.Pointer(&words[first]))
-		hashtable.Prefetch(unsafe.Pointer(&words[min(first+lineWords, len(words)-1)]))
+// prefetchLog prefetches the two oldest times of a log, which a take reads, and the place of the
+// next one. In a full log that is the place of the oldest.
+func prefetchLog(l *algorithm.Log) {
+	next := l.Head + l.Len
+	if next >= len(l.Times) {
+		next -= len(l.Times)
 	}
+	hashtable.Prefetch(unsafe.Pointer(&l.Times[l.Head]))
+	hashtable.Prefetch(unsafe.Pointer(&l.Times[min(l.Head+1, len(l.Times)-1)]))
+	hashtable.Prefetch(unsafe.Pointer(&l.Times[next]))
 }

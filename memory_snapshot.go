@@ -301,15 +301,15 @@ func (r *snapshotReader) entry(m *Memory, s *shard, k tableKind) error {
 	if k&^untrustedTable != idTable && s != &m.overflow && s != m.shard(slot[hashWord]) {
 		return fmt.Errorf("%w: entry in the wrong shard", ErrBadSnapshot)
 	}
-	words, err := r.block(k, positionOf(slot[:width]))
+	words, err := r.block(k, slot[:width])
 	if err != nil {
 		return err
 	}
 	return s.restore(k, slot[:width], words)
 }
 
-// block reads the words of a block, and checks that the position lies within it.
-func (r *snapshotReader) block(k tableKind, position uint64) ([]int64, error) {
+// block reads the words of a slot's block, and checks that the position lies within it.
+func (r *snapshotReader) block(k tableKind, slot []uint64) ([]int64, error) {
 	if !k.hasBlocks() {
 		return nil, nil
 	}
@@ -318,7 +318,7 @@ func (r *snapshotReader) block(k tableKind, position uint64) ([]int64, error) {
 		return nil, err
 	}
 	n := binary.LittleEndian.Uint64(b)
-	if n > maxBlockWords || position>>32 > 0 && position>>32 >= n || position&(1<<32-1) > n {
+	if n > maxBlockWords || !positionFits(slot, int(n)) {
 		return nil, fmt.Errorf("%w: impossible length or position in a block of %d words", ErrBadSnapshot, n)
 	}
 	var words []int64
@@ -329,6 +329,15 @@ func (r *snapshotReader) block(k tableKind, position uint64) ([]int64, error) {
 		words = append(words, int64(binary.LittleEndian.Uint64(b)))
 	}
 	return words, nil
+}
+
+// positionFits reports whether a slot's position is one in a block of n words.
+func positionFits(slot []uint64, n int) bool {
+	if n == 0 {
+		return positionOf(slot) == 0
+	}
+	size := n - slackOf(slot)
+	return size > 0 && positionOf(slot)>>32 < uint64(size) && lenOf(slot) <= size
 }
 
 // end verifies the checksum, and that the input ends there.

@@ -47,7 +47,7 @@ func (b *bench) turningLog() error {
 		return err
 	}
 	b.report.addTimings(timings...)
-	b.report.findAgainstFloor(title, timings[1], 5)
+	b.report.findAgainstFloor(title, timings[1], 4)
 	return nil
 }
 

@@ -26,10 +26,10 @@ type knownBatch struct {
 }
 
 // TakePrepared implements [PreparedStore].
-func (m *Memory) TakePrepared(_ context.Context, takes []PreparedTake) error {
+func (m *Memory) TakePrepared(ctx context.Context, takes []PreparedTake) error {
 	for i := range takes {
 		if !m.isPrepared(&takes[i]) {
-			return m.takeUnprepared(takes)
+			return m.takeUnprepared(ctx, takes)
 		}
 	}
 	switch {
@@ -48,7 +48,7 @@ func (m *Memory) TakePrepared(_ context.Context, takes []PreparedTake) error {
 func (m *Memory) isPrepared(t *PreparedTake) bool {
 	cl := t.limit
 	return cl != nil && cl.tick == m.tick && cl.key == m.key && cl.limit.Algorithm != Concurrent &&
-		t.Key != "" && t.Cost >= 0 && t.Decision != nil
+		t.Key != "" && t.Cost >= 0 && t.keepFree >= 0 && t.Decision != nil
 }
 
 // takeUnknown decides valid takes that are no knownBatch.
@@ -60,28 +60,31 @@ func (m *Memory) takeUnknown(takes []PreparedTake) error {
 	b.lock()
 	err := b.decide(ds)
 	b.unlock()
-	return finish(takes, ds, err)
+	return writeDecisions(takes, ds, err)
 }
 
 // takeUnprepared decides takes as requests, or returns their error.
-func (m *Memory) takeUnprepared(takes []PreparedTake) error {
+func (m *Memory) takeUnprepared(ctx context.Context, takes []PreparedTake) error {
 	rs, ds := make([]Request, len(takes)), make([]Decision, len(takes))
 	for i := range takes {
 		if takes[i].Decision == nil {
-			return requestError(i, errNoDecision)
+			return writeDecisions(takes, ds, requestError(i, errNoDecision))
 		}
 		rs[i] = takes[i].request()
 	}
-	return finish(takes, ds, m.takeAll(rs, ds))
+	return writeDecisions(takes, ds, m.TakeAll(ctx, rs, ds))
 }
 
-// finish writes the decisions, which are zero after an error.
-func finish(takes []PreparedTake, ds []Decision, err error) error {
+// writeDecisions writes the decisions to where the takes want them. After an error they are
+// zero.
+func writeDecisions(takes []PreparedTake, ds []Decision, err error) error {
 	if err != nil {
 		clear(ds)
 	}
 	for i := range takes {
-		*takes[i].Decision = ds[i]
+		if takes[i].Decision != nil {
+			*takes[i].Decision = ds[i]
+		}
 	}
 	return err
 }

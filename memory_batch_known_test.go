@@ -207,7 +207,8 @@ func TestMemoryTakePreparedDecidesWhatTakeAllDoes(t *testing.T) {
 		many[i].Key = fmt.Sprint("many", i)
 	}
 	for _, rs := range [][]Request{
-		{}, many,
+		{},
+		many,
 		{{Key: "k", Limit: log, Cost: 1}},
 		{{Key: "k", Limit: log, Cost: 1}, {Key: "k", Limit: bucket, Cost: 1}},
 		{{Key: "k", Limit: bucket, Cost: 6}, {Key: "k", Limit: bucket, Cost: 6}}, // costs of one key add up
@@ -263,5 +264,14 @@ func TestMemoryTakePreparedRejectsWhatWasNotPrepared(t *testing.T) {
 	take.Key = "k"
 	if err := m.TakePrepared(context.Background(), []PreparedTake{take}); !errors.Is(err, errNoDecision) {
 		t.Errorf("without a decision: got %v", err)
+	}
+	d.Allowed, take.Decision = true, &d
+	if err := m.TakePrepared(context.Background(), []PreparedTake{take, lim.Prepare()}); !errors.Is(err, errNoDecision) || d.Allowed {
+		t.Errorf("one without a decision: got %v, %v", d, err)
+	}
+	negative := lim.KeepFree(-1).Prepare()
+	d.Allowed, negative.Key, negative.Decision = true, "k", &d
+	if err := m.TakePrepared(context.Background(), []PreparedTake{negative}); !errors.Is(err, ErrBadCost) || d.Allowed {
+		t.Errorf("with a negative KeepFree: got %v, %v", d, err)
 	}
 }

@@ -187,6 +187,25 @@ func TestPermitsAfterAllWereReleasedAndLongStepBack(t *testing.T) {
 	}
 }
 
+// The empty value is deleted by a reset, and by any request once its expiry is too far away.
+func TestPermitsEmptyValueIsDeleted(t *testing.T) {
+	l := penstock.Limit{Algorithm: penstock.Concurrent, Count: 3, Period: time.Minute}
+	for name, remove := range map[string]func(*rivalTest){
+		"reset":     func(tr *rivalTest) { tr.request(penstock.Request{Limit: l, Cost: penstock.Reset}) },
+		"step back": func(tr *rivalTest) { tr.wait(-time.Hour); tr.request(penstock.Request{Limit: l}) },
+	} {
+		tr := newRivalTest(t)
+		tr.request(penstock.Request{Limit: l, Cost: 1, ID: "a"})
+		tr.request(penstock.Request{Limit: l, Cost: -1, ID: "a"})
+		if keys := tr.storeKeys(); len(keys) != 1 {
+			t.Fatalf("%s: after a release the keys are %q, want one", name, keys)
+		}
+		if remove(tr); len(tr.storeKeys()) != 0 {
+			t.Errorf("%s: %q remain", name, tr.storeKeys())
+		}
+	}
+}
+
 func TestPermitsForeignValueFails(t *testing.T) {
 	l := penstock.Limit{Algorithm: penstock.Concurrent, Count: 3, Period: time.Minute}
 	for _, foreign := range []string{"x", "four", "hello", strings.Repeat("x", 17)} {

@@ -10,9 +10,9 @@ import (
 )
 
 // This file decides the usual request: all its descriptors take from plain rules, which no
-// override changes. One pass finds the rules, one makes the requests for the store, and one
-// writes the result and counts. What is found of another request, or of one that is denied,
-// is handed over to the general path (evaluation.go).
+// override changes. One pass finds the rules, one makes the takes for the store, which writes
+// its decisions into the result, and one counts. What is found of another request, or of one
+// that is denied, is handed over to the general path (evaluation.go).
 
 // isPlain reports whether a take under the rule is decided by its limit alone: the rule can
 // deny the request, and has nothing to do with other rules, nor with IDs.

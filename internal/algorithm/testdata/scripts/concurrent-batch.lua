@@ -15,7 +15,7 @@ if rest > 0 then
     newest = oldest
     if used > 1 then newest = 2 * rest - (close - read('>I4', permits, 12 * used + 1)) % 4294967296 end
   elseif rest > 2 * period then -- the clock stepped back, perhaps further than it can count
-    rest = 0
+    rest, stale = 0, true
   end
 elseif rest == -1 then
   return redis.error_reply('FOREIGN key without expiry')
@@ -65,7 +65,7 @@ elseif asked > 0 then
   if first and wait >= 0 then granted, waits = 0, math.max(waits or 0, first + 7) end
   if waits then wait = math.floor(rest - (close - read('>I4', permits, waits + 1)) % 4294967296 / 2) end
 elseif asked < 0 and id == '' then
-  granted, stale = -used, stale or drops -- a clock that steps back must not find them again
+  granted, stale = -used, stale or rest > 0 -- also if all have expired: a clock that steps back must not find them again
 elseif asked < 0 then
   granted = first and expiry % 2 == 0 and math.max(asked, -held) or 0
 end

@@ -50,7 +50,7 @@ run: build ## Start the daemon and print commands to try; ARGS="--http :9090" ad
 	@.bin/penstock serve --print-examples --rules examples/rules.yaml $(ARGS)
 
 .PHONY: test
-test: setup format-check ## Run the tests of the main module, race detector on, in about six minutes
+test: setup format-check ## Run the tests of the main module, race detector on: six to seven minutes, longer the first time
 	@mkdir -p .bin && rm -f $(SUMMARY)
 	@$(RACE_TEST) $(MAIN_FLAGS) -short -json $(RACY) | $(REPORT) -title "all packages with concurrency, race detector on"
 	@$(GO_TEST) $(MAIN_FLAGS) -json $(PURE) | $(REPORT) -title "documents, arithmetic and data structures, full-length properties"

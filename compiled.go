@@ -234,10 +234,13 @@ func (c *compiledCache) get(l Limit, tick int64, key *siphash.Key) (*compiledLim
 		return cl, nil
 	}
 	cl, err := compileLimit(l, tick, key)
-	if err == nil {
-		second.Store(first.Swap(cl))
+	if err != nil {
+		return nil, err
 	}
-	return cl, err
+	if old := first.Swap(cl); old != nil { // what the second slot holds stays if the first was free
+		second.Store(old)
+	}
+	return cl, nil
 }
 
 // cacheHash hashes a limit for a cache, faster than a full hash of all fields.

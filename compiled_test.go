@@ -34,3 +34,25 @@ func TestIdentifySeparatesLimitsThatDoNotShareState(t *testing.T) {
 		t.Error("two counts of one name have different identities")
 	}
 }
+
+// Two limits share both slots of a compiledCache, and begin with different ones.
+func TestCompiledCacheKeepsTwoLimitsOfTheSameSlots(t *testing.T) {
+	cache, first := &compiledCache{}, PerSecond(1)
+	second := first
+	for second.cacheHash()%uint64(len(cache.slots)) != first.cacheHash()%uint64(len(cache.slots))^1 {
+		second.Count++
+	}
+	var compiled [2]*compiledLimit
+	for range 2 {
+		for i, l := range []Limit{first, second} {
+			cl, err := cache.get(l, 1, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if compiled[i] != nil && cl != compiled[i] {
+				t.Errorf("%v was compiled twice", l)
+			}
+			compiled[i] = cl
+		}
+	}
+}

@@ -481,7 +481,7 @@ func (w *storePair) compareTakeEachBatch() {
 }
 
 type (
-	takeBatched = func([][]penstock.Request, [][]penstock.Decision) (errs []error, grouped bool)
+	takeBatched = func([][]penstock.Request, [][]penstock.Decision, ...context.Context) (errs []error, grouped bool)
 	takeSeveral = func(context.Context, penstock.Store, []penstock.Request, []penstock.Decision) error
 )
 

@@ -215,6 +215,9 @@ func (s *Store) flush(b *batch) {
 func (b *batch) encode(s *Store) {
 	call, first := &b.calls[0], b.takes[0]
 	b.takes = slices.DeleteFunc(b.takes, func(t *pendingTake) bool { return t.ctx.Err() != nil })
+	if len(b.takes) > 0 {
+		first = b.takes[0] // the one before may have had other limits
+	}
 	mixed := b.sortByGroup()
 	if first.group != nil {
 		s.encodeGroupArgs(first.group, call)

@@ -568,10 +568,10 @@ func checkClusterFailover(t *testing.T, c *cluster) {
 	waitFor(t, "the Cluster is complete", func() bool { return c.Complete(t) })
 }
 
-// checkNewOwnerFound calls through a store that does not know yet that a node has
-// failed. The other nodes redirect it. An ID lets the store repeat calls on
+// checkNewOwnerFound calls through stores that do not know yet that a node has
+// failed. The other nodes redirect them. An ID lets a store repeat calls on
 // connections that the killed node has closed. It returns the units granted.
-func checkNewOwnerFound(t *testing.T, c *cluster, unaware *redisstore.Store, victim int, key string) (granted int64) {
+func checkNewOwnerFound(t *testing.T, c *cluster, unaware []*redisstore.Store, victim int, key string) (granted int64) {
 	t.Helper()
 	heir := mustCommand(t, c.Nodes[victim+shards], "CLUSTER", "MYID")
 	waitFor(t, "all nodes know the new owner", func() bool {
@@ -583,9 +583,9 @@ func checkNewOwnerFound(t *testing.T, c *cluster, unaware *redisstore.Store, vic
 		return true
 	})
 	moved := redirections(t, c.alive())
-	for i := range 20 { // the node that is tried first may be the new owner by chance
+	for i, store := range unaware { // the node that a store tries first may be the new owner by chance
 		r := penstock.Request{Key: key, Limit: slowLimits[2], Cost: 1, ID: strconv.Itoa(i)}
-		d, err := unaware.Take(t.Context(), r)
+		d, err := store.Take(t.Context(), r)
 		if err != nil {
 			t.Error(err)
 		}
@@ -626,7 +626,10 @@ func (c *cluster) keyOnAndOff(t *testing.T, node int) (on, off string) {
 // has taken over; keys of other shards stay available.
 func checkClusterLostNode(t *testing.T, c *cluster) {
 	patient, quick := openPrefix(t, c.URL(), "lost", longTimeout), openPrefix(t, c.URL(), "lost", 50*time.Millisecond)
-	unaware := openPrefix(t, c.URL(), "lost", longTimeout)
+	unaware := make([]*redisstore.Store, 20) // of which each learns of the new owner by its first call, or by chance before
+	for i := range unaware {
+		unaware[i] = openPrefix(t, c.URL(), "lost", longTimeout)
+	}
 	const victim = 1
 	lost, kept := c.keyOnAndOff(t, victim)
 	take := func(store *redisstore.Store, key string) (penstock.Decision, error) {

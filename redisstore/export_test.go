@@ -124,16 +124,16 @@ func CommonScripts() (list []string) {
 
 // TakeAllBatched decides TakeAlls of the same steps as one batch. It reports whether they can share
 // one.
-func (s *Store) TakeAllBatched(all [][]penstock.Request, ds [][]penstock.Decision) (errs []error, grouped bool) {
-	return s.takeGroupBatched(all, ds, false)
+func (s *Store) TakeAllBatched(all [][]penstock.Request, ds [][]penstock.Decision, ctxs ...context.Context) (errs []error, grouped bool) {
+	return s.takeGroupBatched(all, ds, false, ctxs)
 }
 
 // TakeEachBatched decides TakeEachs of the same steps as one batch, as TakeAllBatched does.
-func (s *Store) TakeEachBatched(all [][]penstock.Request, ds [][]penstock.Decision) (errs []error, grouped bool) {
-	return s.takeGroupBatched(all, ds, true)
+func (s *Store) TakeEachBatched(all [][]penstock.Request, ds [][]penstock.Decision, ctxs ...context.Context) (errs []error, grouped bool) {
+	return s.takeGroupBatched(all, ds, true, ctxs)
 }
 
-func (s *Store) takeGroupBatched(all [][]penstock.Request, ds [][]penstock.Decision, each bool) (errs []error, grouped bool) {
+func (s *Store) takeGroupBatched(all [][]penstock.Request, ds [][]penstock.Decision, each bool, ctxs []context.Context) (errs []error, grouped bool) {
 	b, takes := &batch{}, make([]*pendingTake, len(all))
 	errs = make([]error, len(all))
 	for i, rs := range all {
@@ -148,19 +148,18 @@ func (s *Store) takeGroupBatched(all [][]penstock.Request, ds [][]penstock.Decis
 			return errs, false
 		}
 		t.encodeGroupKeys()
-		t.prepare(context.Background())
+		t.prepare(contextOf(i, ctxs))
 		b.takes, takes[i] = append(b.takes, t), t
 	}
 	s.flush(b)
 	for i, t := range takes {
-		errs[i] = s.awaitOrSendAllAlone(t, ds[i])
+		errs[i] = s.awaitOrSendAllAlone(contextOf(i, ctxs), t, ds[i])
 	}
 	return errs, true
 }
 
 // awaitOrSendAllAlone ends a batched TakeAll as submitAll does.
-func (s *Store) awaitOrSendAllAlone(t *pendingTake, ds []penstock.Decision) error {
-	ctx := context.Background()
+func (s *Store) awaitOrSendAllAlone(ctx context.Context, t *pendingTake, ds []penstock.Decision) error {
 	if ok, err := s.await(ctx, t); ok || err != nil {
 		t.decideAll(ds, ok)
 		return err

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -15,8 +16,10 @@ import (
 // Redis answers again.
 type inflightLimiter struct {
 	slots      chan struct{}
-	abandoned  atomic.Int64
 	maxSilence time.Duration // within which a silent connection is closed
+	mu         sync.Mutex
+	abandoned  atomic.Int64 // changed under mu
+	releases   int          // under mu: how often the slots of all abandoned calls were freed
 	start      time.Time
 	lastProbe  atomic.Int64 // nanoseconds since start
 }
@@ -69,29 +72,37 @@ func (l *inflightLimiter) releaseAbandoned() {
 	if l.abandoned.Load() == 0 {
 		return
 	}
-	for n := l.abandoned.Swap(0); n > 0; n-- {
+	l.mu.Lock()
+	n := l.abandoned.Swap(0)
+	l.releases++
+	l.mu.Unlock()
+	for range n {
 		<-l.slots
 	}
 }
 
 // abandon keeps the slot of a call that has reached its deadline.
 func (l *inflightLimiter) abandon(held bool) {
-	if held {
-		l.abandoned.Add(1)
-		time.AfterFunc(l.maxSilence, l.expireAbandoned)
+	if !held {
+		return
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.abandoned.Add(1)
+	releases := l.releases
+	time.AfterFunc(l.maxSilence, func() { l.expireAbandoned(releases) })
 }
 
-// expireAbandoned frees the slot of one abandoned call, unless releaseAbandoned has.
-func (l *inflightLimiter) expireAbandoned() {
-	for {
-		n := l.abandoned.Load()
-		if n == 0 {
-			return
-		}
-		if l.abandoned.CompareAndSwap(n, n-1) {
-			<-l.slots
-			return
-		}
+// expireAbandoned frees the slot of a call that was abandoned after so many releases, unless
+// another release has.
+func (l *inflightLimiter) expireAbandoned(releases int) {
+	l.mu.Lock()
+	expired := l.releases == releases
+	if expired {
+		l.abandoned.Add(-1)
+	}
+	l.mu.Unlock()
+	if expired {
+		<-l.slots
 	}
 }

@@ -13,7 +13,8 @@ import (
 
 // TakeEach decides every request independently, all of them in one round trip.
 // [penstock.TakeEach] calls it. When it returns an error, some of the requests may
-// have been charged.
+// have been charged. A [penstock.KeyError] is about the first key that holds a value that
+// no limit wrote; the requests on other keys are decided.
 //
 // Concurrent calls without IDs and refunds, for two to five different keys under limits
 // of the same algorithms, share a script, except in a Cluster.
@@ -90,14 +91,25 @@ func withoutForeign(err error) error {
 	return err
 }
 
+// takeEach decides every request by a script of its own. A value that no limit wrote fails
+// only the request on its key; any other error ends the call.
 func (s *Store) takeEach(d *deadline, rs []penstock.Request, ds []penstock.Decision) error {
 	qs, calls, err := s.sendEach(d, rs, 0)
-	for i := 0; i < len(rs) && err == nil; i++ {
-		if ds[i], err = s.receive(d, &qs[i], &calls[i], &rs[i], 0); err != nil {
-			err = requestError(i, err)
+	if err != nil {
+		return err
+	}
+	var foreign error
+	for i := range rs {
+		ds[i], err = s.receive(d, &qs[i], &calls[i], &rs[i], 0)
+		switch {
+		case err == nil:
+		case withoutForeign(err) != nil:
+			return requestError(i, err)
+		case foreign == nil:
+			foreign = requestError(i, err)
 		}
 	}
-	return err
+	return foreign
 }
 
 // sendEach makes the calls of independent requests in one round trip. For recordTTL see

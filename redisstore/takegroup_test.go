@@ -175,6 +175,35 @@ func TestTakeAllBatchUsesServerClock(t *testing.T) {
 
 // TakeAlls under different limits share a script if their steps are the same. Each is decided by
 // its own limits, in the order of the calls under them.
+// A caller that leaves before its batch is sent leaves nothing of its limits to the others.
+func TestGroupBatchSkipsCanceledCallers(t *testing.T) {
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, l := range batchedAlgorithms() {
+		store := openFakeClock(t, redisstore.Options{})
+		narrow, wide := l, l
+		narrow.Name, narrow.Count, narrow.Burst, wide.Name = "narrow", 5, 0, "wide"
+		for name, batched := range map[string]takeBatched{"all": store.TakeAllBatched, "each": store.TakeEachBatched} {
+			all := [][]penstock.Request{takeAllOf(name+"gone", 3, wide, wide), takeAllOf(name+"here", 1, narrow, narrow)}
+			ds := decisionsFor(all)
+			errs, grouped := batched(all, ds, gone)
+			if !grouped || !errors.Is(errs[0], context.Canceled) || errs[1] != nil || !allAllowed(ds[1]) {
+				t.Fatal(l, grouped, errs, ds)
+			}
+			for _, r := range all[0] {
+				if d := take(t, store, penstock.Request{Key: r.Key, Limit: wide}); d.Remaining != wide.Capacity() {
+					t.Errorf("%s, %s, key %s: %d left, want all", l, name, r.Key, d.Remaining)
+				}
+			}
+			for _, r := range all[1] {
+				if d := take(t, store, penstock.Request{Key: r.Key, Limit: narrow}); d.Remaining != 4 {
+					t.Errorf("%s, %s, key %s: %d left, want 4", l, name, r.Key, d.Remaining)
+				}
+			}
+		}
+	}
+}
+
 func TestTakeAllBatchMixesLimits(t *testing.T) {
 	for _, l := range batchedAlgorithms() {
 		store := openFakeClock(t, redisstore.Options{})
@@ -257,10 +286,12 @@ func TestTakeAllLargestScriptsCompile(t *testing.T) {
 // A value that no limit wrote fails the request on its key. The other requests of the call
 // are decided and charged once.
 func TestTakeEachForeignValueFailsOneRequest(t *testing.T) {
-	for _, l := range batchedAlgorithms() {
+	limits := batchedAlgorithms()
+	for n := range 3 * len(limits) {
+		at, l := n%3, limits[n/3]
 		prefix := newPrefix()
 		store := openFakeClock(t, redisstore.Options{Prefix: prefix})
-		take(t, store, penstock.Request{Key: "b2", Limit: l, Cost: 1})
+		take(t, store, penstock.Request{Key: fmt.Sprint("b", at), Limit: l, Cost: 1})
 		name := keys(t, fakeClockServer, prefix)[0]
 		for _, words := range [][]string{{"DEL", name}, {"SET", name, "hello", "PX", "60000"}} {
 			if _, err := fakeClockServer.Command(words...); err != nil {
@@ -270,10 +301,16 @@ func TestTakeEachForeignValueFailsOneRequest(t *testing.T) {
 		ds := make([]penstock.Decision, 3)
 		err := store.TakeEach(t.Context(), takeAllOf("b", 3, l, l, l), ds)
 		failed, foreign := new(penstock.RequestError), new(penstock.KeyError)
-		if !errors.As(err, &failed) || !errors.As(err, &foreign) || failed.Index != 2 || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: got %v, want an error of request 2 that names the key", l, err)
+		if !errors.As(err, &failed) || !errors.As(err, &foreign) || failed.Index != at || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: got %v, want an error of request %d that names the key", l, err, at)
 		}
-		for i, d := range ds[:2] {
+		for i, d := range ds {
+			if i == at && d != (penstock.Decision{}) {
+				t.Errorf("%s: got %+v beside the error of request %d, want the zero Decision", l, d, i)
+			}
+			if i == at {
+				continue
+			}
 			if now := take(t, store, penstock.Request{Key: fmt.Sprint("b", i), Limit: l}); !d.Allowed || d.Remaining != 7 || now.Remaining != 7 {
 				t.Errorf("%s, request %d: got %+v and then %d left, want 3 of 10 charged", l, i, d, now.Remaining)
 			}

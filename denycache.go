@@ -279,13 +279,14 @@ func takeUnanswered(ctx context.Context, next Store, ls []lookup, rs, rest []Req
 		return nil
 	}
 	decisions := make([]Decision, len(rest))
-	if err := TakeEach(ctx, next, rest, decisions); err != nil {
-		return reindex(err, unansweredIndexes(ls))
-	}
+	err := TakeEach(ctx, next, rest, decisions)
 	for i := range ls {
 		if !ls[i].answered {
 			ds[i], decisions = decisions[0], decisions[1:]
 		}
+	}
+	if err != nil {
+		return reindex(err, unansweredIndexes(ls))
 	}
 	return nil
 }

@@ -986,7 +986,8 @@ func TestDenyCacheAllocatesNothing(t *testing.T) {
 func TestDenyCacheOnlySelectsLimits(t *testing.T) {
 	uncached := penstock.PerHour(1).WithName("uncached")
 	cache := penstock.WithDenyCache(penstock.NewMemory(nil), &penstock.DenyCacheOptions{
-		Only: func(l penstock.Limit) bool { return l.Name != "uncached" },
+		Only:   func(l penstock.Limit) bool { return l.Name != "uncached" },
+		MaxAge: time.Hour,
 	})
 	for limit, want := range map[penstock.Limit]penstock.Source{
 		uncached:            penstock.SourceStore,

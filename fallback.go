@@ -290,7 +290,7 @@ func (f *Fallback) TakeEach(ctx context.Context, rs []Request, ds []Decision) er
 		return err
 	}
 	for i := range rs {
-		if answered && b.calls[i].admitted {
+		if b.calls[i].admitted && (answered || ds[i] != (Decision{})) {
 			f.releaseLocal(ctx, &rs[i], &ds[i])
 			continue
 		}

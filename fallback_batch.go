@@ -71,7 +71,8 @@ func (b *fallbackBatch) takeEach(ctx context.Context, rs []Request, ds []Decisio
 
 // call calls the primary store and reports the result to the breakers. rs are the
 // requests of the batch at indexes, or all of them if indexes is nil. An error is
-// for the caller; a failure of the store is not an error but unanswered.
+// for the caller; a failure of the store is not an error but unanswered. Decisions
+// that are not zero were made nevertheless: all but those about the key of a KeyError.
 func (b *fallbackBatch) call(
 	ctx context.Context, take func(context.Context, Store, []Request, []Decision) error,
 	rs []Request, ds []Decision, indexes []int,
@@ -103,6 +104,9 @@ func (b *fallbackBatch) call(
 	}
 	if ctx.Err() != nil {
 		return false, reindex(err, indexes)
+	}
+	if !isKeyError(err) {
+		clearDecisions(rs, ds) // a store that failed may have left them incomplete
 	}
 	return false, nil
 }

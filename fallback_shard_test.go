@@ -263,6 +263,93 @@ func (s *shardedStore) TakeAll(ctx context.Context, rs []penstock.Request, ds []
 	return s.remoteStore.TakeAll(ctx, rs, ds)
 }
 
+// A foreignStore cannot decide about the key "1", whose value another program wrote. It
+// decides all other requests of a call.
+type foreignStore struct{ *shardedStore }
+
+func (s foreignStore) Take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+	if r.Key == "1" {
+		return penstock.Decision{}, &penstock.KeyError{Key: r.Key, Err: fmt.Errorf("foreign: %w", penstock.ErrUnavailable)}
+	}
+	return s.shardedStore.Take(ctx, r)
+}
+
+func (s foreignStore) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) (first error) {
+	for i, r := range rs {
+		var err error
+		if ds[i], err = s.Take(ctx, r); err != nil && first == nil {
+			first = &penstock.RequestError{Index: i, Err: err}
+		}
+	}
+	return first
+}
+
+// A key that the primary store cannot decide about is decided by the fallback. All other
+// requests of the call are decided, and charged, by the primary alone.
+func TestFallbackKeyErrorConcernsOneRequest(t *testing.T) {
+	for name, wrap := range map[string]func(penstock.Store) penstock.Store{
+		"none":      func(s penstock.Store) penstock.Store { return s },
+		"DenyCache": func(s penstock.Store) penstock.Store { return penstock.WithDenyCache(s, nil) },
+		"Lease":     func(s penstock.Store) penstock.Store { return penstock.WithLease(s, nil) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			primary, secondary := foreignStore{newShardedStore()}, penstock.NewMemory(nil)
+			fallback := penstock.WithFallback(wrap(primary), secondary, nil)
+			lim := limiter(t, fallback, "20/1h")
+			if d, err := lim.AllowN(ctx, "2", 20); err != nil || !d.Allowed {
+				t.Fatal(d, err)
+			}
+			if d, err := lim.Allow(ctx, "2"); err != nil || d.Allowed { // a DenyCache answers the next ones
+				t.Fatal(d, err)
+			}
+			for _, keys := range []string{"01", "10", "2010", "0112"} {
+				got := sourcesOf(t, lim, keys)
+				for i, source := range strings.Fields(got) {
+					if (keys[i] == '1') != (source == "fallback") {
+						t.Errorf("wrapper %s: %s by %s, want only key 1 by the fallback", name, keys, got)
+					}
+				}
+			}
+			synctest.Wait()
+			for key, want := range map[string][2]int64{"0": {15, 20}, "1": {20, 15}, "2": {0, 20}} {
+				at, _ := limiter(t, primary.remoteStore, "20/1h").Peek(ctx, key)
+				by, _ := limiter(t, secondary, "20/1h").Peek(ctx, key)
+				if got := [2]int64{at.Remaining, by.Remaining}; got != want {
+					t.Errorf("wrapper %s, key %s: %d left at the stores, want %d", name, key, got, want)
+				}
+			}
+			if down, _ := fallback.Down(); down != 0 {
+				t.Errorf("wrapper %s: %d shards are down, want none", name, down)
+			}
+		})
+	}
+}
+
+// Of the shards that are up, a key that cannot be decided concerns no other request.
+func TestFallbackKeyErrorWhileAShardIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		primary := foreignStore{newShardedStore()}
+		primary.down[2].Store(true)
+		lim := limiter(t, penstock.WithFallback(primary, nil, nil), "100/1h")
+		for range 5 {
+			sourcesOf(t, lim, "2")
+		}
+		if got := sourcesOf(t, lim, "2100"); got != "fallback fallback store store" {
+			t.Errorf("by %s, want the requests on key 0 by the store", got)
+		}
+	})
+}
+
+// Beside another error than a KeyError, nothing is known about the decisions.
+func TestFallbackIgnoresDecisionsOfAStoreThatFailed(t *testing.T) {
+	withFallback(t, penstock.FallbackOptions{}, func(s *fallbackFixture) {
+		s.primary.loseResponse = func([]penstock.Request) bool { return true }
+		if got := sourcesOf(s.T, s.limiter("100/1h"), "01"); got != "fallback fallback" {
+			s.Errorf("by %s, want all by the fallback", got)
+		}
+	})
+}
+
 // sourcesOf takes one unit of each key in a batch, and returns the sources of the
 // decisions. Each key is one letter.
 func sourcesOf(t *testing.T, lim *penstock.Limiter, keys string) string {

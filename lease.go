@@ -127,6 +127,7 @@ type leaseRequest struct {
 	want     int64 // units to refill, if this request starts a refill
 	refillID int64 // of that refill
 	takenAt  int64 // when its units were taken from the store; 0 if it spent none
+	local    bool  // whether a fallback granted those units, and not the store
 }
 
 // newRequest prepares a request. It is not ok if the request cannot be leased.

@@ -58,7 +58,7 @@ func (b *leaseBatch) spend(ctx context.Context, i int) error {
 			return nil
 		}
 	}
-	lr.takenAt = 0
+	lr.takenAt, lr.local = 0, false
 	b.rest, b.indexes = append(b.rest, b.rs[i]), append(b.indexes, i)
 	return nil
 }
@@ -88,9 +88,7 @@ func (b *leaseBatch) takeRest(
 		if lr := &b.lrs[i]; lr.limit != nil {
 			b.l.afterStore(lr, &decisions[j], err)
 		}
-		if err == nil {
-			b.ds[i] = decisions[j]
-		}
+		b.ds[i] = decisions[j]
 	}
 	return allowed, reindex(err, b.indexes)
 }
@@ -103,7 +101,7 @@ func (b *leaseBatch) revert() {
 			b.l.setOf(lr).putBack(b.l, lr)
 			b.ds[i].Granted = 0
 			b.ds[i].Remaining = min(b.ds[i].Remaining+lr.cost, b.ds[i].Limit)
-			lr.takenAt = 0
+			lr.takenAt, lr.local = 0, false
 		}
 	}
 	b.l.flushSoon()

@@ -270,7 +270,7 @@ func (s *leaseEntrySet) finishRefill(l *Lease, lr *leaseRequest, d *Decision, er
 func (l *Lease) decideDirectly(lr *leaseRequest, d *Decision) (decided bool) {
 	rest := d.Granted
 	if decided = d.Allowed && d.Granted >= lr.cost; decided {
-		lr.takenAt = lr.now
+		lr.takenAt, lr.local = lr.now, d.Source != SourceStore
 		rest -= lr.cost
 		d.Granted, d.Remaining = lr.cost, d.Remaining+rest
 	}
@@ -312,8 +312,8 @@ func (e *leaseEntry) addUnits(l *Lease, lr *leaseRequest, d *Decision, now int64
 	}
 }
 
-// putBack puts back the units that a request spent. If they have expired, it
-// queues them for a refund.
+// putBack puts back the units that a request spent. If they have expired, or a
+// fallback granted them, it queues them for a refund.
 func (s *leaseEntrySet) putBack(l *Lease, lr *leaseRequest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -323,7 +323,9 @@ func (s *leaseEntrySet) putBack(l *Lease, lr *leaseRequest) {
 		e.pool.counted += lr.cost
 		return
 	}
-	l.returns.add(unspentUnits{key: strings.Clone(lr.key), limit: lr.limit, units: lr.cost, takenAt: lr.takenAt})
+	l.returns.add(unspentUnits{
+		key: strings.Clone(lr.key), limit: lr.limit, units: lr.cost, takenAt: lr.takenAt, local: lr.local,
+	})
 	l.scheduleSweep()
 }
 

@@ -51,9 +51,9 @@ func (p *unitPool) take(lr *leaseRequest) (left int64, ok bool) {
 }
 
 // canTakeBack reports whether the request spent units of this pool, and they have
-// not expired.
+// not expired. Units of a fallback are of no pool, even if taken at the same time.
 func (p *unitPool) canTakeBack(lr *leaseRequest, now int64) bool {
-	return p != nil && p.takenAt == lr.takenAt && now < p.expires
+	return p != nil && !lr.local && p.takenAt == lr.takenAt && now < p.expires
 }
 
 // units returns the number of units, including expired ones.

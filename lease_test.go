@@ -734,10 +734,63 @@ func TestLeaseHoldsNoUnitsOfAFallback(t *testing.T) {
 	})
 }
 
+// A TakeAll that is denied leaves nothing charged at either store, even if a fallback
+// granted the units of one of its requests.
+func TestLeaseDeniedTakeAllReturnsUnitsOfAFallback(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var refills atomic.Int64
+		memory, secondary := penstock.NewMemory(nil), penstock.NewMemory(nil)
+		primary := &remoteStore{store: memory}
+		fallback := penstock.WithFallback(primary, secondary, nil)
+		lease := penstock.WithLease(penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+			if r.AtMost && primary.down.Load() {
+				refills.Add(1)
+			}
+			return fallback.Take(ctx, r)
+		}), nil)
+		busy, other := limiter(t, lease, "100000/1h"), limiter(t, lease, "3/1h sliding-log")
+		left := func(s penstock.Store) int64 {
+			t.Helper()
+			d, err := limiter(t, s, "100000/1h").Peek(ctx, "key")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d.Remaining
+		}
+		for range 100 {
+			allowOne(t, busy, "key")
+		}
+		time.Sleep(2 * leaseAge) // the lease expires
+		synctest.Wait()
+		before := left(memory)
+		primary.down.Store(true)
+		rs := []penstock.Request{busy.Request("key"), other.Request("key")}
+		rs[0].Cost, rs[1].Cost = 50, 4
+		ds := make([]penstock.Decision, len(rs))
+		if err := penstock.TakeAll(ctx, lease, rs, ds); err != nil || !ds[0].Allowed || ds[1].Allowed || refills.Load() != 1 {
+			t.Fatalf("%v, %v after %d refills, want one that is granted, and a denial", ds, err, refills.Load())
+		}
+		synctest.Wait() // the units are returned
+		if got := left(secondary); got != 100_000 {
+			t.Errorf("%d left at the secondary after a denial, want 100000", got)
+		}
+		primary.down.Store(false)
+		allowOne(t, busy, "another key") // debts are settled
+		synctest.Wait()
+		if got := left(memory); got != before {
+			t.Errorf("%d left at the primary after a denial, want %d", got, before)
+		}
+		if err := lease.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestLeaseOnlySelectsLimits(t *testing.T) {
 	memory := penstock.NewMemory(nil)
 	lease := penstock.WithLease(memory, &penstock.LeaseOptions{
-		Only: func(l penstock.Limit) bool { return strings.HasPrefix(l.Name, "leased") },
+		Only:   func(l penstock.Limit) bool { return strings.HasPrefix(l.Name, "leased") },
+		MaxAge: time.Hour,
 	})
 	for text, want := range map[string]penstock.Source{
 		"100000/1h name=leased":                    penstock.SourceLease,
@@ -765,7 +818,7 @@ func TestLeaseOnlySelectsLimits(t *testing.T) {
 // Close returns the error if units could not be refunded.
 func TestLeaseCloseReturnsStoreError(t *testing.T) {
 	store := &remoteStore{store: penstock.NewMemory(nil)}
-	lease := penstock.WithLease(store, nil)
+	lease := penstock.WithLease(store, &penstock.LeaseOptions{MaxAge: time.Hour})
 	lim := limiter(t, lease, "100000/1h")
 	for range 100 {
 		allowOne(t, lim, "key")

@@ -10,7 +10,9 @@ import (
 // hides those of the store it wraps.
 
 // A BatchStore decides several independent requests in one call, as [TakeEach]
-// does. Without it, TakeEach calls Take for each request in turn.
+// does. Without it, TakeEach calls Take for each request in turn. Beside a
+// [KeyError], decisions that are not zero were made: [WithFallback] decides only
+// the other requests.
 type BatchStore interface {
 	Store
 	TakeEach(ctx context.Context, rs []Request, ds []Decision) error

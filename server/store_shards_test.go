@@ -13,7 +13,7 @@ import (
 // with another.
 func keyPerNode(t *testing.T, c *redistest.Cluster) (keys [redistest.Shards]string) {
 	t.Helper()
-	store, err := redisstore.Open(t.Context(), c.URL(), nil)
+	store, err := redisstore.Open(t.Context(), c.URL(), &redisstore.Options{Timeout: testTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}

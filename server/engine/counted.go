@@ -168,7 +168,7 @@ func untilUnit(l *penstock.Limit, dec *penstock.Decision) time.Duration {
 func (e *Engine) TakeRule(ctx context.Context, r *rules.Rule, key string, cost int64) (penstock.Decision, error) {
 	t := e.table.Load()
 	if t == nil || r.Index >= len(t.states) || t.set.Rules()[r.Index] != r {
-		return e.store.Take(ctx, penstock.Request{Key: key, Limit: r.Limit, Cost: cost}) // reloaded meanwhile
+		return e.take(ctx, penstock.Request{Key: key, Limit: r.Limit, Cost: cost}) // reloaded meanwhile
 	}
 	state := &t.states[r.Index]
 	if found := state.overrides.Peek(key); found != nil && found.Kind == overrides.Limited && fits(r, found.Action) {
@@ -177,13 +177,17 @@ func (e *Engine) TakeRule(ctx context.Context, r *rules.Rule, key string, cost i
 	}
 	request := state.template
 	request.Key, request.Cost = key, cost
-	if cost < 0 && e.overLimit != nil {
-		defer e.overLimit.remove(&request.Limit, key, state.count-r.KeepFree)
-	}
 	if !isCounting(&request.Limit) {
-		return e.store.Take(ctx, request)
+		return e.take(ctx, request)
 	}
 	return e.takeCounted(ctx, state, r, request)
+}
+
+// take has the store decide one request.
+func (e *Engine) take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+	d, err := e.store.Take(ctx, r)
+	e.overLimit.forgetReturned([]penstock.Request{r})
+	return d, err
 }
 
 // takeCounted is TakeRule under a counting limit. Only a peek tells whether units are left, so
@@ -191,7 +195,7 @@ func (e *Engine) TakeRule(ctx context.Context, r *rules.Rule, key string, cost i
 func (e *Engine) takeCounted(ctx context.Context, state *ruleState, r *rules.Rule, request penstock.Request) (penstock.Decision, error) {
 	cost := request.Cost
 	request.Cost = min(cost, 0)
-	dec, err := e.store.Take(ctx, request)
+	dec, err := e.take(ctx, request)
 	if err != nil {
 		return dec, err
 	}

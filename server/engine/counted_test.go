@@ -40,7 +40,7 @@ func TestDecideEnvoyCompatDuringOutage(t *testing.T) {
 // other limits on the same counter are asked for.
 func TestDecideEnvoyCompatRemembersKeysOverLimit(t *testing.T) {
 	var calls atomic.Int64
-	memory := penstock.NewMemory(nil)
+	memory := newMemory()
 	store := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 		calls.Add(1)
 		return memory.Take(ctx, r)

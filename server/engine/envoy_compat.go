@@ -11,6 +11,7 @@ import (
 // decided independently, and a denied request counts.
 func (ev *evaluation) decideEach(ctx context.Context) (over bool, err error) {
 	ev.decideBanned()
+	ev.findKnown()
 	if err := ev.takeGates(ctx); err != nil {
 		return false, err
 	}

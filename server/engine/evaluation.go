@@ -33,6 +33,8 @@ type evaluation struct {
 	keys    []byte // of all limited descriptors, one after the other
 	text    string // the keys, as the store gets them
 
+	began time.Duration // before the store was called, by the clock of the cache of counters over their limit
+
 	unmatched []int // the descriptors without a rule
 	hasSettle bool  // whether one of the rules has settle
 	overrides []admittedOverride
@@ -68,6 +70,8 @@ type limitedDescriptor struct {
 	underRule  bool          // is an override that is counted under a rule
 	denyInDebt bool          // a peek denies if the key owes
 
+	known uint64 // its hash in the cache of counters over their limit
+
 	keyOverride *overrides.Entry // nil if the rule applies as it is
 	newID       bool             // whether its ID must hold no permit
 }
@@ -80,8 +84,9 @@ var evaluations = sync.Pool{New: func() any { return &evaluation{} }}
 // maxKeptKeyBytes is the largest key buffer that goes back to the pool.
 const maxKeptKeyBytes = 64 << 10
 
-// release returns the evaluation to the pool.
+// release returns the evaluation to the pool, also if the store panicked.
 func (ev *evaluation) release() {
+	ev.clearQueue()
 	clear(ev.limited)
 	clear(ev.templates)
 	ev.overrides, ev.templates = ev.overrides[:0], ev.templates[:0]
@@ -362,7 +367,9 @@ func (ev *evaluation) callEach(ctx context.Context) error {
 	if len(ev.requests) < 2 {
 		return ev.callAll(ctx)
 	}
-	return penstock.TakeEach(ctx, ev.engine.store, ev.requests, ev.decisions)
+	err := penstock.TakeEach(ctx, ev.engine.store, ev.requests, ev.decisions)
+	ev.engine.overLimit.forgetReturned(ev.requests)
+	return err
 }
 
 // callAll has the store decide the queued requests all or nothing.
@@ -378,7 +385,9 @@ func (e *Engine) takeAll(ctx context.Context, rs []penstock.Request, ds []pensto
 		ds[0], err = e.store.Take(ctx, rs[0])
 	default:
 		err = penstock.TakeAll(ctx, e.store, rs, ds)
+		e.overLimit.forgetRolledBack(rs, ds, err)
 	}
+	e.overLimit.forgetReturned(rs)
 	return err
 }
 

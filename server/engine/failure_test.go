@@ -107,3 +107,21 @@ func TestDecideRefundsOnlyOnce(t *testing.T) {
 	}
 	want(t, decide(t, taken, "quota", descriptor(0, "large=x")), "allowed: granted=0 remaining=2")
 }
+
+// A store that panics, which an HTTP server survives, leaves nothing of its request behind.
+func TestDecideAfterAStoreHasPanicked(t *testing.T) {
+	memory, armed := newMemory(), true
+	e := newEngine(t, penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+		if armed {
+			panic("a bug of the store")
+		}
+		return memory.Take(ctx, r)
+	}), "domain: a\ndescriptors: [{key: k, limit: 10/1h}]", nil)
+	func() {
+		defer func() { _ = recover() }()
+		decide(t, e, "a", descriptor(7, "k=lost"))
+	}()
+	armed = false
+	want(t, decide(t, e, "a", descriptor(1, "k=next")), "allowed: granted=1 remaining=9")
+	want(t, decide(t, e, "a", descriptor(0, "k=lost")), "allowed: granted=0 remaining=10")
+}

@@ -95,7 +95,7 @@ func (ev *evaluation) move(ctx context.Context, key string, from, to penstock.Li
 		return true // permits are held, not used
 	}
 	ctx = context.WithoutCancel(ctx) // a caller that leaves must not lose the units
-	d, err := ev.engine.store.Take(ctx, penstock.Request{Key: key, Limit: from, Cost: penstock.Reset})
+	d, err := ev.engine.take(ctx, penstock.Request{Key: key, Limit: from, Cost: penstock.Reset})
 	if err == nil && d.Granted < 0 {
 		_, err = ev.engine.store.Take(ctx, penstock.Request{Key: key, Limit: to, Cost: -d.Granted, AtMost: true})
 	}

@@ -17,11 +17,17 @@ import (
 //
 // It is a table without buckets: a key replaces the one that has its slot. A hash of 64 bits
 // with a random seed stands for the key.
+//
+// A denial may be remembered for a day, so it must not outlive a refund: neither a denial that
+// is known already, nor that of a call in flight during the refund. Counters have epochs, which end
+// when units were returned. The epoch is part of the hash, and is read before the store is called,
+// so that denials of an earlier epoch are not found.
 type overLimitCache struct {
-	seed  maphash.Seed
-	age   time.Duration
-	start time.Time
-	slots []overLimitSlot
+	seed   maphash.Seed
+	age    time.Duration
+	start  time.Time
+	slots  []overLimitSlot
+	epochs []atomic.Uint32 // by the hash of a counter; some counters share one
 
 	hits, misses atomic.Uint64 // see Engine.CacheLookups
 }
@@ -43,45 +49,106 @@ func newOverLimitCache(keys int, age time.Duration) *overLimitCache {
 	if age <= 0 {
 		age = defaultOverLimitAge
 	}
-	return &overLimitCache{seed: maphash.MakeSeed(), age: age, start: time.Now(), slots: make([]overLimitSlot, keys)}
+	return &overLimitCache{
+		seed: maphash.MakeSeed(), age: age, start: time.Now(),
+		slots: make([]overLimitSlot, keys), epochs: make([]atomic.Uint32, keys),
+	}
 }
 
-// find returns the slot and the hash of a counter. An override has other numbers than its
-// rule, and a rule may keep units of another free, so the count that may be reached is part
+// hashOf returns the hash of a counter in its present epoch. An override has other numbers than
+// its rule, and a rule may keep units of another free, so the count that may be reached is part
 // of it.
-func (c *overLimitCache) find(l *penstock.Limit, key string, count int64) (*overLimitSlot, uint64) {
+func (c *overLimitCache) hashOf(l *penstock.Limit, key string, count int64) uint64 {
+	const odd1, odd2 = 0x9e3779b97f4a7c15, 0xc2b2ae3d27d4eb4f // without a pattern, so that small numbers differ in all bits
+	counter := c.hashCounter(l, key)
+	return counter ^ uint64(count)*odd1 ^ uint64(c.epochOf(counter).Load())*odd2
+}
+
+func (c *overLimitCache) hashCounter(l *penstock.Limit, key string) uint64 {
 	var h maphash.Hash
 	h.SetSeed(c.seed)
 	_, _ = h.WriteString(l.Name)
-	maphash.WriteComparable(&h, [3]int64{int64(l.Period), count, int64(len(l.Name))})
+	maphash.WriteComparable(&h, [2]int64{int64(l.Period), int64(len(l.Name))})
 	_, _ = h.WriteString(key)
-	sum := h.Sum64()
-	return &c.slots[sum%uint64(len(c.slots))], sum
+	return h.Sum64()
 }
 
-// until returns for how long a counter is known to be over its limit.
-func (c *overLimitCache) until(l *penstock.Limit, key string, count int64) time.Duration {
-	slot, sum := c.find(l, key, count)
+// epochOf returns the epoch of a counter. All counts that are compared with it share one, because
+// units that one request returns are there for the others.
+func (c *overLimitCache) epochOf(counter uint64) *atomic.Uint32 {
+	return &c.epochs[counter%uint64(len(c.epochs))]
+}
+
+// now returns the time since the start of the cache.
+func (c *overLimitCache) now() time.Duration { return time.Since(c.start) }
+
+// until returns for how long after that time a counter is known to be over its limit.
+func (c *overLimitCache) until(hash uint64, now time.Duration) time.Duration {
+	slot := &c.slots[hash%uint64(len(c.slots))]
 	end := slot.end.Load()
-	if slot.check.Load() != sum^uint64(end) {
+	if slot.check.Load() != hash^uint64(end) {
 		return 0
 	}
-	return max(time.Duration(end)-time.Since(c.start), 0)
+	return max(time.Duration(end)-now, 0)
 }
 
-// add remembers a counter that is over its limit for that long.
-func (c *overLimitCache) add(l *penstock.Limit, key string, count int64, until time.Duration) {
-	slot, sum := c.find(l, key, count)
-	end := int64(time.Since(c.start) + min(until, c.age))
+// add remembers a counter that was over its limit at that time, and for how long it is.
+func (c *overLimitCache) add(hash uint64, now, until time.Duration) {
+	slot := &c.slots[hash%uint64(len(c.slots))]
+	end := int64(now + min(until, c.age))
 	slot.end.Store(end)
-	slot.check.Store(sum ^ uint64(end))
+	slot.check.Store(hash ^ uint64(end))
 }
 
-// remove forgets a counter, because units were refunded.
-func (c *overLimitCache) remove(l *penstock.Limit, key string, count int64) {
-	slot, sum := c.find(l, key, count)
-	if slot.check.Load() == sum^uint64(slot.end.Load()) {
-		slot.check.Store(0)
+// forget ends the epoch of a counter, after units of it may have been returned.
+func (c *overLimitCache) forget(l *penstock.Limit, key string) {
+	if c != nil {
+		c.epochOf(c.hashCounter(l, key)).Add(1)
+	}
+}
+
+// forgetReturned forgets the counters of requests that may have returned units: refunds and
+// settlements. The store has answered, so that a denial of a later call counts what they returned.
+func (c *overLimitCache) forgetReturned(rs []penstock.Request) {
+	if c == nil {
+		return
+	}
+	for i := range rs {
+		if rs[i].Cost < 0 || rs[i].Settle {
+			c.forget(&rs[i].Limit, rs[i].Key)
+		}
+	}
+}
+
+// forgetRolledBack forgets the counters of a batch that was denied or failed. A store that does
+// not decide it at once, such as several slots of a Redis Cluster, takes units of some and returns
+// them. Nothing was taken where the store denied.
+func (c *overLimitCache) forgetRolledBack(rs []penstock.Request, ds []penstock.Decision, err error) {
+	if c == nil || err == nil && allAllowed(ds) {
+		return
+	}
+	for i := range rs {
+		if err != nil || ds[i].Allowed {
+			c.forget(&rs[i].Limit, rs[i].Key)
+		}
+	}
+}
+
+// findKnown reads the epochs and the time that the cache needs, before the store is called.
+func (ev *evaluation) findKnown() {
+	c := ev.engine.overLimit
+	if c == nil {
+		return
+	}
+	ev.began = c.now()
+	for i := range ev.limited {
+		d := &ev.limited[i]
+		if d.cost < 0 { // what it refunds is there for the rest of the request
+			c.forget(&d.template.Limit, ev.keyOf(d))
+		}
+		if ev.isCacheable(d) {
+			d.known = c.hashOf(&d.template.Limit, ev.keyOf(d), d.count-d.rule.KeepFree)
+		}
 	}
 }
 
@@ -89,16 +156,10 @@ func (c *overLimitCache) remove(l *penstock.Limit, key string, count int64) {
 // service, its hits are not counted then.
 func (ev *evaluation) knownOver(d *limitedDescriptor) bool {
 	c := ev.engine.overLimit
-	switch {
-	case c == nil:
-		return false
-	case d.cost < 0:
-		ev.forgetKnown(d)
-		return false
-	case !ev.isCacheable(d):
+	if c == nil || d.cost < 0 || !ev.isCacheable(d) {
 		return false
 	}
-	until := c.until(&d.template.Limit, ev.keyOf(d), d.count-d.rule.KeepFree)
+	until := c.until(d.known, ev.began)
 	if until <= 0 {
 		return false
 	}
@@ -109,13 +170,6 @@ func (ev *evaluation) knownOver(d *limitedDescriptor) bool {
 	}
 	ev.setStatus(d, &dec)
 	return true
-}
-
-// forgetKnown forgets the counter of a descriptor that may refund units.
-func (ev *evaluation) forgetKnown(d *limitedDescriptor) {
-	if c := ev.engine.overLimit; c != nil {
-		c.remove(&d.template.Limit, ev.keyOf(d), d.count-d.rule.KeepFree)
-	}
 }
 
 // isCacheable reports whether a counter that is over its limit is remembered. A take under an ID
@@ -130,6 +184,7 @@ func (ev *evaluation) decideKnown() {
 	if !ev.engine.cacheDenials {
 		return
 	}
+	ev.findKnown()
 	for i := range ev.limited {
 		if d := &ev.limited[i]; !d.decided && d.cost != 0 && !d.override && !ev.isGate(d) {
 			ev.knownOver(d)
@@ -160,7 +215,7 @@ func (ev *evaluation) cacheOver() {
 		dec := &ev.result.Statuses[d.index].Decision
 		over := d.denied && ev.isCacheable(d) && (d.isCounting() || dec.Remaining <= d.rule.KeepFree)
 		if over && dec.Source == penstock.SourceStore && dec.ResetAfter > 0 {
-			c.add(&d.template.Limit, ev.keyOf(d), d.count-d.rule.KeepFree, dec.ResetAfter)
+			c.add(d.known, ev.began, dec.ResetAfter)
 		}
 	}
 }

@@ -93,3 +93,22 @@ func TestSettleForgetsAKnownDenial(t *testing.T) {
 	settle(t, e, "x", descriptor(10, "minute=7"))
 	want(t, decide(t, e, "llm", descriptor(1, "minute=7")), "allowed: granted=1 remaining=89")
 }
+
+func BenchmarkDecideCachesDenials(b *testing.B) {
+	b.Run("spent", func(b *testing.B) { benchmarkCachedDenials(b, descriptor(1, "user=spent"), true) })
+	b.Run("free", func(b *testing.B) { benchmarkCachedDenials(b, descriptor(1, "user=free"), false) })
+}
+
+func benchmarkCachedDenials(b *testing.B, d engine.Descriptor, denied bool) {
+	store := penstock.StoreFunc(func(_ context.Context, r penstock.Request) (penstock.Decision, error) {
+		return penstock.Decision{Allowed: r.Key != "user=spent", Limit: 2, ResetAfter: time.Hour}, nil
+	})
+	e := newEngine(b, store, apiRules, &engine.Options{OverLimitKeys: 1000, OverLimitAge: time.Hour, CacheDenials: true})
+	var v engine.Result
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := e.Decide(b.Context(), "api", []engine.Descriptor{d}, &v); err != nil || v.OverLimit != denied {
+			b.Fatal(v, err)
+		}
+	}
+}

@@ -68,7 +68,6 @@ func (ev *evaluation) setID(domain *rules.Domain) error {
 func (ev *evaluation) settleID(ctx context.Context) error {
 	for i := range ev.limited {
 		d := &ev.limited[i]
-		ev.forgetKnown(d)
 		if d.rule.Settle && ev.denies(d) {
 			ev.queueSettlement(i)
 		}

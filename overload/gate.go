@@ -18,8 +18,8 @@ type GateOptions struct {
 	// MaxLimit bounds the limit that the gate finds out. Default: 10,000.
 	MaxLimit int
 
-	// MaxWait is how long a call may wait for its turn. A call that would wait
-	// longer is refused at once. While there are calls waiting all the time,
+	// MaxWait is how long a call may wait for its turn. A call whose turn would
+	// hardly come in time is refused at once. While there are calls waiting all the time,
 	// which means that waiting does not help, the bound is a twentieth of it. A
 	// negative number lets no call wait. Default: 100 ms.
 	MaxWait time.Duration
@@ -47,8 +47,8 @@ const (
 // connections.
 //
 // Calls that hang do not lock others out: a call that is in flight for more than
-// half a second and twenty times the usual latency, while others come and go or none
-// does, no longer counts towards the limit.
+// half a second and twenty times the usual latency no longer counts towards the limit,
+// provided that calls which came later have ended meanwhile, or that none is in flight.
 //
 // Goroutines that wait for a processor have not entered yet. A server whose calls only
 // compute should call [runtime.Gosched] after Enter, as the middleware does, so that they

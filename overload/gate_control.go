@@ -143,7 +143,8 @@ func (g *Gate) endCohort(now int64) {
 		return
 	}
 	c.spread = max(variance, c.spread+0.2*(variance-c.spread))
-	variance = c.spread
+	m.spread.Store(int64(1e6 * c.spread))
+	variance = max(c.spread, minVariance)
 	rate := float64(c.begun) / float64(c.closedAt-began)
 	m.mean.Store(int64(mean))
 	c.span = min(max(int64(variance/meanVariance/rate), minSpan), max(maxSpan, int64(4*mean)))

@@ -112,6 +112,22 @@ func testOverload(t *testing.T, server func(*simulation) simServer, c int, times
 	check(t, "p99 beside that of an idle server", p99, 0, most)
 }
 
+// TestGateKeepsTwoWorkersBusy has the server whose workers wait for a call most easily: with at most
+// four calls in flight and one that waits, both end before another arrives in 3.4 % of the time.
+func TestGateKeepsTwoWorkersBusy(t *testing.T) {
+	const capacity, n = 200, 24
+	var served, p99 float64
+	for seed := range uint64(n) {
+		r := newSimRun(seed+1, GateOptions{}, pool(2), workload{rate: overloaded(capacity, 2), work: exponential(mean)})
+		r.run(50e9)
+		s := r.summary(20e9, 50e9, nil)
+		served += s.served / capacity / n
+		p99 += s.p99 / 46 / n
+	}
+	check(t, "share of the capacity", served, 0.969, 1)
+	check(t, "p99 beside that of an idle server", p99, 0, 1.6)
+}
+
 func TestGateRefusesNothingBelowCapacity(t *testing.T) {
 	for _, c := range workers() {
 		for seed := range seeds() {
@@ -141,14 +157,19 @@ func TestGateKeepsServingThroughSlowStep(t *testing.T) {
 	}
 }
 
+// TestGateKeepsServingWithHeavyTail has calls of which one in ten takes most of the work, so that a
+// single run has more or less of them by chance.
 func TestGateKeepsServingWithHeavyTail(t *testing.T) {
-	for seed := range seeds() {
+	const n = 3
+	served := 0.0
+	for seed := range uint64(n) {
 		r := newSimRun(seed+1, GateOptions{}, pool(10), workload{rate: steady(2000), work: heavyTail})
 		r.run(60e9)
 		s := r.summary(20e9, 60e9, nil)
-		check(t, "served of 1000", s.served, 950, 1100)
+		served += s.served / n
 		check(t, "standard deviation of the limit beside its mean", s.sdLimit/s.meanLimit, 0, 0.25)
 	}
+	check(t, "served of 1000", served, 950, 1100)
 }
 
 // TestGateIsNotLockedOutByHungCalls has 21 calls that never end, which is more than

@@ -21,6 +21,10 @@ type limitFinder struct {
 	baseVar float64 // and its variance; infinite if it is unknown
 	baseAt  float64 // the calls in flight when it was measured
 
+	last   measurement // the cohort before, or the end of the probe before
+	eased  bool        // see ease
+	waited bool        // whether a probe has waited for latency to rise no further
+
 	growth      float64 // of the last step
 	variability float64 // see variabilityOf
 
@@ -28,6 +32,7 @@ type limitFinder struct {
 	probeAfter float64
 	probing    bool
 	origin     measurement // before the probe
+	rising     bool        // whether latency was still rising then
 	ref        measurement // before the last step of the probe
 	resume     float64     // limit before the probe
 	low        measurement // the cohorts of the probe
@@ -129,10 +134,32 @@ func (f *limitFinder) relax(m measurement) {
 		f.learn(m)
 	}
 	room := 4*m.peak + 4
-	if m.took > f.base+math.Ln2 { // calls may be queueing: let them not be more
+	if f.isSlow(m) { // calls may be queueing: let them not be more
+		f.ease(m)
 		room = min(room, f.limit)
+	} else {
+		f.eased = false
 	}
 	f.limit += 0.2 * (room - f.limit)
+	f.last = m
+}
+
+func (f *limitFinder) isSlow(m measurement) bool { return m.took > f.base+math.Ln2 }
+
+// ease makes room for bursts of calls that have become slow, once latency rises no further. In an
+// overload it would rise until the gate is full. Because it may do so slowly, there is no more room
+// after that until calls are fast again.
+func (f *limitFinder) ease(m measurement) {
+	room := 1.5 * m.peak
+	if f.eased || room <= f.limit || !f.isSlow(f.last) || isSlower(m, f.last) {
+		return
+	}
+	f.limit, f.eased = room, true
+}
+
+// isSlower reports whether a latency exceeds another by more than what chance explains.
+func isSlower(m, than measurement) bool {
+	return m.took-than.took > 2*math.Sqrt(m.variance+than.variance)
 }
 
 // steer is for a gate that was full.
@@ -143,10 +170,21 @@ func (f *limitFinder) steer(m measurement) {
 	excess := m.took - f.base - f.expectedQueueing(f.limit)
 	f.fullFor += m.seconds * (1 + max(excess, 0)/0.1)
 	if excess > 0.5 && f.deviations(m) > 3 || f.fullFor >= f.probeAfter {
-		f.probe(m)
+		f.probeSoon(m)
 		return
 	}
+	f.last, f.waited = m, false
 	f.step(m)
+}
+
+// probeSoon begins a probe, after another cohort if latency is still rising: beside calls that
+// began before the queue was as long as it is now, those of the probe do not seem to be faster.
+func (f *limitFinder) probeSoon(m measurement) {
+	f.rising = f.last.variance > 0 && isSlower(m, f.last)
+	f.last, f.waited = m, f.rising && !f.waited
+	if !f.waited {
+		f.probe(m)
+	}
 }
 
 // expectedQueueing is by how much latency exceeds base if the limit is right
@@ -212,7 +250,7 @@ func (f *limitFinder) descend(from measurement) {
 // isRising reports whether the first calls of a probe are slower than those before it. Fewer
 // calls are not slower, so latency was rising before the probe, which then says nothing.
 func (f *limitFinder) isRising(m measurement) bool {
-	return f.cohorts == 0 && f.ref == f.origin && m.took-f.ref.took > 2*math.Sqrt(m.variance+f.ref.variance)
+	return f.cohorts == 0 && f.ref == f.origin && isSlower(m, f.ref)
 }
 
 // isSurprising reports whether calls of a probe are faster than the limit says, by more than
@@ -228,7 +266,7 @@ func (f *limitFinder) isSurprising(e float64, m measurement) bool {
 // still fewer.
 func (f *limitFinder) endProbe(m measurement) {
 	if f.isRising(m) {
-		f.probing, f.limit = false, f.resume
+		f.probing, f.waited, f.limit = false, true, f.resume
 		return
 	}
 	if f.cohorts > 0 {
@@ -260,7 +298,7 @@ func (f *limitFinder) evaluateProbe(m measurement, e, z float64) {
 		f.descend(m)
 		return
 	}
-	f.probing, f.fullFor = false, 0
+	f.probing, f.fullFor, f.last = false, 0, m
 	f.probeAfter = min(2*f.probeAfter, maxProbeAfter)
 	if math.Abs(z) > 2 { // see soon whether that was chance
 		f.probeAfter = minProbeAfter
@@ -269,6 +307,9 @@ func (f *limitFinder) evaluateProbe(m measurement, e, z float64) {
 	f.limit = f.origin.inFlight*math.Exp(-queueing) + f.surplus(f.origin.inFlight)
 	if overall, _ := elasticity(f.origin, m); overall > minElastic && z > 2 { // calls were slower, and did not queue
 		f.limit = max(f.limit, f.resume)
+		if overall > 0.8 && !f.rising { // so the server bears more of them
+			f.limit = max(f.limit, 1.5*f.resume)
+		}
 		f.growth = f.limit / 4
 	}
 }

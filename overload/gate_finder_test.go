@@ -13,20 +13,32 @@ func measured(latency, inFlight, variance float64) measurement {
 	}
 }
 
+// idle returns a measurement of a gate that was not full.
+func idle(latency, inFlight float64) measurement {
+	m := measured(latency, inFlight, 0.001)
+	m.full = false
+	return m
+}
+
+// knowing returns a finder that knows a latency of 10 ms without queueing, and has a limit of 20.
+func knowing() *limitFinder {
+	f := newLimitFinder(20, 1000)
+	f.update(idle(10, 2))
+	f.limit = 20
+	return &f
+}
+
 // probing returns a finder that knows a latency of 10 ms without queueing, and has begun a
 // probe because of 40 ms with 20 calls in flight.
 func probing(t *testing.T) *limitFinder {
 	t.Helper()
-	f := newLimitFinder(20, 1000)
-	idle := measured(10, 2, 0.001)
-	idle.full = false
-	f.update(idle)
-	f.limit = 20
+	f := knowing()
+	f.update(measured(40, 20, 0.01))
 	f.update(measured(40, 20, 0.01))
 	if !f.probing || f.limit != 10 {
 		t.Fatalf("limit: got %g, want a probe with 10", f.limit)
 	}
-	return &f
+	return f
 }
 
 func (f *limitFinder) baseMillis() float64 { return math.Round(math.Exp(f.base) / 1e6) }
@@ -34,8 +46,59 @@ func (f *limitFinder) baseMillis() float64 { return math.Round(math.Exp(f.base) 
 func TestLimitFinderRaisesBaseIfFewerCallsAreNoFaster(t *testing.T) {
 	f := probing(t)
 	f.update(measured(40, 10, 0.01))
-	if f.probing || f.baseMillis() != 40 || f.limit < 20 {
-		t.Errorf("base %g ms, limit %g, want 40 ms and at least 20", f.baseMillis(), f.limit)
+	if f.probing || f.baseMillis() != 40 || f.limit != 30 {
+		t.Errorf("base %g ms, limit %g, want 40 ms, and 30 because more than 20 calls would be no slower", f.baseMillis(), f.limit)
+	}
+}
+
+// While latency rises, the calls of a probe may be as slow as those before it although they queue.
+func TestLimitFinderLetsLatencyRiseBeforeProbe(t *testing.T) {
+	f := knowing()
+	f.update(measured(40, 20, 0.01))
+	if f.probing || f.limit != 20 {
+		t.Fatalf("probing %t, limit %g, want no probe in the first cohort of an overload, and 20", f.probing, f.limit)
+	}
+	f.update(measured(80, 20, 0.01))
+	if !f.probing {
+		t.Fatal("the probe waits for more than one cohort")
+	}
+	f.update(measured(80, 10, 0.01))
+	if f.probing || f.limit >= 25 {
+		t.Errorf("limit %g, want about the 20 from before the probe, which began while latency rose", f.limit)
+	}
+}
+
+// Calls have become slow, and fit into the gate.
+func TestLimitFinderMakesRoomForSlowCallsOnce(t *testing.T) {
+	f := knowing()
+	f.update(idle(60, 18))
+	if f.limit != 20 {
+		t.Errorf("limit %g after the first slow cohort, want 20: latency may be rising", f.limit)
+	}
+	f.update(idle(60, 18))
+	if f.limit != 27 {
+		t.Errorf("limit %g, want 27, which is half more than the 18 in flight", f.limit)
+	}
+	f.update(idle(60, 26))
+	if f.limit != 27 {
+		t.Errorf("limit %g, want the 27 from before: a queue may be growing slowly", f.limit)
+	}
+	f.update(idle(10, 2))
+	f.limit = 20
+	f.update(idle(60, 18))
+	f.update(idle(60, 18))
+	if f.limit != 27 {
+		t.Errorf("limit %g after calls were fast in between, want 27", f.limit)
+	}
+}
+
+func TestLimitFinderMakesNoRoomWhileLatencyRises(t *testing.T) {
+	f := knowing()
+	for _, latency := range []float64{30, 60, 120} {
+		f.update(idle(latency, 18))
+	}
+	if f.limit != 20 {
+		t.Errorf("limit %g, want 20", f.limit)
 	}
 }
 
@@ -49,8 +112,8 @@ func TestLimitFinderRestoresLimitAfterSecondStepOfProbe(t *testing.T) {
 		t.Fatalf("limit: got %g, want a second step with 5", f.limit)
 	}
 	f.update(measured(38, 5, 0.001))
-	if f.probing || f.limit != 40 {
-		t.Errorf("limit: got %g, want the 40 from before the probe", f.limit)
+	if f.probing || f.limit < 40 {
+		t.Errorf("limit: got %g, want at least the 40 from before the probe", f.limit)
 	}
 }
 

@@ -27,6 +27,7 @@ type meter struct {
 	mean    atomic.Int64 // the latency of the last cohort
 	probing atomic.Bool  // whether the limit is low for a moment, on purpose
 	share   atomic.Int64 // the refused calls in a million, smoothed
+	spread  atomic.Int64 // variance of a latency, relative to the mean, in millionths, smoothed
 
 	sweepFrom  atomic.Int64 // calls that began since then …
 	sweepEnded atomic.Int64 // … and have ended
@@ -90,11 +91,11 @@ func (m *meter) latency(unended int, age int64) (n, mean, variance float64) {
 	micros := float64(age) / 1000
 	samples := m.samples.Load() / oneSample
 	n = float64(samples) + float64(unended)
-	mean = (float64(m.sum.Load()) + float64(unended)*float64(age)) / n
+	mean = max((float64(m.sum.Load())+float64(unended)*float64(age))/n, 1) // a coarse clock may say 0
 	squares := float64(m.squares.Load()) / float64(max((samples+3)/4, 1)) * float64(samples)
 	squares = (squares + float64(unended)*micros*micros) / n
 	variance = squares/(mean*mean/1e6) - 1
-	return n, mean, max(variance, minVariance)
+	return n, mean, max(variance, 0)
 }
 
 // meanInFlight is how many calls were in flight beside those that hang.
@@ -106,6 +107,11 @@ func (m *meter) meanInFlight() float64 {
 	mean := float64(samples%oneSample) / float64(samples/oneSample)
 	return max(mean-float64(m.hung.Load()), 1)
 }
+
+// irregularity is 1 if calls end at random, and nearly 0 if all take equally long. Latencies of
+// equal calls vary as well, because they have waiting in them. The variance makes less of that than
+// its square root would.
+func (m *meter) irregularity() float64 { return min(float64(m.spread.Load())/1e6, 1) }
 
 // minVariance is for latencies that are all equal, or less than a microsecond.
 const minVariance = 0.1

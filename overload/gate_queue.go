@@ -2,6 +2,7 @@ package overload
 
 import (
 	"context"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -101,7 +102,7 @@ func (g *Gate) ask(now int64, p Priority) (w *waiter, wait int64) {
 			if g.word.CompareAndSwap(word, word+oneCall) {
 				return nil, max(wait, 1)
 			}
-		case wait == 0 || ahead > 0 && g.turnAfter(ahead+1) > wait || ahead >= maxWaiting:
+		case wait == 0 || ahead > 0 && ahead+1 > g.turnsWithin(wait, q.ranks[rank].standing) || ahead >= maxWaiting:
 			g.meter.refused.Add(1)
 			return nil, 0
 		case g.word.CompareAndSwap(word, word|waitingFlag):
@@ -111,10 +112,24 @@ func (g *Gate) ask(now int64, p Priority) (w *waiter, wait int64) {
 	}
 }
 
-// turnAfter is when the nth waiting call is expected to be admitted.
-func (g *Gate) turnAfter(n int) int64 {
-	return int64(n) * g.meter.mean.Load() / int64(max(limitOf(g.word.Load()), 1))
+// turnsWithin is how many waiting calls may get their turn within a time. In a standing queue,
+// where that time is short, they are those of one in twenty such times: if latencies vary, several
+// calls end at once now and then, and no worker should wait for a call then. Elsewhere they are
+// those of the mean, because more would wait for long in vain.
+func (g *Gate) turnsWithin(wait int64, standing bool) int {
+	mean := g.meter.mean.Load()
+	if mean == 0 {
+		return maxWaiting
+	}
+	turns := float64(wait) * float64(limitOf(g.word.Load())) / float64(mean)
+	if standing {
+		turns += oneInTwenty * g.meter.irregularity() * math.Sqrt(turns)
+	}
+	return int(min(turns, maxWaiting))
 }
+
+// oneInTwenty is the number of standard deviations that one in twenty exceeds.
+const oneInTwenty = 1.65
 
 // maxWaitOf returns how long a call of a rank may wait. In a standing queue, it is
 // also no more than half of what the call takes: longer waits only add latency.

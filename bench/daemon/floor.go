@@ -17,7 +17,7 @@ import (
 const floorVariable = "PENSTOCK_BENCH_FLOOR"
 
 // floor starts a server with a constant response: this program itself.
-func floor(kind string) (*process, error) {
+func (b *bench) floor(kind string) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -28,7 +28,7 @@ func floor(kind string) (*process, error) {
 	}
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), floorVariable+"="+kind+"@"+addr)
-	return start("constant", addr, cmd)
+	return b.startServer("constant", addr, cmd)
 }
 
 func serveFloor(floor string) int {

@@ -35,7 +35,7 @@ func newHTTPContender(p *process) *contender {
 // http compares the HTTP API with a net/http server with a constant response.
 func (b *bench) http() error {
 	b.logf("the HTTP API: %d pairs of %s", b.pairs, b.turn)
-	constant, err := floor("http")
+	constant, err := b.floor("http")
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,6 @@
 // Command daemon measures the daemon through each of its APIs, beside a floor: a bare
 // gRPC server with a constant response, redis-server's own INCR, a bare net/http server.
-// Servers run in their own processes and share the machine with the load. Floor and
+// Servers run in their own processes, on one processor, and the load on the others. Floor and
 // daemon take turns, and the result is the ratio within a pair of turns.
 package main
 
@@ -28,11 +28,11 @@ type benchCase struct {
 }
 
 var cases = []benchCase{
-	{"rls", (*bench).rls},
-	{"rlsredis", (*bench).rlsOnRedis},
-	{"rlscluster", (*bench).rlsOnCluster},
-	{"resp", (*bench).resp},
-	{"http", (*bench).http},
+	{"rls", separated((*bench).rls)},
+	{"rlsredis", separated((*bench).rlsOnRedis)},
+	{"rlscluster", separated((*bench).rlsOnCluster)},
+	{"resp", separated((*bench).resp)},
+	{"http", separated((*bench).http)},
 	{"overrides", (*bench).overrides},
 	{"weight", (*bench).weigh},
 }
@@ -43,10 +43,13 @@ type bench struct {
 	turn     time.Duration
 	keys     int // that are live when memory is measured
 	quick    bool
+	shared   bool // whether servers share all processors with their Redis and the load
 	daemon   string
 	findings measure.Findings
 	results  []result
 	progress io.Writer
+
+	placement *placement // nil if servers share all processors
 }
 
 // A result is a line of the table of rates.
@@ -75,6 +78,7 @@ func command(args []string, stdout, stderr io.Writer) int {
 	c := measure.NewCommand("daemon", stderr, names())
 	c.Flags.IntVar(&b.pairs, "pairs", 10, "number of pairs of turns of each case")
 	c.Flags.DurationVar(&b.turn, "turn", 2*time.Second, "length of one turn")
+	c.Flags.BoolVar(&b.shared, "shared", false, "let servers share all processors with their Redis and the load, instead of having one of their own")
 	if !c.Parse(args, b.check) {
 		return 2
 	}
@@ -110,7 +114,7 @@ func (b *bench) write(w io.Writer, checked bool) {
 	if len(b.results) == 0 {
 		return
 	}
-	t := measure.Table{"case", "server", "thousand a second", "to its floor", "p99, ms", "server µs a call", "redis-server", "load"}
+	t := measure.Table{"case", "server", "thousand a second", "to the first row", "p99, ms", "server µs a call", "redis-server", "load"}
 	t.Begin(w, "Rates: medians of the turns, in brackets the 10th to the 90th percentile of the pairs")
 	for _, r := range b.results {
 		t.Row(w, r.title, r.name, fmt.Sprintf("%.1f", measure.SpreadOf(r.rates).Median/1000),

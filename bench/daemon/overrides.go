@@ -67,7 +67,7 @@ func (b *bench) overrides() (err error) {
 	if err != nil {
 		return err
 	}
-	b.findings.Add("Redis is killed and comes back empty", "the daemons write all overrides back", true, "%d after %.1f s", count, took.Seconds())
+	b.findings.Add("Redis is killed and restarts empty", "the daemons write all overrides again", true, "%d after %.1f s", count, took.Seconds())
 	return nil
 }
 

@@ -183,11 +183,14 @@ func (b *bench) serve(api string, flags ...string) (*process, error) {
 		}
 		args = append(args, "--"+d, at)
 	}
-	return start("penstock", addr, exec.Command(b.daemon, append(args, flags...)...))
+	return b.startServer("penstock", addr, exec.Command(b.daemon, append(args, flags...)...))
 }
 
-// startRedis starts a redis-server without persistence.
-func startRedis() (*process, error) {
+// startRedis starts a redis-server without persistence, for a server that is measured.
+func startRedis() (*process, error) { return newRedis(start) }
+
+// newRedis starts a redis-server by start.
+func newRedis(start func(name, addr string, cmd *exec.Cmd) (*process, error)) (*process, error) {
 	addr, err := freeAddr()
 	if err != nil {
 		return nil, err

@@ -115,7 +115,7 @@ func (b *bench) rlsOnMemory(title string, l rlsLoad, atLeast float64) error {
 	if err != nil {
 		return err
 	}
-	constant, err := floor(fmt.Sprint("grpc", l.descriptors))
+	constant, err := b.floor(fmt.Sprint("grpc", l.descriptors))
 	if err != nil {
 		return err
 	}
@@ -177,5 +177,5 @@ func (b *bench) startRatelimit(redis *process) (*process, error) {
 	if len(redis.pids) > 0 {
 		cmd.Env = append(cmd.Env, "REDIS_PIPELINE_WINDOW=150us")
 	}
-	return start("envoyproxy/ratelimit", addrs[0], cmd)
+	return b.startServer("envoyproxy/ratelimit", addrs[0], cmd)
 }

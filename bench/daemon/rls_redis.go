@@ -150,7 +150,7 @@ func (b *bench) serveDropIn(redis *process) (daemon *process, done func(), err e
 		"REDIS_SOCKET_TYPE=tcp", "REDIS_TYPE="+redis.kind(), "REDIS_URL="+redis.addr, "USE_STATSD=false", "USE_PROMETHEUS=true", "PROMETHEUS_ADDR="+addrs[3],
 		"CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_NODE_ID=bench", "CONFIG_GRPC_XDS_SERVER_URL="+control.Addr(),
 		"LOG_LEVEL=ERROR")
-	daemon, err = start("penstock ratelimit", addrs[0], cmd)
+	daemon, err = b.startServer("penstock ratelimit", addrs[0], cmd)
 	if err != nil {
 		control.Stop()
 		return nil, nil, err
@@ -190,6 +190,7 @@ func (b *bench) rlsDenied(title string, redis *process, flags ...string) error {
 	}
 	defer doneDenied()
 	granted.backend, denied.backend = redis, redis
+	granted.name, denied.name = "penstock, all granted", "penstock, half denied"
 	if err := b.takeTurns(title, granted, denied); err != nil {
 		return err
 	}

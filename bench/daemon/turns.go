@@ -31,7 +31,10 @@ type contender struct {
 // takeTurns runs the contenders in turns.
 func (b *bench) takeTurns(title string, cs ...*contender) error {
 	for _, c := range cs {
-		c.title, c.name = title, c.server.name
+		c.title = title
+		if c.name == "" {
+			c.name = c.server.name
+		}
 		if err := c.runTurn(b.turn / 4); err != nil { // warm up
 			return fmt.Errorf("%s: %w", c.server.name, err)
 		}

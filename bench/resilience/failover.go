@@ -99,7 +99,7 @@ func (b *bench) failover(title string, s *servers, replaced func() bool) error {
 	case w.fallback.Load() < killed.UnixNano():
 		return errors.New("the fallback has decided nothing: there was no outage")
 	}
-	b.findings.Add("failover, "+title, "back to exact ≤ 1 s after the new primary, no caller sees an error",
+	b.findings.Add("failover, "+title, "exact again ≤ 1 s after the new primary, no caller sees an error",
 		back <= time.Second && t.errors.Load() == 0,
 		"%.2f s after it, %.1f s after the old one was killed; %d errors in %d calls",
 		max(back, 0).Seconds(), promoted.Sub(killed).Seconds()+max(back, 0).Seconds(), t.errors.Load(), t.decisions.Load())

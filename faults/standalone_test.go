@@ -82,11 +82,11 @@ func hangRedis(r *run) {
 	l := r.start("redis://" + server.Addr)
 	l.awaitAnswers(r.scale(2000))
 	redistest.MustCommand(r, server, "CONFIG", "RESETSTAT")
-	before := r.history.count(&r.history.answered)
 	if err := server.Pause(); err != nil {
 		r.Fatal(err)
 	}
 	r.Cleanup(func() { _ = server.Resume() })
+	before := r.history.count(&r.history.answered) // but for those that were answered already
 	l.awaitMisses(r.scale(500))
 	settled := r.spendDuringOutage(l)
 	if late := r.history.count(&r.history.answered) - before; late > 10*callers {

@@ -140,7 +140,7 @@ soak: setup ## Keep a daemon under load for SOAK (5m), with a fault every twenty
 	cd faults && go test -count=1 -timeout=0 -run '^TestFaults$$/^soak$$' -faults.soak=$(SOAK)
 
 .PHONY: bench
-bench: setup ## Measure penstock beside other limiters and print the tables, in about 35 minutes
+bench: setup ## Measure penstock beside other limiters and print the tables, in about 45 minutes
 	cd bench && for part in memory redis daemon engine rules settle http resilience overload; do go run ./$$part || exit 1; done
 
 .PHONY: plots

@@ -71,8 +71,8 @@ func newPenstock(addr string, l penstock.Limit) (limiter, error) {
 }
 
 // callTimeout is the deadline of a call. It is longer than the store's default because a
-// busy machine may stop Redis for 50 ms; a deadline costs the same whatever its length.
-const callTimeout = 2 * time.Second
+// busy machine may stop Redis for longer than that; a deadline costs the same whatever its length.
+const callTimeout = time.Minute
 
 func (l *penstockLimiter) take(ctx context.Context, key string) (bool, error) {
 	d, err := l.lim.Allow(ctx, key)

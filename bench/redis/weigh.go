@@ -134,7 +134,7 @@ func (b *bench) logs(entries int) int { return max(b.sizes.entries/entries, 2) }
 
 // verifySpent returns an error unless the limit is used up on every key.
 func (b *bench) verifySpent(limit penstock.Limit, n int) error {
-	store, err := redisstore.Open(context.Background(), "redis://"+b.server.Addr, nil)
+	store, err := redisstore.Open(context.Background(), "redis://"+b.server.Addr, &redisstore.Options{Timeout: callTimeout})
 	if err != nil {
 		return err
 	}

@@ -348,11 +348,7 @@ func (w *storePair) compareBatch() {
 			rs[i].ID = w.randomID()
 		}
 	}
-	fmt.Fprintf(&w.trace, "batch:\n")
-	got, errs := w.redis.TakeBatched(rs)
-	want := make([]penstock.Decision, len(rs))
-	wantErr := penstock.TakeEach(context.Background(), w.memory, rs, want)
-	w.compare(rs, got, want, errors.Join(errs...), wantErr)
+	w.compareEachOfBatch("request", rs)
 }
 
 // compareOnceBatch sends takes under IDs for several keys as one batch. Each has its own cost, and
@@ -393,9 +389,13 @@ func (w *storePair) compareSettleBatch() {
 
 // compareEachOfBatch sends requests as one batch, and to memory one after the other.
 func (w *storePair) compareEachOfBatch(name string, rs []penstock.Request) {
-	got, errs := w.redis.TakeBatched(rs)
+	callers := w.randomCallers(len(rs))
+	got, errs := w.redis.TakeBatched(rs, callers...)
 	for i := range rs {
 		fmt.Fprintf(&w.trace, "%s %d of %d in a batch:\n", name, i+1, len(rs))
+		if w.hasLeft(callers[i], errs[i]) {
+			continue
+		}
 		want, err := w.memory.Take(context.Background(), rs[i])
 		w.compare(rs[i:i+1], got[i:i+1], []penstock.Decision{want}, errs[i], err)
 	}
@@ -461,8 +461,35 @@ func (w *storePair) changed(l penstock.Limit) penstock.Limit {
 	return l
 }
 
-// compareTakeAllBatch sends TakeAlls of the same limits and costs for several keys as one
-// batch. Some have keys in common.
+// randomCallers returns the contexts of the calls of a batch. Some callers leave before it is sent.
+func (w *storePair) randomCallers(n int) []context.Context {
+	callers := make([]context.Context, n)
+	for i := range callers {
+		callers[i] = context.Background()
+		if w.random.IntN(6) == 0 {
+			ctx, cancel := context.WithCancel(callers[i])
+			cancel()
+			callers[i] = ctx
+		}
+	}
+	return callers
+}
+
+// hasLeft reports whether a caller has left, and so nothing was charged: the later decisions tell.
+func (w *storePair) hasLeft(caller context.Context, err error) bool {
+	w.Helper()
+	if caller.Err() == nil {
+		return false
+	}
+	fmt.Fprintf(&w.trace, "  canceled\n")
+	if !errors.Is(err, context.Canceled) && !errors.Is(err, penstock.ErrBadCost) {
+		w.Errorf("a caller that has left got %v; see the end of the trace", err)
+	}
+	return true
+}
+
+// compareTakeAllBatch sends TakeAlls of the same steps for several keys as one batch. Some have
+// keys in common, and some other limits.
 func (w *storePair) compareTakeAllBatch() {
 	w.together = true
 	defer func() { w.together = false }()
@@ -489,24 +516,43 @@ func (w *storePair) compareGroupBatch(name string, one []penstock.Request, batch
 	if one == nil {
 		return
 	}
-	all := make([][]penstock.Request, 1+w.random.IntN(8))
+	all, other := make([][]penstock.Request, 1+w.random.IntN(8)), w.underOtherLimits(one)
 	for i := range all {
-		all[i] = slices.Clone(one)
+		if all[i] = slices.Clone(one); w.random.IntN(3) == 0 {
+			all[i] = slices.Clone(other)
+		}
 		order := w.random.Perm(len(w.keys))
 		for j := range one {
 			all[i][j].Key = w.keys[order[j%len(order)]]
 		}
 	}
 	got, want := decisionsFor(all), decisionsFor(all)
-	errs, grouped := batched(all, got)
+	callers := w.randomCallers(len(all))
+	errs, grouped := batched(all, got, callers...)
 	if !grouped {
 		return // two limits have the same name, so that they share a key's state
 	}
 	for i, rs := range all {
 		fmt.Fprintf(&w.trace, "%s %d of %d in a batch:\n", name, i+1, len(all))
+		if w.hasLeft(callers[i], errs[i]) {
+			continue
+		}
 		wantErr := take(context.Background(), w.memory, rs, want[i])
 		w.compare(rs, got[i], want[i], errs[i], wantErr)
 	}
+}
+
+// underOtherLimits returns the requests under new limits of the same steps.
+func (w *storePair) underOtherLimits(rs []penstock.Request) []penstock.Request {
+	rs = slices.Clone(rs)
+	for i := range rs {
+		l := w.randomLimit(rs[i].Limit.Algorithm)
+		for (l.Align == penstock.AlignFirst) != (rs[i].Limit.Align == penstock.AlignFirst) {
+			l = w.randomLimit(l.Algorithm)
+		}
+		rs[i].Limit = l
+	}
+	return rs
 }
 
 // randomGroup returns requests of a call without IDs, at most as many as there are keys,

@@ -37,6 +37,7 @@ var (
 	errNotReading   = &streamError{codes.ResourceExhausted, "the proxy does not read its assignments", requestlog.TooLarge}
 	errTooManyOpen  = &streamError{codes.ResourceExhausted, "too many streams", ""}
 	errShuttingDown = &streamError{codes.Unavailable, "the server is shutting down", ""}
+	errClosed       = &streamError{codes.Canceled, "the stream has ended", ""}
 )
 
 const (
@@ -263,10 +264,14 @@ func newResponse(batch []action) *pb.RateLimitQuotaResponse {
 }
 
 // report books the reports of one message. An error ends the stream, and then nothing of
-// the message is booked.
+// the message is booked. A stream may end while its last message waits for the lock: a member
+// that were added to it then would stay for ever, since nothing sends it its assignments.
 func (s *Service) report(st *stream, m *pb.RateLimitQuotaUsageReports) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if st.closed {
+		return errClosed
+	}
 	now := s.options.Now()
 	if err := st.check(now, m); err != nil {
 		return err

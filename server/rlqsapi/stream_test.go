@@ -340,6 +340,26 @@ func TestStreamsAreBounded(t *testing.T) {
 	}
 }
 
+// A message may have been received, and wait for the lock, when the stream ends.
+func TestReportOfAClosedStreamIsNotBooked(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, pathRule, Options{}, nil)
+	st := b.open()
+	b.report(st, "/a", 1, 0)
+	assigned := b.service.Stats().Assigned
+	b.service.close(st)
+	if err := b.service.report(st, newReport("shop", "/b", 1, 0)); !errors.Is(err, errClosed) {
+		t.Errorf("got %v, want %v", err, errClosed)
+	}
+	for range 3 {
+		b.service.step(t.Context(), true)
+		b.now = b.now.Add(2 * idleFor)
+	}
+	if stats := b.service.Stats(); stats.Buckets != 0 || b.service.members != 0 || stats.Assigned != assigned {
+		t.Errorf("after the stream is closed: %+v, %d members; %d units were assigned before", stats, b.service.members, assigned)
+	}
+}
+
 func TestProxyThatDoesNotReadGetsNoMoreUnitsAndIsEnded(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, pathRule, Options{}, nil)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/penstock-io/penstock/server/internal/requestlog"
+	"github.com/penstock-io/penstock/server/rules"
 )
 
 // A streamError ends a stream.
@@ -54,9 +55,11 @@ const (
 	maxReports = 20_000
 
 	// maxActions is how many actions are sent in one message, and maxOutbox how many wait
-	// for it, besides those of members.
-	maxActions = 256
-	maxOutbox  = 4096
+	// for it, besides those of members. These have IDs of any length, because they also
+	// abandon buckets whose IDs are too long: maxOutboxBytes bounds what waits of them.
+	maxActions     = 256
+	maxOutbox      = 4096
+	maxOutboxBytes = 1 << 20
 
 	// sendTimeout is how long one message may wait for a proxy to read.
 	sendTimeout = 30 * time.Second
@@ -69,6 +72,7 @@ type stream struct {
 	members map[string]*member // by the key of their bucket
 	bytes   int                // of the IDs of all members
 	outbox  []action
+	waiting int           // bytes of IDs in the outbox, besides those of members
 	ready   chan struct{} // has an item if the outbox has
 	failed  chan error    // why the stream ends; takes one error
 
@@ -138,14 +142,23 @@ func (st *stream) fail(err error) {
 func (st *stream) enqueue(a action) {
 	if a.member != nil {
 		a.member.pending = true
-	} else if len(st.outbox) >= maxOutbox {
+	} else if len(st.outbox) >= maxOutbox || st.waiting+idBytes(a.id) > maxOutboxBytes {
 		return // the proxy reports the bucket again
 	}
+	st.waiting += idBytes(a.id)
 	st.outbox = append(st.outbox, a)
 	select {
 	case st.ready <- struct{}{}:
 	default:
 	}
+}
+
+// idBytes returns the bytes of an ID that an action has of its own. Those of members have none.
+func idBytes(id []rules.Entry) (n int) {
+	for i := range id {
+		n += len(id[i].Key) + len(id[i].Value)
+	}
+	return n
 }
 
 // StreamRateLimitQuotas serves one proxy.
@@ -224,6 +237,9 @@ func (s *Service) nextBatch(st *stream) []action {
 	st.outbox = slices.DeleteFunc(st.outbox, func(a action) bool { return a.dropLate(now) })
 	n := min(len(st.outbox), maxActions)
 	batch := st.outbox[:n:n]
+	for i := range batch {
+		st.waiting -= idBytes(batch[i].id)
+	}
 	if st.outbox = st.outbox[n:]; len(st.outbox) == 0 {
 		st.outbox = nil
 	}

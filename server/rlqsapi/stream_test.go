@@ -311,6 +311,27 @@ func TestBucketsBeyondBoundsAreAbandoned(t *testing.T) {
 	wantAbandoned(other, "/b", false)
 }
 
+func TestAbandonedIDsThatWaitAreBounded(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, pathRule, Options{}, nil)
+	st := b.open()
+	for i := range 100 {
+		if err := b.service.report(st, newReport("shop", fmt.Sprintf("%d%s", i, strings.Repeat("x", 100<<10)), 1, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(st.outbox); n == 0 || n > 10 {
+		t.Errorf("%d IDs of 100 KiB wait for a proxy that does not read, want at most 10", n)
+	}
+	batch := b.service.nextBatch(st)
+	if b.service.finishBatch(st, batch); st.waiting != 0 {
+		t.Errorf("%d bytes wait after all were sent", st.waiting)
+	}
+	if got := b.report(st, strings.Repeat("y", 100<<10), 1, 0); len(got) != 1 || got[0].GetAbandonAction() == nil {
+		t.Errorf("after it has read, the proxy is told %.200v", got)
+	}
+}
+
 func TestReportOfAllBucketsFitsIntoAMessage(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, pathRule, Options{MaxBuckets: 1 << 20, MaxMembers: 1 << 20}, nil)

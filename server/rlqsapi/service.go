@@ -271,7 +271,9 @@ func (s *Service) finishTakes(asked time.Time, takes []take, ts []engine.Target,
 	for i, t := range takes {
 		undecided := err != nil && ds[i] == penstock.Decision{}
 		if t.shadow {
-			s.countShadow(&ts[i], uint64(t.units), uint64(max(ds[i].Granted, 0)))
+			if !undecided { // an outage is no would-be denial
+				s.countShadow(&ts[i], uint64(t.units), uint64(max(ds[i].Granted, 0)))
+			}
 			continue
 		}
 		s.assigned.Add(uint64(max(ds[i].Granted, 0)))

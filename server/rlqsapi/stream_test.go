@@ -159,6 +159,23 @@ func TestShadowRuleCountsReports(t *testing.T) {
 	}
 }
 
+func TestShadowRuleDoesNotCountReportsThatTheStoreDidNotDecide(t *testing.T) {
+	t.Parallel()
+	const yaml = "domain: shop\ndescriptors:\n  - {key: path, limit: 10/1h, shadow_mode: true}\n"
+	b := newBench(t, yaml, Options{}, nil)
+	store := &failingStore{Store: b.engine.Store()}
+	b.engine = newEngine(t, store, yaml, nil)
+	b.service.engine = b.engine
+	st := b.open()
+	b.report(st, "/", 1, 0)
+	store.failing = true
+	b.now = b.now.Add(2 * time.Second)
+	b.report(st, "/", 5, 0)
+	if c := b.counters(); c.Allowed() != 0 || c.Shadowed.Load() != 0 || c.Errors.Load() != 1 {
+		t.Errorf("allowed %d, shadowed %d, errors %d, want 0, 0 and 1", c.Allowed(), c.Shadowed.Load(), c.Errors.Load())
+	}
+}
+
 func TestNothingLeftDeniesAll(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, "domain: shop\ndescriptors:\n  - {key: path, limit: 0/1s}\n", Options{}, nil)

@@ -212,13 +212,17 @@ func (s *Server) deleteOverride(w http.ResponseWriter, r *http.Request, q *overr
 }
 
 // resolveLoosely returns an override by its rule and key. An override of a rule that is no
-// longer loaded is found by the key as it is listed.
+// longer loaded is found by the key as it is listed. A network without an override means the
+// key that looks like it: penalties ban masked addresses, and others know them by that name.
 func (s *Server) resolveLoosely(rule, key string) overrides.Override {
 	o := overrides.Override{Rule: rule, Key: key}
 	if set := s.engine.Rules(); set != nil && set.Rule(rule) != nil {
 		if resolved, err := overrides.Resolve(set, set.Rule(rule), key); err == nil {
 			o.Key = resolved
 		}
+	}
+	if literal := overrides.Literal(o.Key); s.engine.Overrides().Get(rule, o.Key) == nil && s.engine.Overrides().Get(rule, literal) != nil {
+		o.Key = literal
 	}
 	return o
 }

@@ -226,6 +226,28 @@ func TestOverrideOfALostRuleIsDeleted(t *testing.T) {
 	}
 }
 
+// A ban of one key that looks like a network is found by that name, unless the network has one.
+func TestOverrideOfAKeyThatLooksLikeANetwork(t *testing.T) {
+	s := newServer(t, newEngine(t), adminapi.Options{Loopback: true})
+	for _, key := range []string{`10.0.0.0\\/8`, "10.0.0.0/8"} {
+		if w := putJSON(s, `{"rule":"edge/remote_address","key":"`+key+`","limit":"ban","reason":"r"}`); w.Code != 200 {
+			t.Fatalf("got %d %s", w.Code, w.Body)
+		}
+	}
+	for _, want := range []string{"remote_address=10.0.0.0/8", `remote_address=10.0.0.0\/8`} {
+		const query = "?rule=edge/remote_address&key=10.0.0.0/8"
+		if got := listOverrides(t, s, query).Overrides; len(got) != 1 || got[0]["key"] != want {
+			t.Errorf("got %v, want %s", got, want)
+		}
+		if w := send(s, "DELETE", overridesURL+query+"&reason=r"); w.Code != 200 {
+			t.Errorf("got %d %s", w.Code, w.Body)
+		}
+	}
+	if n := len(listOverrides(t, s, "").Overrides); n != 0 {
+		t.Errorf("%d overrides are left", n)
+	}
+}
+
 func TestOverridesWithoutActionsAreShownOnly(t *testing.T) {
 	s := newServer(t, newEngine(t), adminapi.Options{Loopback: true, ReadOnly: true})
 	if w := putJSON(s, `{}`); w.Code != 403 {

@@ -182,6 +182,7 @@ func TestPatternTextRoundTrips(t *testing.T) {
 	for text, want := range map[string]string{
 		"user=42": "user=42", "user=*": "user=*", "*": "*", `user=a\*`: `user=a\*`, "ip=10.9.8.7/8": "ip=10.0.0.0/8",
 		"10.0.0.0/8": "10.0.0.0/8", "ip=10.0.0.0/33": "ip=10.0.0.0/33", "ip=fe80::1%eth0/64": "ip=fe80::1%eth0/64", "user=a/b": "user=a/b",
+		`ip=10.0.0.0\/8`: `ip=10.0.0.0\/8`, `ip=10.0.0.0\\/8`: `ip=10.0.0.0\\/8`, `10.9.8.7\/8`: `10.9.8.7\/8`, `user=a\/b`: `user=a\/b`,
 	} {
 		p, err := ParsePattern(text)
 		if err != nil || p.String() != want {
@@ -189,6 +190,18 @@ func TestPatternTextRoundTrips(t *testing.T) {
 		}
 		if again, _ := ParsePattern(p.String()); again != p {
 			t.Errorf("%q: %+v became %+v", text, p, again)
+		}
+	}
+}
+
+// The pattern of a key is about no other key, whatever a client chose as its last value.
+func TestLiteralIsAboutOneKey(t *testing.T) {
+	for _, key := range []string{
+		"user=42", "user=*", `user=a\\*`, "ip=0.0.0.0/0", "ip=::/0", "ip=10.1.2.3/8", `ip=10.0.0.0\\/8`, `user=a\=10.0.0.0/8`, "10.0.0.0/8",
+	} {
+		p, err := ParsePattern(Literal(key))
+		if err != nil || !p.Exact() || p.text != key {
+			t.Errorf("%q: %q is about %+v, %v", key, Literal(key), p, err)
 		}
 	}
 }

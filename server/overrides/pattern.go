@@ -30,13 +30,21 @@ func (p Pattern) String() string {
 	case strings.HasSuffix(p.text, "*"):
 		return p.text[:len(p.text)-1] + `\*`
 	}
+	if _, slash, _, ok := networkIn(p.text); ok {
+		return p.text[:slash] + `\` + p.text[slash:]
+	}
 	return p.text
 }
+
+// Literal returns the pattern that is about one key, whatever the key looks like: clients may
+// choose it.
+func Literal(key string) string { return Pattern{text: key}.String() }
 
 // ParsePattern parses a pattern on the keys of a rule, as [rules.Domain.Match] makes them:
 // a key such as "user=42"; a key whose last value is a network, such as
 // "remote_address=203.0.113.0/24"; or the beginning of keys and a star, such as
-// "user=tenant-7:*". A key that ends with a star itself has a backslash before it.
+// "user=tenant-7:*". A key that ends with a star itself has a backslash before it, and one
+// whose last value has the form of a network has a backslash before the slash.
 func ParsePattern(text string) (Pattern, error) {
 	switch {
 	case text == "":
@@ -46,11 +54,29 @@ func ParsePattern(text string) (Pattern, error) {
 	case strings.HasSuffix(text, "*"):
 		return Pattern{text: text[:len(text)-1], prefix: true}, nil
 	}
-	i := strings.LastIndexByte(text, '=') + 1
-	if network, err := netip.ParsePrefix(text[i:]); err == nil {
-		return Pattern{text: text[:i], network: unmap(network).Masked()}, nil
+	network, slash, escapes, ok := networkIn(text)
+	switch {
+	case !ok:
+		return Pattern{text: text}, nil
+	case escapes > 0:
+		return Pattern{text: text[:slash-1] + text[slash:]}, nil
 	}
-	return Pattern{text: text}, nil
+	value := strings.LastIndexByte(text, '=') + 1
+	return Pattern{text: text[:value], network: unmap(network).Masked()}, nil
+}
+
+// networkIn returns the network that the last value of a text is without the backslashes before
+// its slash, the index of the slash, and how many backslashes there are. It is not ok if the
+// value is no network.
+func networkIn(text string) (network netip.Prefix, slash, escapes int, ok bool) {
+	value := strings.LastIndexByte(text, '=') + 1
+	slash = strings.LastIndexByte(text, '/')
+	if slash < value {
+		return network, 0, 0, false
+	}
+	address := strings.TrimRight(text[value:slash], `\`)
+	network, err := netip.ParsePrefix(address + text[slash:])
+	return network, slash, slash - value - len(address), err == nil
 }
 
 // unmap turns ::ffff:10.0.0.0/104 into 10.0.0.0/8, because addresses are looked up unmapped.
@@ -79,7 +105,7 @@ func Resolve(set *rules.Set, rule *rules.Rule, text string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return Pattern{text: key}.String(), nil
+	return Literal(key), nil
 }
 
 // resolveNetwork completes what precedes the network, by the key of its first address.

@@ -165,7 +165,7 @@ func (b *Book) nextBan(o *offence) (r record, version int64, ok bool) {
 	defer b.mu.Unlock()
 	now := b.now()
 	r = record{Override: Override{
-		Rule: o.rule, Key: Pattern{text: o.key}.String(), Limit: banText, Reason: penaltyReason, Strikes: 1,
+		Rule: o.rule, Key: Literal(o.key), Limit: banText, Reason: penaltyReason, Strikes: 1,
 	}}
 	old := b.entries[r.id()]
 	if old != nil {

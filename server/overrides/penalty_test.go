@@ -97,6 +97,22 @@ func TestBanLengthDoubles(t *testing.T) {
 	}
 }
 
+// A client that chooses its key must not get a whole network banned, or all keys.
+func TestPenaltyBansNothingButTheKey(t *testing.T) {
+	for _, key := range []string{"ip=0.0.0.0/0", "ip=::/0", "ip=203.0.113.0/24", "ip=*"} {
+		b := newBook(t)
+		b.ban(t.Context(), &offence{rule: "r", key: key, penalty: *harsh})
+		if patternOf(b, key) == "" {
+			t.Errorf("%s is not banned", key)
+		}
+		for _, other := range []string{"ip=203.0.113.7", "ip=2001:db8::1", "ip=10.0.0.0/8"} {
+			if got := patternOf(b, other); got != "" {
+				t.Errorf("%s was denied too often, and %s is banned by %s", key, other, got)
+			}
+		}
+	}
+}
+
 // Two daemons that find the same offender set one ban, and the second does not double it.
 func TestPenaltyOfTwoDaemonsIsOneBan(t *testing.T) {
 	prefix := newPrefix()

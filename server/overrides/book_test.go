@@ -177,6 +177,28 @@ func TestFileIsRewrittenWhenOutOfDate(t *testing.T) {
 	}
 }
 
+// A change that finds the file too long, and has it rewritten, is in the file too. So is one
+// that finds that it cannot be rewritten.
+func TestFileHasTheChangeThatRewritesIt(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "overrides")
+	b := openFile(t, path)
+	for i := range 2 {
+		b.journal.lines = 4*maxEntries + i
+		mustPut(t, b, ban(fmt.Sprint("k=", i)))
+	}
+	if got := keysOf(openFile(t, path)); got != "k=0:ban k=1:ban" {
+		t.Errorf("after a restart: got %s", got)
+	}
+	if err := os.MkdirAll(filepath.Join(path+".new", "in the way"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b.journal.lines = 4*maxEntries + 1
+	mustPut(t, b, ban("k=2"))
+	if got := keysOf(openFile(t, path)); got != "k=0:ban k=1:ban k=2:ban" {
+		t.Errorf("after another restart: got %s", got)
+	}
+}
+
 func TestEndedOverridesAreForgottenAfterADay(t *testing.T) {
 	now := time.Now()
 	b, err := Open(&Options{now: func() time.Time { return now }})

@@ -96,11 +96,17 @@ func (r *record) line() []byte {
 }
 
 // appendJournal adds records to the file, if there is one. With sync it returns when they
-// are on the disk.
+// are on the disk. A file that is too long is rewritten before, because the book may not have
+// the records yet; if that fails, the file only stays long.
 func (b *Book) appendJournal(records []record, sync bool) error {
 	j := b.journal
 	if j == nil {
 		return nil
+	}
+	if j.lines > 4*maxEntries {
+		if err := b.compactJournal(); err != nil {
+			b.log.Error("the file of overrides was not rewritten", "err", err)
+		}
 	}
 	var text []byte
 	for i := range records {
@@ -117,9 +123,6 @@ func (b *Book) appendJournal(records []record, sync bool) error {
 		return errors.Join(fmt.Errorf("overrides: %w", err), j.file.Truncate(at), seek(j.file, at))
 	}
 	j.lines += len(records)
-	if j.lines > 4*maxEntries {
-		return b.compactJournal()
-	}
 	return nil
 }
 

@@ -235,10 +235,12 @@ func (c *redisCopy) scan(ctx context.Context) (found map[string]int64, head hash
 	return found, head, nil
 }
 
-// compare returns the records that a copy lacks, and drops those that it has removed.
+// compare returns the records that a copy lacks, and drops those that it has removed. It keeps
+// the horizon of the copy: if the copy is lost, this process may be the one that restores it.
 func (b *Book) compare(found map[string]int64, horizon int64) (missing []record, dropped int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.horizon = max(b.horizon, horizon)
 	rules := map[string]bool{}
 	for id, e := range b.entries {
 		switch version, ok := found[id]; {

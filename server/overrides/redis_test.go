@@ -173,6 +173,24 @@ func TestRedisRejectsOverridesThatWereDeletedLongAgo(t *testing.T) {
 	checkKeys(t, "k=2:ban", a, cutOff)
 }
 
+// Nor must it if Redis has lost everything since, and a daemon that began after the deletion was
+// forgotten has written the others back.
+func TestRedisRejectsOverridesThatWereDeletedBeforeItLostTheHash(t *testing.T) {
+	prefix := newPrefix()
+	a, cutOff := daemonAfterSync(t, prefix), daemonAfterSync(t, prefix)
+	mustPut(t, a, ban("k=1"), ban("k=2"))
+	mustSync(t, cutOff)
+	if err := a.Delete(t.Context(), []Override{ban("k=1")}); err != nil {
+		t.Fatal(err)
+	}
+	a.now = func() time.Time { return time.Now().Add(2 * retention) }
+	a.purgeEverywhere(t.Context())
+	began := daemonAfterSync(t, prefix)
+	redistest.MustCommand(t, redis, "DEL", prefix+":overrides")
+	mustSync(t, began, cutOff, began)
+	checkKeys(t, "k=2:ban", began, cutOff)
+}
+
 // usedOf returns when an override was last used by any daemon, as a daemon lists it.
 func usedOf(t testing.TB, b *Book, key string) time.Time {
 	t.Helper()

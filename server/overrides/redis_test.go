@@ -191,6 +191,22 @@ func TestRedisRejectsOverridesThatWereDeletedBeforeItLostTheHash(t *testing.T) {
 	checkKeys(t, "k=2:ban", began, cutOff)
 }
 
+// A daemon whose clock is days ahead must not take overrides from the others that have not ended.
+func TestRedisKeepsOverridesThatHaveNotEndedByItsClock(t *testing.T) {
+	prefix := newPrefix()
+	ahead := daemonAfterSync(t, prefix)
+	ahead.now = func() time.Time { return time.Now().Add(3 * retention) }
+	ended, later := ban("k=1"), ban("k=2")
+	ended.Until, later.Until = time.Now().Add(-time.Second), time.Now().Add(retention)
+	ended.Reason = `"until":9999999999999`
+	mustPut(t, ahead, ended, later)
+	ahead.purgeEverywhere(t.Context())
+	if n := redistest.MustCommand(t, redis, "HEXISTS", prefix+":overrides", ":r\x00k=1"); n != "0" {
+		t.Error("the hash has an override that ended long ago")
+	}
+	checkKeys(t, "k=2:ban", daemonAfterSync(t, prefix))
+}
+
 // usedOf returns when an override was last used by any daemon, as a daemon lists it.
 func usedOf(t testing.TB, b *Book, key string) time.Time {
 	t.Helper()

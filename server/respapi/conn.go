@@ -147,8 +147,9 @@ func (c *conn) executeBuffered() {
 		}
 		c.start += n
 		c.execute(c.parser.args)
-		if len(c.out.buf) >= sendThreshold && !c.send() {
-			c.closing = true
+		if len(c.out.buf) >= sendThreshold {
+			c.closing = !c.send() || c.closing
+			c.setActivity(busy) // the client has read, and waits for the store
 		}
 	}
 	c.flushBatch()

@@ -1,9 +1,11 @@
 package respapi
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -140,6 +142,27 @@ func TestConnSlowButActiveClientStaysOpen(t *testing.T) {
 			if _, err := io.ReadFull(nc, reply); err != nil || string(reply) != "+PONG\r\n" {
 				t.Fatalf("got %q, %v", reply, err)
 			}
+		}
+	})
+}
+
+// Nor is one that has read all replies to a pipeline so far, while the store takes its time for the next.
+func TestConnThatWaitsForTheStoreStaysOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) {
+			time.Sleep(2 * defaultWriteTimeout)
+			return penstock.Decision{Allowed: true, Limit: 1}, nil
+		})
+		l := newPipeListener()
+		serve(t, newServer(t, slow, nil, nil, nil), l)
+		c := newClient(t, l.dial())
+		long := strings.Repeat("x", sendThreshold)
+		go c.send(encode("ECHO", long) + encode("CL.THROTTLE", "k", "0", "1", "1"))
+		if got := c.read(); got != strconv.Quote(long) {
+			t.Fatalf("got %.20s, want the text that was sent", got)
+		}
+		if got, want := c.read(), "*5 :0 :1 :0 :-1 :0"; got != want {
+			t.Errorf("got %s, want %s", got, want)
 		}
 	})
 }

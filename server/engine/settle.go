@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/rules"
@@ -50,6 +51,7 @@ func (ev *evaluation) setID(domain *rules.Domain) error {
 	case !ev.hasSettle:
 		return fmt.Errorf("rule %s: %w: it needs settle: true", first, ErrNoSettle)
 	}
+	longest := ev.longestHold()
 	for i := range ev.limited {
 		d := &ev.limited[i]
 		switch {
@@ -59,9 +61,27 @@ func (ev *evaluation) setID(domain *rules.Domain) error {
 			return &penstock.FieldError{Field: "Cost", Problem: "must not be negative under an ID: settle it to 0", Kind: penstock.ErrBadCost}
 		case d.template.Limit.Algorithm != penstock.Concurrent: // an entry names its permit
 			d.id, d.hold = ev.under.id, d.rule.Hold
+			if longest > remembered(d) {
+				d.hold = longest
+			}
 		}
 	}
 	return nil
+}
+
+// longestHold returns how long the ID is remembered, by all limits: quota rules are taken before
+// the rules that deny. Would they remember it longer, then a repetition that is denied would
+// refund what the first request was granted.
+func (ev *evaluation) longestHold() (hold time.Duration) {
+	for i := range ev.limited {
+		hold = max(hold, remembered(&ev.limited[i]))
+	}
+	return hold
+}
+
+// remembered returns how long the limit of a descriptor remembers an ID by itself.
+func remembered(d *limitedDescriptor) time.Duration {
+	return max(d.rule.Hold, recordLifetime(&d.template.Limit)-expirySlack)
 }
 
 // settleID settles the descriptors of rules with settle, and peeks at the others.

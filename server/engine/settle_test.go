@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
@@ -95,6 +96,27 @@ func TestDeniedTakeWithIDIsNotRemembered(t *testing.T) {
 		over[1].Cost = 30
 		want(t, takeWithID(t, e, "x", over...), "allowed: granted=40 remaining=60 | granted=30 remaining=970 | granted=3 remaining=47")
 	})
+}
+
+// A repeated take that is denied refunds nothing of the first one, which was allowed: not even if the
+// limit that denies has a shorter period, and would forget the ID before a quota rule does.
+func TestDeniedRepetitionKeepsWhatWasGranted(t *testing.T) {
+	now := noon
+	store := penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return now }})
+	e := newEngine(t, store, `
+domain: llm
+descriptors:
+  - {key: second, limit: "1/1s fixed-window", settle: true}
+  - {key: plan, quota_mode: true, limit: "5/1h fixed-window", settle: true}
+`, nil)
+	take := []engine.Descriptor{descriptor(1, "second=7"), descriptor(3, "plan=a")}
+	want(t, takeWithID(t, e, "x", take...), "allowed: granted=1 remaining=0 | granted=3 remaining=2")
+	now = now.Add(2 * time.Second)
+	want(t, takeWithID(t, e, "other", descriptor(1, "second=7")), "allowed: granted=1 remaining=0")
+	want(t, takeWithID(t, e, "x", take...), "allowed: granted=1 remaining=0 | granted=3 remaining=2")
+	want(t, decide(t, e, "llm", descriptor(0, "plan=a")), "allowed: granted=0 remaining=2")
+	now = now.Add(time.Hour)
+	want(t, takeWithID(t, e, "x", take...), "allowed: granted=1 remaining=0 | granted=3 remaining=2")
 }
 
 // A shadow rule, and a quota rule beside another, may have granted nothing to an allowed

@@ -439,10 +439,13 @@ func (ev *evaluation) granted(d *limitedDescriptor) int64 {
 }
 
 // refundAll refunds all units taken, because the request cannot be decided. Units that
-// cannot be refunded stay charged, which admits too little rather than too much.
+// cannot be refunded stay charged, which admits too little rather than too much. So do permits
+// that the request may have renewed: their holder still works, and knows the ID to release them.
 func (ev *evaluation) refundAll(ctx context.Context) {
 	for i := range ev.limited {
-		if granted := ev.granted(&ev.limited[i]); granted > 0 {
+		d := &ev.limited[i]
+		renewable := d.id != "" && !d.newID
+		if granted := ev.granted(d); granted > 0 && !renewable {
 			ev.queue(i, -granted)
 		}
 	}

@@ -54,6 +54,34 @@ func TestDecideStoreFailureLeavesNothingCharged(t *testing.T) {
 	}
 }
 
+// A permit that a request renews belongs to work in progress, also if the request then fails.
+func TestDecideStoreFailureReleasesNoRenewedPermit(t *testing.T) {
+	const yaml = `
+domain: held
+descriptors:
+  - {key: user, limit: 2/30s concurrent, id: request_id}
+  - {key: trial, limit: 5/1m, shadow_mode: true}
+`
+	memory := newMemory()
+	whole := newEngine(t, memory, yaml, nil)
+	held := descriptor(1, "user=ada", "request_id=a")
+	held.Permits = engine.RenewPermits
+	want(t, decide(t, whole, "held", held), "allowed: granted=1 remaining=1")
+	fail := func(permit engine.Descriptor) {
+		t.Helper()
+		broken := newEngine(t, newFailingStore(memory, 1), yaml, nil)
+		var r engine.Result
+		err := broken.Decide(t.Context(), "held", []engine.Descriptor{permit, descriptor(1, "trial=ada")}, &r)
+		if !errors.Is(err, penstock.ErrUnavailable) {
+			t.Fatalf("got %v, want ErrUnavailable", err)
+		}
+	}
+	fail(held)
+	want(t, decide(t, whole, "held", descriptor(0, "user=ada")), "allowed: granted=0 remaining=1")
+	fail(descriptor(1, "user=ada", "request_id=new")) // under NewPermits
+	want(t, decide(t, whole, "held", descriptor(0, "user=ada")), "allowed: granted=0 remaining=1")
+}
+
 func TestRuleCountersCountErrors(t *testing.T) {
 	e := newEngine(t, newFailingStore(newMemory(), 0), apiRules, nil)
 	var v engine.Result

@@ -205,6 +205,25 @@ func TestRefundByIDReturnsMoreThanLoweredLimit(t *testing.T) {
 	}
 }
 
+// Permits that would expire with their key leave no room for the mark of a partial release.
+func TestPartialReleaseWhereKeyAndPermitsExpireTogether(t *testing.T) {
+	w := newStorePair(t)
+	for _, period := range []time.Duration{time.Millisecond, 2 * time.Millisecond, 30 * time.Second} {
+		l := penstock.Limit{Algorithm: penstock.Concurrent, Count: 5, Period: period}
+		for wait := range 4 {
+			w.newRound()
+			w.compareOne(penstock.Request{Limit: l, Cost: 1, ID: "first"}) // the key lives for one and a half periods
+			w.wait(period/2 + time.Duration(wait-1)*time.Millisecond)
+			for range 2 {
+				w.compareOne(penstock.Request{Limit: l, Cost: 3, ID: "x"})
+				w.compareOne(penstock.Request{Limit: l, Cost: -1, ID: "x"})
+				w.compareOne(penstock.Request{Limit: l, Cost: 5, ID: "y"})
+				w.compareOne(penstock.Request{Limit: l})
+			}
+		}
+	}
+}
+
 // A count times a time can exceed a double. The error shows where the quotient is next
 // to a whole number: previous · left ≡ 1 (mod period).
 func TestSlidingWindowWeightsExactly(t *testing.T) {

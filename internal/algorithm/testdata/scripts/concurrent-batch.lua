@@ -98,7 +98,7 @@ if not ARGV.dry and (granted ~= 0 or stale) then
     call('DEL', key)
   elseif used == 0 then
     call('SET', key, '', 'KEEPTTL')
-  elseif stale or granted > 0 and rest < period then
+  elseif stale or granted > 0 and rest <= period then
     local ttl = math.ceil(1.5 * period)
     permits = struct.pack('>I4', (close - 2 * (rest - ttl)) % 4294967296) .. sub(permits, 5) .. own
     call('SET', key, permits, 'PX', string.format('%d', ttl))

@@ -49,7 +49,7 @@ type conn struct {
 	session session
 
 	executed int64 // commands since flushCounters
-	decides  bool  // a command since then asks for a decision
+	decides  bool  // a command of the pipeline asks for a decision
 	rounds   uint64
 	activity atomic.Uint64
 	observed observation // guarded by Server.mu
@@ -161,7 +161,7 @@ func (c *conn) executeBuffered() {
 func (c *conn) flushCounters() {
 	c.counters.Flush()
 	c.server.commands.Add(c.executed)
-	c.executed, c.decides = 0, false
+	c.executed = 0
 }
 
 // startTimer returns the time if latency is observed.
@@ -178,6 +178,7 @@ func (c *conn) observeLatency(start time.Time) {
 	if c.server.options.ObserveLatency != nil && c.decides {
 		c.server.options.ObserveLatency(time.Since(start))
 	}
+	c.decides = false
 }
 
 // send writes the replies and reports whether that succeeded.

@@ -193,6 +193,7 @@ func TestObserveLatencyOncePerPipelineWithDecisions(t *testing.T) {
 		{encode("PING"), 2},
 		{"*1\r\n$4\r\nPI", 2},
 		{"NG\r\n", 2},
+		{encode("CL.THROTTLE", "k", "5", "5", "60") + encode("INFO"), 3},
 	} {
 		c.doAll(t, test.commands)
 		if got := batches.Load(); got != test.want {

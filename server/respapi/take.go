@@ -144,7 +144,7 @@ func (r *reply) takeError(err error) {
 		r.error("ERR " + argument.Error())
 	case errors.As(err, &field):
 		r.error("ERR " + fieldText(field))
-	case errors.Is(err, engine.ErrNoSettle):
+	case errors.Is(err, engine.ErrNoSettle), errors.Is(err, engine.ErrNoPermitID):
 		r.error("ERR " + errorText(err))
 	case errors.Is(err, penstock.ErrUnknownID):
 		r.error("UNKNOWNID nothing is remembered under this ID; nothing was charged")

@@ -57,6 +57,21 @@ func TestTakeBoundsArguments(t *testing.T) {
 	}
 }
 
+// A command without the ID of its permit is wrong. As UNAVAILABLE, a client that then goes on would
+// have no limit at all.
+func TestTakeWithoutThePermitsIDIsAnError(t *testing.T) {
+	s := newServerWithClock(newFakeClock())
+	set, err := rules.Parse(rules.File{Name: "held.yaml", Text: []byte("domain: held\ndescriptors: [{key: user, limit: 2/30s concurrent, id: request_id}]")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.engine.SetRules(set)
+	got, want := newFakeClient(s).do(t, "PENSTOCK.TAKE", "DOMAIN", "held", "user", "ada"), "-ERR descriptor 0: rule held/user: the descriptor has no ID"
+	if !strings.HasPrefix(got, want) {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
 func TestTakeBoundsDescriptors(t *testing.T) {
 	e := engine.New(penstock.NewMemory(nil), &engine.Options{MaxDescriptors: 2})
 	e.SetRules(testRules(t))

@@ -9,7 +9,9 @@ from typing import Optional, Sequence, Union
 
 from ._errors import UnavailableError, error_of
 from ._transport import Transport
-from ._wire import AnyRequest, Body, Decision, Request, RuleRequest, check_cost, check_costs, decode, substitute
+from ._wire import AnyRequest, Body, Decision, Request, RuleRequest, check_cost, check_costs, decode, negate, substitute
+
+_LONGEST_HOLD = 24 * 60 * 60.0  # for which the daemon remembers an ID
 
 
 class Client:
@@ -37,16 +39,17 @@ class Client:
     ) -> None:
         if on_unavailable not in ("allow", "deny", "raise"):
             raise ValueError(f"on_unavailable {on_unavailable!r}: want allow, deny or raise")
-        self._on_unavailable = on_unavailable
+        self._on_unavailable, self._timeout = on_unavailable, timeout
         self._transport = Transport(address, token, timeout, tls)
 
     def take(self, request: AnyRequest, *, wait: float = 0) -> Decision:
         """Take units. A denial is a decision, not an error."""
         check_costs(request)
         if isinstance(request, RuleRequest):
-            return self._take(request.body(), request.id is not None, wait, len(request.descriptors))
-        request = _with_id(request, request.id, wait)
-        return self._take(request.body(), request.id is not None, wait, 0)
+            return self._take(request.body(), bool(request.id), wait, len(request.descriptors))
+        if wait:
+            request = self._held(replace(request, id=request.id or _new_id()), wait)
+        return self._take(request.body(), bool(request.id), wait, 0)
 
     def take_all(
         self,
@@ -56,11 +59,12 @@ class Client:
         wait: float = 0,
     ) -> Decision:
         """Take up to 64 requests, or none of them: all with limits, or all of one domain."""
-        if id is None and wait and all(isinstance(r, Request) for r in requests):
+        if not id and wait and all(isinstance(r, Request) for r in requests):
             id = _new_id()
         for request in requests:
             check_costs(request)
-        return self._take(_list_of(requests, id), id is not None, wait, len(requests))
+        held = [self._held(r, wait) if wait and isinstance(r, Request) else r for r in requests]
+        return self._take(_list_of(held, id), bool(id), wait, len(requests))
 
     def settle(self, request: AnyRequest, *, wait: float = 0) -> Decision:
         """Make what was charged under the ID equal to the cost, once that is known."""
@@ -89,8 +93,9 @@ class Client:
     def refund(self, request: AnyRequest, *, wait: float = 0) -> Decision:
         """Return units, never more than were taken. Without an ID it needs permission."""
         check_cost(request.cost, 1)
-        repeatable = isinstance(request, Request) and request.id is not None
-        return self._call("/v1/take", replace(request, cost=-request.cost).body(), repeatable, wait)
+        check_costs(request)
+        repeatable = isinstance(request, Request) and bool(request.id)
+        return self._call("/v1/take", negate(request).body(), repeatable, wait)
 
     def close(self) -> None:
         """Close idle connections."""
@@ -101,6 +106,14 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _held(self, request: Request, wait: float) -> Request:
+        """Let the daemon remember the ID until the last retry, which else is charged again.
+
+        Without hold it forgets the ID after one period of the limit, which may be shorter.
+        """
+        connect_send_and_receive = 3 * (self._timeout or _LONGEST_HOLD)
+        return replace(request, hold=max(request.hold, min(wait + connect_send_and_receive, _LONGEST_HOLD)))
 
     def _take(self, body: Body, repeatable: bool, wait: float, decisions: int) -> Decision:
         try:
@@ -133,14 +146,9 @@ class Client:
         raise error_of(status, answer, retry_after)
 
 
-def _list_of(requests: Union[Sequence[Request], Sequence[RuleRequest]], id: Optional[str]) -> Body:
-    bodies = [r.body() if id is None else {**r.body(), "id": id} for r in requests]
+def _list_of(requests: Sequence[AnyRequest], id: Optional[str]) -> Body:
+    bodies = [{**r.body(), "id": id} if id else r.body() for r in requests]
     return {"mode": "all", "requests": bodies}
-
-
-def _with_id(request: Request, id: Optional[str], wait: float) -> Request:
-    """Give a request an ID if it may be retried: without one it could be charged twice."""
-    return replace(request, id=_new_id()) if id is None and wait else request
 
 
 def _new_id() -> str:

@@ -118,5 +118,13 @@ def check_costs(request: AnyRequest) -> None:
             check_cost(request.cost if d.cost is None else d.cost, 0)
 
 
+def negate(request: AnyRequest) -> AnyRequest:
+    """Return a request that refunds what this one takes."""
+    if isinstance(request, Request):
+        return replace(request, cost=-request.cost)
+    descriptors = [d if d.cost is None else replace(d, cost=-d.cost) for d in request.descriptors]
+    return replace(request, cost=-request.cost, descriptors=descriptors)
+
+
 def _base64(key: bytes) -> str:
     return base64.b64encode(key).decode()

@@ -67,6 +67,15 @@ class ClientTest(unittest.TestCase):
         self.assertEqual((decision.decisions[1].allowed, decision.decisions[1].limited), (True, False))
         self.assertEqual(CLIENT.peek(request).remaining, decision.remaining)
 
+    def test_peek_and_refund_replace_the_costs_of_descriptors(self) -> None:
+        request = RuleRequest("shop", [Descriptor({"team": "costs-py"}, cost=700)])
+        self.assertEqual(CLIENT.take(request).granted, 700)
+        self.assertEqual(CLIENT.peek(request).decisions[0].granted, 0)
+        with penstock.Client(ADDRESS, timeout=PATIENCE, token=os.environ["TOKEN"]) as permitted:
+            self.assertLess(permitted.refund(request).decisions[0].granted, -600)
+            with self.assertRaises(penstock.InvalidRequestError):
+                permitted.refund(replace(request, descriptors=[Descriptor({"team": "costs-py"}, cost=-700)]))
+
     def test_take_all_charges_all_or_none(self) -> None:
         requests = [Request("py-all-a", "5/1h"), Request("py-all-b", "1/1h")]
         self.assertTrue(CLIENT.take_all(requests).allowed)
@@ -136,6 +145,28 @@ class ClientTest(unittest.TestCase):
                 lossy.take(request)  # charged, and the answer is lost
             decision = lossy.take(request, wait=60)
         self.assertEqual((decision.allowed, decision.remaining, len(seen)), (True, 80, 3))
+
+    def test_a_lost_answer_is_charged_once_though_the_id_is_empty(self) -> None:
+        request = Request("py-empty-id", "100/24h", 10, id="")
+        with losing_proxy(1) as (address, seen), penstock.Client(address, timeout=PATIENCE) as lossy:
+            decision = lossy.take(request, wait=60)
+        self.assertEqual((decision.allowed, decision.remaining, len(seen)), (True, 90, 2))
+
+    def test_a_request_by_rules_with_an_empty_id_is_not_repeated(self) -> None:
+        request = RuleRequest("shop", [Descriptor({"user": "empty-py"})], id="")
+        with losing_proxy(1) as (address, seen), penstock.Client(address, timeout=PATIENCE) as lossy:
+            with self.assertRaises(penstock.UnavailableError):
+                lossy.take(request, wait=60)
+            self.assertEqual(len(seen), 1)
+
+    def test_a_lost_answer_is_charged_once_under_a_limit_of_a_short_period(self) -> None:
+        # The first retry comes after 25 ms, and the daemon would remember the ID for one.
+        request = Request("py-short", "1/1ms burst=1000000000", 100_000_000)
+        with losing_proxy(1) as (address, _), penstock.Client(address, timeout=PATIENCE) as lossy:
+            self.assertGreaterEqual(lossy.take(request, wait=60).remaining, 900_000_000)
+        both = [replace(request, key="py-short-a"), replace(request, key="py-short-b")]
+        with losing_proxy(1) as (address, _), penstock.Client(address, timeout=PATIENCE) as lossy:
+            self.assertGreaterEqual(lossy.take_all(both, wait=60).remaining, 900_000_000)
 
     def test_a_daemon_that_does_not_answer_is_unavailable(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:

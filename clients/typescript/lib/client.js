@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 
 import { errorOf, UnavailableError } from "./errors.js";
-import { checkCost, decode, encode, substitute } from "./wire.js";
+import { checkCost, decode, encode, substitute, withCosts } from "./wire.js";
 
 /**
  * @typedef {import("../index.js").CallOptions} CallOptions
@@ -17,6 +17,9 @@ import { checkCost, decode, encode, substitute } from "./wire.js";
 
 /** The longest sleep that setTimeout can do, in seconds. */
 const longestSleep = 2 ** 31 / 1000 - 1;
+
+/** The longest time for which the daemon remembers an ID, in seconds. */
+const longestHold = 24 * 60 * 60;
 
 export class Client {
   /** @type {string} */ #address;
@@ -46,7 +49,7 @@ export class Client {
    * @param {CallOptions} [options]
    */
   take(request, options = {}) {
-    const id = "id" in request ? request.id : undefined;
+    const id = "id" in request ? request.id : "";
     const requests = "descriptors" in request ? request.descriptors.length : 0;
     return this.#take([request], id, options, (bodies) => bodies[0] ?? {}, requests);
   }
@@ -60,8 +63,9 @@ export class Client {
   }
 
   /**
-   * #take sends requests under one ID: a retry without one could be charged twice. Only
-   * rules with settle take one, so requests by rules have that of the program or none.
+   * #take sends requests under one ID: a retry without one could be charged twice. An empty
+   * one is none. Only rules with settle take one, so requests by rules have that of the
+   * program or none.
    *
    * @param {readonly object[]} requests
    * @param {string | undefined} id
@@ -73,14 +77,25 @@ export class Client {
   async #take(requests, id, options, bodyOf, decisions) {
     for (const request of requests) checkCosts(request);
     const byLimit = requests.every((request) => "limit" in request);
-    if (id === undefined && byLimit && options.wait) id = randomUUID();
-    const bodies = requests.map((request) => encode(request, id === undefined ? {} : { id }));
+    if (!id && byLimit && options.wait) id = randomUUID();
+    const hold = byLimit && options.wait ? this.#hold(options.wait) : 0;
+    const bodies = requests.map((request) => encode(request, id ? { id, ...longer(request, hold) } : {}));
     try {
-      return await this.#call({ path: "/v1/take", body: bodyOf(bodies), repeatable: id !== undefined }, options);
+      return await this.#call({ path: "/v1/take", body: bodyOf(bodies), repeatable: Boolean(id) }, options);
     } catch (error) {
       if (!(error instanceof UnavailableError) || this.#onUnavailable === "throw") throw error;
       return substitute(this.#onUnavailable === "allow", error, decisions);
     }
+  }
+
+  /**
+   * #hold returns how long the daemon must remember an ID so that the last retry finds it:
+   * without that it forgets the ID after one period of the limit, which may be shorter.
+   *
+   * @param {number} wait
+   */
+  #hold(wait) {
+    return Math.min(wait + this.#timeout, longestHold);
   }
 
   /**
@@ -107,7 +122,7 @@ export class Client {
    * @param {CallOptions} [options]
    */
   async peek(request, options = {}) {
-    return this.#call({ path: "/v1/take", body: encode(request, { cost: 0 }), repeatable: true }, options);
+    return this.#call({ path: "/v1/take", body: encode(withCosts(request, () => undefined), { cost: 0 }), repeatable: true }, options);
   }
 
   /**
@@ -116,8 +131,9 @@ export class Client {
    */
   async refund(request, options = {}) {
     checkCost(request.cost, 1);
-    const body = encode(request, { cost: -request.cost });
-    return this.#call({ path: "/v1/take", body, repeatable: "id" in request && request.id !== undefined }, options);
+    checkCosts(request);
+    const body = encode(withCosts(request, (cost) => -cost), { cost: -request.cost });
+    return this.#call({ path: "/v1/take", body, repeatable: Boolean("id" in request && request.id) }, options);
   }
 
   /**
@@ -169,7 +185,7 @@ export class Client {
   async #post(call, signal) {
     const controller = new AbortController();
     const cancel = () => controller.abort(signal?.reason);
-    const timer = setTimeout(() => controller.abort(new Error(`no response within ${this.#timeout} s`)), this.#timeout * 1000);
+    const timer = setTimeout(() => controller.abort(new Error(`no response within ${this.#timeout} s`)), Math.min(this.#timeout, longestSleep) * 1000);
     signal?.addEventListener("abort", cancel);
     try {
       const response = await this.#fetch(this.#address + call.path, {
@@ -188,6 +204,17 @@ export class Client {
       signal?.removeEventListener("abort", cancel);
     }
   }
+}
+
+/**
+ * longer returns the hold of a request, if it must be at least this.
+ *
+ * @param {object} request
+ * @param {number} least
+ */
+function longer(request, least) {
+  const hold = "hold" in request && typeof request.hold === "number" ? request.hold : 0;
+  return hold < least ? { hold: least } : {};
 }
 
 /** @param {object[]} requests */

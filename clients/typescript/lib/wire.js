@@ -22,6 +22,19 @@ export function encode(request, more = {}) {
   return body;
 }
 
+/**
+ * withCosts returns a request whose descriptors have other costs, where they have their own:
+ * these precede the cost of the request, and their sign selects the verb too.
+ *
+ * @param {object} request
+ * @param {(cost: number) => number | undefined} change
+ */
+export function withCosts(request, change) {
+  if (!("descriptors" in request)) return request;
+  const descriptors = /** @type {import("../index.js").Descriptor[]} */ (request.descriptors);
+  return { ...request, descriptors: descriptors.map((d) => (d.cost === undefined ? d : { ...d, cost: change(d.cost) })) };
+}
+
 /** @param {Uint8Array} bytes */
 const base64 = (bytes) => btoa(Array.from(bytes, (b) => String.fromCharCode(b)).join(""));
 

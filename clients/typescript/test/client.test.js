@@ -52,6 +52,18 @@ const tests = {
     assert.equal((await client.peek(request)).remaining, decision.remaining);
   },
 
+  async "peek and refund replace the costs of descriptors"() {
+    const descriptors = [{ entries: [{ key: "team", value: "costs-ts" }], cost: 700 }];
+    const request = { domain: "shop", descriptors, cost: 1 };
+    assert.equal((await client.take(request)).granted, 700);
+    assert.equal((await client.peek(request)).decisions[0].granted, 0);
+    const permitted = new penstock.Client(address, { ...patience, token: process.env.TOKEN });
+    const refunded = await permitted.refund(request);
+    assert.ok(refunded.decisions[0].granted < -600, `granted ${refunded.decisions[0].granted}`);
+    const negative = { ...request, descriptors: [{ ...descriptors[0], cost: -700 }] };
+    await assert.rejects(permitted.refund(negative), penstock.InvalidRequestError);
+  },
+
   async "takeAll charges all or none"() {
     const requests = [{ key: "all-a", limit: "5/1h" }, { key: "all-b", limit: "1/1h" }];
     assert.equal((await client.takeAll(requests)).allowed, true);
@@ -127,7 +139,43 @@ const tests = {
     const decision = await lossy.take(request, { wait: 60 });
     assert.deepEqual([decision.allowed, decision.remaining], [true, 80]);
     assert.equal(proxy.seen(), 3);
-    proxy.close();
+    proxy.stop();
+  },
+
+  async "a lost answer is charged once though the ID is empty"() {
+    await stopping(await losingProxy(1), async (proxy) => {
+      const request = { key: "empty-id", limit: "100/24h", cost: 10, id: "" };
+      const decision = await new penstock.Client(proxy.address, patience).take(request, { wait: 60 });
+      assert.deepEqual([decision.allowed, decision.remaining, proxy.seen()], [true, 90, 2]);
+    });
+  },
+
+  async "a request by rules with an empty ID is not repeated"() {
+    await stopping(await losingProxy(1), async (proxy) => {
+      const request = { domain: "shop", descriptors: [{ entries: [{ key: "user", value: "empty-ts" }] }], id: "" };
+      const lossy = new penstock.Client(proxy.address, patience);
+      await assert.rejects(lossy.take(request, { wait: 60 }), penstock.UnavailableError);
+      assert.equal(proxy.seen(), 1);
+    });
+  },
+
+  // The first retry comes after 25 ms, and the daemon would remember the ID for one.
+  async "a lost answer is charged once under a limit of a short period"() {
+    const request = { key: "short", limit: "1/1ms burst=1000000000", cost: 100_000_000 };
+    await stopping(await losingProxy(1), async (proxy) => {
+      const { remaining } = await new penstock.Client(proxy.address, patience).take(request, { wait: 60 });
+      assert.ok(remaining >= 900_000_000, `${remaining} remain`);
+    });
+    await stopping(await losingProxy(1), async (proxy) => {
+      const both = [{ ...request, key: "short-a" }, { ...request, key: "short-b" }];
+      const { remaining } = await new penstock.Client(proxy.address, patience).takeAll(both, { wait: 60 });
+      assert.ok(remaining >= 900_000_000, `${remaining} remain of each`);
+    });
+  },
+
+  async "a timeout may be as long as the program likes"() {
+    const endless = new penstock.Client(address, { timeout: Infinity });
+    assert.equal((await endless.peek({ key: "endless", limit: "1/1m" })).remaining, 1);
   },
 
   async "a signal ends a call"() {
@@ -212,8 +260,8 @@ async function losingProxy(drop) {
     request.pipe(forward);
   });
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const close = () => (server.closeAllConnections?.(), server.close());
-  return { address: `http://127.0.0.1:${server.address().port}`, seen: () => seen, close };
+  const stop = () => (server.closeAllConnections?.(), server.close());
+  return { address: `http://127.0.0.1:${server.address().port}`, seen: () => seen, stop };
 }
 
 async function startGateway() {

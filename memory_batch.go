@@ -38,6 +38,9 @@ func (m *Memory) takeAll(rs []Request, ds []Decision) error {
 	if CommonID(rs) != "" {
 		return b.decideWithID(ds, rs[0].Settle)
 	}
+	for i := range b.items {
+		b.items[i].renews = b.isKnown(&b.items[i])
+	}
 	return b.decide(ds)
 }
 
@@ -64,6 +67,7 @@ type batchItem struct {
 	total  int64  // cost of all items of the same key that do not overdraw it
 	isNew  bool   // whether this batch allocated the slot
 	pinned bool   // whether the slot is kept from being swept
+	renews bool   // whether the item only renews permits
 	expiry uint64 // of the slot, before it was pinned
 	result algorithm.Outcome
 
@@ -290,11 +294,14 @@ func (b *memoryBatch) commit(ds []Decision) bool {
 	return true
 }
 
-// refund refunds what the first items were granted.
+// refund refunds what the first items were granted. Permits that were only renewed stay held.
 func (b *memoryBatch) refund(granted []Decision) {
 	var d Decision
 	for i := range granted {
 		it := &b.items[i]
+		if it.renews {
+			continue
+		}
 		it.shard.takeInPlace(it.limit, it.hash, it.now, algorithm.Request{Cost: -granted[i].Granted, ID: it.req.ID}, &d)
 	}
 }

@@ -182,3 +182,56 @@ func TestMemoryTakeAllRepeatsInFullStore(t *testing.T) {
 		t.Errorf("got %v, %v, want the recorded grants", ds, err)
 	}
 }
+
+// A TakeAll that is denied releases the permits that it took, and none that its ID held before.
+func TestTakeAllDeniedKeepsPermitsThatItOnlyRenewed(t *testing.T) {
+	one := permits("5/1h concurrent")
+	leaky := penstock.Request{Key: "leaky", Limit: penstock.Per(2, time.Second).WithAlgorithm(penstock.LeakyBucket), Cost: 1, MaxDelay: time.Millisecond}
+	for name, wrap := range map[string]func(penstock.Store) penstock.Store{
+		"memory": func(s penstock.Store) penstock.Store { return s },
+		"plain":  func(s penstock.Store) penstock.Store { return penstock.StoreFunc(s.Take) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := wrap(penstock.NewMemory(&penstock.MemoryOptions{Now: newFakeClock().now}))
+			takePermits(t, store, one, "full", "others", 5, 5)
+			takePermits(t, store, one, "key", "held", 2, 2)
+			permit := func(key, id string) penstock.Request {
+				return penstock.Request{Key: key, Limit: one, Cost: 1, ID: id}
+			}
+			for _, rs := range [][]penstock.Request{
+				{permit("key", "held"), permit("full", "more")},
+				{permit("key", "new"), permit("full", "more")},
+				{permit("key", "held"), leaky, leaky}, // the second would wait for too long
+				{permit("key", "new"), leaky, leaky},
+				{permit("full", "more"), permit("key", "held")},
+			} {
+				ds := make([]penstock.Decision, len(rs))
+				if err := penstock.TakeAll(ctx, store, rs, ds); err != nil || penstock.Tightest(ds).Allowed {
+					t.Errorf("%v: %v, %v, want a denial", rs, ds, err)
+				}
+				expectRemaining(t, limiter(t, store, "5/1h concurrent"), "key", 3)
+			}
+			rs := []penstock.Request{permit("key", "held"), permit("other", "new"), leaky}
+			ds := make([]penstock.Decision, len(rs))
+			if err := penstock.TakeAll(ctx, store, rs, ds); err != nil || ds[0].Granted != 2 || ds[1].Granted != 1 || ds[2].Granted != 1 {
+				t.Errorf("all fit: %v, %v", ds, err)
+			}
+		})
+	}
+}
+
+// A TakeAll renews permits where they are held, and takes no others beside them.
+func TestMemoryTakeAllRenewsPermitsOfOverflowBucket(t *testing.T) {
+	store := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: 1, Now: newFakeClock().now})
+	l := permits("2/30s concurrent")
+	takePermits(t, store, l, "first", "a", 1, 1)
+	takePermits(t, store, l, "second", "a", 1, 1) // by the overflow bucket
+	takePermits(t, store, l, "first", "a", -1, -1)
+	rs := []penstock.Request{{Key: "second", Limit: l, Cost: 1, ID: "a"}, {Key: "peek", Limit: penstock.PerHour(1)}}
+	ds := make([]penstock.Decision, len(rs))
+	if err := penstock.TakeAll(ctx, store, rs, ds); err != nil || ds[0].Granted != 1 {
+		t.Fatal(ds, err)
+	}
+	takePermits(t, store, l, "second", "a", -1, -1)
+	takePermits(t, store, l, "second", "a", -1, 0)
+}

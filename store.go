@@ -115,8 +115,11 @@ func takeInTurn(ctx context.Context, s Store, rs []Request, ds []Decision) error
 	if err := ValidateAll(rs, ds); err != nil {
 		return err
 	}
+	clearDecisions(rs, ds)
 	totals, later := totalsOf(rs), totalsOf(rs)
-	for i, r := range rs {
+	taken := make([]int64, len(rs)) // units to refund after a denial
+	for n, i := range permitsLast(rs) {
+		r := rs[i]
 		k := stateKeyOf(r)
 		later[k] -= r.Cost
 		if total := totals[k]; r.Cost > 0 && !r.Overdraw && !r.Settle && total > r.Limit.Capacity()-r.KeepFree {
@@ -125,19 +128,49 @@ func takeInTurn(ctx context.Context, s Store, rs []Request, ds []Decision) error
 		if r.KeepFree > 0 {
 			r.KeepFree += min(later[k], math.MaxInt64-r.KeepFree) // so many remain after all takes of the key
 		}
-		d, err := s.Take(ctx, r)
-		ds[i] = d
+		d, renewed, err := takeTurn(ctx, s, r, n == len(rs)-1)
 		if err != nil && !r.Settle { // a settlement can be repeated
-			_ = refundAll(ctx, s, rs, ds[:i]) // err is the one to report
+			_ = refundAll(ctx, s, rs, taken) // err is the one to report
 		}
 		if err != nil {
 			return requestError(i, err)
 		}
-		if !d.Allowed {
-			return denyAll(ctx, s, rs, ds, i)
+		if ds[i] = d; !d.Allowed {
+			return denyAll(ctx, s, rs, ds, taken, i)
+		}
+		if !renewed {
+			taken[i] = d.Granted
 		}
 	}
 	return nil
+}
+
+// permitsLast returns the indexes of the requests in the order in which they are taken: those
+// for permits last, so that most are taken when no other can be denied.
+func permitsLast(rs []Request) []int {
+	order := make([]int, 0, len(rs))
+	for _, permits := range [...]bool{false, true} {
+		for i := range rs {
+			if (rs[i].Limit.Algorithm == Concurrent) == permits {
+				order = append(order, i)
+			}
+		}
+	}
+	return order
+}
+
+// takeTurn takes one request of several. It reports whether that only renewed permits, which
+// a denial of the requests after it must not release.
+func takeTurn(ctx context.Context, s Store, r Request, last bool) (d Decision, renewed bool, err error) {
+	if r.Limit.Algorithm == Concurrent && r.Cost > 0 && !r.NewID && !last {
+		renewal := r
+		renewal.KeepFree = r.Limit.Capacity() // grants permits only to an ID that holds them
+		if d, err = s.Take(ctx, renewal); err != nil || d.Allowed {
+			return d, true, err
+		}
+	}
+	d, err = s.Take(ctx, r)
+	return d, false, err
 }
 
 // undecided returns the error of a TakeAll. Decisions beside an error are zero, so
@@ -212,11 +245,11 @@ func totalsOf(rs []Request) map[stateKey]int64 {
 	return totals
 }
 
-// denyAll refunds the requests before the denied one, and writes a peek for every
+// denyAll refunds what was taken before a request was denied, and writes a peek for every
 // request. The denied one stays denied.
-func denyAll(ctx context.Context, s Store, rs []Request, ds []Decision, denied int) error {
+func denyAll(ctx context.Context, s Store, rs []Request, ds []Decision, taken []int64, denied int) error {
 	retry := ds[denied].RetryAfter
-	if err := refundAll(ctx, s, rs, ds[:denied]); err != nil {
+	if err := refundAll(ctx, s, rs, taken); err != nil {
 		return err
 	}
 	for i, peek := range rs {
@@ -231,15 +264,15 @@ func denyAll(ctx context.Context, s Store, rs []Request, ds []Decision, denied i
 	return nil
 }
 
-// refundAll refunds the granted units, even if ctx has ended.
-func refundAll(ctx context.Context, s Store, rs []Request, ds []Decision) (first error) {
+// refundAll refunds the units that were taken, even if ctx has ended.
+func refundAll(ctx context.Context, s Store, rs []Request, taken []int64) (first error) {
 	ctx = context.WithoutCancel(ctx)
-	for i, d := range ds {
-		if d.Granted <= 0 {
+	for i, units := range taken {
+		if units <= 0 {
 			continue
 		}
 		r := rs[i]
-		r.Cost, r.MaxDelay, r.Overdraw = -d.Granted, 0, false
+		r.Cost, r.MaxDelay, r.Overdraw = -units, 0, false
 		if _, err := s.Take(ctx, r); err != nil && first == nil {
 			first = requestError(i, fmt.Errorf("refund: %w", err))
 		}

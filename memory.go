@@ -70,6 +70,7 @@ type Memory struct {
 	slots, bytes      [trusts]*quota.Quota // shared by all shards
 	overflow          shard                // holds the overflow buckets
 	overflowDecisions atomic.Int64
+	overflowRestored  bool                 // whether a snapshot had overflow buckets
 	lastSwept         atomic.Uint32        // index of the shard that sweepNext swept last
 	sweepBackoff      [trusts]atomic.Int32 // how many more failed allocations sweep only one shard
 	limits            compiledCache

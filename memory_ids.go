@@ -80,7 +80,7 @@ func (m *Memory) takePermits(cl *compiledLimit, r *Request) (d Decision) {
 
 // overflowHolds reports whether the overflow bucket of a limit holds permits under an ID.
 func (m *Memory) overflowHolds(cl *compiledLimit, id uint64) bool {
-	if m.overflowDecisions.Load() == 0 {
+	if m.overflowDecisions.Load() == 0 && !m.overflowRestored {
 		return false
 	}
 	m.overflow.mu.Lock()

@@ -372,6 +372,7 @@ func (s *shard) restore(k tableKind, entry []uint64, words []int64) error {
 	}
 	copy(slot, entry)
 	t.NoteExpiry(hashtable.Expiry(slot))
+	s.store.overflowRestored = s.store.overflowRestored || s == &s.store.overflow
 	if !k.hasBlocks() || len(words) == 0 {
 		return nil
 	}

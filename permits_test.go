@@ -97,6 +97,20 @@ func TestMemorySnapshotKeepsPermits(t *testing.T) {
 	takePermits(t, restored, l, "key", "b", -1, -1)
 }
 
+// Permits of an overflow bucket are found in a store that has not used one itself.
+func TestMemorySnapshotKeepsPermitsOfOverflowBucket(t *testing.T) {
+	o := &penstock.MemoryOptions{MaxKeys: 1, Durable: true, Now: newFakeClock().now}
+	store := penstock.NewMemory(o)
+	l := permits("2/30s concurrent")
+	takePermits(t, store, l, "first", "a", 1, 1)
+	takePermits(t, store, l, "second", "b", 2, 2)
+	restored := restoreMemory(t, snapshot(t, store), o)
+	takePermits(t, restored, l, "first", "a", -1, -1)
+	takePermits(t, restored, l, "second", "b", 1, 2)
+	takePermits(t, restored, l, "second", "b", -2, -2)
+	takePermits(t, restored, l, "second", "b", -2, 0)
+}
+
 // Memory returns with the permits: they are no records that live for a whole period.
 func TestMemoryReleasedPermitsLeaveNothing(t *testing.T) {
 	store := penstock.NewMemory(&penstock.MemoryOptions{Now: newFakeClock().now})

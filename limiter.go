@@ -283,7 +283,14 @@ func sleep(ctx context.Context, d time.Duration) error {
 // refund refunds units after ctx has ended. On an error they stay charged, which
 // admits too little rather than too much.
 func (l *Limiter) refund(ctx context.Context, key string, n int64) {
-	_, _ = l.store.Take(context.WithoutCancel(ctx), l.request(key, -n))
+	_, _ = l.store.Take(context.WithoutCancel(ctx), l.wholeRefund(key, n))
+}
+
+// wholeRefund returns the refund of a take that was granted n units.
+func (l *Limiter) wholeRefund(key string, n int64) Request {
+	r := l.request(key, -n)
+	r.whole = true
+	return r
 }
 
 func (l *Limiter) request(key string, cost int64) Request {

@@ -60,6 +60,10 @@ type Request struct {
 	// [Fallback] granted, and never the secondary.
 	leased bool
 
+	// whole marks the refund of all that one take of this process was granted, for which a
+	// [WarmUp] knows the price.
+	whole bool
+
 	// MaxDelay lets a bucket grant units that become available within this
 	// time: they are charged at once, and [Decision.Delay] is how long to wait
 	// before acting. On a LeakyBucket, which always delays, it bounds the

@@ -53,7 +53,7 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 		return nil
 	}
 	ctx = context.WithoutCancel(ctx)
-	_, err := r.limiter.store.Take(ctx, r.limiter.request(r.key, -r.decision.Granted))
+	_, err := r.limiter.store.Take(ctx, r.limiter.wholeRefund(r.key, r.decision.Granted))
 	if err != nil {
 		r.cancelled.Store(false)
 	}

@@ -272,7 +272,7 @@ func refundAll(ctx context.Context, s Store, rs []Request, taken []int64) (first
 			continue
 		}
 		r := rs[i]
-		r.Cost, r.MaxDelay, r.Overdraw = -units, 0, false
+		r.Cost, r.MaxDelay, r.Overdraw, r.whole = -units, 0, false, true
 		if _, err := s.Take(ctx, r); err != nil && first == nil {
 			first = requestError(i, fmt.Errorf("refund: %w", err))
 		}

@@ -1,7 +1,9 @@
 package penstock_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -117,6 +119,61 @@ func TestWarmUpRefundsNoMoreThanWasPaid(t *testing.T) {
 			t.Errorf("refund when the price has fallen: %v, want five", d)
 		}
 		expectRemaining(t, warm, "key", 95) // fifteen were paid, and ten returned
+	})
+}
+
+// A large take pays a lower price, and a warm process pays one for each unit: returning more for
+// them would return what others have taken.
+func TestWarmUpRefundsNothingThatOthersTook(t *testing.T) {
+	withWarmUp(t, "10/1h fixed-window", func(t *testing.T, cold, warm *penstock.Limiter) {
+		refund := func(lim *penstock.Limiter, key string, n, left int64) {
+			t.Helper()
+			if d, err := lim.Refund(ctx, key, n); err != nil || d.Granted != -n {
+				t.Errorf("%s: a refund of %d: %v, %v", key, n, d, err)
+			}
+			expectRemaining(t, warm, key, left)
+		}
+		take := func(lim *penstock.Limiter, key string, n int64) {
+			t.Helper()
+			if d, err := lim.AllowN(ctx, key, n); err != nil || d.Granted != n {
+				t.Fatalf("%s: %d: %v, %v", key, n, d, err)
+			}
+		}
+		take(cold, "large", 6) // six are paid, because twelve never could be
+		take(warm, "large", 4)
+		refund(cold, "large", 2, 2)
+		refund(cold, "large", 4, 6)
+
+		take(warm, "another process", 4)
+		take(warm, "another process", 4)
+		refund(cold, "another process", 2, 4)
+	})
+}
+
+// What ends before its time returns what it has paid.
+func TestWarmUpReturnsWholeReservations(t *testing.T) {
+	withWarmUp(t, "10/10s", func(t *testing.T, cold, warm *penstock.Limiter) {
+		for _, n := range []int64{1, 3, 4, 6} {
+			key := fmt.Sprint("key ", n)
+			if d, err := warm.AllowN(ctx, key, 10); err != nil || !d.Allowed {
+				t.Fatal(d, err)
+			}
+			r, err := cold.ReserveN(ctx, key, n)
+			if err != nil || r.Delay() == 0 {
+				t.Fatal(r, err)
+			}
+			if err := r.Cancel(ctx); err != nil {
+				t.Fatal(err)
+			}
+			short, cancel := context.WithCancel(ctx)
+			time.AfterFunc(time.Nanosecond, cancel)
+			if err := cold.WaitN(short, key, n); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+			if d, err := warm.Peek(ctx, key); err != nil || d.ResetAfter != 10*time.Second-1 {
+				t.Errorf("%d: %v, %v, want nothing reserved", n, d, err)
+			}
+		}
 	})
 }
 

@@ -71,6 +71,7 @@ type storePair struct {
 	now      time.Time
 	compared int
 	together bool // whether the requests are those of a TakeAll
+	small    bool // whether counts and periods are so small that edges of several kinds coincide
 
 	limits   []penstock.Limit
 	keys     [3]string
@@ -105,6 +106,7 @@ func (w *storePair) warmUp() {
 // newRound starts with new keys, new limits and another time.
 func (w *storePair) newRound() {
 	w.trace.Reset()
+	w.small = w.random.IntN(3) == 0
 	w.setClock(time.UnixMilli(1_577_836_800_000 + w.random.Int64N(12*365*86_400_000)))
 	w.ends = map[string]map[any]time.Time{}
 	for i := range w.keys {
@@ -174,30 +176,41 @@ func (w *storePair) magnitude(most int64) int64 {
 const mostCounted = 99_999_999_999_999
 
 func (w *storePair) randomPeriod() time.Duration {
-	period := time.Duration(1+w.magnitude(366*86_400_000-1)) * time.Millisecond
+	most := int64(366 * 86_400_000)
+	if w.small {
+		most = 8
+	}
+	period := time.Duration(1+w.magnitude(most-1)) * time.Millisecond
 	if w.random.IntN(4) == 0 { // the clock of Redis has no part of a millisecond
 		period -= time.Duration(w.random.IntN(int(time.Millisecond)))
 	}
 	return period
 }
 
+func (w *storePair) randomCount(most int64) int64 {
+	if w.small {
+		most = 8
+	}
+	return w.magnitude(most)
+}
+
 // randomLimit returns any valid limit of an algorithm.
 func (w *storePair) randomLimit(a penstock.Algorithm) penstock.Limit {
 	for {
-		l := penstock.Limit{Algorithm: a, Count: w.magnitude(mostCounted), Period: w.randomPeriod()}
+		l := penstock.Limit{Algorithm: a, Count: w.randomCount(mostCounted), Period: w.randomPeriod()}
 		switch a {
 		case penstock.TokenBucket, penstock.LeakyBucket:
-			l.Burst = w.magnitude(1 << 52)
+			l.Burst = w.randomCount(1 << 52)
 		case penstock.RollingWindow:
-			l.Buckets = int(w.magnitude(40))
+			l.Buckets = int(w.randomCount(40))
 		case penstock.FixedWindow:
 			w.align(&l)
 		case penstock.SlidingWindow:
-			l.Count = w.magnitude(1<<26 - 1)
+			l.Count = w.randomCount(1<<26 - 1)
 		case penstock.SlidingLog:
-			l.Count = w.magnitude(300)
+			l.Count = w.randomCount(300)
 		case penstock.Concurrent:
-			l.Count, l.Period = w.magnitude(300), min(l.Period, 24*time.Hour)
+			l.Count, l.Period = w.randomCount(300), min(l.Period, 24*time.Hour)
 		}
 		l.Debt = w.randomDebt()
 		if l.Validate() == nil {
@@ -240,7 +253,7 @@ func (w *storePair) changeLimit() {
 	l := w.limits[i]
 	l.Count, l.Debt = w.randomLimit(l.Algorithm).Count, w.randomDebt()
 	if l.Algorithm <= penstock.LeakyBucket {
-		if l.Burst = w.magnitude(1 << 52); w.random.IntN(2) == 0 {
+		if l.Burst = w.randomCount(1 << 52); w.random.IntN(2) == 0 {
 			l.Period = w.randomPeriod()
 		}
 	}
@@ -542,7 +555,8 @@ func (w *storePair) compareGroupBatch(name string, one []penstock.Request, batch
 	}
 }
 
-// underOtherLimits returns the requests under new limits of the same steps.
+// underOtherLimits returns the requests under new limits of the same steps, and with names of their
+// own: a batch decides the calls under some limits before those under others.
 func (w *storePair) underOtherLimits(rs []penstock.Request) []penstock.Request {
 	rs = slices.Clone(rs)
 	for i := range rs {
@@ -550,6 +564,7 @@ func (w *storePair) underOtherLimits(rs []penstock.Request) []penstock.Request {
 		for (l.Align == penstock.AlignFirst) != (rs[i].Limit.Align == penstock.AlignFirst) {
 			l = w.randomLimit(l.Algorithm)
 		}
+		l.Name = fmt.Sprintf("other%d", i)
 		rs[i].Limit = l
 	}
 	return rs
@@ -668,9 +683,14 @@ func lifetimeAlone(r penstock.Request) time.Duration {
 }
 
 func (w *storePair) randomStepSize() time.Duration {
-	if len(w.hints) > 0 && w.random.IntN(2) == 0 {
+	switch n := w.random.IntN(8); {
+	case n < 4 && len(w.hints) > 0:
 		hint := w.hints[w.random.IntN(len(w.hints))]
 		return hint - time.Duration(w.random.IntN(2))*time.Millisecond
+	case n < 6: // where what the keys hold may change its form
+		half := w.limits[w.random.IntN(len(w.limits))].Period / 2
+		edge := time.Duration(1+w.random.IntN(4))*half + time.Duration(w.random.IntN(3)-1)*time.Millisecond
+		return max(edge, 0).Truncate(time.Millisecond)
 	}
 	return time.Duration(w.magnitude(max(int64(w.randomPeriod()/time.Millisecond), 1))) * time.Millisecond
 }

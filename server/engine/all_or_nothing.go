@@ -69,7 +69,8 @@ func (ev *evaluation) takeEnforced(ctx context.Context) (denied bool, err error)
 
 // settle completes the decision. If the request is allowed, it takes from shadow rules, and
 // does the peeks and refunds of the request. If it is denied, it refunds what overrides and
-// quota rules took, and peeks at the rest.
+// quota rules took, releases permits, whose work has ended whatever the answer is, and peeks at
+// the rest.
 func (ev *evaluation) settle(ctx context.Context, over bool) error {
 	if over {
 		return ev.settleDenied(ctx)
@@ -92,6 +93,8 @@ func (ev *evaluation) settleDenied(ctx context.Context) error {
 		if ev.granted(d) > 0 && !d.rule.ChargeAlways {
 			ev.queueRefund(i)
 			ctx = context.WithoutCancel(ctx) // refund even if the caller has gone
+		} else if d.releases() {
+			ev.queue(i, d.cost)
 		} else if !d.decided {
 			ev.queue(i, 0)
 		}

@@ -166,3 +166,33 @@ func TestRuleCountersCountPermits(t *testing.T) {
 		}
 	})
 }
+
+// A permit is released also in a request that is denied: its work has ended, and the charge for that, which
+// Envoy reports in the same request, may find nothing left. Other refunds are not done then.
+func TestDeniedRequestReleasesPermits(t *testing.T) {
+	const yaml = `
+domain: held
+descriptors:
+  - {key: user, limit: 2/30s concurrent, id: request_id}
+  - {key: tokens, limit: 10/1h fixed-window, charge: always}
+  - {key: path, limit: 5/1h fixed-window}
+`
+	for _, denied := range []engine.Descriptor{descriptor(7, "tokens=ada"), descriptor(6, "path=/")} {
+		onBothStores(t, func(t *testing.T, store penstock.Store) {
+			e := newEngine(t, store, yaml, nil)
+			decide(t, e, "held", descriptor(10, "tokens=ada"))
+			decide(t, e, "held", descriptor(3, "path=/b"))
+			decide(t, e, "held", descriptor(1, "user=ada", "request_id=a"))
+			release := descriptor(-1, "user=ada", "request_id=a")
+			for range 2 {
+				got := decide(t, e, "held", release, denied, descriptor(-2, "path=/b"))
+				if !strings.HasPrefix(got, "denied: ") {
+					t.Fatalf("got %s, want a denial", got)
+				}
+			}
+			want(t, decide(t, e, "held", descriptor(0, "user=ada"), descriptor(0, "path=/b")), "allowed: granted=0 remaining=2 | granted=0 remaining=2")
+			permits := &counterOf(e, "held/user").Permits
+			want(t, fmt.Sprint(permits.Released.Load(), permits.NotHeld.Load()), "1 1")
+		})
+	}
+}

@@ -92,7 +92,7 @@ type Result struct {
 // Decide decides the descriptors by the rules of the domain: all or nothing, unless the
 // domain has compat: envoy.
 //
-// A denied request takes and refunds nothing. Shadow rules are counted if it is allowed.
+// A denied request takes and refunds nothing, but releases permits. Shadow rules are counted if it is allowed.
 // Quota rules deny only if all of them do. After an error the result is empty, and nothing
 // stays charged, as far as the store can be reached.
 func (e *Engine) Decide(ctx context.Context, domain string, ds []Descriptor, r *Result) error {

@@ -79,6 +79,9 @@ type limitedDescriptor struct {
 // overLimit reports whether the descriptor denies the request. Shadow rules do not.
 func (d *limitedDescriptor) overLimit() bool { return d.denied && !d.rule.Shadow }
 
+// releases reports whether the descriptor releases permits.
+func (d *limitedDescriptor) releases() bool { return d.cost < 0 && d.rule.ID != "" }
+
 var evaluations = sync.Pool{New: func() any { return &evaluation{} }}
 
 // maxKeptKeyBytes is the largest key buffer that goes back to the pool.
@@ -413,12 +416,18 @@ func (ev *evaluation) record() {
 	ev.clearQueue()
 }
 
-// recordPeeks stores the decisions about a denied request, where nothing is granted.
+// recordPeeks stores the decisions about a denied request, where nothing is granted, and only
+// permits are released.
 func (ev *evaluation) recordPeeks() {
 	for n, i := range ev.queued {
-		ev.interpret(&ev.limited[i], n)
-		ev.decisions[n].Granted = 0
-		ev.setStatus(&ev.limited[i], &ev.decisions[n])
+		d := &ev.limited[i]
+		ev.interpret(d, n)
+		if d.releases() {
+			d.decided = true
+		} else {
+			ev.decisions[n].Granted = 0
+		}
+		ev.setStatus(d, &ev.decisions[n])
 	}
 	ev.clearQueue()
 }

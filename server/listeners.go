@@ -81,7 +81,7 @@ func (s *Server) openListener(ctx context.Context, name string, c ListenConfig) 
 	network, addr := "tcp", c.Addr
 	if path, ok := strings.CutPrefix(addr, unixScheme); ok {
 		network, addr = "unix", path
-		removeSocket(path)
+		removeSocket(ctx, path)
 	}
 	socket, err := tcp.Listen(ctx, network, addr)
 	if err != nil {
@@ -101,9 +101,19 @@ func (s *Server) openListener(ctx context.Context, name string, c ListenConfig) 
 }
 
 // removeSocket removes the socket that a process left behind which ended without closing it.
-// Anything else at that path stays, and is an error.
-func removeSocket(path string) {
-	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == fs.ModeSocket {
+// Anything else at that path stays, and is an error: also a socket on which a process listens.
+// Without it, that process would go on without being reached by any client.
+func removeSocket(ctx context.Context, path string) {
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode().Type() != fs.ModeSocket {
+		return
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", path)
+	switch {
+	case err == nil:
+		_ = conn.Close()
+	case errors.Is(err, syscall.ECONNREFUSED): // no process listens
 		_ = os.Remove(path)
 	}
 }

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"net"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -196,13 +197,24 @@ func TestRatelimitConnectionsEndAtTheirAge(t *testing.T) {
 
 func TestRatelimitServesOnUnixSocket(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "uds") // the paths of tests are too long for sockets
+	path := socketPath(t)
+	startRatelimit(t, statsdRules, "DISABLE_STATS=true", "GRPC_UDS="+path)
+	requestBySocket(t, path)
+}
+
+// socketPath returns a path for a socket: those of tests are too long.
+func socketPath(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "uds")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	path := filepath.Join(dir, "s")
-	startRatelimit(t, statsdRules, "DISABLE_STATS=true", "GRPC_UDS="+path)
+	return filepath.Join(dir, "s")
+}
+
+func requestBySocket(t *testing.T, path string) {
+	t.Helper()
 	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -211,4 +223,29 @@ func TestRatelimitServesOnUnixSocket(t *testing.T) {
 	if _, err := shouldRateLimit(conn, "42"); err != nil {
 		t.Error(err)
 	}
+}
+
+// A second server must not take the socket of a running one, which then no client would reach,
+// but only one that a killed process left behind.
+func TestServerLeavesSocketOfRunningServer(t *testing.T) {
+	t.Parallel()
+	path := socketPath(t)
+	settings := map[string]string{"grpc": "unix:" + path, "rules": writeRules(t, shopRules)}
+	first := start(t, settings)
+	if _, err := server.New(t.Context(), load(t, settings), nil); err == nil || !strings.Contains(err.Error(), "address already in use") {
+		t.Errorf("a second server on the same socket: got %v, want an address in use", err)
+	}
+	requestBySocket(t, path)
+	first.end()
+
+	killed, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed.SetUnlinkOnClose(false)
+	if err := killed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	start(t, settings)
+	requestBySocket(t, path)
 }

@@ -65,3 +65,14 @@ func TestCallErrorBlamesCallerWhoseDeadlineHasPassed(t *testing.T) {
 		d.stop()
 	}
 }
+
+// A server that may take long for a call may also take long for its first answer.
+func TestConnectTimeoutFollowsTimeout(t *testing.T) {
+	t.Parallel()
+	for timeout, want := range map[time.Duration]time.Duration{0: 5 * time.Second, 6 * time.Second: 6 * time.Second} {
+		o, err := (&Options{Timeout: timeout}).withDefaults()
+		if err != nil || o.connectTimeout != want {
+			t.Errorf("with the timeout %v, connecting may take %v, %v, want %v", timeout, o.connectTimeout, err, want)
+		}
+	}
+}

@@ -101,7 +101,8 @@ type Options struct {
 	connTimeout time.Duration
 
 	// connectTimeout bounds connecting together with the inspection of servers.
-	// Tests raise it too. Default: defaultConnectTimeout.
+	// Tests raise it too. Default: Timeout, because the first answer may take as long
+	// as any other, but at least minConnectTimeout.
 	connectTimeout time.Duration
 
 	// pipelineAll makes the client read all replies in the background. Otherwise
@@ -116,8 +117,8 @@ const (
 	defaultMaxCalls = 2048
 	maxMaxCalls     = 1 << 16 // every connection reserves some hundred bytes per call
 
-	minConnTimeout        = time.Second
-	defaultConnectTimeout = 5 * time.Second
+	minConnTimeout    = time.Second
+	minConnectTimeout = 5 * time.Second
 )
 
 // withDefaults returns the options with their defaults filled in, or an error
@@ -137,7 +138,7 @@ func (o *Options) withDefaults() (Options, error) {
 		n.MaxCalls = defaultMaxCalls
 	}
 	if n.connectTimeout == 0 {
-		n.connectTimeout = defaultConnectTimeout
+		n.connectTimeout = max(n.Timeout, minConnectTimeout)
 	}
 	if n.connTimeout == 0 {
 		n.connTimeout = max(n.Timeout, minConnTimeout)

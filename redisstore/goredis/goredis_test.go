@@ -238,12 +238,17 @@ func TestClientReloadsFlushedScripts(t *testing.T) {
 	}
 }
 
+// shortTimeout is when a client gives up a paused server. It is the timeout of reads alone: that of
+// writes has the same default, and a process that is held up before a write would not send the call.
+const shortTimeout = 50 * time.Millisecond
+
 // By itself the client would send a call up to four times, on the open connections, and
 // give each attempt only a part of the store's timeout.
 func TestClientDoesNotRetryUnansweredCalls(t *testing.T) {
 	server := newServer(t)
 	client := redis.NewClient(&redis.Options{
-		Addr: server.Addr, ContextTimeoutEnabled: true, MaxRetries: 3, ReadTimeout: 50 * time.Millisecond,
+		Addr: server.Addr, ContextTimeoutEnabled: true, MaxRetries: 3,
+		ReadTimeout: shortTimeout, WriteTimeout: longTimeout, DialTimeout: longTimeout,
 	})
 	s := newStore(t, client, longTimeout)
 	for calls := range 3 {
@@ -254,7 +259,8 @@ func TestClientDoesNotRetryUnansweredCalls(t *testing.T) {
 func TestClusterClientDoesNotRetryUnansweredCalls(t *testing.T) {
 	nodes := newCluster(t)
 	client := redis.NewClusterClient(&redis.ClusterOptions{
-		Addrs: addressesOf(nodes), ContextTimeoutEnabled: true, MaxRedirects: 3, ReadTimeout: 50 * time.Millisecond,
+		Addrs: addressesOf(nodes), ContextTimeoutEnabled: true, MaxRedirects: 3,
+		ReadTimeout: shortTimeout, WriteTimeout: longTimeout, DialTimeout: longTimeout,
 	})
 	s := newStore(t, client, longTimeout)
 	var node *redis.Client

@@ -170,11 +170,29 @@ func startDaemon(t *testing.T, program string, flags []string) *daemon {
 	d := &daemon{http: "127.0.0.1:" + strconv.Itoa(redistest.FreePort(t)), log: log}
 	d.args = append([]string{
 		program, "serve", "--http", d.http, "--grpc", "", "--resp", "", "--admin", "",
-		"--token", token, "--rules", "../examples/rules.yaml", "--audit-log", filepath.Join(t.TempDir(), "audit.log"),
+		"--token", token, "--rules", writeRules(t), "--audit-log", filepath.Join(t.TempDir(), "audit.log"),
 	}, flags...)
 	t.Cleanup(func() { d.end(t) })
 	d.start(t)
 	return d
+}
+
+// writeRules writes the rules of the examples, but for a day in Shanghai: it may end within a test.
+func writeRules(t *testing.T) (path string) {
+	t.Helper()
+	text, err := os.ReadFile("../examples/rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const day = "5/day zone=Asia/Shanghai fixed-window"
+	if !strings.Contains(string(text), day) {
+		t.Fatalf("no rule has the limit %s", day)
+	}
+	path = filepath.Join(t.TempDir(), "rules.yaml")
+	if err := os.WriteFile(path, []byte(strings.ReplaceAll(string(text), day, "5/366d fixed-window")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 func (d *daemon) start(t *testing.T) {

@@ -6,12 +6,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/penstock-io/penstock"
 )
 
 func TestMiddlewareLimits(t *testing.T) {
-	h, err := handler(penstock.NewMemory(nil))
+	now := time.Now() // stands still, so that nothing refills however long a request takes
+	h, err := handler(penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return now }}))
 	if err != nil {
 		t.Fatal(err)
 	}

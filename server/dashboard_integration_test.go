@@ -15,6 +15,9 @@ import (
 	"github.com/penstock-io/penstock/internal/redistest"
 )
 
+// span is that of all rates: longer than the test, so that two scrapes are enough, however far apart.
+const span = "5m"
+
 // ratelimitQueries are what dashboards ask of envoyproxy/ratelimit. The first six are those of Envoy
 // Gateway's: gauges of the process, two of them with a label of its pods, and the hits of one rule.
 var ratelimitQueries = []string{
@@ -24,14 +27,14 @@ var ratelimitQueries = []string{
 	`ratelimit_service_rate_limit_total_hits` + gatewayRule + ` == 1`,
 	`ratelimit_service_rate_limit_near_limit` + gatewayRule + ` == 1`,
 	`ratelimit_service_rate_limit_over_limit` + gatewayRule + ` == 0`,
-	`sum(rate(ratelimit_service_rate_limit_total_hits[10s])) by (domain, key1, key2)`,
-	`sum(rate(ratelimit_service_rate_limit_over_limit[10s])) by (domain, key1, key2)`,
-	`sum(rate(ratelimit_service_rate_limit_near_limit[10s])) by (domain, key1, key2)`,
-	`sum(rate(ratelimit_service_rate_limit_within_limit[10s])) by (domain)`,
-	`sum(rate(ratelimit_service_rate_limit_shadow_mode[10s])) by (domain)`,
-	`sum(rate(ratelimit_service_should_rate_limit_error[10s])) by (err_type)`,
-	`sum(rate(ratelimit_service_total_requests[10s])) by (grpc_method)`,
-	`histogram_quantile(0.99, sum(rate(ratelimit_service_response_time_seconds_bucket[10s])) by (le, grpc_method))`,
+	`sum(rate(ratelimit_service_rate_limit_total_hits[` + span + `])) by (domain, key1, key2)`,
+	`sum(rate(ratelimit_service_rate_limit_over_limit[` + span + `])) by (domain, key1, key2)`,
+	`sum(rate(ratelimit_service_rate_limit_near_limit[` + span + `])) by (domain, key1, key2)`,
+	`sum(rate(ratelimit_service_rate_limit_within_limit[` + span + `])) by (domain)`,
+	`sum(rate(ratelimit_service_rate_limit_shadow_mode[` + span + `])) by (domain)`,
+	`sum(rate(ratelimit_service_should_rate_limit_error[` + span + `])) by (err_type)`,
+	`sum(rate(ratelimit_service_total_requests[` + span + `])) by (grpc_method)`,
+	`histogram_quantile(0.99, sum(rate(ratelimit_service_response_time_seconds_bucket[` + span + `])) by (le, grpc_method))`,
 	`ratelimit_service_config_load_success`, `ratelimit_service_config_load_error`,
 }
 
@@ -73,7 +76,7 @@ func TestIntegrationDashboardQueriesReturnValues(t *testing.T) {
 	prometheus := startPrometheus(t, targets, d.addr("prometheus"), gateway.addr("prometheus"))
 
 	queries := slices.Clone(ratelimitQueries)
-	variables := strings.NewReplacer("$__rate_interval", "10s", "$__range", "10s", "$job", ".*", "$rule", ".*")
+	variables := strings.NewReplacer("$__rate_interval", span, "$__range", span, "$job", ".*", "$rule", ".*")
 	for _, query := range dashboardQueries(t) {
 		queries = append(queries, strings.TrimSuffix(variables.Replace(query), " > 0")) // hides what is well
 	}

@@ -169,7 +169,10 @@ func shouldRateLimit(conn *grpc.ClientConn, user string) (*envoyrls.RateLimitRes
 
 func dialRESP(t *testing.T, d *daemon) rueidis.Client {
 	t.Helper()
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{d.addr("resp")}, DisableCache: true, ForceSingleClient: true})
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{d.addr("resp")}, DisableCache: true, ForceSingleClient: true,
+		Dialer: net.Dialer{Timeout: testTimeout}, ConnWriteTimeout: testTimeout, // for a starved machine
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

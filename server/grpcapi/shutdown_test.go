@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"runtime"
+	"strconv"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/server/grpcapi"
 	"github.com/penstock-io/penstock/server/internal/connlimit"
 )
@@ -42,7 +44,11 @@ func (s *blockingStore) Take(ctx context.Context, r penstock.Request) (penstock.
 
 func TestShutdownFinishesCalls(t *testing.T) {
 	store := newBlockingStore()
-	s, l := startServer(t, newEngine(t, store, userRules, nil), nil)
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(redistest.FreePort(t)))) // no other program listens there later
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serveOn(t, l, newEngine(t, store, userRules, nil), nil)
 	conn := dial(t, l)
 	watch, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{Service: "ratelimit"})
 	if err != nil {

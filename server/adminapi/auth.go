@@ -37,6 +37,8 @@ func (s *Server) authorize(e endpoint) http.HandlerFunc {
 			httpserver.MethodNotAllowed(w, r, e.methods)
 		case s.options.ReadOnly && actionOf(r) != "":
 			s.rejectAction(w, r)
+		case e.public: // a caller without rights must not hold its connection by not reading
+			e.handle(w, r)
 		default:
 			defer httpserver.SuspendTimeout(r)() // profiles take long
 			e.handle(w, r)

@@ -1,6 +1,7 @@
 package adminapi_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -118,6 +119,48 @@ func TestRefusedActionsAreOnRecord(t *testing.T) {
 	}
 	if n := remaining(t, e); n != 0 {
 		t.Errorf("after refused actions %d units remain, want 0", n)
+	}
+}
+
+func TestRefusedOverrideIsOnRecordThoughItsQueryIsInvalid(t *testing.T) {
+	s := newServer(t, newEngine(t), adminapi.Options{Loopback: true, Audit: newAudit(t, io.Discard)})
+	for i, method := range []string{"PUT", "DELETE"} {
+		if w := send(s, method, overridesURL+"?rule=r&key=k&reason=a&reason=b"); w.Code != 400 {
+			t.Errorf("%s: got %d %s, want 400", method, w.Code, w.Body)
+		}
+		got := getAudit(t, s)
+		if len(got) != i+1 || got[0]["result"] != "refused" || got[0]["verb"] != method+" "+overridesURL {
+			t.Errorf("%s: got %v, want it on record as refused", method, got)
+		}
+	}
+	_ = send(s, "GET", overridesURL+"?nothing=1")
+	if got := getAudit(t, s); len(got) != 2 {
+		t.Errorf("got %d entries, want none of reads", len(got))
+	}
+}
+
+// A refund that was carried out is on record as done, and its caller is told not to repeat it,
+// though the store fails when it is asked for the state afterwards.
+func TestRefundIsDoneThoughItsStateCannotBeRead(t *testing.T) {
+	failing := errors.New("store is down")
+	memory := penstock.NewMemory(nil)
+	store := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+		if r.Cost > 0 && !r.Overdraw {
+			return penstock.Decision{}, failing
+		}
+		return memory.Take(ctx, r)
+	})
+	s := newServer(t, newEngineWithStore(t, store, nil), adminapi.Options{Loopback: true, Audit: newAudit(t, io.Discard)})
+	owing := penstock.Request{Key: "k", Limit: engine.RequestLimit(penstock.PerHour(5)), Cost: 9, Overdraw: true}
+	if d, err := store.Take(t.Context(), owing); err != nil || d.Granted != 9 {
+		t.Fatal(d, err)
+	}
+	w := send(s, "POST", "/v1/keys?limit=5/1h&key=k&units=2&reason=r")
+	if w.Code != 503 || !strings.Contains(w.Body.String(), "do not repeat it") || !strings.Contains(w.Body.String(), failing.Error()) {
+		t.Errorf("got %d %s, want 503 and that it is done", w.Code, w.Body)
+	}
+	if got := getAudit(t, s); len(got) != 1 || got[0]["result"] != "done" || got[0]["units"] != 2. {
+		t.Errorf("got %v, want two units on record as refunded", got)
 	}
 }
 

@@ -1,7 +1,6 @@
 package adminapi
 
 import (
-	"context"
 	"net/http"
 
 	"github.com/penstock-io/penstock/server/internal/httpserver"
@@ -57,10 +56,6 @@ func (s *Server) inspect(r *http.Request) (*inspection, error) {
 		}
 	}
 	return result, nil
-}
-
-func (s *Server) peek(ctx context.Context, t keyTarget) (*keyState, error) {
-	return s.takeTarget(ctx, t, 0)
 }
 
 // findAll returns the keys that a request means, and whether there are more of them.

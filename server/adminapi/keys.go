@@ -44,7 +44,7 @@ func (s *Server) handleKey(w http.ResponseWriter, r *http.Request) {
 // takeOrAct peeks at a key, or refunds or resets it with a record in the audit log.
 func (s *Server) takeOrAct(r *http.Request, k *keyRequest, t keyTarget) (*keyState, error) {
 	if k.cost == 0 {
-		return s.takeTarget(r.Context(), t, 0)
+		return s.peek(r.Context(), t)
 	}
 	e := entry(r)
 	e.Reason, e.Target = k.reason, t.auditTarget()
@@ -52,27 +52,30 @@ func (s *Server) takeOrAct(r *http.Request, k *keyRequest, t keyTarget) (*keySta
 	if err != nil {
 		return nil, err
 	}
-	state, err := s.act(r.Context(), k, t, p)
+	d, err := s.act(r.Context(), k, t, p)
 	if err != nil {
 		p.Fail(err)
 		return nil, err
 	}
 	p.Done()
+	state, err := s.stateAfter(r.Context(), t, d)
+	if err != nil {
+		return nil, fmt.Errorf("do not repeat it: it is done, but the state of the key cannot be read: %w", err)
+	}
 	return state, nil
 }
 
 // act refunds or resets a key, and adds to the record what that has changed.
-func (s *Server) act(ctx context.Context, k *keyRequest, t keyTarget, p *audit.Pending) (*keyState, error) {
+func (s *Server) act(ctx context.Context, k *keyRequest, t keyTarget, p *audit.Pending) (d penstock.Decision, err error) {
 	before, err := s.takeUnits(ctx, t, 0)
 	if err != nil {
-		return nil, err
+		return d, err
 	}
-	state, err := s.takeTarget(ctx, t, k.cost)
-	if err != nil {
-		return nil, err
+	if d, err = s.takeUnits(ctx, t, k.cost); err != nil {
+		return d, err
 	}
-	p.Before, p.After, p.Units = audit.After(&before), audit.After(&state.decision), -state.decision.Granted
-	return state, nil
+	p.Before, p.After, p.Units = audit.After(&before), audit.After(&d), -d.Granted
+	return d, nil
 }
 
 // A keyRequest is the request of /v1/keys. It identifies a key by its rule, by its
@@ -224,17 +227,19 @@ type keyState struct {
 	// Override is the one that applies to the key. Of a limit that it replaces, Limit
 	// is the new one.
 	Override *overrideResponse `json:"override,omitempty"`
-
-	decision penstock.Decision
 }
 
-// takeTarget peeks at the key, refunds or resets it. The counters of requests do not
-// include it.
-func (s *Server) takeTarget(ctx context.Context, t keyTarget, cost int64) (*keyState, error) {
-	d, err := s.takeUnits(ctx, t, cost)
+// peek returns the state of the key. The counters of requests do not include it.
+func (s *Server) peek(ctx context.Context, t keyTarget) (*keyState, error) {
+	d, err := s.takeUnits(ctx, t, 0)
 	if err != nil {
 		return nil, err
 	}
+	return s.stateAfter(ctx, t, d)
+}
+
+// stateAfter returns the state of the key after a decision.
+func (s *Server) stateAfter(ctx context.Context, t keyTarget, d penstock.Decision) (*keyState, error) {
 	next, err := s.nextUnit(ctx, t, d)
 	if err != nil {
 		return nil, err
@@ -244,7 +249,7 @@ func (s *Server) takeTarget(ctx context.Context, t keyTarget, cost int64) (*keyS
 
 // nextUnit returns when a request for one unit will be granted; 0 is now. Peeks do not
 // tell that, so it requests a unit if none remains. If there is one after all, it is
-// refunded.
+// refunded, even if the caller has gone.
 func (s *Server) nextUnit(ctx context.Context, t keyTarget, d penstock.Decision) (time.Duration, error) {
 	if d.Remaining > 0 {
 		return 0, nil
@@ -257,7 +262,7 @@ func (s *Server) nextUnit(ctx context.Context, t keyTarget, d penstock.Decision)
 		return d.RetryAfter, err
 	}
 	if d.Granted > 0 {
-		_, err = s.takeUnits(ctx, t, -1)
+		_, err = s.takeUnits(context.WithoutCancel(ctx), t, -1)
 	}
 	return 0, err
 }
@@ -270,7 +275,7 @@ func (s *Server) nextPermit(ctx context.Context, t keyTarget) (time.Duration, er
 		return d.RetryAfter, err
 	}
 	r.Cost = -1
-	_, err = s.engine.Store().Take(ctx, r)
+	_, err = s.engine.Store().Take(context.WithoutCancel(ctx), r)
 	return 0, err
 }
 
@@ -285,7 +290,7 @@ func (s *Server) takeUnits(ctx context.Context, t keyTarget, cost int64) (pensto
 func (t *keyTarget) state(d penstock.Decision, next time.Duration) *keyState {
 	state := &keyState{
 		Limit: t.limit.String(), Key: t.key, WouldAllow: next == 0, RetryAfter: httpserver.AppendSeconds(nil, next),
-		Decision: append(httpserver.AppendDecision([]byte{'{'}, &d), '}'), decision: d,
+		Decision: append(httpserver.AppendDecision([]byte{'{'}, &d), '}'),
 	}
 	if t.limit.Algorithm == penstock.Concurrent {
 		held := heldPermits(&d)

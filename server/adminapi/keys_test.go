@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -234,5 +235,35 @@ func TestKeysNameShadowMode(t *testing.T) {
 	s := newServer(t, newEngine(t), adminapi.Options{Loopback: true})
 	if w := send(s, "GET", "/v1/keys?domain=edge&path=/login"); !strings.Contains(w.Body.String(), `"mode": "shadow"`) {
 		t.Errorf("got %s, want the mode", w.Body)
+	}
+}
+
+// To tell when a unit will be left, a peek takes one if there is none. If there is one after all,
+// it is returned, though the caller has gone meanwhile.
+func TestPeekReturnsItsUnitAfterTheCallerHasGone(t *testing.T) {
+	for _, limit := range []string{"5/1h", "5/1h concurrent"} {
+		ctx, leave := context.WithCancel(t.Context())
+		memory, held := penstock.NewMemory(nil), int64(0)
+		store := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+			if err := ctx.Err(); err != nil {
+				return penstock.Decision{}, err
+			}
+			d, err := memory.Take(ctx, r)
+			held += d.Granted
+			switch {
+			case r.Cost == 0:
+				d.Remaining = 0
+			case r.Cost > 0:
+				leave()
+			}
+			return d, err
+		})
+		s := newServer(t, newEngineWithStore(t, store, nil), adminapi.Options{Loopback: true})
+		r := httptest.NewRequestWithContext(ctx, "GET", "http://localhost/v1/keys?key=k&limit="+url.QueryEscape(limit), nil)
+		r.RemoteAddr = "127.0.0.1:4711"
+		s.ServeHTTP(httptest.NewRecorder(), r)
+		if ctx.Err() == nil || held != 0 {
+			t.Errorf("%s: took a unit: %t, and %d are not returned", limit, ctx.Err() != nil, held)
+		}
 	}
 }

@@ -27,15 +27,15 @@ const maxOverridesAtOnce = 10_000
 // handleOverrides answers /v1/overrides.
 func (s *Server) handleOverrides(w http.ResponseWriter, r *http.Request) {
 	q, err := decodeOverrideQuery(r)
-	if err == nil {
-		switch r.Method {
-		case http.MethodPut:
-			err = s.putOverrides(w, r, q)
-		case http.MethodDelete:
-			err = s.deleteOverride(w, r, q)
-		default:
-			err = s.listOverrides(w, r, q)
-		}
+	switch {
+	case err != nil:
+		s.refuse(r, audit.Target{}, "", err.Error())
+	case r.Method == http.MethodPut:
+		err = s.putOverrides(w, r, q)
+	case r.Method == http.MethodDelete:
+		err = s.deleteOverride(w, r, q)
+	default:
+		err = s.listOverrides(w, r, q)
 	}
 	if err != nil {
 		httpserver.WriteProblem(w, overrideProblem(err))

@@ -179,11 +179,11 @@ func (s size) reload(e *engine.Engine, stop <-chan struct{}) (r result) {
 // pause is between two requests, so that the caller does not fill a processor.
 const pause = 100 * time.Microsecond
 
-// request makes requests, and returns how long each of them took, sorted.
+// request makes requests, at least one, and returns how long each of them took, sorted.
 func (s size) request(e *engine.Engine) (times []time.Duration, err error) {
 	var r engine.Result
 	ds := []engine.Descriptor{{Entries: s.descriptors()[0], Cost: 1}}
-	for end := time.Now().Add(s.load); time.Now().Before(end); time.Sleep(pause) {
+	for end := time.Now().Add(s.load); len(times) == 0 || time.Now().Before(end); time.Sleep(pause) {
 		began := time.Now()
 		if err := e.Decide(context.Background(), domain, ds, &r); err != nil {
 			return nil, err

@@ -117,8 +117,65 @@ func TestCheckDebtsCatchesSharedState(t *testing.T) {
 		if _, err := fill(l, 0, n); err != nil {
 			t.Fatal(err)
 		}
-		if err := checkDebts(l.lim, newRing(0, n), c.calls); (err == nil) != c.ok {
+		if err := checkDebts(l.lim, newRing(0, n), c.calls, 0); (err == nil) != c.ok {
 			t.Errorf("%s: %v, want ok %v", c.name, err, c.ok)
+		}
+	}
+}
+
+func TestCheckDebtsAllowsUnitsThatHaveComeBack(t *testing.T) {
+	const n, takes = 100, 5
+	p, now := ample(n), time.Now()
+	l, err := newLimited(penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return now }}), tokenBucket(p))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range takes {
+		if _, err := fill(l, 0, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now = now.Add(2*p.every + p.every/2)
+	for back, ok := range []bool{false, false, true} {
+		if err := checkDebts(l.lim, newRing(0, n), takes*n, back); (err == nil) != ok {
+			t.Errorf("two units of each key have come back, and %d may have: %v, want ok %v", back, err, ok)
+		}
+	}
+	if err := checkDebts(l.lim, newRing(0, n), 2*n, 2); err == nil {
+		t.Error("debts of more units than were taken passed")
+	}
+	fx := &fixture{limit: p, ring: newRing(0, n), ours: l, calls: takes * n, began: time.Now().Add(-3 * p.every)}
+	if err := fx.checkDebts(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRetryAfterHourRepeatsChecksOnce(t *testing.T) {
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		began, ended time.Time
+		fails, want  int // checks
+	}{
+		{noon, noon.Add(time.Minute), 0, 1},
+		{noon, noon.Add(time.Minute), 2, 1},
+		{noon.Add(-time.Second), noon, 0, 1},
+		{noon.Add(-time.Second), noon, 1, 2},
+		{noon.Add(-time.Second), noon, 2, 2},
+	} {
+		times, checks := []time.Time{c.began, c.ended}, 0
+		now := func() time.Time {
+			at := times[0]
+			times = times[1:]
+			return at
+		}
+		err := retryAfterHour(now, func() error {
+			if checks++; checks <= c.fails {
+				return errors.New("spent keys are allowed")
+			}
+			return nil
+		})
+		if checks != c.want || (err == nil) != (checks > c.fails) {
+			t.Errorf("from %s to %s, %d checks fail: %d checks, %v", c.began, c.ended, c.fails, checks, err)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"runtime"
+	"time"
 )
 
 // A fixture is penstock and perhaps a rival, both filled with the same keys.
@@ -13,12 +14,13 @@ type fixture struct {
 	rival     limiter // nil if penstock is compared with the floor alone
 	rivalName string
 	calls     int // made to ours so far
+	began     time.Time
 }
 
 // newFixture opens and fills penstock and the rival, if there is one, after a check that
 // they separate keys.
 func newFixture(n int, p benchLimit, rival *contender) (*fixture, error) {
-	fx := &fixture{limit: p, ring: newRing(0, n), calls: n}
+	fx := &fixture{limit: p, ring: newRing(0, n), calls: n, began: time.Now()}
 	l, err := openFilled(ours, p, n)
 	if err != nil {
 		return nil, err

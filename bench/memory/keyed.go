@@ -77,7 +77,7 @@ func (b *bench) compareWith(title string, n int, rival *contender, goroutines ..
 		all = append(all, timings)
 	}
 	if n > 1 {
-		err = checkDebts(fx.ours.lim, fx.ring, fx.calls)
+		err = fx.checkDebts()
 	}
 	return all, err
 }

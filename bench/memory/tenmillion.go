@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/penstock-io/penstock/bench/internal/measure"
 )
@@ -12,14 +13,14 @@ func (b *bench) tenMillionKeys() error {
 	title := measure.Thousands(n) + " keys, token bucket"
 	b.logf("%s: filling", title)
 	r := newRing(0, n)
-	before := heap()
+	before, began := heap(), time.Now()
 	l, err := openFilled(ours, ample(n), n)
 	if err != nil {
 		return err
 	}
 	after := heap()
 	gc := bestCollection()
-	fx := &fixture{limit: ample(n), ring: r, ours: l.(*limited), calls: n}
+	fx := &fixture{limit: ample(n), ring: r, ours: l.(*limited), calls: n, began: began}
 	timings, err := b.measureSerialAndParallel(title, fx)
 	if err != nil {
 		return err
@@ -42,7 +43,7 @@ func (b *bench) measureSerialAndParallel(title string, fx *fixture) ([2]timing, 
 		b.report.addTimings(timings...)
 		both[i] = last(timings)
 	}
-	if err := checkDebts(fx.ours.lim, fx.ring, fx.calls); err != nil {
+	if err := fx.checkDebts(); err != nil {
 		return both, fmt.Errorf("%s: %w", title, err)
 	}
 	return both, nil

@@ -51,19 +51,25 @@ func (b *bench) turningLog() error {
 	return nil
 }
 
-// measureLog measures laps that start every so often. A machine that stalls for several
-// laps leaves logs that are not full; then it tries again at half the pace.
+// A machine that stalls for several laps leaves logs that are not full. Then measureLog tries
+// again at half the pace, for stalls that are short and frequent, down to a slowest one. Then it
+// begins anew, because long ones seldom hit a short measurement.
+const (
+	logTries = 30
+	logPaces = 6
+)
+
+// measureLog measures laps that start every so often.
 func measureLog(title string, n, rounds int, every time.Duration) ([]timing, error) {
-	for chances := 5; ; chances-- {
-		l, err := newTurningLog(n, every)
+	for try := 0; ; try++ {
+		l, err := newTurningLog(n, every<<(try%logPaces))
 		if err != nil {
 			return nil, err
 		}
 		timings, err := l.measure(title, rounds)
-		if chances == 1 || !errors.Is(err, errNotFull) {
+		if try == logTries-1 || !errors.Is(err, errNotFull) {
 			return timings, err
 		}
-		every *= 2
 	}
 }
 

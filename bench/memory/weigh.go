@@ -61,7 +61,15 @@ func weighables() []weighable {
 
 // weigh fills the contender, measures its memory, and verifies that every key was live:
 // the visits that fill a key are allowed, and one more after the measurement is denied.
-func (s weighable) weigh(keys int) (memoryUse, error) {
+func (s weighable) weigh(keys int) (w memoryUse, err error) {
+	err = retryAfterHour(time.Now, func() error {
+		w, err = s.weighFilled(keys)
+		return err
+	})
+	return w, err
+}
+
+func (s weighable) weighFilled(keys int) (memoryUse, error) {
 	before := heap()
 	l, err := s.open(once, keys)
 	if err != nil {

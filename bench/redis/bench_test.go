@@ -189,6 +189,55 @@ func TestVerifyLimitsCatchesUnlimited(t *testing.T) {
 	}
 }
 
+// A limiter that refills a unit every second may grant one with each call of a busy machine.
+func TestVerifyLimitCountsSeconds(t *testing.T) {
+	for name, c := range map[string]struct {
+		grants int           // before a denial
+		pause  time.Duration // after each call
+		ok     bool
+	}{
+		"one":                       {1, 0, true},
+		"none":                      {0, 0, false},
+		"two at once":               {2, 0, false},
+		"four, one a second":        {4, time.Second, true},
+		"four in a second":          {4, time.Second / 4, false},
+		"never a denial":            {1 << 30, time.Second / 2, false},
+		"one, and a machine stalls": {1, time.Minute, true},
+	} {
+		now := time.Unix(1_700_000_000, 0)
+		l := &pausing{left: c.grants, pause: func() { now = now.Add(c.pause) }}
+		if err := verifyLimit(l, "key", func() time.Time { return now }); (err == nil) != c.ok {
+			t.Errorf("%s: %v, want ok %v", name, err, c.ok)
+		}
+	}
+}
+
+// A pausing limiter grants some calls, and pauses after each.
+type pausing struct {
+	left  int
+	pause func()
+}
+
+func (p *pausing) take(context.Context, string) (bool, error) {
+	defer p.pause()
+	p.left--
+	return p.left >= 0, nil
+}
+
+func (p *pausing) close() {}
+
+func TestSplitTurnMakesCalls(t *testing.T) {
+	b := openBench(t)
+	r, err := newSplitRunner(place{name: "a server", url: "redis://" + b.server.Addr}, 1, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.store.Close()
+	if err := r.turn(0); err != nil || r.sent.Load() != goroutines {
+		t.Errorf("a turn without time: %d calls, %v, want one of each goroutine", r.sent.Load(), err)
+	}
+}
+
 func TestRunnerCallsEveryKey(t *testing.T) {
 	seen := &recorder{keys: make(chan string, 1000)}
 	e := &runner{limiter: seen, keys: keyNames("user:key", 100)}

@@ -29,7 +29,12 @@ var rivals = []contender{
 
 var redisRate = contender{"redis_rate", "github.com/go-redis/redis_rate/v10", 1, openRedisRate}
 
-func goRedis(addr string) *goredis.Client { return goredis.NewClient(&goredis.Options{Addr: addr}) }
+// goRedis returns a client with penstock's deadline.
+func goRedis(addr string) *goredis.Client {
+	return goredis.NewClient(&goredis.Options{
+		Addr: addr, DialTimeout: callTimeout, ReadTimeout: callTimeout, WriteTimeout: callTimeout, PoolTimeout: callTimeout,
+	})
+}
 
 type rateLimiter struct {
 	client *goredis.Client
@@ -102,7 +107,7 @@ func quietGoZero() {
 }
 
 func openZero(addr string) (*zeroredis.Redis, error) {
-	return zeroredis.NewRedis(zeroredis.RedisConf{Host: addr, Type: zeroredis.NodeType})
+	return zeroredis.NewRedis(zeroredis.RedisConf{Host: addr, Type: zeroredis.NodeType, PingTimeout: callTimeout})
 }
 
 type periodLimiter struct{ lim *limit.PeriodLimit }

@@ -188,7 +188,7 @@ func (r *splitRunner) take(ctx context.Context, i int) error {
 	return err
 }
 
-// turn makes calls from all goroutines for a while.
+// turn makes calls from all goroutines for a while, at least one from each.
 func (r *splitRunner) turn(length time.Duration) error {
 	before, err := r.spent()
 	if err != nil {
@@ -199,7 +199,7 @@ func (r *splitRunner) turn(length time.Duration) error {
 	var running sync.WaitGroup
 	for i := range errs {
 		running.Go(func() {
-			for errs[i] == nil && time.Since(began) < length {
+			for first := true; errs[i] == nil && (first || time.Since(began) < length); first = false {
 				errs[i] = r.take(context.Background(), int(r.sent.Add(1)))
 			}
 		})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"runtime"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/penstock-io/penstock/server/grpcapi"
 )
@@ -87,6 +89,20 @@ func TestMalformedRequestFailsOneCall(t *testing.T) {
 		wantCode(t, err, c.code)
 	}
 	wantServed(t, l)
+}
+
+// Envoy lets a request pass whose call fails, and can take the hits from a header of the client.
+func TestHugeHitsAreDenied(t *testing.T) {
+	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), nil)
+	for _, hits := range []uint64{1 << 50, math.MaxInt64, math.MaxUint64} {
+		r := takeRequest("ada")
+		r.Descriptors[0].HitsAddend = wrapperspb.UInt64(hits)
+		r.Descriptors = append(r.Descriptors, r.Descriptors[0])
+		got, err := pb.NewRateLimitServiceClient(dial(t, l)).ShouldRateLimit(t.Context(), r)
+		if err != nil || got.GetOverallCode() != pb.RateLimitResponse_OVER_LIMIT {
+			t.Errorf("twice %d hits: got %v, %v, want OVER_LIMIT", hits, got, err)
+		}
+	}
 }
 
 func TestKeysMayHoldAnyBytes(t *testing.T) {

@@ -2,7 +2,6 @@ package rlsproto
 
 import (
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/penstock-io/penstock/server/engine"
@@ -70,12 +69,16 @@ func (q *Request) costs() []engine.Descriptor {
 	return ds
 }
 
+// maxHits is the highest cost, above what any limit holds. Costs of one key add up, and a sum that
+// overflowed would fail the call, after which Envoy lets the request pass: a client may choose hits.
+const maxHits = 1 << 50
+
 // cost returns the cost of a descriptor. A HitsAddend of 0 in the request may be
 // unset, so it means 1; a descriptor's own 0 is 0.
 func (q *Request) cost(d *Descriptor) int64 {
 	hits := uint64(max(q.HitsAddend, 1))
 	if d.HasHitsAddend {
-		hits = min(d.HitsAddend, math.MaxInt64)
+		hits = min(d.HitsAddend, maxHits)
 	}
 	if d.IsNegativeHits {
 		return -int64(hits)

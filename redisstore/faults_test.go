@@ -276,6 +276,35 @@ func TestStoreDropsHalfOpenConnection(t *testing.T) {
 	waitFor(t, "the store reconnects", func() bool { _, err := store.Take(t.Context(), r); return err == nil })
 }
 
+// A server may hang in the middle of a handshake.
+func TestStoreHalfAnsweredHandshakeHonorsTimeout(t *testing.T) {
+	t.Parallel()
+	server := startServer(t)
+	p := startProxy(t, server.Addr)
+	store := openOptions(t, "redis://"+p.Addr, redisstore.Options{Timeout: 100 * time.Millisecond})
+	r := penstock.Request{Key: "k", Limit: penstock.PerHour(10), Cost: 1, ID: "x"}
+	p.Rewrite(func(b []byte) []byte { return b[:1] })
+	p.CutAll()
+	ended := make(chan error)
+	go func() {
+		_, err := store.Take(t.Context(), r)
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, penstock.ErrUnavailable) {
+			t.Errorf("got %v, want %v", err, penstock.ErrUnavailable)
+		}
+	case <-time.After(longTimeout):
+		t.Fatal("the call waits for a server that has answered the first byte of a handshake")
+	}
+	p.Rewrite(nil)
+	waitFor(t, "a new connection is made", func() bool {
+		_, err := store.Take(t.Context(), r)
+		return err == nil
+	})
+}
+
 // The connection is cut after each byte of the reply. The store cannot know whether
 // the call was executed and must not repeat it.
 func TestStoreCutReplyChargesAtMostOnce(t *testing.T) {

@@ -45,8 +45,7 @@ func (c *conn) Read(b []byte) (int, error) {
 		c.dialer.record(c.address, err)
 		if n > 0 {
 			c.answered.Store(true)
-			c.endHandshake()
-			_ = c.Conn.SetDeadline(time.Time{}) // every command sets its own
+			c.endHandshake() // but its deadline stays until the next command sets its own: more replies may follow
 		}
 	}
 	return n, c.wrap(err)

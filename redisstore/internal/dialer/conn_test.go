@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -156,6 +157,34 @@ func TestConnPipelinedMayHaveSent(t *testing.T) {
 	}
 	if err == nil || errors.Is(err, ErrNotSent) {
 		t.Errorf("got %v, want an error that does not claim that nothing was sent", err)
+	}
+}
+
+// A server may answer the first command of a handshake and hang before the next one.
+func TestConnHalfAnsweredHandshakeEnds(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	d := New("tcp", time.Minute)
+	defer d.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	client, err := d.Dial(ctx, l.Addr().String(), &net.Dialer{Timeout: time.Minute}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = server.Close() }()
+	exchange(t, client, server)
+	hung := time.AfterFunc(time.Minute, func() { _ = client.Close() })
+	defer hung.Stop()
+	if _, err = client.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("Read of the second reply: %v, want %v", err, os.ErrDeadlineExceeded)
 	}
 }
 

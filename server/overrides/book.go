@@ -229,8 +229,12 @@ func (b *Book) receive(records []record) {
 	}
 }
 
-// applyAll puts records in force and returns those that were newer than what the book had.
+// applyAll puts records in force and returns those that were newer than what the book had. A
+// full book forgets those that have ended, to have room for them.
 func (b *Book) applyAll(records []record) (changed []record) {
+	if len(b.entries)+len(records) > maxEntries {
+		b.purge(0)
+	}
 	rules := map[string]bool{}
 	for i := range records {
 		if !b.apply(&records[i], rules) {

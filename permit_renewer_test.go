@@ -469,3 +469,24 @@ func simulatePermits(t *testing.T, random *rand.Rand, remote *remoteStore, lim *
 	}
 	return acquired, lost
 }
+
+// A key about which the store cannot decide does not cost the permits of other keys.
+func TestPermitIsRenewedBesideAKeyThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory, broken := penstock.NewMemory(nil), atomic.Bool{}
+		lim := limiter(t, penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+			if broken.Load() && r.Key == "broken" {
+				return penstock.Decision{}, &penstock.KeyError{Key: r.Key, Err: errors.New("another program wrote it")}
+			}
+			return memory.Take(ctx, r)
+		}), "1/30s concurrent")
+		lost, kept := mustAcquire(t, lim, "broken"), mustAcquire(t, lim, "key")
+		broken.Store(true)
+		time.Sleep(5 * time.Minute)
+		if !errors.Is(context.Cause(lost.Context()), penstock.ErrPermitLost) || kept.Context().Err() != nil {
+			t.Errorf("contexts %v and %v, want the first alone to be lost", lost.Context().Err(), kept.Context().Err())
+		}
+		lost.Release()
+		kept.Release()
+	})
+}

@@ -66,14 +66,24 @@ func TakeEach(ctx context.Context, s Store, rs []Request, ds []Decision) error {
 	if err := ValidateEach(rs, ds); err != nil {
 		return err
 	}
+	return takeEach(ctx, s, rs, ds)
+}
+
+// takeEach is [TakeEach] on a store that is not a [BatchStore]. An error about one key leaves
+// the others to be decided.
+func takeEach(ctx context.Context, s Store, rs []Request, ds []Decision) (first error) {
 	for i, r := range rs {
 		d, err := s.Take(ctx, r)
-		if err != nil {
+		switch {
+		case err == nil:
+			ds[i] = d
+		case !isKeyError(err):
 			return requestError(i, err)
+		case first == nil:
+			first = requestError(i, err)
 		}
-		ds[i] = d
 	}
-	return nil
+	return first
 }
 
 // TakeAll decides the requests all or nothing, and writes the decisions to ds, in

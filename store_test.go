@@ -124,6 +124,39 @@ func TestTakeEachOverPlainStoreCallsTakeForEach(t *testing.T) {
 	}
 }
 
+func TestTakeEachOverPlainStoreDecidesBesideAKeyError(t *testing.T) {
+	memory, down := penstock.NewMemory(nil), errors.New("down")
+	store := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+		switch r.Key {
+		case "foreign":
+			return penstock.Decision{}, &penstock.KeyError{Key: r.Key, Err: errors.New("foreign value")}
+		case "down":
+			return penstock.Decision{}, down
+		}
+		return memory.Take(ctx, r)
+	})
+	takeEach := func(keys ...string) (ds []penstock.Decision, err error) {
+		rs := make([]penstock.Request, len(keys))
+		for i, key := range keys {
+			rs[i] = penstock.Request{Key: key, Limit: penstock.PerHour(5), Cost: 1}
+		}
+		ds = make([]penstock.Decision, len(keys))
+		return ds, penstock.TakeEach(ctx, store, rs, ds)
+	}
+	var about *penstock.KeyError
+	var request *penstock.RequestError
+	ds, err := takeEach("a", "foreign", "b", "foreign")
+	if !errors.As(err, &about) || !errors.As(err, &request) || request.Index != 1 {
+		t.Errorf("%v, want a KeyError of request 1", err)
+	}
+	if !ds[0].Allowed || ds[1].Allowed || !ds[2].Allowed || ds[3].Allowed {
+		t.Errorf("%v, want all but those of the key", ds)
+	}
+	if ds, err = takeEach("foreign", "down", "b"); !errors.Is(err, down) || ds[2].Allowed {
+		t.Errorf("%v, %v, want the error of the store, and nothing after it", ds, err)
+	}
+}
+
 func TestMemoryTakeUsesLimitChangedByWrapper(t *testing.T) {
 	memory := penstock.NewMemory(nil)
 	halving := penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {

@@ -38,12 +38,15 @@ func (s *Server) refreshCertificates() {
 			continue
 		}
 		changed, err := l.certificate.refresh()
-		switch {
-		case err != nil && l.lastError != err.Error(): // logged once
-			l.lastError = err.Error()
+		problem := ""
+		if err != nil {
+			problem = err.Error()
+		}
+		if problem != "" && problem != l.lastError { // logged once
 			s.log.Error("certificate reload failed, keeping the old one", "listener", l.name, "err", err)
-		case err == nil && changed:
-			l.lastError = ""
+		}
+		l.lastError = problem
+		if changed {
 			s.log.Info("certificate reloaded", "listener", l.name, "expires", l.certificate.expires())
 		}
 	}

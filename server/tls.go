@@ -15,7 +15,7 @@ import (
 type certificate struct {
 	ListenConfig
 	protocols []string
-	files     [3][]byte // contents at the last load, good or bad
+	files     [3][]byte // contents of the configuration in use
 	current   atomic.Pointer[tls.Config]
 }
 
@@ -42,7 +42,8 @@ func (c *certificate) expires() time.Time {
 	return c.current.Load().Certificates[0].Leaf.NotAfter
 }
 
-// refresh loads the files again if they have changed, and reports whether they have.
+// refresh loads the files if they differ from those in use, and reports whether it has. Files that
+// cannot be used are tried again each time: a certificate may become valid by and by.
 func (c *certificate) refresh() (changed bool, err error) {
 	var files [3][]byte
 	for i, path := range []string{c.Cert, c.Key, c.ClientCA} {
@@ -56,11 +57,11 @@ func (c *certificate) refresh() (changed bool, err error) {
 	if c.current.Load() != nil && same(files, c.files) {
 		return false, nil
 	}
-	c.files = files
 	config, err := c.parse(files)
 	if err != nil {
-		return true, err
+		return false, err
 	}
+	c.files = files
 	c.current.Store(config)
 	return true, nil
 }

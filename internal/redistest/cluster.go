@@ -71,11 +71,11 @@ func (c *Cluster) join(t testing.TB) {
 	for i, node := range c.Nodes {
 		c.IDs = append(c.IDs, MustCommand(t, node, "CLUSTER", "MYID"))
 		MustCommand(t, node, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
-		MustCommand(t, node, "CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(c.Nodes[0].Port), strconv.Itoa(c.Nodes[0].bus))
 		if i < Shards {
 			MustCommand(t, node, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(slots*i/Shards), strconv.Itoa(slots*(i+1)/Shards-1))
 		}
 	}
+	WaitFor(t, "all nodes know the first, and it knows them", func() bool { return c.meet(t) })
 	for i := Shards; i < len(c.Nodes); i++ {
 		WaitFor(t, "replica knows its primary", func() bool {
 			_, err := c.Nodes[i].Command("CLUSTER", "REPLICATE", c.IDs[i-Shards])
@@ -83,6 +83,24 @@ func (c *Cluster) join(t testing.TB) {
 		})
 	}
 	WaitFor(t, "Cluster is complete", func() bool { return c.Complete(t) })
+}
+
+// meet introduces to the first node those that it does not know, or that do not know it, and reports
+// whether there were none. It is repeated: a node gives up a handshake after a second, for which a
+// busy machine may suspend the other node.
+func (c *Cluster) meet(t testing.TB) (met bool) {
+	t.Helper()
+	first := c.Nodes[0]
+	known := MustCommand(t, first, "CLUSTER", "NODES")
+	met = true
+	for i, node := range c.Nodes[1:] {
+		if strings.Contains(known, c.IDs[i+1]) && strings.Contains(MustCommand(t, node, "CLUSTER", "NODES"), c.IDs[0]) {
+			continue
+		}
+		met = false
+		MustCommand(t, node, "CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(first.Port), strconv.Itoa(first.bus))
+	}
+	return met
 }
 
 // Complete reports whether every node knows all nodes and all slots, and every

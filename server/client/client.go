@@ -54,6 +54,9 @@ const (
 	maxConnections  = 64
 	maxResponseSize = 1 << 20
 	maxRequests     = 64 // in one list
+
+	// maxBody is what the server reads of a list, without the text around its requests.
+	maxBody = 64<<10 - 64
 )
 
 // New returns a client of the server at an address such as "http://localhost:8080".
@@ -130,26 +133,34 @@ func (c *Client) do(ctx context.Context, to string, t TakeRequest) (TakeResponse
 }
 
 // TakeEach implements [penstock.BatchStore], with one HTTP request for up to 64
-// requests.
+// requests, or as many as fit into the body of one.
 func (c *Client) TakeEach(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	clear(ds[:min(len(rs), len(ds))]) // decisions beside an error must deny
 	if err := penstock.ValidateEach(rs, ds); err != nil {
 		return err
 	}
+	bodies, err := encodeAll(rs)
+	if err != nil {
+		return err // before any request is charged
+	}
 	for len(rs) > 0 {
-		n := sameURL(rs[:min(len(rs), maxRequests)])
-		if err := c.postList(ctx, "each", rs[:n], ds); err != nil {
+		n := firstList(rs, bodies)
+		if err := c.postList(ctx, "each", rs[:n], bodies[:n], ds); err != nil {
 			return err
 		}
-		rs, ds = rs[n:], ds[n:]
+		rs, bodies, ds = rs[n:], bodies[n:], ds[n:]
 	}
 	return nil
 }
 
-// sameURL returns how many requests, from the first, are sent to the same URL.
-func sameURL(rs []penstock.Request) int {
-	n := 1
-	for n < len(rs) && rs[n].Settle == rs[0].Settle {
+// firstList returns how many requests, from the first, are sent in one list: to the same URL,
+// and no more than the server reads. It is at least one.
+func firstList(rs []penstock.Request, bodies []json.RawMessage) int {
+	n, size := 1, len(bodies[0])
+	for n < min(len(rs), maxRequests) && rs[n].Settle == rs[0].Settle {
+		if size += len(",") + len(bodies[n]); size > maxBody {
+			break
+		}
 		n++
 	}
 	return n
@@ -164,19 +175,31 @@ func (c *Client) TakeAll(ctx context.Context, rs []penstock.Request, ds []pensto
 	if len(rs) == 0 {
 		return nil
 	}
-	return c.postList(ctx, "all", rs, ds)
+	bodies, err := encodeAll(rs)
+	if err != nil {
+		return err
+	}
+	return c.postList(ctx, "all", rs, bodies, ds)
+}
+
+// encodeAll returns the JSON of each request.
+func encodeAll(rs []penstock.Request) ([]json.RawMessage, error) {
+	bodies := make([]json.RawMessage, len(rs))
+	for i, r := range rs {
+		t, err := newTakeRequest(r)
+		if err == nil {
+			bodies[i], err = json.Marshal(t)
+		}
+		if err != nil {
+			return nil, &penstock.RequestError{Index: i, Err: err}
+		}
+	}
+	return bodies, nil
 }
 
 // postList sends a list of requests, and stores their decisions in ds.
-func (c *Client) postList(ctx context.Context, mode string, rs []penstock.Request, ds []penstock.Decision) error {
-	list := takeList{Mode: mode, Requests: make([]TakeRequest, len(rs))}
-	for i, r := range rs {
-		var err error
-		if list.Requests[i], err = newTakeRequest(r); err != nil {
-			return err
-		}
-	}
-	body, _, err := c.post(ctx, c.urlFor(rs[0].Settle), list)
+func (c *Client) postList(ctx context.Context, mode string, rs []penstock.Request, bodies []json.RawMessage, ds []penstock.Decision) error {
+	body, _, err := c.post(ctx, c.urlFor(rs[0].Settle), takeList{mode, bodies})
 	if err != nil {
 		return err
 	}
@@ -221,6 +244,9 @@ func readResponse(response *http.Response) (body responseBody, text []byte, err 
 	}
 	if err := json.Unmarshal(text, &body); err != nil {
 		return responseBody{}, nil, fmt.Errorf("client: %w: %w", penstock.ErrUnavailable, err)
+	}
+	if body.Allowed == nil { // a proxy has limits of its own
+		return responseBody{}, nil, fmt.Errorf("client: %w: a response with status %d is not a decision", penstock.ErrUnavailable, response.StatusCode)
 	}
 	return body, text, nil
 }

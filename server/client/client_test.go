@@ -88,6 +88,45 @@ func TestClientSplitsLongLists(t *testing.T) {
 	}
 }
 
+// A list of long keys is sent in parts that the server reads, and one of the longest keys alone,
+// with characters that are six times as long in JSON.
+func TestClientSplitsListsOfLongKeys(t *testing.T) {
+	c := newClient(t, serve(t, engine.New(penstock.NewMemory(nil), nil)))
+	for _, key := range []string{strings.Repeat("k", 4096), strings.Repeat("<", 4096), strings.Repeat("\xff", 4096)} {
+		rs := make([]penstock.Request, 40)
+		for i := range rs {
+			rs[i] = penstock.Request{Key: key, Limit: penstock.PerHour(1000), Cost: 1}
+		}
+		ds := make([]penstock.Decision, len(rs))
+		if err := c.TakeEach(t.Context(), rs, ds); err != nil {
+			t.Errorf("keys of %.3q: %v", key, err)
+		}
+		if got := ds[39].Remaining; got != 960 {
+			t.Errorf("keys of %.3q: %d remain of 1000, want 960", key, got)
+		}
+	}
+}
+
+// A request that cannot be sent is an error before any other of a long list is charged.
+func TestClientChargesNothingOfAListThatItCannotSend(t *testing.T) {
+	c := newClient(t, serve(t, engine.New(penstock.NewMemory(nil), nil)))
+	rs := make([]penstock.Request, 100)
+	for i := range rs {
+		rs[i] = penstock.Request{Key: "one", Limit: penstock.PerHour(1000), Cost: 1}
+	}
+	rs[99].ID = "\xff"
+	var about *penstock.RequestError
+	err := c.TakeEach(t.Context(), rs, make([]penstock.Decision, len(rs)))
+	if !errors.Is(err, penstock.ErrBadCost) || !errors.As(err, &about) || about.Index != 99 {
+		t.Errorf("got %v, want an error about the ID of request 99", err)
+	}
+	peek := rs[0]
+	peek.Cost = 0
+	if d, err := c.Take(t.Context(), peek); err != nil || d.Remaining != 1000 {
+		t.Errorf("afterwards: got %v, %v, want 1000 remaining", d, err)
+	}
+}
+
 func TestClientRemoteRefundNeedsTheToken(t *testing.T) {
 	// Behind a proxy, every client may be on another machine.
 	at := serve(t, engine.New(penstock.NewMemory(nil), &engine.Options{Token: "secret"}))
@@ -148,6 +187,9 @@ func TestClientRejectsForeignResponses(t *testing.T) {
 	}{
 		{200, `<html>`},
 		{200, ``},
+		{200, `null`},
+		{200, `{"status":"ok"}`},
+		{429, `{"message":"API rate limit exceeded"}`},
 		{200, `{"allowed":"yes"}`},
 		{200, `{"allowed":true,"retry_after":"soon"}`},
 		{200, `{"allowed":true,"source":"elsewhere"}`},

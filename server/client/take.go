@@ -44,8 +44,8 @@ type Entry struct {
 
 // takeList is the body of POST /v1/take for several requests.
 type takeList struct {
-	Mode     string        `json:"mode"`
-	Requests []TakeRequest `json:"requests"`
+	Mode     string            `json:"mode"`
+	Requests []json.RawMessage `json:"requests"` // each a TakeRequest
 }
 
 func newTakeRequest(r penstock.Request) (TakeRequest, error) {
@@ -85,7 +85,7 @@ type TakeResponse struct {
 
 // responseBody is the JSON of a response.
 type responseBody struct {
-	Allowed    bool           `json:"allowed"`
+	Allowed    *bool          `json:"allowed"` // nil if it is no decision
 	Rule       string         `json:"rule"`
 	Mode       string         `json:"mode"`
 	Granted    int64          `json:"granted"`
@@ -100,7 +100,7 @@ type responseBody struct {
 
 func (b *responseBody) decision() penstock.Decision {
 	d := penstock.Decision{
-		Allowed: b.Allowed, Granted: b.Granted, Remaining: b.Remaining,
+		Allowed: b.Allowed != nil && *b.Allowed, Granted: b.Granted, Remaining: b.Remaining,
 		RetryAfter: time.Duration(b.RetryAfter), ResetAfter: time.Duration(b.ResetAfter),
 		Delay: time.Duration(b.Delay), Source: penstock.Source(b.Source),
 	}

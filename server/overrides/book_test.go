@@ -124,6 +124,25 @@ func openFile(t testing.TB, path string) *Book {
 	return b
 }
 
+// A daemon that has learnt of very many deletions still learns of what is new, also from its
+// file.
+func TestFullBookForgetsEndedOverridesForNewOnes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "overrides")
+	b := openFile(t, path)
+	now := time.Now().Add(-time.Hour).UnixMicro()
+	deleted := make([]record, maxEntries)
+	for i := range deleted {
+		deleted[i] = record{Override: ban(fmt.Sprint("k=", i)), version: now + int64(i), deleted: true}
+	}
+	b.receive(deleted)
+	b.receive([]record{{Override: ban("k=new"), version: now + maxEntries}})
+	for _, b := range []*Book{b, openFile(t, path)} {
+		if patternOf(b, "k=new") == "" {
+			t.Errorf("a ban is not in force beside %d deletions", len(b.entries))
+		}
+	}
+}
+
 func TestFileKeepsOverridesOverARestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "overrides")
 	b := openFile(t, path)

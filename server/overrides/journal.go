@@ -65,6 +65,10 @@ func (b *Book) readJournal() error {
 		} else if damaged++; damaged == 1 {
 			b.log.Error("the file of overrides has a damaged line", "file", j.path, "line", j.lines, "err", err)
 		}
+		if len(records) == maxEntries/8 { // in parts, between which those that have ended make room
+			b.applyAll(records)
+			records = records[:0]
+		}
 	}
 	b.applyAll(records)
 	b.log.Info("overrides read", "file", j.path, "overrides", len(b.entries), "damaged", damaged)

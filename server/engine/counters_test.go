@@ -3,6 +3,7 @@ package engine_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -193,6 +194,29 @@ descriptors:
 			want(t, decide(t, e, "held", descriptor(0, "user=ada"), descriptor(0, "path=/b")), "allowed: granted=0 remaining=2 | granted=0 remaining=2")
 			permits := &counterOf(e, "held/user").Permits
 			want(t, fmt.Sprint(permits.Released.Load(), permits.NotHeld.Load()), "1 1")
+		})
+	}
+}
+
+// More permits than a store grants at once are denied, and fail only a caller that chose them itself:
+// Envoy lets a request pass whose call fails.
+func TestTooManyPermitsAreDenied(t *testing.T) {
+	for _, compat := range []bool{false, true} {
+		onBothStores(t, func(t *testing.T, store penstock.Store) {
+			e := newEngine(t, store, permitRules, &engine.Options{CompatEnvoy: compat})
+			for _, cost := range []int64{100, 101, math.MaxInt64} {
+				got := decide(t, e, "held", descriptor(cost, "user=ada", "request_id=a"), descriptor(0, "path=/"))
+				if !strings.HasPrefix(got, "denied: granted=0 ") {
+					t.Errorf("%d permits: got %s, want a denial", cost, got)
+				}
+			}
+			want(t, decide(t, e, "held", descriptor(1, "user=ada", "request_id=a"), descriptor(1, "path=/")), "allowed: granted=1 remaining=1 | granted=1 remaining=4")
+			own := descriptor(101, "user=ada", "request_id=b")
+			own.Permits = engine.RenewPermits
+			var r engine.Result
+			if err := e.Decide(t.Context(), "held", []engine.Descriptor{own}, &r); !errors.Is(err, penstock.ErrBadCost) {
+				t.Errorf("101 permits of a caller that knows its IDs: got %v, want ErrBadCost", err)
+			}
 		})
 	}
 }

@@ -74,6 +74,7 @@ type limitedDescriptor struct {
 
 	keyOverride *overrides.Entry // nil if the rule applies as it is
 	newID       bool             // whether its ID must hold no permit
+	tooMany     bool             // asks for more permits than any store grants at once
 }
 
 // overLimit reports whether the descriptor denies the request. Shadow rules do not.
@@ -162,7 +163,7 @@ func (ev *evaluation) extend() *limitedDescriptor {
 // isPlain reports whether the descriptor takes from a rule that can deny the request, and
 // that applies as it is.
 func (d *limitedDescriptor) isPlain() bool {
-	return d.cost > 0 && !d.quota && !d.override && d.keyOverride == nil && !d.rule.Shadow && !d.rule.ChargeAlways
+	return d.cost > 0 && !d.quota && !d.override && d.keyOverride == nil && !d.rule.Shadow && !d.rule.ChargeAlways && !d.tooMany
 }
 
 func (ev *evaluation) matchRule(ctx context.Context, l *limitedDescriptor, t *ruleTable, domain *rules.Domain, d *Descriptor) error {
@@ -200,8 +201,14 @@ func (ev *evaluation) namePermit(l *limitedDescriptor, d *Descriptor) error {
 		id = strings.Clone(id)
 	}
 	l.id, l.newID = id, d.Permits == NewPermits
+	l.tooMany = l.newID && d.Cost > maxPermits
 	return nil
 }
+
+// maxPermits is how many permits a request may ask for, as penstock.Request.Validate allows. More
+// of them are an error, except for callers that pass on the requests of others, such as Envoy: it
+// lets a request pass whose call fails, so there they are denied.
+const maxPermits = 100
 
 func (d *limitedDescriptor) setState(s *ruleState) {
 	d.state, d.template, d.count, d.counter = s, &s.template, s.count, s.counter

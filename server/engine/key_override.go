@@ -160,11 +160,17 @@ func (d *limitedDescriptor) banned() bool {
 }
 
 // decideBanned decides the descriptors of banned keys, without the store. Refunds go on. So do
-// peeks, which ask for nothing, except Envoy's: they ask whether a request may begin.
+// peeks, which ask for nothing, except Envoy's: they ask whether a request may begin. It also
+// denies those that ask for too many permits.
 func (ev *evaluation) decideBanned() {
 	for i := range ev.limited {
 		d := &ev.limited[i]
-		if !d.banned() || d.cost < 0 {
+		switch {
+		case d.tooMany && !d.banned():
+			d.decided, d.denied = true, true
+			ev.setStatus(d, &penstock.Decision{Limit: maxAtOnce(d.rule.Limit), RetryAfter: penstock.Never})
+			continue
+		case !d.banned() || d.cost < 0:
 			continue
 		}
 		d.decided, d.denied = true, d.cost > 0 || d.denyInDebt

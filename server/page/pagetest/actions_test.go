@@ -142,3 +142,33 @@ func TestReadOnlyPageHasNoActions(t *testing.T) {
 		}
 	})
 }
+
+// The name of a limit in requests is a part of what identifies its state, as that of CL.THROTTLE's.
+func TestActionsOnKeyOfNamedLimit(t *testing.T) {
+	const limit = `3/1h name="log\"in now"`
+	onEachStore(t, func(t *testing.T, args ...string) {
+		d := startDaemon(t, map[string]string{"shop.yaml": shopRules}, append(args, "--audit-log", t.TempDir()+"/audit.log")...)
+		for range 4 {
+			d.takeLimit(t, "ann", limit)
+		}
+		tb := openTab(t)
+		tb.show(t, d, "keys")
+		tb.waitUntil(t, "the key is listed", "document.querySelector('[data-ranking=denied] a.rank')")
+		tb.click(t, "[data-ranking=denied] a.rank")
+		tb.waitUntil(t, "the page shows what is left", "document.querySelector('.state [data-figure=remaining]')?.textContent === '0 of 3 left'")
+		tb.waitUntil(t, "the page shows what was denied", "[...document.querySelectorAll('.state dt')].some((e) => e.textContent === 'Denied lately')")
+		if got := tb.text(t, ".state header code"); got != "3/1h" {
+			t.Errorf("the page shows the limit %q, want it without its name", got)
+		}
+		tb.click(t, ".acts summary")
+		tb.write(t, ".acts input[name=reason]", "OPS-3")
+		tb.click(t, ".acts .danger")
+		tb.waitForNote(t, "Reset: 3 of 3 left.")
+		if e, _ := d.audit(t); e.Units != 3 {
+			t.Errorf("the audit has %+v, want 3 units", e)
+		}
+		if !d.takeLimit(t, "ann", limit) {
+			t.Error("a request is denied after the reset")
+		}
+	})
+}

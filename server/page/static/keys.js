@@ -103,7 +103,7 @@ export function open(root, context) {
 		if (link.href !== undefined) link.href = address('keys', parameters(targetOf(k)));
 	}
 
-	const targetOf = (k) => (k.rule === '' ? { key: k.key, keyrule: '', limit: limitText(k.limit) } : { key: k.key, keyrule: k.rule, limit: '' });
+	const targetOf = (k) => (k.rule === '' ? { key: k.key, keyrule: '', limit: k.limit ?? '' } : { key: k.key, keyrule: k.rule, limit: '' });
 
 	function newInspector() {
 		const key = el('input.mono', { name: 'key', spellcheck: 'false', autocomplete: 'off', placeholder: '42, or user=42' });
@@ -164,7 +164,7 @@ export function open(root, context) {
 				results.replaceChildren(el('div.empty', el('strong', 'No such key'), 'It has the form of no rule’s keys. Write it as the rule does: user=42, or its values alone.'));
 				return;
 			}
-			reconcile(results, states, (s) => JSON.stringify([s.rule, s.limit, s.key]), newState, (card, s) => card.set(s, answer.seen.find((seen) => seen.rule === (s.rule ?? '') && (s.rule || limitText(seen.limit) === limitText(s.limit)))));
+			reconcile(results, states, (s) => JSON.stringify([s.rule, s.limit, s.key]), newState, (card, s) => card.set(s, answer.seen.find((seen) => seen.rule === (s.rule ?? '') && (s.rule || seen.limit === s.limit))));
 		}
 
 		function newState(first) {
@@ -196,7 +196,7 @@ export function open(root, context) {
 			const units = el('input', { type: 'number', min: '1', step: '1', value: '1', name: 'units' });
 			const reason = el('input', { name: 'reason', maxlength: '500', autocomplete: 'off', placeholder: 'ticket, caller, cause' });
 			const missing = el('p.problem', { role: 'alert', hidden: true });
-			const query = s.rule ? { rule: s.rule, key: s.key } : { limit: limitText(s.limit), key: s.key };
+			const query = s.rule ? { rule: s.rule, key: s.key } : { limit: s.limit, key: s.key };
 			const act = (work, say) => async () => {
 				if (reason.value.trim() === '') {
 					setText(missing, 'Write a reason: it is kept in the audit log.');

@@ -20,7 +20,8 @@ const columns = [
 	{ title: 'Errors', sort: 'errors', numeric: true },
 ];
 
-export const limitText = (text) => (text ?? '').replace(/ name=("[^"]*"|\S+)/, '');
+// limitText is a limit without its name, to show. Its state is found by the whole text only.
+export const limitText = (text) => (text ?? '').replace(/ name=("(?:\\.|[^"\\])*"|\S+)/, '');
 
 export function open(root, context) {
 	let state = {};

@@ -124,7 +124,6 @@ func (s *Set) takeFromStore(ctx context.Context, from int, parts []Part) (err er
 	if b == nil {
 		b = &batch{}
 	}
-	defer s.batches.Put(b)
 	b.requests, b.decisions = b.requests[:0], b.decisions[:0]
 	for i := range parts {
 		r := s.limiters[from+i].Request(parts[i].Key)
@@ -136,6 +135,7 @@ func (s *Set) takeFromStore(ctx context.Context, from int, parts []Part) (err er
 		parts[i].Decision = b.decisions[i]
 	}
 	clear(b.requests) // so that the pool keeps no keys alive
+	s.batches.Put(b)  // not after a panic: the store may still use it
 	return err
 }
 

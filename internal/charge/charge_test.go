@@ -272,3 +272,32 @@ func TestSetRefundLateReturnsOnlyWhatIsCharged(t *testing.T) {
 		}
 	})
 }
+
+// A panicking store is one whose first TakeAll panics, while what it has begun still uses the
+// slices.
+type panickingStore struct {
+	penstock.Store
+	used []*penstock.Decision
+}
+
+func (s *panickingStore) TakeAll(_ context.Context, _ []penstock.Request, ds []penstock.Decision) error {
+	s.used = append(s.used, &ds[0])
+	if len(s.used) == 1 {
+		panic("store")
+	}
+	return nil
+}
+
+func TestSetTakeAfterPanicUsesOtherSlices(t *testing.T) {
+	store := &panickingStore{Store: penstock.AllowAll}
+	set, _ := charge.NewSet([]*penstock.Limiter{limiter(t, store, "1/1s"), limiter(t, store, "2/1s")})
+	take := func() {
+		defer func() { _ = recover() }()
+		_, _, _ = set.Take(context.Background(), parts(1, 1))
+	}
+	take()
+	take()
+	if len(store.used) != 2 || store.used[0] == store.used[1] {
+		t.Errorf("two calls, the first of which panicked, used %p", store.used)
+	}
+}

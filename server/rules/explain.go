@@ -52,10 +52,12 @@ func (s *Set) Explain(domain string, entries []Entry) *Explanation {
 	switch {
 	case d == nil:
 		x.NoRule = "unknown domain; the rule files define " + s.listDomains()
+	case d.last(entries) < 0 && len(entries) > 0:
+		x.NoRule = "the descriptor has no entries but those that name permits"
 	case len(entries) == 0:
 		x.NoRule = "the descriptor has no entries"
 	default:
-		x.trace(d, entries)
+		x.trace(d, d.withoutIDs(entries))
 	}
 	return x
 }

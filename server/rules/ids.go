@@ -38,6 +38,14 @@ func (d *Domain) HasID(entries []Entry) bool {
 	return d != nil && d.idKeys != nil && slices.ContainsFunc(entries, func(e Entry) bool { return d.isID(e.Key) })
 }
 
+// withoutIDs returns the entries of a descriptor that do not name a permit.
+func (d *Domain) withoutIDs(entries []Entry) []Entry {
+	if !d.HasID(entries) {
+		return entries
+	}
+	return slices.DeleteFunc(slices.Clone(entries), func(e Entry) bool { return d.isID(e.Key) })
+}
+
 // IDOf returns the value of the entry that names the permit of a descriptor under the
 // rule, or "".
 func (r *Rule) IDOf(entries []Entry) string {

@@ -37,6 +37,12 @@ descriptors:
 		if rule == nil || rule.IDOf(entries) != "r|1" || string(key) != string(want) || !set.Domain("d").HasID(entries) {
 			t.Errorf("%v: got rule %v and key %q, want %q", entries, rule, key, want)
 		}
+		if x := set.Explain("d", entries); x.Rule != rule || x.Key != string(want) || strings.Contains(x.String(), "pattern") {
+			t.Errorf("%v: explained as\n%s", entries, x)
+		}
+	}
+	if x := set.Explain("d", []Entry{id}); x.Rule != nil || !strings.Contains(x.String(), "name permits") {
+		t.Errorf("an ID alone: explained as\n%s", x)
 	}
 	if rule, key := set.Domain("d").Match([]Entry{id}, nil); rule != nil || len(key) != 0 {
 		t.Errorf("an ID alone: got %v and key %q", rule, key)

@@ -140,10 +140,16 @@ func (ev *evaluation) run(ctx context.Context, t *ruleTable, d *rules.Domain, ds
 	if err := ev.prepare(ctx, t, d, ds, found); err != nil {
 		return false, err
 	}
-	over, err = ev.decide(ctx)
-	ev.settleOverrides(err)
+	over, err = ev.decideAdmitted(ctx)
 	ev.count(d, ds, err)
 	return over, err
+}
+
+// decideAdmitted decides the request, and settles the admissions of its descriptors.
+func (ev *evaluation) decideAdmitted(ctx context.Context) (over bool, err error) {
+	err = errPanicked
+	defer func() { ev.settleOverrides(err) }()
+	return ev.decide(ctx)
 }
 
 // HasID reports whether a descriptor has an entry that names a permit under the rules of the

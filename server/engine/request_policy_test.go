@@ -126,3 +126,47 @@ func TestSettleAccountsForUnknownOutcomes(t *testing.T) {
 		}
 	}
 }
+
+// What a request may have left behind before its store panicked is accounted for as long as it
+// would live, and no longer.
+func TestAdmissionsAreSettledAfterAStoreHasPanicked(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	e := New(penstock.StoreFunc(func(context.Context, penstock.Request) (penstock.Decision, error) { panic("a bug of the store") }),
+		&Options{RequestLimits: RequestLimits{MaxStoreBytes: 100_000, Now: func() time.Time { return now }}})
+	set, err := rules.Parse(rules.File{Name: "a.yaml", Text: []byte("domain: a\ndescriptors: [{key: k, limit: 10/1h}]")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.SetRules(set)
+	request := func(i int) penstock.Request {
+		return penstock.Request{Key: strconv.Itoa(i), Limit: RequestLimit(penstock.PerMinute(9)), Cost: 1, ID: "x"}
+	}
+	for name, take := range map[string]func(i int) error{
+		"Take": func(i int) error {
+			_, err := e.Take(t.Context(), request(i), notExempt)
+			return err
+		},
+		"TakeEach": func(i int) error {
+			return e.TakeEach(t.Context(), []penstock.Request{request(i)}, make([]penstock.Decision, 1), notExempt)
+		},
+		"TakeAll": func(i int) error {
+			return e.TakeAll(t.Context(), []penstock.Request{request(i)}, make([]penstock.Decision, 1), notExempt)
+		},
+		"Decide": func(i int) error {
+			own := &OwnLimit{Limit: penstock.PerMinute(9)}
+			entries := []rules.Entry{{Key: "other", Value: strconv.Itoa(i)}}
+			return e.Decide(t.Context(), "a", []Descriptor{{Entries: entries, Cost: 1, Own: own}}, &Result{})
+		},
+	} {
+		panicking := func(i int) (err error) {
+			defer func() { _ = recover() }()
+			return take(i)
+		}
+		fillUntilRefused(t, e, panicking)
+		now = now.Add(time.Hour)
+		if err := panicking(0); err != nil {
+			t.Errorf("%s, after all states have expired: %v", name, err)
+		}
+		now = now.Add(time.Hour)
+	}
+}

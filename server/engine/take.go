@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -18,14 +19,24 @@ func (e *Engine) Take(ctx context.Context, r penstock.Request, mayRefund func() 
 		counters.Fail()
 		return penstock.Decision{}, err
 	}
-	d, err := e.store.Take(ctx, r)
-	a.Settle(&d, err)
+	d, err := e.takeOne(ctx, r, &a)
 	if err != nil {
 		counters.Fail()
 		return d, err
 	}
 	counters.Count(&r.Limit, r.Key, r.Cost, &d)
 	return d, nil
+}
+
+// errPanicked stands for the result of a store that panicked, which an HTTP server survives. The
+// admissions of its requests are settled nevertheless, or their room would be lost for good.
+var errPanicked = errors.New("the store panicked")
+
+// takeOne has the store decide an admitted request.
+func (e *Engine) takeOne(ctx context.Context, r penstock.Request, a *Admission) (d penstock.Decision, err error) {
+	err = errPanicked
+	defer func() { a.Settle(&d, err) }()
+	return e.store.Take(ctx, r)
 }
 
 // TakeEach is [penstock.TakeEach] on the engine's store, under request limits. If there is
@@ -65,7 +76,7 @@ func (e *Engine) TakeAll(ctx context.Context, rs []penstock.Request, ds []pensto
 type takeMany func(context.Context, penstock.Store, []penstock.Request, []penstock.Decision) error
 
 // takeAdmitted admits all requests or none, and has the store decide them.
-func (e *Engine) takeAdmitted(ctx context.Context, take takeMany, inTakeAll bool, rs []penstock.Request, ds []penstock.Decision, mayRefund func() bool) error {
+func (e *Engine) takeAdmitted(ctx context.Context, take takeMany, inTakeAll bool, rs []penstock.Request, ds []penstock.Decision, mayRefund func() bool) (err error) {
 	if e.requestPolicy.ledger == nil || mayRefund() {
 		return take(ctx, e.store, rs, ds)
 	}
@@ -81,9 +92,9 @@ func (e *Engine) takeAdmitted(ctx context.Context, take takeMany, inTakeAll bool
 		}
 		admitted = append(admitted, a)
 	}
-	err := take(ctx, e.store, rs, ds)
-	settleAll(admitted, ds, err)
-	return err
+	err = errPanicked
+	defer func() { settleAll(admitted, ds, err) }()
+	return take(ctx, e.store, rs, ds)
 }
 
 // longestHold returns how long one ID on all requests of a TakeAll is remembered.

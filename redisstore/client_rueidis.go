@@ -55,6 +55,7 @@ func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 	tune(&option, opts)
 	option.DialCtxFn = connections.Dial
 	rc := newRueidisClient(option, connections, opts.connectTimeout)
+	rc.unanswered = newUnansweredCalls(1<<option.RingScaleEachConn, opts)
 	s := newStore(rc, opts)
 	rc.inspect = s.inspect
 	s.close = func() {
@@ -115,6 +116,7 @@ type rueidisClient struct {
 	failure     atomic.Pointer[error] // of the last failed attempt to connect
 	sharded     atomic.Bool
 	slotMap     slotMap
+	unanswered  *unansweredCalls
 }
 
 // newRueidisClient returns a client that is not connected yet.
@@ -221,16 +223,20 @@ func (rc *rueidisClient) loadScripts(ctx context.Context, client rueidis.Client)
 func (rc *rueidisClient) Sharded() bool { return rc.sharded.Load() }
 
 func (rc *rueidisClient) Do(ctx context.Context, calls []Call) {
-	if rc.connections.Connecting() {
+	if rc.connections.Connecting() || rc.unanswered.mayFillQueue() {
 		rc.doInBackground(ctx, calls)
-		return
+	} else {
+		rc.do(ctx, calls)
 	}
-	rc.do(ctx, calls)
+	if ctx.Err() != nil && slices.ContainsFunc(calls, func(c Call) bool { return c.Err != nil && !isReply(c.Err) }) {
+		rc.unanswered.add()
+	}
 }
 
 // doInBackground makes calls that may have to wait for a connection that another caller is
-// opening. rueidis ignores their context meanwhile, so they wait in a goroutine. What is still
-// waiting when ctx ends is not sent: rueidis looks at ctx first.
+// opening, or for room in the queue of one. rueidis ignores their context meanwhile, so they wait
+// in a goroutine. What still waits for a connection when ctx ends is not sent: rueidis looks at ctx
+// first. What waits for room is sent only if the server answers again.
 func (rc *rueidisClient) doInBackground(ctx context.Context, calls []Call) {
 	own := slices.Clone(calls) // the caller may leave first
 	texts := make([][]string, len(calls))

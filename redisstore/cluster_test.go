@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,6 +50,7 @@ func TestStoreOnCluster(t *testing.T) {
 		{"records of TakeAll expire soon", checkClusterRecordExpiry},
 		{"canceled TakeAll is refunded", checkClusterCanceledTakeAll},
 		{"unserved slot", checkClusterUnservedSlot},
+		{"hung node", checkClusterHungNode},
 		{"slot migration under load", checkClusterMigration},
 		{"script flush under load", checkClusterScriptFlush},
 		{"failover under load", checkClusterFailover},
@@ -620,6 +622,50 @@ func (c *cluster) keyOnAndOff(t *testing.T, node int) (on, off string) {
 		}
 	}
 	return on, off
+}
+
+// checkClusterHungNode calls a node that hangs, while the others answer. Calls end with their
+// timeout, also when there are more without an answer than the queue of a connection has room
+// for: 1024 with this MaxCalls.
+func checkClusterHungNode(t *testing.T, c *cluster) {
+	const callers, calls, victim = 200, 2500, 1
+	o := redisstore.Options{Timeout: 50 * time.Millisecond, MaxCalls: 256}
+	store := openOptions(t, c.URL(), o.WithConnTimeout(time.Hour))
+	hung, kept := c.keyOnAndOff(t, victim)
+	r := penstock.Request{Key: hung, Limit: penstock.Limit{Algorithm: penstock.FixedWindow, Count: 1 << 40, Period: 24 * time.Hour}, Cost: 1}
+	var answered atomic.Int64
+	call := func(calls int64) (ended chan struct{}) {
+		var made atomic.Int64
+		var wg sync.WaitGroup
+		for range callers {
+			wg.Go(func() {
+				for made.Add(1) <= calls {
+					_, _ = store.Take(context.Background(), r)
+					if _, err := store.Take(context.Background(), penstock.Request{Key: kept, Limit: r.Limit}); err == nil {
+						answered.Add(1)
+					}
+				}
+			})
+		}
+		ended = make(chan struct{})
+		go func() { wg.Wait(); close(ended) }()
+		return ended
+	}
+	<-call(calls) // from the first calls at the same time on, connections have a queue
+	waitFor(t, "the store is warm", func() bool { _, err := store.Take(t.Context(), r); return err == nil })
+	pauseServer(t, c.Nodes[victim])
+	ended := call(calls)
+	select {
+	case <-ended:
+	case <-time.After(longTimeout):
+		t.Errorf("some calls wait for the node that hangs")
+	}
+	if err := c.Nodes[victim].Resume(); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	t.Logf("the other nodes answered %d calls", answered.Load())
+	waitFor(t, "the node answers again", func() bool { _, err := store.Take(t.Context(), r); return err == nil })
 }
 
 // checkClusterLostNode kills a primary. Its keys are unavailable until the replica

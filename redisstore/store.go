@@ -209,7 +209,7 @@ func newStore(client Client, o Options) *Store {
 		client:   client,
 		prefix:   o.Prefix,
 		timeout:  o.Timeout,
-		inflight: newInflightLimiter(o.MaxCalls, 3*o.connTimeout), // two checks and the wait for a PING
+		inflight: newInflightLimiter(o.MaxCalls, maxSilence(o)),
 		now:      time.Now,
 		denied:   deniedKeys{seed: maphash.MakeSeed()},
 		close:    func() {},

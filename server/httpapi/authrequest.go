@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"net/http"
@@ -67,8 +68,8 @@ func (s *Server) decideAndHold(r *http.Request, c *call, a *authRequest) (takeRe
 	select {
 	case <-timer.C:
 		return response, nil
-	case <-ctx.Done():
-		return takeResponse{}, s.refund(ctx, a, response)
+	case <-ctx.Done(): // no decision: the request was neither admitted nor denied
+		return takeResponse{}, cmp.Or(s.refund(ctx, a, response), ctx.Err())
 	}
 }
 

@@ -1,7 +1,9 @@
 package httpapi_test
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -14,6 +16,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/httpapi"
+	"github.com/penstock-io/penstock/server/internal/requestlog"
 )
 
 // auth sends a request to /v1/auth. The headers are names and values in turn.
@@ -316,7 +319,12 @@ func TestAuthRequestRefundsOnDisconnect(t *testing.T) {
 		"domain=edge&queue=k",
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			server := newServer(t, newEngine(t, penstock.NewMemory(nil), nil), &httpapi.Options{MaxHold: 2 * time.Hour})
+			var log bytes.Buffer
+			requests, err := requestlog.New(requestlog.Options{Log: slog.New(slog.NewTextHandler(&log, nil)), Denials: penstock.PerSecond(9)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			server := newServer(t, newEngine(t, penstock.NewMemory(nil), nil), &httpapi.Options{MaxHold: 2 * time.Hour, Requests: requests})
 			authDirectly(context.Background(), server, query)
 			ctx, disconnect := context.WithCancel(context.Background())
 			done := make(chan struct{})
@@ -331,6 +339,9 @@ func TestAuthRequestRefundsOnDisconnect(t *testing.T) {
 			w := authDirectly(context.Background(), server, query)
 			if held := time.Since(begin); w.Code != 200 || held != time.Hour-time.Second {
 				t.Errorf("%s: got %d after %v, want 200 after 59m59s, in place of the disconnected request", query, w.Code, held)
+			}
+			if log.Len() > 0 {
+				t.Errorf("%s: no request was denied or invalid, and the log has %s", query, &log)
 			}
 		})
 	}

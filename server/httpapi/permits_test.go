@@ -1,13 +1,16 @@
 package httpapi_test
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/httpapi"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -64,4 +67,24 @@ func TestPermitsOfRules(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A descriptor that releases a permit is carried out beside one that is refused, and is not on
+// record as refused.
+func TestReleaseBesideAForbiddenRefundIsNotOnRecord(t *testing.T) {
+	e := engine.New(frozenMemory(), &engine.Options{Token: "secret"})
+	set, err := rules.Parse(rules.File{Name: "test.yaml", Text: []byte(permitRules)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.SetRules(set)
+	log := newAudit(t, io.Discard)
+	body := `{"domain":"edge","descriptors":[` +
+		`{"entries":[{"key":"user","value":"ada"},{"key":"request_id","value":"r"}],"isNegativeHits":true},` +
+		`{"entries":[{"key":"path","value":"/"}],"isNegativeHits":true}]}`
+	remote := refundCaller{from: "10.0.0.1:4711", host: "penstock:8080"}
+	w := remote.post(newServer(t, e, &httpapi.Options{Audit: log}), "/json", body, "")
+	if want := []string{"POST /json key.refund refused: edge path=/"}; w.Code != 200 || !slices.Equal(summaries(log), want) {
+		t.Errorf("got %d %s and %q, want %q", w.Code, w.Body, summaries(log), want)
+	}
 }

@@ -60,11 +60,13 @@ func (q *Request) forbidRefunds(hasID func([]rules.Entry) bool, mayRefund func()
 	return forbidden
 }
 
-// costs returns the entries and costs of the descriptors.
-func (q *Request) costs() []engine.Descriptor {
-	ds := make([]engine.Descriptor, len(q.Descriptors))
+// forbidden returns the entries and costs of the descriptors that refund though the caller
+// may not.
+func (q *Request) forbidden() (ds []engine.Descriptor) {
 	for i := range q.Descriptors {
-		ds[i] = engine.Descriptor{Entries: q.Descriptors[i].Entries, Cost: q.cost(&q.Descriptors[i])}
+		if d := &q.Descriptors[i]; d.forbidden {
+			ds = append(ds, engine.Descriptor{Entries: d.Entries, Cost: q.cost(d)})
+		}
 	}
 	return ds
 }

@@ -123,7 +123,7 @@ type Caller struct {
 // returns ErrRefundForbidden.
 func (s *Service) Handle(ctx context.Context, c *Call, caller Caller) error {
 	if c.ForbiddenRefunds = c.Request.forbidRefunds(s.hasID(c.Request.Domain), caller.MayRefund); c.ForbiddenRefunds > 0 {
-		s.options.Audit.RefuseAll(caller.Entry().OfDescriptors(c.Request.Domain, c.Request.costs()), ErrRefundForbidden.Error())
+		s.options.Audit.RefuseAll(caller.Entry().OfDescriptors(c.Request.Domain, c.Request.forbidden()), ErrRefundForbidden.Error())
 	}
 	if c.ForbiddenRefunds > 0 && c.ForbiddenRefunds == len(c.Request.Descriptors) {
 		return ErrRefundForbidden

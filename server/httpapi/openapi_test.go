@@ -357,6 +357,10 @@ func sendEnvoy(t *testing.T, send sendFunc) {
 	refund := `{"domain":"d","descriptors":[{` + entries("day") + `,"hitsAddend":1,"isNegativeHits":true}]}`
 	send(server, localAddr, "POST", "/json", refund)
 	send(server, remoteAddr, "POST", "/json", refund)
+	// Of several descriptors, a refund that is not permitted fails alone.
+	send(server, remoteAddr, "POST", "/json", strings.Replace(refund, `[{`, `[{`+entries("x")+`},{`, 1))
+	largest := `{"entries":[` + strings.Repeat(`{"key":"k"},`, 127) + `{"key":"k"}]}`
+	send(server, localAddr, "POST", "/json", `{"domain":"d","descriptors":[`+largest+strings.Repeat(`,{`+entries("x")+`}`, 255)+`]}`)
 	send(server, localAddr, "POST", "/json", `{`)
 	send(server, localAddr, "POST", "/json", strings.Repeat(" ", 64<<10+1))
 }

@@ -106,6 +106,14 @@ func (ev *evaluation) release() {
 // prepare finds the limit and the key of every descriptor. The rules of the first have been
 // found already.
 func (ev *evaluation) prepare(ctx context.Context, t *ruleTable, domain *rules.Domain, ds []Descriptor, found int) error {
+	if err := ev.find(ctx, t, domain, ds, found); err != nil {
+		return err
+	}
+	return ev.admitOverrides(ds)
+}
+
+// find is prepare without making room for what the descriptors leave behind.
+func (ev *evaluation) find(ctx context.Context, t *ruleTable, domain *rules.Domain, ds []Descriptor, found int) error {
 	ev.plain = true
 	for i := found; i < len(ds); i++ {
 		if err := ev.match(ctx, t, domain, i, &ds[i]); err != nil {
@@ -114,10 +122,7 @@ func (ev *evaluation) prepare(ctx context.Context, t *ruleTable, domain *rules.D
 	}
 	ev.applyReplaces()
 	ev.setText()
-	if err := ev.setID(domain); err != nil {
-		return err
-	}
-	return ev.admitOverrides(ds)
+	return ev.setID(domain)
 }
 
 // match finds the limit of a descriptor, if there is one.

@@ -88,3 +88,36 @@ func TestReleaseBesideAForbiddenRefundIsNotOnRecord(t *testing.T) {
 		t.Errorf("got %d %s and %q, want %q", w.Code, w.Body, summaries(log), want)
 	}
 }
+
+// A request by rules that cannot be decided fails a list, and no other request of it is charged.
+func TestTakeEachChargesNothingBesideAnInvalidRequest(t *testing.T) {
+	onEachStore(t, func(t *testing.T, store penstock.Store) {
+		e := engine.New(store, &engine.Options{Token: "secret"})
+		set, err := rules.Parse(rules.File{Name: "test.yaml", Text: []byte(permitRules)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.SetRules(set)
+		server := newServer(t, e, nil)
+		remote := refundCaller{from: "10.0.0.1:4711", host: "penstock:8080"}
+		const others = `{"key":"k","limit":"9/1h"},{"domain":"edge","descriptors":[{"entries":[{"key":"path","value":"/"}]}]},`
+		for body, pointer := range map[string]string{
+			`{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"ada"}]}]}`:                                                      "descriptors",
+			`{"domain":"edge","descriptors":[{"entries":[{"key":"path","value":"x"}]}],"id":"x"}`:                                               "descriptors",
+			`{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"ada"},{"key":"request_id","value":"r"}]}],"cost":9999}`:         "cost",
+			`{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"ada"},{"key":"request_id","value":"r"}]}],"reset":true}`:        "id",
+			`{"domain":"edge","descriptors":[{"entries":[{"key":"unruled"}]},{"entries":[{"key":"path","value":"x"}]}],"id":"x","cost":1}`:      "descriptors",
+			`{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"ada"},{"key":"request_id","value":"r"}],"cost":101}],"cost":1}`: "cost",
+		} {
+			w := remote.post(server, "/v1/take", `{"mode":"each","requests":[`+others+body+`]}`, "")
+			if w.Code != 400 || !strings.Contains(w.Body.String(), `"pointer":"#/requests/2/`+pointer+`"`) {
+				t.Errorf("%s: got %d %s, want 400 about %s of request 2", body, w.Code, w.Body, pointer)
+			}
+		}
+		peek := strings.NewReplacer(`"9/1h"`, `"9/1h","cost":0`, `"edge"`, `"edge","cost":0`).Replace(strings.TrimSuffix(others, ","))
+		w := remote.post(server, "/v1/take", `{"mode":"each","requests":[`+peek+`]}`, "")
+		if text := w.Body.String(); !strings.Contains(text, `"remaining":9`) || !strings.Contains(text, `"remaining":5`) {
+			t.Errorf("afterwards: got %s, want 9 and 5 remaining", text)
+		}
+	})
+}

@@ -101,11 +101,6 @@ func problemOf(err error) httplimit.Problem {
 		return field.asProblem()
 	}
 	switch {
-	case errors.Is(err, engine.ErrNoDomain):
-		return (&fieldError{path: []string{"domain"}, problem: "must not be empty"}).asProblem()
-	case errors.Is(err, engine.ErrNoDescriptors), errors.Is(err, engine.ErrTooManyDescriptors),
-		errors.Is(err, engine.ErrNoPermitID), errors.Is(err, engine.ErrNoRelease), errors.Is(err, engine.ErrNoSettle):
-		return (&fieldError{path: []string{"descriptors"}, problem: err.Error()}).asProblem()
 	case errors.Is(err, engine.ErrNoRules):
 		return noRules
 	case errors.Is(err, penstock.ErrUnknownID):
@@ -147,7 +142,7 @@ func asFieldError(err error) error {
 	}
 	var field *penstock.FieldError
 	if !errors.As(err, &field) {
-		return err
+		return asDescriptorError(err)
 	}
 	e := &fieldError{problem: field.Field + " " + field.Problem, kind: ProblemBadLimit}
 	switch name := jsonNames[field.Field]; {
@@ -162,6 +157,19 @@ func asFieldError(err error) error {
 		e.problem = name + " " + field.Problem
 	}
 	return e
+}
+
+// asDescriptorError returns an error of the engine about what the rules match as a fieldError,
+// and other errors as they are.
+func asDescriptorError(err error) error {
+	switch {
+	case errors.Is(err, engine.ErrNoDomain):
+		return &fieldError{path: []string{"domain"}, problem: "must not be empty"}
+	case errors.Is(err, engine.ErrNoDescriptors), errors.Is(err, engine.ErrTooManyDescriptors),
+		errors.Is(err, engine.ErrNoPermitID), errors.Is(err, engine.ErrNoRelease), errors.Is(err, engine.ErrNoSettle):
+		return &fieldError{path: []string{"descriptors"}, problem: err.Error()}
+	}
+	return err
 }
 
 // jsonNames maps the fields of penstock.Request to JSON fields.

@@ -74,7 +74,7 @@ func (c *call) decideEach(ctx context.Context, e *engine.Engine, mayRefund func(
 	if err := c.prepareStoreRequests(e, mayRefund); err != nil {
 		return takeResponse{}, err
 	}
-	if err := c.checkRulesLoaded(e); err != nil {
+	if err := c.checkByRules(ctx, e); err != nil {
 		return takeResponse{}, err
 	}
 	if err := e.TakeEach(ctx, c.storeRequests, c.decisions, mayRefund); err != nil {
@@ -118,12 +118,15 @@ func (c *call) prepareStoreRequests(e *engine.Engine, mayRefund func() bool) err
 	return nil
 }
 
-// checkRulesLoaded returns an error if a request needs rules and none are loaded.
-// It is called before any request is charged.
-func (c *call) checkRulesLoaded(e *engine.Engine) error {
+// checkByRules validates the requests by rules before any request is charged.
+func (c *call) checkByRules(ctx context.Context, e *engine.Engine) error {
 	for i := range c.requests {
-		if c.requests[i].fields.has(ruleFields) && e.Rules() == nil {
-			return inRequest(i, engine.ErrNoRules)
+		t := &c.requests[i]
+		if !t.fields.has(ruleFields) {
+			continue
+		}
+		if err := e.Check(ctx, t.domain, t.id, t.settle, t.descriptors); err != nil {
+			return inRequest(i, err)
 		}
 	}
 	return nil
@@ -201,6 +204,11 @@ func (c *call) locateInvalid(err error) error {
 			return inRequest(i, err)
 		}
 	}
+	return aboutList(err)
+}
+
+// aboutList returns an error about a field as one about the list.
+func aboutList(err error) error {
 	var field *fieldError
 	if err = asFieldError(err); errors.As(err, &field) && field.kind != ProblemLimitRefused {
 		field.path = []string{"requests"}
@@ -215,7 +223,7 @@ func (c *call) decideAllByRules(ctx context.Context, e *engine.Engine) (takeResp
 		descriptors = append(descriptors, c.requests[i].descriptors...)
 	}
 	if err := c.requests[0].decideByRules(ctx, e, descriptors, &c.result); err != nil {
-		return takeResponse{}, in("requests", err)
+		return takeResponse{}, aboutList(err)
 	}
 	rest := responsesOf(c.result.Statuses, descriptors)
 	parts := make([]takeResponse, len(c.requests))

@@ -61,6 +61,8 @@ class Gateway(BaseHTTPRequestHandler):
         try:
             body = json.loads(self.rfile.read(min(int(self.headers["Content-Length"]), 1 << 16)))
             prompt, max_tokens = str(body["prompt"]), int(body.get("max_tokens", 1000))
+            if max_tokens < 1:  # a customer must not lower the estimate, which would take nothing
+                raise ValueError("want max_tokens of at least 1")
             self.complete(customer, prompt, max_tokens)
         except (KeyError, TypeError, ValueError, penstock.InvalidRequestError):
             self.reply(400)

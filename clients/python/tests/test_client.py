@@ -185,10 +185,11 @@ class ClientTest(unittest.TestCase):
             # which one is available again every four seconds.
             spent = before.remaining - CLIENT.peek(day).remaining
             self.assertTrue(0 < spent <= 6 + tokens, f"{spent} of {tokens} tokens were charged")
-            with self.assertRaises(urllib.error.HTTPError) as raised:
-                complete(address, {"prompt": "", "max_tokens": 2000})
-            self.assertEqual(raised.exception.code, 429)
-            raised.exception.close()
+            for prompt, max_tokens, status in (("", 2000, 429), ("free", -2, 400)):
+                with self.assertRaises(urllib.error.HTTPError) as raised:
+                    complete(address, {"prompt": prompt, "max_tokens": max_tokens})
+                self.assertEqual(raised.exception.code, status)
+                raised.exception.close()
 
     def test_outage_is_decided_by_choice_and_a_retry_outlives_it(self) -> None:
         request = Request("py-outage", "100/24h", 10, id="outage-py")

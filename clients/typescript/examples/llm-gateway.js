@@ -32,6 +32,8 @@ async function complete(request, response) {
   const customer = customers.get(request.headers["x-api-key"]);
   if (!customer) return void response.writeHead(401).end();
   const { prompt, max_tokens: maxTokens = 1000 } = JSON.parse(await bodyOf(request));
+  // A customer must not lower the estimate: below 1 it would take nothing.
+  if (typeof prompt !== "string" || !(maxTokens >= 1)) throw new RangeError("want a prompt, and max_tokens of at least 1");
   const id = randomUUID();
   const promptTokens = Math.floor(prompt.length / 4) + 1;
   const estimate = budgets(customer).map((budget) => ({ ...budget, cost: promptTokens + maxTokens }));

@@ -236,6 +236,10 @@ async function checkGateway(gateway) {
     method: "POST", headers: { "X-API-Key": "ada" }, body: JSON.stringify({ prompt: "", max_tokens: 2000 }),
   });
   assert.equal(tooMuch.status, 429);
+  const free = await fetch(`${gateway.address}/complete`, {
+    method: "POST", headers: { "X-API-Key": "ada" }, body: JSON.stringify({ prompt: "free", max_tokens: -2 }),
+  });
+  assert.equal(free.status, 400);
 }
 
 // stopping runs a check and stops what it uses, also if it fails.

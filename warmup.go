@@ -142,7 +142,7 @@ func (w *WarmUp) TakeEach(ctx context.Context, rs []Request, ds []Decision) erro
 	if hasAtMost(rs) && w.price() > 1 {
 		return TakeEach(ctx, StoreFunc(w.Take), rs, ds)
 	}
-	return w.takeMany(ctx, TakeEach, rs, ds)
+	return w.takeMany(ctx, TakeEach, rs, ds, func(r Request, p int64) int64 { return priceOf(&r, p) })
 }
 
 func hasAtMost(rs []Request) bool {
@@ -156,23 +156,34 @@ func hasAtMost(rs []Request) bool {
 
 // TakeAll decides the requests all or nothing. It implements [AtomicStore].
 func (w *WarmUp) TakeAll(ctx context.Context, rs []Request, ds []Decision) error {
-	return w.takeMany(ctx, TakeAll, rs, ds)
+	if w.price() == 1 {
+		return TakeAll(ctx, w.next, rs, ds)
+	}
+	totals := totalsOf(rs) // a price that the limit cannot grant for all of them is lowered
+	return w.takeMany(ctx, TakeAll, rs, ds, func(r Request, p int64) int64 {
+		if r.Cost > 0 {
+			r.Cost = totals[stateKeyOf(r)]
+		}
+		return priceOf(&r, p)
+	})
 }
 
 func (w *WarmUp) takeMany(
 	ctx context.Context, take func(context.Context, Store, []Request, []Decision) error, rs []Request, ds []Decision,
+	priceOf func(r Request, p int64) int64,
 ) error {
 	p := w.price()
 	if p == 1 || len(ds) < len(rs) {
 		return take(ctx, w.next, rs, ds)
 	}
-	paid := make([]Request, len(rs))
+	paid, prices := make([]Request, len(rs)), make([]int64, len(rs))
 	for i := range rs {
-		paid[i] = priced(rs[i], priceOf(&rs[i], p))
+		prices[i] = priceOf(rs[i], p)
+		paid[i] = priced(rs[i], prices[i])
 	}
 	err := take(ctx, w.next, paid, ds)
 	for i := range rs {
-		ds[i] = inUnits(ds[i], &rs[i], priceOf(&rs[i], p))
+		ds[i] = inUnits(ds[i], &rs[i], prices[i])
 	}
 	return err
 }

@@ -194,6 +194,17 @@ func TestWarmUpNeverLocksOut(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	withWarmUp(t, "10/1m fixed-window", func(t *testing.T, cold, warm *penstock.Limiter) {
+		for cost, left := range map[int64]int64{1: 4, 2: 2, 4: 2} { // twice, at prices of three, two and one
+			r := cold.Request(fmt.Sprint("key ", cost))
+			r.Cost = cost
+			ds := make([]penstock.Decision, 2)
+			if err := penstock.TakeAll(ctx, cold.Store(), []penstock.Request{r, r}, ds); err != nil || ds[0].Granted != cost || ds[1].Granted != cost {
+				t.Errorf("twice %d: %v, %v, want them", cost, ds, err)
+			}
+			expectRemaining(t, warm, r.Key, left)
+		}
+	})
 }
 
 func TestWarmUpTakeAllPaysForEach(t *testing.T) {

@@ -48,11 +48,6 @@ func (s *Server) keepHistory() {
 	}
 	s.loadHistory()
 	s.background = append(s.background, s.saveHistories)
-	s.closers = append(s.closers, func(context.Context) error {
-		s.observer.Tick() // of the last second
-		s.saveHistory()
-		return nil
-	})
 }
 
 func (s *Server) loadHistory() {
@@ -65,6 +60,8 @@ func (s *Server) loadHistory() {
 	}
 }
 
+// saveHistories saves the history at each interval, and when the server ends. One that failed to
+// start leaves the file as it is: it may have no rules, and then would forget the history of them all.
 func (s *Server) saveHistories(ctx context.Context) {
 	tick := time.NewTicker(historyInterval)
 	defer tick.Stop()
@@ -73,6 +70,8 @@ func (s *Server) saveHistories(ctx context.Context) {
 		case <-tick.C:
 			s.saveHistory()
 		case <-ctx.Done():
+			s.observer.Tick() // of the last second
+			s.saveHistory()
 			return
 		}
 	}

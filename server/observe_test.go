@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-io/penstock/server"
 	"github.com/penstock-io/penstock/server/observe"
 )
 
@@ -62,6 +63,31 @@ func TestServerLiveAgreesWithMetrics(t *testing.T) {
 		if top = observed[observe.Top](t, d, "/v1/top?rule="+none); len(top.Keys) != 2 || top.Keys[0].Limit == "" {
 			t.Errorf("of limits in requests: %+v", top.Keys)
 		}
+	})
+}
+
+// A mistake in the rules keeps a server from starting, but costs no history.
+func TestServerThatFailsToStartKeepsHistory(t *testing.T) {
+	settings := map[string]string{"data": t.TempDir(), "rules": writeRules(t, shopRules)}
+	d := start(t, settings)
+	post(t, d.addr("http"), `{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"42"}]}]}`)
+	d.end()
+
+	wrong := load(t, map[string]string{"data": settings["data"], "rules": writeRules(t, "domain: shop\ndescriptors: [{kee: user}]")})
+	if _, err := server.New(t.Context(), wrong, nil); err == nil {
+		t.Fatal("a server with wrong rules has started")
+	}
+	d = start(t, settings)
+	d.await("history", func() bool {
+		for _, r := range observed[observe.Live](t, d, "/v1/live?window=1d").Rules {
+			if r.Name == "shop/user" && len(r.Decisions) > 0 { // empty until the first second is over
+				if r.Counts.Allowed != 1 {
+					t.Errorf("the history has %+v, want one allowed request", r.Counts)
+				}
+				return true
+			}
+		}
+		return false
 	})
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/bench/internal/measure"
+	"github.com/penstock-io/penstock/internal/redistest"
 )
 
 // healthyPath compares a store with each wrapper and without, in turns.
@@ -83,6 +85,38 @@ func (w *outageTimer) take(lim *penstock.Limiter, key string) (penstock.Decision
 	return d, err
 }
 
+// pause begins to record, and stops a server that is up. On a busy machine it may have been late by
+// itself, and so be down already when it is stopped; then it is tried again.
+func (w *outageTimer) pause(f *penstock.Fallback, server *redistest.Server) (err error) {
+	up := func() bool {
+		down, _ := f.Down() // callers are told of it later
+		return down == 0 && !w.down.Load()
+	}
+	late := waitUntil("Redis is stopped while it is up", func() bool {
+		if !up() {
+			return false
+		}
+		w.recording.Store(true)
+		if err = server.Pause(); err != nil || up() {
+			return true
+		}
+		w.stop()
+		err = server.Resume()
+		return err != nil
+	})
+	return errors.Join(err, late)
+}
+
+// stop ends the recording, and returns what was recorded.
+func (w *outageTimer) stop() (before, after []time.Duration) {
+	w.recording.Store(false)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	before, after = slices.Clone(w.before), slices.Clone(w.after)
+	w.before, w.after = nil, nil
+	return before, after
+}
+
 // hasBoth reports whether there were calls until the first store was given up, and since then.
 func (w *outageTimer) hasBoth() bool {
 	w.mu.Lock()
@@ -130,12 +164,8 @@ func (b *bench) hang() error {
 		})
 	}()
 	<-time.After(b.span / 2)
-	if err := waitUntil("Redis is up", func() bool { return !w.down.Load() }); err != nil {
-		return err
-	}
 	goroutines, bytes := runtime.NumGoroutine(), heap()
-	w.recording.Store(true)
-	if err := s.servers[0].Pause(); err != nil {
+	if err := w.pause(fallback, s.servers[0]); err != nil {
 		return err
 	}
 	most := 0
@@ -147,11 +177,7 @@ func (b *bench) hang() error {
 	if err != nil {
 		return err
 	}
-	w.recording.Store(false)
-	w.mu.Lock()
-	until, after := slices.Clone(w.before), slices.Clone(w.after)
-	w.before, w.after = nil, nil
-	w.mu.Unlock()
+	until, after := w.stop()
 	still := runtime.NumGoroutine()
 	grown := int64(heap()-bytes) - int64(8*(cap(until)+cap(after)))
 	if err := s.servers[0].Resume(); err != nil {

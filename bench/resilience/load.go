@@ -60,13 +60,13 @@ func (t *counts) add(other *counts) {
 // part of a decision.
 const atATime = 8
 
-// callFreely runs all callers as fast as they can. Each counts for itself, to avoid
-// contention.
+// callFreely runs all callers as fast as they can, and each at least once. Each counts for itself,
+// to avoid contention.
 func callFreely(length time.Duration, take takeFunc) *counts {
 	t := &counts{}
 	t.run(callers, func(caller int, begin time.Time) {
 		rng, own := rand.New(rand.NewPCG(uint64(caller), 1)), &counts{}
-		for time.Since(begin) < length {
+		for first := true; first || time.Since(begin) < length; first = false {
 			for range atATime {
 				own.record(take(rng))
 			}

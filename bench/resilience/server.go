@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 	"time"
@@ -19,6 +18,7 @@ type servers struct {
 	sentinels []*redistest.Server
 	url       string
 	stores    []*redisstore.Store
+	ports     []func() // end the reservations of the ports of the Cluster bus
 }
 
 // startRedis starts one server without persistence.
@@ -51,6 +51,9 @@ func (s *servers) stop() {
 	}
 	for _, server := range append(s.sentinels, s.servers...) {
 		server.Stop()
+	}
+	for _, release := range s.ports {
+		release()
 	}
 }
 
@@ -95,15 +98,19 @@ func limiter(store penstock.Store, text string) (*penstock.Limiter, error) {
 	return penstock.New(store, limit)
 }
 
+// waitLimit only detects hangs: on a busy machine an election may need several attempts, and
+// sentinels that were stopped themselves do nothing for half a minute.
+const waitLimit = 5 * time.Minute
+
 // waitUntil polls until a condition holds.
 func waitUntil(what string, is func() bool) error {
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(waitLimit); time.Now().Before(deadline); {
 		if is() {
 			return nil
 		}
 		<-time.After(5 * time.Millisecond)
 	}
-	return fmt.Errorf("waited a minute until %s", what)
+	return fmt.Errorf("waited for %s until %s", waitLimit, what)
 }
 
 func replyContains(s *redistest.Server, text string, words ...string) bool {
@@ -113,7 +120,12 @@ func replyContains(s *redistest.Server, text string, words ...string) bool {
 
 const masterName = "limits"
 
-// startSentinel starts a primary with two replicas, and three sentinels.
+// longDownAfter is how long, in milliseconds, a server may be silent before a sentinel replaces
+// it: longer than a run, so that a busy server is not taken for a dead one.
+const longDownAfter = 3_600_000
+
+// startSentinel starts a primary with two replicas, and three sentinels, which do not replace it
+// before allowSentinelFailover.
 func startSentinel() (*servers, error) {
 	s, err := startRedis()
 	if err != nil {
@@ -126,7 +138,7 @@ func startSentinel() (*servers, error) {
 		}
 	}
 	config := fmt.Sprintf("bind 127.0.0.1\nsentinel monitor %[1]s 127.0.0.1 %[2]s 2\n"+
-		"sentinel down-after-milliseconds %[1]s 1000\nsentinel failover-timeout %[1]s 3000\n", masterName, primary)
+		"sentinel down-after-milliseconds %[1]s %[3]d\nsentinel failover-timeout %[1]s 3000\n", masterName, primary, longDownAfter)
 	var addresses []string
 	for range 3 {
 		if err := s.start(redistest.Options{Sentinel: config}); err != nil {
@@ -155,6 +167,16 @@ func startSentinel() (*servers, error) {
 	return s, err
 }
 
+// allowSentinelFailover lets the sentinels replace a primary that does not answer for a second.
+func (s *servers) allowSentinelFailover() error {
+	for _, sentinel := range s.sentinels {
+		if _, err := sentinel.Command("SENTINEL", "SET", masterName, "down-after-milliseconds", "1000"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // replicated reports whether the servers from an index on have their primary's data.
 func (s *servers) replicated(from int) bool {
 	for _, replica := range s.servers[from:] {
@@ -167,20 +189,23 @@ func (s *servers) replicated(from int) bool {
 
 const shards = 3
 
-// startCluster starts a Cluster of three shards with a replica each.
+// startCluster starts a Cluster of three shards with a replica each, which does not take over
+// before allowClusterFailover.
 func startCluster() (*servers, error) {
 	s := &servers{}
 	var buses []string
 	for range 2 * shards {
-		bus, err := freePort()
+		port, release, err := redistest.ReservePort()
 		if err != nil {
 			s.stop()
 			return nil, err
 		}
+		s.ports = append(s.ports, release)
+		bus := strconv.Itoa(port)
 		buses = append(buses, bus)
 		err = s.start(redistest.Options{Args: []string{
 			"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-port", bus,
-			"--cluster-node-timeout", "2000", "--cluster-require-full-coverage", "no",
+			"--cluster-node-timeout", "2000", "--cluster-require-full-coverage", "no", "--cluster-replica-no-failover", "yes",
 		}})
 		if err != nil {
 			return nil, err
@@ -191,6 +216,12 @@ func startCluster() (*servers, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// allowClusterFailover lets the replica of the first server take over.
+func (s *servers) allowClusterFailover() error {
+	_, err := s.servers[shards].Command("CONFIG", "SET", "cluster-replica-no-failover", "no")
+	return err
 }
 
 // formCluster joins the servers into a Cluster.
@@ -236,14 +267,4 @@ func (s *servers) formCluster(buses []string) error {
 		}
 		return s.replicated(shards)
 	})
-}
-
-func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = l.Close() }()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	return port, err
 }

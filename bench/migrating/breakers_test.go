@@ -124,6 +124,7 @@ func hystrixAfter(g *overload.Gate, b *overload.Breaker, call func() error) erro
 // ten are in flight. A gate counts them until they end.
 func TestHystrixTimeoutLeavesCallsInFlight(t *testing.T) {
 	const limit = 10
+	hystrix.Flush() // or its circuit would still be open if the test is repeated
 	g := overload.NewGate(&overload.GateOptions{Limit: limit, MaxWait: -1})
 	b := overload.NewBreaker(nil)
 	for name, before := range map[string]bool{"hystrix-go": true, "penstock": false} {

@@ -74,14 +74,14 @@ func redisRate(t *testing.T, addr string) *redis_rate.Limiter {
 }
 
 func TestRedisRateExampleRuns(t *testing.T) {
-	_, addr, _ := startRedis(t)
+	c, addr, _ := startRedis(t)
 	if err := redisRateBefore(t.Context(), addr); err != nil {
 		t.Error(err)
 	}
-	if err := whileBusy(func() error { return redisRateAfter(t.Context(), addr) }); err != nil {
+	if err := c.whileBusy(func() error { return redisRateAfter(t.Context(), addr) }); err != nil {
 		t.Error(err)
 	}
-	if err := whileBusy(func() error {
+	if err := c.whileBusy(func() error {
 		for _, test := range []struct {
 			perMinute int64
 			want      bool
@@ -100,10 +100,12 @@ func TestRedisRateExampleRuns(t *testing.T) {
 	}
 }
 
-// whileBusy repeats a call that the default timeout of 50 ms ended, as on a busy machine.
-func whileBusy(call func() error) error {
+// whileBusy repeats a call that the default timeout of 50 ms ended, as on a busy machine. The call may
+// have been charged, so it is repeated a minute later by the clock, when its units have come back.
+func (c *clock) whileBusy(call func() error) error {
 	err := call()
 	for deadline := time.Now().Add(time.Minute); errors.Is(err, penstock.ErrUnavailable) && time.Now().Before(deadline); {
+		c.advance(time.Minute)
 		err = call()
 	}
 	return err
@@ -120,6 +122,25 @@ func TestRedisRateAgrees(t *testing.T) {
 			}
 			return res.Allowed == n
 		})
+}
+
+// A call that was charged and then ended leaves units for those that repeat it.
+func TestWhileBusyWaitsForUnits(t *testing.T) {
+	c := newClock()
+	lim, calls := limiter(t, c.memory(), penstock.PerMinute(5)), 0
+	err := c.whileBusy(func() error {
+		d, err := lim.Allow(t.Context(), "k")
+		if calls++; err == nil && d.Allowed && calls <= 20 {
+			err = penstock.ErrUnavailable // on the way back
+		}
+		if err == nil && !d.Allowed {
+			err = errTooMany
+		}
+		return err
+	})
+	if err != nil || calls != 21 {
+		t.Errorf("after %d calls: %v", calls, err)
+	}
 }
 
 // It counts in seconds since 2017, and a float of that has steps of 60 ns: at a

@@ -98,6 +98,10 @@ func (b *bench) serveOverridden(redis *redistest.Server) (all []overridden, done
 			return nil, nil, err
 		}
 		all = append(all, overridden{p, admin})
+		if err := p.awaitListener(admin); err != nil { // it is opened after that of the HTTP API
+			done()
+			return nil, nil, err
+		}
 	}
 	return all, done, nil
 }

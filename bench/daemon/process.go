@@ -39,19 +39,27 @@ func start(name, addr string, cmd *exec.Cmd) (*process, error) {
 		_ = cmd.Wait()
 		close(p.exited)
 	}()
+	if err := p.awaitListener(addr); err != nil {
+		p.stop()
+		return nil, err
+	}
+	return p, nil
+}
+
+// awaitListener waits until an address of the server accepts connections.
+func (p *process) awaitListener(addr string) error {
 	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); {
 		if c, err := net.Dial("tcp", addr); err == nil {
 			_ = c.Close()
-			return p, nil
+			return nil
 		}
 		select {
 		case <-p.exited:
-			return nil, fmt.Errorf("%s exited:\n%s", name, &p.log)
+			return fmt.Errorf("%s exited:\n%s", p.name, &p.log)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	p.stop()
-	return nil, fmt.Errorf("%s does not listen at %s:\n%s", name, addr, &p.log)
+	return fmt.Errorf("%s does not listen at %s", p.name, addr)
 }
 
 func (p *process) stop() {

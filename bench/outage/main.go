@@ -136,13 +136,13 @@ func (c *counters) call(ctx context.Context, lim *penstock.Limiter) {
 	}
 }
 
-// watch samples the counters, and kills and restarts Redis in between. A Redis that is late is an
-// outage too.
+// watch samples the counters, and kills and restarts Redis in between, after the fallback has
+// decided. A Redis that is late is an outage too.
 func (c *counters) watch(ctx context.Context, server *redistest.Server, begin time.Time, length time.Duration) (samples []point) {
 	tick := time.NewTicker(sample)
 	defer tick.Stop()
 	killed, restarted := time.Duration(-1), time.Duration(-1)
-	outages, decided, last := 0, false, int64(0) // decided is whether the fallback did in the last sample
+	outages, decided, last, before := 0, false, int64(0), int64(0) // decided is whether the fallback did in the last sample
 	for {
 		// The clock is read last, so that nothing is admitted after the time of a sample.
 		admitted, fallback := c.admitted.Load(), c.fallback.Load()
@@ -158,8 +158,8 @@ func (c *counters) watch(ctx context.Context, server *redistest.Server, begin ti
 		switch {
 		case killed < 0 && at >= fraction(length, killAt):
 			server.Kill()
-			killed = at
-		case killed >= 0 && restarted < 0 && at >= fraction(length, restartAt):
+			killed, before = at, c.fallback.Load()
+		case killed >= 0 && restarted < 0 && at >= fraction(length, restartAt) && fallback > before:
 			if server.Restart() == nil {
 				restarted = at
 			}

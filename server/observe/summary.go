@@ -80,18 +80,34 @@ const (
 	maxSummaryJSON   = 2 << 20 // decompressed
 )
 
-// encodeSummary returns the summary of this daemon.
-func (o *Observer) encodeSummary() ([]byte, error) {
+// A summarySize is how much a summary may contain of what has no bound by itself.
+type summarySize struct{ rules, keys int }
+
+// summarySizes are tried in this order. Callers choose the keys, and random ones cannot be compressed:
+// a daemon must not be missing for others because of them.
+var summarySizes = []summarySize{
+	{maxPeerRules, maxPeerKeys}, {maxPeerRules, maxPeerKeys / 4}, {maxPeerRules, 0}, {maxPeerRules / 4, 0}, {0, 0},
+}
+
+// encodeSummary returns the summary of this daemon, with as much as others accept.
+func (o *Observer) encodeSummary() (summary []byte, err error) {
+	for _, size := range summarySizes {
+		summary, err = encode(o.newSummary(size))
+		if err != nil || len(summary) <= MaxSummaryBytes {
+			return summary, err
+		}
+	}
+	return nil, fmt.Errorf("%d bytes, more than %d", len(summary), MaxSummaryBytes)
+}
+
+func encode(s *peerSummary) ([]byte, error) {
 	var out bytes.Buffer
 	w := gzip.NewWriter(&out)
-	err := errors.Join(json.NewEncoder(w).Encode(o.newSummary()), w.Close())
-	if err == nil && out.Len() > MaxSummaryBytes {
-		err = fmt.Errorf("%d bytes, more than %d", out.Len(), MaxSummaryBytes)
-	}
+	err := errors.Join(json.NewEncoder(w).Encode(s), w.Close())
 	return out.Bytes(), err
 }
 
-func (o *Observer) newSummary() *peerSummary {
+func (o *Observer) newSummary(size summarySize) *peerSummary {
 	s := &peerSummary{
 		Format: summaryFormat, Version: cutText(o.options.Version), Started: o.started.UTC(),
 		Windows: map[Window]peerWindow{}, Top: map[string]peerTop{},
@@ -108,11 +124,11 @@ func (o *Observer) newSummary() *peerSummary {
 				latency[one.Name] = one.buckets
 			}
 		}
-		l.selectRules(LiveQuery{Sort: "decisions", Rules: maxPeerRules})
+		l.selectRules(LiveQuery{Sort: "decisions", Rules: size.rules})
 		s.Windows[w] = peerWindow{Series: l.Series, Rules: cutRows(l.Rules), Latency: latency}
 	}
 	if o.options.TopKeys != nil {
-		s.Top[ByAsked], s.Top[ByDenied] = newPeerTop(o.options.TopKeys.Asked(nil)), newPeerTop(o.options.TopKeys.Denied(nil))
+		s.Top[ByAsked], s.Top[ByDenied] = newPeerTop(o.options.TopKeys.Asked(nil), size.keys), newPeerTop(o.options.TopKeys.Denied(nil), size.keys)
 	}
 	return s
 }
@@ -135,7 +151,7 @@ func newPeerStore(s *Store) peerStore {
 	return p
 }
 
-func newPeerTop(s topkeys.Summary) peerTop {
+func newPeerTop(s topkeys.Summary, most int) peerTop {
 	s.Entries = slices.DeleteFunc(s.Entries, func(e topkeys.Entry) bool {
 		if len(e.Rule) <= maxPeerText && len(e.Limit) <= maxPeerText {
 			return false
@@ -143,7 +159,7 @@ func newPeerTop(s topkeys.Summary) peerTop {
 		s.Floor = max(s.Floor, e.Count)
 		return true
 	})
-	s = s.Top(maxPeerKeys)
+	s = s.Top(most)
 	t := peerTop{Since: s.Since.UTC(), Sampling: s.Sampling, Total: s.Total, Floor: s.Floor}
 	for _, e := range s.Entries {
 		t.Keys = append(t.Keys, peerKey{e.Rule, e.Limit, []byte(e.Key), e.Length, e.Rest, e.Count, e.Error, e.Shadowed})

@@ -245,3 +245,26 @@ func TestWarmUpPaysInUnitsOfRedis(t *testing.T) {
 		take(tr.store, 1, 0, 0)
 	}
 }
+
+// A wrapper that has only Take renews permits by a take that keeps all of them free: it grants
+// them to an ID that holds some, and to no other. So a denied TakeAll releases what it took alone.
+func TestPermitsOfDeniedTakeAllInAWrapperStayHeld(t *testing.T) {
+	t.Parallel()
+	store := openURL(t, "redis://"+startServer(t).Addr, longTimeout)
+	permit := func(key, id string, cost int64) penstock.Request {
+		return penstock.Request{Key: key, Limit: penstock.Limit{Algorithm: penstock.Concurrent, Count: 5, Period: time.Hour}, ID: id, Cost: cost}
+	}
+	for _, r := range []penstock.Request{permit("full", "others", 5), permit("key", "held", 2)} {
+		if d, err := store.Take(t.Context(), r); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	plain := penstock.StoreFunc(store.Take)
+	for _, id := range []string{"held", "new"} {
+		ds := make([]penstock.Decision, 2)
+		err := penstock.TakeAll(t.Context(), plain, []penstock.Request{permit("key", id, 1), permit("full", "more", 1)}, ds)
+		if err != nil || ds[1].Allowed || ds[0].Remaining != 3 {
+			t.Errorf("%s: %v, %v, want a denial and three permits left", id, ds, err)
+		}
+	}
+}

@@ -80,6 +80,8 @@ func (p *protection) acquire(ctx context.Context, call Call, l *chargeList, setT
 	switch {
 	case err != nil:
 		return ctx, nil, p.fail(ctx, call, l, nil, l.now(), err)
+	case permit != nil && p.Shadow != nil:
+		return ctx, permit, nil // which enforces nothing, also if the permit is lost
 	case permit != nil:
 		return permit.Context(), permit, nil
 	case p.Shadow != nil:

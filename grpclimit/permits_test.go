@@ -2,7 +2,10 @@ package grpclimit_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -10,6 +13,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/grpclimit"
+	"github.com/penstock-io/penstock/httplimit"
 )
 
 // A call holds a permit while its handler runs, and releases it however that ends.
@@ -37,6 +41,39 @@ func TestUnaryServerHoldsPermitWhileHandlerRuns(t *testing.T) {
 	_ = call(func(context.Context, any) (any, error) { panic("handler") })
 	if err := call(nothing); err != nil {
 		t.Errorf("after a panic: got %v, want the permit released", err)
+	}
+}
+
+// A call whose permit is lost ends, except in shadow mode, which enforces nothing.
+func TestUnaryServerShadowServesAfterPermitIsLost(t *testing.T) {
+	limit, err := penstock.ParseLimit("1/30s concurrent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, shadow := range []func(context.Context, grpclimit.Call, []httplimit.Answer){nil, func(context.Context, grpclimit.Call, []httplimit.Answer) {}} {
+		synctest.Test(t, func(t *testing.T) {
+			memory, down := penstock.NewMemory(nil), atomic.Bool{}
+			lim, err := penstock.New(penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+				if down.Load() {
+					return penstock.Decision{}, penstock.ErrUnavailable
+				}
+				return memory.Take(ctx, r)
+			}), limit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			intercept := grpclimit.UnaryServer(lim, &grpclimit.Options{
+				Key: func(context.Context, grpclimit.Call) string { return "key" }, Shadow: shadow,
+			})
+			_, _ = intercept(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/s/m"}, func(ctx context.Context, _ any) (any, error) {
+				down.Store(true)
+				time.Sleep(time.Minute)
+				if lost := ctx.Err() != nil; lost == (shadow != nil) {
+					t.Errorf("shadow mode %t: the context has ended: %t", shadow != nil, lost)
+				}
+				return nil, nil
+			})
+		})
 	}
 }
 

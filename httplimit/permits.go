@@ -63,10 +63,11 @@ func (p *protected) hold(w http.ResponseWriter, r *http.Request, l *chargeList) 
 		p.fail(w, r, l, nil, l.now(), err)
 	case permit != nil:
 		defer permit.Release()
-		if p.Shadow == nil {
+		if p.Shadow == nil { // which enforces nothing, also if the permit is lost
 			p.setHeaders(w.Header(), l, parts[:])
+			r = r.WithContext(permit.Context())
 		}
-		p.next.ServeHTTP(w, r.WithContext(permit.Context()))
+		p.next.ServeHTTP(w, r)
 	case p.Shadow != nil:
 		p.Shadow(r, l.answers(parts[:]))
 		p.next.ServeHTTP(w, r)

@@ -1,9 +1,13 @@
 package httplimit_test
 
 import (
+	"context"
 	"errors"
 	"net/http"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
@@ -34,6 +38,29 @@ func TestProtectHoldsPermitWhileHandlerRuns(t *testing.T) {
 	}()
 	if d, err := lim.Peek(t.Context(), "192.0.2.1"); err != nil || d.Remaining != 1 {
 		t.Errorf("after a panic: %v, %v, want the permit released", d, err)
+	}
+}
+
+// A request whose permit is lost ends, except in shadow mode, which enforces nothing.
+func TestProtectShadowServesAfterPermitIsLost(t *testing.T) {
+	for _, shadow := range []func(*http.Request, []httplimit.Answer){nil, func(*http.Request, []httplimit.Answer) {}} {
+		synctest.Test(t, func(t *testing.T) {
+			memory, down := penstock.NewMemory(nil), atomic.Bool{}
+			lim := limiter(t, penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+				if down.Load() {
+					return penstock.Decision{}, penstock.ErrUnavailable
+				}
+				return memory.Take(ctx, r)
+			}), "1/30s concurrent")
+			h := httplimit.Protect(lim, &httplimit.Options{Shadow: shadow})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				down.Store(true)
+				time.Sleep(time.Minute)
+				if lost := r.Context().Err() != nil; lost == (shadow != nil) {
+					t.Errorf("shadow mode %t: the context has ended: %t", shadow != nil, lost)
+				}
+			}))
+			ask(h, "192.0.2.1:1")
+		})
 	}
 }
 

@@ -17,7 +17,9 @@ const pin = math.MaxInt64
 func (s *shard) ensureSlot(cl *compiledLimit, hash uint64, now int64, req algorithm.Request) bool {
 	t := &s.tables[cl.table]
 	if t.Slot(hash) != nil {
-		return s.ensureRoom(cl, hash, now, req)
+		if ok := s.ensureRoom(cl, hash, now, req); ok || t.Slot(hash) != nil {
+			return ok
+		} // it had expired, and was swept to make room
 	}
 	slot := s.newSlot(cl.table, hash, now)
 	if slot == nil || !cl.hasBlocks {

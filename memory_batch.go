@@ -65,7 +65,7 @@ type batchItem struct {
 	index  int    // of the request
 	now    int64  // on the limit's clock
 	total  int64  // cost of all items of the same key that do not overdraw it
-	isNew  bool   // whether this batch allocated the slot
+	isNew  bool   // whether this batch allocated the slot, or the key is idle
 	pinned bool   // whether the slot is kept from being swept
 	renews bool   // whether the item only renews permits
 	expiry uint64 // of the slot, before it was pinned
@@ -320,12 +320,11 @@ func (it *batchItem) pinSlot() bool {
 	if slot != nil && slot[expiryWord] == pin {
 		return true // the same key twice
 	}
-	isNew := slot == nil
 	if !it.shard.ensureSlot(it.limit, it.hash, it.now, it.totalRequest()) {
 		return false
 	}
-	it.isNew = it.isNew || isNew
 	slot = t.Slot(it.hash)
+	it.isNew = it.isNew || slot[expiryWord] == 0
 	it.pinned, it.expiry = true, slot[expiryWord]
 	slot[expiryWord] = pin
 	return true

@@ -93,6 +93,9 @@ func (s *shard) takeGrowing(cl *compiledLimit, hash uint64, now int64, req algor
 	t := &s.tables[cl.table]
 	slot := t.Slot(hash) // ensureRoom may have moved it
 	switch {
+	case slot == nil: // it had expired, and was swept to make room
+		s.takeNew(cl, hash, now, req, d)
+		return
 	case grown:
 		s.decide(cl, slot, now, req, d)
 	case s.isActive(cl.table, hash, now):

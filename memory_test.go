@@ -224,6 +224,32 @@ func TestMemoryShardsShareMaxKeys(t *testing.T) {
 	}
 }
 
+// An idle key whose own block fills the last bytes has room for a longer one: the sweep that
+// frees the block drops the key as well.
+func TestMemoryIdleKeyAtMaxBytesGetsLongerBlock(t *testing.T) {
+	const page = 16 << 10
+	for _, others := range []int{0, 1} {
+		clock := newFakeClock()
+		store := penstock.NewMemory(&penstock.MemoryOptions{MaxBytes: page, Now: clock.now})
+		take := func(cost int64) (penstock.Decision, error) {
+			rs, ds := []penstock.Request{{Key: "k", Limit: penstock.PerMinute(100).WithAlgorithm(penstock.SlidingLog), Cost: cost}}, make([]penstock.Decision, 2)
+			for range others { // all or nothing
+				rs = append(rs, penstock.Request{Key: "other", Limit: penstock.PerHour(5), Cost: 1})
+			}
+			err := penstock.TakeAll(ctx, store, rs, ds)
+			return ds[0], err
+		}
+		if _, err := take(1); err != nil || store.Stats().Bytes != page {
+			t.Fatalf("%v, %+v, want that the block needs a page", err, store.Stats())
+		}
+		clock.advance(time.Hour)
+		d, err := take(20)
+		if got := store.Stats(); err != nil || d.Granted != 20 || got.OverflowDecisions != 0 {
+			t.Errorf("with %d others: got %v, %+v, %v, want 20 granted without overflow", others, d, got, err)
+		}
+	}
+}
+
 func TestMemoryMaxBytesBoundsLogs(t *testing.T) {
 	store := penstock.NewMemory(&penstock.MemoryOptions{MaxBytes: 1 << 20, Now: newFakeClock().now})
 	lim := limiter(t, store, "1000/1h sliding-log")

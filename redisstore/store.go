@@ -174,6 +174,7 @@ type Store struct {
 	groups      takeGroups
 	unrolled    unrolledScripts
 	denied      deniedKeys
+	rollBacks   rollBacks
 	now         func() time.Time // local time, used only to estimate Redis's
 	clockOffset atomic.Int64     // Redis's clock minus the local one, in ticks
 	batchingOff atomic.Bool      // whether a script may only have one key

@@ -30,7 +30,9 @@ import (
 // more after a random pause, if there is time. Units that cannot be
 // refunded, because the process has died or a node does not answer, become available
 // again in the course of the limit, like all units taken; the retry of a call with an
-// ID that ended so is then [penstock.ErrUnknownID].
+// ID that ended so is then [penstock.ErrUnknownID]. After an error, units that a node may have
+// reserved are refunded in the background; a retry with the same ID waits for that, and must be
+// made by the same process, or after another Timeout.
 func (s *Store) TakeAll(ctx context.Context, rs []penstock.Request, ds []penstock.Decision) error {
 	err := s.takeAll(ctx, rs, ds)
 	if err != nil {

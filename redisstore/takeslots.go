@@ -3,10 +3,12 @@ package redisstore
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -18,6 +20,9 @@ import (
 // something may only have met the reservation of another call that ends so too: it pauses
 // and tries once more.
 func (s *Store) takeAcrossSlots(d *deadline, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision) error {
+	if err := s.rollBacks.wait(d, rs, items); err != nil {
+		return err
+	}
 	began := time.Now()
 	if s.peeksFirst(rs, items) {
 		if decided, err := s.peekAcrossSlots(d, rs, items, ds); decided || err != nil {
@@ -154,7 +159,7 @@ func (s *Store) reserveAll(d *deadline, rs []penstock.Request, items []takeAllIt
 	}
 	switch denied := s.denied.note(items, ds); {
 	case slices.ContainsFunc(errs, isError):
-		return false, s.rollBackFailed(d, rs, errs)
+		return false, s.rollBackFailed(d, rs, items, errs)
 	case denied:
 		return false, s.rollBackDenied(d, rs, ds)
 	}
@@ -221,21 +226,105 @@ func (s *Store) rollBackDenied(d *deadline, rs []penstock.Request, ds []penstock
 // rollBackFailed refunds what was taken, and in the background what may have been: the nodes
 // that have not answered would let the caller wait for as long again. It returns the first
 // error of the calls.
-func (s *Store) rollBackFailed(d *deadline, rs []penstock.Request, errs []error) error {
+func (s *Store) rollBackFailed(d *deadline, rs []penstock.Request, items []takeAllItem, errs []error) error {
 	var taken, unknown []penstock.Request
+	var grants []grantName
 	for i := range rs {
 		switch {
 		case errs[i] == nil:
 			taken = append(taken, refundOf(rs[i]))
 		case !rs[i].NewID: // under an ID that had to be new, it may be another's
-			unknown = append(unknown, refundOf(rs[i]))
+			unknown, grants = append(unknown, refundOf(rs[i])), append(grants, grantName{items[i].key, rs[i].ID})
 		}
 	}
-	ctx := d.Context // the deadline may be reused
-	go func() { _ = s.refundAll(ctx, unknown, make([]penstock.Decision, len(unknown))) }()
+	ctx, end := d.Context, s.rollBacks.begin(grants) // the deadline may be reused
+	go func() {
+		defer end()
+		_ = s.refundAll(ctx, unknown, make([]penstock.Decision, len(unknown)))
+	}()
 	_ = s.refundAll(ctx, taken, make([]penstock.Decision, len(taken)))
 	failed := slices.IndexFunc(errs, isError)
 	return requestError(failed, errs[failed])
+}
+
+// rollBacks are the refunds in the background. A retry under the same ID waits for them: a
+// refund that came after it would take back what it was granted.
+type rollBacks struct {
+	mu       sync.Mutex
+	inFlight map[grantName]chan struct{} // closed at the end
+}
+
+// A grantName names what is granted under an ID.
+type grantName struct{ key, id string }
+
+// begin begins a roll-back, which the result ends. It ends after those before it on its grants.
+func (r *rollBacks) begin(grants []grantName) (end func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.inFlight == nil {
+		r.inFlight = map[grantName]chan struct{}{}
+	}
+	done, before := make(chan struct{}), []chan struct{}(nil)
+	for _, g := range grants {
+		if earlier := r.inFlight[g]; earlier != nil && earlier != done {
+			before = append(before, earlier)
+		}
+		r.inFlight[g] = done
+	}
+	return func() {
+		for _, earlier := range before {
+			<-earlier
+		}
+		r.remove(grants, done)
+		close(done)
+	}
+}
+
+func (r *rollBacks) remove(grants []grantName, done chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, g := range grants {
+		if r.inFlight[g] == done {
+			delete(r.inFlight, g)
+		}
+	}
+}
+
+// of returns the end of a roll-back, or nil.
+func (r *rollBacks) of(g grantName) <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.inFlight[g]
+}
+
+// wait waits until no grant under the IDs of the requests is being rolled back.
+func (r *rollBacks) wait(d *deadline, rs []penstock.Request, items []takeAllItem) error {
+	for i := range rs {
+		if rs[i].ID == "" {
+			continue
+		}
+		done := r.of(grantName{items[i].key, rs[i].ID})
+		if done == nil {
+			continue
+		}
+		select {
+		case <-done:
+		case <-d.Done():
+			return requestError(i, rollBackError(d))
+		}
+	}
+	return nil
+}
+
+var errRollingBack = errors.New("an earlier call under this ID is being rolled back")
+
+// rollBackError returns the error of a call that has waited until its deadline. As that of
+// callError, it is not [penstock.ErrUnavailable] if the caller's context has ended.
+func rollBackError(d *deadline) error {
+	if ended := d.callerErr(); ended != nil {
+		return fmt.Errorf("redisstore: take all: %w: %w", ended, errRollingBack)
+	}
+	return fmt.Errorf("redisstore: take all: %w: %w", penstock.ErrUnavailable, errRollingBack)
 }
 
 // refundOf returns the request that refunds another, which has an ID.

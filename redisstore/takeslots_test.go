@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 
@@ -177,4 +178,78 @@ func TestTakeAllAcrossSlotsRefundsAfterFailure(t *testing.T) {
 	waitFor(t, "what may have been taken is refunded", func() bool {
 		return take(t, other, penstock.Request{Key: "3", Limit: l}).Remaining == 9
 	})
+}
+
+// A lateClient loses the first take of one key under an ID, when its caller leaves, and lets the
+// refund of it wait.
+type lateClient struct {
+	appClient
+	key      string
+	leave    func()
+	once     sync.Once
+	release  chan struct{}
+	refunded chan struct{} // closed when the refund has been executed
+}
+
+func (c *lateClient) Do(ctx context.Context, calls []redisstore.Call) {
+	for i := range calls {
+		switch last := &calls[i]; {
+		case last.Keys[0] != c.key || !strings.HasSuffix(last.Script.Name, " once"):
+		case last.Args[len(last.Args)-1] == "r":
+			<-c.release
+			defer close(c.refunded)
+		default:
+			lost := false
+			c.once.Do(func() { lost = true })
+			if lost {
+				c.appClient.Do(ctx, calls[:i])
+				c.appClient.Do(ctx, calls[i+1:])
+				last.Err = errors.New("connection lost")
+				c.leave()
+				return
+			}
+		}
+	}
+	c.appClient.Do(ctx, calls)
+}
+
+func (c *lateClient) Sharded() bool { return true }
+
+// The refund of what a failed call may have taken does not take back what its caller's own
+// retry was granted, under the same ID.
+func TestTakeAllAcrossSlotsRetryOutlivesRollBack(t *testing.T) {
+	prefix, l := newPrefix(), penstock.PerHour(10)
+	other := openFakeClock(t, redisstore.Options{Prefix: prefix})
+	take(t, other, penstock.Request{Key: "3", Limit: l, Cost: 1})
+	ctx, leave := context.WithCancel(t.Context())
+	client := &lateClient{
+		appClient: newAppClient(t, fakeClockServer), key: keys(t, fakeClockServer, prefix)[0],
+		leave: leave, release: make(chan struct{}), refunded: make(chan struct{}),
+	}
+	store, err := redisstore.New(client, &redisstore.Options{Timeout: longTimeout, Prefix: prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rs, ds := requestsFor(l, 4, "1", "2", "3"), make([]penstock.Decision, 3)
+	for i := range rs {
+		rs[i].ID = "x"
+	}
+	if err := store.TakeAll(ctx, rs, ds); !errors.Is(err, context.Canceled) {
+		t.Fatalf("got %v, want that the caller has left", err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- store.TakeAll(t.Context(), rs, ds) }()
+	waitFor(t, "the retry waits, or ends", func() bool {
+		return len(ended) > 0 || goroutineIn("redisstore.(*rollBacks).wait(")
+	})
+	close(client.release)
+	<-client.refunded
+	if err := <-ended; err != nil || !allAllowed(ds) {
+		t.Errorf("the retry: got %+v, %v, want that all are allowed", ds, err)
+	}
+	for i, want := range []int64{6, 6, 5} {
+		if d := take(t, other, penstock.Request{Key: rs[i].Key, Limit: l}); d.Remaining != want {
+			t.Errorf("key %s: %d left, want %d", rs[i].Key, d.Remaining, want)
+		}
+	}
 }

@@ -5,6 +5,7 @@
 package statsd
 
 import (
+	"io"
 	"net"
 	"slices"
 	"strconv"
@@ -39,6 +40,7 @@ type Writer struct {
 	options      Options
 	suffix, tags string // of names, and of lines
 	conn         net.Conn
+	ended        chan struct{} // closed once the server has closed a connection of TCP
 	packet       []byte
 	line         []byte
 }
@@ -70,12 +72,36 @@ func CleanName(text string) string {
 	}, text)
 }
 
-// Connect connects, if there is no connection.
+// Connect connects, if there is no connection, or the server has closed it.
 func (w *Writer) Connect() (err error) {
-	if w.conn == nil {
-		w.conn, err = net.DialTimeout(w.options.Network, w.options.Addr, dialTimeout)
+	if w.conn != nil && !w.hasEnded() {
+		return nil
 	}
-	return err
+	_ = w.Close() // it is of no use
+	if w.conn, err = net.DialTimeout(w.options.Network, w.options.Addr, dialTimeout); err != nil {
+		return err
+	}
+	if w.ended = nil; w.options.Network == "tcp" {
+		w.ended = make(chan struct{})
+		go watch(w.conn, w.ended)
+	}
+	return nil
+}
+
+// watch reads until a connection ends. The first packet that is written to a connection of TCP which the
+// server has closed is lost without an error.
+func watch(conn net.Conn, ended chan<- struct{}) {
+	_, _ = io.Copy(io.Discard, conn)
+	close(ended)
+}
+
+func (w *Writer) hasEnded() bool {
+	select {
+	case <-w.ended: // which is nil for UDP, and never ready
+		return true
+	default:
+		return false
+	}
 }
 
 // Count adds to a counter. After an error the lines of a packet may be lost, this one among them.

@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/penstock-io/penstock/server/internal/statsd"
 )
@@ -100,5 +101,65 @@ func TestCleanNameReplacesWhatLinesMean(t *testing.T) {
 	t.Parallel()
 	if got, want := statsd.CleanName("a.b-é/:|@#,;[]\n\x00\x7f"), "a.b-é/___________"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// What is written after the server has closed the connection, as for a restart, arrives over a new one.
+func TestWriterConnectsAnewAfterServerClosed(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	accepted := make(chan net.Conn, 2)
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			accepted <- conn
+		}
+	}()
+	w := statsd.NewWriter(statsd.Options{Network: "tcp", Addr: l.Addr().String()})
+	if err := w.Connect(); err != nil {
+		t.Fatal(err)
+	}
+	first := <-accepted
+	if err := w.Connect(); err != nil || len(accepted) > 0 {
+		t.Errorf("error %v, %d more connections; want the one that is open", err, len(accepted))
+	}
+	_ = first.Close()
+
+	second := connectUntil(t, w, accepted)
+	for _, err := range []error{w.Count("a", 1), w.Flush(), w.Close()} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if got, err := io.ReadAll(second); string(got) != "a:1|c\n" {
+		t.Errorf("received %q (%v)", got, err)
+	}
+}
+
+// connectUntil connects until the server accepts: the writer notices in the background that its
+// connection has ended.
+func connectUntil(t *testing.T, w *statsd.Writer, accepted <-chan net.Conn) net.Conn {
+	t.Helper()
+	deadline := time.After(time.Minute)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		if err := w.Connect(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case conn := <-accepted:
+			return conn
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("the writer does not connect anew")
+		}
 	}
 }

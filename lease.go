@@ -255,13 +255,18 @@ func (c *refillCall) run(ctx context.Context, l *Lease) {
 	c.decided, c.err = l.takeUnits(ctx, &c.lr, &c.decision)
 }
 
+// takeUnits makes a refill. It ends also if the store panics, or else the key would
+// wait for it for good.
 func (l *Lease) takeUnits(ctx context.Context, lr *leaseRequest, d *Decision) (decided bool, err error) {
 	r := Request{Key: lr.key, Limit: lr.limit.limit, Cost: lr.want, AtMost: true, compiled: lr.limit}
+	err = ErrUnavailable // of a panic
+	defer func() {
+		decided = l.setOf(lr).finishRefill(l, lr, d, err)
+		l.inflight.Done(lr.hash)
+		l.flushSoon()
+	}()
 	*d, err = l.next.Take(ctx, r)
-	decided = l.setOf(lr).finishRefill(l, lr, d, err)
-	l.inflight.Done(lr.hash)
-	l.flushSoon()
-	return decided, err
+	return false, err
 }
 
 // TakeEach decides every request independently: by leased units, or else in one

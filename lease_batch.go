@@ -58,7 +58,7 @@ func (b *leaseBatch) spend(ctx context.Context, i int) error {
 			return nil
 		}
 	}
-	lr.takenAt, lr.local = 0, false
+	lr.takenAt, lr.local, b.ds[i] = 0, false, Decision{} // a refill is no decision about the request
 	b.rest, b.indexes = append(b.rest, b.rs[i]), append(b.indexes, i)
 	return nil
 }

@@ -29,6 +29,7 @@ type leaseEntry struct {
 	denyUntil   int64 // until when requests are denied locally, after a refill got too little
 	retryAt     int64 // when the store will have units again; valid until denyUntil
 	bypassUntil int64 // until when requests go to the store
+	droppedAt   int64 // when a reset dropped all units, or 0
 }
 
 // A leaseEntrySet holds the entries of one set, under one lock.
@@ -189,7 +190,7 @@ func (e *leaseEntry) drainPool() (units int64) {
 // returnUnits queues all units for a refund.
 func (e *leaseEntry) returnUnits(l *Lease) {
 	if units := e.drainPool(); units > 0 {
-		l.returns.add(unspentUnits{key: e.key, limit: e.limit, units: units, takenAt: e.pool.takenAt})
+		l.returns.add(unspentUnits{key: e.key, hash: e.hash, limit: e.limit, units: units, takenAt: e.pool.takenAt})
 		l.scheduleSweep()
 	}
 }
@@ -253,15 +254,16 @@ func (s *leaseEntrySet) finishRefill(l *Lease, lr *leaseRequest, d *Decision, er
 		e.bypassUntil = now + int64(bypassTime)
 		return l.decideDirectly(lr, d)
 	}
-	e.addUnits(l, lr, d, now)
+	oldest := e.addUnits(l, lr, d, now)
+	l.scheduleSweep() // also for units that are too few for the request
 	if d.Granted == 0 && lr.cost == 1 {
 		return true // the store denies one unit, which is what the request needs
 	}
 	if now >= e.pool.expires || !e.spend(lr, d, false) {
 		return false
 	}
+	lr.takenAt = oldest
 	s.hot.Store(e.pool)
-	l.scheduleSweep()
 	return true
 }
 
@@ -278,15 +280,15 @@ func (l *Lease) decideDirectly(lr *leaseRequest, d *Decision) (decided bool) {
 		return true
 	}
 	l.returns.add(unspentUnits{
-		key: strings.Clone(lr.key), limit: lr.limit, units: rest, takenAt: lr.now, local: d.Source != SourceStore,
+		key: strings.Clone(lr.key), hash: lr.hash, limit: lr.limit, units: rest, takenAt: lr.now, local: d.Source != SourceStore,
 	})
 	return decided
 }
 
 // addUnits puts the granted units into a new pool, together with those left in
-// the old one. The pool is as old as its oldest unit. It counts as new if the
-// request is about to spend all old units.
-func (e *leaseEntry) addUnits(l *Lease, lr *leaseRequest, d *Decision, now int64) {
+// the old one, and returns when the oldest unit was taken. The pool is as old as
+// that. It counts as new if the request is about to spend all old units.
+func (e *leaseEntry) addUnits(l *Lease, lr *leaseRequest, d *Decision, now int64) (oldest int64) {
 	if e.pool != nil && e.pool.expires <= now {
 		e.returnUnits(l)
 	}
@@ -299,6 +301,10 @@ func (e *leaseEntry) addUnits(l *Lease, lr *leaseRequest, d *Decision, now int64
 		hash: lr.hash, normalHash: lr.limit.normalHash, counted: old + d.Granted,
 		takenAt: lr.now, expires: lr.now + l.maxAge, remaining: d.Remaining, resetAt: e.resetAt,
 	}
+	oldest = p.takenAt
+	if old > 0 {
+		oldest = e.pool.takenAt
+	}
 	if old > lr.cost || old > 0 && lr.cost > p.counted {
 		p.takenAt, p.expires = e.pool.takenAt, e.pool.expires
 	}
@@ -310,21 +316,26 @@ func (e *leaseEntry) addUnits(l *Lease, lr *leaseRequest, d *Decision, now int64
 		e.denyUntil = lr.now + min(deny, int64(maxDeny))
 		e.retryAt = lr.now + int64(d.RetryAfter)
 	}
+	return oldest
 }
 
 // putBack puts back the units that a request spent. If they have expired, or a
-// fallback granted them, it queues them for a refund.
+// fallback granted them, it queues them for a refund. If the key was reset since, it
+// drops them.
 func (s *leaseEntrySet) putBack(l *Lease, lr *leaseRequest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := l.clock.Now()
-	if e := s.get(lr); e != nil && e.pool.canTakeBack(lr, now) && !l.closed.Load() {
+	now, e := l.clock.Now(), s.get(lr)
+	if e != nil && lr.takenAt <= e.droppedAt {
+		return
+	}
+	if e != nil && e.pool.canTakeBack(lr, now) && !l.closed.Load() {
 		e.pool.left.Add(lr.cost)
 		e.pool.counted += lr.cost
 		return
 	}
 	l.returns.add(unspentUnits{
-		key: strings.Clone(lr.key), limit: lr.limit, units: lr.cost, takenAt: lr.takenAt, local: lr.local,
+		key: strings.Clone(lr.key), hash: lr.hash, limit: lr.limit, units: lr.cost, takenAt: lr.takenAt, local: lr.local,
 	})
 	l.scheduleSweep()
 }
@@ -356,8 +367,8 @@ func (s *leaseEntrySet) observe(lr *leaseRequest, d *Decision) {
 	}
 }
 
-// reset drops the units of a key that is being reset, because the reset erases
-// the debt for them. A refill in flight will be dropped too, and until then
+// reset drops the units of a key that is being reset, those that are queued for a
+// refund included, because the reset erases the debt for them. A refill in flight will be dropped too, and until then
 // requests go to the store.
 func (s *leaseEntrySet) reset(l *Lease, lr *leaseRequest, until int64) {
 	s.mu.Lock()
@@ -365,8 +376,9 @@ func (s *leaseEntrySet) reset(l *Lease, lr *leaseRequest, until int64) {
 	if e := s.getOrAdd(l, lr); e != nil {
 		e.drainPool()
 		e.init(lr)
-		e.bypassUntil = until
+		e.bypassUntil, e.droppedAt = until, l.clock.Now()
 	}
+	l.returns.drop(lr.hash)
 }
 
 // release queues expired units, or all units, for a refund. It reports whether

@@ -2,6 +2,7 @@ package penstock
 
 import (
 	"context"
+	"slices"
 	"sync"
 )
 
@@ -15,6 +16,7 @@ type returnQueue struct {
 // unspentUnits are the units of one key that a lease returns.
 type unspentUnits struct {
 	key     string
+	hash    uint64 // of key and limit
 	limit   *compiledLimit
 	units   int64
 	takenAt int64
@@ -38,6 +40,13 @@ func (q *returnQueue) add(u unspentUnits) {
 		defer q.mu.Unlock()
 		q.units = append(q.units, u)
 	}
+}
+
+// drop drops the units of a key.
+func (q *returnQueue) drop(hash uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.units = slices.DeleteFunc(q.units, func(u unspentUnits) bool { return u.hash == hash })
 }
 
 func (q *returnQueue) drain() []unspentUnits {

@@ -39,12 +39,22 @@ func TestCasesRunQuick(t *testing.T) {
 func TestSeriesListsEveryLimiter(t *testing.T) {
 	var out bytes.Buffer
 	b := &bench{rounds: 3, length: 50 * time.Microsecond, sizes: quickSizes, progress: t.Output()}
-	if err := b.series(&out, []int{1, 100}); err != nil {
+	if err := b.series(&out, []int{1, 10, 100}); err != nil {
 		t.Fatal(err)
 	}
-	want := 1 + 2*(2+len(keyed(rivals)))
+	want := 1 + 3*(2+len(keyed(rivals)))
 	if got := strings.Count(out.String(), "\n"); got != want {
 		t.Errorf("%d lines, want %d:\n%s", got, want, &out)
+	}
+}
+
+// A case makes at most so many calls: 80 rounds of 10 ms, at 20 ns each, and half as many besides.
+func TestAmpleAllowsEveryCallOfSeries(t *testing.T) {
+	const calls = 60_000_000
+	for _, n := range seriesKeys {
+		if p := ample(n); p.burst < int64(calls/n) || p.window() >= 1<<52 {
+			t.Errorf("%d keys: a burst of %d, which refills in %s; want at least %d, and less than 2^52 ns", n, p.burst, p.window(), calls/n)
+		}
 	}
 }
 

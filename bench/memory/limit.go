@@ -23,6 +23,8 @@ func ample(n int) benchLimit {
 	switch {
 	case n == 1:
 		return benchLimit{every: time.Microsecond, burst: 1_000_000_000}
+	case n < 100:
+		return benchLimit{every: 40 * time.Millisecond, burst: 100_000_000}
 	case n < 10_000:
 		return benchLimit{every: 4 * time.Second, burst: 1_000_000}
 	case n <= 100_000:

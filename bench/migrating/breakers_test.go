@@ -126,7 +126,7 @@ func TestHystrixTimeoutLeavesCallsInFlight(t *testing.T) {
 	const limit = 10
 	hystrix.Flush() // or its circuit would still be open if the test is repeated
 	g := overload.NewGate(&overload.GateOptions{Limit: limit, MaxWait: -1})
-	b := overload.NewBreaker(nil)
+	b := overload.NewBreaker(&overload.BreakerOptions{Slow: time.Hour}) // or a stalled machine would open it
 	for name, before := range map[string]bool{"hystrix-go": true, "penstock": false} {
 		release, inFlight := make(chan struct{}), make(chan struct{}, 1000)
 		hang := func() error {

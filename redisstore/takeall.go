@@ -98,6 +98,7 @@ type takeAllItem struct {
 	lifetime int64       // of the records of all items, in ticks; 0 without an ID
 	record   string      // in Redis
 	permit   string      // of a concurrency limit: the hash of the ID
+	held     bool        // whether the ID held permits when the keys were tried across slots
 	recorded bool        // whether it is recorded
 	found    foundRecord // of an earlier grant
 	settle   bool

@@ -95,19 +95,33 @@ func (s *Store) tryOnce(d *deadline, items []takeAllItem) error {
 	var calls []Call
 	var groups [][]int
 	for _, group := range bySlot {
-		calls, groups = append(calls, s.encodeTakeAll(pick(items, group), false)), append(groups, group)
+		calls, groups = append(calls, s.encodeTakeAll(s.pickToTry(items, group), false)), append(groups, group)
 	}
 	s.roundTrip(d, calls)
 	for i, group := range groups {
-		picked := pick(items, group)
+		picked := s.pickToTry(items, group)
 		if _, err := s.decodeTakeAll(d, &calls[i], picked); err != nil {
 			return requestError(group[0], err)
 		}
 		for j, at := range group {
-			items[at] = picked[j]
+			it := &items[at]
+			it.state, it.found, it.held = picked[j].state, picked[j].found, it.permit != "" && picked[j].found.exists()
 		}
 	}
 	return nil
+}
+
+// pickToTry returns copies of items, to be tried. Without a common ID, items that take permits ask
+// for records all the same: those tell whether their permits are held already.
+func (s *Store) pickToTry(items []takeAllItem, index []int) []takeAllItem {
+	picked := pick(items, index)
+	if items[0].lifetime > 0 || !slices.ContainsFunc(picked, func(it takeAllItem) bool { return it.permit != "" }) {
+		return picked
+	}
+	for i := range picked {
+		picked[i].lifetime, picked[i].record = 1, recordKey(s.prefix, picked[i].key, "")
+	}
+	return picked
 }
 
 func pick(items []takeAllItem, index []int) []takeAllItem {
@@ -161,7 +175,7 @@ func (s *Store) reserveAll(d *deadline, rs []penstock.Request, items []takeAllIt
 	case slices.ContainsFunc(errs, isError):
 		return false, s.rollBackFailed(d, rs, items, errs)
 	case denied:
-		return false, s.rollBackDenied(d, rs, ds)
+		return false, s.rollBackDenied(d, rs, items, ds)
 	}
 	s.denied.forget(items)
 	return true, nil
@@ -204,11 +218,11 @@ func (s *Store) rollBackTTL() time.Duration { return 2*s.timeout + 10*time.Secon
 func itemID(id string, i int) string { return id + strconv.Itoa(i) }
 
 // rollBackDenied refunds what was taken, even if the caller has left meanwhile, and writes a
-// peek at every key.
-func (s *Store) rollBackDenied(d *deadline, rs []penstock.Request, ds []penstock.Decision) error {
+// peek at every key. Permits that were only renewed stay.
+func (s *Store) rollBackDenied(d *deadline, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision) error {
 	taken, refunds := slices.Clone(ds[:len(rs)]), slices.Clone(rs)
 	for i := range rs {
-		if refunds[i] = refundOf(rs[i]); isDenied(taken[i]) {
+		if refunds[i] = refundOf(rs[i]); isDenied(taken[i]) || items[i].held {
 			refunds[i].Cost = 0
 		}
 	}
@@ -231,6 +245,7 @@ func (s *Store) rollBackFailed(d *deadline, rs []penstock.Request, items []takeA
 	var grants []grantName
 	for i := range rs {
 		switch {
+		case items[i].held: // its holder still works
 		case errs[i] == nil:
 			taken = append(taken, refundOf(rs[i]))
 		case !rs[i].NewID: // under an ID that had to be new, it may be another's

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/redisstore"
@@ -14,6 +15,7 @@ import (
 // A slotsClient treats one server as a Cluster, and counts round trips.
 type slotsClient struct {
 	appClient
+	prefix string
 	rounds int
 	before func(round int) // runs before each round trip
 }
@@ -33,7 +35,7 @@ func openSlots(t *testing.T) (store *redisstore.Store, client *slotsClient, othe
 	t.Helper()
 	prefix := newPrefix()
 	other = openFakeClock(t, redisstore.Options{Prefix: prefix})
-	client = &slotsClient{appClient: newAppClient(t, fakeClockServer)}
+	client = &slotsClient{appClient: newAppClient(t, fakeClockServer), prefix: prefix}
 	store, err := redisstore.New(client, &redisstore.Options{Timeout: 10 * longTimeout, Prefix: prefix})
 	if err != nil {
 		t.Fatal(err)
@@ -250,6 +252,50 @@ func TestTakeAllAcrossSlotsRetryOutlivesRollBack(t *testing.T) {
 	for i, want := range []int64{6, 6, 5} {
 		if d := take(t, other, penstock.Request{Key: rs[i].Key, Limit: l}); d.Remaining != want {
 			t.Errorf("key %s: %d left, want %d", rs[i].Key, d.Remaining, want)
+		}
+	}
+}
+
+// A call that is denied, or fails, after it has renewed a permit does not release it.
+func TestTakeAllAcrossSlotsKeepsRenewedPermits(t *testing.T) {
+	permits := penstock.Limit{Count: 10, Period: time.Hour, Algorithm: penstock.Concurrent}
+	for _, c := range []struct {
+		held  bool
+		fails bool
+		want  int64 // permits that are left
+	}{
+		{held: true, want: 8},
+		{held: true, fails: true, want: 8},
+		{held: false, want: 10},
+		{held: false, fails: true, want: 10},
+	} {
+		store, client, other := openSlots(t)
+		l := penstock.PerHour(10)
+		rs := []penstock.Request{{Key: "1", Limit: permits, Cost: 2, ID: "p"}, {Key: "2", Limit: l, Cost: 4}, {Key: "3", Limit: l, Cost: 4}}
+		take(t, other, penstock.Request{Key: "3", Limit: l, Cost: 1})
+		third := keys(t, fakeClockServer, client.prefix)[0]
+		if c.held {
+			take(t, other, rs[0])
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		client.rounds, client.before = 0, func(round int) {
+			if round != 2 { // which reserves
+				return
+			}
+			if c.fails {
+				mustCommand(t, fakeClockServer, "SET", third, "foreign", "PX", "3600000")
+			} else {
+				take(t, other, penstock.Request{Key: "3", Limit: l, Cost: 9})
+			}
+			leave()
+		}
+		ds := make([]penstock.Decision, len(rs))
+		if err := store.TakeAll(ctx, rs, ds); (err != nil) != c.fails || allAllowed(ds) {
+			t.Errorf("%+v: got %+v, %v", c, ds, err)
+		}
+		client.before = nil
+		if d := take(t, other, penstock.Request{Key: "1", Limit: permits}); d.Remaining != c.want {
+			t.Errorf("%+v: %d permits left, want %d", c, d.Remaining, c.want)
 		}
 	}
 }

@@ -63,6 +63,9 @@ func LoadRatelimitConfig(flags map[string]string, environ []string) (*Config, er
 	if err != nil {
 		return nil, err
 	}
+	if env.flag("GRPC_SERVER_USE_TLS") && c.GRPC.Cert == "" {
+		return nil, errors.New("GRPC_SERVER_USE_TLS: want GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY with it")
+	}
 	c.Ratelimit = env.role
 	c.GRPC.ClientSAN = env.get("GRPC_CLIENT_TLS_SAN", "")
 	return c, c.check()
@@ -210,9 +213,7 @@ func (e *ratelimitEnv) store() (string, error) {
 	}
 	switch kind {
 	case "SINGLE":
-		if e.get("REDIS_SOCKET_TYPE", "unix") == "unix" {
-			u.Scheme, u.Host, u.Path = "unix", "", address
-		}
+		e.setSingle(&u, address)
 	case "CLUSTER":
 		u.Scheme = "redis-cluster"
 	case "SENTINEL":
@@ -227,6 +228,9 @@ func (e *ratelimitEnv) store() (string, error) {
 	default:
 		return "", fmt.Errorf("REDIS_TYPE=%q: want SINGLE, SENTINEL or CLUSTER", kind)
 	}
+	if u.Scheme != "unix" && (u.Host == "" || strings.ContainsAny(u.Host, "/ ")) {
+		return "", errors.New("REDIS_URL: want host:port, or more of them with commas between; and before them a master's name with REDIS_TYPE=SENTINEL")
+	}
 	if e.flag("REDIS_TLS") {
 		query.Set("tls", "true")
 		if e.flag("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION") {
@@ -240,6 +244,20 @@ func (e *ratelimitEnv) store() (string, error) {
 	}
 	u.RawQuery = query.Encode()
 	return u.String(), nil
+}
+
+// setSingle sets the address of one server. It may be a URL, as for the client of envoyproxy/ratelimit.
+func (e *ratelimitEnv) setSingle(u *url.URL, address string) {
+	given, err := url.Parse(address)
+	switch {
+	case strings.HasPrefix(address, "redis://") && err == nil && given.RawQuery == "":
+		u.Host, u.Path = given.Host, given.Path
+		if u.User == nil {
+			u.User = given.User
+		}
+	case e.get("REDIS_SOCKET_TYPE", "unix") == "unix":
+		u.Scheme, u.Host, u.Path = "unix", "", address
+	}
 }
 
 // userinfo parses a password, or a user and a password.
@@ -270,7 +288,7 @@ func (e *ratelimitEnv) combineStats() error {
 func (e *ratelimitEnv) combinePrometheus() error {
 	s := &e.role.Stats
 	s.PrometheusAddr, s.PrometheusPath = e.get("PROMETHEUS_ADDR", ":9090"), e.get("PROMETHEUS_PATH", "/metrics")
-	if !strings.HasPrefix(s.PrometheusPath, "/") {
+	if !strings.HasPrefix(s.PrometheusPath, "/") || strings.ContainsAny(s.PrometheusPath, "{}") {
 		return fmt.Errorf("PROMETHEUS_PATH=%q: want a path like /metrics", s.PrometheusPath)
 	}
 	for _, tag := range s.Tags {
@@ -278,7 +296,10 @@ func (e *ratelimitEnv) combinePrometheus() error {
 			return fmt.Errorf("EXTRA_TAGS: %q is the name of another label", tag.Name)
 		}
 	}
-	return checkAddr(s.PrometheusAddr)
+	if _, _, err := net.SplitHostPort(s.PrometheusAddr); err != nil || strings.HasPrefix(s.PrometheusAddr, unixScheme) {
+		return fmt.Errorf("PROMETHEUS_ADDR=%q: want an address like :9090", s.PrometheusAddr)
+	}
+	return nil
 }
 
 // combineStatsd sets where statsd is. DogStatsD has UDP only.

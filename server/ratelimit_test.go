@@ -73,6 +73,8 @@ func TestRatelimitConfigReadsVariables(t *testing.T) {
 		{"GRPC_UDS=/run/r.sock", func(c *server.Config) bool { return c.GRPC.Addr == "unix:/run/r.sock" }},
 		{"REDIS_SOCKET_TYPE=tcp,REDIS_URL=redis:6379", func(c *server.Config) bool { return c.Store == "redis://redis:6379" }},
 		{"REDIS_SOCKET_TYPE=tcp,REDIS_URL=redis:6379,REDIS_AUTH=p@ss/w", func(c *server.Config) bool { return c.Store == "redis://:p%40ss%2Fw@redis:6379" }},
+		{"REDIS_SOCKET_TYPE=tcp,REDIS_URL=redis://u:p@redis:6379/2", func(c *server.Config) bool { return c.Store == "redis://u:p@redis:6379/2" }},
+		{"REDIS_SOCKET_TYPE=tcp,REDIS_URL=redis://:old@redis:6379,REDIS_AUTH=p", func(c *server.Config) bool { return c.Store == "redis://:p@redis:6379" }},
 		{"REDIS_URL=/run/redis.sock,REDIS_AUTH=u:p", func(c *server.Config) bool { return c.Store == "unix://u:p@/run/redis.sock" }},
 		{"REDIS_TYPE=sentinel,REDIS_URL=mine;h1:1;h2:2,REDIS_SENTINEL_AUTH=s", func(c *server.Config) bool {
 			return c.Store == "redis-sentinel://h1:1,h2:2/mine?sentinel_password=s&sentinel_user="
@@ -136,6 +138,22 @@ func TestRatelimitConfigRefusesWithWayOut(t *testing.T) {
 	} {
 		_, err := server.LoadRatelimitConfig(nil, []string{environ})
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: got %v, want %q", environ, err, want)
+		}
+	}
+	for environ, want := range map[string]string{
+		"REDIS_SOCKET_TYPE=tcp,REDIS_URL=rediss://:secret@redis:6379":     "REDIS_URL: want host:port",
+		"REDIS_SOCKET_TYPE=tcp,REDIS_URL=redis://:secret@redis:6379?db=1": "REDIS_URL: want host:port",
+		"REDIS_TYPE=SENTINEL,REDIS_URL=mymaster":                          "a master's name",
+		"REDIS_TYPE=CLUSTER,REDIS_URL=redis://h1:1":                       "REDIS_URL: want host:port",
+		"GRPC_SERVER_USE_TLS=true":                                        "want GRPC_SERVER_TLS_CERT",
+		"GRPC_SERVER_USE_TLS=true,GRPC_SERVER_TLS_CERT=/c":                "grpc-tls-key: want both",
+		"USE_PROMETHEUS=true,PROMETHEUS_ADDR=metrics":                     "PROMETHEUS_ADDR",
+		"USE_PROMETHEUS=true,PROMETHEUS_ADDR=unix:/metrics":               "PROMETHEUS_ADDR",
+		"USE_PROMETHEUS=true,PROMETHEUS_PATH=/{metrics":                   "PROMETHEUS_PATH",
+	} {
+		_, err := server.LoadRatelimitConfig(nil, strings.Split(environ, ","))
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: got %v, want %q", environ, err, want)
 		}
 	}

@@ -3,12 +3,10 @@ package redisstore
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -260,86 +258,6 @@ func (s *Store) rollBackFailed(d *deadline, rs []penstock.Request, items []takeA
 	_ = s.refundAll(ctx, taken, make([]penstock.Decision, len(taken)))
 	failed := slices.IndexFunc(errs, isError)
 	return requestError(failed, errs[failed])
-}
-
-// rollBacks are the refunds in the background. A retry under the same ID waits for them: a
-// refund that came after it would take back what it was granted.
-type rollBacks struct {
-	mu       sync.Mutex
-	inFlight map[grantName]chan struct{} // closed at the end
-}
-
-// A grantName names what is granted under an ID.
-type grantName struct{ key, id string }
-
-// begin begins a roll-back, which the result ends. It ends after those before it on its grants.
-func (r *rollBacks) begin(grants []grantName) (end func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.inFlight == nil {
-		r.inFlight = map[grantName]chan struct{}{}
-	}
-	done, before := make(chan struct{}), []chan struct{}(nil)
-	for _, g := range grants {
-		if earlier := r.inFlight[g]; earlier != nil && earlier != done {
-			before = append(before, earlier)
-		}
-		r.inFlight[g] = done
-	}
-	return func() {
-		for _, earlier := range before {
-			<-earlier
-		}
-		r.remove(grants, done)
-		close(done)
-	}
-}
-
-func (r *rollBacks) remove(grants []grantName, done chan struct{}) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, g := range grants {
-		if r.inFlight[g] == done {
-			delete(r.inFlight, g)
-		}
-	}
-}
-
-// of returns the end of a roll-back, or nil.
-func (r *rollBacks) of(g grantName) <-chan struct{} {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.inFlight[g]
-}
-
-// wait waits until no grant under the IDs of the requests is being rolled back.
-func (r *rollBacks) wait(d *deadline, rs []penstock.Request, items []takeAllItem) error {
-	for i := range rs {
-		if rs[i].ID == "" {
-			continue
-		}
-		done := r.of(grantName{items[i].key, rs[i].ID})
-		if done == nil {
-			continue
-		}
-		select {
-		case <-done:
-		case <-d.Done():
-			return requestError(i, rollBackError(d))
-		}
-	}
-	return nil
-}
-
-var errRollingBack = errors.New("an earlier call under this ID is being rolled back")
-
-// rollBackError returns the error of a call that has waited until its deadline. As that of
-// callError, it is not [penstock.ErrUnavailable] if the caller's context has ended.
-func rollBackError(d *deadline) error {
-	if ended := d.callerErr(); ended != nil {
-		return fmt.Errorf("redisstore: take all: %w: %w", ended, errRollingBack)
-	}
-	return fmt.Errorf("redisstore: take all: %w: %w", penstock.ErrUnavailable, errRollingBack)
 }
 
 // refundOf returns the request that refunds another, which has an ID.

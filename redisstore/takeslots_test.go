@@ -16,13 +16,18 @@ import (
 type slotsClient struct {
 	appClient
 	prefix string
+	mu     sync.Mutex
 	rounds int
 	before func(round int) // runs before each round trip
 }
 
 func (c *slotsClient) Do(ctx context.Context, calls []redisstore.Call) {
-	if c.rounds++; c.before != nil {
-		c.before(c.rounds)
+	c.mu.Lock()
+	c.rounds++
+	round := c.rounds
+	c.mu.Unlock()
+	if c.before != nil {
+		c.before(round)
 	}
 	c.appClient.Do(ctx, calls)
 }
@@ -279,21 +284,19 @@ func TestTakeAllAcrossSlotsKeepsRenewedPermits(t *testing.T) {
 		}
 		ctx, leave := context.WithCancel(t.Context())
 		client.rounds, client.before = 0, func(round int) {
-			if round != 2 { // which reserves
-				return
-			}
-			if c.fails {
+			switch {
+			case round > 2: // which refunds
+				leave()
+			case round == 2 && c.fails: // which reserves
 				mustCommand(t, fakeClockServer, "SET", third, "foreign", "PX", "3600000")
-			} else {
+			case round == 2:
 				take(t, other, penstock.Request{Key: "3", Limit: l, Cost: 9})
 			}
-			leave()
 		}
 		ds := make([]penstock.Decision, len(rs))
 		if err := store.TakeAll(ctx, rs, ds); (err != nil) != c.fails || allAllowed(ds) {
 			t.Errorf("%+v: got %+v, %v", c, ds, err)
 		}
-		client.before = nil
 		if d := take(t, other, penstock.Request{Key: "1", Limit: permits}); d.Remaining != c.want {
 			t.Errorf("%+v: %d permits left, want %d", c, d.Remaining, c.want)
 		}

@@ -127,7 +127,7 @@ func takeInTurn(ctx context.Context, s Store, rs []Request, ds []Decision) error
 	}
 	clearDecisions(rs, ds)
 	totals, later := totalsOf(rs), totalsOf(rs)
-	taken := make([]int64, len(rs)) // units to refund after a denial
+	taken := make([]Request, len(rs)) // as they were granted, to refund after a denial
 	for n, i := range permitsLast(rs) {
 		r := rs[i]
 		k := stateKeyOf(r)
@@ -140,7 +140,7 @@ func takeInTurn(ctx context.Context, s Store, rs []Request, ds []Decision) error
 		}
 		d, renewed, err := takeTurn(ctx, s, r, n == len(rs)-1)
 		if err != nil && !r.Settle { // a settlement can be repeated
-			_ = refundAll(ctx, s, rs, taken) // err is the one to report
+			_ = refundAll(ctx, s, taken) // err is the one to report
 		}
 		if err != nil {
 			return requestError(i, err)
@@ -149,7 +149,7 @@ func takeInTurn(ctx context.Context, s Store, rs []Request, ds []Decision) error
 			return denyAll(ctx, s, rs, ds, taken, i)
 		}
 		if !renewed {
-			taken[i] = d.Granted
+			taken[i], taken[i].Cost = r, d.Granted
 		}
 	}
 	return nil
@@ -257,9 +257,9 @@ func totalsOf(rs []Request) map[stateKey]int64 {
 
 // denyAll refunds what was taken before a request was denied, and writes a peek for every
 // request. The denied one stays denied.
-func denyAll(ctx context.Context, s Store, rs []Request, ds []Decision, taken []int64, denied int) error {
+func denyAll(ctx context.Context, s Store, rs []Request, ds []Decision, taken []Request, denied int) error {
 	retry := ds[denied].RetryAfter
-	if err := refundAll(ctx, s, rs, taken); err != nil {
+	if err := refundAll(ctx, s, taken); err != nil {
 		return err
 	}
 	for i, peek := range rs {
@@ -275,14 +275,13 @@ func denyAll(ctx context.Context, s Store, rs []Request, ds []Decision, taken []
 }
 
 // refundAll refunds the units that were taken, even if ctx has ended.
-func refundAll(ctx context.Context, s Store, rs []Request, taken []int64) (first error) {
+func refundAll(ctx context.Context, s Store, taken []Request) (first error) {
 	ctx = context.WithoutCancel(ctx)
-	for i, units := range taken {
-		if units <= 0 {
+	for i, r := range taken {
+		if r.Cost <= 0 {
 			continue
 		}
-		r := rs[i]
-		r.Cost, r.MaxDelay, r.Overdraw, r.whole = -units, 0, false, true
+		r.Cost, r.MaxDelay, r.Overdraw, r.whole = -r.Cost, 0, false, true
 		if _, err := s.Take(ctx, r); err != nil && first == nil {
 			first = requestError(i, fmt.Errorf("refund: %w", err))
 		}

@@ -21,10 +21,10 @@ import (
 // RetryAfter is at that price: when it falls, the request may pass sooner. Limit is that
 // of the next store.
 //
-// A refund under an ID, and that of a Wait or a reservation which ends early, returns units at
-// the current price: never more than was paid for them, and less if the price has fallen
-// since. Any other refund returns one for each unit, because another process, or a larger
-// take, may have paid no more. The rest comes back by time. A retry with the same
+// The refund of a Wait or a reservation which ends early returns units at the current price:
+// never more than was paid for them, and less if the price has fallen since. Any other refund,
+// also under an ID, returns one for each unit, because another process, or a larger take, may
+// have paid no more. The rest comes back by time. A retry with the same
 // ID is granted what it asks for, whatever the price was. Peeks and resets, requests with
 // Overdraw or Settle, which report what was used, requests with both ID and AtMost, and Concurrent
 // limits pay no price.
@@ -65,7 +65,7 @@ func priceOf(r *Request, p int64) int64 {
 	switch {
 	case p == 1 || r.Cost == Reset || r.Overdraw || r.Settle || r.AtMost && r.ID != "" || r.Limit.Algorithm == Concurrent:
 		return 1
-	case r.Cost < 0 && r.ID == "" && !r.whole:
+	case r.Cost < 0 && !r.whole:
 		return 1
 	case r.Cost != 0 && !r.AtMost:
 		return max(min(p, (r.Limit.Capacity()-r.KeepFree)/max(r.Cost, -r.Cost)), 1)

@@ -180,7 +180,7 @@ func (t *Counters) countAllowed(units int64) {
 		return
 	}
 	t.others.Add(1)
-	t.otherUnits.Add(uint64(max(units, 0)))
+	t.otherUnits.Add(uint64(min(max(units, 0), maxUnitsPerRequest)))
 }
 
 // maxUnitsPerRequest is the most that one request adds to a counter, so that a huge cost
@@ -220,7 +220,7 @@ func (c *LocalCounters) Count(l *penstock.Limit, key string, cost int64, d *pens
 	switch {
 	case d.Allowed:
 		c.allowed++
-		c.allowedUnits += uint64(max(d.Granted, 0))
+		c.allowedUnits += uint64(min(max(d.Granted, 0), maxUnitsPerRequest))
 	case c.engine.shadow:
 		c.shadowed++
 		d.Allowed, d.RetryAfter = true, 0

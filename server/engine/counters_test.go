@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
@@ -114,6 +116,30 @@ func TestRuleCountersOfRequestLimits(t *testing.T) {
 		}
 		want(t, countersOf(t, e, ""), "limit=0 allowed=4/5 denied=3/22 shadowed=0 errors=3")
 	})
+}
+
+// Callers choose limits and costs. However large what they are granted is, no counter goes back.
+func TestAllowedUnitsDoNotOverflow(t *testing.T) {
+	const most = math.MaxInt64 / 2
+	limit := penstock.Limit{Algorithm: penstock.FixedWindow, Count: most, Period: time.Hour}
+	e := newEngine(t, penstock.NewMemory(nil), fmt.Sprintf("domain: api\ndescriptors: [{key: user, limit: %d/1h fixed-window}]", int64(most)), nil)
+	local := e.LocalCounters()
+	before := map[string]uint64{}
+	for i := range 6 {
+		key := strconv.Itoa(i)
+		want(t, decide(t, e, "api", descriptor(most, "user="+key)), fmt.Sprintf("allowed: granted=%d remaining=0", int64(most)))
+		if d, err := e.Take(t.Context(), penstock.Request{Key: key, Limit: engine.RequestLimit(limit), Cost: most}, nil); err != nil || d.Granted != most {
+			t.Fatalf("got %+v, %v", d, err)
+		}
+		local.Count(&limit, key, most, &penstock.Decision{Allowed: true, Granted: most})
+		local.Flush()
+		for _, c := range e.RuleCounters() {
+			if c.AllowedUnits() <= before[c.Rule] {
+				t.Fatalf("after %d requests %q has %d units, before %d", i+1, c.Rule, c.AllowedUnits(), before[c.Rule])
+			}
+			before[c.Rule] = c.AllowedUnits()
+		}
+	}
 }
 
 func TestSetRulesKeepsStateAndCounters(t *testing.T) {

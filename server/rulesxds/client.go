@@ -129,13 +129,13 @@ func (c *Client) exchange(ctx context.Context, use Use) error {
 	if err != nil {
 		return err
 	}
+	if response.GetTypeUrl() != TypeURL {
+		return fmt.Errorf("response has type %.200q, which was not asked for", response.GetTypeUrl())
+	}
 	if c.lastErr != "" {
 		c.log.Info("rules: connected to the xDS server", "addr", c.config.Addr)
 	}
 	c.failures, c.lastErr = 0, ""
-	if response.GetTypeUrl() != TypeURL {
-		return fmt.Errorf("response has type %.200q, which was not asked for", response.GetTypeUrl())
-	}
 	return c.answer(ctx, response, use)
 }
 

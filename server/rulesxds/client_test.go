@@ -1,8 +1,10 @@
 package rulesxds_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -199,6 +201,42 @@ func TestClientDelaysRepeatedRejections(t *testing.T) {
 	}
 	if most := 1 + int(time.Since(begun)/shortest); rejections > most {
 		t.Errorf("%d more rejections, want at most %d", rejections, most)
+	}
+}
+
+// A foreignStream sends responses of another type than was asked for.
+type foreignStream struct{ grpc.ServerStream }
+
+func (s foreignStream) SendMsg(m any) error {
+	m.(*discovery.DiscoveryResponse).TypeUrl = "other"
+	return s.ServerStream.SendMsg(m)
+}
+
+// A server that answers, but not what was asked for, is a failure as any other: it is logged once, and
+// the client backs off.
+func TestClientBacksOffFromServerOfOtherTypes(t *testing.T) {
+	t.Parallel()
+	streams := make(chan struct{}, 1000)
+	s := startServer(t, "127.0.0.1:0", grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+		streams <- struct{}{}
+		return handle(srv, foreignStream{stream})
+	}))
+	s.Set("1", domain("a", 1))
+	var log bytes.Buffer
+	client := newClient(t, config(s), &rulesxds.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		for range 5 {
+			<-streams
+		}
+		cancel()
+	}()
+	client.Run(ctx, func(*rules.Set, error) error {
+		t.Error("rules of another type are used")
+		return nil
+	})
+	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "which was not asked for") {
+		t.Errorf("logged %d lines, want one:\n%s", n, &log)
 	}
 }
 

@@ -261,6 +261,7 @@ func (s *shard) refundDue(cl *compiledLimit, rec *idRecord, h uint64, now, units
 		s, h = &s.store.overflow, cl.overflowHash()
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		now = s.store.now(cl.onWallClock) // other shards may have used it since
 	}
 	t := &s.tables[cl.table]
 	slot := t.Slot(h)

@@ -41,3 +41,39 @@ func TestMemoryIDsCountTowardsMaxKeys(t *testing.T) {
 		t.Errorf("a again: %+v, %v, want the same grant and 3 left", d, err)
 	}
 }
+
+// A refund to the overflow bucket is decided at a time that is not before the last take from it,
+// also if that take came while the refund waited for the bucket.
+func TestMemoryRefundToOverflowBucketReadsTheClockAgain(t *testing.T) {
+	clock := newFakeClock()
+	waits := time.Duration(0) // how long the next call waits after it has read the clock
+	store := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: 2, Now: func() time.Time {
+		now := clock.now()
+		clock.advance(waits)
+		waits = 0
+		return now
+	}})
+	l := penstock.PerSecond(10)
+	take := func(r penstock.Request) penstock.Decision {
+		t.Helper()
+		r.Limit = l
+		d, err := store.Take(ctx, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	take(penstock.Request{Key: "fills the store", Cost: 10})
+	if d := take(penstock.Request{Key: "a", Cost: 2, ID: "x"}); d.Granted != 2 || store.Stats().OverflowDecisions != 1 {
+		t.Fatalf("got %v, %+v, want a grant of the overflow bucket", d, store.Stats())
+	}
+	take(penstock.Request{Key: "b", Cost: 8}) // the rest of the bucket
+	clock.advance(-500 * time.Millisecond)    // so that the refund reads a time before that
+	waits = 500 * time.Millisecond
+	if d := take(penstock.Request{Key: "a", Cost: -1, ID: "x"}); d.Granted != -1 {
+		t.Errorf("the refund: got %v, want 1 unit back", d)
+	}
+	if d := take(penstock.Request{Key: "c"}); d.Remaining != 1 {
+		t.Errorf("after the refund: got %v, want 1 unit left", d)
+	}
+}

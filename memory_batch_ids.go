@@ -58,8 +58,12 @@ func (b *memoryBatch) isKnown(it *batchItem) bool {
 
 // repeat writes the recorded grants, and the state of the keys now. It renews permits.
 func (b *memoryBatch) repeat(ds []Decision) {
+	records := make([]idRecord, len(b.items)) // read before the peeks, which may sweep one that expires meanwhile
 	for i := range b.items {
-		if it := &b.items[i]; it.req.ID != 0 {
+		switch it := &b.items[i]; {
+		case it.record != 0:
+			records[i] = recordOf(it.home.recordSlot(it.limit, it.record, b.mono))
+		case it.req.ID != 0:
 			it.shard.takeInPlace(it.limit, it.hash, it.now, it.req, &ds[i])
 		}
 	}
@@ -67,8 +71,7 @@ func (b *memoryBatch) repeat(ds []Decision) {
 	for i := range b.items {
 		switch it := &b.items[i]; {
 		case it.record != 0:
-			rec := recordOf(it.home.recordSlot(it.limit, it.record, b.mono))
-			it.home.repeatID(it.limit, it.homeHash, it.now, b.mono, rec, &ds[i])
+			it.home.repeatID(it.limit, it.homeHash, it.now, b.mono, records[i], &ds[i])
 		case it.req.ID == 0:
 			it.peek(&ds[i])
 		}

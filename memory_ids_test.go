@@ -77,3 +77,31 @@ func TestMemoryRefundToOverflowBucketReadsTheClockAgain(t *testing.T) {
 		t.Errorf("after the refund: got %v, want 1 unit left", d)
 	}
 }
+
+// The records of a repeated call may expire while it is decided, and be swept for one of its keys.
+func TestMemoryRepeatedTakeAllOutlivesItsRecords(t *testing.T) {
+	clock := newFakeClock()
+	step := time.Duration(0) // by which each reading moves the clock
+	store := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: 4, Now: func() time.Time {
+		defer clock.advance(step)
+		return clock.now()
+	}})
+	rs, ds := make([]penstock.Request, 2), make([]penstock.Decision, 2)
+	for i, key := range []string{"a", "b"} {
+		rs[i] = penstock.Request{Key: key, Limit: penstock.PerSecond(5), Cost: 1, ID: "x", Hold: time.Hour}
+	}
+	if err := store.TakeAll(ctx, rs, ds); err != nil || !penstock.Tightest(ds).Allowed {
+		t.Fatal(ds, err)
+	}
+	clock.advance(time.Minute) // both keys are idle, and make room for others
+	for _, key := range []string{"c", "d"} {
+		if _, err := store.Take(ctx, penstock.Request{Key: key, Limit: penstock.PerDay(1), Cost: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	clock.advance(59*time.Minute - 1)
+	step = 1
+	if err := store.TakeAll(ctx, rs, ds); err != nil || ds[0].Granted != 1 || ds[1].Granted != 1 {
+		t.Errorf("got %v, %v, want both grants", ds, err)
+	}
+}

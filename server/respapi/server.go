@@ -237,7 +237,7 @@ func WriteMaxClients(nc net.Conn) {
 
 // Shutdown stops accepting, answers the commands that connections have sent, closes
 // the connections and returns. When ctx ends first, it closes them without waiting, and
-// returns ctx's error.
+// returns ctx's error, unless there were none.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.beginShutdown()
 	done := make(chan struct{})
@@ -251,7 +251,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		s.cancel()
 		return nil
 	case <-ctx.Done():
-		s.closeConns()
+		if s.closeConns() == 0 {
+			return nil
+		}
 		return ctx.Err()
 	}
 }
@@ -286,12 +288,13 @@ func (s *Server) setClosing() (listeners []net.Listener) {
 	return listeners
 }
 
-// closeConns closes all connections without waiting for them.
-func (s *Server) closeConns() {
+// closeConns closes all connections without waiting for them, and returns how many there were.
+func (s *Server) closeConns() int {
 	s.cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
 		_ = c.net.Close()
 	}
+	return len(s.conns)
 }

@@ -183,6 +183,18 @@ func TestShutdownEndsAfterQuit(t *testing.T) {
 	}
 }
 
+// A process that was suspended for longer than its grace has cut off no connection if there is none.
+func TestShutdownAfterDeadlineWithoutConnections(t *testing.T) {
+	for range 100 { // what is ready first differs
+		s := newServer(t, penstock.NewMemory(nil), nil, nil, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := s.Shutdown(ctx); err != nil {
+			t.Fatalf("Shutdown: %v", err)
+		}
+	}
+}
+
 func TestShutdownDeadlineClosesConnections(t *testing.T) {
 	store := newBlockingStore() // never released
 	s := newServer(t, store, nil, nil, nil)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	rtmetrics "runtime/metrics"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/penstock-io/penstock/server/engine"
@@ -30,7 +31,7 @@ func (s *Server) openStats(ctx context.Context) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), newGCFraction(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	registerer := prometheus.WrapRegistererWith(stats.labels(), registry)
-	registerer.MustRegister(ratelimitCollector{s}, s.metrics.ratelimitTime)
+	registerer.MustRegister(ratelimitCollector{s, &labelTotals{}}, s.metrics.ratelimitTime)
 	var tcp net.ListenConfig
 	socket, err := tcp.Listen(ctx, "tcp", stats.PrometheusAddr)
 	if err != nil {
@@ -138,7 +139,10 @@ func init() {
 }
 
 // A ratelimitCollector exports statistics in the names of envoyproxy/ratelimit.
-type ratelimitCollector struct{ server *Server }
+type ratelimitCollector struct {
+	server   *Server
+	byLabels *labelTotals // for Prometheus; nil for statsd, which has all nodes
+}
 
 // Describe implements [prometheus.Collector].
 func (c ratelimitCollector) Describe(ch chan<- *prometheus.Desc) {
@@ -158,7 +162,7 @@ func (c ratelimitCollector) Collect(ch chan<- prometheus.Metric) {
 	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
-	for labels, sums := range c.hitsByLabels() {
+	for labels, sums := range c.byLabels.read(c.hits) {
 		for i, kind := range hitKinds {
 			counter(hitDescs[kind.name], sums[i], labels[:]...)
 		}
@@ -256,20 +260,34 @@ func (c ratelimitCollector) hits() map[string]hitSums {
 	return sums
 }
 
-// hitsByLabels returns the hits by domain and the first two nodes. As there, deeper nodes have no
-// label, so their rules are added up.
-func (c ratelimitCollector) hitsByLabels() map[[3]string]hitSums {
-	all := map[[3]string]hitSums{}
-	for path, sums := range c.hits() {
+// labelTotals are the hits by domain and the first two nodes. As there, deeper nodes have no label, so
+// their rules are added up: by what they have grown, so that the sum does not fall when a reload removes
+// one of them, which Prometheus would take for a restart and count anew.
+type labelTotals struct {
+	mu     sync.Mutex
+	last   map[string]hitSums // by path, as in ratelimitCollector.hits
+	totals map[[3]string]hitSums
+}
+
+// read returns the totals of all labels that have rules.
+func (t *labelTotals) read(hits func() map[string]hitSums) map[[3]string]hitSums {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now, totals := hits(), map[[3]string]hitSums{}
+	for path, sums := range now {
 		var labels [3]string
 		copy(labels[:], strings.Split(path, "\x00"))
-		total := all[labels]
-		for i := range total {
-			total[i] += sums[i]
+		total, ok := totals[labels]
+		if !ok {
+			total = t.totals[labels]
 		}
-		all[labels] = total
+		for i := range total {
+			total[i] += since(t.last[path][i], sums[i])
+		}
+		totals[labels] = total
 	}
-	return all
+	t.last, t.totals = now, totals
+	return totals
 }
 
 // ratelimitPath returns the domain of a rule and its nodes: each as its key, with an underscore before

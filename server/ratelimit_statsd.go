@@ -68,7 +68,7 @@ func (k *statsdSink) send() error {
 	if err := k.writer.Connect(); err != nil {
 		return err
 	}
-	collector := ratelimitCollector{k.server}
+	collector := ratelimitCollector{server: k.server}
 	counters := collector.statsdCounters()
 	maps.DeleteFunc(k.sent, func(name string, _ uint64) bool { _, ok := counters[name]; return !ok })
 	for name, value := range counters {

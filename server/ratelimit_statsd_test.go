@@ -278,6 +278,42 @@ func TestPrometheusTellsValuesThatRulesAskFor(t *testing.T) {
 	}
 }
 
+// Rules below the second node are one sum. It must not fall when one of them is removed: Prometheus
+// would count all of the others again.
+func TestPrometheusSumsDoNotFallWithARemovedRule(t *testing.T) {
+	t.Parallel()
+	text := func(users ...string) string {
+		return "domain: shop\ndescriptors: [{key: route, value: a, descriptors: [{key: path, value: b, descriptors: [" +
+			strings.Join(users, ", ") + "]}]}]"
+	}
+	const ann, bob = "{key: user, value: ann, rate_limit: {unit: year, requests_per_unit: 100}}", "{key: user, value: bob, rate_limit: {unit: year, requests_per_unit: 100}}"
+	file := writeRules(t, text(ann, bob))
+	d := startRatelimit(t, "", "USE_PROMETHEUS=true", "PROMETHEUS_ADDR=127.0.0.1:0", "PENSTOCK_RULES="+file)
+	hits := func() string {
+		_, page := get(t, "http://"+d.addr("prometheus")+"/metrics")
+		_, value, _ := strings.Cut(page, `ratelimit_service_rate_limit_total_hits{domain="shop",key1="route_a",key2="path_b"} `)
+		value, _, _ = strings.Cut(value, "\n")
+		return value
+	}
+	hitUser := func(user string) { hitAll(t, d, "shop", "route", "a", "path", "b", "user", user) }
+	hitUser("ann")
+	for range 5 {
+		hitUser("bob")
+	}
+	if got := hits(); got != "6" {
+		t.Fatalf("%s hits, want 6", got)
+	}
+	replace(t, file, seal(text(ann)))
+	d.await("the rule is removed", func() bool { return strings.Count(d.log.String(), "rules loaded") > 1 })
+	hitUser("ann")
+	hitUser("bob") // without a limit
+	for range 2 {
+		if got := hits(); got != "7" {
+			t.Errorf("%s hits after a rule was removed, want 7", got)
+		}
+	}
+}
+
 // With LOCAL_CACHE_SIZE_IN_BYTES the first denial of a window is remembered, and the last hit within it
 // is not, whether or not denied hits are counted. The cache's gauges count descriptors.
 func TestRatelimitTellsOfItsLocalCache(t *testing.T) {

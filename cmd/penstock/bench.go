@@ -79,6 +79,9 @@ func (o *benchOptions) setAddr() error {
 	if err != nil {
 		return err
 	}
+	if at.socket != "" {
+		return fmt.Errorf("the %s listener is on a Unix socket: set --addr to HOST:PORT of another", o.api)
+	}
 	o.addr = at.url.Host
 	return nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -11,6 +12,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"strings"
 
 	"github.com/penstock-io/penstock/server"
 	"github.com/spf13/cobra"
@@ -52,6 +54,7 @@ func (f *connectFlags) addToken(c *cobra.Command) {
 // A connection is how to reach a listener of a server.
 type connection struct {
 	url    *url.URL
+	socket string // path of a Unix socket to connect to, whatever the URL's host; "" without one
 	token  string
 	tls    *tls.Config
 	client *http.Client
@@ -71,13 +74,19 @@ func (f *connectFlags) connect(listener string) (*connection, error) {
 		return nil, err
 	}
 	if f.server != "" {
-		at = server.ListenConfig{} // the certificates of this machine are not those of the server
+		at = server.ListenConfig{} // the socket and certificates of this machine are not those of the server
 	}
 	if c.tls, err = f.tlsConfig(at, c.url.Hostname()); err != nil {
 		return nil, err
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig = c.tls
+	if path, ok := strings.CutPrefix(at.Addr, unixScheme); ok {
+		c.socket = path
+		transport.Proxy, transport.DialContext = nil, func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}
+	}
 	c.client = &http.Client{Transport: transport, Timeout: requestTimeout}
 	if f.needsToken {
 		c.token, err = f.readToken(settings)
@@ -130,6 +139,13 @@ func (f *connectFlags) serverURL(listener string, at server.ListenConfig) (*url.
 		}
 		return u, nil
 	}
+	u := &url.URL{Scheme: "http", Host: "localhost"}
+	if at.Cert != "" {
+		u.Scheme = "https"
+	}
+	if strings.HasPrefix(at.Addr, unixScheme) {
+		return u, nil
+	}
 	host, port, err := net.SplitHostPort(at.Addr)
 	if err != nil {
 		return nil, fmt.Errorf("the settings disable the %s listener: set --server to the URL of another", listener)
@@ -137,12 +153,12 @@ func (f *connectFlags) serverURL(listener string, at server.ListenConfig) (*url.
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
 		host = "127.0.0.1"
 	}
-	u := &url.URL{Scheme: "http", Host: net.JoinHostPort(host, port)}
-	if at.Cert != "" {
-		u.Scheme = "https"
-	}
+	u.Host = net.JoinHostPort(host, port)
 	return u, nil
 }
+
+// unixScheme begins the address of a listener on a Unix socket, in the server's settings.
+const unixScheme = "unix:"
 
 // tlsConfig returns the configuration for a server with a certificate for the host. A
 // server on this machine may also use exactly the certificate in its settings, whatever

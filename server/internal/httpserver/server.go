@@ -73,7 +73,7 @@ func New(h http.Handler, o Options) *Server {
 		ConnContext:    s.conns.add,
 		ConnState:      s.conns.setState,
 		HTTP2:          &http.HTTP2Config{WriteByteTimeout: s.requestTimeout},
-		ErrorLog:       slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn),
+		ErrorLog:       newErrorLog(o.Log),
 	}
 	return s
 }

@@ -241,7 +241,7 @@ func (f *Fallback) Take(ctx context.Context, r Request) (Decision, error) {
 			f.failed(s, t, err)
 		}
 		if ctx.Err() == nil {
-			d, err = f.takeLocal(ctx, s, &r)
+			d, err = f.takeUnanswered(ctx, s, &r)
 		}
 	}
 	if err == nil && d.Source != SourceFallback {
@@ -294,7 +294,11 @@ func (f *Fallback) TakeEach(ctx context.Context, rs []Request, ds []Decision) er
 			f.releaseLocal(ctx, &rs[i], &ds[i])
 			continue
 		}
-		if ds[i], err = f.takeLocal(ctx, b.calls[i].shard, &rs[i]); err != nil {
+		take := f.takeLocal
+		if b.calls[i].admitted {
+			take = f.takeUnanswered
+		}
+		if ds[i], err = take(ctx, b.calls[i].shard, &rs[i]); err != nil {
 			return requestError(i, err)
 		}
 	}

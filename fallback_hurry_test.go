@@ -8,15 +8,29 @@ import (
 	"time"
 )
 
+// An earlyEnd is a number of calls that a store ends early.
+type earlyEnd struct {
+	took     time.Duration
+	wantDown int
+	settle   bool
+}
+
+// id returns the ID of a call: those of settlements differ, or they would wait for each other.
+func (e *earlyEnd) id(call int) string {
+	if !e.settle {
+		return ""
+	}
+	return fmt.Sprint("id ", call)
+}
+
 // A store that ends calls before the caller's deadline: silence counts as its failure, unless it
 // had too little time. Either way the secondary store decides.
 func TestFallbackCountsEarlyEndsWithEnoughTime(t *testing.T) {
-	for _, c := range []struct {
-		took     time.Duration
-		wantDown int
-	}{
-		{6 * time.Millisecond, 1},
-		{time.Millisecond, 0},
+	for _, c := range []earlyEnd{
+		{took: 6 * time.Millisecond, wantDown: 1},
+		{took: time.Millisecond, wantDown: 0},
+		{took: 6 * time.Millisecond, wantDown: 1, settle: true},
+		{took: time.Millisecond, wantDown: 0, settle: true},
 	} {
 		clock := time.Unix(0, 0)
 		silent := StoreFunc(func(context.Context, Request) (Decision, error) {
@@ -26,7 +40,7 @@ func TestFallbackCountsEarlyEndsWithEnoughTime(t *testing.T) {
 		f := WithFallback(silent, nil, &FallbackOptions{Failures: 3, Now: func() time.Time { return clock }})
 		f.shards[0].verifyAt.Store(1 << 62) // its peeks are another test
 		for i := range 3 {
-			d, err := f.Take(t.Context(), Request{Key: "k", Limit: PerHour(9), Cost: 1})
+			d, err := f.Take(t.Context(), Request{Key: "k", Limit: PerHour(9), Cost: 1, ID: c.id(i), Settle: c.settle})
 			if err != nil || !d.Allowed || d.Source != SourceFallback {
 				t.Errorf("call %d: got %v, %v", i, d, err)
 			}

@@ -136,7 +136,7 @@ func (l *ledger) add(r *Request, local Limit, units, now, until int64) {
 	case r.Overdraw && !r.Limit.Algorithm.isBucket() && now >= d.until:
 		d.units = 0 // that window has ended, and its debt with it
 	}
-	d.limit, d.local, d.overdraw, d.until, d.hold = r.Limit, local, r.Overdraw, until, r.Hold
+	d.limit, d.local, d.overdraw, d.until, d.hold = r.Limit, local, r.Overdraw, until, max(d.hold, r.Hold)
 	d.units = max(d.units+units, 0)
 	l.put(k, d)
 }
@@ -227,10 +227,35 @@ func (l *ledger) track(ds []debt, n int) {
 func (l *ledger) finish(claimed, retries []debt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	later := l.laterSettlements(retries)
+	l.track(later, -1)
+	retries = append(slices.Clip(retries), later...)
 	l.retries = append(l.retries, retries...)
 	l.track(retries, 1)
 	l.track(claimed, -1)
 	l.updateSize()
+}
+
+// laterSettlements removes from the retries the settlements of IDs that some debts settle too.
+// They were made later, and must not overtake those when they are put back.
+func (l *ledger) laterSettlements(of []debt) (later []debt) {
+	earlier := map[idKey]bool{}
+	for i := range of {
+		if of[i].isSettled {
+			earlier[of[i].idKey()] = true
+		}
+	}
+	if len(earlier) == 0 {
+		return nil
+	}
+	l.retries = slices.DeleteFunc(l.retries, func(d debt) bool {
+		isLater := d.isSettled && earlier[d.idKey()]
+		if isLater {
+			later = append(later, d)
+		}
+		return isLater
+	})
+	return later
 }
 
 // claim removes up to maxDebts debts from the ledger, retries first.
@@ -402,10 +427,11 @@ func (f *Fallback) postponeRefund(ctx context.Context, s *fallbackShard, r *Requ
 }
 
 // refundsDebt reports whether one of the requests is a refund to a shard with
-// debts.
+// debts, or of an ID that the primary store is being told of.
 func (f *Fallback) refundsDebt(rs []Request) bool {
 	for i := range rs {
-		if rs[i].Cost < 0 && !rs[i].leased && f.shardFor(rs[i].Key).ledger.hasDebts() {
+		l := &f.shardFor(rs[i].Key).ledger
+		if rs[i].Cost < 0 && !rs[i].leased && (l.hasDebts() || rs[i].ID != "" && l.isPending(&rs[i])) {
 			return true
 		}
 	}

@@ -49,6 +49,15 @@ func (f *Fallback) takeLocal(ctx context.Context, s *fallbackShard, r *Request) 
 	return d, err
 }
 
+// takeUnanswered decides a request that the primary store got and did not answer. A refund without
+// an ID may have been made there, of units that the primary granted, so it is not made again.
+func (f *Fallback) takeUnanswered(ctx context.Context, s *fallbackShard, r *Request) (Decision, error) {
+	if r.Cost < 0 && r.Cost != Reset && r.ID == "" {
+		return f.takeLocal(ctx, s, &Request{Key: r.Key, Limit: r.Limit, leased: r.leased})
+	}
+	return f.takeLocal(ctx, s, r)
+}
+
 // localRequest returns a request under the secondary store's part of its limit. It keeps
 // the same part of the units free, rounded up.
 func localRequest(cl *compiledLimit, r *Request, limit Limit) Request {

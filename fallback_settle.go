@@ -37,7 +37,11 @@ func (f *Fallback) settle(ctx context.Context, r *Request) (d Decision, err erro
 	case !f.isStoreFault(ctx, sent):
 		f.verifyAsync(s, r)
 	default:
-		f.failed(s, t, err)
+		if f.wasHurried(sent, err) {
+			f.verifyAsync(s, r)
+		} else {
+			f.failed(s, t, err)
+		}
 		if ctx.Err() == nil {
 			return f.settleDown(ctx, r)
 		}

@@ -58,11 +58,12 @@ func (b *memoryBatch) isKnown(it *batchItem) bool {
 
 // repeat writes the recorded grants, and the state of the keys now. It renews permits.
 func (b *memoryBatch) repeat(ds []Decision) {
-	records := make([]idRecord, len(b.items)) // read before the peeks, which may sweep one that expires meanwhile
+	// The records may have expired since they were found: moveToOverflow reads the clock again, and the peeks may sweep.
+	records := make([]idRecord, len(b.items))
 	for i := range b.items {
 		switch it := &b.items[i]; {
 		case it.record != 0:
-			records[i] = recordOf(it.home.recordSlot(it.limit, it.record, b.mono))
+			records[i] = recordOf(it.home.tables[idTableOf(it.limit)].Slot(it.record))
 		case it.req.ID != 0:
 			it.shard.takeInPlace(it.limit, it.hash, it.now, it.req, &ds[i])
 		}

@@ -105,3 +105,36 @@ func TestMemoryRepeatedTakeAllOutlivesItsRecords(t *testing.T) {
 		t.Errorf("got %v, %v, want both grants", ds, err)
 	}
 }
+
+// The same, where the time is read again because an overflow bucket holds permits of the call.
+func TestMemoryRepeatedTakeAllWithOverflowOutlivesItsRecords(t *testing.T) {
+	clock := newFakeClock()
+	step := time.Duration(0)
+	store := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: 2, Now: func() time.Time {
+		defer clock.advance(step)
+		return clock.now()
+	}})
+	permits := penstock.Limit{Count: 1, Period: 2 * time.Hour, Algorithm: penstock.Concurrent}
+	rs := []penstock.Request{
+		{Key: "a", Limit: penstock.PerSecond(5), Cost: 1, ID: "x", Hold: time.Hour},
+		{Key: "b", Limit: permits, Cost: 1, ID: "x"},
+	}
+	take := func(r penstock.Request) {
+		t.Helper()
+		if d, err := store.Take(ctx, r); err != nil || !d.Allowed {
+			t.Fatal(d, err)
+		}
+	}
+	for _, key := range []string{"c", "d"} {
+		take(penstock.Request{Key: key, Limit: penstock.PerSecond(1), Cost: 1})
+	}
+	take(rs[1])
+	clock.advance(time.Minute)
+	take(rs[0])
+	clock.advance(time.Hour - 1)
+	step = 1
+	ds := make([]penstock.Decision, 2)
+	if err := store.TakeAll(ctx, rs, ds); err != nil || ds[0].Granted != 1 || ds[1].Granted != 1 || store.Stats().OverflowDecisions == 0 {
+		t.Errorf("got %v, %v, %+v, want both grants, one of them of the overflow bucket", ds, err, store.Stats())
+	}
+}

@@ -123,8 +123,11 @@ func (c *DenyCache) newLookup(r *Request) (l lookup, ok bool) {
 	if l.cost > 0 {
 		l.cost += min(r.KeepFree, math.MaxInt64-l.cost) // the store denies both alike
 	}
-	if r.MaxDelay > 0 && cl.limit.Algorithm.isBucket() || cl.limit.Algorithm == Concurrent || c.only != nil && !c.only(r.Limit) {
+	switch {
+	case cl.limit.Algorithm == Concurrent || c.only != nil && !c.only(r.Limit):
 		l.cost = 0 // denials of other requests do not apply to it, nor its own to them
+	case r.MaxDelay > 0 && cl.limit.Algorithm.isBucket():
+		l.cost = min(l.cost, 0) // the same, unless it refunds
 	}
 	if r.Settle {
 		l.cost = -1 // it may refund units

@@ -36,8 +36,11 @@ func (s *Server) markDraining() {
 	s.setServing()
 }
 
-// setServing updates the health service of the gRPC API.
+// setServing updates the health service of the gRPC API. One call follows the other, so that rules
+// loaded while the server begins to drain do not make it serve again.
 func (s *Server) setServing() {
+	s.serving.Lock()
+	defer s.serving.Unlock()
 	if l := s.listener("grpc"); l != nil {
 		l.api.(*grpcapi.Server).SetServing(s.ready() == nil)
 	}

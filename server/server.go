@@ -50,6 +50,7 @@ type Server struct {
 	lastReload reloadRecord
 	reloading  sync.Mutex
 	draining   atomic.Bool
+	serving    sync.Mutex // held by setServing
 }
 
 // New opens the store, loads the rules and opens the listeners, so that errors are

@@ -94,8 +94,9 @@ func (f *connectFlags) connect(listener string) (*connection, error) {
 	return c, err
 }
 
-// settings returns the server's settings. For a server that --server names, only the
-// variables with the token matter: its other settings are elsewhere.
+// settings returns the server's settings, in an environment of envoyproxy/ratelimit those of
+// penstock ratelimit. For a server that --server names, only the variables with the token matter:
+// its other settings are elsewhere.
 func (f *connectFlags) settings() (*server.Config, error) {
 	if f.server != "" && f.config == "" {
 		return &server.Config{Token: os.Getenv("PENSTOCK_TOKEN"), TokenFile: os.Getenv("PENSTOCK_TOKEN_FILE")}, nil
@@ -103,6 +104,11 @@ func (f *connectFlags) settings() (*server.Config, error) {
 	flags := map[string]string{}
 	if f.config != "" {
 		flags["config"] = f.config
+	}
+	if environ := os.Environ(); len(server.IsRatelimitEnvironment(environ)) > 0 {
+		if c, err := server.LoadRatelimitConfig(flags, environ); err == nil { // penstock ratelimit says what is wrong
+			return c, nil
+		}
 	}
 	return server.MergeSettings(flags, os.Environ())
 }

@@ -88,14 +88,19 @@ func (ev *evaluation) settle(ctx context.Context, over bool) error {
 }
 
 func (ev *evaluation) settleDenied(ctx context.Context) error {
+	isReturned := func(d *limitedDescriptor) bool { return ev.granted(d) > 0 && !d.rule.ChargeAlways }
 	for i := range ev.limited {
-		d := &ev.limited[i]
-		if ev.granted(d) > 0 && !d.rule.ChargeAlways {
-			ev.queueRefund(i)
-			ctx = context.WithoutCancel(ctx) // refund even if the caller has gone
-		} else if d.releases() {
+		if d := &ev.limited[i]; !isReturned(d) && d.releases() {
 			ev.queue(i, d.cost)
-		} else if !d.decided {
+		}
+	}
+	releases := len(ev.queued)
+	ev.queueRefunds(isReturned)
+	if len(ev.queued) > releases {
+		ctx = context.WithoutCancel(ctx) // refund even if the caller has gone
+	}
+	for i := range ev.limited {
+		if d := &ev.limited[i]; !isReturned(d) && !d.releases() && !d.decided {
 			ev.queue(i, 0)
 		}
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
@@ -152,4 +154,35 @@ func TestDecideAfterAStoreHasPanicked(t *testing.T) {
 	armed = false
 	want(t, decide(t, e, "a", descriptor(1, "k=next")), "allowed: granted=1 remaining=9")
 	want(t, decide(t, e, "a", descriptor(0, "k=lost")), "allowed: granted=0 remaining=10")
+}
+
+// Several limits of a request's own deny it, and what it took is refunded. A peek that fails then
+// keeps no refund from being made.
+func TestDecideRefundsAllOwnLimitsBeforePeeks(t *testing.T) {
+	memory := newMemory()
+	yaml := strings.Replace(modelRules, "COMPAT", "", 1)
+	whole := newEngine(t, memory, yaml, nil)
+	keys := []string{"hard1=x", "hard2=x"}
+	var ds []engine.Descriptor
+	for _, key := range keys {
+		decide(t, whole, "DOMAIN", descriptor(2, key))
+		d := descriptor(2, key)
+		d.Own = &engine.OwnLimit{Limit: penstock.Limit{
+			Algorithm: penstock.FixedWindow, Count: 2, Period: 365 * 24 * time.Hour, Align: penstock.AlignClock,
+		}}
+		ds = append(ds, d)
+	}
+	broken := newEngine(t, newFailingStore(memory, 2*len(keys)), yaml, nil) // each takes, and peeks
+	var v engine.Result
+	if err := broken.Decide(t.Context(), "DOMAIN", ds, &v); !errors.Is(err, penstock.ErrUnavailable) {
+		t.Fatalf("got %v, want ErrUnavailable", err)
+	}
+	for _, key := range keys {
+		if err := whole.Decide(t.Context(), "DOMAIN", []engine.Descriptor{descriptor(0, key)}, &v); err != nil {
+			t.Fatal(err)
+		}
+		if d := v.Statuses[0].Decision; d.Limit-d.Remaining != 2 {
+			t.Errorf("%s: %v, want two that are charged", key, d)
+		}
+	}
 }

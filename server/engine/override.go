@@ -80,11 +80,7 @@ func (ev *evaluation) takeOverrides(ctx context.Context) error {
 	if err := ev.takeEach(ctx); err != nil {
 		return err
 	}
-	for i := range ev.limited {
-		if d := &ev.limited[i]; d.override && d.denied && !d.rule.ChargeAlways {
-			ev.queueRefund(i)
-		}
-	}
+	ev.queueRefunds(func(d *limitedDescriptor) bool { return d.override && d.denied && !d.rule.ChargeAlways })
 	if len(ev.queued) == 0 {
 		return nil
 	}
@@ -122,13 +118,17 @@ func (ev *evaluation) queueOverride(i int) {
 	}
 }
 
-// queueRefund queues the refund of what a descriptor has taken.
-func (ev *evaluation) queueRefund(i int) {
-	d := &ev.limited[i]
-	if granted := ev.granted(d); granted > 0 {
-		ev.queue(i, -granted)
+// queueRefunds queues the refunds of what some descriptors have taken. The peeks come after all of
+// them, so that one that fails keeps no refund from being made.
+func (ev *evaluation) queueRefunds(isReturned func(*limitedDescriptor) bool) {
+	for i := range ev.limited {
+		if d := &ev.limited[i]; isReturned(d) && ev.granted(d) > 0 {
+			ev.queue(i, -ev.granted(d))
+		}
 	}
-	if d.underRule && !d.isCounting() {
-		ev.queue(i, 0)
+	for i := range ev.limited {
+		if d := &ev.limited[i]; isReturned(d) && d.underRule && !d.isCounting() {
+			ev.queue(i, 0)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,13 +23,13 @@ func TestLeaseStoreHasChargedWhatIsInUse(t *testing.T) {
 		withLease(t, "2000/300d", 1, func(l *leaseFixture) {
 			m := &leaseModel{leaseFixture: l, rng: rand.New(rand.NewPCG(seed, 0))}
 			l.store.responseDelay = fixedDelay(2 * time.Millisecond)
-			l.store.loseResponse = func([]penstock.Request) bool { return m.draw(20) == 0 }
+			l.store.loseResponse = func([]penstock.Request) bool { return m.draw(20) == 0 && !m.ended.Load() }
 			var wg sync.WaitGroup
 			for range 3 {
 				wg.Go(func() { m.call(120) })
 			}
 			wg.Wait()
-			l.store.loseResponse = nil
+			m.ended.Store(true)
 			for _, after := range []string{"the calls", "Close"} {
 				if charged := 2000 - l.left("key"); charged < m.used {
 					l.Fatalf("case %d: after %s %d are charged, and %d in use", i, after, charged, m.used)
@@ -53,6 +54,7 @@ type leaseModel struct {
 	mu           sync.Mutex
 	rng          *rand.Rand
 	used, leased int64
+	ended        atomic.Bool // no more responses are lost
 }
 
 func (m *leaseModel) draw(n int64) int64 {

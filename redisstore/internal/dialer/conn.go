@@ -1,6 +1,7 @@
 package dialer
 
 import (
+	"context"
 	"errors"
 	"net"
 	"sync"
@@ -12,7 +13,8 @@ import (
 // A conn is a connection to Redis that knows which errors prove that a command was not
 // sent; these are [ErrNotSent].
 //
-// During the handshake its deadline is that of the caller that has opened it. All
+// During the handshake its deadline is that of the caller that has opened it, and the
+// handshake ends when that caller leaves: rueidis only knows the deadline. All
 // errors before the first command after the handshake are ErrNotSent.
 //
 // A server can close an idle connection unnoticed, because nothing reads from it then.
@@ -23,11 +25,13 @@ type conn struct {
 	net.Conn
 	dialer     *Dialer
 	address    string
-	deadline   time.Time    // of the handshake
-	answered   atomic.Bool  // whether the handshake got its first reply
-	connected  sync.Once    // when the handshake has ended, or failed
-	lastWrite  atomic.Int64 // after the handshake, in nanoseconds since the dialer's start; or 0
-	idle       atomic.Bool  // whether the next write begins a command, with none in flight
+	caller     context.Context // until the first reply
+	unwatch    func() bool     // ends the watch over the caller
+	deadline   time.Time       // of the handshake
+	answered   atomic.Bool     // whether the handshake got its first reply
+	connected  sync.Once       // when the handshake has ended, or failed
+	lastWrite  atomic.Int64    // after the handshake, in nanoseconds since the dialer's start; or 0
+	idle       atomic.Bool     // whether the next write begins a command, with none in flight
 	peerClosed func() bool
 }
 
@@ -35,14 +39,22 @@ type conn struct {
 // system call, which would slow down a busy connection.
 const checkAfter = time.Millisecond
 
-func newConn(d *Dialer, c net.Conn, address string, deadline time.Time) *conn {
-	return &conn{Conn: c, dialer: d, address: address, deadline: deadline, peerClosed: peerCheck(c)}
+func newConn(caller context.Context, d *Dialer, c net.Conn, address string, deadline time.Time) *conn {
+	return &conn{
+		Conn: c, dialer: d, address: address, deadline: deadline, peerClosed: peerCheck(c),
+		caller: caller, unwatch: context.AfterFunc(caller, func() { expire(c) }),
+	}
 }
+
+// expire ends what waits for a connection.
+func expire(c net.Conn) { _ = c.SetDeadline(time.Unix(1, 0)) }
 
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if !c.answered.Load() {
-		c.dialer.record(c.address, err)
+		if !errors.Is(c.caller.Err(), context.Canceled) { // which says nothing about the server
+			c.dialer.record(c.address, err)
+		}
 		if n > 0 {
 			c.answered.Store(true)
 			c.endHandshake() // but its deadline stays until the next command sets its own: more replies may follow
@@ -69,6 +81,7 @@ func (c *conn) Write(b []byte) (int, error) {
 // Close closes the connection. No write that begins later reaches the server.
 func (c *conn) Close() error {
 	err := c.Conn.Close()
+	c.unwatch()
 	c.endHandshake()
 	c.dialer.recordClosed(c.lastWrite.Load())
 	return err
@@ -95,8 +108,13 @@ func (c *conn) SetDeadline(t time.Time) error {
 		if t.IsZero() || t.After(c.deadline) {
 			t = c.deadline
 		}
-		return c.Conn.SetDeadline(t)
+		err := c.Conn.SetDeadline(t)
+		if c.caller.Err() != nil { // its end may have come before
+			expire(c.Conn)
+		}
+		return err
 	}
+	c.unwatch()
 	c.idle.Store(!t.IsZero())
 	return c.Conn.SetDeadline(t)
 }

@@ -210,3 +210,35 @@ func TestConnHandshakeErrorsAreNotSent(t *testing.T) {
 		t.Errorf("Read before the first reply: %v, want %v", err, ErrNotSent)
 	}
 }
+
+// A caller that leaves ends the handshake that it waits for, whether it leaves before or after that
+// has got its deadline. The server counts as responsive.
+func TestConnHandshakeEndsWithItsCaller(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	d := New("tcp", time.Minute)
+	defer d.Close()
+	for _, early := range []bool{true, false} {
+		ctx, cancel := context.WithCancel(t.Context())
+		client, err := d.Dial(ctx, l.Addr().String(), &net.Dialer{Timeout: time.Hour}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hung := time.AfterFunc(time.Minute, func() { _ = client.Close() })
+		if early {
+			cancel()
+		}
+		if err := client.SetDeadline(time.Now().Add(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		if _, err = client.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("left early %v: Read of the first reply: %v, want %v", early, err, os.ErrDeadlineExceeded)
+		}
+		hung.Stop()
+		_ = client.Close()
+	}
+}

@@ -90,7 +90,8 @@ func (d *Dialer) Dial(ctx context.Context, address string, netDialer *net.Dialer
 }
 
 // dial returns a connection whose handshake counts as connecting.
-func (d *Dialer) dial(ctx context.Context, address string, netDialer *net.Dialer, config *tls.Config) (net.Conn, error) {
+func (d *Dialer) dial(caller context.Context, address string, netDialer *net.Dialer, config *tls.Config) (net.Conn, error) {
+	ctx := caller
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, netDialer.Timeout)
@@ -105,7 +106,8 @@ func (d *Dialer) dial(ctx context.Context, address string, netDialer *net.Dialer
 	}
 	select {
 	case <-a.done:
-		return d.newConn(ctx, a, address)
+		deadline, _ := ctx.Deadline()
+		return d.newConn(caller, a, address, deadline)
 	case <-ctx.Done():
 		d.keep(a, address)
 		return nil, fmt.Errorf("connecting to %s: %w", address, ctx.Err())
@@ -160,13 +162,12 @@ func (d *Dialer) connect(a *attempt, address string, netDialer *net.Dialer, conf
 }
 
 // newConn returns the connection of an attempt, ready for the handshake of the client.
-func (d *Dialer) newConn(ctx context.Context, a *attempt, address string) (net.Conn, error) {
+func (d *Dialer) newConn(caller context.Context, a *attempt, address string, deadline time.Time) (net.Conn, error) {
 	if a.err != nil {
 		d.record(address, a.err)
 		return nil, notSent(a.err)
 	}
-	deadline, _ := ctx.Deadline()
-	return newConn(d, a.conn, address, deadline), nil
+	return newConn(caller, d, a.conn, address, deadline), nil
 }
 
 func notSent(err error) error { return fmt.Errorf("%w: %w", ErrNotSent, err) }

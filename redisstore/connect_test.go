@@ -77,7 +77,7 @@ func TestOpenSelectsDatabaseAndUser(t *testing.T) {
 
 // requiredCommands are the permissions that a user needs, as in the documentation of
 // the package.
-var requiredCommands = strings.Fields("+hello +eval +evalsha +time +pttl +pexpiretime +get +set +incrby +append +del")
+var requiredCommands = strings.Fields("+hello +eval +evalsha +time +pttl +pexpiretime +get +set +incrby +append +setrange +del")
 
 func TestOpenMinimalPermissions(t *testing.T) {
 	t.Parallel()

@@ -131,8 +131,14 @@ const permitsVersion = 3
 // with one name gains nothing that it would not by using one ID twice.
 func permitOf(state, id string) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s%s", len(state), state, id))
-	return string(sum[:permitLen])
+	if permit := string(sum[:permitLen]); permit != noPermit {
+		return permit
+	}
+	return string(sum[permitLen : 2*permitLen])
 }
+
+// noPermit marks the place of a permit that was released.
+const noPermit = "\x00\x00\x00\x00\x00\x00\x00\x00"
 
 // permitLen is how many bytes name permits.
 const permitLen = 8

@@ -4,17 +4,20 @@ if how and #how > 1 then how, keep = sub(how, 1, 1), sub(how, 3) + 0 end
 local function step(key, i)
 local id = sub(id, 8 * i - 7, 8 * i)
 local rest = call('PTTL', key)
-local permits, close, expiry, used, oldest, newest, stale = '', 0, 0, 0, 0, 0, rest == 0
+local permits, close, expiry, used, oldest, newest, stale, single = '', 0, 0, 0, 0, 0, rest == 0, false
 if rest > 0 then
   permits = call('GET', key)
-  if permits ~= '' then
+  if permits == '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0' then
+    permits, single = '', true
+  elseif permits ~= '' then
     used = (#permits - 4) / 12
     if used < 1 or used % 1 ~= 0 then return redis.error_reply('FOREIGN value') end
     close, expiry = read('>I4xxxxxxxxI4', permits)
     oldest = 2 * rest - (close - expiry) % 4294967296
-    newest = oldest
-    if used > 1 then newest = 2 * rest - (close - read('>I4', permits, 12 * used + 1)) % 4294967296 end
-  elseif rest > 2 * period then -- the clock stepped back, perhaps further than it can count
+    newest, single = oldest, used == 1
+    if not single then newest = 2 * rest - (close - read('>I4', permits, 12 * used + 1)) % 4294967296 end
+  end
+  if permits == '' and rest > 2 * period then -- the clock stepped back, perhaps further than it can count
     rest, stale = 0, true
   end
 elseif rest == -1 then
@@ -96,12 +99,16 @@ end
 if not ARGV.dry and (granted ~= 0 or stale) then
   if used == 0 and (stale or id == '') then
     call('DEL', key)
+  elseif used == 0 and single then
+    call('SETRANGE', key, '0', '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0')
   elseif used == 0 then
     call('SET', key, '', 'KEEPTTL')
   elseif stale or granted > 0 and rest <= period then
     local ttl = math.ceil(1.5 * period)
     permits = struct.pack('>I4', (close - 2 * (rest - ttl)) % 4294967296) .. sub(permits, 5) .. own
     call('SET', key, permits, 'PX', string.format('%d', ttl))
+  elseif single and #permits <= 4 and not drops then
+    call('SETRANGE', key, '0', (permits == '' and '\0\0\0\0' or permits) .. own)
   elseif first or drops then
     call('SET', key, permits .. own, 'KEEPTTL')
   else

@@ -240,8 +240,11 @@ func (m *fallbackModel) audit() error {
 		for _, limit := range m.limits {
 			r := penstock.Request{Key: key, Limit: limit}
 			d, err := m.memory.Take(context.Background(), r)
-			if charged := d.Limit - d.Remaining; err != nil || charged < m.used[stateName(r)] {
-				return fmt.Errorf("%s: %d charged, %d used, %v", stateName(r), charged, m.used[stateName(r)], err)
+			if err != nil {
+				return err
+			}
+			if charged := d.Limit - d.Remaining; charged < m.used[stateName(r)] {
+				return fmt.Errorf("%s: %d charged, %d used", stateName(r), charged, m.used[stateName(r)])
 			}
 		}
 	}

@@ -19,9 +19,9 @@ type errorLog struct {
 	sampler *lograte.Sampler
 }
 
-func newErrorLog(to *slog.Logger) *log.Logger {
+func newErrorLog(to *slog.Logger) *log.Logger { //nolint:forbidigo // net/http takes no other
 	sampler, _ := lograte.NewSampler(penstock.PerSecond(errorLines)) // no error: the limit is valid
-	return log.New(&errorLog{to, sampler}, "", 0)
+	return log.New(&errorLog{to, sampler}, "", 0)                    //nolint:forbidigo // as above
 }
 
 // Write logs one line.

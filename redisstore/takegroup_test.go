@@ -173,8 +173,6 @@ func TestTakeAllBatchUsesServerClock(t *testing.T) {
 	}
 }
 
-// TakeAlls under different limits share a script if their steps are the same. Each is decided by
-// its own limits, in the order of the calls under them.
 // A caller that leaves before its batch is sent leaves nothing of its limits to the others.
 func TestGroupBatchSkipsCanceledCallers(t *testing.T) {
 	gone, cancel := context.WithCancel(context.Background())
@@ -204,6 +202,8 @@ func TestGroupBatchSkipsCanceledCallers(t *testing.T) {
 	}
 }
 
+// TakeAlls under different limits share a script if their steps are the same. Each is decided by
+// its own limits, in the order of the calls under them.
 func TestTakeAllBatchMixesLimits(t *testing.T) {
 	for _, l := range batchedAlgorithms() {
 		store := openFakeClock(t, redisstore.Options{})

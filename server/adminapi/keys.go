@@ -284,7 +284,10 @@ func (s *Server) takeUnits(ctx context.Context, t keyTarget, cost int64) (pensto
 	if t.rule != nil {
 		return s.engine.TakeRule(ctx, t.rule, t.key, cost)
 	}
-	return s.engine.Store().Take(ctx, penstock.Request{Key: t.key, Limit: t.limit, Cost: cost})
+	r := penstock.Request{Key: t.key, Limit: t.limit, Cost: cost}
+	d, err := s.engine.Store().Take(ctx, r)
+	s.engine.ForgetReturned(&r)
+	return d, err
 }
 
 func (t *keyTarget) state(d penstock.Decision, next time.Duration) *keyState {

@@ -267,3 +267,28 @@ func TestPeekReturnsItsUnitAfterTheCallerHasGone(t *testing.T) {
 		}
 	}
 }
+
+// A limit of the name override is the counter of Envoy's descriptors with their own limit, whose
+// denials the engine remembers.
+func TestKeysResetUnderAnOverridesNameEndsADenial(t *testing.T) {
+	e := newEngineWithOptions(t, &engine.Options{CompatEnvoy: true, OverLimitKeys: 1000, OverLimitAge: time.Hour})
+	own := &engine.OwnLimit{Limit: rules.Hour.Limit(1), RequestsPerUnit: 1, Unit: rules.Hour}
+	isDenied := func() bool {
+		var r engine.Result
+		d := engine.Descriptor{Entries: []rules.Entry{{Key: "other", Value: "x"}}, Cost: 1, Own: own}
+		if err := e.Decide(t.Context(), "edge", []engine.Descriptor{d}, &r); err != nil {
+			t.Fatal(err)
+		}
+		return r.OverLimit
+	}
+	if isDenied() || !isDenied() {
+		t.Fatal("want the second of two requests to be denied")
+	}
+	query := url.Values{"key": {"edge=|other=x"}, "limit": {"1/1h fixed-window align=clock name=override"}, "reason": {"r"}}
+	if w := send(newServer(t, e, adminapi.Options{Loopback: true}), "DELETE", "/v1/keys?"+query.Encode()); w.Code != 200 {
+		t.Fatalf("got %d %s", w.Code, w.Body)
+	}
+	if isDenied() {
+		t.Error("the denial is still remembered after the reset")
+	}
+}

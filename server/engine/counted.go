@@ -186,7 +186,7 @@ func (e *Engine) TakeRule(ctx context.Context, r *rules.Rule, key string, cost i
 // take has the store decide one request.
 func (e *Engine) take(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
 	d, err := e.store.Take(ctx, r)
-	e.overLimit.forgetReturned([]penstock.Request{r})
+	e.ForgetReturned(&r)
 	return d, err
 }
 

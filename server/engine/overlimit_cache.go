@@ -120,6 +120,15 @@ func (c *overLimitCache) forgetReturned(rs []penstock.Request) {
 	}
 }
 
+// ForgetReturned ends the denials that are remembered of a counter, if the request may have
+// returned units of it. APIs call it after [Engine.Store] has answered: a limit of the name
+// override is a counter of Envoy's overrides.
+func (e *Engine) ForgetReturned(r *penstock.Request) {
+	if e.overLimit != nil && (r.Cost < 0 || r.Settle) {
+		e.overLimit.forget(&r.Limit, r.Key)
+	}
+}
+
 // forgetRolledBack forgets the counters of a batch that was denied or failed. A store that does
 // not decide it at once, such as several slots of a Redis Cluster, takes units of some and returns
 // them. Nothing was taken where the store denied.

@@ -11,6 +11,7 @@ import (
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/overrides"
+	"github.com/penstock-io/penstock/server/rules"
 )
 
 const returningRules = `
@@ -213,6 +214,40 @@ func TestCachedDenialEndsWithItsWindowHoweverSlowTheStore(t *testing.T) {
 			if got := decide(t, e, "api", descriptor(1, "user=ada")); !strings.HasPrefix(got, "allowed") {
 				t.Errorf("compat %v: when it ends: got %q", compat, got)
 			}
+		})
+	}
+}
+
+// A request limit of the name override is the counter of a descriptor with its own limit.
+func TestRefundUnderAnOverridesNameEndsADenial(t *testing.T) {
+	always := func() bool { return true }
+	limit := engine.RequestLimit(rules.Hour.Limit(2).WithName(engine.OverrideLimitName))
+	refund := []penstock.Request{{Key: "api=|other=x", Limit: limit, Cost: penstock.Reset}}
+	for name, refund := range map[string]func(context.Context, *engine.Engine) error{
+		"take": func(ctx context.Context, e *engine.Engine) error {
+			_, err := e.Take(ctx, refund[0], always)
+			return err
+		},
+		"take each": func(ctx context.Context, e *engine.Engine) error {
+			return e.TakeEach(ctx, refund, make([]penstock.Decision, 1), always)
+		},
+		"store": func(ctx context.Context, e *engine.Engine) error {
+			_, err := e.Store().Take(ctx, refund[0])
+			e.ForgetReturned(&refund[0])
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEngine(t, newMemory(), returningRules, cacheUntilReset(true))
+			take := func() string { return decide(t, e, "api", withOverride(descriptor(1, "other=x"), 2)) }
+			for range 2 {
+				take()
+			}
+			want(t, take(), "denied: granted=1 remaining=0 over denied")
+			if err := refund(t.Context(), e); err != nil {
+				t.Fatal(err)
+			}
+			want(t, take(), "allowed: granted=1 remaining=1")
 		})
 	}
 }

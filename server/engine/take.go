@@ -36,7 +36,7 @@ var errPanicked = errors.New("the store panicked")
 func (e *Engine) takeOne(ctx context.Context, r penstock.Request, a *Admission) (d penstock.Decision, err error) {
 	err = errPanicked
 	defer func() { a.Settle(&d, err) }()
-	return e.store.Take(ctx, r)
+	return e.take(ctx, r)
 }
 
 // TakeEach is [penstock.TakeEach] on the engine's store, under request limits. If there is
@@ -77,6 +77,10 @@ type takeMany func(context.Context, penstock.Store, []penstock.Request, []pensto
 
 // takeAdmitted admits all requests or none, and has the store decide them.
 func (e *Engine) takeAdmitted(ctx context.Context, take takeMany, inTakeAll bool, rs []penstock.Request, ds []penstock.Decision, mayRefund func() bool) (err error) {
+	defer func() { e.overLimit.forgetReturned(rs) }()
+	if inTakeAll {
+		defer func() { e.overLimit.forgetRolledBack(rs, ds[:len(rs)], err) }()
+	}
 	if e.requestPolicy.ledger == nil || mayRefund() {
 		return take(ctx, e.store, rs, ds)
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
@@ -212,5 +213,30 @@ func TestSettleByRules(t *testing.T) {
 		if got := c.do(t, strings.Fields(test.command)...); got != test.want {
 			t.Errorf("%s:\ngot  %s\nwant %s", test.command, got, test.want)
 		}
+	}
+}
+
+// A limit of the name override is the counter of Envoy's descriptors with their own limit, whose
+// denials the engine remembers.
+func TestResetUnderAnOverridesNameEndsADenial(t *testing.T) {
+	e := engine.New(newFakeClock().memory(), &engine.Options{Token: "secret", CompatEnvoy: true, OverLimitKeys: 1000, OverLimitAge: time.Hour})
+	e.SetRules(testRules(t))
+	own := &engine.OwnLimit{Limit: rules.Hour.Limit(1), RequestsPerUnit: 1, Unit: rules.Hour}
+	isDenied := func() bool {
+		var r engine.Result
+		d := engine.Descriptor{Entries: []rules.Entry{{Key: "other", Value: "x"}}, Cost: 1, Own: own}
+		if err := e.Decide(t.Context(), "shop", []engine.Descriptor{d}, &r); err != nil {
+			t.Fatal(err)
+		}
+		return r.OverLimit
+	}
+	if isDenied() || !isDenied() {
+		t.Fatal("want the second of two requests to be denied")
+	}
+	c := newFakeClient(must(New(e, nil)))
+	c.do(t, "AUTH", "secret")
+	c.do(t, "PENSTOCK.TAKE", "KEY", "shop=|other=x", "LIMIT", "1/1h fixed-window align=clock name=override", "RESET")
+	if isDenied() {
+		t.Error("the denial is still remembered after the reset")
 	}
 }

@@ -78,8 +78,8 @@ type FallbackChange struct {
 
 // A Fallback is a [Store] that decides by a secondary store while the primary
 // store is down, so callers see no store errors. [WithFallback] makes one. It is
-// safe for concurrent use and needs no Close. It probes and settles in goroutines
-// that end by themselves.
+// safe for concurrent use and needs no Close. It probes the primary, and charges it
+// for what the secondary granted, in goroutines that end by themselves.
 //
 // If the primary store fails to answer a call, the secondary decides it at once.
 // After a few such calls a breaker opens: the primary counts as down, and only
@@ -130,7 +130,7 @@ type Fallback struct {
 
 	notifyMu  sync.Mutex
 	notifying bool // whether a goroutine is calling onChange
-	ids       settlementIDs
+	ids       chargeIDs
 }
 
 const (

@@ -39,7 +39,7 @@ func TestFallbackCountsEarlyEndsWithEnoughTime(t *testing.T) {
 		})
 		f := WithFallback(silent, nil, &FallbackOptions{Failures: 3, Now: func() time.Time { return clock }})
 		f.shards[0].verifyAt.Store(1 << 62)        // its peeks are another test
-		f.shards[0].ledger.settleAt.Store(1 << 62) // and so are calls in the background, for which time would pass as well
+		f.shards[0].ledger.chargeAt.Store(1 << 62) // and so are calls in the background, for which time would pass as well
 		for i := range 3 {
 			d, err := f.Take(t.Context(), Request{Key: "k", Limit: PerHour(9), Cost: 1, ID: c.id(i), Settle: c.settle})
 			if err != nil || !d.Allowed || d.Source != SourceFallback {

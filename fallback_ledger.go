@@ -1,13 +1,9 @@
 package penstock
 
 import (
-	"context"
-	"crypto/rand"
-	"errors"
 	"maps"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,14 +18,14 @@ type ledger struct {
 	debts    map[debtKey]debt
 	retries  []debt       // debts that were sent, and may or may not have been charged
 	size     atomic.Int64 // the number of both
-	settleAt atomic.Int64 // when to settle next, or settling
+	chargeAt atomic.Int64 // when debts may be charged next, or charging
 
 	// sent are the debts under an ID that were claimed and are not known to be charged.
 	sent map[idKey]sentDebts
 }
 
-// settling is the value of settleAt while a settlement is in flight.
-const settling = int64(math.MaxInt64)
+// charging is the value of chargeAt while debts are being charged.
+const charging = int64(math.MaxInt64)
 
 // A debtKey identifies a debt. Each grant under an ID is a separate debt. It is
 // charged under the same ID, so nothing is charged if the primary store had
@@ -182,9 +178,9 @@ func (l *ledger) subtract(r *Request, most int64) (units int64) {
 }
 
 // isPending reports whether the primary store is to be told something about the ID of a
-// request, or is being told. Only while debts are settled, some are in neither list.
+// request, or is being told. Only while debts are being charged, some are in neither list.
 func (l *ledger) isPending(r *Request) bool {
-	if !l.hasDebts() && l.settleAt.Load() != settling {
+	if !l.hasDebts() && l.chargeAt.Load() != charging {
 		return false
 	}
 	l.mu.Lock()
@@ -222,7 +218,7 @@ func (l *ledger) track(ds []debt, n int) {
 	}
 }
 
-// finish ends the settlement of claimed debts. Those that may not have been charged are put
+// finish ends the charging of claimed debts. Those that may not have been charged are put
 // back. They keep their IDs, so they are charged only once.
 func (l *ledger) finish(claimed, retries []debt) {
 	l.mu.Lock()
@@ -277,187 +273,29 @@ func (l *ledger) claim(maxDebts int) (ds []debt) {
 	return ds
 }
 
-// settlementIDs makes request IDs that are unique among all processes.
-type settlementIDs struct {
-	once    sync.Once
-	process string
-	n       atomic.Int64
+// hasRoom reports whether the ledger has room for a settlement, the nth of a call.
+func (l *ledger) hasRoom(r *Request, n int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, known := l.debts[debtKeyOf(r)]
+	return known || len(l.debts)+len(l.retries)+n <= l.maxDebts
 }
 
-func (s *settlementIDs) next() string {
-	s.once.Do(func() { s.process = rand.Text() })
-	return "penstock settles " + s.process + " " + strconv.FormatInt(s.n.Add(1), 36)
-}
-
-// settleAsync charges all debts to the primary store in a goroutine, unless a
-// settlement is in flight or has just failed.
-func (f *Fallback) settleAsync(s *fallbackShard) {
-	at := s.ledger.settleAt.Load()
-	if f.clock.Now() < at || !s.ledger.settleAt.CompareAndSwap(at, settling) {
-		return
+// settle records that what was granted under an ID is settled. The units are those that
+// the secondary store has charged, in a window that ends at until.
+func (l *ledger) settle(r *Request, local Limit, units, until int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	k := debtKeyOf(r)
+	d, known := l.debts[k]
+	if sent := l.sent[idKey{k.stateKey, k.id}]; !known && sent.n > 0 && sent.amount == r.Cost {
+		return // it is on its way; a caller that repeats it must not keep the ledger busy
 	}
-	go func() {
-		var err error
-		for err == nil && s.ledger.hasDebts() {
-			err = f.settleBatch(s, maxSettleBatch, false)
-		}
-		next := int64(0)
-		if err != nil {
-			next = f.clock.Now() + int64(f.rules.Wait)
-		}
-		s.ledger.settleAt.Store(next)
-	}()
-}
-
-// settleOne charges one debt, for a probe, unless a settlement is in flight: two of them could
-// arrive in another order than they were made in.
-func (f *Fallback) settleOne(s *fallbackShard) error {
-	at := s.ledger.settleAt.Load()
-	if at == settling || !s.ledger.settleAt.CompareAndSwap(at, settling) {
-		return nil
+	if !known {
+		d.key, d.id = strings.Clone(r.Key), strings.Clone(r.ID)
+		k.key, k.id = d.key, d.id
 	}
-	defer s.ledger.settleAt.Store(at)
-	return f.settleBatch(s, 1, true)
-}
-
-// maxSettleBatch is how many debts one call charges.
-const maxSettleBatch = 128
-
-// settleBatch charges up to maxDebts debts. While the breaker is open, only a
-// probe may do so.
-func (f *Fallback) settleBatch(s *fallbackShard, maxDebts int, isProbe bool) error {
-	t, ok := s.breaker.Admit(f.clock.Now())
-	if !ok && !isProbe {
-		return ErrUnavailable
-	}
-	claimed := s.ledger.claim(maxDebts)
-	retries, err := f.chargeDebts(claimed)
-	s.ledger.finish(claimed, retries)
-	if err != nil {
-		f.failed(s, t, err)
-	}
-	return err
-}
-
-// chargeDebts charges debts, and returns those that it could not charge, with the error.
-func (f *Fallback) chargeDebts(debts []debt) (retries []debt, err error) {
-	rs := make([]Request, 0, len(debts))
-	kept := make([]debt, 0, len(debts))
-	var settled []debt
-	for _, d := range debts {
-		if d.isSettled {
-			settled = append(settled, d)
-		} else if r, ok := f.settlement(&d); ok {
-			rs, kept = append(rs, r), append(kept, d)
-		}
-	}
-	retries, err = f.chargeAllSettled(settled)
-	if err == nil && len(rs) > 0 {
-		err = f.charge(rs)
-	}
-	switch {
-	case isMalformed(err) || isKeyError(err):
-		return append(retries, without(kept, err)...), nil
-	case err != nil:
-		return append(retries, kept...), err
-	}
-	return nil, nil
-}
-
-// without removes the debt named by the error, because the primary store will
-// never accept it. If the error names none, it removes all.
-func without(ds []debt, err error) []debt {
-	var about *RequestError
-	if !errors.As(err, &about) || uint(about.Index) >= uint(len(ds)) {
-		return nil
-	}
-	at := about.Index
-	return slices.Delete(ds, at, at+1)
-}
-
-// charge sends settlements to the primary store.
-func (f *Fallback) charge(rs []Request) error {
-	ctx, cancel := context.WithTimeout(context.Background(), f.timeout)
-	defer cancel()
-	return TakeEach(ctx, f.primary, rs, make([]Decision, len(rs)))
-}
-
-// settlement returns the request that charges a debt. It excludes units that,
-// according to the secondary store, have come back by time.
-func (f *Fallback) settlement(d *debt) (r Request, ok bool) {
-	peek, err := f.secondary.Take(context.Background(), Request{Key: d.key, Limit: d.local})
-	if err != nil {
-		return r, false
-	}
-	due := min(d.units, peek.Limit-peek.Remaining)
-	if d.overdraw {
-		due = min(d.units, f.owed(d, &peek))
-	}
-	if d.id == "" {
-		d.id = f.ids.next()
-	}
-	return Request{Key: d.key, Limit: d.limit, Cost: due, AtMost: !d.overdraw, Overdraw: d.overdraw, ID: d.id, Hold: d.hold}, due > 0
-}
-
-// owed returns how many units have not come back, according to a peek at the
-// secondary store, of a key that may be overdrawn. Remaining is 0 however much it
-// owes: a bucket's ResetAfter says how much, and the window of the last charge holds
-// all that was charged in it.
-func (f *Fallback) owed(d *debt, peek *Decision) int64 {
-	cl, err := f.limits.get(d.local, 1, nil)
-	switch {
-	case err != nil || peek.ResetAfter == 0:
-		return 0
-	case cl.rate() != nil:
-		return int64((peek.ResetAfter-1)/time.Duration(cl.rate().Interval)) + 1
-	case peek.Remaining == 0 && f.clock.Now() < d.until:
-		return d.units
-	}
-	return peek.Limit - peek.Remaining
-}
-
-// postponeRefund refunds nothing, because the ledger has still to tell the primary store of
-// the ID, which would charge it again. The caller can repeat the refund until the source is the
-// store.
-func (f *Fallback) postponeRefund(ctx context.Context, s *fallbackShard, r *Request) (Decision, error) {
-	f.settleAsync(s)
-	d, err := f.takeLocal(ctx, s, &Request{Key: r.Key, Limit: r.Limit})
-	d.Allowed = err == nil
-	return d, err
-}
-
-// refundsDebt reports whether one of the requests is a refund to a shard with
-// debts, or of an ID that the primary store is being told of.
-func (f *Fallback) refundsDebt(rs []Request) bool {
-	for i := range rs {
-		l := &f.shardFor(rs[i].Key).ledger
-		if rs[i].Cost < 0 && !rs[i].leased && (l.hasDebts() || rs[i].ID != "" && l.isPending(&rs[i])) {
-			return true
-		}
-	}
-	return false
-}
-
-// refundDebt refunds units that the secondary store granted and that are not yet
-// charged to the primary, and subtracts them from the request. The rest is for
-// the primary. It returns the secondary's decision, or the zero Decision if there
-// was nothing to refund.
-func (f *Fallback) refundDebt(ctx context.Context, s *fallbackShard, r *Request) (d Decision) {
-	if r.ID != "" || r.leased {
-		return d
-	}
-	units := s.ledger.refund(r)
-	if units == 0 && r.Cost != Reset {
-		return d
-	}
-	local := Request{Key: r.Key, Limit: r.Limit, Cost: -units}
-	_, local.Limit = f.modeFor(r.Limit)
-	if r.Cost == Reset {
-		local.Cost = Reset // this also cancels the debts under IDs
-	} else {
-		r.Cost += units
-	}
-	d, _ = f.secondary.Take(ctx, local) // on an error the secondary counts too much
-	d.Allowed, d.Granted, d.Source = true, -units, SourceFallback
-	return d
+	d.limit, d.local, d.units, d.overdraw, d.until = r.Limit, local, units, r.Limit.Algorithm.hasDebt(), until
+	d.isSettled, d.amount = true, r.Cost
+	l.put(k, d)
 }

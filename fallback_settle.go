@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // This file settles what was taken under an ID. The store that granted the ID knows it:
@@ -16,12 +15,12 @@ import (
 func (f *Fallback) settle(ctx context.Context, r *Request) (d Decision, err error) {
 	s := f.shardFor(r.Key)
 	if s.ledger.isPending(r) {
-		return f.settleDown(ctx, r)
+		return f.settleWithoutPrimary(ctx, r)
 	}
 	sent := f.clock.Now()
 	t, ok := s.breaker.Admit(sent)
 	if !ok {
-		return f.settleDown(ctx, r)
+		return f.settleWithoutPrimary(ctx, r)
 	}
 	d, err = f.callPrimary(ctx, *r)
 	switch {
@@ -43,16 +42,16 @@ func (f *Fallback) settle(ctx context.Context, r *Request) (d Decision, err erro
 			f.failed(s, t, err)
 		}
 		if ctx.Err() == nil {
-			return f.settleDown(ctx, r)
+			return f.settleWithoutPrimary(ctx, r)
 		}
 	}
 	return d, err
 }
 
-// settleDown is settleAllDown for one request.
-func (f *Fallback) settleDown(ctx context.Context, r *Request) (Decision, error) {
+// settleWithoutPrimary is settleAllWithoutPrimary for one request.
+func (f *Fallback) settleWithoutPrimary(ctx context.Context, r *Request) (Decision, error) {
 	ds := [1]Decision{}
-	err := f.settleAllDown(ctx, []Request{*r}, ds[:])
+	err := f.settleAllWithoutPrimary(ctx, []Request{*r}, ds[:])
 	return ds[0], withoutIndex(err)
 }
 
@@ -79,17 +78,17 @@ func (f *Fallback) settleAll(ctx context.Context, rs []Request, ds []Decision) e
 			return err
 		}
 	}
-	return f.settleAllDown(ctx, rs, ds)
+	return f.settleAllWithoutPrimary(ctx, rs, ds)
 }
 
-// settleAllDown settles without the primary store, as one. What the secondary store has
+// settleAllWithoutPrimary settles without the primary store, as one. What the secondary store has
 // granted is settled there. The rest the primary may have granted: the ledger settles it
 // when that is up again. While the ledger has an earlier settlement of an ID, a later one must
 // not overtake it, so it goes the same way.
-func (f *Fallback) settleAllDown(ctx context.Context, rs []Request, ds []Decision) error {
+func (f *Fallback) settleAllWithoutPrimary(ctx context.Context, rs []Request, ds []Decision) error {
 	for i := range rs {
 		f.probeWith(f.shardFor(rs[i].Key), &rs[i])
-		defer f.settleAsync(f.shardFor(rs[i].Key))
+		defer f.chargeAsync(f.shardFor(rs[i].Key))
 	}
 	err := f.settleLocal(ctx, rs, ds)
 	if !errors.Is(err, ErrUnknownID) {
@@ -172,60 +171,4 @@ func (f *Fallback) deferSettlement(r *Request, local Limit, d *Decision, known b
 	}
 	d.Source = SourceFallback
 	f.shardFor(r.Key).ledger.settle(r, local, units, until)
-}
-
-// hasRoom reports whether the ledger has room for a settlement, the nth of a call.
-func (l *ledger) hasRoom(r *Request, n int) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, known := l.debts[debtKeyOf(r)]
-	return known || len(l.debts)+len(l.retries)+n <= l.maxDebts
-}
-
-// settle records that what was granted under an ID is settled. The units are those that
-// the secondary store has charged, in a window that ends at until.
-func (l *ledger) settle(r *Request, local Limit, units, until int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	k := debtKeyOf(r)
-	d, known := l.debts[k]
-	if sent := l.sent[idKey{k.stateKey, k.id}]; !known && sent.n > 0 && sent.amount == r.Cost {
-		return // it is on its way; a caller that repeats it must not keep the ledger busy
-	}
-	if !known {
-		d.key, d.id = strings.Clone(r.Key), strings.Clone(r.ID)
-		k.key, k.id = d.key, d.id
-	}
-	d.limit, d.local, d.units, d.overdraw, d.until = r.Limit, local, units, r.Limit.Algorithm.hasDebt(), until
-	d.isSettled, d.amount = true, r.Cost
-	l.put(k, d)
-}
-
-// chargeSettled charges a settled debt. If the primary store has granted the ID, it is
-// settled there. Otherwise what the secondary has granted is charged, under the same ID.
-func (f *Fallback) chargeSettled(d *debt) error {
-	ctx, cancel := context.WithTimeout(context.Background(), f.timeout)
-	defer cancel()
-	_, err := f.primary.Take(ctx, Request{Key: d.key, Limit: d.limit, Cost: d.amount, ID: d.id, Settle: true})
-	if !errors.Is(err, ErrUnknownID) {
-		return err
-	}
-	r, ok := f.settlement(d)
-	if !ok {
-		return nil
-	}
-	_, err = f.primary.Take(ctx, r)
-	return err
-}
-
-// chargeAllSettled charges settled debts one by one, and returns those that it could not
-// charge, with the error.
-func (f *Fallback) chargeAllSettled(ds []debt) (rest []debt, err error) {
-	for i := range ds {
-		err = f.chargeSettled(&ds[i])
-		if err != nil && !isMalformed(err) && !isKeyError(err) {
-			return ds[i:], err
-		}
-	}
-	return nil, nil
 }

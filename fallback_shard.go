@@ -50,7 +50,7 @@ func (f *Fallback) succeeded(s *fallbackShard, t breaker.Ticket) {
 		s.breaker.Succeed(t, f.clock.Now())
 	}
 	if s.ledger.hasDebts() {
-		f.settleAsync(s)
+		f.chargeAsync(s)
 	}
 }
 
@@ -121,7 +121,7 @@ func (f *Fallback) verifyAsync(s *fallbackShard, r *Request) {
 var probeLimit = Limit{Algorithm: FixedWindow, Count: 1 << 30, Period: time.Second, Name: "penstock.probe"}
 
 // probe calls the primary store in a goroutine, if a probe is due. It first
-// settles one debt, if there is any.
+// charges one debt, if there is any.
 func (f *Fallback) probe(s *fallbackShard) {
 	key := s.probeKey.Load()
 	if key == nil {
@@ -132,14 +132,14 @@ func (f *Fallback) probe(s *fallbackShard) {
 		return
 	}
 	go func() {
-		err := f.settleOne(s)
+		err := f.chargeOne(s)
 		if err == nil {
 			_, err = f.callPrimary(context.Background(), Request{Key: *key, Limit: probeLimit, Cost: 1})
 		}
 		s.breaker.EndProbe(probe, err == nil || isMalformed(err), f.clock.Now())
 		if !s.breaker.IsOpen() {
 			f.notify(s, nil)
-			f.settleAsync(s)
+			f.chargeAsync(s)
 		}
 	}()
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
@@ -75,31 +76,64 @@ func (ev *evaluation) carry(ctx context.Context, e *overrides.Entry, hasEnded bo
 		return
 	}
 	compat := ev.engine.isCompat(set, rule)
-	e.Carry(hasEnded, func(from []penstock.Limit) bool {
-		done := hasEnded || ev.move(ctx, string(key), storedLimit(rule, compat), to)
+	ctx = context.WithoutCancel(ctx) // a caller that leaves must not lose the units
+	e.Carry(hasEnded, func(from []penstock.Limit, owed *[]overrides.Owed) bool {
+		m := mover{ev.engine, string(key), to, owed}
+		if !m.charge(ctx) {
+			return false
+		}
+		done := hasEnded || m.move(ctx, storedLimit(rule, compat))
 		for _, l := range from {
-			done = ev.move(ctx, string(key), storedLimit(rule.WithLimit(limitOf(rule, l)), compat), to) && done
+			done = m.move(ctx, storedLimit(rule.WithLimit(limitOf(rule, l)), compat)) && done
 		}
 		return done
 	})
 }
 
-// move takes all units that a key has used under one limit, and charges them under another,
-// as far as they fit there. A reset returns what it refunds, so that units are moved once,
-// whatever the number of daemons that try. It is not done if the store did not decide.
-func (ev *evaluation) move(ctx context.Context, key string, from, to penstock.Limit) (done bool) {
-	if from.Identity() == to.Identity() {
+// A mover moves what a key has used to a limit.
+type mover struct {
+	engine *Engine
+	key    string
+	to     penstock.Limit
+	owed   *[]overrides.Owed
+}
+
+// move takes all units that the key has used under another limit, and charges them. A reset
+// returns what it refunds, so that units are moved once, whatever the number of daemons that
+// try. It is not done if the store did not decide.
+func (m *mover) move(ctx context.Context, from penstock.Limit) (done bool) {
+	if from.Identity() == m.to.Identity() {
 		return true
 	}
-	if from.Algorithm == penstock.Concurrent || to.Algorithm == penstock.Concurrent {
+	if from.Algorithm == penstock.Concurrent || m.to.Algorithm == penstock.Concurrent {
 		return true // permits are held, not used
 	}
-	ctx = context.WithoutCancel(ctx) // a caller that leaves must not lose the units
-	d, err := ev.engine.take(ctx, penstock.Request{Key: key, Limit: from, Cost: penstock.Reset})
+	d, err := m.engine.take(ctx, penstock.Request{Key: m.key, Limit: from, Cost: penstock.Reset})
 	if err == nil && d.Granted < 0 {
-		_, err = ev.engine.store.Take(ctx, penstock.Request{Key: key, Limit: to, Cost: -d.Granted, AtMost: true})
+		until := time.Now().Add(min(from.Period, maxOwedAge))
+		*m.owed = append(*m.owed, overrides.Owed{Units: -d.Granted, ID: rand.Text(), Until: until})
 	}
-	return err == nil && d.Source != penstock.SourceFallback
+	return m.charge(ctx) && err == nil && d.Source != penstock.SourceFallback
+}
+
+// maxOwedAge is for how long units that could not be charged are remembered: as long as a store
+// remembers an ID.
+const maxOwedAge = 24 * time.Hour
+
+// charge charges the units that are owed, as far as they fit. Those of a call that failed stay
+// owed, except those that time would have returned.
+func (m *mover) charge(ctx context.Context) (done bool) {
+	for len(*m.owed) > 0 {
+		o := (*m.owed)[0]
+		if left := time.Until(o.Until); left > 0 {
+			r := penstock.Request{Key: m.key, Limit: m.to, Cost: o.Units, AtMost: true, ID: o.ID, Hold: left}
+			if _, err := m.engine.store.Take(ctx, r); err != nil {
+				return false
+			}
+		}
+		*m.owed = (*m.owed)[1:]
+	}
+	return true
 }
 
 // limitOf returns a limit as the limit of a key of a rule. Its name is that of the rule's

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -373,4 +374,54 @@ func TestPenaltyBansAndDoubles(t *testing.T) {
 	if got := o.book.List("", "harsh=b"); got[0].Limit != "2/1h" {
 		t.Errorf("the override was replaced: %+v", got)
 	}
+}
+
+// The store fails between the two calls that move units to the limit of an override.
+func TestOverrideCarriesUnitsOnceIfTheStoreFailsMeanwhile(t *testing.T) {
+	for name, isCharged := range map[string]bool{"before the charge": false, "after the charge": true} {
+		t.Run(name, func(t *testing.T) {
+			onBothStores(t, func(t *testing.T, store penstock.Store) {
+				fails := false
+				o := newOverridden(t, penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+					if !fails || !r.AtMost {
+						return store.Take(ctx, r)
+					}
+					fails = false
+					if isCharged {
+						_, _ = store.Take(ctx, r)
+					}
+					return penstock.Decision{}, penstock.ErrUnavailable
+				}))
+				const key = "log=a"
+				o.remaining(4, key)
+				o.set("o/log", key, "100/1h sliding-window")
+				fails = true
+				o.remaining(1, key)
+				if got := o.remaining(1, key); got != 94 || fails {
+					t.Errorf("got %d remaining, failed %t, want 94: 4 under the rule, and 2 since then", got, !fails)
+				}
+			})
+		})
+	}
+}
+
+func TestOverrideDoesNotCarryUnitsThatTimeHasReturned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory, fails := penstock.NewMemory(nil), false
+		o := newOverridden(t, penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+			if fails && r.AtMost {
+				return penstock.Decision{}, penstock.ErrUnavailable
+			}
+			return memory.Take(ctx, r)
+		}))
+		o.remaining(4, "window=a")
+		o.set("o/window", "window=a", "100/2h fixed-window")
+		fails = true
+		o.remaining(1, "window=a")
+		fails = false
+		time.Sleep(time.Hour)
+		if got := o.remaining(1, "window=a"); got != 98 {
+			t.Errorf("got %d remaining after the window of the rule, want 98", got)
+		}
+	})
 }

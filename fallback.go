@@ -211,8 +211,7 @@ func (f *Fallback) Take(ctx context.Context, r Request) (Decision, error) {
 		return f.settle(ctx, &r)
 	}
 	s := f.shardFor(r.Key)
-	sent := f.clock.Now()
-	t, ok := s.breaker.Admit(sent)
+	call, ok := f.admit(s)
 	if !ok {
 		return f.takeLocal(ctx, s, &r)
 	}
@@ -228,21 +227,8 @@ func (f *Fallback) Take(ctx context.Context, r Request) (Decision, error) {
 		refunded = d.Granted
 	}
 	d, err := f.callPrimary(ctx, r)
-	switch {
-	case err == nil:
-		f.succeeded(s, t)
-	case isMalformed(err):
-	case !f.isStoreFault(ctx, sent):
-		f.verifyAsync(s, &r)
-	default:
-		if f.wasHurried(sent, err) {
-			f.verifyAsync(s, &r)
-		} else {
-			f.failed(s, t, err)
-		}
-		if ctx.Err() == nil {
-			d, err = f.takeUnanswered(ctx, s, &r)
-		}
+	if f.report(ctx, &call, &r, err) {
+		d, err = f.takeUnanswered(ctx, s, &r)
 	}
 	if err == nil && d.Source != SourceFallback {
 		f.releaseLocal(ctx, &r, &d)

@@ -17,33 +17,20 @@ func (f *Fallback) settle(ctx context.Context, r *Request) (d Decision, err erro
 	if s.ledger.isPending(r) {
 		return f.settleWithoutPrimary(ctx, r)
 	}
-	sent := f.clock.Now()
-	t, ok := s.breaker.Admit(sent)
+	call, ok := f.admit(s)
 	if !ok {
 		return f.settleWithoutPrimary(ctx, r)
 	}
 	d, err = f.callPrimary(ctx, *r)
 	switch {
-	case err == nil:
-		f.succeeded(s, t)
-	case isMalformed(err):
-	case errors.Is(err, ErrUnknownID):
-		f.succeeded(s, t)
+	case !isMalformed(err) && errors.Is(err, ErrUnknownID):
+		f.succeeded(s, call.ticket)
 		ds := [1]Decision{}
 		if local := f.settleLocal(ctx, []Request{*r}, ds[:]); !errors.Is(local, ErrUnknownID) {
 			return ds[0], withoutIndex(local)
 		}
-	case !f.isStoreFault(ctx, sent):
-		f.verifyAsync(s, r)
-	default:
-		if f.wasHurried(sent, err) {
-			f.verifyAsync(s, r)
-		} else {
-			f.failed(s, t, err)
-		}
-		if ctx.Err() == nil {
-			return f.settleWithoutPrimary(ctx, r)
-		}
+	case f.report(ctx, &call, r, err):
+		return f.settleWithoutPrimary(ctx, r)
 	}
 	return d, err
 }

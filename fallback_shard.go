@@ -44,6 +44,41 @@ func (f *Fallback) shardFor(key string) *fallbackShard {
 	return &f.shards[uint(f.shardOf(key))%uint(len(f.shards))]
 }
 
+// A primaryCall is a call to the primary store that the breaker of its shard has admitted.
+type primaryCall struct {
+	shard  *fallbackShard
+	ticket breaker.Ticket
+	sent   int64
+}
+
+// admit asks the breaker of a shard for a call to it. It is not ok while the shard is down.
+func (f *Fallback) admit(s *fallbackShard) (c primaryCall, ok bool) {
+	c = primaryCall{shard: s, sent: f.clock.Now()}
+	c.ticket, ok = s.breaker.Admit(c.sent)
+	return c, ok
+}
+
+// report tells the breaker how a call ended, and returns whether the request has to be decided
+// without the primary store. A call that says nothing about the store, because its caller left
+// or had too little time, does not count; verifyAsync finds out whether the store answers.
+func (f *Fallback) report(ctx context.Context, c *primaryCall, r *Request, err error) (isUnanswered bool) {
+	switch {
+	case err == nil:
+		f.succeeded(c.shard, c.ticket)
+		return false
+	case isMalformed(err):
+		return false
+	case !f.isStoreFault(ctx, c.sent):
+		f.verifyAsync(c.shard, r)
+		return false
+	case f.wasHurried(c.sent, err):
+		f.verifyAsync(c.shard, r)
+	default:
+		f.failed(c.shard, c.ticket, err)
+	}
+	return ctx.Err() == nil
+}
+
 // succeeded records that the primary store answered a call.
 func (f *Fallback) succeeded(s *fallbackShard, t breaker.Ticket) {
 	if s.breaker.IsCounting() {

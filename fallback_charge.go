@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/penstock-io/penstock/internal/algorithm"
 )
 
 // This file charges debts to the primary store when it is up again. A debt is what the
@@ -118,6 +120,7 @@ func (f *Fallback) chargeOf(d *debt) (r Request, ok bool) {
 	if d.overdraw {
 		due = min(d.units, f.owed(d, &peek))
 	}
+	due = min(due, f.unpaid(d))
 	if d.id == "" {
 		d.id = f.ids.next()
 	}
@@ -152,6 +155,20 @@ func (f *Fallback) owed(d *debt, peek *Decision) int64 {
 		return d.units
 	}
 	return peek.Limit - peek.Remaining
+}
+
+// unpaid returns how many units time has not paid back, as far as it is known when they were
+// granted. By what the key owes alone, each of its debts under IDs would be charged for all.
+func (f *Fallback) unpaid(d *debt) int64 {
+	cl, err := f.limits.get(d.local, 1, nil)
+	if d.until == 0 || err != nil {
+		return d.units
+	}
+	grant := algorithm.Grant{Owed: d.units, Due: d.until}
+	if d.limit.Algorithm == SlidingWindow {
+		grant.Due += int64(d.limit.Period) // the next window counts them too
+	}
+	return grant.Unpaid(f.clock.Now(), cl.interval())
 }
 
 // chargeSettled charges a settled debt. If the primary store has granted the ID, it is

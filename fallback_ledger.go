@@ -64,7 +64,7 @@ type debt struct {
 	units    int64  // granted and not refunded
 	id       string // to charge under; set before the first attempt
 	overdraw bool   // whether to overdraw the primary store
-	until    int64  // of a debt that overdraws: when its last window ends
+	until    int64  // of a debt that overdraws, or is under an ID: when its last window ends, or its bucket is full
 
 	hold      time.Duration // how long to remember the ID
 	isSettled bool          // whether what was granted under the ID is settled
@@ -87,13 +87,13 @@ func (f *Fallback) addDebt(s *fallbackShard, r *Request, local Limit, d *Decisio
 		return
 	}
 	now, until := int64(0), int64(0)
-	if r.Overdraw {
+	if r.Overdraw || r.ID != "" {
 		now, until = f.clock.Now(), f.debtUntil(r, d)
 	}
 	s.ledger.add(r, local, d.Granted, now, until)
 }
 
-// debtUntil returns when the window ends that a decision was charged to.
+// debtUntil returns when the window ends that a decision was charged to, or when its bucket is full.
 func (f *Fallback) debtUntil(r *Request, d *Decision) int64 {
 	until := f.clock.Now() + int64(d.ResetAfter)
 	if r.Limit.Algorithm == SlidingWindow {
@@ -295,7 +295,10 @@ func (l *ledger) settle(r *Request, local Limit, units, until int64) {
 		d.key, d.id = strings.Clone(r.Key), strings.Clone(r.ID)
 		k.key, k.id = d.key, d.id
 	}
-	d.limit, d.local, d.units, d.overdraw, d.until = r.Limit, local, units, r.Limit.Algorithm.hasDebt(), until
+	if d.until == 0 || units > d.units { // otherwise time pays them back when it would have
+		d.until = until
+	}
+	d.limit, d.local, d.units, d.overdraw = r.Limit, local, units, r.Limit.Algorithm.hasDebt()
 	d.isSettled, d.amount = true, r.Cost
 	l.put(k, d)
 }

@@ -410,3 +410,95 @@ func TestFallbackChargeIsNeverDenied(t *testing.T) {
 		})
 	}
 }
+
+// After a long outage, what many IDs of one key were granted is charged only as far as time has
+// not paid it back. A sliding window counts what its last window was granted in full.
+func TestFallbackChargesUnderIDsWhatTimeHasNotPaidBack(t *testing.T) {
+	for _, algorithm := range []string{"token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "rolling-window", "sliding-log"} {
+		for _, kind := range []string{"take", "overdraw", "settle"} {
+			t.Run(algorithm+" "+kind, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					primary, secondary := penstock.NewMemory(nil), penstock.NewMemory(nil)
+					remote := &remoteStore{store: primary}
+					fallback := penstock.WithFallback(remote, secondary, &penstock.FallbackOptions{Failures: 1})
+					lim := limiter(t, fallback, "100/100s "+algorithm)
+					remote.down.Store(true)
+					for i := range 500 { // twenty-five in each period
+						takeDuringOutage(t, lim, strconv.Itoa(i), kind, 1)
+						time.Sleep(4 * time.Second)
+					}
+					takeDuringOutage(t, lim, "last", kind, 30)
+					remote.down.Store(false)
+					waitUntilUp(t, fallback)
+					time.Sleep(time.Second)
+					allowOne(t, lim, "else") // lets the ledger try again
+					synctest.Wait()
+					owed, charged := usedOf(t, secondary, lim), usedOf(t, primary, lim)
+					most := owed + 1 // a unit of which time has paid a part
+					if lim.Limit().Algorithm == penstock.SlidingWindow {
+						most = owed + 25
+					}
+					if owed < 25 || charged < owed || charged > most {
+						t.Errorf("%d units are charged, want from %d to %d", charged, owed, most)
+					}
+				})
+			})
+		}
+	}
+}
+
+// takeDuringOutage takes units under an ID, and settles them, or overdraws the key by them if the
+// limit has debt.
+func takeDuringOutage(t *testing.T, lim *penstock.Limiter, id, kind string, units int64) {
+	t.Helper()
+	a := lim.Limit().Algorithm
+	r := lim.Request("key")
+	r.ID, r.Cost = id, units
+	r.Overdraw = kind == "overdraw" && a != penstock.RollingWindow && a != penstock.SlidingLog
+	if d, err := lim.Store().Take(ctx, r); err != nil || d.Granted != units || d.Source != penstock.SourceFallback {
+		t.Fatalf("take: %v, %v", d, err)
+	}
+	if kind == "settle" {
+		settleDuringOutage(t, lim, id, units)
+	}
+}
+
+func settleDuringOutage(t *testing.T, lim *penstock.Limiter, id string, units int64) {
+	t.Helper()
+	r := lim.Request("key")
+	r.ID, r.Cost, r.Settle = id, units, true
+	if d, err := lim.Store().Take(ctx, r); err != nil || d.Granted != units || d.Source != penstock.SourceFallback {
+		t.Fatalf("settle: %v, %v", d, err)
+	}
+}
+
+// A settlement that charges no more does not put off when time has paid back its ID.
+func TestFallbackSettlementKeepsWhenTimePaysBack(t *testing.T) {
+	for _, amount := range []int64{10, 8} {
+		withFallback(t, penstock.FallbackOptions{}, func(s *fallbackFixture) {
+			lim := s.limiter("100/100s")
+			s.goDown()
+			takeDuringOutage(s.T, lim, "first", "take", 10)
+			takeDuringOutage(s.T, lim, "second", "take", 30)
+			settleDuringOutage(s.T, lim, "first", amount)
+			s.sleep(15 * time.Second)
+			s.comeUp()
+			s.sleep(time.Second)
+			allowOne(s.T, lim, "else")
+			synctest.Wait()
+			if charged := usedOf(s.T, s.primary.store, lim); charged < 10 || charged > 25 {
+				s.Errorf("settled to %d: %d units are charged, want those of the second ID, at most 25", amount, charged)
+			}
+		})
+	}
+}
+
+// usedOf returns how many units of a key a store counts as used.
+func usedOf(t *testing.T, store penstock.Store, lim *penstock.Limiter) int64 {
+	t.Helper()
+	d, err := store.Take(ctx, penstock.Request{Key: "key", Limit: lim.Limit()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.Limit - d.Remaining
+}

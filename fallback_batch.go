@@ -74,8 +74,7 @@ func (b *fallbackBatch) takeEach(ctx context.Context, rs []Request, ds []Decisio
 // for the caller; a failure of the store is not an error but unanswered. Decisions
 // that are not zero were made nevertheless: all but those about the key of a KeyError.
 func (b *fallbackBatch) call(
-	ctx context.Context, take func(context.Context, Store, []Request, []Decision) error,
-	rs []Request, ds []Decision, indexes []int,
+	ctx context.Context, take takeFunc, rs []Request, ds []Decision, indexes []int,
 ) (answered bool, err error) {
 	f, limited := b.f, ctx
 	if f.setsTimer {

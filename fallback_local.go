@@ -207,7 +207,7 @@ func (b *localBatch) add(r *Request) error {
 // peekOnly turns the requests for the secondary store into peeks.
 func (b *localBatch) peekOnly() {
 	for i := range b.locals {
-		b.locals[i].Cost, b.locals[i].MaxDelay, b.locals[i].Overdraw = 0, 0, false
+		b.locals[i] = peekOf(b.locals[i])
 	}
 }
 
@@ -216,8 +216,7 @@ func (b *localBatch) write(ctx context.Context, decisions, ds []Decision) {
 	totals := totalsOf(b.rs)
 	for i := range b.rs {
 		r, s, cl := &b.rs[i], b.calls[i].shard, b.limits[i]
-		peek := *r
-		peek.Cost, peek.MaxDelay, peek.Overdraw = 0, 0, false
+		peek := peekOf(*r)
 		switch {
 		case b.modes[i] == FailClosed:
 			ds[i] = b.f.deny(s, cl, r)

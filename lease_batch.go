@@ -69,9 +69,7 @@ func (b *leaseBatch) followsRefund(i int) bool {
 
 // takeRest lets the store decide the remaining requests, and reports whether it
 // allowed all of them.
-func (b *leaseBatch) takeRest(
-	ctx context.Context, take func(context.Context, Store, []Request, []Decision) error,
-) (allowed bool, err error) {
+func (b *leaseBatch) takeRest(ctx context.Context, take takeFunc) (allowed bool, err error) {
 	if len(b.rest) == 0 {
 		return true, nil
 	}

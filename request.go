@@ -56,14 +56,6 @@ type Request struct {
 	// [ErrUnknownID]. In a [TakeAll], all requests settle or none does.
 	Settle bool
 
-	// leased marks the refund of a [Lease], whose units the primary store of a
-	// [Fallback] granted, and never the secondary.
-	leased bool
-
-	// whole marks the refund of all that one take of this process was granted, for which a
-	// [WarmUp] knows the price.
-	whole bool
-
 	// MaxDelay lets a bucket grant units that become available within this
 	// time: they are charged at once, and [Decision.Delay] is how long to wait
 	// before acting. On a LeakyBucket, which always delays, it bounds the
@@ -95,6 +87,14 @@ type Request struct {
 	// take is not repeated when its response was lost. In a [TakeAll], requests
 	// under other limits have no ID then.
 	NewID bool
+
+	// leased marks the refund of a [Lease], whose units the primary store of a
+	// [Fallback] granted, and never the secondary.
+	leased bool
+
+	// whole marks the refund of all that one take of this process was granted, for which a
+	// [WarmUp] knows the price.
+	whole bool
 
 	// compiled is the compiled Limit, which saves stores a lookup. It is used only
 	// if it matches Limit, because a wrapper may have changed Limit.
@@ -170,6 +170,12 @@ func (r *Request) validateSettle() error {
 		return costError("Settle", "requires a limit over time: permits are released, not settled")
 	}
 	return nil
+}
+
+// peekOf returns the request as a peek at its key.
+func peekOf(r Request) Request {
+	r.Cost, r.MaxDelay, r.Overdraw = 0, 0, false
+	return r
 }
 
 // isRecorded reports whether what the request is charged is recorded under its ID.

@@ -86,6 +86,9 @@ func takeEach(ctx context.Context, s Store, rs []Request, ds []Decision) (first 
 	return first
 }
 
+// A takeFunc is [TakeEach] or [TakeAll].
+type takeFunc func(ctx context.Context, s Store, rs []Request, ds []Decision) error
+
 // TakeAll decides the requests all or nothing, and writes the decisions to ds, in
 // the same order. If all are Allowed, which [Tightest] reports, all were charged.
 // Otherwise none was: the requests that did not fit are denied with a RetryAfter,
@@ -262,9 +265,8 @@ func denyAll(ctx context.Context, s Store, rs []Request, ds []Decision, taken []
 	if err := refundAll(ctx, s, taken); err != nil {
 		return err
 	}
-	for i, peek := range rs {
-		peek.Cost, peek.MaxDelay, peek.Overdraw = 0, 0, false
-		d, err := s.Take(ctx, peek)
+	for i := range rs {
+		d, err := s.Take(ctx, peekOf(rs[i]))
 		if err != nil {
 			return requestError(i, err)
 		}

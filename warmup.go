@@ -168,9 +168,9 @@ func (w *WarmUp) TakeAll(ctx context.Context, rs []Request, ds []Decision) error
 	})
 }
 
+// takeMany has the next store decide the requests at the prices that priceOf returns.
 func (w *WarmUp) takeMany(
-	ctx context.Context, take func(context.Context, Store, []Request, []Decision) error, rs []Request, ds []Decision,
-	priceOf func(r Request, p int64) int64,
+	ctx context.Context, take takeFunc, rs []Request, ds []Decision, priceOf func(r Request, p int64) int64,
 ) error {
 	p := w.price()
 	if p == 1 || len(ds) < len(rs) {

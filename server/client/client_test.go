@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/httplimit"
 	"github.com/penstock-io/penstock/internal/redistest"
 	"github.com/penstock-io/penstock/server/client"
 	"github.com/penstock-io/penstock/server/engine"
@@ -103,6 +104,47 @@ func TestClientSplitsListsOfLongKeys(t *testing.T) {
 		}
 		if got := ds[39].Remaining; got != 960 {
 			t.Errorf("keys of %.3q: %d remain of 1000, want 960", key, got)
+		}
+	}
+}
+
+// Middleware lets requests pass that cannot be decided, and takes keys from headers: a visitor
+// must not escape a limit, nor others beside it, with a long header.
+func TestClientLimitsVisitorsWithLongKeys(t *testing.T) {
+	c := newClient(t, serve(t, engine.New(penstock.NewMemory(nil), nil)))
+	limiter := func(limit string) *penstock.Limiter {
+		l, err := penstock.ParseLimit(limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lim, err := penstock.New(c, l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return lim
+	}
+	byKey := httplimit.Header("X-Api-Key")
+	site := httplimit.Protect(limiter("2/1h name=key"), &httplimit.Options{Key: byKey, Additional: []httplimit.Charge{
+		{Limiter: limiter("5/1h name=address")}, {Limiter: limiter("9/1h name=search"), Key: byKey}, {Limiter: limiter("9/1h name=export"), Key: byKey},
+	}})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	visit := func(key string) int {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("X-Api-Key", key)
+		w := httptest.NewRecorder()
+		site.ServeHTTP(w, r)
+		return w.Code
+	}
+	long := strings.Repeat("<", 4096)
+	for i, step := range []struct {
+		key  string
+		want int
+	}{
+		{long, 200}, {long, 200}, {long, 429}, // in JSON, three such keys are more than the server reads
+		{long + "a", 200}, {long + "a", 200}, {long + "a", 429},
+		{long + "b", 200}, {long + "b", 429}, {long + "c", 429}, // by its address
+	} {
+		if got := visit(step.key); got != step.want {
+			t.Errorf("visit %d, a key of %d bytes: got %d, want %d", i, len(step.key), got, step.want)
 		}
 	}
 }

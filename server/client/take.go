@@ -1,6 +1,7 @@
 package client
 
 import (
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -53,10 +54,10 @@ func newTakeRequest(r penstock.Request) (TakeRequest, error) {
 		return TakeRequest{}, &penstock.FieldError{Field: "ID", Problem: "must be UTF-8 to be sent as JSON", Kind: penstock.ErrBadCost}
 	}
 	t := TakeRequest{Limit: r.Limit.String(), Cost: r.Cost, AtMost: r.AtMost, Overdraw: r.Overdraw, KeepFree: r.KeepFree, NewID: r.NewID, ID: r.ID}
-	if utf8.ValidString(r.Key) {
-		t.Key = r.Key
+	if key := shorten(r.Key); len(key) <= maxKeyText && utf8.ValidString(key) {
+		t.Key = key
 	} else {
-		t.KeyBase64 = base64.StdEncoding.EncodeToString([]byte(r.Key))
+		t.KeyBase64 = base64.StdEncoding.EncodeToString([]byte(key))
 	}
 	if r.MaxDelay != 0 {
 		t.MaxDelay = secondsOf(r.MaxDelay)
@@ -65,6 +66,25 @@ func newTakeRequest(r penstock.Request) (TakeRequest, error) {
 		t.Hold = secondsOf(r.Hold)
 	}
 	return t, nil
+}
+
+const (
+	// maxKey is the longest key that the server accepts.
+	maxKey = 4 << 10
+
+	// maxKeyText is the longest key that is sent as text. In JSON it may be six times as
+	// long, and keys of one TakeAll must fit into one body; base64 adds a third to any key.
+	maxKeyText = 1 << 10
+)
+
+// shorten returns a key, or its hash if it is too long, as the server does with what proxies
+// send: middleware takes keys from headers, and lets requests pass that cannot be decided, so a
+// client must not escape its limit with a long key.
+func shorten(key string) string {
+	if len(key) <= maxKey {
+		return key
+	}
+	return fmt.Sprintf("|sha256:%x", sha256.Sum256([]byte(key)))
 }
 
 func secondsOf(d time.Duration) json.Number {

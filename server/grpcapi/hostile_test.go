@@ -18,6 +18,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -361,20 +362,82 @@ func heapBytes() uint64 {
 	return m.HeapAlloc
 }
 
-// A call whose request never arrives times out: the server keeps the received part in
-// memory until then.
+// A call whose request never arrives times out, of any method: the server keeps the received
+// part in memory until then.
 func TestUnsentCallTimesOut(t *testing.T) {
 	t.Parallel()
+	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), &grpcapi.Options{Services: []grpcapi.Service{endlessService{}}})
+	conn := dial(t, l)
+	for _, name := range []string{
+		method, "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/List", "/grpc.health.v1.Health/Watch",
+		"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+		"/endless/Stream",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, name, grpc.ForceCodecV2(rawCodec{}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var response []byte
+			if err := stream.RecvMsg(&response); err == nil || ctx.Err() != nil {
+				t.Errorf("got %v after %v, want an error before the client's deadline", err, ctx.Err())
+			}
+			wantServed(t, l)
+		})
+	}
+}
+
+// An endlessService has a method that receives messages until the client ends it.
+type endlessService struct{}
+
+func (endlessService) Register(r grpc.ServiceRegistrar) {
+	r.RegisterService(&grpc.ServiceDesc{ServiceName: "endless", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
+		StreamName: "Stream", ServerStreams: true, ClientStreams: true,
+		Handler: func(_ any, stream grpc.ServerStream) error {
+			for {
+				if err := stream.RecvMsg(&wrapperspb.StringValue{}); err != nil {
+					return err
+				}
+			}
+		},
+	}}}, endlessService{})
+}
+
+func (endlessService) Stop() {}
+
+// Watch calls last, so a client could otherwise occupy memory with as many as its connections
+// have streams.
+func TestServerBoundsWatchCallsOfAConnection(t *testing.T) {
 	_, l := startServer(t, newEngine(t, newMemory(), userRules, nil), nil)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	stream, err := dial(t, l).NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, method, grpc.ForceCodecV2(rawCodec{}))
-	if err != nil {
-		t.Fatal(err)
+	health := healthpb.NewHealthClient(dial(t, l))
+	watch := func(c healthpb.HealthClient) (cancel context.CancelFunc, err error) {
+		ctx, cancel := context.WithCancel(t.Context())
+		stream, err := c.Watch(ctx, &healthpb.HealthCheckRequest{})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		return cancel, err
 	}
-	var response []byte
-	if err := stream.RecvMsg(&response); err == nil || ctx.Err() != nil {
-		t.Errorf("got %v after %v, want an error before the client's deadline", err, ctx.Err())
+	const most = 8
+	var cancels []context.CancelFunc
+	for i := range most {
+		cancel, err := watch(health)
+		if err != nil {
+			t.Fatalf("call %d: %v", i, err)
+		}
+		defer cancel()
+		cancels = append(cancels, cancel)
 	}
-	wantServed(t, l)
+	_, err := watch(health)
+	wantCode(t, err, codes.ResourceExhausted)
+	if _, err := watch(healthpb.NewHealthClient(dial(t, l))); err != nil {
+		t.Errorf("another connection: %v", err)
+	}
+	cancels[0]()
+	for _, err = watch(health); err != nil && t.Context().Err() == nil; _, err = watch(health) { // until the server has noticed
+		wantCode(t, err, codes.ResourceExhausted)
+	}
 }

@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
-	"google.golang.org/grpc/tap"
 
 	"github.com/penstock-io/penstock/server/audit"
 	"github.com/penstock-io/penstock/server/engine"
@@ -91,10 +90,6 @@ const (
 	// handshakeTimeout bounds the time until a connection speaks HTTP/2.
 	handshakeTimeout = 5 * time.Second
 
-	// callTimeout bounds a call, from its headers to the response. gRPC has no such
-	// limit, and keeps the received part of a request in memory.
-	callTimeout = 10 * time.Second
-
 	// A connection that is silent for keepaliveTime is pinged, and closed if it does
 	// not respond within keepaliveTimeout. A client that pings more often than
 	// minPingInterval is disconnected.
@@ -151,6 +146,7 @@ func (o *Options) serverOptions() []grpc.ServerOption {
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.InTapHandle(setCallTimeout),
+		grpc.StreamInterceptor(boundFirstMessage),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionAge:      orDefault(o.MaxConnectionAge, defaultMaxConnectionAge),
 			MaxConnectionAgeGrace: orDefault(o.MaxConnectionAgeGrace, defaultAgeGrace),
@@ -164,20 +160,6 @@ func (o *Options) serverOptions() []grpc.ServerOption {
 		options = append(options, grpc.Creds(credentials.NewTLS(o.TLS)))
 	}
 	return options
-}
-
-// setCallTimeout bounds calls of ShouldRateLimit. Health checks and reflection are streams
-// without a time limit.
-func setCallTimeout(ctx context.Context, info *tap.Info) (context.Context, error) {
-	if info.FullMethodName != fullMethod {
-		return ctx, nil
-	}
-	if at, ok := ctx.Deadline(); ok && time.Until(at) <= callTimeout {
-		return ctx, nil // another context would cost more than parsing the request
-	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	_ = cancel // the parent is the stream's context, which gRPC cancels after the call
-	return ctx, nil
 }
 
 func orDefault[T int | time.Duration](value, otherwise T) T {

@@ -13,13 +13,15 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/address"
 	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/requestlog"
 )
 
 // Options configure a [Service]. The zero value has all defaults.
 type Options struct {
-	// MaxStreams is how many proxies may be connected. Default: 10,000.
+	// MaxStreams is how many proxies may be connected, at most half of them from one remote
+	// address or IPv6 /64. Default: 10,000.
 	MaxStreams int
 
 	// MaxBuckets is how many buckets a proxy may have; further ones are abandoned. With
@@ -27,7 +29,8 @@ type Options struct {
 	// Default: 1,000.
 	MaxBuckets int
 
-	// MaxMembers is how many buckets all proxies may have together. Default: 100,000.
+	// MaxMembers is how many buckets all proxies may have together, and those at one remote
+	// address half of that. Default: 100,000.
 	MaxMembers int
 
 	// Requests logs invalid reports. Default: none are.
@@ -56,14 +59,16 @@ const (
 type Service struct {
 	pb.UnimplementedRateLimitQuotaServiceServer
 
-	engine  *engine.Engine
-	options Options
-	wake    chan struct{} // has an item if a bucket is new
+	engine    *engine.Engine
+	options   Options
+	addresses *address.Resolver
+	wake      chan struct{} // has an item if a bucket is new
 
 	mu       sync.Mutex
 	buckets  map[string]*bucket
 	streams  map[*stream]bool
-	touched  []*bucket // have reports since the last step
+	clients  map[string]*client // by their address, or its IPv6 network
+	touched  []*bucket          // have reports since the last step
 	members  int
 	number   int32 // of the last lease
 	stopping bool
@@ -77,8 +82,8 @@ func New(e *engine.Engine, o *Options) (*Service, error) {
 		return nil, errors.New("rlqsapi: no engine")
 	}
 	s := &Service{
-		engine: e, wake: make(chan struct{}, 1),
-		buckets: map[string]*bucket{}, streams: map[*stream]bool{},
+		engine: e, addresses: address.NewResolver(nil, 0), wake: make(chan struct{}, 1),
+		buckets: map[string]*bucket{}, streams: map[*stream]bool{}, clients: map[string]*client{},
 	}
 	if o != nil {
 		s.options = *o
@@ -317,6 +322,9 @@ func (s *Service) removeMember(m *member) {
 	delete(m.stream.members, b.key)
 	m.stream.bytes -= bucketBytes(b.key)
 	s.members--
+	if c := m.stream.client; c != nil {
+		c.members--
+	}
 	if len(b.members) == 0 {
 		delete(s.buckets, b.key)
 	}

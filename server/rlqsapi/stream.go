@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -37,6 +38,7 @@ var (
 	errTooMany      = &streamError{codes.ResourceExhausted, "too many reports: want a longer reporting interval", requestlog.TooLarge}
 	errNotReading   = &streamError{codes.ResourceExhausted, "the proxy does not read its assignments", requestlog.TooLarge}
 	errTooManyOpen  = &streamError{codes.ResourceExhausted, "too many streams", ""}
+	errSilent       = &streamError{codes.Unavailable, "no report for too long: open another stream", ""}
 	errShuttingDown = &streamError{codes.Unavailable, "the server is shutting down", ""}
 	errClosed       = &streamError{codes.Canceled, "the stream has ended", ""}
 )
@@ -80,8 +82,14 @@ type stream struct {
 	second  time.Time // the begin of the second that reports counts
 	reports int
 	closed  bool
-	from    string // the address of the proxy
+	heard   time.Time // when it was opened, or sent its last report
+	from    string    // the address of the proxy
+	client  *client   // nil if the proxy is on this machine
 }
+
+// A client is an address that proxies connect from. One may have at most half of all streams,
+// and of all buckets, so that others are served whatever it does.
+type client struct{ streams, members int }
 
 func bucketBytes(key string) int { return len(key) + reportBytes }
 
@@ -95,9 +103,38 @@ func (s *Service) open(from string) (*stream, error) {
 	case len(s.streams) >= s.options.MaxStreams:
 		return nil, errTooManyOpen
 	}
-	st := &stream{members: map[string]*member{}, ready: make(chan struct{}, 1), failed: make(chan error, 1), from: from}
+	c := s.clientFrom(from)
+	if c != nil && c.streams >= half(s.options.MaxStreams) {
+		return nil, errTooManyOpen
+	}
+	st := &stream{
+		members: map[string]*member{}, ready: make(chan struct{}, 1), failed: make(chan error, 1),
+		heard: s.options.Now(), from: from, client: c,
+	}
 	s.streams[st] = true
+	if c != nil {
+		c.streams++
+	}
 	return st, nil
+}
+
+// half returns what one client may have of a number.
+func half(n int) int { return max(n/2, 1) }
+
+// clientFrom returns the client at an address, or nil if it is on this machine, where a proxy may
+// forward for many.
+func (s *Service) clientFrom(from string) *client {
+	at, err := netip.ParseAddrPort(from)
+	if err != nil || at.Addr().Unmap().IsLoopback() {
+		return nil
+	}
+	key := s.addresses.Key(from, nil)
+	c := s.clients[key]
+	if c == nil {
+		c = &client{}
+		s.clients[key] = c
+	}
+	return c
 }
 
 // close removes a stream. What the proxy holds was paid for, and expires by itself.
@@ -109,6 +146,11 @@ func (s *Service) close(st *stream) {
 		s.removeMember(m)
 	}
 	delete(s.streams, st)
+	if c := st.client; c != nil {
+		if c.streams--; c.streams == 0 {
+			delete(s.clients, s.addresses.Key(st.from, nil))
+		}
+	}
 }
 
 // Stop ends all streams, and refuses new ones.
@@ -121,11 +163,15 @@ func (s *Service) Stop() {
 	}
 }
 
-// failStuck ends the streams that do not read.
+// failStuck ends the streams that do not read, and those without reports: gRPC does not count a
+// connection with a stream as idle.
 func (s *Service) failStuck(now time.Time) {
 	for st := range s.streams {
 		if !st.sending.IsZero() && now.Sub(st.sending) > sendTimeout {
 			st.fail(errNotReading)
+		}
+		if now.Sub(st.heard) > idleFor {
+			st.fail(errSilent)
 		}
 	}
 }
@@ -295,6 +341,7 @@ func (s *Service) report(st *stream, m *pb.RateLimitQuotaUsageReports) error {
 	if st.domain == "" {
 		st.domain = m.GetDomain()
 	}
+	st.heard = now
 	for _, usage := range m.GetBucketQuotaUsages() {
 		s.reportBucket(st, now, usage)
 	}
@@ -377,6 +424,8 @@ func (s *Service) refuseMember(st *stream, key string, entries int) error {
 		return fmt.Errorf("a proxy has more than %d buckets, or %d bytes of their IDs", s.options.MaxBuckets, maxStreamBytes)
 	case s.members >= s.options.MaxMembers:
 		return fmt.Errorf("all proxies have more than %d buckets", s.options.MaxMembers)
+	case st.client != nil && st.client.members >= half(s.options.MaxMembers):
+		return fmt.Errorf("all proxies at one address have more than %d buckets", half(s.options.MaxMembers))
 	}
 	return nil
 }
@@ -392,6 +441,9 @@ func (s *Service) addMember(st *stream, key string, b *bucket) *member {
 	st.members[key] = m
 	st.bytes += bucketBytes(key)
 	s.members++
+	if st.client != nil {
+		st.client.members++
+	}
 	select {
 	case s.wake <- struct{}{}: // a new bucket does not wait for the tick
 	default:

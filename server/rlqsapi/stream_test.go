@@ -378,6 +378,64 @@ func TestStreamsAreBounded(t *testing.T) {
 	}
 }
 
+// Whoever reaches the listener can open streams and report buckets: others must still be served.
+func TestOneAddressGetsHalfOfStreamsAndBuckets(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, pathRule, Options{MaxStreams: 4, MaxMembers: 4}, nil)
+	open := func(from string, want error) *stream {
+		t.Helper()
+		st, err := b.service.open(from)
+		if !errors.Is(err, want) {
+			t.Fatalf("%s: got %v, want %v", from, err, want)
+		}
+		return st
+	}
+	first := open("[2001:db8::1]:1", nil)
+	second := open("[2001:db8::ffff:2]:2", nil)
+	open("[2001:db8::3]:3", errTooManyOpen) // the same network
+	other := open("192.0.2.1:1", nil)
+	b.service.close(second)
+	second = open("[2001:db8::4]:1", nil)
+	wantAbandoned := func(st *stream, path string, want bool) {
+		t.Helper()
+		got := b.report(st, path, 1, 0)
+		if abandoned := len(got) == 1 && got[0].GetAbandonAction() != nil; abandoned != want {
+			t.Errorf("%s from %s: abandoned is %v, want %v", path, st.from, abandoned, want)
+		}
+	}
+	wantAbandoned(first, "/a", false)
+	wantAbandoned(second, "/b", false)
+	wantAbandoned(second, "/c", true)
+	wantAbandoned(other, "/d", false)
+	b.service.close(first)
+	wantAbandoned(second, "/c", false)
+	b.service.close(second)
+	b.service.close(other)
+	for range 4 { // on this machine, a proxy may forward for others
+		open("127.0.0.1:1", nil)
+	}
+	if n := len(b.service.clients); n != 0 {
+		t.Errorf("%d clients are counted after all have gone", n)
+	}
+}
+
+// A stream keeps its connection from being idle, so it must not be open for nothing.
+func TestStreamWithoutReportsIsEnded(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, pathRule, Options{}, nil)
+	busy, silent := b.open(), b.open()
+	b.now = b.now.Add(idleFor)
+	b.report(busy, "/", 0, 0)
+	b.now = b.now.Add(time.Second)
+	b.step(busy)
+	if len(busy.failed) != 0 || len(silent.failed) != 1 {
+		t.Fatalf("after %v: %d errors for a stream with a report, %d without, want 0 and 1", idleFor, len(busy.failed), len(silent.failed))
+	}
+	if err := <-silent.failed; !errors.Is(err, errSilent) {
+		t.Errorf("the stream without reports ends with %v", err)
+	}
+}
+
 // A message may have been received, and wait for the lock, when the stream ends.
 func TestReportOfAClosedStreamIsNotBooked(t *testing.T) {
 	t.Parallel()

@@ -108,9 +108,9 @@ func TestClientSplitsListsOfLongKeys(t *testing.T) {
 	}
 }
 
-// Middleware lets requests pass that cannot be decided, and takes keys from headers: a visitor
+// Middleware lets requests pass that cannot be decided, and takes keys from headers: a remote client
 // must not escape a limit, nor others beside it, with a long header.
-func TestClientLimitsVisitorsWithLongKeys(t *testing.T) {
+func TestClientLimitsRequestsWithLongKeys(t *testing.T) {
 	c := newClient(t, serve(t, engine.New(penstock.NewMemory(nil), nil)))
 	limiter := func(limit string) *penstock.Limiter {
 		l, err := penstock.ParseLimit(limit)
@@ -127,7 +127,7 @@ func TestClientLimitsVisitorsWithLongKeys(t *testing.T) {
 	site := httplimit.Protect(limiter("2/1h name=key"), &httplimit.Options{Key: byKey, Additional: []httplimit.Charge{
 		{Limiter: limiter("5/1h name=address")}, {Limiter: limiter("9/1h name=search"), Key: byKey}, {Limiter: limiter("9/1h name=export"), Key: byKey},
 	}})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	visit := func(key string) int {
+	send := func(key string) int {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Header.Set("X-Api-Key", key)
 		w := httptest.NewRecorder()
@@ -143,8 +143,8 @@ func TestClientLimitsVisitorsWithLongKeys(t *testing.T) {
 		{long + "a", 200}, {long + "a", 200}, {long + "a", 429},
 		{long + "b", 200}, {long + "b", 429}, {long + "c", 429}, // by its address
 	} {
-		if got := visit(step.key); got != step.want {
-			t.Errorf("visit %d, a key of %d bytes: got %d, want %d", i, len(step.key), got, step.want)
+		if got := send(step.key); got != step.want {
+			t.Errorf("request %d, a key of %d bytes: got %d, want %d", i, len(step.key), got, step.want)
 		}
 	}
 }

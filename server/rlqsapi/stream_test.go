@@ -378,7 +378,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	}
 }
 
-// Whoever reaches the listener can open streams and report buckets: others must still be served.
+// Any client that reaches the listener can open streams and report buckets: others must still be served.
 func TestOneAddressGetsHalfOfStreamsAndBuckets(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, pathRule, Options{MaxStreams: 4, MaxMembers: 4}, nil)

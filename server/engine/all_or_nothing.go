@@ -3,9 +3,9 @@ package engine
 import "context"
 
 // decideAll is the default mode: the request takes from all limits or from none. Gates are
-// decided first, then overrides and quota rules, each independently: only all quota rules
-// together deny. The enforced rules follow, all or nothing, and settle does what follows
-// from the outcome.
+// decided first, then descriptors with their own limit and quota rules, each independently:
+// only all quota rules together deny. The enforced rules follow, all or nothing, and settle does
+// what follows from the outcome.
 func (ev *evaluation) decideAll(ctx context.Context) (over bool, err error) {
 	ev.decideBanned()
 	ev.decideKnown()
@@ -31,7 +31,7 @@ func (ev *evaluation) takeEarly(ctx context.Context) (over bool, err error) {
 	if ev.anyOver() {
 		return true, nil
 	}
-	if err := ev.takeOverrides(ctx); err != nil {
+	if err := ev.takeOwnLimits(ctx); err != nil {
 		return false, err
 	}
 	if ev.anyOver() {
@@ -68,9 +68,9 @@ func (ev *evaluation) takeEnforced(ctx context.Context) (denied bool, err error)
 }
 
 // settle completes the decision. If the request is allowed, it takes from shadow rules, and
-// does the peeks and refunds of the request. If it is denied, it refunds what overrides and
-// quota rules took, releases permits, whose work has ended whatever the answer is, and peeks at
-// the rest.
+// does the peeks and refunds of the request. If it is denied, it refunds what was taken under
+// descriptors' own limits and by quota rules, releases permits, whose work has ended whatever the
+// answer is, and peeks at the rest.
 func (ev *evaluation) settle(ctx context.Context, over bool) error {
 	if over {
 		return ev.settleDenied(ctx)
@@ -78,8 +78,8 @@ func (ev *evaluation) settle(ctx context.Context, over bool) error {
 	for i := range ev.limited {
 		if d := &ev.limited[i]; d.decided {
 			continue
-		} else if d.override {
-			ev.queueOverride(i)
+		} else if d.hasOwnLimit {
+			ev.queueOwnLimit(i)
 		} else {
 			ev.queue(i, d.cost)
 		}

@@ -39,23 +39,23 @@ type countedState struct {
 }
 
 // storedLimit returns the limit under which the store decides the requests of a rule. Under
-// compat that is the counting limit. Otherwise it is the rule's own, but what overrides and
-// reports recorded beyond the count of a window is kept, however much it is.
+// compat that is the counting limit. Otherwise it is the rule's own, but what requests with
+// their own limit and reports recorded beyond the count of a window is kept, however much it is.
 func storedLimit(r *rules.Rule, compat bool) penstock.Limit {
 	l := r.Limit
 	switch {
 	case !canCount(&l):
 	case compat:
 		return countingLimit(l)
-	case l.Debt == 0 && (r.ChargeAlways || takesOverrides(r)):
+	case l.Debt == 0 && (r.ChargeAlways || countsOwnLimits(r)):
 		l.Debt = maxCounted
 	}
 	return l
 }
 
-// takesOverrides reports whether overrides of the same unit are counted under a rule: it
-// has windows of Envoy's.
-func takesOverrides(r *rules.Rule) bool {
+// countsOwnLimits reports whether the hits of descriptors with their own limit, if that is of the
+// same unit, are counted under a rule: it has windows of Envoy's.
+func countsOwnLimits(r *rules.Rule) bool {
 	l := &r.Limit
 	return r.Unit != rules.UnknownUnit && canCount(l) && l.Align == penstock.AlignClock && l.Offset == 0
 }

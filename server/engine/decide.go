@@ -86,7 +86,7 @@ type Result struct {
 	OverLimit bool
 	Statuses  []Status
 
-	overrides []rules.Rule // made of the descriptors' own limits
+	ownRules []rules.Rule // made of the descriptors' own limits
 }
 
 // Decide decides the descriptors by the rules of the domain: all or nothing, unless the
@@ -148,7 +148,7 @@ func (ev *evaluation) run(ctx context.Context, t *ruleTable, d *rules.Domain, ds
 // decideAdmitted decides the request, and settles the admissions of its descriptors.
 func (ev *evaluation) decideAdmitted(ctx context.Context) (over bool, err error) {
 	err = errPanicked
-	defer func() { ev.settleOverrides(err) }()
+	defer func() { ev.settleAdmissions(err) }()
 	return ev.decide(ctx)
 }
 
@@ -191,14 +191,14 @@ func (r *Result) reset(n int) {
 		r.Statuses = make([]Status, n)
 	}
 	r.Statuses = r.Statuses[:n]
-	clear(r.overrides)
-	r.overrides = r.overrides[:0]
+	clear(r.ownRules)
+	r.ownRules = r.ownRules[:0]
 }
 
-// overrideRule returns a rule made of a descriptor's own limit.
-func (r *Result) overrideRule(own *OwnLimit) *rules.Rule {
-	r.overrides = append(r.overrides, rules.Rule{Limit: own.Limit, RequestsPerUnit: own.RequestsPerUnit, Unit: own.Unit})
-	rule := &r.overrides[len(r.overrides)-1]
+// ownRule returns a rule made of a descriptor's own limit.
+func (r *Result) ownRule(own *OwnLimit) *rules.Rule {
+	r.ownRules = append(r.ownRules, rules.Rule{Limit: own.Limit, RequestsPerUnit: own.RequestsPerUnit, Unit: own.Unit})
+	rule := &r.ownRules[len(r.ownRules)-1]
 	rule.Limit = RequestLimit(rule.Limit)
 	if rule.Limit.Name == "" {
 		rule.Limit.Name = OverrideLimitName

@@ -18,7 +18,7 @@ import (
 )
 
 // An evaluation is one call of Decide. It runs in three steps: prepare finds the limits
-// and keys of the descriptors (override.go has those with their own limit), decide takes
+// and keys of the descriptors (own_limit.go has those with their own limit), decide takes
 // them in one of two modes (all_or_nothing.go, envoy_compat.go), and count updates the
 // rules' counters. Usual requests need less (plain.go). Evaluations are pooled, since
 // most of their memory has the same size every time.
@@ -35,10 +35,10 @@ type evaluation struct {
 
 	began time.Duration // before the store was called, by the clock of the cache of counters over their limit
 
-	unmatched []int // the descriptors without a rule
-	hasSettle bool  // whether one of the rules has settle
-	overrides []admittedOverride
-	templates []penstock.Request // of descriptors with their own limit
+	unmatched     []int // the descriptors without a rule
+	hasSettle     bool  // whether one of the rules has settle
+	ownAdmissions []ownAdmission
+	templates     []penstock.Request // of descriptors with their own limit
 
 	metricPath []byte // of one descriptor at a time
 
@@ -63,12 +63,12 @@ type limitedDescriptor struct {
 	decided  bool              // taken or denied, and not just peeked at
 	denied   bool
 
-	count      int64         // what decisions under a counting limit are compared with
-	counter    *countedState // of a rule whose hits are counted; nil without one
-	override   bool          // has its own limit
-	before     int64         // the hits before this request, under a counting limit
-	underRule  bool          // is an override that is counted under a rule
-	denyInDebt bool          // a peek denies if the key owes
+	count       int64         // what decisions under a counting limit are compared with
+	counter     *countedState // of a rule whose hits are counted; nil without one
+	hasOwnLimit bool          // which decides in place of a rule
+	before      int64         // the hits before this request, under a counting limit
+	underRule   bool          // has its own limit, whose hits are counted under a rule
+	denyInDebt  bool          // a peek denies if the key owes
 
 	known uint64 // its hash in the cache of counters over their limit
 
@@ -93,7 +93,7 @@ func (ev *evaluation) release() {
 	ev.clearQueue()
 	clear(ev.limited)
 	clear(ev.templates)
-	ev.overrides, ev.templates = ev.overrides[:0], ev.templates[:0]
+	ev.ownAdmissions, ev.templates = ev.ownAdmissions[:0], ev.templates[:0]
 	ev.engine, ev.result, ev.text = nil, nil, ""
 	ev.under, ev.hasSettle, ev.takes, ev.prepared = under{}, false, ev.takes[:0], ev.prepared[:0]
 	ev.limited, ev.keys, ev.unmatched = ev.limited[:0], ev.keys[:0], ev.unmatched[:0]
@@ -109,7 +109,7 @@ func (ev *evaluation) prepare(ctx context.Context, t *ruleTable, domain *rules.D
 	if err := ev.find(ctx, t, domain, ds, found); err != nil {
 		return err
 	}
-	return ev.admitOverrides(ds)
+	return ev.admitOwnLimits(ds)
 }
 
 // find is prepare without making room for what the descriptors leave behind.
@@ -134,7 +134,7 @@ func (ev *evaluation) match(ctx context.Context, t *ruleTable, domain *rules.Dom
 	if d.Own == nil {
 		err = ev.matchRule(ctx, l, t, domain, d)
 	} else {
-		err = ev.useOverride(l, t, domain, d)
+		err = ev.useOwnLimit(l, t, domain, d)
 	}
 	if err != nil {
 		return fmt.Errorf("descriptor %d: %w", i, err)
@@ -168,7 +168,7 @@ func (ev *evaluation) extend() *limitedDescriptor {
 // isPlain reports whether the descriptor takes from a rule that can deny the request, and
 // that applies as it is.
 func (d *limitedDescriptor) isPlain() bool {
-	return d.cost > 0 && !d.quota && !d.override && d.keyOverride == nil && !d.rule.Shadow && !d.rule.ChargeAlways && !d.tooMany
+	return d.cost > 0 && !d.quota && !d.hasOwnLimit && d.keyOverride == nil && !d.rule.Shadow && !d.rule.ChargeAlways && !d.tooMany
 }
 
 func (ev *evaluation) matchRule(ctx context.Context, l *limitedDescriptor, t *ruleTable, domain *rules.Domain, d *Descriptor) error {
@@ -217,46 +217,6 @@ const maxPermits = 100
 
 func (d *limitedDescriptor) setState(s *ruleState) {
 	d.state, d.template, d.count, d.counter = s, &s.template, s.count, s.counter
-}
-
-// An admittedOverride is the admission of a descriptor with its own limit.
-type admittedOverride struct {
-	index     int // among the descriptors
-	admission Admission
-}
-
-// admitOverrides makes room for what descriptors with their own limit leave behind.
-func (ev *evaluation) admitOverrides(ds []Descriptor) error {
-	if ev.engine.requestPolicy.ledger == nil {
-		return nil
-	}
-	for i := range ev.limited {
-		l := &ev.limited[i]
-		if !l.override || l.underRule {
-			continue
-		}
-		r := *l.template
-		r.Key, r.Cost, r.ID, r.Hold = ev.keyOf(l), l.cost, l.id, l.hold
-		a, err := ev.engine.admit(&r, func() bool { return ds[l.index].Own.MayRefund }, len(ev.limited) > 1)
-		if err != nil {
-			ev.settleOverrides(nil)
-			return fmt.Errorf("descriptor %d: %w", l.index, err)
-		}
-		ev.overrides = append(ev.overrides, admittedOverride{l.index, a})
-	}
-	return nil
-}
-
-// settleOverrides settles the admissions by the decisions, or by the error.
-func (ev *evaluation) settleOverrides(err error) {
-	for i := range ev.overrides {
-		o := &ev.overrides[i]
-		d := penstock.Decision{}
-		if o.index < len(ev.result.Statuses) {
-			d.Granted = ev.result.Statuses[o.index].Decision.Granted
-		}
-		o.admission.Settle(&d, err)
-	}
 }
 
 // maxKey is the longest key that is sent to a store. Longer keys are hashed rather than

@@ -58,7 +58,7 @@ func (v *ValueHits) add(path string) (h *Hits, first bool) {
 // hitsOf returns where the hits of a descriptor are counted.
 func (ev *evaluation) hitsOf(domain *rules.Domain, d *limitedDescriptor, entries []rules.Entry) *Hits {
 	all := &d.state.counters.Hits
-	if !d.rule.HasMetricValues() || d.override {
+	if !d.rule.HasMetricValues() || d.hasOwnLimit {
 		return all
 	}
 	var ok bool

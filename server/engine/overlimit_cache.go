@@ -195,7 +195,7 @@ func (ev *evaluation) decideKnown() {
 	}
 	ev.findKnown()
 	for i := range ev.limited {
-		if d := &ev.limited[i]; !d.decided && d.cost != 0 && !d.override && !ev.isGate(d) {
+		if d := &ev.limited[i]; !d.decided && d.cost != 0 && !d.hasOwnLimit && !ev.isGate(d) {
 			ev.knownOver(d)
 		}
 	}

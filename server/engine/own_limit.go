@@ -3,21 +3,23 @@ package engine
 import (
 	"bytes"
 	"context"
+	"fmt"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
-// An override is a limit that a descriptor brings. It decides that descriptor alone. Its hits
-// are counted where those of the rule are, as in Envoy's service, so a caller that brings one
-// only now and then does not get both allowances. Only an override of another unit, or of a
+// This file is about descriptors that bring their own limit, which Envoy calls an override.
+// (Overrides of keys by an operator are in key_override.go.) It decides that descriptor alone. Its
+// hits are counted where those of the rule are, as in Envoy's service, so a caller that brings a
+// limit only now and then does not get both allowances. Only a limit of another unit, or of a
 // descriptor that no rule counts in the same way, is counted apart, as a request limit.
 
-// useOverride makes a rule of the limit that the descriptor itself has.
-func (ev *evaluation) useOverride(l *limitedDescriptor, t *ruleTable, domain *rules.Domain, d *Descriptor) error {
-	l.rule = ev.result.overrideRule(d.Own)
+// useOwnLimit makes a rule of the limit that the descriptor itself has.
+func (ev *evaluation) useOwnLimit(l *limitedDescriptor, t *ruleTable, domain *rules.Domain, d *Descriptor) error {
+	l.rule = ev.result.ownRule(d.Own)
 	l.state = &ev.engine.requestLimitState
-	l.override, l.count = true, l.rule.Limit.Count
+	l.hasOwnLimit, l.count = true, l.rule.Limit.Count
 	l.template = ev.newTemplate(penstock.Request{Limit: l.rule.Limit})
 	if s := ev.ruleBelow(l, t, domain, d); s != nil {
 		l.underRule, l.counter, *l.template = true, s.counter, s.template
@@ -27,7 +29,7 @@ func (ev *evaluation) useOverride(l *limitedDescriptor, t *ruleTable, domain *ru
 	if canCount(&l.rule.Limit) {
 		l.template.Limit = countingLimit(l.rule.Limit)
 	}
-	ev.keys = appendOverrideKey(ev.keys[:l.key], domain.Name, d.Entries)
+	ev.keys = appendOwnLimitKey(ev.keys[:l.key], domain.Name, d.Entries)
 	return l.rule.Limit.Validate()
 }
 
@@ -42,7 +44,7 @@ func (ev *evaluation) newTemplate(r penstock.Request) *penstock.Request {
 func (ev *evaluation) ruleBelow(l *limitedDescriptor, t *ruleTable, domain *rules.Domain, d *Descriptor) *ruleState {
 	var rule *rules.Rule
 	rule, ev.keys = domain.Match(d.Entries, ev.keys)
-	if rule == nil || rule.Unlimited || !takesOverrides(rule) || rule.Limit.Period != d.Own.Limit.Period || d.Own.Limit.Align != penstock.AlignClock {
+	if rule == nil || rule.Unlimited || !countsOwnLimits(rule) || rule.Limit.Period != d.Own.Limit.Period || d.Own.Limit.Align != penstock.AlignClock {
 		return nil
 	}
 	end := len(ev.keys)
@@ -56,22 +58,62 @@ func (ev *evaluation) ruleBelow(l *limitedDescriptor, t *ruleTable, domain *rule
 	return &t.states[rule.Index]
 }
 
-// appendOverrideKey appends the key of a descriptor with its own limit. It contains the
+// appendOwnLimitKey appends the key of a descriptor with its own limit. It contains the
 // domain, so that domains do not share counters.
-func appendOverrideKey(buf []byte, domain string, entries []rules.Entry) []byte {
+func appendOwnLimitKey(buf []byte, domain string, entries []rules.Entry) []byte {
 	buf = rules.AppendKey(buf, []rules.Entry{{Key: domain}})
 	buf = append(buf, '|')
 	return rules.AppendKey(buf, entries)
 }
 
-// takeOverrides takes from counters by the limits that descriptors bring, where requests are
+// An ownAdmission is the admission of a descriptor with its own limit.
+type ownAdmission struct {
+	index     int // among the descriptors
+	admission Admission
+}
+
+// admitOwnLimits makes room for what descriptors with their own limit leave behind.
+func (ev *evaluation) admitOwnLimits(ds []Descriptor) error {
+	if ev.engine.requestPolicy.ledger == nil {
+		return nil
+	}
+	for i := range ev.limited {
+		l := &ev.limited[i]
+		if !l.hasOwnLimit || l.underRule {
+			continue
+		}
+		r := *l.template
+		r.Key, r.Cost, r.ID, r.Hold = ev.keyOf(l), l.cost, l.id, l.hold
+		a, err := ev.engine.admit(&r, func() bool { return ds[l.index].Own.MayRefund }, len(ev.limited) > 1)
+		if err != nil {
+			ev.settleAdmissions(nil)
+			return fmt.Errorf("descriptor %d: %w", l.index, err)
+		}
+		ev.ownAdmissions = append(ev.ownAdmissions, ownAdmission{l.index, a})
+	}
+	return nil
+}
+
+// settleAdmissions settles the admissions by the decisions, or by the error.
+func (ev *evaluation) settleAdmissions(err error) {
+	for i := range ev.ownAdmissions {
+		o := &ev.ownAdmissions[i]
+		d := penstock.Decision{}
+		if o.index < len(ev.result.Statuses) {
+			d.Granted = ev.result.Statuses[o.index].Decision.Granted
+		}
+		o.admission.Settle(&d, err)
+	}
+}
+
+// takeOwnLimits takes from counters by the limits that descriptors bring, where requests are
 // decided all or nothing. A counter has no room to check for the limit of a single request, so
 // the hits are added first, and refunded if they are too many. That never admits too much,
 // but other requests may see them for a moment.
-func (ev *evaluation) takeOverrides(ctx context.Context) error {
+func (ev *evaluation) takeOwnLimits(ctx context.Context) error {
 	for i := range ev.limited {
-		if d := &ev.limited[i]; d.override && !d.decided && d.cost > 0 && (d.underRule || d.isCounting()) {
-			ev.queueOverride(i)
+		if d := &ev.limited[i]; d.hasOwnLimit && !d.decided && d.cost > 0 && (d.underRule || d.isCounting()) {
+			ev.queueOwnLimit(i)
 		}
 	}
 	if len(ev.queued) == 0 {
@@ -80,7 +122,7 @@ func (ev *evaluation) takeOverrides(ctx context.Context) error {
 	if err := ev.takeEach(ctx); err != nil {
 		return err
 	}
-	ev.queueRefunds(func(d *limitedDescriptor) bool { return d.override && d.denied && !d.rule.ChargeAlways })
+	ev.queueRefunds(func(d *limitedDescriptor) bool { return d.hasOwnLimit && d.denied && !d.rule.ChargeAlways })
 	if len(ev.queued) == 0 {
 		return nil
 	}
@@ -102,9 +144,9 @@ func (ev *evaluation) recordDenials() {
 	ev.clearQueue()
 }
 
-// queueOverride queues the cost of a descriptor with its own limit. Under a rule, a counting
+// queueOwnLimit queues the cost of a descriptor with its own limit. Under a rule, a counting
 // peek after it tells what the limit is compared with.
-func (ev *evaluation) queueOverride(i int) {
+func (ev *evaluation) queueOwnLimit(i int) {
 	d := &ev.limited[i]
 	ev.queue(i, d.cost)
 	r := &ev.requests[len(ev.requests)-1]

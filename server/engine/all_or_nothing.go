@@ -4,11 +4,11 @@ import "context"
 
 // decideAll is the default mode: the request takes from all limits or from none. Gates are
 // decided first, then descriptors with their own limit and quota rules, each independently:
-// only all quota rules together deny. The enforced rules follow, all or nothing, and settle does
+// only all quota rules together deny. The enforced rules follow, all or nothing, and complete does
 // what follows from the outcome.
 func (ev *evaluation) decideAll(ctx context.Context) (over bool, err error) {
 	ev.decideBanned()
-	ev.decideKnown()
+	ev.decideCached()
 	if over, err = ev.takeEarly(ctx); err != nil {
 		return false, err
 	}
@@ -17,7 +17,7 @@ func (ev *evaluation) decideAll(ctx context.Context) (over bool, err error) {
 			return false, err
 		}
 	}
-	if err = ev.settle(ctx, over); err == nil && ev.engine.cacheDenials {
+	if err = ev.complete(ctx, over); err == nil && ev.engine.cacheDenials {
 		ev.cacheOver()
 	}
 	return over, err
@@ -67,13 +67,13 @@ func (ev *evaluation) takeEnforced(ctx context.Context) (denied bool, err error)
 	return denied, nil
 }
 
-// settle completes the decision. If the request is allowed, it takes from shadow rules, and
-// does the peeks and refunds of the request. If it is denied, it refunds what was taken under
+// complete does what follows from the outcome. If the request is allowed, it takes from shadow
+// rules, and does the peeks and refunds of the request. If it is denied, it refunds what was taken under
 // descriptors' own limits and by quota rules, releases permits, whose work has ended whatever the
 // answer is, and peeks at the rest.
-func (ev *evaluation) settle(ctx context.Context, over bool) error {
+func (ev *evaluation) complete(ctx context.Context, over bool) error {
 	if over {
-		return ev.settleDenied(ctx)
+		return ev.completeDenied(ctx)
 	}
 	for i := range ev.limited {
 		if d := &ev.limited[i]; d.decided {
@@ -87,7 +87,7 @@ func (ev *evaluation) settle(ctx context.Context, over bool) error {
 	return ev.takeEach(ctx)
 }
 
-func (ev *evaluation) settleDenied(ctx context.Context) error {
+func (ev *evaluation) completeDenied(ctx context.Context) error {
 	isReturned := func(d *limitedDescriptor) bool { return ev.granted(d) > 0 && !d.rule.ChargeAlways }
 	for i := range ev.limited {
 		if d := &ev.limited[i]; !isReturned(d) && d.releases() {

@@ -11,12 +11,12 @@ import (
 // decided independently, and a denied request counts.
 func (ev *evaluation) decideEach(ctx context.Context) (over bool, err error) {
 	ev.decideBanned()
-	ev.findKnown()
+	ev.beginLookups()
 	if err := ev.takeGates(ctx); err != nil {
 		return false, err
 	}
 	for i := range ev.limited {
-		if d := &ev.limited[i]; !d.decided && !ev.knownOver(d) {
+		if d := &ev.limited[i]; !d.decided && !ev.decideFromCache(d) {
 			ev.queue(i, d.cost)
 			ev.requests[len(ev.requests)-1].AtMost = d.cost > 0 && d.rule.ID == "" // a denied request holds no permit
 		}

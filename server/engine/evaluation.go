@@ -70,7 +70,7 @@ type limitedDescriptor struct {
 	underRule   bool          // has its own limit, whose hits are counted under a rule
 	denyInDebt  bool          // a peek denies if the key owes
 
-	known uint64 // its hash in the cache of counters over their limit
+	cacheHash uint64 // in the cache of counters over their limit
 
 	keyOverride *overrides.Entry // nil if the rule applies as it is
 	newID       bool             // whether its ID must hold no permit
@@ -291,7 +291,7 @@ func (ev *evaluation) decide(ctx context.Context) (over bool, err error) {
 	case ev.compat:
 		over, err = ev.decideEach(ctx)
 	case ev.plain && !ev.engine.cacheDenials:
-		over, err = ev.takeEnforced(ctx) // there is nothing else to take, nor to settle
+		over, err = ev.takeEnforced(ctx) // there is nothing else to take, nor to complete
 	default:
 		over, err = ev.decideAll(ctx)
 	}

@@ -143,8 +143,8 @@ func (c *overLimitCache) forgetRolledBack(rs []penstock.Request, ds []penstock.D
 	}
 }
 
-// findKnown reads the epochs and the time that the cache needs, before the store is called.
-func (ev *evaluation) findKnown() {
+// beginLookups reads the epochs and the time that the cache needs, before the store is called.
+func (ev *evaluation) beginLookups() {
 	c := ev.engine.overLimit
 	if c == nil {
 		return
@@ -156,19 +156,19 @@ func (ev *evaluation) findKnown() {
 			c.forget(&d.template.Limit, ev.keyOf(d))
 		}
 		if ev.isCacheable(d) {
-			d.known = c.hashOf(&d.template.Limit, ev.keyOf(d), d.count-d.rule.KeepFree)
+			d.cacheHash = c.hashOf(&d.template.Limit, ev.keyOf(d), d.count-d.rule.KeepFree)
 		}
 	}
 }
 
-// knownOver decides a descriptor whose counter is known to be over its limit. As in Envoy's
+// decideFromCache decides a descriptor whose counter is known to be over its limit. As in Envoy's
 // service, its hits are not counted then.
-func (ev *evaluation) knownOver(d *limitedDescriptor) bool {
+func (ev *evaluation) decideFromCache(d *limitedDescriptor) bool {
 	c := ev.engine.overLimit
 	if c == nil || d.cost < 0 || !ev.isCacheable(d) {
 		return false
 	}
-	until := c.until(d.known, ev.began)
+	until := c.until(d.cacheHash, ev.began)
 	if until <= 0 {
 		return false
 	}
@@ -187,16 +187,16 @@ func (ev *evaluation) isCacheable(d *limitedDescriptor) bool {
 	return d.isCounting() || ev.engine.cacheDenials && canCount(&d.rule.Limit) && d.id == ""
 }
 
-// decideKnown decides the descriptors whose windows are known to have nothing left. Gates charge
+// decideCached decides the descriptors whose windows are known to have nothing left. Gates charge
 // nevertheless, and requests with their own limit may still fit.
-func (ev *evaluation) decideKnown() {
+func (ev *evaluation) decideCached() {
 	if !ev.engine.cacheDenials {
 		return
 	}
-	ev.findKnown()
+	ev.beginLookups()
 	for i := range ev.limited {
 		if d := &ev.limited[i]; !d.decided && d.cost != 0 && !d.hasOwnLimit && !ev.isGate(d) {
-			ev.knownOver(d)
+			ev.decideFromCache(d)
 		}
 	}
 }
@@ -224,7 +224,7 @@ func (ev *evaluation) cacheOver() {
 		dec := &ev.result.Statuses[d.index].Decision
 		over := d.denied && ev.isCacheable(d) && (d.isCounting() || dec.Remaining <= d.rule.KeepFree)
 		if over && dec.Source == penstock.SourceStore && dec.ResetAfter > 0 {
-			c.add(d.known, ev.began, dec.ResetAfter)
+			c.add(d.cacheHash, ev.began, dec.ResetAfter)
 		}
 	}
 }

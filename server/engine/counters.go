@@ -105,7 +105,7 @@ func (e *Engine) newRuleTable(s *rules.Set, old *ruleTable) *ruleTable {
 		t.states[r.Index] = e.newRuleState(s, r)
 		state := &t.states[r.Index]
 		state.counters = &RuleCounters{
-			Rule: r.Name, Limit: maxAtOnce(r.Limit), HasPermits: r.Limit.Algorithm == penstock.Concurrent, Counters: counters,
+			Rule: r.Name, Limit: r.Limit.Capacity(), HasPermits: r.Limit.Algorithm == penstock.Concurrent, Counters: counters,
 		}
 		state.overrides, state.changed = e.overrides.Index(r.CountedBy), &changedRules{}
 	}
@@ -163,15 +163,6 @@ func newTemplate(store penstock.Store, l penstock.Limit) penstock.Request {
 		return penstock.Request{Limit: l}
 	}
 	return lim.Request("")
-}
-
-// maxAtOnce returns the most units that a limit can grant at once.
-func maxAtOnce(l penstock.Limit) int64 {
-	l = l.Normal()
-	if l.Algorithm == penstock.TokenBucket || l.Algorithm == penstock.LeakyBucket {
-		return l.Burst
-	}
-	return l.Count
 }
 
 func (t *Counters) countAllowed(units int64) {

@@ -43,7 +43,7 @@ func deny(d *penstock.Decision, r *penstock.Request) {
 	}
 	d.Allowed = false
 	d.RetryAfter = max(d.RetryAfter, d.ResetAfter, time.Nanosecond)
-	if r.Cost > maxAtOnce(r.Limit)-r.KeepFree {
+	if r.Cost > r.Limit.Capacity()-r.KeepFree {
 		d.RetryAfter = penstock.Never
 	}
 }

@@ -142,14 +142,10 @@ func (m *mover) charge(ctx context.Context) (done bool) {
 // units are carried over.
 func limitOf(rule *rules.Rule, l penstock.Limit) penstock.Limit {
 	l.Name = rule.Limit.Name
-	if isBucket(l) && l.Algorithm == rule.Limit.Algorithm && !sameRate(l, rule.Limit) {
+	if isBucket(&l) && l.Algorithm == rule.Limit.Algorithm && !sameRate(l, rule.Limit) {
 		l.Name = OverrideName(rule.Limit.Name, fmt.Sprintf("%d/%d", l.Count, l.Period))
 	}
 	return l
-}
-
-func isBucket(l penstock.Limit) bool {
-	return l.Algorithm == penstock.TokenBucket || l.Algorithm == penstock.LeakyBucket
 }
 
 // sameRate reports whether two limits have the same count per time.
@@ -202,7 +198,7 @@ func (ev *evaluation) decideBanned() {
 		switch {
 		case d.tooMany && !d.banned():
 			d.decided, d.denied = true, true
-			ev.setStatus(d, &penstock.Decision{Limit: maxAtOnce(d.rule.Limit), RetryAfter: penstock.Never})
+			ev.setStatus(d, &penstock.Decision{Limit: d.rule.Limit.Capacity(), RetryAfter: penstock.Never})
 			continue
 		case !d.banned() || d.cost < 0:
 			continue
@@ -210,7 +206,7 @@ func (ev *evaluation) decideBanned() {
 		d.decided, d.denied = true, d.cost > 0 || d.denyInDebt
 		left := d.keyOverride.Remaining()
 		decision := penstock.Decision{
-			Allowed: !d.denied, Limit: maxAtOnce(d.rule.Limit), ResetAfter: min(left, longestBan), Source: penstock.SourceOverride,
+			Allowed: !d.denied, Limit: d.rule.Limit.Capacity(), ResetAfter: min(left, longestBan), Source: penstock.SourceOverride,
 		}
 		if d.denied {
 			decision.RetryAfter = left
@@ -221,19 +217,6 @@ func (ev *evaluation) decideBanned() {
 
 // longestBan is the ResetAfter of a ban for good: as long as the longest period of a limit.
 const longestBan = 366 * 24 * time.Hour
-
-// countDenied counts a denial, also towards the penalty of its rule. A key with an override
-// of its own is not penalized: the ban would replace it.
-func (ev *evaluation) countDenied(d *limitedDescriptor) {
-	shadow := d.rule.Shadow || ev.engine.shadow
-	d.state.counters.countDenied(d.cost, shadow)
-	switch {
-	case d.banned():
-		d.state.counters.Banned.Add(1)
-	case d.rule.Penalty != nil && d.keyOverride == nil && !shadow:
-		ev.engine.overrides.CountDenial(d.rule.Name, ev.keyOf(d), d.rule.Penalty)
-	}
-}
 
 // A BannedCounter is how many requests to a rule were denied by a ban.
 type BannedCounter struct {

@@ -41,8 +41,14 @@ func (ev *evaluation) takeEarly(ctx context.Context) (over bool, err error) {
 	return ev.quotaExhausted(), err
 }
 
-// takeQuotas takes from the quota rules, each independently.
+// takeQuotas takes from the quota rules, each independently. What they take under an ID stays
+// charged after an error, so a request that the store would reject afterwards takes nothing.
 func (ev *evaluation) takeQuotas(ctx context.Context) error {
+	if ev.under.id != "" {
+		if err := ev.checkTogether(); err != nil {
+			return err
+		}
+	}
 	for i := range ev.limited {
 		if d := &ev.limited[i]; d.quota && !d.rule.Shadow && !d.decided && d.cost > 0 {
 			ev.queue(i, d.cost)

@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"fmt"
+
+	"github.com/penstock-io/penstock"
 )
 
 // Check returns the error of a request that the rules cannot decide, or settle, whatever the
@@ -26,7 +28,10 @@ func (e *Engine) Check(ctx context.Context, domain, id string, settle bool, ds [
 	if err := ev.find(ctx, t, d, ds, 0); err != nil {
 		return err
 	}
-	return ev.checkShapes()
+	if err := ev.checkShapes(); err != nil {
+		return err
+	}
+	return ev.checkTogether()
 }
 
 // checkShapes returns an error if the store would reject the request of a descriptor.
@@ -41,4 +46,25 @@ func (ev *evaluation) checkShapes() error {
 		}
 	}
 	return nil
+}
+
+// checkTogether returns an error if the store would reject what is taken or settled all or nothing:
+// an ID on two descriptors of one key, or a permit of another ID than that of the request.
+func (ev *evaluation) checkTogether() error {
+	if ev.compat {
+		return nil
+	}
+	defer ev.clearQueue()
+	for i := range ev.limited {
+		switch d := &ev.limited[i]; {
+		case ev.under.settle && d.rule.Settle && ev.denies(d):
+			ev.queueSettlement(i)
+		case !ev.under.settle && d.cost > 0 && !d.quota && !d.rule.Shadow && !d.rule.ChargeAlways:
+			ev.queue(i, d.cost)
+		}
+	}
+	if len(ev.requests) < 2 {
+		return nil
+	}
+	return penstock.ValidateAll(ev.requests, ev.decisions)
 }

@@ -188,6 +188,7 @@ func TestTakeWithIDIsRefused(t *testing.T) {
 		{"compat", engine.Options{CompatEnvoy: true}, []engine.Descriptor{descriptor(1, "minute=7")}, engine.ErrNoSettle},
 		{"a refund", engine.Options{}, []engine.Descriptor{descriptor(-1, "minute=7")}, penstock.ErrBadCost},
 		{"twice the same key", engine.Options{}, []engine.Descriptor{descriptor(1, "minute=7"), descriptor(1, "minute=7")}, penstock.ErrBadCost},
+		{"twice the same key beside a quota", engine.Options{}, []engine.Descriptor{descriptor(1, "plan=b"), descriptor(1, "minute=7"), descriptor(1, "minute=7")}, penstock.ErrBadCost},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e := newSettleEngine(t, newMemory(), "fixed-window", &c.options)
@@ -198,7 +199,7 @@ func TestTakeWithIDIsRefused(t *testing.T) {
 			if err := e.Settle(t.Context(), "llm", "x", c.ds, &r); !errors.Is(err, c.want) {
 				t.Errorf("settle: got %v, want %v", err, c.want)
 			}
-			want(t, decide(t, e, "llm", descriptor(0, "minute=7")), "allowed: granted=0 remaining=100")
+			want(t, decide(t, e, "llm", descriptor(0, "minute=7"), descriptor(0, "plan=b")), "allowed: granted=0 remaining=100 | granted=0 remaining=50")
 		})
 	}
 }

@@ -101,6 +101,7 @@ func TestTakeEachChargesNothingBesideAnInvalidRequest(t *testing.T) {
 		server := newServer(t, e, nil)
 		remote := refundCaller{from: "10.0.0.1:4711", host: "penstock:8080"}
 		const others = `{"key":"k","limit":"9/1h"},{"domain":"edge","descriptors":[{"entries":[{"key":"path","value":"/"}]}]},`
+		const holder = `{"entries":[{"key":"user","value":"ada"},{"key":"request_id","value":"r"}]}`
 		for body, pointer := range map[string]string{
 			`{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"ada"}]}]}`:                                                      "descriptors",
 			`{"domain":"edge","descriptors":[{"entries":[{"key":"path","value":"x"}]}],"id":"x"}`:                                               "descriptors",
@@ -108,6 +109,7 @@ func TestTakeEachChargesNothingBesideAnInvalidRequest(t *testing.T) {
 			`{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"ada"},{"key":"request_id","value":"r"}]}],"reset":true}`:        "id",
 			`{"domain":"edge","descriptors":[{"entries":[{"key":"unruled"}]},{"entries":[{"key":"path","value":"x"}]}],"id":"x","cost":1}`:      "descriptors",
 			`{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"ada"},{"key":"request_id","value":"r"}],"cost":101}],"cost":1}`: "cost",
+			`{"domain":"edge","descriptors":[` + holder + `,` + holder + `]}`:                                                                   "id",
 		} {
 			w := remote.post(server, "/v1/take", `{"mode":"each","requests":[`+others+body+`]}`, "")
 			if w.Code != 400 || !strings.Contains(w.Body.String(), `"pointer":"#/requests/2/`+pointer+`"`) {

@@ -66,9 +66,16 @@ func shouldRateLimit(srv any, ctx context.Context, decode func(any) error, _ grp
 }
 
 // handle decodes, decides and encodes a call.
-func (s *Server) handle(ctx context.Context, decode func(any) error) (any, error) {
+func (s *Server) handle(ctx context.Context, decode func(any) error) (response any, err error) {
 	c := callPool.Get().(*rateLimitCall)
-	defer c.release()
+	defer func() {
+		if p := recover(); p != nil {
+			s.requests.Panicked(p, peerOf(ctx))
+			response, err = nil, errPanicked
+			return // what panicked may still use the call
+		}
+		c.release()
+	}()
 	if err := decode(c); err != nil {
 		if status.Code(err) == codes.ResourceExhausted { // longer than MaxMessageBytes
 			s.logInvalid(ctx, requestlog.TooLarge, err)
@@ -83,16 +90,24 @@ func (s *Server) handle(ctx context.Context, decode func(any) error) (any, error
 	return encodedResponse(slices.Clone(c.response)), nil
 }
 
+// errPanicked is the result of a call whose store or handler panicked, which would otherwise end the
+// process.
+var errPanicked = status.Error(codes.Internal, "internal error")
+
 // logInvalid logs a call that makes no sense. Without a reason, the call is not at fault.
 func (s *Server) logInvalid(ctx context.Context, reason requestlog.Reason, err error) {
 	if reason == "" {
 		return
 	}
-	from := ""
+	s.requests.Invalid(reason, err.Error(), peerOf(ctx))
+}
+
+// peerOf returns the address of the caller, or "".
+func peerOf(ctx context.Context) string {
 	if p, ok := peer.FromContext(ctx); ok {
-		from = p.Addr.String()
+		return p.Addr.String()
 	}
-	s.requests.Invalid(reason, err.Error(), from)
+	return ""
 }
 
 func (s *Server) decide(ctx context.Context, c *rateLimitCall) error {

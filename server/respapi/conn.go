@@ -38,6 +38,7 @@ type conn struct {
 	bufferFull bool // whether the last read filled the buffer
 	parser     parser
 	out        reply
+	replied    int  // the bytes of out that are whole replies
 	closing    bool // close after sending the replies
 
 	counters  engine.LocalCounters
@@ -130,8 +131,10 @@ func (c *conn) makeRoom() {
 
 // executeBuffered executes all complete commands in the buffer.
 func (c *conn) executeBuffered() {
+	defer c.recoverPanic()
 	start := c.startTimer()
 	for !c.closing {
+		c.replied = len(c.out.buf)
 		n, err := c.parser.next(c.in[c.start:c.end])
 		if err != nil {
 			c.flushBatch()
@@ -154,6 +157,28 @@ func (c *conn) executeBuffered() {
 	}
 	c.flushBatch()
 	c.observeLatency(start)
+	c.flushCounters()
+}
+
+// errPanicked is the result of commands whose store or handler panicked.
+var errPanicked = errors.New("internal error")
+
+// recoverPanic recovers from a panic, which would end the process with all other connections. It
+// replies with an error to the first command that has no reply, and closes the connection.
+func (c *conn) recoverPanic() {
+	p := recover()
+	if p == nil {
+		return
+	}
+	c.server.options.Requests.Panicked(p, c.net.RemoteAddr().String())
+	for i := range c.admitted {
+		c.admitted[i].Settle(&penstock.Decision{}, errPanicked)
+	}
+	c.batch, c.forms, c.admitted = nil, nil, nil
+	c.out.buf = c.out.buf[:min(c.replied, len(c.out.buf))]
+	c.out.error("ERR " + errPanicked.Error())
+	c.closing = true
+	c.counters.Fail()
 	c.flushCounters()
 }
 

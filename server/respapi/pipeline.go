@@ -43,6 +43,7 @@ func (c *conn) flushBatch() {
 	if len(c.batch) == 0 {
 		return
 	}
+	c.replied = len(c.out.buf)
 	c.decisions = append(c.decisions[:0], make([]penstock.Decision, len(c.batch))...)
 	err := c.takeBatch()
 	for i := range c.decisions {
@@ -63,6 +64,7 @@ func (c *conn) flushBatch() {
 	}
 	clear(c.batch)
 	c.batch, c.forms, c.admitted = c.batch[:0], c.forms[:0], c.admitted[:0]
+	c.replied = len(c.out.buf)
 }
 
 func (r *reply) batchError(err error, form replyForm) {

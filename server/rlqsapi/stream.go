@@ -40,6 +40,7 @@ var (
 	errTooManyOpen  = &streamError{codes.ResourceExhausted, "too many streams", ""}
 	errSilent       = &streamError{codes.Unavailable, "no report for too long: open another stream", ""}
 	errShuttingDown = &streamError{codes.Unavailable, "the server is shutting down", ""}
+	errPanicked     = &streamError{codes.Internal, "internal error", ""}
 	errClosed       = &streamError{codes.Canceled, "the stream has ended", ""}
 )
 
@@ -226,8 +227,14 @@ func (s *Service) StreamRateLimitQuotas(g pb.RateLimitQuotaService_StreamRateLim
 	return err
 }
 
-// receive books reports until the stream ends.
-func (s *Service) receive(g pb.RateLimitQuotaService_StreamRateLimitQuotasServer, st *stream) error {
+// receive books reports until the stream ends. A panic ends the stream, and not the process.
+func (s *Service) receive(g pb.RateLimitQuotaService_StreamRateLimitQuotasServer, st *stream) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.options.Requests.Panicked(p, st.from)
+			err = errPanicked
+		}
+	}()
 	for {
 		m, err := g.Recv()
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/internal/requestlog"
 	"github.com/penstock-io/penstock/server/overrides"
 	"github.com/penstock-io/penstock/server/rules"
 )
@@ -285,6 +287,25 @@ func TestInvalidReportsEndTheStream(t *testing.T) {
 // isError reports whether an error is the one that is wanted, or none if that is nil.
 func isError(err error, want *streamError) bool {
 	return want == nil && err == nil || want != nil && errors.Is(err, want)
+}
+
+// A panickingStream is one whose handler has a defect.
+type panickingStream struct {
+	pb.RateLimitQuotaService_StreamRateLimitQuotasServer
+}
+
+func (panickingStream) Recv() (*pb.RateLimitQuotaUsageReports, error) { panic("a defect") }
+
+func TestPanicEndsOnlyItsStream(t *testing.T) {
+	t.Parallel()
+	requests, err := requestlog.New(requestlog.Options{API: "rlqs", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newBench(t, pathRule, Options{Requests: requests}, nil)
+	if err := b.service.receive(panickingStream{}, b.open()); !isError(err, errPanicked) {
+		t.Errorf("got %v, want %v", err, errPanicked)
+	}
 }
 
 func TestTooManyReportsInASecondEndTheStream(t *testing.T) {

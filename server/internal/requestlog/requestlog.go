@@ -5,7 +5,9 @@
 package requestlog
 
 import (
+	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -36,12 +38,13 @@ type Log struct {
 	log       *slog.Logger
 	invalid   *lograte.Sampler
 	denials   *lograte.Sampler // nil if denials are not logged
+	panics    *lograte.Sampler
 	onInvalid func(Reason)
 }
 
 // New returns a log. The limit of denials must be valid.
 func New(o Options) (*Log, error) {
-	l := &Log{log: o.Log.With("api", o.API), invalid: lograte.PerSecond(), onInvalid: o.OnInvalid}
+	l := &Log{log: o.Log.With("api", o.API), invalid: lograte.PerSecond(), panics: lograte.PerSecond(), onInvalid: o.OnInvalid}
 	if l.onInvalid == nil {
 		l.onInvalid = func(Reason) {}
 	}
@@ -62,6 +65,19 @@ func (l *Log) Invalid(reason Reason, problem, from string) {
 	l.onInvalid(reason)
 	if skipped, ok := l.invalid.Allow(); ok {
 		l.log.Warn("invalid request", "reason", string(reason), "problem", Cut(problem), "from", from, "not_logged", skipped)
+	}
+}
+
+// Panicked logs a panic with its stack, at most once a second. The function that recovers from it
+// calls it. A nil Log logs it to [slog.Default]: a panic is a defect, of which there must be a trace.
+func (l *Log) Panicked(value any, from string) {
+	log, skipped, ok := slog.Default(), int64(0), true
+	if l != nil {
+		log = l.log
+		skipped, ok = l.panics.Allow()
+	}
+	if ok {
+		log.Error("panic", "value", Cut(fmt.Sprint(value)), "from", from, "stack", string(debug.Stack()), "not_logged", skipped)
 	}
 }
 

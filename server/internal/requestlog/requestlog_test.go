@@ -102,6 +102,24 @@ func TestLogWithoutDenialsOrNilDoesNothing(t *testing.T) {
 	}
 }
 
+func TestLogPanicsOncePerSecondWithTheirStack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b bytes.Buffer
+		l := newLog(t, &b, requestlog.Options{})
+		for range 3 {
+			l.Panicked(errors.New("a defect"), "10.0.0.1:1")
+		}
+		time.Sleep(time.Second)
+		l.Panicked("another", "10.0.0.1:1")
+		lines := strings.Split(strings.TrimSpace(b.String()), "\n")
+		if len(lines) != 2 ||
+			!strings.HasPrefix(lines[0], `level=ERROR msg=panic api=http value="a defect" from=10.0.0.1:1 stack="goroutine `) ||
+			!strings.Contains(lines[0], "requestlog_test.go") || !strings.HasSuffix(lines[1], "not_logged=2") {
+			t.Errorf("logged %q", lines)
+		}
+	})
+}
+
 func TestNewRejectsInvalidLimit(t *testing.T) {
 	if _, err := requestlog.New(requestlog.Options{Log: slog.Default(), Denials: penstock.Limit{Count: 1}}); err == nil {
 		t.Error("want an error")

@@ -266,8 +266,12 @@ func refundOf(r penstock.Request) penstock.Request {
 	return r
 }
 
-// refundAll makes refunds in a round trip that has its own timeout.
+// refundAll makes refunds in a round trip that has its own timeout. Without any it does not wait for a place among
+// the calls in flight, of which Redis may answer none.
 func (s *Store) refundAll(ctx context.Context, refunds []penstock.Request, ds []penstock.Decision) error {
+	if len(refunds) == 0 {
+		return nil
+	}
 	d := s.deadlineAfter(context.WithoutCancel(ctx), s.timeout)
 	defer d.stop()
 	return s.takeEach(d, refunds, ds)

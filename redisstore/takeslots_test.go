@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -299,6 +300,101 @@ func TestTakeAllAcrossSlotsKeepsRenewedPermits(t *testing.T) {
 		}
 		if d := take(t, other, penstock.Request{Key: "1", Limit: permits}); d.Remaining != c.want {
 			t.Errorf("%+v: %d permits left, want %d", c, d.Remaining, c.want)
+		}
+	}
+}
+
+// An unansweredClient answers no call under an ID but peeks. Redis executes takes at once, or never,
+// and refunds when the test makes it.
+type unansweredClient struct {
+	appClient
+	takes   bool // whether takes are executed
+	mu      sync.Mutex
+	empty   int // round trips without calls
+	refunds []redisstore.Call
+}
+
+func (c *unansweredClient) Do(ctx context.Context, calls []redisstore.Call) {
+	if len(calls) == 0 {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.empty++
+		return
+	}
+	late := context.WithoutCancel(ctx)
+	args := calls[0].Args
+	switch {
+	case !strings.HasSuffix(calls[0].Script.Name, " once"):
+		c.appClient.Do(late, calls)
+		return
+	case args[len(args)-1] == "r":
+		c.mu.Lock()
+		c.refunds = slices.Clone(calls)
+		c.mu.Unlock()
+	case c.takes:
+		c.appClient.Do(late, slices.Clone(calls))
+	}
+	<-ctx.Done()
+	for i := range calls {
+		calls[i].Err = ctx.Err()
+	}
+}
+
+func (c *unansweredClient) Sharded() bool { return true }
+
+// refund executes the refunds that were not answered.
+func (c *unansweredClient) refund(t *testing.T) {
+	t.Helper()
+	c.mu.Lock()
+	calls := slices.Clone(c.refunds)
+	c.mu.Unlock()
+	c.appClient.Do(t.Context(), calls)
+	for i := range calls {
+		if calls[i].Err != nil {
+			t.Errorf("refund %d: %v", i, calls[i].Err)
+		}
+	}
+}
+
+// A refund that Redis executes after another process was granted its ID takes back that grant,
+// and nothing else, however often it is executed: the bound that docs/reliability.md states.
+func TestTakeAllAcrossSlotsLateRefundTakesBackOneGrant(t *testing.T) {
+	for _, taken := range []bool{false, true} {
+		store, shared, other := openSlots(t)
+		client := &unansweredClient{appClient: newAppClient(t, fakeClockServer), takes: taken}
+		failing, err := redisstore.New(client, &redisstore.Options{Timeout: time.Millisecond, Prefix: shared.prefix})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := penstock.PerHour(10)
+		rs, ds := requestsFor(l, 4, "1", "2"), make([]penstock.Decision, 2)
+		for i := range rs {
+			rs[i].ID = "x"
+		}
+		if err := failing.TakeAll(t.Context(), rs, ds); !errors.Is(err, penstock.ErrUnavailable) {
+			t.Fatalf("taken %v: got %v, want ErrUnavailable", taken, err)
+		}
+		if client.empty > 0 {
+			t.Errorf("taken %v: the caller waited for a round trip without calls", taken)
+		}
+		waitFor(t, "the refunds are sent", func() bool {
+			client.mu.Lock()
+			defer client.mu.Unlock()
+			return len(client.refunds) == len(rs)
+		})
+		if err := store.TakeAll(t.Context(), rs, ds); err != nil || !allAllowed(ds) {
+			t.Errorf("taken %v: the retry: got %+v, %v, want that all are allowed", taken, ds, err)
+		}
+		for i := range rs {
+			take(t, other, penstock.Request{Key: rs[i].Key, Limit: l, Cost: 5})
+		}
+		for range 2 {
+			client.refund(t)
+			for i := range rs {
+				if d := take(t, other, penstock.Request{Key: rs[i].Key, Limit: l}); d.Remaining != 5 {
+					t.Errorf("taken %v, key %s: %d left, want 5: the grant of 4 is taken back once", taken, rs[i].Key, d.Remaining)
+				}
+			}
 		}
 	}
 }

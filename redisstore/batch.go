@@ -13,11 +13,13 @@ import (
 	"github.com/penstock-io/penstock"
 )
 
-// A batch is one script for concurrent takes under one limit and for the same
-// cost, for takes under one limit and IDs of their own, for settlements of such, or for
-// concurrent TakeAlls or TakeEachs of the same steps. Starting a script costs
-// Redis more than another key in it, and each call costs the client and the kernel
-// as much again.
+// A batch is one script for several concurrent calls. Starting a script costs Redis more
+// than another key in it, and each call costs the client and the kernel as much again.
+// These can share a batch:
+//
+//   - takes under one limit, for the same cost;
+//   - takes under one limit, each under an ID of its own, and settlements of such;
+//   - TakeAlls, or TakeEachs, of the same steps: see takeGroup.
 //
 // No take waits for a batch to fill. An idle store sends immediately, unbatched.
 // Otherwise the first take of a batch yields the processor once, so that
@@ -71,7 +73,8 @@ func (b *batch) release() {
 	batchPool.Put(b)
 }
 
-// stepsPerID is how many steps one under an ID counts as: it reads and writes its record, too.
+// stepsPerID is how many steps a step under an ID counts as, because it also reads and writes
+// the record of the ID.
 const stepsPerID = 2
 
 // mayBatch reports whether a request may share a script. A refund under an ID that has a record

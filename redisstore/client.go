@@ -12,8 +12,9 @@ import (
 // package knows which ones are safe to repeat.
 type Client interface {
 	// Do makes the calls in one round trip: pipelined, and to all nodes of a
-	// Cluster at the same time. Calls for one key are sent in their order. It stores a reply or an error in each call, and
-	// returns when ctx ends. After that it uses neither ctx nor the calls.
+	// Cluster at the same time. Calls for one key are sent in their order. It
+	// stores a reply or an error in each call, and returns when ctx ends. After
+	// that it uses neither ctx nor the calls.
 	Do(ctx context.Context, calls []Call)
 
 	// Info returns the reply to INFO of every primary, by its address. A node

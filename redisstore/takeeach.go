@@ -58,9 +58,13 @@ func (s *Store) takeEachInGroup(ctx context.Context, rs []penstock.Request, ds [
 		return false, err
 	}
 	if t.group = s.groupOf(t.items, rs, true); t.group != nil {
-		if err = s.submitAll(ctx, t, ds); err != nil { // the client may still write into it
-			return false, withoutForeign(err)
-		}
+		err = s.submitAll(ctx, t, ds)
+	}
+	switch {
+	case err != nil && isKeyError(err):
+		return false, nil // the client may still write into t
+	case err != nil:
+		return false, err // likewise
 	}
 	decided = t.group != nil
 	t.ctx, t.group = nil, nil
@@ -82,13 +86,11 @@ func validateShapes(rs []penstock.Request) error {
 // mustGoAlone reports whether a request needs a script of its own.
 func mustGoAlone(r penstock.Request) bool { return r.ID != "" || r.Cost < 0 }
 
-// withoutForeign returns nil for an error about the value of one key. A script that fails
-// so has charged nothing.
-func withoutForeign(err error) error {
-	if k := new(penstock.KeyError); errors.As(err, &k) {
-		return nil
-	}
-	return err
+// isKeyError reports whether an error is about the value of one key. A script that fails so has
+// charged nothing.
+func isKeyError(err error) bool {
+	var about *penstock.KeyError
+	return errors.As(err, &about)
 }
 
 // takeEach decides every request by a script of its own. A value that no limit wrote fails
@@ -103,7 +105,7 @@ func (s *Store) takeEach(d *deadline, rs []penstock.Request, ds []penstock.Decis
 		ds[i], err = s.receive(d, &qs[i], &calls[i], &rs[i], 0)
 		switch {
 		case err == nil:
-		case withoutForeign(err) != nil:
+		case !isKeyError(err):
 			return requestError(i, err)
 		case foreign == nil:
 			foreign = requestError(i, err)

@@ -34,6 +34,9 @@ func (a *Answer) neverPasses() bool {
 // neverDetail explains why a request can never pass. The cost fits if several
 // requests for the key, which are granted together, cost too much only in total.
 func (a *Answer) neverDetail() string {
+	if a.Decision.Source == penstock.SourceOverride {
+		return "the key is banned"
+	}
 	if a.Cost <= a.Decision.Limit {
 		return fmt.Sprintf("costs more in total than %d, and the limit never grants more", a.Decision.Limit)
 	}

@@ -67,7 +67,7 @@ type Status struct {
 	// valid until the Result is used again.
 	Rule *rules.Rule
 
-	// Decision is the store's, and zero for an unlimited rule. If the request
+	// Decision is the store's, or that of a ban, and zero for an unlimited rule. If the request
 	// is denied because of another descriptor, it is a peek.
 	Decision penstock.Decision
 
@@ -78,6 +78,12 @@ type Status struct {
 	// OverLimit means that the descriptor denies the request. It is false for shadow
 	// rules. Without a rule it is true if the options deny unmatched requests.
 	OverLimit bool
+}
+
+// Limited reports whether the Decision has numbers: those of a limit, or of a ban, which keys of
+// unlimited rules can have, too.
+func (s *Status) Limited() bool {
+	return s.Rule != nil && (!s.Rule.Unlimited || s.Decision.Source == penstock.SourceOverride)
 }
 
 // A Result holds the results of all descriptors of a request, in their order. It can be

@@ -11,15 +11,18 @@ import (
 
 func TestBanAnswers429(t *testing.T) {
 	e := newEngine(t, frozenMemory(), nil)
-	put := func(key string, until time.Time) {
+	put := func(name, value string, until time.Time) {
 		t.Helper()
-		o := overrides.Override{Rule: "edge/tenant", Key: key, Limit: "ban", Until: until, Reason: "secret"}
+		o := overrides.Override{Rule: "edge/" + name, Key: name + "=" + value, Limit: "ban", Until: until, Reason: "secret"}
 		if err := e.Overrides().Put(t.Context(), []overrides.Override{o}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	put("tenant=1", time.Time{})
-	put("tenant=2", time.Now().Add(time.Hour))
+	names := []string{"tenant", "free"} // the second is an unlimited rule
+	for _, name := range names {
+		put(name, "1", time.Time{})
+		put(name, "2", time.Now().Add(time.Hour))
+	}
 	server := newServer(t, e, nil)
 	send := func(method, target, body string) *httptest.ResponseRecorder {
 		r := httptest.NewRequest(method, "http://localhost"+target, strings.NewReader(body))
@@ -34,18 +37,26 @@ func TestBanAnswers429(t *testing.T) {
 		}
 		return w
 	}
-	w := send("POST", "/v1/take", byRules("tenant=1"))
-	if body := w.Body.String(); w.Code != 429 || w.Header().Get("Retry-After") != "" || !strings.Contains(body, `"source":"override"`) || !strings.Contains(body, `"retry_after":null`) {
-		t.Errorf("for good: got %d %v %s", w.Code, w.Header(), body)
-	}
-	for _, target := range []string{"/v1/take", "/v1/auth?domain=edge&tenant=2"} {
-		method, body := "GET", ""
-		if target == "/v1/take" {
-			method, body = "POST", byRules("tenant=2")
+	for _, name := range names {
+		w := send("POST", "/v1/take", byRules(name+"=1"))
+		body := w.Body.String()
+		if w.Code != 429 || w.Header().Get("Retry-After") != "" {
+			t.Errorf("%s for good: got %d %v %s", name, w.Code, w.Header(), body)
 		}
-		w := send(method, target, body)
-		if after := w.Header().Get("Retry-After"); w.Code != 429 || len(after) != 4 || after > "3600" {
-			t.Errorf("%s: got %d, Retry-After %q: %s", target, w.Code, after, w.Body)
+		for _, want := range []string{`"source":"override"`, `"retry_after":null`, `"detail":"the key is banned"}`} {
+			if !strings.Contains(body, want) {
+				t.Errorf("%s for good: got %s, want %s in it", name, body, want)
+			}
+		}
+		for _, target := range []string{"/v1/take", "/v1/auth?domain=edge&" + name + "=2"} {
+			method, body := "GET", ""
+			if target == "/v1/take" {
+				method, body = "POST", byRules(name+"=2")
+			}
+			w := send(method, target, body)
+			if after := w.Header().Get("Retry-After"); w.Code != 429 || len(after) != 4 || after > "3600" {
+				t.Errorf("%s: got %d, Retry-After %q: %s", target, w.Code, after, w.Body)
+			}
 		}
 	}
 }

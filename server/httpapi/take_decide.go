@@ -251,7 +251,7 @@ func responsesOf(statuses []engine.Status, descriptors []engine.Descriptor) []ta
 	for i, s := range statuses {
 		s.Decision.Allowed = !s.OverLimit
 		parts[i] = takeResponse{decision: s.Decision, rule: s.Rule, cost: descriptors[i].Cost}
-		if s.Rule != nil && !s.Rule.Unlimited {
+		if s.Limited() {
 			parts[i].limited, parts[i].limit = true, s.Rule.Limit
 		}
 	}

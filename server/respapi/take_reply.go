@@ -23,7 +23,7 @@ func newTakeReply(result *engine.Result) *takeReply {
 	parts := make([]takeReply, len(result.Statuses))
 	for i, s := range result.Statuses {
 		s.Decision.Allowed = !s.OverLimit // a shadow rule does not deny
-		parts[i] = takeReply{decision: s.Decision, byRules: true, rule: s.Rule, limited: s.Rule != nil && !s.Rule.Unlimited}
+		parts[i] = takeReply{decision: s.Decision, byRules: true, rule: s.Rule, limited: s.Limited()}
 	}
 	if len(parts) == 1 {
 		parts[0].decision.Allowed = !result.OverLimit

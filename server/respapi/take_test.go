@@ -9,6 +9,7 @@ import (
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/overrides"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -238,5 +239,27 @@ func TestResetUnderAnOverridesNameEndsADenial(t *testing.T) {
 	c.do(t, "PENSTOCK.TAKE", "KEY", "shop=|other=x", "LIMIT", "1/1h fixed-window align=clock name=override", "RESET")
 	if isDenied() {
 		t.Error("the denial is still remembered after the reset")
+	}
+}
+
+// A ban has an end, and a client that is not told when would give up for good.
+func TestTakeOfBannedKeyOfUnlimitedRuleHasRetryAfter(t *testing.T) {
+	set, err := rules.Parse(rules.File{Name: "shop.yaml", Text: []byte("domain: shop\ndescriptors:\n- {key: free, rate_limit: {unlimited: true}}\n")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServerWithClock(newFakeClock())
+	s.engine.SetRules(set)
+	ban := overrides.Override{Rule: "shop/free", Key: "free=42", Limit: "ban", Reason: "test"}
+	if err := s.engine.Overrides().Put(t.Context(), []overrides.Override{ban}); err != nil {
+		t.Fatal(err)
+	}
+	c := newFakeClient(s)
+	want := `*18 "allowed" :0 "granted" :0 "limit" :0 "remaining" :0 "retry_after_ms" :-1 "reset_after_ms" :31622400000 "delay_ms" :0 "source" "override" "rule" "shop/free"`
+	if got := c.do(t, "PENSTOCK.TAKE", "DOMAIN", "shop", "free", "42"); got != want {
+		t.Errorf("banned: got %s, want %s", got, want)
+	}
+	if got, want := c.do(t, "PENSTOCK.TAKE", "DOMAIN", "shop", "free", "43"), `*4 "allowed" :1 "rule" "shop/free"`; got != want {
+		t.Errorf("not banned: got %s, want %s", got, want)
 	}
 }

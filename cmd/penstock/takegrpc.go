@@ -69,11 +69,11 @@ func grpcResult(response *envoyrls.RateLimitResponse) (*takeResult, error) {
 		return nil, err
 	}
 	s, allowed := response.Statuses[0], response.OverallCode == envoyrls.RateLimitResponse_OK
-	text := map[bool]string{true: "allowed", false: "denied"}[allowed]
+	text := outcome(allowed)
 	if l := s.CurrentLimit; l != nil {
 		text += fmt.Sprintf(" remaining=%d limit=%d/%s", s.LimitRemaining, l.RequestsPerUnit, strings.ToLower(l.Unit.String()))
 	} else {
-		text += ": no rule applies"
+		text += ": no limit applies" // Envoy's protocol does not tell whether a rule matched
 	}
 	if s.DurationUntilReset != nil {
 		text += " reset=" + s.DurationUntilReset.AsDuration().String()

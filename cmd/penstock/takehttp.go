@@ -42,6 +42,22 @@ func (r *takeRequest) httpRequest() client.TakeRequest {
 	return client.TakeRequest{Domain: r.domain, Cost: r.cost, ID: r.id, Descriptors: []client.Descriptor{d}}
 }
 
+// unlimitedText returns the line of a response without numbers: no rule matched, which the
+// server allows or denies (--unmatched), or the rule or an override sets no limit.
+func unlimitedText(a client.TakeResponse) string {
+	if a.Rule != "" {
+		return outcome(a.Allowed) + ": no limit rule=" + a.Rule
+	}
+	return outcome(a.Allowed) + ": no rule applies"
+}
+
+func outcome(allowed bool) string {
+	if allowed {
+		return "allowed"
+	}
+	return "denied"
+}
+
 // resultText returns a response as a line to print. With rules, the response has a part
 // for each descriptor, and here there is one.
 func resultText(a client.TakeResponse) string {
@@ -49,7 +65,7 @@ func resultText(a client.TakeResponse) string {
 		a = a.Descriptors[0]
 	}
 	if !a.Limited {
-		return strings.TrimSpace("allowed: no rule applies " + a.Rule)
+		return unlimitedText(a)
 	}
 	text := a.Decision.String()
 	if a.Rule != "" {

@@ -93,8 +93,12 @@ func wantedValue(kind string) string {
 func unknownFlag(c *cobra.Command, name string) error {
 	var names []string
 	c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	if near := spelling.Similar(name, names); near != "" {
-		return fmt.Errorf("unknown flag --%s: did you mean --%s? %s --help lists all flags", name, near, c.CommandPath())
+	lists := c.CommandPath()
+	if c.Name() == ratelimitName { // its flags are those of serve
+		lists = c.Root().Name() + " serve"
 	}
-	return fmt.Errorf("unknown flag --%s: %s --help lists all flags", name, c.CommandPath())
+	if near := spelling.Similar(name, names); near != "" {
+		return fmt.Errorf("unknown flag --%s: did you mean --%s? %s --help lists all flags", name, near, lists)
+	}
+	return fmt.Errorf("unknown flag --%s: %s --help lists all flags", name, lists)
 }

@@ -141,7 +141,7 @@ func (f *connectFlags) serverURL(listener string, at server.ListenConfig) (*url.
 	if f.server != "" {
 		u, err := url.Parse(f.server)
 		if err != nil || u.Host == "" {
-			return nil, fmt.Errorf("--server %q: want a URL like http://127.0.0.1:8080", f.server)
+			return nil, fmt.Errorf("--server %q: want the URL of the %s listener, such as %s", f.server, listener, exampleURLs[listener])
 		}
 		return u, nil
 	}
@@ -162,6 +162,9 @@ func (f *connectFlags) serverURL(listener string, at server.ListenConfig) (*url.
 	u.Host = net.JoinHostPort(host, port)
 	return u, nil
 }
+
+// exampleURLs are the listeners of a server with default settings.
+var exampleURLs = map[string]string{"http": "http://127.0.0.1:8080", "admin": "http://127.0.0.1:6070"}
 
 // unixScheme begins the address of a listener on a Unix socket, in the server's settings.
 const unixScheme = "unix:"

@@ -31,8 +31,9 @@ envoyproxy/ratelimit: REDIS_SOCKET_TYPE, REDIS_URL, RUNTIME_ROOT and all others.
 ports, pages, statistics and answers (--compat envoy). A program of this name, as in
 /bin/ratelimit of the image, needs no arguments.
 
-Flags, PENSTOCK_ variables and the config file override the variables. Those that
-have no effect are logged, with the reason. Counters begin anew.`,
+Flags, PENSTOCK_ variables and the config file override the variables; penstock serve
+--help lists them. Variables that have no effect are logged, with the reason. Counters
+begin anew.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			config, err := server.LoadRatelimitConfig(flags, os.Environ())

@@ -150,7 +150,7 @@ func (r *Request) validateShape() error {
 func (r *Request) validateConcurrent() error {
 	switch {
 	case r.ID == "" && r.Cost != 0 && r.Cost != Reset:
-		return costError("ID", "is required by a "+Concurrent.String()+" limit: it names the permits that are taken, renewed or released; see Limiter.Acquire")
+		return costError("ID", "is required by a "+Concurrent.String()+" limit: it names the permits that are taken, renewed or released; in Go, Limiter.Acquire makes one")
 	case r.Cost > algorithm.MaxPermits:
 		return costError("Cost", strconv.FormatInt(r.Cost, 10)+": must be at most "+strconv.Itoa(algorithm.MaxPermits)+" under a "+Concurrent.String()+" limit")
 	}

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/httplimit"
@@ -286,5 +287,16 @@ func TestClientIDMustBeUTF8(t *testing.T) {
 	var field *penstock.FieldError
 	if !errors.As(err, &field) || field.Field != "ID" {
 		t.Errorf("got %v, want an error about ID", err)
+	}
+}
+
+// FieldError says the field's name, so the problem must not begin with its name in JSON.
+func TestClientErrorNamesFieldOnce(t *testing.T) {
+	c := newClient(t, serve(t, engine.New(penstock.NewMemory(nil), nil)))
+	limit := penstock.Limit{Algorithm: penstock.Concurrent, Count: 5, Period: time.Minute}
+	_, err := c.Do(t.Context(), client.TakeRequest{Key: "k", Limit: limit.String(), Cost: 1})
+	want := penstock.Request{Key: "k", Limit: limit, Cost: 1}.Validate()
+	if err == nil || want == nil || err.Error() != want.Error() {
+		t.Errorf("got %v, want %v", err, want)
 	}
 }

@@ -46,10 +46,11 @@ func newError(response *http.Response, body []byte) error {
 	if !ok {
 		return e
 	}
-	if name, ok := fieldNames[e.Pointer[strings.LastIndexByte(e.Pointer, '/')+1:]]; ok {
+	pointed := e.Pointer[strings.LastIndexByte(e.Pointer, '/')+1:]
+	if name, ok := fieldNames[pointed]; ok {
 		field.Field = name
 	}
-	field.Problem = e.Detail
+	field.Problem = strings.TrimPrefix(e.Detail, pointed+" ") // FieldError names the field itself
 	return &field
 }
 

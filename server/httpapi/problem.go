@@ -148,14 +148,15 @@ func asFieldError(err error) error {
 	switch name := jsonNames[field.Field]; {
 	case errors.Is(field, penstock.ErrBadLimit):
 		e.path = []string{"limit"}
+		return e
 	case errors.Is(field, penstock.ErrBadKey):
 		e.path, e.kind = []string{name}, ProblemBadKey
+	case name == "": // Settle, which is no field here but a path
+		return &fieldError{problem: "a settlement " + inJSON.Replace(field.Problem), kind: ProblemBadCost}
 	default:
 		e.path, e.kind = []string{name}, ProblemBadCost
 	}
-	if name := e.path[0]; name != "limit" {
-		e.problem = name + " " + field.Problem
-	}
+	e.problem = e.path[0] + " " + inJSON.Replace(field.Problem)
 	return e
 }
 
@@ -176,6 +177,9 @@ func asDescriptorError(err error) error {
 var jsonNames = map[string]string{
 	"Key": "key", "Cost": "cost", "AtMost": "at_most", "Overdraw": "overdraw", "MaxDelay": "max_delay", "Hold": "hold", "KeepFree": "keep_free", "NewID": "new_id", "ID": "id",
 }
+
+// inJSON renames fields in the problem of another.
+var inJSON = strings.NewReplacer("AtMost", "at_most", "Overdraw", "overdraw", "MaxDelay", "max_delay")
 
 var titles = map[string]string{
 	ProblemMalformed: "Malformed request",

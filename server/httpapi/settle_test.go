@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/server/httpapi"
 )
 
 // What was taken by rules under an ID is settled under all of them, each to its own amount.
@@ -63,6 +64,26 @@ func TestSettleByRulesNeedsNoToken(t *testing.T) {
 		r.Header.Set("Content-Type", "application/json")
 		if server.ServeHTTP(w, r); w.Code != c.want {
 			t.Errorf("%s %s: got %d %s, want %d", c.path, c.body, w.Code, w.Body, c.want)
+		}
+	}
+}
+
+// A settlement is a path and no field, so the response to an invalid one names no field alone.
+func TestSettleSaysWhatCannotBeSettled(t *testing.T) {
+	base := serveStore(t, frozenMemory())
+	const combined = "a settlement cannot be combined with at_most, overdraw or max_delay"
+	for _, c := range []struct{ limit, extra, detail string }{
+		{"5/30s concurrent", ``, "a settlement requires a limit over time: permits are released, not settled"},
+		{"5/30s", `,"at_most":true`, combined},
+		{"5/30s", `,"overdraw":true`, combined},
+		{"5/30s", `,"max_delay":1`, combined},
+	} {
+		one := `{"key":"a","id":"x","cost":1,"limit":"` + c.limit + `"` + c.extra + `}`
+		for body, pointer := range map[string]string{one: "", `{"mode":"each","requests":[` + one + `]}`: "#/requests/0"} {
+			got := do(t, "POST", base+"/v1/settle", body, nil)
+			if p := got.problem(t); got.status != http.StatusBadRequest || p.Type != httpapi.ProblemBadCost || p.Pointer != pointer || p.Detail != c.detail {
+				t.Errorf("%s: got %d %+v, want 400 at %q: %q", body, got.status, p, pointer, c.detail)
+			}
 		}
 	}
 }

@@ -140,6 +140,8 @@ var malformedBodies = []struct{ body, kind, pointer, detail string }{
 	{`{"key":"a","limit":"1/s concurrent"}`, badCost, "#/id", "is required by a concurrent limit"},
 	{`{"key":"a","limit":"1/s","overdraw":1}`, malformed, "#/overdraw", "want true or false"},
 	{`{"key":"a","limit":"1/s","overdraw":true,"cost":-1}`, badCost, "#/overdraw", "requires a cost above zero"},
+	{`{"key":"a","limit":"1/s","overdraw":true,"at_most":true}`, badCost, "#/overdraw", "overdraw cannot be combined with at_most"},
+	{`{"key":"a","limit":"1/s","overdraw":true,"max_delay":1}`, badCost, "#/overdraw", "overdraw cannot be combined with max_delay"},
 	{`{"key":"a","limit":"1/s sliding-log","overdraw":true}`, badCost, "#/overdraw", "has no place for units beyond its count"},
 	{`{"mode":"each","requests":[{"key":"a","limit":"1/s"},{"key":"b"}]}`, malformed, "#/requests/1/limit", "want a limit"},
 	{`{"mode":"each","requests":[{"key":"a","limit":"1/s"},{"key":"b","limit":"x"}]}`, badLimit, "#/requests/1/limit", "want a count"},

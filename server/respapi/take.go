@@ -154,11 +154,14 @@ func (r *reply) takeError(err error) {
 	}
 }
 
+// asWords renames fields in the problem of another.
+var asWords = strings.NewReplacer("AtMost", "ATMOST", "Overdraw", "OVERDRAW", "MaxDelay", "MAXDELAY")
+
 // fieldText returns the text of an error about a request's field, which the command names
 // by a word.
 func fieldText(e *penstock.FieldError) string {
 	if errors.Is(e, penstock.ErrBadLimit) {
 		return "LIMIT: " + e.Field + " " + e.Problem
 	}
-	return strings.ToUpper(e.Field) + " " + e.Problem
+	return strings.ToUpper(e.Field) + " " + asWords.Replace(e.Problem)
 }

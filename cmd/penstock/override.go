@@ -195,7 +195,7 @@ func overrideExportCommand() *cobra.Command {
 
 func (o *overrideSubcommand) addFilter(c *cobra.Command) {
 	c.Flags().StringVar(&o.rule, "rule", "", "only those of this rule")
-	c.Flags().StringVar(&o.key, "key", "", "only that of this key")
+	c.Flags().StringVar(&o.key, "key", "", "only that of this key; needs --rule")
 }
 
 // fetch returns the overrides as the server lists them.

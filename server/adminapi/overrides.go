@@ -81,6 +81,9 @@ func decodeOverrideQuery(r *http.Request) (*overrideQuery, error) {
 
 func (s *Server) listOverrides(w http.ResponseWriter, r *http.Request, q *overrideQuery) error {
 	rule, key := q.rule, q.key
+	if key != "" && rule == "" { // what a key's text means depends on the rule
+		return &parameterError{"rule", "want the rule of the key"}
+	}
 	if key != "" {
 		o := s.resolveLoosely(rule, key)
 		rule, key = o.Rule, o.Key

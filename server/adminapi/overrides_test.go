@@ -185,7 +185,7 @@ func TestOverridesRejectsBadRequests(t *testing.T) {
 		"":                      "want a table in CSV",
 		"rule,key\na,b\n":       "no column limit",
 		"rule,key,limit,rule":   "at most once",
-		"rule,key,limit,extra":  "extra",
+		"rule,key,limit,extra":  `column \"extra\": want each of rule, key, limit, until, reason, strikes, last_used, for at most once`,
 		"rule,key,limit\na,b\n": "wrong number of fields",
 		"rule,key,limit\n":      "at least one",
 	} {
@@ -204,8 +204,10 @@ func TestOverridesRejectsBadRequests(t *testing.T) {
 	if n := len(listOverrides(t, s, "").Overrides); n != 0 {
 		t.Errorf("%d overrides were set", n)
 	}
-	if w := send(s, "GET", overridesURL+"?format=xml"); w.Code != 400 {
-		t.Errorf("got %d", w.Code)
+	for _, query := range []string{"?format=xml", "?key=1"} {
+		if w := send(s, "GET", overridesURL+query); w.Code != 400 {
+			t.Errorf("GET %s: got %d %s, want 400", query, w.Code, w.Body)
+		}
 	}
 }
 

@@ -21,6 +21,20 @@ const longestSleep = 2 ** 31 / 1000 - 1;
 /** The longest time for which the daemon remembers an ID, in seconds. */
 const longestHold = 24 * 60 * 60;
 
+/**
+ * parseAddress refuses what fetch would fail at: with onUnavailable "allow", a wrong address
+ * would lift every limit.
+ *
+ * @param {string} address
+ * @returns {URL}
+ */
+function parseAddress(address) {
+  if (!/^https?:\/\//i.test(address)) {
+    throw new TypeError(`address ${address}: want http://HOST:PORT or https://HOST:PORT`);
+  }
+  return new URL(address);
+}
+
 export class Client {
   /** @type {string} */ #address;
   /** @type {Record<string, string>} */ #headers;
@@ -33,7 +47,7 @@ export class Client {
    * @param {import("../index.js").ClientOptions} [options]
    */
   constructor(address, options = {}) {
-    this.#address = new URL(address).href.replace(/\/+$/, "");
+    this.#address = parseAddress(address).href.replace(/\/+$/, "");
     this.#headers = { "Content-Type": "application/json" };
     if (options.token) this.#headers["Authorization"] = `Bearer ${options.token}`;
     this.#timeout = options.timeout ?? 1;

@@ -118,6 +118,9 @@ const tests = {
     }
     await assert.rejects(client.refund({ key: "k", limit: "1/1m", cost: -1 }), penstock.InvalidRequestError);
     assert.throws(() => new penstock.Client(address, { onUnavailable: "alow" }), TypeError);
+    for (const wrong of ["", "localhost:8080", "redis://localhost:8080", "http://"]) {
+      assert.throws(() => new penstock.Client(wrong, { onUnavailable: "allow" }), TypeError);
+    }
   },
 
   async "wait honours retryAfter"() {

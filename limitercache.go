@@ -2,6 +2,7 @@ package penstock
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"sync"
 	"time"
@@ -34,8 +35,8 @@ type LimiterCache struct {
 	options LimiterCacheOptions
 
 	mu       sync.Mutex
-	keys     map[string]*cachedLimiter
-	limiters map[Limit]*Limiter // keys of one plan share a limiter
+	keys     map[string]*cachedLimiter // by cachedName
+	limiters map[Limit]*Limiter        // keys of one plan share a limiter
 }
 
 // A cachedLimiter is what the cache knows about a key.
@@ -79,10 +80,11 @@ func NewLimiterCache(s Store, load func(ctx context.Context, key string) (Limit,
 // for the first load of a key, and at most until ctx ends. If that load fails, For returns
 // nil too: give the middleware a Limiter for this case.
 func (c *LimiterCache) For(ctx context.Context, key string) *Limiter {
+	name := cachedName(key)
 	c.mu.Lock()
-	e := c.keys[key]
+	e := c.keys[name]
 	if e == nil {
-		e = c.add(key)
+		e = c.add(name)
 	}
 	if e.loading == nil && !time.Now().Before(e.until) {
 		e.loading = make(chan struct{})
@@ -106,15 +108,29 @@ func (c *LimiterCache) For(ctx context.Context, key string) *Limiter {
 // Invalidate makes the next For of a key wait for its limit to be loaded again. If that fails,
 // the old one stays in use. Call it where the program itself changes a limit.
 func (c *LimiterCache) Invalidate(key string) {
+	name := cachedName(key)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e := c.keys[key]; e != nil {
-		c.keys[key] = &cachedLimiter{limiter: e.limiter} // a load in progress may return the old limit
+	if e := c.keys[name]; e != nil {
+		c.keys[name] = &cachedLimiter{limiter: e.limiter} // a load in progress may return the old limit
 	}
 }
 
-// add adds a key, in place of another if the cache is full.
-func (c *LimiterCache) add(key string) *cachedLimiter {
+// maxCachedKey is the longest key that is kept as it is.
+const maxCachedKey = 256
+
+// cachedName returns the name of a key in the cache: the key, or its beginning and its hash, which
+// is longer than any key that is kept. A remote client may choose keys of a megabyte.
+func cachedName(key string) string {
+	if len(key) <= maxCachedKey {
+		return key
+	}
+	sum := sha256.Sum256([]byte(key))
+	return key[:maxCachedKey] + string(sum[:])
+}
+
+// add adds a key by its name, in place of another if the cache is full.
+func (c *LimiterCache) add(name string) *cachedLimiter {
 	if len(c.keys) >= c.options.MaxKeys {
 		for other := range c.keys { // in random order
 			delete(c.keys, other)
@@ -122,7 +138,7 @@ func (c *LimiterCache) add(key string) *cachedLimiter {
 		}
 	}
 	e := &cachedLimiter{}
-	c.keys[key] = e
+	c.keys[name] = e
 	return e
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -139,6 +141,42 @@ func TestLimiterCacheIsBoundedAndSharesLimiters(t *testing.T) {
 	if c.For(t.Context(), "none") != nil {
 		t.Error("a key without a limit has a limiter")
 	}
+}
+
+// A remote client may choose keys of a megabyte: the cache does not keep them, and tells them apart.
+func TestLimiterCacheDoesNotKeepLongKeys(t *testing.T) {
+	const keys, size = 64, 1 << 20
+	asked := map[byte]int64{}
+	c := newLimiterCache(t, func(_ context.Context, key string) (penstock.Limit, error) {
+		asked[key[len(key)-1]]++
+		return penstock.PerMinute(int64(key[len(key)-1]) + 1), nil
+	}, nil)
+	key := func(i int) string { return strings.Repeat("k", size-1) + string(rune(i)) }
+	before := liveBytes()
+	for range 2 {
+		for i := range keys {
+			if got := countOf(c.For(t.Context(), key(i))); got != int64(i)+1 {
+				t.Fatalf("key %d: got the limit %d, want %d", i, got, i+1)
+			}
+		}
+	}
+	if grown := liveBytes() - before; grown > size*keys/4 {
+		t.Errorf("%d keys of %d bytes keep %d bytes in memory", keys, size, grown)
+	}
+	c.Invalidate(key(1))
+	c.For(t.Context(), key(1))
+	if asked[0] != 1 || asked[1] != 2 {
+		t.Errorf("loaded %d times, and %d times after Invalidate, want 1 and 2", asked[0], asked[1])
+	}
+	runtime.KeepAlive(c)
+}
+
+// liveBytes returns how much memory is in use after a garbage collection.
+func liveBytes() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
 
 func TestNewLimiterCacheRejectsNil(t *testing.T) {

@@ -171,7 +171,7 @@ func (s *Store) reserveAll(d *deadline, rs []penstock.Request, items []takeAllIt
 	}
 	switch denied := s.denied.note(items, ds); {
 	case slices.ContainsFunc(errs, isError):
-		return false, s.rollBackFailed(d, rs, items, errs)
+		return false, s.rollBackFailed(d, rs, items, ds, errs)
 	case denied:
 		return false, s.rollBackDenied(d, rs, items, ds)
 	}
@@ -238,12 +238,13 @@ func (s *Store) rollBackDenied(d *deadline, rs []penstock.Request, items []takeA
 // rollBackFailed refunds what was taken, and in the background what may have been: the nodes
 // that have not answered would let the caller wait for as long again. It returns the first
 // error of the calls.
-func (s *Store) rollBackFailed(d *deadline, rs []penstock.Request, items []takeAllItem, errs []error) error {
+func (s *Store) rollBackFailed(d *deadline, rs []penstock.Request, items []takeAllItem, ds []penstock.Decision, errs []error) error {
 	var taken, unknown []penstock.Request
 	var grants []grantName
 	for i := range rs {
 		switch {
 		case items[i].held: // its holder still works
+		case errs[i] == nil && isDenied(ds[i]): // what its ID is granted by now is another call's
 		case errs[i] == nil:
 			taken = append(taken, refundOf(rs[i]))
 		case !rs[i].NewID: // under an ID that had to be new, it may be another's

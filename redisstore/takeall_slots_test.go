@@ -304,6 +304,40 @@ func TestTakeAllAcrossSlotsKeepsRenewedPermits(t *testing.T) {
 	}
 }
 
+// A call that fails refunds nothing of a key that denied it: what is granted under its ID by then is
+// another call's.
+func TestTakeAllAcrossSlotsFailureRefundsNoDeniedKey(t *testing.T) {
+	store, client, other := openSlots(t)
+	l := penstock.PerHour(10)
+	rs, ds := requestsFor(l, 4, "1", "2", "3"), make([]penstock.Decision, 3)
+	for i := range rs {
+		rs[i].ID = "x"
+	}
+	take(t, other, penstock.Request{Key: "3", Limit: l, Cost: 1})
+	third := keys(t, fakeClockServer, client.prefix)[0]
+	var once sync.Once
+	client.before = func(round int) {
+		switch {
+		case round == 2: // which reserves
+			take(t, other, penstock.Request{Key: "2", Limit: l, Cost: 8})
+			mustCommand(t, fakeClockServer, "SET", third, "foreign", "PX", "3600000")
+		case round > 2: // which refunds
+			once.Do(func() {
+				take(t, other, penstock.Request{Key: "2", Limit: l, Cost: -8})
+				take(t, other, rs[1])
+			})
+		}
+	}
+	if err := store.TakeAll(t.Context(), rs, ds); err == nil {
+		t.Errorf("got %+v, want an error", ds)
+	}
+	for i, want := range []int64{10, 6} {
+		if d := take(t, other, penstock.Request{Key: rs[i].Key, Limit: l}); d.Remaining != want {
+			t.Errorf("key %s: %d left, want %d", rs[i].Key, d.Remaining, want)
+		}
+	}
+}
+
 // An unansweredClient answers no call under an ID but peeks. Redis executes takes at once, or never,
 // and refunds when the test makes it.
 type unansweredClient struct {

@@ -13,7 +13,7 @@ import (
 // TakeAll decides the requests all or nothing, with the locks of all their shards
 // held. It implements [AtomicStore].
 func (m *Memory) TakeAll(_ context.Context, rs []Request, ds []Decision) error {
-	if m.takeAllKnown(rs, ds) {
+	if m.takeAllFast(rs, ds) {
 		return nil
 	}
 	return undecided(m.takeAll(rs, ds), rs, ds)

@@ -1,104 +1,39 @@
 package penstock
 
 import (
-	"context"
 	"time"
 
 	"github.com/penstock-io/penstock/internal/algorithm"
 	"github.com/penstock-io/penstock/internal/hashtable"
 )
 
-// This file decides the usual TakeAll: a few takes of different keys that all have a slot,
-// without IDs, which change the words of that slot alone. Nothing is allocated then, so a
-// charge can be undone by writing the old words back. A memoryBatch decides all others.
+// This file is the fast path of TakeAll. It decides a few takes of different keys that all have
+// a slot, without IDs, which change the words of that slot alone. Nothing is allocated then, so
+// a charge can be undone by writing the old words back. A memoryBatch decides all others.
 
-// maxKnown is the largest such batch. Its state is on the stack.
-const maxKnown = 8
+// maxFastBatch is the most takes in a fastBatch, whose state is on the stack.
+const maxFastBatch = 8
 
-// A knownBatch is the state of one such TakeAll.
-type knownBatch struct {
+// A fastBatch is the state of a TakeAll on the fast path.
+type fastBatch struct {
 	store *Memory
 	takes []PreparedTake
-	order [maxKnown]uint8 // of the takes by hash, and so by shard
-	wall  bool            // whether a limit needs the wall clock
+	order [maxFastBatch]uint8 // of the takes by hash, and so by shard
+	wall  bool                // whether a limit needs the wall clock
 
 	wallNow, now int64 // on both clocks
 }
 
-// TakePrepared implements [PreparedStore].
-func (m *Memory) TakePrepared(ctx context.Context, takes []PreparedTake) error {
-	for i := range takes {
-		if !m.isPrepared(&takes[i]) {
-			return m.takeUnprepared(ctx, takes)
-		}
-	}
-	switch {
-	case len(takes) == 1:
-		t := &takes[0]
-		t.Decision.Source = SourceStore
-		m.take(t.limit, t.Key, t.forAlgorithm(), t.Decision)
-		return nil
-	case m.takeKnown(takes):
-		return nil
-	}
-	return m.takeUnknown(takes)
-}
-
-// isPrepared reports whether a take was prepared for this store, and is valid.
-func (m *Memory) isPrepared(t *PreparedTake) bool {
-	cl := t.limit
-	return cl != nil && cl.tick == m.tick && cl.key == m.key && cl.limit.Algorithm != Concurrent &&
-		t.Key != "" && t.Cost >= 0 && t.keepFree >= 0 && t.Decision != nil
-}
-
-// takeUnknown decides valid takes that are no knownBatch.
-func (m *Memory) takeUnknown(takes []PreparedTake) error {
-	b, ds := newMemoryBatch(m, len(takes)), make([]Decision, len(takes))
-	for i := range takes {
-		b.push(takes[i].limit, takes[i].Key, takes[i].forAlgorithm())
-	}
-	b.lock()
-	err := b.decide(ds)
-	b.unlock()
-	return writeDecisions(takes, ds, err)
-}
-
-// takeUnprepared decides takes as requests, or returns their error.
-func (m *Memory) takeUnprepared(ctx context.Context, takes []PreparedTake) error {
-	rs, ds := make([]Request, len(takes)), make([]Decision, len(takes))
-	for i := range takes {
-		if takes[i].Decision == nil {
-			return writeDecisions(takes, ds, requestError(i, errNoDecision))
-		}
-		rs[i] = takes[i].request()
-	}
-	return writeDecisions(takes, ds, m.TakeAll(ctx, rs, ds))
-}
-
-// writeDecisions writes the decisions to where the takes want them. After an error they are
-// zero.
-func writeDecisions(takes []PreparedTake, ds []Decision, err error) error {
-	if err != nil {
-		clear(ds)
-	}
-	for i := range takes {
-		if takes[i].Decision != nil {
-			*takes[i].Decision = ds[i]
-		}
-	}
-	return err
-}
-
-// takeAllKnown decides the requests if they are a knownBatch. If it is not ok, nothing has
+// takeAllFast decides the requests if they can be a fastBatch. If it is not ok, nothing has
 // changed, and takeAll decides them or returns their error.
-func (m *Memory) takeAllKnown(rs []Request, ds []Decision) (ok bool) {
-	if len(rs) > maxKnown || len(ds) < len(rs) {
+func (m *Memory) takeAllFast(rs []Request, ds []Decision) (ok bool) {
+	if len(rs) > maxFastBatch || len(ds) < len(rs) {
 		return false
 	}
-	var few [maxKnown / 2]PreparedTake // most need no more, and clearing them takes time
+	var few [maxFastBatch / 2]PreparedTake // most need no more, and clearing them takes time
 	takes := few[:]
 	if len(rs) > len(few) {
-		var many [maxKnown]PreparedTake
+		var many [maxFastBatch]PreparedTake
 		takes = many[:]
 	}
 	for i := range rs {
@@ -110,15 +45,15 @@ func (m *Memory) takeAllKnown(rs []Request, ds []Decision) (ok bool) {
 		t.Key, t.Cost, t.Decision = r.Key, r.Cost, &ds[i]
 		t.limit, t.maxDelay, t.keepFree = cl, int64(r.MaxDelay), r.KeepFree
 	}
-	return m.takeKnown(takes[:len(rs)])
+	return m.takeFast(takes[:len(rs)])
 }
 
-// takeKnown decides valid takes if they are a knownBatch. If it is not ok, nothing has changed.
-func (m *Memory) takeKnown(takes []PreparedTake) (ok bool) {
-	if len(takes) > maxKnown {
+// takeFast decides valid takes if they can be a fastBatch. If it is not ok, nothing has changed.
+func (m *Memory) takeFast(takes []PreparedTake) (ok bool) {
+	if len(takes) > maxFastBatch {
 		return false
 	}
-	b := knownBatch{store: m, takes: takes}
+	b := fastBatch{store: m, takes: takes}
 	for i := range takes {
 		if !b.add(i) {
 			return false
@@ -134,7 +69,7 @@ func (m *Memory) takeKnown(takes []PreparedTake) (ok bool) {
 }
 
 // add finds the shard of a take. It is not ok if the take has to be decided in another way.
-func (b *knownBatch) add(i int) (ok bool) {
+func (b *fastBatch) add(i int) (ok bool) {
 	t := &b.takes[i]
 	if t.limit.readsBlock {
 		return false
@@ -148,7 +83,7 @@ func (b *knownBatch) add(i int) (ok bool) {
 
 // insert puts take n in order, after those before it. It is not ok if its key is there
 // already: the costs of equal keys add up.
-func (b *knownBatch) insert(n int, hash uint64) (ok bool) {
+func (b *fastBatch) insert(n int, hash uint64) (ok bool) {
 	at := n
 	for ; at > 0; at-- {
 		before := b.order[at-1]
@@ -164,7 +99,7 @@ func (b *knownBatch) insert(n int, hash uint64) (ok bool) {
 
 // lock acquires the locks in ascending order, as all batches do, and then reads the clock,
 // while the slots arrive in the cache.
-func (b *knownBatch) lock() {
+func (b *fastBatch) lock() {
 	var locked *shard
 	for _, i := range b.order[:len(b.takes)] {
 		t := &b.takes[i]
@@ -181,7 +116,7 @@ func (b *knownBatch) lock() {
 	}
 }
 
-func (b *knownBatch) unlock() {
+func (b *fastBatch) unlock() {
 	var unlocked *shard
 	for _, i := range b.order[:len(b.takes)] {
 		if s := b.takes[i].shard; s != unlocked {
@@ -192,7 +127,7 @@ func (b *knownBatch) unlock() {
 }
 
 // nowOf returns the time on the clock of a take's limit.
-func (b *knownBatch) nowOf(t *PreparedTake) int64 {
+func (b *fastBatch) nowOf(t *PreparedTake) int64 {
 	if t.limit.onWallClock {
 		return b.wallNow
 	}
@@ -201,7 +136,7 @@ func (b *knownBatch) nowOf(t *PreparedTake) int64 {
 
 // charge charges all takes, or none. It is not ok if a key has no slot, or if the charge needs
 // its block.
-func (b *knownBatch) charge() (charged, ok bool) {
+func (b *fastBatch) charge() (charged, ok bool) {
 	for i := range b.takes {
 		t := &b.takes[i]
 		slot := t.find()
@@ -234,7 +169,7 @@ func (t *PreparedTake) find() (slot []uint64) {
 
 // restore writes back the words of the first n takes. Their expiries were noted when they
 // were written first.
-func (b *knownBatch) restore(n int) {
+func (b *fastBatch) restore(n int) {
 	for i := range b.takes[:n] {
 		t := &b.takes[i]
 		copy(t.table.At(t.at)[expiryWord:], t.old[:])
@@ -243,7 +178,7 @@ func (b *knownBatch) restore(n int) {
 
 // deny writes the state of all keys. Takes that do not fit are denied, with a RetryAfter. It
 // is not ok if a key has no slot.
-func (b *knownBatch) deny() (ok bool) {
+func (b *fastBatch) deny() (ok bool) {
 	for i := range b.takes {
 		if b.takes[i].find() == nil {
 			return false

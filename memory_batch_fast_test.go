@@ -84,7 +84,7 @@ func (p *knownPair) step(t *testing.T) {
 	fast, general := make([]Decision, len(rs)), make([]Decision, len(rs))
 	fast[0].Source, general[0].Source = SourceFallback, SourceFallback // of an earlier use
 	var err error
-	if p.fast.takeAllKnown(rs, fast) {
+	if p.fast.takeAllFast(rs, fast) {
 		p.known++
 		if slices.ContainsFunc(fast, func(d Decision) bool { return !d.Allowed }) {
 			p.denied++
@@ -202,7 +202,7 @@ func TestMemoryTakePreparedDecidesWhatTakeAllDoes(t *testing.T) {
 	log := Limit{Algorithm: SlidingLog, Count: 3, Period: time.Second}
 	permits := Limit{Algorithm: Concurrent, Count: 3, Period: time.Second}
 	bucket := limitsInSlots[0]
-	many := slices.Repeat([]Request{{Key: "k", Limit: bucket, Cost: 1}}, maxKnown+1)
+	many := slices.Repeat([]Request{{Key: "k", Limit: bucket, Cost: 1}}, maxFastBatch+1)
 	for i := range many {
 		many[i].Key = fmt.Sprint("many", i)
 	}

@@ -29,8 +29,8 @@ type Decision struct {
 	Allowed bool
 
 	// Granted is the number of units charged: the cost if allowed, or less with
-	// [Request.AtMost] or [Request.Overdraw]; negative for a refund. For a retry with the same
-	// [Request.ID] it is what was charged the first time.
+	// [Request.AtMost] or [Request.Overdraw]; negative for a refund. For a retry
+	// with the same [Request.ID] it is what was charged the first time.
 	Granted int64
 
 	// Limit is the [Limit.Capacity]: the burst of a bucket, the count of a

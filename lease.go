@@ -65,9 +65,10 @@ type LeaseOptions struct {
 // a unit in the meantime.
 //
 // Decisions by leased units have [SourceLease], and a Remaining that was true
-// when the units were taken. Requests with an ID, Overdraw or KeepFree, and limits with
-// another algorithm, pass through unchanged. To KeepFree, leased units are taken units. A charge does not use up leased units:
-// they are charged already, and what it owes stops the next refill.
+// when the units were taken. Requests with an ID, Overdraw or KeepFree, and limits
+// with another algorithm, pass through unchanged. KeepFree does not count leased
+// units as free. A charge does not use up leased units, which are charged already;
+// what it owes stops the next refill.
 type Lease struct {
 	next     Store
 	nodes    int64

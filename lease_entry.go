@@ -368,8 +368,8 @@ func (s *leaseEntrySet) observe(lr *leaseRequest, d *Decision) {
 }
 
 // reset drops the units of a key that is being reset, those that are queued for a
-// refund included, because the reset erases the debt for them. A refill in flight will be dropped too, and until then
-// requests go to the store.
+// refund included, because the reset erases the debt for them. A refill in flight
+// will be dropped too, and until then requests go to the store.
 func (s *leaseEntrySet) reset(l *Lease, lr *leaseRequest, until int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -115,9 +115,9 @@ type Limit struct {
 
 	// Debt is how many units a [Limiter.Charge] may take beyond an empty bucket
 	// or a used-up window. It is no part of a named limit's identity. Rolling
-	// windows, logs and concurrency limits have no debt. Default: one whole capacity, or what a
-	// SlidingWindow can count beyond its own if that is less. [NoDebt] forbids
-	// debt.
+	// windows, logs and concurrency limits have no debt. [NoDebt] forbids debt.
+	// Default: one whole capacity, or what a SlidingWindow can count beyond its
+	// own if that is less.
 	Debt int64
 
 	// Buckets is the number of parts a RollingWindow counts in, from 1 to

@@ -61,15 +61,9 @@ func NewLimiterCache(s Store, load func(ctx context.Context, key string) (Limit,
 	if o != nil {
 		c.options = *o
 	}
-	if c.options.MaxAge <= 0 {
-		c.options.MaxAge = 10 * time.Second
-	}
-	if c.options.MaxKeys <= 0 {
-		c.options.MaxKeys = 100_000
-	}
-	if c.options.Timeout <= 0 {
-		c.options.Timeout = time.Second
-	}
+	c.options.MaxAge = orDefault(c.options.MaxAge, 10*time.Second)
+	c.options.MaxKeys = orDefault(c.options.MaxKeys, 100_000)
+	c.options.Timeout = orDefault(c.options.Timeout, time.Second)
 	if c.options.OnError == nil {
 		c.options.OnError = func(string, error) {}
 	}

@@ -21,8 +21,9 @@ type MemoryOptions struct {
 	MaxKeys int
 
 	// MaxBytes bounds the states of sliding logs, rolling windows and
-	// concurrency limits. Their overflow buckets may take a quarter more. The other algorithms need less
-	// than 64 bytes per key, which MaxKeys bounds. Default: 1 GiB.
+	// concurrency limits. Their overflow buckets may take a quarter more. The
+	// other algorithms need less than 64 bytes per key, which MaxKeys bounds.
+	// Default: 1 GiB.
 	MaxBytes int64
 
 	// UntrustedShare is how much of MaxKeys and MaxBytes the states of limits

@@ -82,8 +82,7 @@ func (s *shard) hasRoom(cl *compiledLimit, slot []uint64, req algorithm.Request)
 
 // ensureRoom makes sure that what the request may be granted can be recorded. It
 // fails only if the store has reached MaxBytes, or untrusted limits their share of
-// it, and no state with a block has expired. It
-// may move the key's slot.
+// it, and no state with a block has expired. It may move the key's slot.
 func (s *shard) ensureRoom(cl *compiledLimit, hash uint64, now int64, req algorithm.Request) bool {
 	if !cl.hasBlocks || s.growBlock(cl, s.tables[cl.table].Slot(hash), now, req) {
 		return true
@@ -188,7 +187,8 @@ const (
 	backoffMisses = 256 // failed allocations after which all shards are swept again
 )
 
-// sweep drops the expired entries of all tables that are due.
+// sweepFor sweeps for a new entry, unless newSlot can reuse the slot of an expired one. It
+// reports whether that freed any.
 func (s *shard) sweepFor(k tableKind, hash uint64, now int64) bool {
 	if s.hasReusable(k, hash, now) {
 		return false

@@ -43,8 +43,8 @@ type Request struct {
 	// Only the cost is charged, RetryAfter is that of a request for both, and AtMost
 	// takes what is left above KeepFree. Such a request reserves no units of a
 	// TokenBucket, which ignores its MaxDelay. Peeks, refunds and requests with
-	// Overdraw or Settle ignore KeepFree. In a [TakeAll] so many remain after all takes of the
-	// key. Default: 0.
+	// Overdraw or Settle ignore KeepFree. In a [TakeAll], so many must remain after
+	// all takes of the key. Default: 0.
 	KeepFree int64
 
 	// Settle makes what was charged under the ID equal to the Cost, once the true

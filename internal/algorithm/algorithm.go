@@ -15,8 +15,9 @@
 //     step back never frees a unit, and never locks a key out for longer than one
 //     refill plus the reach of reservations.
 //   - State that owes more than the limit holds, after the limit was lowered, is
-//     clamped to the limit, except for permits, which their holders still use. State that is marked as overdrawn owes more because a
-//     request overdrew it, and is clamped to the limit and its Overdraft.
+//     clamped to the limit, except for permits, which their holders still use. State
+//     that is marked as overdrawn owes more because a request overdrew it, and is
+//     clamped to the limit and its Overdraft.
 //
 // The bounds stated for each algorithm are over forward time: the sum of the
 // clock's forward movements, which is the clock's own time unless it steps back.

@@ -112,7 +112,7 @@ func (w *SlidingLog) take(l *Log, now int64, expired int, used int64, req Reques
 	return Outcome{RetryAfter: RoundUp(last+w.Period-now, w.Tick)}
 }
 
-// index returns the index in Moments of the i-th oldest time.
+// index returns the index in Times of the i-th oldest time.
 func (l *Log) index(i int) int {
 	i += l.Head
 	if i >= len(l.Times) {

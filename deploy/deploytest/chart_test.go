@@ -67,6 +67,8 @@ func TestChartFollowsValues(t *testing.T) {
 		"store: redis://other:1":          func(r release) bool { return variable(r, "PENSTOCK_STORE").Value == "redis://other:1" },
 		"settings: {max-keys: 1000000}":   func(r release) bool { return variable(r, "PENSTOCK_MAX_KEYS").Value == "1000000" },
 		"settings: {envoy-headers: true}": func(r release) bool { return variable(r, "PENSTOCK_ENVOY_HEADERS").Value == "true" },
+		"settings: {grpc: '[::]:8081'}":   func(r release) bool { return variable(r, "PENSTOCK_GRPC").Value == "[::]:8081" },
+		"settings: {resp: ''}":            func(r release) bool { return variable(r, "PENSTOCK_RESP").Name != "" },
 		"settings: {rules-xds: 'grpc://a'}": func(r release) bool {
 			return len(objectsOf[*core.ConfigMap](r)) == 0 && variable(r, "PENSTOCK_RULES").Name == ""
 		},
@@ -101,6 +103,10 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		"store: ''":                "want the address of Redis",
 		"rules: {shop.yaml: null}": "needs a rule file",
 		"settings: {nodes: 7}":     "settings: nodes is set by the chart",
+
+		"settings: {grpc: ':9000'}":          "settings: grpc: :9000: the services and the container of the chart have port 8081",
+		"settings: {http: '127.0.0.1:8080'}": "settings: http: 127.0.0.1:8080: the services and the container of the chart have port 8080",
+		"settings: {resp: '16380'}":          "settings: resp: 16380: the services and the container of the chart have port 6380",
 	} {
 		if _, err := renderChart(t, "penstock", values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", values, err, want)

@@ -17,27 +17,13 @@ import (
 var errPermitBesideOthers = fmt.Errorf(
 	"%w: a concurrent limit cannot have Additional, or limit messages: use two interceptors", penstock.ErrBadLimit)
 
-func isConcurrent(lim *penstock.Limiter) bool {
-	return lim != nil && lim.Limit().Algorithm == penstock.Concurrent
-}
-
 // checkPermits panics if a concurrent limit is among others, for all calls.
 func checkPermits(given []Charge) {
 	for _, c := range given {
-		if isConcurrent(c.Limiter) && len(given) > 1 {
+		if charge.IsConcurrent(c.Limiter) && len(given) > 1 {
 			panic("grpclimit: " + errPermitBesideOthers.Error()) //nolint:forbidigo // no error to return, and no limit would be worse
 		}
 	}
-}
-
-// hasPermits reports whether calls hold permits of one of the limiters.
-func (l *chargeList) hasPermits() bool {
-	for i := range l.charges {
-		if isConcurrent(l.charges[i].Limiter) {
-			return true
-		}
-	}
-	return false
 }
 
 // enter returns the context in which a call may go on. If the call holds a permit, it must be

@@ -180,7 +180,7 @@ func newChargeList(given []Charge, limiters []*penstock.Limiter) *chargeList {
 		}
 		l.charges, l.names = append(l.charges, c), append(l.names, name)
 	}
-	l.permits = l.hasPermits()
+	l.permits = set.HasPermits()
 	return l
 }
 
@@ -256,19 +256,15 @@ func (p *protection) take(ctx context.Context, call Call, l *chargeList, parts [
 // Charging all such calls to one key would let one client block the others.
 var errUnknownClient = fmt.Errorf("grpclimit: %w: neither a key nor the client's address is known", penstock.ErrBadKey)
 
-// keyOf returns the key to charge. An address that replaces a missing key begins
-// with a zero byte, which no other key may, so clients cannot forge it.
+// keyOf returns the key to charge, or "" if neither a key nor the client's address is known.
 func (p *protection) keyOf(ctx context.Context, call Call, c *Charge) string {
 	if c.Key == nil {
 		return p.addressOf(ctx)
 	}
-	if key := c.Key(ctx, call); key != "" && key[0] != 0 {
+	if key := c.Key(ctx, call); charge.IsKey(key) {
 		return key
 	}
-	if addr := p.addressOf(ctx); addr != "" {
-		return "\x00" + addr
-	}
-	return ""
+	return charge.AddressKey(p.addressOf(ctx))
 }
 
 func (p *protection) addressOf(ctx context.Context) string {

@@ -19,10 +19,10 @@ type Charge struct {
 	Limiter *penstock.Limiter
 
 	// LimiterFor returns the limiter of a request, such as that of its
-	// customer's plan, see [penstock.LimiterCache]. Make the limiters once, not for each request; limits
-	// with the same name share what a key has used. For nil the request is
-	// charged to Limiter, or if that is nil too, not charged by this Charge.
-	// Default: Limiter for every request.
+	// customer's plan; see [penstock.LimiterCache]. Make the limiters once, not
+	// for each request; limits with the same name share what a key has used. For
+	// nil the request is charged to Limiter, or if that is nil too, not charged
+	// by this Charge. Default: Limiter for every request.
 	LimiterFor func(*http.Request) *penstock.Limiter
 
 	// Key returns the key to charge; for "" the request is charged to its
@@ -204,7 +204,7 @@ func newChargeList(given []Charge, limiters []*penstock.Limiter) *chargeList {
 		c.Limiter = limiters[i]
 		l.add(c, len(given) > 1)
 	}
-	l.permits = l.hasPermits()
+	l.permits = set.HasPermits()
 	return l
 }
 
@@ -299,19 +299,15 @@ func (p *protection) take(r *http.Request, l *chargeList, parts []charge.Part) (
 // Charging all such requests to one key would let one client block the others.
 var errUnknownClient = fmt.Errorf("httplimit: %w: neither a key nor the client's address is known", penstock.ErrBadKey)
 
-// keyOf returns the key to charge. An address that replaces a missing key begins
-// with a zero byte, which no other key may, so clients cannot forge it.
+// keyOf returns the key to charge, or "" if neither a key nor the client's address is known.
 func (p *protection) keyOf(c *Charge, r *http.Request) string {
 	if c.Key == nil {
 		return p.address(r)
 	}
-	if key := c.Key(r); key != "" && key[0] != 0 {
+	if key := c.Key(r); charge.IsKey(key) {
 		return key
 	}
-	if addr := p.address(r); addr != "" {
-		return "\x00" + addr
-	}
-	return ""
+	return charge.AddressKey(p.address(r))
 }
 
 // fail handles a request that not all limiters could decide. If it passes, it

@@ -13,27 +13,13 @@ import (
 var errPermitBesideOthers = fmt.Errorf(
 	"httplimit: %w: a concurrent limit cannot have After or Additional: protect the handler twice", penstock.ErrBadLimit)
 
-func isConcurrent(lim *penstock.Limiter) bool {
-	return lim != nil && lim.Limit().Algorithm == penstock.Concurrent
-}
-
 // checkPermits panics if a concurrent limit is among others, for all requests.
 func checkPermits(given []Charge) {
 	for _, c := range given {
-		if isConcurrent(c.Limiter) && (len(given) > 1 || c.After != nil) {
+		if charge.IsConcurrent(c.Limiter) && (len(given) > 1 || c.After != nil) {
 			panic(errPermitBesideOthers.Error()) //nolint:forbidigo // no error to return, and no limit would be worse
 		}
 	}
-}
-
-// hasPermits reports whether requests hold permits of one of the limiters.
-func (l *chargeList) hasPermits() bool {
-	for i := range l.charges {
-		if isConcurrent(l.charges[i].Limiter) {
-			return true
-		}
-	}
-	return false
 }
 
 // hold acquires a permit, serves the request and releases the permit, also if the handler

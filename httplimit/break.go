@@ -63,9 +63,7 @@ type breaking struct {
 func (b *breaking) RoundTrip(r *http.Request) (*http.Response, error) {
 	call, err := b.group.Allow(b.Key(r))
 	if err != nil {
-		if r.Body != nil {
-			_ = r.Body.Close() // required of a RoundTripper
-		}
+		closeBody(r)
 		return b.instead(r, nil, err)
 	}
 	resp, outcome, err := b.send(r, call)
@@ -97,7 +95,5 @@ func (b *breaking) instead(r *http.Request, resp *http.Response, err error) (*ht
 
 // CloseIdleConnections implements [http.Client.CloseIdleConnections].
 func (b *breaking) CloseIdleConnections() {
-	if t, ok := b.Transport.(interface{ CloseIdleConnections() }); ok {
-		t.CloseIdleConnections()
-	}
+	closeIdleConnections(b.Transport)
 }

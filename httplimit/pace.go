@@ -2,10 +2,7 @@ package httplimit
 
 import (
 	"fmt"
-	"net"
 	"net/http"
-	"net/url"
-	"strings"
 	"time"
 
 	"github.com/penstock-io/penstock"
@@ -76,9 +73,7 @@ func (p *pacer) RoundTrip(r *http.Request) (*http.Response, error) {
 		cost = p.Cost(r)
 	}
 	if err := p.queue.Wait(r.Context(), key, cost); err != nil {
-		if r.Body != nil {
-			_ = r.Body.Close() // required of a RoundTripper
-		}
+		closeBody(r)
 		return nil, fmt.Errorf("httplimit: pacing: %w", err)
 	}
 	resp, err := p.Transport.RoundTrip(r)
@@ -92,16 +87,5 @@ func (p *pacer) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // CloseIdleConnections implements [http.Client.CloseIdleConnections].
 func (p *pacer) CloseIdleConnections() {
-	if t, ok := p.Transport.(interface{ CloseIdleConnections() }); ok {
-		t.CloseIdleConnections()
-	}
-}
-
-// hostOf returns the normalized host of a URL.
-func hostOf(u *url.URL) string {
-	host, port := strings.TrimSuffix(strings.ToLower(u.Hostname()), "."), u.Port()
-	if port == "" || u.Scheme == "http" && port == "80" || u.Scheme == "https" && port == "443" {
-		return host
-	}
-	return net.JoinHostPort(host, port)
+	closeIdleConnections(p.Transport)
 }

@@ -52,7 +52,6 @@ const (
 	wrongPass  = "WRONGPASS invalid username-password pair or user is disabled."
 	noAuth     = "NOAUTH Authentication required."
 	noProto    = "NOPROTO unsupported protocol version"
-	badName    = "ERR Client names cannot contain spaces, newlines or special characters."
 	notInteger = "ERR value is not an integer or out of range"
 	syntax     = "ERR syntax error"
 
@@ -123,8 +122,9 @@ func (c *conn) helloOptions(options [][]byte, name *string) bool {
 			}
 			options = options[3:]
 		case option == "SETNAME" && len(options) >= 2:
-			if *name = string(options[1]); !isValidName(*name) {
-				c.out.error(badName)
+			*name = string(options[1])
+			if problem := problemOfName("Client names", *name); problem != "" {
+				c.out.error(problem)
 				return false
 			}
 			options = options[2:]
@@ -159,9 +159,20 @@ func (c *conn) replyHello() {
 	c.out.arrayHeader(0)
 }
 
-// isValidName reports whether a client name has only printable ASCII without spaces.
-func isValidName(name string) bool {
-	return !strings.ContainsFunc(name, func(r rune) bool { return r < '!' || r > '~' })
+// maxName is the longest name that a connection keeps: its client may have as many connections
+// as the listener.
+const maxName = 256
+
+// problemOfName returns an error reply if a name has anything but printable ASCII without
+// spaces, or is too long; otherwise "".
+func problemOfName(what, name string) string {
+	switch {
+	case len(name) > maxName:
+		return fmt.Sprintf("ERR %s cannot be longer than %d bytes.", what, maxName)
+	case strings.ContainsFunc(name, func(r rune) bool { return r < '!' || r > '~' }):
+		return "ERR " + what + " cannot contain spaces, newlines or special characters."
+	}
+	return ""
 }
 
 func (c *conn) ping(args [][]byte) {
@@ -231,8 +242,8 @@ func (c *conn) getName() {
 }
 
 func (c *conn) setName(name string) {
-	if !isValidName(name) {
-		c.out.error(badName)
+	if problem := problemOfName("Client names", name); problem != "" {
+		c.out.error(problem)
 		return
 	}
 	c.session.name = name
@@ -240,9 +251,9 @@ func (c *conn) setName(name string) {
 }
 
 func (c *conn) setInfo(option, value string) {
-	switch {
-	case !isValidName(value):
-		c.out.error("ERR " + strings.ToLower(option) + " cannot contain spaces, newlines or special characters.")
+	switch problem := problemOfName(strings.ToLower(option), value); {
+	case problem != "":
+		c.out.error(problem)
 	case option == "LIB-NAME":
 		c.session.libName = value
 		c.out.ok()

@@ -8,6 +8,18 @@ import (
 	"github.com/penstock-io/penstock/server/engine"
 )
 
+// A connection keeps its names while it is idle, and a client may have thousands of connections.
+func TestServerRejectsLongNames(t *testing.T) {
+	c := dial(t, startServer(t, newServer(t, penstock.NewMemory(nil), nil, nil, nil)))
+	long := strings.Repeat("n", maxName+1)
+	c.want("+OK", "CLIENT", "SETNAME", long[1:])
+	c.want("-ERR Client names cannot be longer than 256 bytes.", "CLIENT", "SETNAME", long)
+	c.want("-ERR Client names cannot be longer than 256 bytes.", "HELLO", "2", "SETNAME", long)
+	c.want("-ERR lib-name cannot be longer than 256 bytes.", "CLIENT", "SETINFO", "LIB-NAME", long)
+	c.want("-ERR lib-ver cannot be longer than 256 bytes.", "CLIENT", "SETINFO", "LIB-VER", long)
+	c.want(`"`+long[1:]+`"`, "CLIENT", "GETNAME")
+}
+
 // Before AUTH, only short AUTH and HELLO commands are accepted.
 func TestServerRequireAuthRejectsCommands(t *testing.T) {
 	s := newServer(t, penstock.NewMemory(nil), nil, &engine.Options{Token: "secret"}, &Options{RequireAuth: true})

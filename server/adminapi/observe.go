@@ -1,17 +1,13 @@
 package adminapi
 
 import (
-	"fmt"
 	"net/http"
-	"slices"
-	"strconv"
-	"strings"
 
-	"github.com/penstock-io/penstock/server/engine"
 	"github.com/penstock-io/penstock/server/internal/httpserver"
 	"github.com/penstock-io/penstock/server/observe"
-	"github.com/penstock-io/penstock/server/rules"
 )
+
+// This file serves what the page for browsers shows of the traffic; penstock top asks the same.
 
 const (
 	maxTopKeys     = 500
@@ -75,128 +71,4 @@ func (s *Server) handleTop(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	writeCompactJSON(w, s.observer.Top(r.Context(), q))
-}
-
-// decodeQuery calls for each parameter of a query the function of its name.
-func decodeQuery(r *http.Request, set map[string]func(string) error) error {
-	parameters, err := httpserver.ParseQuery(r.URL.RawQuery, maxParameters)
-	if err != nil {
-		return err
-	}
-	seen := map[string]bool{}
-	for _, p := range parameters {
-		switch {
-		case set[p.Name] == nil:
-			return &parameterError{p.Name, fmt.Sprintf("unknown parameter %.80q", p.Name)}
-		case seen[p.Name]:
-			return &parameterError{p.Name, "duplicate parameter"}
-		}
-		seen[p.Name] = true
-		if err := set[p.Name](p.Value); err != nil {
-			return &parameterError{p.Name, err.Error()}
-		}
-	}
-	return nil
-}
-
-// choice returns a function that accepts some words.
-func choice(set func(string), words ...string) func(string) error {
-	return func(text string) error {
-		if !slices.Contains(words, text) {
-			return fmt.Errorf("want %s", strings.Join(words, ", "))
-		}
-		set(text)
-		return nil
-	}
-}
-
-func number(n *int, least, most int) func(string) error {
-	return func(text string) (err error) {
-		if *n, err = strconv.Atoi(text); err != nil || *n < least || *n > most {
-			return fmt.Errorf("want a whole number from %d to %d", least, most)
-		}
-		return nil
-	}
-}
-
-func short(s *string, most int) func(string) error {
-	return func(text string) error {
-		if len(text) > most {
-			return fmt.Errorf("want at most %d bytes", most)
-		}
-		*s = text
-		return nil
-	}
-}
-
-func texts[T ~string](all []T) (words []string) {
-	for _, word := range all {
-		words = append(words, string(word))
-	}
-	return words
-}
-
-// An Explanation is the response of /v1/explain.
-type Explanation struct {
-	// Text is what penstock rules explain prints.
-	Text string `json:"text"`
-
-	// Rule is the rule that applies, and Key the key that the descriptor is counted
-	// under; null and empty if none applies.
-	Rule *string `json:"rule"`
-	Key  string  `json:"key"`
-}
-
-// handleExplain answers /v1/explain: which rule applies to the entries of a descriptor.
-func (s *Server) handleExplain(w http.ResponseWriter, r *http.Request) {
-	x, err := s.explain(r)
-	if err != nil {
-		httpserver.WriteProblem(w, problemOf(err))
-		return
-	}
-	writeJSON(w, http.StatusOK, x)
-}
-
-func (s *Server) explain(r *http.Request) (*Explanation, error) {
-	domain, entries, err := decodeDescriptor(r)
-	if err != nil {
-		return nil, err
-	}
-	set := s.engine.Rules()
-	if set == nil {
-		return nil, engine.ErrNoRules
-	}
-	x := set.Explain(domain, entries)
-	explanation := &Explanation{Text: x.String(), Key: x.Key}
-	if x.Rule != nil {
-		explanation.Rule = &x.Rule.Name
-	}
-	return explanation, nil
-}
-
-// decodeDescriptor returns the domain and the entries of a query, in their order. Entries
-// that have the name of a parameter, "domain" or "key", are written in key instead.
-func decodeDescriptor(r *http.Request) (domain string, entries []rules.Entry, err error) {
-	parameters, err := httpserver.ParseQuery(r.URL.RawQuery, maxParameters)
-	if err != nil {
-		return "", nil, err
-	}
-	k := &keyRequest{has: map[string]bool{}}
-	for _, p := range parameters {
-		switch p.Name {
-		case "rule", "limit", "units", "reason": // no parameters here
-			k.entries = append(k.entries, rules.Entry{Key: p.Name, Value: p.Value})
-		default:
-			if err := k.decodeParameter(p, r.Method); err != nil {
-				return "", nil, err
-			}
-		}
-	}
-	switch {
-	case k.domain == "":
-		return "", nil, engine.ErrNoDomain
-	case k.has["key"] && len(k.entries) > 0:
-		return "", nil, &parameterError{"key", "want either a key or entries with a domain"}
-	}
-	return k.domain, k.entries, k.parseEntries()
 }

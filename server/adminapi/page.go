@@ -19,7 +19,8 @@ func (s *Server) preferPage(other http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// servePage answers with files of the page. They contain no data, so they need no token.
+// servePage answers with files of the page. They contain no data, so they need no token: their
+// scripts ask the rest of this API for it, most of it in observe.go.
 func (s *Server) servePage() http.HandlerFunc {
 	return s.authorize(endpoint{methods: "GET, HEAD", public: true, handle: func(w http.ResponseWriter, r *http.Request) {
 		if !page.Serve(w, r) {

@@ -1,0 +1,74 @@
+package adminapi
+
+import (
+	"net/http"
+
+	"github.com/penstock-io/penstock/server/engine"
+	"github.com/penstock-io/penstock/server/internal/httpserver"
+	"github.com/penstock-io/penstock/server/rules"
+)
+
+// An Explanation is the response of /v1/explain.
+type Explanation struct {
+	// Text is what penstock rules explain prints.
+	Text string `json:"text"`
+
+	// Rule is the rule that applies, and Key the key that the descriptor is counted
+	// under; null and empty if none applies.
+	Rule *string `json:"rule"`
+	Key  string  `json:"key"`
+}
+
+// handleExplain answers /v1/explain: which rule applies to the entries of a descriptor.
+func (s *Server) handleExplain(w http.ResponseWriter, r *http.Request) {
+	x, err := s.explain(r)
+	if err != nil {
+		httpserver.WriteProblem(w, problemOf(err))
+		return
+	}
+	writeJSON(w, http.StatusOK, x)
+}
+
+func (s *Server) explain(r *http.Request) (*Explanation, error) {
+	domain, entries, err := decodeDescriptor(r)
+	if err != nil {
+		return nil, err
+	}
+	set := s.engine.Rules()
+	if set == nil {
+		return nil, engine.ErrNoRules
+	}
+	x := set.Explain(domain, entries)
+	explanation := &Explanation{Text: x.String(), Key: x.Key}
+	if x.Rule != nil {
+		explanation.Rule = &x.Rule.Name
+	}
+	return explanation, nil
+}
+
+// decodeDescriptor returns the domain and the entries of a query, in their order. Entries
+// that have the name of a parameter, "domain" or "key", are written in key instead.
+func decodeDescriptor(r *http.Request) (domain string, entries []rules.Entry, err error) {
+	parameters, err := httpserver.ParseQuery(r.URL.RawQuery, maxParameters)
+	if err != nil {
+		return "", nil, err
+	}
+	k := &keyRequest{has: map[string]bool{}}
+	for _, p := range parameters {
+		switch p.Name {
+		case "rule", "limit", "units", "reason": // no parameters here
+			k.entries = append(k.entries, rules.Entry{Key: p.Name, Value: p.Value})
+		default:
+			if err := k.decodeParameter(p, r.Method); err != nil {
+				return "", nil, err
+			}
+		}
+	}
+	switch {
+	case k.domain == "":
+		return "", nil, engine.ErrNoDomain
+	case k.has["key"] && len(k.entries) > 0:
+		return "", nil, &parameterError{"key", "want either a key or entries with a domain"}
+	}
+	return k.domain, k.entries, k.parseEntries()
+}

@@ -62,8 +62,8 @@ type Breaker struct {
 	isFailure func(error) bool
 	clock     monotime.Clock
 	rules     breaker.Options
-	state     breaker.Breaker
-	pending   breaker.Pending
+	state     breaker.Breaker // opens and closes; see package internal/breaker
+	pending   breaker.Pending // the calls in flight
 }
 
 // NewBreaker returns a closed breaker. Nil options mean all defaults.

@@ -19,7 +19,7 @@ type GateOptions struct {
 	MaxLimit int
 
 	// MaxWait is how long a call may wait for its turn. A call whose turn would
-	// hardly come in time is refused at once. While there are calls waiting all the time,
+	// hardly come in time is refused at once. While some calls wait at all times,
 	// which means that waiting does not help, the bound is a twentieth of it. A
 	// negative number lets no call wait. Default: 100 ms.
 	MaxWait time.Duration

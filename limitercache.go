@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 )
@@ -21,7 +23,7 @@ type LimiterCacheOptions struct {
 	// Timeout bounds each call of load. Default: a second.
 	Timeout time.Duration
 
-	// OnError is called for each load that failed, or returned an invalid limit. It is
+	// OnError is called for each load that failed or panicked, or returned an invalid limit. It is
 	// called concurrently. Optional.
 	OnError func(key string, err error)
 }
@@ -139,11 +141,26 @@ func (c *LimiterCache) add(name string) *cachedLimiter {
 // retryPause is how long a load that failed is not repeated.
 const retryPause = time.Second
 
-// refresh loads the limit of a key. If that fails, the old one stays.
+// errLoadExited is the error of a load that called runtime.Goexit.
+var errLoadExited = errors.New("penstock: LimiterCache: load ended its goroutine")
+
+// refresh loads the limit of a key. If that fails, the old one stays. A panic is an error too: it would
+// end the process, while a server would recover from one of its handlers.
 func (c *LimiterCache) refresh(ctx context.Context, key string, e *cachedLimiter, done chan struct{}) {
 	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
 	defer cancel()
-	limit, err := c.load(ctx, key)
+	limit, err := Limit{}, errLoadExited
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("penstock: LimiterCache: load panicked: %v\n\n%s", p, debug.Stack())
+		}
+		c.finish(key, e, done, limit, err)
+	}()
+	limit, err = c.load(ctx, key)
+}
+
+// finish stores what a load returned, and lets its callers go on.
+func (c *LimiterCache) finish(key string, e *cachedLimiter, done chan struct{}, limit Limit, err error) {
 	c.mu.Lock()
 	var limiter *Limiter
 	if err == nil && limit != (Limit{}) {

@@ -92,6 +92,36 @@ func TestLimiterCacheKeepsLimitWhileLoadFails(t *testing.T) {
 	})
 }
 
+// A load that does not return fails: its callers go on, and so does the process.
+func TestLimiterCacheSurvivesLoadsThatDoNotReturn(t *testing.T) {
+	for want, end := range map[string]func(){
+		"load panicked: a defect": func() { panic("a defect") },
+		"ended its goroutine":     runtime.Goexit,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var loads atomic.Int64
+			errs := make(chan error, 2)
+			c := newLimiterCache(t, func(context.Context, string) (penstock.Limit, error) {
+				if loads.Add(1) != 2 {
+					end()
+				}
+				return penstock.PerMinute(5), nil
+			}, &penstock.LimiterCacheOptions{OnError: func(_ string, err error) { errs <- err }})
+			for _, count := range []int64{-1, 5, 5} {
+				if got := countOf(c.For(t.Context(), "a")); got != count {
+					t.Errorf("%s: got %d, want %d", want, got, count)
+				}
+				time.Sleep(11 * time.Second)
+			}
+			for range 2 {
+				if err := <-errs; !strings.Contains(err.Error(), want) {
+					t.Errorf("got %v, want %s", err, want)
+				}
+			}
+		})
+	}
+}
+
 func TestLimiterCacheWaitsForFirstLoadOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var loads atomic.Int64

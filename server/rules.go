@@ -52,7 +52,7 @@ func (s *Server) useRules(set *rules.Set, err error) error {
 		return err
 	}
 	for _, w := range set.Warnings() {
-		s.log.Warn("rule file has a setting without effect", "file", w.File, "line", w.Line, "reason", w.Reason)
+		s.log.Warn("rule file has a doubtful setting", "file", w.File, "line", w.Line, "reason", w.Reason)
 	}
 	s.logLostRules(set)
 	s.storePolicies.set(set.Rules())

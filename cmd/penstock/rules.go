@@ -30,8 +30,8 @@ func checkCommand(o *rules.Options) *cobra.Command {
 		Long: `Check reads a rule file, or all files in a directory, as the server does, and
 prints the file, line and reason of each problem. The exit code is 0 if the rules
 are valid, 1 if they are not, and 2 if they cannot be read. It warns of settings
-without effect, and of rules that the server rejects while the gRPC listener is
-enabled.`,
+without effect, of limits without a count, and of rules that the server rejects while
+the gRPC listener is enabled.`,
 		Example: `  penstock rules check rules.yaml
   penstock rules check /etc/penstock/rules`,
 		Args: wantArgs("PATH"),

@@ -77,6 +77,9 @@ func (r *reader) checkUnit(s *limitSpec) {
 		r.fail(s.lineOf("unit"), "invalid rate limit unit '%s'%s", excerpt(s.unit), r.wantUnit(s.unit))
 		return
 	}
+	if !s.isSet("requests_per_unit") { // valid for Envoy's service, and seldom meant
+		r.warn(s.lineOf("unit"), "a limit without requests_per_unit is 0, and denies every request")
+	}
 	r.checkZone(s, unit)
 }
 

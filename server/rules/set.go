@@ -26,8 +26,8 @@ func (s *Set) Rule(name string) *Rule {
 	return nil
 }
 
-// Warnings returns the settings that have no effect where they are. Envoy's service
-// ignores them silently.
+// Warnings returns the settings that have no effect where they are, and limits without a count.
+// Envoy's service accepts them silently.
 func (s *Set) Warnings() Errors { return s.warnings }
 
 // Domain returns the domain of that name, or nil.

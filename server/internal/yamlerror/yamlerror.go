@@ -19,7 +19,20 @@ func Locate(text []byte, err error) (line int, message string) {
 	if len(text) <= huge {
 		line = search(text, message)
 	}
+	if message == "found character that cannot start any token" && isIndentedByTab(text, line) {
+		message = "found a tab: indent with spaces"
+	}
 	return line, message
+}
+
+// isIndentedByTab reports whether a tab is among the white space that the line begins with.
+func isIndentedByTab(text []byte, line int) bool {
+	for l := range bytes.Lines(text) {
+		if line--; line == 0 {
+			return bytes.ContainsRune(l[:len(l)-len(bytes.TrimLeft(l, " \t"))], '\t')
+		}
+	}
+	return false
 }
 
 var prefix = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)

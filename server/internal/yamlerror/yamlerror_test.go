@@ -32,3 +32,17 @@ func TestLocateFindsLineOfMistake(t *testing.T) {
 		}
 	}
 }
+
+// The parser speaks of a character that cannot start a token, which in an editor looks like spaces.
+func TestLocateNamesTab(t *testing.T) {
+	for text, want := range map[string]string{
+		"a:\n\t- b\n":    "found a tab: indent with spaces",
+		"a:\n  - @\tb\n": "found character that cannot start any token",
+	} {
+		var n yaml.Node
+		line, message := yamlerror.Locate([]byte(text), yaml.Unmarshal([]byte(text), &n))
+		if line != 2 || message != want {
+			t.Errorf("%q: got line %d, %q, want line 2, %q", text, line, message, want)
+		}
+	}
+}

@@ -313,15 +313,20 @@ func (l *Lease) takeAll(ctx context.Context, rs []Request, ds []Decision) error 
 	return err
 }
 
-// Close refunds the units held. Later requests pass through to the store. It
-// returns the first error. Units that could not be refunded come back by time.
+// Close refunds the units held, and waits for refunds in flight, so that the store
+// can be closed next. Later requests pass through to the store. It returns the
+// first error. Units that could not be refunded come back by time.
 func (l *Lease) Close(ctx context.Context) error {
 	l.closed.Store(true)
 	sets := l.sets.All()
 	for i := range sets {
 		sets[i].release(l, l.clock.Now(), true)
 	}
-	return l.returns.flush(ctx, l)
+	err := l.returns.flush(ctx, l)
+	if waiting := l.returns.await(ctx); err == nil {
+		err = waiting
+	}
+	return err
 }
 
 // scheduleSweep schedules a sweep for about the time when held units expire.

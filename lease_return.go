@@ -2,6 +2,7 @@ package penstock
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 )
@@ -10,7 +11,9 @@ import (
 type returnQueue struct {
 	mu       sync.Mutex
 	units    []unspentUnits
-	flushing bool // whether a flush is about to start
+	flushing bool          // whether a flush is about to start
+	flushes  int           // in flight
+	idle     chan struct{} // closed when none is in flight any more; nil if no caller waits
 }
 
 // unspentUnits are the units of one key that a lease returns.
@@ -49,19 +52,52 @@ func (q *returnQueue) drop(hash uint64) {
 	q.units = slices.DeleteFunc(q.units, func(u unspentUnits) bool { return u.hash == hash })
 }
 
-func (q *returnQueue) drain() []unspentUnits {
+// beginFlush empties the queue for a flush, which endFlush ends.
+func (q *returnQueue) beginFlush() []unspentUnits {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	units := q.units
 	q.units, q.flushing = nil, false
+	q.flushes++
 	return units
+}
+
+func (q *returnQueue) endFlush() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.flushes--
+	if q.flushes == 0 && q.idle != nil {
+		close(q.idle)
+		q.idle = nil
+	}
+}
+
+// await waits until no flush is in flight.
+func (q *returnQueue) await(ctx context.Context) error {
+	q.mu.Lock()
+	if q.flushes == 0 {
+		q.mu.Unlock()
+		return nil
+	}
+	if q.idle == nil {
+		q.idle = make(chan struct{})
+	}
+	idle := q.idle
+	q.mu.Unlock()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("penstock: waiting for refunds of leased units: %w", ctx.Err())
+	}
 }
 
 // flush refunds the units, each once even if that fails: a second attempt could
 // refund them twice.
 func (q *returnQueue) flush(ctx context.Context, l *Lease) (first error) {
+	defer q.endFlush() // also if the store panics
 	var refunds []Request
-	for _, u := range q.drain() {
+	for _, u := range q.beginFlush() {
 		if units := u.refundable(l.clock.Now()); units > 0 {
 			refunds = append(refunds, Request{Key: u.key, Limit: u.limit.limit, Cost: -units, leased: !u.local, compiled: u.limit})
 		}

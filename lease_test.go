@@ -332,6 +332,49 @@ func TestLeaseCloseRefundsUnits(t *testing.T) {
 	})
 }
 
+// delayedRefunds lets a refund take half of the age of units to reach the store.
+func delayedRefunds(r penstock.Request) time.Duration {
+	if r.Cost < 0 {
+		return leaseAge / 2
+	}
+	return 0
+}
+
+// After Close the caller closes the store, which would cut off a refund in flight.
+func TestLeaseCloseWaitsForRefunds(t *testing.T) {
+	withLease(t, "100000/300d", 1, func(l *leaseFixture) {
+		l.store.requestDelay = delayedRefunds
+		l.spend(l.limiter(0), "key", 50)
+		if held := 100_000 - 50 - l.left("key"); held < 10 {
+			l.Fatalf("%d units are held, want ten at least", held)
+		}
+		time.Sleep(leaseAge * 5 / 4) // the units have expired, and their refund is on its way
+		if left := l.left("key"); left > 100_000-50-10 {
+			l.Fatalf("%d are left before Close, want a refund in flight", left)
+		}
+		if err := l.nodes[0].Close(ctx); err != nil {
+			l.Error(err)
+		}
+		if left := l.left("key"); left < 100_000-50-2 {
+			l.Errorf("%d are left after Close, want all but those spent", left)
+		}
+	})
+}
+
+// Close waits no longer than its context.
+func TestLeaseCloseEndsWithContext(t *testing.T) {
+	withLease(t, "100000/300d", 1, func(l *leaseFixture) {
+		l.store.requestDelay = delayedRefunds
+		l.spend(l.limiter(0), "key", 50)
+		time.Sleep(leaseAge * 5 / 4)
+		short, cancel := context.WithTimeout(ctx, time.Millisecond)
+		defer cancel()
+		if err := l.nodes[0].Close(short); !errors.Is(err, context.DeadlineExceeded) {
+			l.Errorf("Close: %v, want %v", err, context.DeadlineExceeded)
+		}
+	})
+}
+
 // Units that arrive after Close are refunded at once.
 func TestLeaseRefillAfterCloseIsRefunded(t *testing.T) {
 	withLease(t, "100000/300d", 1, func(l *leaseFixture) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 	"github.com/penstock-io/penstock"
+	"github.com/penstock-io/penstock/internal/fixedseed"
 	"github.com/penstock-io/penstock/redisstore"
 )
 
@@ -180,6 +181,18 @@ func (w *worker) run(t *testing.T, e job) (r result) {
 	return r
 }
 
+// loggedSeed returns the seed of a random test, and logs it if the test fails.
+func loggedSeed(t *testing.T) uint64 {
+	t.Helper()
+	seed := fixedseed.Seed()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("seed %d", seed)
+		}
+	})
+	return seed
+}
+
 // Processes with clocks hours apart decide by the clock of Redis, as memory does at
 // that time.
 func TestProcessesClockSkewAgreesWithMemory(t *testing.T) {
@@ -195,9 +208,10 @@ func TestProcessesClockSkewAgreesWithMemory(t *testing.T) {
 	now := time.Date(2031, 3, 29, 12, 0, 0, 0, time.UTC)
 	memory := penstock.NewMemory(&penstock.MemoryOptions{Now: func() time.Time { return now }, Tick: time.Millisecond})
 	granted := int64(0)
+	random := rand.New(rand.NewPCG(loggedSeed(t), 0))
 	for i := range 600 {
 		fakeClockServer.Clock.Set(now)
-		r := penstock.Request{Key: "k", Limit: limits[rand.IntN(len(limits))], Cost: rand.Int64N(4)}
+		r := penstock.Request{Key: "k", Limit: limits[random.IntN(len(limits))], Cost: random.Int64N(4)}
 		want, err := memory.Take(t.Context(), r)
 		if err != nil {
 			t.Fatal(err)
@@ -207,7 +221,7 @@ func TestProcessesClockSkewAgreesWithMemory(t *testing.T) {
 			t.Fatalf("%s, at %s, by worker %d: got %+v, want %+v", r.Limit, now, i%len(workers), got.Decisions, want)
 		}
 		granted += want.Granted
-		now = now.Add(time.Duration(rand.Int64N(10*60_000)) * time.Millisecond)
+		now = now.Add(time.Duration(random.Int64N(10*60_000)) * time.Millisecond)
 	}
 	t.Logf("600 decisions of 4 processes over %v, admitted %d, as memory alone", now.Sub(time.Date(2031, 3, 29, 12, 0, 0, 0, time.UTC)), granted)
 }
@@ -244,6 +258,7 @@ func TestProcessesAreLinearizable(t *testing.T) {
 	const histories, perWorker = 42, 6
 	workers := startWorkers(t, 0, 3*time.Hour, -3*time.Hour)
 	fakeClockServer.Clock.Set(time.Now())
+	seed := loggedSeed(t)
 	for n := range histories {
 		limit := slowLimits[n%len(slowLimits)]
 		limit.Count, limit.Burst = linearCount, 0
@@ -255,9 +270,10 @@ func TestProcessesAreLinearizable(t *testing.T) {
 		var history []porcupine.Operation
 		var wg sync.WaitGroup
 		for client, w := range workers {
+			random := rand.New(rand.NewPCG(seed, uint64(n*len(workers)+client)))
 			wg.Go(func() {
 				for range perWorker {
-					e := randomJob(limit, n)
+					e := randomJob(random, limit, n)
 					called := time.Add(1)
 					r := w.run(t, e)
 					returned := time.Add(1)
@@ -279,9 +295,9 @@ func TestProcessesAreLinearizable(t *testing.T) {
 const linearCount = 9
 
 // randomJob returns a request for one key or a TakeAll for both.
-func randomJob(l penstock.Limit, history int) job {
-	r := penstock.Request{Key: fmt.Sprintf("%d-%d", history, rand.IntN(2)), Limit: l, Cost: 1 + rand.Int64N(4)}
-	switch rand.IntN(7) {
+func randomJob(random *rand.Rand, l penstock.Limit, history int) job {
+	r := penstock.Request{Key: fmt.Sprintf("%d-%d", history, random.IntN(2)), Limit: l, Cost: 1 + random.Int64N(4)}
+	switch random.IntN(7) {
 	case 0:
 		r.Cost = -r.Cost
 	case 1:

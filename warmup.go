@@ -159,13 +159,26 @@ func (w *WarmUp) TakeAll(ctx context.Context, rs []Request, ds []Decision) error
 	if w.price() == 1 {
 		return TakeAll(ctx, w.next, rs, ds)
 	}
-	totals := totalsOf(rs) // a price that the limit cannot grant for all of them is lowered
+	totals, kept := totalsOf(rs), mostKept(rs) // a price that the limit cannot grant for all of them is lowered
 	return w.takeMany(ctx, TakeAll, rs, ds, func(r Request, p int64) int64 {
 		if r.Cost > 0 {
-			r.Cost = totals[stateKeyOf(r)]
+			r.Cost, r.KeepFree = totals[stateKeyOf(r)], kept[stateKeyOf(r)]
 		}
 		return priceOf(&r, p)
 	})
+}
+
+// mostKept returns the units that the requests for each state keep free: those of the request that
+// keeps the most.
+func mostKept(rs []Request) map[stateKey]int64 {
+	kept := map[stateKey]int64{}
+	for i := range rs {
+		if n := rs[i].KeepFree; n > 0 && rs[i].Cost > 0 {
+			k := stateKeyOf(rs[i])
+			kept[k] = max(kept[k], n)
+		}
+	}
+	return kept
 }
 
 // takeMany has the next store decide the requests at the prices that priceOf returns.

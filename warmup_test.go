@@ -221,6 +221,19 @@ func TestWarmUpTakeAllPaysForEach(t *testing.T) {
 }
 
 // What reports a use, or holds permits, pays no price.
+// Two takes of one key fit beside the units that one of them keeps free, but not at the price that
+// the other could pay alone.
+func TestWarmUpTakeAllPaysWhatAllCanKeepFree(t *testing.T) {
+	withWarmUp(t, "6/1h", func(t *testing.T, cold, warm *penstock.Limiter) {
+		rs := []penstock.Request{cold.Request("k"), cold.KeepFree(3).Request("k")}
+		ds := make([]penstock.Decision, len(rs))
+		if err := penstock.TakeAll(ctx, cold.Store(), rs, ds); err != nil || !ds[0].Allowed || !ds[1].Allowed {
+			t.Errorf("got %v, %v, want both allowed", ds, err)
+		}
+		expectGrants(t, warm, "k", 4)
+	})
+}
+
 func TestWarmUpChargesAndPermitsPayNoPrice(t *testing.T) {
 	withWarmUp(t, "100/1h", func(t *testing.T, cold, warm *penstock.Limiter) {
 		if d, err := cold.Charge(ctx, "key", 30); err != nil || d.Granted != 30 {

@@ -83,7 +83,7 @@ func (s *Server) decideAuthRequest(r *http.Request, c *call, a *authRequest) (ta
 		return takeResponse{}, err
 	}
 	if sr.Limit.Algorithm == penstock.Concurrent {
-		return takeResponse{}, engine.ErrNoRelease
+		return takeResponse{}, &fieldError{path: []string{"limit"}, problem: engine.ErrNoRelease.Error()}
 	}
 	sr.MaxDelay = min(sr.MaxDelay, s.maxHold)
 	if sr.Limit.Algorithm == penstock.LeakyBucket && sr.MaxDelay == 0 {
@@ -141,5 +141,8 @@ func (s *Server) refund(ctx context.Context, a *authRequest, granted takeRespons
 func (s *Server) writeAuthProblem(w http.ResponseWriter, r *http.Request, err error) {
 	p := problemOf(err)
 	p.Pointer, p.Parameter = "", strings.TrimPrefix(p.Pointer, "#/")
+	if p.Parameter == "descriptors" { // in a URL they are entries beside the domain
+		p.Parameter = "domain"
+	}
 	s.writeProblem(w, r, p)
 }

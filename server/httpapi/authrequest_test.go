@@ -253,6 +253,8 @@ func TestAuthRequestRejectsMalformedURLs(t *testing.T) {
 		{"limit=nine&key=a", httpapi.ProblemBadLimit, "limit", "want a count"},
 		{"limit=1/s&key=a&key=b", httpapi.ProblemMalformed, "key", "duplicate"},
 		{"limit=1/s&limit=9/s&key=a", httpapi.ProblemMalformed, "limit", "duplicate"},
+		{"limit=5/30s+concurrent&key=a", httpapi.ProblemMalformed, "limit", "a concurrent limit needs to know when a request has ended"},
+		{"domain=edge&report=a&request_id=x", httpapi.ProblemMalformed, "domain", "rule edge/report: a concurrent limit needs to know"},
 		{"limit=1/s&key=a&burst=2", httpapi.ProblemMalformed, "burst", "unknown parameter"},
 		{"limit=1/s&key=a&cost=-1", httpapi.ProblemBadCost, "cost", "0 or more"},
 		{"limit=1/s&key=a&cost=one", httpapi.ProblemBadCost, "cost", "whole number"},

@@ -83,6 +83,9 @@ descriptors:
   - key: free
     rate_limit:
       unlimited: true
+  - key: report
+    limit: "5/30s concurrent"
+    id: request_id
   - key: line
     limit: "1/100ms leaky-bucket burst=3"
   - key: queue

@@ -72,7 +72,8 @@ func (b *memoryBatch) repeat(ds []Decision) {
 	for i := range b.items {
 		switch it := &b.items[i]; {
 		case it.record != 0:
-			it.home.repeatID(it.limit, it.homeHash, it.now, b.mono, records[i], &ds[i])
+			t := b.idTake(it)
+			it.home.repeatID(&t, records[i], &ds[i])
 		case it.req.ID == 0:
 			it.peek(&ds[i])
 		}
@@ -87,9 +88,15 @@ func (b *memoryBatch) settle(ds []Decision) error {
 		if slot == nil { // a sweep for the items before dropped it: it expired meanwhile
 			return requestError(it.index, errNotRemembered)
 		}
-		it.home.settleID(it.limit, it.req.Cost, it.homeHash, it.record, it.now, slot, &ds[i])
+		t := b.idTake(it)
+		it.home.settleID(&t, it.req.Cost, slot, &ds[i])
 	}
 	return nil
+}
+
+// idTake returns an item as a request under its ID.
+func (b *memoryBatch) idTake(it *batchItem) idTake {
+	return idTake{limit: it.limit, hash: it.homeHash, id: it.record, now: it.now, mono: b.mono}
 }
 
 // ensureRecords allocates the records of all items before anything is charged, and

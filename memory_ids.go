@@ -8,16 +8,24 @@ import (
 	"github.com/penstock-io/penstock/internal/hashtable"
 )
 
+// An idTake is a request under an ID: its limit, where the states of its key and of the
+// record are, and the time.
+type idTake struct {
+	limit     *compiledLimit
+	hash, id  uint64 // of the key, and of the record
+	now, mono int64  // on the clock of the limit, and on the monotonic clock
+}
+
 // takeWithID decides a request with an ID. The record of the grant is in the
 // shard of its key, so charge and record are written under one lock.
 func (m *Memory) takeWithID(cl *compiledLimit, r *Request, d *Decision) error {
-	h := m.hashOf(cl, r.Key)
-	id := m.hashOfID(h, r.ID)
-	s := m.shard(h)
+	t := idTake{limit: cl, hash: m.hashOf(cl, r.Key)}
+	t.id = m.hashOfID(t.hash, r.ID)
+	s := m.shard(t.hash)
 	s.mu.Lock()
-	s.prefetchWithID(cl, h, id)
-	now, mono := m.clocks(cl.table)
-	err := s.takeWithID(cl, r, h, id, now, mono, d)
+	s.prefetchWithID(cl, t.hash, t.id)
+	t.now, t.mono = m.clocks(cl.table)
+	err := s.takeWithID(&t, r, d)
 	s.mu.Unlock()
 	return err
 }
@@ -33,26 +41,31 @@ func (s *shard) prefetchWithID(cl *compiledLimit, h, id uint64) {
 	}
 }
 
-func (s *shard) takeWithID(cl *compiledLimit, r *Request, h, id uint64, now, mono int64, d *Decision) error {
-	slot := s.tables[idTableOf(cl)].Slot(id)
-	known := slot != nil && hashtable.Expiry(slot) > mono
+func (s *shard) takeWithID(t *idTake, r *Request, d *Decision) error {
+	slot := s.tables[idTableOf(t.limit)].Slot(t.id)
+	known := slot != nil && hashtable.Expiry(slot) > t.mono
 	switch {
 	case !known && r.Settle:
-		s.take(cl, h, now, algorithm.Request{}, d) // as a denial, it corrects a state from the future
+		s.peekID(t, d) // as a denial, it corrects a state from the future
 		*d = Decision{}
 		return errNotRemembered
 	case r.Settle:
-		s.settleID(cl, r.Cost, h, id, now, slot, d)
+		s.settleID(t, r.Cost, slot, d)
 	case r.Cost >= 0 && !known:
-		return s.takeNewID(cl, r, h, id, now, mono, slot, d)
+		return s.takeNewID(t, r, slot, d)
 	case r.Cost < 0 && known:
-		s.refundID(cl, r.Cost, h, id, now, slot, d)
+		s.refundID(t, r.Cost, slot, d)
 	case known:
-		s.repeatID(cl, h, now, mono, recordOf(slot), d)
+		s.repeatID(t, recordOf(slot), d)
 	default: // there is nothing to refund
-		s.take(cl, h, now, algorithm.Request{}, d)
+		s.peekID(t, d)
 	}
 	return nil
+}
+
+// peekID writes the state of the key, and charges nothing.
+func (s *shard) peekID(t *idTake, d *Decision) {
+	s.take(t.limit, t.hash, t.now, algorithm.Request{}, d)
 }
 
 // hashOfID returns the hash of an ID under a key with that hash; never 0.
@@ -110,23 +123,23 @@ func (s *shard) recordSlot(cl *compiledLimit, id uint64, mono int64) []uint64 {
 // takeNewID takes under an ID without a record. It allocates the record before it
 // charges anything: without a record, a retry would be charged again. The slot is that of
 // a record that has expired, or nil.
-func (s *shard) takeNewID(cl *compiledLimit, r *Request, h, id uint64, now, mono int64, slot []uint64, d *Decision) error {
-	k := idTableOf(cl)
+func (s *shard) takeNewID(t *idTake, r *Request, slot []uint64, d *Decision) error {
+	k := idTableOf(t.limit)
 	if slot == nil {
-		slot = s.newSlot(k, id, mono)
+		slot = s.newSlot(k, t.id, t.mono)
 	}
 	if slot == nil {
 		return errNoRecord
 	}
-	lifetime := cl.lifetimeOf(r)
-	slot[expiryWord] = uint64(mono + lifetime)
+	lifetime := t.limit.lifetimeOf(r)
+	slot[expiryWord] = uint64(t.mono + lifetime)
 	s.usedOverflow = false
-	due, moved := s.charge(cl, h, now, r.forAlgorithm(), d)
+	due, moved := s.charge(t.limit, t.hash, t.now, r.forAlgorithm(), d)
 	if moved {
-		slot = s.tables[k].Slot(id) // or nil, if it was swept after a short lifetime
+		slot = s.tables[k].Slot(t.id) // or nil, if it was swept after a short lifetime
 	}
 	if slot != nil {
-		s.putNewRecord(slot, due, mono, lifetime, d)
+		s.putNewRecord(slot, due, t.mono, lifetime, d)
 		s.tables[k].NoteExpiry(hashtable.Expiry(slot))
 	}
 	return nil
@@ -181,32 +194,32 @@ func (s *shard) dueOf(cl *compiledLimit, h uint64) int64 {
 }
 
 // repeatID answers a retry with the earlier grant, and the state of the key now.
-func (s *shard) repeatID(cl *compiledLimit, h uint64, now, mono int64, rec idRecord, d *Decision) {
-	s.take(cl, h, now, algorithm.Request{}, d)
+func (s *shard) repeatID(t *idTake, rec idRecord, d *Decision) {
+	s.peekID(t, d)
 	d.Granted = rec.grant.Units
-	d.Delay = max(0, time.Duration(rec.actAt-mono))
+	d.Delay = max(0, time.Duration(rec.actAt-t.mono))
 }
 
 // refundID refunds a grant under an ID, once.
-func (s *shard) refundID(cl *compiledLimit, cost int64, h, id uint64, now int64, slot []uint64, d *Decision) {
+func (s *shard) refundID(t *idTake, cost int64, slot []uint64, d *Decision) {
 	rec := recordOf(slot)
 	if rec.refunded {
-		s.take(cl, h, now, algorithm.Request{}, d)
+		s.peekID(t, d)
 		return
 	}
 	rec.refunded = true
-	moved := s.moveGrant(cl, &rec, h, now, max(cost, -rec.grant.Units), d)
+	moved := s.moveGrant(t, &rec, max(cost, -rec.grant.Units), d)
 	if rec.grant.Units == 0 {
 		rec.expiry = 0
 	}
-	s.putRecord(cl, id, slot, moved, &rec)
+	s.putRecord(t, slot, moved, &rec)
 }
 
 // settleID makes what is charged under an ID equal to the cost.
-func (s *shard) settleID(cl *compiledLimit, cost int64, h, id uint64, now int64, slot []uint64, d *Decision) {
+func (s *shard) settleID(t *idTake, cost int64, slot []uint64, d *Decision) {
 	rec := recordOf(slot)
-	moved := s.moveGrant(cl, &rec, h, now, cost-rec.grant.Units, d)
-	s.putRecord(cl, id, slot, moved, &rec)
+	moved := s.moveGrant(t, &rec, cost-rec.grant.Units, d)
+	s.putRecord(t, slot, moved, &rec)
 	d.settled(rec.grant.Units)
 }
 
@@ -220,57 +233,58 @@ func (d *Decision) settled(units int64) {
 }
 
 // putRecord writes a record that was read from a slot, which may have moved since.
-func (s *shard) putRecord(cl *compiledLimit, id uint64, slot []uint64, moved bool, rec *idRecord) {
-	t := &s.tables[idTableOf(cl)]
+func (s *shard) putRecord(t *idTake, slot []uint64, moved bool, rec *idRecord) {
+	records := &s.tables[idTableOf(t.limit)]
 	if moved {
-		slot = t.Slot(id)
+		slot = records.Slot(t.id)
 	}
 	if slot != nil {
 		putRecord(slot, rec)
-		t.NoteExpiry(hashtable.Expiry(slot))
+		records.NoteExpiry(hashtable.Expiry(slot))
 	}
 }
 
 // moveGrant charges more units under an ID, or refunds some of them, and updates the
 // record. It reports whether slots may have moved.
-func (s *shard) moveGrant(cl *compiledLimit, rec *idRecord, h uint64, now, change int64, d *Decision) (moved bool) {
-	g, interval := &rec.grant, cl.interval()
+func (s *shard) moveGrant(t *idTake, rec *idRecord, change int64, d *Decision) (moved bool) {
+	cl, g, interval := t.limit, &rec.grant, t.limit.interval()
 	if change <= 0 {
-		back := min(-change, g.Unpaid(now, interval))
-		moved = s.refundDue(cl, rec, h, now, back, d)
-		*g = g.Refunded(now, -change, back, interval, cl.tick)
+		back := min(-change, g.Unpaid(t.now, interval))
+		moved = s.refundDue(t, rec, back, d)
+		*g = g.Refunded(t.now, -change, back, interval, cl.tick)
 		return moved
 	}
 	req := algorithm.Request{Cost: change, Overdraw: cl.limit.Algorithm.hasDebt(), AtMost: !cl.limit.Algorithm.hasDebt()}
 	var due int64
 	if s.usedOverflow = rec.overflow; rec.overflow {
 		s.takeOverflow(cl, req, d)
-		due, moved = s.dueOf(cl, h), true
+		due, moved = s.dueOf(cl, t.hash), true
 	} else {
-		due, moved = s.charge(cl, h, now, req, d)
+		due, moved = s.charge(cl, t.hash, t.now, req, d)
 	}
 	rec.overflow = s.usedOverflow
-	*g = g.Charged(now, d.Granted, due, interval)
+	*g = g.Charged(t.now, d.Granted, due, interval)
 	return moved
 }
 
 // refundDue refunds units of a grant to the key, or to the overflow bucket. It reports
 // whether slots may have moved.
-func (s *shard) refundDue(cl *compiledLimit, rec *idRecord, h uint64, now, units int64, d *Decision) (moved bool) {
+func (s *shard) refundDue(t *idTake, rec *idRecord, units int64, d *Decision) (moved bool) {
+	cl, h, now := t.limit, t.hash, t.now
 	if rec.overflow {
 		s, h = &s.store.overflow, cl.overflowHash()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		now = s.store.now(cl.onWallClock) // other shards may have used it since
 	}
-	t := &s.tables[cl.table]
-	slot := t.Slot(h)
+	states := &s.tables[cl.table]
+	slot := states.Slot(h)
 	if slot == nil || units == 0 {
 		s.take(cl, h, now, algorithm.Request{}, d)
 		return true
 	}
 	s.decideRefund(cl, slot, now, units, rec.grant.Due, d)
-	t.NoteExpiry(hashtable.Expiry(slot))
+	states.NoteExpiry(hashtable.Expiry(slot))
 	return false
 }
 

@@ -8,10 +8,11 @@ from collections import deque
 from typing import Any, Deque, Optional, Tuple
 from urllib.parse import urlsplit
 
-from ._errors import UnavailableError
+from ._errors import InvalidRequestError, UnavailableError
 from ._wire import Body
 
 _MAX_RESPONSE = 1 << 20
+_MAX_BODY = 64 << 10
 _MAX_IDLE = 16
 
 
@@ -33,9 +34,14 @@ class Transport:
 
     def post(self, path: str, body: Body) -> Tuple[int, Any, Optional[str]]:
         """Return the status, the body if it is JSON, and the header Retry-After."""
+        encoded = json.dumps(body).encode()
+        if len(encoded) > _MAX_BODY:
+            # The daemon closes the connection on more, which would look as if it were unavailable:
+            # then a long key, which a user may choose, would pass a client that fails open.
+            raise InvalidRequestError(f"the request has {len(encoded)} bytes: want at most {_MAX_BODY}")
         connection = self._connection()
         try:
-            connection.request("POST", self._prefix + path, json.dumps(body).encode(), self._headers)
+            connection.request("POST", self._prefix + path, encoded, self._headers)
             response = connection.getresponse()
             text = response.read(_MAX_RESPONSE)
         except (OSError, http.client.HTTPException) as error:

@@ -130,6 +130,11 @@ class ClientTest(unittest.TestCase):
         with self.assertRaises(ValueError):
             penstock.Client("localhost:8080")
 
+    def test_a_long_key_does_not_pass_a_client_that_fails_open(self) -> None:
+        with penstock.Client("http://127.0.0.1:1", on_unavailable="allow") as client:  # nothing is sent
+            with self.assertRaises(penstock.InvalidRequestError):
+                client.take(Request("k" * 5_000_000, "1/1m"))
+
     def test_wait_honours_retry_after(self) -> None:
         request = Request("py-wait", "20/1s burst=1")
         CLIENT.take(request)

@@ -1,6 +1,6 @@
 import { randomUUID } from "node:crypto";
 
-import { errorOf, UnavailableError } from "./errors.js";
+import { errorOf, InvalidRequestError, UnavailableError } from "./errors.js";
 import { checkCost, decode, encode, substitute, withCosts } from "./wire.js";
 
 /**
@@ -20,6 +20,13 @@ const longestSleep = 2 ** 31 / 1000 - 1;
 
 /** The longest time for which the daemon remembers an ID, in seconds. */
 const longestHold = 24 * 60 * 60;
+
+/**
+ * The longest body that the daemon reads, in bytes. On more it closes the connection, which would
+ * look as if it were unavailable: then a long key, which a user may choose, would pass a client
+ * with onUnavailable "allow".
+ */
+const maxBody = 64 * 1024;
 
 /**
  * parseAddress refuses what fetch would fail at: with onUnavailable "allow", a wrong address
@@ -197,6 +204,8 @@ export class Client {
    * @param {AbortSignal | undefined} signal
    */
   async #post(call, signal) {
+    const body = JSON.stringify(call.body);
+    if (body.length > maxBody) throw new InvalidRequestError(`the request has ${body.length} characters: want at most ${maxBody} bytes`);
     const controller = new AbortController();
     const cancel = () => controller.abort(signal?.reason);
     const timer = setTimeout(() => controller.abort(new Error(`no response within ${this.#timeout} s`)), Math.min(this.#timeout, longestSleep) * 1000);
@@ -205,7 +214,7 @@ export class Client {
       const response = await this.#fetch(this.#address + call.path, {
         method: "POST",
         headers: this.#headers,
-        body: JSON.stringify(call.body),
+        body,
         redirect: "error", // the token is for the daemon alone
         signal: controller.signal,
       });

@@ -123,6 +123,11 @@ const tests = {
     }
   },
 
+  async "a long key does not pass a client that fails open"() {
+    const open = new penstock.Client("http://127.0.0.1:1", { onUnavailable: "allow" }); // nothing is sent
+    await assert.rejects(open.take({ key: "k".repeat(5_000_000), limit: "1/1m" }), penstock.InvalidRequestError);
+  },
+
   async "wait honours retryAfter"() {
     const request = { key: "wait", limit: "20/1s burst=1" };
     await client.take(request);

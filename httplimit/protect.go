@@ -327,12 +327,22 @@ func (p *protected) fail(w http.ResponseWriter, r *http.Request, l *chargeList, 
 	p.report(r, l.set.Refund(r.Context(), granted, since))
 	switch {
 	case errors.Is(err, penstock.ErrBadCost):
-		WriteProblem(w, Problem{Status: http.StatusBadRequest, Detail: "the cost of the request must not be negative"})
+		WriteProblem(w, Problem{Status: http.StatusBadRequest, Detail: badCost(err)})
 	case p.Unavailable == nil || r.Context().Err() != nil:
 		ServiceUnavailable(w, r, err)
 	default:
 		p.Unavailable(w, r, err)
 	}
+}
+
+// badCost says what is wrong with the cost of a request.
+func badCost(err error) string {
+	const text = "the cost of the request is invalid"
+	var field *penstock.FieldError
+	if errors.As(err, &field) && field.Field == "Cost" {
+		return text + ": " + field.Problem
+	}
+	return text
 }
 
 func (p *protection) report(r *http.Request, err error) {

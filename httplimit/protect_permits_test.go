@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -61,6 +62,20 @@ func TestProtectShadowServesAfterPermitIsLost(t *testing.T) {
 			}))
 			ask(h, "192.0.2.1:1")
 		})
+	}
+}
+
+func TestProtectSaysWhatIsWrongWithTheNumberOfPermits(t *testing.T) {
+	for cost, want := range map[int64]string{
+		101: "the cost of the request is invalid: 101: must be at most 100 under a concurrent limit",
+		-1:  "the cost of the request is invalid: -1: must be at least 1",
+	} {
+		h := httplimit.Protect(inMemory(t, "500/30s concurrent"), &httplimit.Options{
+			Cost: func(*http.Request) int64 { return cost }, OnError: func(*http.Request, error) {},
+		})(hello)
+		if w := ask(h, "192.0.2.1:1"); w.Code != 400 || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("cost %d: got %d %s, want 400 and %q", cost, w.Code, w.Body, want)
+		}
 	}
 }
 

@@ -140,9 +140,15 @@ func TestClientLimitsRequestsWithLongKeys(t *testing.T) {
 		key  string
 		want int
 	}{
-		{long, 200}, {long, 200}, {long, 429}, // in JSON, three such keys are more than the server reads
-		{long + "a", 200}, {long + "a", 200}, {long + "a", 429},
-		{long + "b", 200}, {long + "b", 429}, {long + "c", 429}, // by its address
+		{long, 200},
+		{long, 200},
+		{long, 429}, // in JSON, three such keys are more than the server reads
+		{long + "a", 200},
+		{long + "a", 200},
+		{long + "a", 429},
+		{long + "b", 200},
+		{long + "b", 429},
+		{long + "c", 429}, // by its address
 	} {
 		if got := send(step.key); got != step.want {
 			t.Errorf("request %d, a key of %d bytes: got %d, want %d", i, len(step.key), got, step.want)

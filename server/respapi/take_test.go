@@ -242,6 +242,34 @@ func TestResetUnderAnOverridesNameEndsADenial(t *testing.T) {
 	}
 }
 
+// A refund under an ID needs no audit, and joins the batch of its pipeline.
+func TestRefundUnderAnOverridesNameInABatchEndsADenial(t *testing.T) {
+	memory := newFakeClock().memory()
+	store := penstock.StoreFunc(memory.Take) // may keep keys, so that commands are batched
+	e := engine.New(store, &engine.Options{Token: "secret", CompatEnvoy: true, OverLimitKeys: 1000, OverLimitAge: time.Hour})
+	e.SetRules(testRules(t))
+	isDenied := func() bool {
+		var r engine.Result
+		own := &engine.OwnLimit{Limit: rules.Hour.Limit(2), RequestsPerUnit: 2, Unit: rules.Hour}
+		d := engine.Descriptor{Entries: []rules.Entry{{Key: "other", Value: "x"}}, Cost: 1, Own: own}
+		if err := e.Decide(t.Context(), "shop", []engine.Descriptor{d}, &r); err != nil {
+			t.Fatal(err)
+		}
+		return r.OverLimit
+	}
+	c := newFakeClient(must(New(e, nil)))
+	c.do(t, "AUTH", "secret")
+	command := []string{"PENSTOCK.TAKE", "KEY", "shop=|other=x", "LIMIT", "2/1h fixed-window align=clock name=override", "ID", "a", "COST"}
+	c.do(t, append(command, "2")...)
+	if !isDenied() {
+		t.Fatal("want a denial after both units were taken")
+	}
+	c.do(t, append(command, "-2")...)
+	if isDenied() {
+		t.Error("the denial is still remembered after the refund")
+	}
+}
+
 // A ban has an end, and a client that is not told when would give up for good.
 func TestTakeOfBannedKeyOfUnlimitedRuleHasRetryAfter(t *testing.T) {
 	set, err := rules.Parse(rules.File{Name: "shop.yaml", Text: []byte("domain: shop\ndescriptors:\n- {key: free, rate_limit: {unlimited: true}}\n")})

@@ -172,3 +172,32 @@ func TestActionsOnKeyOfNamedLimit(t *testing.T) {
 		}
 	})
 }
+
+// An answer about one rule that comes after another was chosen is not shown.
+func TestLateAnswerAboutAnotherRuleIsNotShown(t *testing.T) {
+	d := startDaemon(t, map[string]string{"shop.yaml": shopRules})
+	d.take(t, "user", "42")
+	d.take(t, "api", "7")
+	tb := openTab(t)
+	tb.show(t, d, "keys", "rule", "shop/user")
+	evaluate[bool](t, tb, `
+		window.held = []; window.isHeld = (url) => url.includes('v1/top') && url.includes('user'); window.others = 0;
+		const next = window.fetch;
+		window.fetch = async (url, ...more) => {
+			if (!String(url).includes('v1/top')) window.others++;
+			const response = await next(url, ...more);
+			if (window.isHeld(String(url))) await new Promise((release) => held.push(release));
+			return response;
+		};
+		true`)
+	tb.waitUntil(t, "answers about the first rule are held", "held.length >= 2")
+	const shown = "[...document.querySelectorAll('[data-ranking=asked] .rank-rule')].map((e) => e.textContent).join()"
+	follow[bool](t, tb, link("", "keys", "rule", "shop/api"), shown+" === 'shop/api'", "true")
+	evaluate[bool](t, tb, "window.isHeld = (url) => url.includes('v1/top'); true") // or else the next poll would mend what is shown
+	tb.waitUntil(t, "all requests in flight are held", "inFlight === held.length")
+	evaluate[bool](t, tb, "window.others = 0; held[0](); held[1](); true")
+	tb.waitUntil(t, "the poll goes on", "others > 0")
+	if got := evaluate[string](t, tb, shown); got != "shop/api" {
+		t.Errorf("the page shows keys of %q, want those of the rule that was chosen", got)
+	}
+}

@@ -250,10 +250,9 @@ export function open(root, context) {
 		},
 		async poll() {
 			const slow = polls++ % slowPolls === 0;
-			const query = { scope: state.scope, n: listLength, ...(state.rule ? { rule: state.rule === requestLimits ? '' : state.rule } : {}) };
-			const mine = JSON.stringify(query);
+			const query = topQuery();
 			const [byAsked, byDenied] = await Promise.all([get('v1/top', { ...query, by: 'asked' }), get('v1/top', { ...query, by: 'denied' })]);
-			if (mine === JSON.stringify({ ...query, scope: state.scope })) {
+			if (JSON.stringify(query) === JSON.stringify(topQuery())) { // no other scope or rule was chosen meanwhile
 				asked.set(byAsked);
 				denied.set(byDenied);
 				setText(since, byAsked.enabled ? `since ${time(byAsked.since)}, ${byAsked.sampling > 1 ? `1 in ${byAsked.sampling} sampled` : 'every decision counted'}` : '');
@@ -264,6 +263,10 @@ export function open(root, context) {
 			await context.pollHealth();
 		},
 	};
+
+	function topQuery() {
+		return { scope: state.scope, n: listLength, ...(state.rule ? { rule: state.rule === requestLimits ? '' : state.rule } : {}) };
+	}
 
 	async function pollSlow() {
 		const [rules, log, live] = await Promise.all([get('rules'), get('v1/audit'), get('v1/live', { rules: 0 })]);

@@ -122,7 +122,11 @@ func (o *Observer) Run(ctx context.Context) {
 // ended.
 func (o *Observer) Tick() {
 	second := o.options.Now().Unix() - 1
-	o.rules.Tick(second, func(record func(string, []uint64)) {
+	tick := o.rules.Tick
+	if o.engine.Rules() == nil {
+		tick = o.rules.TickSome // those over xDS may arrive later, and go on then
+	}
+	tick(second, func(record func(string, []uint64)) {
 		for _, c := range o.engine.RuleCounters() {
 			n := CountsOf(c)
 			record(c.Rule, []uint64{n.Allowed, n.Denied, n.Shadowed, n.Errors})

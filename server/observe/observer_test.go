@@ -271,6 +271,31 @@ func TestRunTicksEachSecond(t *testing.T) {
 	})
 }
 
+// A daemon may wait for its rules, or end without them.
+func TestHistorySurvivesTimeWithoutRules(t *testing.T) {
+	d := newDaemon(t, observe.Options{})
+	d.decide(5, "user=1")
+	d.advance(30)
+	set := d.engine.Rules()
+	d.engine = engine.New(penstock.NewMemory(nil), nil)
+	for range 2 {
+		var file bytes.Buffer
+		if err := d.SaveHistory(&file); err != nil {
+			t.Fatal(err)
+		}
+		d.Observer = observe.New(d.engine, &observe.Options{Now: func() time.Time { return d.now }})
+		if err := d.LoadHistory(file.Bytes()); err != nil {
+			t.Fatal(err)
+		}
+		d.advance(5)
+	}
+	d.engine.SetRules(set)
+	d.advance(1)
+	if l := d.live(observe.TwoMinutes); len(l.Rules) == 0 || l.Rules[0].Counts != (observe.Counts{Allowed: 3, Denied: 2}) {
+		t.Errorf("got %+v, want what the rule counted before", l.Rules)
+	}
+}
+
 func TestHistorySurvivesRestart(t *testing.T) {
 	d := newDaemon(t, observe.Options{})
 	d.decide(5, "user=1")

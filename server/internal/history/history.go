@@ -74,13 +74,24 @@ func New(width int) *History {
 func (h *History) Tick(second int64, read func(record func(name string, values []uint64))) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.advance(second)
-	read(h.record)
+	h.update(second, read)
 	for name, c := range h.named {
 		if c.tick != h.second {
 			h.forget(name, c)
 		}
 	}
+}
+
+// TickSome is Tick without forgetting the names that are left out.
+func (h *History) TickSome(second int64, read func(record func(name string, values []uint64))) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.update(second, read)
+}
+
+func (h *History) update(second int64, read func(record func(name string, values []uint64))) {
+	h.advance(second)
+	read(h.record)
 }
 
 func (h *History) forget(name string, c *counters) {

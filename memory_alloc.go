@@ -233,7 +233,7 @@ func (m *Memory) sweepNext() (freed int) {
 // apart, because their share of the bytes can be used up for longer.
 func (m *Memory) sweepUntil(of trust, grow func() bool) bool {
 	tries := len(m.shards)
-	if m.sweepBackoff[of].Add(-1) > 0 {
+	if left := &m.sweepBackoff[of]; left.Load() > 0 && left.Add(-1) > 0 { // not below zero, or it would wrap around
 		tries = 1
 	}
 	for ; tries > 0; tries-- {

@@ -3,6 +3,7 @@ package pagetest_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/network"
@@ -151,13 +153,17 @@ func link(base, view string, parameters ...string) string {
 // evaluate returns the value of an expression, which may be a promise.
 func evaluate[T any](t *testing.T, tb *tab, expression string) T {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(tb.ctx, patience)
-	defer cancel()
-	value, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+	value, err := tryEvaluate[T](tb, expression)
 	if err != nil {
 		t.Fatalf("%.300s: %v", expression, err)
 	}
 	return value
+}
+
+func tryEvaluate[T any](tb *tab, expression string) (T, error) {
+	ctx, cancel := context.WithTimeout(tb.ctx, patience)
+	defer cancel()
+	return chromedp.Run(ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
 }
 
 // follow changes the part of the address behind the #, waits until a condition holds, and
@@ -174,12 +180,30 @@ func follow[T any](t *testing.T, tb *tab, link, condition, expression string) T 
 // waitUntil waits until an expression is true.
 func (tb *tab) waitUntil(t *testing.T, what, expression string) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !evaluate[bool](t, tb, "Boolean("+expression+")"); <-time.After(20 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !tb.holds(t, expression); <-time.After(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited %v in vain until %s; the page shows:\n%.3000s\nconsole: %q", patience, what, tb.text(t, "body"), tb.seen(&tb.console))
 		}
 	}
 }
+
+// holds reports whether an expression is true. It is not while the page loads again: the browser
+// then drops the evaluation that it has begun, or has nowhere to begin it.
+func (tb *tab) holds(t *testing.T, expression string) bool {
+	t.Helper()
+	value, err := tryEvaluate[bool](tb, "Boolean("+expression+")")
+	var refused *cdproto.Error
+	if errors.As(err, &refused) && refused.Code == loadingCode {
+		return false
+	}
+	if err != nil {
+		t.Fatalf("%.300s: %v", expression, err)
+	}
+	return value
+}
+
+// loadingCode is the browser's code for pages that are being replaced.
+const loadingCode = -32000
 
 // text returns the text of the first element of a selector.
 func (tb *tab) text(t *testing.T, selector string) string {

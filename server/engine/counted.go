@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/penstock-io/penstock"
-	"github.com/penstock-io/penstock/server/overrides"
 	"github.com/penstock-io/penstock/server/rules"
 )
 
@@ -170,10 +169,9 @@ func (e *Engine) TakeRule(ctx context.Context, r *rules.Rule, key string, cost i
 	if t == nil || r.Index >= len(t.states) || t.set.Rules()[r.Index] != r {
 		return e.take(ctx, penstock.Request{Key: key, Limit: r.Limit, Cost: cost}) // reloaded meanwhile
 	}
-	state := &t.states[r.Index]
-	if found := state.overrides.Peek(key); found != nil && found.Kind == overrides.Limited && fits(r, found.Action) {
-		changed := e.change(t.set, r, state, found.Action)
-		r, state = changed.rule, changed.state
+	r, state, err := e.ruleOfKey(ctx, t, r, key, cost)
+	if err != nil {
+		return penstock.Decision{}, err
 	}
 	request := state.template
 	request.Key, request.Cost = key, cost

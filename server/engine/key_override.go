@@ -1,12 +1,14 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
 	"math/bits"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -48,10 +50,10 @@ func (e *Engine) change(set *rules.Set, rule *rules.Rule, s *ruleState, a *overr
 // applyKeyOverride lets an override of the key replace the limit of its rule. It runs before
 // a long key is shortened, so that no key escapes a range by its length.
 func (ev *evaluation) applyKeyOverride(ctx context.Context, l *limitedDescriptor, t *ruleTable, s *ruleState) {
-	key := ev.keys[l.key:]
-	found, before := s.overrides.Find(viewOf(key))
+	key := viewOf(ev.keys[l.key:])
+	found, before := s.overrides.Find(key)
 	if before != nil && !l.rule.Unlimited {
-		ev.carry(ctx, before, true, key, t.set, l.rule, s.template.Limit)
+		ev.engine.carry(ctx, before, true, key, t.set, l.rule, s.template.Limit)
 	}
 	if found == nil || l.rule.Unlimited && found.Kind != overrides.Banned || !fits(l.rule, found.Action) {
 		return
@@ -61,7 +63,7 @@ func (ev *evaluation) applyKeyOverride(ctx context.Context, l *limitedDescriptor
 	case overrides.Unlimited:
 		l.state = nil
 	case overrides.Limited:
-		ev.carry(ctx, found, false, key, t.set, l.rule, changed.state.template.Limit)
+		ev.engine.carry(ctx, found, false, key, t.set, l.rule, changed.state.template.Limit)
 		l.setState(changed.state)
 	case overrides.Banned:
 		l.state, l.template = s, &s.template
@@ -69,25 +71,78 @@ func (ev *evaluation) applyKeyOverride(ctx context.Context, l *limitedDescriptor
 	l.rule, l.keyOverride = changed.rule, found
 }
 
+// ruleOfKey returns a rule and its state as an override of the key changes them, for an operator.
+// What the key has used under earlier limits is carried over first, as by a request: the next
+// one would otherwise charge again what a refund or reset did not find.
+func (e *Engine) ruleOfKey(ctx context.Context, t *ruleTable, r *rules.Rule, key string, cost int64) (*rules.Rule, *ruleState, error) {
+	state, done := &t.states[r.Index], true
+	found, before := state.overrides.Peek(key)
+	if before != nil {
+		done = e.carry(ctx, before, true, key, t.set, r, state.template.Limit)
+	}
+	switch {
+	case found == nil || !fits(r, found.Action):
+	case found.Kind == overrides.Limited:
+		changed := e.change(t.set, r, state, found.Action)
+		done = e.carry(ctx, found, false, key, t.set, r, changed.state.template.Limit)
+		r, state = changed.rule, changed.state
+	case cost == penstock.Reset:
+		done = e.resetEarlier(ctx, found, key, t.set, r) && done
+	}
+	if !done && cost < 0 {
+		return nil, nil, fmt.Errorf("%w: it did not tell what the key has used under an earlier limit", penstock.ErrUnavailable)
+	}
+	return r, state, nil
+}
+
+// resetEarlier resets the key under the limits of earlier overrides. A ban or an exemption
+// leaves the units there, until the key has a limit again.
+func (e *Engine) resetEarlier(ctx context.Context, entry *overrides.Entry, key string, set *rules.Set, rule *rules.Rule) (done bool) {
+	compat := e.isCompat(set, rule)
+	own := storedLimit(rule, compat).Identity()
+	for _, l := range earlierLimits(rule, entry.EarlierLimits(), compat) {
+		if l.Identity() == own {
+			continue // the caller resets it
+		}
+		d, err := e.take(ctx, penstock.Request{Key: key, Limit: l, Cost: penstock.Reset})
+		if err != nil || d.Source == penstock.SourceFallback {
+			return false
+		}
+	}
+	return true
+}
+
 // carry moves what the key has used under other limits to the limit that applies now, in
 // units. It is done at the first request under the limit.
-func (ev *evaluation) carry(ctx context.Context, e *overrides.Entry, hasEnded bool, key []byte, set *rules.Set, rule *rules.Rule, to penstock.Limit) {
-	if !e.MustCarry(hasEnded) {
-		return
+func (e *Engine) carry(ctx context.Context, entry *overrides.Entry, hasEnded bool, key string, set *rules.Set, rule *rules.Rule, to penstock.Limit) (done bool) {
+	if !entry.MustCarry(hasEnded) {
+		return true
 	}
-	compat := ev.engine.isCompat(set, rule)
+	compat := e.isCompat(set, rule)
 	ctx = context.WithoutCancel(ctx) // a caller that leaves must not lose the units
-	e.Carry(hasEnded, func(from []penstock.Limit, owed *[]overrides.Owed) bool {
-		m := mover{ev.engine, string(key), to, owed}
+	entry.Carry(hasEnded, func(from []penstock.Limit, owed *[]overrides.Owed) bool {
+		m := mover{e, strings.Clone(key), to, owed}
 		if !m.charge(ctx) {
 			return false
 		}
-		done := hasEnded || m.move(ctx, storedLimit(rule, compat))
-		for _, l := range from {
-			done = m.move(ctx, storedLimit(rule.WithLimit(limitOf(rule, l)), compat)) && done
+		done = true
+		for _, l := range earlierLimits(rule, from, compat) {
+			done = m.move(ctx, l) && done
 		}
 		return done
 	})
+	return !entry.MustCarry(hasEnded)
+}
+
+// earlierLimits returns the limits that a key of a rule may have been charged under, as they are
+// stored. Those that share a state see no more of it than they hold, so the largest comes first.
+func earlierLimits(rule *rules.Rule, overridden []penstock.Limit, compat bool) []penstock.Limit {
+	all := []penstock.Limit{storedLimit(rule, compat)}
+	for _, l := range overridden {
+		all = append(all, storedLimit(rule.WithLimit(limitOf(rule, l)), compat))
+	}
+	slices.SortStableFunc(all, func(a, b penstock.Limit) int { return cmp.Compare(b.Capacity(), a.Capacity()) })
+	return all
 }
 
 // A mover moves what a key has used to a limit.
@@ -138,11 +193,11 @@ func (m *mover) charge(ctx context.Context) (done bool) {
 
 // limitOf returns a limit as the limit of a key of a rule. Its name is that of the rule's
 // limit, so that both share their state if that counts units. Buckets count time, which is
-// worth another number of units at another rate: they have a name of their own, and the
+// worth another number of units at another rate: each rate has a name of its own, and the
 // units are carried over.
 func limitOf(rule *rules.Rule, l penstock.Limit) penstock.Limit {
 	l.Name = rule.Limit.Name
-	if isBucket(&l) && l.Algorithm == rule.Limit.Algorithm && !sameRate(l, rule.Limit) {
+	if isBucket(&l) && !(l.Algorithm == rule.Limit.Algorithm && sameRate(l, rule.Limit)) {
 		l.Name = OverrideName(rule.Limit.Name, fmt.Sprintf("%d/%d", l.Count, l.Period))
 	}
 	return l
@@ -272,7 +327,7 @@ func (e *Engine) CheckOverride(rule *rules.Rule, o *overrides.Override) error {
 // LimitOfKey returns the limit that applies to a key of a rule, with the override that
 // causes it, or nil. A ban leaves the rule's limit.
 func (e *Engine) LimitOfKey(rule *rules.Rule, key string) (penstock.Limit, *overrides.Entry) {
-	found := e.overrides.Index(rule.Name).Peek(key)
+	found, _ := e.overrides.Index(rule.Name).Peek(key)
 	switch {
 	case found != nil && !fits(rule, found.Action):
 		return rule.Limit, nil

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -424,4 +425,86 @@ func TestOverrideDoesNotCarryUnitsThatTimeHasReturned(t *testing.T) {
 			t.Errorf("got %d remaining after the window of the rule, want 98", got)
 		}
 	})
+}
+
+// The first request after a change must not bring back units that an operator has reset before
+// it. A reset that the store did not carry out everywhere is an error, and can be repeated.
+func TestTakeRuleResetsUnitsOfEarlierLimits(t *testing.T) {
+	const key = "log=a"
+	for name, overrideNow := range map[string]string{"other limit": "100/1h sliding-window", "no limit": "", "ban": "ban", "exempt": "unlimited"} {
+		t.Run(name, func(t *testing.T) {
+			onBothStores(t, func(t *testing.T, store penstock.Store) {
+				fails := false
+				o := newOverridden(t, penstock.StoreFunc(func(ctx context.Context, r penstock.Request) (penstock.Decision, error) {
+					if fails && r.Limit.Algorithm == penstock.FixedWindow {
+						return penstock.Decision{}, penstock.ErrUnavailable
+					}
+					return store.Take(ctx, r)
+				}))
+				o.set("o/log", key, "100/1h fixed-window")
+				o.remaining(4, key)
+				o.set("o/log", key, overrideNow)
+				rule := o.Rules().Rule("o/log")
+				fails = true
+				if d, err := o.TakeRule(t.Context(), rule, key, penstock.Reset); !errors.Is(err, penstock.ErrUnavailable) {
+					t.Errorf("the store failed: got %v, %v", d, err)
+				}
+				if _, err := o.TakeRule(t.Context(), rule, key, 0); err != nil {
+					t.Errorf("a peek fails by what it does not need: %v", err)
+				}
+				fails = false
+				if _, err := o.TakeRule(t.Context(), rule, key, penstock.Reset); err != nil {
+					t.Fatal(err)
+				}
+				o.set("o/log", key, "50/1h fixed-window")
+				if got := o.remaining(1, key); got != 49 {
+					t.Errorf("%d units are left, want 49", got)
+				}
+			})
+		})
+	}
+}
+
+// Two limits of a key share their state, and the smaller one sees a part of it.
+func TestOverrideCarriesAllUnitsOfASharedState(t *testing.T) {
+	o := newOverridden(t, newMemory())
+	for _, limits := range [][]string{{"20/1h sliding-log", "15/1h sliding-log"}, {"15/1h sliding-log", "20/1h sliding-log"}} {
+		key := "log=" + limits[0]
+		for _, l := range limits {
+			o.set("o/log", key, l)
+		}
+		o.set("o/log", key, "20/1h sliding-log")
+		o.remaining(19, key)
+		o.set("o/log", key, "100/1h fixed-window")
+		if got := o.remaining(0, key); got != 81 {
+			t.Errorf("%v: %d units are left, want 81", limits, got)
+		}
+	}
+}
+
+// The state of a bucket is a time, which is worth another number of units at another rate.
+func TestOverridesOfOtherRatesDoNotShareABucket(t *testing.T) {
+	o := newOverridden(t, newMemory())
+	o.set("o/window", "window=a", "600/1m")
+	o.remaining(50, "window=a")
+	o.set("o/window", "window=a", "60/1m")
+	if got := o.remaining(0, "window=a"); got != 10 {
+		t.Errorf("%d units are left, want 10", got)
+	}
+}
+
+// A limit that a key has had before is its latest one again, and its units are carried over after
+// as many changes as those of any other.
+func TestOverrideCarriesUnitsOfTheLatestLimits(t *testing.T) {
+	o := newOverridden(t, newMemory())
+	const key, first = "window=a", "100/1h sliding-log"
+	for _, l := range []string{first, "100/2h sliding-log", "100/3h sliding-log", "100/4h sliding-log", first} {
+		o.set("o/window", key, l)
+	}
+	o.remaining(7, key)
+	o.set("o/window", key, "100/5h sliding-log")
+	o.set("o/window", key, "100/6h sliding-log")
+	if got := o.remaining(0, key); got != 93 {
+		t.Errorf("%d units are left, want 93", got)
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/penstock-io/penstock"
 	"github.com/penstock-io/penstock/redisstore"
 )
 
@@ -315,7 +316,8 @@ func (e *Entry) follow(old *Entry) {
 	}
 	if old.carried.Load() < ended {
 		e.from = slices.Clone(old.from)
-		if old.Kind == Limited && !slices.Contains(e.from, old.Limit) {
+		if old.Kind == Limited { // it is the last one now, wherever it was before
+			e.from = slices.DeleteFunc(e.from, func(l penstock.Limit) bool { return l == old.Limit })
 			e.from = append(e.from, old.Limit)
 		}
 		e.from = e.from[max(0, len(e.from)-maxFrom):]

@@ -98,6 +98,10 @@ func phaseOf(hasEnded bool) int32 {
 	return inForce
 }
 
+// EarlierLimits returns the limits of overrides of the key before this one, under which units may
+// still be charged.
+func (e *Entry) EarlierLimits() []penstock.Limit { return e.from }
+
 func (e *Entry) limitsBefore(hasEnded bool) []penstock.Limit {
 	if hasEnded && e.Kind == Limited {
 		return append(slices.Clone(e.from), e.Limit)

@@ -112,7 +112,7 @@ func TestFindAgreesWithALinearSearch(t *testing.T) {
 				t.Fatalf("%q among %v: got %q, want %q", key, all, got, want)
 			}
 			found, _ := b.Index("r").Find(key)
-			if b.Index("r").Peek(key) != found {
+			if peeked, _ := b.Index("r").Peek(key); peeked != found {
 				t.Fatalf("%q among %v: Peek and Find differ", key, all)
 			}
 			if found != nil && !b.Index("r").MayFind(key) {

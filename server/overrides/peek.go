@@ -5,19 +5,23 @@ import (
 	"time"
 )
 
-// Peek returns the override that [Index.Find] would find, and does not record a use, because
-// inspecting a key is none. It compares the key with all ranges one by one.
-func (x *Index) Peek(key string) *Entry {
+// Peek returns what [Index.Find] would, and does not record a use, because inspecting a key is
+// none. It compares the key with all ranges one by one.
+func (x *Index) Peek(key string) (found, before *Entry) {
 	now := time.Now().UnixNano()
 	if t := x.exact.Load(); t != nil {
-		if e := t.find(hashOf(key), key); e != nil && !e.endedAt(now) {
-			return e
+		switch e := t.find(hashOf(key), key); {
+		case e == nil:
+		case !e.endedAt(now):
+			return e, nil
+		case e.owes():
+			before = e
 		}
 	}
 	if r := x.ranges.Load(); r != nil {
-		return r.peek(key, now)
+		found = r.peek(key, now)
 	}
-	return nil
+	return found, before
 }
 
 // peek returns what find would.

@@ -96,7 +96,7 @@ func (s *Server) findUnderAllRules(text string) (targets []keyTarget, more bool)
 		if len(targets) == maxInspectedRules {
 			return targets, true
 		}
-		targets = append(targets, s.underOverride(newTarget(rule, []byte(key))))
+		targets = append(targets, s.underOverride(newTarget(rule, key)))
 	}
 	return targets, false
 }

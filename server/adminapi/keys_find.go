@@ -36,10 +36,12 @@ func (s *Server) find(k *keyRequest) (keyTarget, error) {
 	return s.underOverride(t), err
 }
 
-// underOverride returns the target with the limit that an override gives it.
+// underOverride returns the target with the limit that an override of its whole key gives it. The
+// store knows long keys by their hash.
 func (s *Server) underOverride(t keyTarget) keyTarget {
 	if t.rule != nil && !t.rule.Unlimited {
 		t.limit, t.override = s.engine.LimitOfKey(t.rule, t.key)
+		t.key = string(engine.ShortenKey([]byte(t.key), 0))
 	}
 	return t
 }
@@ -71,7 +73,7 @@ func findByRule(set *rules.Set, k *keyRequest) (keyTarget, error) {
 		return keyTarget{}, errUnlimited(all[i])
 	}
 	key, err := set.ParseKey(all[i], k.key)
-	return newTarget(all[i], []byte(key)), err
+	return newTarget(all[i], key), err
 }
 
 func errUnlimited(r *rules.Rule) error {
@@ -91,11 +93,11 @@ func findByEntries(set *rules.Set, k *keyRequest) (keyTarget, error) {
 	if rule.Unlimited {
 		return keyTarget{}, errUnlimited(rule)
 	}
-	return newTarget(rule, key), nil
+	return newTarget(rule, string(key)), nil
 }
 
-func newTarget(rule *rules.Rule, key []byte) keyTarget {
-	return keyTarget{rule: rule, limit: rule.Limit, key: string(engine.ShortenKey(key, 0))}
+func newTarget(rule *rules.Rule, key string) keyTarget {
+	return keyTarget{rule: rule, limit: rule.Limit, key: key}
 }
 
 func nearestRule(name string, all []*rules.Rule) string {

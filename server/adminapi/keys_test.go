@@ -292,3 +292,19 @@ func TestKeysResetUnderAnOverridesNameEndsADenial(t *testing.T) {
 		t.Error("the denial is still remembered after the reset")
 	}
 }
+
+// The store knows a key above 4 KiB by its hash, and overrides know it by its text.
+func TestKeysShowOverrideOfLongKey(t *testing.T) {
+	e := newEngine(t)
+	setModelRules(t, e)
+	s := newServer(t, e, adminapi.Options{Loopback: true})
+	if w := putJSON(s, `{"rule":"m/log","key":"tenant-7:*","limit":"ban","reason":"abuse"}`); w.Code != 200 {
+		t.Fatalf("got %d %s", w.Code, w.Body)
+	}
+	for _, endpoint := range []string{"/v1/keys", "/v1/inspect"} {
+		path := endpoint + "?rule=m/log&key=tenant-7:" + strings.Repeat("x", 5000)
+		if body := send(s, "GET", path).Body.String(); !strings.Contains(body, `"would_allow": false`) || !strings.Contains(body, `"reason": "abuse"`) {
+			t.Errorf("%s: got %s, want the ban", endpoint, body)
+		}
+	}
+}

@@ -104,7 +104,7 @@ func (s *Server) permitKeys(ctx context.Context, rule *rules.Rule, n int) ([]per
 		if k.Truncated || k.KeyBase64 != "" {
 			continue // its text is not the key
 		}
-		t := s.underOverride(keyTarget{rule: rule, limit: rule.Limit, key: k.Key})
+		t := s.underOverride(newTarget(rule, k.Key))
 		d, err := s.takeUnits(ctx, t, 0)
 		if err != nil {
 			return nil, err

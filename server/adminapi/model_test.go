@@ -18,17 +18,19 @@ import (
 )
 
 // Whatever overrides a key has had, traffic and operators find the units that it has used,
-// and a reset leaves none of them. The clock stands still, so no unit returns by itself.
+// and a reset leaves none of them, with one daemon or two that share a store. The clock stands
+// still, so no unit returns by itself.
 func TestOverridesRefundsAndResetsMatchModel(t *testing.T) {
 	onEachStore(t, func(t *testing.T, e *engine.Engine) {
-		setModelRules(t, e)
 		log, err := audit.New(audit.Options{Out: io.Discard, Timeout: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := &keyModel{
-			t: t, engine: e, log: log, server: newServer(t, e, adminapi.Options{Loopback: true, Audit: log}),
-			rng: rand.New(rand.NewPCG(fixedseed.Seed(), 11)),
+		m := &keyModel{t: t, log: log, rng: rand.New(rand.NewPCG(fixedseed.Seed(), 11))}
+		for _, e := range []*engine.Engine{e, newEngineWithStore(t, e.Store(), nil)} {
+			setModelRules(t, e)
+			m.engines = append(m.engines, e)
+			m.servers = append(m.servers, newServer(t, e, adminapi.Options{Loopback: true, Audit: log}))
 		}
 		for i := range modelCases {
 			m.begin(i)
@@ -96,12 +98,14 @@ type modelLimit struct {
 // A keyModel knows what a key has used in each place, and compares it with what the daemon
 // says.
 type keyModel struct {
-	t      *testing.T
-	engine *engine.Engine
-	server *adminapi.Server
-	log    *audit.Log
-	rng    *rand.Rand
-	seen   map[string]int
+	t       *testing.T
+	engines []*engine.Engine // of each daemon
+	servers []*adminapi.Server
+	log     *audit.Log
+	rng     *rand.Rand
+	seen    map[string]int
+	daemon  int // that does the step
+	daemons int // in this case
 
 	rule, value string
 	override    *modelLimit // nil for none
@@ -113,6 +117,7 @@ type keyModel struct {
 func (m *keyModel) begin(i int) {
 	m.rule, m.value = modelRuleNames[i%len(modelRuleNames)], fmt.Sprint("v", i)
 	m.override, m.used, m.changes, m.history = nil, map[string]int64{}, 0, nil
+	m.daemons = 1 + m.rng.IntN(len(m.servers))
 	if m.seen == nil {
 		m.seen = map[string]int{}
 	}
@@ -120,6 +125,7 @@ func (m *keyModel) begin(i int) {
 
 func (m *keyModel) step() {
 	n := 1 + m.rng.Int64N(9)
+	m.daemon = m.rng.IntN(m.daemons)
 	switch m.rng.IntN(10) {
 	case 0, 1, 2, 3:
 		m.take(n)
@@ -173,7 +179,7 @@ func (m *keyModel) refund(l modelLimit, n int64) int64 {
 func (m *keyModel) remaining(l modelLimit) int64 { return max(l.count-m.used[l.place], 0) }
 
 func (m *keyModel) note(format string, args ...any) {
-	m.history = append(m.history, fmt.Sprintf(format, args...))
+	m.history = append(m.history, fmt.Sprintf("daemon %d: ", m.daemon)+fmt.Sprintf(format, args...))
 }
 
 func (m *keyModel) check(what string, got, want any) {
@@ -188,7 +194,7 @@ func (m *keyModel) decide(cost int64) engine.Status {
 	m.t.Helper()
 	var result engine.Result
 	ds := []engine.Descriptor{{Entries: []rules.Entry{{Key: m.rule, Value: m.value}}, Cost: cost}}
-	if err := m.engine.Decide(m.t.Context(), "m", ds, &result); err != nil {
+	if err := m.engines[m.daemon].Decide(m.t.Context(), "m", ds, &result); err != nil {
 		m.t.Fatal(err)
 	}
 	return result.Statuses[0]
@@ -232,14 +238,18 @@ func (m *keyModel) changeOverride() {
 	if m.override != nil && m.rng.IntN(3) == 0 {
 		m.note("delete the override")
 		m.override = nil
-		m.ok("DELETE", overridesURL+"?rule=m/"+m.rule+"&key="+m.value+"&reason=x")
+		for m.daemon = range m.daemons { // as if Redis had told the others
+			m.ok("DELETE", overridesURL+"?rule=m/"+m.rule+"&key="+m.value+"&reason=x")
+		}
 		return
 	}
 	m.override = &modelOthers[m.rng.IntN(len(modelOthers))]
 	m.note("override: %s", m.override.text)
 	body, _ := json.Marshal(map[string]string{"rule": "m/" + m.rule, "key": m.value, "limit": m.override.text, "reason": "x"})
-	if w := putJSON(m.server, string(body)); w.Code != 200 {
-		m.t.Fatalf("%s: got %d %s", body, w.Code, w.Body)
+	for _, s := range m.servers[:m.daemons] {
+		if w := putJSON(s, string(body)); w.Code != 200 {
+			m.t.Fatalf("%s: got %d %s", body, w.Code, w.Body)
+		}
 	}
 }
 
@@ -253,7 +263,7 @@ type modelDecision struct{ Remaining, Limit int64 }
 
 func (m *keyModel) ok(method, path string) (state modelState) {
 	m.t.Helper()
-	w := send(m.server, method, path)
+	w := send(m.servers[m.daemon], method, path)
 	if err := json.Unmarshal(w.Body.Bytes(), &state); w.Code != 200 || err != nil {
 		m.t.Fatalf("%s %s: got %d %s, after\n%s", method, path, w.Code, w.Body, strings.Join(m.history, "\n"))
 	}

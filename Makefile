@@ -149,6 +149,7 @@ plots: ## Draw docs/images from bench/results; MEASURE=1 measures anew first
 
 .PHONY: cover
 cover: setup ## Show the test coverage of the main module
+	mkdir -p .bin
 	go test -coverpkg=./... -coverprofile=.bin/cover.out ./...
 	go tool cover -func=.bin/cover.out
 

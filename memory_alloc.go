@@ -134,8 +134,23 @@ func (s *shard) growLog(cl *compiledLimit, slot []uint64, now int64, req algorit
 func (s *shard) growPermits(cl *compiledLimit, slot []uint64, now int64, req algorithm.Request) bool {
 	p := s.permits(cl, slot)
 	cl.permits.Normalize(&p, now)
-	need := cl.permits.Room(&p, now)
-	if need <= len(p.Words) || cl.permits.Decide(&p, now, req).Granted <= 0 {
+	if cl.permits.Decide(&p, now, req).Granted <= 0 {
+		return true
+	}
+	return s.growPermitsTo(cl, slot, &p, cl.permits.Room(&p, now))
+}
+
+// growPermitsFor makes room for n more grants to a key whose slot has a block.
+func (s *shard) growPermitsFor(cl *compiledLimit, slot []uint64, now int64, n int) bool {
+	p := s.permits(cl, slot)
+	cl.permits.Normalize(&p, now)
+	need := cl.permits.Room(&p, now) + algorithm.PermitWords*(n-1)
+	return len(p.Words) >= algorithm.PermitWords*int(cl.permits.Count) || s.growPermitsTo(cl, slot, &p, need)
+}
+
+// growPermitsTo moves permits into a block of as many words as are needed, unless they have one.
+func (s *shard) growPermitsTo(cl *compiledLimit, slot []uint64, p *algorithm.Permits, need int) bool {
+	if need <= len(p.Words) {
 		return true
 	}
 	old := blockOf(slot)

@@ -65,6 +65,7 @@ type batchItem struct {
 	index  int    // of the request
 	now    int64  // on the limit's clock
 	total  int64  // cost of all items of the same key that do not overdraw it
+	grants int    // items of the same key, up to this one
 	isNew  bool   // whether this batch allocated the slot, or the key is idle
 	pinned bool   // whether the slot is kept from being swept
 	renews bool   // whether the item only renews permits
@@ -224,8 +225,8 @@ func (b *memoryBatch) sumCosts() error {
 			}
 			*total += rest[same].req.Cost
 		}
-		for _, it := range rest[:same] {
-			it.total = takes
+		for i, it := range rest[:same] {
+			it.total, it.grants = takes, i+1
 		}
 		rest = rest[same:]
 	}
@@ -317,8 +318,8 @@ func (it *batchItem) totalRequest() algorithm.Request {
 func (it *batchItem) pinSlot() bool {
 	t := &it.shard.tables[it.limit.table]
 	slot := t.Slot(it.hash)
-	if slot != nil && slot[expiryWord] == pin {
-		return true // the same key twice
+	if slot != nil && slot[expiryWord] == pin { // the same key twice
+		return it.limit.limit.Algorithm != Concurrent || it.shard.growPermitsFor(it.limit, slot, it.now, it.grants)
 	}
 	if !it.shard.ensureSlot(it.limit, it.hash, it.now, it.totalRequest()) {
 		return false

@@ -27,6 +27,35 @@ func TestMemoryTakeAllDeniedHoldsNoSlotOrBytes(t *testing.T) {
 	}
 }
 
+// Permits of several new keys come from one overflow bucket if the store is full, which records a
+// grant for each of them.
+func TestMemoryTakeAllGrantsPermitsOfSeveralKeysFromOverflowBucket(t *testing.T) {
+	for n := range int64(12) {
+		clock := newFakeClock()
+		store := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: 1, Now: clock.now})
+		takeFive(t, limiter(t, store, "5/1h"), "the only slot")
+		lim := limiter(t, store, "12/1m concurrent")
+		rs, ds := make([]penstock.Request, n), make([]penstock.Decision, n)
+		for i := range rs {
+			rs[i] = lim.Request(strconv.Itoa(i))
+			rs[i].ID = "permit"
+		}
+		for range 2 { // the second call renews them
+			if err := penstock.TakeAll(ctx, store, rs, ds); err != nil || n > 0 && !penstock.Tightest(ds).Allowed {
+				t.Fatalf("%d permits: %v, %v", n, ds, err)
+			}
+			expectRemaining(t, lim, "new", 12-n)
+		}
+		for _, r := range rs {
+			r.Cost = -1
+			if d, err := store.Take(ctx, r); err != nil || d.Granted != -1 {
+				t.Fatalf("%d permits: release: %v, %v", n, d, err)
+			}
+		}
+		expectRemaining(t, lim, "new", 12)
+	}
+}
+
 // Batches with overlapping keys neither deadlock nor lose a unit.
 func TestMemoryConcurrentTakeAllLosesNoUnit(t *testing.T) {
 	store := penstock.NewMemory(&penstock.MemoryOptions{MaxKeys: 100_000, Now: newFakeClock().now})

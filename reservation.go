@@ -49,7 +49,7 @@ func (r *Reservation) Delay() time.Duration { return max(0, time.Until(r.actAt))
 // The refund frees the end of the queue. Later reservations keep their times, so
 // the next one may be due at the same time as the last of them.
 func (r *Reservation) Cancel(ctx context.Context) error {
-	if r.decision.Granted == 0 || time.Now().After(r.actAt) || r.cancelled.Swap(true) {
+	if r.decision.Granted == 0 || r.Delay() == 0 || r.cancelled.Swap(true) {
 		return nil
 	}
 	ctx = context.WithoutCancel(ctx)
